@@ -1,0 +1,48 @@
+package mesh
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"strconv"
+)
+
+// EndpointID names one workload on one network towards other networks: an
+// opaque 64-bit value that is stable for as long as the workload's UID is. It
+// travels in the isthmus-endpoint, isthmus-avoid and isthmus-pin headers. Zero
+// means "unknown".
+type EndpointID uint64
+
+// EndpointIDOf derives the ID of the workload uid on network: the first eight
+// bytes of SHA-256 over both, length-prefixed. It is never zero.
+func EndpointIDOf(network, uid string) EndpointID {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d:%s%d:%s", len(network), network, len(uid), uid)
+	if id := EndpointID(binary.BigEndian.Uint64(h.Sum(nil))); id != 0 {
+		return id
+	}
+	return 1
+}
+
+// String returns the wire form: sixteen lower-case hexadecimal digits.
+func (id EndpointID) String() string { return fmt.Sprintf("%016x", uint64(id)) }
+
+// ParseEndpointID reads the wire form of String.
+func ParseEndpointID(s string) (EndpointID, error) {
+	if len(s) != 16 {
+		return 0, fmt.Errorf("endpoint id %q: want 16 hexadecimal digits", s)
+	}
+	v, err := strconv.ParseUint(s, 16, 64)
+	if err != nil || v == 0 {
+		return 0, fmt.Errorf("endpoint id %q: want 16 hexadecimal digits, not all zero", s)
+	}
+	return EndpointID(v), nil
+}
+
+// Endpoint is a workload as a member of one service and port. Health attaches
+// to the pair (Workload, Port.Target).
+type Endpoint struct {
+	Workload *Workload
+	Service  *Service
+	Port     Port
+}
