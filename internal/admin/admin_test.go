@@ -1,0 +1,60 @@
+package admin
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func TestRefusesAnAddressThatOthersCouldReach(t *testing.T) {
+	err := Config{Address: netip.MustParseAddrPort("10.0.0.1:15000")}.Validate()
+	if err == nil || !strings.Contains(err.Error(), "admin.address") || !strings.Contains(err.Error(), "10.0.0.1:15000") {
+		t.Errorf("got %v; want an error that names field and value", err)
+	}
+	if err := (Config{Address: netip.MustParseAddrPort("127.3.2.1:15000")}).Validate(); err != nil {
+		t.Errorf("loopback refused: %v", err)
+	}
+}
+
+func TestServesReadinessMetricsAndState(t *testing.T) {
+	pending := []string{"identity"}
+	reg := prometheus.NewRegistry()
+	c := prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_test_total"})
+	reg.MustRegister(c)
+	s := &Server{Pending: func() []string { return pending }, State: func() any { return map[string]int{"answer": 42} }, Registry: reg}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx, l) }()
+
+	check := func(path string, status int, want string) {
+		t.Helper()
+		r, err := http.Get("http://" + l.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		body, _ := io.ReadAll(r.Body)
+		if r.StatusCode != status || !strings.Contains(string(body), want) {
+			t.Errorf("GET %s = %d %q; want %d containing %q", path, r.StatusCode, body, status, want)
+		}
+	}
+	check("/healthz/ready", http.StatusServiceUnavailable, "identity")
+	pending = nil
+	check("/healthz/ready", http.StatusOK, "true")
+	check("/metrics", http.StatusOK, "isthmus_test_total 0")
+	check("/state", http.StatusOK, `"answer": 42`)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Run = %v after cancel, want nil", err)
+	}
+}
