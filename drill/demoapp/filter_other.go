@@ -1,0 +1,14 @@
+//go:build !linux
+
+package demoapp
+
+import (
+	"errors"
+	"net"
+)
+
+var errLinuxOnly = errors.New("faults need socket filters, which only Linux has: run the drill on Linux")
+
+func dropSYN(*net.TCPListener) error                 { return errLinuxOnly }
+func keepSYN(*net.TCPListener) error                 { return nil }
+func takeQueue(*net.TCPListener) ([]net.Conn, error) { return nil, nil }

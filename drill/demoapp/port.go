@@ -1,0 +1,204 @@
+package demoapp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+)
+
+// port is one listening address, perhaps ill.
+type port struct {
+	app  *App
+	addr netip.AddrPort
+
+	op       sync.Mutex // one fault or heal at a time
+	mu       sync.Mutex
+	listener *net.TCPListener // nil while refusing or shut
+	accepted chan struct{}    // closed when the accept loop of listener ended
+	voice    chan struct{}    // closed unless silent: a speaker waits for it
+	conns    map[net.Conn]struct{}
+	closed   bool
+}
+
+// open listens and starts to accept. It replaces no listener.
+func (p *port) open(ctx context.Context) error {
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false) // an MPTCP socket takes no socket filter (EOPNOTSUPP)
+	l, err := lc.Listen(ctx, "tcp4", p.addr.String())
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w: choose a free address", p.addr, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.listener = l.(*net.TCPListener)
+	p.accepted = make(chan struct{})
+	if p.voice == nil {
+		p.voice = make(chan struct{})
+		close(p.voice)
+		p.conns = map[net.Conn]struct{}{}
+	}
+	go p.accept(p.listener, p.accepted)
+	return nil
+}
+
+// accept serves connections until the listener is closed or its deadline, set
+// to now by refuse once no SYN gets in any more, finds the queue empty.
+func (p *port) accept(l *net.TCPListener, done chan<- struct{}) {
+	defer close(done)
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			time.Sleep(5 * time.Millisecond) // out of descriptors: the peer waits in the queue
+			continue
+		}
+		p.mu.Lock()
+		if p.closed {
+			p.mu.Unlock()
+			c.Close()
+			continue
+		}
+		p.conns[c] = struct{}{}
+		p.mu.Unlock()
+		p.app.conns.Go(func() {
+			p.serve(c)
+			p.mu.Lock()
+			delete(p.conns, c)
+			p.mu.Unlock()
+		})
+	}
+}
+
+// handshakeGrace is how long refuse lets handshakes finish whose SYN came
+// before the filter. On loopback they take microseconds.
+const handshakeGrace = 2 * time.Millisecond
+
+// refuse closes the listener so that nobody in its queue is reset: first no
+// new SYN gets in, then the queue is emptied, then it is closed.
+func (p *port) refuse(ctx context.Context) error {
+	p.op.Lock()
+	defer p.op.Unlock()
+	p.mu.Lock()
+	l, done := p.listener, p.accepted
+	p.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	if err := dropSYN(l); err != nil {
+		return fmt.Errorf("refuse %s: %w", p.addr, err)
+	}
+	select {
+	case <-time.After(handshakeGrace):
+	case <-ctx.Done():
+		return errors.Join(context.Cause(ctx), keepSYN(l))
+	}
+	if err := p.drain(l, done); err != nil {
+		return fmt.Errorf("refuse %s: %w", p.addr, err)
+	}
+	p.mu.Lock()
+	p.listener = nil
+	p.mu.Unlock()
+	return l.Close()
+}
+
+// drain ends the accept loop at a moment when the queue is empty: a deadline in
+// the past makes Accept return at once, without looking at the queue, so what
+// is left is then taken without waiting.
+func (p *port) drain(l *net.TCPListener, done <-chan struct{}) error {
+	if err := l.SetDeadline(time.Unix(1, 0)); err != nil {
+		return err
+	}
+	<-done
+	conns, err := takeQueue(l)
+	for _, c := range conns {
+		p.mu.Lock()
+		p.conns[c] = struct{}{}
+		p.mu.Unlock()
+		p.app.conns.Go(func() {
+			p.serve(c)
+			p.mu.Lock()
+			delete(p.conns, c)
+			p.mu.Unlock()
+		})
+	}
+	return err
+}
+
+func (p *port) hang() error {
+	p.op.Lock()
+	defer p.op.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener == nil {
+		return fmt.Errorf("hang %s: the port refuses already: heal it first", p.addr)
+	}
+	return dropSYN(p.listener)
+}
+
+func (p *port) silence() error {
+	p.op.Lock()
+	defer p.op.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.voice:
+		p.voice = make(chan struct{})
+	default:
+	}
+	return nil
+}
+
+func (p *port) heal(ctx context.Context) error {
+	p.op.Lock()
+	defer p.op.Unlock()
+	p.mu.Lock()
+	select {
+	case <-p.voice:
+	default:
+		close(p.voice)
+	}
+	l := p.listener
+	p.mu.Unlock()
+	if l == nil {
+		return p.open(ctx)
+	}
+	return keepSYN(l)
+}
+
+// shut ends the port for good.
+func (p *port) shut() {
+	p.op.Lock()
+	defer p.op.Unlock()
+	p.mu.Lock()
+	p.closed = true
+	l, done := p.listener, p.accepted
+	p.listener = nil
+	for c := range p.conns {
+		c.Close()
+	}
+	select {
+	case <-p.voice:
+	default:
+		close(p.voice)
+	}
+	p.mu.Unlock()
+	if l != nil {
+		l.Close()
+		<-done
+	}
+}
+
+// speak waits until the port has its voice, or the connection's end.
+func (p *port) speak() {
+	p.mu.Lock()
+	v := p.voice
+	p.mu.Unlock()
+	<-v
+}
