@@ -1,0 +1,68 @@
+package identity
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// Config is the part of a process's YAML that says where its SVIDs come from.
+type Config struct {
+	Source string        `yaml:"source" default:"ca" doc:"where SVIDs come from: ca (a development CA whose key this process reads) or files (somebody else rotates them)" env:"ISTHMUS_IDENTITY_SOURCE"`
+	Dir    string        `yaml:"dir" doc:"directory of the CA (ca.pem, ca-key.pem), or of bundle.pem and <namespace>/<service account>/{cert,key}.pem" env:"ISTHMUS_IDENTITY_DIR"`
+	TTL    time.Duration `yaml:"ttl" default:"1h" doc:"lifetime of an issued SVID, renewed at half of it; source ca only" env:"ISTHMUS_IDENTITY_TTL"`
+}
+
+// DefaultConfig is source ca with a lifetime of one hour; Dir has no default.
+func DefaultConfig() Config { return Config{Source: "ca", TTL: DefaultTTL} }
+
+// withDefaults fills what the file left out.
+func (c Config) withDefaults() Config {
+	d := DefaultConfig()
+	if c.Source == "" {
+		c.Source = d.Source
+	}
+	if c.TTL == 0 {
+		c.TTL = d.TTL
+	}
+	return c
+}
+
+// Validate names the field, its value and what to do.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	if c.Source != "ca" && c.Source != "files" {
+		return fmt.Errorf("identity.source: %q is not a source: use ca or files", c.Source)
+	}
+	if c.Dir == "" {
+		return errors.New("identity.dir: is empty: name the directory of the ca (`isthmus ca init`) or of the files (`isthmus ca issue`)")
+	}
+	if c.TTL < MinTTL {
+		return fmt.Errorf("identity.ttl: %s is too short: want at least %s", c.TTL, MinTTL)
+	}
+	return nil
+}
+
+// Open validates c and opens the source. The caller starts Run.
+func (c Config) Open(log zerolog.Logger) (*Manager, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	c = c.withDefaults()
+	if c.Source == "files" {
+		if info, err := os.Stat(c.Dir); err != nil {
+			return nil, fmt.Errorf("identity.dir: %w: make it with `isthmus ca issue --out %s`", err, c.Dir)
+		} else if !info.IsDir() {
+			return nil, fmt.Errorf("identity.dir: %s is a file: name the directory that holds %s", c.Dir, bundleFile)
+		}
+		return NewManager(FileSource{Dir: c.Dir}, log), nil
+	}
+	ca, err := OpenCA(c.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("identity.dir: %w", err)
+	}
+	return NewManager(CASource{CA: ca, TTL: c.TTL}, log), nil
+}

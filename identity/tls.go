@@ -1,0 +1,176 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+)
+
+// PeerError says that the peer proved an identity, but not one that was
+// expected of it. With Expected empty, any identity of TrustDomain would have
+// done.
+type PeerError struct {
+	Got         spiffeid.ID
+	Expected    []spiffeid.ID
+	TrustDomain spiffeid.TrustDomain
+}
+
+func (e *PeerError) Error() string {
+	if len(e.Expected) == 0 {
+		return fmt.Sprintf("identity: peer is %q, expected any identity of trust domain %q: give it a certificate of this mesh", e.Got, e.TrustDomain)
+	}
+	return fmt.Sprintf("identity: peer is %q, expected %q: another workload answers at this address, or discovery lists the wrong identity", e.Got, e.Expected)
+}
+
+// ChainError says that the peer's certificate cannot be believed: expired,
+// signed by an unknown root, not made for this use, no SPIFFE ID. Got is what it
+// claims to be; zero if it has no SPIFFE ID.
+type ChainError struct {
+	Got spiffeid.ID
+	Err error
+}
+
+func (e *ChainError) Error() string {
+	return fmt.Sprintf("identity: certificate of peer %q is not trusted: %v: compare clocks, expiry and bundles of both sides", e.Got, e.Err)
+}
+
+func (e *ChainError) Unwrap() error { return e.Err }
+
+// ClientTLS returns the configuration for one dial as id, made from the SVID of
+// this moment: do not keep it. The server must prove one of expect, or the
+// handshake fails with a *PeerError; a chain that does not hold gives a
+// *ChainError. No SNI is sent. If alpn is not empty, the server must choose
+// from it.
+func (m *Manager) ClientTLS(ctx context.Context, id spiffeid.ID, expect []spiffeid.ID, alpn ...string) (*tls.Config, error) {
+	if len(expect) == 0 {
+		return nil, fmt.Errorf("identity: tls client %s: no identity is expected of the server: name at least one", id)
+	}
+	s, err := m.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	cert := s.certificate()
+	cfg := baseTLS(alpn)
+	// Not Certificates: the server's list of acceptable issuers must not make
+	// us stay silent; its refusal says more.
+	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
+	cfg.InsecureSkipVerify = true // there is no host name; VerifyConnection does it all
+	expect = slices.Clone(expect)
+	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
+		got, err := verifyPeer(cs, s, x509.ExtKeyUsageServerAuth)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(expect, got) {
+			return &PeerError{Got: got, Expected: expect, TrustDomain: s.ID.TrustDomain()}
+		}
+		if len(alpn) > 0 && cs.NegotiatedProtocol == "" {
+			return fmt.Errorf("identity: server %q chose none of the protocols %q: it is no HBONE port of this mesh", got, alpn)
+		}
+		return nil
+	}
+	return cfg, nil
+}
+
+// ServerTLS returns a configuration that serves as id for as long as the
+// Manager lives: every handshake uses the SVID and bundle of its moment. The
+// client must prove an identity of id's trust domain (else *PeerError or
+// *ChainError), then authorize decides; nil accepts every such identity.
+// authorize runs during the handshake and must not wait.
+func (m *Manager) ServerTLS(id spiffeid.ID, authorize func(peer spiffeid.ID) error, alpn ...string) *tls.Config {
+	type made struct {
+		svid *SVID
+		cfg  *tls.Config
+	}
+	var last atomic.Pointer[made] // one per SVID, not one per handshake
+	cfg := baseTLS(alpn)
+	cfg.ClientAuth = tls.RequireAnyClientCert
+	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		s, err := m.Get(hello.Context(), id)
+		if err != nil {
+			return nil, err
+		}
+		if l := last.Load(); l != nil && l.svid == s {
+			return l.cfg, nil
+		}
+		l := &made{svid: s, cfg: serverTLS(s, authorize, alpn)}
+		last.Store(l)
+		return l.cfg, nil
+	}
+	return cfg
+}
+
+func serverTLS(s *SVID, authorize func(spiffeid.ID) error, alpn []string) *tls.Config {
+	cfg := baseTLS(alpn)
+	cfg.Certificates = []tls.Certificate{*s.certificate()}
+	cfg.ClientAuth = tls.RequireAnyClientCert
+	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
+		peer, err := verifyPeer(cs, s, x509.ExtKeyUsageClientAuth)
+		if err != nil || authorize == nil {
+			return err
+		}
+		if err := authorize(peer); err != nil {
+			return fmt.Errorf("identity: peer %q is not allowed in: %w", peer, err)
+		}
+		return nil
+	}
+	return cfg
+}
+
+func baseTLS(alpn []string) *tls.Config {
+	return &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		MaxVersion:             tls.VersionTLS13,
+		NextProtos:             slices.Clone(alpn),
+		SessionTicketsDisabled: true,
+		// Small records until 1 MB has gone out serve browsers; a tunnel pays
+		// for each of them.
+		DynamicRecordSizingDisabled: true,
+	}
+}
+
+// verifyPeer returns the identity that the peer has proved to s: one URI SAN of
+// s's trust domain, a chain to s's bundle, made for use.
+func verifyPeer(cs tls.ConnectionState, s *SVID, use x509.ExtKeyUsage) (spiffeid.ID, error) {
+	got, err := PeerID(cs)
+	if err != nil {
+		return spiffeid.ID{}, err
+	}
+	if td := s.ID.TrustDomain(); !got.MemberOf(td) {
+		return spiffeid.ID{}, &PeerError{Got: got, TrustDomain: td}
+	}
+	leaf := cs.PeerCertificates[0]
+	if err := checkValidity(leaf, time.Now()); err != nil {
+		return spiffeid.ID{}, &ChainError{Got: got, Err: err}
+	}
+	if _, _, err := x509svid.Verify(cs.PeerCertificates, s.Bundle); err != nil {
+		return spiffeid.ID{}, &ChainError{Got: got, Err: err}
+	}
+	// go-spiffe leaves this to us (X.509-SVID §4.4: if the extension is there,
+	// both uses must be in it).
+	if len(leaf.ExtKeyUsage)+len(leaf.UnknownExtKeyUsage) > 0 && !slices.Contains(leaf.ExtKeyUsage, use) && !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageAny) {
+		return spiffeid.ID{}, &ChainError{Got: got, Err: errors.New("its extended key usage does not allow this side of a TLS connection")}
+	}
+	return got, nil
+}
+
+// PeerID is the SPIFFE ID in the peer's leaf. It is proved only after a
+// handshake under one of our configurations.
+func PeerID(cs tls.ConnectionState) (spiffeid.ID, error) {
+	if len(cs.PeerCertificates) == 0 {
+		return spiffeid.ID{}, &ChainError{Err: errors.New("it sent no certificate")}
+	}
+	id, err := x509svid.IDFromCert(cs.PeerCertificates[0])
+	if err != nil {
+		return spiffeid.ID{}, &ChainError{Err: fmt.Errorf("URI SAN %s: %w", sans(cs.PeerCertificates[0]), err)}
+	}
+	return id, nil
+}
