@@ -1,0 +1,86 @@
+package discovery
+
+import "net/netip"
+
+// DefaultTrustDomain is the trust domain of a mesh that names none.
+const DefaultTrustDomain = "cluster.local"
+
+// Defaults of single fields.
+const (
+	defaultNamespace      = "default"
+	defaultServiceAccount = "default"
+	// DefaultGatewayServiceAccount is who a gateway runs as unless it says so.
+	DefaultGatewayServiceAccount = "isthmus-system/gateway"
+)
+
+// Config describes a whole mesh. It is the root of the YAML that discovery/file
+// reads, and what other sources translate into.
+type Config struct {
+	TrustDomain string     `yaml:"trustDomain" default:"cluster.local" doc:"SPIFFE trust domain of every identity in this file"`
+	Networks    []Network  `yaml:"networks" doc:"every network of the mesh; an address means something only on its own network"`
+	Gateways    []Gateway  `yaml:"gateways" doc:"every gateway instance of every network"`
+	Services    []Service  `yaml:"services" doc:"names that workloads answer for"`
+	Workloads   []Workload `yaml:"workloads" doc:"every running instance"`
+}
+
+// DefaultConfig returns what a root key that is left out means.
+func DefaultConfig() Config { return Config{TrustDomain: DefaultTrustDomain} }
+
+// Network is a set of addresses that reach each other without a gateway.
+type Network struct {
+	Name string `yaml:"name" doc:"required; lower-case letters, digits and hyphens"`
+}
+
+// Gateway is one instance of a network's east-west gateway.
+type Gateway struct {
+	Name              string         `yaml:"name" doc:"required; unique on its network; the gateway process has the same name in its own file"`
+	Network           string         `yaml:"network" doc:"required; the network behind it"`
+	Address           netip.AddrPort `yaml:"address" doc:"required; where node proxies of other networks dial it"`
+	ServiceAccount    string         `yaml:"serviceAccount" default:"isthmus-system/gateway" doc:"namespace/name of its service account: the identity it must show"`
+	Locality          Locality       `yaml:"locality"`
+	Drained           bool           `yaml:"drained" doc:"true: nothing new goes through it"`
+	FederationAddress netip.AddrPort `yaml:"federationAddress" doc:"where other gateways dial it for gossip; address when left out"`
+}
+
+// Service is a name that several workloads answer for.
+type Service struct {
+	Name                string        `yaml:"name" doc:"required"`
+	Namespace           string        `yaml:"namespace" default:"default" doc:"its namespace"`
+	Hostname            string        `yaml:"hostname" doc:"canonical name, unique in the mesh; <name>.<namespace>.svc.cluster.local when left out"`
+	Aliases             []string      `yaml:"aliases" doc:"other names; a global service also has <name>.<namespace>.mesh.internal"`
+	VIPs                []netip.Addr  `yaml:"vips" doc:"virtual addresses, unique in the mesh"`
+	Global              bool          `yaml:"global" doc:"true: reachable from other networks, through gateways"`
+	TrafficDistribution string        `yaml:"trafficDistribution" default:"PreferNetwork" doc:"which endpoints come first: PreferNetwork, PreferClose, PreferSameZone, PreferSameNode, PreferRegion, Any or StrictNode"`
+	Ports               []ServicePort `yaml:"ports" doc:"required; at least one"`
+}
+
+// ServicePort maps a port of a service to the port its applications listen on.
+type ServicePort struct {
+	Name       string `yaml:"name" doc:"optional; unique in the service"`
+	Port       uint16 `yaml:"port" doc:"required; what clients dial, 1 to 65535"`
+	TargetPort uint16 `yaml:"targetPort" doc:"what the application listens on; port when left out"`
+}
+
+// Workload is one running instance: a pod or a virtual machine.
+type Workload struct {
+	UID            string       `yaml:"uid" doc:"required; unique in the whole mesh, and never given to another instance"`
+	Name           string       `yaml:"name" doc:"for people; uid when left out"`
+	Namespace      string       `yaml:"namespace" default:"default" doc:"its namespace; part of its identity"`
+	ServiceAccount string       `yaml:"serviceAccount" default:"default" doc:"its service account; part of its identity"`
+	Network        string       `yaml:"network" doc:"required; the network its addresses are on"`
+	Node           string       `yaml:"node" doc:"the node it runs on, as that node's node proxy is called"`
+	Cluster        string       `yaml:"cluster" doc:"the cluster it belongs to; for people and baggage"`
+	Addresses      []netip.Addr `yaml:"addresses" doc:"required; unique on its network; the first is dialled"`
+	Locality       Locality     `yaml:"locality"`
+	Ready          *bool        `yaml:"ready" default:"true" doc:"false: never chosen"`
+	State          string       `yaml:"state" doc:"ready, notReady or terminating; finer than ready"`
+	Capacity       *uint32      `yaml:"capacity" default:"1" doc:"its weight beside other workloads, 1 to 65535"`
+	Services       []string     `yaml:"services" doc:"hostnames of the services it answers for"`
+}
+
+// Locality places a gateway or a workload. Empty parts are unknown.
+type Locality struct {
+	Region  string `yaml:"region" doc:"region; empty is unknown"`
+	Zone    string `yaml:"zone" doc:"zone in the region; empty is unknown"`
+	Subzone string `yaml:"subzone" doc:"part of the zone; empty is unknown"`
+}

@@ -1,0 +1,91 @@
+// Package file reads the description of a mesh from one YAML file and follows
+// its changes.
+//
+// It promises that a file is taken whole or not at all: a file that cannot be
+// read, is not valid YAML, has a key or value that is not understood, or
+// describes no consistent mesh changes nothing, and the log says which line is
+// wrong, why, and what to write instead. A process that starts with a bad file
+// does not start.
+//
+// The file is polled, because that works on every file system and through the
+// symbolic links of a mounted ConfigMap. Who writes the file should write a
+// new one beside it and rename: a half-written list can be valid YAML. A file
+// that has just been touched is given a moment to settle for this reason.
+package file
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+const (
+	// maxBytes is the largest file that is read: 100 000 workloads of some
+	// 300 bytes each, twice.
+	maxBytes = 64 << 20
+	// maxProblems is how many problems of one file are reported.
+	maxProblems = 20
+)
+
+// Load reads the file at path and returns its snapshot with revision 1. The
+// error joins one error per mistake, each with file:line, field, value and
+// remedy.
+func Load(path string) (*mesh.Snapshot, error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(path, data, 1)
+}
+
+// Parse returns the snapshot that data describes. name is what errors call the
+// file.
+func Parse(name string, data []byte, revision uint64) (*mesh.Snapshot, error) {
+	doc, err := strictyaml.Parse(name, data)
+	if err != nil {
+		return nil, err
+	}
+	var c discovery.Config
+	if err := doc.Decode(&c); err != nil {
+		return nil, err
+	}
+	s, problems := discovery.Build(revision, c)
+	if len(problems) > 0 {
+		return nil, located(doc, problems)
+	}
+	return s, nil
+}
+
+// located puts the line before each problem.
+func located(doc *strictyaml.Doc, problems []discovery.Problem) error {
+	shown := problems[:min(len(problems), maxProblems)]
+	errs := make([]error, 0, len(shown)+1)
+	for _, p := range shown {
+		errs = append(errs, fmt.Errorf("%s: %w", doc.Pos(p.Path...), p))
+	}
+	if more := len(problems) - len(shown); more > 0 {
+		errs = append(errs, fmt.Errorf("%s: and %d more", doc.Name(), more))
+	}
+	return errors.Join(errs...)
+}
+
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read discovery file: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read discovery file: %w", err)
+	}
+	if len(data) > maxBytes {
+		return nil, fmt.Errorf("read discovery file: %s is larger than %d MiB: describe fewer workloads per file", path, maxBytes>>20)
+	}
+	return data, nil
+}

@@ -1,0 +1,194 @@
+package file
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+const (
+	// DefaultEvery is how often a file is looked at unless the Watcher says.
+	DefaultEvery = time.Second
+	// settle is how long a file must not have been written to before it is
+	// believed; a rewrite in place is over by then.
+	settle = 100 * time.Millisecond
+	// racy is how old a modification time must be before an unchanged one
+	// proves that nothing was written: clocks of file systems are coarse.
+	racy = 2 * time.Second
+)
+
+// Watcher follows one file. Set Every and Log between Open and Run.
+type Watcher struct {
+	Every time.Duration  // pause between looks; zero is DefaultEvery
+	Log   zerolog.Logger // the zero value logs nothing
+
+	path  string
+	store *discovery.Store
+
+	good     sum    // of the content that store holds
+	seen     sum    // of the content looked at last, good or bad
+	stamp    stamp  // of the file when it was read last
+	unread   string // why the file cannot be read now; "" if it can
+	rejected atomic.Uint64
+}
+
+type sum [sha256.Size]byte
+
+// stamp is what tells cheaply that a file is another one.
+type stamp struct {
+	info    os.FileInfo
+	trusted bool // the modification time was old enough when the file was read
+}
+
+// Open loads the file at path into store. A bad file is an error and leaves
+// store as it was. The revision is one above that of what store held.
+func Open(path string, store *discovery.Store) (*Watcher, error) {
+	w := &Watcher{path: path, store: store}
+	before, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("read discovery file: %w", err)
+	}
+	data, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	s, err := Parse(path, data, store.Current().Revision+1)
+	if err != nil {
+		return nil, err
+	}
+	w.good = sha256.Sum256(data)
+	w.seen, w.stamp = w.good, stampOf(before, time.Now())
+	store.Swap(s)
+	return w, nil
+}
+
+// Watch opens the file at path and follows it until ctx ends; it returns an
+// error only if the first load fails.
+func Watch(ctx context.Context, path string, every time.Duration, store *discovery.Store, log zerolog.Logger) error {
+	w, err := Open(path, store)
+	if err != nil {
+		return err
+	}
+	w.Every, w.Log = every, log
+	w.Run(ctx)
+	return nil
+}
+
+// Rejected returns how many contents of the file were refused since Open.
+func (w *Watcher) Rejected() uint64 { return w.rejected.Load() }
+
+// Run looks at the file until ctx ends: a good change is swapped into the
+// store, a bad one is logged once and changes nothing. It blocks; call it once.
+func (w *Watcher) Run(ctx context.Context) {
+	every := w.Every
+	if every <= 0 {
+		every = DefaultEvery
+	}
+	t := time.NewTimer(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		if w.look(time.Now()) {
+			t.Reset(every)
+		} else {
+			t.Reset(min(every, settle))
+		}
+	}
+}
+
+// look examines the file once and reports false if it is being written to.
+func (w *Watcher) look(now time.Time) (settled bool) {
+	before, err := os.Stat(w.path)
+	if err != nil {
+		w.unreadable(err)
+		return true
+	}
+	st := stampOf(before, now)
+	if w.unread == "" && w.stamp.trusted && same(st.info, w.stamp.info) {
+		return true
+	}
+	if age := now.Sub(st.info.ModTime()); age >= 0 && age < settle {
+		return false
+	}
+	data, err := read(w.path)
+	if err != nil {
+		w.unreadable(err)
+		return true
+	}
+	if after, err := os.Stat(w.path); err != nil || !same(after, st.info) {
+		return false
+	}
+	w.readable()
+	w.stamp = st
+	w.consider(data)
+	return true
+}
+
+// consider takes data if it is new and good.
+func (w *Watcher) consider(data []byte) {
+	is := sum(sha256.Sum256(data))
+	if is == w.seen {
+		return
+	}
+	w.seen = is
+	revision := w.store.Current().Revision
+	if is == w.good {
+		w.Log.Info().Str("file", w.path).Uint64("revision", revision).Msg("discovery file is as it was last accepted")
+		return
+	}
+	s, err := Parse(w.path, data, revision+1)
+	if err != nil {
+		w.rejected.Add(1)
+		w.Log.Error().Str("file", w.path).Uint64("revision", revision).Err(err).Msg("discovery file refused, keeping the last good state")
+		return
+	}
+	w.good = is
+	w.store.Swap(s)
+	w.Log.Info().Str("file", w.path).Uint64("revision", s.Revision).Int("workloads", len(s.Workloads())).Int("services", len(s.Services())).Int("gateways", countGateways(s)).Msg("discovery changed")
+}
+
+func (w *Watcher) unreadable(err error) {
+	cause := err
+	if p := (*os.PathError)(nil); errors.As(err, &p) {
+		cause = p.Err
+	}
+	if w.unread != cause.Error() {
+		w.unread = cause.Error()
+		w.Log.Error().Str("file", w.path).Uint64("revision", w.store.Current().Revision).Err(err).Msg("discovery file cannot be read, keeping the last good state")
+	}
+}
+
+func (w *Watcher) readable() {
+	if w.unread != "" {
+		w.unread = ""
+		w.Log.Info().Str("file", w.path).Msg("discovery file can be read again")
+	}
+}
+
+func stampOf(i os.FileInfo, now time.Time) stamp {
+	return stamp{info: i, trusted: now.Sub(i.ModTime()) >= racy}
+}
+
+func same(a, b os.FileInfo) bool {
+	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
+}
+
+func countGateways(s *mesh.Snapshot) (n int) {
+	for _, network := range s.GatewayNetworks() {
+		n += len(s.Gateways(network))
+	}
+	return n
+}
