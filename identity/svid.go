@@ -45,7 +45,7 @@ func (s *SVID) NotAfter() time.Time {
 // belongs to its leaf, and its chain ends in its own bundle. It is what keeps a
 // bad renewal from replacing a good certificate.
 func (s *SVID) Check(id spiffeid.ID, now time.Time) error {
-	if len(s.Certificates) == 0 || s.PrivateKey == nil || s.Bundle == nil {
+	if s == nil || len(s.Certificates) == 0 || s.PrivateKey == nil || s.Bundle == nil {
 		return fmt.Errorf("svid of %s is incomplete: certificate, key and bundle must come together", id)
 	}
 	leaf := s.Certificates[0]

@@ -14,8 +14,9 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// PeerError says that the peer proved an identity, but not one that was
-// expected of it. With Expected empty, any identity of TrustDomain would have
+// PeerError says that the peer is somebody else than expected: it proved
+// another identity of TrustDomain, or claims one of a trust domain whose roots
+// we do not have. With Expected empty, any identity of TrustDomain would have
 // done.
 type PeerError struct {
 	Got         spiffeid.ID
@@ -66,6 +67,9 @@ func (m *Manager) ClientTLS(ctx context.Context, id spiffeid.ID, expect []spiffe
 	expect = slices.Clone(expect)
 	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
 		got, err := verifyPeer(cs, s, x509.ExtKeyUsageServerAuth)
+		if wrong := (*PeerError)(nil); errors.As(err, &wrong) && !slices.Contains(expect, wrong.Got) {
+			wrong.Expected = expect
+		}
 		if err != nil {
 			return err
 		}
