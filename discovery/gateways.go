@@ -65,8 +65,8 @@ func (b *builder) gatewayIdentity(path at, account string) spiffeid.ID {
 	if account == "" {
 		account = DefaultGatewayServiceAccount
 	}
-	namespace, name, ok := strings.Cut(account, "/")
-	if !ok || !isLabel(namespace) {
+	namespace, name, _ := strings.Cut(account, "/")
+	if !isLabel(namespace) || spiffeid.ValidatePathSegment(name) != nil {
 		b.problem(path, account, "is not a service account: write namespace/name, such as %s", DefaultGatewayServiceAccount)
 		return spiffeid.ID{}
 	}

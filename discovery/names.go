@@ -65,3 +65,10 @@ func (b *builder) label(path at, s string) bool {
 	}
 	return false
 }
+
+// word checks an optional name of something outside the mesh.
+func (b *builder) word(path at, s string) {
+	if s != "" && !isUID(s) {
+		b.problem(path, s, "is not a name: use at most 253 printable ASCII characters and no space")
+	}
+}

@@ -27,6 +27,9 @@ func (b *builder) addWorkloads(workloads []Workload) {
 		path := at{"workloads", i}
 		b.uid(path.below("uid"), i, w.UID, uids)
 		b.network(path.below("network"), w.Network)
+		b.word(path.below("name"), w.Name)
+		b.word(path.below("node"), w.Node)
+		b.word(path.below("cluster"), w.Cluster)
 		out := &mesh.Workload{
 			UID: w.UID, Name: or(w.Name, w.UID), Network: w.Network, Node: w.Node, Cluster: w.Cluster,
 			Namespace: or(w.Namespace, defaultNamespace), ServiceAccount: or(w.ServiceAccount, defaultServiceAccount),

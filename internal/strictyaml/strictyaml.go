@@ -141,7 +141,7 @@ func syntaxError(name string, err error) error {
 		}
 		text = strings.Replace(text, m[0], "", 1)
 	}
-	return &Error{File: name, Line: line, Message: "is not valid YAML: " + text + ": check indentation, colons and quotes here and on the line before"}
+	return &Error{File: name, Line: line, Message: "is not valid YAML: " + text + ": check indentation, colons and quotes around this line"}
 }
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
