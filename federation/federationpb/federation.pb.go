@@ -492,8 +492,9 @@ type Envelope struct {
 	Signature []byte `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`
 	// The signer's X.509-SVID and its intermediates, leaf first, DER.
 	Chain [][]byte `protobuf:"bytes,3,rep,name=chain,proto3" json:"chain,omitempty"`
-	// How long relays have held the envelope, in milliseconds.
-	RelayMs       uint64 `protobuf:"varint,4,opt,name=relay_ms,json=relayMs,proto3" json:"relay_ms,omitempty"`
+	// How long relays have held the envelope, in milliseconds. Of fixed size, so
+	// that it can be brought up to date in place.
+	RelayMs       uint64 `protobuf:"fixed64,4,opt,name=relay_ms,json=relayMs,proto3" json:"relay_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -901,7 +902,7 @@ const file_federation_proto_rawDesc = "" +
 	"\apayload\x18\x01 \x01(\fR\apayload\x12\x1c\n" +
 	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x14\n" +
 	"\x05chain\x18\x03 \x03(\fR\x05chain\x12\x19\n" +
-	"\brelay_ms\x18\x04 \x01(\x04R\arelayMs\"J\n" +
+	"\brelay_ms\x18\x04 \x01(\x06R\arelayMs\"J\n" +
 	"\tEnvelopes\x12=\n" +
 	"\tenvelopes\x18\x01 \x03(\v2\x1f.isthmus.federation.v1.EnvelopeR\tenvelopes\"\x8a\x02\n" +
 	"\rHealthMessage\x124\n" +

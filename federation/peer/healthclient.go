@@ -1,0 +1,331 @@
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// HealthClientConfig is what a node proxy's end of the health streams needs.
+// Node, Network, Incarnation, Self, Identity, Gateways and Ledger are required.
+type HealthClientConfig struct {
+	Node        string
+	Network     string
+	Incarnation uint64 // grows with every start
+	Self        spiffeid.ID
+	Identity    TLSSource
+	// Gateways returns the gateways of the own network; it is asked again and
+	// again, and must be quick.
+	Gateways func() []*mesh.Gateway
+	Ledger   *Ledger
+	// Current returns everything that the node now has to say, evidence ages
+	// as of now; stamps are set here. It is asked when a stream attaches and
+	// for every refresh. A caller of Report must have changed what Current
+	// returns before.
+	Current func() []federation.Record
+
+	Log     zerolog.Logger
+	Metrics *Metrics
+
+	DialTimeout time.Duration // for TCP, TLS and the welcome, each; default 2 s
+	MinBackoff  time.Duration // default 100 ms
+	MaxBackoff  time.Duration // default 2 s
+	Heartbeat   time.Duration // default 2 s
+	Dead        time.Duration // default 6 s
+	Refresh     time.Duration // between repeats of what is not the default; default 10 s
+}
+
+func (c *HealthClientConfig) setDefaults() {
+	c.DialTimeout = orDefault(c.DialTimeout, 2*time.Second)
+	c.MinBackoff = orDefault(c.MinBackoff, 100*time.Millisecond)
+	c.MaxBackoff = orDefault(c.MaxBackoff, 2*time.Second)
+	c.Heartbeat = orDefault(c.Heartbeat, 2*time.Second)
+	c.Dead = orDefault(c.Dead, 6*time.Second)
+	c.Refresh = orDefault(c.Refresh, 10*time.Second)
+	c.Metrics = c.Metrics.orDiscard()
+	if c.Current == nil {
+		c.Current = func() []federation.Record { return nil }
+	}
+}
+
+// HealthClient keeps a stream to every gateway of a node proxy's own network.
+// It is safe for concurrent use.
+type HealthClient struct {
+	cfg      HealthClientConfig
+	sequence atomic.Uint64
+
+	mu      sync.Mutex
+	streams map[*uplink]struct{} // attached
+}
+
+// NewHealthClient returns a client that does nothing until Run.
+func NewHealthClient(cfg HealthClientConfig) *HealthClient {
+	cfg.setDefaults()
+	return &HealthClient{cfg: cfg, streams: map[*uplink]struct{}{}}
+}
+
+// Attached returns to how many gateways a stream is up.
+func (c *HealthClient) Attached() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.streams)
+}
+
+// Report sends records to every attached gateway at once, stamped here. It
+// never blocks: a stream that is behind keeps the newest record of each key.
+// A gateway that is not attached learns from Current when it is.
+func (c *HealthClient) Report(records ...federation.Record) {
+	now := time.Now()
+	stamped := c.stamp(c.sequence.Add(1), records)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for s := range c.streams {
+		s.put(stamped, now)
+	}
+}
+
+// stamp makes copies of records that are this node's word with one sequence.
+// What no gateway would accept is left out and counted.
+func (c *HealthClient) stamp(sequence uint64, records []federation.Record) []federation.Record {
+	out := make([]federation.Record, 0, len(records))
+	for _, r := range records {
+		r.Network = c.cfg.Network
+		r.Origin = federation.Origin{Name: federation.OriginName(c.cfg.Network, c.cfg.Node), Incarnation: c.cfg.Incarnation}
+		r.Sequence, r.Silence = sequence, 0
+		if r.Endpoint == nil || r.Validate() != nil {
+			c.cfg.Metrics.Rejected.WithLabelValues("malformed").Inc()
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// current asks for the full state. The stamp is drawn before asking: an edge
+// that comes in meanwhile is either in the answer or has a newer stamp.
+func (c *HealthClient) current() []federation.Record {
+	sequence := c.sequence.Add(1)
+	return c.stamp(sequence, c.cfg.Current())
+}
+
+// Run keeps the streams until ctx ends, and returns then. It also expires the
+// ledger's records.
+func (c *HealthClient) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	running := map[gatewayKey]context.CancelFunc{}
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for round := 0; ; round++ {
+		wanted := map[gatewayKey]bool{}
+		for _, g := range c.cfg.Gateways() {
+			k := gatewayKey{g.Name, g.Address, g.Identity}
+			wanted[k] = true
+			if running[k] == nil {
+				ctx, cancel := context.WithCancel(ctx)
+				running[k] = cancel
+				wg.Go(func() { c.keep(ctx, k) })
+			}
+		}
+		for k, cancel := range running {
+			if !wanted[k] {
+				cancel()
+				delete(running, k)
+			}
+		}
+		if round%4 == 0 {
+			c.cfg.Ledger.Expire()
+		}
+		select {
+		case <-ctx.Done():
+			for _, cancel := range running {
+				cancel()
+			}
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// gatewayKey is all that a stream depends on: when it changes, so must the
+// stream.
+type gatewayKey struct {
+	name     string
+	address  netip.AddrPort
+	identity spiffeid.ID
+}
+
+// keep holds one stream up, with backoff between the attempts.
+func (c *HealthClient) keep(ctx context.Context, g gatewayKey) {
+	log := c.cfg.Log.With().Str("gateway", g.name).Logger()
+	backoff := c.cfg.MinBackoff
+	for ctx.Err() == nil {
+		attached, err := c.stream(ctx, g, log)
+		if ctx.Err() != nil {
+			return
+		}
+		if reason := rejection(err); reason != "" {
+			c.cfg.Metrics.Rejected.WithLabelValues(reason).Inc()
+		}
+		if attached {
+			log.Warn().Err(err).Msg("health stream lost")
+			backoff = c.cfg.MinBackoff
+		} else {
+			log.Debug().Err(err).Dur("retry_in_ms", backoff).Msg("health stream not attached")
+		}
+		if !sleep(ctx, jitter(backoff)) {
+			return
+		}
+		backoff = min(2*backoff, c.cfg.MaxBackoff)
+	}
+}
+
+// stream runs one stream to its end; attached says whether it was accepted.
+func (c *HealthClient) stream(ctx context.Context, g gatewayKey, log zerolog.Logger) (attached bool, err error) {
+	conn, err := dialTLS(ctx, c.cfg.Identity, c.cfg.Self, g.identity, g.address.String(), ALPNHealth, c.cfg.DialTimeout)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	h := &healthConn{conn: conn, dead: c.cfg.DialTimeout}
+	if err := c.greet(h); err != nil {
+		return false, err
+	}
+	h.dead = c.cfg.Dead
+	log.Info().Msg("health stream attached")
+	up := newUplink(h)
+	c.add(up)
+	defer c.remove(up)
+
+	var writing sync.WaitGroup
+	ctx, cancel := context.WithCancelCause(ctx)
+	writing.Go(func() {
+		if err := up.run(ctx, c.cfg, c.current); err != nil {
+			cancel(err)
+			conn.Close()
+		}
+	})
+	cancel(c.readSummaries(h))
+	conn.Close()
+	writing.Wait()
+	return true, context.Cause(ctx)
+}
+
+func (c *HealthClient) greet(h *healthConn) error {
+	err := h.write(&federationpb.HealthMessage{Message: &federationpb.HealthMessage_Hello{Hello: &federationpb.Hello{
+		Node: c.cfg.Node, Network: c.cfg.Network, Incarnation: c.cfg.Incarnation,
+	}}})
+	if err != nil {
+		return fmt.Errorf("write hello: %w", err)
+	}
+	m, err := h.read()
+	if err != nil {
+		return fmt.Errorf("read welcome: %w", err)
+	}
+	if m.GetWelcome() == nil {
+		return &malformedError{errors.New("the first message of a gateway must be a welcome")}
+	}
+	return nil
+}
+
+// readSummaries merges what the gateway passes on. The gateway is believed in
+// what it says of other networks: it has verified the origins' signatures.
+func (c *HealthClient) readSummaries(h *healthConn) error {
+	for {
+		m, err := h.read()
+		if err != nil {
+			return err
+		}
+		records, _, err := federation.FromBatches(m.GetRecords())
+		if err != nil {
+			return &malformedError{err}
+		}
+		wanted := records[:0]
+		for _, r := range records {
+			if r.Summary == nil || r.Network == c.cfg.Network {
+				c.cfg.Metrics.Rejected.WithLabelValues("foreign").Inc()
+				continue
+			}
+			wanted = append(wanted, r)
+		}
+		for _, outcome := range c.cfg.Ledger.MergeAll(wanted) {
+			c.cfg.Metrics.Records.WithLabelValues(outcome.String()).Inc()
+		}
+	}
+}
+
+func (c *HealthClient) add(s *uplink) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.streams[s] = struct{}{}
+	c.cfg.Metrics.Attached.Set(float64(len(c.streams)))
+}
+
+func (c *HealthClient) remove(s *uplink) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.streams, s)
+	c.cfg.Metrics.Attached.Set(float64(len(c.streams)))
+}
+
+// dialTLS connects to address as self and expects the identity want there.
+// TCP and TLS are each given timeout.
+func dialTLS(ctx context.Context, source TLSSource, self, want spiffeid.ID, address, alpn string, timeout time.Duration) (*tls.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
+	defer cancel()
+	config, err := source.ClientTLS(ctx, self, []spiffeid.ID{want}, alpn)
+	if err != nil {
+		return nil, fmt.Errorf("dial %s: %w", address, err)
+	}
+	dialer := net.Dialer{Timeout: timeout}
+	raw, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err // says what it tried
+	}
+	conn := tls.Client(raw, config)
+	handshake, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := conn.HandshakeContext(handshake); err != nil {
+		raw.Close()
+		return nil, fmt.Errorf("dial %s: TLS handshake: %w", address, err)
+	}
+	if got := conn.ConnectionState().NegotiatedProtocol; got != alpn {
+		raw.Close()
+		return nil, fmt.Errorf("dial %s: peer speaks %q instead of %q: is it a gateway?", address, got, alpn)
+	}
+	return conn, nil
+}
+
+// sleep waits for d; not ok if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// jitter draws evenly from [d/2, d], so that a fleet that lost its peer
+// together does not return together.
+func jitter(d time.Duration) time.Duration {
+	return d/2 + rand.N(d/2+1)
+}

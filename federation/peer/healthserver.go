@@ -1,0 +1,361 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// HealthServerConfig is what a gateway's end of the health streams needs.
+// Ledger, Network and Authorize are required.
+type HealthServerConfig struct {
+	Name    string // of the gateway, for the node proxy's log
+	Network string // of the gateway: its nodes need no summaries of it
+	Ledger  *Ledger
+
+	// Authorize says whether peer may attach as node.
+	Authorize func(peer spiffeid.ID, node string) error
+	// OnNode says whether an endpoint lives on a node. Reports about others
+	// are dropped and counted: discovery may be a moment behind. Nil trusts.
+	OnNode func(node string, id mesh.EndpointID) bool
+	// OnReport is told every record that was new (a fact or a refresh), after
+	// it was merged into Ledger. It runs on the stream's goroutine: the next
+	// report of that node waits for it.
+	OnReport func(node string, records []federation.Record)
+	// OnAttach and OnDetach are told when a node gains its first and loses
+	// its last stream, in that order. They must not block.
+	OnAttach, OnDetach func(node string)
+
+	Log     zerolog.Logger
+	Metrics *Metrics
+
+	Heartbeat time.Duration // between signs of life; default 2 s
+	Dead      time.Duration // silence, or a stuck write, that ends a stream; default 6 s
+	Refresh   time.Duration // between repeats of records that only became fresher; default 10 s
+	MaxNodes  int           // streams at once; default 10 000
+}
+
+func (c *HealthServerConfig) setDefaults() {
+	c.Heartbeat = orDefault(c.Heartbeat, 2*time.Second)
+	c.Dead = orDefault(c.Dead, 6*time.Second)
+	c.Refresh = orDefault(c.Refresh, 10*time.Second)
+	c.MaxNodes = orDefault(c.MaxNodes, 10_000)
+	c.Metrics = c.Metrics.orDiscard()
+	c.OnReport = orNothing2(c.OnReport)
+	c.OnAttach, c.OnDetach = orNothing(c.OnAttach), orNothing(c.OnDetach)
+}
+
+func orDefault[T ~int | ~int64](v, d T) T {
+	if v <= 0 {
+		return d
+	}
+	return v
+}
+
+func orNothing(f func(string)) func(string) {
+	if f == nil {
+		return func(string) {}
+	}
+	return f
+}
+
+func orNothing2(f func(string, []federation.Record)) func(string, []federation.Record) {
+	if f == nil {
+		return func(string, []federation.Record) {}
+	}
+	return f
+}
+
+// HealthServer is a gateway's end of the health streams of its node proxies.
+// It is safe for concurrent use.
+type HealthServer struct {
+	cfg  HealthServerConfig
+	once logOnce
+
+	// mu orders attaching, detaching and their hooks.
+	mu    sync.Mutex
+	nodes map[string]*attachment
+}
+
+type attachment struct {
+	incarnation uint64
+	end         context.CancelFunc
+}
+
+// NewHealthServer returns a server without streams.
+func NewHealthServer(cfg HealthServerConfig) *HealthServer {
+	cfg.setDefaults()
+	return &HealthServer{cfg: cfg, once: logOnce{log: cfg.Log}, nodes: map[string]*attachment{}}
+}
+
+// Nodes returns the names of the attached nodes, sorted.
+func (s *HealthServer) Nodes() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := make([]string, 0, len(s.nodes))
+	for n := range s.nodes {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Accept serves the stream on conn, whose other end has proved to be peer. It
+// returns when the stream has ended, which ctx also does, and closes conn.
+func (s *HealthServer) Accept(ctx context.Context, conn net.Conn, peer spiffeid.ID) {
+	defer conn.Close()
+	stream, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(stream, func() { conn.Close() })
+	defer stop()
+	c := &healthConn{conn: conn, dead: s.cfg.Dead}
+	hello, err := s.greet(c, peer)
+	if err != nil {
+		s.refused(peer, "", err)
+		return
+	}
+	mine := &attachment{hello.GetIncarnation(), cancel}
+	if err := s.attach(hello.GetNode(), mine); err != nil {
+		s.refused(peer, hello.GetNode(), err)
+		return
+	}
+	defer s.detach(hello.GetNode(), mine)
+	err = s.serve(stream, c, hello)
+	if ctx.Err() == nil {
+		s.refused(peer, hello.GetNode(), err)
+	}
+}
+
+// greet reads the Hello and decides whether its node may attach.
+func (s *HealthServer) greet(c *healthConn, peer spiffeid.ID) (*federationpb.Hello, error) {
+	m, err := c.read()
+	if err != nil {
+		return nil, err
+	}
+	hello := m.GetHello()
+	switch {
+	case hello == nil:
+		return nil, &malformedError{errors.New("the first message must be a hello")}
+	case hello.GetNode() == "" || len(hello.GetNode()) > federation.MaxName:
+		return nil, &malformedError{errors.New("the hello must name its node in 1 to 253 bytes")}
+	case hello.GetNetwork() != s.cfg.Network:
+		return nil, &federation.ForeignError{Signer: peer, Origin: hello.GetNode(), Subject: fmt.Sprintf("network %q", hello.GetNetwork()),
+			Reason: fmt.Sprintf("this is a gateway of network %q", s.cfg.Network)}
+	}
+	if err := s.cfg.Authorize(peer, hello.GetNode()); err != nil {
+		return nil, &identityError{err}
+	}
+	return hello, nil
+}
+
+// attach registers the node's stream. A stream that is still there is ended:
+// its node proxy has reconnected or restarted.
+func (s *HealthServer) attach(node string, mine *attachment) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.nodes[node]
+	if old != nil && old.incarnation > mine.incarnation {
+		return fmt.Errorf("node %q: incarnation %d is older than the attached %d", node, mine.incarnation, old.incarnation)
+	}
+	if old == nil && len(s.nodes) >= s.cfg.MaxNodes {
+		return fmt.Errorf("node %q: %d nodes are attached, the limit: %w", node, len(s.nodes), errFull)
+	}
+	s.nodes[node] = mine
+	if old != nil {
+		old.end()
+		return nil
+	}
+	s.cfg.Metrics.Attached.Inc()
+	s.cfg.OnAttach(node)
+	return nil
+}
+
+func (s *HealthServer) detach(node string, mine *attachment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.nodes[node] != mine {
+		return
+	}
+	delete(s.nodes, node)
+	s.cfg.Metrics.Attached.Dec()
+	s.cfg.OnDetach(node)
+}
+
+// serve reads reports here and pushes summaries from a second goroutine, which
+// it waits for.
+func (s *HealthServer) serve(ctx context.Context, c *healthConn, hello *federationpb.Hello) error {
+	err := c.write(&federationpb.HealthMessage{Message: &federationpb.HealthMessage_Welcome{Welcome: &federationpb.Welcome{Gateway: s.cfg.Name}}})
+	if err != nil {
+		return fmt.Errorf("write welcome: %w", err)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var pushing sync.WaitGroup
+	pushing.Go(func() {
+		if err := s.push(ctx, c); err != nil {
+			cancel(err)
+			c.conn.Close()
+		}
+	})
+	err = s.readReports(c, hello)
+	cancel(err)
+	c.conn.Close()
+	pushing.Wait()
+	return context.Cause(ctx)
+}
+
+func (s *HealthServer) readReports(c *healthConn, hello *federationpb.Hello) error {
+	for {
+		m, err := c.read()
+		if err != nil {
+			return err
+		}
+		if m.GetRecords() == nil {
+			continue // a heartbeat, or a message of a newer version
+		}
+		if err := s.report(hello, m.GetRecords()); err != nil {
+			return err
+		}
+	}
+}
+
+// report merges what a node says of its own endpoints and passes on the news.
+func (s *HealthServer) report(hello *federationpb.Hello, batches *federationpb.Batches) error {
+	records, _, err := federation.FromBatches(batches)
+	if err != nil {
+		return &malformedError{err}
+	}
+	mine := records[:0]
+	for _, r := range records {
+		if err := federation.OwnsEndpoint(s.cfg.Network, hello.GetNode(), r, nil); err != nil {
+			return err
+		}
+		if s.cfg.OnNode != nil && !s.cfg.OnNode(hello.GetNode(), r.Endpoint.Endpoint) {
+			s.cfg.Metrics.Rejected.WithLabelValues("foreign").Inc()
+			continue
+		}
+		mine = append(mine, r)
+	}
+	var news []federation.Record
+	for i, outcome := range s.cfg.Ledger.MergeAll(mine) {
+		s.cfg.Metrics.Records.WithLabelValues(outcome.String()).Inc()
+		if outcome.Accepted() {
+			news = append(news, mine[i])
+		}
+	}
+	if len(news) > 0 {
+		s.cfg.OnReport(hello.GetNode(), news)
+	}
+	return nil
+}
+
+// push sends all summaries of other networks, then every change at once, and
+// now and then what only became fresher. A node that reads slowly gets fewer,
+// later messages; one that does not read at all is cut off by the deadline.
+func (s *HealthServer) push(ctx context.Context, c *healthConn) error {
+	sub := s.cfg.Ledger.subscribe(true)
+	defer sub.Close()
+	if err := c.writeRecords(s.summaries(nil, true)); err != nil {
+		return fmt.Errorf("write summaries: %w", err)
+	}
+	heartbeat := time.NewTicker(s.cfg.Heartbeat)
+	defer heartbeat.Stop()
+	refresh := time.NewTicker(s.cfg.Refresh)
+	defer refresh.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-sub.C():
+			err = c.writeRecords(s.summaries(sub.take(false)))
+		case <-refresh.C:
+			err = c.writeRecords(s.summaries(sub.take(true)))
+		case <-heartbeat.C:
+			err = c.heartbeat()
+		}
+		if err != nil {
+			return fmt.Errorf("write to node: %w", err)
+		}
+	}
+}
+
+// summaries collects what every origin says of the subjects on other networks.
+func (s *HealthServer) summaries(subjects []federation.Key, all bool) []federation.Record {
+	var out []federation.Record
+	if all {
+		for _, r := range s.cfg.Ledger.Records() {
+			if r.Summary != nil && r.Network != s.cfg.Network {
+				out = append(out, r)
+			}
+		}
+		return out
+	}
+	for _, k := range subjects {
+		if k.Kind == federation.KindSummary && k.Network != s.cfg.Network {
+			out = append(out, s.cfg.Ledger.Subject(k)...)
+		}
+	}
+	return out
+}
+
+// refused counts and logs why a stream ended. A plain end is none of it.
+func (s *HealthServer) refused(peer spiffeid.ID, node string, err error) {
+	reason := rejection(err)
+	if reason == "" {
+		s.cfg.Log.Debug().Err(err).Str("node", node).Stringer("peer", peer).Msg("health stream ended")
+		return
+	}
+	s.cfg.Metrics.Rejected.WithLabelValues(reason).Inc()
+	s.once.warn(reason+"/"+peer.String(), "health stream refused", err, func(e *zerolog.Event) {
+		e.Str("node", node).Stringer("peer", peer).Str("reason", reason)
+	})
+}
+
+var errFull = errors.New("too many")
+
+// identityError is a peer that is not who it should be.
+type identityError struct{ cause error }
+
+func (e *identityError) Error() string { return "identity refused: " + e.cause.Error() }
+func (e *identityError) Unwrap() error { return e.cause }
+
+// rejection is the label of an error that is somebody's fault, or "" for the
+// ordinary ends of a connection.
+func rejection(err error) string {
+	var (
+		malformed *malformedError
+		invalid   *federation.InvalidError
+		foreign   *federation.ForeignError
+		wrong     *identityError
+		forged    *signatureError
+	)
+	switch {
+	case err == nil, errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
+		return ""
+	case errors.Is(err, errOversized), errors.Is(err, federation.ErrTooLarge):
+		return "oversized"
+	case errors.Is(err, errFull):
+		return "full"
+	case errors.As(err, &forged):
+		return "signature"
+	case errors.As(err, &foreign):
+		return "foreign"
+	case errors.As(err, &wrong):
+		return "identity"
+	case errors.As(err, &malformed), errors.As(err, &invalid), errors.Is(err, io.ErrUnexpectedEOF):
+		return "malformed"
+	}
+	return ""
+}

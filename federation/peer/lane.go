@@ -1,0 +1,156 @@
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+const (
+	laneQueue = 256      // packets that wait for one peer
+	laneBurst = 64 << 10 // bytes written at once
+)
+
+// lane is the one connection that packets to one gateway travel on. It is
+// dialled when there is something to send, and again for as long as discovery
+// lists the gateway: the peer is to be found the moment it can be reached.
+type lane struct {
+	transport *transport
+	gateway   *mesh.Gateway
+	cancel    context.CancelFunc
+	queue     chan packet
+}
+
+type packet struct {
+	body []byte
+	at   time.Time
+}
+
+// put queues a packet, or drops it if the queue is full.
+func (l *lane) put(b []byte, now time.Time) {
+	select {
+	case l.queue <- packet{b, now}:
+	default:
+		l.transport.metrics.Dropped.WithLabelValues("packets_out").Inc()
+	}
+}
+
+// run keeps the lane up until ctx ends; what is queued then is still sent if
+// the connection takes it.
+func (l *lane) run(ctx context.Context) {
+	defer l.cancel()
+	times := l.transport.times
+	backoff := 50 * time.Millisecond
+	lost := false
+	for ctx.Err() == nil {
+		conn, err := l.transport.dial(l.gateway, kindPacket, times.dial)
+		if err != nil {
+			lost = true
+			l.transport.log.Debug().Err(err).Str("gateway", l.gateway.Name).Msg("federation lane not connected")
+			if !sleep(ctx, jitter(backoff)) {
+				return
+			}
+			backoff = min(2*backoff, times.maxBackoff)
+			continue
+		}
+		if lost {
+			l.transport.repaired(l.gateway)
+		}
+		backoff, lost = 50*time.Millisecond, true
+		err = l.carry(ctx, conn)
+		l.transport.log.Debug().Err(err).Str("gateway", l.gateway.Name).Msg("federation lane lost")
+		if !sleep(ctx, jitter(backoff)) {
+			return
+		}
+	}
+}
+
+// carry sends on conn until it fails or goes silent.
+func (l *lane) carry(ctx context.Context, conn *tls.Conn) error {
+	failed := make(chan error, 1)
+	go func() { failed <- l.listen(conn) }()
+	// Not conn.Close: its farewell could wait on a connection that is stuck.
+	defer func() { conn.NetConn().Close(); <-failed }()
+	ping := time.NewTicker(l.transport.times.ping)
+	defer ping.Stop()
+	var out []byte
+	for {
+		out = out[:0]
+		select {
+		case <-ctx.Done():
+			return l.drain(conn)
+		case err := <-failed:
+			failed <- err
+			return err
+		case <-ping.C:
+			out = appendFrame(out, nil)
+		case p := <-l.queue:
+			out = l.gather(out, p)
+		}
+		if err := l.write(conn, out); err != nil {
+			return err
+		}
+	}
+}
+
+// gather appends p and what else waits, as one burst.
+func (l *lane) gather(out []byte, p packet) []byte {
+	for {
+		if time.Since(p.at) > l.transport.times.stale {
+			l.transport.metrics.Dropped.WithLabelValues("packets_stale").Inc()
+		} else {
+			out = appendFrame(out, p.body)
+		}
+		if len(out) >= laneBurst {
+			return out
+		}
+		select {
+		case p = <-l.queue:
+		default:
+			return out
+		}
+	}
+}
+
+// drain sends what was queued before the end: a farewell should be heard.
+func (l *lane) drain(conn *tls.Conn) error {
+	select {
+	case p := <-l.queue:
+		return l.write(conn, l.gather(nil, p))
+	default:
+		return nil
+	}
+}
+
+func (l *lane) write(conn *tls.Conn, out []byte) error {
+	if len(out) == 0 {
+		return nil
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(l.transport.times.silence)); err != nil {
+		return err
+	}
+	n, err := conn.Write(out)
+	l.transport.metrics.Bytes.WithLabelValues("packet").Add(float64(n))
+	return err
+}
+
+// listen reads the echoes of our pings. A connection that swallows what we
+// write looks alive to TCP; it does not echo.
+func (l *lane) listen(conn *tls.Conn) error {
+	var echo [frameHeader]byte
+	for {
+		if err := conn.SetReadDeadline(time.Now().Add(l.transport.times.silence)); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(conn, echo[:]); err != nil {
+			return fmt.Errorf("no echo from %s: %w", l.gateway.Name, err)
+		}
+		if echo != [frameHeader]byte{} {
+			return &malformedError{fmt.Errorf("%s sent packets on a lane that is ours", l.gateway.Name)}
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package peer
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics counts what this package decided. Create it with [NewMetrics]; one
+// may be shared by a Federation and a HealthServer.
+type Metrics struct {
+	// Records by outcome of their merge: newer, refreshed, duplicate, …
+	Records *prometheus.CounterVec
+	// Rejected messages and connections by reason: malformed, foreign,
+	// signature, identity, oversized, full.
+	Rejected *prometheus.CounterVec
+	// Dropped messages by the queue that was full.
+	Dropped *prometheus.CounterVec
+	// Edges published by this process.
+	Edges prometheus.Counter
+	// Bytes sent to other gateways, by kind: packet, stream.
+	Bytes *prometheus.CounterVec
+	// Members of the federation that are alive, this one included.
+	Members prometheus.Gauge
+	// Attached streams: node proxies at a gateway, gateways at a node proxy.
+	Attached prometheus.Gauge
+	// Joins of lost or new peers by result: ok, failed.
+	Joins *prometheus.CounterVec
+}
+
+// NewMetrics registers the metrics with reg; a nil reg leaves them unregistered.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	vec := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "isthmus", Subsystem: "federation", Name: name, Help: help,
+		}, []string{label})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "isthmus", Subsystem: "federation", Name: name, Help: help,
+		})
+	}
+	m := &Metrics{
+		Records:  vec("records_total", "Records received, by outcome of their merge.", "outcome"),
+		Rejected: vec("rejected_total", "Messages and connections refused, by reason.", "reason"),
+		Dropped:  vec("dropped_total", "Messages dropped because a queue was full, by queue.", "queue"),
+		Edges: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "isthmus", Subsystem: "federation", Name: "published_total", Help: "Records published by this process.",
+		}),
+		Bytes:    vec("sent_bytes_total", "Bytes sent to other gateways, by kind of connection.", "kind"),
+		Members:  gauge("members", "Members of the federation that are alive, this one included."),
+		Attached: gauge("attached_streams", "Health streams attached."),
+		Joins:    vec("joins_total", "Attempts to join a peer, by result.", "result"),
+	}
+	if reg != nil {
+		reg.MustRegister(m.Records, m.Rejected, m.Dropped, m.Edges, m.Bytes, m.Members, m.Attached, m.Joins)
+	}
+	return m
+}
+
+func (m *Metrics) orDiscard() *Metrics {
+	if m == nil {
+		return NewMetrics(nil)
+	}
+	return m
+}
