@@ -1,0 +1,104 @@
+package hbone
+
+import (
+	"fmt"
+	"time"
+)
+
+// Config holds the limits and deadlines of a session. The zero value is not
+// usable; start from [DefaultConfig]. A zero field takes its default.
+type Config struct {
+	// StreamWindow and ConnWindow are how many bytes a peer may send ahead of
+	// the application, per stream and per session. Defaults 4 MiB and 16 MiB:
+	// the ratio 1:4 keeps applications alive that refuse to read one stream
+	// until another one delivers (ztunnel #1538).
+	StreamWindow int
+	ConnWindow   int
+
+	// MaxFrame is the largest frame payload that we accept, in bytes, at least
+	// 16384. Default 65536: four TLS records; more brings nothing and makes
+	// some peers allocate buffers of that size per stream.
+	MaxFrame int
+
+	// MaxStreams is, on a server, how many streams may be open at once (sent as
+	// MAX_CONCURRENT_STREAMS; more are refused with REFUSED_STREAM). On a
+	// client it bounds the streams of a session whatever the peer allows; zero
+	// there means the peer's own limit. Default 200.
+	MaxStreams int
+
+	// MaxHeaderList bounds the decoded header list, in bytes as RFC 9113
+	// §6.5.2 counts them. Zero: 16 KiB on a client, 64 KiB on a server.
+	MaxHeaderList int
+
+	// PingEvery is the pause between the answer to one PING and the next one,
+	// PingTimeout how long to wait for an answer before the session is given
+	// up. Negative PingEvery: no pings. Defaults 10 s and 20 s.
+	PingEvery   time.Duration
+	PingTimeout time.Duration
+
+	// SettingsTimeout bounds the wait for the peer's preface. Default 5 s.
+	SettingsTimeout time.Duration
+	// ConnectTimeout bounds the wait for the answer to a CONNECT. Default 10 s.
+	ConnectTimeout time.Duration
+	// CloseTimeout bounds how long a closing session tries to write what is
+	// queued. Default 2 s.
+	CloseTimeout time.Duration
+}
+
+// DefaultConfig returns the values that a stock peer uses, where it has them.
+func DefaultConfig() Config { return Config{MaxStreams: 200}.withDefaults() }
+
+func (c Config) withDefaults() Config {
+	setInt(&c.StreamWindow, 4<<20)
+	setInt(&c.ConnWindow, 16<<20)
+	setInt(&c.MaxFrame, 64<<10)
+	setDuration(&c.PingEvery, 10*time.Second)
+	setDuration(&c.PingTimeout, 20*time.Second)
+	setDuration(&c.SettingsTimeout, 5*time.Second)
+	setDuration(&c.ConnectTimeout, 10*time.Second)
+	setDuration(&c.CloseTimeout, 2*time.Second)
+	return c
+}
+
+func setInt(p *int, v int) {
+	if *p == 0 {
+		*p = v
+	}
+}
+
+func setDuration(p *time.Duration, v time.Duration) {
+	if *p == 0 {
+		*p = v
+	}
+}
+
+// Validate names the first field that no session can run with.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	switch {
+	case c.StreamWindow < minWindow || c.StreamWindow > maxWindow:
+		return fmt.Errorf("hbone: stream window %d: want %d to %d bytes", c.StreamWindow, minWindow, maxWindow)
+	case c.ConnWindow < c.StreamWindow || c.ConnWindow > maxWindow:
+		return fmt.Errorf("hbone: connection window %d: want stream window %d to %d bytes", c.ConnWindow, c.StreamWindow, maxWindow)
+	case c.MaxFrame < minMaxFrame || c.MaxFrame > maxMaxFrame:
+		return fmt.Errorf("hbone: max frame %d: want %d to %d bytes", c.MaxFrame, minMaxFrame, maxMaxFrame)
+	case c.MaxStreams < 0:
+		return fmt.Errorf("hbone: max streams %d: must not be negative", c.MaxStreams)
+	case c.MaxHeaderList < 0:
+		return fmt.Errorf("hbone: max header list %d: must not be negative", c.MaxHeaderList)
+	}
+	return nil
+}
+
+// RFC 9113 §6.5.2 and §6.9.
+const (
+	minWindow       = 1 << 10
+	maxWindow       = 1<<31 - 1
+	defaultWindow   = 65535
+	minMaxFrame     = 16384
+	maxMaxFrame     = 1<<24 - 1
+	maxStreamID     = 1<<31 - 1
+	clientHeaderMax = 16 << 10
+	serverHeaderMax = 64 << 10
+	hpackTable      = 4096
+)

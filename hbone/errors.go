@@ -1,0 +1,110 @@
+package hbone
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/net/http2"
+)
+
+var (
+	// ErrRetryable matches a CONNECT that the peer has certainly not served, or
+	// whose session died before an answer: it may be sent again elsewhere.
+	ErrRetryable = errors.New("not processed by the peer, may be tried again")
+	// ErrSessionFull is returned by Open when the peer's (or our) limit of
+	// concurrent streams is reached.
+	ErrSessionFull = errors.New("session has no free stream")
+	// ErrSessionClosed is the cause of a session that was closed on purpose.
+	ErrSessionClosed = errors.New("session closed")
+	// ErrPingTimeout is the cause of a session whose peer left a PING
+	// unanswered.
+	ErrPingTimeout = errors.New("no answer to ping")
+	// ErrSettingsTimeout is the cause of a session whose peer did not send its
+	// preface in time.
+	ErrSettingsTimeout = errors.New("no settings from the peer in time")
+	// ErrConnectTimeout is returned by Open when no answer came in time.
+	ErrConnectTimeout = errors.New("no answer to CONNECT in time")
+	// ErrPoolClosed is returned by a pool after Close.
+	ErrPoolClosed = errors.New("pool closed")
+)
+
+// StatusError is an answer other than 200.
+type StatusError struct {
+	Status int
+	Header Header
+}
+
+func (e *StatusError) Error() string {
+	if r := e.Reason(); r != "" {
+		return fmt.Sprintf("hbone: CONNECT answered with status %d (%s)", e.Status, r)
+	}
+	return fmt.Sprintf("hbone: CONNECT answered with status %d", e.Status)
+}
+
+// Reason is the isthmus-reason of the answer, empty when the peer gave none or
+// one that is not on the list.
+func (e *StatusError) Reason() Reason {
+	if r := Reason(e.Header.Get(HeaderReason)); r.Known() {
+		return r
+	}
+	return ""
+}
+
+// Endpoint is the endpoint that the answer is about, zero when unknown.
+func (e *StatusError) Endpoint() uint64 { return ParseEndpoint(e.Header.Get(HeaderEndpoint)) }
+
+// ResetError is a stream that ended early: by the peer's RST_STREAM (Remote) or
+// by our own.
+type ResetError struct {
+	Code   http2.ErrCode
+	Remote bool
+}
+
+func (e *ResetError) Error() string {
+	if e.Remote {
+		return fmt.Sprintf("hbone: stream reset by peer: %v", e.Code)
+	}
+	return fmt.Sprintf("hbone: stream reset: %v", e.Code)
+}
+
+// GoAwayError is the peer's reason for ending a session.
+type GoAwayError struct {
+	Code  http2.ErrCode
+	Debug string // at most 256 bytes
+}
+
+func (e *GoAwayError) Error() string {
+	return fmt.Sprintf("hbone: peer sent GOAWAY %v %q", e.Code, e.Debug)
+}
+
+// ProtocolError is a peer that broke a rule; we sent GOAWAY with Code.
+type ProtocolError struct {
+	Code   http2.ErrCode
+	Reason string
+}
+
+func (e *ProtocolError) Error() string {
+	return fmt.Sprintf("hbone: peer broke the protocol: %s (%v)", e.Reason, e.Code)
+}
+
+// retryable marks err as matching ErrRetryable.
+type retryable struct{ err error }
+
+func (e *retryable) Error() string        { return e.err.Error() }
+func (e *retryable) Unwrap() error        { return e.err }
+func (e *retryable) Is(target error) bool { return target == ErrRetryable }
+
+// streamFault is a rule broken on one stream; the session goes on.
+type streamFault struct {
+	id     uint32
+	code   http2.ErrCode
+	reason string
+}
+
+func (e *streamFault) Error() string {
+	return fmt.Sprintf("hbone: stream %d: %s (%v)", e.id, e.reason, e.code)
+}
+
+func connFault(code http2.ErrCode, format string, args ...any) error {
+	return &ProtocolError{Code: code, Reason: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,137 @@
+package hbone
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// onFrame handles a frame other than DATA. It runs in the reading goroutine.
+func (s *Session) onFrame(f http2.Frame) error {
+	switch f := f.(type) {
+	case *http2.MetaHeadersFrame:
+		if s.client {
+			return s.onAnswer(f)
+		}
+		return s.onRequest(f)
+	case *http2.SettingsFrame:
+		return s.onSettings(f)
+	case *http2.WindowUpdateFrame:
+		return s.onWindowUpdate(f)
+	case *http2.RSTStreamFrame:
+		return s.onReset(f)
+	case *http2.PingFrame:
+		return s.onPing(f)
+	case *http2.GoAwayFrame:
+		s.onGoAway(f)
+		return nil
+	case *http2.PushPromiseFrame:
+		return connFault(http2.ErrCodeProtocol, "PUSH_PROMISE, which we have disabled")
+	}
+	return s.spend(fmt.Sprintf("%v frames", f.Header().Type))
+}
+
+// peerEnded notes END_STREAM. The application hears of it after the batch.
+func (s *Session) peerEnded(st *Stream) {
+	s.mu.Lock()
+	known := s.streams[st.id] == st && !st.remoteEnd
+	if known {
+		st.remoteEnd = true
+		s.settleLocked(st)
+	}
+	s.mu.Unlock()
+	if known {
+		s.inbox.ended = append(s.inbox.ended, st)
+	}
+}
+
+// onReset takes everything of the stream out of the queues: after RST_STREAM
+// not one frame may follow (a stock peer ends the whole session after 1024 of
+// them). Behind the peer's END_STREAM, CANCEL and NO_ERROR are a normal end.
+func (s *Session) onReset(f *http2.RSTStreamFrame) error {
+	s.mu.Lock()
+	st := s.streams[f.StreamID]
+	if st == nil {
+		idle := s.isIdle(f.StreamID)
+		s.mu.Unlock()
+		if idle {
+			return connFault(http2.ErrCodeProtocol, "RST_STREAM on idle stream %d", f.StreamID)
+		}
+		return nil
+	}
+	s.w.data.drop(st)
+	s.w.control.drop(st)
+	clean := st.remoteEnd && (f.ErrCode == http2.ErrCodeCancel || f.ErrCode == http2.ErrCodeNo)
+	unanswered := !s.client && !st.accepted
+	err := error(&ResetError{Code: f.ErrCode, Remote: true})
+	if s.client && st.answer == nil && f.ErrCode == http2.ErrCodeRefusedStream {
+		err = &retryable{err}
+	}
+	st.deadLocked(err)
+	s.settleLocked(st)
+	s.mu.Unlock()
+	st.resetByPeer(err, clean)
+	if unanswered && s.resets.add(time.Now()) > maxResets {
+		return connFault(http2.ErrCodeEnhanceYourCalm, "too many CONNECTs reset before their answer")
+	}
+	return nil
+}
+
+// resetByPeer ends both halves. After a clean end what was received, and the
+// io.EOF behind it, stay readable.
+func (st *Stream) resetByPeer(err error, clean bool) {
+	if clean {
+		st.mu.Lock()
+		st.cleanEnd = true
+		st.mu.Unlock()
+		st.notify()
+		return
+	}
+	st.failed(err)
+}
+
+// resetFaulty answers a rule broken on one stream with RST_STREAM.
+func (s *Session) resetFaulty(f *streamFault) error {
+	s.mu.Lock()
+	st := s.streams[f.id]
+	if st == nil && !s.client && f.id%2 == 1 && f.id > s.lastID {
+		s.lastID = f.id // a request that could not even be read
+		s.w.control.add(nil, appendRST(nil, f.id, f.code), 0)
+		s.kick()
+	}
+	s.mu.Unlock()
+	if st != nil {
+		st.abort(f.code, &ResetError{Code: f.code})
+	}
+	return s.spend("frames that break a rule")
+}
+
+func (s *Session) onGoAway(f *http2.GoAwayFrame) {
+	debug := f.DebugData()
+	e := &GoAwayError{Code: f.ErrCode, Debug: string(debug[:min(len(debug), 256)])}
+	s.mu.Lock()
+	s.goAway, s.draining = e, true
+	s.goAwayID = min(s.goAwayID, f.LastStreamID)
+	var lost []*Stream
+	err := &retryable{e}
+	if s.client {
+		for id, st := range s.streams {
+			if id > s.goAwayID {
+				s.w.data.drop(st)
+				st.deadLocked(err)
+				s.settleLocked(st)
+				lost = append(lost, st)
+			}
+		}
+		s.whenIdle = true
+	}
+	idle := s.client && len(s.streams) == 0
+	s.mu.Unlock()
+	for _, st := range lost {
+		st.failed(err)
+	}
+	if idle {
+		s.Close(e)
+	}
+}

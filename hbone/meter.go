@@ -1,0 +1,36 @@
+package hbone
+
+import (
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// What a peer may send per second and session before it is told
+// ENHANCE_YOUR_CALM. A stock peer sends single-digit numbers of either.
+const (
+	maxIdleFrames = 1000 // SETTINGS, PING, PRIORITY, unknown, empty DATA
+	maxResets     = 500  // CONNECTs reset before they were answered
+)
+
+// meter counts events within the current second. The zero value is ready.
+type meter struct {
+	start time.Time
+	n     int
+}
+
+func (m *meter) add(now time.Time) int {
+	if now.Sub(m.start) >= time.Second {
+		m.start, m.n = now, 0
+	}
+	m.n++
+	return m.n
+}
+
+// spend counts a frame that costs us work and moves nothing.
+func (s *Session) spend(what string) error {
+	if s.abuse.add(time.Now()) > maxIdleFrames {
+		return connFault(http2.ErrCodeEnhanceYourCalm, "too many frames that carry nothing, at last %s", what)
+	}
+	return nil
+}

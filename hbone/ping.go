@@ -1,0 +1,88 @@
+package hbone
+
+import (
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// pinger sends a PING, waits for its answer, pauses, and begins again. All
+// fields are guarded by the session's mu.
+type pinger struct {
+	timer   *time.Timer
+	count   uint64
+	waiting bool // for the answer to count
+	drained bool // the PING between the two GOAWAYs was answered
+	stopped bool
+}
+
+// drainPing is the payload of the PING between the two GOAWAYs.
+var drainPing = [8]byte{'d', 'r', 'a', 'i', 'n'}
+
+func (p *pinger) stop() {
+	p.stopped = true
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+}
+
+func (p *pinger) payload() [8]byte {
+	var b [8]byte
+	for i := range b {
+		b[i] = byte(p.count >> (56 - 8*i))
+	}
+	return b
+}
+
+func (s *Session) startPings() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cfg.PingEvery > 0 && !s.ping.stopped {
+		s.ping.timer = time.AfterFunc(s.cfg.PingEvery, s.pingDue)
+	}
+}
+
+// pingDue runs when the timer fires: a PING is due, or its answer is overdue.
+func (s *Session) pingDue() {
+	s.mu.Lock()
+	p := &s.ping
+	if p.stopped {
+		s.mu.Unlock()
+		return
+	}
+	if p.waiting {
+		s.w.broken = true // nobody listens
+		s.mu.Unlock()
+		s.fail(ErrPingTimeout)
+		return
+	}
+	p.count++
+	p.waiting = true
+	s.w.control.add(nil, appendPing(nil, false, p.payload()), 0)
+	p.timer.Reset(s.cfg.PingTimeout)
+	s.kick()
+	s.mu.Unlock()
+}
+
+func (s *Session) onPing(f *http2.PingFrame) error {
+	if !f.IsAck() {
+		if err := s.spend("PING frames"); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := &s.ping
+	switch {
+	case !f.IsAck():
+		s.w.control.add(nil, appendPing(nil, true, f.Data), 0)
+		s.kick()
+	case f.Data == drainPing:
+		p.drained = true
+		s.changed.Broadcast()
+	case p.waiting && f.Data == p.payload() && !p.stopped:
+		p.waiting = false
+		p.timer.Reset(s.cfg.PingEvery)
+	}
+	return nil
+}

@@ -1,0 +1,308 @@
+package hbone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// PoolKey says who may share a session: nobody with another source identity,
+// other expected peers, another address or another workload at that address.
+type PoolKey struct {
+	Source   string // SPIFFE ID of the caller
+	Expected string // SPIFFE IDs that may answer, in a stable order
+	Address  string // ip:port dialled
+	UID      string // the workload behind Address, empty for a gateway
+}
+
+// PoolConfig holds the limits of a pool; zero fields take their defaults.
+type PoolConfig struct {
+	MaxStreams  int           // per session, whatever the peer allows; default 100
+	IdleTimeout time.Duration // sessions without streams live this long; default 5 min
+	DialTimeout time.Duration // bounds one dial, which callers share; default 15 s
+	// ExpiresAt returns until when the session's certificates, own and peer's,
+	// are valid; zero means unknown. Default: the peer's certificate.
+	ExpiresAt func(PoolKey, *Session) time.Time
+}
+
+func (c PoolConfig) withDefaults() PoolConfig {
+	setInt(&c.MaxStreams, 100)
+	setDuration(&c.IdleTimeout, 5*time.Minute)
+	setDuration(&c.DialTimeout, 15*time.Second)
+	if c.ExpiresAt == nil {
+		c.ExpiresAt = func(_ PoolKey, s *Session) time.Time { return s.Peer().NotAfter }
+	}
+	return c
+}
+
+// Dial opens a session for a pool. It must honour ctx.
+type Dial = func(ctx context.Context) (*Session, error)
+
+// Pool shares client sessions. All methods are safe for concurrent use. One dial
+// per key is in flight at a time and everybody who needs it waits for it; a
+// session that is full stays in use and another one is opened beside it.
+type Pool struct {
+	cfg PoolConfig
+
+	mu     sync.Mutex
+	closed bool
+	keys   map[PoolKey]*poolEntry
+	stats  PoolStats
+	sweep  *time.Timer
+}
+
+// poolEntry is guarded by the pool's mu.
+type poolEntry struct {
+	sessions []*pooled
+	dial     *dialing
+}
+
+type pooled struct {
+	s       *Session
+	expires time.Time
+}
+
+// dialing is a dial in flight. err is set before done is closed.
+type dialing struct {
+	done chan struct{}
+	s    *Session
+	err  error
+	gone bool // retired meanwhile, guarded by the pool's mu
+}
+
+// PoolStats counts since the pool was made; Sessions and Streams are of now.
+type PoolStats struct {
+	Keys, Sessions, Streams                     int
+	Dials, DialErrors, Reused, Retired, Retried uint64
+}
+
+// NewPool returns an empty pool. Close it.
+func NewPool(cfg PoolConfig) *Pool {
+	return &Pool{cfg: cfg.withDefaults(), keys: make(map[PoolKey]*poolEntry)}
+}
+
+// Open opens a stream on a pooled session of key, dialling one if there is none
+// with room. A request that was certainly not served (ErrRetryable) is tried
+// once more, on a fresh session.
+func (p *Pool) Open(ctx context.Context, key PoolKey, dial Dial, req *Request) (*Stream, *Response, error) {
+	fresh := false
+	for {
+		s, dialled, err := p.session(ctx, key, dial, fresh)
+		if err != nil {
+			return nil, nil, err
+		}
+		st, resp, err := s.Open(ctx, req)
+		switch {
+		case errors.Is(err, ErrSessionFull) && !dialled:
+			continue // somebody took the last stream meanwhile
+		case errors.Is(err, ErrRetryable) && !dialled && !fresh:
+			fresh = true
+			p.drop(key, s)
+			continue
+		}
+		return st, resp, err
+	}
+}
+
+// session returns a session with room, and whether it was dialled for this call.
+func (p *Pool) session(ctx context.Context, key PoolKey, dial Dial, fresh bool) (*Session, bool, error) {
+	for {
+		p.mu.Lock()
+		if p.closed {
+			p.mu.Unlock()
+			return nil, false, ErrPoolClosed
+		}
+		e := p.keys[key]
+		if e == nil {
+			e = &poolEntry{}
+			p.keys[key] = e
+		}
+		if s := p.pick(e); s != nil && !fresh {
+			p.stats.Reused++
+			p.mu.Unlock()
+			return s, false, nil
+		}
+		mine := e.dial == nil
+		if mine {
+			e.dial = &dialing{done: make(chan struct{})}
+			p.stats.Dials++
+			go p.dial(context.WithoutCancel(ctx), key, e, e.dial, dial)
+		}
+		d := e.dial
+		p.mu.Unlock()
+		select {
+		case <-d.done:
+		case <-ctx.Done():
+			return nil, false, context.Cause(ctx)
+		}
+		if d.err != nil {
+			return nil, false, d.err
+		}
+		if mine || fresh {
+			return d.s, true, nil
+		}
+	}
+}
+
+// dial runs one dial for everybody who waits for it.
+func (p *Pool) dial(ctx context.Context, key PoolKey, e *poolEntry, d *dialing, dial Dial) {
+	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.DialTimeout, fmt.Errorf("hbone: dial took more than %v", p.cfg.DialTimeout))
+	defer cancel()
+	d.s, d.err = dial(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer close(d.done)
+	e.dial = nil
+	if d.err != nil {
+		p.stats.DialErrors++
+		p.forgetEmpty(key, e)
+		return
+	}
+	if p.closed || d.gone {
+		// Whoever waits may still use it, nobody else will.
+		time.AfterFunc(p.cfg.DialTimeout, d.s.CloseWhenIdle)
+		p.forgetEmpty(key, e)
+		return
+	}
+	e.sessions = append(e.sessions, &pooled{s: d.s, expires: p.cfg.ExpiresAt(key, d.s)})
+	p.keys[key] = e
+	if p.sweep == nil {
+		p.sweep = time.AfterFunc(p.sweepEvery(), p.sweepNow)
+	}
+}
+
+// pick returns a usable session of e, retiring those that are past use.
+func (p *Pool) pick(e *poolEntry) *Session {
+	now := time.Now()
+	var found *Session
+	keep := e.sessions[:0]
+	for _, ps := range e.sessions {
+		if ps.past(now) {
+			p.retire(ps)
+			continue
+		}
+		keep = append(keep, ps)
+		if found == nil && ps.s.CanOpen() && ps.s.Streams() < p.cfg.MaxStreams {
+			found = ps.s
+		}
+	}
+	clear(e.sessions[len(keep):])
+	e.sessions = keep
+	return found
+}
+
+// past reports whether no new stream may go on the session, ever.
+func (ps *pooled) past(now time.Time) bool {
+	return ps.s.retired() || !ps.expires.IsZero() && !now.Before(ps.expires)
+}
+
+func (p *Pool) retire(ps *pooled) {
+	p.stats.Retired++
+	go ps.s.CloseWhenIdle()
+}
+
+func (p *Pool) forgetEmpty(key PoolKey, e *poolEntry) {
+	if len(e.sessions) == 0 && e.dial == nil && p.keys[key] == e {
+		delete(p.keys, key)
+	}
+}
+
+// drop takes s, on which a request was not served, out of the pool.
+func (p *Pool) drop(key PoolKey, s *Session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stats.Retried++
+	e := p.keys[key]
+	if e == nil {
+		return
+	}
+	for i, ps := range e.sessions {
+		if ps.s == s {
+			e.sessions = slices.Delete(e.sessions, i, i+1)
+			p.retire(ps)
+			break
+		}
+	}
+	p.forgetEmpty(key, e)
+}
+
+// Retire lets no new stream onto the sessions whose key matches; they close when
+// their last stream ends.
+func (p *Pool) Retire(match func(PoolKey) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, e := range p.keys {
+		if !match(key) {
+			continue
+		}
+		for _, ps := range e.sessions {
+			p.retire(ps)
+		}
+		e.sessions = nil
+		if e.dial != nil {
+			e.dial.gone = true
+			e.dial = nil
+		}
+		delete(p.keys, key)
+	}
+}
+
+// Close retires everything and opens nothing any more. Open streams live on.
+func (p *Pool) Close() {
+	p.Retire(func(PoolKey) bool { return true })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	if p.sweep != nil {
+		p.sweep.Stop()
+		p.sweep = nil
+	}
+}
+
+// Stats returns the counters.
+func (p *Pool) Stats() PoolStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	stats := p.stats
+	stats.Keys = len(p.keys)
+	for _, e := range p.keys {
+		stats.Sessions += len(e.sessions)
+		for _, ps := range e.sessions {
+			stats.Streams += ps.s.Streams()
+		}
+	}
+	return stats
+}
+
+func (p *Pool) sweepEvery() time.Duration { return max(p.cfg.IdleTimeout/8, time.Millisecond) }
+
+// sweepNow retires what is idle, expired or dead, and runs again later if
+// anything is left.
+func (p *Pool) sweepNow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	now := time.Now()
+	left := 0
+	for key, e := range p.keys {
+		e.sessions = slices.DeleteFunc(e.sessions, func(ps *pooled) bool {
+			out := ps.past(now) || ps.s.idleFor(now) >= p.cfg.IdleTimeout
+			if out {
+				p.retire(ps)
+			}
+			return out
+		})
+		left += len(e.sessions)
+		p.forgetEmpty(key, e)
+	}
+	if left == 0 {
+		p.sweep = nil
+		return
+	}
+	p.sweep.Reset(p.sweepEvery())
+}

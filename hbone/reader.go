@@ -1,0 +1,249 @@
+package hbone
+
+import (
+	"bytes"
+	"errors"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// maxContinuations bounds the CONTINUATION frames of one header block.
+const maxContinuations = 64
+
+// frameReader cuts the byte stream of a session into frames. DATA is parsed by
+// hand and handed on as it arrives; every other frame is collected whole (a
+// header block with its CONTINUATIONs) and parsed by the http2 Framer. It
+// belongs to the reading goroutine.
+type frameReader struct {
+	s       *Session
+	preface []byte // what is still to come of the client's preface
+
+	hdr  [frameHeaderLen]byte
+	have int // bytes in hdr
+	cur  header
+	left int // payload bytes still to come of cur
+	mode frameMode
+
+	settled bool   // the first SETTINGS arrived
+	asm     []byte // control frame, or header block with its frame headers
+	block   uint32 // stream whose header block is unfinished, 0 if none
+	conts   int
+
+	body dataBody
+
+	framer *http2.Framer
+	src    bytes.Reader
+}
+
+type frameMode uint8
+
+const (
+	modeCollect frameMode = iota
+	modeData
+	modeSkip
+)
+
+// dataBody is the state of a DATA frame whose payload is arriving.
+type dataBody struct {
+	st      *Stream // nil: thrown away
+	padded  bool    // the pad length is still to come
+	content int     // payload bytes before the padding
+	end     bool
+}
+
+func newFrameReader(s *Session) *frameReader {
+	r := &frameReader{s: s}
+	if !s.client {
+		r.preface = []byte(http2.ClientPreface)
+	}
+	r.framer = http2.NewFramer(nil, &r.src)
+	r.framer.SetMaxReadFrameSize(uint32(s.cfg.MaxFrame))
+	r.framer.ReadMetaHeaders = hpack.NewDecoder(hpackTable, nil)
+	r.framer.MaxHeaderListSize = uint32(s.cfg.MaxHeaderList)
+	return r
+}
+
+// parse takes in p. A *streamFault is dealt with inside; an error ends the
+// session.
+func (r *frameReader) parse(p []byte) error {
+	if len(r.preface) > 0 {
+		n := min(len(p), len(r.preface))
+		if !bytes.Equal(p[:n], r.preface[:n]) {
+			return connFault(http2.ErrCodeProtocol, "bad client preface")
+		}
+		r.preface, p = r.preface[n:], p[n:]
+	}
+	for len(p) > 0 {
+		if r.have < frameHeaderLen {
+			n := copy(r.hdr[r.have:], p)
+			r.have, p = r.have+n, p[n:]
+			if r.have < frameHeaderLen {
+				return nil
+			}
+			if err := r.fault(r.begin()); err != nil {
+				return err
+			}
+		} else {
+			n := min(r.left, len(p))
+			if err := r.take(p[:n]); err != nil {
+				return err
+			}
+			r.left, p = r.left-n, p[n:]
+		}
+		if r.left == 0 {
+			r.have = 0
+			if err := r.fault(r.finish()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// fault resets the stream of a *streamFault and passes other errors on.
+func (r *frameReader) fault(err error) error {
+	var sf *streamFault
+	if errors.As(err, &sf) {
+		return r.s.resetFaulty(sf)
+	}
+	return err
+}
+
+// begin looks at the frame header and decides what to do with the payload.
+func (r *frameReader) begin() error {
+	h := parseHeader(r.hdr[:])
+	r.cur, r.left, r.mode = h, h.length, modeCollect
+	switch {
+	case h.length > r.s.cfg.MaxFrame:
+		return connFault(http2.ErrCodeFrameSize, "frame of %d bytes, we accept %d", h.length, r.s.cfg.MaxFrame)
+	case !r.settled && (h.kind != frameSettings || h.flags&flagAck != 0):
+		return connFault(http2.ErrCodeProtocol, "first frame is %v, want SETTINGS", http2.FrameType(h.kind))
+	case r.block != 0 && (h.kind != frameContinuation || h.id != r.block):
+		return connFault(http2.ErrCodeProtocol, "%v inside the header block of stream %d", http2.FrameType(h.kind), r.block)
+	case h.kind == frameData:
+		r.mode = modeSkip // unless beginData accepts it
+		return r.beginData(h)
+	case h.kind > frameContinuation:
+		r.mode = modeSkip
+		return r.s.spend("unknown frames")
+	}
+	return r.collect(h)
+}
+
+func (r *frameReader) collect(h header) error {
+	switch h.kind {
+	case frameHeaders:
+		r.block, r.conts = h.id, 0
+	case frameContinuation:
+		if r.block == 0 {
+			return connFault(http2.ErrCodeProtocol, "CONTINUATION without HEADERS")
+		}
+		if r.conts++; r.conts > maxContinuations || len(r.asm)+h.length > 2*r.s.cfg.MaxHeaderList+r.s.cfg.MaxFrame {
+			return connFault(http2.ErrCodeEnhanceYourCalm, "header block of stream %d is too long", h.id)
+		}
+	}
+	r.asm = append(r.asm, r.hdr[:]...)
+	return nil
+}
+
+// take consumes p, payload of the current frame.
+func (r *frameReader) take(p []byte) error {
+	switch r.mode {
+	case modeCollect:
+		r.asm = append(r.asm, p...)
+	case modeData:
+		return r.takeData(p)
+	case modeSkip:
+		if r.cur.kind == frameData {
+			r.s.creditConn(len(p))
+		}
+	}
+	return nil
+}
+
+func (r *frameReader) finish() error {
+	switch r.mode {
+	case modeData:
+		st := r.body.st
+		r.body = dataBody{}
+		if r.cur.flags&flagEndStream != 0 && st != nil {
+			r.s.peerEnded(st)
+		}
+		return nil
+	case modeSkip:
+		return nil
+	}
+	if r.block != 0 {
+		if r.cur.flags&flagEndHeaders == 0 {
+			return nil
+		}
+		r.block = 0
+	}
+	r.src.Reset(r.asm)
+	f, err := r.framer.ReadFrame()
+	r.asm = r.asm[:0]
+	if cap(r.asm) > 16<<10 {
+		r.asm = nil
+	}
+	if err != nil {
+		return r.framerError(err)
+	}
+	return r.s.onFrame(f)
+}
+
+// framerError translates what the Framer reports.
+func (r *frameReader) framerError(err error) error {
+	var ce http2.ConnectionError
+	if errors.As(err, &ce) {
+		return connFault(http2.ErrCode(ce), "bad %v frame on stream %d", http2.FrameType(r.cur.kind), r.cur.id)
+	}
+	var se http2.StreamError
+	if errors.As(err, &se) {
+		return &streamFault{id: se.StreamID, code: se.Code, reason: err.Error()}
+	}
+	return connFault(http2.ErrCodeFrameSize, "bad %v frame: %v", http2.FrameType(r.cur.kind), err)
+}
+
+// beginData accounts the frame against both windows and finds its stream.
+func (r *frameReader) beginData(h header) error {
+	if h.id == 0 {
+		return connFault(http2.ErrCodeProtocol, "DATA on stream 0")
+	}
+	padded := h.flags&flagPadded != 0
+	if padded && h.length == 0 {
+		return connFault(http2.ErrCodeFrameSize, "padded DATA without pad length")
+	}
+	if h.length == 0 && h.flags&flagEndStream == 0 {
+		if err := r.s.spend("empty DATA frames"); err != nil {
+			return err
+		}
+	}
+	st, err := r.s.receiveData(h)
+	if err != nil || st == nil {
+		return err
+	}
+	r.mode = modeData
+	r.body = dataBody{st: st, padded: padded, content: h.length}
+	return nil
+}
+
+func (r *frameReader) takeData(p []byte) error {
+	b := &r.body
+	if b.padded {
+		b.padded = false
+		pad := int(p[0])
+		p = p[1:]
+		b.content -= 1 + pad
+		if b.content < 0 {
+			return connFault(http2.ErrCodeProtocol, "padding of %d bytes exceeds the frame", pad)
+		}
+		b.st.discard(1 + pad)
+	}
+	n := min(b.content, len(p))
+	b.content -= n
+	if n > 0 {
+		r.s.arrived(b.st, p[:n])
+	}
+	return nil
+}

@@ -1,0 +1,39 @@
+package hbone
+
+// Reason is the machine-readable cause of a non-200 answer, carried in the
+// isthmus-reason header. The list is closed.
+type Reason string
+
+const (
+	ReasonRefused        Reason = "refused"         // the application refused the TCP connection
+	ReasonTimeout        Reason = "timeout"         // the TCP connect to the application timed out
+	ReasonReset          Reason = "reset"           // the application reset during the connect
+	ReasonUnreachable    Reason = "unreachable"     // the gateway could not reach the pod's address
+	ReasonUnknownService Reason = "unknown_service" // no such service here
+	ReasonNotExported    Reason = "not_exported"    // the service is not for other networks
+	ReasonBadAuthority   Reason = "bad_authority"   // the authority cannot be served in this form
+	ReasonNoEndpoint     Reason = "no_endpoint"     // the service has no usable endpoint
+	ReasonPinnedGone     Reason = "pinned_gone"     // the endpoint of isthmus-pin is not usable
+	ReasonDenied         Reason = "denied"          // policy
+	ReasonDraining       Reason = "draining"        // this hop is going away
+	ReasonOverload       Reason = "overload"        // this hop is at a limit
+	ReasonNotLocal       Reason = "not_local"       // no such local workload, or the address does not match
+	ReasonBadRequest     Reason = "bad_request"     // not a CONNECT that we understand
+)
+
+// Reasons is the closed list, in documentation order.
+var Reasons = []Reason{
+	ReasonRefused, ReasonTimeout, ReasonReset, ReasonUnreachable, ReasonUnknownService, ReasonNotExported,
+	ReasonBadAuthority, ReasonNoEndpoint, ReasonPinnedGone, ReasonDenied, ReasonDraining, ReasonOverload,
+	ReasonNotLocal, ReasonBadRequest,
+}
+
+// Known reports whether r is on the closed list.
+func (r Reason) Known() bool {
+	for _, k := range Reasons {
+		if r == k {
+			return true
+		}
+	}
+	return false
+}

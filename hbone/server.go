@@ -1,0 +1,229 @@
+package hbone
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// Handler serves one CONNECT, in a goroutine of its own. ctx ends when the
+// stream is reset, when the session ends, or when the handler returns; not on a
+// normal end of the stream. A handler that neither accepts nor refuses answers
+// 503.
+type Handler func(ctx context.Context, in *Incoming)
+
+// Incoming is a CONNECT that waits for an answer. Accept or Refuse may be called
+// once.
+type Incoming struct {
+	Authority string // host:port, not empty, otherwise as received
+	Header    Header
+	Session   *Session
+
+	st *Stream
+}
+
+// NewServer prepares a server session on t, which it owns from now on. Nothing
+// happens before Serve.
+func NewServer(t Transport, cfg Config, h Handler) *Session {
+	s := newSession(t, cfg, false)
+	if s.cfg.MaxStreams == 0 {
+		s.cfg.MaxStreams = 200
+	}
+	s.handler = h
+	return s
+}
+
+// Serve runs the session until it ends and returns why: nil after an orderly
+// end (Close(nil), Drain, or a peer that left without open streams). When ctx
+// ends the session is closed with its cause. It returns when the transport is
+// closed and every handler has returned.
+func (s *Session) Serve(ctx context.Context) error {
+	if err := s.cfg.Validate(); err != nil {
+		s.fail(err)
+		<-s.torn
+		return err
+	}
+	s.base = ctx
+	stop := context.AfterFunc(ctx, func() { s.Close(context.Cause(ctx)) })
+	defer stop()
+	settle := time.AfterFunc(s.cfg.SettingsTimeout, s.settleOverdue)
+	defer settle.Stop()
+	s.mu.Lock()
+	if s.err == nil {
+		s.w.control.add(nil, s.ourPreface(), 0)
+		s.kick()
+	}
+	s.mu.Unlock()
+	s.startPings()
+	s.read()
+	<-s.torn
+	s.handlers.Wait()
+	if err := s.Err(); !errors.Is(err, ErrSessionClosed) {
+		return err
+	}
+	return nil
+}
+
+func (s *Session) settleOverdue() {
+	select {
+	case <-s.settled:
+	default:
+		s.mu.Lock()
+		s.w.broken = true
+		s.mu.Unlock()
+		s.fail(ErrSettingsTimeout)
+	}
+}
+
+// onRequest handles HEADERS from the client: a new CONNECT, or trailers.
+func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
+	id := f.StreamID
+	if id%2 == 0 {
+		return connFault(http2.ErrCodeProtocol, "client opened even stream %d", id)
+	}
+	s.mu.Lock()
+	if id <= s.lastID {
+		st := s.streams[id]
+		s.mu.Unlock()
+		if st == nil {
+			return s.spend("HEADERS on closed streams")
+		}
+		return s.onTrailers(st, f)
+	}
+	if id > s.finalID || s.err != nil {
+		s.mu.Unlock()
+		return nil // after the final GOAWAY: the peer knows that it is not served
+	}
+	s.lastID = id
+	if len(s.streams) >= s.cfg.MaxStreams || s.running >= 2*s.cfg.MaxStreams {
+		s.w.control.add(nil, appendRST(nil, id, http2.ErrCodeRefusedStream), 0)
+		s.kick()
+		s.mu.Unlock()
+		return nil
+	}
+	st := s.newStream(id)
+	if status, reason := judge(f); status != 0 {
+		s.refuse(st, status, Header{HeaderReason: string(reason)})
+		s.mu.Unlock()
+		return nil
+	}
+	in := &Incoming{Authority: f.PseudoValue("authority"), Header: headerOf(f), Session: s, st: st}
+	ctx, cancel := context.WithCancelCause(s.base)
+	st.cancel = cancel
+	s.running++
+	s.handlers.Add(1)
+	s.mu.Unlock()
+	if f.StreamEnded() {
+		s.peerEnded(st)
+	}
+	go s.handle(ctx, in)
+	return nil
+}
+
+func (s *Session) handle(ctx context.Context, in *Incoming) {
+	defer s.handlers.Done()
+	defer func() {
+		in.st.cancel(nil)
+		s.mu.Lock()
+		s.running--
+		s.mu.Unlock()
+	}()
+	s.handler(ctx, in)
+	in.Refuse(503, nil) // does nothing if it was answered
+}
+
+// judge returns the status of a request that no handler needs to see, 0 for a
+// proper CONNECT (RFC 9113 §8.5).
+func judge(f *http2.MetaHeadersFrame) (status int, reason Reason) {
+	if f.Truncated {
+		return 431, ReasonBadRequest
+	}
+	if f.PseudoValue("method") != "CONNECT" {
+		return 400, ReasonBadRequest
+	}
+	for _, p := range f.PseudoFields() {
+		if p.Name != ":method" && p.Name != ":authority" {
+			return 400, ReasonBadRequest
+		}
+	}
+	if _, _, err := SplitAuthority(f.PseudoValue("authority")); err != nil {
+		return 400, ReasonBadAuthority
+	}
+	return 0, ""
+}
+
+// SplitAuthority splits host:port as a CONNECT carries it: an IPv4 or bracketed
+// IPv6 address or a hostname, and a port from 1 to 65535.
+func SplitAuthority(authority string) (host string, port uint16, err error) {
+	if ap, err := netip.ParseAddrPort(authority); err == nil && ap.Port() != 0 {
+		return ap.Addr().String(), ap.Port(), nil
+	}
+	host, p, err := net.SplitHostPort(authority)
+	if err != nil {
+		return "", 0, err
+	}
+	n, err := strconv.ParseUint(p, 10, 16)
+	if err != nil || n == 0 {
+		return "", 0, &net.AddrError{Err: "port must be 1 to 65535", Addr: authority}
+	}
+	if host == "" || strings.ContainsAny(host, ":/@[]% \t") || len(host) > 253 {
+		return "", 0, &net.AddrError{Err: "bad host", Addr: authority}
+	}
+	return host, uint16(n), nil
+}
+
+// Accept answers 200 and returns the stream.
+func (in *Incoming) Accept(h Header) (*Stream, error) {
+	s, st := in.Session, in.st
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case st.werr != nil:
+		return nil, st.werr
+	case st.answer != nil:
+		return nil, errors.New("hbone: CONNECT was answered already")
+	}
+	st.answer = &Response{Status: 200, Header: h}
+	st.accepted = true
+	s.w.headers(st, answerFields(200, h), false, s.peer.maxFrame, 0)
+	s.kick()
+	return st, nil
+}
+
+// Refuse answers with status, which must not be 200, and END_STREAM.
+func (in *Incoming) Refuse(status int, h Header) error {
+	s, st := in.Session, in.st
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case st.answer != nil:
+		return errors.New("hbone: CONNECT was answered already")
+	case st.werr != nil:
+		return st.werr
+	}
+	s.refuse(st, status, h)
+	return nil
+}
+
+// refuse queues the answer and forgets the stream: what the client still sends
+// on it is thrown away. Called with mu held.
+func (s *Session) refuse(st *Stream, status int, h Header) {
+	st.answer = &Response{Status: status, Header: h}
+	st.refused, st.localEnd, st.remoteEnd = true, true, true
+	st.werr = net.ErrClosed
+	s.w.headers(st, answerFields(status, h), true, s.peer.maxFrame, noteEnd)
+	s.kick()
+}
+
+func answerFields(status int, h Header) []hpack.HeaderField {
+	fields := make([]hpack.HeaderField, 0, 1+len(h))
+	fields = append(fields, hpack.HeaderField{Name: ":status", Value: strconv.Itoa(status)})
+	return appendFields(fields, h)
+}

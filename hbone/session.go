@@ -1,0 +1,339 @@
+package hbone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// Session is one HTTP/2 connection of CONNECT streams, client or server. All
+// methods are safe for concurrent use.
+//
+// Goroutines: one reads, for as long as the session lives. Nothing else is
+// permanent: whoever writes finds the transport free and uses it, or leaves the
+// frames in the queue for the one who does; timers drive the pings.
+//
+// Locks: mu guards everything about sending, the stream table and the life of
+// the session. A stream's own lock guards what it has received. Neither is
+// taken while the other is held, and none while the transport is used.
+type Session struct {
+	t       Transport
+	cfg     Config
+	client  bool
+	handler Handler
+	peerID  Peer
+
+	reader  *frameReader
+	inbox   inbox         // of the reading goroutine
+	abuse   meter         // of the reading goroutine
+	resets  meter         // of the reading goroutine
+	settled chan struct{} // closed when the peer's SETTINGS are in
+	done    chan struct{} // closed when the session has ended
+	torn    chan struct{} // closed when the transport is closed
+
+	mu        sync.Mutex
+	changed   sync.Cond // on mu: streams ended, writer idle, ping answered, session ended
+	err       error     // why the session ended
+	streams   map[uint32]*Stream
+	nextID    uint32 // client: next stream to open
+	lastID    uint32 // server: highest stream seen
+	peer      peerSettings
+	goAway    *GoAwayError // received
+	goAwayID  uint32       // last stream the peer will serve
+	draining  bool         // no new streams from us
+	finalID   uint32       // server: last stream we serve, once drained; maxStreamID before
+	whenIdle  bool         // close when the last stream ends
+	idleSince time.Time
+	ping      pinger
+	w         writer
+
+	recvAvail   int          // connection window left to the peer, guarded by mu
+	recvUnacked atomic.Int64 // consumed and not yet credited
+
+	handlers sync.WaitGroup
+	running  int // handlers not returned, guarded by mu
+	base     context.Context
+}
+
+func newSession(t Transport, cfg Config, client bool) *Session {
+	cfg = cfg.withDefaults()
+	if cfg.MaxHeaderList == 0 {
+		cfg.MaxHeaderList = serverHeaderMax
+		if client {
+			cfg.MaxHeaderList = clientHeaderMax
+		}
+	}
+	s := &Session{
+		t: t, cfg: cfg, client: client, peerID: t.Peer(),
+		settled: make(chan struct{}), done: make(chan struct{}), torn: make(chan struct{}),
+		streams: make(map[uint32]*Stream), nextID: 1, finalID: maxStreamID, goAwayID: maxStreamID,
+		peer: defaultPeerSettings(), recvAvail: cfg.ConnWindow, idleSince: time.Now(),
+	}
+	s.changed.L = &s.mu
+	s.w.init(client)
+	s.reader = newFrameReader(s)
+	return s
+}
+
+// Peer is who answered the handshake.
+func (s *Session) Peer() Peer { return s.peerID }
+
+// LocalAddr and RemoteAddr are those of the transport.
+func (s *Session) LocalAddr() net.Addr  { return s.t.LocalAddr() }
+func (s *Session) RemoteAddr() net.Addr { return s.t.RemoteAddr() }
+
+// Done is closed when the session has ended; Err then says why.
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Err is nil while the session lives. After Close(nil) it is ErrSessionClosed.
+func (s *Session) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Streams is how many streams are open.
+func (s *Session) Streams() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.streams)
+}
+
+// CanOpen reports whether Open would find a free stream now.
+func (s *Session) CanOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.canOpen() == nil
+}
+
+// Close ends the session: queued frames are written (for at most CloseTimeout),
+// then GOAWAY, then the transport is closed; open streams end with cause. A nil
+// cause is ErrSessionClosed. It does not wait: Done is closed on return, the
+// transport a little later.
+func (s *Session) Close(cause error) {
+	if cause == nil {
+		cause = ErrSessionClosed
+	}
+	s.end(cause, http2.ErrCodeNo, endOrderly)
+}
+
+// CloseWhenIdle opens no stream any more and closes the session when the last
+// one has ended, at once if there is none.
+func (s *Session) CloseWhenIdle() {
+	s.mu.Lock()
+	s.draining, s.whenIdle = true, true
+	idle := len(s.streams) == 0
+	s.mu.Unlock()
+	if idle {
+		s.Close(nil)
+	}
+}
+
+// retired reports that the session will never open a stream again.
+func (s *Session) retired() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err != nil || s.draining || s.nextID > maxStreamID
+}
+
+// idleFor is how long no stream has been open, zero while one is.
+func (s *Session) idleFor(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.streams) > 0 {
+		return 0
+	}
+	return now.Sub(s.idleSince)
+}
+
+// fail ends the session for err, telling the peer when it is the peer's fault.
+func (s *Session) fail(err error) {
+	var pe *ProtocolError
+	if errors.As(err, &pe) {
+		s.end(err, pe.Code, endFault)
+		return
+	}
+	s.end(err, http2.ErrCodeNo, endAbrupt)
+}
+
+type ending uint8
+
+const (
+	endOrderly ending = iota // flush what is queued, then GOAWAY
+	endFault                 // GOAWAY, and nothing else
+	endAbrupt                // the transport is broken or the peer is gone
+)
+
+func (s *Session) end(err error, code http2.ErrCode, how ending) {
+	s.mu.Lock()
+	if s.err != nil {
+		s.mu.Unlock()
+		return
+	}
+	s.err = err
+	s.ping.stop()
+	streams := s.streams
+	s.streams = nil
+	for _, st := range streams {
+		st.deadLocked(err)
+	}
+	last := s.lastID
+	switch how {
+	case endOrderly:
+		s.w.data.addData(nil, appendGoAway(nil, min(last, s.finalID), code, ""), 0)
+	case endFault:
+		s.w.data.clear()
+		s.w.control.add(nil, appendGoAway(nil, last, code, debugText(err)), 0)
+	case endAbrupt:
+		s.w.broken = true
+	}
+	close(s.done)
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	for _, st := range streams {
+		st.failed(err)
+	}
+	go s.teardown()
+}
+
+func debugText(err error) string {
+	text := err.Error()
+	return text[:min(len(text), 128)]
+}
+
+// teardown writes what is left and closes the transport.
+func (s *Session) teardown() {
+	s.t.SetWriteDeadline(time.Now().Add(s.cfg.CloseTimeout))
+	s.mu.Lock()
+	for !s.w.broken && (s.w.busy || !s.w.empty()) {
+		s.kick()
+		s.changed.Wait()
+	}
+	broken := s.w.broken
+	s.mu.Unlock()
+	if a, ok := s.t.(interface{ abort() }); ok && broken {
+		a.abort()
+	}
+	s.t.Close()
+	close(s.torn)
+}
+
+// read takes in what the peer sends until the session ends. It runs in the one
+// reading goroutine.
+func (s *Session) read() {
+	err := s.readAll()
+	s.inbox.deliverAll()
+	select {
+	case <-s.done:
+		return // ended from elsewhere; err is only the closed transport
+	default:
+	}
+	s.fail(s.readError(err))
+}
+
+func (s *Session) readError(err error) error {
+	var pe *ProtocolError
+	if errors.As(err, &pe) {
+		return err
+	}
+	s.mu.Lock()
+	goAway, open := s.goAway, len(s.streams)
+	s.mu.Unlock()
+	switch {
+	case goAway != nil && goAway.Code != http2.ErrCodeNo:
+		return goAway
+	case errors.Is(err, io.EOF) && open == 0:
+		return ErrSessionClosed // the peer left, and nobody was cut off
+	case errors.Is(err, io.EOF) && goAway != nil:
+		return goAway
+	case errors.Is(err, io.EOF):
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("hbone: read from %v: %w", s.t.RemoteAddr(), err)
+}
+
+func (s *Session) readAll() error {
+	g, _ := s.t.(gatherer)
+	for {
+		if g != nil {
+			if err := g.await(); err != nil {
+				return err
+			}
+		}
+		if err := s.readBatches(g); err != nil {
+			return err
+		}
+	}
+}
+
+// readBatches reads until nothing more is at hand, and holds its buffer only
+// that long.
+func (s *Session) readBatches(g gatherer) error {
+	buf := readBufs.Get().(*readBuf)
+	defer readBufs.Put(buf)
+	for {
+		n, err := s.t.Read(buf[:])
+		if n > 0 {
+			if err := s.reader.parse(buf[:n]); err != nil {
+				return err
+			}
+		}
+		more := g != nil && err == nil && g.buffered()
+		s.inbox.deliver(more)
+		if err != nil {
+			return err
+		}
+		if g != nil && !more {
+			return nil
+		}
+	}
+}
+
+// inbox collects what one batch brought, so that the application hears of it
+// only after the whole batch is parsed: an END_STREAM whose RST_STREAM is right
+// behind it must not provoke an answer (the stock client ends every tunnel so).
+type inbox struct {
+	touched []*Stream
+	ended   []*Stream // END_STREAM seen in this batch
+	held    []*Stream // END_STREAM seen in the batch before
+}
+
+// deliver wakes the readers of what arrived. With more at hand the ends of this
+// batch wait for the next one, and not longer: a peer that never pauses must
+// not hold them up.
+func (b *inbox) deliver(more bool) {
+	for _, st := range b.touched {
+		st.touched = false
+		st.notify()
+	}
+	clear(b.touched)
+	b.touched = b.touched[:0]
+	if len(b.held) == 0 && len(b.ended) == 0 {
+		return
+	}
+	release(&b.held)
+	if more {
+		b.held, b.ended = b.ended, b.held
+		return
+	}
+	release(&b.ended)
+}
+
+func (b *inbox) deliverAll() {
+	b.deliver(false)
+}
+
+func release(ended *[]*Stream) {
+	for _, st := range *ended {
+		st.deliverEnd()
+	}
+	clear(*ended)
+	*ended = (*ended)[:0]
+}

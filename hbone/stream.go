@@ -1,0 +1,408 @@
+package hbone
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// Stream is one CONNECT: a net.Conn with true half-close. Read returns io.EOF
+// once the peer's END_STREAM is reached, Write goes on until CloseWrite. Reads
+// and writes may run concurrently; several writers take turns.
+//
+// Close ends a stream in order: what was written is delivered, then END_STREAM,
+// and if the peer has not ended its half RST_STREAM(CANCEL) behind it. Reset
+// ends it at once and drops what is queued. One of the two must be called.
+type Stream struct {
+	s  *Session
+	id uint32
+
+	// Guarded by s.mu.
+	sendAvail int  // may be negative after the peer shrank it
+	localEnd  bool // END_STREAM is queued or sent, no more data
+	endTaken  bool // END_STREAM is on the wire
+	remoteEnd bool // END_STREAM received
+	dead      bool // not one more frame: reset by either side, or the session ended
+	closed    bool // Close was called
+	writing   bool // somebody is in Write
+	turn      bool // space in the data queue is reserved
+	waits     waiting
+	werr      error
+	wcond     sync.Cond
+	wdl       deadline
+	answer    *Response     // client: the peer's answer
+	answered  chan struct{} // client: closed when answer or werr is set, then nil
+	decided   chan struct{} // the same channel, never changed
+	cancel    context.CancelCauseFunc
+	accepted  bool // server: 200 is queued
+	refused   bool // server: another status is queued
+
+	touched bool // of the reading goroutine
+
+	mu        sync.Mutex
+	rcond     sync.Cond
+	rq        recvQueue
+	rEnd      bool  // io.EOF after rq
+	rerr      error // after rq
+	rclosed   bool  // nobody will read
+	recvAvail int   // window left to the peer
+	unacked   int   // consumed and not yet credited
+	rdl       deadline
+	sink      *sink
+	cleanEnd  bool // RST_STREAM(CANCEL or NO_ERROR) came behind END_STREAM
+}
+
+type waiting uint8
+
+const (
+	waitsNothing waiting = iota
+	waitsCredit
+	waitsRoom
+)
+
+var _ net.Conn = (*Stream)(nil)
+
+// newStream is called with mu held.
+func (s *Session) newStream(id uint32) *Stream {
+	st := &Stream{s: s, id: id, sendAvail: s.peer.window, recvAvail: s.cfg.StreamWindow}
+	st.wcond.L = &s.mu
+	st.rcond.L = &st.mu
+	s.streams[id] = st
+	return st
+}
+
+// ID is the HTTP/2 stream identifier.
+func (st *Stream) ID() uint32 { return st.id }
+
+// Session is the session that carries the stream.
+func (st *Stream) Session() *Session { return st.s }
+
+// LocalAddr and RemoteAddr are those of the session.
+func (st *Stream) LocalAddr() net.Addr  { return st.s.LocalAddr() }
+func (st *Stream) RemoteAddr() net.Addr { return st.s.RemoteAddr() }
+
+// Read implements net.Conn. Bytes that arrived before a reset are still
+// delivered; then the error is a *ResetError, or the session's.
+func (st *Stream) Read(p []byte) (int, error) {
+	st.mu.Lock()
+	if err := st.readableLocked(len(p) == 0); err != nil {
+		st.mu.Unlock()
+		return 0, err
+	}
+	n := st.rq.read(p)
+	due := st.consumedLocked(n)
+	st.mu.Unlock()
+	st.credit(n, due)
+	return n, nil
+}
+
+// WaitReadable blocks until Read would not, without holding a buffer. It
+// returns the error that Read would return, io.EOF included.
+func (st *Stream) WaitReadable() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.readableLocked(false)
+}
+
+// Buffered is how many received bytes wait to be read.
+func (st *Stream) Buffered() int {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.rq.n
+}
+
+// readableLocked waits until rq is not empty; with empty it only checks.
+func (st *Stream) readableLocked(empty bool) error {
+	for {
+		switch {
+		case st.rclosed:
+			return net.ErrClosed
+		case st.rdl.expired:
+			return os.ErrDeadlineExceeded
+		case st.rq.n > 0 || empty:
+			return nil
+		case st.rEnd:
+			return io.EOF
+		case st.rerr != nil:
+			return st.rerr
+		}
+		st.rcond.Wait()
+	}
+}
+
+// consumedLocked notes that n bytes left the queue and returns how much stream
+// window is due: in steps of a quarter.
+func (st *Stream) consumedLocked(n int) (due int) {
+	st.unacked += n
+	if st.unacked < st.s.cfg.StreamWindow/4 || st.rEnd {
+		return 0
+	}
+	due = st.unacked
+	st.unacked = 0
+	st.recvAvail += due
+	return due
+}
+
+func (st *Stream) credit(n, due int) {
+	if n > 0 {
+		st.s.creditConn(n)
+	}
+	if due > 0 {
+		st.s.creditStream(st, due)
+	}
+}
+
+// discard counts n received bytes, padding, as consumed.
+func (st *Stream) discard(n int) {
+	st.mu.Lock()
+	due := st.consumedLocked(n)
+	st.mu.Unlock()
+	st.credit(n, due)
+}
+
+// push queues received bytes; false if nobody will read them.
+func (st *Stream) push(p []byte) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.rclosed || st.rerr != nil {
+		return false
+	}
+	st.rq.push(p)
+	return true
+}
+
+// notify tells whoever consumes the stream that something changed.
+func (st *Stream) notify() {
+	st.mu.Lock()
+	sink := st.sink
+	st.rcond.Broadcast()
+	st.mu.Unlock()
+	if sink != nil {
+		sink.kick()
+	}
+}
+
+// deliverEnd makes the peer's END_STREAM visible.
+func (st *Stream) deliverEnd() {
+	st.mu.Lock()
+	if st.rerr == nil {
+		st.rEnd = true
+	}
+	st.mu.Unlock()
+	st.notify()
+}
+
+// failed ends the receiving half with err and frees whoever waits. The sending
+// half has been ended by deadLocked.
+func (st *Stream) failed(err error) {
+	st.mu.Lock()
+	if !st.rEnd && st.rerr == nil {
+		st.rerr = err
+	}
+	st.mu.Unlock()
+	if st.cancel != nil {
+		st.cancel(err)
+	}
+	st.notify()
+}
+
+// deadLocked stops all sending. Called with s.mu held, at most once per stream.
+func (st *Stream) deadLocked(err error) {
+	st.dead = true
+	if st.werr == nil {
+		st.werr = err
+	}
+	st.wcond.Broadcast()
+	if st.answered != nil && st.answer == nil {
+		close(st.answered)
+		st.answered = nil
+	}
+}
+
+// settleLocked forgets the stream once nothing can happen on it. Called with
+// s.mu held.
+func (s *Session) settleLocked(st *Stream) {
+	if !st.dead && (!st.endTaken || !st.remoteEnd) {
+		return
+	}
+	if s.streams[st.id] != st {
+		return
+	}
+	delete(s.streams, st.id)
+	st.dead = true
+	if len(s.streams) > 0 {
+		return
+	}
+	s.idleSince = time.Now()
+	s.changed.Broadcast()
+	if s.whenIdle {
+		go s.Close(nil)
+	}
+}
+
+// CloseWrite sends END_STREAM after everything written so far. Reading goes on.
+func (st *Stream) CloseWrite() error {
+	s := st.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st.writing && !st.dead {
+		st.wcond.Wait()
+	}
+	if st.localEnd {
+		return nil
+	}
+	if st.werr != nil {
+		return st.werr
+	}
+	st.endLocked()
+	s.kick()
+	return nil
+}
+
+// endLocked queues END_STREAM, on the last DATA frame if that is still queued.
+func (st *Stream) endLocked() {
+	st.localEnd = true
+	q := &st.s.w.data
+	if n := len(q.segs); n > 0 && q.segs[n-1].st == st && q.segs[n-1].last > 0 {
+		g := &q.segs[n-1]
+		q.buf[len(q.buf)-g.last-frameHeaderLen+4] |= flagEndStream
+		g.note |= noteEnd
+		return
+	}
+	q.addData(st, appendHeader(nil, 0, frameData, flagEndStream, st.id), noteEnd)
+}
+
+// Close implements net.Conn; see [Stream]. It does not wait.
+func (st *Stream) Close() error {
+	s := st.s
+	s.mu.Lock()
+	if st.closed {
+		s.mu.Unlock()
+		return net.ErrClosed
+	}
+	if st.writing && !st.localEnd && !st.dead {
+		// Somebody's Write is cut short: that must not look like a normal end.
+		s.mu.Unlock()
+		st.abort(http2.ErrCodeCancel, net.ErrClosed)
+		return nil
+	}
+	st.closed = true
+	if st.werr == nil {
+		st.werr = net.ErrClosed
+	}
+	if !st.dead {
+		if !st.localEnd {
+			st.endLocked()
+		}
+		if !st.remoteEnd {
+			s.w.data.addData(st, appendRST(nil, st.id, http2.ErrCodeCancel), noteRST)
+		}
+		s.kick()
+	}
+	st.wcond.Broadcast()
+	s.mu.Unlock()
+	st.closeRead()
+	return nil
+}
+
+func (st *Stream) closeRead() {
+	st.mu.Lock()
+	st.rclosed = true
+	n := st.rq.drop()
+	st.rdl.stop()
+	st.mu.Unlock()
+	st.s.creditConn(n)
+	st.notify()
+}
+
+// Reset ends the stream at once with RST_STREAM(code), dropping what is queued
+// in both directions. It does nothing on a stream that has ended.
+func (st *Stream) Reset(code http2.ErrCode) {
+	st.abort(code, &ResetError{Code: code})
+}
+
+func (st *Stream) abort(code http2.ErrCode, cause error) {
+	s := st.s
+	s.mu.Lock()
+	if !st.dead {
+		s.w.data.drop(st)
+		s.w.control.add(st, appendRST(nil, st.id, code), 0)
+		st.deadLocked(cause)
+		s.settleLocked(st)
+		s.kick()
+	}
+	st.closed = true
+	s.mu.Unlock()
+	st.failed(cause)
+	st.closeRead()
+}
+
+// SetDeadline implements net.Conn.
+func (st *Stream) SetDeadline(t time.Time) error {
+	st.SetReadDeadline(t)
+	return st.SetWriteDeadline(t)
+}
+
+// SetReadDeadline implements net.Conn.
+func (st *Stream) SetReadDeadline(t time.Time) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if !st.rclosed {
+		st.rdl.set(t, &st.rcond)
+	}
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn.
+func (st *Stream) SetWriteDeadline(t time.Time) error {
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	st.wdl.set(t, &st.wcond)
+	return nil
+}
+
+// deadline wakes a condition when it passes. It is guarded by the condition's
+// lock. The zero value never passes.
+type deadline struct {
+	timer   *time.Timer
+	armed   bool
+	expired bool
+}
+
+func (d *deadline) stop() {
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+	d.armed = false
+}
+
+func (d *deadline) set(t time.Time, cond *sync.Cond) {
+	d.stop()
+	d.expired = false
+	if t.IsZero() {
+		return
+	}
+	d.armed = true
+	wait := time.Until(t)
+	if wait <= 0 {
+		d.expired = true
+		cond.Broadcast()
+		return
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(wait, func() {
+		cond.L.Lock()
+		defer cond.L.Unlock()
+		if d.timer == timer { // not replaced meanwhile
+			d.expired = true
+			cond.Broadcast()
+		}
+	})
+	d.timer = timer
+}

@@ -1,0 +1,212 @@
+package hbone
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"slices"
+)
+
+func writeError(s *Session, err error) error {
+	return fmt.Errorf("hbone: write to %v: %w", s.t.RemoteAddr(), err)
+}
+
+// Write implements net.Conn. It returns when p is on its way or in the bounded
+// queue of the session.
+func (st *Stream) Write(p []byte) (int, error) {
+	if err := st.beginWrite(); err != nil {
+		return 0, err
+	}
+	defer st.endWrite()
+	total := 0
+	for total < len(p) {
+		n, err := st.writeChunk(p[total:], nil, 0)
+		total += n
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// writeFrame writes the n payload bytes at f.b[off:], laying out frames in
+// place. f may be reused when it returns.
+func (st *Stream) writeFrame(f *frameBuf, off, n int) (int, error) {
+	if err := st.beginWrite(); err != nil {
+		return 0, err
+	}
+	defer st.endWrite()
+	total := 0
+	for total < n {
+		k, err := st.writeChunk(f.b[off:off+n-total], f, off)
+		total += k
+		off += k
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// beginWrite makes the caller the stream's only writer.
+func (st *Stream) beginWrite() error {
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	for st.writing {
+		if err := st.writableLocked(); err != nil {
+			return err
+		}
+		st.wcond.Wait()
+	}
+	if err := st.writableLocked(); err != nil {
+		return err
+	}
+	st.writing = true
+	return nil
+}
+
+func (st *Stream) endWrite() {
+	st.s.mu.Lock()
+	st.writing = false
+	st.wcond.Broadcast()
+	st.s.mu.Unlock()
+}
+
+func (st *Stream) writableLocked() error {
+	switch {
+	case st.werr != nil:
+		return st.werr
+	case st.localEnd:
+		return net.ErrClosed
+	case st.wdl.expired:
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// writeChunk sends some of p: as much as the windows, one burst and the queue
+// allow. When f is given, p is f.b[off:off+len(p)]. Called by the stream's one
+// writer.
+func (st *Stream) writeChunk(p []byte, f *frameBuf, off int) (int, error) {
+	s := st.s
+	s.mu.Lock()
+	n, direct, err := st.grant(len(p))
+	if err != nil {
+		s.mu.Unlock()
+		return 0, err
+	}
+	st.sendAvail -= n
+	s.w.sendAvail -= n
+	if s.w.sendAvail > 0 && len(s.w.credit) > 0 {
+		s.w.wakeCredit()
+	}
+	if !direct {
+		s.w.data.payload(st, p[:n], s.peer.maxFrame)
+		s.kick()
+		s.mu.Unlock()
+		return n, nil
+	}
+	s.w.busy = true
+	control := s.take(true)
+	max := s.peer.maxFrame
+	s.mu.Unlock()
+	own := f == nil
+	if own {
+		f, off = getFrameBuf(), frameFront
+		copy(f.b[off:], p[:n])
+	}
+	err = s.writeDirect(control, f.layout(st.id, off, n, max))
+	if own {
+		putFrameBuf(f)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+// grant waits until some of want bytes may be sent, and says how many and
+// whether the caller is to write them itself. Called with s.mu held.
+func (st *Stream) grant(want int) (n int, direct bool, err error) {
+	w := &st.s.w
+	want = min(want, maxPayload)
+	for {
+		turn := st.takeTurn()
+		if err := st.writableLocked(); err != nil {
+			w.leave(st)
+			return 0, false, err
+		}
+		n = min(want, st.sendAvail, w.sendAvail)
+		switch {
+		case st.sendAvail <= 0:
+		case w.sendAvail <= 0:
+			w.wait(st, waitsCredit)
+		case !w.busy && len(w.data.segs) == 0 && !st.wdl.armed:
+			return n, true, nil
+		case w.fits(n) && (turn || len(w.room) == 0):
+			return n, false, nil
+		default:
+			w.wait(st, waitsRoom)
+		}
+		if turn {
+			w.admit() // the space that we did not use
+		}
+		st.wcond.Wait()
+	}
+}
+
+// takeTurn gives back the reservation of a stream that had its turn.
+func (st *Stream) takeTurn() bool {
+	if !st.turn {
+		return false
+	}
+	st.turn = false
+	st.s.w.reserved -= maxPayload
+	return true
+}
+
+// wait enlists st, once.
+func (w *writer) wait(st *Stream, what waiting) {
+	if st.waits == what {
+		return
+	}
+	w.unlist(st)
+	st.waits = what
+	if what == waitsCredit {
+		w.credit = append(w.credit, st)
+	} else {
+		w.room = append(w.room, st)
+	}
+}
+
+// leave strikes st, whose write has failed, off the lists and lets others go on.
+func (w *writer) leave(st *Stream) {
+	w.unlist(st)
+	w.admit()
+	w.wakeCredit()
+}
+
+func (w *writer) unlist(st *Stream) {
+	is := func(o *Stream) bool { return o == st }
+	switch st.waits {
+	case waitsCredit:
+		w.credit = slices.DeleteFunc(w.credit, is)
+	case waitsRoom:
+		w.room = slices.DeleteFunc(w.room, is)
+	}
+	st.waits = waitsNothing
+}
+
+// payload appends p as DATA frames of st.
+func (q *queue) payload(st *Stream, p []byte, max int) {
+	q.reserve()
+	size, last := 0, 0
+	for len(p) > 0 {
+		last = min(len(p), max)
+		q.buf = appendHeader(q.buf, last, frameData, 0, st.id)
+		q.buf = append(q.buf, p[:last]...)
+		size += frameHeaderLen + last
+		p = p[last:]
+	}
+	q.segs = append(q.segs, segment{st: st, n: size, last: last})
+}
