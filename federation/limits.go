@@ -61,7 +61,7 @@ func (r Record) Validate() error {
 func (e *EndpointFact) validate() error {
 	switch {
 	case e.Endpoint == 0:
-		return &InvalidError{"endpoint", "0", "zero means unknown; want an endpoint id"}
+		return &InvalidError{"endpoint", 0, "zero means unknown; want an endpoint id"}
 	case e.Port == 0:
 		return &InvalidError{"port", e.Port, "want 1 to 65535"}
 	case e.State > Terminating:
