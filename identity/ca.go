@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -11,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -25,15 +23,7 @@ const (
 	caCertFile = "ca.pem"
 	caKeyFile  = "ca-key.pem"
 
-	// DefaultTTL is how long an SVID lives if nobody says otherwise.
-	DefaultTTL = time.Hour
-	// MinTTL is the shortest lifetime that Issue accepts: X.509 knows only
-	// whole seconds.
-	MinTTL = time.Second
-
 	defaultCALifetime = 365 * 24 * time.Hour
-	// backdate is how far a verifier's clock may be behind ours.
-	backdate = time.Minute
 )
 
 // CA is a self-signed root for development, tests and demonstrations: one key
@@ -189,90 +179,3 @@ func (c *CA) TrustDomain() spiffeid.TrustDomain { return c.td }
 
 // Certificate is the root. The caller must not change it.
 func (c *CA) Certificate() *x509.Certificate { return c.cert }
-
-// Issue makes a key and a certificate for id that is valid from one minute ago
-// until at least ttl from now, but never beyond the root.
-func (c *CA) Issue(id spiffeid.ID, ttl time.Duration) (*SVID, error) {
-	if _, _, err := Names(id); err != nil {
-		return nil, fmt.Errorf("issue: %w", err)
-	}
-	if !id.MemberOf(c.td) {
-		return nil, fmt.Errorf("issue: identity %q is in trust domain %q, this ca signs for %q: use the ca of that mesh", id, id.TrustDomain(), c.td)
-	}
-	if ttl < MinTTL {
-		return nil, fmt.Errorf("issue: ttl %s for %s is too short: want at least %s", ttl, id, MinTTL)
-	}
-	now := time.Now()
-	if err := checkValidity(c.cert, now); err != nil {
-		return nil, fmt.Errorf("issue: root of %s: %w: make a new ca in an empty directory", c.td, err)
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("issue: make key: %w", err)
-	}
-	serial, err := newSerial()
-	if err != nil {
-		return nil, fmt.Errorf("issue: %w", err)
-	}
-	notAfter := ceilSecond(now.Add(ttl))
-	if notAfter.After(c.cert.NotAfter) {
-		notAfter = c.cert.NotAfter
-	}
-	leaf, err := sign(&x509.Certificate{
-		SerialNumber:          serial,
-		NotBefore:             now.Add(-backdate),
-		NotAfter:              notAfter,
-		URIs:                  []*url.URL{id.URL()},
-		KeyUsage:              x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		BasicConstraintsValid: true,
-	}, c.cert, key.Public(), c.key)
-	if err != nil {
-		return nil, fmt.Errorf("issue for %s: %w", id, err)
-	}
-	return &SVID{ID: id, Certificates: []*x509.Certificate{leaf}, PrivateKey: key, Bundle: c.bundle}, nil
-}
-
-// sign signs template under parent, or under itself if parent is nil.
-func sign(template, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer) (*x509.Certificate, error) {
-	if parent == nil {
-		parent = template
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, pub, key)
-	if err != nil {
-		return nil, fmt.Errorf("sign certificate: %w", err)
-	}
-	return x509.ParseCertificate(der)
-}
-
-// newSerial draws 127 random bits (RFC 5280 §4.1.2.2: positive, ≤ 20 octets).
-func newSerial() (*big.Int, error) {
-	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, fmt.Errorf("draw serial number: %w", err)
-	}
-	return n.Add(n, big.NewInt(1)), nil
-}
-
-// ceilSecond rounds up, because X.509 would round down and cut the lifetime.
-func ceilSecond(t time.Time) time.Time {
-	if r := t.Truncate(time.Second); !r.Equal(t) {
-		return r.Add(time.Second)
-	}
-	return t
-}
-
-// CASource issues from a CA in this process. TTL zero means DefaultTTL.
-type CASource struct {
-	CA  *CA
-	TTL time.Duration
-}
-
-// Fetch issues a fresh SVID for id.
-func (s CASource) Fetch(_ context.Context, id spiffeid.ID) (*SVID, error) {
-	ttl := s.TTL
-	if ttl == 0 {
-		ttl = DefaultTTL
-	}
-	return s.CA.Issue(id, ttl)
-}

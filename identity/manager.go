@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -35,11 +36,15 @@ type Manager struct {
 	log    zerolog.Logger
 	jitter func() float64
 
-	base    context.Context // parent of every fetch; ends with Run
+	// base is the parent of every fetch and ends with Run: a fetch belongs to
+	// the Manager and not to the caller that happened to come first.
+	base    context.Context
 	cancel  context.CancelCauseFunc
 	fetches sync.WaitGroup
 	slots   chan struct{}
 	wake    chan struct{} // something is due earlier than Run thinks
+
+	fetched, failed atomic.Int64 // fetches, for Metrics
 
 	mu      sync.Mutex // never held across a fetch, a log line or a wait
 	running bool

@@ -9,8 +9,8 @@ import (
 
 // Run renews every known SVID at half of its remaining lifetime, and at once
 // when the source's files change; after a failure it tries again with backoff
-// (see [Manager.Status]). It blocks until ctx is done, ends the fetches in flight, waits
-// for them and returns nil. A Manager runs once.
+// (see [Manager.Status]). It blocks until ctx is done, ends the fetches in
+// flight, waits for them and returns nil. A Manager runs once.
 func (m *Manager) Run(ctx context.Context) error {
 	m.mu.Lock()
 	if m.running || m.stopped {
@@ -132,6 +132,9 @@ func (m *Manager) fetch(e *entry, c *call) {
 	}
 	if c.err != nil {
 		c.svid, c.err = nil, fmt.Errorf("identity: fetch svid of %s: %w", e.id, c.err)
+		m.failed.Add(1)
+	} else {
+		m.fetched.Add(1)
 	}
 	m.settle(e, c, fingerprint, now)
 	close(c.done)
