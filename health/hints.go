@@ -1,0 +1,156 @@
+package health
+
+import (
+	"slices"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+const (
+	// DefaultHintTTL is how long an own failure is remembered: long enough for
+	// the owner's report to arrive, short enough to need no readmission.
+	DefaultHintTTL = 10 * time.Second
+	// DefaultMaxHints bounds what one node proxy remembers.
+	DefaultMaxHints = 4096
+	// MaxAvoid is how many endpoints one request may ask to avoid.
+	MaxAvoid = 16
+)
+
+// ServiceKey names the share of one service and port on one other network.
+type ServiceKey struct {
+	Network  string
+	Hostname string // canonical
+	Port     uint16 // of the service
+}
+
+// HintKey names one endpoint of another network as a client knows it.
+type HintKey struct {
+	Service  ServiceKey
+	Endpoint mesh.EndpointID
+}
+
+// Hints is a client's knowledge of single endpoints behind other networks'
+// gateways: what it saw fail itself, until the owner knows better or the memory
+// expires. It only advises the gateway; it ejects nobody. Bounded: the oldest
+// hint goes first. Not safe for concurrent use.
+type Hints struct {
+	ttl   time.Duration
+	limit int
+	// byService holds at most one hint per endpoint, oldest first.
+	byService map[ServiceKey][]hint
+	count     int
+	sequence  uint64
+}
+
+type hint struct {
+	endpoint mesh.EndpointID
+	seen     time.Time
+	order    uint64 // of observation over all services
+}
+
+// NewHints returns an empty Hints that remembers at most limit failures for ttl
+// each. Values that are not positive mean the defaults.
+func NewHints(ttl time.Duration, limit int) *Hints {
+	if ttl <= 0 {
+		ttl = DefaultHintTTL
+	}
+	if limit <= 0 {
+		limit = DefaultMaxHints
+	}
+	return &Hints{ttl: ttl, limit: limit, byService: map[ServiceKey][]hint{}}
+}
+
+// Failed notes that an attempt to k failed at k itself. An endpoint that the
+// answer did not name (zero) is not noted.
+func (h *Hints) Failed(k HintKey, now time.Time) {
+	if k.Endpoint == 0 {
+		return
+	}
+	h.remove(k)
+	if h.count >= h.limit {
+		h.expire(now)
+	}
+	if h.count >= h.limit {
+		h.dropOldest()
+	}
+	h.sequence++
+	h.byService[k.Service] = append(h.byService[k.Service], hint{k.Endpoint, now, h.sequence})
+	h.count++
+}
+
+// Cleared takes in that the owner of k found it healthy at factTime. It forgets
+// the hint if that is later than the failure was seen, and reports whether it
+// did. A factTime beyond now counts as now.
+func (h *Hints) Cleared(k HintKey, factTime, now time.Time) bool {
+	if factTime.After(now) {
+		factTime = now
+	}
+	for _, x := range h.byService[k.Service] {
+		if x.endpoint == k.Endpoint && factTime.After(x.seen) {
+			h.remove(k)
+			return true
+		}
+	}
+	return false
+}
+
+// Avoid returns the endpoints of s that the gateway is asked not to choose, at
+// most MaxAvoid: first what this client saw fail, the newest first; then the
+// reported exceptions, as far as CapExceptions honours them among ready members.
+func (h *Hints) Avoid(s ServiceKey, reported []mesh.EndpointID, ready int, now time.Time) []mesh.EndpointID {
+	own := h.byService[s]
+	if len(own) == 0 && len(reported) == 0 {
+		return nil
+	}
+	var out []mesh.EndpointID
+	for _, x := range slices.Backward(own) {
+		if now.Sub(x.seen) < h.ttl {
+			out = append(out, x.endpoint)
+		}
+	}
+	mine := len(out)
+	isOwn := func(id mesh.EndpointID) bool { return slices.Contains(out[:mine], id) }
+	for _, id := range CapExceptions(ready, reported, isOwn) {
+		if !isOwn(id) {
+			out = append(out, id)
+		}
+	}
+	return out[:min(len(out), MaxAvoid)]
+}
+
+// Len returns how many failures are remembered, expired ones included.
+func (h *Hints) Len() int { return h.count }
+
+func (h *Hints) remove(k HintKey) {
+	h.filter(k.Service, func(x hint) bool { return x.endpoint == k.Endpoint })
+}
+
+func (h *Hints) expire(now time.Time) {
+	for s := range h.byService {
+		h.filter(s, func(x hint) bool { return now.Sub(x.seen) >= h.ttl })
+	}
+}
+
+func (h *Hints) dropOldest() {
+	var oldest ServiceKey
+	order := h.sequence + 1
+	for s, hints := range h.byService {
+		if hints[0].order < order {
+			oldest, order = s, hints[0].order
+		}
+	}
+	h.filter(oldest, func(x hint) bool { return x.order == order })
+}
+
+// filter deletes the hints of s that del matches, and s with its last one.
+func (h *Hints) filter(s ServiceKey, del func(hint) bool) {
+	before := h.byService[s]
+	after := slices.DeleteFunc(before, del)
+	h.count -= len(before) - len(after)
+	if len(after) == 0 {
+		delete(h.byService, s)
+		return
+	}
+	h.byService[s] = after
+}

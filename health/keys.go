@@ -1,0 +1,39 @@
+package health
+
+import "time"
+
+// Forget drops everything known of k: its workload is gone.
+func (t *Tracker[K]) Forget(k K) { delete(t.entries, k) }
+
+// Ejected returns, in no order, the keys that are out and not readmitted yet:
+// those in phase Ejected and those in phase Probing.
+func (t *Tracker[K]) Ejected(now time.Time) []K {
+	var out []K
+	for k := range t.entries {
+		if t.entry(k, now).phase != Healthy {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// Len returns how many keys cost memory: those not in the default state.
+func (t *Tracker[K]) Len() int { return len(t.entries) }
+
+// Prune drops the keys that keep rejects, and those that are back in the
+// default state.
+func (t *Tracker[K]) Prune(now time.Time, keep func(K) bool) {
+	for k := range t.entries {
+		if !keep(k) {
+			delete(t.entries, k)
+			continue
+		}
+		t.dropDefault(k, t.entry(k, now))
+	}
+}
+
+func (t *Tracker[K]) dropDefault(k K, e *entry) {
+	if e.phase == Healthy && e.health == 1 && e.consecutive == 0 && e.ejections == 0 {
+		delete(t.entries, k)
+	}
+}

@@ -1,0 +1,218 @@
+package route
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/balance"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// Resolve plans f. The error is an *Error of kind UnknownService, UnknownPort,
+// NoEndpoint, NotExported or NoRoute.
+func Resolve(s *mesh.Snapshot, f Flow) (Plan, error) {
+	var p Plan
+	err := ResolveInto(&p, s, f)
+	return p, err
+}
+
+// ResolveInto is Resolve into a Plan that is used again: it reuses the memory
+// of p.Candidates and overwrites everything else. After an error p is empty.
+func ResolveInto(p *Plan, s *mesh.Snapshot, f Flow) error {
+	*p = Plan{Candidates: p.Candidates[:0]}
+	r := resolver{snapshot: s, flow: f, plan: p}
+	if err := r.resolve(); err != nil {
+		*p = Plan{Candidates: p.Candidates[:0]}
+		return err
+	}
+	return nil
+}
+
+type resolver struct {
+	snapshot *mesh.Snapshot
+	flow     Flow
+	plan     *Plan
+	rule     balance.Rule
+	from     balance.Place
+	missed   missed
+}
+
+// missed counts the ready members that are no candidates, by the reason.
+type missed struct{ notGlobal, noGateway, elsewhere int }
+
+func (r *resolver) resolve() error {
+	if r.flow.Source == nil {
+		return r.refuse(NoRoute, "the flow has no source workload")
+	}
+	if host := strings.TrimSuffix(r.flow.Host, "."); host != "" {
+		if a, err := netip.ParseAddr(host); err == nil {
+			return r.toAddress(netip.AddrPortFrom(a.Unmap(), r.flow.Port))
+		}
+		svc := r.snapshot.Service(host)
+		if svc == nil {
+			return r.refuse(UnknownService, "no service has this hostname or alias")
+		}
+		return r.toService(svc, r.flow.Port)
+	}
+	return r.toAddress(netip.AddrPortFrom(r.flow.Addr.Addr().Unmap(), r.flow.Addr.Port()))
+}
+
+// toAddress plans a flow to a virtual IP or to a pod of the source's network.
+// A pod of another network is never meant: its address may be in use here.
+func (r *resolver) toAddress(a netip.AddrPort) error {
+	if svc := r.snapshot.ServiceAt(a.Addr()); svc != nil {
+		return r.toService(svc, a.Port())
+	}
+	w := r.snapshot.WorkloadAt(r.flow.Source.Network, a.Addr())
+	if w == nil {
+		return r.refuse(NoRoute, fmt.Sprintf("no service and no workload of network %q has this address; workloads of other networks are reached by a service's name", r.flow.Source.Network))
+	}
+	if a.Port() == 0 {
+		return r.refuse(UnknownPort, "port 0 is not a port")
+	}
+	r.plan.Direct = w
+	r.plan.Port = mesh.Port{Service: a.Port(), Target: a.Port()}
+	r.plan.Authority = a.String()
+	return nil
+}
+
+func (r *resolver) toService(svc *mesh.Service, port uint16) error {
+	p, ok := svc.Port(port)
+	if !ok {
+		return r.refuse(UnknownPort, unknownPort(svc))
+	}
+	src := r.flow.Source
+	r.rule = balance.RuleOf(svc.Distribution)
+	r.from = balance.Place{Network: src.Network, Node: src.Node, Locality: src.Locality}
+	for _, network := range r.snapshot.Networks(svc) {
+		members := r.snapshot.Members(svc, network)
+		if network == src.Network {
+			r.addLocal(svc, members)
+		} else {
+			r.addNetwork(svc, network, members)
+		}
+	}
+	if len(r.plan.Candidates) == 0 {
+		return r.nowhere(svc)
+	}
+	r.plan.Service, r.plan.Port = svc, p
+	r.plan.Authority = svc.Hostname + ":" + strconv.Itoa(int(p.Service))
+	return nil
+}
+
+func (r *resolver) addLocal(svc *mesh.Service, members []*mesh.Workload) {
+	r.plan.Candidates = slices.Grow(r.plan.Candidates, len(members))
+	for _, w := range members {
+		if !offered(w) {
+			continue
+		}
+		rank, ok := r.rule.Rank(r.from, balance.Place{Network: w.Network, Node: w.Node, Locality: w.Locality})
+		if !ok {
+			r.missed.elsewhere++
+			continue
+		}
+		r.plan.Candidates = append(r.plan.Candidates, Candidate{
+			Workload: w, Capacity: w.Capacity, Rank: rank, Members: 1, Expect: only(svc, w.Identity),
+		})
+	}
+}
+
+func (r *resolver) addNetwork(svc *mesh.Service, network string, members []*mesh.Workload) {
+	ready, capacity := 0, uint64(0)
+	for _, w := range members {
+		if offered(w) {
+			ready++
+			capacity += uint64(w.Capacity)
+		}
+	}
+	gateways := open(r.snapshot.Gateways(network))
+	rank, near := r.rankGateways(network, gateways)
+	switch {
+	case ready == 0:
+	case !svc.Global:
+		r.missed.notGlobal += ready
+	case len(gateways) == 0:
+		r.missed.noGateway += ready
+	case !near:
+		r.missed.elsewhere += ready
+	default:
+		r.plan.Candidates = append(r.plan.Candidates, Candidate{
+			Network: network, Gateways: gateways, Capacity: uint32(min(capacity, math.MaxUint32)),
+			Rank: rank, Members: ready, Expect: svc.Identities,
+		})
+	}
+}
+
+// rankGateways returns the best rank among gateways.
+func (r *resolver) rankGateways(network string, gateways []*mesh.Gateway) (best int, ok bool) {
+	for _, g := range gateways {
+		rank, near := r.rule.Rank(r.from, balance.Place{Network: network, Locality: g.Locality})
+		if near && (!ok || rank > best) {
+			best, ok = rank, true
+		}
+	}
+	return best, ok
+}
+
+// nowhere explains why svc has no candidate.
+func (r *resolver) nowhere(svc *mesh.Service) error {
+	networks := strings.Join(r.snapshot.Networks(svc), ", ")
+	switch {
+	case r.missed.elsewhere > 0:
+		return r.refuse(NoEndpoint, fmt.Sprintf("no ready workload is where trafficDistribution %s demands; %d are elsewhere", svc.Distribution, r.missed.elsewhere))
+	case r.missed.noGateway > 0:
+		return r.refuse(NoRoute, fmt.Sprintf("its ready workloads are on networks without a gateway that takes connections (of %s): add a gateway or end its drain", networks))
+	case r.missed.notGlobal > 0:
+		return r.refuse(NotExported, fmt.Sprintf("its ready workloads are on other networks (of %s) and it is not global: set global: true", networks))
+	}
+	return r.refuse(NoEndpoint, "the service has no ready workload")
+}
+
+func (r *resolver) refuse(k Kind, detail string) error {
+	subject := r.flow.Addr.String()
+	if r.flow.Host != "" {
+		subject = r.flow.Host + ":" + strconv.Itoa(int(r.flow.Port))
+	}
+	return &Error{k, subject, detail}
+}
+
+// offered reports whether w may get new connections to its services.
+func offered(w *mesh.Workload) bool {
+	return w.State == mesh.Ready && w.Capacity > 0 && len(w.Addresses) > 0
+}
+
+// open returns the gateways that are not drained, without copying if all are.
+func open(gateways []*mesh.Gateway) []*mesh.Gateway {
+	return keep(gateways, func(g *mesh.Gateway) bool { return !g.Drained })
+}
+
+// keep returns the items that ok accepts, all itself if those are all.
+func keep[T any](all []T, ok func(T) bool) []T {
+	refused := func(x T) bool { return !ok(x) }
+	if !slices.ContainsFunc(all, refused) {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), refused)
+}
+
+// only returns the list of id alone, from the memory of svc if it is there.
+func only(svc *mesh.Service, id spiffeid.ID) []spiffeid.ID {
+	if i := slices.Index(svc.Identities, id); i >= 0 {
+		return svc.Identities[i : i+1 : i+1]
+	}
+	return []spiffeid.ID{id}
+}
+
+func unknownPort(svc *mesh.Service) string {
+	ports := make([]string, len(svc.Ports))
+	for i, p := range svc.Ports {
+		ports[i] = strconv.Itoa(int(p.Service))
+	}
+	return fmt.Sprintf("service %s has ports %s", svc.Hostname, strings.Join(ports, ", "))
+}
