@@ -3,6 +3,7 @@ package hbone
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"syscall"
@@ -11,53 +12,224 @@ import (
 )
 
 // RelayResult is what a Relay moved and why it ended. Err is nil when both
-// directions ended in order.
+// directions ended in order, and when the peer went away behind its END_STREAM.
 type RelayResult struct {
-	ToStream int64
+	ToStream int64 // bytes
 	ToConn   int64
 	Err      error
 }
 
-type sink struct{}
-
-func (*sink) kick() {}
-
-// Relay copies both ways.
+// Relay copies both ways between s and c until both directions have ended or ctx
+// is done, and closes both. A half-close travels as a half-close: END_STREAM to
+// FIN, FIN to END_STREAM. A reset travels as a reset: RST_STREAM to TCP RST
+// (SetLinger(0) where c has it), ECONNRESET to RST_STREAM(CONNECT_ERROR). When
+// ctx ends both sides are reset.
+//
+// With c a *net.TCPConn, *net.UnixConn or *Stream an idle relay holds the
+// caller's goroutine and no buffer: that goroutine waits for c to be readable,
+// the session's reader delivers what comes from the stream, by itself when that
+// does not block, otherwise by a goroutine that lives until all is delivered.
 func Relay(ctx context.Context, s *Stream, c net.Conn) RelayResult {
-	var res RelayResult
-	var toConn error
-	done := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { s.Reset(http2.ErrCodeCancel); hardClose(c) })
-	defer stop()
-	go func() {
-		defer close(done)
-		res.ToConn, toConn = io.Copy(c, struct{ io.Reader }{s})
-		if toConn == nil {
-			if cw, ok := c.(interface{ CloseWrite() error }); ok {
-				cw.CloseWrite()
-			}
-			return
-		}
-		s.Reset(http2.ErrCodeConnect)
+	k := newSink(s, c)
+	stop := context.AfterFunc(ctx, func() {
+		s.abort(http2.ErrCodeCancel, context.Cause(ctx))
 		hardClose(c)
-	}()
-	n, err := io.Copy(struct{ io.Writer }{s}, c)
-	res.ToStream = n
-	if err == nil {
-		s.CloseWrite()
-	} else if errors.Is(err, syscall.ECONNRESET) {
-		s.Reset(http2.ErrCodeConnect)
+	})
+	defer stop()
+	k.attach()
+	n, err := pumpToStream(s, c)
+	if err = s.ended(err); err != nil {
+		s.abort(resetCode(err), err)
 	}
-	<-done
-	res.Err = errors.Join(err, toConn)
+	<-k.done
+	res := RelayResult{ToStream: n, ToConn: k.moved, Err: err}
+	if res.Err == nil || k.first {
+		res.Err = k.err
+	}
+	if ctx.Err() != nil && res.Err != nil {
+		res.Err = context.Cause(ctx)
+	}
 	s.Close()
 	c.Close()
 	return res
 }
 
+// pumpToStream moves bytes from c to s until c ends; nil is a FIN, passed on.
+func pumpToStream(s *Stream, c net.Conn) (moved int64, err error) {
+	src := newSource(c)
+	for {
+		f, n, err := src.next()
+		if n > 0 {
+			k, werr := s.writeFrame(f, frameFront, n)
+			moved += int64(k)
+			if werr != nil {
+				src.release(f)
+				return moved, werr
+			}
+		}
+		src.release(f)
+		if err == io.EOF {
+			return moved, s.CloseWrite()
+		}
+		if err != nil {
+			return moved, fmt.Errorf("hbone: relay: read from %v: %w", c.RemoteAddr(), err)
+		}
+	}
+}
+
+// ended translates the end of the direction towards the stream: a peer that left
+// behind its END_STREAM is no error, and neither is what follows from a reset
+// that has its own cause.
+func (st *Stream) ended(err error) error {
+	if err == nil {
+		return nil
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch {
+	case st.cleanEnd:
+		return nil
+	case st.rerr != nil:
+		return st.rerr
+	}
+	return err
+}
+
+// resetCode is what the stream's peer is told about err: the reset of another
+// stream as it is, anything else as a failed TCP connection (RFC 9113 §8.5).
+func resetCode(err error) http2.ErrCode {
+	var reset *ResetError
+	if errors.As(err, &reset) {
+		return reset.Code
+	}
+	return http2.ErrCodeConnect
+}
+
+// hardClose closes c with a reset where c can do that.
 func hardClose(c net.Conn) {
-	if tc, ok := c.(interface{ SetLinger(int) error }); ok {
-		tc.SetLinger(0)
+	switch c := c.(type) {
+	case *Stream:
+		c.Reset(http2.ErrCodeConnect)
+	case interface{ SetLinger(int) error }:
+		c.SetLinger(0)
 	}
 	c.Close()
+}
+
+// source reads from an application connection into frame buffers, holding none
+// while there is nothing to read, if the connection allows that.
+type source interface {
+	// next returns a buffer with n payload bytes at frameFront. The buffer goes
+	// back with release, nil is allowed.
+	next() (f *frameBuf, n int, err error)
+	release(f *frameBuf)
+}
+
+func newSource(c net.Conn) source {
+	switch c := c.(type) {
+	case *net.TCPConn:
+		if raw, err := c.SyscallConn(); err == nil {
+			return newRawSource(raw)
+		}
+	case *net.UnixConn:
+		if raw, err := c.SyscallConn(); err == nil {
+			return newRawSource(raw)
+		}
+	case *Stream:
+		return streamSource{c}
+	}
+	return &plainSource{c: c}
+}
+
+// plainSource is any net.Conn: it holds one buffer.
+type plainSource struct {
+	c net.Conn
+	f *frameBuf
+}
+
+func (p *plainSource) next() (*frameBuf, int, error) {
+	if p.f == nil {
+		p.f = getFrameBuf()
+	}
+	n, err := p.c.Read(p.f.payload())
+	if err != nil {
+		f := p.f
+		p.f = nil
+		return f, n, err
+	}
+	return p.f, n, nil
+}
+
+func (p *plainSource) release(f *frameBuf) {
+	if f != nil && f != p.f {
+		putFrameBuf(f)
+	}
+}
+
+// streamSource waits without a buffer.
+type streamSource struct{ st *Stream }
+
+func (s streamSource) next() (*frameBuf, int, error) {
+	if err := s.st.WaitReadable(); err != nil {
+		return nil, 0, err
+	}
+	f := getFrameBuf()
+	n, err := s.st.Read(f.payload())
+	return f, n, err
+}
+
+func (streamSource) release(f *frameBuf) {
+	if f != nil {
+		putFrameBuf(f)
+	}
+}
+
+// rawSource takes a buffer for each attempt to read and gives it back before it
+// parks on the poller.
+type rawSource struct {
+	raw  syscall.RawConn
+	f    *frameBuf
+	n    int
+	err  error
+	read func(fd uintptr) bool
+}
+
+func newRawSource(raw syscall.RawConn) *rawSource {
+	r := &rawSource{raw: raw}
+	r.read = r.attempt
+	return r
+}
+
+func (r *rawSource) attempt(fd uintptr) bool {
+	r.f = getFrameBuf()
+	for {
+		r.n, r.err = syscall.Read(int(fd), r.f.payload())
+		if r.err != syscall.EINTR {
+			break
+		}
+	}
+	if r.err == syscall.EAGAIN {
+		putFrameBuf(r.f)
+		r.f = nil
+		return false
+	}
+	return true
+}
+
+func (r *rawSource) next() (*frameBuf, int, error) {
+	r.f, r.n, r.err = nil, 0, nil
+	if err := r.raw.Read(r.read); err != nil {
+		return r.f, 0, err
+	}
+	n, err := max(r.n, 0), r.err
+	if n == 0 && err == nil {
+		err = io.EOF
+	}
+	return r.f, n, err
+}
+
+func (*rawSource) release(f *frameBuf) {
+	if f != nil {
+		putFrameBuf(f)
+	}
 }

@@ -1,0 +1,82 @@
+package simnet
+
+import (
+	"net"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Conn is one end of a connection. It behaves as a *net.TCPConn: Close sends a
+// FIN, or a reset after SetLinger(0) or with bytes unread; writing to a closed
+// end fails with EPIPE.
+type Conn struct {
+	in, out       *pipe
+	local, remote addr
+	linger        atomic.Bool // SetLinger(0) was called
+	closed        atomic.Bool
+}
+
+var _ net.Conn = (*Conn)(nil)
+
+// Read implements net.Conn.
+func (c *Conn) Read(p []byte) (int, error) { return c.in.read(p) }
+
+// Write implements net.Conn.
+func (c *Conn) Write(p []byte) (int, error) { return c.out.write(p) }
+
+// CloseWrite sends a FIN.
+func (c *Conn) CloseWrite() error { return c.out.fin() }
+
+// SetLinger with 0 makes Close send a reset.
+func (c *Conn) SetLinger(sec int) error {
+	c.linger.Store(sec == 0)
+	return nil
+}
+
+// Close implements net.Conn.
+func (c *Conn) Close() error {
+	if c.closed.Swap(true) {
+		return net.ErrClosed
+	}
+	unread := c.in.abandon()
+	if c.linger.Load() || unread {
+		c.out.reset()
+		return nil
+	}
+	return c.out.fin()
+}
+
+// Cut resets both ends at once, as a middlebox would.
+func (c *Conn) Cut() {
+	c.in.fail(syscall.ECONNRESET)
+	c.out.fail(syscall.ECONNRESET)
+}
+
+// Stall holds everything back that this end sends from now on, until Resume.
+func (c *Conn) Stall() { c.out.setStalled(true) }
+
+// Resume ends Stall.
+func (c *Conn) Resume() { c.out.setStalled(false) }
+
+// LocalAddr and RemoteAddr implement net.Conn.
+func (c *Conn) LocalAddr() net.Addr  { return c.local }
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+
+// SetDeadline implements net.Conn.
+func (c *Conn) SetDeadline(t time.Time) error {
+	c.SetReadDeadline(t)
+	return c.SetWriteDeadline(t)
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	c.in.setDeadline(&c.in.rdl, t)
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	c.out.setDeadline(&c.out.wdl, t)
+	return nil
+}

@@ -1,0 +1,90 @@
+package simnet
+
+import (
+	"errors"
+	"io"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestBytesArriveAfterTheDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := Pair(Options{Delay: 40 * time.Millisecond})
+		start := time.Now()
+		a.Write([]byte("hi"))
+		a.CloseWrite()
+		got, err := io.ReadAll(b)
+		if took := time.Since(start); string(got) != "hi" || err != nil || took != 40*time.Millisecond {
+			t.Fatalf("got %q, %v after %v; want hi after 40ms", got, err, took)
+		}
+	})
+}
+
+func TestStalledLinkFillsUpAndResumes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := Pair(Options{Buffer: 10})
+		a.Stall()
+		a.SetWriteDeadline(time.Now().Add(time.Second))
+		if n, err := a.Write(make([]byte, 20)); n != 10 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("wrote %d, %v; want 10 and a deadline", n, err)
+		}
+		b.SetReadDeadline(time.Now().Add(time.Second))
+		if _, err := b.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("stalled read: %v, want a deadline", err)
+		}
+		b.SetReadDeadline(time.Time{})
+		a.Resume()
+		if n, err := b.Read(make([]byte, 20)); n != 10 || err != nil {
+			t.Fatalf("read %d, %v after resume; want 10", n, err)
+		}
+	})
+}
+
+func TestCutAndResetAreSeenAsResets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := Pair(Options{})
+		a.Cut()
+		if _, err := b.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Fatalf("read after cut: %v", err)
+		}
+		a, b = Pair(Options{})
+		a.SetLinger(0)
+		a.Close()
+		if _, err := b.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Fatalf("read after reset: %v", err)
+		}
+		if _, err := b.Write([]byte("x")); !errors.Is(err, syscall.EPIPE) {
+			t.Fatalf("write after reset: %v", err)
+		}
+	})
+}
+
+func TestNetworkConnectsByAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &Network{Options: Options{Delay: time.Millisecond}}
+		if _, err := n.Dial(t.Context(), "127.0.0.1:80"); !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatalf("dial without listener: %v", err)
+		}
+		l, err := n.Listen("127.0.0.1:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		a, err := n.Dial(t.Context(), "127.0.0.1:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Write([]byte("x"))
+		a.Close()
+		if got, err := io.ReadAll(b); string(got) != "x" || err != nil {
+			t.Fatalf("got %q, %v", got, err)
+		}
+	})
+}
