@@ -11,34 +11,34 @@ const (
 	// DefaultHintTTL is how long an own failure is remembered: long enough for
 	// the owner's report to arrive, short enough to need no readmission.
 	DefaultHintTTL = 10 * time.Second
-	// DefaultMaxHints bounds what one node proxy remembers.
-	DefaultMaxHints = 4096
+	// MaxHints bounds what one Hints remembers.
+	MaxHints = 4096
 	// MaxAvoid is how many endpoints one request may ask to avoid.
 	MaxAvoid = 16
 )
 
-// ServiceKey names the share of one service and port on one other network.
-type ServiceKey struct {
-	Network  string
-	Hostname string // canonical
-	Port     uint16 // of the service
+// HintService names the share of one service and port on one other network.
+type HintService struct {
+	Network string
+	Service string // canonical hostname
+	Port    uint16 // of the service
 }
 
 // HintKey names one endpoint of another network as a client knows it.
 type HintKey struct {
-	Service  ServiceKey
+	HintService
 	Endpoint mesh.EndpointID
 }
 
 // Hints is a client's knowledge of single endpoints behind other networks'
 // gateways: what it saw fail itself, until the owner knows better or the memory
-// expires. It only advises the gateway; it ejects nobody. Bounded: the oldest
-// hint goes first. Not safe for concurrent use.
+// expires. It only advises the gateway; it ejects nobody. At most MaxHints are
+// kept: the oldest goes first. Not safe for concurrent use.
 type Hints struct {
 	ttl   time.Duration
 	limit int
 	// byService holds at most one hint per endpoint, oldest first.
-	byService map[ServiceKey][]hint
+	byService map[HintService][]hint
 	count     int
 	sequence  uint64
 }
@@ -49,16 +49,13 @@ type hint struct {
 	order    uint64 // of observation over all services
 }
 
-// NewHints returns an empty Hints that remembers at most limit failures for ttl
-// each. Values that are not positive mean the defaults.
-func NewHints(ttl time.Duration, limit int) *Hints {
+// NewHints returns an empty Hints that remembers each failure for ttl; for
+// DefaultHintTTL if that is not positive.
+func NewHints(ttl time.Duration) *Hints {
 	if ttl <= 0 {
 		ttl = DefaultHintTTL
 	}
-	if limit <= 0 {
-		limit = DefaultMaxHints
-	}
-	return &Hints{ttl: ttl, limit: limit, byService: map[ServiceKey][]hint{}}
+	return &Hints{ttl: ttl, limit: MaxHints, byService: map[HintService][]hint{}}
 }
 
 // Failed notes that an attempt to k failed at k itself. An endpoint that the
@@ -75,7 +72,7 @@ func (h *Hints) Failed(k HintKey, now time.Time) {
 		h.dropOldest()
 	}
 	h.sequence++
-	h.byService[k.Service] = append(h.byService[k.Service], hint{k.Endpoint, now, h.sequence})
+	h.byService[k.HintService] = append(h.byService[k.HintService], hint{k.Endpoint, now, h.sequence})
 	h.count++
 }
 
@@ -86,7 +83,7 @@ func (h *Hints) Cleared(k HintKey, factTime, now time.Time) bool {
 	if factTime.After(now) {
 		factTime = now
 	}
-	for _, x := range h.byService[k.Service] {
+	for _, x := range h.byService[k.HintService] {
 		if x.endpoint == k.Endpoint && factTime.After(x.seen) {
 			h.remove(k)
 			return true
@@ -98,7 +95,7 @@ func (h *Hints) Cleared(k HintKey, factTime, now time.Time) bool {
 // Avoid returns the endpoints of s that the gateway is asked not to choose, at
 // most MaxAvoid: first what this client saw fail, the newest first; then the
 // reported exceptions, as far as CapExceptions honours them among ready members.
-func (h *Hints) Avoid(s ServiceKey, reported []mesh.EndpointID, ready int, now time.Time) []mesh.EndpointID {
+func (h *Hints) Avoid(s HintService, reported []mesh.EndpointID, ready int, now time.Time) []mesh.EndpointID {
 	own := h.byService[s]
 	if len(own) == 0 && len(reported) == 0 {
 		return nil
@@ -119,11 +116,21 @@ func (h *Hints) Avoid(s ServiceKey, reported []mesh.EndpointID, ready int, now t
 	return out[:min(len(out), MaxAvoid)]
 }
 
+// Known returns the endpoints of s whose failures are remembered, the oldest
+// first, expired ones included.
+func (h *Hints) Known(s HintService) []mesh.EndpointID {
+	var out []mesh.EndpointID
+	for _, x := range h.byService[s] {
+		out = append(out, x.endpoint)
+	}
+	return out
+}
+
 // Len returns how many failures are remembered, expired ones included.
 func (h *Hints) Len() int { return h.count }
 
 func (h *Hints) remove(k HintKey) {
-	h.filter(k.Service, func(x hint) bool { return x.endpoint == k.Endpoint })
+	h.filter(k.HintService, func(x hint) bool { return x.endpoint == k.Endpoint })
 }
 
 func (h *Hints) expire(now time.Time) {
@@ -133,7 +140,7 @@ func (h *Hints) expire(now time.Time) {
 }
 
 func (h *Hints) dropOldest() {
-	var oldest ServiceKey
+	var oldest HintService
 	order := h.sequence + 1
 	for s, hints := range h.byService {
 		if hints[0].order < order {
@@ -144,7 +151,7 @@ func (h *Hints) dropOldest() {
 }
 
 // filter deletes the hints of s that del matches, and s with its last one.
-func (h *Hints) filter(s ServiceKey, del func(hint) bool) {
+func (h *Hints) filter(s HintService, del func(hint) bool) {
 	before := h.byService[s]
 	after := slices.DeleteFunc(before, del)
 	h.count -= len(before) - len(after)
