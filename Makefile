@@ -1,0 +1,67 @@
+# Bare make lists the targets. Everything needs only Go (and, for the race
+# detector, a C compiler); tools are pinned in internal/tools/go.mod.
+
+SHELL       := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO       ?= go
+TOOL     := $(GO) tool -modfile=internal/tools/go.mod
+MODULES  := . internal/tools internal/tools/proto
+FUZZTIME ?= 10s
+COUNT    ?= 10
+BENCH    ?= .
+PKG      ?= ./...
+OLD      ?= build/bench.old.txt
+
+.PHONY: help demo build test race lint fuzz bench benchstat golden generate tidy-check check clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: build ## run the failover drill and leave build/demo/report.html
+	bin/isthmus drill examples/drills/partial-failure.yaml --out build/demo
+
+build: ## compile gateway, nodeproxy and isthmus into bin/
+	@mkdir -p bin
+	$(GO) build -trimpath -o bin/ ./cmd/...
+
+test: lint ## everything that must pass: lint, import laws, all tests with the race detector
+	$(GO) test -race -timeout 14m ./...
+
+race: ## all tests with the race detector, without lint (PKG=./gateway)
+	$(GO) test -race -timeout 14m $(PKG)
+
+lint: ## gofmt, go vet, staticcheck
+	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(TOOL) staticcheck ./...
+
+fuzz: ## run every Fuzz target for FUZZTIME=10s each (PKG=./hbone for one package)
+	@find $(patsubst %/...,%,$(PKG)) -name '*_test.go' | sort | { xargs grep -HoE '^func Fuzz[A-Za-z0-9_]+' || true; } | while IFS=: read -r file name; do \
+		echo "== $$(dirname "$$file") $${name#func }"; \
+		$(GO) test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$${name#func }\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x </dev/null; \
+	done
+
+bench: ## run the benchmarks COUNT=10 times into build/bench.txt (BENCH=Build PKG=./discovery for some)
+	@mkdir -p build
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 60m $(PKG) | tee build/bench.txt
+
+benchstat: ## compare build/bench.txt with OLD=build/bench.old.txt
+	$(TOOL) benchstat $(OLD) build/bench.txt
+
+golden: ## rewrite golden files and the tables of docs/configuration.md; review the diff as code
+	$(GO) test ./discovery/file ./internal/doccheck -update
+
+generate: ## rewrite generated code with the pinned generators
+	$(GO) generate ./...
+
+tidy-check: ## go.mod and go.sum of every module are as go mod tidy would write them
+	@for m in $(MODULES); do echo "go mod tidy -diff in $$m"; (cd $$m && $(GO) mod tidy -diff); done
+
+check: tidy-check build test ## what to run before a commit: tidy-check, build, test, and generated code is current
+	$(GO) generate ./...
+	git diff --exit-code -- '*.pb.go'
+
+clean: ## remove bin/ and build/
+	rm -rf bin build
