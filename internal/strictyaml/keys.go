@@ -11,7 +11,6 @@ import (
 type Key struct {
 	Name    string // dotted; "[]" stands for an item of a list, "*" for a key of a map
 	Type    string // Go type
-	Want    string // how it is written, for people
 	Doc     string // from doc:"…"
 	Default string // from default:"…"
 	Env     string // from env:"…"
@@ -49,7 +48,7 @@ func keysOf(v reflect.Value, prefix string, keys []Key) []Key {
 			continue
 		}
 		keys = append(keys, Key{
-			Name: name, Type: t.String(), Want: wantAll(t), Value: show(fv),
+			Name: name, Type: t.String(), Value: show(fv),
 			Doc: f.tag.Get("doc"), Default: f.tag.Get("default"), Env: f.tag.Get("env"),
 		})
 		if item, suffix := itemOf(t); item != nil {
@@ -76,23 +75,6 @@ func itemOf(t reflect.Type) (item reflect.Type, suffix string) {
 		return nil, ""
 	}
 	return item, suffix
-}
-
-func wantAll(t reflect.Type) string {
-	if !isScalar(t) {
-		switch t.Kind() {
-		case reflect.Slice:
-			if isScalar(t.Elem()) {
-				return "a list; each item " + want(t.Elem())
-			}
-			return "a list"
-		case reflect.Map:
-			return "keys and values"
-		case reflect.Interface:
-			return "anything"
-		}
-	}
-	return want(t)
 }
 
 // show renders a scalar the way it would be written in a file.

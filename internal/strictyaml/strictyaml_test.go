@@ -33,7 +33,6 @@ type sample struct {
 	Ratio    *float64          `yaml:"ratio" env:"TEST_RATIO"`
 	Nested   holder            `yaml:"nested"`
 	Internal int               `yaml:"-"`
-	hidden   int
 }
 
 type holder struct {
@@ -231,7 +230,7 @@ func TestKeysListsWhatAFileMaySay(t *testing.T) {
 	if got := strings.Join(names, " "); !strings.HasPrefix(got, want) {
 		t.Errorf("got  %s\nwant %s …", got, want)
 	}
-	if got, want := byName["network"], (Key{Name: "network", Type: "string", Want: "text", Doc: "the network", Default: "west", Env: "TEST_NETWORK", Value: "west"}); got != want {
+	if got, want := byName["network"], (Key{Name: "network", Type: "string", Doc: "the network", Default: "west", Env: "TEST_NETWORK", Value: "west"}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if k := byName["every"]; k.Value != "10s" || k.Type != "time.Duration" {
