@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -13,6 +14,8 @@ import (
 const (
 	laneQueue = 256      // packets that wait for one peer
 	laneBurst = 64 << 10 // bytes written at once
+
+	minLaneBackoff = 50 * time.Millisecond
 )
 
 // lane is the one connection that packets to one gateway travel on. It is
@@ -23,6 +26,7 @@ type lane struct {
 	gateway   *mesh.Gateway
 	cancel    context.CancelFunc
 	queue     chan packet
+	missed    atomic.Bool // a packet was lost since the last repair
 }
 
 type packet struct {
@@ -35,6 +39,7 @@ func (l *lane) put(b []byte, now time.Time) {
 	select {
 	case l.queue <- packet{b, now}:
 	default:
+		l.missed.Store(true)
 		l.transport.metrics.Dropped.WithLabelValues("packets_out").Inc()
 	}
 }
@@ -43,29 +48,37 @@ func (l *lane) put(b []byte, now time.Time) {
 // the connection takes it.
 func (l *lane) run(ctx context.Context) {
 	defer l.cancel()
-	times := l.transport.times
-	backoff := 50 * time.Millisecond
-	lost := false
+	backoff := minLaneBackoff
 	for ctx.Err() == nil {
-		conn, err := l.transport.dial(l.gateway, kindPacket, times.dial)
-		if err != nil {
-			lost = true
-			l.transport.log.Debug().Err(err).Str("gateway", l.gateway.Name).Msg("federation lane not connected")
-			if !sleep(ctx, jitter(backoff)) {
-				return
-			}
-			backoff = min(2*backoff, times.maxBackoff)
-			continue
+		start := time.Now()
+		err := l.connect(ctx)
+		l.transport.log.Debug().Err(err).Str("gateway", l.gateway.Name).Msg("federation lane down")
+		if time.Since(start) > l.transport.times.silence {
+			backoff = minLaneBackoff
 		}
-		if lost {
-			l.transport.repaired(l.gateway)
-		}
-		backoff, lost = 50*time.Millisecond, true
-		err = l.carry(ctx, conn)
-		l.transport.log.Debug().Err(err).Str("gateway", l.gateway.Name).Msg("federation lane lost")
 		if !sleep(ctx, jitter(backoff)) {
 			return
 		}
+		backoff = min(2*backoff, l.transport.times.maxBackoff)
+	}
+}
+
+// connect dials and carries packets until the connection is of no use.
+func (l *lane) connect(ctx context.Context) error {
+	conn, err := l.transport.dial(l.gateway, kindPacket, l.transport.times.dial)
+	if err != nil {
+		return err
+	}
+	l.repair()
+	err = l.carry(ctx, conn)
+	l.missed.Store(true) // perhaps: what was written may not have arrived
+	return err
+}
+
+// repair asks for an exchange of full state if packets were lost.
+func (l *lane) repair() {
+	if l.missed.Swap(false) {
+		l.transport.repaired(l.gateway)
 	}
 }
 
@@ -91,6 +104,7 @@ func (l *lane) carry(ctx context.Context, conn *tls.Conn) error {
 		case p := <-l.queue:
 			out = l.gather(out, p)
 		}
+		l.repair()
 		if err := l.write(conn, out); err != nil {
 			return err
 		}
@@ -101,7 +115,10 @@ func (l *lane) carry(ctx context.Context, conn *tls.Conn) error {
 func (l *lane) gather(out []byte, p packet) []byte {
 	for {
 		if time.Since(p.at) > l.transport.times.stale {
+			// Records in it would look younger than they are. Full state tells
+			// the peer what it missed.
 			l.transport.metrics.Dropped.WithLabelValues("packets_stale").Inc()
+			l.missed.Store(true)
 		} else {
 			out = appendFrame(out, p.body)
 		}

@@ -43,7 +43,7 @@ type transport struct {
 	metrics   *Metrics
 	once      logOnce
 	times     timing
-	// repaired is told that packets to a peer flow again after a loss.
+	// repaired is told that packets to a peer flow, after some were lost.
 	repaired func(*mesh.Gateway)
 
 	packets chan *memberlist.Packet
@@ -74,7 +74,7 @@ var defaultTiming = timing{
 	ping:       time.Second,
 	silence:    2500 * time.Millisecond,
 	maxBackoff: 500 * time.Millisecond,
-	stale:      3 * time.Second,
+	stale:      200 * time.Millisecond,
 }
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -212,92 +211,4 @@ func (f *Federation) keepHouse(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
-}
-
-// join looks for peers that discovery lists and that are not alive, for as
-// long as ctx lasts, each on its own goroutine with its own backoff. It also
-// exchanges full state with peers whose packets were lost for a while.
-func (f *Federation) join(ctx context.Context) {
-	list := f.list.Load()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	done := make(chan string, 16)
-	busy := map[string]bool{}
-	next := map[string]*attempt{}
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	try := func(g *mesh.Gateway, name string) {
-		busy[name] = true
-		wg.Go(func() {
-			f.exchange(ctx, list, g, next[name])
-			select {
-			case done <- name:
-			case <-ctx.Done():
-			}
-		})
-	}
-	repair := map[string]bool{}
-	for {
-		alive := map[string]bool{}
-		for _, n := range list.Members() {
-			alive[n.Name] = true
-		}
-		now := time.Now()
-		for _, g := range f.cfg.Peers() {
-			name := federation.OriginName(g.Network, g.Name)
-			a := next[name]
-			if a == nil {
-				a = &attempt{}
-				next[name] = a
-			}
-			switch {
-			case busy[name] || ctx.Err() != nil:
-			case alive[name] && !repair[name]:
-				*a = attempt{}
-			case now.After(a.at):
-				delete(repair, name)
-				try(g, name)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case name := <-done:
-			delete(busy, name)
-		case name := <-f.repair:
-			repair[name] = true
-		case <-tick.C:
-		}
-	}
-}
-
-// attempt is the backoff of one peer. It belongs to the goroutine that tries
-// while its peer is busy, and to join otherwise.
-type attempt struct {
-	at    time.Time // not before
-	delay time.Duration
-}
-
-const (
-	minJoinDelay = 50 * time.Millisecond
-	maxJoinDelay = time.Second
-)
-
-// exchange swaps full state with g. After a long cut both sides believe each
-// other dead: the first exchange tells them so, the second brings the answer.
-func (f *Federation) exchange(ctx context.Context, list *memberlist.Memberlist, g *mesh.Gateway, a *attempt) {
-	if ctx.Err() != nil {
-		return
-	}
-	_, err := list.Join([]string{dialAddress(g).String()})
-	result := "ok"
-	if err != nil {
-		result = "failed"
-		f.cfg.Log.Debug().Err(err).Str("gateway", g.Name).Msg("federation peer not joined")
-	}
-	f.cfg.Metrics.Joins.WithLabelValues(result).Inc()
-	if a.delay = min(max(2*a.delay, minJoinDelay), maxJoinDelay); err == nil {
-		a.delay = minJoinDelay
-	}
-	a.at = time.Now().Add(jitter(a.delay))
 }

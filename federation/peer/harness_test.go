@@ -1,0 +1,376 @@
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+const service = "shop.default.svc.cluster.local"
+
+var trustDomain = spiffeid.RequireTrustDomainFromString("cluster.local")
+
+func workload(name string) spiffeid.ID {
+	return spiffeid.RequireFromPath(trustDomain, "/ns/isthmus-system/sa/"+name)
+}
+
+// newIdentity returns a manager that issues any identity of the trust domain.
+func newIdentity(t testing.TB) *identity.Manager {
+	t.Helper()
+	ca, err := identity.InitCA(t.TempDir(), trustDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity.NewManager(identity.CASource{CA: ca, TTL: time.Hour}, zerolog.Nop())
+}
+
+// eventually polls until ok, with a deadline that only a bug reaches.
+func eventually(t testing.TB, what string, ok func() bool) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for !ok() {
+		if time.Since(start) > 30*time.Second {
+			t.Fatalf("after %v still not: %s", time.Since(start).Round(time.Millisecond), what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return time.Since(start)
+}
+
+// world is a mesh of gateways on loopback sockets, each behind a relay that
+// can be turned into a black hole.
+type world struct {
+	t        testing.TB
+	identity *identity.Manager
+	wg       sync.WaitGroup
+
+	mu       sync.Mutex
+	gateways []*mesh.Gateway
+}
+
+func newWorld(t testing.TB) *world {
+	w := &world{t: t, identity: newIdentity(t)}
+	t.Cleanup(w.wg.Wait) // last: everything else has been stopped by then
+	return w
+}
+
+func (w *world) all() []*mesh.Gateway {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.gateways)
+}
+
+// site is a gateway process in small: listener, federation, health server.
+type site struct {
+	*mesh.Gateway
+	world      *world
+	relay      *relay
+	listener   net.Listener
+	ledger     *Ledger
+	metrics    *Metrics
+	federation *Federation
+	health     *HealthServer
+	reports    chan federation.Record
+	cancel     context.CancelFunc
+	done       chan struct{}
+}
+
+func (w *world) add(network, name string) *mesh.Gateway {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	g := &mesh.Gateway{Name: name, Network: network, Identity: workload("gateway-" + network)}
+	w.gateways = append(w.gateways, g)
+	return g
+}
+
+// relays gives every gateway its relay; call it before the first start.
+func (w *world) relays() map[*mesh.Gateway]*relay {
+	relays := map[*mesh.Gateway]*relay{}
+	for i, g := range w.all() {
+		r := newRelay(w.t, fmt.Sprintf("127.0.0.%d:0", 100+i))
+		relays[g] = r
+		g.Federation = netip.MustParseAddrPort(r.listener.Addr().String())
+	}
+	return relays
+}
+
+func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func(*FederationConfig, *HealthServerConfig)) *site {
+	w.t.Helper()
+	s := &site{
+		Gateway: g, world: w, relay: r, ledger: NewLedger(0), metrics: NewMetrics(prometheus.NewRegistry()),
+		reports: make(chan federation.Record, 1000), done: make(chan struct{}),
+	}
+	peers := func() []*mesh.Gateway {
+		return slices.DeleteFunc(w.all(), func(o *mesh.Gateway) bool { return o == g })
+	}
+	fc := FederationConfig{
+		Name: g.Name, Network: g.Network, Self: g.Identity, Incarnation: incarnation, Identity: w.identity,
+		Peers: peers, Advertise: g.Federation, Ledger: s.ledger, Log: zerolog.Nop(), Metrics: s.metrics,
+		GossipInterval: 20 * time.Millisecond, PushPullInterval: 500 * time.Millisecond, ProbeInterval: 200 * time.Millisecond,
+		timing: timing{dial: 500 * time.Millisecond, ping: 100 * time.Millisecond, silence: 500 * time.Millisecond, maxBackoff: 100 * time.Millisecond, stale: 200 * time.Millisecond},
+	}
+	hc := HealthServerConfig{
+		Name: g.Name, Network: g.Network, Ledger: s.ledger, Log: zerolog.Nop(), Metrics: s.metrics,
+		Authorize: func(peer spiffeid.ID, node string) error {
+			if peer != workload("nodeproxy") {
+				return fmt.Errorf("%q may not attach as %q", peer, node)
+			}
+			return nil
+		},
+		OnReport: func(_ string, records []federation.Record) {
+			for _, r := range records {
+				s.reports <- r
+			}
+		},
+	}
+	if change != nil {
+		change(&fc, &hc)
+	}
+	var err error
+	if s.federation, err = NewFederation(fc); err != nil {
+		w.t.Fatal(err)
+	}
+	s.health = NewHealthServer(hc)
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.listen(ctx)
+	g.Address = netip.MustParseAddrPort(s.listener.Addr().String())
+	r.target.Store(s.listener.Addr().String())
+	w.wg.Go(func() {
+		defer close(s.done)
+		if err := s.federation.Run(ctx); err != nil {
+			w.t.Error(err)
+		}
+	})
+	w.t.Cleanup(s.stop)
+	return s
+}
+
+func (s *site) listen(ctx context.Context) {
+	config := s.world.identity.ServerTLS(s.Identity, nil, ALPNFederation, ALPNHealth)
+	var err error
+	if s.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		s.world.t.Fatal(err)
+	}
+	s.world.wg.Go(func() {
+		for {
+			raw, err := s.listener.Accept()
+			if err != nil {
+				return
+			}
+			s.world.wg.Go(func() { s.serve(ctx, raw, config) })
+		}
+	})
+}
+
+func (s *site) serve(ctx context.Context, raw net.Conn, config *tls.Config) {
+	conn := tls.Server(raw, config)
+	handshake, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if conn.HandshakeContext(handshake) != nil {
+		raw.Close()
+		return
+	}
+	peer, err := identity.PeerID(conn.ConnectionState())
+	if err != nil {
+		raw.Close()
+		return
+	}
+	if conn.ConnectionState().NegotiatedProtocol == ALPNHealth {
+		s.health.Accept(ctx, conn, peer)
+		return
+	}
+	s.federation.Accept(conn, peer)
+}
+
+// stop is a farewell; kill is what the others see of a kill -9.
+func (s *site) stop() {
+	s.cancel()
+	s.listener.Close()
+	<-s.done
+}
+
+func (s *site) kill() {
+	s.relay.set(swallow)
+	s.stop()
+}
+
+func (s *site) publish(healthy uint32) { s.publishAged(healthy, 0) }
+
+func (s *site) publishAged(healthy uint32, age time.Duration) {
+	s.federation.Publish(federation.Record{Age: age, Summary: &federation.SummaryFact{
+		Service: service, Port: 80, Ready: 10, Healthy: healthy, ReadyCapacity: 10, HealthyCapacity: healthy,
+	}})
+}
+
+// believes says whether s holds a summary of network with this many healthy.
+func (s *site) believes(network string, healthy uint32) bool {
+	return believes(s.ledger, network, healthy)
+}
+
+func believes(l *Ledger, network string, healthy uint32) bool {
+	fact, _, ok := l.Summary(network, service, 80)
+	return ok && fact.Healthy == healthy
+}
+
+func rejected(m *Metrics, reason string) int {
+	return int(testutil.ToFloat64(m.Rejected.WithLabelValues(reason)))
+}
+
+// startAll makes networks of two gateways each and waits until all are members.
+func startAll(t testing.TB, networks ...string) (*world, []*site) {
+	w := newWorld(t)
+	for _, n := range networks {
+		w.add(n, "gw-1")
+		w.add(n, "gw-2")
+	}
+	relays := w.relays()
+	var sites []*site
+	for _, g := range w.all() {
+		sites = append(sites, w.start(g, relays[g], 1, nil))
+	}
+	eventuallyMembers(t, sites)
+	return w, sites
+}
+
+func eventuallyMembers(t testing.TB, sites []*site) time.Duration {
+	t.Helper()
+	return eventually(t, "all gateways are members for all", func() bool {
+		for _, s := range sites {
+			if len(s.federation.Members()) != len(sites) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// relay passes TCP connections on to target, unless it is a black hole:
+// connections stay open and new ones are accepted, but nothing passes.
+type relay struct {
+	listener net.Listener
+	target   atomic.Value
+	wg       sync.WaitGroup
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	mode    relayMode
+	conns   map[net.Conn]struct{}
+	closed  bool
+}
+
+type relayMode int
+
+const (
+	pass    relayMode = iota
+	stall             // bytes wait, and arrive when the hole closes
+	swallow           // bytes are lost
+)
+
+func newRelay(t testing.TB, address string) *relay {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{listener: l, conns: map[net.Conn]struct{}{}}
+	r.changed = sync.NewCond(&r.mu)
+	r.wg.Go(r.accept)
+	t.Cleanup(r.close)
+	return r
+}
+
+func (r *relay) set(m relayMode) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mode = m
+	r.changed.Broadcast()
+}
+
+// wait blocks while the relay stalls; it returns whether bytes are to pass.
+func (r *relay) wait() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.mode == stall && !r.closed {
+		r.changed.Wait()
+	}
+	return r.mode == pass
+}
+
+func (r *relay) hold(c net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		c.Close()
+		return false
+	}
+	r.conns[c] = struct{}{}
+	return true
+}
+
+func (r *relay) accept() {
+	for {
+		in, err := r.listener.Accept()
+		if err != nil {
+			return
+		}
+		if !r.hold(in) {
+			return
+		}
+		r.wg.Go(func() {
+			defer in.Close()
+			r.wait()
+			target, _ := r.target.Load().(string)
+			out, err := net.Dial("tcp", target)
+			if err != nil || !r.hold(out) {
+				return
+			}
+			r.wg.Go(func() { r.pump(in, out) })
+			r.pump(out, in)
+		})
+	}
+}
+
+func (r *relay) pump(dst, src net.Conn) {
+	defer dst.Close()
+	defer src.Close()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := src.Read(buf)
+		if r.wait() && n > 0 {
+			if _, err := dst.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (r *relay) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.changed.Broadcast()
+	for c := range r.conns {
+		c.Close()
+	}
+	r.mu.Unlock()
+	r.listener.Close()
+	r.wg.Wait()
+}
