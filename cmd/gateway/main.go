@@ -1,0 +1,21 @@
+// Command gateway runs the east-west gateway of one network.
+package main
+
+import (
+	"os"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/gateway"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
+	"github.com/isthmus-mesh/isthmus/internal/process"
+)
+
+func main() {
+	os.Exit(process.Main(process.Spec[gateway.Config]{
+		Name: "gateway",
+		Load: gateway.LoadConfig,
+		Log:  func(c gateway.Config) logging.Config { return c.Log },
+		New:  func(c gateway.Config, log zerolog.Logger) (process.Runner, error) { return gateway.New(c, log) },
+	}, os.Args[1:], os.Stderr))
+}

@@ -1,0 +1,21 @@
+// Command nodeproxy runs the node proxy of one node.
+package main
+
+import (
+	"os"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/nodeproxy"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
+	"github.com/isthmus-mesh/isthmus/internal/process"
+)
+
+func main() {
+	os.Exit(process.Main(process.Spec[nodeproxy.Config]{
+		Name: "nodeproxy",
+		Load: nodeproxy.LoadConfig,
+		Log:  func(c nodeproxy.Config) logging.Config { return c.Log },
+		New:  func(c nodeproxy.Config, log zerolog.Logger) (process.Runner, error) { return nodeproxy.New(c, log) },
+	}, os.Args[1:], os.Stderr))
+}

@@ -1,0 +1,287 @@
+package gateway
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/balance"
+	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/internal/reprobe"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// hbonePort is where every pod's node proxy listens (hbone-wire 1.1).
+const hbonePort = 15008
+
+// facts answers what the witness beside an application last said.
+type facts interface {
+	Endpoint(network string, id mesh.EndpointID, port uint16) (federation.EndpointFact, time.Duration, bool)
+}
+
+// backends knows which pods of this network answer and chooses among them.
+// Safe for concurrent use.
+type backends struct {
+	network string
+	scope   string
+	facts   facts
+	log     zerolog.Logger
+	changed func(w *mesh.Workload) // a hop was ejected or readmitted
+	prober  *reprobe.Prober[mesh.EndpointID]
+	dial    func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
+
+	mu      sync.Mutex
+	hops    *health.Tracker[mesh.EndpointID]
+	edges   map[mesh.EndpointID]time.Time // when a hop last changed
+	sick    map[health.Key]struct{}       // as last reported; only to tell edges
+	open    map[mesh.EndpointID]int
+	draws   map[drawKey]*balance.Draws
+	scratch []balance.Candidate
+}
+
+type drawKey struct {
+	service string
+	port    uint16
+}
+
+func newBackends(network string, o Outlier, f facts, prober *reprobe.Prober[mesh.EndpointID],
+	dial func(context.Context, netip.AddrPort) (net.Conn, error), log zerolog.Logger, changed func(*mesh.Workload)) *backends {
+	cfg := o.Config
+	if o.Scope == ScopeNone {
+		cfg.Mode = health.ModeOff
+	}
+	return &backends{
+		network: network, scope: o.Scope, facts: f, log: log, changed: changed, prober: prober, dial: dial,
+		hops:  health.NewTracker[mesh.EndpointID](cfg, rand.Float64),
+		edges: map[mesh.EndpointID]time.Time{},
+		sick:  map[health.Key]struct{}{},
+		open:  map[mesh.EndpointID]int{},
+		draws: map[drawKey]*balance.Draws{},
+	}
+}
+
+// wish is what a client asked of the choice.
+type wish struct {
+	avoid []uint64        // advisory
+	pin   mesh.EndpointID // this one or none; zero is no pin
+	tried []mesh.EndpointID
+}
+
+// lease is one pod that was chosen, until release.
+type lease struct {
+	workload *mesh.Workload
+	attempt  health.Attempt
+	dazed    bool
+}
+
+// choose picks a pod of x for one connection. ok is false when every member is
+// drained, not ready, or was tried already.
+func (b *backends) choose(x route.Exported, w wish, now time.Time) (lease, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.scratch = b.scratch[:0]
+	for _, m := range x.Members {
+		b.scratch = append(b.scratch, b.candidate(m, x.Port.Target, w, now))
+	}
+	d := b.draws[drawKey{x.Service.Hostname, x.Port.Service}]
+	if d == nil {
+		d = balance.NewDraws(rand.Uint64())
+		b.draws[drawKey{x.Service.Hostname, x.Port.Service}] = d
+	}
+	u, v := d.Next()
+	i, dazed, ok := balance.Pick(b.scratch, u, v)
+	if !ok {
+		return lease{}, false
+	}
+	id := x.Members[i].Endpoint
+	b.open[id]++
+	return lease{workload: x.Members[i], attempt: b.hops.Begin(id, now), dazed: dazed}, true
+}
+
+func (b *backends) candidate(m *mesh.Workload, target uint16, w wish, now time.Time) balance.Candidate {
+	id := m.Endpoint
+	return balance.Candidate{
+		Weight: float64(m.Capacity) * b.hops.Weight(id, now),
+		Load:   float64(b.open[id]),
+		Usable: b.hops.Usable(id, now) && !b.reportedSick(id, target),
+		Drained: m.State != mesh.Ready || slices.Contains(w.tried, id) ||
+			w.pin != 0 && w.pin != id,
+		Avoid: slices.Contains(w.avoid, uint64(id)),
+	}
+}
+
+func (b *backends) reportedSick(id mesh.EndpointID, target uint16) bool {
+	if b.scope == ScopeNone {
+		return false
+	}
+	f, _, ok := b.facts.Endpoint(b.network, id, target)
+	return ok && f.State != federation.Healthy
+}
+
+// release gives the lease back with what became of the hop.
+func (b *backends) release(l lease, o health.Outcome, reason string, now time.Time) {
+	b.mu.Lock()
+	id := l.workload.Endpoint
+	if b.open[id]--; b.open[id] <= 0 {
+		delete(b.open, id)
+	}
+	b.mu.Unlock()
+	b.observe(l, o, reason, now)
+}
+
+// connected records that the pod's address answered, while the lease goes on.
+func (b *backends) connected(l lease, now time.Time) { b.observe(l, health.Success, "", now) }
+
+func (b *backends) observe(l lease, o health.Outcome, reason string, now time.Time) {
+	b.mu.Lock()
+	edge := b.hops.End(l.workload.Endpoint, l.attempt, o, now)
+	b.mu.Unlock()
+	b.publish(l.workload, edge, reason)
+	if o == health.Failure && b.scope != ScopeNone {
+		b.reprobe(l.workload)
+	}
+}
+
+// reprobe asks the pod's address itself, at once and until it answers, so that
+// the next failure is nobody's connection. Failures of others on the same node
+// are found the same way, by their own first failure.
+func (b *backends) reprobe(w *mesh.Workload) {
+	addr := netip.AddrPortFrom(w.Addresses[0], hbonePort)
+	ask := func(ctx context.Context) error {
+		c, err := b.dial(ctx, addr)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
+	b.prober.Watch(w.Endpoint, ask, func(err error) bool {
+		now := time.Now()
+		b.mu.Lock()
+		var edge health.Edge
+		if err == nil {
+			edge = b.hops.Readmit(w.Endpoint, now)
+		} else {
+			edge = b.hops.End(w.Endpoint, b.hops.Begin(w.Endpoint, now), health.Failure, now)
+		}
+		b.mu.Unlock()
+		b.publish(w, edge, "unreachable")
+		return err == nil
+	})
+}
+
+func (b *backends) publish(w *mesh.Workload, e health.Edge, reason string) {
+	if e == health.NoEdge {
+		return
+	}
+	b.mu.Lock()
+	b.edges[w.Endpoint] = time.Now()
+	b.mu.Unlock()
+	edge := "ejected"
+	if e == health.EdgeReadmitted {
+		edge, reason = "readmitted", "answers"
+	}
+	b.log.Info().Str("edge", edge).Str("scope", "hop").Str("network", w.Network).Uint16("port", hbonePort).
+		Stringer("endpoint", w.Endpoint).Str("workload", w.UID).Str("reason", reason).Str("source", "own").Msg("outlier changed")
+	b.changed(w)
+}
+
+// reported takes note of what a witness says and tells whether that is an edge.
+func (b *backends) reported(k health.Key, healthy bool) (edge bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, was := b.sick[k]
+	if healthy {
+		delete(b.sick, k)
+	} else {
+		b.sick[k] = struct{}{}
+	}
+	return was == healthy
+}
+
+// podHealth implements the function type of that name.
+func (b *backends) podHealth(w *mesh.Workload, target uint16, now time.Time) (usable bool, seen time.Time) {
+	b.mu.Lock()
+	usable, seen = b.hops.Usable(w.Endpoint, now), b.edges[w.Endpoint]
+	b.mu.Unlock()
+	if b.scope == ScopeNone {
+		return usable, seen
+	}
+	if f, age, ok := b.facts.Endpoint(b.network, w.Endpoint, target); ok {
+		usable = usable && f.State == federation.Healthy
+		if at := now.Add(-age); at.After(seen) {
+			seen = at
+		}
+	}
+	return usable, seen
+}
+
+// left is called when a node's health stream ended: its pods are asked at once,
+// so that a dead node is found before users find it.
+func (b *backends) left(s *mesh.Snapshot, node string) {
+	for _, w := range s.Workloads() {
+		if w.Network == b.network && w.Node == node && w.State == mesh.Ready && b.scope != ScopeNone {
+			b.reprobe(w)
+		}
+	}
+}
+
+// forget drops what is known of pods that discovery no longer lists.
+func (b *backends) forget(keep func(mesh.EndpointID) bool, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hops.Prune(now, keep)
+	maps.DeleteFunc(b.sick, func(k health.Key, _ struct{}) bool { return !keep(k.Endpoint) })
+	maps.DeleteFunc(b.edges, func(id mesh.EndpointID, _ time.Time) bool { return !keep(id) })
+}
+
+// belief is one line of the admin dump.
+type belief struct {
+	Endpoint  string    `json:"endpoint"`
+	Workload  string    `json:"workload"`
+	State     string    `json:"state"`
+	Hop       string    `json:"hop"`
+	HopHealth float64   `json:"hopHealth"`
+	Until     time.Time `json:"hopEjectedUntil,omitzero"`
+	Open      int       `json:"open"`
+	// Ports maps each target port of the pod's services to what the witness says.
+	Ports map[string]string `json:"ports"`
+}
+
+func (b *backends) dump(s *mesh.Snapshot, now time.Time) []belief {
+	out := []belief{}
+	for _, w := range s.Workloads() {
+		if w.Network != b.network {
+			continue
+		}
+		b.mu.Lock()
+		st, open := b.hops.State(w.Endpoint, now), b.open[w.Endpoint]
+		b.mu.Unlock()
+		line := belief{Endpoint: w.Endpoint.String(), Workload: w.UID, State: w.State.String(), Hop: st.Phase.String(),
+			HopHealth: st.Health, Until: st.Until, Open: open, Ports: map[string]string{}}
+		for _, svc := range s.ServicesOf(w.UID) {
+			for _, p := range svc.Ports {
+				line.Ports[strconv.Itoa(int(p.Target))] = b.portState(w, p.Target)
+			}
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+func (b *backends) portState(w *mesh.Workload, target uint16) string {
+	f, _, ok := b.facts.Endpoint(b.network, w.Endpoint, target)
+	if !ok {
+		return "unknown"
+	}
+	return f.State.String()
+}

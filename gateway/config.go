@@ -1,0 +1,124 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+)
+
+// Config is the YAML of one gateway process.
+type Config struct {
+	Name               string         `yaml:"name" doc:"name of this gateway in the discovery file" env:"ISTHMUS_GATEWAY_NAME"`
+	Network            string         `yaml:"network" doc:"network this gateway serves" env:"NETWORK"`
+	Listen             netip.AddrPort `yaml:"listen" doc:"address and port to listen on; the gateway's address in discovery when left out" env:"ISTHMUS_LISTEN"`
+	TrustDomain        string         `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process and of its node proxies" env:"TRUST_DOMAIN"`
+	NodeServiceAccount string         `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as; nobody else may report health" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
+
+	Discovery        Discovery       `yaml:"discovery"`
+	Identity         identity.Config `yaml:"identity"`
+	OutlierDetection Outlier         `yaml:"outlierDetection"`
+	Federation       Federation      `yaml:"federation"`
+	Timeouts         Timeouts        `yaml:"timeouts"`
+	Admin            admin.Config    `yaml:"admin"`
+	Log              logging.Config  `yaml:"log"`
+}
+
+// Discovery says where the mesh is described.
+type Discovery struct {
+	File string `yaml:"file" doc:"path of the YAML file that describes the mesh; reloaded when it changes" env:"LOCAL_XDS_PATH"`
+}
+
+// Outlier is the health arithmetic of hops (gateway to pod address).
+type Outlier struct {
+	Scope         string `yaml:"scope" default:"endpoint" doc:"endpoint: leave out what does not answer and what node proxies report; none: choose among all ready pods" env:"ISTHMUS_OUTLIER_SCOPE"`
+	health.Config `yaml:",inline"`
+}
+
+// Federation is this gateway's part in gossip.
+type Federation struct {
+	Health    bool           `yaml:"health" default:"true" doc:"hear node proxies and gossip health with other gateways" env:"ISTHMUS_FEDERATION_HEALTH"`
+	Advertise netip.AddrPort `yaml:"advertise" doc:"address other gateways reach this one at for gossip; the one in discovery when left out" env:"ISTHMUS_FEDERATION_ADVERTISE"`
+}
+
+// Timeouts bound everything that could wait for ever.
+type Timeouts struct {
+	Handshake time.Duration `yaml:"handshake" default:"5s" doc:"longest TLS handshake of an incoming connection"`
+	Dial      time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a pod address; then the next pod is tried"`
+	Silence   time.Duration `yaml:"silence" default:"5s" doc:"a pod address that took bytes and sent none back for this long has failed as a hop"`
+	Drain     time.Duration `yaml:"drain" default:"10s" doc:"how long open connections may go on after the process was told to stop"`
+}
+
+// DefaultConfig returns what a key that is left out means.
+func DefaultConfig() Config {
+	return Config{
+		TrustDomain:        "cluster.local",
+		NodeServiceAccount: "isthmus-system/nodeproxy",
+		OutlierDetection:   Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
+		Federation:         Federation{Health: true},
+		Timeouts:           Timeouts{Handshake: 5 * time.Second, Dial: 2 * time.Second, Silence: 5 * time.Second, Drain: 10 * time.Second},
+		Admin:              admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
+		Log:                logging.Config{Level: "info", Format: "auto"},
+	}
+}
+
+// Scopes of outlier detection.
+const (
+	ScopeEndpoint = "endpoint"
+	ScopeNone     = "none"
+)
+
+// LoadConfig reads the file at path over the defaults and the environment over
+// both, and validates the result.
+func LoadConfig(path string) (Config, []string, error) {
+	c := DefaultConfig()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return c, nil, fmt.Errorf("read configuration: %w", err)
+	}
+	if err := strictyaml.Decode(path, data, &c); err != nil {
+		return c, nil, err
+	}
+	if err := strictyaml.ApplyEnv(&c, os.LookupEnv); err != nil {
+		return c, nil, err
+	}
+	warnings, err := c.Validate()
+	if err != nil {
+		return c, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, warnings, nil
+}
+
+// Validate names each field that cannot be, its value and the remedy.
+func (c Config) Validate() (warnings []string, err error) {
+	var errs []error
+	need := func(field, value, remedy string) {
+		if value == "" {
+			errs = append(errs, fmt.Errorf("%s: is empty: %s", field, remedy))
+		}
+	}
+	need("name", c.Name, "give the gateway's name in the discovery file")
+	need("network", c.Network, "give the network that this gateway serves")
+	need("discovery.file", c.Discovery.File, "give the path of the discovery file")
+	if s := c.OutlierDetection.Scope; s != ScopeEndpoint && s != ScopeNone {
+		errs = append(errs, fmt.Errorf("outlierDetection.scope: %q is unknown: use %s or %s", s, ScopeEndpoint, ScopeNone))
+	}
+	for field, d := range map[string]time.Duration{"handshake": c.Timeouts.Handshake, "dial": c.Timeouts.Dial, "silence": c.Timeouts.Silence, "drain": c.Timeouts.Drain} {
+		if d <= 0 {
+			errs = append(errs, fmt.Errorf("timeouts.%s: %v: must be positive, for example 5s", field, d))
+		}
+	}
+	warnings, herr := c.OutlierDetection.Config.Validate()
+	if herr != nil {
+		errs = append(errs, fmt.Errorf("outlierDetection.%w", herr))
+	}
+	errs = append(errs, c.Admin.Validate())
+	return warnings, errors.Join(errs...)
+}

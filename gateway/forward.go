@@ -1,0 +1,184 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// maxHops is how many pods are tried before a client hears 503. Stock clients
+// never retry, so what can be repaired before the 200 is repaired here.
+const maxHops = 3
+
+// visit is one outer stream, from CONNECT to its access-log line.
+type visit struct {
+	in       *hbone.Incoming
+	begun    time.Time
+	exported route.Exported
+	lease    lease
+	hops     int
+	relayed  hbone.RelayResult
+	connect  time.Duration
+	refused  hbone.Reason
+	err      error
+}
+
+// forward serves one outer CONNECT: authority to exported service, service to
+// pod, bytes both ways.
+func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming) {
+	v := &visit{in: in, begun: time.Now()}
+	g.metrics.opened.Inc()
+	defer g.finish(v)
+	var err error
+	if v.exported, err = route.Export(g.store.Current(), g.cfg.Network, in.Authority); err != nil {
+		status, reason := exportAnswer(err)
+		v.refuse(status, reason, err)
+		return
+	}
+	conn, ok := g.connect(ctx, v)
+	if !ok {
+		return
+	}
+	defer conn.Close()
+	stream, err := in.Accept(hbone.Header{hbone.HeaderEndpoint: v.lease.workload.Endpoint.String()})
+	if err != nil {
+		v.err = err
+		g.backends.release(v.lease, health.Neutral, "", time.Now())
+		return
+	}
+	v.connect = time.Since(v.begun)
+	v.relayed = hbone.Relay(ctx, stream, conn)
+	v.err = v.relayed.Err
+	g.backends.release(v.lease, g.judge(v), "silence", time.Now())
+}
+
+// connect dials pods until one answers at its address or the tries are used up.
+func (g *Gateway) connect(ctx context.Context, v *visit) (net.Conn, bool) {
+	w := wish{avoid: hbone.ParseAvoid(v.in.Header.Get(hbone.HeaderAvoid))}
+	w.pin = mesh.EndpointID(hbone.ParseEndpoint(v.in.Header.Get(hbone.HeaderPin)))
+	for v.hops < maxHops {
+		l, ok := g.backends.choose(v.exported, w, time.Now())
+		if !ok {
+			break
+		}
+		v.hops++
+		v.lease = l
+		if l.dazed {
+			g.metrics.dazed.Inc()
+		}
+		conn, err := g.dialPod(ctx, netip.AddrPortFrom(l.workload.Addresses[0], hbonePort))
+		if err == nil {
+			g.backends.connected(l, time.Now())
+			return conn, true
+		}
+		v.err = err
+		outcome := health.Failure
+		if ctx.Err() != nil {
+			outcome = health.Neutral // the client left
+		}
+		g.backends.release(l, outcome, string(hbone.ReasonUnreachable), time.Now())
+		if ctx.Err() != nil {
+			return nil, false
+		}
+		w.tried = append(w.tried, l.workload.Endpoint)
+	}
+	switch {
+	case v.hops > 0:
+		v.refuse(503, hbone.ReasonUnreachable, v.err)
+	case w.pin != 0:
+		v.refuse(503, hbone.ReasonPinnedGone, errors.New("the pinned endpoint is not usable"))
+	default:
+		v.refuse(503, hbone.ReasonNoEndpoint, errors.New("the service has no ready endpoint on this network"))
+	}
+	return nil, false
+}
+
+func (g *Gateway) dialPod(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+	d := net.Dialer{Timeout: g.cfg.Timeouts.Dial}
+	return d.DialContext(ctx, "tcp", addr.String())
+}
+
+// judge says what a relayed connection tells about the hop. A pod address that
+// took the client's hello and never sent a byte back for so long has failed,
+// whatever it accepted; everything else is the inner tunnel's business.
+func (g *Gateway) judge(v *visit) health.Outcome {
+	r := v.relayed
+	silent := r.ToConn > 0 && r.ToStream == 0
+	if silent && (time.Since(v.begun) >= g.cfg.Timeouts.Silence || errors.Is(r.Err, syscall.ECONNRESET)) {
+		return health.Failure
+	}
+	return health.Neutral // the connect was counted already
+}
+
+func (v *visit) refuse(status int, reason hbone.Reason, err error) {
+	v.refused, v.err = reason, err
+	h := hbone.Header{hbone.HeaderReason: string(reason)}
+	if v.lease.workload != nil {
+		h[hbone.HeaderEndpoint] = v.lease.workload.Endpoint.String()
+	}
+	v.in.Refuse(status, h)
+}
+
+// finish counts the visit and writes its one line.
+func (g *Gateway) finish(v *visit) {
+	result := "ok"
+	if v.refused != "" {
+		result = string(v.refused)
+	} else if v.connect == 0 {
+		result = "cancelled"
+	}
+	g.metrics.closed.WithLabelValues(result).Inc()
+	g.metrics.received.Add(float64(v.relayed.ToConn))
+	g.metrics.sent.Add(float64(v.relayed.ToStream))
+	e := g.log.Info()
+	if !e.Enabled() {
+		return
+	}
+	service, port := v.in.Authority, uint16(0)
+	if v.exported.Service != nil {
+		service, port = v.exported.Service.Hostname, v.exported.Port.Service
+	}
+	e.Str("direction", "forward").Str("service", strings.ToLower(service)).Uint16("port", port).Str("network", g.cfg.Network)
+	if w := v.lease.workload; w != nil {
+		e.Stringer("endpoint", w.Endpoint).Str("workload", w.UID)
+	}
+	trace, _, _ := hbone.ParseTraceparent(v.in.Header.Get(hbone.HeaderTraceparent))
+	e.Stringer("peer", v.in.Session.Peer().ID).Int("attempts", v.hops).Str("result", result).Time("started", v.begun).
+		Func(func(e *zerolog.Event) {
+			if trace != "" {
+				e.Str("trace", trace)
+			}
+		}).
+		Float64("connect_ms", ms(v.connect)).Float64("duration_ms", ms(time.Since(v.begun))).
+		Int64("bytes_sent", v.relayed.ToStream).Int64("bytes_received", v.relayed.ToConn).AnErr("error", v.err).Msg("connection")
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// exportAnswer maps why an authority leads nowhere to what the client hears.
+func exportAnswer(err error) (status int, reason hbone.Reason) {
+	var re *route.Error
+	if !errors.As(err, &re) {
+		return 503, hbone.ReasonNoEndpoint
+	}
+	switch re.Kind {
+	case route.UnknownService, route.UnknownPort:
+		return 404, hbone.ReasonUnknownService
+	case route.NotExported:
+		return 403, hbone.ReasonNotExported
+	case route.BadAuthority:
+		return 400, hbone.ReasonBadAuthority
+	}
+	return 503, hbone.ReasonNoEndpoint
+}

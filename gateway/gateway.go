@@ -1,0 +1,241 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/discovery/file"
+	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/reprobe"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// Gateway is one process's gateway. Build it with New, then Run it once.
+type Gateway struct {
+	cfg      Config
+	log      zerolog.Logger
+	store    *discovery.Store
+	watcher  *file.Watcher
+	ids      *identity.Manager
+	self     *mesh.Gateway // as discovery described it at start
+	ledger   *peer.Ledger
+	fed      *peer.Federation   // nil when federation.health is off
+	nodes    *peer.HealthServer // nil when federation.health is off
+	backends *backends
+	summary  *summaries
+	metrics  *Metrics
+	registry *prometheus.Registry
+	listener net.Listener
+	admin    net.Listener
+
+	background context.Context // what outlives the listeners during drain
+	stop       context.CancelFunc
+	draining   atomic.Bool
+	settled    atomic.Bool
+	conns      sync.WaitGroup
+
+	mu       sync.Mutex
+	sessions map[*hbone.Session]struct{}
+}
+
+// reprobes of pod addresses: local dials, so they may be frequent.
+var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * time.Millisecond, Timeout: time.Second}
+
+// New reads discovery, opens the identity source and binds both listeners, so
+// that whatever cannot work is an error here.
+func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
+	g := &Gateway{cfg: cfg, log: log, store: &discovery.Store{}, registry: prometheus.NewRegistry(), sessions: map[*hbone.Session]struct{}{}}
+	g.background, g.stop = context.WithCancel(context.Background())
+	g.metrics = NewMetrics(g.registry)
+	var err error
+	if g.watcher, err = file.Open(cfg.Discovery.File, g.store); err != nil {
+		return nil, err
+	}
+	g.watcher.Log = log
+	if g.self, err = g.find(); err != nil {
+		return nil, err
+	}
+	if !cfg.Listen.IsValid() {
+		g.cfg.Listen = g.self.Address
+	}
+	if g.ids, err = cfg.Identity.Open(log); err != nil {
+		return nil, err
+	}
+	g.registry.MustRegister(identity.NewMetrics(g.ids))
+	g.ledger = peer.NewLedger(federation.DefaultTTL)
+	g.backends = newBackends(cfg.Network, cfg.OutlierDetection, g.ledger,
+		reprobe.New[mesh.EndpointID](g.background, hopSchedule), g.dialPod, log, func(w *mesh.Workload) { g.summary.touched(w, time.Now()) })
+	g.summary = &summaries{network: cfg.Network, store: g.store, pods: g.backends.podHealth, draining: g.draining.Load,
+		publish: g.publish, last: map[summaryKey]federation.Record{}}
+	if cfg.Federation.Health {
+		if err := g.federate(); err != nil {
+			return nil, err
+		}
+	}
+	if g.listener, err = net.Listen("tcp", g.cfg.Listen.String()); err != nil {
+		return nil, fmt.Errorf("listen: %w: is another gateway running on that address?", err)
+	}
+	if g.admin, err = admin.Listen(cfg.Admin); err != nil {
+		g.listener.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// find returns what discovery says about this gateway.
+func (g *Gateway) find() (*mesh.Gateway, error) {
+	for _, x := range g.store.Current().Gateways(g.cfg.Network) {
+		if x.Name == g.cfg.Name {
+			return x, nil
+		}
+	}
+	return nil, fmt.Errorf("name: %s lists no gateway %q on network %q: add it there or correct name and network", g.cfg.Discovery.File, g.cfg.Name, g.cfg.Network)
+}
+
+// Run serves until ctx ends, then drains for at most timeouts.drain. It
+// returns the first error that ended it early.
+func (g *Gateway) Run(ctx context.Context) error {
+	server := &admin.Server{Pending: g.pending, State: g.dump, Registry: g.registry}
+	background, bctx := errgroup.WithContext(g.background)
+	background.Go(func() error { g.watcher.Run(bctx); return nil })
+	background.Go(func() error { return g.ids.Run(bctx) })
+	background.Go(func() error { g.follow(bctx); return nil })
+	background.Go(func() error { return server.Run(bctx, g.admin) })
+	if g.fed != nil {
+		background.Go(func() error { return g.fed.Run(bctx) })
+	}
+	front, fctx := errgroup.WithContext(ctx)
+	front.Go(func() error { return g.accept(fctx) })
+	front.Go(func() error { g.settle(fctx); return nil })
+	select {
+	case <-fctx.Done(): // told to stop, or the listener failed
+	case <-bctx.Done(): // a part failed; Wait below says which
+	}
+	g.listener.Close()
+	g.drain()
+	g.stop()
+	err := errors.Join(front.Wait(), background.Wait())
+	g.conns.Wait()
+	g.backends.prober.Wait()
+	if ctx.Err() != nil {
+		err = nil
+	}
+	g.log.Info().Msg("stopped")
+	return err
+}
+
+// settleLimit is how long a new gateway waits for its nodes to report and for
+// a first word from other gateways before it speaks and calls itself ready.
+const settleLimit = 3 * time.Second
+
+// settle waits, bounded, until this gateway knows what its siblings know.
+func (g *Gateway) settle(ctx context.Context) {
+	if g.fed != nil {
+		limit := time.NewTimer(settleLimit)
+		defer limit.Stop()
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for synced := g.fed.Synced(); synced != nil || !g.allAttached(); {
+			select {
+			case <-ctx.Done():
+				return
+			case <-synced:
+				synced = nil
+			case <-tick.C:
+			case <-limit.C:
+				g.log.Warn().Strs("nodes", g.nodes.Nodes()).Strs("members", g.fed.Members()).Msg("starting without a word from every node and gateway")
+				g.begin()
+				return
+			}
+		}
+	}
+	g.begin()
+}
+
+func (g *Gateway) begin() {
+	g.summary.start(time.Now())
+	g.settled.Store(true)
+	g.log.Info().Str("listen", g.cfg.Listen.String()).Str("network", g.cfg.Network).Msg("ready")
+}
+
+// allAttached reports whether every node with ready pods of this network has
+// its health stream open.
+func (g *Gateway) allAttached() bool {
+	attached := map[string]bool{}
+	for _, n := range g.nodes.Nodes() {
+		attached[n] = true
+	}
+	for _, w := range g.store.Current().Workloads() {
+		if w.Network == g.cfg.Network && w.State == mesh.Ready && w.Node != "" && !attached[w.Node] {
+			return false
+		}
+	}
+	return true
+}
+
+// follow reacts to new snapshots.
+func (g *Gateway) follow(ctx context.Context) {
+	changes, cancel := g.store.Subscribe()
+	defer cancel()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changes:
+			now := time.Now()
+			snap := g.store.Current()
+			g.backends.forget(func(id mesh.EndpointID) bool { return snap.WorkloadByEndpoint(id) != nil }, now)
+			g.summary.revised(now)
+		}
+	}
+}
+
+func (g *Gateway) pending() []string {
+	switch {
+	case g.draining.Load():
+		return []string{"draining"}
+	case !g.settled.Load():
+		return []string{"federation"}
+	}
+	return nil
+}
+
+// state is the admin dump: what decisions are made from.
+type state struct {
+	Name     string      `json:"name"`
+	Network  string      `json:"network"`
+	Revision uint64      `json:"revision"`
+	Draining bool        `json:"draining"`
+	Pods     []belief    `json:"pods"`
+	Nodes    []string    `json:"nodes"`
+	Members  []string    `json:"members"`
+	Records  []peer.View `json:"records"`
+	Sessions int         `json:"sessions"`
+}
+
+func (g *Gateway) dump() any {
+	snap := g.store.Current()
+	s := state{Name: g.cfg.Name, Network: g.cfg.Network, Revision: snap.Revision, Draining: g.draining.Load(),
+		Pods: g.backends.dump(snap, time.Now()), Records: g.ledger.Snapshot(), Nodes: []string{}, Members: []string{}}
+	if g.fed != nil {
+		s.Nodes, s.Members = g.nodes.Nodes(), g.fed.Members()
+	}
+	g.mu.Lock()
+	s.Sessions = len(g.sessions)
+	g.mu.Unlock()
+	return s
+}

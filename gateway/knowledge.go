@@ -1,0 +1,107 @@
+package gateway
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// federate builds this gateway's two ways of hearing and telling.
+func (g *Gateway) federate() error {
+	node, err := spiffeid.FromString("spiffe://" + g.cfg.TrustDomain + nodePath(g.cfg.NodeServiceAccount))
+	if err != nil {
+		return fmt.Errorf("nodeServiceAccount: %q in trust domain %q: %w: write it as namespace/name", g.cfg.NodeServiceAccount, g.cfg.TrustDomain, err)
+	}
+	advertise := g.cfg.Federation.Advertise
+	if !advertise.IsValid() {
+		advertise = g.self.Federation
+	}
+	metrics := peer.NewMetrics(g.registry)
+	g.nodes = peer.NewHealthServer(peer.HealthServerConfig{
+		Name: g.cfg.Name, Network: g.cfg.Network, Ledger: g.ledger, Log: g.log, Metrics: metrics,
+		Authorize: func(id spiffeid.ID, name string) error {
+			if id != node {
+				return fmt.Errorf("identity %s may not report health: want %s", id, node)
+			}
+			return nil
+		},
+		OnNode: func(node string, id mesh.EndpointID) bool {
+			w := g.store.Current().WorkloadByEndpoint(id)
+			return w != nil && w.Network == g.cfg.Network && w.Node == node
+		},
+		OnReport: g.heard,
+		OnDetach: func(name string) { g.backends.left(g.store.Current(), name) },
+	})
+	g.fed, err = peer.NewFederation(peer.FederationConfig{
+		Name: g.cfg.Name, Network: g.cfg.Network, Self: g.self.Identity, Incarnation: uint64(time.Now().UnixNano()),
+		Identity: g.ids, Peers: g.peers, Advertise: advertise, Ledger: g.ledger, Log: g.log, Metrics: metrics,
+	})
+	return err
+}
+
+// peers lists every other gateway of every network.
+func (g *Gateway) peers() []*mesh.Gateway {
+	snap := g.store.Current()
+	var out []*mesh.Gateway
+	for _, n := range snap.GatewayNetworks() {
+		for _, x := range snap.Gateways(n) {
+			if n != g.cfg.Network || x.Name != g.cfg.Name {
+				out = append(out, x)
+			}
+		}
+	}
+	return out
+}
+
+func (g *Gateway) publish(r ...federation.Record) {
+	if g.fed != nil {
+		g.fed.Publish(r...)
+	}
+}
+
+// heard takes in what a node proxy of this network newly reports about its own
+// pods; the ledger has it already.
+func (g *Gateway) heard(_ string, records []federation.Record) {
+	snap := g.store.Current()
+	for _, r := range records {
+		w := snap.WorkloadByEndpoint(r.Endpoint.Endpoint)
+		if w == nil {
+			continue // gone since it was checked
+		}
+		if g.backends.reported(health.Key{Endpoint: r.Endpoint.Endpoint, Port: r.Endpoint.Port}, r.Endpoint.State == federation.Healthy) {
+			g.edge(w, *r.Endpoint)
+		}
+		g.summary.touched(w, time.Now())
+	}
+}
+
+func (g *Gateway) edge(w *mesh.Workload, f federation.EndpointFact) {
+	edge := "ejected"
+	if f.State == federation.Healthy {
+		edge = "readmitted"
+	}
+	g.metrics.edges.WithLabelValues("endpoint", edge).Inc()
+	e := g.log.Info().Str("edge", edge).Str("scope", "endpoint").Str("network", w.Network).Uint16("port", f.Port).
+		Stringer("endpoint", f.Endpoint).Str("workload", w.UID).Str("reason", f.Reason).Str("source", "report")
+	if svcs := g.store.Current().ServicesOf(w.UID); len(svcs) > 0 {
+		e = e.Str("service", svcs[0].Hostname)
+	}
+	e.Msg("outlier changed")
+}
+
+func nodePath(serviceAccount string) string {
+	var ns, sa string
+	for i := range len(serviceAccount) {
+		if serviceAccount[i] == '/' {
+			ns, sa = serviceAccount[:i], serviceAccount[i+1:]
+			break
+		}
+	}
+	return "/ns/" + ns + "/sa/" + sa
+}

@@ -1,0 +1,133 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/hbone"
+)
+
+// maxHandshakes bounds the connections that have not yet proved who they are.
+const maxHandshakes = 1024
+
+// accept takes connections until ctx ends and hands each to its protocol.
+func (g *Gateway) accept(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { g.listener.Close() })
+	defer stop()
+	slots := make(chan struct{}, maxHandshakes)
+	protocols := []string{"h2"}
+	if g.fed != nil {
+		protocols = append(protocols, peer.ALPNFederation, peer.ALPNHealth)
+	}
+	tlsConfig := g.ids.ServerTLS(g.self.Identity, nil, protocols...)
+	for {
+		conn, err := g.listener.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			if errors.Is(err, net.ErrClosed) {
+				return err
+			}
+			g.log.Warn().Err(err).Msg("accept failed") // out of descriptors: let some close
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Millisecond):
+			}
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			g.metrics.refused.WithLabelValues("overload").Inc()
+			conn.Close()
+			continue
+		}
+		g.conns.Go(func() {
+			hctx, cancel := context.WithTimeout(g.background, g.cfg.Timeouts.Handshake)
+			t, err := hbone.ServerTLS(hctx, conn, tlsConfig)
+			cancel()
+			<-slots
+			if err != nil {
+				g.metrics.refused.WithLabelValues("handshake").Inc()
+				g.log.Debug().Stringer("from", conn.RemoteAddr()).Err(err).Msg("handshake failed")
+				return
+			}
+			g.serve(t)
+		})
+	}
+}
+
+// serve runs the protocol that the peer asked for until it ends.
+func (g *Gateway) serve(t *hbone.TLSTransport) {
+	id := t.Peer().ID
+	switch t.Protocol() {
+	case peer.ALPNFederation:
+		if !g.isGateway(id) {
+			g.metrics.refused.WithLabelValues("not_gateway").Inc()
+			g.log.Warn().Stringer("peer", id).Msg("refused federation with an identity that is no gateway in discovery")
+			t.Close()
+			return
+		}
+		g.fed.Accept(t.NetConn(), id)
+	case peer.ALPNHealth:
+		g.nodes.Accept(g.background, t.NetConn(), id)
+	default:
+		g.serveTunnels(t)
+	}
+}
+
+func (g *Gateway) serveTunnels(t *hbone.TLSTransport) {
+	cfg := hbone.DefaultConfig()
+	cfg.MaxStreams = 1000
+	s := hbone.NewServer(t, cfg, g.forward)
+	g.mu.Lock()
+	g.sessions[s] = struct{}{}
+	g.mu.Unlock()
+	if g.draining.Load() {
+		g.conns.Go(func() { s.Drain(g.background) })
+	}
+	err := s.Serve(g.background)
+	g.mu.Lock()
+	delete(g.sessions, s)
+	g.mu.Unlock()
+	g.log.Debug().Stringer("peer", t.Peer().ID).AnErr("cause", err).Msg("outer session ended")
+}
+
+func (g *Gateway) isGateway(id spiffeid.ID) bool {
+	snap := g.store.Current()
+	for _, n := range snap.GatewayNetworks() {
+		for _, x := range snap.Gateways(n) {
+			if x.Identity == id {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// drain tells everybody that this gateway goes, and waits for open streams.
+func (g *Gateway) drain() {
+	g.draining.Store(true)
+	g.log.Info().Msg("draining")
+	g.summary.revised(time.Now())
+	ctx, cancel := context.WithTimeout(g.background, g.cfg.Timeouts.Drain)
+	defer cancel()
+	g.mu.Lock()
+	open := make([]*hbone.Session, 0, len(g.sessions))
+	for s := range g.sessions {
+		open = append(open, s)
+	}
+	g.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, s := range open {
+		wg.Go(func() { s.Drain(ctx) })
+	}
+	wg.Wait()
+}

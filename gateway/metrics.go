@@ -1,0 +1,29 @@
+package gateway
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics of one gateway. Labels are closed sets.
+type Metrics struct {
+	opened   prometheus.Counter
+	closed   *prometheus.CounterVec
+	received prometheus.Counter
+	sent     prometheus.Counter
+	dazed    prometheus.Counter
+	edges    *prometheus.CounterVec
+	refused  *prometheus.CounterVec
+}
+
+// NewMetrics registers the gateway's metrics.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		opened:   prometheus.NewCounter(prometheus.CounterOpts{Name: "istio_tcp_connections_opened_total", Help: "Outer streams that were opened."}),
+		closed:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "istio_tcp_connections_closed_total", Help: "Outer streams that ended, by result (ok or an isthmus-reason)."}, []string{"result"}),
+		received: prometheus.NewCounter(prometheus.CounterOpts{Name: "istio_tcp_received_bytes_total", Help: "Bytes from clients to pods."}),
+		sent:     prometheus.NewCounter(prometheus.CounterOpts{Name: "istio_tcp_sent_bytes_total", Help: "Bytes from pods to clients."}),
+		dazed:    prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_dazed_picks_total", Help: "Choices made among pods none of which was healthy."}),
+		edges:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_outlier_edges_total", Help: "Ejections and readmissions, by scope (endpoint, hop) and edge."}, []string{"scope", "edge"}),
+		refused:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_peers_refused_total", Help: "Connections refused before any stream, by reason (handshake, not_gateway, overload)."}, []string{"reason"}),
+	}
+	r.MustRegister(m.opened, m.closed, m.received, m.sent, m.dazed, m.edges, m.refused)
+	return m
+}

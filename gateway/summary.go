@@ -1,0 +1,118 @@
+package gateway
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// summaries turns what this gateway knows of its own pods into the record that
+// other networks get: one per service and port. Safe for concurrent use.
+type summaries struct {
+	network  string
+	store    interface{ Current() *mesh.Snapshot }
+	pods     podHealth
+	draining func() bool
+	publish  func(...federation.Record)
+
+	mu      sync.Mutex
+	started bool
+	changed time.Time // when discovery or draining last changed; zero: never
+	last    map[summaryKey]federation.Record
+}
+
+// podHealth is what backends knows of one pod and target port: whether a
+// connection is expected to work, and when that was last seen to change (zero:
+// never).
+type podHealth func(w *mesh.Workload, target uint16, now time.Time) (usable bool, seen time.Time)
+
+type summaryKey struct {
+	service string
+	port    uint16
+}
+
+// start publishes everything for the first time. Until then nothing is said:
+// a gateway that has not yet heard its nodes would call every pod healthy.
+func (s *summaries) start(now time.Time) {
+	s.mu.Lock()
+	s.started = true
+	s.mu.Unlock()
+	s.update(s.store.Current().Services(), now)
+}
+
+// touched publishes the summaries of the services that the pod w is a member
+// of, if they say something new.
+func (s *summaries) touched(w *mesh.Workload, now time.Time) {
+	s.update(s.store.Current().ServicesOf(w.UID), now)
+}
+
+// revised publishes whatever a new snapshot, or the start of draining, changed.
+func (s *summaries) revised(now time.Time) {
+	s.mu.Lock()
+	s.changed = now
+	s.mu.Unlock()
+	s.update(s.store.Current().Services(), now)
+}
+
+func (s *summaries) update(services []*mesh.Service, now time.Time) {
+	snap := s.store.Current()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.started {
+		return
+	}
+	var out []federation.Record
+	for _, svc := range services {
+		for _, p := range svc.Ports {
+			key := summaryKey{svc.Hostname, p.Service}
+			prev, known := s.last[key]
+			if !known && len(snap.Members(svc, s.network)) == 0 {
+				continue // not a service of this network
+			}
+			r := s.record(snap, svc, p, now)
+			if known && federation.SameFact(prev, r) {
+				continue
+			}
+			s.last[key] = r
+			out = append(out, r)
+		}
+	}
+	if len(out) > 0 {
+		s.publish(out...)
+	}
+}
+
+// noEvidence is the age of a summary that rests on silence alone, so that any
+// real evidence of a sibling gateway is younger.
+const noEvidence = 24 * time.Hour
+
+func (s *summaries) record(snap *mesh.Snapshot, svc *mesh.Service, p mesh.Port, now time.Time) federation.Record {
+	f := federation.SummaryFact{Service: svc.Hostname, Port: p.Service, Draining: s.draining()}
+	seen := s.changed
+	for _, w := range snap.Members(svc, s.network) {
+		if w.State != mesh.Ready {
+			continue
+		}
+		f.Ready++
+		f.ReadyCapacity += w.Capacity
+		usable, at := s.pods(w, p.Target, now)
+		if usable {
+			f.Healthy++
+			f.HealthyCapacity += w.Capacity
+		} else {
+			f.Exceptions = append(f.Exceptions, w.Endpoint)
+		}
+		if at.After(seen) {
+			seen = at
+		}
+	}
+	slices.Sort(f.Exceptions)
+	age := noEvidence
+	if !seen.IsZero() {
+		age = max(0, now.Sub(seen))
+	}
+	return federation.Record{Network: s.network, Age: age, Summary: &f}
+}

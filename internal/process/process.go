@@ -1,0 +1,107 @@
+// Package process is what the mains of the data path share: the --config flag,
+// the logger, signals, and exit codes (2 usage or configuration, 3 could not
+// start, 1 failed while running).
+package process
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/internal/logging"
+)
+
+// Exit codes.
+const (
+	OK     = 0
+	Failed = 1
+	Usage  = 2
+	Start  = 3
+)
+
+// Runner is a process that was built and holds its sockets.
+type Runner interface {
+	Run(ctx context.Context) error
+}
+
+// Spec says how one kind of process is configured and built.
+type Spec[C any] struct {
+	Name string
+	// Load reads the file at path; warnings go to the log.
+	Load func(path string) (c C, warnings []string, err error)
+	// Log picks the logging part of the configuration.
+	Log func(C) logging.Config
+	// New binds sockets and reads what it needs; an error means exit 3.
+	New func(C, zerolog.Logger) (Runner, error)
+}
+
+// Main runs the process that s describes and returns its exit code.
+func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
+	flags := flag.NewFlagSet(s.Name, flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	path := flags.String("config", "", "path of the YAML configuration (required)")
+	version := flags.Bool("version", false, "print the version and exit")
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return OK
+	} else if err != nil {
+		return Usage
+	}
+	if *version {
+		fmt.Fprintln(stderr, s.Name, Version())
+		return OK
+	}
+	if *path == "" || flags.NArg() > 0 {
+		fmt.Fprintf(stderr, "%s: give one configuration file: %s --config FILE\n", s.Name, s.Name)
+		return Usage
+	}
+	cfg, warnings, err := s.Load(*path)
+	if err != nil {
+		fmt.Fprintf(stderr, "%s: %v\n", s.Name, err)
+		return Usage
+	}
+	log, sink, err := logging.New(s.Log(cfg), os.Stderr)
+	if err != nil {
+		fmt.Fprintf(stderr, "%s: %v\n", s.Name, err)
+		return Usage
+	}
+	defer sink.Close()
+	for _, w := range warnings {
+		log.Warn().Msg(w)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	r, err := s.New(cfg, log)
+	if err != nil {
+		log.Error().Err(err).Msg("cannot start")
+		return Start
+	}
+	if err := r.Run(ctx); err != nil {
+		log.Error().Err(err).Msg("failed")
+		return Failed
+	}
+	return OK
+}
+
+// Version is the module version or the commit that the binary was built from.
+func Version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && (v == "" || v == "(devel)") {
+			v = s.Value
+		}
+	}
+	return v + " " + info.GoVersion
+}

@@ -1,0 +1,82 @@
+package nodeproxy
+
+import (
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// access is what the one log line of a connection says, inbound or outbound.
+type access struct {
+	direction      string // inbound or outbound, as this node sees it
+	begun          time.Time
+	connect        time.Duration // until the far application had accepted; zero: never
+	authority      string        // what was asked for, if no service was found
+	service        string
+	port, target   uint16 // service port and target port
+	network        string
+	endpoint       mesh.EndpointID
+	workload       string
+	peer           spiffeid.ID
+	trace          string
+	attempts       int
+	sent, received int64  // bytes towards and from the mesh (outbound) or the peer (inbound)
+	result         string // ok, an isthmus-reason, or one of the failure reasons below
+	err            error
+}
+
+// refuse answers with a status and reason and remembers them.
+func (a *access) refuse(in *hbone.Incoming, status int, reason hbone.Reason, id mesh.EndpointID, err error) {
+	a.result, a.err = string(reason), err
+	h := hbone.Header{hbone.HeaderReason: string(reason)}
+	if id != 0 {
+		h[hbone.HeaderEndpoint] = id.String()
+	}
+	in.Refuse(status, h)
+}
+
+// finish counts the connection and writes its line.
+func (p *Proxy) finish(a *access) {
+	reporter := "source"
+	if a.direction == "inbound" {
+		reporter = "destination"
+	}
+	p.metrics.closed.WithLabelValues(reporter, a.result).Inc()
+	p.metrics.sent.WithLabelValues(reporter).Add(float64(a.sent))
+	p.metrics.received.WithLabelValues(reporter).Add(float64(a.received))
+	e := p.log.Info()
+	if !e.Enabled() {
+		return
+	}
+	service := a.service
+	if service == "" {
+		service = a.authority
+	}
+	e.Str("direction", a.direction).Str("service", service).Uint16("port", a.port)
+	if a.target != 0 {
+		e.Uint16("target", a.target)
+	}
+	if a.network != "" {
+		e.Str("network", a.network)
+	}
+	if a.endpoint != 0 {
+		e.Stringer("endpoint", a.endpoint)
+	}
+	if a.workload != "" {
+		e.Str("workload", a.workload)
+	}
+	if !a.peer.IsZero() {
+		e.Stringer("peer", a.peer)
+	}
+	if a.trace != "" {
+		e.Str("trace", a.trace)
+	}
+	e.Int("attempts", a.attempts).Str("result", a.result).Time("started", a.begun).
+		Float64("connect_ms", ms(a.connect)).Float64("duration_ms", ms(time.Since(a.begun))).
+		Int64("bytes_sent", a.sent).Int64("bytes_received", a.received).AnErr("error", a.err).Msg("connection")
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -1,0 +1,237 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// call is one connection of a local application, from accept to its access-log
+// line. Its own goroutine owns it.
+type call struct {
+	p       *Proxy
+	app     *net.TCPConn
+	who     caller
+	plan    route.Plan
+	pick    pick // where the open tunnel goes
+	tried   tried
+	access  access
+	granted func()              // tells the application, once, that the way is open (SOCKS); may be nil
+	denied  func(reason string) // tells it instead that there is none; may be nil
+}
+
+// tried is where this call has already failed.
+type tried struct {
+	pods     []mesh.EndpointID // of any network
+	gateways []string
+	networks []string
+}
+
+// carry takes one application connection to where flow says. It owns app.
+func (p *Proxy) carry(ctx context.Context, app *net.TCPConn, uid string, flow route.Flow, granted func(), denied func(reason string)) {
+	defer app.Close()
+	c := &call{p: p, app: app, granted: granted, denied: denied}
+	c.access = access{direction: "outbound", begun: time.Now(), authority: flowName(flow)}
+	p.metrics.opened.WithLabelValues("source").Inc()
+	defer p.finish(&c.access)
+	if f := c.resolve(uid, flow); f != nil {
+		c.fail(f)
+		return
+	}
+	p.budget.earn(c.plan.Authority)
+	t, early, f := c.reach(ctx)
+	if f != nil {
+		c.fail(f)
+		return
+	}
+	c.relay(ctx, t, early)
+	t.close()
+	p.view.done(c.pick)
+}
+
+func (c *call) resolve(uid string, flow route.Flow) *failure {
+	snap := c.p.store.Current()
+	source := snap.Workload(uid)
+	if source == nil {
+		return &failure{final: true, reason: reasonNoRoute, err: errors.New("discovery no longer lists the workload " + uid)}
+	}
+	flow.Source = source
+	plan, err := route.Resolve(snap, flow)
+	if err != nil {
+		return routeFailure(err)
+	}
+	c.plan = plan
+	host := ""
+	if plan.Service != nil {
+		host = plan.Service.Hostname
+		c.access.service, c.access.port = host, plan.Port.Service
+	}
+	c.who = newCaller(snap, source, addrPort(c.app.RemoteAddr()), host)
+	c.access.trace, _, _ = hbone.ParseTraceparent(c.who.trace)
+	return nil
+}
+
+// reach opens a tunnel, elsewhere again and again while that is safe, wanted
+// and within deadline, number and budget.
+func (c *call) reach(ctx context.Context) (*tunnel, []byte, *failure) {
+	retry := c.p.cfg.Retry
+	deadline := c.access.begun.Add(retry.Deadline)
+	for {
+		c.access.attempts++
+		t, early, f := c.attempt(ctx)
+		if f == nil {
+			return t, early, nil
+		}
+		switch {
+		case f.final, ctx.Err() != nil, c.access.attempts > retry.Attempts, time.Now().After(deadline):
+			return nil, nil, f
+		case !c.p.budget.spend(c.plan.Authority):
+			c.p.metrics.budget.Inc()
+			return nil, nil, f
+		}
+		c.p.metrics.retries.WithLabelValues(f.reason).Inc()
+		e := c.p.log.Info().Str("service", c.access.service).Uint16("port", c.access.port).Str("network", c.access.network).
+			Str("reason", f.reason).Int("attempt", c.access.attempts).Err(f.err)
+		if f.endpoint != 0 {
+			e.Stringer("endpoint", f.endpoint)
+		}
+		e.Msg("attempt failed")
+	}
+}
+
+// attempt chooses, opens, and waits for the first byte.
+func (c *call) attempt(ctx context.Context) (*tunnel, []byte, *failure) {
+	pick, f := c.p.view.choose(c.who, c.plan, c.tried, time.Now())
+	if f != nil {
+		return nil, nil, f
+	}
+	c.access.network, c.access.endpoint, c.access.workload = pick.network(), 0, ""
+	actx, cancel := context.WithTimeout(ctx, c.p.cfg.Timeouts.Dial+c.p.cfg.Timeouts.Handshake+c.p.cfg.Timeouts.Connect)
+	t, f := c.open(actx, pick)
+	cancel()
+	var early []byte
+	if f == nil {
+		c.grant()
+		var err error
+		if early, err = firstByte(c.app, t.stream); err != nil {
+			f = c.brokeEarly(pick, t, err)
+			t.close()
+		}
+	}
+	if f != nil && ctx.Err() != nil {
+		f = &failure{final: true, reason: reasonCancelled, err: ctx.Err()}
+	}
+	c.p.view.learn(pick, f, time.Now())
+	if f != nil {
+		c.tried.add(pick, f)
+		c.access.endpoint = f.endpoint
+		return nil, nil, f
+	}
+	c.pick, c.access.endpoint = pick, t.endpoint
+	if w := c.who.snap.WorkloadByEndpoint(t.endpoint); w != nil {
+		c.access.workload = w.UID
+	}
+	return t, early, nil
+}
+
+func (c *call) open(ctx context.Context, pick pick) (*tunnel, *failure) {
+	if pick.pod != nil {
+		return c.p.openSingle(ctx, c.who, pick.pod, pick.target)
+	}
+	return c.p.openDouble(ctx, c.who, pick.gateway, c.plan.Authority, pick.expect, pick.avoid)
+}
+
+// brokeEarly is a tunnel that broke after the far application had accepted and
+// before anybody spoke.
+func (c *call) brokeEarly(pick pick, t *tunnel, err error) *failure {
+	f := &failure{blame: blameNobody, reason: reasonTunnel, endpoint: t.endpoint, err: err}
+	if pick.gateway != nil && t.hop.Err() != nil {
+		f.blame = blameGateway // its session died, not just this stream
+	}
+	return f
+}
+
+func (t *tried) add(p pick, f *failure) {
+	if f.endpoint != 0 {
+		t.pods = append(t.pods, f.endpoint)
+	}
+	switch {
+	case p.gateway == nil:
+	case f.blame == blameGateway:
+		t.gateways = append(t.gateways, gatewayKey(p.gateway))
+	case f.endpoint == 0:
+		t.networks = append(t.networks, p.gateway.Network)
+	}
+}
+
+// grant is called when a far application has accepted. Protocols in which the
+// client speaks first wait for it, so it cannot wait for the first byte; a
+// tunnel that breaks before that byte is still replaced, unseen.
+func (c *call) grant() {
+	c.access.connect = time.Since(c.access.begun)
+	if c.granted != nil {
+		c.granted()
+		c.granted, c.denied = nil, nil
+	}
+}
+
+func (c *call) relay(ctx context.Context, t *tunnel, early []byte) {
+	c.access.result = "ok"
+	if len(early) > 0 {
+		if _, err := c.app.Write(early); err != nil {
+			t.stream.Reset(http2.ErrCodeCancel)
+			c.access.err = err
+			return
+		}
+	}
+	r := hbone.Relay(ctx, t.stream, c.app)
+	c.access.sent, c.access.received, c.access.err = r.ToStream, r.ToConn+int64(len(early)), r.Err
+}
+
+// fail ends the application's connection the way a refused connect looks: RST.
+func (c *call) fail(f *failure) {
+	c.access.result, c.access.err = f.reason, f.err
+	if c.denied != nil {
+		c.denied(f.reason)
+	}
+	c.app.SetLinger(0)
+}
+
+func routeFailure(err error) *failure {
+	f := &failure{final: true, reason: reasonNoRoute, err: err}
+	var re *route.Error
+	if errors.As(err, &re) {
+		switch re.Kind {
+		case route.UnknownService, route.UnknownPort:
+			f.reason = string(hbone.ReasonUnknownService)
+		case route.NotExported:
+			f.reason = string(hbone.ReasonNotExported)
+		case route.NoEndpoint:
+			f.reason = string(hbone.ReasonNoEndpoint)
+		}
+	}
+	return f
+}
+
+func addrPort(a net.Addr) netip.AddrPort {
+	if t, ok := a.(*net.TCPAddr); ok {
+		ap := t.AddrPort()
+		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+	}
+	return netip.AddrPort{}
+}
+
+func flowName(f route.Flow) string {
+	if f.Host != "" {
+		return net.JoinHostPort(f.Host, itoa(f.Port))
+	}
+	return f.Addr.String()
+}

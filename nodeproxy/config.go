@@ -1,0 +1,207 @@
+package nodeproxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+)
+
+// Config is the YAML of one node proxy process.
+type Config struct {
+	Node           string `yaml:"node" doc:"name of this node in the discovery file" env:"NODE_NAME"`
+	Network        string `yaml:"network" doc:"network this node is on" env:"NETWORK"`
+	TrustDomain    string `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process" env:"TRUST_DOMAIN"`
+	ServiceAccount string `yaml:"serviceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account this process itself runs as" env:"ISTHMUS_SERVICE_ACCOUNT"`
+
+	Discovery        Discovery       `yaml:"discovery"`
+	Identity         identity.Config `yaml:"identity"`
+	Outbound         []Outbound      `yaml:"outbound"`
+	Socks            []Socks         `yaml:"socks"`
+	OutlierDetection Outlier         `yaml:"outlierDetection"`
+	Retry            Retry           `yaml:"retry"`
+	Federation       Federation      `yaml:"federation"`
+	Timeouts         Timeouts        `yaml:"timeouts"`
+	Admin            admin.Config    `yaml:"admin"`
+	Log              logging.Config  `yaml:"log"`
+}
+
+// Discovery says where the mesh is described.
+type Discovery struct {
+	File string `yaml:"file" doc:"path of the YAML file that describes the mesh; reloaded when it changes" env:"LOCAL_XDS_PATH"`
+}
+
+// Outbound is one static listener: what connects to it goes to one service.
+type Outbound struct {
+	Workload string         `yaml:"workload" doc:"UID of the local workload whose connections arrive here"`
+	Listen   netip.AddrPort `yaml:"listen" doc:"address and port to listen on"`
+	To       string         `yaml:"to" doc:"where connections go, host:port: a service's hostname and port, its virtual IP, or a pod of this network"`
+}
+
+// Socks is one SOCKS5 listener of a local workload.
+type Socks struct {
+	Workload string         `yaml:"workload" doc:"UID of the local workload whose connections arrive here"`
+	Listen   netip.AddrPort `yaml:"listen" doc:"address and port to listen on, usually port 15080"`
+}
+
+// Outlier is the health arithmetic of what this node proxy sees itself.
+type Outlier struct {
+	Scope         string `yaml:"scope" default:"endpoint" doc:"endpoint: leave out single endpoints, here and at other networks by what their own side reports; networkService: leave out a service's whole share of a network by what this client sees; none: never leave anything out" env:"ISTHMUS_OUTLIER_SCOPE"`
+	health.Config `yaml:",inline"`
+}
+
+// Scopes of outlier detection.
+const (
+	ScopeEndpoint       = "endpoint"
+	ScopeNetworkService = "networkService"
+	ScopeNone           = "none"
+)
+
+// Retry bounds how often a connect is repeated elsewhere.
+type Retry struct {
+	Attempts    int           `yaml:"attempts" default:"6" doc:"how many more times a connect is tried after the first; 0 never repeats" env:"ISTHMUS_RETRY_ATTEMPTS"`
+	Deadline    time.Duration `yaml:"deadline" default:"15s" doc:"no attempt starts later than this after the application connected"`
+	BudgetBurst int           `yaml:"budgetBurst" default:"500" doc:"repeats that a service may use at once before the ratio limits them"`
+	BudgetRatio float64       `yaml:"budgetRatio" default:"0.5" doc:"repeats earned by each new connection to the service"`
+}
+
+// Federation is this node proxy's part in health across networks.
+type Federation struct {
+	Health bool `yaml:"health" default:"true" doc:"report local pods to this network's gateways and hear from them about other networks" env:"ISTHMUS_FEDERATION_HEALTH"`
+}
+
+// Timeouts bound everything that could wait for ever.
+type Timeouts struct {
+	Dial      time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a gateway or a pod address"`
+	Handshake time.Duration `yaml:"handshake" default:"3s" doc:"longest TLS handshake, and longest wait for the peer's HTTP/2 settings"`
+	Connect   time.Duration `yaml:"connect" default:"5s" doc:"longest wait for the answer to one CONNECT"`
+	App       time.Duration `yaml:"app" default:"2s" doc:"longest TCP connect to a local application"`
+	Drain     time.Duration `yaml:"drain" default:"10s" doc:"how long open connections may go on after the process was told to stop"`
+}
+
+// DefaultConfig returns what a key that is left out means.
+func DefaultConfig() Config {
+	return Config{
+		TrustDomain:      "cluster.local",
+		ServiceAccount:   "isthmus-system/nodeproxy",
+		OutlierDetection: Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
+		Retry:            Retry{Attempts: 6, Deadline: 15 * time.Second, BudgetBurst: 500, BudgetRatio: 0.5},
+		Federation:       Federation{Health: true},
+		Timeouts:         Timeouts{Dial: 2 * time.Second, Handshake: 3 * time.Second, Connect: 5 * time.Second, App: 2 * time.Second, Drain: 10 * time.Second},
+		Admin:            admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
+		Log:              logging.Config{Level: "info", Format: "auto"},
+	}
+}
+
+// LoadConfig reads the file at path over the defaults and the environment over
+// both, and validates the result.
+func LoadConfig(path string) (Config, []string, error) {
+	c := DefaultConfig()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return c, nil, fmt.Errorf("read configuration: %w", err)
+	}
+	if err := strictyaml.Decode(path, data, &c); err != nil {
+		return c, nil, err
+	}
+	if err := strictyaml.ApplyEnv(&c, os.LookupEnv); err != nil {
+		return c, nil, err
+	}
+	warnings, err := c.Validate()
+	if err != nil {
+		return c, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, warnings, nil
+}
+
+// Validate names each field that cannot be, its value and the remedy.
+func (c Config) Validate() (warnings []string, err error) {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Node == "" {
+		bad("node: is empty: give this node's name in the discovery file")
+	}
+	if c.Network == "" {
+		bad("network: is empty: give the network that this node is on")
+	}
+	if c.Discovery.File == "" {
+		bad("discovery.file: is empty: give the path of the discovery file")
+	}
+	if _, err := c.SPIFFEID(); err != nil {
+		errs = append(errs, err)
+	}
+	switch c.OutlierDetection.Scope {
+	case ScopeEndpoint, ScopeNetworkService, ScopeNone:
+	default:
+		bad("outlierDetection.scope: %q is unknown: use %s, %s or %s", c.OutlierDetection.Scope, ScopeEndpoint, ScopeNetworkService, ScopeNone)
+	}
+	if c.Retry.Attempts < 0 || c.Retry.Attempts > 100 {
+		bad("retry.attempts: %d: must be within 0 and 100", c.Retry.Attempts)
+	}
+	if c.Retry.BudgetBurst < 0 || c.Retry.BudgetRatio < 0 {
+		bad("retry: budgetBurst %d and budgetRatio %v must not be negative", c.Retry.BudgetBurst, c.Retry.BudgetRatio)
+	}
+	for field, d := range map[string]time.Duration{"timeouts.dial": c.Timeouts.Dial, "timeouts.handshake": c.Timeouts.Handshake,
+		"timeouts.connect": c.Timeouts.Connect, "timeouts.app": c.Timeouts.App, "timeouts.drain": c.Timeouts.Drain, "retry.deadline": c.Retry.Deadline} {
+		if d <= 0 {
+			bad("%s: %v: must be positive, for example 5s", field, d)
+		}
+	}
+	if c.Timeouts.App >= c.Timeouts.Connect {
+		bad("timeouts.app: %v must be below timeouts.connect %v, or clients give up before the application's timeout is known", c.Timeouts.App, c.Timeouts.Connect)
+	}
+	for i, o := range c.Outbound {
+		if o.Workload == "" || !o.Listen.IsValid() {
+			bad("outbound[%d]: needs workload and listen", i)
+		}
+		if _, _, err := splitTarget(o.To); err != nil {
+			bad("outbound[%d].to: %w", i, err)
+		}
+	}
+	for i, s := range c.Socks {
+		if s.Workload == "" || !s.Listen.IsValid() {
+			bad("socks[%d]: needs workload and listen", i)
+		}
+	}
+	warnings, herr := c.OutlierDetection.Config.Validate()
+	if herr != nil {
+		bad("outlierDetection.%w", herr)
+	}
+	errs = append(errs, c.Admin.Validate())
+	return warnings, errors.Join(errs...)
+}
+
+// SPIFFEID is the identity of the process itself, which it reports health as.
+func (c Config) SPIFFEID() (spiffeid.ID, error) {
+	ns, sa, _ := strings.Cut(c.ServiceAccount, "/")
+	id, err := spiffeid.FromString("spiffe://" + c.TrustDomain + "/ns/" + ns + "/sa/" + sa)
+	if err != nil {
+		return id, fmt.Errorf("serviceAccount: %q in trust domain %q: %w: write it as namespace/name", c.ServiceAccount, c.TrustDomain, err)
+	}
+	return id, nil
+}
+
+// splitTarget parses host:port.
+func splitTarget(to string) (host string, port uint16, err error) {
+	host, p, err := net.SplitHostPort(to)
+	if err != nil {
+		return "", 0, fmt.Errorf("%q: write host:port", to)
+	}
+	n, err := strconv.ParseUint(p, 10, 16)
+	if err != nil || n == 0 || host == "" {
+		return "", 0, fmt.Errorf("%q: want a host and a port within 1 and 65535", to)
+	}
+	return host, uint16(n), nil
+}

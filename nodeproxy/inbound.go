@@ -1,0 +1,203 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// hbonePort is where tunnels to a pod arrive (hbone-wire 1.1).
+const hbonePort = 15008
+
+// maxHandshakes bounds, per pod, the connections that have not yet proved who
+// they are.
+const maxHandshakes = 512
+
+// inbound ends tunnels for one local workload.
+type inbound struct {
+	p        *Proxy
+	uid      string
+	listener net.Listener
+	conns    sync.WaitGroup
+
+	mu       sync.Mutex
+	sessions map[*hbone.Session]struct{}
+	closing  bool
+}
+
+func (p *Proxy) listenInbound(w *mesh.Workload) (*inbound, error) {
+	addr := netip.AddrPortFrom(w.Addresses[0], hbonePort)
+	l, err := net.Listen("tcp", addr.String())
+	if err != nil {
+		return nil, fmt.Errorf("listen for workload %s: %w: is another node proxy serving it?", w.UID, err)
+	}
+	return &inbound{p: p, uid: w.UID, listener: l, sessions: map[*hbone.Session]struct{}{}}, nil
+}
+
+// run accepts until the listener is closed.
+func (in *inbound) run(ctx context.Context) {
+	slots := make(chan struct{}, maxHandshakes)
+	for {
+		conn, err := in.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			in.p.log.Warn().Str("workload", in.uid).Err(err).Msg("accept failed")
+			if !pause(ctx, 5*time.Millisecond) {
+				return
+			}
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+			in.conns.Go(func() { in.handshake(ctx, conn, slots) })
+		default:
+			in.p.metrics.refused.WithLabelValues("overload").Inc()
+			conn.Close()
+		}
+	}
+}
+
+func (in *inbound) handshake(ctx context.Context, conn net.Conn, slots <-chan struct{}) {
+	w := in.p.store.Current().Workload(in.uid)
+	if w == nil {
+		<-slots
+		conn.Close()
+		return
+	}
+	hctx, cancel := context.WithTimeout(ctx, in.p.cfg.Timeouts.Handshake)
+	t, err := hbone.ServerTLS(hctx, conn, in.p.ids.ServerTLS(w.Identity, nil, "h2"))
+	cancel()
+	<-slots
+	if err != nil {
+		in.p.metrics.refused.WithLabelValues("handshake").Inc()
+		in.p.log.Debug().Str("workload", in.uid).Err(err).Msg("handshake failed")
+		return
+	}
+	cfg := hbone.DefaultConfig()
+	cfg.SettingsTimeout = in.p.cfg.Timeouts.Handshake
+	s := hbone.NewServer(t, cfg, in.connect)
+	in.mu.Lock()
+	in.sessions[s] = struct{}{}
+	closing := in.closing
+	in.mu.Unlock()
+	if closing {
+		in.conns.Go(func() { s.Drain(ctx) })
+	}
+	err = s.Serve(ctx)
+	in.mu.Lock()
+	delete(in.sessions, s)
+	in.mu.Unlock()
+	in.p.log.Debug().Str("workload", in.uid).AnErr("cause", err).Msg("inbound session ended")
+}
+
+// connect serves one CONNECT: authority to local port, port to application.
+func (in *inbound) connect(ctx context.Context, req *hbone.Incoming) {
+	a := access{direction: "inbound", begun: time.Now(), authority: req.Authority, attempts: 1}
+	a.trace, _, _ = hbone.ParseTraceparent(req.Header.Get(hbone.HeaderTraceparent))
+	a.peer = req.Session.Peer().ID
+	in.p.metrics.opened.WithLabelValues("destination").Inc()
+	defer func() { in.p.finish(&a) }()
+	snap := in.p.store.Current()
+	w := snap.Workload(in.uid)
+	if w == nil {
+		a.refuse(req, 503, hbone.ReasonNotLocal, 0, errors.New("the workload is gone"))
+		return
+	}
+	a.network, a.endpoint, a.workload = w.Network, w.Endpoint, w.UID
+	target, svc, err := route.Inbound(snap, w, req.Authority)
+	if err != nil {
+		status, reason := inboundAnswer(err)
+		a.refuse(req, status, reason, w.Endpoint, err)
+		return
+	}
+	a.target = target
+	if svc != nil {
+		a.service = svc.Hostname
+		a.port = servicePort(svc, target)
+	}
+	conn, reason, err := in.p.witness.dial(ctx, w, target)
+	if err != nil {
+		if reason == "" {
+			a.result, a.err = "cancelled", err
+			return
+		}
+		a.refuse(req, 503, reason, w.Endpoint, err)
+		return
+	}
+	defer conn.Close()
+	stream, err := req.Accept(hbone.Header{
+		hbone.HeaderBaggage:  in.p.baggage(snap, w),
+		hbone.HeaderEndpoint: w.Endpoint.String(),
+	})
+	if err != nil {
+		a.result, a.err = "cancelled", err
+		return
+	}
+	a.connect = time.Since(a.begun)
+	r := hbone.Relay(ctx, stream, conn)
+	a.sent, a.received, a.err, a.result = r.ToStream, r.ToConn, r.Err, "ok"
+}
+
+func servicePort(svc *mesh.Service, target uint16) uint16 {
+	for _, p := range svc.Ports {
+		if p.Target == target {
+			return p.Service
+		}
+	}
+	return 0
+}
+
+func inboundAnswer(err error) (status int, reason hbone.Reason) {
+	var re *route.Error
+	if !errors.As(err, &re) {
+		return 503, hbone.ReasonNotLocal
+	}
+	switch re.Kind {
+	case route.BadAuthority:
+		reason = hbone.ReasonBadAuthority
+	case route.UnknownService, route.UnknownPort, route.NotMember:
+		reason = hbone.ReasonUnknownService
+	default:
+		reason = hbone.ReasonNotLocal
+	}
+	return re.Status(), reason
+}
+
+// drain stops accepting and asks every peer to go elsewhere; it returns when
+// all sessions have ended or ctx has.
+func (in *inbound) drain(ctx context.Context) {
+	in.listener.Close()
+	in.mu.Lock()
+	in.closing = true
+	open := make([]*hbone.Session, 0, len(in.sessions))
+	for s := range in.sessions {
+		open = append(open, s)
+	}
+	in.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, s := range open {
+		wg.Go(func() { s.Drain(ctx) })
+	}
+	wg.Wait()
+}
+
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,36 @@
+package nodeproxy
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics of one node proxy. Labels are closed sets: reporter is source or
+// destination, result and reason come from the closed lists of the access log.
+type Metrics struct {
+	opened, closed, sent, received *prometheus.CounterVec
+	retries, edges, refused        *prometheus.CounterVec
+	budget, dazed                  prometheus.Counter
+}
+
+// NewMetrics registers the node proxy's metrics.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		r.MustRegister(c)
+		return c
+	}
+	one := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		r.MustRegister(c)
+		return c
+	}
+	return &Metrics{
+		opened:   vec("istio_tcp_connections_opened_total", "Connections that were begun.", "reporter"),
+		closed:   vec("istio_tcp_connections_closed_total", "Connections that ended, by result.", "reporter", "result"),
+		sent:     vec("istio_tcp_sent_bytes_total", "Bytes into tunnels.", "reporter"),
+		received: vec("istio_tcp_received_bytes_total", "Bytes out of tunnels.", "reporter"),
+		retries:  vec("isthmus_connect_retries_total", "Connects that were repeated elsewhere, by the reason of the failure.", "reason"),
+		edges:    vec("isthmus_outlier_edges_total", "Ejections and readmissions, by scope and edge.", "scope", "edge"),
+		refused:  vec("isthmus_peers_refused_total", "Inbound connections refused before any stream, by reason (handshake, overload).", "reason"),
+		budget:   one("isthmus_retry_budget_exhausted_total", "Connections that failed because the service's retry budget was spent."),
+		dazed:    one("isthmus_dazed_picks_total", "Choices made among places none of which was healthy."),
+	}
+}

@@ -1,0 +1,74 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// maxAppConns bounds the application connections of one listener.
+const maxAppConns = 65536
+
+// outbound is one listener that local applications connect to.
+type outbound struct {
+	p        *Proxy
+	listener *net.TCPListener
+	serve    func(ctx context.Context, app *net.TCPConn)
+	conns    sync.WaitGroup
+}
+
+func (p *Proxy) listenOutbound(addr netip.AddrPort, field string, serve func(context.Context, *net.TCPConn)) (*outbound, error) {
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+	if err != nil {
+		return nil, fmt.Errorf("%s: listen: %w: choose a free address", field, err)
+	}
+	return &outbound{p: p, listener: l, serve: serve}, nil
+}
+
+// static serves one destination.
+func (p *Proxy) static(o Outbound) func(context.Context, *net.TCPConn) {
+	host, port, _ := splitTarget(o.To) // validated
+	flow := flowTo(host, port)
+	return func(ctx context.Context, app *net.TCPConn) { p.carry(ctx, app, o.Workload, flow, nil, nil) }
+}
+
+// flowTo is a flow to a name or an address.
+func flowTo(host string, port uint16) route.Flow {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return route.Flow{Addr: netip.AddrPortFrom(a.Unmap(), port)}
+	}
+	return route.Flow{Host: host, Port: port}
+}
+
+// run accepts until the listener is closed.
+func (o *outbound) run(ctx context.Context) {
+	slots := make(chan struct{}, maxAppConns)
+	for {
+		slots <- struct{}{}
+		app, err := o.listener.AcceptTCP()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			<-slots
+			o.p.log.Warn().Stringer("listen", o.listener.Addr()).Err(err).Msg("accept failed")
+			if !pause(ctx, 5*time.Millisecond) {
+				return
+			}
+			continue
+		}
+		o.conns.Go(func() {
+			o.serve(ctx, app)
+			<-slots
+		})
+	}
+}
+
+func itoa(p uint16) string { return strconv.Itoa(int(p)) }

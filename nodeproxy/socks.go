@@ -1,0 +1,141 @@
+package nodeproxy
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// socksTimeout bounds the SOCKS5 greeting and request of an application.
+const socksTimeout = 10 * time.Second
+
+// SOCKS5 reply codes (RFC 1928 §6).
+const (
+	socksOK              = 0x00
+	socksFailure         = 0x01
+	socksNotAllowed      = 0x02
+	socksHostUnreachable = 0x04
+	socksRefused         = 0x05
+	socksBadCommand      = 0x07
+	socksBadAddress      = 0x08
+)
+
+// socks serves one application connection as SOCKS5: no authentication, CONNECT
+// only. The reply is sent when the far application has accepted, so that its
+// code is true.
+func (p *Proxy) socks(s Socks) func(context.Context, *net.TCPConn) {
+	return func(ctx context.Context, app *net.TCPConn) {
+		app.SetDeadline(time.Now().Add(socksTimeout))
+		flow, code, err := socksRequest(app)
+		if err != nil {
+			if code != socksOK {
+				socksReply(app, code)
+			}
+			p.log.Debug().Stringer("from", app.RemoteAddr()).Err(err).Msg("bad SOCKS request")
+			app.Close()
+			return
+		}
+		app.SetDeadline(time.Time{})
+		p.carry(ctx, app, s.Workload, flow,
+			func() { socksReply(app, socksOK) },
+			func(reason string) { socksReply(app, socksCode(reason)) })
+	}
+}
+
+func socksCode(reason string) byte {
+	switch hbone.Reason(reason) {
+	case hbone.ReasonRefused, hbone.ReasonReset:
+		return socksRefused
+	case hbone.ReasonTimeout, hbone.ReasonUnreachable, hbone.ReasonNoEndpoint, hbone.ReasonUnknownService, reasonNoRoute:
+		return socksHostUnreachable
+	case hbone.ReasonDenied, hbone.ReasonNotExported:
+		return socksNotAllowed
+	}
+	return socksFailure
+}
+
+func socksReply(w io.Writer, code byte) {
+	w.Write([]byte{5, code, 0, 1, 0, 0, 0, 0, 0, 0})
+}
+
+// socksRequest reads greeting and request from rw. With an error, code is the
+// reply to send, or socksOK for none.
+func socksRequest(rw io.ReadWriter) (f route.Flow, code byte, err error) {
+	var b [257]byte
+	if _, err := io.ReadFull(rw, b[:2]); err != nil {
+		return f, socksOK, err
+	}
+	if b[0] != 5 {
+		return f, socksOK, fmt.Errorf("version %d: want SOCKS 5", b[0])
+	}
+	methods := b[2 : 2+int(b[1])]
+	if _, err := io.ReadFull(rw, methods); err != nil {
+		return f, socksOK, err
+	}
+	none := false
+	for _, m := range methods {
+		none = none || m == 0
+	}
+	if !none {
+		rw.Write([]byte{5, 0xff})
+		return f, socksOK, errors.New("the client insists on authentication: allow the method \"none\"")
+	}
+	if _, err := rw.Write([]byte{5, 0}); err != nil {
+		return f, socksOK, err
+	}
+	var h [4]byte
+	if _, err := io.ReadFull(rw, h[:]); err != nil {
+		return f, socksOK, err
+	}
+	if h[0] != 5 || h[1] != 1 {
+		return f, socksBadCommand, fmt.Errorf("command %d: only CONNECT is served", h[1])
+	}
+	host, code, err := socksHost(rw, h[3])
+	if err != nil {
+		return f, code, err
+	}
+	var port [2]byte
+	if _, err := io.ReadFull(rw, port[:]); err != nil {
+		return f, socksOK, err
+	}
+	n := binary.BigEndian.Uint16(port[:])
+	if host == "" || n == 0 {
+		return f, socksBadAddress, fmt.Errorf("destination %q port %d: want a name or address and a port within 1 and 65535", host, n)
+	}
+	return flowTo(host, n), socksOK, nil
+}
+
+func socksHost(r io.Reader, kind byte) (host string, code byte, err error) {
+	size := 0
+	switch kind {
+	case 1:
+		size = 4
+	case 4:
+		size = 16
+	case 3:
+		var l [1]byte
+		if _, err := io.ReadFull(r, l[:]); err != nil {
+			return "", socksOK, err
+		}
+		size = int(l[0])
+	default:
+		return "", socksBadAddress, fmt.Errorf("address type %d is unknown", kind)
+	}
+	b := make([]byte, size)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return "", socksOK, err
+	}
+	if kind == 3 {
+		return string(b), socksOK, nil
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a.Unmap().String(), socksOK, nil
+}

@@ -1,0 +1,135 @@
+package nodeproxy
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// state is the admin dump: what decisions are made from.
+type state struct {
+	Node     string        `json:"node"`
+	Network  string        `json:"network"`
+	Revision uint64        `json:"revision"`
+	Draining bool          `json:"draining"`
+	Attached int           `json:"attachedGateways"`
+	Local    []localBelief `json:"localEndpoints"`
+	Pods     []podBelief   `json:"ownNetwork"`
+	Shares   []shareBelief `json:"networkServices"`
+	Gateways []gateBelief  `json:"gateways"`
+	Records  []peer.View   `json:"records"`
+}
+
+// podBelief is what this client has seen of one pod of its own network.
+type podBelief struct {
+	Endpoint string    `json:"endpoint"`
+	Workload string    `json:"workload"`
+	Port     uint16    `json:"port"`
+	Phase    string    `json:"phase"`
+	Health   float64   `json:"health"`
+	Until    time.Time `json:"ejectedUntil,omitzero"`
+	Open     int       `json:"open"`
+}
+
+// shareBelief is what this client believes of one network service.
+type shareBelief struct {
+	Network  string   `json:"network"`
+	Service  string   `json:"service"`
+	Port     uint16   `json:"port"`
+	Known    bool     `json:"known"` // by the word of its owner
+	Ready    uint32   `json:"ready"`
+	Healthy  uint32   `json:"healthy"`
+	Phase    string   `json:"phase"`
+	Open     int      `json:"open"`
+	Excepted []string `json:"exceptions"`
+	Hints    []string `json:"ownHints"`
+}
+
+type gateBelief struct {
+	Network string    `json:"network"`
+	Name    string    `json:"name"`
+	Address string    `json:"address"`
+	Phase   string    `json:"phase"`
+	Health  float64   `json:"health"`
+	Until   time.Time `json:"ejectedUntil,omitzero"`
+	Open    int       `json:"open"`
+}
+
+func (p *Proxy) dump() any {
+	snap := p.store.Current()
+	s := state{Node: p.cfg.Node, Network: p.cfg.Network, Revision: snap.Revision, Draining: p.draining.Load(),
+		Local: p.witness.dump(), Records: p.ledger.Snapshot()}
+	if p.stream != nil {
+		s.Attached = p.stream.Attached()
+	}
+	p.view.dump(&s, snap, time.Now())
+	return s
+}
+
+func (v *view) dump(s *state, snap *mesh.Snapshot, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	s.Pods, s.Shares, s.Gateways = []podBelief{}, []shareBelief{}, []gateBelief{}
+	for _, svc := range snap.Services() {
+		for _, port := range svc.Ports {
+			for _, w := range snap.Members(svc, v.network) {
+				k := health.Key{Endpoint: w.Endpoint, Port: port.Target}
+				st := v.pods.State(k, now)
+				s.Pods = append(s.Pods, podBelief{Endpoint: w.Endpoint.String(), Workload: w.UID, Port: port.Target, Phase: st.Phase.String(), Health: st.Health, Until: st.Until, Open: v.open[k]})
+			}
+			for _, n := range snap.Networks(svc) {
+				if n != v.network && svc.Global {
+					s.Shares = append(s.Shares, v.dumpShare(share{n, svc.Hostname, port.Service}, now))
+				}
+			}
+		}
+	}
+	for _, n := range snap.GatewayNetworks() {
+		for _, g := range snap.Gateways(n) {
+			if n != v.network {
+				st := v.gateways.State(gatewayKey(g), now)
+				s.Gateways = append(s.Gateways, gateBelief{Network: n, Name: g.Name, Address: g.Address.String(), Phase: st.Phase.String(), Health: st.Health, Until: st.Until, Open: v.open[gatewayKey(g)]})
+			}
+		}
+	}
+}
+
+func (v *view) dumpShare(k share, now time.Time) shareBelief {
+	f, ok := v.reported(k)
+	return shareBelief{
+		Network: k.network, Service: k.service, Port: k.port, Known: ok, Ready: f.Ready, Healthy: f.Healthy,
+		Phase: v.shares.State(k, now).Phase.String(), Open: v.open[k], Excepted: hexes(f.Exceptions),
+		Hints: hexes(v.hints.Known(health.HintService{Network: k.network, Service: k.service, Port: k.port})),
+	}
+}
+
+func hexes(ids []mesh.EndpointID) []string {
+	out := make([]string, len(ids))
+	for i, id := range ids {
+		out[i] = id.String()
+	}
+	return out
+}
+
+// forget drops what concerns pods, services and gateways that are gone.
+func (v *view) forget(snap *mesh.Snapshot, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.pods.Prune(now, func(k health.Key) bool { return snap.WorkloadByEndpoint(k.Endpoint) != nil })
+	v.shares.Prune(now, func(k share) bool { return snap.Service(k.service) != nil })
+	v.gateways.Prune(now, func(k string) bool { return gatewayNamed(snap, k) != nil })
+}
+
+// gatewayNamed finds the gateway of a key network/name.
+func gatewayNamed(snap *mesh.Snapshot, key string) *mesh.Gateway {
+	network, name, _ := strings.Cut(key, "/")
+	gs := snap.Gateways(network)
+	if i := slices.IndexFunc(gs, func(g *mesh.Gateway) bool { return g.Name == name }); i >= 0 {
+		return gs[i]
+	}
+	return nil
+}

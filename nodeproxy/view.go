@@ -1,0 +1,346 @@
+package nodeproxy
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/balance"
+	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// view is what this node proxy believes about the places that connections may
+// go to: its own evidence of pods, gateways and network services, and what the
+// owners of other networks' facts have said. Safe for concurrent use.
+type view struct {
+	network string
+	scope   string
+	reports bool // use what federation says
+	summary func(network, service string, port uint16) (federation.SummaryFact, time.Duration, bool)
+	probe   func(*mesh.Gateway) // a gateway failed: ask it until it answers
+	log     zerolog.Logger
+	metrics *Metrics
+
+	mu       sync.Mutex
+	pods     *health.Tracker[health.Key] // of the own network
+	shares   *health.Tracker[share]      // scope networkService
+	gateways *health.Tracker[string]
+	hints    *health.Hints // endpoints of other networks that failed under our eyes
+	open     map[any]int   // open connections by health.Key, share or gateway key
+	draws    map[any]*balance.Draws
+	dazed    map[string]bool // authority → last choice was made among the sick
+	scratch  []balance.Candidate
+}
+
+// share is a network service on one service port.
+type share struct {
+	network, service string
+	port             uint16
+}
+
+func newView(c Config, summary func(string, string, uint16) (federation.SummaryFact, time.Duration, bool), probe func(*mesh.Gateway), log zerolog.Logger, m *Metrics) *view {
+	off := c.OutlierDetection.Config
+	off.Mode = health.ModeOff
+	all, shares := c.OutlierDetection.Config, off
+	switch c.OutlierDetection.Scope {
+	case ScopeNone:
+		all = off
+	case ScopeNetworkService:
+		shares = c.OutlierDetection.Config
+	}
+	return &view{
+		network: c.Network, scope: c.OutlierDetection.Scope, reports: c.Federation.Health && c.OutlierDetection.Scope == ScopeEndpoint,
+		summary: summary, probe: probe, log: log, metrics: m,
+		pods:     health.NewTracker[health.Key](all, rand.Float64),
+		shares:   health.NewTracker[share](shares, rand.Float64),
+		gateways: health.NewTracker[string](all, rand.Float64),
+		hints:    health.NewHints(hintTTL),
+		open:     map[any]int{}, draws: map[any]*balance.Draws{}, dazed: map[string]bool{},
+	}
+}
+
+// hintTTL is how long an endpoint of another network that failed under our
+// eyes is asked to be avoided, unless its owner says something newer.
+const hintTTL = 10 * time.Second
+
+// pick is one chosen place, until done.
+type pick struct {
+	pod    *mesh.Workload // of the own network; nil for a remote one
+	target uint16
+
+	gateway *mesh.Gateway
+	share   share
+	expect  []spiffeid.ID
+	avoid   []mesh.EndpointID
+
+	podTry, shareTry, gatewayTry health.Attempt
+}
+
+func (p pick) network() string {
+	if p.pod != nil {
+		return p.pod.Network
+	}
+	return p.gateway.Network
+}
+
+func (p pick) podKey() health.Key { return health.Key{Endpoint: p.pod.Endpoint, Port: p.target} }
+
+func gatewayKey(g *mesh.Gateway) string { return g.Network + "/" + g.Name }
+
+// choose picks where the next attempt of a connection goes.
+func (v *view) choose(who caller, plan route.Plan, t tried, now time.Time) (pick, *failure) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if plan.Direct != nil {
+		return v.take(pick{pod: plan.Direct, target: plan.Port.Target}, now), nil
+	}
+	v.scratch = v.scratch[:0]
+	for _, c := range plan.Candidates {
+		v.scratch = append(v.scratch, v.weigh(plan, c, t, now))
+	}
+	i, dazed, ok := balance.Pick(v.draw(plan.Authority))
+	if !ok {
+		return pick{}, &failure{reason: reasonNoRoute, final: len(plan.Candidates) == 0, err: errors.New("no candidate of " + plan.Authority + " is left")}
+	}
+	v.noteDazed(plan.Authority, dazed)
+	c := plan.Candidates[i]
+	if c.Workload != nil {
+		return v.take(pick{pod: c.Workload, target: plan.Port.Target}, now), nil
+	}
+	p := pick{share: share{c.Network, plan.Service.Hostname, plan.Port.Service}, expect: c.Expect}
+	if p.gateway = v.chooseGateway(c, t, now); p.gateway == nil {
+		return pick{}, &failure{reason: reasonNoRoute, err: errors.New("network " + c.Network + " has no gateway that is not drained")}
+	}
+	p.avoid = v.avoid(p.share, c.Members, t, now)
+	return v.take(p, now), nil
+}
+
+// draw returns the arguments of one choice among scratch.
+func (v *view) draw(key any) ([]balance.Candidate, float64, float64) {
+	d := v.draws[key]
+	if d == nil {
+		d = balance.NewDraws(rand.Uint64())
+		v.draws[key] = d
+	}
+	x, y := d.Next()
+	return v.scratch, x, y
+}
+
+func (v *view) weigh(plan route.Plan, c route.Candidate, t tried, now time.Time) balance.Candidate {
+	if w := c.Workload; w != nil {
+		k := health.Key{Endpoint: w.Endpoint, Port: plan.Port.Target}
+		return balance.Candidate{
+			Weight: float64(c.Capacity) * v.pods.Weight(k, now), Load: float64(v.open[k]), Rank: c.Rank,
+			Usable: v.pods.Usable(k, now), Avoid: slices.Contains(t.pods, w.Endpoint),
+		}
+	}
+	s := share{c.Network, plan.Service.Hostname, plan.Port.Service}
+	b := balance.Candidate{
+		Weight: float64(c.Capacity) * v.shares.Weight(s, now), Load: float64(v.open[s]), Rank: c.Rank,
+		Usable: v.shares.Usable(s, now), Avoid: slices.Contains(t.networks, c.Network) || v.allTried(c, t),
+	}
+	if f, ok := v.reported(s); ok {
+		b.Drained = f.Draining
+		b.Usable = b.Usable && f.Healthy > 0
+		if f.HealthyCapacity > 0 {
+			b.Weight = float64(f.HealthyCapacity)
+		}
+	}
+	return b
+}
+
+func (v *view) reported(s share) (federation.SummaryFact, bool) {
+	if !v.reports {
+		return federation.SummaryFact{}, false
+	}
+	f, _, ok := v.summary(s.network, s.service, s.port)
+	return f, ok
+}
+
+func (v *view) allTried(c route.Candidate, t tried) bool {
+	return !slices.ContainsFunc(c.Gateways, func(g *mesh.Gateway) bool { return !slices.Contains(t.gateways, gatewayKey(g)) })
+}
+
+func (v *view) chooseGateway(c route.Candidate, t tried, now time.Time) *mesh.Gateway {
+	v.scratch = v.scratch[:0]
+	for _, g := range c.Gateways {
+		k := gatewayKey(g)
+		v.scratch = append(v.scratch, balance.Candidate{
+			Weight: v.gateways.Weight(k, now), Load: float64(v.open[k]), Usable: v.gateways.Usable(k, now),
+			Drained: g.Drained, Avoid: slices.Contains(t.gateways, k),
+		})
+	}
+	i, _, ok := balance.Pick(v.draw(c.Network))
+	if !ok {
+		return nil
+	}
+	return c.Gateways[i]
+}
+
+// avoid lists endpoints of a network service that a gateway should leave out:
+// what this connection has met, what failed under our eyes, what is reported.
+func (v *view) avoid(s share, members int, t tried, now time.Time) []mesh.EndpointID {
+	if v.scope != ScopeEndpoint {
+		return t.pods
+	}
+	f, ok := v.reported(s)
+	if ok {
+		members = int(f.Ready)
+	}
+	out := slices.Clone(t.pods)
+	for _, id := range v.hints.Avoid(health.HintService{Network: s.network, Service: s.service, Port: s.port}, f.Exceptions, members, now) {
+		if !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// take opens the books on p; the caller holds mu.
+func (v *view) take(p pick, now time.Time) pick {
+	if p.pod != nil {
+		p.podTry = v.pods.Begin(p.podKey(), now)
+		v.open[p.podKey()]++
+		return p
+	}
+	p.shareTry = v.shares.Begin(p.share, now)
+	p.gatewayTry = v.gateways.Begin(gatewayKey(p.gateway), now)
+	v.open[p.share]++
+	v.open[gatewayKey(p.gateway)]++
+	return p
+}
+
+// done closes the books on p: its connection, or its attempt, is over.
+func (v *view) done(p pick) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	keys := []any{p.share, nil}
+	if p.pod != nil {
+		keys = []any{p.podKey()}
+	} else {
+		keys[1] = gatewayKey(p.gateway)
+	}
+	for _, k := range keys {
+		if v.open[k]--; v.open[k] <= 0 {
+			delete(v.open, k)
+		}
+	}
+}
+
+// learn takes in how an attempt ended: f is nil when it succeeded.
+func (v *view) learn(p pick, f *failure, now time.Time) {
+	if f != nil {
+		v.done(p)
+	}
+	outcome := func(layers ...blame) health.Outcome {
+		switch {
+		case f == nil:
+			return health.Success
+		case slices.Contains(layers, f.blame):
+			return health.Failure
+		}
+		return health.Neutral
+	}
+	v.mu.Lock()
+	if p.pod != nil {
+		edge := v.pods.End(p.podKey(), p.podTry, outcome(blameEndpoint), now)
+		v.mu.Unlock()
+		v.edge(edge, "endpoint", f, func(e *zerolog.Event) {
+			e.Str("network", p.pod.Network).Uint16("port", p.target).Stringer("endpoint", p.pod.Endpoint).Str("workload", p.pod.UID)
+		})
+		return
+	}
+	shareEdge := v.shares.End(p.share, p.shareTry, outcome(blameNetwork, blameEndpoint), now)
+	gatewayOutcome := outcome(blameGateway)
+	if f != nil && (f.blame == blameNetwork || f.blame == blameEndpoint) {
+		gatewayOutcome = health.Success // it did its part
+	}
+	gatewayEdge := v.gateways.End(gatewayKey(p.gateway), p.gatewayTry, gatewayOutcome, now)
+	if f != nil && f.blame == blameEndpoint && f.endpoint != 0 && v.scope == ScopeEndpoint {
+		v.hints.Failed(p.hint(f.endpoint), now)
+	}
+	v.mu.Unlock()
+	v.edge(shareEdge, "network_service", f, func(e *zerolog.Event) {
+		e.Str("network", p.share.network).Str("service", p.share.service).Uint16("port", p.share.port)
+	})
+	v.edge(gatewayEdge, "gateway", f, func(e *zerolog.Event) {
+		e.Str("network", p.gateway.Network).Str("gateway", p.gateway.Name)
+	})
+	if gatewayOutcome == health.Failure && v.scope != ScopeNone {
+		v.probe(p.gateway)
+	}
+}
+
+func (p pick) hint(id mesh.EndpointID) health.HintKey {
+	return health.HintKey{HintService: health.HintService{Network: p.share.network, Service: p.share.service, Port: p.share.port}, Endpoint: id}
+}
+
+// gatewayAnswered is what a probe of a gateway found.
+func (v *view) gatewayAnswered(g *mesh.Gateway, err error, now time.Time) {
+	v.mu.Lock()
+	var edge health.Edge
+	f := (*failure)(nil)
+	if err == nil {
+		edge = v.gateways.Readmit(gatewayKey(g), now)
+	} else {
+		f = hopFailure(blameGateway, "probe", err)
+		edge = v.gateways.End(gatewayKey(g), v.gateways.Begin(gatewayKey(g), now), health.Failure, now)
+	}
+	v.mu.Unlock()
+	v.edge(edge, "gateway", f, func(e *zerolog.Event) { e.Str("network", g.Network).Str("gateway", g.Name) })
+}
+
+// heard takes in what the owner of a network service says, newer than our own
+// eyes: whom it does not list as out is usable again.
+func (v *view) heard(s share, f federation.SummaryFact, age time.Duration, now time.Time) {
+	if !v.reports {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	service := health.HintService{Network: s.network, Service: s.service, Port: s.port}
+	for _, id := range v.hints.Known(service) {
+		if !slices.Contains(f.Exceptions, id) {
+			v.hints.Cleared(health.HintKey{HintService: service, Endpoint: id}, now.Add(-age), now)
+		}
+	}
+}
+
+func (v *view) edge(e health.Edge, scope string, f *failure, about func(*zerolog.Event)) {
+	if e == health.NoEdge {
+		return
+	}
+	name, reason := "readmitted", "answers"
+	if e == health.EdgeEjected {
+		name, reason = "ejected", "failed"
+		if f != nil {
+			reason = f.reason
+		}
+	}
+	v.metrics.edges.WithLabelValues(scope, name).Inc()
+	v.log.Info().Str("edge", name).Str("scope", scope).Func(about).Str("reason", reason).Str("source", "own").Msg("outlier changed")
+}
+
+func (v *view) noteDazed(authority string, dazed bool) {
+	if dazed {
+		v.metrics.dazed.Inc()
+	}
+	if v.dazed[authority] == dazed {
+		return
+	}
+	if dazed {
+		v.dazed[authority] = true
+		v.log.Warn().Str("service", authority).Msg("dazed: no endpoint is healthy, all are used alike")
+		return
+	}
+	delete(v.dazed, authority)
+	v.log.Info().Str("service", authority).Msg("no longer dazed")
+}

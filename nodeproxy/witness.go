@@ -1,0 +1,257 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/internal/reprobe"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// witness dials local applications and is the only one who may say how they
+// did. After a first refusal it asks again itself, at once, so that the
+// threshold of the breaker costs one user's connect and not two; and it goes on
+// asking until the application answers, so that an ejection lasts as long as
+// the fault. Safe for concurrent use.
+type witness struct {
+	network string
+	on      bool // scope endpoint: observe, probe and report
+	timeout time.Duration
+	prober  *reprobe.Prober[health.Key]
+	report  func(...federation.Record)
+	log     zerolog.Logger
+
+	mu      sync.Mutex
+	tracker *health.Tracker[health.Key]
+	hung    map[health.Key]bool // ejected, and the last dial timed out
+	facts   map[health.Key]fact
+}
+
+type fact struct {
+	said federation.EndpointFact
+	seen time.Time
+}
+
+// probes of local applications: cheap, they never leave the node.
+var appSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * time.Millisecond}
+
+func newWitness(ctx context.Context, c Config, report func(...federation.Record), log zerolog.Logger) *witness {
+	schedule := appSchedule
+	schedule.Timeout = c.Timeouts.App
+	return &witness{
+		network: c.Network, on: c.OutlierDetection.Scope == ScopeEndpoint, timeout: c.Timeouts.App,
+		prober: reprobe.New[health.Key](ctx, schedule), report: report, log: log,
+		tracker: health.NewTracker[health.Key](c.OutlierDetection.Config, rand.Float64),
+		hung:    map[health.Key]bool{}, facts: map[health.Key]fact{},
+	}
+}
+
+// dial connects to the application of w on target. The reason of a failure is
+// one of refused, timeout and reset; it is empty when ctx ended first.
+func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (net.Conn, hbone.Reason, error) {
+	key := health.Key{Endpoint: pod.Endpoint, Port: target}
+	if w.on && w.isHung(key) {
+		w.watch(pod, key) // ask sooner; do not let another user wait for it
+		return nil, hbone.ReasonTimeout, errors.New("the application does not accept connections (known from probes)")
+	}
+	w.mu.Lock()
+	attempt := w.tracker.Begin(key, time.Now())
+	w.mu.Unlock()
+	conn, err := dialApp(ctx, pod, target, w.timeout)
+	if !w.on {
+		return conn, reasonOf(err), err
+	}
+	outcome := health.Success
+	switch {
+	case err != nil && ctx.Err() != nil:
+		outcome = health.Neutral // the client left
+	case err != nil:
+		outcome = health.Failure
+	}
+	w.observe(pod, key, attempt, outcome, reasonOf(err))
+	switch outcome {
+	case health.Neutral:
+		return nil, "", err
+	case health.Failure:
+		w.refused(pod, target, reasonOf(err), false)
+		w.watch(pod, key)
+	}
+	return conn, reasonOf(err), err
+}
+
+func dialApp(ctx context.Context, pod *mesh.Workload, target uint16, timeout time.Duration) (net.Conn, error) {
+	d := net.Dialer{Timeout: timeout}
+	return d.DialContext(ctx, "tcp", netip.AddrPortFrom(pod.Addresses[0], target).String())
+}
+
+func reasonOf(err error) hbone.Reason {
+	ne := net.Error(nil)
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, syscall.ECONNRESET):
+		return hbone.ReasonReset
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &ne) && ne.Timeout():
+		return hbone.ReasonTimeout
+	}
+	return hbone.ReasonRefused
+}
+
+func (w *witness) isHung(k health.Key) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hung[k]
+}
+
+// watch asks the application until it answers.
+func (w *witness) watch(pod *mesh.Workload, key health.Key) {
+	ask := func(ctx context.Context) error {
+		c, err := dialApp(ctx, pod, key.Port, w.timeout)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
+	w.prober.Watch(key, ask, func(err error) bool {
+		if err == nil {
+			w.observe(pod, key, health.Attempt{}, health.Success, "")
+			return true
+		}
+		w.refused(pod, key.Port, reasonOf(err), true)
+		w.mu.Lock()
+		a := w.tracker.Begin(key, time.Now())
+		w.mu.Unlock()
+		w.observe(pod, key, a, health.Failure, reasonOf(err))
+		return false
+	})
+}
+
+// observe records one dial. A success is independent evidence of its own,
+// whenever it began: the application answers.
+func (w *witness) observe(pod *mesh.Workload, key health.Key, a health.Attempt, o health.Outcome, reason hbone.Reason) {
+	now := time.Now()
+	w.mu.Lock()
+	var edge health.Edge
+	if o == health.Success && w.tracker.State(key, now).Phase != health.Healthy {
+		edge = w.tracker.Readmit(key, now)
+	} else if a != (health.Attempt{}) {
+		edge = w.tracker.End(key, a, o, now)
+	}
+	phase := w.tracker.State(key, now)
+	if phase.Phase != health.Healthy && o == health.Failure && reason == hbone.ReasonTimeout {
+		w.hung[key] = true
+	} else if o == health.Success {
+		delete(w.hung, key)
+	}
+	var r federation.Record
+	if edge != health.NoEdge {
+		f := federation.EndpointFact{Endpoint: key.Endpoint, Port: key.Port, State: federation.Healthy, Health: phase.Health}
+		if edge == health.EdgeEjected {
+			f.State, f.Reason = federation.Ejected, string(reason)
+		}
+		w.facts[key] = fact{f, now}
+		r = w.facts[key].record(w.network, now)
+	}
+	w.mu.Unlock()
+	if edge == health.NoEdge {
+		return
+	}
+	w.report(r)
+	name := "ejected"
+	if edge == health.EdgeReadmitted {
+		name, reason = "readmitted", "answers"
+	}
+	w.log.Info().Str("edge", name).Str("scope", "endpoint").Str("network", w.network).Uint16("port", key.Port).
+		Stringer("endpoint", key.Endpoint).Str("workload", pod.UID).Str("reason", string(reason)).Str("source", "witness").Msg("outlier changed")
+}
+
+func (w *witness) refused(pod *mesh.Workload, target uint16, reason hbone.Reason, probe bool) {
+	e := w.log.Info()
+	if probe {
+		e = w.log.Debug()
+	}
+	e.Stringer("endpoint", pod.Endpoint).Str("workload", pod.UID).Uint16("port", target).
+		Str("reason", string(reason)).Bool("probe", probe).Msg("app refused")
+}
+
+func (f fact) record(network string, now time.Time) federation.Record {
+	said := f.said
+	return federation.Record{Network: network, Age: now.Sub(f.seen), Endpoint: &said}
+}
+
+// current returns every fact worth telling: what is out, and
+// what came back recently enough that somebody may still believe otherwise.
+func (w *witness) current() []federation.Record {
+	now := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []federation.Record
+	for k, f := range w.facts {
+		if f.said.State == federation.Healthy && now.Sub(f.seen) > 2*federation.DefaultTTL {
+			delete(w.facts, k)
+			continue
+		}
+		out = append(out, f.record(w.network, now))
+	}
+	return out
+}
+
+// forget drops what concerns pods that are gone.
+func (w *witness) forget(local func(mesh.EndpointID) bool) {
+	keep := func(k health.Key) bool { return local(k.Endpoint) }
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tracker.Prune(time.Now(), keep)
+	for k := range w.facts {
+		if !keep(k) {
+			delete(w.facts, k)
+			delete(w.hung, k)
+		}
+	}
+}
+
+// localBelief is one line of the admin dump.
+type localBelief struct {
+	Endpoint    string    `json:"endpoint"`
+	Port        uint16    `json:"port"`
+	Phase       string    `json:"phase"`
+	Health      float64   `json:"health"`
+	Consecutive int       `json:"consecutiveFailures"`
+	Until       time.Time `json:"ejectedUntil,omitzero"`
+	Reason      string    `json:"reason,omitempty"`
+}
+
+func (w *witness) dump() []localBelief {
+	now := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := []localBelief{}
+	for k, f := range w.facts {
+		s := w.tracker.State(k, now)
+		out = append(out, localBelief{Endpoint: k.Endpoint.String(), Port: k.Port, Phase: s.Phase.String(), Health: s.Health,
+			Consecutive: s.Consecutive, Until: s.Until, Reason: f.said.Reason})
+	}
+	slices.SortFunc(out, func(a, b localBelief) int {
+		if a.Endpoint != b.Endpoint {
+			if a.Endpoint < b.Endpoint {
+				return -1
+			}
+			return 1
+		}
+		return int(a.Port) - int(b.Port)
+	})
+	return out
+}
