@@ -315,7 +315,9 @@ func stale(snap *mesh.Snapshot, k hbone.PoolKey) bool {
 	return w.State == mesh.Terminating || len(w.Addresses) == 0 || hostPort(w) != k.Address
 }
 
-func hostPort(w *mesh.Workload) string { return net.JoinHostPort(w.Addresses[0].String(), itoa(hbonePort)) }
+func hostPort(w *mesh.Workload) string {
+	return net.JoinHostPort(w.Addresses[0].String(), itoa(hbonePort))
+}
 
 func hostOf(a net.Addr) string { return addrPort(a).Addr().String() }
 

@@ -19,7 +19,7 @@ import (
 // tunnel is an open way to one application: bytes written to stream reach it.
 type tunnel struct {
 	stream   *hbone.Stream
-	hop      *hbone.Session // the outer one, or the only one
+	hop      *hbone.Session  // the outer one, or the only one
 	endpoint mesh.EndpointID // zero when the far side does not say
 	inner    *hbone.Session  // of a double tunnel, ended with it
 }

@@ -6,9 +6,9 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/isthmus-mesh/isthmus/nodeproxy"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/process"
+	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
 
 func main() {
