@@ -37,6 +37,7 @@ type Session struct {
 	settled chan struct{} // closed when the peer's SETTINGS are in
 	done    chan struct{} // closed when the session has ended
 	torn    chan struct{} // closed when the transport is closed
+	deaf    chan struct{} // closed when nobody reads any more
 
 	mu        sync.Mutex
 	changed   sync.Cond // on mu: streams ended, writer idle, ping answered, session ended
@@ -72,7 +73,7 @@ func newSession(t Transport, cfg Config, client bool) *Session {
 	}
 	s := &Session{
 		t: t, cfg: cfg, client: client, peerID: t.Peer(),
-		settled: make(chan struct{}), done: make(chan struct{}), torn: make(chan struct{}),
+		settled: make(chan struct{}), done: make(chan struct{}), torn: make(chan struct{}), deaf: make(chan struct{}),
 		streams: make(map[uint32]*Stream), nextID: 1, finalID: maxStreamID, goAwayID: maxStreamID,
 		peer: defaultPeerSettings(), recvAvail: cfg.ConnWindow, idleSince: time.Now(),
 	}
@@ -191,6 +192,7 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 	case endFault:
 		s.w.data.clear()
 		s.w.control.add(nil, appendGoAway(nil, last, code, debugText(err)), 0)
+		s.t.SetReadDeadline(time.Now().Add(lingerTime))
 	case endAbrupt:
 		s.w.broken = true
 	}
@@ -200,7 +202,7 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 	for _, st := range streams {
 		st.failed(err)
 	}
-	go s.teardown()
+	go s.teardown(how == endFault)
 }
 
 func debugText(err error) string {
@@ -209,7 +211,7 @@ func debugText(err error) string {
 }
 
 // teardown writes what is left and closes the transport.
-func (s *Session) teardown() {
+func (s *Session) teardown(linger bool) {
 	s.t.SetWriteDeadline(time.Now().Add(s.cfg.CloseTimeout))
 	s.mu.Lock()
 	for !s.w.broken && (s.w.busy || !s.w.empty()) {
@@ -220,6 +222,8 @@ func (s *Session) teardown() {
 	s.mu.Unlock()
 	if a, ok := s.t.(interface{ abort() }); ok && broken {
 		a.abort()
+	} else if linger && !broken {
+		<-s.deaf
 	}
 	s.t.Close()
 	close(s.torn)
@@ -228,14 +232,33 @@ func (s *Session) teardown() {
 // read takes in what the peer sends until the session ends. It runs in the one
 // reading goroutine.
 func (s *Session) read() {
+	defer close(s.deaf)
 	err := s.readAll()
 	s.inbox.deliverAll()
 	select {
-	case <-s.done:
-		return // ended from elsewhere; err is only the closed transport
+	case <-s.done: // ended from elsewhere; err is only the closed transport
 	default:
+		s.fail(s.readError(err))
 	}
-	s.fail(s.readError(err))
+	var pe *ProtocolError
+	if errors.As(s.Err(), &pe) {
+		s.linger()
+	}
+}
+
+// lingerTime is how long a session goes on reading, and throwing away, after it
+// has told its peer about a fault: closing a TCP connection with unread bytes
+// resets it, and the GOAWAY would be lost.
+const lingerTime = 500 * time.Millisecond
+
+func (s *Session) linger() {
+	buf := readBufs.Get().(*readBuf)
+	defer readBufs.Put(buf)
+	for {
+		if _, err := s.t.Read(buf[:]); err != nil {
+			return
+		}
+	}
 }
 
 func (s *Session) readError(err error) error {

@@ -222,7 +222,7 @@ func (s *Session) writeBurst(first, second []byte) error {
 func (s *Session) writeDirect(control burst, p []byte) error {
 	if err := s.writeBurst(control.first, p); err != nil {
 		s.writeFailed(err)
-		return err
+		return s.Err() // which may have another cause, and closed the transport
 	}
 	s.mu.Lock()
 	if s.w.empty() || s.w.broken {

@@ -50,8 +50,8 @@ type entry struct {
 }
 
 // NewTracker returns an empty Tracker. It expects a config that Validate
-// accepts, and reads others as the nearest one. jitter returns values drawn
-// evenly from [0, 1); nil means no jitter.
+// accepts; of others it takes the nearest that works, and an unknown mode as
+// off. jitter returns values drawn evenly from [0, 1); nil means no jitter.
 func NewTracker[K comparable](cfg Config, jitter func() float64) *Tracker[K] {
 	if jitter == nil {
 		jitter = func() float64 { return 0.5 }
@@ -77,7 +77,8 @@ func (t *Tracker[K]) Begin(k K, now time.Time) Attempt {
 }
 
 // End takes in what came of attempt a to k. An attempt that began before the
-// last ejection or readmission of k changes nothing. One that began during an
+// last ejection or readmission of k changes nothing (until k is back in its
+// default state, long after, and has no past). One that began during an
 // ejection without being its probe (all others were out too) readmits k by a
 // success and changes nothing by a failure. End may be called again for the
 // same attempt if more is learnt: each call is one outcome.
@@ -244,8 +245,8 @@ func (t *Tracker[K]) decay(e *entry, now time.Time) {
 		e.ejections = 0
 		return
 	}
-	if n := now.Sub(e.quiet) / t.base; n > 0 {
-		e.ejections = int(max(0, time.Duration(e.ejections)-n))
-		e.quiet = e.quiet.Add(n * t.base)
+	if n := int64(now.Sub(e.quiet) / t.base); n > 0 {
+		e.ejections = max(0, e.ejections-int(min(n, math.MaxInt32)))
+		e.quiet = e.quiet.Add(time.Duration(n) * t.base)
 	}
 }

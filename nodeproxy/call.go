@@ -152,9 +152,9 @@ func (c *call) open(ctx context.Context, pick pick) (*tunnel, *failure) {
 // brokeEarly is a tunnel that broke after the far application had accepted and
 // before anybody spoke.
 func (c *call) brokeEarly(pick pick, t *tunnel, err error) *failure {
-	f := &failure{blame: blameNobody, reason: reasonTunnel, endpoint: t.endpoint, err: err}
+	f := &failure{at: atEndpoint, reason: reasonTunnel, endpoint: t.endpoint, err: err}
 	if pick.gateway != nil && t.hop.Err() != nil {
-		f.blame = blameGateway // its session died, not just this stream
+		f.at, f.fault = atGateway, true // its session died, not just this stream
 	}
 	return f
 }
@@ -165,7 +165,7 @@ func (t *tried) add(p pick, f *failure) {
 	}
 	switch {
 	case p.gateway == nil:
-	case f.blame == blameGateway:
+	case f.at == atGateway:
 		t.gateways = append(t.gateways, gatewayKey(p.gateway))
 	case f.endpoint == 0:
 		t.networks = append(t.networks, p.gateway.Network)

@@ -3,27 +3,26 @@ package nodeproxy
 import (
 	"errors"
 	"fmt"
-	"strings"
+	"net"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// blame says which layer a failed attempt speaks about. It decides whose
-// health moves and where the next attempt may go.
-type blame uint8
+// layer is where an attempt ended. It decides where the next one may go.
+type layer uint8
 
 const (
-	blameNobody   blame = iota // policy, configuration, a graceful GOAWAY: no health moves
-	blameGateway               // the gateway's address, TLS or session
-	blameNetwork               // the network has nothing to offer for this service
-	blameEndpoint              // the pod or its node proxy, or the application behind it
+	atGateway  layer = iota + 1 // its address, TLS or session
+	atNetwork                   // the gateway answered: nothing to offer for this service
+	atEndpoint                  // the pod, its node proxy, or the application behind it
 )
 
 // failure is one attempt that did not reach an application.
 type failure struct {
-	blame    blame
+	at       layer           // zero: before anything was tried
+	fault    bool            // the health of that layer moves; not for policy, identity, or a peer that left in order
 	final    bool            // no other endpoint would answer differently
 	reason   string          // an isthmus-reason, or one of the tokens below
 	endpoint mesh.EndpointID // which endpoint, if the far side said so
@@ -33,79 +32,100 @@ type failure struct {
 // Reasons of failures that no peer sent us.
 const (
 	reasonConnect   = "connect"   // TCP, TLS or settings of the next hop
-	reasonIdentity  = "identity"  // the peer is somebody else
+	reasonIdentity  = "identity"  // the peer is somebody else, or we are to the peer
 	reasonTunnel    = "tunnel"    // the tunnel broke before the first byte
 	reasonNoRoute   = "no_route"  // no candidate is left
-	reasonCancelled = "cancelled" // the application left
+	reasonCancelled = "cancelled" // the application left, or this process stops
 )
 
 func (f *failure) Error() string { return f.reason + ": " + f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// hopFailure is what went wrong before the next hop answered anything.
-func hopFailure(to blame, what string, err error) *failure {
-	f := &failure{blame: to, reason: reasonConnect, err: fmt.Errorf("%s: %w", what, err)}
-	var pe *identity.PeerError
-	if errors.As(err, &pe) || strings.Contains(err.Error(), "bad certificate") {
-		f.blame, f.reason = blameNobody, reasonIdentity
+// faultOf says whether f is the fault of layer l; no failure is nobody's.
+func (f *failure) faultOf(l ...layer) bool {
+	if f == nil || !f.fault {
+		return false
+	}
+	for _, x := range l {
+		if f.at == x {
+			return true
+		}
+	}
+	return false
+}
+
+// hopFailure is a next hop that did not answer a CONNECT at all.
+func hopFailure(at layer, err error) *failure {
+	f := &failure{at: at, fault: true, reason: reasonConnect, err: err}
+	var goAway *hbone.GoAwayError
+	switch {
+	case isIdentity(err):
+		f.fault, f.reason = false, reasonIdentity
+	case errors.As(err, &goAway) && goAway.Code == 0:
+		f.fault = false
 	}
 	return f
 }
 
-// outerAnswer reads a gateway's refusal.
+// isIdentity reports a handshake that ended because of who somebody is: we
+// refused the peer's certificate, or it sent an alert about ours, which in TLS
+// 1.3 arrives only after our side of the handshake is done.
+func isIdentity(err error) bool {
+	var wrong *identity.PeerError
+	var chain *identity.ChainError
+	var op *net.OpError
+	return errors.As(err, &wrong) || errors.As(err, &chain) || errors.As(err, &op) && op.Op == "remote error"
+}
+
+// outerAnswer reads how an outer CONNECT failed at a gateway.
 func outerAnswer(err error) *failure {
 	var se *hbone.StatusError
 	if !errors.As(err, &se) {
-		return sessionFailure(blameGateway, "open tunnel through the gateway", err)
+		return hopFailure(atGateway, err)
 	}
-	f := &failure{reason: string(se.Reason()), endpoint: mesh.EndpointID(se.Endpoint()), err: err, blame: blameNetwork}
+	f := &failure{at: atNetwork, fault: true, reason: reasonToken(se), endpoint: mesh.EndpointID(se.Endpoint()), err: err}
 	switch se.Reason() {
 	case hbone.ReasonOverload, hbone.ReasonDraining:
-		f.blame = blameGateway
+		f.at = atGateway
+	case hbone.ReasonUnknownService, hbone.ReasonNotExported, hbone.ReasonBadAuthority, hbone.ReasonPinnedGone:
+		f.fault = false // configuration over there; another network may know better
 	case hbone.ReasonDenied:
-		f.blame, f.final = blameNobody, true
-	case hbone.ReasonUnknownService, hbone.ReasonNotExported, hbone.ReasonBadAuthority:
-		f.blame = blameNobody // configuration over there; another network may know it
-	case "":
-		f.reason = fmt.Sprintf("status_%d", se.Status)
+		f.fault, f.final = false, true
 	}
-	if se.Status == 401 || se.Status == 403 {
-		f.blame = blameNobody
+	if se.Status == 401 {
+		f.fault, f.final = false, true
 	}
 	return f
 }
 
-// innerAnswer reads the refusal of the node proxy beside the application.
+// innerAnswer reads how a CONNECT to a pod failed; endpoint is whom the gateway
+// named, if it did.
 func innerAnswer(endpoint mesh.EndpointID, err error) *failure {
 	var se *hbone.StatusError
 	if !errors.As(err, &se) {
-		f := sessionFailure(blameEndpoint, "open tunnel to the pod", err)
+		f := hopFailure(atEndpoint, err)
 		f.endpoint = endpoint
 		return f
 	}
-	f := &failure{blame: blameEndpoint, reason: string(se.Reason()), endpoint: endpoint, err: err}
+	f := &failure{at: atEndpoint, fault: true, reason: reasonToken(se), endpoint: endpoint, err: err}
 	if id := mesh.EndpointID(se.Endpoint()); id != 0 {
 		f.endpoint = id
 	}
-	if f.reason == "" {
-		f.reason = fmt.Sprintf("status_%d", se.Status)
-	}
 	switch se.Status {
-	case 401:
-		f.blame, f.final = blameNobody, true
-	case 400:
-		f.blame = blameNobody
+	case 401: // policy is the same on every pod
+		f.fault, f.final = false, true
+	case 400, 404: // our idea of the pod is not its own
+		f.fault = false
+	}
+	if se.Reason() == hbone.ReasonUnknownService || se.Reason() == hbone.ReasonNotLocal {
+		f.fault = false
 	}
 	return f
 }
 
-// sessionFailure is a session that ended under a CONNECT: a peer that went
-// gracefully is not at fault.
-func sessionFailure(to blame, what string, err error) *failure {
-	f := hopFailure(to, what, err)
-	var ga *hbone.GoAwayError
-	if errors.As(err, &ga) && ga.Code == 0 {
-		f.blame = blameNobody
+func reasonToken(se *hbone.StatusError) string {
+	if r := se.Reason(); r != "" {
+		return string(r)
 	}
-	return f
+	return fmt.Sprintf("status_%d", se.Status)
 }

@@ -95,10 +95,9 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, gw *mesh.Gateway, auth
 	inner, err := p.innerSession(ctx, c.source.Identity, expect, outer)
 	if err != nil {
 		outer.Close()
-		f := sessionFailure(blameEndpoint, fmt.Sprintf("inner tunnel through gateway %s/%s", gw.Network, gw.Name), err)
-		f.endpoint = endpoint
+		f := innerAnswer(endpoint, fmt.Errorf("inner tunnel through gateway %s/%s: %w", gw.Network, gw.Name, err))
 		if outer.Session().Err() != nil {
-			f.blame = blameGateway // its session died, with this tunnel in it
+			f.at = atGateway // its session died, with this tunnel in it
 		}
 		return nil, f
 	}
@@ -108,7 +107,7 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, gw *mesh.Gateway, auth
 	if err != nil {
 		f := innerAnswer(endpoint, fmt.Errorf("through gateway %s/%s: %w", gw.Network, gw.Name, err))
 		if outer.Session().Err() != nil {
-			f.blame = blameGateway
+			f.at = atGateway
 		}
 		inner.Close(nil)
 		outer.Close()

@@ -240,31 +240,31 @@ func (v *view) learn(p pick, f *failure, now time.Time) {
 	if f != nil {
 		v.done(p)
 	}
-	outcome := func(layers ...blame) health.Outcome {
+	outcome := func(l ...layer) health.Outcome {
 		switch {
 		case f == nil:
 			return health.Success
-		case slices.Contains(layers, f.blame):
+		case f.faultOf(l...):
 			return health.Failure
 		}
 		return health.Neutral
 	}
 	v.mu.Lock()
 	if p.pod != nil {
-		edge := v.pods.End(p.podKey(), p.podTry, outcome(blameEndpoint), now)
+		edge := v.pods.End(p.podKey(), p.podTry, outcome(atEndpoint), now)
 		v.mu.Unlock()
 		v.edge(edge, "endpoint", f, func(e *zerolog.Event) {
 			e.Str("network", p.pod.Network).Uint16("port", p.target).Stringer("endpoint", p.pod.Endpoint).Str("workload", p.pod.UID)
 		})
 		return
 	}
-	shareEdge := v.shares.End(p.share, p.shareTry, outcome(blameNetwork, blameEndpoint), now)
-	gatewayOutcome := outcome(blameGateway)
-	if f != nil && (f.blame == blameNetwork || f.blame == blameEndpoint) {
+	shareEdge := v.shares.End(p.share, p.shareTry, outcome(atNetwork, atEndpoint), now)
+	gatewayOutcome := outcome(atGateway)
+	if f.faultOf(atNetwork, atEndpoint) {
 		gatewayOutcome = health.Success // it did its part
 	}
 	gatewayEdge := v.gateways.End(gatewayKey(p.gateway), p.gatewayTry, gatewayOutcome, now)
-	if f != nil && f.blame == blameEndpoint && f.endpoint != 0 && v.scope == ScopeEndpoint {
+	if f.faultOf(atEndpoint) && f.endpoint != 0 && v.scope == ScopeEndpoint {
 		v.hints.Failed(p.hint(f.endpoint), now)
 	}
 	v.mu.Unlock()
@@ -291,8 +291,12 @@ func (v *view) gatewayAnswered(g *mesh.Gateway, err error, now time.Time) {
 	if err == nil {
 		edge = v.gateways.Readmit(gatewayKey(g), now)
 	} else {
-		f = hopFailure(blameGateway, "probe", err)
-		edge = v.gateways.End(gatewayKey(g), v.gateways.Begin(gatewayKey(g), now), health.Failure, now)
+		f = hopFailure(atGateway, err)
+		outcome := health.Neutral
+		if f.fault {
+			outcome = health.Failure
+		}
+		edge = v.gateways.End(gatewayKey(g), v.gateways.Begin(gatewayKey(g), now), outcome, now)
 	}
 	v.mu.Unlock()
 	v.edge(edge, "gateway", f, func(e *zerolog.Event) { e.Str("network", g.Network).Str("gateway", g.Name) })

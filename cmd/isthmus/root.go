@@ -23,6 +23,8 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		newCACommand(),
 		newVersionCommand(),
+		newDrillCommand(),
+		newAppCommand(),
 	)
 	return root
 }
