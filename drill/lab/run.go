@@ -1,0 +1,166 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/drill"
+)
+
+// Options say where and how a drill runs.
+type Options struct {
+	Out  string // folder for results and, while it runs, for the arms' files
+	Bin  string // folder of the programs isthmus, gateway and nodeproxy
+	Keep bool   // keep every arm's configs, CA and logs, not only those of arms that failed
+	// Progress hears what happens. Nil is silence.
+	Progress Progress
+}
+
+// Progress is told what a drill is doing. Calls do not overlap.
+type Progress interface {
+	ArmStarts(a drill.Arm, n, of int)
+	ArmRuns(a drill.Arm, took time.Duration)
+	Happened(a drill.Arm, h drill.Happening)
+	ArmDone(a drill.ArmResult, seen []drill.Observation)
+}
+
+type silence struct{}
+
+func (silence) ArmStarts(drill.Arm, int, int)                {}
+func (silence) ArmRuns(drill.Arm, time.Duration)             {}
+func (silence) Happened(drill.Arm, drill.Happening)          {}
+func (silence) ArmDone(drill.ArmResult, []drill.Observation) {}
+
+// Run runs every arm of s, one after the other, and judges. An error means that
+// the drill did not run to its end; it is a *StartError when a process did not
+// come up, and ctx's cause when ctx ended.
+func Run(ctx context.Context, s *drill.Scenario, o Options) (*drill.Result, error) {
+	if o.Progress == nil {
+		o.Progress = silence{}
+	}
+	bin, err := findBinaries(o.Bin)
+	if err != nil {
+		return nil, err
+	}
+	out, err := filepath.Abs(o.Out)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return nil, fmt.Errorf("make the output folder: %w", err)
+	}
+	layout, release, err := claim(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	st := newStarter()
+	defer st.close()
+	r := &drill.Result{Schema: drill.Schema, Scenario: s.Name, Description: s.Description, Seed: s.Seed, Started: time.Now(), Environment: environment(layout), AsRun: s}
+	for i, arm := range s.Arms {
+		o.Progress.ArmStarts(arm, i+1, len(s.Arms))
+		result, seen, err := runArm(ctx, layout, arm, bin, st, out, o)
+		if err != nil {
+			return nil, fmt.Errorf("arm %s: %w", arm.Name, err)
+		}
+		r.Arms = append(r.Arms, result)
+		r.Assertions = append(r.Assertions, seen...)
+		o.Progress.ArmDone(result, seen)
+	}
+	r.Finished = time.Now()
+	r.Judge()
+	return r, nil
+}
+
+func environment(l *drill.Layout) drill.Environment {
+	e := drill.Environment{Version: "development", Go: runtime.Version(), OS: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.NumCPU(), Addresses: fmt.Sprintf("127.%d.0.0/16", l.Second)}
+	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
+		e.Version = b.Main.Version
+	}
+	return e
+}
+
+// runArm runs one arm in a new folder, which is kept if asked for, or if the
+// arm could not start, or broke an assertion, or is in doubt.
+func runArm(ctx context.Context, l *drill.Layout, arm drill.Arm, bin binaries, st *starter, out string, o Options) (result drill.ArmResult, seen []drill.Observation, err error) {
+	dir, err := os.MkdirTemp(out, "arm-"+arm.Name+"-")
+	if err != nil {
+		return result, nil, fmt.Errorf("make the arm's folder: %w", err)
+	}
+	keep := o.Keep
+	defer func() {
+		if !keep && (err == nil || ctx.Err() != nil) {
+			os.RemoveAll(dir)
+		}
+	}()
+	began := time.Now()
+	a := &armRun{layout: l, arm: arm, bin: bin, dir: dir, starter: st, zero: began,
+		running: map[string]*process{}, pods: map[string]*pod{}, teller: drill.NewTeller(l),
+		report: func(h drill.Happening) { o.Progress.Happened(arm, h) }}
+	defer a.stop()
+	if err := a.start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return result, nil, context.Cause(ctx)
+		}
+		return result, nil, errors.Join(err, fmt.Errorf("configs and logs are in %s", dir))
+	}
+	o.Progress.ArmRuns(arm, time.Since(began))
+	record, err := a.drive(ctx)
+	if err != nil {
+		return result, nil, err
+	}
+	result, seen = record.Result(), record.Evaluate()
+	for _, v := range seen {
+		keep = keep || !v.Held
+	}
+	keep = keep || len(result.Inconclusive) > 0
+	if keep {
+		result.Kept = dir
+	}
+	return result, seen, nil
+}
+
+// flushTime is how long the processes have to write the log lines of the last
+// connections before they are told to end.
+const flushTime = 300 * time.Millisecond
+
+// drive runs traffic and faults on the processes that are up, stops everything
+// and returns what was seen.
+func (a *armRun) drive(ctx context.Context) (*drill.Record, error) {
+	s := a.layout.Scenario
+	schedule := drill.Schedule(s, len(a.layout.Clients))
+	a.mu.Lock()
+	a.zero = time.Now().Add(50 * time.Millisecond)
+	a.started = true
+	a.mu.Unlock()
+	outages := make([]drill.Outage, len(s.Faults))
+	fctx, over := context.WithCancel(ctx)
+	defer over()
+	var healing, lasting sync.WaitGroup
+	for i, f := range s.Faults {
+		wait := &healing
+		if f.Until == 0 {
+			wait = &lasting
+		}
+		wait.Go(func() { outages[i] = a.inject(fctx, i) })
+	}
+	c := &clients{layout: a.layout, exchange: s.ExchangeOf(a.arm), zero: a.zero}
+	attempts := c.run(ctx, schedule)
+	a.sleepUntil(ctx, s.Duration)
+	healing.Wait() // one may end with the traffic
+	over()
+	lasting.Wait()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	sleep(ctx, flushTime)
+	a.stop()
+	return a.record(attempts, outages), nil
+}

@@ -1,0 +1,64 @@
+package drill
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// line is the union of the fields that a drill reads from a process's log.
+type line struct {
+	Time       time.Time `json:"time"`
+	Message    string    `json:"message"`
+	Edge       string    `json:"edge"`
+	Scope      string    `json:"scope"`
+	Source     string    `json:"source"`
+	Network    string    `json:"network"`
+	Service    string    `json:"service"`
+	Port       uint16    `json:"port"`
+	Endpoint   string    `json:"endpoint"`
+	Workload   string    `json:"workload"`
+	Gateway    string    `json:"gateway"`
+	Reason     string    `json:"reason"`
+	Direction  string    `json:"direction"`
+	Result     string    `json:"result"`
+	Started    time.Time `json:"started"`
+	Attempts   int       `json:"attempts"`
+	Client     string    `json:"client"`
+	Probe      bool      `json:"probe"`
+	Healthy    int       `json:"healthy"`
+	Ready      int       `json:"ready"`
+	Exceptions []string  `json:"exceptions"`
+}
+
+// ParseLine reads one line of process's log; ok is false for what a drill does
+// not understand, which is no error. Instants become durations since zero.
+func ParseLine(process string, data []byte, zero time.Time) (e Event, ok bool) {
+	var l line
+	if len(data) == 0 || data[0] != '{' || json.Unmarshal(data, &l) != nil {
+		return Event{}, false
+	}
+	switch k := EventKind(l.Message); k {
+	case OutlierChanged, Connection, AttemptFailed, AppRefused, Known:
+		e.Kind = k
+	default:
+		return Event{}, false
+	}
+	e.At, e.Process = l.Time.Sub(zero), process
+	e.Edge, e.Scope, e.Source, e.Reason = l.Edge, l.Scope, l.Source, l.Reason
+	e.Network, e.Service, e.Port = l.Network, l.Service, l.Port
+	e.Endpoint, e.Workload, e.Gateway = l.Endpoint, l.Workload, l.Gateway
+	e.Direction, e.Result, e.Tries, e.Client = l.Direction, l.Result, l.Attempts, l.Client
+	e.Probe, e.Healthy, e.Ready, e.Exceptions = l.Probe, l.Healthy, l.Ready, l.Exceptions
+	if !l.Started.IsZero() {
+		e.Started = l.Started.Sub(zero)
+	}
+	return e, true
+}
+
+// pod returns the pod that e is about, by endpoint or by workload.
+func (l *Layout) pod(e Event) (Pod, bool) {
+	if p, ok := l.PodByEndpoint(e.Endpoint); ok {
+		return p, true
+	}
+	return l.Pod(e.Workload)
+}

@@ -1,0 +1,173 @@
+package drill
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Record is everything that was seen in one arm. All instants are durations
+// since the first instant of traffic, on the one clock of the machine; those
+// before it are negative.
+type Record struct {
+	Layout   *Layout
+	Arm      Arm
+	Attempts []Attempt // in the order of the schedule
+	Outages  []Outage  // in the order of the scenario's faults
+	Events   []Event   // what the processes logged, by time
+	Exits    []Exit    // processes that ended though nobody killed them
+	// Doubts are reasons not to trust the arm, in words.
+	Doubts []string
+}
+
+// Attempt is one connection of a client.
+type Attempt struct {
+	Arrival
+	Started  time.Duration // when the client really began; late if after At
+	Done     time.Duration // first answer, or failure
+	Pod      string        // who answered; empty if it failed
+	Error    string        // why the first exchange failed; empty if it did not
+	CutAt    time.Duration // when a held connection broke
+	CutError string        // how it broke; empty if it did not
+	// Gateway is what the connection ran through, if a log says so.
+	Gateway string
+	// Local is the address it came from, to find it in logs.
+	Local string
+}
+
+// Failed reports whether the first exchange did not succeed.
+func (a Attempt) Failed() bool { return a.Error != "" }
+
+// Latency is the time from the intended start to the first answer.
+func (a Attempt) Latency() time.Duration { return a.Done - a.At }
+
+// Outage is one fault as it really happened. Times are zero while unknown.
+type Outage struct {
+	Fault   Fault
+	Victims Victims
+	Begin   time.Duration // the injection began
+	Effect  time.Duration // it had taken effect, as the injector's own probe showed
+	Heal    time.Duration // healing began
+	Healed  time.Duration // healing was done; zero if it never was
+	Proof   string        // how the effect was proved, in words
+}
+
+// over returns when the outage stopped: the end of time if it never did.
+func (o Outage) over(t time.Duration) time.Duration {
+	if t == 0 {
+		return 1<<63 - 1
+	}
+	return t
+}
+
+// Exit is the end of a process that nobody asked for.
+type Exit struct {
+	At      time.Duration
+	Process string
+	Status  string
+}
+
+// Event is one line of a process's log that a drill understands.
+type Event struct {
+	At      time.Duration
+	Process string
+	Kind    EventKind
+
+	Edge       string // of OutlierChanged: ejected or readmitted
+	Scope      string // of OutlierChanged: endpoint, hop, network_service or gateway
+	Source     string // of OutlierChanged
+	Network    string
+	Service    string
+	Port       uint16 // target port of an endpoint, else the service port
+	Endpoint   string // 16 hexadecimal digits
+	Workload   string // uid, if known
+	Gateway    string // if known
+	Reason     string
+	Direction  string        // of Connection
+	Result     string        // of Connection
+	Started    time.Duration // of Connection
+	Tries      int           // of Connection
+	Client     string        // of Connection: the peer's address, if logged
+	Probe      bool          // of AppRefused
+	Healthy    int           // of Known
+	Ready      int           // of Known
+	Exceptions []string      // of Known
+}
+
+// EventKind is what an Event tells.
+type EventKind string
+
+// The kinds of events, by the message of the log line.
+const (
+	OutlierChanged EventKind = "outlier changed"
+	Connection     EventKind = "connection"
+	AttemptFailed  EventKind = "attempt failed"
+	AppRefused     EventKind = "app refused"
+	Known          EventKind = "known"
+)
+
+// Window is a span of the arm's time.
+type Window struct {
+	Name     string
+	From, To time.Duration // To is not part of it
+}
+
+// Has reports whether t is in w.
+func (w Window) Has(t time.Duration) bool { return t >= w.From && t < w.To }
+
+// windowNames are the phases that every drill has.
+var windowNames = []string{"run", "baseline", "fault", "healed"}
+
+// Phases returns baseline, fault and healed as they happened: from the first
+// injection to the last healing is "fault". Empty ones are left out.
+func (r *Record) Phases() []Window {
+	end := r.Layout.Scenario.Duration
+	first, last := end, time.Duration(0)
+	for _, o := range r.Outages {
+		first = min(first, o.Begin)
+		last = max(last, min(o.over(o.Heal), end))
+	}
+	all := []Window{{"baseline", 0, first}, {"fault", first, last}, {"healed", max(first, last), end}}
+	return slices.DeleteFunc(all, func(w Window) bool { return w.From >= w.To })
+}
+
+// window resolves the name of a phase or a fault; "run" and "" are all of it.
+func (r *Record) window(name string) Window {
+	for _, w := range r.Phases() {
+		if w.Name == name {
+			return w
+		}
+	}
+	for _, o := range r.Outages {
+		if o.Fault.Name == name {
+			return Window{name, o.Effect, min(o.over(o.Heal), r.Layout.Scenario.Duration)}
+		}
+	}
+	if name == "" || name == "run" {
+		return Window{"run", 0, r.Layout.Scenario.Duration}
+	}
+	return Window{Name: name}
+}
+
+// settled returns w without its first moments, in which shares move.
+func (r *Record) settled(w Window) Window {
+	if w.Name != "baseline" && w.Name != "run" {
+		w.From = min(w.From+r.Layout.Scenario.Settle, w.To)
+	}
+	return w
+}
+
+// Arrange puts the events in order of time and gives each attempt the gateway
+// that it ran through, where a client's node proxy says so.
+func (r *Record) Arrange() {
+	slices.SortStableFunc(r.Events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	through := map[string]string{}
+	for _, e := range r.Events {
+		if e.Kind == Connection && e.Direction == "outbound" && e.Client != "" && e.Gateway != "" {
+			through[e.Client] = e.Gateway
+		}
+	}
+	for i := range r.Attempts {
+		r.Attempts[i].Gateway = through[r.Attempts[i].Local]
+	}
+}

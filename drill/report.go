@@ -1,0 +1,51 @@
+package drill
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"math"
+	"strconv"
+	"strings"
+)
+
+//go:embed report.html
+var reportPage string
+
+var reportTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
+	"num":   num,
+	"upper": func(v Verdict) string { return strings.ToUpper(string(v)) },
+	"took":  func(r *Result) string { return fmt.Sprintf("%.0f s", r.Finished.Sub(r.Started).Seconds()) },
+	"pct":   func(v float64) string { return strconv.Itoa(int(math.Round(100*v))) + " %" },
+	"held":  countHeld,
+}).Parse(reportPage))
+
+func countHeld(list []Observation) int {
+	n := 0
+	for _, o := range list {
+		if o.Held {
+			n++
+		}
+	}
+	return n
+}
+
+// Report returns the one HTML page: verdict, tables and, drawn by its own
+// script from the JSON that it carries, the plots. It loads nothing.
+func (r *Result) Report() ([]byte, error) {
+	data, err := json.Marshal(r) // escapes <, > and &: safe inside a script element
+	if err != nil {
+		return nil, fmt.Errorf("render report: %w", err)
+	}
+	var b bytes.Buffer
+	err = reportTemplate.Execute(&b, struct {
+		*Result
+		Data template.JS
+	}{r, template.JS(data)})
+	if err != nil {
+		return nil, fmt.Errorf("render report: %w", err)
+	}
+	return b.Bytes(), nil
+}

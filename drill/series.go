@@ -1,0 +1,50 @@
+package drill
+
+import "time"
+
+// bucket is the resolution of the series.
+const bucket = 250 * time.Millisecond
+
+// Bucket is what began in one quarter of a second.
+type Bucket struct {
+	T      float64   `json:"t"` // its begin
+	OK     int       `json:"ok"`
+	Failed int       `json:"failed"`
+	P50    *float64  `json:"p50"` // ms
+	P99    *float64  `json:"p99"`
+	Max    *float64  `json:"max"`
+	By     []float64 `json:"by"` // answers by network, in the order of the scenario
+}
+
+func (r *Record) series() []Bucket {
+	n := int((r.Layout.Scenario.Duration + bucket - 1) / bucket)
+	out := make([]Bucket, n)
+	ms := make([][]float64, n)
+	index := map[string]int{}
+	for i, net := range r.Layout.Scenario.Networks {
+		index[net.Name] = i
+	}
+	for i := range out {
+		out[i].T = (time.Duration(i) * bucket).Seconds()
+		out[i].By = make([]float64, len(index))
+	}
+	for _, a := range r.Attempts {
+		i := int(a.At / bucket)
+		if i >= n {
+			continue
+		}
+		if a.Failed() {
+			out[i].Failed++
+			continue
+		}
+		out[i].OK++
+		ms[i] = append(ms[i], millis(a.Latency()))
+		if p, ok := r.Layout.Pod(a.Pod); ok {
+			out[i].By[index[p.Network]]++
+		}
+	}
+	for i := range out {
+		out[i].P50, out[i].P99, out[i].Max = finite(quantile("p50", ms[i]).Number), finite(quantile("p99", ms[i]).Number), finite(quantile("max", ms[i]).Number)
+	}
+	return out
+}

@@ -1,0 +1,151 @@
+package drill
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+func (c *checker) fault(i int) {
+	f := c.s.Faults[i]
+	target := ""
+	var known []string
+	for _, k := range kinds {
+		known = append(known, string(k.Kind))
+		if k.Kind == f.Kind {
+			target = k.Target
+		}
+	}
+	if !c.oneOf(string(f.Kind), known, "faults", i, "kind") {
+		return
+	}
+	if !portName.MatchString(f.Name) {
+		c.fail(f.Name, "must be 1 to 15 letters, digits and dashes", "faults", i, "name")
+	}
+	if slices.Contains(windowNames, f.Name) {
+		c.fail(f.Name, "is the name of a phase: choose another", "faults", i, "name")
+	}
+	for _, o := range c.s.Faults[:i] {
+		if o.Name == f.Name {
+			c.fail(f.Name, "is given twice: name the faults", "faults", i, "name")
+		}
+		if f.overlaps(o) && f.Kind == FederationCut && o.Kind == FederationCut {
+			c.fail(f.Name, fmt.Sprintf("overlaps with %s: let one cut end before the next begins", o.Name), "faults", i, "at")
+		}
+		if f.overlaps(o) && f.Kind != FederationCut && o.Kind != FederationCut && f.Target.Network == o.Target.Network && c.sameVictim(f, o) {
+			c.fail(f.Name, fmt.Sprintf("hits what fault %s has hit at that time: let one end before the other begins, or aim at something else", o.Name), "faults", i)
+		}
+	}
+	c.instants(i)
+	c.aim(i, target)
+}
+
+func (f Fault) overlaps(o Fault) bool {
+	return (o.Until == 0 || f.At < o.Until) && (f.Until == 0 || o.At < f.Until)
+}
+
+// sameVictim reports whether the two faults may meet on one process or port.
+func (c *checker) sameVictim(a, b Fault) bool {
+	switch ta, tb := targetOf(a.Kind), targetOf(b.Kind); {
+	case ta != tb:
+		return false
+	case ta == "gateway":
+		return a.Target.Gateway == b.Target.Gateway
+	case ta == "node":
+		return a.Target.Node == b.Target.Node
+	}
+	if a.Kind != PodKill && b.Kind != PodKill && a.Target.Port != "" && b.Target.Port != "" && a.Target.Port != b.Target.Port {
+		return false
+	}
+	if len(a.Target.Names) > 0 && len(b.Target.Names) > 0 {
+		return slices.ContainsFunc(a.Target.Names, func(n string) bool { return slices.Contains(b.Target.Names, n) })
+	}
+	return a.Target.Pods == All || b.Target.Pods == All
+}
+
+func targetOf(k Kind) string {
+	for _, v := range kinds {
+		if v.Kind == k {
+			return v.Target
+		}
+	}
+	return ""
+}
+
+func (c *checker) instants(i int) {
+	f := c.s.Faults[i]
+	if f.At < minBaseline {
+		c.fail(f.At, fmt.Sprintf("must be at least %v: the drill needs a baseline without a fault", minBaseline), "faults", i, "at")
+	}
+	if f.At >= c.s.Duration {
+		c.fail(f.At, fmt.Sprintf("is not before the end of the drill (duration %v)", c.s.Duration), "faults", i, "at")
+	}
+	if f.Until != 0 && (f.Until <= f.At || f.Until > c.s.Duration) {
+		c.fail(f.Until, fmt.Sprintf("must be after at (%v) and not after the end of the drill (duration %v)", f.At, c.s.Duration), "faults", i, "until")
+	}
+}
+
+// aim checks that the selector fits the kind of fault.
+func (c *checker) aim(i int, target string) {
+	t := c.s.Faults[i].Target
+	given := map[string]bool{
+		"network": t.Network != "", "pods": t.Pods != 0, "names": len(t.Names) > 0, "port": t.Port != "",
+		"gateway": t.Gateway != 0, "node": t.Node != 0, "networks": len(t.Networks) > 0,
+	}
+	allowed := map[string][]string{
+		"pods": {"network", "pods", "names", "port"}, "gateway": {"network", "gateway"},
+		"node": {"network", "node"}, "networks": {"networks"},
+	}[target]
+	for key, set := range given {
+		if set && !slices.Contains(allowed, key) {
+			c.fail(c.s.Faults[i].Kind, fmt.Sprintf("does not take target.%s: use %s", key, strings.Join(allowed, ", ")), "faults", i, "target", key)
+		}
+	}
+	if target == "networks" {
+		for j, n := range t.Networks {
+			if c.s.network(n) == nil {
+				c.unknownNetwork(n, "faults", i, "target", "networks", j)
+			}
+		}
+		if len(c.s.Networks) < 2 {
+			c.fail(c.s.Faults[i].Kind, "needs at least two networks", "faults", i, "kind")
+		}
+		return
+	}
+	n := c.s.network(t.Network)
+	if n == nil {
+		c.unknownNetwork(t.Network, "faults", i, "target", "network")
+		return
+	}
+	switch target {
+	case "gateway":
+		c.count(t.Gateway, 1, n.Gateways, "faults", i, "target", "gateway")
+	case "node":
+		c.count(t.Node, 1, n.Nodes, "faults", i, "target", "node")
+	case "pods":
+		c.aimPods(i, n)
+	}
+}
+
+func (c *checker) aimPods(i int, n *Network) {
+	f := c.s.Faults[i]
+	t := f.Target
+	if (t.Pods == 0) == (len(t.Names) == 0) {
+		c.fail(int(t.Pods), "give either pods (a number, or all) or names", "faults", i, "target", "pods")
+	}
+	if int(t.Pods) > n.Pods || t.Pods == All && n.Pods == 0 {
+		c.fail(int(t.Pods), fmt.Sprintf("network %s has only %d pods", n.Name, n.Pods), "faults", i, "target", "pods")
+	}
+	for j, name := range t.Names {
+		if !slices.Contains(podNames(*n), name) {
+			c.fail(name, fmt.Sprintf("is no pod of network %s: they are called %s-1 to %s-%d", n.Name, n.Name, n.Name, n.Pods), "faults", i, "target", "names", j)
+		}
+	}
+	if t.Port != "" {
+		if f.Kind == PodKill {
+			c.fail(t.Port, "a killed pod loses every port: leave it out", "faults", i, "target", "port")
+		} else if _, ok := c.s.PortByName(t.Port); !ok {
+			c.fail(t.Port, "is no port of this scenario: use the name of one", "faults", i, "target", "port")
+		}
+	}
+}
