@@ -1,0 +1,104 @@
+package depcheck
+
+// why maps an imported package to the reason for the edge.
+type why map[string]string
+
+// allowed are the import edges between our packages outside of tests. Each
+// reason says what crosses the edge.
+var allowed = map[string]why{
+	// Pure: they speak mesh and little else.
+	"mesh":      {},
+	"route":     {"mesh": "snapshots are what it plans on", "balance": "the rank of a candidate"},
+	"health":    {"mesh": "endpoint IDs are its keys"},
+	"balance":   {"mesh": "localities and distributions"},
+	"discovery": {"mesh": "snapshots are what it builds"},
+	"federation": {
+		"mesh":                    "endpoint IDs, and the gateways that own records",
+		"federation/federationpb": "the wire form of records",
+	},
+	"federation/federationpb": {},
+
+	// The world below them.
+	"discovery/file": {
+		"discovery":           "the records it reads and the store it fills",
+		"mesh":                "snapshots are what it returns",
+		"internal/strictyaml": "reads YAML with lines",
+	},
+	"federation/peer": {
+		"federation":              "records, table, codec, ownership",
+		"federation/federationpb": "the framing of health streams",
+		"identity":                "certificates for connections and signatures",
+		"mesh":                    "gateways to dial",
+	},
+	"hbone":    {},
+	"identity": {},
+
+	// Processes put everything together.
+	"gateway": {
+		"balance":             "picks a pod",
+		"discovery":           "the store of snapshots",
+		"discovery/file":      "the source of snapshots",
+		"federation":          "records and tables",
+		"federation/peer":     "gossip and health streams",
+		"hbone":               "outer tunnels",
+		"health":              "who is ejected",
+		"identity":            "its own certificate, and whom it lets in",
+		"internal/admin":      "metrics, readiness, state",
+		"internal/logging":    "its log",
+		"internal/reprobe":    "asks failed pods again",
+		"internal/strictyaml": "its configuration",
+		"mesh":                "snapshots",
+		"route":               "authority to exported service",
+	},
+	"nodeproxy": {
+		"balance":             "picks a candidate",
+		"discovery":           "the store of snapshots",
+		"discovery/file":      "the source of snapshots",
+		"federation":          "records and tables",
+		"federation/peer":     "the health stream to its gateways",
+		"hbone":               "tunnels",
+		"health":              "who is ejected",
+		"identity":            "the certificates of its workloads",
+		"internal/admin":      "metrics, readiness, state",
+		"internal/logging":    "its log",
+		"internal/reprobe":    "asks failed ports again",
+		"internal/strictyaml": "its configuration",
+		"mesh":                "snapshots",
+		"route":               "plans",
+	},
+	"drill": {
+		"internal/strictyaml": "reads scenarios",
+		"mesh":                "endpoint IDs in logs",
+	},
+	"drill/demoapp": {},
+	"drill/lab": {
+		"discovery":     "the mesh file that it writes for the processes",
+		"drill":         "the scenario that it runs and the log that it fills",
+		"drill/demoapp": "the pods' application",
+	},
+
+	// Mains: flags to configuration to run.
+	"cmd/gateway": {
+		"gateway":          "what it runs",
+		"internal/logging": "which part of the configuration says how to log",
+		"internal/process": "flags, signals, exit codes",
+	},
+	"cmd/nodeproxy": {
+		"nodeproxy":        "what it runs",
+		"internal/logging": "which part of the configuration says how to log",
+		"internal/process": "flags, signals, exit codes",
+	},
+	"cmd/isthmus": {
+		"drill":         "isthmus drill: scenario, verdict, report",
+		"drill/demoapp": "isthmus app: a pod's application",
+		"drill/lab":     "isthmus drill: starts the processes",
+		"identity":      "isthmus ca",
+	},
+
+	// Plumbing knows nothing of meshes.
+	"internal/admin":      {},
+	"internal/logging":    {},
+	"internal/process":    {"internal/logging": "builds the process's log"},
+	"internal/reprobe":    {},
+	"internal/strictyaml": {},
+}
