@@ -52,7 +52,7 @@ type Federation struct {
 type Timeouts struct {
 	Handshake time.Duration `yaml:"handshake" default:"5s" doc:"longest TLS handshake of an incoming connection"`
 	Dial      time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a pod address; then the next pod is tried"`
-	Silence   time.Duration `yaml:"silence" default:"5s" doc:"a pod address that took bytes and sent none back for this long has failed as a hop"`
+	Silence   time.Duration `yaml:"silence" default:"2s" doc:"a pod address that took bytes and sent none back for this long has failed as a hop"`
 	Drain     time.Duration `yaml:"drain" default:"10s" doc:"how long open connections may go on after the process was told to stop"`
 }
 
@@ -63,7 +63,7 @@ func DefaultConfig() Config {
 		NodeServiceAccount: "isthmus-system/nodeproxy",
 		OutlierDetection:   Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
 		Federation:         Federation{Health: true},
-		Timeouts:           Timeouts{Handshake: 5 * time.Second, Dial: 2 * time.Second, Silence: 5 * time.Second, Drain: 10 * time.Second},
+		Timeouts:           Timeouts{Handshake: 5 * time.Second, Dial: 2 * time.Second, Silence: 2 * time.Second, Drain: 10 * time.Second},
 		Admin:              admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
 		Log:                logging.Config{Level: "info", Format: "auto"},
 	}

@@ -32,6 +32,8 @@ type Gateway struct {
 	watcher  *file.Watcher
 	ids      *identity.Manager
 	self     *mesh.Gateway // as discovery described it at start
+	origin   federation.Origin
+	sequence atomic.Uint64 // of records that do not leave this network
 	ledger   *peer.Ledger
 	fed      *peer.Federation   // nil when federation.health is off
 	nodes    *peer.HealthServer // nil when federation.health is off
@@ -76,11 +78,12 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 		return nil, err
 	}
 	g.registry.MustRegister(identity.NewMetrics(g.ids))
+	g.origin = federation.Origin{Name: federation.OriginName(cfg.Network, cfg.Name), Incarnation: uint64(time.Now().UnixNano())}
 	g.ledger = peer.NewLedger(federation.DefaultTTL)
 	g.backends = newBackends(cfg.Network, cfg.OutlierDetection, g.ledger,
 		reprobe.New[mesh.EndpointID](g.background, hopSchedule), g.dialPod, log, func(w *mesh.Workload) { g.summary.touched(w, time.Now()) })
 	g.summary = &summaries{network: cfg.Network, store: g.store, pods: g.backends.podHealth, draining: g.draining.Load,
-		publish: g.publish, last: map[summaryKey]federation.Record{}}
+		publish: g.publish, own: g.tellNodes, last: map[summaryKey]federation.Record{}}
 	if cfg.Federation.Health {
 		if err := g.federate(); err != nil {
 			return nil, err
@@ -187,14 +190,22 @@ func (g *Gateway) allAttached() bool {
 	return true
 }
 
+// repeatEvery is how often this gateway vouches again for what it tells only
+// its own network; the federation repeats the rest by itself.
+const repeatEvery = federation.DefaultTTL / 3
+
 // follow reacts to new snapshots.
 func (g *Gateway) follow(ctx context.Context) {
 	changes, cancel := g.store.Subscribe()
 	defer cancel()
+	tick := time.NewTicker(repeatEvery)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-tick.C:
+			g.summary.repeat(time.Now())
 		case <-changes:
 			now := time.Now()
 			snap := g.store.Current()

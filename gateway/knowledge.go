@@ -39,7 +39,7 @@ func (g *Gateway) federate() error {
 		OnDetach: func(name string) { g.backends.left(g.store.Current(), name) },
 	})
 	g.fed, err = peer.NewFederation(peer.FederationConfig{
-		Name: g.cfg.Name, Network: g.cfg.Network, Self: g.self.Identity, Incarnation: uint64(time.Now().UnixNano()),
+		Name: g.cfg.Name, Network: g.cfg.Network, Self: g.self.Identity, Incarnation: g.origin.Incarnation,
 		Identity: g.ids, Peers: g.peers, Advertise: advertise, Ledger: g.ledger, Log: g.log, Metrics: metrics,
 	})
 	return err
@@ -59,10 +59,24 @@ func (g *Gateway) peers() []*mesh.Gateway {
 	return out
 }
 
+// publish tells every network.
 func (g *Gateway) publish(r ...federation.Record) {
-	if g.fed != nil {
+	if g.fed != nil && len(r) > 0 {
 		g.fed.Publish(r...)
 	}
+}
+
+// tellNodes puts records into the ledger, from which this network's node
+// proxies are told, and no further.
+func (g *Gateway) tellNodes(r ...federation.Record) {
+	if g.nodes == nil {
+		return
+	}
+	for i := range r {
+		r[i].Origin = g.origin
+		r[i].Sequence = g.sequence.Add(1)
+	}
+	g.ledger.MergeAll(r)
 }
 
 // heard takes in what a node proxy of this network newly reports about its own

@@ -9,14 +9,16 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// summaries turns what this gateway knows of its own pods into the record that
-// other networks get: one per service and port. Safe for concurrent use.
+// summaries turns what this gateway knows of its own pods into one record per
+// service and port. Those of global services go to every network, the others
+// only to this network's node proxies. Safe for concurrent use.
 type summaries struct {
 	network  string
 	store    interface{ Current() *mesh.Snapshot }
 	pods     podHealth
 	draining func() bool
-	publish  func(...federation.Record)
+	publish  func(...federation.Record) // to everybody; repeated by the federation
+	own      func(...federation.Record) // to the node proxies of this network
 
 	mu      sync.Mutex
 	started bool
@@ -43,6 +45,20 @@ func (s *summaries) start(now time.Time) {
 	s.update(s.store.Current().Services(), now)
 }
 
+// repeat vouches again for what only this network hears.
+func (s *summaries) repeat(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snap := s.store.Current()
+	for key := range s.last {
+		if svc := snap.Service(key.service); svc != nil && !svc.Global {
+			if p, ok := svc.Port(key.port); ok {
+				s.own(s.record(snap, svc, p, now))
+			}
+		}
+	}
+}
+
 // touched publishes the summaries of the services that the pod w is a member
 // of, if they say something new.
 func (s *summaries) touched(w *mesh.Workload, now time.Time) {
@@ -64,7 +80,7 @@ func (s *summaries) update(services []*mesh.Service, now time.Time) {
 	if !s.started {
 		return
 	}
-	var out []federation.Record
+	var exported, own []federation.Record
 	for _, svc := range services {
 		for _, p := range svc.Ports {
 			key := summaryKey{svc.Hostname, p.Service}
@@ -77,12 +93,15 @@ func (s *summaries) update(services []*mesh.Service, now time.Time) {
 				continue
 			}
 			s.last[key] = r
-			out = append(out, r)
+			if svc.Global {
+				exported = append(exported, r)
+			} else {
+				own = append(own, r)
+			}
 		}
 	}
-	if len(out) > 0 {
-		s.publish(out...)
-	}
+	s.publish(exported...)
+	s.own(own...)
 }
 
 // noEvidence is the age of a summary that rests on silence alone, so that any

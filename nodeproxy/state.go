@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -119,7 +120,9 @@ func hexes(ids []mesh.EndpointID) []string {
 func (v *view) forget(snap *mesh.Snapshot, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.pods.Prune(now, func(k health.Key) bool { return snap.WorkloadByEndpoint(k.Endpoint) != nil })
+	known := func(k health.Key) bool { return snap.WorkloadByEndpoint(k.Endpoint) != nil }
+	v.pods.Prune(now, known)
+	maps.DeleteFunc(v.failed, func(k health.Key, _ time.Time) bool { return !known(k) })
 	v.shares.Prune(now, func(k share) bool { return snap.Service(k.service) != nil })
 	v.gateways.Prune(now, func(k string) bool { return gatewayNamed(snap, k) != nil })
 }

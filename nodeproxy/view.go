@@ -31,6 +31,7 @@ type view struct {
 
 	mu       sync.Mutex
 	pods     *health.Tracker[health.Key] // of the own network
+	failed   map[health.Key]time.Time    // when one of them last failed under our eyes
 	shares   *health.Tracker[share]      // scope networkService
 	gateways *health.Tracker[string]
 	hints    *health.Hints // endpoints of other networks that failed under our eyes
@@ -63,6 +64,7 @@ func newView(c Config, summary func(string, string, uint16) (federation.SummaryF
 		shares:   health.NewTracker[share](shares, rand.Float64),
 		gateways: health.NewTracker[string](all, rand.Float64),
 		hints:    health.NewHints(hintTTL),
+		failed:   map[health.Key]time.Time{},
 		open:     map[any]int{}, draws: map[any]*balance.Draws{}, dazed: map[string]bool{},
 	}
 }
@@ -139,7 +141,7 @@ func (v *view) weigh(plan route.Plan, c route.Candidate, t tried, now time.Time)
 		k := health.Key{Endpoint: w.Endpoint, Port: plan.Port.Target}
 		return balance.Candidate{
 			Weight: float64(c.Capacity) * v.pods.Weight(k, now), Load: float64(v.open[k]), Rank: c.Rank,
-			Usable: v.pods.Usable(k, now), Avoid: slices.Contains(t.pods, w.Endpoint),
+			Usable: v.pods.Usable(k, now) && !v.excepted(plan, w), Avoid: slices.Contains(t.pods, w.Endpoint),
 		}
 	}
 	s := share{c.Network, plan.Service.Hostname, plan.Port.Service}
@@ -155,6 +157,13 @@ func (v *view) weigh(plan route.Plan, c route.Candidate, t tried, now time.Time)
 		}
 	}
 	return b
+}
+
+// excepted reports whether the witness beside w, by way of this network's
+// gateways, says that it is out.
+func (v *view) excepted(plan route.Plan, w *mesh.Workload) bool {
+	f, ok := v.reported(share{v.network, plan.Service.Hostname, plan.Port.Service})
+	return ok && slices.Contains(f.Exceptions, w.Endpoint)
 }
 
 func (v *view) reported(s share) (federation.SummaryFact, bool) {
@@ -252,6 +261,9 @@ func (v *view) learn(p pick, f *failure, now time.Time) {
 	v.mu.Lock()
 	if p.pod != nil {
 		edge := v.pods.End(p.podKey(), p.podTry, outcome(atEndpoint), now)
+		if f.faultOf(atEndpoint) {
+			v.failed[p.podKey()] = now
+		}
 		v.mu.Unlock()
 		v.edge(edge, "endpoint", f, func(e *zerolog.Event) {
 			e.Str("network", p.pod.Network).Uint16("port", p.target).Stringer("endpoint", p.pod.Endpoint).Str("workload", p.pod.UID)
@@ -302,10 +314,15 @@ func (v *view) gatewayAnswered(g *mesh.Gateway, err error, now time.Time) {
 	v.edge(edge, "gateway", f, func(e *zerolog.Event) { e.Str("network", g.Network).Str("gateway", g.Name) })
 }
 
-// heard takes in what the owner of a network service says, newer than our own
-// eyes: whom it does not list as out is usable again.
-func (v *view) heard(s share, f federation.SummaryFact, age time.Duration, now time.Time) {
+// heard takes in what the owners of a network service say: whom they do not
+// list as out, on evidence newer than what failed under our eyes, is usable
+// again.
+func (v *view) heard(s share, f federation.SummaryFact, age time.Duration, snap *mesh.Snapshot, now time.Time) {
 	if !v.reports {
+		return
+	}
+	if s.network == v.network {
+		v.readmitOwn(s, f, now.Add(-age), snap, now)
 		return
 	}
 	v.mu.Lock()
@@ -315,6 +332,26 @@ func (v *view) heard(s share, f federation.SummaryFact, age time.Duration, now t
 		if !slices.Contains(f.Exceptions, id) {
 			v.hints.Cleared(health.HintKey{HintService: service, Endpoint: id}, now.Add(-age), now)
 		}
+	}
+}
+
+func (v *view) readmitOwn(s share, f federation.SummaryFact, seen time.Time, snap *mesh.Snapshot, now time.Time) {
+	svc := snap.Service(s.service)
+	if svc == nil {
+		return
+	}
+	port, _ := svc.Port(s.port)
+	for _, w := range snap.Members(svc, v.network) {
+		k := health.Key{Endpoint: w.Endpoint, Port: port.Target}
+		v.mu.Lock()
+		edge := health.NoEdge
+		if !slices.Contains(f.Exceptions, w.Endpoint) && v.failed[k].Before(seen) && v.pods.State(k, now).Phase != health.Healthy {
+			edge = v.pods.Readmit(k, now)
+		}
+		v.mu.Unlock()
+		v.edge(edge, "endpoint", nil, func(e *zerolog.Event) {
+			e.Str("network", w.Network).Uint16("port", k.Port).Stringer("endpoint", w.Endpoint).Str("workload", w.UID)
+		})
 	}
 }
 

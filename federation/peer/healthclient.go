@@ -200,8 +200,8 @@ func (c *HealthClient) stream(ctx context.Context, g gatewayKey, log zerolog.Log
 	if err != nil {
 		return false, err
 	}
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer hangUp(conn)
+	stop := context.AfterFunc(ctx, func() { hangUp(conn) })
 	defer stop()
 	h := &healthConn{conn: conn, dead: c.cfg.DialTimeout}
 	if err := c.greet(h); err != nil {
@@ -218,11 +218,11 @@ func (c *HealthClient) stream(ctx context.Context, g gatewayKey, log zerolog.Log
 	writing.Go(func() {
 		if err := up.run(ctx, c.cfg, c.current); err != nil {
 			cancel(err)
-			conn.Close()
+			hangUp(conn)
 		}
 	})
 	cancel(c.readSummaries(h))
-	conn.Close()
+	hangUp(conn)
 	writing.Wait()
 	return true, context.Cause(ctx)
 }

@@ -22,7 +22,7 @@ import (
 // Ledger, Network and Authorize are required.
 type HealthServerConfig struct {
 	Name    string // of the gateway, for the node proxy's log
-	Network string // of the gateway: its nodes need no summaries of it
+	Network string // of the gateway
 	Ledger  *Ledger
 
 	// Authorize says whether peer may attach as node.
@@ -115,10 +115,10 @@ func (s *HealthServer) Nodes() []string {
 // Accept serves the stream on conn, whose other end has proved to be peer. It
 // returns when the stream has ended, which ctx also does, and closes conn.
 func (s *HealthServer) Accept(ctx context.Context, conn net.Conn, peer spiffeid.ID) {
-	defer conn.Close()
+	defer hangUp(conn)
 	stream, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(stream, func() { conn.Close() })
+	stop := context.AfterFunc(stream, func() { hangUp(conn) })
 	defer stop()
 	c := &healthConn{conn: conn, dead: s.cfg.Dead}
 	hello, err := s.greet(c, peer)
@@ -205,12 +205,12 @@ func (s *HealthServer) serve(ctx context.Context, c *healthConn, hello *federati
 	pushing.Go(func() {
 		if err := s.push(ctx, c); err != nil {
 			cancel(err)
-			c.conn.Close()
+			hangUp(c.conn)
 		}
 	})
 	err = s.readReports(c, hello)
 	cancel(err)
-	c.conn.Close()
+	hangUp(c.conn)
 	pushing.Wait()
 	return context.Cause(ctx)
 }
@@ -260,7 +260,7 @@ func (s *HealthServer) report(hello *federationpb.Hello, batches *federationpb.B
 	return nil
 }
 
-// push sends all summaries of other networks, then every change at once, and
+// push sends all summaries, then every change at once, and
 // now and then what only became fresher. A node that reads slowly gets fewer,
 // later messages; one that does not read at all is cut off by the deadline.
 func (s *HealthServer) push(ctx context.Context, c *healthConn) error {
@@ -291,19 +291,19 @@ func (s *HealthServer) push(ctx context.Context, c *healthConn) error {
 	}
 }
 
-// summaries collects what every origin says of the subjects on other networks.
+// summaries collects what every origin says of the subjects.
 func (s *HealthServer) summaries(subjects []federation.Key, all bool) []federation.Record {
 	var out []federation.Record
 	if all {
 		for _, r := range s.cfg.Ledger.Records() {
-			if r.Summary != nil && r.Network != s.cfg.Network {
+			if r.Summary != nil {
 				out = append(out, r)
 			}
 		}
 		return out
 	}
 	for _, k := range subjects {
-		if k.Kind == federation.KindSummary && k.Network != s.cfg.Network {
+		if k.Kind == federation.KindSummary {
 			out = append(out, s.cfg.Ledger.Subject(k)...)
 		}
 	}
@@ -342,7 +342,7 @@ func rejection(err error) string {
 		forged    *signatureError
 	)
 	switch {
-	case err == nil, errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
+	case err == nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
 		return ""
 	case errors.Is(err, errOversized), errors.Is(err, federation.ErrTooLarge):
 		return "oversized"
@@ -354,7 +354,7 @@ func rejection(err error) string {
 		return "foreign"
 	case errors.As(err, &wrong):
 		return "identity"
-	case errors.As(err, &malformed), errors.As(err, &invalid), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.As(err, &malformed), errors.As(err, &invalid):
 		return "malformed"
 	}
 	return ""

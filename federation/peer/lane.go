@@ -86,8 +86,7 @@ func (l *lane) repair() {
 func (l *lane) carry(ctx context.Context, conn *tls.Conn) error {
 	failed := make(chan error, 1)
 	go func() { failed <- l.listen(conn) }()
-	// Not conn.Close: its farewell could wait on a connection that is stuck.
-	defer func() { conn.NetConn().Close(); <-failed }()
+	defer func() { hangUp(conn); <-failed }()
 	ping := time.NewTicker(l.transport.times.ping)
 	defer ping.Stop()
 	var out []byte

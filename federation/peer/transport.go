@@ -3,7 +3,6 @@ package peer
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -146,7 +145,7 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		conn.NetConn().Close()
+		hangUp(conn)
 		return nil, net.ErrClosed
 	}
 	t.open[conn] = struct{}{}
@@ -162,7 +161,7 @@ func (t *transport) dial(g *mesh.Gateway, kind byte, timeout time.Duration) (*tl
 		_, err = conn.Write([]byte{kind})
 	}
 	if err != nil {
-		conn.Close()
+		hangUp(conn)
 		return nil, fmt.Errorf("open federation connection to %s: %w", g.Name, err)
 	}
 	return conn, nil
@@ -229,7 +228,7 @@ func (t *transport) prune() {
 func (t *transport) accept(conn net.Conn, peer spiffeid.ID) {
 	if err := t.admit(conn, peer); err != nil {
 		t.refused(peer, err)
-		conn.Close()
+		hangUp(conn)
 	}
 }
 
@@ -279,7 +278,7 @@ func (t *transport) serve(conn net.Conn, peer spiffeid.ID) {
 	default:
 		err = &malformedError{fmt.Errorf("connection of unknown kind %d", kind[0])}
 	}
-	conn.Close()
+	hangUp(conn)
 	t.forget(conn)
 	t.refused(peer, err)
 }
@@ -334,7 +333,7 @@ func (t *transport) servePackets(conn net.Conn) error {
 
 func (t *transport) refused(peer spiffeid.ID, err error) {
 	reason := rejection(err)
-	if reason == "" || t.ctx.Err() != nil || errors.Is(err, io.ErrUnexpectedEOF) {
+	if reason == "" || t.ctx.Err() != nil {
 		return
 	}
 	t.metrics.Rejected.WithLabelValues(reason).Inc()
@@ -350,7 +349,7 @@ func (t *transport) Shutdown() error {
 	t.closed = true
 	t.cancel()
 	for conn := range t.open {
-		conn.Close()
+		hangUp(conn)
 	}
 	t.mu.Unlock()
 	t.wg.Wait()
