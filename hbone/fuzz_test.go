@@ -1,0 +1,159 @@
+package hbone
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// scriptTransport plays bytes to a session and forgets what it writes.
+type scriptTransport struct {
+	in     *bytes.Reader
+	closed chan struct{}
+}
+
+func newScript(b []byte) *scriptTransport {
+	return &scriptTransport{in: bytes.NewReader(b), closed: make(chan struct{})}
+}
+
+// Read hands out odd pieces, so that frames are cut everywhere.
+func (t *scriptTransport) Read(p []byte) (int, error) {
+	return t.in.Read(p[:min(len(p), 1+t.in.Len()/3)])
+}
+func (t *scriptTransport) WriteBurst(p []byte) error        { return nil }
+func (t *scriptTransport) Peer() Peer                       { return Peer{} }
+func (t *scriptTransport) SetReadDeadline(time.Time) error  { return nil }
+func (t *scriptTransport) SetWriteDeadline(time.Time) error { return nil }
+func (t *scriptTransport) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (t *scriptTransport) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (t *scriptTransport) Close() error                     { return nil }
+
+// script builds seeds.
+func script(preface bool, write func(fr *http2.Framer, block func(kv ...string) []byte)) []byte {
+	var b bytes.Buffer
+	if preface {
+		b.WriteString(http2.ClientPreface)
+	}
+	fr := http2.NewFramer(&b, nil)
+	fr.AllowIllegalWrites = true
+	var hb bytes.Buffer
+	enc := hpack.NewEncoder(&hb)
+	write(fr, func(kv ...string) []byte {
+		hb.Reset()
+		for i := 0; i < len(kv); i += 2 {
+			enc.WriteField(hpack.HeaderField{Name: kv[i], Value: kv[i+1]})
+		}
+		return bytes.Clone(hb.Bytes())
+	})
+	return b.Bytes()
+}
+
+func someFrames(fr *http2.Framer, first []byte) {
+	fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1000})
+	fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: first[:1]})
+	fr.WriteContinuation(1, true, first[1:])
+	fr.WriteDataPadded(1, false, []byte("hello"), make([]byte, 3))
+	fr.WriteWindowUpdate(1, 10)
+	fr.WritePing(false, [8]byte{1})
+	fr.WriteData(1, true, []byte("end"))
+	fr.WriteRSTStream(1, http2.ErrCodeCancel)
+	fr.WriteGoAway(1, http2.ErrCodeNo, []byte("bye"))
+}
+
+func FuzzServer(f *testing.F) {
+	f.Add(script(true, func(fr *http2.Framer, block func(...string) []byte) {
+		someFrames(fr, block(":method", "CONNECT", ":authority", "a:1", "baggage", "x=y"))
+	}))
+	f.Add(script(true, func(fr *http2.Framer, block func(...string) []byte) {
+		fr.WriteSettings()
+		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block(":method", "GET", ":path", "/"), EndHeaders: true, EndStream: true})
+		fr.WriteData(9, false, nil)
+	}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := NewServer(newScript(b), DefaultConfig(), echoHandler)
+		s.Serve(context.Background())
+		if n := s.Streams(); n != 0 {
+			t.Errorf("%d streams outlived their session", n)
+		}
+	})
+}
+
+func FuzzClient(f *testing.F) {
+	f.Add(script(false, func(fr *http2.Framer, block func(...string) []byte) {
+		someFrames(fr, block(":status", "200", "baggage", "x=y"))
+	}))
+	f.Add(script(false, func(fr *http2.Framer, block func(...string) []byte) {
+		fr.WriteSettings()
+		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(":status", "503", HeaderReason, "refused"), EndHeaders: true, EndStream: true})
+		fr.WritePushPromise(http2.PushPromiseParam{StreamID: 1, PromiseID: 2, EndHeaders: true})
+	}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := newSession(newScript(b), DefaultConfig(), true)
+		st, err := s.request(&Request{Authority: "a:1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.read()
+		<-s.torn
+		st.Write([]byte("x"))
+		st.Close()
+		if n := s.Streams(); n != 0 {
+			t.Errorf("%d streams outlived their session", n)
+		}
+	})
+}
+
+func FuzzConnectHeader(f *testing.F) {
+	enc := func(kv ...string) []byte {
+		var b bytes.Buffer
+		e := hpack.NewEncoder(&b)
+		for i := 0; i < len(kv); i += 2 {
+			e.WriteField(hpack.HeaderField{Name: kv[i], Value: kv[i+1]})
+		}
+		return b.Bytes()
+	}
+	f.Add(enc(":method", "CONNECT", ":authority", "a:1", "isthmus-avoid", "00000000000000ff"))
+	f.Add(enc(":method", "CONNECT", ":authority", "[::1]:1", "forwarded", `for="1.2.3.4:5";host=x`))
+	f.Add(enc(":method", "GET", ":path", "/", ":scheme", "https"))
+	f.Fuzz(func(t *testing.T, block []byte) {
+		var b bytes.Buffer
+		b.WriteString(http2.ClientPreface)
+		fr := http2.NewFramer(&b, nil)
+		fr.WriteSettings()
+		b.Write(appendHeaderBlock(nil, 1, block, false, minMaxFrame))
+		served := make(chan string, 1)
+		s := NewServer(newScript(b.Bytes()), DefaultConfig(), func(ctx context.Context, in *Incoming) { served <- in.Authority })
+		s.Serve(context.Background())
+		select {
+		case a := <-served:
+			if _, port, err := SplitAuthority(a); err != nil || port == 0 {
+				t.Errorf("handler was called with authority %q: %v", a, err)
+			}
+		default:
+		}
+	})
+}
+
+func FuzzHeaderValues(f *testing.F) {
+	f.Add("k8s.cluster.name=c1,k8s.pod.name=x,service.name=s;p=1")
+	f.Add("00-abababababababababababababababab-abababababababab-00")
+	f.Add("00000000000000ff,0000000000000001")
+	f.Add(`for="10.0.0.1:99";host="a.b"`)
+	f.Fuzz(func(t *testing.T, s string) {
+		if b := ParseBaggage(s); ParseBaggage(b.String()) != b && b.Workload != "" {
+			t.Errorf("baggage %+v does not survive %q", b, b.String())
+		}
+		if ids := ParseAvoid(s); len(ids) > MaxAvoid || len(ParseAvoid(FormatAvoid(ids))) != len(ids) {
+			t.Errorf("avoid %v", ids)
+		}
+		if trace, span, ok := ParseTraceparent(s); ok && (len(trace) != 32 || len(span) != 16) {
+			t.Errorf("traceparent %q %q", trace, span)
+		}
+		ForwardedHost(s)
+	})
+}

@@ -1,0 +1,67 @@
+package hbone
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+func TestHeadersAsAStockPeerWritesThem(t *testing.T) {
+	b := Baggage{Cluster: "c1", Namespace: "shop", WorkloadType: "cronjob", Workload: "cart", ServiceName: "cart", Revision: "v1", Region: "r", Zone: "z"}
+	want := "k8s.cluster.name=c1,k8s.namespace.name=shop,k8s.cronjob.name=cart,service.name=cart,service.version=v1,cloud.region=r,cloud.availability_zone=z"
+	if got := b.String(); got != want {
+		t.Errorf("baggage\n got %s\nwant %s", got, want)
+	}
+	if got := ParseBaggage(want); got != b {
+		t.Errorf("parsed %+v, want %+v", got, b)
+	}
+	if got := (Baggage{Workload: "w"}).String(); got != "k8s.deployment.name=w" {
+		t.Errorf("baggage of a bare workload: %s", got)
+	}
+	if got := Forwarded(netip.MustParseAddrPort("10.0.0.1:99"), "a.b"); got != `for="10.0.0.1:99";host=a.b` {
+		t.Errorf("forwarded %s", got)
+	}
+	if got := Forwarded(netip.MustParseAddrPort("[::1]:99"), ""); got != `for="[::1]:99"` {
+		t.Errorf("forwarded %s", got)
+	}
+	if got := ForwardedHost(`for="10.0.0.1:99";host="a.b"`); got != "a.b" {
+		t.Errorf("host %s", got)
+	}
+	tp := NewTraceparent(bytes.NewReader(bytes.Repeat([]byte{0xab}, 24)))
+	if tp != "00-abababababababababababababababab-abababababababab-00" {
+		t.Errorf("traceparent %s", tp)
+	}
+	if trace, span, ok := ParseTraceparent(tp); !ok || len(trace) != 32 || len(span) != 16 {
+		t.Errorf("parsed %s %s %v", trace, span, ok)
+	}
+}
+
+func TestAvoidIsBoundedAndForgiving(t *testing.T) {
+	ids := make([]uint64, 40)
+	for i := range ids {
+		ids[i] = uint64(i + 1)
+	}
+	if got := ParseAvoid(FormatAvoid(ids)); !slices.Equal(got, ids[:MaxAvoid]) {
+		t.Errorf("got %v, want the first %d", got, MaxAvoid)
+	}
+	if got := ParseAvoid("zz, 00000000000000ff,,1"); !slices.Equal(got, []uint64{255}) {
+		t.Errorf("got %v, want [255]", got)
+	}
+}
+
+func TestSplitAuthority(t *testing.T) {
+	for _, c := range []struct {
+		in, host string
+		port     uint16
+	}{
+		{"10.0.0.1:80", "10.0.0.1", 80}, {"[fd00::1]:15008", "fd00::1", 15008}, {"a.b.svc:1", "a.b.svc", 1},
+		{"", "", 0}, {":80", "", 0}, {"a", "", 0}, {"a:0", "", 0}, {"a:99999", "", 0}, {"a:b", "", 0}, {"a:1:2", "", 0},
+		{"x/y:1", "", 0}, {"u@x:1", "", 0}, {"[a]b:1", "", 0}, {"a b:1", "", 0}, {"a:-1", "", 0}, {"a:+1", "", 0},
+	} {
+		host, port, err := SplitAuthority(c.in)
+		if host != c.host || port != c.port || (err == nil) != (c.port != 0) {
+			t.Errorf("%q: got %q %d %v, want %q %d", c.in, host, port, err, c.host, c.port)
+		}
+	}
+}
