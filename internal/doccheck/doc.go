@@ -1,6 +1,7 @@
 // Package doccheck keeps docs/configuration.md and the configuration structs
 // the same: every key and every environment variable is in the page, with what
 // the struct tags say about it, and the page names nothing that does not exist.
+// Every file under examples is read by the reader it is meant for.
 //
 // The tables of the page are written by
 //
