@@ -1,0 +1,131 @@
+package nodeproxy
+
+import (
+	"context"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// follow reacts to new snapshots.
+func (p *Proxy) follow(ctx context.Context) {
+	changes, cancel := p.store.Subscribe()
+	defer cancel()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changes:
+			p.rediscover(ctx)
+		}
+	}
+}
+
+// rediscover brings listeners, sessions and beliefs in line with a snapshot.
+func (p *Proxy) rediscover(ctx context.Context) {
+	snap := p.store.Current()
+	p.pool.Retire(func(k hbone.PoolKey) bool { return stale(snap, k) })
+	p.view.forget(snap, time.Now())
+	local := map[string]*mesh.Workload{}
+	known := map[mesh.EndpointID]bool{}
+	for _, w := range p.locals() {
+		local[w.UID] = w
+		known[w.Endpoint] = true
+	}
+	p.witness.forget(func(id mesh.EndpointID) bool { return known[id] })
+	if p.draining.Load() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for uid, in := range p.inbounds {
+		w := local[uid]
+		if w != nil && w.Addresses[0].String() == hostOf(in.listener.Addr()) {
+			continue
+		}
+		delete(p.inbounds, uid)
+		p.running.Go(func() {
+			dctx, cancel := context.WithTimeout(ctx, p.cfg.Timeouts.Drain)
+			defer cancel()
+			in.drain(dctx)
+		})
+	}
+	for uid, w := range local {
+		if p.inbounds[uid] != nil {
+			continue
+		}
+		in, err := p.listenInbound(w)
+		if err != nil {
+			p.log.Error().Err(err).Msg("cannot serve a new local workload")
+			continue
+		}
+		p.inbounds[uid] = in
+		p.running.Go(func() { in.run(p.data) })
+	}
+}
+
+// stale says whether a session must take no new stream: its pod is gone,
+// terminating, or no longer at that address.
+func stale(snap *mesh.Snapshot, k hbone.PoolKey) bool {
+	w := snap.Workload(k.UID)
+	if name, ok := strings.CutPrefix(k.UID, gatewayUID); ok {
+		g := gatewayNamed(snap, name)
+		return g == nil || g.Drained || g.Address.String() != k.Address
+	}
+	if w == nil {
+		return true
+	}
+	return w.State == mesh.Terminating || len(w.Addresses) == 0 || hostPort(w) != k.Address
+}
+
+func hostPort(w *mesh.Workload) string {
+	return net.JoinHostPort(w.Addresses[0].String(), itoa(hbonePort))
+}
+
+func hostOf(a net.Addr) string { return addrPort(a).Addr().String() }
+
+// listenLedger tells the view, and the log, what owners say about their
+// network services.
+func (p *Proxy) listenLedger(ctx context.Context) {
+	sub := p.ledger.OnChange()
+	defer sub.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-sub.C():
+		}
+		subjects, all := sub.Take()
+		if all {
+			subjects = nil
+			for _, r := range p.ledger.Records() {
+				subjects = append(subjects, r.Key().Subject())
+			}
+		}
+		for _, k := range subjects {
+			p.known(k)
+		}
+	}
+}
+
+func (p *Proxy) known(k federation.Key) {
+	if k.Kind != federation.KindSummary {
+		return
+	}
+	f, age, ok := p.ledger.Summary(k.Network, k.Service, k.Port)
+	if !ok {
+		return
+	}
+	s := share{k.Network, k.Service, k.Port}
+	p.view.heard(s, f, age, p.store.Current(), time.Now())
+	ids := make([]string, len(f.Exceptions))
+	for i, id := range f.Exceptions {
+		ids[i] = id.String()
+	}
+	p.log.Info().Str("network", k.Network).Str("service", k.Service).Uint16("port", k.Port).Uint32("healthy", f.Healthy).Uint32("ready", f.Ready).
+		Bool("draining", f.Draining).Strs("exceptions", ids).Int64("age_ms", age.Milliseconds()).Msg("known")
+}
