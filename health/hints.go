@@ -66,9 +66,6 @@ func (h *Hints) Failed(k HintKey, now time.Time) {
 	}
 	h.remove(k)
 	if h.count >= h.limit {
-		h.expire(now)
-	}
-	if h.count >= h.limit {
 		h.dropOldest()
 	}
 	h.sequence++
@@ -131,12 +128,6 @@ func (h *Hints) Len() int { return h.count }
 
 func (h *Hints) remove(k HintKey) {
 	h.filter(k.HintService, func(x hint) bool { return x.endpoint == k.Endpoint })
-}
-
-func (h *Hints) expire(now time.Time) {
-	for s := range h.byService {
-		h.filter(s, func(x hint) bool { return now.Sub(x.seen) >= h.ttl })
-	}
 }
 
 func (h *Hints) dropOldest() {

@@ -10,7 +10,7 @@ func (t *Tracker[K]) Forget(k K) { delete(t.entries, k) }
 func (t *Tracker[K]) Ejected(now time.Time) []K {
 	var out []K
 	for k := range t.entries {
-		if t.entry(k, now).phase != Healthy {
+		if e := t.entry(k, now); e != nil && e.phase != Healthy {
 			out = append(out, k)
 		}
 	}
@@ -26,14 +26,17 @@ func (t *Tracker[K]) Prune(now time.Time, keep func(K) bool) {
 	for k := range t.entries {
 		if !keep(k) {
 			delete(t.entries, k)
-			continue
+		} else {
+			t.entry(k, now)
 		}
-		t.dropDefault(k, t.entry(k, now))
 	}
 }
 
-func (t *Tracker[K]) dropDefault(k K, e *entry) {
-	if e.phase == Healthy && e.health == 1 && e.consecutive == 0 && e.ejections == 0 {
+// dropDefault lets e go if it says nothing any more, and reports whether.
+func (t *Tracker[K]) dropDefault(k K, e *entry) bool {
+	drop := e.phase == Healthy && e.health == 1 && e.consecutive == 0 && e.ejections == 0
+	if drop {
 		delete(t.entries, k)
 	}
+	return drop
 }

@@ -221,7 +221,8 @@ func (t *Tracker[K]) Faint(k K) bool {
 	return e != nil && t.ewma && e.health < t.floor
 }
 
-// entry returns what is kept of k, brought up to now, or nil.
+// entry returns what is kept of k, brought up to now, or nil if k is in its
+// default state.
 func (t *Tracker[K]) entry(k K, now time.Time) *entry {
 	e := t.entries[k]
 	if e == nil {
@@ -235,6 +236,9 @@ func (t *Tracker[K]) entry(k K, now time.Time) *entry {
 	}
 	if e.phase == Healthy && e.ejections > 0 {
 		t.decay(e, now)
+		if t.dropDefault(k, e) {
+			return nil
+		}
 	}
 	return e
 }

@@ -1,0 +1,139 @@
+package health
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+var (
+	web   = HintService{"west", "web.shop.mesh.internal", 80}
+	admin = HintService{"west", "web.shop.mesh.internal", 81}
+)
+
+func TestHintsAvoidOwnFirstThenReported(t *testing.T) {
+	h := NewHints(0)
+	h.Failed(HintKey{web, 5}, t0)
+	h.Failed(HintKey{web, 9}, t0.Add(time.Second))
+	h.Failed(HintKey{admin, 1}, t0)
+	now := t0.Add(2 * time.Second)
+	got := h.Avoid(web, []mesh.EndpointID{8, 7, 5, 6}, 4, now)
+	if want := []mesh.EndpointID{9, 5, 6, 7}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v: the newest own one first, then half of 4 by report", got, want)
+	}
+	if got := h.Avoid(HintService{"north", web.Service, 80}, nil, 4, now); got != nil {
+		t.Errorf("another network's share avoids %v, want nothing", got)
+	}
+}
+
+func TestHintsExpire(t *testing.T) {
+	h := NewHints(0)
+	h.Failed(HintKey{web, 5}, t0)
+	for after, want := range map[time.Duration]int{0: 1, DefaultHintTTL - 1: 1, DefaultHintTTL: 0} {
+		if got := h.Avoid(web, nil, 4, t0.Add(after)); len(got) != want {
+			t.Errorf("after %v: %v, want %d", after, got, want)
+		}
+	}
+}
+
+func TestHintsYieldToNewerFactsOfTheOwner(t *testing.T) {
+	cases := []struct {
+		name string
+		fact time.Duration // after the failure
+		want bool
+	}{
+		{"older", -time.Second, false}, {"same instant", 0, false}, {"newer", time.Millisecond, true},
+		{"from the future, but the failure is older than now", time.Hour, true},
+	}
+	for _, c := range cases {
+		h := NewHints(0)
+		h.Failed(HintKey{web, 5}, t0)
+		if got := h.Cleared(HintKey{web, 5}, t0.Add(c.fact), t0.Add(time.Second)); got != c.want || (h.Len() == 0) != c.want {
+			t.Errorf("%s: cleared %t with %d left, want %t", c.name, got, h.Len(), c.want)
+		}
+	}
+	h := NewHints(0)
+	h.Failed(HintKey{web, 5}, t0)
+	if h.Cleared(HintKey{web, 5}, t0.Add(time.Hour), t0) {
+		t.Error("a fact from the future cleared a failure seen just now")
+	}
+	if h.Cleared(HintKey{web, 6}, t0.Add(time.Hour), t0) || h.Cleared(HintKey{admin, 5}, t0.Add(time.Hour), t0) {
+		t.Error("cleared what was never noted")
+	}
+}
+
+func TestHintsIgnoreTheUnnamed(t *testing.T) {
+	h := NewHints(0)
+	h.Failed(HintKey{web, 0}, t0)
+	if h.Len() != 0 {
+		t.Error("noted a failure of the unknown endpoint")
+	}
+}
+
+func TestHintsAreBounded(t *testing.T) {
+	h := NewHints(time.Hour)
+	for i := range 3 * MaxHints {
+		s := HintService{"west", web.Service, uint16(i % 50)}
+		h.Failed(HintKey{s, mesh.EndpointID(i + 1)}, t0.Add(time.Duration(i)))
+	}
+	if h.Len() != MaxHints {
+		t.Fatalf("%d hints, want %d", h.Len(), MaxHints)
+	}
+	for p := range uint16(50) {
+		for _, id := range h.Known(HintService{"west", web.Service, p}) {
+			if id <= 2*MaxHints {
+				t.Fatalf("hint %d is older than the newest %d", id, MaxHints)
+			}
+		}
+	}
+	if got := h.Avoid(HintService{"west", web.Service, 7}, nil, 0, t0.Add(time.Minute)); len(got) != MaxAvoid {
+		t.Errorf("avoid lists %d endpoints, want %d", len(got), MaxAvoid)
+	}
+}
+
+// A list of every failure in order, searched from the end, must agree.
+func TestHintsAgreeWithAList(t *testing.T) {
+	type noted struct {
+		k  HintKey
+		at time.Time
+	}
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		h := NewHints(10 * time.Second)
+		h.limit = 6
+		var list []noted // oldest first
+		drop := func(k HintKey) {
+			list = slices.DeleteFunc(list, func(n noted) bool { return n.k == k })
+		}
+		now := t0
+		for step := range 200 {
+			now = now.Add(time.Duration(rng.IntN(1500)) * time.Millisecond)
+			s := []HintService{web, admin}[rng.IntN(2)]
+			k := HintKey{s, mesh.EndpointID(1 + rng.IntN(6))}
+			if rng.IntN(3) > 0 {
+				h.Failed(k, now)
+				drop(k)
+				if len(list) >= 6 {
+					list = list[1:]
+				}
+				list = append(list, noted{k, now})
+			} else {
+				fact := now.Add(-time.Duration(rng.IntN(5000)) * time.Millisecond)
+				h.Cleared(k, fact, now)
+				list = slices.DeleteFunc(list, func(n noted) bool { return n.k == k && n.at.Before(fact) })
+			}
+			var want []mesh.EndpointID
+			for _, n := range slices.Backward(list) {
+				if n.k.HintService == s && now.Sub(n.at) < 10*time.Second {
+					want = append(want, n.k.Endpoint)
+				}
+			}
+			if got := h.Avoid(s, nil, 9, now); !slices.Equal(got, want) || h.Len() != len(list) {
+				t.Fatalf("seed %d, step %d: got %v of %d, want %v of %d", seed, step, got, h.Len(), want, len(list))
+			}
+		}
+	}
+}

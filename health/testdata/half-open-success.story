@@ -1,0 +1,8 @@
+# The probe's success readmits; health starts at 0.3 or above, the count of
+# ejections is kept.
+0s begin a                           | healthy health=1.000 failures=0 ejections=0
+0s end a failure                     | healthy health=0.700 failures=1 ejections=0
+0s begin b                           | healthy health=0.700 failures=1 ejections=0
+0s end b failure                     | ejected health=0.490 failures=2 ejections=1 until=1m0s unusable <ejected>
+60s begin probe                      | probing health=0.490 failures=2 ejections=1 until=1m0s unusable
+61s end probe success                | healthy health=0.643 failures=0 ejections=1 <readmitted>
