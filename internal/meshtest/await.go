@@ -1,0 +1,68 @@
+package meshtest
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Patience is how long Eventually waits: machines that run tests are shared.
+const Patience = 30 * time.Second
+
+// Eventually asks until true, and fails the test when Patience is over.
+func Eventually(t testing.TB, what string, ask func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(Patience)
+	for !ask() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v", what, Patience)
+		}
+		pause(5 * time.Millisecond)
+	}
+}
+
+// pause waits between two questions to something that cannot be waited for.
+func pause(d time.Duration) { <-time.After(d) }
+
+// ours are the packages whose goroutines must not outlive a mesh.
+var ours = []string{
+	"isthmus/gateway.", "isthmus/nodeproxy.", "isthmus/hbone.", "isthmus/federation/", "isthmus/identity.", "isthmus/discovery/",
+	"isthmus/internal/reprobe.", "isthmus/internal/admin.", "isthmus/drill/", "hashicorp/memberlist.", "isthmus/internal/meshtest.(*Wire", "isthmus/internal/meshtest.(*Server",
+}
+
+// leaked returns the stacks of goroutines that run code of ours.
+func leaked() []string {
+	buf := make([]byte, 8<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	var out []string
+	for i, g := range strings.Split(string(buf), "\n\n") {
+		if i == 0 || strings.Contains(g, "testing.tRunner(") || strings.Contains(g, "testing.(*B).") {
+			continue // the test itself
+		}
+		for _, p := range ours {
+			if strings.Contains(g, p) {
+				out = append(out, g)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// noLeaks fails the test if code of ours still runs somewhat later.
+func noLeaks(t testing.TB) {
+	t.Helper()
+	deadline := time.Now().Add(Patience)
+	for {
+		l := leaked()
+		if len(l) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("%d goroutines are left behind, the first of them:\n%s", len(l), l[0])
+			return
+		}
+		pause(20 * time.Millisecond)
+	}
+}

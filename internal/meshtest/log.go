@@ -1,0 +1,101 @@
+package meshtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+func init() { zerolog.TimeFieldFormat = time.RFC3339Nano }
+
+// Line is one line of a process's log.
+type Line map[string]any
+
+// Has reports whether the line says all of pairs: key, value, key, value. Values
+// are compared as they print, so 8080 and "8080" are the same.
+func (l Line) Has(pairs ...any) bool {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		v, ok := l[pairs[i].(string)]
+		if !ok || fmt.Sprint(v) != fmt.Sprint(pairs[i+1]) {
+			return false
+		}
+	}
+	return true
+}
+
+// Text is a field as it prints, empty if it is missing.
+func (l Line) Text(key string) string {
+	if l[key] == nil {
+		return ""
+	}
+	return fmt.Sprint(l[key])
+}
+
+// Time is the instant of the line.
+func (l Line) Time() time.Time {
+	at, _ := time.Parse(time.RFC3339Nano, l.Text("time"))
+	return at
+}
+
+// Log keeps what one process writes. Safe for concurrent use.
+type Log struct {
+	mu    sync.Mutex
+	lines []Line
+	raw   bytes.Buffer
+}
+
+// Write takes whole lines of JSON, as zerolog writes them.
+func (g *Log) Write(p []byte) (int, error) {
+	l := Line{}
+	d := json.NewDecoder(bytes.NewReader(p))
+	d.UseNumber()
+	if err := d.Decode(&l); err != nil {
+		l = Line{"message": string(p)}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lines = append(g.lines, l)
+	if g.raw.Len() < 1<<20 {
+		g.raw.Write(p)
+	}
+	return len(p), nil
+}
+
+// Find returns the lines with this message that say all of pairs.
+func (g *Log) Find(message string, pairs ...any) []Line {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var out []Line
+	for _, l := range g.lines {
+		if l.Has("message", message) && l.Has(pairs...) {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// Await waits for a line with this message that says all of pairs and returns
+// the first.
+func (g *Log) Await(t testing.TB, message string, pairs ...any) Line {
+	t.Helper()
+	var found []Line
+	Eventually(t, fmt.Sprintf("log line %q with %v", message, pairs), func() bool {
+		found = g.Find(message, pairs...)
+		return len(found) > 0
+	})
+	return found[0]
+}
+
+// tail returns the last n lines as written.
+func (g *Log) tail(n int) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	lines := strings.SplitAfter(g.raw.String(), "\n")
+	return strings.Join(lines[max(0, len(lines)-n-1):], "")
+}

@@ -1,0 +1,5 @@
+package nodeproxy_test
+
+import "net/netip"
+
+type addr = netip.AddrPort
