@@ -37,11 +37,11 @@ func (p *Proxy) rediscover(ctx context.Context) {
 		known[w.Endpoint] = true
 	}
 	p.witness.forget(func(id mesh.EndpointID) bool { return known[id] })
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.draining.Load() {
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for uid, in := range p.inbounds {
 		w := local[uid]
 		if w != nil && w.Addresses[0].String() == hostOf(in.listener.Addr()) {

@@ -42,8 +42,10 @@ func (p *Proxy) listenInbound(w *mesh.Workload) (*inbound, error) {
 	return &inbound{p: p, uid: w.UID, listener: l, sessions: map[*hbone.Session]struct{}{}}, nil
 }
 
-// run accepts until the listener is closed.
+// run accepts until the listener is closed and returns when the last of its
+// sessions has ended.
 func (in *inbound) run(ctx context.Context) {
+	defer in.conns.Wait()
 	slots := make(chan struct{}, maxHandshakes)
 	for {
 		conn, err := in.listener.Accept()

@@ -47,8 +47,10 @@ func flowTo(host string, port uint16) route.Flow {
 	return route.Flow{Host: host, Port: port}
 }
 
-// run accepts until the listener is closed.
+// run accepts until the listener is closed and returns when the last of its
+// connections has ended.
 func (o *outbound) run(ctx context.Context) {
+	defer o.conns.Wait()
 	slots := make(chan struct{}, maxAppConns)
 	for {
 		slots <- struct{}{}
@@ -68,6 +70,19 @@ func (o *outbound) run(ctx context.Context) {
 			o.serve(ctx, app)
 			<-slots
 		})
+	}
+}
+
+// drain returns when no connection is left or ctx has ended.
+func (o *outbound) drain(ctx context.Context) {
+	ended := make(chan struct{})
+	go func() { // ends at the latest when the process stops its connections
+		o.conns.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
 	}
 }
 

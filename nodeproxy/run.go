@@ -12,6 +12,14 @@ import (
 
 // Run serves until ctx ends, then drains for at most timeouts.drain.
 func (p *Proxy) Run(ctx context.Context) error {
+	p.mu.Lock()
+	for _, in := range p.inbounds {
+		p.running.Go(func() { in.run(p.data) })
+	}
+	p.mu.Unlock()
+	for _, o := range p.outbounds {
+		p.running.Go(func() { o.run(p.data) })
+	}
 	server := &admin.Server{Pending: p.pending, State: p.dump, Registry: p.registry}
 	background, bctx := errgroup.WithContext(p.data)
 	background.Go(func() error { p.watcher.Run(bctx); return nil })
@@ -22,12 +30,6 @@ func (p *Proxy) Run(ctx context.Context) error {
 		background.Go(func() error { return p.stream.Run(bctx) })
 		background.Go(func() error { p.listenLedger(bctx); return nil })
 	}
-	for _, in := range p.inbounds {
-		p.running.Go(func() { in.run(p.data) })
-	}
-	for _, o := range p.outbounds {
-		p.running.Go(func() { o.run(p.data) })
-	}
 	p.settle(ctx)
 	select {
 	case <-ctx.Done():
@@ -36,12 +38,6 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.drain()
 	p.stop()
 	p.running.Wait()
-	for _, o := range p.outbounds {
-		o.conns.Wait()
-	}
-	for _, in := range p.inbounds {
-		in.conns.Wait()
-	}
 	p.gatewayProbes.Wait()
 	p.witness.prober.Wait()
 	err := background.Wait()
@@ -71,38 +67,24 @@ func (p *Proxy) settle(ctx context.Context) {
 	p.log.Info().Str("node", p.cfg.Node).Str("network", p.cfg.Network).Int("workloads", len(p.locals())).Msg("ready")
 }
 
+// drain stops accepting, tells peers to go elsewhere, and waits for what is
+// open, in both directions at once and for at most timeouts.drain.
 func (p *Proxy) drain() {
-	p.draining.Store(true)
 	p.log.Info().Msg("draining")
 	ctx, cancel := context.WithTimeout(p.data, p.cfg.Timeouts.Drain)
 	defer cancel()
-	for _, o := range p.outbounds {
-		o.listener.Close()
-	}
-	p.mu.Lock()
-	inbounds := make([]*inbound, 0, len(p.inbounds))
-	for _, in := range p.inbounds {
-		inbounds = append(inbounds, in)
-	}
-	p.mu.Unlock()
 	var wg sync.WaitGroup
-	for _, in := range inbounds {
+	p.mu.Lock()
+	p.draining.Store(true) // with mu held: no listener is opened after this
+	for _, in := range p.inbounds {
 		wg.Go(func() { in.drain(ctx) })
 	}
-	wg.Wait()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for _, o := range p.outbounds {
-			o.conns.Wait()
-		}
-	}()
-	select {
-	case <-ended:
-	case <-ctx.Done():
-		p.stop()
-		<-ended
+	p.mu.Unlock()
+	for _, o := range p.outbounds {
+		o.listener.Close()
+		wg.Go(func() { o.drain(ctx) })
 	}
+	wg.Wait()
 	p.pool.Close()
 }
 
