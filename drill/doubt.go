@@ -8,7 +8,7 @@ import (
 
 // How far the arm may be from what was asked for before nothing can be said.
 const (
-	maxLate         = 100 * time.Millisecond // p99 of how late connections begin
+	maxLate         = 250 * time.Millisecond // p99 of how late connections begin
 	maxBaselineFail = 0.01                   // share of failed connections before any fault
 	maxInstantError = 500 * time.Millisecond // between a fault's instant and its effect
 )
@@ -52,10 +52,13 @@ func (r *Record) doubtOutage(o Outage) (out []string) {
 	return out
 }
 
-// met reports whether a node proxy saw the application refuse a client.
+// met reports whether a client's connection was refused by a victim: its node
+// proxy says so as the application's witness, or, where that is switched off,
+// in the connection's own line.
 func (r *Record) met(o Outage) bool {
 	return slices.ContainsFunc(r.Events, func(e Event) bool {
+		refused := e.Kind == AppRefused && !e.Probe || e.Kind == Connection && e.Direction == "inbound" && e.Result != "ok"
 		p, ok := r.Layout.pod(e)
-		return e.Kind == AppRefused && !e.Probe && ok && o.during(e.At, 0) && slices.Contains(o.Victims.Pods, p.Name)
+		return refused && ok && o.during(e.At, 0) && slices.Contains(o.Victims.Pods, p.Name)
 	})
 }
