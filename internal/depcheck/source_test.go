@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -107,11 +108,12 @@ func parse(path string) (source, error) {
 	return s, nil
 }
 
-// edges returns what our packages import of ours outside of tests.
+// edges returns what our packages import of ours outside of tests and of the
+// packages for tests alone.
 func edges(all []source) map[string]map[string]string {
 	out := map[string]map[string]string{}
 	for _, s := range all {
-		if s.test {
+		if s.test || slices.Contains(parts, s.pkg) {
 			continue
 		}
 		if out[s.pkg] == nil {
