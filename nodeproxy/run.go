@@ -37,6 +37,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 	p.drain()
 	p.stop()
+	p.pool.Close()
 	p.running.Wait()
 	p.gatewayProbes.Wait()
 	p.witness.prober.Wait()
@@ -85,7 +86,6 @@ func (p *Proxy) drain() {
 		wg.Go(func() { o.drain(ctx) })
 	}
 	wg.Wait()
-	p.pool.Close()
 }
 
 func (p *Proxy) pending() []string {
