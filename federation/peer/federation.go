@@ -103,7 +103,7 @@ func NewFederation(cfg FederationConfig) (*Federation, error) {
 		archive: newArchive(),
 		once:    logOnce{log: cfg.Log},
 		inbox:   make(chan message, 256),
-		states:  make(chan message, 8),
+		states:  make(chan message, 4),
 		repair:  make(chan string, 64),
 		synced:  make(chan struct{}),
 	}
@@ -182,6 +182,7 @@ func (f *Federation) Run(ctx context.Context) error {
 	wg.Go(func() { f.join(ctx) })
 	wg.Go(func() { f.keepHouse(ctx) })
 	<-ctx.Done()
+	f.flush()
 	if err := list.Leave(700 * time.Millisecond); err != nil {
 		f.cfg.Log.Debug().Err(err).Msg("federation left without farewell")
 	}
@@ -191,6 +192,15 @@ func (f *Federation) Run(ctx context.Context) error {
 		return fmt.Errorf("federation: stop member %q: %w", f.name, err)
 	}
 	return nil
+}
+
+// flush sends what was published before the end: often it says so.
+func (f *Federation) flush() {
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	if err := f.send(ctx); err != nil {
+		f.cfg.Log.Debug().Err(err).Msg("last federation records not sent")
+	}
 }
 
 func (f *Federation) memberlistConfig() *memberlist.Config {
@@ -204,11 +214,15 @@ func (f *Federation) memberlistConfig() *memberlist.Config {
 	c.Events = (*delegate)(f)
 	c.Logger = log.New(&logWriter{f.cfg.Log}, "", 0)
 	c.GossipInterval = f.cfg.GossipInterval
-	c.PushPullInterval = f.cfg.PushPullInterval
+	c.PushPullInterval = 0 // the joiner does it: memberlist's gets rarer in large federations, the TTL does not
 	c.ProbeInterval = f.cfg.ProbeInterval
 	c.ProbeTimeout = f.cfg.ProbeInterval * 4 / 5
 	c.TCPTimeout = 5 * time.Second
 	c.SuspicionMult = 3
+	// A gateway that hears nobody must not doubt itself for minutes: its own
+	// belief about others is what it is asked for.
+	c.SuspicionMaxTimeoutMult = 2
+	c.AwarenessMaxMultiplier = 2
 	c.RetransmitMult = 3
 	c.DisableTcpPings = true // packets are on TCP already
 	c.EnableCompression = false

@@ -99,6 +99,17 @@ func (w *world) add(network, name string) *mesh.Gateway {
 	return g
 }
 
+// moved replaces g by a copy that listens at address, as discovery would.
+func (w *world) moved(g *mesh.Gateway, address netip.AddrPort) *mesh.Gateway {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := slices.IndexFunc(w.gateways, func(o *mesh.Gateway) bool { return o.Name == g.Name && o.Network == g.Network })
+	there := *g
+	there.Address = address
+	w.gateways[i] = &there
+	return &there
+}
+
 // relays gives every gateway its relay; call it before the first start.
 func (w *world) relays() map[*mesh.Gateway]*relay {
 	relays := map[*mesh.Gateway]*relay{}
@@ -112,12 +123,19 @@ func (w *world) relays() map[*mesh.Gateway]*relay {
 
 func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func(*FederationConfig, *HealthServerConfig)) *site {
 	w.t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r.target.Store(listener.Addr().String())
+	g = w.moved(g, netip.MustParseAddrPort(listener.Addr().String()))
 	s := &site{
-		Gateway: g, world: w, relay: r, ledger: NewLedger(0), metrics: NewMetrics(prometheus.NewRegistry()),
+		listener: listener,
+		Gateway:  g, world: w, relay: r, ledger: NewLedger(0), metrics: NewMetrics(prometheus.NewRegistry()),
 		reports: make(chan federation.Record, 1000), done: make(chan struct{}),
 	}
 	peers := func() []*mesh.Gateway {
-		return slices.DeleteFunc(w.all(), func(o *mesh.Gateway) bool { return o == g })
+		return slices.DeleteFunc(w.all(), func(o *mesh.Gateway) bool { return o.Name == g.Name && o.Network == g.Network })
 	}
 	fc := FederationConfig{
 		Name: g.Name, Network: g.Network, Self: g.Identity, Incarnation: incarnation, Identity: w.identity,
@@ -142,7 +160,6 @@ func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func
 	if change != nil {
 		change(&fc, &hc)
 	}
-	var err error
 	if s.federation, err = NewFederation(fc); err != nil {
 		w.t.Fatal(err)
 	}
@@ -150,8 +167,6 @@ func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	s.listen(ctx)
-	g.Address = netip.MustParseAddrPort(s.listener.Addr().String())
-	r.target.Store(s.listener.Addr().String())
 	w.wg.Go(func() {
 		defer close(s.done)
 		if err := s.federation.Run(ctx); err != nil {
@@ -164,10 +179,6 @@ func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func
 
 func (s *site) listen(ctx context.Context) {
 	config := s.world.identity.ServerTLS(s.Identity, nil, ALPNFederation, ALPNHealth)
-	var err error
-	if s.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		s.world.t.Fatal(err)
-	}
 	s.world.wg.Go(func() {
 		for {
 			raw, err := s.listener.Accept()

@@ -72,7 +72,7 @@ func one(t testing.TB, change func(*HealthServerConfig)) (*world, *site, func() 
 			change(c)
 		}
 	})
-	return w, s, func() []*mesh.Gateway { return []*mesh.Gateway{g} }
+	return w, s, func() []*mesh.Gateway { return w.all()[:1] }
 }
 
 // remote is a summary of another network, as if east's gateway had sent it.

@@ -178,6 +178,7 @@ func (s *HealthServer) attach(node string, mine *attachment) error {
 		return nil
 	}
 	s.cfg.Metrics.Attached.Inc()
+	s.cfg.Log.Info().Str("node", node).Msg("node attached")
 	s.cfg.OnAttach(node)
 	return nil
 }
@@ -190,6 +191,7 @@ func (s *HealthServer) detach(node string, mine *attachment) {
 	}
 	delete(s.nodes, node)
 	s.cfg.Metrics.Attached.Dec()
+	s.cfg.Log.Info().Str("node", node).Msg("node detached")
 	s.cfg.OnDetach(node)
 }
 

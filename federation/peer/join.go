@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ type joiner struct {
 	federation *Federation
 	list       *memberlist.Memberlist
 	peers      map[string]*candidate
+	next       time.Time // of the periodic exchange with one member
 	done       chan joined
 	wg         sync.WaitGroup
 }
@@ -45,6 +47,7 @@ type joined struct {
 func (f *Federation) join(ctx context.Context) {
 	j := &joiner{federation: f, list: f.list.Load(), peers: map[string]*candidate{}, done: make(chan joined, 16)}
 	defer j.wg.Wait()
+	j.next = time.Now().Add(jitter(f.cfg.PushPullInterval))
 	tick := time.NewTicker(minJoinDelay)
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -64,12 +67,14 @@ func (f *Federation) join(ctx context.Context) {
 
 // round starts an exchange with every peer that is due.
 func (j *joiner) round(ctx context.Context, now time.Time) {
+	f := j.federation
 	alive := map[string]bool{}
 	for _, n := range j.list.Members() {
 		alive[n.Name] = true
 	}
 	listed := map[string]*candidate{}
-	for _, g := range j.federation.cfg.Peers() {
+	var members []string
+	for _, g := range f.cfg.Peers() {
 		name := federation.OriginName(g.Network, g.Name)
 		c := j.peers[name]
 		if c == nil {
@@ -80,12 +85,18 @@ func (j *joiner) round(ctx context.Context, now time.Time) {
 		case c.busy:
 		case alive[name] && !c.repair:
 			c.at, c.delay = time.Time{}, 0
+			members = append(members, name)
 		case !now.Before(c.at):
 			c.busy = true
 			j.wg.Go(func() { j.exchange(ctx, g, name) })
 		}
 	}
 	j.peers = listed
+	if len(members) > 0 && now.After(j.next) {
+		// Whatever gossip has missed is mended by this, next round.
+		listed[members[rand.IntN(len(members))]].repair = true
+		j.next = now.Add(f.cfg.PushPullInterval)
+	}
 }
 
 // exchange swaps full state with g.

@@ -18,7 +18,7 @@ import (
 
 const (
 	stateVersion = 1
-	maxState     = 32 << 20 // bytes of a full state, unpacked
+	maxState     = 16 << 20 // bytes of a full state, unpacked
 	maxEnvelopes = 65_536   // in one message
 )
 
