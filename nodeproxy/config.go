@@ -28,8 +28,8 @@ type Config struct {
 
 	Discovery        Discovery       `yaml:"discovery"`
 	Identity         identity.Config `yaml:"identity"`
-	Outbound         []Outbound      `yaml:"outbound"`
-	Socks            []Socks         `yaml:"socks"`
+	Outbound         []Outbound      `yaml:"outbound" doc:"static listeners of local workloads, each for one destination"`
+	Socks            []Socks         `yaml:"socks" doc:"SOCKS5 listeners of local workloads"`
 	OutlierDetection Outlier         `yaml:"outlierDetection"`
 	Retry            Retry           `yaml:"retry"`
 	Federation       Federation      `yaml:"federation"`
