@@ -3,9 +3,9 @@ package balance
 import "sync/atomic"
 
 // The steps of Draws: 1/p and 1/p² in units of 2⁻⁶⁴, where p = 1.3247… solves
-// p³ = p + 1 (the plastic number), the second rounded to odd. Their multiples fill the unit square evenly
-// from the first few on: M. Roberts, "The unreasonable effectiveness of
-// quasirandom sequences" (2018), sequence R2.
+// p³ = p + 1 (the plastic number), the second rounded to odd. Their multiples
+// fill the unit square evenly from the first few on: M. Roberts, "The
+// unreasonable effectiveness of quasirandom sequences" (2018), sequence R2.
 const (
 	stepU = 0xc13fa9a902a6328f
 	stepV = 0x91e10da5c79e7b1d
