@@ -47,7 +47,7 @@ func (l Line) Time() time.Time {
 type Log struct {
 	mu    sync.Mutex
 	lines []Line
-	raw   bytes.Buffer
+	raw   bytes.Buffer // without debug lines: for people
 }
 
 // Write takes whole lines of JSON, as zerolog writes them.
@@ -61,7 +61,7 @@ func (g *Log) Write(p []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.lines = append(g.lines, l)
-	if g.raw.Len() < 1<<20 {
+	if l["level"] != "debug" && g.raw.Len() < 1<<20 {
 		g.raw.Write(p)
 	}
 	return len(p), nil
@@ -92,7 +92,7 @@ func (g *Log) Await(t testing.TB, message string, pairs ...any) Line {
 	return found[0]
 }
 
-// tail returns the last n lines as written.
+// tail returns the last n lines above debug, as written.
 func (g *Log) tail(n int) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()

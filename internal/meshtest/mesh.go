@@ -69,7 +69,7 @@ func (m *Mesh) stop() {
 		return
 	}
 	for _, p := range m.processes {
-		m.t.Logf("last lines of %s:\n%s", p.Name, p.Log.tail(60))
+		m.t.Logf("last lines of %s:\n%s", p.Name, p.Log.tail(25))
 	}
 }
 

@@ -15,8 +15,16 @@ type Traffic struct {
 
 	mu       sync.Mutex
 	answered map[string]int // by pod
-	failed   []error
+	failed   []Failure
 }
+
+// Failure is one exchange that did not succeed.
+type Failure struct {
+	Begun time.Time
+	Err   error
+}
+
+func (f Failure) String() string { return f.Begun.Format("15:04:05.000") + " " + f.Err.Error() }
 
 // Flow keeps workers clients saying hello to a static listener, one connection
 // each at a time, until Stop.
@@ -40,7 +48,7 @@ func (f *Traffic) work(at netip.AddrPort) {
 		pod, err := Hello(at)
 		f.mu.Lock()
 		if err != nil {
-			f.failed = append(f.failed, fmt.Errorf("begun %s, after %v: %w", begun.Format("15:04:05.000"), time.Since(begun).Round(time.Millisecond), err))
+			f.failed = append(f.failed, Failure{begun, fmt.Errorf("after %v: %w", time.Since(begun).Round(time.Millisecond), err)})
 		} else {
 			f.answered[pod]++
 		}
@@ -58,7 +66,7 @@ func (f *Traffic) end() {
 }
 
 // Stop ends the flow and returns what came of it.
-func (f *Traffic) Stop() (answered map[string]int, failed []error) {
+func (f *Traffic) Stop() (answered map[string]int, failed []Failure) {
 	f.end()
 	return f.answered, f.failed
 }
