@@ -16,8 +16,13 @@ func (r *Record) Result() ArmResult {
 		CollateralEjections: int(collateralEjections(r, nil).Number),
 		GatewayEjections:    int(gatewayEjections(r, nil).Number),
 		Inconclusive:        r.Doubt(),
+		SeriesStep:          bucketOf(s.Duration).Seconds(),
 		Series:              r.series(),
 		Beliefs:             r.beliefs(),
+		News:                r.news(""),
+		Faults:              []FaultResult{},
+		Phases:              []Phase{},
+		Endpoints:           []Answered{},
 	}
 	for _, a := range r.Attempts {
 		if a.Failed() {
@@ -27,7 +32,7 @@ func (r *Record) Result() ArmResult {
 	}
 	out.Cuts = r.listCuts()
 	out.Cut = len(out.Cuts)
-	out.Endpoints = r.endpoints()
+	out.Endpoints = append(out.Endpoints, r.endpoints()...)
 	for _, w := range r.Phases() {
 		out.Phases = append(out.Phases, r.phase(w))
 	}

@@ -15,10 +15,11 @@ type Happening struct {
 }
 
 // maxHappenings bounds the list in drill.json.
-const maxHappenings = 1500
+const maxHappenings = 600
 
 // happenings tells the arm's story in order.
 func (r *Record) happenings() (out []Happening, leftOut int) {
+	out = []Happening{}
 	for _, o := range r.Outages {
 		if o.Effect != 0 {
 			out = append(out, Happening{o.Effect.Seconds(), "fault", o.Victims.Process, "fault " + o.Fault.Name + ": " + o.Proof})

@@ -67,8 +67,9 @@ type Relay struct {
 	Forward netip.AddrPort
 }
 
-// NewLayout places s on 127.<second>.0.0/16. Each network has eight /24s:
-// gateways, pods (two), clients, node proxies' admin, listeners, relays.
+// NewLayout places s on 127.<second>.0.0/16. Each network has eight /24s,
+// of which it uses six: gateways, pods, clients, node proxies' admin addresses,
+// clients' listeners, relays.
 func NewLayout(s *Scenario, second byte) *Layout {
 	l := &Layout{Second: second, Scenario: s, byEndpoint: map[string]int{}, byName: map[string]int{}}
 	for i, n := range s.Networks {

@@ -1,7 +1,6 @@
 package drill
 
 import (
-	"math"
 	"slices"
 	"time"
 )
@@ -127,106 +126,4 @@ func ejections(r *Record, args map[string]string) Value {
 		}
 	}
 	return number(n)
-}
-
-// excludeMS measures from each sick pod:port's first refused client connection
-// to the moment when each gateway of its network left it out.
-func excludeMS(r *Record, args map[string]string) Value {
-	var ms []float64
-	r.refusals(args["fault"], func(o Outage, p Pod, port Port, first time.Duration) {
-		for _, g := range r.Layout.GatewaysOf(p.Network) {
-			ms = append(ms, r.after(first, o, func(e Event) bool {
-				return e.Kind == OutlierChanged && e.Edge == "ejected" && e.Process == g &&
-					(e.Scope == "endpoint" && e.Port == port.Target || e.Scope == "hop") && r.about(e, p)
-			}))
-		}
-	})
-	return quantile(args["q"], ms)
-}
-
-// knownMS is excludeMS for the node proxies of clients on other networks.
-func knownMS(r *Record, args map[string]string) Value {
-	var ms []float64
-	r.refusals(args["fault"], func(o Outage, p Pod, port Port, first time.Duration) {
-		for _, c := range r.Layout.Clients {
-			if c.Network == p.Network {
-				continue
-			}
-			ms = append(ms, r.after(first, o, func(e Event) bool {
-				return e.Kind == Known && e.Process == c.Node && e.Network == p.Network && e.Port == port.Port &&
-					slices.Contains(e.Exceptions, p.Endpoint)
-			}))
-		}
-	})
-	return quantile(args["q"], ms)
-}
-
-// refusals calls f for each sick pod:port at which a client's connection (not
-// a probe) was refused, with the instant of the first.
-func (r *Record) refusals(fault string, f func(o Outage, p Pod, port Port, first time.Duration)) {
-	for _, o := range r.Outages {
-		if fault != "" && o.Fault.Name != fault {
-			continue
-		}
-		for _, name := range o.Victims.Pods {
-			p, _ := r.Layout.Pod(name)
-			for _, port := range r.Layout.Scenario.Ports() {
-				if !slices.Contains(o.Victims.Ports, port.Target) {
-					continue
-				}
-				i := slices.IndexFunc(r.Events, func(e Event) bool {
-					return e.Kind == AppRefused && !e.Probe && e.Port == port.Target && o.during(e.At, 0) && r.about(e, p)
-				})
-				if i >= 0 {
-					f(o, p, port, r.Events[i].At)
-				}
-			}
-		}
-	}
-}
-
-func (r *Record) about(e Event, p Pod) bool {
-	q, ok := r.Layout.pod(e)
-	return ok && q.Name == p.Name
-}
-
-// after returns the milliseconds from t to the first event that matches before
-// the outage was over; +Inf if there is none. Two processes' clocks are one,
-// but their log lines may be a few microseconds out of order.
-func (r *Record) after(t time.Duration, o Outage, match func(Event) bool) float64 {
-	const slack = 5 * time.Millisecond
-	for _, e := range r.Events {
-		if e.At >= t-slack && e.At < o.over(o.Healed) && match(e) {
-			return max(0, millis(e.At-t))
-		}
-	}
-	return math.Inf(1)
-}
-
-// healMS measures from a pod:port's healing to its next answer.
-func healMS(r *Record, args map[string]string) Value {
-	var ms []float64
-	for _, o := range r.Outages {
-		if args["fault"] != "" && o.Fault.Name != args["fault"] || o.Healed == 0 {
-			continue
-		}
-		for _, pod := range o.Victims.Pods {
-			for i, port := range r.Layout.Scenario.Ports() {
-				if slices.Contains(o.Victims.Ports, port.Target) {
-					ms = append(ms, r.answeredAfter(o.Heal, pod, i))
-				}
-			}
-		}
-	}
-	return quantile(args["q"], ms)
-}
-
-func (r *Record) answeredAfter(t time.Duration, pod string, port int) float64 {
-	best := math.Inf(1)
-	for _, a := range r.Attempts {
-		if a.Pod == pod && a.Port == port && a.Done >= t {
-			best = min(best, millis(a.Done-t))
-		}
-	}
-	return best
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -32,10 +33,34 @@ func countHeld(list []Observation) int {
 	return n
 }
 
+// What the page holds of all arms together; drill.json holds everything.
+const (
+	maxPageBeliefs = 2400
+	maxPageEvents  = 900
+)
+
+// trimmed returns a copy of r that keeps the page below a megabyte.
+func (r *Result) trimmed() (page *Result, less bool) {
+	c := *r
+	c.Arms = slices.Clone(r.Arms)
+	for i := range c.Arms {
+		a := &c.Arms[i]
+		b, e := min(len(a.Beliefs), maxPageBeliefs/len(c.Arms)), min(len(a.Events), maxPageEvents/len(c.Arms))
+		less = less || b < len(a.Beliefs) || e < len(a.Events)
+		a.EventsLeftOut += len(a.Events) - e
+		a.Beliefs, a.Events = a.Beliefs[:b], a.Events[:e]
+	}
+	return &c, less
+}
+
 // Report returns the one HTML page: verdict, tables and, drawn by its own
 // script from the JSON that it carries, the plots. It loads nothing.
 func (r *Result) Report() ([]byte, error) {
-	data, err := json.Marshal(r) // escapes <, > and &: safe inside a script element
+	r, less := r.trimmed()
+	data, err := json.Marshal(struct {
+		*Result
+		Trimmed bool `json:"trimmed,omitempty"`
+	}{r, less}) // escapes <, > and &: safe inside a script element
 	if err != nil {
 		return nil, fmt.Errorf("render report: %w", err)
 	}

@@ -83,8 +83,10 @@ type ArmResult struct {
 	Endpoints           []Answered     `json:"endpoints"`
 	Phases              []Phase        `json:"phases"`
 	Faults              []FaultResult  `json:"faults"`
+	SeriesStep          float64        `json:"series_step"`
 	Series              []Bucket       `json:"series"`
 	Beliefs             []Belief       `json:"beliefs"`
+	News                []News         `json:"news"`
 	Events              []Happening    `json:"events"`
 	EventsLeftOut       int            `json:"events_left_out,omitempty"`
 	Generator           Generator      `json:"generator"`

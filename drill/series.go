@@ -2,10 +2,18 @@ package drill
 
 import "time"
 
-// bucket is the resolution of the series.
-const bucket = 250 * time.Millisecond
+// bucketOf is the resolution of a series: a quarter of a second, coarser for
+// long drills.
+func bucketOf(d time.Duration) time.Duration {
+	for _, b := range []time.Duration{250 * time.Millisecond, time.Second, 5 * time.Second} {
+		if d/b <= 300 {
+			return b
+		}
+	}
+	return 10 * time.Second
+}
 
-// Bucket is what began in one quarter of a second.
+// Bucket is what began in one span of series_step seconds.
 type Bucket struct {
 	T      float64   `json:"t"` // its begin
 	OK     int       `json:"ok"`
@@ -17,6 +25,7 @@ type Bucket struct {
 }
 
 func (r *Record) series() []Bucket {
+	bucket := bucketOf(r.Layout.Scenario.Duration)
 	n := int((r.Layout.Scenario.Duration + bucket - 1) / bucket)
 	out := make([]Bucket, n)
 	ms := make([][]float64, n)

@@ -75,12 +75,14 @@ func (r *Record) capacity(network string, port Port, w Window) float64 {
 		if p.Network != network {
 			continue
 		}
+		well := 0
 		for i := range steps {
 			t := w.From + (w.To-w.From)*time.Duration(2*i+1)/(2*steps)
 			if !r.sick(p, port.Target, t, 0) {
-				sum += float64(p.Capacity) / steps
+				well++
 			}
 		}
+		sum += float64(p.Capacity) * float64(well) / steps
 	}
 	return sum
 }

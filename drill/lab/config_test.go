@@ -1,0 +1,51 @@
+package lab
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+)
+
+func TestDiscoveryFilesAreAMesh(t *testing.T) {
+	s := scenario(t)
+	dir := t.TempDir()
+	l := drill.NewLayout(s, 77)
+	if err := writeConfigs(dir, l, s.Arms[0]); err != nil {
+		t.Fatal(err)
+	}
+	for _, network := range []string{"east", "west"} {
+		path := filepath.Join(dir, meshFile(network))
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := discovery.DefaultConfig()
+		if err := strictyaml.Decode(path, data, &c); err != nil {
+			t.Fatal(err)
+		}
+		snap, problems := discovery.Build(1, c)
+		if len(problems) > 0 {
+			t.Fatalf("%s: %v", network, problems)
+		}
+		svc := snap.Service(hostname("echo"))
+		if svc == nil || len(snap.Members(svc, "west")) != 3 {
+			t.Fatalf("%s: service %v, want three members on west", network, svc)
+		}
+		for _, g := range l.Gateways {
+			direct := snap.Gateways(g.Network)[0].Federation == g.Address
+			if direct != (g.Network == network) {
+				t.Errorf("%s reaches gossip of %s directly: %v", network, g.Name, direct)
+			}
+		}
+		for _, p := range l.Pods {
+			w := snap.Workload(p.Name)
+			if w == nil || w.Endpoint.String() != p.Endpoint {
+				t.Errorf("%s: endpoint of %s differs from what discovery makes of it", network, p.Name)
+			}
+		}
+	}
+}

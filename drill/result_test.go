@@ -1,0 +1,202 @@
+package drill
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestBoundsHoldAsWritten(t *testing.T) {
+	for text, want := range map[string][3]bool{ // for 1, 2, 3
+		"== 2": {false, true, false}, "!= 2": {true, false, true}, "< 2": {true, false, false},
+		"<= 2": {true, true, false}, "> 2": {false, false, true}, ">=2": {false, true, true},
+	} {
+		b, err := ParseBound(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, w := range want {
+			if got := b.Holds(float64(i + 1)); got != w {
+				t.Errorf("%d %s: got %v, want %v", i+1, text, got, w)
+			}
+		}
+	}
+}
+
+const asserted = twoNetworks + `
+assertions:
+  - {arm: isthmus, name: none fails, metric: failed, bound: "== 0"}
+  - {arm: isthmus, metric: known_ms, bound: "< 1000"}
+  - {metric: "latency_ms(phase=baseline)", bound: "< 1000"}
+`
+
+// refused adds the line that shows that a client met the fault.
+func refused(r *Record) {
+	p, _ := r.Layout.Pod("west-2")
+	r.Events = append(r.Events, Event{At: ms(4100), Process: "west-node-2", Kind: AppRefused, Endpoint: p.Endpoint, Port: 8080, Reason: "refused"})
+}
+
+func TestWhatWasNotMeasuredIsNotHeld(t *testing.T) {
+	r := small(t, asserted)
+	r.answer(ms(5000), "west-1", 0)
+	seen := r.Evaluate()
+	if len(seen) != 4 {
+		t.Fatalf("got %d observations, want 3 and the one of every arm", len(seen))
+	}
+	for i, want := range []bool{true, false, false, true} {
+		if seen[i].Held != want {
+			t.Errorf("%s: held %v (%s), want %v", seen[i].Metric, seen[i].Held, seen[i].Note, want)
+		}
+	}
+	if seen[1].Observed != nil {
+		t.Errorf("known_ms observed %v, want null", *seen[1].Observed)
+	}
+}
+
+func TestAProcessThatEndsByItselfBreaksTheDrill(t *testing.T) {
+	r := small(t, twoNetworks)
+	r.Exits = []Exit{{At: ms(2000), Process: "west-gw-1", Status: "exit status 2"}}
+	seen := r.Evaluate()
+	if o := seen[len(seen)-1]; o.Held || !strings.Contains(o.Note, "west-gw-1 at 2.00 s: exit status 2") {
+		t.Errorf("got %+v, want broken with the process's name", o)
+	}
+}
+
+func TestDrillIsInconclusiveWhen(t *testing.T) {
+	good := func() *Record {
+		r := small(t, asserted)
+		for i := range 100 {
+			r.answer(ms(float64(i*100)), "west-1", 0)
+		}
+		refused(r)
+		return r
+	}
+	if d := good().Doubt(); len(d) != 0 {
+		t.Fatalf("the sound record is doubted: %q", d)
+	}
+	for want, spoil := range map[string]func(*Record){
+		"did not take effect": func(r *Record) { r.Outages[0].Effect, r.Outages[0].Proof = 0, "west-2 answers" },
+		"took effect 2s late": func(r *Record) { r.Outages[0].Effect = ms(6000) },
+		"did not heal":        func(r *Record) { r.Outages[0].Healed = 0 },
+		"no connection ever":  func(r *Record) { r.Events = nil },
+		"no client opened":    func(r *Record) { r.Attempts = nil },
+		"fell behind":         func(r *Record) { r.Attempts[7].Started += time.Second; r.Attempts[8].Started += time.Second },
+		"before any fault":    func(r *Record) { r.Attempts[7].Error = "reset" },
+		"injector's own":      func(r *Record) { r.Doubts = []string{"injector's own"} },
+	} {
+		r := good()
+		spoil(r)
+		res := &Result{Arms: []ArmResult{r.Result()}, Assertions: r.Evaluate()}
+		res.Judge()
+		if res.Verdict != Inconclusive || !strings.Contains(strings.Join(res.Reasons, "\n"), want) {
+			t.Errorf("%s: got %s because of %q", want, res.Verdict, res.Reasons)
+		}
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	for _, c := range []struct {
+		held  bool
+		doubt []string
+		want  Verdict
+	}{
+		{true, nil, Held}, {false, nil, Broken}, {true, []string{"x"}, Inconclusive}, {false, []string{"x"}, Inconclusive},
+	} {
+		r := &Result{Arms: []ArmResult{{Inconclusive: c.doubt}}, Assertions: []Observation{{Held: true}, {Held: c.held}}}
+		if r.Judge(); r.Verdict != c.want {
+			t.Errorf("held %v, doubts %q: got %s, want %s", c.held, c.doubt, r.Verdict, c.want)
+		}
+	}
+}
+
+func result(t *testing.T) *Result {
+	t.Helper()
+	r := story(t)
+	r.Layout.Scenario.Description = "</script><script>alert(1)</script> & <b>bold</b>"
+	res := &Result{Schema: Schema, Scenario: "small", Description: r.Layout.Scenario.Description, AsRun: r.Layout.Scenario, Arms: []ArmResult{r.Result()}, Assertions: r.Evaluate(), Started: zero, Finished: zero.Add(time.Minute)}
+	res.Judge()
+	return res
+}
+
+func TestReportLoadsNothingAndIsSmall(t *testing.T) {
+	page, err := result(t).Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(page)
+	for _, bad := range []string{`src=`, `<link`, `@import`, `url(`, `fetch(`, `XMLHttpRequest`, `import(`, `WebSocket`} {
+		if strings.Contains(text, bad) {
+			t.Errorf("the report contains %q", bad)
+		}
+	}
+	for _, u := range regexp.MustCompile(`https?://[^"'\s<]+`).FindAllString(text, -1) {
+		if u != "http://www.w3.org/2000/svg" { // a name, not an address
+			t.Errorf("the report points to %s", u)
+		}
+	}
+	if strings.Contains(text, "alert(1)</script>") || strings.Contains(text, "<b>bold") {
+		t.Error("text of the scenario is not escaped")
+	}
+	if len(page) > 200_000 {
+		t.Errorf("the report of a small drill has %d bytes", len(page))
+	}
+	for _, want := range []string{"prefers-color-scheme: dark", "@media print", "Content-Security-Policy", "INCONCLUSIVE", `"to_sick_after_1s":1`} {
+		if !strings.Contains(text, want) && want != "INCONCLUSIVE" {
+			t.Errorf("the report misses %q", want)
+		}
+	}
+}
+
+func TestReportOfALargeDrillStaysBelowOneMegabyte(t *testing.T) {
+	text := strings.Replace(twoNetworks, "pods: 4}", "pods: 60}", 1)
+	text = strings.Replace(text, "duration: 12s", "duration: 120s", 1)
+	text = strings.Replace(text, "names: [west-2], port: A", "pods: 30", 1)
+	r := small(t, text)
+	for i := range 6000 {
+		r.answer(ms(float64(i*20)), r.Layout.Pods[i%62].Name, i%2)
+	}
+	for i := range 3000 {
+		p := r.Layout.Pods[i%60]
+		edge := []string{"ejected", "readmitted"}[i/60%2]
+		r.Events = append(r.Events, Event{At: ms(float64(4000 + i)), Process: "west-gw-1", Kind: OutlierChanged, Edge: edge, Scope: "endpoint", Network: "west", Port: 8080, Endpoint: p.Endpoint, Reason: "refused", Source: "report"})
+	}
+	res := &Result{Schema: Schema, AsRun: r.Layout.Scenario}
+	for i := range 3 {
+		a := r.Result()
+		a.Name = fmt.Sprintf("arm-%d", i)
+		res.Arms = append(res.Arms, a)
+	}
+	page, err := res.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(page) > 1<<20 {
+		t.Errorf("the report has %d bytes, want less than a megabyte", len(page))
+	}
+}
+
+func TestPrinterTellsVerdictInOneLine(t *testing.T) {
+	var b strings.Builder
+	p := NewPrinter(&b, false)
+	r := result(t)
+	p.Begin(r.AsRun, "small.yaml")
+	p.ArmStarts(Arm{Name: "isthmus"}, 1, 1)
+	for i := range 100 {
+		p.Happened(Arm{}, Happening{At: float64(i), Kind: "ejected", Text: "gw ejected x"})
+	}
+	p.ArmDone(r.Arms[0], r.Assertions)
+	p.End(r)
+	text := b.String()
+	if strings.Contains(text, "\x1b") {
+		t.Error("colour though none was asked for")
+	}
+	if n := strings.Count(text, "gw ejected x"); n != maxTold {
+		t.Errorf("told %d events, want %d and the number of the rest", n, maxTold)
+	}
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if last := lines[len(lines)-1]; !strings.HasPrefix(last, "HELD: small, seed 0: 1 of 1 assertions held in 60 s") {
+		t.Errorf("last line is %q", last)
+	}
+}
