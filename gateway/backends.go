@@ -4,8 +4,6 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
-	"net"
-	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -38,7 +36,7 @@ type backends struct {
 	log     zerolog.Logger
 	changed func(w *mesh.Workload) // a hop was ejected or readmitted
 	prober  *reprobe.Prober[mesh.EndpointID]
-	dial    func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
+	ask     func(context.Context, *mesh.Workload) error // does the pod's node proxy answer?
 
 	mu      sync.Mutex
 	hops    *health.Tracker[mesh.EndpointID]
@@ -55,13 +53,13 @@ type drawKey struct {
 }
 
 func newBackends(network string, o Outlier, f facts, prober *reprobe.Prober[mesh.EndpointID],
-	dial func(context.Context, netip.AddrPort) (net.Conn, error), log zerolog.Logger, changed func(*mesh.Workload)) *backends {
+	ask func(context.Context, *mesh.Workload) error, log zerolog.Logger, changed func(*mesh.Workload)) *backends {
 	cfg := o.Config
 	if o.Scope == ScopeNone {
 		cfg.Mode = health.ModeOff
 	}
 	return &backends{
-		network: network, scope: o.Scope, facts: f, log: log, changed: changed, prober: prober, dial: dial,
+		network: network, scope: o.Scope, facts: f, log: log, changed: changed, prober: prober, ask: ask,
 		hops:  health.NewTracker[mesh.EndpointID](cfg, rand.Float64),
 		edges: map[mesh.EndpointID]time.Time{},
 		sick:  map[health.Key]struct{}{},
@@ -112,6 +110,7 @@ func (b *backends) candidate(m *mesh.Workload, target uint16, w wish, now time.T
 	id := m.Endpoint
 	return balance.Candidate{
 		Weight: float64(m.Capacity) * b.hops.Weight(id, now),
+		Faint:  b.hops.Faint(id),
 		Load:   float64(b.open[id]),
 		Usable: b.hops.Usable(id, now) && !b.reportedSick(id, target),
 		Drained: m.State != mesh.Ready || slices.Contains(w.tried, id) ||
@@ -139,8 +138,9 @@ func (b *backends) release(l lease, o health.Outcome, reason string, now time.Ti
 	b.observe(l, o, reason, now)
 }
 
-// connected records that the pod's address answered, while the lease goes on.
-func (b *backends) connected(l lease, now time.Time) { b.observe(l, health.Success, "", now) }
+// answered records that the pod's node proxy sent its first bytes, while the
+// lease goes on. A TCP connect alone shows only that a kernel is there.
+func (b *backends) answered(l lease, now time.Time) { b.observe(l, health.Success, "", now) }
 
 func (b *backends) observe(l lease, o health.Outcome, reason string, now time.Time) {
 	b.mu.Lock()
@@ -152,18 +152,10 @@ func (b *backends) observe(l lease, o health.Outcome, reason string, now time.Ti
 	}
 }
 
-// reprobe asks the pod's address itself, at once and until it answers, so that
-// the next failure is nobody's connection. Failures of others on the same node
-// are found the same way, by their own first failure.
+// reprobe asks the pod's node proxy itself, at once and until it answers, so
+// that the next failure is nobody's connection.
 func (b *backends) reprobe(w *mesh.Workload) {
-	addr := netip.AddrPortFrom(w.Addresses[0], hbonePort)
-	ask := func(ctx context.Context) error {
-		c, err := b.dial(ctx, addr)
-		if err != nil {
-			return err
-		}
-		return c.Close()
-	}
+	ask := func(ctx context.Context) error { return b.ask(ctx, w) }
 	b.prober.Watch(w.Endpoint, ask, func(err error) bool {
 		now := time.Now()
 		b.mu.Lock()

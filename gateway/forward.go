@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
 )
@@ -58,7 +60,7 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming) {
 		return
 	}
 	v.connect = time.Since(v.begun)
-	v.relayed = hbone.Relay(ctx, stream, conn)
+	v.relayed = hbone.RelayNoting(ctx, stream, conn, func() { g.backends.answered(v.lease, time.Now()) })
 	v.err = v.relayed.Err
 	g.backends.release(v.lease, g.judge(v), "silence", time.Now())
 }
@@ -79,7 +81,6 @@ func (g *Gateway) connect(ctx context.Context, v *visit) (net.Conn, bool) {
 		}
 		conn, err := g.dialPod(ctx, netip.AddrPortFrom(l.workload.Addresses[0], hbonePort))
 		if err == nil {
-			g.backends.connected(l, time.Now())
 			return conn, true
 		}
 		v.err = err
@@ -109,6 +110,29 @@ func (g *Gateway) dialPod(ctx context.Context, addr netip.AddrPort) (net.Conn, e
 	return d.DialContext(ctx, "tcp", addr.String())
 }
 
+// ask finds out whether a pod's node proxy answers: a TLS handshake as this
+// gateway, because a TCP connect succeeds at a process that hangs. Whoever
+// answers with another certificate does answer; that is for the client to refuse.
+func (g *Gateway) ask(ctx context.Context, w *mesh.Workload) error {
+	cfg, err := g.ids.ClientTLS(ctx, g.self.Identity, []spiffeid.ID{w.Identity}, "h2")
+	if err != nil {
+		return err
+	}
+	conn, err := g.dialPod(ctx, netip.AddrPortFrom(w.Addresses[0], hbonePort))
+	if err != nil {
+		return err
+	}
+	t, err := hbone.ClientTLS(ctx, conn, cfg)
+	var wrong *identity.PeerError
+	if errors.As(err, &wrong) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return t.Close()
+}
+
 // judge says what a relayed connection tells about the hop. A pod address that
 // took the client's hello and never sent a byte back for so long has failed,
 // whatever it accepted; everything else is the inner tunnel's business.
@@ -118,7 +142,7 @@ func (g *Gateway) judge(v *visit) health.Outcome {
 	if silent && (time.Since(v.begun) >= g.cfg.Timeouts.Silence || errors.Is(r.Err, syscall.ECONNRESET)) {
 		return health.Failure
 	}
-	return health.Neutral // the connect was counted already
+	return health.Neutral // an answer was counted when it came
 }
 
 func (v *visit) refuse(status int, reason hbone.Reason, err error) {

@@ -54,7 +54,8 @@ type Gateway struct {
 	sessions map[*hbone.Session]struct{}
 }
 
-// reprobes of pod addresses: local dials, so they may be frequent.
+// hopSchedule is that of probes of pods' node proxies: they stay on the own
+// network, so they may be frequent.
 var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * time.Millisecond, Timeout: time.Second}
 
 // New reads discovery, opens the identity source and binds both listeners, so
@@ -81,7 +82,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.origin = federation.Origin{Name: federation.OriginName(cfg.Network, cfg.Name), Incarnation: uint64(time.Now().UnixNano())}
 	g.ledger = peer.NewLedger(federation.DefaultTTL)
 	g.backends = newBackends(cfg.Network, cfg.OutlierDetection, g.ledger,
-		reprobe.New[mesh.EndpointID](g.background, hopSchedule), g.dialPod, log, func(w *mesh.Workload) { g.summary.touched(w, time.Now()) })
+		reprobe.New[mesh.EndpointID](g.background, hopSchedule), g.ask, log, func(w *mesh.Workload) { g.summary.touched(w, time.Now()) })
 	g.summary = &summaries{network: cfg.Network, store: g.store, pods: g.backends.podHealth, draining: g.draining.Load,
 		publish: g.publish, own: g.tellNodes, last: map[summaryKey]federation.Record{}}
 	if cfg.Federation.Health {

@@ -30,6 +30,12 @@ type RelayResult struct {
 // the session's reader delivers what comes from the stream, by itself when that
 // does not block, otherwise by a goroutine that lives until all is delivered.
 func Relay(ctx context.Context, s *Stream, c net.Conn) RelayResult {
+	return RelayNoting(ctx, s, c, func() {})
+}
+
+// RelayNoting is Relay that calls answered, once and from the caller's
+// goroutine, when c has sent its first bytes.
+func RelayNoting(ctx context.Context, s *Stream, c net.Conn, answered func()) RelayResult {
 	k := newSink(s, c)
 	stop := context.AfterFunc(ctx, func() {
 		s.abort(http2.ErrCodeCancel, context.Cause(ctx))
@@ -37,7 +43,7 @@ func Relay(ctx context.Context, s *Stream, c net.Conn) RelayResult {
 	})
 	defer stop()
 	k.attach()
-	n, err := pumpToStream(s, c)
+	n, err := pumpToStream(s, c, answered)
 	if err = s.ended(err); err != nil {
 		s.abort(resetCode(err), err)
 	}
@@ -55,11 +61,14 @@ func Relay(ctx context.Context, s *Stream, c net.Conn) RelayResult {
 }
 
 // pumpToStream moves bytes from c to s until c ends; nil is a FIN, passed on.
-func pumpToStream(s *Stream, c net.Conn) (moved int64, err error) {
+func pumpToStream(s *Stream, c net.Conn, answered func()) (moved int64, err error) {
 	src := newSource(c)
 	for {
 		f, n, err := src.next()
 		if n > 0 {
+			if moved == 0 {
+				answered()
+			}
 			k, werr := s.writeFrame(f, frameFront, n)
 			moved += int64(k)
 			if werr != nil {

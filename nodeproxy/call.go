@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -20,8 +21,8 @@ type call struct {
 	p       *Proxy
 	app     *net.TCPConn
 	who     caller
-	plan    route.Plan
-	pick    pick // where the open tunnel goes
+	plan    *route.Plan // from plans, given back when a tunnel is open or none will be
+	pick    pick        // where the open tunnel goes
 	tried   tried
 	access  access
 	granted func()              // tells the application, once, that the way is open (SOCKS); may be nil
@@ -35,10 +36,14 @@ type tried struct {
 	networks []string
 }
 
+// plans holds the memory of plans between connections: one of a service with
+// a thousand pods is 100 kB.
+var plans = sync.Pool{New: func() any { return new(route.Plan) }}
+
 // carry takes one application connection to where flow says. It owns app.
 func (p *Proxy) carry(ctx context.Context, app *net.TCPConn, uid string, flow route.Flow, granted func(), denied func(reason string)) {
 	defer app.Close()
-	c := &call{p: p, app: app, granted: granted, denied: denied}
+	c := &call{p: p, plan: plans.Get().(*route.Plan), app: app, granted: granted, denied: denied}
 	c.access = access{direction: "outbound", begun: time.Now(), authority: flowName(flow)}
 	p.metrics.opened.WithLabelValues("source").Inc()
 	defer p.finish(&c.access)
@@ -48,6 +53,8 @@ func (p *Proxy) carry(ctx context.Context, app *net.TCPConn, uid string, flow ro
 	}
 	p.budget.earn(c.plan.Authority)
 	t, early, f := c.reach(ctx)
+	plans.Put(c.plan)
+	c.plan = nil
 	if f != nil {
 		c.fail(f)
 		return
@@ -64,15 +71,13 @@ func (c *call) resolve(uid string, flow route.Flow) *failure {
 		return &failure{final: true, reason: reasonNoRoute, err: errors.New("discovery no longer lists the workload " + uid)}
 	}
 	flow.Source = source
-	plan, err := route.Resolve(snap, flow)
-	if err != nil {
+	if err := route.ResolveInto(c.plan, snap, flow); err != nil {
 		return routeFailure(err)
 	}
-	c.plan = plan
 	host := ""
-	if plan.Service != nil {
-		host = plan.Service.Hostname
-		c.access.service, c.access.port = host, plan.Port.Service
+	if c.plan.Service != nil {
+		host = c.plan.Service.Hostname
+		c.access.service, c.access.port = host, c.plan.Port.Service
 	}
 	c.who = newCaller(snap, source, addrPort(c.app.RemoteAddr()), host)
 	c.access.trace, _, _ = hbone.ParseTraceparent(c.who.trace)
@@ -109,7 +114,7 @@ func (c *call) reach(ctx context.Context) (*tunnel, []byte, *failure) {
 
 // attempt chooses, opens, and waits for the first byte.
 func (c *call) attempt(ctx context.Context) (*tunnel, []byte, *failure) {
-	pick, f := c.p.view.choose(c.who, c.plan, c.tried, time.Now())
+	pick, f := c.p.view.choose(c.plan, c.tried, time.Now())
 	if f != nil {
 		return nil, nil, f
 	}

@@ -12,19 +12,28 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
 
 // blind turns every judgement off, so that a test sees retry alone.
-func blind(c *nodeproxy.Config) {
+func blind(m *meshtest.Mesh) {
+	m.EachNode = blindNode
+	m.EachGateway = func(c *gateway.Config) {
+		c.OutlierDetection.Scope = gateway.ScopeNone
+		c.Federation.Health = false
+	}
+}
+
+func blindNode(c *nodeproxy.Config) {
 	c.OutlierDetection.Scope = nodeproxy.ScopeNone
 	c.Federation.Health = false
 }
 
 func TestRefusedPortIsRetriedElsewhereUnseen(t *testing.T) {
 	p := newPair(t, 2)
-	p.EachNode = blind
+	blind(p.Mesh)
 	sick := p.pods[0].App(8080)
 	p.pods[1].App(8080)
 	p.Start()
@@ -53,7 +62,7 @@ func TestRefusedPortIsRetriedElsewhereOnTheOwnNetwork(t *testing.T) {
 	sick, well := m.Pod("east", "east-1", "hello-1", "hello"), m.Pod("east", "east-2", "hello-2", "hello")
 	at := shop.Outbound(hello)
 	well.App(8080)
-	m.EachNode = blind
+	blind(m)
 	m.Start()
 	for i := range 20 {
 		if got, err := meshtest.Hello(at); err != nil || got != "hello-2" {
@@ -85,8 +94,9 @@ func TestRetriesEndWithTheirNumber(t *testing.T) {
 
 func TestRetriesEndWithTheBudgetOfTheService(t *testing.T) {
 	p := newPair(t, 1)
+	blind(p.Mesh)
 	p.EachNode = func(c *nodeproxy.Config) {
-		blind(c)
+		blindNode(c)
 		c.Retry.BudgetBurst, c.Retry.BudgetRatio = 4, 0
 	}
 	p.pods[0].App(8081)
@@ -144,7 +154,7 @@ func (l *ledger) count(request string) int {
 
 func TestARequestArrivesExactlyOnceThroughRetries(t *testing.T) {
 	p := newPair(t, 3)
-	p.EachNode = blind
+	blind(p.Mesh)
 	var got ledger
 	p.pods[2].Serve(8080, func(c *net.TCPConn) { io.WriteString(c, got.take(c)) })
 	p.Start()

@@ -98,7 +98,7 @@ func (p pick) podKey() health.Key { return health.Key{Endpoint: p.pod.Endpoint, 
 func gatewayKey(g *mesh.Gateway) string { return g.Network + "/" + g.Name }
 
 // choose picks where the next attempt of a connection goes.
-func (v *view) choose(who caller, plan route.Plan, t tried, now time.Time) (pick, *failure) {
+func (v *view) choose(plan *route.Plan, t tried, now time.Time) (pick, *failure) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if plan.Direct != nil {
@@ -136,17 +136,17 @@ func (v *view) draw(key any) ([]balance.Candidate, float64, float64) {
 	return v.scratch, x, y
 }
 
-func (v *view) weigh(plan route.Plan, c route.Candidate, t tried, now time.Time) balance.Candidate {
+func (v *view) weigh(plan *route.Plan, c route.Candidate, t tried, now time.Time) balance.Candidate {
 	if w := c.Workload; w != nil {
 		k := health.Key{Endpoint: w.Endpoint, Port: plan.Port.Target}
 		return balance.Candidate{
-			Weight: float64(c.Capacity) * v.pods.Weight(k, now), Load: float64(v.open[k]), Rank: c.Rank,
+			Weight: float64(c.Capacity) * v.pods.Weight(k, now), Faint: v.pods.Faint(k), Load: float64(v.open[k]), Rank: c.Rank,
 			Usable: v.pods.Usable(k, now) && !v.excepted(plan, w), Avoid: slices.Contains(t.pods, w.Endpoint),
 		}
 	}
 	s := share{c.Network, plan.Service.Hostname, plan.Port.Service}
 	b := balance.Candidate{
-		Weight: float64(c.Capacity) * v.shares.Weight(s, now), Load: float64(v.open[s]), Rank: c.Rank,
+		Weight: float64(c.Capacity) * v.shares.Weight(s, now), Faint: v.shares.Faint(s), Load: float64(v.open[s]), Rank: c.Rank,
 		Usable: v.shares.Usable(s, now), Avoid: slices.Contains(t.networks, c.Network) || v.allTried(c, t),
 	}
 	if f, ok := v.reported(s); ok {
@@ -161,7 +161,7 @@ func (v *view) weigh(plan route.Plan, c route.Candidate, t tried, now time.Time)
 
 // excepted reports whether the witness beside w, by way of this network's
 // gateways, says that it is out.
-func (v *view) excepted(plan route.Plan, w *mesh.Workload) bool {
+func (v *view) excepted(plan *route.Plan, w *mesh.Workload) bool {
 	f, ok := v.reported(share{v.network, plan.Service.Hostname, plan.Port.Service})
 	return ok && slices.Contains(f.Exceptions, w.Endpoint)
 }
@@ -183,7 +183,7 @@ func (v *view) chooseGateway(c route.Candidate, t tried, now time.Time) *mesh.Ga
 	for _, g := range c.Gateways {
 		k := gatewayKey(g)
 		v.scratch = append(v.scratch, balance.Candidate{
-			Weight: v.gateways.Weight(k, now), Load: float64(v.open[k]), Usable: v.gateways.Usable(k, now),
+			Weight: v.gateways.Weight(k, now), Faint: v.gateways.Faint(k), Load: float64(v.open[k]), Usable: v.gateways.Usable(k, now),
 			Drained: g.Drained, Avoid: slices.Contains(t.gateways, k),
 		})
 	}
