@@ -54,7 +54,7 @@ func (r *Record) happenings() (out []Happening, leftOut int) {
 
 // Teller turns events into the story's lines and leaves out what repeats: of
 // refusals only the first of a pod and port is told, of summaries only those
-// whose exceptions changed.
+// that clients' node proxies hear and whose exceptions changed.
 type Teller struct {
 	r       *Record
 	refused map[string]bool
@@ -128,6 +128,9 @@ func (t *Teller) tellKnown(e Event, h Happening) (Happening, bool) {
 	now := fmt.Sprintf("%d/%d %s", e.Healthy, e.Ready, strings.Join(pods, ", "))
 	before, seen := t.told[key]
 	t.told[key] = now
+	if role, _ := t.r.role(e.Process); role != "client" {
+		return h, false
+	}
 	if before == now || !seen && len(pods) == 0 {
 		return h, false
 	}

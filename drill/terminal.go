@@ -22,7 +22,7 @@ type Printer struct {
 func NewPrinter(w io.Writer, colour bool) *Printer { return &Printer{w: w, colour: colour} }
 
 // maxTold bounds the story of one arm on the terminal; drill.json has all of it.
-const maxTold = 40
+const maxTold = 60
 
 func (p *Printer) paint(code, s string) string {
 	if !p.colour || s == "" {
