@@ -102,11 +102,13 @@ func (st *Stream) writeChunk(p []byte, f *frameBuf, off int) (int, error) {
 	}
 	if !direct {
 		s.w.data.payload(st, p[:n], s.peer.maxFrame)
+		s.w.admit()
 		s.kick()
 		s.mu.Unlock()
 		return n, nil
 	}
 	s.w.busy = true
+	s.w.admit() // a turn that went unused, now that the writer was free
 	control := s.take(true)
 	max := s.peer.maxFrame
 	s.mu.Unlock()
