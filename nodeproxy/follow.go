@@ -48,6 +48,7 @@ func (p *Proxy) rediscover(ctx context.Context) {
 			continue
 		}
 		delete(p.inbounds, uid)
+		in.listener.Close() // now: another workload may have taken over its address
 		p.running.Go(func() {
 			dctx, cancel := context.WithTimeout(ctx, p.cfg.Timeouts.Drain)
 			defer cancel()
