@@ -7,11 +7,11 @@ import (
 	"testing/synctest"
 
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
+	"golang.org/x/net/http2"
 )
 
 // Many writers on a transport that is often full: everybody gets space in the
-// queue in the end. (A writer whose turn came when the transport was free used
-// to keep the turn from the next one: five of sixteen hung.)
+// queue in the end, and nothing stays reserved.
 func TestManyBulkWritersAllFinish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, buffer := range []int{10_000, 100_000, 1 << 20} {
@@ -40,4 +40,33 @@ func TestManyBulkWritersAllFinish(t *testing.T) {
 			r.close()
 		}
 	})
+}
+
+// A writer whose turn came when the transport was free writes by itself; the next
+// one in line must then get its turn. (It did not: under load all turns went that
+// way, and five of sixteen bulk connections stood still.)
+func TestAWriterThatFindsTheTransportFreePassesItsTurnOn(t *testing.T) {
+	p, s := rawServer(t, DefaultConfig())
+	first, id := p.openRaw(s)
+	second, _ := p.openRaw(s)
+	s.mu.Lock()
+	w := &s.w
+	w.reserved = 3 * maxPayload // three others had their turn before
+	w.wait(first, waitsRoom)
+	w.wait(second, waitsRoom)
+	w.admit()
+	w.reserved -= 3 * maxPayload
+	if !first.turn || second.turn {
+		t.Errorf("turns: first %v, second %v; want only the first", first.turn, second.turn)
+	}
+	s.mu.Unlock()
+	if _, err := first.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	p.kind(http2.FrameData, id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !second.turn {
+		t.Error("the second writer did not get its turn")
+	}
 }
