@@ -30,9 +30,7 @@ func TestGatewaysConverge(t *testing.T) {
 	})
 	for _, s := range sites {
 		<-s.federation.Synced()
-		if got := s.ledger.Len(); got != len(sites) {
-			t.Errorf("%s/%s holds %d records, want %d", s.Network, s.Name, got, len(sites))
-		}
+		eventually(t, "every record is everywhere", func() bool { return s.ledger.Len() == len(sites) })
 	}
 }
 

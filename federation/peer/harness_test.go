@@ -153,7 +153,10 @@ func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func
 		},
 		OnReport: func(_ string, records []federation.Record) {
 			for _, r := range records {
-				s.reports <- r
+				select {
+				case s.reports <- r:
+				default: // a test that floods looks at the ledger instead
+				}
 			}
 		},
 	}
