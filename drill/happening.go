@@ -81,7 +81,7 @@ func (t *Teller) Tell(e Event) (h Happening, ok bool) {
 			return h, false
 		}
 		t.refused[k] = true
-		h.Kind, h.Text = "refused", fmt.Sprintf("%s saw %s refuse a client: %s", e.Process, k, e.Reason)
+		h.Kind, h.Text = "refused", fmt.Sprintf("%s saw %s fail a client: %s", e.Process, k, e.Reason)
 		return h, true
 	case Known:
 		return t.tellKnown(e, h)

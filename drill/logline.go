@@ -23,7 +23,7 @@ type line struct {
 	Result     string    `json:"result"`
 	Started    time.Time `json:"started"`
 	Attempts   int       `json:"attempts"`
-	Client     string    `json:"client"`
+	Trace      string    `json:"trace"`
 	Probe      bool      `json:"probe"`
 	Healthy    int       `json:"healthy"`
 	Ready      int       `json:"ready"`
@@ -47,7 +47,7 @@ func ParseLine(process string, data []byte, zero time.Time) (e Event, ok bool) {
 	e.Edge, e.Scope, e.Source, e.Reason = l.Edge, l.Scope, l.Source, l.Reason
 	e.Network, e.Service, e.Port = l.Network, l.Service, l.Port
 	e.Endpoint, e.Workload, e.Gateway = l.Endpoint, l.Workload, l.Gateway
-	e.Direction, e.Result, e.Tries, e.Client = l.Direction, l.Result, l.Attempts, l.Client
+	e.Direction, e.Result, e.Tries, e.Trace = l.Direction, l.Result, l.Attempts, l.Trace
 	e.Probe, e.Healthy, e.Ready, e.Exceptions = l.Probe, l.Healthy, l.Ready, l.Exceptions
 	if !l.Started.IsZero() {
 		e.Started = l.Started.Sub(zero)

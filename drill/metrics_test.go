@@ -148,6 +148,30 @@ func TestCutsAreListedWithTheirCause(t *testing.T) {
 	}
 }
 
+func TestCutConnectionsFindTheirGatewayInTheLogs(t *testing.T) {
+	r := small(t, twoNetworks)
+	for i, pod := range []string{"west-1", "west-3"} {
+		r.answer(ms(3000+float64(i)), pod, 0)
+		a := &r.Attempts[i]
+		a.Hold, a.CutAt, a.CutError = ms(2000), ms(4002), "reset"
+	}
+	line := func(process, direction, trace, pod string, started, at float64) {
+		r.Events = append(r.Events, Event{At: ms(at), Process: process, Kind: Connection, Direction: direction, Trace: trace, Workload: pod, Port: 8080, Started: ms(started)})
+	}
+	line("east-node-1", "outbound", "other", "west-1", 3300, 4001) // began later
+	line("east-node-1", "outbound", "short", "west-1", 3000, 3010) // ended earlier
+	line("east-node-1", "outbound", "mine", "west-1", 3002, 4003)
+	line("west-gw-2", "forward", "mine", "west-1", 3003, 4003)
+	line("west-gw-1", "forward", "other", "west-1", 3300, 4001)
+	line("east-node-1", "outbound", "lost", "west-3", 3002, 4003) // its gateway logged nothing
+	r.Arrange()
+	for i, want := range []string{"west-gw-2", ""} {
+		if got := r.Attempts[i].Gateway; got != want {
+			t.Errorf("connection to %s: through %q, want %q", r.Attempts[i].Pod, got, want)
+		}
+	}
+}
+
 func TestNetworkWithoutALivingGatewayHasNoCapacity(t *testing.T) {
 	text := strings.Replace(twoNetworks, "kind: refuse, at: 4s, until: 8s, target: {network: west, names: [west-2], port: A}", "kind: gatewayKill, at: 4s, until: 8s, target: {network: north, gateway: 1}", 1)
 	r := small(t, text)

@@ -31,8 +31,6 @@ type Attempt struct {
 	CutError string        // how it broke; empty if it did not
 	// Gateway is what the connection ran through, if a log says so.
 	Gateway string
-	// Local is the address it came from, to find it in logs.
-	Local string
 }
 
 // Failed reports whether the first exchange did not succeed.
@@ -87,7 +85,7 @@ type Event struct {
 	Result     string        // of Connection
 	Started    time.Duration // of Connection
 	Tries      int           // of Connection
-	Client     string        // of Connection: the peer's address, if logged
+	Trace      string        // of Connection: the same on every hop
 	Probe      bool          // of AppRefused
 	Healthy    int           // of Known
 	Ready      int           // of Known
@@ -157,17 +155,41 @@ func (r *Record) settled(w Window) Window {
 	return w
 }
 
-// Arrange puts the events in order of time and gives each attempt the gateway
-// that it ran through, where a client's node proxy says so.
+// Arrange puts the events in order of time and finds out, for connections that
+// were cut, which gateway they ran through.
 func (r *Record) Arrange() {
 	slices.SortStableFunc(r.Events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
-	through := map[string]string{}
+	through := map[string]string{} // trace → gateway that logged the connection's end
 	for _, e := range r.Events {
-		if e.Kind == Connection && e.Direction == "outbound" && e.Client != "" && e.Gateway != "" {
-			through[e.Client] = e.Gateway
+		if e.Kind == Connection && e.Direction == "forward" && e.Trace != "" {
+			through[e.Trace] = e.Process
 		}
 	}
 	for i := range r.Attempts {
-		r.Attempts[i].Gateway = through[r.Attempts[i].Local]
+		if a := &r.Attempts[i]; a.CutError != "" {
+			a.Gateway = r.gatewayOf(*a, through)
+		}
 	}
+}
+
+// gatewayOf returns the gateway that a cut connection ran through, or "" if
+// none says so, as one that was killed does not. The line of the client's node
+// proxy is found by its place, pod, port, begin and end.
+func (r *Record) gatewayOf(a Attempt, through map[string]string) string {
+	const near = time.Second
+	node, port := r.Layout.Clients[a.Client].Node, r.Layout.Scenario.Ports()[a.Port].Port
+	best, found := near, Event{}
+	for _, e := range r.Events {
+		if e.Kind != Connection || e.Direction != "outbound" || e.Process != node || e.Port != port || (e.At-a.CutAt).Abs() > near/4 {
+			continue
+		}
+		p, ok := r.Layout.pod(e)
+		if d := (e.Started - a.Started).Abs(); ok && p.Name == a.Pod && d < best {
+			best, found = d, e
+		}
+	}
+	if found.Gateway != "" {
+		return found.Gateway
+	}
+	return through[found.Trace]
 }

@@ -116,8 +116,8 @@ func (r *Record) causeOf(a Attempt) string {
 	return ""
 }
 
-// through reports whether the connection ran through gateway: as the client's
-// node proxy logged, if it did, and else if it may have.
+// through reports whether the connection ran through gateway, or may have: no
+// other one logged it.
 func (r *Record) through(a Attempt, gateway string) bool {
 	pod, _ := r.Layout.Pod(a.Pod)
 	if r.Layout.Clients[a.Client].Network == pod.Network {

@@ -72,7 +72,6 @@ func (c *clients) first(ctx context.Context, n int, a *drill.Attempt, deadline t
 	if err != nil {
 		return nil, nil, "", err
 	}
-	a.Local = conn.LocalAddr().String()
 	conn.SetDeadline(deadline)
 	r := bufio.NewReaderSize(conn, 256)
 	want := ""
