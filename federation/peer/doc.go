@@ -5,7 +5,7 @@
 // gateways' own port. Records travel in envelopes that their origin has
 // signed; relays pass them on unchanged. [HealthServer] and [HealthClient]
 // are the two ends of the stream between a gateway and the node proxies of
-// its own network: reports go up, summaries of other networks come down.
+// its own network: reports go up, summaries come down.
 // [Ledger] is the table that all of them write and the data path reads.
 //
 // It promises that nothing a peer sends or fails to send harms anybody else:

@@ -262,9 +262,9 @@ func (s *HealthServer) report(hello *federationpb.Hello, batches *federationpb.B
 	return nil
 }
 
-// push sends all summaries, then every change at once, and
-// now and then what only became fresher. A node that reads slowly gets fewer,
-// later messages; one that does not read at all is cut off by the deadline.
+// push sends all summaries, then every change at once, and now and then what
+// only became fresher. A node that reads slowly gets fewer, later messages; one
+// that does not read at all is cut off by the deadline.
 func (s *HealthServer) push(ctx context.Context, c *healthConn) error {
 	sub := s.cfg.Ledger.subscribe(true)
 	defer sub.Close()
