@@ -12,7 +12,12 @@ const (
 	tlsHeaderLen = 5
 	tlsOverhead  = 17 // content type and tag of a TLS 1.3 record
 
-	tcpReadBuffer  = 256 << 10 // one per pooled connection
+	// A TCP connection starts with room for one record, so that ten thousand
+	// handshakes that never end cost little, and gets the large buffer with the
+	// first read that fills it.
+	firstReadBuffer = 20 << 10
+	tcpReadBuffer   = 256 << 10
+
 	smallReadData  = 64<<10 + 2*tlsHeaderLen
 	corkBufferSize = 4 * (16<<10 + tlsHeaderLen + tlsOverhead + 256)
 )
@@ -95,7 +100,7 @@ func (c *recordConn) await() error {
 				return nil
 			}
 		}
-		if c.w-c.r == len(c.buf) && c.buf != nil {
+		if c.w-c.r == len(c.buf) && len(c.buf) >= smallReadData {
 			return nil // a record larger than any: crypto/tls will say so
 		}
 		if err := c.fill(); err != nil {
@@ -123,7 +128,9 @@ func (c *recordConn) fill() error {
 	case c.buf == nil:
 		c.acquire()
 	}
-	if c.r == c.w {
+	if c.w == len(c.buf) && c.lazy == nil && len(c.buf) < tcpReadBuffer {
+		c.grow()
+	} else if c.r == c.w {
 		c.r, c.w = 0, 0
 	} else if c.w == len(c.buf) || len(c.buf)-c.r < smallReadData/2 {
 		c.w = copy(c.buf, c.buf[c.r:c.w])
@@ -145,11 +152,19 @@ func (c *recordConn) fill() error {
 
 func (c *recordConn) acquire() {
 	if c.lazy == nil {
-		c.buf = make([]byte, tcpReadBuffer)
+		c.buf = make([]byte, firstReadBuffer)
 		return
 	}
 	c.pooled = smallReadBufs.Get().(*[]byte)
 	c.buf = *c.pooled
+}
+
+// grow moves what is unread into the large buffer.
+func (c *recordConn) grow() {
+	buf := make([]byte, tcpReadBuffer)
+	c.w = copy(buf, c.buf[c.r:c.w])
+	c.r = 0
+	c.buf = buf
 }
 
 func (c *recordConn) release() {
