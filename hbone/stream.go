@@ -7,8 +7,6 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"golang.org/x/net/http2"
 )
 
 // Stream is one CONNECT: a net.Conn with true half-close. Read returns io.EOF
@@ -245,103 +243,6 @@ func (s *Session) settleLocked(st *Stream) {
 	}
 }
 
-// CloseWrite sends END_STREAM after everything written so far. Reading goes on.
-func (st *Stream) CloseWrite() error {
-	s := st.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for st.writing && !st.dead {
-		st.wcond.Wait()
-	}
-	if st.localEnd {
-		return nil
-	}
-	if st.werr != nil {
-		return st.werr
-	}
-	st.endLocked()
-	s.kick()
-	return nil
-}
-
-// endLocked queues END_STREAM, on the last DATA frame if that is still queued.
-func (st *Stream) endLocked() {
-	st.localEnd = true
-	q := &st.s.w.data
-	if n := len(q.segs); n > 0 && q.segs[n-1].st == st && q.segs[n-1].last > 0 {
-		g := &q.segs[n-1]
-		q.buf[len(q.buf)-g.last-frameHeaderLen+4] |= flagEndStream
-		g.note |= noteEnd
-		return
-	}
-	q.addData(st, appendHeader(nil, 0, frameData, flagEndStream, st.id), noteEnd)
-}
-
-// Close implements net.Conn; see [Stream]. It does not wait.
-func (st *Stream) Close() error {
-	s := st.s
-	s.mu.Lock()
-	if st.closed {
-		s.mu.Unlock()
-		return net.ErrClosed
-	}
-	if st.writing && !st.localEnd && !st.dead {
-		// Somebody's Write is cut short: that must not look like a normal end.
-		s.mu.Unlock()
-		st.abort(http2.ErrCodeCancel, net.ErrClosed)
-		return nil
-	}
-	st.closed = true
-	if st.werr == nil {
-		st.werr = net.ErrClosed
-	}
-	if !st.dead {
-		if !st.localEnd {
-			st.endLocked()
-		}
-		if !st.remoteEnd {
-			s.w.data.addData(st, appendRST(nil, st.id, http2.ErrCodeCancel), noteRST)
-		}
-		s.kick()
-	}
-	st.wcond.Broadcast()
-	s.mu.Unlock()
-	st.closeRead()
-	return nil
-}
-
-func (st *Stream) closeRead() {
-	st.mu.Lock()
-	st.rclosed = true
-	n := st.rq.drop()
-	st.rdl.stop()
-	st.mu.Unlock()
-	st.s.creditConn(n)
-	st.notify()
-}
-
-// Reset ends the stream at once with RST_STREAM(code), dropping what is queued
-// in both directions. It does nothing on a stream that has ended.
-func (st *Stream) Reset(code http2.ErrCode) {
-	st.abort(code, &ResetError{Code: code})
-}
-
-func (st *Stream) abort(code http2.ErrCode, cause error) {
-	s := st.s
-	s.mu.Lock()
-	if !st.dead {
-		s.w.data.drop(st)
-		s.w.control.add(st, appendRST(nil, st.id, code), 0)
-		st.deadLocked(cause)
-		s.settleLocked(st)
-		s.kick()
-	}
-	st.closed = true
-	s.mu.Unlock()
-	st.failed(cause)
-	st.closeRead()
-}
-
 // SetDeadline implements net.Conn.
 func (st *Stream) SetDeadline(t time.Time) error {
 	st.SetReadDeadline(t)
@@ -364,45 +265,4 @@ func (st *Stream) SetWriteDeadline(t time.Time) error {
 	defer st.s.mu.Unlock()
 	st.wdl.set(t, &st.wcond)
 	return nil
-}
-
-// deadline wakes a condition when it passes. It is guarded by the condition's
-// lock. The zero value never passes.
-type deadline struct {
-	timer   *time.Timer
-	armed   bool
-	expired bool
-}
-
-func (d *deadline) stop() {
-	if d.timer != nil {
-		d.timer.Stop()
-		d.timer = nil
-	}
-	d.armed = false
-}
-
-func (d *deadline) set(t time.Time, cond *sync.Cond) {
-	d.stop()
-	d.expired = false
-	if t.IsZero() {
-		return
-	}
-	d.armed = true
-	wait := time.Until(t)
-	if wait <= 0 {
-		d.expired = true
-		cond.Broadcast()
-		return
-	}
-	var timer *time.Timer
-	timer = time.AfterFunc(wait, func() {
-		cond.L.Lock()
-		defer cond.L.Unlock()
-		if d.timer == timer { // not replaced meanwhile
-			d.expired = true
-			cond.Broadcast()
-		}
-	})
-	d.timer = timer
 }
