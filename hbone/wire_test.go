@@ -281,3 +281,21 @@ func TestEndStreamRidesOnQueuedData(t *testing.T) {
 		t.Errorf("last frame %v %q, want b with END_STREAM", f, f.data)
 	}
 }
+
+// The END_STREAM of a full batch waits for what is still at hand, and not longer:
+// a peer that never pauses must not hold the end of a stream up.
+func TestEndStreamWaitsForTheNextBatchOnly(t *testing.T) {
+	st := &Stream{s: &Session{}}
+	st.rcond.L = &st.mu
+	ended := func() bool { st.mu.Lock(); defer st.mu.Unlock(); return st.rEnd }
+	var b inbox
+	b.ended = append(b.ended, st)
+	b.deliver(true)
+	if ended() {
+		t.Error("the end was delivered while more was at hand")
+	}
+	b.deliver(true)
+	if !ended() {
+		t.Error("the end waited for a second batch")
+	}
+}
