@@ -1,0 +1,114 @@
+package gateway_test
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/gateway"
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/meshtest"
+	"github.com/isthmus-mesh/isthmus/nodeproxy"
+)
+
+func echo(c *net.TCPConn) { io.Copy(c, c) }
+
+func TestAPodAddressThatDoesNotAnswerIsLeftOutUntilItDoes(t *testing.T) {
+	s := newSite(t, 2)
+	s.EachGateway = alone
+	s.Write()
+	gw := s.StartGateway("west", "gw-1")
+	gw.AwaitReady(t)
+	dead, well := s.pods[0], s.pods[1]
+	well.Serve(meshtest.HBONEPort, echo)
+	session := s.dial(t)
+	meshtest.Eventually(t, "the dead hop is ejected", func() bool {
+		if got := chosen(t, session, nil); got != uint64(well.Endpoint()) {
+			t.Errorf("answered for %016x, where nobody listens", got)
+		}
+		return len(gw.Log.Find("outlier changed", "edge", "ejected", "scope", "hop", "endpoint", dead.Endpoint(), "workload", dead.UID, "reason", "unreachable")) > 0
+	})
+	ended := func() float64 { return gw.Metric(t, `istio_tcp_connections_closed_total{result="ok"}`) }
+	idle := func() bool { return ended() == gw.Metric(t, "istio_tcp_connections_opened_total") }
+	meshtest.Eventually(t, "access log", idle)
+	forwards := len(gw.Log.Find("connection", "direction", "forward", "attempts", 2))
+	for range 20 {
+		chosen(t, session, nil)
+	}
+	meshtest.Eventually(t, "access log", idle)
+	if n := len(gw.Log.Find("connection", "direction", "forward", "attempts", 2)); n != forwards {
+		t.Errorf("%d more connections tried the ejected hop first", n-forwards)
+	}
+	if row := gw.Row(t, "pods", "workload", dead.UID); !row.Has("hop", "ejected") {
+		t.Errorf("/state says %v of the dead hop", row)
+	}
+	s.StartNode("west", "west-1", func(c *nodeproxy.Config) { c.Federation.Health = false })
+	gw.Log.Await(t, "outlier changed", "edge", "readmitted", "scope", "hop", "endpoint", dead.Endpoint())
+	meshtest.Eventually(t, "the pod is chosen again", func() bool { return chosen(t, session, nil) == uint64(dead.Endpoint()) })
+}
+
+func TestNoPodAddressAnswersIsUnreachable(t *testing.T) {
+	s := newSite(t, 2)
+	s.EachGateway = alone
+	s.Write()
+	s.StartGateway("west", "gw-1").AwaitReady(t)
+	_, _, refused := connect(t, s.dial(t), hello, nil)
+	if refused == nil || refused.Status != 503 || refused.Reason() != hbone.ReasonUnreachable || refused.Endpoint() == 0 {
+		t.Errorf("%v; want 503 unreachable that names an endpoint", refused)
+	}
+	s.gateway().Log.Await(t, "connection", "direction", "forward", "result", "unreachable", "attempts", 2)
+}
+
+func TestAPodAddressThatTakesBytesAndAnswersNothingIsLeftOut(t *testing.T) {
+	s := newSite(t, 2)
+	s.EachGateway = func(c *gateway.Config) {
+		alone(c)
+		c.Timeouts.Silence = 100 * time.Millisecond
+	}
+	s.Write()
+	gw := s.StartGateway("west", "gw-1")
+	gw.AwaitReady(t)
+	frozen, well := s.pods[0], s.pods[1]
+	frozen.Serve(meshtest.HBONEPort, func(c *net.TCPConn) { io.Copy(io.Discard, c) }) // the kernel of a stopped process
+	well.Serve(meshtest.HBONEPort, echo)
+	session := s.dial(t)
+	meshtest.Eventually(t, "the silent hop is ejected", func() bool {
+		stream, _, refused := connect(t, session, hello, nil)
+		if refused != nil {
+			t.Fatal(refused)
+		}
+		stream.Write([]byte("client hello"))
+		stream.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		stream.Read(make([]byte, 12))
+		stream.Close()
+		return len(gw.Log.Find("outlier changed", "edge", "ejected", "scope", "hop", "endpoint", frozen.Endpoint())) > 0
+	})
+	for range 10 {
+		if got := chosen(t, session, nil); got != uint64(well.Endpoint()) {
+			t.Fatalf("chosen %016x, the silent pod", got)
+		}
+	}
+}
+
+func TestAStreamThatTheClientGivesUpMovesNoHealth(t *testing.T) {
+	s := newSite(t, 1)
+	s.EachGateway = alone
+	s.Write()
+	gw := s.StartGateway("west", "gw-1")
+	gw.AwaitReady(t)
+	s.pods[0].Serve(meshtest.HBONEPort, echo)
+	session := s.dial(t)
+	for range 10 {
+		stream, _, refused := connect(t, session, hello, nil)
+		if refused != nil {
+			t.Fatal(refused)
+		}
+		stream.Write([]byte("client hello"))
+		stream.Close() // RST_STREAM(CANCEL)
+	}
+	meshtest.Eventually(t, "10 streams ended", func() bool { return len(gw.Log.Find("connection", "direction", "forward")) == 10 })
+	if row := gw.Row(t, "pods", "workload", s.pods[0].UID); !row.Has("hop", "healthy", "hopHealth", 1) {
+		t.Errorf("/state says %v of the hop; want full health", row)
+	}
+}

@@ -1,0 +1,190 @@
+package gateway_test
+
+import (
+	"crypto/tls"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/gateway"
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/meshtest"
+)
+
+// alone keeps a gateway from waiting for nodes that a test does not run.
+func alone(c *gateway.Config) { c.Federation.Health = false }
+
+func TestForwardsToExportedServicesOfItsOwnNetworkOnly(t *testing.T) {
+	s := newSite(t, 1)
+	s.EachGateway = alone
+	s.Service("private", 80, 8080)
+	s.EditService("private", func(x *discovery.Service) { x.Global = false })
+	s.Pod("west", "west-1", "private-1", "private")
+	s.Service("eastern", 80, 8080)
+	s.Pod("east", "", "eastern-1", "eastern")
+	s.Service("resting", 80, 8080)
+	s.Pod("west", "west-1", "resting-1", "resting").Edit(func(w *discovery.Workload) { w.State = "notReady" })
+	s.Write()
+	s.StartGateway("west", "gw-1").AwaitReady(t)
+	s.pods[0].Serve(meshtest.HBONEPort, echo)
+	session := s.dial(t)
+	for _, c := range []struct {
+		name, authority string
+		status          int
+		reason          hbone.Reason
+	}{
+		{"a pod's address", s.pods[0].At(8080).String(), 400, hbone.ReasonBadAuthority},
+		{"an outside address", "198.51.100.7:443", 400, hbone.ReasonBadAuthority},
+		{"an IPv6 address", "[2001:db8::1]:80", 400, hbone.ReasonBadAuthority},
+		{"no port", "hello.default.svc.cluster.local", 400, hbone.ReasonBadAuthority},
+		{"not a name", "he/llo:80", 400, hbone.ReasonBadAuthority},
+		{"an unknown service", "nobody.default.svc.cluster.local:80", 404, hbone.ReasonUnknownService},
+		{"an unknown port", "hello.default.svc.cluster.local:99", 404, hbone.ReasonUnknownService},
+		{"a service that is not global", "private.default.svc.cluster.local:80", 403, hbone.ReasonNotExported},
+		{"a service of another network", "eastern.default.svc.cluster.local:80", 403, hbone.ReasonNotExported},
+		{"a service without a ready pod", "resting.default.svc.cluster.local:80", 503, hbone.ReasonNoEndpoint},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, _, refused := connect(t, session, c.authority, nil)
+			if refused == nil || refused.Status != c.status || refused.Reason() != c.reason {
+				t.Errorf("CONNECT %s: %v; want %d %s", c.authority, refused, c.status, c.reason)
+			}
+		})
+	}
+	if _, _, refused := connect(t, session, "hello.default.mesh.internal:81", nil); refused != nil {
+		t.Errorf("by its alias, on the same session: %v", refused)
+	}
+	if l := s.gateway().Log.Find("outlier changed"); len(l) > 0 {
+		t.Errorf("policy moved somebody's health: %v", l[0])
+	}
+	for _, r := range []string{"unknown_service", "not_exported", "no_endpoint"} {
+		if n := s.gateway().Metric(t, `istio_tcp_connections_closed_total{result="`+r+`"}`); n < 1 {
+			t.Errorf("connections closed with result %s: %v; want some", r, n)
+		}
+	}
+}
+
+func TestLetsOnlyTheMeshIn(t *testing.T) {
+	s := newSite(t, 1)
+	s.EachGateway = alone
+	s.Write()
+	s.StartGateway("west", "gw-1").AwaitReady(t)
+	at, now := s.GatewayAt("west", "gw-1"), time.Now()
+	expired := s.Certificate(s.shop.Identity(), now.Add(-2*time.Hour), now.Add(-time.Hour))
+	early := s.Certificate(s.shop.Identity(), now.Add(time.Hour), now.Add(2*time.Hour))
+	stranger := s.Stranger("spiffe://elsewhere.example/ns/default/sa/shop")
+	impostor := s.Stranger(s.shop.Identity().String())
+	for _, c := range []struct {
+		name string
+		cert *tls.Certificate
+		log  string
+	}{
+		{"no certificate", nil, "certificate"},
+		{"expired", &expired, "expired"},
+		{"not yet valid", &early, "not valid before"},
+		{"another trust domain", &stranger, "elsewhere.example"},
+		{"another root", &impostor, "not trusted"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := len(s.gateway().Log.Find("handshake failed"))
+			if err := meshtest.Knock(at, c.cert, "h2"); err == nil {
+				t.Fatal("let in")
+			}
+			meshtest.Eventually(t, "a line in the log", func() bool { return len(s.gateway().Log.Find("handshake failed")) > before })
+			lines := s.gateway().Log.Find("handshake failed")
+			if got := lines[len(lines)-1].Text("error"); !strings.Contains(got, c.log) {
+				t.Errorf("the log says %q; want it to speak of %q", got, c.log)
+			}
+		})
+	}
+	if n := s.gateway().Metric(t, `isthmus_peers_refused_total{reason="handshake"}`); n != 5 {
+		t.Errorf("isthmus_peers_refused_total = %v; want 5", n)
+	}
+	valid := s.Certificate(s.shop.Identity(), now.Add(-time.Hour), now.Add(time.Hour))
+	if err := meshtest.Knock(at, &valid, "h2"); err != nil {
+		t.Errorf("a valid certificate is refused: %v", err)
+	}
+}
+
+func TestOnlyGatewaysFederateAndOnlyNodeProxiesReport(t *testing.T) {
+	s := newSite(t, 1)
+	s.Start()
+	at, gw := s.GatewayAt("west", "gw-1"), s.ID("isthmus-system/gateway-west")
+	for _, who := range []string{"default/shop", "isthmus-system/nodeproxy"} {
+		conn, err := tls.Dial("tcp4", at.String(), s.TLS(s.ID(who), peer.ALPNFederation, gw))
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.SetReadDeadline(time.Now().Add(meshtest.ExchangeTimeout))
+		if _, err := conn.Read(make([]byte, 1)); err == nil {
+			t.Errorf("%s may speak as a gateway", who)
+		}
+		conn.Close()
+		s.gateway().Log.Await(t, "refused federation with an identity that is no gateway in discovery", "peer", s.ID(who), "level", "warn")
+	}
+	if n := s.gateway().Metric(t, `isthmus_peers_refused_total{reason="not_gateway"}`); n != 2 {
+		t.Errorf("isthmus_peers_refused_total = %v; want 2", n)
+	}
+}
+
+func TestPinMeansThisEndpointOrNone(t *testing.T) {
+	s := newSite(t, 2)
+	s.Start()
+	session := s.dial(t)
+	for range 5 {
+		for _, pod := range s.pods {
+			if got := chosen(t, session, hbone.Header{hbone.HeaderPin: pod.Endpoint().String()}); got != uint64(pod.Endpoint()) {
+				t.Fatalf("pinned to %s, chosen %016x", pod.Endpoint(), got)
+			}
+		}
+	}
+	_, _, refused := connect(t, session, hello, hbone.Header{hbone.HeaderPin: s.shop.Endpoint().String()})
+	if refused == nil || refused.Status != 503 || refused.Reason() != hbone.ReasonPinnedGone {
+		t.Errorf("pinned to a stranger: %v; want 503 pinned_gone", refused)
+	}
+}
+
+func TestAvoidIsAdvice(t *testing.T) {
+	s := newSite(t, 2)
+	s.Start()
+	session := s.dial(t)
+	one, two := uint64(s.pods[0].Endpoint()), uint64(s.pods[1].Endpoint())
+	for range 10 {
+		if got := chosen(t, session, hbone.Header{hbone.HeaderAvoid: hbone.FormatAvoid([]uint64{one})}); got != two {
+			t.Fatalf("chosen %016x, which was to be avoided", got)
+		}
+	}
+	for _, h := range []string{hbone.FormatAvoid([]uint64{one, two}), "rubbish,,zz", strings.Repeat("f", 5000)} {
+		if got := chosen(t, session, hbone.Header{hbone.HeaderAvoid: h}); got != one && got != two {
+			t.Errorf("avoid %.40q: chosen %016x; want some pod", h, got)
+		}
+	}
+}
+
+func TestOneOuterStreamIsOneConnectionToOnePod(t *testing.T) {
+	s := newSite(t, 1)
+	s.EachGateway = alone
+	s.Write()
+	s.StartGateway("west", "gw-1").AwaitReady(t)
+	raw := s.pods[0].Serve(meshtest.HBONEPort, echo)
+	session := s.dial(t)
+	for i := range 5 {
+		stream, _, refused := connect(t, session, hello, nil)
+		if refused != nil {
+			t.Fatal(refused)
+		}
+		if _, err := stream.Write([]byte("cannot be read by a gateway")); err != nil {
+			t.Fatal(err)
+		}
+		stream.CloseWrite()
+		if got, err := io.ReadAll(stream); err != nil || string(got) != "cannot be read by a gateway" {
+			t.Errorf("stream %d: %q, %v", i, got, err)
+		}
+		if n := raw.Accepted.Load(); n != int64(i+1) {
+			t.Errorf("%d connections for %d streams", n, i+1)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package gateway_test
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/gateway"
+	"github.com/isthmus-mesh/isthmus/internal/meshtest"
+)
+
+func TestAdminShowsReadinessMetricsAndState(t *testing.T) {
+	s := newSite(t, 2)
+	s.Write()
+	gw := s.StartGateway("west", "gw-1")
+	status, body := gw.Get(t, "/healthz/ready")
+	if status == 503 && !strings.Contains(body, "federation") {
+		t.Errorf("not ready, but %q does not say what is pending", body)
+	}
+	s.Start()
+	session := s.dial(t)
+	stream, _, refused := connect(t, session, hello, nil)
+	if refused != nil {
+		t.Fatal(refused)
+	}
+	state := gw.State(t)
+	if state["name"] != "gw-1" || state["network"] != "west" || state["draining"] != false || state["sessions"] != float64(1) || state["revision"] != float64(1) {
+		t.Errorf("/state = %v", state)
+	}
+	if nodes, _ := state["nodes"].([]any); len(nodes) != 2 || nodes[0] != "west-1" || nodes[1] != "west-2" {
+		t.Errorf("/state lists nodes %v; want west-1 and west-2", state["nodes"])
+	}
+	open := 0
+	for _, row := range gw.Rows(t, "pods") {
+		if row.Has("open", 1) {
+			open++
+		}
+	}
+	if open != 1 || len(gw.Rows(t, "pods")) != 2 {
+		t.Errorf("/state lists pods %v; want two, one with an open connection", state["pods"])
+	}
+	stream.Close()
+	meshtest.Eventually(t, "the stream is counted", func() bool {
+		return gw.Metric(t, "istio_tcp_connections_opened_total") == 1 && gw.Metric(t, `istio_tcp_connections_closed_total{result="ok"}`) == 1
+	})
+	for _, row := range gw.Rows(t, "pods") {
+		if !row.Has("open", 0) {
+			t.Errorf("after its end the stream still counts: %v", row)
+		}
+	}
+}
+
+func TestStartsWithoutNodesAfterABoundedWait(t *testing.T) {
+	s := newSite(t, 1) // and its node proxy does not run
+	s.Write()
+	gw := s.StartGateway("west", "gw-1")
+	gw.AwaitReady(t)
+	gw.Log.Await(t, "starting without a word from every node and gateway", "level", "warn")
+}
+
+func TestNewNamesWhatCannotWork(t *testing.T) {
+	s := newSite(t, 1)
+	s.Write()
+	busy, err := net.Listen("tcp4", s.GatewayAt("west", "gw-1").String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	for _, c := range []struct {
+		name string
+		edit func(*gateway.Config)
+		want []string
+	}{
+		{"not in discovery", func(c *gateway.Config) { c.Name = "gw-9" }, []string{"gw-9", "west", s.File()}},
+		{"no discovery file", func(c *gateway.Config) { c.Discovery.File = "/nowhere.yaml" }, []string{"/nowhere.yaml"}},
+		{"no CA", func(c *gateway.Config) { c.Identity.Dir = t.TempDir() }, []string{"identity.dir"}},
+		{"address in use", func(*gateway.Config) {}, []string{"listen", s.GatewayAt("west", "gw-1").String(), "another gateway"}},
+		{"admin address in use", func(c *gateway.Config) {
+			c.Admin.Address = s.GatewayAt("west", "gw-1")
+			c.Listen = c.Admin.Address
+		}, []string{s.GatewayAt("west", "gw-1").String()}},
+		{"bad node account", func(c *gateway.Config) { c.NodeServiceAccount = "nodeproxy" }, []string{"nodeServiceAccount", `"nodeproxy"`, "namespace/name"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := s.GatewayConfig("west", "gw-1")
+			c.edit(&cfg)
+			_, err := gateway.New(cfg, zerolog.Nop())
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not name %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// manySockets is how many connections nobody ever speaks on.
+const manySockets = 10_000
+
+func TestHalfOpenConnectionsLeaveTheGatewayServing(t *testing.T) {
+	needDescriptors(t, 2*manySockets/5+4096)
+	s := newSite(t, 1)
+	s.EachGateway = func(c *gateway.Config) {
+		alone(c)
+		c.Timeouts.Handshake = 2 * time.Second
+	}
+	s.Write()
+	gw := s.StartGateway("west", "gw-1")
+	gw.AwaitReady(t)
+	s.pods[0].Serve(meshtest.HBONEPort, echo)
+	session := s.dial(t)
+	at := s.GatewayAt("west", "gw-1").String()
+
+	var open []net.Conn
+	defer func() {
+		for _, c := range open {
+			c.Close()
+		}
+	}()
+	refused := 0
+	for i := range manySockets {
+		c, err := net.Dial("tcp4", at)
+		if err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		open = append(open, c)
+		if len(open) > manySockets/5 { // what the gateway has dropped may go here too
+			for _, c := range open[:manySockets/10] {
+				c.SetReadDeadline(time.Now().Add(time.Millisecond))
+				if _, err := c.Read(make([]byte, 1)); err != nil && !isTimeout(err) {
+					refused++
+				}
+				c.Close()
+			}
+			open = open[manySockets/10:]
+		}
+		if i%1000 == 500 {
+			chosen(t, session, nil) // the session that was there goes on
+		}
+	}
+	if refused == 0 {
+		t.Error("the gateway keeps every connection that does not speak")
+	}
+	if n := gw.Metric(t, `isthmus_peers_refused_total{reason="overload"}`); n == 0 {
+		t.Error("connections over the limit are not counted")
+	}
+	meshtest.Eventually(t, "a new session while the old sockets are still open", func() bool {
+		fresh, err := s.Session(s.shop.Identity(), s.GatewayAt("west", "gw-1"), s.ID("isthmus-system/gateway-west"))
+		return err == nil && chosen(t, fresh, nil) != 0
+	})
+}
+
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}
+
+// needDescriptors fails early, and clearly, where the test cannot run.
+func needDescriptors(t *testing.T, n uint64) {
+	t.Helper()
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		t.Fatal(err)
+	}
+	if l.Cur >= n {
+		return
+	}
+	l.Cur = min(n, l.Max)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur < n {
+		t.Fatalf("the test needs %d file descriptors, the limit is %d (%v): raise ulimit -Hn", n, l.Max, err)
+	}
+}

@@ -1,0 +1,139 @@
+package gateway_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/meshtest"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// report attaches to gw-1 as identity who, calls itself node, and says facts.
+func (s *site) report(t *testing.T, who, node string, facts ...federation.EndpointFact) *peer.HealthClient {
+	t.Helper()
+	at := s.GatewayAt("west", "gw-1")
+	gw := &mesh.Gateway{Name: "gw-1", Network: "west", Address: at, Federation: at, Identity: s.ID("isthmus-system/gateway-west")}
+	records := make([]federation.Record, len(facts))
+	for i := range facts {
+		records[i] = federation.Record{Network: "west", Endpoint: &facts[i]}
+	}
+	c := peer.NewHealthClient(peer.HealthClientConfig{
+		Node: node, Network: "west", Incarnation: uint64(time.Now().UnixNano()), Self: s.ID(who), Identity: s.Manager(),
+		Gateways: func() []*mesh.Gateway { return []*mesh.Gateway{gw} }, Ledger: peer.NewLedger(federation.DefaultTTL),
+		Current: func() []federation.Record { return records }, Log: zerolog.Nop(),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return c
+}
+
+func sick(p *meshtest.Pod, port uint16) federation.EndpointFact {
+	return federation.EndpointFact{Endpoint: p.Endpoint(), Port: port, State: federation.Ejected, Reason: "refused"}
+}
+
+func TestANodeSpeaksOnlyForPodsOfItsOwn(t *testing.T) {
+	s := newSite(t, 2)
+	stranger := s.Pod("west", "west-3", "other-1", "hello")
+	s.Write()
+	gw := s.StartGateway("west", "gw-1")
+	for _, p := range append(s.pods, stranger) {
+		p.Serve(meshtest.HBONEPort, echo)
+	}
+	gw.AwaitReady(t)
+	// One true word and two about others' pods, in one breath.
+	c := s.report(t, "isthmus-system/nodeproxy", "west-1", sick(s.pods[1], 8080), sick(s.pods[0], 8080), sick(stranger, 8080))
+	gw.Log.Await(t, "outlier changed", "edge", "ejected", "scope", "endpoint", "endpoint", s.pods[0].Endpoint(), "source", "report")
+	if c.Attached() != 1 {
+		t.Errorf("attached to %d gateways; want 1: lies about others are dropped, the stream goes on", c.Attached())
+	}
+	for _, p := range []*meshtest.Pod{s.pods[1], stranger} {
+		if l := gw.Log.Find("outlier changed", "endpoint", p.Endpoint()); len(l) > 0 {
+			t.Errorf("a node ejected a pod of another node: %v", l[0])
+		}
+		ports, _ := gw.Row(t, "pods", "workload", p.UID)["ports"].(map[string]any)
+		if ports["8080"] == "ejected" {
+			t.Errorf("the gateway believes %v of %s", ports, p.UID)
+		}
+	}
+	session := s.dial(t)
+	for range 20 {
+		if got := chosen(t, session, nil); got == uint64(s.pods[0].Endpoint()) {
+			t.Fatal("the pod that its own node reports was chosen")
+		}
+	}
+}
+
+func TestOnlyTheNodeProxysIdentityMayReport(t *testing.T) {
+	s := newSite(t, 1)
+	s.Write()
+	gw := s.StartGateway("west", "gw-1")
+	s.pods[0].Serve(meshtest.HBONEPort, echo)
+	gw.AwaitReady(t)
+	for _, who := range []string{"default/hello", "isthmus-system/gateway-west"} {
+		c := s.report(t, who, "west-1", sick(s.pods[0], 8080))
+		meshtest.Eventually(t, "a refusal in the log", func() bool {
+			for _, l := range gw.Log.Find("health stream refused") {
+				if l.Has("peer", s.ID(who)) {
+					return true
+				}
+			}
+			return false
+		})
+		if n := c.Attached(); n != 0 {
+			t.Errorf("%s is attached", who)
+		}
+	}
+	if nodes := gw.State(t)["nodes"].([]any); len(nodes) != 0 {
+		t.Errorf("attached nodes %v; want none", nodes)
+	}
+	if l := gw.Log.Find("outlier changed"); len(l) > 0 {
+		t.Errorf("somebody else's word moved health: %v", l[0])
+	}
+}
+
+func TestAllPodsReportedSickAreUsedAlikeRatherThanNone(t *testing.T) {
+	s := newSite(t, 2)
+	s.Write()
+	gw := s.StartGateway("west", "gw-1")
+	for _, p := range s.pods {
+		p.Serve(meshtest.HBONEPort, echo)
+	}
+	gw.AwaitReady(t)
+	s.report(t, "isthmus-system/nodeproxy", "west-1", sick(s.pods[0], 8080))
+	s.report(t, "isthmus-system/nodeproxy", "west-2", sick(s.pods[1], 8080))
+	for _, p := range s.pods {
+		gw.Log.Await(t, "outlier changed", "edge", "ejected", "endpoint", p.Endpoint())
+	}
+	session, seen := s.dial(t), map[uint64]int{}
+	for range 40 {
+		seen[chosen(t, session, nil)]++
+	}
+	if seen[uint64(s.pods[0].Endpoint())] < 10 || seen[uint64(s.pods[1].Endpoint())] < 10 {
+		t.Errorf("chosen %v; want both alike", seen)
+	}
+	if n := gw.Metric(t, "isthmus_dazed_picks_total"); n != 40 {
+		t.Errorf("isthmus_dazed_picks_total %v; want 40", n)
+	}
+	stream, _, refused := connect(t, session, "hello.default.svc.cluster.local:81", hbone.Header{})
+	if refused != nil {
+		t.Fatalf("the other port: %v", refused)
+	}
+	stream.Close()
+	if n := gw.Metric(t, "isthmus_dazed_picks_total"); n != 40 {
+		t.Errorf("the other port is dazed too")
+	}
+}
