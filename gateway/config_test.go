@@ -1,0 +1,103 @@
+package gateway_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/gateway"
+)
+
+const smallest = "name: gw-1\nnetwork: west\ndiscovery: {file: mesh.yaml}\nidentity: {dir: ca}\n"
+
+func load(t *testing.T, yaml string) (gateway.Config, []string, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "gateway.yaml")
+	if err := os.WriteFile(path, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return gateway.LoadConfig(path)
+}
+
+func TestConfigDefaultsAreWhatIsLeftOut(t *testing.T) {
+	got, warnings, err := load(t, smallest)
+	if err != nil || len(warnings) > 0 {
+		t.Fatalf("%v, warnings %q", err, warnings)
+	}
+	want := gateway.DefaultConfig()
+	want.Name, want.Network, want.Discovery.File, want.Identity.Dir = "gw-1", "west", "mesh.yaml", "ca"
+	if got != want {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
+
+func TestConfigMistakesNameFieldValueAndRemedy(t *testing.T) {
+	for _, c := range []struct {
+		name, yaml string
+		want       []string
+	}{
+		{"empty file", "", []string{"gateway.yaml", "empty"}},
+		{"unknown key", smallest + "netwrok: west\n", []string{"gateway.yaml:5", "netwrok", "network"}},
+		{"unknown nested key", smallest + "timeouts: {diall: 2s}\n", []string{"diall", "dial"}},
+		{"no name", "network: west\ndiscovery: {file: mesh.yaml}\n", []string{"name", "empty", "discovery file"}},
+		{"no network", "name: gw-1\ndiscovery: {file: mesh.yaml}\n", []string{"network", "empty"}},
+		{"no discovery", "name: gw-1\nnetwork: west\n", []string{"discovery.file", "empty"}},
+		{"bad scope", smallest + "outlierDetection: {scope: pod}\n", []string{"outlierDetection.scope", `"pod"`, "endpoint", "none"}},
+		{"bad mode", smallest + "outlierDetection: {mode: fast}\n", []string{"outlierDetection.mode", `"fast"`, "hybrid"}},
+		{"bad alpha", smallest + "outlierDetection: {ewmaAlpha: 2}\n", []string{"outlierDetection.ewmaAlpha", "2", "at most 1"}},
+		{"zero timeout", smallest + "timeouts: {dial: 0s}\n", []string{"timeouts.dial", "0s", "positive"}},
+		{"a duration without a unit", smallest + "timeouts: {dial: 5}\n", []string{"gateway.yaml:5", "dial", "5"}},
+		{"admin for everybody", smallest + "admin: {address: 0.0.0.0:15000}\n", []string{"admin.address", "0.0.0.0:15000", "127"}},
+		{"bad listen", smallest + "listen: somewhere\n", []string{"gateway.yaml:5", "listen", "somewhere"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, _, err := load(t, c.yaml)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not name %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestEnvironmentOverridesTheFile(t *testing.T) {
+	for k, v := range map[string]string{
+		"EWMA_HEALTH_FLOOR": "0.1", "EWMA_ALPHA": "0.4", "CIRCUIT_BREAKER_FAILURE_THRESHOLD": "3", "CIRCUIT_BREAKER_BASE_BACKOFF_SECS": "7",
+		"CIRCUIT_BREAKER_MAX_BACKOFF_SECS": "70", "CIRCUIT_BREAKER_JITTER_FRAC": "0", "NETWORK": "north", "ISTHMUS_GATEWAY_NAME": "gw-7",
+		"ISTHMUS_LISTEN": "127.1.2.3:15008", "ISTHMUS_FEDERATION_HEALTH": "false", "ISTHMUS_OUTLIER_SCOPE": "none",
+	} {
+		t.Setenv(k, v)
+	}
+	c, _, err := load(t, smallest+"outlierDetection: {ewmaHealthFloor: 0.5}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := c.OutlierDetection
+	if o.EWMAHealthFloor != 0.1 || o.EWMAAlpha != 0.4 || o.FailureThreshold != 3 || o.BaseBackoffSecs != 7 || o.MaxBackoffSecs != 70 || o.JitterFrac != 0 || o.Scope != "none" {
+		t.Errorf("outlier detection %+v", o)
+	}
+	if c.Network != "north" || c.Name != "gw-7" || c.Listen.String() != "127.1.2.3:15008" || c.Federation.Health {
+		t.Errorf("network %s, name %s, listen %s, federation %v", c.Network, c.Name, c.Listen, c.Federation.Health)
+	}
+	t.Setenv("EWMA_ALPHA", "much")
+	if _, _, err := load(t, smallest); err == nil || !strings.Contains(err.Error(), "EWMA_ALPHA") || !strings.Contains(err.Error(), "much") {
+		t.Errorf("a bad variable: %v; want an error that names it and its value", err)
+	}
+}
+
+func TestConfigOfUnlikelyKnobsWarns(t *testing.T) {
+	_, warnings, err := load(t, smallest+"outlierDetection: {ewmaAlpha: 0.9}\ntimeouts: {drain: 1m30s}\n")
+	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "ewmaAlpha 0.9") {
+		t.Errorf("%v, warnings %q; want one about ewmaAlpha", err, warnings)
+	}
+	c, _, err := load(t, smallest+"timeouts: {drain: 1m30s}\n")
+	if err != nil || c.Timeouts.Drain != 90*time.Second || c.Timeouts.Dial != gateway.DefaultConfig().Timeouts.Dial {
+		t.Errorf("timeouts %+v, %v; want drain 1m30s and the rest as ever", c.Timeouts, err)
+	}
+}

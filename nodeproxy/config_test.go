@@ -1,0 +1,183 @@
+package nodeproxy_test
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/internal/meshtest"
+	"github.com/isthmus-mesh/isthmus/nodeproxy"
+)
+
+const smallest = "node: east-1\nnetwork: east\ndiscovery: {file: mesh.yaml}\nidentity: {dir: ca}\n"
+
+func load(t *testing.T, yaml string) (nodeproxy.Config, []string, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(path, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return nodeproxy.LoadConfig(path)
+}
+
+func TestConfigDefaultsAreWhatIsLeftOut(t *testing.T) {
+	got, warnings, err := load(t, smallest)
+	if err != nil || len(warnings) > 0 {
+		t.Fatalf("%v, warnings %q", err, warnings)
+	}
+	want := nodeproxy.DefaultConfig()
+	want.Node, want.Network, want.Discovery.File, want.Identity.Dir = "east-1", "east", "mesh.yaml", "ca"
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
+
+func TestConfigMistakesNameFieldValueAndRemedy(t *testing.T) {
+	for _, c := range []struct {
+		name, yaml string
+		want       []string
+	}{
+		{"empty file", "", []string{"node.yaml", "empty"}},
+		{"unknown key", smallest + "oubtound: []\n", []string{"node.yaml:5", "oubtound", "outbound"}},
+		{"unknown nested key", smallest + "retry: {attempt: 3}\n", []string{"attempt", "attempts"}},
+		{"two documents", smallest + "---\nnode: b\n", []string{"node.yaml"}},
+		{"no node", "network: east\ndiscovery: {file: mesh.yaml}\n", []string{"node", "empty"}},
+		{"no network", "node: east-1\ndiscovery: {file: mesh.yaml}\n", []string{"network", "empty"}},
+		{"no discovery", "node: east-1\nnetwork: east\n", []string{"discovery.file", "empty"}},
+		{"bad service account", smallest + "serviceAccount: nodeproxy\n", []string{"serviceAccount", `"nodeproxy"`, "namespace/name"}},
+		{"bad trust domain", smallest + "trustDomain: \"not a domain\"\n", []string{"not a domain"}},
+		{"bad scope", smallest + "outlierDetection: {scope: pod}\n", []string{"outlierDetection.scope", `"pod"`, "networkService"}},
+		{"bad floor", smallest + "outlierDetection: {ewmaHealthFloor: 1.5}\n", []string{"outlierDetection.ewmaHealthFloor", "1.5", "below 1"}},
+		{"negative attempts", smallest + "retry: {attempts: -1}\n", []string{"retry.attempts", "-1", "0 and 100"}},
+		{"negative budget", smallest + "retry: {budgetRatio: -0.5}\n", []string{"retry", "-0.5", "negative"}},
+		{"app timeout over connect", smallest + "timeouts: {app: 9s}\n", []string{"timeouts.app", "9s", "timeouts.connect", "5s"}},
+		{"zero timeout", smallest + "timeouts: {handshake: 0s}\n", []string{"timeouts.handshake", "0s", "positive"}},
+		{"outbound without listen", smallest + "outbound: [{workload: a, to: \"b:80\"}]\n", []string{"outbound[0]", "listen"}},
+		{"outbound to nowhere", smallest + "outbound: [{workload: a, listen: 127.0.0.1:80, to: b}]\n", []string{"outbound[0].to", `"b"`, "host:port"}},
+		{"outbound to port 99999", smallest + "outbound: [{workload: a, listen: 127.0.0.1:80, to: \"b:99999\"}]\n", []string{"outbound[0].to", "b:99999", "65535"}},
+		{"listen port out of range", smallest + "outbound: [{workload: a, listen: 127.0.0.1:99999, to: \"b:80\"}]\n", []string{"node.yaml:5", "127.0.0.1:99999"}},
+		{"socks without workload", smallest + "socks: [{listen: 127.0.0.1:15080}]\n", []string{"socks[0]", "workload"}},
+		{"admin for everybody", smallest + "admin: {address: 10.0.0.1:15000}\n", []string{"admin.address", "10.0.0.1:15000"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, _, err := load(t, c.yaml)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not name %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestEnvironmentOverridesTheFile(t *testing.T) {
+	for k, v := range map[string]string{
+		"EWMA_HEALTH_FLOOR": "-1", "EWMA_ALPHA": "0.4", "CIRCUIT_BREAKER_FAILURE_THRESHOLD": "3", "CIRCUIT_BREAKER_BASE_BACKOFF_SECS": "7",
+		"CIRCUIT_BREAKER_MAX_BACKOFF_SECS": "70", "CIRCUIT_BREAKER_JITTER_FRAC": "0.1", "NETWORK": "north", "NODE_NAME": "north-7",
+		"ISTHMUS_RETRY_ATTEMPTS": "0", "ISTHMUS_FEDERATION_HEALTH": "false", "ISTHMUS_OUTLIER_SCOPE": "networkService", "LOCAL_XDS_PATH": "other.yaml",
+	} {
+		t.Setenv(k, v)
+	}
+	c, warnings, err := load(t, smallest+"outlierDetection: {ewmaHealthFloor: 0.5}\nretry: {attempts: 9}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := c.OutlierDetection
+	if o.EWMAHealthFloor != -1 || o.EWMAAlpha != 0.4 || o.FailureThreshold != 3 || o.BaseBackoffSecs != 7 || o.MaxBackoffSecs != 70 || o.JitterFrac != 0.1 || o.Scope != nodeproxy.ScopeNetworkService {
+		t.Errorf("outlier detection %+v", o)
+	}
+	if c.Network != "north" || c.Node != "north-7" || c.Retry.Attempts != 0 || c.Federation.Health || c.Discovery.File != "other.yaml" {
+		t.Errorf("network %s, node %s, attempts %d, federation %v, discovery %s", c.Network, c.Node, c.Retry.Attempts, c.Federation.Health, c.Discovery.File)
+	}
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "moving average is off") {
+		t.Errorf("warnings %q; want one that says that the moving average is off", warnings)
+	}
+	t.Setenv("CIRCUIT_BREAKER_FAILURE_THRESHOLD", "two")
+	if _, _, err := load(t, smallest); err == nil || !strings.Contains(err.Error(), "CIRCUIT_BREAKER_FAILURE_THRESHOLD") || !strings.Contains(err.Error(), "two") {
+		t.Errorf("a bad variable: %v; want an error that names it and its value", err)
+	}
+}
+
+func TestNewNamesWhatCannotWork(t *testing.T) {
+	p := newPair(t, 1)
+	p.Write()
+	p.shop.Serve(15080, nil)
+	p.shop.Serve(15008, nil)
+	for _, c := range []struct {
+		name string
+		edit func(*nodeproxy.Config)
+		want []string
+	}{
+		{"no discovery file", func(c *nodeproxy.Config) { c.Discovery.File = "/nowhere.yaml" }, []string{"/nowhere.yaml"}},
+		{"no CA", func(c *nodeproxy.Config) { c.Identity.Dir = t.TempDir() }, []string{"identity.dir"}},
+		{"socks address in use", func(*nodeproxy.Config) {}, []string{"socks[0].listen", p.shop.Socks.String(), "choose a free address"}},
+		{"pod address in use", func(c *nodeproxy.Config) { c.Socks = nil }, []string{p.shop.UID, p.shop.At(15008).String(), "another node proxy"}},
+		{"admin address in use", func(c *nodeproxy.Config) { c.Admin.Address = p.shop.Socks }, []string{"admin.address", p.shop.Socks.String()}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := p.NodeConfig("east", "east-1")
+			c.edit(&cfg)
+			_, err := nodeproxy.New(cfg, zerolog.Nop())
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not name %q", err, want)
+				}
+			}
+		})
+	}
+	// What failed has let go of everything that it had bound.
+	for _, at := range []addr{p.listen.hello, p.listen.other} {
+		if c, err := meshtest.Dial(at); err == nil {
+			c.Close()
+			t.Errorf("%s is still listened on", at)
+		}
+	}
+}
+
+func TestAdminShowsReadinessMetricsAndState(t *testing.T) {
+	p := newPair(t, 1)
+	p.Gateway("east", "gw-1")
+	p.pods[0].App(8080)
+	p.Start()
+	if _, err := meshtest.Hello(p.listen.hello); err != nil {
+		t.Fatal(err)
+	}
+	held, err := meshtest.Dial(p.listen.hello)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if _, err := meshtest.Ask(held, "1"); err != nil {
+		t.Fatal(err)
+	}
+	state := p.client().State(t)
+	if state["node"] != "east-1" || state["network"] != "east" || state["attachedGateways"] != float64(1) || state["draining"] != false {
+		t.Errorf("/state = %v", state)
+	}
+	share := p.client().Row(t, "networkServices", "network", "west", "service", "hello.default.svc.cluster.local", "port", 80)
+	if share == nil || !share.Has("known", true, "ready", 1, "healthy", 1, "phase", "healthy", "open", 1) {
+		t.Errorf("/state says %v of hello:80 on west; want it known, healthy, with one open connection", share)
+	}
+	if row := p.client().Row(t, "gateways", "network", "west", "name", "gw-1"); row == nil || !row.Has("phase", "healthy", "open", 1) {
+		t.Errorf("/state says %v of the gateway", row)
+	}
+	if n := p.client().Metric(t, `istio_tcp_connections_opened_total{reporter="source"}`); n != 2 {
+		t.Errorf("opened, as source: %v; want 2", n)
+	}
+	if n := p.node(1).Metric(t, `istio_tcp_connections_opened_total{reporter="destination"}`); n != 2 {
+		t.Errorf("opened, as destination: %v; want 2", n)
+	}
+	if status, body := p.client().Get(t, "/healthz/ready"); status != 200 || !strings.Contains(body, "true") {
+		t.Errorf("/healthz/ready = %d %q", status, body)
+	}
+}
