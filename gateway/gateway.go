@@ -32,8 +32,8 @@ type Gateway struct {
 	watcher  *file.Watcher
 	ids      *identity.Manager
 	self     *mesh.Gateway // as discovery described it at start
-	origin   federation.Origin
-	sequence atomic.Uint64 // of records that do not leave this network
+	origin   federation.Origin // of records that do not leave this network
+	sequence atomic.Uint64     // of those
 	ledger   *peer.Ledger
 	fed      *peer.Federation   // nil when federation.health is off
 	nodes    *peer.HealthServer // nil when federation.health is off
@@ -79,7 +79,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 		return nil, err
 	}
 	g.registry.MustRegister(identity.NewMetrics(g.ids))
-	g.origin = federation.Origin{Name: federation.OriginName(cfg.Network, cfg.Name), Incarnation: uint64(time.Now().UnixNano())}
+	g.origin = federation.Origin{Name: federation.OriginName(cfg.Network, cfg.Name) + "/local", Incarnation: uint64(time.Now().UnixNano())}
 	g.ledger = peer.NewLedger(federation.DefaultTTL)
 	g.backends = newBackends(cfg.Network, cfg.OutlierDetection, g.ledger,
 		reprobe.New[mesh.EndpointID](g.background, hopSchedule), g.ask, log, func(w *mesh.Workload) { g.summary.touched(w, time.Now()) })

@@ -67,7 +67,8 @@ func (g *Gateway) publish(r ...federation.Record) {
 }
 
 // tellNodes puts records into the ledger, from which this network's node
-// proxies are told, and no further.
+// proxies are told, and no further. They have an origin of their own, because
+// the federation counts the sequence of what it publishes itself.
 func (g *Gateway) tellNodes(r ...federation.Record) {
 	if g.nodes == nil {
 		return
