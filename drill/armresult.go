@@ -77,7 +77,7 @@ func (r *Record) endpoints() (out []Answered) {
 	phases := r.Phases()
 	for i, port := range r.Layout.Scenario.Ports() {
 		for _, p := range r.Layout.Pods {
-			e := Answered{ID: p.Name, Endpoint: p.Endpoint, Network: p.Network, Node: p.Node, Port: port.Name, Phases: map[string]int{}}
+			e := Answered{ID: p.Name, Endpoint: p.Endpoint, Network: p.Network, Node: p.Node, Port: port.Name, Target: port.Target, Phases: map[string]int{}}
 			for _, a := range r.Attempts {
 				if a.Pod != p.Name || a.Port != i {
 					continue

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -14,7 +15,7 @@ import (
 const hbonePort = 15008
 
 // Layout places every process of a scenario on addresses of one /16 of
-// 127.0.0.0/8. It is immutable once made.
+// 127.0.0.0/8. It is immutable once made, and safe for concurrent use.
 type Layout struct {
 	Second   byte // 127.<Second>.0.0/16
 	Scenario *Scenario
@@ -26,6 +27,9 @@ type Layout struct {
 
 	byEndpoint map[string]int
 	byName     map[string]int
+
+	once    sync.Once
+	victims map[string]bool // of any fault; filled by once
 }
 
 // Pod is one application process.

@@ -55,6 +55,35 @@ func ParseLine(process string, data []byte, zero time.Time) (e Event, ok bool) {
 	return e, true
 }
 
+// shortLived is how long an uneventful connection must have lived for its log
+// line to be kept: only held ones can have been cut.
+const shortLived = 100 * time.Millisecond
+
+// Tells reports whether a drill needs e: nearly every connection is one that
+// went well at a pod that was never ill, and a long drill has millions.
+func (l *Layout) Tells(e Event) bool {
+	if e.Kind == AttemptFailed {
+		return false
+	}
+	if e.Kind != Connection || e.Result != "ok" || e.At-e.Started > shortLived {
+		return true
+	}
+	p, ok := l.pod(e)
+	return ok && e.Direction == "inbound" && l.everVictim(p.Name)
+}
+
+func (l *Layout) everVictim(pod string) bool {
+	l.once.Do(func() {
+		l.victims = map[string]bool{}
+		for i := range l.Scenario.Faults {
+			for _, p := range l.VictimsOf(i).Pods {
+				l.victims[p] = true
+			}
+		}
+	})
+	return l.victims[pod]
+}
+
 // pod returns the pod that e is about, by endpoint or by workload.
 func (l *Layout) pod(e Event) (Pod, bool) {
 	if p, ok := l.PodByEndpoint(e.Endpoint); ok {

@@ -148,6 +148,24 @@ func TestCutsAreListedWithTheirCause(t *testing.T) {
 	}
 }
 
+func TestUneventfulConnectionsAreNotKept(t *testing.T) {
+	l := small(t, twoNetworks).Layout
+	conn := func(direction, pod, result string, lived float64) Event {
+		return Event{Kind: Connection, Direction: direction, Workload: pod, Result: result, Started: ms(1000), At: ms(1000 + lived)}
+	}
+	for want, list := range map[bool][]Event{
+		true: {{Kind: OutlierChanged}, {Kind: Known}, {Kind: AppRefused}, conn("inbound", "west-2", "ok", 5), conn("forward", "west-1", "unreachable", 5),
+			conn("outbound", "west-1", "ok", 500)},
+		false: {{Kind: AttemptFailed}, conn("inbound", "west-1", "ok", 5), conn("outbound", "west-2", "ok", 5), conn("forward", "west-2", "ok", 5)},
+	} {
+		for _, e := range list {
+			if got := l.Tells(e); got != want {
+				t.Errorf("%s %s %s %s: kept %v, want %v", e.Kind, e.Direction, e.Workload, e.Result, got, want)
+			}
+		}
+	}
+}
+
 func TestCutConnectionsFindTheirGatewayInTheLogs(t *testing.T) {
 	r := small(t, twoNetworks)
 	for i, pod := range []string{"west-1", "west-3"} {

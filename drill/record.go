@@ -92,6 +92,13 @@ type Event struct {
 	Exceptions []string      // of Known
 }
 
+// Since returns e with its instants counted from t later.
+func (e Event) Since(t time.Duration) Event {
+	e.At -= t
+	e.Started -= t
+	return e
+}
+
 // EventKind is what an Event tells.
 type EventKind string
 

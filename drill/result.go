@@ -118,6 +118,7 @@ type Answered struct {
 	Network  string         `json:"network"`
 	Node     string         `json:"node"`
 	Port     string         `json:"port"`
+	Target   uint16         `json:"target_port"`
 	Answered int            `json:"answered"`
 	Phases   map[string]int `json:"phases"`
 	Victim   bool           `json:"victim,omitempty"` // of a fault, on this port

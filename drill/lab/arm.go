@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +19,7 @@ type armRun struct {
 	dir     string // configs, CA and logs of this arm
 	starter *starter
 	report  func(drill.Happening) // progress; called by one goroutine at a time
+	base    time.Time             // when the arm began
 	zero    time.Time             // the first instant of traffic, set before any is
 
 	relays []*gossipRelay
@@ -29,18 +28,12 @@ type armRun struct {
 	running map[string]*process
 	pods    map[string]*pod
 	files   []*os.File
-	events  []rawEvent
+	events  []drill.Event // since base
 	exits   []drill.Exit
 	ending  bool // processes may end now
 	started bool // zero is set
 	teller  *drill.Teller
 	told    sync.Mutex
-}
-
-// rawEvent waits for zero to be known.
-type rawEvent struct {
-	process string
-	line    []byte
 }
 
 // binaries are the programs that a drill starts.
@@ -110,23 +103,21 @@ func (a *armRun) launch(name, binary string, args []string, control bool, stdout
 	return p, nil
 }
 
-// line takes one line of a process's log. Lines from before the traffic are
-// kept raw: their times have no zero yet.
+// line takes one line of a process's log, tells what is worth telling at once,
+// and keeps what the record needs.
 func (a *armRun) line(process string, b []byte) {
-	if !strings.Contains(string(b), `"message":"`) {
+	e, ok := drill.ParseLine(process, b, a.base)
+	if !ok || !a.layout.Tells(e) {
 		return
 	}
 	a.mu.Lock()
-	a.events = append(a.events, rawEvent{process, slices.Clone(b)})
+	a.events = append(a.events, e)
 	live := a.started && !a.ending
 	a.mu.Unlock()
-	if !live {
+	if !live || e.Kind == drill.Connection {
 		return
 	}
-	e, ok := drill.ParseLine(process, b, a.zero)
-	if !ok || e.Kind == drill.Connection || e.Kind == drill.AttemptFailed {
-		return
-	}
+	e = e.Since(a.zero.Sub(a.base))
 	a.told.Lock()
 	defer a.told.Unlock()
 	if h, ok := a.teller.Tell(e); ok && e.At >= 0 {
@@ -184,10 +175,8 @@ func (a *armRun) record(attempts []drill.Attempt, outages []drill.Outage) *drill
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := &drill.Record{Layout: a.layout, Arm: a.arm, Attempts: attempts, Outages: outages, Exits: a.exits}
-	for _, raw := range a.events {
-		if e, ok := drill.ParseLine(raw.process, raw.line, a.zero); ok {
-			r.Events = append(r.Events, e)
-		}
+	for _, e := range a.events {
+		r.Events = append(r.Events, e.Since(a.zero.Sub(a.base)))
 	}
 	r.Arrange()
 	return r

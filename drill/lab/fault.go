@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/drill"
@@ -104,6 +105,9 @@ func (j *injection) strike(ctx context.Context) error {
 	case drill.Refuse, drill.Silent, drill.Hang:
 		return j.each(j.o, func(p *pod, port uint16) error { return p.order(ctx, string(j.o.Fault.Kind), port) })
 	case drill.PodKill:
+		for _, name := range j.o.Victims.Pods { // all at once; then wait for each
+			j.pod(name).signal(syscall.SIGKILL)
+		}
 		for _, name := range j.o.Victims.Pods {
 			j.pod(name).kill()
 		}
