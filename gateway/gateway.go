@@ -31,7 +31,7 @@ type Gateway struct {
 	store    *discovery.Store
 	watcher  *file.Watcher
 	ids      *identity.Manager
-	self     *mesh.Gateway // as discovery described it at start
+	self     *mesh.Gateway     // as discovery described it at start
 	origin   federation.Origin // of records that do not leave this network
 	sequence atomic.Uint64     // of those
 	ledger   *peer.Ledger

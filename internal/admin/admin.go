@@ -1,5 +1,5 @@
-// Package admin serves what operators ask a process: readiness, metrics, and
-// the state its decisions are made from, on a loopback address.
+// Package admin serves what operators ask a process: readiness, metrics,
+// profiles, and the state its decisions are made from, on a loopback address.
 package admin
 
 import (
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"net/netip"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 
 // Config is the part of a process's YAML that places its admin server.
 type Config struct {
-	Address netip.AddrPort `yaml:"address" default:"127.0.0.1:15000" doc:"loopback address of the admin server: /healthz/ready, /metrics, /state" env:"ISTHMUS_ADMIN_ADDRESS"`
+	Address netip.AddrPort `yaml:"address" default:"127.0.0.1:15000" doc:"loopback address of the admin server: /healthz/ready, /metrics, /state, /debug/pprof" env:"ISTHMUS_ADMIN_ADDRESS"`
 }
 
 // Validate refuses an address that others could reach.
@@ -53,6 +54,9 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz/ready", s.ready)
 	mux.HandleFunc("GET /state", s.state)
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Registry, promhttp.HandlerOpts{}))
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
