@@ -49,7 +49,6 @@ type dataBody struct {
 	st      *Stream // nil: thrown away
 	padded  bool    // the pad length is still to come
 	content int     // payload bytes before the padding
-	end     bool
 }
 
 func newFrameReader(s *Session) *frameReader {

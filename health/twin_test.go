@@ -23,16 +23,14 @@ type event struct {
 }
 
 type replay struct {
-	cfg          Config
-	state        State
-	changedAt    int // index of the event that last ejected or readmitted; -1
-	quiet        time.Time
-	holder       int // attempt with the probe token; -1
-	heldSince    time.Time
-	begunAt      map[int]int // attempt → index of its begin
-	lastEdge     Edge
-	tokenOf      map[int]bool // attempt got a token when it began
-	probesFlying int
+	cfg       Config
+	state     State
+	changedAt int // index of the event that last ejected or readmitted; -1
+	quiet     time.Time
+	holder    int // attempt with the probe token; -1
+	heldSince time.Time
+	begunAt   map[int]int // attempt → index of its begin
+	lastEdge  Edge
 }
 
 func (w *twin) play() *replay {

@@ -104,7 +104,7 @@ func (f *fakeSource) instants() []time.Time {
 
 // shake runs one mutual handshake over an in-memory connection and one byte
 // each way, so that the client also sees what the server thinks of it.
-func shake(client, server *tls.Config) (clientErr, serverErr error, cs tls.ConnectionState) {
+func shake(client, server *tls.Config) (cs tls.ConnectionState, clientErr, serverErr error) {
 	a, b := net.Pipe()
 	c, s := tls.Client(a, client), tls.Server(b, server)
 	done := make(chan error, 1)
@@ -124,7 +124,7 @@ func shake(client, server *tls.Config) (clientErr, serverErr error, cs tls.Conne
 	a.Close()
 	serverErr = <-done
 	b.Close()
-	return clientErr, serverErr, cs
+	return cs, clientErr, serverErr
 }
 
 func wantAs[T error](t *testing.T, err error) T {

@@ -29,7 +29,7 @@ func TestMutualHandshakeProvesBothSides(t *testing.T) {
 	m := NewManager(CASource{CA: memoryCA(t, meshTD)}, quietLog)
 	var peer spiffeid.ID
 	server := m.ServerTLS(stockID, func(id spiffeid.ID) error { peer = id; return nil }, "isthmus-health/1", "h2")
-	cerr, serr, cs := shake(clientConfig(t, m, strayID, stockID), server)
+	cs, cerr, serr := shake(clientConfig(t, m, strayID, stockID), server)
 	if cerr != nil || serr != nil {
 		t.Fatalf("client %v, server %v", cerr, serr)
 	}
@@ -53,7 +53,7 @@ func TestClientSendsNoServerName(t *testing.T) {
 		name = h.ServerName
 		return choose(h)
 	}
-	if cerr, serr, _ := shake(clientConfig(t, m, stockID), server); cerr != nil || serr != nil {
+	if _, cerr, serr := shake(clientConfig(t, m, stockID), server); cerr != nil || serr != nil {
 		t.Fatalf("client %v, server %v", cerr, serr)
 	}
 	if name != "" {
@@ -68,7 +68,7 @@ func TestNoResumption(t *testing.T) {
 	client.ClientSessionCache = tls.NewLRUClientSessionCache(4) // a client that would like to
 	client.SessionTicketsDisabled = false
 	for i := range 3 {
-		cerr, serr, cs := shake(client, server)
+		cs, cerr, serr := shake(client, server)
 		if cerr != nil || serr != nil {
 			t.Fatalf("handshake %d: client %v, server %v", i, cerr, serr)
 		}
@@ -80,7 +80,7 @@ func TestNoResumption(t *testing.T) {
 
 func TestClientRejectsUnexpectedIdentity(t *testing.T) {
 	m := NewManager(CASource{CA: memoryCA(t, meshTD)}, quietLog)
-	cerr, _, _ := shake(clientConfig(t, m, stockID), m.ServerTLS(strayID, nil, "h2"))
+	_, cerr, _ := shake(clientConfig(t, m, stockID), m.ServerTLS(strayID, nil, "h2"))
 	e := wantAs[*PeerError](t, cerr)
 	if e.Got != strayID || !slices.Equal(e.Expected, []spiffeid.ID{stockID}) {
 		t.Errorf("got %q expected %q, want %q and %q", e.Got, e.Expected, strayID, stockID)
@@ -103,7 +103,7 @@ func TestWrongTrustDomainIsRejectedByBothSides(t *testing.T) {
 	ours := NewManager(CASource{CA: memoryCA(t, meshTD)}, quietLog)
 	theirs := NewManager(CASource{CA: memoryCA(t, otherTD)}, quietLog)
 
-	cerr, _, _ := shake(clientConfig(t, ours, stockID), theirs.ServerTLS(otherID, nil, "h2"))
+	_, cerr, _ := shake(clientConfig(t, ours, stockID), theirs.ServerTLS(otherID, nil, "h2"))
 	if e := wantAs[*PeerError](t, cerr); e.Got != otherID || !slices.Contains(e.Expected, stockID) {
 		t.Errorf("client: got %q, expected %q", e.Got, e.Expected)
 	}
@@ -111,7 +111,7 @@ func TestWrongTrustDomainIsRejectedByBothSides(t *testing.T) {
 	client := clientConfig(t, ours, stockID)
 	cert := issueSVID(t, theirs.src.(CASource).CA, otherID, time.Hour).certificate()
 	client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
-	cerr, serr, _ := shake(client, ours.ServerTLS(stockID, nil, "h2"))
+	_, cerr, serr := shake(client, ours.ServerTLS(stockID, nil, "h2"))
 	if e := wantAs[*PeerError](t, serr); e.Got != otherID || e.TrustDomain != meshTD {
 		t.Errorf("server: got %q, trust domain %q", e.Got, e.TrustDomain)
 	}
@@ -123,11 +123,11 @@ func TestWrongTrustDomainIsRejectedByBothSides(t *testing.T) {
 func TestForeignRootForOurTrustDomainIsRejected(t *testing.T) {
 	ours := NewManager(CASource{CA: memoryCA(t, meshTD)}, quietLog)
 	forger := NewManager(CASource{CA: memoryCA(t, meshTD)}, quietLog)
-	cerr, _, _ := shake(clientConfig(t, ours, stockID), forger.ServerTLS(stockID, nil, "h2"))
+	_, cerr, _ := shake(clientConfig(t, ours, stockID), forger.ServerTLS(stockID, nil, "h2"))
 	if e := wantAs[*ChainError](t, cerr); e.Got != stockID {
 		t.Errorf("got %q, want the claimed %q", e.Got, stockID)
 	}
-	_, serr, _ := shake(withCertificate(clientConfig(t, ours, stockID), issueSVID(t, forger.src.(CASource).CA, cartID, time.Hour)), ours.ServerTLS(stockID, nil, "h2"))
+	_, _, serr := shake(withCertificate(clientConfig(t, ours, stockID), issueSVID(t, forger.src.(CASource).CA, cartID, time.Hour)), ours.ServerTLS(stockID, nil, "h2"))
 	wantAs[*ChainError](t, serr)
 }
 
@@ -142,7 +142,7 @@ func TestClientCertificateIsMandatory(t *testing.T) {
 	client := clientConfig(t, m, stockID)
 	client.GetClientCertificate = nil
 	asked := false
-	cerr, serr, _ := shake(client, m.ServerTLS(stockID, func(spiffeid.ID) error { asked = true; return nil }, "h2"))
+	_, cerr, serr := shake(client, m.ServerTLS(stockID, func(spiffeid.ID) error { asked = true; return nil }, "h2"))
 	if serr == nil || cerr == nil {
 		t.Fatalf("client %v, server %v: want both to fail", cerr, serr)
 	}
@@ -155,7 +155,7 @@ func TestOldTLSVersionIsRejected(t *testing.T) {
 	m := NewManager(CASource{CA: memoryCA(t, meshTD)}, quietLog)
 	client := clientConfig(t, m, stockID)
 	client.MinVersion, client.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
-	if cerr, serr, _ := shake(client, m.ServerTLS(stockID, nil, "h2")); cerr == nil || serr == nil {
+	if _, cerr, serr := shake(client, m.ServerTLS(stockID, nil, "h2")); cerr == nil || serr == nil {
 		t.Fatalf("client %v, server %v: TLS 1.2 was accepted", cerr, serr)
 	}
 }
@@ -163,7 +163,7 @@ func TestOldTLSVersionIsRejected(t *testing.T) {
 func TestAuthorizeDecides(t *testing.T) {
 	m := NewManager(CASource{CA: memoryCA(t, meshTD)}, quietLog)
 	no := errors.New("policy says no")
-	_, serr, _ := shake(clientConfig(t, m, stockID), m.ServerTLS(stockID, func(spiffeid.ID) error { return no }, "h2"))
+	_, _, serr := shake(clientConfig(t, m, stockID), m.ServerTLS(stockID, func(spiffeid.ID) error { return no }, "h2"))
 	if !errors.Is(serr, no) || !strings.Contains(serr.Error(), cartID.String()) {
 		t.Errorf("server error %v: want the policy's error and the peer's name", serr)
 	}
@@ -171,17 +171,17 @@ func TestAuthorizeDecides(t *testing.T) {
 
 func TestProtocolMustBeAgreed(t *testing.T) {
 	m := NewManager(CASource{CA: memoryCA(t, meshTD)}, quietLog)
-	if cerr, serr, _ := shake(clientConfig(t, m, stockID), m.ServerTLS(stockID, nil, "isthmus-health/1")); cerr == nil || serr == nil {
+	if _, cerr, serr := shake(clientConfig(t, m, stockID), m.ServerTLS(stockID, nil, "isthmus-health/1")); cerr == nil || serr == nil {
 		t.Errorf("client %v, server %v: disjoint protocols were accepted", cerr, serr)
 	}
-	if cerr, _, _ := shake(clientConfig(t, m, stockID), m.ServerTLS(stockID, nil)); cerr == nil || !strings.Contains(cerr.Error(), "h2") {
+	if _, cerr, _ := shake(clientConfig(t, m, stockID), m.ServerTLS(stockID, nil)); cerr == nil || !strings.Contains(cerr.Error(), "h2") {
 		t.Errorf("client %v: a server that ignores protocols was accepted", cerr)
 	}
 	client, err := m.ClientTLS(t.Context(), cartID, []spiffeid.ID{stockID}) // ztunnel's library lets such a client in
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, serr, _ := shake(client, m.ServerTLS(stockID, nil, "h2")); serr != nil {
+	if _, _, serr := shake(client, m.ServerTLS(stockID, nil, "h2")); serr != nil {
 		t.Errorf("server: a client without protocols was refused: %v", serr)
 	}
 }
@@ -194,11 +194,11 @@ func TestExpiredCertificateIsRejectedByBothSides(t *testing.T) {
 		oldServer := issueSVID(t, ca, stockID, time.Minute)
 		time.Sleep(2 * time.Minute)
 
-		_, serr, _ := shake(withCertificate(clientConfig(t, m, stockID), old), m.ServerTLS(stockID, nil, "h2"))
+		_, _, serr := shake(withCertificate(clientConfig(t, m, stockID), old), m.ServerTLS(stockID, nil, "h2"))
 		if e := wantAs[*ChainError](t, serr); !strings.Contains(e.Error(), "expired") || e.Got != cartID {
 			t.Errorf("server: %v", e)
 		}
-		cerr, _, _ := shake(clientConfig(t, m, stockID), serverTLS(oldServer, nil, []string{"h2"}))
+		_, cerr, _ := shake(clientConfig(t, m, stockID), serverTLS(oldServer, nil, []string{"h2"}))
 		if e := wantAs[*ChainError](t, cerr); !strings.Contains(e.Error(), "expired") {
 			t.Errorf("client: %v", e)
 		}
@@ -234,13 +234,13 @@ func TestCertificateMadeForSomethingElseIsRejected(t *testing.T) {
 		"not yet valid":   func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, serr, _ := shake(withCertificate(clientConfig(t, m, stockID), signed(t, ca, cartID, change)), server)
+			_, _, serr := shake(withCertificate(clientConfig(t, m, stockID), signed(t, ca, cartID, change)), server)
 			wantAs[*ChainError](t, serr)
 		})
 	}
 	t.Run("no extension at all", func(t *testing.T) {
 		s := signed(t, ca, cartID, func(c *x509.Certificate) { c.ExtKeyUsage = nil })
-		if _, serr, _ := shake(withCertificate(clientConfig(t, m, stockID), s), server); serr != nil {
+		if _, _, serr := shake(withCertificate(clientConfig(t, m, stockID), s), server); serr != nil {
 			t.Errorf("refused: %v", serr)
 		}
 	})
@@ -272,7 +272,7 @@ func TestRenewalUnderTrafficFailsNoConnection(t *testing.T) {
 						t.Errorf("client %d, handshake %d: %v", i, n, err)
 						return
 					}
-					cerr, serr, cs := shake(cfg, server)
+					cs, cerr, serr := shake(cfg, server)
 					if cerr != nil || serr != nil {
 						t.Errorf("client %d, handshake %d at %s: client %v, server %v", i, n, time.Now(), cerr, serr)
 						return
@@ -296,7 +296,7 @@ func BenchmarkMutualHandshake(b *testing.B) {
 	server := m.ServerTLS(stockID, nil, "h2")
 	b.ReportAllocs()
 	for b.Loop() {
-		if cerr, serr, _ := shake(clientConfig(b, m, stockID), server); cerr != nil || serr != nil {
+		if _, cerr, serr := shake(clientConfig(b, m, stockID), server); cerr != nil || serr != nil {
 			b.Fatalf("client %v, server %v", cerr, serr)
 		}
 	}

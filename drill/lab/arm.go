@@ -43,7 +43,7 @@ func findBinaries(dir string) (binaries, error) {
 	b := binaries{filepath.Join(dir, "isthmus"), filepath.Join(dir, "gateway"), filepath.Join(dir, "nodeproxy")}
 	for _, p := range []string{b.isthmus, b.gateway, b.nodeproxy} {
 		if _, err := os.Stat(p); err != nil {
-			return b, fmt.Errorf("find the programs to run: %w: build them all into one folder, for example with go build -o bin/ ./cmd/...", err)
+			return b, fmt.Errorf("find the programs to run: %w: build them all into one folder, for example with make build", err)
 		}
 	}
 	return b, nil

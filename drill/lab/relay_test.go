@@ -107,9 +107,8 @@ func TestRelayHealsWithFreshConnections(t *testing.T) {
 }
 
 func TestRelayToADeadGatewayClosesAtOnce(t *testing.T) {
-	dead := echo(t)
 	l, _ := net.Listen("tcp4", "127.0.0.1:0")
-	dead = netip.MustParseAddrPort(l.Addr().String())
+	dead := netip.MustParseAddrPort(l.Addr().String())
 	l.Close()
 	r, err := newRelay(context.Background(), netip.MustParseAddrPort("127.0.0.1:0"), dead)
 	if err != nil {

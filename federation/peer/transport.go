@@ -157,7 +157,7 @@ func (t *transport) dial(g *mesh.Gateway, kind byte, timeout time.Duration) (*tl
 	if err != nil {
 		return nil, err
 	}
-	if err := conn.SetWriteDeadline(time.Now().Add(timeout)); err == nil {
+	if err = conn.SetWriteDeadline(time.Now().Add(timeout)); err == nil {
 		_, err = conn.Write([]byte{kind})
 	}
 	if err != nil {
