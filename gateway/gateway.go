@@ -83,7 +83,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.ledger = peer.NewLedger(federation.DefaultTTL)
 	g.backends = newBackends(cfg.Network, cfg.OutlierDetection, g.ledger,
 		reprobe.New[mesh.EndpointID](g.background, hopSchedule), g.ask, log, func(w *mesh.Workload) { g.summary.touched(w, time.Now()) })
-	g.summary = &summaries{network: cfg.Network, store: g.store, pods: g.backends.podHealth, draining: g.draining.Load,
+	g.summary = &summaries{network: cfg.Network, store: g.store, pods: g.backends.podHealth,
 		publish: g.publish, own: g.tellNodes, last: map[summaryKey]federation.Record{}}
 	if cfg.Federation.Health {
 		if err := g.federate(); err != nil {

@@ -112,11 +112,11 @@ func (g *Gateway) isGateway(id spiffeid.ID) bool {
 	return false
 }
 
-// drain tells everybody that this gateway goes, and waits for open streams.
+// drain sends clients to other gateways and waits for open streams. It says
+// nothing in the federation: the pods behind this gateway are as well as before.
 func (g *Gateway) drain() {
 	g.draining.Store(true)
 	g.log.Info().Msg("draining")
-	g.summary.revised(time.Now())
 	ctx, cancel := context.WithTimeout(g.background, g.cfg.Timeouts.Drain)
 	defer cancel()
 	g.mu.Lock()

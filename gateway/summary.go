@@ -13,16 +13,15 @@ import (
 // service and port. Those of global services go to every network, the others
 // only to this network's node proxies. Safe for concurrent use.
 type summaries struct {
-	network  string
-	store    interface{ Current() *mesh.Snapshot }
-	pods     podHealth
-	draining func() bool
-	publish  func(...federation.Record) // to everybody; repeated by the federation
-	own      func(...federation.Record) // to the node proxies of this network
+	network string
+	store   interface{ Current() *mesh.Snapshot }
+	pods    podHealth
+	publish func(...federation.Record) // to everybody; repeated by the federation
+	own     func(...federation.Record) // to the node proxies of this network
 
 	mu      sync.Mutex
 	started bool
-	changed time.Time // when discovery or draining last changed; zero: never
+	changed time.Time // when discovery last changed; zero: never
 	last    map[summaryKey]federation.Record
 }
 
@@ -65,7 +64,7 @@ func (s *summaries) touched(w *mesh.Workload, now time.Time) {
 	s.update(s.store.Current().ServicesOf(w.UID), now)
 }
 
-// revised publishes whatever a new snapshot, or the start of draining, changed.
+// revised publishes whatever a new snapshot changed.
 func (s *summaries) revised(now time.Time) {
 	s.mu.Lock()
 	s.changed = now
@@ -109,7 +108,7 @@ func (s *summaries) update(services []*mesh.Service, now time.Time) {
 const noEvidence = 24 * time.Hour
 
 func (s *summaries) record(snap *mesh.Snapshot, svc *mesh.Service, p mesh.Port, now time.Time) federation.Record {
-	f := federation.SummaryFact{Service: svc.Hostname, Port: p.Service, Draining: s.draining()}
+	f := federation.SummaryFact{Service: svc.Hostname, Port: p.Service}
 	seen := s.changed
 	for _, w := range snap.Members(svc, s.network) {
 		if w.State != mesh.Ready {

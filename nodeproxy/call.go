@@ -3,6 +3,7 @@ package nodeproxy
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
@@ -109,7 +110,23 @@ func (c *call) reach(ctx context.Context) (*tunnel, []byte, *failure) {
 			e.Stringer("endpoint", f.endpoint)
 		}
 		e.Msg("attempt failed")
+		if !pause(ctx, retryDelay(c.access.attempts)) {
+			return nil, nil, &failure{final: true, reason: reasonCancelled, err: ctx.Err()}
+		}
 	}
+}
+
+// retryDelay is how long to wait after the n-th attempt: not at all after the
+// first two, which go to places not tried yet, then a value drawn evenly from
+// [d/2, d] with d = 25 ms·2^(n-3). Eight repeats so outlast the second and a
+// half in which an only gateway restarts, and a service that is down everywhere
+// is not hammered.
+func retryDelay(n int) time.Duration {
+	if n < 3 {
+		return 0
+	}
+	d := min(25*time.Millisecond<<min(n-3, 10), time.Second)
+	return d/2 + rand.N(d/2+1)
 }
 
 // attempt chooses, opens, and waits for the first byte.

@@ -110,7 +110,7 @@ func (v *view) choose(plan *route.Plan, t tried, now time.Time) (pick, *failure)
 	}
 	i, dazed, ok := balance.Pick(v.draw(plan.Authority))
 	if !ok {
-		return pick{}, &failure{reason: reasonNoRoute, final: len(plan.Candidates) == 0, err: errors.New("no candidate of " + plan.Authority + " is left")}
+		return pick{}, &failure{reason: reasonNoRoute, final: true, err: errors.New("no candidate of " + plan.Authority + " is left")}
 	}
 	v.noteDazed(plan.Authority, dazed)
 	c := plan.Candidates[i]
