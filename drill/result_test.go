@@ -200,3 +200,11 @@ func TestPrinterTellsVerdictInOneLine(t *testing.T) {
 		t.Errorf("last line is %q", last)
 	}
 }
+
+func TestCompactNumbers(t *testing.T) {
+	for v, want := range map[float64]string{0: "0", 7: "7", 1160.4: "1160", 0.02384: "0.0238", 12.345: "12.3", 99.96: "100", 123.4: "123", 1e7: "10000000"} {
+		if got := compact(v); got != want {
+			t.Errorf("%v: got %s, want %s", v, got, want)
+		}
+	}
+}

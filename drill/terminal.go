@@ -3,6 +3,7 @@ package drill
 import (
 	"fmt"
 	"io"
+	"math"
 	"sort"
 	"strconv"
 	"strings"
@@ -112,10 +113,11 @@ func num(v *float64) string {
 	return compact(*v)
 }
 
-// compact prints three significant digits.
+// compact prints three significant digits, and never an exponent for what is
+// large.
 func compact(v float64) string {
-	if v == float64(int64(v)) && v < 1e6 {
-		return strconv.FormatInt(int64(v), 10)
+	if v == math.Trunc(v) || math.Abs(v) >= 100 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
 	}
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }

@@ -76,7 +76,7 @@ func launch(s *starter, name, binary string, args []string, dir string, stdin bo
 	p := &process{name: name, gone: make(chan struct{})}
 	p.cmd = exec.Command(binary, args...)
 	p.cmd.Dir = dir
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	p.cmd.SysProcAttr = childAttr()
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
