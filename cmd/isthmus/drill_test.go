@@ -29,7 +29,7 @@ func TestDrillSaysWhatIsWrongWithTheScenario(t *testing.T) {
 		{[]string{"drill", bad}, exitUsage, bad + ":2: unknown key \"durration\": did you mean \"duration\""},
 		{[]string{"drill", good, "--seed", "many"}, exitUsage, "many"},
 		// The programs are not beside the test binary.
-		{[]string{"drill", good, "--out", dir}, exitStart, "go build"},
+		{[]string{"drill", good, "--out", dir}, exitStart, "make build"},
 		{[]string{"app", "--name", "x", "--listen", "nowhere"}, exitUsage, "write address:port"},
 		{[]string{"app", "--name", "x", "--listen", "192.0.2.1:80"}, exitStart, "192.0.2.1:80"},
 	} {

@@ -154,7 +154,7 @@ func TestProcessThatDoesNotStartIsNamedWithItsLog(t *testing.T) {
 
 func TestMissingProgramsAreNamed(t *testing.T) {
 	_, err := Run(t.Context(), scenario(t), Options{Out: t.TempDir(), Bin: t.TempDir()})
-	if err == nil || !strings.Contains(err.Error(), "go build") {
+	if err == nil || !strings.Contains(err.Error(), "make build") {
 		t.Errorf("got %v, want the remedy", err)
 	}
 }
