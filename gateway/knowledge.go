@@ -97,13 +97,13 @@ func (g *Gateway) heard(_ string, records []federation.Record) {
 }
 
 func (g *Gateway) edge(w *mesh.Workload, f federation.EndpointFact) {
-	edge := "ejected"
+	edge, reason := "ejected", f.Reason
 	if f.State == federation.Healthy {
-		edge = "readmitted"
+		edge, reason = "readmitted", "answers"
 	}
 	g.metrics.edges.WithLabelValues("endpoint", edge).Inc()
 	e := g.log.Info().Str("edge", edge).Str("scope", "endpoint").Str("network", w.Network).Uint16("port", f.Port).
-		Stringer("endpoint", f.Endpoint).Str("workload", w.UID).Str("reason", f.Reason).Str("source", "report")
+		Stringer("endpoint", f.Endpoint).Str("workload", w.UID).Str("reason", reason).Str("source", "report")
 	if svcs := g.store.Current().ServicesOf(w.UID); len(svcs) > 0 {
 		e = e.Str("service", svcs[0].Hostname)
 	}
