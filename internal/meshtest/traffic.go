@@ -16,6 +16,7 @@ type Traffic struct {
 	mu       sync.Mutex
 	answered map[string]int // by pod
 	failed   []Failure
+	slowest  time.Duration
 }
 
 // Failure is one exchange that did not succeed.
@@ -47,6 +48,7 @@ func (f *Traffic) work(at netip.AddrPort) {
 		begun := time.Now()
 		pod, err := Hello(at)
 		f.mu.Lock()
+		f.slowest = max(f.slowest, time.Since(begun))
 		if err != nil {
 			f.failed = append(f.failed, Failure{begun, fmt.Errorf("after %v: %w", time.Since(begun).Round(time.Millisecond), err)})
 		} else {
@@ -69,6 +71,13 @@ func (f *Traffic) end() {
 func (f *Traffic) Stop() (answered map[string]int, failed []Failure) {
 	f.end()
 	return f.answered, f.failed
+}
+
+// Slowest returns how long the slowest exchange took.
+func (f *Traffic) Slowest() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.slowest
 }
 
 // Count returns how many exchanges have succeeded so far.
