@@ -15,9 +15,9 @@ import (
 func drains(t *testing.T, p *pair, leaving *meshtest.Process) {
 	t.Helper()
 	flow := meshtest.Flow(t, p.listen.hello, 6)
-	flow.AwaitMore(t, 100)
+	flow.AwaitMore(t, 60)
 	leaving.Stop(t)
-	flow.AwaitMore(t, 100)
+	flow.AwaitMore(t, 60)
 	if _, failed := flow.Stop(); len(failed) > 0 {
 		t.Errorf("%d connections failed, the first: %v", len(failed), failed[0])
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
@@ -37,13 +38,19 @@ func TestPodsComeAndGoUnderTrafficWithoutAFailure(t *testing.T) {
 	p.pods[0].App(8080)
 	leaving := p.pods[1].App(8080)
 	p.Start()
-	flow := meshtest.Flow(t, p.listen.hello, 4)
+	begun, flow := time.Now(), meshtest.Flow(t, p.listen.hello, 4)
+	stage := func(what string) {
+		t.Logf("%v: %s, %d exchanges, the slowest %v", time.Since(begun).Round(time.Millisecond), what, flow.Count(), flow.Slowest())
+	}
 	flow.AwaitMore(t, 40)
 
+	stage("running")
 	added := p.Pod("west", "west-1", "hello-3", "hello")
 	added.App(8080)
 	known(t, p.Mesh, p.all()...)
+	stage("a pod more is known")
 	meshtest.Eventually(t, "the new pod answers", func() bool { return flow.Answered("hello-3") > 0 })
+	stage("it answers")
 
 	p.pods[1].Edit(func(w *discovery.Workload) { w.State = "terminating" })
 	known(t, p.Mesh, p.all()...)
@@ -54,10 +61,12 @@ func TestPodsComeAndGoUnderTrafficWithoutAFailure(t *testing.T) {
 		t.Errorf("the terminating pod got %d new connections", n-gone)
 	}
 	leaving.Close()
+	stage("one terminates")
 
 	p.pods[1].Remove()
 	known(t, p.Mesh, p.all()...)
 	flow.AwaitMore(t, 40)
+	stage("it is gone")
 	added.Edit(func(w *discovery.Workload) { no := false; w.Ready = &no })
 	known(t, p.Mesh, p.all()...)
 	flow.AwaitMore(t, 8)
