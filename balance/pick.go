@@ -94,11 +94,17 @@ func pickIn(c []Candidate, rank int, heedAvoid bool, u, v float64) int {
 	if b < 0 {
 		b = last
 	}
-	if c[b].pressure() < c[a].pressure() {
+	if clearly*c[b].pressure() < c[a].pressure() {
 		return b
 	}
 	return a
 }
+
+// clearly is how many times more loaded the first draw must be before the
+// second is taken instead. Less is the noise of connections that come and go,
+// and of weights that have just changed under connections that stay: following
+// it would bend the shares of new connections away from the weights.
+const clearly = 1.5
 
 // pressure is the load per unit of weight, and at least 1.
 func (x *Candidate) pressure() float64 { return max(1, x.Load/x.Weight) }

@@ -71,6 +71,21 @@ func TestLoadsUpToOnePerWeightAreEqual(t *testing.T) {
 	}
 }
 
+func TestLoadsThatDifferByLessThanHalfDoNotBendShares(t *testing.T) {
+	// Weights just fell from 10 to 8 under connections that stay.
+	c := []Candidate{well(8, 1), well(4, 1)}
+	c[0].Load, c[1].Load = 100, 40
+	even := []Candidate{well(8, 1), well(4, 1)}
+	d := NewDraws(5)
+	for range 300 {
+		u, v := d.Next()
+		got, _, _ := Pick(c, u, v)
+		if want, _, _ := Pick(even, u, v); got != want {
+			t.Fatalf("loads of 12.5 and 10 per weight changed the choice from %d to %d", want, got)
+		}
+	}
+}
+
 func TestStronglyLoadedCandidateIsAvoided(t *testing.T) {
 	c := []Candidate{well(1, 1), well(1, 1), well(1, 1)}
 	c[1].Load = 50
@@ -210,7 +225,7 @@ func naivePick(c []Candidate, u, v float64) (int, bool, bool) {
 			return pool[len(pool)-1]
 		}
 		a, b := weighted(u), weighted(v)
-		if max(1, c[b].Load/c[b].Weight) < max(1, c[a].Load/c[a].Weight) {
+		if 1.5*max(1, c[b].Load/c[b].Weight) < max(1, c[a].Load/c[a].Weight) {
 			a = b
 		}
 		return a, false, true

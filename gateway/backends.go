@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -42,7 +41,7 @@ type backends struct {
 	hops    *health.Tracker[mesh.EndpointID]
 	edges   map[mesh.EndpointID]time.Time // when a hop last changed
 	sick    map[health.Key]struct{}       // as last reported; only to tell edges
-	open    map[mesh.EndpointID]int
+	open    map[health.Key]int            // connections now, by pod and target port
 	draws   map[drawKey]*balance.Draws
 	scratch []balance.Candidate
 }
@@ -63,7 +62,7 @@ func newBackends(network string, o Outlier, f facts, prober *reprobe.Prober[mesh
 		hops:  health.NewTracker[mesh.EndpointID](cfg, rand.Float64),
 		edges: map[mesh.EndpointID]time.Time{},
 		sick:  map[health.Key]struct{}{},
-		open:  map[mesh.EndpointID]int{},
+		open:  map[health.Key]int{},
 		draws: map[drawKey]*balance.Draws{},
 	}
 }
@@ -78,9 +77,12 @@ type wish struct {
 // lease is one pod that was chosen, until release.
 type lease struct {
 	workload *mesh.Workload
+	target   uint16 // port of the application
 	attempt  health.Attempt
 	dazed    bool
 }
+
+func (l lease) key() health.Key { return health.Key{Endpoint: l.workload.Endpoint, Port: l.target} }
 
 // choose picks a pod of x for one connection. ok is false when every member is
 // drained, not ready, or was tried already.
@@ -101,9 +103,10 @@ func (b *backends) choose(x route.Exported, w wish, now time.Time) (lease, bool)
 	if !ok {
 		return lease{}, false
 	}
-	id := x.Members[i].Endpoint
-	b.open[id]++
-	return lease{workload: x.Members[i], attempt: b.hops.Begin(id, now), dazed: dazed}, true
+	l := lease{workload: x.Members[i], target: x.Port.Target, dazed: dazed}
+	l.attempt = b.hops.Begin(l.workload.Endpoint, now)
+	b.open[l.key()]++
+	return l, true
 }
 
 func (b *backends) candidate(m *mesh.Workload, target uint16, w wish, now time.Time) balance.Candidate {
@@ -111,7 +114,7 @@ func (b *backends) candidate(m *mesh.Workload, target uint16, w wish, now time.T
 	return balance.Candidate{
 		Weight: float64(m.Capacity) * b.hops.Weight(id, now),
 		Faint:  b.hops.Faint(id),
-		Load:   float64(b.open[id]),
+		Load:   float64(b.open[health.Key{Endpoint: id, Port: target}]),
 		Usable: b.hops.Usable(id, now) && !b.reportedSick(id, target),
 		Drained: m.State != mesh.Ready || slices.Contains(w.tried, id) ||
 			w.pin != 0 && w.pin != id,
@@ -130,9 +133,8 @@ func (b *backends) reportedSick(id mesh.EndpointID, target uint16) bool {
 // release gives the lease back with what became of the hop.
 func (b *backends) release(l lease, o health.Outcome, reason string, now time.Time) {
 	b.mu.Lock()
-	id := l.workload.Endpoint
-	if b.open[id]--; b.open[id] <= 0 {
-		delete(b.open, id)
+	if b.open[l.key()]--; b.open[l.key()] <= 0 {
+		delete(b.open, l.key())
 	}
 	b.mu.Unlock()
 	b.observe(l, o, reason, now)
@@ -234,46 +236,4 @@ func (b *backends) forget(keep func(mesh.EndpointID) bool, now time.Time) {
 	b.hops.Prune(now, keep)
 	maps.DeleteFunc(b.sick, func(k health.Key, _ struct{}) bool { return !keep(k.Endpoint) })
 	maps.DeleteFunc(b.edges, func(id mesh.EndpointID, _ time.Time) bool { return !keep(id) })
-}
-
-// belief is one line of the admin dump.
-type belief struct {
-	Endpoint  string    `json:"endpoint"`
-	Workload  string    `json:"workload"`
-	State     string    `json:"state"`
-	Hop       string    `json:"hop"`
-	HopHealth float64   `json:"hopHealth"`
-	Until     time.Time `json:"hopEjectedUntil,omitzero"`
-	Open      int       `json:"open"`
-	// Ports maps each target port of the pod's services to what the witness says.
-	Ports map[string]string `json:"ports"`
-}
-
-func (b *backends) dump(s *mesh.Snapshot, now time.Time) []belief {
-	out := []belief{}
-	for _, w := range s.Workloads() {
-		if w.Network != b.network {
-			continue
-		}
-		b.mu.Lock()
-		st, open := b.hops.State(w.Endpoint, now), b.open[w.Endpoint]
-		b.mu.Unlock()
-		line := belief{Endpoint: w.Endpoint.String(), Workload: w.UID, State: w.State.String(), Hop: st.Phase.String(),
-			HopHealth: st.Health, Until: st.Until, Open: open, Ports: map[string]string{}}
-		for _, svc := range s.ServicesOf(w.UID) {
-			for _, p := range svc.Ports {
-				line.Ports[strconv.Itoa(int(p.Target))] = b.portState(w, p.Target)
-			}
-		}
-		out = append(out, line)
-	}
-	return out
-}
-
-func (b *backends) portState(w *mesh.Workload, target uint16) string {
-	f, _, ok := b.facts.Endpoint(b.network, w.Endpoint, target)
-	if !ok {
-		return "unknown"
-	}
-	return f.State.String()
 }

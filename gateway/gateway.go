@@ -225,29 +225,3 @@ func (g *Gateway) pending() []string {
 	}
 	return nil
 }
-
-// state is the admin dump: what decisions are made from.
-type state struct {
-	Name     string      `json:"name"`
-	Network  string      `json:"network"`
-	Revision uint64      `json:"revision"`
-	Draining bool        `json:"draining"`
-	Pods     []belief    `json:"pods"`
-	Nodes    []string    `json:"nodes"`
-	Members  []string    `json:"members"`
-	Records  []peer.View `json:"records"`
-	Sessions int         `json:"sessions"`
-}
-
-func (g *Gateway) dump() any {
-	snap := g.store.Current()
-	s := state{Name: g.cfg.Name, Network: g.cfg.Network, Revision: snap.Revision, Draining: g.draining.Load(),
-		Pods: g.backends.dump(snap, time.Now()), Records: g.ledger.Snapshot(), Nodes: []string{}, Members: []string{}}
-	if g.fed != nil {
-		s.Nodes, s.Members = g.nodes.Nodes(), g.fed.Members()
-	}
-	g.mu.Lock()
-	s.Sessions = len(g.sessions)
-	g.mu.Unlock()
-	return s
-}

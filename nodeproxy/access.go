@@ -18,6 +18,7 @@ type access struct {
 	service        string
 	port, target   uint16 // service port and target port
 	network        string
+	gateway        string // name of the gateway it went through; empty: none
 	endpoint       mesh.EndpointID
 	workload       string
 	peer           spiffeid.ID
@@ -61,6 +62,9 @@ func (p *Proxy) finish(a *access) {
 	}
 	if a.network != "" {
 		e.Str("network", a.network)
+	}
+	if a.gateway != "" {
+		e.Str("gateway", a.gateway)
 	}
 	if a.endpoint != 0 {
 		e.Stringer("endpoint", a.endpoint)

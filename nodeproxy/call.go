@@ -135,7 +135,10 @@ func (c *call) attempt(ctx context.Context) (*tunnel, []byte, *failure) {
 	if f != nil {
 		return nil, nil, f
 	}
-	c.access.network, c.access.endpoint, c.access.workload = pick.network(), 0, ""
+	c.access.network, c.access.gateway, c.access.endpoint, c.access.workload = pick.network(), "", 0, ""
+	if pick.gateway != nil {
+		c.access.gateway = pick.gateway.Name
+	}
 	actx, cancel := context.WithTimeout(ctx, c.p.cfg.Timeouts.Dial+c.p.cfg.Timeouts.Handshake+c.p.cfg.Timeouts.Connect)
 	t, f := c.open(actx, pick)
 	cancel()
