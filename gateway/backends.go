@@ -40,7 +40,7 @@ type backends struct {
 	mu      sync.Mutex
 	hops    *health.Tracker[mesh.EndpointID]
 	edges   map[mesh.EndpointID]time.Time // when a hop last changed
-	sick    map[health.Key]struct{}       // as last reported; only to tell edges
+	sick    map[health.Key]struct{}       // as last reported; the ledger knows whether that still counts
 	open    map[health.Key]int            // connections now, by pod and target port
 	draws   map[drawKey]*balance.Draws
 	scratch []balance.Candidate
@@ -122,9 +122,11 @@ func (b *backends) candidate(m *mesh.Workload, target uint16, w wish, now time.T
 	}
 }
 
+// reportedSick reports whether the witness beside the pod says that this port is
+// out; the caller holds mu.
 func (b *backends) reportedSick(id mesh.EndpointID, target uint16) bool {
-	if b.scope == ScopeNone {
-		return false
+	if _, sick := b.sick[health.Key{Endpoint: id, Port: target}]; !sick {
+		return false // nearly always, and without asking the ledger
 	}
 	f, _, ok := b.facts.Endpoint(b.network, id, target)
 	return ok && f.State != federation.Healthy
@@ -191,6 +193,9 @@ func (b *backends) publish(w *mesh.Workload, e health.Edge, reason string) {
 
 // reported takes note of what a witness says and tells whether that is an edge.
 func (b *backends) reported(k health.Key, healthy bool) (edge bool) {
+	if b.scope == ScopeNone {
+		return false
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	_, was := b.sick[k]

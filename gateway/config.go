@@ -119,6 +119,6 @@ func (c Config) Validate() (warnings []string, err error) {
 	if herr != nil {
 		errs = append(errs, fmt.Errorf("outlierDetection.%w", herr))
 	}
-	errs = append(errs, c.Admin.Validate())
+	errs = append(errs, c.Identity.Validate(), c.Admin.Validate())
 	return warnings, errors.Join(errs...)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/pending"
 )
 
 // maxHandshakes bounds the connections that have not yet proved who they are.
@@ -20,7 +21,7 @@ const maxHandshakes = 1024
 func (g *Gateway) accept(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { g.listener.Close() })
 	defer stop()
-	slots := make(chan struct{}, maxHandshakes)
+	handshakes := pending.New(maxHandshakes)
 	protocols := []string{"h2"}
 	if g.fed != nil {
 		protocols = append(protocols, peer.ALPNFederation, peer.ALPNHealth)
@@ -42,18 +43,15 @@ func (g *Gateway) accept(ctx context.Context) error {
 			}
 			continue
 		}
-		select {
-		case slots <- struct{}{}:
-		default:
+		leave, evicted := handshakes.Enter(conn)
+		if evicted {
 			g.metrics.refused.WithLabelValues("overload").Inc()
-			conn.Close()
-			continue
 		}
 		g.conns.Go(func() {
 			hctx, cancel := context.WithTimeout(g.background, g.cfg.Timeouts.Handshake)
 			t, err := hbone.ServerTLS(hctx, conn, tlsConfig)
 			cancel()
-			<-slots
+			leave()
 			if err != nil {
 				g.metrics.refused.WithLabelValues("handshake").Inc()
 				g.log.Debug().Stringer("from", conn.RemoteAddr()).Err(err).Msg("handshake failed")

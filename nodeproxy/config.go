@@ -179,7 +179,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	if herr != nil {
 		bad("outlierDetection.%w", herr)
 	}
-	errs = append(errs, c.Admin.Validate())
+	errs = append(errs, c.Identity.Validate(), c.Admin.Validate())
 	return warnings, errors.Join(errs...)
 }
 

@@ -15,18 +15,28 @@ import (
 func (p *Proxy) follow(ctx context.Context) {
 	changes, cancel := p.store.Subscribe()
 	defer cancel()
+	again := time.NewTimer(0) // for what could not be served; see below
+	again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-changes:
-			p.rediscover(ctx)
+		case <-again.C:
+		}
+		if !p.rediscover(ctx) {
+			again.Reset(listenAgain)
 		}
 	}
 }
 
-// rediscover brings listeners, sessions and beliefs in line with a snapshot.
-func (p *Proxy) rediscover(ctx context.Context) {
+// listenAgain is the pause before another try to listen for a local workload
+// whose address was taken.
+const listenAgain = time.Second
+
+// rediscover brings listeners, sessions and beliefs in line with the current
+// snapshot. served is false if a local workload has no listener yet.
+func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	snap := p.store.Current()
 	p.pool.Retire(func(k hbone.PoolKey) bool { return stale(snap, k) })
 	p.view.forget(snap, time.Now())
@@ -40,7 +50,7 @@ func (p *Proxy) rediscover(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.draining.Load() {
-		return
+		return true
 	}
 	for uid, in := range p.inbounds {
 		w := local[uid]
@@ -55,6 +65,7 @@ func (p *Proxy) rediscover(ctx context.Context) {
 			in.drain(dctx)
 		})
 	}
+	served = true
 	for uid, w := range local {
 		if p.inbounds[uid] != nil {
 			continue
@@ -62,11 +73,13 @@ func (p *Proxy) rediscover(ctx context.Context) {
 		in, err := p.listenInbound(w)
 		if err != nil {
 			p.log.Error().Err(err).Msg("cannot serve a new local workload")
+			served = false
 			continue
 		}
 		p.inbounds[uid] = in
 		p.running.Go(func() { in.run(p.data) })
 	}
+	return served
 }
 
 // stale says whether a session must take no new stream: its pod is gone,

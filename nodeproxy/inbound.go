@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/pending"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
 )
@@ -46,7 +47,7 @@ func (p *Proxy) listenInbound(w *mesh.Workload) (*inbound, error) {
 // sessions has ended.
 func (in *inbound) run(ctx context.Context) {
 	defer in.conns.Wait()
-	slots := make(chan struct{}, maxHandshakes)
+	handshakes := pending.New(maxHandshakes)
 	for {
 		conn, err := in.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -59,27 +60,25 @@ func (in *inbound) run(ctx context.Context) {
 			}
 			continue
 		}
-		select {
-		case slots <- struct{}{}:
-			in.conns.Go(func() { in.handshake(ctx, conn, slots) })
-		default:
+		leave, evicted := handshakes.Enter(conn)
+		if evicted {
 			in.p.metrics.refused.WithLabelValues("overload").Inc()
-			conn.Close()
 		}
+		in.conns.Go(func() { in.handshake(ctx, conn, leave) })
 	}
 }
 
-func (in *inbound) handshake(ctx context.Context, conn net.Conn, slots <-chan struct{}) {
+func (in *inbound) handshake(ctx context.Context, conn net.Conn, proved func()) {
 	w := in.p.store.Current().Workload(in.uid)
 	if w == nil {
-		<-slots
+		proved()
 		conn.Close()
 		return
 	}
 	hctx, cancel := context.WithTimeout(ctx, in.p.cfg.Timeouts.Handshake)
 	t, err := hbone.ServerTLS(hctx, conn, in.p.ids.ServerTLS(w.Identity, nil, "h2"))
 	cancel()
-	<-slots
+	proved()
 	if err != nil {
 		in.p.metrics.refused.WithLabelValues("handshake").Inc()
 		in.p.log.Debug().Str("workload", in.uid).Err(err).Msg("handshake failed")
