@@ -39,6 +39,7 @@ func crowd(tb testing.TB, n, sick int) (*backends, route.Exported) {
 			Network: "west", Origin: federation.Origin{Name: "west/node-1", Incarnation: 1}, Sequence: uint64(i + 1),
 			Endpoint: &federation.EndpointFact{Endpoint: x.Members[i].Endpoint, Port: 8080, State: federation.Ejected, Reason: "refused"},
 		})
+		b.reported(health.Key{Endpoint: x.Members[i].Endpoint, Port: 8080}, false)
 	}
 	return b, x
 }
