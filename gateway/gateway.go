@@ -47,7 +47,7 @@ type Gateway struct {
 	background context.Context // what outlives the listeners during drain
 	stop       context.CancelFunc
 	draining   atomic.Bool
-	settled    atomic.Bool
+	settled    chan struct{} // closed when this gateway knows what its nodes know
 	conns      sync.WaitGroup
 
 	mu       sync.Mutex
@@ -61,7 +61,7 @@ var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * t
 // New reads discovery, opens the identity source and binds both listeners, so
 // that whatever cannot work is an error here.
 func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
-	g := &Gateway{cfg: cfg, log: log, store: &discovery.Store{}, registry: prometheus.NewRegistry(), sessions: map[*hbone.Session]struct{}{}}
+	g := &Gateway{cfg: cfg, log: log, store: &discovery.Store{}, registry: prometheus.NewRegistry(), sessions: map[*hbone.Session]struct{}{}, settled: make(chan struct{})}
 	g.background, g.stop = context.WithCancel(context.Background())
 	g.metrics = NewMetrics(g.registry)
 	var err error
@@ -172,7 +172,7 @@ func (g *Gateway) settle(ctx context.Context) {
 
 func (g *Gateway) begin() {
 	g.summary.start(time.Now())
-	g.settled.Store(true)
+	close(g.settled)
 	g.log.Info().Str("listen", g.cfg.Listen.String()).Str("network", g.cfg.Network).Msg("ready")
 }
 
@@ -217,11 +217,13 @@ func (g *Gateway) follow(ctx context.Context) {
 }
 
 func (g *Gateway) pending() []string {
-	switch {
-	case g.draining.Load():
+	if g.draining.Load() {
 		return []string{"draining"}
-	case !g.settled.Load():
+	}
+	select {
+	case <-g.settled:
+		return nil
+	default:
 		return []string{"federation"}
 	}
-	return nil
 }

@@ -81,7 +81,16 @@ func (g *Gateway) serve(t *hbone.TLSTransport) {
 	}
 }
 
+// serveTunnels holds a client back, without HTTP/2 settings, until this gateway
+// has settled: one that has just started would choose pods that its siblings
+// know to be sick. Clients that have another gateway go there meanwhile.
 func (g *Gateway) serveTunnels(t *hbone.TLSTransport) {
+	select {
+	case <-g.settled:
+	case <-g.background.Done():
+		t.Close()
+		return
+	}
 	cfg := hbone.DefaultConfig()
 	cfg.MaxStreams = 1000
 	s := hbone.NewServer(t, cfg, g.forward)
