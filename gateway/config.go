@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/health"
@@ -79,14 +78,7 @@ const (
 // both, and validates the result.
 func LoadConfig(path string) (Config, []string, error) {
 	c := DefaultConfig()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return c, nil, fmt.Errorf("read configuration: %w", err)
-	}
-	if err := strictyaml.Decode(path, data, &c); err != nil {
-		return c, nil, err
-	}
-	if err := strictyaml.ApplyEnv(&c, os.LookupEnv); err != nil {
+	if err := strictyaml.Load(path, &c); err != nil {
 		return c, nil, err
 	}
 	warnings, err := c.Validate()

@@ -49,9 +49,7 @@ type Gateway struct {
 	draining   atomic.Bool
 	settled    chan struct{} // closed when this gateway knows what its nodes know
 	conns      sync.WaitGroup
-
-	mu       sync.Mutex
-	sessions map[*hbone.Session]struct{}
+	sessions   hbone.Group
 }
 
 // hopSchedule is that of probes of pods' node proxies: they stay on the own
@@ -61,7 +59,7 @@ var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * t
 // New reads discovery, opens the identity source and binds both listeners, so
 // that whatever cannot work is an error here.
 func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
-	g := &Gateway{cfg: cfg, log: log, store: &discovery.Store{}, registry: prometheus.NewRegistry(), sessions: map[*hbone.Session]struct{}{}, settled: make(chan struct{})}
+	g := &Gateway{cfg: cfg, log: log, store: &discovery.Store{}, registry: prometheus.NewRegistry(), settled: make(chan struct{})}
 	g.background, g.stop = context.WithCancel(context.Background())
 	g.metrics = NewMetrics(g.registry)
 	var err error

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -93,17 +92,7 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport) {
 	}
 	cfg := hbone.DefaultConfig()
 	cfg.MaxStreams = 1000
-	s := hbone.NewServer(t, cfg, g.forward)
-	g.mu.Lock()
-	g.sessions[s] = struct{}{}
-	g.mu.Unlock()
-	if g.draining.Load() {
-		g.conns.Go(func() { s.Drain(g.background) })
-	}
-	err := s.Serve(g.background)
-	g.mu.Lock()
-	delete(g.sessions, s)
-	g.mu.Unlock()
+	err := g.sessions.Serve(g.background, hbone.NewServer(t, cfg, g.forward))
 	g.log.Debug().Stringer("peer", t.Peer().ID).AnErr("cause", err).Msg("outer session ended")
 }
 
@@ -126,15 +115,5 @@ func (g *Gateway) drain() {
 	g.log.Info().Msg("draining")
 	ctx, cancel := context.WithTimeout(g.background, g.cfg.Timeouts.Drain)
 	defer cancel()
-	g.mu.Lock()
-	open := make([]*hbone.Session, 0, len(g.sessions))
-	for s := range g.sessions {
-		open = append(open, s)
-	}
-	g.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, s := range open {
-		wg.Go(func() { s.Drain(ctx) })
-	}
-	wg.Wait()
+	g.sessions.Drain(ctx)
 }

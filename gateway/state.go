@@ -43,9 +43,7 @@ func (g *Gateway) dump() any {
 	if g.fed != nil {
 		s.Nodes, s.Members = g.nodes.Nodes(), g.fed.Members()
 	}
-	g.mu.Lock()
-	s.Sessions = len(g.sessions)
-	g.mu.Unlock()
+	s.Sessions = g.sessions.Len()
 	return s
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -109,14 +108,7 @@ func DefaultConfig() Config {
 // both, and validates the result.
 func LoadConfig(path string) (Config, []string, error) {
 	c := DefaultConfig()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return c, nil, fmt.Errorf("read configuration: %w", err)
-	}
-	if err := strictyaml.Decode(path, data, &c); err != nil {
-		return c, nil, err
-	}
-	if err := strictyaml.ApplyEnv(&c, os.LookupEnv); err != nil {
+	if err := strictyaml.Load(path, &c); err != nil {
 		return c, nil, err
 	}
 	warnings, err := c.Validate()

@@ -28,10 +28,7 @@ type inbound struct {
 	uid      string
 	listener net.Listener
 	conns    sync.WaitGroup
-
-	mu       sync.Mutex
-	sessions map[*hbone.Session]struct{}
-	closing  bool
+	sessions hbone.Group
 }
 
 func (p *Proxy) listenInbound(w *mesh.Workload) (*inbound, error) {
@@ -40,7 +37,7 @@ func (p *Proxy) listenInbound(w *mesh.Workload) (*inbound, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for workload %s: %w: is another node proxy serving it?", w.UID, err)
 	}
-	return &inbound{p: p, uid: w.UID, listener: l, sessions: map[*hbone.Session]struct{}{}}, nil
+	return &inbound{p: p, uid: w.UID, listener: l}, nil
 }
 
 // run accepts until the listener is closed and returns when the last of its
@@ -86,18 +83,7 @@ func (in *inbound) handshake(ctx context.Context, conn net.Conn, proved func()) 
 	}
 	cfg := hbone.DefaultConfig()
 	cfg.SettingsTimeout = in.p.cfg.Timeouts.Handshake
-	s := hbone.NewServer(t, cfg, in.connect)
-	in.mu.Lock()
-	in.sessions[s] = struct{}{}
-	closing := in.closing
-	in.mu.Unlock()
-	if closing {
-		in.conns.Go(func() { s.Drain(ctx) })
-	}
-	err = s.Serve(ctx)
-	in.mu.Lock()
-	delete(in.sessions, s)
-	in.mu.Unlock()
+	err = in.sessions.Serve(ctx, hbone.NewServer(t, cfg, in.connect))
 	in.p.log.Debug().Str("workload", in.uid).AnErr("cause", err).Msg("inbound session ended")
 }
 
@@ -178,18 +164,7 @@ func inboundAnswer(err error) (status int, reason hbone.Reason) {
 // all sessions have ended or ctx has.
 func (in *inbound) drain(ctx context.Context) {
 	in.listener.Close()
-	in.mu.Lock()
-	in.closing = true
-	open := make([]*hbone.Session, 0, len(in.sessions))
-	for s := range in.sessions {
-		open = append(open, s)
-	}
-	in.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, s := range open {
-		wg.Go(func() { s.Drain(ctx) })
-	}
-	wg.Wait()
+	in.sessions.Drain(ctx)
 }
 
 func pause(ctx context.Context, d time.Duration) bool {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -145,3 +146,16 @@ func syntaxError(name string, err error) error {
 }
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// Load reads the file at path over what out holds, and the environment over
+// both: [Decode], then [ApplyEnv] with the process's own variables.
+func Load(path string, out any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	if err := Decode(path, data, out); err != nil {
+		return err
+	}
+	return ApplyEnv(out, os.LookupEnv)
+}
