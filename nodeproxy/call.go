@@ -2,8 +2,9 @@ package nodeproxy
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
@@ -21,6 +22,8 @@ import (
 type call struct {
 	p       *Proxy
 	app     *net.TCPConn
+	uid     string // of the local workload
+	flow    route.Flow
 	who     caller
 	plan    *route.Plan // from plans, given back when a tunnel is open or none will be
 	pick    pick        // where the open tunnel goes
@@ -44,15 +47,12 @@ var plans = sync.Pool{New: func() any { return new(route.Plan) }}
 // carry takes one application connection to where flow says. It owns app.
 func (p *Proxy) carry(ctx context.Context, app *net.TCPConn, uid string, flow route.Flow, granted func(), denied func(reason string)) {
 	defer app.Close()
-	c := &call{p: p, plan: plans.Get().(*route.Plan), app: app, granted: granted, denied: denied}
+	c := &call{p: p, app: app, uid: uid, flow: flow, plan: plans.Get().(*route.Plan), granted: granted, denied: denied}
+	c.who.app, c.who.trace = addrPort(app.RemoteAddr()), hbone.NewTraceparent(rand.Reader)
 	c.access = access{direction: "outbound", begun: time.Now(), authority: flowName(flow)}
 	p.metrics.opened.WithLabelValues("source").Inc()
 	defer p.finish(&c.access)
-	if f := c.resolve(uid, flow); f != nil {
-		c.fail(f)
-		return
-	}
-	p.budget.earn(c.plan.Authority)
+	c.access.trace, _, _ = hbone.ParseTraceparent(c.who.trace)
 	t, early, f := c.reach(ctx)
 	plans.Put(c.plan)
 	c.plan = nil
@@ -65,23 +65,26 @@ func (p *Proxy) carry(ctx context.Context, app *net.TCPConn, uid string, flow ro
 	p.view.done(c.pick)
 }
 
-func (c *call) resolve(uid string, flow route.Flow) *failure {
+// resolve makes the plan from the current snapshot, if that is another one than
+// the plan was made from.
+func (c *call) resolve() *failure {
 	snap := c.p.store.Current()
-	source := snap.Workload(uid)
-	if source == nil {
-		return &failure{final: true, reason: reasonNoRoute, err: errors.New("discovery no longer lists the workload " + uid)}
+	if snap == c.who.snap {
+		return nil
 	}
-	flow.Source = source
-	if err := route.ResolveInto(c.plan, snap, flow); err != nil {
+	source := snap.Workload(c.uid)
+	if source == nil {
+		return &failure{final: true, reason: reasonNoRoute, err: errors.New("discovery no longer lists the workload " + c.uid)}
+	}
+	c.flow.Source = source
+	if err := route.ResolveInto(c.plan, snap, c.flow); err != nil {
 		return routeFailure(err)
 	}
-	host := ""
+	c.who.snap, c.who.source, c.who.host = snap, source, ""
 	if c.plan.Service != nil {
-		host = c.plan.Service.Hostname
-		c.access.service, c.access.port = host, c.plan.Port.Service
+		c.who.host = c.plan.Service.Hostname
+		c.access.service, c.access.port = c.who.host, c.plan.Port.Service
 	}
-	c.who = newCaller(snap, source, addrPort(c.app.RemoteAddr()), host)
-	c.access.trace, _, _ = hbone.ParseTraceparent(c.who.trace)
 	return nil
 }
 
@@ -91,7 +94,12 @@ func (c *call) reach(ctx context.Context) (*tunnel, []byte, *failure) {
 	retry := c.p.cfg.Retry
 	deadline := c.access.begun.Add(retry.Deadline)
 	for {
-		c.access.attempts++
+		if f := c.resolve(); f != nil {
+			return nil, nil, f
+		}
+		if c.access.attempts++; c.access.attempts == 1 {
+			c.p.budget.earn(c.plan.Authority)
+		}
 		t, early, f := c.attempt(ctx)
 		if f == nil {
 			return t, early, nil
@@ -126,7 +134,7 @@ func retryDelay(n int) time.Duration {
 		return 0
 	}
 	d := min(25*time.Millisecond<<min(n-3, 10), time.Second)
-	return d/2 + rand.N(d/2+1)
+	return d/2 + mathrand.N(d/2+1)
 }
 
 // attempt chooses, opens, and waits for the first byte.
@@ -142,15 +150,6 @@ func (c *call) attempt(ctx context.Context) (*tunnel, []byte, *failure) {
 	actx, cancel := context.WithTimeout(ctx, c.p.cfg.Timeouts.Dial+c.p.cfg.Timeouts.Handshake+c.p.cfg.Timeouts.Connect)
 	t, f := c.open(actx, pick)
 	cancel()
-	var early []byte
-	if f == nil {
-		c.grant()
-		var err error
-		if early, err = firstByte(c.app, t.stream); err != nil {
-			f = c.brokeEarly(pick, t, err)
-			t.close()
-		}
-	}
 	if f != nil && ctx.Err() != nil {
 		f = &failure{final: true, reason: reasonCancelled, err: ctx.Err()}
 	}
@@ -160,11 +159,20 @@ func (c *call) attempt(ctx context.Context) (*tunnel, []byte, *failure) {
 		c.access.endpoint = f.endpoint
 		return nil, nil, f
 	}
+	c.grant()
 	c.pick, c.access.endpoint = pick, t.endpoint
 	if w := c.who.snap.WorkloadByEndpoint(t.endpoint); w != nil {
 		c.access.workload = w.UID
 	}
-	return t, early, nil
+	early, err := firstByte(c.app, t.stream)
+	if err == nil {
+		return t, early, nil
+	}
+	f = c.brokeEarly(pick, t, err)
+	t.close()
+	c.p.view.lost(pick, f, time.Now())
+	c.tried.add(pick, f)
+	return nil, nil, f
 }
 
 func (c *call) open(ctx context.Context, pick pick) (*tunnel, *failure) {
@@ -178,8 +186,11 @@ func (c *call) open(ctx context.Context, pick pick) (*tunnel, *failure) {
 // before anybody spoke.
 func (c *call) brokeEarly(pick pick, t *tunnel, err error) *failure {
 	f := &failure{at: atEndpoint, reason: reasonTunnel, endpoint: t.endpoint, err: err}
-	if pick.gateway != nil && t.hop.Err() != nil {
-		f.at, f.fault = atGateway, true // its session died, not just this stream
+	if t.hop.Err() != nil { // the session died, not just this stream
+		f.fault = true
+		if pick.gateway != nil {
+			f.at = atGateway
+		}
 	}
 	return f
 }

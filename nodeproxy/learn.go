@@ -16,6 +16,11 @@ func (v *view) learn(p pick, f *failure, now time.Time) {
 	if f != nil {
 		v.done(p)
 	}
+	v.judge(p, f, now)
+}
+
+// judge ends the three attempts of p, each by its own layer.
+func (v *view) judge(p pick, f *failure, now time.Time) {
 	outcome := func(l ...layer) health.Outcome {
 		switch {
 		case f == nil:
@@ -56,6 +61,24 @@ func (v *view) learn(p pick, f *failure, now time.Time) {
 	if gatewayOutcome == health.Failure && v.scope != ScopeNone {
 		v.probe(p.gateway)
 	}
+}
+
+// lost takes in a tunnel that broke after it had been opened, and counted as a
+// success, and before anybody spoke through it.
+func (v *view) lost(p pick, f *failure, now time.Time) {
+	v.done(p)
+	if !f.fault {
+		return
+	}
+	v.mu.Lock()
+	if p.pod != nil {
+		p.podTry = v.pods.Begin(p.podKey(), now)
+	} else {
+		p.shareTry = v.shares.Begin(p.share, now)
+		p.gatewayTry = v.gateways.Begin(gatewayKey(p.gateway), now)
+	}
+	v.mu.Unlock()
+	v.judge(p, f, now)
 }
 
 func (p pick) hint(id mesh.EndpointID) health.HintKey {

@@ -2,7 +2,6 @@ package nodeproxy
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"net"
 	"net/netip"
@@ -39,10 +38,6 @@ type caller struct {
 	app    netip.AddrPort // the application's own address
 	host   string         // the service's hostname, empty when pod-addressed
 	trace  string         // traceparent, the same on both hops
-}
-
-func newCaller(snap *mesh.Snapshot, source *mesh.Workload, app netip.AddrPort, host string) caller {
-	return caller{snap: snap, source: source, app: app, host: host, trace: hbone.NewTraceparent(rand.Reader)}
 }
 
 func (p *Proxy) headers(c caller) hbone.Header {
