@@ -204,3 +204,26 @@ func TestWhatAnApplicationHasReadIsNeverRepeated(t *testing.T) {
 		}
 	}
 }
+
+func TestARepeatGoesByTheNewestSnapshot(t *testing.T) {
+	m := meshtest.New(t)
+	m.Networks("east")
+	m.Service("hello", 80, 8080)
+	shop := m.Pod("east", "east-1", "shop-1")
+	m.Pod("east", "east-2", "hello-1", "hello") // nothing listens there
+	at := shop.Outbound(hello)
+	m.EachNode = func(c *nodeproxy.Config) { c.Retry.Attempts = 100 }
+	m.Start()
+	answer := make(chan string, 1)
+	go func() {
+		got, err := meshtest.Hello(at)
+		answer <- fmt.Sprint(got, err)
+	}()
+	m.Process("node proxy east-1").Log.Await(t, "attempt failed", "reason", "refused", "attempt", 3)
+	well := m.Pod("east", "east-2", "hello-2", "hello")
+	well.App(8080)
+	m.Write()
+	if got := <-answer; got != "hello-2<nil>" {
+		t.Errorf("the connection that was waiting got %q; want hello-2, which discovery has learnt meanwhile", got)
+	}
+}
