@@ -68,7 +68,7 @@ benchstat: ## compare build/bench.txt with OLD=build/bench.old.txt
 	$(TOOL) benchstat $(OLD) build/bench.txt
 
 golden: ## rewrite golden files and the tables of docs/configuration.md; review the diff as code
-	$(GO) test ./discovery/file ./health ./internal/doccheck -update
+	$(GO) test ./discovery/file ./discovery/ztunnel ./health ./internal/doccheck -update
 
 generate: ## rewrite generated code with the pinned generators
 	$(GO) generate ./...

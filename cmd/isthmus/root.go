@@ -24,6 +24,7 @@ func newRoot() *cobra.Command {
 		newCACommand(),
 		newVersionCommand(),
 		newDrillCommand(),
+		newExportCommand(),
 		newAppCommand(),
 	)
 	return root

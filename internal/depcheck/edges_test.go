@@ -17,6 +17,7 @@ var allowed = map[string]why{
 		"federation/federationpb": "the wire form of records",
 	},
 	"federation/federationpb": {},
+	"discovery/ztunnel":       {"mesh": "snapshots are what it translates"},
 
 	// The world below them.
 	"discovery/file": {
@@ -91,10 +92,12 @@ var allowed = map[string]why{
 		"internal/process": "flags, signals, exit codes",
 	},
 	"cmd/isthmus": {
-		"drill":         "isthmus drill: scenario, verdict, report",
-		"drill/demoapp": "isthmus app: a pod's application",
-		"drill/lab":     "isthmus drill: starts the processes",
-		"identity":      "isthmus ca",
+		"discovery/file":    "isthmus export: reads the mesh",
+		"discovery/ztunnel": "isthmus export: translates it",
+		"drill":             "isthmus drill: scenario, verdict, report",
+		"drill/demoapp":     "isthmus app: a pod's application",
+		"drill/lab":         "isthmus drill: starts the processes",
+		"identity":          "isthmus ca",
 	},
 
 	// Plumbing knows nothing of meshes.

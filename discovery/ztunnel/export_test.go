@@ -1,0 +1,128 @@
+package ztunnel
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/isthmus-mesh/isthmus/discovery/file"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+var update = flag.Bool("update", false, "rewrite the *.out.yaml files")
+
+// TestTranslation: case.out.yaml is what node n1 of case.in.yaml must know.
+// Rewritten by make golden, reviewed as code.
+func TestTranslation(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.in.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found %d cases (%v)", len(files), err)
+	}
+	for _, in := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(in), ".in.yaml"), func(t *testing.T) {
+			got := export(t, load(t, in))
+			golden := strings.TrimSuffix(in, ".in.yaml") + ".out.yaml"
+			if *update {
+				if err := os.WriteFile(golden, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+func load(t *testing.T, path string) *mesh.Snapshot {
+	t.Helper()
+	s, err := file.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func export(t *testing.T, s *mesh.Snapshot) []byte {
+	t.Helper()
+	c, err := Export(s, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := c.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestSameMeshGivesSameBytes(t *testing.T) {
+	first := export(t, load(t, "testdata/split.in.yaml"))
+	for range 20 {
+		if next := export(t, load(t, "testdata/split.in.yaml")); !bytes.Equal(first, next) {
+			t.Fatalf("first\n%s\nthen\n%s", first, next)
+		}
+	}
+}
+
+// Each gateway that is referred to must be a workload of its own, and nothing
+// else of another network may have an address.
+func TestOnlyGatewaysOfOtherNetworksHaveAddresses(t *testing.T) {
+	var c Config
+	if err := yaml.Unmarshal(export(t, load(t, "testdata/split.in.yaml")), &c); err != nil {
+		t.Fatal(err)
+	}
+	gateways := map[string]bool{}
+	for _, w := range c.Workloads {
+		if strings.HasPrefix(w.UID, "NetworkGateway/") {
+			gateways[w.Network+"/"+w.WorkloadIPs[0]] = true
+		} else if w.Network != "a" && len(w.WorkloadIPs) > 0 {
+			t.Errorf("%s of network %s has addresses %s, want none", w.UID, w.Network, w.WorkloadIPs)
+		}
+	}
+	for _, w := range c.Workloads {
+		if g := w.NetworkGateway; g != nil && !gateways[g.Destination] {
+			t.Errorf("%s goes through %s, which is no workload (have %v)", w.UID, g.Destination, gateways)
+		}
+	}
+}
+
+func TestSharesAddUpAndNoneIsZero(t *testing.T) {
+	for total := uint32(1); total < 20; total++ {
+		for n := 1; n < 8; n++ {
+			var sum uint32
+			for i := range n {
+				part := share(total, n, i)
+				if part == 0 {
+					t.Errorf("gateway %d of %d has no share of %d", i, n, total)
+				}
+				sum += part
+			}
+			if want := max(total, uint32(n)); sum != want {
+				t.Errorf("shares of %d over %d gateways add up to %d, want %d", total, n, sum, want)
+			}
+		}
+	}
+}
+
+func TestNodeMustBelongToOneNetwork(t *testing.T) {
+	s := load(t, "testdata/split.in.yaml")
+	for node, want := range map[string]string{
+		"":       `node "": no workload runs there: name one of both, n1`,
+		"nobody": `node "nobody": no workload runs there: name one of both, n1`,
+		"both":   `node "both": it has workloads on networks b, c: give each node its own name`,
+	} {
+		if _, err := Export(s, node); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("node %q: error %v, want %q", node, err, want)
+		}
+	}
+}
