@@ -74,10 +74,10 @@ func (st *Stream) Close() error {
 func (st *Stream) closeRead() {
 	st.mu.Lock()
 	st.rclosed = true
-	n := st.rq.drop()
+	owed := st.repayLocked(st.rq.drop())
 	st.rdl.stop()
 	st.mu.Unlock()
-	st.s.creditConn(n)
+	st.s.creditConn(owed)
 	st.notify()
 }
 

@@ -1,6 +1,9 @@
 package hbone
 
 import (
+	"maps"
+	"slices"
+
 	"golang.org/x/net/http2"
 )
 
@@ -8,7 +11,9 @@ import (
 // to deliver to, nil if the payload is to be thrown away.
 func (s *Session) receiveData(h header) (*Stream, error) {
 	s.mu.Lock()
-	if s.recvAvail -= h.length; s.recvAvail < 0 {
+	s.recvAvail -= h.length
+	s.recvLow = s.recvAvail < s.cfg.ConnWindow/4
+	if s.recvAvail < 0 {
 		s.mu.Unlock()
 		return nil, connFault(http2.ErrCodeFlowControl, "DATA beyond the connection window")
 	}
@@ -48,10 +53,51 @@ func (s *Session) arrived(st *Stream, p []byte) {
 		s.creditConn(len(p))
 		return
 	}
+	if s.recvLow {
+		s.borrow()
+	}
 	if !st.touched {
 		st.touched = true
 		s.inbox.touched = append(s.inbox.touched, st)
 	}
+}
+
+// maxLoan is how many connection windows' worth of unread bytes a session takes
+// on besides the window itself, so that streams which nobody reads do not starve
+// the others: with 4 MiB per stream and 16 MiB per session, sixteen such streams
+// and not four. What one stream can hold its own window bounds.
+const maxLoan = 3
+
+// borrow gives the connection window back, before anybody has read them, the
+// bytes that lie in the streams' queues. It is called when the window runs low:
+// with readers that keep up there is next to nothing in the queues then.
+func (s *Session) borrow() {
+	room := int64(maxLoan*s.cfg.ConnWindow) - s.loans.Load()
+	if room <= 0 {
+		return
+	}
+	s.mu.Lock()
+	streams := slices.Collect(maps.Values(s.streams))
+	s.mu.Unlock()
+	total := 0
+	for _, st := range streams {
+		st.mu.Lock()
+		n := max(0, min(st.rq.n-st.loan, int(room)-total))
+		st.loan += n
+		st.mu.Unlock()
+		total += n
+	}
+	s.loans.Add(int64(total))
+	s.creditConn(total)
+}
+
+// repayLocked returns how many of n bytes that left the queue are still to be
+// given back to the connection window.
+func (st *Stream) repayLocked(n int) int {
+	paid := min(n, st.loan)
+	st.loan -= paid
+	st.s.loans.Add(int64(-paid))
+	return n - paid
 }
 
 // creditConn gives n consumed bytes back to the connection window, in steps of a

@@ -3,6 +3,7 @@ package hbone
 import (
 	"context"
 	"io"
+	"sync"
 	"testing"
 
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
@@ -133,6 +134,51 @@ func TestClosedStreamsGiveConnectionCreditBack(t *testing.T) {
 }
 
 // A stream that nobody reads must not slow its siblings or the pings.
+func TestManyStalledReadersDoNotStarveSiblings(t *testing.T) {
+	release := make(chan struct{})
+	r := newRig(t, rigConfig{handler: func(ctx context.Context, in *Incoming) {
+		if in.Authority == "slow:1" {
+			st, err := in.Accept(nil)
+			if err != nil {
+				return
+			}
+			<-release
+			io.Copy(io.Discard, st)
+			st.Close()
+			return
+		}
+		echoHandler(ctx, in)
+	}})
+	var writers sync.WaitGroup
+	for range 10 { // the connection window alone holds four
+		slow, _, err := r.client.Open(t.Context(), &Request{Authority: "slow:1"})
+		check(t, err)
+		writers.Go(func() {
+			if _, err := slow.Write(make([]byte, 6<<20)); err != nil {
+				t.Errorf("stalled stream: %v", err)
+			}
+			slow.CloseWrite()
+			io.Copy(io.Discard, slow)
+			slow.Close()
+		})
+	}
+	st := open(t, r.client)
+	go func() {
+		st.Write(make([]byte, 40<<20))
+		st.CloseWrite()
+	}()
+	n, err := io.Copy(io.Discard, st)
+	if n != 40<<20 || err != nil {
+		t.Fatalf("sibling echoed %d, %v", n, err)
+	}
+	st.Close()
+	close(release) // what was stalled goes on, and every loan is repaid
+	writers.Wait()
+	if n := r.server.loans.Load(); n != 0 {
+		t.Errorf("%d bytes of loans are left", n)
+	}
+}
+
 func TestSlowReaderDoesNotStarveSiblings(t *testing.T) {
 	release := make(chan struct{})
 	r := newRig(t, rigConfig{handler: func(ctx context.Context, in *Incoming) {

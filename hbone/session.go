@@ -55,6 +55,8 @@ type Session struct {
 
 	recvAvail   int          // connection window left to the peer, guarded by mu
 	recvUnacked atomic.Int64 // consumed and not yet credited
+	loans       atomic.Int64 // sum of the streams' loans
+	recvLow     bool         // the peer has used up most of the connection window; the reader's own
 
 	handlers sync.WaitGroup
 	running  int // handlers not returned, guarded by mu

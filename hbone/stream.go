@@ -50,6 +50,7 @@ type Stream struct {
 	rclosed   bool  // nobody will read
 	recvAvail int   // window left to the peer
 	unacked   int   // consumed and not yet credited
+	loan      int   // received, given back to the connection window, not yet consumed
 	rdl       deadline
 	sink      *sink
 	cleanEnd  bool // RST_STREAM(CANCEL or NO_ERROR) came behind END_STREAM
@@ -93,9 +94,9 @@ func (st *Stream) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n := st.rq.read(p)
-	due := st.consumedLocked(n)
+	due, owed := st.consumedLocked(n), st.repayLocked(n)
 	st.mu.Unlock()
-	st.credit(n, due)
+	st.credit(owed, due)
 	return n, nil
 }
 
@@ -158,9 +159,9 @@ func (st *Stream) credit(n, due int) {
 // discard counts n received bytes, padding, as consumed.
 func (st *Stream) discard(n int) {
 	st.mu.Lock()
-	due := st.consumedLocked(n)
+	due, owed := st.consumedLocked(n), st.repayLocked(n)
 	st.mu.Unlock()
-	st.credit(n, due)
+	st.credit(owed, due)
 }
 
 // push queues received bytes; false if nobody will read them.
