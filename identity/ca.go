@@ -94,7 +94,7 @@ func (c *CA) save(dir string) error {
 	} else if err != nil {
 		return err
 	}
-	return replaceFile(filepath.Join(dir, caCertFile), encodeCertificates(c.cert), publicMode)
+	return replaceFile(filepath.Join(dir, caCertFile), EncodeCertificates(c.cert), publicMode)
 }
 
 func newCA(td spiffeid.TrustDomain, lifetime time.Duration) (*CA, error) {

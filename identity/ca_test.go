@@ -147,7 +147,7 @@ func TestOpenCARejectsBadFiles(t *testing.T) {
 		"empty key":       {func(_, key string) error { return os.WriteFile(key, nil, 0o600) }, []string{"ca-key.pem", "empty"}},
 		"another's key":   {func(_, key string) error { return os.WriteFile(key, otherKey, 0o600) }, []string{"ca.pem", "does not belong"}},
 		"broken cert":     {func(cert, _ string) error { return os.WriteFile(cert, []byte("-----BEGIN CERT"), 0o600) }, []string{"ca.pem", "broken"}},
-		"leaf as ca":      {func(cert, _ string) error { return os.WriteFile(cert, encodeCertificates(leaf.Certificates...), 0o600) }, []string{"ca.pem", "ca=false"}},
+		"leaf as ca":      {func(cert, _ string) error { return os.WriteFile(cert, EncodeCertificates(leaf.Certificates...), 0o600) }, []string{"ca.pem", "ca=false"}},
 		"directory as ca": {func(cert, _ string) error { return errors.Join(os.Remove(cert), os.Mkdir(cert, 0o700)) }, []string{"ca.pem"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -167,5 +167,5 @@ func (s *SVID) replaceFiles(dir, certPath, keyPath string, bundle, key []byte) e
 	if err := replaceFile(keyPath, key, secretMode); err != nil {
 		return err
 	}
-	return replaceFile(certPath, encodeCertificates(s.Certificates...), publicMode)
+	return replaceFile(certPath, EncodeCertificates(s.Certificates...), publicMode)
 }

@@ -77,16 +77,16 @@ func TestFileErrorsSayWhatToDo(t *testing.T) {
 		"no key":               {func(d string) error { return os.Remove(filepath.Join(d, keyName)) }, []string{"key.pem", "isthmus ca issue"}},
 		"text for bundle":      {write("bundle.pem", []byte("hello")), []string{"bundle.pem", "outside of a PEM block"}},
 		"empty bundle":         {write("bundle.pem", nil), []string{"bundle.pem", "empty"}},
-		"leaf as bundle":       {write("bundle.pem", encodeCertificates(cart.Certificates...)), []string{"bundle.pem", "no CA certificate"}},
-		"bundle of other mesh": {write("bundle.pem", encodeCertificates(foreign.cert)), []string{"bundle.pem", `"other.example"`, `"cluster.local"`}},
-		"root without issuer":  {write("bundle.pem", encodeCertificates(memoryCA(t, meshTD).cert)), []string{"cert.pem", "root that issued it"}},
+		"leaf as bundle":       {write("bundle.pem", EncodeCertificates(cart.Certificates...)), []string{"bundle.pem", "no CA certificate"}},
+		"bundle of other mesh": {write("bundle.pem", EncodeCertificates(foreign.cert)), []string{"bundle.pem", `"other.example"`, `"cluster.local"`}},
+		"root without issuer":  {write("bundle.pem", EncodeCertificates(memoryCA(t, meshTD).cert)), []string{"cert.pem", "root that issued it"}},
 		"broken certificate":   {write(certName, []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")), []string{"cert.pem", "block 1"}},
-		"cut-off certificate":  {write(certName, encodeCertificates(cart.Certificates...)[:200]), []string{"cert.pem", "cut off"}},
+		"cut-off certificate":  {write(certName, EncodeCertificates(cart.Certificates...)[:200]), []string{"cert.pem", "cut off"}},
 		"key as certificate":   {write(certName, strayKey), []string{"cert.pem", `"PRIVATE KEY"`}},
-		"certificate as key":   {write(keyName, encodeCertificates(cart.Certificates...)), []string{"key.pem", `"CERTIFICATE"`}},
+		"certificate as key":   {write(keyName, EncodeCertificates(cart.Certificates...)), []string{"key.pem", `"CERTIFICATE"`}},
 		"two keys":             {write(keyName, append(append([]byte(nil), strayKey...), strayKey...)), []string{"key.pem", "2 PEM blocks"}},
 		"garbage key":          {write(keyName, []byte("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")), []string{"key.pem", "issue"}},
-		"another's identity":   {write(certName, encodeCertificates(issueSVID(t, ca, strayID, time.Hour).Certificates...)), []string{"cert.pem", strayID.String(), cartID.String()}},
+		"another's identity":   {write(certName, EncodeCertificates(issueSVID(t, ca, strayID, time.Hour).Certificates...)), []string{"cert.pem", strayID.String(), cartID.String()}},
 		"huge file":            {write(certName, make([]byte, maxFileBytes+1)), []string{"cert.pem", "larger than"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestMismatchedKeyIsWaitedForThenReported(t *testing.T) {
 
 		go func() {
 			time.Sleep(3 * tornPause)
-			if err := replaceFile(certPath, encodeCertificates(newer.Certificates...), 0o644); err != nil {
+			if err := replaceFile(certPath, EncodeCertificates(newer.Certificates...), 0o644); err != nil {
 				t.Error(err)
 			}
 		}()

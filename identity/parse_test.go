@@ -48,7 +48,7 @@ func TestParseIDRejects(t *testing.T) {
 }
 
 func TestPEMIsReadStrictly(t *testing.T) {
-	root := encodeCertificates(memoryCA(t, meshTD).cert)
+	root := EncodeCertificates(memoryCA(t, meshTD).cert)
 	for name, data := range map[string]string{
 		"nothing":        "",
 		"white space":    " \n\t",
@@ -90,8 +90,8 @@ func FuzzParsePEM(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	root := encodeCertificates(ca.cert)
-	for _, seed := range [][]byte{nil, root, append(root[:len(root):len(root)], root...), encodeCertificates(s.Certificates...), key, root[:100], []byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----")} {
+	root := EncodeCertificates(ca.cert)
+	for _, seed := range [][]byte{nil, root, append(root[:len(root):len(root)], root...), EncodeCertificates(s.Certificates...), key, root[:100], []byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----")} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -99,7 +99,7 @@ func FuzzParsePEM(f *testing.F) {
 		if (err == nil) != (len(certs) > 0) {
 			t.Fatalf("%d certificates with error %v", len(certs), err)
 		}
-		if again, err2 := ParseCertificates(encodeCertificates(certs...)); err == nil && (err2 != nil || len(again) != len(certs)) {
+		if again, err2 := ParseCertificates(EncodeCertificates(certs...)); err == nil && (err2 != nil || len(again) != len(certs)) {
 			t.Fatalf("written and read again: %d of %d, %v", len(again), len(certs), err2)
 		}
 		if b, err := ParseBundle(meshTD, data); err == nil && (b.Empty() || b.TrustDomain() != meshTD) {

@@ -122,7 +122,8 @@ func pemBlocks(data []byte) ([]*pem.Block, error) {
 	return blocks, nil
 }
 
-func encodeCertificates(certs ...*x509.Certificate) []byte {
+// EncodeCertificates writes what ParseCertificates reads.
+func EncodeCertificates(certs ...*x509.Certificate) []byte {
 	var buf bytes.Buffer
 	for _, c := range certs {
 		buf.Write(pem.EncodeToMemory(&pem.Block{Type: certificateType, Bytes: c.Raw}))
