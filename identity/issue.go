@@ -24,12 +24,14 @@ const (
 	// MinTTL is the shortest lifetime that Issue accepts: X.509 knows only
 	// whole seconds.
 	MinTTL = time.Second
-	// backdate is how far a verifier's clock may be behind ours.
+	// backdate is how far a verifier's clock may be behind ours; less for lives
+	// shorter than two of it.
 	backdate = time.Minute
 )
 
 // Issue makes a key and a certificate for id that is valid from one minute ago
-// until at least ttl from now, but never beyond the root.
+// (half of ttl if that is less) until at least ttl from now, but never beyond
+// the root.
 func (c *CA) Issue(id spiffeid.ID, ttl time.Duration) (*SVID, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -96,11 +98,13 @@ func (c *CA) leaf(who string, template *x509.Certificate, pub crypto.PublicKey, 
 		return nil, fmt.Errorf("issue: %w", err)
 	}
 	template.SerialNumber = serial
-	template.NotBefore = now.Add(-backdate)
 	template.NotAfter = ceilSecond(now.Add(ttl))
 	if template.NotAfter.After(c.cert.NotAfter) {
 		template.NotAfter = c.cert.NotAfter
 	}
+	// ztunnel renews half-way from NotBefore to NotAfter. If that were over
+	// already, it would ask again at once, for ever (seen: 23 times a second).
+	template.NotBefore = now.Add(-min(backdate, template.NotAfter.Sub(now)/2))
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.BasicConstraintsValid = true
 	cert, err := sign(template, c.cert, pub, c.key)

@@ -138,3 +138,26 @@ func FuzzParseRequest(f *testing.F) {
 		}
 	})
 }
+
+// ztunnel renews half-way between the two instants in a certificate.
+func TestHalfOfLifeIsNeverOverAtTheStart(t *testing.T) {
+	root, key := memoryCA(t, meshTD), newKey(t)
+	dying, err := newCA(meshTD, 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		ca  *CA
+		ttl time.Duration
+	}{{root, 2 * time.Second}, {root, 20 * time.Second}, {root, time.Minute}, {root, time.Hour}, {dying, time.Hour}} {
+		now := time.Now()
+		leaf, err := c.ca.Sign(cartID, key.Public(), c.ttl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		half := leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) / 2)
+		if half.Before(now) {
+			t.Errorf("ttl %s: half of %s to %s was over %s before it was issued", c.ttl, leaf.NotBefore, leaf.NotAfter, now.Sub(half))
+		}
+	}
+}
