@@ -33,6 +33,11 @@ var allowed = map[string]why{
 	},
 	"hbone":    {},
 	"identity": {},
+	"identity/istioca": {
+		"identity":                   "reads requests and signs",
+		"identity/istioca/istiocapb": "the messages",
+	},
+	"identity/istioca/istiocapb": {},
 
 	// Processes put everything together.
 	"gateway": {
@@ -98,6 +103,7 @@ var allowed = map[string]why{
 		"drill/demoapp":     "isthmus app: a pod's application",
 		"drill/lab":         "isthmus drill: starts the processes",
 		"identity":          "isthmus ca",
+		"identity/istioca":  "isthmus ca serve",
 	},
 
 	// Plumbing knows nothing of meshes.
