@@ -21,7 +21,7 @@ else
 $(warning no C compiler: tests run without the race detector)
 endif
 
-.PHONY: help demo build test integration drills race lint fuzz bench benchstat golden generate tidy-check check clean
+.PHONY: help demo build test integration interop drills race lint fuzz bench benchstat golden generate tidy-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,7 +34,7 @@ build: ## compile gateway, nodeproxy and isthmus into bin/
 	$(GO) build -trimpath -o bin/ ./cmd/...
 
 test: lint ## everything that must pass: lint, import laws, all tests with the race detector, drills of the real binaries
-	$(GO) test $(RACE) -timeout 14m $$($(GO) list ./... | grep -v '/integration$$')
+	$(GO) test $(RACE) -timeout 14m $$($(GO) list ./... | grep -vE '/integration(/|$$)')
 	$(MAKE) --no-print-directory integration
 
 race: ## package tests with the race detector, without lint (PKG=./gateway)
@@ -42,6 +42,9 @@ race: ## package tests with the race detector, without lint (PKG=./gateway)
 
 integration: ## start the real binaries as processes: the README's commands and small drills
 	$(GO) test -count 1 -timeout 10m ./integration
+
+interop: ## as root: every role beside stock ztunnel (ZTUNNEL=<binary>)
+	ZTUNNEL="$(abspath $(ZTUNNEL))" $(GO) test -v -count 1 -timeout 15m ./integration/interop
 
 drills: build ## run every shipped scenario into build/drills (several minutes)
 	@for f in examples/drills/*.yaml; do bin/isthmus drill "$$f" --plain --out "build/drills/$$(basename "$$f" .yaml)" || exit $$?; done

@@ -1,0 +1,234 @@
+package interop
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"text/template"
+	"time"
+)
+
+// root is the top of the repository.
+const root = "../.."
+
+// Accounts that a gateway may run as; clients want the first.
+const (
+	gatewayAccount  = "istio-system/eastwest"
+	impostorAccount = "istio-system/impostor"
+)
+
+const (
+	ourAdmin     = 16000 // of our processes; stock ones have 15000 to themselves
+	stockReady   = 15021
+	caAddress    = "127.0.0.1:15012"
+	drainTimeout = 20 * time.Second
+)
+
+// addresses are the hosts: one proxy each, because ours and a stock one cannot
+// both have port 15008.
+var addresses = map[string]string{
+	"client-ours": "10.71.1.2", "client-stock": "10.71.1.3",
+	"server-ours": "10.71.2.2", "server-stock": "10.71.2.3",
+	"gateway": "10.71.9.1",
+}
+
+// services in the order of their virtual addresses, 240.240.0.0 and so on.
+var services = []string{"ghost", "near-ours", "near-stock", "far-ours", "far-stock"}
+
+// vip is where clients reach a service.
+func vip(service string, port uint16) netip.AddrPort {
+	for i, s := range services {
+		if s == service {
+			return netip.AddrPortFrom(netip.AddrFrom4([4]byte{240, 240, 0, byte(i)}), port)
+		}
+	}
+	panic("no service " + service)
+}
+
+// world is everything that runs.
+type world struct {
+	space   *space
+	dir     string // of binaries, configurations and logs
+	bin     string
+	app     *app
+	starter chan func() // runs on a thread that lasts
+
+	gateway *process
+	proxies map[string]*process // by host
+	cas     []*process          // beside each stock proxy
+}
+
+// newWorld starts all of it around a stock ztunnel. The caller closes what it
+// gets, also with an error.
+func newWorld(ztunnel string) (*world, error) {
+	w := &world{app: &app{left: make(chan taken, 8)}, starter: make(chan func()), proxies: map[string]*process{}}
+	var err error
+	if w.dir, err = os.MkdirTemp("", "isthmus-interop-"); err != nil {
+		return w, err
+	}
+	go lastingThread(w.starter)
+	w.bin = filepath.Join(w.dir, "bin")
+	build := exec.Command("go", "build", "-o", w.bin+"/", "./cmd/...")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return w, fmt.Errorf("build the binaries: %w\n%s", err, out)
+	}
+	if w.space, err = newSpace(addresses); err != nil {
+		return w, err
+	}
+	for _, step := range []func() error{
+		w.initCA,
+		w.configure,
+		func() error { return w.serveApps("ours", "stock") },
+		func() error { return w.startStock("client-stock", "demo/shop-stock/shop", "net-a", ztunnel) },
+		func() error { return w.startStock("server-stock", "demo/far-stock/pay", "net-b", ztunnel) },
+		func() error { return w.startOurs("client-ours") },
+		func() error { return w.startOurs("server-ours") },
+		func() error { return w.startGateway("gateway.yaml") },
+	} {
+		if err := step(); err != nil {
+			return w, err
+		}
+	}
+	return w, nil
+}
+
+func (w *world) close() error {
+	for _, p := range w.proxies {
+		p.stop(syscall.SIGKILL, 5*time.Second)
+	}
+	for _, p := range w.cas {
+		p.stop(syscall.SIGKILL, 5*time.Second)
+	}
+	if w.gateway != nil {
+		w.gateway.stop(syscall.SIGKILL, 5*time.Second)
+	}
+	close(w.starter)
+	var err error
+	if w.space != nil {
+		err = w.space.remove()
+	}
+	return errors.Join(err, os.RemoveAll(w.dir))
+}
+
+func (w *world) initCA() error {
+	return w.isthmus("ca", "init", "--dir", "ca", "--trust-domain", "cluster.local")
+}
+
+//go:embed testdata/mesh.yaml
+var meshFile string
+
+// configure writes a mesh file for clients and servers, one for the gateway
+// (which does not know the ghost), one for an impostor, and our processes' own.
+func (w *world) configure() error {
+	t := template.Must(template.New("mesh").Parse(meshFile))
+	for name, mesh := range map[string]struct {
+		GatewayAccount string
+		Ghost          bool
+		Services       []string
+	}{
+		"mesh.yaml":          {gatewayAccount, true, services},
+		"mesh-gateway.yaml":  {gatewayAccount, false, services},
+		"mesh-impostor.yaml": {impostorAccount, false, services},
+	} {
+		var text bytes.Buffer
+		if err := t.Execute(&text, mesh); err != nil {
+			return err
+		}
+		if err := w.write(name, text.Bytes()); err != nil {
+			return err
+		}
+	}
+	common := fmt.Sprintf("identity: {source: ca, dir: ca}\nlog: {level: info, format: json}\nadmin: {address: \"127.0.0.1:%d\"}\ntimeouts: {drain: %v}\n", ourAdmin, drainTimeout)
+	return errors.Join(
+		w.write("gateway.yaml", []byte("name: eastwest\nnetwork: net-b\ndiscovery: {file: mesh-gateway.yaml}\n"+common)),
+		w.write("impostor.yaml", []byte("name: eastwest\nnetwork: net-b\ndiscovery: {file: mesh-impostor.yaml}\n"+common)),
+		w.write("client-ours.yaml", []byte("node: client-ours\nnetwork: net-a\ndiscovery: {file: mesh.yaml}\n"+
+			"socks: [{workload: shop-ours, listen: \"127.0.0.1:15080\"}]\n"+common)),
+		w.write("server-ours.yaml", []byte("node: server-ours\nnetwork: net-b\ndiscovery: {file: mesh.yaml}\n"+common)))
+}
+
+func (w *world) write(name string, text []byte) error {
+	file := filepath.Join(w.dir, name)
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(file, text, 0o600)
+}
+
+func (w *world) serveApps(pods ...string) error {
+	for _, pod := range pods {
+		host := "server-" + pod
+		if err := w.space.in(host, func() error {
+			l, err := net.Listen("tcp", addresses[host]+":8080")
+			if err == nil {
+				go w.app.serve(pod, l)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) startOurs(host string) error {
+	w.proxies[host] = &process{host: host, args: []string{filepath.Join(w.bin, "nodeproxy"), "--config", host + ".yaml"}, log: filepath.Join(w.dir, host+".log")}
+	return w.start(w.proxies[host], w.healthy(host, ourAdmin))
+}
+
+func (w *world) startGateway(config string) error {
+	w.gateway = &process{host: "gateway", args: []string{filepath.Join(w.bin, "gateway"), "--config", config}, log: filepath.Join(w.dir, "gateway.log")}
+	return w.start(w.gateway, w.healthy("gateway", ourAdmin))
+}
+
+// startStock gives a ztunnel the configuration that isthmus export writes and
+// the certificates that isthmus ca serve issues.
+func (w *world) startStock(host, workload, network, binary string) error {
+	if err := w.isthmus("export", "ztunnel", "--config", "mesh.yaml", "--node", host); err != nil {
+		return err
+	}
+	ca := &process{host: host, args: []string{filepath.Join(w.bin, "isthmus"), "ca", "serve", "--dir", "ca", "--listen", caAddress}, log: filepath.Join(w.dir, host+"-ca.log")}
+	w.cas = append(w.cas, ca)
+	if err := w.start(ca, w.accepts(host, caAddress)); err != nil {
+		return err
+	}
+	w.proxies[host] = &process{host: host, args: []string{binary}, log: filepath.Join(w.dir, host+".log"), env: []string{
+		"CA_ADDRESS=https://" + caAddress, "CA_ROOT_CA=ca/ca.pem", "AUTH_TOKEN=unused",
+		"XDS_ADDRESS=", "PROXY_MODE=dedicated", "UNSTABLE_ENABLE_SOCKS5=true", "ISTIO_META_DNS_CAPTURE=false",
+		"ENABLE_ORIG_SRC=false", // it would dial the application from the client's address
+		"IPV6_ENABLED=false", "RUST_LOG=info,access=info", "CLUSTER_ID=" + network,
+		"PROXY_WORKLOAD_INFO=" + workload, "NODE_NAME=" + host, "NETWORK=" + network, "LOCAL_XDS_PATH=" + host + ".yaml",
+	}}
+	return w.start(w.proxies[host], w.healthy(host, stockReady))
+}
+
+// isthmus runs a command of ours. What export prints goes to <node>.yaml.
+func (w *world) isthmus(args ...string) error {
+	cmd := exec.Command(filepath.Join(w.bin, "isthmus"), args...)
+	cmd.Dir, cmd.Stderr = w.dir, os.Stderr
+	out, err := cmd.Output()
+	if err == nil && args[0] == "export" {
+		err = w.write(args[len(args)-1]+".yaml", out)
+	}
+	if err != nil {
+		return fmt.Errorf("isthmus %v: %w", args, err)
+	}
+	return nil
+}
+
+// lastingThread runs functions on one thread until the channel is closed.
+func lastingThread(work <-chan func()) {
+	runtime.LockOSThread() // the thread ends with the goroutine
+	for f := range work {
+		f()
+	}
+}
