@@ -97,6 +97,19 @@ func (w *world) who(c cell) (string, error) {
 	return string(name), err
 }
 
+// ends waits for the end of a connection that must bring nothing more.
+func ends(c net.Conn) error {
+	c.SetDeadline(time.Now().Add(patience))
+	n, err := io.Copy(io.Discard, c)
+	if n != 0 {
+		return fmt.Errorf("%d bytes arrived before the end", n)
+	}
+	if e, ok := err.(net.Error); ok && e.Timeout() {
+		return fmt.Errorf("no end within %v", patience)
+	}
+	return nil
+}
+
 func body(r *http.Response) ([]byte, error) {
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)

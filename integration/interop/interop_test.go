@@ -52,6 +52,12 @@ type cell struct {
 
 func (c cell) String() string { return fmt.Sprintf("%s-%s-%s", c.client, c.hop, c.server) }
 
+// at is the cell with another port of the same service.
+func (c cell) at(port uint16) cell {
+	c.service = netip.AddrPortFrom(c.service.Addr(), port)
+	return c
+}
+
 // cells are those ways that keep accepts.
 func cells(keep func(cell) bool) (all []cell) {
 	for _, hop := range []string{"near", "far"} {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -65,6 +66,14 @@ func (w *world) healthy(host string, port int) func() error {
 		_, err := w.get(host, port, "/healthz/ready")
 		return err
 	}
+}
+
+// ready asks whether a proxy serves.
+func (w *world) ready(p *process) func() error {
+	if strings.HasSuffix(p.host, "stock") {
+		return w.healthy(p.host, stockReady)
+	}
+	return w.healthy(p.host, ourAdmin)
 }
 
 // accepts asks whether somebody listens.

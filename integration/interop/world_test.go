@@ -3,6 +3,7 @@ package interop
 import (
 	"bytes"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"syscall"
+	"testing"
 	"text/template"
 	"time"
 )
@@ -182,12 +184,12 @@ func (w *world) serveApps(pods ...string) error {
 
 func (w *world) startOurs(host string) error {
 	w.proxies[host] = &process{host: host, args: []string{filepath.Join(w.bin, "nodeproxy"), "--config", host + ".yaml"}, log: filepath.Join(w.dir, host+".log")}
-	return w.start(w.proxies[host], w.healthy(host, ourAdmin))
+	return w.start(w.proxies[host], w.ready(w.proxies[host]))
 }
 
 func (w *world) startGateway(config string) error {
 	w.gateway = &process{host: "gateway", args: []string{filepath.Join(w.bin, "gateway"), "--config", config}, log: filepath.Join(w.dir, "gateway.log")}
-	return w.start(w.gateway, w.healthy("gateway", ourAdmin))
+	return w.start(w.gateway, w.ready(w.gateway))
 }
 
 // startStock gives a ztunnel the configuration that isthmus export writes and
@@ -208,7 +210,7 @@ func (w *world) startStock(host, workload, network, binary string) error {
 		"IPV6_ENABLED=false", "RUST_LOG=info,access=info", "CLUSTER_ID=" + network,
 		"PROXY_WORKLOAD_INFO=" + workload, "NODE_NAME=" + host, "NETWORK=" + network, "LOCAL_XDS_PATH=" + host + ".yaml",
 	}}
-	return w.start(w.proxies[host], w.healthy(host, stockReady))
+	return w.start(w.proxies[host], w.ready(w.proxies[host]))
 }
 
 // isthmus runs a command of ours. What export prints goes to <node>.yaml.
@@ -223,6 +225,25 @@ func (w *world) isthmus(args ...string) error {
 		return fmt.Errorf("isthmus %v: %w", args, err)
 	}
 	return nil
+}
+
+// belief is what the gateway's /state says about one pod.
+type belief struct {
+	Workload, Hop string
+	Ports         map[string]string
+}
+
+func (w *world) beliefs(t *testing.T) (b []belief) {
+	t.Helper()
+	text, err := w.get("gateway", ourAdmin, "/state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s struct{ Pods []belief }
+	if err := json.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s.Pods
 }
 
 // lastingThread runs functions on one thread until the channel is closed.
