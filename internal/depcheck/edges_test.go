@@ -109,6 +109,7 @@ var allowed = map[string]why{
 	// Plumbing knows nothing of meshes.
 	"internal/admin":      {},
 	"internal/logging":    {},
+	"internal/netspace":   {},
 	"internal/process":    {"internal/logging": "builds the process's log"},
 	"internal/reprobe":    {},
 	"internal/strictyaml": {},
