@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"net/netip"
 	"time"
 )
@@ -13,23 +12,11 @@ import (
 // 10 s for a connect.
 const patience = 15 * time.Second
 
-// dial connects from a host without any proxy.
-func (w *world) dial(host, address string) (c *net.TCPConn, err error) {
-	err = w.space.in(host, func() error {
-		var conn net.Conn
-		if conn, err = net.DialTimeout("tcp", address, patience); err == nil {
-			c = conn.(*net.TCPConn)
-		}
-		return err
-	})
-	return c, err
-}
-
 // socks connects to a virtual address through the SOCKS5 listener of a host's
 // proxy. Both proxies take it; a stock one says yes before it has connected. The
 // connection has a deadline of patience.
 func (w *world) socks(host string, to netip.AddrPort) (*net.TCPConn, error) {
-	c, err := w.dial(host, "127.0.0.1:15080")
+	c, err := w.Dial(host, "127.0.0.1:15080")
 	if err != nil {
 		return nil, err
 	}
@@ -108,13 +95,4 @@ func ends(c net.Conn) error {
 		return fmt.Errorf("no end within %v", patience)
 	}
 	return nil
-}
-
-func body(r *http.Response) ([]byte, error) {
-	defer r.Body.Close()
-	text, err := io.ReadAll(r.Body)
-	if err == nil && r.StatusCode != http.StatusOK {
-		err = fmt.Errorf("status %d: %s", r.StatusCode, text)
-	}
-	return text, err
 }

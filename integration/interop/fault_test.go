@@ -119,7 +119,7 @@ func TestServerIsKilled(t *testing.T) {
 		t.Run(server, func(t *testing.T) {
 			all := hold(t, every)
 			p := here.proxies["server-"+server]
-			if err := p.stop(syscall.SIGKILL, 5*time.Second); err != nil {
+			if err := p.Stop(syscall.SIGKILL, 5*time.Second); err != nil {
 				t.Fatal(err)
 			}
 			for _, h := range all {
@@ -131,7 +131,7 @@ func TestServerIsKilled(t *testing.T) {
 					t.Errorf("%v: %v", h.cell, err)
 				}
 			}
-			if err := here.start(p, here.ready(p)); err != nil {
+			if err := here.Start(p, here.ready(p)); err != nil {
 				t.Fatal(err)
 			}
 			for _, h := range all {
@@ -145,7 +145,7 @@ func TestGatewayDrains(t *testing.T) {
 	need(t)
 	all := hold(t, every)
 	gateway := here.gateway
-	gateway.cmd.Process.Signal(syscall.SIGTERM)
+	gateway.Signal(syscall.SIGTERM)
 	time.Sleep(500 * time.Millisecond)
 	for _, h := range all {
 		if err := echo(h, strings.Repeat("while it drains ", 1<<12)); err != nil {
@@ -155,13 +155,13 @@ func TestGatewayDrains(t *testing.T) {
 	}
 	begin := time.Now()
 	select {
-	case <-gateway.ended:
-		if code := gateway.cmd.ProcessState.ExitCode(); code != 0 {
+	case <-gateway.Ended():
+		if code := gateway.State().ExitCode(); code != 0 {
 			t.Errorf("the gateway ends with code %d", code)
 		}
 	case <-time.After(drainTimeout):
 		t.Error("the gateway waits for streams that have ended")
-		gateway.stop(os.Kill, 5*time.Second)
+		gateway.Stop(os.Kill, 5*time.Second)
 	}
 	t.Logf("the gateway ends %v after its last stream", time.Since(begin).Round(time.Millisecond))
 	restartGateway(t)
@@ -170,7 +170,7 @@ func TestGatewayDrains(t *testing.T) {
 func TestGatewayIsKilled(t *testing.T) {
 	need(t)
 	all := hold(t, every)
-	if err := here.gateway.stop(os.Kill, 5*time.Second); err != nil {
+	if err := here.gateway.Stop(os.Kill, 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range all {
@@ -187,7 +187,7 @@ func TestGatewayIsKilled(t *testing.T) {
 
 func TestGatewayWithAnotherIdentityIsRefused(t *testing.T) {
 	need(t)
-	if err := here.gateway.stop(os.Kill, 5*time.Second); err != nil {
+	if err := here.gateway.Stop(os.Kill, 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	if err := here.startGateway("impostor.yaml"); err != nil {
@@ -196,11 +196,11 @@ func TestGatewayWithAnotherIdentityIsRefused(t *testing.T) {
 	for _, c := range cells(double) {
 		refused(t, c)
 	}
-	metrics, err := here.get("gateway", ourAdmin, "/metrics")
+	metrics, err := here.Get("gateway", ourAdmin, "/metrics")
 	if err != nil || !strings.Contains(string(metrics), "\nistio_tcp_connections_opened_total 0\n") {
 		t.Errorf("a stream was opened through the impostor (%v)\n%s", err, metrics)
 	}
-	if err := here.gateway.stop(os.Kill, 5*time.Second); err != nil {
+	if err := here.gateway.Stop(os.Kill, 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	restartGateway(t)

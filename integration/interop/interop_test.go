@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
 // here is the world of all tests, nil without ZTUNNEL. They run one after the
@@ -28,7 +30,7 @@ func TestMain(m *testing.M) {
 		}
 		if here != nil {
 			defer func() {
-				if err := here.close(); err != nil {
+				if err := here.Close(); err != nil {
 					fmt.Fprintln(os.Stderr, "interop:", err)
 					code = 1
 				}
@@ -94,7 +96,7 @@ func need(t *testing.T) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, host := range []string{"client-ours", "client-stock", "gateway", "server-ours", "server-stock"} {
-				t.Logf("end of the log of %s:\n%s", host, tail(filepath.Join(here.dir, host+".log")))
+				t.Logf("end of the log of %s:\n%s", host, netspace.Tail(filepath.Join(here.Dir, host+".log")))
 			}
 		}
 	})

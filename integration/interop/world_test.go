@@ -6,16 +6,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"syscall"
+	"strings"
 	"testing"
 	"text/template"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
 // root is the top of the repository.
@@ -28,8 +28,8 @@ const (
 )
 
 const (
-	ourAdmin     = 16000 // of our processes; stock ones have 15000 to themselves
-	stockReady   = 15021
+	ourAdmin     = "127.0.0.1:16000" // of our processes; stock ones have 15000 to themselves
+	stockReady   = "127.0.0.1:15021"
 	caAddress    = "127.0.0.1:15012"
 	drainTimeout = 20 * time.Second
 )
@@ -57,36 +57,30 @@ func vip(service string, port uint16) netip.AddrPort {
 
 // world is everything that runs.
 type world struct {
-	space   *space
-	dir     string // of binaries, configurations and logs
-	bin     string
-	app     *app
-	starter chan func() // runs on a thread that lasts
+	*netspace.Space
+	bin string
+	app *app
 
-	gateway *process
-	proxies map[string]*process // by host
-	cas     []*process          // beside each stock proxy
+	gateway *netspace.Process
+	proxies map[string]*netspace.Process // by host
 }
 
 // newWorld starts all of it around a stock ztunnel. The caller closes what it
 // gets, also with an error.
 func newWorld(ztunnel string) (*world, error) {
-	w := &world{app: &app{left: make(chan taken, 8)}, starter: make(chan func()), proxies: map[string]*process{}}
-	var err error
-	if w.dir, err = os.MkdirTemp("", "isthmus-interop-"); err != nil {
+	space, err := netspace.New("interop")
+	w := &world{Space: space, app: &app{left: make(chan taken, 8)}, proxies: map[string]*netspace.Process{}}
+	if err != nil {
 		return w, err
 	}
-	go lastingThread(w.starter)
-	w.bin = filepath.Join(w.dir, "bin")
+	w.bin = filepath.Join(w.Dir, "bin")
 	build := exec.Command("go", "build", "-o", w.bin+"/", "./cmd/...")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		return w, fmt.Errorf("build the binaries: %w\n%s", err, out)
 	}
-	if w.space, err = newSpace(addresses); err != nil {
-		return w, err
-	}
 	for _, step := range []func() error{
+		w.makeHosts,
 		w.initCA,
 		w.configure,
 		func() error { return w.serveApps("ours", "stock") },
@@ -103,22 +97,12 @@ func newWorld(ztunnel string) (*world, error) {
 	return w, nil
 }
 
-func (w *world) close() error {
-	for _, p := range w.proxies {
-		p.stop(syscall.SIGKILL, 5*time.Second)
+func (w *world) makeHosts() error {
+	hosts := map[string][]string{}
+	for host, address := range addresses {
+		hosts[host] = []string{address}
 	}
-	for _, p := range w.cas {
-		p.stop(syscall.SIGKILL, 5*time.Second)
-	}
-	if w.gateway != nil {
-		w.gateway.stop(syscall.SIGKILL, 5*time.Second)
-	}
-	close(w.starter)
-	var err error
-	if w.space != nil {
-		err = w.space.remove()
-	}
-	return errors.Join(err, os.RemoveAll(w.dir))
+	return w.Segment("all", hosts)
 }
 
 func (w *world) initCA() error {
@@ -149,7 +133,7 @@ func (w *world) configure() error {
 			return err
 		}
 	}
-	common := fmt.Sprintf("identity: {source: ca, dir: ca}\nlog: {level: info, format: json}\nadmin: {address: \"127.0.0.1:%d\"}\ntimeouts: {drain: %v}\n", ourAdmin, drainTimeout)
+	common := fmt.Sprintf("identity: {source: ca, dir: ca}\nlog: {level: info, format: json}\nadmin: {address: \"%s\"}\ntimeouts: {drain: %v}\n", ourAdmin, drainTimeout)
 	return errors.Join(
 		w.write("gateway.yaml", []byte("name: eastwest\nnetwork: net-b\ndiscovery: {file: mesh-gateway.yaml}\n"+common)),
 		w.write("impostor.yaml", []byte("name: eastwest\nnetwork: net-b\ndiscovery: {file: mesh-impostor.yaml}\n"+common)),
@@ -159,7 +143,7 @@ func (w *world) configure() error {
 }
 
 func (w *world) write(name string, text []byte) error {
-	file := filepath.Join(w.dir, name)
+	file := filepath.Join(w.Dir, name)
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
@@ -169,27 +153,31 @@ func (w *world) write(name string, text []byte) error {
 func (w *world) serveApps(pods ...string) error {
 	for _, pod := range pods {
 		host := "server-" + pod
-		if err := w.space.in(host, func() error {
-			l, err := net.Listen("tcp", addresses[host]+":8080")
-			if err == nil {
-				go w.app.serve(pod, l)
-			}
-			return err
-		}); err != nil {
+		l, err := w.Listen(host, addresses[host]+":8080")
+		if err != nil {
 			return err
 		}
+		go w.app.serve(pod, l)
 	}
 	return nil
 }
 
 func (w *world) startOurs(host string) error {
-	w.proxies[host] = &process{host: host, args: []string{filepath.Join(w.bin, "nodeproxy"), "--config", host + ".yaml"}, log: filepath.Join(w.dir, host+".log")}
-	return w.start(w.proxies[host], w.ready(w.proxies[host]))
+	w.proxies[host] = &netspace.Process{Host: host, Args: []string{filepath.Join(w.bin, "nodeproxy"), "--config", host + ".yaml"}, Log: filepath.Join(w.Dir, host+".log")}
+	return w.Start(w.proxies[host], w.ready(w.proxies[host]))
 }
 
 func (w *world) startGateway(config string) error {
-	w.gateway = &process{host: "gateway", args: []string{filepath.Join(w.bin, "gateway"), "--config", config}, log: filepath.Join(w.dir, "gateway.log")}
-	return w.start(w.gateway, w.ready(w.gateway))
+	w.gateway = &netspace.Process{Host: "gateway", Args: []string{filepath.Join(w.bin, "gateway"), "--config", config}, Log: filepath.Join(w.Dir, "gateway.log")}
+	return w.Start(w.gateway, w.ready(w.gateway))
+}
+
+// ready asks whether a proxy serves.
+func (w *world) ready(p *netspace.Process) func() error {
+	if strings.HasSuffix(p.Host, "stock") {
+		return w.Ready(p.Host, stockReady)
+	}
+	return w.Ready(p.Host, ourAdmin)
 }
 
 // startStock gives a ztunnel the configuration that isthmus export writes and
@@ -198,25 +186,24 @@ func (w *world) startStock(host, workload, network, binary string) error {
 	if err := w.isthmus("export", "ztunnel", "--config", "mesh.yaml", "--node", host); err != nil {
 		return err
 	}
-	ca := &process{host: host, args: []string{filepath.Join(w.bin, "isthmus"), "ca", "serve", "--dir", "ca", "--listen", caAddress}, log: filepath.Join(w.dir, host+"-ca.log")}
-	w.cas = append(w.cas, ca)
-	if err := w.start(ca, w.accepts(host, caAddress)); err != nil {
+	ca := &netspace.Process{Host: host, Args: []string{filepath.Join(w.bin, "isthmus"), "ca", "serve", "--dir", "ca", "--listen", caAddress}, Log: filepath.Join(w.Dir, host+"-ca.log")}
+	if err := w.Start(ca, w.Accepts(host, caAddress)); err != nil {
 		return err
 	}
-	w.proxies[host] = &process{host: host, args: []string{binary}, log: filepath.Join(w.dir, host+".log"), env: []string{
+	w.proxies[host] = &netspace.Process{Host: host, Args: []string{binary}, Log: filepath.Join(w.Dir, host+".log"), Env: []string{
 		"CA_ADDRESS=https://" + caAddress, "CA_ROOT_CA=ca/ca.pem", "AUTH_TOKEN=unused",
 		"XDS_ADDRESS=", "PROXY_MODE=dedicated", "UNSTABLE_ENABLE_SOCKS5=true", "ISTIO_META_DNS_CAPTURE=false",
 		"ENABLE_ORIG_SRC=false", // it would dial the application from the client's address
 		"IPV6_ENABLED=false", "RUST_LOG=info,access=info", "CLUSTER_ID=" + network,
 		"PROXY_WORKLOAD_INFO=" + workload, "NODE_NAME=" + host, "NETWORK=" + network, "LOCAL_XDS_PATH=" + host + ".yaml",
 	}}
-	return w.start(w.proxies[host], w.ready(w.proxies[host]))
+	return w.Start(w.proxies[host], w.ready(w.proxies[host]))
 }
 
 // isthmus runs a command of ours. What export prints goes to <node>.yaml.
 func (w *world) isthmus(args ...string) error {
 	cmd := exec.Command(filepath.Join(w.bin, "isthmus"), args...)
-	cmd.Dir, cmd.Stderr = w.dir, os.Stderr
+	cmd.Dir, cmd.Stderr = w.Dir, os.Stderr
 	out, err := cmd.Output()
 	if err == nil && args[0] == "export" {
 		err = w.write(args[len(args)-1]+".yaml", out)
@@ -235,7 +222,7 @@ type belief struct {
 
 func (w *world) beliefs(t *testing.T) (b []belief) {
 	t.Helper()
-	text, err := w.get("gateway", ourAdmin, "/state")
+	text, err := w.Get("gateway", ourAdmin, "/state")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,12 +231,4 @@ func (w *world) beliefs(t *testing.T) (b []belief) {
 		t.Fatal(err)
 	}
 	return s.Pods
-}
-
-// lastingThread runs functions on one thread until the channel is closed.
-func lastingThread(work <-chan func()) {
-	runtime.LockOSThread() // the thread ends with the goroutine
-	for f := range work {
-		f()
-	}
 }
