@@ -54,7 +54,11 @@ func (s *Space) run(p *Process) error {
 		return err
 	}
 	defer log.Close()
-	p.cmd = exec.Command("ip", append([]string{"netns", "exec", s.prefix + p.Host}, p.Args...)...)
+	args := p.Args
+	if p.Host != Here {
+		args = append([]string{"ip", "netns", "exec", s.prefix + p.Host}, args...)
+	}
+	p.cmd = exec.Command(args[0], args[1:]...)
 	p.cmd.Env = append(os.Environ(), p.Env...)
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = s.Dir, log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

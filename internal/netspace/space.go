@@ -6,7 +6,8 @@
 // in hosts and lets the caller dial and listen there. However the caller ends,
 // processes, namespaces and the directory are removed.
 //
-// It needs root and the command ip. It is for tests, benchmarks and drills, and
+// Hosts need root and the command ip. A space without any needs neither: its
+// processes run Here, with the same care for their end. It is for tests, benchmarks and drills, and
 // knows nothing of meshes.
 package netspace
 
@@ -24,6 +25,9 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// Here is the host of the caller itself; every space has it.
+const Here = ""
 
 // Space is a set of hosts on segments. Its methods may be called at the same
 // time, except Close.
@@ -92,6 +96,9 @@ func (s *Space) Close() error {
 	}
 	s.hold.Close()
 	s.guard.Wait()
+	if len(s.segments) == 0 {
+		return errors.Join(errs...)
+	}
 	left, err := exec.Command("ip", "netns", "list").Output()
 	if strings.Contains(string(left), s.prefix) {
 		err = fmt.Errorf("namespaces %s* were not removed: %s", s.prefix, left)
@@ -151,6 +158,9 @@ func (s *Space) addHost(host, bridge string, addresses []string) error {
 
 // In runs f on a thread inside a host: sockets that f makes itself belong there.
 func (s *Space) In(host string, f func() error) error {
+	if host == Here {
+		return f()
+	}
 	s.mu.Lock()
 	ns := s.hosts[host]
 	s.mu.Unlock()

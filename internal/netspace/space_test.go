@@ -164,6 +164,28 @@ func TestProcessThatEndsAtOnceShowsItsLog(t *testing.T) {
 	}
 }
 
+func TestProcessRunsHereWithoutRoot(t *testing.T) {
+	s, err := New("netspace")
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(s.Dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the directory %s is left: %v", s.Dir, err)
+		}
+	}()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Process{Host: Here, Log: filepath.Join(s.Dir, "log"), Args: []string{"sleep", "1000"}}
+	if err := s.Start(p, func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(p.PID(), 0); err != nil {
+		t.Errorf("the process does not run: %v", err)
+	}
+}
+
 // TestOwner is no test: it is the process that the next one kills.
 func TestOwner(t *testing.T) {
 	if os.Getenv("NETSPACE_OWNER") == "" {
