@@ -9,15 +9,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rs/zerolog"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
-	"golang.org/x/net/http2"
-
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
+	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // maxHops is how many pods are tried before a client hears 503. Stock clients
@@ -32,6 +30,7 @@ type visit struct {
 	lease    lease
 	hops     int
 	relayed  hbone.RelayResult
+	answered bool // the pod sent something, if only when the client had left
 	connect  time.Duration
 	refused  hbone.Reason
 	err      error
@@ -61,10 +60,11 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming) {
 		return
 	}
 	v.connect = time.Since(v.begun)
-	v.relayed = hbone.RelayNoting(ctx, stream, conn, func() { g.backends.answered(v.lease, time.Now()) })
-	if !clientLeft(v.relayed.Err) {
-		v.err = v.relayed.Err
-	}
+	v.relayed = hbone.RelayNoting(ctx, stream, conn, func() {
+		v.answered = true
+		g.backends.answered(v.lease, time.Now())
+	})
+	v.err = v.relayed.Err
 	g.backends.release(v.lease, g.judge(v), "silence", time.Now())
 }
 
@@ -113,15 +113,6 @@ func (g *Gateway) dialPod(ctx context.Context, addr netip.AddrPort) (net.Conn, e
 	return d.DialContext(ctx, "tcp", addr.String())
 }
 
-// clientLeft reports that the client ended the stream by RST_STREAM(CANCEL)
-// alone. A stock client does so for many connections that went well: it drops
-// the inner connection, and the outer stream with it, without END_STREAM (1 902
-// of 8 000 with ztunnel 62d82653). It is no error.
-func clientLeft(err error) bool {
-	var reset *hbone.ResetError
-	return errors.As(err, &reset) && reset.Remote && (reset.Code == http2.ErrCodeCancel || reset.Code == http2.ErrCodeNo)
-}
-
 // ask finds out whether a pod's node proxy answers: a TLS handshake as this
 // gateway, because a TCP connect succeeds at a process that hangs. Whoever
 // answers with another certificate does answer; that is for the client to refuse.
@@ -150,7 +141,7 @@ func (g *Gateway) ask(ctx context.Context, w *mesh.Workload) error {
 // whatever it accepted; everything else is the inner tunnel's business.
 func (g *Gateway) judge(v *visit) health.Outcome {
 	r := v.relayed
-	silent := r.ToConn > 0 && r.ToStream == 0
+	silent := r.ToConn > 0 && !v.answered
 	if silent && (time.Since(v.begun) >= g.cfg.Timeouts.Silence || errors.Is(r.Err, syscall.ECONNRESET)) {
 		return health.Failure
 	}

@@ -92,6 +92,10 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport) {
 	}
 	cfg := hbone.DefaultConfig()
 	cfg.MaxStreams = 1000
+	// A stock client drops the inner connection when both its directions have
+	// ended, and the outer stream with it, without END_STREAM when the server
+	// ended first (1 902 of 8 000 with ztunnel 62d82653).
+	cfg.CancelEnds = true
 	err := g.sessions.Serve(g.background, hbone.NewServer(t, cfg, g.forward))
 	g.log.Debug().Stringer("peer", t.Peer().ID).AnErr("cause", err).Msg("outer session ended")
 }

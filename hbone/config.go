@@ -26,6 +26,14 @@ type Config struct {
 	// there means the peer's own limit. Default 200.
 	MaxStreams int
 
+	// CancelEnds makes RST_STREAM(CANCEL or NO_ERROR) on a stream that this
+	// server has accepted an end like END_STREAM: what came before it is
+	// delivered. It is for a relay of tunnels that protect themselves, such as
+	// a gateway: a stock client drops the outer stream of a finished inner one,
+	// often without END_STREAM. Anywhere else a stream that was cut short would
+	// look complete. Default false.
+	CancelEnds bool
+
 	// MaxHeaderList bounds the decoded header list, in bytes as RFC 9113
 	// §6.5.2 counts them. Zero: 16 KiB on a client, 64 KiB on a server.
 	MaxHeaderList int

@@ -48,7 +48,8 @@ func (s *Session) peerEnded(st *Stream) {
 
 // onReset takes everything of the stream out of the queues: after RST_STREAM
 // not one frame may follow (a stock peer ends the whole session after 1024 of
-// them). Behind the peer's END_STREAM, CANCEL and NO_ERROR are a normal end.
+// them). Behind the peer's END_STREAM, CANCEL and NO_ERROR are a normal end, with
+// Config.CancelEnds without it too.
 func (s *Session) onReset(f *http2.RSTStreamFrame) error {
 	s.mu.Lock()
 	st := s.streams[f.StreamID]
@@ -62,7 +63,7 @@ func (s *Session) onReset(f *http2.RSTStreamFrame) error {
 	}
 	s.w.data.drop(st)
 	s.w.control.drop(st)
-	clean := st.remoteEnd && (f.ErrCode == http2.ErrCodeCancel || f.ErrCode == http2.ErrCodeNo)
+	clean := (st.remoteEnd || s.cfg.CancelEnds && st.accepted) && (f.ErrCode == http2.ErrCodeCancel || f.ErrCode == http2.ErrCodeNo)
 	unanswered := !s.client && !st.accepted
 	err := error(&ResetError{Code: f.ErrCode, Remote: true})
 	if s.client && st.answer == nil && f.ErrCode == http2.ErrCodeRefusedStream {
@@ -83,7 +84,7 @@ func (s *Session) onReset(f *http2.RSTStreamFrame) error {
 func (st *Stream) resetByPeer(err error, clean bool) {
 	if clean {
 		st.mu.Lock()
-		st.cleanEnd = true
+		st.cleanEnd, st.rEnd = true, true // nothing can follow
 		st.mu.Unlock()
 		st.notify()
 		return

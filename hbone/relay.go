@@ -7,23 +7,41 @@ import (
 	"io"
 	"net"
 	"syscall"
+	"time"
 
 	"golang.org/x/net/http2"
 )
 
 // RelayResult is what a Relay moved and why it ended. Err is nil when both
-// directions ended in order, and when the peer went away behind its END_STREAM.
+// directions ended in order, and when the peer left in order.
 type RelayResult struct {
 	ToStream int64 // bytes
 	ToConn   int64
 	Err      error
 }
 
+// What c may cost after the peer of its stream has left, which ends its half and
+// reads no more (RST_STREAM behind END_STREAM; see also Config.CancelEnds).
+// Closing a TCP socket with unread bytes resets it, and what the application has
+// not yet read of its own input is lost: so c gets its FIN, and what it still
+// says is read and thrown away.
+const (
+	// dropTime is how long c may go on after its FIN.
+	dropTime = 3 * time.Second
+	// dropMax is how many bytes it may send: what two kernels hold for one
+	// connection by default (4 MiB to send, 6 MiB to receive), and then some.
+	dropMax = 16 << 20
+	// stallTime is how long c may take to accept one chunk of what was received
+	// for it: until then that lies in the session's window.
+	stallTime = 30 * time.Second
+)
+
 // Relay copies both ways between s and c until both directions have ended or ctx
 // is done, and closes both. A half-close travels as a half-close: END_STREAM to
 // FIN, FIN to END_STREAM. A reset travels as a reset: RST_STREAM to TCP RST
 // (SetLinger(0) where c has it), ECONNRESET to RST_STREAM(CONNECT_ERROR). When
-// ctx ends both sides are reset.
+// ctx ends both sides are reset. When the peer has left in order, c gets all that
+// was received and a FIN, and is closed when it ends too or dropTime is over.
 //
 // With c a *net.TCPConn, *net.UnixConn or *Stream an idle relay holds the
 // caller's goroutine and no buffer: that goroutine waits for c to be readable,
@@ -43,7 +61,11 @@ func RelayNoting(ctx context.Context, s *Stream, c net.Conn, answered func()) Re
 	})
 	defer stop()
 	k.attach()
-	n, err := pumpToStream(s, c, answered)
+	src := newSource(c)
+	n, err := pumpToStream(s, c, src, answered)
+	if err != nil && s.left() && !drop(src) {
+		hardClose(c)
+	}
 	if err = s.ended(err); err != nil {
 		s.abort(resetCode(err), err)
 	}
@@ -60,9 +82,9 @@ func RelayNoting(ctx context.Context, s *Stream, c net.Conn, answered func()) Re
 	return res
 }
 
-// pumpToStream moves bytes from c to s until c ends; nil is a FIN, passed on.
-func pumpToStream(s *Stream, c net.Conn, answered func()) (moved int64, err error) {
-	src := newSource(c)
+// pumpToStream moves bytes from src, which is c's, to s until c ends; nil is a
+// FIN, passed on.
+func pumpToStream(s *Stream, c net.Conn, src source, answered func()) (moved int64, err error) {
 	for {
 		f, n, err := src.next()
 		if n > 0 {
@@ -86,8 +108,29 @@ func pumpToStream(s *Stream, c net.Conn, answered func()) (moved int64, err erro
 	}
 }
 
+// drop reads src to its end, true, or until it has brought more than dropMax. The
+// read deadline that the sink sets bounds the time.
+func drop(src source) bool {
+	for n := 0; n <= dropMax; {
+		f, k, err := src.next()
+		src.release(f)
+		if err != nil {
+			return true
+		}
+		n += k
+	}
+	return false
+}
+
+// left reports that the peer has left in order: it hears nothing any more.
+func (st *Stream) left() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.cleanEnd
+}
+
 // ended translates the end of the direction towards the stream: a peer that left
-// behind its END_STREAM is no error, and neither is what follows from a reset
+// in order is no error, and neither is what follows from a reset
 // that has its own cause.
 func (st *Stream) ended(err error) error {
 	if err == nil {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/net/http2"
 )
@@ -29,6 +30,7 @@ type sink struct {
 	err   error
 	first bool   // err was not the consequence of our own reset
 	rest  *chunk // partly written
+	left  bool   // the peer has left: it cannot be held back any more
 
 	mu       sync.Mutex
 	running  bool
@@ -64,15 +66,18 @@ func (k *sink) attach() {
 // kick delivers what there is. The session's reader calls it after each batch:
 // it does not block.
 func (k *sink) kick() {
-	gone, clean := k.st.gone()
+	gone, left := k.st.gone()
 	if gone {
 		hardClose(k.c) // frees a delivery that the application blocks
+	}
+	if left {
+		k.c.SetWriteDeadline(time.Now().Add(stallTime))
 	}
 	k.mu.Lock()
 	if k.finished {
 		k.mu.Unlock()
-		if clean {
-			k.c.Close() // nobody is left to hear what the application says
+		if left {
+			k.c.SetReadDeadline(time.Now().Add(dropTime))
 		}
 		return
 	}
@@ -88,9 +93,8 @@ func (k *sink) kick() {
 	}
 }
 
-// gone reports that the stream was reset, or that its peer left behind its
-// END_STREAM.
-func (st *Stream) gone() (reset, clean bool) {
+// gone reports that the stream was reset, or that its peer left in order.
+func (st *Stream) gone() (reset, left bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.rerr != nil, st.cleanEnd
@@ -136,6 +140,7 @@ func (k *sink) next(block bool) (*chunk, error) {
 	st := k.st
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	k.left = st.cleanEnd
 	switch {
 	case st.rerr != nil:
 		return nil, st.rerr
@@ -156,6 +161,9 @@ func (k *sink) deliver(c *chunk, block bool) bool {
 	var n int
 	var err error
 	if block {
+		if k.left {
+			k.c.SetWriteDeadline(time.Now().Add(stallTime))
+		}
 		n, err = k.c.Write(c.b[c.r:c.w])
 	} else {
 		n, err = k.writeNow(c.b[c.r:c.w])
@@ -225,8 +233,8 @@ func (k *sink) finish(err error) {
 	k.mu.Lock()
 	k.finished = true
 	k.mu.Unlock()
-	if _, clean := k.st.gone(); clean { // asked after finished is set: kick asks before
-		k.c.Close()
+	if k.st.left() { // asked after finished is set: kick asks before
+		k.c.SetReadDeadline(time.Now().Add(dropTime))
 	}
 	close(k.done)
 }

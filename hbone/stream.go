@@ -53,7 +53,7 @@ type Stream struct {
 	loan      int   // received, given back to the connection window, not yet consumed
 	rdl       deadline
 	sink      *sink
-	cleanEnd  bool // RST_STREAM(CANCEL or NO_ERROR) came behind END_STREAM
+	cleanEnd  bool // the peer left: RST_STREAM(CANCEL or NO_ERROR) came behind END_STREAM or stands for it
 }
 
 type waiting uint8
