@@ -113,4 +113,5 @@ var allowed = map[string]why{
 	"internal/process":    {"internal/logging": "builds the process's log"},
 	"internal/reprobe":    {},
 	"internal/strictyaml": {},
+	"internal/wan":        {},
 }

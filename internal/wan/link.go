@@ -1,0 +1,176 @@
+// Package wan joins two layer-2 segments in user space, as a long line between
+// two sites does: with delay, jitter, loss and cuts, each way by itself and
+// changeable while it runs. It is for kernels without netem, for tests,
+// benchmarks and drills.
+//
+// A link keeps the order of frames and has no rate: only the queue bounds what
+// is under way. It does not look into frames.
+package wan
+
+import (
+	"io"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Conditions describe one way. The zero value forwards at once and everything.
+type Conditions struct {
+	Delay  time.Duration // of every frame
+	Jitter time.Duration // added to it, drawn evenly from [0, Jitter]; a frame that would overtake waits for the one before
+	Loss   float64       // share of frames that are lost, each by itself, in [0, 1]
+	Cut    bool          // nothing arrives, also not what is under way
+}
+
+// Counters count the frames of one way since the beginning. Lost, Full, Cut and
+// Failed are those that will not arrive.
+type Counters struct {
+	Taken, Delivered uint64
+	Lost             uint64 // by Conditions.Loss
+	Full             uint64 // the queue was full
+	Cut              uint64
+	Failed           uint64 // the device did not take it
+}
+
+// queueFrames bounds what is under way on one way: 16 MiB of full frames, more
+// than 1 Gbit/s needs for 100 ms.
+const queueFrames = 11_000
+
+// frameBytes is the longest frame: an interface's MTU of 1500 with headers, and
+// room for jumbo frames.
+const frameBytes = 10_000
+
+// Link is a running link of two ways. Its methods and those of its ways may be
+// called at the same time.
+type Link struct {
+	There *Way // from the first device to the second
+	Back  *Way // from the second to the first
+
+	devices [2]io.Closer
+	all     sync.WaitGroup
+}
+
+// Join forwards frames between two devices, both ways under the same
+// conditions, until Close. One Read or Write of a device is one frame, as with
+// TAP devices; the link owns them. The seed makes loss and jitter repeatable.
+func Join(a, b io.ReadWriteCloser, c Conditions, seed uint64) *Link {
+	return join(a, b, c, seed, sleep)
+}
+
+func join(a, b io.ReadWriteCloser, c Conditions, seed uint64, sleep func(time.Duration)) *Link {
+	l := &Link{There: newWay(a, b, seed, 0), Back: newWay(b, a, seed, 1), devices: [2]io.Closer{a, b}}
+	l.Set(c)
+	for _, w := range []*Way{l.There, l.Back} {
+		l.all.Go(w.take)
+		l.all.Go(func() { w.deliver(sleep) })
+	}
+	return l
+}
+
+// Set changes the conditions of both ways, for frames that come from now on. A
+// cut also meets what is under way.
+func (l *Link) Set(c Conditions) {
+	l.There.Set(c)
+	l.Back.Set(c)
+}
+
+// Close ends the link and closes its devices. It returns when nothing of it
+// runs, at most one delay later.
+func (l *Link) Close() {
+	for _, d := range l.devices {
+		d.Close()
+	}
+	l.all.Wait()
+}
+
+// Way is one direction of a link. Two goroutines work for it: take reads frames
+// and says when they are due, deliver waits and writes them.
+type Way struct {
+	from       io.Reader
+	to         io.Writer
+	random     *rand.Rand // of take
+	conditions atomic.Pointer[Conditions]
+	queue      chan frame // from take to deliver, in the order of due; take closes it
+
+	taken, delivered, lost, full, cut, failed atomic.Uint64
+}
+
+type frame struct {
+	due  time.Time
+	data []byte
+}
+
+func newWay(from io.Reader, to io.Writer, seed, stream uint64) *Way {
+	return &Way{from: from, to: to, random: rand.New(rand.NewPCG(seed, stream)), queue: make(chan frame, queueFrames)}
+}
+
+// Set changes the conditions of this way; see Link.Set.
+func (w *Way) Set(c Conditions) { w.conditions.Store(&c) }
+
+// Conditions are those that hold now.
+func (w *Way) Conditions() Conditions { return *w.conditions.Load() }
+
+// Counters are what was counted so far.
+func (w *Way) Counters() Counters {
+	return Counters{
+		Taken: w.taken.Load(), Delivered: w.delivered.Load(),
+		Lost: w.lost.Load(), Full: w.full.Load(), Cut: w.cut.Load(), Failed: w.failed.Load(),
+	}
+}
+
+// take reads frames until the device is closed.
+func (w *Way) take() {
+	defer close(w.queue)
+	var last time.Time // due of the frame before
+	buffer := make([]byte, frameBytes)
+	for {
+		n, err := w.from.Read(buffer)
+		if err != nil {
+			return
+		}
+		w.taken.Add(1)
+		c := w.conditions.Load()
+		switch {
+		case c.Cut:
+			w.cut.Add(1)
+			continue
+		case c.Loss > 0 && w.random.Float64() < c.Loss:
+			w.lost.Add(1)
+			continue
+		}
+		due := time.Now().Add(c.Delay + w.jitter(c.Jitter))
+		if due.Before(last) {
+			due = last
+		}
+		select {
+		case w.queue <- frame{due, append([]byte(nil), buffer[:n]...)}:
+			last = due
+		default:
+			w.full.Add(1)
+		}
+	}
+}
+
+func (w *Way) jitter(most time.Duration) time.Duration {
+	if most <= 0 {
+		return 0
+	}
+	return time.Duration(w.random.Int64N(int64(most) + 1))
+}
+
+// deliver writes each frame when it is due. When it is late, it makes up for it.
+func (w *Way) deliver(sleep func(time.Duration)) {
+	for f := range w.queue {
+		if wait := time.Until(f.due); wait > 0 {
+			sleep(wait)
+		}
+		if w.conditions.Load().Cut {
+			w.cut.Add(1)
+		} else if _, err := w.to.Write(f.data); err != nil {
+			w.failed.Add(1)
+		} else {
+			w.delivered.Add(1)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package wan
+
+import (
+	"encoding/binary"
+	"io"
+	"math"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// device is a TAP device in memory.
+type device struct {
+	in     chan []byte // what Read returns
+	out    chan got    // what was written
+	closed chan struct{}
+	once   sync.Once
+}
+
+type got struct {
+	data []byte
+	at   time.Time
+}
+
+func newDevice() *device {
+	return &device{in: make(chan []byte), out: make(chan got, 100_000), closed: make(chan struct{})}
+}
+
+func (d *device) Read(p []byte) (int, error) {
+	select {
+	case f := <-d.in:
+		return copy(p, f), nil
+	case <-d.closed:
+		return 0, os.ErrClosed
+	}
+}
+
+func (d *device) Write(p []byte) (int, error) {
+	select {
+	case <-d.closed:
+		return 0, io.ErrClosedPipe
+	default:
+		d.out <- got{p, time.Now()}
+		return len(p), nil
+	}
+}
+
+func (d *device) Close() error {
+	d.once.Do(func() { close(d.closed) })
+	return nil
+}
+
+// bubble runs f with a link in a bubble of exact time.
+func bubble(t *testing.T, c Conditions, f func(t *testing.T, a, b *device, l *Link)) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newDevice(), newDevice()
+		l := join(a, b, c, 1, time.Sleep)
+		f(t, a, b, l)
+		l.Close() // a goroutine that is left fails the bubble
+	})
+}
+
+// send puts n numbered frames on a device, one each gap, and waits until all
+// that arrives has arrived.
+func send(d *device, n int, gap time.Duration) {
+	for i := range n {
+		d.in <- binary.BigEndian.AppendUint32(nil, uint32(i))
+		time.Sleep(gap)
+	}
+	time.Sleep(time.Minute)
+	synctest.Wait()
+}
+
+func drain(d *device) (all []got) {
+	for len(d.out) > 0 {
+		all = append(all, <-d.out)
+	}
+	return all
+}
+
+func TestEveryFrameArrivesAfterTheDelayBothWays(t *testing.T) {
+	bubble(t, Conditions{Delay: 40 * time.Millisecond}, func(t *testing.T, a, b *device, l *Link) {
+		l.Back.Set(Conditions{Delay: 7 * time.Millisecond})
+		for _, way := range []struct {
+			from, to *device
+			delay    time.Duration
+		}{{a, b, 40 * time.Millisecond}, {b, a, 7 * time.Millisecond}} {
+			begin := time.Now()
+			send(way.from, 100, time.Millisecond)
+			all := drain(way.to)
+			if len(all) != 100 {
+				t.Fatalf("%d frames arrive, want 100", len(all))
+			}
+			for i, f := range all {
+				if want := begin.Add(time.Duration(i)*time.Millisecond + way.delay); !f.at.Equal(want) || binary.BigEndian.Uint32(f.data) != uint32(i) {
+					t.Fatalf("frame %d is %x and %v late", i, f.data, f.at.Sub(want))
+				}
+			}
+		}
+	})
+}
+
+func TestJitterSpreadsAndKeepsTheOrder(t *testing.T) {
+	for _, gap := range []time.Duration{time.Millisecond, 50 * time.Millisecond} { // the first wants to overtake
+		bubble(t, Conditions{Delay: 10 * time.Millisecond, Jitter: 20 * time.Millisecond}, func(t *testing.T, a, b *device, l *Link) {
+			begin := time.Now()
+			send(a, 1000, gap)
+			all := drain(b)
+			if len(all) != 1000 {
+				t.Fatalf("%d frames arrive, want 1000", len(all))
+			}
+			shortest, longest := time.Hour, time.Duration(0)
+			for i, f := range all {
+				if binary.BigEndian.Uint32(f.data) != uint32(i) {
+					t.Fatalf("frame %x is the %dth", f.data, i)
+				}
+				took := f.at.Sub(begin.Add(time.Duration(i) * gap))
+				shortest, longest = min(shortest, took), max(longest, took)
+			}
+			if shortest < 10*time.Millisecond || longest > 30*time.Millisecond {
+				t.Errorf("every %v a frame: they take %v to %v, want 10 to 30 ms", gap, shortest, longest)
+			}
+			if gap > 20*time.Millisecond && longest-shortest < 19*time.Millisecond {
+				t.Errorf("every %v a frame: they take %v to %v, want all of 10 to 30 ms", gap, shortest, longest)
+			}
+		})
+	}
+}
+
+func TestLossIsTheShareOfFrames(t *testing.T) {
+	for _, share := range []float64{0, 0.01, 0.3, 1} {
+		bubble(t, Conditions{Loss: share}, func(t *testing.T, a, b *device, l *Link) {
+			const n = 20_000
+			send(a, n, 0)
+			c := l.There.Counters()
+			if c.Taken != n || c.Lost+c.Delivered != n || int(c.Delivered) != len(drain(b)) {
+				t.Errorf("counters are %+v, want %d taken, the others lost", c, n)
+			}
+			// Five standard deviations of a binomial.
+			if off := math.Abs(float64(c.Lost)/n - share); off > 5*math.Sqrt(share*(1-share)/n) {
+				t.Errorf("%d of %d frames are lost, want a share of %v", c.Lost, n, share)
+			}
+		})
+	}
+}
+
+func TestCutDropsEverythingOneWayAndHeals(t *testing.T) {
+	bubble(t, Conditions{Delay: time.Second}, func(t *testing.T, a, b *device, l *Link) {
+		a.in <- []byte("under way")
+		time.Sleep(time.Second / 2)
+		l.There.Set(Conditions{Cut: true})
+		send(a, 10, 0)
+		send(b, 10, 0)
+		if there, back := len(drain(b)), len(drain(a)); there != 0 || back != 10 {
+			t.Errorf("%d frames arrive on the way that is cut, want none, and %d on the other, want 10", there, back)
+		}
+		if c := l.There.Counters(); c.Cut != 11 {
+			t.Errorf("counters are %+v, want 11 cut", c)
+		}
+		l.Set(Conditions{})
+		send(a, 10, 0)
+		if n := len(drain(b)); n != 10 {
+			t.Errorf("%d frames arrive after the cut, want 10", n)
+		}
+	})
+}
+
+func TestFullQueueDropsTheNewest(t *testing.T) {
+	bubble(t, Conditions{Delay: time.Second}, func(t *testing.T, a, b *device, l *Link) {
+		send(a, queueFrames+100, 0)
+		all := drain(b)
+		// One more than the queue is in the hands of deliver.
+		if c := l.There.Counters(); c.Full != 99 || len(all) != queueFrames+1 {
+			t.Fatalf("%d frames arrive, counters %+v, want %d and 99 dropped", len(all), c, queueFrames+1)
+		}
+		if last := binary.BigEndian.Uint32(all[queueFrames].data); last != queueFrames {
+			t.Errorf("the last frame is %d, want %d: the newest are dropped", last, queueFrames)
+		}
+	})
+}
+
+func TestDeviceThatRefusesIsCounted(t *testing.T) {
+	bubble(t, Conditions{}, func(t *testing.T, a, b *device, l *Link) {
+		b.Close()
+		send(a, 3, 0)
+		if c := l.There.Counters(); c.Failed != 3 {
+			t.Errorf("counters are %+v, want 3 failed", c)
+		}
+	})
+}
