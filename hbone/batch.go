@@ -15,6 +15,7 @@ func (s *Session) read() {
 	defer close(s.deaf)
 	err := s.readAll()
 	s.inbox.deliverAll()
+	s.departed(err)
 	select {
 	case <-s.done: // ended from elsewhere; err is only the closed transport
 	default:

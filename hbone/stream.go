@@ -39,6 +39,7 @@ type Stream struct {
 	cancel    context.CancelCauseFunc
 	accepted  bool // server: 200 is queued
 	refused   bool // server: another status is queued
+	eofEnds   bool // see EndAtEOF
 
 	touched bool // of the reading goroutine
 

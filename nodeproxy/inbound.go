@@ -130,6 +130,9 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming) {
 		a.result, a.err = "cancelled", err
 		return
 	}
+	if req.Header.Get(hbone.HeaderForwardedNetwork) != "" {
+		stream.EndAtEOF() // it came through a gateway
+	}
 	a.connect = time.Since(a.begun)
 	r := hbone.Relay(ctx, stream, conn)
 	a.sent, a.received, a.err, a.result = r.ToStream, r.ToConn, r.Err, "ok"

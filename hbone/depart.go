@@ -1,0 +1,43 @@
+package hbone
+
+import (
+	"errors"
+	"io"
+)
+
+// EndAtEOF makes an orderly end of the transport, between two frames, an end of
+// the stream like END_STREAM, provided that our own half has ended before: what
+// was received is delivered, io.EOF follows. It is for a server's streams that
+// come through a gateway (HeaderForwardedNetwork). There a stock client whose
+// server finished first drops the inner connection, and now and then its last
+// END_STREAM with it (7 of 40 with ztunnel 62d82653); a client that died is told
+// by the gateway's reset. Without a gateway in between nothing tells the two
+// apart, and a stream that was cut short would look complete.
+func (st *Stream) EndAtEOF() {
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	st.eofEnds = true
+}
+
+// departed deals with those streams when the transport has ended with err.
+func (s *Session) departed(err error) {
+	if !errors.Is(err, io.EOF) || !s.reader.between() {
+		return
+	}
+	var ended []*Stream
+	s.mu.Lock()
+	for _, st := range s.streams {
+		if st.eofEnds && st.endTaken && !st.remoteEnd {
+			st.remoteEnd = true
+			ended = append(ended, st)
+			s.settleLocked(st)
+		}
+	}
+	s.mu.Unlock()
+	for _, st := range ended {
+		st.resetByPeer(nil, true)
+	}
+}
+
+// between reports that no frame and no header block is unfinished.
+func (r *frameReader) between() bool { return r.have == 0 && r.block == 0 && len(r.preface) == 0 }
