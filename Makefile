@@ -21,7 +21,7 @@ else
 $(warning no C compiler: tests run without the race detector)
 endif
 
-.PHONY: help demo build test integration interop drills race lint fuzz bench benchstat golden generate tidy-check check clean
+.PHONY: help demo build test integration interop drills race lint fuzz bench bench-path benchstat golden generate tidy-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,11 @@ fuzz: ## run every Fuzz target for FUZZTIME=10s each (PKG=./hbone for one packag
 bench: ## run the benchmarks COUNT=10 times into build/bench.txt (BENCH=Build PKG=./discovery for some)
 	@mkdir -p build
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) -timeout 60m $(PKG) | tee build/bench.txt
+
+bench-path: build ## measure the real binaries as processes (as root with ZTUNNEL=<binary> beside stock ztunnel; ARGS="--runs 1 --loads up1")
+	@mkdir -p build
+	$(GO) build -trimpath -o build/benchpath ./integration/benchpath
+	ZTUNNEL="$(abspath $(ZTUNNEL))" build/benchpath $(ARGS)
 
 benchstat: ## compare build/bench.txt with OLD=build/bench.old.txt
 	$(TOOL) benchstat $(OLD) build/bench.txt

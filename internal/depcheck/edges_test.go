@@ -106,6 +106,9 @@ var allowed = map[string]why{
 		"identity/istioca":  "isthmus ca serve",
 	},
 
+	// It starts the binaries of the others and needs no package of theirs.
+	"integration/benchpath": {"internal/netspace": "starts processes, in hosts or here"},
+
 	// Plumbing knows nothing of meshes.
 	"internal/admin":      {},
 	"internal/logging":    {},

@@ -1,0 +1,46 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// startStock gives a ztunnel the configuration that isthmus export writes and
+// the certificates that isthmus ca serve issues. Like our processes it logs
+// warnings only.
+func (w *world) startStock(binary, name, workload, network string, at place) (err error) {
+	if err := w.isthmus("export", "ztunnel", "--config", "mesh.yaml", "--node", name); err != nil {
+		return err
+	}
+	ca := at.local(stockCA).String()
+	if _, err := w.start(at.host, name+"-ca", w.space.Accepts(at.host, ca), nil,
+		filepath.Join(w.bin, "isthmus"), "ca", "serve", "--dir", "ca", "--listen", ca); err != nil {
+		return err
+	}
+	w.proxies[name], err = w.start(at.host, name, w.space.Ready(at.host, at.local(stockReady).String()), []string{
+		"CA_ADDRESS=https://" + ca, "CA_ROOT_CA=ca/ca.pem", "AUTH_TOKEN=unused",
+		"XDS_ADDRESS=", "PROXY_MODE=dedicated", "UNSTABLE_ENABLE_SOCKS5=true", "ISTIO_META_DNS_CAPTURE=false",
+		"ENABLE_ORIG_SRC=false", // it would dial the application from the client's address
+		"IPV6_ENABLED=false", "RUST_LOG=warn", "CLUSTER_ID=" + network,
+		"PROXY_WORKLOAD_INFO=" + workload, "NODE_NAME=" + name, "NETWORK=" + network, "LOCAL_XDS_PATH=" + name + ".yaml",
+	}, binary)
+	return err
+}
+
+// isthmus runs a command of ours. What export prints goes to NODE.yaml.
+func (w *world) isthmus(args ...string) error {
+	cmd := exec.Command(filepath.Join(w.bin, "isthmus"), args...)
+	cmd.Dir, cmd.Stderr = w.space.Dir, os.Stderr
+	out, err := cmd.Output()
+	if err == nil && args[0] == "export" {
+		err = os.WriteFile(filepath.Join(w.space.Dir, args[len(args)-1]+".yaml"), out, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("isthmus %v: %w", args, err)
+	}
+	return nil
+}
