@@ -100,7 +100,7 @@ func (b *backends) choose(x route.Exported, w wish, now time.Time) (lease, bool)
 	}
 	u, v := d.Next()
 	i, dazed, ok := balance.Pick(b.scratch, u, v)
-	if !ok {
+	if !ok || dazed && w.pin != 0 { // a client that is told no can go to another pod
 		return lease{}, false
 	}
 	l := lease{workload: x.Members[i], target: x.Port.Target, dazed: dazed}

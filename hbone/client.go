@@ -12,81 +12,144 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// NewClient starts a client session on t, which it owns from now on, and waits
-// for the peer's SETTINGS: at most SettingsTimeout, and as long as ctx allows.
-// On error t is closed.
-func NewClient(ctx context.Context, t Transport, cfg Config) (*Session, error) {
+// StartClient starts a client session on t, which it owns from now on, and does
+// not wait for the peer's SETTINGS: until they are in, streams live by the
+// protocol's defaults. If they take longer than SettingsTimeout the session ends
+// with ErrSettingsTimeout. On error t is closed.
+func StartClient(t Transport, cfg Config) (*Session, error) {
 	if err := cfg.Validate(); err != nil {
 		t.Close()
 		return nil, err
 	}
 	s := newSession(t, cfg, true)
+	s.peer.maxStreams = assumedStreams
 	s.mu.Lock()
 	s.w.control.add(nil, s.ourPreface(), 0)
+	s.overdue = time.AfterFunc(s.cfg.SettingsTimeout, s.settleOverdue)
 	s.kick()
 	s.mu.Unlock()
+	s.board()
+	s.startPings()
 	go s.read()
-	timer := time.NewTimer(s.cfg.SettingsTimeout)
-	defer timer.Stop()
-	select {
-	case <-s.settled:
-		s.startPings()
-		return s, nil
-	case <-s.done:
-	case <-ctx.Done():
-		s.end(context.Cause(ctx), http2.ErrCodeNo, endAbrupt)
-	case <-timer.C:
-		s.end(ErrSettingsTimeout, http2.ErrCodeSettingsTimeout, endAbrupt)
-	}
-	<-s.torn
-	return nil, fmt.Errorf("hbone: open session with %v: %w", t.RemoteAddr(), s.Err())
+	return s, nil
 }
 
-// Open sends a CONNECT and waits for the answer: at most ConnectTimeout, and as
-// long as ctx allows. Any status but 200 is a *StatusError. An error that
-// matches ErrRetryable says that the peer has not served the request.
-func (s *Session) Open(ctx context.Context, req *Request) (*Stream, *Response, error) {
-	st, err := s.request(req)
+// assumedStreams is how many streams a client opens before it has read what the
+// peer allows; a stock client assumes the same (hbone-wire 1.3).
+const assumedStreams = 100
+
+// NewClient is StartClient that returns when the peer's SETTINGS are in, which
+// shows that it serves. It waits at most SettingsTimeout, and as long as ctx
+// allows. On error t is closed.
+func NewClient(ctx context.Context, t Transport, cfg Config) (*Session, error) {
+	s, err := StartClient(t, cfg)
 	if err != nil {
-		return nil, nil, fmt.Errorf("hbone: CONNECT %s: %w", req.Authority, err)
+		return nil, err
 	}
-	if err := s.awaitAnswer(ctx, st); err != nil {
-		st.abort(http2.ErrCodeCancel, err)
-		return nil, nil, fmt.Errorf("hbone: CONNECT %s: %w", req.Authority, err)
+	if err := s.Settled(ctx); err != nil {
+		s.end(err, http2.ErrCodeNo, endAbrupt)
+		<-s.torn
+		return nil, fmt.Errorf("hbone: open session with %v: %w", t.RemoteAddr(), err)
 	}
-	s.mu.Lock()
-	answer, err := st.answer, st.werr
-	s.mu.Unlock()
-	switch {
-	case answer == nil:
-		st.abort(http2.ErrCodeCancel, err)
-		return nil, nil, fmt.Errorf("hbone: CONNECT %s: %w", req.Authority, s.unanswered(err))
-	case answer.Status != 200:
-		st.Reset(http2.ErrCodeCancel)
-		return nil, answer, &StatusError{Status: answer.Status, Header: answer.Header}
+	return s, nil
+}
+
+// Settled returns when the peer's SETTINGS are in, or why they will not be.
+func (s *Session) Settled(ctx context.Context) error {
+	select {
+	case <-s.settled:
+		return nil
+	case <-s.done:
+		return s.Err()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Open is Start and Answer.
+func (s *Session) Open(ctx context.Context, req *Request) (*Stream, *Response, error) {
+	st, err := s.Start(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	answer, err := st.Answer(ctx)
+	if err != nil {
+		return nil, answer, err
 	}
 	return st, answer, nil
 }
 
-// awaitAnswer returns nil when there is an answer or the stream is dead.
-func (s *Session) awaitAnswer(ctx context.Context, st *Stream) error {
-	timer := time.NewTimer(s.cfg.ConnectTimeout)
+// Start sends a CONNECT. What is written to the stream before the answer is sent
+// right behind it, as far as the windows allow; a peer that refuses throws it
+// away. The caller asks for the Answer.
+func (s *Session) Start(req *Request) (*Stream, error) {
+	st, err := s.request(req)
+	if err != nil {
+		return nil, fmt.Errorf("hbone: CONNECT %s: %w", req.Authority, err)
+	}
+	return st, nil
+}
+
+// Answer waits for the peer's answer: at most ConnectTimeout, and as long as ctx
+// allows. Any status but 200 is a *StatusError, with the answer beside it. After
+// an error the stream is over. An error that matches ErrRetryable says that the
+// peer has not served the request.
+func (st *Stream) Answer(ctx context.Context) (*Response, error) {
+	answer, err := st.awaitAnswer(ctx)
+	if err != nil {
+		return answer, fmt.Errorf("hbone: CONNECT %s: %w", st.authority, err)
+	}
+	return answer, nil
+}
+
+func (st *Stream) awaitAnswer(ctx context.Context) (*Response, error) {
+	timer := time.NewTimer(st.s.cfg.ConnectTimeout)
 	defer timer.Stop()
+	var err error
 	select {
 	case <-st.decided:
-		return nil
+		return st.verdict()
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		err = context.Cause(ctx)
 	case <-timer.C:
-		return fmt.Errorf("%w (%v)", ErrConnectTimeout, s.cfg.ConnectTimeout)
+		err = fmt.Errorf("%w (%v)", ErrConnectTimeout, st.s.cfg.ConnectTimeout)
+	}
+	st.abort(http2.ErrCodeCancel, err)
+	return nil, err
+}
+
+// Answered reports whether Answer would return at once.
+func (st *Stream) Answered() bool {
+	select {
+	case <-st.decided:
+		return true
+	default:
+		return false
 	}
 }
 
-// unanswered marks the end of a session, or of a stream refused, as retryable:
-// not one byte of the application has been sent.
-func (s *Session) unanswered(err error) error {
+// verdict reads the answer of a stream that has one or is dead.
+func (st *Stream) verdict() (*Response, error) {
+	st.s.mu.Lock()
+	answer, err, spoke := st.answer, st.werr, st.spoke && !st.harmless
+	st.s.mu.Unlock()
+	switch {
+	case answer == nil:
+		st.abort(http2.ErrCodeCancel, err)
+		return nil, unanswered(err, spoke)
+	case answer.Status != 200:
+		st.Reset(http2.ErrCodeCancel)
+		return answer, &StatusError{Status: answer.Status, Header: answer.Header}
+	}
+	return answer, nil
+}
+
+// unanswered marks the end of a session as retryable if not one byte of the
+// application has been sent on the stream. Otherwise the peer may have passed
+// it on before it went.
+func unanswered(err error, spoke bool) error {
 	var reset *ResetError
-	if errors.Is(err, ErrRetryable) || errors.As(err, &reset) || errors.Is(err, ErrSessionClosed) {
+	if spoke || errors.Is(err, ErrRetryable) || errors.As(err, &reset) || errors.Is(err, ErrSessionClosed) {
 		return err
 	}
 	return &retryable{err}
@@ -104,7 +167,11 @@ func (s *Session) request(req *Request) (*Stream, error) {
 		return nil, fmt.Errorf("header list of %d bytes, the peer accepts %d", size, s.peer.maxHeaders)
 	}
 	st := s.newStream(s.nextID)
+	st.authority, st.harmless, st.asked = req.Authority, req.Harmless, time.Now()
 	s.nextID += 2
+	s.alive.asked(st.asked)
+	s.alive.opened = st.asked
+	s.wakePings()
 	st.answered = make(chan struct{})
 	st.decided = st.answered
 	s.w.headers(st, fields, false, s.peer.maxFrame, noteKeep)
@@ -207,7 +274,11 @@ func (s *Session) onAnswer(f *http2.MetaHeadersFrame) error {
 	st.answer = &Response{Status: status, Header: headerOf(f)}
 	close(st.answered)
 	st.answered = nil
+	now := time.Now()
+	s.alive.answered(now)
+	s.alive.took(now.Sub(st.asked))
 	s.mu.Unlock()
+	st.changed()
 	if f.StreamEnded() {
 		s.peerEnded(st)
 	}

@@ -135,4 +135,5 @@ func (s *Session) onGoAway(f *http2.GoAwayFrame) {
 	if idle {
 		s.Close(e)
 	}
+	s.unload()
 }

@@ -45,6 +45,10 @@ func (h *Header) Set(name, value string) {
 type Request struct {
 	Authority string
 	Header    Header
+	// Harmless says that what is written before the answer belongs to no
+	// application, such as the hello of an inner handshake: it may be lost or
+	// be sent again, so that a session that dies meanwhile leaves ErrRetryable.
+	Harmless bool
 }
 
 // Response is the answer to a CONNECT.

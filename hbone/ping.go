@@ -10,6 +10,7 @@ import (
 // fields are guarded by the session's mu.
 type pinger struct {
 	timer   *time.Timer
+	pause   time.Duration // before the next PING
 	count   uint64
 	waiting bool // for the answer to count
 	drained bool // the PING between the two GOAWAYs was answered
@@ -38,7 +39,25 @@ func (s *Session) startPings() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cfg.PingEvery > 0 && !s.ping.stopped {
-		s.ping.timer = time.AfterFunc(s.cfg.PingEvery, s.pingDue)
+		s.ping.pause = s.cfg.PingEvery
+		s.ping.timer = time.AfterFunc(s.ping.pause, s.pingDue)
+	}
+}
+
+// pauseLocked begins the wait for the next PING: short while a client opens
+// streams on a connection, so that it knows whether its peer is there.
+func (s *Session) pauseLocked() {
+	s.ping.pause = s.cfg.PingEvery
+	if s.client && s.carrier == nil && time.Since(s.alive.opened) < activeFor {
+		s.ping.pause = min(s.ping.pause, pingActive)
+	}
+	s.ping.timer.Reset(s.ping.pause)
+}
+
+// wakePings is called with mu held when a stream is opened.
+func (s *Session) wakePings() {
+	if p := &s.ping; p.timer != nil && !p.stopped && !p.waiting && s.carrier == nil && p.pause > pingActive {
+		s.pauseLocked()
 	}
 }
 
@@ -58,6 +77,7 @@ func (s *Session) pingDue() {
 	}
 	p.count++
 	p.waiting = true
+	s.alive.asked(time.Now())
 	s.w.control.add(nil, appendPing(nil, false, p.payload()), 0)
 	p.timer.Reset(s.cfg.PingTimeout)
 	s.kick()
@@ -82,7 +102,8 @@ func (s *Session) onPing(f *http2.PingFrame) error {
 		s.changed.Broadcast()
 	case p.waiting && f.Data == p.payload() && !p.stopped:
 		p.waiting = false
-		p.timer.Reset(s.cfg.PingEvery)
+		s.alive.answered(time.Now())
+		s.pauseLocked()
 	}
 	return nil
 }

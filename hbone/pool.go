@@ -14,8 +14,9 @@ import (
 type PoolKey struct {
 	Source   string // SPIFFE ID of the caller
 	Expected string // SPIFFE IDs that may answer, in a stable order
-	Address  string // ip:port dialled
-	UID      string // the workload behind Address, empty for a gateway
+	Address  string // ip:port dialled, or the authority asked for through a gateway
+	UID      string // the workload behind Address, or the gateway
+	Through  string // the gateway whose stream carries the session; empty on a connection
 }
 
 // PoolConfig holds the limits of a pool; zero fields take their defaults.
@@ -84,26 +85,35 @@ func NewPool(cfg PoolConfig) *Pool {
 	return &Pool{cfg: cfg.withDefaults(), keys: make(map[PoolKey]*poolEntry)}
 }
 
-// Open opens a stream on a pooled session of key, dialling one if there is none
+// Open opens a stream on a pooled session of key. See Use.
+func (p *Pool) Open(ctx context.Context, key PoolKey, dial Dial, req *Request) (st *Stream, resp *Response, err error) {
+	err = p.Use(ctx, key, dial, func(s *Session) error {
+		st, resp, err = s.Open(ctx, req)
+		return err
+	})
+	return st, resp, err
+}
+
+// Use has open open a stream on a session of key, dialling one if there is none
 // with room. A request that was certainly not served (ErrRetryable) is tried
-// once more, on a fresh session.
-func (p *Pool) Open(ctx context.Context, key PoolKey, dial Dial, req *Request) (*Stream, *Response, error) {
+// once more, on a fresh session: the pooled one may have been dead for a while.
+func (p *Pool) Use(ctx context.Context, key PoolKey, dial Dial, open func(*Session) error) error {
 	fresh := false
 	for {
 		s, dialled, err := p.session(ctx, key, dial, fresh)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
-		st, resp, err := s.Open(ctx, req)
+		err = open(s)
 		switch {
 		case errors.Is(err, ErrSessionFull) && !dialled:
 			continue // somebody took the last stream meanwhile
-		case errors.Is(err, ErrRetryable) && !dialled && !fresh:
+		case errors.Is(err, ErrRetryable) && !errors.Is(err, ErrSettingsTimeout) && !dialled && !fresh:
 			fresh = true
 			p.drop(key, s)
 			continue
 		}
-		return st, resp, err
+		return err
 	}
 }
 

@@ -53,9 +53,8 @@ func (s *Session) Serve(ctx context.Context) error {
 	s.base = ctx
 	stop := context.AfterFunc(ctx, func() { s.Close(context.Cause(ctx)) })
 	defer stop()
-	settle := time.AfterFunc(s.cfg.SettingsTimeout, s.settleOverdue)
-	defer settle.Stop()
 	s.mu.Lock()
+	s.overdue = time.AfterFunc(s.cfg.SettingsTimeout, s.settleOverdue)
 	if s.err == nil {
 		s.w.control.add(nil, s.ourPreface(), 0)
 		s.kick()
@@ -71,6 +70,7 @@ func (s *Session) Serve(ctx context.Context) error {
 	return nil
 }
 
+// settleOverdue ends a session whose peer has not sent its SETTINGS.
 func (s *Session) settleOverdue() {
 	select {
 	case <-s.settled:

@@ -27,6 +27,7 @@ type Session struct {
 	client  bool
 	handler Handler
 	peerID  Peer
+	carrier *Session // that of the stream this one runs in; nil on a connection
 
 	reader  *frameReader
 	inbox   inbox         // of the reading goroutine
@@ -51,6 +52,9 @@ type Session struct {
 	whenIdle  bool         // close when the last stream ends
 	idleSince time.Time
 	ping      pinger
+	alive     liveness
+	overdue   *time.Timer           // ends the session if the peer does not settle
+	carried   map[*Session]struct{} // sessions inside streams of this one
 	w         writer
 
 	recvAvail   int          // connection window left to the peer, guarded by mu
@@ -72,11 +76,12 @@ func newSession(t Transport, cfg Config, client bool) *Session {
 		}
 	}
 	s := &Session{
-		t: t, cfg: cfg, client: client, peerID: t.Peer(),
+		t: t, cfg: cfg, client: client, peerID: t.Peer(), carrier: carrierOf(t),
 		settled: make(chan struct{}), done: make(chan struct{}), torn: make(chan struct{}), deaf: make(chan struct{}),
 		streams: make(map[uint32]*Stream), nextID: 1, finalID: maxStreamID, goAwayID: maxStreamID,
 		peer: defaultPeerSettings(), recvAvail: cfg.ConnWindow, idleSince: time.Now(),
 	}
+	s.alive.heard = s.idleSince // in the handshake
 	s.changed.L = &s.mu
 	s.w.init(client)
 	s.reader = newFrameReader(s)
@@ -135,10 +140,15 @@ func (s *Session) CloseWhenIdle() {
 	if idle {
 		s.Close(nil)
 	}
+	s.unload()
 }
 
-// retired reports that the session will never open a stream again.
+// retired reports that the session will never open a stream again, or that the
+// one that carries it will not: what hangs on that is to go elsewhere too.
 func (s *Session) retired() bool {
+	if s.carrier != nil && s.carrier.retired() {
+		return true
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err != nil || s.draining || s.nextID > maxStreamID
@@ -180,6 +190,7 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 	}
 	s.err = err
 	s.ping.stop()
+	s.stopOverdue()
 	streams := s.streams
 	s.streams = nil
 	for _, st := range streams {
@@ -202,7 +213,14 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 	for _, st := range streams {
 		st.failed(err)
 	}
+	s.leave()
 	go s.teardown(how == endFault)
+}
+
+func (s *Session) stopOverdue() {
+	if s.overdue != nil {
+		s.overdue.Stop()
+	}
 }
 
 func debugText(err error) string {

@@ -2,6 +2,7 @@ package hbone
 
 import (
 	"math"
+	"time"
 
 	"golang.org/x/net/http2"
 )
@@ -58,6 +59,8 @@ func (s *Session) onSettings(f *http2.SettingsFrame) error {
 	s.kick()
 	if !s.reader.settled {
 		s.reader.settled = true
+		s.stopOverdue()
+		s.alive.heard = time.Now()
 		close(s.settled)
 	}
 	return nil

@@ -33,6 +33,10 @@ type Stream struct {
 	werr      error
 	wcond     sync.Cond
 	wdl       deadline
+	authority string        // client: of the request
+	asked     time.Time     // client: when it was sent
+	harmless  bool          // client: see Request
+	spoke     bool          // client: payload was written before the answer
 	answer    *Response     // client: the peer's answer
 	answered  chan struct{} // client: closed when answer or werr is set, then nil
 	decided   chan struct{} // the same channel, never changed
@@ -54,7 +58,8 @@ type Stream struct {
 	loan      int   // received, given back to the connection window, not yet consumed
 	rdl       deadline
 	sink      *sink
-	cleanEnd  bool // the peer left: RST_STREAM(CANCEL or NO_ERROR) came behind END_STREAM or stands for it
+	watch     func() // see Watch
+	cleanEnd  bool   // the peer left: RST_STREAM(CANCEL or NO_ERROR) came behind END_STREAM or stands for it
 }
 
 type waiting uint8
@@ -176,12 +181,48 @@ func (st *Stream) push(p []byte) bool {
 	return true
 }
 
+// Ready reports, without waiting, whether Read would return bytes or io.EOF, or
+// the error that it would return instead.
+func (st *Stream) Ready() (bool, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.rq.n > 0 || st.rEnd {
+		return true, nil
+	}
+	if st.rclosed {
+		return false, net.ErrClosed
+	}
+	return false, st.rerr
+}
+
+// Watch has changed called after each event on the stream: its answer, bytes, the
+// end, a failure. It runs in the session's own goroutine and must not block or
+// use the stream. Nil ends it; a call that is under way may still come.
+func (st *Stream) Watch(changed func()) {
+	st.mu.Lock()
+	st.watch = changed
+	st.mu.Unlock()
+}
+
+// changed tells the watcher.
+func (st *Stream) changed() {
+	st.mu.Lock()
+	watch := st.watch
+	st.mu.Unlock()
+	if watch != nil {
+		watch()
+	}
+}
+
 // notify tells whoever consumes the stream that something changed.
 func (st *Stream) notify() {
 	st.mu.Lock()
-	sink := st.sink
+	sink, watch := st.sink, st.watch
 	st.rcond.Broadcast()
 	st.mu.Unlock()
+	if watch != nil {
+		watch()
+	}
 	if sink != nil {
 		sink.kick()
 	}
@@ -221,6 +262,7 @@ func (st *Stream) deadLocked(err error) {
 	if st.answered != nil && st.answer == nil {
 		close(st.answered)
 		st.answered = nil
+		st.s.alive.dropped()
 	}
 }
 

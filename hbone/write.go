@@ -62,6 +62,7 @@ func (st *Stream) beginWrite() error {
 		return err
 	}
 	st.writing = true
+	st.spoke = st.spoke || st.answer == nil
 	return nil
 }
 
@@ -144,8 +145,10 @@ func (st *Stream) grant(want int) (n int, direct bool, err error) {
 		case w.sendAvail <= 0:
 			w.wait(st, waitsCredit)
 		case !w.busy && len(w.data.segs) == 0 && !st.wdl.armed:
+			w.unlist(st) // it may have been woken out of turn
 			return n, true, nil
 		case w.fits(n) && (turn || len(w.room) == 0):
+			w.unlist(st)
 			return n, false, nil
 		default:
 			w.wait(st, waitsRoom)

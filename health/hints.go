@@ -113,6 +113,11 @@ func (h *Hints) Avoid(s HintService, reported []mesh.EndpointID, ready int, now 
 	return out[:min(len(out), MaxAvoid)]
 }
 
+// Hinted reports whether k was seen failing lately.
+func (h *Hints) Hinted(k HintKey, now time.Time) bool {
+	return slices.ContainsFunc(h.byService[k.HintService], func(x hint) bool { return x.endpoint == k.Endpoint && now.Sub(x.seen) < h.ttl })
+}
+
 // Known returns the endpoints of s whose failures are remembered, the oldest
 // first, expired ones included.
 func (h *Hints) Known(s HintService) []mesh.EndpointID {

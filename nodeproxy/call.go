@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/http2"
-
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -22,6 +20,7 @@ import (
 type call struct {
 	p       *Proxy
 	app     *net.TCPConn
+	open    *opening
 	uid     string // of the local workload
 	flow    route.Flow
 	who     caller
@@ -47,20 +46,23 @@ var plans = sync.Pool{New: func() any { return new(route.Plan) }}
 // carry takes one application connection to where flow says. It owns app.
 func (p *Proxy) carry(ctx context.Context, app *net.TCPConn, uid string, flow route.Flow, granted func(), denied func(reason string)) {
 	defer app.Close()
-	c := &call{p: p, app: app, uid: uid, flow: flow, plan: plans.Get().(*route.Plan), granted: granted, denied: denied}
+	c := &call{p: p, app: app, open: newOpening(app), uid: uid, flow: flow, plan: plans.Get().(*route.Plan), granted: granted, denied: denied}
 	c.who.app, c.who.trace = addrPort(app.RemoteAddr()), hbone.NewTraceparent(rand.Reader)
 	c.access = access{direction: "outbound", begun: time.Now(), authority: flowName(flow)}
 	p.metrics.opened.WithLabelValues("source").Inc()
 	defer p.finish(&c.access)
 	c.access.trace, _, _ = hbone.ParseTraceparent(c.who.trace)
-	t, early, f := c.reach(ctx)
+	t, f := c.reach(ctx)
 	plans.Put(c.plan)
 	c.plan = nil
+	held := len(c.open.held)
+	c.open.release()
+	c.open = nil
 	if f != nil {
 		c.fail(f)
 		return
 	}
-	c.relay(ctx, t, early)
+	c.relay(ctx, t, held)
 	t.close()
 	p.view.done(c.pick)
 }
@@ -90,26 +92,26 @@ func (c *call) resolve() *failure {
 
 // reach opens a tunnel, elsewhere again and again while that is safe, wanted
 // and within deadline, number and budget.
-func (c *call) reach(ctx context.Context) (*tunnel, []byte, *failure) {
+func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 	retry := c.p.cfg.Retry
 	deadline := c.access.begun.Add(retry.Deadline)
 	for {
 		if f := c.resolve(); f != nil {
-			return nil, nil, f
+			return nil, f
 		}
 		if c.access.attempts++; c.access.attempts == 1 {
 			c.p.budget.earn(c.plan.Authority)
 		}
-		t, early, f := c.attempt(ctx)
+		t, f := c.attempt(ctx)
 		if f == nil {
-			return t, early, nil
+			return t, nil
 		}
 		switch {
 		case f.final, ctx.Err() != nil, c.access.attempts > retry.Attempts, time.Now().After(deadline):
-			return nil, nil, f
+			return nil, f
 		case !c.p.budget.spend(c.plan.Authority):
 			c.p.metrics.budget.Inc()
-			return nil, nil, f
+			return nil, f
 		}
 		c.p.metrics.retries.WithLabelValues(f.reason).Inc()
 		e := c.p.log.Info().Str("service", c.access.service).Uint16("port", c.access.port).Str("network", c.access.network).
@@ -119,7 +121,7 @@ func (c *call) reach(ctx context.Context) (*tunnel, []byte, *failure) {
 		}
 		e.Msg("attempt failed")
 		if !pause(ctx, retryDelay(c.access.attempts)) {
-			return nil, nil, &failure{final: true, reason: reasonCancelled, err: ctx.Err()}
+			return nil, &failure{final: true, reason: reasonCancelled, err: ctx.Err()}
 		}
 	}
 }
@@ -138,17 +140,17 @@ func retryDelay(n int) time.Duration {
 }
 
 // attempt chooses, opens, and waits for the first byte.
-func (c *call) attempt(ctx context.Context) (*tunnel, []byte, *failure) {
+func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	pick, f := c.p.view.choose(c.plan, c.tried, time.Now())
 	if f != nil {
-		return nil, nil, f
+		return nil, f
 	}
 	c.access.network, c.access.gateway, c.access.endpoint, c.access.workload = pick.network(), "", 0, ""
 	if pick.gateway != nil {
 		c.access.gateway = pick.gateway.Name
 	}
 	actx, cancel := context.WithTimeout(ctx, c.p.cfg.Timeouts.Dial+c.p.cfg.Timeouts.Handshake+c.p.cfg.Timeouts.Connect)
-	t, f := c.open(actx, pick)
+	t, f := c.tunnel(actx, pick)
 	cancel()
 	if f != nil && ctx.Err() != nil {
 		f = &failure{final: true, reason: reasonCancelled, err: ctx.Err()}
@@ -157,36 +159,41 @@ func (c *call) attempt(ctx context.Context) (*tunnel, []byte, *failure) {
 	if f != nil {
 		c.tried.add(pick, f)
 		c.access.endpoint = f.endpoint
-		return nil, nil, f
+		return nil, f
 	}
 	c.grant()
 	c.pick, c.access.endpoint = pick, t.endpoint
 	if w := c.who.snap.WorkloadByEndpoint(t.endpoint); w != nil {
 		c.access.workload = w.UID
 	}
-	early, err := firstByte(c.app, t.stream)
+	err := c.open.firstByte(ctx, t.stream)
 	if err == nil {
-		return t, early, nil
+		return t, nil
 	}
 	f = c.brokeEarly(pick, t, err)
 	t.close()
 	c.p.view.lost(pick, f, time.Now())
 	c.tried.add(pick, f)
-	return nil, nil, f
+	return nil, f
 }
 
-func (c *call) open(ctx context.Context, pick pick) (*tunnel, *failure) {
+func (c *call) tunnel(ctx context.Context, pick pick) (*tunnel, *failure) {
 	if pick.pod != nil {
-		return c.p.openSingle(ctx, c.who, pick.pod, pick.target)
+		return c.p.openSingle(ctx, c.who, c.open, pick.pod, pick.target)
 	}
-	return c.p.openDouble(ctx, c.who, pick.gateway, c.plan.Authority, pick.expect, pick.avoid)
+	return c.p.openDouble(ctx, c.who, c.open, via{
+		gateway: pick.gateway, authority: c.plan.Authority, pod: pick.remote, expect: pick.expect, avoid: pick.avoid})
 }
 
 // brokeEarly is a tunnel that broke after the far application had accepted and
 // before anybody spoke.
 func (c *call) brokeEarly(pick pick, t *tunnel, err error) *failure {
 	f := &failure{at: atEndpoint, reason: reasonTunnel, endpoint: t.endpoint, err: err}
-	if t.hop.Err() != nil { // the session died, not just this stream
+	s := t.stream.Session()
+	if t.inner == nil {
+		f.fault = s.Err() != nil // the session died, not just this stream
+	}
+	if s.Base().Err() != nil {
 		f.fault = true
 		if pick.gateway != nil {
 			f.at = atGateway
@@ -219,17 +226,11 @@ func (c *call) grant() {
 	}
 }
 
-func (c *call) relay(ctx context.Context, t *tunnel, early []byte) {
+// relay moves bytes until the end; held is how many have been sent before.
+func (c *call) relay(ctx context.Context, t *tunnel, held int) {
 	c.access.result = "ok"
-	if len(early) > 0 {
-		if _, err := c.app.Write(early); err != nil {
-			t.stream.Reset(http2.ErrCodeCancel)
-			c.access.err = err
-			return
-		}
-	}
 	r := hbone.Relay(ctx, t.stream, c.app)
-	c.access.sent, c.access.received, c.access.err = r.ToStream, r.ToConn+int64(len(early)), r.Err
+	c.access.sent, c.access.received, c.access.err = r.ToStream+int64(held), r.ToConn, r.Err
 }
 
 // fail ends the application's connection the way a refused connect looks: RST.

@@ -63,6 +63,7 @@ func TestCarriesAConnectionThroughDoubleHBONE(t *testing.T) {
 	if want := []any{"peer", p.shop.Identity(), "target", 8080, "port", 80, "trace", line.Text("trace"), "result", "ok"}; !inbound.Has(want...) {
 		t.Errorf("access log of the pod's node = %v; want %v", inbound, want)
 	}
+	p.client().Stop(t) // the session with the pod is kept as long as it lives
 	forward := p.Process("gateway west/gw-1").Log.Await(t, "connection", "direction", "forward")
 	if want := []any{"peer", p.shop.Identity(), "endpoint", p.pods[0].Endpoint(), "trace", line.Text("trace"), "result", "ok"}; !forward.Has(want...) {
 		t.Errorf("access log of the gateway = %v; want %v", forward, want)

@@ -72,6 +72,7 @@ const (
 type Retry struct {
 	Attempts    int           `yaml:"attempts" default:"8" doc:"how many more times a connect is tried after the first; 0 never repeats" env:"ISTHMUS_RETRY_ATTEMPTS"`
 	Deadline    time.Duration `yaml:"deadline" default:"15s" doc:"no attempt starts later than this after the application connected"`
+	Early       bool          `yaml:"early" default:"true" doc:"pass on what an application says before the far application has accepted, which saves a round trip; if the far side then vanishes without an answer the connection fails, because it cannot be repeated safely" env:"ISTHMUS_RETRY_EARLY"`
 	BudgetBurst int           `yaml:"budgetBurst" default:"500" doc:"repeats that a service may use at once before the ratio limits them"`
 	BudgetRatio float64       `yaml:"budgetRatio" default:"0.5" doc:"repeats earned by each new connection to the service"`
 }
@@ -96,7 +97,7 @@ func DefaultConfig() Config {
 		TrustDomain:      "cluster.local",
 		ServiceAccount:   "isthmus-system/nodeproxy",
 		OutlierDetection: Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
-		Retry:            Retry{Attempts: 8, Deadline: 15 * time.Second, BudgetBurst: 500, BudgetRatio: 0.5},
+		Retry:            Retry{Attempts: 8, Deadline: 15 * time.Second, Early: true, BudgetBurst: 500, BudgetRatio: 0.5},
 		Federation:       Federation{Health: true},
 		Timeouts:         Timeouts{Dial: 2 * time.Second, Handshake: 3 * time.Second, Connect: 5 * time.Second, App: 2 * time.Second, Drain: 10 * time.Second},
 		Admin:            admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},

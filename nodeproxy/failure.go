@@ -88,7 +88,7 @@ func outerAnswer(err error) *failure {
 	case hbone.ReasonOverload, hbone.ReasonDraining:
 		f.at = atGateway
 	case hbone.ReasonUnknownService, hbone.ReasonNotExported, hbone.ReasonBadAuthority, hbone.ReasonPinnedGone:
-		f.fault = false // configuration over there; another network may know better
+		f.fault = false // configuration over there, or a pod that is out; elsewhere may do
 	case hbone.ReasonDenied:
 		f.fault, f.final = false, true
 	}
@@ -105,6 +105,10 @@ func innerAnswer(endpoint mesh.EndpointID, err error) *failure {
 	if !errors.As(err, &se) {
 		f := hopFailure(atEndpoint, err)
 		f.endpoint = endpoint
+		var unsure *unsureError
+		if errors.As(err, &unsure) {
+			f.final, f.reason = true, reasonTunnel
+		}
 		return f
 	}
 	f := &failure{at: atEndpoint, fault: true, reason: reasonToken(se), endpoint: endpoint, err: err}
@@ -122,6 +126,39 @@ func innerAnswer(endpoint mesh.EndpointID, err error) *failure {
 	}
 	return f
 }
+
+// throughAnswer is innerAnswer for an error that may come from the gateway's
+// side of the way already.
+func throughAnswer(endpoint mesh.EndpointID, err error) *failure {
+	var before *failure
+	if errors.As(err, &before) {
+		f := *before
+		f.err = err
+		return &f
+	}
+	f := innerAnswer(endpoint, err)
+	var lost *lostCarrierError
+	if errors.As(err, &lost) {
+		f.at = atGateway
+	}
+	return f
+}
+
+// lostCarrierError is a stream that ended because the connection to the gateway
+// did.
+type lostCarrierError struct{ err error }
+
+func (e *lostCarrierError) Error() string { return e.err.Error() }
+func (e *lostCarrierError) Unwrap() error { return e.err }
+
+// unsureError is an attempt whose early bytes may have reached the application:
+// they must not be said again.
+type unsureError struct{ err error }
+
+func (e *unsureError) Error() string {
+	return e.err.Error() + " (it may have got the first bytes: not repeated)"
+}
+func (e *unsureError) Unwrap() error { return e.err }
 
 func reasonToken(se *hbone.StatusError) string {
 	if r := se.Reason(); r != "" {

@@ -86,6 +86,11 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 // terminating, or no longer at that address.
 func stale(snap *mesh.Snapshot, k hbone.PoolKey) bool {
 	w := snap.Workload(k.UID)
+	if k.Through != "" { // a pod of another network
+		name, _, _ := strings.Cut(k.Through, " ")
+		g := gatewayNamed(snap, name)
+		return g == nil || g.Drained || through(g) != k.Through || w == nil || w.State == mesh.Terminating
+	}
 	if name, ok := strings.CutPrefix(k.UID, gatewayUID); ok {
 		g := gatewayNamed(snap, name)
 		return g == nil || g.Drained || g.Address.String() != k.Address

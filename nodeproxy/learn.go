@@ -180,11 +180,14 @@ func (v *view) noteDazed(authority string, dazed bool) {
 func (v *view) done(p pick) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	keys := []any{p.share, nil}
+	var keys []any
 	if p.pod != nil {
 		keys = []any{p.podKey()}
 	} else {
-		keys[1] = gatewayKey(p.gateway)
+		keys = []any{p.share, gatewayKey(p.gateway)}
+		if p.remote != nil {
+			keys = append(keys, p.remoteKey())
+		}
 	}
 	for _, k := range keys {
 		if v.open[k]--; v.open[k] <= 0 {

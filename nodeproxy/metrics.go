@@ -7,7 +7,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type Metrics struct {
 	opened, closed, sent, received *prometheus.CounterVec
 	retries, edges, refused        *prometheus.CounterVec
-	budget, dazed                  prometheus.Counter
+	budget, dazed, unsure          prometheus.Counter
 }
 
 // NewMetrics registers the node proxy's metrics.
@@ -31,6 +31,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		edges:    vec("isthmus_outlier_edges_total", "Ejections and readmissions, by scope and edge.", "scope", "edge"),
 		refused:  vec("isthmus_peers_refused_total", "Inbound connections refused before any stream, by reason (handshake, overload).", "reason"),
 		budget:   one("isthmus_retry_budget_exhausted_total", "Connections that failed because the service's retry budget was spent."),
+		unsure:   one("isthmus_unsure_connects_total", "Connections given up because the far side vanished after it may have got the application's first bytes."),
 		dazed:    one("isthmus_dazed_picks_total", "Choices made among places none of which was healthy."),
 	}
 }

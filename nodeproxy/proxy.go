@@ -159,8 +159,8 @@ func (p *Proxy) probeGateway(g *mesh.Gateway) {
 		if err != nil {
 			return err
 		}
-		s.Close(nil)
-		return nil
+		defer s.Close(nil)
+		return s.Settled(ctx)
 	}
 	p.gatewayProbes.Watch(gatewayKey(g), ask, func(err error) bool {
 		p.view.gatewayAnswered(g, err, time.Now())

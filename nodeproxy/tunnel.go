@@ -2,6 +2,7 @@ package nodeproxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -18,9 +19,8 @@ import (
 // tunnel is an open way to one application: bytes written to stream reach it.
 type tunnel struct {
 	stream   *hbone.Stream
-	hop      *hbone.Session  // the outer one, or the only one
 	endpoint mesh.EndpointID // zero when the far side does not say
-	inner    *hbone.Session  // of a double tunnel, ended with it
+	inner    *hbone.Session  // ends with the tunnel; nil if the session is kept
 }
 
 // close ends what the tunnel alone used. The stream has ended or is reset.
@@ -57,76 +57,161 @@ func (p *Proxy) baggage(snap *mesh.Snapshot, w *mesh.Workload) string {
 		Region: w.Locality.Region, Zone: w.Locality.Zone}.String()
 }
 
+// connect opens a stream to an application on s.
+func (p *Proxy) connect(ctx context.Context, s *hbone.Session, o *opening, req *hbone.Request) (*hbone.Stream, *hbone.Response, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Timeouts.Connect, hbone.ErrConnectTimeout)
+	defer cancel()
+	st, answer, said, err := o.connect(ctx, s, req, p.cfg.Retry.Early)
+	var status *hbone.StatusError
+	if err != nil && said && !errors.As(err, &status) && !errors.Is(err, hbone.ErrRetryable) {
+		p.metrics.unsure.Inc()
+		err = &unsureError{err}
+	}
+	return st, answer, err
+}
+
 // openSingle opens a tunnel to a pod of the own network.
-func (p *Proxy) openSingle(ctx context.Context, c caller, to *mesh.Workload, target uint16) (*tunnel, *failure) {
+func (p *Proxy) openSingle(ctx context.Context, c caller, o *opening, to *mesh.Workload, target uint16) (*tunnel, *failure) {
 	addr := netip.AddrPortFrom(to.Addresses[0], hbonePort)
-	key := p.poolKey(c.source, []spiffeid.ID{to.Identity}, addr, to.UID)
+	key := p.poolKey(c.source, []spiffeid.ID{to.Identity}, addr.String(), to.UID)
 	req := &hbone.Request{Authority: netip.AddrPortFrom(to.Addresses[0], target).String(), Header: p.headers(c)}
-	stream, _, err := p.pool.Open(ctx, key, p.dialer(c.source.Identity, []spiffeid.ID{to.Identity}, addr), req)
+	t := &tunnel{endpoint: to.Endpoint}
+	err := p.pool.Use(ctx, key, p.dialer(c.source.Identity, []spiffeid.ID{to.Identity}, addr), func(s *hbone.Session) (err error) {
+		t.stream, _, err = p.connect(ctx, s, o, req)
+		return err
+	})
 	if err != nil {
 		return nil, innerAnswer(to.Endpoint, fmt.Errorf("pod %s at %s: %w", to.UID, addr, err))
 	}
-	return &tunnel{stream: stream, hop: stream.Session(), endpoint: to.Endpoint}, nil
+	return t, nil
 }
 
-// openDouble opens a tunnel through gw to whichever pod gw chooses, and inside
-// it a tunnel to that pod.
-func (p *Proxy) openDouble(ctx context.Context, c caller, gw *mesh.Gateway, authority string, expect []spiffeid.ID, avoid []mesh.EndpointID) (*tunnel, *failure) {
-	outerHeader := p.headers(c)
-	if len(avoid) > 0 {
-		ids := make([]uint64, len(avoid))
-		for i, id := range avoid {
-			ids[i] = uint64(id)
-		}
-		outerHeader[hbone.HeaderAvoid] = hbone.FormatAvoid(ids)
+// openDouble opens a tunnel through v to a pod, and inside it one to the
+// application. The session with a pod that we have chosen is kept for later
+// connections of the same source: they skip the gateway and both handshakes.
+func (p *Proxy) openDouble(ctx context.Context, c caller, o *opening, v via) (*tunnel, *failure) {
+	t := &tunnel{}
+	if v.pod != nil {
+		t.endpoint = v.pod.Endpoint
 	}
-	key := p.poolKey(c.source, []spiffeid.ID{gw.Identity}, gw.Address, gatewayUID+gatewayKey(gw))
+	req := &hbone.Request{Authority: v.authority, Header: p.headers(c)}
+	req.Header[hbone.HeaderForwardedNetwork] = p.cfg.Network
+	open := func(s *hbone.Session) error {
+		stream, answer, err := p.connect(ctx, s, o, req)
+		if err != nil {
+			if s.Base().Err() != nil {
+				err = &lostCarrierError{err}
+			}
+			return err
+		}
+		if id := mesh.EndpointID(answer.Endpoint()); id != 0 {
+			t.endpoint = id
+		}
+		t.stream = stream
+		return nil
+	}
+	var err error
+	if v.pod != nil {
+		dial := func(ctx context.Context) (*hbone.Session, error) {
+			s, _, err := p.openInner(ctx, c, v)
+			return s, err
+		}
+		err = p.pool.Use(ctx, p.innerKey(c.source, v), dial, open)
+	} else if t.inner, t.endpoint, err = p.openInner(ctx, c, v); err == nil {
+		if err = open(t.inner); err != nil {
+			t.inner.Close(nil)
+		}
+	}
+	if err != nil {
+		return nil, throughAnswer(t.endpoint, fmt.Errorf("through gateway %s: %w", gatewayKey(v.gateway), err))
+	}
+	return t, nil
+}
+
+// via is the way to a pod of another network.
+type via struct {
+	gateway   *mesh.Gateway
+	authority string         // the service, host:port
+	pod       *mesh.Workload // asked for by its pin; nil: the gateway chooses
+	expect    []spiffeid.ID  // who may answer the inner handshake
+	avoid     []mesh.EndpointID
+}
+
+// openInner opens a session with a pod: a stream through the gateway, in which
+// the second handshake begins before the gateway has answered. A failure of the
+// hop to the gateway, or its refusal, is a *failure already.
+func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Session, endpoint mesh.EndpointID, err error) {
+	gw := v.gateway
+	req := &hbone.Request{Authority: v.authority, Header: p.headers(c), Harmless: true}
+	if v.pod != nil {
+		req.Header[hbone.HeaderPin] = v.pod.Endpoint.String()
+	} else if len(v.avoid) > 0 {
+		req.Header[hbone.HeaderAvoid] = formatAvoid(v.avoid)
+	}
+	key := p.poolKey(c.source, []spiffeid.ID{gw.Identity}, gw.Address.String(), gatewayUID+gatewayKey(gw))
 	dial := p.dialer(c.source.Identity, []spiffeid.ID{gw.Identity}, gw.Address)
-	outer, answer, err := p.pool.Open(ctx, key, dial, &hbone.Request{Authority: authority, Header: outerHeader})
-	if err != nil {
-		return nil, outerAnswer(fmt.Errorf("gateway %s/%s at %s: %w", gw.Network, gw.Name, gw.Address, err))
-	}
-	endpoint := mesh.EndpointID(answer.Endpoint())
-	inner, err := p.innerSession(ctx, c.source.Identity, expect, outer)
-	if err != nil {
-		outer.Close()
-		f := innerAnswer(endpoint, fmt.Errorf("inner tunnel through gateway %s/%s: %w", gw.Network, gw.Name, err))
-		if outer.Session().Err() != nil {
-			f.at = atGateway // its session died, with this tunnel in it
+	err = p.pool.Use(ctx, key, dial, func(s *hbone.Session) error {
+		outer, err := s.Start(req)
+		if err != nil {
+			return err
 		}
-		return nil, f
-	}
-	innerHeader := p.headers(c)
-	innerHeader[hbone.HeaderForwardedNetwork] = p.cfg.Network
-	stream, answer, err := inner.Open(ctx, &hbone.Request{Authority: authority, Header: innerHeader})
-	if err != nil {
-		f := innerAnswer(endpoint, fmt.Errorf("through gateway %s/%s: %w", gw.Network, gw.Name, err))
-		if outer.Session().Err() != nil {
-			f.at = atGateway
+		handshake := error(nil)
+		inner, handshake = p.innerSession(ctx, c.source.Identity, v.expect, outer)
+		if handshake != nil && !outer.Answered() && s.Err() == nil {
+			outer.Close()
+			return handshake
 		}
-		inner.Close(nil)
-		outer.Close()
-		return nil, f
+		answer, err := outer.Answer(ctx)
+		if err != nil {
+			if inner != nil {
+				inner.Close(nil)
+			}
+			return err
+		}
+		endpoint = mesh.EndpointID(answer.Endpoint())
+		if handshake != nil {
+			outer.Close()
+			f := innerAnswer(endpoint, handshake)
+			if s.Err() != nil {
+				f.at = atGateway // its session died, with this tunnel in it
+			}
+			return f
+		}
+		return nil
+	})
+	var f *failure
+	if err == nil || errors.As(err, &f) {
+		return inner, endpoint, err
 	}
-	if id := mesh.EndpointID(answer.Endpoint()); id != 0 {
-		endpoint = id
+	f = outerAnswer(fmt.Errorf("gateway %s at %s: %w", gatewayKey(gw), gw.Address, err))
+	if v.pod != nil && f.at == atNetwork { // it was asked for this pod alone
+		f.at, f.endpoint = atEndpoint, v.pod.Endpoint
 	}
-	return &tunnel{stream: stream, hop: outer.Session(), endpoint: endpoint, inner: inner}, nil
+	return nil, f.endpoint, f
 }
 
-// innerSession runs the second handshake inside an outer stream.
+func formatAvoid(avoid []mesh.EndpointID) string {
+	ids := make([]uint64, len(avoid))
+	for i, id := range avoid {
+		ids[i] = uint64(id)
+	}
+	return hbone.FormatAvoid(ids)
+}
+
+// innerSession runs the second handshake inside an outer stream. The stream is
+// left open if it fails.
 func (p *Proxy) innerSession(ctx context.Context, source spiffeid.ID, expect []spiffeid.ID, outer *hbone.Stream) (*hbone.Session, error) {
 	cfg, err := p.ids.ClientTLS(ctx, source, expect, "h2")
 	if err != nil {
 		return nil, err
 	}
-	hctx, cancel := context.WithTimeout(ctx, p.cfg.Timeouts.Handshake)
+	hctx, cancel := context.WithTimeout(ctx, p.cfg.Timeouts.Connect+p.cfg.Timeouts.Handshake)
 	defer cancel()
 	t, err := hbone.ClientTLS(hctx, outer, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return hbone.NewClient(hctx, t, p.sessionConfig())
+	return hbone.StartClient(t, p.sessionConfig())
 }
 
 func (p *Proxy) sessionConfig() hbone.Config {
@@ -136,7 +221,8 @@ func (p *Proxy) sessionConfig() hbone.Config {
 	return c
 }
 
-// dialer returns how the pool opens one more session as source.
+// dialer returns how the pool opens one more session as source. It does not wait
+// until the peer serves.
 func (p *Proxy) dialer(source spiffeid.ID, expect []spiffeid.ID, addr netip.AddrPort) func(context.Context) (*hbone.Session, error) {
 	return func(ctx context.Context) (*hbone.Session, error) {
 		cfg, err := p.ids.ClientTLS(ctx, source, expect, "h2")
@@ -154,18 +240,28 @@ func (p *Proxy) dialer(source spiffeid.ID, expect []spiffeid.ID, addr netip.Addr
 		if err != nil {
 			return nil, err
 		}
-		return hbone.NewClient(hctx, t, p.sessionConfig())
+		return hbone.StartClient(t, p.sessionConfig())
 	}
 }
 
 // gatewayUID precedes a gateway's key where a pool wants a workload's UID.
 const gatewayUID = "gateway/"
 
-func (p *Proxy) poolKey(source *mesh.Workload, expect []spiffeid.ID, addr netip.AddrPort, uid string) hbone.PoolKey {
+func (p *Proxy) poolKey(source *mesh.Workload, expect []spiffeid.ID, addr, uid string) hbone.PoolKey {
 	names := make([]string, len(expect))
 	for i, id := range expect {
 		names[i] = id.String()
 	}
 	slices.Sort(names)
-	return hbone.PoolKey{Source: source.Identity.String(), Expected: strings.Join(names, " "), Address: addr.String(), UID: uid}
+	return hbone.PoolKey{Source: source.Identity.String(), Expected: strings.Join(names, " "), Address: addr, UID: uid}
 }
+
+// innerKey is that of sessions with v.pod: of one service port, so that the
+// gateway has seen every authority that is asked for in them.
+func (p *Proxy) innerKey(source *mesh.Workload, v via) hbone.PoolKey {
+	k := p.poolKey(source, v.expect, v.authority, v.pod.UID)
+	k.Through = through(v.gateway)
+	return k
+}
+
+func through(g *mesh.Gateway) string { return gatewayKey(g) + " " + g.Address.String() }

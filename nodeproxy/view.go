@@ -80,6 +80,8 @@ type pick struct {
 
 	gateway *mesh.Gateway
 	share   share
+	remote  *mesh.Workload // pod of another network; nil: the gateway chooses
+	port    uint16         // of remote's application
 	expect  []spiffeid.ID
 	avoid   []mesh.EndpointID
 
@@ -94,6 +96,10 @@ func (p pick) network() string {
 }
 
 func (p pick) podKey() health.Key { return health.Key{Endpoint: p.pod.Endpoint, Port: p.target} }
+
+func (p pick) remoteKey() health.Key {
+	return health.Key{Endpoint: p.remote.Endpoint, Port: p.port}
+}
 
 func gatewayKey(g *mesh.Gateway) string { return g.Network + "/" + g.Name }
 
@@ -121,8 +127,36 @@ func (v *view) choose(plan *route.Plan, t tried, now time.Time) (pick, *failure)
 	if p.gateway = v.chooseGateway(c, t, now); p.gateway == nil {
 		return pick{}, &failure{reason: reasonNoRoute, err: errors.New("network " + c.Network + " has no gateway that is not drained")}
 	}
-	p.avoid = v.avoid(p.share, c.Members, t, now)
+	if p.remote = v.chooseRemote(plan, p.share, c.Pods, t, now); p.remote != nil {
+		p.port, p.expect = plan.Port.Target, []spiffeid.ID{p.remote.Identity}
+	} else {
+		p.avoid = v.avoid(p.share, c.Members, t, now)
+	}
 	return v.take(p, now), nil
+}
+
+// chooseRemote picks a pod of another network, by what its owners and our own
+// eyes say of it, so that a session with it can be kept. It leaves the choice to
+// the gateway (nil) when nobody seems well: the gateway knows better.
+func (v *view) chooseRemote(plan *route.Plan, s share, pods []*mesh.Workload, t tried, now time.Time) *mesh.Workload {
+	if v.scope != ScopeEndpoint || len(pods) == 0 {
+		return nil
+	}
+	f, _ := v.reported(s)
+	service := health.HintService{Network: s.network, Service: s.service, Port: s.port}
+	v.scratch = v.scratch[:0]
+	for _, w := range pods {
+		v.scratch = append(v.scratch, balance.Candidate{
+			Weight: float64(w.Capacity), Load: float64(v.open[health.Key{Endpoint: w.Endpoint, Port: plan.Port.Target}]),
+			Usable: !slices.Contains(f.Exceptions, w.Endpoint) && !v.hints.Hinted(health.HintKey{HintService: service, Endpoint: w.Endpoint}, now) &&
+				!slices.Contains(t.pods, w.Endpoint),
+		})
+	}
+	i, dazed, ok := balance.Pick(v.draw(s))
+	if !ok || dazed {
+		return nil
+	}
+	return pods[i]
 }
 
 // draw returns the arguments of one choice among scratch.
@@ -224,5 +258,8 @@ func (v *view) take(p pick, now time.Time) pick {
 	p.gatewayTry = v.gateways.Begin(gatewayKey(p.gateway), now)
 	v.open[p.share]++
 	v.open[gatewayKey(p.gateway)]++
+	if p.remote != nil {
+		v.open[p.remoteKey()]++
+	}
 	return p
 }

@@ -124,12 +124,10 @@ func (r *resolver) addLocal(svc *mesh.Service, members []*mesh.Workload) {
 }
 
 func (r *resolver) addNetwork(svc *mesh.Service, network string, members []*mesh.Workload) {
-	ready, capacity := 0, uint64(0)
+	members = keep(members, offered)
+	ready, capacity := len(members), uint64(0)
 	for _, w := range members {
-		if offered(w) {
-			ready++
-			capacity += uint64(w.Capacity)
-		}
+		capacity += uint64(w.Capacity)
 	}
 	gateways := open(r.snapshot.Gateways(network))
 	rank, near := r.rankGateways(network, gateways)
@@ -144,7 +142,7 @@ func (r *resolver) addNetwork(svc *mesh.Service, network string, members []*mesh
 	default:
 		r.plan.Candidates = append(r.plan.Candidates, Candidate{
 			Network: network, Gateways: gateways, Capacity: uint32(min(capacity, math.MaxUint32)),
-			Rank: rank, Members: ready, Expect: svc.Identities,
+			Rank: rank, Members: ready, Pods: members, Expect: svc.Identities,
 		})
 	}
 }

@@ -1,0 +1,80 @@
+package hbone
+
+import "time"
+
+// liveness is what a client session knows of its peer being there. Questions are
+// CONNECTs and PINGs. Guarded by the session's mu.
+type liveness struct {
+	heard   time.Time     // when the peer last answered anything
+	waiting int           // questions without an answer
+	since   time.Time     // when one of them was asked, or another one answered; valid while waiting
+	missed  bool          // the last question to end was not answered
+	opened  time.Time     // when the last CONNECT was sent
+	usual   time.Duration // smoothed time to the answer of a CONNECT; zero: none yet
+}
+
+// Limits of what counts as lively. A peer that answers later than usual may be
+// slow or gone, and one that was not heard of for a while may be gone.
+const (
+	freshFor    = 1500 * time.Millisecond
+	lateAtLeast = 50 * time.Millisecond
+	lateAtFirst = 500 * time.Millisecond // before anything is usual
+	lateFactor  = 4                      // times the usual time to an answer
+	pingActive  = time.Second            // pause between PINGs of a connection in use
+	activeFor   = time.Minute            // how long after its last CONNECT a connection is in use
+)
+
+func (l *liveness) asked(now time.Time) {
+	if l.waiting == 0 {
+		l.since = now
+	}
+	l.waiting++
+}
+
+func (l *liveness) answered(now time.Time) {
+	l.heard, l.since, l.missed = now, now, false
+	l.waiting = max(0, l.waiting-1)
+}
+
+// dropped counts a question that will not be answered.
+func (l *liveness) dropped() {
+	l.missed = true
+	l.waiting = max(0, l.waiting-1)
+}
+
+// took notes how long the answer to a CONNECT has taken.
+func (l *liveness) took(d time.Duration) {
+	if l.usual == 0 {
+		l.usual = d
+		return
+	}
+	l.usual += (d - l.usual) / 8
+}
+
+// late reports whether a question waits for longer than is usual, or the last
+// one waited in vain.
+func (l *liveness) late(now time.Time) bool {
+	limit := lateAtFirst
+	if l.usual > 0 {
+		limit = max(lateAtLeast, lateFactor*l.usual)
+	}
+	return l.missed || l.waiting > 0 && now.Sub(l.since) > limit
+}
+
+// Lively reports whether the peer has lately shown that it is there: the
+// connection has heard of it within freshFor, and nothing it was asked, by this
+// session or the one that carries it, waits for longer than usual. Bytes that an
+// application cannot say twice are sent ahead of an answer only on such a
+// session: they are lost if the peer turns out to be gone.
+func (s *Session) Lively() bool {
+	now := time.Now()
+	for c := s; c != nil; c = c.carrier {
+		c.mu.Lock()
+		ok := c.err == nil && !c.alive.late(now) && (c.carrier != nil || now.Sub(c.alive.heard) < freshFor)
+		c.mu.Unlock()
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
