@@ -70,3 +70,24 @@ func TestAWriterThatFindsTheTransportFreePassesItsTurnOn(t *testing.T) {
 		t.Error("the second writer did not get its turn")
 	}
 }
+
+// A writer that goes on because the transport is free, before its turn has come,
+// must not be given one afterwards: nobody would give it back. (It was: four such
+// streams, and every writer of the session waited for ever.)
+func TestAWriterThatGoesOnBeforeItsTurnLeavesTheList(t *testing.T) {
+	p, s := rawServer(t, DefaultConfig())
+	st, id := p.openRaw(s)
+	s.mu.Lock()
+	s.w.wait(st, waitsRoom)
+	s.mu.Unlock()
+	if _, err := st.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	p.kind(http2.FrameData, id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.w.admit()
+	if st.turn || s.w.reserved != 0 || len(s.w.room) != 0 {
+		t.Errorf("turn %v, %d bytes reserved, %d waiting, after the write has returned", st.turn, s.w.reserved, len(s.w.room))
+	}
+}
