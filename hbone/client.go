@@ -29,7 +29,6 @@ func StartClient(t Transport, cfg Config) (*Session, error) {
 	s.kick()
 	s.mu.Unlock()
 	s.board()
-	s.startPings()
 	go s.read()
 	return s, nil
 }

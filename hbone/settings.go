@@ -50,6 +50,17 @@ func (s *Session) onSettings(f *http2.SettingsFrame) error {
 	if err := s.spend("SETTINGS frames"); err != nil {
 		return err
 	}
+	first := !s.reader.settled
+	if err := s.takeSettings(f); err != nil {
+		return err
+	}
+	if first && s.client {
+		s.startPings()
+	}
+	return nil
+}
+
+func (s *Session) takeSettings(f *http2.SettingsFrame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := f.ForeachSetting(s.applySetting); err != nil {
