@@ -102,6 +102,9 @@ func (r *frameReader) parse(p []byte) error {
 
 // fault resets the stream of a *streamFault and passes other errors on.
 func (r *frameReader) fault(err error) error {
+	if err == nil {
+		return nil // without the allocation below
+	}
 	var sf *streamFault
 	if errors.As(err, &sf) {
 		return r.s.resetFaulty(sf)

@@ -31,6 +31,8 @@ type Mesh struct {
 	// it starts.
 	EachGateway func(*gateway.Config)
 	EachNode    func(*nodeproxy.Config)
+	// Quiet turns the logs of processes off, for benchmarks.
+	Quiet bool
 
 	t         testing.TB
 	dir       string

@@ -42,7 +42,10 @@ func (m *Mesh) run(name string, admin netip.AddrPort, log *Log, r runner) *Proce
 	return p
 }
 
-func logger(l *Log) zerolog.Logger {
+func (m *Mesh) logger(l *Log) zerolog.Logger {
+	if m.Quiet {
+		return zerolog.Nop()
+	}
 	return zerolog.New(l).Level(zerolog.DebugLevel).With().Timestamp().Logger()
 }
 
@@ -68,7 +71,7 @@ func (m *Mesh) StartGateway(network, name string, edits ...func(*gateway.Config)
 		e(&c)
 	}
 	log := &Log{}
-	g, err := gateway.New(c, logger(log))
+	g, err := gateway.New(c, m.logger(log))
 	if err != nil {
 		m.t.Fatalf("gateway %s/%s: %v", network, name, err)
 	}
@@ -105,7 +108,7 @@ func (m *Mesh) StartNode(network, node string, edits ...func(*nodeproxy.Config))
 		e(&c)
 	}
 	log := &Log{}
-	p, err := nodeproxy.New(c, logger(log))
+	p, err := nodeproxy.New(c, m.logger(log))
 	if err != nil {
 		m.t.Fatalf("node proxy %s: %v", node, err)
 	}
