@@ -21,7 +21,7 @@ else
 $(warning no C compiler: tests run without the race detector)
 endif
 
-.PHONY: help demo build test integration interop drills race lint fuzz bench bench-path benchstat golden generate tidy-check check clean
+.PHONY: help demo build test integration interop wan drills race lint fuzz bench bench-path benchstat golden generate tidy-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ integration: ## start the real binaries as processes: the README's commands and 
 
 interop: ## as root: every role beside stock ztunnel (ZTUNNEL=<binary>)
 	ZTUNNEL="$(abspath $(ZTUNNEL))" $(GO) test -v -count 1 -timeout 15m ./integration/interop
+
+wan: ## as root: new connections, load and faults over a line of 40 ms; with ZTUNNEL=<binary> beside stock ztunnel
+	WAN=yes ZTUNNEL="$(abspath $(ZTUNNEL))" $(GO) test -v -count 1 -timeout 15m ./integration/wan
 
 drills: build ## run every shipped scenario into build/drills (several minutes)
 	@for f in examples/drills/*.yaml; do bin/isthmus drill "$$f" --plain --out "build/drills/$$(basename "$$f" .yaml)" || exit $$?; done

@@ -108,6 +108,7 @@ var allowed = map[string]why{
 
 	// It starts the binaries of the others and needs no package of theirs.
 	"integration/benchpath": {"internal/netspace": "starts processes, in hosts or here"},
+	"integration/stock":     {},
 
 	// Plumbing knows nothing of meshes.
 	"internal/admin":      {},
