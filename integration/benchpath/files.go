@@ -8,11 +8,12 @@ import (
 	"syscall"
 )
 
-// Open files of one process for one idle connection: proxies have the
-// application's socket and nothing else, a plain relay has two sockets and four
-// ends of pipes.
+// Open files of one process for one idle connection. A server's proxy has the
+// application's socket, and without kept inner sessions a connection from the
+// gateway as well; a plain relay has two sockets and four ends of pipes. The
+// number of connections is the same for all proxies.
 const (
-	perProxied = 1
+	perProxied = 2
 	perRelayed = 6
 	otherFiles = 1000 // what a process has open besides, with room
 )

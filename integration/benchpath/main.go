@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -49,6 +50,9 @@ func command(args []string) error {
 
 // run measures, and shows what it has also when it fails or is interrupted.
 func run(ctx context.Context, o options) error {
+	if err := os.RemoveAll(filepath.Join(o.out, "failures")); err != nil {
+		return err
+	}
 	files, err := raiseFiles(perRelayed*o.idle + otherFiles)
 	if err != nil {
 		return err
@@ -104,6 +108,11 @@ func (w *world) runAll(ctx context.Context, o options, files int, r *result) err
 				}
 				s.Load, s.Variant, s.Run = l.Name, v.Name, n+1
 				r.Samples = append(r.Samples, s)
+				if s.Reply.Errors > 0 {
+					if err := w.keepEvidence(o.out, v, s); err != nil {
+						return err
+					}
+				}
 			}
 		}
 	}

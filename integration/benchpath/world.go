@@ -20,6 +20,7 @@ type world struct {
 	bin      string // directory of our binaries
 	self     string // this binary: application, relay and generator
 	ready    map[*netspace.Process]func() error
+	admins   map[*netspace.Process]string // addresses of admin servers of ours
 	proxies  map[string]*netspace.Process // by client-KIND, server-KIND, gateway, relay
 	apps     map[string]*netspace.Process // by kind
 	loads    map[string]*netspace.Process // by kind
@@ -31,7 +32,7 @@ type world struct {
 func newWorld(t topology, bin, ztunnel string, entry entry) (w *world, err error) {
 	w = &world{
 		topology: t, bin: bin,
-		ready:   map[*netspace.Process]func() error{},
+		ready: map[*netspace.Process]func() error{}, admins: map[*netspace.Process]string{},
 		proxies: map[string]*netspace.Process{}, apps: map[string]*netspace.Process{}, loads: map[string]*netspace.Process{},
 	}
 	if w.self, err = os.Executable(); err != nil {
@@ -105,8 +106,9 @@ func (w *world) start(host, name string, ready func() error, env []string, args 
 
 // startOurs starts a proxy by its configuration file, NAME.yaml.
 func (w *world) startOurs(program, name string, at place) (err error) {
-	w.proxies[name], err = w.start(at.host, name, w.space.Ready(at.host, at.local(adminPort).String()), nil,
-		filepath.Join(w.bin, program), "--config", name+".yaml")
+	admin := at.local(adminPort).String()
+	w.proxies[name], err = w.start(at.host, name, w.space.Ready(at.host, admin), nil, filepath.Join(w.bin, program), "--config", name+".yaml")
+	w.admins[w.proxies[name]] = admin
 	return err
 }
 
