@@ -157,7 +157,7 @@ func TestASilentPeerIsNotLively(t *testing.T) {
 			st.Answer(context.Background())
 		}
 		answered()
-		time.Sleep(time.Minute) // pings keep it fresh for so long after its last stream
+		time.Sleep(activeFor) // pings keep it fresh for so long after its last stream
 		if !s.Lively() {
 			t.Error("not lively though it answers pings")
 		}

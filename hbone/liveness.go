@@ -21,7 +21,7 @@ const (
 	lateAtFirst = 500 * time.Millisecond // before anything is usual
 	lateFactor  = 4                      // times the usual time to an answer
 	pingActive  = time.Second            // pause between PINGs of a connection in use
-	activeFor   = time.Minute            // how long after its last CONNECT a connection is in use
+	activeFor   = 15 * time.Second       // how long after its last CONNECT a connection is in use
 )
 
 func (l *liveness) asked(now time.Time) {

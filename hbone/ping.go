@@ -75,6 +75,11 @@ func (s *Session) pingDue() {
 		s.fail(ErrPingTimeout)
 		return
 	}
+	if p.pause < s.cfg.PingEvery && time.Since(s.alive.heard) < p.pause {
+		s.pauseLocked() // it has just answered something else
+		s.mu.Unlock()
+		return
+	}
 	p.count++
 	p.waiting = true
 	s.alive.asked(time.Now())
