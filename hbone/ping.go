@@ -75,8 +75,8 @@ func (s *Session) pingDue() {
 		s.fail(ErrPingTimeout)
 		return
 	}
-	if p.pause < s.cfg.PingEvery && time.Since(s.alive.heard) < p.pause {
-		s.pauseLocked() // it has just answered something else
+	if left := p.pause - time.Since(s.alive.heard); p.pause < s.cfg.PingEvery && left > 0 {
+		p.timer.Reset(left) // it has just answered something else
 		s.mu.Unlock()
 		return
 	}
