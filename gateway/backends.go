@@ -41,6 +41,7 @@ type backends struct {
 	hops    *health.Tracker[mesh.EndpointID]
 	edges   map[mesh.EndpointID]time.Time // when a hop last changed
 	sick    map[health.Key]struct{}       // as last reported; the ledger knows whether that still counts
+	doubts  map[mesh.EndpointID]struct{}  // slow to answer, and asked whether they do
 	open    map[health.Key]int            // connections now, by pod and target port
 	draws   map[drawKey]*balance.Draws
 	scratch []balance.Candidate
@@ -59,11 +60,12 @@ func newBackends(network string, o Outlier, f facts, prober *reprobe.Prober[mesh
 	}
 	return &backends{
 		network: network, scope: o.Scope, facts: f, log: log, changed: changed, prober: prober, ask: ask,
-		hops:  health.NewTracker[mesh.EndpointID](cfg, rand.Float64),
-		edges: map[mesh.EndpointID]time.Time{},
-		sick:  map[health.Key]struct{}{},
-		open:  map[health.Key]int{},
-		draws: map[drawKey]*balance.Draws{},
+		hops:   health.NewTracker[mesh.EndpointID](cfg, rand.Float64),
+		edges:  map[mesh.EndpointID]time.Time{},
+		sick:   map[health.Key]struct{}{},
+		doubts: map[mesh.EndpointID]struct{}{},
+		open:   map[health.Key]int{},
+		draws:  map[drawKey]*balance.Draws{},
 	}
 }
 
@@ -115,11 +117,17 @@ func (b *backends) candidate(m *mesh.Workload, target uint16, w wish, now time.T
 		Weight: float64(m.Capacity) * b.hops.Weight(id, now),
 		Faint:  b.hops.Faint(id),
 		Load:   float64(b.open[health.Key{Endpoint: id, Port: target}]),
-		Usable: b.hops.Usable(id, now) && !b.reportedSick(id, target),
+		Usable: b.hops.Usable(id, now) && !b.doubted(id) && !b.reportedSick(id, target),
 		Drained: m.State != mesh.Ready || slices.Contains(w.tried, id) ||
 			w.pin != 0 && w.pin != id,
 		Avoid: slices.Contains(w.avoid, uint64(id)),
 	}
+}
+
+// doubted reports whether id owes an answer; the caller holds mu.
+func (b *backends) doubted(id mesh.EndpointID) bool {
+	_, doubted := b.doubts[id]
+	return doubted
 }
 
 // reportedSick reports whether the witness beside the pod says that this port is
@@ -143,8 +151,20 @@ func (b *backends) release(l lease, o health.Outcome, reason string, now time.Ti
 }
 
 // answered records that the pod's node proxy sent its first bytes, while the
-// lease goes on. A TCP connect alone shows only that a kernel is there.
+// lease goes on.
 func (b *backends) answered(l lease, now time.Time) { b.observe(l, health.Success, "", now) }
+
+// doubt keeps connections away from a pod that is slow to answer one, while there
+// are others, until it has answered a question of our own.
+func (b *backends) doubt(w *mesh.Workload) {
+	if b.scope == ScopeNone {
+		return
+	}
+	b.mu.Lock()
+	b.doubts[w.Endpoint] = struct{}{}
+	b.mu.Unlock()
+	b.reprobe(w)
+}
 
 func (b *backends) observe(l lease, o health.Outcome, reason string, now time.Time) {
 	b.mu.Lock()
@@ -165,6 +185,7 @@ func (b *backends) reprobe(w *mesh.Workload) {
 		b.mu.Lock()
 		var edge health.Edge
 		if err == nil {
+			delete(b.doubts, w.Endpoint)
 			edge = b.hops.Readmit(w.Endpoint, now)
 		} else {
 			edge = b.hops.End(w.Endpoint, b.hops.Begin(w.Endpoint, now), health.Failure, now)
@@ -240,5 +261,6 @@ func (b *backends) forget(keep func(mesh.EndpointID) bool, now time.Time) {
 	defer b.mu.Unlock()
 	b.hops.Prune(now, keep)
 	maps.DeleteFunc(b.sick, func(k health.Key, _ struct{}) bool { return !keep(k.Endpoint) })
+	maps.DeleteFunc(b.doubts, func(id mesh.EndpointID, _ struct{}) bool { return !keep(id) })
 	maps.DeleteFunc(b.edges, func(id mesh.EndpointID, _ time.Time) bool { return !keep(id) })
 }

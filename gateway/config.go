@@ -51,6 +51,7 @@ type Federation struct {
 type Timeouts struct {
 	Handshake time.Duration `yaml:"handshake" default:"5s" doc:"longest TLS handshake of an incoming connection"`
 	Dial      time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a pod address; then the next pod is tried"`
+	Answer    time.Duration `yaml:"answer" default:"500ms" doc:"how long a pod address may take to answer a client's TLS hello before another pod gets it; after a fifth of it new connections go elsewhere"`
 	Silence   time.Duration `yaml:"silence" default:"2s" doc:"a pod address that took bytes and sent none back for this long has failed as a hop"`
 	Drain     time.Duration `yaml:"drain" default:"10s" doc:"how long open connections may go on after the process was told to stop"`
 }
@@ -62,7 +63,7 @@ func DefaultConfig() Config {
 		NodeServiceAccount: "isthmus-system/nodeproxy",
 		OutlierDetection:   Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
 		Federation:         Federation{Health: true},
-		Timeouts:           Timeouts{Handshake: 5 * time.Second, Dial: 2 * time.Second, Silence: 2 * time.Second, Drain: 10 * time.Second},
+		Timeouts:           Timeouts{Handshake: 5 * time.Second, Dial: 2 * time.Second, Answer: 500 * time.Millisecond, Silence: 2 * time.Second, Drain: 10 * time.Second},
 		Admin:              admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
 		Log:                logging.Config{Level: "info", Format: "auto"},
 	}
@@ -102,7 +103,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	if s := c.OutlierDetection.Scope; s != ScopeEndpoint && s != ScopeNone {
 		errs = append(errs, fmt.Errorf("outlierDetection.scope: %q is unknown: use %s or %s", s, ScopeEndpoint, ScopeNone))
 	}
-	for field, d := range map[string]time.Duration{"handshake": c.Timeouts.Handshake, "dial": c.Timeouts.Dial, "silence": c.Timeouts.Silence, "drain": c.Timeouts.Drain} {
+	for field, d := range map[string]time.Duration{"handshake": c.Timeouts.Handshake, "dial": c.Timeouts.Dial, "answer": c.Timeouts.Answer, "silence": c.Timeouts.Silence, "drain": c.Timeouts.Drain} {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("timeouts.%s: %v: must be positive, for example 5s", field, d))
 		}

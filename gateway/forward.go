@@ -18,8 +18,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// maxHops is how many pods are tried before a client hears 503. Stock clients
-// never retry, so what can be repaired before the 200 is repaired here.
+// maxHops is how many pods are tried for one client. Stock clients never retry,
+// so what can be repaired is repaired here.
 const maxHops = 3
 
 // visit is one outer stream, from CONNECT to its access-log line.
@@ -27,8 +27,10 @@ type visit struct {
 	in       *hbone.Incoming
 	begun    time.Time
 	exported route.Exported
+	wish     wish
 	lease    lease
 	hops     int
+	hello    int64 // bytes that went to the pod before the relay began
 	relayed  hbone.RelayResult
 	answered bool // the pod sent something, if only when the client had left
 	connect  time.Duration
@@ -48,11 +50,11 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming) {
 		v.refuse(status, reason, err)
 		return
 	}
-	conn, ok := g.connect(ctx, v)
-	if !ok {
+	conn := g.connect(ctx, v)
+	if conn == nil {
 		return
 	}
-	defer conn.Close()
+	defer func() { conn.Close() }()
 	stream, err := in.Accept(hbone.Header{hbone.HeaderEndpoint: v.lease.workload.Endpoint.String()})
 	if err != nil {
 		v.err = err
@@ -60,22 +62,46 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming) {
 		return
 	}
 	v.connect = time.Since(v.begun)
-	v.relayed = hbone.RelayNoting(ctx, stream, conn, func() {
-		v.answered = true
-		g.backends.answered(v.lease, time.Now())
-	})
+	conn = g.introduce(ctx, v, stream, conn)
+	v.relayed = hbone.RelayNoting(ctx, stream, conn, func() { v.answer(g) })
+	v.relayed.ToConn += v.hello
 	v.err = v.relayed.Err
 	g.backends.release(v.lease, g.judge(v), "silence", time.Now())
 }
 
-// connect dials pods until one answers at its address or the tries are used up.
-func (g *Gateway) connect(ctx context.Context, v *visit) (net.Conn, bool) {
-	w := wish{avoid: hbone.ParseAvoid(v.in.Header.Get(hbone.HeaderAvoid))}
-	w.pin = mesh.EndpointID(hbone.ParseEndpoint(v.in.Header.Get(hbone.HeaderPin)))
+// answer notes, once, that the pod's node proxy has sent something. A TCP connect
+// alone shows only that a kernel is there.
+func (v *visit) answer(g *Gateway) {
+	if !v.answered {
+		v.answered = true
+		g.backends.answered(v.lease, time.Now())
+	}
+}
+
+// connect reaches a pod, or tells the client that it cannot and returns nil.
+func (g *Gateway) connect(ctx context.Context, v *visit) *net.TCPConn {
+	v.wish.avoid = hbone.ParseAvoid(v.in.Header.Get(hbone.HeaderAvoid))
+	v.wish.pin = mesh.EndpointID(hbone.ParseEndpoint(v.in.Header.Get(hbone.HeaderPin)))
+	conn := g.reach(ctx, v)
+	switch {
+	case conn != nil || ctx.Err() != nil: // the client left
+	case v.hops > 0:
+		v.refuse(503, hbone.ReasonUnreachable, v.err)
+	case v.wish.pin != 0:
+		v.refuse(503, hbone.ReasonPinnedGone, errors.New("the pinned endpoint is not usable"))
+	default:
+		v.refuse(503, hbone.ReasonNoEndpoint, errors.New("the service has no ready endpoint on this network"))
+	}
+	return conn
+}
+
+// reach dials pods that were not tried yet until one answers at its address or
+// the tries are used up; nil then, or when ctx has ended.
+func (g *Gateway) reach(ctx context.Context, v *visit) *net.TCPConn {
 	for v.hops < maxHops {
-		l, ok := g.backends.choose(v.exported, w, time.Now())
+		l, ok := g.backends.choose(v.exported, v.wish, time.Now())
 		if !ok {
-			break
+			return nil
 		}
 		v.hops++
 		v.lease = l
@@ -84,7 +110,7 @@ func (g *Gateway) connect(ctx context.Context, v *visit) (net.Conn, bool) {
 		}
 		conn, err := g.dialPod(ctx, netip.AddrPortFrom(l.workload.Addresses[0], hbonePort))
 		if err == nil {
-			return conn, true
+			return conn
 		}
 		v.err = err
 		outcome := health.Failure
@@ -93,24 +119,20 @@ func (g *Gateway) connect(ctx context.Context, v *visit) (net.Conn, bool) {
 		}
 		g.backends.release(l, outcome, string(hbone.ReasonUnreachable), time.Now())
 		if ctx.Err() != nil {
-			return nil, false
+			return nil
 		}
-		w.tried = append(w.tried, l.workload.Endpoint)
+		v.wish.tried = append(v.wish.tried, l.workload.Endpoint)
 	}
-	switch {
-	case v.hops > 0:
-		v.refuse(503, hbone.ReasonUnreachable, v.err)
-	case w.pin != 0:
-		v.refuse(503, hbone.ReasonPinnedGone, errors.New("the pinned endpoint is not usable"))
-	default:
-		v.refuse(503, hbone.ReasonNoEndpoint, errors.New("the service has no ready endpoint on this network"))
-	}
-	return nil, false
+	return nil
 }
 
-func (g *Gateway) dialPod(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+func (g *Gateway) dialPod(ctx context.Context, addr netip.AddrPort) (*net.TCPConn, error) {
 	d := net.Dialer{Timeout: g.cfg.Timeouts.Dial}
-	return d.DialContext(ctx, "tcp", addr.String())
+	conn, err := d.DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.TCPConn), nil
 }
 
 // ask finds out whether a pod's node proxy answers: a TLS handshake as this

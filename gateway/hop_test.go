@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"crypto/tls"
 	"io"
 	"net"
 	"testing"
@@ -110,5 +111,69 @@ func TestAStreamThatTheClientGivesUpMovesNoHealth(t *testing.T) {
 	meshtest.Eventually(t, "10 streams ended", func() bool { return len(gw.Log.Find("connection", "direction", "forward")) == 10 })
 	if row := gw.Row(t, "pods", "workload", s.pods[0].UID); !row.Has("hop", "healthy", "hopHealth", 1) {
 		t.Errorf("/state says %v of the hop; want full health", row)
+	}
+}
+
+// A stock client cannot try again: a pod that takes its TLS hello and does not
+// answer costs it time, and no connection.
+func TestAHelloGoesToAnotherPodWhenTheFirstDoesNotAnswer(t *testing.T) {
+	for name, broken := range map[string]func(*net.TCPConn){
+		"silent": func(c *net.TCPConn) { io.Copy(io.Discard, c) },
+		"resets": func(c *net.TCPConn) { c.Read(make([]byte, 1)); c.SetLinger(0) },
+		"ends":   func(c *net.TCPConn) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, 2)
+			s.EachGateway = func(c *gateway.Config) {
+				alone(c)
+				c.Timeouts.Answer = 50 * time.Millisecond
+			}
+			s.Write()
+			gw := s.StartGateway("west", "gw-1")
+			gw.AwaitReady(t)
+			s.pods[0].Serve(meshtest.HBONEPort, broken)
+			s.StartNode("west", "west-2", func(c *nodeproxy.Config) { c.Federation.Health = false })
+			session := s.dial(t)
+			for range 20 {
+				stream, _, refused := connect(t, session, hello, nil)
+				if refused != nil {
+					t.Fatal(refused)
+				}
+				inner := tls.Client(stream, s.TLS(s.shop.Identity(), "h2", s.pods[1].Identity()))
+				if err := inner.Handshake(); err != nil {
+					t.Fatalf("handshake with a pod: %v", err)
+				}
+				inner.Close()
+			}
+			if n := gw.Metric(t, `isthmus_moved_connections_total{reason="`+map[string]string{"silent": "silence", "resets": "reset", "ends": "reset"}[name]+`"}`); n < 1 || n > 10 {
+				t.Errorf("%v of 20 connections were moved; want the first, and few after that", n)
+			}
+		})
+	}
+}
+
+func TestAPinnedHelloStaysWhereItIs(t *testing.T) {
+	s := newSite(t, 2)
+	s.EachGateway = func(c *gateway.Config) {
+		alone(c)
+		c.Timeouts.Answer = 20 * time.Millisecond
+	}
+	s.Write()
+	s.StartGateway("west", "gw-1").AwaitReady(t)
+	slow := func(c *net.TCPConn) {
+		io.ReadFull(c, make([]byte, 100))
+		time.Sleep(100 * time.Millisecond)
+		io.WriteString(c, "an answer")
+	}
+	s.pods[0].Serve(meshtest.HBONEPort, slow)
+	other := s.pods[1].Serve(meshtest.HBONEPort, echo)
+	stream, _, refused := connect(t, s.dial(t), hello, hbone.Header{hbone.HeaderPin: s.pods[0].Endpoint().String()})
+	if refused != nil {
+		t.Fatal(refused)
+	}
+	go tls.Client(stream, s.TLS(s.shop.Identity(), "h2", s.pods[0].Identity())).Handshake()
+	meshtest.Eventually(t, "the slow pod has answered", func() bool { return s.gateway().Metric(t, "istio_tcp_sent_bytes_total") > 0 || stream.Buffered() > 0 })
+	if n := other.Accepted.Load(); n != 0 {
+		t.Errorf("another pod got %d connections", n)
 	}
 }
