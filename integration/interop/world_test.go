@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -39,11 +40,20 @@ const (
 var addresses = map[string]string{
 	"client-ours": "10.71.1.2", "client-stock": "10.71.1.3",
 	"server-ours": "10.71.2.2", "server-stock": "10.71.2.3",
-	"gateway": "10.71.9.1",
+	"gateway":        "10.71.9.1",
+	"server-stock-2": "10.71.2.12", "server-stock-3": "10.71.2.13", // run only while a test needs them
+	"server-many": "10.71.3.1", // of the first of its pods
+	// Played by this process, for recording: see recorder.
+	"server-tape": "10.71.2.4", "gateway-tape": "10.71.9.2",
 }
 
+// manyPods are on one host, behind our node proxy.
+const manyPods = 10
+
+func manyAddress(i int) string { return fmt.Sprintf("10.71.3.%d", i+1) }
+
 // services in the order of their virtual addresses, 240.240.0.0 and so on.
-var services = []string{"ghost", "near-ours", "near-stock", "far-ours", "far-stock"}
+var services = []string{"ghost", "near-ours", "near-stock", "far-ours", "far-stock", "near-tape", "beyond-tape", "far-many", "far-herd"}
 
 // vip is where clients reach a service.
 func vip(service string, port uint16) netip.AddrPort {
@@ -58,18 +68,20 @@ func vip(service string, port uint16) netip.AddrPort {
 // world is everything that runs.
 type world struct {
 	*netspace.Space
-	bin string
-	app *app
+	bin     string
+	ztunnel string
+	app     *app
 
 	gateway *netspace.Process
 	proxies map[string]*netspace.Process // by host
+	cas     map[string]*netspace.Process // of stock proxies, by host
 }
 
 // newWorld starts all of it around a stock ztunnel. The caller closes what it
 // gets, also with an error.
 func newWorld(ztunnel string) (*world, error) {
 	space, err := netspace.New("interop")
-	w := &world{Space: space, app: &app{left: make(chan taken, 8)}, proxies: map[string]*netspace.Process{}}
+	w := &world{Space: space, ztunnel: ztunnel, app: &app{left: make(chan taken, 8)}, proxies: map[string]*netspace.Process{}, cas: map[string]*netspace.Process{}}
 	if err != nil {
 		return w, err
 	}
@@ -84,8 +96,8 @@ func newWorld(ztunnel string) (*world, error) {
 		w.initCA,
 		w.configure,
 		func() error { return w.serveApps("ours", "stock") },
-		func() error { return w.startStock("client-stock", "demo/shop-stock/shop", "net-a", ztunnel) },
-		func() error { return w.startStock("server-stock", "demo/far-stock/pay", "net-b", ztunnel) },
+		func() error { return w.startStock("client-stock", "demo/shop-stock/shop", "net-a") },
+		func() error { return w.startStock("server-stock", "demo/far-stock/pay", "net-b") },
 		func() error { return w.startOurs("client-ours") },
 		func() error { return w.startOurs("server-ours") },
 		func() error { return w.startGateway("gateway.yaml") },
@@ -102,6 +114,9 @@ func (w *world) makeHosts() error {
 	for host, address := range addresses {
 		hosts[host] = []string{address}
 	}
+	for i := range manyPods {
+		hosts["server-many"] = append(hosts["server-many"][:i], manyAddress(i))
+	}
 	return w.Segment("all", hosts)
 }
 
@@ -116,14 +131,19 @@ var meshFile string
 // (which does not know the ghost), one for an impostor, and our processes' own.
 func (w *world) configure() error {
 	t := template.Must(template.New("mesh").Parse(meshFile))
+	var many []string
+	for i := range manyPods {
+		many = append(many, manyAddress(i))
+	}
 	for name, mesh := range map[string]struct {
 		GatewayAccount string
 		Ghost          bool
 		Services       []string
+		Many           []string
 	}{
-		"mesh.yaml":          {gatewayAccount, true, services},
-		"mesh-gateway.yaml":  {gatewayAccount, false, services},
-		"mesh-impostor.yaml": {impostorAccount, false, services},
+		"mesh.yaml":          {gatewayAccount, true, services, many},
+		"mesh-gateway.yaml":  {gatewayAccount, false, services, many},
+		"mesh-impostor.yaml": {impostorAccount, false, services, many},
 	} {
 		var text bytes.Buffer
 		if err := t.Execute(&text, mesh); err != nil {
@@ -139,6 +159,7 @@ func (w *world) configure() error {
 		w.write("impostor.yaml", []byte("name: eastwest\nnetwork: net-b\ndiscovery: {file: mesh-impostor.yaml}\n"+common)),
 		w.write("client-ours.yaml", []byte("node: client-ours\nnetwork: net-a\ndiscovery: {file: mesh.yaml}\n"+
 			"socks: [{workload: shop-ours, listen: \"127.0.0.1:15080\"}]\n"+common)),
+		w.write("server-many.yaml", []byte("node: server-many\nnetwork: net-b\ndiscovery: {file: mesh.yaml}\n"+common)),
 		w.write("server-ours.yaml", []byte("node: server-ours\nnetwork: net-b\ndiscovery: {file: mesh.yaml}\n"+common)))
 }
 
@@ -153,13 +174,20 @@ func (w *world) write(name string, text []byte) error {
 func (w *world) serveApps(pods ...string) error {
 	for _, pod := range pods {
 		host := "server-" + pod
-		l, err := w.Listen(host, addresses[host]+":8080")
-		if err != nil {
+		if _, err := w.serveApp(host, addresses[host], pod); err != nil {
 			return err
 		}
-		go w.app.serve(pod, l)
 	}
 	return nil
+}
+
+// serveApp starts the application of one pod; closing the listener ends it.
+func (w *world) serveApp(host, address, pod string) (net.Listener, error) {
+	l, err := w.Listen(host, address+":8080")
+	if err == nil {
+		go w.app.serve(pod, l)
+	}
+	return l, err
 }
 
 func (w *world) startOurs(host string) error {
@@ -174,7 +202,7 @@ func (w *world) startGateway(config string) error {
 
 // ready asks whether a proxy serves.
 func (w *world) ready(p *netspace.Process) func() error {
-	if strings.HasSuffix(p.Host, "stock") {
+	if strings.Contains(p.Host, "stock") {
 		return w.Ready(p.Host, stockReady)
 	}
 	return w.Ready(p.Host, ourAdmin)
@@ -182,15 +210,16 @@ func (w *world) ready(p *netspace.Process) func() error {
 
 // startStock gives a ztunnel the configuration that isthmus export writes and
 // the certificates that isthmus ca serve issues.
-func (w *world) startStock(host, workload, network, binary string) error {
+func (w *world) startStock(host, workload, network string) error {
 	if err := w.isthmus("export", "ztunnel", "--config", "mesh.yaml", "--node", host); err != nil {
 		return err
 	}
 	ca := &netspace.Process{Host: host, Args: []string{filepath.Join(w.bin, "isthmus"), "ca", "serve", "--dir", "ca", "--listen", caAddress}, Log: filepath.Join(w.Dir, host+"-ca.log")}
+	w.cas[host] = ca
 	if err := w.Start(ca, w.Accepts(host, caAddress)); err != nil {
 		return err
 	}
-	w.proxies[host] = &netspace.Process{Host: host, Args: []string{binary}, Log: filepath.Join(w.Dir, host+".log"), Env: []string{
+	w.proxies[host] = &netspace.Process{Host: host, Args: []string{w.ztunnel}, Log: filepath.Join(w.Dir, host+".log"), Env: []string{
 		"CA_ADDRESS=https://" + caAddress, "CA_ROOT_CA=ca/ca.pem", "AUTH_TOKEN=unused",
 		"XDS_ADDRESS=", "PROXY_MODE=dedicated", "UNSTABLE_ENABLE_SOCKS5=true", "ISTIO_META_DNS_CAPTURE=false",
 		"ENABLE_ORIG_SRC=false", // it would dial the application from the client's address
