@@ -66,6 +66,7 @@ func run(ctx context.Context, o options) error {
 	}
 	w, err := newWorld(o.makeTopology(), o.bin, o.ztunnel, o.entry)
 	if err == nil {
+		w.rest = o.rest
 		err = w.runAll(ctx, o, files, r)
 	}
 	err = errors.Join(err, w.close())

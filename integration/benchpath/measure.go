@@ -16,7 +16,6 @@ import (
 
 const (
 	settle     = 50 * time.Millisecond // what earlier work leaves behind
-	settleIdle = 3 * time.Second       // until memory is taken
 	warmTime   = 20 * time.Second      // until a variant carries a connection
 	minForeign = time.Second / 2       // below, ticks of 10 ms say nothing of others
 )
@@ -141,7 +140,7 @@ func (w *world) idle(ctx context.Context, v *variant, l load) (s sample, err err
 	if err := w.await(ctx, v); err != nil {
 		return s, err
 	}
-	time.Sleep(settleIdle)
+	time.Sleep(w.rest)
 	if s.Base, err = w.memory(v); err != nil {
 		return s, err
 	}
@@ -153,7 +152,7 @@ func (w *world) idle(ctx context.Context, v *variant, l load) (s sample, err err
 	if s.Reply, err = run.run(); err != nil {
 		return s, err
 	}
-	time.Sleep(settleIdle)
+	time.Sleep(w.rest)
 	s.RSS, err = w.memory(v)
 	return s, err
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"time"
 )
 
 // options are what the flags say.
@@ -18,6 +19,7 @@ type options struct {
 	runs            int
 	seconds         float64
 	idle            int
+	rest            time.Duration
 	loads, variants *regexp.Regexp
 	topology        string
 	entry           entry
@@ -32,6 +34,7 @@ func parseOptions(args []string, errs io.Writer) (o options, err error) {
 	f.IntVar(&o.runs, "runs", 5, "how often every cell is measured")
 	f.Float64Var(&o.seconds, "seconds", 2, "how long a load goes on")
 	f.IntVar(&o.idle, "idle", 10000, "idle connections")
+	f.DurationVar(&o.rest, "rest", 3*time.Second, "how long proxies rest before their memory is taken")
 	loads := f.String("loads", "", "regular expression: only loads with such a name (up1 up16 up128 down1 down16 down128 conn cold echo1 echo64 rate alone beside idle)")
 	variants := f.String("variants", "", "regular expression: only such variants (direct relay single double zt-single zt-double)")
 	f.StringVar(&o.topology, "topology", "auto", "loopback, hosts (network namespaces, as root), or auto: hosts with ZTUNNEL")

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 )
 
@@ -49,27 +50,63 @@ func byRole(title, figure string) (all []column) {
 	return all
 }
 
+// table is a heading and rows of as many texts.
+type table struct {
+	Head []string
+	Rows [][]string
+}
+
 // print writes every load's table, and ours beside stock when it was measured.
 func (r *result) print(w io.Writer) error {
 	for _, l := range r.Loads {
 		fmt.Fprintf(w, "\n%s: %s\n", l.Name, l.About)
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		r.printLoad(t, l)
-		if err := t.Flush(); err != nil {
+		if err := r.tableOf(l).print(w); err != nil {
 			return err
 		}
 	}
 	if len(r.Rows) == 0 {
 		return nil
 	}
-	fmt.Fprintln(w, "\nbounds (ratio of medians, and of samples of the same run)")
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "what\tload\tvariant\tgot\tof\tratio\tlow–high\tbound\t")
-	for _, b := range r.Rows {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%.2f\t%.2f–%.2f\t≤ %s\t%s\n", b.What, b.Load, b.Variant, short(b.Got.Median), short(b.Of.Median),
-			b.Ratio, b.Low, b.High, strconv.FormatFloat(b.AtMost, 'g', -1, 64), b.verdict())
+	fmt.Fprintln(w, "\nbounds: ratio of the medians, and least and largest ratio of samples of the same run")
+	return r.boundsTable().print(w)
+}
+
+func (t table) print(w io.Writer) error {
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range append([][]string{t.Head}, t.Rows...) {
+		fmt.Fprintln(out, "  "+strings.Join(row, "\t"))
 	}
-	return t.Flush()
+	return out.Flush()
+}
+
+func (r *result) tableOf(l load) (t table) {
+	used := r.used(l)
+	t.Head = append(t.Head, "variant")
+	for _, col := range used {
+		t.Head = append(t.Head, col.Title)
+	}
+	t.Head = append(t.Head, "foreign", "errors")
+	for _, v := range r.Variants {
+		c, ok := r.cell(l.Name, v)
+		if !ok {
+			continue
+		}
+		row := []string{v}
+		for _, col := range used {
+			row = append(row, col.text(c))
+		}
+		t.Rows = append(t.Rows, append(row, short(c.Foreign), strconv.FormatInt(c.Errors, 10)))
+	}
+	return t
+}
+
+func (r *result) boundsTable() table {
+	t := table{Head: []string{"what", "load", "variant", "got", "of", "ratio", "low–high", "bound", ""}}
+	for _, b := range r.Rows {
+		t.Rows = append(t.Rows, []string{b.What, b.Load, b.Variant, short(b.Got.Median), short(b.Of.Median),
+			short(b.Ratio), short(b.Low) + "–" + short(b.High), "≤ " + strconv.FormatFloat(b.AtMost, 'g', -1, 64), b.verdict()})
+	}
+	return t
 }
 
 func (b row) verdict() string {
@@ -77,26 +114,6 @@ func (b row) verdict() string {
 		return "held"
 	}
 	return "MISSED"
-}
-
-func (r *result) printLoad(w io.Writer, l load) {
-	used := r.used(l)
-	fmt.Fprint(w, "  variant")
-	for _, c := range used {
-		fmt.Fprint(w, "\t", c.Title)
-	}
-	fmt.Fprint(w, "\tforeign\terrors\n")
-	for _, v := range r.Variants {
-		c, ok := r.cell(l.Name, v)
-		if !ok {
-			continue
-		}
-		fmt.Fprint(w, "  ", v)
-		for _, col := range used {
-			fmt.Fprint(w, "\t", col.text(c))
-		}
-		fmt.Fprintf(w, "\t%.2f\t%d\n", c.Foreign, c.Errors)
-	}
 }
 
 // used are the columns of a load that some variant has a figure for.

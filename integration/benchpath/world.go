@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
@@ -25,6 +26,7 @@ type world struct {
 	apps     map[string]*netspace.Process // by kind
 	loads    map[string]*netspace.Process // by kind
 	variants []*variant
+	rest     time.Duration // before memory is taken
 }
 
 // newWorld starts everything; ztunnel is the path of a stock one, when the
