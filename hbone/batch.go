@@ -67,9 +67,7 @@ func (s *Session) readAll() error {
 	g, _ := s.t.(gatherer)
 	for {
 		if g != nil {
-			if err := g.await(); err != nil {
-				return err
-			}
+			g.await()
 		}
 		if err := s.readBatches(g); err != nil {
 			return err

@@ -11,6 +11,10 @@ const (
 	frameFront = 4 * frameHeaderLen
 )
 
+// innerPayload is the same for a session inside a stream: with its headers and
+// four record overheads it fills one DATA frame of the session that carries it.
+const innerPayload = maxPayload - frameFront - 4*(tlsHeaderLen+tlsOverhead)
+
 // frameBuf holds one chunk of payload with room for its frame headers in front,
 // so that frames are laid out in place.
 type frameBuf struct {

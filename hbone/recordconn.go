@@ -18,7 +18,7 @@ const (
 	firstReadBuffer = 20 << 10
 	tcpReadBuffer   = 256 << 10
 
-	smallReadData  = 64<<10 + 2*tlsHeaderLen
+	maxRecord      = tlsHeaderLen + 1<<16 - 1 // as its header could say
 	corkBufferSize = 4 * (16<<10 + tlsHeaderLen + tlsOverhead + 256)
 )
 
@@ -27,28 +27,40 @@ const (
 // complete record is at hand; and it can hold writes back to send them as one.
 type recordConn struct {
 	net.Conn
-	lazy   interface{ WaitReadable() error } // the connection can wait without a buffer
-	pooled *[]byte                           // buf's origin when lazy
+	st *Stream // Conn, if it is one: its queue is the input, its frames are the output
 
 	// Reading: one goroutine.
-	buf  []byte
-	r, w int
+	in   input
 	left int   // bytes of the current record not handed out
-	err  error // of the connection, after buf is used up
-	dry  bool  // do not touch the connection
+	err  error // of the connection, after in is used up
+	dry  bool  // do not wait for the connection
 
-	wmu    sync.Mutex // taken by the writer, and by crypto/tls for alerts
-	corked *[]byte
+	wmu   sync.Mutex // taken by the writer, and by crypto/tls for alerts
+	held  []byte     // written and held back; nil while not corked
+	frame *frameBuf  // held is its payload, if Conn is a stream
+	buf   *[]byte    // held's origin otherwise
 }
 
-var (
-	smallReadBufs = sync.Pool{New: func() any { b := make([]byte, smallReadData); return &b }}
-	corkBufs      = sync.Pool{New: func() any { b := make([]byte, 0, corkBufferSize); return &b }}
-)
+// input is ciphertext that has arrived and was not handed to crypto/tls.
+type input interface {
+	have() int
+	// length returns what the record header says that is next; have is at
+	// least tlsHeaderLen.
+	length() int
+	take(p []byte) (int, error)
+	// fill waits for one byte more, at least, than there is.
+	fill() error
+}
+
+var corkBufs = sync.Pool{New: func() any { b := make([]byte, 0, corkBufferSize); return &b }}
 
 func newRecordConn(raw net.Conn) *recordConn {
 	c := &recordConn{Conn: raw}
-	c.lazy, _ = raw.(interface{ WaitReadable() error })
+	if st, ok := raw.(*Stream); ok {
+		c.st, c.in = st, streamInput{st}
+	} else {
+		c.in = &readAhead{c: raw}
+	}
 	return c
 }
 
@@ -61,51 +73,40 @@ func (errDry) Temporary() bool { return true }
 
 // Read implements net.Conn for crypto/tls.
 func (c *recordConn) Read(p []byte) (int, error) {
-	for c.left == 0 && c.w-c.r < tlsHeaderLen || c.r == c.w {
+	for have := c.in.have(); have == 0 || c.left == 0 && have < tlsHeaderLen; have = c.in.have() {
 		if err := c.fill(); err != nil {
 			return 0, err
 		}
 	}
 	if c.left == 0 {
-		c.left = tlsHeaderLen + int(binary.BigEndian.Uint16(c.buf[c.r+3:]))
+		c.left = tlsHeaderLen + c.in.length()
 	}
-	n := copy(p, c.buf[c.r:min(c.w, c.r+c.left)])
-	c.r += n
+	n, err := c.in.take(p[:min(len(p), c.left)])
 	c.left -= n
-	return n, nil
+	return n, err
 }
 
 // next returns an upper bound of the plaintext in the next record, if that is
 // completely at hand.
 func (c *recordConn) next() (size int, ok bool) {
-	have := c.w - c.r
+	have := c.in.have()
 	if c.left != 0 || have < tlsHeaderLen {
 		return 0, false
 	}
-	size = int(binary.BigEndian.Uint16(c.buf[c.r+3:]))
+	size = c.in.length()
 	return size - tlsOverhead, have >= tlsHeaderLen+size
 }
 
 // await blocks until a complete record is at hand, or until Read has an error to
-// return. Meanwhile a lazy connection holds no buffer.
-func (c *recordConn) await() error {
+// return. A stream holds no buffer meanwhile.
+func (c *recordConn) await() {
 	for {
 		if _, ok := c.next(); ok || c.err != nil {
-			return nil
-		}
-		if c.r == c.w && c.lazy != nil {
-			c.release()
-			if err := c.lazy.WaitReadable(); err != nil {
-				c.keep(err)
-				return nil
-			}
-		}
-		if c.w-c.r == len(c.buf) && len(c.buf) >= smallReadData {
-			return nil // a record larger than any: crypto/tls will say so
+			return
 		}
 		if err := c.fill(); err != nil {
 			c.keep(err)
-			return nil
+			return
 		}
 	}
 }
@@ -118,30 +119,74 @@ func (c *recordConn) keep(err error) {
 	}
 }
 
-// fill reads once from the connection.
 func (c *recordConn) fill() error {
 	switch {
 	case c.dry:
 		return errDry{}
 	case c.err != nil:
 		return c.err
-	case c.buf == nil:
-		c.acquire()
 	}
-	if c.w == len(c.buf) && c.lazy == nil && len(c.buf) < tcpReadBuffer {
-		c.grow()
-	} else if c.r == c.w {
-		c.r, c.w = 0, 0
-	} else if c.w == len(c.buf) || len(c.buf)-c.r < smallReadData/2 {
-		c.w = copy(c.buf, c.buf[c.r:c.w])
-		c.r = 0
+	return c.in.fill()
+}
+
+// streamInput is what lies in the queue of a stream.
+type streamInput struct{ st *Stream }
+
+func (i streamInput) have() int                  { return i.st.Buffered() }
+func (i streamInput) take(p []byte) (int, error) { return i.st.Read(p) }
+
+func (i streamInput) length() int {
+	i.st.mu.Lock()
+	defer i.st.mu.Unlock()
+	var h [tlsHeaderLen]byte
+	i.st.rq.copy(h[:])
+	return recordLength(h[:])
+}
+
+func (i streamInput) fill() error {
+	i.st.mu.Lock()
+	defer i.st.mu.Unlock()
+	return i.st.readableLocked(i.st.rq.n + 1)
+}
+
+// recordLength is what follows the header h of a TLS record.
+func recordLength(h []byte) int { return int(binary.BigEndian.Uint16(h[3:])) }
+
+// readAhead is a connection's input, read in large pieces.
+type readAhead struct {
+	c    net.Conn
+	buf  []byte
+	r, w int
+	err  error // came with bytes
+}
+
+func (a *readAhead) have() int   { return a.w - a.r }
+func (a *readAhead) length() int { return recordLength(a.buf[a.r:]) }
+
+func (a *readAhead) take(p []byte) (int, error) {
+	n := copy(p, a.buf[a.r:a.w])
+	a.r += n
+	return n, nil
+}
+
+// fill reads once from the connection.
+func (a *readAhead) fill() error {
+	switch {
+	case a.err != nil:
+		return a.err
+	case a.buf == nil:
+		a.buf = make([]byte, firstReadBuffer)
+	case a.w == len(a.buf) && len(a.buf) < tcpReadBuffer:
+		a.move(make([]byte, tcpReadBuffer))
+	case a.r == a.w:
+		a.r, a.w = 0, 0
+	case len(a.buf)-a.r < maxRecord/2, a.w == len(a.buf):
+		a.move(a.buf)
 	}
-	n, err := c.Conn.Read(c.buf[c.w:])
-	c.w += n
+	n, err := a.c.Read(a.buf[a.w:])
+	a.w += n
 	if n > 0 {
-		if err != nil {
-			c.keep(err)
-		}
+		a.err = err
 		return nil
 	}
 	if err == nil {
@@ -150,71 +195,68 @@ func (c *recordConn) fill() error {
 	return err
 }
 
-func (c *recordConn) acquire() {
-	if c.lazy == nil {
-		c.buf = make([]byte, firstReadBuffer)
-		return
-	}
-	c.pooled = smallReadBufs.Get().(*[]byte)
-	c.buf = *c.pooled
-}
-
-// grow moves what is unread into the large buffer.
-func (c *recordConn) grow() {
-	buf := make([]byte, tcpReadBuffer)
-	c.w = copy(buf, c.buf[c.r:c.w])
-	c.r = 0
-	c.buf = buf
-}
-
-func (c *recordConn) release() {
-	if c.pooled != nil {
-		smallReadBufs.Put(c.pooled)
-		c.buf, c.pooled = nil, nil
-	}
-	c.r, c.w = 0, 0
+// move moves what is unread to the start of buf.
+func (a *readAhead) move(buf []byte) {
+	a.w = copy(buf, a.buf[a.r:a.w])
+	a.r = 0
+	a.buf = buf
 }
 
 // Write implements net.Conn for crypto/tls.
 func (c *recordConn) Write(p []byte) (int, error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
-	if c.corked == nil {
+	if c.held == nil {
 		return c.Conn.Write(p)
 	}
-	if len(*c.corked)+len(p) > cap(*c.corked) {
+	total := 0
+	for {
+		n := copy(c.held[len(c.held):cap(c.held)], p)
+		c.held = c.held[:len(c.held)+n]
+		total, p = total+n, p[n:]
+		if len(p) == 0 {
+			return total, nil
+		}
 		if err := c.flush(); err != nil {
-			return 0, err
+			return total, err
 		}
 	}
-	if len(p) > cap(*c.corked) {
-		return c.Conn.Write(p)
-	}
-	*c.corked = append(*c.corked, p...)
-	return len(p), nil
 }
 
 // cork holds writes back until uncork, or until the buffer is full.
 func (c *recordConn) cork() {
 	c.wmu.Lock()
-	c.corked = corkBufs.Get().(*[]byte)
-	c.wmu.Unlock()
+	defer c.wmu.Unlock()
+	if c.st != nil {
+		c.frame = getFrameBuf()
+		c.held = c.frame.payload()[:0]
+		return
+	}
+	c.buf = corkBufs.Get().(*[]byte)
+	c.held = *c.buf
 }
 
 func (c *recordConn) uncork() error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	err := c.flush()
-	corkBufs.Put(c.corked)
-	c.corked = nil
+	if c.frame != nil {
+		putFrameBuf(c.frame)
+	} else {
+		corkBufs.Put(c.buf)
+	}
+	c.held, c.frame, c.buf = nil, nil, nil
 	return err
 }
 
-func (c *recordConn) flush() error {
-	if len(*c.corked) == 0 {
-		return nil
+func (c *recordConn) flush() (err error) {
+	if n := len(c.held); n > 0 {
+		if c.frame != nil {
+			_, err = c.st.writeFrame(c.frame, frameFront, n)
+		} else {
+			_, err = c.Conn.Write(c.held)
+		}
 	}
-	_, err := c.Conn.Write(*c.corked)
-	*c.corked = (*c.corked)[:0]
+	c.held = c.held[:0]
 	return err
 }

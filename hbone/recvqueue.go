@@ -101,6 +101,14 @@ func (q *recvQueue) read(p []byte) int {
 	return total
 }
 
+// copy fills p with the first bytes and leaves them in the queue; there are at
+// least len(p).
+func (q *recvQueue) copy(p []byte) {
+	for c := q.head; len(p) > 0; c = c.next {
+		p = p[copy(p, c.b[c.r:c.w]):]
+	}
+}
+
 // takeHead hands the first chunk to the caller, who gives it back with putChunk.
 func (q *recvQueue) takeHead() *chunk {
 	c := q.head

@@ -61,7 +61,7 @@ func RelayNoting(ctx context.Context, s *Stream, c net.Conn, answered func()) Re
 	})
 	defer stop()
 	k.attach()
-	src := newSource(c)
+	src := newSource(c, s.s.chunk)
 	n, err := pumpToStream(s, c, src, answered)
 	if err != nil && s.left() && !drop(src) {
 		hardClose(c)
@@ -177,33 +177,35 @@ type source interface {
 	release(f *frameBuf)
 }
 
-func newSource(c net.Conn) source {
+// newSource returns c as a source of at most chunk bytes at a time.
+func newSource(c net.Conn, chunk int) source {
 	switch c := c.(type) {
 	case *net.TCPConn:
 		if raw, err := c.SyscallConn(); err == nil {
-			return newRawSource(raw)
+			return newRawSource(raw, chunk)
 		}
 	case *net.UnixConn:
 		if raw, err := c.SyscallConn(); err == nil {
-			return newRawSource(raw)
+			return newRawSource(raw, chunk)
 		}
 	case *Stream:
-		return streamSource{c}
+		return streamSource{c, chunk}
 	}
-	return &plainSource{c: c}
+	return &plainSource{c: c, chunk: chunk}
 }
 
 // plainSource is any net.Conn: it holds one buffer.
 type plainSource struct {
-	c net.Conn
-	f *frameBuf
+	c     net.Conn
+	f     *frameBuf
+	chunk int
 }
 
 func (p *plainSource) next() (*frameBuf, int, error) {
 	if p.f == nil {
 		p.f = getFrameBuf()
 	}
-	n, err := p.c.Read(p.f.payload())
+	n, err := p.c.Read(p.f.payload()[:p.chunk])
 	if err != nil {
 		f := p.f
 		p.f = nil
@@ -219,14 +221,17 @@ func (p *plainSource) release(f *frameBuf) {
 }
 
 // streamSource waits without a buffer.
-type streamSource struct{ st *Stream }
+type streamSource struct {
+	st    *Stream
+	chunk int
+}
 
 func (s streamSource) next() (*frameBuf, int, error) {
 	if err := s.st.WaitReadable(); err != nil {
 		return nil, 0, err
 	}
 	f := getFrameBuf()
-	n, err := s.st.Read(f.payload())
+	n, err := s.st.Read(f.payload()[:s.chunk])
 	return f, n, err
 }
 
@@ -239,15 +244,16 @@ func (streamSource) release(f *frameBuf) {
 // rawSource takes a buffer for each attempt to read and gives it back before it
 // parks on the poller.
 type rawSource struct {
-	raw  syscall.RawConn
-	f    *frameBuf
-	n    int
-	err  error
-	read func(fd uintptr) bool
+	raw   syscall.RawConn
+	chunk int
+	f     *frameBuf
+	n     int
+	err   error
+	read  func(fd uintptr) bool
 }
 
-func newRawSource(raw syscall.RawConn) *rawSource {
-	r := &rawSource{raw: raw}
+func newRawSource(raw syscall.RawConn, chunk int) *rawSource {
+	r := &rawSource{raw: raw, chunk: chunk}
 	r.read = r.attempt
 	return r
 }
@@ -255,7 +261,7 @@ func newRawSource(raw syscall.RawConn) *rawSource {
 func (r *rawSource) attempt(fd uintptr) bool {
 	r.f = getFrameBuf()
 	for {
-		r.n, r.err = syscall.Read(int(fd), r.f.payload())
+		r.n, r.err = syscall.Read(int(fd), r.f.payload()[:r.chunk])
 		if r.err != syscall.EINTR {
 			break
 		}

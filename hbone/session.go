@@ -28,6 +28,7 @@ type Session struct {
 	handler Handler
 	peerID  Peer
 	carrier *Session // that of the stream this one runs in; nil on a connection
+	chunk   int      // largest payload of one write, in bytes
 
 	reader  *frameReader
 	inbox   inbox         // of the reading goroutine
@@ -80,6 +81,10 @@ func newSession(t Transport, cfg Config, client bool) *Session {
 		settled: make(chan struct{}), done: make(chan struct{}), torn: make(chan struct{}), deaf: make(chan struct{}),
 		streams: make(map[uint32]*Stream), nextID: 1, finalID: maxStreamID, goAwayID: maxStreamID,
 		peer: defaultPeerSettings(), recvAvail: cfg.ConnWindow, idleSince: time.Now(),
+	}
+	s.chunk = maxPayload
+	if s.carrier != nil {
+		s.chunk = innerPayload
 	}
 	s.alive.heard = s.idleSince // in the handshake
 	s.changed.L = &s.mu

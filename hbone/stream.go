@@ -95,7 +95,7 @@ func (st *Stream) RemoteAddr() net.Addr { return st.s.RemoteAddr() }
 // delivered; then the error is a *ResetError, or the session's.
 func (st *Stream) Read(p []byte) (int, error) {
 	st.mu.Lock()
-	if err := st.readableLocked(len(p) == 0); err != nil {
+	if err := st.readableLocked(min(len(p), 1)); err != nil {
 		st.mu.Unlock()
 		return 0, err
 	}
@@ -111,7 +111,7 @@ func (st *Stream) Read(p []byte) (int, error) {
 func (st *Stream) WaitReadable() error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.readableLocked(false)
+	return st.readableLocked(1)
 }
 
 // Buffered is how many received bytes wait to be read.
@@ -121,15 +121,15 @@ func (st *Stream) Buffered() int {
 	return st.rq.n
 }
 
-// readableLocked waits until rq is not empty; with empty it only checks.
-func (st *Stream) readableLocked(empty bool) error {
+// readableLocked waits until rq has n bytes.
+func (st *Stream) readableLocked(n int) error {
 	for {
 		switch {
 		case st.rclosed:
 			return net.ErrClosed
 		case st.rdl.expired:
 			return os.ErrDeadlineExceeded
-		case st.rq.n > 0 || empty:
+		case st.rq.n >= n:
 			return nil
 		case st.rEnd:
 			return io.EOF

@@ -34,6 +34,6 @@ type Transport interface {
 // gatherer is what a Transport may offer on top: waiting without holding a
 // buffer, and telling whether a Read would return at once.
 type gatherer interface {
-	await() error
+	await()
 	buffered() bool
 }

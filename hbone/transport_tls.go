@@ -105,7 +105,7 @@ func (t *TLSTransport) WriteBurst(p []byte) error {
 }
 
 // await blocks until there is a record to look at, or an error for Read.
-func (t *TLSTransport) await() error { return t.rec.await() }
+func (t *TLSTransport) await() { t.rec.await() }
 
 // buffered reports whether a complete record is at hand.
 func (t *TLSTransport) buffered() bool {

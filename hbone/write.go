@@ -132,7 +132,7 @@ func (st *Stream) writeChunk(p []byte, f *frameBuf, off int) (int, error) {
 // whether the caller is to write them itself. Called with s.mu held.
 func (st *Stream) grant(want int) (n int, direct bool, err error) {
 	w := &st.s.w
-	want = min(want, maxPayload)
+	want = min(want, st.s.chunk)
 	for {
 		turn := st.takeTurn()
 		if err := st.writableLocked(); err != nil {
