@@ -20,14 +20,16 @@ func TestLoadIsSpreadEvenlyOverPods(t *testing.T) {
 	here.forget(t, double.host)
 	const n, off = 1200, 0.15 // draws are quasi-random: they differ less than coins do
 	before := outerStreams(t)
+	begin := time.Now()
 	c := here.many(double, n, 32, 0)
-	for _, err := range c.errs {
+	for _, err := range c.errs(begin) {
 		t.Error(err)
 	}
-	t.Logf("%d connections went to %v, on %v streams of the gateway; median %v", n, c.places, outerStreams(t)-before, median(c.took))
+	t.Logf("%v, on %v streams of the gateway", c, outerStreams(t)-before)
+	places := c.places()
 	for i := range pods {
-		if share := float64(c.places[i]) * float64(len(pods)) / n; math.Abs(share-1) > off {
-			t.Errorf("pod %d got %d of %d connections, want %d ± %.0f %%", i, c.places[i], n, n/len(pods), 100*off)
+		if share := float64(places[i]) * float64(len(pods)) / n; math.Abs(share-1) > off {
+			t.Errorf("pod %d got %d of %d connections, want %d ± %.0f %%", i, places[i], n, n/len(pods), 100*off)
 		}
 	}
 }
@@ -52,37 +54,26 @@ func outerStreams(t *testing.T) (n float64) {
 
 // connection is a log line of a gateway or a node proxy.
 type connection struct {
-	Message, Direction, Peer, Workload, Result string
-	Bytes                                      int64 `json:"bytes_received"`
+	Message, Peer, Workload string
+	Started                 time.Time
+	Bytes                   int64 `json:"bytes_received"`
 }
 
-// logged are the connections in a log, from an offset on.
-func logged(t *testing.T, name string, from int64) (all []connection) {
+// logged are the connections in a log that began after an instant.
+func logged(t *testing.T, name string, after time.Time) (all []connection) {
 	t.Helper()
 	f, err := os.Open(here.log(name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := f.Seek(from, 0); err != nil {
-		t.Fatal(err)
-	}
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		var c connection
-		if err := json.Unmarshal(lines.Bytes(), &c); err == nil && c.Message == "connection" {
+		if err := json.Unmarshal(lines.Bytes(), &c); err == nil && c.Message == "connection" && c.Started.After(after) {
 			all = append(all, c)
 		}
 	}
 	return all
-}
-
-func sizeOf(t *testing.T, name string) int64 {
-	t.Helper()
-	s, err := os.Stat(here.log(name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.Size()
 }
 
 // A session says who its client is, by its certificate: what the pods' node
@@ -97,11 +88,10 @@ func TestClientsOfANodeShareNoSession(t *testing.T) {
 		"spiffe://cluster.local/ns/demo/sa/till": 1 + 20,
 	}
 	here.forget(t, double.host)
-	fromServer, fromGateway := sizeOf(t, "server-ours"), sizeOf(t, "gateway")
-	other := make(chan crowd)
+	begin, other := time.Now(), make(chan crowd)
 	go func() { other <- here.many(till, n, 8, 20) }()
 	c := here.many(double, n, 8, 10)
-	for _, err := range append(c.errs, (<-other).errs...) {
+	for _, err := range append(c.errs(begin), (<-other).errs(begin)...) {
 		t.Error(err)
 	}
 	// The end of the client ends its sessions, and the gateway logs them.
@@ -111,7 +101,7 @@ func TestClientsOfANodeShareNoSession(t *testing.T) {
 	waitFor(t, "the server logs all connections", func() error {
 		clear(seen)
 		clear(want)
-		for _, l := range logged(t, "server-ours", fromServer) {
+		for _, l := range logged(t, "server-ours", begin) {
 			seen[l.Peer]++
 			want[[2]string{l.Peer, l.Workload}] = true
 			if l.Bytes != sizes[l.Peer] {
@@ -127,7 +117,7 @@ func TestClientsOfANodeShareNoSession(t *testing.T) {
 	})
 	waitFor(t, "the gateway logs a stream for each identity and pod", func() error {
 		got := map[[2]string]bool{}
-		for _, l := range logged(t, "gateway", fromGateway) {
+		for _, l := range logged(t, "gateway", begin) {
 			got[[2]string{l.Peer, l.Workload}] = true
 		}
 		if !maps.Equal(got, want) {
