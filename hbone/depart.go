@@ -11,7 +11,9 @@ import (
 // come through a gateway (HeaderForwardedNetwork). There a stock client whose
 // server finished first drops the inner connection, and now and then its last
 // END_STREAM with it (7 of 40 with ztunnel 62d82653); a client that died is told
-// by the gateway's reset. Without a gateway in between nothing tells the two
+// by the gateway's reset. Bytes that the client itself dropped are not missed: it
+// may lose what its application says together with its FIN, to stock servers too.
+// Without a gateway in between nothing tells the two
 // apart, and a stream that was cut short would look complete.
 func (st *Stream) EndAtEOF() {
 	st.s.mu.Lock()

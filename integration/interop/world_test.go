@@ -171,12 +171,34 @@ func (w *world) write(name string, text []byte) error {
 	return os.WriteFile(file, text, 0o600)
 }
 
+// denyPort is an authorization policy of stock proxies: a server of theirs answers
+// 401 on that port. Ours has no policies.
+const denyPort = `policies:
+  - {name: no-8082, namespace: demo, scope: Namespace, action: Deny, dryRun: false, rules: [[[{destinationPorts: [8082]}]]]}`
+
+// edit replaces old, which must be there, in a file.
+func (w *world) edit(name, old, with string) error {
+	text, err := os.ReadFile(filepath.Join(w.Dir, name))
+	if err == nil && !strings.Contains(string(text), old) {
+		err = fmt.Errorf("%s has no %q", name, old)
+	}
+	if err != nil {
+		return err
+	}
+	return w.write(name, []byte(strings.Replace(string(text), old, with, 1)))
+}
+
 func (w *world) serveApps(pods ...string) error {
 	for _, pod := range pods {
 		host := "server-" + pod
 		if _, err := w.serveApp(host, addresses[host], pod); err != nil {
 			return err
 		}
+		l, err := w.Listen(host, addresses[host]+":8082") // who does not get there was denied, not refused
+		if err != nil {
+			return err
+		}
+		go w.app.serve(pod, l)
 	}
 	return nil
 }
@@ -212,6 +234,9 @@ func (w *world) ready(p *netspace.Process) func() error {
 // the certificates that isthmus ca serve issues.
 func (w *world) startStock(host, workload, network string) error {
 	if err := w.isthmus("export", "ztunnel", "--config", "mesh.yaml", "--node", host); err != nil {
+		return err
+	}
+	if err := w.edit(host+".yaml", "policies: []", denyPort); err != nil {
 		return err
 	}
 	ca := &netspace.Process{Host: host, Args: []string{filepath.Join(w.bin, "isthmus"), "ca", "serve", "--dir", "ca", "--listen", caAddress}, Log: filepath.Join(w.Dir, host+"-ca.log")}
