@@ -12,6 +12,7 @@ import (
 func (s *Session) receiveData(h header) (*Stream, error) {
 	s.mu.Lock()
 	s.recvAvail -= h.length
+	s.bulk.add(h.length)
 	s.recvLow = s.recvAvail < s.cfg.ConnWindow/4
 	if s.recvAvail < 0 {
 		s.mu.Unlock()

@@ -44,7 +44,9 @@ type Dial = func(ctx context.Context) (*Session, error)
 
 // Pool shares client sessions. All methods are safe for concurrent use. One dial
 // per key is in flight at a time and everybody who needs it waits for it; a
-// session that is full stays in use and another one is opened beside it.
+// session that is full stays in use and another one is opened beside it. A
+// session that carries bulk is passed over while there is another one, so that
+// small messages do not wait behind it; if there is none, one more is opened.
 type Pool struct {
 	cfg PoolConfig
 
@@ -59,7 +61,18 @@ type Pool struct {
 type poolEntry struct {
 	sessions []*pooled
 	dial     *dialing
+	calmless time.Time // when a dial for a session without bulk has failed
 }
+
+const (
+	// calmSessions is how many sessions of a key are opened to have one without
+	// bulk. calmWait is how long a stream waits for that: two round trips of a
+	// long path, once; after that it goes on beside the bulk. After a failure
+	// none is tried for calmPause.
+	calmSessions = 2
+	calmWait     = 300 * time.Millisecond
+	calmPause    = 5 * time.Second
+)
 
 type pooled struct {
 	s       *Session
@@ -119,7 +132,7 @@ func (p *Pool) Use(ctx context.Context, key PoolKey, dial Dial, open func(*Sessi
 
 // session returns a session with room, and whether it was dialled for this call.
 func (p *Pool) session(ctx context.Context, key PoolKey, dial Dial, fresh bool) (*Session, bool, error) {
-	for {
+	for choosy := true; ; choosy = false {
 		p.mu.Lock()
 		if p.closed {
 			p.mu.Unlock()
@@ -130,7 +143,11 @@ func (p *Pool) session(ctx context.Context, key PoolKey, dial Dial, fresh bool) 
 			e = &poolEntry{}
 			p.keys[key] = e
 		}
-		if s := p.pick(e); s != nil && !fresh {
+		s, calm := p.pick(e)
+		if fresh {
+			s = nil
+		}
+		if s != nil && (calm || !choosy || !e.wantsCalm()) {
 			p.stats.Reused++
 			p.mu.Unlock()
 			return s, false, nil
@@ -143,6 +160,12 @@ func (p *Pool) session(ctx context.Context, key PoolKey, dial Dial, fresh bool) 
 		}
 		d := e.dial
 		p.mu.Unlock()
+		if s != nil {
+			if s = p.awaitCalm(ctx, e, d, s); s != nil {
+				return s, false, nil
+			}
+			continue
+		}
 		select {
 		case <-d.done:
 		case <-ctx.Done():
@@ -155,6 +178,30 @@ func (p *Pool) session(ctx context.Context, key PoolKey, dial Dial, fresh bool) 
 			return d.s, true, nil
 		}
 	}
+}
+
+// wantsCalm reports whether a session without bulk is worth a dial.
+func (e *poolEntry) wantsCalm() bool {
+	return len(e.sessions) < calmSessions && time.Since(e.calmless) >= calmPause
+}
+
+// awaitCalm waits for d, which is to bring a session without bulk. It returns s,
+// the one that there is, if that fails or takes too long, and nil otherwise.
+func (p *Pool) awaitCalm(ctx context.Context, e *poolEntry, d *dialing, s *Session) *Session {
+	timer := time.NewTimer(calmWait)
+	defer timer.Stop()
+	select {
+	case <-d.done:
+		if d.err == nil {
+			return nil
+		}
+		p.mu.Lock()
+		e.calmless = time.Now()
+		p.mu.Unlock()
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return s
 }
 
 // dial runs one dial for everybody who waits for it.
@@ -184,10 +231,10 @@ func (p *Pool) dial(ctx context.Context, key PoolKey, e *poolEntry, d *dialing, 
 	}
 }
 
-// pick returns a usable session of e, retiring those that are past use.
-func (p *Pool) pick(e *poolEntry) *Session {
+// pick returns a usable session of e, one without bulk if there is one, retiring
+// those that are past use.
+func (p *Pool) pick(e *poolEntry) (found *Session, calm bool) {
 	now := time.Now()
-	var found *Session
 	keep := e.sessions[:0]
 	for _, ps := range e.sessions {
 		if ps.past(now) {
@@ -195,13 +242,16 @@ func (p *Pool) pick(e *poolEntry) *Session {
 			continue
 		}
 		keep = append(keep, ps)
-		if found == nil && ps.s.CanOpen() && ps.s.Streams() < p.cfg.MaxStreams {
-			found = ps.s
+		if calm {
+			continue
+		}
+		if free, bulk := ps.s.room(p.cfg.MaxStreams, now); free && (found == nil || !bulk) {
+			found, calm = ps.s, !bulk
 		}
 	}
 	clear(e.sessions[len(keep):])
 	e.sessions = keep
-	return found
+	return found, calm
 }
 
 // past reports whether no new stream may go on the session, ever.

@@ -57,6 +57,7 @@ type Session struct {
 	overdue   *time.Timer           // ends the session if the peer does not settle
 	carried   map[*Session]struct{} // sessions inside streams of this one
 	w         writer
+	bulk      bulkMeter
 
 	recvAvail   int          // connection window left to the peer, guarded by mu
 	recvUnacked atomic.Int64 // consumed and not yet credited

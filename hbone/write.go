@@ -98,6 +98,7 @@ func (st *Stream) writeChunk(p []byte, f *frameBuf, off int) (int, error) {
 	}
 	st.sendAvail -= n
 	s.w.sendAvail -= n
+	s.bulk.add(n)
 	if s.w.sendAvail > 0 && len(s.w.credit) > 0 {
 		s.w.wakeCredit()
 	}
