@@ -91,8 +91,8 @@ func (m *Manager) ClientTLS(ctx context.Context, id spiffeid.ID, expect []spiffe
 // authorize runs during the handshake and must not wait.
 func (m *Manager) ServerTLS(id spiffeid.ID, authorize func(peer spiffeid.ID) error, alpn ...string) *tls.Config {
 	type made struct {
-		svid *SVID
-		cfg  *tls.Config
+		svid         *SVID
+		cfg, classic *tls.Config
 	}
 	var last atomic.Pointer[made] // one per SVID, not one per handshake
 	cfg := baseTLS(alpn)
@@ -102,14 +102,27 @@ func (m *Manager) ServerTLS(id spiffeid.ID, authorize func(peer spiffeid.ID) err
 		if err != nil {
 			return nil, err
 		}
-		if l := last.Load(); l != nil && l.svid == s {
-			return l.cfg, nil
+		l := last.Load()
+		if l == nil || l.svid != s {
+			l = &made{svid: s, cfg: serverTLS(s, authorize, alpn), classic: serverTLS(s, authorize, alpn)}
+			l.classic.CurvePreferences = []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384}
+			last.Store(l)
 		}
-		l := &made{svid: s, cfg: serverTLS(s, authorize, alpn)}
-		last.Store(l)
+		if prefersClassic(hello) {
+			return l.classic, nil
+		}
 		return l.cfg, nil
 	}
 	return cfg
+}
+
+// prefersClassic reports that the client names the post-quantum key exchange
+// behind a classic one. It has then sent no share for it (stock ztunnel 62d82653
+// is such a client), and crypto/tls, which goes by its own order, would ask for
+// one by a HelloRetryRequest: one more round trip in every handshake.
+func prefersClassic(hello *tls.ClientHelloInfo) bool {
+	return len(hello.SupportedCurves) > 0 && hello.SupportedCurves[0] != tls.X25519MLKEM768 &&
+		slices.Contains([]tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384}, hello.SupportedCurves[0])
 }
 
 func serverTLS(s *SVID, authorize func(spiffeid.ID) error, alpn []string) *tls.Config {
