@@ -118,6 +118,15 @@ func (h *Hints) Hinted(k HintKey, now time.Time) bool {
 	return slices.ContainsFunc(h.byService[k.HintService], func(x hint) bool { return x.endpoint == k.Endpoint && now.Sub(x.seen) < h.ttl })
 }
 
+// Unexplained reports whether an endpoint of s that was seen failing within so
+// long is not among those that the owner reports: then the owner's word has not
+// arrived, or the owner sees it otherwise.
+func (h *Hints) Unexplained(s HintService, reported []mesh.EndpointID, within time.Duration, now time.Time) bool {
+	return slices.ContainsFunc(h.byService[s], func(x hint) bool {
+		return now.Sub(x.seen) < within && !slices.Contains(reported, x.endpoint)
+	})
+}
+
 // Known returns the endpoints of s whose failures are remembered, the oldest
 // first, expired ones included.
 func (h *Hints) Known(s HintService) []mesh.EndpointID {

@@ -137,3 +137,26 @@ func TestHintsAgreeWithAList(t *testing.T) {
 		}
 	}
 }
+
+func TestAFailureIsUnexplainedUntilItsOwnerNamesIt(t *testing.T) {
+	h := NewHints(10 * time.Second)
+	s := HintService{Network: "west", Service: "a", Port: 80}
+	now := time.Unix(1000, 0)
+	if h.Unexplained(s, nil, time.Minute, now) {
+		t.Error("unexplained, and nothing has failed")
+	}
+	h.Failed(HintKey{s, 7}, now)
+	for _, c := range []struct {
+		reported []mesh.EndpointID
+		after    time.Duration
+		want     bool
+	}{{nil, 0, true}, {nil, 59 * time.Second, true}, {nil, time.Minute, false}, {[]mesh.EndpointID{7}, 0, false}, {[]mesh.EndpointID{8}, 0, true}} {
+		if got := h.Unexplained(s, c.reported, time.Minute, now.Add(c.after)); got != c.want {
+			t.Errorf("reported %v after %v: %v, want %v", c.reported, c.after, got, c.want)
+		}
+	}
+	h.Cleared(HintKey{s, 7}, now.Add(time.Second), now.Add(time.Second))
+	if h.Unexplained(s, nil, time.Minute, now.Add(time.Second)) {
+		t.Error("unexplained after a newer word of the owner")
+	}
+}

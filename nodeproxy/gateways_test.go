@@ -131,7 +131,9 @@ func TestADeadGatewayIsLeftOutAndReadmittedWhenBack(t *testing.T) {
 	flow.AwaitMore(t, 100)
 	w.wires["gw-1"].Mend()
 	w.client().Log.Await(t, "outlier changed", "edge", "readmitted", "scope", "gateway", "network", "west", "gateway", "gw-1")
-	through := func() int { return len(w.client().Log.Find("connection", "direction", "outbound", "gateway", "gw-1", "result", "ok")) }
+	through := func() int {
+		return len(w.client().Log.Find("connection", "direction", "outbound", "gateway", "gw-1", "result", "ok"))
+	}
 	before := through()
 	meshtest.Eventually(t, "gw-1 used again", func() bool { return through() > before })
 	_, failed := flow.Stop()

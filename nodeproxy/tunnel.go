@@ -186,6 +186,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 	f = outerAnswer(fmt.Errorf("gateway %s at %s: %w", gatewayKey(gw), gw.Address, err))
 	if v.pod != nil && f.at == atNetwork { // it was asked for this pod alone
 		f.at, f.endpoint = atEndpoint, v.pod.Endpoint
+		f.fault = f.fault || f.reason == string(hbone.ReasonPinnedGone)
 	}
 	return nil, f.endpoint, f
 }

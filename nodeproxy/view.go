@@ -135,15 +135,23 @@ func (v *view) choose(plan *route.Plan, t tried, now time.Time) (pick, *failure)
 	return v.take(p, now), nil
 }
 
+// doubtFor is how long the gateway chooses after a pod of another network failed
+// under our eyes and its owners have not said why: as long as an ejection at least.
+const doubtFor = time.Minute
+
 // chooseRemote picks a pod of another network, by what its owners and our own
 // eyes say of it, so that a session with it can be kept. It leaves the choice to
-// the gateway (nil) when nobody seems well: the gateway knows better.
+// the gateway (nil), who knows better, when nobody seems well, and when a pod has
+// failed without a word from its owners: they may be cut off.
 func (v *view) chooseRemote(plan *route.Plan, s share, pods []*mesh.Workload, t tried, now time.Time) *mesh.Workload {
 	if v.scope != ScopeEndpoint || len(pods) == 0 {
 		return nil
 	}
 	f, _ := v.reported(s)
 	service := health.HintService{Network: s.network, Service: s.service, Port: s.port}
+	if v.hints.Unexplained(service, f.Exceptions, doubtFor, now) {
+		return nil
+	}
 	v.scratch = v.scratch[:0]
 	for _, w := range pods {
 		v.scratch = append(v.scratch, balance.Candidate{
