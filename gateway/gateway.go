@@ -41,7 +41,7 @@ type Gateway struct {
 	summary  *summaries
 	metrics  *Metrics
 	registry *prometheus.Registry
-	listener net.Listener
+	listener *net.TCPListener
 	admin    net.Listener
 
 	background context.Context // what outlives the listeners during drain
@@ -88,7 +88,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 			return nil, err
 		}
 	}
-	if g.listener, err = net.Listen("tcp", g.cfg.Listen.String()); err != nil {
+	if g.listener, err = listen(g.cfg.Listen, cfg.ReusePort); err != nil {
 		return nil, fmt.Errorf("listen: %w: is another gateway running on that address?", err)
 	}
 	if g.admin, err = admin.Listen(cfg.Admin); err != nil {
@@ -121,13 +121,15 @@ func (g *Gateway) Run(ctx context.Context) error {
 		background.Go(func() error { return g.fed.Run(bctx) })
 	}
 	front, fctx := errgroup.WithContext(ctx)
-	front.Go(func() error { return g.accept(fctx) })
+	deaf := make(chan struct{}) // closed when no connection can come any more
+	front.Go(func() error { defer close(deaf); return g.accept(fctx) })
 	front.Go(func() error { g.settle(fctx); return nil })
 	select {
 	case <-fctx.Done(): // told to stop, or the listener failed
 	case <-bctx.Done(): // a part failed; Wait below says which
 	}
-	g.listener.Close()
+	g.hangUp()
+	<-deaf
 	g.drain()
 	g.stop()
 	err := errors.Join(front.Wait(), background.Wait())

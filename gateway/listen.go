@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
+	"os"
+	"syscall"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/hbone"
@@ -16,10 +20,38 @@ import (
 // maxHandshakes bounds the connections that have not yet proved who they are.
 const maxHandshakes = 1024
 
-// accept takes connections until ctx ends and hands each to its protocol.
+// listen binds address; with reuse, processes of the same user that also say so
+// may do the same at the same time.
+func listen(address netip.AddrPort, reuse bool) (*net.TCPListener, error) {
+	var cfg net.ListenConfig
+	if reuse {
+		cfg.Control = func(_, _ string, c syscall.RawConn) error {
+			var serr error
+			err := c.Control(func(fd uintptr) { serr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+			return errors.Join(err, serr)
+		}
+	}
+	l, err := cfg.Listen(context.Background(), "tcp", address.String())
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.TCPListener), nil
+}
+
+// lastCalls is how long a gateway that was told to stop goes on accepting: what
+// the kernel has already put into this listener's queue would be reset by closing
+// it, even if another process listens on the same address.
+const lastCalls = 50 * time.Millisecond
+
+// hangUp makes accept end soon.
+func (g *Gateway) hangUp() { g.listener.SetDeadline(time.Now().Add(lastCalls)) }
+
+// accept takes connections until a little after ctx ends, and hands each to its
+// protocol.
 func (g *Gateway) accept(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { g.listener.Close() })
+	stop := context.AfterFunc(ctx, g.hangUp)
 	defer stop()
+	defer g.listener.Close()
 	handshakes := pending.New(maxHandshakes)
 	protocols := []string{"h2"}
 	if g.fed != nil {
@@ -29,17 +61,14 @@ func (g *Gateway) accept(ctx context.Context) error {
 	for {
 		conn, err := g.listener.Accept()
 		if err != nil {
-			if ctx.Err() != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
 				return nil
 			}
 			if errors.Is(err, net.ErrClosed) {
 				return err
 			}
 			g.log.Warn().Err(err).Msg("accept failed") // out of descriptors: let some close
-			select {
-			case <-ctx.Done():
-			case <-time.After(5 * time.Millisecond):
-			}
+			time.Sleep(5 * time.Millisecond)
 			continue
 		}
 		leave, evicted := handshakes.Enter(conn)
