@@ -12,6 +12,9 @@ const (
 	verbEcho  = 'e' // echoes until FIN, then closes
 	verbTake  = 't' // takes everything until FIN, then answers its SHA-256
 	verbLeave = 'l' // says farewell and FIN; then as verbTake, but tells the test
+	verbTell  = 'h' // takes everything until the end and tells the test
+	verbReset = 'r' // says farewell, waits for an answer and resets the connection
+	verbStall = 's' // reads nothing until the test says so; then as verbTake
 )
 
 const farewell = "that is all from here"
@@ -19,7 +22,8 @@ const farewell = "that is all from here"
 // app is the application in the pods, in this process: it listens on port 8080
 // of every server host. Nobody listens on 8081.
 type app struct {
-	left chan taken // what arrived after a farewell
+	left   chan taken    // what arrived after a farewell, and with verbTell
+	resume chan struct{} // closed when those that stall are to go on
 }
 
 // taken is what an application got until the end of a connection, and how that
@@ -59,6 +63,17 @@ func (a *app) answer(name string, c *net.TCPConn) {
 		io.WriteString(c, farewell)
 		c.CloseWrite()
 		a.left <- take(c)
+	case verbTell:
+		a.left <- take(c)
+	case verbReset:
+		io.WriteString(c, farewell)
+		io.ReadFull(c, verb[:])
+		c.SetLinger(0)
+	case verbStall:
+		<-a.resume
+		if got := take(c); got.err == nil {
+			c.Write(got.sum[:])
+		}
 	}
 }
 

@@ -45,11 +45,7 @@ func id(account string) spiffeid.ID {
 
 func newRecorder(t *testing.T) *recorder {
 	t.Helper()
-	ids, err := identity.Config{Source: "ca", Dir: filepath.Join(here.Dir, "ca")}.Open(zerolog.Nop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &recorder{ids: ids, sessions: map[string][]*recorded{}}
+	r := &recorder{ids: openCA(t), sessions: map[string][]*recorded{}}
 	r.serve(t, "gateway-tape", gatewayAccount, func(ctx context.Context, in *hbone.Incoming) {
 		relayTo(ctx, in, "gateway-tape", addresses["server-tape"]+":15008")
 	})
@@ -57,6 +53,13 @@ func newRecorder(t *testing.T) *recorder {
 		relayTo(ctx, in, "server-ours", addresses["server-ours"]+":8080")
 	})
 	return r
+}
+
+func openCA(t *testing.T) *identity.Manager {
+	t.Helper()
+	ids, err := identity.Config{Source: "ca", Dir: filepath.Join(here.Dir, "ca")}.Open(zerolog.Nop())
+	check(t, err)
+	return ids
 }
 
 func relayTo(ctx context.Context, in *hbone.Incoming, host, address string) {
@@ -73,8 +76,8 @@ func relayTo(ctx context.Context, in *hbone.Incoming, host, address string) {
 	}
 }
 
-// serve accepts sessions on a host until the test ends.
-func (r *recorder) serve(t *testing.T, host, account string, h hbone.Handler) {
+// serve accepts sessions on a host until stop is called or the test ends.
+func (r *recorder) serve(t *testing.T, host, account string, h hbone.Handler) (stop func()) {
 	t.Helper()
 	l, err := here.Listen(host, addresses[host]+":15008")
 	if err != nil {
@@ -92,6 +95,7 @@ func (r *recorder) serve(t *testing.T, host, account string, h hbone.Handler) {
 			sessions.Go(func() { r.session(t.Context(), host, c, cfg, h) })
 		}
 	})
+	return func() { l.Close() }
 }
 
 func (r *recorder) session(ctx context.Context, host string, c net.Conn, cfg *tls.Config, h hbone.Handler) {

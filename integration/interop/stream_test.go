@@ -7,6 +7,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -28,7 +33,7 @@ func TestOneByte(t *testing.T) {
 }
 
 func TestBulkBothWaysKeepsItsChecksum(t *testing.T) {
-	for _, size := range []int{64 << 10, 64 << 20} {
+	for _, size := range []int{64 << 10, 256 << 20} {
 		t.Run(fmt.Sprintf("%dKiB", size>>10), func(t *testing.T) {
 			text := make([]byte, size)
 			rand.NewChaCha8([32]byte{1}).Read(text)
@@ -38,7 +43,7 @@ func TestBulkBothWaysKeepsItsChecksum(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer conn.Close()
-				conn.SetDeadline(time.Now().Add(60 * time.Second))
+				conn.SetDeadline(time.Now().Add(2 * time.Minute))
 				sent := make(chan error, 1)
 				go func() {
 					_, err := conn.Write(text)
@@ -109,10 +114,11 @@ func TestServerFinishesFirst(t *testing.T) {
 }
 
 // A stock peer gives up a session after 1024 frames for streams that it has
-// reset; 5000 short connections would lose some of theirs every time.
+// reset; 10 000 short connections would lose some of theirs every time.
 func TestShortConnectionsOnOneSession(t *testing.T) {
 	matrix(t, every, func(t *testing.T, c cell) {
-		const n, most = 5000, 5
+		const n, most = 10_000, 5
+		before := here.dials(t, c.client)
 		lost, begin := 0, time.Now()
 		for i := 0; i < n && lost < most; i++ {
 			if got, err := here.who(c); err != nil || got != c.server {
@@ -121,10 +127,41 @@ func TestShortConnectionsOnOneSession(t *testing.T) {
 			}
 		}
 		t.Logf("%d connections, %d lost, %v each", n, lost, (time.Since(begin) / n).Round(time.Microsecond))
+		if sessions := here.dials(t, c.client) - before - n; lost == 0 && sessions > 1 {
+			t.Errorf("%d sessions were opened for them, want at most one", sessions)
+		}
 	})
 }
 
-// A stock client puts 100 streams on a session and then opens another.
+// dials is how many TCP connections were opened on a host so far, those of this
+// process among them.
+func (w *world) dials(t *testing.T, host string) (n int) {
+	t.Helper()
+	if err := w.In(host, func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/snmp")
+		if err != nil {
+			return err
+		}
+		var names []string
+		for line := range strings.Lines(string(text)) {
+			if !strings.HasPrefix(line, "Tcp:") {
+				continue
+			}
+			if names == nil {
+				names = strings.Fields(line)
+				continue
+			}
+			n, err = strconv.Atoi(strings.Fields(line)[slices.Index(names, "ActiveOpens")])
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A stock client puts 100 streams on a session and then opens another; a stock
+// server takes 200 on one.
 func TestManyStreamsAtOnce(t *testing.T) {
 	matrix(t, every, func(t *testing.T, c cell) {
 		var open []net.Conn
@@ -133,7 +170,7 @@ func TestManyStreamsAtOnce(t *testing.T) {
 				conn.Close()
 			}
 		}()
-		for i := range 150 {
+		for i := range 500 {
 			conn, err := here.open(c, verbEcho)
 			if err != nil {
 				t.Fatalf("stream %d: %v", i+1, err)
@@ -149,4 +186,45 @@ func TestManyStreamsAtOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// While one stream is blocked for longer than the pings of both sides allow, the
+// others on its session go on, and it goes on itself when it can.
+func TestOneStreamBlockedForAMinute(t *testing.T) {
+	need(t)
+	const blocked = 60 * time.Second
+	text := make([]byte, 32<<20)
+	rand.NewChaCha8([32]byte{2}).Read(text)
+	here.app.resume = make(chan struct{})
+	all := cells(every)
+	var wait sync.WaitGroup
+	for _, c := range all {
+		stalled := must(here.open(c, verbStall))(t)
+		other := must(here.open(c, verbEcho))(t)
+		t.Cleanup(func() { stalled.Close(); other.Close() })
+		stalled.SetDeadline(time.Now().Add(blocked + time.Minute))
+		wait.Go(func() {
+			stalled.Write(text)
+			stalled.CloseWrite()
+			want := sha256.Sum256(text)
+			if got, err := io.ReadAll(stalled); err != nil || !bytes.Equal(got, want[:]) {
+				t.Errorf("%v: the blocked stream ends with %x (%v), want %x", c, got, err, want)
+			}
+		})
+		wait.Go(func() {
+			worst := time.Duration(0)
+			for end := time.Now().Add(blocked); time.Now().Before(end); time.Sleep(250 * time.Millisecond) {
+				begin := time.Now()
+				if err := echo(other, "beside a blocked stream"); err != nil {
+					t.Errorf("%v: beside a blocked stream: %v", c, err)
+					return
+				}
+				worst = max(worst, time.Since(begin))
+			}
+			t.Logf("%v: the slowest echo beside the blocked stream took %v", c, worst.Round(time.Millisecond))
+		})
+	}
+	time.Sleep(blocked)
+	close(here.app.resume)
+	wait.Wait()
 }

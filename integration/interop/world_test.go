@@ -30,6 +30,7 @@ const (
 
 const (
 	ourAdmin     = "127.0.0.1:16000" // of our processes; stock ones have 15000 to themselves
+	secondAdmin  = "127.0.0.1:16001" // of a gateway that takes over
 	stockReady   = "127.0.0.1:15021"
 	caAddress    = "127.0.0.1:15012"
 	drainTimeout = 20 * time.Second
@@ -142,6 +143,7 @@ func (w *world) configure() error {
 		Many           []string
 	}{
 		"mesh.yaml":          {gatewayAccount, true, services, many},
+		"mesh-client.yaml":   {gatewayAccount, true, services, many}, // of our client alone
 		"mesh-gateway.yaml":  {gatewayAccount, false, services, many},
 		"mesh-impostor.yaml": {impostorAccount, false, services, many},
 	} {
@@ -155,9 +157,10 @@ func (w *world) configure() error {
 	}
 	common := fmt.Sprintf("identity: {source: ca, dir: ca}\nlog: {level: info, format: json}\nadmin: {address: \"%s\"}\ntimeouts: {drain: %v}\n", ourAdmin, drainTimeout)
 	return errors.Join(
-		w.write("gateway.yaml", []byte("name: eastwest\nnetwork: net-b\ndiscovery: {file: mesh-gateway.yaml}\n"+common)),
+		w.write("gateway.yaml", []byte("name: eastwest\nnetwork: net-b\nreusePort: true\ndiscovery: {file: mesh-gateway.yaml}\n"+common)),
+		w.write("gateway-2.yaml", []byte("name: eastwest\nnetwork: net-b\nreusePort: true\ndiscovery: {file: mesh-gateway.yaml}\n"+strings.Replace(common, ourAdmin, secondAdmin, 1))),
 		w.write("impostor.yaml", []byte("name: eastwest\nnetwork: net-b\ndiscovery: {file: mesh-impostor.yaml}\n"+common)),
-		w.write("client-ours.yaml", []byte("node: client-ours\nnetwork: net-a\ndiscovery: {file: mesh.yaml}\n"+
+		w.write("client-ours.yaml", []byte("node: client-ours\nnetwork: net-a\ndiscovery: {file: mesh-client.yaml}\n"+
 			"socks: [{workload: shop-ours, listen: \"127.0.0.1:15080\"}]\n"+common)),
 		w.write("server-many.yaml", []byte("node: server-many\nnetwork: net-b\ndiscovery: {file: mesh.yaml}\n"+common)),
 		w.write("server-ours.yaml", []byte("node: server-ours\nnetwork: net-b\ndiscovery: {file: mesh.yaml}\n"+common)))
@@ -218,8 +221,12 @@ func (w *world) startOurs(host string) error {
 }
 
 func (w *world) startGateway(config string) error {
-	w.gateway = &netspace.Process{Host: "gateway", Args: []string{filepath.Join(w.bin, "gateway"), "--config", config}, Log: filepath.Join(w.Dir, "gateway.log")}
+	w.gateway = w.newGateway(config)
 	return w.Start(w.gateway, w.ready(w.gateway))
+}
+
+func (w *world) newGateway(config string) *netspace.Process {
+	return &netspace.Process{Host: "gateway", Args: []string{filepath.Join(w.bin, "gateway"), "--config", config}, Log: filepath.Join(w.Dir, "gateway.log")}
 }
 
 // ready asks whether a proxy serves.
