@@ -43,10 +43,11 @@ type tried struct {
 // a thousand pods is 100 kB.
 var plans = sync.Pool{New: func() any { return new(route.Plan) }}
 
-// carry takes one application connection to where flow says. It owns app.
-func (p *Proxy) carry(ctx context.Context, app *net.TCPConn, uid string, flow route.Flow, granted func(), denied func(reason string)) {
+// carry takes one application connection to where flow says; said is what has
+// been read from it already. It owns app.
+func (p *Proxy) carry(ctx context.Context, app *net.TCPConn, uid string, flow route.Flow, said []byte, granted func(), denied func(reason string)) {
 	defer app.Close()
-	c := &call{p: p, app: app, open: newOpening(app), uid: uid, flow: flow, plan: plans.Get().(*route.Plan), granted: granted, denied: denied}
+	c := &call{p: p, app: app, open: newOpening(app, said), uid: uid, flow: flow, plan: plans.Get().(*route.Plan), granted: granted, denied: denied}
 	c.who.app, c.who.trace = addrPort(app.RemoteAddr()), hbone.NewTraceparent(rand.Reader)
 	c.access = access{direction: "outbound", begun: time.Now(), authority: flowName(flow)}
 	p.metrics.opened.WithLabelValues("source").Inc()

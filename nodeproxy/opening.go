@@ -7,8 +7,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
@@ -35,18 +33,23 @@ var heldBufs = sync.Pool{New: func() any { b := make([]byte, 0, heldMax); return
 // longPast wakes whoever reads with a deadline.
 var longPast = time.Unix(1, 0)
 
-func newOpening(app *net.TCPConn) *opening {
+// newOpening begins with what app has said already, if anything.
+func newOpening(app *net.TCPConn, said []byte) *opening {
 	raw, err := app.SyscallConn()
-	return &opening{app: app, raw: raw, mute: err != nil}
+	o := &opening{app: app, raw: raw, mute: err != nil}
+	if len(said) > 0 {
+		o.held = append(*heldBufs.Get().(*[]byte), said...)
+	}
+	return o
 }
 
 // release gives the memory of what was held back.
 func (o *opening) release() {
-	if o.held != nil {
+	if cap(o.held) == heldMax {
 		held := o.held[:0]
 		heldBufs.Put(&held)
-		o.held = nil
 	}
+	o.held = nil
 }
 
 // connect asks for a stream on s and waits for the answer. On a lively session
@@ -115,61 +118,58 @@ func (o *opening) wake() {
 }
 
 // hear waits for the application's next bytes and holds them; false if it was
-// woken. An end stays unread for whoever relays.
+// woken. Nothing is taken from the pool before there is something to hold. An end
+// stays unread for whoever relays.
 func (o *opening) hear() bool {
-	if o.held == nil {
-		o.held = *heldBufs.Get().(*[]byte)
-	}
 	n, err := 0, error(nil)
 	werr := o.raw.Read(func(fd uintptr) bool {
+		held := o.held
+		if held == nil {
+			held = *heldBufs.Get().(*[]byte)
+		}
 		for {
-			n, err = syscall.Read(int(fd), o.held[len(o.held):cap(o.held)])
+			n, err = syscall.Read(int(fd), held[len(held):cap(held)])
 			if err != syscall.EINTR {
-				return err != syscall.EAGAIN
+				break
 			}
 		}
+		o.held = held[:len(held)+max(n, 0)]
+		if len(o.held) == 0 {
+			o.release()
+		}
+		return err != syscall.EAGAIN
 	})
 	if werr != nil {
 		return false
 	}
-	if err != nil || n <= 0 {
-		o.mute = true
-		return true
-	}
-	o.held = o.held[:len(o.held)+n]
-	o.mute = len(o.held) == cap(o.held)
+	o.mute = err != nil || n <= 0 || len(o.held) == heldMax
 	return true
 }
 
-// firstByte waits, on a stream that was answered, until one side has spoken.
-// While neither has, the far application has taken nothing of ours and ours has
-// seen nothing of it, so a tunnel that breaks now may be replaced by another
-// one: err is not nil. From nil on nothing may be repeated.
+// firstByte waits, on a stream that was answered, until one side has spoken, and
+// passes on what ours says. While nothing has crossed, a tunnel that breaks may be
+// replaced by another one: err is not nil. From nil on nothing may be repeated.
 func (o *opening) firstByte(ctx context.Context, st *hbone.Stream) error {
 	if len(o.held) > 0 || o.mute {
-		return nil
+		return nil // passed on before
 	}
+	err := o.awaitFirst(ctx, st)
+	if err != nil || len(o.held) == 0 {
+		return err
+	}
+	st.Write(o.held) // if it fails some of it may have gone out: the relay ends the connection
+	return nil
+}
+
+func (o *opening) awaitFirst(ctx context.Context, st *hbone.Stream) error {
 	defer o.listen(ctx, st)()
 	for {
 		o.app.SetReadDeadline(time.Time{}) // before the look: a wake after it counts
 		if ready, err := st.Ready(); ready || err != nil {
 			return err
 		}
-		if ctx.Err() != nil || o.raw.Read(peek) == nil {
+		if ctx.Err() != nil || o.hear() {
 			return nil // our application spoke or left, or this process stops
 		}
-	}
-}
-
-// peek reports whether a read would return at once: bytes, FIN or RST. It takes
-// nothing from the socket.
-func peek(fd uintptr) bool {
-	var b [1]byte
-	for {
-		_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		if err == unix.EINTR {
-			continue
-		}
-		return err != unix.EAGAIN
 	}
 }

@@ -36,7 +36,7 @@ func (p *Proxy) listenOutbound(addr netip.AddrPort, field string, serve func(con
 func (p *Proxy) static(o Outbound) func(context.Context, *net.TCPConn) {
 	host, port, _ := splitTarget(o.To) // validated
 	flow := flowTo(host, port)
-	return func(ctx context.Context, app *net.TCPConn) { p.carry(ctx, app, o.Workload, flow, nil, nil) }
+	return func(ctx context.Context, app *net.TCPConn) { p.carry(ctx, app, o.Workload, flow, nil, nil, nil) }
 }
 
 // flowTo is a flow to a name or an address.

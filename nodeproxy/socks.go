@@ -1,6 +1,8 @@
 package nodeproxy
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -8,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
@@ -34,7 +37,13 @@ const (
 func (p *Proxy) socks(s Socks) func(context.Context, *net.TCPConn) {
 	return func(ctx context.Context, app *net.TCPConn) {
 		app.SetDeadline(time.Now().Add(socksTimeout))
-		flow, code, err := socksRequest(app)
+		in := socksReaders.Get().(*bufio.Reader)
+		in.Reset(app)
+		flow, code, err := socksRequest(in, app)
+		said, _ := in.Peek(in.Buffered()) // of a client that did not wait for the reply
+		said = bytes.Clone(said)
+		in.Reset(nil)
+		socksReaders.Put(in)
 		if err != nil {
 			if code != socksOK {
 				socksReply(app, code)
@@ -44,7 +53,7 @@ func (p *Proxy) socks(s Socks) func(context.Context, *net.TCPConn) {
 			return
 		}
 		app.SetDeadline(time.Time{})
-		p.carry(ctx, app, s.Workload, flow,
+		p.carry(ctx, app, s.Workload, flow, said,
 			func() { socksReply(app, socksOK) },
 			func(reason string) { socksReply(app, socksCode(reason)) })
 	}
@@ -66,18 +75,21 @@ func socksReply(w io.Writer, code byte) {
 	w.Write([]byte{5, code, 0, 1, 0, 0, 0, 0, 0, 0})
 }
 
-// socksRequest reads greeting and request from rw. With an error, code is the
-// reply to send, or socksOK for none.
-func socksRequest(rw io.ReadWriter) (f route.Flow, code byte, err error) {
+// socksReaders hold greeting and request, each taken in with one read.
+var socksReaders = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 1024) }}
+
+// socksRequest reads greeting and request from r and answers the first on w.
+// With an error, code is the reply to send, or socksOK for none.
+func socksRequest(r io.Reader, w io.Writer) (f route.Flow, code byte, err error) {
 	var b [257]byte
-	if _, err := io.ReadFull(rw, b[:2]); err != nil {
+	if _, err := io.ReadFull(r, b[:2]); err != nil {
 		return f, socksOK, err
 	}
 	if b[0] != 5 {
 		return f, socksOK, fmt.Errorf("version %d: want SOCKS 5", b[0])
 	}
 	methods := b[2 : 2+int(b[1])]
-	if _, err := io.ReadFull(rw, methods); err != nil {
+	if _, err := io.ReadFull(r, methods); err != nil {
 		return f, socksOK, err
 	}
 	none := false
@@ -85,25 +97,25 @@ func socksRequest(rw io.ReadWriter) (f route.Flow, code byte, err error) {
 		none = none || m == 0
 	}
 	if !none {
-		rw.Write([]byte{5, 0xff})
+		w.Write([]byte{5, 0xff})
 		return f, socksOK, errors.New("the client insists on authentication: allow the method \"none\"")
 	}
-	if _, err := rw.Write([]byte{5, 0}); err != nil {
+	if _, err := w.Write([]byte{5, 0}); err != nil {
 		return f, socksOK, err
 	}
 	var h [4]byte
-	if _, err := io.ReadFull(rw, h[:]); err != nil {
+	if _, err := io.ReadFull(r, h[:]); err != nil {
 		return f, socksOK, err
 	}
 	if h[0] != 5 || h[1] != 1 {
 		return f, socksBadCommand, fmt.Errorf("command %d: only CONNECT is served", h[1])
 	}
-	host, code, err := socksHost(rw, h[3])
+	host, code, err := socksHost(r, h[3])
 	if err != nil {
 		return f, code, err
 	}
 	var port [2]byte
-	if _, err := io.ReadFull(rw, port[:]); err != nil {
+	if _, err := io.ReadFull(r, port[:]); err != nil {
 		return f, socksOK, err
 	}
 	n := binary.BigEndian.Uint16(port[:])
