@@ -40,8 +40,9 @@ test: lint ## everything that must pass: lint, import laws, all tests with the r
 race: ## package tests with the race detector, without lint (PKG=./gateway)
 	$(GO) test $(RACE) -timeout 14m $(PKG)
 
-integration: ## start the real binaries as processes: the README's commands and small drills
+integration: ## start the real binaries as processes: the README's commands, small drills and, as root, a part of wan
 	$(GO) test -count 1 -timeout 10m ./integration
+	WAN=yes $(GO) test -short -v -count 1 -timeout 5m ./integration/wan
 
 interop: ## as root: every role beside stock ztunnel (ZTUNNEL=<binary>)
 	ZTUNNEL="$(abspath $(ZTUNNEL))" $(GO) test -v -count 1 -timeout 15m ./integration/interop

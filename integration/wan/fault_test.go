@@ -11,6 +11,7 @@ import (
 
 func TestLossAndJitterOnlySlowDown(t *testing.T) {
 	need(t)
+	notShort(t)
 	here.forget(t, double.host)
 	begin := time.Now()
 	calm := here.many(double, 100, 16, 16<<10)
@@ -79,6 +80,9 @@ func TestShortCutIsWaitedFor(t *testing.T) {
 	for _, p := range []path{double, both} {
 		t.Run(p.service, func(t *testing.T) {
 			need(t)
+			if p == both {
+				notShort(t)
+			}
 			c, begin := cutLine(t, p, 2*time.Second)
 			for _, err := range c.errs(begin) {
 				t.Error(err)
@@ -97,6 +101,7 @@ const noticed = time.Second
 // before the client noticed may fail, and no other.
 func TestLongCutIsAvoided(t *testing.T) {
 	need(t)
+	notShort(t)
 	const during = 12 * time.Second
 	c, begin := cutLine(t, both, during)
 	early := c.begunBetween(begin, -time.Second, noticed)

@@ -3,10 +3,13 @@
 // Package wan runs the real binaries with a long line between clients and pods;
 // see ../README.md. It needs root and ip. With ZTUNNEL, a binary, stock ztunnel
 // is measured beside ours. The variable WAN says that it is wanted: without it
-// every test is skipped, because they take minutes and measure time.
+// every test is skipped, because they measure time and want the machine alone.
+// A short run (go test -short) is for every test run and takes half a minute;
+// that one is skipped without root.
 package wan
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,7 +24,8 @@ var here *world
 
 func TestMain(m *testing.M) {
 	os.Exit(func() (code int) {
-		if os.Getenv("WAN") == "" {
+		flag.Parse()
+		if os.Getenv("WAN") == "" || testing.Short() && os.Geteuid() != 0 {
 			return m.Run() // each test says that it is skipped
 		}
 		ztunnel := os.Getenv("ZTUNNEL")
@@ -51,7 +55,7 @@ func TestMain(m *testing.M) {
 func need(t *testing.T) {
 	t.Helper()
 	if here == nil {
-		t.Skip("make wan runs it, as root")
+		t.Skip("it needs root: make integration runs a part of it, make wan all of it")
 	}
 	t.Cleanup(func() {
 		here.link.Set(line)
@@ -61,4 +65,12 @@ func need(t *testing.T) {
 			}
 		}
 	})
+}
+
+// notShort skips a test that takes long.
+func notShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("make wan runs it")
+	}
 }

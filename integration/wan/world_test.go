@@ -167,10 +167,10 @@ func (w *world) isthmus(out *bytes.Buffer, args ...string) error {
 
 func (w *world) startOurs() error {
 	for _, p := range []struct{ host, program, config, admin string }{
-		{"server-ours", "nodeproxy", "server-ours.yaml", admin},
 		{"gateway", "gateway", "gateway.yaml", admin},
-		{"spare", "nodeproxy", "spare.yaml", admin},
 		{"spare", "gateway", "spare-gateway.yaml", spareAdmin},
+		{"server-ours", "nodeproxy", "server-ours.yaml", admin}, // a node proxy waits a while for its gateways
+		{"spare", "nodeproxy", "spare.yaml", admin},
 	} {
 		if err := w.Start(w.ours(p.host, p.program, p.config), w.Ready(p.host, p.admin)); err != nil {
 			return err
