@@ -31,7 +31,7 @@ type fresh int
 
 const (
 	freshNothing fresh = iota // sessions are there
-	freshClient               // before each connection: it is the client proxy's first
+	freshClient               // the client proxy, before each connection
 	freshAll                  // all roles: memory has no history
 )
 
@@ -57,7 +57,7 @@ func loads(seconds float64, idle int) (all []load) {
 	return append(all,
 		load{"conn", "new connections, 8 at a time: dial, 1 byte, 1 byte back, close", perConnection,
 			request{Kind: "connect", Streams: 8, Seconds: seconds}, freshNothing},
-		load{"cold", fmt.Sprintf("first connection of a client proxy that was just started (%d times)", coldCount), perConnection,
+		load{"cold", fmt.Sprintf("first connection on this way of a client proxy that has its certificate (%d times)", coldCount), perConnection,
 			request{Kind: "connect", Streams: 1}, freshClient},
 		load{"echo1", "1 KiB echo, 1 connection, the next when the last is back", perEcho,
 			request{Kind: "echo", Streams: 1, Seconds: seconds}, freshNothing},

@@ -82,16 +82,16 @@ func (w *world) warm(ctx context.Context, v *variant, l load) (s sample, err err
 	return w.processor(ctx, v, l.Request)
 }
 
-// cold measures the first connections of client proxies. Its sample is the sum
-// of their processor times, and the quantiles of theirs.
+// cold measures first connections of client proxies that have a certificate and
+// no session on this way: each was just started and has carried one connection on
+// its other way. The sample is the sum of their processor times, and the
+// quantiles of theirs.
 func (w *world) cold(ctx context.Context, v *variant, l load) (s sample, err error) {
 	s.CPU = map[string]time.Duration{}
 	var firsts []time.Duration
 	for range coldCount {
-		if len(v.roles) > 0 {
-			if err := w.restart(v.roles[0].process); err != nil {
-				return s, err
-			}
+		if err := w.forget(ctx, v); err != nil {
+			return s, err
 		}
 		one, err := w.processor(ctx, v, l.Request)
 		if err != nil {
@@ -110,6 +110,17 @@ func (w *world) cold(ctx context.Context, v *variant, l load) (s sample, err err
 	slices.Sort(firsts)
 	s.Reply.P50, s.Reply.P99 = quantile(firsts, 0.50), quantile(firsts, 0.99)
 	return s, nil
+}
+
+// forget leaves a variant's client proxy without sessions on the variant's way.
+func (w *world) forget(ctx context.Context, v *variant) error {
+	if len(v.roles) == 0 {
+		return nil
+	}
+	if err := w.restart(v.roles[0].process); err != nil || v.other == nil {
+		return err
+	}
+	return w.await(ctx, v.other)
 }
 
 // processor measures processor time during a load.

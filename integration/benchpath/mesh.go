@@ -14,14 +14,12 @@ import (
 
 // Ports. Our admin servers leave 15000 to stock proxies.
 const (
-	adminPort  = 16000
-	socksPort  = 15080
-	appPort    = 8080
-	nearPort   = 8001 // of the outbound listener of our client proxy, single HBONE
-	farPort    = 8002 // double HBONE
-	relayPort  = 9000
-	stockReady = 15021
-	stockCA    = 15012
+	adminPort = 16000
+	socksPort = 15080
+	appPort   = 8080
+	nearPort  = 8001 // of the outbound listener of our client proxy, single HBONE
+	farPort   = 8002 // double HBONE
+	relayPort = 9000
 )
 
 //go:embed mesh.yaml

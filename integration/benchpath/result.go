@@ -86,6 +86,20 @@ func (r *result) cell(load, variant string) (cell, bool) {
 	return cell{}, false
 }
 
+// maxForeign is how many processors others may use while a cell is measured that
+// means something.
+const maxForeign = 0.2
+
+// loud counts the cells that were measured while others worked.
+func (r *result) loud() (n int) {
+	for _, c := range r.Cells {
+		if c.Foreign > maxForeign {
+			n++
+		}
+	}
+	return n
+}
+
 // err says which operations failed; nil when none did.
 func (r *result) err() error {
 	var lines []string

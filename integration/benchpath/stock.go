@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	stockproxy "github.com/isthmus-mesh/isthmus/integration/stock"
 )
 
 // startStock gives a ztunnel the configuration that isthmus export writes and
@@ -16,18 +18,12 @@ func (w *world) startStock(binary, name, workload, network string, at place) (er
 	if err := w.isthmus("export", "ztunnel", "--config", "mesh.yaml", "--node", name); err != nil {
 		return err
 	}
-	ca := at.local(stockCA).String()
-	if _, err := w.start(at.host, name+"-ca", w.space.Accepts(at.host, ca), nil,
-		filepath.Join(w.bin, "isthmus"), "ca", "serve", "--dir", "ca", "--listen", ca); err != nil {
+	if _, err := w.start(at.host, name+"-ca", w.space.Accepts(at.host, stockproxy.CA), nil,
+		filepath.Join(w.bin, "isthmus"), "ca", "serve", "--dir", "ca", "--listen", stockproxy.CA); err != nil {
 		return err
 	}
-	w.proxies[name], err = w.start(at.host, name, w.space.Ready(at.host, at.local(stockReady).String()), []string{
-		"CA_ADDRESS=https://" + ca, "CA_ROOT_CA=ca/ca.pem", "AUTH_TOKEN=unused",
-		"XDS_ADDRESS=", "PROXY_MODE=dedicated", "UNSTABLE_ENABLE_SOCKS5=true", "ISTIO_META_DNS_CAPTURE=false",
-		"ENABLE_ORIG_SRC=false", // it would dial the application from the client's address
-		"IPV6_ENABLED=false", "RUST_LOG=warn", "CLUSTER_ID=" + network,
-		"PROXY_WORKLOAD_INFO=" + workload, "NODE_NAME=" + name, "NETWORK=" + network, "LOCAL_XDS_PATH=" + name + ".yaml",
-	}, binary)
+	w.proxies[name], err = w.start(at.host, name, w.space.Ready(at.host, stockproxy.Ready),
+		stockproxy.Environment(name, workload, network, "warn"), binary)
 	return err
 }
 

@@ -64,6 +64,9 @@ func (r *result) print(w io.Writer) error {
 			return err
 		}
 	}
+	if loud := r.loud(); loud > 0 {
+		fmt.Fprintf(w, "\nThe machine was not quiet: in %d of %d cells more than %v processors were busy with something else.\n", loud, len(r.Cells), maxForeign)
+	}
 	if len(r.Rows) == 0 {
 		return nil
 	}

@@ -17,6 +17,7 @@ type variant struct {
 	load  *netspace.Process
 
 	target target
+	other  *variant // the other way of the same client proxy; nil when there is none
 }
 
 // role is a proxy and what its figures are called.
@@ -49,6 +50,13 @@ func (w *world) makeVariants(entry entry) []*variant {
 		all = append(all,
 			w.newVariant("zt-single", stock, w.enter(entry, stock, "near"), "client-stock", "server-stock"),
 			w.newVariant("zt-double", stock, w.enter(entry, stock, "far"), "client-stock", "gateway", "server-stock"))
+	}
+	for _, v := range all {
+		for _, o := range all {
+			if o != v && len(v.roles) > 0 && len(o.roles) > 0 && o.roles[0] == v.roles[0] {
+				v.other = o
+			}
+		}
 	}
 	return all
 }
