@@ -24,6 +24,7 @@ func StartClient(t Transport, cfg Config) (*Session, error) {
 	s := newSession(t, cfg, true)
 	s.peer.maxStreams = assumedStreams
 	s.mu.Lock()
+	s.began = time.Now()
 	s.w.control.add(nil, s.ourPreface(), 0)
 	s.overdue = time.AfterFunc(s.cfg.SettingsTimeout, s.settleOverdue)
 	s.kick()

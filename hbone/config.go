@@ -11,9 +11,12 @@ type Config struct {
 	// StreamWindow and ConnWindow are how many bytes a peer may send ahead of
 	// the application, per stream and per session. Defaults 4 MiB and 16 MiB:
 	// the ratio 1:4 keeps applications alive that refuse to read one stream
-	// until another one delivers (ztunnel #1538).
+	// until another one delivers (ztunnel #1538). A stream starts with
+	// FirstWindow, default 1 MiB, grows with its first credit, and has less
+	// while small messages pass beside it on a short path.
 	StreamWindow int
 	ConnWindow   int
+	FirstWindow  int
 
 	// MaxFrame is the largest frame payload that we accept, in bytes, at least
 	// 16384. Default 65536: four TLS records; more brings nothing and makes
@@ -59,6 +62,8 @@ func DefaultConfig() Config { return Config{MaxStreams: 200}.withDefaults() }
 func (c Config) withDefaults() Config {
 	setInt(&c.StreamWindow, 4<<20)
 	setInt(&c.ConnWindow, 16<<20)
+	setInt(&c.FirstWindow, 1<<20)
+	c.FirstWindow = min(c.FirstWindow, c.StreamWindow)
 	setInt(&c.MaxFrame, 64<<10)
 	setDuration(&c.PingEvery, 10*time.Second)
 	setDuration(&c.PingTimeout, 20*time.Second)
@@ -88,6 +93,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("hbone: stream window %d: want %d to %d bytes", c.StreamWindow, minWindow, maxWindow)
 	case c.ConnWindow < c.StreamWindow || c.ConnWindow > maxWindow:
 		return fmt.Errorf("hbone: connection window %d: want stream window %d to %d bytes", c.ConnWindow, c.StreamWindow, maxWindow)
+	case c.FirstWindow < minWindow:
+		return fmt.Errorf("hbone: first window %d: want %d bytes or more", c.FirstWindow, minWindow)
 	case c.MaxFrame < minMaxFrame || c.MaxFrame > maxMaxFrame:
 		return fmt.Errorf("hbone: max frame %d: want %d to %d bytes", c.MaxFrame, minMaxFrame, maxMaxFrame)
 	case c.MaxStreams < 0:

@@ -27,6 +27,7 @@ func (s *Session) receiveData(h header) (*Stream, error) {
 		}
 		return nil, nil // closed; the peer may not have heard of it yet
 	}
+	s.meet(st, h.length)
 	ended, answered, refused := st.remoteEnd, st.answer != nil, st.refused
 	s.mu.Unlock()
 	if refused {
@@ -39,8 +40,8 @@ func (s *Session) receiveData(h header) (*Stream, error) {
 		return nil, &streamFault{h.id, http2.ErrCodeProtocol, "DATA before the answer"}
 	}
 	st.mu.Lock()
-	st.recvAvail -= h.length
-	over := st.recvAvail < 0
+	st.window.avail -= h.length
+	over := st.window.avail < 0
 	st.mu.Unlock()
 	if over {
 		return nil, &streamFault{h.id, http2.ErrCodeFlowControl, "DATA beyond the stream's window"}

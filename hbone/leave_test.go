@@ -27,6 +27,7 @@ type leaving struct {
 
 // newLeaving opens stream 1 and relays it to a pod, over the pair of connections.
 func newLeaving(t testing.TB, cfg Config, pair func(testing.TB) (net.Conn, net.Conn)) *leaving {
+	cfg.FirstWindow = 4 << 20 // the client sends all at once, and hears of no credit meanwhile
 	t.Helper()
 	l := &leaving{relayed: make(chan RelayResult, 1)}
 	a, b := pair(t)

@@ -13,6 +13,7 @@ type pinger struct {
 	pause   time.Duration // before the next PING
 	count   uint64
 	waiting bool // for the answer to count
+	sent    time.Time
 	drained bool // the PING between the two GOAWAYs was answered
 	stopped bool
 }
@@ -82,7 +83,8 @@ func (s *Session) pingDue() {
 	}
 	p.count++
 	p.waiting = true
-	s.alive.asked(time.Now())
+	p.sent = time.Now()
+	s.alive.asked(p.sent)
 	s.w.control.add(nil, appendPing(nil, false, p.payload()), 0)
 	p.timer.Reset(s.cfg.PingTimeout)
 	s.kick()
@@ -107,7 +109,9 @@ func (s *Session) onPing(f *http2.PingFrame) error {
 		s.changed.Broadcast()
 	case p.waiting && f.Data == p.payload() && !p.stopped:
 		p.waiting = false
-		s.alive.answered(time.Now())
+		now := time.Now()
+		s.alive.answered(now)
+		s.tookRTT(now.Sub(p.sent))
 		s.pauseLocked()
 	}
 	return nil

@@ -56,6 +56,7 @@ func (s *Session) Serve(ctx context.Context) error {
 	s.mu.Lock()
 	s.overdue = time.AfterFunc(s.cfg.SettingsTimeout, s.settleOverdue)
 	if s.err == nil {
+		s.began = time.Now()
 		s.w.control.add(nil, s.ourPreface(), 0)
 		s.kick()
 	}

@@ -59,6 +59,10 @@ type Session struct {
 	w         writer
 	bulk      bulkMeter
 
+	began   time.Time    // when our SETTINGS were sent
+	rtt     atomic.Int64 // in nanoseconds, 0: not known; see tookRTT
+	company atomic.Int64 // when small messages were last received, in nanoseconds since 1970
+
 	recvAvail   int          // connection window left to the peer, guarded by mu
 	recvUnacked atomic.Int64 // consumed and not yet credited
 	loans       atomic.Int64 // sum of the streams' loans

@@ -27,13 +27,13 @@ func (s *Session) ourPreface() []byte {
 		b = append(b, http2.ClientPreface...)
 		b = appendSettings(b,
 			http2.Setting{ID: http2.SettingEnablePush, Val: 0},
-			http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(s.cfg.StreamWindow)},
+			http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(s.cfg.FirstWindow)},
 			http2.Setting{ID: http2.SettingMaxFrameSize, Val: uint32(s.cfg.MaxFrame)},
 			http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(s.cfg.MaxHeaderList)})
 	} else {
 		b = appendSettings(b,
 			http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(s.cfg.MaxStreams)},
-			http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(s.cfg.StreamWindow)},
+			http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(s.cfg.FirstWindow)},
 			http2.Setting{ID: http2.SettingMaxFrameSize, Val: uint32(s.cfg.MaxFrame)},
 			http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(s.cfg.MaxHeaderList)})
 	}
@@ -45,6 +45,7 @@ func (s *Session) ourPreface() []byte {
 
 func (s *Session) onSettings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
+		s.tookRTT(time.Since(s.began))
 		return nil
 	}
 	if err := s.spend("SETTINGS frames"); err != nil {

@@ -45,21 +45,22 @@ type Stream struct {
 	refused   bool // server: another status is queued
 	eofEnds   bool // see EndAtEOF
 
+	small int // DATA frames in a row that were small
+
 	touched bool // of the reading goroutine
 
-	mu        sync.Mutex
-	rcond     sync.Cond
-	rq        recvQueue
-	rEnd      bool  // io.EOF after rq
-	rerr      error // after rq
-	rclosed   bool  // nobody will read
-	recvAvail int   // window left to the peer
-	unacked   int   // consumed and not yet credited
-	loan      int   // received, given back to the connection window, not yet consumed
-	rdl       deadline
-	sink      *sink
-	watch     func() // see Watch
-	cleanEnd  bool   // the peer left: RST_STREAM(CANCEL or NO_ERROR) came behind END_STREAM or stands for it
+	mu       sync.Mutex
+	rcond    sync.Cond
+	rq       recvQueue
+	rEnd     bool  // io.EOF after rq
+	rerr     error // after rq
+	rclosed  bool  // nobody will read
+	window   recvWindow
+	loan     int // received, given back to the connection window, not yet consumed
+	rdl      deadline
+	sink     *sink
+	watch    func() // see Watch
+	cleanEnd bool   // the peer left: RST_STREAM(CANCEL or NO_ERROR) came behind END_STREAM or stands for it
 }
 
 type waiting uint8
@@ -74,7 +75,8 @@ var _ net.Conn = (*Stream)(nil)
 
 // newStream is called with mu held.
 func (s *Session) newStream(id uint32) *Stream {
-	st := &Stream{s: s, id: id, sendAvail: s.peer.window, recvAvail: s.cfg.StreamWindow}
+	st := &Stream{s: s, id: id, sendAvail: s.peer.window}
+	st.window.init(s.cfg.FirstWindow)
 	st.wcond.L = &s.mu
 	st.rcond.L = &st.mu
 	s.streams[id] = st
@@ -141,16 +143,12 @@ func (st *Stream) readableLocked(n int) error {
 }
 
 // consumedLocked notes that n bytes left the queue and returns how much stream
-// window is due: in steps of a quarter.
+// window is due.
 func (st *Stream) consumedLocked(n int) (due int) {
-	st.unacked += n
-	if st.unacked < st.s.cfg.StreamWindow/4 || st.rEnd {
+	if st.rEnd {
 		return 0
 	}
-	due = st.unacked
-	st.unacked = 0
-	st.recvAvail += due
-	return due
+	return st.window.consumed(n, st.s)
 }
 
 func (st *Stream) credit(n, due int) {

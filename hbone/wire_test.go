@@ -30,7 +30,7 @@ func TestClientPrefaceIsThatOfAStockPeer(t *testing.T) {
 		t.Errorf("settings %v, want %v in this order", ids, want)
 	}
 	m := settingsOf(f)
-	if m[http2.SettingEnablePush] != 0 || m[http2.SettingInitialWindowSize] != 4194304 || m[http2.SettingMaxFrameSize] < 65536 || m[http2.SettingMaxHeaderListSize] != 16384 {
+	if m[http2.SettingEnablePush] != 0 || m[http2.SettingInitialWindowSize] != 1<<20 || m[http2.SettingMaxFrameSize] < 65536 || m[http2.SettingMaxHeaderListSize] != 16384 {
 		t.Errorf("settings %v", m)
 	}
 	if f := p.kind(http2.FrameWindowUpdate, 0); f.n != 16711681 {
@@ -42,7 +42,7 @@ func TestClientPrefaceIsThatOfAStockPeer(t *testing.T) {
 func TestServerPrefaceAllowsAStockClient(t *testing.T) {
 	p, _ := rawClient(t, DefaultConfig(), nil)
 	m := settingsOf(p.kind(http2.FrameSettings, 0))
-	if m[http2.SettingMaxConcurrentStreams] != 200 || m[http2.SettingInitialWindowSize] != 4194304 || m[http2.SettingMaxFrameSize] < 65536 || m[http2.SettingMaxHeaderListSize] != 65536 {
+	if m[http2.SettingMaxConcurrentStreams] != 200 || m[http2.SettingInitialWindowSize] != 1<<20 || m[http2.SettingMaxFrameSize] < 65536 || m[http2.SettingMaxHeaderListSize] != 65536 {
 		t.Errorf("settings %v", m)
 	}
 	if _, ok := m[http2.SettingEnablePush]; ok {

@@ -1,0 +1,164 @@
+package hbone
+
+import (
+	"context"
+	"io"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/simnet"
+	"golang.org/x/net/http2"
+)
+
+// chat sends small messages on a stream of s and reads them back, one every
+// pause, until stop is closed.
+func chat(t testing.TB, s *Session, pause time.Duration, stop chan struct{}) {
+	st := open(t, s)
+	defer st.Close()
+	for buf := make([]byte, 100); ; time.Sleep(pause) {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		st.Write(buf)
+		if _, err := io.ReadFull(st, buf); err != nil {
+			t.Error(err)
+			return
+		}
+	}
+}
+
+// slowly reads from a stream at a fixed rate, 64 KiB each pause, and notes how
+// much was waiting at most.
+type slowly struct {
+	pause time.Duration
+	most  atomic.Int64
+}
+
+func (r *slowly) handler(ctx context.Context, in *Incoming) {
+	if in.Authority != "slow:1" {
+		echoHandler(ctx, in)
+		return
+	}
+	st, err := in.Accept(nil)
+	if err != nil {
+		return
+	}
+	defer st.Close()
+	for buf := make([]byte, 64<<10); ; time.Sleep(r.pause) {
+		if n := int64(st.Buffered()); n > r.most.Load() {
+			r.most.Store(n)
+		}
+		if _, err := io.ReadFull(st, buf); err != nil {
+			return
+		}
+	}
+}
+
+func (r *slowly) upload(t testing.TB, s *Session, bytes int) {
+	t.Helper()
+	st, _, err := s.Open(t.Context(), &Request{Authority: "slow:1"})
+	check(t, err)
+	for buf := make([]byte, 64<<10); bytes > 0; bytes -= len(buf) {
+		_, err := st.Write(buf)
+		check(t, err)
+	}
+	st.CloseWrite()
+	io.Copy(io.Discard, st)
+	st.Close()
+}
+
+// Beside small messages a transfer on a short path has little in front of them,
+// and without them the whole window.
+func TestSmallMessagesHaveLittleBulkInFrontOfThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &slowly{pause: time.Millisecond}
+		rig := newRig(t, rigConfig{handler: r.handler, pair: simPair(simnet.Options{Delay: 100 * time.Microsecond, Buffer: 64 << 20})})
+		r.upload(t, rig.client, 32<<20)
+		if n := r.most.Load(); n < 3<<20 {
+			t.Errorf("at most %d bytes waited for the reader of a lone transfer, want nearly 4 MiB", n)
+		}
+		stop := make(chan struct{})
+		go chat(t, rig.client, 10*time.Millisecond, stop)
+		time.Sleep(200 * time.Millisecond)
+		r.most.Store(0)
+		r.upload(t, rig.client, 32<<20)
+		if n := r.most.Load(); n > 1<<20+sharedWindow {
+			t.Errorf("beside small messages %d bytes waited, want the first window and not more than %d", n, 1<<20+sharedWindow)
+		}
+		st, _, err := rig.client.Open(t.Context(), &Request{Authority: "slow:1"})
+		check(t, err)
+		go func() {
+			for buf := make([]byte, 64<<10); ; {
+				if _, err := st.Write(buf); err != nil {
+					return
+				}
+			}
+		}()
+		time.Sleep(100 * time.Millisecond)
+		r.most.Store(0)
+		time.Sleep(100 * time.Millisecond)
+		if n := r.most.Load(); n > 2*sharedWindow {
+			t.Errorf("later %d bytes waited, want %d or so", n, sharedWindow)
+		}
+		close(stop)
+		time.Sleep(2 * companyHold)
+		if n := r.most.Load(); n < 3<<20 {
+			t.Errorf("long after the last small message %d bytes waited, want nearly 4 MiB again", n)
+		}
+		st.Reset(http2.ErrCodeCancel)
+		rig.close()
+		<-rig.served
+	})
+}
+
+// A long path is used as if every stream had 4 MiB from the start, with and
+// without small messages beside the transfer.
+func TestLongPathHasItsWindow(t *testing.T) {
+	const rtt = 80 * time.Millisecond
+	took := func(first int, company bool) (d time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.FirstWindow = first
+			rig := newRig(t, rigConfig{server: cfg, pair: simPair(simnet.Options{Delay: rtt / 2, Buffer: 64 << 20}),
+				handler: func(ctx context.Context, in *Incoming) {
+					if in.Authority == "bulk:1" {
+						discardHandler(ctx, in)
+						return
+					}
+					echoHandler(ctx, in)
+				}})
+			stop := make(chan struct{})
+			if company {
+				go chat(t, rig.client, time.Millisecond, stop)
+				time.Sleep(20 * rtt)
+			}
+			began := time.Now()
+			st, _, err := rig.client.Open(t.Context(), &Request{Authority: "bulk:1"})
+			check(t, err)
+			for buf, n := make([]byte, 64<<10), 64<<20; n > 0; n -= len(buf) {
+				_, err := st.Write(buf)
+				check(t, err)
+			}
+			st.CloseWrite()
+			io.Copy(io.Discard, st)
+			d = time.Since(began)
+			st.Close()
+			close(stop)
+			time.Sleep(time.Second)
+			rig.close()
+		})
+		return d
+	}
+	fixed, alone, beside := took(4<<20, false), took(1<<20, false), took(1<<20, true)
+	t.Logf("64 MiB over %v: %v with 4 MiB at once, %v growing, %v beside small messages", rtt, fixed, alone, beside)
+	if alone > fixed+2*rtt {
+		t.Errorf("%v with a window that grows, want little more than %v", alone, fixed)
+	}
+	if beside > fixed+6*rtt {
+		t.Errorf("%v beside small messages, want little more than %v", beside, fixed)
+	}
+}
