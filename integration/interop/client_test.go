@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/integration/stock"
 )
 
 // patience bounds every exchange that is not bulk: a stock ztunnel itself waits
@@ -16,7 +18,7 @@ const patience = 15 * time.Second
 // proxy. Both proxies take it; a stock one says yes before it has connected. The
 // connection has a deadline of patience.
 func (w *world) socks(host string, to netip.AddrPort) (*net.TCPConn, error) {
-	c, err := w.Dial(host, "127.0.0.1:15080")
+	c, err := w.Dial(host, stock.Socks)
 	if err != nil {
 		return nil, err
 	}

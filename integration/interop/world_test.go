@@ -16,6 +16,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/integration/stock"
 	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
@@ -31,8 +32,6 @@ const (
 const (
 	ourAdmin     = "127.0.0.1:16000" // of our processes; stock ones have 15000 to themselves
 	secondAdmin  = "127.0.0.1:16001" // of a gateway that takes over
-	stockReady   = "127.0.0.1:15021"
-	caAddress    = "127.0.0.1:15012"
 	drainTimeout = 20 * time.Second
 )
 
@@ -161,7 +160,7 @@ func (w *world) configure() error {
 		w.write("gateway-2.yaml", []byte("name: eastwest\nnetwork: net-b\nreusePort: true\ndiscovery: {file: mesh-gateway.yaml}\n"+strings.Replace(common, ourAdmin, secondAdmin, 1))),
 		w.write("impostor.yaml", []byte("name: eastwest\nnetwork: net-b\ndiscovery: {file: mesh-impostor.yaml}\n"+common)),
 		w.write("client-ours.yaml", []byte("node: client-ours\nnetwork: net-a\ndiscovery: {file: mesh-client.yaml}\n"+
-			"socks: [{workload: shop-ours, listen: \"127.0.0.1:15080\"}]\n"+common)),
+			"socks: [{workload: shop-ours, listen: \""+stock.Socks+"\"}]\n"+common)),
 		w.write("server-many.yaml", []byte("node: server-many\nnetwork: net-b\ndiscovery: {file: mesh.yaml}\n"+common)),
 		w.write("server-ours.yaml", []byte("node: server-ours\nnetwork: net-b\ndiscovery: {file: mesh.yaml}\n"+common)))
 }
@@ -232,7 +231,7 @@ func (w *world) newGateway(config string) *netspace.Process {
 // ready asks whether a proxy serves.
 func (w *world) ready(p *netspace.Process) func() error {
 	if strings.Contains(p.Host, "stock") {
-		return w.Ready(p.Host, stockReady)
+		return w.Ready(p.Host, stock.Ready)
 	}
 	return w.Ready(p.Host, ourAdmin)
 }
@@ -246,18 +245,12 @@ func (w *world) startStock(host, workload, network string) error {
 	if err := w.edit(host+".yaml", "policies: []", denyPort); err != nil {
 		return err
 	}
-	ca := &netspace.Process{Host: host, Args: []string{filepath.Join(w.bin, "isthmus"), "ca", "serve", "--dir", "ca", "--listen", caAddress}, Log: filepath.Join(w.Dir, host+"-ca.log")}
+	ca := &netspace.Process{Host: host, Args: []string{filepath.Join(w.bin, "isthmus"), "ca", "serve", "--dir", "ca", "--listen", stock.CA}, Log: filepath.Join(w.Dir, host+"-ca.log")}
 	w.cas[host] = ca
-	if err := w.Start(ca, w.Accepts(host, caAddress)); err != nil {
+	if err := w.Start(ca, w.Accepts(host, stock.CA)); err != nil {
 		return err
 	}
-	w.proxies[host] = &netspace.Process{Host: host, Args: []string{w.ztunnel}, Log: filepath.Join(w.Dir, host+".log"), Env: []string{
-		"CA_ADDRESS=https://" + caAddress, "CA_ROOT_CA=ca/ca.pem", "AUTH_TOKEN=unused",
-		"XDS_ADDRESS=", "PROXY_MODE=dedicated", "UNSTABLE_ENABLE_SOCKS5=true", "ISTIO_META_DNS_CAPTURE=false",
-		"ENABLE_ORIG_SRC=false", // it would dial the application from the client's address
-		"IPV6_ENABLED=false", "RUST_LOG=info,access=info", "CLUSTER_ID=" + network,
-		"PROXY_WORKLOAD_INFO=" + workload, "NODE_NAME=" + host, "NETWORK=" + network, "LOCAL_XDS_PATH=" + host + ".yaml",
-	}}
+	w.proxies[host] = &netspace.Process{Host: host, Args: []string{w.ztunnel}, Log: filepath.Join(w.Dir, host+".log"), Env: stock.Environment(host, workload, network, "info,access=info")}
 	return w.Start(w.proxies[host], w.ready(w.proxies[host]))
 }
 

@@ -106,9 +106,12 @@ var allowed = map[string]why{
 		"identity/istioca":  "isthmus ca serve",
 	},
 
-	// It starts the binaries of the others and needs no package of theirs.
-	"integration/benchpath": {"internal/netspace": "starts processes, in hosts or here"},
-	"integration/stock":     {},
+	// They start the binaries of the others and need no package of theirs.
+	"integration/benchpath": {
+		"integration/stock": "the environment of a stock proxy",
+		"internal/netspace": "starts processes, in hosts or here",
+	},
+	"integration/stock": {},
 
 	// Plumbing knows nothing of meshes.
 	"internal/admin":      {},
