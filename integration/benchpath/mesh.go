@@ -20,6 +20,8 @@ const (
 	nearPort  = 8001 // of the outbound listener of our client proxy, single HBONE
 	farPort   = 8002 // double HBONE
 	relayPort = 9000
+
+	stockOutbound = 15001 // where a stock proxy takes redirected connections
 )
 
 //go:embed mesh.yaml
@@ -71,7 +73,7 @@ socks: [{workload: shop-ours, listen: "%v"}]
 outbound:
   - {workload: shop-ours, listen: "%v", to: "near-ours.demo.svc.cluster.local:80"}
   - {workload: shop-ours, listen: "%v", to: "far-ours.demo.svc.cluster.local:80"}
-`, client.local(socksPort), client.at(nearPort), client.at(farPort)),
+`, client.local(socksPort), client.local(nearPort), client.local(farPort)),
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {

@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -38,7 +41,7 @@ func parseOptions(args []string, errs io.Writer) (o options, err error) {
 	loads := f.String("loads", "", "regular expression: only loads with such a name (up1 up16 up128 down1 down16 down128 conn cold echo1 echo64 rate alone beside idle)")
 	variants := f.String("variants", "", "regular expression: only such variants (direct relay single double zt-single zt-double)")
 	f.StringVar(&o.topology, "topology", "auto", "loopback, hosts (network namespaces, as root), or auto: hosts with ZTUNNEL")
-	e := f.String("entry", "auto", "how connections enter our client proxy: socks, listener (a stock proxy is asked by SOCKS5 all the same), or auto: socks on hosts, listener on loopback")
+	e := f.String("entry", "auto", "how connections enter client proxies: redirect (hosts only; needs nft), socks, listener (of ours; a stock proxy is asked by SOCKS5 all the same), or auto: redirect or else socks on hosts, listener on loopback")
 	f.StringVar(&o.ztunnel, "ztunnel", os.Getenv("ZTUNNEL"), "path of a stock ztunnel; $ZTUNNEL")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -73,17 +76,23 @@ func (o *options) complete(e string) (err error) {
 	}
 	o.entry = entry(e)
 	if e == "auto" {
-		o.entry = map[string]entry{"loopback": byListener, "hosts": bySOCKS}[o.topology]
+		o.entry = o.usualEntry()
 	}
 	switch {
 	case o.topology != "loopback" && o.topology != "hosts":
 		return fmt.Errorf("topology %q is none of auto, loopback, hosts", o.topology)
-	case o.entry != bySOCKS && o.entry != byListener:
-		return fmt.Errorf("entry %q is none of auto, socks, listener", e)
+	case !slices.Contains([]entry{byRedirect, bySOCKS, byListener}, o.entry):
+		return fmt.Errorf("entry %q is none of auto, redirect, socks, listener", e)
+	case o.entry == byRedirect && o.topology != "hosts":
+		return errors.New("entry redirect needs topology hosts")
 	case o.topology == "hosts" && os.Geteuid() != 0:
 		return errors.New("network namespaces, and so a stock ztunnel, need root; leave out ZTUNNEL to measure on loopback")
 	case o.topology == "loopback" && o.ztunnel != "":
 		return errors.New("a stock ztunnel needs hosts of its own: topology hosts")
+	case !slices.ContainsFunc(loads(o.seconds, o.idle), func(l load) bool { return o.loads.MatchString(l.Name) }):
+		return fmt.Errorf("no load has a name like %v", o.loads)
+	case !slices.ContainsFunc(variantNames, o.variants.MatchString):
+		return fmt.Errorf("no variant has a name like %v: they are %s", o.variants, strings.Join(variantNames, ", "))
 	case o.runs < 1 || o.seconds <= 0 || o.idle < 1:
 		return errors.New("runs, seconds and idle must be positive")
 	}
@@ -98,6 +107,17 @@ func (o *options) complete(e string) (err error) {
 		}
 	}
 	return nil
+}
+
+// usualEntry is what real nodes do, where that is possible.
+func (o *options) usualEntry() entry {
+	if o.topology == "loopback" {
+		return byListener
+	}
+	if _, err := exec.LookPath("nft"); err == nil {
+		return byRedirect
+	}
+	return bySOCKS
 }
 
 func (o options) makeTopology() topology {

@@ -20,6 +20,10 @@ type variant struct {
 	other  *variant // the other way of the same client proxy; nil when there is none
 }
 
+// variantNames are all there can be, in the order of a round. The last two need
+// a stock proxy.
+var variantNames = []string{"direct", "relay", "single", "double", "zt-single", "zt-double"}
+
 // role is a proxy and what its figures are called.
 type role struct {
 	Name    string
@@ -30,9 +34,14 @@ type role struct {
 type entry string
 
 const (
-	// bySOCKS is open to both kinds, and costs both the same two exchanges.
+	// byRedirect sends connections to virtual addresses to a port of the client
+	// proxy, as on a real node: of a stock one to 15001, of ours to a listener
+	// with a fixed destination. Nothing is said between application and proxy.
+	byRedirect entry = "redirect"
+	// bySOCKS costs both kinds two exchanges. Ours answers the second when the far
+	// application has accepted, a stock one at once.
 	bySOCKS entry = "socks"
-	// byListener is a listener of ours with a fixed destination. A stock proxy has
+	// byListener is the listener of ours without redirection. A stock proxy has
 	// none; it is then still asked by SOCKS5, and the comparison is unfair to it.
 	byListener entry = "listener"
 )
@@ -85,7 +94,10 @@ func roleName(proxy string) string {
 func (w *world) enter(entry entry, kind, side string) target {
 	client := w.clients[kind]
 	if entry == byListener && kind == ours {
-		return target{Address: client.at(map[string]uint16{"near": nearPort, "far": farPort}[side])}
+		return target{Address: client.local(map[string]uint16{"near": nearPort, "far": farPort}[side])}
+	}
+	if entry == byRedirect {
+		return target{Address: netip.AddrPortFrom(vip(side, kind), 80)}
 	}
 	return target{Address: netip.AddrPortFrom(vip(side, kind), 80), SOCKS: client.local(socksPort)}
 }

@@ -54,6 +54,9 @@ func newWorld(t topology, bin, ztunnel string, entry entry) (w *world, err error
 	}
 	for _, k := range t.kinds {
 		steps = append(steps, func() error { return w.startEnds(k) })
+		if entry == byRedirect {
+			steps = append(steps, func() error { return w.redirect(k) })
+		}
 	}
 	if slices.Contains(t.kinds, stock) {
 		steps = append(steps,
