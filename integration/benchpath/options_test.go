@@ -39,7 +39,7 @@ func TestOptionsThatCannotBe(t *testing.T) {
 		{"--entry door", "door"},
 		{"--entry redirect", "hosts"},
 		{"--topology loopback --ztunnel .", "hosts of its own"},
-		{"--loads (", "parenthesis"},
+		{"--loads (", "missing closing"},
 		{"--runs 0", "positive"},
 		{"--seconds 0", "positive"},
 		{"--bin nowhere-at-all", "nowhere-at-all"},
