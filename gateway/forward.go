@@ -128,7 +128,11 @@ func (g *Gateway) reach(ctx context.Context, v *visit) *net.TCPConn {
 
 func (g *Gateway) dialPod(ctx context.Context, addr netip.AddrPort) (*net.TCPConn, error) {
 	d := net.Dialer{Timeout: g.cfg.Timeouts.Dial}
-	return d.DialTCP(ctx, "tcp", netip.AddrPort{}, addr)
+	conn, err := d.DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.TCPConn), nil
 }
 
 // ask finds out whether a pod's node proxy answers: a TLS handshake as this

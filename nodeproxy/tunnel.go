@@ -231,7 +231,7 @@ func (p *Proxy) dialer(source spiffeid.ID, expect []spiffeid.ID, addr netip.Addr
 			return nil, err
 		}
 		d := net.Dialer{Timeout: p.cfg.Timeouts.Dial, KeepAlive: 180 * time.Second}
-		conn, err := d.DialTCP(ctx, "tcp", netip.AddrPort{}, addr)
+		conn, err := d.DialContext(ctx, "tcp", addr.String())
 		if err != nil {
 			return nil, err
 		}

@@ -94,11 +94,7 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (
 
 func dialApp(ctx context.Context, pod *mesh.Workload, target uint16, timeout time.Duration) (net.Conn, error) {
 	d := net.Dialer{Timeout: timeout}
-	c, err := d.DialTCP(ctx, "tcp", netip.AddrPort{}, netip.AddrPortFrom(pod.Addresses[0], target))
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	return d.DialContext(ctx, "tcp", netip.AddrPortFrom(pod.Addresses[0], target).String())
 }
 
 func reasonOf(err error) hbone.Reason {
