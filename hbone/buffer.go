@@ -6,6 +6,7 @@ const (
 	frameHeaderLen = 9
 	// maxPayload makes a frame of four exact TLS records.
 	maxPayload = 64<<10 - frameHeaderLen
+	oneRecord  = 16 << 10 // the most that one TLS record holds
 	// frameFront is what a frameBuf reserves for headers: a chunk of maxPayload
 	// is at most four frames of the smallest MAX_FRAME_SIZE.
 	frameFront = 4 * frameHeaderLen

@@ -205,7 +205,15 @@ func (s *Session) flush() {
 	}
 }
 
+// writeBurst writes first and then second; as one if both fit into a TLS record.
 func (s *Session) writeBurst(first, second []byte) error {
+	if len(first) > 0 && len(second) > 0 && len(first)+len(second) <= oneRecord {
+		f := getFrameBuf()
+		defer putFrameBuf(f)
+		n := copy(f.b[:], first)
+		n += copy(f.b[n:], second)
+		return s.t.WriteBurst(f.b[:n])
+	}
 	for _, p := range [2][]byte{first, second} {
 		if len(p) == 0 {
 			continue

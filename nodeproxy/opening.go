@@ -57,10 +57,14 @@ func (o *opening) release() {
 // far side may have got some of that: an error that is neither an answer nor
 // hbone.ErrRetryable then leaves open what became of it.
 func (o *opening) connect(ctx context.Context, s *hbone.Session, req *hbone.Request, early bool) (st *hbone.Stream, answer *hbone.Response, said bool, err error) {
+	early = early && s.Lively()
+	if early && len(o.held) == 0 && !o.mute {
+		o.take(false) // what is there already shares a record with the request
+	}
 	if st, err = s.Start(req); err != nil {
 		return nil, nil, false, err
 	}
-	if early && s.Lively() {
+	if early {
 		said = o.sayEarly(ctx, st)
 	}
 	answer, err = st.Answer(ctx)
@@ -118,9 +122,13 @@ func (o *opening) wake() {
 }
 
 // hear waits for the application's next bytes and holds them; false if it was
-// woken. Nothing is taken from the pool before there is something to hold. An end
-// stays unread for whoever relays.
-func (o *opening) hear() bool {
+// woken. An end stays unread for whoever relays.
+func (o *opening) hear() bool { return o.take(true) }
+
+// take reads what the application has said, waiting for it if wait is set, and
+// reports whether there was anything, an end included. Nothing is taken from the
+// pool before there is something to hold.
+func (o *opening) take(wait bool) bool {
 	n, err := 0, error(nil)
 	werr := o.raw.Read(func(fd uintptr) bool {
 		held := o.held
@@ -137,9 +145,9 @@ func (o *opening) hear() bool {
 		if len(o.held) == 0 {
 			o.release()
 		}
-		return err != syscall.EAGAIN
+		return !wait || err != syscall.EAGAIN
 	})
-	if werr != nil {
+	if werr != nil || err == syscall.EAGAIN {
 		return false
 	}
 	o.mute = err != nil || n <= 0 || len(o.held) == heldMax
