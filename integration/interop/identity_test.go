@@ -128,31 +128,40 @@ func TestServersWithBadCertificatesAreNotTalkedTo(t *testing.T) {
 }
 
 // A pod is gone without a word, and its address belongs to another one: our
-// client has a session with the first, which must not carry what is meant for the
-// second.
+// client has a session with the first, directly or kept through the gateway, which
+// must not carry what is meant for the second. That one even has the same identity.
 func TestPodAddressIsReused(t *testing.T) {
 	need(t)
-	c := cell{"client-ours", "tape", "near", vip("near-tape", 80)}
-	oldPod, newPod := `{uid: near-tape, namespace: demo, serviceAccount: pay,`, `{uid: near-tape-2, namespace: demo, serviceAccount: other,`
-	stop := servePod(t, "demo/pay", "old")
-	recovers(t, cell{c.client, "old", c.hop, c.service})
-	held := must(here.open(c, verbEcho))(t) // keeps the session
-	defer held.Close()
+	for _, hop := range []string{"near", "far"} {
+		t.Run(hop, func(t *testing.T) {
+			service := vip(hop+"-tape", 80)
+			answers := func(name string) cell { return cell{"client-ours", name, hop, service} }
+			stop := servePod(t, "old")
+			recovers(t, answers("old"))
+			works(t, answers("old"), 20) // by a session that is kept
+			held := must(here.open(answers("old"), verbEcho))(t)
+			defer held.Close()
 
-	stop() // the session stays
-	defer servePod(t, "demo/other", "new")()
-	check(t, here.edit("mesh-client.yaml", oldPod, newPod))
-	defer func() { check(t, here.edit("mesh-client.yaml", newPod, oldPod)) }()
-	recovers(t, cell{c.client, "new", c.hop, c.service})
-	works(t, cell{c.client, "new", c.hop, c.service}, 100)
+			stop() // sessions stay
+			defer servePod(t, "new")()
+			for _, file := range []string{"mesh-client.yaml", "mesh-gateway.yaml"} {
+				oldPod := "{uid: " + hop + "-tape,"
+				newPod := "{uid: " + hop + "-tape-2,"
+				check(t, here.edit(file, oldPod, newPod))
+				defer func() { check(t, here.edit(file, newPod, oldPod)) }()
+			}
+			recovers(t, answers("new"))
+			works(t, answers("new"), 100)
+		})
+	}
 }
 
 // servePod is a pod at the address of near-tape that says its name. The function
 // it returns makes it deaf for new sessions, no more.
-func servePod(t *testing.T, account, name string) (stop func()) {
+func servePod(t *testing.T, name string) (stop func()) {
 	t.Helper()
 	r := &recorder{ids: openCA(t), sessions: map[string][]*recorded{}}
-	return r.serve(t, "server-tape", account, func(_ context.Context, in *hbone.Incoming) {
+	return r.serve(t, "server-tape", "demo/pay", func(_ context.Context, in *hbone.Incoming) {
 		st, err := in.Accept(nil)
 		if err != nil {
 			return
@@ -162,8 +171,7 @@ func servePod(t *testing.T, account, name string) (stop func()) {
 		if _, err := io.ReadFull(st, verb[:]); err == nil && verb[0] == verbWho {
 			io.WriteString(st, name)
 			st.CloseWrite()
-		} else {
-			io.Copy(io.Discard, st)
 		}
+		io.Copy(io.Discard, st)
 	})
 }

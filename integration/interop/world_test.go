@@ -53,7 +53,7 @@ const manyPods = 10
 func manyAddress(i int) string { return fmt.Sprintf("10.71.3.%d", i+1) }
 
 // services in the order of their virtual addresses, 240.240.0.0 and so on.
-var services = []string{"ghost", "near-ours", "near-stock", "far-ours", "far-stock", "near-tape", "beyond-tape", "far-many", "far-herd"}
+var services = []string{"ghost", "near-ours", "near-stock", "far-ours", "far-stock", "near-tape", "far-tape", "beyond-tape", "far-many", "far-herd"}
 
 // vip is where clients reach a service.
 func vip(service string, port uint16) netip.AddrPort {
