@@ -177,3 +177,42 @@ func TestAPinnedHelloStaysWhereItIs(t *testing.T) {
 		t.Errorf("another pod got %d connections", n)
 	}
 }
+
+// A gateway that stops waits for what clients that have left sent, and for the pod
+// that is slow to take it.
+func TestStoppingDeliversWhatClientsThatLeftSent(t *testing.T) {
+	s := newSite(t, 1)
+	s.EachGateway = alone
+	s.Write()
+	s.StartGateway("west", "gw-1").AwaitReady(t)
+	type got struct {
+		n   int
+		err error
+	}
+	took := make(chan got, 1)
+	s.pods[0].Serve(meshtest.HBONEPort, func(c *net.TCPConn) {
+		c.SetReadBuffer(16 << 10)
+		c.Write([]byte("here"))
+		var g got
+		for buf := make([]byte, 64<<10); g.err == nil; time.Sleep(5 * time.Millisecond) {
+			var n int
+			n, g.err = c.Read(buf)
+			g.n += n
+		}
+		took <- g
+	})
+	stream, _, refused := connect(t, s.dial(t), hello, nil)
+	if refused != nil {
+		t.Fatal(refused)
+	}
+	const size = 3 << 20
+	stream.Write(make([]byte, size))
+	if _, err := io.ReadFull(stream, make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	stream.Close() // END_STREAM, RST_STREAM(CANCEL)
+	s.gateway().Stop(t)
+	if g := <-took; g.n != size || g.err != io.EOF {
+		t.Errorf("the pod got %d bytes and %v, want %d and a FIN", g.n, g.err, size)
+	}
+}

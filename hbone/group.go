@@ -11,6 +11,7 @@ type Group struct {
 	mu       sync.Mutex
 	sessions map[*Session]struct{}
 	draining context.Context // of Drain; nil before
+	left     chan struct{}   // of a Drain that waits; closed when no session is left
 }
 
 // Serve is s.Serve(ctx) with s in the group meanwhile. A session that comes
@@ -31,15 +32,26 @@ func (g *Group) Serve(ctx context.Context, s *Session) error {
 	defer func() {
 		g.mu.Lock()
 		delete(g.sessions, s)
+		g.tell()
 		g.mu.Unlock()
 	}()
 	return s.Serve(ctx)
 }
 
-// Drain drains every session and returns when all have ended, or ctx has. It is
-// called once, after the listener has been closed.
+// tell ends a Drain that waits for the last session. Called with mu held.
+func (g *Group) tell() {
+	if g.left != nil && len(g.sessions) == 0 {
+		close(g.left)
+		g.left = nil
+	}
+}
+
+// Drain drains every session and returns when all have ended and their handlers
+// have returned, or ctx has ended: a handler may still have to deliver what a
+// client that has left sent. It is called once, after the listener has been closed.
 func (g *Group) Drain(ctx context.Context) {
 	var drains sync.WaitGroup
+	left := make(chan struct{})
 	g.mu.Lock()
 	g.draining = ctx
 	for s := range g.sessions {
@@ -47,6 +59,14 @@ func (g *Group) Drain(ctx context.Context) {
 	}
 	g.mu.Unlock()
 	drains.Wait()
+	g.mu.Lock()
+	g.left = left
+	g.tell()
+	g.mu.Unlock()
+	select {
+	case <-left:
+	case <-ctx.Done():
+	}
 }
 
 // Len returns how many sessions are served now.
