@@ -13,6 +13,11 @@ const (
 	figBulk = "bulk" // GiB/s of the upload beside echoes
 	figIdle = "idle" // KiB resident per idle connection
 	figBase = "base" // MiB resident of a proxy that has nothing to do
+
+	// Of ours, per idle connection.
+	figGoroutines = "goroutines"
+	figHeap       = "heap"  // KiB
+	figStack      = "stack" // KiB
 )
 
 const (
@@ -25,12 +30,7 @@ const (
 func (s sample) figures(u unit) map[string]float64 {
 	f := map[string]float64{}
 	if u == perIdle {
-		for role, base := range s.Base {
-			f[figBase+"/"+role] = float64(base) / mib
-			if s.Reply.Ops > 0 {
-				f[figIdle+"/"+role] = float64(s.RSS[role]-base) / kib / float64(s.Reply.Ops)
-			}
-		}
+		s.addMemory(f)
 		return f
 	}
 	if s.Reply.Seconds > 0 {
@@ -46,6 +46,22 @@ func (s sample) figures(u unit) map[string]float64 {
 		s.addCPU(f, u)
 	}
 	return f
+}
+
+func (s sample) addMemory(f map[string]float64) {
+	for role, base := range s.Base {
+		f[figBase+"/"+role] = float64(base) / mib
+		if s.Reply.Ops > 0 {
+			f[figIdle+"/"+role] = float64(s.RSS[role]-base) / kib / float64(s.Reply.Ops)
+		}
+	}
+	for role, in := range s.Inside {
+		if n, base := float64(s.Reply.Ops), s.InsideBase[role]; n > 0 {
+			f[figGoroutines+"/"+role] = float64(in.Goroutines-base.Goroutines) / n
+			f[figHeap+"/"+role] = float64(in.Heap-base.Heap) / kib / n
+			f[figStack+"/"+role] = float64(in.Stack-base.Stack) / kib / n
+		}
+	}
 }
 
 // amount is how many of its unit a sample moved.

@@ -86,6 +86,9 @@ type sample struct {
 	Base map[string]int64         `json:",omitempty"` // bytes resident after one connection
 	RSS  map[string]int64         `json:",omitempty"` // bytes resident with all connections idle
 
+	InsideBase map[string]inside `json:",omitempty"` // of ours, at the same two moments
+	Inside     map[string]inside `json:",omitempty"`
+
 	// Foreign is how many processors were busy with processes that are none of
 	// ours, on average: above about 0.2 the sample says little.
 	Foreign float64

@@ -152,7 +152,7 @@ func (w *world) idle(ctx context.Context, v *variant, l load) (s sample, err err
 		return s, err
 	}
 	time.Sleep(w.rest)
-	if s.Base, err = w.memory(v); err != nil {
+	if s.Base, s.InsideBase, err = w.memory(v); err != nil {
 		return s, err
 	}
 	run, err := w.begin(ctx, v, l.Request)
@@ -164,7 +164,7 @@ func (w *world) idle(ctx context.Context, v *variant, l load) (s sample, err err
 		return s, err
 	}
 	time.Sleep(w.rest)
-	s.RSS, err = w.memory(v)
+	s.RSS, s.Inside, err = w.memory(v)
 	return s, err
 }
 
@@ -189,16 +189,24 @@ func (w *world) await(ctx context.Context, v *variant) error {
 	return errors.Join(ctx.Err(), fmt.Errorf("no connection within %v: %s%s", warmTime, last.First, w.logs(v)))
 }
 
-func (w *world) memory(v *variant) (map[string]int64, error) {
-	rss := map[string]int64{}
+// memory returns what is resident, by role, and what ours say of themselves.
+func (w *world) memory(v *variant) (rss map[string]int64, insides map[string]inside, err error) {
+	rss, insides = map[string]int64{}, map[string]inside{}
 	for _, r := range v.roles {
-		bytes, err := rssOf(r.process.PID())
-		if err != nil {
-			return nil, err
+		if rss[r.Name], err = rssOf(r.process.PID()); err != nil {
+			return nil, nil, err
 		}
-		rss[r.Name] = bytes
 	}
-	return rss, nil
+	for _, r := range v.roles {
+		in, ok, err := w.lookInside(r.process)
+		if err != nil {
+			return nil, nil, err
+		}
+		if ok {
+			insides[r.Name] = in
+		}
+	}
+	return rss, insides, nil
 }
 
 // meter is the processor time of a variant's processes since a moment.

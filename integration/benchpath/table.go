@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -25,7 +26,8 @@ type column struct {
 func columns(u unit, beside bool) []column {
 	switch {
 	case u == perIdle:
-		return append(byRole("KiB", figIdle), byRole("base MiB", figBase)...)
+		return slices.Concat(byRole("KiB", figIdle), byRole("base MiB", figBase),
+			byRole("goroutines", figGoroutines), byRole("heap KiB", figHeap), byRole("stack KiB", figStack))
 	case u == perGiB:
 		return append([]column{{"GiB/s", figRate, false}}, cpuColumns("CPU-s/GiB")...)
 	case beside:
