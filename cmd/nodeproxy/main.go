@@ -2,6 +2,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/rs/zerolog"
@@ -12,6 +13,9 @@ import (
 )
 
 func main() {
+	if err := process.CoarseTimers(); err != nil {
+		fmt.Fprintln(os.Stderr, err) // it only costs CPU
+	}
 	os.Exit(process.Main(process.Spec[nodeproxy.Config]{
 		Name: "nodeproxy",
 		Load: nodeproxy.LoadConfig,

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package process
+
+// CoarseTimers is for Linux.
+func CoarseTimers() error { return nil }
