@@ -74,7 +74,7 @@ bench: ## run the benchmarks COUNT=10 times into build/bench.txt (BENCH=Build PK
 bench-path: build ## measure the real binaries as processes (as root with ZTUNNEL=<binary> beside stock ztunnel; ARGS="--runs 1 --loads up1")
 	@mkdir -p build
 	$(GO) build -trimpath -o build/benchpath ./integration/benchpath
-	ZTUNNEL="$(abspath $(ZTUNNEL))" build/benchpath $(ARGS)
+	build/benchpath --ztunnel "$(abspath $(ZTUNNEL))" $(ARGS)
 
 benchstat: ## compare build/bench.txt with OLD=build/bench.old.txt
 	$(TOOL) benchstat $(OLD) build/bench.txt

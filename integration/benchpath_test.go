@@ -20,7 +20,7 @@ func TestBenchPathMovesBytesInEveryCell(t *testing.T) {
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, text)
 	}
-	cmd := exec.Command(program, "--bin", bin, "--out", out, "--topology", "loopback", "--ztunnel", "",
+	cmd := exec.Command(program, "--bin", bin, "--out", out, "--topology", "loopback",
 		"--runs", "1", "--seconds", "0.1", "--loads", "up16|down1|conn|cold|echo64|rate|beside|idle", "--idle", "100", "--rest", "100ms")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)

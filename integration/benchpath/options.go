@@ -40,9 +40,9 @@ func parseOptions(args []string, errs io.Writer) (o options, err error) {
 	f.DurationVar(&o.rest, "rest", 3*time.Second, "how long proxies rest before their memory is taken")
 	loads := f.String("loads", "", "regular expression: only loads with such a name (up1 up16 up128 down1 down16 down128 conn cold echo1 echo64 rate alone beside idle)")
 	variants := f.String("variants", "", "regular expression: only such variants (direct relay single double zt-single zt-double)")
-	f.StringVar(&o.topology, "topology", "auto", "loopback, hosts (network namespaces, as root), or auto: hosts with ZTUNNEL")
+	f.StringVar(&o.topology, "topology", "auto", "loopback, hosts (network namespaces, as root), or auto: hosts with a ztunnel")
 	e := f.String("entry", "auto", "how connections enter client proxies: redirect (hosts only; needs nft), socks, listener (of ours; a stock proxy is asked by SOCKS5 all the same), or auto: redirect or else socks on hosts, listener on loopback")
-	f.StringVar(&o.ztunnel, "ztunnel", os.Getenv("ZTUNNEL"), "path of a stock ztunnel; $ZTUNNEL")
+	f.StringVar(&o.ztunnel, "ztunnel", "", "path of a stock ztunnel, to measure beside it")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -86,7 +86,7 @@ func (o *options) complete(e string) (err error) {
 	case o.entry == byRedirect && o.topology != "hosts":
 		return errors.New("entry redirect needs topology hosts")
 	case o.topology == "hosts" && os.Geteuid() != 0:
-		return errors.New("network namespaces, and so a stock ztunnel, need root; leave out ZTUNNEL to measure on loopback")
+		return errors.New("network namespaces, and so a stock ztunnel, need root; without it there is loopback")
 	case o.topology == "loopback" && o.ztunnel != "":
 		return errors.New("a stock ztunnel needs hosts of its own: topology hosts")
 	case !slices.ContainsFunc(loads(o.seconds, o.idle), func(l load) bool { return o.loads.MatchString(l.Name) }):
