@@ -87,6 +87,7 @@ func (s *Session) Start(req *Request) (*Stream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hbone: CONNECT %s: %w", req.Authority, err)
 	}
+	s.asked(st.asked)
 	return st, nil
 }
 
@@ -278,6 +279,7 @@ func (s *Session) onAnswer(f *http2.MetaHeadersFrame) error {
 	s.alive.answered(now)
 	s.alive.took(now.Sub(st.asked))
 	s.mu.Unlock()
+	s.answered(now)
 	st.changed()
 	if f.StreamEnded() {
 		s.peerEnded(st)

@@ -229,6 +229,30 @@ func TestAKeptInnerSessionDoesNotHoldUpTheDrainOfItsCarrier(t *testing.T) {
 	check(t, <-drained)
 }
 
+// What one inner session asks in vain makes all of them on that connection wait
+// for their answers.
+func TestInnerSessionsShareTheDoubtAboutTheirConnection(t *testing.T) {
+	outer, inner, _ := nested(t)
+	endStream(open(t, inner))
+	if !inner.Lively() || !outer.Lively() {
+		t.Fatal("not lively after an answer")
+	}
+	outer.mu.Lock()
+	asked := outer.alive.silent
+	outer.mu.Unlock()
+	if !asked.IsZero() {
+		t.Error("an answer inside leaves the connection in doubt")
+	}
+	inner.asked(time.Now().Add(-time.Second)) // as if by a sibling
+	if inner.Lively() {
+		t.Error("lively though the connection owes an answer")
+	}
+	endStream(open(t, inner))
+	if !inner.Lively() {
+		t.Error("not lively after the answer")
+	}
+}
+
 func TestAnInnerSessionEndsWithItsCarrier(t *testing.T) {
 	outer, inner, _ := nested(t)
 	st := open(t, inner)

@@ -11,6 +11,7 @@ type liveness struct {
 	missed  bool          // the last question to end was not answered
 	opened  time.Time     // when the last CONNECT was sent
 	usual   time.Duration // smoothed time to the answer of a CONNECT; zero: none yet
+	silent  time.Time     // since when what is asked in carried sessions has no answer at all; zero: it has
 }
 
 // Limits of what counts as lively. A peer that answers later than usual may be
@@ -19,7 +20,7 @@ const (
 	freshFor    = 1500 * time.Millisecond
 	lateAtLeast = 50 * time.Millisecond
 	lateAtFirst = 500 * time.Millisecond // before anything is usual
-	lateFactor  = 4                      // times the usual time to an answer
+	lateFactor  = 2                      // times the usual time to an answer
 	pingActive  = time.Second            // pause between PINGs of a connection in use
 	activeFor   = 15 * time.Second       // how long after its last CONNECT a connection is in use
 )
@@ -54,27 +55,52 @@ func (l *liveness) took(d time.Duration) {
 // late reports whether a question waits for longer than is usual, or the last
 // one waited in vain.
 func (l *liveness) late(now time.Time) bool {
-	limit := lateAtFirst
-	if l.usual > 0 {
-		limit = max(lateAtLeast, lateFactor*l.usual)
+	return l.missed || l.waiting > 0 && now.Sub(l.since) > l.limit()
+}
+
+// limit is how long an answer may take before its peer is in doubt.
+func (l *liveness) limit() time.Duration {
+	if l.usual == 0 {
+		return lateAtFirst
 	}
-	return l.missed || l.waiting > 0 && now.Sub(l.since) > limit
+	return max(lateAtLeast, lateFactor*l.usual)
+}
+
+// asked notes a CONNECT, for the session that is on the connection too.
+func (s *Session) asked(now time.Time) {
+	if b := s.Base(); b != s {
+		b.mu.Lock()
+		if b.alive.silent.IsZero() {
+			b.alive.silent = now
+		}
+		b.alive.opened = now
+		b.wakePings()
+		b.mu.Unlock()
+	}
+}
+
+// answered notes an answer for the session that is on the connection too.
+func (s *Session) answered(now time.Time) {
+	if b := s.Base(); b != s {
+		b.mu.Lock()
+		b.alive.heard, b.alive.silent = now, time.Time{}
+		b.mu.Unlock()
+	}
 }
 
 // Lively reports whether the peer has lately shown that it is there: the
-// connection has heard of it within freshFor, and nothing it was asked, by this
-// session or the one that carries it, waits for longer than usual. Bytes that an
-// application cannot say twice are sent ahead of an answer only on such a
+// connection has heard of it within freshFor, and nothing it was asked, on this
+// session or through the same connection, waits for longer than usual. Bytes that
+// an application cannot say twice are sent ahead of an answer only on such a
 // session: they are lost if the peer turns out to be gone.
 func (s *Session) Lively() bool {
 	now := time.Now()
-	for c := s; c != nil; c = c.carrier {
-		c.mu.Lock()
-		ok := c.err == nil && !c.alive.late(now) && (c.carrier != nil || now.Sub(c.alive.heard) < freshFor)
-		c.mu.Unlock()
-		if !ok {
-			return false
-		}
-	}
-	return true
+	s.mu.Lock()
+	ok, limit := s.err == nil && !s.alive.late(now), s.alive.limit()
+	s.mu.Unlock()
+	b := s.Base()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	silent := !b.alive.silent.IsZero() && now.Sub(b.alive.silent) > limit
+	return ok && !silent && b.err == nil && !b.alive.late(now) && now.Sub(b.alive.heard) < freshFor
 }

@@ -111,6 +111,7 @@ func (s *Session) onPing(f *http2.PingFrame) error {
 		p.waiting = false
 		now := time.Now()
 		s.alive.answered(now)
+		s.alive.silent = time.Time{}
 		s.tookRTT(now.Sub(p.sent))
 		s.pauseLocked()
 	}
