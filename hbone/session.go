@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ type Session struct {
 	peerID  Peer
 	carrier *Session // that of the stream this one runs in; nil on a connection
 	chunk   int      // largest payload of one write, in bytes
+	few     bool     // there are but few processors: see inlineBulk
 
 	reader  *frameReader
 	inbox   inbox         // of the reading goroutine
@@ -87,6 +89,7 @@ func newSession(t Transport, cfg Config, client bool) *Session {
 		streams: make(map[uint32]*Stream), nextID: 1, finalID: maxStreamID, goAwayID: maxStreamID,
 		peer: defaultPeerSettings(), recvAvail: cfg.ConnWindow, idleSince: time.Now(),
 	}
+	s.few = runtime.GOMAXPROCS(0) <= fewProcessors && s.carrier == nil
 	s.chunk = maxPayload
 	if s.carrier != nil {
 		s.chunk = innerPayload

@@ -60,7 +60,7 @@ func (w *recvWindow) consumed(n int, s *Session) (due int) {
 func (w *recvWindow) limit(s *Session) int {
 	rtt := time.Duration(s.rtt.Load())
 	now := time.Now()
-	if rtt == 0 || now.UnixNano()-s.company.Load() > int64(companyHold) {
+	if rtt == 0 || !s.hasCompany(now) {
 		w.taken, w.path = 0, 0
 		return s.cfg.StreamWindow
 	}
@@ -84,6 +84,11 @@ func (s *Session) meet(st *Stream, n int) {
 	if st.small++; st.small >= companyFrames {
 		s.company.Store(time.Now().UnixNano())
 	}
+}
+
+// hasCompany reports whether small messages were received lately.
+func (s *Session) hasCompany(now time.Time) bool {
+	return now.UnixNano()-s.company.Load() <= int64(companyHold)
 }
 
 // tookRTT notes that the peer answered after d. The shortest time counts, as

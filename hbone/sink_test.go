@@ -1,0 +1,67 @@
+package hbone
+
+import (
+	"bytes"
+	"io"
+	"testing"
+	"time"
+)
+
+// Whatever the reader delivers by itself, an application that does not read holds
+// up neither the other streams nor the pings, and gets everything in order when it
+// reads again.
+func TestApplicationThatDoesNotReadHoldsUpNobody(t *testing.T) {
+	for _, few := range []bool{false, true} {
+		p := newProxied(t, rigConfig{})
+		p.r.client.few, p.r.server.few = few, few
+		stuck, app, _ := p.connect(t)
+		data := make([]byte, 8<<20)
+		for i := range data {
+			data[i] = byte(i >> 16)
+		}
+		go func() {
+			stuck.Write(data)
+			stuck.CloseWrite()
+		}()
+		eventually(t, "the stream's window is full", func() bool {
+			before := p.r.server.loans.Load() + p.r.server.recvUnacked.Load()
+			time.Sleep(20 * time.Millisecond)
+			return before > 0 && before == p.r.server.loans.Load()+p.r.server.recvUnacked.Load()
+		})
+		for range 3 {
+			client, other, _ := p.connect(t)
+			go func() {
+				io.Copy(struct{ io.Writer }{other}, struct{ io.Reader }{other})
+				other.CloseWrite()
+			}()
+			go func() {
+				client.Write(data[:1<<20])
+				client.CloseWrite()
+			}()
+			client.SetReadDeadline(time.Now().Add(20 * time.Second))
+			if got, err := io.ReadAll(client); err != nil || !bytes.Equal(got, data[:1<<20]) {
+				t.Fatalf("few processors %v: %d bytes of 1 MiB came back beside the application that does not read: %v", few, len(got), err)
+			}
+		}
+		if got, err := io.ReadAll(app); err != nil || !bytes.Equal(got, data) {
+			t.Fatalf("few processors %v: the application got %d bytes of %d in the end: %v", few, len(got), len(data), err)
+		}
+	}
+}
+
+func TestReaderDeliversBulkItselfOnlyWithFewProcessorsAndNoSmallMessages(t *testing.T) {
+	_, s := rawServer(t, DefaultConfig())
+	for _, c := range []struct {
+		few, company bool
+		want         int
+	}{{false, false, inlineMax}, {false, true, inlineMax}, {true, true, inlineMax}, {true, false, inlineBulk}} {
+		s.few = c.few
+		s.company.Store(0)
+		if c.company {
+			s.company.Store(time.Now().UnixNano())
+		}
+		if got := s.inlineMax(); got != c.want {
+			t.Errorf("few processors %v, small messages %v: %d bytes, want %d", c.few, c.company, got, c.want)
+		}
+	}
+}
