@@ -5,6 +5,7 @@ package wan
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -26,7 +27,7 @@ var (
 
 // How much of a path was in use before a connection.
 const (
-	cold   = "cold"    // nothing: the client's node proxy has just started
+	cold   = "cold"    // nothing of it: the client's node proxy has just started, and has its certificate
 	newPod = "new pod" // the path, but to another pod
 	warm   = "warm"    // the path to this pod
 )
@@ -101,10 +102,14 @@ func connections(p path, round int) int {
 // It returns what a round trip took meanwhile.
 func round(t *testing.T, p path, n int, took map[string][]time.Duration) (trips []time.Duration) {
 	t.Helper()
+	knowNeighbours(t, p.host)
 	if p != direct {
 		here.forget(t, p.host)
+		// A stock client fetches its certificate when it first needs it.
+		if _, err := here.ask(otherWay(p), 0); err != nil {
+			t.Fatalf("%v, once: %v", otherWay(p), err)
+		}
 	}
-	knowNeighbours(t, p.host)
 	seen := map[int]bool{}
 	for i := range n {
 		if i%4 == 0 {
@@ -132,6 +137,20 @@ func round(t *testing.T, p path, n int, took map[string][]time.Duration) (trips 
 		took[state] = append(took[state], d)
 	}
 	return trips
+}
+
+// otherWay is a path of the same client that has no session in common with p.
+func otherWay(p path) path {
+	other := path{"the other way", p.host, p.caller, "far-stock"}
+	switch far := strings.HasPrefix(p.service, "far-"); {
+	case far && p.host == "client-ours":
+		other.service = "near-ours"
+	case far:
+		other.service = "near-stock"
+	case p.host == "client-ours":
+		other.service = "far-ours"
+	}
+	return other
 }
 
 // knowNeighbours lets a host find the others' Ethernet addresses, which takes a
