@@ -26,7 +26,7 @@ func (g *Group) Serve(ctx context.Context, s *Session) error {
 	g.mu.Unlock()
 	if late != nil {
 		var drain sync.WaitGroup
-		drain.Go(func() { s.Drain(late) })
+		drain.Go(func() { drainSettled(late, s) })
 		defer drain.Wait()
 	}
 	defer func() {
@@ -36,6 +36,17 @@ func (g *Group) Serve(ctx context.Context, s *Session) error {
 		g.mu.Unlock()
 	}()
 	return s.Serve(ctx)
+}
+
+// drainSettled drains s when both sides' SETTINGS are through: a GOAWAY in front
+// of them breaks the protocol, and the client would lose what it came for.
+func drainSettled(ctx context.Context, s *Session) {
+	select {
+	case <-s.settled:
+		s.Drain(ctx)
+	case <-s.done:
+	case <-ctx.Done():
+	}
 }
 
 // tell ends a Drain that waits for the last session. Called with mu held.
@@ -55,7 +66,7 @@ func (g *Group) Drain(ctx context.Context) {
 	g.mu.Lock()
 	g.draining = ctx
 	for s := range g.sessions {
-		drains.Go(func() { s.Drain(ctx) })
+		drains.Go(func() { drainSettled(ctx, s) })
 	}
 	g.mu.Unlock()
 	drains.Wait()
