@@ -69,6 +69,9 @@ func (s *Session) onReset(f *http2.RSTStreamFrame) error {
 	if s.client && st.answer == nil && f.ErrCode == http2.ErrCodeRefusedStream {
 		err = &retryable{err}
 	}
+	if clean {
+		err = &departure{err}
+	}
 	st.deadLocked(err)
 	s.settleLocked(st)
 	s.mu.Unlock()
@@ -78,6 +81,12 @@ func (s *Session) onReset(f *http2.RSTStreamFrame) error {
 	}
 	return nil
 }
+
+// departure is the reset by a peer that has left in order. Whoever writes hears it
+// before cleanEnd is set.
+type departure struct{ error }
+
+func (d *departure) Unwrap() error { return d.error }
 
 // resetByPeer ends both halves. After a clean end what was received, and the
 // io.EOF behind it, stay readable.

@@ -260,7 +260,7 @@ func TestAPodThatNeverEndsIsGivenUp(t *testing.T) {
 				go func() { c.pod(l.pod); close(ended) }()
 				synctest.Wait()
 				begun := time.Now()
-				l.leave(make([]byte, 1<<20), false, http2.ErrCodeCancel)
+				l.leave(make([]byte, 900<<10), false, http2.ErrCodeCancel) // less than what is worth a WINDOW_UPDATE
 				<-l.relayed
 				if took := time.Since(begun); took != c.want {
 					t.Errorf("the relay ended after %v, want %v", took, c.want)

@@ -63,7 +63,7 @@ func RelayNoting(ctx context.Context, s *Stream, c net.Conn, answered func()) Re
 	k.attach()
 	src := newSource(c, s.s.chunk)
 	n, err := pumpToStream(s, c, src, answered)
-	if err != nil && s.left() && !drop(src) {
+	if err != nil && s.left(err) && !drop(src) {
 		hardClose(c)
 	}
 	if err = s.ended(err); err != nil {
@@ -122,8 +122,13 @@ func drop(src source) bool {
 	return false
 }
 
-// left reports that the peer has left in order: it hears nothing any more.
-func (st *Stream) left() bool {
+// left reports that the peer has left in order, as err or the stream says: it hears
+// nothing any more.
+func (st *Stream) left(err error) bool {
+	var d *departure
+	if errors.As(err, &d) {
+		return true
+	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.cleanEnd
@@ -133,15 +138,12 @@ func (st *Stream) left() bool {
 // in order is no error, and neither is what follows from a reset
 // that has its own cause.
 func (st *Stream) ended(err error) error {
-	if err == nil {
+	if err == nil || st.left(err) {
 		return nil
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	switch {
-	case st.cleanEnd:
-		return nil
-	case st.rerr != nil:
+	if st.rerr != nil {
 		return st.rerr
 	}
 	return err

@@ -249,7 +249,7 @@ func (k *sink) finish(err error) {
 	k.mu.Lock()
 	k.finished = true
 	k.mu.Unlock()
-	if k.st.left() { // asked after finished is set: kick asks before
+	if k.st.left(nil) { // asked after finished is set: kick asks before
 		k.c.SetReadDeadline(time.Now().Add(dropTime))
 	}
 	close(k.done)
