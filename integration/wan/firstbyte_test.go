@@ -43,12 +43,13 @@ var bounds = map[string]float64{warm: 1.1, cold: 4.1}
 
 func TestFirstByteOfANewConnection(t *testing.T) {
 	need(t)
-	// A short run times what has bounds, and goes by the fastest connection: a
-	// machine that does something else, too, adds to the others.
-	typical, paths := median, []path{direct, single, double}
+	// A short run times what has bounds, on whatever machine tests run: the
+	// fastest connection tells how many round trips there are, and slack leaves
+	// out what processors add. The exact bounds are for make wan.
+	typical, slack, paths := median, 0.0, []path{direct, single, double}
 	switch {
 	case testing.Short():
-		typical, paths = fastest, []path{double}
+		typical, slack, paths = fastest, 0.4, []path{double}
 	case here.ztunnel == "":
 		t.Log("without ZTUNNEL no stock proxy is in the table")
 	default:
@@ -79,8 +80,8 @@ func TestFirstByteOfANewConnection(t *testing.T) {
 	}
 	for state, bound := range bounds {
 		all := took[double.name][state]
-		if got := inTrips(typical(all)); len(all) < rounds || got > bound {
-			t.Errorf("%v, %s: the first byte of %d connections comes after %.2f round trips, want at most %.2f", double, state, len(all), got, bound)
+		if got := inTrips(typical(all)); len(all) < rounds || got > bound+slack {
+			t.Errorf("%v, %s: the first byte of %d connections comes after %.2f round trips, want at most %.2f", double, state, len(all), got, bound+slack)
 		}
 	}
 }
