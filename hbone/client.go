@@ -176,6 +176,7 @@ func (s *Session) request(req *Request) (*Stream, error) {
 	st.answered = make(chan struct{})
 	st.decided = st.answered
 	s.w.headers(st, fields, false, s.peer.maxFrame, noteKeep)
+	s.widen(st)
 	s.kick()
 	return st, nil
 }

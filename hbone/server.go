@@ -115,6 +115,7 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 		s.mu.Unlock()
 		return nil
 	}
+	s.widen(st)
 	in := &Incoming{Authority: f.PseudoValue("authority"), Header: headerOf(f), Session: s, st: st}
 	ctx, cancel := context.WithCancelCause(s.base)
 	st.cancel = cancel

@@ -5,8 +5,8 @@ import "time"
 // A stream's window bounds what its peer may have sent and its reader has not
 // taken. A large one keeps a long path full; but on a shared session everything
 // in it lies in front of other streams' small messages. So a stream starts with
-// Config.FirstWindow and has all of Config.StreamWindow from its first credit on, as
-// long as nobody sends small messages beside it. Beside those it has what the
+// Config.FirstWindow and has all of Config.StreamWindow from its first credit on, on
+// a long path from the start, as long as nobody sends small messages beside it. Beside those it has what the
 // path needs, at least sharedWindow.
 const (
 	sharedWindow = 256 << 10
@@ -72,6 +72,22 @@ func (w *recvWindow) limit(s *Session) int {
 		w.since, w.taken = now, 0
 	}
 	return min(max(sharedWindow, pathFactor*w.path), s.cfg.StreamWindow)
+}
+
+// longPath is the round trip from which on a stream has its whole window at once:
+// an object of a few MiB would pay one more round trip for less, and what the path
+// holds is more than what the window keeps from small messages.
+const longPath = 5 * time.Millisecond
+
+// widen gives a new stream on a long path its whole window. Called with mu held,
+// when the peer is about to know the stream.
+func (s *Session) widen(st *Stream) {
+	more := s.cfg.StreamWindow - s.cfg.FirstWindow
+	if more == 0 || time.Duration(s.rtt.Load()) < longPath {
+		return
+	}
+	st.window.init(s.cfg.StreamWindow) // nobody else has the stream yet
+	s.w.control.add(st, appendWindowUpdate(nil, st.id, more), 0)
 }
 
 // meet notes a DATA frame of n bytes on st, which may show that small messages
