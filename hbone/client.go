@@ -132,6 +132,9 @@ func (st *Stream) Answered() bool {
 // verdict reads the answer of a stream that has one or is dead.
 func (st *Stream) verdict() (*Response, error) {
 	st.s.mu.Lock()
+	if st.answer == nil {
+		st.s.landLocked(st)
+	}
 	answer, err, spoke := st.answer, st.werr, st.spoke && !st.harmless
 	st.s.mu.Unlock()
 	switch {

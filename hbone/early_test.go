@@ -3,6 +3,7 @@ package hbone
 import (
 	"context"
 	"errors"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -243,7 +244,9 @@ func TestInnerSessionsShareTheDoubtAboutTheirConnection(t *testing.T) {
 	if !asked.IsZero() {
 		t.Error("an answer inside leaves the connection in doubt")
 	}
-	inner.asked(time.Now().Add(-time.Second)) // as if by a sibling
+	outer.mu.Lock()
+	outer.alive.silent = time.Now().Add(-time.Second) // as a sibling's question would
+	outer.mu.Unlock()
 	if inner.Lively() {
 		t.Error("lively though the connection owes an answer")
 	}
@@ -266,5 +269,28 @@ func TestAnInnerSessionEndsWithItsCarrier(t *testing.T) {
 	outer.mu.Unlock()
 	if left != 0 {
 		t.Errorf("%d sessions still on the carrier's list", left)
+	}
+}
+
+// A write that the kernel refuses, because the peer is gone, has said nothing.
+func TestWhatCouldNotBeSentIsRetryable(t *testing.T) {
+	for range 20 {
+		var far net.Conn
+		r := newRig(t, rigConfig{pair: func(t testing.TB) (net.Conn, net.Conn) {
+			a, b := tcpPair(t)
+			far = b
+			return a, b
+		}})
+		endStream(open(t, r.client))
+		far.(*net.TCPConn).SetLinger(0)
+		far.Close() // the reset is here when Close returns
+		st, err := r.client.Start(&Request{Authority: "app.default:80"})
+		if err == nil {
+			st.Write([]byte("early"))
+			_, err = st.Answer(t.Context())
+		}
+		if !errors.Is(err, ErrRetryable) {
+			t.Fatalf("%v is not retryable", err)
+		}
 	}
 }

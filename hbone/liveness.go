@@ -20,7 +20,7 @@ const (
 	freshFor    = 1500 * time.Millisecond
 	lateAtLeast = 50 * time.Millisecond
 	lateAtFirst = 500 * time.Millisecond // before anything is usual
-	lateFactor  = 2                      // times the usual time to an answer
+	lateFactor  = 1.5                    // times the usual time to an answer
 	pingActive  = time.Second            // pause between PINGs of a connection in use
 	activeFor   = 15 * time.Second       // how long after its last CONNECT a connection is in use
 )
@@ -63,14 +63,14 @@ func (l *liveness) limit() time.Duration {
 	if l.usual == 0 {
 		return lateAtFirst
 	}
-	return max(lateAtLeast, lateFactor*l.usual)
+	return max(lateAtLeast, time.Duration(lateFactor*float64(l.usual)))
 }
 
 // asked notes a CONNECT, for the session that is on the connection too.
 func (s *Session) asked(now time.Time) {
 	if b := s.Base(); b != s {
 		b.mu.Lock()
-		if b.alive.silent.IsZero() {
+		if b.alive.silent.IsZero() && !b.alive.heard.After(now) { // the answer may have been faster than this note
 			b.alive.silent = now
 		}
 		b.alive.opened = now
@@ -86,6 +86,13 @@ func (s *Session) answered(now time.Time) {
 		b.alive.heard, b.alive.silent = now, time.Time{}
 		b.mu.Unlock()
 	}
+}
+
+// HeardSince reports whether the peer has answered anything after t.
+func (s *Session) HeardSince(t time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.alive.heard.After(t)
 }
 
 // Lively reports whether the peer has lately shown that it is there: the

@@ -3,6 +3,7 @@ package hbone
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -37,6 +38,7 @@ type recordConn struct {
 
 	wmu   sync.Mutex // taken by the writer, and by crypto/tls for alerts
 	held  []byte     // written and held back; nil while not corked
+	begun bool       // some of what was written since cork has been sent
 	frame *frameBuf  // held is its payload, if Conn is a stream
 	buf   *[]byte    // held's origin otherwise
 }
@@ -227,6 +229,7 @@ func (c *recordConn) Write(p []byte) (int, error) {
 func (c *recordConn) cork() {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
+	c.begun = false
 	if c.st != nil {
 		c.frame = getFrameBuf()
 		c.held = c.frame.payload()[:0]
@@ -249,14 +252,28 @@ func (c *recordConn) uncork() error {
 	return err
 }
 
-func (c *recordConn) flush() (err error) {
-	if n := len(c.held); n > 0 {
-		if c.frame != nil {
-			_, err = c.st.writeFrame(c.frame, frameFront, n)
-		} else {
-			_, err = c.Conn.Write(c.held)
-		}
+func (c *recordConn) flush() error {
+	if len(c.held) == 0 {
+		return nil
 	}
+	sent, err := c.send()
+	if err != nil && sent == 0 && !c.begun {
+		err = fmt.Errorf("%w: %w", errUnsent, err)
+	}
+	c.begun = true
 	c.held = c.held[:0]
 	return err
+}
+
+// send writes held and returns how much of it may have gone out.
+func (c *recordConn) send() (int, error) {
+	if c.frame == nil {
+		return c.Conn.Write(c.held)
+	}
+	if err := c.st.broken(); err != nil {
+		return 0, err
+	}
+	n := len(c.held)
+	_, err := c.st.writeFrame(c.frame, frameFront, n)
+	return n, err
 }

@@ -62,7 +62,6 @@ func (st *Stream) beginWrite() error {
 		return err
 	}
 	st.writing = true
-	st.spoke = st.spoke || st.answer == nil
 	return nil
 }
 
@@ -71,6 +70,13 @@ func (st *Stream) endWrite() {
 	st.writing = false
 	st.wcond.Broadcast()
 	st.s.mu.Unlock()
+}
+
+// broken returns why the stream takes no more, if it does not.
+func (st *Stream) broken() error {
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	return st.writableLocked()
 }
 
 func (st *Stream) writableLocked() error {
@@ -112,6 +118,7 @@ func (st *Stream) writeChunk(p []byte, f *frameBuf, off int) (int, error) {
 	s.w.busy = true
 	s.w.admit() // a turn that went unused, now that the writer was free
 	control := s.take(true)
+	s.w.speak(st)
 	max := s.peer.maxFrame
 	s.mu.Unlock()
 	own := f == nil

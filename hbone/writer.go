@@ -2,6 +2,8 @@ package hbone
 
 import (
 	"bytes"
+	"errors"
+	"slices"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -19,6 +21,7 @@ type writer struct {
 	credit    []*Stream // wait for sendAvail, oldest first
 	room      []*Stream // wait for space in data, oldest first
 	reserved  int       // bytes of data promised to streams that have their turn
+	flying    []*Stream // whose first payload is in the burst that is being written
 
 	henc *hpack.Encoder
 	hbuf bytes.Buffer
@@ -157,6 +160,9 @@ func (s *Session) take(controlOnly bool) burst {
 // taken notes what is about to be on the wire.
 func (s *Session) taken(segs []segment) {
 	for _, g := range segs {
+		if g.st != nil && g.last > 0 {
+			s.w.speak(g.st)
+		}
 		if g.st == nil || g.note == 0 {
 			continue
 		}
@@ -170,6 +176,43 @@ func (s *Session) taken(segs []segment) {
 	}
 	clear(segs)
 }
+
+// speak notes that payload of st is about to be on the wire, if st waits for its
+// answer: from then on the peer may have it.
+func (w *writer) speak(st *Stream) {
+	if st.answered != nil && !st.spoke {
+		st.spoke = true
+		w.flying = append(w.flying, st)
+	}
+}
+
+// landed is called with what became of the write of a burst; mu is held. One that
+// the transport did not take at all has said nothing.
+func (s *Session) landed(err error) {
+	w := &s.w
+	if len(w.flying) == 0 {
+		return
+	}
+	if errors.Is(err, errUnsent) {
+		for _, st := range w.flying {
+			st.spoke = false
+		}
+	}
+	clear(w.flying)
+	w.flying = w.flying[:0]
+	s.changed.Broadcast()
+}
+
+// landLocked waits until the first payload of st, if it is being written, is out
+// or has failed.
+func (s *Session) landLocked(st *Stream) {
+	for slices.Contains(s.w.flying, st) {
+		s.changed.Wait()
+	}
+}
+
+// errUnsent marks the failure of a write of which not one byte went out.
+var errUnsent = errors.New("nothing was sent")
 
 // kick makes sure that somebody writes what is queued: a goroutine that lives
 // until the queue is empty. Called with mu held.
@@ -189,6 +232,7 @@ func (s *Session) kick() {
 func (s *Session) flush() {
 	for {
 		s.mu.Lock()
+		s.landed(nil)
 		if s.w.broken || s.w.empty() {
 			s.idle()
 			s.mu.Unlock()
@@ -233,6 +277,7 @@ func (s *Session) writeDirect(control burst, p []byte) error {
 		return s.Err() // which may have another cause, and closed the transport
 	}
 	s.mu.Lock()
+	s.landed(nil)
 	if s.w.empty() || s.w.broken {
 		s.idle()
 	} else {
@@ -250,6 +295,7 @@ func (s *Session) idle() {
 
 func (s *Session) writeFailed(err error) {
 	s.mu.Lock()
+	s.landed(err)
 	s.w.broken = true
 	s.idle()
 	s.mu.Unlock()

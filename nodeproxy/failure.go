@@ -41,6 +41,13 @@ const (
 func (f *failure) Error() string { return f.reason + ": " + f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
+// spoken reports whether the far side said anything, be it no; without a failure
+// it did.
+func (f *failure) spoken() bool {
+	var status *hbone.StatusError
+	return f == nil || errors.As(f.err, &status)
+}
+
 // faultOf says whether f is the fault of layer l; no failure is nobody's.
 func (f *failure) faultOf(l ...layer) bool {
 	if f == nil || !f.fault {
@@ -145,7 +152,7 @@ func throughAnswer(endpoint mesh.EndpointID, err error) *failure {
 }
 
 // lostCarrierError is a stream that ended because the connection to the gateway
-// did.
+// did, or that waited while nothing at all came through that connection.
 type lostCarrierError struct{ err error }
 
 func (e *lostCarrierError) Error() string { return e.err.Error() }

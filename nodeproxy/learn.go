@@ -16,6 +16,9 @@ func (v *view) learn(p pick, f *failure, now time.Time) {
 	if f != nil {
 		v.done(p)
 	}
+	if p.gateway != nil {
+		v.answered(gatewayKey(p.gateway), f.spoken(), now)
+	}
 	v.judge(p, f, now)
 }
 

@@ -97,9 +97,10 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, o *opening, v via) (*t
 	req := &hbone.Request{Authority: v.authority, Header: p.headers(c)}
 	req.Header[hbone.HeaderForwardedNetwork] = p.cfg.Network
 	open := func(s *hbone.Session) error {
+		begun := time.Now()
 		stream, answer, err := p.connect(ctx, s, o, req)
 		if err != nil {
-			if s.Base().Err() != nil {
+			if base := s.Base(); base.Err() != nil || !base.HeardSince(begun) {
 				err = &lostCarrierError{err}
 			}
 			return err
@@ -151,6 +152,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 	key := p.poolKey(c.source, []spiffeid.ID{gw.Identity}, gw.Address.String(), gatewayUID+gatewayKey(gw))
 	dial := p.dialer(c.source.Identity, []spiffeid.ID{gw.Identity}, gw.Address)
 	err = p.pool.Use(ctx, key, dial, func(s *hbone.Session) error {
+		begun := time.Now()
 		outer, err := s.Start(req)
 		if err != nil {
 			return err
@@ -172,7 +174,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 		if handshake != nil {
 			outer.Close()
 			f := innerAnswer(endpoint, handshake)
-			if s.Err() != nil {
+			if s.Err() != nil || !s.HeardSince(begun) {
 				f.at = atGateway // its session died, with this tunnel in it
 			}
 			return f

@@ -35,7 +35,8 @@ type view struct {
 	shares   *health.Tracker[share]      // scope networkService
 	gateways *health.Tracker[string]
 	hints    *health.Hints // endpoints of other networks that failed under our eyes
-	open     map[any]int   // open connections by health.Key, share or gateway key
+	waits    map[string]silence
+	open     map[any]int // open connections by health.Key, share or gateway key
 	draws    map[any]*balance.Draws
 	dazed    map[string]bool // authority → last choice was made among the sick
 	scratch  []balance.Candidate
@@ -65,6 +66,7 @@ func newView(c Config, summary func(string, string, uint16) (federation.SummaryF
 		gateways: health.NewTracker[string](all, rand.Float64),
 		hints:    health.NewHints(hintTTL),
 		failed:   map[health.Key]time.Time{},
+		waits:    map[string]silence{},
 		open:     map[any]int{}, draws: map[any]*balance.Draws{}, dazed: map[string]bool{},
 	}
 }
@@ -189,7 +191,7 @@ func (v *view) weigh(plan *route.Plan, c route.Candidate, t tried, now time.Time
 	s := share{c.Network, plan.Service.Hostname, plan.Port.Service}
 	b := balance.Candidate{
 		Weight: float64(c.Capacity) * v.shares.Weight(s, now), Faint: v.shares.Faint(s), Load: float64(v.open[s]), Rank: c.Rank,
-		Usable: v.shares.Usable(s, now), Avoid: slices.Contains(t.networks, c.Network) || v.allTried(c, t),
+		Usable: v.shares.Usable(s, now), Avoid: slices.Contains(t.networks, c.Network) || v.allTried(c, t) || v.allSilent(c, now),
 	}
 	if f, ok := v.reported(s); ok {
 		b.Drained = f.Draining
@@ -226,7 +228,7 @@ func (v *view) chooseGateway(c route.Candidate, t tried, now time.Time) *mesh.Ga
 		k := gatewayKey(g)
 		v.scratch = append(v.scratch, balance.Candidate{
 			Weight: v.gateways.Weight(k, now), Faint: v.gateways.Faint(k), Load: float64(v.open[k]), Usable: v.gateways.Usable(k, now),
-			Drained: g.Drained, Avoid: slices.Contains(t.gateways, k),
+			Drained: g.Drained, Avoid: slices.Contains(t.gateways, k) || v.waits[k].long(now),
 		})
 	}
 	i, _, ok := balance.Pick(v.draw(c.Network))
@@ -266,6 +268,7 @@ func (v *view) take(p pick, now time.Time) pick {
 	p.gatewayTry = v.gateways.Begin(gatewayKey(p.gateway), now)
 	v.open[p.share]++
 	v.open[gatewayKey(p.gateway)]++
+	v.waits[gatewayKey(p.gateway)] = v.waits[gatewayKey(p.gateway)].asked(now)
 	if p.remote != nil {
 		v.open[p.remoteKey()]++
 	}
