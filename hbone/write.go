@@ -141,6 +141,7 @@ func (st *Stream) writeChunk(p []byte, f *frameBuf, off int) (int, error) {
 func (st *Stream) grant(want int) (n int, direct bool, err error) {
 	w := &st.s.w
 	want = min(want, st.s.chunk)
+	w.limit = st.s.queueLimit()
 	for {
 		turn := st.takeTurn()
 		if err := st.writableLocked(); err != nil {
@@ -155,6 +156,9 @@ func (st *Stream) grant(want int) (n int, direct bool, err error) {
 		case !w.busy && len(w.data.segs) == 0 && !st.wdl.armed:
 			w.unlist(st) // it may have been woken out of turn
 			return n, true, nil
+		case n < bulkPiece && w.data.size()+w.reserved+n <= pendingFront+pendingMax:
+			w.unlist(st) // a small message waits for no turn
+			return n, false, nil
 		case w.fits(n) && (turn || len(w.room) == 0):
 			w.unlist(st)
 			return n, false, nil

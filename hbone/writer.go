@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"slices"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -22,6 +23,7 @@ type writer struct {
 	room      []*Stream // wait for space in data, oldest first
 	reserved  int       // bytes of data promised to streams that have their turn
 	flying    []*Stream // whose first payload is in the burst that is being written
+	limit     int       // of data, for all but small messages: see queueLimit
 
 	henc *hpack.Encoder
 	hbuf bytes.Buffer
@@ -29,6 +31,7 @@ type writer struct {
 
 func (w *writer) init(client bool) {
 	w.sendAvail = defaultWindow
+	w.limit = pendingMax
 	w.henc = hpack.NewEncoder(&w.hbuf)
 	if !client {
 		// An answer is dropped from the queue when its stream is reset: its
@@ -327,5 +330,16 @@ func (w *writer) admit() {
 
 // fits reports whether n bytes of payload may be queued now.
 func (w *writer) fits(n int) bool {
-	return w.data.size()+w.reserved+n <= pendingFront+pendingMax
+	return w.data.size()+w.reserved+n <= pendingFront+w.limit
+}
+
+// queueLimit is how much data may be queued: one chunk while small messages pass,
+// so that they have little bulk in front of them. They themselves are queued as
+// long as there is space at all. Bulk waits and is not starved: whoever takes what
+// is queued gives those that wait their turn before anything else is added.
+func (s *Session) queueLimit() int {
+	if s.hasCompany(time.Now()) {
+		return pendingMax / 4
+	}
+	return pendingMax
 }
