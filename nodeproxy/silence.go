@@ -1,12 +1,6 @@
 package nodeproxy
 
-import (
-	"slices"
-	"time"
-
-	"github.com/isthmus-mesh/isthmus/mesh"
-	"github.com/isthmus-mesh/isthmus/route"
-)
+import "time"
 
 // silence is how long the attempts through one gateway have been waiting.
 type silence struct {
@@ -45,9 +39,4 @@ func (v *view) answered(gateway string, something bool, now time.Time) {
 		s.since = now
 	}
 	v.waits[gateway] = s
-}
-
-// allSilent reports whether every gateway of c that takes connections is silent.
-func (v *view) allSilent(c route.Candidate, now time.Time) bool {
-	return !slices.ContainsFunc(c.Gateways, func(g *mesh.Gateway) bool { return !v.waits[gatewayKey(g)].long(now) })
 }

@@ -191,7 +191,7 @@ func (v *view) weigh(plan *route.Plan, c route.Candidate, t tried, now time.Time
 	s := share{c.Network, plan.Service.Hostname, plan.Port.Service}
 	b := balance.Candidate{
 		Weight: float64(c.Capacity) * v.shares.Weight(s, now), Faint: v.shares.Faint(s), Load: float64(v.open[s]), Rank: c.Rank,
-		Usable: v.shares.Usable(s, now), Avoid: slices.Contains(t.networks, c.Network) || v.allTried(c, t) || v.allSilent(c, now),
+		Usable: v.shares.Usable(s, now), Avoid: slices.Contains(t.networks, c.Network) || !v.reachable(c, t, now),
 	}
 	if f, ok := v.reported(s); ok {
 		b.Drained = f.Draining
@@ -218,8 +218,13 @@ func (v *view) reported(s share) (federation.SummaryFact, bool) {
 	return f, ok
 }
 
-func (v *view) allTried(c route.Candidate, t tried) bool {
-	return !slices.ContainsFunc(c.Gateways, func(g *mesh.Gateway) bool { return !slices.Contains(t.gateways, gatewayKey(g)) })
+// reachable reports whether a gateway of c is there that takes connections, as far
+// as is known, and that this connection has not tried.
+func (v *view) reachable(c route.Candidate, t tried, now time.Time) bool {
+	return slices.ContainsFunc(c.Gateways, func(g *mesh.Gateway) bool {
+		k := gatewayKey(g)
+		return !slices.Contains(t.gateways, k) && !v.waits[k].long(now) && v.gateways.Usable(k, now)
+	})
 }
 
 func (v *view) chooseGateway(c route.Candidate, t tried, now time.Time) *mesh.Gateway {
