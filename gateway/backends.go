@@ -74,6 +74,7 @@ type wish struct {
 	avoid []uint64        // advisory
 	pin   mesh.EndpointID // this one or none; zero is no pin
 	tried []mesh.EndpointID
+	sound bool // a pod that is thought to answer, or none
 }
 
 // lease is one pod that was chosen, until release.
@@ -102,7 +103,7 @@ func (b *backends) choose(x route.Exported, w wish, now time.Time) (lease, bool)
 	}
 	u, v := d.Next()
 	i, dazed, ok := balance.Pick(b.scratch, u, v)
-	if !ok || dazed && w.pin != 0 { // a client that is told no can go to another pod
+	if !ok || dazed && (w.pin != 0 || w.sound) { // a client that is told no can go to another pod
 		return lease{}, false
 	}
 	l := lease{workload: x.Members[i], target: x.Port.Target, dazed: dazed}

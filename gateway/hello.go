@@ -71,6 +71,7 @@ func (g *Gateway) awaitAnswer(ctx context.Context, v *visit, conn *net.TCPConn) 
 func (g *Gateway) move(ctx context.Context, v *visit, conn *net.TCPConn, cause error) *net.TCPConn {
 	old, why := v.lease, v.err
 	v.wish.tried = append(v.wish.tried, old.workload.Endpoint)
+	v.wish.sound = isTimeout(cause) // where all are slow, asking one more makes them slower
 	next := g.reach(ctx, v)
 	if next == nil {
 		v.lease, v.err = old, why
