@@ -12,6 +12,8 @@
 //     wait behind queued data, and the reading goroutine never blocks in a write;
 //   - one stream that is not read neither stops nor slows its siblings, as long
 //     as its window (a quarter of the connection's) is not the last credit;
+//   - a small message does not stand in line behind the large writes of other
+//     streams, and these do not starve for it;
 //   - after a peer's RST_STREAM not one more frame leaves on that stream, queued
 //     ones included, and everything already received is taken in before an
 //     END_STREAM is passed on;
