@@ -136,6 +136,9 @@ func (st *Stream) verdict() (*Response, error) {
 		st.s.landLocked(st)
 	}
 	answer, err, spoke := st.answer, st.werr, st.spoke && !st.harmless
+	if answer != nil && answer.Status == plainOK.Status {
+		st.answer = plainOK // the headers are the caller's now
+	}
 	st.s.mu.Unlock()
 	switch {
 	case answer == nil:

@@ -51,6 +51,9 @@ type Request struct {
 	Harmless bool
 }
 
+// plainOK stands for a 200 whose headers are in other hands.
+var plainOK = &Response{Status: 200}
+
 // Response is the answer to a CONNECT.
 type Response struct {
 	Status int

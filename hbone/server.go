@@ -26,7 +26,8 @@ type Incoming struct {
 	Header    Header
 	Session   *Session
 
-	st *Stream
+	st   *Stream
+	rest func(context.Context) // see Then
 }
 
 // NewServer prepares a server session on t, which it owns from now on. Nothing
@@ -130,16 +131,32 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 }
 
 func (s *Session) handle(ctx context.Context, in *Incoming) {
-	defer s.handlers.Done()
-	defer func() {
-		in.st.cancel(nil)
-		s.mu.Lock()
-		s.running--
-		s.mu.Unlock()
-	}()
 	s.handler(ctx, in)
-	in.Refuse(503, nil) // does nothing if it was answered
+	st, rest := in.st, in.rest
+	if rest == nil {
+		in.Refuse(503, nil) // does nothing if it was answered
+		s.handled(st)
+		return
+	}
+	go func() {
+		rest(ctx)
+		s.handled(st)
+	}()
 }
+
+// handled ends what handle began.
+func (s *Session) handled(st *Stream) {
+	st.cancel(nil)
+	s.mu.Lock()
+	s.running--
+	s.mu.Unlock()
+	s.handlers.Done()
+}
+
+// Then has rest run when the handler has returned, in a goroutine of its own: one
+// that only waits then has a small stack, and holds nothing of how it was opened.
+// The CONNECT is handled when rest returns.
+func (in *Incoming) Then(rest func(ctx context.Context)) { in.rest = rest }
 
 // judge returns the status of a request that no handler needs to see, 0 for a
 // proper CONNECT (RFC 9113 §8.5).
@@ -192,7 +209,7 @@ func (in *Incoming) Accept(h Header) (*Stream, error) {
 	case st.answer != nil:
 		return nil, errors.New("hbone: CONNECT was answered already")
 	}
-	st.answer = &Response{Status: 200, Header: h}
+	st.answer = plainOK
 	st.accepted = true
 	s.w.headers(st, answerFields(200, h), false, s.peer.maxFrame, 0)
 	s.kick()

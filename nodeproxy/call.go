@@ -44,14 +44,13 @@ type tried struct {
 var plans = sync.Pool{New: func() any { return new(route.Plan) }}
 
 // carry takes one application connection to where flow says; said is what has
-// been read from it already. It owns app.
-func (p *Proxy) carry(ctx context.Context, app *net.TCPConn, uid string, flow route.Flow, said []byte, granted func(), denied func(reason string)) {
-	defer app.Close()
+// been read from it already. It owns app. What it returns is to be run with
+// the same context and ends with the connection; nil if that has ended already.
+func (p *Proxy) carry(ctx context.Context, app *net.TCPConn, uid string, flow route.Flow, said []byte, granted func(), denied func(reason string)) func(context.Context) {
 	c := &call{p: p, app: app, open: newOpening(app, said), uid: uid, flow: flow, plan: plans.Get().(*route.Plan), granted: granted, denied: denied}
 	c.who.app, c.who.trace = addrPort(app.RemoteAddr()), hbone.NewTraceparent(rand.Reader)
 	c.access = access{direction: "outbound", begun: time.Now(), authority: flowName(flow)}
 	p.metrics.opened.WithLabelValues("source").Inc()
-	defer p.finish(&c.access)
 	c.access.trace, _, _ = hbone.ParseTraceparent(c.who.trace)
 	t, f := c.reach(ctx)
 	plans.Put(c.plan)
@@ -61,11 +60,18 @@ func (p *Proxy) carry(ctx context.Context, app *net.TCPConn, uid string, flow ro
 	c.open = nil
 	if f != nil {
 		c.fail(f)
-		return
+		app.Close()
+		p.finish(&c.access)
+		return nil
 	}
-	c.relay(ctx, t, held)
-	t.close()
-	p.view.done(c.pick)
+	view, pick := p.view, c.pick
+	pick.avoid, pick.expect = nil, nil
+	e := &established{p: p, conn: app, stream: t.stream, access: c.access, said: int64(held)}
+	e.ended = func() {
+		t.close()
+		view.done(pick)
+	}
+	return e.relay
 }
 
 // resolve makes the plan from the current snapshot, if that is another one than
@@ -225,13 +231,6 @@ func (c *call) grant() {
 		c.granted()
 		c.granted, c.denied = nil, nil
 	}
-}
-
-// relay moves bytes until the end; held is how many have been sent before.
-func (c *call) relay(ctx context.Context, t *tunnel, held int) {
-	c.access.result = "ok"
-	r := hbone.Relay(ctx, t.stream, c.app)
-	c.access.sent, c.access.received, c.access.err = r.ToStream+int64(held), r.ToConn, r.Err
 }
 
 // fail ends the application's connection the way a refused connect looks: RST.

@@ -93,7 +93,12 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming) {
 	a.trace, _, _ = hbone.ParseTraceparent(req.Header.Get(hbone.HeaderTraceparent))
 	a.peer = req.Session.Peer().ID
 	in.p.metrics.opened.WithLabelValues("destination").Inc()
-	defer func() { in.p.finish(&a) }()
+	relayed := false
+	defer func() {
+		if !relayed {
+			in.p.finish(&a)
+		}
+	}()
 	snap := in.p.store.Current()
 	w := snap.Workload(in.uid)
 	if w == nil {
@@ -121,21 +126,21 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming) {
 		a.refuse(req, 503, reason, w.Endpoint, err)
 		return
 	}
-	defer conn.Close()
 	stream, err := req.Accept(hbone.Header{
 		hbone.HeaderBaggage:  in.p.baggage(snap, w),
 		hbone.HeaderEndpoint: w.Endpoint.String(),
 	})
 	if err != nil {
+		conn.Close()
 		a.result, a.err = "cancelled", err
 		return
 	}
 	if req.Header.Get(hbone.HeaderForwardedNetwork) != "" {
 		stream.EndAtEOF() // it came through a gateway
 	}
-	a.connect = time.Since(a.begun)
-	r := hbone.Relay(ctx, stream, conn)
-	a.sent, a.received, a.err, a.result = r.ToStream, r.ToConn, r.Err, "ok"
+	a.connect, relayed = time.Since(a.begun), true
+	e := &established{p: in.p, conn: conn, stream: stream, access: a}
+	req.Then(e.relay)
 }
 
 func servicePort(svc *mesh.Service, target uint16) uint16 {

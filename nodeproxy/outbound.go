@@ -20,11 +20,15 @@ const maxAppConns = 65536
 type outbound struct {
 	p        *Proxy
 	listener *net.TCPListener
-	serve    func(ctx context.Context, app *net.TCPConn)
+	serve    serve
 	conns    sync.WaitGroup
 }
 
-func (p *Proxy) listenOutbound(addr netip.AddrPort, field string, serve func(context.Context, *net.TCPConn)) (*outbound, error) {
+// serve owns app. What it returns, unless nil, runs in another goroutine until the
+// connection ends.
+type serve func(ctx context.Context, app *net.TCPConn) (rest func(context.Context))
+
+func (p *Proxy) listenOutbound(addr netip.AddrPort, field string, serve serve) (*outbound, error) {
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
 	if err != nil {
 		return nil, fmt.Errorf("%s: listen: %w: choose a free address", field, err)
@@ -33,10 +37,12 @@ func (p *Proxy) listenOutbound(addr netip.AddrPort, field string, serve func(con
 }
 
 // static serves one destination.
-func (p *Proxy) static(o Outbound) func(context.Context, *net.TCPConn) {
+func (p *Proxy) static(o Outbound) serve {
 	host, port, _ := splitTarget(o.To) // validated
 	flow := flowTo(host, port)
-	return func(ctx context.Context, app *net.TCPConn) { p.carry(ctx, app, o.Workload, flow, nil, nil, nil) }
+	return func(ctx context.Context, app *net.TCPConn) func(context.Context) {
+		return p.carry(ctx, app, o.Workload, flow, nil, nil, nil)
+	}
 }
 
 // flowTo is a flow to a name or an address.
@@ -67,8 +73,15 @@ func (o *outbound) run(ctx context.Context) {
 			continue
 		}
 		o.conns.Go(func() {
-			o.serve(ctx, app)
-			<-slots
+			rest := o.serve(ctx, app)
+			if rest == nil {
+				<-slots
+				return
+			}
+			o.conns.Go(func() {
+				rest(ctx)
+				<-slots
+			})
 		})
 	}
 }

@@ -34,8 +34,8 @@ const (
 // socks serves one application connection as SOCKS5: no authentication, CONNECT
 // only. The reply is sent when the far application has accepted, so that its
 // code is true.
-func (p *Proxy) socks(s Socks) func(context.Context, *net.TCPConn) {
-	return func(ctx context.Context, app *net.TCPConn) {
+func (p *Proxy) socks(s Socks) serve {
+	return func(ctx context.Context, app *net.TCPConn) func(context.Context) {
 		app.SetDeadline(time.Now().Add(socksTimeout))
 		in := socksReaders.Get().(*bufio.Reader)
 		in.Reset(app)
@@ -50,10 +50,10 @@ func (p *Proxy) socks(s Socks) func(context.Context, *net.TCPConn) {
 			}
 			p.log.Debug().Stringer("from", app.RemoteAddr()).Err(err).Msg("bad SOCKS request")
 			app.Close()
-			return
+			return nil
 		}
 		app.SetDeadline(time.Time{})
-		p.carry(ctx, app, s.Workload, flow, said,
+		return p.carry(ctx, app, s.Workload, flow, said,
 			func() { socksReply(app, socksOK) },
 			func(reason string) { socksReply(app, socksCode(reason)) })
 	}

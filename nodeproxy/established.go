@@ -1,0 +1,31 @@
+package nodeproxy
+
+import (
+	"context"
+	"net"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+)
+
+// established is a connection whose both ends are there, and all that is kept of
+// it: it may be idle for days. It is relayed by a goroutine of its own, whose
+// stack has not grown by what opening it took.
+type established struct {
+	p      *Proxy
+	conn   net.Conn
+	stream *hbone.Stream
+	access access
+	said   int64  // bytes that were sent into the tunnel before
+	ended  func() // closes the books, may be nil
+}
+
+// relay moves bytes until the end.
+func (e *established) relay(ctx context.Context) {
+	r := hbone.Relay(ctx, e.stream, e.conn)
+	a := &e.access
+	a.sent, a.received, a.err, a.result = r.ToStream+e.said, r.ToConn, r.Err, "ok"
+	if e.ended != nil {
+		e.ended()
+	}
+	e.p.finish(a)
+}
