@@ -50,8 +50,9 @@ type input interface {
 	// least tlsHeaderLen.
 	length() int
 	take(p []byte) (int, error)
-	// fill waits for one byte more, at least, than there is.
-	fill() error
+	// fill waits until there is more than have, which its caller has looked at:
+	// what came since then counts.
+	fill(have int) error
 }
 
 var corkBufs = sync.Pool{New: func() any { b := make([]byte, 0, corkBufferSize); return &b }}
@@ -76,7 +77,7 @@ func (errDry) Temporary() bool { return true }
 // Read implements net.Conn for crypto/tls.
 func (c *recordConn) Read(p []byte) (int, error) {
 	for have := c.in.have(); have == 0 || c.left == 0 && have < tlsHeaderLen; have = c.in.have() {
-		if err := c.fill(); err != nil {
+		if err := c.fill(have); err != nil {
 			return 0, err
 		}
 	}
@@ -103,10 +104,11 @@ func (c *recordConn) next() (size int, ok bool) {
 // return. A stream holds no buffer meanwhile.
 func (c *recordConn) await() {
 	for {
+		have := c.in.have()
 		if _, ok := c.next(); ok || c.err != nil {
 			return
 		}
-		if err := c.fill(); err != nil {
+		if err := c.fill(have); err != nil {
 			c.keep(err)
 			return
 		}
@@ -121,14 +123,14 @@ func (c *recordConn) keep(err error) {
 	}
 }
 
-func (c *recordConn) fill() error {
+func (c *recordConn) fill(have int) error {
 	switch {
 	case c.dry:
 		return errDry{}
 	case c.err != nil:
 		return c.err
 	}
-	return c.in.fill()
+	return c.in.fill(have)
 }
 
 // streamInput is what lies in the queue of a stream.
@@ -145,10 +147,10 @@ func (i streamInput) length() int {
 	return recordLength(h[:])
 }
 
-func (i streamInput) fill() error {
+func (i streamInput) fill(have int) error {
 	i.st.mu.Lock()
 	defer i.st.mu.Unlock()
-	return i.st.readableLocked(i.st.rq.n + 1)
+	return i.st.readableLocked(have + 1)
 }
 
 // recordLength is what follows the header h of a TLS record.
@@ -171,8 +173,8 @@ func (a *readAhead) take(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill reads once from the connection.
-func (a *readAhead) fill() error {
+// fill reads once from the connection: nobody else adds to what there is.
+func (a *readAhead) fill(int) error {
 	switch {
 	case a.err != nil:
 		return a.err

@@ -92,8 +92,33 @@ func TestHandshakeBuffersStaySmall(t *testing.T) {
 	a, b := simnet.Pair(simnet.Options{})
 	c := newRecordConn(b)
 	a.Write(make([]byte, 10))
-	check(t, c.fill())
+	check(t, c.fill(0))
 	if n := len(c.in.(*readAhead).buf); n > 20<<10 {
 		t.Errorf("a connection that has sent next to nothing holds %d bytes", n)
 	}
+}
+
+// Between the look at what there is and the wait for more, more may come: then
+// there is nothing to wait for. (A connection in some 20 000 hung that way, until
+// its client gave up.)
+func TestWhatComesBeforeTheWaitEndsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, s := rawServer(t, DefaultConfig())
+		st, id := p.openRaw(s)
+		in := streamInput{st}
+		seen := in.have()
+		p.fr.WriteData(id, false, []byte("a whole record"))
+		synctest.Wait()
+		began := time.Now()
+		go func() { // would free a wait that has missed it
+			time.Sleep(time.Second)
+			p.fr.WriteData(id, false, []byte("more"))
+		}()
+		check(t, in.fill(seen))
+		if d := time.Since(began); d > 0 {
+			t.Errorf("waited %v for bytes beside those that had come", d)
+		}
+		time.Sleep(2 * time.Second)
+		st.Close()
+	})
 }
