@@ -132,7 +132,7 @@ func (v *view) choose(plan *route.Plan, t tried, now time.Time) (pick, *failure)
 	if p.remote = v.chooseRemote(plan, p.share, c.Pods, t, now); p.remote != nil {
 		p.port, p.expect = plan.Port.Target, []spiffeid.ID{p.remote.Identity}
 	} else {
-		p.avoid = v.avoid(p.share, c.Members, t, now)
+		p.avoid = v.avoid(p.share, len(c.Pods), t, now)
 	}
 	return v.take(p, now), nil
 }

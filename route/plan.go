@@ -35,7 +35,6 @@ type Candidate struct {
 	Gateways []*mesh.Gateway  // those of Network that are not drained, at least one
 	Capacity uint32           // sum over ready members
 	Rank     int              // see balance.Rank; of Network that of its best gateway
-	Members  int              // ready members
 	Pods     []*mesh.Workload // the ready members of Network
 	// Expect is who may answer the handshake with the pod, sorted: one identity
 	// of a Workload, those of all members of the service for a Network, because

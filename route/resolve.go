@@ -118,7 +118,7 @@ func (r *resolver) addLocal(svc *mesh.Service, members []*mesh.Workload) {
 			continue
 		}
 		r.plan.Candidates = append(r.plan.Candidates, Candidate{
-			Workload: w, Capacity: w.Capacity, Rank: rank, Members: 1, Expect: only(svc, w.Identity),
+			Workload: w, Capacity: w.Capacity, Rank: rank, Expect: only(svc, w.Identity),
 		})
 	}
 }
@@ -142,7 +142,7 @@ func (r *resolver) addNetwork(svc *mesh.Service, network string, members []*mesh
 	default:
 		r.plan.Candidates = append(r.plan.Candidates, Candidate{
 			Network: network, Gateways: gateways, Capacity: uint32(min(capacity, math.MaxUint32)),
-			Rank: rank, Members: ready, Pods: members, Expect: svc.Identities,
+			Rank: rank, Pods: members, Expect: svc.Identities,
 		})
 	}
 }
