@@ -277,7 +277,7 @@ func (s *Session) onAnswer(f *http2.MetaHeadersFrame) error {
 	}
 	if status < 200 {
 		s.mu.Unlock()
-		return s.spend("informational answers")
+		return s.spend("informational answers", 1)
 	}
 	st.answer = &Response{Status: status, Header: headerOf(f)}
 	close(st.answered)

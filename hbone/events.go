@@ -29,7 +29,7 @@ func (s *Session) onFrame(f http2.Frame) error {
 	case *http2.PushPromiseFrame:
 		return connFault(http2.ErrCodeProtocol, "PUSH_PROMISE, which we have disabled")
 	}
-	return s.spend(fmt.Sprintf("%v frames", f.Header().Type))
+	return s.spend(fmt.Sprintf("%v frames", f.Header().Type), 1)
 }
 
 // peerEnded notes END_STREAM. The application hears of it after the batch.
@@ -76,7 +76,7 @@ func (s *Session) onReset(f *http2.RSTStreamFrame) error {
 	s.settleLocked(st)
 	s.mu.Unlock()
 	st.resetByPeer(err, clean)
-	if unanswered && s.resets.add(time.Now()) > maxResets {
+	if unanswered && s.resets.add(time.Now(), 1) > maxResets {
 		return connFault(http2.ErrCodeEnhanceYourCalm, "too many CONNECTs reset before their answer")
 	}
 	return nil
@@ -114,7 +114,7 @@ func (s *Session) resetFaulty(f *streamFault) error {
 	if st != nil {
 		st.abort(f.code, &ResetError{Code: f.code})
 	}
-	return s.spend("frames that break a rule")
+	return s.spend("frames that break a rule", 1)
 }
 
 func (s *Session) onGoAway(f *http2.GoAwayFrame) {

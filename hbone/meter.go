@@ -19,17 +19,18 @@ type meter struct {
 	n     int
 }
 
-func (m *meter) add(now time.Time) int {
+func (m *meter) add(now time.Time, n int) int {
 	if now.Sub(m.start) >= time.Second {
 		m.start, m.n = now, 0
 	}
-	m.n++
+	m.n += n
 	return m.n
 }
 
-// spend counts a frame that costs us work and moves nothing.
-func (s *Session) spend(what string) error {
-	if s.abuse.add(time.Now()) > maxIdleFrames {
+// spend counts a frame that costs us work and moves nothing, n for one that
+// costs as much as n.
+func (s *Session) spend(what string, n int) error {
+	if s.abuse.add(time.Now(), n) > maxIdleFrames {
 		return connFault(http2.ErrCodeEnhanceYourCalm, "too many frames that carry nothing, at last %s", what)
 	}
 	return nil

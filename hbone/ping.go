@@ -93,7 +93,7 @@ func (s *Session) pingDue() {
 
 func (s *Session) onPing(f *http2.PingFrame) error {
 	if !f.IsAck() {
-		if err := s.spend("PING frames"); err != nil {
+		if err := s.spend("PING frames", 1); err != nil {
 			return err
 		}
 	}

@@ -26,6 +26,7 @@ type frameReader struct {
 	mode frameMode
 
 	settled bool   // the first SETTINGS arrived
+	acked   bool   // ours were acknowledged
 	asm     []byte // control frame, or header block with its frame headers
 	block   uint32 // stream whose header block is unfinished, 0 if none
 	conts   int
@@ -128,7 +129,7 @@ func (r *frameReader) begin() error {
 		return r.beginData(h)
 	case h.kind > frameContinuation:
 		r.mode = modeSkip
-		return r.s.spend("unknown frames")
+		return r.s.spend("unknown frames", 1)
 	}
 	return r.collect(h)
 }
@@ -217,7 +218,7 @@ func (r *frameReader) beginData(h header) error {
 		return connFault(http2.ErrCodeFrameSize, "padded DATA without pad length")
 	}
 	if h.length == 0 && h.flags&flagEndStream == 0 {
-		if err := r.s.spend("empty DATA frames"); err != nil {
+		if err := r.s.spend("empty DATA frames", 1); err != nil {
 			return err
 		}
 	}

@@ -95,16 +95,16 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 		st := s.streams[id]
 		s.mu.Unlock()
 		if st == nil {
-			return s.spend("HEADERS on closed streams")
+			return s.spend("HEADERS on closed streams", 1)
 		}
 		return s.onTrailers(st, f)
 	}
-	if id > s.finalID || s.err != nil {
+	if s.err != nil {
 		s.mu.Unlock()
-		return nil // after the final GOAWAY: the peer knows that it is not served
+		return nil
 	}
-	s.lastID = id
-	if len(s.streams) >= s.cfg.MaxStreams || s.running >= 2*s.cfg.MaxStreams {
+	s.lastID = id // from here on its frames are those of a closed stream, not of an idle one
+	if id > s.finalID || len(s.streams) >= s.cfg.MaxStreams || s.running >= 2*s.cfg.MaxStreams {
 		s.w.control.add(nil, appendRST(nil, id, http2.ErrCodeRefusedStream), 0)
 		s.kick()
 		s.mu.Unlock()

@@ -209,10 +209,10 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 	for _, st := range streams {
 		st.deadLocked(err)
 	}
-	last := s.lastID
+	last := min(s.lastID, s.finalID)
 	switch how {
 	case endOrderly:
-		s.w.data.addData(nil, appendGoAway(nil, min(last, s.finalID), code, ""), 0)
+		s.w.data.addData(nil, appendGoAway(nil, last, code, ""), 0)
 	case endFault:
 		s.w.data.clear()
 		s.w.control.add(nil, appendGoAway(nil, last, code, debugText(err)), 0)

@@ -13,10 +13,11 @@ type peerSettings struct {
 	window     int // initial window of a stream
 	maxStreams uint32
 	maxHeaders uint32
+	table      uint32 // of its header decoder
 }
 
 func defaultPeerSettings() peerSettings {
-	return peerSettings{maxFrame: minMaxFrame, window: defaultWindow, maxStreams: math.MaxUint32, maxHeaders: math.MaxUint32}
+	return peerSettings{maxFrame: minMaxFrame, window: defaultWindow, maxStreams: math.MaxUint32, maxHeaders: math.MaxUint32, table: hpackTable}
 }
 
 // ourPreface is everything that we send before the first stream, in the order
@@ -45,14 +46,22 @@ func (s *Session) ourPreface() []byte {
 
 func (s *Session) onSettings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
-		s.tookRTT(time.Since(s.began))
-		return nil
+		if !s.reader.acked {
+			s.reader.acked = true
+			s.tookRTT(time.Since(s.began))
+			return nil
+		}
+		return s.spend("SETTINGS acknowledgements of nothing", 1)
 	}
-	if err := s.spend("SETTINGS frames"); err != nil {
+	if err := s.spend("SETTINGS frames", 1+f.NumSettings()/settingsPerFrame); err != nil {
 		return err
 	}
 	first := !s.reader.settled
-	if err := s.takeSettings(f); err != nil {
+	c, err := s.readSettings(f)
+	if err != nil {
+		return err
+	}
+	if err := s.takeSettings(c); err != nil {
 		return err
 	}
 	if first && s.client {
@@ -61,12 +70,67 @@ func (s *Session) onSettings(f *http2.SettingsFrame) error {
 	return nil
 }
 
-func (s *Session) takeSettings(f *http2.SettingsFrame) error {
+// settingsPerFrame is how many entries of a SETTINGS frame cost as much as a
+// frame: RFC 9113 defines six, and a frame of 64 KiB has room for 10 000.
+const settingsPerFrame = 16
+
+// settingsChange is what one SETTINGS frame does: the values that hold after it,
+// and the extremes on the way that have an effect of their own.
+type settingsChange struct {
+	peerSettings
+	widestWindow  int
+	smallestTable uint32
+}
+
+// readSettings folds the entries of f, in their order (RFC 9113 §6.5.3), into
+// one change, without the lock: however many there are, the streams' windows are
+// moved once.
+func (s *Session) readSettings(f *http2.SettingsFrame) (settingsChange, error) {
+	p := s.peer // only the reading goroutine writes it
+	c := settingsChange{peerSettings: p, widestWindow: p.window, smallestTable: p.table}
+	err := f.ForeachSetting(func(v http2.Setting) error {
+		if v.Valid() != nil {
+			code := http2.ErrCodeProtocol
+			if v.ID == http2.SettingInitialWindowSize {
+				code = http2.ErrCodeFlowControl
+			}
+			return connFault(code, "bad setting %v", v)
+		}
+		switch v.ID {
+		case http2.SettingEnablePush:
+			if v.Val != 0 && s.client {
+				return connFault(http2.ErrCodeProtocol, "server sent ENABLE_PUSH 1")
+			}
+		case http2.SettingMaxFrameSize:
+			c.maxFrame = int(v.Val)
+		case http2.SettingMaxConcurrentStreams:
+			c.maxStreams = v.Val
+		case http2.SettingMaxHeaderListSize:
+			c.maxHeaders = v.Val
+		case http2.SettingHeaderTableSize:
+			c.table = v.Val
+			c.smallestTable = min(c.smallestTable, v.Val)
+		case http2.SettingInitialWindowSize:
+			c.window = int(v.Val)
+			c.widestWindow = max(c.widestWindow, c.window)
+		}
+		return nil
+	})
+	return c, err
+}
+
+// takeSettings makes c the peer's settings and acknowledges them.
+func (s *Session) takeSettings(c settingsChange) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := f.ForeachSetting(s.applySetting); err != nil {
+	if err := s.applyWindow(c.window-s.peer.window, c.widestWindow-s.peer.window); err != nil {
 		return err
 	}
+	if c.table != s.peer.table || c.smallestTable != s.peer.table {
+		s.w.tableSize(c.smallestTable) // RFC 7541 §4.2: the peer's decoder hears of the smallest, too
+		s.w.tableSize(c.table)
+	}
+	s.peer = c.peerSettings
 	s.w.control.add(nil, appendHeader(nil, 0, frameSettings, flagAck, 0), 0)
 	s.kick()
 	if !s.reader.settled {
@@ -78,45 +142,18 @@ func (s *Session) takeSettings(f *http2.SettingsFrame) error {
 	return nil
 }
 
-// applySetting is called with mu held.
-func (s *Session) applySetting(v http2.Setting) error {
-	if v.Valid() != nil {
-		code := http2.ErrCodeProtocol
-		if v.ID == http2.SettingInitialWindowSize {
-			code = http2.ErrCodeFlowControl
-		}
-		return connFault(code, "bad setting %v", v)
+// applyWindow moves the windows of all open streams by delta (RFC 9113 §6.9.2),
+// by way of widest; they may become negative. Called with mu held.
+func (s *Session) applyWindow(delta, widest int) error {
+	if delta == 0 && widest == 0 {
+		return nil
 	}
-	switch v.ID {
-	case http2.SettingEnablePush:
-		if v.Val != 0 && s.client {
-			return connFault(http2.ErrCodeProtocol, "server sent ENABLE_PUSH 1")
-		}
-	case http2.SettingMaxFrameSize:
-		s.peer.maxFrame = int(v.Val)
-	case http2.SettingMaxConcurrentStreams:
-		s.peer.maxStreams = v.Val
-	case http2.SettingMaxHeaderListSize:
-		s.peer.maxHeaders = v.Val
-	case http2.SettingHeaderTableSize:
-		s.w.tableSize(v.Val)
-	case http2.SettingInitialWindowSize:
-		return s.applyWindow(int(v.Val))
-	}
-	return nil
-}
-
-// applyWindow moves the windows of all open streams by the difference (RFC 9113
-// §6.9.2); they may become negative.
-func (s *Session) applyWindow(window int) error {
-	delta := window - s.peer.window
-	s.peer.window = window
 	for _, st := range s.streams {
-		st.sendAvail += delta
-		if st.sendAvail > maxWindow {
+		if st.sendAvail+widest > maxWindow {
 			return connFault(http2.ErrCodeFlowControl, "window of stream %d overflows", st.id)
 		}
-		if delta > 0 {
+		waits := st.sendAvail <= 0
+		if st.sendAvail += delta; waits && st.sendAvail > 0 {
 			st.wcond.Broadcast()
 		}
 	}

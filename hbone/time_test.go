@@ -180,8 +180,10 @@ func TestDrainIsATwoStepGoAway(t *testing.T) {
 		if f := p.goAway(http2.ErrCodeNo); f.n != 3 {
 			t.Errorf("final GOAWAY names stream %d, want 3", f.n)
 		}
-		p.connect(5) // too late: not served, not answered
-		p.sync(5)
+		p.connect(5) // too late
+		if f := p.kind(http2.FrameRSTStream, 5); f.code != http2.ErrCodeRefusedStream {
+			t.Errorf("CONNECT after the final GOAWAY: %v", f)
+		}
 		for id := uint32(1); id <= 3; id += 2 {
 			p.fr.WriteData(id, true, []byte("late but fine"))
 			for end := false; !end; {

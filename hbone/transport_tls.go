@@ -74,17 +74,19 @@ func (t *TLSTransport) Read(p []byte) (int, error) {
 	if err != nil || n == 0 {
 		return n, err
 	}
-	for {
+	for n < len(p) { // crypto/tls reads nothing into an empty buffer, and says so without an error
 		size, ok := t.rec.next()
 		if !ok || size > len(p)-n {
-			return n, nil
+			break
 		}
 		k, err := t.readHere(p[n:])
 		n += k
 		if err != nil {
-			return n, nil // reported again by the next Read, if it lasts
+			t.rec.keep(err) // the next Read returns it, if it lasts
+			break
 		}
 	}
+	return n, nil
 }
 
 // readHere reads without touching the socket.
