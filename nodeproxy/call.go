@@ -19,7 +19,7 @@ import (
 // line. Its own goroutine owns it.
 type call struct {
 	p       *Proxy
-	app     *net.TCPConn
+	app     appConn
 	open    *opening
 	uid     string // of the local workload
 	flow    route.Flow
@@ -46,7 +46,7 @@ var plans = sync.Pool{New: func() any { return new(route.Plan) }}
 // carry takes one application connection to where flow says; said is what has
 // been read from it already. It owns app. What it returns is to be run with
 // the same context and ends with the connection; nil if that has ended already.
-func (p *Proxy) carry(ctx context.Context, app *net.TCPConn, uid string, flow route.Flow, said []byte, granted func(), denied func(reason string)) func(context.Context) {
+func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.Flow, said []byte, granted func(), denied func(reason string)) func(context.Context) {
 	c := &call{p: p, app: app, open: newOpening(app, said), uid: uid, flow: flow, plan: plans.Get().(*route.Plan), granted: granted, denied: denied}
 	c.who.app, c.who.trace = addrPort(app.RemoteAddr()), hbone.NewTraceparent(rand.Reader)
 	c.access = access{direction: "outbound", begun: time.Now(), authority: flowName(flow)}

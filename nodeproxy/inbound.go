@@ -81,7 +81,7 @@ func (in *inbound) handshake(ctx context.Context, conn net.Conn, proved func()) 
 		in.p.log.Debug().Str("workload", in.uid).Err(err).Msg("handshake failed")
 		return
 	}
-	cfg := hbone.DefaultConfig()
+	cfg := in.p.session
 	cfg.SettingsTimeout = in.p.cfg.Timeouts.Handshake
 	err = in.sessions.Serve(ctx, hbone.NewServer(t, cfg, in.connect))
 	in.p.log.Debug().Str("workload", in.uid).AnErr("cause", err).Msg("inbound session ended")

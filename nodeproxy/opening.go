@@ -2,7 +2,6 @@ package nodeproxy
 
 import (
 	"context"
-	"net"
 	"sync"
 	"syscall"
 	"time"
@@ -19,7 +18,7 @@ const heldMax = 16 << 10
 // so that it can be said again elsewhere if the far side turns it down. Owned by
 // the goroutine of its call; only wake is called by others.
 type opening struct {
-	app  *net.TCPConn
+	app  appConn
 	raw  syscall.RawConn
 	held []byte // what the application has said so far
 	mute bool   // it will say no more before it is answered: held is full, or it has ended
@@ -34,7 +33,7 @@ var heldBufs = sync.Pool{New: func() any { b := make([]byte, 0, heldMax); return
 var longPast = time.Unix(1, 0)
 
 // newOpening begins with what app has said already, if anything.
-func newOpening(app *net.TCPConn, said []byte) *opening {
+func newOpening(app appConn, said []byte) *opening {
 	raw, err := app.SyscallConn()
 	o := &opening{app: app, raw: raw, mute: err != nil}
 	if len(said) > 0 {
@@ -135,12 +134,7 @@ func (o *opening) take(wait bool) bool {
 		if held == nil {
 			held = *heldBufs.Get().(*[]byte)
 		}
-		for {
-			n, err = syscall.Read(int(fd), held[len(held):cap(held)])
-			if err != syscall.EINTR {
-				break
-			}
-		}
+		n, err = tryRead(o.app, fd, held[len(held):cap(held)])
 		o.held = held[:len(held)+max(n, 0)]
 		if len(o.held) == 0 {
 			o.release()

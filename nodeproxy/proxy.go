@@ -40,6 +40,8 @@ type Proxy struct {
 	metrics  *Metrics
 	registry *prometheus.Registry
 	admin    net.Listener
+	session  hbone.Config // what all sessions are made from
+	dialHop  dialTCP      // to pods and gateways
 
 	// data is the context of every connection: it outlives the listeners while
 	// the process drains.
@@ -61,10 +63,7 @@ var gatewaySchedule = reprobe.Schedule{First: 250 * time.Millisecond, Limit: 2 *
 // New reads discovery, opens the identity source and binds every listener, so
 // that whatever cannot work is an error here.
 func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
-	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, registry: prometheus.NewRegistry(), budget: newBudget(cfg.Retry), inbounds: map[string]*inbound{}}
-	p.data, p.stop = context.WithCancel(context.Background())
-	p.metrics = NewMetrics(p.registry)
-	p.ledger = peer.NewLedger(federation.DefaultTTL)
+	p := newProxy(cfg, log)
 	var err error
 	if p.self, err = cfg.SPIFFEID(); err != nil {
 		return nil, err
@@ -76,11 +75,8 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 		return nil, err
 	}
 	p.registry.MustRegister(identity.NewMetrics(p.ids))
-	p.pool = hbone.NewPool(hbone.PoolConfig{})
-	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
-	p.view = newView(cfg, p.ledger.Summary, p.probeGateway, log, p.metrics)
 	p.watcher.Log = log
-	p.witness = newWitness(p.data, cfg, p.report, log)
+	p.witness = newWitness(p.data, cfg, dialKernel(0), p.report, log)
 	if cfg.Federation.Health {
 		p.stream = peer.NewHealthClient(peer.HealthClientConfig{
 			Node: cfg.Node, Network: cfg.Network, Incarnation: uint64(time.Now().UnixNano()), Self: p.self, Identity: p.ids, Ledger: p.ledger,
@@ -93,6 +89,19 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// newProxy returns a Proxy without what New takes from the world around it.
+func newProxy(cfg Config, log zerolog.Logger) *Proxy {
+	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, registry: prometheus.NewRegistry(), budget: newBudget(cfg.Retry), inbounds: map[string]*inbound{},
+		session: hbone.DefaultConfig(), dialHop: dialKernel(180 * time.Second)}
+	p.data, p.stop = context.WithCancel(context.Background())
+	p.metrics = NewMetrics(p.registry)
+	p.ledger = peer.NewLedger(federation.DefaultTTL)
+	p.pool = hbone.NewPool(hbone.PoolConfig{})
+	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
+	p.view = newView(cfg, p.ledger.Summary, p.probeGateway, log, p.metrics)
+	return p
 }
 
 func (p *Proxy) listen() (err error) {

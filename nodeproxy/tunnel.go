@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -218,7 +217,7 @@ func (p *Proxy) innerSession(ctx context.Context, source spiffeid.ID, expect []s
 }
 
 func (p *Proxy) sessionConfig() hbone.Config {
-	c := hbone.DefaultConfig()
+	c := p.session
 	c.MaxStreams = 100
 	c.SettingsTimeout, c.ConnectTimeout = p.cfg.Timeouts.Handshake, p.cfg.Timeouts.Connect
 	return c
@@ -232,8 +231,7 @@ func (p *Proxy) dialer(source spiffeid.ID, expect []spiffeid.ID, addr netip.Addr
 		if err != nil {
 			return nil, err
 		}
-		d := net.Dialer{Timeout: p.cfg.Timeouts.Dial, KeepAlive: 180 * time.Second}
-		conn, err := d.DialContext(ctx, "tcp", addr.String())
+		conn, err := p.dialHop(ctx, addr, p.cfg.Timeouts.Dial)
 		if err != nil {
 			return nil, err
 		}

@@ -30,6 +30,7 @@ type witness struct {
 	network string
 	on      bool // scope endpoint: observe, probe and report
 	timeout time.Duration
+	connect dialTCP
 	prober  *reprobe.Prober[health.Key]
 	report  func(...federation.Record)
 	log     zerolog.Logger
@@ -48,11 +49,11 @@ type fact struct {
 // probes of local applications: cheap, they never leave the node.
 var appSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * time.Millisecond}
 
-func newWitness(ctx context.Context, c Config, report func(...federation.Record), log zerolog.Logger) *witness {
+func newWitness(ctx context.Context, c Config, connect dialTCP, report func(...federation.Record), log zerolog.Logger) *witness {
 	schedule := appSchedule
 	schedule.Timeout = c.Timeouts.App
 	return &witness{
-		network: c.Network, on: c.OutlierDetection.Scope == ScopeEndpoint, timeout: c.Timeouts.App,
+		network: c.Network, on: c.OutlierDetection.Scope == ScopeEndpoint, timeout: c.Timeouts.App, connect: connect,
 		prober: reprobe.New[health.Key](ctx, schedule), report: report, log: log,
 		tracker: health.NewTracker[health.Key](c.OutlierDetection.Config, rand.Float64),
 		hung:    map[health.Key]bool{}, facts: map[health.Key]fact{},
@@ -70,7 +71,7 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (
 	w.mu.Lock()
 	attempt := w.tracker.Begin(key, time.Now())
 	w.mu.Unlock()
-	conn, err := dialApp(ctx, pod, target, w.timeout)
+	conn, err := w.dialApp(ctx, pod, target)
 	if !w.on {
 		return conn, reasonOf(err), err
 	}
@@ -92,9 +93,8 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (
 	return conn, reasonOf(err), err
 }
 
-func dialApp(ctx context.Context, pod *mesh.Workload, target uint16, timeout time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: timeout}
-	return d.DialContext(ctx, "tcp", netip.AddrPortFrom(pod.Addresses[0], target).String())
+func (w *witness) dialApp(ctx context.Context, pod *mesh.Workload, target uint16) (net.Conn, error) {
+	return w.connect(ctx, netip.AddrPortFrom(pod.Addresses[0], target), w.timeout)
 }
 
 func reasonOf(err error) hbone.Reason {
@@ -119,7 +119,7 @@ func (w *witness) isHung(k health.Key) bool {
 // watch asks the application until it answers.
 func (w *witness) watch(pod *mesh.Workload, key health.Key) {
 	ask := func(ctx context.Context) error {
-		c, err := dialApp(ctx, pod, key.Port, w.timeout)
+		c, err := w.dialApp(ctx, pod, key.Port)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,8 @@
 package simnet
 
 import (
+	"errors"
+	"io"
 	"net"
 	"sync/atomic"
 	"syscall"
@@ -9,7 +11,7 @@ import (
 
 // Conn is one end of a connection. It behaves as a *net.TCPConn: Close sends a
 // FIN, or a reset after SetLinger(0) or with bytes unread; writing to a closed
-// end fails with EPIPE.
+// end fails with EPIPE; a reset is read once, as ECONNRESET, and io.EOF after it.
 type Conn struct {
 	in, out       *pipe
 	local, remote addr
@@ -24,6 +26,36 @@ func (c *Conn) Read(p []byte) (int, error) { return c.in.read(p) }
 
 // Write implements net.Conn.
 func (c *Conn) Write(p []byte) (int, error) { return c.out.write(p) }
+
+// TryRead is read(2) on a socket that does not block: EAGAIN if nothing has
+// arrived, 0 and no error at the end.
+func (c *Conn) TryRead(p []byte) (int, error) {
+	n, err := c.in.tryRead(p)
+	if err == io.EOF {
+		err = nil
+	}
+	return n, err
+}
+
+// TryWrite is write(2) on a socket that does not block: EAGAIN if there is no
+// room.
+func (c *Conn) TryWrite(p []byte) (int, error) { return c.out.tryWrite(p) }
+
+// SyscallConn returns a RawConn of which Read waits as a socket's does; its
+// callbacks get no descriptor and use TryRead and TryWrite instead.
+func (c *Conn) SyscallConn() (syscall.RawConn, error) { return rawConn{c}, nil }
+
+type rawConn struct{ c *Conn }
+
+func (r rawConn) Read(attempt func(uintptr) bool) error { return r.c.in.rawRead(attempt) }
+
+// Write calls attempt once: nobody waits for room through a RawConn.
+func (r rawConn) Write(attempt func(uintptr) bool) error {
+	attempt(0)
+	return nil
+}
+
+func (r rawConn) Control(func(uintptr)) error { return errors.ErrUnsupported }
 
 // CloseWrite sends a FIN.
 func (c *Conn) CloseWrite() error { return c.out.fin() }

@@ -19,7 +19,8 @@ type pipe struct {
 	size      int
 	finned    bool
 	stalled   bool
-	err       error // both ends, at once
+	err       error // both ends, at once; each is told once
+	told      bool  // the reader has got err
 	abandoned bool  // the reader has closed
 	rdl, wdl  limit
 }
@@ -47,22 +48,85 @@ func (p *pipe) read(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
-		switch {
-		case p.abandoned:
-			return 0, net.ErrClosed
-		case p.rdl.expired:
-			return 0, os.ErrDeadlineExceeded
-		case p.err != nil:
-			return 0, p.err
+		if err := p.readableLocked(); err != nil {
+			return 0, err
 		}
-		if len(p.segs) > 0 && !p.stalled {
-			wait := time.Until(p.segs[0].at)
-			if wait <= 0 {
-				return p.pop(b)
-			}
-			time.AfterFunc(wait, p.wake)
+		if n, err := p.takeLocked(b); err != syscall.EAGAIN {
+			return n, err
 		}
-		p.cond.Wait()
+		p.awaitLocked()
+	}
+}
+
+// readableLocked returns why there is nothing to be read any more, or not now.
+func (p *pipe) readableLocked() error {
+	switch {
+	case p.abandoned:
+		return net.ErrClosed
+	case p.rdl.expired:
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// takeLocked reads what has arrived; EAGAIN if that is nothing.
+func (p *pipe) takeLocked(b []byte) (int, error) {
+	switch {
+	case p.told:
+		return 0, io.EOF
+	case p.err != nil:
+		p.told = true
+		return 0, p.err
+	case p.dueLocked() != 0:
+		return 0, syscall.EAGAIN
+	}
+	return p.pop(b)
+}
+
+// dueLocked is when the first segment arrives: 0 if it is here, negative if
+// there is none.
+func (p *pipe) dueLocked() time.Duration {
+	if len(p.segs) == 0 || p.stalled {
+		return -1
+	}
+	return max(0, time.Until(p.segs[0].at))
+}
+
+// awaitLocked waits until something may have changed.
+func (p *pipe) awaitLocked() {
+	if due := p.dueLocked(); due > 0 {
+		defer time.AfterFunc(due, p.wake).Stop()
+	}
+	p.cond.Wait()
+}
+
+// tryRead is read that does not wait.
+func (p *pipe) tryRead(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.abandoned {
+		return 0, net.ErrClosed
+	}
+	return p.takeLocked(b)
+}
+
+// rawRead calls attempt until it is done, again whenever something may have changed.
+func (p *pipe) rawRead(attempt func(uintptr) bool) error {
+	for {
+		p.mu.Lock()
+		err := p.readableLocked()
+		p.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if attempt(0) {
+			return nil
+		}
+		p.mu.Lock()
+		for p.readableLocked() == nil && p.err == nil && p.dueLocked() != 0 {
+			p.awaitLocked()
+		}
+		p.mu.Unlock()
 	}
 }
 
@@ -81,7 +145,11 @@ func (p *pipe) pop(b []byte) (int, error) {
 			if n > 0 {
 				break
 			}
-			return 0, s.end // stays for the next read
+			if s.end == io.EOF {
+				return 0, io.EOF // stays for the next read
+			}
+			p.segs, p.err, p.told = nil, s.end, true
+			return 0, s.end
 		}
 		k := copy(b[n:], s.b)
 		n += k
@@ -101,28 +169,49 @@ func (p *pipe) write(b []byte) (int, error) {
 	defer p.mu.Unlock()
 	total := 0
 	for {
-		switch {
-		case p.finned:
-			return total, net.ErrClosed
-		case p.wdl.expired:
+		if p.wdl.expired && !p.finned {
 			return total, os.ErrDeadlineExceeded
-		case p.err != nil:
-			return total, p.err
-		case p.abandoned:
-			return total, syscall.EPIPE
-		case len(b) == 0:
-			return total, nil
 		}
-		if room := p.o.Buffer - p.size; room > 0 {
-			n := min(room, len(b))
-			p.segs = append(p.segs, segment{b: append([]byte(nil), b[:n]...), at: time.Now().Add(p.o.Delay)})
-			p.size += n
-			total, b = total+n, b[n:]
-			p.cond.Broadcast()
-			continue
+		n, err := p.putLocked(b)
+		total, b = total+n, b[n:]
+		if err != syscall.EAGAIN {
+			return total, err
 		}
 		p.cond.Wait()
 	}
+}
+
+// putLocked sends what there is room for; EAGAIN if that is not all.
+func (p *pipe) putLocked(b []byte) (int, error) {
+	switch {
+	case p.finned:
+		return 0, net.ErrClosed
+	case p.err != nil:
+		return 0, p.err
+	case p.abandoned:
+		return 0, syscall.EPIPE
+	}
+	n := max(0, min(p.o.Buffer-p.size, len(b)))
+	if n > 0 {
+		p.segs = append(p.segs, segment{b: append([]byte(nil), b[:n]...), at: time.Now().Add(p.o.Delay)})
+		p.size += n
+		p.cond.Broadcast()
+	}
+	if n < len(b) {
+		return n, syscall.EAGAIN
+	}
+	return n, nil
+}
+
+// tryWrite is write that does not wait: EAGAIN if there is room for nothing.
+func (p *pipe) tryWrite(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, err := p.putLocked(b)
+	if n > 0 && err == syscall.EAGAIN {
+		err = nil
+	}
+	return n, err
 }
 
 func (p *pipe) fin() error { return p.end(io.EOF) }

@@ -62,6 +62,53 @@ func TestCutAndResetAreSeenAsResets(t *testing.T) {
 	})
 }
 
+// As Linux does it: a second read after a reset looks like an end.
+func TestResetIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, reset := range map[string]func(*Conn){
+			"reset": func(c *Conn) { c.SetLinger(0); c.Close() },
+			"cut":   (*Conn).Cut,
+		} {
+			a, b := Pair(Options{Delay: time.Millisecond})
+			reset(a)
+			if _, err := b.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("%s: first read: %v, want ECONNRESET", name, err)
+			}
+			if _, err := b.Read(make([]byte, 1)); err != io.EOF {
+				t.Errorf("%s: second read: %v, want io.EOF", name, err)
+			}
+		}
+	})
+}
+
+func TestTryReadDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := Pair(Options{Delay: time.Millisecond, Buffer: 4})
+		if _, err := b.TryRead(make([]byte, 1)); err != syscall.EAGAIN {
+			t.Errorf("nothing sent: %v, want EAGAIN", err)
+		}
+		if n, err := a.TryWrite([]byte("hello")); n != 4 || err != nil {
+			t.Errorf("wrote %d, %v into a buffer of 4", n, err)
+		}
+		if _, err := a.TryWrite([]byte("o")); err != syscall.EAGAIN {
+			t.Errorf("full: %v, want EAGAIN", err)
+		}
+		raw, err := b.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, p := 0, make([]byte, 8)
+		if werr := raw.Read(func(uintptr) bool { n, err = b.TryRead(p); return err != syscall.EAGAIN }); werr != nil || err != nil || string(p[:n]) != "hell" {
+			t.Errorf("got %q, %v, %v", p[:n], err, werr)
+		}
+		b.SetReadDeadline(time.Now().Add(time.Second))
+		werr := raw.Read(func(uintptr) bool { _, err = b.TryRead(p); return err != syscall.EAGAIN })
+		if !errors.Is(werr, os.ErrDeadlineExceeded) {
+			t.Errorf("nothing comes: %v, want the deadline", werr)
+		}
+	})
+}
+
 func TestNetworkConnectsByAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &Network{Options: Options{Delay: time.Millisecond}}

@@ -1,0 +1,44 @@
+package nodeproxy
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+// dialTCP connects within timeout. Tests put a network in memory in its place.
+type dialTCP func(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error)
+
+// appConn is the connection of a local application: a *net.TCPConn, outside tests.
+type appConn interface {
+	net.Conn
+	CloseWrite() error
+	SetLinger(sec int) error
+	SyscallConn() (syscall.RawConn, error)
+}
+
+// tryReader is a connection in memory, which has no descriptor to read from.
+type tryReader interface{ TryRead(p []byte) (int, error) }
+
+// tryRead reads what app has sent so far, with read(2)'s results; fd is what its
+// RawConn gave.
+func tryRead(app appConn, fd uintptr, p []byte) (int, error) {
+	if m, ok := app.(tryReader); ok {
+		return m.TryRead(p)
+	}
+	for {
+		n, err := syscall.Read(int(fd), p)
+		if err != syscall.EINTR {
+			return n, err
+		}
+	}
+}
+
+func dialKernel(keepAlive time.Duration) dialTCP {
+	return func(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {
+		d := net.Dialer{Timeout: timeout, KeepAlive: keepAlive}
+		return d.DialContext(ctx, "tcp", addr.String())
+	}
+}
