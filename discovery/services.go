@@ -13,10 +13,6 @@ var distributions = []mesh.Distribution{
 	mesh.PreferNetwork, mesh.PreferClose, mesh.PreferSameZone, mesh.PreferSameNode, mesh.PreferRegion, mesh.Any, mesh.StrictNode,
 }
 
-// reserved are the ports on which a node proxy itself listens (ztunnel's
-// numbers); it never connects to an application there, lest it dial itself.
-var reserved = []uint16{15001, 15006, 15008, 15080}
-
 func (b *builder) addServices(services []Service) {
 	vips := map[netip.Addr]at{}
 	for i, s := range services {
@@ -123,7 +119,7 @@ func (b *builder) ports(path at, ports []ServicePort) []mesh.Port {
 		if m.Target == 0 {
 			m.Target = m.Service
 		}
-		if slices.Contains(reserved, m.Target) {
+		if mesh.ReservedPort(m.Target) {
 			b.problem(here.below("targetPort"), m.Target, "is a port of the node proxy itself, which never connects there: let the application listen on another one")
 		}
 		out = append(out, m)

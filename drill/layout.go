@@ -11,9 +11,6 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// hbonePort is the real port of pods and gateways.
-const hbonePort = 15008
-
 // Layout places every process of a scenario on addresses of one /16 of
 // 127.0.0.0/8. It is immutable once made, and safe for concurrent use.
 type Layout struct {
@@ -79,7 +76,7 @@ func NewLayout(s *Scenario, second byte) *Layout {
 	for i, n := range s.Networks {
 		for g := range n.Gateways {
 			a := l.addr(i, 1, g+1)
-			l.Gateways = append(l.Gateways, Gateway{Name: fmt.Sprintf("%s-gw-%d", n.Name, g+1), Network: n.Name, Address: netip.AddrPortFrom(a, hbonePort), Admin: netip.AddrPortFrom(a, 15000)})
+			l.Gateways = append(l.Gateways, Gateway{Name: fmt.Sprintf("%s-gw-%d", n.Name, g+1), Network: n.Name, Address: netip.AddrPortFrom(a, mesh.HBONEPort), Admin: netip.AddrPortFrom(a, 15000)})
 		}
 		for j := range n.Nodes {
 			l.Nodes = append(l.Nodes, Node{Name: nodeName(n.Name, j), Network: n.Name, Admin: netip.AddrPortFrom(l.addr(i, 4, j+1), 15000)})

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // Limits of a scenario: all of it runs on one machine.
@@ -155,11 +157,8 @@ func (c *checker) services() {
 
 var portName = regexp.MustCompile(`^[A-Za-z0-9-]{1,15}$`)
 
-// reserved are the mesh's own ports, which no application may have.
-var reserved = []uint16{15001, 15006, 15008, 15080}
-
 func (c *checker) portNumber(p uint16, path ...any) {
-	if p < 1024 || slices.Contains(reserved, p) {
+	if p < 1024 || mesh.ReservedPort(p) {
 		c.fail(p, "must be 1024 to 65535 and none of the mesh's own 15001, 15006, 15008 and 15080, for example 8080", path...)
 	}
 }

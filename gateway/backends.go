@@ -18,9 +18,6 @@ import (
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
-// hbonePort is where every pod's node proxy listens (hbone-wire 1.1).
-const hbonePort = 15008
-
 // facts answers what the witness beside an application last said.
 type facts interface {
 	Endpoint(network string, id mesh.EndpointID, port uint16) (federation.EndpointFact, time.Duration, bool)
@@ -208,7 +205,7 @@ func (b *backends) publish(w *mesh.Workload, e health.Edge, reason string) {
 	if e == health.EdgeReadmitted {
 		edge, reason = "readmitted", "answers"
 	}
-	b.log.Info().Str("edge", edge).Str("scope", "hop").Str("network", w.Network).Uint16("port", hbonePort).
+	b.log.Info().Str("edge", edge).Str("scope", "hop").Str("network", w.Network).Uint16("port", mesh.HBONEPort).
 		Stringer("endpoint", w.Endpoint).Str("workload", w.UID).Str("reason", reason).Str("source", "own").Msg("outlier changed")
 	b.changed(w)
 }

@@ -1,10 +1,10 @@
 package gateway
 
 import (
-	"errors"
-	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
@@ -79,40 +79,48 @@ const (
 // LoadConfig reads the file at path over the defaults and the environment over
 // both, and validates the result.
 func LoadConfig(path string) (Config, []string, error) {
-	c := DefaultConfig()
-	if err := strictyaml.Load(path, &c); err != nil {
-		return c, nil, err
-	}
-	warnings, err := c.Validate()
-	if err != nil {
-		return c, nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return c, warnings, nil
+	return strictyaml.LoadValid(path, DefaultConfig())
 }
 
-// Validate names each field that cannot be, its value and the remedy.
+// Validate names each field that cannot be, its value and the remedy, in the
+// order of the fields.
 func (c Config) Validate() (warnings []string, err error) {
-	var errs []error
-	need := func(field, value, remedy string) {
-		if value == "" {
-			errs = append(errs, fmt.Errorf("%s: is empty: %s", field, remedy))
-		}
+	var v strictyaml.Check
+	v.Required("name", c.Name, "give the gateway's name in the discovery file")
+	v.Required("network", c.Network, "give the network that this gateway serves")
+	_, err = c.nodeID()
+	v.Join(err)
+	v.Required("discovery.file", c.Discovery.File, "give the path of the discovery file")
+	v.Join(c.Identity.Validate())
+	warnings = c.OutlierDetection.check(&v)
+	c.Timeouts.check(&v)
+	v.Join(c.Admin.Validate())
+	v.Join(c.Log.Validate())
+	return warnings, v.Err()
+}
+
+// nodeID is the identity of the node proxies that may report health.
+func (c Config) nodeID() (spiffeid.ID, error) {
+	var v strictyaml.Check
+	id, domain, account := identity.ParseAccount(c.TrustDomain, c.NodeServiceAccount)
+	v.Field("trustDomain", domain)
+	v.Field("nodeServiceAccount", account)
+	return id, v.Err()
+}
+
+func (o Outlier) check(v *strictyaml.Check) (warnings []string) {
+	if o.Scope != ScopeEndpoint && o.Scope != ScopeNone {
+		v.Fail("outlierDetection.scope", "%q is unknown: use %s or %s", o.Scope, ScopeEndpoint, ScopeNone)
 	}
-	need("name", c.Name, "give the gateway's name in the discovery file")
-	need("network", c.Network, "give the network that this gateway serves")
-	need("discovery.file", c.Discovery.File, "give the path of the discovery file")
-	if s := c.OutlierDetection.Scope; s != ScopeEndpoint && s != ScopeNone {
-		errs = append(errs, fmt.Errorf("outlierDetection.scope: %q is unknown: use %s or %s", s, ScopeEndpoint, ScopeNone))
-	}
-	for field, d := range map[string]time.Duration{"handshake": c.Timeouts.Handshake, "dial": c.Timeouts.Dial, "answer": c.Timeouts.Answer, "silence": c.Timeouts.Silence, "drain": c.Timeouts.Drain} {
-		if d <= 0 {
-			errs = append(errs, fmt.Errorf("timeouts.%s: %v: must be positive, for example 5s", field, d))
-		}
-	}
-	warnings, herr := c.OutlierDetection.Config.Validate()
-	if herr != nil {
-		errs = append(errs, fmt.Errorf("outlierDetection.%w", herr))
-	}
-	errs = append(errs, c.Identity.Validate(), c.Admin.Validate())
-	return warnings, errors.Join(errs...)
+	warnings, err := o.Config.Validate()
+	v.Below("outlierDetection", err)
+	return warnings
+}
+
+func (t Timeouts) check(v *strictyaml.Check) {
+	v.Positive("timeouts.handshake", t.Handshake)
+	v.Positive("timeouts.dial", t.Dial)
+	v.Positive("timeouts.answer", t.Answer)
+	v.Positive("timeouts.silence", t.Silence)
+	v.Positive("timeouts.drain", t.Drain)
 }

@@ -1,13 +1,18 @@
 package gateway_test
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/gateway"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
 
 const smallest = "name: gw-1\nnetwork: west\ndiscovery: {file: mesh.yaml}\nidentity: {dir: ca}\n"
@@ -63,6 +68,40 @@ func TestConfigMistakesNameFieldValueAndRemedy(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestAllMistakesAreReportedAtOnceInTheOrderOfTheFields(t *testing.T) {
+	c := gateway.DefaultConfig()
+	c.TrustDomain, c.NodeServiceAccount = "Not a domain", "nodeproxy"
+	c.Identity.Source, c.Identity.TTL = "spire", time.Millisecond
+	c.OutlierDetection.Scope, c.OutlierDetection.Mode, c.OutlierDetection.FailureThreshold, c.OutlierDetection.JitterFrac = "pod", health.ModeHybrid, 0, 1
+	c.OutlierDetection.EWMAHealthFloor, c.OutlierDetection.EWMAAlpha = 1, 2
+	c.Timeouts = gateway.Timeouts{}
+	c.Admin.Address = netip.MustParseAddrPort("10.0.0.1:15000")
+	c.Log = logging.Config{Level: "loud", Format: "xml"}
+	broken := []string{"name", "network", "trustDomain", "nodeServiceAccount", "discovery.file", "identity.source", "identity.dir", "identity.ttl",
+		"outlierDetection.scope", "outlierDetection.ewmaHealthFloor", "outlierDetection.ewmaAlpha", "outlierDetection.failureThreshold", "outlierDetection.jitterFrac",
+		"timeouts.handshake", "timeouts.dial", "timeouts.answer", "timeouts.silence", "timeouts.drain", "admin.address", "log.level", "log.format"}
+	var want []string // in the order of the fields of the file
+	for _, k := range strictyaml.Keys(c) {
+		if f := strings.NewReplacer("[].", "[0].").Replace(k.Name); slices.Contains(broken, f) {
+			want = append(want, f)
+		}
+	}
+	if len(want) != len(broken) {
+		t.Fatalf("%d of the fields %q are keys: %q", len(want), broken, want)
+	}
+	for range 20 { // a map in between would show
+		_, err := c.Validate()
+		var got []string
+		for line := range strings.Lines(err.Error()) {
+			field, _, _ := strings.Cut(line, ": ")
+			got = append(got, field)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("got  %q\nwant %q", got, want)
+		}
 	}
 }
 

@@ -108,7 +108,7 @@ func (g *Gateway) reach(ctx context.Context, v *visit) *net.TCPConn {
 		if l.dazed {
 			g.metrics.dazed.Inc()
 		}
-		conn, err := g.dialPod(ctx, netip.AddrPortFrom(l.workload.Addresses[0], hbonePort))
+		conn, err := g.dialPod(ctx, netip.AddrPortFrom(l.workload.Addresses[0], mesh.HBONEPort))
 		if err == nil {
 			return conn
 		}
@@ -143,7 +143,7 @@ func (g *Gateway) ask(ctx context.Context, w *mesh.Workload) error {
 	if err != nil {
 		return err
 	}
-	conn, err := g.dialPod(ctx, netip.AddrPortFrom(w.Addresses[0], hbonePort))
+	conn, err := g.dialPod(ctx, netip.AddrPortFrom(w.Addresses[0], mesh.HBONEPort))
 	if err != nil {
 		return err
 	}

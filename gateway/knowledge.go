@@ -14,9 +14,9 @@ import (
 
 // federate builds this gateway's two ways of hearing and telling.
 func (g *Gateway) federate() error {
-	node, err := spiffeid.FromString("spiffe://" + g.cfg.TrustDomain + nodePath(g.cfg.NodeServiceAccount))
+	node, err := g.cfg.nodeID()
 	if err != nil {
-		return fmt.Errorf("nodeServiceAccount: %q in trust domain %q: %w: write it as namespace/name", g.cfg.NodeServiceAccount, g.cfg.TrustDomain, err)
+		return err
 	}
 	advertise := g.cfg.Federation.Advertise
 	if !advertise.IsValid() {

@@ -51,9 +51,10 @@ func (c Config) Breaker() bool {
 	return (c.Mode == ModeHybrid || c.Mode == ModeCircuitBreaker) && c.BaseBackoffSecs >= 0 && c.MaxBackoffSecs >= 0
 }
 
-// Validate returns everything that cannot be, joined, each message beginning
-// with the key in the file; and warnings about what works but is unlikely to be
-// what was meant. Knobs of a judge that is turned off are not checked further.
+// Validate returns everything that cannot be, joined, in the order of the
+// fields, each message beginning with the key in the file; and warnings about
+// what works but is unlikely to be what was meant. Knobs of a judge that is
+// turned off must be numbers and are not checked further.
 func (c Config) Validate() (warnings []string, err error) {
 	v := &validation{}
 	switch c.Mode {
@@ -61,37 +62,29 @@ func (c Config) Validate() (warnings []string, err error) {
 	default:
 		v.fail("mode: %q is unknown: use %s, %s, %s or %s", c.Mode, ModeHybrid, ModeCircuitBreaker, ModeEWMA, ModeOff)
 	}
-	for _, f := range []struct {
-		key   string
-		value float64
-	}{
-		{"ewmaHealthFloor", c.EWMAHealthFloor}, {"ewmaAlpha", c.EWMAAlpha}, {"baseBackoffSecs", c.BaseBackoffSecs},
-		{"maxBackoffSecs", c.MaxBackoffSecs}, {"jitterFrac", c.JitterFrac},
-	} {
-		if math.IsNaN(f.value) || math.IsInf(f.value, 0) {
-			v.fail("%s: %v: must be a finite number", f.key, f.value)
-		}
-	}
-	if len(v.errs) > 0 {
-		return nil, errors.Join(v.errs...)
-	}
 	c.validateEWMA(v)
 	c.validateBreaker(v)
-	if c.Mode != ModeOff && !c.EWMA() && !c.Breaker() {
+	if len(v.errs) == 0 && c.Mode != ModeOff && !c.EWMA() && !c.Breaker() {
 		v.warn("outlier detection is off: mode %s leaves nothing that a negative knob does not turn off; write mode off if that is meant", c.Mode)
 	}
 	return v.warnings, errors.Join(v.errs...)
 }
 
 func (c Config) validateEWMA(v *validation) {
-	if c.Mode != ModeHybrid && c.Mode != ModeEWMA {
-		return
-	}
-	if !c.EWMA() {
+	on := c.Mode == ModeHybrid || c.Mode == ModeEWMA
+	if on && (c.EWMAHealthFloor < 0 || c.EWMAAlpha < 0) {
 		v.warn("the moving average is off because ewmaHealthFloor (%v) or ewmaAlpha (%v) is negative: weights follow capacity alone", c.EWMAHealthFloor, c.EWMAAlpha)
-		return
+		on = false
+	}
+	switch f := c.EWMAHealthFloor; {
+	case !v.finite("ewmaHealthFloor", f) || !on:
+	case f >= 1:
+		v.fail("ewmaHealthFloor: %v: must be at least 0 and below 1, or negative to turn the moving average off", f)
+	case f == 0:
+		v.warn("ewmaHealthFloor 0 keeps no trickle: an endpoint that failed for long gets almost no connection to recover by")
 	}
 	switch a := c.EWMAAlpha; {
+	case !v.finite("ewmaAlpha", a) || !on:
 	case a == 0 || a > 1:
 		v.fail("ewmaAlpha: %v: must be above 0 and at most 1, or negative to turn the moving average off", a)
 	case a > 0.5:
@@ -99,30 +92,23 @@ func (c Config) validateEWMA(v *validation) {
 	case a < 0.05:
 		v.warn("ewmaAlpha %v is below 0.05: health remembers more than 20 outcomes, so a failing endpoint keeps its share for long", a)
 	}
-	switch f := c.EWMAHealthFloor; {
-	case f >= 1:
-		v.fail("ewmaHealthFloor: %v: must be at least 0 and below 1, or negative to turn the moving average off", f)
-	case f == 0:
-		v.warn("ewmaHealthFloor 0 keeps no trickle: an endpoint that failed for long gets almost no connection to recover by")
-	}
 }
 
 func (c Config) validateBreaker(v *validation) {
-	if c.Mode != ModeHybrid && c.Mode != ModeCircuitBreaker {
-		return
-	}
-	if !c.Breaker() {
+	on := c.Mode == ModeHybrid || c.Mode == ModeCircuitBreaker
+	if on && (c.BaseBackoffSecs < 0 || c.MaxBackoffSecs < 0) {
 		v.warn("the breaker is off because baseBackoffSecs (%v) or maxBackoffSecs (%v) is negative: nothing is ever ejected", c.BaseBackoffSecs, c.MaxBackoffSecs)
-		return
+		on = false
 	}
-	if c.FailureThreshold < 1 {
+	if on && c.FailureThreshold < 1 {
 		v.fail("failureThreshold: %d: must be at least 1; a negative baseBackoffSecs turns the breaker off", c.FailureThreshold)
 	}
-	if c.JitterFrac < 0 || c.JitterFrac >= 1 {
-		v.fail("jitterFrac: %v: must be at least 0 and below 1", c.JitterFrac)
-	}
-	if c.MaxBackoffSecs < c.BaseBackoffSecs {
+	base, limit := v.finite("baseBackoffSecs", c.BaseBackoffSecs), v.finite("maxBackoffSecs", c.MaxBackoffSecs)
+	if on && base && limit && c.MaxBackoffSecs < c.BaseBackoffSecs {
 		v.warn("maxBackoffSecs %v is below baseBackoffSecs %v: every ejection lasts %v seconds", c.MaxBackoffSecs, c.BaseBackoffSecs, c.MaxBackoffSecs)
+	}
+	if v.finite("jitterFrac", c.JitterFrac) && on && (c.JitterFrac < 0 || c.JitterFrac >= 1) {
+		v.fail("jitterFrac: %v: must be at least 0 and below 1", c.JitterFrac)
 	}
 }
 
@@ -145,4 +131,13 @@ func seconds(s float64) time.Duration {
 		return time.Duration(ns)
 	}
 	return math.MaxInt64
+}
+
+// finite notes a value that is no number.
+func (v *validation) finite(key string, value float64) bool {
+	if math.IsNaN(value) || math.IsInf(value, 0) {
+		v.fail("%s: %v: must be a finite number", key, value)
+		return false
+	}
+	return true
 }

@@ -1,12 +1,13 @@
 package identity
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
 
 // Config is the part of a process's YAML that says where its SVIDs come from.
@@ -31,19 +32,19 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate names the field, its value and what to do.
+// Validate names each field that cannot be, its value and what to do, in the
+// order of the fields.
 func (c Config) Validate() error {
 	c = c.withDefaults()
+	var v strictyaml.Check
 	if c.Source != "ca" && c.Source != "files" {
-		return fmt.Errorf("identity.source: %q is not a source: use ca or files", c.Source)
+		v.Fail("identity.source", "%q is not a source: use ca or files", c.Source)
 	}
-	if c.Dir == "" {
-		return errors.New("identity.dir: is empty: name the directory of the ca (`isthmus ca init`) or of the files (`isthmus ca issue`)")
-	}
+	v.Required("identity.dir", c.Dir, "name the directory of the ca (`isthmus ca init`) or of the files (`isthmus ca issue`)")
 	if c.TTL < MinTTL {
-		return fmt.Errorf("identity.ttl: %s is too short: want at least %s", c.TTL, MinTTL)
+		v.Fail("identity.ttl", "%s is too short: want at least %s", c.TTL, MinTTL)
 	}
-	return nil
+	return v.Err()
 }
 
 // Open validates c and opens the source. The caller starts Run.

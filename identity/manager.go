@@ -11,6 +11,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/internal/backoff"
 )
 
 const (
@@ -19,6 +21,9 @@ const (
 	maxFetches   = 8                      // in flight at once, as ztunnel
 	minRenewal   = 500 * time.Millisecond // between two renewals of one identity
 )
+
+// retries are the pauses between fetches that fail (the numbers are ztunnel's).
+var retries = backoff.Backoff{First: 500 * time.Millisecond, Limit: 150 * time.Second}
 
 // ErrStopped is what Get returns for an identity without a valid SVID once Run
 // has returned.

@@ -155,7 +155,7 @@ func (m *Manager) settle(e *entry, c *call, fingerprint string, now time.Time) {
 		e.svid, e.failures = c.svid, 0
 	} else {
 		e.failures++
-		wait = backoff(e.failures, m.jitter())
+		wait = retries.Delay(e.failures, m.jitter())
 	}
 	e.due = now.Add(wait)
 	m.mu.Unlock()

@@ -4,13 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/backoff"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
 )
@@ -133,6 +133,9 @@ func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 	}
 }
 
+// retries are the pauses from the third attempt on.
+var retries = backoff.Backoff{First: 25 * time.Millisecond, Limit: time.Second}
+
 // retryDelay is how long to wait after the n-th attempt: not at all after the
 // first two, which go to places not tried yet, then a value drawn evenly from
 // [d/2, d] with d = 25 ms·2^(n-3). Eight repeats so outlast the second and a
@@ -142,8 +145,7 @@ func retryDelay(n int) time.Duration {
 	if n < 3 {
 		return 0
 	}
-	d := min(25*time.Millisecond<<min(n-3, 10), time.Second)
-	return d/2 + mathrand.N(d/2+1)
+	return retries.Next(n - 2)
 }
 
 // attempt chooses, opens, and waits for the first byte.

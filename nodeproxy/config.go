@@ -1,12 +1,10 @@
 package nodeproxy
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -108,82 +106,86 @@ func DefaultConfig() Config {
 // LoadConfig reads the file at path over the defaults and the environment over
 // both, and validates the result.
 func LoadConfig(path string) (Config, []string, error) {
-	c := DefaultConfig()
-	if err := strictyaml.Load(path, &c); err != nil {
-		return c, nil, err
-	}
-	warnings, err := c.Validate()
-	if err != nil {
-		return c, nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return c, warnings, nil
+	return strictyaml.LoadValid(path, DefaultConfig())
 }
 
-// Validate names each field that cannot be, its value and the remedy.
+// Validate names each field that cannot be, its value and the remedy, in the
+// order of the fields.
 func (c Config) Validate() (warnings []string, err error) {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if c.Node == "" {
-		bad("node: is empty: give this node's name in the discovery file")
-	}
-	if c.Network == "" {
-		bad("network: is empty: give the network that this node is on")
-	}
-	if c.Discovery.File == "" {
-		bad("discovery.file: is empty: give the path of the discovery file")
-	}
-	if _, err := c.SPIFFEID(); err != nil {
-		errs = append(errs, err)
-	}
-	switch c.OutlierDetection.Scope {
-	case ScopeEndpoint, ScopeNetworkService, ScopeNone:
-	default:
-		bad("outlierDetection.scope: %q is unknown: use %s, %s or %s", c.OutlierDetection.Scope, ScopeEndpoint, ScopeNetworkService, ScopeNone)
-	}
-	if c.Retry.Attempts < 0 || c.Retry.Attempts > 100 {
-		bad("retry.attempts: %d: must be within 0 and 100", c.Retry.Attempts)
-	}
-	if c.Retry.BudgetBurst < 0 || c.Retry.BudgetRatio < 0 {
-		bad("retry: budgetBurst %d and budgetRatio %v must not be negative", c.Retry.BudgetBurst, c.Retry.BudgetRatio)
-	}
-	for field, d := range map[string]time.Duration{"timeouts.dial": c.Timeouts.Dial, "timeouts.handshake": c.Timeouts.Handshake,
-		"timeouts.connect": c.Timeouts.Connect, "timeouts.app": c.Timeouts.App, "timeouts.drain": c.Timeouts.Drain, "retry.deadline": c.Retry.Deadline} {
-		if d <= 0 {
-			bad("%s: %v: must be positive, for example 5s", field, d)
-		}
-	}
-	if c.Timeouts.App >= c.Timeouts.Connect {
-		bad("timeouts.app: %v must be below timeouts.connect %v, or clients give up before the application's timeout is known", c.Timeouts.App, c.Timeouts.Connect)
-	}
+	var v strictyaml.Check
+	v.Required("node", c.Node, "give this node's name in the discovery file")
+	v.Required("network", c.Network, "give the network that this node is on")
+	_, err = c.SPIFFEID()
+	v.Join(err)
+	v.Required("discovery.file", c.Discovery.File, "give the path of the discovery file")
+	v.Join(c.Identity.Validate())
+	c.checkListeners(&v)
+	warnings = c.OutlierDetection.check(&v)
+	c.Retry.check(&v)
+	c.Timeouts.check(&v)
+	v.Join(c.Admin.Validate())
+	v.Join(c.Log.Validate())
+	return warnings, v.Err()
+}
+
+func (c Config) checkListeners(v *strictyaml.Check) {
 	for i, o := range c.Outbound {
+		field := fmt.Sprintf("outbound[%d]", i)
 		if o.Workload == "" || !o.Listen.IsValid() {
-			bad("outbound[%d]: needs workload and listen", i)
+			v.Fail(field, "needs workload and listen")
 		}
-		if _, _, err := splitTarget(o.To); err != nil {
-			bad("outbound[%d].to: %w", i, err)
-		}
+		_, _, err := splitTarget(o.To)
+		v.Field(field+".to", err)
 	}
 	for i, s := range c.Socks {
 		if s.Workload == "" || !s.Listen.IsValid() {
-			bad("socks[%d]: needs workload and listen", i)
+			v.Fail(fmt.Sprintf("socks[%d]", i), "needs workload and listen")
 		}
 	}
-	warnings, herr := c.OutlierDetection.Config.Validate()
-	if herr != nil {
-		bad("outlierDetection.%w", herr)
+}
+
+func (o Outlier) check(v *strictyaml.Check) (warnings []string) {
+	switch o.Scope {
+	case ScopeEndpoint, ScopeNetworkService, ScopeNone:
+	default:
+		v.Fail("outlierDetection.scope", "%q is unknown: use %s, %s or %s", o.Scope, ScopeEndpoint, ScopeNetworkService, ScopeNone)
 	}
-	errs = append(errs, c.Identity.Validate(), c.Admin.Validate())
-	return warnings, errors.Join(errs...)
+	warnings, err := o.Config.Validate()
+	v.Below("outlierDetection", err)
+	return warnings
+}
+
+func (r Retry) check(v *strictyaml.Check) {
+	if r.Attempts < 0 || r.Attempts > 100 {
+		v.Fail("retry.attempts", "%d: must be within 0 and 100", r.Attempts)
+	}
+	v.Positive("retry.deadline", r.Deadline)
+	if r.BudgetBurst < 0 {
+		v.Fail("retry.budgetBurst", "%d: must not be negative", r.BudgetBurst)
+	}
+	if r.BudgetRatio < 0 {
+		v.Fail("retry.budgetRatio", "%v: must not be negative", r.BudgetRatio)
+	}
+}
+
+func (t Timeouts) check(v *strictyaml.Check) {
+	v.Positive("timeouts.dial", t.Dial)
+	v.Positive("timeouts.handshake", t.Handshake)
+	v.Positive("timeouts.connect", t.Connect)
+	v.Positive("timeouts.app", t.App)
+	if t.App >= t.Connect {
+		v.Fail("timeouts.app", "%v must be below timeouts.connect %v, or clients give up before the application's timeout is known", t.App, t.Connect)
+	}
+	v.Positive("timeouts.drain", t.Drain)
 }
 
 // SPIFFEID is the identity of the process itself, which it reports health as.
 func (c Config) SPIFFEID() (spiffeid.ID, error) {
-	ns, sa, _ := strings.Cut(c.ServiceAccount, "/")
-	id, err := spiffeid.FromString("spiffe://" + c.TrustDomain + "/ns/" + ns + "/sa/" + sa)
-	if err != nil {
-		return id, fmt.Errorf("serviceAccount: %q in trust domain %q: %w: write it as namespace/name", c.ServiceAccount, c.TrustDomain, err)
-	}
-	return id, nil
+	id, domain, account := identity.ParseAccount(c.TrustDomain, c.ServiceAccount)
+	var v strictyaml.Check
+	v.Field("trustDomain", domain)
+	v.Field("serviceAccount", account)
+	return id, v.Err()
 }
 
 // splitTarget parses host:port.

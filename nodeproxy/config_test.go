@@ -1,15 +1,21 @@
 package nodeproxy_test
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
 
@@ -74,6 +80,43 @@ func TestConfigMistakesNameFieldValueAndRemedy(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestAllMistakesAreReportedAtOnceInTheOrderOfTheFields(t *testing.T) {
+	c := nodeproxy.DefaultConfig()
+	c.TrustDomain, c.ServiceAccount = "Not a domain", "nodeproxy"
+	c.Identity.Source, c.Identity.TTL = "spire", time.Millisecond
+	c.Outbound = []nodeproxy.Outbound{{Workload: "a", Listen: netip.MustParseAddrPort("127.0.0.1:80"), To: "nowhere"}}
+	c.OutlierDetection.Scope, c.OutlierDetection.Mode, c.OutlierDetection.FailureThreshold, c.OutlierDetection.JitterFrac = "pod", health.ModeHybrid, 0, 1
+	c.OutlierDetection.EWMAHealthFloor, c.OutlierDetection.EWMAAlpha = 1, 2
+	c.Retry = nodeproxy.Retry{Attempts: -1, BudgetBurst: -1, BudgetRatio: -1}
+	c.Timeouts = nodeproxy.Timeouts{App: -1}
+	c.Admin.Address = netip.MustParseAddrPort("10.0.0.1:15000")
+	c.Log = logging.Config{Level: "loud", Format: "xml"}
+	broken := []string{"node", "network", "trustDomain", "serviceAccount", "discovery.file", "identity.source", "identity.dir", "identity.ttl", "outbound[0].to",
+		"outlierDetection.scope", "outlierDetection.ewmaHealthFloor", "outlierDetection.ewmaAlpha", "outlierDetection.failureThreshold", "outlierDetection.jitterFrac",
+		"retry.attempts", "retry.deadline", "retry.budgetBurst", "retry.budgetRatio",
+		"timeouts.dial", "timeouts.handshake", "timeouts.connect", "timeouts.app", "timeouts.drain", "admin.address", "log.level", "log.format"}
+	var want []string // in the order of the fields of the file
+	for _, k := range strictyaml.Keys(c) {
+		if f := strings.NewReplacer("[].", "[0].").Replace(k.Name); slices.Contains(broken, f) {
+			want = append(want, f)
+		}
+	}
+	if len(want) != len(broken) {
+		t.Fatalf("%d of the fields %q are keys: %q", len(want), broken, want)
+	}
+	for range 20 { // a map in between would show
+		_, err := c.Validate()
+		var got []string
+		for line := range strings.Lines(err.Error()) {
+			field, _, _ := strings.Cut(line, ": ")
+			got = append(got, field)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("got  %q\nwant %q", got, want)
+		}
 	}
 }
 

@@ -102,7 +102,7 @@ func stale(snap *mesh.Snapshot, k hbone.PoolKey) bool {
 }
 
 func hostPort(w *mesh.Workload) string {
-	return net.JoinHostPort(w.Addresses[0].String(), itoa(hbonePort))
+	return net.JoinHostPort(w.Addresses[0].String(), itoa(mesh.HBONEPort))
 }
 
 func hostOf(a net.Addr) string { return addrPort(a).Addr().String() }

@@ -15,9 +15,6 @@ import (
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
-// hbonePort is where tunnels to a pod arrive (hbone-wire 1.1).
-const hbonePort = 15008
-
 // maxHandshakes bounds, per pod, the connections that have not yet proved who
 // they are.
 const maxHandshakes = 512
@@ -32,7 +29,7 @@ type inbound struct {
 }
 
 func (p *Proxy) listenInbound(w *mesh.Workload) (*inbound, error) {
-	addr := netip.AddrPortFrom(w.Addresses[0], hbonePort)
+	addr := netip.AddrPortFrom(w.Addresses[0], mesh.HBONEPort)
 	l, err := net.Listen("tcp", addr.String())
 	if err != nil {
 		return nil, fmt.Errorf("listen for workload %s: %w: is another node proxy serving it?", w.UID, err)

@@ -71,7 +71,7 @@ func (p *Proxy) connect(ctx context.Context, s *hbone.Session, o *opening, req *
 
 // openSingle opens a tunnel to a pod of the own network.
 func (p *Proxy) openSingle(ctx context.Context, c caller, o *opening, to *mesh.Workload, target uint16) (*tunnel, *failure) {
-	addr := netip.AddrPortFrom(to.Addresses[0], hbonePort)
+	addr := netip.AddrPortFrom(to.Addresses[0], mesh.HBONEPort)
 	key := p.poolKey(c.source, []spiffeid.ID{to.Identity}, addr.String(), to.UID)
 	req := &hbone.Request{Authority: netip.AddrPortFrom(to.Addresses[0], target).String(), Header: p.headers(c)}
 	t := &tunnel{endpoint: to.Endpoint}

@@ -8,10 +8,6 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// reserved are the ports that a node proxy itself listens on (hbone-wire 1.1):
-// connecting there would loop.
-var reserved = [...]uint16{15008, 15006, 15001, 15080}
-
 // Inbound finds the local port that authority means to the node proxy of local.
 // With an address, it must be one of local's own, and svc is nil; with a
 // hostname, local must be a member of that service, because nobody else on the
@@ -46,7 +42,7 @@ func Inbound(s *mesh.Snapshot, local *mesh.Workload, authority string) (port uin
 		}
 		port = p.Target
 	}
-	if slices.Contains(reserved[:], port) {
+	if mesh.ReservedPort(port) {
 		return refuse(IllegalPort, fmt.Sprintf("port %d belongs to the node proxy itself", port))
 	}
 	return port, svc, nil

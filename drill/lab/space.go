@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // lockPort is held on 127.<second>.255.1 for as long as a drill uses the /16.
@@ -56,7 +57,7 @@ func free(ctx context.Context, l *drill.Layout) error {
 		try(n.Admin)
 	}
 	for _, p := range l.Pods {
-		try(netip.AddrPortFrom(p.Address, hbonePort))
+		try(netip.AddrPortFrom(p.Address, mesh.HBONEPort))
 		for _, port := range l.Scenario.Ports() {
 			try(netip.AddrPortFrom(p.Address, port.Target))
 		}
@@ -71,8 +72,6 @@ func free(ctx context.Context, l *drill.Layout) error {
 	}
 	return errors.Join(errs...)
 }
-
-const hbonePort = 15008
 
 func listen(ctx context.Context, a netip.AddrPort) (net.Listener, error) {
 	var lc net.ListenConfig

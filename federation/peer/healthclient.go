@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/internal/backoff"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -172,7 +172,8 @@ type gatewayKey struct {
 // keep holds one stream up, with backoff between the attempts.
 func (c *HealthClient) keep(ctx context.Context, g gatewayKey) {
 	log := c.cfg.Log.With().Str("gateway", g.name).Logger()
-	backoff := c.cfg.MinBackoff
+	pauses := backoff.Backoff{First: c.cfg.MinBackoff, Limit: c.cfg.MaxBackoff}
+	failures := 0
 	for ctx.Err() == nil {
 		attached, err := c.stream(ctx, g, log)
 		if ctx.Err() != nil {
@@ -183,14 +184,16 @@ func (c *HealthClient) keep(ctx context.Context, g gatewayKey) {
 		}
 		if attached {
 			log.Warn().Err(err).Msg("health stream lost")
-			backoff = c.cfg.MinBackoff
-		} else {
-			log.Debug().Err(err).Dur("retry_in_ms", backoff).Msg("health stream not attached")
+			failures = 0
 		}
-		if !sleep(ctx, jitter(backoff)) {
+		failures++
+		pause := pauses.Next(failures)
+		if !attached {
+			log.Debug().Err(err).Dur("retry_in_ms", pause).Msg("health stream not attached")
+		}
+		if !sleep(ctx, pause) {
 			return
 		}
-		backoff = min(2*backoff, c.cfg.MaxBackoff)
 	}
 }
 
@@ -322,10 +325,4 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-t.C:
 		return true
 	}
-}
-
-// jitter draws evenly from [d/2, d], so that a fleet that lost its peer
-// together does not return together.
-func jitter(d time.Duration) time.Duration {
-	return d/2 + rand.N(d/2+1)
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/internal/backoff"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-const (
-	minJoinDelay = 50 * time.Millisecond
-	maxJoinDelay = time.Second
-)
+// joins are the pauses between exchanges with a peer that cannot be joined, and
+// before the second with one that can.
+var joins = backoff.Backoff{First: 50 * time.Millisecond, Limit: time.Second}
 
 // joiner looks for peers that discovery lists and that are not alive, for as
 // long as it runs, each with its own backoff: memberlist itself gives up on
@@ -35,7 +35,7 @@ type candidate struct {
 	busy   bool // an exchange is under way
 	repair bool // packets were lost
 	at     time.Time
-	delay  time.Duration
+	failed int // exchanges in a row
 }
 
 type joined struct {
@@ -47,8 +47,8 @@ type joined struct {
 func (f *Federation) join(ctx context.Context) {
 	j := &joiner{federation: f, list: f.list.Load(), peers: map[string]*candidate{}, done: make(chan joined, 16)}
 	defer j.wg.Wait()
-	j.next = time.Now().Add(jitter(f.cfg.PushPullInterval))
-	tick := time.NewTicker(minJoinDelay)
+	j.next = time.Now().Add(backoff.Jitter(f.cfg.PushPullInterval))
+	tick := time.NewTicker(joins.First)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		j.round(ctx, time.Now())
@@ -84,7 +84,7 @@ func (j *joiner) round(ctx context.Context, now time.Time) {
 		switch {
 		case c.busy:
 		case alive[name] && !c.repair:
-			c.at, c.delay = time.Time{}, 0
+			c.at, c.failed = time.Time{}, 0
 			members = append(members, name)
 		case !now.Before(c.at):
 			c.busy = true
@@ -120,11 +120,11 @@ func (j *joiner) finish(d joined) {
 	c.busy = false
 	if d.err == nil {
 		f.cfg.Metrics.Joins.WithLabelValues("ok").Inc()
-		c.repair, c.delay = false, minJoinDelay
+		c.repair, c.failed = false, 0
 	} else {
 		f.cfg.Metrics.Joins.WithLabelValues("failed").Inc()
 		f.cfg.Log.Debug().Err(d.err).Str("member", d.name).Msg("federation peer not joined")
-		c.delay = min(max(2*c.delay, minJoinDelay), maxJoinDelay)
+		c.failed++
 	}
-	c.at = time.Now().Add(jitter(c.delay))
+	c.at = time.Now().Add(joins.Next(c.failed))
 }

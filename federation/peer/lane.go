@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/internal/backoff"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -48,18 +49,19 @@ func (l *lane) put(b []byte, now time.Time) {
 // the connection takes it.
 func (l *lane) run(ctx context.Context) {
 	defer l.cancel()
-	backoff := minLaneBackoff
+	pauses := backoff.Backoff{First: minLaneBackoff, Limit: l.transport.times.maxBackoff}
+	failures := 0
 	for ctx.Err() == nil {
 		start := time.Now()
 		err := l.connect(ctx)
 		l.transport.log.Debug().Err(err).Str("gateway", l.gateway.Name).Msg("federation lane down")
 		if time.Since(start) > l.transport.times.silence {
-			backoff = minLaneBackoff
+			failures = 0
 		}
-		if !sleep(ctx, jitter(backoff)) {
+		failures++
+		if !sleep(ctx, pauses.Next(failures)) {
 			return
 		}
-		backoff = min(2*backoff, l.transport.times.maxBackoff)
 	}
 }
 

@@ -29,10 +29,14 @@ var allowed = map[string]why{
 		"federation":              "records, table, codec, ownership",
 		"federation/federationpb": "the framing of health streams",
 		"identity":                "certificates for connections and signatures",
+		"internal/backoff":        "pauses between dials",
 		"mesh":                    "gateways to dial",
 	},
-	"hbone":    {},
-	"identity": {},
+	"hbone": {},
+	"identity": {
+		"internal/backoff":    "pauses between fetches",
+		"internal/strictyaml": "checks its configuration",
+	},
 	"identity/istioca": {
 		"identity":                   "reads requests and signs",
 		"identity/istioca/istiocapb": "the messages",
@@ -67,6 +71,7 @@ var allowed = map[string]why{
 		"health":              "who is ejected",
 		"identity":            "the certificates of its workloads",
 		"internal/admin":      "metrics, readiness, state",
+		"internal/backoff":    "pauses between attempts",
 		"internal/logging":    "its log",
 		"internal/pending":    "bounds handshakes",
 		"internal/reprobe":    "asks failed ports again",
@@ -83,6 +88,7 @@ var allowed = map[string]why{
 		"discovery":     "the mesh file that it writes for the processes",
 		"drill":         "the scenario that it runs and the log that it fills",
 		"drill/demoapp": "the pods' application",
+		"mesh":          "the port of tunnels",
 	},
 
 	// Mains: flags to configuration to run.
@@ -115,6 +121,7 @@ var allowed = map[string]why{
 
 	// Plumbing knows nothing of meshes.
 	"internal/admin":      {},
+	"internal/backoff":    {},
 	"internal/logging":    {},
 	"internal/netspace":   {},
 	"internal/process":    {"internal/logging": "builds the process's log"},

@@ -4,6 +4,7 @@
 package logging
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -37,29 +38,48 @@ func (s *Sink) Lost() int64 { return s.lost.Load() }
 // Close writes what is still in the ring.
 func (s *Sink) Close() error { return s.ring.Close() }
 
+// Validate names each field that cannot be, its value and what to do, in the
+// order of the fields.
+func (c Config) Validate() error {
+	_, level := c.level()
+	_, format := c.writer(nil)
+	return errors.Join(level, format)
+}
+
+func (c Config) level() (zerolog.Level, error) {
+	switch s := strings.ToLower(c.Level); s {
+	case "":
+		return zerolog.InfoLevel, nil
+	case "debug", "info", "warn", "error":
+		return zerolog.ParseLevel(s)
+	}
+	return 0, fmt.Errorf("log.level: %q is not a level: use debug, info, warn or error", c.Level)
+}
+
+// writer is how lines get to out.
+func (c Config) writer(out *os.File) (io.Writer, error) {
+	switch c.Format {
+	case "json":
+		return out, nil
+	case "console":
+		return console(out), nil
+	case "", "auto":
+		if isTerminal(out) {
+			return console(out), nil
+		}
+		return out, nil
+	}
+	return nil, fmt.Errorf("log.format: %q is not a format: use json, console or auto", c.Format)
+}
+
 // New returns the logger that c describes, writing to out. The caller closes
 // the sink last of all.
 func New(c Config, out *os.File) (zerolog.Logger, *Sink, error) {
-	level := zerolog.InfoLevel
-	if c.Level != "" {
-		l, err := zerolog.ParseLevel(strings.ToLower(c.Level))
-		if err != nil {
-			return zerolog.Logger{}, nil, fmt.Errorf("log.level: %q is not a level: use debug, info, warn or error", c.Level)
-		}
-		level = l
+	if err := c.Validate(); err != nil {
+		return zerolog.Logger{}, nil, err
 	}
-	var w io.Writer = out
-	switch c.Format {
-	case "json":
-	case "console":
-		w = console(out)
-	case "", "auto":
-		if isTerminal(out) {
-			w = console(out)
-		}
-	default:
-		return zerolog.Logger{}, nil, fmt.Errorf("log.format: %q is not a format: use json, console or auto", c.Format)
-	}
+	level, _ := c.level()
+	w, _ := c.writer(out)
 	zerolog.TimeFieldFormat = time.RFC3339Nano
 	s := &Sink{}
 	s.ring = diode.NewWriter(w, ringLines, 0, func(missed int) { s.lost.Add(int64(missed)) })

@@ -18,7 +18,7 @@ import (
 )
 
 // HBONEPort is where every pod's node proxy and every gateway listens.
-const HBONEPort = 15008
+const HBONEPort = mesh.HBONEPort
 
 // Mesh is one mesh under construction or running. Describe it, Start it, change
 // Config and Write it again. It belongs to the goroutine of the test.

@@ -1,0 +1,88 @@
+package strictyaml
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Check collects what is wrong with a configuration that was read, in the
+// order in which it is told. The zero value is ready.
+type Check struct{ errs []error }
+
+// Fail notes that field cannot be as it is; the message has the value and the
+// remedy.
+func (c *Check) Fail(field, format string, args ...any) {
+	c.errs = append(c.errs, fmt.Errorf(field+": "+format, args...))
+}
+
+// Field notes err as what is wrong with field, unless it is nil.
+func (c *Check) Field(field string, err error) {
+	if err != nil {
+		c.Fail(field, "%w", err)
+	}
+}
+
+// Required notes that a text is missing.
+func (c *Check) Required(field, value, remedy string) {
+	if value == "" {
+		c.Fail(field, "is empty: %s", remedy)
+	}
+}
+
+// Positive notes that a duration is zero or negative.
+func (c *Check) Positive(field string, d time.Duration) {
+	if d <= 0 {
+		c.Fail(field, "%v: must be positive, for example 5s", d)
+	}
+}
+
+// Join notes what others have found; each joined error begins with its key.
+func (c *Check) Join(err error) {
+	if err != nil {
+		c.errs = append(c.errs, err)
+	}
+}
+
+// Below notes what is wrong with a group of keys; each joined error begins with
+// its key in the group.
+func (c *Check) Below(group string, err error) {
+	if err != nil {
+		c.errs = append(c.errs, eachAfter(group+".", err))
+	}
+}
+
+// Err joins what was noted; nil if nothing was.
+func (c *Check) Err() error { return errors.Join(c.errs...) }
+
+// Validator is a configuration that knows what cannot be, and warns of what can
+// be but is hardly meant.
+type Validator interface {
+	Validate() (warnings []string, err error)
+}
+
+// LoadValid is [Load] of the file at path over c, which holds the defaults,
+// followed by Validate. Each mistake is a line that begins with path.
+func LoadValid[C Validator](path string, c C) (C, []string, error) {
+	if err := Load(path, &c); err != nil {
+		return c, nil, err
+	}
+	warnings, err := c.Validate()
+	if err != nil {
+		return c, nil, eachAfter(path+": ", err)
+	}
+	return c, warnings, nil
+}
+
+// eachAfter puts before in front of every error that err joins.
+func eachAfter(before string, err error) error {
+	j, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return fmt.Errorf("%s%w", before, err)
+	}
+	var errs []error
+	for _, e := range j.Unwrap() {
+		errs = append(errs, eachAfter(before, e))
+	}
+	return errors.Join(errs...)
+}
