@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -33,6 +34,7 @@ type backends struct {
 	changed func(w *mesh.Workload) // a hop was ejected or readmitted
 	prober  *reprobe.Prober[mesh.EndpointID]
 	ask     func(context.Context, *mesh.Workload) error // does the pod's node proxy answer?
+	listed  func(mesh.EndpointID) *mesh.Workload        // as discovery says now; nil: gone
 
 	mu      sync.Mutex
 	hops    *health.Tracker[mesh.EndpointID]
@@ -50,13 +52,13 @@ type drawKey struct {
 }
 
 func newBackends(network string, o Outlier, f facts, prober *reprobe.Prober[mesh.EndpointID],
-	ask func(context.Context, *mesh.Workload) error, log zerolog.Logger, changed func(*mesh.Workload)) *backends {
+	ask func(context.Context, *mesh.Workload) error, listed func(mesh.EndpointID) *mesh.Workload, log zerolog.Logger, changed func(*mesh.Workload)) *backends {
 	cfg := o.Config
 	if o.Scope == ScopeNone {
 		cfg.Mode = health.ModeOff
 	}
 	return &backends{
-		network: network, scope: o.Scope, facts: f, log: log, changed: changed, prober: prober, ask: ask,
+		network: network, scope: o.Scope, facts: f, log: log, changed: changed, prober: prober, ask: ask, listed: listed,
 		hops:   health.NewTracker[mesh.EndpointID](cfg, rand.Float64),
 		edges:  map[mesh.EndpointID]time.Time{},
 		sick:   map[health.Key]struct{}{},
@@ -159,14 +161,19 @@ func (b *backends) doubt(w *mesh.Workload) {
 		return
 	}
 	b.mu.Lock()
-	b.doubts[w.Endpoint] = struct{}{}
+	if b.listed(w.Endpoint) != nil { // with mu held: forget comes after
+		b.doubts[w.Endpoint] = struct{}{}
+	}
 	b.mu.Unlock()
 	b.reprobe(w)
 }
 
 func (b *backends) observe(l lease, o health.Outcome, reason string, now time.Time) {
 	b.mu.Lock()
-	edge := b.hops.End(l.workload.Endpoint, l.attempt, o, now)
+	edge := health.NoEdge
+	if b.listed(l.workload.Endpoint) != nil {
+		edge = b.hops.End(l.workload.Endpoint, l.attempt, o, now)
+	}
 	b.mu.Unlock()
 	b.publish(l.workload, edge, reason)
 	if o == health.Failure && b.scope != ScopeNone {
@@ -174,14 +181,31 @@ func (b *backends) observe(l lease, o health.Outcome, reason string, now time.Ti
 	}
 }
 
-// reprobe asks the pod's node proxy itself, at once and until it answers, so
-// that the next failure is nobody's connection.
+// errGone ends the questions to a pod that discovery lists no more.
+var errGone = errors.New("discovery no longer lists the pod")
+
+// reprobe asks the pod's node proxy itself, at once and until it answers or
+// discovery lists it no more, so that the next failure is nobody's connection.
 func (b *backends) reprobe(w *mesh.Workload) {
-	ask := func(ctx context.Context) error { return b.ask(ctx, w) }
+	ask := func(ctx context.Context) error {
+		w := b.listed(w.Endpoint) // it may have another address by now, and another pod its old one
+		if w == nil || len(w.Addresses) == 0 {
+			return errGone
+		}
+		return b.ask(ctx, w)
+	}
 	b.prober.Watch(w.Endpoint, ask, func(err error) bool {
+		if errors.Is(err, errGone) {
+			w := b.listed(w.Endpoint)
+			return w == nil || len(w.Addresses) == 0
+		}
 		now := time.Now()
 		b.mu.Lock()
 		var edge health.Edge
+		if b.listed(w.Endpoint) == nil { // with mu held: forget comes after
+			b.mu.Unlock()
+			return true
+		}
 		if err == nil {
 			delete(b.doubts, w.Endpoint)
 			edge = b.hops.Readmit(w.Endpoint, now)
@@ -199,7 +223,9 @@ func (b *backends) publish(w *mesh.Workload, e health.Edge, reason string) {
 		return
 	}
 	b.mu.Lock()
-	b.edges[w.Endpoint] = time.Now()
+	if b.listed(w.Endpoint) != nil {
+		b.edges[w.Endpoint] = time.Now()
+	}
 	b.mu.Unlock()
 	edge := "ejected"
 	if e == health.EdgeReadmitted {
@@ -253,8 +279,11 @@ func (b *backends) left(s *mesh.Snapshot, node string) {
 	}
 }
 
-// forget drops what is known of pods that discovery no longer lists.
-func (b *backends) forget(keep func(mesh.EndpointID) bool, now time.Time) {
+// forget drops what is known of pods that discovery no longer lists, and asks
+// them no more.
+func (b *backends) forget(now time.Time) {
+	keep := func(id mesh.EndpointID) bool { return b.listed(id) != nil }
+	b.prober.Retain(keep)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hops.Prune(now, keep)

@@ -80,7 +80,9 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.origin = federation.Origin{Name: federation.OriginName(cfg.Network, cfg.Name) + "/local", Incarnation: uint64(time.Now().UnixNano())}
 	g.ledger = peer.NewLedger(federation.DefaultTTL)
 	g.backends = newBackends(cfg.Network, cfg.OutlierDetection, g.ledger,
-		reprobe.New[mesh.EndpointID](g.background, hopSchedule), g.ask, log, func(w *mesh.Workload) { g.summary.touched(w, time.Now()) })
+		reprobe.New[mesh.EndpointID](g.background, hopSchedule), g.ask, g.listed, log, func(w *mesh.Workload) { g.summary.touched(w, time.Now()) })
+	g.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Pods that failed and are asked now whether they answer."},
+		func() float64 { return float64(g.backends.prober.Active()) }))
 	g.summary = &summaries{network: cfg.Network, store: g.store, pods: g.backends.podHealth,
 		publish: g.publish, own: g.tellNodes, last: map[summaryKey]federation.Record{}}
 	if cfg.Federation.Health {
@@ -96,6 +98,16 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 		return nil, err
 	}
 	return g, nil
+}
+
+// listed returns the pod of this network with this endpoint ID, nil if discovery
+// no longer lists it.
+func (g *Gateway) listed(id mesh.EndpointID) *mesh.Workload {
+	w := g.store.Current().WorkloadByEndpoint(id)
+	if w == nil || w.Network != g.cfg.Network {
+		return nil
+	}
+	return w
 }
 
 // find returns what discovery says about this gateway.
@@ -209,8 +221,7 @@ func (g *Gateway) follow(ctx context.Context) {
 			g.summary.repeat(time.Now())
 		case <-changes:
 			now := time.Now()
-			snap := g.store.Current()
-			g.backends.forget(func(id mesh.EndpointID) bool { return snap.WorkloadByEndpoint(id) != nil }, now)
+			g.backends.forget(now)
 			g.summary.revised(now)
 		}
 	}

@@ -23,8 +23,10 @@ func crowd(tb testing.TB, n, sick int) (*backends, route.Exported) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ledger := peer.NewLedger(federation.DefaultTTL)
 	prober := reprobe.New[mesh.EndpointID](ctx, hopSchedule)
+	listed := map[mesh.EndpointID]*mesh.Workload{}
 	b := newBackends("west", DefaultConfig().OutlierDetection, ledger, prober,
-		func(context.Context, *mesh.Workload) error { return nil }, zerolog.Nop(), func(*mesh.Workload) {})
+		func(context.Context, *mesh.Workload) error { return nil },
+		func(id mesh.EndpointID) *mesh.Workload { return listed[id] }, zerolog.Nop(), func(*mesh.Workload) {})
 	tb.Cleanup(func() {
 		cancel()
 		prober.Wait()
@@ -33,6 +35,7 @@ func crowd(tb testing.TB, n, sick int) (*backends, route.Exported) {
 	for i := range n {
 		uid := fmt.Sprintf("west/default/hello-%d", i)
 		x.Members = append(x.Members, &mesh.Workload{UID: uid, Network: "west", Endpoint: mesh.EndpointIDOf("west", uid), Capacity: 1, State: mesh.Ready})
+		listed[x.Members[i].Endpoint] = x.Members[i]
 	}
 	for i := range sick {
 		ledger.Merge(federation.Record{

@@ -141,6 +141,19 @@ func (s *Snapshot) Networks(svc *Service) []string { return s.networks[svc] }
 // ServicesOf returns the services that the workload uid is a member of.
 func (s *Snapshot) ServicesOf(uid string) []*Service { return s.memberOf[uid] }
 
+// Declares reports whether port is a target port of a service that the workload
+// uid is a member of.
+func (s *Snapshot) Declares(uid string, port uint16) bool {
+	for _, svc := range s.memberOf[uid] {
+		for _, p := range svc.Ports {
+			if p.Target == port {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Gateways returns the gateways of network in the order of discovery.
 func (s *Snapshot) Gateways(network string) []*Gateway { return s.gateways[network] }
 

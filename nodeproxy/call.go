@@ -166,6 +166,7 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	}
 	c.p.view.learn(pick, f, time.Now())
 	if f != nil {
+		f.final = f.final || c.plan.Undeclared && f.at == atEndpoint && f.spoken() // a closed port, and no other pod is meant
 		c.tried.add(pick, f)
 		c.access.endpoint = f.endpoint
 		return nil, f

@@ -40,13 +40,12 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	snap := p.store.Current()
 	p.pool.Retire(func(k hbone.PoolKey) bool { return stale(snap, k) })
 	p.view.forget(snap, time.Now())
+	p.gatewayProbes.Retain(func(key string) bool { return gatewayNamed(snap, key) != nil })
+	p.witness.forget()
 	local := map[string]*mesh.Workload{}
-	known := map[mesh.EndpointID]bool{}
 	for _, w := range p.locals() {
 		local[w.UID] = w
-		known[w.Endpoint] = true
 	}
-	p.witness.forget(func(id mesh.EndpointID) bool { return known[id] })
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.draining.Load() {

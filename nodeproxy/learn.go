@@ -2,6 +2,7 @@ package nodeproxy
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -24,6 +25,9 @@ func (v *view) learn(p pick, f *failure, now time.Time) {
 
 // judge ends the three attempts of p, each by its own layer.
 func (v *view) judge(p pick, f *failure, now time.Time) {
+	if p.unjudged {
+		return
+	}
 	outcome := func(l ...layer) health.Outcome {
 		switch {
 		case f == nil:
@@ -62,7 +66,7 @@ func (v *view) judge(p pick, f *failure, now time.Time) {
 		e.Str("network", p.gateway.Network).Str("gateway", p.gateway.Name)
 	})
 	if gatewayOutcome == health.Failure && v.scope != ScopeNone {
-		v.probe(p.gateway)
+		v.probe(gatewayKey(p.gateway))
 	}
 }
 
@@ -70,7 +74,7 @@ func (v *view) judge(p pick, f *failure, now time.Time) {
 // success, and before anybody spoke through it.
 func (v *view) lost(p pick, f *failure, now time.Time) {
 	v.done(p)
-	if !f.fault {
+	if !f.fault || p.unjudged {
 		return
 	}
 	v.mu.Lock()
@@ -88,23 +92,29 @@ func (p pick) hint(id mesh.EndpointID) health.HintKey {
 	return health.HintKey{HintService: health.HintService{Network: p.share.network, Service: p.share.service, Port: p.share.port}, Endpoint: id}
 }
 
-// gatewayAnswered is what a probe of a gateway found.
-func (v *view) gatewayAnswered(g *mesh.Gateway, err error, now time.Time) {
+// gatewayAnswered is what a probe of the gateway key found; listed asks discovery
+// whether it is still there.
+func (v *view) gatewayAnswered(key string, listed func() bool, err error, now time.Time) {
 	v.mu.Lock()
+	if !listed() { // with mu held: forget comes after
+		v.mu.Unlock()
+		return
+	}
 	var edge health.Edge
 	f := (*failure)(nil)
 	if err == nil {
-		edge = v.gateways.Readmit(gatewayKey(g), now)
+		edge = v.gateways.Readmit(key, now)
 	} else {
 		f = hopFailure(atGateway, err)
 		outcome := health.Neutral
 		if f.fault {
 			outcome = health.Failure
 		}
-		edge = v.gateways.End(gatewayKey(g), v.gateways.Begin(gatewayKey(g), now), outcome, now)
+		edge = v.gateways.End(key, v.gateways.Begin(key, now), outcome, now)
 	}
 	v.mu.Unlock()
-	v.edge(edge, "gateway", f, func(e *zerolog.Event) { e.Str("network", g.Network).Str("gateway", g.Name) })
+	network, name, _ := strings.Cut(key, "/")
+	v.edge(edge, "gateway", f, func(e *zerolog.Event) { e.Str("network", network).Str("gateway", name) })
 }
 
 // heard takes in what the owners of a network service say: whom they do not

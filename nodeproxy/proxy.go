@@ -2,6 +2,7 @@ package nodeproxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
@@ -76,7 +78,9 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	}
 	p.registry.MustRegister(identity.NewMetrics(p.ids))
 	p.watcher.Log = log
-	p.witness = newWitness(p.data, cfg, dialKernel(0), p.report, log)
+	p.witness = newWitness(p.data, cfg, p.declared, dialKernel(0), p.report, log)
+	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Local applications and gateways that failed and are asked now whether they answer."},
+		func() float64 { return float64(p.witness.prober.Active() + p.gatewayProbes.Active()) }))
 	if cfg.Federation.Health {
 		p.stream = peer.NewHealthClient(peer.HealthClientConfig{
 			Node: cfg.Node, Network: cfg.Network, Incarnation: uint64(time.Now().UnixNano()), Self: p.self, Identity: p.ids, Ledger: p.ledger,
@@ -161,9 +165,24 @@ func (p *Proxy) report(r ...federation.Record) {
 	}
 }
 
-// probeGateway asks a gateway that failed until it answers a handshake.
-func (p *Proxy) probeGateway(g *mesh.Gateway) {
+// declared implements the function type of that name.
+func (p *Proxy) declared(k health.Key) *mesh.Workload {
+	snap := p.store.Current()
+	w := snap.WorkloadByEndpoint(k.Endpoint)
+	if w == nil || w.Network != p.cfg.Network || w.Node != p.cfg.Node || len(w.Addresses) == 0 || !snap.Declares(w.UID, k.Port) {
+		return nil
+	}
+	return w
+}
+
+// probeGateway asks a gateway that failed until it answers a handshake or
+// discovery lists it no more.
+func (p *Proxy) probeGateway(key string) {
 	ask := func(ctx context.Context) error {
+		g := gatewayNamed(p.store.Current(), key)
+		if g == nil {
+			return errUndeclared
+		}
 		s, err := p.dialer(p.self, []spiffeid.ID{g.Identity}, g.Address)(ctx)
 		if err != nil {
 			return err
@@ -171,8 +190,11 @@ func (p *Proxy) probeGateway(g *mesh.Gateway) {
 		defer s.Close(nil)
 		return s.Settled(ctx)
 	}
-	p.gatewayProbes.Watch(gatewayKey(g), ask, func(err error) bool {
-		p.view.gatewayAnswered(g, err, time.Now())
+	p.gatewayProbes.Watch(key, ask, func(err error) bool {
+		if errors.Is(err, errUndeclared) {
+			return gatewayNamed(p.store.Current(), key) == nil
+		}
+		p.view.gatewayAnswered(key, func() bool { return gatewayNamed(p.store.Current(), key) != nil }, err, time.Now())
 		return err == nil
 	})
 }

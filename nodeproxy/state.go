@@ -2,10 +2,12 @@ package nodeproxy
 
 import (
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/balance"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -120,11 +122,28 @@ func hexes(ids []mesh.EndpointID) []string {
 func (v *view) forget(snap *mesh.Snapshot, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	known := func(k health.Key) bool { return snap.WorkloadByEndpoint(k.Endpoint) != nil }
+	known := func(k health.Key) bool {
+		w := snap.WorkloadByEndpoint(k.Endpoint)
+		return w != nil && snap.Declares(w.UID, k.Port)
+	}
 	v.pods.Prune(now, known)
 	maps.DeleteFunc(v.failed, func(k health.Key, _ time.Time) bool { return !known(k) })
 	v.shares.Prune(now, func(k share) bool { return snap.Service(k.service) != nil })
 	v.gateways.Prune(now, func(k string) bool { return gatewayNamed(snap, k) != nil })
+	authority := func(a string) bool {
+		host, _, err := net.SplitHostPort(a)
+		return err == nil && snap.Service(host) != nil
+	}
+	maps.DeleteFunc(v.dazed, func(a string, _ bool) bool { return !authority(a) })
+	maps.DeleteFunc(v.draws, func(k any, _ *balance.Draws) bool {
+		switch k := k.(type) {
+		case share:
+			return snap.Service(k.service) == nil
+		case string: // an authority or a network
+			return !authority(k) && len(snap.Gateways(k)) == 0
+		}
+		return true
+	})
 }
 
 // gatewayNamed finds the gateway of a key network/name.

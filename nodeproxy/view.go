@@ -25,7 +25,7 @@ type view struct {
 	scope   string
 	reports bool // use what federation says
 	summary func(network, service string, port uint16) (federation.SummaryFact, time.Duration, bool)
-	probe   func(*mesh.Gateway) // a gateway failed: ask it until it answers
+	probe   func(gateway string) // a gateway failed: ask it until it answers
 	log     zerolog.Logger
 	metrics *Metrics
 
@@ -48,7 +48,7 @@ type share struct {
 	port             uint16
 }
 
-func newView(c Config, summary func(string, string, uint16) (federation.SummaryFact, time.Duration, bool), probe func(*mesh.Gateway), log zerolog.Logger, m *Metrics) *view {
+func newView(c Config, summary func(string, string, uint16) (federation.SummaryFact, time.Duration, bool), probe func(gateway string), log zerolog.Logger, m *Metrics) *view {
 	off := c.OutlierDetection.Config
 	off.Mode = health.ModeOff
 	all, shares := c.OutlierDetection.Config, off
@@ -80,6 +80,8 @@ type pick struct {
 	pod    *mesh.Workload // of the own network; nil for a remote one
 	target uint16
 
+	unjudged bool // a port that discovery does not declare: whatever comes of it is nobody's health
+
 	gateway *mesh.Gateway
 	share   share
 	remote  *mesh.Workload // pod of another network; nil: the gateway chooses
@@ -110,7 +112,7 @@ func (v *view) choose(plan *route.Plan, t tried, now time.Time) (pick, *failure)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if plan.Direct != nil {
-		return v.take(pick{pod: plan.Direct, target: plan.Port.Target}, now), nil
+		return v.take(pick{pod: plan.Direct, target: plan.Port.Target, unjudged: plan.Undeclared}, now), nil
 	}
 	v.scratch = v.scratch[:0]
 	for _, c := range plan.Candidates {
@@ -265,7 +267,9 @@ func (v *view) avoid(s share, members int, t tried, now time.Time) []mesh.Endpoi
 // take opens the books on p; the caller holds mu.
 func (v *view) take(p pick, now time.Time) pick {
 	if p.pod != nil {
-		p.podTry = v.pods.Begin(p.podKey(), now)
+		if !p.unjudged {
+			p.podTry = v.pods.Begin(p.podKey(), now)
+		}
 		v.open[p.podKey()]++
 		return p
 	}

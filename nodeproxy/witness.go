@@ -3,6 +3,7 @@ package nodeproxy
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -26,20 +27,30 @@ import (
 // threshold of the breaker costs one user's connect and not two; and it goes on
 // asking until the application answers, so that an ejection lasts as long as
 // the fault. Safe for concurrent use.
+//
+// All of this is for what discovery declares: a workload of this node, and a
+// target port of one of its services. What another port does is nobody's health,
+// or whoever may connect to a pod could have any number of ports reported and
+// probed.
 type witness struct {
-	network string
-	on      bool // scope endpoint: observe, probe and report
-	timeout time.Duration
-	connect dialTCP
-	prober  *reprobe.Prober[health.Key]
-	report  func(...federation.Record)
-	log     zerolog.Logger
+	network  string
+	on       bool // scope endpoint: observe, probe and report
+	timeout  time.Duration
+	declared declared
+	connect  dialTCP
+	prober   *reprobe.Prober[health.Key]
+	report   func(...federation.Record)
+	log      zerolog.Logger
 
 	mu      sync.Mutex
 	tracker *health.Tracker[health.Key]
 	hung    map[health.Key]bool // ejected, and the last dial timed out
 	facts   map[health.Key]fact
 }
+
+// declared returns the workload of this node that k is about, as discovery lists
+// it now; nil if it does not, or if no service of it has that target port.
+type declared func(k health.Key) *mesh.Workload
 
 type fact struct {
 	said federation.EndpointFact
@@ -49,11 +60,11 @@ type fact struct {
 // probes of local applications: cheap, they never leave the node.
 var appSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * time.Millisecond}
 
-func newWitness(ctx context.Context, c Config, connect dialTCP, report func(...federation.Record), log zerolog.Logger) *witness {
+func newWitness(ctx context.Context, c Config, d declared, connect dialTCP, report func(...federation.Record), log zerolog.Logger) *witness {
 	schedule := appSchedule
 	schedule.Timeout = c.Timeouts.App
 	return &witness{
-		network: c.Network, on: c.OutlierDetection.Scope == ScopeEndpoint, timeout: c.Timeouts.App, connect: connect,
+		network: c.Network, on: c.OutlierDetection.Scope == ScopeEndpoint, timeout: c.Timeouts.App, declared: d, connect: connect,
 		prober: reprobe.New[health.Key](ctx, schedule), report: report, log: log,
 		tracker: health.NewTracker[health.Key](c.OutlierDetection.Config, rand.Float64),
 		hung:    map[health.Key]bool{}, facts: map[health.Key]fact{},
@@ -64,17 +75,21 @@ func newWitness(ctx context.Context, c Config, connect dialTCP, report func(...f
 // one of refused, timeout and reset; it is empty when ctx ended first.
 func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (net.Conn, hbone.Reason, error) {
 	key := health.Key{Endpoint: pod.Endpoint, Port: target}
-	if w.on && w.isHung(key) {
-		w.watch(pod, key) // ask sooner; do not let another user wait for it
+	if !w.on || w.declared(key) == nil {
+		conn, err := w.dialApp(ctx, pod, target)
+		if err != nil && ctx.Err() != nil {
+			return nil, "", err // the client left
+		}
+		return conn, reasonOf(err), err
+	}
+	if w.isHung(key) {
+		w.watch(key) // ask sooner; do not let another user wait for it
 		return nil, hbone.ReasonTimeout, errors.New("the application does not accept connections (known from probes)")
 	}
 	w.mu.Lock()
 	attempt := w.tracker.Begin(key, time.Now())
 	w.mu.Unlock()
 	conn, err := w.dialApp(ctx, pod, target)
-	if !w.on {
-		return conn, reasonOf(err), err
-	}
 	outcome := health.Success
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -82,13 +97,13 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (
 	case err != nil:
 		outcome = health.Failure
 	}
-	w.observe(pod, key, attempt, outcome, reasonOf(err))
+	w.observe(key, attempt, outcome, reasonOf(err))
 	switch outcome {
 	case health.Neutral:
 		return nil, "", err
 	case health.Failure:
 		w.refused(pod, target, reasonOf(err), false)
-		w.watch(pod, key)
+		w.watch(key)
 	}
 	return conn, reasonOf(err), err
 }
@@ -116,9 +131,14 @@ func (w *witness) isHung(k health.Key) bool {
 	return w.hung[k]
 }
 
-// watch asks the application until it answers.
-func (w *witness) watch(pod *mesh.Workload, key health.Key) {
+// watch asks the application until it answers or discovery lists it no more, each
+// time where discovery says that it is.
+func (w *witness) watch(key health.Key) {
 	ask := func(ctx context.Context) error {
+		pod := w.declared(key)
+		if pod == nil {
+			return errUndeclared
+		}
 		c, err := w.dialApp(ctx, pod, key.Port)
 		if err != nil {
 			return err
@@ -126,24 +146,37 @@ func (w *witness) watch(pod *mesh.Workload, key health.Key) {
 		return c.Close()
 	}
 	w.prober.Watch(key, ask, func(err error) bool {
-		if err == nil {
-			w.observe(pod, key, health.Attempt{}, health.Success, "")
+		pod := w.declared(key)
+		switch {
+		case pod == nil:
 			return true
+		case err == nil:
+			w.observe(key, health.Attempt{}, health.Success, "")
+			return true
+		case errors.Is(err, errUndeclared):
+			return false // it is back since the question
 		}
 		w.refused(pod, key.Port, reasonOf(err), true)
 		w.mu.Lock()
 		a := w.tracker.Begin(key, time.Now())
 		w.mu.Unlock()
-		w.observe(pod, key, a, health.Failure, reasonOf(err))
+		w.observe(key, a, health.Failure, reasonOf(err))
 		return false
 	})
 }
 
+var errUndeclared = errors.New("discovery no longer lists the workload or its port")
+
 // observe records one dial. A success is independent evidence of its own,
 // whenever it began: the application answers.
-func (w *witness) observe(pod *mesh.Workload, key health.Key, a health.Attempt, o health.Outcome, reason hbone.Reason) {
+func (w *witness) observe(key health.Key, a health.Attempt, o health.Outcome, reason hbone.Reason) {
 	now := time.Now()
 	w.mu.Lock()
+	pod := w.declared(key) // with mu held: forget comes after
+	if pod == nil {
+		w.mu.Unlock()
+		return
+	}
 	var edge health.Edge
 	if o == health.Success && w.tracker.State(key, now).Phase != health.Healthy {
 		edge = w.tracker.Readmit(key, now)
@@ -209,18 +242,15 @@ func (w *witness) current() []federation.Record {
 	return out
 }
 
-// forget drops what concerns pods that are gone.
-func (w *witness) forget(local func(mesh.EndpointID) bool) {
-	keep := func(k health.Key) bool { return local(k.Endpoint) }
+// forget drops what is no longer declared, and asks it no more.
+func (w *witness) forget() {
+	keep := func(k health.Key) bool { return w.declared(k) != nil }
+	w.prober.Retain(keep)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.tracker.Prune(time.Now(), keep)
-	for k := range w.facts {
-		if !keep(k) {
-			delete(w.facts, k)
-			delete(w.hung, k)
-		}
-	}
+	maps.DeleteFunc(w.facts, func(k health.Key, _ fact) bool { return !keep(k) })
+	maps.DeleteFunc(w.hung, func(k health.Key, _ bool) bool { return !keep(k) })
 }
 
 // localBelief is one line of the admin dump.

@@ -24,6 +24,7 @@ type Plan struct {
 	Port       mesh.Port     // of a direct flow both numbers are the pod's port
 	Authority  string        // what CONNECT asks for: hostname or address, and the service's port
 	Direct     *mesh.Workload
+	Undeclared bool // Direct, and no service of that pod has this target port
 	Candidates []Candidate
 }
 

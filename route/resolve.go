@@ -76,7 +76,7 @@ func (r *resolver) toAddress(a netip.AddrPort) error {
 	if a.Port() == 0 {
 		return r.refuse(UnknownPort, "port 0 is not a port")
 	}
-	r.plan.Direct = w
+	r.plan.Direct, r.plan.Undeclared = w, !r.snapshot.Declares(w.UID, a.Port())
 	r.plan.Port = mesh.Port{Service: a.Port(), Target: a.Port()}
 	r.plan.Authority = a.String()
 	return nil

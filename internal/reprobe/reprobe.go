@@ -1,6 +1,11 @@
 // Package reprobe keeps asking a thing that failed whether it answers again,
 // so that an ejection lasts as long as the fault and not as long as a timer.
 // It knows nothing about what it probes.
+//
+// Every series of questions ends: with the answer, when its key is no longer
+// retained, or with the Prober's context. However many keys are asked, there are
+// at most Schedule.Concurrent questions at once, and pauses grow so that all keys
+// together are asked about once per Schedule.Spacing.
 package reprobe
 
 import (
@@ -18,33 +23,54 @@ type Schedule struct {
 	Limit time.Duration
 	// Timeout bounds one question.
 	Timeout time.Duration
+	// Spacing bounds how often all keys together are asked again: with n series no
+	// pause is shorter than n·Spacing/2, whatever Limit says. Default 5 ms.
+	Spacing time.Duration
+	// Concurrent is how many questions may be under way at once; the others wait
+	// for their turn. Default 64.
+	Concurrent int
 }
 
 // Prober runs at most one series of questions per key. Safe for concurrent use.
 type Prober[K comparable] struct {
 	schedule Schedule
 	ctx      context.Context // ends every series; set once by New
+	turns    chan struct{}   // one slot per question under way
 	wg       sync.WaitGroup
 
 	mu     sync.Mutex
-	series map[K]chan struct{} // one slot: a send asks for the next question now
+	series map[K]*series
+}
+
+// series is the questions of one key.
+type series struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	kick   chan struct{} // one slot: a send asks for the next question now
 }
 
 // New returns a Prober whose series all end with ctx. The owner calls Wait.
 func New[K comparable](ctx context.Context, s Schedule) *Prober[K] {
-	return &Prober[K]{schedule: s, ctx: ctx, series: map[K]chan struct{}{}}
+	if s.Spacing <= 0 {
+		s.Spacing = 5 * time.Millisecond
+	}
+	if s.Concurrent <= 0 {
+		s.Concurrent = 64
+	}
+	return &Prober[K]{schedule: s, ctx: ctx, turns: make(chan struct{}, s.Concurrent), series: map[K]*series{}}
 }
 
 // Watch asks at once and then again and again until done returns true for an
-// answer or the Prober's context ends. If a series for k runs already it only
-// asks for the next question now. done is called after every question with
-// what ask returned and decides whether the series is over.
+// answer, k is no longer retained, or the Prober's context ends. If a series for
+// k runs already it only asks for the next question now. ask must return when its
+// context ends. done is called after every question with what ask returned and
+// decides whether the series is over.
 func (p *Prober[K]) Watch(k K, ask func(context.Context) error, done func(err error) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if kick, ok := p.series[k]; ok {
+	if s, ok := p.series[k]; ok {
 		select {
-		case kick <- struct{}{}:
+		case s.kick <- struct{}{}:
 		default:
 		}
 		return
@@ -52,42 +78,99 @@ func (p *Prober[K]) Watch(k K, ask func(context.Context) error, done func(err er
 	if p.ctx.Err() != nil {
 		return
 	}
-	kick := make(chan struct{}, 1)
-	p.series[k] = kick
-	p.wg.Go(func() { p.run(k, kick, ask, done) })
+	s := &series{kick: make(chan struct{}, 1)}
+	s.ctx, s.cancel = context.WithCancel(p.ctx)
+	p.series[k] = s
+	p.wg.Go(func() {
+		defer s.cancel()
+		p.run(k, s, ask, done)
+	})
 }
 
-func (p *Prober[K]) run(k K, kick chan struct{}, ask func(context.Context) error, done func(error) bool) {
+// Retain ends the series of every key that keep refuses: a question under way is
+// cancelled, and done is not called any more, except for a call that has begun.
+func (p *Prober[K]) Retain(keep func(K) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for k, s := range p.series {
+		if !keep(k) {
+			s.cancel()
+			delete(p.series, k)
+		}
+	}
+}
+
+func (p *Prober[K]) run(k K, s *series, ask func(context.Context) error, done func(error) bool) {
 	pause := p.schedule.First
 	for {
-		ctx, cancel := context.WithTimeout(p.ctx, p.schedule.Timeout)
-		err := ask(ctx)
-		cancel()
-		if (p.ctx.Err() != nil || done(err)) && p.end(k, kick) {
+		err, asked := p.ask(s, ask)
+		switch {
+		case !asked, s.ctx.Err() != nil:
+			p.remove(k, s)
+			return
+		case done(err) && p.end(k, s):
 			return
 		}
-		t := time.NewTimer(pause/2 + rand.N(pause/2+1))
+		t := time.NewTimer(p.wait(pause))
 		select {
-		case <-p.ctx.Done():
-			t.Stop()
-		case <-kick:
-			t.Stop()
+		case <-s.ctx.Done():
+		case <-s.kick:
 		case <-t.C:
 			pause = min(2*pause, p.schedule.Limit)
 		}
+		t.Stop()
 	}
+}
+
+// ask puts one question when there is a turn for it; not asked if the series
+// ended before.
+func (p *Prober[K]) ask(s *series, ask func(context.Context) error) (err error, asked bool) {
+	select {
+	case <-s.ctx.Done():
+		return nil, false
+	case p.turns <- struct{}{}:
+	}
+	defer func() { <-p.turns }()
+	if s.ctx.Err() != nil {
+		return nil, false
+	}
+	select {
+	case <-s.kick: // this question comes after the request for it
+	default:
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, p.schedule.Timeout)
+	defer cancel()
+	return ask(ctx), true
+}
+
+// wait draws a pause evenly from [d/2, d], where d is pause or, with many series,
+// what keeps to Spacing.
+func (p *Prober[K]) wait(pause time.Duration) time.Duration {
+	d := max(pause, time.Duration(p.Active())*p.schedule.Spacing)
+	return d/2 + rand.N(d/2+1)
 }
 
 // end forgets the series unless somebody has asked for one more question
 // since the last: a failure seen while the answer was on its way is not lost.
-func (p *Prober[K]) end(k K, kick chan struct{}) bool {
+func (p *Prober[K]) end(k K, s *series) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(kick) > 0 && p.ctx.Err() == nil {
+	if len(s.kick) > 0 && s.ctx.Err() == nil {
 		return false
 	}
-	delete(p.series, k)
+	if p.series[k] == s {
+		delete(p.series, k)
+	}
 	return true
+}
+
+// remove forgets s, unless k has a newer series by now.
+func (p *Prober[K]) remove(k K, s *series) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.series[k] == s {
+		delete(p.series, k)
+	}
 }
 
 // Active returns how many keys are being asked.
