@@ -12,7 +12,7 @@ func (r *Record) Result() ArmResult {
 		Name: r.Arm.Name, Description: r.Arm.Description, Exchange: s.ExchangeOf(r.Arm),
 		Attempts: len(r.Attempts), FailedBy: map[string]int{},
 		LatencyMS:           r.latencies(r.window("run")),
-		ToSickAfter1s:       int(toSick(r, nil).Number),
+		ToSickAfter1s:       r.toSickAfter1s(),
 		CollateralEjections: int(collateralEjections(r, nil).Number),
 		GatewayEjections:    int(gatewayEjections(r, nil).Number),
 		Inconclusive:        r.Doubt(),
@@ -42,9 +42,17 @@ func (r *Record) Result() ArmResult {
 	out.Events, out.EventsLeftOut = r.happenings()
 	late := r.late()
 	if len(late) > 0 {
-		out.Generator = Generator{LateP99MS: quantile("p99", late).Number, LateMaxMS: quantile("max", late).Number}
+		out.Generator = Generator{Planned: Planned(s), LateP99MS: quantile("p99", late).Number, LateMaxMS: quantile("max", late).Number}
 	}
 	return out
+}
+
+// toSickAfter1s is to_sick as a plain count.
+func (r *Record) toSickAfter1s() int {
+	if v := toSick(r, nil).Number; v > 0 {
+		return int(v)
+	}
+	return 0
 }
 
 // late returns by how many milliseconds each connection began after its time.
@@ -100,8 +108,13 @@ func (r *Record) endpoints() (out []Answered) {
 
 func (r *Record) phase(w Window) Phase {
 	args := map[string]string{"phase": w.Name}
-	p := Phase{Name: w.Name, From: w.From.Seconds(), To: w.To.Seconds(), LatencyMS: r.latencies(w), Shares: map[string]map[string]float64{},
-		Attempts: int(attempts(r, args).Number), Failed: int(failed(r, args).Number)}
+	p := Phase{Name: w.Name, From: w.From.Seconds(), To: w.To.Seconds(), LatencyMS: r.latencies(w), Shares: map[string]map[string]float64{}}
+	r.each(args, w, func(a Attempt) {
+		p.Attempts++
+		if a.Failed() {
+			p.Failed++
+		}
+	})
 	for _, n := range r.Layout.Scenario.Networks {
 		if n.Pods == 0 {
 			continue
@@ -118,7 +131,7 @@ func (r *Record) phase(w Window) Phase {
 
 func (r *Record) faultResult(o Outage) FaultResult {
 	f := FaultResult{Name: o.Fault.Name, Kind: o.Fault.Kind, Pods: o.Victims.Pods, Process: o.Victims.Process,
-		Begin: o.Begin.Seconds(), Effect: o.Effect.Seconds(), Proof: o.Proof}
+		Begin: o.Begin.Seconds(), Effect: o.Effect.Seconds(), Proof: o.Proof, Crossed: r.crossings(o)}
 	for _, p := range r.Layout.Scenario.Ports() {
 		if slices.Contains(o.Victims.Ports, p.Target) {
 			f.Ports = append(f.Ports, p.Name)

@@ -11,28 +11,79 @@ const (
 	maxLate         = 250 * time.Millisecond // p99 of how late connections begin
 	maxBaselineFail = 0.01                   // share of failed connections before any fault
 	maxInstantError = 500 * time.Millisecond // between a fault's instant and its effect
+	minLogged       = 0.5                    // share of answered connections that the client's node proxy logged
 )
 
 // Doubt returns the reasons why the arm proves nothing, in words: those of the
-// injector and those that the record itself gives.
+// injector and those that the record itself gives. What is not known to have
+// been as the scenario says is a reason.
 func (r *Record) Doubt() []string {
 	out := slices.Clone(r.Doubts)
 	if len(r.Attempts) == 0 {
 		return append(out, "no client opened a connection")
 	}
+	out = append(out, r.doubtGenerator()...)
+	out = append(out, r.doubtBaseline()...)
+	out = append(out, r.doubtLogs()...)
+	for i, f := range r.Layout.Scenario.Faults {
+		if i >= len(r.Outages) || r.Outages[i].Fault.Name != f.Name {
+			out = append(out, fmt.Sprintf("fault %s was never injected", f.Name))
+			continue
+		}
+		out = append(out, r.doubtOutage(r.Outages[i])...)
+	}
+	return out
+}
+
+// doubtGenerator compares what clients did with the schedule.
+func (r *Record) doubtGenerator() (out []string) {
+	s := r.Layout.Scenario
+	if planned := Planned(s); len(r.Attempts) != planned {
+		out = append(out, fmt.Sprintf("clients made %d connections of the %d planned: the generator stopped, or the record is not whole", len(r.Attempts), planned))
+	}
+	open := 0
+	for _, a := range r.Attempts {
+		if !a.Over() {
+			open++
+		}
+	}
+	if open > 0 {
+		out = append(out, fmt.Sprintf("nothing is known of %d of %d connections: the generator stopped, or the record is not whole", open, len(r.Attempts)))
+	}
 	if late := quantile("p99", r.late()).Number; late > millis(maxLate) {
 		out = append(out, fmt.Sprintf("the generator fell behind: 1 %% of the connections began more than %.0f ms late (at most %v): lower traffic.rate or use a quieter machine", late, maxLate))
 	}
+	return out
+}
+
+func (r *Record) doubtBaseline() (out []string) {
 	for _, w := range r.Phases() {
 		if w.Name != "baseline" {
 			continue
 		}
-		if f := failedFraction(r, map[string]string{"phase": w.Name}); f.Number > maxBaselineFail {
-			out = append(out, fmt.Sprintf("%.1f %% of the connections failed before any fault: the baseline is broken", 100*f.Number))
+		phase := map[string]string{"phase": w.Name}
+		if attempts(r, phase).Number == 0 {
+			out = append(out, "no client opened a connection before the first fault: there is no baseline; raise traffic.rate")
+		} else if f := failedFraction(r, phase).Number; f > maxBaselineFail {
+			out = append(out, fmt.Sprintf("%.1f %% of the connections failed before any fault: the baseline is broken", 100*f))
 		}
 	}
-	for _, o := range r.Outages {
-		out = append(out, r.doubtOutage(o)...)
+	return out
+}
+
+// doubtLogs asks whether the drill understood what the processes wrote: counts
+// of what they never logged would be zero whatever they did.
+func (r *Record) doubtLogs() (out []string) {
+	answered := map[string]int{}
+	for _, a := range r.Attempts {
+		if a.Pod != "" {
+			answered[r.Layout.Clients[a.Client].Node]++
+		}
+	}
+	for _, n := range r.Layout.Nodes {
+		if float64(r.Logged[n.Name]) < minLogged*float64(answered[n.Name]) {
+			out = append(out, fmt.Sprintf("%s logged %d connections of %d that were answered through it: what processes saw and believed is not known; keep its log with --keep and look for lines that were dropped or changed", n.Name, r.Logged[n.Name], answered[n.Name]))
+		}
 	}
 	return out
 }
@@ -46,19 +97,8 @@ func (r *Record) doubtOutage(o Outage) (out []string) {
 	case o.Fault.Until != 0 && o.Healed == 0:
 		out = append(out, fmt.Sprintf("fault %s did not heal", o.Fault.Name))
 	}
-	if o.Fault.Kind == Refuse && !r.met(o) {
-		out = append(out, fmt.Sprintf("fault %s: no connection ever met it: raise traffic.rate or lengthen the fault", o.Fault.Name))
+	if r.crossings(o) == 0 {
+		out = append(out, fmt.Sprintf("fault %s: no client connection crossed it: %s", o.Fault.Name, r.notCrossed(o)))
 	}
 	return out
-}
-
-// met reports whether a client's connection was refused by a victim: its node
-// proxy says so as the application's witness, or, where that is switched off,
-// in the connection's own line.
-func (r *Record) met(o Outage) bool {
-	return slices.ContainsFunc(r.Events, func(e Event) bool {
-		refused := e.Kind == AppRefused && !e.Probe || e.Kind == Connection && e.Direction == "inbound" && e.Result != "ok"
-		p, ok := r.Layout.pod(e)
-		return refused && ok && o.during(e.At, 0) && slices.Contains(o.Victims.Pods, p.Name)
-	})
 }

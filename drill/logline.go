@@ -28,6 +28,7 @@ type line struct {
 	Healthy    int       `json:"healthy"`
 	Ready      int       `json:"ready"`
 	Exceptions []string  `json:"exceptions"`
+	Tried      []Try     `json:"tried"`
 }
 
 // ParseLine reads one line of process's log; ok is false for what a drill does
@@ -49,6 +50,7 @@ func ParseLine(process string, data []byte, zero time.Time) (e Event, ok bool) {
 	e.Endpoint, e.Workload, e.Gateway = l.Endpoint, l.Workload, l.Gateway
 	e.Direction, e.Result, e.Tries, e.Trace = l.Direction, l.Result, l.Attempts, l.Trace
 	e.Probe, e.Healthy, e.Ready, e.Exceptions = l.Probe, l.Healthy, l.Ready, l.Exceptions
+	e.Tried = l.Tried
 	if !l.Started.IsZero() {
 		e.Started = l.Started.Sub(zero)
 	}
@@ -65,7 +67,7 @@ func (l *Layout) Tells(e Event) bool {
 	if e.Kind == AttemptFailed {
 		return false
 	}
-	if e.Kind != Connection || e.Result != "ok" || e.At-e.Started > shortLived {
+	if e.Kind != Connection || e.Result != "ok" || len(e.Tried) > 0 || e.At-e.Started > shortLived {
 		return true
 	}
 	p, ok := l.pod(e)

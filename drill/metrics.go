@@ -94,12 +94,16 @@ func attempts(r *Record, args map[string]string) Value {
 }
 
 func failed(r *Record, args map[string]string) Value {
-	n := 0
+	n, all := 0, 0
 	r.each(args, r.window(args["phase"]), func(a Attempt) {
+		all++
 		if a.Failed() {
 			n++
 		}
 	})
+	if all == 0 {
+		return Value{Number: math.NaN(), Note: "no connection was opened"}
+	}
 	return number(n)
 }
 
@@ -112,11 +116,21 @@ func failedFraction(r *Record, args map[string]string) Value {
 }
 
 func cut(r *Record, _ map[string]string) Value {
-	return number(len(r.cuts(func(Attempt) bool { return true })))
+	return r.cutOfHeld(func(Attempt) bool { return true })
 }
 
 func cutUnexplained(r *Record, _ map[string]string) Value {
-	return number(len(r.cuts(func(a Attempt) bool { return r.causeOf(a) == "" })))
+	return r.cutOfHeld(func(a Attempt) bool { return r.causeOf(a) == "" })
+}
+
+// cutOfHeld counts cuts. Without a connection that was held there is nothing
+// that could have been cut.
+func (r *Record) cutOfHeld(which func(Attempt) bool) Value {
+	held := slices.ContainsFunc(r.Attempts, func(a Attempt) bool { return a.Hold > 0 && a.Pod != "" })
+	if !held {
+		return Value{Number: math.NaN(), Note: "no connection was held: set traffic.hold.fraction"}
+	}
+	return number(len(r.cuts(which)))
 }
 
 func (r *Record) cuts(which func(Attempt) bool) (out []Attempt) {

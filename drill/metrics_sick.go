@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -14,15 +15,31 @@ func toSick(r *Record, args map[string]string) Value {
 	if v := args["after"]; v != "" {
 		after, _ = time.ParseDuration(v)
 	}
-	n := 0
+	n, opened := 0, 0
 	for _, o := range r.Outages {
 		if len(o.Victims.Pods) == 0 || args["fault"] != "" && o.Fault.Name != args["fault"] || o.Effect == 0 {
 			continue
 		}
 		span := Window{From: o.Effect + after, To: o.over(o.Heal)}
 		n += r.arrivedAt(o, span)
+		opened += r.openedIn(o, span)
+	}
+	if n == 0 && opened == 0 {
+		return Value{Number: math.NaN(), Note: "clients opened no connection in that time that a sick pod could have got"}
 	}
 	return number(n)
+}
+
+// openedIn counts connections that began in the span, to a port that the
+// outage's pods have lost.
+func (r *Record) openedIn(o Outage, span Window) (n int) {
+	ports := r.Layout.Scenario.Ports()
+	for _, a := range r.Attempts {
+		if span.Has(a.Started) && o.hits(ports[a.Port]) {
+			n++
+		}
+	}
+	return n
 }
 
 func (r *Record) arrivedAt(o Outage, span Window) (n int) {

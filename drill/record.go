@@ -16,6 +16,10 @@ type Record struct {
 	Outages  []Outage  // in the order of the scenario's faults
 	Events   []Event   // what the processes logged, by time
 	Exits    []Exit    // processes that ended though nobody killed them
+	// Logged is how many outbound connections each client's node proxy wrote a
+	// line about, from the first instant of traffic on. Most of those lines are
+	// not kept as events.
+	Logged map[string]int
 	// Doubts are reasons not to trust the arm, in words.
 	Doubts []string
 }
@@ -35,6 +39,18 @@ type Attempt struct {
 
 // Failed reports whether the first exchange did not succeed.
 func (a Attempt) Failed() bool { return a.Error != "" }
+
+// Over reports whether it is known what became of the first exchange.
+func (a Attempt) Over() bool { return a.Pod != "" || a.Error != "" }
+
+// end is when the connection ended, as far as the client knows: the break, the
+// end of its time, or the first exchange if it was not held.
+func (a Attempt) end() time.Duration {
+	if a.CutError != "" {
+		return a.CutAt
+	}
+	return max(a.Done, a.At+a.Hold)
+}
 
 // Latency is the time from the intended start to the first answer.
 func (a Attempt) Latency() time.Duration { return a.Done - a.At }
@@ -56,6 +72,16 @@ func (o Outage) over(t time.Duration) time.Duration {
 		return 1<<63 - 1
 	}
 	return t
+}
+
+// ill returns when the outage lasted: from the begin of the injection to the
+// begin of healing, or to the end of the drill. It is empty if the outage never
+// took effect.
+func (o Outage) ill(end time.Duration) Window {
+	if o.Effect == 0 {
+		return Window{Name: o.Fault.Name}
+	}
+	return Window{o.Fault.Name, o.Begin, min(o.over(o.Heal), end)}
 }
 
 // Exit is the end of a process that nobody asked for.
@@ -90,6 +116,14 @@ type Event struct {
 	Healthy    int           // of Known
 	Ready      int           // of Known
 	Exceptions []string      // of Known
+	Tried      []Try         // of Connection: where it had failed before
+}
+
+// Try is one attempt of a connection that did not succeed.
+type Try struct {
+	Pod     string `json:"pod"`
+	Gateway string `json:"gateway"`
+	Reason  string `json:"reason"`
 }
 
 // Since returns e with its instants counted from t later.
@@ -115,6 +149,12 @@ const (
 type Window struct {
 	Name     string
 	From, To time.Duration // To is not part of it
+}
+
+// Meets reports whether what lasted from one instant to another was, for at
+// least an instant of it, in w.
+func (w Window) Meets(from, to time.Duration) bool {
+	return from < w.To && to >= w.From && w.From < w.To
 }
 
 // Has reports whether t is in w.

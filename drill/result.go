@@ -35,6 +35,7 @@ type Result struct {
 	AsRun       *Scenario     `json:"as_run"`
 	Arms        []ArmResult   `json:"arms"`
 	Assertions  []Observation `json:"assertions"`
+	Latencies   Comparison    `json:"latencies"`
 }
 
 // Environment is where the drill ran.
@@ -55,6 +56,8 @@ type Observation struct {
 	Observed *float64 `json:"observed"` // null: nothing to measure, or never
 	Note     string   `json:"note,omitempty"`
 	Held     bool     `json:"held"`
+	// Doubt is why Held says nothing: the verdict is then inconclusive.
+	Doubt string `json:"doubt,omitempty"`
 }
 
 // Latencies are milliseconds from intended start to first answer; null without
@@ -96,6 +99,7 @@ type ArmResult struct {
 
 // Generator is how well the arrival schedule was kept.
 type Generator struct {
+	Planned   int     `json:"planned"` // connections of the schedule
 	LateP99MS float64 `json:"late_p99_ms"`
 	LateMaxMS float64 `json:"late_max_ms"`
 }
@@ -148,6 +152,9 @@ type FaultResult struct {
 	Heal    *float64 `json:"heal"`
 	Healed  *float64 `json:"healed"`
 	Proof   string   `json:"proof"`
+	// Crossed is how many client connections are known to have crossed what the
+	// fault hit while it was ill: at least so many.
+	Crossed int `json:"crossed"`
 }
 
 // Evaluate measures every assertion of the scenario on the record's arm, and
@@ -164,8 +171,12 @@ func (r *Record) Evaluate() []Observation {
 			continue // validation has refused it before
 		}
 		v := r.Measure(e)
-		out = append(out, Observation{Arm: r.Arm.Name, Name: a.Name, Metric: a.Metric, Bound: b.String(),
-			Observed: finite(v.Number), Note: v.Note, Held: !math.IsNaN(v.Number) && b.Holds(v.Number)})
+		o := Observation{Arm: r.Arm.Name, Name: a.Name, Metric: a.Metric, Bound: b.String(),
+			Observed: finite(v.Number), Note: v.Note, Held: !math.IsNaN(v.Number) && b.Holds(v.Number)}
+		if e.Name == "latency_ms" {
+			o.Doubt = r.doubtLatency(b, o.Held)
+		}
+		out = append(out, o)
 	}
 	n := float64(len(r.Exits))
 	alive := Observation{Arm: r.Arm.Name, Name: "no process ends by itself", Metric: "exits", Bound: "== 0", Observed: &n, Held: n == 0}
@@ -181,22 +192,6 @@ func finite(v float64) *float64 {
 		return nil
 	}
 	return &v
-}
-
-// Judge fills Verdict and Reasons from the arms and assertions.
-func (r *Result) Judge() {
-	r.Verdict, r.Reasons = Held, nil
-	for _, o := range r.Assertions {
-		if !o.Held {
-			r.Verdict = Broken
-		}
-	}
-	for _, a := range r.Arms {
-		for _, why := range a.Inconclusive {
-			r.Verdict = Inconclusive
-			r.Reasons = append(r.Reasons, "arm "+a.Name+": "+why)
-		}
-	}
 }
 
 // Encode returns drill.json.

@@ -91,6 +91,12 @@ func (p *Printer) ArmDone(a ArmResult, seen []Observation) {
 		fmt.Fprintf(p.w, "  %-9s %6.2f–%.2f s  %5d connections, %s failed, p50 %s p99 %s ms   %s\n", ph.Name, ph.From, ph.To, ph.Attempts,
 			p.paint(badIf(ph.Failed > 0), strconv.Itoa(ph.Failed)), num(ph.LatencyMS.P50), num(ph.LatencyMS.P99), shares(ph))
 	}
+	if why := lateness(a.Generator.LateP99MS); why != "" {
+		fmt.Fprintf(p.w, "  %s %s\n", p.paint(amber, "latencies not comparable:"), why)
+	}
+	for _, f := range a.Faults {
+		fmt.Fprintf(p.w, "  fault %s was crossed by at least %s\n", f.Name, plural(f.Crossed, "client connection"))
+	}
 	for _, why := range a.Inconclusive {
 		fmt.Fprintf(p.w, "  %s %s\n", p.paint(amber, "inconclusive:"), why)
 	}
@@ -148,7 +154,10 @@ func (p *Printer) End(r *Result) {
 	}
 	for _, o := range r.Assertions {
 		mark := p.paint(green, "held  ")
-		if !o.Held {
+		switch {
+		case o.Doubt != "":
+			mark = p.paint(amber, "doubt ")
+		case !o.Held:
 			mark = p.paint(red, "BROKEN")
 		}
 		fmt.Fprintf(p.w, "  %s %-*s  %s: %s (bound %s)%s\n", mark, arm, o.Arm, o.Name, p.paint(bold, num(o.Observed)), o.Bound, p.paint(faint, note(o.Note)))
@@ -157,6 +166,12 @@ func (p *Printer) End(r *Result) {
 	fmt.Fprintf(p.w, "  %-12s %9s %7s %5s %9s %9s %14s %12s\n", "arm", "attempts", "failed", "cut", "p50 ms", "p99 ms", "to sick >1 s", "collateral")
 	for _, a := range r.Arms {
 		fmt.Fprintf(p.w, "  %-12s %9d %7d %5d %9s %9s %14d %12d\n", a.Name, a.Attempts, a.Failed, a.Cut, num(a.LatencyMS.P50), num(a.LatencyMS.P99), a.ToSickAfter1s, a.CollateralEjections)
+	}
+	for i, why := range r.Latencies.Why {
+		if i == 0 {
+			fmt.Fprintf(p.w, "  %s\n", p.paint(amber, "latencies are not comparable:"))
+		}
+		fmt.Fprintf(p.w, "    %s\n", why)
 	}
 	fmt.Fprintf(p.w, "\n%s\n", p.verdict(r))
 }

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -30,8 +31,9 @@ type armRun struct {
 	files   []*os.File
 	events  []drill.Event // since base
 	exits   []drill.Exit
-	ending  bool // processes may end now
-	started bool // zero is set
+	logged  map[string]int // outbound connections by process, while traffic ran
+	ending  bool           // processes may end now
+	started bool           // zero is set
 	teller  *drill.Teller
 	told    sync.Mutex
 }
@@ -107,7 +109,17 @@ func (a *armRun) launch(name, binary string, args []string, control bool, stdout
 // and keeps what the record needs.
 func (a *armRun) line(process string, b []byte) {
 	e, ok := drill.ParseLine(process, b, a.base)
-	if !ok || !a.layout.Tells(e) {
+	if !ok {
+		return
+	}
+	if e.Kind == drill.Connection && e.Direction == "outbound" {
+		a.mu.Lock()
+		if a.started {
+			a.logged[process]++
+		}
+		a.mu.Unlock()
+	}
+	if !a.layout.Tells(e) {
 		return
 	}
 	a.mu.Lock()
@@ -174,7 +186,7 @@ func (a *armRun) stop() {
 func (a *armRun) record(attempts []drill.Attempt, outages []drill.Outage) *drill.Record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r := &drill.Record{Layout: a.layout, Arm: a.arm, Attempts: attempts, Outages: outages, Exits: a.exits}
+	r := &drill.Record{Layout: a.layout, Arm: a.arm, Attempts: attempts, Outages: outages, Exits: a.exits, Logged: maps.Clone(a.logged)}
 	for _, e := range a.events {
 		r.Events = append(r.Events, e.Since(a.zero.Sub(a.base)))
 	}

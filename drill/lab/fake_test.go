@@ -151,17 +151,20 @@ func fakeOutbound(l net.Listener, mesh discovery.Config, port string) {
 		}
 		go func() {
 			defer c.Close()
+			began := time.Now().Format(time.RFC3339Nano)
 			for range pods {
 				p := pods[turn.Add(1)%int64(len(pods))]
 				b, err := net.DialTimeout("tcp4", p.Addresses[0].String()+":"+port, time.Second)
 				if err != nil {
 					number := json.Number(port)
+					// The real ones say this on the pod's node: one log or another, the drill reads all.
 					logLine(map[string]any{"message": "app refused", "workload": p.UID, "port": number, "reason": "refused", "probe": false})
 					continue
 				}
 				defer b.Close()
 				go func() { io.Copy(b, c); b.(*net.TCPConn).CloseWrite() }()
 				io.Copy(c, b)
+				logLine(map[string]any{"message": "connection", "direction": "outbound", "workload": p.UID, "port": json.Number(port), "result": "ok", "started": began})
 				return
 			}
 		}()

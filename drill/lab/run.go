@@ -102,7 +102,7 @@ func runArm(ctx context.Context, l *drill.Layout, arm drill.Arm, bin binaries, s
 	}()
 	began := time.Now()
 	a := &armRun{layout: l, arm: arm, bin: bin, dir: dir, starter: st, base: began, zero: began,
-		running: map[string]*process{}, pods: map[string]*pod{}, teller: drill.NewTeller(l),
+		running: map[string]*process{}, pods: map[string]*pod{}, logged: map[string]int{}, teller: drill.NewTeller(l),
 		report: func(h drill.Happening) { o.Progress.Happened(arm, h) }}
 	defer a.stop()
 	if err := a.start(ctx); err != nil {

@@ -29,6 +29,7 @@ traffic: {rate: 60, exchange: EXCHANGE, hold: {fraction: 0.1, for: 500ms, every:
 faults:
   - {name: f, at: 1s, until: 2s, FAULT}
 arms: [{name: isthmus, retry: {attempts: ATTEMPTS}}]
+assertions: [{metric: attempts, bound: "> 100"}]
 `
 
 func scenario(t *testing.T, replace ...string) *drill.Scenario {
