@@ -68,12 +68,12 @@ func newBackends(network string, o Outlier, f facts, prober *reprobe.Prober[mesh
 	}
 }
 
-// wish is what a client asked of the choice.
-type wish struct {
-	avoid []uint64        // advisory
-	pin   mesh.EndpointID // this one or none; zero is no pin
-	tried []mesh.EndpointID
-	sound bool // a pod that is thought to answer, or none
+// pickOptions narrow the choice of a pod for one client.
+type pickOptions struct {
+	avoid       []uint64          // advisory, from the client
+	pin         mesh.EndpointID   // this one or none; zero is no pin
+	exclude     []mesh.EndpointID // tried already
+	healthyOnly bool              // a pod that is thought to answer, or none
 }
 
 // lease is one pod that was chosen, until release.
@@ -88,12 +88,12 @@ func (l lease) key() health.Key { return health.Key{Endpoint: l.workload.Endpoin
 
 // choose picks a pod of x for one connection. ok is false when every member is
 // drained, not ready, or was tried already.
-func (b *backends) choose(x route.Exported, w wish, now time.Time) (lease, bool) {
+func (b *backends) choose(x route.Exported, o pickOptions, now time.Time) (lease, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.scratch = b.scratch[:0]
 	for _, m := range x.Members {
-		b.scratch = append(b.scratch, b.candidate(m, x.Port.Target, w, now))
+		b.scratch = append(b.scratch, b.candidate(m, x.Port.Target, o, now))
 	}
 	d := b.draws[drawKey{x.Service.Hostname, x.Port.Service}]
 	if d == nil {
@@ -102,7 +102,7 @@ func (b *backends) choose(x route.Exported, w wish, now time.Time) (lease, bool)
 	}
 	u, v := d.Next()
 	i, dazed, ok := balance.Pick(b.scratch, u, v)
-	if !ok || dazed && (w.pin != 0 || w.sound) { // a client that is told no can go to another pod
+	if !ok || dazed && (o.pin != 0 || o.healthyOnly) { // a client that is told no can go to another pod
 		return lease{}, false
 	}
 	l := lease{workload: x.Members[i], target: x.Port.Target, dazed: dazed}
@@ -111,16 +111,16 @@ func (b *backends) choose(x route.Exported, w wish, now time.Time) (lease, bool)
 	return l, true
 }
 
-func (b *backends) candidate(m *mesh.Workload, target uint16, w wish, now time.Time) balance.Candidate {
+func (b *backends) candidate(m *mesh.Workload, target uint16, o pickOptions, now time.Time) balance.Candidate {
 	id := m.Endpoint
 	return balance.Candidate{
 		Weight: float64(m.Capacity) * b.hops.Weight(id, now),
 		Faint:  b.hops.Faint(id),
 		Load:   float64(b.open[health.Key{Endpoint: id, Port: target}]),
 		Usable: b.hops.Usable(id, now) && !b.doubted(id) && !b.reportedSick(id, target),
-		Drained: m.State != mesh.Ready || slices.Contains(w.tried, id) ||
-			w.pin != 0 && w.pin != id,
-		Avoid: slices.Contains(w.avoid, uint64(id)),
+		Drained: m.State != mesh.Ready || slices.Contains(o.exclude, id) ||
+			o.pin != 0 && o.pin != id,
+		Avoid: slices.Contains(o.avoid, uint64(id)),
 	}
 }
 

@@ -26,6 +26,7 @@ type Config struct {
 	Identity         identity.Config `yaml:"identity"`
 	OutlierDetection Outlier         `yaml:"outlierDetection"`
 	Federation       Federation      `yaml:"federation"`
+	Retry            Retry           `yaml:"retry"`
 	Timeouts         Timeouts        `yaml:"timeouts"`
 	Admin            admin.Config    `yaml:"admin"`
 	Log              logging.Config  `yaml:"log"`
@@ -48,13 +49,21 @@ type Federation struct {
 	Advertise netip.AddrPort `yaml:"advertise" doc:"address other gateways reach this one at for gossip; the one in discovery when left out" env:"ISTHMUS_FEDERATION_ADVERTISE"`
 }
 
+// Retry bounds how often a connection that failed at one pod is tried at another.
+type Retry struct {
+	BudgetBurst int     `yaml:"budgetBurst" default:"500" doc:"repeats that a service may use at once before the ratio limits them; one after a timeout counts as five"`
+	BudgetRatio float64 `yaml:"budgetRatio" default:"0.5" doc:"repeats earned by each new connection to the service"`
+}
+
 // Timeouts bound everything that could wait for ever.
 type Timeouts struct {
-	Handshake time.Duration `yaml:"handshake" default:"5s" doc:"longest TLS handshake of an incoming connection"`
-	Dial      time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a pod address; then the next pod is tried"`
-	Answer    time.Duration `yaml:"answer" default:"500ms" doc:"how long a pod address may take to answer a client's TLS hello before another pod gets it; after a fifth of it new connections go elsewhere"`
-	Silence   time.Duration `yaml:"silence" default:"2s" doc:"a pod address that took bytes and sent none back for this long has failed as a hop"`
-	Drain     time.Duration `yaml:"drain" default:"10s" doc:"how long open connections may go on after the process was told to stop"`
+	Handshake  time.Duration `yaml:"handshake" default:"5s" doc:"longest TLS handshake of an incoming connection"`
+	Dial       time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a pod address; then the next pod is tried"`
+	Hello      time.Duration `yaml:"hello" default:"5s" doc:"how long a client may take, after its CONNECT was answered, to send a complete TLS hello to the pod; then its stream is reset, which is nobody's fault but its own"`
+	Answer     time.Duration `yaml:"answer" default:"500ms" doc:"how long a pod address may take to answer a client's TLS hello before another pod gets it; after a fifth of it new connections go elsewhere"`
+	Silence    time.Duration `yaml:"silence" default:"2s" doc:"a pod address that took a complete TLS hello and sent nothing back for this long has failed as a hop"`
+	HalfClosed time.Duration `yaml:"halfClosed" default:"30s" doc:"how long a client may leave its stream open after the pod has closed the connection"`
+	Drain      time.Duration `yaml:"drain" default:"10s" doc:"how long open connections may go on after the process was told to stop"`
 }
 
 // DefaultConfig returns what a key that is left out means.
@@ -64,9 +73,11 @@ func DefaultConfig() Config {
 		NodeServiceAccount: "isthmus-system/nodeproxy",
 		OutlierDetection:   Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
 		Federation:         Federation{Health: true},
-		Timeouts:           Timeouts{Handshake: 5 * time.Second, Dial: 2 * time.Second, Answer: 500 * time.Millisecond, Silence: 2 * time.Second, Drain: 10 * time.Second},
-		Admin:              admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
-		Log:                logging.Config{Level: "info", Format: "auto"},
+		Retry:              Retry{BudgetBurst: 500, BudgetRatio: 0.5},
+		Timeouts: Timeouts{Handshake: 5 * time.Second, Dial: 2 * time.Second, Hello: 5 * time.Second, Answer: 500 * time.Millisecond, Silence: 2 * time.Second,
+			HalfClosed: 30 * time.Second, Drain: 10 * time.Second},
+		Admin: admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
+		Log:   logging.Config{Level: "info", Format: "auto"},
 	}
 }
 
@@ -93,6 +104,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	v.Required("discovery.file", c.Discovery.File, "give the path of the discovery file")
 	v.Join(c.Identity.Validate())
 	warnings = c.OutlierDetection.check(&v)
+	c.Retry.check(&v)
 	c.Timeouts.check(&v)
 	v.Join(c.Admin.Validate())
 	v.Join(c.Log.Validate())
@@ -120,7 +132,18 @@ func (o Outlier) check(v *strictyaml.Check) (warnings []string) {
 func (t Timeouts) check(v *strictyaml.Check) {
 	v.Positive("timeouts.handshake", t.Handshake)
 	v.Positive("timeouts.dial", t.Dial)
+	v.Positive("timeouts.hello", t.Hello)
 	v.Positive("timeouts.answer", t.Answer)
 	v.Positive("timeouts.silence", t.Silence)
+	v.Positive("timeouts.halfClosed", t.HalfClosed)
 	v.Positive("timeouts.drain", t.Drain)
+}
+
+func (r Retry) check(v *strictyaml.Check) {
+	if r.BudgetBurst < 0 {
+		v.Fail("retry.budgetBurst", "%d: must not be negative", r.BudgetBurst)
+	}
+	if r.BudgetRatio < 0 {
+		v.Fail("retry.budgetRatio", "%v: must not be negative", r.BudgetRatio)
+	}
 }

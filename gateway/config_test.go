@@ -77,12 +77,14 @@ func TestAllMistakesAreReportedAtOnceInTheOrderOfTheFields(t *testing.T) {
 	c.Identity.Source, c.Identity.TTL = "spire", time.Millisecond
 	c.OutlierDetection.Scope, c.OutlierDetection.Mode, c.OutlierDetection.FailureThreshold, c.OutlierDetection.JitterFrac = "pod", health.ModeHybrid, 0, 1
 	c.OutlierDetection.EWMAHealthFloor, c.OutlierDetection.EWMAAlpha = 1, 2
+	c.Retry = gateway.Retry{BudgetBurst: -1, BudgetRatio: -1}
 	c.Timeouts = gateway.Timeouts{}
 	c.Admin.Address = netip.MustParseAddrPort("10.0.0.1:15000")
 	c.Log = logging.Config{Level: "loud", Format: "xml"}
 	broken := []string{"name", "network", "trustDomain", "nodeServiceAccount", "discovery.file", "identity.source", "identity.dir", "identity.ttl",
 		"outlierDetection.scope", "outlierDetection.ewmaHealthFloor", "outlierDetection.ewmaAlpha", "outlierDetection.failureThreshold", "outlierDetection.jitterFrac",
-		"timeouts.handshake", "timeouts.dial", "timeouts.answer", "timeouts.silence", "timeouts.drain", "admin.address", "log.level", "log.format"}
+		"retry.budgetBurst", "retry.budgetRatio",
+		"timeouts.handshake", "timeouts.dial", "timeouts.hello", "timeouts.answer", "timeouts.silence", "timeouts.halfClosed", "timeouts.drain", "admin.address", "log.level", "log.format"}
 	var want []string // in the order of the fields of the file
 	for _, k := range strictyaml.Keys(c) {
 		if f := strings.NewReplacer("[].", "[0].").Replace(k.Name); slices.Contains(broken, f) {

@@ -21,6 +21,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
+	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -39,6 +40,7 @@ type Gateway struct {
 	nodes    *peer.HealthServer // nil when federation.health is off
 	backends *backends
 	summary  *summaries
+	budget   *retrybudget.Budget
 	metrics  *Metrics
 	registry *prometheus.Registry
 	listener *net.TCPListener
@@ -59,7 +61,8 @@ var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * t
 // New reads discovery, opens the identity source and binds both listeners, so
 // that whatever cannot work is an error here.
 func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
-	g := &Gateway{cfg: cfg, log: log, store: &discovery.Store{}, registry: prometheus.NewRegistry(), settled: make(chan struct{})}
+	g := &Gateway{cfg: cfg, log: log, store: &discovery.Store{}, registry: prometheus.NewRegistry(), settled: make(chan struct{}),
+		budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio)}
 	g.background, g.stop = context.WithCancel(context.Background())
 	g.metrics = NewMetrics(g.registry)
 	var err error
@@ -133,15 +136,15 @@ func (g *Gateway) Run(ctx context.Context) error {
 		background.Go(func() error { return g.fed.Run(bctx) })
 	}
 	front, fctx := errgroup.WithContext(ctx)
-	deaf := make(chan struct{}) // closed when no connection can come any more
-	front.Go(func() error { defer close(deaf); return g.accept(fctx) })
+	accepted := make(chan struct{}) // closed when no connection can come any more
+	front.Go(func() error { defer close(accepted); return g.accept(fctx) })
 	front.Go(func() error { g.settle(fctx); return nil })
 	select {
 	case <-fctx.Done(): // told to stop, or the listener failed
 	case <-bctx.Done(): // a part failed; Wait below says which
 	}
-	g.hangUp()
-	<-deaf
+	g.stopAccepting()
+	<-accepted
 	g.drain()
 	g.stop()
 	err := errors.Join(front.Wait(), background.Wait())
@@ -174,15 +177,15 @@ func (g *Gateway) settle(ctx context.Context) {
 			case <-tick.C:
 			case <-limit.C:
 				g.log.Warn().Strs("nodes", g.nodes.Nodes()).Strs("members", g.fed.Members()).Msg("starting without a word from every node and gateway")
-				g.begin()
+				g.start()
 				return
 			}
 		}
 	}
-	g.begin()
+	g.start()
 }
 
-func (g *Gateway) begin() {
+func (g *Gateway) start() {
 	g.summary.start(time.Now())
 	close(g.settled)
 	g.log.Info().Str("listen", g.cfg.Listen.String()).Str("network", g.cfg.Network).Msg("ready")
@@ -222,6 +225,7 @@ func (g *Gateway) follow(ctx context.Context) {
 		case <-changes:
 			now := time.Now()
 			g.backends.forget(now)
+			g.budget.Keep(func(service string) bool { return g.store.Current().Service(service) != nil })
 			g.summary.revised(now)
 		}
 	}

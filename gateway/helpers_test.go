@@ -2,8 +2,10 @@ package gateway_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"testing"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
@@ -71,4 +73,21 @@ func chosen(t testing.TB, s *hbone.Session, h hbone.Header) uint64 {
 	}
 	stream.Close()
 	return answer.Endpoint()
+}
+
+// clientHello is the first flight of a TLS client.
+func clientHello(t testing.TB) []byte {
+	t.Helper()
+	a, b := net.Pipe()
+	defer b.Close()
+	go func() {
+		tls.Client(a, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}).Handshake()
+		a.Close()
+	}()
+	buf := make([]byte, 16<<10)
+	n, err := b.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return buf[:n]
 }

@@ -79,9 +79,9 @@ func TestAPodAddressThatTakesBytesAndAnswersNothingIsLeftOut(t *testing.T) {
 		if refused != nil {
 			t.Fatal(refused)
 		}
-		stream.Write([]byte("client hello"))
+		stream.Write(clientHello(t))
 		stream.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
-		stream.Read(make([]byte, 12))
+		stream.Read(make([]byte, 1))
 		stream.Close()
 		return len(gw.Log.Find("outlier changed", "edge", "ejected", "scope", "hop", "endpoint", frozen.Endpoint())) > 0
 	})

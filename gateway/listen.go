@@ -38,18 +38,18 @@ func listen(address netip.AddrPort, reuse bool) (*net.TCPListener, error) {
 	return l.(*net.TCPListener), nil
 }
 
-// lastCalls is how long a gateway that was told to stop goes on accepting: what
+// acceptGrace is how long a gateway that was told to stop goes on accepting: what
 // the kernel has already put into this listener's queue would be reset by closing
 // it, even if another process listens on the same address.
-const lastCalls = 50 * time.Millisecond
+const acceptGrace = 50 * time.Millisecond
 
-// hangUp makes accept end soon.
-func (g *Gateway) hangUp() { g.listener.SetDeadline(time.Now().Add(lastCalls)) }
+// stopAccepting makes accept end after acceptGrace.
+func (g *Gateway) stopAccepting() { g.listener.SetDeadline(time.Now().Add(acceptGrace)) }
 
 // accept takes connections until a little after ctx ends, and hands each to its
 // protocol.
 func (g *Gateway) accept(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, g.hangUp)
+	stop := context.AfterFunc(ctx, g.stopAccepting)
 	defer stop()
 	defer g.listener.Close()
 	handshakes := pending.New(maxHandshakes)

@@ -10,6 +10,7 @@ type Metrics struct {
 	sent     prometheus.Counter
 	dazed    prometheus.Counter
 	moved    *prometheus.CounterVec
+	noBudget prometheus.Counter
 	edges    *prometheus.CounterVec
 	refused  *prometheus.CounterVec
 }
@@ -18,14 +19,15 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		opened:   prometheus.NewCounter(prometheus.CounterOpts{Name: "istio_tcp_connections_opened_total", Help: "Outer streams that were opened."}),
-		closed:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "istio_tcp_connections_closed_total", Help: "Outer streams that ended, by result (ok or an isthmus-reason)."}, []string{"result"}),
+		closed:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "istio_tcp_connections_closed_total", Help: "Outer streams that ended, by result (ok, cancelled, no_hello, or an isthmus-reason)."}, []string{"result"}),
 		received: prometheus.NewCounter(prometheus.CounterOpts{Name: "istio_tcp_received_bytes_total", Help: "Bytes from clients to pods."}),
 		sent:     prometheus.NewCounter(prometheus.CounterOpts{Name: "istio_tcp_sent_bytes_total", Help: "Bytes from pods to clients."}),
 		dazed:    prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_dazed_picks_total", Help: "Choices made among pods none of which was healthy."}),
 		moved:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_moved_connections_total", Help: "Connections whose TLS hello was given to another pod, by what the first one did (reset, silence)."}, []string{"reason"}),
+		noBudget: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_retry_budget_exhausted_total", Help: "Repeats at another pod that the service's retry budget did not allow."}),
 		edges:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_outlier_edges_total", Help: "Ejections and readmissions, by scope (endpoint, hop) and edge."}, []string{"scope", "edge"}),
 		refused:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_peers_refused_total", Help: "Connections refused before any stream, by reason (handshake, not_gateway, overload)."}, []string{"reason"}),
 	}
-	r.MustRegister(m.opened, m.closed, m.received, m.sent, m.dazed, m.moved, m.edges, m.refused)
+	r.MustRegister(m.opened, m.closed, m.received, m.sent, m.dazed, m.moved, m.noBudget, m.edges, m.refused)
 	return m
 }

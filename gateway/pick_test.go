@@ -51,7 +51,7 @@ func TestChoosesOnlyAmongTheWellAndSharesEvenly(t *testing.T) {
 	b, x := crowd(t, 10, 2)
 	seen := map[string]int{}
 	for range 800 {
-		l, ok := b.choose(x, wish{}, time.Now())
+		l, ok := b.choose(x, pickOptions{}, time.Now())
 		if !ok || l.dazed {
 			t.Fatalf("no choice, or a dazed one (%v), with 8 of 10 healthy", l.dazed)
 		}
@@ -80,7 +80,7 @@ func TestAChoiceAmongAThousandHardlyAllocates(t *testing.T) {
 	b, x := crowd(t, 1000, 100)
 	now := time.Now()
 	choose := func() {
-		l, _ := b.choose(x, wish{}, now)
+		l, _ := b.choose(x, pickOptions{}, now)
 		b.release(l, health.Neutral, "", now)
 	}
 	choose()
@@ -96,7 +96,7 @@ func BenchmarkPick(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				now := time.Now()
-				l, _ := be.choose(x, wish{}, now)
+				l, _ := be.choose(x, pickOptions{}, now)
 				be.release(l, health.Neutral, "", now)
 			}
 		})

@@ -48,12 +48,31 @@ const (
 // the session's reader delivers what comes from the stream, by itself when that
 // does not block, otherwise by a goroutine that lives until all is delivered.
 func Relay(ctx context.Context, s *Stream, c net.Conn) RelayResult {
-	return RelayNoting(ctx, s, c, func() {})
+	return RelayWith(ctx, s, c, RelayOptions{})
 }
 
-// RelayNoting is Relay that calls answered, once and from the caller's
-// goroutine, when c has sent its first bytes.
-func RelayNoting(ctx context.Context, s *Stream, c net.Conn, answered func()) RelayResult {
+// RelayOptions are what a relay may be told besides.
+type RelayOptions struct {
+	// Answered is called once, from the caller's goroutine, when c has sent its
+	// first bytes. Nil: nobody is told.
+	Answered func()
+	// HalfClosed is how long the direction to c may go on after c has sent FIN;
+	// then both sides are reset with ErrHalfClosed. It is for relays of tunnels
+	// that carry TLS, where nothing sensible can follow the server's FIN. Zero
+	// means without bound.
+	HalfClosed time.Duration
+}
+
+// ErrHalfClosed is the end of a relay whose stream went on for longer than
+// RelayOptions.HalfClosed after the other side's FIN.
+var ErrHalfClosed = errors.New("hbone: relay: the stream stayed open after the other side had closed")
+
+// RelayWith is Relay with options.
+func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) RelayResult {
+	answered := o.Answered
+	if answered == nil {
+		answered = func() {}
+	}
 	k := newSink(s, c)
 	stop := context.AfterFunc(ctx, func() {
 		s.abort(http2.ErrCodeCancel, context.Cause(ctx))
@@ -63,6 +82,13 @@ func RelayNoting(ctx context.Context, s *Stream, c net.Conn, answered func()) Re
 	k.attach()
 	src := newSource(c, s.s.chunk)
 	n, err := pumpToStream(s, c, src, answered)
+	if err == nil && o.HalfClosed > 0 {
+		overdue := time.AfterFunc(o.HalfClosed, func() {
+			s.abort(http2.ErrCodeCancel, ErrHalfClosed)
+			hardClose(c)
+		})
+		defer overdue.Stop()
+	}
 	if err != nil && s.left(err) && !drop(src) {
 		hardClose(c)
 	}

@@ -1,0 +1,146 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// maxAttempts is how many pods are tried for one client. Stock clients never
+// retry, so what can be repaired is repaired here.
+const maxAttempts = 3
+
+// Why a pod was given up; the values of reason in logs and metrics.
+const (
+	attemptRefused     = "refused"
+	attemptReset       = "reset"
+	attemptTimeout     = "timeout"
+	attemptUnreachable = "unreachable"
+	attemptSilence     = "silence" // took the hello and did not answer it
+)
+
+// connect reaches a pod, or tells the client that it cannot and returns nil.
+func (g *Gateway) connect(ctx context.Context, f *forwarding) *net.TCPConn {
+	f.pick.avoid = hbone.ParseAvoid(f.in.Header.Get(hbone.HeaderAvoid))
+	f.pick.pin = mesh.EndpointID(hbone.ParseEndpoint(f.in.Header.Get(hbone.HeaderPin)))
+	conn := g.dialPods(ctx, f)
+	switch {
+	case conn != nil || ctx.Err() != nil: // the client left
+	case f.attempts > 0:
+		f.refuse(503, hbone.ReasonUnreachable, f.err)
+	case f.pick.pin != 0:
+		f.refuse(503, hbone.ReasonPinnedGone, errors.New("the pinned endpoint is not usable"))
+	default:
+		f.refuse(503, hbone.ReasonNoEndpoint, errors.New("the service has no ready endpoint on this network"))
+	}
+	return conn
+}
+
+// dialPods dials pods that were not tried yet until one accepts, the attempts or
+// the service's retry budget are used up, or the client has left; nil then.
+func (g *Gateway) dialPods(ctx context.Context, f *forwarding) *net.TCPConn {
+	for f.attempts < maxAttempts && ctx.Err() == nil {
+		if n := len(f.failed); n > 0 && !g.mayRepeat(f, f.failed[n-1].reason) {
+			return nil
+		}
+		l, ok := g.backends.choose(f.exported, f.pick, time.Now())
+		if !ok {
+			return nil
+		}
+		f.attempts++
+		f.lease = l
+		if l.dazed {
+			g.metrics.dazed.Inc()
+		}
+		conn, err := g.dialPod(ctx, l.workload)
+		if err == nil {
+			f.dialed = time.Now()
+			return conn
+		}
+		f.err = err
+		if ctx.Err() != nil { // the client left, which says nothing about the pod
+			g.backends.release(l, health.Neutral, "", time.Now())
+			return nil
+		}
+		g.backends.release(l, health.Failure, string(hbone.ReasonUnreachable), time.Now())
+		g.attemptFailed(f, l.workload, dialReason(err), err)
+	}
+	return nil
+}
+
+// attemptFailed takes a pod out of this client's choice.
+func (g *Gateway) attemptFailed(f *forwarding, w *mesh.Workload, reason string, err error) {
+	f.failed = append(f.failed, failedAttempt{w, reason, err})
+	f.pick.exclude = append(f.pick.exclude, w.Endpoint)
+	g.log.Debug().Str("service", f.exported.Service.Hostname).Str("workload", w.UID).Stringer("endpoint", w.Endpoint).
+		Str("reason", reason).Err(err).Msg("attempt failed")
+}
+
+// mayRepeat takes one repeat out of the service's budget.
+func (g *Gateway) mayRepeat(f *forwarding, reason string) bool {
+	cost := retrybudget.AfterRefusal
+	if reason == attemptTimeout || reason == attemptSilence {
+		cost = retrybudget.AfterTimeout
+	}
+	ok := g.budget.Spend(f.exported.Service.Hostname, cost)
+	if !ok {
+		g.metrics.noBudget.Inc()
+	}
+	return ok
+}
+
+func dialReason(err error) string {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return attemptRefused
+	case errors.Is(err, syscall.ECONNRESET):
+		return attemptReset
+	case isTimeout(err):
+		return attemptTimeout
+	}
+	return attemptUnreachable
+}
+
+// dialPod opens a TCP connection to the pod's node proxy.
+func (g *Gateway) dialPod(ctx context.Context, w *mesh.Workload) (*net.TCPConn, error) {
+	d := net.Dialer{Timeout: g.cfg.Timeouts.Dial}
+	conn, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(w.Addresses[0], mesh.HBONEPort).String())
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.TCPConn), nil
+}
+
+// ask finds out whether a pod's node proxy answers: a TLS handshake as this
+// gateway, because a TCP connect succeeds at a process that hangs. Whoever
+// answers with another certificate does answer; that is for the client to refuse.
+func (g *Gateway) ask(ctx context.Context, w *mesh.Workload) error {
+	cfg, err := g.ids.ClientTLS(ctx, g.self.Identity, []spiffeid.ID{w.Identity}, "h2")
+	if err != nil {
+		return err
+	}
+	conn, err := g.dialPod(ctx, w)
+	if err != nil {
+		return err
+	}
+	t, err := hbone.ClientTLS(ctx, conn, cfg)
+	var wrong *identity.PeerError
+	if errors.As(err, &wrong) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return t.Close()
+}

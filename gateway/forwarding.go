@@ -1,0 +1,197 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/net/http2"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// forwarding is one outer stream, from CONNECT to its access-log line.
+type forwarding struct {
+	in       *hbone.Incoming
+	started  time.Time
+	exported route.Exported
+	pick     pickOptions
+	lease    lease
+	dialed   time.Time // when the connection to the pod was made
+	attempts int
+	failed   []failedAttempt // those that did not reach a pod
+	replayed replay
+	relayed  hbone.RelayResult
+	answered bool // the pod sent something, if only when the client had left
+	connect  time.Duration
+	result   string       // how it ended besides; empty: by refused and connect
+	refused  hbone.Reason // of our answer other than 200
+	err      error
+}
+
+// Results of connections besides ok and the reasons of refusals.
+const (
+	resultOK        = "ok"
+	resultCancelled = "cancelled" // the client left before it was answered
+	resultNoHello   = "no_hello"  // the client sent no TLS hello in time
+)
+
+// failedAttempt is one pod that was tried in vain.
+type failedAttempt struct {
+	pod    *mesh.Workload
+	reason string // see dialReason and moveReason
+	err    error
+}
+
+// forward serves one outer CONNECT: authority to exported service, service to
+// pod, bytes both ways.
+func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming) {
+	f := &forwarding{in: in, started: time.Now()}
+	g.metrics.opened.Inc()
+	defer g.finish(f)
+	var err error
+	if f.exported, err = route.Export(g.store.Current(), g.cfg.Network, in.Authority); err != nil {
+		status, reason := exportRefusal(err)
+		f.refuse(status, reason, err)
+		return
+	}
+	g.budget.Earn(f.exported.Service.Hostname)
+	conn := g.connect(ctx, f)
+	if conn == nil {
+		return
+	}
+	defer func() { conn.Close() }()
+	stream, err := in.Accept(hbone.Header{hbone.HeaderEndpoint: f.lease.workload.Endpoint.String()})
+	if err != nil {
+		f.err = err
+		g.backends.release(f.lease, health.Neutral, "", time.Now())
+		return
+	}
+	f.connect = time.Since(f.started)
+	if conn, err = g.replayHello(ctx, f, stream, conn); err != nil {
+		f.err = err
+		stream.Reset(http2.ErrCodeConnect) // it did not end: it was cut off
+		conn.SetLinger(0)
+		g.backends.release(f.lease, health.Neutral, "", time.Now())
+		return
+	}
+	f.relayed = hbone.RelayWith(ctx, stream, conn, hbone.RelayOptions{
+		Answered: func() { f.answer(g) }, HalfClosed: g.cfg.Timeouts.HalfClosed,
+	})
+	f.relayed.ToConn += f.replayed.size
+	f.err = f.relayed.Err
+	g.backends.release(f.lease, g.judge(f), "silence", time.Now())
+}
+
+// answer notes, once, that the pod's node proxy has sent something. A TCP connect
+// alone shows only that a kernel is there.
+func (f *forwarding) answer(g *Gateway) {
+	if !f.answered {
+		f.answered = true
+		g.backends.answered(f.lease, time.Now())
+	}
+}
+
+// judge says what a relayed connection tells about the hop. Only a complete
+// hello that the pod's address took and did not answer for so long counts
+// against it: anything less may be the client's doing. Everything else is the
+// inner tunnel's business; an answer was counted when it came, a reset before
+// it by replayHello.
+func (g *Gateway) judge(f *forwarding) health.Outcome {
+	if f.replayed.complete && !f.answered && time.Since(f.replayed.sent) >= g.cfg.Timeouts.Silence {
+		return health.Failure
+	}
+	return health.Neutral
+}
+
+func (f *forwarding) refuse(status int, reason hbone.Reason, err error) {
+	f.refused, f.err = reason, err
+	h := hbone.Header{hbone.HeaderReason: string(reason)}
+	if f.lease.workload != nil {
+		h[hbone.HeaderEndpoint] = f.lease.workload.Endpoint.String()
+	}
+	f.in.Refuse(status, h)
+}
+
+// outcome is the value of the label result.
+func (f *forwarding) outcome() string {
+	switch {
+	case f.refused != "":
+		return string(f.refused)
+	case f.result != "":
+		return f.result
+	case f.connect == 0:
+		return resultCancelled
+	}
+	return resultOK
+}
+
+// finish counts the forwarding and writes its one line: a warning if a client
+// that asked for what is here did not get it.
+func (g *Gateway) finish(f *forwarding) {
+	result := f.outcome()
+	g.metrics.closed.WithLabelValues(result).Inc()
+	g.metrics.received.Add(float64(f.relayed.ToConn))
+	g.metrics.sent.Add(float64(f.relayed.ToStream))
+	e := g.log.Info()
+	if f.refused == hbone.ReasonUnreachable || f.refused == hbone.ReasonNoEndpoint {
+		e = g.log.Warn()
+	}
+	if !e.Enabled() {
+		return
+	}
+	service, port := f.in.Authority, uint16(0)
+	if f.exported.Service != nil {
+		service, port = f.exported.Service.Hostname, f.exported.Port.Service
+	}
+	e.Str("direction", "forward").Str("service", strings.ToLower(service)).Uint16("port", port).Str("network", g.cfg.Network)
+	if w := f.lease.workload; w != nil {
+		e.Stringer("endpoint", w.Endpoint).Str("workload", w.UID)
+	}
+	e.Stringer("peer", f.in.Session.Peer().ID).Stringer("from", f.in.Session.RemoteAddr()).
+		Int("attempts", f.attempts).Str("result", result).Time("started", f.started)
+	if trace, _, _ := hbone.ParseTraceparent(f.in.Header.Get(hbone.HeaderTraceparent)); trace != "" {
+		e.Str("trace", trace)
+	}
+	if len(f.failed) > 0 {
+		e.Array("tried", tried{g.cfg.Name, f.failed})
+	}
+	e.Float64("connect_ms", ms(f.connect)).Float64("duration_ms", ms(time.Since(f.started))).
+		Int64("bytes_sent", f.relayed.ToStream).Int64("bytes_received", f.relayed.ToConn).AnErr("error", f.err).Msg("connection")
+}
+
+// tried writes failed attempts as [{pod, gateway, reason}].
+type tried struct {
+	gateway string
+	failed  []failedAttempt
+}
+
+func (t tried) MarshalZerologArray(a *zerolog.Array) {
+	for _, f := range t.failed {
+		a.Dict(zerolog.Dict().Str("pod", f.pod.UID).Str("gateway", t.gateway).Str("reason", f.reason))
+	}
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// exportRefusal maps why an authority leads nowhere to the answer to the client.
+func exportRefusal(err error) (status int, reason hbone.Reason) {
+	var re *route.Error
+	if !errors.As(err, &re) {
+		return 503, hbone.ReasonNoEndpoint
+	}
+	switch re.Kind {
+	case route.UnknownService, route.UnknownPort:
+		return 404, hbone.ReasonUnknownService
+	case route.NotExported:
+		return 403, hbone.ReasonNotExported
+	case route.BadAuthority:
+		return 400, hbone.ReasonBadAuthority
+	}
+	return 503, hbone.ReasonNoEndpoint
+}
