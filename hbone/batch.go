@@ -89,6 +89,9 @@ func (s *Session) readBatches(g gatherer) error {
 		}
 		more := g != nil && err == nil && g.buffered()
 		s.inbox.deliver(more)
+		if debugChecks {
+			s.mustHold("after a batch was read")
+		}
 		if err != nil {
 			return err
 		}

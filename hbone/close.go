@@ -53,6 +53,7 @@ func (st *Stream) Close() error {
 		return nil
 	}
 	st.closed = true
+	st.wdl.stop()
 	if st.werr == nil {
 		st.werr = net.ErrClosed
 	}
@@ -71,16 +72,6 @@ func (st *Stream) Close() error {
 	return nil
 }
 
-func (st *Stream) closeRead() {
-	st.mu.Lock()
-	st.rclosed = true
-	owed := st.repayLocked(st.rq.drop())
-	st.rdl.stop()
-	st.mu.Unlock()
-	st.s.creditConn(owed)
-	st.notify()
-}
-
 // Reset ends the stream at once with RST_STREAM(code), dropping what is queued
 // in both directions. It does nothing on a stream that has ended.
 func (st *Stream) Reset(code http2.ErrCode) {
@@ -91,7 +82,7 @@ func (st *Stream) abort(code http2.ErrCode, cause error) {
 	s := st.s
 	s.mu.Lock()
 	if !st.dead {
-		s.w.data.drop(st)
+		s.w.dropData(st)
 		s.w.control.add(st, appendRST(nil, st.id, code), 0)
 		st.deadLocked(cause)
 		s.settleLocked(st)

@@ -61,7 +61,7 @@ func (s *Session) onReset(f *http2.RSTStreamFrame) error {
 		}
 		return nil
 	}
-	s.w.data.drop(st)
+	s.w.dropData(st)
 	s.w.control.drop(st)
 	clean := (st.remoteEnd || s.cfg.CancelEnds && st.accepted) && (f.ErrCode == http2.ErrCodeCancel || f.ErrCode == http2.ErrCodeNo)
 	unanswered := !s.client && !st.accepted
@@ -128,7 +128,7 @@ func (s *Session) onGoAway(f *http2.GoAwayFrame) {
 	if s.client {
 		for id, st := range s.streams {
 			if id > s.goAwayID {
-				s.w.data.drop(st)
+				s.w.dropData(st)
 				st.deadLocked(err)
 				s.settleLocked(st)
 				lost = append(lost, st)

@@ -1,23 +1,16 @@
 package hbone
 
-import (
-	"maps"
-	"slices"
-
-	"golang.org/x/net/http2"
-)
+import "golang.org/x/net/http2"
 
 // receiveData accounts a DATA frame against both windows. It returns the stream
 // to deliver to, nil if the payload is to be thrown away.
 func (s *Session) receiveData(h header) (*Stream, error) {
-	s.mu.Lock()
-	s.recvAvail -= h.length
-	s.bulk.add(h.length)
-	s.recvLow = s.recvAvail < s.cfg.ConnWindow/4
-	if s.recvAvail < 0 {
-		s.mu.Unlock()
+	low, ok := s.recv.receive(h.length)
+	if s.recvLow = low; !ok {
 		return nil, connFault(http2.ErrCodeFlowControl, "DATA beyond the connection window")
 	}
+	s.mu.Lock()
+	s.bulk.add(h.length)
 	st := s.streams[h.id]
 	if st == nil {
 		idle := s.isIdle(h.id)
@@ -52,11 +45,11 @@ func (s *Session) receiveData(h header) (*Stream, error) {
 // arrived queues p for st. The reader is told after the batch.
 func (s *Session) arrived(st *Stream, p []byte) {
 	if !st.push(p) {
-		s.creditConn(len(p))
+		s.release(len(p))
 		return
 	}
 	if s.recvLow {
-		s.borrow()
+		s.creditConn(s.recv.lend())
 	}
 	if !st.touched {
 		st.touched = true
@@ -64,52 +57,17 @@ func (s *Session) arrived(st *Stream, p []byte) {
 	}
 }
 
-// maxLoan is how many connection windows' worth of unread bytes a session takes
-// on besides the window itself, so that streams which nobody reads do not starve
-// the others: with 4 MiB per stream and 16 MiB per session, sixteen such streams
-// and not four. What one stream can hold its own window bounds.
-const maxLoan = 3
-
-// borrow gives the connection window back, before anybody has read them, the
-// bytes that lie in the streams' queues. It is called when the window runs low:
-// with readers that keep up there is next to nothing in the queues then.
-func (s *Session) borrow() {
-	room := int64(maxLoan*s.cfg.ConnWindow) - s.loans.Load()
-	if room <= 0 {
-		return
+// release gives n received bytes back to the connection window. Whoever holds them
+// calls it, once.
+func (s *Session) release(n int) {
+	if n > 0 {
+		s.creditConn(s.recv.release(n))
 	}
-	s.mu.Lock()
-	streams := slices.Collect(maps.Values(s.streams))
-	s.mu.Unlock()
-	total := 0
-	for _, st := range streams {
-		st.mu.Lock()
-		n := max(0, min(st.rq.n-st.loan, int(room)-total))
-		st.loan += n
-		st.mu.Unlock()
-		total += n
-	}
-	s.loans.Add(int64(total))
-	s.creditConn(total)
 }
 
-// repayLocked returns how many of n bytes that left the queue are still to be
-// given back to the connection window.
-func (st *Stream) repayLocked(n int) int {
-	paid := min(n, st.loan)
-	st.loan -= paid
-	st.s.loans.Add(int64(-paid))
-	return n - paid
-}
-
-// creditConn gives n consumed bytes back to the connection window, in steps of a
-// quarter of it.
+// creditConn tells the peer of n bytes of connection window.
 func (s *Session) creditConn(n int) {
-	if s.recvUnacked.Add(int64(n)) < int64(s.cfg.ConnWindow/4) {
-		return
-	}
-	due := int(s.recvUnacked.Swap(0))
-	if due == 0 {
+	if n == 0 {
 		return
 	}
 	s.mu.Lock()
@@ -117,13 +75,15 @@ func (s *Session) creditConn(n int) {
 	if s.err != nil {
 		return
 	}
-	s.recvAvail += due
-	s.w.control.add(nil, appendWindowUpdate(nil, 0, due), 0)
+	s.w.control.add(nil, appendWindowUpdate(nil, 0, n), 0)
 	s.kick()
 }
 
 // creditStream sends n bytes of window for st, if it can still use them.
 func (s *Session) creditStream(st *Stream, n int) {
+	if n == 0 {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil || st.dead || st.remoteEnd {

@@ -159,7 +159,7 @@ func (r *frameReader) take(p []byte) error {
 		return r.takeData(p)
 	case modeSkip:
 		if r.cur.kind == frameData {
-			r.s.creditConn(len(p))
+			r.s.release(len(p))
 		}
 	}
 	return nil
@@ -241,12 +241,15 @@ func (r *frameReader) takeData(p []byte) error {
 		if b.content < 0 {
 			return connFault(http2.ErrCodeProtocol, "padding of %d bytes exceeds the frame", pad)
 		}
-		b.st.discard(1 + pad)
+		b.st.padding(1)
 	}
 	n := min(b.content, len(p))
 	b.content -= n
 	if n > 0 {
 		r.s.arrived(b.st, p[:n])
+	}
+	if pad := len(p) - n; pad > 0 {
+		b.st.padding(pad)
 	}
 	return nil
 }

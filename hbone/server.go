@@ -132,24 +132,30 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 
 func (s *Session) handle(ctx context.Context, in *Incoming) {
 	s.handler(ctx, in)
-	st, rest := in.st, in.rest
+	rest := in.rest
 	if rest == nil {
-		in.Refuse(503, nil) // does nothing if it was answered
-		s.handled(st)
+		s.handled(in)
 		return
 	}
 	go func() {
 		rest(ctx)
-		s.handled(st)
+		s.handled(in)
 	}()
 }
 
-// handled ends what handle began.
-func (s *Session) handled(st *Stream) {
+// handled ends what handle began. A stream that was never accepted has nobody else
+// who would end its receiving half.
+func (s *Session) handled(in *Incoming) {
+	st := in.st
+	in.Refuse(503, nil) // does nothing if it was answered
 	st.cancel(nil)
 	s.mu.Lock()
 	s.running--
+	accepted := st.accepted
 	s.mu.Unlock()
+	if !accepted {
+		st.closeRead()
+	}
 	s.handlers.Done()
 }
 

@@ -65,10 +65,8 @@ type Session struct {
 	rtt     atomic.Int64 // in nanoseconds, 0: not known; see tookRTT
 	company atomic.Int64 // when small messages were last received, in nanoseconds since 1970
 
-	recvAvail   int          // connection window left to the peer, guarded by mu
-	recvUnacked atomic.Int64 // consumed and not yet credited
-	loans       atomic.Int64 // sum of the streams' loans
-	recvLow     bool         // the peer has used up most of the connection window; the reader's own
+	recv    connWindow // has its own lock
+	recvLow bool       // the peer has used up most of it; of the reading goroutine
 
 	handlers sync.WaitGroup
 	running  int // handlers not returned, guarded by mu
@@ -87,7 +85,7 @@ func newSession(t Transport, cfg Config, client bool) *Session {
 		t: t, cfg: cfg, client: client, peerID: t.Peer(), carrier: carrierOf(t),
 		settled: make(chan struct{}), done: make(chan struct{}), torn: make(chan struct{}), deaf: make(chan struct{}),
 		streams: make(map[uint32]*Stream), nextID: 1, finalID: maxStreamID, goAwayID: maxStreamID,
-		peer: defaultPeerSettings(), recvAvail: cfg.ConnWindow, idleSince: time.Now(),
+		peer: defaultPeerSettings(), idleSince: time.Now(),
 	}
 	s.few = runtime.GOMAXPROCS(0) <= fewProcessors && s.carrier == nil
 	s.chunk = maxPayload
@@ -95,6 +93,7 @@ func newSession(t Transport, cfg Config, client bool) *Session {
 		s.chunk = innerPayload
 	}
 	s.alive.heard = s.idleSince // in the handshake
+	s.recv.init(cfg.ConnWindow)
 	s.changed.L = &s.mu
 	s.w.init(client)
 	s.reader = newFrameReader(s)

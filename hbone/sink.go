@@ -158,7 +158,7 @@ func (k *sink) next(block bool) (*chunk, error) {
 	case !block && st.rq.n > inlineMax && st.rq.n > st.s.inlineMax():
 		return nil, errBulk
 	case st.rq.n > 0:
-		return st.rq.takeHead(), nil
+		return st.takeLocked(), nil
 	case st.rEnd:
 		return nil, io.EOF
 	}
@@ -186,7 +186,7 @@ func (k *sink) deliver(c *chunk, block bool) bool {
 	}
 	k.moved += int64(n)
 	c.r += n
-	k.st.discard(n)
+	k.st.delivered(n)
 	if err == nil && c.r < c.w {
 		k.rest = c
 		return false

@@ -29,6 +29,7 @@ type Stream struct {
 	closed    bool // Close was called
 	writing   bool // somebody is in Write
 	turn      bool // space in the data queue is reserved
+	credited  bool // connection window is promised
 	waits     waiting
 	werr      error
 	wcond     sync.Cond
@@ -56,7 +57,7 @@ type Stream struct {
 	rerr     error // after rq
 	rclosed  bool  // nobody will read
 	window   recvWindow
-	loan     int // received, given back to the connection window, not yet consumed
+	taken    int // bytes that the sink has taken from rq and not delivered
 	rdl      deadline
 	sink     *sink
 	watch    func() // see Watch
@@ -102,9 +103,10 @@ func (st *Stream) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n := st.rq.read(p)
-	due, owed := st.consumedLocked(n), st.repayLocked(n)
+	due := st.consumedLocked(n)
 	st.mu.Unlock()
-	st.credit(owed, due)
+	st.s.release(n)
+	st.s.creditStream(st, due)
 	return n, nil
 }
 
@@ -142,7 +144,7 @@ func (st *Stream) readableLocked(n int) error {
 	}
 }
 
-// consumedLocked notes that n bytes left the queue and returns how much stream
+// consumedLocked notes that n bytes were taken in and returns how much stream
 // window is due.
 func (st *Stream) consumedLocked(n int) (due int) {
 	if st.rEnd {
@@ -151,21 +153,47 @@ func (st *Stream) consumedLocked(n int) (due int) {
 	return st.window.consumed(n, st.s)
 }
 
-func (st *Stream) credit(n, due int) {
-	if n > 0 {
-		st.s.creditConn(n)
-	}
-	if due > 0 {
-		st.s.creditStream(st, due)
-	}
+// padding counts n bytes that carry nothing.
+func (st *Stream) padding(n int) {
+	st.mu.Lock()
+	due := st.consumedLocked(n)
+	st.mu.Unlock()
+	st.s.release(n)
+	st.s.creditStream(st, due)
 }
 
-// discard counts n received bytes, padding, as consumed.
-func (st *Stream) discard(n int) {
+// takeLocked hands the first chunk of the queue to the sink. Its bytes stay with
+// the stream until they are delivered, or until nobody will read.
+func (st *Stream) takeLocked() *chunk {
+	c := st.rq.takeHead()
+	if c != nil {
+		st.taken += c.w - c.r
+	}
+	return c
+}
+
+// delivered gives back n bytes of what the sink has taken.
+func (st *Stream) delivered(n int) {
 	st.mu.Lock()
-	due, owed := st.consumedLocked(n), st.repayLocked(n)
+	n = min(n, st.taken) // closeRead has given all of them back
+	st.taken -= n
+	due := st.consumedLocked(n)
 	st.mu.Unlock()
-	st.credit(owed, due)
+	st.s.release(n)
+	st.s.creditStream(st, due)
+}
+
+// closeRead ends the receiving half: nobody will read. What it still holds, queued
+// or in the hands of the sink, is given back to the connection here.
+func (st *Stream) closeRead() {
+	st.mu.Lock()
+	st.rclosed = true
+	n := st.rq.drop() + st.taken
+	st.taken = 0
+	st.rdl.stop()
+	st.mu.Unlock()
+	st.s.release(n)
+	st.notify()
 }
 
 // push queues received bytes; false if nobody will read them.
@@ -253,6 +281,7 @@ func (st *Stream) failed(err error) {
 // deadLocked stops all sending. Called with s.mu held, at most once per stream.
 func (st *Stream) deadLocked(err error) {
 	st.dead = true
+	st.wdl.stop()
 	if st.werr == nil {
 		st.werr = err
 	}
@@ -305,6 +334,8 @@ func (st *Stream) SetReadDeadline(t time.Time) error {
 func (st *Stream) SetWriteDeadline(t time.Time) error {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
-	st.wdl.set(t, &st.wcond)
+	if !st.dead && !st.closed {
+		st.wdl.set(t, &st.wcond)
+	}
 	return nil
 }

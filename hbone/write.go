@@ -105,9 +105,7 @@ func (st *Stream) writeChunk(p []byte, f *frameBuf, off int) (int, error) {
 	st.sendAvail -= n
 	s.w.sendAvail -= n
 	s.bulk.add(n)
-	if s.w.sendAvail > 0 && len(s.w.credit) > 0 {
-		s.w.wakeCredit()
-	}
+	s.w.wakeCredit()
 	if !direct {
 		s.w.data.payload(st, p[:n], s.peer.maxFrame)
 		s.w.admit()
@@ -141,7 +139,7 @@ func (st *Stream) writeChunk(p []byte, f *frameBuf, off int) (int, error) {
 func (st *Stream) grant(want int) (n int, direct bool, err error) {
 	w := &st.s.w
 	want = min(want, st.s.chunk)
-	w.limit = st.s.queueLimit()
+	w.setLimit(st.s.queueLimit())
 	for {
 		turn := st.takeTurn()
 		if err := st.writableLocked(); err != nil {
@@ -165,15 +163,19 @@ func (st *Stream) grant(want int) (n int, direct bool, err error) {
 		default:
 			w.wait(st, waitsRoom)
 		}
-		if turn {
-			w.admit() // the space that we did not use
-		}
+		w.admit()      // the space and
+		w.wakeCredit() // the window that it was woken for and does not use
 		st.wcond.Wait()
 	}
 }
 
-// takeTurn gives back the reservation of a stream that had its turn.
+// takeTurn gives back what was promised to a stream when it was woken, and reports
+// whether that was its turn for space in the queue.
 func (st *Stream) takeTurn() bool {
+	if st.credited {
+		st.credited = false
+		st.s.w.promised -= maxPayload
+	}
 	if !st.turn {
 		return false
 	}
@@ -217,7 +219,7 @@ func (w *writer) unlist(st *Stream) {
 // payload appends p as DATA frames of st.
 func (q *queue) payload(st *Stream, p []byte, max int) {
 	q.reserve()
-	size, last := 0, 0
+	size, data, last := 0, len(p), 0
 	for len(p) > 0 {
 		last = min(len(p), max)
 		q.buf = appendHeader(q.buf, last, frameData, 0, st.id)
@@ -225,5 +227,5 @@ func (q *queue) payload(st *Stream, p []byte, max int) {
 		size += frameHeaderLen + last
 		p = p[last:]
 	}
-	q.segs = append(q.segs, segment{st: st, n: size, last: last})
+	q.segs = append(q.segs, segment{st: st, n: size, data: data, last: last})
 }

@@ -21,6 +21,7 @@ type writer struct {
 	sendAvail int       // connection window
 	credit    []*Stream // wait for sendAvail, oldest first
 	room      []*Stream // wait for space in data, oldest first
+	promised  int       // bytes of sendAvail promised to streams that have been woken for it
 	reserved  int       // bytes of data promised to streams that have their turn
 	flying    []*Stream // whose first payload is in the burst that is being written
 	limit     int       // of data, for all but small messages: see queueLimit
@@ -54,6 +55,7 @@ type queue struct {
 type segment struct {
 	st   *Stream // nil: the session's
 	n    int
+	data int // bytes of the windows that it has taken: payload
 	last int // payload bytes of the last DATA frame, 0 if it is none
 	note note
 }
@@ -78,8 +80,9 @@ func (q *queue) mark(st *Stream, size int, n note) {
 
 func (q *queue) size() int { return len(q.buf) }
 
-// drop takes the frames of st out of the queue.
-func (q *queue) drop(st *Stream) {
+// drop takes the frames of st out of the queue and returns how many bytes of
+// payload they carried.
+func (q *queue) drop(st *Stream) (data int) {
 	out, segs := q.buf[:0], q.segs[:0]
 	if q.pool != nil {
 		out = q.buf[:min(pendingFront, len(q.buf))]
@@ -89,11 +92,23 @@ func (q *queue) drop(st *Stream) {
 		if g.st != st || g.note&noteKeep != 0 {
 			out = append(out, q.buf[r:r+g.n]...)
 			segs = append(segs, g)
+		} else {
+			data += g.data
 		}
 		r += g.n
 	}
 	clear(q.segs[len(segs):])
 	q.buf, q.segs = out, segs
+	return data
+}
+
+// dropData takes what st has queued out of the data queue. The peer will not hear
+// of it and cannot give the connection window back, so that is done here; and there
+// is room for those that wait for it.
+func (w *writer) dropData(st *Stream) {
+	w.sendAvail += w.data.drop(st)
+	w.wakeCredit()
+	w.admit()
 }
 
 func (q *queue) clear() {
@@ -245,6 +260,9 @@ func (s *Session) flush() {
 		s.mu.Unlock()
 		err := s.writeBurst(b.first, b.second)
 		b.release()
+		if debugChecks {
+			s.mustHold("after a burst was written")
+		}
 		if err != nil {
 			s.writeFailed(err)
 			return
@@ -307,11 +325,12 @@ func (s *Session) writeFailed(err error) {
 
 // wakeCredit lets as many streams go on as the connection window feeds.
 func (w *writer) wakeCredit() {
-	for budget := w.sendAvail; budget > 0 && len(w.credit) > 0; budget -= maxPayload {
+	for len(w.credit) > 0 && w.sendAvail > w.promised {
 		st := w.credit[0]
 		w.credit[0] = nil
 		w.credit = w.credit[1:]
-		st.waits = waitsNothing
+		st.waits, st.credited = waitsNothing, true
+		w.promised += maxPayload
 		st.wcond.Broadcast()
 	}
 }
@@ -325,6 +344,14 @@ func (w *writer) admit() {
 		st.waits, st.turn = waitsNothing, true
 		w.reserved += maxPayload
 		st.wcond.Broadcast()
+	}
+}
+
+// setLimit changes how much may be queued.
+func (w *writer) setLimit(n int) {
+	grown := n > w.limit
+	if w.limit = n; grown {
+		w.admit()
 	}
 }
 
