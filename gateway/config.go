@@ -111,6 +111,9 @@ func (c Config) Validate() (warnings []string, err error) {
 	return warnings, v.Err()
 }
 
+// Instance is what log lines call this process.
+func (c Config) Instance() string { return c.Network + "/" + c.Name }
+
 // nodeID is the identity of the node proxies that may report health.
 func (c Config) nodeID() (spiffeid.ID, error) {
 	var v strictyaml.Check

@@ -1,11 +1,14 @@
 package identity
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
@@ -61,9 +64,32 @@ func (c Config) Open(log zerolog.Logger) (*Manager, error) {
 		}
 		return NewManager(FileSource{Dir: c.Dir}, log), nil
 	}
-	ca, err := OpenCA(c.Dir)
-	if err != nil {
-		return nil, fmt.Errorf("identity.dir: %w", err)
+	src := &caDir{dir: c.Dir, ttl: c.TTL}
+	if err := src.Reload(); err != nil {
+		return nil, err
 	}
-	return NewManager(CASource{CA: ca, TTL: c.TTL}, log), nil
+	return NewManager(src, log), nil
+}
+
+// caDir is a CASource whose CA is read from a directory, and again when it is
+// told to.
+type caDir struct {
+	dir string
+	ttl time.Duration
+	ca  atomic.Pointer[CA]
+}
+
+// Fetch issues an SVID with the CA of this moment.
+func (d *caDir) Fetch(ctx context.Context, id spiffeid.ID) (*SVID, error) {
+	return CASource{CA: d.ca.Load(), TTL: d.ttl}.Fetch(ctx, id)
+}
+
+// Reload reads the CA again and keeps the old one on error.
+func (d *caDir) Reload() error {
+	ca, err := OpenCA(d.dir)
+	if err != nil {
+		return fmt.Errorf("identity.dir: %w", err)
+	}
+	d.ca.Store(ca)
+	return nil
 }

@@ -55,6 +55,9 @@ type Manager struct {
 	running bool
 	stopped bool
 	entries map[spiffeid.ID]*entry
+	// required are the identities that must not be missing; their entries are
+	// there as long as they are required. Replaced as a whole.
+	required map[spiffeid.ID]bool
 }
 
 // entry is what the Manager knows about one identity; guarded by Manager.mu.
@@ -67,6 +70,7 @@ type entry struct {
 	due      time.Time
 	print    string // fingerprint before the last fetch
 	asked    bool   // since the last fetch began
+	again    bool   // fetch once more as soon as the call has ended
 }
 
 // call is one fetch that any number of callers wait for. svid and err may be

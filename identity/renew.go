@@ -56,7 +56,8 @@ func (m *Manager) stop() {
 
 // renewDue starts what is due and returns when to look again; false if nothing
 // waits for time to pass. An identity that has no valid SVID and that nobody
-// asked for since the last try is forgotten: that bounds the map.
+// asked for since the last try is forgotten unless it is required: that bounds
+// the map.
 func (m *Manager) renewDue(now time.Time) (next time.Time, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -64,7 +65,7 @@ func (m *Manager) renewDue(now time.Time) (next time.Time, ok bool) {
 		switch {
 		case e.call != nil:
 			continue
-		case !now.Before(e.due) && !e.asked && !e.valid(now):
+		case !now.Before(e.due) && !e.asked && !e.valid(now) && !m.required[id]:
 			delete(m.entries, id)
 			continue
 		case !now.Before(e.due):
@@ -95,7 +96,7 @@ func (m *Manager) pollSource() {
 		}
 		m.mu.Lock()
 		if e.print == old {
-			e.due, e.asked = time.Time{}, true // new files are worth a try
+			e.refetch() // new files are worth a try
 		}
 		m.mu.Unlock()
 	}
@@ -138,10 +139,7 @@ func (m *Manager) fetch(e *entry, c *call) {
 	}
 	m.settle(e, c, fingerprint, now)
 	close(c.done)
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	m.nudge()
 }
 
 // settle takes the result of c into e and writes one line if the state changed.
@@ -158,6 +156,9 @@ func (m *Manager) settle(e *entry, c *call, fingerprint string, now time.Time) {
 		wait = retries.Delay(e.failures, m.jitter())
 	}
 	e.due = now.Add(wait)
+	if e.again {
+		e.again, e.asked, e.due = false, true, now
+	}
 	m.mu.Unlock()
 
 	switch {

@@ -48,7 +48,8 @@ func (e *ChainError) Unwrap() error { return e.Err }
 // ClientTLS returns the configuration for one dial as id, made from the SVID of
 // this moment: do not keep it. The server must prove one of expect, or the
 // handshake fails with a *PeerError; a chain that does not hold gives a
-// *ChainError. No SNI is sent. If alpn is not empty, the server must choose
+// *ChainError. Without a valid SVID of our own there is no configuration but an
+// *OwnError. No SNI is sent. If alpn is not empty, the server must choose
 // from it.
 func (m *Manager) ClientTLS(ctx context.Context, id spiffeid.ID, expect []spiffeid.ID, alpn ...string) (*tls.Config, error) {
 	if len(expect) == 0 {
@@ -56,7 +57,7 @@ func (m *Manager) ClientTLS(ctx context.Context, id spiffeid.ID, expect []spiffe
 	}
 	s, err := m.Get(ctx, id)
 	if err != nil {
-		return nil, err
+		return nil, &OwnError{ID: id, Err: err}
 	}
 	cert := s.certificate()
 	cfg := baseTLS(alpn)

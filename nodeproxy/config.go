@@ -179,6 +179,9 @@ func (t Timeouts) check(v *strictyaml.Check) {
 	v.Positive("timeouts.drain", t.Drain)
 }
 
+// Instance is what log lines call this process.
+func (c Config) Instance() string { return c.Network + "/" + c.Node }
+
 // SPIFFEID is the identity of the process itself, which it reports health as.
 func (c Config) SPIFFEID() (spiffeid.ID, error) {
 	id, domain, account := identity.ParseAccount(c.TrustDomain, c.ServiceAccount)

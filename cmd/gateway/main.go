@@ -17,9 +17,10 @@ func main() {
 		fmt.Fprintln(os.Stderr, err) // it only costs CPU
 	}
 	os.Exit(process.Main(process.Spec[gateway.Config]{
-		Name: "gateway",
-		Load: gateway.LoadConfig,
-		Log:  func(c gateway.Config) logging.Config { return c.Log },
-		New:  func(c gateway.Config, log zerolog.Logger) (process.Runner, error) { return gateway.New(c, log) },
+		Name:     "gateway",
+		Instance: gateway.Config.Instance,
+		Load:     gateway.LoadConfig,
+		Log:      func(c gateway.Config) logging.Config { return c.Log },
+		New:      func(c gateway.Config, log zerolog.Logger) (process.Runner, error) { return gateway.New(c, log) },
 	}, os.Args[1:], os.Stderr))
 }

@@ -17,9 +17,10 @@ func main() {
 		fmt.Fprintln(os.Stderr, err) // it only costs CPU
 	}
 	os.Exit(process.Main(process.Spec[nodeproxy.Config]{
-		Name: "nodeproxy",
-		Load: nodeproxy.LoadConfig,
-		Log:  func(c nodeproxy.Config) logging.Config { return c.Log },
-		New:  func(c nodeproxy.Config, log zerolog.Logger) (process.Runner, error) { return nodeproxy.New(c, log) },
+		Name:     "nodeproxy",
+		Instance: nodeproxy.Config.Instance,
+		Load:     nodeproxy.LoadConfig,
+		Log:      func(c nodeproxy.Config) logging.Config { return c.Log },
+		New:      func(c nodeproxy.Config, log zerolog.Logger) (process.Runner, error) { return nodeproxy.New(c, log) },
 	}, os.Args[1:], os.Stderr))
 }

@@ -34,10 +34,11 @@ type Watcher struct {
 	path  string
 	store *discovery.Store
 
-	good     sum    // of the content that store holds
-	seen     sum    // of the content looked at last, good or bad
-	stamp    stamp  // of the file when it was read last
-	unread   string // why the file cannot be read now; "" if it can
+	again    chan struct{} // one slot: look now, whatever the stamp says
+	good     sum           // of the content that store holds
+	seen     sum           // of the content looked at last, good or bad
+	stamp    stamp         // of the file when it was read last
+	unread   string        // why the file cannot be read now; "" if it can
 	rejected atomic.Uint64
 }
 
@@ -52,7 +53,7 @@ type stamp struct {
 // Open loads the file at path into store. A bad file is an error and leaves
 // store as it was. The revision is one above that of what store held.
 func Open(path string, store *discovery.Store) (*Watcher, error) {
-	w := &Watcher{path: path, store: store}
+	w := &Watcher{path: path, store: store, again: make(chan struct{}, 1)}
 	before, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("read discovery file: %w", err)
@@ -86,6 +87,15 @@ func Watch(ctx context.Context, path string, every time.Duration, store *discove
 // Rejected returns how many contents of the file were refused since Open.
 func (w *Watcher) Rejected() uint64 { return w.rejected.Load() }
 
+// Reload makes Run read the file now, and log what it thinks of it even if the
+// content is not new. It does not wait.
+func (w *Watcher) Reload() {
+	select {
+	case w.again <- struct{}{}:
+	default:
+	}
+}
+
 // Run looks at the file until ctx ends: a good change is swapped into the
 // store, a bad one is logged once and changes nothing. It blocks; call it once.
 func (w *Watcher) Run(ctx context.Context) {
@@ -99,6 +109,8 @@ func (w *Watcher) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-w.again:
+			w.stamp, w.seen = stamp{}, sum{}
 		case <-t.C:
 		}
 		if w.look(time.Now()) {

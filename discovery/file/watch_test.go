@@ -324,3 +324,28 @@ func TestTooManyProblemsAreCounted(t *testing.T) {
 		t.Errorf("got %d lines ending in %q; want %d and a count of 178", len(lines), lines[len(lines)-1], maxProblems+1)
 	}
 }
+
+func TestReloadLooksAtOnceAndSaysWhatItFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, one)
+		w.after(10*DefaultEvery + DefaultEvery/2) // no look falls into what follows
+		w.Reload()
+		w.after(0)
+		if l := w.lines(); len(l) != 1 || l[0]["message"] != "discovery file is as it was last accepted" {
+			t.Errorf("logged %v; want that nothing is new", l)
+		}
+		w.write(wrong)
+		w.after(settle)
+		w.Reload()
+		w.after(0)
+		w.Reload()
+		w.after(0)
+		if l := w.lines(); len(l) != 2 || l[0]["level"] != "error" || l[1]["level"] != "error" {
+			t.Errorf("logged %v; want the same error for each reload", l)
+		}
+		w.write(two)
+		w.Reload()
+		w.after(settle)
+		w.want("b", 2)
+	})
+}

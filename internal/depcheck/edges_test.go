@@ -121,11 +121,14 @@ var allowed = map[string]why{
 	"integration/stock": {},
 
 	// Plumbing knows nothing of meshes.
-	"internal/admin":       {},
-	"internal/backoff":     {},
-	"internal/logging":     {},
-	"internal/netspace":    {},
-	"internal/process":     {"internal/logging": "builds the process's log"},
+	"internal/admin":    {},
+	"internal/backoff":  {},
+	"internal/logging":  {},
+	"internal/netspace": {},
+	"internal/process": {
+		"internal/logging":    "builds the process's log",
+		"internal/strictyaml": "names the keys that changed",
+	},
 	"internal/reprobe":     {},
 	"internal/retrybudget": {},
 	"internal/strictyaml":  {},

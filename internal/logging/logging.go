@@ -26,10 +26,21 @@ type Config struct {
 	Format string `yaml:"format" default:"auto" doc:"json, console, or auto: console on a terminal and JSON elsewhere" env:"ISTHMUS_LOG_FORMAT"`
 }
 
-// Sink is the writing end of a process's log. Close flushes it.
+// Sink is the writing end of a process's log. Close flushes it. Safe for
+// concurrent use.
 type Sink struct {
 	ring diode.Writer
 	lost atomic.Int64
+}
+
+// SetLevel changes the least level that is written, at once and for every
+// logger that was derived from this process's. It keeps the old one on error.
+func (s *Sink) SetLevel(c Config) error {
+	level, err := c.level()
+	if err == nil {
+		zerolog.SetGlobalLevel(level) // a zerolog.Logger copies its own level and cannot be told another
+	}
+	return err
 }
 
 // Lost returns how many lines were dropped because the sink was slow.
@@ -72,18 +83,19 @@ func (c Config) writer(out *os.File) (io.Writer, error) {
 	return nil, fmt.Errorf("log.format: %q is not a format: use json, console or auto", c.Format)
 }
 
-// New returns the logger that c describes, writing to out. The caller closes
-// the sink last of all.
+// New returns the logger that c describes, writing to out. Its level is that of
+// the whole process (see [Sink.SetLevel]): a process has one logger. The caller
+// closes the sink last of all.
 func New(c Config, out *os.File) (zerolog.Logger, *Sink, error) {
 	if err := c.Validate(); err != nil {
 		return zerolog.Logger{}, nil, err
 	}
-	level, _ := c.level()
 	w, _ := c.writer(out)
 	zerolog.TimeFieldFormat = time.RFC3339Nano
 	s := &Sink{}
 	s.ring = diode.NewWriter(w, ringLines, 0, func(missed int) { s.lost.Add(int64(missed)) })
-	return zerolog.New(s.ring).Level(level).With().Timestamp().Logger(), s, nil
+	s.SetLevel(c) // valid
+	return zerolog.New(s.ring).With().Timestamp().Logger(), s, nil
 }
 
 func console(out *os.File) io.Writer {

@@ -1,6 +1,9 @@
 // Package process is what the mains of the data path share: the --config flag,
 // the logger, signals, and exit codes (2 usage or configuration, 3 could not
 // start, 1 failed while running).
+//
+// SIGTERM and SIGINT ask the process to stop; a second one ends it at once.
+// SIGHUP makes it read its files again and never ends it.
 package process
 
 import (
@@ -12,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"sync"
 	"syscall"
 
 	"github.com/rs/zerolog"
@@ -32,9 +36,18 @@ type Runner interface {
 	Run(ctx context.Context) error
 }
 
+// Reloader is a Runner that has files to read again when it is asked to, at any
+// time between New and the end of Run. Reload does not wait.
+type Reloader interface {
+	Reload()
+}
+
 // Spec says how one kind of process is configured and built.
 type Spec[C any] struct {
+	// Name is the component in every log line.
 	Name string
+	// Instance names the one process among its like; it is in every log line.
+	Instance func(C) string
 	// Load reads the file at path; warnings go to the log.
 	Load func(path string) (c C, warnings []string, err error)
 	// Log picks the logging part of the configuration.
@@ -62,6 +75,9 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "%s: give one configuration file: %s --config FILE\n", s.Name, s.Name)
 		return Usage
 	}
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
 	cfg, warnings, err := s.Load(*path)
 	if err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", s.Name, err)
@@ -73,6 +89,7 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 		return Usage
 	}
 	defer sink.Close()
+	log = log.With().Str("component", s.Name).Str("instance", s.Instance(cfg)).Logger()
 	for _, w := range warnings {
 		log.Warn().Msg(w)
 	}
@@ -84,7 +101,14 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 		log.Error().Err(err).Msg("cannot start")
 		return Start
 	}
-	if err := r.Run(ctx); err != nil {
+	re := &reloader[C]{spec: s, path: *path, started: cfg, runner: r, log: log, sink: sink}
+	ended := make(chan struct{})
+	var reloading sync.WaitGroup
+	reloading.Go(func() { re.run(hup, ended) })
+	err = r.Run(ctx)
+	close(ended)
+	reloading.Wait()
+	if err != nil {
 		log.Error().Err(err).Msg("failed")
 		return Failed
 	}

@@ -24,11 +24,13 @@ type config struct {
 	warn []string
 	new  error
 	run  func(context.Context) error
+	hups chan struct{} // one value for each Reload
 }
 
-type runner func(context.Context) error
+type runner config
 
-func (r runner) Run(ctx context.Context) error { return r(ctx) }
+func (r runner) Run(ctx context.Context) error { return r.run(ctx) }
+func (r runner) Reload()                       { r.hups <- struct{}{} }
 
 func spec(c config) Spec[config] {
 	return Spec[config]{
@@ -39,8 +41,9 @@ func spec(c config) Spec[config] {
 			}
 			return c, c.warn, nil
 		},
-		Log: func(c config) logging.Config { return c.log },
-		New: func(c config, _ zerolog.Logger) (Runner, error) { return runner(c.run), c.new },
+		Instance: func(config) string { return "west/gw-1" },
+		Log:      func(c config) logging.Config { return c.log },
+		New:      func(c config, _ zerolog.Logger) (Runner, error) { return runner(c), c.new },
 	}
 }
 

@@ -3,6 +3,7 @@ package process
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
 	"slices"
 	"syscall"
@@ -23,7 +24,11 @@ const timerSlack = time.Millisecond
 // for itself and its children, and sysmon is there before main: so the process
 // executes itself once more, with the same arguments, descriptors and process
 // identifier. It is to be called first of all. On error nothing has changed.
+//
+// From here on SIGHUP is ignored, in the new image too, until Main listens for it:
+// it never kills.
 func CoarseTimers() error {
+	signal.Ignore(syscall.SIGHUP)
 	if os.Getenv("ISTHMUS_TIMER_SLACK") != "" {
 		return nil
 	}

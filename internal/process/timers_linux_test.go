@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,7 +28,7 @@ func report() {
 			unix.Nanosleep(&unix.Timespec{Nsec: 1e7}, nil) // the others need threads of their own
 		}()
 	}
-	fmt.Println("process", os.Getpid(), "args", os.Args[1:], "slack", <-slack, <-slack, <-slack)
+	fmt.Println("process", os.Getpid(), "args", os.Args[1:], "slack", <-slack, <-slack, <-slack, "hang-ups ignored", signal.Ignored(syscall.SIGHUP))
 }
 
 func TestMain(m *testing.M) {
@@ -52,7 +54,7 @@ func TestCoarseTimersHoldInEveryThreadOfTheSameProcess(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			want := fmt.Sprintf("process %d args [report two words] slack %d %d %d", cmd.Process.Pid, c.slack, c.slack, c.slack)
+			want := fmt.Sprintf("process %d args [report two words] slack %d %d %d hang-ups ignored true", cmd.Process.Pid, c.slack, c.slack, c.slack)
 			if got := strings.TrimSpace(string(out)); got != want {
 				t.Errorf("got  %s\nwant %s", got, want)
 			}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -49,5 +50,18 @@ func TestLoadValidNamesTheFileBeforeEachMistakeAndKeepsTheOrder(t *testing.T) {
 	}
 	if _, _, err := LoadValid(path, validated{}); err == nil {
 		t.Error("an unknown key was taken")
+	}
+}
+
+func TestChangedNamesKeysInTheOrderOfTheStruct(t *testing.T) {
+	half, other := 0.5, 0.5
+	a := sample{Network: "west", Ratio: &half, Words: []string{"a"}, Internal: 1}
+	b := sample{Network: "west", Ratio: &other, Words: []string{"a"}}
+	if got := Changed(a, b); got != nil {
+		t.Errorf("got %q; want nothing", got)
+	}
+	b.Ratio, b.Words, b.Nested.Outlier.Alpha, b.Port = nil, []string{"b"}, 0.1, 3
+	if got, want := strings.Join(Changed(a, b), " "), "port words ratio nested.alpha"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

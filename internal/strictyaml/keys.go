@@ -93,3 +93,25 @@ func show(v reflect.Value) string {
 	}
 	return fmt.Sprint(x)
 }
+
+// Changed lists the keys in which a and b, config structs of one type, differ,
+// in the order of the struct; for a list or a map, the key of the whole.
+func Changed(a, b any) []string {
+	return changed(reflect.ValueOf(a), reflect.ValueOf(b), "", nil)
+}
+
+func changed(a, b reflect.Value, prefix string, keys []string) []string {
+	for a.Kind() == reflect.Pointer && !a.IsNil() && !b.IsNil() {
+		a, b = a.Elem(), b.Elem()
+	}
+	if a.Kind() != reflect.Struct || isScalar(a.Type()) {
+		if !reflect.DeepEqual(a.Interface(), b.Interface()) {
+			keys = append(keys, prefix)
+		}
+		return keys
+	}
+	for _, f := range fieldsOf(a.Type()).list {
+		keys = changed(a.FieldByIndex(f.index), b.FieldByIndex(f.index), join(prefix, f.name), keys)
+	}
+	return keys
+}
