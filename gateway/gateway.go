@@ -61,7 +61,7 @@ var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * t
 // New reads discovery, opens the identity source and binds both listeners, so
 // that whatever cannot work is an error here.
 func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
-	g := &Gateway{cfg: cfg, log: log, store: &discovery.Store{}, registry: prometheus.NewRegistry(), settled: make(chan struct{}),
+	g := &Gateway{cfg: cfg, log: log, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}),
 		budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio)}
 	g.background, g.stop = context.WithCancel(context.Background())
 	g.metrics = NewMetrics(g.registry)

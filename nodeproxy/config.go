@@ -86,6 +86,7 @@ type Timeouts struct {
 	Handshake time.Duration `yaml:"handshake" default:"3s" doc:"longest TLS handshake, and longest wait for the peer's HTTP/2 settings"`
 	Connect   time.Duration `yaml:"connect" default:"5s" doc:"longest wait for the answer to one CONNECT"`
 	App       time.Duration `yaml:"app" default:"2s" doc:"longest TCP connect to a local application"`
+	Idle      time.Duration `yaml:"idle" default:"5m" doc:"how long a session without connections is kept for the next one" env:"POOL_UNUSED_RELEASE_TIMEOUT"`
 	Drain     time.Duration `yaml:"drain" default:"10s" doc:"how long open connections may go on after the process was told to stop"`
 }
 
@@ -97,7 +98,7 @@ func DefaultConfig() Config {
 		OutlierDetection: Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
 		Retry:            Retry{Attempts: 8, Deadline: 15 * time.Second, Early: true, BudgetBurst: 500, BudgetRatio: 0.5},
 		Federation:       Federation{Health: true},
-		Timeouts:         Timeouts{Dial: 2 * time.Second, Handshake: 3 * time.Second, Connect: 5 * time.Second, App: 2 * time.Second, Drain: 10 * time.Second},
+		Timeouts:         Timeouts{Dial: 2 * time.Second, Handshake: 3 * time.Second, Connect: 5 * time.Second, App: 2 * time.Second, Idle: 5 * time.Minute, Drain: 10 * time.Second},
 		Admin:            admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
 		Log:              logging.Config{Level: "info", Format: "auto"},
 	}
@@ -176,6 +177,7 @@ func (t Timeouts) check(v *strictyaml.Check) {
 	if t.App >= t.Connect {
 		v.Fail("timeouts.app", "%v must be below timeouts.connect %v, or clients give up before the application's timeout is known", t.App, t.Connect)
 	}
+	v.Positive("timeouts.idle", t.Idle)
 	v.Positive("timeouts.drain", t.Drain)
 }
 

@@ -97,12 +97,12 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 
 // newProxy returns a Proxy without what New takes from the world around it.
 func newProxy(cfg Config, log zerolog.Logger) *Proxy {
-	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, registry: prometheus.NewRegistry(), budget: newBudget(cfg.Retry), inbounds: map[string]*inbound{},
+	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, registry: admin.NewRegistry(), budget: newBudget(cfg.Retry), inbounds: map[string]*inbound{},
 		session: hbone.DefaultConfig(), dialHop: dialKernel(180 * time.Second)}
 	p.data, p.stop = context.WithCancel(context.Background())
 	p.metrics = NewMetrics(p.registry)
 	p.ledger = peer.NewLedger(federation.DefaultTTL)
-	p.pool = hbone.NewPool(hbone.PoolConfig{})
+	p.pool = hbone.NewPool(hbone.PoolConfig{IdleTimeout: cfg.Timeouts.Idle})
 	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
 	p.view = newView(cfg, p.ledger.Summary, p.probeGateway, log, p.metrics)
 	return p

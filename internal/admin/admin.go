@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
@@ -38,6 +39,14 @@ type Server struct {
 	State func() any
 	// Registry holds the metrics.
 	Registry *prometheus.Registry
+}
+
+// NewRegistry returns a registry that holds the metrics of the Go runtime and of
+// the operating system's process, by the names that every Go program has.
+func NewRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
 }
 
 // Listen binds the address, so that a conflict is an error at start.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,5 +57,21 @@ func TestServesReadinessMetricsAndState(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("Run = %v after cancel, want nil", err)
+	}
+}
+
+func TestMetricsTellOfTheProcess(t *testing.T) {
+	families, err := NewRegistry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range families {
+		names = append(names, f.GetName())
+	}
+	for _, want := range []string{"go_goroutines", "go_memstats_heap_alloc_bytes", "process_open_fds", "process_resident_memory_bytes"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("no metric %s among %v", want, names)
+		}
 	}
 }
