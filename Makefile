@@ -10,6 +10,7 @@ TOOL     := $(GO) tool -modfile=internal/tools/go.mod
 MODULES  := . internal/tools internal/tools/proto
 FUZZTIME ?= 10s
 COUNT    ?= 10
+FOR      ?= 10m
 BENCH    ?= .
 PKG      ?= ./...
 OLD      ?= build/bench.old.txt
@@ -21,7 +22,7 @@ else
 $(warning no C compiler: tests run without the race detector)
 endif
 
-.PHONY: help demo build test integration interop wan drills race lint fuzz bench bench-path benchstat golden generate tidy-check check clean
+.PHONY: help demo build test integration interop wan drills soak race lint fuzz bench bench-path benchstat golden generate tidy-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +53,11 @@ wan: ## as root: new connections, load and faults over a line of 40 ms; with ZTU
 
 drills: build ## run every shipped scenario into build/drills (several minutes)
 	@for f in examples/drills/*.yaml; do bin/isthmus drill "$$f" --plain --out "build/drills/$$(basename "$$f" .yaml)" || exit $$?; done
+
+soak: build ## break off a fifth of 100 connections/s while pods come and go, and look for what is left (FOR=10m)
+	@mkdir -p build
+	$(GO) build -trimpath -o build/soak ./integration/soak
+	build/soak --for $(FOR) $(ARGS)
 
 lint: ## gofmt, go vet, staticcheck
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi

@@ -114,6 +114,7 @@ var allowed = map[string]why{
 	},
 
 	// They start the binaries of the others and need no package of theirs.
+	"integration/soak": {"discovery": "writes the discovery file"},
 	"integration/benchpath": {
 		"integration/stock": "the environment of a stock proxy",
 		"internal/netspace": "starts processes, in hosts or here",

@@ -1,0 +1,95 @@
+//go:build linux
+
+// Soak runs the real binaries for minutes under connections of which a part is
+// broken off, at random points and from either side, while pods come and go,
+// and then asks whether everything is back where it began: descriptors,
+// goroutines, heap, flow-control windows and probes of every process.
+//
+//	go run ./integration/soak --for 10m
+//
+// It needs no privileges: everything is on addresses of 127.0.0.0/8. It exits
+// with 1 when a connection failed that nobody broke off, when a broken-off
+// connection looked complete to its other end, or when a process kept something.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+type options struct {
+	bin      string
+	duration time.Duration
+	warmUp   time.Duration
+	rate     float64 // connections per second
+	abort    float64 // share of connections that one side breaks off
+	seed     uint64
+	slack    float64 // how much more than at the start a process may hold
+	keep     bool    // keep configurations and logs
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.bin, "bin", "bin", "folder of gateway, nodeproxy and isthmus")
+	flag.DurationVar(&o.duration, "for", 10*time.Minute, "how long traffic runs")
+	flag.DurationVar(&o.warmUp, "warm-up", 30*time.Second, "traffic before the first measurement")
+	flag.Float64Var(&o.rate, "rate", 100, "connections per second")
+	flag.Float64Var(&o.abort, "abort", 0.2, "share of connections that are broken off")
+	flag.Uint64Var(&o.seed, "seed", 1, "seed of everything random")
+	flag.Float64Var(&o.slack, "slack", 0.02, "how much more than at its start a process may hold at the end")
+	flag.BoolVar(&o.keep, "keep", false, "keep configurations and logs")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	r, err := run(ctx, o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		os.Exit(2)
+	}
+	r.print(os.Stdout)
+	if len(r.faults()) > 0 {
+		os.Exit(1)
+	}
+}
+
+// run starts a mesh, measures it, loads it and measures it again.
+func run(ctx context.Context, o options) (*report, error) {
+	m, err := newMesh(o)
+	if err != nil {
+		return nil, err
+	}
+	defer m.close()
+	if err := m.start(ctx); err != nil {
+		return nil, err
+	}
+	r := &report{options: o}
+	load := func(name string, d time.Duration) error {
+		fmt.Printf("%s: %v of %.0f connections/s, seed %d\n", name, d, o.rate, o.seed)
+		t := m.traffic(ctx, d)
+		r.total.add(&t)
+		return context.Cause(ctx)
+	}
+	if err := load("warm-up", o.warmUp); err != nil {
+		return nil, err
+	}
+	if r.before, err = m.settle(ctx); err != nil {
+		return nil, err
+	}
+	if err := load("soak", o.duration); err != nil {
+		return nil, err
+	}
+	if r.after, err = m.settle(ctx); err != nil {
+		return nil, err
+	}
+	if len(r.faults()) > 0 {
+		m.keep = true
+		r.logs = m.dir
+		m.dump(ctx)
+	}
+	return r, nil
+}
