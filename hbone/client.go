@@ -270,12 +270,13 @@ func (s *Session) onAnswer(f *http2.MetaHeadersFrame) error {
 		s.mu.Unlock()
 		return s.onTrailers(st, f)
 	}
-	status, err := strconv.Atoi(f.PseudoValue("status"))
-	if err != nil || status < 100 || status > 999 || f.Truncated {
+	status := parseStatus(f.PseudoValue("status"))
+	interim := status < 200 // RFC 9113 §8.6: there is no 101
+	if status == 0 || status == 101 || interim && f.StreamEnded() || f.Truncated {
 		s.mu.Unlock()
-		return &streamFault{f.StreamID, http2.ErrCodeProtocol, "bad answer header"}
+		return protocolFault(f.StreamID, "bad answer header")
 	}
-	if status < 200 {
+	if interim {
 		s.mu.Unlock()
 		return s.spend("informational answers", 1)
 	}
@@ -294,6 +295,15 @@ func (s *Session) onAnswer(f *http2.MetaHeadersFrame) error {
 	return nil
 }
 
+// parseStatus returns the status that v is, three digits, or 0.
+func parseStatus(v string) int {
+	n, err := strconv.ParseUint(v, 10, 16)
+	if err != nil || len(v) != 3 || n < 100 {
+		return 0
+	}
+	return int(n)
+}
+
 // onTrailers accepts a second header block only as the end of the stream.
 func (s *Session) onTrailers(st *Stream, f *http2.MetaHeadersFrame) error {
 	s.mu.Lock()
@@ -301,9 +311,11 @@ func (s *Session) onTrailers(st *Stream, f *http2.MetaHeadersFrame) error {
 	s.mu.Unlock()
 	switch {
 	case ended:
-		return &streamFault{f.StreamID, http2.ErrCodeStreamClosed, "HEADERS after END_STREAM"}
+		return &streamFault{id: f.StreamID, code: http2.ErrCodeStreamClosed, reason: "HEADERS after END_STREAM"}
 	case !f.StreamEnded():
-		return &streamFault{f.StreamID, http2.ErrCodeProtocol, "second HEADERS without END_STREAM"}
+		return protocolFault(f.StreamID, "second HEADERS without END_STREAM")
+	case len(f.PseudoFields()) > 0:
+		return protocolFault(f.StreamID, "pseudo-header in trailers")
 	}
 	s.peerEnded(st)
 	return nil

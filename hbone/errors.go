@@ -99,10 +99,15 @@ type streamFault struct {
 	id     uint32
 	code   http2.ErrCode
 	reason string
+	opens  bool // it was in a header block, which may open the stream
 }
 
 func (e *streamFault) Error() string {
 	return fmt.Sprintf("hbone: stream %d: %s (%v)", e.id, e.reason, e.code)
+}
+
+func protocolFault(id uint32, reason string) error {
+	return &streamFault{id: id, code: http2.ErrCodeProtocol, reason: reason}
 }
 
 func connFault(code http2.ErrCode, format string, args ...any) error {

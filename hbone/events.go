@@ -11,6 +11,9 @@ import (
 func (s *Session) onFrame(f http2.Frame) error {
 	switch f := f.(type) {
 	case *http2.MetaHeadersFrame:
+		if reason := malformed(f); reason != "" {
+			return &streamFault{id: f.StreamID, code: http2.ErrCodeProtocol, reason: reason, opens: true}
+		}
 		if s.client {
 			return s.onAnswer(f)
 		}
@@ -101,11 +104,32 @@ func (st *Stream) resetByPeer(err error, clean bool) {
 	st.failed(err)
 }
 
+// onPriority ignores what a PRIORITY frame says, which may come in any state of
+// a stream.
+func (s *Session) onPriority(h header) error {
+	if h.id == 0 {
+		return connFault(http2.ErrCodeProtocol, "PRIORITY on stream 0")
+	}
+	if h.length != 5 {
+		s.mu.Lock()
+		open := s.streams[h.id] != nil
+		s.mu.Unlock()
+		if open {
+			return &streamFault{id: h.id, code: http2.ErrCodeFrameSize, reason: "PRIORITY of a wrong length"}
+		}
+	}
+	return s.spend("PRIORITY frames", 1)
+}
+
 // resetFaulty answers a rule broken on one stream with RST_STREAM.
 func (s *Session) resetFaulty(f *streamFault) error {
 	s.mu.Lock()
 	st := s.streams[f.id]
-	if st == nil && !s.client && f.id%2 == 1 && f.id > s.lastID {
+	if st == nil && s.isIdle(f.id) {
+		if s.client || f.id%2 == 0 || !f.opens {
+			s.mu.Unlock()
+			return connFault(http2.ErrCodeProtocol, "stream %d is idle, and %s", f.id, f.reason)
+		}
 		s.lastID = f.id // a request that could not even be read
 		s.w.control.add(nil, appendRST(nil, f.id, f.code), 0)
 		s.kick()

@@ -27,17 +27,17 @@ func (s *Session) receiveData(h header) (*Stream, error) {
 		return nil, nil
 	}
 	if ended {
-		return nil, &streamFault{h.id, http2.ErrCodeStreamClosed, "DATA after END_STREAM"}
+		return nil, &streamFault{id: h.id, code: http2.ErrCodeStreamClosed, reason: "DATA after END_STREAM"}
 	}
 	if s.client && !answered {
-		return nil, &streamFault{h.id, http2.ErrCodeProtocol, "DATA before the answer"}
+		return nil, &streamFault{id: h.id, code: http2.ErrCodeProtocol, reason: "DATA before the answer"}
 	}
 	st.mu.Lock()
 	st.window.avail -= h.length
 	over := st.window.avail < 0
 	st.mu.Unlock()
 	if over {
-		return nil, &streamFault{h.id, http2.ErrCodeFlowControl, "DATA beyond the stream's window"}
+		return nil, &streamFault{id: h.id, code: http2.ErrCodeFlowControl, reason: "DATA beyond the stream's window"}
 	}
 	return st, nil
 }
@@ -112,7 +112,7 @@ func (s *Session) onWindowUpdate(f *http2.WindowUpdateFrame) error {
 		return nil
 	}
 	if st.sendAvail += n; st.sendAvail > maxWindow {
-		return &streamFault{f.StreamID, http2.ErrCodeFlowControl, "window overflows"}
+		return &streamFault{id: f.StreamID, code: http2.ErrCodeFlowControl, reason: "window overflows"}
 	}
 	st.wcond.Broadcast()
 	return nil

@@ -23,6 +23,7 @@ const (
 	flagAck        = byte(http2.FlagSettingsAck)
 	flagEndHeaders = byte(http2.FlagHeadersEndHeaders)
 	flagPadded     = byte(http2.FlagDataPadded)
+	flagPriority   = byte(http2.FlagHeadersPriority)
 )
 
 // header is a parsed frame header.

@@ -127,6 +127,9 @@ func (r *frameReader) begin() error {
 	case h.kind == frameData:
 		r.mode = modeSkip // unless beginData accepts it
 		return r.beginData(h)
+	case h.kind == framePriority:
+		r.mode = modeSkip
+		return r.s.onPriority(h)
 	case h.kind > frameContinuation:
 		r.mode = modeSkip
 		return r.s.spend("unknown frames", 1)
@@ -177,6 +180,11 @@ func (r *frameReader) finish() error {
 	case modeSkip:
 		return nil
 	}
+	if r.cur.kind == frameHeaders {
+		if err := checkPadding(r.cur, r.asm[frameHeaderLen:]); err != nil {
+			return err
+		}
+	}
 	if r.block != 0 {
 		if r.cur.flags&flagEndHeaders == 0 {
 			return nil
@@ -195,6 +203,23 @@ func (r *frameReader) finish() error {
 	return r.s.onFrame(f)
 }
 
+// checkPadding looks at a whole HEADERS frame before its block is decoded: with
+// padding that does not fit the block cannot be, and both tables would differ
+// from then on (the Framer makes it a stream error).
+func checkPadding(h header, payload []byte) error {
+	if h.flags&flagPadded == 0 || len(payload) == 0 {
+		return nil // without a pad length it is for the Framer
+	}
+	room := len(payload) - 1
+	if h.flags&flagPriority != 0 {
+		room -= 5
+	}
+	if pad := int(payload[0]); pad > room {
+		return connFault(http2.ErrCodeProtocol, "padding of %d bytes exceeds the frame", pad)
+	}
+	return nil
+}
+
 // framerError translates what the Framer reports.
 func (r *frameReader) framerError(err error) error {
 	var ce http2.ConnectionError
@@ -203,7 +228,8 @@ func (r *frameReader) framerError(err error) error {
 	}
 	var se http2.StreamError
 	if errors.As(err, &se) {
-		return &streamFault{id: se.StreamID, code: se.Code, reason: err.Error()}
+		opens := r.cur.kind == frameHeaders || r.cur.kind == frameContinuation
+		return &streamFault{id: se.StreamID, code: se.Code, reason: err.Error(), opens: opens}
 	}
 	return connFault(http2.ErrCodeFrameSize, "bad %v frame: %v", http2.FrameType(r.cur.kind), err)
 }

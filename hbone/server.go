@@ -91,10 +91,13 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 		return connFault(http2.ErrCodeProtocol, "client opened even stream %d", id)
 	}
 	s.mu.Lock()
-	if id <= s.lastID {
+	if last := s.lastID; id <= last {
 		st := s.streams[id]
 		s.mu.Unlock()
-		if st == nil {
+		switch {
+		case st == nil && len(f.PseudoFields()) > 0: // no trailers that crossed our reset
+			return connFault(http2.ErrCodeProtocol, "request on stream %d behind stream %d", id, last)
+		case st == nil:
 			return s.spend("HEADERS on closed streams", 1)
 		}
 		return s.onTrailers(st, f)

@@ -147,7 +147,7 @@ func TestOnlyDiscoveryKubeKnowsKubernetes(t *testing.T) {
 
 // parts are packages for tests alone. They may import anything, and nothing
 // but a test may import them.
-var parts = []string{"internal/simnet", "internal/meshtest", "internal/depcheck", "internal/doccheck"}
+var parts = []string{"internal/simnet", "internal/h2conform", "internal/meshtest", "internal/depcheck", "internal/doccheck"}
 
 func TestTestPartsStayInTests(t *testing.T) {
 	for _, s := range sources(t) {
