@@ -32,19 +32,16 @@ func begin(t testing.TB, target Target, state State) *Exchange {
 		conn, x.open = target.Client.Start(t)
 		x.Peer = newPeer(t, conn, false)
 	}
-	if state == Connected {
-		return x
-	}
-	if x.client {
+	if x.client && state != Connected {
 		x.conn.Write([]byte(http2.ClientPreface))
-		if state == Prefaced {
-			return x
-		}
 	}
-	if state == Prefaced {
+	if state == Connected || state == Prefaced {
+		x.mute = true
+		go x.read()
 		return x
 	}
 	x.Write(func(fr *http2.Framer) { fr.WriteSettings() })
+	go x.read()
 	x.sibling = x.stream()
 	x.must(x.sibling.echo("the sibling"))
 	switch state {

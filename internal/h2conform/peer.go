@@ -57,6 +57,7 @@ type Peer struct {
 	t      testing.TB
 	conn   net.Conn
 	client bool
+	mute   bool // answers nothing
 
 	wmu  sync.Mutex
 	fr   *http2.Framer
@@ -74,6 +75,7 @@ type Peer struct {
 	pings    byte
 }
 
+// newPeer does not read yet: what it answers must not come before its SETTINGS.
 func newPeer(t testing.TB, conn net.Conn, client bool) *Peer {
 	p := &Peer{t: t, conn: conn, client: client, fr: http2.NewFramer(conn, conn), data: map[uint32][]byte{},
 		settings: map[http2.SettingID]uint32{http2.SettingInitialWindowSize: 65535, http2.SettingMaxFrameSize: 16384}, held: map[uint32]bool{}}
@@ -82,7 +84,6 @@ func newPeer(t testing.TB, conn net.Conn, client bool) *Peer {
 	p.fr.SetMaxReadFrameSize(1 << 20)
 	p.fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	p.henc = hpack.NewEncoder(&p.hbuf)
-	go p.read()
 	return p
 }
 
@@ -138,6 +139,9 @@ func (p *Peer) note(f http2.Frame) {
 
 // react is what a well-behaved peer does of its own accord.
 func (p *Peer) react(f http2.Frame) {
+	if p.mute {
+		return
+	}
 	switch f := f.(type) {
 	case *http2.SettingsFrame:
 		if !f.IsAck() {
