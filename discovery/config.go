@@ -40,6 +40,7 @@ type Gateway struct {
 	Locality          Locality       `yaml:"locality"`
 	Drained           bool           `yaml:"drained" doc:"true: nothing new goes through it"`
 	FederationAddress netip.AddrPort `yaml:"federationAddress" doc:"where other gateways dial it for gossip; address when left out"`
+	Sources           []netip.Prefix `yaml:"sources" doc:"where its connections to pods come from, such as 10.0.0.7/32: a node proxy holds what comes from there to exported services; the addresses above when left out"`
 }
 
 // Service is a name that several workloads answer for.

@@ -33,10 +33,33 @@ func (b *builder) addGateways(gateways []Gateway) {
 		} else if unmap(g.FederationAddress) != out.Address {
 			out.Federation = b.dialable(path.below("federationAddress"), g.FederationAddress, addresses)
 		}
+		out.Sources = b.sources(path, out, g.Sources)
 		out.Identity = b.gatewayIdentity(path.below("serviceAccount"), g.ServiceAccount)
 		b.gateways = append(b.gateways, out)
 	}
 }
+
+// sources returns where the connections of g to pods come from.
+func (b *builder) sources(path at, g *mesh.Gateway, given []netip.Prefix) []netip.Prefix {
+	if len(given) == 0 {
+		out := []netip.Prefix{host(g.Address.Addr())}
+		if g.Federation.Addr() != g.Address.Addr() {
+			out = append(out, host(g.Federation.Addr()))
+		}
+		return out
+	}
+	var out []netip.Prefix
+	for i, p := range given {
+		if !p.IsValid() || p.Bits() == 0 {
+			b.problem(path.below("sources", i), p, "is not a range of addresses of one gateway: write such as 10.0.0.7/32")
+			continue
+		}
+		out = append(out, p.Masked())
+	}
+	return out
+}
+
+func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // dialable checks the address of one process, which nobody else may have.
 func (b *builder) dialable(path at, a netip.AddrPort, seen map[netip.AddrPort]string) netip.AddrPort {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/health"
@@ -115,11 +116,24 @@ func dialReason(err error) string {
 // dialPod opens a TCP connection to the pod's node proxy.
 func (g *Gateway) dialPod(ctx context.Context, w *mesh.Workload) (*net.TCPConn, error) {
 	d := net.Dialer{Timeout: g.cfg.Timeouts.Dial}
+	if from := g.cfg.DialFrom; from.IsValid() && from.Is4() == w.Addresses[0].Is4() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+		d.Control = latePort
+	}
 	conn, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(w.Addresses[0], mesh.HBONEPort).String())
 	if err != nil {
 		return nil, err
 	}
 	return conn.(*net.TCPConn), nil
+}
+
+// latePort lets the kernel choose the source port when it knows the destination:
+// otherwise all pods together could have as many connections as there are ports
+// (IP_BIND_ADDRESS_NO_PORT in ip(7)).
+func latePort(_, _ string, c syscall.RawConn) error {
+	var serr error
+	err := c.Control(func(fd uintptr) { serr = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) })
+	return errors.Join(err, serr)
 }
 
 // ask finds out whether a pod's node proxy answers: a TLS handshake as this

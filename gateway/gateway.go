@@ -76,6 +76,12 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	if !cfg.Listen.IsValid() {
 		g.cfg.Listen = g.self.Address
 	}
+	if a := g.cfg.Listen.Addr(); !cfg.DialFrom.IsValid() && !a.IsUnspecified() {
+		g.cfg.DialFrom = a
+	}
+	if a := g.cfg.DialFrom; a.IsValid() && !g.store.Current().FromGateway(cfg.Network, a) {
+		g.log.Warn().Stringer("dial_from", a).Msg("discovery does not list the address that connections to pods come from: node proxies will let other networks ask for every port of a pod; set gateways[].sources")
+	}
 	if g.ids, err = cfg.Identity.Open(log); err != nil {
 		return nil, err
 	}

@@ -109,4 +109,7 @@ type Gateway struct {
 	// Federation is where other gateways dial this one for gossip; it equals
 	// Address unless discovery says otherwise.
 	Federation netip.AddrPort
+	// Sources are the addresses that its connections to pods come from: never
+	// empty.
+	Sources []netip.Prefix
 }

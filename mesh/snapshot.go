@@ -141,6 +141,20 @@ func (s *Snapshot) Networks(svc *Service) []string { return s.networks[svc] }
 // ServicesOf returns the services that the workload uid is a member of.
 func (s *Snapshot) ServicesOf(uid string) []*Service { return s.memberOf[uid] }
 
+// FromGateway reports whether addr is one that a gateway of network connects to
+// pods from.
+func (s *Snapshot) FromGateway(network string, addr netip.Addr) bool {
+	addr = addr.Unmap()
+	for _, g := range s.gateways[network] {
+		for _, p := range g.Sources {
+			if p.Contains(addr) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Declares reports whether port is a target port of a service that the workload
 // uid is a member of.
 func (s *Snapshot) Declares(uid string, port uint16) bool {

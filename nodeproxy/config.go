@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+	"github.com/isthmus-mesh/isthmus/route"
 )
 
 // Config is the YAML of one node proxy process.
@@ -25,6 +26,7 @@ type Config struct {
 
 	Discovery        Discovery       `yaml:"discovery"`
 	Identity         identity.Config `yaml:"identity"`
+	Inbound          Inbound         `yaml:"inbound"`
 	Outbound         []Outbound      `yaml:"outbound" doc:"static listeners of local workloads, each for one destination"`
 	Socks            []Socks         `yaml:"socks" doc:"SOCKS5 listeners of local workloads"`
 	OutlierDetection Outlier         `yaml:"outlierDetection"`
@@ -38,6 +40,36 @@ type Config struct {
 // Discovery says where the mesh is described.
 type Discovery struct {
 	File string `yaml:"file" doc:"path of the YAML file that describes the mesh; reloaded when it changes" env:"LOCAL_XDS_PATH"`
+}
+
+// Inbound says what peers of a local pod may ask for.
+type Inbound struct {
+	Ports string `yaml:"ports" default:"any" doc:"which ports of a pod peers of the own network may ask for: any, as stock node proxies do; declared: target ports of services that the pod is a member of; exported: those of global services. What comes through a gateway is always held to exported" env:"ISTHMUS_INBOUND_PORTS"`
+}
+
+// Values of inbound.ports.
+const (
+	PortsAny      = "any"
+	PortsDeclared = "declared"
+	PortsExported = "exported"
+)
+
+func (i Inbound) scope() route.Scope {
+	switch i.Ports {
+	case PortsDeclared:
+		return route.DeclaredPorts
+	case PortsExported:
+		return route.ExportedPorts
+	}
+	return route.AnyPort
+}
+
+func (i Inbound) check(v *strictyaml.Check) {
+	switch i.Ports {
+	case PortsAny, PortsDeclared, PortsExported:
+	default:
+		v.Fail("inbound.ports", "%q is unknown: use %s, %s or %s", i.Ports, PortsAny, PortsDeclared, PortsExported)
+	}
 }
 
 // Outbound is one static listener: what connects to it goes to one service.
@@ -95,6 +127,7 @@ func DefaultConfig() Config {
 	return Config{
 		TrustDomain:      "cluster.local",
 		ServiceAccount:   "isthmus-system/nodeproxy",
+		Inbound:          Inbound{Ports: PortsAny},
 		OutlierDetection: Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
 		Retry:            Retry{Attempts: 8, Deadline: 15 * time.Second, Early: true, BudgetBurst: 500, BudgetRatio: 0.5},
 		Federation:       Federation{Health: true},
@@ -120,6 +153,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	v.Join(err)
 	v.Required("discovery.file", c.Discovery.File, "give the path of the discovery file")
 	v.Join(c.Identity.Validate())
+	c.Inbound.check(&v)
 	c.checkListeners(&v)
 	warnings = c.OutlierDetection.check(&v)
 	c.Retry.check(&v)

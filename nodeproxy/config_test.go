@@ -90,11 +90,12 @@ func TestAllMistakesAreReportedAtOnceInTheOrderOfTheFields(t *testing.T) {
 	c.Outbound = []nodeproxy.Outbound{{Workload: "a", Listen: netip.MustParseAddrPort("127.0.0.1:80"), To: "nowhere"}}
 	c.OutlierDetection.Scope, c.OutlierDetection.Mode, c.OutlierDetection.FailureThreshold, c.OutlierDetection.JitterFrac = "pod", health.ModeHybrid, 0, 1
 	c.OutlierDetection.EWMAHealthFloor, c.OutlierDetection.EWMAAlpha = 1, 2
+	c.Inbound.Ports = "some"
 	c.Retry = nodeproxy.Retry{Attempts: -1, BudgetBurst: -1, BudgetRatio: -1}
 	c.Timeouts = nodeproxy.Timeouts{App: -1}
 	c.Admin.Address = netip.MustParseAddrPort("10.0.0.1:15000")
 	c.Log = logging.Config{Level: "loud", Format: "xml"}
-	broken := []string{"node", "network", "trustDomain", "serviceAccount", "discovery.file", "identity.source", "identity.dir", "identity.ttl", "outbound[0].to",
+	broken := []string{"node", "network", "trustDomain", "serviceAccount", "discovery.file", "identity.source", "identity.dir", "identity.ttl", "inbound.ports", "outbound[0].to",
 		"outlierDetection.scope", "outlierDetection.ewmaHealthFloor", "outlierDetection.ewmaAlpha", "outlierDetection.failureThreshold", "outlierDetection.jitterFrac",
 		"retry.attempts", "retry.deadline", "retry.budgetBurst", "retry.budgetRatio",
 		"timeouts.dial", "timeouts.handshake", "timeouts.connect", "timeouts.app", "timeouts.idle", "timeouts.drain", "admin.address", "log.level", "log.format"}

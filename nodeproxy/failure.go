@@ -125,10 +125,13 @@ func innerAnswer(endpoint mesh.EndpointID, err error) *failure {
 	switch se.Status {
 	case 401: // policy is the same on every pod
 		f.fault, f.final = false, true
-	case 400, 404: // our idea of the pod is not its own
+	case 400, 403, 404: // our idea of the pod is not its own
 		f.fault = false
 	}
-	if se.Reason() == hbone.ReasonUnknownService || se.Reason() == hbone.ReasonNotLocal {
+	switch se.Reason() {
+	case hbone.ReasonUnknownService, hbone.ReasonNotLocal, hbone.ReasonNotExported:
+		f.fault = false
+	case hbone.ReasonOverload, hbone.ReasonDraining: // its node proxy is at a limit of ours, or leaves
 		f.fault = false
 	}
 	return f

@@ -42,6 +42,7 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	p.view.forget(snap, time.Now())
 	p.gatewayProbes.Retain(func(key string) bool { return gatewayNamed(snap, key) != nil })
 	p.witness.forget()
+	p.gateways.forget(time.Now())
 	local := map[string]*mesh.Workload{}
 	for _, w := range p.locals() {
 		local[w.UID] = w

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -103,7 +104,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming) {
 		return
 	}
 	a.network, a.endpoint, a.workload = w.Network, w.Endpoint, w.UID
-	target, svc, err := route.Inbound(snap, w, req.Authority)
+	target, svc, err := route.Inbound(snap, w, req.Authority, in.scope(snap, req))
 	if err != nil {
 		status, reason := inboundAnswer(err)
 		a.refuse(req, status, reason, w.Endpoint, err)
@@ -140,6 +141,33 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming) {
 	req.Then(e.relay)
 }
 
+// scope is what the peer of req may ask for. What comes from a gateway of this
+// network comes from other networks: the inner handshake proves who the client is
+// and not where it is, so the address of the connection decides. A header can only
+// narrow the scope: it is the client's own word.
+func (in *inbound) scope(snap *mesh.Snapshot, req *hbone.Incoming) route.Scope {
+	if in.fromGateway(snap, req) {
+		return route.ExportedPorts
+	}
+	return in.p.cfg.Inbound.scope()
+}
+
+func (in *inbound) fromGateway(snap *mesh.Snapshot, req *hbone.Incoming) bool {
+	peer, ok := req.Session.RemoteAddr().(*net.TCPAddr)
+	if ok && in.p.gateways.has(snap, in.p.cfg.Network, peer.AddrPort().Addr(), time.Now()) {
+		return true
+	}
+	network := req.Header.Get(hbone.HeaderForwardedNetwork)
+	if network == "" || strings.EqualFold(network, in.p.cfg.Network) {
+		return false
+	}
+	if in.p.strays.allow(time.Now()) {
+		in.p.log.Warn().Str("workload", in.uid).Stringer("from", req.Session.RemoteAddr()).Str("peer_network", network).Stringer("peer", req.Session.Peer().ID).
+			Msg("a connection of another network comes from an address that discovery does not list for any gateway: set gateways[].sources, or everything that comes from there and does not say so may ask for every port")
+	}
+	return true
+}
+
 func servicePort(svc *mesh.Service, target uint16) uint16 {
 	for _, p := range svc.Ports {
 		if p.Target == target {
@@ -157,6 +185,8 @@ func inboundAnswer(err error) (status int, reason hbone.Reason) {
 	switch re.Kind {
 	case route.BadAuthority:
 		reason = hbone.ReasonBadAuthority
+	case route.NotExported:
+		reason = hbone.ReasonNotExported
 	case route.UnknownService, route.UnknownPort, route.NotMember:
 		reason = hbone.ReasonUnknownService
 	default:

@@ -39,6 +39,8 @@ type Proxy struct {
 	witness  *witness
 	view     *view
 	budget   *budget
+	gateways gatewaySources
+	strays   every // warns of gateways that discovery does not list
 	metrics  *Metrics
 	registry *prometheus.Registry
 	admin    net.Listener
@@ -98,7 +100,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 // newProxy returns a Proxy without what New takes from the world around it.
 func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, registry: admin.NewRegistry(), budget: newBudget(cfg.Retry), inbounds: map[string]*inbound{},
-		session: hbone.DefaultConfig(), dialHop: dialKernel(180 * time.Second)}
+		strays: every{interval: time.Minute}, session: hbone.DefaultConfig(), dialHop: dialKernel(180 * time.Second)}
 	p.data, p.stop = context.WithCancel(context.Background())
 	p.metrics = NewMetrics(p.registry)
 	p.ledger = peer.NewLedger(federation.DefaultTTL)

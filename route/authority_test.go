@@ -42,10 +42,10 @@ func TestExportRefuses(t *testing.T) {
 		status  int
 	}{
 		"nope.shop.mesh.internal:80":          {"west", UnknownService, 503},
-		"private.shop.svc.cluster.local:80":   {"west", NotExported, 503}, // not global, though it has a member here
-		"elsewhere.shop.svc.cluster.local:80": {"north", NotExported, 503},
-		"marooned.shop.mesh.internal:80":      {"west", NotExported, 503}, // another network's
-		"empty.shop.mesh.internal:80":         {"west", NotExported, 503},
+		"private.shop.svc.cluster.local:80":   {"west", NotExported, 403}, // not global, though it has a member here
+		"elsewhere.shop.svc.cluster.local:80": {"north", NotExported, 403},
+		"marooned.shop.mesh.internal:80":      {"west", NotExported, 403}, // another network's
+		"empty.shop.mesh.internal:80":         {"west", NotExported, 403},
 		"gone.shop.mesh.internal:80":          {"west", NoEndpoint, 503},
 		"web.shop.mesh.internal:8080":         {"west", UnknownPort, 503},  // a target port is not a port
 		"10.0.0.2:8080":                       {"west", BadAuthority, 400}, // no open relay
@@ -78,16 +78,50 @@ func TestInbound(t *testing.T) {
 	}{
 		{"10.0.0.2:8080", 8080, ""}, {"10.0.0.2:7", 7, ""}, {"[fd00::2]:8080", 8080, ""}, {"[::ffff:10.0.0.2]:8080", 8080, ""},
 		{"web.shop.svc.cluster.local:80", 8080, "web"}, {"web.shop.mesh.internal:81", 9090, "web"},
-		{"private.shop.svc.cluster.local:80", 8080, "private"}, // whether it is global is the gateway's concern
+		{"private.shop.svc.cluster.local:80", 8080, "private"},
 	}
 	for _, c := range cases {
-		target, svc, err := Inbound(s, local, c.authority)
+		target, svc, err := Inbound(s, local, c.authority, AnyPort)
 		name := ""
 		if svc != nil {
 			name = svc.Name
 		}
 		if err != nil || target != c.target || name != c.service {
 			t.Errorf("%s: %d, %q, %v; want %d, %q", c.authority, target, name, err, c.target, c.service)
+		}
+	}
+}
+
+// A smaller scope never allows what a larger one refuses, and never changes where
+// something leads; what it leaves out is refused as not exported.
+func TestInboundScopesNestAndRefuseWithoutAFault(t *testing.T) {
+	s := standard().snapshot()
+	local := s.Workload("w-1")
+	for _, c := range []struct {
+		authority string
+		widest    Scope // the smallest scope that allows it
+	}{
+		{"web.shop.svc.cluster.local:80", ExportedPorts}, {"web.shop.mesh.internal:81", ExportedPorts},
+		{"10.0.0.2:8080", ExportedPorts}, {"10.0.0.2:9090", ExportedPorts},
+		{"private.shop.svc.cluster.local:80", DeclaredPorts},
+		{"10.0.0.2:80", AnyPort}, {"10.0.0.2:22", AnyPort},
+	} {
+		want, wantSvc, err := Inbound(s, local, c.authority, AnyPort)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, scope := range []Scope{AnyPort, DeclaredPorts, ExportedPorts} {
+			port, svc, err := Inbound(s, local, c.authority, scope)
+			switch {
+			case scope > c.widest:
+				var e *Error
+				wantKind(t, c.authority, err, NotExported, c.authority)
+				if errors.As(err, &e) && e.Status() != 403 {
+					t.Errorf("%s: status %d, want 403", c.authority, e.Status())
+				}
+			case err != nil || port != want || svc != wantSvc:
+				t.Errorf("%s within %v: %d, %v, %v; want %d", c.authority, scope, port, svc, err, want)
+			}
 		}
 	}
 }
@@ -118,7 +152,7 @@ func TestInboundRefuses(t *testing.T) {
 		"web shop:80":                         {"w-1", BadAuthority, 400},
 	}
 	for authority, c := range cases {
-		target, svc, err := Inbound(s, s.Workload(c.uid), authority)
+		target, svc, err := Inbound(s, s.Workload(c.uid), authority, AnyPort)
 		wantKind(t, authority, err, c.kind, authority)
 		var e *Error
 		if errors.As(err, &e) && e.Status() != c.status {
@@ -178,7 +212,7 @@ func FuzzAuthority(f *testing.F) {
 		if err == nil && (!x.Service.Global || len(x.Members) == 0 || x.Members[0].Network != "west") {
 			t.Errorf("Export(%q) = %+v", authority, x)
 		}
-		port, svc, err := Inbound(s, local, authority)
+		port, svc, err := Inbound(s, local, authority, AnyPort)
 		if err == nil && (port == 0 || mesh.ReservedPort(port) || svc != nil && !slices.Contains(s.ServicesOf("w-1"), svc)) {
 			t.Errorf("Inbound(%q) = %d, %v", authority, port, svc)
 		}

@@ -44,10 +44,14 @@ func (e *Error) Error() string {
 }
 
 // Status is the HTTP status that a CONNECT is refused with, as ztunnel's are:
-// 400 for an authority that cannot be right here, else 503.
+// 400 for an authority that cannot be right here, else 503; and 403 for what is
+// here and not for this peer, which ztunnel does not know.
 func (e *Error) Status() int {
-	if e.Kind == BadAuthority || e.Kind == WrongAddress {
+	switch e.Kind {
+	case BadAuthority, WrongAddress:
 		return 400
+	case NotExported:
+		return 403
 	}
 	return 503
 }

@@ -8,12 +8,29 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
+// Scope is what a peer of a pod's node proxy may ask for.
+type Scope uint8
+
+const (
+	AnyPort       Scope = iota // every port of the pod, as stock node proxies do
+	DeclaredPorts              // target ports of services that the pod is a member of
+	ExportedPorts              // those of global services: what other networks may reach
+)
+
+func (s Scope) String() string {
+	return [...]string{"any port", "ports of services", "ports of exported services"}[s]
+}
+
+// covers reports whether a port of svc is within the scope.
+func (s Scope) covers(svc *mesh.Service) bool { return s != ExportedPorts || svc.Global }
+
 // Inbound finds the local port that authority means to the node proxy of local.
 // With an address, it must be one of local's own, and svc is nil; with a
 // hostname, local must be a member of that service, because nobody else on the
-// way has checked it. The error is an *Error of kind BadAuthority, NotLocal,
-// WrongAddress, UnknownService, UnknownPort, NotMember or IllegalPort.
-func Inbound(s *mesh.Snapshot, local *mesh.Workload, authority string) (port uint16, svc *mesh.Service, err error) {
+// way has checked it. Both must be within scope. The error is an *Error of kind
+// BadAuthority, NotLocal, WrongAddress, UnknownService, UnknownPort, NotMember,
+// IllegalPort or NotExported.
+func Inbound(s *mesh.Snapshot, local *mesh.Workload, authority string, scope Scope) (port uint16, svc *mesh.Service, err error) {
 	t, err := parseAuthority(authority)
 	if err != nil {
 		return 0, nil, err
@@ -40,10 +57,23 @@ func Inbound(s *mesh.Snapshot, local *mesh.Workload, authority string) (port uin
 		if !ok {
 			return refuse(UnknownPort, unknownPort(svc))
 		}
+		if !scope.covers(svc) {
+			return refuse(NotExported, "the service is not global")
+		}
 		port = p.Target
 	}
 	if mesh.ReservedPort(port) {
 		return refuse(IllegalPort, fmt.Sprintf("port %d belongs to the node proxy itself", port))
 	}
+	if t.addr.IsValid() && scope != AnyPort && !offers(s, local, port, scope) {
+		return refuse(NotExported, fmt.Sprintf("the peer may ask for %s only, and port %d of workload %s is none", scope, port, local.UID))
+	}
 	return port, svc, nil
+}
+
+// offers reports whether port is a target port of a service of local within scope.
+func offers(s *mesh.Snapshot, local *mesh.Workload, port uint16, scope Scope) bool {
+	return slices.ContainsFunc(s.ServicesOf(local.UID), func(svc *mesh.Service) bool {
+		return scope.covers(svc) && slices.ContainsFunc(svc.Ports, func(p mesh.Port) bool { return p.Target == port })
+	})
 }
