@@ -5,7 +5,6 @@ import (
 	"io"
 	"runtime"
 	"testing"
-	"time"
 )
 
 // allocsPerConnection is how many objects one proxied connection on a warm
@@ -62,28 +61,6 @@ func TestAllocationsPerProxiedConnection(t *testing.T) {
 	if n := all - own; n > allocsPerConnection {
 		t.Errorf("%.0f objects per proxied connection, want at most %d", n, allocsPerConnection)
 	}
-}
-
-// A pick of a pooled session allocates nothing, with and without bulk.
-func TestPickOfASessionDoesNotAllocate(t *testing.T) {
-	b := &backend{t: t, cfg: DefaultConfig()}
-	p := NewPool(PoolConfig{})
-	endStream(poolOpen(t, p, PoolKey{}, b))
-	e := p.keys[PoolKey{}]
-	for _, bulk := range []bool{false, true} {
-		if bulk {
-			e.sessions[0].s.bulk.seen = time.Now()
-		}
-		if n := testing.AllocsPerRun(100, func() {
-			p.mu.Lock()
-			p.pick(e)
-			p.mu.Unlock()
-		}); n != 0 {
-			t.Errorf("bulk %v: %v objects per pick, want none", bulk, n)
-		}
-	}
-	p.Close()
-	b.stop()
 }
 
 func TestAllocationsPerMessage(t *testing.T) {

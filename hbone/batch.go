@@ -83,6 +83,7 @@ func (s *Session) readBatches(g gatherer) error {
 	for {
 		n, err := s.t.Read(buf[:])
 		if n > 0 {
+			s.received()
 			if err := s.reader.parse(buf[:n]); err != nil {
 				return err
 			}

@@ -34,11 +34,3 @@ func (m *bulkMeter) add(n int) {
 	}
 	m.n, m.start = 0, now
 }
-
-// room reports whether a stream can be opened while fewer than limit are open,
-// and whether it would have bulk beside it.
-func (s *Session) room(limit int, now time.Time) (free, bulk bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.streams) < limit && s.canOpen() == nil, now.Sub(s.bulk.seen) < bulkHold
-}

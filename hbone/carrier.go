@@ -52,13 +52,21 @@ func (s *Session) leave() {
 
 // unload has every carried session close as soon as it is idle.
 func (s *Session) unload() {
+	for _, c := range s.carriedNow() {
+		c.CloseWhenIdle()
+	}
+}
+
+// carriedNow lists the sessions inside streams of s.
+func (s *Session) carriedNow() []*Session {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.carried) == 0 {
+		return nil
+	}
 	carried := make([]*Session, 0, len(s.carried))
 	for c := range s.carried {
 		carried = append(carried, c)
 	}
-	s.mu.Unlock()
-	for _, c := range carried {
-		c.CloseWhenIdle()
-	}
+	return carried
 }

@@ -176,9 +176,9 @@ func (s *Session) request(req *Request) (*Stream, error) {
 	st := s.newStream(s.nextID)
 	st.authority, st.harmless, st.asked = req.Authority, req.Harmless, time.Now()
 	s.nextID += 2
+	s.wakePings(st.asked)
 	s.alive.asked(st.asked)
 	s.alive.opened = st.asked
-	s.wakePings()
 	st.answered = make(chan struct{})
 	st.decided = st.answered
 	s.w.headers(st, fields, false, s.peer.maxFrame, noteKeep)
@@ -189,10 +189,6 @@ func (s *Session) request(req *Request) (*Stream, error) {
 
 // canOpen is called with mu held.
 func (s *Session) canOpen() error {
-	limit := uint32(s.cfg.MaxStreams)
-	if limit == 0 || limit > s.peer.maxStreams {
-		limit = s.peer.maxStreams
-	}
 	switch {
 	case !s.client:
 		return errors.New("a server session opens no streams")
@@ -204,7 +200,7 @@ func (s *Session) canOpen() error {
 		return &retryable{ErrSessionClosed}
 	case s.nextID > maxStreamID:
 		return &retryable{errors.New("stream identifiers are used up")}
-	case len(s.streams) >= int(limit):
+	case len(s.streams) >= s.streamLimit():
 		return ErrSessionFull
 	}
 	return nil

@@ -79,8 +79,17 @@ func (st *Stream) Reset(code http2.ErrCode) {
 }
 
 func (st *Stream) abort(code http2.ErrCode, cause error) {
+	st.abortIf(func(*Stream) bool { return true }, code, cause)
+}
+
+// abortIf aborts the stream if ok, which is called with the session's mu held.
+func (st *Stream) abortIf(ok func(*Stream) bool, code http2.ErrCode, cause error) {
 	s := st.s
 	s.mu.Lock()
+	if !ok(st) {
+		s.mu.Unlock()
+		return
+	}
 	if !st.dead {
 		s.w.dropData(st)
 		s.w.control.add(st, appendRST(nil, st.id, code), 0)

@@ -4,8 +4,8 @@
 // A [Session] is one TLS + HTTP/2 connection, a [Stream] is one CONNECT on it
 // and behaves as a net.Conn with true half-close in both directions. A session
 // runs on a [Transport]: crypto/tls over TCP for an outer tunnel, crypto/tls
-// over a Stream for an inner one. [Pool] shares client sessions, [Relay] joins
-// a stream to an application connection.
+// over a Stream for an inner one. Package hbone/pool shares client sessions, [Relay]
+// joins a stream to an application connection.
 //
 // It promises that
 //   - control frames (PING, SETTINGS, WINDOW_UPDATE, RST_STREAM, GOAWAY) never

@@ -24,6 +24,7 @@ func (s *Session) Drain(ctx context.Context) error {
 		s.announceDrain(ctx)
 	}
 	s.draining = true
+	s.tellChanged()
 	for s.err == nil && len(s.streams) > 0 && ctx.Err() == nil {
 		s.changed.Wait()
 	}

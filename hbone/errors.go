@@ -12,7 +12,7 @@ var (
 	// whose session died before an answer: it may be sent again elsewhere.
 	ErrRetryable = errors.New("not processed by the peer, may be tried again")
 	// ErrSessionFull is returned by Open when the peer's (or our) limit of
-	// concurrent streams is reached.
+	// concurrent streams is reached. Package pool waits instead.
 	ErrSessionFull = errors.New("session has no free stream")
 	// ErrSessionClosed is the cause of a session that was closed on purpose.
 	ErrSessionClosed = errors.New("session closed")
@@ -24,8 +24,6 @@ var (
 	ErrSettingsTimeout = errors.New("no settings from the peer in time")
 	// ErrConnectTimeout is returned by Open when no answer came in time.
 	ErrConnectTimeout = errors.New("no answer to CONNECT in time")
-	// ErrPoolClosed is returned by a pool after Close.
-	ErrPoolClosed = errors.New("pool closed")
 )
 
 // StatusError is an answer other than 200.

@@ -146,6 +146,7 @@ func (s *Session) onGoAway(f *http2.GoAwayFrame) {
 	e := &GoAwayError{Code: f.ErrCode, Debug: string(debug[:min(len(debug), 256)])}
 	s.mu.Lock()
 	s.goAway, s.draining = e, true
+	s.tellChanged()
 	s.goAwayID = min(s.goAwayID, f.LastStreamID)
 	var lost []*Stream
 	err := &retryable{e}

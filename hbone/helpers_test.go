@@ -31,6 +31,12 @@ func echoHandler(ctx context.Context, in *Incoming) {
 	st.Close()
 }
 
+func endStream(st *Stream) {
+	st.CloseWrite()
+	io.Copy(io.Discard, st)
+	st.Close()
+}
+
 func tcpPair(t testing.TB) (net.Conn, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -73,8 +73,8 @@ func (s *Session) asked(now time.Time) {
 		if b.alive.silent.IsZero() && !b.alive.heard.After(now) { // the answer may have been faster than this note
 			b.alive.silent = now
 		}
+		b.wakePings(now)
 		b.alive.opened = now
-		b.wakePings()
 		b.mu.Unlock()
 	}
 }

@@ -14,7 +14,8 @@ type pinger struct {
 	count   uint64
 	waiting bool // for the answer to count
 	sent    time.Time
-	drained bool // the PING between the two GOAWAYs was answered
+	due     time.Time // when the timer fires, while waiting
+	drained bool      // the PING between the two GOAWAYs was answered
 	stopped bool
 }
 
@@ -55,15 +56,25 @@ func (s *Session) pauseLocked() {
 	s.ping.timer.Reset(s.ping.pause)
 }
 
-// wakePings is called with mu held when a stream is opened.
-func (s *Session) wakePings() {
-	if p := &s.ping; p.timer != nil && !p.stopped && !p.waiting && s.carrier == nil && p.pause > pingActive {
+// wakePings is called with mu held when a stream is about to be opened, here or on
+// a session that this one carries. If nothing was heard of the peer lately a PING
+// goes out with it, which needs no application for its answer: a peer that has
+// gone without a word is soon known to be silent.
+func (s *Session) wakePings(now time.Time) {
+	p := &s.ping
+	switch {
+	case p.timer == nil || p.stopped || p.waiting:
+	case now.Sub(s.alive.heard) >= pingActive:
+		p.timer.Reset(0)
+	case s.carrier == nil && p.pause > pingActive:
+		s.alive.opened = now
 		s.pauseLocked()
 	}
 }
 
-// pingDue runs when the timer fires: a PING is due, or its answer is overdue.
+// pingDue runs when the timer fires: a PING is due, or is not answered yet.
 func (s *Session) pingDue() {
+	now := time.Now()
 	s.mu.Lock()
 	p := &s.ping
 	if p.stopped {
@@ -71,24 +82,45 @@ func (s *Session) pingDue() {
 		return
 	}
 	if p.waiting {
-		s.w.broken = true // nobody listens
+		verdict := s.overduePing(now)
 		s.mu.Unlock()
-		s.fail(ErrPingTimeout)
+		switch verdict {
+		case pingSilent:
+			s.tellSilent()
+		case pingDead:
+			s.fail(ErrPingTimeout)
+		}
 		return
 	}
-	if left := p.pause - time.Since(s.alive.heard); p.pause < s.cfg.PingEvery && left > 0 {
+	defer s.mu.Unlock()
+	if left := p.pause - now.Sub(s.alive.heard); p.pause < s.cfg.PingEvery && left > 0 {
 		p.timer.Reset(left) // it has just answered something else
-		s.mu.Unlock()
 		return
 	}
+	s.sendPing(now)
+}
+
+// sendPing is called with mu held.
+func (s *Session) sendPing(now time.Time) {
+	p := &s.ping
 	p.count++
 	p.waiting = true
-	p.sent = time.Now()
-	s.alive.asked(p.sent)
+	p.sent = now
+	s.alive.asked(now)
 	s.w.control.add(nil, appendPing(nil, false, p.payload()), 0)
-	p.timer.Reset(s.cfg.PingTimeout)
+	again := s.cfg.PingTimeout
+	if s.client {
+		again = min(again, silentAfter(time.Duration(s.rtt.Load())))
+		s.hearing.Store(hearingAsked)
+	}
+	s.pingAgain(now, again)
 	s.kick()
-	s.mu.Unlock()
+}
+
+// pingAgain plans the next look at the PING that was sent. Called with mu held.
+func (s *Session) pingAgain(now time.Time, wait time.Duration) {
+	s.ping.due = now.Add(wait)
+	s.ping.timer.Reset(wait)
 }
 
 func (s *Session) onPing(f *http2.PingFrame) error {

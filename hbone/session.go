@@ -56,6 +56,7 @@ type Session struct {
 	idleSince time.Time
 	ping      pinger
 	alive     liveness
+	observer  observer
 	overdue   *time.Timer           // ends the session if the peer does not settle
 	carried   map[*Session]struct{} // sessions inside streams of this one
 	w         writer
@@ -63,6 +64,7 @@ type Session struct {
 
 	began   time.Time    // when our SETTINGS were sent
 	rtt     atomic.Int64 // in nanoseconds, 0: not known; see tookRTT
+	hearing atomic.Int32 // hearingIdle and so on; see silence.go
 	company atomic.Int64 // when small messages were last received, in nanoseconds since 1970
 
 	recv    connWindow // has its own lock
@@ -147,6 +149,7 @@ func (s *Session) Close(cause error) {
 func (s *Session) CloseWhenIdle() {
 	s.mu.Lock()
 	s.draining, s.whenIdle = true, true
+	s.tellChanged()
 	idle := len(s.streams) == 0
 	s.mu.Unlock()
 	if idle {
@@ -163,17 +166,12 @@ func (s *Session) retired() bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.err != nil || s.draining || s.nextID > maxStreamID
+	return s.retiredLocked()
 }
 
-// idleFor is how long no stream has been open, zero while one is.
-func (s *Session) idleFor(now time.Time) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.streams) > 0 {
-		return 0
-	}
-	return now.Sub(s.idleSince)
+// retiredLocked is retired without the carrier. Called with mu held.
+func (s *Session) retiredLocked() bool {
+	return s.err != nil || s.draining || s.nextID > maxStreamID
 }
 
 // fail ends the session for err, telling the peer when it is the peer's fault.
@@ -221,6 +219,7 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 	}
 	close(s.done)
 	s.changed.Broadcast()
+	s.tellChanged()
 	s.mu.Unlock()
 	for _, st := range streams {
 		st.failed(err)

@@ -131,6 +131,7 @@ func (s *Session) takeSettings(c settingsChange) error {
 		s.w.tableSize(c.table)
 	}
 	s.peer = c.peerSettings
+	s.tellChanged()
 	s.w.control.add(nil, appendHeader(nil, 0, frameSettings, flagAck, 0), 0)
 	s.kick()
 	if !s.reader.settled {

@@ -304,6 +304,7 @@ func (s *Session) settleLocked(st *Stream) {
 	}
 	delete(s.streams, st.id)
 	st.dead = true
+	s.tellChanged()
 	if len(s.streams) > 0 {
 		return
 	}

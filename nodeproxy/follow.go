@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/federation"
-	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -38,7 +38,7 @@ const listenAgain = time.Second
 // snapshot. served is false if a local workload has no listener yet.
 func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	snap := p.store.Current()
-	p.pool.Retire(func(k hbone.PoolKey) bool { return stale(snap, k) })
+	p.pool.Retire(func(k pool.Key) bool { return stale(snap, k) })
 	p.view.forget(snap, time.Now())
 	p.gatewayProbes.Retain(func(key string) bool { return gatewayNamed(snap, key) != nil })
 	p.witness.forget()
@@ -84,7 +84,7 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 
 // stale says whether a session must take no new stream: its pod is gone,
 // terminating, or no longer at that address.
-func stale(snap *mesh.Snapshot, k hbone.PoolKey) bool {
+func stale(snap *mesh.Snapshot, k pool.Key) bool {
 	w := snap.Workload(k.UID)
 	if k.Through != "" { // a pod of another network
 		name, _, _ := strings.Cut(k.Through, " ")

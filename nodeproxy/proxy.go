@@ -18,6 +18,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
@@ -35,7 +36,7 @@ type Proxy struct {
 	ids      *identity.Manager
 	ledger   *peer.Ledger
 	stream   *peer.HealthClient // nil when federation.health is off
-	pool     *hbone.Pool
+	pool     *pool.Pool
 	witness  *witness
 	view     *view
 	budget   *budget
@@ -104,7 +105,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.data, p.stop = context.WithCancel(context.Background())
 	p.metrics = NewMetrics(p.registry)
 	p.ledger = peer.NewLedger(federation.DefaultTTL)
-	p.pool = hbone.NewPool(hbone.PoolConfig{IdleTimeout: cfg.Timeouts.Idle})
+	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle})
 	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
 	p.view = newView(cfg, p.ledger.Summary, p.probeGateway, log, p.metrics)
 	return p

@@ -12,6 +12,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -248,18 +249,18 @@ func (p *Proxy) dialer(source spiffeid.ID, expect []spiffeid.ID, addr netip.Addr
 // gatewayUID precedes a gateway's key where a pool wants a workload's UID.
 const gatewayUID = "gateway/"
 
-func (p *Proxy) poolKey(source *mesh.Workload, expect []spiffeid.ID, addr, uid string) hbone.PoolKey {
+func (p *Proxy) poolKey(source *mesh.Workload, expect []spiffeid.ID, addr, uid string) pool.Key {
 	names := make([]string, len(expect))
 	for i, id := range expect {
 		names[i] = id.String()
 	}
 	slices.Sort(names)
-	return hbone.PoolKey{Source: source.Identity.String(), Expected: strings.Join(names, " "), Address: addr, UID: uid}
+	return pool.Key{Source: source.Identity.String(), Expected: strings.Join(names, " "), Address: addr, UID: uid}
 }
 
 // innerKey is that of sessions with v.pod: of one service port, so that the
 // gateway has seen every authority that is asked for in them.
-func (p *Proxy) innerKey(source *mesh.Workload, v via) hbone.PoolKey {
+func (p *Proxy) innerKey(source *mesh.Workload, v via) pool.Key {
 	k := p.poolKey(source, v.expect, v.authority, v.pod.UID)
 	k.Through = through(v.gateway)
 	return k

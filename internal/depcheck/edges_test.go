@@ -32,7 +32,8 @@ var allowed = map[string]why{
 		"internal/backoff":        "pauses between dials",
 		"mesh":                    "gateways to dial",
 	},
-	"hbone": {},
+	"hbone":      {},
+	"hbone/pool": {"hbone": "the sessions that it shares"},
 	"identity": {
 		"internal/backoff":    "pauses between fetches",
 		"internal/strictyaml": "checks its configuration",
@@ -69,6 +70,7 @@ var allowed = map[string]why{
 		"federation":          "records and tables",
 		"federation/peer":     "the health stream to its gateways",
 		"hbone":               "tunnels",
+		"hbone/pool":          "sessions shared between connections",
 		"health":              "who is ejected",
 		"identity":            "the certificates of its workloads",
 		"internal/admin":      "metrics, readiness, state",

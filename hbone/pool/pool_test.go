@@ -1,32 +1,37 @@
-package hbone
+package pool
 
 import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 )
 
 // backend serves sessions in memory and counts the dials.
 type backend struct {
 	t       testing.TB
-	cfg     Config
+	cfg     hbone.Config
 	delay   time.Duration
-	handler Handler
+	handler hbone.Handler
 	dials   atomic.Int64
 	fail    error
 
+	eager bool // dials do not wait for the peer's SETTINGS
+
 	mu      sync.Mutex
-	servers []*Session
+	servers []*hbone.Session
+	conns   []*simnet.Conn // both ends of each connection
 }
 
-func (b *backend) dial(ctx context.Context) (*Session, error) {
+func (b *backend) dial(ctx context.Context) (*hbone.Session, error) {
 	b.dials.Add(1)
 	if b.fail != nil {
 		time.Sleep(b.delay)
@@ -37,12 +42,16 @@ func (b *backend) dial(ctx context.Context) (*Session, error) {
 	if h == nil {
 		h = echoHandler
 	}
-	s := NewServer(plainTransport{y}, b.cfg, h)
+	s := hbone.NewServer(pipeTransport{y}, b.cfg, h)
 	b.mu.Lock()
 	b.servers = append(b.servers, s)
+	b.conns = append(b.conns, x, y)
 	b.mu.Unlock()
 	go s.Serve(context.Background())
-	return NewClient(ctx, plainTransport{x}, DefaultConfig())
+	if b.eager {
+		return hbone.StartClient(pipeTransport{x}, hbone.DefaultConfig())
+	}
+	return hbone.NewClient(ctx, pipeTransport{x}, hbone.DefaultConfig())
 }
 
 func (b *backend) stop() {
@@ -53,28 +62,64 @@ func (b *backend) stop() {
 	}
 }
 
-var poolReq = &Request{Authority: "a:1"}
+// each calls f for both ends of each connection that there is.
+func (b *backend) each(f func(*simnet.Conn)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.conns {
+		f(c)
+	}
+}
 
-func poolOpen(t testing.TB, p *Pool, key PoolKey, b *backend) *Stream {
+func (b *backend) cut()       { b.each((*simnet.Conn).Cut) }
+func (b *backend) blackhole() { b.each((*simnet.Conn).Stall) }
+func (b *backend) resume()    { b.each((*simnet.Conn).Resume) }
+
+var poolReq = &hbone.Request{Authority: "a:1"}
+
+func poolOpen(t testing.TB, p *Pool, key Key, b *backend) *hbone.Stream {
 	t.Helper()
 	st, _, err := p.Open(context.Background(), key, b.dial, poolReq)
 	check(t, err)
 	return st
 }
 
-func endStream(st *Stream) {
+func endStream(st *hbone.Stream) {
 	st.CloseWrite()
 	io.Copy(io.Discard, st)
 	st.Close()
 }
 
+// pipeTransport is the least transport: no TLS, one write per burst.
+type pipeTransport struct{ net.Conn }
+
+func (p pipeTransport) WriteBurst(b []byte) error { _, err := p.Write(b); return err }
+func (pipeTransport) Peer() hbone.Peer            { return hbone.Peer{} }
+
+func echoHandler(_ context.Context, in *hbone.Incoming) {
+	st, err := in.Accept(nil)
+	if err != nil {
+		return
+	}
+	io.Copy(struct{ io.Writer }{st}, struct{ io.Reader }{st})
+	st.CloseWrite()
+	st.Close()
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestPoolSharesOneDialPerKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &backend{t: t, cfg: DefaultConfig(), delay: 20 * time.Millisecond}
-		p := NewPool(PoolConfig{})
+		b := &backend{t: t, cfg: hbone.DefaultConfig(), delay: 20 * time.Millisecond}
+		p := New(Config{})
 		var wg sync.WaitGroup
 		for i := range 50 {
-			key := PoolKey{Source: "a", Address: "127.0.0.1:1"}
+			key := Key{Source: "a", Address: "127.0.0.1:1"}
 			if i%2 == 1 {
 				key.UID = "another pod at the same address"
 			}
@@ -85,7 +130,7 @@ func TestPoolSharesOneDialPerKey(t *testing.T) {
 			t.Errorf("%d dials, want one per key", n)
 		}
 		p.Close()
-		if _, _, err := p.Open(t.Context(), PoolKey{}, b.dial, poolReq); !errors.Is(err, ErrPoolClosed) {
+		if _, _, err := p.Open(t.Context(), Key{}, b.dial, poolReq); !errors.Is(err, ErrClosed) {
 			t.Errorf("open on a closed pool: %v", err)
 		}
 		b.stop()
@@ -94,12 +139,12 @@ func TestPoolSharesOneDialPerKey(t *testing.T) {
 
 func TestPoolOpensAnotherSessionWhenFullAndReusesBoth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &backend{t: t, cfg: DefaultConfig()}
+		b := &backend{t: t, cfg: hbone.DefaultConfig()}
 		b.cfg.MaxStreams = 5
-		p := NewPool(PoolConfig{MaxStreams: 3})
-		var open []*Stream
+		p := New(Config{MaxStreams: 3})
+		var open []*hbone.Stream
 		for range 7 {
-			open = append(open, poolOpen(t, p, PoolKey{}, b))
+			open = append(open, poolOpen(t, p, Key{}, b))
 		}
 		if n := b.dials.Load(); n != 3 {
 			t.Errorf("%d dials for 7 streams of 3 per session, want 3", n)
@@ -109,7 +154,7 @@ func TestPoolOpensAnotherSessionWhenFullAndReusesBoth(t *testing.T) {
 		}
 		synctest.Wait()
 		for range 7 {
-			poolOpen(t, p, PoolKey{}, b)
+			poolOpen(t, p, Key{}, b)
 		}
 		if n := b.dials.Load(); n != 3 {
 			t.Errorf("%d dials after the streams ended, want the same 3", n)
@@ -121,14 +166,14 @@ func TestPoolOpensAnotherSessionWhenFullAndReusesBoth(t *testing.T) {
 
 func TestPoolRetriesOnceOnAFreshSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &backend{t: t, cfg: DefaultConfig(), delay: 10 * time.Millisecond}
-		p := NewPool(PoolConfig{})
-		endStream(poolOpen(t, p, PoolKey{}, b))
+		b := &backend{t: t, cfg: hbone.DefaultConfig(), delay: 10 * time.Millisecond}
+		p := New(Config{})
+		endStream(poolOpen(t, p, Key{}, b))
 		b.mu.Lock()
 		go b.servers[0].Close(nil) // its GOAWAY is still on the way when we open
 		b.mu.Unlock()
 		synctest.Wait()
-		endStream(poolOpen(t, p, PoolKey{}, b))
+		endStream(poolOpen(t, p, Key{}, b))
 		if s := p.Stats(); s.Dials != 2 || s.Retried != 1 {
 			t.Errorf("stats %+v, want 2 dials and 1 retry", s)
 		}
@@ -140,12 +185,12 @@ func TestPoolRetriesOnceOnAFreshSession(t *testing.T) {
 func TestPoolFailsEverybodyWhoWaitsForAFailedDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t, delay: time.Second, fail: errors.New("no route")}
-		p := NewPool(PoolConfig{})
+		p := New(Config{})
 		defer p.Close()
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
-				if _, _, err := p.Open(context.Background(), PoolKey{}, b.dial, poolReq); !errors.Is(err, b.fail) {
+				if _, _, err := p.Open(context.Background(), Key{}, b.dial, poolReq); !errors.Is(err, b.fail) {
 					t.Errorf("got %v", err)
 				}
 			})
@@ -159,17 +204,17 @@ func TestPoolFailsEverybodyWhoWaitsForAFailedDial(t *testing.T) {
 
 func TestPoolRetiresIdleExpiredAndUnwantedSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &backend{t: t, cfg: DefaultConfig()}
+		b := &backend{t: t, cfg: hbone.DefaultConfig()}
 		expires := time.Now().Add(time.Hour)
-		p := NewPool(PoolConfig{ExpiresAt: func(PoolKey, *Session) time.Time { return expires }})
-		endStream(poolOpen(t, p, PoolKey{}, b))
+		p := New(Config{ExpiresAt: func(Key, *hbone.Session) time.Time { return expires }})
+		endStream(poolOpen(t, p, Key{}, b))
 		time.Sleep(6 * time.Minute)
 		if s := p.Stats(); s.Sessions != 0 || s.Keys != 0 {
 			t.Errorf("after 6 idle minutes: %+v, want nothing", s)
 		}
-		long := poolOpen(t, p, PoolKey{}, b)
+		long := poolOpen(t, p, Key{}, b)
 		time.Sleep(time.Hour)
-		short := poolOpen(t, p, PoolKey{}, b)
+		short := poolOpen(t, p, Key{}, b)
 		if n := b.dials.Load(); n != 3 {
 			t.Errorf("%d dials, want a new one because the certificate has expired", n)
 		}
@@ -177,7 +222,7 @@ func TestPoolRetiresIdleExpiredAndUnwantedSessions(t *testing.T) {
 		if _, err := io.ReadFull(long, make([]byte, 1)); err != nil {
 			t.Errorf("stream on the retired session: %v", err)
 		}
-		p.Retire(func(k PoolKey) bool { return k == PoolKey{} })
+		p.Retire(func(k Key) bool { return k == Key{} })
 		s := short.Session()
 		endStream(short)
 		<-s.Done()
@@ -189,14 +234,14 @@ func TestPoolRetiresIdleExpiredAndUnwantedSessions(t *testing.T) {
 
 func TestPoolCallerLeavesTheDialToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &backend{t: t, cfg: DefaultConfig(), delay: time.Second}
-		p := NewPool(PoolConfig{})
+		b := &backend{t: t, cfg: hbone.DefaultConfig(), delay: time.Second}
+		p := New(Config{})
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		if _, _, err := p.Open(ctx, PoolKey{}, b.dial, poolReq); !errors.Is(err, context.DeadlineExceeded) {
+		if _, _, err := p.Open(ctx, Key{}, b.dial, poolReq); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("impatient caller: %v", err)
 		}
-		endStream(poolOpen(t, p, PoolKey{}, b))
+		endStream(poolOpen(t, p, Key{}, b))
 		if n := b.dials.Load(); n != 1 {
 			t.Errorf("%d dials, want 1", n)
 		}

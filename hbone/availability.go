@@ -1,0 +1,85 @@
+package hbone
+
+import "time"
+
+// Availability is what somebody who shares a session between callers needs to
+// know of it, as of one moment.
+type Availability struct {
+	Streams int           // open now
+	Limit   int           // how many may be open at once, by the peer's limit and Config.MaxStreams; 0: none may
+	Settled bool          // the peer's SETTINGS are in: before that Limit is assumed
+	Retired bool          // no stream will ever be opened again, here or on the session that carries it
+	Silent  bool          // see Session.Silent
+	Bulk    bool          // large pieces of data follow each other closely: small messages would wait behind them
+	Idle    time.Duration // how long no stream has been open, zero while one is
+}
+
+// Free is how many streams can be opened now if no more than limit may be open.
+func (a Availability) Free(limit int) int {
+	if a.Retired {
+		return 0
+	}
+	return max(0, min(a.Limit, limit)-a.Streams)
+}
+
+// Availability reports the state of a client session.
+func (s *Session) Availability(now time.Time) Availability {
+	retired := s.carrier != nil && s.carrier.retired()
+	a := Availability{Silent: s.Silent()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a.Settled = s.isSettled()
+	a.Streams, a.Limit = len(s.streams), s.streamLimit()
+	a.Retired = retired || s.retiredLocked()
+	a.Bulk = now.Sub(s.bulk.seen) < bulkHold
+	if a.Streams == 0 {
+		a.Idle = now.Sub(s.idleSince)
+	}
+	return a
+}
+
+func (s *Session) isSettled() bool {
+	select {
+	case <-s.settled:
+		return true
+	default:
+		return false
+	}
+}
+
+// streamLimit is how many streams may be open at once. Called with mu held.
+func (s *Session) streamLimit() int {
+	if n := s.cfg.MaxStreams; n > 0 && uint64(n) < uint64(s.peer.maxStreams) {
+		return n
+	}
+	return int(min(uint64(s.peer.maxStreams), maxStreamID))
+}
+
+// observer is told about a session; see Observe. Guarded by the session's mu.
+type observer struct {
+	changed chan<- struct{}
+	silent  func()
+}
+
+// Observe has a token put into changed, if there is room for it, after a stream
+// has ended, the peer has changed its limit, the session has retired, or a silent
+// peer has sent something; with a channel of capacity one no change goes by
+// unseen. It has silent called, in a goroutine that holds no lock, when the peer
+// has become Silent. A session has one observer, set before it is shared.
+func (s *Session) Observe(changed chan<- struct{}, silent func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.observer = observer{changed, silent}
+	s.tellChanged()
+}
+
+// tellChanged is called with mu held, and waits for nothing.
+func (s *Session) tellChanged() {
+	if s.observer.changed == nil {
+		return
+	}
+	select {
+	case s.observer.changed <- struct{}{}:
+	default: // the observer has not yet looked after the last one
+	}
+}

@@ -1,0 +1,156 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+)
+
+// dialsAtOnce is how many dials of one key may be in flight: a burst of several
+// hundred calls needs a few sessions, and their handshakes cost the peer.
+const dialsAtOnce = 4
+
+// dialing is a dial in flight.
+type dialing struct{ cancel context.CancelCauseFunc }
+
+// dialMore starts the dials that those who wait need. After a failure none is
+// started before all in flight have ended.
+func (p *Pool) dialMore(e *entry) {
+	if e.failed != nil || len(e.waiters) == 0 {
+		return
+	}
+	for want := e.wantedDials(p.cfg.MaxStreams); len(e.dials) < want; {
+		p.dial(e, *e.waiters[0].call)
+	}
+}
+
+// wantedDials is how many dials are to be in flight for those who wait.
+func (e *entry) wantedDials(maxStreams int) int {
+	need, spare := 0, 0
+	for _, w := range e.waiters {
+		if w.spare {
+			spare = 1
+		} else {
+			need++
+		}
+	}
+	if need+spare > 0 && e.hasSilent() {
+		return 1
+	}
+	per := maxStreams
+	if e.limit > 0 {
+		per = min(per, e.limit)
+	}
+	return min(max((need+per-1)/per, spare), dialsAtOnce)
+}
+
+// dial starts a dial for c and whoever else waits.
+func (p *Pool) dial(e *entry, c call) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(c.ctx))
+	d := &dialing{cancel}
+	e.dials = append(e.dials, d)
+	p.stats.Dials++
+	if e.hasSilent() {
+		p.stats.Hedges++
+	}
+	go func() {
+		defer cancel(nil)
+		ctx, stop := context.WithTimeoutCause(ctx, p.cfg.DialTimeout, fmt.Errorf("dial took more than %v", p.cfg.DialTimeout))
+		defer stop()
+		s, err := c.dial(ctx)
+		p.dialled(e, d, s, err)
+	}()
+}
+
+// dialled takes in how d ended.
+func (p *Pool) dialled(e *entry, d *dialing, s *hbone.Session, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e.dials = slices.DeleteFunc(e.dials, func(x *dialing) bool { return x == d })
+	if err == nil {
+		if err = unusable(s); err != nil {
+			go s.CloseWhenIdle()
+		}
+	}
+	if err != nil {
+		p.dialFailed(e, err)
+		return
+	}
+	p.giveUpSilent(e)
+	e.failed = nil
+	p.seq++
+	sh := &shared{e: e, s: s, seq: p.seq, expires: p.cfg.ExpiresAt(e.key, s)}
+	e.sessions = append(e.sessions, sh)
+	s.Observe(e.changed, func() { p.silent(e) })
+	if p.sweep == nil && !p.closed {
+		p.sweep = time.AfterFunc(p.sweepEvery(), p.sweepNow)
+	}
+	p.serve(e)
+}
+
+// unusable says why a session that was just dialled can open no stream.
+func unusable(s *hbone.Session) error {
+	a := s.Availability(time.Now())
+	switch {
+	case a.Retired:
+		if err := s.Err(); err != nil {
+			return err
+		}
+		return errors.New("peer ended the session at once")
+	case a.Settled && a.Limit == 0:
+		return errNoStreams
+	}
+	return nil
+}
+
+// dialFailed fails those who wait if no dial is left that may succeed. Who has a
+// session to fall back on takes it.
+func (p *Pool) dialFailed(e *entry, err error) {
+	p.stats.DialErrors++
+	e.failed = err
+	for _, w := range e.waiters {
+		if w.spare {
+			w.spare, e.crowded = false, time.Now()
+		}
+	}
+	p.serve(e)
+	if len(e.dials) == 0 {
+		e.failed = nil
+		e.fail(err)
+		p.settle(e)
+	}
+}
+
+// silent is called when the peer of a session of e has become silent. Calls that
+// wait for its answer get a fresh dial to race it: one that comes later finds the
+// session silent and dials.
+func (p *Pool) silent(e *entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	waits := func(sh *shared) bool { return sh.opening > 0 && sh.s.Silent() }
+	if len(e.dials) == 0 && !p.closed && !e.detached && slices.ContainsFunc(e.sessions, waits) {
+		p.dial(e, e.last)
+	}
+}
+
+// giveUpSilent takes out the sessions that are silent while a dial to the same
+// peer was answered, and has the CONNECTs that wait on them repeated.
+func (p *Pool) giveUpSilent(e *entry) {
+	for i := 0; i < len(e.sessions); {
+		sh := e.sessions[i]
+		if !sh.s.Silent() {
+			i++
+			continue
+		}
+		p.stats.HedgesWon++
+		p.take(e, sh)
+		go func() {
+			sh.s.CloseWhenIdle()
+			sh.s.Abandon(hbone.ErrSilent)
+		}()
+	}
+}

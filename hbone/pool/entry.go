@@ -1,0 +1,229 @@
+package pool
+
+import (
+	"slices"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+)
+
+// entry is what a pool has of one key. Guarded by the pool's mu.
+type entry struct {
+	key      Key
+	sessions []*shared     // in the order in which they were established
+	waiters  []*waiter     // in the order of their calls
+	changed  chan struct{} // capacity 1: a session has changed; see hbone.Session.Observe
+	dials    []*dialing    // in flight
+	failed   error         // of a dial, while others are in flight
+	opening  int           // calls that have a session and have not given it back
+	last     call          // one of those
+	limit    int           // streams that the peer last allowed a session; 0: not known
+	detached bool          // retired: no new calls
+
+	// crowded is when a dial for a session without bulk has failed.
+	crowded time.Time
+}
+
+// shared is a session in an entry.
+type shared struct {
+	e       *entry
+	s       *hbone.Session
+	seq     uint64
+	expires time.Time
+	lent    bool   // some call has had it: one that expires at once serves those who waited for it
+	opening int    // calls that have it
+	gone    uint64 // the pool's seq when it was taken out
+	out     bool
+}
+
+// waiter is a call that waits for a session.
+type waiter struct {
+	call  *call
+	spare bool // it has a session with bulk to fall back on, and hopes for one without
+	done  chan struct{}
+	got   *shared // set, or err, before done is closed
+	err   error
+}
+
+// A session that carries bulk is passed over while there is another one, so that
+// small messages do not wait behind it; if there is none, one more is opened.
+const (
+	// uncongestedSessions is how many sessions of a key are opened to have one
+	// without bulk. uncongestedWait is how long a stream waits for that: two round
+	// trips of a long path, once; after that it goes on beside the bulk. After a
+	// failure none is tried for uncongestedPause.
+	uncongestedSessions = 2
+	uncongestedWait     = 300 * time.Millisecond
+	uncongestedPause    = 5 * time.Second
+)
+
+func newEntry(key Key) *entry { return &entry{key: key, changed: make(chan struct{}, 1)} }
+
+// wantsUncongested reports whether a session without bulk is worth a dial.
+func (e *entry) wantsUncongested(now time.Time) bool {
+	return len(e.sessions) < uncongestedSessions && now.Sub(e.crowded) >= uncongestedPause
+}
+
+// lend notes that c has sh.
+func (e *entry) lend(sh *shared, c *call) {
+	sh.lent = true
+	sh.opening++
+	e.opening++
+	e.last = *c
+}
+
+// enqueue puts c into the queue, behind all calls that came before it.
+func (e *entry) enqueue(c *call, spare bool) *waiter {
+	w := &waiter{call: c, spare: spare, done: make(chan struct{})}
+	c.waited = c.waited || spare
+	at := len(e.waiters)
+	for at > 0 && e.waiters[at-1].call.ticket > c.ticket {
+		at--
+	}
+	e.waiters = slices.Insert(e.waiters, at, w)
+	return w
+}
+
+func (e *entry) remove(w *waiter) {
+	if i := slices.Index(e.waiters, w); i >= 0 {
+		e.waiters = slices.Delete(e.waiters, i, i+1)
+	}
+}
+
+// fail ends everybody's wait with err.
+func (e *entry) fail(err error) {
+	for _, w := range e.waiters {
+		w.err = err
+		close(w.done)
+	}
+	e.waiters = nil
+}
+
+// isFull reports whether e has a session that could serve, had it a free stream.
+func (e *entry) isFull() bool {
+	return slices.ContainsFunc(e.sessions, func(sh *shared) bool { return !sh.s.Silent() })
+}
+
+// hasSilent reports whether a session of e is silent.
+func (e *entry) hasSilent() bool {
+	return slices.ContainsFunc(e.sessions, func(sh *shared) bool { return sh.s.Silent() })
+}
+
+// free is how many streams sh can open.
+func (p *Pool) free(sh *shared, a hbone.Availability) int {
+	limit := p.cfg.MaxStreams
+	switch {
+	case a.Silent:
+		return 0
+	case a.Settled:
+		sh.e.limit = a.Limit
+	case sh.e.limit > 0:
+		limit = min(limit, sh.e.limit) // what this peer allowed before
+	}
+	return a.Free(limit)
+}
+
+// past reports whether no new stream may go on sh, ever.
+func (p *Pool) past(sh *shared, a hbone.Availability, now time.Time) bool {
+	idle := a.Streams == 0 && sh.opening == 0
+	expired := sh.lent && !sh.expires.IsZero() && !now.Before(sh.expires)
+	return a.Retired || expired ||
+		idle && (a.Idle >= p.cfg.IdleTimeout || a.Settled && a.Limit == 0)
+}
+
+// choose returns a session with a free stream, one without bulk if there is one,
+// and takes out those that are past use.
+func (p *Pool) choose(e *entry, after uint64, now time.Time) (found *shared, bulk bool) {
+	for i := 0; i < len(e.sessions); {
+		sh := e.sessions[i]
+		a := sh.s.Availability(now)
+		if p.past(sh, a, now) {
+			p.take(e, sh)
+			continue
+		}
+		i++
+		if sh.seq > after && (found == nil || bulk && !a.Bulk) && p.free(sh, a) > 0 {
+			found, bulk = sh, a.Bulk
+		}
+	}
+	return found, bulk
+}
+
+// take takes sh out of e: it closes when its last stream ends.
+func (p *Pool) take(e *entry, sh *shared) {
+	if sh.out {
+		return
+	}
+	sh.out, sh.gone = true, p.seq
+	e.sessions = slices.DeleteFunc(e.sessions, func(x *shared) bool { return x == sh })
+	p.stats.Retired++
+	go sh.s.CloseWhenIdle()
+}
+
+// offer is a session with free streams.
+type offer struct {
+	sh   *shared
+	free int
+	bulk bool
+}
+
+// serve takes out what is past use, gives free streams to those who wait, and
+// dials for those who are left.
+func (p *Pool) serve(e *entry) {
+	now := time.Now()
+	p.offers = p.offers[:0]
+	for i := 0; i < len(e.sessions); {
+		sh := e.sessions[i]
+		a := sh.s.Availability(now)
+		if p.past(sh, a, now) {
+			p.take(e, sh)
+			continue
+		}
+		i++
+		if free := p.free(sh, a); free > 0 {
+			p.offers = append(p.offers, offer{sh, free, a.Bulk})
+		}
+	}
+	if len(e.waiters) > 0 {
+		e.waiters = slices.DeleteFunc(e.waiters, p.grant)
+		p.dialMore(e)
+	}
+	clear(p.offers)
+	p.settle(e)
+}
+
+// grant gives w one of the offers, and reports whether there was one for it.
+func (p *Pool) grant(w *waiter) bool {
+	var best *offer
+	for i := range p.offers {
+		o := &p.offers[i]
+		if o.free > 0 && o.sh.seq > w.call.after && !(w.spare && o.bulk) && (best == nil || best.bulk && !o.bulk) {
+			best = o
+		}
+	}
+	if best == nil {
+		return false
+	}
+	best.free--
+	w.got = best.sh
+	best.sh.e.lend(best.sh, w.call)
+	close(w.done)
+	return true
+}
+
+// settle ends what nobody needs any more.
+func (p *Pool) settle(e *entry) {
+	if e.detached && len(e.waiters) == 0 {
+		for _, d := range e.dials {
+			d.cancel(ErrClosed)
+		}
+		for i := len(e.sessions) - 1; i >= 0; i-- {
+			if sh := e.sessions[i]; sh.opening == 0 {
+				p.take(e, sh)
+			}
+		}
+	}
+	if len(e.sessions)+len(e.dials)+len(e.waiters) == 0 && p.keys[e.key] == e {
+		delete(p.keys, e.key)
+	}
+}

@@ -1,0 +1,159 @@
+package hbone
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// A peer whose packets a firewall drops, or whose machine has lost its power, is
+// silent: no reset tells of it. A client session that has sent a PING looks
+// whether anything at all has been received since, every silentAfter, until the
+// PING is answered or Config.PingTimeout ends the session. A silent peer may
+// still be there and slow: nothing that is open ends because of it. It is only a
+// reason to prefer another session.
+
+// ErrSilent is why a session's unanswered CONNECTs were abandoned: its peer sent
+// nothing while another connection to the same address was answered.
+var ErrSilent = errors.New("peer is silent, and answers a new connection")
+
+// Limits of silentAfter. The least time is many times what a loaded machine needs
+// to answer a PING; a session whose round trip is not known is given the most.
+const (
+	silentFactor  = 4
+	silentAtLeast = 300 * time.Millisecond
+	silentAtMost  = 2 * time.Second
+)
+
+// silentAfter is for how long a peer that owes the answer to a PING may send
+// nothing before it counts as silent.
+func silentAfter(rtt time.Duration) time.Duration {
+	if rtt <= 0 {
+		return silentAtMost
+	}
+	return min(max(silentFactor*rtt, silentAtLeast), silentAtMost)
+}
+
+// unansweredPing is what is known when the timer of a PING fires.
+type unansweredPing struct {
+	sent    time.Time
+	due     time.Time     // when the timer was to fire
+	heard   bool          // anything was received since the PING, or since the last look
+	after   time.Duration // silentAfter
+	timeout time.Duration // Config.PingTimeout
+}
+
+type pingVerdict uint8
+
+const (
+	pingWaits  pingVerdict = iota // look again
+	pingSilent                    // the peer is silent; look again when the PING times out
+	pingDead                      // the PING has timed out
+)
+
+// judge says what to make of a PING without an answer, and when to look again. A
+// timer that fires late shows that this process is late, and has perhaps not read
+// yet what its peer has sent: then nothing is decided before one more look.
+func (u unansweredPing) judge(now time.Time) (v pingVerdict, again time.Duration) {
+	left := u.timeout - now.Sub(u.sent)
+	switch {
+	case now.Before(u.due): // fired before the PING was sent, and ran after
+		return pingWaits, u.due.Sub(now)
+	case now.Sub(u.due) > u.after/2:
+		return pingWaits, u.after
+	case left <= 0:
+		return pingDead, 0
+	case u.heard:
+		return pingWaits, min(u.after, left)
+	}
+	return pingSilent, left
+}
+
+// hearing is what the reading goroutine has to do when it receives something.
+const (
+	hearingIdle   = iota // nothing: no PING is unanswered, or something was received already
+	hearingAsked         // note that something was received
+	hearingSilent        // tell that the peer is no longer silent
+)
+
+// Silent reports whether the peer, or that of a session that carries this one,
+// owes the answer to a PING and has sent nothing at all for several round trips.
+func (s *Session) Silent() bool {
+	return s.hearing.Load() == hearingSilent || s.carrier != nil && s.carrier.Silent()
+}
+
+// received notes that the peer has sent something. Called by the reader.
+func (s *Session) received() {
+	if s.hearing.Load() != hearingIdle && s.hearing.Swap(hearingIdle) == hearingSilent {
+		s.eachCarried(func(c *Session) {
+			c.mu.Lock()
+			c.tellChanged()
+			c.mu.Unlock()
+		})
+	}
+}
+
+// overduePing looks at a PING that is not answered. Called with mu held; the caller
+// ends the session or calls tellSilent without it.
+func (s *Session) overduePing(now time.Time) pingVerdict {
+	p := &s.ping
+	after := silentAfter(time.Duration(s.rtt.Load()))
+	u := unansweredPing{sent: p.sent, due: p.due, heard: s.hearing.Load() == hearingIdle, after: after, timeout: s.cfg.PingTimeout}
+	v, again := u.judge(now)
+	if v == pingSilent && !s.hearing.CompareAndSwap(hearingAsked, hearingSilent) {
+		v, again = pingWaits, min(after, again) // heard at this moment, or known to be silent
+	}
+	switch v {
+	case pingDead:
+		s.w.broken = true // nobody listens
+		return v
+	case pingWaits:
+		s.hearing.CompareAndSwap(hearingIdle, hearingAsked)
+	}
+	s.pingAgain(now, again)
+	return v
+}
+
+// tellSilent tells the observers of s, and of what it carries.
+func (s *Session) tellSilent() {
+	s.eachCarried(func(c *Session) {
+		c.mu.Lock()
+		silent := c.observer.silent
+		c.mu.Unlock()
+		if silent != nil {
+			silent()
+		}
+	})
+}
+
+// eachCarried calls f for s and for all that it carries, without a lock.
+func (s *Session) eachCarried(f func(*Session)) {
+	f(s)
+	for _, c := range s.carriedNow() {
+		c.eachCarried(f)
+	}
+}
+
+// Abandon ends the CONNECTs that have no answer, on s and on what it carries, with
+// cause, so that they can be repeated: their errors match ErrRetryable. Those on
+// which the application has sent already stay: the peer may have passed that on.
+func (s *Session) Abandon(cause error) {
+	s.eachCarried(func(c *Session) {
+		c.mu.Lock()
+		open := make([]*Stream, 0, len(c.streams))
+		for _, st := range c.streams {
+			open = append(open, st)
+		}
+		c.mu.Unlock()
+		for _, st := range open {
+			st.abortIf((*Stream).repeatable, http2.ErrCodeCancel, cause)
+		}
+	})
+}
+
+// repeatable reports that st has no answer, and that nothing is lost if it gets
+// none. Called with the session's mu held.
+func (st *Stream) repeatable() bool {
+	return st.answered != nil && (st.harmless || !st.spoke)
+}

@@ -1,0 +1,155 @@
+package hbone
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/simnet"
+	"golang.org/x/net/http2"
+)
+
+func TestWhatAnUnansweredPingMeans(t *testing.T) {
+	sent := time.Unix(1000, 0)
+	const after, timeout = 300 * time.Millisecond, 20 * time.Second
+	for _, c := range []struct {
+		name     string
+		due, now time.Duration // since the PING was sent
+		heard    bool
+		want     pingVerdict
+		again    time.Duration
+	}{
+		{"nothing was heard", after, after, false, pingSilent, timeout - after},
+		{"data was heard", after, after, true, pingWaits, after},
+		{"a later look, nothing since the one before", 5 * after, 5 * after, false, pingSilent, timeout - 5*after},
+		{"the timer was planned before the PING", after, 0, false, pingWaits, after},
+		{"this process is late", after, 2 * after, false, pingWaits, after},
+		{"this process is a little late", after, after + after/3, false, pingSilent, timeout - after - after/3},
+		{"data is heard, the answer is still owed", timeout, timeout, true, pingDead, 0},
+		{"time is up", timeout, timeout, false, pingDead, 0},
+		{"time is up, and this process is late", timeout, timeout + time.Minute, false, pingWaits, after},
+		{"the last look before the end", timeout - time.Millisecond, timeout - time.Millisecond, true, pingWaits, time.Millisecond},
+	} {
+		u := unansweredPing{sent: sent, due: sent.Add(c.due), heard: c.heard, after: after, timeout: timeout}
+		if v, again := u.judge(sent.Add(c.now)); v != c.want || again != c.again {
+			t.Errorf("%s: verdict %d, again after %v; want %d, %v", c.name, v, again, c.want, c.again)
+		}
+	}
+	for rtt, want := range map[time.Duration]time.Duration{
+		0: silentAtMost, time.Millisecond: silentAtLeast, 200 * time.Millisecond: 800 * time.Millisecond, time.Minute: silentAtMost,
+	} {
+		if got := silentAfter(rtt); got != want {
+			t.Errorf("round trip %v: silent after %v, want %v", rtt, got, want)
+		}
+	}
+}
+
+// stallable is a rig whose connection can be made to swallow everything.
+func stallable(t *testing.T, c rigConfig) (r *rig, stall, resume func()) {
+	var a, b *simnet.Conn
+	c.pair = func(testing.TB) (net.Conn, net.Conn) {
+		a, b = simnet.Pair(simnet.Options{Delay: 10 * time.Millisecond})
+		return a, b
+	}
+	r = newRig(t, c)
+	return r, func() { a.Stall(); b.Stall() }, func() { a.Resume(); b.Resume() }
+}
+
+// A peer is silent when a PING that goes out with a CONNECT is answered by
+// nothing, and no longer once anything arrives. Its sessions inside streams are
+// told too.
+func TestAPeerIsSilentUntilItIsHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, stall, resume := stallable(t, rigConfig{handler: echoHandler})
+		outer := open(t, r.client)
+		carried := newSession(plainTransport{outer}, DefaultConfig(), true)
+		carried.carrier = r.client
+		carried.board()
+		time.Sleep(time.Minute)
+		var told atomic.Int64
+		changed := make(chan struct{}, 1)
+		carried.Observe(changed, func() { told.Add(1) })
+		<-changed
+		stall()
+		asked := time.Now()
+		st, err := r.client.Start(&Request{Authority: "a:1"})
+		check(t, err)
+		time.Sleep(silentAtLeast - time.Millisecond)
+		if r.client.Silent() {
+			t.Error("silent too early")
+		}
+		time.Sleep(2 * time.Millisecond)
+		if !r.client.Silent() || !carried.Silent() || !r.client.Availability(time.Now()).Silent || told.Load() != 1 {
+			t.Errorf("not silent %v after a CONNECT without an answer; told %d times", time.Since(asked), told.Load())
+		}
+		if r.client.Err() != nil || len(changed) != 0 {
+			t.Error("silence has ended the session, or counts as a change")
+		}
+		resume()
+		synctest.Wait()
+		if r.client.Silent() || len(changed) != 1 {
+			t.Error("silent though it has answered, or not told")
+		}
+		if _, err := st.Answer(t.Context()); err != nil {
+			t.Error(err)
+		}
+		st.Close()
+		outer.Close()
+		carried.fail(errors.New("test ends"))
+	})
+}
+
+// A stream that brings data shows that the peer is there, however late its PING
+// is answered.
+func TestAPeerThatSendsDataIsNotSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, s := rawServer(t, DefaultConfig())
+		st, id := p.openRaw(s)
+		p.mu.Lock()
+		p.pongs = false
+		p.mu.Unlock()
+		for began := time.Now(); time.Since(began) < 15*time.Second; {
+			p.fr.WriteData(id, false, []byte("x"))
+			time.Sleep(250 * time.Millisecond)
+			if s.Silent() {
+				t.Fatalf("silent after %v", time.Since(began))
+			}
+		}
+		st.Close()
+	})
+}
+
+// Abandon has those repeated that can be repeated.
+func TestAbandonEndsWhatCanBeRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, s := rawServer(t, DefaultConfig())
+		accepted, _ := p.openRaw(s)
+		start := func(req Request, early string) *Stream {
+			st, _ := p.startRaw(s, req)
+			st.Write([]byte(early))
+			return st
+		}
+		quiet, harmless, spoken := start(Request{}, ""), start(Request{Harmless: true}, "hello"), start(Request{}, "GET /")
+		synctest.Wait()
+		s.Abandon(ErrSilent)
+		for name, st := range map[string]*Stream{"nothing sent": quiet, "harmless": harmless} {
+			if _, err := st.Answer(t.Context()); !errors.Is(err, ErrRetryable) || !errors.Is(err, ErrSilent) {
+				t.Errorf("%s: %v, want one that can be repeated", name, err)
+			}
+			p.kind(http2.FrameRSTStream, st.id)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := spoken.Answer(ctx); errors.Is(err, ErrRetryable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("early data sent: %v, want that it went on waiting", err)
+		}
+		if _, err := accepted.Write([]byte("x")); err != nil {
+			t.Errorf("an accepted stream: %v", err)
+		}
+		accepted.Close()
+	})
+}
