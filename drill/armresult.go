@@ -29,6 +29,9 @@ func (r *Record) Result() ArmResult {
 			out.Failed++
 			out.FailedBy[a.Error]++
 		}
+		if a.Aborted != 0 {
+			out.Aborted++
+		}
 	}
 	out.Cuts = r.listCuts()
 	out.Cut = len(out.Cuts)
@@ -113,6 +116,9 @@ func (r *Record) phase(w Window) Phase {
 		p.Attempts++
 		if a.Failed() {
 			p.Failed++
+		}
+		if a.Aborted != 0 {
+			p.Aborted++
 		}
 	})
 	for _, n := range r.Layout.Scenario.Networks {

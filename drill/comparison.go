@@ -33,7 +33,7 @@ func (r *Result) compareLatencies() Comparison {
 	for _, why := range []string{
 		r.unequalBaselines("p50", func(p Phase) *float64 { return p.LatencyMS.P50 }),
 		r.unequalBaselines("p99", func(p Phase) *float64 {
-			if p.Attempts-p.Failed < minForP99 {
+			if p.Attempts-p.Failed-p.Aborted < minForP99 {
 				return nil
 			}
 			return p.LatencyMS.P99

@@ -49,24 +49,27 @@ func ParseExpr(text string) (Expr, error) {
 }
 
 // check reports whether the metric exists, takes these selectors, and whether
-// what they name is in the scenario.
+// what they name is in the scenario: every mistake in one line.
 func (e Expr) check(s *Scenario) error {
+	var wrong []string
 	m, ok := metrics[e.Name]
 	if !ok {
 		return fmt.Errorf("is no metric: use one of %s", strings.Join(MetricNames(), ", "))
 	}
 	for _, k := range slices.Sorted(maps.Keys(e.Args)) {
 		if !slices.Contains(m.Takes, k) {
-			return fmt.Errorf("%s does not take the selector %s: it takes %s", e.Name, k, orNone(m.Takes))
-		}
-		if err := checkArg(s, k, e.Args[k]); err != nil {
-			return err
+			wrong = append(wrong, fmt.Sprintf("%s does not take the selector %s: it takes %s", e.Name, k, orNone(m.Takes)))
+		} else if err := checkArg(s, k, e.Args[k]); err != nil {
+			wrong = append(wrong, err.Error())
 		}
 	}
 	for _, k := range m.Needs {
 		if e.Args[k] == "" {
-			return fmt.Errorf("%s needs the selector %s", e.Name, k)
+			wrong = append(wrong, fmt.Sprintf("%s needs the selector %s", e.Name, k))
 		}
+	}
+	if wrong != nil {
+		return errors.New(strings.Join(wrong, "; "))
 	}
 	return nil
 }
@@ -101,9 +104,31 @@ func checkArg(s *Scenario, k, v string) error {
 		}
 	}
 	if !ok {
-		return fmt.Errorf("%s=%s: the scenario has none of that name", k, v)
+		return fmt.Errorf("%s=%s: the scenario has none of that name: use one of %s", k, v, strings.Join(namesFor(s, k), ", "))
 	}
 	return nil
+}
+
+// namesFor lists what the selector may name.
+func namesFor(s *Scenario, selector string) (out []string) {
+	if selector == "phase" {
+		out = slices.Clone(windowNames)
+	}
+	switch selector {
+	case "network", "to":
+		for _, n := range s.Networks {
+			out = append(out, n.Name)
+		}
+	case "port":
+		for _, p := range s.Ports() {
+			out = append(out, p.Name)
+		}
+	case "fault", "phase":
+		for _, f := range s.Faults {
+			out = append(out, f.Name)
+		}
+	}
+	return out
 }
 
 // Bound is what an observed value is compared with.
@@ -120,9 +145,9 @@ func ParseBound(text string) (Bound, error) {
 	text = strings.TrimSpace(text)
 	for _, op := range operators {
 		if rest, ok := strings.CutPrefix(text, op); ok {
-			v, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			v, _, err := parseShare(rest)
 			if err != nil {
-				return Bound{}, errors.New("write a number after the operator, for example < 50")
+				return Bound{}, errors.New("write a number after the operator, for example < 50 or <= 10 %")
 			}
 			return Bound{op, v}, nil
 		}

@@ -55,7 +55,8 @@ type Node struct {
 type Client struct {
 	Name, Network, Node string
 	Address             netip.Addr
-	// Listen has one address per port of the scenario, in the order of Ports.
+	// Listen has one address per port of the scenario, in the order of Ports. Its
+	// number is the target port, which needs no privilege.
 	Listen []netip.AddrPort
 }
 
@@ -115,7 +116,7 @@ func (l *Layout) clients(i int, n Network) {
 		for j := range g.Nodes {
 			c := Client{Name: fmt.Sprintf("%s-client-%d", n.Name, j+1), Network: n.Name, Node: nodeName(n.Name, j), Address: l.addr(i, 3, j+1)}
 			for _, p := range l.Scenario.Ports() {
-				c.Listen = append(c.Listen, netip.AddrPortFrom(l.addr(i, 5, j+1), p.Port))
+				c.Listen = append(c.Listen, netip.AddrPortFrom(l.addr(i, 5, j+1), p.Target))
 			}
 			l.Clients = append(l.Clients, c)
 		}
@@ -211,12 +212,9 @@ func (l *Layout) podsOf(i int) []string {
 		return f.Target.Names
 	}
 	all := podNames(*l.Scenario.network(f.Target.Network))
-	if f.Target.Pods == All {
-		return all
-	}
 	rng := rand.New(rand.NewPCG(l.Scenario.Seed, uint64(i)+1))
 	rng.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
-	return all[:f.Target.Pods]
+	return all[:f.Target.Pods.Of(len(all))]
 }
 
 // SecondByte draws the second byte of a /16 for try n: 1 to 254, spread so that

@@ -35,6 +35,7 @@ func init() {
 		{Name: "attempts", Doc: "new connections that clients opened", Takes: where, eval: attempts},
 		{Name: "failed", Doc: "new connections whose first exchange did not succeed", Takes: where, eval: failed},
 		{Name: "failed_fraction", Doc: "failed, as a share of attempts", Takes: where, eval: failedFraction},
+		{Name: "aborted", Doc: "connections that clients broke off on purpose (`traffic.abort`); they are no failures", Takes: where, eval: aborted},
 		{Name: "cut", Doc: "held connections, already answered, that broke", eval: cut},
 		{Name: "cut_unexplained", Doc: "those of them that no fault's victim explains", eval: cutUnexplained},
 		{Name: "latency_ms", Doc: "milliseconds from intended start to first answer, of connections that succeeded", Takes: []string{"q", "phase", "port"}, eval: latency},
@@ -107,6 +108,16 @@ func failed(r *Record, args map[string]string) Value {
 	return number(n)
 }
 
+func aborted(r *Record, args map[string]string) Value {
+	n := 0
+	r.each(args, r.window(args["phase"]), func(a Attempt) {
+		if a.Aborted != 0 {
+			n++
+		}
+	})
+	return number(n)
+}
+
 func failedFraction(r *Record, args map[string]string) Value {
 	n := attempts(r, args).Number
 	if n == 0 {
@@ -126,7 +137,7 @@ func cutUnexplained(r *Record, _ map[string]string) Value {
 // cutOfHeld counts cuts. Without a connection that was held there is nothing
 // that could have been cut.
 func (r *Record) cutOfHeld(which func(Attempt) bool) Value {
-	held := slices.ContainsFunc(r.Attempts, func(a Attempt) bool { return a.Hold > 0 && a.Pod != "" })
+	held := slices.ContainsFunc(r.Attempts, func(a Attempt) bool { return (a.Hold > 0 || a.Aborted != 0 || a.CutError != "") && a.Pod != "" })
 	if !held {
 		return Value{Number: math.NaN(), Note: "no connection was held: set traffic.hold.fraction"}
 	}
@@ -145,7 +156,7 @@ func (r *Record) cuts(which func(Attempt) bool) (out []Attempt) {
 func latency(r *Record, args map[string]string) Value {
 	var ms []float64
 	r.each(args, r.window(args["phase"]), func(a Attempt) {
-		if !a.Failed() {
+		if a.Answered() {
 			ms = append(ms, millis(a.Latency()))
 		}
 	})

@@ -29,10 +29,13 @@ type Attempt struct {
 	Arrival
 	Started  time.Duration // when the client really began; late if after At
 	Done     time.Duration // first answer, or failure
-	Pod      string        // who answered; empty if it failed
+	Pod      string        // who answered; empty if it failed, or was broken off before
 	Error    string        // why the first exchange failed; empty if it did not
-	CutAt    time.Duration // when a held connection broke
+	CutAt    time.Duration // when a connection broke that had been answered
 	CutError string        // how it broke; empty if it did not
+	// Aborted is when the client broke it off as planned; zero if it did not, or
+	// the connection failed or was cut before.
+	Aborted time.Duration
 	// Gateway is what the connection ran through, if a log says so.
 	Gateway string
 }
@@ -41,7 +44,10 @@ type Attempt struct {
 func (a Attempt) Failed() bool { return a.Error != "" }
 
 // Over reports whether it is known what became of the first exchange.
-func (a Attempt) Over() bool { return a.Pod != "" || a.Error != "" }
+func (a Attempt) Over() bool { return a.Pod != "" || a.Error != "" || a.Aborted != 0 }
+
+// Answered reports whether the first exchange succeeded.
+func (a Attempt) Answered() bool { return a.Pod != "" && a.Error == "" }
 
 // end is when the connection ended, as far as the client knows: the break, the
 // end of its time, or the first exchange if it was not held.
@@ -49,7 +55,7 @@ func (a Attempt) end() time.Duration {
 	if a.CutError != "" {
 		return a.CutAt
 	}
-	return max(a.Done, a.At+a.Hold)
+	return max(a.Done, a.At+a.Hold, a.Aborted)
 }
 
 // Latency is the time from the intended start to the first answer.

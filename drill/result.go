@@ -75,6 +75,7 @@ type ArmResult struct {
 	Exchange    string `json:"exchange"`
 	Attempts    int    `json:"attempts"`
 	Failed      int    `json:"failed"`
+	Aborted     int    `json:"aborted,omitempty"` // by clients, on purpose
 	Cut         int    `json:"cut"`
 	Cuts        []Cut  `json:"cuts,omitempty"`
 	// FailedBy counts failures by how the client saw them.
@@ -104,7 +105,8 @@ type Generator struct {
 	LateMaxMS float64 `json:"late_max_ms"`
 }
 
-// Cut is a held connection that broke after its first answer.
+// Cut is a connection that broke after its first answer though the client had
+// not broken it off.
 type Cut struct {
 	At      float64 `json:"at"`
 	Client  string  `json:"client"`
@@ -135,6 +137,7 @@ type Phase struct {
 	To        float64   `json:"to"`
 	Attempts  int       `json:"attempts"`
 	Failed    int       `json:"failed"`
+	Aborted   int       `json:"aborted,omitempty"`
 	LatencyMS Latencies `json:"latency_ms"`
 	// Shares is network → port → share of the port's answers, settled.
 	Shares map[string]map[string]float64 `json:"shares"`

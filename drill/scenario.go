@@ -1,11 +1,6 @@
 package drill
 
-import (
-	"encoding"
-	"fmt"
-	"strconv"
-	"time"
-)
+import "time"
 
 // Scenario is one drill as a person writes it. See examples/drills/README.md.
 type Scenario struct {
@@ -49,7 +44,7 @@ type Service struct {
 // Port is one port of a service.
 type Port struct {
 	Name string `yaml:"name" json:"name" doc:"name that faults and assertions use"`
-	Port uint16 `yaml:"port" json:"port" doc:"service port, and where the pods listen unless targetPort says otherwise"`
+	Port uint16 `yaml:"port" json:"port" doc:"service port, and where the pods listen unless targetPort says otherwise; below 1024 it needs one"`
 	// Target is Port when left out.
 	Target uint16 `yaml:"targetPort" json:"targetPort" doc:"where the pods listen"`
 }
@@ -67,94 +62,16 @@ type Traffic struct {
 	Arrivals string        `yaml:"arrivals" json:"arrivals" default:"poisson" doc:"poisson or uniform"`
 	Exchange string        `yaml:"exchange" json:"exchange" default:"request" doc:"request: the client speaks first; banner: the application does"`
 	Timeout  time.Duration `yaml:"timeout" json:"timeout" default:"5s" doc:"a first exchange that takes longer has failed"`
+	Abort    Share         `yaml:"abort" json:"abort" doc:"share of connections that the client breaks off on purpose at a random point, counted apart from failures"`
 	Hold     Hold          `yaml:"hold" json:"hold"`
 }
 
 // Hold keeps some connections open after the first exchange, to see which of
 // them a fault cuts.
 type Hold struct {
-	Fraction float64       `yaml:"fraction" json:"fraction" doc:"share of connections that stay open, in [0, 1]"`
+	Fraction Share         `yaml:"fraction" json:"fraction" doc:"share of connections that stay open, 0.02 or 2 %"`
 	For      time.Duration `yaml:"for" json:"for" default:"5s" doc:"how long they stay open"`
 	Every    time.Duration `yaml:"every" json:"every" default:"500ms" doc:"how often they exchange a line meanwhile"`
-}
-
-// Kind says what a fault does.
-type Kind string
-
-// The kinds of faults.
-const (
-	Refuse        Kind = "refuse"
-	Silent        Kind = "silent"
-	Hang          Kind = "hang"
-	PodKill       Kind = "podKill"
-	GatewayKill   Kind = "gatewayKill"
-	NodeProxyKill Kind = "nodeproxyKill"
-	FederationCut Kind = "federationCut"
-)
-
-// kinds lists what each kind does to what it is aimed at.
-var kinds = []struct {
-	Kind   Kind
-	Target string // pods, gateway, node or networks
-	Doc    string
-}{
-	{Refuse, "pods", "the application refuses new connections on a port (or all of them)"},
-	{Silent, "pods", "the application accepts connections and never answers"},
-	{Hang, "pods", "TCP connects to the application get no answer"},
-	{PodKill, "pods", "the application's process is killed with SIGKILL, and started again"},
-	{GatewayKill, "gateway", "a gateway is killed with SIGKILL, and started again"},
-	{NodeProxyKill, "node", "a node proxy is killed with SIGKILL, and started again"},
-	{FederationCut, "networks", "nothing passes between gateways of different networks; connections stay open"},
-}
-
-// Fault is one thing that goes wrong.
-type Fault struct {
-	Name   string        `yaml:"name" json:"name" doc:"name that assertions use; the kind when left out"`
-	Kind   Kind          `yaml:"kind" json:"kind" doc:"refuse, silent, hang, podKill, gatewayKill, nodeproxyKill or federationCut"`
-	At     time.Duration `yaml:"at" json:"at" doc:"when it begins, from the first arrival"`
-	Until  time.Duration `yaml:"until" json:"until" doc:"when it heals; never when left out"`
-	Target Target        `yaml:"target" json:"target"`
-}
-
-// Target selects what a fault hits.
-type Target struct {
-	Network  string   `yaml:"network" json:"network,omitempty" doc:"network of the pods, the gateway or the node"`
-	Pods     Count    `yaml:"pods" json:"pods,omitempty" doc:"how many of its pods, chosen by the seed, or all"`
-	Names    []string `yaml:"names" json:"names,omitempty" doc:"these pods, instead of a number"`
-	Port     string   `yaml:"port" json:"port,omitempty" doc:"name of the port that falls ill; all when left out"`
-	Gateway  int      `yaml:"gateway" json:"gateway,omitempty" doc:"which of the network's gateways, from 1"`
-	Node     int      `yaml:"node" json:"node,omitempty" doc:"which of the network's nodes, from 1"`
-	Networks []string `yaml:"networks" json:"networks,omitempty" doc:"federationCut: cut these networks off from all others; every network when left out"`
-}
-
-// Count is a number of things or all of them. The zero value is "not given".
-type Count int
-
-// All stands for every pod.
-const All Count = -1
-
-var _ encoding.TextUnmarshaler = (*Count)(nil)
-
-// UnmarshalText reads "all" or a positive number.
-func (c *Count) UnmarshalText(b []byte) error {
-	if string(b) == "all" {
-		*c = All
-		return nil
-	}
-	n, err := strconv.Atoi(string(b))
-	if err != nil || n < 1 {
-		return fmt.Errorf("%q is neither a positive number nor all", b)
-	}
-	*c = Count(n)
-	return nil
-}
-
-// MarshalText is the inverse of UnmarshalText.
-func (c Count) MarshalText() ([]byte, error) {
-	if c == All {
-		return []byte("all"), nil
-	}
-	return []byte(strconv.Itoa(int(c))), nil
 }
 
 // Arm is one way to set up the same binaries.

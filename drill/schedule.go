@@ -13,6 +13,37 @@ type Arrival struct {
 	Client int           // index into Layout.Clients
 	Port   int           // index into Scenario.Ports
 	Hold   time.Duration // how long it stays open; 0 is one exchange
+	Abort  Abort         // how the client breaks it off on purpose; zero: not
+}
+
+// Abort is how and when a client breaks a connection off, as the stop button of
+// a browser or the end of a process does.
+type Abort struct {
+	How    string        // "reset" or "close"; empty: not at all
+	Upload bool          // of a transfer from the client; else of one to it
+	Wait   time.Duration // break off so long after the begin, whatever came by then; 0: in the transfer
+	After  int           // break off after so many bytes of the transfer, less than a quarter of TransferBytes
+	Stop   time.Duration // how long it has neither read nor written by then, so that data waits everywhere
+}
+
+// TransferBytes is the length of the transfers that clients break off, all in
+// their first quarter: there is always more to send than buffers hold.
+const TransferBytes = 4 << 20
+
+// Bounds of what is drawn for connections that are broken off.
+const (
+	maxAbortWait = 10 * time.Millisecond // while they are being opened
+	maxAbortStop = 40 * time.Millisecond
+)
+
+// drawAbort draws a random point: one in four while the connection is being
+// opened, the others evenly from the transfer.
+func drawAbort(rng *rand.Rand) Abort {
+	a := Abort{How: []string{"reset", "close"}[rng.IntN(2)], Upload: rng.IntN(2) == 0, After: rng.IntN(TransferBytes / 4), Stop: time.Duration(rng.Int64N(int64(maxAbortStop)))}
+	if wait := time.Duration(1 + rng.Int64N(int64(maxAbortWait))); rng.IntN(4) == 0 {
+		a.Wait = wait
+	}
+	return a
 }
 
 // Schedule returns the arrivals of one arm: the same for the same seed, so that
@@ -36,7 +67,7 @@ func Planned(s *Scenario) (n int) {
 }
 
 func arrivals(s *Scenario, clients int) iter.Seq[Arrival] {
-	rng := rand.New(rand.NewPCG(s.Seed, 0))
+	rng, aborts := rand.New(rand.NewPCG(s.Seed, 0)), rand.New(rand.NewPCG(s.Seed, 1<<32))
 	mean := float64(time.Second) / s.Traffic.Rate
 	ports := len(s.Ports())
 	return func(yield func(Arrival) bool) {
@@ -53,7 +84,9 @@ func arrivals(s *Scenario, clients int) iter.Seq[Arrival] {
 				return
 			}
 			a := Arrival{At: time.Duration(at), Port: n % ports, Client: n / ports % clients}
-			if hold < s.Traffic.Hold.Fraction {
+			if abort, share := drawAbort(aborts), aborts.Float64(); share < float64(s.Traffic.Abort) {
+				a.Abort = abort
+			} else if hold < float64(s.Traffic.Hold.Fraction) {
 				a.Hold = min(s.Traffic.Hold.For, s.Duration-a.At)
 			}
 			if !yield(a) {

@@ -46,6 +46,9 @@ func (r *Record) series() []Bucket {
 			out[i].Failed++
 			continue
 		}
+		if !a.Answered() {
+			continue // broken off before the answer
+		}
 		out[i].OK++
 		ms[i] = append(ms[i], millis(a.Latency()))
 		if p, ok := r.Layout.Pod(a.Pod); ok {

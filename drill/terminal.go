@@ -88,8 +88,12 @@ func (p *Printer) ArmDone(a ArmResult, seen []Observation) {
 		fmt.Fprintf(p.w, "  %s\n", p.paint(faint, fmt.Sprintf("… and %d more events, see drill.json", p.left)))
 	}
 	for _, ph := range a.Phases {
-		fmt.Fprintf(p.w, "  %-9s %6.2f–%.2f s  %5d connections, %s failed, p50 %s p99 %s ms   %s\n", ph.Name, ph.From, ph.To, ph.Attempts,
-			p.paint(badIf(ph.Failed > 0), strconv.Itoa(ph.Failed)), num(ph.LatencyMS.P50), num(ph.LatencyMS.P99), shares(ph))
+		broken := ""
+		if ph.Aborted > 0 {
+			broken = fmt.Sprintf(" %d broken off,", ph.Aborted)
+		}
+		fmt.Fprintf(p.w, "  %-9s %6.2f–%.2f s  %5d connections, %s failed,%s p50 %s p99 %s ms   %s\n", ph.Name, ph.From, ph.To, ph.Attempts,
+			p.paint(badIf(ph.Failed > 0), strconv.Itoa(ph.Failed)), broken, num(ph.LatencyMS.P50), num(ph.LatencyMS.P99), shares(ph))
 	}
 	if why := lateness(a.Generator.LateP99MS); why != "" {
 		fmt.Fprintf(p.w, "  %s %s\n", p.paint(amber, "latencies not comparable:"), why)

@@ -1,13 +1,15 @@
 package drill
 
 import (
-	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -27,13 +29,13 @@ var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
 // checker collects mistakes with their positions.
 type checker struct {
 	s    *Scenario
-	pos  func(path ...any) string
-	errs []error
+	doc  *strictyaml.Doc
+	errs []*strictyaml.Error
 }
 
-// validate reports every field that cannot be, with its place from pos.
-func (s *Scenario) validate(pos func(path ...any) string) error {
-	c := &checker{s: s, pos: pos}
+// validate reports every field that cannot be, with its place in doc.
+func (s *Scenario) validate(doc *strictyaml.Doc) []*strictyaml.Error {
+	c := &checker{s: s, doc: doc}
 	c.label(s.Name, "name")
 	c.between(s.Duration, 2*time.Second, maxDuration, "duration")
 	c.between(s.Settle, 0, time.Minute, "settle")
@@ -48,19 +50,25 @@ func (s *Scenario) validate(pos func(path ...any) string) error {
 	for i := range s.Assertions {
 		c.assertion(i)
 	}
-	return errors.Join(c.errs...)
+	return c.errs
 }
 
-// fail notes one mistake: pos: field: value: message with remedy.
+// fail notes one mistake: file:line: field: value: message with remedy. A value
+// that the file does not give is called missing.
 func (c *checker) fail(value any, message string, path ...any) {
-	c.errs = append(c.errs, fmt.Errorf("%s: %s: %v: %s", c.pos(path...), dotted(path), show(value), message))
+	what := show(value)
+	if v := reflect.ValueOf(value); !c.doc.Has(path...) && v.IsZero() {
+		what = "is missing"
+	}
+	c.errs = append(c.errs, &strictyaml.Error{File: c.doc.Name(), Line: c.doc.Line(path...), Field: dotted(path), Message: what + ": " + message})
 }
 
-func show(v any) any {
-	if s, ok := v.(string); ok {
-		return fmt.Sprintf("%q", s)
+// show writes a value as the file does.
+func show(value any) string {
+	if v := reflect.ValueOf(value); v.Kind() == reflect.String {
+		return strconv.Quote(v.String())
 	}
-	return v
+	return fmt.Sprint(value)
 }
 
 func dotted(path []any) string {
@@ -127,7 +135,7 @@ func (c *checker) networks() {
 		pods += n.Pods
 	}
 	if pods == 0 && len(c.s.Networks) > 0 {
-		c.fail(0, "no network has pods: give at least one network pods: 1", "networks", 0, "pods")
+		c.fail(0, "no network has pods: give at least one network pods: 1", "networks")
 	}
 }
 
@@ -147,19 +155,39 @@ func (c *checker) services() {
 				c.fail(p.Name, "must be 1 to 15 letters, digits and dashes, for example A", "services", i, "ports", j, "name")
 			}
 			c.unique(names, p.Name, "services", i, "ports", j, "name")
-			c.portNumber(p.Port, "services", i, "ports", j, "port")
-			c.portNumber(p.Target, "services", i, "ports", j, "targetPort")
+			c.portNumbers(p, i, j)
 			c.unique(numbers, fmt.Sprintf("port %d", p.Port), "services", i, "ports", j, "port")
 			c.unique(numbers, fmt.Sprintf("target port %d", p.Target), "services", i, "ports", j, "targetPort")
+			for _, o := range c.s.Ports() {
+				if o.Name != p.Name && o.Target == p.Port && o.Port != p.Port {
+					c.fail(p.Port, fmt.Sprintf("is the target port of %s: choose another, so that logs tell the two apart", o.Name), "services", i, "ports", j, "port")
+				}
+			}
 		}
 	}
 }
 
 var portName = regexp.MustCompile(`^[A-Za-z0-9-]{1,15}$`)
 
-func (c *checker) portNumber(p uint16, path ...any) {
-	if p < 1024 || mesh.ReservedPort(p) {
-		c.fail(p, "must be 1024 to 65535 and none of the mesh's own 15001, 15006, 15008 and 15080, for example 8080", path...)
+// portNumbers checks a service port and its target port. Pods listen without
+// privileges, so the target may not be below 1024; the service port may.
+func (c *checker) portNumbers(p Port, i, j int) {
+	const own = "is one of the mesh's own ports (15001, 15006, 15008, 15080): choose another, for example 8080"
+	field := func(key string) []any { return []any{"services", i, "ports", j, key} }
+	switch {
+	case p.Port == 0:
+		c.fail(p.Port, "must be 1 to 65535, for example 80", field("port")...)
+		return
+	case mesh.ReservedPort(p.Port):
+		c.fail(p.Port, own, field("port")...)
+	}
+	switch {
+	case p.Target < 1024 && p.Target == p.Port:
+		c.fail(p.Port, "is below 1024, where pods do not listen without privileges: give it a targetPort, for example 8080", field("port")...)
+	case p.Target < 1024:
+		c.fail(p.Target, "must be 1024 to 65535: pods listen without privileges; for example 8080", field("targetPort")...)
+	case p.Target != p.Port && mesh.ReservedPort(p.Target):
+		c.fail(p.Target, own, field("targetPort")...)
 	}
 }
 
@@ -180,6 +208,9 @@ func (c *checker) clients() {
 }
 
 func (c *checker) unknownNetwork(name string, path ...any) {
+	if len(c.s.Networks) == 0 {
+		return // that is the mistake
+	}
 	names := make([]string, 0, len(c.s.Networks))
 	for _, n := range c.s.Networks {
 		names = append(names, n.Name)
@@ -195,11 +226,16 @@ func (c *checker) traffic() {
 	c.oneOf(t.Arrivals, []string{"poisson", "uniform"}, "traffic", "arrivals")
 	c.oneOf(t.Exchange, []string{"request", "banner"}, "traffic", "exchange")
 	c.between(t.Timeout, 10*time.Millisecond, time.Minute, "traffic", "timeout")
-	if !(t.Hold.Fraction >= 0 && t.Hold.Fraction <= 1) {
-		c.fail(t.Hold.Fraction, "must be a share between 0 and 1", "traffic", "hold", "fraction")
-	}
+	c.share(t.Hold.Fraction, "traffic", "hold", "fraction")
+	c.share(t.Abort, "traffic", "abort")
 	c.between(t.Hold.For, 10*time.Millisecond, maxDuration, "traffic", "hold", "for")
 	c.between(t.Hold.Every, 10*time.Millisecond, maxDuration, "traffic", "hold", "every")
+}
+
+func (c *checker) share(v Share, path ...any) {
+	if !(v >= 0 && v <= 1) {
+		c.fail(v, "must be a share between 0 and 1, or 0 % and 100 %", path...)
+	}
 }
 
 func (c *checker) arms() {

@@ -16,9 +16,7 @@ func (c *checker) fault(i int) {
 			target = k.Target
 		}
 	}
-	if !c.oneOf(string(f.Kind), known, "faults", i, "kind") {
-		return
-	}
+	valid := c.oneOf(string(f.Kind), known, "faults", i, "kind")
 	if !portName.MatchString(f.Name) {
 		c.fail(f.Name, "must be 1 to 15 letters, digits and dashes", "faults", i, "name")
 	}
@@ -37,7 +35,9 @@ func (c *checker) fault(i int) {
 		}
 	}
 	c.instants(i)
-	c.aim(i, target)
+	if valid {
+		c.aim(i, target)
+	}
 }
 
 func (f Fault) overlaps(o Fault) bool {
@@ -77,28 +77,39 @@ func (c *checker) instants(i int) {
 	if f.At < minBaseline {
 		c.fail(f.At, fmt.Sprintf("must be at least %v: the drill needs a baseline without a fault", minBaseline), "faults", i, "at")
 	}
+	if f.Until != 0 && f.Until <= f.At {
+		c.fail(f.Until, fmt.Sprintf("must be after at (%v)", f.At), "faults", i, "until")
+	}
+	if c.s.Duration <= 0 {
+		return // that is the mistake
+	}
 	if f.At >= c.s.Duration {
 		c.fail(f.At, fmt.Sprintf("is not before the end of the drill (duration %v)", c.s.Duration), "faults", i, "at")
 	}
-	if f.Until != 0 && (f.Until <= f.At || f.Until > c.s.Duration) {
-		c.fail(f.Until, fmt.Sprintf("must be after at (%v) and not after the end of the drill (duration %v)", f.At, c.s.Duration), "faults", i, "until")
+	if f.Until > c.s.Duration {
+		c.fail(f.Until, fmt.Sprintf("is after the end of the drill (duration %v)", c.s.Duration), "faults", i, "until")
 	}
 }
 
 // aim checks that the selector fits the kind of fault.
 func (c *checker) aim(i int, target string) {
 	t := c.s.Faults[i].Target
-	given := map[string]bool{
-		"network": t.Network != "", "pods": t.Pods != 0, "names": len(t.Names) > 0, "port": t.Port != "",
-		"gateway": t.Gateway != 0, "node": t.Node != 0, "networks": len(t.Networks) > 0,
+	given := []struct {
+		key   string
+		set   bool
+		value any
+	}{
+		{"network", t.Network != "", t.Network}, {"pods", t.Pods != Count{}, t.Pods}, {"names", len(t.Names) > 0, strings.Join(t.Names, ", ")},
+		{"port", t.Port != "", t.Port}, {"gateway", t.Gateway != 0, t.Gateway}, {"node", t.Node != 0, t.Node},
+		{"networks", len(t.Networks) > 0, strings.Join(t.Networks, ", ")},
 	}
 	allowed := map[string][]string{
 		"pods": {"network", "pods", "names", "port"}, "gateway": {"network", "gateway"},
 		"node": {"network", "node"}, "networks": {"networks"},
 	}[target]
-	for key, set := range given {
-		if set && !slices.Contains(allowed, key) {
-			c.fail(c.s.Faults[i].Kind, fmt.Sprintf("does not take target.%s: use %s", key, strings.Join(allowed, ", ")), "faults", i, "target", key)
+	for _, g := range given {
+		if g.set && !slices.Contains(allowed, g.key) {
+			c.fail(g.value, fmt.Sprintf("%s does not take target.%s: use %s", c.s.Faults[i].Kind, g.key, strings.Join(allowed, ", ")), "faults", i, "target", g.key)
 		}
 	}
 	if target == "networks" {
@@ -130,11 +141,11 @@ func (c *checker) aim(i int, target string) {
 func (c *checker) aimPods(i int, n *Network) {
 	f := c.s.Faults[i]
 	t := f.Target
-	if (t.Pods == 0) == (len(t.Names) == 0) {
-		c.fail(int(t.Pods), "give either pods (a number, or all) or names", "faults", i, "target", "pods")
+	if (t.Pods == Count{}) == (len(t.Names) == 0) {
+		c.fail(t.Pods, "give either pods (a number, a share such as 20 %, or all) or names", "faults", i, "target", "pods")
 	}
-	if int(t.Pods) > n.Pods || t.Pods == All && n.Pods == 0 {
-		c.fail(int(t.Pods), fmt.Sprintf("network %s has only %d pods", n.Name, n.Pods), "faults", i, "target", "pods")
+	if t.Pods.Number > n.Pods || t.Pods.Share > 0 && n.Pods == 0 {
+		c.fail(t.Pods, fmt.Sprintf("network %s has only %d pods", n.Name, n.Pods), "faults", i, "target", "pods")
 	}
 	for j, name := range t.Names {
 		if !slices.Contains(podNames(*n), name) {

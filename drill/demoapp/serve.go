@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -37,15 +38,70 @@ func (p *port) serve(c net.Conn) {
 		if err != nil {
 			return
 		}
+		word, n, ok := strings.Cut(strings.TrimSpace(string(line)), " ")
+		bytes := 0
+		if word == Pour || word == Sink {
+			n, bytes = transfer(n)
+		}
 		answer := me + "\n"
-		if _, n, ok := strings.Cut(strings.TrimSpace(string(line)), " "); ok {
+		if ok {
 			answer = me + " " + n + "\n"
 		}
 		p.speak()
 		if _, err := c.Write([]byte(answer)); err != nil {
 			return
 		}
+		if err := move(c, r, word, bytes); err != nil {
+			return
+		}
 	}
+}
+
+// The words of lines that ask for a transfer: "pour <n> <bytes>" is answered as
+// any line and then with so many bytes, "sink <n> <bytes>" is answered and then
+// takes so many.
+const (
+	Pour = "pour"
+	Sink = "sink"
+)
+
+// maxTransfer bounds what one line may ask for.
+const maxTransfer = 1 << 30
+
+// transfer splits "<n> <bytes>".
+func transfer(rest string) (n string, bytes int) {
+	n, number, _ := strings.Cut(rest, " ")
+	bytes, err := strconv.Atoi(number)
+	if err != nil || bytes < 0 {
+		return n, 0
+	}
+	return n, min(bytes, maxTransfer)
+}
+
+// pattern is what transfers are made of; whoever reads one may compare.
+var pattern = slices.Repeat([]byte("0123456789abcdefghijklmnopqrstuvwxyz-"), 1024)
+
+// PatternLength is after how many bytes a transfer repeats itself.
+const PatternLength = 37
+
+// PatternAt is the byte of every transfer at an offset.
+func PatternAt(offset int) byte { return pattern[offset%PatternLength] }
+
+// move makes the transfer that a line asked for, if it did.
+func move(c net.Conn, r *bufio.Reader, word string, bytes int) error {
+	switch word {
+	case Pour:
+		for at := 0; at < bytes; {
+			n, err := c.Write(pattern[:min(len(pattern), bytes-at)]) // a multiple of its length, or the last
+			if at += n; err != nil {
+				return err
+			}
+		}
+	case Sink:
+		_, err := io.CopyN(io.Discard, r, int64(bytes))
+		return err
+	}
+	return nil
 }
 
 var methods = []string{"GET ", "HEAD ", "POST ", "PUT ", "DELETE ", "OPTIONS ", "PATCH "}

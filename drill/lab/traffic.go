@@ -50,6 +50,10 @@ func (c *clients) run(ctx context.Context, schedule []drill.Arrival) []drill.Att
 func (c *clients) connect(ctx context.Context, n int, a *drill.Attempt) {
 	a.Started = time.Since(c.zero)
 	deadline := c.zero.Add(a.At + c.layout.Scenario.Traffic.Timeout)
+	if a.Abort.How != "" {
+		c.breakOff(ctx, n, a, deadline)
+		return
+	}
 	conn, r, pod, err := c.first(ctx, n, a, deadline)
 	a.Done = time.Since(c.zero)
 	if conn != nil {

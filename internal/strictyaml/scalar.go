@@ -51,9 +51,12 @@ func setScalar(v reflect.Value, text string) error {
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		if err := u.UnmarshalText([]byte(text)); err != nil {
 			if _, known := examples[t]; known {
-				err = nil // our own words are clearer than the parser's
+				return bad(nil) // our own words are clearer than the parser's
 			}
-			return bad(err)
+			if _, says := v.Addr().Interface().(wanter); says {
+				return bad(nil)
+			}
+			return fmt.Errorf("%s: %w", quote(text), err)
 		}
 		return nil
 	}
@@ -102,13 +105,19 @@ var examples = map[reflect.Type]string{
 	reflect.TypeFor[netip.Prefix]():   "an address range, such as 10.0.0.0/8",
 }
 
+// wanter is a type that parses itself and says how it is written.
+type wanter interface{ Want() string }
+
 // want says how a value of type t is written.
 func want(t reflect.Type) string {
+	if w, ok := reflect.New(t).Interface().(wanter); ok {
+		return w.Want()
+	}
 	if s, ok := examples[t]; ok {
 		return s
 	}
 	if reflect.PointerTo(t).Implements(textType) {
-		return "a valid " + t.Name()
+		return "one word"
 	}
 	switch t.Kind() {
 	case reflect.String:

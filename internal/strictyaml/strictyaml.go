@@ -94,16 +94,31 @@ func (d *Doc) Decode(out any) error {
 // Pos returns "file.yaml:12" for a path of keys (string) and list indices
 // (int). Where the path leads beyond what the file says, it is the position of
 // the last part that is there.
-func (d *Doc) Pos(path ...any) string {
+func (d *Doc) Pos(path ...any) string { return d.name + ":" + strconv.Itoa(d.Line(path...)) }
+
+// Line is the line of what Pos says.
+func (d *Doc) Line(path ...any) int {
+	line, _ := d.find(path)
+	return line
+}
+
+// Has reports whether the file gives a value for path.
+func (d *Doc) Has(path ...any) bool {
+	_, whole := d.find(path)
+	return whole
+}
+
+// find follows path as far as the file does.
+func (d *Doc) find(path []any) (line int, whole bool) {
 	node, line := d.root, d.root.Line
 	for _, p := range path {
 		key, value := child(node, p)
 		if value == nil {
-			break
+			return line, false
 		}
 		node, line = value, key.Line
 	}
-	return d.name + ":" + strconv.Itoa(line)
+	return line, true
 }
 
 // child returns the node that stands for step in n and its value. The two are
