@@ -56,6 +56,8 @@ type RelayOptions struct {
 	// Answered is called once, from the caller's goroutine, when c has sent its
 	// first bytes. Nil: nobody is told.
 	Answered func()
+	// First goes to the stream before what c sends; it counts in ToStream.
+	First []byte
 	// HalfClosed is how long the direction to c may go on after c has sent FIN;
 	// then both sides are reset with ErrHalfClosed. It is for relays of tunnels
 	// that carry TLS, where nothing sensible can follow the server's FIN. Zero
@@ -81,7 +83,7 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	defer stop()
 	k.attach()
 	src := newSource(c, s.s.chunk)
-	n, err := pumpToStream(s, c, src, answered)
+	n, err := pumpToStream(s, c, src, o.First, answered)
 	if err == nil && o.HalfClosed > 0 {
 		overdue := time.AfterFunc(o.HalfClosed, func() {
 			s.abort(http2.ErrCodeCancel, ErrHalfClosed)
@@ -108,13 +110,20 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	return res
 }
 
-// pumpToStream moves bytes from src, which is c's, to s until c ends; nil is a
-// FIN, passed on.
-func pumpToStream(s *Stream, c net.Conn, src source, answered func()) (moved int64, err error) {
-	for {
+// pumpToStream moves first and then bytes from src, which is c's, to s until c ends;
+// nil is a FIN, passed on.
+func pumpToStream(s *Stream, c net.Conn, src source, first []byte, answered func()) (moved int64, err error) {
+	if len(first) > 0 {
+		n, err := s.Write(first)
+		if moved += int64(n); err != nil {
+			return moved, err
+		}
+	}
+	for heard := false; ; {
 		f, n, err := src.next()
 		if n > 0 {
-			if moved == 0 {
+			if !heard {
+				heard = true
 				answered()
 			}
 			k, werr := s.writeFrame(f, frameFront, n)

@@ -29,6 +29,32 @@ func (st *Stream) Write(p []byte) (int, error) {
 	return total, nil
 }
 
+// TryWrite is Write that waits neither for a window nor for room in the queue: it
+// returns how much it has taken, which may be less than p without an error.
+func (st *Stream) TryWrite(p []byte) (int, error) {
+	total := 0
+	for total < len(p) {
+		st.s.mu.Lock()
+		if err := st.writableLocked(); err != nil {
+			st.s.mu.Unlock()
+			return total, err
+		}
+		n, direct := st.grantNow(len(p) - total)
+		if n == 0 || st.writing {
+			st.s.mu.Unlock()
+			return total, nil
+		}
+		st.writing = true
+		n, err := st.sendLocked(p[total:total+n], direct, nil, 0)
+		st.endWrite()
+		total += n
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
 // writeFrame writes the n payload bytes at f.b[off:], laying out frames in
 // place. f may be reused when it returns.
 func (st *Stream) writeFrame(f *frameBuf, off, n int) (int, error) {
@@ -95,19 +121,24 @@ func (st *Stream) writableLocked() error {
 // allow. When f is given, p is f.b[off:off+len(p)]. Called by the stream's one
 // writer.
 func (st *Stream) writeChunk(p []byte, f *frameBuf, off int) (int, error) {
-	s := st.s
-	s.mu.Lock()
+	st.s.mu.Lock()
 	n, direct, err := st.grant(len(p))
 	if err != nil {
-		s.mu.Unlock()
+		st.s.mu.Unlock()
 		return 0, err
 	}
+	return st.sendLocked(p[:n], direct, f, off)
+}
+
+// sendLocked sends p, which was granted. It releases s.mu.
+func (st *Stream) sendLocked(p []byte, direct bool, f *frameBuf, off int) (int, error) {
+	s, n := st.s, len(p)
 	st.sendAvail -= n
 	s.w.sendAvail -= n
 	s.bulk.add(n)
 	s.w.wakeCredit()
 	if !direct {
-		s.w.data.payload(st, p[:n], s.peer.maxFrame)
+		s.w.data.payload(st, p, s.peer.maxFrame)
 		s.w.admit()
 		s.kick()
 		s.mu.Unlock()
@@ -122,9 +153,9 @@ func (st *Stream) writeChunk(p []byte, f *frameBuf, off int) (int, error) {
 	own := f == nil
 	if own {
 		f, off = getFrameBuf(), frameFront
-		copy(f.b[off:], p[:n])
+		copy(f.b[off:], p)
 	}
-	err = s.writeDirect(control, f.layout(st.id, off, n, max))
+	err := s.writeDirect(control, f.layout(st.id, off, n, max))
 	if own {
 		putFrameBuf(f)
 	}
@@ -167,6 +198,21 @@ func (st *Stream) grant(want int) (n int, direct bool, err error) {
 		w.wakeCredit() // the window that it was woken for and does not use
 		st.wcond.Wait()
 	}
+}
+
+// grantNow is grant that does not wait: 0 if it would have to. Called with s.mu held.
+func (st *Stream) grantNow(want int) (n int, direct bool) {
+	w := &st.s.w
+	w.setLimit(st.s.queueLimit())
+	n = min(want, st.s.chunk, st.sendAvail, w.sendAvail)
+	switch {
+	case n <= 0:
+	case !w.busy && len(w.data.segs) == 0 && !st.wdl.armed:
+		return n, true
+	case n < bulkPiece && w.data.size()+w.reserved+n <= pendingFront+pendingMax, w.fits(n) && len(w.room) == 0:
+		return n, false
+	}
+	return 0, false
 }
 
 // takeTurn gives back what was promised to a stream when it was woken, and reports

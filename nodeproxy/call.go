@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/internal/backoff"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -20,7 +22,7 @@ import (
 type call struct {
 	p       *Proxy
 	app     appConn
-	open    *opening
+	early   *earlyData
 	uid     string // of the local workload
 	flow    route.Flow
 	who     caller
@@ -28,7 +30,7 @@ type call struct {
 	pick    pick        // where the open tunnel goes
 	tried   tried
 	access  access
-	granted func()              // tells the application, once, that the way is open (SOCKS); may be nil
+	granted func() error        // tells the application, once, that the way is open (SOCKS); may be nil
 	denied  func(reason string) // tells it instead that there is none; may be nil
 }
 
@@ -43,11 +45,11 @@ type tried struct {
 // a thousand pods is 100 kB.
 var plans = sync.Pool{New: func() any { return new(route.Plan) }}
 
-// carry takes one application connection to where flow says; said is what has
-// been read from it already. It owns app. What it returns is to be run with
+// carry takes one application connection to where flow says; already is what has
+// been read from it. It owns app. What it returns is to be run with
 // the same context and ends with the connection; nil if that has ended already.
-func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.Flow, said []byte, granted func(), denied func(reason string)) func(context.Context) {
-	c := &call{p: p, app: app, open: newOpening(app, said), uid: uid, flow: flow, plan: plans.Get().(*route.Plan), granted: granted, denied: denied}
+func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.Flow, already []byte, granted func() error, denied func(reason string)) func(context.Context) {
+	c := &call{p: p, app: app, early: newEarlyData(app, already), uid: uid, flow: flow, plan: plans.Get().(*route.Plan), granted: granted, denied: denied}
 	c.who.app, c.who.trace = addrPort(app.RemoteAddr()), hbone.NewTraceparent(rand.Reader)
 	c.access = access{direction: "outbound", begun: time.Now(), authority: flowName(flow)}
 	p.metrics.opened.WithLabelValues("source").Inc()
@@ -55,10 +57,8 @@ func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.F
 	t, f := c.reach(ctx)
 	plans.Put(c.plan)
 	c.plan = nil
-	held := len(c.open.held)
-	c.open.release()
-	c.open = nil
 	if f != nil {
+		c.early.release()
 		c.fail(f)
 		app.Close()
 		p.finish(&c.access)
@@ -66,7 +66,13 @@ func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.F
 	}
 	view, pick := p.view, c.pick
 	pick.avoid, pick.expect = nil, nil
-	e := &established{p: p, conn: app, stream: t.stream, access: c.access, said: int64(held)}
+	e := &established{p: p, conn: app, stream: t.stream, access: c.access, sent: int64(c.early.sent)}
+	if len(c.early.rest()) > 0 {
+		e.early = c.early
+	} else {
+		c.early.release()
+	}
+	c.early = nil
 	e.ended = func() {
 		t.close()
 		view.done(pick)
@@ -107,7 +113,7 @@ func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 			return nil, f
 		}
 		if c.access.attempts++; c.access.attempts == 1 {
-			c.p.budget.earn(c.plan.Authority)
+			c.p.budget.Earn(c.budgetKey())
 		}
 		t, f := c.attempt(ctx)
 		if f == nil {
@@ -116,7 +122,7 @@ func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 		switch {
 		case f.final, ctx.Err() != nil, c.access.attempts > retry.Attempts, time.Now().After(deadline):
 			return nil, f
-		case !c.p.budget.spend(c.plan.Authority):
+		case !c.p.budget.Spend(c.budgetKey(), f.repeatCost()):
 			c.p.metrics.budget.Inc()
 			return nil, f
 		}
@@ -128,7 +134,10 @@ func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 		}
 		e.Msg("attempt failed")
 		if !pause(ctx, retryDelay(c.access.attempts)) {
-			return nil, &failure{final: true, reason: reasonCancelled, err: ctx.Err()}
+			return nil, cancelled(ctx.Err())
+		}
+		if appClosed(c.app) {
+			return nil, cancelled(&appGoneError{errors.New("found closed before an attempt")})
 		}
 	}
 }
@@ -158,11 +167,17 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	if pick.gateway != nil {
 		c.access.gateway = pick.gateway.Name
 	}
-	actx, cancel := context.WithTimeout(ctx, c.p.cfg.Timeouts.Dial+c.p.cfg.Timeouts.Handshake+c.p.cfg.Timeouts.Connect)
+	actx, ended := whileThere(ctx, c.app, c.p.cfg.Timeouts.Dial+c.p.cfg.Timeouts.Handshake+c.p.cfg.Timeouts.Connect)
 	t, f := c.tunnel(actx, pick)
-	cancel()
-	if f != nil && ctx.Err() != nil {
-		f = &failure{final: true, reason: reasonCancelled, err: ctx.Err()}
+	gone := ended()
+	switch {
+	case f == nil:
+	case c.early.err != nil:
+		f = cancelled(c.early.err)
+	case gone:
+		f = cancelled(&appGoneError{errors.New("found closed while its connection was opened")})
+	case ctx.Err() != nil:
+		f = cancelled(ctx.Err())
 	}
 	c.p.view.learn(pick, f, time.Now())
 	if f != nil {
@@ -171,14 +186,19 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 		c.access.endpoint = f.endpoint
 		return nil, f
 	}
-	c.grant()
+	if err := c.grant(); err != nil {
+		return c.abandon(pick, t, err)
+	}
 	c.pick, c.access.endpoint = pick, t.endpoint
 	if w := c.who.snap.WorkloadByEndpoint(t.endpoint); w != nil {
 		c.access.workload = w.UID
 	}
-	err := c.open.firstByte(ctx, t.stream)
-	if err == nil {
+	err := c.early.firstByte(ctx, t.stream)
+	switch {
+	case err == nil:
 		return t, nil
+	case appGone(err):
+		return c.abandon(pick, t, err)
 	}
 	f = c.brokeEarly(pick, t, err)
 	t.close()
@@ -187,11 +207,33 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	return nil, f
 }
 
+// abandon resets an open tunnel whose application is gone.
+func (c *call) abandon(pick pick, t *tunnel, err error) (*tunnel, *failure) {
+	t.stream.Reset(http2.ErrCodeConnect)
+	t.close()
+	c.p.view.done(pick)
+	return nil, cancelled(err)
+}
+
+// cancelled is the end of an attempt that nobody waits for any more.
+func cancelled(err error) *failure {
+	return &failure{final: true, reason: reasonCancelled, err: err}
+}
+
+// budgetKey is what shares a retry budget: a service's port, or a pod that was
+// addressed itself, whatever its port.
+func (c *call) budgetKey() string {
+	if c.plan.Direct != nil {
+		return c.plan.Direct.UID
+	}
+	return c.plan.Authority
+}
+
 func (c *call) tunnel(ctx context.Context, pick pick) (*tunnel, *failure) {
 	if pick.pod != nil {
-		return c.p.openSingle(ctx, c.who, c.open, pick.pod, pick.target)
+		return c.p.openSingle(ctx, c.who, c.early, pick.pod, pick.target)
 	}
-	return c.p.openDouble(ctx, c.who, c.open, via{
+	return c.p.openDouble(ctx, c.who, c.early, via{
 		gateway: pick.gateway, authority: c.plan.Authority, pod: pick.remote, expect: pick.expect, avoid: pick.avoid})
 }
 
@@ -228,12 +270,19 @@ func (t *tried) add(p pick, f *failure) {
 // grant is called when a far application has accepted. Protocols in which the
 // client speaks first wait for it, so it cannot wait for the first byte; a
 // tunnel that breaks before that byte is still replaced, unseen.
-func (c *call) grant() {
+//
+// An error is the application's: it is gone, and the socket does not say so twice.
+func (c *call) grant() error {
 	c.access.connect = time.Since(c.access.begun)
-	if c.granted != nil {
-		c.granted()
-		c.granted, c.denied = nil, nil
+	if c.granted == nil {
+		return nil
 	}
+	err := c.granted()
+	c.granted, c.denied = nil, nil
+	if err != nil {
+		return &appGoneError{err}
+	}
+	return nil
 }
 
 // fail ends the application's connection the way a refused connect looks: RST.

@@ -15,15 +15,23 @@ type established struct {
 	conn   net.Conn
 	stream *hbone.Stream
 	access access
-	said   int64  // bytes that were sent into the tunnel before
-	ended  func() // closes the books, may be nil
+	early  *earlyData // what was read from conn and is not sent yet; usually nil
+	sent   int64      // bytes that were sent into the tunnel before
+	ended  func()     // closes the books, may be nil
 }
 
 // relay moves bytes until the end.
 func (e *established) relay(ctx context.Context) {
-	r := hbone.Relay(ctx, e.stream, e.conn)
+	o := hbone.RelayOptions{}
+	if e.early != nil {
+		o.First = e.early.rest()
+	}
+	r := hbone.RelayWith(ctx, e.stream, e.conn, o)
+	if e.early != nil {
+		e.early.release()
+	}
 	a := &e.access
-	a.sent, a.received, a.err, a.result = r.ToStream+e.said, r.ToConn, r.Err, "ok"
+	a.sent, a.received, a.err, a.result = r.ToStream+e.sent, r.ToConn, r.Err, "ok"
 	if e.ended != nil {
 		e.ended()
 	}

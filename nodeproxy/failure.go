@@ -1,12 +1,13 @@
 package nodeproxy
 
 import (
+	"context"
 	"errors"
-	"fmt"
 	"net"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -35,6 +36,7 @@ const (
 	reasonIdentity  = "identity"  // the peer is somebody else, or we are to the peer
 	reasonTunnel    = "tunnel"    // the tunnel broke before the first byte
 	reasonNoRoute   = "no_route"  // no candidate is left
+	reasonStatus    = "status"    // a status without a reason of the closed list; the error tells which
 	reasonCancelled = "cancelled" // the application left, or this process stops
 )
 
@@ -61,6 +63,16 @@ func (f *failure) faultOf(l ...layer) bool {
 	return false
 }
 
+// repeatCost is what repeating after f takes off the retry budget.
+func (f *failure) repeatCost() float64 {
+	var ne net.Error
+	if f.reason == string(hbone.ReasonTimeout) || errors.Is(f.err, context.DeadlineExceeded) || errors.Is(f.err, hbone.ErrConnectTimeout) ||
+		errors.As(f.err, &ne) && ne.Timeout() {
+		return retrybudget.AfterTimeout
+	}
+	return retrybudget.AfterRefusal
+}
+
 // hopFailure is a next hop that did not answer a CONNECT at all.
 func hopFailure(at layer, err error) *failure {
 	f := &failure{at: at, fault: true, reason: reasonConnect, err: err}
@@ -84,8 +96,8 @@ func isIdentity(err error) bool {
 	return errors.As(err, &wrong) || errors.As(err, &chain) || errors.As(err, &op) && op.Op == "remote error"
 }
 
-// outerAnswer reads how an outer CONNECT failed at a gateway.
-func outerAnswer(err error) *failure {
+// outerResponse reads how an outer CONNECT failed at a gateway.
+func outerResponse(err error) *failure {
 	var se *hbone.StatusError
 	if !errors.As(err, &se) {
 		return hopFailure(atGateway, err)
@@ -105,15 +117,15 @@ func outerAnswer(err error) *failure {
 	return f
 }
 
-// innerAnswer reads how a CONNECT to a pod failed; endpoint is whom the gateway
+// innerResponse reads how a CONNECT to a pod failed; endpoint is whom the gateway
 // named, if it did.
-func innerAnswer(endpoint mesh.EndpointID, err error) *failure {
+func innerResponse(endpoint mesh.EndpointID, err error) *failure {
 	var se *hbone.StatusError
 	if !errors.As(err, &se) {
 		f := hopFailure(atEndpoint, err)
 		f.endpoint = endpoint
-		var unsure *unsureError
-		if errors.As(err, &unsure) {
+		var indeterminate *indeterminateError
+		if errors.As(err, &indeterminate) {
 			f.final, f.reason = true, reasonTunnel
 		}
 		return f
@@ -137,16 +149,16 @@ func innerAnswer(endpoint mesh.EndpointID, err error) *failure {
 	return f
 }
 
-// throughAnswer is innerAnswer for an error that may come from the gateway's
+// throughResponse is innerResponse for an error that may come from the gateway's
 // side of the way already.
-func throughAnswer(endpoint mesh.EndpointID, err error) *failure {
+func throughResponse(endpoint mesh.EndpointID, err error) *failure {
 	var before *failure
 	if errors.As(err, &before) {
 		f := *before
 		f.err = err
 		return &f
 	}
-	f := innerAnswer(endpoint, err)
+	f := innerResponse(endpoint, err)
 	var lost *lostCarrierError
 	if errors.As(err, &lost) {
 		f.at = atGateway
@@ -161,18 +173,18 @@ type lostCarrierError struct{ err error }
 func (e *lostCarrierError) Error() string { return e.err.Error() }
 func (e *lostCarrierError) Unwrap() error { return e.err }
 
-// unsureError is an attempt whose early bytes may have reached the application:
-// they must not be said again.
-type unsureError struct{ err error }
+// indeterminateError is an attempt whose early bytes may have reached the application:
+// they must not be sent again.
+type indeterminateError struct{ err error }
 
-func (e *unsureError) Error() string {
+func (e *indeterminateError) Error() string {
 	return e.err.Error() + " (it may have got the first bytes: not repeated)"
 }
-func (e *unsureError) Unwrap() error { return e.err }
+func (e *indeterminateError) Unwrap() error { return e.err }
 
 func reasonToken(se *hbone.StatusError) string {
 	if r := se.Reason(); r != "" {
 		return string(r)
 	}
-	return fmt.Sprintf("status_%d", se.Status)
+	return reasonStatus
 }

@@ -7,7 +7,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type Metrics struct {
 	opened, closed, sent, received *prometheus.CounterVec
 	retries, edges, refused        *prometheus.CounterVec
-	budget, dazed, unsure          prometheus.Counter
+	budget, dazed, indeterminate   prometheus.Counter
 }
 
 // NewMetrics registers the node proxy's metrics.
@@ -23,15 +23,15 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		return c
 	}
 	return &Metrics{
-		opened:   vec("istio_tcp_connections_opened_total", "Connections that were begun.", "reporter"),
-		closed:   vec("istio_tcp_connections_closed_total", "Connections that ended, by result.", "reporter", "result"),
-		sent:     vec("istio_tcp_sent_bytes_total", "Bytes into tunnels.", "reporter"),
-		received: vec("istio_tcp_received_bytes_total", "Bytes out of tunnels.", "reporter"),
-		retries:  vec("isthmus_connect_retries_total", "Connects that were repeated elsewhere, by the reason of the failure.", "reason"),
-		edges:    vec("isthmus_outlier_edges_total", "Ejections and readmissions, by scope and edge.", "scope", "edge"),
-		refused:  vec("isthmus_peers_refused_total", "Inbound connections refused before any stream, by reason (handshake, overload).", "reason"),
-		budget:   one("isthmus_retry_budget_exhausted_total", "Connections that failed because the service's retry budget was spent."),
-		unsure:   one("isthmus_unsure_connects_total", "Connections given up because the far side vanished after it may have got the application's first bytes."),
-		dazed:    one("isthmus_dazed_picks_total", "Choices made among places none of which was healthy."),
+		opened:        vec("istio_tcp_connections_opened_total", "Connections that were started.", "reporter"),
+		closed:        vec("istio_tcp_connections_closed_total", "Connections that ended, by result.", "reporter", "result"),
+		sent:          vec("istio_tcp_sent_bytes_total", "Bytes into tunnels.", "reporter"),
+		received:      vec("istio_tcp_received_bytes_total", "Bytes out of tunnels.", "reporter"),
+		retries:       vec("isthmus_connect_retries_total", "Connects that were repeated elsewhere, by the reason of the failure.", "reason"),
+		edges:         vec("isthmus_outlier_edges_total", "Ejections and readmissions, by scope and edge.", "scope", "edge"),
+		refused:       vec("isthmus_peers_refused_total", "Inbound connections refused before any stream, by reason (handshake, overload).", "reason"),
+		budget:        one("isthmus_retry_budget_exhausted_total", "Connections that failed because the service's retry budget was spent."),
+		indeterminate: one("isthmus_indeterminate_connects_total", "Connections given up because the far side vanished after it may have got the application's first bytes."),
+		dazed:         one("isthmus_dazed_picks_total", "Choices made among places none of which was healthy."),
 	}
 }

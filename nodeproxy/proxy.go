@@ -23,6 +23,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
+	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -39,7 +40,7 @@ type Proxy struct {
 	pool     *pool.Pool
 	witness  *witness
 	view     *view
-	budget   *budget
+	budget   *retrybudget.Budget
 	gateways gatewaySources
 	strays   every // warns of gateways that discovery does not list
 	metrics  *Metrics
@@ -100,7 +101,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 
 // newProxy returns a Proxy without what New takes from the world around it.
 func newProxy(cfg Config, log zerolog.Logger) *Proxy {
-	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, registry: admin.NewRegistry(), budget: newBudget(cfg.Retry), inbounds: map[string]*inbound{},
+	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, registry: admin.NewRegistry(), budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio), inbounds: map[string]*inbound{},
 		strays: every{interval: time.Minute}, session: hbone.DefaultConfig(), dialHop: dialKernel(180 * time.Second)}
 	p.data, p.stop = context.WithCancel(context.Background())
 	p.metrics = NewMetrics(p.registry)

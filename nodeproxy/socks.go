@@ -40,8 +40,8 @@ func (p *Proxy) socks(s Socks) serve {
 		in := socksReaders.Get().(*bufio.Reader)
 		in.Reset(app)
 		flow, code, err := socksRequest(in, app)
-		said, _ := in.Peek(in.Buffered()) // of a client that did not wait for the reply
-		said = bytes.Clone(said)
+		already, _ := in.Peek(in.Buffered()) // of a client that did not wait for the reply
+		already = bytes.Clone(already)
 		in.Reset(nil)
 		socksReaders.Put(in)
 		if err != nil {
@@ -53,8 +53,8 @@ func (p *Proxy) socks(s Socks) serve {
 			return nil
 		}
 		app.SetDeadline(time.Time{})
-		return p.carry(ctx, app, s.Workload, flow, said,
-			func() { socksReply(app, socksOK) },
+		return p.carry(ctx, app, s.Workload, flow, already,
+			func() error { return socksReply(app, socksOK) },
 			func(reason string) { socksReply(app, socksCode(reason)) })
 	}
 }
@@ -71,8 +71,9 @@ func socksCode(reason string) byte {
 	return socksFailure
 }
 
-func socksReply(w io.Writer, code byte) {
-	w.Write([]byte{5, code, 0, 1, 0, 0, 0, 0, 0, 0})
+func socksReply(w io.Writer, code byte) error {
+	_, err := w.Write([]byte{5, code, 0, 1, 0, 0, 0, 0, 0, 0})
+	return err
 }
 
 // socksReaders hold greeting and request, each taken in with one read.

@@ -58,30 +58,30 @@ func (p *Proxy) baggage(snap *mesh.Snapshot, w *mesh.Workload) string {
 }
 
 // connect opens a stream to an application on s.
-func (p *Proxy) connect(ctx context.Context, s *hbone.Session, o *opening, req *hbone.Request) (*hbone.Stream, *hbone.Response, error) {
+func (p *Proxy) connect(ctx context.Context, s *hbone.Session, e *earlyData, req *hbone.Request) (*hbone.Stream, *hbone.Response, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Timeouts.Connect, hbone.ErrConnectTimeout)
 	defer cancel()
-	st, answer, said, err := o.connect(ctx, s, req, p.cfg.Retry.Early)
+	st, response, err := e.connect(ctx, s, req, p.cfg.Retry.Early)
 	var status *hbone.StatusError
-	if err != nil && said && !errors.As(err, &status) && !errors.Is(err, hbone.ErrRetryable) {
-		p.metrics.unsure.Inc()
-		err = &unsureError{err}
+	if err != nil && e.sent > 0 && e.err == nil && !errors.As(err, &status) && !errors.Is(err, hbone.ErrRetryable) {
+		p.metrics.indeterminate.Inc()
+		err = &indeterminateError{err}
 	}
-	return st, answer, err
+	return st, response, err
 }
 
 // openSingle opens a tunnel to a pod of the own network.
-func (p *Proxy) openSingle(ctx context.Context, c caller, o *opening, to *mesh.Workload, target uint16) (*tunnel, *failure) {
+func (p *Proxy) openSingle(ctx context.Context, c caller, e *earlyData, to *mesh.Workload, target uint16) (*tunnel, *failure) {
 	addr := netip.AddrPortFrom(to.Addresses[0], mesh.HBONEPort)
 	key := p.poolKey(c.source, []spiffeid.ID{to.Identity}, addr.String(), to.UID)
 	req := &hbone.Request{Authority: netip.AddrPortFrom(to.Addresses[0], target).String(), Header: p.headers(c)}
 	t := &tunnel{endpoint: to.Endpoint}
 	err := p.pool.Use(ctx, key, p.dialer(c.source.Identity, []spiffeid.ID{to.Identity}, addr), func(s *hbone.Session) (err error) {
-		t.stream, _, err = p.connect(ctx, s, o, req)
+		t.stream, _, err = p.connect(ctx, s, e, req)
 		return err
 	})
 	if err != nil {
-		return nil, innerAnswer(to.Endpoint, fmt.Errorf("pod %s at %s: %w", to.UID, addr, err))
+		return nil, innerResponse(to.Endpoint, fmt.Errorf("pod %s at %s: %w", to.UID, addr, err))
 	}
 	return t, nil
 }
@@ -89,7 +89,7 @@ func (p *Proxy) openSingle(ctx context.Context, c caller, o *opening, to *mesh.W
 // openDouble opens a tunnel through v to a pod, and inside it one to the
 // application. The session with a pod that we have chosen is kept for later
 // connections of the same source: they skip the gateway and both handshakes.
-func (p *Proxy) openDouble(ctx context.Context, c caller, o *opening, v via) (*tunnel, *failure) {
+func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (*tunnel, *failure) {
 	t := &tunnel{}
 	if v.pod != nil {
 		t.endpoint = v.pod.Endpoint
@@ -98,14 +98,14 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, o *opening, v via) (*t
 	req.Header[hbone.HeaderForwardedNetwork] = p.cfg.Network
 	open := func(s *hbone.Session) error {
 		begun := time.Now()
-		stream, answer, err := p.connect(ctx, s, o, req)
+		stream, response, err := p.connect(ctx, s, e, req)
 		if err != nil {
 			if base := s.Base(); base.Err() != nil || !base.HeardSince(begun) {
 				err = &lostCarrierError{err}
 			}
 			return err
 		}
-		if id := mesh.EndpointID(answer.Endpoint()); id != 0 {
+		if id := mesh.EndpointID(response.Endpoint()); id != 0 {
 			t.endpoint = id
 		}
 		t.stream = stream
@@ -124,7 +124,7 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, o *opening, v via) (*t
 		}
 	}
 	if err != nil {
-		return nil, throughAnswer(t.endpoint, fmt.Errorf("through gateway %s: %w", gatewayKey(v.gateway), err))
+		return nil, throughResponse(t.endpoint, fmt.Errorf("through gateway %s: %w", gatewayKey(v.gateway), err))
 	}
 	return t, nil
 }
@@ -163,17 +163,17 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 			outer.Close()
 			return handshake
 		}
-		answer, err := outer.Answer(ctx)
+		response, err := outer.Answer(ctx)
 		if err != nil {
 			if inner != nil {
 				inner.Close(nil)
 			}
 			return err
 		}
-		endpoint = mesh.EndpointID(answer.Endpoint())
+		endpoint = mesh.EndpointID(response.Endpoint())
 		if handshake != nil {
 			outer.Close()
-			f := innerAnswer(endpoint, handshake)
+			f := innerResponse(endpoint, handshake)
 			if s.Err() != nil || !s.HeardSince(begun) {
 				f.at = atGateway // its session died, with this tunnel in it
 			}
@@ -185,7 +185,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 	if err == nil || errors.As(err, &f) {
 		return inner, endpoint, err
 	}
-	f = outerAnswer(fmt.Errorf("gateway %s at %s: %w", gatewayKey(gw), gw.Address, err))
+	f = outerResponse(fmt.Errorf("gateway %s at %s: %w", gatewayKey(gw), gw.Address, err))
 	if v.pod != nil && f.at == atNetwork { // it was asked for this pod alone
 		f.at, f.endpoint = atEndpoint, v.pod.Endpoint
 		f.fault = f.fault || f.reason == string(hbone.ReasonPinnedGone)
