@@ -30,6 +30,7 @@ func Build(revision uint64, c Config) (*mesh.Snapshot, []Problem) {
 	}
 	b.setIdentities()
 	return mesh.NewSnapshot(revision, mesh.Parts{
+		TrustDomain: b.td.Name(), Networks: meshNetworks(c.Networks),
 		Workloads: b.workloads, Services: b.services, Gateways: b.gateways, Members: b.members,
 	}), nil
 }
@@ -98,7 +99,18 @@ func (b *builder) addNetworks(networks []Network) {
 			continue
 		}
 		b.networks[n.Name] = at{"networks", i}
+		for j, node := range n.Nodes {
+			b.word(at{"networks", i, "nodes", j}, node)
+		}
 	}
+}
+
+func meshNetworks(networks []Network) []mesh.Network {
+	out := make([]mesh.Network, len(networks))
+	for i, n := range networks {
+		out[i] = mesh.Network{Name: n.Name, Nodes: slices.Clone(n.Nodes)}
+	}
+	return out
 }
 
 // network checks a reference to a network.

@@ -16,6 +16,8 @@ const (
 // Config describes a whole mesh. It is the root of the YAML that discovery/file
 // reads, and what other sources translate into.
 type Config struct {
+	// Confirm names the one state that may remove much; see package discovery/file.
+	Confirm     string     `yaml:"confirm" doc:"identifier of this very content, as the log gives it when a change of the file is held because it removes too much"`
 	TrustDomain string     `yaml:"trustDomain" default:"cluster.local" doc:"SPIFFE trust domain of every identity in this file"`
 	Networks    []Network  `yaml:"networks" doc:"every network of the mesh; an address means something only on its own network"`
 	Gateways    []Gateway  `yaml:"gateways" doc:"every gateway instance of every network"`
@@ -28,7 +30,8 @@ func DefaultConfig() Config { return Config{TrustDomain: DefaultTrustDomain} }
 
 // Network is a set of addresses that reach each other without a gateway.
 type Network struct {
-	Name string `yaml:"name" doc:"required; lower-case letters, digits and hyphens"`
+	Name  string   `yaml:"name" doc:"required; lower-case letters, digits and hyphens"`
+	Nodes []string `yaml:"nodes" doc:"nodes on which no workload may run yet: a node proxy does not start on a node that is neither here nor at a workload"`
 }
 
 // Gateway is one instance of a network's east-west gateway.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
@@ -23,7 +24,7 @@ type Config struct {
 	TrustDomain        string         `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process and of its node proxies" env:"TRUST_DOMAIN"`
 	NodeServiceAccount string         `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as; nobody else may report health" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
 
-	Discovery        Discovery       `yaml:"discovery"`
+	Discovery        file.Config     `yaml:"discovery"`
 	Identity         identity.Config `yaml:"identity"`
 	OutlierDetection Outlier         `yaml:"outlierDetection"`
 	Federation       Federation      `yaml:"federation"`
@@ -31,11 +32,6 @@ type Config struct {
 	Timeouts         Timeouts        `yaml:"timeouts"`
 	Admin            admin.Config    `yaml:"admin"`
 	Log              logging.Config  `yaml:"log"`
-}
-
-// Discovery says where the mesh is described.
-type Discovery struct {
-	File string `yaml:"file" doc:"path of the YAML file that describes the mesh; reloaded when it changes" env:"LOCAL_XDS_PATH"`
 }
 
 // Outlier is the health arithmetic of hops (gateway to pod address).
@@ -72,6 +68,7 @@ func DefaultConfig() Config {
 	return Config{
 		TrustDomain:        "cluster.local",
 		NodeServiceAccount: "isthmus-system/nodeproxy",
+		Discovery:          file.DefaultConfig(),
 		OutlierDetection:   Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
 		Federation:         Federation{Health: true},
 		Retry:              Retry{BudgetBurst: 500, BudgetRatio: 0.5},
@@ -102,7 +99,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	v.Required("network", c.Network, "give the network that this gateway serves")
 	_, err = c.nodeID()
 	v.Join(err)
-	v.Required("discovery.file", c.Discovery.File, "give the path of the discovery file")
+	v.Join(c.Discovery.Validate())
 	v.Join(c.Identity.Validate())
 	warnings = c.OutlierDetection.check(&v)
 	c.Retry.check(&v)

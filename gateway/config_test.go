@@ -74,6 +74,7 @@ func TestConfigMistakesNameFieldValueAndRemedy(t *testing.T) {
 func TestAllMistakesAreReportedAtOnceInTheOrderOfTheFields(t *testing.T) {
 	c := gateway.DefaultConfig()
 	c.TrustDomain, c.NodeServiceAccount = "Not a domain", "nodeproxy"
+	c.Discovery.MaxRemoval = 1.5
 	c.Identity.Source, c.Identity.TTL = "spire", time.Millisecond
 	c.OutlierDetection.Scope, c.OutlierDetection.Mode, c.OutlierDetection.FailureThreshold, c.OutlierDetection.JitterFrac = "pod", health.ModeHybrid, 0, 1
 	c.OutlierDetection.EWMAHealthFloor, c.OutlierDetection.EWMAAlpha = 1, 2
@@ -81,7 +82,7 @@ func TestAllMistakesAreReportedAtOnceInTheOrderOfTheFields(t *testing.T) {
 	c.Timeouts = gateway.Timeouts{}
 	c.Admin.Address = netip.MustParseAddrPort("10.0.0.1:15000")
 	c.Log = logging.Config{Level: "loud", Format: "xml"}
-	broken := []string{"name", "network", "trustDomain", "nodeServiceAccount", "discovery.file", "identity.source", "identity.dir", "identity.ttl",
+	broken := []string{"name", "network", "trustDomain", "nodeServiceAccount", "discovery.file", "discovery.maxRemoval", "identity.source", "identity.dir", "identity.ttl",
 		"outlierDetection.scope", "outlierDetection.ewmaHealthFloor", "outlierDetection.ewmaAlpha", "outlierDetection.failureThreshold", "outlierDetection.jitterFrac",
 		"retry.budgetBurst", "retry.budgetRatio",
 		"timeouts.handshake", "timeouts.dial", "timeouts.hello", "timeouts.answer", "timeouts.silence", "timeouts.halfClosed", "timeouts.drain", "admin.address", "log.level", "log.format"}

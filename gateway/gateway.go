@@ -66,10 +66,10 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.background, g.stop = context.WithCancel(context.Background())
 	g.metrics = NewMetrics(g.registry)
 	var err error
-	if g.watcher, err = file.Open(cfg.Discovery.File, g.store); err != nil {
+	if g.watcher, err = cfg.Discovery.Open(cfg.Network, g.store, log); err != nil {
 		return nil, err
 	}
-	g.watcher.Log = log
+	g.registry.MustRegister(file.NewCollector(g.watcher))
 	if g.self, err = g.find(); err != nil {
 		return nil, err
 	}
@@ -132,7 +132,8 @@ func (g *Gateway) find() (*mesh.Gateway, error) {
 // Run serves until ctx ends, then drains for at most timeouts.drain. It
 // returns the first error that ended it early.
 func (g *Gateway) Run(ctx context.Context) error {
-	server := &admin.Server{Pending: g.pending, State: g.dump, Registry: g.registry}
+	g.ids.Require(g.self.Identity)
+	server := &admin.Server{Pending: g.pending, Details: g.details, State: g.dump, Registry: g.registry, More: g.watcher.Endpoints()}
 	background, bctx := errgroup.WithContext(g.background)
 	background.Go(func() error { g.watcher.Run(bctx); return nil })
 	background.Go(func() error { return g.ids.Run(bctx) })
@@ -234,17 +235,5 @@ func (g *Gateway) follow(ctx context.Context) {
 			g.budget.Keep(func(service string) bool { return g.store.Current().Service(service) != nil })
 			g.summary.revised(now)
 		}
-	}
-}
-
-func (g *Gateway) pending() []string {
-	if g.draining.Load() {
-		return []string{"draining"}
-	}
-	select {
-	case <-g.settled:
-		return nil
-	default:
-		return []string{"federation"}
 	}
 }

@@ -4,22 +4,26 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // state is the admin dump: what decisions are made from.
 type state struct {
-	Name     string      `json:"name"`
-	Network  string      `json:"network"`
-	Revision uint64      `json:"revision"`
-	Draining bool        `json:"draining"`
-	Pods     []belief    `json:"pods"`
-	Nodes    []string    `json:"nodes"`
-	Members  []string    `json:"members"`
-	Records  []peer.View `json:"records"`
-	Sessions int         `json:"sessions"`
+	Name       string            `json:"name"`
+	Network    string            `json:"network"`
+	Revision   uint64            `json:"revision"`
+	Discovery  file.Status       `json:"discovery"`
+	Identities []identity.Status `json:"identities"`
+	Draining   bool              `json:"draining"`
+	Pods       []belief          `json:"pods"`
+	Nodes      []string          `json:"nodes"`
+	Members    []string          `json:"members"`
+	Records    []peer.View       `json:"records"`
+	Sessions   int               `json:"sessions"`
 }
 
 // belief is what this gateway believes about one pod.
@@ -38,7 +42,7 @@ type belief struct {
 
 func (g *Gateway) dump() any {
 	snap := g.store.Current()
-	s := state{Name: g.cfg.Name, Network: g.cfg.Network, Revision: snap.Revision, Draining: g.draining.Load(),
+	s := state{Name: g.cfg.Name, Network: g.cfg.Network, Revision: snap.Revision, Discovery: g.watcher.Status(), Identities: g.ids.Status(), Draining: g.draining.Load(),
 		Pods: g.backends.dump(snap, time.Now()), Records: g.ledger.Snapshot(), Nodes: []string{}, Members: []string{}}
 	if g.fed != nil {
 		s.Nodes, s.Members = g.nodes.Nodes(), g.fed.Members()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -168,7 +170,7 @@ type Status struct {
 	NextTry  time.Time   `json:"nextTry,omitzero"`
 }
 
-// Status lists the known identities in no order.
+// Status lists the known identities, sorted.
 func (m *Manager) Status() []Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -183,5 +185,6 @@ func (m *Manager) Status() []Status {
 		}
 		out = append(out, s)
 	}
+	slices.SortFunc(out, func(a, b Status) int { return strings.Compare(a.ID.String(), b.ID.String()) })
 	return out
 }

@@ -22,6 +22,9 @@ type Snapshot struct {
 	gateways  map[string][]*Gateway
 	all       []*Workload
 	allSvc    []*Service
+
+	allNetworks []Network
+	trustDomain string
 }
 
 type addrKey struct {
@@ -37,10 +40,12 @@ type memberKey struct {
 // Parts is what a Snapshot is built from. Members maps the hostname of a
 // service to the UIDs of its workloads.
 type Parts struct {
-	Workloads []*Workload
-	Services  []*Service
-	Gateways  []*Gateway
-	Members   map[string][]string
+	TrustDomain string
+	Networks    []Network
+	Workloads   []*Workload
+	Services    []*Service
+	Gateways    []*Gateway
+	Members     map[string][]string
 }
 
 // NewSnapshot indexes parts. It trusts its input: package discovery validates
@@ -60,6 +65,9 @@ func NewSnapshot(revision uint64, p Parts) *Snapshot {
 		gateways:  map[string][]*Gateway{},
 		all:       p.Workloads,
 		allSvc:    p.Services,
+
+		allNetworks: p.Networks,
+		trustDomain: p.TrustDomain,
 	}
 	for _, w := range p.Workloads {
 		s.workloads[w.UID] = w

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
@@ -24,7 +25,7 @@ type Config struct {
 	TrustDomain    string `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process" env:"TRUST_DOMAIN"`
 	ServiceAccount string `yaml:"serviceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account this process itself runs as" env:"ISTHMUS_SERVICE_ACCOUNT"`
 
-	Discovery        Discovery       `yaml:"discovery"`
+	Discovery        file.Config     `yaml:"discovery"`
 	Identity         identity.Config `yaml:"identity"`
 	Inbound          Inbound         `yaml:"inbound"`
 	Outbound         []Outbound      `yaml:"outbound" doc:"static listeners of local workloads, each for one destination"`
@@ -35,11 +36,6 @@ type Config struct {
 	Timeouts         Timeouts        `yaml:"timeouts"`
 	Admin            admin.Config    `yaml:"admin"`
 	Log              logging.Config  `yaml:"log"`
-}
-
-// Discovery says where the mesh is described.
-type Discovery struct {
-	File string `yaml:"file" doc:"path of the YAML file that describes the mesh; reloaded when it changes" env:"LOCAL_XDS_PATH"`
 }
 
 // Inbound says what peers of a local pod may ask for.
@@ -127,6 +123,7 @@ func DefaultConfig() Config {
 	return Config{
 		TrustDomain:      "cluster.local",
 		ServiceAccount:   "isthmus-system/nodeproxy",
+		Discovery:        file.DefaultConfig(),
 		Inbound:          Inbound{Ports: PortsAny},
 		OutlierDetection: Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
 		Retry:            Retry{Attempts: 8, Deadline: 15 * time.Second, Early: true, BudgetBurst: 500, BudgetRatio: 0.5},
@@ -151,7 +148,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	v.Required("network", c.Network, "give the network that this node is on")
 	_, err = c.SPIFFEID()
 	v.Join(err)
-	v.Required("discovery.file", c.Discovery.File, "give the path of the discovery file")
+	v.Join(c.Discovery.Validate())
 	v.Join(c.Identity.Validate())
 	c.Inbound.check(&v)
 	c.checkListeners(&v)

@@ -40,6 +40,7 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	snap := p.store.Current()
 	p.pool.Retire(func(k pool.Key) bool { return stale(snap, k) })
 	p.view.forget(snap, time.Now())
+	p.ids.Require(p.identities()...)
 	p.gatewayProbes.Retain(func(key string) bool { return gatewayNamed(snap, key) != nil })
 	p.witness.forget()
 	p.gateways.forget(time.Now())

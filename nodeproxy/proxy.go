@@ -74,14 +74,14 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	if p.self, err = cfg.SPIFFEID(); err != nil {
 		return nil, err
 	}
-	if p.watcher, err = file.Open(cfg.Discovery.File, p.store); err != nil {
+	if p.watcher, err = cfg.Discovery.Open(cfg.Network, p.store, log); err != nil {
 		return nil, err
 	}
 	if p.ids, err = cfg.Identity.Open(log); err != nil {
 		return nil, err
 	}
 	p.registry.MustRegister(identity.NewMetrics(p.ids))
-	p.watcher.Log = log
+	p.registry.MustRegister(file.NewCollector(p.watcher))
 	p.witness = newWitness(p.data, cfg, p.declared, dialKernel(0), p.report, log)
 	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Local applications and gateways that failed and are asked now whether they answer."},
 		func() float64 { return float64(p.witness.prober.Active() + p.gatewayProbes.Active()) }))

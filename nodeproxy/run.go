@@ -20,7 +20,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 	for _, o := range p.outbounds {
 		p.running.Go(func() { o.run(p.data) })
 	}
-	server := &admin.Server{Pending: p.pending, State: p.dump, Registry: p.registry}
+	p.ids.Require(p.identities()...)
+	server := &admin.Server{Pending: p.pending, Details: p.details, State: p.dump, Registry: p.registry, More: p.watcher.Endpoints()}
 	background, bctx := errgroup.WithContext(p.data)
 	background.Go(func() error { p.watcher.Run(bctx); return nil })
 	background.Go(func() error { return p.ids.Run(bctx) })
@@ -86,14 +87,4 @@ func (p *Proxy) drain() {
 		wg.Go(func() { o.drain(ctx) })
 	}
 	wg.Wait()
-}
-
-func (p *Proxy) pending() []string {
-	switch {
-	case p.draining.Load():
-		return []string{"draining"}
-	case !p.ready.Load():
-		return []string{"federation"}
-	}
-	return nil
 }

@@ -8,23 +8,27 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/balance"
+	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // state is the admin dump: what decisions are made from.
 type state struct {
-	Node     string        `json:"node"`
-	Network  string        `json:"network"`
-	Revision uint64        `json:"revision"`
-	Draining bool          `json:"draining"`
-	Attached int           `json:"attachedGateways"`
-	Local    []localBelief `json:"localEndpoints"`
-	Pods     []podBelief   `json:"ownNetwork"`
-	Shares   []shareBelief `json:"networkServices"`
-	Gateways []gateBelief  `json:"gateways"`
-	Records  []peer.View   `json:"records"`
+	Node       string            `json:"node"`
+	Network    string            `json:"network"`
+	Revision   uint64            `json:"revision"`
+	Discovery  file.Status       `json:"discovery"`
+	Identities []identity.Status `json:"identities"`
+	Draining   bool              `json:"draining"`
+	Attached   int               `json:"attachedGateways"`
+	Local      []localBelief     `json:"localEndpoints"`
+	Pods       []podBelief       `json:"ownNetwork"`
+	Shares     []shareBelief     `json:"networkServices"`
+	Gateways   []gateBelief      `json:"gateways"`
+	Records    []peer.View       `json:"records"`
 }
 
 // podBelief is what this client has seen of one pod of its own network.
@@ -64,7 +68,7 @@ type gateBelief struct {
 
 func (p *Proxy) dump() any {
 	snap := p.store.Current()
-	s := state{Node: p.cfg.Node, Network: p.cfg.Network, Revision: snap.Revision, Draining: p.draining.Load(),
+	s := state{Node: p.cfg.Node, Network: p.cfg.Network, Revision: snap.Revision, Discovery: p.watcher.Status(), Identities: p.ids.Status(), Draining: p.draining.Load(),
 		Local: p.witness.dump(), Records: p.ledger.Snapshot()}
 	if p.stream != nil {
 		s.Attached = p.stream.Attached()

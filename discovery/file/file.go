@@ -5,7 +5,8 @@
 // read, is not valid YAML, has a key or value that is not understood, or
 // describes no consistent mesh changes nothing, and the log says which line is
 // wrong, why, and what to write instead. A process that starts with a bad file
-// does not start.
+// does not start. A file that is good but would remove much of the mesh is held
+// until somebody confirms it; see [Guard].
 //
 // The file is polled, because that works on every file system and through the
 // symbolic links of a mounted ConfigMap. Who writes the file should write a
@@ -46,19 +47,24 @@ func Load(path string) (*mesh.Snapshot, error) {
 // Parse returns the snapshot that data describes. name is what errors call the
 // file.
 func Parse(name string, data []byte, revision uint64) (*mesh.Snapshot, error) {
+	s, _, err := parse(name, data, revision)
+	return s, err
+}
+
+func parse(name string, data []byte, revision uint64) (*mesh.Snapshot, discovery.Config, error) {
+	var c discovery.Config
 	doc, err := strictyaml.Parse(name, data)
 	if err != nil {
-		return nil, err
+		return nil, c, err
 	}
-	var c discovery.Config
 	if err := doc.Decode(&c); err != nil {
-		return nil, err
+		return nil, c, err
 	}
 	s, problems := discovery.Build(revision, c)
 	if len(problems) > 0 {
-		return nil, located(doc, problems)
+		return nil, c, located(doc, problems)
 	}
-	return s, nil
+	return s, c, nil
 }
 
 // located puts the line before each problem.

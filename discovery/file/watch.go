@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,20 +27,37 @@ const (
 	racy = 2 * time.Second
 )
 
-// Watcher follows one file. Set Every and Log between Open and Run.
+// Watcher follows one file. Set Every, Log and Guard between Open and Run.
 type Watcher struct {
 	Every time.Duration  // pause between looks; zero is DefaultEvery
 	Log   zerolog.Logger // the zero value logs nothing
+	Guard Guard          // the zero value holds what removes more than DefaultMaxRemoval
 
-	path  string
-	store *discovery.Store
+	path    string
+	store   *discovery.Store
+	again   chan struct{} // one slot: look now, whatever the stamp says
+	confirm chan confirmation
 
-	again    chan struct{} // one slot: look now, whatever the stamp says
-	good     sum           // of the content that store holds
-	seen     sum           // of the content looked at last, good or bad
-	stamp    stamp         // of the file when it was read last
-	unread   string        // why the file cannot be read now; "" if it can
-	rejected atomic.Uint64
+	// Of Run alone, and of Open before it.
+	good   sum    // of the content that store holds
+	seen   sum    // of the content looked at last, good or bad
+	stamp  stamp  // of the file when it was read last
+	unread string // why the file cannot be read now; "" if it can
+	why    string // why the content looked at last is not in force; "" if it is
+	held   *held  // the content looked at last, if it waits for a confirmation
+
+	accepted, rejected, holds atomic.Uint64 // contents since Open
+
+	mu     sync.Mutex
+	status Status
+}
+
+// held is good content that removes too much.
+type held struct {
+	id       string
+	sum      sum
+	snapshot *mesh.Snapshot
+	why      string
 }
 
 type sum [sha256.Size]byte
@@ -53,7 +71,7 @@ type stamp struct {
 // Open loads the file at path into store. A bad file is an error and leaves
 // store as it was. The revision is one above that of what store held.
 func Open(path string, store *discovery.Store) (*Watcher, error) {
-	w := &Watcher{path: path, store: store, again: make(chan struct{}, 1)}
+	w := &Watcher{path: path, store: store, again: make(chan struct{}, 1), confirm: make(chan confirmation)}
 	before, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("read discovery file: %w", err)
@@ -69,6 +87,7 @@ func Open(path string, store *discovery.Store) (*Watcher, error) {
 	w.good = sha256.Sum256(data)
 	w.seen, w.stamp = w.good, stampOf(before, time.Now())
 	store.Swap(s)
+	w.status = Status{File: path, Revision: s.Revision, LastSuccess: time.Now()}
 	return w, nil
 }
 
@@ -109,6 +128,9 @@ func (w *Watcher) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case c := <-w.confirm:
+			c.answer <- w.confirmed(c.id)
+			continue
 		case <-w.again:
 			w.stamp, w.seen = stamp{}, sum{}
 		case <-t.C:
@@ -130,6 +152,7 @@ func (w *Watcher) look(now time.Time) (settled bool) {
 	}
 	st := stampOf(before, now)
 	if w.unread == "" && w.stamp.trusted && same(st.info, w.stamp.info) {
+		w.note(now)
 		return true
 	}
 	if age := now.Sub(st.info.ModTime()); age >= 0 && age < settle {
@@ -146,30 +169,71 @@ func (w *Watcher) look(now time.Time) (settled bool) {
 	w.readable()
 	w.stamp = st
 	w.consider(data)
+	w.note(now)
 	return true
 }
 
-// consider takes data if it is new and good.
+// note tells Status what the last look has shown.
+func (w *Watcher) note(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	why, was := w.why, w.status
+	if w.unread != "" {
+		why = "read discovery file: " + w.unread
+	}
+	w.status.Revision, w.status.Failing, w.status.Held = w.store.Current().Revision, why != "", ""
+	if w.held != nil {
+		w.status.Held = w.held.id
+	}
+	switch {
+	case why == "":
+		w.status.LastSuccess = now
+	case !was.Failing || why != was.LastError:
+		w.status.LastError, w.status.LastErrorTime = why, now
+	}
+}
+
+// consider takes data if it is new, good, and removes no more than it may.
 func (w *Watcher) consider(data []byte) {
 	is := sum(sha256.Sum256(data))
 	if is == w.seen {
 		return
 	}
-	w.seen = is
-	revision := w.store.Current().Revision
+	w.seen, w.held, w.why = is, nil, ""
+	old := w.store.Current()
 	if is == w.good {
-		w.Log.Info().Str("file", w.path).Uint64("revision", revision).Msg("discovery file is as it was last accepted")
+		w.Log.Info().Str("file", w.path).Uint64("revision", old.Revision).Msg("discovery file is as it was last accepted")
 		return
 	}
-	s, err := Parse(w.path, data, revision+1)
+	s, c, err := parse(w.path, data, old.Revision+1)
 	if err != nil {
 		w.rejected.Add(1)
-		w.Log.Error().Str("file", w.path).Uint64("revision", revision).Err(err).Msg("discovery file refused, keeping the last good state")
+		w.why = err.Error()
+		w.Log.Error().Str("file", w.path).Uint64("revision", old.Revision).Err(err).Msg("discovery file refused, keeping the last good state")
 		return
 	}
-	w.good = is
+	id := identifier(c)
+	if why := w.Guard.objection(old, s); why != "" && c.Confirm != id {
+		w.hold(&held{id: id, sum: is, snapshot: s, why: why})
+		return
+	}
+	w.accept(is, s, "discovery changed")
+}
+
+func (w *Watcher) hold(h *held) {
+	w.held, w.why = h, "held: "+h.why
+	w.holds.Add(1)
+	w.Log.Error().Str("file", w.path).Uint64("revision", w.store.Current().Revision).Str("reason", h.why).Str("confirm", h.id).
+		Str("remedy", fmt.Sprintf("if it is meant, write confirm: %q into the file, or POST /discovery/confirm?id=%[1]s to the admin address", h.id)).
+		Msg("discovery file held, keeping the last good state")
+}
+
+// accept puts s, which the content with this sum describes, into force.
+func (w *Watcher) accept(is sum, s *mesh.Snapshot, message string) {
+	w.good, w.held, w.why = is, nil, ""
+	w.accepted.Add(1)
 	w.store.Swap(s)
-	w.Log.Info().Str("file", w.path).Uint64("revision", s.Revision).Int("workloads", len(s.Workloads())).Int("services", len(s.Services())).Int("gateways", countGateways(s)).Msg("discovery changed")
+	w.Log.Info().Str("file", w.path).Uint64("revision", s.Revision).Int("workloads", len(s.Workloads())).Int("services", len(s.Services())).Int("gateways", countGateways(s)).Msg(message)
 }
 
 func (w *Watcher) unreadable(err error) {
@@ -181,6 +245,7 @@ func (w *Watcher) unreadable(err error) {
 		w.unread = cause.Error()
 		w.Log.Error().Str("file", w.path).Uint64("revision", w.store.Current().Revision).Err(err).Msg("discovery file cannot be read, keeping the last good state")
 	}
+	w.note(time.Now())
 }
 
 func (w *Watcher) readable() {

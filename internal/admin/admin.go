@@ -7,10 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,7 +22,7 @@ import (
 
 // Config is the part of a process's YAML that places its admin server.
 type Config struct {
-	Address netip.AddrPort `yaml:"address" default:"127.0.0.1:15000" doc:"loopback address of the admin server: /healthz/ready, /metrics, /state, /debug/pprof" env:"ISTHMUS_ADMIN_ADDRESS"`
+	Address netip.AddrPort `yaml:"address" default:"127.0.0.1:15000" doc:"loopback address of the admin server, which lists what it answers at /" env:"ISTHMUS_ADMIN_ADDRESS"`
 }
 
 // Validate refuses an address that others could reach.
@@ -31,14 +33,55 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Server answers from three functions of the process.
+// Server answers from functions of the process.
 type Server struct {
 	// Pending names what the process still waits for; empty means ready.
 	Pending func() []string
+	// Details is shown beside readiness and changes nothing about it; may be nil.
+	Details func() map[string]any
 	// State is what /state shows as JSON.
 	State func() any
 	// Registry holds the metrics.
 	Registry *prometheus.Registry
+	// More is what the process answers beside what every process does.
+	More []Endpoint
+}
+
+// Endpoint is one thing that a process answers. Answers are JSON with keys in
+// camelCase (metrics and profiles apart); an error is {"error": "..."} with a
+// status of 4xx or 5xx. GET changes nothing, POST does.
+type Endpoint struct {
+	Pattern string // method and path, as http.ServeMux takes it
+	Doc     string
+	Handler http.HandlerFunc
+}
+
+// Endpoints lists everything that s answers.
+func (s *Server) Endpoints() []Endpoint {
+	metrics := promhttp.HandlerFor(s.Registry, promhttp.HandlerOpts{})
+	return append([]Endpoint{
+		{"GET /{$}", "this list", s.index},
+		{"GET /healthz/ready", "200 if the process is ready, otherwise 503 and what it waits for", s.ready},
+		{"GET /state", "what decisions are made from", s.state},
+		{"GET /metrics", "metrics, in Prometheus's text format", metrics.ServeHTTP},
+		{"GET /debug/pprof/", "profiles of the Go runtime", pprof.Index},
+		{"GET /debug/pprof/profile", "profile of the processor for ?seconds=", pprof.Profile},
+		{"GET /debug/pprof/trace", "execution trace for ?seconds=", pprof.Trace},
+	}, s.More...)
+}
+
+// Answer writes v as JSON.
+func Answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.Encode(v) // who asked has gone, if this fails
+}
+
+// Fail writes err as JSON.
+func Fail(w http.ResponseWriter, status int, err error) {
+	Answer(w, status, map[string]string{"error": err.Error()})
 }
 
 // NewRegistry returns a registry that holds the metrics of the Go runtime and of
@@ -61,12 +104,9 @@ func Listen(c Config) (net.Listener, error) {
 // Run serves l until ctx ends.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz/ready", s.ready)
-	mux.HandleFunc("GET /state", s.state)
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Registry, promhttp.HandlerOpts{}))
+	for _, e := range s.Endpoints() {
+		mux.HandleFunc(e.Pattern, e.Handler)
+	}
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
@@ -76,18 +116,28 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
-	if p := s.Pending(); len(p) > 0 {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		json.NewEncoder(w).Encode(map[string]any{"ready": false, "pending": p})
-		return
+func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
+	type line struct {
+		Endpoint string `json:"endpoint"`
+		Answers  string `json:"answers"`
 	}
-	json.NewEncoder(w).Encode(map[string]any{"ready": true})
+	var list []line
+	for _, e := range s.Endpoints() {
+		list = append(list, line{strings.TrimSuffix(e.Pattern, "{$}"), e.Doc})
+	}
+	Answer(w, http.StatusOK, list)
 }
 
-func (s *Server) state(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.Encode(s.State())
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	body, status := map[string]any{}, http.StatusOK
+	if s.Details != nil {
+		maps.Copy(body, s.Details())
+	}
+	pending := s.Pending()
+	if body["ready"] = len(pending) == 0; len(pending) > 0 {
+		body["pending"], status = pending, http.StatusServiceUnavailable
+	}
+	Answer(w, status, body)
 }
+
+func (s *Server) state(w http.ResponseWriter, _ *http.Request) { Answer(w, http.StatusOK, s.State()) }

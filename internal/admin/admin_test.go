@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -28,7 +29,12 @@ func TestServesReadinessMetricsAndState(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	c := prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_test_total"})
 	reg.MustRegister(c)
-	s := &Server{Pending: func() []string { return pending }, State: func() any { return map[string]int{"answer": 42} }, Registry: reg}
+	s := &Server{
+		Details: func() map[string]any { return map[string]any{"discovery": map[string]int{"revision": 7}} },
+		More: []Endpoint{{"POST /more", "more of it", func(w http.ResponseWriter, _ *http.Request) {
+			Fail(w, http.StatusConflict, errors.New("no more"))
+		}}},
+		Pending: func() []string { return pending }, State: func() any { return map[string]int{"answer": 42} }, Registry: reg}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -52,6 +58,16 @@ func TestServesReadinessMetricsAndState(t *testing.T) {
 	check("/healthz/ready", http.StatusServiceUnavailable, "identity")
 	pending = nil
 	check("/healthz/ready", http.StatusOK, "true")
+	check("/healthz/ready", http.StatusOK, `"revision": 7`)
+	check("/", http.StatusOK, `"endpoint": "POST /more"`)
+	check("/", http.StatusOK, `"endpoint": "GET /state"`)
+	check("/more", http.StatusMethodNotAllowed, "")
+	check("/nowhere", http.StatusNotFound, "")
+	if r, err := http.Post("http://"+l.Addr().String()+"/more", "", nil); err != nil {
+		t.Error(err)
+	} else if body, _ := io.ReadAll(r.Body); r.StatusCode != http.StatusConflict || !strings.Contains(string(body), `"error": "no more"`) {
+		t.Errorf("POST /more = %d %q", r.StatusCode, body)
+	}
 	check("/metrics", http.StatusOK, "isthmus_test_total 0")
 	check("/state", http.StatusOK, `"answer": 42`)
 	cancel()

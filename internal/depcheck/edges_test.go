@@ -23,6 +23,7 @@ var allowed = map[string]why{
 	"discovery/file": {
 		"discovery":           "the records it reads and the store it fills",
 		"mesh":                "snapshots are what it returns",
+		"internal/admin":      "what it answers to operators",
 		"internal/strictyaml": "reads YAML with lines",
 	},
 	"federation/peer": {

@@ -1,0 +1,37 @@
+package file
+
+import (
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+)
+
+// Config is the part of a process's YAML that says where the mesh is described.
+type Config struct {
+	File       string  `yaml:"file" doc:"path of the YAML file that describes the mesh; reloaded when it changes" env:"LOCAL_XDS_PATH"`
+	MaxRemoval float64 `yaml:"maxRemoval" default:"0.3" doc:"largest share of the workloads that one change of the file may remove, above 0 to 1: what removes more is held until it is confirmed; two workloads may always go"`
+}
+
+// DefaultConfig returns what a key that is left out means; File has no default.
+func DefaultConfig() Config { return Config{MaxRemoval: DefaultMaxRemoval} }
+
+// Validate names each field that cannot be, its value and what to do.
+func (c Config) Validate() error {
+	var v strictyaml.Check
+	v.Required("discovery.file", c.File, "give the path of the discovery file")
+	if !(c.MaxRemoval >= 0 && c.MaxRemoval <= 1) {
+		v.Fail("discovery.maxRemoval", "%v: must be above 0 and at most 1; 1 holds nothing", c.MaxRemoval)
+	}
+	return v.Err()
+}
+
+// Open is [Open] of the file for a process that is on network.
+func (c Config) Open(network string, store *discovery.Store, log zerolog.Logger) (*Watcher, error) {
+	w, err := Open(c.File, store)
+	if err != nil {
+		return nil, err
+	}
+	w.Log, w.Guard = log, Guard{Network: network, MaxRemoval: c.MaxRemoval}
+	return w, nil
+}

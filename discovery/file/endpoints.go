@@ -1,0 +1,36 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/admin"
+)
+
+// confirmTimeout bounds how long an operator waits for Run, which is busy only
+// while it reads the file.
+const confirmTimeout = 10 * time.Second
+
+// Endpoints is what w answers on the admin port.
+func (w *Watcher) Endpoints() []admin.Endpoint {
+	return []admin.Endpoint{
+		{Pattern: "GET /discovery", Doc: "the discovery file: revision in force, last success, last error, what is held",
+			Handler: func(rw http.ResponseWriter, _ *http.Request) { admin.Answer(rw, http.StatusOK, w.Status()) }},
+		{Pattern: "POST /discovery/confirm", Doc: "take the held content ?id= of the discovery file into force", Handler: w.serveConfirm},
+	}
+}
+
+func (w *Watcher) serveConfirm(rw http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), confirmTimeout)
+	defer cancel()
+	switch err := w.Confirm(ctx, r.URL.Query().Get("id")); {
+	case errors.Is(err, ErrNotHeld):
+		admin.Fail(rw, http.StatusConflict, err)
+	case err != nil:
+		admin.Fail(rw, http.StatusServiceUnavailable, err)
+	default:
+		admin.Answer(rw, http.StatusOK, w.Status())
+	}
+}

@@ -1,0 +1,195 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// pods describes a mesh of network one, and two if it is asked for, with n pods
+// from the first-th on.
+func pods(first, n int, networks ...string) string {
+	var b strings.Builder
+	b.WriteString("networks:\n")
+	for _, name := range append(networks, "zero") {
+		fmt.Fprintf(&b, "- name: %s\n", name)
+	}
+	b.WriteString("workloads:\n- {uid: a, network: zero, addresses: [10.9.9.9]}\n")
+	for i := first; i < first+n; i++ {
+		fmt.Fprintf(&b, "- {uid: p%d, network: zero, addresses: [10.0.0.%d]}\n", i, i+1)
+	}
+	return b.String()
+}
+
+func TestAChangeThatRemovesTooMuchIsHeld(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		from, to  string
+		guard     Guard
+		objection string
+	}{
+		{"one of two", pods(0, 1), pods(0, 0), Guard{}, ""},
+		{"two of three", pods(0, 2), pods(0, 0), Guard{}, ""},
+		{"three of four", pods(0, 3), pods(0, 0), Guard{}, "it removes 3 of 4 workloads, more than 30 %"},
+		{"three of ten", pods(0, 9), pods(0, 6), Guard{}, ""},
+		{"four of ten", pods(0, 9), pods(0, 5), Guard{}, "it removes 4 of 10 workloads, more than 30 %"},
+		{"four of ten for others", pods(0, 9), pods(4, 9), Guard{}, "it removes 4 of 10 workloads, more than 30 %"},
+		{"four of ten where half may go", pods(0, 9), pods(0, 5), Guard{MaxRemoval: 0.5}, ""},
+		{"all, where all may go", pods(0, 9), "networks: [{name: zero}]\n", Guard{MaxRemoval: 1}, ""},
+		{"growth", pods(0, 1), pods(0, 40), Guard{}, ""},
+		{"the own network", pods(0, 9, "one"), pods(0, 9), Guard{Network: "one", MaxRemoval: 1}, `it removes network "one", which this process is on`},
+		{"another network", pods(0, 9, "one"), pods(0, 9), Guard{Network: "zero"}, ""},
+		{"a network that was never there", pods(0, 9), pods(0, 9), Guard{Network: "one"}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			old, err := Parse("mesh.yaml", []byte(c.from), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next, err := Parse("mesh.yaml", []byte(c.to), 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := c.guard.objection(old, next); got != c.objection {
+				t.Errorf("got %q, want %q", got, c.objection)
+			}
+		})
+	}
+}
+
+func TestHeldContentWaitsForItsNameInTheFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, pods(0, 9))
+		w.after(10 * time.Second)
+		w.write(pods(0, 3))
+		w.after(time.Minute)
+		w.want("p8", 1)
+		l := w.lines()
+		if len(l) != 1 || l[0]["level"] != "error" || l[0]["reason"] != "it removes 6 of 10 workloads, more than 30 %" {
+			t.Fatalf("logged %v; want one error with the reason", l)
+		}
+		id, _ := l[0]["confirm"].(string)
+		if len(id) != 12 || !strings.Contains(l[0]["remedy"].(string), id) {
+			t.Fatalf("logged %v; want the name that confirms", l[0])
+		}
+		if s := w.Status(); s.Held != id || !s.Failing || !strings.Contains(s.LastError, "6 of 10") || s.Revision != 1 || time.Since(s.LastSuccess) < time.Minute {
+			t.Errorf("status %+v; want it held since a minute", s)
+		}
+		w.write("confirm: 000000000000\n" + pods(0, 3))
+		w.after(5 * time.Second)
+		w.want("p8", 1)
+		w.write("# a comment changes nothing\n" + pods(0, 3) + "confirm: \"" + id + "\"\n")
+		w.after(5 * time.Second)
+		w.want("p2", 2)
+		if s := w.Status(); s.Held != "" || s.Failing || s.Revision != 2 || time.Since(s.LastSuccess) > DefaultEvery || s.LastError == "" || s.LastErrorTime.IsZero() {
+			t.Errorf("status %+v; want revision 2 in force, and what the last error was", s)
+		}
+		w.lines()
+		w.write("confirm: \"" + id + "\"\n") // the name of other content is worth nothing
+		w.after(5 * time.Second)
+		w.write("networks: [{name: zero}]\nconfirm: \"" + id + "\"\n")
+		w.after(5 * time.Second)
+		w.want("p2", 2)
+	})
+}
+
+func TestHeldContentIsConfirmedByCommand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, pods(0, 9))
+		if err := w.Confirm(t.Context(), ""); !errors.Is(err, ErrNotHeld) {
+			t.Errorf("nothing is held: %v", err)
+		}
+		w.after(10 * time.Second)
+		w.write(pods(0, 3))
+		w.after(5 * time.Second)
+		id := w.Status().Held
+		if err := w.Confirm(t.Context(), "000000000000"); !errors.Is(err, ErrNotHeld) || !strings.Contains(err.Error(), id) {
+			t.Errorf("another name: %v; want an error that gives the right one", err)
+		}
+		w.want("p8", 1)
+		if err := w.Confirm(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+		w.want("p2", 2)
+		if s := w.Status(); s.Held != "" || s.Failing || s.Revision != 2 {
+			t.Errorf("status %+v; want revision 2 in force", s)
+		}
+		w.after(time.Minute) // the file says the same
+		w.want("p2", 2)
+		if err := w.Confirm(t.Context(), id); !errors.Is(err, ErrNotHeld) {
+			t.Errorf("twice: %v", err)
+		}
+	})
+}
+
+func TestAHeldChangeThatIsTakenBackIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, pods(0, 9))
+		w.after(10 * time.Second)
+		w.write(pods(0, 3))
+		w.after(5 * time.Second)
+		id := w.Status().Held
+		w.write(pods(0, 9))
+		w.after(5 * time.Second)
+		if s := w.Status(); s.Held != "" || s.Failing {
+			t.Errorf("status %+v; want nothing held", s)
+		}
+		if err := w.Confirm(t.Context(), id); !errors.Is(err, ErrNotHeld) {
+			t.Errorf("confirmed what the file no longer says: %v", err)
+		}
+		w.want("p8", 1)
+	})
+}
+
+func TestConfirmWithoutRunEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := (&Watcher{}).Confirm(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestStatusAndMetricsTellOfAFileThatCannotBeReadOrIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, one)
+		w.after(10 * time.Second)
+		if s := w.Status(); s.Failing || time.Since(s.LastSuccess) > DefaultEvery || s.File != w.path {
+			t.Errorf("status %+v; want success a moment ago", s)
+		}
+		w.write(wrong)
+		w.after(time.Minute)
+		if s := w.Status(); !s.Failing || !strings.Contains(s.LastError, "onne") || time.Since(s.LastSuccess) < time.Minute || time.Since(s.LastErrorTime) < 55*time.Second {
+			t.Errorf("status %+v; want the mistake, for a minute", s)
+		}
+		os.Remove(w.path)
+		w.after(5 * time.Second)
+		if s := w.Status(); !s.Failing || !strings.Contains(s.LastError, "no such file") {
+			t.Errorf("status %+v; want that there is no file", s)
+		}
+		const want = "# HELP isthmus_discovery_changes_total Contents of the discovery file, by result (accepted, refused, held).\n# TYPE isthmus_discovery_changes_total counter\n" +
+			"isthmus_discovery_changes_total{result=\"accepted\"} 0\nisthmus_discovery_changes_total{result=\"held\"} 0\nisthmus_discovery_changes_total{result=\"refused\"} 1\n" +
+			"# HELP isthmus_discovery_failing 1 while the discovery file, as it is now, is not in force.\n# TYPE isthmus_discovery_failing gauge\nisthmus_discovery_failing 1\n" +
+			"# HELP isthmus_discovery_revision Revision of the description of the mesh that is in force.\n# TYPE isthmus_discovery_revision gauge\nisthmus_discovery_revision 1\n"
+		c := NewCollector(w.Watcher)
+		if err := testutil.CollectAndCompare(c, strings.NewReader(want), "isthmus_discovery_changes_total", "isthmus_discovery_failing", "isthmus_discovery_revision"); err != nil {
+			t.Error(err)
+		}
+		if problems, err := testutil.CollectAndLint(c); err != nil || len(problems) > 0 {
+			t.Errorf("%v %v", problems, err)
+		}
+		w.write(wrong) // the same mistake again
+		w.after(5 * time.Second)
+		if s := w.Status(); !s.Failing || !strings.Contains(s.LastError, "onne") {
+			t.Errorf("status %+v; want the mistake again", s)
+		}
+	})
+}

@@ -1,0 +1,119 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Status is what an operator should know about a file that is followed.
+type Status struct {
+	File     string `json:"file"`
+	Revision uint64 `json:"revision"` // in force
+	// LastSuccess is when the file was last found to be good and in force.
+	LastSuccess time.Time `json:"lastSuccess"`
+	// Failing is whether the file, as it is now, is not in force.
+	Failing bool `json:"failing"`
+	// LastError is why it was not in force, now or the last time that it was not,
+	// and LastErrorTime when that began; empty and zero if it always was.
+	LastError     string    `json:"lastError,omitempty"`
+	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
+	// Held names the content that waits for a confirmation; empty if none does.
+	Held string `json:"held,omitempty"`
+}
+
+// Status tells how it stands. Safe for concurrent use.
+func (w *Watcher) Status() Status {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.status
+}
+
+// confirmation is a question to Run.
+type confirmation struct {
+	id     string
+	answer chan error // one slot
+}
+
+// Confirm takes the held content into force if id names it. It waits for Run to
+// do so, until ctx ends.
+func (w *Watcher) Confirm(ctx context.Context, id string) error {
+	c := confirmation{id: id, answer: make(chan error, 1)}
+	select {
+	case w.confirm <- c:
+	case <-ctx.Done():
+		return fmt.Errorf("confirm discovery: %w", context.Cause(ctx))
+	}
+	select {
+	case err := <-c.answer:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("confirm discovery: %w", context.Cause(ctx))
+	}
+}
+
+// ErrNotHeld is what Confirm returns when no content of that name is held.
+var ErrNotHeld = errors.New("no content of this name is held")
+
+func (w *Watcher) confirmed(id string) error {
+	h := w.held
+	if h == nil || h.id != id {
+		name := "nothing is held"
+		if h != nil {
+			name = "held is " + h.id
+		}
+		return fmt.Errorf("confirm discovery: %q: %w: %s", id, ErrNotHeld, name)
+	}
+	w.accept(h.sum, h.snapshot, "discovery changed, as confirmed")
+	w.note(time.Now())
+	return nil
+}
+
+// Collector is what an operator's alert needs of a Watcher: it collects when it
+// is scraped.
+type Collector struct {
+	w                                       *Watcher
+	revision, success, failing, held, reads *prometheus.Desc
+}
+
+// NewCollector makes the collector of w; the process registers it.
+func NewCollector(w *Watcher) *Collector {
+	return &Collector{
+		w:        w,
+		revision: prometheus.NewDesc("isthmus_discovery_revision", "Revision of the description of the mesh that is in force.", nil, nil),
+		success:  prometheus.NewDesc("isthmus_discovery_last_success_timestamp_seconds", "When the discovery file was last found to be good and in force.", nil, nil),
+		failing:  prometheus.NewDesc("isthmus_discovery_failing", "1 while the discovery file, as it is now, is not in force.", nil, nil),
+		held:     prometheus.NewDesc("isthmus_discovery_held", "1 while a change of the discovery file waits for a confirmation.", nil, nil),
+		reads:    prometheus.NewDesc("isthmus_discovery_changes_total", "Contents of the discovery file, by result (accepted, refused, held).", []string{"result"}, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.revision, c.success, c.failing, c.held, c.reads} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	s := c.w.Status()
+	gauge := func(d *prometheus.Desc, v float64) { out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v) }
+	gauge(c.revision, float64(s.Revision))
+	gauge(c.success, float64(s.LastSuccess.UnixMilli())/1000)
+	gauge(c.failing, truth(s.Failing))
+	gauge(c.held, truth(s.Held != ""))
+	for result, n := range map[string]uint64{"accepted": c.w.accepted.Load(), "refused": c.w.rejected.Load(), "held": c.w.holds.Load()} {
+		out <- prometheus.MustNewConstMetric(c.reads, prometheus.CounterValue, float64(n), result)
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

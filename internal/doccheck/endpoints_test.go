@@ -1,0 +1,39 @@
+package doccheck
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-mesh/isthmus/discovery/file"
+	"github.com/isthmus-mesh/isthmus/internal/admin"
+)
+
+func TestOperationsPageHasEveryEndpoint(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `((?:GET|POST) [^`]+)` \\|").FindAllStringSubmatch(string(text), -1) {
+		listed = append(listed, m[1])
+	}
+	s := &admin.Server{Registry: admin.NewRegistry(), More: (&file.Watcher{}).Endpoints()}
+	var served []string
+	for _, e := range s.Endpoints() {
+		if strings.HasSuffix(e.Pattern, "{$}") {
+			continue // the list of the others
+		}
+		served = append(served, e.Pattern)
+		if e.Doc == "" {
+			t.Errorf("%s has no doc", e.Pattern)
+		}
+	}
+	slices.Sort(listed)
+	slices.Sort(served)
+	if !slices.Equal(listed, served) {
+		t.Errorf("docs/operations.md lists\n%q, served are\n%q", listed, served)
+	}
+}

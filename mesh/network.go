@@ -1,0 +1,44 @@
+package mesh
+
+import "slices"
+
+// Network is a set of addresses that reach each other without a gateway.
+type Network struct {
+	Name  string
+	Nodes []string // that discovery names although no workload may run there yet
+}
+
+// AllNetworks returns every network's name in the order of discovery.
+func (s *Snapshot) AllNetworks() []string {
+	names := make([]string, len(s.allNetworks))
+	for i, n := range s.allNetworks {
+		names[i] = n.Name
+	}
+	return names
+}
+
+// HasNetwork reports whether discovery lists the network.
+func (s *Snapshot) HasNetwork(name string) bool {
+	return slices.ContainsFunc(s.allNetworks, func(n Network) bool { return n.Name == name })
+}
+
+// Nodes returns the nodes of a network that discovery names, by themselves or
+// for a workload, sorted.
+func (s *Snapshot) Nodes(network string) []string {
+	var names []string
+	for _, n := range s.allNetworks {
+		if n.Name == network {
+			names = append(names, n.Nodes...)
+		}
+	}
+	for _, w := range s.all {
+		if w.Network == network && w.Node != "" {
+			names = append(names, w.Node)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// TrustDomain returns the name of the trust domain of every identity.
+func (s *Snapshot) TrustDomain() string { return s.trustDomain }

@@ -1,0 +1,31 @@
+package nodeproxy
+
+import "github.com/spiffe/go-spiffe/v2/spiffeid"
+
+// pending names what this node proxy waits for before it is ready, and what
+// makes it unfit for work: no valid certificate of its own or of a local pod.
+func (p *Proxy) pending() []string {
+	if p.draining.Load() {
+		return []string{"draining"}
+	}
+	missing := p.ids.Missing()
+	if !p.ready.Load() {
+		return append([]string{"federation"}, missing...)
+	}
+	return missing
+}
+
+// details is what is shown beside readiness.
+func (p *Proxy) details() map[string]any {
+	return map[string]any{"discovery": p.watcher.Status()}
+}
+
+// identities are those that this process shows to others: its own, and those of
+// its pods.
+func (p *Proxy) identities() []spiffeid.ID {
+	ids := []spiffeid.ID{p.self}
+	for _, w := range p.locals() {
+		ids = append(ids, w.Identity)
+	}
+	return ids
+}
