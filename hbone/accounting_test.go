@@ -247,8 +247,8 @@ func fill(t *testing.T, s *Session, st *Stream) {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.w.busy || len(s.w.data.segs) > 0 {
-		t.Fatalf("nobody is in the transport, %d segments are queued", len(s.w.data.segs))
+	if !s.send.busy || len(s.send.data.segs) > 0 {
+		t.Fatalf("nobody is in the transport, %d segments are queued", len(s.send.data.segs))
 	}
 }
 
@@ -291,7 +291,7 @@ func TestDroppedDataGivesItsSendWindowBack(t *testing.T) {
 		window := func() int {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return s.w.sendAvail
+			return s.send.window
 		}
 		before := window()
 		_, err := one.Write(make([]byte, 2*maxPayload))
@@ -321,7 +321,7 @@ func TestWindowThatAStreamCannotUseIsPassedOn(t *testing.T) {
 		eventually(t, "waits for window", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return len(s.w.credit) == i+1
+			return len(s.send.credit) == i+1
 		})
 	}
 	p.fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 2000}) // stream one has less than nothing now

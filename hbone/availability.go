@@ -24,23 +24,23 @@ func (a Availability) Free(limit int) int {
 
 // Availability reports the state of a client session.
 func (s *Session) Availability(now time.Time) Availability {
-	retired := s.carrier != nil && s.carrier.retired()
+	retired := s.parent != nil && s.parent.retired()
 	a := Availability{Silent: s.Silent()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a.Settled = s.isSettled()
 	a.Streams, a.Limit = len(s.streams), s.streamLimit()
 	a.Retired = retired || s.retiredLocked()
-	a.Bulk = now.Sub(s.bulk.seen) < bulkHold
+	a.Bulk = s.bulk.Congested(now)
 	if a.Streams == 0 {
-		a.Idle = now.Sub(s.idleSince)
+		a.Idle = now.Sub(s.life.idleSince)
 	}
 	return a
 }
 
 func (s *Session) isSettled() bool {
 	select {
-	case <-s.settled:
+	case <-s.life.settingsReceived:
 		return true
 	default:
 		return false

@@ -12,12 +12,12 @@ import (
 // read takes in what the peer sends until the session ends. It runs in the one
 // reading goroutine.
 func (s *Session) read() {
-	defer close(s.deaf)
+	defer close(s.life.readDone)
 	err := s.readAll()
-	s.inbox.deliverAll()
-	s.departed(err)
+	s.recv.batch.deliverAll()
+	s.onTransportEOF(err)
 	select {
-	case <-s.done: // ended from elsewhere; err is only the closed transport
+	case <-s.life.done: // ended from elsewhere; err is only the closed transport
 	default:
 		s.fail(s.readError(err))
 	}
@@ -48,7 +48,7 @@ func (s *Session) readError(err error) error {
 		return err
 	}
 	s.mu.Lock()
-	goAway, open := s.goAway, len(s.streams)
+	goAway, open := s.life.goAway, len(s.streams)
 	s.mu.Unlock()
 	switch {
 	case goAway != nil && goAway.Code != http2.ErrCodeNo:
@@ -84,12 +84,12 @@ func (s *Session) readBatches(g gatherer) error {
 		n, err := s.t.Read(buf[:])
 		if n > 0 {
 			s.received()
-			if err := s.reader.parse(buf[:n]); err != nil {
+			if err := s.recv.frames.parse(buf[:n]); err != nil {
 				return err
 			}
 		}
 		more := g != nil && err == nil && g.buffered()
-		s.inbox.deliver(more)
+		s.recv.batch.deliver(more)
 		if debugChecks {
 			s.mustHold("after a batch was read")
 		}
@@ -102,10 +102,10 @@ func (s *Session) readBatches(g gatherer) error {
 	}
 }
 
-// inbox collects what one batch brought, so that the application hears of it
+// batch collects what one batch brought, so that the application hears of it
 // only after the whole batch is parsed: an END_STREAM whose RST_STREAM is right
 // behind it must not provoke an answer (the stock client ends every tunnel so).
-type inbox struct {
+type batch struct {
 	touched []*Stream
 	ended   []*Stream // END_STREAM seen in this batch
 	held    []*Stream // END_STREAM seen in the batch before
@@ -114,10 +114,10 @@ type inbox struct {
 // deliver wakes the readers of what arrived. With more at hand the ends of this
 // batch wait for the next one, and not longer: a peer that never pauses must
 // not hold them up.
-func (b *inbox) deliver(more bool) {
+func (b *batch) deliver(more bool) {
 	for _, st := range b.touched {
 		st.touched = false
-		st.notify()
+		st.recv.notify()
 	}
 	clear(b.touched)
 	b.touched = b.touched[:0]
@@ -132,13 +132,13 @@ func (b *inbox) deliver(more bool) {
 	release(&b.ended)
 }
 
-func (b *inbox) deliverAll() {
+func (b *batch) deliverAll() {
 	b.deliver(false)
 }
 
 func release(ended *[]*Stream) {
 	for _, st := range *ended {
-		st.deliverEnd()
+		st.recv.end()
 	}
 	clear(*ended)
 	*ended = (*ended)[:0]

@@ -38,7 +38,7 @@ func tunnels(b *testing.B, double bool, cfg Config, h Handler) func() *Stream {
 	check(b, err)
 	s, err := NewClient(b.Context(), tr, cfg)
 	check(b, err)
-	b.Cleanup(func() { s.Close(nil); <-s.torn })
+	b.Cleanup(func() { s.Close(nil); <-s.life.transportClosed })
 	return func() *Stream { return open(b, s) }
 }
 

@@ -24,12 +24,12 @@ func StartClient(t Transport, cfg Config) (*Session, error) {
 	s := newSession(t, cfg, true)
 	s.peer.maxStreams = assumedStreams
 	s.mu.Lock()
-	s.began = time.Now()
-	s.w.control.add(nil, s.ourPreface(), 0)
-	s.overdue = time.AfterFunc(s.cfg.SettingsTimeout, s.settleOverdue)
-	s.kick()
+	s.settingsSentAt = time.Now()
+	s.send.control.add(nil, s.ourPreface(), 0)
+	s.life.settingsTimer = time.AfterFunc(s.cfg.SettingsTimeout, s.settingsOverdue)
+	s.kickLocked()
 	s.mu.Unlock()
-	s.board()
+	s.joinParent()
 	go s.read()
 	return s, nil
 }
@@ -48,7 +48,7 @@ func NewClient(ctx context.Context, t Transport, cfg Config) (*Session, error) {
 	}
 	if err := s.Settled(ctx); err != nil {
 		s.end(err, http2.ErrCodeNo, endAbrupt)
-		<-s.torn
+		<-s.life.transportClosed
 		return nil, fmt.Errorf("hbone: open session with %v: %w", t.RemoteAddr(), err)
 	}
 	return s, nil
@@ -57,9 +57,9 @@ func NewClient(ctx context.Context, t Transport, cfg Config) (*Session, error) {
 // Settled returns when the peer's SETTINGS are in, or why they will not be.
 func (s *Session) Settled(ctx context.Context) error {
 	select {
-	case <-s.settled:
+	case <-s.life.settingsReceived:
 		return nil
-	case <-s.done:
+	case <-s.life.done:
 		return s.Err()
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -87,7 +87,7 @@ func (s *Session) Start(req *Request) (*Stream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hbone: CONNECT %s: %w", req.Authority, err)
 	}
-	s.asked(st.asked)
+	s.asked(st.connect.sentAt)
 	return st, nil
 }
 
@@ -98,7 +98,7 @@ func (s *Session) Start(req *Request) (*Stream, error) {
 func (st *Stream) Answer(ctx context.Context) (*Response, error) {
 	answer, err := st.awaitAnswer(ctx)
 	if err != nil {
-		return answer, fmt.Errorf("hbone: CONNECT %s: %w", st.authority, err)
+		return answer, fmt.Errorf("hbone: CONNECT %s: %w", st.connect.authority, err)
 	}
 	return answer, nil
 }
@@ -108,7 +108,7 @@ func (st *Stream) awaitAnswer(ctx context.Context) (*Response, error) {
 	defer timer.Stop()
 	var err error
 	select {
-	case <-st.decided:
+	case <-st.connect.decided:
 		return st.verdict()
 	case <-ctx.Done():
 		err = context.Cause(ctx)
@@ -122,7 +122,7 @@ func (st *Stream) awaitAnswer(ctx context.Context) (*Response, error) {
 // Answered reports whether Answer would return at once.
 func (st *Stream) Answered() bool {
 	select {
-	case <-st.decided:
+	case <-st.connect.decided:
 		return true
 	default:
 		return false
@@ -132,12 +132,12 @@ func (st *Stream) Answered() bool {
 // verdict reads the answer of a stream that has one or is dead.
 func (st *Stream) verdict() (*Response, error) {
 	st.s.mu.Lock()
-	if st.answer == nil {
-		st.s.landLocked(st)
+	if st.connect.response == nil {
+		st.s.awaitWriteLocked(st)
 	}
-	answer, err, spoke := st.answer, st.werr, st.spoke && !st.harmless
+	answer, err, spoke := st.connect.response, st.send.err, st.connect.dataSent && !st.connect.replayable
 	if answer != nil && answer.Status == plainOK.Status {
-		st.answer = plainOK // the headers are the caller's now
+		st.connect.response = plainOK // the headers are the caller's now
 	}
 	st.s.mu.Unlock()
 	switch {
@@ -166,37 +166,37 @@ func unanswered(err error, spoke bool) error {
 func (s *Session) request(req *Request) (*Stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.canOpen(); err != nil {
+	if err := s.canOpenLocked(); err != nil {
 		return nil, err
 	}
 	fields := requestFields(req)
 	if size := listSize(fields); size > s.peer.maxHeaders {
 		return nil, fmt.Errorf("header list of %d bytes, the peer accepts %d", size, s.peer.maxHeaders)
 	}
-	st := s.newStream(s.nextID)
-	st.authority, st.harmless, st.asked = req.Authority, req.Harmless, time.Now()
+	st := s.newStreamLocked(s.nextID)
+	st.connect.authority, st.connect.replayable, st.connect.sentAt = req.Authority, req.Harmless, time.Now()
 	s.nextID += 2
-	s.wakePings(st.asked)
-	s.alive.asked(st.asked)
-	s.alive.opened = st.asked
-	st.answered = make(chan struct{})
-	st.decided = st.answered
-	s.w.headers(st, fields, false, s.peer.maxFrame, noteKeep)
-	s.widen(st)
-	s.kick()
+	s.wakePingsLocked(st.connect.sentAt)
+	s.alive.asked(st.connect.sentAt)
+	s.alive.opened = st.connect.sentAt
+	st.connect.pending = make(chan struct{})
+	st.connect.decided = st.connect.pending
+	s.send.headers(st, fields, false, s.peer.maxFrame, noteKeep)
+	s.widenLocked(st)
+	s.kickLocked()
 	return st, nil
 }
 
-// canOpen is called with mu held.
-func (s *Session) canOpen() error {
+// canOpenLocked is called with mu held.
+func (s *Session) canOpenLocked() error {
 	switch {
 	case !s.client:
 		return errors.New("a server session opens no streams")
-	case s.err != nil:
-		return &retryable{s.err}
-	case s.goAway != nil:
-		return &retryable{s.goAway}
-	case s.draining:
+	case s.life.err != nil:
+		return &retryable{s.life.err}
+	case s.life.goAway != nil:
+		return &retryable{s.life.goAway}
+	case s.life.draining:
 		return &retryable{ErrSessionClosed}
 	case s.nextID > maxStreamID:
 		return &retryable{errors.New("stream identifiers are used up")}
@@ -239,7 +239,7 @@ func listSize(fields []hpack.HeaderField) (n uint32) {
 }
 
 // headers queues a header block. Called with mu held.
-func (w *writer) headers(st *Stream, fields []hpack.HeaderField, endStream bool, max int, n note) {
+func (w *sender) headers(st *Stream, fields []hpack.HeaderField, endStream bool, max int, n note) {
 	w.hbuf.Reset()
 	for _, f := range fields {
 		w.henc.WriteField(f) // into memory, cannot fail
@@ -249,20 +249,20 @@ func (w *writer) headers(st *Stream, fields []hpack.HeaderField, endStream bool,
 	w.control.mark(st, w.control.size()-before, n)
 }
 
-// onAnswer handles HEADERS from the server: the answer, an informational one
+// onResponse handles HEADERS from the server: the answer, an informational one
 // before it, or trailers.
-func (s *Session) onAnswer(f *http2.MetaHeadersFrame) error {
+func (s *Session) onResponse(f *http2.MetaHeadersFrame) error {
 	s.mu.Lock()
 	st := s.streams[f.StreamID]
 	if st == nil {
-		idle := s.isIdle(f.StreamID)
+		idle := s.isIdleLocked(f.StreamID)
 		s.mu.Unlock()
 		if idle {
 			return connFault(http2.ErrCodeProtocol, "HEADERS on idle stream %d", f.StreamID)
 		}
 		return nil
 	}
-	if st.answer != nil {
+	if st.connect.response != nil {
 		s.mu.Unlock()
 		return s.onTrailers(st, f)
 	}
@@ -276,12 +276,12 @@ func (s *Session) onAnswer(f *http2.MetaHeadersFrame) error {
 		s.mu.Unlock()
 		return s.spend("informational answers", 1)
 	}
-	st.answer = &Response{Status: status, Header: headerOf(f)}
-	close(st.answered)
-	st.answered = nil
+	st.connect.response = &Response{Status: status, Header: headerOf(f)}
+	close(st.connect.pending)
+	st.connect.pending = nil
 	now := time.Now()
 	s.alive.answered(now)
-	s.alive.took(now.Sub(st.asked))
+	s.alive.took(now.Sub(st.connect.sentAt))
 	s.mu.Unlock()
 	s.answered(now)
 	st.changed()
@@ -303,7 +303,7 @@ func parseStatus(v string) int {
 // onTrailers accepts a second header block only as the end of the stream.
 func (s *Session) onTrailers(st *Stream, f *http2.MetaHeadersFrame) error {
 	s.mu.Lock()
-	ended := st.remoteEnd
+	ended := st.endReceived
 	s.mu.Unlock()
 	switch {
 	case ended:

@@ -11,24 +11,24 @@ func (st *Stream) CloseWrite() error {
 	s := st.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for st.writing && !st.dead {
-		st.wcond.Wait()
+	for st.send.writing && !st.send.stopped {
+		st.send.cond.Wait()
 	}
-	if st.localEnd {
+	if st.send.ended {
 		return nil
 	}
-	if st.werr != nil {
-		return st.werr
+	if st.send.err != nil {
+		return st.send.err
 	}
 	st.endLocked()
-	s.kick()
+	s.kickLocked()
 	return nil
 }
 
 // endLocked queues END_STREAM, on the last DATA frame if that is still queued.
 func (st *Stream) endLocked() {
-	st.localEnd = true
-	q := &st.s.w.data
+	st.send.ended = true
+	q := &st.s.send.data
 	if n := len(q.segs); n > 0 && q.segs[n-1].st == st && q.segs[n-1].last > 0 {
 		g := &q.segs[n-1]
 		q.buf[len(q.buf)-g.last-frameHeaderLen+4] |= flagEndStream
@@ -46,27 +46,27 @@ func (st *Stream) Close() error {
 		s.mu.Unlock()
 		return net.ErrClosed
 	}
-	if st.writing && !st.localEnd && !st.dead {
+	if st.send.writing && !st.send.ended && !st.send.stopped {
 		// Somebody's Write is cut short: that must not look like a normal end.
 		s.mu.Unlock()
 		st.abort(http2.ErrCodeCancel, net.ErrClosed)
 		return nil
 	}
 	st.closed = true
-	st.wdl.stop()
-	if st.werr == nil {
-		st.werr = net.ErrClosed
+	st.send.deadline.stop()
+	if st.send.err == nil {
+		st.send.err = net.ErrClosed
 	}
-	if !st.dead {
-		if !st.localEnd {
+	if !st.send.stopped {
+		if !st.send.ended {
 			st.endLocked()
 		}
-		if !st.remoteEnd {
-			s.w.data.addData(st, appendRST(nil, st.id, http2.ErrCodeCancel), noteRST)
+		if !st.endReceived {
+			s.send.data.addData(st, appendRST(nil, st.id, http2.ErrCodeCancel), noteRST)
 		}
-		s.kick()
+		s.kickLocked()
 	}
-	st.wcond.Broadcast()
+	st.send.cond.Broadcast()
 	s.mu.Unlock()
 	st.closeRead()
 	return nil
@@ -90,12 +90,12 @@ func (st *Stream) abortIf(ok func(*Stream) bool, code http2.ErrCode, cause error
 		s.mu.Unlock()
 		return
 	}
-	if !st.dead {
-		s.w.dropData(st)
-		s.w.control.add(st, appendRST(nil, st.id, code), 0)
-		st.deadLocked(cause)
-		s.settleLocked(st)
-		s.kick()
+	if !st.send.stopped {
+		s.send.dropData(st)
+		s.send.control.add(st, appendRST(nil, st.id, code), 0)
+		st.stopSendingLocked(cause)
+		s.removeIfEndedLocked(st)
+		s.kickLocked()
 	}
 	st.closed = true
 	s.mu.Unlock()

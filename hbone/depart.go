@@ -21,18 +21,18 @@ func (st *Stream) EndAtEOF() {
 	st.eofEnds = true
 }
 
-// departed deals with those streams when the transport has ended with err.
-func (s *Session) departed(err error) {
-	if !errors.Is(err, io.EOF) || !s.reader.between() {
+// onTransportEOF deals with those streams when the transport has ended with err.
+func (s *Session) onTransportEOF(err error) {
+	if !errors.Is(err, io.EOF) || !s.recv.frames.between() {
 		return
 	}
 	var ended []*Stream
 	s.mu.Lock()
 	for _, st := range s.streams {
-		if st.eofEnds && st.endTaken && !st.remoteEnd {
-			st.remoteEnd = true
+		if st.eofEnds && st.send.endSent && !st.endReceived {
+			st.endReceived = true
 			ended = append(ended, st)
-			s.settleLocked(st)
+			s.removeIfEndedLocked(st)
 		}
 	}
 	s.mu.Unlock()

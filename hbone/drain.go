@@ -15,18 +15,18 @@ import (
 func (s *Session) Drain(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		s.mu.Lock()
-		s.changed.Broadcast()
+		s.life.changed.Broadcast()
 		s.mu.Unlock()
 	})
 	defer stop()
 	s.mu.Lock()
-	if !s.client && !s.draining {
-		s.announceDrain(ctx)
+	if !s.client && !s.life.draining {
+		s.announceDrainLocked(ctx)
 	}
-	s.draining = true
+	s.life.draining = true
 	s.tellChanged()
-	for s.err == nil && len(s.streams) > 0 && ctx.Err() == nil {
-		s.changed.Wait()
+	for s.life.err == nil && len(s.streams) > 0 && ctx.Err() == nil {
+		s.life.changed.Wait()
 	}
 	left := len(s.streams)
 	s.mu.Unlock()
@@ -37,20 +37,20 @@ func (s *Session) Drain(ctx context.Context) error {
 	return nil
 }
 
-// announceDrain is the two-step GOAWAY. Called with mu held, which it gives up
+// announceDrainLocked is the two-step GOAWAY. Called with mu held, which it gives up
 // while it waits.
-func (s *Session) announceDrain(ctx context.Context) {
-	s.draining = true
+func (s *Session) announceDrainLocked(ctx context.Context) {
+	s.life.draining = true
 	b := appendGoAway(nil, maxStreamID, http2.ErrCodeNo, "")
-	s.w.control.add(nil, appendPing(b, false, drainPing), 0)
-	s.kick()
-	for s.err == nil && !s.ping.drained && ctx.Err() == nil {
-		s.changed.Wait()
+	s.send.control.add(nil, appendPing(b, false, drainPing), 0)
+	s.kickLocked()
+	for s.life.err == nil && !s.ping.drained && ctx.Err() == nil {
+		s.life.changed.Wait()
 	}
-	if s.err != nil {
+	if s.life.err != nil {
 		return
 	}
-	s.finalID = s.lastID
-	s.w.control.add(nil, appendGoAway(nil, s.finalID, http2.ErrCodeNo, ""), 0)
-	s.kick()
+	s.life.finalID = s.lastID
+	s.send.control.add(nil, appendGoAway(nil, s.life.finalID, http2.ErrCodeNo, ""), 0)
+	s.kickLocked()
 }

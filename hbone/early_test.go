@@ -113,7 +113,7 @@ func TestAClientDoesNotWaitForSettings(t *testing.T) {
 			t.Errorf("%v after %v, want ErrSettingsTimeout after 5s", err, took)
 		}
 		a.Close()
-		<-s.torn
+		<-s.life.transportClosed
 	})
 }
 
@@ -265,7 +265,7 @@ func TestAnInnerSessionEndsWithItsCarrier(t *testing.T) {
 	}
 	<-inner.Done()
 	outer.mu.Lock()
-	left := len(outer.carried)
+	left := len(outer.life.children)
 	outer.mu.Unlock()
 	if left != 0 {
 		t.Errorf("%d sessions still on the carrier's list", left)

@@ -15,7 +15,7 @@ func (s *Session) onFrame(f http2.Frame) error {
 			return &streamFault{id: f.StreamID, code: http2.ErrCodeProtocol, reason: reason, opens: true}
 		}
 		if s.client {
-			return s.onAnswer(f)
+			return s.onResponse(f)
 		}
 		return s.onRequest(f)
 	case *http2.SettingsFrame:
@@ -38,14 +38,14 @@ func (s *Session) onFrame(f http2.Frame) error {
 // peerEnded notes END_STREAM. The application hears of it after the batch.
 func (s *Session) peerEnded(st *Stream) {
 	s.mu.Lock()
-	known := s.streams[st.id] == st && !st.remoteEnd
+	known := s.streams[st.id] == st && !st.endReceived
 	if known {
-		st.remoteEnd = true
-		s.settleLocked(st)
+		st.endReceived = true
+		s.removeIfEndedLocked(st)
 	}
 	s.mu.Unlock()
 	if known {
-		s.inbox.ended = append(s.inbox.ended, st)
+		s.recv.batch.ended = append(s.recv.batch.ended, st)
 	}
 }
 
@@ -57,48 +57,45 @@ func (s *Session) onReset(f *http2.RSTStreamFrame) error {
 	s.mu.Lock()
 	st := s.streams[f.StreamID]
 	if st == nil {
-		idle := s.isIdle(f.StreamID)
+		idle := s.isIdleLocked(f.StreamID)
 		s.mu.Unlock()
 		if idle {
 			return connFault(http2.ErrCodeProtocol, "RST_STREAM on idle stream %d", f.StreamID)
 		}
 		return nil
 	}
-	s.w.dropData(st)
-	s.w.control.drop(st)
-	clean := (st.remoteEnd || s.cfg.CancelEnds && st.accepted) && (f.ErrCode == http2.ErrCodeCancel || f.ErrCode == http2.ErrCodeNo)
-	unanswered := !s.client && !st.accepted
+	s.send.dropData(st)
+	s.send.control.drop(st)
+	clean := (st.endReceived || s.cfg.CancelEnds && st.connect.accepted) && (f.ErrCode == http2.ErrCodeCancel || f.ErrCode == http2.ErrCodeNo)
+	unanswered := !s.client && !st.connect.accepted
 	err := error(&ResetError{Code: f.ErrCode, Remote: true})
-	if s.client && st.answer == nil && f.ErrCode == http2.ErrCodeRefusedStream {
+	if s.client && st.connect.response == nil && f.ErrCode == http2.ErrCodeRefusedStream {
 		err = &retryable{err}
 	}
 	if clean {
-		err = &departure{err}
+		err = &orderlyReset{err}
 	}
-	st.deadLocked(err)
-	s.settleLocked(st)
+	st.stopSendingLocked(err)
+	s.removeIfEndedLocked(st)
 	s.mu.Unlock()
 	st.resetByPeer(err, clean)
-	if unanswered && s.resets.add(time.Now(), 1) > maxResets {
+	if unanswered && s.recv.resets.add(time.Now(), 1) > maxResets {
 		return connFault(http2.ErrCodeEnhanceYourCalm, "too many CONNECTs reset before their answer")
 	}
 	return nil
 }
 
-// departure is the reset by a peer that has left in order. Whoever writes hears it
-// before cleanEnd is set.
-type departure struct{ error }
+// orderlyReset is the reset by a peer that has left in order. Whoever writes hears it
+// before recvHalf.peerLeft is set.
+type orderlyReset struct{ error }
 
-func (d *departure) Unwrap() error { return d.error }
+func (d *orderlyReset) Unwrap() error { return d.error }
 
 // resetByPeer ends both halves. After a clean end what was received, and the
 // io.EOF behind it, stay readable.
 func (st *Stream) resetByPeer(err error, clean bool) {
 	if clean {
-		st.mu.Lock()
-		st.cleanEnd, st.rEnd = true, true // nothing can follow
-		st.mu.Unlock()
-		st.notify()
+		st.recv.leave()
 		return
 	}
 	st.failed(err)
@@ -125,14 +122,14 @@ func (s *Session) onPriority(h header) error {
 func (s *Session) resetFaulty(f *streamFault) error {
 	s.mu.Lock()
 	st := s.streams[f.id]
-	if st == nil && s.isIdle(f.id) {
+	if st == nil && s.isIdleLocked(f.id) {
 		if s.client || f.id%2 == 0 || !f.opens {
 			s.mu.Unlock()
 			return connFault(http2.ErrCodeProtocol, "stream %d is idle, and %s", f.id, f.reason)
 		}
 		s.lastID = f.id // a request that could not even be read
-		s.w.control.add(nil, appendRST(nil, f.id, f.code), 0)
-		s.kick()
+		s.send.control.add(nil, appendRST(nil, f.id, f.code), 0)
+		s.kickLocked()
 	}
 	s.mu.Unlock()
 	if st != nil {
@@ -145,21 +142,21 @@ func (s *Session) onGoAway(f *http2.GoAwayFrame) {
 	debug := f.DebugData()
 	e := &GoAwayError{Code: f.ErrCode, Debug: string(debug[:min(len(debug), 256)])}
 	s.mu.Lock()
-	s.goAway, s.draining = e, true
+	s.life.goAway, s.life.draining = e, true
 	s.tellChanged()
-	s.goAwayID = min(s.goAwayID, f.LastStreamID)
+	s.life.goAwayID = min(s.life.goAwayID, f.LastStreamID)
 	var lost []*Stream
 	err := &retryable{e}
 	if s.client {
 		for id, st := range s.streams {
-			if id > s.goAwayID {
-				s.w.dropData(st)
-				st.deadLocked(err)
-				s.settleLocked(st)
+			if id > s.life.goAwayID {
+				s.send.dropData(st)
+				st.stopSendingLocked(err)
+				s.removeIfEndedLocked(st)
 				lost = append(lost, st)
 			}
 		}
-		s.whenIdle = true
+		s.life.closeWhenIdle = true
 	}
 	idle := s.client && len(s.streams) == 0
 	s.mu.Unlock()
@@ -169,5 +166,5 @@ func (s *Session) onGoAway(f *http2.GoAwayFrame) {
 	if idle {
 		s.Close(e)
 	}
-	s.unload()
+	s.drainChildren()
 }

@@ -99,7 +99,7 @@ func FuzzClient(f *testing.F) {
 			t.Fatal(err)
 		}
 		s.read()
-		<-s.torn
+		<-s.life.transportClosed
 		st.Write([]byte("x"))
 		st.Close()
 		if n := s.Streams(); n != 0 {

@@ -26,31 +26,31 @@ func (g *Group) Serve(ctx context.Context, s *Session) error {
 	g.mu.Unlock()
 	if late != nil {
 		var drain sync.WaitGroup
-		drain.Go(func() { drainSettled(late, s) })
+		drain.Go(func() { drainWhenReady(late, s) })
 		defer drain.Wait()
 	}
 	defer func() {
 		g.mu.Lock()
 		delete(g.sessions, s)
-		g.tell()
+		g.tellLocked()
 		g.mu.Unlock()
 	}()
 	return s.Serve(ctx)
 }
 
-// drainSettled drains s when both sides' SETTINGS are through: a GOAWAY in front
+// drainWhenReady drains s when both sides' SETTINGS are through: a GOAWAY in front
 // of them breaks the protocol, and the client would lose what it came for.
-func drainSettled(ctx context.Context, s *Session) {
+func drainWhenReady(ctx context.Context, s *Session) {
 	select {
-	case <-s.settled:
+	case <-s.life.settingsReceived:
 		s.Drain(ctx)
-	case <-s.done:
+	case <-s.life.done:
 	case <-ctx.Done():
 	}
 }
 
-// tell ends a Drain that waits for the last session. Called with mu held.
-func (g *Group) tell() {
+// tellLocked ends a Drain that waits for the last session.
+func (g *Group) tellLocked() {
 	if g.left != nil && len(g.sessions) == 0 {
 		close(g.left)
 		g.left = nil
@@ -66,13 +66,13 @@ func (g *Group) Drain(ctx context.Context) {
 	g.mu.Lock()
 	g.draining = ctx
 	for s := range g.sessions {
-		drains.Go(func() { drainSettled(ctx, s) })
+		drains.Go(func() { drainWhenReady(ctx, s) })
 	}
 	g.mu.Unlock()
 	drains.Wait()
 	g.mu.Lock()
 	g.left = left
-	g.tell()
+	g.tellLocked()
 	g.mu.Unlock()
 	select {
 	case <-left:

@@ -72,9 +72,9 @@ func newRig(t testing.TB, c rigConfig) *rig {
 
 func (r *rig) close() {
 	r.client.Close(nil)
-	<-r.client.torn
+	<-r.client.life.transportClosed
 	r.server.Close(nil)
-	<-r.server.torn
+	<-r.server.life.transportClosed
 }
 
 // tlsOver does both handshakes over a and b.

@@ -28,7 +28,7 @@ func innerPair(t testing.TB, h Handler) (inner *Session, outer *rig) {
 	check(t, err)
 	inner, err = NewClient(t.Context(), tr, DefaultConfig())
 	check(t, err)
-	t.Cleanup(func() { inner.Close(nil); <-inner.torn })
+	t.Cleanup(func() { inner.Close(nil); <-inner.life.transportClosed })
 	return inner, outer
 }
 
@@ -84,10 +84,10 @@ func TestInnerSessionTakesRecordsFromTheStreamsQueue(t *testing.T) {
 		st.Close()
 	}
 	inner.Close(nil)
-	<-inner.torn
+	<-inner.life.transportClosed
 	for _, s := range []*Session{outer.client, outer.server} {
 		eventually(t, "outer stream gone", func() bool { return s.Streams() == 0 })
-		if err := s.recv.whole(); err != nil {
+		if err := s.window.whole(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // Check returns the first invariant of s and its streams that does not hold, nil if
 // all do. It may be called at any time.
 func (s *Session) Check() error {
-	if err := s.recv.check(); err != nil {
+	if err := s.window.check(); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -43,8 +43,8 @@ func (s *Session) CheckIdle() error {
 		return err
 	}
 	s.mu.Lock()
-	streams, ended := len(s.streams), s.err != nil
-	err := s.w.checkUnused()
+	streams, ended := len(s.streams), s.life.err != nil
+	err := s.send.checkUnused()
 	s.mu.Unlock()
 	switch {
 	case streams > 0:
@@ -54,7 +54,7 @@ func (s *Session) CheckIdle() error {
 	case ended:
 		return nil // the peer is told of no window any more
 	}
-	return s.recv.whole()
+	return s.window.whole()
 }
 
 // CheckPair returns how two ends of one idle connection differ in what they believe
@@ -63,13 +63,13 @@ func (s *Session) CheckIdle() error {
 func CheckPair(a, b *Session) error {
 	for _, p := range [][2]*Session{{a, b}, {b, a}} {
 		p[0].mu.Lock()
-		send, ended := p[0].w.sendAvail, p[0].err != nil
+		send, ended := p[0].send.window, p[0].life.err != nil
 		p[0].mu.Unlock()
-		p[1].recv.mu.Lock()
-		left := p[1].recv.avail
-		p[1].recv.mu.Unlock()
+		p[1].window.mu.Lock()
+		left := p[1].window.avail
+		p[1].window.mu.Unlock()
 		if !ended && send != left {
-			return fmt.Errorf("one end may send %d bytes, the other has %d left of its window of %d", send, left, p[1].recv.size)
+			return fmt.Errorf("one end may send %d bytes, the other has %d left of its window of %d", send, left, p[1].window.size)
 		}
 	}
 	return nil
@@ -82,11 +82,11 @@ func (s *Session) checkLocked() error {
 		if err := st.checkSendingLocked(); err != nil {
 			return fmt.Errorf("stream %d: %w", st.id, err)
 		}
-		if st.answered != nil {
+		if st.connect.pending != nil {
 			unanswered++
 		}
 	}
-	if s.err != nil {
+	if s.life.err != nil {
 		if len(s.streams) > 0 || !s.ping.stopped {
 			return fmt.Errorf("session has ended: %d streams are left, its pings are stopped: %v", len(s.streams), s.ping.stopped)
 		}
@@ -98,28 +98,28 @@ func (s *Session) checkLocked() error {
 	if s.alive.waiting != unanswered {
 		return fmt.Errorf("%d questions are counted as unanswered, %d are", s.alive.waiting, unanswered)
 	}
-	return s.w.checkLocked(s.streams)
+	return s.send.checkLocked(s.streams)
 }
 
 // checkLocked states that whoever waits for the connection window or for room in
 // the queue does so because there is none, or because it was promised to others
 // that are awake; and that what is queued has somebody who writes it.
-func (w *writer) checkLocked(streams map[uint32]*Stream) error {
+func (w *sender) checkLocked(streams map[uint32]*Stream) error {
 	if w.broken {
 		return nil // the session is about to end
 	}
 	credited, turns := 0, 0
 	for _, st := range streams {
-		if st.credited {
+		if st.send.promised {
 			credited++
 		}
-		if st.turn {
+		if st.send.turn {
 			turns++
 		}
 	}
 	switch {
-	case len(w.credit) > 0 && w.sendAvail > w.promised:
-		return fmt.Errorf("%d streams wait for the connection window, of which %d bytes are there and %d promised", len(w.credit), w.sendAvail, w.promised)
+	case len(w.credit) > 0 && w.window > w.promised:
+		return fmt.Errorf("%d streams wait for the connection window, of which %d bytes are there and %d promised", len(w.credit), w.window, w.promised)
 	case len(w.room) > 0 && w.fits(maxPayload):
 		return fmt.Errorf("%d streams wait for room in the queue, in which %d bytes lie and %d are reserved of %d", len(w.room), w.data.size(), w.reserved, w.limit)
 	case w.promised%maxPayload != 0 || w.promised < credited*maxPayload:
@@ -128,16 +128,16 @@ func (w *writer) checkLocked(streams map[uint32]*Stream) error {
 		return fmt.Errorf("%d bytes of the queue are reserved for %d streams", w.reserved, turns)
 	case !w.busy && len(w.data.segs) > 0:
 		return fmt.Errorf("%d bytes are queued and nobody writes them", w.data.size())
-	case !w.busy && len(w.flying) > 0:
-		return fmt.Errorf("%d streams wait for a burst that nobody writes", len(w.flying))
+	case !w.busy && len(w.inFlight) > 0:
+		return fmt.Errorf("%d streams wait for a burst that nobody writes", len(w.inFlight))
 	}
-	for what, list := range map[waiting][]*Stream{waitsCredit: w.credit, waitsRoom: w.room} {
-		seen := make(map[*Stream]bool, len(list))
-		for _, st := range list {
-			if st.waits != what || seen[st] {
-				return fmt.Errorf("stream %d waits for %d and stands in the list of those that wait for %d (twice: %v)", st.id, st.waits, what, seen[st])
+	for what, list := range map[waiting][]*sendHalf{waitsCredit: w.credit, waitsRoom: w.room} {
+		seen := make(map[*sendHalf]bool, len(list))
+		for _, h := range list {
+			if h.waits != what || seen[h] {
+				return fmt.Errorf("a stream waits for %d and is in the list of those that wait for %d (twice: %v)", h.waits, what, seen[h])
 			}
-			seen[st] = true
+			seen[h] = true
 		}
 	}
 	for _, q := range []*queue{&w.control, &w.data} {
@@ -167,12 +167,12 @@ func (q *queue) check() error {
 }
 
 // checkUnused states that no stream has anything here.
-func (w *writer) checkUnused() error {
+func (w *sender) checkUnused() error {
 	switch {
 	case w.broken:
 		return nil
-	case len(w.credit) > 0 || len(w.room) > 0 || len(w.flying) > 0:
-		return fmt.Errorf("%d streams wait for the connection window, %d for room, %d for a burst", len(w.credit), len(w.room), len(w.flying))
+	case len(w.credit) > 0 || len(w.room) > 0 || len(w.inFlight) > 0:
+		return fmt.Errorf("%d streams wait for the connection window, %d for room, %d for a burst", len(w.credit), len(w.room), len(w.inFlight))
 	case w.promised != 0 || w.reserved != 0:
 		return fmt.Errorf("%d bytes of the connection window are promised and %d of the queue reserved", w.promised, w.reserved)
 	case len(w.data.segs) > 0:
@@ -184,32 +184,32 @@ func (w *writer) checkUnused() error {
 // checkSendingLocked is what s.mu guards of a stream.
 func (st *Stream) checkSendingLocked() error {
 	switch {
-	case st.dead && st.werr == nil:
+	case st.send.stopped && st.send.err == nil:
 		return fmt.Errorf("is dead and takes writes")
-	case st.endTaken && !st.localEnd:
+	case st.send.endSent && !st.send.ended:
 		return fmt.Errorf("END_STREAM is on the wire and was not asked for")
-	case st.waits != waitsNothing && (st.turn || st.credited):
+	case st.send.waits != waitsNothing && (st.send.turn || st.send.promised):
 		return fmt.Errorf("waits although it has its turn")
-	case (st.waits != waitsNothing || st.turn || st.credited) && !st.writing:
-		return fmt.Errorf("nobody is in Write, and it waits for %d, has its turn: %v, was promised window: %v", st.waits, st.turn, st.credited)
+	case (st.send.waits != waitsNothing || st.send.turn || st.send.promised) && !st.send.writing:
+		return fmt.Errorf("nobody is in Write, and it waits for %d, has its turn: %v, was promised window: %v", st.send.waits, st.send.turn, st.send.promised)
 	}
 	return nil
 }
 
 // checkReceiving is what st.mu guards.
 func (st *Stream) checkReceiving() error {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	held, w := st.rq.n+st.taken, &st.window
+	st.recv.mu.Lock()
+	defer st.recv.mu.Unlock()
+	held, w := st.recv.queue.n+st.recv.taken, &st.recv.window
 	switch {
-	case st.rq.n < 0 || st.taken < 0:
-		return fmt.Errorf("%d bytes are queued and %d taken by the sink", st.rq.n, st.taken)
-	case st.rclosed && held > 0:
+	case st.recv.queue.n < 0 || st.recv.taken < 0:
+		return fmt.Errorf("%d bytes are queued and %d taken by the sink", st.recv.queue.n, st.recv.taken)
+	case st.recv.closed && held > 0:
 		return fmt.Errorf("nobody will read, and %d bytes are held", held)
-	case st.rEnd && st.rerr != nil:
-		return fmt.Errorf("has ended both in order and with %w", st.rerr)
-	case !st.rclosed && !st.rEnd && st.rerr == nil && w.avail+w.unacked+held > w.size:
-		return fmt.Errorf("window of %d bytes: %d left, %d to be told and %d held are more", w.size, w.avail, w.unacked, held)
+	case st.recv.ended && st.recv.err != nil:
+		return fmt.Errorf("has ended both in order and with %w", st.recv.err)
+	case !st.recv.closed && !st.recv.ended && st.recv.err == nil && w.Avail+w.Unacked+held > w.Size:
+		return fmt.Errorf("window of %d bytes: %d left, %d to be told and %d held are more", w.Size, w.Avail, w.Unacked, held)
 	}
 	return nil
 }

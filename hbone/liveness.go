@@ -11,7 +11,7 @@ type liveness struct {
 	missed  bool          // the last question to end was not answered
 	opened  time.Time     // when the last CONNECT was sent
 	usual   time.Duration // smoothed time to the answer of a CONNECT; zero: none yet
-	silent  time.Time     // since when what is asked in carried sessions has no answer at all; zero: it has
+	silent  time.Time     // since when what is asked in child sessions has no answer at all; zero: it has
 }
 
 // Limits of what counts as lively. A peer that answers later than usual may be
@@ -73,7 +73,7 @@ func (s *Session) asked(now time.Time) {
 		if b.alive.silent.IsZero() && !b.alive.heard.After(now) { // the answer may have been faster than this note
 			b.alive.silent = now
 		}
-		b.wakePings(now)
+		b.wakePingsLocked(now)
 		b.alive.opened = now
 		b.mu.Unlock()
 	}
@@ -103,11 +103,11 @@ func (s *Session) HeardSince(t time.Time) bool {
 func (s *Session) Lively() bool {
 	now := time.Now()
 	s.mu.Lock()
-	ok, limit := s.err == nil && !s.alive.late(now), s.alive.limit()
+	ok, limit := s.life.err == nil && !s.alive.late(now), s.alive.limit()
 	s.mu.Unlock()
 	b := s.Base()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	silent := !b.alive.silent.IsZero() && now.Sub(b.alive.silent) > limit
-	return ok && !silent && b.err == nil && !b.alive.late(now) && now.Sub(b.alive.heard) < freshFor
+	return ok && !silent && b.life.err == nil && !b.alive.late(now) && now.Sub(b.alive.heard) < freshFor
 }

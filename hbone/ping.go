@@ -50,23 +50,23 @@ func (s *Session) startPings() {
 // streams on a connection, so that it knows whether its peer is there.
 func (s *Session) pauseLocked() {
 	s.ping.pause = s.cfg.PingEvery
-	if s.client && s.carrier == nil && time.Since(s.alive.opened) < activeFor {
+	if s.client && s.parent == nil && time.Since(s.alive.opened) < activeFor {
 		s.ping.pause = min(s.ping.pause, pingActive)
 	}
 	s.ping.timer.Reset(s.ping.pause)
 }
 
-// wakePings is called with mu held when a stream is about to be opened, here or on
+// wakePingsLocked is called with mu held when a stream is about to be opened, here or on
 // a session that this one carries. If nothing was heard of the peer lately a PING
 // goes out with it, which needs no application for its answer: a peer that has
 // gone without a word is soon known to be silent.
-func (s *Session) wakePings(now time.Time) {
+func (s *Session) wakePingsLocked(now time.Time) {
 	p := &s.ping
 	switch {
 	case p.timer == nil || p.stopped || p.waiting:
 	case now.Sub(s.alive.heard) >= pingActive:
 		p.timer.Reset(0)
-	case s.carrier == nil && p.pause > pingActive:
+	case s.parent == nil && p.pause > pingActive:
 		s.alive.opened = now
 		s.pauseLocked()
 	}
@@ -107,14 +107,14 @@ func (s *Session) sendPing(now time.Time) {
 	p.waiting = true
 	p.sent = now
 	s.alive.asked(now)
-	s.w.control.add(nil, appendPing(nil, false, p.payload()), 0)
+	s.send.control.add(nil, appendPing(nil, false, p.payload()), 0)
 	again := s.cfg.PingTimeout
 	if s.client {
-		again = min(again, silentAfter(time.Duration(s.rtt.Load())))
+		again = min(again, silentAfter(s.path.roundTrip()))
 		s.hearing.Store(hearingAsked)
 	}
 	s.pingAgain(now, again)
-	s.kick()
+	s.kickLocked()
 }
 
 // pingAgain plans the next look at the PING that was sent. Called with mu held.
@@ -134,17 +134,17 @@ func (s *Session) onPing(f *http2.PingFrame) error {
 	p := &s.ping
 	switch {
 	case !f.IsAck():
-		s.w.control.add(nil, appendPing(nil, true, f.Data), 0)
-		s.kick()
+		s.send.control.add(nil, appendPing(nil, true, f.Data), 0)
+		s.kickLocked()
 	case f.Data == drainPing:
 		p.drained = true
-		s.changed.Broadcast()
+		s.life.changed.Broadcast()
 	case p.waiting && f.Data == p.payload() && !p.stopped:
 		p.waiting = false
 		now := time.Now()
 		s.alive.answered(now)
 		s.alive.silent = time.Time{}
-		s.tookRTT(now.Sub(p.sent))
+		s.path.observeRTT(now.Sub(p.sent))
 		s.pauseLocked()
 	}
 	return nil

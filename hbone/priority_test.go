@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/isthmus-mesh/isthmus/hbone/flow"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 )
 
@@ -73,7 +74,7 @@ func newBulkBeside(t testing.TB) (*bulkBeside, *Stream) {
 func (b *bulkBeside) waiting() int {
 	b.client.mu.Lock()
 	defer b.client.mu.Unlock()
-	return len(b.client.w.room)
+	return len(b.client.send.room)
 }
 
 func TestSmallMessageDoesNotWaitBehindThoseThatWait(t *testing.T) {
@@ -111,7 +112,7 @@ func TestSmallMessagesNeitherStarveBulkNorOvertakeTheirOwnStream(t *testing.T) {
 			chats.Go(func() {
 				st := open(t, b.client)
 				go io.Copy(io.Discard, struct{ io.Reader }{st})
-				for buf := make([]byte, bulkPiece-1); !done.Load(); {
+				for buf := make([]byte, flow.BulkPiece-1); !done.Load(); {
 					if _, err := st.Write(buf); err != nil {
 						t.Error(err)
 						return

@@ -225,7 +225,7 @@ func rawServer(t testing.TB, cfg Config, settings ...http2.Setting) (*rawPeer, *
 	if string(preface) != http2.ClientPreface {
 		t.Fatalf("preface %q", preface)
 	}
-	t.Cleanup(func() { a.Close(); s.Close(nil); <-s.torn })
+	t.Cleanup(func() { a.Close(); s.Close(nil); <-s.life.transportClosed })
 	return p, s
 }
 

@@ -25,11 +25,11 @@ type frameReader struct {
 	left int // payload bytes still to come of cur
 	mode frameMode
 
-	settled bool   // the first SETTINGS arrived
-	acked   bool   // ours were acknowledged
-	asm     []byte // control frame, or header block with its frame headers
-	block   uint32 // stream whose header block is unfinished, 0 if none
-	conts   int
+	gotSettings bool   // the first SETTINGS arrived
+	acked       bool   // ours were acknowledged
+	asm         []byte // control frame, or header block with its frame headers
+	block       uint32 // stream whose header block is unfinished, 0 if none
+	conts       int
 
 	body dataBody
 
@@ -81,7 +81,7 @@ func (r *frameReader) parse(p []byte) error {
 			if r.have < frameHeaderLen {
 				return nil
 			}
-			if err := r.fault(r.begin()); err != nil {
+			if err := r.fault(r.startFrame()); err != nil {
 				return err
 			}
 		} else {
@@ -113,20 +113,20 @@ func (r *frameReader) fault(err error) error {
 	return err
 }
 
-// begin looks at the frame header and decides what to do with the payload.
-func (r *frameReader) begin() error {
+// startFrame looks at the frame header and decides what to do with the payload.
+func (r *frameReader) startFrame() error {
 	h := parseHeader(r.hdr[:])
 	r.cur, r.left, r.mode = h, h.length, modeCollect
 	switch {
 	case h.length > r.s.cfg.MaxFrame:
 		return connFault(http2.ErrCodeFrameSize, "frame of %d bytes, we accept %d", h.length, r.s.cfg.MaxFrame)
-	case !r.settled && (h.kind != frameSettings || h.flags&flagAck != 0):
+	case !r.gotSettings && (h.kind != frameSettings || h.flags&flagAck != 0):
 		return connFault(http2.ErrCodeProtocol, "first frame is %v, want SETTINGS", http2.FrameType(h.kind))
 	case r.block != 0 && (h.kind != frameContinuation || h.id != r.block):
 		return connFault(http2.ErrCodeProtocol, "%v inside the header block of stream %d", http2.FrameType(h.kind), r.block)
 	case h.kind == frameData:
 		r.mode = modeSkip // unless beginData accepts it
-		return r.beginData(h)
+		return r.startData(h)
 	case h.kind == framePriority:
 		r.mode = modeSkip
 		return r.s.onPriority(h)
@@ -234,8 +234,8 @@ func (r *frameReader) framerError(err error) error {
 	return connFault(http2.ErrCodeFrameSize, "bad %v frame: %v", http2.FrameType(r.cur.kind), err)
 }
 
-// beginData accounts the frame against both windows and finds its stream.
-func (r *frameReader) beginData(h header) error {
+// startData accounts the frame against both windows and finds its stream.
+func (r *frameReader) startData(h header) error {
 	if h.id == 0 {
 		return connFault(http2.ErrCodeProtocol, "DATA on stream 0")
 	}
@@ -267,7 +267,7 @@ func (r *frameReader) takeData(p []byte) error {
 		if b.content < 0 {
 			return connFault(http2.ErrCodeProtocol, "padding of %d bytes exceeds the frame", pad)
 		}
-		b.st.padding(1)
+		b.st.release(1, b.st.recv.padding(1))
 	}
 	n := min(b.content, len(p))
 	b.content -= n
@@ -275,7 +275,7 @@ func (r *frameReader) takeData(p []byte) error {
 		r.s.arrived(b.st, p[:n])
 	}
 	if pad := len(p) - n; pad > 0 {
-		b.st.padding(pad)
+		b.st.release(pad, b.st.recv.padding(pad))
 	}
 	return nil
 }

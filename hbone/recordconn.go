@@ -36,11 +36,11 @@ type recordConn struct {
 	err  error // of the connection, after in is used up
 	dry  bool  // do not wait for the connection
 
-	wmu   sync.Mutex // taken by the writer, and by crypto/tls for alerts
-	held  []byte     // written and held back; nil while not corked
-	begun bool       // some of what was written since cork has been sent
-	frame *frameBuf  // held is its payload, if Conn is a stream
-	buf   *[]byte    // held's origin otherwise
+	wmu     sync.Mutex // taken by the writer, and by crypto/tls for alerts
+	held    []byte     // written and held back; nil while not corked
+	started bool       // some of what was written since cork has been sent
+	frame   *frameBuf  // held is its payload, if Conn is a stream
+	buf     *[]byte    // held's origin otherwise
 }
 
 // input is ciphertext that has arrived and was not handed to crypto/tls.
@@ -140,17 +140,15 @@ func (i streamInput) have() int                  { return i.st.Buffered() }
 func (i streamInput) take(p []byte) (int, error) { return i.st.Read(p) }
 
 func (i streamInput) length() int {
-	i.st.mu.Lock()
-	defer i.st.mu.Unlock()
+	i.st.recv.mu.Lock()
+	defer i.st.recv.mu.Unlock()
 	var h [tlsHeaderLen]byte
-	i.st.rq.copy(h[:])
+	i.st.recv.queue.copy(h[:])
 	return recordLength(h[:])
 }
 
 func (i streamInput) fill(have int) error {
-	i.st.mu.Lock()
-	defer i.st.mu.Unlock()
-	return i.st.readableLocked(have + 1)
+	return i.st.recv.wait(have + 1)
 }
 
 // recordLength is what follows the header h of a TLS record.
@@ -231,7 +229,7 @@ func (c *recordConn) Write(p []byte) (int, error) {
 func (c *recordConn) cork() {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
-	c.begun = false
+	c.started = false
 	if c.st != nil {
 		c.frame = getFrameBuf()
 		c.held = c.frame.payload()[:0]
@@ -259,10 +257,10 @@ func (c *recordConn) flush() error {
 		return nil
 	}
 	sent, err := c.send()
-	if err != nil && sent == 0 && !c.begun {
+	if err != nil && sent == 0 && !c.started {
 		err = fmt.Errorf("%w: %w", errUnsent, err)
 	}
-	c.begun = true
+	c.started = true
 	c.held = c.held[:0]
 	return err
 }

@@ -91,7 +91,7 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 		})
 		defer overdue.Stop()
 	}
-	if err != nil && s.left(err) && !drop(src) {
+	if err != nil && s.peerLeft(err) && !drop(src) {
 		hardClose(c)
 	}
 	if err = s.ended(err); err != nil {
@@ -157,29 +157,29 @@ func drop(src source) bool {
 	return false
 }
 
-// left reports that the peer has left in order, as err or the stream says: it hears
+// peerLeft reports that the peer has left in order, as err or the stream says: it hears
 // nothing any more.
-func (st *Stream) left(err error) bool {
-	var d *departure
+func (st *Stream) peerLeft(err error) bool {
+	var d *orderlyReset
 	if errors.As(err, &d) {
 		return true
 	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.cleanEnd
+	st.recv.mu.Lock()
+	defer st.recv.mu.Unlock()
+	return st.recv.peerLeft
 }
 
 // ended translates the end of the direction towards the stream: a peer that left
 // in order is no error, and neither is what follows from a reset
 // that has its own cause.
 func (st *Stream) ended(err error) error {
-	if err == nil || st.left(err) {
+	if err == nil || st.peerLeft(err) {
 		return nil
 	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.rerr != nil {
-		return st.rerr
+	st.recv.mu.Lock()
+	defer st.recv.mu.Unlock()
+	if st.recv.err != nil {
+		return st.recv.err
 	}
 	return err
 }

@@ -48,23 +48,23 @@ func NewServer(t Transport, cfg Config, h Handler) *Session {
 func (s *Session) Serve(ctx context.Context) error {
 	if err := s.cfg.Validate(); err != nil {
 		s.fail(err)
-		<-s.torn
+		<-s.life.transportClosed
 		return err
 	}
 	s.base = ctx
 	stop := context.AfterFunc(ctx, func() { s.Close(context.Cause(ctx)) })
 	defer stop()
 	s.mu.Lock()
-	s.overdue = time.AfterFunc(s.cfg.SettingsTimeout, s.settleOverdue)
-	if s.err == nil {
-		s.began = time.Now()
-		s.w.control.add(nil, s.ourPreface(), 0)
-		s.kick()
+	s.life.settingsTimer = time.AfterFunc(s.cfg.SettingsTimeout, s.settingsOverdue)
+	if s.life.err == nil {
+		s.settingsSentAt = time.Now()
+		s.send.control.add(nil, s.ourPreface(), 0)
+		s.kickLocked()
 	}
 	s.mu.Unlock()
 	s.startPings()
 	s.read()
-	<-s.torn
+	<-s.life.transportClosed
 	s.handlers.Wait()
 	if err := s.Err(); !errors.Is(err, ErrSessionClosed) {
 		return err
@@ -72,13 +72,13 @@ func (s *Session) Serve(ctx context.Context) error {
 	return nil
 }
 
-// settleOverdue ends a session whose peer has not sent its SETTINGS.
-func (s *Session) settleOverdue() {
+// settingsOverdue ends a session whose peer has not sent its SETTINGS.
+func (s *Session) settingsOverdue() {
 	select {
-	case <-s.settled:
+	case <-s.life.settingsReceived:
 	default:
 		s.mu.Lock()
-		s.w.broken = true
+		s.send.broken = true
 		s.mu.Unlock()
 		s.fail(ErrSettingsTimeout)
 	}
@@ -102,27 +102,27 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 		}
 		return s.onTrailers(st, f)
 	}
-	if s.err != nil {
+	if s.life.err != nil {
 		s.mu.Unlock()
 		return nil
 	}
 	s.lastID = id // from here on its frames are those of a closed stream, not of an idle one
-	if id > s.finalID || len(s.streams) >= s.cfg.MaxStreams || s.running >= 2*s.cfg.MaxStreams {
-		s.w.control.add(nil, appendRST(nil, id, http2.ErrCodeRefusedStream), 0)
-		s.kick()
+	if id > s.life.finalID || len(s.streams) >= s.cfg.MaxStreams || s.running >= 2*s.cfg.MaxStreams {
+		s.send.control.add(nil, appendRST(nil, id, http2.ErrCodeRefusedStream), 0)
+		s.kickLocked()
 		s.mu.Unlock()
 		return nil
 	}
-	st := s.newStream(id)
-	if status, reason := judge(f); status != 0 {
-		s.refuse(st, status, Header{HeaderReason: string(reason)})
+	st := s.newStreamLocked(id)
+	if status, reason := validateRequest(f); status != 0 {
+		s.refuseLocked(st, status, Header{HeaderReason: string(reason)})
 		s.mu.Unlock()
 		return nil
 	}
-	s.widen(st)
+	s.widenLocked(st)
 	in := &Incoming{Authority: f.PseudoValue("authority"), Header: headerOf(f), Session: s, st: st}
 	ctx, cancel := context.WithCancelCause(s.base)
-	st.cancel = cancel
+	st.connect.cancel = cancel
 	s.running++
 	s.handlers.Add(1)
 	s.mu.Unlock()
@@ -151,10 +151,10 @@ func (s *Session) handle(ctx context.Context, in *Incoming) {
 func (s *Session) handled(in *Incoming) {
 	st := in.st
 	in.Refuse(503, nil) // does nothing if it was answered
-	st.cancel(nil)
+	st.connect.cancel(nil)
 	s.mu.Lock()
 	s.running--
-	accepted := st.accepted
+	accepted := st.connect.accepted
 	s.mu.Unlock()
 	if !accepted {
 		st.closeRead()
@@ -167,9 +167,9 @@ func (s *Session) handled(in *Incoming) {
 // The CONNECT is handled when rest returns.
 func (in *Incoming) Then(rest func(ctx context.Context)) { in.rest = rest }
 
-// judge returns the status of a request that no handler needs to see, 0 for a
+// validateRequest returns the status of a request that no handler needs to see, 0 for a
 // proper CONNECT (RFC 9113 §8.5).
-func judge(f *http2.MetaHeadersFrame) (status int, reason Reason) {
+func validateRequest(f *http2.MetaHeadersFrame) (status int, reason Reason) {
 	if f.Truncated {
 		return 431, ReasonBadRequest
 	}
@@ -213,15 +213,15 @@ func (in *Incoming) Accept(h Header) (*Stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case st.werr != nil:
-		return nil, st.werr
-	case st.answer != nil:
+	case st.send.err != nil:
+		return nil, st.send.err
+	case st.connect.response != nil:
 		return nil, errors.New("hbone: CONNECT was answered already")
 	}
-	st.answer = plainOK
-	st.accepted = true
-	s.w.headers(st, answerFields(200, h), false, s.peer.maxFrame, 0)
-	s.kick()
+	st.connect.response = plainOK
+	st.connect.accepted = true
+	s.send.headers(st, responseFields(200, h), false, s.peer.maxFrame, 0)
+	s.kickLocked()
 	return st, nil
 }
 
@@ -231,26 +231,26 @@ func (in *Incoming) Refuse(status int, h Header) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case st.answer != nil:
+	case st.connect.response != nil:
 		return errors.New("hbone: CONNECT was answered already")
-	case st.werr != nil:
-		return st.werr
+	case st.send.err != nil:
+		return st.send.err
 	}
-	s.refuse(st, status, h)
+	s.refuseLocked(st, status, h)
 	return nil
 }
 
-// refuse queues the answer and forgets the stream: what the client still sends
-// on it is thrown away. Called with mu held.
-func (s *Session) refuse(st *Stream, status int, h Header) {
-	st.answer = &Response{Status: status, Header: h}
-	st.refused, st.localEnd, st.remoteEnd = true, true, true
-	st.werr = net.ErrClosed
-	s.w.headers(st, answerFields(status, h), true, s.peer.maxFrame, noteEnd)
-	s.kick()
+// refuseLocked queues the answer and forgets the stream: what the client still sends
+// on it is thrown away.
+func (s *Session) refuseLocked(st *Stream, status int, h Header) {
+	st.connect.response = &Response{Status: status, Header: h}
+	st.connect.refused, st.send.ended, st.endReceived = true, true, true
+	st.send.err = net.ErrClosed
+	s.send.headers(st, responseFields(status, h), true, s.peer.maxFrame, noteEnd)
+	s.kickLocked()
 }
 
-func answerFields(status int, h Header) []hpack.HeaderField {
+func responseFields(status int, h Header) []hpack.HeaderField {
 	fields := make([]hpack.HeaderField, 0, 1+len(h))
 	fields = append(fields, hpack.HeaderField{Name: ":status", Value: strconv.Itoa(status)})
 	return appendFields(fields, h)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/flow"
 	"golang.org/x/net/http2"
 )
 
@@ -19,60 +20,46 @@ import (
 // permanent: whoever writes finds the transport free and uses it, or leaves the
 // frames in the queue for the one who does; timers drive the pings.
 //
-// Locks: mu guards everything about sending, the stream table and the life of
-// the session. A stream's own lock guards what it has received. Neither is
-// taken while the other is held, and none while the transport is used.
+// State and locks:
+//   - recv belongs to the reading goroutine alone;
+//   - mu guards the sender, the lifecycle, the table of streams and the sending
+//     half of each of them. A method whose name ends in Locked is called with it
+//     held, as are all methods of sender, queue, sendHalf, pinger and liveness;
+//   - the receiving half of a stream has a lock of its own. Neither it nor mu is
+//     taken while the other is held, and neither is held while the transport or an
+//     application is used. Methods of recvHalf that end in Locked mean that lock;
+//   - window has the innermost lock, path is atomic.
 type Session struct {
 	t       Transport
 	cfg     Config
 	client  bool
 	handler Handler
 	peerID  Peer
-	carrier *Session // that of the stream this one runs in; nil on a connection
+	parent  *Session // that of the stream this one runs in; nil on a connection
 	chunk   int      // largest payload of one write, in bytes
-	few     bool     // there are but few processors: see inlineBulk
+	fewCPUs bool     // there are but few processors: see flow.Inline
 
-	reader  *frameReader
-	inbox   inbox         // of the reading goroutine
-	abuse   meter         // of the reading goroutine
-	resets  meter         // of the reading goroutine
-	settled chan struct{} // closed when the peer's SETTINGS are in
-	done    chan struct{} // closed when the session has ended
-	torn    chan struct{} // closed when the transport is closed
-	deaf    chan struct{} // closed when nobody reads any more
+	recv   receiver
+	window connWindow
+	path   path
 
-	mu        sync.Mutex
-	changed   sync.Cond // on mu: streams ended, writer idle, ping answered, session ended
-	err       error     // why the session ended
-	streams   map[uint32]*Stream
-	nextID    uint32 // client: next stream to open
-	lastID    uint32 // server: highest stream seen
-	peer      peerSettings
-	goAway    *GoAwayError // received
-	goAwayID  uint32       // last stream the peer will serve
-	draining  bool         // no new streams from us
-	finalID   uint32       // server: last stream we serve, once drained; maxStreamID before
-	whenIdle  bool         // close when the last stream ends
-	idleSince time.Time
-	ping      pinger
-	alive     liveness
-	observer  observer
-	overdue   *time.Timer           // ends the session if the peer does not settle
-	carried   map[*Session]struct{} // sessions inside streams of this one
-	w         writer
-	bulk      bulkMeter
+	mu       sync.Mutex
+	life     lifecycle
+	send     sender
+	streams  map[uint32]*Stream
+	nextID   uint32 // client: next stream to open
+	lastID   uint32 // server: highest stream seen
+	peer     peerSettings
+	ping     pinger
+	alive    liveness
+	observer observer
+	bulk     flow.Bulk
+	running  int // handlers that have not returned
 
-	began   time.Time    // when our SETTINGS were sent
-	rtt     atomic.Int64 // in nanoseconds, 0: not known; see tookRTT
-	hearing atomic.Int32 // hearingIdle and so on; see silence.go
-	company atomic.Int64 // when small messages were last received, in nanoseconds since 1970
-
-	recv    connWindow // has its own lock
-	recvLow bool       // the peer has used up most of it; of the reading goroutine
-
-	handlers sync.WaitGroup
-	running  int // handlers not returned, guarded by mu
-	base     context.Context
+	handlers       sync.WaitGroup
+	base           context.Context
+	settingsSentAt time.Time
+	hearing        atomic.Int32 // hearingIdle and so on; see silence.go
 }
 
 func newSession(t Transport, cfg Config, client bool) *Session {
@@ -84,21 +71,20 @@ func newSession(t Transport, cfg Config, client bool) *Session {
 		}
 	}
 	s := &Session{
-		t: t, cfg: cfg, client: client, peerID: t.Peer(), carrier: carrierOf(t),
-		settled: make(chan struct{}), done: make(chan struct{}), torn: make(chan struct{}), deaf: make(chan struct{}),
-		streams: make(map[uint32]*Stream), nextID: 1, finalID: maxStreamID, goAwayID: maxStreamID,
-		peer: defaultPeerSettings(), idleSince: time.Now(),
+		t: t, cfg: cfg, client: client, peerID: t.Peer(), parent: parentOf(t),
+		streams: make(map[uint32]*Stream), nextID: 1, peer: defaultPeerSettings(),
 	}
-	s.few = runtime.GOMAXPROCS(0) <= fewProcessors && s.carrier == nil
+	s.fewCPUs = runtime.GOMAXPROCS(0) <= flow.FewCPUs && s.parent == nil
 	s.chunk = maxPayload
-	if s.carrier != nil {
+	if s.parent != nil {
 		s.chunk = innerPayload
 	}
-	s.alive.heard = s.idleSince // in the handshake
-	s.recv.init(cfg.ConnWindow)
-	s.changed.L = &s.mu
-	s.w.init(client)
-	s.reader = newFrameReader(s)
+	now := time.Now()
+	s.alive.heard = now // in the handshake
+	s.life.init(&s.mu, now)
+	s.window.init(cfg.ConnWindow)
+	s.send.init(client)
+	s.recv.frames = newFrameReader(s)
 	return s
 }
 
@@ -110,13 +96,13 @@ func (s *Session) LocalAddr() net.Addr  { return s.t.LocalAddr() }
 func (s *Session) RemoteAddr() net.Addr { return s.t.RemoteAddr() }
 
 // Done is closed when the session has ended; Err then says why.
-func (s *Session) Done() <-chan struct{} { return s.done }
+func (s *Session) Done() <-chan struct{} { return s.life.done }
 
 // Err is nil while the session lives. After Close(nil) it is ErrSessionClosed.
 func (s *Session) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.err
+	return s.life.err
 }
 
 // Streams is how many streams are open.
@@ -130,7 +116,7 @@ func (s *Session) Streams() int {
 func (s *Session) CanOpen() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.canOpen() == nil
+	return s.canOpenLocked() == nil
 }
 
 // Close ends the session: queued frames are written (for at most CloseTimeout),
@@ -148,20 +134,20 @@ func (s *Session) Close(cause error) {
 // one has ended, at once if there is none.
 func (s *Session) CloseWhenIdle() {
 	s.mu.Lock()
-	s.draining, s.whenIdle = true, true
+	s.life.draining, s.life.closeWhenIdle = true, true
 	s.tellChanged()
 	idle := len(s.streams) == 0
 	s.mu.Unlock()
 	if idle {
 		s.Close(nil)
 	}
-	s.unload()
+	s.drainChildren()
 }
 
 // retired reports that the session will never open a stream again, or that the
 // one that carries it will not: what hangs on that is to go elsewhere too.
 func (s *Session) retired() bool {
-	if s.carrier != nil && s.carrier.retired() {
+	if s.parent != nil && s.parent.retired() {
 		return true
 	}
 	s.mu.Lock()
@@ -169,9 +155,9 @@ func (s *Session) retired() bool {
 	return s.retiredLocked()
 }
 
-// retiredLocked is retired without the carrier. Called with mu held.
+// retiredLocked is retired without the parent.
 func (s *Session) retiredLocked() bool {
-	return s.err != nil || s.draining || s.nextID > maxStreamID
+	return s.life.err != nil || s.life.draining || s.nextID > maxStreamID
 }
 
 // fail ends the session for err, telling the peer when it is the peer's fault.
@@ -194,43 +180,43 @@ const (
 
 func (s *Session) end(err error, code http2.ErrCode, how ending) {
 	s.mu.Lock()
-	if s.err != nil {
+	if s.life.err != nil {
 		s.mu.Unlock()
 		return
 	}
-	s.err = err
+	s.life.err = err
 	s.ping.stop()
-	s.stopOverdue()
+	s.stopSettingsTimerLocked()
 	streams := s.streams
 	s.streams = nil
 	for _, st := range streams {
-		st.deadLocked(err)
+		st.stopSendingLocked(err)
 	}
-	last := min(s.lastID, s.finalID)
+	last := min(s.lastID, s.life.finalID)
 	switch how {
 	case endOrderly:
-		s.w.data.addData(nil, appendGoAway(nil, last, code, ""), 0)
+		s.send.data.addData(nil, appendGoAway(nil, last, code, ""), 0)
 	case endFault:
-		s.w.data.clear()
-		s.w.control.add(nil, appendGoAway(nil, last, code, debugText(err)), 0)
+		s.send.data.clear()
+		s.send.control.add(nil, appendGoAway(nil, last, code, debugText(err)), 0)
 		s.t.SetReadDeadline(time.Now().Add(lingerTime))
 	case endAbrupt:
-		s.w.broken = true
+		s.send.broken = true
 	}
-	close(s.done)
-	s.changed.Broadcast()
+	close(s.life.done)
+	s.life.changed.Broadcast()
 	s.tellChanged()
 	s.mu.Unlock()
 	for _, st := range streams {
 		st.failed(err)
 	}
-	s.leave()
+	s.leaveParent()
 	go s.teardown(how == endFault)
 }
 
-func (s *Session) stopOverdue() {
-	if s.overdue != nil {
-		s.overdue.Stop()
+func (s *Session) stopSettingsTimerLocked() {
+	if s.life.settingsTimer != nil {
+		s.life.settingsTimer.Stop()
 	}
 }
 
@@ -243,17 +229,17 @@ func debugText(err error) string {
 func (s *Session) teardown(linger bool) {
 	s.t.SetWriteDeadline(time.Now().Add(s.cfg.CloseTimeout))
 	s.mu.Lock()
-	for !s.w.broken && (s.w.busy || !s.w.empty()) {
-		s.kick()
-		s.changed.Wait()
+	for !s.send.broken && (s.send.busy || !s.send.empty()) {
+		s.kickLocked()
+		s.life.changed.Wait()
 	}
-	broken := s.w.broken
+	broken := s.send.broken
 	s.mu.Unlock()
 	if a, ok := s.t.(interface{ abort() }); ok && broken {
 		a.abort()
 	} else if linger && !broken {
-		<-s.deaf
+		<-s.life.readDone
 	}
 	s.t.Close()
-	close(s.torn)
+	close(s.life.transportClosed)
 }

@@ -46,9 +46,9 @@ func (s *Session) ourPreface() []byte {
 
 func (s *Session) onSettings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
-		if !s.reader.acked {
-			s.reader.acked = true
-			s.tookRTT(time.Since(s.began))
+		if !s.recv.frames.acked {
+			s.recv.frames.acked = true
+			s.path.observeRTT(time.Since(s.settingsSentAt))
 			return nil
 		}
 		return s.spend("SETTINGS acknowledgements of nothing", 1)
@@ -56,7 +56,7 @@ func (s *Session) onSettings(f *http2.SettingsFrame) error {
 	if err := s.spend("SETTINGS frames", 1+f.NumSettings()/settingsPerFrame); err != nil {
 		return err
 	}
-	first := !s.reader.settled
+	first := !s.recv.frames.gotSettings
 	c, err := s.readSettings(f)
 	if err != nil {
 		return err
@@ -123,39 +123,39 @@ func (s *Session) readSettings(f *http2.SettingsFrame) (settingsChange, error) {
 func (s *Session) takeSettings(c settingsChange) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.applyWindow(c.window-s.peer.window, c.widestWindow-s.peer.window); err != nil {
+	if err := s.applyWindowLocked(c.window-s.peer.window, c.widestWindow-s.peer.window); err != nil {
 		return err
 	}
 	if c.table != s.peer.table || c.smallestTable != s.peer.table {
-		s.w.tableSize(c.smallestTable) // RFC 7541 §4.2: the peer's decoder hears of the smallest, too
-		s.w.tableSize(c.table)
+		s.send.tableSize(c.smallestTable) // RFC 7541 §4.2: the peer's decoder hears of the smallest, too
+		s.send.tableSize(c.table)
 	}
 	s.peer = c.peerSettings
 	s.tellChanged()
-	s.w.control.add(nil, appendHeader(nil, 0, frameSettings, flagAck, 0), 0)
-	s.kick()
-	if !s.reader.settled {
-		s.reader.settled = true
-		s.stopOverdue()
+	s.send.control.add(nil, appendHeader(nil, 0, frameSettings, flagAck, 0), 0)
+	s.kickLocked()
+	if !s.recv.frames.gotSettings {
+		s.recv.frames.gotSettings = true
+		s.stopSettingsTimerLocked()
 		s.alive.heard = time.Now()
-		close(s.settled)
+		close(s.life.settingsReceived)
 	}
 	return nil
 }
 
-// applyWindow moves the windows of all open streams by delta (RFC 9113 §6.9.2),
-// by way of widest; they may become negative. Called with mu held.
-func (s *Session) applyWindow(delta, widest int) error {
+// applyWindowLocked moves the windows of all open streams by delta (RFC 9113 §6.9.2),
+// by way of widest; they may become negative.
+func (s *Session) applyWindowLocked(delta, widest int) error {
 	if delta == 0 && widest == 0 {
 		return nil
 	}
 	for _, st := range s.streams {
-		if st.sendAvail+widest > maxWindow {
+		if st.send.window+widest > maxWindow {
 			return connFault(http2.ErrCodeFlowControl, "window of stream %d overflows", st.id)
 		}
-		waits := st.sendAvail <= 0
-		if st.sendAvail += delta; waits && st.sendAvail > 0 {
-			st.wcond.Broadcast()
+		waits := st.send.window <= 0
+		if st.send.window += delta; waits && st.send.window > 0 {
+			st.send.cond.Broadcast()
 		}
 	}
 	return nil

@@ -80,13 +80,13 @@ const (
 // Silent reports whether the peer, or that of a session that carries this one,
 // owes the answer to a PING and has sent nothing at all for several round trips.
 func (s *Session) Silent() bool {
-	return s.hearing.Load() == hearingSilent || s.carrier != nil && s.carrier.Silent()
+	return s.hearing.Load() == hearingSilent || s.parent != nil && s.parent.Silent()
 }
 
 // received notes that the peer has sent something. Called by the reader.
 func (s *Session) received() {
 	if s.hearing.Load() != hearingIdle && s.hearing.Swap(hearingIdle) == hearingSilent {
-		s.eachCarried(func(c *Session) {
+		s.eachNested(func(c *Session) {
 			c.mu.Lock()
 			c.tellChanged()
 			c.mu.Unlock()
@@ -98,7 +98,7 @@ func (s *Session) received() {
 // ends the session or calls tellSilent without it.
 func (s *Session) overduePing(now time.Time) pingVerdict {
 	p := &s.ping
-	after := silentAfter(time.Duration(s.rtt.Load()))
+	after := silentAfter(s.path.roundTrip())
 	u := unansweredPing{sent: p.sent, due: p.due, heard: s.hearing.Load() == hearingIdle, after: after, timeout: s.cfg.PingTimeout}
 	v, again := u.judge(now)
 	if v == pingSilent && !s.hearing.CompareAndSwap(hearingAsked, hearingSilent) {
@@ -106,7 +106,7 @@ func (s *Session) overduePing(now time.Time) pingVerdict {
 	}
 	switch v {
 	case pingDead:
-		s.w.broken = true // nobody listens
+		s.send.broken = true // nobody listens
 		return v
 	case pingWaits:
 		s.hearing.CompareAndSwap(hearingIdle, hearingAsked)
@@ -117,7 +117,7 @@ func (s *Session) overduePing(now time.Time) pingVerdict {
 
 // tellSilent tells the observers of s, and of what it carries.
 func (s *Session) tellSilent() {
-	s.eachCarried(func(c *Session) {
+	s.eachNested(func(c *Session) {
 		c.mu.Lock()
 		silent := c.observer.silent
 		c.mu.Unlock()
@@ -127,11 +127,11 @@ func (s *Session) tellSilent() {
 	})
 }
 
-// eachCarried calls f for s and for all that it carries, without a lock.
-func (s *Session) eachCarried(f func(*Session)) {
+// eachNested calls f for s and for all that it carries, without a lock.
+func (s *Session) eachNested(f func(*Session)) {
 	f(s)
-	for _, c := range s.carriedNow() {
-		c.eachCarried(f)
+	for _, c := range s.childrenNow() {
+		c.eachNested(f)
 	}
 }
 
@@ -139,7 +139,7 @@ func (s *Session) eachCarried(f func(*Session)) {
 // cause, so that they can be repeated: their errors match ErrRetryable. Those on
 // which the application has sent already stay: the peer may have passed that on.
 func (s *Session) Abandon(cause error) {
-	s.eachCarried(func(c *Session) {
+	s.eachNested(func(c *Session) {
 		c.mu.Lock()
 		open := make([]*Stream, 0, len(c.streams))
 		for _, st := range c.streams {
@@ -155,5 +155,5 @@ func (s *Session) Abandon(cause error) {
 // repeatable reports that st has no answer, and that nothing is lost if it gets
 // none. Called with the session's mu held.
 func (st *Stream) repeatable() bool {
-	return st.answered != nil && (st.harmless || !st.spoke)
+	return st.connect.pending != nil && (st.connect.replayable || !st.connect.dataSent)
 }

@@ -66,13 +66,13 @@ func TestAPeerIsSilentUntilItIsHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, stall, resume := stallable(t, rigConfig{handler: echoHandler})
 		outer := open(t, r.client)
-		carried := newSession(plainTransport{outer}, DefaultConfig(), true)
-		carried.carrier = r.client
-		carried.board()
+		child := newSession(plainTransport{outer}, DefaultConfig(), true)
+		child.parent = r.client
+		child.joinParent()
 		time.Sleep(time.Minute)
 		var told atomic.Int64
 		changed := make(chan struct{}, 1)
-		carried.Observe(changed, func() { told.Add(1) })
+		child.Observe(changed, func() { told.Add(1) })
 		<-changed
 		stall()
 		asked := time.Now()
@@ -83,7 +83,7 @@ func TestAPeerIsSilentUntilItIsHeard(t *testing.T) {
 			t.Error("silent too early")
 		}
 		time.Sleep(2 * time.Millisecond)
-		if !r.client.Silent() || !carried.Silent() || !r.client.Availability(time.Now()).Silent || told.Load() != 1 {
+		if !r.client.Silent() || !child.Silent() || !r.client.Availability(time.Now()).Silent || told.Load() != 1 {
 			t.Errorf("not silent %v after a CONNECT without an answer; told %d times", time.Since(asked), told.Load())
 		}
 		if r.client.Err() != nil || len(changed) != 0 {
@@ -99,7 +99,7 @@ func TestAPeerIsSilentUntilItIsHeard(t *testing.T) {
 		}
 		st.Close()
 		outer.Close()
-		carried.fail(errors.New("test ends"))
+		child.fail(errors.New("test ends"))
 	})
 }
 

@@ -9,21 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/flow"
 	"golang.org/x/net/http2"
-)
-
-// inlineMax is how much the session's reader writes to an application by itself.
-// More than that goes to a goroutine, so that one bulk stream does not hold up
-// the others (measurements 2026-11: same CPU, better latency).
-const inlineMax = 16 << 10
-
-// inlineBulk is the same on few processors, for a session without small messages
-// and on a connection of its own: there the hand-over costs a wake-up, and nobody
-// could write while the reader decrypts. (Inside a stream of another session,
-// whose reader wants the processor, it cost a tenth more.)
-const (
-	inlineBulk    = 64 << 10
-	fewProcessors = 2
 )
 
 // sink delivers what a stream receives to a connection. It is driven by kick and
@@ -35,11 +22,11 @@ type sink struct {
 	done chan struct{}   // closed when this direction has ended
 
 	// Owned by whoever runs; final once done is closed.
-	moved int64
-	err   error
-	first bool   // err was not the consequence of our own reset
-	rest  *chunk // partly written
-	left  bool   // the peer has left: it cannot be held back any more
+	moved    int64
+	err      error
+	first    bool   // err was not the consequence of our own reset
+	rest     *chunk // partly written
+	peerLeft bool   // the peer has left: it cannot be held back any more
 
 	mu       sync.Mutex
 	running  bool
@@ -66,9 +53,9 @@ func newSink(st *Stream, c net.Conn) *sink {
 
 // attach makes the sink the consumer of its stream.
 func (k *sink) attach() {
-	k.st.mu.Lock()
-	k.st.sink = k
-	k.st.mu.Unlock()
+	k.st.recv.mu.Lock()
+	k.st.recv.sink = k
+	k.st.recv.mu.Unlock()
 	k.kick()
 }
 
@@ -104,9 +91,8 @@ func (k *sink) kick() {
 
 // gone reports that the stream was reset, or that its peer left in order.
 func (st *Stream) gone() (reset, left bool) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.rerr != nil, st.cleanEnd
+	err, left := st.recv.state()
+	return err != nil, left
 }
 
 // run delivers until nothing is left. Without block it stops, false, at
@@ -147,29 +133,26 @@ func (k *sink) next(block bool) (*chunk, error) {
 		return c, nil
 	}
 	st := k.st
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	k.left = st.cleanEnd
+	st.recv.mu.Lock()
+	defer st.recv.mu.Unlock()
+	k.peerLeft = st.recv.peerLeft
 	switch {
-	case st.rerr != nil:
-		return nil, st.rerr
-	case st.rclosed:
+	case st.recv.err != nil:
+		return nil, st.recv.err
+	case st.recv.closed:
 		return nil, net.ErrClosed
-	case !block && st.rq.n > inlineMax && st.rq.n > st.s.inlineMax():
+	case !block && st.recv.queue.n > flow.InlineMax && st.recv.queue.n > st.s.inlineMax():
 		return nil, errBulk
-	case st.rq.n > 0:
-		return st.takeLocked(), nil
-	case st.rEnd:
+	case st.recv.queue.n > 0:
+		return st.recv.takeLocked(), nil
+	case st.recv.ended:
 		return nil, io.EOF
 	}
 	return nil, nil
 }
 
 func (s *Session) inlineMax() int {
-	if s.few && !s.hasCompany(time.Now()) {
-		return inlineBulk
-	}
-	return inlineMax
+	return flow.Inline(s.fewCPUs, s.fewCPUs && s.path.isInteractive(time.Now()))
 }
 
 // deliver writes c; false if it would block and must not.
@@ -177,7 +160,7 @@ func (k *sink) deliver(c *chunk, block bool) bool {
 	var n int
 	var err error
 	if block {
-		if k.left {
+		if k.peerLeft {
 			k.c.SetWriteDeadline(time.Now().Add(stallTime))
 		}
 		n, err = k.c.Write(c.b[c.r:c.w])
@@ -186,14 +169,14 @@ func (k *sink) deliver(c *chunk, block bool) bool {
 	}
 	k.moved += int64(n)
 	c.r += n
-	k.st.delivered(n)
+	k.st.release(k.st.recv.delivered(n))
 	if err == nil && c.r < c.w {
 		k.rest = c
 		return false
 	}
 	putChunk(c)
 	if err != nil {
-		k.failed(err)
+		k.writeFailed(err)
 	}
 	return true
 }
@@ -225,8 +208,8 @@ func (k *sink) attempt(fd uintptr) bool {
 	}
 }
 
-// failed is a write that the application did not take: it is gone.
-func (k *sink) failed(err error) {
+// writeFailed is a write that the application did not take: it is gone.
+func (k *sink) writeFailed(err error) {
 	if !errors.Is(err, net.ErrClosed) {
 		k.first = true
 		err = fmt.Errorf("hbone: relay: write to %v: %w", k.c.RemoteAddr(), err)
@@ -249,7 +232,7 @@ func (k *sink) finish(err error) {
 	k.mu.Lock()
 	k.finished = true
 	k.mu.Unlock()
-	if k.st.left(nil) { // asked after finished is set: kick asks before
+	if k.st.peerLeft(nil) { // asked after finished is set: kick asks before
 		k.c.SetReadDeadline(time.Now().Add(dropTime))
 	}
 	close(k.done)

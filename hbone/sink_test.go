@@ -13,7 +13,7 @@ import (
 func TestApplicationThatDoesNotReadHoldsUpNobody(t *testing.T) {
 	for _, few := range []bool{false, true} {
 		p := newProxied(t, rigConfig{})
-		p.r.client.few, p.r.server.few = few, few
+		p.r.client.fewCPUs, p.r.server.fewCPUs = few, few
 		stuck, app, _ := p.connect(t)
 		app.SetReadBuffer(64 << 10)
 		data := make([]byte, 8<<20)
@@ -49,23 +49,6 @@ func TestApplicationThatDoesNotReadHoldsUpNobody(t *testing.T) {
 		}
 		if got, err := io.ReadAll(app); err != nil || !bytes.Equal(got, data) {
 			t.Fatalf("few processors %v: the application got %d bytes of %d in the end: %v", few, len(got), len(data), err)
-		}
-	}
-}
-
-func TestReaderDeliversBulkItselfOnlyWithFewProcessorsAndNoSmallMessages(t *testing.T) {
-	_, s := rawServer(t, DefaultConfig())
-	for _, c := range []struct {
-		few, company bool
-		want         int
-	}{{false, false, inlineMax}, {false, true, inlineMax}, {true, true, inlineMax}, {true, false, inlineBulk}} {
-		s.few = c.few
-		s.company.Store(0)
-		if c.company {
-			s.company.Store(time.Now().UnixNano())
-		}
-		if got := s.inlineMax(); got != c.want {
-			t.Errorf("few processors %v, small messages %v: %d bytes, want %d", c.few, c.company, got, c.want)
 		}
 	}
 }

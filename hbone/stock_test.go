@@ -485,7 +485,7 @@ func (r *replayedClient) start(s transcript) {
 			if made != nil {
 				check(r.t, <-made)
 				made = nil
-				r.t.Cleanup(func() { a.Close(); r.s.Close(nil); <-r.s.torn })
+				r.t.Cleanup(func() { a.Close(); r.s.Close(nil); <-r.s.life.transportClosed })
 			}
 			continue
 		}

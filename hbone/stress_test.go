@@ -34,8 +34,8 @@ func TestManyBulkWritersAllFinish(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if r.client.w.reserved != 0 || len(r.client.w.room)+len(r.client.w.credit) != 0 {
-				t.Errorf("writer is left with %d reserved, %d waiting", r.client.w.reserved, len(r.client.w.room)+len(r.client.w.credit))
+			if r.client.send.reserved != 0 || len(r.client.send.room)+len(r.client.send.credit) != 0 {
+				t.Errorf("writer is left with %d reserved, %d waiting", r.client.send.reserved, len(r.client.send.room)+len(r.client.send.credit))
 			}
 			r.close()
 		}
@@ -50,14 +50,14 @@ func TestAWriterThatFindsTheTransportFreePassesItsTurnOn(t *testing.T) {
 	first, id := p.openRaw(s)
 	second, _ := p.openRaw(s)
 	s.mu.Lock()
-	w := &s.w
+	w := &s.send
 	w.reserved = 3 * maxPayload // three others had their turn before
-	w.wait(first, waitsRoom)
-	w.wait(second, waitsRoom)
+	w.wait(&first.send, waitsRoom)
+	w.wait(&second.send, waitsRoom)
 	w.admit()
 	w.reserved -= 3 * maxPayload
-	if !first.turn || second.turn {
-		t.Errorf("turns: first %v, second %v; want only the first", first.turn, second.turn)
+	if !first.send.turn || second.send.turn {
+		t.Errorf("turns: first %v, second %v; want only the first", first.send.turn, second.send.turn)
 	}
 	s.mu.Unlock()
 	if _, err := first.Write([]byte("x")); err != nil {
@@ -66,7 +66,7 @@ func TestAWriterThatFindsTheTransportFreePassesItsTurnOn(t *testing.T) {
 	p.kind(http2.FrameData, id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !second.turn {
+	if !second.send.turn {
 		t.Error("the second writer did not get its turn")
 	}
 }
@@ -78,7 +78,7 @@ func TestAWriterThatGoesOnBeforeItsTurnLeavesTheList(t *testing.T) {
 	p, s := rawServer(t, DefaultConfig())
 	st, id := p.openRaw(s)
 	s.mu.Lock()
-	s.w.wait(st, waitsRoom)
+	s.send.wait(&st.send, waitsRoom)
 	s.mu.Unlock()
 	if _, err := st.Write([]byte("x")); err != nil {
 		t.Fatal(err)
@@ -86,8 +86,8 @@ func TestAWriterThatGoesOnBeforeItsTurnLeavesTheList(t *testing.T) {
 	p.kind(http2.FrameData, id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.w.admit()
-	if st.turn || s.w.reserved != 0 || len(s.w.room) != 0 {
-		t.Errorf("turn %v, %d bytes reserved, %d waiting, after the write has returned", st.turn, s.w.reserved, len(s.w.room))
+	s.send.admit()
+	if st.send.turn || s.send.reserved != 0 || len(s.send.room) != 0 {
+		t.Errorf("turn %v, %d bytes reserved, %d waiting, after the write has returned", st.send.turn, s.send.reserved, len(s.send.room))
 	}
 }

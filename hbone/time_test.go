@@ -135,7 +135,7 @@ func TestPingAnswerGoesBeforeQueuedData(t *testing.T) {
 		p.kind(http2.FrameHeaders, 1)
 		s.mu.Lock()
 		st := s.streams[1]
-		s.w.busy = true // a write that hangs
+		s.send.busy = true // a write that hangs
 		s.mu.Unlock()
 		for range 3 {
 			st.Write(make([]byte, 60_000))
@@ -144,8 +144,8 @@ func TestPingAnswerGoesBeforeQueuedData(t *testing.T) {
 		p.fr.WriteSettings()
 		synctest.Wait()
 		s.mu.Lock()
-		s.w.busy = false
-		s.kick()
+		s.send.busy = false
+		s.kickLocked()
 		s.mu.Unlock()
 		f := p.next("first frame", func(rawFrame) bool { return true })
 		if f.Type != http2.FramePing || !f.Flags.Has(http2.FlagPingAck) {
@@ -193,7 +193,7 @@ func TestDrainIsATwoStepGoAway(t *testing.T) {
 		if err := <-drained; err != nil {
 			t.Errorf("drain ended with %v", err)
 		}
-		<-s.torn
+		<-s.life.transportClosed
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/flow"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 	"golang.org/x/net/http2"
 )
@@ -86,8 +87,8 @@ func TestSmallMessagesHaveLittleBulkInFrontOfThem(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 		r.most.Store(0)
 		r.upload(t, rig.client, 12<<20)
-		if n := r.most.Load(); n > 1<<20+sharedWindow {
-			t.Errorf("beside small messages %d bytes waited, want the first window and not more than %d", n, 1<<20+sharedWindow)
+		if n := r.most.Load(); n > 1<<20+flow.SharedWindow {
+			t.Errorf("beside small messages %d bytes waited, want the first window and not more than %d", n, 1<<20+flow.SharedWindow)
 		}
 		st, _, err := rig.client.Open(t.Context(), &Request{Authority: "slow:1"})
 		check(t, err)
@@ -101,11 +102,11 @@ func TestSmallMessagesHaveLittleBulkInFrontOfThem(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		r.most.Store(0)
 		time.Sleep(100 * time.Millisecond)
-		if n := r.most.Load(); n > 2*sharedWindow {
-			t.Errorf("later %d bytes waited, want %d or so", n, sharedWindow)
+		if n := r.most.Load(); n > 2*flow.SharedWindow {
+			t.Errorf("later %d bytes waited, want %d or so", n, flow.SharedWindow)
 		}
 		close(stop)
-		time.Sleep(2 * companyHold)
+		time.Sleep(2 * flow.InteractiveHold)
 		if n := r.most.Load(); n < 3<<20 {
 			t.Errorf("long after the last small message %d bytes waited, want nearly 4 MiB again", n)
 		}
@@ -175,9 +176,9 @@ func TestStreamOnALongPathHasItsWholeWindowAtOnce(t *testing.T) {
 			st := open(t, rig.client)
 			time.Sleep(time.Second)
 			rig.server.mu.Lock()
-			theirs := rig.server.streams[st.id].window.size
+			theirs := rig.server.streams[st.id].recv.window.Size
 			rig.server.mu.Unlock()
-			if ours, send := st.window.size, st.sendAvail; ours != want || theirs != want || send != want {
+			if ours, send := st.recv.window.Size, st.send.window; ours != want || theirs != want || send != want {
 				t.Errorf("round trip %v: windows %d and %d, %d to send; want %d", rtt, ours, theirs, send, want)
 			}
 			for _, st := range []*Stream{first, st} {

@@ -231,7 +231,7 @@ func TestNothingQueuedFollowsAPeersReset(t *testing.T) {
 	p.kind(http2.FrameHeaders, 1)
 	st := <-streams
 	s.mu.Lock()
-	s.w.busy = true // somebody else is writing
+	s.send.busy = true // somebody else is writing
 	s.mu.Unlock()
 	for range 3 {
 		st.Write([]byte("too late"))
@@ -243,8 +243,8 @@ func TestNothingQueuedFollowsAPeersReset(t *testing.T) {
 		t.Error("write after the peer's reset succeeded")
 	}
 	s.mu.Lock()
-	s.w.busy = false
-	s.kick()
+	s.send.busy = false
+	s.kickLocked()
 	s.mu.Unlock()
 	p.sync(1)
 }
@@ -267,14 +267,14 @@ func TestEndStreamRidesOnQueuedData(t *testing.T) {
 	p, s := rawServer(t, DefaultConfig())
 	st, id := p.openRaw(s)
 	s.mu.Lock()
-	s.w.busy = true
+	s.send.busy = true
 	s.mu.Unlock()
 	st.Write([]byte("a"))
 	st.Write([]byte("b"))
 	st.CloseWrite()
 	s.mu.Lock()
-	s.w.busy = false
-	s.kick()
+	s.send.busy = false
+	s.kickLocked()
 	s.mu.Unlock()
 	p.kind(http2.FrameData, id)
 	if f := p.kind(http2.FrameData, id); string(f.data) != "b" || !f.Flags.Has(http2.FlagDataEndStream) {
@@ -286,9 +286,9 @@ func TestEndStreamRidesOnQueuedData(t *testing.T) {
 // a peer that never pauses must not hold the end of a stream up.
 func TestEndStreamWaitsForTheNextBatchOnly(t *testing.T) {
 	st := &Stream{s: &Session{}}
-	st.rcond.L = &st.mu
-	ended := func() bool { st.mu.Lock(); defer st.mu.Unlock(); return st.rEnd }
-	var b inbox
+	st.recv.cond.L = &st.recv.mu
+	ended := func() bool { st.recv.mu.Lock(); defer st.recv.mu.Unlock(); return st.recv.ended }
+	var b batch
 	b.ended = append(b.ended, st)
 	b.deliver(true)
 	if ended() {

@@ -33,7 +33,8 @@ var allowed = map[string]why{
 		"internal/backoff":        "pauses between dials",
 		"mesh":                    "gateways to dial",
 	},
-	"hbone":      {},
+	"hbone":      {"hbone/flow": "decides about windows, queues and bulk"},
+	"hbone/flow": {},
 	"hbone/pool": {"hbone": "the sessions that it shares"},
 	"identity": {
 		"internal/backoff":    "pauses between fetches",

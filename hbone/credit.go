@@ -1,28 +1,31 @@
 package hbone
 
-import "golang.org/x/net/http2"
+import (
+	"github.com/isthmus-mesh/isthmus/hbone/flow"
+	"golang.org/x/net/http2"
+)
 
 // receiveData accounts a DATA frame against both windows. It returns the stream
 // to deliver to, nil if the payload is to be thrown away.
 func (s *Session) receiveData(h header) (*Stream, error) {
-	low, ok := s.recv.receive(h.length)
-	if s.recvLow = low; !ok {
+	low, ok := s.window.receive(h.length)
+	if s.recv.windowLow = low; !ok {
 		return nil, connFault(http2.ErrCodeFlowControl, "DATA beyond the connection window")
 	}
 	s.mu.Lock()
-	s.bulk.add(h.length)
+	s.noteBulkLocked(h.length)
 	st := s.streams[h.id]
 	if st == nil {
-		idle := s.isIdle(h.id)
+		idle := s.isIdleLocked(h.id)
 		s.mu.Unlock()
 		if idle {
 			return nil, connFault(http2.ErrCodeProtocol, "DATA on idle stream %d", h.id)
 		}
 		return nil, nil // closed; the peer may not have heard of it yet
 	}
-	s.meet(st, h.length)
-	ended, answered, refused := st.remoteEnd, st.answer != nil, st.refused
+	ended, answered, refused := st.endReceived, st.connect.response != nil, st.connect.refused
 	s.mu.Unlock()
+	s.path.noteFrame(st, h.length)
 	if refused {
 		return nil, nil
 	}
@@ -32,11 +35,7 @@ func (s *Session) receiveData(h header) (*Stream, error) {
 	if s.client && !answered {
 		return nil, &streamFault{id: h.id, code: http2.ErrCodeProtocol, reason: "DATA before the answer"}
 	}
-	st.mu.Lock()
-	st.window.avail -= h.length
-	over := st.window.avail < 0
-	st.mu.Unlock()
-	if over {
+	if !st.recv.charge(h.length) {
 		return nil, &streamFault{id: h.id, code: http2.ErrCodeFlowControl, reason: "DATA beyond the stream's window"}
 	}
 	return st, nil
@@ -44,16 +43,16 @@ func (s *Session) receiveData(h header) (*Stream, error) {
 
 // arrived queues p for st. The reader is told after the batch.
 func (s *Session) arrived(st *Stream, p []byte) {
-	if !st.push(p) {
+	if !st.recv.push(p) {
 		s.release(len(p))
 		return
 	}
-	if s.recvLow {
-		s.creditConn(s.recv.lend())
+	if s.recv.windowLow {
+		s.creditConn(s.window.lend())
 	}
 	if !st.touched {
 		st.touched = true
-		s.inbox.touched = append(s.inbox.touched, st)
+		s.recv.batch.touched = append(s.recv.batch.touched, st)
 	}
 }
 
@@ -61,7 +60,7 @@ func (s *Session) arrived(st *Stream, p []byte) {
 // calls it, once.
 func (s *Session) release(n int) {
 	if n > 0 {
-		s.creditConn(s.recv.release(n))
+		s.creditConn(s.window.release(n))
 	}
 }
 
@@ -72,11 +71,23 @@ func (s *Session) creditConn(n int) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil {
+	if s.life.err != nil {
 		return
 	}
-	s.w.control.add(nil, appendWindowUpdate(nil, 0, n), 0)
-	s.kick()
+	s.send.control.add(nil, appendWindowUpdate(nil, 0, n), 0)
+	s.kickLocked()
+}
+
+// widenLocked gives a new stream on a long path its whole window, when the peer is
+// about to know the stream.
+func (s *Session) widenLocked(st *Stream) {
+	first := s.cfg.FirstWindow
+	size := flow.FirstWindow(s.path.roundTrip(), first, s.cfg.StreamWindow)
+	if size == first {
+		return
+	}
+	st.recv.window.Init(size) // nobody else has the stream yet
+	s.send.control.add(st, appendWindowUpdate(nil, st.id, size-first), 0)
 }
 
 // creditStream sends n bytes of window for st, if it can still use them.
@@ -86,11 +97,11 @@ func (s *Session) creditStream(st *Stream, n int) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil || st.dead || st.remoteEnd {
+	if s.life.err != nil || st.send.stopped || st.endReceived {
 		return
 	}
-	s.w.control.add(st, appendWindowUpdate(nil, st.id, n), 0)
-	s.kick()
+	s.send.control.add(st, appendWindowUpdate(nil, st.id, n), 0)
+	s.kickLocked()
 }
 
 func (s *Session) onWindowUpdate(f *http2.WindowUpdateFrame) error {
@@ -98,28 +109,28 @@ func (s *Session) onWindowUpdate(f *http2.WindowUpdateFrame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.StreamID == 0 {
-		if s.w.sendAvail += n; s.w.sendAvail > maxWindow {
+		if s.send.window += n; s.send.window > maxWindow {
 			return connFault(http2.ErrCodeFlowControl, "connection window overflows")
 		}
-		s.w.wakeCredit()
+		s.send.wakeCredit()
 		return nil
 	}
 	st := s.streams[f.StreamID]
 	if st == nil {
-		if s.isIdle(f.StreamID) {
+		if s.isIdleLocked(f.StreamID) {
 			return connFault(http2.ErrCodeProtocol, "WINDOW_UPDATE on idle stream %d", f.StreamID)
 		}
 		return nil
 	}
-	if st.sendAvail += n; st.sendAvail > maxWindow {
+	if st.send.window += n; st.send.window > maxWindow {
 		return &streamFault{id: f.StreamID, code: http2.ErrCodeFlowControl, reason: "window overflows"}
 	}
-	st.wcond.Broadcast()
+	st.send.cond.Broadcast()
 	return nil
 }
 
-// isIdle reports whether the peer may not yet have used id. Called with mu held.
-func (s *Session) isIdle(id uint32) bool {
+// isIdleLocked reports whether the peer may not yet have used id.
+func (s *Session) isIdleLocked(id uint32) bool {
 	if id%2 == 0 {
 		return true
 	}

@@ -174,7 +174,7 @@ func TestManyStalledReadersDoNotStarveSiblings(t *testing.T) {
 	st.Close()
 	close(release) // what was stalled goes on, and every loan is repaid
 	writers.Wait()
-	if err := r.server.recv.whole(); err != nil {
+	if err := r.server.window.whole(); err != nil {
 		t.Error(err)
 	}
 }
