@@ -88,19 +88,23 @@ func (x *Exchange) stream() stream {
 	if x.client {
 		id := x.newID()
 		x.Headers(id, false, x.Head()...)
-		f, ok := x.await(from, func(f Frame) bool { return f.StreamID == id })
+		f, ok := x.await(from, func(f Frame) bool { return f.decides(id) })
 		if !ok || f.field(":status") != "200" {
 			x.must(fmt.Errorf("CONNECT on stream %d was not accepted", id))
 		}
 		return stream{id: id, echo: func(text string) error { return x.Peer.echo(id, text) }}
 	}
-	app := x.open()
-	x.apps = append(x.apps, app)
-	f, ok := x.await(from, func(f Frame) bool { return f.Type == http2.FrameHeaders })
-	if !ok {
-		x.must(fmt.Errorf("no CONNECT came on this session"))
+	for range 4 { // it may be asked to go on another session, and is sent away there
+		app := x.open()
+		x.apps = append(x.apps, app)
+		f, ok := x.awaitFor(patience/4, from, func(f Frame) bool { return f.Type == http2.FrameHeaders })
+		if ok {
+			return stream{id: f.StreamID, echo: appEcho(app), app: app}
+		}
+		app.Close()
 	}
-	return stream{id: f.StreamID, echo: appEcho(app), app: app}
+	x.must(fmt.Errorf("no CONNECT came on this session"))
+	return stream{}
 }
 
 // heldStream is a CONNECT of the endpoint that is not answered yet.

@@ -41,6 +41,11 @@ func (f Frame) String() string {
 	return s
 }
 
+// decides reports whether f answers or refuses the CONNECT on a stream.
+func (f Frame) decides(id uint32) bool {
+	return f.StreamID == id && (f.Type == http2.FrameHeaders || f.Type == http2.FrameRSTStream)
+}
+
 func (f Frame) field(name string) string {
 	for _, hf := range f.Fields {
 		if hf.Name == name {
@@ -217,6 +222,10 @@ func (p *Peer) setting(id http2.SettingID) uint32 {
 // await returns the first frame, of those that came since from, that match
 // accepts; ok is false when the connection ended before.
 func (p *Peer) await(from int, match func(Frame) bool) (f Frame, ok bool) {
+	return p.awaitFor(patience, from, match)
+}
+
+func (p *Peer) awaitFor(patience time.Duration, from int, match func(Frame) bool) (f Frame, ok bool) {
 	late := false
 	timer := time.AfterFunc(patience, func() {
 		p.mu.Lock()

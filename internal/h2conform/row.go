@@ -196,6 +196,14 @@ func (r Row) lives(x *Exchange, from int) error {
 	if err := x.sibling.echo("still there"); err != nil {
 		return fmt.Errorf("the sibling is harmed: %w", err)
 	}
+	if x.client || !x.target.Client.Elsewhere {
+		return x.opens()
+	}
+	return nil
+}
+
+// opens checks that a new stream works.
+func (x *Exchange) opens() error {
 	if err := x.stream().echo("a new stream"); err != nil {
 		return fmt.Errorf("a new stream: %w", err)
 	}

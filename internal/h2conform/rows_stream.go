@@ -210,7 +210,7 @@ func (x *Exchange) settle() {
 		from := x.mark()
 		id := x.newID()
 		x.Headers(id, false, x.Head()...)
-		f, ok := x.await(from, func(f Frame) bool { return f.StreamID == id })
+		f, ok := x.await(from, func(f Frame) bool { return f.decides(id) })
 		x.Raw(http2.FrameRSTStream, 0, id, 0, 0, 0, 8)
 		if ok && f.Type == http2.FrameHeaders {
 			return

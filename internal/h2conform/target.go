@@ -29,6 +29,10 @@ type Client struct {
 	// it, where the preface arrives, and what opens a stream on that session,
 	// which the server may answer or not.
 	Start func(t testing.TB) (session net.Conn, open func() net.Conn)
+	// Elsewhere says that after a stream failed the endpoint opens others on
+	// other sessions, of its own free will: that one could be opened on this one
+	// is not tried then.
+	Elsewhere bool
 }
 
 // keepOpen, as the first bytes of a connection to Echo, keeps its half open
