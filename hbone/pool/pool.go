@@ -6,8 +6,8 @@
 //   - A call never fails because a session is full: it waits, as long as its
 //     context allows, for a stream to end or for another session.
 //   - While a call waits no session of its key that it may use has a free stream,
-//     and at least one dial of the key is in flight, or was refused one because
-//     of a failure that the call is about to hear of.
+//     and at least one dial of the key is in flight. (One that finds only sessions
+//     with bulk waits uncongestedWait at most for another one.)
 //   - Calls are served in the order in which they came.
 //   - Of one key at most dialsAtOnce dials are in flight, and no more than the
 //     waiting calls need; one if a session of the key is silent. A dial ends with

@@ -3,6 +3,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -84,13 +85,13 @@ func TestASilentPeerThatCannotBeDialledFailsNewCalls(t *testing.T) {
 		p := New(Config{})
 		b, old := forgotten(t, p)
 		b.delay, b.fail = time.Second, errors.New("no route")
-		failed := 0
+		var failed atomic.Int64
 		for range 100 {
 			go func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
 				if _, _, err := p.Open(ctx, Key{}, b.dial, poolReq); errors.Is(err, b.fail) {
-					failed++
+					failed.Add(1)
 				} else if err == nil {
 					t.Error("opened")
 				}
@@ -101,8 +102,8 @@ func TestASilentPeerThatCannotBeDialledFailsNewCalls(t *testing.T) {
 			t.Errorf("%+v: want one dial at a time, of 1s each", s)
 		}
 		time.Sleep(time.Minute)
-		if failed < 90 {
-			t.Errorf("%d of 100 calls heard of the failed dial", failed)
+		if n := failed.Load(); n < 90 {
+			t.Errorf("%d of 100 calls heard of the failed dial", n)
 		}
 		old.Close()
 		p.Close()
