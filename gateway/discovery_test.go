@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
@@ -56,6 +58,35 @@ func TestHeldDiscoveryShowsOnTheAdminPortAndIsConfirmedThere(t *testing.T) {
 	}
 	if !held().Has("failing", false, "revision", 2) || len(gw.Rows(t, "pods")) != 2 {
 		t.Errorf("/state says %v and %d pods; want revision 2 with 2", held(), len(gw.Rows(t, "pods")))
+	}
+}
+
+func TestWordsThatDiscoveryDoesNotKnowAreRefusedAtStart(t *testing.T) {
+	s := newSite(t, 1)
+	s.Write()
+	for _, c := range []struct {
+		name string
+		edit func(*gateway.Config)
+		want []string
+	}{
+		{"network", func(c *gateway.Config) { c.Network = "wets" }, []string{"network: ", `"wets"`, `did you mean "west"?`}},
+		{"name", func(c *gateway.Config) { c.Name = "gw-l" }, []string{"name: ", `"gw-l"`, `did you mean "gw-1"?`}},
+		{"trust domain", func(c *gateway.Config) { c.TrustDomain = "cluster.locl" }, []string{"trustDomain: ", `"cluster.locl"`, `"cluster.local"`}},
+		{"two at once", func(c *gateway.Config) { c.TrustDomain, c.Name = "cluster.locl", "other" }, []string{"trustDomain: ", "name: "}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := s.GatewayConfig("west", "gw-1")
+			c.edit(&cfg)
+			_, err := gateway.New(cfg, zerolog.Nop())
+			if err == nil {
+				t.Fatal("it starts")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not name %q", err, want)
+				}
+			}
+		})
 	}
 }
 

@@ -85,6 +85,9 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	if g.ids, err = cfg.Identity.Open(log); err != nil {
 		return nil, err
 	}
+	if err := g.ids.CheckTrustDomain(cfg.TrustDomain); err != nil {
+		return nil, err
+	}
 	g.registry.MustRegister(identity.NewMetrics(g.ids))
 	g.origin = federation.Origin{Name: federation.OriginName(cfg.Network, cfg.Name) + "/local", Incarnation: uint64(time.Now().UnixNano())}
 	g.ledger = peer.NewLedger(federation.DefaultTTL)
@@ -117,16 +120,6 @@ func (g *Gateway) listed(id mesh.EndpointID) *mesh.Workload {
 		return nil
 	}
 	return w
-}
-
-// find returns what discovery says about this gateway.
-func (g *Gateway) find() (*mesh.Gateway, error) {
-	for _, x := range g.store.Current().Gateways(g.cfg.Network) {
-		if x.Name == g.cfg.Name {
-			return x, nil
-		}
-	}
-	return nil, fmt.Errorf("name: %s lists no gateway %q on network %q: add it there or correct name and network", g.cfg.Discovery.File, g.cfg.Name, g.cfg.Network)
 }
 
 // Run serves until ctx ends, then drains for at most timeouts.drain. It

@@ -73,6 +73,19 @@ func (m *Manager) Missing() []string {
 	return out
 }
 
+// CheckTrustDomain refuses a source that is known to sign for another trust
+// domain only.
+func (m *Manager) CheckTrustDomain(name string) error {
+	d, ok := m.src.(*caDir)
+	if !ok {
+		return nil
+	}
+	if td := d.ca.Load().TrustDomain().Name(); td != name {
+		return fmt.Errorf("identity.dir: %s: the ca signs for trust domain %q, this process is in %q: use the ca of that mesh, or correct trustDomain", d.dir, td, name)
+	}
+	return nil
+}
+
 // reloader is a Source that holds something read from files.
 type reloader interface{ Reload() error }
 

@@ -77,7 +77,13 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	if p.watcher, err = cfg.Discovery.Open(cfg.Network, p.store, log); err != nil {
 		return nil, err
 	}
+	if err := cfg.checkKnown(p.store.Current()); err != nil {
+		return nil, err
+	}
 	if p.ids, err = cfg.Identity.Open(log); err != nil {
+		return nil, err
+	}
+	if err := p.ids.CheckTrustDomain(cfg.TrustDomain); err != nil {
 		return nil, err
 	}
 	p.registry.MustRegister(identity.NewMetrics(p.ids))

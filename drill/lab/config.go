@@ -56,7 +56,13 @@ func meshOf(l *drill.Layout, network string) discovery.Config {
 	c := discovery.Config{TrustDomain: trustDomain}
 	locality := map[string]discovery.Locality{}
 	for _, n := range l.Scenario.Networks {
-		c.Networks = append(c.Networks, discovery.Network{Name: n.Name})
+		one := discovery.Network{Name: n.Name}
+		for _, node := range l.Nodes {
+			if node.Network == n.Name { // one that no pod and no client runs on starts all the same
+				one.Nodes = append(one.Nodes, node.Name)
+			}
+		}
+		c.Networks = append(c.Networks, one)
 		locality[n.Name] = discovery.Locality{Region: n.Locality.Region, Zone: n.Locality.Zone}
 	}
 	for _, g := range l.Gateways {

@@ -1,15 +1,13 @@
 package strictyaml
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // suggest names the known key nearest to word, or all of them if none is near.
 func suggest(word string, known []string) string {
-	best, distance := "", 1+max(2, len(word)/3)
-	for _, k := range known {
-		if d := editDistance(strings.ToLower(word), strings.ToLower(k), distance); d < distance {
-			best, distance = k, d
-		}
-	}
+	best := Nearest(word, known)
 	switch {
 	case best != "":
 		return "did you mean " + quote(best) + "?"
@@ -17,6 +15,36 @@ func suggest(word string, known []string) string {
 		return "no key is known here; remove it"
 	}
 	return "known here: " + strings.Join(known, ", ")
+}
+
+// Nearest returns the known word that word was most likely meant to be, by edit
+// distance and whatever the case; "" if none is near.
+func Nearest(word string, known []string) string {
+	best, distance := "", 1+max(2, len(word)/3)
+	for _, k := range known {
+		if d := editDistance(strings.ToLower(word), strings.ToLower(k), distance); d < distance {
+			best, distance = k, d
+		}
+	}
+	return best
+}
+
+// maxKnown is how many words Suggest lists where none is near.
+const maxKnown = 10
+
+// Suggest says which known word was most likely meant instead of word, or names
+// the first of them if none is near.
+func Suggest(word string, known []string) string {
+	best, more := Nearest(word, known), len(known)-maxKnown
+	switch {
+	case best != "":
+		return "did you mean " + quote(best) + "?"
+	case len(known) == 0:
+		return "none is known"
+	case more > 0:
+		return "known are " + strings.Join(known[:maxKnown], ", ") + " and " + strconv.Itoa(more) + " more"
+	}
+	return "known are " + strings.Join(known, ", ")
 }
 
 // editDistance counts the insertions, deletions, replacements and swaps of

@@ -1,0 +1,89 @@
+package nodeproxy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// checkKnown names every word of c that discovery does not know, with the
+// nearest that it does: at start that is a typo. What discovery forgets later is
+// not asked again.
+func (c Config) checkKnown(snap *mesh.Snapshot) error {
+	var v strictyaml.Check
+	if c.TrustDomain != snap.TrustDomain() {
+		v.Fail("trustDomain", "%q: the mesh of %s is in %q: correct one of them", c.TrustDomain, c.Discovery.File, snap.TrustDomain())
+	}
+	if !snap.HasNetwork(c.Network) {
+		v.Fail("network", "%q is not a network of %s: %s", c.Network, c.Discovery.File, strictyaml.Suggest(c.Network, snap.AllNetworks()))
+		return v.Err() // nothing else is known of such a network
+	}
+	if nodes := snap.Nodes(c.Network); !slices.Contains(nodes, c.Node) {
+		v.Fail("node", "%s knows no node %q on network %q; correct it, or list it at the network's nodes if no workload runs there yet: %s", c.Discovery.File, c.Node, c.Network, strictyaml.Suggest(c.Node, nodes))
+	}
+	for i, o := range c.Outbound {
+		field := fmt.Sprintf("outbound[%d]", i)
+		v.Field(field+".workload", c.checkLocal(snap, o.Workload))
+		v.Field(field+".to", c.checkTarget(snap, o))
+	}
+	for i, s := range c.Socks {
+		v.Field(fmt.Sprintf("socks[%d].workload", i), c.checkLocal(snap, s.Workload))
+	}
+	return v.Err()
+}
+
+// checkLocal refuses the UID of a workload that is not on this node.
+func (c Config) checkLocal(snap *mesh.Snapshot, uid string) error {
+	var here []string
+	for _, w := range snap.Workloads() {
+		local := w.Network == c.Network && w.Node == c.Node
+		switch {
+		case w.UID == uid && local:
+			return nil
+		case w.UID == uid:
+			return fmt.Errorf("%q is on node %q of network %q: a listener serves a workload of its own node", uid, w.Node, w.Network)
+		case local:
+			here = append(here, w.UID)
+		}
+	}
+	return fmt.Errorf("%s knows no workload %q: %s", c.Discovery.File, uid, strictyaml.Suggest(uid, here))
+}
+
+// checkTarget refuses a destination that cannot be: a name, address or port that
+// nobody has. That nobody answers there now is no mistake.
+func (c Config) checkTarget(snap *mesh.Snapshot, o Outbound) error {
+	host, port, err := splitTarget(o.To)
+	if err != nil {
+		return nil // Validate has said so
+	}
+	flow := flowTo(host, port)
+	flow.Source = &mesh.Workload{Network: c.Network, Node: c.Node}
+	_, err = route.Resolve(snap, flow)
+	var re *route.Error
+	if !errors.As(err, &re) {
+		return nil
+	}
+	switch re.Kind {
+	case route.UnknownService:
+		return fmt.Errorf("%q: %s knows no service %q: %s", o.To, c.Discovery.File, host, strictyaml.Suggest(host, hostnames(snap)))
+	case route.UnknownPort:
+		return fmt.Errorf("%q: %s", o.To, re.Detail)
+	case route.NoRoute:
+		if a, err := netip.ParseAddr(host); err == nil && snap.ServiceAt(a) == nil {
+			return fmt.Errorf("%q: %s", o.To, re.Detail)
+		}
+	}
+	return nil
+}
+
+func hostnames(snap *mesh.Snapshot) (names []string) {
+	for _, s := range snap.Services() {
+		names = append(append(names, s.Hostname), s.Aliases...)
+	}
+	return names
+}
