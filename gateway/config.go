@@ -54,13 +54,14 @@ type Retry struct {
 
 // Timeouts bound everything that could wait for ever.
 type Timeouts struct {
-	Handshake  time.Duration `yaml:"handshake" default:"5s" doc:"longest TLS handshake of an incoming connection"`
-	Dial       time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a pod address; then the next pod is tried"`
-	Hello      time.Duration `yaml:"hello" default:"5s" doc:"how long a client may take, after its CONNECT was answered, to send a complete TLS hello to the pod; then its stream is reset, which is nobody's fault but its own"`
-	Answer     time.Duration `yaml:"answer" default:"500ms" doc:"how long a pod address may take to answer a client's TLS hello before another pod gets it; after a fifth of it new connections go elsewhere"`
-	Silence    time.Duration `yaml:"silence" default:"2s" doc:"a pod address that took a complete TLS hello and sent nothing back for this long has failed as a hop"`
-	HalfClosed time.Duration `yaml:"halfClosed" default:"30s" doc:"how long a client may leave its stream open after the pod has closed the connection"`
-	Drain      time.Duration `yaml:"drain" default:"10s" doc:"how long open connections may go on after the process was told to stop"`
+	Handshake        time.Duration `yaml:"handshake" default:"5s" doc:"longest TLS handshake of an incoming connection"`
+	Dial             time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a pod address; then the next pod is tried"`
+	Hello            time.Duration `yaml:"hello" default:"5s" doc:"how long a client may take, after its CONNECT was answered, to send a complete TLS hello to the pod; then its stream is reset, which is nobody's fault but its own"`
+	Answer           time.Duration `yaml:"answer" default:"500ms" doc:"how long a pod address may take to answer a client's TLS hello before another pod gets it; after a fifth of it new connections go elsewhere"`
+	Silence          time.Duration `yaml:"silence" default:"2s" doc:"a pod address that took a complete TLS hello and sent nothing back for this long has failed as a hop"`
+	HalfClosed       time.Duration `yaml:"halfClosed" default:"30s" doc:"how long a client may leave its stream open after the pod has closed the connection"`
+	Drain            time.Duration `yaml:"drain" default:"10s" doc:"how long open connections may go on after the process was told to stop"`
+	CertificateGrace time.Duration `yaml:"certificateGrace" default:"24h" doc:"how long open connections may go on after a certificate that their session rests on has expired; new ones are refused on that session a little before that"`
 }
 
 // DefaultConfig returns what a key that is left out means.
@@ -73,7 +74,7 @@ func DefaultConfig() Config {
 		Federation:         Federation{Health: true},
 		Retry:              Retry{BudgetBurst: 500, BudgetRatio: 0.5},
 		Timeouts: Timeouts{Handshake: 5 * time.Second, Dial: 2 * time.Second, Hello: 5 * time.Second, Answer: 500 * time.Millisecond, Silence: 2 * time.Second,
-			HalfClosed: 30 * time.Second, Drain: 10 * time.Second},
+			HalfClosed: 30 * time.Second, Drain: 10 * time.Second, CertificateGrace: 24 * time.Hour},
 		Admin: admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
 		Log:   logging.Config{Level: "info", Format: "auto"},
 	}
@@ -138,6 +139,7 @@ func (t Timeouts) check(v *strictyaml.Check) {
 	v.Positive("timeouts.silence", t.Silence)
 	v.Positive("timeouts.halfClosed", t.HalfClosed)
 	v.Positive("timeouts.drain", t.Drain)
+	v.Positive("timeouts.certificateGrace", t.CertificateGrace)
 }
 
 func (r Retry) check(v *strictyaml.Check) {

@@ -85,7 +85,7 @@ func TestAllMistakesAreReportedAtOnceInTheOrderOfTheFields(t *testing.T) {
 	broken := []string{"name", "network", "trustDomain", "nodeServiceAccount", "discovery.file", "discovery.maxRemoval", "identity.source", "identity.dir", "identity.ttl",
 		"outlierDetection.scope", "outlierDetection.ewmaHealthFloor", "outlierDetection.ewmaAlpha", "outlierDetection.failureThreshold", "outlierDetection.jitterFrac",
 		"retry.budgetBurst", "retry.budgetRatio",
-		"timeouts.handshake", "timeouts.dial", "timeouts.hello", "timeouts.answer", "timeouts.silence", "timeouts.halfClosed", "timeouts.drain", "admin.address", "log.level", "log.format"}
+		"timeouts.handshake", "timeouts.dial", "timeouts.hello", "timeouts.answer", "timeouts.silence", "timeouts.halfClosed", "timeouts.drain", "timeouts.certificateGrace", "admin.address", "log.level", "log.format"}
 	var want []string // in the order of the fields of the file
 	for _, k := range strictyaml.Keys(c) {
 		if f := strings.NewReplacer("[].", "[0].").Replace(k.Name); slices.Contains(broken, f) {

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/netip"
@@ -76,22 +77,34 @@ func (g *Gateway) accept(ctx context.Context) error {
 			g.metrics.refused.WithLabelValues("overload").Inc()
 		}
 		g.conns.Go(func() {
-			hctx, cancel := context.WithTimeout(g.background, g.cfg.Timeouts.Handshake)
-			t, err := hbone.ServerTLS(hctx, conn, tlsConfig)
-			cancel()
+			t, expiry, err := g.handshake(conn, tlsConfig)
 			leave()
 			if err != nil {
 				g.metrics.refused.WithLabelValues("handshake").Inc()
 				g.log.Debug().Stringer("from", conn.RemoteAddr()).Err(err).Msg("handshake failed")
 				return
 			}
-			g.serve(t)
+			g.serve(t, expiry)
 		})
 	}
 }
 
+// handshake returns the connection and when the certificate that it was made with
+// expires, or a little earlier one.
+func (g *Gateway) handshake(conn net.Conn, cfg *tls.Config) (*hbone.TLSTransport, time.Time, error) {
+	ctx, cancel := context.WithTimeout(g.background, g.cfg.Timeouts.Handshake)
+	defer cancel()
+	svid, err := g.ids.Get(ctx, g.self.Identity)
+	if err != nil {
+		conn.Close()
+		return nil, time.Time{}, err
+	}
+	t, err := hbone.ServerTLS(ctx, conn, cfg)
+	return t, svid.NotAfter(), err
+}
+
 // serve runs the protocol that the peer asked for until it ends.
-func (g *Gateway) serve(t *hbone.TLSTransport) {
+func (g *Gateway) serve(t *hbone.TLSTransport, expiry time.Time) {
 	id := t.Peer().ID
 	switch t.Protocol() {
 	case peer.ALPNFederation:
@@ -103,16 +116,25 @@ func (g *Gateway) serve(t *hbone.TLSTransport) {
 		}
 		g.fed.Accept(t.NetConn(), id)
 	case peer.ALPNHealth:
-		g.nodes.Accept(g.background, t.NetConn(), id)
+		ctx, cancel := context.WithDeadline(g.background, earlier(expiry, t.Peer().NotAfter))
+		defer cancel()
+		g.nodes.Accept(ctx, t.NetConn(), id) // the node proxy attaches again with the certificates of then
 	default:
-		g.serveTunnels(t)
+		g.serveTunnels(t, expiry)
 	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // serveTunnels holds a client back, without HTTP/2 settings, until this gateway
 // has settled: one that has just started would choose pods that its siblings
 // know to be sick. Clients that have another gateway go there meanwhile.
-func (g *Gateway) serveTunnels(t *hbone.TLSTransport) {
+func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
 	select {
 	case <-g.settled:
 	case <-g.background.Done():
@@ -121,6 +143,7 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport) {
 	}
 	cfg := hbone.DefaultConfig()
 	cfg.MaxStreams = 1000
+	cfg.NotAfter, cfg.ExpiryGrace = expiry, g.cfg.Timeouts.CertificateGrace
 	// A stock client drops the inner connection when both its directions have
 	// ended, and the outer stream with it, without END_STREAM when the server
 	// ended first (1 902 of 8 000 with ztunnel 62d82653).

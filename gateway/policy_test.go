@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"crypto/tls"
 	"io"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -186,5 +187,49 @@ func TestOneOuterStreamIsOneConnectionToOnePod(t *testing.T) {
 		if n := raw.Accepted.Load(); n != int64(i+1) {
 			t.Errorf("%d connections for %d streams", n, i+1)
 		}
+	}
+}
+
+// A session takes nothing new when the client's certificate has expired, and what
+// is open on it ends with the grace.
+func TestASessionEndsWithTheClientsCertificate(t *testing.T) {
+	s := newSite(t, 1)
+	s.EachGateway = func(c *gateway.Config) {
+		alone(c)
+		c.Timeouts.CertificateGrace = 100 * time.Millisecond
+	}
+	s.Write()
+	s.StartGateway("west", "gw-1").AwaitReady(t)
+	s.pods[0].Serve(meshtest.HBONEPort, echo)
+	now := time.Now()
+	expires := now.Truncate(time.Second).Add(3 * time.Second) // certificates know whole seconds
+	cert := s.Certificate(s.shop.Identity(), now.Add(-time.Hour), expires)
+	conn, err := net.Dial("tcp4", s.GatewayAt("west", "gw-1").String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tt, err := hbone.ClientTLS(t.Context(), conn, &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	session, err := hbone.NewClient(t.Context(), tt, hbone.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close(nil)
+	stream, _, refused := connect(t, session, hello, nil)
+	if refused != nil {
+		t.Fatal(refused)
+	}
+	stream.Write([]byte("something"))
+	if _, err := io.ReadFull(stream, make([]byte, 9)); err != nil {
+		t.Fatal(err)
+	}
+	meshtest.Eventually(t, "the gateway takes nothing new on the session", func() bool { return !session.CanOpen() })
+	if _, err := stream.Read(make([]byte, 1)); err == nil || err == io.EOF {
+		t.Errorf("the open stream ended with %v, want an error", err)
+	}
+	if early := time.Until(expires.Add(100 * time.Millisecond)); early > 0 {
+		t.Errorf("the open stream ended %v before the grace was over", early)
 	}
 }

@@ -27,6 +27,7 @@ func StartClient(t Transport, cfg Config) (*Session, error) {
 	s.settingsSentAt = time.Now()
 	s.send.control.add(nil, s.ourPreface(), 0)
 	s.life.settingsTimer = time.AfterFunc(s.cfg.SettingsTimeout, s.settingsOverdue)
+	s.armExpiryLocked()
 	s.kickLocked()
 	s.mu.Unlock()
 	s.joinParent()

@@ -47,6 +47,14 @@ type Config struct {
 	PingEvery   time.Duration
 	PingTimeout time.Duration
 
+	// NotAfter is when our own certificate expires; zero: not known. From then on,
+	// or from when the peer's has expired, the session takes no new stream: it is
+	// drained a little earlier. Streams that are open then may go on for
+	// ExpiryGrace, after which the session ends with ErrCertificateExpired. Default
+	// 24 h, the life of an Istio certificate; negative: no grace.
+	NotAfter    time.Time
+	ExpiryGrace time.Duration
+
 	// SettingsTimeout bounds the wait for the peer's preface. Default 5 s.
 	SettingsTimeout time.Duration
 	// ConnectTimeout bounds the wait for the answer to a CONNECT. Default 10 s.
@@ -67,6 +75,7 @@ func (c Config) withDefaults() Config {
 	setInt(&c.MaxFrame, 64<<10)
 	setDuration(&c.PingEvery, 10*time.Second)
 	setDuration(&c.PingTimeout, 20*time.Second)
+	setDuration(&c.ExpiryGrace, 24*time.Hour)
 	setDuration(&c.SettingsTimeout, 5*time.Second)
 	setDuration(&c.ConnectTimeout, 10*time.Second)
 	setDuration(&c.CloseTimeout, 2*time.Second)

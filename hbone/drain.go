@@ -2,13 +2,15 @@ package hbone
 
 import (
 	"context"
+	"time"
 
 	"golang.org/x/net/http2"
 )
 
 // Drain takes the session out of use without losing a stream. A server sends
 // GOAWAY(2^31-1) and a PING, so that CONNECTs under way are still served, and
-// when the PING is answered the final GOAWAY; a client just opens no more. When
+// when the PING is answered the final GOAWAY (after PingTimeout, or when a certificate
+// expires, without the answer); a client just opens no more. When
 // the last stream has ended the session closes. Drain waits for that, or for
 // ctx, whose cause it then returns with the session still open: the caller
 // decides when to Close.
@@ -44,7 +46,19 @@ func (s *Session) announceDrainLocked(ctx context.Context) {
 	b := appendGoAway(nil, maxStreamID, http2.ErrCodeNo, "")
 	s.send.control.add(nil, appendPing(b, false, drainPing), 0)
 	s.kickLocked()
-	for s.life.err == nil && !s.ping.drained && ctx.Err() == nil {
+	wait := s.cfg.PingTimeout
+	if at := s.expiresAt(); !at.IsZero() {
+		wait = min(wait, max(0, time.Until(at)))
+	}
+	overdue := false
+	timer := time.AfterFunc(wait, func() {
+		s.mu.Lock()
+		overdue = true
+		s.life.changed.Broadcast()
+		s.mu.Unlock()
+	})
+	defer timer.Stop()
+	for s.life.err == nil && !s.ping.drained && !overdue && ctx.Err() == nil {
 		s.life.changed.Wait()
 	}
 	if s.life.err != nil {

@@ -22,6 +22,9 @@ var (
 	// ErrSettingsTimeout is the cause of a session whose peer did not send its
 	// preface in time.
 	ErrSettingsTimeout = errors.New("no settings from the peer in time")
+	// ErrCertificateExpired is the cause of a session that has outlived a
+	// certificate that it rests on by Config.ExpiryGrace.
+	ErrCertificateExpired = errors.New("a certificate that the session rests on has expired")
 	// ErrConnectTimeout is returned by Open when no answer came in time.
 	ErrConnectTimeout = errors.New("no answer to CONNECT in time")
 )

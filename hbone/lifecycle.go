@@ -17,6 +17,7 @@ type lifecycle struct {
 	changed       sync.Cond   // on mu: streams ended, writer idle, ping answered, session ended
 	err           error       // why the session ended
 	settingsTimer *time.Timer // ends the session if the peer's SETTINGS do not come
+	expiryTimer   *time.Timer // retires the session before a certificate expires
 
 	draining      bool         // no new streams from us
 	closeWhenIdle bool         // close when the last stream ends

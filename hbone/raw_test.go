@@ -36,11 +36,12 @@ type rawPeer struct {
 	hbuf bytes.Buffer
 	henc *hpack.Encoder
 
-	mu     sync.Mutex
-	cond   *sync.Cond
-	frames []rawFrame
-	err    error
-	pongs  bool // answer pings
+	mu        sync.Mutex
+	cond      *sync.Cond
+	frames    []rawFrame
+	err       error
+	pongs     bool // answer pings
+	undrained bool // but not the one of a drain
 }
 
 // rawFrame is a copy of a frame.
@@ -88,9 +89,9 @@ func (p *rawPeer) read() {
 		}
 		p.frames = append(p.frames, copyFrame(f))
 		p.cond.Broadcast()
-		pong := p.pongs
+		pong, undrained := p.pongs, p.undrained
 		p.mu.Unlock()
-		if ping, ok := f.(*http2.PingFrame); ok && !ping.IsAck() && pong {
+		if ping, ok := f.(*http2.PingFrame); ok && !ping.IsAck() && pong && !(undrained && ping.Data == drainPing) {
 			var b bytes.Buffer
 			http2.NewFramer(&b, nil).WritePing(true, ping.Data)
 			p.c.Write(b.Bytes())

@@ -187,6 +187,7 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 	s.life.err = err
 	s.ping.stop()
 	s.stopSettingsTimerLocked()
+	s.stopExpiryLocked()
 	streams := s.streams
 	s.streams = nil
 	for _, st := range streams {

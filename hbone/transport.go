@@ -7,8 +7,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// Peer is who answered the handshake: the authenticated SPIFFE ID and when its
-// leaf certificate expires. The zero value is an unknown peer.
+// Peer is who answered the handshake: the authenticated SPIFFE ID and when the
+// first certificate of its chain expires. The zero value is an unknown peer.
 type Peer struct {
 	ID       spiffeid.ID
 	NotAfter time.Time

@@ -42,7 +42,11 @@ func handshake(ctx context.Context, rec *recordConn, tc *tls.Conn, word string) 
 	}
 	t := &TLSTransport{tc: tc, rec: rec}
 	if certs := tc.ConnectionState().PeerCertificates; len(certs) > 0 {
-		t.peer.NotAfter = certs[0].NotAfter
+		for _, c := range certs {
+			if t.peer.NotAfter.IsZero() || c.NotAfter.Before(t.peer.NotAfter) {
+				t.peer.NotAfter = c.NotAfter
+			}
+		}
 		if id, err := x509svid.IDFromCert(certs[0]); err == nil {
 			t.peer.ID = id
 		}

@@ -110,12 +110,13 @@ type Federation struct {
 
 // Timeouts bound everything that could wait for ever.
 type Timeouts struct {
-	Dial      time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a gateway or a pod address"`
-	Handshake time.Duration `yaml:"handshake" default:"3s" doc:"longest TLS handshake, and longest wait for the peer's HTTP/2 settings"`
-	Connect   time.Duration `yaml:"connect" default:"5s" doc:"longest wait for the answer to one CONNECT"`
-	App       time.Duration `yaml:"app" default:"2s" doc:"longest TCP connect to a local application"`
-	Idle      time.Duration `yaml:"idle" default:"5m" doc:"how long a session without connections is kept for the next one" env:"POOL_UNUSED_RELEASE_TIMEOUT"`
-	Drain     time.Duration `yaml:"drain" default:"10s" doc:"how long open connections may go on after the process was told to stop"`
+	Dial             time.Duration `yaml:"dial" default:"2s" doc:"longest TCP connect to a gateway or a pod address"`
+	Handshake        time.Duration `yaml:"handshake" default:"3s" doc:"longest TLS handshake, and longest wait for the peer's HTTP/2 settings"`
+	Connect          time.Duration `yaml:"connect" default:"5s" doc:"longest wait for the answer to one CONNECT"`
+	App              time.Duration `yaml:"app" default:"2s" doc:"longest TCP connect to a local application"`
+	Idle             time.Duration `yaml:"idle" default:"5m" doc:"how long a session without connections is kept for the next one" env:"POOL_UNUSED_RELEASE_TIMEOUT"`
+	Drain            time.Duration `yaml:"drain" default:"10s" doc:"how long open connections may go on after the process was told to stop"`
+	CertificateGrace time.Duration `yaml:"certificateGrace" default:"24h" doc:"how long open connections may go on after a certificate that their session rests on has expired; new ones begin on new sessions a little before that"`
 }
 
 // DefaultConfig returns what a key that is left out means.
@@ -128,9 +129,10 @@ func DefaultConfig() Config {
 		OutlierDetection: Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
 		Retry:            Retry{Attempts: 8, Deadline: 15 * time.Second, Early: true, BudgetBurst: 500, BudgetRatio: 0.5},
 		Federation:       Federation{Health: true},
-		Timeouts:         Timeouts{Dial: 2 * time.Second, Handshake: 3 * time.Second, Connect: 5 * time.Second, App: 2 * time.Second, Idle: 5 * time.Minute, Drain: 10 * time.Second},
-		Admin:            admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
-		Log:              logging.Config{Level: "info", Format: "auto"},
+		Timeouts: Timeouts{Dial: 2 * time.Second, Handshake: 3 * time.Second, Connect: 5 * time.Second, App: 2 * time.Second, Idle: 5 * time.Minute, Drain: 10 * time.Second,
+			CertificateGrace: 24 * time.Hour},
+		Admin: admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
+		Log:   logging.Config{Level: "info", Format: "auto"},
 	}
 }
 
@@ -210,6 +212,7 @@ func (t Timeouts) check(v *strictyaml.Check) {
 	}
 	v.Positive("timeouts.idle", t.Idle)
 	v.Positive("timeouts.drain", t.Drain)
+	v.Positive("timeouts.certificateGrace", t.CertificateGrace)
 }
 
 // Instance is what log lines call this process.

@@ -99,7 +99,7 @@ func TestAllMistakesAreReportedAtOnceInTheOrderOfTheFields(t *testing.T) {
 	broken := []string{"node", "network", "trustDomain", "serviceAccount", "discovery.file", "discovery.maxRemoval", "identity.source", "identity.dir", "identity.ttl", "inbound.ports", "outbound[0].to",
 		"outlierDetection.scope", "outlierDetection.ewmaHealthFloor", "outlierDetection.ewmaAlpha", "outlierDetection.failureThreshold", "outlierDetection.jitterFrac",
 		"retry.attempts", "retry.deadline", "retry.budgetBurst", "retry.budgetRatio",
-		"timeouts.dial", "timeouts.handshake", "timeouts.connect", "timeouts.app", "timeouts.idle", "timeouts.drain", "admin.address", "log.level", "log.format"}
+		"timeouts.dial", "timeouts.handshake", "timeouts.connect", "timeouts.app", "timeouts.idle", "timeouts.drain", "timeouts.certificateGrace", "admin.address", "log.level", "log.format"}
 	var want []string // in the order of the fields of the file
 	for _, k := range strictyaml.Keys(c) {
 		if f := strings.NewReplacer("[].", "[0].").Replace(k.Name); slices.Contains(broken, f) {

@@ -71,6 +71,15 @@ func (in *inbound) handshake(ctx context.Context, conn net.Conn, proved func()) 
 		return
 	}
 	hctx, cancel := context.WithTimeout(ctx, in.p.cfg.Timeouts.Handshake)
+	svid, err := in.p.ids.Get(hctx, w.Identity) // before the handshake: never later than the one that is shown
+	if err != nil {
+		cancel()
+		proved()
+		conn.Close()
+		in.p.metrics.refused.WithLabelValues("handshake").Inc()
+		in.p.log.Debug().Str("workload", in.uid).Err(err).Msg("handshake failed")
+		return
+	}
 	t, err := hbone.ServerTLS(hctx, conn, in.p.ids.ServerTLS(w.Identity, nil, "h2"))
 	cancel()
 	proved()
@@ -81,6 +90,7 @@ func (in *inbound) handshake(ctx context.Context, conn net.Conn, proved func()) 
 	}
 	cfg := in.p.session
 	cfg.SettingsTimeout = in.p.cfg.Timeouts.Handshake
+	cfg.NotAfter, cfg.ExpiryGrace = svid.NotAfter(), in.p.cfg.Timeouts.CertificateGrace
 	err = in.sessions.Serve(ctx, hbone.NewServer(t, cfg, in.connect))
 	in.p.log.Debug().Str("workload", in.uid).AnErr("cause", err).Msg("inbound session ended")
 }

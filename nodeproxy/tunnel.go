@@ -2,6 +2,7 @@ package nodeproxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -204,7 +205,7 @@ func formatAvoid(avoid []mesh.EndpointID) string {
 // innerSession runs the second handshake inside an outer stream. The stream is
 // left open if it fails.
 func (p *Proxy) innerSession(ctx context.Context, source spiffeid.ID, expect []spiffeid.ID, outer *hbone.Stream) (*hbone.Session, error) {
-	cfg, err := p.ids.ClientTLS(ctx, source, expect, "h2")
+	cfg, expiry, err := p.clientTLS(ctx, source, expect)
 	if err != nil {
 		return nil, err
 	}
@@ -214,11 +215,25 @@ func (p *Proxy) innerSession(ctx context.Context, source spiffeid.ID, expect []s
 	if err != nil {
 		return nil, err
 	}
-	return hbone.StartClient(t, p.sessionConfig())
+	return hbone.StartClient(t, p.sessionConfig(expiry))
 }
 
-func (p *Proxy) sessionConfig() hbone.Config {
+// clientTLS is how a session of source is opened with one of expect, and when the
+// certificate for it expires.
+func (p *Proxy) clientTLS(ctx context.Context, source spiffeid.ID, expect []spiffeid.ID) (*tls.Config, time.Time, error) {
+	svid, err := p.ids.Get(ctx, source)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	cfg, err := p.ids.ClientTLS(ctx, source, expect, "h2")
+	return cfg, svid.NotAfter(), err // it may have been renewed in between: then this is early
+}
+
+// sessionConfig is that of a client's session whose own certificate expires at
+// notAfter.
+func (p *Proxy) sessionConfig(notAfter time.Time) hbone.Config {
 	c := p.session
+	c.NotAfter, c.ExpiryGrace = notAfter, p.cfg.Timeouts.CertificateGrace
 	c.MaxStreams = 100
 	c.SettingsTimeout, c.ConnectTimeout = p.cfg.Timeouts.Handshake, p.cfg.Timeouts.Connect
 	return c
@@ -228,7 +243,7 @@ func (p *Proxy) sessionConfig() hbone.Config {
 // until the peer serves.
 func (p *Proxy) dialer(source spiffeid.ID, expect []spiffeid.ID, addr netip.AddrPort) func(context.Context) (*hbone.Session, error) {
 	return func(ctx context.Context) (*hbone.Session, error) {
-		cfg, err := p.ids.ClientTLS(ctx, source, expect, "h2")
+		cfg, expiry, err := p.clientTLS(ctx, source, expect)
 		if err != nil {
 			return nil, err
 		}
@@ -242,7 +257,7 @@ func (p *Proxy) dialer(source spiffeid.ID, expect []spiffeid.ID, addr netip.Addr
 		if err != nil {
 			return nil, err
 		}
-		return hbone.StartClient(t, p.sessionConfig())
+		return hbone.StartClient(t, p.sessionConfig(expiry))
 	}
 }
 
