@@ -252,6 +252,32 @@ func (b *backends) reported(k health.Key, healthy bool) (edge bool) {
 	return was == healthy
 }
 
+// expired forgets what a witness reported of k if the ledger knows nothing of k any
+// more, and tells whether that is an edge.
+func (b *backends) expired(k health.Key) (edge bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	// With mu held: a report that comes meanwhile is in the ledger before reported
+	// is called.
+	if _, _, known := b.facts.Endpoint(b.network, k.Endpoint, k.Port); known {
+		return false
+	}
+	_, edge = b.sick[k]
+	delete(b.sick, k)
+	return edge
+}
+
+// sickSubjects lists what is reported sick, as the ledger calls it.
+func (b *backends) sickSubjects() []federation.Key {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make([]federation.Key, 0, len(b.sick))
+	for k := range b.sick {
+		out = append(out, federation.EndpointSubject(b.network, k.Endpoint, k.Port))
+	}
+	return out
+}
+
 // podHealth implements the function type of that name.
 func (b *backends) podHealth(w *mesh.Workload, target uint16, now time.Time) (usable bool, seen time.Time) {
 	b.mu.Lock()

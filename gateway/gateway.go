@@ -134,6 +134,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	background.Go(func() error { return server.Run(bctx, g.admin) })
 	if g.fed != nil {
 		background.Go(func() error { return g.fed.Run(bctx) })
+		background.Go(func() error { g.watchLedger(bctx); return nil })
 	}
 	front, fctx := errgroup.WithContext(ctx)
 	accepted := make(chan struct{}) // closed when no connection can come any more

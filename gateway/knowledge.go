@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -90,16 +91,54 @@ func (g *Gateway) heard(_ string, records []federation.Record) {
 			continue // gone since it was checked
 		}
 		if g.backends.reported(health.Key{Endpoint: r.Endpoint.Endpoint, Port: r.Endpoint.Port}, r.Endpoint.State == federation.Healthy) {
-			g.edge(w, *r.Endpoint)
+			g.edge(w, *r.Endpoint, "answers")
 		}
 		g.summary.touched(w, time.Now())
 	}
 }
 
-func (g *Gateway) edge(w *mesh.Workload, f federation.EndpointFact) {
+// watchLedger takes what the ledger no longer holds, because nobody has vouched for
+// it in time or because its node proxy has started anew, as the change that it is:
+// a pod of which nothing is known is usable.
+func (g *Gateway) watchLedger(ctx context.Context) {
+	sub := g.ledger.OnChange()
+	defer sub.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-sub.C():
+		}
+		subjects, all := sub.Take()
+		if all {
+			subjects = g.backends.sickSubjects()
+		}
+		for _, k := range subjects {
+			g.expired(k)
+		}
+	}
+}
+
+// expired readmits the pod and port of k if nothing is known of them any more.
+func (g *Gateway) expired(k federation.Key) {
+	if k.Kind != federation.KindEndpoint || k.Network != g.cfg.Network {
+		return
+	}
+	w := g.listed(k.Endpoint)
+	if w == nil {
+		return // forget has seen to it
+	}
+	if g.backends.expired(health.Key{Endpoint: k.Endpoint, Port: k.Port}) {
+		g.edge(w, federation.EndpointFact{Endpoint: k.Endpoint, Port: k.Port}, "expired")
+		g.summary.touched(w, time.Now())
+	}
+}
+
+// edge notes that the pod w changed; readmitted is why, if it came back.
+func (g *Gateway) edge(w *mesh.Workload, f federation.EndpointFact, readmitted string) {
 	edge, reason := "ejected", f.Reason
 	if f.State == federation.Healthy {
-		edge, reason = "readmitted", "answers"
+		edge, reason = "readmitted", readmitted
 	}
 	g.metrics.edges.WithLabelValues("endpoint", edge).Inc()
 	e := g.log.Info().Str("edge", edge).Str("scope", "endpoint").Str("network", w.Network).Uint16("port", f.Port).

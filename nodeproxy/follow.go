@@ -137,7 +137,8 @@ func (p *Proxy) known(k federation.Key) {
 		return
 	}
 	f, age, ok := p.ledger.Summary(k.Network, k.Service, k.Port)
-	if !ok {
+	if !ok { // expired: nobody has vouched for it in time, and unknown is usable
+		p.log.Info().Str("network", k.Network).Str("service", k.Service).Uint16("port", k.Port).Msg("no longer known")
 		return
 	}
 	s := share{k.Network, k.Service, k.Port}
