@@ -137,7 +137,7 @@ func (r *Record) phase(w Window) Phase {
 
 func (r *Record) faultResult(o Outage) FaultResult {
 	f := FaultResult{Name: o.Fault.Name, Kind: o.Fault.Kind, Pods: o.Victims.Pods, Process: o.Victims.Process,
-		Begin: o.Begin.Seconds(), Effect: o.Effect.Seconds(), Proof: o.Proof, Crossed: r.crossings(o)}
+		Begin: o.Begin.Seconds(), Effect: o.Effect.Seconds(), Proof: o.Proof, Crossed: r.crossings(o), Downs: len(o.Downs)}
 	for _, p := range r.Layout.Scenario.Ports() {
 		if slices.Contains(o.Victims.Ports, p.Target) {
 			f.Ports = append(f.Ports, p.Name)

@@ -15,23 +15,26 @@ func (r *Record) crossings(o Outage) int {
 		return 0
 	}
 	clients, logs := 0, 0
-	for _, a := range r.Attempts {
-		if r.attemptCrossed(o, a) {
-			clients++
+	spells := o.spells(r.Layout.Scenario.Duration)
+	in := func(crossed func(ill Window) bool) int {
+		if slices.ContainsFunc(spells, crossed) {
+			return 1
 		}
+		return 0
+	}
+	for _, a := range r.Attempts {
+		clients += in(func(ill Window) bool { return r.attemptCrossed(o, a, ill) })
 	}
 	for _, e := range r.Events {
-		if r.eventCrossed(o, e) {
-			logs++
-		}
+		logs += in(func(ill Window) bool { return r.eventCrossed(o, e, ill) })
 	}
 	return max(clients, logs)
 }
 
 // attemptCrossed reports whether what the client itself knows of a connection
-// proves that it crossed the outage.
-func (r *Record) attemptCrossed(o Outage, a Attempt) bool {
-	client, ill := r.Layout.Clients[a.Client], o.ill(r.Layout.Scenario.Duration)
+// proves that it crossed the outage in one of its spells.
+func (r *Record) attemptCrossed(o Outage, a Attempt, ill Window) bool {
+	client := r.Layout.Clients[a.Client]
 	open := ill.Meets(a.Started, a.end())
 	if o.Fault.Kind == FederationCut {
 		pod, ok := r.Layout.Pod(a.Pod)
@@ -43,8 +46,11 @@ func (r *Record) attemptCrossed(o Outage, a Attempt) bool {
 	if !slices.Contains(o.Victims.Pods, a.Pod) || !o.hits(r.Layout.Scenario.Ports()[a.Port]) {
 		return false
 	}
-	if onlyNew(o.Fault.Kind) {
+	switch {
+	case onlyNew(o.Fault.Kind):
 		return false // an answer of a pod that refuses was asked for before
+	case o.Fault.Kind == Slow:
+		return ill.Has(a.Started)
 	}
 	return open
 }
@@ -57,15 +63,14 @@ func (o Outage) separates(a, b string) bool {
 
 // onlyNew reports whether faults of the kind leave connections alone that were
 // made before.
-func onlyNew(k Kind) bool { return k == Refuse || k == Hang }
+func onlyNew(k Kind) bool { return k == Refuse || k == Hang || k == Flap }
 
 // hits reports whether the outage takes the port from its pods.
 func (o Outage) hits(p Port) bool { return slices.Contains(o.Victims.Ports, p.Target) }
 
 // eventCrossed reports whether a line of a log proves that a client's
 // connection crossed the outage. Probes of the processes themselves do not.
-func (r *Record) eventCrossed(o Outage, e Event) bool {
-	ill := o.ill(r.Layout.Scenario.Duration)
+func (r *Record) eventCrossed(o Outage, e Event, ill Window) bool {
 	switch e.Kind {
 	case AppRefused:
 		return !e.Probe && ill.Has(e.At) && r.atVictim(o, e)
@@ -152,7 +157,7 @@ func (r *Record) notCrossedAtHome(o Outage, where string, n int) string {
 	if where != o.Fault.Target.Network {
 		return fmt.Sprintf("clients prefer local pods: all %d connections were answered on their own network %s: aim at %s, give it no pods, or set trafficDistribution: Any", n, where, where)
 	}
-	if targetOf(o.Fault.Kind) == "gateway" {
+	if o.Fault.aimedAt() == atGateway {
 		return fmt.Sprintf("clients on %s do not use its gateways: all %d connections were answered there: put clients on another network", where, n)
 	}
 	return fmt.Sprintf("all %d connections went to other pods of %s: aim at more pods, or raise traffic.rate", n, where)

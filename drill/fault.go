@@ -1,6 +1,9 @@
 package drill
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Kind says what a fault does.
 type Kind string
@@ -10,35 +13,84 @@ const (
 	Refuse        Kind = "refuse"
 	Silent        Kind = "silent"
 	Hang          Kind = "hang"
+	Slow          Kind = "slow"
+	Flap          Kind = "flap"
 	PodKill       Kind = "podKill"
 	GatewayKill   Kind = "gatewayKill"
 	NodeProxyKill Kind = "nodeproxyKill"
+	Freeze        Kind = "freeze"
+	Blackhole     Kind = "blackhole"
 	FederationCut Kind = "federationCut"
 )
 
-// kinds lists what each kind does to what it is aimed at.
+// What a fault may be aimed at.
+const (
+	atPods     = "pods"
+	atGateway  = "gateway"
+	atNode     = "node"
+	atNetworks = "networks"
+)
+
+// kinds lists what each kind does and what it may be aimed at.
 var kinds = []struct {
-	Kind   Kind
-	Target string // pods, gateway, node or networks
-	Doc    string
+	Kind    Kind
+	Targets []string
+	Doc     string
 }{
-	{Refuse, "pods", "the application refuses new connections on a port (or all of them)"},
-	{Silent, "pods", "the application accepts connections and never answers"},
-	{Hang, "pods", "TCP connects to the application get no answer"},
-	{PodKill, "pods", "the application's process is killed with SIGKILL, and started again"},
-	{GatewayKill, "gateway", "a gateway is killed with SIGKILL, and started again"},
-	{NodeProxyKill, "node", "a node proxy is killed with SIGKILL, and started again"},
-	{FederationCut, "networks", "nothing passes between gateways of different networks; connections stay open"},
+	{Refuse, []string{atPods}, "the application refuses new connections on a port (or all of them)"},
+	{Silent, []string{atPods}, "the application accepts connections and never answers"},
+	{Hang, []string{atPods}, "TCP connects to the application get no answer"},
+	{Slow, []string{atPods}, "the application takes each new connection only after a delay"},
+	{Flap, []string{atPods}, "the application refuses new connections and takes them again, in turn"},
+	{PodKill, []string{atPods}, "the application's process is killed with SIGKILL, and started again"},
+	{GatewayKill, []string{atGateway}, "a gateway is killed with SIGKILL, and started again"},
+	{NodeProxyKill, []string{atNode}, "a node proxy is killed with SIGKILL, and started again"},
+	{Freeze, []string{atPods, atGateway, atNode}, "a process is stopped with SIGSTOP, and goes on with SIGCONT"},
+	{Blackhole, []string{atPods, atGateway}, "packets from and to an address vanish; needs root"},
+	{FederationCut, []string{atNetworks}, "nothing passes between gateways of different networks; connections stay open"},
 }
 
 // Fault is one thing that goes wrong.
 type Fault struct {
 	Name   string        `yaml:"name" json:"name" doc:"name that assertions use; the kind when left out"`
-	Kind   Kind          `yaml:"kind" json:"kind" doc:"refuse, silent, hang, podKill, gatewayKill, nodeproxyKill or federationCut"`
+	Kind   Kind          `yaml:"kind" json:"kind" doc:"refuse, silent, hang, slow, flap, podKill, gatewayKill, nodeproxyKill, freeze, blackhole or federationCut"`
 	At     time.Duration `yaml:"at" json:"at" doc:"when it begins, from the first arrival"`
 	Until  time.Duration `yaml:"until" json:"until" doc:"when it heals; never when left out"`
+	Delay  time.Duration `yaml:"delay" json:"delay,omitempty" doc:"slow: how late the application takes a connection"`
+	Down   time.Duration `yaml:"down" json:"down,omitempty" doc:"flap: how long it refuses, each time; it begins with that"`
+	Up     time.Duration `yaml:"up" json:"up,omitempty" doc:"flap: how long it answers in between; down and up are one period"`
 	Target Target        `yaml:"target" json:"target"`
 }
+
+// aimedAt is what the fault hits: what its kind allows, by the keys of its
+// target if that is more than one thing.
+func (f Fault) aimedAt() string {
+	may := targetsOf(f.Kind)
+	switch {
+	case len(may) == 0:
+		return ""
+	case f.Target.Gateway != 0 && slices.Contains(may, atGateway):
+		return atGateway
+	case f.Target.Node != 0 && slices.Contains(may, atNode):
+		return atNode
+	}
+	return may[0]
+}
+
+func targetsOf(k Kind) []string {
+	for _, v := range kinds {
+		if v.Kind == k {
+			return v.Targets
+		}
+	}
+	return nil
+}
+
+// wholePod reports whether the fault takes every port of a pod.
+func (f Fault) wholePod() bool { return f.Kind == PodKill || f.Kind == Freeze || f.Kind == Blackhole }
+
+// NeedsRoot reports whether the fault changes how packets are routed.
+func (f Fault) NeedsRoot() bool { return f.Kind == Blackhole }
 
 // Target selects what a fault hits.
 type Target struct {

@@ -343,6 +343,16 @@ func TestCrossings(t *testing.T) {
 		{"kind: nodeproxyKill, at: 4s, until: 8s, target: {network: west, node: 2}", conn(Event{Direction: "forward", Process: "west-gw-1", Workload: "west-2", Port: 8080, Result: "unreachable", Started: ms(5000), At: ms(5001)}), 1},
 		{"kind: nodeproxyKill, at: 4s, until: 8s, target: {network: west, node: 2}", conn(Event{Direction: "forward", Process: "west-gw-1", Workload: "west-1", Port: 8080, Result: "unreachable", Started: ms(5000), At: ms(5001)}), 0},
 		{"kind: nodeproxyKill, at: 4s, until: 8s, target: {network: east, node: 1}", attempt(Attempt{Arrival: Arrival{At: ms(5000)}, Started: ms(5000), Done: ms(5001), Error: "refused by the node proxy"}), 1},
+		{"kind: freeze, at: 4s, until: 8s, target: {network: west, gateway: 1}", conn(Event{Direction: "forward", Process: "west-gw-1", Workload: "west-1", Port: 8080, Result: "ok", Started: ms(3000), At: ms(9000)}), 1},
+		{"kind: freeze, at: 4s, until: 8s, target: {network: west, gateway: 1}", conn(Event{Direction: "forward", Process: "west-gw-2", Workload: "west-1", Port: 8080, Result: "ok", Started: ms(3000), At: ms(9000)}), 0},
+		{"kind: freeze, at: 4s, until: 8s, target: {network: west, names: [west-2]}", attempt(Attempt{Arrival: Arrival{At: ms(5000)}, Started: ms(5000), Done: ms(8100), Pod: "west-2"}), 1},
+		{"kind: freeze, at: 4s, until: 8s, target: {network: west, node: 2}", conn(Event{Direction: "inbound", Process: "west-node-2", Workload: "west-2", Port: 8080, Result: "ok", Started: ms(5000), At: ms(9000)}), 1},
+		{"kind: blackhole, at: 4s, until: 8s, target: {network: west, gateway: 1}", conn(Event{Direction: "outbound", Gateway: "west-gw-2", Workload: "west-1", Port: 8080, Result: "ok", Started: ms(5000), At: ms(5001)}), 0},
+		{"kind: blackhole, at: 4s, until: 8s, target: {network: west, names: [west-2]}", conn(Event{Direction: "forward", Process: "west-gw-1", Workload: "west-2", Port: 8080, Result: "unreachable", Started: ms(5000), At: ms(5001)}), 1},
+		{"kind: slow, delay: 1s, at: 4s, until: 8s, target: {network: west, names: [west-2], port: A}", attempt(Attempt{Arrival: Arrival{At: ms(5000)}, Started: ms(5000), Done: ms(6000), Pod: "west-2"}), 1},
+		{"kind: slow, delay: 1s, at: 4s, until: 8s, target: {network: west, names: [west-2], port: A}", attempt(Attempt{Arrival: Arrival{At: ms(3900), Hold: ms(2000)}, Started: ms(3900), Done: ms(3901), Pod: "west-2"}), 0}, // made before
+		{"kind: flap, down: 1s, up: 1s, at: 4s, until: 8s, target: {network: west, names: [west-2], port: A}", conn(Event{Direction: "inbound", Workload: "west-2", Port: 8080, Result: "refused", Started: ms(6500), At: ms(6501)}), 1},
+		{"kind: flap, down: 1s, up: 1s, at: 4s, until: 8s, target: {network: west, names: [west-2], port: A}", conn(Event{Direction: "inbound", Workload: "west-2", Port: 8080, Result: "refused", Started: ms(5500), At: ms(5501)}), 0}, // it was up
 		{"kind: federationCut, at: 4s, until: 8s, target: {networks: [west]}", attempt(Attempt{Arrival: Arrival{At: ms(5000)}, Started: ms(5000), Done: ms(5001), Pod: "west-1"}), 1},
 		{"kind: federationCut, at: 4s, until: 8s, target: {networks: [west]}", attempt(Attempt{Arrival: Arrival{At: ms(5000)}, Started: ms(5000), Done: ms(5001), Pod: "north-1"}), 0},
 	} {
@@ -351,6 +361,9 @@ func TestCrossings(t *testing.T) {
 			t.Fatal("the fault is not in the scenario")
 		}
 		r := small(t, text)
+		if r.Outages[0].Fault.Kind == Flap {
+			r.Outages[0].Downs = []Window{{From: ms(4000), To: ms(5000)}, {From: ms(6000), To: ms(7000)}}
+		}
 		c.add(r)
 		if got := r.crossings(r.Outages[0]); got != c.want {
 			t.Errorf("%d: %s: %d crossings, want %d (%s)", i, c.fault, got, c.want, fmt.Sprint(r.Attempts, r.Events))

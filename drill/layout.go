@@ -170,12 +170,12 @@ func (l *Layout) GatewaysOf(network string) []string {
 type Victims struct {
 	Pods    []string // sorted as in the layout
 	Ports   []uint16 // target ports that the fault takes from those pods
-	Process string   // gateway or node proxy that is killed
+	Process string   // gateway or node proxy that is hit
 }
 
 // VictimsOf resolves the fault at index i of the scenario; the seed decides
-// which pods a number means. The pods of a killed node proxy are victims; those
-// behind a killed gateway are not: another gateway reaches them, and [Truth]
+// which pods a number means. The pods of a node proxy that is hit are victims;
+// those behind a gateway are not: another gateway reaches them, and [Truth]
 // knows when none does.
 func (l *Layout) VictimsOf(i int) Victims {
 	f := l.Scenario.Faults[i]
@@ -186,12 +186,12 @@ func (l *Layout) VictimsOf(i int) Victims {
 		}
 	}
 	var chosen func(Pod) bool
-	switch f.Kind {
-	case FederationCut:
+	switch f.aimedAt() {
+	case atNetworks:
 		return Victims{}
-	case GatewayKill:
+	case atGateway:
 		return Victims{Process: l.GatewaysOf(f.Target.Network)[f.Target.Gateway-1]}
-	case NodeProxyKill:
+	case atNode:
 		v.Process = nodeName(f.Target.Network, f.Target.Node-1)
 		chosen = func(p Pod) bool { return p.Node == v.Process }
 	default:

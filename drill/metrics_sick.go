@@ -17,12 +17,18 @@ func toSick(r *Record, args map[string]string) Value {
 	}
 	n, opened := 0, 0
 	for _, o := range r.Outages {
-		if len(o.Victims.Pods) == 0 || args["fault"] != "" && o.Fault.Name != args["fault"] || o.Effect == 0 {
-			continue
+		if len(o.Victims.Pods) == 0 || args["fault"] != "" && o.Fault.Name != args["fault"] || o.Effect == 0 || o.Fault.Kind == Slow {
+			continue // a slow pod answers
 		}
-		span := Window{From: o.Effect + after, To: o.over(o.Heal)}
-		n += r.arrivedAt(o, span)
-		opened += r.openedIn(o, span)
+		spells := []Window{{From: o.Effect, To: o.over(o.Heal)}}
+		if len(o.Downs) > 0 {
+			spells = o.Downs
+		}
+		for _, s := range spells {
+			span := Window{From: s.From + after, To: s.To}
+			n += r.arrivedAt(o, span)
+			opened += r.openedIn(o, span)
+		}
 	}
 	if n == 0 && opened == 0 {
 		return Value{Number: math.NaN(), Note: "clients opened no connection in that time that a sick pod could have got"}
@@ -53,12 +59,13 @@ func (r *Record) arrivedAt(o Outage, span Window) (n int) {
 		if i < 0 || !slices.Contains(o.Victims.Ports, ports[i].Target) {
 			continue
 		}
-		// A dead node proxy logs nothing: then the gateway's own line tells.
-		if e.Direction == "inbound" || o.Fault.Kind == NodeProxyKill && e.Direction == "forward" && e.Result != "ok" {
+		// A node proxy that cannot be reached logs nothing: then the gateway's own
+		// line tells.
+		if e.Direction == "inbound" || noWitness(o.Fault) && e.Direction == "forward" && e.Result != "ok" {
 			n++
 		}
 	}
-	if o.Fault.Kind == NodeProxyKill {
+	if noWitness(o.Fault) {
 		for _, a := range r.Attempts { // it cannot have answered; if it did, say so
 			if span.Has(a.Started) && slices.Contains(o.Victims.Pods, a.Pod) {
 				n++
@@ -67,6 +74,10 @@ func (r *Record) arrivedAt(o Outage, span Window) (n int) {
 	}
 	return n
 }
+
+// noWitness reports whether the fault keeps connections from the node proxy of
+// its pods.
+func noWitness(f Fault) bool { return f.aimedAt() == atNode || f.Kind == Blackhole }
 
 // collateralEjections counts, over all processes, healthy endpoint:ports that
 // an ejection left out. See the scope of each in [Event].
@@ -80,8 +91,12 @@ func collateralEjections(r *Record, _ map[string]string) Value {
 	return number(n)
 }
 
-// collateral is how many healthy endpoint:ports the ejection e left out.
+// collateral is how many healthy endpoint:ports the ejection e left out. What a
+// process believes that is cut off or stood still is the fault's doing.
 func (r *Record) collateral(e Event) (n int) {
+	if r.dead(e.Process, e.At, time.Second) {
+		return 0
+	}
 	switch e.Scope {
 	case "endpoint":
 		if p, ok := r.Layout.pod(e); ok && !r.sick(p, e.Port, e.At, time.Second) {
@@ -118,7 +133,8 @@ func (r *Record) processDead(p Pod, t time.Duration) bool { return r.dead(p.Node
 func gatewayEjections(r *Record, _ map[string]string) Value {
 	n := 0
 	for _, e := range r.Events {
-		if e.Kind == OutlierChanged && e.Edge == "ejected" && e.Scope == "gateway" && e.At >= 0 && !r.dead(e.Gateway, e.At, time.Second) {
+		if e.Kind == OutlierChanged && e.Edge == "ejected" && e.Scope == "gateway" && e.At >= 0 &&
+			!r.dead(e.Gateway, e.At, time.Second) && !r.dead(e.Process, e.At, time.Second) {
 			n++
 		}
 	}

@@ -70,6 +70,7 @@ type Outage struct {
 	Heal    time.Duration // healing began
 	Healed  time.Duration // healing was done; zero if it never was
 	Proof   string        // how the effect was proved, in words
+	Downs   []Window      // of a flap: when the pods refused, as the injector ordered
 }
 
 // over returns when the outage stopped: the end of time if it never did.
@@ -88,6 +89,15 @@ func (o Outage) ill(end time.Duration) Window {
 		return Window{Name: o.Fault.Name}
 	}
 	return Window{o.Fault.Name, o.Begin, min(o.over(o.Heal), end)}
+}
+
+// spells are the spans in which it was ill without a pause: more than one if it
+// flapped.
+func (o Outage) spells(end time.Duration) []Window {
+	if o.Effect != 0 && len(o.Downs) > 0 {
+		return o.Downs
+	}
+	return []Window{o.ill(end)}
 }
 
 // Exit is the end of a process that nobody asked for.

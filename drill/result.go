@@ -158,6 +158,7 @@ type FaultResult struct {
 	// Crossed is how many client connections are known to have crossed what the
 	// fault hit while it was ill: at least so many.
 	Crossed int `json:"crossed"`
+	Downs   int `json:"downs,omitempty"` // of a flap: how often it refused
 }
 
 // Evaluate measures every assertion of the scenario on the record's arm, and

@@ -6,10 +6,10 @@ import (
 )
 
 // grace is how long after a fault's end an ejection may still be its doing: a
-// verdict on connections that began before. A connect that hangs takes as long
-// as the node proxy waits for the application.
+// verdict on connections that began before. A connect without an answer takes as
+// long as who made it waits.
 func grace(k Kind) time.Duration {
-	if k == Hang {
+	if k == Hang || k == Freeze || k == Blackhole {
 		return 5 * time.Second
 	}
 	return time.Second
@@ -28,6 +28,9 @@ func (r *Record) sick(pod Pod, port uint16, t, slack time.Duration) bool {
 		return true
 	}
 	for _, o := range r.Outages {
+		if o.Fault.Kind == Slow {
+			continue // it answers
+		}
 		if slices.Contains(o.Victims.Pods, pod.Name) && slices.Contains(o.Victims.Ports, port) && o.during(t, slack) {
 			return true
 		}
@@ -41,11 +44,21 @@ func (o Outage) during(t, slack time.Duration) bool {
 	if o.Begin == 0 && o.Effect == 0 {
 		return false // never injected
 	}
-	end := o.over(o.Healed)
-	if slack > 0 && end < 1<<62 {
-		end += max(slack, grace(o.Fault.Kind))
+	if slack > 0 {
+		slack = max(slack, grace(o.Fault.Kind))
 	}
-	return t >= o.Begin && t < end
+	if len(o.Downs) > 0 {
+		return slices.ContainsFunc(o.Downs, func(w Window) bool { return t >= w.From && t < later(w.To, slack) })
+	}
+	return t >= o.Begin && t < later(o.over(o.Healed), slack)
+}
+
+// later is t+d, or the end of time.
+func later(t, d time.Duration) time.Duration {
+	if t > 1<<62 {
+		return t
+	}
+	return t + d
 }
 
 // cutOff reports whether every gateway of network was dead at t.
@@ -98,22 +111,38 @@ func (r *Record) causeOf(a Attempt) string {
 		if a.CutAt < o.Begin || a.CutAt >= o.over(o.Healed)+r.Layout.Scenario.Traffic.Timeout {
 			continue
 		}
-		switch o.Fault.Kind {
-		case PodKill, Silent:
-			if slices.Contains(o.Victims.Pods, pod.Name) && slices.Contains(o.Victims.Ports, port) {
-				return o.Fault.Name + ": " + string(o.Fault.Kind) + " " + pod.Name
+		f := o.Fault
+		switch f.aimedAt() {
+		case atPods:
+			if breaksOpen(f.Kind) && slices.Contains(o.Victims.Pods, pod.Name) && slices.Contains(o.Victims.Ports, port) {
+				return f.Name + ": " + string(f.Kind) + " " + pod.Name
 			}
-		case NodeProxyKill:
+		case atNode:
 			if pod.Node == o.Victims.Process || client.Node == o.Victims.Process {
-				return o.Fault.Name + ": killed " + o.Victims.Process
+				return f.Name + ": " + did(f.Kind) + " " + o.Victims.Process
 			}
-		case GatewayKill:
+		case atGateway:
 			if r.through(a, o.Victims.Process) {
-				return o.Fault.Name + ": killed " + o.Victims.Process
+				return f.Name + ": " + did(f.Kind) + " " + o.Victims.Process
 			}
 		}
 	}
 	return ""
+}
+
+// breaksOpen reports whether faults of the kind break connections to a pod that
+// were made before.
+func breaksOpen(k Kind) bool { return k == Silent || k == PodKill || k == Freeze || k == Blackhole }
+
+// did says what was done to a process.
+func did(k Kind) string {
+	switch k {
+	case Freeze:
+		return "froze"
+	case Blackhole:
+		return "cut off"
+	}
+	return "killed"
 }
 
 // through reports whether the connection ran through gateway, or may have: no

@@ -4,17 +4,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 func (c *checker) fault(i int) {
 	f := c.s.Faults[i]
-	target := ""
-	var known []string
+	known := make([]string, 0, len(kinds))
 	for _, k := range kinds {
 		known = append(known, string(k.Kind))
-		if k.Kind == f.Kind {
-			target = k.Target
-		}
 	}
 	valid := c.oneOf(string(f.Kind), known, "faults", i, "kind")
 	if !portName.MatchString(f.Name) {
@@ -36,7 +33,8 @@ func (c *checker) fault(i int) {
 	}
 	c.instants(i)
 	if valid {
-		c.aim(i, target)
+		c.aim(i, f.aimedAt())
+		c.periods(i)
 	}
 }
 
@@ -46,15 +44,15 @@ func (f Fault) overlaps(o Fault) bool {
 
 // sameVictim reports whether the two faults may meet on one process or port.
 func (c *checker) sameVictim(a, b Fault) bool {
-	switch ta, tb := targetOf(a.Kind), targetOf(b.Kind); {
+	switch ta, tb := a.aimedAt(), b.aimedAt(); {
 	case ta != tb:
 		return false
-	case ta == "gateway":
+	case ta == atGateway:
 		return a.Target.Gateway == b.Target.Gateway
-	case ta == "node":
+	case ta == atNode:
 		return a.Target.Node == b.Target.Node
 	}
-	if a.Kind != PodKill && b.Kind != PodKill && a.Target.Port != "" && b.Target.Port != "" && a.Target.Port != b.Target.Port {
+	if !a.wholePod() && !b.wholePod() && a.Target.Port != "" && b.Target.Port != "" && a.Target.Port != b.Target.Port {
 		return false
 	}
 	if len(a.Target.Names) > 0 && len(b.Target.Names) > 0 {
@@ -63,13 +61,31 @@ func (c *checker) sameVictim(a, b Fault) bool {
 	return a.Target.Pods == All || b.Target.Pods == All
 }
 
-func targetOf(k Kind) string {
-	for _, v := range kinds {
-		if v.Kind == k {
-			return v.Target
+// Limits of what a fault may be told to take.
+const (
+	minFlap  = 100 * time.Millisecond
+	minDelay = 10 * time.Millisecond
+	maxDelay = time.Minute
+)
+
+// periods checks the keys that only some kinds have.
+func (c *checker) periods(i int) {
+	f := c.s.Faults[i]
+	for _, k := range []struct {
+		key       string
+		of        Kind
+		v         time.Duration
+		low, high time.Duration
+	}{
+		{"delay", Slow, f.Delay, minDelay, maxDelay}, {"down", Flap, f.Down, minFlap, maxDuration}, {"up", Flap, f.Up, minFlap, maxDuration},
+	} {
+		switch {
+		case f.Kind == k.of:
+			c.between(k.v, k.low, k.high, "faults", i, k.key)
+		case k.v != 0:
+			c.fail(k.v, fmt.Sprintf("%s does not take %s: only %s does", f.Kind, k.key, k.of), "faults", i, k.key)
 		}
 	}
-	return ""
 }
 
 func (c *checker) instants(i int) {
@@ -104,15 +120,19 @@ func (c *checker) aim(i int, target string) {
 		{"networks", len(t.Networks) > 0, strings.Join(t.Networks, ", ")},
 	}
 	allowed := map[string][]string{
-		"pods": {"network", "pods", "names", "port"}, "gateway": {"network", "gateway"},
-		"node": {"network", "node"}, "networks": {"networks"},
+		atPods: {"network", "pods", "names", "port"}, atGateway: {"network", "gateway"},
+		atNode: {"network", "node"}, atNetworks: {"networks"},
 	}[target]
+	if may := targetsOf(c.s.Faults[i].Kind); len(may) > 1 && target == atPods && t.Pods == (Count{}) && len(t.Names) == 0 {
+		c.fail("", "aim it at one of: "+strings.Join(may, ", "), "faults", i, "target")
+		return
+	}
 	for _, g := range given {
 		if g.set && !slices.Contains(allowed, g.key) {
 			c.fail(g.value, fmt.Sprintf("%s does not take target.%s: use %s", c.s.Faults[i].Kind, g.key, strings.Join(allowed, ", ")), "faults", i, "target", g.key)
 		}
 	}
-	if target == "networks" {
+	if target == atNetworks {
 		for j, n := range t.Networks {
 			if c.s.network(n) == nil {
 				c.unknownNetwork(n, "faults", i, "target", "networks", j)
@@ -129,11 +149,11 @@ func (c *checker) aim(i int, target string) {
 		return
 	}
 	switch target {
-	case "gateway":
+	case atGateway:
 		c.count(t.Gateway, 1, n.Gateways, "faults", i, "target", "gateway")
-	case "node":
+	case atNode:
 		c.count(t.Node, 1, n.Nodes, "faults", i, "target", "node")
-	case "pods":
+	case atPods:
 		c.aimPods(i, n)
 	}
 }
@@ -153,8 +173,8 @@ func (c *checker) aimPods(i int, n *Network) {
 		}
 	}
 	if t.Port != "" {
-		if f.Kind == PodKill {
-			c.fail(t.Port, "a killed pod loses every port: leave it out", "faults", i, "target", "port")
+		if f.wholePod() {
+			c.fail(t.Port, string(f.Kind)+" takes every port of a pod: leave it out", "faults", i, "target", "port")
 		} else if _, ok := c.s.PortByName(t.Port); !ok {
 			c.fail(t.Port, "is no port of this scenario: use the name of one", "faults", i, "target", "port")
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 )
 
 // Exchange says who speaks first on a new connection.
@@ -88,6 +89,13 @@ func (a *App) Hang(_ context.Context, portNumber uint16) error {
 // that are open already too.
 func (a *App) Silence(_ context.Context, portNumber uint16) error {
 	return a.with(portNumber, (*port).silence)
+}
+
+// Slow makes the port take each new connection only delay after the kernel has
+// made it: nothing is read or sent before. Those that wait when the port heals
+// are served at once.
+func (a *App) Slow(_ context.Context, portNumber uint16, delay time.Duration) error {
+	return a.with(portNumber, func(p *port) error { return p.slow(delay) })
 }
 
 // Heal ends whatever fault the port has; without one it changes nothing.

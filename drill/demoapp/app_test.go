@@ -246,7 +246,7 @@ func TestControlObeysAndSaysWhyNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	want := []string{`{"do":"ready"}`, fmt.Sprintf(`{"do":"refuse","port":%d}`, addr.Port()), "does not listen there", "use refuse, hang, silent or heal", "nonsense"}
+	want := []string{`{"do":"ready"}`, fmt.Sprintf(`{"do":"refuse","port":%d}`, addr.Port()), "does not listen there", "use refuse, hang, silent, slow or heal", "nonsense"}
 	if len(lines) != len(want) {
 		t.Fatalf("got %d replies %q, want %d", len(lines), lines, len(want))
 	}

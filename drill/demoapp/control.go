@@ -6,12 +6,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"time"
 )
 
 // Order is one line that a controller writes to an application's input.
 type Order struct {
-	Do   string `json:"do"`   // refuse, hang, silent or heal
-	Port uint16 `json:"port"` // which of its ports
+	Do      string `json:"do"`                 // refuse, hang, silent, slow or heal
+	Port    uint16 `json:"port"`               // which of its ports
+	DelayMS int64  `json:"delay_ms,omitempty"` // of slow: milliseconds
 }
 
 // Reply is one line that the application writes back: one when it is ready
@@ -51,9 +53,12 @@ func (a *App) obey(ctx context.Context, line []byte) Reply {
 	r := Reply{Do: o.Do, Port: o.Port}
 	do, ok := map[string]func(context.Context, uint16) error{
 		"refuse": a.Refuse, "hang": a.Hang, "silent": a.Silence, "heal": a.Heal,
+		"slow": func(ctx context.Context, port uint16) error {
+			return a.Slow(ctx, port, time.Duration(o.DelayMS)*time.Millisecond)
+		},
 	}[o.Do]
 	if !ok {
-		r.Error = fmt.Sprintf("order %q is unknown: use refuse, hang, silent or heal", o.Do)
+		r.Error = fmt.Sprintf("order %q is unknown: use refuse, hang, silent, slow or heal", o.Do)
 		return r
 	}
 	if err := do(ctx, o.Port); err != nil {

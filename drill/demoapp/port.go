@@ -21,6 +21,8 @@ type port struct {
 	listener *net.TCPListener // nil while refusing or shut
 	accepted chan struct{}    // closed when the accept loop of listener ended
 	voice    chan struct{}    // closed unless silent: a speaker waits for it
+	delay    time.Duration    // before a new connection is served
+	prompt   chan struct{}    // closed when the delay is over for those that wait
 	conns    map[net.Conn]struct{}
 	closed   bool
 }
@@ -65,14 +67,29 @@ func (p *port) accept(l *net.TCPListener, done chan<- struct{}) {
 			c.Close()
 			continue
 		}
+		delay, prompt := p.delay, p.prompt
 		p.conns[c] = struct{}{}
 		p.mu.Unlock()
 		p.app.conns.Go(func() {
+			p.wait(delay, prompt)
 			p.serve(c)
 			p.mu.Lock()
 			delete(p.conns, c)
 			p.mu.Unlock()
 		})
+	}
+}
+
+// wait lets a new connection wait while the port is slow.
+func (p *port) wait(delay time.Duration, prompt <-chan struct{}) {
+	if delay == 0 {
+		return
+	}
+	t := time.NewTimer(delay)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-prompt:
 	}
 }
 
@@ -155,10 +172,32 @@ func (p *port) silence() error {
 	return nil
 }
 
+func (p *port) slow(delay time.Duration) error {
+	if delay <= 0 {
+		return fmt.Errorf("slow %s: the delay is %v: give it a positive one", p.addr, delay)
+	}
+	p.op.Lock()
+	defer p.op.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hurry()
+	p.delay, p.prompt = delay, make(chan struct{})
+	return nil
+}
+
+// hurry ends the delay, also of those that wait. p.mu is held.
+func (p *port) hurry() {
+	if p.delay > 0 {
+		close(p.prompt)
+		p.delay = 0
+	}
+}
+
 func (p *port) heal(ctx context.Context) error {
 	p.op.Lock()
 	defer p.op.Unlock()
 	p.mu.Lock()
+	p.hurry()
 	select {
 	case <-p.voice:
 	default:
@@ -178,6 +217,7 @@ func (p *port) shut() {
 	defer p.op.Unlock()
 	p.mu.Lock()
 	p.closed = true
+	p.hurry()
 	l, done := p.listener, p.accepted
 	p.listener = nil
 	for c := range p.conns {

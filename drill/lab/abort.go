@@ -19,8 +19,7 @@ const abortBuffer = 32 << 10
 // was drawn for it. What goes wrong before that point is a failure, or a cut
 // once the application has answered.
 func (c *clients) breakOff(ctx context.Context, n int, a *drill.Attempt, deadline time.Time) {
-	d := net.Dialer{Deadline: deadline}
-	conn, err := d.DialContext(ctx, "tcp4", c.layout.Clients[a.Client].Listen[a.Port].String())
+	conn, err := c.network.dial(ctx, deadline, c.layout.Clients[a.Client].Listen[a.Port])
 	if err != nil {
 		a.Done, a.Error = time.Since(c.zero), describe(err)
 		return

@@ -15,6 +15,7 @@ import (
 // concurrent use between start and stop.
 type armRun struct {
 	layout  *drill.Layout
+	network *network
 	arm     drill.Arm
 	bin     binaries
 	dir     string // configs, CA and logs of this arm

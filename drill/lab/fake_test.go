@@ -114,9 +114,11 @@ func fakeProxy(path string) int {
 		return 2
 	}
 	if c.Listen != "" {
-		if _, err := net.Listen("tcp4", c.Listen); err != nil {
+		l, err := net.Listen("tcp4", c.Listen)
+		if err != nil {
 			return 3
 		}
+		go hangUp(l)
 	}
 	for _, o := range c.Outbound {
 		l, err := net.Listen("tcp4", o.Listen)
@@ -134,6 +136,20 @@ func fakeProxy(path string) int {
 	}
 	http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200) }))
 	return 0
+}
+
+// hangUp does what a TLS server does with words that are no hello.
+func hangUp(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			c.Read(make([]byte, 64))
+			c.Close()
+		}()
+	}
 }
 
 func fakeOutbound(l net.Listener, mesh discovery.Config, port string) {

@@ -2,10 +2,6 @@ package lab
 
 import (
 	"context"
-	"fmt"
-	"net/netip"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/drill"
@@ -54,6 +50,13 @@ func (j *injection) begin(ctx context.Context) bool {
 // end waits for the fault's time to be over and heals it. One that is never
 // healed ends with the arm.
 func (j *injection) end(ctx context.Context) {
+	if j.o.Fault.Kind == drill.Flap {
+		done := j.flap(ctx)
+		j.flapped()
+		if !done {
+			return
+		}
+	}
 	if j.o.Fault.Until == 0 {
 		<-ctx.Done()
 		j.lastLook()
@@ -97,121 +100,4 @@ func (a *armRun) each(o drill.Outage, do func(p *pod, port uint16) error) error 
 		}
 	}
 	return first
-}
-
-// strike begins the fault.
-func (j *injection) strike(ctx context.Context) error {
-	switch j.o.Fault.Kind {
-	case drill.Refuse, drill.Silent, drill.Hang:
-		return j.each(j.o, func(p *pod, port uint16) error { return p.order(ctx, string(j.o.Fault.Kind), port) })
-	case drill.PodKill:
-		for _, name := range j.o.Victims.Pods { // all at once; then wait for each
-			j.pod(name).signal(syscall.SIGKILL)
-		}
-		for _, name := range j.o.Victims.Pods {
-			j.pod(name).kill()
-		}
-	case drill.GatewayKill, drill.NodeProxyKill:
-		j.process(j.o.Victims.Process).kill()
-	case drill.FederationCut:
-		j.cut = j.relaysOf(j.o.Fault)
-		for _, r := range j.cut {
-			r.before = r.passed.Load()
-			r.setCut(true)
-		}
-		sleep(ctx, 20*time.Millisecond) // what was being written when the cut came
-		for _, r := range j.cut {
-			r.atCut = r.passed.Load()
-		}
-	}
-	return nil
-}
-
-// prove looks whether the fault took effect.
-func (j *injection) prove(ctx context.Context) (proof string, ok bool) {
-	switch j.o.Fault.Kind {
-	case drill.Refuse:
-		return j.proveEach(ctx, "refused")
-	case drill.Silent:
-		return j.proveEach(ctx, "silent")
-	case drill.Hang:
-		return j.proveEach(ctx, "hangs")
-	case drill.PodKill:
-		return j.proveEach(ctx, "refused")
-	case drill.GatewayKill:
-		for _, g := range j.layout.Gateways {
-			if g.Name == j.o.Victims.Process {
-				return proveAt(ctx, g.Name+" was killed and", g.Address, "refused")
-			}
-		}
-	case drill.NodeProxyKill:
-		for _, n := range j.layout.Nodes {
-			if n.Name == j.o.Victims.Process {
-				return proveAt(ctx, n.Name+" was killed and", n.Admin, "refused")
-			}
-		}
-	case drill.FederationCut:
-		return j.proveCut()
-	}
-	return "cannot be proved", false
-}
-
-func proveAt(ctx context.Context, who string, addr netip.AddrPort, want string) (string, bool) {
-	got := probe(ctx, addr, look)
-	if got != want {
-		return fmt.Sprintf("%s %s %s, expected %s", who, addr, got, want), false
-	}
-	return fmt.Sprintf("%s %s is %s", who, addr, want), true
-}
-
-// proveEach probes every victim's port directly, beside the mesh.
-func (j *injection) proveEach(ctx context.Context, want string) (string, bool) {
-	err := j.each(j.o, func(p *pod, port uint16) error {
-		if got := probe(ctx, netip.AddrPortFrom(p.Address, port), look); got != want {
-			return fmt.Errorf("%s port %d %s, expected %s", p.Name, port, got, want)
-		}
-		return nil
-	})
-	if err != nil {
-		return err.Error(), false
-	}
-	var names []string
-	for _, p := range j.layout.Scenario.Ports() {
-		for _, v := range j.o.Victims.Ports {
-			if v == p.Target {
-				names = append(names, p.Name)
-			}
-		}
-	}
-	verb := map[string]string{"refused": "refuse connections", "silent": "accept and stay silent", "hangs": "leave connects unanswered"}[want]
-	return fmt.Sprintf("%s %s on port %s", strings.Join(j.o.Victims.Pods, ", "), verb, strings.Join(names, ", ")), true
-}
-
-// mend ends the fault and returns once the victims are well.
-func (j *injection) mend(ctx context.Context) error {
-	switch j.o.Fault.Kind {
-	case drill.Refuse, drill.Silent, drill.Hang:
-		if err := j.each(j.o, func(p *pod, port uint16) error { return p.order(ctx, "heal", port) }); err != nil {
-			return err
-		}
-	case drill.PodKill:
-		for _, name := range j.o.Victims.Pods {
-			if err := j.startPod(ctx, j.pod(name).Pod); err != nil {
-				return err
-			}
-		}
-	case drill.GatewayKill, drill.NodeProxyKill:
-		return j.restart(ctx, j.o.Victims.Process)
-	case drill.FederationCut:
-		for _, r := range j.cut {
-			r.setCut(false)
-		}
-		return nil
-	}
-	return j.each(j.o, func(p *pod, port uint16) error {
-		if got := probe(ctx, netip.AddrPortFrom(p.Address, port), orderTimeout); got != "answers" {
-			return fmt.Errorf("%s port %d %s, expected an answer", p.Name, port, got)
-		}
-		return nil
-	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/drill"
 )
@@ -18,7 +19,7 @@ type gossipRelay struct {
 // startRelays opens every relay of the layout.
 func (a *armRun) startRelays(ctx context.Context) error {
 	for _, r := range a.layout.Relays {
-		n, err := newRelay(ctx, r.Listen, r.Forward)
+		n, err := newRelay(ctx, a.network, r.Listen, r.Forward)
 		if err != nil {
 			return err
 		}
@@ -37,6 +38,19 @@ func (a *armRun) relaysOf(f drill.Fault) (out []*gossipRelay) {
 		}
 	}
 	return out
+}
+
+// cutRelays cuts the fault's relays.
+func (j *injection) cutRelays(ctx context.Context) {
+	j.cut = j.relaysOf(j.o.Fault)
+	for _, r := range j.cut {
+		r.before = r.passed.Load()
+		r.setCut(true)
+	}
+	sleep(ctx, 20*time.Millisecond) // what was being written when the cut came
+	for _, r := range j.cut {
+		r.atCut = r.passed.Load()
+	}
 }
 
 // proveCut reports whether the relays had carried gossip: cutting an unused

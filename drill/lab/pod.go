@@ -50,14 +50,18 @@ func (a *armRun) launchPod(ctx context.Context, p drill.Pod) (*pod, error) {
 // order makes the application do something to one of its ports and waits until
 // that has taken effect.
 func (p *pod) order(ctx context.Context, do string, port uint16) error {
-	b, err := json.Marshal(demoapp.Order{Do: do, Port: port})
+	return p.obey(ctx, demoapp.Order{Do: do, Port: port})
+}
+
+func (p *pod) obey(ctx context.Context, o demoapp.Order) error {
+	b, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
 	if _, err := p.in.Write(append(b, '\n')); err != nil {
-		return fmt.Errorf("tell %s to %s: %w", p.Name, do, err)
+		return fmt.Errorf("tell %s to %s: %w", p.Name, o.Do, err)
 	}
-	return p.await(ctx, do)
+	return p.await(ctx, o.Do)
 }
 
 func (p *pod) await(ctx context.Context, do string) error {

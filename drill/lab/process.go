@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +18,8 @@ import (
 
 // starter starts children from one thread that lives as long as it does: a
 // child's death signal follows the thread that started it, not the process
-// (prctl(2), PR_SET_PDEATHSIG), and Go ends threads when it likes.
+// (prctl(2), PR_SET_PDEATHSIG), and Go ends threads when it likes. Children are
+// in the thread's network.
 type starter struct {
 	jobs chan func()
 	done chan struct{}
@@ -163,6 +165,44 @@ func (p *process) signal(sig syscall.Signal) {
 	if err := syscall.Kill(-p.cmd.Process.Pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 		p.cmd.Process.Signal(sig)
 	}
+}
+
+// freeze stops the process with SIGSTOP and returns once it stands still.
+func (p *process) freeze(wait time.Duration) error {
+	if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("stop %s: %w", p.name, err)
+	}
+	for deadline := time.Now().Add(wait); ; time.Sleep(time.Millisecond) {
+		state, err := p.state()
+		switch {
+		case err != nil:
+			return fmt.Errorf("stop %s: %w", p.name, err)
+		case state == 'T':
+			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("stop %s: it is in state %c after %v", p.name, state, wait)
+		}
+	}
+}
+
+// thaw lets a frozen process go on.
+func (p *process) thaw() error {
+	if err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGCONT); err != nil {
+		return fmt.Errorf("continue %s: %w", p.name, err)
+	}
+	return nil
+}
+
+// state is the process's state as in proc(5): T is stopped.
+func (p *process) state() (byte, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	if i := bytes.LastIndexByte(b, ')'); i >= 0 && i+2 < len(b) {
+		return b[i+2], nil
+	}
+	return 0, fmt.Errorf("read its state: %q", b)
 }
 
 // kill ends the process at once and waits for it.

@@ -16,6 +16,7 @@ import (
 type relay struct {
 	listener net.Listener
 	forward  netip.AddrPort
+	at       *network
 
 	mu     sync.Mutex
 	cut    bool
@@ -34,12 +35,12 @@ type link struct {
 	lost bool     // it was open while the relay was cut
 }
 
-func newRelay(ctx context.Context, on, to netip.AddrPort) (*relay, error) {
-	l, err := listen(ctx, on)
+func newRelay(ctx context.Context, at *network, on, to netip.AddrPort) (*relay, error) {
+	l, err := at.listen(ctx, on)
 	if err != nil {
 		return nil, fmt.Errorf("relay to %s: listen on %s: %w", to, on, err)
 	}
-	r := &relay{listener: l, forward: to, conns: map[*link]struct{}{}}
+	r := &relay{listener: l, forward: to, at: at, conns: map[*link]struct{}{}}
 	r.work.Go(r.accept)
 	return r, nil
 }
@@ -71,7 +72,7 @@ func (r *relay) serve(c net.Conn) {
 		r.pump(l, nil, c)
 		return
 	}
-	b, err := net.DialTimeout("tcp4", r.forward.String(), 2*time.Second)
+	b, err := r.at.dial(context.Background(), time.Now().Add(2*time.Second), r.forward)
 	if err != nil {
 		return // the gateway is dead: so is this connection
 	}

@@ -42,7 +42,7 @@ func echo(t *testing.T) netip.AddrPort {
 
 func startRelay(t *testing.T) *relay {
 	t.Helper()
-	r, err := newRelay(t.Context(), netip.MustParseAddrPort("127.0.0.1:0"), echo(t))
+	r, err := newRelay(t.Context(), nil, netip.MustParseAddrPort("127.0.0.1:0"), echo(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestRelayToADeadGatewayClosesAtOnce(t *testing.T) {
 	l, _ := net.Listen("tcp4", "127.0.0.1:0")
 	dead := netip.MustParseAddrPort(l.Addr().String())
 	l.Close()
-	r, err := newRelay(context.Background(), netip.MustParseAddrPort("127.0.0.1:0"), dead)
+	r, err := newRelay(context.Background(), nil, netip.MustParseAddrPort("127.0.0.1:0"), dead)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,17 +56,22 @@ func Run(ctx context.Context, s *drill.Scenario, o Options) (*drill.Result, erro
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return nil, fmt.Errorf("make the output folder: %w", err)
 	}
-	layout, release, err := claim(ctx, s)
+	st := newStarter()
+	defer st.close()
+	at, err := networkFor(s, st)
+	if err != nil {
+		return nil, err
+	}
+	defer at.close()
+	layout, release, err := claim(ctx, at, s)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	st := newStarter()
-	defer st.close()
 	r := &drill.Result{Schema: drill.Schema, Scenario: s.Name, Description: s.Description, Seed: s.Seed, Started: time.Now(), Environment: environment(layout), AsRun: s}
 	for i, arm := range s.Arms {
 		o.Progress.ArmStarts(arm, i+1, len(s.Arms))
-		result, seen, err := runArm(ctx, layout, arm, bin, st, out, o)
+		result, seen, err := runArm(ctx, layout, at, arm, bin, st, out, o)
 		if err != nil {
 			return nil, fmt.Errorf("arm %s: %w", arm.Name, err)
 		}
@@ -89,7 +94,7 @@ func environment(l *drill.Layout) drill.Environment {
 
 // runArm runs one arm in a new folder, which is kept if asked for, or if the
 // arm could not start, or broke an assertion, or is in doubt.
-func runArm(ctx context.Context, l *drill.Layout, arm drill.Arm, bin binaries, st *starter, out string, o Options) (result drill.ArmResult, seen []drill.Observation, err error) {
+func runArm(ctx context.Context, l *drill.Layout, at *network, arm drill.Arm, bin binaries, st *starter, out string, o Options) (result drill.ArmResult, seen []drill.Observation, err error) {
 	dir, err := os.MkdirTemp(out, "arm-"+arm.Name+"-")
 	if err != nil {
 		return result, nil, fmt.Errorf("make the arm's folder: %w", err)
@@ -101,7 +106,7 @@ func runArm(ctx context.Context, l *drill.Layout, arm drill.Arm, bin binaries, s
 		}
 	}()
 	began := time.Now()
-	a := &armRun{layout: l, arm: arm, bin: bin, dir: dir, starter: st, base: began, zero: began,
+	a := &armRun{layout: l, network: at, arm: arm, bin: bin, dir: dir, starter: st, base: began, zero: began,
 		running: map[string]*process{}, pods: map[string]*pod{}, logged: map[string]int{}, teller: drill.NewTeller(l),
 		report: func(h drill.Happening) { o.Progress.Happened(arm, h) }}
 	defer a.stop()
@@ -151,7 +156,7 @@ func (a *armRun) drive(ctx context.Context) (*drill.Record, error) {
 		}
 		wait.Go(func() { outages[i] = a.inject(fctx, i) })
 	}
-	c := &clients{layout: a.layout, exchange: s.ExchangeOf(a.arm), zero: a.zero}
+	c := &clients{network: a.network, layout: a.layout, exchange: s.ExchangeOf(a.arm), zero: a.zero}
 	attempts := c.run(ctx, schedule)
 	a.sleepUntil(ctx, s.Duration)
 	healing.Wait() // one may end with the traffic

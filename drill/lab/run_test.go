@@ -73,15 +73,24 @@ func run(t *testing.T, ctx context.Context, s *drill.Scenario, p Progress) (r *d
 
 func TestEveryFaultTakesEffectAndHeals(t *testing.T) {
 	for fault, proof := range map[string]string{
-		"kind: refuse, target: {network: west, names: [west-2], port: A}": "west-2 refuse connections on port A",
-		"kind: silent, target: {network: west, names: [west-2], port: A}": "west-2 accept and stay silent on port A",
-		"kind: hang, target: {network: west, names: [west-2], port: A}":   "west-2 leave connects unanswered on port A",
-		"kind: podKill, target: {network: west, pods: all}":               "west-1, west-2, west-3 refuse connections on port A, B",
-		"kind: gatewayKill, target: {network: west, gateway: 1}":          "west-gw-1 was killed",
-		"kind: nodeproxyKill, target: {network: west, node: 1}":           "west-node-1 was killed",
+		"kind: refuse, target: {network: west, names: [west-2], port: A}":                       "west-2 refuse connections on port A",
+		"kind: silent, target: {network: west, names: [west-2], port: A}":                       "west-2 accept and stay silent on port A",
+		"kind: hang, target: {network: west, names: [west-2], port: A}":                         "west-2 leave connects unanswered on port A",
+		"kind: podKill, target: {network: west, pods: all}":                                     "west-1, west-2, west-3 refuse connections on port A, B",
+		"kind: slow, delay: 200ms, target: {network: west, names: [west-2], port: A}":           "west-2 take connections 200ms late on port A",
+		"kind: flap, down: 100ms, up: 150ms, target: {network: west, names: [west-2], port: A}": "west-2 refuse connections on port A; they did so ",
+		"kind: freeze, target: {network: west, names: [west-1, west-2]}":                        "west-1, west-2 are stopped: they stay silent on port A, B",
+		"kind: freeze, target: {network: west, gateway: 1}":                                     "west-gw-1 was stopped and",
+		"kind: freeze, target: {network: west, node: 1}":                                        "west-node-1 was stopped and",
+		"kind: blackhole, target: {network: west, names: [west-2]}":                             "west-2 are cut off: packets vanish on port A, B",
+		"kind: blackhole, target: {network: west, gateway: 1}":                                  "west-gw-1 is cut off and",
+		"kind: gatewayKill, target: {network: west, gateway: 1}":                                "west-gw-1 was killed",
+		"kind: nodeproxyKill, target: {network: west, node: 1}":                                 "west-node-1 was killed",
 	} {
-		kind, _, _ := strings.Cut(fault, ",")
-		t.Run(strings.TrimPrefix(kind, "kind: "), func(t *testing.T) {
+		if strings.HasPrefix(fault, "kind: blackhole") && os.Geteuid() != 0 {
+			continue // what is told then: TestWithoutRootABlackholeIsRefusedInWords
+		}
+		t.Run(strings.TrimPrefix(fault, "kind: "), func(t *testing.T) {
 			t.Parallel()
 			r, _, err := run(t, t.Context(), scenario(t, "FAULT", fault), nil)
 			if err != nil {
@@ -221,12 +230,12 @@ func TestKilledDrillLeavesNoProcess(t *testing.T) {
 
 func TestTwoDrillsTakeDifferentAddresses(t *testing.T) {
 	s := scenario(t)
-	a, releaseA, err := claim(t.Context(), s)
+	a, releaseA, err := claim(t.Context(), nil, s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer releaseA()
-	b, releaseB, err := claim(t.Context(), s)
+	b, releaseB, err := claim(t.Context(), nil, s)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 
@@ -17,17 +16,17 @@ const lockPort = 15007
 
 // claim finds a /16 of 127.0.0.0/8 in which every address of s is free, and
 // holds it until release, so that drills on one machine do not meet.
-func claim(ctx context.Context, s *drill.Scenario) (l *drill.Layout, release func(), err error) {
+func claim(ctx context.Context, at *network, s *drill.Scenario) (l *drill.Layout, release func(), err error) {
 	var last error
 	for try := range 32 {
 		second := drill.SecondByte(s.Seed, os.Getpid(), try)
-		lock, err := listen(ctx, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, second, 255, 1}), lockPort))
+		lock, err := at.listen(ctx, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, second, 255, 1}), lockPort))
 		if err != nil {
 			last = err
 			continue
 		}
 		l := drill.NewLayout(s, second)
-		if last = free(ctx, l); last == nil {
+		if last = free(ctx, at, l); last == nil {
 			return l, func() { lock.Close() }, nil
 		}
 		lock.Close()
@@ -39,10 +38,10 @@ func claim(ctx context.Context, s *drill.Scenario) (l *drill.Layout, release fun
 }
 
 // free reports whether every address of l can be listened on.
-func free(ctx context.Context, l *drill.Layout) error {
+func free(ctx context.Context, at *network, l *drill.Layout) error {
 	var errs []error
 	try := func(a netip.AddrPort) {
-		s, err := listen(ctx, a)
+		s, err := at.listen(ctx, a)
 		if err != nil {
 			errs = append(errs, err)
 			return
@@ -71,9 +70,4 @@ func free(ctx context.Context, l *drill.Layout) error {
 		try(r.Listen)
 	}
 	return errors.Join(errs...)
-}
-
-func listen(ctx context.Context, a netip.AddrPort) (net.Listener, error) {
-	var lc net.ListenConfig
-	return lc.Listen(ctx, "tcp4", a.String())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"time"
@@ -43,7 +44,7 @@ func (a *armRun) start(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	c := &clients{layout: a.layout, exchange: a.layout.Scenario.ExchangeOf(a.arm)}
+	c := &clients{network: a.network, layout: a.layout, exchange: a.layout.Scenario.ExchangeOf(a.arm)}
 	if err := c.warmUp(ctx); err != nil {
 		return &StartError{Process: "traffic", Err: errors.Join(err, context.Cause(ctx)), Log: a.clientLog()}
 	}
@@ -124,7 +125,9 @@ func (a *armRun) restart(ctx context.Context, name string) error {
 
 // ready polls the process's readiness.
 func (a *armRun) ready(ctx context.Context, p *process, admin netip.AddrPort) error {
-	c := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	c := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return a.network.dial(ctx, time.Now().Add(2*time.Second), admin)
+	}}}
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin.String()+"/healthz/ready", nil)
 		if err != nil {

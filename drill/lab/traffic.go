@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +19,7 @@ import (
 // clients opens the connections of a schedule, each at its time, however the
 // ones before it fare.
 type clients struct {
+	network  *network
 	layout   *drill.Layout
 	exchange string
 	zero     time.Time // the first instant of traffic
@@ -71,8 +71,7 @@ func (c *clients) connect(ctx context.Context, n int, a *drill.Attempt) {
 
 // first dials and makes the first exchange.
 func (c *clients) first(ctx context.Context, n int, a *drill.Attempt, deadline time.Time) (net.Conn, *bufio.Reader, string, error) {
-	d := net.Dialer{Deadline: deadline}
-	conn, err := d.DialContext(ctx, "tcp4", c.layout.Clients[a.Client].Listen[a.Port].String())
+	conn, err := c.network.dial(ctx, deadline, c.layout.Clients[a.Client].Listen[a.Port])
 	if err != nil {
 		return nil, nil, "", err
 	}
@@ -215,28 +214,4 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// probe looks at an address from outside of the mesh, as the injector's own
-// eyes: refused, hangs, silent or answers.
-func probe(ctx context.Context, addr netip.AddrPort, wait time.Duration) string {
-	d := net.Dialer{Timeout: wait}
-	c, err := d.DialContext(ctx, "tcp4", addr.String())
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "refused"
-	case err != nil && timedOut(err):
-		return "hangs"
-	case err != nil:
-		return err.Error()
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(wait))
-	fmt.Fprintf(c, "hello probe\n")
-	if _, err := c.Read(make([]byte, 1)); timedOut(err) {
-		return "silent"
-	} else if err != nil {
-		return "closes"
-	}
-	return "answers"
 }
