@@ -147,7 +147,7 @@ func TestDiallingEndsWithTheClient(t *testing.T) {
 	meshtest.Eventually(t, "a pod is dialled", func() bool { return gw.Metric(t, "istio_tcp_connections_opened_total") == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := st.Answer(ctx); err == nil {
+	if _, err := st.AwaitResponse(ctx); err == nil {
 		t.Fatal("answered")
 	}
 	st.Reset(http2.ErrCodeCancel)

@@ -81,7 +81,7 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming) {
 		return
 	}
 	f.relayed = hbone.RelayWith(ctx, stream, conn, hbone.RelayOptions{
-		Answered: func() { f.answer(g) }, HalfClosed: g.cfg.Timeouts.HalfClosed,
+		OnFirstByte: func() { f.answer(g) }, HalfClosed: g.cfg.Timeouts.HalfClosed,
 	})
 	f.relayed.ToConn += f.replayed.size
 	f.err = f.relayed.Err

@@ -108,7 +108,7 @@ func (x transfers) start(t *testing.T, s *Session, n int) {
 					st.Write(make([]byte, min(x.size(rng), 32<<10)))
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+rng.IntN(200))*time.Millisecond)
-				if _, err := st.Answer(ctx); err == nil {
+				if _, err := st.AwaitResponse(ctx); err == nil {
 					x.run(ctx, st, rng)
 				}
 				cancel()

@@ -191,7 +191,7 @@ func TestEarlyBytesOfStreamsThatAreNotAcceptedAreGivenBack(t *testing.T) {
 			st.Reset(http2.ErrCodeCancel)
 			continue
 		}
-		st.Answer(t.Context())
+		st.AwaitResponse(t.Context())
 	}
 	r.asBefore(t)
 }

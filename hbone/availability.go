@@ -5,13 +5,13 @@ import "time"
 // Availability is what somebody who shares a session between callers needs to
 // know of it, as of one moment.
 type Availability struct {
-	Streams int           // open now
-	Limit   int           // how many may be open at once, by the peer's limit and Config.MaxStreams; 0: none may
-	Settled bool          // the peer's SETTINGS are in: before that Limit is assumed
-	Retired bool          // no stream will ever be opened again, here or on the session that carries it
-	Silent  bool          // see Session.Silent
-	Bulk    bool          // large pieces of data follow each other closely: small messages would wait behind them
-	Idle    time.Duration // how long no stream has been open, zero while one is
+	Streams          int           // open now
+	Limit            int           // how many may be open at once, by the peer's limit and Config.MaxStreams; 0: none may
+	SettingsReceived bool          // the peer's SETTINGS are in: before that Limit is assumed
+	Retired          bool          // no stream will ever be opened again, here or on the session that carries it
+	Silent           bool          // see Session.Silent
+	Bulk             bool          // large pieces of data follow each other closely: small messages would wait behind them
+	Idle             time.Duration // how long no stream has been open, zero while one is
 }
 
 // Free is how many streams can be opened now if no more than limit may be open.
@@ -28,7 +28,7 @@ func (s *Session) Availability(now time.Time) Availability {
 	a := Availability{Silent: s.Silent()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a.Settled = s.isSettled()
+	a.SettingsReceived = s.hasSettings()
 	a.Streams, a.Limit = len(s.streams), s.streamLimit()
 	a.Retired = retired || s.retiredLocked()
 	a.Bulk = s.bulk.Congested(now)
@@ -38,7 +38,7 @@ func (s *Session) Availability(now time.Time) Availability {
 	return a
 }
 
-func (s *Session) isSettled() bool {
+func (s *Session) hasSettings() bool {
 	select {
 	case <-s.life.settingsReceived:
 		return true
@@ -70,11 +70,11 @@ func (s *Session) Observe(changed chan<- struct{}, silent func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.observer = observer{changed, silent}
-	s.tellChanged()
+	s.notifyObserver()
 }
 
-// tellChanged is called with mu held, and waits for nothing.
-func (s *Session) tellChanged() {
+// notifyObserver is called with mu held, and waits for nothing.
+func (s *Session) notifyObserver() {
 	if s.observer.changed == nil {
 		return
 	}

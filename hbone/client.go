@@ -47,7 +47,7 @@ func NewClient(ctx context.Context, t Transport, cfg Config) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Settled(ctx); err != nil {
+	if err := s.AwaitSettings(ctx); err != nil {
 		s.end(err, http2.ErrCodeNo, endAbrupt)
 		<-s.life.transportClosed
 		return nil, fmt.Errorf("hbone: open session with %v: %w", t.RemoteAddr(), err)
@@ -55,8 +55,8 @@ func NewClient(ctx context.Context, t Transport, cfg Config) (*Session, error) {
 	return s, nil
 }
 
-// Settled returns when the peer's SETTINGS are in, or why they will not be.
-func (s *Session) Settled(ctx context.Context) error {
+// AwaitSettings returns when the peer's SETTINGS are in, or why they will not be.
+func (s *Session) AwaitSettings(ctx context.Context) error {
 	select {
 	case <-s.life.settingsReceived:
 		return nil
@@ -73,14 +73,14 @@ func (s *Session) Open(ctx context.Context, req *Request) (*Stream, *Response, e
 	if err != nil {
 		return nil, nil, err
 	}
-	answer, err := st.Answer(ctx)
+	resp, err := st.AwaitResponse(ctx)
 	if err != nil {
-		return nil, answer, err
+		return nil, resp, err
 	}
-	return st, answer, nil
+	return st, resp, nil
 }
 
-// Start sends a CONNECT. What is written to the stream before the answer is sent
+// Start sends a CONNECT. What is written to the stream before the response is sent
 // right behind it, as far as the windows allow; a peer that refuses throws it
 // away. The caller asks for the Answer.
 func (s *Session) Start(req *Request) (*Stream, error) {
@@ -88,29 +88,29 @@ func (s *Session) Start(req *Request) (*Stream, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hbone: CONNECT %s: %w", req.Authority, err)
 	}
-	s.asked(st.connect.sentAt)
+	s.noteRequest(st.connect.sentAt)
 	return st, nil
 }
 
-// Answer waits for the peer's answer: at most ConnectTimeout, and as long as ctx
-// allows. Any status but 200 is a *StatusError, with the answer beside it. After
+// AwaitResponse waits for the peer's response: at most ConnectTimeout, and as long as ctx
+// allows. Any status but 200 is a *StatusError, with the response beside it. After
 // an error the stream is over. An error that matches ErrRetryable says that the
 // peer has not served the request.
-func (st *Stream) Answer(ctx context.Context) (*Response, error) {
-	answer, err := st.awaitAnswer(ctx)
+func (st *Stream) AwaitResponse(ctx context.Context) (*Response, error) {
+	resp, err := st.awaitResponse(ctx)
 	if err != nil {
-		return answer, fmt.Errorf("hbone: CONNECT %s: %w", st.connect.authority, err)
+		return resp, fmt.Errorf("hbone: CONNECT %s: %w", st.connect.authority, err)
 	}
-	return answer, nil
+	return resp, nil
 }
 
-func (st *Stream) awaitAnswer(ctx context.Context) (*Response, error) {
+func (st *Stream) awaitResponse(ctx context.Context) (*Response, error) {
 	timer := time.NewTimer(st.s.cfg.ConnectTimeout)
 	defer timer.Stop()
 	var err error
 	select {
 	case <-st.connect.decided:
-		return st.verdict()
+		return st.outcome()
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	case <-timer.C:
@@ -120,8 +120,8 @@ func (st *Stream) awaitAnswer(ctx context.Context) (*Response, error) {
 	return nil, err
 }
 
-// Answered reports whether Answer would return at once.
-func (st *Stream) Answered() bool {
+// Responded reports whether Answer would return at once.
+func (st *Stream) Responded() bool {
 	select {
 	case <-st.connect.decided:
 		return true
@@ -130,34 +130,34 @@ func (st *Stream) Answered() bool {
 	}
 }
 
-// verdict reads the answer of a stream that has one or is dead.
-func (st *Stream) verdict() (*Response, error) {
+// outcome reads the response of a stream that has one or is dead.
+func (st *Stream) outcome() (*Response, error) {
 	st.s.mu.Lock()
 	if st.connect.response == nil {
 		st.s.awaitWriteLocked(st)
 	}
-	answer, err, spoke := st.connect.response, st.send.err, st.connect.dataSent && !st.connect.replayable
-	if answer != nil && answer.Status == plainOK.Status {
+	resp, err, sent := st.connect.response, st.send.err, st.connect.dataSent && !st.connect.replayable
+	if resp != nil && resp.Status == plainOK.Status {
 		st.connect.response = plainOK // the headers are the caller's now
 	}
 	st.s.mu.Unlock()
 	switch {
-	case answer == nil:
+	case resp == nil:
 		st.abort(http2.ErrCodeCancel, err)
-		return nil, unanswered(err, spoke)
-	case answer.Status != 200:
+		return nil, noResponse(err, sent)
+	case resp.Status != 200:
 		st.Reset(http2.ErrCodeCancel)
-		return answer, &StatusError{Status: answer.Status, Header: answer.Header}
+		return resp, &StatusError{Status: resp.Status, Header: resp.Header}
 	}
-	return answer, nil
+	return resp, nil
 }
 
-// unanswered marks the end of a session as retryable if not one byte of the
+// noResponse marks the end of a session as retryable if not one byte of the
 // application has been sent on the stream. Otherwise the peer may have passed
 // it on before it went.
-func unanswered(err error, spoke bool) error {
+func noResponse(err error, sent bool) error {
 	var reset *ResetError
-	if spoke || errors.Is(err, ErrRetryable) || errors.As(err, &reset) || errors.Is(err, ErrSessionClosed) {
+	if sent || errors.Is(err, ErrRetryable) || errors.As(err, &reset) || errors.Is(err, ErrSessionClosed) {
 		return err
 	}
 	return &retryable{err}
@@ -175,15 +175,15 @@ func (s *Session) request(req *Request) (*Stream, error) {
 		return nil, fmt.Errorf("header list of %d bytes, the peer accepts %d", size, s.peer.maxHeaders)
 	}
 	st := s.newStreamLocked(s.nextID)
-	st.connect.authority, st.connect.replayable, st.connect.sentAt = req.Authority, req.Harmless, time.Now()
+	st.connect.authority, st.connect.replayable, st.connect.sentAt = req.Authority, req.Replayable, time.Now()
 	s.nextID += 2
 	s.wakePingsLocked(st.connect.sentAt)
-	s.alive.asked(st.connect.sentAt)
-	s.alive.opened = st.connect.sentAt
+	s.alive.requested(st.connect.sentAt)
+	s.alive.lastRequest = st.connect.sentAt
 	st.connect.pending = make(chan struct{})
 	st.connect.decided = st.connect.pending
 	s.send.headers(st, fields, false, s.peer.maxFrame, noteKeep)
-	s.widenLocked(st)
+	s.openWholeWindowLocked(st)
 	s.kickLocked()
 	return st, nil
 }
@@ -250,7 +250,7 @@ func (w *sender) headers(st *Stream, fields []hpack.HeaderField, endStream bool,
 	w.control.mark(st, w.control.size()-before, n)
 }
 
-// onResponse handles HEADERS from the server: the answer, an informational one
+// onResponse handles HEADERS from the server: the response, an informational one
 // before it, or trailers.
 func (s *Session) onResponse(f *http2.MetaHeadersFrame) error {
 	s.mu.Lock()
@@ -259,7 +259,7 @@ func (s *Session) onResponse(f *http2.MetaHeadersFrame) error {
 		idle := s.isIdleLocked(f.StreamID)
 		s.mu.Unlock()
 		if idle {
-			return connFault(http2.ErrCodeProtocol, "HEADERS on idle stream %d", f.StreamID)
+			return connError(http2.ErrCodeProtocol, "HEADERS on idle stream %d", f.StreamID)
 		}
 		return nil
 	}
@@ -271,20 +271,20 @@ func (s *Session) onResponse(f *http2.MetaHeadersFrame) error {
 	interim := status < 200 // RFC 9113 §8.6: there is no 101
 	if status == 0 || status == 101 || interim && f.StreamEnded() || f.Truncated {
 		s.mu.Unlock()
-		return protocolFault(f.StreamID, "bad answer header")
+		return protocolFault(f.StreamID, "bad response header")
 	}
 	if interim {
 		s.mu.Unlock()
-		return s.spend("informational answers", 1)
+		return s.countIdleFrame("informational responses", 1)
 	}
 	st.connect.response = &Response{Status: status, Header: headerOf(f)}
 	close(st.connect.pending)
 	st.connect.pending = nil
 	now := time.Now()
-	s.alive.answered(now)
-	s.alive.took(now.Sub(st.connect.sentAt))
+	s.alive.responded(now)
+	s.alive.observe(now.Sub(st.connect.sentAt))
 	s.mu.Unlock()
-	s.answered(now)
+	s.noteResponse(now)
 	st.changed()
 	if f.StreamEnded() {
 		s.peerEnded(st)
@@ -308,7 +308,7 @@ func (s *Session) onTrailers(st *Stream, f *http2.MetaHeadersFrame) error {
 	s.mu.Unlock()
 	switch {
 	case ended:
-		return &streamFault{id: f.StreamID, code: http2.ErrCodeStreamClosed, reason: "HEADERS after END_STREAM"}
+		return &streamError{id: f.StreamID, code: http2.ErrCodeStreamClosed, reason: "HEADERS after END_STREAM"}
 	case !f.StreamEnded():
 		return protocolFault(f.StreamID, "second HEADERS without END_STREAM")
 	case len(f.PseudoFields()) > 0:

@@ -57,7 +57,7 @@ type Config struct {
 
 	// SettingsTimeout bounds the wait for the peer's preface. Default 5 s.
 	SettingsTimeout time.Duration
-	// ConnectTimeout bounds the wait for the answer to a CONNECT. Default 10 s.
+	// ConnectTimeout bounds the wait for the response to a CONNECT. Default 10 s.
 	ConnectTimeout time.Duration
 	// CloseTimeout bounds how long a closing session tries to write what is
 	// queued. Default 2 s.

@@ -118,7 +118,7 @@ func clientOn(t testing.TB, tr Transport) func() net.Conn {
 		if err != nil {
 			return failedConn{Conn: nil, err: err}
 		}
-		go st.Answer(context.Background())
+		go st.AwaitResponse(context.Background())
 		return st
 	}
 }

@@ -10,7 +10,7 @@ import (
 func (s *Session) receiveData(h header) (*Stream, error) {
 	low, ok := s.window.receive(h.length)
 	if s.recv.windowLow = low; !ok {
-		return nil, connFault(http2.ErrCodeFlowControl, "DATA beyond the connection window")
+		return nil, connError(http2.ErrCodeFlowControl, "DATA beyond the connection window")
 	}
 	s.mu.Lock()
 	s.noteBulkLocked(h.length)
@@ -19,7 +19,7 @@ func (s *Session) receiveData(h header) (*Stream, error) {
 		idle := s.isIdleLocked(h.id)
 		s.mu.Unlock()
 		if idle {
-			return nil, connFault(http2.ErrCodeProtocol, "DATA on idle stream %d", h.id)
+			return nil, connError(http2.ErrCodeProtocol, "DATA on idle stream %d", h.id)
 		}
 		return nil, nil // closed; the peer may not have heard of it yet
 	}
@@ -30,13 +30,13 @@ func (s *Session) receiveData(h header) (*Stream, error) {
 		return nil, nil
 	}
 	if ended {
-		return nil, &streamFault{id: h.id, code: http2.ErrCodeStreamClosed, reason: "DATA after END_STREAM"}
+		return nil, &streamError{id: h.id, code: http2.ErrCodeStreamClosed, reason: "DATA after END_STREAM"}
 	}
 	if s.client && !answered {
-		return nil, &streamFault{id: h.id, code: http2.ErrCodeProtocol, reason: "DATA before the answer"}
+		return nil, &streamError{id: h.id, code: http2.ErrCodeProtocol, reason: "DATA before the response"}
 	}
 	if !st.recv.charge(h.length) {
-		return nil, &streamFault{id: h.id, code: http2.ErrCodeFlowControl, reason: "DATA beyond the stream's window"}
+		return nil, &streamError{id: h.id, code: http2.ErrCodeFlowControl, reason: "DATA beyond the stream's window"}
 	}
 	return st, nil
 }
@@ -78,9 +78,9 @@ func (s *Session) creditConn(n int) {
 	s.kickLocked()
 }
 
-// widenLocked gives a new stream on a long path its whole window, when the peer is
+// openWholeWindowLocked gives a new stream on a long path its whole window, when the peer is
 // about to know the stream.
-func (s *Session) widenLocked(st *Stream) {
+func (s *Session) openWholeWindowLocked(st *Stream) {
 	first := s.cfg.FirstWindow
 	size := flow.FirstWindow(s.path.roundTrip(), first, s.cfg.StreamWindow)
 	if size == first {
@@ -110,7 +110,7 @@ func (s *Session) onWindowUpdate(f *http2.WindowUpdateFrame) error {
 	defer s.mu.Unlock()
 	if f.StreamID == 0 {
 		if s.send.window += n; s.send.window > maxWindow {
-			return connFault(http2.ErrCodeFlowControl, "connection window overflows")
+			return connError(http2.ErrCodeFlowControl, "connection window overflows")
 		}
 		s.send.wakeCredit()
 		return nil
@@ -118,12 +118,12 @@ func (s *Session) onWindowUpdate(f *http2.WindowUpdateFrame) error {
 	st := s.streams[f.StreamID]
 	if st == nil {
 		if s.isIdleLocked(f.StreamID) {
-			return connFault(http2.ErrCodeProtocol, "WINDOW_UPDATE on idle stream %d", f.StreamID)
+			return connError(http2.ErrCodeProtocol, "WINDOW_UPDATE on idle stream %d", f.StreamID)
 		}
 		return nil
 	}
 	if st.send.window += n; st.send.window > maxWindow {
-		return &streamFault{id: f.StreamID, code: http2.ErrCodeFlowControl, reason: "window overflows"}
+		return &streamError{id: f.StreamID, code: http2.ErrCodeFlowControl, reason: "window overflows"}
 	}
 	st.send.cond.Broadcast()
 	return nil

@@ -26,7 +26,7 @@ func (s *Session) Drain(ctx context.Context) error {
 		s.announceDrainLocked(ctx)
 	}
 	s.life.draining = true
-	s.tellChanged()
+	s.notifyObserver()
 	for s.life.err == nil && len(s.streams) > 0 && ctx.Err() == nil {
 		s.life.changed.Wait()
 	}

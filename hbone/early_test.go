@@ -30,11 +30,11 @@ func TestWhatIsWrittenBeforeTheAnswerTravelsBehindTheRequest(t *testing.T) {
 	if d := p.kind(http2.FrameData, h.StreamID); string(d.data) != "early" {
 		t.Errorf("DATA %q before the answer, want early", d.data)
 	}
-	if st.Answered() {
+	if st.Responded() {
 		t.Error("answered, and nobody has")
 	}
 	p.headers(h.StreamID, false, ":status", "200", HeaderEndpoint, "00000000000000aa")
-	answer, err := st.Answer(t.Context())
+	answer, err := st.AwaitResponse(t.Context())
 	check(t, err)
 	if answer.Endpoint() != 0xaa {
 		t.Errorf("endpoint %x, want aa", answer.Endpoint())
@@ -48,7 +48,7 @@ func TestARefusalIsAnAnswerWhateverWasWritten(t *testing.T) {
 	st.Write([]byte("early"))
 	p.kind(http2.FrameData, h.StreamID)
 	p.headers(h.StreamID, true, ":status", "503")
-	_, err := st.Answer(t.Context())
+	_, err := st.AwaitResponse(t.Context())
 	var status *StatusError
 	if !errors.As(err, &status) || status.Status != 503 {
 		t.Errorf("got %v, want status 503", err)
@@ -73,7 +73,7 @@ func TestADeathBeforeTheAnswerIsRetryableOnlyIfNothingWasSaid(t *testing.T) {
 	}{
 		{"silent, session dies", Request{}, false, die, true},
 		{"said, session dies", Request{}, true, die, false},
-		{"harmless, session dies", Request{Harmless: true}, true, die, true},
+		{"harmless, session dies", Request{Replayable: true}, true, die, true},
 		{"said, refused stream", Request{}, true, refuse, true},
 		{"said, beyond GOAWAY", Request{}, true, goAway, true},
 	} {
@@ -85,7 +85,7 @@ func TestADeathBeforeTheAnswerIsRetryableOnlyIfNothingWasSaid(t *testing.T) {
 				p.kind(http2.FrameData, h.StreamID)
 			}
 			c.end(p, h.StreamID)
-			if _, err := st.Answer(t.Context()); err == nil || errors.Is(err, ErrRetryable) != c.retryable {
+			if _, err := st.AwaitResponse(t.Context()); err == nil || errors.Is(err, ErrRetryable) != c.retryable {
 				t.Errorf("%v: retryable %v, want %v", err, !c.retryable, c.retryable)
 			}
 		})
@@ -108,7 +108,7 @@ func TestAClientDoesNotWaitForSettings(t *testing.T) {
 			t.Errorf("a frame of %d bytes before the peer said what it takes, want %d", first.Length, minMaxFrame)
 		}
 		begun := time.Now()
-		_, err = st.Answer(t.Context())
+		_, err = st.AwaitResponse(t.Context())
 		if took := time.Since(begun); !errors.Is(err, ErrSettingsTimeout) || took != 5*time.Second {
 			t.Errorf("%v after %v, want ErrSettingsTimeout after 5s", err, took)
 		}
@@ -127,7 +127,7 @@ func TestWatchHearsOfTheAnswerBytesAndTheEnd(t *testing.T) {
 	}
 	p.headers(h.StreamID, false, ":status", "200")
 	<-events
-	if !st.Answered() {
+	if !st.Responded() {
 		t.Error("not answered")
 	}
 	p.fr.WriteData(h.StreamID, false, []byte("x"))
@@ -155,7 +155,7 @@ func TestASilentPeerIsNotLively(t *testing.T) {
 			st, h := p.startRaw(s, Request{})
 			time.Sleep(10 * time.Millisecond)
 			p.headers(h.StreamID, true, ":status", "503")
-			st.Answer(context.Background())
+			st.AwaitResponse(context.Background())
 		}
 		answered()
 		time.Sleep(activeFor) // pings keep it fresh for so long after its last stream
@@ -239,13 +239,13 @@ func TestInnerSessionsShareTheDoubtAboutTheirConnection(t *testing.T) {
 		t.Fatal("not lively after an answer")
 	}
 	outer.mu.Lock()
-	asked := outer.alive.silent
+	asked := outer.alive.silentSince
 	outer.mu.Unlock()
 	if !asked.IsZero() {
 		t.Error("an answer inside leaves the connection in doubt")
 	}
 	outer.mu.Lock()
-	outer.alive.silent = time.Now().Add(-time.Second) // as a sibling's question would
+	outer.alive.silentSince = time.Now().Add(-time.Second) // as a sibling's question would
 	outer.mu.Unlock()
 	if inner.Lively() {
 		t.Error("lively though the connection owes an answer")
@@ -287,7 +287,7 @@ func TestWhatCouldNotBeSentIsRetryable(t *testing.T) {
 		st, err := r.client.Start(&Request{Authority: "app.default:80"})
 		if err == nil {
 			st.Write([]byte("early"))
-			_, err = st.Answer(t.Context())
+			_, err = st.AwaitResponse(t.Context())
 		}
 		if !errors.Is(err, ErrRetryable) {
 			t.Fatalf("%v is not retryable", err)

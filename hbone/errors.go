@@ -9,7 +9,7 @@ import (
 
 var (
 	// ErrRetryable matches a CONNECT that the peer has certainly not served, or
-	// whose session died before an answer: it may be sent again elsewhere.
+	// whose session died before a response: it may be sent again elsewhere.
 	ErrRetryable = errors.New("not processed by the peer, may be tried again")
 	// ErrSessionFull is returned by Open when the peer's (or our) limit of
 	// concurrent streams is reached. Package pool waits instead.
@@ -25,11 +25,11 @@ var (
 	// ErrCertificateExpired is the cause of a session that has outlived a
 	// certificate that it rests on by Config.ExpiryGrace.
 	ErrCertificateExpired = errors.New("a certificate that the session rests on has expired")
-	// ErrConnectTimeout is returned by Open when no answer came in time.
+	// ErrConnectTimeout is returned by Open when no response came in time.
 	ErrConnectTimeout = errors.New("no answer to CONNECT in time")
 )
 
-// StatusError is an answer other than 200.
+// StatusError is a response other than 200.
 type StatusError struct {
 	Status int
 	Header Header
@@ -42,7 +42,7 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("hbone: CONNECT answered with status %d", e.Status)
 }
 
-// Reason is the isthmus-reason of the answer, empty when the peer gave none or
+// Reason is the isthmus-reason of the response, empty when the peer gave none or
 // one that is not on the list.
 func (e *StatusError) Reason() Reason {
 	if r := Reason(e.Header.Get(HeaderReason)); r.Known() {
@@ -51,7 +51,7 @@ func (e *StatusError) Reason() Reason {
 	return ""
 }
 
-// Endpoint is the endpoint that the answer is about, zero when unknown.
+// Endpoint is the endpoint that the response is about, zero when unknown.
 func (e *StatusError) Endpoint() uint64 { return ParseEndpoint(e.Header.Get(HeaderEndpoint)) }
 
 // ResetError is a stream that ended early: by the peer's RST_STREAM (Remote) or
@@ -95,22 +95,22 @@ func (e *retryable) Error() string        { return e.err.Error() }
 func (e *retryable) Unwrap() error        { return e.err }
 func (e *retryable) Is(target error) bool { return target == ErrRetryable }
 
-// streamFault is a rule broken on one stream; the session goes on.
-type streamFault struct {
+// streamError is a rule broken on one stream; the session goes on.
+type streamError struct {
 	id     uint32
 	code   http2.ErrCode
 	reason string
 	opens  bool // it was in a header block, which may open the stream
 }
 
-func (e *streamFault) Error() string {
+func (e *streamError) Error() string {
 	return fmt.Sprintf("hbone: stream %d: %s (%v)", e.id, e.reason, e.code)
 }
 
 func protocolFault(id uint32, reason string) error {
-	return &streamFault{id: id, code: http2.ErrCodeProtocol, reason: reason}
+	return &streamError{id: id, code: http2.ErrCodeProtocol, reason: reason}
 }
 
-func connFault(code http2.ErrCode, format string, args ...any) error {
+func connError(code http2.ErrCode, format string, args ...any) error {
 	return &ProtocolError{Code: code, Reason: fmt.Sprintf(format, args...)}
 }

@@ -12,7 +12,7 @@ func (s *Session) onFrame(f http2.Frame) error {
 	switch f := f.(type) {
 	case *http2.MetaHeadersFrame:
 		if reason := malformed(f); reason != "" {
-			return &streamFault{id: f.StreamID, code: http2.ErrCodeProtocol, reason: reason, opens: true}
+			return &streamError{id: f.StreamID, code: http2.ErrCodeProtocol, reason: reason, opens: true}
 		}
 		if s.client {
 			return s.onResponse(f)
@@ -30,9 +30,9 @@ func (s *Session) onFrame(f http2.Frame) error {
 		s.onGoAway(f)
 		return nil
 	case *http2.PushPromiseFrame:
-		return connFault(http2.ErrCodeProtocol, "PUSH_PROMISE, which we have disabled")
+		return connError(http2.ErrCodeProtocol, "PUSH_PROMISE, which we have disabled")
 	}
-	return s.spend(fmt.Sprintf("%v frames", f.Header().Type), 1)
+	return s.countIdleFrame(fmt.Sprintf("%v frames", f.Header().Type), 1)
 }
 
 // peerEnded notes END_STREAM. The application hears of it after the batch.
@@ -60,7 +60,7 @@ func (s *Session) onReset(f *http2.RSTStreamFrame) error {
 		idle := s.isIdleLocked(f.StreamID)
 		s.mu.Unlock()
 		if idle {
-			return connFault(http2.ErrCodeProtocol, "RST_STREAM on idle stream %d", f.StreamID)
+			return connError(http2.ErrCodeProtocol, "RST_STREAM on idle stream %d", f.StreamID)
 		}
 		return nil
 	}
@@ -80,7 +80,7 @@ func (s *Session) onReset(f *http2.RSTStreamFrame) error {
 	s.mu.Unlock()
 	st.resetByPeer(err, clean)
 	if unanswered && s.recv.resets.add(time.Now(), 1) > maxResets {
-		return connFault(http2.ErrCodeEnhanceYourCalm, "too many CONNECTs reset before their answer")
+		return connError(http2.ErrCodeEnhanceYourCalm, "too many CONNECTs reset before their response")
 	}
 	return nil
 }
@@ -105,27 +105,27 @@ func (st *Stream) resetByPeer(err error, clean bool) {
 // a stream.
 func (s *Session) onPriority(h header) error {
 	if h.id == 0 {
-		return connFault(http2.ErrCodeProtocol, "PRIORITY on stream 0")
+		return connError(http2.ErrCodeProtocol, "PRIORITY on stream 0")
 	}
 	if h.length != 5 {
 		s.mu.Lock()
 		open := s.streams[h.id] != nil
 		s.mu.Unlock()
 		if open {
-			return &streamFault{id: h.id, code: http2.ErrCodeFrameSize, reason: "PRIORITY of a wrong length"}
+			return &streamError{id: h.id, code: http2.ErrCodeFrameSize, reason: "PRIORITY of a wrong length"}
 		}
 	}
-	return s.spend("PRIORITY frames", 1)
+	return s.countIdleFrame("PRIORITY frames", 1)
 }
 
-// resetFaulty answers a rule broken on one stream with RST_STREAM.
-func (s *Session) resetFaulty(f *streamFault) error {
+// resetStream answers a rule broken on one stream with RST_STREAM.
+func (s *Session) resetStream(f *streamError) error {
 	s.mu.Lock()
 	st := s.streams[f.id]
 	if st == nil && s.isIdleLocked(f.id) {
 		if s.client || f.id%2 == 0 || !f.opens {
 			s.mu.Unlock()
-			return connFault(http2.ErrCodeProtocol, "stream %d is idle, and %s", f.id, f.reason)
+			return connError(http2.ErrCodeProtocol, "stream %d is idle, and %s", f.id, f.reason)
 		}
 		s.lastID = f.id // a request that could not even be read
 		s.send.control.add(nil, appendRST(nil, f.id, f.code), 0)
@@ -135,7 +135,7 @@ func (s *Session) resetFaulty(f *streamFault) error {
 	if st != nil {
 		st.abort(f.code, &ResetError{Code: f.code})
 	}
-	return s.spend("frames that break a rule", 1)
+	return s.countIdleFrame("frames that break a rule", 1)
 }
 
 func (s *Session) onGoAway(f *http2.GoAwayFrame) {
@@ -143,7 +143,7 @@ func (s *Session) onGoAway(f *http2.GoAwayFrame) {
 	e := &GoAwayError{Code: f.ErrCode, Debug: string(debug[:min(len(debug), 256)])}
 	s.mu.Lock()
 	s.life.goAway, s.life.draining = e, true
-	s.tellChanged()
+	s.notifyObserver()
 	s.life.goAwayID = min(s.life.goAwayID, f.LastStreamID)
 	var lost []*Stream
 	err := &retryable{e}

@@ -12,7 +12,7 @@ type exchange struct {
 	// On a client.
 	authority  string
 	sentAt     time.Time
-	replayable bool          // see Request.Harmless
+	replayable bool          // see Request.Replayable
 	dataSent   bool          // payload was sent before the response
 	pending    chan struct{} // closed with the response or the end of the stream, then nil
 	decided    chan struct{} // the same channel, never changed

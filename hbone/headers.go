@@ -12,7 +12,7 @@ import (
 // Header names on CONNECT requests and answers. Peers that do not know the
 // isthmus-* ones ignore them.
 const (
-	HeaderEndpoint         = "isthmus-endpoint"    // outer 200, inner answer: which endpoint was dialled / answered
+	HeaderEndpoint         = "isthmus-endpoint"    // outer 200, inner response: which endpoint was dialled / answered
 	HeaderAvoid            = "isthmus-avoid"       // outer request: endpoints this client has seen fail, advisory
 	HeaderPin              = "isthmus-pin"         // outer request: this endpoint or 503
 	HeaderReason           = "isthmus-reason"      // non-200: a Reason
@@ -45,22 +45,22 @@ func (h *Header) Set(name, value string) {
 type Request struct {
 	Authority string
 	Header    Header
-	// Harmless says that what is written before the answer belongs to no
+	// Replayable says that what is written before the response belongs to no
 	// application, such as the hello of an inner handshake: it may be lost or
 	// be sent again, so that a session that dies meanwhile leaves ErrRetryable.
-	Harmless bool
+	Replayable bool
 }
 
 // plainOK stands for a 200 whose headers are in other hands.
 var plainOK = &Response{Status: 200}
 
-// Response is the answer to a CONNECT.
+// Response is the response to a CONNECT.
 type Response struct {
 	Status int
 	Header Header
 }
 
-// Endpoint is the endpoint that the answer names, zero when it names none.
+// Endpoint is the endpoint that the response names, zero when it names none.
 func (r *Response) Endpoint() uint64 { return ParseEndpoint(r.Header.Get(HeaderEndpoint)) }
 
 // FormatEndpoint returns the wire form of an endpoint ID: 16 hexadecimal digits.

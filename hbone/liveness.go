@@ -5,13 +5,13 @@ import "time"
 // liveness is what a client session knows of its peer being there. Questions are
 // CONNECTs and PINGs. Guarded by the session's mu.
 type liveness struct {
-	heard   time.Time     // when the peer last answered anything
-	waiting int           // questions without an answer
-	since   time.Time     // when one of them was asked, or another one answered; valid while waiting
-	missed  bool          // the last question to end was not answered
-	opened  time.Time     // when the last CONNECT was sent
-	usual   time.Duration // smoothed time to the answer of a CONNECT; zero: none yet
-	silent  time.Time     // since when what is asked in child sessions has no answer at all; zero: it has
+	lastHeard    time.Time     // when the peer last answered anything
+	waiting      int           // questions without an answer
+	waitingSince time.Time     // when one of them was asked, or another one answered; valid while waiting
+	missed       bool          // the last question to end was not answered
+	lastRequest  time.Time     // when the last CONNECT was sent
+	smoothed     time.Duration // smoothed time to the answer of a CONNECT; zero: none yet
+	silentSince  time.Time     // since when what is asked in child sessions has no answer at all; zero: it has
 }
 
 // Limits of what counts as lively. A peer that answers later than usual may be
@@ -25,65 +25,65 @@ const (
 	activeFor   = 15 * time.Second       // how long after its last CONNECT a connection is in use
 )
 
-func (l *liveness) asked(now time.Time) {
+func (l *liveness) requested(now time.Time) {
 	if l.waiting == 0 {
-		l.since = now
+		l.waitingSince = now
 	}
 	l.waiting++
 }
 
-func (l *liveness) answered(now time.Time) {
-	l.heard, l.since, l.missed = now, now, false
+func (l *liveness) responded(now time.Time) {
+	l.lastHeard, l.waitingSince, l.missed = now, now, false
 	l.waiting = max(0, l.waiting-1)
 }
 
-// dropped counts a question that will not be answered.
-func (l *liveness) dropped() {
+// lost counts a question that will not be answered.
+func (l *liveness) lost() {
 	l.missed = true
 	l.waiting = max(0, l.waiting-1)
 }
 
-// took notes how long the answer to a CONNECT has taken.
-func (l *liveness) took(d time.Duration) {
-	if l.usual == 0 {
-		l.usual = d
+// observe notes how long the answer to a CONNECT has taken.
+func (l *liveness) observe(d time.Duration) {
+	if l.smoothed == 0 {
+		l.smoothed = d
 		return
 	}
-	l.usual += (d - l.usual) / 8
+	l.smoothed += (d - l.smoothed) / 8
 }
 
 // late reports whether a question waits for longer than is usual, or the last
 // one waited in vain.
 func (l *liveness) late(now time.Time) bool {
-	return l.missed || l.waiting > 0 && now.Sub(l.since) > l.limit()
+	return l.missed || l.waiting > 0 && now.Sub(l.waitingSince) > l.limit()
 }
 
 // limit is how long an answer may take before its peer is in doubt.
 func (l *liveness) limit() time.Duration {
-	if l.usual == 0 {
+	if l.smoothed == 0 {
 		return lateAtFirst
 	}
-	return max(lateAtLeast, time.Duration(lateFactor*float64(l.usual)))
+	return max(lateAtLeast, time.Duration(lateFactor*float64(l.smoothed)))
 }
 
-// asked notes a CONNECT, for the session that is on the connection too.
-func (s *Session) asked(now time.Time) {
+// noteRequest notes a CONNECT, for the session that is on the connection too.
+func (s *Session) noteRequest(now time.Time) {
 	if b := s.Base(); b != s {
 		b.mu.Lock()
-		if b.alive.silent.IsZero() && !b.alive.heard.After(now) { // the answer may have been faster than this note
-			b.alive.silent = now
+		if b.alive.silentSince.IsZero() && !b.alive.lastHeard.After(now) { // the answer may have been faster than this note
+			b.alive.silentSince = now
 		}
 		b.wakePingsLocked(now)
-		b.alive.opened = now
+		b.alive.lastRequest = now
 		b.mu.Unlock()
 	}
 }
 
-// answered notes an answer for the session that is on the connection too.
-func (s *Session) answered(now time.Time) {
+// noteResponse notes an answer for the session that is on the connection too.
+func (s *Session) noteResponse(now time.Time) {
 	if b := s.Base(); b != s {
 		b.mu.Lock()
-		b.alive.heard, b.alive.silent = now, time.Time{}
+		b.alive.lastHeard, b.alive.silentSince = now, time.Time{}
 		b.mu.Unlock()
 	}
 }
@@ -92,7 +92,7 @@ func (s *Session) answered(now time.Time) {
 func (s *Session) HeardSince(t time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.alive.heard.After(t)
+	return s.alive.lastHeard.After(t)
 }
 
 // Lively reports whether the peer has lately shown that it is there: the
@@ -108,6 +108,6 @@ func (s *Session) Lively() bool {
 	b := s.Base()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	silent := !b.alive.silent.IsZero() && now.Sub(b.alive.silent) > limit
-	return ok && !silent && b.life.err == nil && !b.alive.late(now) && now.Sub(b.alive.heard) < freshFor
+	silent := !b.alive.silentSince.IsZero() && now.Sub(b.alive.silentSince) > limit
+	return ok && !silent && b.life.err == nil && !b.alive.late(now) && now.Sub(b.alive.lastHeard) < freshFor
 }

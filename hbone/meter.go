@@ -27,11 +27,11 @@ func (m *meter) add(now time.Time, n int) int {
 	return m.n
 }
 
-// spend counts a frame that costs us work and moves nothing, n for one that
+// countIdleFrame counts a frame that costs us work and moves nothing, n for one that
 // costs as much as n.
-func (s *Session) spend(what string, n int) error {
+func (s *Session) countIdleFrame(what string, n int) error {
 	if s.recv.idleFrames.add(time.Now(), n) > maxIdleFrames {
-		return connFault(http2.ErrCodeEnhanceYourCalm, "too many frames that carry nothing, at last %s", what)
+		return connError(http2.ErrCodeEnhanceYourCalm, "too many frames that carry nothing, at last %s", what)
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func (s *Session) startPings() {
 // streams on a connection, so that it knows whether its peer is there.
 func (s *Session) pauseLocked() {
 	s.ping.pause = s.cfg.PingEvery
-	if s.client && s.parent == nil && time.Since(s.alive.opened) < activeFor {
+	if s.client && s.parent == nil && time.Since(s.alive.lastRequest) < activeFor {
 		s.ping.pause = min(s.ping.pause, pingActive)
 	}
 	s.ping.timer.Reset(s.ping.pause)
@@ -64,10 +64,10 @@ func (s *Session) wakePingsLocked(now time.Time) {
 	p := &s.ping
 	switch {
 	case p.timer == nil || p.stopped || p.waiting:
-	case now.Sub(s.alive.heard) >= pingActive:
+	case now.Sub(s.alive.lastHeard) >= pingActive:
 		p.timer.Reset(0)
 	case s.parent == nil && p.pause > pingActive:
-		s.alive.opened = now
+		s.alive.lastRequest = now
 		s.pauseLocked()
 	}
 }
@@ -93,7 +93,7 @@ func (s *Session) pingDue() {
 		return
 	}
 	defer s.mu.Unlock()
-	if left := p.pause - now.Sub(s.alive.heard); p.pause < s.cfg.PingEvery && left > 0 {
+	if left := p.pause - now.Sub(s.alive.lastHeard); p.pause < s.cfg.PingEvery && left > 0 {
 		p.timer.Reset(left) // it has just answered something else
 		return
 	}
@@ -106,7 +106,7 @@ func (s *Session) sendPing(now time.Time) {
 	p.count++
 	p.waiting = true
 	p.sent = now
-	s.alive.asked(now)
+	s.alive.requested(now)
 	s.send.control.add(nil, appendPing(nil, false, p.payload()), 0)
 	again := s.cfg.PingTimeout
 	if s.client {
@@ -125,7 +125,7 @@ func (s *Session) pingAgain(now time.Time, wait time.Duration) {
 
 func (s *Session) onPing(f *http2.PingFrame) error {
 	if !f.IsAck() {
-		if err := s.spend("PING frames", 1); err != nil {
+		if err := s.countIdleFrame("PING frames", 1); err != nil {
 			return err
 		}
 	}
@@ -142,8 +142,8 @@ func (s *Session) onPing(f *http2.PingFrame) error {
 	case p.waiting && f.Data == p.payload() && !p.stopped:
 		p.waiting = false
 		now := time.Now()
-		s.alive.answered(now)
-		s.alive.silent = time.Time{}
+		s.alive.responded(now)
+		s.alive.silentSince = time.Time{}
 		s.path.observeRTT(now.Sub(p.sent))
 		s.pauseLocked()
 	}

@@ -70,7 +70,7 @@ func (r *frameReader) parse(p []byte) error {
 	if len(r.preface) > 0 {
 		n := min(len(p), len(r.preface))
 		if !bytes.Equal(p[:n], r.preface[:n]) {
-			return connFault(http2.ErrCodeProtocol, "bad client preface")
+			return connError(http2.ErrCodeProtocol, "bad client preface")
 		}
 		r.preface, p = r.preface[n:], p[n:]
 	}
@@ -106,9 +106,9 @@ func (r *frameReader) fault(err error) error {
 	if err == nil {
 		return nil // without the allocation below
 	}
-	var sf *streamFault
+	var sf *streamError
 	if errors.As(err, &sf) {
-		return r.s.resetFaulty(sf)
+		return r.s.resetStream(sf)
 	}
 	return err
 }
@@ -119,11 +119,11 @@ func (r *frameReader) startFrame() error {
 	r.cur, r.left, r.mode = h, h.length, modeCollect
 	switch {
 	case h.length > r.s.cfg.MaxFrame:
-		return connFault(http2.ErrCodeFrameSize, "frame of %d bytes, we accept %d", h.length, r.s.cfg.MaxFrame)
+		return connError(http2.ErrCodeFrameSize, "frame of %d bytes, we accept %d", h.length, r.s.cfg.MaxFrame)
 	case !r.gotSettings && (h.kind != frameSettings || h.flags&flagAck != 0):
-		return connFault(http2.ErrCodeProtocol, "first frame is %v, want SETTINGS", http2.FrameType(h.kind))
+		return connError(http2.ErrCodeProtocol, "first frame is %v, want SETTINGS", http2.FrameType(h.kind))
 	case r.block != 0 && (h.kind != frameContinuation || h.id != r.block):
-		return connFault(http2.ErrCodeProtocol, "%v inside the header block of stream %d", http2.FrameType(h.kind), r.block)
+		return connError(http2.ErrCodeProtocol, "%v inside the header block of stream %d", http2.FrameType(h.kind), r.block)
 	case h.kind == frameData:
 		r.mode = modeSkip // unless beginData accepts it
 		return r.startData(h)
@@ -132,7 +132,7 @@ func (r *frameReader) startFrame() error {
 		return r.s.onPriority(h)
 	case h.kind > frameContinuation:
 		r.mode = modeSkip
-		return r.s.spend("unknown frames", 1)
+		return r.s.countIdleFrame("unknown frames", 1)
 	}
 	return r.collect(h)
 }
@@ -143,10 +143,10 @@ func (r *frameReader) collect(h header) error {
 		r.block, r.conts = h.id, 0
 	case frameContinuation:
 		if r.block == 0 {
-			return connFault(http2.ErrCodeProtocol, "CONTINUATION without HEADERS")
+			return connError(http2.ErrCodeProtocol, "CONTINUATION without HEADERS")
 		}
 		if r.conts++; r.conts > maxContinuations || len(r.asm)+h.length > 2*r.s.cfg.MaxHeaderList+r.s.cfg.MaxFrame {
-			return connFault(http2.ErrCodeEnhanceYourCalm, "header block of stream %d is too long", h.id)
+			return connError(http2.ErrCodeEnhanceYourCalm, "header block of stream %d is too long", h.id)
 		}
 	}
 	r.asm = append(r.asm, r.hdr[:]...)
@@ -215,7 +215,7 @@ func checkPadding(h header, payload []byte) error {
 		room -= 5
 	}
 	if pad := int(payload[0]); pad > room {
-		return connFault(http2.ErrCodeProtocol, "padding of %d bytes exceeds the frame", pad)
+		return connError(http2.ErrCodeProtocol, "padding of %d bytes exceeds the frame", pad)
 	}
 	return nil
 }
@@ -224,27 +224,27 @@ func checkPadding(h header, payload []byte) error {
 func (r *frameReader) framerError(err error) error {
 	var ce http2.ConnectionError
 	if errors.As(err, &ce) {
-		return connFault(http2.ErrCode(ce), "bad %v frame on stream %d", http2.FrameType(r.cur.kind), r.cur.id)
+		return connError(http2.ErrCode(ce), "bad %v frame on stream %d", http2.FrameType(r.cur.kind), r.cur.id)
 	}
 	var se http2.StreamError
 	if errors.As(err, &se) {
 		opens := r.cur.kind == frameHeaders || r.cur.kind == frameContinuation
-		return &streamFault{id: se.StreamID, code: se.Code, reason: err.Error(), opens: opens}
+		return &streamError{id: se.StreamID, code: se.Code, reason: err.Error(), opens: opens}
 	}
-	return connFault(http2.ErrCodeFrameSize, "bad %v frame: %v", http2.FrameType(r.cur.kind), err)
+	return connError(http2.ErrCodeFrameSize, "bad %v frame: %v", http2.FrameType(r.cur.kind), err)
 }
 
 // startData accounts the frame against both windows and finds its stream.
 func (r *frameReader) startData(h header) error {
 	if h.id == 0 {
-		return connFault(http2.ErrCodeProtocol, "DATA on stream 0")
+		return connError(http2.ErrCodeProtocol, "DATA on stream 0")
 	}
 	padded := h.flags&flagPadded != 0
 	if padded && h.length == 0 {
-		return connFault(http2.ErrCodeFrameSize, "padded DATA without pad length")
+		return connError(http2.ErrCodeFrameSize, "padded DATA without pad length")
 	}
 	if h.length == 0 && h.flags&flagEndStream == 0 {
-		if err := r.s.spend("empty DATA frames", 1); err != nil {
+		if err := r.s.countIdleFrame("empty DATA frames", 1); err != nil {
 			return err
 		}
 	}
@@ -265,7 +265,7 @@ func (r *frameReader) takeData(p []byte) error {
 		p = p[1:]
 		b.content -= 1 + pad
 		if b.content < 0 {
-			return connFault(http2.ErrCodeProtocol, "padding of %d bytes exceeds the frame", pad)
+			return connError(http2.ErrCodeProtocol, "padding of %d bytes exceeds the frame", pad)
 		}
 		b.st.release(1, b.st.recv.padding(1))
 	}

@@ -1,6 +1,6 @@
 package hbone
 
-// Reason is the machine-readable cause of a non-200 answer, carried in the
+// Reason is the machine-readable cause of a non-200 response, carried in the
 // isthmus-reason header. The list is closed.
 type Reason string
 

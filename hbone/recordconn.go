@@ -31,10 +31,10 @@ type recordConn struct {
 	st *Stream // Conn, if it is one: its queue is the input, its frames are the output
 
 	// Reading: one goroutine.
-	in   input
-	left int   // bytes of the current record not handed out
-	err  error // of the connection, after in is used up
-	dry  bool  // do not wait for the connection
+	in     input
+	left   int   // bytes of the current record not handed out
+	err    error // of the connection, after in is used up
+	noWait bool  // do not wait for the connection
 
 	wmu     sync.Mutex // taken by the writer, and by crypto/tls for alerts
 	held    []byte     // written and held back; nil while not corked
@@ -67,12 +67,12 @@ func newRecordConn(raw net.Conn) *recordConn {
 	return c
 }
 
-// errDry is a temporary net.Error: crypto/tls does not remember those.
-type errDry struct{}
+// errNoRecord is a temporary net.Error: crypto/tls does not remember those.
+type errNoRecord struct{}
 
-func (errDry) Error() string   { return "hbone: no complete record at hand" }
-func (errDry) Timeout() bool   { return true }
-func (errDry) Temporary() bool { return true }
+func (errNoRecord) Error() string   { return "hbone: no complete record at hand" }
+func (errNoRecord) Timeout() bool   { return true }
+func (errNoRecord) Temporary() bool { return true }
 
 // Read implements net.Conn for crypto/tls.
 func (c *recordConn) Read(p []byte) (int, error) {
@@ -125,8 +125,8 @@ func (c *recordConn) keep(err error) {
 
 func (c *recordConn) fill(have int) error {
 	switch {
-	case c.dry:
-		return errDry{}
+	case c.noWait:
+		return errNoRecord{}
 	case c.err != nil:
 		return c.err
 	}

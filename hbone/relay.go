@@ -53,9 +53,9 @@ func Relay(ctx context.Context, s *Stream, c net.Conn) RelayResult {
 
 // RelayOptions are what a relay may be told besides.
 type RelayOptions struct {
-	// Answered is called once, from the caller's goroutine, when c has sent its
+	// OnFirstByte is called once, from the caller's goroutine, when c has sent its
 	// first bytes. Nil: nobody is told.
-	Answered func()
+	OnFirstByte func()
 	// First goes to the stream before what c sends; it counts in ToStream.
 	First []byte
 	// HalfClosed is how long the direction to c may go on after c has sent FIN;
@@ -71,9 +71,9 @@ var ErrHalfClosed = errors.New("hbone: relay: the stream stayed open after the o
 
 // RelayWith is Relay with options.
 func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) RelayResult {
-	answered := o.Answered
-	if answered == nil {
-		answered = func() {}
+	onFirstByte := o.OnFirstByte
+	if onFirstByte == nil {
+		onFirstByte = func() {}
 	}
 	k := newSink(s, c)
 	stop := context.AfterFunc(ctx, func() {
@@ -83,7 +83,7 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	defer stop()
 	k.attach()
 	src := newSource(c, s.s.chunk)
-	n, err := pumpToStream(s, c, src, o.First, answered)
+	n, err := pumpToStream(s, c, src, o.First, onFirstByte)
 	if err == nil && o.HalfClosed > 0 {
 		overdue := time.AfterFunc(o.HalfClosed, func() {
 			s.abort(http2.ErrCodeCancel, ErrHalfClosed)
@@ -94,12 +94,12 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	if err != nil && s.peerLeft(err) && !drop(src) {
 		hardClose(c)
 	}
-	if err = s.ended(err); err != nil {
+	if err = s.relayError(err); err != nil {
 		s.abort(resetCode(err), err)
 	}
 	<-k.done
 	res := RelayResult{ToStream: n, ToConn: k.moved, Err: err}
-	if res.Err == nil || k.first {
+	if res.Err == nil || k.ownFault {
 		res.Err = k.err
 	}
 	if ctx.Err() != nil && res.Err != nil {
@@ -112,7 +112,7 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 
 // pumpToStream moves first and then bytes from src, which is c's, to s until c ends;
 // nil is a FIN, passed on.
-func pumpToStream(s *Stream, c net.Conn, src source, first []byte, answered func()) (moved int64, err error) {
+func pumpToStream(s *Stream, c net.Conn, src source, first []byte, onFirstByte func()) (moved int64, err error) {
 	if len(first) > 0 {
 		n, err := s.Write(first)
 		if moved += int64(n); err != nil {
@@ -124,7 +124,7 @@ func pumpToStream(s *Stream, c net.Conn, src source, first []byte, answered func
 		if n > 0 {
 			if !heard {
 				heard = true
-				answered()
+				onFirstByte()
 			}
 			k, werr := s.writeFrame(f, frameFront, n)
 			moved += int64(k)
@@ -169,10 +169,10 @@ func (st *Stream) peerLeft(err error) bool {
 	return st.recv.peerLeft
 }
 
-// ended translates the end of the direction towards the stream: a peer that left
+// relayError translates the end of the direction towards the stream: a peer that left
 // in order is no error, and neither is what follows from a reset
 // that has its own cause.
-func (st *Stream) ended(err error) error {
+func (st *Stream) relayError(err error) error {
 	if err == nil || st.peerLeft(err) {
 		return nil
 	}

@@ -35,7 +35,7 @@ func (w *sender) init(client bool) {
 	w.limit = pendingMax
 	w.henc = hpack.NewEncoder(&w.hbuf)
 	if !client {
-		// An answer is dropped from the queue when its stream is reset: its
+		// A response is dropped from the queue when its stream is reset: its
 		// header block must not have touched the peer's table.
 		w.henc.SetMaxDynamicTableSizeLimit(0)
 	}
@@ -158,7 +158,7 @@ var errUnsent = errors.New("nothing was sent")
 func (s *Session) kickLocked() {
 	if s.send.control.size() > controlMax && !s.send.broken {
 		s.send.broken = true
-		go s.fail(connFault(http2.ErrCodeEnhanceYourCalm, "peer provokes answers and does not read them"))
+		go s.fail(connError(http2.ErrCodeEnhanceYourCalm, "peer provokes answers and does not read them"))
 	}
 	if s.send.busy || s.send.broken || s.send.empty() {
 		return

@@ -19,7 +19,7 @@ import (
 // 503.
 type Handler func(ctx context.Context, in *Incoming)
 
-// Incoming is a CONNECT that waits for an answer. Accept or Refuse may be called
+// Incoming is a CONNECT that waits for a response. Accept or Refuse may be called
 // once.
 type Incoming struct {
 	Authority string // host:port, not empty, otherwise as received
@@ -89,7 +89,7 @@ func (s *Session) settingsOverdue() {
 func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 	id := f.StreamID
 	if id%2 == 0 {
-		return connFault(http2.ErrCodeProtocol, "client opened even stream %d", id)
+		return connError(http2.ErrCodeProtocol, "client opened even stream %d", id)
 	}
 	s.mu.Lock()
 	if last := s.lastID; id <= last {
@@ -97,9 +97,9 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 		s.mu.Unlock()
 		switch {
 		case st == nil && len(f.PseudoFields()) > 0: // no trailers that crossed our reset
-			return connFault(http2.ErrCodeProtocol, "request on stream %d behind stream %d", id, last)
+			return connError(http2.ErrCodeProtocol, "request on stream %d behind stream %d", id, last)
 		case st == nil:
-			return s.spend("HEADERS on closed streams", 1)
+			return s.countIdleFrame("HEADERS on closed streams", 1)
 		}
 		return s.onTrailers(st, f)
 	}
@@ -120,7 +120,7 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 		s.mu.Unlock()
 		return nil
 	}
-	s.widenLocked(st)
+	s.openWholeWindowLocked(st)
 	in := &Incoming{Authority: f.PseudoValue("authority"), Header: headerOf(f), Session: s, st: st}
 	ctx, cancel := context.WithCancelCause(s.base)
 	st.connect.cancel = cancel
@@ -241,7 +241,7 @@ func (in *Incoming) Refuse(status int, h Header) error {
 	return nil
 }
 
-// refuseLocked queues the answer and forgets the stream: what the client still sends
+// refuseLocked queues the response and forgets the stream: what the client still sends
 // on it is thrown away.
 func (s *Session) refuseLocked(st *Stream, status int, h Header) {
 	st.connect.response = &Response{Status: status, Header: h}

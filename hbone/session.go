@@ -80,7 +80,7 @@ func newSession(t Transport, cfg Config, client bool) *Session {
 		s.chunk = innerPayload
 	}
 	now := time.Now()
-	s.alive.heard = now // in the handshake
+	s.alive.lastHeard = now // in the handshake
 	s.life.init(&s.mu, now)
 	s.window.init(cfg.ConnWindow)
 	s.send.init(client)
@@ -135,7 +135,7 @@ func (s *Session) Close(cause error) {
 func (s *Session) CloseWhenIdle() {
 	s.mu.Lock()
 	s.life.draining, s.life.closeWhenIdle = true, true
-	s.tellChanged()
+	s.notifyObserver()
 	idle := len(s.streams) == 0
 	s.mu.Unlock()
 	if idle {
@@ -164,7 +164,7 @@ func (s *Session) retiredLocked() bool {
 func (s *Session) fail(err error) {
 	var pe *ProtocolError
 	if errors.As(err, &pe) {
-		s.end(err, pe.Code, endFault)
+		s.end(err, pe.Code, endWithError)
 		return
 	}
 	s.end(err, http2.ErrCodeNo, endAbrupt)
@@ -173,9 +173,9 @@ func (s *Session) fail(err error) {
 type ending uint8
 
 const (
-	endOrderly ending = iota // flush what is queued, then GOAWAY
-	endFault                 // GOAWAY, and nothing else
-	endAbrupt                // the transport is broken or the peer is gone
+	endOrderly   ending = iota // flush what is queued, then GOAWAY
+	endWithError               // GOAWAY, and nothing else
+	endAbrupt                  // the transport is broken or the peer is gone
 )
 
 func (s *Session) end(err error, code http2.ErrCode, how ending) {
@@ -197,7 +197,7 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 	switch how {
 	case endOrderly:
 		s.send.data.addData(nil, appendGoAway(nil, last, code, ""), 0)
-	case endFault:
+	case endWithError:
 		s.send.data.clear()
 		s.send.control.add(nil, appendGoAway(nil, last, code, debugText(err)), 0)
 		s.t.SetReadDeadline(time.Now().Add(lingerTime))
@@ -206,13 +206,13 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 	}
 	close(s.life.done)
 	s.life.changed.Broadcast()
-	s.tellChanged()
+	s.notifyObserver()
 	s.mu.Unlock()
 	for _, st := range streams {
 		st.failed(err)
 	}
 	s.leaveParent()
-	go s.teardown(how == endFault)
+	go s.teardown(how == endWithError)
 }
 
 func (s *Session) stopSettingsTimerLocked() {

@@ -51,9 +51,9 @@ func (s *Session) onSettings(f *http2.SettingsFrame) error {
 			s.path.observeRTT(time.Since(s.settingsSentAt))
 			return nil
 		}
-		return s.spend("SETTINGS acknowledgements of nothing", 1)
+		return s.countIdleFrame("SETTINGS acknowledgements of nothing", 1)
 	}
-	if err := s.spend("SETTINGS frames", 1+f.NumSettings()/settingsPerFrame); err != nil {
+	if err := s.countIdleFrame("SETTINGS frames", 1+f.NumSettings()/settingsPerFrame); err != nil {
 		return err
 	}
 	first := !s.recv.frames.gotSettings
@@ -94,12 +94,12 @@ func (s *Session) readSettings(f *http2.SettingsFrame) (settingsChange, error) {
 			if v.ID == http2.SettingInitialWindowSize {
 				code = http2.ErrCodeFlowControl
 			}
-			return connFault(code, "bad setting %v", v)
+			return connError(code, "bad setting %v", v)
 		}
 		switch v.ID {
 		case http2.SettingEnablePush:
 			if v.Val != 0 && s.client {
-				return connFault(http2.ErrCodeProtocol, "server sent ENABLE_PUSH 1")
+				return connError(http2.ErrCodeProtocol, "server sent ENABLE_PUSH 1")
 			}
 		case http2.SettingMaxFrameSize:
 			c.maxFrame = int(v.Val)
@@ -131,13 +131,13 @@ func (s *Session) takeSettings(c settingsChange) error {
 		s.send.tableSize(c.table)
 	}
 	s.peer = c.peerSettings
-	s.tellChanged()
+	s.notifyObserver()
 	s.send.control.add(nil, appendHeader(nil, 0, frameSettings, flagAck, 0), 0)
 	s.kickLocked()
 	if !s.recv.frames.gotSettings {
 		s.recv.frames.gotSettings = true
 		s.stopSettingsTimerLocked()
-		s.alive.heard = time.Now()
+		s.alive.lastHeard = time.Now()
 		close(s.life.settingsReceived)
 	}
 	return nil
@@ -151,7 +151,7 @@ func (s *Session) applyWindowLocked(delta, widest int) error {
 	}
 	for _, st := range s.streams {
 		if st.send.window+widest > maxWindow {
-			return connFault(http2.ErrCodeFlowControl, "window of stream %d overflows", st.id)
+			return connError(http2.ErrCodeFlowControl, "window of stream %d overflows", st.id)
 		}
 		waits := st.send.window <= 0
 		if st.send.window += delta; waits && st.send.window > 0 {

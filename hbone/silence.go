@@ -88,7 +88,7 @@ func (s *Session) received() {
 	if s.hearing.Load() != hearingIdle && s.hearing.Swap(hearingIdle) == hearingSilent {
 		s.eachNested(func(c *Session) {
 			c.mu.Lock()
-			c.tellChanged()
+			c.notifyObserver()
 			c.mu.Unlock()
 		})
 	}

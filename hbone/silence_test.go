@@ -94,7 +94,7 @@ func TestAPeerIsSilentUntilItIsHeard(t *testing.T) {
 		if r.client.Silent() || len(changed) != 1 {
 			t.Error("silent though it has answered, or not told")
 		}
-		if _, err := st.Answer(t.Context()); err != nil {
+		if _, err := st.AwaitResponse(t.Context()); err != nil {
 			t.Error(err)
 		}
 		st.Close()
@@ -133,18 +133,18 @@ func TestAbandonEndsWhatCanBeRepeated(t *testing.T) {
 			st.Write([]byte(early))
 			return st
 		}
-		quiet, harmless, spoken := start(Request{}, ""), start(Request{Harmless: true}, "hello"), start(Request{}, "GET /")
+		quiet, harmless, spoken := start(Request{}, ""), start(Request{Replayable: true}, "hello"), start(Request{}, "GET /")
 		synctest.Wait()
 		s.Abandon(ErrSilent)
 		for name, st := range map[string]*Stream{"nothing sent": quiet, "harmless": harmless} {
-			if _, err := st.Answer(t.Context()); !errors.Is(err, ErrRetryable) || !errors.Is(err, ErrSilent) {
+			if _, err := st.AwaitResponse(t.Context()); !errors.Is(err, ErrRetryable) || !errors.Is(err, ErrSilent) {
 				t.Errorf("%s: %v, want one that can be repeated", name, err)
 			}
 			p.kind(http2.FrameRSTStream, st.id)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := spoken.Answer(ctx); errors.Is(err, ErrRetryable) || !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := spoken.AwaitResponse(ctx); errors.Is(err, ErrRetryable) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("early data sent: %v, want that it went on waiting", err)
 		}
 		if _, err := accepted.Write([]byte("x")); err != nil {

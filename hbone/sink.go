@@ -24,14 +24,14 @@ type sink struct {
 	// Owned by whoever runs; final once done is closed.
 	moved    int64
 	err      error
-	first    bool   // err was not the consequence of our own reset
-	rest     *chunk // partly written
+	ownFault bool   // err was not the consequence of our own reset
+	partial  *chunk // partly written
 	peerLeft bool   // the peer has left: it cannot be held back any more
 
-	mu       sync.Mutex
-	running  bool
-	again    bool // kicked while running
-	finished bool
+	mu          sync.Mutex
+	running     bool
+	kickedAgain bool // kicked while running
+	finished    bool
 
 	try   func(fd uintptr) bool // attempt, with its argument and results
 	tryP  []byte
@@ -62,7 +62,7 @@ func (k *sink) attach() {
 // kick delivers what there is. The session's reader calls it after each batch:
 // it does not block.
 func (k *sink) kick() {
-	gone, left := k.st.gone()
+	gone, left := k.st.resetOrLeft()
 	if gone {
 		hardClose(k.c) // frees a delivery that the application blocks
 	}
@@ -78,7 +78,7 @@ func (k *sink) kick() {
 		return
 	}
 	if k.running {
-		k.again = true
+		k.kickedAgain = true
 		k.mu.Unlock()
 		return
 	}
@@ -89,8 +89,8 @@ func (k *sink) kick() {
 	}
 }
 
-// gone reports that the stream was reset, or that its peer left in order.
-func (st *Stream) gone() (reset, left bool) {
+// resetOrLeft reports that the stream was reset, or that its peer left in order.
+func (st *Stream) resetOrLeft() (reset, left bool) {
 	err, left := st.recv.state()
 	return err != nil, left
 }
@@ -113,12 +113,12 @@ func (k *sink) run(block bool) bool {
 			continue
 		}
 		k.mu.Lock()
-		if !k.again {
+		if !k.kickedAgain {
 			k.running = false
 			k.mu.Unlock()
 			return true
 		}
-		k.again = false
+		k.kickedAgain = false
 		k.mu.Unlock()
 	}
 }
@@ -128,8 +128,8 @@ var errBulk = errors.New("more than is delivered inline")
 // next returns the chunk to deliver, nil if there is none now, or how the
 // receiving half has ended.
 func (k *sink) next(block bool) (*chunk, error) {
-	if c := k.rest; c != nil {
-		k.rest = nil
+	if c := k.partial; c != nil {
+		k.partial = nil
 		return c, nil
 	}
 	st := k.st
@@ -171,7 +171,7 @@ func (k *sink) deliver(c *chunk, block bool) bool {
 	c.r += n
 	k.st.release(k.st.recv.delivered(n))
 	if err == nil && c.r < c.w {
-		k.rest = c
+		k.partial = c
 		return false
 	}
 	putChunk(c)
@@ -211,7 +211,7 @@ func (k *sink) attempt(fd uintptr) bool {
 // writeFailed is a write that the application did not take: it is gone.
 func (k *sink) writeFailed(err error) {
 	if !errors.Is(err, net.ErrClosed) {
-		k.first = true
+		k.ownFault = true
 		err = fmt.Errorf("hbone: relay: write to %v: %w", k.c.RemoteAddr(), err)
 	}
 	k.err = err

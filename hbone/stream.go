@@ -122,7 +122,7 @@ func (st *Stream) stopSendingLocked(err error) {
 	if st.connect.pending != nil && st.connect.response == nil {
 		close(st.connect.pending)
 		st.connect.pending = nil
-		st.s.alive.dropped()
+		st.s.alive.lost()
 	}
 }
 
@@ -136,7 +136,7 @@ func (s *Session) removeIfEndedLocked(st *Stream) {
 	}
 	delete(s.streams, st.id)
 	st.send.stopped = true
-	s.tellChanged()
+	s.notifyObserver()
 	if len(s.streams) > 0 {
 		return
 	}

@@ -95,8 +95,8 @@ func (t *TLSTransport) Read(p []byte) (int, error) {
 
 // readHere reads without touching the socket.
 func (t *TLSTransport) readHere(p []byte) (int, error) {
-	t.rec.dry = true
-	defer func() { t.rec.dry = false }()
+	t.rec.noWait = true
+	defer func() { t.rec.noWait = false }()
 	return t.tc.Read(p)
 }
 

@@ -83,7 +83,7 @@ func (e *earlyData) connect(ctx context.Context, s *hbone.Session, req *hbone.Re
 		st.Reset(http2.ErrCodeConnect)
 		return nil, nil, e.err
 	}
-	response, err := st.Answer(ctx)
+	response, err := st.AwaitResponse(ctx)
 	return st, response, err
 }
 
@@ -100,7 +100,7 @@ func (e *earlyData) follow(ctx context.Context, st *hbone.Stream, early bool) {
 			}
 			early = e.sent == len(e.held)
 		}
-		if e.full || st.Answered() || ctx.Err() != nil || !e.read(true) || e.err != nil {
+		if e.full || st.Responded() || ctx.Err() != nil || !e.read(true) || e.err != nil {
 			return
 		}
 	}

@@ -198,7 +198,7 @@ func (p *Proxy) probeGateway(key string) {
 			return err
 		}
 		defer s.Close(nil)
-		return s.Settled(ctx)
+		return s.AwaitSettings(ctx)
 	}
 	p.gatewayProbes.Watch(key, ask, func(err error) bool {
 		if errors.Is(err, errUndeclared) {

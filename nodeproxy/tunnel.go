@@ -144,7 +144,7 @@ type via struct {
 // hop to the gateway, or its refusal, is a *failure already.
 func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Session, endpoint mesh.EndpointID, err error) {
 	gw := v.gateway
-	req := &hbone.Request{Authority: v.authority, Header: p.headers(c), Harmless: true}
+	req := &hbone.Request{Authority: v.authority, Header: p.headers(c), Replayable: true}
 	if v.pod != nil {
 		req.Header[hbone.HeaderPin] = v.pod.Endpoint.String()
 	} else if len(v.avoid) > 0 {
@@ -160,11 +160,11 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 		}
 		handshake := error(nil)
 		inner, handshake = p.innerSession(ctx, c.source.Identity, v.expect, outer)
-		if handshake != nil && !outer.Answered() && s.Err() == nil {
+		if handshake != nil && !outer.Responded() && s.Err() == nil {
 			outer.Close()
 			return handshake
 		}
-		response, err := outer.Answer(ctx)
+		response, err := outer.AwaitResponse(ctx)
 		if err != nil {
 			if inner != nil {
 				inner.Close(nil)

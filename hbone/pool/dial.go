@@ -101,7 +101,7 @@ func unusable(s *hbone.Session) error {
 			return err
 		}
 		return errors.New("peer ended the session at once")
-	case a.Settled && a.Limit == 0:
+	case a.SettingsReceived && a.Limit == 0:
 		return errNoStreams
 	}
 	return nil

@@ -115,7 +115,7 @@ func (p *Pool) free(sh *shared, a hbone.Availability) int {
 	switch {
 	case a.Silent:
 		return 0
-	case a.Settled:
+	case a.SettingsReceived:
 		sh.e.limit = a.Limit
 	case sh.e.limit > 0:
 		limit = min(limit, sh.e.limit) // what this peer allowed before
@@ -128,7 +128,7 @@ func (p *Pool) past(sh *shared, a hbone.Availability, now time.Time) bool {
 	idle := a.Streams == 0 && sh.opening == 0
 	expired := sh.lent && !sh.expires.IsZero() && !now.Before(sh.expires)
 	return a.Retired || expired ||
-		idle && (a.Idle >= p.cfg.IdleTimeout || a.Settled && a.Limit == 0)
+		idle && (a.Idle >= p.cfg.IdleTimeout || a.SettingsReceived && a.Limit == 0)
 }
 
 // choose returns a session with a free stream, one without bulk if there is one,

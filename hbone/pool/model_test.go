@@ -328,7 +328,7 @@ func (p *peer) dial(ctx context.Context) (*hbone.Session, error) {
 		return client, err
 	}
 	p.mu.Unlock()
-	err = client.Settled(ctx)
+	err = client.AwaitSettings(ctx)
 	p.mu.Lock()
 	if err != nil {
 		p.failed = true

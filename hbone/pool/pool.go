@@ -261,7 +261,7 @@ func (p *Pool) again(sh *shared, c *call, err error) bool {
 		return again
 	}
 	p.take(sh.e, sh)
-	if c.retried || sh.seq > c.since && !a.Settled {
+	if c.retried || sh.seq > c.since && !a.SettingsReceived {
 		return false // a new one, whose peer has refused it
 	}
 	p.stats.Retried++
