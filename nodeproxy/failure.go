@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"net"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -77,7 +79,12 @@ func (f *failure) repeatCost() float64 {
 func hopFailure(at layer, err error) *failure {
 	f := &failure{at: at, fault: true, reason: reasonConnect, err: err}
 	var goAway *hbone.GoAwayError
+	var superseded *supersededError
 	switch {
+	case errors.Is(err, pool.ErrExhausted): // it serves others, as many as it allows
+		f.fault, f.reason = false, string(hbone.ReasonOverload)
+	case errors.As(err, &superseded):
+		f.fault = false
 	case isIdentity(err):
 		f.fault, f.reason = false, reasonIdentity
 	case errors.As(err, &goAway) && goAway.Code == 0:
@@ -164,6 +171,20 @@ func throughResponse(endpoint mesh.EndpointID, err error) *failure {
 		f.at = atGateway
 	}
 	return f
+}
+
+// supersededError is a request that got no answer on a session which fell silent,
+// while a fresh connect to the same peer was answered: the way there has lost a
+// connection, and the peer is well.
+type supersededError struct{ err error }
+
+func (e *supersededError) Error() string { return e.err.Error() }
+func (e *supersededError) Unwrap() error { return e.err }
+
+// superseded reports whether the pool has given s up for a fresh session.
+func superseded(s *hbone.Session) bool {
+	a := s.Availability(time.Now())
+	return a.Silent && a.Retired && s.Base().Err() == nil
 }
 
 // lostCarrierError is a stream that ended because the connection to the gateway

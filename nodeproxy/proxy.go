@@ -113,6 +113,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.metrics = NewMetrics(p.registry)
 	p.ledger = peer.NewLedger(federation.DefaultTTL)
 	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle})
+	p.registry.MustRegister(pool.NewMetrics(p.pool))
 	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
 	p.view = newView(cfg, p.ledger.Summary, p.probeGateway, log, p.metrics)
 	return p

@@ -68,6 +68,9 @@ func (p *Proxy) connect(ctx context.Context, s *hbone.Session, e *earlyData, req
 		p.metrics.indeterminate.Inc()
 		err = &indeterminateError{err}
 	}
+	if err != nil && superseded(s) {
+		err = &supersededError{err}
+	}
 	return st, response, err
 }
 

@@ -81,6 +81,7 @@ func (p *Pool) dialled(e *entry, d *dialing, s *hbone.Session, err error) {
 		return
 	}
 	p.giveUpSilent(e)
+	p.stats.Dialled++
 	e.failed = nil
 	p.seq++
 	sh := &shared{e: e, s: s, seq: p.seq, expires: p.cfg.ExpiresAt(e.key, s)}

@@ -8,7 +8,8 @@
 //   - While a call waits no session of its key that it may use has a free stream,
 //     and at least one dial of the key is in flight. (One that finds only sessions
 //     with bulk waits uncongestedWait at most for another one.)
-//   - Calls are served in the order in which they came.
+//   - Streams are given out in the order in which calls came. Nothing is reserved:
+//     a call that finds the last stream taken goes back to its place.
 //   - Of one key at most dialsAtOnce dials are in flight, and no more than the
 //     waiting calls need; one if a session of the key is silent. A dial ends with
 //     Config.DialTimeout, with Close, and with Retire if nobody waits for it.
@@ -95,15 +96,16 @@ type Pool struct {
 type Stats struct {
 	Keys, Sessions, Streams, Waiting, Dialing int
 
-	Dials, DialErrors uint64
-	Reused            uint64 // calls that found a session at once
-	Waited            uint64 // calls that waited for a session or for a stream
-	Full              uint64 // streams that somebody else took meanwhile: the call waited
-	Refused           uint64 // REFUSED_STREAM on a live session
-	Retried           uint64 // requests repeated because their session went
-	Retired           uint64 // sessions taken out of use
-	Hedges            uint64 // dials beside a silent session
-	HedgesWon         uint64 // silent sessions that were given up because such a dial was answered
+	Dials, Dialled, DialErrors uint64 // started, answered, failed
+
+	Reused    uint64 // calls that found a session at once
+	Waited    uint64 // calls that waited for a session or for a stream
+	Full      uint64 // streams that somebody else took meanwhile: the call waited
+	Refused   uint64 // REFUSED_STREAM on a live session
+	Retried   uint64 // requests repeated because their session went
+	Retired   uint64 // sessions taken out of use
+	Hedges    uint64 // dials beside a silent session
+	HedgesWon uint64 // silent sessions that were given up because such a dial was answered
 }
 
 // New returns an empty pool. Close it.

@@ -1,0 +1,63 @@
+package pool
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics collects a pool's Stats when it is scraped.
+type Metrics struct {
+	p                                    *Pool
+	sessions, streams, waiting, inFlight *prometheus.Desc
+	requests, dials, repeats             *prometheus.Desc
+	hedges, hedgesWon, retired           *prometheus.Desc
+}
+
+// NewMetrics makes the collector of p; the main registers it.
+func NewMetrics(p *Pool) *Metrics {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("isthmus_pool_"+name, help, labels, nil)
+	}
+	return &Metrics{
+		p:         p,
+		sessions:  desc("sessions", "Sessions that are shared now."),
+		streams:   desc("streams", "Streams that are open on them now."),
+		waiting:   desc("waiting", "Requests that wait now for a session or a stream."),
+		inFlight:  desc("dials_in_flight", "Dials under way now."),
+		requests:  desc("requests_total", "Requests for a stream, by how they got a session: ready, or waited for a dial or a stream.", "session"),
+		dials:     desc("dials_total", "Dials that have ended, by result (ok, error).", "result"),
+		repeats:   desc("repeats_total", "Requests repeated on another session, by reason: full (somebody took the last stream), refused (REFUSED_STREAM), gone (the session ended before an answer).", "reason"),
+		hedges:    desc("hedges_total", "Dials started beside a session whose peer had fallen silent."),
+		hedgesWon: desc("hedges_won_total", "Silent sessions given up because such a dial was answered first."),
+		retired:   desc("retired_total", "Sessions taken out of use: idle, expired, drained, ended, or given up."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.sessions, m.streams, m.waiting, m.inFlight, m.requests, m.dials, m.repeats, m.hedges, m.hedgesWon, m.retired} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(out chan<- prometheus.Metric) {
+	s := m.p.Stats()
+	gauge := func(d *prometheus.Desc, n int) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n))
+	}
+	count := func(d *prometheus.Desc, n uint64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	gauge(m.sessions, s.Sessions)
+	gauge(m.streams, s.Streams)
+	gauge(m.waiting, s.Waiting)
+	gauge(m.inFlight, s.Dialing)
+	count(m.requests, s.Reused, "ready")
+	count(m.requests, s.Waited, "waited")
+	count(m.dials, s.Dialled, "ok")
+	count(m.dials, s.DialErrors, "error")
+	count(m.repeats, s.Full, "full")
+	count(m.repeats, s.Refused, "refused")
+	count(m.repeats, s.Retried, "gone")
+	count(m.hedges, s.Hedges)
+	count(m.hedgesWon, s.HedgesWon)
+	count(m.retired, s.Retired)
+}
