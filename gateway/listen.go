@@ -148,7 +148,9 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
 	// ended, and the outer stream with it, without END_STREAM when the server
 	// ended first (1 902 of 8 000 with ztunnel 62d82653).
 	cfg.CancelEnds = true
+	cfg.Refused = func(why hbone.Refusal) { g.metrics.streams.WithLabelValues(string(why)).Inc() }
 	err := g.sessions.Serve(g.background, hbone.NewServer(t, cfg, g.forward))
+	g.metrics.sessions.WithLabelValues(string(hbone.OutcomeOf(err))).Inc()
 	g.log.Debug().Stringer("peer", t.Peer().ID).AnErr("cause", err).Msg("outer session ended")
 }
 

@@ -37,6 +37,10 @@ type Config struct {
 	// look complete. Default false.
 	CancelEnds bool
 
+	// Refused, if set, is told of every CONNECT that a server refuses with
+	// REFUSED_STREAM. It runs in the session's own goroutine and must not block.
+	Refused func(Refusal)
+
 	// MaxHeaderList bounds the decoded header list, in bytes as RFC 9113
 	// §6.5.2 counts them. Zero: 16 KiB on a client, 64 KiB on a server.
 	MaxHeaderList int

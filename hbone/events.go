@@ -28,7 +28,7 @@ func (s *Session) onFrame(f http2.Frame) error {
 		return s.onPing(f)
 	case *http2.GoAwayFrame:
 		s.onGoAway(f)
-		return nil
+		return s.countIdleFrame("GOAWAY frames", 1)
 	case *http2.PushPromiseFrame:
 		return connError(http2.ErrCodeProtocol, "PUSH_PROMISE, which we have disabled")
 	}

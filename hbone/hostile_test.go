@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,10 +88,67 @@ func TestSettingsWithThousandsOfEntriesAreAbuse(t *testing.T) {
 	p.goAway(http2.ErrCodeEnhanceYourCalm)
 }
 
-func TestAcknowledgementsOfNothingAreAbuse(t *testing.T) {
-	p, _ := rawClient(t, DefaultConfig(), nil)
-	repeat(p, func(fr *http2.Framer) { fr.WriteSettingsAck() })
-	p.goAway(http2.ErrCodeEnhanceYourCalm)
+// Frames that a session does not even answer have a bound, too.
+func TestFramesThatNobodyAskedForAreAbuse(t *testing.T) {
+	for name, write := range map[string]func(*http2.Framer){
+		"acknowledgements of SETTINGS": func(fr *http2.Framer) { fr.WriteSettingsAck() },
+		"answers to PING":              func(fr *http2.Framer) { fr.WritePing(true, drainPing) },
+		"GOAWAY":                       func(fr *http2.Framer) { fr.WriteGoAway(0, http2.ErrCodeNo, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, _ := rawClient(t, DefaultConfig(), nil)
+			repeat(p, write)
+			p.goAway(http2.ErrCodeEnhanceYourCalm)
+		})
+	}
+}
+
+// CONNECTs that are answered at once hold no stream, so that only their number
+// within a second says that they are too many. The time is virtual.
+func TestNewStreamsPerSecondAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var refused atomic.Int64
+		cfg := DefaultConfig()
+		cfg.Refused = func(why Refusal) {
+			if why != RefusedRate {
+				t.Errorf("refused for %q", why)
+			}
+			refused.Add(1)
+		}
+		p, s := rawClient(t, cfg, func(context.Context, *Incoming) {})
+		id := uint32(1)
+		open := func(n int) {
+			for range n {
+				p.connect(id)
+				if id += 2; id%100 == 1 {
+					synctest.Wait()
+				}
+			}
+			synctest.Wait()
+		}
+		open(maxNewStreams)
+		if n := refused.Load(); n != 0 {
+			t.Fatalf("%d of the first %d are refused", n, maxNewStreams)
+		}
+		open(10)
+		if n := refused.Load(); n != 10 {
+			t.Errorf("%d of 10 beyond the bound are refused", n)
+		}
+		time.Sleep(time.Second)
+		open(10)
+		if n := refused.Load(); n != 10 || s.Err() != nil {
+			t.Errorf("a second later: %d refused in all, session %v", n, s.Err())
+		}
+		open(2*maxNewStreams - 10)
+		if s.Err() != nil {
+			t.Fatalf("session ended at the bound: %v", s.Err())
+		}
+		open(1)
+		p.goAway(http2.ErrCodeEnhanceYourCalm)
+		if o := OutcomeOf(s.Err()); o != OutcomeAbuse {
+			t.Errorf("outcome %q", o)
+		}
+	})
 }
 
 // Of several values for the window in one frame the last one holds; none on the

@@ -7,10 +7,14 @@ import (
 )
 
 // What a peer may send per second and session before it is told
-// ENHANCE_YOUR_CALM. A stock peer sends single-digit numbers of either.
+// ENHANCE_YOUR_CALM. A stock peer sends single-digit numbers of the first two.
 const (
-	maxIdleFrames = 1000 // SETTINGS, PING, PRIORITY, unknown, empty DATA
+	maxIdleFrames = 1000 // SETTINGS, PING, PRIORITY, GOAWAY, unknown, empty DATA
 	maxResets     = 500  // CONNECTs reset before they were answered
+
+	// CONNECTs beyond maxNewStreams are refused, which costs next to nothing and
+	// may be tried again; twice as many are abuse. A core opens fewer than that.
+	maxNewStreams = 10_000
 )
 
 // meter counts events within the current second. The zero value is ready.

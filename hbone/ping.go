@@ -124,28 +124,37 @@ func (s *Session) pingAgain(now time.Time, wait time.Duration) {
 }
 
 func (s *Session) onPing(f *http2.PingFrame) error {
-	if !f.IsAck() {
-		if err := s.countIdleFrame("PING frames", 1); err != nil {
-			return err
-		}
+	if f.IsAck() && s.pinged(f.Data) {
+		return nil
 	}
+	if err := s.countIdleFrame("PING frames", 1); err != nil || f.IsAck() {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.send.control.add(nil, appendPing(nil, true, f.Data), 0)
+	s.kickLocked()
+	return nil
+}
+
+// pinged takes in an answer and reports whether there was a PING that it is to.
+func (s *Session) pinged(data [8]byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := &s.ping
 	switch {
-	case !f.IsAck():
-		s.send.control.add(nil, appendPing(nil, true, f.Data), 0)
-		s.kickLocked()
-	case f.Data == drainPing:
+	case data == drainPing && !p.drained:
 		p.drained = true
 		s.life.changed.Broadcast()
-	case p.waiting && f.Data == p.payload() && !p.stopped:
+	case p.waiting && data == p.payload() && !p.stopped:
 		p.waiting = false
 		now := time.Now()
 		s.alive.responded(now)
 		s.alive.silentSince = time.Time{}
 		s.path.observeRTT(now.Sub(p.sent))
 		s.pauseLocked()
+	default:
+		return false
 	}
-	return nil
+	return true
 }

@@ -8,4 +8,5 @@ type receiver struct {
 	windowLow  bool  // the peer has used up most of the connection's window
 	idleFrames meter // frames that carry nothing
 	resets     meter // of CONNECTs before their response
+	newStreams meter // CONNECTs of the client, refused ones too
 }

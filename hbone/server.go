@@ -108,10 +108,17 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 		return nil
 	}
 	s.lastID = id // from here on its frames are those of a closed stream, not of an idle one
-	if id > s.life.finalID || len(s.streams) >= s.cfg.MaxStreams || s.running >= 2*s.cfg.MaxStreams {
+	n := s.recv.newStreams.add(time.Now(), 1)
+	if why := s.refusalLocked(id, n); why != "" {
 		s.send.control.add(nil, appendRST(nil, id, http2.ErrCodeRefusedStream), 0)
 		s.kickLocked()
 		s.mu.Unlock()
+		if s.cfg.Refused != nil {
+			s.cfg.Refused(why)
+		}
+		if n > 2*maxNewStreams {
+			return connError(http2.ErrCodeEnhanceYourCalm, "more than %d CONNECTs within a second", 2*maxNewStreams)
+		}
 		return nil
 	}
 	st := s.newStreamLocked(id)
@@ -132,6 +139,33 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 	}
 	go s.handle(ctx, in)
 	return nil
+}
+
+// Refusal is why a session refused a CONNECT with REFUSED_STREAM, before any
+// handler saw it. The set is closed.
+type Refusal string
+
+const (
+	RefusedDraining Refusal = "draining" // it came behind the final GOAWAY
+	RefusedStreams  Refusal = "streams"  // Config.MaxStreams are open
+	RefusedHandlers Refusal = "handlers" // twice as many handlers still run, most for streams that are gone
+	RefusedRate     Refusal = "rate"     // too many within a second
+)
+
+// refusalLocked returns why stream id, the nth new one within this second, is not
+// served, empty if it is.
+func (s *Session) refusalLocked(id uint32, n int) Refusal {
+	switch {
+	case id > s.life.finalID:
+		return RefusedDraining
+	case len(s.streams) >= s.cfg.MaxStreams:
+		return RefusedStreams
+	case s.running >= 2*s.cfg.MaxStreams:
+		return RefusedHandlers
+	case n > maxNewStreams:
+		return RefusedRate
+	}
+	return ""
 }
 
 func (s *Session) handle(ctx context.Context, in *Incoming) {

@@ -189,4 +189,12 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(target.Name, func(t *testing.T) { h2conform.Run(t, target) })
 	}
+	for _, process := range []string{"gateway east/gw-1", "node proxy east-1"} {
+		for _, outcome := range []string{"protocol_error", "abuse"} {
+			sample := fmt.Sprintf("isthmus_sessions_ended_total{outcome=%q}", outcome)
+			if n := c.Process(process).Metric(t, sample); n == 0 {
+				t.Errorf("%s: %s is %v after all that", process, sample, n)
+			}
+		}
+	}
 }

@@ -91,7 +91,9 @@ func (in *inbound) handshake(ctx context.Context, conn net.Conn, proved func()) 
 	cfg := in.p.session
 	cfg.SettingsTimeout = in.p.cfg.Timeouts.Handshake
 	cfg.NotAfter, cfg.ExpiryGrace = svid.NotAfter(), in.p.cfg.Timeouts.CertificateGrace
+	cfg.Refused = func(why hbone.Refusal) { in.p.metrics.streams.WithLabelValues(string(why)).Inc() }
 	err = in.sessions.Serve(ctx, hbone.NewServer(t, cfg, in.connect))
+	in.p.metrics.sessions.WithLabelValues(string(hbone.OutcomeOf(err))).Inc()
 	in.p.log.Debug().Str("workload", in.uid).AnErr("cause", err).Msg("inbound session ended")
 }
 

@@ -7,6 +7,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type Metrics struct {
 	opened, closed, sent, received *prometheus.CounterVec
 	retries, edges, refused        *prometheus.CounterVec
+	sessions, streams              *prometheus.CounterVec
 	budget, dazed, indeterminate   prometheus.Counter
 }
 
@@ -30,6 +31,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		retries:       vec("isthmus_connect_retries_total", "Connects that were repeated elsewhere, by the reason of the failure.", "reason"),
 		edges:         vec("isthmus_outlier_edges_total", "Ejections and readmissions, by scope and edge.", "scope", "edge"),
 		refused:       vec("isthmus_peers_refused_total", "Inbound connections refused before any stream, by reason (handshake, overload).", "reason"),
+		sessions:      vec("isthmus_sessions_ended_total", "Inbound sessions that ended, by outcome (orderly, goaway, protocol_error, abuse, settings_timeout, ping_timeout, certificate_expired, lost).", "outcome"),
+		streams:       vec("isthmus_streams_refused_total", "CONNECTs refused with REFUSED_STREAM, by reason (draining, streams, handlers, rate).", "reason"),
 		budget:        one("isthmus_retry_budget_exhausted_total", "Connections that failed because the service's retry budget was spent."),
 		indeterminate: one("isthmus_indeterminate_connects_total", "Connections given up because the far side vanished after it may have got the application's first bytes."),
 		dazed:         one("isthmus_dazed_picks_total", "Choices made among places none of which was healthy."),

@@ -1,0 +1,79 @@
+package depcheck
+
+import (
+	"go/ast"
+	"go/printer"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// labels are the arguments of WithLabelValues that are not constants, by
+// directory, each with the closed set that it comes from. What a peer sends must
+// not reach a label: every value is a time series for ever.
+var labels = map[string]map[string]string{
+	"federation/peer": {
+		"reason":                        "the constants of rejection, or malformed",
+		"outcome.String()":              "the table of federation.Outcome",
+		"federation.Duplicate.String()": "the same",
+	},
+	"gateway": {
+		"result":                       "ok, and the reasons that the gateway itself gives",
+		"edge":                         "ejected, readmitted",
+		"reason":                       "what the first pod of a replay did: constants of replay.go",
+		"string(why)":                  "the constants of hbone.Refusal",
+		"string(hbone.OutcomeOf(err))": "the constants of hbone.Outcome",
+	},
+	"nodeproxy": {
+		"reporter":                     "source, destination",
+		"a.result":                     "ok, cancelled, and the reasons of failures; inbound those that we give ourselves",
+		"f.reason":                     "an isthmus-reason that is on the list, or a constant of failure.go",
+		"string(why)":                  "the constants of hbone.Refusal",
+		"string(hbone.OutcomeOf(err))": "the constants of hbone.Outcome",
+		"scope":                        "the constants of configuration",
+		"name":                         "ejected, readmitted",
+	},
+}
+
+func TestMetricLabelsComeFromClosedSets(t *testing.T) {
+	seen := map[string]map[string]bool{}
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		dir := s.pkg
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || sel.Sel.Name != "WithLabelValues" && sel.Sel.Name != "GetMetricWithLabelValues" {
+				return true
+			}
+			for _, arg := range call.Args {
+				if _, literal := arg.(*ast.BasicLit); literal {
+					continue
+				}
+				var b strings.Builder
+				printer.Fprint(&b, s.fset, arg)
+				if labels[dir][b.String()] == "" {
+					t.Errorf("%s: label %s: say in labels which closed set it comes from", s.at(call.Pos()), b.String())
+				}
+				if seen[dir] == nil {
+					seen[dir] = map[string]bool{}
+				}
+				seen[dir][b.String()] = true
+			}
+			return true
+		})
+	}
+	for dir, args := range labels {
+		for _, arg := range slices.Sorted(maps.Keys(args)) {
+			if !seen[dir][arg] {
+				t.Errorf("labels names %s in %s, which is not there any more", arg, dir)
+			}
+		}
+	}
+}
