@@ -54,7 +54,7 @@ func lateness(lateP99MS float64) string {
 	if lateP99MS <= millis(maxLateShown) {
 		return ""
 	}
-	return fmt.Sprintf("1 %% of the connections began more than %.0f ms late (at most %v)", lateP99MS, maxLateShown)
+	return fmt.Sprintf("1 %% of the connections began more than %s ms late (at most %v)", compact(lateP99MS), maxLateShown)
 }
 
 func (r *Result) unequalBaselines(name string, of func(Phase) *float64) string {

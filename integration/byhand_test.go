@@ -6,61 +6,108 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// byHand finds the commands of the README's section.
-var byHand = regexp.MustCompile("(?s)\n## By hand\n.*?\n```sh\n(.*?)```")
+var (
+	// byHand finds the README's section, fenced its blocks: commands are marked sh,
+	// what they print is not.
+	byHand = regexp.MustCompile("(?s)\n## By hand\n(.*?)\n## ")
+	fenced = regexp.MustCompile("(?s)\n```(sh)?\n(.*?)```")
+)
 
+// TestTheReadmesCommandsCallAcrossTwoNetworks runs the section's commands as a
+// reader would and compares what they print with what it says.
 func TestTheReadmesCommandsCallAcrossTwoNetworks(t *testing.T) {
-	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
+	commands, printed := section(t)
+	if n := strings.Count(commands[0], "\n"); n > 6 {
+		t.Errorf("%d commands before the first answer, want at most six:\n%s", n, commands[0])
 	}
-	m := byHand.FindSubmatch(readme)
-	if m == nil {
-		t.Fatal("README.md has no section \"By hand\" with a sh block")
-	}
-	commands := strings.TrimSpace(string(m[1]))
-	if n := len(strings.Split(commands, "\n")); n > 5 {
-		t.Errorf("%d commands, want at most five:\n%s", n, commands)
-	}
-	tree := t.TempDir()
-	if err := os.CopyFS(filepath.Join(tree, "examples"), os.DirFS(filepath.Join(root, "examples"))); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(filepath.Join(tree, "examples", "two-networks", "ca")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(bin, filepath.Join(tree, "bin")); err != nil {
-		t.Fatal(err)
-	}
-	commands = strings.Replace(commands, "make build", "test -x bin/gateway", 1) // TestMain built them
+	tree := copyOfExamples(t)
+	script := "set -e\n" + strings.Replace(strings.Join(commands, "\necho --\n"), "make build", "test -x bin/gateway", 1) // TestMain built them
+	script = strings.ReplaceAll(script, "curl ", "curl --max-time 10 ")
 
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	// The answer goes to a file: what runs in the background keeps the pipe.
-	answer := filepath.Join(tree, "answer")
-	log, err := os.Create(filepath.Join(tree, "log"))
+	// What they print goes to a file: what runs in the background keeps a pipe.
+	out, err := os.Create(filepath.Join(tree, "printed"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.Close()
-	script := "set -e\n" + strings.Replace(commands, "curl ", "curl -sS --max-time 10 -o "+answer+" ", 1)
+	defer out.Close()
+	said, err := os.Create(filepath.Join(tree, "said")) // by the shell and by curl about failures
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer said.Close()
 	cmd := exec.CommandContext(ctx, "bash", "-c", script)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = tree, log, log
+	cmd.Dir, cmd.Stdout, cmd.Stderr = tree, out, said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	err = cmd.Wait()
-	got, _ := os.ReadFile(answer)
-	if err != nil || !strings.Contains(string(got), "hello-1") {
-		text, _ := os.ReadFile(log.Name())
-		t.Errorf("commands ended with %v and curl got %q; want an answer of hello-1\n%s", err, got, text)
+	text, _ := os.ReadFile(out.Name())
+	got := strings.Split(string(text), "--\n")
+	if err != nil || len(got) != len(printed) {
+		log, _ := os.ReadFile(filepath.Join(tree, "examples", "two-networks", "log"))
+		errs, _ := os.ReadFile(said.Name())
+		t.Fatalf("commands ended with %v and printed %q\n%s\n%s", err, text, errs, log)
 	}
+	lines := strings.SplitAfter(strings.TrimSpace(got[0]), "\n") // first what isthmus ca says
+	first := lines[len(lines)-1] + "\n"
+	if pods := []string{"hello-1 8080\n", "hello-2 8080\n"}; !slices.Contains(pods, first) || !slices.Contains(pods, printed[0]) {
+		t.Errorf("the first call printed %q, the README says %q; want either pod", first, printed[0])
+	}
+	if want := strings.Repeat("hello-2 8080\n", 10); got[1] != want || printed[1] != want {
+		t.Errorf("with one pod killed ten calls printed\n%s\nthe README says\n%s\nwant ten answers of the other pod", got[1], printed[1])
+	}
+}
+
+// section returns the README's commands and what they print.
+func section(t *testing.T) (commands, printed []string) {
+	t.Helper()
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := byHand.FindSubmatch(readme)
+	if m == nil {
+		t.Fatal("README.md has no section \"By hand\"")
+	}
+	for _, b := range fenced.FindAllSubmatch(m[1], -1) {
+		if string(b[1]) == "sh" {
+			commands = append(commands, string(b[2]))
+		} else {
+			printed = append(printed, string(b[2]))
+		}
+	}
+	if len(commands) != 2 || len(printed) != 2 {
+		t.Fatalf("found %d blocks of commands and %d of output, want two of each", len(commands), len(printed))
+	}
+	return commands, printed
+}
+
+// copyOfExamples returns a folder with the examples, without a CA, and the
+// programs.
+func copyOfExamples(t *testing.T) string {
+	t.Helper()
+	tree := t.TempDir()
+	if err := os.CopyFS(filepath.Join(tree, "examples"), os.DirFS(filepath.Join(root, "examples"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, left := range []string{"ca", "log"} {
+		if err := os.RemoveAll(filepath.Join(tree, "examples", "two-networks", left)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(bin, filepath.Join(tree, "bin")); err != nil {
+		t.Fatal(err)
+	}
+	return tree
 }
