@@ -278,11 +278,13 @@ func (s *Session) onResponse(f *http2.MetaHeadersFrame) error {
 		return s.countIdleFrame("informational responses", 1)
 	}
 	st.connect.response = &Response{Status: status, Header: headerOf(f)}
-	close(st.connect.pending)
-	st.connect.pending = nil
 	now := time.Now()
-	s.alive.responded(now)
-	s.alive.observe(now.Sub(st.connect.sentAt))
+	if st.connect.pending != nil { // not closed meanwhile
+		close(st.connect.pending)
+		st.connect.pending = nil
+		s.alive.responded(now)
+		s.alive.observe(now.Sub(st.connect.sentAt))
+	}
 	s.mu.Unlock()
 	s.noteResponse(now)
 	st.changed()

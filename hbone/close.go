@@ -58,6 +58,7 @@ func (st *Stream) Close() error {
 		st.send.err = net.ErrClosed
 	}
 	if !st.send.stopped {
+		st.awaitNoResponseLocked()
 		if !st.send.ended {
 			st.endLocked()
 		}

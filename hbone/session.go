@@ -212,7 +212,7 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 		st.failed(err)
 	}
 	s.leaveParent()
-	go s.teardown(how == endWithError)
+	go s.teardown(how)
 }
 
 func (s *Session) stopSettingsTimerLocked() {
@@ -226,21 +226,38 @@ func debugText(err error) string {
 	return text[:min(len(text), 128)]
 }
 
-// teardown writes what is left and closes the transport.
-func (s *Session) teardown(linger bool) {
-	s.t.SetWriteDeadline(time.Now().Add(s.cfg.CloseTimeout))
+// teardown writes what is left and closes the transport. A TCP connection that is
+// closed with bytes unread, or that receives some afterwards, is reset, and what its
+// peer has not received by then is lost: so after an orderly end our half is closed
+// first, and the rest when the peer has closed its own or CloseTimeout is over.
+func (s *Session) teardown(how ending) {
+	limit := time.Now().Add(s.cfg.CloseTimeout)
+	s.t.SetWriteDeadline(limit)
 	s.mu.Lock()
 	for !s.send.broken && (s.send.busy || !s.send.empty()) {
 		s.kickLocked()
 		s.life.changed.Wait()
 	}
 	broken := s.send.broken
+	s.send.broken = true // nothing goes out any more
 	s.mu.Unlock()
+	s.closeTransport(broken, how, limit)
+	close(s.life.transportClosed)
+}
+
+func (s *Session) closeTransport(broken bool, how ending, limit time.Time) {
 	if a, ok := s.t.(interface{ abort() }); ok && broken {
-		a.abort()
-	} else if linger && !broken {
+		a.abort() // and no closing alert: it would wait for the write that hangs
+		return
+	}
+	half, _ := s.t.(halfCloser)
+	switch {
+	case broken:
+	case how == endWithError:
+		<-s.life.readDone
+	case half != nil && half.closeWrite() == nil:
+		s.t.SetReadDeadline(limit)
 		<-s.life.readDone
 	}
 	s.t.Close()
-	close(s.life.transportClosed)
 }

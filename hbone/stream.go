@@ -119,6 +119,11 @@ func (st *Stream) closeRead() {
 // stopSendingLocked ends the sending half at once. Called at most once per stream.
 func (st *Stream) stopSendingLocked(err error) {
 	st.send.stop(err)
+	st.awaitNoResponseLocked()
+}
+
+// awaitNoResponseLocked ends the wait for a response that will not be heard.
+func (st *Stream) awaitNoResponseLocked() {
 	if st.connect.pending != nil && st.connect.response == nil {
 		close(st.connect.pending)
 		st.connect.pending = nil

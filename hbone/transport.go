@@ -37,3 +37,7 @@ type gatherer interface {
 	await()
 	buffered() bool
 }
+
+// halfCloser is what a Transport may offer on top: to end its writing half, after
+// which its peer reads io.EOF, and go on reading.
+type halfCloser interface{ closeWrite() error }

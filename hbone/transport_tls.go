@@ -3,6 +3,7 @@ package hbone
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -117,6 +118,19 @@ func (t *TLSTransport) await() { t.rec.await() }
 func (t *TLSTransport) buffered() bool {
 	_, ok := t.rec.next()
 	return ok
+}
+
+// closeWrite sends the closing alert and ends the writing half of the connection
+// below, if that can be done.
+func (t *TLSTransport) closeWrite() error {
+	half, ok := t.rec.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	if err := t.tc.CloseWrite(); err != nil {
+		return err
+	}
+	return half.CloseWrite()
 }
 
 // abort closes the connection below without a closing alert.
