@@ -141,7 +141,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming) {
 		hbone.HeaderEndpoint: w.Endpoint.String(),
 	})
 	if err != nil {
-		conn.Close()
+		reset(conn) // a FIN would be an end that nobody has sent
 		a.result, a.err = "cancelled", err
 		return
 	}

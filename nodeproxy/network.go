@@ -42,3 +42,11 @@ func dialKernel(keepAlive time.Duration) dialTCP {
 		return d.DialContext(ctx, "tcp", addr.String())
 	}
 }
+
+// reset closes conn with a TCP RST.
+func reset(conn net.Conn) {
+	if l, ok := conn.(interface{ SetLinger(sec int) error }); ok {
+		l.SetLinger(0)
+	}
+	conn.Close()
+}

@@ -48,6 +48,8 @@ type Proxy struct {
 	admin    net.Listener
 	session  hbone.Config // what all sessions are made from
 	dialHop  dialTCP      // to pods and gateways
+	// started is told of each client session; nil outside tests.
+	started func(*hbone.Session)
 
 	// data is the context of every connection: it outlives the listeners while
 	// the process drains.

@@ -218,7 +218,16 @@ func (p *Proxy) innerSession(ctx context.Context, source spiffeid.ID, expect []s
 	if err != nil {
 		return nil, err
 	}
-	return hbone.StartClient(t, p.sessionConfig(expiry))
+	return p.startSession(t, expiry)
+}
+
+// startSession starts a client's session whose own certificate expires at notAfter.
+func (p *Proxy) startSession(t *hbone.TLSTransport, notAfter time.Time) (*hbone.Session, error) {
+	s, err := hbone.StartClient(t, p.sessionConfig(notAfter))
+	if err == nil && p.started != nil {
+		p.started(s)
+	}
+	return s, err
 }
 
 // clientTLS is how a session of source is opened with one of expect, and when the
@@ -260,7 +269,7 @@ func (p *Proxy) dialer(source spiffeid.ID, expect []spiffeid.ID, addr netip.Addr
 		if err != nil {
 			return nil, err
 		}
-		return hbone.StartClient(t, p.sessionConfig(expiry))
+		return p.startSession(t, expiry)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // end fails with EPIPE; a reset is read once, as ECONNRESET, and io.EOF after it.
 type Conn struct {
 	in, out       *pipe
-	local, remote addr
+	local, remote *net.TCPAddr
 	linger        atomic.Bool // SetLinger(0) was called
 	closed        atomic.Bool
 }
@@ -90,6 +90,12 @@ func (c *Conn) Stall() { c.out.setStalled(true) }
 
 // Resume ends Stall.
 func (c *Conn) Resume() { c.out.setStalled(false) }
+
+// StallIn holds everything back that is on its way to this end, until ResumeIn.
+func (c *Conn) StallIn() { c.in.setStalled(true) }
+
+// ResumeIn ends StallIn.
+func (c *Conn) ResumeIn() { c.in.setStalled(false) }
 
 // LocalAddr and RemoteAddr implement net.Conn.
 func (c *Conn) LocalAddr() net.Addr  { return c.local }

@@ -216,10 +216,20 @@ func (p *pipe) tryWrite(b []byte) (int, error) {
 
 func (p *pipe) fin() error { return p.end(io.EOF) }
 
-// reset drops what is in flight: the reader sees ECONNRESET.
+// reset drops what is in flight: the reader gets what has arrived, and sees
+// ECONNRESET behind it.
 func (p *pipe) reset() {
 	p.mu.Lock()
-	p.segs, p.size = nil, 0
+	for i := range p.segs {
+		if p.stalled || time.Until(p.segs[i].at) > 0 {
+			p.segs = p.segs[:i]
+			break
+		}
+	}
+	p.size = 0
+	for _, s := range p.segs {
+		p.size += len(s.b)
+	}
 	p.mu.Unlock()
 	p.end(syscall.ECONNRESET)
 }

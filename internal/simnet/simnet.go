@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"syscall"
 	"time"
@@ -23,22 +24,23 @@ type Options struct {
 }
 
 // Pair returns the two ends of a connection.
-func Pair(o Options) (*Conn, *Conn) {
-	return pair(o, addr("127.0.0.1:1"), addr("127.0.0.1:2"))
-}
+func Pair(o Options) (*Conn, *Conn) { return PairOf(o, "127.0.0.1:1", "127.0.0.1:2") }
 
-func pair(o Options, a, b addr) (*Conn, *Conn) {
+// PairOf returns the two ends, a and b, of a connection between two addresses, each
+// ip:port.
+func PairOf(o Options, a, b string) (*Conn, *Conn) {
 	if o.Buffer == 0 {
 		o.Buffer = 256 << 10
 	}
 	ab, ba := newPipe(o), newPipe(o)
-	return &Conn{in: ba, out: ab, local: a, remote: b}, &Conn{in: ab, out: ba, local: b, remote: a}
+	la, lb := tcpAddr(a), tcpAddr(b)
+	return &Conn{in: ba, out: ab, local: la, remote: lb}, &Conn{in: ab, out: ba, local: lb, remote: la}
 }
 
-type addr string
-
-func (a addr) Network() string { return "tcp" }
-func (a addr) String() string  { return string(a) }
+// tcpAddr is what a socket would call address.
+func tcpAddr(address string) *net.TCPAddr {
+	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address))
+}
 
 // Network connects listeners and dialers by address. The zero value has no
 // delay and no listeners. Safe for concurrent use.
@@ -57,7 +59,7 @@ func (n *Network) Listen(address string) (*Listener, error) {
 	if n.listeners[address] != nil {
 		return nil, fmt.Errorf("simnet: listen on %s: %w", address, syscall.EADDRINUSE)
 	}
-	l := &Listener{n: n, addr: addr(address), queue: make(chan *Conn, 1024), done: make(chan struct{})}
+	l := &Listener{n: n, addr: tcpAddr(address), queue: make(chan *Conn, 1024), done: make(chan struct{})}
 	if n.listeners == nil {
 		n.listeners = make(map[string]*Listener)
 	}
@@ -77,12 +79,12 @@ func (n *Network) Dial(ctx context.Context, address string) (*Conn, error) {
 	n.mu.Lock()
 	l := n.listeners[address]
 	n.next++
-	local := addr(fmt.Sprintf("127.0.0.1:%d", 10000+n.next))
+	local := fmt.Sprintf("127.0.0.1:%d", 10000+n.next)
 	n.mu.Unlock()
 	if l == nil {
 		return nil, fmt.Errorf("simnet: dial %s: %w", address, syscall.ECONNREFUSED)
 	}
-	a, b := pair(n.Options, local, addr(address))
+	a, b := PairOf(n.Options, local, address)
 	select {
 	case l.queue <- b:
 		return a, nil
@@ -94,7 +96,7 @@ func (n *Network) Dial(ctx context.Context, address string) (*Conn, error) {
 // Listener is a net.Listener of a Network.
 type Listener struct {
 	n     *Network
-	addr  addr
+	addr  *net.TCPAddr
 	queue chan *Conn
 	once  sync.Once
 	done  chan struct{}
@@ -117,7 +119,7 @@ func (l *Listener) Close() error {
 	l.once.Do(func() {
 		close(l.done)
 		l.n.mu.Lock()
-		delete(l.n.listeners, string(l.addr))
+		delete(l.n.listeners, l.addr.String())
 		l.n.mu.Unlock()
 	})
 	return nil

@@ -1,0 +1,95 @@
+package nodeproxy
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// The model is two TCP connections, the client's and the server's, joined by a
+// pipe of bytes:
+//
+//   - What an end receives is a prefix of what the other end has sent.
+//   - One server receives it: a connect may be repeated elsewhere, bytes that may
+//     have been delivered not.
+//   - An end reads an end only if the other one has ended in order, by a FIN behind
+//     all that it was to send, and all of that has come.
+//   - Where nobody breaks off and no fault excuses it, both ends read all, and the
+//     end behind it.
+//   - All this ends, in bounded time.
+//
+// It allows either where two TCP connections would: who closes with bytes unread
+// resets its connection, so that after leave the other end may read the end, behind
+// all bytes, or a reset. The same holds for whom a fault of the network exposes.
+func (c *torturedConn) judge() error {
+	var wrong []string
+	blame := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	served := 0
+	for _, e := range c.ends() {
+		if !e.done() {
+			blame("%s has not ended", e.name)
+		}
+		if e.wrong != "" {
+			blame("%s: %s", e.name, e.wrong)
+		}
+	}
+	for _, s := range c.servers {
+		if s.got > 0 {
+			served++
+		}
+		if s.eof && !(c.client.closedInOrder() && s.got == c.client.sent) {
+			blame("%s was told an end that is none", s.name)
+		}
+		if s.got > c.client.sent {
+			blame("%s received more than was sent", s.name)
+		}
+	}
+	if served > 1 {
+		blame("%d servers have received bytes", served)
+	}
+	if c.client.eof && !c.endedFor(c.client.got) {
+		blame("the client was told an end that is none")
+	}
+	if c.undisturbed() {
+		for _, e := range c.ends() {
+			if !e.eof || e.rerr != nil || e.werr != nil {
+				blame("%s was not told the end of a connection that ended in order", e.name)
+			}
+		}
+		if len(c.servers) == 0 {
+			blame("no server was reached")
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	what := fmt.Sprintf("c%d: %s", c.id, strings.Join(wrong, "; "))
+	for _, e := range c.ends() {
+		what += fmt.Sprintf("\n\t%v", e)
+	}
+	if c.exposed != "" {
+		what += "\n\texposed by " + c.exposed
+	}
+	return errors.New(what)
+}
+
+// closedInOrder reports that the peer of e may read an end.
+func (e *end) closedInOrder() bool { return e.ended || e.broke == opLeave }
+
+// endedFor reports that a server has ended in order after n bytes.
+func (c *torturedConn) endedFor(n int) bool {
+	for _, s := range c.servers {
+		if s.closedInOrder() && s.sent == n {
+			return true
+		}
+	}
+	return false
+}
+
+// undisturbed reports that nothing excuses a connection that breaks.
+func (c *torturedConn) undisturbed() bool {
+	if c.exposed != "" || c.accept.op != opOpen || c.script.quit != "" {
+		return false
+	}
+	return c.client.quit == ""
+}

@@ -1,0 +1,725 @@
+package nodeproxy
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/pool"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/simnet"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// tortured is a small mesh in memory and in virtual time: a client and near pods
+// on the network east, far pods behind a gateway on the network west. The node
+// proxies are production's from the application's socket on; the gateway is only
+// what one does with an accepted tunnel.
+type tortured struct {
+	o      options
+	net    simnet.Network
+	client *Proxy
+	server *Proxy // of all pods
+	group  map[link]*hbone.Group
+	closed []net.Listener
+	work   sync.WaitGroup
+	ctx    context.Context
+	stop   context.CancelFunc
+
+	mu       sync.Mutex
+	conns    map[int]*torturedConn
+	lines    map[link][]*simnet.Conn // client ends of what is open between proxies
+	sessions []*torturedSession
+	faults   []torturedFault
+	held     map[link]time.Time // until when it holds something back
+}
+
+type torturedSession struct {
+	s      *hbone.Session
+	link   link
+	server bool
+}
+
+// torturedFault is a time in which connections over a link may break.
+type torturedFault struct {
+	link  link
+	what  string
+	until time.Time
+}
+
+// torturedConn is one connection of the client's application and what became of it.
+type torturedConn struct {
+	id      int
+	far     bool
+	accept  step // how the far application accepts
+	script  script
+	client  *end
+	servers []*end
+	exposed string // why it may break without an application's doing
+}
+
+const torturedUID = "east/default/client"
+
+// torturedSVIDs issues each identity once: certificates are valid on synctest's
+// clock, which starts in 2000 in each bubble.
+var torturedSVIDs = struct {
+	sync.Mutex
+	ca    *identity.CA
+	svids map[spiffeid.ID]*identity.SVID
+}{svids: map[spiffeid.ID]*identity.SVID{}}
+
+type torturedSource struct{}
+
+func (torturedSource) Fetch(_ context.Context, id spiffeid.ID) (*identity.SVID, error) {
+	c := &torturedSVIDs
+	c.Lock()
+	defer c.Unlock()
+	const lifetime = 24 * 365 * time.Hour
+	if c.ca == nil {
+		dir, err := os.MkdirTemp("", "torture")
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(dir)
+		if c.ca, err = identity.InitCA(dir, spiffeid.RequireTrustDomainFromString("cluster.local"), identity.WithCALifetime(2*lifetime)); err != nil {
+			return nil, err
+		}
+	}
+	if c.svids[id] == nil {
+		svid, err := c.ca.Issue(id, lifetime)
+		if err != nil {
+			return nil, err
+		}
+		c.svids[id] = svid
+	}
+	return c.svids[id], nil
+}
+
+func torturedID(name string) spiffeid.ID {
+	return spiffeid.RequireFromString("spiffe://cluster.local/ns/default/sa/" + name)
+}
+
+func torturedSnapshot(pods int) *mesh.Snapshot {
+	parts := mesh.Parts{Members: map[string][]string{}}
+	pod := func(network, name, addr string) string {
+		w := &mesh.Workload{
+			UID: network + "/default/" + name, Name: name, Namespace: "default", Network: network, Cluster: network, Node: network + "-1",
+			Addresses: []netip.Addr{netip.MustParseAddr(addr)}, Capacity: 1, Identity: torturedID(name),
+		}
+		w.Endpoint = mesh.EndpointIDOf(network, w.UID)
+		parts.Workloads = append(parts.Workloads, w)
+		return w.UID
+	}
+	pod("east", "client", "10.0.0.1")
+	for _, s := range []struct{ name, network, prefix string }{{"near", "east", "10.0.1."}, {"far", "west", "10.0.2."}} {
+		svc := &mesh.Service{Name: s.name, Namespace: "default", Hostname: s.name + ".default", Global: true, Distribution: mesh.PreferNetwork,
+			Ports: []mesh.Port{{Name: "tcp", Service: 80, Target: 8080}}}
+		for i := range pods {
+			name := fmt.Sprintf("%s-%d", s.name, i+1)
+			parts.Members[svc.Hostname] = append(parts.Members[svc.Hostname], pod(s.network, name, fmt.Sprint(s.prefix, i+1)))
+			svc.Identities = append(svc.Identities, torturedID(name))
+		}
+		parts.Services = append(parts.Services, svc)
+	}
+	parts.Gateways = []*mesh.Gateway{{Name: "gw", Network: "west", Address: netip.MustParseAddrPort("10.0.3.1:15008"), Identity: torturedID("gateway"),
+		Sources: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}}
+	return mesh.NewSnapshot(1, parts)
+}
+
+func newTortured(o options, log zerolog.Logger) *tortured {
+	w := &tortured{o: o, net: simnet.Network{Options: simnet.Options{Delay: o.Delay, Buffer: o.LinkBuffer}}, group: map[link]*hbone.Group{},
+		conns: map[int]*torturedConn{}, lines: map[link][]*simnet.Conn{}, held: map[link]time.Time{}}
+	w.ctx, w.stop = context.WithCancel(context.Background())
+	for _, l := range links {
+		w.group[l] = &hbone.Group{}
+	}
+	snap := torturedSnapshot(o.Pods)
+	proxy := func(network string) *Proxy {
+		cfg := DefaultConfig()
+		cfg.Node, cfg.Network = network+"-1", network
+		cfg.Federation.Health = false
+		cfg.OutlierDetection.Mode = health.ModeOff
+		if !o.Kept {
+			cfg.OutlierDetection.Scope = ScopeNone
+		}
+		cfg.Retry.Attempts, cfg.Retry.Early = o.Attempts, o.Early
+		p := newProxy(cfg, log)
+		p.store.Swap(snap)
+		p.ids = identity.NewManager(torturedSource{}, zerolog.Nop())
+		p.session.FirstWindow, p.session.StreamWindow, p.session.ConnWindow = o.FirstWindow, o.StreamWindow, o.ConnWindow
+		p.dialHop = w.dial
+		p.witness = newWitness(p.data, cfg, p.declared, w.dialApp, p.report, log)
+		p.started = func(s *hbone.Session) {
+			l := linkPods
+			if s.Base() != s {
+				l = linkFar
+			} else if s.Peer().ID == torturedID("gateway") {
+				l = linkGateway
+			}
+			w.track(s, l, false)
+		}
+		return p
+	}
+	w.client, w.server = proxy("east"), proxy("west")
+	for _, pod := range snap.Workloads()[1:] {
+		l := linkPods
+		if pod.Network == "west" {
+			l = linkFar
+		}
+		w.listen(netip.AddrPortFrom(pod.Addresses[0], mesh.HBONEPort), pod.Identity, l, w.servePod(pod))
+	}
+	gw := snap.Gateways("west")[0]
+	w.listen(gw.Address, gw.Identity, linkGateway, w.serveGateway(snap))
+	return w
+}
+
+func (w *tortured) track(s *hbone.Session, l link, server bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sessions = append(w.sessions, &torturedSession{s, l, server})
+}
+
+// dial opens a connection of a link, which the address tells.
+func (w *tortured) dial(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, os.ErrDeadlineExceeded)
+	defer cancel()
+	l := map[byte]link{1: linkPods, 2: linkFar, 3: linkGateway}[addr.Addr().As4()[2]]
+	for w.isHeld(l) { // SYN or its answer is held back too
+		if !pause(ctx, 10*time.Millisecond) {
+			return nil, context.Cause(ctx)
+		}
+	}
+	c, err := w.net.Dial(ctx, addr.String())
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lines[l] = append(w.lines[l], c)
+	return c, nil
+}
+
+func (w *tortured) isHeld(l link) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Now().Before(w.held[l])
+}
+
+// listen serves sessions for id at addr until the world stops.
+func (w *tortured) listen(addr netip.AddrPort, id spiffeid.ID, l link, serve func(net.Listener, *hbone.TLSTransport)) {
+	listener, err := w.net.Listen(addr.String())
+	if err != nil {
+		panic(err)
+	}
+	w.closed = append(w.closed, listener)
+	w.work.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			w.work.Go(func() {
+				ctx, cancel := context.WithTimeout(w.ctx, w.server.cfg.Timeouts.Handshake)
+				t, err := hbone.ServerTLS(ctx, conn, w.server.ids.ServerTLS(id, nil, "h2"))
+				cancel()
+				if err == nil {
+					serve(listener, t)
+				}
+			})
+		}
+	})
+}
+
+// askedBy is the key of a context: which connection a CONNECT belongs to.
+type askedBy struct{}
+
+// servePod serves a pod's sessions as its node proxy does.
+func (w *tortured) servePod(pod *mesh.Workload) func(net.Listener, *hbone.TLSTransport) {
+	l := linkPods
+	if pod.Network == "west" {
+		l = linkFar
+	}
+	return func(listener net.Listener, t *hbone.TLSTransport) {
+		in := &inbound{p: w.server, uid: pod.UID, listener: listener}
+		cfg := w.server.session
+		cfg.MaxStreams, cfg.SettingsTimeout = w.o.PodStreams, w.server.cfg.Timeouts.Handshake
+		s := hbone.NewServer(t, cfg, func(ctx context.Context, req *hbone.Incoming) {
+			in.connect(context.WithValue(ctx, askedBy{}, req.Header.Get(hbone.HeaderForwarded)), req)
+		})
+		w.track(s, l, true)
+		w.group[l].Serve(w.ctx, s)
+	}
+}
+
+// serveGateway passes tunnels on to far pods.
+func (w *tortured) serveGateway(snap *mesh.Snapshot) func(net.Listener, *hbone.TLSTransport) {
+	far := snap.Members(snap.Service("far.default"), "west")
+	next := 0
+	choose := func(pin mesh.EndpointID) *mesh.Workload {
+		if pod := snap.WorkloadByEndpoint(pin); pod != nil {
+			return pod
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		next++
+		return far[next%len(far)]
+	}
+	return func(_ net.Listener, t *hbone.TLSTransport) {
+		cfg := w.server.session
+		cfg.MaxStreams, cfg.CancelEnds = w.o.GatewayStreams, true
+		s := hbone.NewServer(t, cfg, func(ctx context.Context, in *hbone.Incoming) {
+			pod := choose(mesh.EndpointID(hbone.ParseEndpoint(in.Header.Get(hbone.HeaderPin))))
+			conn, err := w.dial(ctx, netip.AddrPortFrom(pod.Addresses[0], mesh.HBONEPort), w.server.cfg.Timeouts.Dial)
+			if err != nil {
+				in.Refuse(503, hbone.Header{hbone.HeaderReason: string(hbone.ReasonUnreachable)})
+				return
+			}
+			st, err := in.Accept(hbone.Header{hbone.HeaderEndpoint: pod.Endpoint.String()})
+			if err != nil {
+				conn.Close()
+				return
+			}
+			hbone.Relay(ctx, st, conn)
+		})
+		w.track(s, linkGateway, true)
+		w.group[linkGateway].Serve(w.ctx, s)
+	}
+}
+
+// dialApp is a pod's node proxy that connects to its application.
+func (w *tortured) dialApp(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {
+	forwarded, _ := ctx.Value(askedBy{}).(string)
+	var c *torturedConn
+	w.mu.Lock()
+	for _, x := range w.conns {
+		if forwarded != "" && forwarded == hbone.Forwarded(x.address(), x.host()) {
+			c = x
+		}
+	}
+	w.mu.Unlock()
+	if c == nil {
+		return nil, fmt.Errorf("dial %v: nobody has asked for it (%q)", addr, forwarded)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, os.ErrDeadlineExceeded)
+	defer cancel()
+	wait := time.Duration(c.accept.n) * time.Millisecond
+	if c.accept.op == opHang {
+		wait = time.Hour
+	}
+	if !pause(ctx, wait) {
+		return nil, context.Cause(ctx)
+	}
+	if c.accept.op == opRefuse {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	}
+	a, b := simnet.PairOf(simnet.Options{Buffer: w.o.AppBuffer}, addr.Addr().String()+":40000", addr.String())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	name := fmt.Sprintf("server of c%d", c.id)
+	if n := len(c.servers); n > 0 {
+		name += fmt.Sprintf(" (%d)", n+1)
+	}
+	c.servers = append(c.servers, startEnd(name, b, patternOf(c.id, server), patternOf(c.id, client), c.script))
+	return a, nil
+}
+
+// address is what the client's application connects from.
+func (c *torturedConn) address() netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(30000+c.id))
+}
+
+func (c *torturedConn) host() string {
+	if c.far {
+		return "far.default"
+	}
+	return "near.default"
+}
+
+// open has the client's application connect.
+func (w *tortured) open(s step) {
+	if w.conns[s.conn] != nil {
+		return
+	}
+	c := &torturedConn{id: s.conn, far: s.link != linkPods, accept: s}
+	a, b := simnet.PairOf(simnet.Options{Buffer: w.o.AppBuffer}, c.address().String(), "10.0.0.1:20000")
+	w.mu.Lock()
+	w.conns[c.id] = c
+	now := time.Now()
+	for _, f := range w.faults {
+		if now.Before(f.until) && c.over(f.link) {
+			c.exposed = "opened after " + f.what
+		}
+	}
+	w.mu.Unlock()
+	c.client = startEnd(fmt.Sprintf("client of c%d", c.id), a, patternOf(c.id, client), patternOf(c.id, server), script{})
+	w.work.Go(func() {
+		flow := route.Flow{Host: c.host(), Port: 80}
+		if rest := w.client.carry(w.client.data, b, torturedUID, flow, nil, nil, nil); rest != nil {
+			w.work.Go(func() { rest(w.client.data) })
+		}
+	})
+}
+
+func (c *torturedConn) over(l link) bool { return c.far == (l != linkPods) }
+
+func (c *torturedConn) ends() []*end { return append([]*end{c.client}, c.servers...) }
+
+func (c *torturedConn) done() bool {
+	for _, e := range c.ends() {
+		if !e.done() {
+			return false
+		}
+	}
+	return true
+}
+
+// tell has the applications of one side do something, also the server's that are
+// yet to accept.
+func (w *tortured) tell(c *torturedConn, s side, change func(*script)) {
+	if s == client {
+		c.client.tell(change)
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change(&c.script)
+	for _, e := range c.servers {
+		e.tell(change)
+	}
+}
+
+// do takes one step.
+func (w *tortured) do(s step) {
+	switch {
+	case s.op.opens():
+		w.open(s)
+		return
+	case s.op.onLink():
+		w.disturb(s)
+		return
+	}
+	c := w.conns[s.conn]
+	if c == nil {
+		return
+	}
+	w.tell(c, s.side, func(x *script) {
+		switch s.op {
+		case opSend:
+			if !x.finish {
+				x.want += s.n
+			}
+		case opEnd:
+			x.finish = true
+		case opReset, opLeave:
+			if x.quit == "" {
+				x.quit = s.op
+			}
+		case opStop:
+			x.pace = -1
+		case opSlow:
+			x.pace = s.n
+		case opRead:
+			x.pace = 0
+		}
+	})
+}
+
+// Times after which a fault no longer excuses anything. A line that held back for
+// no longer than shortHold, and not just before, must break nothing: the shortest
+// timeout is 2 s. After a longer one both ends of a session find out within a
+// ping and its timeout, 30 s, that it is dead. A session that was closed may have
+// left bytes unread, and its peer sees a reset and no GOAWAY.
+const (
+	shortHold  = time.Second
+	afterFault = 40 * time.Second
+	afterClose = time.Second
+)
+
+// disturb breaks a link or what serves at its end.
+func (w *tortured) disturb(s step) {
+	switch d := time.Duration(s.n) * time.Millisecond; s.op {
+	case opCut:
+		w.expose(s, 0)
+		w.each(s.link, (*simnet.Conn).Cut)
+	case opUp, opDown, opFreeze:
+		w.hold(s, d)
+	case opDrain:
+		w.mu.Lock()
+		old := w.group[s.link]
+		w.group[s.link] = &hbone.Group{}
+		w.mu.Unlock()
+		w.work.Go(func() { old.Drain(w.ctx) })
+	case opClose:
+		w.expose(s, afterClose)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, x := range w.sessions {
+			if x.link == s.link && x.server {
+				go x.s.Close(nil)
+			}
+		}
+	}
+}
+
+func (w *tortured) each(l link, f func(*simnet.Conn)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.lines[l] {
+		f(c)
+	}
+}
+
+func (w *tortured) hold(s step, d time.Duration) {
+	now := time.Now()
+	w.mu.Lock()
+	last := w.held[s.link]
+	w.held[s.link] = now.Add(d)
+	if last.After(now.Add(d)) {
+		w.held[s.link] = last
+	}
+	w.mu.Unlock()
+	if d > shortHold || now.Sub(last) < 5*time.Second && !last.IsZero() {
+		w.expose(s, d+afterFault)
+	}
+	w.mu.Lock()
+	held := append([]*simnet.Conn(nil), w.lines[s.link]...)
+	w.mu.Unlock()
+	for _, c := range held {
+		if s.op != opDown {
+			c.Stall()
+		}
+		if s.op != opUp {
+			c.StallIn()
+		}
+	}
+	w.work.Go(func() {
+		pause(w.ctx, d)
+		for _, c := range held {
+			if s.op != opDown {
+				c.Resume()
+			}
+			if s.op != opUp {
+				c.ResumeIn()
+			}
+		}
+	})
+}
+
+// expose notes that connections over a link may break, those that are there and
+// those that come within d.
+func (w *tortured) expose(s step, d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults = append(w.faults, torturedFault{s.link, s.String(), time.Now().Add(d)})
+	for _, c := range w.conns {
+		if c.over(s.link) && c.exposed == "" && !c.done() {
+			c.exposed = s.String()
+		}
+	}
+}
+
+// run takes the steps of a schedule and returns what was wrong, nil if nothing.
+func (w *tortured) run(steps []step) (wrong []error) {
+	blame := func(err error) {
+		if err != nil {
+			wrong = append(wrong, err)
+		}
+	}
+	for i, s := range steps {
+		time.Sleep(s.after)
+		w.do(s)
+		synctest.Wait()
+		if err := w.check((*hbone.Session).Check); err != nil {
+			blame(fmt.Errorf("after step %d (%v): %w", i+1, s, err))
+			return wrong
+		}
+	}
+	w.finish()
+	for _, c := range w.ordered() {
+		blame(c.judge())
+	}
+	if len(wrong) > 0 {
+		return wrong
+	}
+	w.recover()
+	blame(w.quiet())
+	for i, l := range []link{linkPods, linkGateway} {
+		blame(w.next(1000+i, l))
+	}
+	if len(wrong) > 0 {
+		return wrong
+	}
+	w.client.pool.Retire(func(k pool.Key) bool { return k.Through != "" })
+	blame(w.quiet())
+	blame(w.unbooked())
+	return wrong
+}
+
+func (w *tortured) ordered() (out []*torturedConn) {
+	for id := range 2000 {
+		if c := w.conns[id]; c != nil {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// endingTime is how long everything may take to end when all applications read on
+// and say no more: the retries of a connect, a ping and its timeout, and what an
+// application that stopped reading may hold.
+const endingTime = 2 * time.Minute
+
+// finish has every application say the rest and read the rest, and waits.
+func (w *tortured) finish() {
+	w.settle(w.ordered())
+}
+
+func (w *tortured) settle(conns []*torturedConn) {
+	for _, c := range conns {
+		for _, s := range []side{client, server} {
+			w.tell(c, s, func(x *script) { x.finish, x.pace = true, 0 })
+		}
+	}
+	for limit := time.Now().Add(endingTime); time.Now().Before(limit); time.Sleep(100 * time.Millisecond) {
+		all := true
+		w.mu.Lock()
+		for _, c := range conns {
+			all = all && c.done()
+		}
+		w.mu.Unlock()
+		if all {
+			return
+		}
+	}
+}
+
+// recover waits until no fault excuses anything.
+func (w *tortured) recover() {
+	for _, f := range w.faults {
+		time.Sleep(time.Until(f.until))
+	}
+}
+
+// check applies an invariant to every session.
+func (w *tortured) check(holds func(*hbone.Session) error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, x := range w.sessions {
+		if err := holds(x.s); err != nil {
+			return fmt.Errorf("session %d (%s): %w", i, x.link, err)
+		}
+	}
+	return nil
+}
+
+// quiet waits until every session is as it was before its first stream. Kept
+// sessions are streams of those that carry them.
+func (w *tortured) quiet() (err error) {
+	for range 60 {
+		synctest.Wait()
+		carriers := map[*hbone.Session]bool{}
+		w.mu.Lock()
+		for _, x := range w.sessions {
+			if x.link == linkFar && x.s.Err() == nil {
+				carriers[x.s.Base()] = true
+			}
+		}
+		carries := len(carriers) > 0
+		w.mu.Unlock()
+		err = w.check(func(s *hbone.Session) error {
+			if carries && w.linkOf(s) == linkGateway {
+				return s.Check()
+			}
+			return s.CheckIdle()
+		})
+		if err == nil {
+			return nil
+		}
+		time.Sleep(time.Second)
+	}
+	return err
+}
+
+func (w *tortured) linkOf(s *hbone.Session) link {
+	for _, x := range w.sessions {
+		if x.s == s {
+			return x.link
+		}
+	}
+	return ""
+}
+
+// next is a connection after all that: it must get through more than all windows
+// hold, in both directions.
+func (w *tortured) next(id int, l link) error {
+	w.open(step{op: opOpen, conn: id, link: l})
+	c := w.conns[id]
+	for _, s := range []side{client, server} {
+		w.tell(c, s, func(x *script) { x.want = 2*w.o.ConnWindow + 1 })
+	}
+	w.settle([]*torturedConn{c})
+	if err := c.judge(); err != nil {
+		return fmt.Errorf("the next connection: %w", err)
+	}
+	return nil
+}
+
+// unbooked states that no connection is left in the books of the node proxy.
+func (w *tortured) unbooked() error {
+	v := w.client.view
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.open) > 0 || len(v.waits) > 0 {
+		return fmt.Errorf("the client's node proxy still counts %v open and %v waiting", v.open, v.waits)
+	}
+	return nil
+}
+
+// end stops the world. What does not end then keeps the bubble from ending.
+func (w *tortured) end() {
+	for _, c := range w.ordered() {
+		for _, e := range c.ends() {
+			e.tell(func(x *script) { x.quit = opReset })
+		}
+	}
+	w.client.pool.Close()
+	w.stop()
+	w.client.stop()
+	w.server.stop()
+	for _, l := range w.closed {
+		l.Close()
+	}
+	for _, l := range links {
+		w.each(l, (*simnet.Conn).Cut)
+	}
+	w.client.gatewayProbes.Wait()
+	w.work.Wait()
+}
+
+// runSchedule runs s in a bubble of its own.
+func runSchedule(t *testing.T, s schedule, log zerolog.Logger) (wrong []error) {
+	defer func() {
+		if r := recover(); r != nil {
+			wrong = append(wrong, fmt.Errorf("not everything has ended: %v", r))
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		w := newTortured(s.world, log)
+		wrong = w.run(s.steps)
+		w.end()
+	})
+	return wrong
+}
