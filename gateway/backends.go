@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/balance"
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -36,14 +37,18 @@ type backends struct {
 	ask     func(context.Context, *mesh.Workload) error // does the pod's node proxy answer?
 	listed  func(mesh.EndpointID) *mesh.Workload        // as discovery says now; nil: gone
 
-	mu      sync.Mutex
-	hops    *health.Tracker[mesh.EndpointID]
-	edges   map[mesh.EndpointID]time.Time // when a hop last changed
-	sick    map[health.Key]struct{}       // as last reported; the ledger knows whether that still counts
-	doubts  map[mesh.EndpointID]struct{}  // slow to answer, and asked whether they do
-	open    map[health.Key]int            // connections now, by pod and target port
-	draws   map[drawKey]*balance.Draws
-	scratch []balance.Candidate
+	mu     sync.Mutex
+	hops   *health.Tracker[mesh.EndpointID]
+	edges  map[mesh.EndpointID]time.Time // when a hop last changed
+	sick   map[health.Key]struct{}       // as last reported; the ledger knows whether that still counts
+	doubts map[mesh.EndpointID]struct{}  // slow to answer, and asked whether they do
+	// untrusted showed us a certificate that cannot be believed: that they answer
+	// is no success until they have shown a better one.
+	untrusted map[mesh.EndpointID]struct{}
+	asked     map[mesh.EndpointID]time.Time // when a client's doubt last made us ask
+	open      map[health.Key]int            // connections now, by pod and target port
+	draws     map[drawKey]*balance.Draws
+	scratch   []balance.Candidate
 }
 
 type drawKey struct {
@@ -59,12 +64,13 @@ func newBackends(network string, o Outlier, f facts, prober *reprobe.Prober[mesh
 	}
 	return &backends{
 		network: network, scope: o.Scope, facts: f, log: log, changed: changed, prober: prober, ask: ask, listed: listed,
-		hops:   health.NewTracker[mesh.EndpointID](cfg, rand.Float64),
-		edges:  map[mesh.EndpointID]time.Time{},
-		sick:   map[health.Key]struct{}{},
-		doubts: map[mesh.EndpointID]struct{}{},
-		open:   map[health.Key]int{},
-		draws:  map[drawKey]*balance.Draws{},
+		hops:      health.NewTracker[mesh.EndpointID](cfg, rand.Float64),
+		edges:     map[mesh.EndpointID]time.Time{},
+		sick:      map[health.Key]struct{}{},
+		doubts:    map[mesh.EndpointID]struct{}{},
+		untrusted: map[mesh.EndpointID]struct{}{}, asked: map[mesh.EndpointID]time.Time{},
+		open:  map[health.Key]int{},
+		draws: map[drawKey]*balance.Draws{},
 	}
 }
 
@@ -171,6 +177,9 @@ func (b *backends) doubt(w *mesh.Workload) {
 func (b *backends) observe(l lease, o health.Outcome, reason string, now time.Time) {
 	b.mu.Lock()
 	edge := health.NoEdge
+	if _, untrusted := b.untrusted[l.workload.Endpoint]; untrusted && o == health.Success {
+		o = health.Neutral
+	}
 	if b.listed(l.workload.Endpoint) != nil {
 		edge = b.hops.End(l.workload.Endpoint, l.attempt, o, now)
 	}
@@ -206,16 +215,56 @@ func (b *backends) reprobe(w *mesh.Workload) {
 			b.mu.Unlock()
 			return true
 		}
-		if err == nil {
+		reason := probeReason(err)
+		switch reason {
+		case "":
 			delete(b.doubts, w.Endpoint)
+			delete(b.untrusted, w.Endpoint)
 			edge = b.hops.Readmit(w.Endpoint, now)
-		} else {
+		case identity.ReasonOwnIdentity: // we could not ask, which says nothing about the pod
+			delete(b.doubts, w.Endpoint)
+		case identity.ReasonIdentity:
+			b.untrusted[w.Endpoint] = struct{}{}
+			fallthrough
+		default:
 			edge = b.hops.End(w.Endpoint, b.hops.Begin(w.Endpoint, now), health.Failure, now)
 		}
 		b.mu.Unlock()
-		b.publish(w, edge, "unreachable")
+		b.publish(w, edge, reason)
 		return err == nil
 	})
+}
+
+// probeReason is why a pod's node proxy did not answer a question; "" if it did.
+func probeReason(err error) string {
+	if err == nil {
+		return ""
+	}
+	if reason := identity.ReasonOf(err); reason != identity.ReasonHandshake {
+		return reason
+	}
+	return attemptUnreachable
+}
+
+// verifyEvery is how often clients that leave in the middle of the handshake with
+// a pod make us ask it for its certificate.
+const verifyEvery = time.Second
+
+// verify asks a pod for its certificate, because a client left as one does that
+// does not believe it. Only what the pod shows to us counts.
+func (b *backends) verify(w *mesh.Workload, now time.Time) {
+	if b.scope == ScopeNone {
+		return
+	}
+	b.mu.Lock()
+	due := now.Sub(b.asked[w.Endpoint]) >= verifyEvery && b.listed(w.Endpoint) != nil
+	if due {
+		b.asked[w.Endpoint] = now
+	}
+	b.mu.Unlock()
+	if due {
+		b.reprobe(w)
+	}
 }
 
 func (b *backends) publish(w *mesh.Workload, e health.Edge, reason string) {
@@ -315,5 +364,7 @@ func (b *backends) forget(now time.Time) {
 	b.hops.Prune(now, keep)
 	maps.DeleteFunc(b.sick, func(k health.Key, _ struct{}) bool { return !keep(k.Endpoint) })
 	maps.DeleteFunc(b.doubts, func(id mesh.EndpointID, _ struct{}) bool { return !keep(id) })
+	maps.DeleteFunc(b.untrusted, func(id mesh.EndpointID, _ struct{}) bool { return !keep(id) })
+	maps.DeleteFunc(b.asked, func(id mesh.EndpointID, _ time.Time) bool { return !keep(id) })
 	maps.DeleteFunc(b.edges, func(id mesh.EndpointID, _ time.Time) bool { return !keep(id) })
 }

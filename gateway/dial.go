@@ -137,8 +137,10 @@ func latePort(_, _ string, c syscall.RawConn) error {
 }
 
 // ask finds out whether a pod's node proxy answers: a TLS handshake as this
-// gateway, because a TCP connect succeeds at a process that hangs. Whoever
-// answers with another certificate does answer; that is for the client to refuse.
+// gateway, because a TCP connect succeeds at a process that hangs. Whoever proves
+// to be somebody else of this mesh does answer: that is for the client to refuse,
+// who may know better. A certificate that cannot be believed, every client would
+// refuse.
 func (g *Gateway) ask(ctx context.Context, w *mesh.Workload) error {
 	cfg, err := g.ids.ClientTLS(ctx, g.self.Identity, []spiffeid.ID{w.Identity}, "h2")
 	if err != nil {
@@ -149,12 +151,15 @@ func (g *Gateway) ask(ctx context.Context, w *mesh.Workload) error {
 		return err
 	}
 	t, err := hbone.ClientTLS(ctx, conn, cfg)
+	if err == nil {
+		return t.Close()
+	}
+	if identity.ReasonOf(err) == identity.ReasonIdentity {
+		g.refusals.Note("pod", w.UID, conn.RemoteAddr(), err)
+	}
 	var wrong *identity.PeerError
-	if errors.As(err, &wrong) {
+	if errors.As(err, &wrong) && !identity.Untrusted(err) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	return t.Close()
+	return err
 }

@@ -85,6 +85,9 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming) {
 	})
 	f.relayed.ToConn += f.replayed.size
 	f.err = f.relayed.Err
+	if f.distrusted() {
+		g.backends.verify(f.lease.workload, time.Now())
+	}
 	g.backends.release(f.lease, g.judge(f), "silence", time.Now())
 }
 
@@ -107,6 +110,18 @@ func (g *Gateway) judge(f *forwarding) health.Outcome {
 		return health.Failure
 	}
 	return health.Neutral
+}
+
+// alertMax is what a TLS 1.3 client still sends after its hello when it does not
+// believe the server's certificate: a change of cipher spec and an alert. Its
+// Finished alone has more.
+const alertMax = 48
+
+// distrusted reports whether the client left as one does that does not believe
+// the pod's certificate: it answered what the pod sent with an alert, or not.
+func (f *forwarding) distrusted() bool {
+	r := f.replayed
+	return r.complete && f.answered && f.relayed.ToConn-r.size <= alertMax
 }
 
 func (f *forwarding) refuse(status int, reason hbone.Reason, err error) {

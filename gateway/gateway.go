@@ -42,6 +42,7 @@ type Gateway struct {
 	summary  *summaries
 	budget   *retrybudget.Budget
 	metrics  *Metrics
+	refusals *identity.Refusals
 	registry *prometheus.Registry
 	listener *net.TCPListener
 	admin    net.Listener
@@ -65,6 +66,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 		budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio)}
 	g.background, g.stop = context.WithCancel(context.Background())
 	g.metrics = NewMetrics(g.registry)
+	g.refusals = identity.NewRefusals(log)
 	var err error
 	if g.watcher, err = cfg.Discovery.Open(cfg.Network, g.store, log); err != nil {
 		return nil, err

@@ -80,8 +80,8 @@ func (g *Gateway) accept(ctx context.Context) error {
 			t, expiry, err := g.handshake(conn, tlsConfig)
 			leave()
 			if err != nil {
-				g.metrics.refused.WithLabelValues("handshake").Inc()
-				g.log.Debug().Stringer("from", conn.RemoteAddr()).Err(err).Msg("handshake failed")
+				refusal := g.refusals.Note("outer", "", conn.RemoteAddr(), err)
+				g.metrics.refused.WithLabelValues(refusal).Inc()
 				return
 			}
 			g.serve(t, expiry)

@@ -81,28 +81,31 @@ func TestLetsOnlyTheMeshIn(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		cert *tls.Certificate
+		line string // message in the log
 		log  string
 	}{
-		{"no certificate", nil, "certificate"},
-		{"expired", &expired, "expired"},
-		{"not yet valid", &early, "not valid before"},
-		{"another trust domain", &stranger, "elsewhere.example"},
-		{"another root", &impostor, "not trusted"},
+		{"no certificate", nil, "handshake failed", "certificate"},
+		{"expired", &expired, "handshake refused", "expired"},
+		{"not yet valid", &early, "handshake refused", "not valid before"},
+		{"another trust domain", &stranger, "handshake refused", "elsewhere.example"},
+		{"another root", &impostor, "handshake refused", "not trusted"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before := len(s.gateway().Log.Find("handshake failed"))
+			before := len(s.gateway().Log.Find(c.line))
 			if err := meshtest.Knock(at, c.cert, "h2"); err == nil {
 				t.Fatal("let in")
 			}
-			meshtest.Eventually(t, "a line in the log", func() bool { return len(s.gateway().Log.Find("handshake failed")) > before })
-			lines := s.gateway().Log.Find("handshake failed")
+			meshtest.Eventually(t, "a line in the log", func() bool { return len(s.gateway().Log.Find(c.line)) > before })
+			lines := s.gateway().Log.Find(c.line)
 			if got := lines[len(lines)-1].Text("error"); !strings.Contains(got, c.log) {
 				t.Errorf("the log says %q; want it to speak of %q", got, c.log)
 			}
 		})
 	}
-	if n := s.gateway().Metric(t, `isthmus_peers_refused_total{reason="handshake"}`); n != 5 {
-		t.Errorf("isthmus_peers_refused_total = %v; want 5", n)
+	for reason, want := range map[string]float64{"handshake": 1, "identity": 4} {
+		if n := s.gateway().Metric(t, `isthmus_peers_refused_total{reason="`+reason+`"}`); n != want {
+			t.Errorf("isthmus_peers_refused_total of %s = %v; want %v", reason, n, want)
+		}
 	}
 	valid := s.Certificate(s.shop.Identity(), now.Add(-time.Hour), now.Add(time.Hour))
 	if err := meshtest.Knock(at, &valid, "h2"); err != nil {

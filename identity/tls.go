@@ -101,7 +101,7 @@ func (m *Manager) ServerTLS(id spiffeid.ID, authorize func(peer spiffeid.ID) err
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		s, err := m.Get(hello.Context(), id)
 		if err != nil {
-			return nil, err
+			return nil, &OwnError{ID: id, Err: err}
 		}
 		l := last.Load()
 		if l == nil || l.svid != s {

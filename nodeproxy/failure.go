@@ -34,12 +34,13 @@ type failure struct {
 
 // Reasons of failures that no peer sent us.
 const (
-	reasonConnect   = "connect"   // TCP, TLS or settings of the next hop
-	reasonIdentity  = "identity"  // the peer is somebody else, or we are to the peer
-	reasonTunnel    = "tunnel"    // the tunnel broke before the first byte
-	reasonNoRoute   = "no_route"  // no candidate is left
-	reasonStatus    = "status"    // a status without a reason of the closed list; the error tells which
-	reasonCancelled = "cancelled" // the application left, or this process stops
+	reasonConnect   = "connect"                  // TCP, TLS or settings of the next hop
+	reasonIdentity  = identity.ReasonIdentity    // the peer is somebody else, or we are to the peer
+	reasonOwn       = identity.ReasonOwnIdentity // we have no valid certificate: nobody's fault but ours
+	reasonTunnel    = "tunnel"                   // the tunnel broke before the first byte
+	reasonNoRoute   = "no_route"                 // no candidate is left
+	reasonStatus    = "status"                   // a status without a reason of the closed list; the error tells which
+	reasonCancelled = "cancelled"                // the application left, or this process stops
 )
 
 func (f *failure) Error() string { return f.reason + ": " + f.err.Error() }
@@ -75,39 +76,57 @@ func (f *failure) repeatCost() float64 {
 	return retrybudget.AfterRefusal
 }
 
+// Hops whose handshakes are told apart.
+const (
+	hopSingle = "single" // to a pod of the own network
+	hopOuter  = "outer"  // to a gateway
+	hopInner  = "inner"  // through a gateway to a pod
+)
+
 // hopFailure is a next hop that did not answer a CONNECT at all.
-func hopFailure(at layer, err error) *failure {
+func hopFailure(at layer, hop string, err error) *failure {
 	f := &failure{at: at, fault: true, reason: reasonConnect, err: err}
 	var goAway *hbone.GoAwayError
 	var superseded *supersededError
-	switch {
+	switch reason := identity.ReasonOf(err); {
 	case errors.Is(err, pool.ErrExhausted): // it serves others, as many as it allows
 		f.fault, f.reason = false, string(hbone.ReasonOverload)
 	case errors.As(err, &superseded):
 		f.fault = false
-	case isIdentity(err):
-		f.fault, f.reason = false, reasonIdentity
+	case reason == reasonOwn: // no other peer would get on with us either
+		f.at, f.fault, f.final, f.reason = 0, false, true, reasonOwn
+	case reason == reasonIdentity:
+		f.fault, f.reason, f.err = false, reasonIdentity, inHandshake(hop, err)
 	case errors.As(err, &goAway) && goAway.Code == 0:
 		f.fault = false
 	}
 	return f
 }
 
-// isIdentity reports a handshake that ended because of who somebody is: we
-// refused the peer's certificate, or it sent an alert about ours, which in TLS
-// 1.3 arrives only after our side of the handshake is done.
-func isIdentity(err error) bool {
-	var wrong *identity.PeerError
-	var chain *identity.ChainError
-	var op *net.OpError
-	return errors.As(err, &wrong) || errors.As(err, &chain) || errors.As(err, &op) && op.Op == "remote error"
+// handshakeError says of which hop a handshake failed. In TLS 1.3 a refusal of our
+// certificate arrives only after our side of the handshake is done.
+type handshakeError struct {
+	hop string
+	err error
+}
+
+func (e *handshakeError) Error() string { return e.hop + " handshake: " + e.err.Error() }
+func (e *handshakeError) Unwrap() error { return e.err }
+
+// inHandshake wraps err unless it says already of which handshake it comes.
+func inHandshake(hop string, err error) error {
+	var before *handshakeError
+	if errors.As(err, &before) {
+		return err
+	}
+	return &handshakeError{hop, err}
 }
 
 // outerResponse reads how an outer CONNECT failed at a gateway.
 func outerResponse(err error) *failure {
 	var se *hbone.StatusError
 	if !errors.As(err, &se) {
-		return hopFailure(atGateway, err)
+		return hopFailure(atGateway, hopOuter, err)
 	}
 	f := &failure{at: atNetwork, fault: true, reason: reasonToken(se), endpoint: mesh.EndpointID(se.Endpoint()), err: err}
 	switch se.Reason() {
@@ -124,12 +143,12 @@ func outerResponse(err error) *failure {
 	return f
 }
 
-// innerResponse reads how a CONNECT to a pod failed; endpoint is whom the gateway
-// named, if it did.
-func innerResponse(endpoint mesh.EndpointID, err error) *failure {
+// innerResponse reads how a CONNECT to a pod failed, on hop single or inner;
+// endpoint is whom the gateway named, if it did.
+func innerResponse(endpoint mesh.EndpointID, hop string, err error) *failure {
 	var se *hbone.StatusError
 	if !errors.As(err, &se) {
-		f := hopFailure(atEndpoint, err)
+		f := hopFailure(atEndpoint, hop, err)
 		f.endpoint = endpoint
 		var indeterminate *indeterminateError
 		if errors.As(err, &indeterminate) {
@@ -165,7 +184,7 @@ func throughResponse(endpoint mesh.EndpointID, err error) *failure {
 		f.err = err
 		return &f
 	}
-	f := innerResponse(endpoint, err)
+	f := innerResponse(endpoint, hopInner, err)
 	var lost *lostCarrierError
 	if errors.As(err, &lost) {
 		f.at = atGateway

@@ -84,8 +84,8 @@ func (in *inbound) handshake(ctx context.Context, conn net.Conn, proved func()) 
 	cancel()
 	proved()
 	if err != nil {
-		in.p.metrics.refused.WithLabelValues("handshake").Inc()
-		in.p.log.Debug().Str("workload", in.uid).Err(err).Msg("handshake failed")
+		refusal := in.p.refusals.Note("inbound", in.uid, conn.RemoteAddr(), err)
+		in.p.metrics.refused.WithLabelValues(refusal).Inc()
 		return
 	}
 	cfg := in.p.session

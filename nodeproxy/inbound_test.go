@@ -92,27 +92,30 @@ func TestInboundHandshakeLetsOnlyTheMeshIn(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		cert *tls.Certificate
+		line string // message in the log
 		log  string
 	}{
-		{"no certificate", nil, "certificate"},
-		{"expired", &expired, "expired"},
-		{"another trust domain", &stranger, "elsewhere.example"},
-		{"another root", &impostor, "not trusted"},
+		{"no certificate", nil, "handshake failed", "certificate"},
+		{"expired", &expired, "handshake refused", "expired"},
+		{"another trust domain", &stranger, "handshake refused", "elsewhere.example"},
+		{"another root", &impostor, "handshake refused", "not trusted"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before := len(p.node(1).Log.Find("handshake failed"))
+			before := len(p.node(1).Log.Find(c.line))
 			if err := meshtest.Knock(at, c.cert, "h2"); err == nil {
 				t.Fatal("let in")
 			}
-			meshtest.Eventually(t, "a line in the log", func() bool { return len(p.node(1).Log.Find("handshake failed")) > before })
-			lines := p.node(1).Log.Find("handshake failed")
+			meshtest.Eventually(t, "a line in the log", func() bool { return len(p.node(1).Log.Find(c.line)) > before })
+			lines := p.node(1).Log.Find(c.line)
 			if got := lines[len(lines)-1].Text("error"); !strings.Contains(got, c.log) {
 				t.Errorf("the log says %q; want it to speak of %q", got, c.log)
 			}
 		})
 	}
-	if n := p.node(1).Metric(t, `isthmus_peers_refused_total{reason="handshake"}`); n != 4 {
-		t.Errorf("isthmus_peers_refused_total = %v; want 4", n)
+	for reason, want := range map[string]float64{"handshake": 1, "identity": 3} {
+		if n := p.node(1).Metric(t, `isthmus_peers_refused_total{reason="`+reason+`"}`); n != want {
+			t.Errorf("isthmus_peers_refused_total of %s = %v; want %v", reason, n, want)
+		}
 	}
 	if err := meshtest.Knock(at, &valid, "h2"); err != nil {
 		t.Errorf("a valid certificate is refused: %v", err)

@@ -105,7 +105,7 @@ func (v *view) gatewayAnswered(key string, listed func() bool, err error, now ti
 	if err == nil {
 		edge = v.gateways.Readmit(key, now)
 	} else {
-		f = hopFailure(atGateway, err)
+		f = hopFailure(atGateway, hopOuter, err)
 		outcome := health.Neutral
 		if f.fault {
 			outcome = health.Failure

@@ -30,7 +30,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		received:      vec("istio_tcp_received_bytes_total", "Bytes out of tunnels.", "reporter"),
 		retries:       vec("isthmus_connect_retries_total", "Connects that were repeated elsewhere, by the reason of the failure.", "reason"),
 		edges:         vec("isthmus_outlier_edges_total", "Ejections and readmissions, by scope and edge.", "scope", "edge"),
-		refused:       vec("isthmus_peers_refused_total", "Inbound connections refused before any stream, by reason (handshake, overload).", "reason"),
+		refused:       vec("isthmus_peers_refused_total", "Inbound connections refused before any stream, by reason (handshake, identity, own_identity, overload).", "reason"),
 		sessions:      vec("isthmus_sessions_ended_total", "Inbound sessions that ended, by outcome (orderly, goaway, protocol_error, abuse, settings_timeout, ping_timeout, certificate_expired, lost).", "outcome"),
 		streams:       vec("isthmus_streams_refused_total", "CONNECTs refused with REFUSED_STREAM, by reason (draining, streams, handlers, rate).", "reason"),
 		budget:        one("isthmus_retry_budget_exhausted_total", "Connections that failed because the service's retry budget was spent."),

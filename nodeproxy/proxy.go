@@ -42,6 +42,7 @@ type Proxy struct {
 	view     *view
 	budget   *retrybudget.Budget
 	gateways gatewaySources
+	refusals *identity.Refusals
 	strays   every // warns of gateways that discovery does not list
 	metrics  *Metrics
 	registry *prometheus.Registry
@@ -113,6 +114,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 		strays: every{interval: time.Minute}, session: hbone.DefaultConfig(), dialHop: dialKernel(180 * time.Second)}
 	p.data, p.stop = context.WithCancel(context.Background())
 	p.metrics = NewMetrics(p.registry)
+	p.refusals = identity.NewRefusals(log)
 	p.ledger = peer.NewLedger(federation.DefaultTTL)
 	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle})
 	p.registry.MustRegister(pool.NewMetrics(p.pool))
@@ -196,7 +198,7 @@ func (p *Proxy) probeGateway(key string) {
 		if g == nil {
 			return errUndeclared
 		}
-		s, err := p.dialer(p.self, []spiffeid.ID{g.Identity}, g.Address)(ctx)
+		s, err := p.dialer(hopOuter, p.self, []spiffeid.ID{g.Identity}, g.Address)(ctx)
 		if err != nil {
 			return err
 		}

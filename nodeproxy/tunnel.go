@@ -80,12 +80,12 @@ func (p *Proxy) openSingle(ctx context.Context, c caller, e *earlyData, to *mesh
 	key := p.poolKey(c.source, []spiffeid.ID{to.Identity}, addr.String(), to.UID)
 	req := &hbone.Request{Authority: netip.AddrPortFrom(to.Addresses[0], target).String(), Header: p.headers(c)}
 	t := &tunnel{endpoint: to.Endpoint}
-	err := p.pool.Use(ctx, key, p.dialer(c.source.Identity, []spiffeid.ID{to.Identity}, addr), func(s *hbone.Session) (err error) {
+	err := p.pool.Use(ctx, key, p.dialer(hopSingle, c.source.Identity, []spiffeid.ID{to.Identity}, addr), func(s *hbone.Session) (err error) {
 		t.stream, _, err = p.connect(ctx, s, e, req)
 		return err
 	})
 	if err != nil {
-		return nil, innerResponse(to.Endpoint, fmt.Errorf("pod %s at %s: %w", to.UID, addr, err))
+		return nil, innerResponse(to.Endpoint, hopSingle, fmt.Errorf("pod %s at %s: %w", to.UID, addr, err))
 	}
 	return t, nil
 }
@@ -154,7 +154,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 		req.Header[hbone.HeaderAvoid] = formatAvoid(v.avoid)
 	}
 	key := p.poolKey(c.source, []spiffeid.ID{gw.Identity}, gw.Address.String(), gatewayUID+gatewayKey(gw))
-	dial := p.dialer(c.source.Identity, []spiffeid.ID{gw.Identity}, gw.Address)
+	dial := p.dialer(hopOuter, c.source.Identity, []spiffeid.ID{gw.Identity}, gw.Address)
 	err = p.pool.Use(ctx, key, dial, func(s *hbone.Session) error {
 		begun := time.Now()
 		outer, err := s.Start(req)
@@ -177,7 +177,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 		endpoint = mesh.EndpointID(response.Endpoint())
 		if handshake != nil {
 			outer.Close()
-			f := innerResponse(endpoint, handshake)
+			f := innerResponse(endpoint, hopInner, handshake)
 			if s.Err() != nil || !s.HeardSince(begun) {
 				f.at = atGateway // its session died, with this tunnel in it
 			}
@@ -216,7 +216,7 @@ func (p *Proxy) innerSession(ctx context.Context, source spiffeid.ID, expect []s
 	defer cancel()
 	t, err := hbone.ClientTLS(hctx, outer, cfg)
 	if err != nil {
-		return nil, err
+		return nil, inHandshake(hopInner, err)
 	}
 	return p.startSession(t, expiry)
 }
@@ -253,7 +253,7 @@ func (p *Proxy) sessionConfig(notAfter time.Time) hbone.Config {
 
 // dialer returns how the pool opens one more session as source. It does not wait
 // until the peer serves.
-func (p *Proxy) dialer(source spiffeid.ID, expect []spiffeid.ID, addr netip.AddrPort) func(context.Context) (*hbone.Session, error) {
+func (p *Proxy) dialer(hop string, source spiffeid.ID, expect []spiffeid.ID, addr netip.AddrPort) func(context.Context) (*hbone.Session, error) {
 	return func(ctx context.Context) (*hbone.Session, error) {
 		cfg, expiry, err := p.clientTLS(ctx, source, expect)
 		if err != nil {
@@ -267,7 +267,7 @@ func (p *Proxy) dialer(source spiffeid.ID, expect []spiffeid.ID, addr netip.Addr
 		defer cancel()
 		t, err := hbone.ClientTLS(hctx, conn, cfg)
 		if err != nil {
-			return nil, err
+			return nil, inHandshake(hop, err)
 		}
 		return p.startSession(t, expiry)
 	}

@@ -38,6 +38,7 @@ var allowed = map[string]why{
 	"hbone/pool": {"hbone": "the sessions that it shares"},
 	"identity": {
 		"internal/backoff":    "pauses between fetches",
+		"internal/logging":    "bounds lines about one peer",
 		"internal/strictyaml": "checks its configuration",
 	},
 	"identity/istioca": {

@@ -21,12 +21,14 @@ var labels = map[string]map[string]string{
 	"gateway": {
 		"result":                       "ok, and the reasons that the gateway itself gives",
 		"edge":                         "ejected, readmitted",
+		"refusal":                      "the reasons of identity.ReasonOf",
 		"reason":                       "what the first pod of a replay did: constants of replay.go",
 		"string(why)":                  "the constants of hbone.Refusal",
 		"string(hbone.OutcomeOf(err))": "the constants of hbone.Outcome",
 	},
 	"nodeproxy": {
 		"reporter":                     "source, destination",
+		"refusal":                      "the reasons of identity.ReasonOf",
 		"a.result":                     "ok, cancelled, and the reasons of failures; inbound those that we give ourselves",
 		"f.reason":                     "an isthmus-reason that is on the list, or a constant of failure.go",
 		"string(why)":                  "the constants of hbone.Refusal",

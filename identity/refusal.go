@@ -1,0 +1,127 @@
+package identity
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/internal/logging"
+)
+
+// Reasons for which a handshake does not take place; values of metrics and logs.
+const (
+	ReasonIdentity    = "identity"     // somebody is not who he should be, or not believed
+	ReasonOwnIdentity = "own_identity" // this process has no valid certificate
+	ReasonHandshake   = "handshake"    // anything else: a timeout, a lost connection, no TLS
+)
+
+// ReasonOf says why a handshake failed.
+func ReasonOf(err error) string {
+	var own *OwnError
+	switch {
+	case errors.As(err, &own):
+		return ReasonOwnIdentity
+	case Untrusted(err), wrongPeer(err), refusedByPeer(err):
+		return ReasonIdentity
+	}
+	return ReasonHandshake
+}
+
+// Untrusted reports a peer whose certificate cannot be believed at all: signed
+// by another root, expired, of another trust domain. A peer that is merely
+// somebody else of the same mesh is not meant.
+func Untrusted(err error) bool {
+	var chain *ChainError
+	var wrong *PeerError
+	return errors.As(err, &chain) || errors.As(err, &wrong) && !wrong.Got.MemberOf(wrong.TrustDomain)
+}
+
+func wrongPeer(err error) bool {
+	var wrong *PeerError
+	return errors.As(err, &wrong)
+}
+
+// refusedByPeer reports an alert about our certificate, which in TLS 1.3 arrives
+// only after our side of the handshake is done. An internal error is what a
+// server of crypto/tls says that has no certificate itself: that is its fault.
+func refusedByPeer(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error" && op.Err.Error() != "tls: internal error"
+}
+
+// claimed is who the peer of a failed handshake says it is; zero if it did not
+// say, or it is not known.
+func claimed(err error) spiffeid.ID {
+	var chain *ChainError
+	var wrong *PeerError
+	switch {
+	case errors.As(err, &chain):
+		return chain.Got
+	case errors.As(err, &wrong):
+		return wrong.Got
+	}
+	return spiffeid.ID{}
+}
+
+// cause tells kinds of certificates that are not believed apart, so that a line
+// about one does not hide another: how the text begins, without times in it.
+func cause(err error) string {
+	const length = 12
+	var chain *ChainError
+	if !errors.As(err, &chain) {
+		return ""
+	}
+	text := chain.Err.Error()
+	return text[:min(len(text), length)]
+}
+
+// refusalInterval is how often one peer's refusals are a line of the log.
+const refusalInterval = time.Minute
+
+// Refusals writes a line for handshakes that end because of who somebody is, at
+// most once a minute for each peer. The zero value logs nothing. Safe for
+// concurrent use.
+type Refusals struct {
+	log   zerolog.Logger
+	limit logging.Limit
+}
+
+// NewRefusals returns a Refusals that writes to log.
+func NewRefusals(log zerolog.Logger) *Refusals {
+	return &Refusals{log: log, limit: logging.Limit{Every: refusalInterval}}
+}
+
+// Note takes in a handshake with the peer at address on a hop (one of a closed
+// set), and returns its reason. workload is the pod that it was for or with;
+// empty if it was none. What is no matter of identity is a line at debug.
+func (r *Refusals) Note(hop, workload string, address net.Addr, err error) (reason string) {
+	reason = ReasonOf(err)
+	if reason == ReasonHandshake {
+		r.log.Debug().Str("hop", hop).Str("workload", workload).Stringer("address", address).Err(err).Msg("handshake failed")
+		return reason
+	}
+	peer, host := claimed(err), address.String()
+	if h, _, serr := net.SplitHostPort(host); serr == nil {
+		host = h // every connection has another port
+	}
+	more, ok := r.limit.Allow(strings.Join([]string{hop, workload, reason, host, peer.String(), cause(err)}, " "), time.Now())
+	if !ok {
+		return reason
+	}
+	e := r.log.Warn().Str("hop", hop).Stringer("address", address).Str("reason", reason)
+	if workload != "" {
+		e.Str("workload", workload)
+	}
+	if !peer.IsZero() {
+		e.Stringer("claims", peer)
+	}
+	if more > 0 {
+		e.Int("not_logged", more)
+	}
+	e.Err(err).Msg("handshake refused")
+	return reason
+}

@@ -1,0 +1,87 @@
+package identity
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+func TestReasonOfAHandshakeThatFailed(t *testing.T) {
+	remote := func(alert string) error { return &net.OpError{Op: "remote error", Err: errors.New(alert)} }
+	for _, c := range []struct {
+		err       error
+		reason    string
+		untrusted bool
+	}{
+		{&OwnError{ID: cartID, Err: errDown}, ReasonOwnIdentity, false},
+		{&PeerError{Got: strayID, TrustDomain: meshTD}, ReasonIdentity, false},
+		{&PeerError{Got: otherID, TrustDomain: meshTD}, ReasonIdentity, true},
+		{&ChainError{Got: cartID, Err: errors.New("unknown authority")}, ReasonIdentity, true},
+		{remote("tls: bad certificate"), ReasonIdentity, false},
+		{remote("tls: internal error"), ReasonHandshake, false}, // it has no certificate itself
+		{io.EOF, ReasonHandshake, false},
+	} {
+		err := fmt.Errorf("hop: %w", c.err)
+		if got := ReasonOf(err); got != c.reason {
+			t.Errorf("%v: reason %s, want %s", err, got, c.reason)
+		}
+		if got := Untrusted(err); got != c.untrusted {
+			t.Errorf("%v: untrusted %t, want %t", err, got, c.untrusted)
+		}
+	}
+}
+
+func TestAServerWithoutACertificateBlamesItselfAndItsClientDoesToo(t *testing.T) {
+	ca := memoryCA(t, meshTD)
+	client := NewManager(CASource{CA: ca, TTL: time.Hour}, quietLog)
+	server := NewManager(&fakeSource{answer: down}, quietLog)
+	_, cerr, serr := shake(clientConfig(t, client, stockID), server.ServerTLS(stockID, nil))
+	if got := ReasonOf(serr); got != ReasonOwnIdentity {
+		t.Errorf("the server says %s: %v", got, serr)
+	}
+	if got := ReasonOf(cerr); got != ReasonHandshake {
+		t.Errorf("the client says %s: %v; the server is ill, nobody's identity is wrong", got, cerr)
+	}
+}
+
+func TestRefusalsAreLoggedWithPeerAndHopOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		r := NewRefusals(zerolog.New(&log).Level(zerolog.InfoLevel))
+		from := func(port int) net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 7), Port: port} }
+		refused := &ChainError{Got: cartID, Err: errors.New("unknown authority")}
+		for port := range 50 {
+			if got := r.Note("outer", "", from(1000+port), refused); got != ReasonIdentity {
+				t.Fatalf("reason %s", got)
+			}
+		}
+		r.Note("outer", "", from(1), io.EOF)
+		if n := strings.Count(log.String(), "\n"); n != 1 {
+			t.Fatalf("%d lines, want one: %s", n, &log)
+		}
+		for _, want := range []string{`"warn"`, `"hop":"outer"`, "10.0.0.7:1000", cartID.String(), `"reason":"identity"`, "handshake refused"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("%s does not say %s", &log, want)
+			}
+		}
+		log.Reset()
+		r.Note("pod", "west/default/hello-1", from(15008), refused)
+		if !strings.Contains(log.String(), `"workload":"west/default/hello-1"`) {
+			t.Errorf("another hop: %s", &log)
+		}
+		log.Reset()
+		time.Sleep(time.Minute)
+		r.Note("outer", "", from(2), refused)
+		if !strings.Contains(log.String(), `"not_logged":49`) {
+			t.Errorf("after a minute: %s", &log)
+		}
+	})
+}
