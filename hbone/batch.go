@@ -53,9 +53,9 @@ func (s *Session) readError(err error) error {
 	switch {
 	case goAway != nil && goAway.Code != http2.ErrCodeNo:
 		return goAway
-	case errors.Is(err, io.EOF) && open == 0:
+	case (errors.Is(err, io.EOF) || err == errCut) && open == 0:
 		return ErrSessionClosed // the peer left, and nobody was cut off
-	case errors.Is(err, io.EOF) && goAway != nil:
+	case (errors.Is(err, io.EOF) || err == errCut) && goAway != nil:
 		return goAway
 	case errors.Is(err, io.EOF):
 		err = io.ErrUnexpectedEOF

@@ -16,6 +16,7 @@ const (
 	HeaderAvoid            = "isthmus-avoid"       // outer request: endpoints this client has seen fail, advisory
 	HeaderPin              = "isthmus-pin"         // outer request: this endpoint or 503
 	HeaderReason           = "isthmus-reason"      // non-200: a Reason
+	HeaderEnds             = "isthmus-ends"        // inner request: "explicit" of a client that ends each stream itself, see Stream.EndAtEOF
 	HeaderBaggage          = "baggage"             // who calls, who answered
 	HeaderForwarded        = "forwarded"           // the application's address and the service it asked for
 	HeaderTraceparent      = "traceparent"         // one per application connection, the same on both hops

@@ -35,6 +35,7 @@ type recordConn struct {
 	left   int   // bytes of the current record not handed out
 	err    error // of the connection, after in is used up
 	noWait bool  // do not wait for the connection
+	cut    bool  // crypto/tls has seen the end of the connection, and so no closing alert before it
 
 	wmu     sync.Mutex // taken by the writer, and by crypto/tls for alerts
 	held    []byte     // written and held back; nil while not corked
@@ -78,6 +79,7 @@ func (errNoRecord) Temporary() bool { return true }
 func (c *recordConn) Read(p []byte) (int, error) {
 	for have := c.in.have(); have == 0 || c.left == 0 && have < tlsHeaderLen; have = c.in.have() {
 		if err := c.fill(have); err != nil {
+			c.cut = c.cut || errors.Is(err, io.EOF)
 			return 0, err
 		}
 	}

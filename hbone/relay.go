@@ -75,6 +75,7 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	if onFirstByte == nil {
 		onFirstByte = func() {}
 	}
+	setLinger(c, 0)
 	k := newSink(s, c)
 	stop := context.AfterFunc(ctx, func() {
 		s.abort(http2.ErrCodeCancel, context.Cause(ctx))
@@ -106,8 +107,18 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 		res.Err = context.Cause(ctx)
 	}
 	s.Close()
+	setLinger(c, -1)
 	c.Close()
 	return res
+}
+
+// setLinger with 0 has the kernel reset c if this process dies: it would say FIN
+// otherwise, and what was cut short would look complete. What ends in order is told
+// by CloseWrite, which this does not touch.
+func setLinger(c net.Conn, sec int) {
+	if l, ok := c.(interface{ SetLinger(int) error }); ok {
+		l.SetLinger(sec)
+	}
 }
 
 // pumpToStream moves first and then bytes from src, which is c's, to s until c ends;

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -76,6 +77,9 @@ func (t *TLSTransport) Close() error                        { return t.tc.Close(
 // decrypted.
 func (t *TLSTransport) Read(p []byte) (int, error) {
 	n, err := t.tc.Read(p)
+	if err == io.EOF && t.rec.cut {
+		err = errCut
+	}
 	if err != nil || n == 0 {
 		return n, err
 	}
@@ -93,6 +97,11 @@ func (t *TLSTransport) Read(p []byte) (int, error) {
 	}
 	return n, nil
 }
+
+// errCut is a connection that has ended without TLS's closing alert: by a process
+// that died or a middlebox, and never in order (RFC 8446 §6.1). crypto/tls calls
+// that io.EOF if it comes between two records.
+var errCut = fmt.Errorf("the connection ended without a closing alert: %w", io.ErrUnexpectedEOF)
 
 // readHere reads without touching the socket.
 func (t *TLSTransport) readHere(p []byte) (int, error) {

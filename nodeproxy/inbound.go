@@ -145,8 +145,8 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming) {
 		a.result, a.err = "cancelled", err
 		return
 	}
-	if req.Header.Get(hbone.HeaderForwardedNetwork) != "" {
-		stream.EndAtEOF() // it came through a gateway
+	if req.Header.Get(hbone.HeaderForwardedNetwork) != "" && req.Header.Get(hbone.HeaderEnds) == "" {
+		stream.EndAtEOF() // a stock client, through a gateway
 	}
 	a.connect, relayed = time.Since(a.begun), true
 	e := &established{p: in.p, conn: conn, stream: stream, access: a}

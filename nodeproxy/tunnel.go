@@ -100,6 +100,7 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 	}
 	req := &hbone.Request{Authority: v.authority, Header: p.headers(c)}
 	req.Header[hbone.HeaderForwardedNetwork] = p.cfg.Network
+	req.Header[hbone.HeaderEnds] = "explicit"
 	open := func(s *hbone.Session) error {
 		begun := time.Now()
 		stream, response, err := p.connect(ctx, s, e, req)
