@@ -10,6 +10,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/diagnose"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
@@ -31,6 +32,7 @@ type Config struct {
 	Retry            Retry           `yaml:"retry"`
 	Timeouts         Timeouts        `yaml:"timeouts"`
 	Admin            admin.Config    `yaml:"admin"`
+	Diagnose         diagnose.Config `yaml:"diagnose"`
 	Log              logging.Config  `yaml:"log"`
 }
 
@@ -106,6 +108,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	c.Retry.check(&v)
 	c.Timeouts.check(&v)
 	v.Join(c.Admin.Validate())
+	v.Join(c.Diagnose.Validate())
 	v.Join(c.Log.Validate())
 	return warnings, v.Err()
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/diagnose"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -31,6 +32,7 @@ type Gateway struct {
 	log      zerolog.Logger
 	store    *discovery.Store
 	watcher  *file.Watcher
+	diagnose *diagnose.Diagnosis
 	ids      *identity.Manager
 	self     *mesh.Gateway     // as discovery described it at start
 	origin   federation.Origin // of records that do not leave this network
@@ -64,6 +66,7 @@ var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * t
 func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g := &Gateway{cfg: cfg, log: log, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}),
 		budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio)}
+	g.diagnose = diagnose.New(cfg.Diagnose)
 	g.background, g.stop = context.WithCancel(context.Background())
 	g.metrics = NewMetrics(g.registry)
 	g.refusals = identity.NewRefusals(log)
@@ -128,7 +131,7 @@ func (g *Gateway) listed(id mesh.EndpointID) *mesh.Workload {
 // returns the first error that ended it early.
 func (g *Gateway) Run(ctx context.Context) error {
 	g.ids.Require(g.self.Identity)
-	server := &admin.Server{Pending: g.pending, Details: g.details, State: g.dump, Registry: g.registry, More: g.watcher.Endpoints()}
+	server := &admin.Server{Pending: g.pending, Details: g.details, State: g.dump, Registry: g.registry, More: append(g.watcher.Endpoints(), g.diagnose.Endpoints()...)}
 	background, bctx := errgroup.WithContext(g.background)
 	background.Go(func() error { g.watcher.Run(bctx); return nil })
 	background.Go(func() error { return g.ids.Run(bctx) })

@@ -142,6 +142,7 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
 		return
 	}
 	cfg := hbone.DefaultConfig()
+	g.diagnose.Apply(&cfg)
 	cfg.MaxStreams = 1000
 	cfg.NotAfter, cfg.ExpiryGrace = expiry, g.cfg.Timeouts.CertificateGrace
 	// A stock client drops the inner connection when both its directions have

@@ -241,6 +241,9 @@ func listSize(fields []hpack.HeaderField) (n uint32) {
 
 // headers queues a header block. Called with mu held.
 func (w *sender) headers(st *Stream, fields []hpack.HeaderField, endStream bool, max int, n note) {
+	if t := st.s.traced(); t != nil {
+		st.s.traceFields(t, "+", st.id, fields)
+	}
 	w.hbuf.Reset()
 	for _, f := range fields {
 		w.henc.WriteField(f) // into memory, cannot fail

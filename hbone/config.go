@@ -3,6 +3,8 @@ package hbone
 import (
 	"fmt"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/hbone/flow"
 )
 
 // Config holds the limits and deadlines of a session. The zero value is not
@@ -45,6 +47,11 @@ type Config struct {
 	// §6.5.2 counts them. Zero: 16 KiB on a client, 64 KiB on a server.
 	MaxHeaderList int
 
+	// Disable turns heuristics off, for diagnosis.
+	Disable flow.Disable
+	// Trace, if not nil, may be turned on to keep the last frames.
+	Trace *FrameTrace
+
 	// PingEvery is the pause between the answer to one PING and the next one,
 	// PingTimeout how long to wait for an answer before the session is given
 	// up. Negative PingEvery: no pings. Defaults 10 s and 20 s.
@@ -75,7 +82,9 @@ func (c Config) withDefaults() Config {
 	setInt(&c.StreamWindow, 4<<20)
 	setInt(&c.ConnWindow, 16<<20)
 	setInt(&c.FirstWindow, 1<<20)
-	c.FirstWindow = min(c.FirstWindow, c.StreamWindow)
+	if c.FirstWindow = min(c.FirstWindow, c.StreamWindow); c.Disable.FirstWindow {
+		c.FirstWindow = c.StreamWindow
+	}
 	setInt(&c.MaxFrame, 64<<10)
 	setDuration(&c.PingEvery, 10*time.Second)
 	setDuration(&c.PingTimeout, 20*time.Second)

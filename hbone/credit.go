@@ -83,7 +83,7 @@ func (s *Session) creditConn(n int) {
 func (s *Session) openWholeWindowLocked(st *Stream) {
 	first := s.cfg.FirstWindow
 	size := flow.FirstWindow(s.path.roundTrip(), first, s.cfg.StreamWindow)
-	if size == first {
+	if size == first || s.cfg.Disable.LongPath {
 		return
 	}
 	st.recv.window.Init(size) // nobody else has the stream yet

@@ -11,6 +11,9 @@ import (
 func (s *Session) onFrame(f http2.Frame) error {
 	switch f := f.(type) {
 	case *http2.MetaHeadersFrame:
+		if t := s.traced(); t != nil {
+			s.traceFields(t, "<", f.StreamID, f.Fields)
+		}
 		if reason := malformed(f); reason != "" {
 			return &streamError{id: f.StreamID, code: http2.ErrCodeProtocol, reason: reason, opens: true}
 		}

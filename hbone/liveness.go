@@ -101,6 +101,9 @@ func (s *Session) HeardSince(t time.Time) bool {
 // an application cannot say twice are sent ahead of an answer only on such a
 // session: they are lost if the peer turns out to be gone.
 func (s *Session) Lively() bool {
+	if s.cfg.Disable.Lively {
+		return false
+	}
 	now := time.Now()
 	s.mu.Lock()
 	ok, limit := s.life.err == nil && !s.alive.late(now), s.alive.limit()

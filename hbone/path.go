@@ -12,6 +12,7 @@ import (
 type path struct {
 	rtt         atomic.Int64 // in nanoseconds, 0: not known
 	interactive atomic.Int64 // when small messages were last received, in nanoseconds since 1970
+	off         bool         // nothing counts as interactive
 }
 
 // roundTrip is the time to the peer and back, zero if it is not known.
@@ -35,7 +36,7 @@ func (p *path) observeRTT(d time.Duration) {
 // noteFrame notes a DATA frame of n bytes on st, which may show that small messages
 // have bulk beside them. Called by the reading goroutine.
 func (p *path) noteFrame(st *Stream, n int) {
-	if st.smallFrames.Add(n) {
+	if st.smallFrames.Add(n) && !p.off {
 		p.interactive.Store(time.Now().UnixNano())
 	}
 }

@@ -117,6 +117,9 @@ func (r *frameReader) fault(err error) error {
 func (r *frameReader) startFrame() error {
 	h := parseHeader(r.hdr[:])
 	r.cur, r.left, r.mode = h, h.length, modeCollect
+	if t := r.s.traced(); t != nil && (!hasDetail(h) || h.length > r.s.cfg.MaxFrame) {
+		r.s.traceFrame(t, "<", h, "")
+	}
 	switch {
 	case h.length > r.s.cfg.MaxFrame:
 		return connError(http2.ErrCodeFrameSize, "frame of %d bytes, we accept %d", h.length, r.s.cfg.MaxFrame)
@@ -179,6 +182,9 @@ func (r *frameReader) finish() error {
 		return nil
 	case modeSkip:
 		return nil
+	}
+	if t := r.s.traced(); t != nil && hasDetail(r.cur) {
+		r.s.traceFrame(t, "<", r.cur, frameDetail(r.cur, r.asm[frameHeaderLen:]))
 	}
 	if r.cur.kind == frameHeaders {
 		if err := checkPadding(r.cur, r.asm[frameHeaderLen:]); err != nil {

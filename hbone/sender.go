@@ -18,13 +18,14 @@ type sender struct {
 	control queue // before any data
 	data    queue // in order of arrival
 
-	window   int         // of the connection
-	credit   []*sendHalf // wait for window, oldest first
-	room     []*sendHalf // wait for space in data, oldest first
-	promised int         // bytes of window promised to those that have been woken for it
-	reserved int         // bytes of data promised to those that have their turn
-	limit    int         // of data, for all but small messages: see flow.QueueLimit
-	inFlight []*Stream   // whose first payload is in the burst that is being written
+	window    int         // of the connection
+	credit    []*sendHalf // wait for window, oldest first
+	room      []*sendHalf // wait for space in data, oldest first
+	promised  int         // bytes of window promised to those that have been woken for it
+	reserved  int         // bytes of data promised to those that have their turn
+	limit     int         // of data, for all but small messages: see flow.QueueLimit
+	turnsOnly bool        // small messages wait for their turn too
+	inFlight  []*Stream   // whose first payload is in the burst that is being written
 
 	henc *hpack.Encoder
 	hbuf bytes.Buffer
@@ -193,6 +194,10 @@ func (s *Session) flush() {
 
 // writeBurst writes first and then second; as one if both fit into a TLS record.
 func (s *Session) writeBurst(first, second []byte) error {
+	if t := s.traced(); t != nil {
+		s.traceBurst(t, first)
+		s.traceBurst(t, second)
+	}
 	if len(first) > 0 && len(second) > 0 && len(first)+len(second) <= oneRecord {
 		f := getFrameBuf()
 		defer putFrameBuf(f)

@@ -59,6 +59,7 @@ type Session struct {
 	handlers       sync.WaitGroup
 	base           context.Context
 	settingsSentAt time.Time
+	number         uint64       // in traces
 	hearing        atomic.Int32 // hearingIdle and so on; see silence.go
 }
 
@@ -74,7 +75,10 @@ func newSession(t Transport, cfg Config, client bool) *Session {
 		t: t, cfg: cfg, client: client, peerID: t.Peer(), parent: parentOf(t),
 		streams: make(map[uint32]*Stream), nextID: 1, peer: defaultPeerSettings(),
 	}
-	s.fewCPUs = runtime.GOMAXPROCS(0) <= flow.FewCPUs && s.parent == nil
+	s.number = sessionNumber.Add(1)
+	s.fewCPUs = runtime.GOMAXPROCS(0) <= flow.FewCPUs && s.parent == nil && !cfg.Disable.FewCPUs
+	s.path.off = cfg.Disable.Interactive
+	s.send.turnsOnly = cfg.Disable.SmallFirst
 	s.chunk = maxPayload
 	if s.parent != nil {
 		s.chunk = innerPayload

@@ -101,7 +101,7 @@ func (s *Session) overduePing(now time.Time) pingVerdict {
 	after := silentAfter(s.path.roundTrip())
 	u := unansweredPing{sent: p.sent, due: p.due, heard: s.hearing.Load() == hearingIdle, after: after, timeout: s.cfg.PingTimeout}
 	v, again := u.judge(now)
-	if v == pingSilent && !s.hearing.CompareAndSwap(hearingAsked, hearingSilent) {
+	if v == pingSilent && (s.cfg.Disable.Silent || !s.hearing.CompareAndSwap(hearingAsked, hearingSilent)) {
 		v, again = pingWaits, min(after, again) // heard at this moment, or known to be silent
 	}
 	switch v {

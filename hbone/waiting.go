@@ -52,7 +52,7 @@ func (w *sender) tryGrant(h *sendHalf, want int, turn bool) (n int, direct bool,
 		return 0, false, waitsCredit
 	case !w.busy && len(w.data.segs) == 0 && !h.deadline.armed:
 		direct = true
-	case n < flow.BulkPiece && w.data.size()+w.reserved+n <= pendingFront+pendingMax: // a small message waits for no turn
+	case n < flow.BulkPiece && !w.turnsOnly && w.data.size()+w.reserved+n <= pendingFront+pendingMax: // a small message waits for no turn
 	case w.fits(n) && (turn || len(w.room) == 0):
 	default:
 		return 0, false, waitsRoom
@@ -160,7 +160,7 @@ func (s *Session) queueLimit() int {
 
 // noteBulkLocked counts a piece of n bytes, in either direction.
 func (s *Session) noteBulkLocked(n int) {
-	if s.bulk.Add(n) {
+	if !s.cfg.Disable.Bulk && s.bulk.Add(n) {
 		s.bulk.Step(time.Now())
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/diagnose"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -35,6 +36,7 @@ type Config struct {
 	Federation       Federation      `yaml:"federation"`
 	Timeouts         Timeouts        `yaml:"timeouts"`
 	Admin            admin.Config    `yaml:"admin"`
+	Diagnose         diagnose.Config `yaml:"diagnose"`
 	Log              logging.Config  `yaml:"log"`
 }
 
@@ -158,6 +160,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	c.Retry.check(&v)
 	c.Timeouts.check(&v)
 	v.Join(c.Admin.Validate())
+	v.Join(c.Diagnose.Validate())
 	v.Join(c.Log.Validate())
 	return warnings, v.Err()
 }

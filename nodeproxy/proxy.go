@@ -22,6 +22,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/diagnose"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -48,7 +49,8 @@ type Proxy struct {
 	registry *prometheus.Registry
 	admin    net.Listener
 	session  hbone.Config // what all sessions are made from
-	dialHop  dialTCP      // to pods and gateways
+	diagnose *diagnose.Diagnosis
+	dialHop  dialTCP // to pods and gateways
 	// started is told of each client session; nil outside tests.
 	started func(*hbone.Session)
 
@@ -112,6 +114,8 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, registry: admin.NewRegistry(), budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio), inbounds: map[string]*inbound{},
 		strays: every{interval: time.Minute}, session: hbone.DefaultConfig(), dialHop: dialKernel(180 * time.Second)}
+	p.diagnose = diagnose.New(cfg.Diagnose)
+	p.diagnose.Apply(&p.session)
 	p.data, p.stop = context.WithCancel(context.Background())
 	p.metrics = NewMetrics(p.registry)
 	p.refusals = identity.NewRefusals(log)

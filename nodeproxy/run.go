@@ -21,7 +21,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		p.running.Go(func() { o.run(p.data) })
 	}
 	p.ids.Require(p.identities()...)
-	server := &admin.Server{Pending: p.pending, Details: p.details, State: p.dump, Registry: p.registry, More: p.watcher.Endpoints()}
+	server := &admin.Server{Pending: p.pending, Details: p.details, State: p.dump, Registry: p.registry, More: append(p.watcher.Endpoints(), p.diagnose.Endpoints()...)}
 	background, bctx := errgroup.WithContext(p.data)
 	background.Go(func() error { p.watcher.Run(bctx); return nil })
 	background.Go(func() error { return p.ids.Run(bctx) })

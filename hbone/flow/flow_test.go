@@ -2,6 +2,8 @@ package flow
 
 import (
 	"math/rand/v2"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 )
@@ -132,5 +134,26 @@ func TestDecisions(t *testing.T) {
 	rtt := RTT(0, 80)
 	if rtt != 80 || RTT(rtt, 40) != 40 || RTT(rtt, 160) != 90 || RTT(0, 0) != 1 {
 		t.Error("the shortest round trip counts, longer ones by an eighth, none is zero")
+	}
+}
+
+func TestEverySwitchIsRead(t *testing.T) {
+	var all Disable
+	for _, s := range switches {
+		d, err := ParseDisable(" " + s.name + ",")
+		if err != nil || !*s.of(&d) {
+			t.Errorf("%s: %+v, %v", s.name, d, err)
+		}
+		*s.of(&d) = false
+		if d != (Disable{}) {
+			t.Errorf("%s disables more: %+v", s.name, d)
+		}
+		*s.of(&all) = true
+	}
+	if v := reflect.ValueOf(all); v.NumField() != len(switches) {
+		t.Errorf("%d heuristics, %d switches", v.NumField(), len(switches))
+	}
+	if _, err := ParseDisable("bulk,calm"); err == nil || !strings.Contains(err.Error(), `"calm"`) {
+		t.Errorf("an unknown name gives %v", err)
 	}
 }

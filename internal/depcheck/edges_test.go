@@ -58,6 +58,7 @@ var allowed = map[string]why{
 		"health":               "who is ejected",
 		"identity":             "its own certificate, and whom it lets in",
 		"internal/admin":       "metrics, readiness, state",
+		"internal/diagnose":    "switches and frame traces of its sessions",
 		"internal/logging":     "its log",
 		"internal/pending":     "bounds handshakes",
 		"internal/reprobe":     "asks failed pods again",
@@ -77,6 +78,7 @@ var allowed = map[string]why{
 		"health":               "who is ejected",
 		"identity":             "the certificates of its workloads",
 		"internal/admin":       "metrics, readiness, state",
+		"internal/diagnose":    "switches and frame traces of its sessions",
 		"internal/backoff":     "pauses between attempts",
 		"internal/logging":     "its log",
 		"internal/pending":     "bounds handshakes",
@@ -128,7 +130,12 @@ var allowed = map[string]why{
 	"integration/stock": {},
 
 	// Plumbing knows nothing of meshes.
-	"internal/admin":    {},
+	"internal/admin": {},
+	"internal/diagnose": {
+		"hbone":          "the sessions that are looked at",
+		"hbone/flow":     "what can be turned off",
+		"internal/admin": "where it answers",
+	},
 	"internal/backoff":  {},
 	"internal/logging":  {},
 	"internal/netspace": {},

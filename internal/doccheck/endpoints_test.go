@@ -9,6 +9,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/diagnose"
 )
 
 func TestOperationsPageHasEveryEndpoint(t *testing.T) {
@@ -20,7 +21,7 @@ func TestOperationsPageHasEveryEndpoint(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `((?:GET|POST) [^`]+)` \\|").FindAllStringSubmatch(string(text), -1) {
 		listed = append(listed, m[1])
 	}
-	s := &admin.Server{Registry: admin.NewRegistry(), More: (&file.Watcher{}).Endpoints()}
+	s := &admin.Server{Registry: admin.NewRegistry(), More: append((&file.Watcher{}).Endpoints(), diagnose.New(diagnose.Config{}).Endpoints()...)}
 	var served []string
 	for _, e := range s.Endpoints() {
 		if strings.HasSuffix(e.Pattern, "{$}") {

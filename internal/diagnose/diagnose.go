@@ -1,0 +1,64 @@
+// Package diagnose is what a process offers to find out what its sessions do:
+// heuristics that can be turned off, and the frames of chosen sessions.
+package diagnose
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/flow"
+	"github.com/isthmus-mesh/isthmus/internal/admin"
+)
+
+// Config is the part of a process's YAML about it.
+type Config struct {
+	Disable     string `yaml:"disable" doc:"heuristics of the flow control to turn off, separated by commas: bulk, interactive, small-first, first-window, long-path, few-cpus, lively, silent (docs/flow-control.md); for diagnosis" env:"ISTHMUS_DISABLE"`
+	TraceFrames string `yaml:"traceFrames" doc:"keep the last frames of the sessions whose name holds this, such as a peer's address, for GET /debug/frames; for diagnosis" env:"ISTHMUS_TRACE_FRAMES"`
+}
+
+// Validate names what cannot be disabled.
+func (c Config) Validate() error {
+	if _, err := flow.ParseDisable(c.Disable); err != nil {
+		return fmt.Errorf("diagnose.disable: %w", err)
+	}
+	return nil
+}
+
+// Diagnosis is that of one process. Safe for concurrent use.
+type Diagnosis struct {
+	disable flow.Disable
+	trace   hbone.FrameTrace
+}
+
+// New starts what c, which is valid, asks for.
+func New(c Config) *Diagnosis {
+	d := new(Diagnosis)
+	d.disable, _ = flow.ParseDisable(c.Disable)
+	d.trace.Start(c.TraceFrames)
+	return d
+}
+
+// Apply puts it into the configuration of a session.
+func (d *Diagnosis) Apply(c *hbone.Config) { c.Disable, c.Trace = d.disable, &d.trace }
+
+// Endpoints are what the admin server answers.
+func (d *Diagnosis) Endpoints() []admin.Endpoint {
+	return []admin.Endpoint{
+		{Pattern: "GET /debug/frames", Doc: "the last frames of the sessions that are traced", Handler: d.frames},
+		{Pattern: "POST /debug/frames", Doc: "trace the sessions whose name holds ?match=, an address or identity; none if it is empty", Handler: d.start},
+	}
+}
+
+func (d *Diagnosis) frames(w http.ResponseWriter, _ *http.Request) {
+	lines, dropped := d.trace.Lines()
+	if lines == nil {
+		lines = []string{}
+	}
+	admin.Answer(w, http.StatusOK, map[string]any{"match": d.trace.Match(), "dropped": dropped, "frames": lines})
+}
+
+func (d *Diagnosis) start(w http.ResponseWriter, r *http.Request) {
+	d.trace.Start(r.URL.Query().Get("match"))
+	admin.Answer(w, http.StatusOK, map[string]any{"match": d.trace.Match()})
+}
