@@ -74,6 +74,16 @@ func FuzzServer(f *testing.F) {
 		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block(":method", "GET", ":path", "/"), EndHeaders: true, EndStream: true})
 		fr.WriteData(9, false, nil)
 	}))
+	f.Add(script(true, func(fr *http2.Framer, block func(...string) []byte) { // what only rules that the Framer does not know refuse
+		fr.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize}, http2.Setting{ID: http2.SettingHeaderTableSize, Val: 4096},
+			http2.Setting{ID: http2.SettingInitialWindowSize}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(":method", "CONNECT", ":authority", "a:1"), EndHeaders: true, PadLength: 9})
+		fr.WriteRawFrame(http2.FramePriority, 0, 1, []byte{0, 0, 0})
+		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block(":method", "CONNECT", ":authority", "a:1", "te", "x", "y", " "), EndHeaders: true})
+		fr.WritePing(true, drainPing)
+		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("x", "y"), EndHeaders: true, EndStream: true})
+		fr.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersPadded|http2.FlagHeadersPriority|http2.FlagHeadersEndHeaders, 5, []byte{9, 0, 0, 0, 0, 1, 0x88})
+	}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := NewServer(newScript(b), DefaultConfig(), echoHandler)
 		s.Serve(context.Background())
