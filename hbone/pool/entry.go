@@ -168,7 +168,8 @@ type offer struct {
 }
 
 // serve takes out what is past use, gives free streams to those who wait, and
-// dials for those who are left.
+// dials for those who are left. A stream counts as taken once it is started, so
+// one may be given to two calls that have not yet done so: the later one waits again.
 func (p *Pool) serve(e *entry) {
 	now := time.Now()
 	p.offers = p.offers[:0]
