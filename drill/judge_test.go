@@ -95,10 +95,11 @@ func TestNoMutationOfASoundRecordIsHeld(t *testing.T) {
 		why   string
 		spoil func(d *recorded, r *Record) // r is the second arm
 	}{
-		"fault never injected": {Inconclusive, "fault sick was never injected", func(_ *recorded, r *Record) { r.Outages = nil }},
-		"fault without effect": {Inconclusive, "did not take effect", func(_ *recorded, r *Record) { r.Outages[0].Effect, r.Outages[0].Proof = 0, "west-2 answers" }},
-		"fault too late":       {Inconclusive, "took effect 2s late", func(_ *recorded, r *Record) { r.Outages[0].Effect = ms(6000) }},
-		"fault not healed":     {Inconclusive, "did not heal", func(_ *recorded, r *Record) { r.Outages[0].Healed = 0 }},
+		"fault never injected":    {Inconclusive, "fault sick was never injected", func(_ *recorded, r *Record) { r.Outages = nil }},
+		"outage of another fault": {Inconclusive, "fault sick was never injected", func(_ *recorded, r *Record) { r.Outages[0].Fault.Name = "other" }},
+		"fault without effect":    {Inconclusive, "did not take effect", func(_ *recorded, r *Record) { r.Outages[0].Effect, r.Outages[0].Proof = 0, "west-2 answers" }},
+		"fault too late":          {Inconclusive, "took effect 2s late", func(_ *recorded, r *Record) { r.Outages[0].Effect = ms(6000) }},
+		"fault not healed":        {Inconclusive, "did not heal", func(_ *recorded, r *Record) { r.Outages[0].Healed = 0 }},
 		"fault met by nobody": {Inconclusive, "no client connection crossed it", func(_ *recorded, r *Record) {
 			r.Events = nil
 		}},
@@ -207,8 +208,7 @@ func TestNoMutationOfASoundRecordIsHeld(t *testing.T) {
 	}
 }
 
-// Every field of an observation, of an outage and of an attempt is set to its
-// zero in turn, on all of them: a judge that forgets to look at one is held.
+// Every observation and every arm's faults are left out in turn.
 func TestAnEmptyResultIsNotHeld(t *testing.T) {
 	r := &Result{}
 	if r.Judge(); r.Verdict == Held {

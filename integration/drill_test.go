@@ -105,6 +105,23 @@ func TestABrokenAssertionIsReportedAsBroken(t *testing.T) {
 	}
 }
 
+// Nothing fails, because nobody came near the fault: that must not look like
+// a success.
+func TestAFaultThatNobodyMeetsIsInconclusive(t *testing.T) {
+	code, r, text := drill(t, "testdata/local-pods.yaml")
+	if code != 4 || r.Verdict != "inconclusive" {
+		t.Fatalf("exit %d, verdict %q; want 4 and inconclusive\n%s", code, r.Verdict, text)
+	}
+	for _, want := range []string{"fault sick: no client connection crossed it: clients prefer local pods", "were answered on their own network east", "trafficDistribution: Any"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("not told: %q\n%s", want, text)
+		}
+	}
+	if r.Arms[0].Failed != 0 {
+		t.Errorf("%d connections failed, want none: there is another reason", r.Arms[0].Failed)
+	}
+}
+
 func TestMistakesInAScenarioAreUsageErrors(t *testing.T) {
 	good, err := os.ReadFile("testdata/must-break.yaml")
 	if err != nil {
