@@ -178,8 +178,8 @@ func (s *Session) request(req *Request) (*Stream, error) {
 	st.connect.authority, st.connect.replayable, st.connect.sentAt = req.Authority, req.Replayable, time.Now()
 	s.nextID += 2
 	s.wakePingsLocked(st.connect.sentAt)
-	s.alive.requested(st.connect.sentAt)
-	s.alive.lastRequest = st.connect.sentAt
+	s.alive.Requested(st.connect.sentAt)
+	s.alive.LastRequest = st.connect.sentAt
 	st.connect.pending = make(chan struct{})
 	st.connect.decided = st.connect.pending
 	s.send.headers(st, fields, false, s.peer.maxFrame, noteKeep)
@@ -285,8 +285,8 @@ func (s *Session) onResponse(f *http2.MetaHeadersFrame) error {
 	if st.connect.pending != nil { // not closed meanwhile
 		close(st.connect.pending)
 		st.connect.pending = nil
-		s.alive.responded(now)
-		s.alive.observe(now.Sub(st.connect.sentAt))
+		s.alive.Responded(now)
+		s.alive.Observe(now.Sub(st.connect.sentAt))
 	}
 	s.mu.Unlock()
 	s.noteResponse(now)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/isthmus-mesh/isthmus/hbone/flow"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 )
 
@@ -158,7 +159,7 @@ func TestASilentPeerIsNotLively(t *testing.T) {
 			st.AwaitResponse(context.Background())
 		}
 		answered()
-		time.Sleep(activeFor) // pings keep it fresh for so long after its last stream
+		time.Sleep(flow.ActiveFor) // pings keep it fresh for so long after its last stream
 		if !s.Lively() {
 			t.Error("not lively though it answers pings")
 		}
@@ -171,7 +172,7 @@ func TestASilentPeerIsNotLively(t *testing.T) {
 			t.Error("not lively after an answer")
 		}
 		st, _ := p.startRaw(s, Request{})
-		time.Sleep(lateAtLeast + 10*time.Millisecond)
+		time.Sleep(flow.LateAtLeast + 10*time.Millisecond)
 		if s.Lively() {
 			t.Error("lively though an answer is overdue")
 		}
@@ -239,13 +240,13 @@ func TestInnerSessionsShareTheDoubtAboutTheirConnection(t *testing.T) {
 		t.Fatal("not lively after an answer")
 	}
 	outer.mu.Lock()
-	asked := outer.alive.silentSince
+	asked := outer.alive.SilentSince
 	outer.mu.Unlock()
 	if !asked.IsZero() {
 		t.Error("an answer inside leaves the connection in doubt")
 	}
 	outer.mu.Lock()
-	outer.alive.silentSince = time.Now().Add(-time.Second) // as a sibling's question would
+	outer.alive.SilentSince = time.Now().Add(-time.Second) // as a sibling's question would
 	outer.mu.Unlock()
 	if inner.Lively() {
 		t.Error("lively though the connection owes an answer")

@@ -95,8 +95,8 @@ func (s *Session) checkLocked() error {
 	if s.ping.waiting {
 		unanswered++
 	}
-	if s.alive.waiting != unanswered {
-		return fmt.Errorf("%d questions are counted as unanswered, %d are", s.alive.waiting, unanswered)
+	if s.alive.Waiting != unanswered {
+		return fmt.Errorf("%d questions are counted as unanswered, %d are", s.alive.Waiting, unanswered)
 	}
 	return s.send.checkLocked(s.streams)
 }

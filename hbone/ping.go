@@ -3,6 +3,7 @@ package hbone
 import (
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/flow"
 	"golang.org/x/net/http2"
 )
 
@@ -50,8 +51,8 @@ func (s *Session) startPings() {
 // streams on a connection, so that it knows whether its peer is there.
 func (s *Session) pauseLocked() {
 	s.ping.pause = s.cfg.PingEvery
-	if s.client && s.parent == nil && time.Since(s.alive.lastRequest) < activeFor {
-		s.ping.pause = min(s.ping.pause, pingActive)
+	if s.client && s.parent == nil {
+		s.ping.pause = flow.PingPause(s.cfg.PingEvery, time.Since(s.alive.LastRequest))
 	}
 	s.ping.timer.Reset(s.ping.pause)
 }
@@ -64,10 +65,10 @@ func (s *Session) wakePingsLocked(now time.Time) {
 	p := &s.ping
 	switch {
 	case p.timer == nil || p.stopped || p.waiting:
-	case now.Sub(s.alive.lastHeard) >= pingActive:
+	case now.Sub(s.alive.LastHeard) >= flow.PingActive:
 		p.timer.Reset(0)
-	case s.parent == nil && p.pause > pingActive:
-		s.alive.lastRequest = now
+	case s.parent == nil && p.pause > flow.PingActive:
+		s.alive.LastRequest = now
 		s.pauseLocked()
 	}
 }
@@ -85,15 +86,15 @@ func (s *Session) pingDue() {
 		verdict := s.overduePing(now)
 		s.mu.Unlock()
 		switch verdict {
-		case pingSilent:
+		case flow.PingSilent:
 			s.tellSilent()
-		case pingDead:
+		case flow.PingDead:
 			s.fail(ErrPingTimeout)
 		}
 		return
 	}
 	defer s.mu.Unlock()
-	if left := p.pause - now.Sub(s.alive.lastHeard); p.pause < s.cfg.PingEvery && left > 0 {
+	if left := p.pause - now.Sub(s.alive.LastHeard); p.pause < s.cfg.PingEvery && left > 0 {
 		p.timer.Reset(left) // it has just answered something else
 		return
 	}
@@ -106,11 +107,11 @@ func (s *Session) sendPing(now time.Time) {
 	p.count++
 	p.waiting = true
 	p.sent = now
-	s.alive.requested(now)
+	s.alive.Requested(now)
 	s.send.control.add(nil, appendPing(nil, false, p.payload()), 0)
 	again := s.cfg.PingTimeout
 	if s.client {
-		again = min(again, silentAfter(s.path.roundTrip()))
+		again = min(again, flow.SilentAfter(s.path.roundTrip()))
 		s.hearing.Store(hearingAsked)
 	}
 	s.pingAgain(now, again)
@@ -149,8 +150,8 @@ func (s *Session) pinged(data [8]byte) bool {
 	case p.waiting && data == p.payload() && !p.stopped:
 		p.waiting = false
 		now := time.Now()
-		s.alive.responded(now)
-		s.alive.silentSince = time.Time{}
+		s.alive.Responded(now)
+		s.alive.SilentSince = time.Time{}
 		s.path.observeRTT(now.Sub(p.sent))
 		s.pauseLocked()
 	default:

@@ -51,7 +51,7 @@ type Session struct {
 	lastID   uint32 // server: highest stream seen
 	peer     peerSettings
 	ping     pinger
-	alive    liveness
+	alive    flow.Liveness
 	observer observer
 	bulk     flow.Bulk
 	running  int // handlers that have not returned
@@ -84,7 +84,7 @@ func newSession(t Transport, cfg Config, client bool) *Session {
 		s.chunk = innerPayload
 	}
 	now := time.Now()
-	s.alive.lastHeard = now // in the handshake
+	s.alive.LastHeard = now // in the handshake
 	s.life.init(&s.mu, now)
 	s.window.init(cfg.ConnWindow)
 	s.send.init(client)

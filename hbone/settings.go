@@ -137,7 +137,7 @@ func (s *Session) takeSettings(c settingsChange) error {
 	if !s.recv.frames.gotSettings {
 		s.recv.frames.gotSettings = true
 		s.stopSettingsTimerLocked()
-		s.alive.lastHeard = time.Now()
+		s.alive.LastHeard = time.Now()
 		close(s.life.settingsReceived)
 	}
 	return nil

@@ -4,12 +4,13 @@ import (
 	"errors"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/flow"
 	"golang.org/x/net/http2"
 )
 
 // A peer whose packets a firewall drops, or whose machine has lost its power, is
 // silent: no reset tells of it. A client session that has sent a PING looks
-// whether anything at all has been received since, every silentAfter, until the
+// whether anything at all has been received since, every flow.SilentAfter, until the
 // PING is answered or Config.PingTimeout ends the session. A silent peer may
 // still be there and slow: nothing that is open ends because of it. It is only a
 // reason to prefer another session.
@@ -17,58 +18,6 @@ import (
 // ErrSilent is why a session's unanswered CONNECTs were abandoned: its peer sent
 // nothing while another connection to the same address was answered.
 var ErrSilent = errors.New("peer is silent, and answers a new connection")
-
-// Limits of silentAfter. The least time is many times what a loaded machine needs
-// to answer a PING; a session whose round trip is not known is given the most.
-const (
-	silentFactor  = 4
-	silentAtLeast = 300 * time.Millisecond
-	silentAtMost  = 2 * time.Second
-)
-
-// silentAfter is for how long a peer that owes the answer to a PING may send
-// nothing before it counts as silent.
-func silentAfter(rtt time.Duration) time.Duration {
-	if rtt <= 0 {
-		return silentAtMost
-	}
-	return min(max(silentFactor*rtt, silentAtLeast), silentAtMost)
-}
-
-// unansweredPing is what is known when the timer of a PING fires.
-type unansweredPing struct {
-	sent    time.Time
-	due     time.Time     // when the timer was to fire
-	heard   bool          // anything was received since the PING, or since the last look
-	after   time.Duration // silentAfter
-	timeout time.Duration // Config.PingTimeout
-}
-
-type pingVerdict uint8
-
-const (
-	pingWaits  pingVerdict = iota // look again
-	pingSilent                    // the peer is silent; look again when the PING times out
-	pingDead                      // the PING has timed out
-)
-
-// judge says what to make of a PING without an answer, and when to look again. A
-// timer that fires late shows that this process is late, and has perhaps not read
-// yet what its peer has sent: then nothing is decided before one more look.
-func (u unansweredPing) judge(now time.Time) (v pingVerdict, again time.Duration) {
-	left := u.timeout - now.Sub(u.sent)
-	switch {
-	case now.Before(u.due): // fired before the PING was sent, and ran after
-		return pingWaits, u.due.Sub(now)
-	case now.Sub(u.due) > u.after/2:
-		return pingWaits, u.after
-	case left <= 0:
-		return pingDead, 0
-	case u.heard:
-		return pingWaits, min(u.after, left)
-	}
-	return pingSilent, left
-}
 
 // hearing is what the reading goroutine has to do when it receives something.
 const (
@@ -96,19 +45,19 @@ func (s *Session) received() {
 
 // overduePing looks at a PING that is not answered. Called with mu held; the caller
 // ends the session or calls tellSilent without it.
-func (s *Session) overduePing(now time.Time) pingVerdict {
+func (s *Session) overduePing(now time.Time) flow.PingVerdict {
 	p := &s.ping
-	after := silentAfter(s.path.roundTrip())
-	u := unansweredPing{sent: p.sent, due: p.due, heard: s.hearing.Load() == hearingIdle, after: after, timeout: s.cfg.PingTimeout}
-	v, again := u.judge(now)
-	if v == pingSilent && (s.cfg.Disable.Silent || !s.hearing.CompareAndSwap(hearingAsked, hearingSilent)) {
-		v, again = pingWaits, min(after, again) // heard at this moment, or known to be silent
+	after := flow.SilentAfter(s.path.roundTrip())
+	u := flow.UnansweredPing{Sent: p.sent, Due: p.due, Heard: s.hearing.Load() == hearingIdle, After: after, Timeout: s.cfg.PingTimeout}
+	v, again := u.Judge(now)
+	if v == flow.PingSilent && (s.cfg.Disable.Silent || !s.hearing.CompareAndSwap(hearingAsked, hearingSilent)) {
+		v, again = flow.PingWaits, min(after, again) // heard at this moment, or known to be silent
 	}
 	switch v {
-	case pingDead:
+	case flow.PingDead:
 		s.send.broken = true // nobody listens
 		return v
-	case pingWaits:
+	case flow.PingWaits:
 		s.hearing.CompareAndSwap(hearingIdle, hearingAsked)
 	}
 	s.pingAgain(now, again)

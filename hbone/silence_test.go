@@ -9,44 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/flow"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 	"golang.org/x/net/http2"
 )
-
-func TestWhatAnUnansweredPingMeans(t *testing.T) {
-	sent := time.Unix(1000, 0)
-	const after, timeout = 300 * time.Millisecond, 20 * time.Second
-	for _, c := range []struct {
-		name     string
-		due, now time.Duration // since the PING was sent
-		heard    bool
-		want     pingVerdict
-		again    time.Duration
-	}{
-		{"nothing was heard", after, after, false, pingSilent, timeout - after},
-		{"data was heard", after, after, true, pingWaits, after},
-		{"a later look, nothing since the one before", 5 * after, 5 * after, false, pingSilent, timeout - 5*after},
-		{"the timer was planned before the PING", after, 0, false, pingWaits, after},
-		{"this process is late", after, 2 * after, false, pingWaits, after},
-		{"this process is a little late", after, after + after/3, false, pingSilent, timeout - after - after/3},
-		{"data is heard, the answer is still owed", timeout, timeout, true, pingDead, 0},
-		{"time is up", timeout, timeout, false, pingDead, 0},
-		{"time is up, and this process is late", timeout, timeout + time.Minute, false, pingWaits, after},
-		{"the last look before the end", timeout - time.Millisecond, timeout - time.Millisecond, true, pingWaits, time.Millisecond},
-	} {
-		u := unansweredPing{sent: sent, due: sent.Add(c.due), heard: c.heard, after: after, timeout: timeout}
-		if v, again := u.judge(sent.Add(c.now)); v != c.want || again != c.again {
-			t.Errorf("%s: verdict %d, again after %v; want %d, %v", c.name, v, again, c.want, c.again)
-		}
-	}
-	for rtt, want := range map[time.Duration]time.Duration{
-		0: silentAtMost, time.Millisecond: silentAtLeast, 200 * time.Millisecond: 800 * time.Millisecond, time.Minute: silentAtMost,
-	} {
-		if got := silentAfter(rtt); got != want {
-			t.Errorf("round trip %v: silent after %v, want %v", rtt, got, want)
-		}
-	}
-}
 
 // stallable is a rig whose connection can be made to swallow everything.
 func stallable(t *testing.T, c rigConfig) (r *rig, stall, resume func()) {
@@ -78,7 +44,7 @@ func TestAPeerIsSilentUntilItIsHeard(t *testing.T) {
 		asked := time.Now()
 		st, err := r.client.Start(&Request{Authority: "a:1"})
 		check(t, err)
-		time.Sleep(silentAtLeast - time.Millisecond)
+		time.Sleep(flow.SilentAtLeast - time.Millisecond)
 		if r.client.Silent() {
 			t.Error("silent too early")
 		}

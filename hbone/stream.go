@@ -127,7 +127,7 @@ func (st *Stream) awaitNoResponseLocked() {
 	if st.connect.pending != nil && st.connect.response == nil {
 		close(st.connect.pending)
 		st.connect.pending = nil
-		st.s.alive.lost()
+		st.s.alive.Lost()
 	}
 }
 
