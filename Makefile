@@ -22,7 +22,7 @@ else
 $(warning no C compiler: tests run without the race detector)
 endif
 
-.PHONY: help demo build test integration interop wan drills soak race lint fuzz bench bench-path benchstat golden generate tidy-check check clean
+.PHONY: help demo build test integration interop wan drills soak overload race lint fuzz bench bench-path benchstat golden generate tidy-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,11 @@ soak: build ## break off a fifth of 100 connections/s while pods come and go, an
 	@mkdir -p build
 	$(GO) build -trimpath -o build/soak ./integration/soak
 	build/soak --for $(FOR) $(ARGS)
+
+overload: build ## offer half to four times the new connections that can be served (ARGS="--paths double")
+	@mkdir -p build
+	$(GO) build -trimpath -o build/offer ./integration/overload
+	build/offer $(ARGS)
 
 lint: ## gofmt, go vet, staticcheck
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi

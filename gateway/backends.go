@@ -36,6 +36,7 @@ type backends struct {
 	prober  *reprobe.Prober[mesh.EndpointID]
 	ask     func(context.Context, *mesh.Workload) error // does the pod's node proxy answer?
 	listed  func(mesh.EndpointID) *mesh.Workload        // as discovery says now; nil: gone
+	late    func(since time.Time) bool                  // was this process itself late meanwhile?
 
 	mu     sync.Mutex
 	hops   *health.Tracker[mesh.EndpointID]
@@ -64,6 +65,7 @@ func newBackends(network string, o Outlier, f facts, prober *reprobe.Prober[mesh
 	}
 	return &backends{
 		network: network, scope: o.Scope, facts: f, log: log, changed: changed, prober: prober, ask: ask, listed: listed,
+		late:      func(time.Time) bool { return false },
 		hops:      health.NewTracker[mesh.EndpointID](cfg, rand.Float64),
 		edges:     map[mesh.EndpointID]time.Time{},
 		sick:      map[health.Key]struct{}{},
@@ -196,11 +198,13 @@ var errGone = errors.New("discovery no longer lists the pod")
 // reprobe asks the pod's node proxy itself, at once and until it answers or
 // discovery lists it no more, so that the next failure is nobody's connection.
 func (b *backends) reprobe(w *mesh.Workload) {
+	var started time.Time
 	ask := func(ctx context.Context) error {
 		w := b.listed(w.Endpoint) // it may have another address by now, and another pod its old one
 		if w == nil || len(w.Addresses) == 0 {
 			return errGone
 		}
+		started = time.Now()
 		return b.ask(ctx, w)
 	}
 	b.prober.Watch(w.Endpoint, ask, func(err error) bool {
@@ -227,6 +231,9 @@ func (b *backends) reprobe(w *mesh.Workload) {
 			b.untrusted[w.Endpoint] = struct{}{}
 			fallthrough
 		default:
+			if isTimeout(err) && b.late(started) {
+				break // what took so long may have been us
+			}
 			edge = b.hops.End(w.Endpoint, b.hops.Begin(w.Endpoint, now), health.Failure, now)
 		}
 		b.mu.Unlock()

@@ -64,6 +64,7 @@ func (g *Gateway) dialPods(ctx context.Context, f *forwarding) *net.TCPConn {
 		if l.dazed {
 			g.metrics.dazed.Inc()
 		}
+		started := time.Now()
 		conn, err := g.dialPod(ctx, l.workload)
 		if err == nil {
 			f.dialed = time.Now()
@@ -74,7 +75,11 @@ func (g *Gateway) dialPods(ctx context.Context, f *forwarding) *net.TCPConn {
 			g.backends.release(l, health.Neutral, "", time.Now())
 			return nil
 		}
-		g.backends.release(l, health.Failure, string(hbone.ReasonUnreachable), time.Now())
+		outcome := health.Failure
+		if isTimeout(err) && g.late(started) {
+			outcome = health.Neutral
+		}
+		g.backends.release(l, outcome, string(hbone.ReasonUnreachable), time.Now())
 		g.attemptFailed(f, l.workload, dialReason(err), err)
 	}
 	return nil

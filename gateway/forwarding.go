@@ -23,6 +23,7 @@ type forwarding struct {
 	pick     pickOptions
 	lease    lease
 	dialed   time.Time // when the connection to the pod was made
+	opening  bool      // admitted, and not yet open
 	attempts int
 	failed   []failedAttempt // those that did not reach a pod
 	replayed replay
@@ -54,7 +55,13 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming) {
 	f := &forwarding{in: in, started: time.Now()}
 	g.metrics.opened.Inc()
 	defer g.finish(f)
-	var err error
+	err := g.load.Admit(ctx)
+	if err != nil {
+		f.refuse(503, hbone.ReasonOverload, err)
+		return
+	}
+	f.opening = true
+	defer g.opened(f)
 	if f.exported, err = route.Export(g.store.Current(), g.cfg.Network, in.Authority); err != nil {
 		status, reason := exportRefusal(err)
 		f.refuse(status, reason, err)
@@ -73,6 +80,7 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming) {
 		return
 	}
 	f.connect = time.Since(f.started)
+	g.opened(f)
 	if conn, err = g.replayHello(ctx, f, stream, conn); err != nil {
 		f.err = err
 		stream.Reset(http2.ErrCodeConnect) // it did not end: it was cut off
@@ -91,6 +99,20 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming) {
 	g.backends.release(f.lease, g.judge(f), "silence", time.Now())
 }
 
+// opened says that f takes no more of this process's time than any connection.
+func (g *Gateway) opened(f *forwarding) {
+	if f.opening {
+		f.opening = false
+		g.load.Done()
+	}
+}
+
+// late is how late this process may have been while it waited for a pod that is
+// still blamed for what did not come: a quarter of timeouts.answer.
+func (g *Gateway) late(since time.Time) bool {
+	return g.load.Late(since) > g.cfg.Timeouts.Answer/4
+}
+
 // answer notes, once, that the pod's node proxy has sent something. A TCP connect
 // alone shows only that a kernel is there.
 func (f *forwarding) answer(g *Gateway) {
@@ -106,7 +128,7 @@ func (f *forwarding) answer(g *Gateway) {
 // inner tunnel's business; an answer was counted when it came, a reset before
 // it by replayHello.
 func (g *Gateway) judge(f *forwarding) health.Outcome {
-	if f.replayed.complete && !f.answered && time.Since(f.replayed.sent) >= g.cfg.Timeouts.Silence {
+	if f.replayed.complete && !f.answered && time.Since(f.replayed.sent) >= g.cfg.Timeouts.Silence && !g.late(f.replayed.sent) {
 		return health.Failure
 	}
 	return health.Neutral

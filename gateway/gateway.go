@@ -21,6 +21,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
+	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -43,6 +44,7 @@ type Gateway struct {
 	backends *backends
 	summary  *summaries
 	budget   *retrybudget.Budget
+	load     *overload.Limiter
 	metrics  *Metrics
 	refusals *identity.Refusals
 	registry *prometheus.Registry
@@ -70,6 +72,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.background, g.stop = context.WithCancel(context.Background())
 	g.metrics = NewMetrics(g.registry)
 	g.refusals = identity.NewRefusals(log)
+	g.load = overload.New(g.registry)
 	var err error
 	if g.watcher, err = cfg.Discovery.Open(cfg.Network, g.store, log); err != nil {
 		return nil, err
@@ -98,6 +101,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.ledger = peer.NewLedger(federation.DefaultTTL)
 	g.backends = newBackends(cfg.Network, cfg.OutlierDetection, g.ledger,
 		reprobe.New[mesh.EndpointID](g.background, hopSchedule), g.ask, g.listed, log, func(w *mesh.Workload) { g.summary.touched(w, time.Now()) })
+	g.backends.late = g.late
 	g.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Pods that failed and are asked now whether they answer."},
 		func() float64 { return float64(g.backends.prober.Active()) }))
 	g.summary = &summaries{network: cfg.Network, store: g.store, pods: g.backends.podHealth,
@@ -136,6 +140,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	background.Go(func() error { g.watcher.Run(bctx); return nil })
 	background.Go(func() error { return g.ids.Run(bctx) })
 	background.Go(func() error { g.follow(bctx); return nil })
+	background.Go(func() error { g.load.Run(bctx); return nil })
 	background.Go(func() error { return server.Run(bctx, g.admin) })
 	if g.fed != nil {
 		background.Go(func() error { return g.fed.Run(bctx) })

@@ -82,7 +82,9 @@ func (g *Gateway) awaitAnswer(ctx context.Context, f *forwarding, conn *net.TCPC
 	limit := g.cfg.Timeouts.Answer
 	err := awaitByte(ctx, conn, limit/5)
 	if isTimeout(err) && ctx.Err() == nil {
-		g.backends.doubt(f.lease.workload)
+		if !g.late(f.replayed.sent) {
+			g.backends.doubt(f.lease.workload)
+		}
 		err = awaitByte(ctx, conn, limit-limit/5)
 	}
 	if err == nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/internal/backoff"
+	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
 )
@@ -30,6 +31,7 @@ type call struct {
 	pick    pick        // where the open tunnel goes
 	tried   tried
 	access  access
+	opening bool                // admitted, and not yet open
 	granted func() error        // tells the application, once, that the way is open (SOCKS); may be nil
 	denied  func(reason string) // tells it instead that there is none; may be nil
 }
@@ -106,6 +108,10 @@ func (c *call) resolve() *failure {
 // reach opens a tunnel, elsewhere again and again while that is safe, wanted
 // and within deadline, number and budget.
 func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
+	if f := c.admit(ctx); f != nil {
+		return nil, f
+	}
+	defer c.opened()
 	retry := c.p.cfg.Retry
 	deadline := c.access.begun.Add(retry.Deadline)
 	for {
@@ -142,6 +148,29 @@ func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 	}
 }
 
+// admit waits until this process has time for the connection. One that it has no
+// time for is refused before anything was spent on it.
+func (c *call) admit(ctx context.Context) *failure {
+	switch err := c.p.load.Admit(ctx); {
+	case err == nil:
+		c.opening = true
+		return nil
+	case errors.Is(err, overload.ErrOverloaded):
+		return &failure{final: true, reason: string(hbone.ReasonOverload), err: err}
+	default:
+		return &failure{final: true, reason: reasonCancelled, err: err}
+	}
+}
+
+// opened ends what admit began: from here on the connection takes no more of this
+// process's time than any other.
+func (c *call) opened() {
+	if c.opening {
+		c.opening = false
+		c.p.load.Done()
+	}
+}
+
 // retries are the pauses from the third attempt on.
 var retries = backoff.Backoff{First: 25 * time.Millisecond, Limit: time.Second}
 
@@ -167,6 +196,7 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	if pick.gateway != nil {
 		c.access.gateway = pick.gateway.Name
 	}
+	started := time.Now()
 	actx, ended := whileThere(ctx, c.app, c.p.cfg.Timeouts.Dial+c.p.cfg.Timeouts.Handshake+c.p.cfg.Timeouts.Connect)
 	t, f := c.tunnel(actx, pick)
 	gone := ended()
@@ -178,6 +208,9 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 		f = cancelled(&appGoneError{errors.New("found closed while its connection was opened")})
 	case ctx.Err() != nil:
 		f = cancelled(ctx.Err())
+	}
+	if f != nil && isTimeout(f.err) && c.p.late(started) {
+		f.fault = false // what took so long may have been us
 	}
 	c.p.view.learn(pick, f, time.Now())
 	if f != nil {
@@ -229,6 +262,18 @@ func (c *call) budgetKey() string {
 	return c.plan.Authority
 }
 
+// lateLimit is how late this process may have been while it waited for somebody
+// who is still blamed for what did not come.
+const lateLimit = 125 * time.Millisecond
+
+// late reports whether what did not come since then may be our own doing.
+func (p *Proxy) late(since time.Time) bool { return p.load.Late(since) > lateLimit }
+
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}
+
 func (c *call) tunnel(ctx context.Context, pick pick) (*tunnel, *failure) {
 	if pick.pod != nil {
 		return c.p.openSingle(ctx, c.who, c.early, pick.pod, pick.target)
@@ -274,6 +319,7 @@ func (t *tried) add(p pick, f *failure) {
 // An error is the application's: it is gone, and the socket does not say so twice.
 func (c *call) grant() error {
 	c.access.connect = time.Since(c.access.begun)
+	c.opened()
 	if c.granted == nil {
 		return nil
 	}

@@ -130,7 +130,9 @@ func outerResponse(err error) *failure {
 	}
 	f := &failure{at: atNetwork, fault: true, reason: reasonToken(se), endpoint: mesh.EndpointID(se.Endpoint()), err: err}
 	switch se.Reason() {
-	case hbone.ReasonOverload, hbone.ReasonDraining:
+	case hbone.ReasonOverload:
+		f.at, f.fault = atGateway, false // it is well, and has too much to do
+	case hbone.ReasonDraining:
 		f.at = atGateway
 	case hbone.ReasonUnknownService, hbone.ReasonNotExported, hbone.ReasonBadAuthority, hbone.ReasonPinnedGone:
 		f.fault = false // configuration over there, or a pod that is out; elsewhere may do

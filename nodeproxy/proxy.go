@@ -23,6 +23,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
+	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -42,6 +43,7 @@ type Proxy struct {
 	witness  *witness
 	view     *view
 	budget   *retrybudget.Budget
+	load     *overload.Limiter
 	gateways gatewaySources
 	refusals *identity.Refusals
 	strays   every // warns of gateways that discovery does not list
@@ -94,6 +96,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	p.registry.MustRegister(identity.NewMetrics(p.ids))
 	p.registry.MustRegister(file.NewCollector(p.watcher))
 	p.witness = newWitness(p.data, cfg, p.declared, dialKernel(0), p.report, log)
+	p.witness.late = p.late
 	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Local applications and gateways that failed and are asked now whether they answer."},
 		func() float64 { return float64(p.witness.prober.Active() + p.gatewayProbes.Active()) }))
 	if cfg.Federation.Health {
@@ -119,6 +122,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.data, p.stop = context.WithCancel(context.Background())
 	p.metrics = NewMetrics(p.registry)
 	p.refusals = identity.NewRefusals(log)
+	p.load = overload.New(p.registry)
 	p.ledger = peer.NewLedger(federation.DefaultTTL)
 	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle})
 	p.registry.MustRegister(pool.NewMetrics(p.pool))

@@ -40,6 +40,7 @@ type witness struct {
 	connect  dialTCP
 	prober   *reprobe.Prober[health.Key]
 	report   func(...federation.Record)
+	late     func(since time.Time) bool // was this process itself late meanwhile?
 	log      zerolog.Logger
 
 	mu      sync.Mutex
@@ -67,6 +68,7 @@ func newWitness(ctx context.Context, c Config, d declared, connect dialTCP, repo
 		network: c.Network, on: c.OutlierDetection.Scope == ScopeEndpoint, timeout: c.Timeouts.App, declared: d, connect: connect,
 		prober: reprobe.New[health.Key](ctx, schedule), report: report, log: log,
 		tracker: health.NewTracker[health.Key](c.OutlierDetection.Config, rand.Float64),
+		late:    func(time.Time) bool { return false },
 		hung:    map[health.Key]bool{}, facts: map[health.Key]fact{},
 	}
 }
@@ -178,6 +180,9 @@ func (w *witness) observe(key health.Key, a health.Attempt, o health.Outcome, re
 		return
 	}
 	var edge health.Edge
+	if o == health.Failure && reason == hbone.ReasonTimeout && w.late(now.Add(-w.timeout)) {
+		o = health.Neutral // what took so long may have been us
+	}
 	if o == health.Success && w.tracker.State(key, now).Phase != health.Healthy {
 		edge = w.tracker.Readmit(key, now)
 	} else if a != (health.Attempt{}) {

@@ -87,8 +87,8 @@ func run(ctx context.Context, o options) (*report, error) {
 		return nil, err
 	}
 	if len(r.faults()) > 0 {
-		m.keep = true
-		r.logs = m.dir
+		m.Keep = true
+		r.logs = m.Dir
 		m.dump(ctx)
 	}
 	return r, nil

@@ -49,6 +49,7 @@ var allowed = map[string]why{
 
 	// Processes put everything together.
 	"gateway": {
+		"internal/overload":    "bounds connections that are being opened",
 		"balance":              "picks a pod",
 		"discovery":            "the store of snapshots",
 		"discovery/file":       "the source of snapshots",
@@ -68,6 +69,7 @@ var allowed = map[string]why{
 		"route":                "authority to exported service",
 	},
 	"nodeproxy": {
+		"internal/overload":    "bounds connections that are being opened",
 		"balance":              "picks a candidate",
 		"discovery":            "the store of snapshots",
 		"discovery/file":       "the source of snapshots",
@@ -122,7 +124,15 @@ var allowed = map[string]why{
 	},
 
 	// They start the binaries of the others and need no package of theirs.
-	"integration/soak": {"discovery": "writes the discovery file"},
+	"integration/fleet": {},
+	"integration/overload": {
+		"discovery":         "writes the discovery file",
+		"integration/fleet": "starts the processes",
+	},
+	"integration/soak": {
+		"discovery":         "writes the discovery file",
+		"integration/fleet": "starts the processes",
+	},
 	"integration/benchpath": {
 		"integration/stock": "the environment of a stock proxy",
 		"internal/netspace": "starts processes, in hosts or here",

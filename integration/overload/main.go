@@ -1,0 +1,121 @@
+//go:build linux
+
+// Overload offers the real binaries more new connections than the machine can
+// serve and shows what becomes of those that are served:
+//
+//	go run ./integration/overload
+//
+// First a closed loop finds the capacity of each path, then open loops offer half
+// to four times that, then half again. Load, applications and all proxies share
+// the machine. It needs no privileges. It exits with 1 when a bound is broken: the
+// served share at twice the capacity, the time that served connections took,
+// health that moved although every pod was well, connections that fail afterwards.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+type options struct {
+	bin, out string
+	time     time.Duration // of one level
+	levels   levels
+	paths    *regexp.Regexp
+	seed     uint64
+	keep     bool
+}
+
+// levels are multiples of the capacity.
+type levels []float64
+
+func (l *levels) String() string { return fmt.Sprint([]float64(*l)) }
+
+func (l *levels) Set(text string) error {
+	*l = nil
+	for t := range strings.SplitSeq(text, ",") {
+		v, err := strconv.ParseFloat(t, 64)
+		if err != nil || v <= 0 || v > 10 {
+			return fmt.Errorf("level %q: want a number above 0 and at most 10", t)
+		}
+		*l = append(*l, v)
+	}
+	return nil
+}
+
+func main() {
+	o := options{levels: levels{0.5, 1, 1.5, 2, 3, 4}}
+	paths := ""
+	flag.StringVar(&o.bin, "bin", "bin", "folder of gateway, nodeproxy and isthmus")
+	flag.StringVar(&o.out, "out", "build/overload", "folder for result.json")
+	flag.DurationVar(&o.time, "time", 5*time.Second, "how long each level is offered")
+	flag.Var(&o.levels, "levels", "multiples of the capacity, separated by commas")
+	flag.StringVar(&paths, "paths", ".*", "regular expression of whole names: only these paths")
+	flag.Uint64Var(&o.seed, "seed", 1, "seed of the arrivals")
+	flag.BoolVar(&o.keep, "keep", false, "keep configurations and logs")
+	flag.Parse()
+	var err error
+	if o.paths, err = regexp.Compile("^(?:" + paths + ")$"); err != nil {
+		fmt.Fprintln(os.Stderr, "overload: --paths:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	r, err := run(ctx, o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "overload:", err)
+		os.Exit(2)
+	}
+	if r.print(os.Stdout) > 0 {
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) (*report, error) {
+	w, err := newWorld(o)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	if err := w.start(ctx); err != nil {
+		return nil, err
+	}
+	r := &report{Seed: o.seed}
+	for _, p := range w.paths {
+		if !o.paths.MatchString(p.name) {
+			continue
+		}
+		c, err := w.curve(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		r.Curves = append(r.Curves, c)
+	}
+	for _, c := range r.Curves {
+		if len(c.faults()) > 0 {
+			w.Keep, r.Logs = true, w.Dir
+		}
+	}
+	return r, r.save(o.out)
+}
+
+func (r *report) save(out string) error {
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(out, "result.json"), text, 0o644)
+}

@@ -1,0 +1,93 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+)
+
+type report struct {
+	Seed   uint64
+	Curves []*curve
+	Logs   string // folder, if a bound is broken
+}
+
+// curve is what one path does at each level.
+type curve struct {
+	Path, About string
+	Capacity    float64 // connections per second in a closed loop
+	Levels      []level
+	After       level // half the capacity, afterwards
+	Moved       int   // edges of anybody's health
+}
+
+// Bounds.
+const (
+	least    = 0.8         // share of the best rate that is served at twice the capacity and less
+	slowest  = time.Second // 99th percentile of what is served, at every level
+	tolerant = 0.01        // share that may fail at half the capacity: others use the machine too
+)
+
+// best is the highest rate of any level.
+func (c *curve) best() (rate float64) {
+	for _, l := range c.Levels {
+		rate = max(rate, l.rate())
+	}
+	return rate
+}
+
+// faults says which bounds are broken.
+func (c *curve) faults() (all []string) {
+	fail := func(format string, args ...any) { all = append(all, c.Path+": "+fmt.Sprintf(format, args...)) }
+	best := c.best()
+	for _, l := range c.Levels {
+		if l.Of > 1 && l.Of <= 2 && l.rate() < least*best {
+			fail("at %.1f times the capacity %.0f/s are served, %.0f %% of the best; must be %.0f %%", l.Of, l.rate(), 100*l.rate()/best, 100*least)
+		}
+		if l.P99 > slowest {
+			fail("at %.1f times the capacity the slowest 1 %% of what is served takes over %v; must be within %v", l.Of, l.P99.Round(time.Millisecond), slowest)
+		}
+	}
+	if failed := c.After.Offered - c.After.Served; float64(failed) > tolerant*float64(c.After.Offered) {
+		fail("of %d connections after the overload %d were not served", c.After.Offered, failed)
+	}
+	if c.Moved > 0 {
+		fail("health moved %d times, and every pod and gateway was well", c.Moved)
+	}
+	return all
+}
+
+// print writes tables and verdict, and returns how many bounds are broken.
+func (r *report) print(w io.Writer) (broken int) {
+	for _, c := range r.Curves {
+		fmt.Fprintf(w, "\n%s: %s; capacity %.0f connections/s\n", c.Path, c.About, c.Capacity)
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintln(t, "offered\tserved/s\tof the best\trefused\ttimed out\tlost\tp50\tp99\tload late\t")
+		for _, l := range append(c.Levels[:len(c.Levels):len(c.Levels)], c.After) {
+			name := fmt.Sprintf("%.1f×", l.Of)
+			if l.Of == 0 {
+				name = "closed loop"
+			}
+			fmt.Fprintf(t, "%s\t%.0f\t%.0f %%\t%d\t%d\t%d\t%v\t%v\t%v\t\n", name, l.rate(), 100*l.rate()/c.best(), l.Refused, l.TimedOut, l.Lost,
+				l.P50.Round(10*time.Microsecond), l.P99.Round(10*time.Microsecond), l.Late.Round(10*time.Microsecond))
+		}
+		t.Flush()
+		fmt.Fprintf(w, "health moved %d times\n", c.Moved)
+	}
+	fmt.Fprintln(w)
+	for _, c := range r.Curves {
+		for _, f := range c.faults() {
+			broken++
+			fmt.Fprintln(w, "BROKEN", f)
+		}
+	}
+	if broken == 0 {
+		fmt.Fprintln(w, "HELD: every bound")
+	} else {
+		fmt.Fprintln(w, "logs are in", r.Logs)
+	}
+	return broken
+}
