@@ -54,6 +54,7 @@ func TestAPodOfAnotherCAIsNotHealthyAtItsGateway(t *testing.T) {
 
 func TestAGatewayOfAnotherCAFailsTheOuterHandshake(t *testing.T) {
 	p := newPair(t, 1)
+	p.Gateway("east", "gw-1")
 	p.pods[0].App(8080)
 	p.Write()
 	dir := foreignCA(t)
@@ -68,6 +69,9 @@ func TestAGatewayOfAnotherCAFailsTheOuterHandshake(t *testing.T) {
 	if !strings.Contains(line.Text("error"), "certificate") {
 		t.Errorf("the gateway says %v", line)
 	}
+	at := p.GatewayAt("west", "gw-1").String()
+	p.node(1).Log.Await(t, "handshake refused", "hop", "health", "address", at)
+	p.Process("gateway east/gw-1").Log.Await(t, "handshake refused", "hop", "federation", "address", at)
 }
 
 func TestAMissingCertificateOfOurOwnIsNobodysFault(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/backoff"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -66,6 +67,7 @@ func (c *HealthClientConfig) setDefaults() {
 // It is safe for concurrent use.
 type HealthClient struct {
 	cfg      HealthClientConfig
+	refusals *identity.Refusals
 	sequence atomic.Uint64
 
 	mu      sync.Mutex
@@ -75,7 +77,7 @@ type HealthClient struct {
 // NewHealthClient returns a client that does nothing until Run.
 func NewHealthClient(cfg HealthClientConfig) *HealthClient {
 	cfg.setDefaults()
-	return &HealthClient{cfg: cfg, streams: map[*uplink]struct{}{}}
+	return &HealthClient{cfg: cfg, refusals: identity.NewRefusals(cfg.Log), streams: map[*uplink]struct{}{}}
 }
 
 // Attached returns to how many gateways a stream is up.
@@ -181,6 +183,9 @@ func (c *HealthClient) keep(ctx context.Context, g gatewayKey) {
 		}
 		if reason := rejection(err); reason != "" {
 			c.cfg.Metrics.Rejected.WithLabelValues(reason).Inc()
+		}
+		if identity.ReasonOf(err) != identity.ReasonHandshake {
+			c.refusals.Note("health", "", net.TCPAddrFromAddrPort(g.address), err)
 		}
 		if attached {
 			log.Warn().Err(err).Msg("health stream lost")

@@ -15,6 +15,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -41,6 +42,7 @@ type transport struct {
 	log       zerolog.Logger
 	metrics   *Metrics
 	once      logOnce
+	refusals  *identity.Refusals
 	times     timing
 	// repaired is told that packets to a peer flow, after some were lost.
 	repaired func(*mesh.Gateway)
@@ -81,7 +83,7 @@ var _ memberlist.NodeAwareTransport = (*transport)(nil)
 func newTransport(cfg FederationConfig) *transport {
 	t := &transport{
 		self: cfg.Self, identity: cfg.Identity, peers: cfg.Peers, advertise: cfg.Advertise,
-		log: cfg.Log, metrics: cfg.Metrics, once: logOnce{log: cfg.Log}, times: cfg.timing,
+		log: cfg.Log, metrics: cfg.Metrics, once: logOnce{log: cfg.Log}, refusals: identity.NewRefusals(cfg.Log), times: cfg.timing,
 		repaired: func(*mesh.Gateway) {},
 		packets:  make(chan *memberlist.Packet, packetsIn),
 		streams:  make(chan net.Conn, 16),
@@ -154,6 +156,9 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 
 func (t *transport) dial(g *mesh.Gateway, kind byte, timeout time.Duration) (*tls.Conn, error) {
 	conn, err := dialTLS(t.ctx, t.identity, t.self, g.Identity, dialAddress(g).String(), ALPNFederation, timeout)
+	if err != nil && identity.ReasonOf(err) != identity.ReasonHandshake {
+		t.refusals.Note("federation", "", net.TCPAddrFromAddrPort(dialAddress(g)), err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -17,14 +17,14 @@ type Backoff struct {
 // from [d/2, d] with d = First·2^(n-1) and at most Limit, chosen by u in
 // [0, 1). The draw keeps a fleet that failed together from returning together.
 func (b Backoff) Delay(n int, u float64) time.Duration {
-	return Spread(b.longest(n), u)
+	return Spread(b.Longest(n), u)
 }
 
 // Next is Delay with a random u.
 func (b Backoff) Next(n int) time.Duration { return b.Delay(n, rand.Float64()) }
 
-// longest is min(First·2^(n-1), Limit), whatever n is.
-func (b Backoff) longest(n int) time.Duration {
+// Longest returns the most that Delay returns: min(First·2^(n-1), Limit).
+func (b Backoff) Longest(n int) time.Duration {
 	d := b.First
 	for ; n > 1 && d < b.Limit; n-- {
 		d *= 2 // d < Limit ≤ MaxInt64 before it, so that at most one step overflows

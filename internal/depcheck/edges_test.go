@@ -153,7 +153,7 @@ var allowed = map[string]why{
 		"internal/logging":    "builds the process's log",
 		"internal/strictyaml": "names the keys that changed",
 	},
-	"internal/reprobe":     {},
+	"internal/reprobe":     {"internal/backoff": "pauses between questions"},
 	"internal/retrybudget": {},
 	"internal/strictyaml":  {},
 	"internal/wan":         {},

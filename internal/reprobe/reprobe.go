@@ -10,9 +10,10 @@ package reprobe
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/backoff"
 )
 
 // Schedule says how often a failed thing is asked.
@@ -101,8 +102,8 @@ func (p *Prober[K]) Retain(keep func(K) bool) {
 }
 
 func (p *Prober[K]) run(k K, s *series, ask func(context.Context) error, done func(error) bool) {
-	pause := p.schedule.First
-	for {
+	pauses := backoff.Backoff{First: p.schedule.First, Limit: p.schedule.Limit}
+	for n := 1; ; {
 		err, asked := p.ask(s, ask)
 		switch {
 		case !asked, s.ctx.Err() != nil:
@@ -111,12 +112,12 @@ func (p *Prober[K]) run(k K, s *series, ask func(context.Context) error, done fu
 		case done(err) && p.end(k, s):
 			return
 		}
-		t := time.NewTimer(p.wait(pause))
+		t := time.NewTimer(p.wait(pauses.Longest(n)))
 		select {
 		case <-s.ctx.Done():
 		case <-s.kick:
 		case <-t.C:
-			pause = min(2*pause, p.schedule.Limit)
+			n++
 		}
 		t.Stop()
 	}
@@ -146,8 +147,7 @@ func (p *Prober[K]) ask(s *series, ask func(context.Context) error) (err error, 
 // wait draws a pause evenly from [d/2, d], where d is pause or, with many series,
 // what keeps to Spacing.
 func (p *Prober[K]) wait(pause time.Duration) time.Duration {
-	d := max(pause, time.Duration(p.Active())*p.schedule.Spacing)
-	return d/2 + rand.N(d/2+1)
+	return backoff.Jitter(max(pause, time.Duration(p.Active())*p.schedule.Spacing))
 }
 
 // end forgets the series unless somebody has asked for one more question
