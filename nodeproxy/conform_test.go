@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/internal/h2conform"
@@ -74,18 +76,20 @@ func (c *conformance) byHand(network, name string, done <-chan struct{}) (b byHa
 	return b
 }
 
-// serveByHand passes on the first TLS connection to a pod's HBONE port. A second
-// one, which a node proxy opens when answers are late, ends at once: what it
-// was for comes on the first one then.
+// serveByHand passes on the first session with a pod: the first connection on
+// which a preface comes, because on a slow machine a gateway gives up one whose
+// handshake takes long. Another one, which a node proxy opens when answers are
+// late, ends at once: what it was for comes on the first one then.
 func (c *conformance) serveByHand(p *meshtest.Pod, sessions chan<- net.Conn, done <-chan struct{}) {
 	cfg := c.Manager().ServerTLS(p.Identity(), nil, "h2")
 	var served atomic.Bool
 	p.Serve(meshtest.HBONEPort, func(raw *net.TCPConn) {
 		conn := tls.Server(raw, cfg)
-		if conn.Handshake() != nil || !served.CompareAndSwap(false, true) {
+		preface := make([]byte, len(http2.ClientPreface))
+		if _, err := io.ReadFull(conn, preface); err != nil || !served.CompareAndSwap(false, true) {
 			return
 		}
-		ended := &endingConn{Conn: conn, ended: make(chan struct{})}
+		ended := &endingConn{Conn: conn, ahead: preface, ended: make(chan struct{})}
 		sessions <- ended
 		select {
 		case <-ended.ended:
@@ -97,7 +101,17 @@ func (c *conformance) serveByHand(p *meshtest.Pod, sessions chan<- net.Conn, don
 // endingConn tells when it is closed.
 type endingConn struct {
 	*tls.Conn
+	ahead []byte // read already
 	ended chan struct{}
+}
+
+func (c *endingConn) Read(p []byte) (int, error) {
+	if len(c.ahead) > 0 {
+		n := copy(p, c.ahead)
+		c.ahead = c.ahead[n:]
+		return n, nil
+	}
+	return c.Conn.Read(p)
 }
 
 func (c *endingConn) Close() error {
