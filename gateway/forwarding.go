@@ -11,6 +11,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
 )
@@ -51,12 +52,17 @@ type failedAttempt struct {
 
 // forward serves one outer CONNECT: authority to exported service, service to
 // pod, bytes both ways.
-func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming) {
+func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admission.Client, session *admission.Session) {
 	f := &forwarding{in: in, started: time.Now()}
 	g.metrics.opened.Inc()
 	defer g.finish(f)
-	err := g.load.Admit(ctx)
+	admitted, err := session.Stream(f.started, in.Unread, func() { in.Reset(http2.ErrCodeEnhanceYourCalm) })
 	if err != nil {
+		f.refuse(g.clients.Refused(err, client, f.started), hbone.ReasonOverload, err)
+		return
+	}
+	defer admitted.Release()
+	if err := g.load.Admit(ctx); err != nil {
 		f.refuse(503, hbone.ReasonOverload, err)
 		return
 	}
@@ -176,8 +182,11 @@ func (g *Gateway) finish(f *forwarding) {
 	g.metrics.received.Add(float64(f.relayed.ToConn))
 	g.metrics.sent.Add(float64(f.relayed.ToStream))
 	e := g.log.Info()
-	if f.refused == hbone.ReasonUnreachable || f.refused == hbone.ReasonNoEndpoint {
+	switch f.refused {
+	case hbone.ReasonUnreachable, hbone.ReasonNoEndpoint:
 		e = g.log.Warn()
+	case hbone.ReasonOverload: // as many lines as a client likes; see admission.Guard
+		e = g.log.Debug()
 	}
 	if !e.Enabled() {
 		return

@@ -20,6 +20,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
@@ -45,6 +46,7 @@ type Gateway struct {
 	summary  *summaries
 	budget   *retrybudget.Budget
 	load     *overload.Limiter
+	clients  *admission.Guard
 	metrics  *Metrics
 	refusals *identity.Refusals
 	registry *prometheus.Registry
@@ -73,6 +75,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.metrics = NewMetrics(g.registry)
 	g.refusals = identity.NewRefusals(log)
 	g.load = overload.New(g.registry)
+	g.clients = admission.NewGuard(cfg.Limits, g.registry, log)
 	var err error
 	if g.watcher, err = cfg.Discovery.Open(cfg.Network, g.store, log); err != nil {
 		return nil, err
@@ -141,6 +144,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	background.Go(func() error { return g.ids.Run(bctx) })
 	background.Go(func() error { g.follow(bctx); return nil })
 	background.Go(func() error { g.load.Run(bctx); return nil })
+	background.Go(func() error { g.clients.Run(bctx); return nil })
 	background.Go(func() error { return server.Run(bctx, g.admin) })
 	if g.fed != nil {
 		background.Go(func() error { return g.fed.Run(bctx) })

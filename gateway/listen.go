@@ -15,11 +15,9 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/pending"
 )
-
-// maxHandshakes bounds the connections that have not yet proved who they are.
-const maxHandshakes = 1024
 
 // listen binds address; with reuse, processes of the same user that also say so
 // may do the same at the same time.
@@ -53,7 +51,7 @@ func (g *Gateway) accept(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, g.stopAccepting)
 	defer stop()
 	defer g.listener.Close()
-	handshakes := pending.New(maxHandshakes)
+	handshakes := pending.New(g.cfg.Limits.Handshakes, g.cfg.Limits.HandshakesPerAddress)
 	protocols := []string{"h2"}
 	if g.fed != nil {
 		protocols = append(protocols, peer.ALPNFederation, peer.ALPNHealth)
@@ -72,13 +70,17 @@ func (g *Gateway) accept(ctx context.Context) error {
 			time.Sleep(5 * time.Millisecond)
 			continue
 		}
-		leave, evicted := handshakes.Enter(conn)
-		if evicted {
+		entry, evicted := handshakes.Enter(conn, admission.AddressKey(addressOf(conn.RemoteAddr())))
+		if entry == nil || evicted {
 			g.metrics.refused.WithLabelValues("overload").Inc()
 		}
+		if entry == nil {
+			conn.Close()
+			continue
+		}
 		g.conns.Go(func() {
-			t, expiry, err := g.handshake(conn, tlsConfig)
-			leave()
+			t, expiry, err := g.handshake(conn, entry.TLS(tlsConfig))
+			entry.Leave()
 			if err != nil {
 				refusal := g.refusals.Note("outer", "", conn.RemoteAddr(), err)
 				g.metrics.refused.WithLabelValues(refusal).Inc()
@@ -87,6 +89,14 @@ func (g *Gateway) accept(ctx context.Context) error {
 			g.serve(t, expiry)
 		})
 	}
+}
+
+// addressOf is the zero address for what is no TCP connection.
+func addressOf(a net.Addr) netip.Addr {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr()
+	}
+	return netip.Addr{}
 }
 
 // handshake returns the connection and when the certificate that it was made with
@@ -135,6 +145,14 @@ func earlier(a, b time.Time) time.Time {
 // has settled: one that has just started would choose pods that its siblings
 // know to be sick. Clients that have another gateway go there meanwhile.
 func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
+	client := admission.Client{Identity: t.Peer().ID.String(), Address: addressOf(t.RemoteAddr())}
+	admitted, err := g.clients.Session(client, time.Now())
+	if err != nil {
+		g.clients.Refused(err, client, time.Now())
+		hbone.NewServer(t, hbone.DefaultConfig(), nil).Decline(g.background, err.Error())
+		return
+	}
+	defer admitted.Release()
 	select {
 	case <-g.settled:
 	case <-g.background.Done():
@@ -150,9 +168,9 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
 	// ended first (1 902 of 8 000 with ztunnel 62d82653).
 	cfg.CancelEnds = true
 	cfg.Refused = func(why hbone.Refusal) { g.metrics.streams.WithLabelValues(string(why)).Inc() }
-	err := g.sessions.Serve(g.background, hbone.NewServer(t, cfg, g.forward))
+	err = g.sessions.Serve(g.background, hbone.NewServer(t, cfg, func(ctx context.Context, in *hbone.Incoming) { g.forward(ctx, in, client, admitted) }))
 	g.metrics.sessions.WithLabelValues(string(hbone.OutcomeOf(err))).Inc()
-	g.log.Debug().Stringer("peer", t.Peer().ID).AnErr("cause", err).Msg("outer session ended")
+	g.log.Debug().Str("peer", client.Identity).AnErr("cause", err).Msg("outer session ended")
 }
 
 func (g *Gateway) isGateway(id spiffeid.ID) bool {

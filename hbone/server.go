@@ -63,6 +63,9 @@ func (s *Session) Serve(ctx context.Context) error {
 		s.kickLocked()
 	}
 	s.mu.Unlock()
+	if s.declined != "" {
+		s.fail(&ProtocolError{Code: http2.ErrCodeEnhanceYourCalm, Reason: s.declined})
+	}
 	s.startPings()
 	s.read()
 	<-s.life.transportClosed
@@ -72,6 +75,20 @@ func (s *Session) Serve(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Decline is Serve for a client that is not to be served: it gets GOAWAY with
+// ENHANCE_YOUR_CALM and why behind our SETTINGS, so that it knows that nothing it has
+// asked for was done, and the connection is closed.
+func (s *Session) Decline(ctx context.Context, why string) {
+	s.declined = why
+	s.Serve(ctx)
+}
+
+// Unread is how many bytes of the stream were received and not read yet.
+func (in *Incoming) Unread() int { return in.st.Buffered() }
+
+// Reset ends the stream at once, answered or not.
+func (in *Incoming) Reset(code http2.ErrCode) { in.st.Reset(code) }
 
 // settingsOverdue ends a session whose peer has not sent its SETTINGS.
 func (s *Session) settingsOverdue() {

@@ -30,14 +30,15 @@ import (
 //     application is used. Methods of recvHalf that end in Locked mean that lock;
 //   - window has the innermost lock, path is atomic.
 type Session struct {
-	t       Transport
-	cfg     Config
-	client  bool
-	handler Handler
-	peerID  Peer
-	parent  *Session // that of the stream this one runs in; nil on a connection
-	chunk   int      // largest payload of one write, in bytes
-	fewCPUs bool     // there are but few processors: see flow.Inline
+	t        Transport
+	cfg      Config
+	client   bool
+	handler  Handler
+	declined string // why nothing is served, empty: it is
+	peerID   Peer
+	parent   *Session // that of the stream this one runs in; nil on a connection
+	chunk    int      // largest payload of one write, in bytes
+	fewCPUs  bool     // there are but few processors: see flow.Inline
 
 	recv   receiver
 	window connWindow

@@ -49,6 +49,9 @@ func (p *Proxy) finish(a *access) {
 	p.metrics.sent.WithLabelValues(reporter).Add(float64(a.sent))
 	p.metrics.received.WithLabelValues(reporter).Add(float64(a.received))
 	e := p.log.Info()
+	if a.direction == "inbound" && a.result == string(hbone.ReasonOverload) {
+		e = p.log.Debug() // as many lines as a client likes; see admission.Guard
+	}
 	if !e.Enabled() {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
@@ -26,18 +27,19 @@ type Config struct {
 	TrustDomain    string `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process" env:"TRUST_DOMAIN"`
 	ServiceAccount string `yaml:"serviceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account this process itself runs as" env:"ISTHMUS_SERVICE_ACCOUNT"`
 
-	Discovery        file.Config     `yaml:"discovery"`
-	Identity         identity.Config `yaml:"identity"`
-	Inbound          Inbound         `yaml:"inbound"`
-	Outbound         []Outbound      `yaml:"outbound" doc:"static listeners of local workloads, each for one destination"`
-	Socks            []Socks         `yaml:"socks" doc:"SOCKS5 listeners of local workloads"`
-	OutlierDetection Outlier         `yaml:"outlierDetection"`
-	Retry            Retry           `yaml:"retry"`
-	Federation       Federation      `yaml:"federation"`
-	Timeouts         Timeouts        `yaml:"timeouts"`
-	Admin            admin.Config    `yaml:"admin"`
-	Diagnose         diagnose.Config `yaml:"diagnose"`
-	Log              logging.Config  `yaml:"log"`
+	Discovery        file.Config      `yaml:"discovery"`
+	Identity         identity.Config  `yaml:"identity"`
+	Inbound          Inbound          `yaml:"inbound"`
+	Outbound         []Outbound       `yaml:"outbound" doc:"static listeners of local workloads, each for one destination"`
+	Socks            []Socks          `yaml:"socks" doc:"SOCKS5 listeners of local workloads"`
+	OutlierDetection Outlier          `yaml:"outlierDetection"`
+	Retry            Retry            `yaml:"retry"`
+	Federation       Federation       `yaml:"federation"`
+	Timeouts         Timeouts         `yaml:"timeouts"`
+	Limits           admission.Config `yaml:"limits"`
+	Admin            admin.Config     `yaml:"admin"`
+	Diagnose         diagnose.Config  `yaml:"diagnose"`
+	Log              logging.Config   `yaml:"log"`
 }
 
 // Inbound says what peers of a local pod may ask for.
@@ -133,8 +135,9 @@ func DefaultConfig() Config {
 		Federation:       Federation{Health: true},
 		Timeouts: Timeouts{Dial: 2 * time.Second, Handshake: 3 * time.Second, Connect: 5 * time.Second, App: 2 * time.Second, Idle: 5 * time.Minute, Drain: 10 * time.Second,
 			CertificateGrace: 24 * time.Hour},
-		Admin: admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
-		Log:   logging.Config{Level: "info", Format: "auto"},
+		Limits: admission.DefaultConfig(),
+		Admin:  admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
+		Log:    logging.Config{Level: "info", Format: "auto"},
 	}
 }
 
@@ -159,6 +162,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	warnings = c.OutlierDetection.check(&v)
 	c.Retry.check(&v)
 	c.Timeouts.check(&v)
+	c.Limits.Check(&v, "limits")
 	v.Join(c.Admin.Validate())
 	v.Join(c.Diagnose.Validate())
 	v.Join(c.Log.Validate())

@@ -6,6 +6,8 @@ import (
 	"net"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/identity"
@@ -99,6 +101,9 @@ func hopFailure(at layer, hop string, err error) *failure {
 		f.fault, f.reason, f.err = false, reasonIdentity, inHandshake(hop, err)
 	case errors.As(err, &goAway) && goAway.Code == 0:
 		f.fault = false
+	case errors.As(err, &goAway) && goAway.Code == http2.ErrCodeEnhanceYourCalm:
+		f.reason = string(hbone.ReasonOverload) // we are over a limit of the hop
+		f.fault = at == atGateway               // another gateway may have room; no pod is ill for it
 	}
 	return f
 }

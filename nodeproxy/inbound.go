@@ -10,15 +10,14 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/pending"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
 )
-
-// maxHandshakes bounds, per pod, the connections that have not yet proved who
-// they are.
-const maxHandshakes = 512
 
 // inbound ends tunnels for one local workload.
 type inbound struct {
@@ -42,7 +41,7 @@ func (p *Proxy) listenInbound(w *mesh.Workload) (*inbound, error) {
 // sessions has ended.
 func (in *inbound) run(ctx context.Context) {
 	defer in.conns.Wait()
-	handshakes := pending.New(maxHandshakes)
+	handshakes := pending.New(in.p.cfg.Limits.Handshakes, in.p.cfg.Limits.HandshakesPerAddress)
 	for {
 		conn, err := in.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -55,34 +54,33 @@ func (in *inbound) run(ctx context.Context) {
 			}
 			continue
 		}
-		leave, evicted := handshakes.Enter(conn)
-		if evicted {
+		from := in.clientAddress(conn)
+		entry, evicted := handshakes.Enter(conn, admission.AddressKey(from))
+		if entry == nil || evicted {
 			in.p.metrics.refused.WithLabelValues("overload").Inc()
 		}
-		in.conns.Go(func() { in.handshake(ctx, conn, leave) })
+		if entry == nil {
+			conn.Close()
+			continue
+		}
+		in.conns.Go(func() { in.serve(ctx, conn, from, entry) })
 	}
 }
 
-func (in *inbound) handshake(ctx context.Context, conn net.Conn, proved func()) {
-	w := in.p.store.Current().Workload(in.uid)
-	if w == nil {
-		proved()
-		conn.Close()
-		return
+// clientAddress is what the limits of an address apply to: none for a gateway of the
+// own network, which carries the clients of all others.
+func (in *inbound) clientAddress(conn net.Conn) netip.Addr {
+	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
+	if !ok || in.p.gateways.has(in.p.store.Current(), in.p.cfg.Network, tcp.AddrPort().Addr(), time.Now()) {
+		return netip.Addr{}
 	}
-	hctx, cancel := context.WithTimeout(ctx, in.p.cfg.Timeouts.Handshake)
-	svid, err := in.p.ids.Get(hctx, w.Identity) // before the handshake: never later than the one that is shown
-	if err != nil {
-		cancel()
-		proved()
-		conn.Close()
-		in.p.metrics.refused.WithLabelValues("handshake").Inc()
-		in.p.log.Debug().Str("workload", in.uid).Err(err).Msg("handshake failed")
-		return
-	}
-	t, err := hbone.ServerTLS(hctx, conn, in.p.ids.ServerTLS(w.Identity, nil, "h2"))
-	cancel()
-	proved()
+	return tcp.AddrPort().Addr()
+}
+
+// serve ends the tunnels of one connection.
+func (in *inbound) serve(ctx context.Context, conn net.Conn, from netip.Addr, entry *pending.Entry) {
+	t, expiry, err := in.handshake(ctx, conn, entry)
+	entry.Leave()
 	if err != nil {
 		refusal := in.p.refusals.Note("inbound", in.uid, conn.RemoteAddr(), err)
 		in.p.metrics.refused.WithLabelValues(refusal).Inc()
@@ -90,15 +88,42 @@ func (in *inbound) handshake(ctx context.Context, conn net.Conn, proved func()) 
 	}
 	cfg := in.p.session
 	cfg.SettingsTimeout = in.p.cfg.Timeouts.Handshake
-	cfg.NotAfter, cfg.ExpiryGrace = svid.NotAfter(), in.p.cfg.Timeouts.CertificateGrace
+	cfg.NotAfter, cfg.ExpiryGrace = expiry, in.p.cfg.Timeouts.CertificateGrace
+	client := admission.Client{Identity: t.Peer().ID.String(), Address: from}
+	admitted, err := in.p.clients.Session(client, time.Now())
+	if err != nil {
+		in.p.clients.Refused(err, client, time.Now())
+		hbone.NewServer(t, cfg, nil).Decline(ctx, err.Error())
+		return
+	}
+	defer admitted.Release()
 	cfg.Refused = func(why hbone.Refusal) { in.p.metrics.streams.WithLabelValues(string(why)).Inc() }
-	err = in.sessions.Serve(ctx, hbone.NewServer(t, cfg, in.connect))
+	err = in.sessions.Serve(ctx, hbone.NewServer(t, cfg, func(ctx context.Context, req *hbone.Incoming) { in.connect(ctx, req, client, admitted) }))
 	in.p.metrics.sessions.WithLabelValues(string(hbone.OutcomeOf(err))).Inc()
 	in.p.log.Debug().Str("workload", in.uid).AnErr("cause", err).Msg("inbound session ended")
 }
 
+// handshake returns the connection and when the certificate that it was made with
+// expires, or a little earlier one.
+func (in *inbound) handshake(ctx context.Context, conn net.Conn, entry *pending.Entry) (*hbone.TLSTransport, time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, in.p.cfg.Timeouts.Handshake)
+	defer cancel()
+	w := in.p.store.Current().Workload(in.uid)
+	if w == nil {
+		conn.Close()
+		return nil, time.Time{}, errors.New("the workload is gone")
+	}
+	svid, err := in.p.ids.Get(ctx, w.Identity)
+	if err != nil {
+		conn.Close()
+		return nil, time.Time{}, err
+	}
+	t, err := hbone.ServerTLS(ctx, conn, entry.TLS(in.p.ids.ServerTLS(w.Identity, nil, "h2")))
+	return t, svid.NotAfter(), err
+}
+
 // connect serves one CONNECT: authority to local port, port to application.
-func (in *inbound) connect(ctx context.Context, req *hbone.Incoming) {
+func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, client admission.Client, session *admission.Session) {
 	a := access{direction: "inbound", begun: time.Now(), authority: req.Authority, attempts: 1}
 	a.trace, _, _ = hbone.ParseTraceparent(req.Header.Get(hbone.HeaderTraceparent))
 	a.peer = req.Session.Peer().ID
@@ -107,6 +132,16 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming) {
 	defer func() {
 		if !relayed {
 			in.p.finish(&a)
+		}
+	}()
+	admitted, err := session.Stream(a.begun, req.Unread, func() { req.Reset(http2.ErrCodeEnhanceYourCalm) })
+	if err != nil {
+		a.refuse(req, in.p.clients.Refused(err, client, a.begun), hbone.ReasonOverload, 0, err)
+		return
+	}
+	defer func() {
+		if !relayed {
+			admitted.Release()
 		}
 	}()
 	snap := in.p.store.Current()
@@ -149,7 +184,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming) {
 		stream.EndAtEOF() // a stock client, through a gateway
 	}
 	a.connect, relayed = time.Since(a.begun), true
-	e := &established{p: in.p, conn: conn, stream: stream, access: a}
+	e := &established{p: in.p, conn: conn, stream: stream, access: a, ended: admitted.Release}
 	req.Then(e.relay)
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
@@ -46,6 +47,7 @@ type Proxy struct {
 	load     *overload.Limiter
 	gateways gatewaySources
 	refusals *identity.Refusals
+	clients  *admission.Guard
 	strays   every // warns of gateways that discovery does not list
 	metrics  *Metrics
 	registry *prometheus.Registry
@@ -123,6 +125,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.metrics = NewMetrics(p.registry)
 	p.refusals = identity.NewRefusals(log)
 	p.load = overload.New(p.registry)
+	p.clients = admission.NewGuard(cfg.Limits, p.registry, log)
 	p.ledger = peer.NewLedger(federation.DefaultTTL)
 	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle})
 	p.registry.MustRegister(pool.NewMetrics(p.pool))

@@ -19,6 +19,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -256,8 +257,14 @@ func (w *tortured) servePod(pod *mesh.Workload) func(net.Listener, *hbone.TLSTra
 		in := &inbound{p: w.server, uid: pod.UID, listener: listener}
 		cfg := w.server.session
 		cfg.MaxStreams, cfg.SettingsTimeout = w.o.PodStreams, w.server.cfg.Timeouts.Handshake
+		client := admission.Client{Identity: t.Peer().ID.String()}
+		admitted, err := w.server.clients.Session(client, time.Now())
+		if err != nil {
+			panic(err) // the schedules stay far below every limit
+		}
+		defer admitted.Release()
 		s := hbone.NewServer(t, cfg, func(ctx context.Context, req *hbone.Incoming) {
-			in.connect(context.WithValue(ctx, askedBy{}, req.Header.Get(hbone.HeaderForwarded)), req)
+			in.connect(context.WithValue(ctx, askedBy{}, req.Header.Get(hbone.HeaderForwarded)), req, client, admitted)
 		})
 		w.track(s, l, true)
 		w.group[l].Serve(w.ctx, s)

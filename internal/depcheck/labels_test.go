@@ -26,6 +26,14 @@ var labels = map[string]map[string]string{
 		"string(why)":                  "the constants of hbone.Refusal",
 		"string(hbone.OutcomeOf(err))": "the constants of hbone.Outcome",
 	},
+	"internal/admission": {
+		"string(s)":          "admission.Scopes",
+		"string(l)":          "admission.LimitNames",
+		"string(ByIdentity)": "one of admission.Scopes",
+		"string(ByAddress)":  "the other one",
+		"string(r.Scope)":    "admission.Scopes",
+		"string(r.Limit)":    "admission.LimitNames",
+	},
 	"nodeproxy": {
 		"reporter":                     "source, destination",
 		"refusal":                      "the reasons of identity.ReasonOf",

@@ -1,0 +1,90 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+)
+
+// warnEvery is the least time between two warnings about refused clients.
+const warnEvery = 10 * time.Second
+
+// Guard is a Table with what an operator sees of it. Make one with NewGuard and Run
+// it. Safe for concurrent use.
+type Guard struct {
+	*Table
+	log     zerolog.Logger
+	refused *prometheus.CounterVec
+	shed    *prometheus.CounterVec
+
+	mu       sync.Mutex
+	warned   time.Time
+	withheld int // refusals since then that were not told
+}
+
+// NewGuard returns a guard and registers its metrics.
+func NewGuard(cfg Config, r prometheus.Registerer, log zerolog.Logger) *Guard {
+	g := &Guard{Table: New(cfg), log: log,
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_admission_refused_total", Help: "Sessions and streams of clients that had reached a limit, by whose (identity, address) and which (sessions, streams, streams_per_second, unread_bytes)."}, []string{"scope", "limit"}),
+		shed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_admission_shed_total", Help: "Streams that were reset because their client held too many unread bytes, by whose limit it was."}, []string{"scope"}),
+	}
+	for _, s := range Scopes {
+		g.shed.WithLabelValues(string(s))
+		for _, l := range LimitNames {
+			g.refused.WithLabelValues(string(s), string(l))
+		}
+	}
+	r.MustRegister(g.refused, g.shed,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_admitted_sessions", Help: "Sessions of clients that are open."}, func() float64 { return float64(g.Counts().Sessions) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_admitted_streams", Help: "Streams of clients that are open."}, func() float64 { return float64(g.Counts().Streams) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_admission_accounts", Help: "Identities and addresses of clients that an account is kept of."}, func() float64 { return float64(g.Counts().Accounts) }))
+	return g
+}
+
+// Run sweeps the table until ctx ends.
+func (g *Guard) Run(ctx context.Context) {
+	tick := time.NewTicker(SweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			s := g.Sweep(now)
+			g.shed.WithLabelValues(string(ByIdentity)).Add(float64(s.ByIdentity))
+			g.shed.WithLabelValues(string(ByAddress)).Add(float64(s.ByAddress))
+			if n := s.ByIdentity + s.ByAddress; n > 0 {
+				g.log.Warn().Int("streams", n).Msg("reset streams of clients with too many unread bytes: limits.*.unreadBytes")
+			}
+		}
+	}
+}
+
+// Refused counts a *Refusal of c, warns of it now and then, and returns the status
+// that a CONNECT is answered with.
+func (g *Guard) Refused(err error, c Client, now time.Time) (status int) {
+	var r *Refusal
+	if !errors.As(err, &r) {
+		return 503
+	}
+	g.refused.WithLabelValues(string(r.Scope), string(r.Limit)).Inc()
+	g.mu.Lock()
+	tell := g.warned.IsZero() || now.Sub(g.warned) >= warnEvery
+	withheld := g.withheld
+	if g.withheld++; tell {
+		g.warned, g.withheld = now, 0
+	}
+	g.mu.Unlock()
+	if tell {
+		g.log.Warn().Str("peer", c.Identity).Stringer("from", c.Address).Str("scope", string(r.Scope)).Str("limit", string(r.Limit)).Int64("bound", r.Bound).
+			Int("not_logged", withheld).Msg("client refused: it has reached a limit")
+	}
+	if r.Limit == StreamsPerSecond {
+		return 429
+	}
+	return 503
+}
