@@ -22,7 +22,7 @@ type Config struct {
 	Network            string         `yaml:"network" doc:"network this gateway serves" env:"NETWORK"`
 	Listen             netip.AddrPort `yaml:"listen" doc:"address and port to listen on; the gateway's address in discovery when left out" env:"ISTHMUS_LISTEN"`
 	DialFrom           netip.Addr     `yaml:"dialFrom" doc:"address that connections to pods come from, by which node proxies know them: discovery must list it (gateways[].sources); that of listen when left out" env:"ISTHMUS_DIAL_FROM"`
-	ReusePort          bool           `yaml:"reusePort" default:"false" doc:"let a second process of this gateway listen on the same address, so that it takes over while the first one drains; both need it, and admin addresses of their own" env:"ISTHMUS_REUSE_PORT"`
+	ReusePort          bool           `yaml:"reusePort" default:"false" doc:"let a second process of this gateway listen on the same address, so that it takes over while the first one drains; both need it, and admin addresses of their own. It sets net.ipv4.tcp_migrate_req in its network namespace; where that cannot be (before Linux 5.14, or without the right) connections whose TCP handshake is under way at the hand-over are reset, and the log says so" env:"ISTHMUS_REUSE_PORT"`
 	TrustDomain        string         `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process and of its node proxies" env:"TRUST_DOMAIN"`
 	NodeServiceAccount string         `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as; nobody else may report health" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
 

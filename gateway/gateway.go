@@ -114,6 +114,9 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 			return nil, err
 		}
 	}
+	if cfg.ReusePort {
+		prepareHandover(log)
+	}
 	if g.listener, err = listen(g.cfg.Listen, cfg.ReusePort); err != nil {
 		return nil, fmt.Errorf("listen: %w: is another gateway running on that address?", err)
 	}
