@@ -38,9 +38,21 @@ func tryRead(app appConn, fd uintptr, p []byte) (int, error) {
 
 func dialKernel(keepAlive time.Duration) dialTCP {
 	return func(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {
-		d := net.Dialer{Timeout: timeout, KeepAlive: keepAlive}
-		return d.DialContext(ctx, "tcp", addr.String())
+		d := net.Dialer{Timeout: timeout, KeepAlive: keepAlive, Control: resetUnlessConnected}
+		c, err := d.DialContext(ctx, "tcp", addr.String())
+		if tc, ok := c.(*net.TCPConn); ok {
+			tc.SetLinger(-1) // the kernel's own again
+		}
+		return c, err
 	}
+}
+
+// resetUnlessConnected has a dial whose ctx ends just when the connection is there
+// close it with a RST: the Dialer would send a FIN, an end that nobody has sent.
+func resetUnlessConnected(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) {
+		syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
+	})
 }
 
 // reset closes conn with a TCP RST.
