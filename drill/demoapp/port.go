@@ -108,7 +108,9 @@ func (p *port) refuse(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
-	if err := dropSYN(l); err != nil {
+	// Some kernels let only root attach a filter. Without one, a connection that
+	// arrives between the last look into the queue and the close is reset.
+	if err := dropSYN(l); err != nil && !errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("refuse %s: %w", p.addr, err)
 	}
 	select {
@@ -156,7 +158,11 @@ func (p *port) hang() error {
 	if p.listener == nil {
 		return fmt.Errorf("hang %s: the port refuses already: heal it first", p.addr)
 	}
-	return dropSYN(p.listener)
+	err := dropSYN(p.listener)
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("hang %s: attach a socket filter: %w: this kernel lets only root do so: run as root, or take another fault, such as freeze", p.addr, err)
+	}
+	return err
 }
 
 func (p *port) silence() error {
