@@ -148,14 +148,3 @@ func (g *Gateway) edge(w *mesh.Workload, f federation.EndpointFact, readmitted s
 	}
 	e.Msg("outlier changed")
 }
-
-func nodePath(serviceAccount string) string {
-	var ns, sa string
-	for i := range len(serviceAccount) {
-		if serviceAccount[i] == '/' {
-			ns, sa = serviceAccount[:i], serviceAccount[i+1:]
-			break
-		}
-	}
-	return "/ns/" + ns + "/sa/" + sa
-}

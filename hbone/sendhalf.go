@@ -74,14 +74,6 @@ func (h *sendHalf) stop(err error) {
 	h.cond.Broadcast()
 }
 
-// widen moves the window by n bytes and wakes a writer that it frees.
-func (h *sendHalf) widen(n int) {
-	waits := h.window <= 0
-	if h.window += n; waits && h.window > 0 {
-		h.cond.Broadcast()
-	}
-}
-
 func writeError(s *Session, err error) error {
 	return fmt.Errorf("hbone: write to %v: %w", s.t.RemoteAddr(), err)
 }
