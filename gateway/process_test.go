@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"encoding/json"
 	"errors"
 	"net"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 )
@@ -51,6 +53,50 @@ func TestAdminShowsReadinessMetricsAndState(t *testing.T) {
 	for _, row := range gw.Rows(t, "pods") {
 		if !row.Has("open", 0) {
 			t.Errorf("after its end the stream still counts: %v", row)
+		}
+	}
+}
+
+// The sum is that of the ports, also where two services share one; a filter leaves
+// out what does not concern the service.
+func TestStateAddsUpAndCanBeFiltered(t *testing.T) {
+	s := newSite(t, 1)
+	s.EachGateway = alone
+	s.Service("same", 90, 8080) // the port that hello:80 leads to
+	both := s.Pod("west", "west-2", "both-1", "hello", "same")
+	s.pods[0].Edit(func(w *discovery.Workload) { w.State = "notReady" })
+	s.Write()
+	gw := s.StartGateway("west", "gw-1")
+	gw.AwaitReady(t)
+	both.Serve(meshtest.HBONEPort, echo)
+	session := s.dial(t)
+	for range 3 {
+		if _, _, refused := connect(t, session, hello, nil); refused != nil {
+			t.Fatal(refused)
+		}
+	}
+	row := gw.Row(t, "pods", "workload", both.UID)
+	ports, _ := row["ports"].(map[string]any)
+	if port, _ := ports["8080"].(map[string]any); !row.Has("open", 3, "suspected", false, "hop", "healthy") || port["open"] != float64(3) || port["usable"] != true || len(port["services"].([]any)) != 2 {
+		t.Errorf("%v; want 3 open connections, all on port 8080, which two services lead to", row)
+	}
+	if state := gw.State(t); state["sessions"] != float64(1) || state["streams"] != float64(3) {
+		t.Errorf("%v sessions and %v streams; want 1 and 3", state["sessions"], state["streams"])
+	}
+	notReady := gw.Row(t, "pods", "workload", s.pods[0].UID)
+	if port, _ := notReady["ports"].(map[string]any)["8080"].(map[string]any); port["usable"] != false {
+		t.Errorf("a pod that is not ready is usable: %v", notReady)
+	}
+	for query, want := range map[string]int{"same.default.svc.cluster.local": 1, "hello.default.mesh.internal": 2} {
+		status, body := gw.Get(t, "/state?service="+query)
+		var state struct{ Pods []any }
+		if err := json.Unmarshal([]byte(body), &state); err != nil || status != 200 || len(state.Pods) != want {
+			t.Errorf("?service=%s: %d, %v, %d pods, want %d", query, status, err, len(state.Pods), want)
+		}
+	}
+	for query, want := range map[string]int{"?service=nobody": 404, "?svc=hello": 400} {
+		if status, body := gw.Get(t, "/state"+query); status != want || !strings.Contains(body, "error") {
+			t.Errorf("%s: %d %s, want %d and why", query, status, body, want)
 		}
 	}
 }

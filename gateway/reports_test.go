@@ -65,7 +65,7 @@ func TestANodeSpeaksOnlyForPodsOfItsOwn(t *testing.T) {
 			t.Errorf("a node ejected a pod of another node: %v", l[0])
 		}
 		ports, _ := gw.Row(t, "pods", "workload", p.UID)["ports"].(map[string]any)
-		if ports["8080"] == "ejected" {
+		if port, _ := ports["8080"].(map[string]any); port["witness"] != "unknown" || port["usable"] != true {
 			t.Errorf("the gateway believes %v of %s", ports, p.UID)
 		}
 	}

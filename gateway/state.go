@@ -1,12 +1,13 @@
 package gateway
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
-	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -19,67 +20,124 @@ type state struct {
 	Discovery  file.Status       `json:"discovery"`
 	Identities []identity.Status `json:"identities"`
 	Draining   bool              `json:"draining"`
-	Pods       []belief          `json:"pods"`
+	Pods       []podState        `json:"pods"`
 	Nodes      []string          `json:"nodes"`
 	Members    []string          `json:"members"`
 	Records    []peer.View       `json:"records"`
-	Sessions   int               `json:"sessions"`
+	Sessions   int               `json:"sessions"` // of clients
+	Streams    int               `json:"streams"`  // on them
 }
 
-// belief is what this gateway believes about one pod.
-type belief struct {
+// podState is what this gateway believes about one pod, at one instant.
+type podState struct {
 	Endpoint  string    `json:"endpoint"`
 	Workload  string    `json:"workload"`
 	State     string    `json:"state"` // by discovery
 	Hop       string    `json:"hop"`
 	HopHealth float64   `json:"hopHealth"`
 	Until     time.Time `json:"hopEjectedUntil,omitzero"`
-	Open      int       `json:"open"` // connections now, over all ports
-	// Ports maps each target port of the pod's services to what the witness
-	// beside it says; unknown is usable.
-	Ports map[string]string `json:"ports"`
+	Suspected bool      `json:"suspected"` // slow to answer, and being asked
+	Open      int       `json:"open"`      // connections now: the sum of those of Ports
+	// Ports has each target port of the pod's services, and every port with open
+	// connections.
+	Ports map[string]portState `json:"ports"`
 }
 
-func (g *Gateway) dump() any {
+type portState struct {
+	Services []string `json:"services"` // host:port of those that lead here
+	Witness  string   `json:"witness"`  // what the witness beside the pod says; unknown is usable
+	Usable   bool     `json:"usable"`   // chosen for a new connection, as long as any pod is
+	Open     int      `json:"open"`     // connections now
+}
+
+func (g *Gateway) dump(service string) (any, error) {
 	snap := g.store.Current()
+	var only *mesh.Service
+	if service != "" {
+		if only = snap.Service(service); only == nil {
+			return nil, fmt.Errorf("service: %q: discovery lists no service of this hostname or alias", service)
+		}
+	}
+	clients := g.clients.Counts()
 	s := state{Name: g.cfg.Name, Network: g.cfg.Network, Revision: snap.Revision, Discovery: g.watcher.Status(), Identities: g.ids.Status(), Draining: g.draining.Load(),
-		Pods: g.backends.dump(snap, time.Now()), Records: g.ledger.Snapshot(), Nodes: []string{}, Members: []string{}}
+		Pods: g.backends.dump(snap, only, time.Now()), Records: recordsOf(snap, g.ledger.Snapshot(), only), Nodes: []string{}, Members: []string{},
+		Sessions: clients.Sessions, Streams: clients.Streams}
 	if g.fed != nil {
 		s.Nodes, s.Members = g.nodes.Nodes(), g.fed.Members()
 	}
-	s.Sessions = g.sessions.Len()
-	return s
+	return s, nil
 }
 
-func (b *backends) dump(s *mesh.Snapshot, now time.Time) []belief {
-	out := []belief{}
+// recordsOf returns those of records that concern only, all of them if it is nil.
+func recordsOf(snap *mesh.Snapshot, records []peer.View, only *mesh.Service) []peer.View {
+	if only == nil {
+		return records
+	}
+	return slices.DeleteFunc(records, func(v peer.View) bool {
+		if v.Summary != nil {
+			return v.Summary.Service != only.Hostname
+		}
+		w := snap.WorkloadByEndpoint(v.Endpoint.Endpoint)
+		return w == nil || !slices.Contains(snap.ServicesOf(w.UID), only)
+	})
+}
+
+// dump describes the pods of this network, those of only unless it is nil.
+func (b *backends) dump(s *mesh.Snapshot, only *mesh.Service, now time.Time) []podState {
+	open := b.openPorts()
+	out := []podState{}
 	for _, w := range s.Workloads() {
-		if w.Network != b.network {
-			continue
+		services := s.ServicesOf(w.UID)
+		if w.Network == b.network && (only == nil || slices.Contains(services, only)) {
+			out = append(out, b.dumpPod(w, services, open[w.Endpoint], now))
 		}
-		b.mu.Lock()
-		hop := b.hops.State(w.Endpoint, now)
-		b.mu.Unlock()
-		line := belief{Endpoint: w.Endpoint.String(), Workload: w.UID, State: w.State.String(), Hop: hop.Phase.String(),
-			HopHealth: hop.Health, Until: hop.Until, Ports: map[string]string{}}
-		for _, svc := range s.ServicesOf(w.UID) {
-			for _, p := range svc.Ports {
-				witness, open := b.dumpPort(w, p.Target)
-				line.Ports[strconv.Itoa(int(p.Target))] = witness
-				line.Open += open
-			}
-		}
-		out = append(out, line)
 	}
 	return out
 }
 
-func (b *backends) dumpPort(w *mesh.Workload, target uint16) (witness string, open int) {
-	witness = "unknown"
-	if f, _, ok := b.facts.Endpoint(b.network, w.Endpoint, target); ok {
-		witness = f.State.String()
+// openPorts returns how many connections each port of each pod has.
+func (b *backends) openPorts() map[mesh.EndpointID]map[uint16]int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := map[mesh.EndpointID]map[uint16]int{}
+	for k, n := range b.open {
+		if out[k.Endpoint] == nil {
+			out[k.Endpoint] = map[uint16]int{}
+		}
+		out[k.Endpoint][k.Port] = n
+	}
+	return out
+}
+
+func (b *backends) dumpPod(w *mesh.Workload, services []*mesh.Service, open map[uint16]int, now time.Time) podState {
+	leads := map[uint16][]string{}
+	for port := range open {
+		leads[port] = []string{}
+	}
+	for _, svc := range services {
+		for _, p := range svc.Ports {
+			leads[p.Target] = append(leads[p.Target], svc.Hostname+":"+strconv.Itoa(int(p.Service)))
+		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return witness, b.open[health.Key{Endpoint: w.Endpoint, Port: target}]
+	hop := b.hops.State(w.Endpoint, now)
+	pod := podState{Endpoint: w.Endpoint.String(), Workload: w.UID, State: w.State.String(), Hop: hop.Phase.String(), HopHealth: hop.Health,
+		Until: hop.Until, Suspected: b.doubted(w.Endpoint), Ports: map[string]portState{}}
+	for port, services := range leads {
+		c := b.candidate(w, port, pickOptions{}, now)
+		pod.Ports[strconv.Itoa(int(port))] = portState{Services: services, Witness: b.witness(w.Endpoint, port), Usable: c.Usable && !c.Drained, Open: open[port]}
+		pod.Open += open[port]
+	}
+	return pod
+}
+
+// witness is what the witness beside a pod says of a port, as far as that counts:
+// the word that candidate goes by. The caller holds mu.
+func (b *backends) witness(id mesh.EndpointID, port uint16) string {
+	f, _, ok := b.facts.Endpoint(b.network, id, port)
+	if !ok {
+		return "unknown"
+	}
+	return f.State.String()
 }

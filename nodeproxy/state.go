@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/balance"
 	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -66,22 +68,44 @@ type gateBelief struct {
 	Open    int       `json:"open"`
 }
 
-func (p *Proxy) dump() any {
+func (p *Proxy) dump(service string) (any, error) {
 	snap := p.store.Current()
+	var only *mesh.Service
+	if service != "" {
+		if only = snap.Service(service); only == nil {
+			return nil, fmt.Errorf("service: %q: discovery lists no service of this hostname or alias", service)
+		}
+	}
 	s := state{Node: p.cfg.Node, Network: p.cfg.Network, Revision: snap.Revision, Discovery: p.watcher.Status(), Identities: p.ids.Status(), Draining: p.draining.Load(),
 		Local: p.witness.dump(), Records: p.ledger.Snapshot()}
 	if p.stream != nil {
 		s.Attached = p.stream.Attached()
 	}
-	p.view.dump(&s, snap, time.Now())
-	return s
+	p.view.dump(&s, snap, only, time.Now())
+	if only != nil {
+		member := func(endpoint string) bool {
+			w := snap.WorkloadByEndpoint(mesh.EndpointID(hbone.ParseEndpoint(endpoint)))
+			return w != nil && slices.Contains(snap.ServicesOf(w.UID), only)
+		}
+		s.Local = slices.DeleteFunc(s.Local, func(l localBelief) bool { return !member(l.Endpoint) })
+		s.Records = slices.DeleteFunc(s.Records, func(v peer.View) bool {
+			if v.Summary != nil {
+				return v.Summary.Service != only.Hostname
+			}
+			return !member(v.Endpoint.Endpoint.String())
+		})
+	}
+	return s, nil
 }
 
-func (v *view) dump(s *state, snap *mesh.Snapshot, now time.Time) {
+func (v *view) dump(s *state, snap *mesh.Snapshot, only *mesh.Service, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	s.Pods, s.Shares, s.Gateways = []podBelief{}, []shareBelief{}, []gateBelief{}
 	for _, svc := range snap.Services() {
+		if only != nil && svc != only {
+			continue
+		}
 		for _, port := range svc.Ports {
 			for _, w := range snap.Members(svc, v.network) {
 				k := health.Key{Endpoint: w.Endpoint, Port: port.Target}

@@ -58,7 +58,7 @@ func TestOneRefusedConnectionEjectsOnePortEverywhere(t *testing.T) {
 			t.Errorf("%s leaves it out %v after the first refusal", gw, took)
 		}
 		row := p.Process(gw).Row(t, "pods", "workload", p.pods[0].UID)
-		if ports, _ := row["ports"].(map[string]any); ports["8080"] != "ejected" || ports["8081"] == "ejected" || row.Text("hop") != "healthy" {
+		if ports, _ := row["ports"].(map[string]any); ports["8080"].(map[string]any)["witness"] != "ejected" || ports["8081"].(map[string]any)["witness"] == "ejected" || row.Text("hop") != "healthy" {
 			t.Errorf("%s believes %v; want port 8080 ejected and nothing else", gw, row)
 		}
 	}

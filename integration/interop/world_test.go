@@ -271,7 +271,7 @@ func (w *world) isthmus(args ...string) error {
 // belief is what the gateway's /state says about one pod.
 type belief struct {
 	Workload, Hop string
-	Ports         map[string]string
+	Ports         map[string]struct{ Witness string }
 }
 
 func (w *world) beliefs(t *testing.T) (b []belief) {

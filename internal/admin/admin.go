@@ -39,8 +39,9 @@ type Server struct {
 	Pending func() []string
 	// Details is shown beside readiness and changes nothing about it; may be nil.
 	Details func() map[string]any
-	// State is what /state shows as JSON.
-	State func() any
+	// State is what /state shows as JSON: of one service, unless service is empty. The
+	// error says that there is no such service.
+	State func(service string) (any, error)
 	// Registry holds the metrics.
 	Registry *prometheus.Registry
 	// More is what the process answers beside what every process does.
@@ -62,7 +63,7 @@ func (s *Server) Endpoints() []Endpoint {
 	return append([]Endpoint{
 		{"GET /{$}", "this list", s.index},
 		{"GET /healthz/ready", "200 if the process is ready, otherwise 503 and what it waits for", s.ready},
-		{"GET /state", "what decisions are made from", s.state},
+		{"GET /state", "what decisions are made from; of one service with ?service=<hostname>", s.state},
 		{"GET /metrics", "metrics, in Prometheus's text format", metrics.ServeHTTP},
 		{"GET /debug/pprof/", "profiles of the Go runtime", pprof.Index},
 		{"GET /debug/pprof/profile", "profile of the processor for ?seconds=", pprof.Profile},
@@ -140,4 +141,17 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	Answer(w, status, body)
 }
 
-func (s *Server) state(w http.ResponseWriter, _ *http.Request) { Answer(w, http.StatusOK, s.State()) }
+func (s *Server) state(w http.ResponseWriter, r *http.Request) {
+	for k := range r.URL.Query() {
+		if k != "service" {
+			Fail(w, http.StatusBadRequest, fmt.Errorf("%s: is no parameter of /state: use service=<hostname>", k))
+			return
+		}
+	}
+	state, err := s.State(r.URL.Query().Get("service"))
+	if err != nil {
+		Fail(w, http.StatusNotFound, err)
+		return
+	}
+	Answer(w, http.StatusOK, state)
+}

@@ -34,7 +34,7 @@ func TestServesReadinessMetricsAndState(t *testing.T) {
 		More: []Endpoint{{"POST /more", "more of it", func(w http.ResponseWriter, _ *http.Request) {
 			Fail(w, http.StatusConflict, errors.New("no more"))
 		}}},
-		Pending: func() []string { return pending }, State: func() any { return map[string]int{"answer": 42} }, Registry: reg}
+		Pending: func() []string { return pending }, State: func(string) (any, error) { return map[string]int{"answer": 42}, nil }, Registry: reg}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
