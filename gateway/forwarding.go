@@ -158,6 +158,9 @@ func (f *forwarding) refuse(status int, reason hbone.Reason, err error) {
 	if f.lease.workload != nil {
 		h[hbone.HeaderEndpoint] = f.lease.workload.Endpoint.String()
 	}
+	if err != nil {
+		h[hbone.HeaderCause] = hbone.Cause(err.Error())
+	}
 	f.in.Refuse(status, h)
 }
 

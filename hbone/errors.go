@@ -36,11 +36,18 @@ type StatusError struct {
 }
 
 func (e *StatusError) Error() string {
+	text := fmt.Sprintf("hbone: CONNECT answered with status %d", e.Status)
 	if r := e.Reason(); r != "" {
-		return fmt.Sprintf("hbone: CONNECT answered with status %d (%s)", e.Status, r)
+		text += " (" + string(r) + ")"
 	}
-	return fmt.Sprintf("hbone: CONNECT answered with status %d", e.Status)
+	if c := e.Cause(); c != "" {
+		text += ": " + c
+	}
+	return text
 }
+
+// Cause is what the peer says has happened, empty when it says nothing; see [Cause].
+func (e *StatusError) Cause() string { return Cause(e.Header.Get(HeaderCause)) }
 
 // Reason is the isthmus-reason of the response, empty when the peer gave none or
 // one that is not on the list.

@@ -17,6 +17,7 @@ const (
 	HeaderPin              = "isthmus-pin"         // outer request: this endpoint or 503
 	HeaderReason           = "isthmus-reason"      // non-200: a Reason
 	HeaderEnds             = "isthmus-ends"        // inner request: "explicit" of a client that ends each stream itself, see Stream.EndAtEOF
+	HeaderCause            = "isthmus-cause"       // non-200: what happened, for people; see Cause
 	HeaderBaggage          = "baggage"             // who calls, who answered
 	HeaderForwarded        = "forwarded"           // the application's address and the service it asked for
 	HeaderTraceparent      = "traceparent"         // one per application connection, the same on both hops
@@ -63,6 +64,26 @@ type Response struct {
 
 // Endpoint is the endpoint that the response names, zero when it names none.
 func (r *Response) Endpoint() uint64 { return ParseEndpoint(r.Header.Get(HeaderEndpoint)) }
+
+// maxCause bounds an isthmus-cause.
+const maxCause = 200
+
+// Cause returns text as it may stand in an isthmus-cause header and in a log: at most
+// 200 bytes of printable ASCII. It is for people, sent to identities of the mesh
+// alone, and never a label of a metric.
+func Cause(text string) string {
+	b := make([]byte, 0, min(len(text), maxCause))
+	for _, r := range text {
+		if len(b) == maxCause {
+			break
+		}
+		if r < ' ' || r > '~' {
+			r = '?'
+		}
+		b = append(b, byte(r))
+	}
+	return strings.TrimSpace(string(b))
+}
 
 // FormatEndpoint returns the wire form of an endpoint ID: 16 hexadecimal digits.
 func FormatEndpoint(id uint64) string { return fmt.Sprintf("%016x", id) }

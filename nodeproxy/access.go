@@ -3,6 +3,7 @@ package nodeproxy
 import (
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
@@ -23,10 +24,36 @@ type access struct {
 	workload       string
 	peer           spiffeid.ID
 	trace          string
+	source         string       // outbound: the local workload
+	tried          failedPlaces // outbound: where it had failed before
 	attempts       int
 	sent, received int64  // bytes towards and from the mesh (outbound) or the peer (inbound)
 	result         string // ok, an isthmus-reason, or one of the failure reasons below
 	err            error
+}
+
+// failed reports whether the line is the one useful line of a failure: an application
+// of this node did not get its connection, and did not give it up itself. What a pod
+// of this node refused is told by the node of the client.
+func (a *access) failed() bool {
+	return a.direction == "outbound" && a.result != "ok" && a.result != reasonCancelled
+}
+
+// failedPlace is one attempt that failed.
+type failedPlace struct {
+	pod, gateway, reason, cause string
+}
+
+// failedPlaces is written as [{pod, gateway, reason, error}].
+type failedPlaces []failedPlace
+
+// maxPlaces is how many attempts a line names; the number of attempts is beside them.
+const maxPlaces = 16
+
+func (f failedPlaces) MarshalZerologArray(a *zerolog.Array) {
+	for _, p := range f {
+		a.Dict(zerolog.Dict().Str("pod", p.pod).Str("gateway", p.gateway).Str("reason", p.reason).Str("error", p.cause))
+	}
 }
 
 // refuse answers with a status and reason and remembers them.
@@ -35,6 +62,9 @@ func (a *access) refuse(in *hbone.Incoming, status int, reason hbone.Reason, id 
 	h := hbone.Header{hbone.HeaderReason: string(reason)}
 	if id != 0 {
 		h[hbone.HeaderEndpoint] = id.String()
+	}
+	if err != nil {
+		h[hbone.HeaderCause] = hbone.Cause(err.Error())
 	}
 	in.Refuse(status, h)
 }
@@ -49,8 +79,11 @@ func (p *Proxy) finish(a *access) {
 	p.metrics.sent.WithLabelValues(reporter).Add(float64(a.sent))
 	p.metrics.received.WithLabelValues(reporter).Add(float64(a.received))
 	e := p.log.Info()
-	if a.direction == "inbound" && a.result == string(hbone.ReasonOverload) {
+	switch {
+	case a.direction == "inbound" && a.result == string(hbone.ReasonOverload):
 		e = p.log.Debug() // as many lines as a client likes; see admission.Guard
+	case a.failed():
+		e = p.log.Warn()
 	}
 	if !e.Enabled() {
 		return
@@ -80,6 +113,12 @@ func (p *Proxy) finish(a *access) {
 	}
 	if a.trace != "" {
 		e.Str("trace", a.trace)
+	}
+	if a.source != "" {
+		e.Str("source", a.source)
+	}
+	if len(a.tried) > 0 {
+		e.Array("tried", a.tried)
 	}
 	e.Int("attempts", a.attempts).Str("result", a.result).Time("started", a.begun).
 		Float64("connect_ms", ms(a.connect)).Float64("duration_ms", ms(time.Since(a.begun))).

@@ -53,7 +53,7 @@ var plans = sync.Pool{New: func() any { return new(route.Plan) }}
 func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.Flow, already []byte, granted func() error, denied func(reason string)) func(context.Context) {
 	c := &call{p: p, app: app, early: newEarlyData(app, already), uid: uid, flow: flow, plan: plans.Get().(*route.Plan), granted: granted, denied: denied}
 	c.who.app, c.who.trace = addrPort(app.RemoteAddr()), hbone.NewTraceparent(rand.Reader)
-	c.access = access{direction: "outbound", begun: time.Now(), authority: flowName(flow)}
+	c.access = access{direction: "outbound", begun: time.Now(), authority: flowName(flow), source: uid}
 	p.metrics.opened.WithLabelValues("source").Inc()
 	c.access.trace, _, _ = hbone.ParseTraceparent(c.who.trace)
 	t, f := c.reach(ctx)
@@ -125,6 +125,7 @@ func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 		if f == nil {
 			return t, nil
 		}
+		c.note(f)
 		switch {
 		case f.final, ctx.Err() != nil, c.access.attempts > retry.Attempts, time.Now().After(deadline):
 			return nil, f
@@ -133,7 +134,7 @@ func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 			return nil, f
 		}
 		c.p.metrics.retries.WithLabelValues(f.reason).Inc()
-		e := c.p.log.Info().Str("service", c.access.service).Uint16("port", c.access.port).Str("network", c.access.network).
+		e := c.p.log.Debug().Str("service", c.access.service).Uint16("port", c.access.port).Str("network", c.access.network).
 			Str("reason", f.reason).Int("attempt", c.access.attempts).Err(f.err)
 		if f.endpoint != 0 {
 			e.Stringer("endpoint", f.endpoint)
@@ -171,6 +172,18 @@ func (c *call) opened() {
 	}
 }
 
+// note keeps a failed attempt for the line of the connection.
+func (c *call) note(f *failure) {
+	if len(c.access.tried) == maxPlaces {
+		return
+	}
+	pod := c.access.workload
+	if pod == "" && f.endpoint != 0 {
+		pod = f.endpoint.String()
+	}
+	c.access.tried = append(c.access.tried, failedPlace{pod, c.access.gateway, f.reason, hbone.Cause(f.err.Error())})
+}
+
 // retries are the pauses from the third attempt on.
 var retries = backoff.Backoff{First: 25 * time.Millisecond, Limit: time.Second}
 
@@ -193,6 +206,9 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 		return nil, f
 	}
 	c.access.network, c.access.gateway, c.access.endpoint, c.access.workload = pick.network(), "", 0, ""
+	if pod := pick.chosen(); pod != nil {
+		c.access.workload = pod.UID
+	}
 	if pick.gateway != nil {
 		c.access.gateway = pick.gateway.Name
 	}
@@ -217,6 +233,9 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 		f.final = f.final || c.plan.Undeclared && f.at == atEndpoint && f.spoken() // a closed port, and no other pod is meant
 		c.tried.add(pick, f)
 		c.access.endpoint = f.endpoint
+		if w := c.who.snap.WorkloadByEndpoint(f.endpoint); w != nil {
+			c.access.workload = w.UID
+		}
 		return nil, f
 	}
 	if err := c.grant(); err != nil {

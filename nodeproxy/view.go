@@ -99,6 +99,14 @@ func (p pick) network() string {
 	return p.gateway.Network
 }
 
+// chosen is the pod that is meant, nil if the gateway chooses.
+func (p pick) chosen() *mesh.Workload {
+	if p.pod != nil {
+		return p.pod
+	}
+	return p.remote
+}
+
 func (p pick) podKey() health.Key { return health.Key{Endpoint: p.pod.Endpoint, Port: p.target} }
 
 func (p pick) remoteKey() health.Key {
