@@ -122,10 +122,9 @@ func (s *Session) onWindowUpdate(f *http2.WindowUpdateFrame) error {
 		}
 		return nil
 	}
-	if st.send.window += n; st.send.window > maxWindow {
+	if st.send.widen(n); st.send.window > maxWindow {
 		return &streamError{id: f.StreamID, code: http2.ErrCodeFlowControl, reason: "window overflows"}
 	}
-	st.send.cond.Broadcast()
 	return nil
 }
 

@@ -22,7 +22,7 @@ func TestTheEndOfTheTransportMayEndAStream(t *testing.T) {
 	for _, c := range []struct {
 		name            string
 		marked, appEnds bool
-		torn            bool // in the middle of a frame
+		midFrame        bool // in the middle of a frame
 		clean           bool
 	}{
 		{"behind the application's end", true, true, false, true},
@@ -40,11 +40,11 @@ func TestTheEndOfTheTransportMayEndAStream(t *testing.T) {
 				for rest := want; len(rest) > 0; rest = rest[min(len(rest), 16<<10):] {
 					fr.WriteData(1, false, rest[:min(len(rest), 16<<10)])
 				}
-				if c.torn {
+				if c.midFrame {
 					fr.WriteRawFrame(http2.FrameData, 0, 1, nil)
 				}
 			})
-			if c.torn {
+			if c.midFrame {
 				client.c.Write([]byte{0, 0, 1})
 			}
 			client.c.(*simnet.Conn).CloseWrite()

@@ -269,7 +269,7 @@ func TestAnInnerSessionEndsWithItsCarrier(t *testing.T) {
 	left := len(outer.life.children)
 	outer.mu.Unlock()
 	if left != 0 {
-		t.Errorf("%d sessions still on the carrier's list", left)
+		t.Errorf("%d sessions still on the parent's list", left)
 	}
 }
 

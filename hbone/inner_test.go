@@ -60,7 +60,7 @@ func TestInnerChunkFillsOneOuterFrame(t *testing.T) {
 }
 
 // What a peer sends in pieces of any size reaches crypto/tls whole, and nothing
-// of the carrier's window is lost when the inner session ends.
+// of the parent's window is lost when the inner session ends.
 func TestInnerSessionTakesRecordsFromTheStreamsQueue(t *testing.T) {
 	inner, outer := innerPair(t, echoHandler)
 	const seed = 11

@@ -74,6 +74,15 @@ func (h *sendHalf) stop(err error) {
 	h.cond.Broadcast()
 }
 
+// widen moves the window by n bytes, which may be negative, and wakes a writer that
+// it frees.
+func (h *sendHalf) widen(n int) {
+	waits := h.window <= 0
+	if h.window += n; waits && h.window > 0 {
+		h.cond.Broadcast()
+	}
+}
+
 func writeError(s *Session, err error) error {
 	return fmt.Errorf("hbone: write to %v: %w", s.t.RemoteAddr(), err)
 }

@@ -153,10 +153,7 @@ func (s *Session) applyWindowLocked(delta, widest int) error {
 		if st.send.window+widest > maxWindow {
 			return connError(http2.ErrCodeFlowControl, "window of stream %d overflows", st.id)
 		}
-		waits := st.send.window <= 0
-		if st.send.window += delta; waits && st.send.window > 0 {
-			st.send.cond.Broadcast()
-		}
+		st.send.widen(delta)
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func TestSessionThatClosesDoesNotWaitForEver(t *testing.T) {
 	})
 }
 
-// An inner session that breaks while a write of its hangs in its carrier's
+// An inner session that breaks while a write of its hangs in its parent's
 // connection is closed at once: it holds no lock that it waits for.
 func TestInnerSessionEndsWhileItsCarrierHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

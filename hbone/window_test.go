@@ -120,7 +120,7 @@ func TestSmallMessagesHaveLittleBulkInFrontOfThem(t *testing.T) {
 // without small messages beside the transfer.
 func TestLongPathHasItsWindow(t *testing.T) {
 	const rtt = 80 * time.Millisecond
-	took := func(first int, company bool) (d time.Duration) {
+	took := func(first int, interactive bool) (d time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
 			cfg := DefaultConfig()
 			cfg.FirstWindow = first
@@ -133,7 +133,7 @@ func TestLongPathHasItsWindow(t *testing.T) {
 					echoHandler(ctx, in)
 				}})
 			stop := make(chan struct{})
-			if company {
+			if interactive {
 				go chat(t, rig.client, time.Millisecond, stop)
 				time.Sleep(20 * rtt)
 			}
