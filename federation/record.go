@@ -51,6 +51,9 @@ const (
 	Terminating
 )
 
+// MarshalText writes s as String, for JSON.
+func (s FactState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
 func (s FactState) String() string {
 	switch s {
 	case Healthy:
@@ -65,23 +68,23 @@ func (s FactState) String() string {
 
 // EndpointFact is the health of one endpoint on one target port.
 type EndpointFact struct {
-	Endpoint mesh.EndpointID
-	Port     uint16 // target port
-	State    FactState
-	Reason   string  // token of the isthmus-reason list, or empty
-	Health   float64 // score in [0, 1]
+	Endpoint mesh.EndpointID `json:"endpoint"`
+	Port     uint16          `json:"port"` // target port
+	State    FactState       `json:"state"`
+	Reason   string          `json:"reason,omitempty"` // token of the isthmus-reason list, or empty
+	Health   float64         `json:"health"`           // score in [0, 1]
 }
 
 // SummaryFact is the health of one network service on one service port.
 type SummaryFact struct {
-	Service         string // hostname
-	Port            uint16 // service port
-	Ready           uint32 // endpoints
-	Healthy         uint32 // endpoints, at most Ready
-	ReadyCapacity   uint32
-	HealthyCapacity uint32            // at most ReadyCapacity
-	Exceptions      []mesh.EndpointID // ready and left out, sorted
-	Draining        bool
+	Service         string            `json:"service"` // hostname
+	Port            uint16            `json:"port"`    // service port
+	Ready           uint32            `json:"ready"`   // endpoints
+	Healthy         uint32            `json:"healthy"` // endpoints, at most Ready
+	ReadyCapacity   uint32            `json:"readyCapacity"`
+	HealthyCapacity uint32            `json:"healthyCapacity"` // at most ReadyCapacity
+	Exceptions      []mesh.EndpointID `json:"exceptions"`      // ready and left out, sorted
+	Draining        bool              `json:"draining"`
 }
 
 // Kind tells the subjects of keys apart.

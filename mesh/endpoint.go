@@ -27,6 +27,9 @@ func EndpointIDOf(network, uid string) EndpointID {
 // String returns the wire form: sixteen lower-case hexadecimal digits.
 func (id EndpointID) String() string { return fmt.Sprintf("%016x", uint64(id)) }
 
+// MarshalText writes id as String, for JSON: a number of 64 bits does not survive there.
+func (id EndpointID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
 // ParseEndpointID reads the wire form of String.
 func ParseEndpointID(s string) (EndpointID, error) {
 	if len(s) != 16 {

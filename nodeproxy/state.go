@@ -34,10 +34,16 @@ type state struct {
 }
 
 // podBelief is what this client has seen of one pod of its own network.
+//
+// Phase is that evidence alone; a pod is left out by it or by what its own side
+// reports, and Usable is what comes of both.
 type podBelief struct {
+	Service  string    `json:"service"`
 	Endpoint string    `json:"endpoint"`
 	Workload string    `json:"workload"`
-	Port     uint16    `json:"port"`
+	Port     uint16    `json:"port"`     // target port
+	Usable   bool      `json:"usable"`   // chosen for a new connection, as long as any is
+	Reported string    `json:"reported"` // healthy, ejected, or unknown, which is usable
 	Phase    string    `json:"phase"`
 	Health   float64   `json:"health"`
 	Until    time.Time `json:"ejectedUntil,omitzero"`
@@ -49,7 +55,8 @@ type shareBelief struct {
 	Network  string   `json:"network"`
 	Service  string   `json:"service"`
 	Port     uint16   `json:"port"`
-	Known    bool     `json:"known"` // by the word of its owner
+	Usable   bool     `json:"usable"` // chosen for a new connection, as long as any is
+	Known    bool     `json:"known"`  // by the word of its owner
 	Ready    uint32   `json:"ready"`
 	Healthy  uint32   `json:"healthy"`
 	Phase    string   `json:"phase"`
@@ -110,7 +117,13 @@ func (v *view) dump(s *state, snap *mesh.Snapshot, only *mesh.Service, now time.
 			for _, w := range snap.Members(svc, v.network) {
 				k := health.Key{Endpoint: w.Endpoint, Port: port.Target}
 				st := v.pods.State(k, now)
-				s.Pods = append(s.Pods, podBelief{Endpoint: w.Endpoint.String(), Workload: w.UID, Port: port.Target, Phase: st.Phase.String(), Health: st.Health, Until: st.Until, Open: v.open[k]})
+				reported, out := "unknown", false
+				if f, ok := v.reported(share{v.network, svc.Hostname, port.Service}); ok {
+					if reported, out = "healthy", slices.Contains(f.Exceptions, w.Endpoint); out {
+						reported = "ejected"
+					}
+				}
+				s.Pods = append(s.Pods, podBelief{Service: svc.Hostname, Usable: w.State == mesh.Ready && !out && v.pods.Usable(k, now), Reported: reported, Endpoint: w.Endpoint.String(), Workload: w.UID, Port: port.Target, Phase: st.Phase.String(), Health: st.Health, Until: st.Until, Open: v.open[k]})
 			}
 			for _, n := range snap.Networks(svc) {
 				if n != v.network && svc.Global {
@@ -132,6 +145,7 @@ func (v *view) dump(s *state, snap *mesh.Snapshot, only *mesh.Service, now time.
 func (v *view) dumpShare(k share, now time.Time) shareBelief {
 	f, ok := v.reported(k)
 	return shareBelief{
+		Usable:  v.shares.Usable(k, now) && (!ok || f.Healthy > 0 && !f.Draining),
 		Network: k.network, Service: k.service, Port: k.port, Known: ok, Ready: f.Ready, Healthy: f.Healthy,
 		Phase: v.shares.State(k, now).Phase.String(), Open: v.open[k], Excepted: hexes(f.Exceptions),
 		Hints: hexes(v.hints.Known(health.HintService{Network: k.network, Service: k.service, Port: k.port})),

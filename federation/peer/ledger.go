@@ -142,8 +142,8 @@ type View struct {
 	Network   string                   `json:"network"`
 	Origin    string                   `json:"origin"`
 	Sequence  uint64                   `json:"sequence"`
-	AgeMS     int64                    `json:"age_ms"`
-	SilenceMS int64                    `json:"silence_ms"`
+	AgeMS     int64                    `json:"ageMs"`
+	SilenceMS int64                    `json:"silenceMs"`
 	Endpoint  *federation.EndpointFact `json:"endpoint,omitempty"`
 	Summary   *federation.SummaryFact  `json:"summary,omitempty"`
 }
