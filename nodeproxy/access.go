@@ -13,7 +13,7 @@ import (
 // access is what the one log line of a connection says, inbound or outbound.
 type access struct {
 	direction      string // inbound or outbound, as this node sees it
-	begun          time.Time
+	started        time.Time
 	connect        time.Duration // until the far application had accepted; zero: never
 	authority      string        // what was asked for, if no service was found
 	service        string
@@ -120,8 +120,8 @@ func (p *Proxy) finish(a *access) {
 	if len(a.tried) > 0 {
 		e.Array("tried", a.tried)
 	}
-	e.Int("attempts", a.attempts).Str("result", a.result).Time("started", a.begun).
-		Float64("connect_ms", ms(a.connect)).Float64("duration_ms", ms(time.Since(a.begun))).
+	e.Int("attempts", a.attempts).Str("result", a.result).Time("started", a.started).
+		Float64("connect_ms", ms(a.connect)).Float64("duration_ms", ms(time.Since(a.started))).
 		Int64("bytes_sent", a.sent).Int64("bytes_received", a.received).AnErr("error", a.err).Msg("connection")
 }
 

@@ -53,7 +53,7 @@ var plans = sync.Pool{New: func() any { return new(route.Plan) }}
 func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.Flow, already []byte, granted func() error, denied func(reason string)) func(context.Context) {
 	c := &call{p: p, app: app, early: newEarlyData(app, already), uid: uid, flow: flow, plan: plans.Get().(*route.Plan), granted: granted, denied: denied}
 	c.who.app, c.who.trace = addrPort(app.RemoteAddr()), hbone.NewTraceparent(rand.Reader)
-	c.access = access{direction: "outbound", begun: time.Now(), authority: flowName(flow), source: uid}
+	c.access = access{direction: "outbound", started: time.Now(), authority: flowName(flow), source: uid}
 	p.metrics.opened.WithLabelValues("source").Inc()
 	c.access.trace, _, _ = hbone.ParseTraceparent(c.who.trace)
 	t, f := c.reach(ctx)
@@ -113,7 +113,7 @@ func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 	}
 	defer c.opened()
 	retry := c.p.cfg.Retry
-	deadline := c.access.begun.Add(retry.Deadline)
+	deadline := c.access.started.Add(retry.Deadline)
 	for {
 		if f := c.resolve(); f != nil {
 			return nil, f
@@ -163,7 +163,7 @@ func (c *call) admit(ctx context.Context) *failure {
 	}
 }
 
-// opened ends what admit began: from here on the connection takes no more of this
+// opened ends what admit started: from here on the connection takes no more of this
 // process's time than any other.
 func (c *call) opened() {
 	if c.opening {
@@ -230,7 +230,7 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	}
 	c.p.view.learn(pick, f, time.Now())
 	if f != nil {
-		f.final = f.final || c.plan.Undeclared && f.at == atEndpoint && f.spoken() // a closed port, and no other pod is meant
+		f.final = f.final || c.plan.Undeclared && f.at == atEndpoint && f.responded() // a closed port, and no other pod is meant
 		c.tried.add(pick, f)
 		c.access.endpoint = f.endpoint
 		if w := c.who.snap.WorkloadByEndpoint(f.endpoint); w != nil {
@@ -337,7 +337,7 @@ func (t *tried) add(p pick, f *failure) {
 //
 // An error is the application's: it is gone, and the socket does not say so twice.
 func (c *call) grant() error {
-	c.access.connect = time.Since(c.access.begun)
+	c.access.connect = time.Since(c.access.started)
 	c.opened()
 	if c.granted == nil {
 		return nil

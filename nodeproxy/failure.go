@@ -48,9 +48,9 @@ const (
 func (f *failure) Error() string { return f.reason + ": " + f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// spoken reports whether the far side said anything, be it no; without a failure
+// responded reports whether the far side sent a response, be it no; without a failure
 // it did.
-func (f *failure) spoken() bool {
+func (f *failure) responded() bool {
 	var status *hbone.StatusError
 	return f == nil || errors.As(f.err, &status)
 }

@@ -124,7 +124,7 @@ func (in *inbound) handshake(ctx context.Context, conn net.Conn, entry *pending.
 
 // connect serves one CONNECT: authority to local port, port to application.
 func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, client admission.Client, session *admission.Session) {
-	a := access{direction: "inbound", begun: time.Now(), authority: req.Authority, attempts: 1}
+	a := access{direction: "inbound", started: time.Now(), authority: req.Authority, attempts: 1}
 	a.trace, _, _ = hbone.ParseTraceparent(req.Header.Get(hbone.HeaderTraceparent))
 	a.peer = req.Session.Peer().ID
 	in.p.metrics.opened.WithLabelValues("destination").Inc()
@@ -134,9 +134,9 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, client admi
 			in.p.finish(&a)
 		}
 	}()
-	admitted, err := session.Stream(a.begun, req.Unread, func() { req.Reset(http2.ErrCodeEnhanceYourCalm) })
+	admitted, err := session.Stream(a.started, req.Unread, func() { req.Reset(http2.ErrCodeEnhanceYourCalm) })
 	if err != nil {
-		a.refuse(req, in.p.clients.Refused(err, client, a.begun), hbone.ReasonOverload, 0, err)
+		a.refuse(req, in.p.clients.Refused(err, client, a.started), hbone.ReasonOverload, 0, err)
 		return
 	}
 	defer func() {
@@ -153,7 +153,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, client admi
 	a.network, a.endpoint, a.workload = w.Network, w.Endpoint, w.UID
 	target, svc, err := route.Inbound(snap, w, req.Authority, in.scope(snap, req))
 	if err != nil {
-		status, reason := inboundAnswer(err)
+		status, reason := inboundRefusal(err)
 		a.refuse(req, status, reason, w.Endpoint, err)
 		return
 	}
@@ -183,7 +183,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, client admi
 	if req.Header.Get(hbone.HeaderForwardedNetwork) != "" && req.Header.Get(hbone.HeaderEnds) == "" {
 		stream.EndAtEOF() // a stock client, through a gateway
 	}
-	a.connect, relayed = time.Since(a.begun), true
+	a.connect, relayed = time.Since(a.started), true
 	e := &established{p: in.p, conn: conn, stream: stream, access: a, ended: admitted.Release}
 	req.Then(e.relay)
 }
@@ -224,7 +224,7 @@ func servicePort(svc *mesh.Service, target uint16) uint16 {
 	return 0
 }
 
-func inboundAnswer(err error) (status int, reason hbone.Reason) {
+func inboundRefusal(err error) (status int, reason hbone.Reason) {
 	var re *route.Error
 	if !errors.As(err, &re) {
 		return 503, hbone.ReasonNotLocal

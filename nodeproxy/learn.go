@@ -18,7 +18,7 @@ func (v *view) learn(p pick, f *failure, now time.Time) {
 		v.done(p)
 	}
 	if p.gateway != nil {
-		v.answered(gatewayKey(p.gateway), f.spoken(), now)
+		v.responded(gatewayKey(p.gateway), f.responded(), now)
 	}
 	v.judge(p, f, now)
 }

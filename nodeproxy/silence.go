@@ -5,7 +5,7 @@ import "time"
 // silence is how long the attempts through one gateway have been waiting.
 type silence struct {
 	waiting int
-	since   time.Time // when one of them began, or the last one was answered
+	since   time.Time // when one of them started, or the last one got a response
 }
 
 // silentAfter is when new connections prefer another way to one whose attempts
@@ -25,9 +25,9 @@ func (s silence) long(now time.Time) bool {
 	return s.waiting > 0 && now.Sub(s.since) > silentAfter
 }
 
-// answered takes in the end of an attempt through a gateway: whether anything
+// responded takes in the end of an attempt through a gateway: whether anything
 // came back through it, or the attempt just failed.
-func (v *view) answered(gateway string, something bool, now time.Time) {
+func (v *view) responded(gateway string, something bool, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	s := v.waits[gateway]

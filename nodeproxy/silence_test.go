@@ -21,14 +21,14 @@ func TestAGatewayIsSilentWhenEverybodyWaits(t *testing.T) {
 	if !silent(silentAfter + 1) {
 		t.Error("not silent though the first attempt waits for so long")
 	}
-	v.answered("west/gw", true, at(1500*time.Millisecond))
+	v.responded("west/gw", true, at(1500*time.Millisecond))
 	if silent(2 * time.Second) {
 		t.Error("silent right after an answer")
 	}
 	if !silent(3 * time.Second) {
 		t.Error("not silent though the second attempt waits")
 	}
-	v.answered("west/gw", false, at(4*time.Second))
+	v.responded("west/gw", false, at(4*time.Second))
 	if silent(time.Hour) || len(v.waits) != 0 {
 		t.Error("silent, and nobody waits")
 	}

@@ -102,10 +102,10 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 	req.Header[hbone.HeaderForwardedNetwork] = p.cfg.Network
 	req.Header[hbone.HeaderEnds] = "explicit"
 	open := func(s *hbone.Session) error {
-		begun := time.Now()
+		started := time.Now()
 		stream, response, err := p.connect(ctx, s, e, req)
 		if err != nil {
-			if base := s.Base(); base.Err() != nil || !base.HeardSince(begun) {
+			if base := s.Base(); base.Err() != nil || !base.HeardSince(started) {
 				err = &lostCarrierError{err}
 			}
 			return err
@@ -144,7 +144,7 @@ type via struct {
 }
 
 // openInner opens a session with a pod: a stream through the gateway, in which
-// the second handshake begins before the gateway has answered. A failure of the
+// the second handshake starts before the gateway has responded. A failure of the
 // hop to the gateway, or its refusal, is a *failure already.
 func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Session, endpoint mesh.EndpointID, err error) {
 	gw := v.gateway
@@ -157,7 +157,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 	key := p.poolKey(c.source, []spiffeid.ID{gw.Identity}, gw.Address.String(), gatewayUID+gatewayKey(gw))
 	dial := p.dialer(hopOuter, c.source.Identity, []spiffeid.ID{gw.Identity}, gw.Address)
 	err = p.pool.Use(ctx, key, dial, func(s *hbone.Session) error {
-		begun := time.Now()
+		started := time.Now()
 		outer, err := s.Start(req)
 		if err != nil {
 			return err
@@ -179,7 +179,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 		if handshake != nil {
 			outer.Close()
 			f := innerResponse(endpoint, hopInner, handshake)
-			if s.Err() != nil || !s.HeardSince(begun) {
+			if s.Err() != nil || !s.HeardSince(started) {
 				f.at = atGateway // its session died, with this tunnel in it
 			}
 			return f

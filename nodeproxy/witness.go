@@ -170,7 +170,7 @@ func (w *witness) watch(key health.Key) {
 var errUndeclared = errors.New("discovery no longer lists the workload or its port")
 
 // observe records one dial. A success is independent evidence of its own,
-// whenever it began: the application answers.
+// whenever it started: the application answers.
 func (w *witness) observe(key health.Key, a health.Attempt, o health.Outcome, reason hbone.Reason) {
 	now := time.Now()
 	w.mu.Lock()
