@@ -105,6 +105,10 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.backends = newBackends(cfg.Network, cfg.OutlierDetection, g.ledger,
 		reprobe.New[mesh.EndpointID](g.background, hopSchedule), g.ask, g.listed, log, func(w *mesh.Workload) { g.summary.touched(w, time.Now()) })
 	g.backends.late = g.late
+	g.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_served_sessions", Help: "Sessions of clients."}, func() float64 { return float64(g.sessions.Len()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_held_bytes", Help: "Bytes that peers have sent on sessions and nobody has taken yet: what connection windows are short of."},
+			func() float64 { return float64(g.sessions.Held()) }))
 	g.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Pods that failed and are asked now whether they answer."},
 		func() float64 { return float64(g.backends.prober.Active()) }))
 	g.summary = &summaries{network: cfg.Network, store: g.store, pods: g.backends.podHealth,

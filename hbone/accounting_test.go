@@ -61,7 +61,7 @@ func TestConnectionWindowAddsUp(t *testing.T) {
 			if err := w.check(); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
-			if told != w.avail || held != w.held || held > (1+maxLent)*w.size {
+			if told != w.avail || w.holds() != held || held != w.held || held > (1+maxLent)*w.size {
 				t.Fatalf("seed %d: %+v; the peer knows of %d and %d are held", seed, &w, told, held)
 			}
 		}

@@ -74,6 +74,13 @@ func (w *connWindow) dueLocked() (due int) {
 	return due
 }
 
+// holds is how many bytes are held.
+func (w *connWindow) holds() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.held
+}
+
 // check states what always holds.
 func (w *connWindow) check() error {
 	w.mu.Lock()

@@ -86,3 +86,13 @@ func (g *Group) Len() int {
 	defer g.mu.Unlock()
 	return len(g.sessions)
 }
+
+// Held is the sum of what the sessions hold, in bytes; see Session.Held.
+func (g *Group) Held() (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for s := range g.sessions {
+		n += s.Held()
+	}
+	return n
+}

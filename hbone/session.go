@@ -110,6 +110,10 @@ func (s *Session) Err() error {
 	return s.life.err
 }
 
+// Held is how many bytes of DATA the peer has sent that nobody has taken yet: what
+// its connection window is short of. Without streams it is zero.
+func (s *Session) Held() int { return s.window.holds() }
+
 // Streams is how many streams are open.
 func (s *Session) Streams() int {
 	s.mu.Lock()

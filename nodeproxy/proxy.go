@@ -99,6 +99,11 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	p.registry.MustRegister(file.NewCollector(p.watcher))
 	p.witness = newWitness(p.data, cfg, p.declared, dialKernel(0), p.report, log)
 	p.witness.late = p.late
+	p.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_served_sessions", Help: "Sessions of clients."},
+			func() float64 { return p.served((*hbone.Group).Len) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_held_bytes", Help: "Bytes that peers have sent on sessions and nobody has taken yet: what connection windows are short of."},
+			func() float64 { return float64(p.pool.Stats().Held) + p.served((*hbone.Group).Held) }))
 	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Local applications and gateways that failed and are asked now whether they answer."},
 		func() float64 { return float64(p.witness.prober.Active() + p.gatewayProbes.Active()) }))
 	if cfg.Federation.Health {
@@ -132,6 +137,16 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
 	p.view = newView(cfg, p.ledger.Summary, p.probeGateway, log, p.metrics)
 	return p
+}
+
+// served adds up what the sessions of all local workloads' clients are.
+func (p *Proxy) served(what func(*hbone.Group) int) (n float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, in := range p.inbounds {
+		n += float64(what(&in.sessions))
+	}
+	return n
 }
 
 func (p *Proxy) listen() (err error) {

@@ -95,6 +95,7 @@ type Pool struct {
 // Stats counts since the pool was made; the first line is of now.
 type Stats struct {
 	Keys, Sessions, Streams, Waiting, Dialing int
+	Held                                      int // bytes; see hbone.Session.Held
 
 	Dials, Dialled, DialErrors uint64 // started, answered, failed
 
@@ -317,6 +318,7 @@ func (p *Pool) Stats() Stats {
 		stats.Dialing += len(e.dials)
 		for _, sh := range e.sessions {
 			stats.Streams += sh.s.Streams()
+			stats.Held += sh.s.Held()
 		}
 	}
 	return stats

@@ -25,13 +25,35 @@ type footprint map[string]float64
 var held = map[string]string{
 	"go_goroutines":                "goroutines",
 	"go_memstats_heap_alloc_bytes": "heap bytes",
-	// "isthmus_sessions":             "sessions",
-	// "isthmus_streams":              "streams",
-	// "isthmus_window_taken_bytes":   "window bytes taken",
-	"isthmus_probes": "probes",
+	"isthmus_served_sessions":      "served sessions",
+	"isthmus_probes":               "probes",
 }
 
 const descriptors = "descriptors"
+
+// windows asks every process whether the sessions that have just carried traffic,
+// and are still kept, hold any of it. It returns how many such sessions are served.
+func (m *mesh) windows(ctx context.Context) (sessions float64, problems []string, err error) {
+	for _, p := range m.Processes {
+		metrics, err := p.Metrics(ctx)
+		if err != nil {
+			return 0, nil, fmt.Errorf("%s: %w; its log is in %s", p.Name, err, m.Dir)
+		}
+		served, err := metrics.Sum("isthmus_served_sessions", nil)
+		if err != nil {
+			return 0, nil, err
+		}
+		held, err := metrics.Sum("isthmus_held_bytes", nil)
+		if err != nil {
+			return 0, nil, err
+		}
+		sessions += served
+		if held != 0 {
+			problems = append(problems, fmt.Sprintf("%s: connection windows are short of %.0f bytes without any connection", p.Name, held))
+		}
+	}
+	return sessions, problems, nil
+}
 
 // settle waits until idle sessions have ended and returns what each process
 // holds: the least of several looks, as gossip and timers hold a little now and

@@ -37,7 +37,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.bin, "bin", "bin", "folder of gateway, nodeproxy and isthmus")
 	flag.DurationVar(&o.duration, "for", 10*time.Minute, "how long traffic runs")
-	flag.DurationVar(&o.warmUp, "warm-up", 30*time.Second, "traffic before the first measurement")
+	flag.DurationVar(&o.warmUp, "warm-up", time.Minute, "traffic before the first measurement")
 	flag.Float64Var(&o.rate, "rate", 100, "connections per second")
 	flag.Float64Var(&o.abort, "abort", 0.2, "share of connections that are broken off")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of everything random")
@@ -81,6 +81,9 @@ func run(ctx context.Context, o options) (*report, error) {
 		return nil, err
 	}
 	if err := load("soak", o.duration); err != nil {
+		return nil, err
+	}
+	if r.kept, r.short, err = m.windows(ctx); err != nil {
 		return nil, err
 	}
 	if r.after, err = m.settle(ctx); err != nil {

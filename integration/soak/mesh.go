@@ -18,7 +18,7 @@ const (
 	farPods  = 8 // behind two gateways: double HBONE
 	// idleTime is how long proxies keep sessions without streams. It is short so
 	// that a run ends soon after its traffic.
-	idleTime = 3 * time.Second
+	idleTime = 5 * time.Second
 )
 
 // mesh is everything that runs: two networks, east with the clients.

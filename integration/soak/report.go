@@ -15,6 +15,8 @@ type report struct {
 	options
 	total         tally
 	before, after map[string]footprint // by process
+	kept          float64              // sessions that were still there after the traffic
+	short         []string             // connection windows that were not whole then
 	logs          string               // folder of the logs, if something is wrong
 }
 
@@ -22,6 +24,10 @@ type report struct {
 func (r *report) faults() (all []string) {
 	all = append(all, r.total.wrong...)
 	all = append(all, r.total.failed...)
+	all = append(all, r.short...)
+	if r.kept == 0 {
+		all = append(all, "no session was left after the traffic whose window could be looked at")
+	}
 	if r.total.complete == 0 || r.abort > 0 && r.total.aborted == 0 {
 		all = append(all, fmt.Sprintf("%d connections were complete and %d broken off: nothing was tried", r.total.complete, r.total.aborted))
 	}
@@ -45,6 +51,7 @@ func (r *report) grown(what string, before, after float64) bool {
 func (r *report) print(w io.Writer) {
 	fmt.Fprintf(w, "\n%d connections complete (%d MiB), %d broken off, %d failed, %d truncated or corrupt\n\n",
 		r.total.complete, r.total.bytes>>20, r.total.aborted, len(r.total.failed), len(r.total.wrong))
+	fmt.Fprintf(w, "%.0f sessions kept after the traffic, %d processes whose connection windows are not whole\n\n", r.kept, len(r.short))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	header := false
 	for _, p := range slices.Sorted(maps.Keys(r.after)) {
