@@ -10,6 +10,8 @@ TOOL     := $(GO) tool -modfile=internal/tools/go.mod
 MODULES  := . internal/tools internal/tools/proto
 FUZZTIME ?= 10s
 COUNT    ?= 10
+SEEDS    ?= 2000
+SEED     ?=
 FOR      ?= 10m
 BENCH    ?= .
 PKG      ?= ./...
@@ -22,7 +24,7 @@ else
 $(warning no C compiler: tests run without the race detector)
 endif
 
-.PHONY: help demo build test integration interop wan drills soak overload race lint fuzz bench bench-path benchstat golden generate tidy-check check clean
+.PHONY: help demo build test integration interop wan drills soak torture overload race lint fuzz bench bench-path benchstat golden generate tidy-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +39,7 @@ build: ## compile gateway, nodeproxy and isthmus into bin/
 test: lint ## everything that must pass: lint, import laws, all tests with the race detector, drills of the real binaries
 	$(GO) test $(RACE) -timeout 14m $$($(GO) list ./... | grep -vE '/integration(/|$$)')
 	$(GO) test -tags isthmus_debug -timeout 5m ./hbone/...
+	$(MAKE) --no-print-directory torture
 	$(MAKE) --no-print-directory integration
 
 race: ## package tests with the race detector, without lint (PKG=./gateway)
@@ -61,6 +64,9 @@ soak: build ## break off a fifth of 100 connections/s while pods come and go, an
 	@mkdir -p build
 	$(GO) build -trimpath -o build/soak ./integration/soak
 	build/soak --for $(FOR) $(ARGS)
+
+torture: ## run random schedules of connections against the model of two TCP connections (SEEDS=100000, or SEED=17 alone)
+	TORTURE_SEEDS=$(SEEDS) TORTURE_SEED=$(SEED) $(GO) test -run '^TestTorture$$' -count 1 -timeout 0 ./nodeproxy
 
 overload: build ## offer half to four times the new connections that can be served (ARGS="--paths double")
 	@mkdir -p build

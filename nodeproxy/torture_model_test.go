@@ -15,7 +15,7 @@ import (
 //   - An end reads an end only if the other one has ended in order, by a FIN behind
 //     all that it was to send, and all of that has come.
 //   - Where nobody breaks off and no fault excuses it, both ends read all, and the
-//     end behind it.
+//     end behind it. A server that a connect was withdrawn from is reset.
 //   - All this ends, in bounded time.
 //
 // It allows either where two TCP connections would: who closes with bytes unread
@@ -51,13 +51,20 @@ func (c *torturedConn) judge() error {
 		blame("the client was told an end that is none")
 	}
 	if c.undisturbed() {
-		for _, e := range c.ends() {
-			if !e.eof || e.rerr != nil || e.werr != nil {
-				blame("%s was not told the end of a connection that ended in order", e.name)
+		const broken = "%s was not told the end of a connection that ended in order"
+		if !c.client.inOrder() {
+			blame(broken, c.client.name)
+		}
+		whole := 0
+		for _, s := range c.servers {
+			if s.inOrder() {
+				whole++
+			} else if s.got > 0 {
+				blame(broken, s.name)
 			}
 		}
-		if len(c.servers) == 0 {
-			blame("no server was reached")
+		if whole != 1 {
+			blame("%d servers were told the end of a connection that ended in order", whole)
 		}
 	}
 	if len(wrong) == 0 {
@@ -72,6 +79,9 @@ func (c *torturedConn) judge() error {
 	}
 	return errors.New(what)
 }
+
+// inOrder reports that e has sent all and read an end.
+func (e *end) inOrder() bool { return e.eof && e.rerr == nil && e.werr == nil }
 
 // closedInOrder reports that the peer of e may read an end.
 func (e *end) closedInOrder() bool { return e.ended || e.broke == opLeave }

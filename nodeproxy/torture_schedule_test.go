@@ -153,8 +153,8 @@ func parseStep(line string) (s step, err error) {
 // generate makes the schedule of seed.
 func generate(seed uint64) schedule {
 	g := &generator{rng: rand.New(rand.NewPCG(seed, 1)), ended: map[string]bool{}}
-	s := schedule{world: g.world(seed)}
 	g.theme = themes[g.rng.IntN(len(themes))]
+	s := schedule{world: g.world(seed)}
 	for n := 4 + g.rng.IntN(36); len(g.steps) < n; {
 		g.next()
 	}
@@ -164,17 +164,18 @@ func generate(seed uint64) schedule {
 
 // theme is how likely each kind of step is; what interacts is to meet.
 type theme struct {
-	opens, sends, ends, breaks, paces, faults, servers int
-	burst                                              bool // connections come together
-	quick                                              bool // steps follow each other closely
-	large                                              bool // much is sent
+	opens, sends, ends, breaks, paces, faults, servers, clogs int
+	burst                                                     bool // connections come together
+	quick                                                     bool // steps follow each other closely
+	large                                                     bool // much is sent
 }
 
 var themes = []theme{
 	{opens: 4, sends: 10, ends: 6, breaks: 0, paces: 3},                                    // nothing breaks
 	{opens: 4, sends: 10, ends: 4, breaks: 4, paces: 4},                                    // applications break off
 	{opens: 5, sends: 6, ends: 2, breaks: 5, paces: 1, quick: true},                        // while tunnels open
-	{opens: 3, sends: 12, ends: 4, breaks: 4, paces: 3, faults: 2, large: true},            // queues are full
+	{opens: 3, sends: 12, ends: 4, breaks: 4, paces: 3, faults: 2, large: true},            // much is under way
+	{opens: 1, sends: 1, ends: 2, breaks: 1, paces: 1, clogs: 3, large: true},              // queues are full
 	{opens: 4, sends: 8, ends: 4, breaks: 2, paces: 2, faults: 3, servers: 2},              // the network breaks
 	{opens: 10, sends: 8, ends: 6, breaks: 1, paces: 1, servers: 1, burst: true},           // many come at once
 	{opens: 4, sends: 8, ends: 6, breaks: 1, paces: 1, faults: 1, servers: 3, quick: true}, // servers go
@@ -190,7 +191,7 @@ type generator struct {
 }
 
 // torturedBytes bounds what one schedule sends, in bytes: it is to be quick.
-const torturedBytes = 3 << 20
+const torturedBytes = 2 << 20
 
 // maxTortured bounds the connections of one schedule.
 const maxTortured = 22
@@ -208,18 +209,23 @@ func (g *generator) world(seed uint64) options {
 		Pods: 1 + r.IntN(2), Kept: r.IntN(3) > 0, Early: r.IntN(5) > 0, Attempts: pickOne(r, 2, 8, 8),
 	}
 	// A window must hold more than one TLS record of an inner session.
-	o.StreamWindow = pickOne(r, 32<<10, 64<<10, 256<<10, 1<<20)
+	o.StreamWindow = pickOne(r, 32<<10, 64<<10, 256<<10, 512<<10)
 	o.FirstWindow = max(32<<10, pickOne(r, o.StreamWindow, o.StreamWindow/4))
-	o.ConnWindow = max(64<<10, o.StreamWindow*pickOne(r, 1, 2, 4))
+	o.ConnWindow = min(max(64<<10, o.StreamWindow*pickOne(r, 1, 2, 4)), 1<<20)
+	if g.theme.clogs > 0 { // a queue is full before a window is used up
+		o.StreamWindow, o.FirstWindow, o.ConnWindow = 512<<10, 512<<10, 1<<20
+		o.LinkBuffer, o.AppBuffer = pickOne(r, 4<<10, 32<<10), 128<<10
+		o.PodStreams, o.GatewayStreams, o.Pods, o.Kept = 100, 100, 1, true
+	}
 	return o
 }
 
 func (g *generator) next() {
 	t := g.theme
-	pick := g.rng.IntN(t.opens + t.sends + t.ends + t.breaks + t.paces + t.faults + t.servers)
-	for i, weight := range []int{t.opens, t.sends, t.ends, t.breaks, t.paces, t.faults, t.servers} {
+	pick := g.rng.IntN(t.opens + t.sends + t.ends + t.breaks + t.paces + t.faults + t.servers + t.clogs)
+	for i, weight := range []int{t.opens, t.sends, t.ends, t.breaks, t.paces, t.faults, t.servers, t.clogs} {
 		if pick -= weight; pick < 0 {
-			[]func(){g.open, g.send, g.end, g.breakOff, g.pace, g.fault, g.serverStep}[i]()
+			[]func(){g.open, g.send, g.end, g.breakOff, g.pace, g.fault, g.serverStep, g.clog}[i]()
 			return
 		}
 	}
@@ -321,6 +327,34 @@ func (g *generator) fault() {
 		n = pickOne(g.rng, 100, 900, 5000, 15_000, 45_000)
 	}
 	g.add(step{op: o, link: pickOne(g.rng, links...), n: n})
+}
+
+// clog has several connections of one session fill its queue behind a link that
+// holds back, and some of them break off.
+func (g *generator) clog() {
+	first, n := g.conns, 2+g.rng.IntN(3)
+	if first+n > maxTortured {
+		g.send()
+		return
+	}
+	to, hold, from, other := pickOne(g.rng, linkPods, linkGateway), opUp, client, server
+	if g.rng.IntN(2) == 0 {
+		hold, from, other = opDown, server, client
+	}
+	quick := func(s step) { g.steps = append(g.steps, s) }
+	for ; g.conns < first+n; g.conns++ {
+		quick(step{op: opOpen, conn: g.conns, link: to})
+	}
+	quick(step{op: hold, link: to, n: 900, after: 600 * time.Millisecond})
+	for range n + g.rng.IntN(n) {
+		size := pickOne(g.rng, 20_000, 65_000, 131_000, 190_000, 262_000)
+		g.sent += size
+		quick(step{op: opSend, conn: first + g.rng.IntN(n), side: from, n: size, after: time.Millisecond})
+	}
+	for range 1 + g.rng.IntN(n) {
+		quick(step{op: opReset, conn: first + g.rng.IntN(n), side: pickOne(g.rng, from, other, other), after: time.Millisecond})
+	}
+	g.add(step{op: opRead, conn: first, side: other})
 }
 
 func (g *generator) serverStep() {

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,14 +50,24 @@ func TestTorture(t *testing.T) {
 	if n := max(uint64(*tortureSeeds), env("TORTURE_SEEDS")); n > 0 {
 		seeds = n
 	}
-	start := time.Now()
 	first := max(*tortureFirst, env("TORTURE_FIRST"))
-	for seed := first; seed < first+seeds; seed++ {
-		if torture(t, generate(seed)); t.Failed() {
-			return
-		}
+	var next atomic.Uint64
+	var failed atomic.Bool
+	next.Store(first)
+	for i := range runtime.GOMAXPROCS(0) {
+		t.Run(fmt.Sprint("worker ", i+1), func(t *testing.T) {
+			t.Parallel()
+			for !failed.Load() {
+				seed := next.Add(1) - 1
+				if seed >= first+seeds {
+					return
+				}
+				if torture(t, generate(seed)); t.Failed() {
+					failed.Store(true)
+				}
+			}
+		})
 	}
-	t.Logf("%d seeds from %d on, %v each", seeds, first, time.Since(start)/time.Duration(seeds))
 }
 
 // torture runs s and, if it fails, reports the smallest schedule that does.

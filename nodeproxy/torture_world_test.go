@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -69,6 +70,7 @@ type torturedConn struct {
 	script  script
 	client  *end
 	servers []*end
+	dials   int    // of pods' node proxies to its application, under way
 	exposed string // why it may break without an application's doing
 }
 
@@ -193,6 +195,12 @@ func (w *tortured) track(s *hbone.Session, l link, server bool) {
 	w.sessions = append(w.sessions, &torturedSession{s, l, server})
 }
 
+func (w *tortured) groupOf(l link) *hbone.Group {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.group[l]
+}
+
 // dial opens a connection of a link, which the address tells.
 func (w *tortured) dial(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, os.ErrDeadlineExceeded)
@@ -267,7 +275,7 @@ func (w *tortured) servePod(pod *mesh.Workload) func(net.Listener, *hbone.TLSTra
 			in.connect(context.WithValue(ctx, askedBy{}, req.Header.Get(hbone.HeaderForwarded)), req, client, admitted)
 		})
 		w.track(s, l, true)
-		w.group[l].Serve(w.ctx, s)
+		w.groupOf(l).Serve(w.ctx, s)
 	}
 }
 
@@ -302,7 +310,7 @@ func (w *tortured) serveGateway(snap *mesh.Snapshot) func(net.Listener, *hbone.T
 			hbone.Relay(ctx, st, conn)
 		})
 		w.track(s, linkGateway, true)
-		w.group[linkGateway].Serve(w.ctx, s)
+		w.groupOf(linkGateway).Serve(w.ctx, s)
 	}
 }
 
@@ -320,6 +328,14 @@ func (w *tortured) dialApp(ctx context.Context, addr netip.AddrPort, timeout tim
 	if c == nil {
 		return nil, fmt.Errorf("dial %v: nobody has asked for it (%q)", addr, forwarded)
 	}
+	w.mu.Lock()
+	c.dials++
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		c.dials--
+		w.mu.Unlock()
+	}()
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, os.ErrDeadlineExceeded)
 	defer cancel()
 	wait := time.Duration(c.accept.n) * time.Millisecond
@@ -390,7 +406,7 @@ func (c *torturedConn) done() bool {
 			return false
 		}
 	}
-	return true
+	return c.dials == 0
 }
 
 // tell has the applications of one side do something, also the server's that are
@@ -554,14 +570,15 @@ func (w *tortured) run(steps []step) (wrong []error) {
 			return wrong
 		}
 	}
-	w.finish()
+	w.settle(w.ordered())
+	w.recover()
+	w.settle(w.ordered()) // and what was held back until now
 	for _, c := range w.ordered() {
 		blame(c.judge())
 	}
 	if len(wrong) > 0 {
 		return wrong
 	}
-	w.recover()
 	blame(w.quiet())
 	for i, l := range []link{linkPods, linkGateway} {
 		blame(w.next(1000+i, l))
@@ -572,6 +589,9 @@ func (w *tortured) run(steps []step) (wrong []error) {
 	w.client.pool.Retire(func(k pool.Key) bool { return k.Through != "" })
 	blame(w.quiet())
 	blame(w.unbooked())
+	if calm(steps) {
+		blame(w.unrepeated())
+	}
 	return wrong
 }
 
@@ -589,11 +609,7 @@ func (w *tortured) ordered() (out []*torturedConn) {
 // application that stopped reading may hold.
 const endingTime = 2 * time.Minute
 
-// finish has every application say the rest and read the rest, and waits.
-func (w *tortured) finish() {
-	w.settle(w.ordered())
-}
-
+// settle has the applications send the rest and read the rest, and waits.
 func (w *tortured) settle(conns []*torturedConn) {
 	for _, c := range conns {
 		for _, s := range []side{client, server} {
@@ -608,9 +624,10 @@ func (w *tortured) settle(conns []*torturedConn) {
 		}
 		w.mu.Unlock()
 		if all {
-			return
+			break
 		}
 	}
+	synctest.Wait()
 }
 
 // recover waits until no fault excuses anything.
@@ -669,13 +686,13 @@ func (w *tortured) linkOf(s *hbone.Session) link {
 	return ""
 }
 
-// next is a connection after all that: it must get through more than all windows
-// hold, in both directions.
+// next is a connection after all that: it must get more through, in both
+// directions, than windows hold that nobody refills.
 func (w *tortured) next(id int, l link) error {
 	w.open(step{op: opOpen, conn: id, link: l})
 	c := w.conns[id]
 	for _, s := range []side{client, server} {
-		w.tell(c, s, func(x *script) { x.want = 2*w.o.ConnWindow + 1 })
+		w.tell(c, s, func(x *script) { x.want = w.o.ConnWindow + w.o.StreamWindow + 1 })
 	}
 	w.settle([]*torturedConn{c})
 	if err := c.judge(); err != nil {
@@ -684,13 +701,46 @@ func (w *tortured) next(id int, l link) error {
 	return nil
 }
 
-// unbooked states that no connection is left in the books of the node proxy.
+// unbooked waits until no connection is left in the books of the node proxy; that
+// of a client that has left may still be tried elsewhere.
 func (w *tortured) unbooked() error {
 	v := w.client.view
+	for range 60 {
+		v.mu.Lock()
+		clean := len(v.open) == 0 && len(v.waits) == 0
+		v.mu.Unlock()
+		if clean {
+			return nil
+		}
+		time.Sleep(time.Second)
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.open) > 0 || len(v.waits) > 0 {
-		return fmt.Errorf("the client's node proxy still counts %v open and %v waiting", v.open, v.waits)
+	return fmt.Errorf("the client's node proxy still counts %v open and %v waiting", v.open, v.waits)
+}
+
+// calm reports that nothing but the applications' own doing happens in steps, and
+// that all of them accept.
+func calm(steps []step) bool {
+	return !slices.ContainsFunc(steps, func(s step) bool { return s.op.onLink() || s.op == opRefuse || s.op == opHang })
+}
+
+// unrepeated states that no attempt of a connect has failed: where nothing is
+// wrong, nobody is blamed, however many connections come at once.
+func (w *tortured) unrepeated() error {
+	families, err := w.client.registry.Gather()
+	if err != nil {
+		return err
+	}
+	for _, f := range families {
+		if f.GetName() != "isthmus_connect_retries_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if reason := m.GetLabel()[0].GetValue(); reason != reasonTunnel { // an application that resets at once
+				return fmt.Errorf("%v connects were repeated (%v), though nothing was wrong", m.GetCounter().GetValue(), reason)
+			}
+		}
 	}
 	return nil
 }

@@ -176,3 +176,38 @@ func TestADialEndsWithThePoolAndWithTheLastThatWaitsForARetiredKey(t *testing.T)
 		}
 	})
 }
+
+// Connections that come before their peer's limit is known, and of which some end
+// at once, are refused and served later; none of that is a failure.
+func TestABurstOfShortConnectionsBeforeTheLimitIsKnown(t *testing.T) {
+	for calls := 4; calls < 20; calls++ {
+		synctest.Test(t, func(t *testing.T) {
+			b := &backend{t: t, cfg: hbone.DefaultConfig(), delay: 40 * time.Millisecond, eager: true}
+			b.cfg.MaxStreams = 3
+			p := New(Config{})
+			var wg sync.WaitGroup
+			for range calls {
+				wg.Go(func() {
+					err := p.Use(context.Background(), Key{}, b.dial, func(s *hbone.Session) error {
+						st, err := s.Start(poolReq)
+						if err != nil {
+							return err
+						}
+						st.CloseWrite()
+						if _, err = st.AwaitResponse(context.Background()); err == nil {
+							endStream(st)
+						}
+						return err
+					})
+					if err != nil {
+						t.Errorf("%d calls: %v", calls, err)
+					}
+				})
+			}
+			wg.Wait()
+			p.Close()
+			b.stop()
+			time.Sleep(time.Minute)
+		})
+	}
+}

@@ -67,6 +67,7 @@ func (e *entry) wantsUncongested(now time.Time) bool {
 // lend notes that c has sh.
 func (e *entry) lend(sh *shared, c *call) {
 	sh.lent = true
+	c.blind = !sh.s.Availability(time.Now()).SettingsReceived
 	sh.opening++
 	e.opening++
 	e.last = *c

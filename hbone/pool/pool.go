@@ -151,6 +151,7 @@ type call struct {
 	after   uint64 // sessions up to this seq are not wanted
 	retried bool
 	waited  bool // for a session without bulk, once
+	blind   bool // the session was lent before its peer's limit was known
 }
 
 // acquire returns a session for c, to be given back by release.
@@ -256,7 +257,7 @@ func (p *Pool) again(sh *shared, c *call, err error) bool {
 	a := sh.s.Availability(time.Now())
 	if !a.Retired {
 		p.stats.Refused++
-		if a.Free(p.cfg.MaxStreams) == 0 {
+		if c.blind || a.Free(p.cfg.MaxStreams) == 0 {
 			return true // it was sent before the peer's limit was known
 		}
 		again := !c.retried
