@@ -14,6 +14,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
+	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -236,7 +237,7 @@ func (p *Proxy) startSession(t *hbone.TLSTransport, notAfter time.Time) (*hbone.
 func (p *Proxy) clientTLS(ctx context.Context, source spiffeid.ID, expect []spiffeid.ID) (*tls.Config, time.Time, error) {
 	svid, err := p.ids.Get(ctx, source)
 	if err != nil {
-		return nil, time.Time{}, err
+		return nil, time.Time{}, &identity.OwnError{ID: source, Err: err}
 	}
 	cfg, err := p.ids.ClientTLS(ctx, source, expect, "h2")
 	return cfg, svid.NotAfter(), err // it may have been renewed in between: then this is early
