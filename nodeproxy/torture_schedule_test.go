@@ -57,6 +57,7 @@ const (
 	opSlow   op = "slow"   // side of conn reads n bytes per millisecond
 	opRead   op = "read"   // side of conn reads as fast as it can
 	opCut    op = "cut"    // every connection of link is cut
+	opKill   op = "kill"   // the same, by a FIN in both directions, as the kernel ends the connections of a process
 	opUp     op = "up"     // link holds back for n ms what goes towards the pods
 	opDown   op = "down"   // link holds back for n ms what goes towards the client
 	opFreeze op = "freeze" // link holds back both for n ms
@@ -83,7 +84,7 @@ const (
 var links = []link{linkPods, linkGateway, linkFar}
 
 func (o op) opens() bool  { return o == opOpen || o == opRefuse || o == opHang }
-func (o op) onLink() bool { return strings.Contains("cut up down freeze drain close", string(o)) }
+func (o op) onLink() bool { return strings.Contains("cut kill up down freeze drain close", string(o)) }
 
 func (s step) String() string {
 	text := fmt.Sprintf("+%v %s", s.after, s.op)
@@ -321,7 +322,7 @@ func (g *generator) pace() {
 }
 
 func (g *generator) fault() {
-	o := pickOne(g.rng, opCut, opUp, opDown, opUp, opDown, opFreeze)
+	o := pickOne(g.rng, opCut, opKill, opUp, opDown, opUp, opDown, opFreeze)
 	n := pickOne(g.rng, 5, 50, 300, 900, 900)
 	if o == opFreeze {
 		n = pickOne(g.rng, 100, 900, 5000, 15_000, 45_000)

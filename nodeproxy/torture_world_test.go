@@ -477,6 +477,9 @@ func (w *tortured) disturb(s step) {
 	case opCut:
 		w.expose(s, 0)
 		w.each(s.link, (*simnet.Conn).Cut)
+	case opKill:
+		w.expose(s, afterClose)
+		w.each(s.link, (*simnet.Conn).Finish)
 	case opUp, opDown, opFreeze:
 		w.hold(s, d)
 	case opDrain:

@@ -85,6 +85,13 @@ func (c *Conn) Cut() {
 	c.out.fail(syscall.ECONNRESET)
 }
 
+// Finish ends both directions in order, behind what is under way: each end reads
+// what the other one has sent and io.EOF, as if a process between them had ended.
+func (c *Conn) Finish() {
+	c.in.fin()
+	c.out.fin()
+}
+
 // Stall holds everything back that this end sends from now on, until Resume.
 func (c *Conn) Stall() { c.out.setStalled(true) }
 

@@ -81,6 +81,20 @@ func TestResetIsToldOnce(t *testing.T) {
 	})
 }
 
+func TestFinishEndsBothDirections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := Pair(Options{Delay: time.Millisecond})
+		a.Write([]byte("x"))
+		a.Finish()
+		if got, err := io.ReadAll(b); string(got) != "x" || err != nil {
+			t.Errorf("one end got %q, %v; want x and an end", got, err)
+		}
+		if got, err := io.ReadAll(a); len(got) > 0 || err != nil {
+			t.Errorf("the other end got %q, %v; want an end", got, err)
+		}
+	})
+}
+
 func TestTryReadDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := Pair(Options{Delay: time.Millisecond, Buffer: 4})
