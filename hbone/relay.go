@@ -227,17 +227,11 @@ type source interface {
 
 // newSource returns c as a source of at most chunk bytes at a time.
 func newSource(c net.Conn, chunk int) source {
-	switch c := c.(type) {
-	case *net.TCPConn:
-		if raw, err := c.SyscallConn(); err == nil {
-			return newRawSource(raw, chunk)
-		}
-	case *net.UnixConn:
-		if raw, err := c.SyscallConn(); err == nil {
-			return newRawSource(raw, chunk)
-		}
-	case *Stream:
-		return streamSource{c, chunk}
+	if st, ok := c.(*Stream); ok {
+		return streamSource{st, chunk}
+	}
+	if sock, ok := socketOf(c); ok {
+		return newRawSource(sock, chunk)
 	}
 	return &plainSource{c: c, chunk: chunk}
 }
@@ -292,7 +286,7 @@ func (streamSource) release(f *frameBuf) {
 // rawSource takes a buffer for each attempt to read and gives it back before it
 // parks on the poller.
 type rawSource struct {
-	raw   syscall.RawConn
+	sock  socket
 	chunk int
 	f     *frameBuf
 	n     int
@@ -300,20 +294,15 @@ type rawSource struct {
 	read  func(fd uintptr) bool
 }
 
-func newRawSource(raw syscall.RawConn, chunk int) *rawSource {
-	r := &rawSource{raw: raw, chunk: chunk}
+func newRawSource(sock socket, chunk int) *rawSource {
+	r := &rawSource{sock: sock, chunk: chunk}
 	r.read = r.attempt
 	return r
 }
 
 func (r *rawSource) attempt(fd uintptr) bool {
 	r.f = getFrameBuf()
-	for {
-		r.n, r.err = syscall.Read(int(fd), r.f.payload()[:r.chunk])
-		if r.err != syscall.EINTR {
-			break
-		}
-	}
+	r.n, r.err = r.sock.read(fd, r.f.payload()[:r.chunk])
 	if r.err == syscall.EAGAIN {
 		putFrameBuf(r.f)
 		r.f = nil
@@ -324,7 +313,7 @@ func (r *rawSource) attempt(fd uintptr) bool {
 
 func (r *rawSource) next() (*frameBuf, int, error) {
 	r.f, r.n, r.err = nil, 0, nil
-	if err := r.raw.Read(r.read); err != nil {
+	if err := r.sock.raw.Read(r.read); err != nil {
 		return r.f, 0, err
 	}
 	n, err := max(r.n, 0), r.err

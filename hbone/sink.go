@@ -18,8 +18,10 @@ import (
 type sink struct {
 	st   *Stream
 	c    net.Conn
-	raw  syscall.RawConn // nil if c cannot be written without blocking
-	done chan struct{}   // closed when this direction has ended
+	sock socket
+	// inline: c can be written without blocking, so that the reader may do it.
+	inline bool
+	done   chan struct{} // closed when this direction has ended
 
 	// Owned by whoever runs; final once done is closed.
 	moved    int64
@@ -42,12 +44,7 @@ type sink struct {
 func newSink(st *Stream, c net.Conn) *sink {
 	k := &sink{st: st, c: c, done: make(chan struct{})}
 	k.try = k.attempt
-	switch c := c.(type) {
-	case *net.TCPConn:
-		k.raw, _ = c.SyscallConn()
-	case *net.UnixConn:
-		k.raw, _ = c.SyscallConn()
-	}
+	k.sock, k.inline = socketOf(c)
 	return k
 }
 
@@ -84,7 +81,7 @@ func (k *sink) kick() {
 	}
 	k.running = true
 	k.mu.Unlock()
-	if k.raw == nil || !k.run(false) {
+	if !k.inline || !k.run(false) {
 		go k.run(true)
 	}
 }
@@ -184,7 +181,7 @@ func (k *sink) deliver(c *chunk, block bool) bool {
 // writeNow writes what the socket takes at once.
 func (k *sink) writeNow(p []byte) (int, error) {
 	k.tryP, k.tryN, k.tryEr = p, 0, nil
-	err := k.raw.Write(k.try)
+	err := k.sock.raw.Write(k.try)
 	k.tryP = nil
 	if err == nil {
 		err = k.tryEr
@@ -193,19 +190,15 @@ func (k *sink) writeNow(p []byte) (int, error) {
 }
 
 func (k *sink) attempt(fd uintptr) bool {
-	for {
-		n, err := syscall.Write(int(fd), k.tryP)
-		switch err {
-		case syscall.EINTR:
-			continue
-		case syscall.EAGAIN:
-		case nil:
-			k.tryN = n
-		default:
-			k.tryEr = err
-		}
-		return true
+	n, err := k.sock.write(fd, k.tryP)
+	switch err {
+	case syscall.EAGAIN:
+	case nil:
+		k.tryN = n
+	default:
+		k.tryEr = err
 	}
+	return true
 }
 
 // writeFailed is a write that the application did not take: it is gone.

@@ -1,0 +1,64 @@
+package hbone
+
+import (
+	"net"
+	"syscall"
+)
+
+// socket is a connection that can be read and written without waiting: one of the
+// kernel, or in tests one of internal/simnet. The zero value is none.
+type socket struct {
+	raw syscall.RawConn
+	mem memoryConn // nil for one of the kernel
+}
+
+// memoryConn is a connection without a descriptor: TryRead and TryWrite are read(2)
+// and write(2) on a socket that does not block.
+type memoryConn interface {
+	syscall.Conn
+	TryRead(p []byte) (int, error)
+	TryWrite(p []byte) (int, error)
+}
+
+// socketOf returns c as a socket; ok is false if it is none.
+func socketOf(c net.Conn) (s socket, ok bool) {
+	var err error
+	switch c := c.(type) {
+	case *net.TCPConn:
+		s.raw, err = c.SyscallConn()
+	case *net.UnixConn:
+		s.raw, err = c.SyscallConn()
+	case memoryConn:
+		s.mem = c
+		s.raw, err = c.SyscallConn()
+	default:
+		return s, false
+	}
+	return s, err == nil
+}
+
+// read is read(2), fd what the RawConn has given.
+func (s socket) read(fd uintptr, p []byte) (int, error) {
+	if s.mem != nil {
+		return s.mem.TryRead(p)
+	}
+	for {
+		n, err := syscall.Read(int(fd), p)
+		if err != syscall.EINTR {
+			return n, err
+		}
+	}
+}
+
+// write is write(2).
+func (s socket) write(fd uintptr, p []byte) (int, error) {
+	if s.mem != nil {
+		return s.mem.TryWrite(p)
+	}
+	for {
+		n, err := syscall.Write(int(fd), p)
+		if err != syscall.EINTR {
+			return n, err
+		}
+	}
+}
