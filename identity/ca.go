@@ -132,14 +132,14 @@ func OpenCA(dir string) (*CA, error) {
 	keyPath, certPath := filepath.Join(dir, caKeyFile), filepath.Join(dir, caCertFile)
 	info, err := os.Stat(keyPath)
 	if err != nil {
-		return nil, fmt.Errorf("open ca in %s: %w: make one with `isthmus ca init --dir %[1]s`", dir, err)
+		return nil, fmt.Errorf("open ca: %w", caRemedy(dir, err))
 	}
 	if m := info.Mode().Perm(); m&0o077 != 0 {
 		return nil, fmt.Errorf("open ca: %s has mode %04o, others may read it: chmod 600 %[1]s, and make a new ca if somebody has", keyPath, m)
 	}
 	data, err := readFile(keyPath)
 	if err != nil {
-		return nil, fmt.Errorf("open ca: %w", err)
+		return nil, fmt.Errorf("open ca: %w", caRemedy(dir, err))
 	}
 	key, err := ParsePrivateKey(data)
 	if err != nil {
@@ -147,13 +147,37 @@ func OpenCA(dir string) (*CA, error) {
 	}
 	certs, err := ReadCertificates(certPath)
 	if err != nil {
-		return nil, fmt.Errorf("open ca: %w", err)
+		return nil, fmt.Errorf("open ca: %w", caRemedy(dir, err))
 	}
 	ca, err := assembleCA(certs, key)
 	if err != nil {
 		return nil, fmt.Errorf("open ca: %s: %w", certPath, err)
 	}
 	return ca, nil
+}
+
+// caRemedy says what to do about err, met while a file of the CA in dir was read. A
+// new root is the remedy only where no part of an old one is left: whatever trusts
+// the old root would refuse what the new one signs.
+func caRemedy(dir string, err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return unreadable(err)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, name := range []string{caCertFile, caKeyFile} {
+		part := filepath.Join(dir, name)
+		if _, there := os.Lstat(part); there == nil {
+			return fmt.Errorf("%w, though %s is there: put the missing file back; a new ca would be trusted by nobody who trusts this one", err, part)
+		}
+	}
+	return fmt.Errorf("%w: make one with `isthmus ca init --dir %s`", err, dir)
+}
+
+// unreadable adds to a lack of permission whom it must be given to.
+func unreadable(err error) error {
+	return fmt.Errorf("%w: this process runs as uid %d, which must be able to read it and to enter its directory", err, os.Geteuid())
 }
 
 func assembleCA(certs []*x509.Certificate, key crypto.Signer) (*CA, error) {

@@ -5,6 +5,7 @@ import (
 	"crypto/elliptic"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -141,8 +142,9 @@ func TestOpenCARejectsBadFiles(t *testing.T) {
 		break_ func(cert, key string) error
 		want   []string
 	}{
-		"no key":          {func(_, key string) error { return os.Remove(key) }, []string{"ca-key.pem", "isthmus ca init"}},
-		"no certificate":  {func(cert, _ string) error { return os.Remove(cert) }, []string{"ca.pem"}},
+		"no key":          {func(_, key string) error { return os.Remove(key) }, []string{"ca-key.pem", "ca.pem is there", "put the missing file back"}},
+		"no certificate":  {func(cert, _ string) error { return os.Remove(cert) }, []string{"ca.pem", "ca-key.pem is there", "put the missing file back"}},
+		"nothing":         {func(cert, key string) error { return errors.Join(os.Remove(cert), os.Remove(key)) }, []string{"ca-key.pem", "isthmus ca init --dir "}},
 		"readable key":    {func(_, key string) error { return os.Chmod(key, 0o644) }, []string{"ca-key.pem", "0644", "chmod 600"}},
 		"empty key":       {func(_, key string) error { return os.WriteFile(key, nil, 0o600) }, []string{"ca-key.pem", "empty"}},
 		"another's key":   {func(_, key string) error { return os.WriteFile(key, otherKey, 0o600) }, []string{"ca.pem", "does not belong"}},
@@ -158,6 +160,22 @@ func TestOpenCARejectsBadFiles(t *testing.T) {
 			_, err := OpenCA(dir)
 			wantError(t, err, c.want...)
 		})
+	}
+}
+
+// A CA that cannot be read exists: whoever replaced it would split the mesh.
+func TestUnreadableCAIsNotReplaced(t *testing.T) {
+	err := caRemedy("ca", &fs.PathError{Op: "stat", Path: "ca/ca-key.pem", Err: fs.ErrPermission})
+	wantError(t, err, "ca/ca-key.pem", fmt.Sprintf("uid %d", os.Geteuid()))
+	if strings.Contains(err.Error(), "ca init") {
+		t.Errorf("%q advises a new root", err)
+	}
+	_, dir := initCA(t, meshTD)
+	if err := os.Remove(filepath.Join(dir, caKeyFile)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenCA(dir); err == nil || strings.Contains(err.Error(), "ca init") {
+		t.Errorf("%v: advises a new root beside the certificate of the old one", err)
 	}
 }
 

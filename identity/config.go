@@ -2,7 +2,9 @@ package identity
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"sync/atomic"
 	"time"
@@ -58,7 +60,7 @@ func (c Config) Open(log zerolog.Logger) (*Manager, error) {
 	c = c.withDefaults()
 	if c.Source == "files" {
 		if info, err := os.Stat(c.Dir); err != nil {
-			return nil, fmt.Errorf("identity.dir: %w: make it with `isthmus ca issue --out %s`", err, c.Dir)
+			return nil, fmt.Errorf("identity.dir: %w", c.filesRemedy(err))
 		} else if !info.IsDir() {
 			return nil, fmt.Errorf("identity.dir: %s is a file: name the directory that holds %s", c.Dir, bundleFile)
 		}
@@ -69,6 +71,17 @@ func (c Config) Open(log zerolog.Logger) (*Manager, error) {
 		return nil, err
 	}
 	return NewManager(src, log), nil
+}
+
+// filesRemedy says what to do about err, met while the directory was looked at.
+func (c Config) filesRemedy(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: make it with `isthmus ca issue --dir <directory of the ca> --out %s --id <SPIFFE ID>`", err, c.Dir)
+	case errors.Is(err, fs.ErrPermission):
+		return unreadable(err)
+	}
+	return err
 }
 
 // caDir is a CASource whose CA is read from a directory, and again when it is

@@ -72,21 +72,21 @@ func (f FileSource) read(id spiffeid.ID) (*SVID, error) {
 	}
 	data, err := readFile(bundlePath)
 	if err != nil {
-		return nil, missing("bundle", id, err)
+		return nil, f.missing("bundle", id, err)
 	}
 	bundle, err := ParseBundle(id.TrustDomain(), data)
 	if err != nil {
 		return nil, fmt.Errorf("bundle %s: %w", bundlePath, err)
 	}
 	if data, err = readFile(keyPath); err != nil {
-		return nil, missing("key", id, err)
+		return nil, f.missing("key", id, err)
 	}
 	key, err := ParsePrivateKey(data)
 	if err != nil {
 		return nil, fmt.Errorf("key %s: %w", keyPath, err)
 	}
 	if data, err = readFile(certPath); err != nil {
-		return nil, missing("certificate", id, err)
+		return nil, f.missing("certificate", id, err)
 	}
 	certs, err := ParseCertificates(data)
 	if err != nil {
@@ -99,9 +99,13 @@ func (f FileSource) read(id spiffeid.ID) (*SVID, error) {
 	return s, nil
 }
 
-func missing(what string, id spiffeid.ID, err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s of %s: %w: write it with `isthmus ca issue --id %[2]s`", what, id, err)
+// missing says what to do about a file of id that could not be read.
+func (f FileSource) missing(what string, id spiffeid.ID, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s of %s: %w: write it with `isthmus ca issue --dir <directory of the ca> --out %s --id %[2]s`", what, id, err, f.Dir)
+	case errors.Is(err, fs.ErrPermission):
+		err = unreadable(err)
 	}
 	return fmt.Errorf("%s of %s: %w", what, id, err)
 }
