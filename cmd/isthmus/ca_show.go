@@ -72,11 +72,15 @@ func newCAShowCommand() *cobra.Command {
 // the directory path that are not keys.
 func showPath(path string, now time.Time) ([]shown, error) {
 	list := []shown{}
-	err := filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
+	root := path
+	if i, err := os.Stat(path); err == nil && i.IsDir() {
+		root = path + string(filepath.Separator) // otherwise WalkDir would not enter a symbolic link
+	}
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir(), p != path && (filepath.Ext(p) != ".pem" || isKey(p)):
+		case d.IsDir(), p != root && (filepath.Ext(p) != ".pem" || isKey(p)):
 			return nil
 		}
 		certs, err := identity.ReadCertificates(p)

@@ -36,7 +36,7 @@ Exit codes: 0 everything held, 1 an assertion was broken, 2 the scenario or the
 command line is wrong, 3 a process could not start, 4 inconclusive (the fault did
 not take effect, or the machine was too slow to tell), 130 interrupted.`,
 		Example: "  isthmus drill examples/drills/partial-failure.yaml --out build/demo",
-		Args:    cobra.ExactArgs(1),
+		Args:    oneScenario,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := drill.Load(args[0])
 			if err != nil {
@@ -56,6 +56,14 @@ not take effect, or the machine was too slow to tell), 130 interrupted.`,
 	cmd.Flags().BoolVar(&plain, "plain", false, "no colour")
 	cmd.Flags().BoolVar(&keep, "keep", false, "keep configurations, certificates and logs of every arm, not only of those that went wrong")
 	return cmd
+}
+
+// oneScenario wants the scenario's file and says where some are.
+func oneScenario(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("drill: %d arguments: name one scenario file; a checkout has some in examples/drills", len(args))
+	}
+	return nil
 }
 
 func runDrill(cmd *cobra.Command, s *drill.Scenario, path, out string, colour, keep bool) error {

@@ -24,7 +24,7 @@ func TestDrillSaysWhatIsWrongWithTheScenario(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"drill"}, exitUsage, "accepts 1 arg"},
+		{[]string{"drill"}, exitUsage, "name one scenario file"},
 		{[]string{"drill", filepath.Join(dir, "none.yaml")}, exitUsage, "no such file"},
 		{[]string{"drill", bad}, exitUsage, bad + ":2: unknown key \"durration\": did you mean \"duration\""},
 		{[]string{"drill", good, "--seed", "many"}, exitUsage, "many"},

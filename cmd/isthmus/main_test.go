@@ -113,6 +113,9 @@ func TestHelpAndCompletionExitZero(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	wantIn(t, succeed(t, "version"), "isthmus ", "go1.")
+	if a, b := succeed(t, "version"), succeed(t, "--version"); a != b {
+		t.Errorf("version says %q, --version %q", a, b)
+	}
 	var v version
 	if err := json.Unmarshal([]byte(succeed(t, "version", "-o", "json")), &v); err != nil || v.Version == "" || v.Go == "" {
 		t.Errorf("%+v, %v", v, err)
@@ -132,6 +135,16 @@ func TestShowAlignsItsColumns(t *testing.T) {
 			t.Errorf("not aligned at column %d:\n%s\n%s", column, lines[0], l)
 		}
 	}
+}
+
+// A directory that is mounted or versioned is often reached through a symbolic link.
+func TestShowFollowsALinkToADirectory(t *testing.T) {
+	ca, _ := madeCA(t)
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(ca, link); err != nil {
+		t.Fatal(err)
+	}
+	wantIn(t, succeed(t, "ca", "show", "--dir", link), filepath.Join(link, "ca.pem"), "root", "valid")
 }
 
 func TestShowJSON(t *testing.T) {

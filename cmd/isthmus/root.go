@@ -12,6 +12,7 @@ func newRoot() *cobra.Command {
 		Use:           "isthmus",
 		Short:         "Operate a mesh that spans networks",
 		Long:          "isthmus makes development certificates and inspects a mesh whose networks are joined by gateways.\n\nExit codes: 0 done, 1 a finding, 2 usage, 3 could not start, 4 inconclusive.",
+		Version:       buildVersion().String(),
 		SilenceErrors: true, // run prints them, once
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
@@ -19,6 +20,7 @@ func newRoot() *cobra.Command {
 			return cmd.Help()
 		},
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.AddCommand(
 		newCACommand(),
