@@ -3,6 +3,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,12 +79,24 @@ func Answer(w http.ResponseWriter, status int, v any) {
 	w.WriteHeader(status)
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false) // read by people, and never as HTML
 	enc.Encode(v) // who asked has gone, if this fails
 }
 
 // Fail writes err as JSON.
 func Fail(w http.ResponseWriter, status int, err error) {
 	Answer(w, status, map[string]string{"error": err.Error()})
+}
+
+// Parameters refuses the first parameter of r, in alphabetical order, that is not
+// among known: one that is mistyped must not be taken for one that was left out.
+func Parameters(r *http.Request, known ...string) error {
+	for _, k := range slices.Sorted(maps.Keys(r.URL.Query())) {
+		if !slices.Contains(known, k) {
+			return fmt.Errorf("%q is no parameter of %s %s: it takes %s", k, r.Method, r.URL.Path, cmp.Or(strings.Join(known, ", "), "none"))
+		}
+	}
+	return nil
 }
 
 // NewRegistry returns a registry that holds the metrics of the Go runtime and of
@@ -142,11 +156,9 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) state(w http.ResponseWriter, r *http.Request) {
-	for k := range r.URL.Query() {
-		if k != "service" {
-			Fail(w, http.StatusBadRequest, fmt.Errorf("%s: is no parameter of /state: use service=<hostname>", k))
-			return
-		}
+	if err := Parameters(r, "service"); err != nil {
+		Fail(w, http.StatusBadRequest, err)
+		return
 	}
 	state, err := s.State(r.URL.Query().Get("service"))
 	if err != nil {

@@ -50,7 +50,11 @@ func (d *Diagnosis) Endpoints() []admin.Endpoint {
 	}
 }
 
-func (d *Diagnosis) frames(w http.ResponseWriter, _ *http.Request) {
+func (d *Diagnosis) frames(w http.ResponseWriter, r *http.Request) {
+	if err := admin.Parameters(r); err != nil {
+		admin.Fail(w, http.StatusBadRequest, err)
+		return
+	}
 	lines, dropped := d.trace.Lines()
 	if lines == nil {
 		lines = []string{}
@@ -59,6 +63,10 @@ func (d *Diagnosis) frames(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (d *Diagnosis) start(w http.ResponseWriter, r *http.Request) {
+	if err := admin.Parameters(r, "match"); err != nil {
+		admin.Fail(w, http.StatusBadRequest, err)
+		return
+	}
 	d.trace.Start(r.URL.Query().Get("match"))
 	admin.Answer(w, http.StatusOK, map[string]any{"match": d.trace.Match()})
 }

@@ -42,6 +42,11 @@ func TestConfigReachesSessionsAndTheAdminServer(t *testing.T) {
 	if got := ask("POST", "/debug/frames?match=ns/shop"); got.Match != "ns/shop" || cfg.Trace.Match() != "ns/shop" {
 		t.Errorf("start: %+v", got)
 	}
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest("POST", "/debug/frames?mtch=x", nil))
+	if w.Code != 400 || !strings.Contains(w.Body.String(), "mtch") || cfg.Trace.Match() != "ns/shop" {
+		t.Errorf("a mistyped parameter: %d %s, traces %q", w.Code, w.Body, cfg.Trace.Match())
+	}
 	if got := ask("POST", "/debug/frames"); got.Match != "" || cfg.Trace.Match() != "" {
 		t.Errorf("stop: %+v", got)
 	}
