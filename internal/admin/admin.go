@@ -80,7 +80,7 @@ func Answer(w http.ResponseWriter, status int, v any) {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false) // read by people, and never as HTML
-	enc.Encode(v) // who asked has gone, if this fails
+	enc.Encode(v)            // who asked has gone, if this fails
 }
 
 // Fail writes err as JSON.
