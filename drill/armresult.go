@@ -32,6 +32,9 @@ func (r *Record) Result() ArmResult {
 		if a.Aborted != 0 {
 			out.Aborted++
 		}
+		if a.Refused {
+			out.Refused++
+		}
 	}
 	out.Cuts = r.listCuts()
 	out.Cut = len(out.Cuts)
@@ -43,11 +46,26 @@ func (r *Record) Result() ArmResult {
 		out.Faults = append(out.Faults, r.faultResult(o))
 	}
 	out.Events, out.EventsLeftOut = r.happenings()
-	late := r.late()
-	if len(late) > 0 {
-		out.Generator = Generator{Planned: Planned(s), LateP99MS: quantile("p99", late).Number, LateMaxMS: quantile("max", late).Number}
-	}
+	out.Generator = r.generator()
 	return out
+}
+
+// generator measures how well the schedule was kept, outside of the surge and in it.
+func (r *Record) generator() (g Generator) {
+	measure := func(late []float64) (g Generator) {
+		if len(late) > 0 {
+			g = Generator{Planned: len(late), LateP99MS: quantile("p99", late).Number, LateMaxMS: quantile("max", late).Number}
+		}
+		return g
+	}
+	g = measure(r.late(false))
+	if surge := measure(r.late(true)); surge.Planned > 0 {
+		g.Surge = &surge
+	}
+	if len(r.Attempts) > 0 {
+		g.Planned = Planned(r.Layout.Scenario)
+	}
+	return g
 }
 
 // toSickAfter1s is to_sick as a plain count.
@@ -58,11 +76,14 @@ func (r *Record) toSickAfter1s() int {
 	return 0
 }
 
-// late returns by how many milliseconds each connection began after its time.
-func (r *Record) late() []float64 {
+// late returns by how many milliseconds each connection of the surge, or each
+// other one, began after its time.
+func (r *Record) late(surge bool) []float64 {
 	out := make([]float64, 0, len(r.Attempts))
 	for _, a := range r.Attempts {
-		out = append(out, millis(a.Started-a.At))
+		if r.Layout.Scenario.Traffic.Surge.Has(a.At) == surge {
+			out = append(out, millis(a.Started-a.At))
+		}
 	}
 	return out
 }
@@ -119,6 +140,9 @@ func (r *Record) phase(w Window) Phase {
 		}
 		if a.Aborted != 0 {
 			p.Aborted++
+		}
+		if a.Refused {
+			p.Refused++
 		}
 	})
 	for _, n := range r.Layout.Scenario.Networks {

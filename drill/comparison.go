@@ -29,6 +29,11 @@ func (r *Result) compareLatencies() Comparison {
 		if why := lateness(a.Generator.LateP99MS); why != "" {
 			c.Why = append(c.Why, "arm "+a.Name+": "+why)
 		}
+		if g := a.Generator.Surge; g != nil {
+			if why := lateness(g.LateP99MS); why != "" {
+				c.Why = append(c.Why, "arm "+a.Name+": in the surge "+why)
+			}
+		}
 	}
 	for _, why := range []string{
 		r.unequalBaselines("p50", func(p Phase) *float64 { return p.LatencyMS.P50 }),
@@ -82,8 +87,11 @@ func (r *Result) unequalBaselines(name string, of func(Phase) *float64) string {
 // doubtLatency says why an assertion on latency proves nothing, or returns "".
 // Lateness of the generator makes latencies longer: it can break an upper bound
 // and hold a lower one, but not the other way round.
-func (r *Record) doubtLatency(b Bound, held bool) string {
-	why := lateness(quantile("p99", r.late()).Number)
+func (r *Record) doubtLatency(args map[string]string, b Bound, held bool) string {
+	why, w := lateness(quantile("p99", r.late(false)).Number), r.span(args)
+	if g := r.Layout.Scenario.Traffic.Surge; why == "" && g.given() && w.Meets(g.At, g.Until) {
+		why = lateness(quantile("p99", r.late(true)).Number)
+	}
 	upper := b.Op == "<" || b.Op == "<="
 	lower := b.Op == ">" || b.Op == ">="
 	if why == "" || upper && held || lower && !held {

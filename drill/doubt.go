@@ -23,6 +23,7 @@ func (r *Record) Doubt() []string {
 		return append(out, "no client opened a connection")
 	}
 	out = append(out, r.doubtGenerator()...)
+	out = append(out, r.doubtSurge()...)
 	out = append(out, r.doubtBaseline()...)
 	out = append(out, r.doubtLogs()...)
 	for i, f := range r.Layout.Scenario.Faults {
@@ -50,7 +51,7 @@ func (r *Record) doubtGenerator() (out []string) {
 	if open > 0 {
 		out = append(out, fmt.Sprintf("nothing is known of %d of %d connections: the generator stopped, or the record is not whole", open, len(r.Attempts)))
 	}
-	if late := quantile("p99", r.late()).Number; late > millis(maxLate) {
+	if late := quantile("p99", r.late(false)).Number; late > millis(maxLate) {
 		out = append(out, fmt.Sprintf("the generator fell behind: 1 %% of the connections began more than %.0f ms late (at most %v): lower traffic.rate or use a quieter machine", late, maxLate))
 	}
 	return out
@@ -63,9 +64,9 @@ func (r *Record) doubtBaseline() (out []string) {
 		}
 		phase := map[string]string{"phase": w.Name}
 		if attempts(r, phase).Number == 0 {
-			out = append(out, "no client opened a connection before the first fault: there is no baseline; raise traffic.rate")
+			out = append(out, "no client opened a connection before the first fault or surge: there is no baseline; raise traffic.rate")
 		} else if f := failedFraction(r, phase).Number; f > maxBaselineFail {
-			out = append(out, fmt.Sprintf("%.1f %% of the connections failed before any fault: the baseline is broken", 100*f))
+			out = append(out, fmt.Sprintf("%.1f %% of the connections failed before any fault or surge: the baseline is broken", 100*f))
 		}
 	}
 	return out

@@ -91,7 +91,7 @@ func checkArg(s *Scenario, k, v string) error {
 	case "fault":
 		ok = s.fault(v) != nil
 	case "phase":
-		ok = slices.Contains(windowNames, v) || s.fault(v) != nil
+		ok = slices.Contains(namesFor(s, k), v)
 	case "q":
 		ok = slices.Contains(quantileNames, v)
 		if !ok {
@@ -112,7 +112,7 @@ func checkArg(s *Scenario, k, v string) error {
 // namesFor lists what the selector may name.
 func namesFor(s *Scenario, selector string) (out []string) {
 	if selector == "phase" {
-		out = slices.Clone(windowNames)
+		out = slices.DeleteFunc(slices.Clone(windowNames), func(w string) bool { return w == "surge" && !s.Traffic.Surge.given() })
 	}
 	switch selector {
 	case "network", "to":

@@ -31,7 +31,7 @@ func FuzzParse(f *testing.F) {
 		for i, fault := range s.Faults {
 			r.Outages = append(r.Outages, Outage{Fault: fault, Victims: r.Layout.VictimsOf(i), Begin: fault.At, Effect: fault.At, Heal: fault.Until, Healed: fault.Until})
 		}
-		if s.Traffic.Rate*s.Duration.Seconds() < 10_000 {
+		if Planned(s) < 10_000 {
 			for _, a := range Schedule(s, len(r.Layout.Clients)) {
 				r.Attempts = append(r.Attempts, Attempt{Arrival: a, Started: a.At, Done: a.At, Pod: r.Layout.Pods[0].Name})
 			}

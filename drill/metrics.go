@@ -29,16 +29,18 @@ var none = Value{Number: math.NaN(), Note: "nothing to measure"}
 var metrics = map[string]Metric{}
 
 func init() {
-	where := []string{"phase", "port"}
+	where := []string{"phase", "port", "after"}
 	shares := []string{"network", "to", "port", "phase"}
 	for _, m := range []Metric{
 		{Name: "attempts", Doc: "new connections that clients opened", Takes: where, eval: attempts},
 		{Name: "failed", Doc: "new connections whose first exchange did not succeed", Takes: where, eval: failed},
 		{Name: "failed_fraction", Doc: "failed, as a share of attempts", Takes: where, eval: failedFraction},
 		{Name: "aborted", Doc: "connections that clients broke off on purpose (`traffic.abort`); they are no failures", Takes: where, eval: aborted},
+		{Name: "refused_by_overload", Doc: "connections of the surge that the client's node proxy refused because of overload (`traffic.surge`), within 2 s; they are no failures, those that time out are", Takes: where, eval: refusedByOverload},
+		{Name: "answered_per_second", Doc: "connections that succeeded, per second of the phase", Takes: where, eval: answeredPerSecond},
 		{Name: "cut", Doc: "held connections, already answered, that broke", eval: cut},
 		{Name: "cut_unexplained", Doc: "those of them that no fault's victim explains", eval: cutUnexplained},
-		{Name: "latency_ms", Doc: "milliseconds from intended start to first answer, of connections that succeeded", Takes: []string{"q", "phase", "port"}, eval: latency},
+		{Name: "latency_ms", Doc: "milliseconds from intended start to first answer, of connections that succeeded", Takes: []string{"q", "phase", "port", "after"}, eval: latency},
 		{Name: "to_sick", Doc: "client connections that ended at a sick pod:port later than `after` (1s) into its fault", Takes: []string{"after", "fault"}, eval: toSick},
 		{Name: "collateral_ejections", Doc: "how often a healthy endpoint:port was left out because of another one's fault", eval: collateralEjections},
 		{Name: "gateway_ejections", Doc: "how often a gateway that was alive was left out", eval: gatewayEjections},
@@ -90,13 +92,13 @@ func (r *Record) each(args map[string]string, w Window, f func(Attempt)) {
 
 func attempts(r *Record, args map[string]string) Value {
 	n := 0
-	r.each(args, r.window(args["phase"]), func(Attempt) { n++ })
+	r.each(args, r.span(args), func(Attempt) { n++ })
 	return number(n)
 }
 
 func failed(r *Record, args map[string]string) Value {
 	n, all := 0, 0
-	r.each(args, r.window(args["phase"]), func(a Attempt) {
+	r.each(args, r.span(args), func(a Attempt) {
 		all++
 		if a.Failed() {
 			n++
@@ -110,7 +112,7 @@ func failed(r *Record, args map[string]string) Value {
 
 func aborted(r *Record, args map[string]string) Value {
 	n := 0
-	r.each(args, r.window(args["phase"]), func(a Attempt) {
+	r.each(args, r.span(args), func(a Attempt) {
 		if a.Aborted != 0 {
 			n++
 		}
@@ -155,7 +157,7 @@ func (r *Record) cuts(which func(Attempt) bool) (out []Attempt) {
 
 func latency(r *Record, args map[string]string) Value {
 	var ms []float64
-	r.each(args, r.window(args["phase"]), func(a Attempt) {
+	r.each(args, r.span(args), func(a Attempt) {
 		if a.Answered() {
 			ms = append(ms, millis(a.Latency()))
 		}

@@ -36,12 +36,16 @@ type Attempt struct {
 	// Aborted is when the client broke it off as planned; zero if it did not, or
 	// the connection failed or was cut before.
 	Aborted time.Duration
+	// Refused is whether an overloaded node proxy refused it, of the surge: that
+	// is no failure. Arrange knows it.
+	Refused bool
 	// Gateway is what the connection ran through, if a log says so.
 	Gateway string
 }
 
-// Failed reports whether the first exchange did not succeed.
-func (a Attempt) Failed() bool { return a.Error != "" }
+// Failed reports whether the first exchange did not succeed, and not because an
+// overloaded node proxy refused it in the surge.
+func (a Attempt) Failed() bool { return a.Error != "" && !a.Refused }
 
 // Over reports whether it is known what became of the first exchange.
 func (a Attempt) Over() bool { return a.Pod != "" || a.Error != "" || a.Aborted != 0 }
@@ -177,10 +181,11 @@ func (w Window) Meets(from, to time.Duration) bool {
 func (w Window) Has(t time.Duration) bool { return t >= w.From && t < w.To }
 
 // windowNames are the phases that every drill has.
-var windowNames = []string{"run", "baseline", "fault", "healed"}
+var windowNames = []string{"run", "baseline", "fault", "surge", "healed"}
 
 // Phases returns baseline, fault and healed as they happened: from the first
-// injection to the last healing is "fault". Empty ones are left out.
+// injection or the surge to the last healing or the surge's end is "fault", or
+// "surge" without a fault. Empty ones are left out.
 func (r *Record) Phases() []Window {
 	end := r.Layout.Scenario.Duration
 	first, last := end, time.Duration(0)
@@ -188,7 +193,14 @@ func (r *Record) Phases() []Window {
 		first = min(first, o.Begin)
 		last = max(last, min(o.over(o.Heal), end))
 	}
-	all := []Window{{"baseline", 0, first}, {"fault", first, last}, {"healed", max(first, last), end}}
+	middle := "fault"
+	if g := r.Layout.Scenario.Traffic.Surge; g.given() {
+		first, last = min(first, g.At), max(last, g.Until)
+		if len(r.Outages) == 0 {
+			middle = "surge"
+		}
+	}
+	all := []Window{{"baseline", 0, first}, {middle, first, last}, {"healed", max(first, last), end}}
 	return slices.DeleteFunc(all, func(w Window) bool { return w.From >= w.To })
 }
 
@@ -204,6 +216,9 @@ func (r *Record) window(name string) Window {
 			return Window{name, o.Effect, min(o.over(o.Heal), r.Layout.Scenario.Duration)}
 		}
 	}
+	if g := r.Layout.Scenario.Traffic.Surge; name == "surge" && g.given() {
+		return g.window()
+	}
 	if name == "" || name == "run" {
 		return Window{"run", 0, r.Layout.Scenario.Duration}
 	}
@@ -218,10 +233,20 @@ func (r *Record) settled(w Window) Window {
 	return w
 }
 
-// Arrange puts the events in order of time and finds out, for connections that
-// were cut, which gateway they ran through.
+// span is the phase that args select, from `after` into it on.
+func (r *Record) span(args map[string]string) Window {
+	w := r.window(args["phase"])
+	d, _ := time.ParseDuration(args["after"])
+	w.From = min(w.From+d, w.To)
+	return w
+}
+
+// Arrange puts the events in order of time and finds out which connections were
+// refused for overload, and, of those that were cut, which gateway they ran
+// through.
 func (r *Record) Arrange() {
 	slices.SortStableFunc(r.Events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	r.markRefused()
 	through := map[string]string{} // trace → gateway that logged the connection's end
 	for _, e := range r.Events {
 		if e.Kind == Connection && e.Direction == "forward" && e.Trace != "" {

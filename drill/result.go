@@ -76,6 +76,7 @@ type ArmResult struct {
 	Attempts    int    `json:"attempts"`
 	Failed      int    `json:"failed"`
 	Aborted     int    `json:"aborted,omitempty"` // by clients, on purpose
+	Refused     int    `json:"refused_by_overload,omitempty"`
 	Cut         int    `json:"cut"`
 	Cuts        []Cut  `json:"cuts,omitempty"`
 	// FailedBy counts failures by how the client saw them.
@@ -103,6 +104,8 @@ type Generator struct {
 	Planned   int     `json:"planned"` // connections of the schedule
 	LateP99MS float64 `json:"late_p99_ms"`
 	LateMaxMS float64 `json:"late_max_ms"`
+	// Surge is the same of the surge's connections, which the others do not count.
+	Surge *Generator `json:"surge,omitempty"`
 }
 
 // Cut is a connection that broke after its first answer though the client had
@@ -138,6 +141,7 @@ type Phase struct {
 	Attempts  int       `json:"attempts"`
 	Failed    int       `json:"failed"`
 	Aborted   int       `json:"aborted,omitempty"`
+	Refused   int       `json:"refused_by_overload,omitempty"`
 	LatencyMS Latencies `json:"latency_ms"`
 	// Shares is network → port → share of the port's answers, settled.
 	Shares map[string]map[string]float64 `json:"shares"`
@@ -178,7 +182,7 @@ func (r *Record) Evaluate() []Observation {
 		o := Observation{Arm: r.Arm.Name, Name: a.Name, Metric: a.Metric, Bound: b.String(),
 			Observed: finite(v.Number), Note: v.Note, Held: !math.IsNaN(v.Number) && b.Holds(v.Number)}
 		if e.Name == "latency_ms" {
-			o.Doubt = r.doubtLatency(b, o.Held)
+			o.Doubt = r.doubtLatency(e.Args, b, o.Held)
 		}
 		out = append(out, o)
 	}

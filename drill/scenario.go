@@ -64,6 +64,7 @@ type Traffic struct {
 	Timeout  time.Duration `yaml:"timeout" json:"timeout" default:"5s" doc:"a first exchange that takes longer has failed"`
 	Abort    Share         `yaml:"abort" json:"abort" doc:"share of connections that the client breaks off on purpose at a random point, counted apart from failures"`
 	Hold     Hold          `yaml:"hold" json:"hold"`
+	Surge    Surge         `yaml:"surge" json:"surge,omitzero"`
 }
 
 // Hold keeps some connections open after the first exchange, to see which of

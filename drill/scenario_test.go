@@ -86,7 +86,7 @@ func TestMistakesNameLineFieldValueAndRemedy(t *testing.T) {
 		{"arms: [{name: isthmus}]", "arms: [{name: isthmus, outlierDetection: {scope: pod}}]", `use one of: endpoint, networkService, none`},
 		{"arms: [{name: isthmus}]", "arms: []", `give at least one arm`},
 		{"arm: isthmus", "arm: blind", `assertions[0].arm: "blind": is no arm`},
-		{"metric: failed", "metric: sadness", `assertions[0].metric: "sadness": is no metric: use one of aborted, attempts`},
+		{"metric: failed", "metric: sadness", `assertions[0].metric: "sadness": is no metric: use one of aborted, answered_per_second`},
 		{"metric: failed", "metric: failed(phase=never)", `phase=never: the scenario has none of that name`},
 		{"metric: failed", "metric: cut(port=A)", `cut does not take the selector port: it takes none`},
 		{"metric: failed", "metric: share", `share needs the selector network`},

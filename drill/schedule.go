@@ -2,6 +2,7 @@ package drill
 
 import (
 	"iter"
+	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -51,7 +52,7 @@ func drawAbort(rng *rand.Rand) Abort {
 // Poisson arrivals are independent of each other, as those of many users are;
 // uniform ones are equally far apart.
 func Schedule(s *Scenario, clients int) []Arrival {
-	out := make([]Arrival, 0, int(s.Traffic.Rate*s.Duration.Seconds())+1)
+	out := make([]Arrival, 0, Planned(s))
 	for a := range arrivals(s, clients) {
 		out = append(out, a)
 	}
@@ -68,7 +69,6 @@ func Planned(s *Scenario) (n int) {
 
 func arrivals(s *Scenario, clients int) iter.Seq[Arrival] {
 	rng, aborts := rand.New(rand.NewPCG(s.Seed, 0)), rand.New(rand.NewPCG(s.Seed, 1<<32))
-	mean := float64(time.Second) / s.Traffic.Rate
 	ports := len(s.Ports())
 	return func(yield func(Arrival) bool) {
 		at := 0.0
@@ -79,12 +79,13 @@ func arrivals(s *Scenario, clients int) iter.Seq[Arrival] {
 			if s.Traffic.Arrivals == "uniform" {
 				gap = 1
 			}
-			at += gap * mean
-			if at >= float64(s.Duration) {
+			if at = s.Traffic.after(at, gap); at >= float64(s.Duration) {
 				return
 			}
 			a := Arrival{At: time.Duration(at), Port: n % ports, Client: n / ports % clients}
-			if abort, share := drawAbort(aborts), aborts.Float64(); share < float64(s.Traffic.Abort) {
+			if abort, share := drawAbort(aborts), aborts.Float64(); s.Traffic.Surge.Has(a.At) {
+				// one exchange
+			} else if share < float64(s.Traffic.Abort) {
 				a.Abort = abort
 			} else if hold < float64(s.Traffic.Hold.Fraction) {
 				a.Hold = min(s.Traffic.Hold.For, s.Duration-a.At)
@@ -93,5 +94,26 @@ func arrivals(s *Scenario, clients int) iter.Seq[Arrival] {
 				return
 			}
 		}
+	}
+}
+
+// after returns the instant, in nanoseconds, at which so many connections more
+// than until at are due: the rate is another one while the surge lasts.
+func (t Traffic) after(at, connections float64) float64 {
+	begin, end := float64(t.Surge.At), float64(t.Surge.Until)
+	for {
+		rate, change := t.Rate, math.Inf(1)
+		switch {
+		case at < begin:
+			change = begin
+		case at < end:
+			rate, change = t.Surge.Rate, end
+		}
+		mean := float64(time.Second) / rate
+		if next := at + connections*mean; next < change {
+			return next
+		}
+		connections -= (change - at) / mean
+		at = change
 	}
 }

@@ -15,13 +15,14 @@ func bucketOf(d time.Duration) time.Duration {
 
 // Bucket is what began in one span of series_step seconds.
 type Bucket struct {
-	T      float64   `json:"t"` // its begin
-	OK     int       `json:"ok"`
-	Failed int       `json:"failed"`
-	P50    *float64  `json:"p50"` // ms
-	P99    *float64  `json:"p99"`
-	Max    *float64  `json:"max"`
-	By     []float64 `json:"by"` // answers by network, in the order of the scenario
+	T       float64   `json:"t"` // its begin
+	OK      int       `json:"ok"`
+	Failed  int       `json:"failed"`
+	Refused int       `json:"refused_by_overload,omitempty"`
+	P50     *float64  `json:"p50"` // ms
+	P99     *float64  `json:"p99"`
+	Max     *float64  `json:"max"`
+	By      []float64 `json:"by"` // answers by network, in the order of the scenario
 }
 
 func (r *Record) series() []Bucket {
@@ -46,8 +47,11 @@ func (r *Record) series() []Bucket {
 			out[i].Failed++
 			continue
 		}
+		if a.Refused {
+			out[i].Refused++
+		}
 		if !a.Answered() {
-			continue // broken off before the answer
+			continue // broken off before the answer, or refused
 		}
 		out[i].OK++
 		ms[i] = append(ms[i], millis(a.Latency()))

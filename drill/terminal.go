@@ -48,6 +48,9 @@ func (p *Printer) Begin(s *Scenario, path string) {
 		fmt.Fprintf(p.w, "  %-8s %s, %s, %s\n", n.Name, plural(n.Gateways, "gateway"), plural(n.Nodes, "node"), plural(n.Pods, "pod"))
 	}
 	fmt.Fprintf(p.w, "  %g new connections/s for %v in each of %s\n", s.Traffic.Rate, s.Duration, plural(len(s.Arms), "arm"))
+	if g := s.Traffic.Surge; g.given() {
+		fmt.Fprintf(p.w, "  %g new connections/s from %v to %v\n", g.Rate, g.At, g.Until)
+	}
 }
 
 func plural(n int, what string) string {
@@ -92,11 +95,17 @@ func (p *Printer) ArmDone(a ArmResult, seen []Observation) {
 		if ph.Aborted > 0 {
 			broken = fmt.Sprintf(" %d broken off,", ph.Aborted)
 		}
+		if ph.Refused > 0 {
+			broken += fmt.Sprintf(" %d refused by overload,", ph.Refused)
+		}
 		fmt.Fprintf(p.w, "  %-9s %6.2f–%.2f s  %5d connections, %s failed,%s p50 %s p99 %s ms   %s\n", ph.Name, ph.From, ph.To, ph.Attempts,
 			p.paint(badIf(ph.Failed > 0), strconv.Itoa(ph.Failed)), broken, num(ph.LatencyMS.P50), num(ph.LatencyMS.P99), shares(ph))
 	}
 	if why := lateness(a.Generator.LateP99MS); why != "" {
 		fmt.Fprintf(p.w, "  %s %s\n", p.paint(amber, "latencies not comparable:"), why)
+	}
+	if g := a.Generator.Surge; g != nil {
+		fmt.Fprintf(p.w, "  surge: %d connections, 1 %% of them began more than %s ms late\n", g.Planned, compact(g.LateP99MS))
 	}
 	for _, f := range a.Faults {
 		fmt.Fprintf(p.w, "  fault %s was crossed by at least %s\n", f.Name, plural(f.Crossed, "client connection"))

@@ -230,6 +230,7 @@ func (c *checker) traffic() {
 	c.share(t.Abort, "traffic", "abort")
 	c.between(t.Hold.For, 10*time.Millisecond, maxDuration, "traffic", "hold", "for")
 	c.between(t.Hold.Every, 10*time.Millisecond, maxDuration, "traffic", "hold", "every")
+	c.surge()
 }
 
 func (c *checker) share(v Share, path ...any) {

@@ -63,6 +63,9 @@ func Run(ctx context.Context, s *drill.Scenario, o Options) (*drill.Result, erro
 		return nil, err
 	}
 	defer at.close()
+	if err := prepareSurge(s.Traffic, st); err != nil {
+		return nil, err
+	}
 	layout, release, err := claim(ctx, at, s)
 	if err != nil {
 		return nil, err
@@ -156,9 +159,13 @@ func (a *armRun) drive(ctx context.Context) (*drill.Record, error) {
 		}
 		wait.Go(func() { outages[i] = a.inject(fctx, i) })
 	}
+	var busy string
+	var watching sync.WaitGroup
+	watching.Go(func() { busy = a.watchSurge(fctx) })
 	c := &clients{network: a.network, layout: a.layout, exchange: s.ExchangeOf(a.arm), zero: a.zero}
 	attempts := c.run(ctx, schedule)
 	a.sleepUntil(ctx, s.Duration)
+	watching.Wait()
 	healing.Wait() // one may end with the traffic
 	over()
 	lasting.Wait()
@@ -167,5 +174,9 @@ func (a *armRun) drive(ctx context.Context) (*drill.Record, error) {
 	}
 	sleep(ctx, flushTime)
 	a.stop()
-	return a.record(attempts, outages), nil
+	r := a.record(attempts, outages)
+	if busy != "" {
+		r.Doubts = append(r.Doubts, busy)
+	}
+	return r, nil
 }
