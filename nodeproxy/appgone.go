@@ -3,7 +3,6 @@ package nodeproxy
 import (
 	"context"
 	"errors"
-	"net"
 	"sync"
 	"time"
 
@@ -34,9 +33,6 @@ const lookEvery = 250 * time.Millisecond
 // onClose calls gone, once, if app's connection is reset before the function that
 // it returns is called, which reports whether that was so.
 func onClose(app appConn, gone func()) (ended func() bool) {
-	if _, ok := app.(*net.TCPConn); !ok {
-		return func() bool { return false }
-	}
 	l := &look{app: app, gone: gone}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,11 +76,10 @@ func (l *look) end() bool {
 // more. It takes no error off the socket. A FIN is not that; an application that
 // has sent all it has to send may well wait for a response.
 func appClosed(app appConn) bool {
-	tcp, ok := app.(*net.TCPConn)
-	if !ok {
-		return false
+	if m, ok := app.(memoryConn); ok {
+		return m.WasReset()
 	}
-	raw, err := tcp.SyscallConn()
+	raw, err := app.SyscallConn()
 	if err != nil {
 		return true
 	}

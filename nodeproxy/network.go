@@ -19,13 +19,16 @@ type appConn interface {
 	SyscallConn() (syscall.RawConn, error)
 }
 
-// tryReader is a connection in memory, which has no descriptor to read from.
-type tryReader interface{ TryRead(p []byte) (int, error) }
+// memoryConn is a connection in memory, which has no descriptor to ask.
+type memoryConn interface {
+	TryRead(p []byte) (int, error)
+	WasReset() bool
+}
 
 // tryRead reads what app has sent so far, with read(2)'s results; fd is what its
 // RawConn gave.
 func tryRead(app appConn, fd uintptr, p []byte) (int, error) {
-	if m, ok := app.(tryReader); ok {
+	if m, ok := app.(memoryConn); ok {
 		return m.TryRead(p)
 	}
 	for {

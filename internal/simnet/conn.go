@@ -41,6 +41,10 @@ func (c *Conn) TryRead(p []byte) (int, error) {
 // room.
 func (c *Conn) TryWrite(p []byte) (int, error) { return c.out.tryWrite(p) }
 
+// WasReset reports whether the connection is in TCP's state CLOSE because of a
+// reset, whether that has been read or not.
+func (c *Conn) WasReset() bool { return c.in.wasReset() }
+
 // SyscallConn returns a RawConn of which Read waits as a socket's does; its
 // callbacks get no descriptor and use TryRead and TryWrite instead.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) { return rawConn{c}, nil }

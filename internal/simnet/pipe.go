@@ -164,6 +164,17 @@ func (p *pipe) pop(b []byte) (int, error) {
 	return n, nil
 }
 
+// wasReset reports whether a reset has arrived, read or not.
+func (p *pipe) wasReset() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		return true
+	}
+	n := len(p.segs)
+	return n > 0 && !p.stalled && p.segs[n-1].end == syscall.ECONNRESET && time.Until(p.segs[n-1].at) <= 0
+}
+
 func (p *pipe) write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -71,6 +71,9 @@ func TestResetIsToldOnce(t *testing.T) {
 		} {
 			a, b := Pair(Options{Delay: time.Millisecond})
 			reset(a)
+			if time.Sleep(time.Millisecond); !b.WasReset() || a.WasReset() && name == "reset" {
+				t.Errorf("%s: reset at one end %v, at the other %v", name, a.WasReset(), b.WasReset())
+			}
 			if _, err := b.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 				t.Errorf("%s: first read: %v, want ECONNRESET", name, err)
 			}
