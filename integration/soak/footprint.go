@@ -57,8 +57,8 @@ func (m *mesh) windows(ctx context.Context) (sessions float64, problems []string
 
 // settle waits until idle sessions have ended and returns what each process
 // holds: the least of several looks, as gossip and timers hold a little now and
-// then.
-func (m *mesh) settle(ctx context.Context) (map[string]footprint, error) {
+// then. The heap profiles of the last look are beside the logs, for go tool pprof.
+func (m *mesh) settle(ctx context.Context, when string) (map[string]footprint, error) {
 	const looks, rest = 10, 2 * time.Second
 	fmt.Println("waiting for idle sessions to end")
 	least := map[string]footprint{}
@@ -69,7 +69,7 @@ func (m *mesh) settle(ctx context.Context) (map[string]footprint, error) {
 			return nil, context.Cause(ctx)
 		}
 		for _, p := range m.Processes {
-			f, err := measure(ctx, p)
+			f, err := measure(ctx, p, filepath.Join(m.Dir, p.Name+"-heap-"+when+".pb.gz"))
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w; its log is in %s", p.Name, err, m.Dir)
 			}
@@ -88,9 +88,13 @@ func (f footprint) least(o footprint) footprint {
 }
 
 // measure asks a process what it holds, after a garbage collection.
-func measure(ctx context.Context, p *fleet.Process) (footprint, error) {
+func measure(ctx context.Context, p *fleet.Process, profile string) (footprint, error) {
 	for range 3 { // sync.Pool keeps its contents for two
-		if err := p.Get(ctx, "/debug/pprof/heap?gc=1", func(r io.Reader) error { _, err := io.Copy(io.Discard, r); return err }); err != nil {
+		err := p.Get(ctx, "/debug/pprof/heap?gc=1", func(r io.Reader) error {
+			text, err := io.ReadAll(r)
+			return errors.Join(err, os.WriteFile(profile, text, 0o600))
+		})
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -114,7 +118,7 @@ func measure(ctx context.Context, p *fleet.Process) (footprint, error) {
 // dump writes what every process is doing beside the logs.
 func (m *mesh) dump(ctx context.Context) {
 	for _, p := range m.Processes {
-		for _, path := range []string{"/state", "/metrics", "/debug/pprof/goroutine?debug=1", "/debug/pprof/heap?debug=1"} {
+		for _, path := range []string{"/state", "/metrics", "/debug/pprof/goroutine?debug=1"} {
 			name := strings.NewReplacer("/", "-", "?", "-").Replace(p.Name + path)
 			err := p.Get(ctx, path, func(r io.Reader) error {
 				text, err := io.ReadAll(r)

@@ -77,7 +77,7 @@ func run(ctx context.Context, o options) (*report, error) {
 	if err := load("warm-up", o.warmUp); err != nil {
 		return nil, err
 	}
-	if r.before, err = m.settle(ctx); err != nil {
+	if r.before, err = m.settle(ctx, "before"); err != nil {
 		return nil, err
 	}
 	if err := load("soak", o.duration); err != nil {
@@ -86,7 +86,7 @@ func run(ctx context.Context, o options) (*report, error) {
 	if r.kept, r.short, err = m.windows(ctx); err != nil {
 		return nil, err
 	}
-	if r.after, err = m.settle(ctx); err != nil {
+	if r.after, err = m.settle(ctx, "after"); err != nil {
 		return nil, err
 	}
 	if len(r.faults()) > 0 {
