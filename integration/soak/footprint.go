@@ -23,10 +23,10 @@ type footprint map[string]float64
 // held are the resources that must be back where they began, by metric; the
 // descriptors are counted in /proc.
 var held = map[string]string{
-	"go_goroutines":                "goroutines",
-	"go_memstats_heap_alloc_bytes": "heap bytes",
-	"isthmus_served_sessions":      "served sessions",
-	"isthmus_probes":               "probes",
+	"go_goroutines":           "goroutines",
+	"go_gc_heap_live_bytes":   "live heap bytes",
+	"isthmus_served_sessions": "served sessions",
+	"isthmus_probes":          "probes",
 }
 
 const descriptors = "descriptors"

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -99,11 +100,15 @@ func Parameters(r *http.Request, known ...string) error {
 	return nil
 }
 
+// liveHeap is what was left of the heap at the last garbage collection: unlike the
+// size of the heap, it does not depend on when that was.
+var liveHeap = regexp.MustCompile("^/gc/heap/live:bytes$")
+
 // NewRegistry returns a registry that holds the metrics of the Go runtime and of
 // the operating system's process, by the names that every Go program has.
 func NewRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: liveHeap})), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 

@@ -85,7 +85,7 @@ func TestMetricsTellOfTheProcess(t *testing.T) {
 	for _, f := range families {
 		names = append(names, f.GetName())
 	}
-	for _, want := range []string{"go_goroutines", "go_memstats_heap_alloc_bytes", "process_open_fds", "process_resident_memory_bytes"} {
+	for _, want := range []string{"go_goroutines", "go_memstats_heap_alloc_bytes", "go_gc_heap_live_bytes", "process_open_fds", "process_resident_memory_bytes"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("no metric %s among %v", want, names)
 		}
