@@ -52,6 +52,7 @@ type Manager struct {
 	wake    chan struct{} // something is due earlier than Run thinks
 
 	fetched, failed atomic.Int64 // fetches, for Metrics
+	refused         atomic.Int64 // sources that Reload did not take, for Metrics
 
 	mu      sync.Mutex // never held across a fetch, a log line or a wait
 	running bool

@@ -16,6 +16,7 @@ type Metrics struct {
 	failing *prometheus.Desc
 	missing *prometheus.Desc
 	left    *prometheus.Desc
+	refused *prometheus.Desc
 }
 
 // NewMetrics makes the collector of m; the main registers it.
@@ -26,13 +27,14 @@ func NewMetrics(m *Manager) *Metrics {
 		svids:   prometheus.NewDesc("isthmus_identity_svids", "SVIDs that are valid now.", nil, nil),
 		failing: prometheus.NewDesc("isthmus_identity_failing", "Identities whose last fetch failed.", nil, nil),
 		left:    prometheus.NewDesc("isthmus_identity_expiry_seconds", "Time until the first of the SVIDs expires; negative once it has, for as long as it is not replaced. Absent until the first SVID.", nil, nil),
+		refused: prometheus.NewDesc("isthmus_identity_reloads_refused_total", "Times that the source was read again and refused: the one before stays in force.", nil, nil),
 		missing: prometheus.NewDesc("isthmus_identity_missing", "Identities that this process needs and has no valid SVID of.", nil, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *Metrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.fetches, c.svids, c.failing, c.missing, c.left} {
+	for _, d := range []*prometheus.Desc{c.fetches, c.svids, c.failing, c.missing, c.left, c.refused} {
 		out <- d
 	}
 }
@@ -59,6 +61,7 @@ func (c *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	out <- prometheus.MustNewConstMetric(c.fetches, prometheus.CounterValue, float64(c.m.fetched.Load()), "ok")
 	out <- prometheus.MustNewConstMetric(c.fetches, prometheus.CounterValue, float64(c.m.failed.Load()), "error")
+	out <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(c.m.refused.Load()))
 	out <- prometheus.MustNewConstMetric(c.svids, prometheus.GaugeValue, float64(svids))
 	out <- prometheus.MustNewConstMetric(c.failing, prometheus.GaugeValue, float64(failing))
 	out <- prometheus.MustNewConstMetric(c.missing, prometheus.GaugeValue, float64(len(c.m.Missing())))

@@ -95,6 +95,7 @@ type reloader interface{ Reload() error }
 func (m *Manager) Reload() {
 	if r, ok := m.src.(reloader); ok {
 		if err := r.Reload(); err != nil {
+			m.refused.Add(1)
 			m.log.Error().Err(err).Msg("identity source refused, keeping the one in force")
 			return
 		}

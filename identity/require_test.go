@@ -3,6 +3,7 @@ package identity
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -97,8 +98,18 @@ func TestReloadTakesAnotherCAAndKeepsTheOldOneIfItIsBad(t *testing.T) {
 	if got := mustGet(t, m, cartID); got != old {
 		t.Error("a CA whose key and certificate differ was taken")
 	}
+	refusals := func(want int) {
+		t.Helper()
+		text := "# HELP isthmus_identity_reloads_refused_total Times that the source was read again and refused: the one before stays in force.\n" +
+			"# TYPE isthmus_identity_reloads_refused_total counter\n" + fmt.Sprintf("isthmus_identity_reloads_refused_total %d\n", want)
+		if err := testutil.CollectAndCompare(NewMetrics(m), strings.NewReader(text), "isthmus_identity_reloads_refused_total"); err != nil {
+			t.Error(err)
+		}
+	}
+	refusals(1)
 	copyFile(t, filepath.Join(secondDir, caCertFile), filepath.Join(first, caCertFile))
 	m.Reload()
+	refusals(1)
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		if got := mustGet(t, m, cartID); got.Bundle.HasX509Authority(second.Certificate()) {
 			break
