@@ -203,15 +203,16 @@ func (g *Gateway) finish(f *forwarding) {
 		e.Stringer("endpoint", w.Endpoint).Str("workload", w.UID)
 	}
 	e.Stringer("peer", f.in.Session.Peer().ID).Stringer("from", f.in.Session.RemoteAddr()).
-		Int("attempts", f.attempts).Str("result", result).Time("started", f.started)
+		Int("attempts", f.attempts).Str("result", result).AnErr("error", f.err).Time("started", f.started)
 	if trace, _, _ := hbone.ParseTraceparent(f.in.Header.Get(hbone.HeaderTraceparent)); trace != "" {
 		e.Str("trace", trace)
 	}
-	if len(f.failed) > 0 {
+	e.Float64("connect_ms", ms(f.connect)).Float64("duration_ms", ms(time.Since(f.started))).
+		Int64("bytes_sent", f.relayed.ToStream).Int64("bytes_received", f.relayed.ToConn)
+	if len(f.failed) > 0 { // last: it is long
 		e.Array("tried", tried{g.cfg.Name, f.failed})
 	}
-	e.Float64("connect_ms", ms(f.connect)).Float64("duration_ms", ms(time.Since(f.started))).
-		Int64("bytes_sent", f.relayed.ToStream).Int64("bytes_received", f.relayed.ToConn).AnErr("error", f.err).Msg("connection")
+	e.Msg("connection")
 }
 
 // tried writes failed attempts as [{pod, gateway, reason}].

@@ -69,20 +69,20 @@ func (r *Response) Endpoint() uint64 { return ParseEndpoint(r.Header.Get(HeaderE
 const maxCause = 200
 
 // Cause returns text as it may stand in an isthmus-cause header and in a log: at most
-// 200 bytes of printable ASCII. It is for people, sent to identities of the mesh
-// alone, and never a label of a metric.
+// 200 bytes of printable ASCII, the last ones: an error ends with its cause. It is for
+// people, sent to identities of the mesh alone, and never a label of a metric.
 func Cause(text string) string {
-	b := make([]byte, 0, min(len(text), maxCause))
-	for _, r := range text {
-		if len(b) == maxCause {
-			break
-		}
+	text = strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
-			r = '?'
+			return '?'
 		}
-		b = append(b, byte(r))
+		return r
+	}, text))
+	if len(text) > maxCause {
+		const cut = "..."
+		text = cut + text[len(text)-maxCause+len(cut):]
 	}
-	return strings.TrimSpace(string(b))
+	return text
 }
 
 // FormatEndpoint returns the wire form of an endpoint ID: 16 hexadecimal digits.

@@ -39,20 +39,42 @@ func (a *access) failed() bool {
 	return a.direction == "outbound" && a.result != "ok" && a.result != reasonCancelled
 }
 
-// failedPlace is one attempt that failed.
+// failedPlace is where attempts failed for one reason.
 type failedPlace struct {
-	pod, gateway, reason, cause string
+	pod, gateway, reason string
+	cause                string // of the last of them
+	times                int
 }
 
-// failedPlaces is written as [{pod, gateway, reason, error}].
+// failedPlaces is written as [{pod, gateway, reason, times, error}]; times is left
+// out if it is one.
 type failedPlaces []failedPlace
 
-// maxPlaces is how many attempts a line names; the number of attempts is beside them.
+// maxPlaces is how many places a line names; the number of attempts is beside them.
 const maxPlaces = 16
+
+// add notes one attempt that failed at p.
+func (f *failedPlaces) add(p failedPlace) {
+	for i, q := range *f {
+		if q.pod == p.pod && q.gateway == p.gateway && q.reason == p.reason {
+			(*f)[i].cause = p.cause
+			(*f)[i].times++
+			return
+		}
+	}
+	if len(*f) < maxPlaces {
+		p.times = 1
+		*f = append(*f, p)
+	}
+}
 
 func (f failedPlaces) MarshalZerologArray(a *zerolog.Array) {
 	for _, p := range f {
-		a.Dict(zerolog.Dict().Str("pod", p.pod).Str("gateway", p.gateway).Str("reason", p.reason).Str("error", p.cause))
+		d := zerolog.Dict().Str("pod", p.pod).Str("gateway", p.gateway).Str("reason", p.reason)
+		if p.times > 1 {
+			d.Int("times", p.times)
+		}
+		a.Dict(d.Str("error", p.cause))
 	}
 }
 
@@ -117,12 +139,13 @@ func (p *Proxy) finish(a *access) {
 	if a.source != "" {
 		e.Str("source", a.source)
 	}
-	if len(a.tried) > 0 {
+	e.Int("attempts", a.attempts).Str("result", a.result).AnErr("error", a.err).Time("started", a.started).
+		Float64("connect_ms", ms(a.connect)).Float64("duration_ms", ms(time.Since(a.started))).
+		Int64("bytes_sent", a.sent).Int64("bytes_received", a.received)
+	if len(a.tried) > 0 { // last: it is long
 		e.Array("tried", a.tried)
 	}
-	e.Int("attempts", a.attempts).Str("result", a.result).Time("started", a.started).
-		Float64("connect_ms", ms(a.connect)).Float64("duration_ms", ms(time.Since(a.started))).
-		Int64("bytes_sent", a.sent).Int64("bytes_received", a.received).AnErr("error", a.err).Msg("connection")
+	e.Msg("connection")
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -174,14 +174,11 @@ func (c *call) opened() {
 
 // note keeps a failed attempt for the line of the connection.
 func (c *call) note(f *failure) {
-	if len(c.access.tried) == maxPlaces {
-		return
-	}
 	pod := c.access.workload
 	if pod == "" && f.endpoint != 0 {
 		pod = f.endpoint.String()
 	}
-	c.access.tried = append(c.access.tried, failedPlace{pod, c.access.gateway, f.reason, hbone.Cause(f.err.Error())})
+	c.access.tried.add(failedPlace{pod: pod, gateway: c.access.gateway, reason: f.reason, cause: hbone.Cause(f.err.Error())})
 }
 
 // retries are the pauses from the third attempt on.
