@@ -16,6 +16,11 @@ const (
 
 	// MaxAge is where ages stop growing on the wire.
 	MaxAge = 30 * 24 * time.Hour
+
+	// NoEvidence is the age of a summary that rests on silence alone, so that any
+	// real evidence of a sibling gateway is younger. From here on an age tells
+	// people nothing.
+	NoEvidence = 24 * time.Hour
 )
 
 // InvalidError is a record that breaks a rule of its form.

@@ -103,10 +103,6 @@ func (s *summaries) update(services []*mesh.Service, now time.Time) {
 	s.own(own...)
 }
 
-// noEvidence is the age of a summary that rests on silence alone, so that any
-// real evidence of a sibling gateway is younger.
-const noEvidence = 24 * time.Hour
-
 func (s *summaries) record(snap *mesh.Snapshot, svc *mesh.Service, p mesh.Port, now time.Time) federation.Record {
 	f := federation.SummaryFact{Service: svc.Hostname, Port: p.Service}
 	seen := s.changed
@@ -128,7 +124,7 @@ func (s *summaries) record(snap *mesh.Snapshot, svc *mesh.Service, p mesh.Port, 
 		}
 	}
 	slices.Sort(f.Exceptions)
-	age := noEvidence
+	age := federation.NoEvidence
 	if !seen.IsZero() {
 		age = max(0, now.Sub(seen))
 	}

@@ -147,6 +147,10 @@ func (p *Proxy) known(k federation.Key) {
 	for i, id := range f.Exceptions {
 		ids[i] = id.String()
 	}
-	p.log.Info().Str("network", k.Network).Str("service", k.Service).Uint16("port", k.Port).Uint32("healthy", f.Healthy).Uint32("ready", f.Ready).
-		Bool("draining", f.Draining).Strs("exceptions", ids).Int64("age_ms", age.Milliseconds()).Msg("known")
+	e := p.log.Info().Str("network", k.Network).Str("service", k.Service).Uint16("port", k.Port).Uint32("healthy", f.Healthy).Uint32("ready", f.Ready).
+		Bool("draining", f.Draining).Strs("exceptions", ids)
+	if age < federation.NoEvidence {
+		e.Int64("age_ms", age.Milliseconds())
+	}
+	e.Msg("known")
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"regexp"
 	"testing"
+
+	"github.com/isthmus-mesh/isthmus/federation"
 )
 
 // The keys of /state are of one style, endpoints are written as everywhere else, and
@@ -29,6 +31,12 @@ func TestStateIsOfOnePiece(t *testing.T) {
 	}
 	found := false
 	for _, r := range p.client().Rows(t, "records") {
+		if age, ok := r["ageMs"].(float64); ok && age >= float64(federation.NoEvidence.Milliseconds()) {
+			t.Errorf("the age of no evidence is shown as one: %v", r)
+		}
+		if s, ok := r["summary"].(map[string]any); ok && s["exceptions"] == nil {
+			t.Errorf("exceptions are null, not []: %v", r)
+		}
 		s, _ := r["summary"].(map[string]any)
 		found = found || len(asList(s["exceptions"])) == 1 && asList(s["exceptions"])[0] == id
 	}

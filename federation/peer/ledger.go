@@ -142,7 +142,7 @@ type View struct {
 	Network   string                   `json:"network"`
 	Origin    string                   `json:"origin"`
 	Sequence  uint64                   `json:"sequence"`
-	AgeMS     int64                    `json:"ageMs"`
+	AgeMS     *int64                   `json:"ageMs,omitempty"` // of the evidence; nil: there is none, see [federation.NoEvidence]
 	SilenceMS int64                    `json:"silenceMs"`
 	Endpoint  *federation.EndpointFact `json:"endpoint,omitempty"`
 	Summary   *federation.SummaryFact  `json:"summary,omitempty"`
@@ -156,8 +156,17 @@ func (l *Ledger) Snapshot() []View {
 	for i, r := range records {
 		views[i] = View{
 			Network: r.Network, Origin: r.Origin.Name, Sequence: r.Sequence,
-			AgeMS: r.Age.Milliseconds(), SilenceMS: r.Silence.Milliseconds(),
-			Endpoint: r.Endpoint, Summary: r.Summary,
+			SilenceMS: r.Silence.Milliseconds(),
+			Endpoint:  r.Endpoint, Summary: r.Summary,
+		}
+		if r.Age < federation.NoEvidence {
+			age := r.Age.Milliseconds()
+			views[i].AgeMS = &age
+		}
+		if r.Summary != nil && r.Summary.Exceptions == nil { // [] in JSON, as everywhere else
+			s := *r.Summary
+			s.Exceptions = []mesh.EndpointID{}
+			views[i].Summary = &s
 		}
 	}
 	return views
