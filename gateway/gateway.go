@@ -160,7 +160,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 	front, fctx := errgroup.WithContext(ctx)
 	accepted := make(chan struct{}) // closed when no connection can come any more
 	front.Go(func() error { defer close(accepted); return g.accept(fctx) })
-	front.Go(func() error { g.settle(fctx); return nil })
+	starting, stop := context.WithCancel(bctx)
+	defer context.AfterFunc(fctx, stop)()
+	front.Go(func() error { g.settle(fctx); g.announce(starting, server); return nil })
 	select {
 	case <-fctx.Done(): // told to stop, or the listener failed
 	case <-bctx.Done(): // a part failed; Wait below says which
@@ -210,7 +212,14 @@ func (g *Gateway) settle(ctx context.Context) {
 func (g *Gateway) start() {
 	g.summary.start(time.Now())
 	close(g.settled)
-	g.log.Info().Str("listen", g.cfg.Listen.String()).Str("network", g.cfg.Network).Msg("ready")
+}
+
+// announce logs that the process is ready when its probe says so, and before that,
+// if it takes long, why it is not.
+func (g *Gateway) announce(ctx context.Context, s *admin.Server) {
+	if s.AwaitReady(ctx, func(pending []string) { g.log.Warn().Strs("pending", pending).Msg("started, not ready") }) {
+		g.log.Info().Str("listen", g.cfg.Listen.String()).Str("network", g.cfg.Network).Msg("ready")
+	}
 }
 
 // allAttached reports whether every node with ready pods of this network has

@@ -34,6 +34,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 		background.Go(func() error { p.listenLedger(bctx); return nil })
 	}
 	p.settle(ctx)
+	starting, stop := context.WithCancel(bctx)
+	defer context.AfterFunc(ctx, stop)()
+	background.Go(func() error { p.announce(starting, server); return nil })
 	select {
 	case <-ctx.Done():
 	case <-bctx.Done(): // a part failed; Wait below says which
@@ -68,7 +71,14 @@ func (p *Proxy) settle(ctx context.Context) {
 		}
 	}
 	p.ready.Store(true)
-	p.log.Info().Str("node", p.cfg.Node).Str("network", p.cfg.Network).Int("workloads", len(p.locals())).Msg("ready")
+}
+
+// announce logs that the process is ready when its probe says so, and before that,
+// if it takes long, why it is not.
+func (p *Proxy) announce(ctx context.Context, s *admin.Server) {
+	if s.AwaitReady(ctx, func(pending []string) { p.log.Warn().Strs("pending", pending).Msg("started, not ready") }) {
+		p.log.Info().Str("node", p.cfg.Node).Str("network", p.cfg.Network).Int("workloads", len(p.locals())).Msg("ready")
+	}
 }
 
 // drain stops accepting, tells peers to go elsewhere, and waits for what is

@@ -160,6 +160,34 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	Answer(w, status, body)
 }
 
+// readyAfter is how long [Server.AwaitReady] waits before it says what is missing:
+// certificates come a little later than the rest.
+const readyAfter = time.Second
+
+// AwaitReady returns true once nothing is pending, and false if ctx ends before. If
+// that takes longer than a second it calls late, once, with what is pending then.
+func (s *Server) AwaitReady(ctx context.Context, late func(pending []string)) bool {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for patience := time.Now().Add(readyAfter); ; {
+		if ctx.Err() != nil {
+			return false
+		}
+		pending := s.Pending()
+		if len(pending) == 0 {
+			return true
+		}
+		if late != nil && time.Now().After(patience) {
+			late(pending)
+			late = nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
 func (s *Server) state(w http.ResponseWriter, r *http.Request) {
 	if err := Parameters(r, "service"); err != nil {
 		Fail(w, http.StatusBadRequest, err)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -74,6 +76,31 @@ func TestServesReadinessMetricsAndState(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("Run = %v after cancel, want nil", err)
 	}
+}
+
+func TestAwaitReadyNamesWhatIsMissingOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		s := &Server{Pending: func() []string {
+			if time.Since(began) < 10*time.Second {
+				return []string{"certificate"}
+			}
+			return nil
+		}}
+		var said [][]string
+		if !s.AwaitReady(t.Context(), func(pending []string) { said = append(said, pending) }) || time.Since(began) < 10*time.Second {
+			t.Errorf("ready after %s", time.Since(began))
+		}
+		if len(said) != 1 || !slices.Equal(said[0], []string{"certificate"}) {
+			t.Errorf("said %q; want once what is missing", said)
+		}
+		began = time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), readyAfter/2)
+		defer cancel()
+		if s.AwaitReady(ctx, func([]string) { t.Error("said at once what was missing") }) {
+			t.Error("ready though something is missing")
+		}
+	})
 }
 
 func TestMetricsTellOfTheProcess(t *testing.T) {
