@@ -75,7 +75,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.metrics = NewMetrics(g.registry)
 	g.refusals = identity.NewRefusals(log)
 	g.load = overload.New(g.registry)
-	g.clients = admission.NewGuard(cfg.Limits, g.registry, log)
+	g.clients = admission.NewGuard(cfg.Limits, hbone.DefaultConfig().MaxUnread(), g.registry, log)
 	var err error
 	if g.watcher, err = cfg.Discovery.Open(cfg.Network, g.store, log); err != nil {
 		return nil, err

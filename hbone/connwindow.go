@@ -11,6 +11,11 @@ import (
 // and not four. What one stream can hold its own window bounds.
 const maxLent = 3
 
+// MaxUnread is the most bytes that one session with this configuration can have
+// received and not delivered to an application, over all its streams: the
+// connection window, and what is lent on top of it.
+func (c Config) MaxUnread() int64 { return int64(c.withDefaults().ConnWindow) * (1 + maxLent) }
+
 // connWindow is the connection's receive window, and the account of every byte of
 // DATA, padding included, that the peer has sent against it. A byte is held from
 // the header of its frame on until whoever has it releases it, exactly once: the

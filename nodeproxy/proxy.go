@@ -130,7 +130,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.metrics = NewMetrics(p.registry)
 	p.refusals = identity.NewRefusals(log)
 	p.load = overload.New(p.registry)
-	p.clients = admission.NewGuard(cfg.Limits, p.registry, log)
+	p.clients = admission.NewGuard(cfg.Limits, p.session.MaxUnread(), p.registry, log)
 	p.ledger = peer.NewLedger(federation.DefaultTTL)
 	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle})
 	p.registry.MustRegister(pool.NewMetrics(p.pool))

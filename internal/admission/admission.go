@@ -56,7 +56,8 @@ type Client struct {
 
 // Table holds the accounts. Make one with New. Safe for concurrent use.
 type Table struct {
-	cfg Config
+	cfg        Config
+	perSession int64 // most unread bytes of one; spares most accounts a look in Sweep
 
 	mu       sync.Mutex
 	accounts map[key]*account
@@ -80,8 +81,12 @@ type account struct {
 	live     map[*Stream]struct{} // nil unless unread bytes are bounded
 }
 
-// New returns an empty table.
-func New(cfg Config) *Table { return &Table{cfg: cfg, accounts: map[key]*account{}} }
+// New returns an empty table. perSession is the most bytes that the protocol lets one
+// session have unread: accounts whose sessions cannot reach their bound together are
+// not looked at.
+func New(cfg Config, perSession int64) *Table {
+	return &Table{cfg: cfg, perSession: perSession, accounts: map[key]*account{}}
+}
 
 // AddressKey is what counts as one address: an IPv4 address, or the /64 of an IPv6
 // one, all of which a single host may use.

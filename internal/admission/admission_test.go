@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
 // model is the obvious slow twin: lists of what is held, counted anew each time.
@@ -131,8 +133,22 @@ func (m *model) check(t *testing.T, table *Table) {
 	}
 }
 
+// perSession is what a session of the protocol that is bounded here can hold.
+var perSession = hbone.DefaultConfig().MaxUnread()
+
+// room is how many more bytes s can have unread.
+func (m *model) room(s *heldSession) int64 {
+	left := perSession
+	for _, h := range m.streams {
+		if h.of == s {
+			left -= int64(h.n)
+		}
+	}
+	return left
+}
+
 func randomLimits(rng *rand.Rand) Limits {
-	return Limits{Sessions: rng.IntN(6), Streams: rng.IntN(20), StreamsPerSecond: rng.IntN(50), UnreadBytes: int64(rng.IntN(3)) * 16 << 20}
+	return Limits{Sessions: rng.IntN(6), Streams: rng.IntN(20), StreamsPerSecond: rng.IntN(50), UnreadBytes: int64(rng.IntN(3)) * 32 << 20}
 }
 
 // Random clients come, hold and go; after every step the table agrees with the
@@ -150,7 +166,7 @@ func TestTheTableAgreesWithASlowModel(t *testing.T) {
 
 func modelRun(t *testing.T, rng *rand.Rand, clients []Client) {
 	m := &model{cfg: Config{Identity: IdentityLimits(randomLimits(rng)), Address: AddressLimits(randomLimits(rng))}, opened: map[string][]time.Time{}}
-	table := New(m.cfg)
+	table := New(m.cfg, perSession)
 	now := time.Unix(1e9, 0)
 	for range 400 {
 		switch rng.IntN(8) {
@@ -169,7 +185,8 @@ func modelRun(t *testing.T, rng *rand.Rand, clients []Client) {
 			if len(m.sessions) == 0 {
 				continue
 			}
-			h := &heldStream{of: m.sessions[rng.IntN(len(m.sessions))], n: rng.IntN(8 << 20)}
+			h := &heldStream{of: m.sessions[rng.IntN(len(m.sessions))]}
+			h.n = rng.IntN(int(min(32<<20, m.room(h.of))) + 1)
 			var err error
 			h.st, err = h.of.s.Stream(now, func() int { return h.n }, func() {
 				if h.shed {
@@ -237,8 +254,8 @@ func (m *model) checkUnread(t *testing.T) {
 	for _, s := range m.sessions {
 		for _, a := range accounts(s.c) {
 			_, l := m.limits(a)
-			n, _, unread := m.count(a)
-			if l.UnreadBytes > 0 && unread > l.UnreadBytes && int64(n)*sessionWindow > l.UnreadBytes {
+			_, _, unread := m.count(a)
+			if l.UnreadBytes > 0 && unread > l.UnreadBytes {
 				t.Fatalf("%s: %d bytes unread after a sweep, bound %d", a, unread, l.UnreadBytes)
 			}
 		}
@@ -246,7 +263,7 @@ func (m *model) checkUnread(t *testing.T) {
 }
 
 func TestReleasingTwiceIsABug(t *testing.T) {
-	table := New(DefaultConfig())
+	table := New(DefaultConfig(), perSession)
 	s, _ := table.Session(Client{Identity: "a"}, time.Now())
 	st, _ := s.Stream(time.Now(), func() int { return 0 }, func() {})
 	st.Release()
@@ -262,10 +279,45 @@ func TestReleasingTwiceIsABug(t *testing.T) {
 	}
 }
 
+// A session that holds all that the protocol lets it is above every smaller bound:
+// one session and a bound just below, and the defaults with as many sessions as
+// exceed them.
+func TestNoAccountStaysAboveItsUnreadBytes(t *testing.T) {
+	just := DefaultConfig()
+	just.Identity.UnreadBytes = perSession - 1
+	for name, c := range map[string]struct {
+		cfg      Config
+		sessions int
+		client   func(i int) Client
+	}{
+		"one session":  {just, 1, func(int) Client { return Client{Identity: "a"} }},
+		"one identity": {DefaultConfig(), 5, func(int) Client { return Client{Identity: "a"} }},
+		"one address": {DefaultConfig(), 9, func(i int) Client {
+			return Client{fmt.Sprint(i), netip.MustParseAddr("10.0.0.1")}
+		}},
+	} {
+		table, now, shed := New(c.cfg, perSession), time.Unix(1e9, 0), 0
+		for i := range c.sessions {
+			s, err := table.Session(c.client(i), now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 16 {
+				if _, err := s.Stream(now, func() int { return int(perSession / 16) }, func() { shed++ }); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if table.Sweep(now); shed == 0 {
+			t.Errorf("%s: %d sessions hold %d bytes each, and nothing was shed", name, c.sessions, perSession)
+		}
+	}
+}
+
 // While unread bytes are above the bound nothing new is admitted; what is shed is
 // what holds most.
 func TestTheGreediestStreamsAreShed(t *testing.T) {
-	table := New(Config{Identity: IdentityLimits{UnreadBytes: 20 << 20}})
+	table := New(Config{Identity: IdentityLimits{UnreadBytes: 20 << 20}}, perSession)
 	now := time.Unix(1e9, 0)
 	a, _ := table.Session(Client{Identity: "a"}, now)
 	b, _ := table.Session(Client{Identity: "a"}, now)

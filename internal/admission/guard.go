@@ -26,9 +26,9 @@ type Guard struct {
 	withheld int // refusals since then that were not told
 }
 
-// NewGuard returns a guard and registers its metrics.
-func NewGuard(cfg Config, r prometheus.Registerer, log zerolog.Logger) *Guard {
-	g := &Guard{Table: New(cfg), log: log,
+// NewGuard returns a guard and registers its metrics. For perSession see New.
+func NewGuard(cfg Config, perSession int64, r prometheus.Registerer, log zerolog.Logger) *Guard {
+	g := &Guard{Table: New(cfg, perSession), log: log,
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_admission_refused_total", Help: "Sessions and streams of clients that had reached a limit, by whose (identity, address) and which (sessions, streams, streams_per_second, unread_bytes)."}, []string{"scope", "limit"}),
 		shed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_admission_shed_total", Help: "Streams that were reset because their client held too many unread bytes, by whose limit it was."}, []string{"scope"}),
 	}

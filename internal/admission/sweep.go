@@ -9,10 +9,6 @@ import (
 // SweepEvery is how often the owner of a table calls Sweep.
 const SweepEvery = 500 * time.Millisecond
 
-// sessionWindow is the most that one session can have unread: the connection window
-// that HBONE servers grant (hbone-wire 1.3). It only spares accounts a look.
-const sessionWindow = 16 << 20
-
 // Shed counts streams that a Sweep has ended.
 type Shed struct{ ByIdentity, ByAddress int }
 
@@ -42,7 +38,7 @@ func (t *Table) suspects(now time.Time) []*account {
 		switch {
 		case a.sessions == 0 && a.streams == 0 && a.spent == 0:
 			delete(t.accounts, k)
-		case a.live != nil && (a.over || int64(a.sessions)*sessionWindow > a.limits.UnreadBytes):
+		case a.live != nil && (a.over || int64(a.sessions)*t.perSession > a.limits.UnreadBytes):
 			out = append(out, a)
 		}
 	}
