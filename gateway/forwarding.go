@@ -24,7 +24,6 @@ type forwarding struct {
 	pick     pickOptions
 	lease    lease
 	dialed   time.Time // when the connection to the pod was made
-	opening  bool      // admitted, and not yet open
 	attempts int
 	failed   []failedAttempt // those that did not reach a pod
 	replayed replay
@@ -62,12 +61,12 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 		return
 	}
 	defer admitted.Release()
-	if err := g.load.Admit(ctx); err != nil {
+	opening, err := g.load.Admit(ctx)
+	if err != nil {
 		f.refuse(503, hbone.ReasonOverload, err)
 		return
 	}
-	f.opening = true
-	defer g.opened(f)
+	defer opening.Done()
 	if f.exported, err = route.Export(g.store.Current(), g.cfg.Network, in.Authority); err != nil {
 		status, reason := exportRefusal(err)
 		f.refuse(status, reason, err)
@@ -86,7 +85,7 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 		return
 	}
 	f.connect = time.Since(f.started)
-	g.opened(f)
+	opening.Done() // from here on it takes no more of this process's time than any other
 	if conn, err = g.replayHello(ctx, f, stream, conn); err != nil {
 		f.err = err
 		stream.Reset(http2.ErrCodeConnect) // it did not end: it was cut off
@@ -103,14 +102,6 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 		g.backends.verify(f.lease.workload, time.Now())
 	}
 	g.backends.release(f.lease, g.judge(f), "silence", time.Now())
-}
-
-// opened says that f takes no more of this process's time than any connection.
-func (g *Gateway) opened(f *forwarding) {
-	if f.opening {
-		f.opening = false
-		g.load.Done()
-	}
 }
 
 // late is how late this process may have been while it waited for a pod that is

@@ -31,7 +31,7 @@ type call struct {
 	pick    pick        // where the open tunnel goes
 	tried   tried
 	access  access
-	opening bool                // admitted, and not yet open
+	opening overload.Work       // admitted, and not yet open
 	granted func() error        // tells the application, once, that the way is open (SOCKS); may be nil
 	denied  func(reason string) // tells it instead that there is none; may be nil
 }
@@ -152,9 +152,10 @@ func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 // admit waits until this process has time for the connection. One that it has no
 // time for is refused before anything was spent on it.
 func (c *call) admit(ctx context.Context) *failure {
-	switch err := c.p.load.Admit(ctx); {
+	var err error
+	c.opening, err = c.p.load.Admit(ctx)
+	switch {
 	case err == nil:
-		c.opening = true
 		return nil
 	case errors.Is(err, overload.ErrOverloaded):
 		return &failure{final: true, reason: string(hbone.ReasonOverload), err: err}
@@ -165,12 +166,7 @@ func (c *call) admit(ctx context.Context) *failure {
 
 // opened ends what admit started: from here on the connection takes no more of this
 // process's time than any other.
-func (c *call) opened() {
-	if c.opening {
-		c.opening = false
-		c.p.load.Done()
-	}
-}
+func (c *call) opened() { c.opening.Done() }
 
 // note keeps a failed attempt for the line of the connection.
 func (c *call) note(f *failure) {

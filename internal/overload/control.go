@@ -20,6 +20,9 @@ const (
 	shrink      = 0.8
 	growth      = 1.05
 	leastWindow = 16
+	// floor is how many pieces may begin in each tick whatever the window: those that
+	// hang, and that nobody else's are to wait for, may fill it.
+	floor = 2
 	// calm is how long nothing was held back until there is no bound any more.
 	calm = time.Second
 )
@@ -29,7 +32,7 @@ type load struct {
 	processors int
 	runnable   int           // goroutines that want to run, now
 	wait       time.Duration // mean wait for a processor, lately
-	underWay   int           // pieces of new work
+	underWay   int           // pieces of new work, without those that hang
 	held       bool          // some were held back since the last tick
 }
 
@@ -67,10 +70,11 @@ func (c *control) step(l load) {
 	}
 }
 
-// room is how many more pieces may begin when n are under way.
-func (c *control) room(n int) int {
+// room is how many more pieces may begin when n are under way, and begun of them
+// have begun in this tick.
+func (c *control) room(n, begun int) int {
 	if !c.bounded {
 		return 1 << 30
 	}
-	return max(0, int(c.window)-n)
+	return max(int(c.window)-n, floor-begun)
 }

@@ -8,14 +8,13 @@ import (
 
 // station is a process as the control loop sees it: what is under way stands in one
 // line for processors that do capacity pieces a second, and then waits elsewhere,
-// for a peer, for path; pieces that hang stay under way and want no processor.
+// for a peer, for path.
 type station struct {
 	control
 	capacity float64
 	turns    float64       // how often each piece waits for a processor
 	path     time.Duration // time of a piece that is not spent here
-	hanging  int
-	other    int // goroutines of established connections that want to run
+	other    int           // goroutines of established connections that want to run
 
 	queue, away, carry float64
 }
@@ -28,7 +27,7 @@ func (s *station) run(rng *rand.Rand, rate float64, d time.Duration) (done, held
 		s.carry += rate * dt * (0.5 + rng.Float64())
 		asked := int(s.carry)
 		s.carry -= float64(asked)
-		admitted := min(asked, s.room(int(s.queue+s.away)+s.hanging))
+		admitted := min(asked, s.room(int(s.queue+s.away), 0))
 		heldBack += float64(asked - admitted)
 		s.queue += float64(admitted)
 		did := min(s.queue, s.capacity*dt)
@@ -40,7 +39,7 @@ func (s *station) run(rng *rand.Rand, rate float64, d time.Duration) (done, held
 		line := time.Duration(s.queue / s.capacity * float64(time.Second))
 		longest = max(longest, line+s.path)
 		s.step(load{processors: 2, runnable: int(s.queue) + s.other, wait: time.Duration(float64(line) / s.turns),
-			underWay: int(s.queue+s.away) + s.hanging, held: asked > admitted})
+			underWay: int(s.queue + s.away), held: asked > admitted})
 	}
 	return done, heldBack, longest
 }
@@ -89,15 +88,6 @@ func TestCapacityThatChangesIsFollowed(t *testing.T) {
 		if done, _, _ := s.run(rng, 4000, 10*time.Second); done < 0.9*20000 {
 			t.Errorf("seed %d: of 20000 that could be served %.0f were", seed, done)
 		}
-	}
-}
-
-// What waits for a peer costs no processor time: it is no reason to hold others back.
-func TestHangingPeersBoundNobody(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	s := station{capacity: 2000, turns: 5, path: 2 * time.Second, hanging: 5000}
-	if _, heldBack, _ := s.run(rng, 1500, 20*time.Second); heldBack > 0 {
-		t.Errorf("%v are held back", heldBack)
 	}
 }
 

@@ -7,9 +7,10 @@
 // The bound is a window like TCP's: it shrinks while goroutines that could run
 // wait long for a processor, as the Go scheduler counts them (runtime/metrics,
 // /sched), and grows otherwise. A peer that is slow makes nobody wait for a
-// processor: a service that hangs, and fills the process with connections that
-// wait for it, costs other services nothing.
+// processor, and what has been under way for a second counts no more: a service that
+// hangs, and fills the process with connections that wait for it, costs other
+// services nothing.
 //
 // It knows no connection: [Limiter.Admit] is asked before each piece of new work,
-// and [Limiter.Done] told when it needs no more than any that is established.
+// and [Work.Done] told when it needs no more than any that is established.
 package overload

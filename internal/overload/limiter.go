@@ -18,21 +18,33 @@ var ErrOverloaded = errors.New("overloaded: more new connections than the proces
 // Limiter admits new work. Its methods are safe for concurrent use. It bounds
 // nothing until Run is called, and then until that returns.
 type Limiter struct {
-	mu       sync.Mutex
-	control  control
-	underWay int
-	held     bool
-	waiters  []*waiter // oldest first
+	mu      sync.Mutex
+	control control
+	recent  recent
+	all     int // pieces of work that were admitted and are not done
+	held    bool
+	waiters []*waiter // oldest first
 
 	wait    atomic.Int64 // mean wait for a processor lately, in nanoseconds
 	past    history
 	refused prometheus.Counter
 }
 
+// Work is one piece of work that was admitted. The zero value is none.
+type Work struct {
+	l    *Limiter
+	tick uint64 // when it was admitted
+}
+
 // waiter is one caller of Admit that has to wait.
 type waiter struct {
 	since  time.Time
-	answer chan bool // buffered
+	answer chan answer // buffered
+}
+
+type answer struct {
+	tick uint64
+	ok   bool
 }
 
 const (
@@ -51,7 +63,7 @@ func New(r prometheus.Registerer) *Limiter {
 	}
 	r.MustRegister(l.refused)
 	gauge("isthmus_scheduling_wait_seconds", "Mean time that goroutines lately waited for a processor.", func() float64 { return time.Duration(l.wait.Load()).Seconds() })
-	gauge("isthmus_opening_connections", "New connections that are not yet established.", func() float64 { return l.sees(func() float64 { return float64(l.underWay) }) })
+	gauge("isthmus_opening_connections", "New connections that are not yet established.", func() float64 { return l.sees(func() float64 { return float64(l.all) }) })
 	gauge("isthmus_opening_connections_limit", "How many new connections may be under way; +Inf without a bound.", func() float64 { return l.sees(l.limit) })
 	return l
 }
@@ -69,66 +81,78 @@ func (l *Limiter) limit() float64 {
 	return l.control.window
 }
 
-// Admit returns nil when the work may begin, at once if the process keeps up; Done
+// Admit returns the work when it may begin, at once if the process keeps up; its Done
 // must then be called. It returns ErrOverloaded when it is not to begin, after at
 // most a little more than maxWait, and ctx's cause when ctx ends first. The newest
 // waiter goes first: the oldest is the one that is most likely no longer waited for.
-func (l *Limiter) Admit(ctx context.Context) error {
+func (l *Limiter) Admit(ctx context.Context) (Work, error) {
 	l.mu.Lock()
-	if len(l.waiters) == 0 && l.control.room(l.underWay) > 0 {
-		l.underWay++
+	if len(l.waiters) == 0 && l.room() {
+		tick := l.begin()
 		l.mu.Unlock()
-		return nil
+		return Work{l, tick}, nil
 	}
-	w := &waiter{since: time.Now(), answer: make(chan bool, 1)}
+	w := &waiter{since: time.Now(), answer: make(chan answer, 1)}
 	l.held = true
 	if l.waiters = append(l.waiters, w); len(l.waiters) > maxWaiting {
 		l.refuseOldest(1)
 	}
 	l.mu.Unlock()
 	select {
-	case ok := <-w.answer:
-		return l.answered(ok)
+	case a := <-w.answer:
+		return l.answered(a)
 	case <-ctx.Done():
 	}
 	if l.leave(w) {
-		return context.Cause(ctx)
+		return Work{}, context.Cause(ctx)
 	}
 	return l.answered(<-w.answer)
 }
 
-func (l *Limiter) answered(ok bool) error {
-	if !ok {
+func (l *Limiter) answered(a answer) (Work, error) {
+	if !a.ok {
 		l.refused.Inc()
-		return ErrOverloaded
+		return Work{}, ErrOverloaded
 	}
-	return nil
+	return Work{l, a.tick}, nil
 }
 
-// Done ends work that was admitted.
-func (l *Limiter) Done() {
+// room reports whether one more piece may begin. Called with mu held.
+func (l *Limiter) room() bool { return l.control.room(l.recent.underWay, l.recent.begun()) > 0 }
+
+// begin counts one more piece. Called with mu held.
+func (l *Limiter) begin() (tick uint64) {
+	l.all++
+	return l.recent.begin()
+}
+
+// Done ends the work; a second call, or one on the zero value, does nothing.
+func (w *Work) Done() {
+	l := w.l
+	if l == nil {
+		return
+	}
+	w.l = nil
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.underWay--; l.underWay < 0 {
-		panic("overload: Done without Admit")
-	}
+	l.all--
+	l.recent.end(w.tick)
 	l.admit()
 }
 
 // admit lets the newest waiters begin while there is room. Called with mu held.
 func (l *Limiter) admit() {
-	for n := len(l.waiters); n > 0 && l.control.room(l.underWay) > 0; n-- {
-		l.waiters[n-1].answer <- true
+	for n := len(l.waiters); n > 0 && l.room(); n-- {
+		l.waiters[n-1].answer <- answer{l.begin(), true}
 		l.waiters[n-1] = nil
 		l.waiters = l.waiters[:n-1]
-		l.underWay++
 	}
 }
 
 // refuseOldest refuses the n oldest waiters. Called with mu held.
 func (l *Limiter) refuseOldest(n int) {
 	for i, w := range l.waiters[:n] {
-		w.answer <- false
+		w.answer <- answer{}
 		l.waiters[i] = nil
 	}
 	l.waiters = l.waiters[n:]
@@ -178,9 +202,10 @@ func (l *Limiter) Run(ctx context.Context) {
 func (l *Limiter) step(now time.Time, s load) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.underWay, s.held = l.underWay, l.held || len(l.waiters) > 0
+	s.underWay, s.held = l.recent.underWay, l.held || len(l.waiters) > 0
 	l.held = false
 	l.control.step(s)
+	l.recent.step()
 	l.admit()
 	old := 0
 	for old < len(l.waiters) && now.Sub(l.waiters[old].since) >= maxWait {

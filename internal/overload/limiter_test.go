@@ -15,15 +15,17 @@ import (
 )
 
 // boundTo returns a limiter with a window of n and so much under way.
-func boundTo(n int) *Limiter {
-	l := New(prometheus.NewRegistry())
+func boundTo(n int) (l *Limiter, under []Work) {
+	l = New(prometheus.NewRegistry())
 	l.control = control{bounded: true, window: float64(n)}
 	for range n {
-		if err := l.Admit(context.Background()); err != nil {
+		w, err := l.Admit(context.Background())
+		if err != nil {
 			panic(err)
 		}
+		under = append(under, w)
 	}
-	return l
+	return l, under
 }
 
 // idle is what the scheduler says when nobody waits for a processor.
@@ -32,7 +34,7 @@ var idle = load{processors: 1}
 func TestWithoutRunEverythingIsAdmittedAndNothingIsLate(t *testing.T) {
 	l := New(prometheus.NewRegistry())
 	for range 10000 {
-		if err := l.Admit(t.Context()); err != nil {
+		if _, err := l.Admit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -43,19 +45,23 @@ func TestWithoutRunEverythingIsAdmittedAndNothingIsLate(t *testing.T) {
 
 func TestTheNewestIsAdmittedAndTheOldestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := boundTo(100)
+		l, under := boundTo(100)
 		type answer struct {
 			who int
 			err error
 		}
 		answers := make(chan answer, 10)
 		for who := range 10 {
-			go func() { answers <- answer{who, l.Admit(t.Context())} }()
+			go func() {
+				_, err := l.Admit(t.Context())
+				answers <- answer{who, err}
+			}()
 			synctest.Wait()
 			time.Sleep(time.Millisecond)
 		}
-		for range 3 {
-			l.Done()
+		for i := range 3 {
+			under[i].Done()
+			under[i].Done() // does nothing
 		}
 		synctest.Wait()
 		for range 3 {
@@ -71,8 +77,8 @@ func TestTheNewestIsAdmittedAndTheOldestRefused(t *testing.T) {
 		l.step(time.Now(), idle)
 		synctest.Wait()
 		for range 7 {
-			if a := <-answers; !errors.Is(a.err, ErrOverloaded) {
-				t.Errorf("number %d got %v after %v", a.who, a.err, maxWait)
+			if a := <-answers; errors.Is(a.err, ErrOverloaded) != (a.who < 7-floor) {
+				t.Errorf("number %d got %v after %v; want the %d newest to be admitted", a.who, a.err, maxWait, floor)
 			}
 		}
 	})
@@ -88,7 +94,7 @@ func TestEveryCallerIsAnswered(t *testing.T) {
 
 func everyCaller(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 0))
-	l := boundTo(0)
+	l, _ := boundTo(0)
 	l.control.window = 40
 	var admitted, refused, left atomic.Int64
 	var all, loop sync.WaitGroup
@@ -99,7 +105,7 @@ func everyCaller(t *testing.T, seed uint64) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			started := time.Now()
-			err := l.Admit(ctx)
+			piece, err := l.Admit(ctx)
 			if took := time.Since(started); took > maxWait+2*tick {
 				t.Errorf("seed %d: an answer took %v", seed, took)
 			}
@@ -107,7 +113,7 @@ func everyCaller(t *testing.T, seed uint64) {
 			case err == nil:
 				admitted.Add(1)
 				time.Sleep(work)
-				l.Done()
+				piece.Done()
 			case errors.Is(err, ErrOverloaded):
 				refused.Add(1)
 			default:
@@ -121,8 +127,9 @@ func everyCaller(t *testing.T, seed uint64) {
 			time.Sleep(tick)
 			l.step(time.Now(), idle)
 			l.mu.Lock()
-			if l.control.bounded && float64(l.underWay) > l.control.window {
-				t.Errorf("seed %d: %d are under way in a window of %.0f", seed, l.underWay, l.control.window)
+			const most = 100*time.Millisecond/tick + 1 // ticks that a piece takes here
+			if l.control.bounded && float64(l.all) > l.control.window+float64(floor*most) || l.all != l.recent.underWay {
+				t.Errorf("seed %d: %d are under way, %d of them lately, in a window of %.0f", seed, l.all, l.recent.underWay, l.control.window)
 			}
 			l.mu.Unlock()
 		}
@@ -130,16 +137,54 @@ func everyCaller(t *testing.T, seed uint64) {
 	all.Wait()
 	stop()
 	loop.Wait()
-	if n := admitted.Load() + refused.Load() + left.Load(); n != 1000 || admitted.Load() == 0 || left.Load() == 0 || len(l.waiters) != 0 || l.underWay != 0 {
-		t.Errorf("seed %d: %d admitted, %d refused, %d left, %d wait still, %d are under way", seed, admitted.Load(), refused.Load(), left.Load(), len(l.waiters), l.underWay)
+	if n := admitted.Load() + refused.Load() + left.Load(); n != 1000 || admitted.Load() == 0 || left.Load() == 0 || len(l.waiters) != 0 || l.all != 0 || l.recent.underWay != 0 {
+		t.Errorf("seed %d: %d admitted, %d refused, %d left, %d wait still, %d are under way", seed, admitted.Load(), refused.Load(), left.Load(), len(l.waiters), l.all)
 	}
 }
 
+// Peers that hang fill nobody's window, however late established connections make
+// the process: a dead service costs others nothing.
+func TestHangingPeersBesideBusyTransfersHoldNobodyBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, hanging := boundTo(1000)
+		l.control = control{}
+		busy := load{processors: 2, runnable: 600, wait: 50 * time.Millisecond}
+		turn := func() { time.Sleep(tick); l.step(time.Now(), busy) }
+		for range ticksToHang {
+			turn()
+		}
+		for i := range 500 {
+			started := time.Now()
+			piece, err := l.Admit(t.Context())
+			if err != nil || time.Since(started) > 0 {
+				t.Fatalf("piece %d: %v after %v", i, err, time.Since(started))
+			}
+			turn()
+			piece.Done()
+		}
+		if l.all != len(hanging) || l.recent.underWay != 0 {
+			t.Errorf("%d are under way, %d of them lately; want %d and 0", l.all, l.recent.underWay, len(hanging))
+		}
+		for i := range hanging {
+			hanging[i].Done()
+		}
+		if l.all != 0 || l.recent.underWay != 0 {
+			t.Errorf("%d are under way, %d of them lately, when all are done", l.all, l.recent.underWay)
+		}
+	})
+}
+
+// ticksToHang is how many ticks it takes until work counts as hanging.
+const ticksToHang = int(hanging/tick) + 1
+
 func TestRunAdmitsWhoWaitsWhenItEnds(t *testing.T) {
-	l := boundTo(100)
+	l, _ := boundTo(100)
 	ctx, stop := context.WithCancel(t.Context())
 	got := make(chan error)
-	go func() { got <- l.Admit(t.Context()) }()
+	go func() {
+		_, err := l.Admit(t.Context())
+		got <- err
+	}()
 	done := make(chan struct{})
 	go func() { l.Run(ctx); close(done) }()
 	stop()
