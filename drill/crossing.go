@@ -80,8 +80,11 @@ func (r *Record) eventCrossed(o Outage, e Event, ill Window) bool {
 	return false
 }
 
+// connectionCrossed is for connections that lasted for at least an instant of
+// the spell ill. When a try failed no line says; it is known to have met the
+// spell only of a connection that began in it.
 func (r *Record) connectionCrossed(o Outage, e Event, ill Window) bool {
-	if slices.ContainsFunc(e.Tried, func(t Try) bool {
+	if ill.Has(e.Started) && slices.ContainsFunc(e.Tried, func(t Try) bool {
 		return t.Gateway != "" && t.Gateway == o.Victims.Process || slices.Contains(o.Victims.Pods, t.Pod) && r.onVictimPort(o, e.Port)
 	}) {
 		return true
@@ -95,7 +98,7 @@ func (r *Record) connectionCrossed(o Outage, e Event, ill Window) bool {
 	if e.Direction == "inbound" {
 		return ill.Has(e.Started) && (e.Result != "ok" || !onlyNew(o.Fault.Kind))
 	}
-	return e.Result != "ok"
+	return e.Result != "ok" && (ill.Has(e.Started) || !onlyNew(o.Fault.Kind))
 }
 
 // atVictim reports whether e is about a pod and port that the outage hit.

@@ -118,6 +118,10 @@ func TestNoMutationOfASoundRecordIsHeld(t *testing.T) {
 				r.Events[i].At += ms(4000)
 			}
 		}},
+		"fault met by what had tried its pod before": {Inconclusive, "no client connection crossed it", func(_ *recorded, r *Record) {
+			r.Events = []Event{{Kind: Connection, Direction: "outbound", Result: "ok", Process: "east-node-1", Workload: "west-1", Port: 8080,
+				Started: ms(2500), At: ms(4500), Tries: 2, Tried: []Try{{Pod: "west-2", Reason: "refused"}}}}
+		}},
 		"clients stay at home": {Inconclusive, "clients prefer local pods", func(_ *recorded, r *Record) {
 			r.Events = nil
 			r.Layout = NewLayout(r.Layout.Scenario, 99)
@@ -333,6 +337,9 @@ func TestCrossings(t *testing.T) {
 		{head, conn(Event{Direction: "outbound", Workload: "west-1", Port: 8080, Result: "ok", Started: ms(5000), At: ms(5001), Tried: []Try{west2}}), 1},
 		{head, conn(Event{Direction: "outbound", Workload: "west-2", Port: 8080, Result: "ok", Started: ms(5000), At: ms(5001), Tried: []Try{west1}}), 0},
 		{head, attempt(Attempt{Arrival: Arrival{At: ms(5000)}, Started: ms(5000), Done: ms(5001), Pod: "west-2"}), 0},
+		{head, conn(Event{Direction: "outbound", Workload: "west-1", Port: 8080, Result: "ok", Started: ms(2000), At: ms(5000), Tried: []Try{west2}}), 0}, // it may have tried before
+		{head, conn(Event{Direction: "outbound", Workload: "west-2", Port: 8080, Result: "reset", Started: ms(2000), At: ms(5000)}), 0},                   // it was made before
+		{head, conn(Event{Direction: "outbound", Workload: "west-2", Port: 8080, Result: "refused", Started: ms(5000), At: ms(5001)}), 1},
 		{strings.Replace(head, "refuse", "silent", 1), conn(Event{Direction: "inbound", Workload: "west-2", Port: 8080, Result: "ok", Started: ms(5000), At: ms(9000)}), 1},
 		{strings.Replace(head, "refuse", "silent", 1), conn(Event{Direction: "inbound", Workload: "west-2", Port: 8081, Result: "ok", Started: ms(5000), At: ms(9000)}), 0},
 		{"kind: podKill, at: 4s, until: 8s, target: {network: west, names: [west-2]}", attempt(Attempt{Arrival: Arrival{At: ms(3000), Hold: ms(2000)}, Started: ms(3000), Done: ms(3001), Pod: "west-2", CutAt: ms(4001), CutError: "reset"}), 1},
