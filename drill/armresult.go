@@ -58,8 +58,8 @@ func (r *Record) generator() (g Generator) {
 		}
 		return g
 	}
-	g = measure(r.late(false))
-	if surge := measure(r.late(true)); surge.Planned > 0 {
+	g = measure(r.late(false, r.window("run")))
+	if surge := measure(r.late(true, r.window("run"))); surge.Planned > 0 {
 		g.Surge = &surge
 	}
 	if len(r.Attempts) > 0 {
@@ -77,11 +77,11 @@ func (r *Record) toSickAfter1s() int {
 }
 
 // late returns by how many milliseconds each connection of the surge, or each
-// other one, began after its time.
-func (r *Record) late(surge bool) []float64 {
+// other one, that was to begin in w began after its time.
+func (r *Record) late(surge bool, w Window) []float64 {
 	out := make([]float64, 0, len(r.Attempts))
 	for _, a := range r.Attempts {
-		if r.Layout.Scenario.Traffic.Surge.Has(a.At) == surge {
+		if w.Has(a.At) && r.Layout.Scenario.Traffic.Surge.Has(a.At) == surge {
 			out = append(out, millis(a.Started-a.At))
 		}
 	}

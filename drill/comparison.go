@@ -88,9 +88,9 @@ func (r *Result) unequalBaselines(name string, of func(Phase) *float64) string {
 // Lateness of the generator makes latencies longer: it can break an upper bound
 // and hold a lower one, but not the other way round.
 func (r *Record) doubtLatency(args map[string]string, b Bound, held bool) string {
-	why, w := lateness(quantile("p99", r.late(false)).Number), r.span(args)
+	why, w := lateness(quantile("p99", r.late(false, r.window("run"))).Number), r.span(args)
 	if g := r.Layout.Scenario.Traffic.Surge; why == "" && g.given() && w.Meets(g.At, g.Until) {
-		why = lateness(quantile("p99", r.late(true)).Number)
+		why = lateness(quantile("p99", r.late(true, r.window("run"))).Number)
 	}
 	upper := b.Op == "<" || b.Op == "<="
 	lower := b.Op == ">" || b.Op == ">="

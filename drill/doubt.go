@@ -2,13 +2,15 @@ package drill
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
 
 // How far the arm may be from what was asked for before nothing can be said.
 const (
-	maxLate         = 250 * time.Millisecond // p99 of how late connections begin
+	maxLate         = 250 * time.Millisecond // p99 of how late connections begin, in the run and in each phase and fault
+	maxStall        = time.Second            // how late any of them begins
 	maxBaselineFail = 0.01                   // share of failed connections before any fault
 	maxInstantError = 500 * time.Millisecond // between a fault's instant and its effect
 	minLogged       = 0.5                    // share of answered connections that the client's node proxy logged
@@ -51,10 +53,30 @@ func (r *Record) doubtGenerator() (out []string) {
 	if open > 0 {
 		out = append(out, fmt.Sprintf("nothing is known of %d of %d connections: the generator stopped, or the record is not whole", open, len(r.Attempts)))
 	}
-	if late := quantile("p99", r.late(false)).Number; late > millis(maxLate) {
-		out = append(out, fmt.Sprintf("the generator fell behind: 1 %% of the connections began more than %.0f ms late (at most %v): lower traffic.rate or use a quieter machine", late, maxLate))
+	if !slices.ContainsFunc(r.Attempts, Attempt.Answered) {
+		out = append(out, "no client was ever answered: nothing is known of what clients get; lower traffic.abort, or look at the logs with --keep")
 	}
-	return out
+	return append(out, r.doubtLateness()...)
+}
+
+// doubtLateness asks whether connections began in time: in the run, and in each
+// phase and fault, of which a long run would not show one without traffic. The
+// surge has bounds of its own.
+func (r *Record) doubtLateness() (out []string) {
+	const advice = "lower traffic.rate or use a quieter machine"
+	spans := []Window{r.window("run")}
+	for _, o := range r.Outages {
+		spans = append(spans, o.ill(r.Layout.Scenario.Duration))
+	}
+	for _, w := range append(spans, r.Phases()...) {
+		if late := quantile("p99", r.late(false, w)).Number; late > millis(maxLate) {
+			return []string{fmt.Sprintf("the generator fell behind: 1 %% of the connections in %s began more than %.0f ms late (at most %v): %s", w.Name, late, maxLate, advice)}
+		}
+	}
+	if late := quantile("max", r.late(false, spans[0])).Number; late > millis(maxStall) {
+		return []string{fmt.Sprintf("the generator stood still: a connection began %.0f ms late (at most %v): %s", late, maxStall, advice)}
+	}
+	return nil
 }
 
 func (r *Record) doubtBaseline() (out []string) {
@@ -65,7 +87,9 @@ func (r *Record) doubtBaseline() (out []string) {
 		phase := map[string]string{"phase": w.Name}
 		if attempts(r, phase).Number == 0 {
 			out = append(out, "no client opened a connection before the first fault or surge: there is no baseline; raise traffic.rate")
-		} else if f := failedFraction(r, phase).Number; f > maxBaselineFail {
+		} else if f := failedFraction(r, phase).Number; math.IsNaN(f) {
+			out = append(out, "no client was answered before the first fault or surge: there is no baseline; lower traffic.abort")
+		} else if f > maxBaselineFail {
 			out = append(out, fmt.Sprintf("%.1f %% of the connections failed before any fault or surge: the baseline is broken", 100*f))
 		}
 	}

@@ -2,6 +2,7 @@ package drill
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -38,6 +39,28 @@ func whole(t *testing.T, s *Scenario, arm Arm) *Record {
 	}
 	r.Arrange()
 	return r
+}
+
+// from yields the places of the first n connections from t on.
+func (r *Record) from(t time.Duration, n int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i, a := range r.Attempts {
+			if a.At >= t && n > 0 {
+				if n--; !yield(i) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// breakOff lets clients break off every connection of the span before its answer.
+func (r *Record) breakOff(from, to time.Duration) {
+	for i, a := range r.Attempts {
+		if a.At >= from && a.At < to {
+			r.Attempts[i].Pod, r.Attempts[i].Aborted, r.Attempts[i].Done = "", a.At+ms(3), a.At+ms(3)
+		}
+	}
 }
 
 const judged = `
@@ -147,6 +170,18 @@ func TestNoMutationOfASoundRecordIsHeld(t *testing.T) {
 				}
 			}
 		}},
+		"generator late in the fault alone": {Inconclusive, "1 % of the connections in sick began more than", func(_ *recorded, r *Record) { // 1 % of its connections, not of the run's
+			for i := range r.from(ms(5000), 4) {
+				r.Attempts[i].Started += ms(400)
+				r.Attempts[i].Done += ms(400)
+			}
+		}},
+		"generator stood still, few connections": {Inconclusive, "stood still", func(_ *recorded, r *Record) {
+			for i := range r.from(ms(9000), 1) {
+				r.Attempts[i].Started += ms(1500)
+				r.Attempts[i].Done += ms(1500)
+			}
+		}},
 		"generator a little late": {Inconclusive, "not comparable", func(_ *recorded, r *Record) { // what holds ">= 5" may be lateness
 			for i := range r.Attempts {
 				r.Attempts[i].Started += ms(30)
@@ -163,7 +198,10 @@ func TestNoMutationOfASoundRecordIsHeld(t *testing.T) {
 				r.Attempts[i].Pod, r.Attempts[i].Error = "", "reset"
 			}
 		}},
-		"logs not understood": {Inconclusive, "logged 0 connections", func(_ *recorded, r *Record) { r.Logged = nil }},
+		"nobody answered":                  {Inconclusive, "no client was ever answered", func(_ *recorded, r *Record) { r.breakOff(0, ms(12000)) }},
+		"nobody answered before the fault": {Inconclusive, "there is no baseline", func(_ *recorded, r *Record) { r.breakOff(0, ms(4000)) }},
+		"nobody answered after it":         {Broken, "", func(_ *recorded, r *Record) { r.breakOff(ms(8000), ms(12000)) }},
+		"logs not understood":              {Inconclusive, "logged 0 connections", func(_ *recorded, r *Record) { r.Logged = nil }},
 		"injector's own doubt": {Inconclusive, "the injector", func(_ *recorded, r *Record) {
 			r.Doubts = []string{"the injector lost its mind"}
 		}},

@@ -97,15 +97,17 @@ func attempts(r *Record, args map[string]string) Value {
 }
 
 func failed(r *Record, args map[string]string) Value {
-	n, all := 0, 0
+	n, answered := 0, 0
 	r.each(args, r.span(args), func(a Attempt) {
-		all++
-		if a.Failed() {
+		switch {
+		case a.Failed():
 			n++
+		case a.Answered():
+			answered++
 		}
 	})
-	if all == 0 {
-		return Value{Number: math.NaN(), Note: "no connection was opened"}
+	if n+answered == 0 {
+		return Value{Number: math.NaN(), Note: "no connection was answered, and none failed"}
 	}
 	return number(n)
 }

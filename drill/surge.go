@@ -75,7 +75,7 @@ func (r *Record) doubtSurge() (out []string) {
 	if !g.given() {
 		return nil
 	}
-	if late := quantile("p99", r.late(true)).Number; late > millis(maxLateSurge) {
+	if late := quantile("p99", r.late(true, r.window("run"))).Number; late > millis(maxLateSurge) {
 		out = append(out, fmt.Sprintf("the generator was too late to offer the surge: 1 %% of its connections began more than %.0f ms late (at most %v): lower traffic.surge.rate or use a quieter machine", late, maxLateSurge))
 	}
 	all, refused, late := 0, 0, 0
