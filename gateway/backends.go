@@ -15,6 +15,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/localfault"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -225,7 +226,7 @@ func (b *backends) reprobe(w *mesh.Workload) {
 			delete(b.doubts, w.Endpoint)
 			delete(b.untrusted, w.Endpoint)
 			edge = b.hops.Readmit(w.Endpoint, now)
-		case identity.ReasonOwnIdentity: // we could not ask, which says nothing about the pod
+		case identity.ReasonOwnIdentity, attemptLocal: // we could not ask, which says nothing about the pod
 			delete(b.doubts, w.Endpoint)
 		case identity.ReasonIdentity:
 			b.untrusted[w.Endpoint] = struct{}{}
@@ -246,6 +247,9 @@ func (b *backends) reprobe(w *mesh.Workload) {
 func probeReason(err error) string {
 	if err == nil {
 		return ""
+	}
+	if localfault.Is(err) {
+		return attemptLocal
 	}
 	if reason := identity.ReasonOf(err); reason != identity.ReasonHandshake {
 		return reason

@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/localfault"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -29,6 +30,7 @@ const (
 	attemptTimeout     = "timeout"
 	attemptUnreachable = "unreachable"
 	attemptSilence     = "silence" // took the hello and did not answer it
+	attemptLocal       = "local"   // this process could not ask; nobody's fault but ours
 )
 
 // connect reaches a pod, or tells the client that it cannot and returns nil.
@@ -38,6 +40,8 @@ func (g *Gateway) connect(ctx context.Context, f *forwarding) *net.TCPConn {
 	conn := g.dialPods(ctx, f)
 	switch {
 	case conn != nil || ctx.Err() != nil: // the client left
+	case localfault.Is(f.err): // another gateway may have what we lack
+		f.refuse(503, hbone.ReasonOverload, f.err)
 	case f.attempts > 0:
 		f.refuse(503, hbone.ReasonUnreachable, f.err)
 	case f.pick.pin != 0:
@@ -76,7 +80,7 @@ func (g *Gateway) dialPods(ctx context.Context, f *forwarding) *net.TCPConn {
 			return nil
 		}
 		outcome := health.Failure
-		if isTimeout(err) && g.late(started) {
+		if localfault.Is(err) || isTimeout(err) && g.late(started) {
 			outcome = health.Neutral
 		}
 		g.backends.release(l, outcome, string(hbone.ReasonUnreachable), time.Now())
@@ -108,6 +112,8 @@ func (g *Gateway) mayRepeat(f *forwarding, reason string) bool {
 
 func dialReason(err error) string {
 	switch {
+	case localfault.Is(err):
+		return attemptLocal
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return attemptRefused
 	case errors.Is(err, syscall.ECONNRESET):

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -59,6 +60,27 @@ func TestNoPodAddressAnswersIsUnreachable(t *testing.T) {
 		t.Errorf("%v; want 503 unreachable that names an endpoint", refused)
 	}
 	s.gateway().Log.Await(t, "connection", "direction", "forward", "result", "unreachable", "attempts", 2)
+}
+
+func TestAGatewayThatCannotDialSaysSoAndBlamesNoPod(t *testing.T) {
+	s := newSite(t, 2)
+	s.EachGateway = func(c *gateway.Config) {
+		alone(c)
+		c.DialFrom = netip.MustParseAddr("192.0.2.1") // of no interface: EADDRNOTAVAIL
+	}
+	s.Write()
+	s.StartGateway("west", "gw-1").AwaitReady(t)
+	session := s.dial(t)
+	for range 10 {
+		if _, _, refused := connect(t, session, hello, nil); refused == nil || refused.Status != 503 || refused.Reason() != hbone.ReasonOverload {
+			t.Errorf("%v; want 503 overload, for which clients blame neither the pod nor the network service", refused)
+		}
+	}
+	for _, pod := range s.pods {
+		if row := s.gateway().Row(t, "pods", "workload", pod.UID); row.Text("hop") != "healthy" {
+			t.Errorf("/state says %v of a pod that was never dialled", row)
+		}
+	}
 }
 
 func TestAPodAddressThatTakesBytesAndAnswersNothingIsLeftOut(t *testing.T) {

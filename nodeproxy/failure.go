@@ -11,6 +11,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/localfault"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -39,6 +40,7 @@ const (
 	reasonConnect   = "connect"                  // TCP, TLS or settings of the next hop
 	reasonIdentity  = identity.ReasonIdentity    // the peer is somebody else, or we are to the peer
 	reasonOwn       = identity.ReasonOwnIdentity // we have no valid certificate: nobody's fault but ours
+	reasonLocal     = "local"                    // this process could not dial: no descriptor, port or permission
 	reasonTunnel    = "tunnel"                   // the tunnel broke before the first byte
 	reasonNoRoute   = "no_route"                 // no candidate is left
 	reasonStatus    = "status"                   // a status without a reason of the closed list; the error tells which
@@ -97,6 +99,8 @@ func hopFailure(at layer, hop string, err error) *failure {
 		f.fault = false
 	case reason == reasonOwn: // no other peer would get on with us either
 		f.at, f.fault, f.final, f.reason = 0, false, true, reasonOwn
+	case localfault.Is(err): // a moment later it may work
+		f.fault, f.reason = false, reasonLocal
 	case reason == reasonIdentity:
 		f.fault, f.reason, f.err = false, reasonIdentity, inHandshake(hop, err)
 	case errors.As(err, &goAway) && goAway.Code == 0:

@@ -18,6 +18,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/internal/localfault"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -74,7 +75,8 @@ func newWitness(ctx context.Context, c Config, d declared, connect dialTCP, repo
 }
 
 // dial connects to the application of w on target. The reason of a failure is
-// one of refused, timeout and reset; it is empty when ctx ended first.
+// one of refused, timeout and reset, or overload if it was not the application's:
+// this process could not ask. It is empty when ctx ended first.
 func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (net.Conn, hbone.Reason, error) {
 	key := health.Key{Endpoint: pod.Endpoint, Port: target}
 	if !w.on || w.declared(key) == nil {
@@ -92,22 +94,21 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (
 	attempt := w.tracker.Begin(key, time.Now())
 	w.mu.Unlock()
 	conn, err := w.dialApp(ctx, pod, target)
-	outcome := health.Success
+	reason, outcome := reasonOf(err), health.Success
 	switch {
 	case err != nil && ctx.Err() != nil:
-		outcome = health.Neutral // the client left
+		reason, outcome = "", health.Neutral // the client left
+	case localfault.Is(err):
+		outcome = health.Neutral
 	case err != nil:
 		outcome = health.Failure
 	}
-	w.observe(key, attempt, outcome, reasonOf(err))
-	switch outcome {
-	case health.Neutral:
-		return nil, "", err
-	case health.Failure:
-		w.refused(pod, target, reasonOf(err), false)
+	w.observe(key, attempt, outcome, reason)
+	if outcome == health.Failure {
+		w.refused(pod, target, reason, false)
 		w.watch(key)
 	}
-	return conn, reasonOf(err), err
+	return conn, reason, err
 }
 
 func (w *witness) dialApp(ctx context.Context, pod *mesh.Workload, target uint16) (net.Conn, error) {
@@ -119,6 +120,8 @@ func reasonOf(err error) hbone.Reason {
 	switch {
 	case err == nil:
 		return ""
+	case localfault.Is(err):
+		return hbone.ReasonOverload
 	case errors.Is(err, syscall.ECONNRESET):
 		return hbone.ReasonReset
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &ne) && ne.Timeout():
@@ -157,6 +160,8 @@ func (w *witness) watch(key health.Key) {
 			return true
 		case errors.Is(err, errUndeclared):
 			return false // it is back since the question
+		case localfault.Is(err):
+			return false // it was not asked
 		}
 		w.refused(pod, key.Port, reasonOf(err), true)
 		w.mu.Lock()
