@@ -19,6 +19,7 @@ import (
 // forwarding is one outer stream, from CONNECT to its access-log line.
 type forwarding struct {
 	in       *hbone.Incoming
+	client   admission.Client
 	started  time.Time
 	exported route.Exported
 	pick     pickOptions
@@ -52,7 +53,7 @@ type failedAttempt struct {
 // forward serves one outer CONNECT: authority to exported service, service to
 // pod, bytes both ways.
 func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admission.Client, session *admission.Session) {
-	f := &forwarding{in: in, started: time.Now()}
+	f := &forwarding{in: in, client: client, started: time.Now()}
 	g.metrics.opened.Inc()
 	defer g.finish(f)
 	admitted, err := session.Stream(f.started, in.Unread, func() { in.Reset(http2.ErrCodeEnhanceYourCalm) })
@@ -116,6 +117,7 @@ func (f *forwarding) answer(g *Gateway) {
 	if !f.answered {
 		f.answered = true
 		g.backends.answered(f.lease, time.Now())
+		g.moves.Earn(f.client.Identity)
 	}
 }
 

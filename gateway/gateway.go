@@ -44,7 +44,8 @@ type Gateway struct {
 	nodes    *peer.HealthServer // nil when federation.health is off
 	backends *backends
 	summary  *summaries
-	budget   *retrybudget.Budget
+	budget   *retrybudget.Budget // of repeats, by service
+	moves    *retrybudget.Budget // of connections that may be moved, by the identity of the client
 	load     *overload.Limiter
 	clients  *admission.Guard
 	metrics  *Metrics
@@ -69,7 +70,8 @@ var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * t
 // that whatever cannot work is an error here.
 func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g := &Gateway{cfg: cfg, log: log, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}),
-		budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio)}
+		budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio),
+		moves:  retrybudget.New((cfg.Retry.BudgetBurst+moveShare-1)/moveShare, cfg.Retry.BudgetRatio)}
 	g.diagnose = diagnose.New(cfg.Diagnose)
 	g.background, g.stop = context.WithCancel(context.Background())
 	g.metrics = NewMetrics(g.registry)
@@ -253,6 +255,7 @@ func (g *Gateway) follow(ctx context.Context) {
 			return
 		case <-tick.C:
 			g.summary.repeat(time.Now())
+			g.moves.Keep(func(string) bool { return false })
 		case <-changes:
 			now := time.Now()
 			g.backends.forget(now)

@@ -38,6 +38,13 @@ func records(h []byte, size int) []byte {
 	return out
 }
 
+// with is h with b from byte i on.
+func with(h []byte, i int, b ...byte) []byte {
+	out := bytes.Clone(h)
+	copy(out[i:], b)
+	return out
+}
+
 func TestTakesOnlyOneWholeHelloForComplete(t *testing.T) {
 	small, large := hello(t, tls.X25519), hello(t, tls.X25519MLKEM768)
 	app := []byte{23, 3, 3, 0, 1, 0}
@@ -57,6 +64,13 @@ func TestTakesOnlyOneWholeHelloForComplete(t *testing.T) {
 		{"another handshake message", []byte{22, 3, 1, 0, 4, 2, 0, 0, 0}, false},
 		{"more than it says", []byte{22, 3, 1, 0, 6, 1, 0, 0, 1, 9, 9}, false},
 		{"an endless one", append([]byte{22, 3, 1, 0xff, 0xff, 1, 0xff, 0xff, 0xff}, make([]byte, helloMax)...), false},
+		{"of a version that does not exist", with(small, 1, 0x99, 0x99), false},
+		{"with a second record of such a version", with(records(small, 100), 106, 0x99), false},
+		{"with a body of such a version", with(small, 9, 0x99), false},
+		{"with a session ID longer than can be", with(small, 43, 33), false},
+		{"with half a cipher suite", with(small, 44+int(small[43]), 0, 3), false},
+		{"with extensions longer than it", with(large, 44+int(large[43])+2+int(large[45+int(large[43])])+2, 0xff, 0xff), false},
+		{"with a body of zeros", append([]byte{22, 3, 1, 0, 54, 1, 0, 0, 50, 3, 3}, make([]byte, 48)...), false},
 		{"nothing", nil, false},
 	} {
 		for name, step := range map[string]int{"at once": len(c.bytes), "byte by byte": 1} {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 )
 
 // helloMax bounds the TLS ClientHello that is held until a pod answers it: one
@@ -94,35 +95,43 @@ func (g *Gateway) awaitAnswer(ctx context.Context, f *forwarding, conn *net.TCPC
 }
 
 // move opens a connection to another pod instead of conn, which has failed with
-// cause; nil if there is none, or it may not.
+// cause; nil if there is none, or it may not. What made the pod fail may have been
+// the client's hello, so the pod is not blamed for it: it is asked by ourselves,
+// and no client can have that done, or use up repeats, as often as it likes.
 func (g *Gateway) move(ctx context.Context, f *forwarding, conn *net.TCPConn, cause error) *net.TCPConn {
-	reason, outcome := attemptReset, health.Failure
-	switch {
-	case isTimeout(cause):
-		reason, outcome = attemptSilence, health.Neutral // the question that doubt has put decides
-	case f.replayed.sent.Sub(f.dialed) > promptHello:
-		outcome = health.Neutral // it may have waited for the hello for too long
+	reason := attemptReset
+	if isTimeout(cause) {
+		reason = attemptSilence
 	}
 	old, oldErr := f.lease, f.err
-	next := (*net.TCPConn)(nil)
-	if f.pick.pin == 0 {
-		g.attemptFailed(f, old.workload, reason, cause)
-		f.pick.healthyOnly = reason == attemptSilence // where all are slow, asking one more makes them slower
-		next = g.dialPods(ctx, f)
-	}
-	f.err = oldErr
-	if next == nil {
-		if f.lease = old; outcome == health.Failure {
-			g.backends.observe(old, outcome, reason, time.Now())
-		}
+	if !g.moves.Spend(f.client.Identity, retrybudget.AfterRefusal) {
+		g.backends.verify(old.workload, time.Now())
 		return nil
 	}
-	g.backends.release(old, outcome, reason, time.Now())
+	if reason == attemptReset && f.replayed.sent.Sub(f.dialed) <= promptHello { // later it may have waited for the hello for too long
+		g.backends.doubt(old.workload)
+	}
+	if f.pick.pin != 0 {
+		return nil
+	}
+	g.attemptFailed(f, old.workload, reason, cause)
+	f.pick.healthyOnly = reason == attemptSilence // where all are slow, asking one more makes them slower
+	next := g.dialPods(ctx, f)
+	f.err = oldErr
+	if next == nil {
+		f.lease = old
+		return nil
+	}
+	g.backends.release(old, health.Neutral, reason, time.Now())
 	g.metrics.moved.WithLabelValues(reason).Inc()
 	conn.SetLinger(0)
 	conn.Close()
 	return next
 }
+
+// moveShare is the part of a service's retry budget that one client may use up in
+// repeatEvery, beside what the answers of pods to its hellos earn it.
+const moveShare = 4
 
 // promptHello is how soon after its connection to the pod was made a client's
 // hello follows. A pod that ends a connection later than that, before it has the
