@@ -40,7 +40,7 @@ const (
 // is done, and closes both. A half-close travels as a half-close: END_STREAM to
 // FIN, FIN to END_STREAM. A reset travels as a reset: RST_STREAM to TCP RST
 // (SetLinger(0) where c has it), ECONNRESET to RST_STREAM(CONNECT_ERROR). When
-// ctx ends both sides are reset. When the peer has left in order, c gets all that
+// ctx ends both sides are reset, with CONNECT_ERROR too. When the peer has left in order, c gets all that
 // was received and a FIN, and is closed when it ends too or dropTime is over.
 //
 // With c a *net.TCPConn, *net.UnixConn or *Stream an idle relay holds the
@@ -78,7 +78,7 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	setLinger(c, 0)
 	k := newSink(s, c)
 	stop := context.AfterFunc(ctx, func() {
-		s.abort(http2.ErrCodeCancel, context.Cause(ctx))
+		s.abort(http2.ErrCodeConnect, context.Cause(ctx)) // CANCEL behind END_STREAM would be an end in order
 		hardClose(c)
 	})
 	defer stop()
@@ -87,7 +87,7 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	n, err := pumpToStream(s, c, src, o.First, onFirstByte)
 	if err == nil && o.HalfClosed > 0 {
 		overdue := time.AfterFunc(o.HalfClosed, func() {
-			s.abort(http2.ErrCodeCancel, ErrHalfClosed)
+			s.abort(http2.ErrCodeConnect, ErrHalfClosed)
 			hardClose(c)
 		})
 		defer overdue.Stop()
@@ -107,6 +107,10 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 		res.Err = context.Cause(ctx)
 	}
 	s.Close()
+	if res.Err != nil {
+		hardClose(c) // its own FIN, or END_STREAM, may be out already: a plain close would say no more
+		return res
+	}
 	setLinger(c, -1)
 	c.Close()
 	return res
