@@ -218,9 +218,7 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	case ctx.Err() != nil:
 		f = cancelled(ctx.Err())
 	}
-	if f != nil && isTimeout(f.err) && c.p.late(started) {
-		f.fault = false // what took so long may have been us
-	}
+	c.p.excuse(f, started)
 	c.p.view.learn(pick, f, time.Now())
 	if f != nil {
 		f.final = f.final || c.plan.Undeclared && f.at == atEndpoint && f.responded() // a closed port, and no other pod is meant
@@ -278,12 +276,11 @@ func (c *call) budgetKey() string {
 // who is still blamed for what did not come.
 const lateLimit = 125 * time.Millisecond
 
-// late reports whether what did not come since then may be our own doing.
-func (p *Proxy) late(since time.Time) bool { return p.load.Late(since) > lateLimit }
-
+// isTimeout reports an attempt that ended because somebody did not answer in time.
 func isTimeout(err error) bool {
 	var ne net.Error
-	return errors.As(err, &ne) && ne.Timeout()
+	return errors.As(err, &ne) && ne.Timeout() ||
+		errors.Is(err, hbone.ErrConnectTimeout) || errors.Is(err, hbone.ErrSettingsTimeout) || errors.Is(err, hbone.ErrPingTimeout)
 }
 
 func (c *call) tunnel(ctx context.Context, pick pick) (*tunnel, *failure) {

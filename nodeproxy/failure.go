@@ -1,9 +1,7 @@
 package nodeproxy
 
 import (
-	"context"
 	"errors"
-	"net"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -72,12 +70,18 @@ func (f *failure) faultOf(l ...layer) bool {
 
 // repeatCost is what repeating after f takes off the retry budget.
 func (f *failure) repeatCost() float64 {
-	var ne net.Error
-	if f.reason == string(hbone.ReasonTimeout) || errors.Is(f.err, context.DeadlineExceeded) || errors.Is(f.err, hbone.ErrConnectTimeout) ||
-		errors.As(f.err, &ne) && ne.Timeout() {
+	if f.reason == string(hbone.ReasonTimeout) || isTimeout(f.err) {
 		return retrybudget.AfterTimeout
 	}
 	return retrybudget.AfterRefusal
+}
+
+// excuse takes the fault off an attempt that ended because nobody answered in time,
+// when this process was late itself meanwhile.
+func (p *Proxy) excuse(f *failure, started time.Time) {
+	if f != nil && isTimeout(f.err) && p.late(started) {
+		f.fault = false
+	}
 }
 
 // Hops whose handshakes are told apart.

@@ -45,6 +45,7 @@ type Proxy struct {
 	view     *view
 	budget   *retrybudget.Budget
 	load     *overload.Limiter
+	late     func(since time.Time) bool // may what did not come since then be our own doing?
 	gateways gatewaySources
 	refusals *identity.Refusals
 	clients  *admission.Guard
@@ -130,6 +131,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.metrics = NewMetrics(p.registry)
 	p.refusals = identity.NewRefusals(log)
 	p.load = overload.New(p.registry)
+	p.late = func(since time.Time) bool { return p.load.Late(since) > lateLimit }
 	p.clients = admission.NewGuard(cfg.Limits, p.session.MaxUnread(), p.registry, log)
 	p.ledger = peer.NewLedger(federation.DefaultTTL)
 	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle})
@@ -219,11 +221,13 @@ func (p *Proxy) declared(k health.Key) *mesh.Workload {
 // probeGateway asks a gateway that failed until it answers a handshake or
 // discovery lists it no more.
 func (p *Proxy) probeGateway(key string) {
+	var started time.Time
 	ask := func(ctx context.Context) error {
 		g := gatewayNamed(p.store.Current(), key)
 		if g == nil {
 			return errUndeclared
 		}
+		started = time.Now()
 		s, err := p.dialer(hopOuter, p.self, []spiffeid.ID{g.Identity}, g.Address)(ctx)
 		if err != nil {
 			return err
@@ -234,6 +238,9 @@ func (p *Proxy) probeGateway(key string) {
 	p.gatewayProbes.Watch(key, ask, func(err error) bool {
 		if errors.Is(err, errUndeclared) {
 			return gatewayNamed(p.store.Current(), key) == nil
+		}
+		if isTimeout(err) && p.late(started) {
+			return false // asked again: what took so long may have been us
 		}
 		p.view.gatewayAnswered(key, func() bool { return gatewayNamed(p.store.Current(), key) != nil }, err, time.Now())
 		return err == nil
