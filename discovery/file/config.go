@@ -20,7 +20,7 @@ func DefaultConfig() Config { return Config{MaxRemoval: DefaultMaxRemoval} }
 func (c Config) Validate() error {
 	var v strictyaml.Check
 	v.Required("discovery.file", c.File, "give the path of the discovery file")
-	if !(c.MaxRemoval >= 0 && c.MaxRemoval <= 1) {
+	if !(c.MaxRemoval > 0 && c.MaxRemoval <= 1) {
 		v.Fail("discovery.maxRemoval", "%v: must be above 0 and at most 1; 1 holds nothing", c.MaxRemoval)
 	}
 	return v.Err()

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
@@ -86,12 +87,35 @@ func read(path string) ([]byte, error) {
 		return nil, fmt.Errorf("read discovery file: %w", err)
 	}
 	defer f.Close()
+	return readAll(f)
+}
+
+// readRegular is read of a file that is followed: a pipe or a device has no content
+// that could be looked at again.
+func readRegular(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO that nobody writes to must not hold us
+	if err != nil {
+		return nil, fmt.Errorf("read discovery file: %w", err)
+	}
+	defer f.Close()
+	switch info, err := f.Stat(); {
+	case err != nil:
+		return nil, fmt.Errorf("read discovery file: %w", err)
+	case info.IsDir():
+		return nil, fmt.Errorf("read discovery file: %s is a directory: name the file in it", path)
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("read discovery file: %s is no regular file (mode %s): write the description to a file", path, info.Mode())
+	}
+	return readAll(f)
+}
+
+func readAll(f *os.File) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("read discovery file: %w", err)
 	}
 	if len(data) > maxBytes {
-		return nil, fmt.Errorf("read discovery file: %s is larger than %d MiB: describe fewer workloads per file", path, maxBytes>>20)
+		return nil, fmt.Errorf("read discovery file: %s is larger than %d MiB: describe fewer workloads per file", f.Name(), maxBytes>>20)
 	}
 	return data, nil
 }

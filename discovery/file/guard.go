@@ -45,8 +45,8 @@ func (g Guard) objection(old, next *mesh.Snapshot) string {
 			gone++
 		}
 	}
-	if gone > freeRemovals && float64(gone) > limit*float64(before) {
-		return fmt.Sprintf("it removes %d of %d workloads, more than %g %%", gone, before, 100*limit)
+	if gone > freeRemovals && float64(gone)/float64(before) > limit {
+		return fmt.Sprintf("it removes %d of %d workloads, more than %.6g %%", gone, before, 100*limit)
 	}
 	return ""
 }

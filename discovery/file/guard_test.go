@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -43,6 +44,8 @@ func TestAChangeThatRemovesTooMuchIsHeld(t *testing.T) {
 		{"four of ten for others", pods(0, 9), pods(4, 9), Guard{}, "it removes 4 of 10 workloads, more than 30 %"},
 		{"four of ten where half may go", pods(0, 9), pods(0, 5), Guard{MaxRemoval: 0.5}, ""},
 		{"all, where all may go", pods(0, 9), "networks: [{name: zero}]\n", Guard{MaxRemoval: 1}, ""},
+		{"29 of 100 where 29 % may go", pods(0, 99), pods(0, 70), Guard{MaxRemoval: 0.29}, ""},
+		{"30 of 100 where 29 % may go", pods(0, 99), pods(0, 69), Guard{MaxRemoval: 0.29}, "it removes 30 of 100 workloads, more than 29 %"},
 		{"growth", pods(0, 1), pods(0, 40), Guard{}, ""},
 		{"the own network", pods(0, 9, "one"), pods(0, 9), Guard{Network: "one", MaxRemoval: 1}, `it removes network "one", which this process is on`},
 		{"another network", pods(0, 9, "one"), pods(0, 9), Guard{Network: "zero"}, ""},
@@ -146,6 +149,87 @@ func TestAHeldChangeThatIsTakenBackIsForgotten(t *testing.T) {
 		}
 		w.want("p8", 1)
 	})
+}
+
+// What is confirmed is what the file says now, not what it said at the last look.
+func TestConfirmReadsTheFileFirst(t *testing.T) {
+	old := time.Now().Add(-time.Hour)
+	for name, change := range map[string]func(w *watched){
+		"restored": func(w *watched) { w.write(pods(0, 9)) },
+		"restored long ago": func(w *watched) {
+			w.write(pods(0, 9))
+			os.Chtimes(w.path, old, old)
+		},
+		"another change": func(w *watched) {
+			w.write(pods(0, 1))
+			os.Chtimes(w.path, old, old)
+		},
+		"removed": func(w *watched) { os.Remove(w.path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := watch(t, pods(0, 9))
+				w.after(10 * time.Second)
+				w.write(pods(0, 3))
+				w.after(5*time.Second + DefaultEvery/2)
+				id := w.Status().Held
+				change(w)
+				if err := w.Confirm(t.Context(), id); !errors.Is(err, ErrNotHeld) {
+					t.Errorf("confirmed what the file no longer says: %v", err)
+				}
+				w.want("p8", 1)
+			})
+		})
+	}
+}
+
+func TestNothingIsHeldWhileTheFileCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, pods(0, 9))
+		w.after(10 * time.Second)
+		w.write(pods(0, 3))
+		w.after(5 * time.Second)
+		id := w.Status().Held
+		os.Remove(w.path)
+		w.after(5 * time.Second)
+		if s := w.Status(); s.Held != "" || !s.Failing {
+			t.Errorf("status %+v; want it failing and nothing held", s)
+		}
+		w.write(pods(0, 3))
+		w.after(5 * time.Second)
+		if s := w.Status(); s.Held != id {
+			t.Errorf("status %+v; want %s held again", s, id)
+		}
+		if n := w.holds.Load(); n != 1 {
+			t.Errorf("one content was held, and counted %d times", n)
+		}
+	})
+}
+
+func TestOneContentIsCountedOnceHoweverOftenItIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, pods(0, 9))
+		for _, content := range []string{pods(0, 3), wrong} {
+			w.after(10 * time.Second)
+			w.write(content)
+			for range 3 {
+				w.after(5 * time.Second)
+				w.Reload()
+			}
+		}
+		w.after(5 * time.Second)
+		if held, refused := w.holds.Load(), w.Rejected(); held != 1 || refused != 1 {
+			t.Errorf("one content was held and one refused; counted were %d and %d", held, refused)
+		}
+	})
+}
+
+func TestMaxRemovalIsAboveZeroAndAtMostOne(t *testing.T) {
+	for share, good := range map[float64]bool{0: false, -0.1: false, 1.1: false, math.NaN(): false, 0.01: true, DefaultMaxRemoval: true, 1: true} {
+		if err := (Config{File: "mesh.yaml", MaxRemoval: share}).Validate(); (err == nil) != good {
+			t.Errorf("discovery.maxRemoval: %v: %v", share, err)
+		}
+	}
 }
 
 func TestConfirmWithoutRunEndsWithItsContext(t *testing.T) {

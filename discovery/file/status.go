@@ -38,8 +38,8 @@ type confirmation struct {
 	answer chan error // one slot
 }
 
-// Confirm takes the held content into force if id names it. It waits for Run to
-// do so, until ctx ends.
+// Confirm takes the held content into force if id names it and the file still says
+// it. It waits for Run to do so, until ctx ends.
 func (w *Watcher) Confirm(ctx context.Context, id string) error {
 	c := confirmation{id: id, answer: make(chan error, 1)}
 	select {
@@ -59,10 +59,17 @@ func (w *Watcher) Confirm(ctx context.Context, id string) error {
 var ErrNotHeld = errors.New("no content of this name is held")
 
 func (w *Watcher) confirmed(id string) error {
+	w.stamp = stamp{} // whatever the stamp says, read it
+	settled := w.look(time.Now())
 	h := w.held
-	if h == nil || h.id != id {
+	if !settled || h == nil || h.id != id {
 		name := "nothing is held"
-		if h != nil {
+		switch {
+		case !settled:
+			name = "the file is being written to, try again"
+		case w.unread != "":
+			name = "the file cannot be read: " + w.unread
+		case h != nil:
 			name = "held is " + h.id
 		}
 		return fmt.Errorf("confirm discovery: %q: %w: %s", id, ErrNotHeld, name)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,7 +26,12 @@ const (
 	// racy is how old a modification time must be before an unchanged one
 	// proves that nothing was written: clocks of file systems are coarse.
 	racy = 2 * time.Second
+	// restless is how long a file may be written to without a pause before that is
+	// an error.
+	restless = 2 * time.Second
 )
+
+var errRestless = fmt.Errorf("it is written to again and again and is never left alone for %s: write a new file beside it and rename it", settle)
 
 // Watcher follows one file. Set Every, Log and Guard between Open and Run.
 type Watcher struct {
@@ -41,10 +47,16 @@ type Watcher struct {
 	// Of Run alone, and of Open before it.
 	good   sum    // of the content that store holds
 	seen   sum    // of the content looked at last, good or bad
+	told   sum    // of the content counted last
 	stamp  stamp  // of the file when it was read last
 	unread string // why the file cannot be read now; "" if it can
 	why    string // why the content looked at last is not in force; "" if it is
 	held   *held  // the content looked at last, if it waits for a confirmation
+	// tell is set while the next look must log what it finds, new or not.
+	tell bool
+	// writing is when a look first found the file being written to; zero if the
+	// last one did not.
+	writing time.Time
 
 	accepted, rejected, holds atomic.Uint64 // contents since Open
 
@@ -72,11 +84,7 @@ type stamp struct {
 // store as it was. The revision is one above that of what store held.
 func Open(path string, store *discovery.Store) (*Watcher, error) {
 	w := &Watcher{path: path, store: store, again: make(chan struct{}, 1), confirm: make(chan confirmation)}
-	before, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("read discovery file: %w", err)
-	}
-	data, err := read(path)
+	data, st, err := first(path)
 	if err != nil {
 		return nil, err
 	}
@@ -85,10 +93,45 @@ func Open(path string, store *discovery.Store) (*Watcher, error) {
 		return nil, err
 	}
 	w.good = sha256.Sum256(data)
-	w.seen, w.stamp = w.good, stampOf(before, time.Now())
+	w.told = w.good
+	w.seen, w.stamp = w.good, st
 	store.Swap(s)
 	w.status = Status{File: path, Revision: s.Revision, LastSuccess: time.Now()}
 	return w, nil
+}
+
+// first reads the file at path as soon as nobody writes to it.
+func first(path string) (data []byte, st stamp, err error) {
+	for began := time.Now(); ; time.Sleep(settle / 4) {
+		before, err := os.Stat(path)
+		if err != nil {
+			return nil, st, fmt.Errorf("read discovery file: %w", err)
+		}
+		now := time.Now()
+		data, settled, err := readSettled(path, before, now)
+		switch {
+		case settled || err != nil:
+			return data, stampOf(before, now), err
+		case now.Sub(began) >= restless:
+			return nil, st, fmt.Errorf("read discovery file: %s: %w", path, errRestless)
+		}
+	}
+}
+
+// readSettled reads the file that before is about; settled is false if it is being
+// written to.
+func readSettled(path string, before os.FileInfo, now time.Time) (data []byte, settled bool, err error) {
+	if age := now.Sub(before.ModTime()); age >= 0 && age < settle {
+		return nil, false, nil
+	}
+	if data, err = readRegular(path); err != nil {
+		return nil, false, err
+	}
+	after, err := os.Stat(path)
+	if err != nil || !same(after, before) {
+		return nil, false, nil // the next look tells
+	}
+	return data, true, nil
 }
 
 // Watch opens the file at path and follows it until ctx ends; it returns an
@@ -132,7 +175,7 @@ func (w *Watcher) Run(ctx context.Context) {
 			c.answer <- w.confirmed(c.id)
 			continue
 		case <-w.again:
-			w.stamp, w.seen = stamp{}, sum{}
+			w.stamp, w.seen, w.tell = stamp{}, sum{}, true
 		case <-t.C:
 		}
 		if w.look(time.Now()) {
@@ -145,6 +188,19 @@ func (w *Watcher) Run(ctx context.Context) {
 
 // look examines the file once and reports false if it is being written to.
 func (w *Watcher) look(now time.Time) (settled bool) {
+	settled = w.examine(now)
+	switch {
+	case settled:
+		w.tell, w.writing = false, time.Time{}
+	case w.writing.IsZero():
+		w.writing = now
+	case now.Sub(w.writing) >= restless:
+		w.unreadable(errRestless)
+	}
+	return settled
+}
+
+func (w *Watcher) examine(now time.Time) (settled bool) {
 	before, err := os.Stat(w.path)
 	if err != nil {
 		w.unreadable(err)
@@ -155,15 +211,12 @@ func (w *Watcher) look(now time.Time) (settled bool) {
 		w.note(now)
 		return true
 	}
-	if age := now.Sub(st.info.ModTime()); age >= 0 && age < settle {
-		return false
-	}
-	data, err := read(w.path)
-	if err != nil {
+	data, settled, err := readSettled(w.path, before, now)
+	switch {
+	case err != nil:
 		w.unreadable(err)
 		return true
-	}
-	if after, err := os.Stat(w.path); err != nil || !same(after, st.info) {
+	case !settled:
 		return false
 	}
 	w.readable()
@@ -200,6 +253,8 @@ func (w *Watcher) consider(data []byte) {
 		return
 	}
 	w.seen, w.held, w.why = is, nil, ""
+	again := is == w.told // read once more on demand, or after it could not be read
+	w.told = is
 	old := w.store.Current()
 	if is == w.good {
 		w.Log.Info().Str("file", w.path).Uint64("revision", old.Revision).Msg("discovery file is as it was last accepted")
@@ -207,13 +262,18 @@ func (w *Watcher) consider(data []byte) {
 	}
 	s, c, err := parse(w.path, data, old.Revision+1)
 	if err != nil {
-		w.rejected.Add(1)
+		if !again {
+			w.rejected.Add(1)
+		}
 		w.why = err.Error()
 		w.Log.Error().Str("file", w.path).Uint64("revision", old.Revision).Err(err).Msg("discovery file refused, keeping the last good state")
 		return
 	}
 	id := identifier(c)
 	if why := w.Guard.objection(old, s); why != "" && c.Confirm != id {
+		if !again {
+			w.holds.Add(1)
+		}
 		w.hold(&held{id: id, sum: is, snapshot: s, why: why})
 		return
 	}
@@ -222,7 +282,6 @@ func (w *Watcher) consider(data []byte) {
 
 func (w *Watcher) hold(h *held) {
 	w.held, w.why = h, "held: "+h.why
-	w.holds.Add(1)
 	w.Log.Error().Str("file", w.path).Uint64("revision", w.store.Current().Revision).Str("reason", h.why).Str("confirm", h.id).
 		Str("remedy", fmt.Sprintf("if it is meant, write confirm: %q into the file, or POST /discovery/confirm?id=%[1]s to the admin address", h.id)).
 		Msg("discovery file held, keeping the last good state")
@@ -241,8 +300,11 @@ func (w *Watcher) unreadable(err error) {
 	if p := (*os.PathError)(nil); errors.As(err, &p) {
 		cause = p.Err
 	}
-	if w.unread != cause.Error() {
-		w.unread = cause.Error()
+	if w.held != nil { // the file does not say it any more, or nobody can tell
+		w.held, w.why, w.seen = nil, "", sum{}
+	}
+	if why := strings.TrimPrefix(cause.Error(), "read discovery file: "); w.unread != why || w.tell {
+		w.unread, w.tell = why, false
 		w.Log.Error().Str("file", w.path).Uint64("revision", w.store.Current().Revision).Err(err).Msg("discovery file cannot be read, keeping the last good state")
 	}
 	w.note(time.Now())
