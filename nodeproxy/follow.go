@@ -43,7 +43,7 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	p.ids.Require(p.identities()...)
 	p.gatewayProbes.Retain(func(key string) bool { return gatewayNamed(snap, key) != nil })
 	p.witness.forget()
-	p.gateways.forget(time.Now())
+	p.gateways.revise(snap, p.cfg.Network, time.Now())
 	local := map[string]*mesh.Workload{}
 	for _, w := range p.locals() {
 		local[w.UID] = w

@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -12,43 +13,53 @@ import (
 // ceased to list it: one that drains goes on forwarding.
 const sourceMemory = time.Hour
 
-// gatewaySources remembers from which addresses gateways of the own network were
-// seen to connect. The zero value is ready. Safe for concurrent use.
+// gatewaySources remembers from which addresses gateways of the own network
+// connect to pods. The zero value is ready. Safe for concurrent use.
 type gatewaySources struct {
-	mu   sync.Mutex
-	last map[netip.Addr]time.Time // when discovery last listed it
+	mu     sync.Mutex
+	listed []netip.Prefix             // by the snapshot of the last revise
+	last   map[netip.Prefix]time.Time // when discovery was seen to have ceased to list it
 }
 
-// has reports whether addr is, or was within sourceMemory, a gateway's.
+// has reports whether addr is, or was within sourceMemory, a gateway's. What the
+// last revise found still counts, so that nothing is taken for a pod between a new
+// snapshot and the revise for it.
 func (g *gatewaySources) has(snap *mesh.Snapshot, network string, addr netip.Addr, now time.Time) bool {
 	addr = addr.Unmap()
-	listed := snap.FromGateway(network, addr)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if listed {
-		if g.last == nil {
-			g.last = map[netip.Addr]time.Time{}
-		}
-		g.last[addr] = now
+	if snap.FromGateway(network, addr) {
 		return true
 	}
-	last, ok := g.last[addr]
-	if ok && now.Sub(last) >= sourceMemory {
-		delete(g.last, addr)
-		return false
-	}
-	return ok
-}
-
-// forget drops what is older than sourceMemory.
-func (g *gatewaySources) forget(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for a, t := range g.last {
-		if now.Sub(t) >= sourceMemory {
-			delete(g.last, a)
+	for _, p := range g.listed {
+		if p.Contains(addr) {
+			return true
 		}
 	}
+	for p, t := range g.last {
+		if p.Contains(addr) && now.Sub(t) < sourceMemory {
+			return true
+		}
+	}
+	return false
+}
+
+// revise takes note of a new snapshot: whatever the one before listed was a
+// gateway's until now. It drops what is older than sourceMemory.
+func (g *gatewaySources) revise(snap *mesh.Snapshot, network string, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.last == nil {
+		g.last = map[netip.Prefix]time.Time{}
+	}
+	for _, p := range g.listed {
+		g.last[p] = now
+	}
+	g.listed = nil
+	for _, gw := range snap.Gateways(network) {
+		g.listed = append(g.listed, gw.Sources...)
+	}
+	maps.DeleteFunc(g.last, func(_ netip.Prefix, t time.Time) bool { return now.Sub(t) >= sourceMemory })
 }
 
 // every lets one event through per interval. Safe for concurrent use.

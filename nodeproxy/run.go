@@ -20,6 +20,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	for _, o := range p.outbounds {
 		p.running.Go(func() { o.run(p.data) })
 	}
+	p.gateways.revise(p.store.Current(), p.cfg.Network, time.Now())
 	p.ids.Require(p.identities()...)
 	server := &admin.Server{Pending: p.pending, Details: p.details, State: p.dump, Registry: p.registry, More: append(p.watcher.Endpoints(), p.diagnose.Endpoints()...)}
 	background, bctx := errgroup.WithContext(p.data)
