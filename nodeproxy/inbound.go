@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/pending"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -116,7 +117,7 @@ func (in *inbound) handshake(ctx context.Context, conn net.Conn, entry *pending.
 	svid, err := in.p.ids.Get(ctx, w.Identity)
 	if err != nil {
 		conn.Close()
-		return nil, time.Time{}, err
+		return nil, time.Time{}, &identity.OwnError{ID: w.Identity, Err: err}
 	}
 	t, err := hbone.ServerTLS(ctx, conn, entry.TLS(in.p.ids.ServerTLS(w.Identity, nil, "h2")))
 	return t, svid.NotAfter(), err
