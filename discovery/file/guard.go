@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -39,16 +40,47 @@ func (g Guard) objection(old, next *mesh.Snapshot) string {
 	if limit == 0 {
 		limit = DefaultMaxRemoval
 	}
-	before, gone := len(old.Workloads()), 0
+	before := len(old.Workloads())
+	var gone []string
 	for _, w := range old.Workloads() {
 		if next.Workload(w.UID) == nil {
-			gone++
+			gone = append(gone, w.UID)
 		}
 	}
-	if gone > freeRemovals && float64(gone)/float64(before) > limit {
-		return fmt.Sprintf("it removes %d of %d workloads, more than %.6g %%", gone, before, 100*limit)
+	if len(gone) <= freeRemovals || float64(len(gone))/float64(before) <= limit {
+		return ""
 	}
-	return ""
+	why := fmt.Sprintf("it removes %d of %d workloads, more than %.6g %%: %s", len(gone), before, 100*limit, few(gone))
+	if services := emptied(old, next); len(services) > 0 {
+		why += "; no workload is left of " + few(services)
+	}
+	return why
+}
+
+// emptied returns the services of next whose last workload it takes away, and
+// those with workloads that it removes, by hostname.
+func emptied(old, next *mesh.Snapshot) []string {
+	var out []string
+	for _, svc := range old.Services() {
+		if len(old.Networks(svc)) == 0 {
+			continue
+		}
+		if now := next.Service(svc.Hostname); now == nil || len(next.Networks(now)) == 0 {
+			out = append(out, svc.Hostname)
+		}
+	}
+	return out
+}
+
+// maxNamed is how many names a message lists.
+const maxNamed = 5
+
+// few lists the first few names.
+func few(names []string) string {
+	if n := len(names) - maxNamed; n > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), n)
+	}
+	return strings.Join(names, ", ")
 }
 
 // identifier names the content of c apart from Confirm, in twelve hexadecimal

@@ -38,14 +38,14 @@ func TestAChangeThatRemovesTooMuchIsHeld(t *testing.T) {
 	}{
 		{"one of two", pods(0, 1), pods(0, 0), Guard{}, ""},
 		{"two of three", pods(0, 2), pods(0, 0), Guard{}, ""},
-		{"three of four", pods(0, 3), pods(0, 0), Guard{}, "it removes 3 of 4 workloads, more than 30 %"},
+		{"three of four", pods(0, 3), pods(0, 0), Guard{}, "it removes 3 of 4 workloads, more than 30 %: p0, p1, p2"},
 		{"three of ten", pods(0, 9), pods(0, 6), Guard{}, ""},
-		{"four of ten", pods(0, 9), pods(0, 5), Guard{}, "it removes 4 of 10 workloads, more than 30 %"},
-		{"four of ten for others", pods(0, 9), pods(4, 9), Guard{}, "it removes 4 of 10 workloads, more than 30 %"},
+		{"four of ten", pods(0, 9), pods(0, 5), Guard{}, "it removes 4 of 10 workloads, more than 30 %: p5, p6, p7, p8"},
+		{"four of ten for others", pods(0, 9), pods(4, 9), Guard{}, "it removes 4 of 10 workloads, more than 30 %: p0, p1, p2, p3"},
 		{"four of ten where half may go", pods(0, 9), pods(0, 5), Guard{MaxRemoval: 0.5}, ""},
 		{"all, where all may go", pods(0, 9), "networks: [{name: zero}]\n", Guard{MaxRemoval: 1}, ""},
 		{"29 of 100 where 29 % may go", pods(0, 99), pods(0, 70), Guard{MaxRemoval: 0.29}, ""},
-		{"30 of 100 where 29 % may go", pods(0, 99), pods(0, 69), Guard{MaxRemoval: 0.29}, "it removes 30 of 100 workloads, more than 29 %"},
+		{"30 of 100 where 29 % may go", pods(0, 99), pods(0, 69), Guard{MaxRemoval: 0.29}, "it removes 30 of 100 workloads, more than 29 %: p69, p70, p71, p72, p73 and 25 more"},
 		{"growth", pods(0, 1), pods(0, 40), Guard{}, ""},
 		{"the own network", pods(0, 9, "one"), pods(0, 9), Guard{Network: "one", MaxRemoval: 1}, `it removes network "one", which this process is on`},
 		{"another network", pods(0, 9, "one"), pods(0, 9), Guard{Network: "zero"}, ""},
@@ -75,7 +75,7 @@ func TestHeldContentWaitsForItsNameInTheFile(t *testing.T) {
 		w.after(time.Minute)
 		w.want("p8", 1)
 		l := w.lines()
-		if len(l) != 1 || l[0]["level"] != "error" || l[0]["reason"] != "it removes 6 of 10 workloads, more than 30 %" {
+		if len(l) != 1 || l[0]["level"] != "error" || l[0]["reason"] != "it removes 6 of 10 workloads, more than 30 %: p3, p4, p5, p6, p7 and 1 more" {
 			t.Fatalf("logged %v; want one error with the reason", l)
 		}
 		id, _ := l[0]["confirm"].(string)
@@ -91,8 +91,8 @@ func TestHeldContentWaitsForItsNameInTheFile(t *testing.T) {
 		w.write("# a comment changes nothing\n" + pods(0, 3) + "confirm: \"" + id + "\"\n")
 		w.after(5 * time.Second)
 		w.want("p2", 2)
-		if s := w.Status(); s.Held != "" || s.Failing || s.Revision != 2 || time.Since(s.LastSuccess) > DefaultEvery || s.LastError == "" || s.LastErrorTime.IsZero() {
-			t.Errorf("status %+v; want revision 2 in force, and what the last error was", s)
+		if s := w.Status(); s.Held != "" || s.Failing || s.Revision != 2 || time.Since(s.LastSuccess) > DefaultEvery || s.LastError != "" || !s.LastErrorTime.IsZero() {
+			t.Errorf("status %+v; want revision 2 in force, and no error: it was meant", s)
 		}
 		w.lines()
 		w.write("confirm: \"" + id + "\"\n") // the name of other content is worth nothing
@@ -101,6 +101,45 @@ func TestHeldContentWaitsForItsNameInTheFile(t *testing.T) {
 		w.after(5 * time.Second)
 		w.want("p2", 2)
 	})
+}
+
+func TestServicesThatLoseTheirLastWorkloadAreNamed(t *testing.T) {
+	with := func(members int) string {
+		text := pods(0, 9) + "services:\n- {name: shop, namespace: demo, ports: [{port: 80}]}\n- {name: cart, namespace: demo, ports: [{port: 80}]}\n"
+		for i := range members {
+			text = strings.Replace(text, fmt.Sprintf("10.0.0.%d]}", i+1), fmt.Sprintf("10.0.0.%d], services: [shop.demo.svc.cluster.local]}", i+1), 1)
+		}
+		return text
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, with(2))
+		w.after(10 * time.Second)
+		w.write(with(1))
+		w.after(5 * time.Second)
+		w.want("p8", 2)
+		for _, l := range w.lines() {
+			if l["level"] != "info" {
+				t.Errorf("a service with a workload left: %v", l)
+			}
+		}
+		w.write(with(0))
+		w.after(5 * time.Second)
+		w.want("p8", 3)
+		if l := w.lines(); len(l) != 2 || l[1]["level"] != "warn" || l[1]["services"] != "shop.demo.svc.cluster.local" {
+			t.Errorf("logged %v; want the change and a warning that names the service", l)
+		}
+	})
+	old, err := Parse("mesh.yaml", []byte(with(2)), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := Parse("mesh.yaml", []byte(pods(4, 5)), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := (Guard{}).objection(old, next), "it removes 4 of 10 workloads, more than 30 %: p0, p1, p2, p3; no workload is left of shop.demo.svc.cluster.local"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }
 
 func TestHeldContentIsConfirmedByCommand(t *testing.T) {

@@ -18,7 +18,8 @@ type Status struct {
 	// Failing is whether the file, as it is now, is not in force.
 	Failing bool `json:"failing"`
 	// LastError is why it was not in force, now or the last time that it was not,
-	// and LastErrorTime when that began; empty and zero if it always was.
+	// and LastErrorTime when that began; empty and zero if it always was, and once a
+	// change that was held is confirmed.
 	LastError     string    `json:"lastError,omitempty"`
 	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
 	// Held names the content that waits for a confirmation; empty if none does.

@@ -241,6 +241,9 @@ func (w *Watcher) note(now time.Time) {
 	switch {
 	case why == "":
 		w.status.LastSuccess = now
+		if was.Held != "" && w.status.Revision > was.Revision { // confirmed: it was no mistake
+			w.status.LastError, w.status.LastErrorTime = "", time.Time{}
+		}
 	case !was.Failing || why != was.LastError:
 		w.status.LastError, w.status.LastErrorTime = why, now
 	}
@@ -291,8 +294,12 @@ func (w *Watcher) hold(h *held) {
 func (w *Watcher) accept(is sum, s *mesh.Snapshot, message string) {
 	w.good, w.held, w.why = is, nil, ""
 	w.accepted.Add(1)
+	old := w.store.Current()
 	w.store.Swap(s)
 	w.Log.Info().Str("file", w.path).Uint64("revision", s.Revision).Int("workloads", len(s.Workloads())).Int("services", len(s.Services())).Int("gateways", countGateways(s)).Msg(message)
+	if names := emptied(old, s); len(names) > 0 {
+		w.Log.Warn().Str("file", w.path).Uint64("revision", s.Revision).Str("services", few(names)).Msg("services have lost their last workload")
+	}
 }
 
 func (w *Watcher) unreadable(err error) {
