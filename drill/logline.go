@@ -51,6 +51,10 @@ func ParseLine(process string, data []byte, zero time.Time) (e Event, ok bool) {
 	e.Direction, e.Result, e.Tries, e.Trace = l.Direction, l.Result, l.Attempts, l.Trace
 	e.Probe, e.Healthy, e.Ready, e.Exceptions = l.Probe, l.Healthy, l.Ready, l.Exceptions
 	e.Tried = l.Tried
+	switch e.Result {
+	case "client_reset", "server_reset", "tunnel_lost", "stopped": // it had been opened; clients tell of cuts
+		e.Result = "ok"
+	}
 	if !l.Started.IsZero() {
 		e.Started = l.Started.Sub(zero)
 	}

@@ -28,7 +28,8 @@ type access struct {
 	tried          failedPlaces // outbound: where it had failed before
 	attempts       int
 	sent, received int64  // bytes towards and from the mesh (outbound) or the peer (inbound)
-	result         string // ok, an isthmus-reason, or one of the failure reasons below
+	opened         bool   // both applications had it; result says how it ended
+	result         string // see ending; of one that was not opened an isthmus-reason, or one of the failure reasons
 	err            error
 }
 
@@ -36,7 +37,7 @@ type access struct {
 // of this node did not get its connection, and did not give it up itself. What a pod
 // of this node refused is told by the node of the client.
 func (a *access) failed() bool {
-	return a.direction == "outbound" && a.result != "ok" && a.result != reasonCancelled
+	return a.direction == "outbound" && !a.opened && a.result != reasonCancelled
 }
 
 // failedPlace is where attempts failed for one reason.

@@ -31,7 +31,8 @@ func (e *established) relay(ctx context.Context) {
 		e.early.release()
 	}
 	a := &e.access
-	a.sent, a.received, a.err, a.result = r.ToStream+e.sent, r.ToConn, r.Err, "ok"
+	a.sent, a.received, a.err = r.ToStream+e.sent, r.ToConn, r.Err
+	a.result, a.opened = ending(e.p.data, a.direction, e.stream, r.Err), true
 	if e.ended != nil {
 		e.ended()
 	}
