@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
@@ -42,6 +43,7 @@ type Gateway struct {
 	ledger   *peer.Ledger
 	fed      *peer.Federation   // nil when federation.health is off
 	nodes    *peer.HealthServer // nil when federation.health is off
+	node     spiffeid.ID        // of the node proxies that may report health
 	backends *backends
 	summary  *summaries
 	budget   *retrybudget.Budget // of repeats, by service

@@ -15,8 +15,8 @@ import (
 
 // federate builds this gateway's two ways of hearing and telling.
 func (g *Gateway) federate() error {
-	node, err := g.cfg.nodeID()
-	if err != nil {
+	var err error
+	if g.node, err = g.cfg.nodeID(); err != nil {
 		return err
 	}
 	advertise := g.cfg.Federation.Advertise
@@ -26,12 +26,7 @@ func (g *Gateway) federate() error {
 	metrics := peer.NewMetrics(g.registry)
 	g.nodes = peer.NewHealthServer(peer.HealthServerConfig{
 		Name: g.cfg.Name, Network: g.cfg.Network, Ledger: g.ledger, Log: g.log, Metrics: metrics,
-		Authorize: func(id spiffeid.ID, name string) error {
-			if id != node {
-				return fmt.Errorf("identity %s may not report health: want %s", id, node)
-			}
-			return nil
-		},
+		Authorize: func(id spiffeid.ID, _ string) error { return g.mayReport(id) },
 		OnNode: func(node string, id mesh.EndpointID) bool {
 			w := g.store.Current().WorkloadByEndpoint(id)
 			return w != nil && w.Network == g.cfg.Network && w.Node == node
@@ -44,6 +39,13 @@ func (g *Gateway) federate() error {
 		Identity: g.ids, Peers: g.peers, Advertise: advertise, Ledger: g.ledger, Log: g.log, Metrics: metrics,
 	})
 	return err
+}
+
+func (g *Gateway) mayReport(id spiffeid.ID) error {
+	if id != g.node {
+		return fmt.Errorf("identity %s may not report health: want %s", id, g.node)
+	}
+	return nil
 }
 
 // peers lists every other gateway of every network.

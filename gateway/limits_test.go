@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/net/http2"
 
+	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
@@ -52,6 +54,37 @@ func (s *site) told(t *testing.T, scope admission.Scope, limit admission.Limit) 
 	if l := gw.Log.Find("outlier changed"); len(l) > 0 {
 		t.Errorf("a client over its limit moved health: %v", l[0])
 	}
+}
+
+// Connections that say nothing of the health that they have come to report are
+// sessions like any other.
+func TestHealthStreamsCountAsSessions(t *testing.T) {
+	const bound = 2
+	s := newSite(t, 0)
+	s.EachGateway = func(c *gateway.Config) { c.Limits.Identity.Sessions = bound }
+	s.Write()
+	gw := s.StartGateway("west", "gw-1")
+	gw.AwaitReady(t)
+	node := s.ID("isthmus-system/nodeproxy")
+	cfg := s.TLS(node, peer.ALPNHealth, s.ID("isthmus-system/gateway-west"))
+	dial := func() *tls.Conn {
+		conn, err := tls.Dial("tcp4", s.GatewayAt("west", "gw-1").String(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	for range bound {
+		dial()
+	}
+	meshtest.Eventually(t, "they are admitted", func() bool { return gw.Metric(t, "isthmus_admitted_sessions") == bound })
+	third := dial()
+	third.SetReadDeadline(time.Now().Add(meshtest.ExchangeTimeout))
+	if _, err := third.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("one more than the bound: %v, want it closed", err)
+	}
+	s.told(t, admission.ByIdentity, admission.Sessions)
 }
 
 func TestOneSessionTooManyIsSentAway(t *testing.T) {

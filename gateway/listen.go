@@ -126,12 +126,33 @@ func (g *Gateway) serve(t *hbone.TLSTransport, expiry time.Time) {
 		}
 		g.fed.Accept(t.NetConn(), id)
 	case peer.ALPNHealth:
-		ctx, cancel := context.WithDeadline(g.background, earlier(expiry, t.Peer().NotAfter))
-		defer cancel()
-		g.nodes.Accept(ctx, t.NetConn(), id) // the node proxy attaches again with the certificates of then
+		g.serveReports(t, expiry)
 	default:
 		g.serveTunnels(t, expiry)
 	}
+}
+
+// serveReports serves the health stream of a node proxy, which counts as a session
+// of its client like any other: nobody else gets as far as to say Hello.
+func (g *Gateway) serveReports(t *hbone.TLSTransport, expiry time.Time) {
+	id := t.Peer().ID
+	if err := g.mayReport(id); err != nil {
+		g.metrics.refused.WithLabelValues("not_node").Inc()
+		g.nodes.Refuse(id, err)
+		t.Close()
+		return
+	}
+	client := admission.Client{Identity: id.String(), Address: addressOf(t.RemoteAddr())}
+	admitted, err := g.clients.Session(client, time.Now())
+	if err != nil {
+		g.clients.Refused(err, client, time.Now())
+		t.Close()
+		return
+	}
+	defer admitted.Release()
+	ctx, cancel := context.WithDeadline(g.background, earlier(expiry, t.Peer().NotAfter))
+	defer cancel()
+	g.nodes.Accept(ctx, t.NetConn(), id) // the node proxy attaches again with the certificates of then
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -28,7 +28,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		moved:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_moved_connections_total", Help: "Connections whose TLS hello was given to another pod, by what the first one did (reset, silence)."}, []string{"reason"}),
 		noBudget: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_retry_budget_exhausted_total", Help: "Repeats at another pod that the service's retry budget did not allow."}),
 		edges:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_outlier_edges_total", Help: "Ejections and readmissions, by scope (endpoint, hop) and edge."}, []string{"scope", "edge"}),
-		refused:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_peers_refused_total", Help: "Connections refused before any stream, by reason (handshake, identity, own_identity, not_gateway, overload)."}, []string{"reason"}),
+		refused:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_peers_refused_total", Help: "Connections refused before any stream, by reason (handshake, identity, own_identity, not_gateway, not_node, overload)."}, []string{"reason"}),
 		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_sessions_ended_total", Help: "Outer sessions that ended, by outcome (orderly, goaway, protocol_error, abuse, settings_timeout, ping_timeout, certificate_expired, lost)."}, []string{"outcome"}),
 		streams:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_streams_refused_total", Help: "CONNECTs refused with REFUSED_STREAM, by reason (draining, streams, handlers, rate)."}, []string{"reason"}),
 	}

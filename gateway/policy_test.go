@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"strings"
@@ -131,6 +132,18 @@ func TestOnlyGatewaysFederateAndOnlyNodeProxiesReport(t *testing.T) {
 	}
 	if n := s.gateway().Metric(t, `isthmus_peers_refused_total{reason="not_gateway"}`); n != 2 {
 		t.Errorf("isthmus_peers_refused_total = %v; want 2", n)
+	}
+	conn, err := tls.Dial("tcp4", at.String(), s.TLS(s.shop.Identity(), peer.ALPNHealth, gw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.SetReadDeadline(time.Now().Add(meshtest.ExchangeTimeout)) // it says no Hello
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("a client's identity that speaks as a node proxy: %v; want the connection closed before it has said anything", err)
+	}
+	if n := s.gateway().Metric(t, `isthmus_peers_refused_total{reason="not_node"}`); n != 1 {
+		t.Errorf("isthmus_peers_refused_total of not_node = %v; want 1", n)
 	}
 }
 

@@ -313,6 +313,12 @@ func (s *HealthServer) summaries(subjects []federation.Key, all bool) []federati
 }
 
 // refused counts and logs why a stream ended. A plain end is none of it.
+// Refuse counts and logs, once in a while, that peer was sent away before Accept
+// because of its identity.
+func (s *HealthServer) Refuse(peer spiffeid.ID, cause error) {
+	s.refused(peer, "", &identityError{cause})
+}
+
 func (s *HealthServer) refused(peer spiffeid.ID, node string, err error) {
 	reason := rejection(err)
 	if reason == "" {
