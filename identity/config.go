@@ -97,11 +97,15 @@ func (d *caDir) Fetch(ctx context.Context, id spiffeid.ID) (*SVID, error) {
 	return CASource{CA: d.ca.Load(), TTL: d.ttl}.Fetch(ctx, id)
 }
 
-// Reload reads the CA again and keeps the old one on error.
+// Reload reads the CA again and keeps the old one on error, and if the new one is
+// another mesh's: nobody here would accept what it signs.
 func (d *caDir) Reload() error {
 	ca, err := OpenCA(d.dir)
 	if err != nil {
 		return fmt.Errorf("identity.dir: %w", err)
+	}
+	if old := d.ca.Load(); old != nil && old.TrustDomain() != ca.TrustDomain() {
+		return fmt.Errorf("identity.dir: %s: the ca signs for trust domain %q now, before for %q: put the ca of this mesh back, or restart every process with the new trustDomain", d.dir, ca.TrustDomain().Name(), old.TrustDomain().Name())
 	}
 	d.ca.Store(ca)
 	return nil

@@ -20,6 +20,7 @@ import (
 const (
 	pollEvery    = time.Second
 	fetchTimeout = 10 * time.Second
+	clockEvery   = 3 * time.Second        // looks for a wall clock that has jumped
 	maxFetches   = 8                      // in flight at once, as ztunnel
 	minRenewal   = 500 * time.Millisecond // between two renewals of one identity
 )

@@ -2,8 +2,11 @@ package identity
 
 import (
 	"errors"
+	"maps"
 	"net"
+	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -79,15 +82,82 @@ func cause(err error) string {
 	return text[:min(len(text), length)]
 }
 
-// refusalInterval is how often one peer's refusals are a line of the log.
-const refusalInterval = time.Minute
+const (
+	// refusalInterval is how often refusals of one host, for one workload and reason,
+	// are a line of the log.
+	refusalInterval = time.Minute
+	// hostLines is how many lines one host may have in that time, for all workloads.
+	hostLines = 10
+	// maxHosts bounds for how many hosts lines are counted. Those beyond share a count.
+	maxHosts = 1024
+	// maxClaim and maxReason bound, in bytes, what a stranger can put into a line.
+	maxClaim, maxReason = 256, 512
+)
 
 // Refusals writes a line for handshakes that end because of who somebody is, at
-// most once a minute for each peer. The zero value logs nothing. Safe for
-// concurrent use.
+// most once a minute for each host, workload and reason, and ten for each host. Who
+// the peer says that it is is not proved, and so does not tell peers apart. The zero
+// value logs nothing. Safe for concurrent use.
 type Refusals struct {
 	log   zerolog.Logger
 	limit logging.Limit
+
+	mu    sync.Mutex
+	hosts map[string]*hostRefusals
+}
+
+// hostRefusals are those of one host since began.
+type hostRefusals struct {
+	began       time.Time
+	lines, held int
+}
+
+// allow reports whether host may have one more line, and how many it was denied
+// since its last one.
+func (r *Refusals) allow(host string, now time.Time) (held int, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hosts == nil {
+		r.hosts = map[string]*hostRefusals{}
+	}
+	h := r.hosts[host]
+	if h == nil {
+		if len(r.hosts) >= maxHosts {
+			maps.DeleteFunc(r.hosts, func(_ string, h *hostRefusals) bool { return now.Sub(h.began) >= refusalInterval })
+		}
+		if len(r.hosts) >= maxHosts {
+			host = ""
+		}
+		if h = r.hosts[host]; h == nil {
+			h = &hostRefusals{began: now}
+			r.hosts[host] = h
+		}
+	}
+	if now.Sub(h.began) >= refusalInterval {
+		h.began, h.lines = now, 0
+	}
+	if h.lines >= hostLines {
+		h.held++
+		return 0, false
+	}
+	held, h.held = h.held, 0
+	h.lines++
+	return held, true
+}
+
+// hostOf is the host of an address: every connection has another port, and one host
+// may have a whole /64.
+func hostOf(address net.Addr) string {
+	ap, err := netip.ParseAddrPort(address.String())
+	if err != nil {
+		return address.String()
+	}
+	a := ap.Addr().Unmap().WithZone("")
+	if a.Is6() {
+		p, _ := a.Prefix(64)
+		return p.String()
+	}
+	return a.String()
 }
 
 // NewRefusals returns a Refusals that writes to log.
@@ -104,24 +174,33 @@ func (r *Refusals) Note(hop, workload string, address net.Addr, err error) (reas
 		r.log.Debug().Str("hop", hop).Str("workload", workload).Stringer("address", address).Err(err).Msg("handshake failed")
 		return reason
 	}
-	peer, host := claimed(err), address.String()
-	if h, _, serr := net.SplitHostPort(host); serr == nil {
-		host = h // every connection has another port
-	}
-	more, ok := r.limit.Allow(strings.Join([]string{hop, workload, reason, host, peer.String(), cause(err)}, " "), time.Now())
+	host, now := hostOf(address), time.Now()
+	more, ok := r.limit.Allow(strings.Join([]string{hop, workload, reason, host, cause(err)}, " "), now)
 	if !ok {
 		return reason
 	}
+	denied, ok := r.allow(host, now)
+	if !ok {
+		return reason
+	}
+	more += denied
 	e := r.log.Warn().Str("hop", hop).Stringer("address", address).Str("reason", reason)
 	if workload != "" {
 		e.Str("workload", workload)
 	}
-	if !peer.IsZero() {
-		e.Stringer("claims", peer)
+	if peer := claimed(err); !peer.IsZero() {
+		e.Str("claims", clip(peer.String(), maxClaim))
 	}
 	if more > 0 {
 		e.Int("not_logged", more)
 	}
-	e.Err(err).Msg("handshake refused")
+	e.Str("error", clip(err.Error(), maxReason)).Msg("handshake refused")
 	return reason
+}
+
+func clip(s string, length int) string {
+	if len(s) <= length {
+		return s
+	}
+	return s[:length] + "…"
 }

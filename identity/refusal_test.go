@@ -85,3 +85,50 @@ func TestRefusalsAreLoggedWithPeerAndHopOnceAMinute(t *testing.T) {
 		}
 	})
 }
+
+// One host that says each time that it is somebody else neither fills the log nor
+// takes the place of a line about another host.
+func TestOneHostDoesNotFloodTheRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		r := NewRefusals(zerolog.New(&log).Level(zerolog.InfoLevel))
+		stranger := func(i int) *ChainError {
+			return &ChainError{Got: mustID(otherTD, strings.Repeat("n", 1000), fmt.Sprint("s", i)), Err: errors.New("x509: certificate signed by unknown authority")}
+		}
+		for i := range 5000 {
+			r.Note("inbound", "west/default/pod-1", &net.TCPAddr{IP: net.IPv4(10, 0, 0, 66), Port: i}, stranger(i))
+			wide := net.ParseIP("2001:db8::")
+			wide[15], wide[14] = byte(i), byte(i>>8)
+			r.Note("inbound", "west/default/pod-1", &net.TCPAddr{IP: wide, Port: i}, stranger(i))
+		}
+		if n := strings.Count(log.String(), "\n"); n != 2 {
+			t.Errorf("two hosts, one workload, one reason: %d lines", n)
+		}
+		if n := log.Len(); n > 2*(maxClaim+maxReason+500) {
+			t.Errorf("two lines of %d bytes", n)
+		}
+		for i := range 500 {
+			r.Note("inbound", fmt.Sprint("west/default/pod-", i), &net.TCPAddr{IP: net.IPv4(10, 0, 0, 66), Port: i}, stranger(i))
+		}
+		if n := strings.Count(log.String(), "10.0.0.66"); n != hostLines {
+			t.Errorf("%d lines of one host, want %d", n, hostLines)
+		}
+		log.Reset()
+		r.Note("pod", "west/default/hello-1", &net.TCPAddr{IP: net.IPv4(10, 9, 9, 9), Port: 1}, &ChainError{Got: cartID, Err: errors.New("x509: certificate has expired")})
+		if !strings.Contains(log.String(), "10.9.9.9") {
+			t.Errorf("another host is not told of: %q", &log)
+		}
+		log.Reset()
+		time.Sleep(refusalInterval)
+		r.Note("inbound", "west/default/pod-1", &net.TCPAddr{IP: net.IPv4(10, 0, 0, 66), Port: 1}, stranger(1))
+		if !strings.Contains(log.String(), `"not_logged":`) {
+			t.Errorf("after a minute: %q; want how many were not logged", &log)
+		}
+		for i := range 5000 {
+			r.allow(fmt.Sprint(i), time.Now())
+		}
+		if n := len(r.hosts); n > maxHosts+1 {
+			t.Errorf("%d hosts are remembered, want %d at most", n, maxHosts+1)
+		}
+	})
+}

@@ -27,6 +27,8 @@ func (m *Manager) Run(ctx context.Context) error {
 		defer t.Stop()
 		poll = t.C
 	}
+	clock := time.NewTicker(clockEvery)
+	defer clock.Stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -35,6 +37,7 @@ func (m *Manager) Run(ctx context.Context) error {
 			return nil
 		case <-m.wake:
 		case <-timer.C:
+		case <-clock.C:
 		case <-poll:
 			m.pollSource()
 		}
@@ -62,6 +65,9 @@ func (m *Manager) renewDue(now time.Time) (next time.Time, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for id, e := range m.entries {
+		if m.required[id] && e.svid != nil && e.failures == 0 && !e.valid(now) {
+			e.due = now // the wall clock has jumped: due is by the monotonic one
+		}
 		switch {
 		case e.call != nil:
 			continue

@@ -120,6 +120,49 @@ func TestReloadTakesAnotherCAAndKeepsTheOldOneIfItIsBad(t *testing.T) {
 	}
 }
 
+func TestReloadKeepsTheCAOfThisMesh(t *testing.T) {
+	_, dir := initCA(t, meshTD)
+	_, foreign := initCA(t, otherTD)
+	m, err := Config{Dir: dir}.Open(quietLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	startManager(t, m)
+	for _, name := range []string{caKeyFile, caCertFile} {
+		copyFile(t, filepath.Join(foreign, name), filepath.Join(dir, name))
+	}
+	m.Reload()
+	if err := m.CheckTrustDomain(meshTD.Name()); err != nil {
+		t.Errorf("the CA of another mesh was taken: %v", err)
+	}
+	if got := mustGet(t, m, stockID); got.ID != stockID { // fetched after the reload
+		t.Errorf("got %v", got.ID)
+	}
+	if err := m.src.(reloader).Reload(); err == nil || !strings.Contains(err.Error(), otherTD.Name()) || !strings.Contains(err.Error(), meshTD.Name()) {
+		t.Errorf("got %v; want both trust domains named", err)
+	}
+}
+
+// What a jump of the wall clock leaves: an SVID that is over while its renewal is
+// hours away by the monotonic clock.
+func TestRequiredIdentityIsFetchedSoonAfterAJumpOfTheClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := memoryCA(t, meshTD)
+		m := NewManager(CASource{CA: ca, TTL: 10 * time.Hour}, quietLog)
+		startManager(t, m)
+		m.Require(cartID)
+		synctest.Wait()
+		m.mu.Lock()
+		m.entries[cartID].svid = issueSVID(t, ca, cartID, MinTTL)
+		m.mu.Unlock()
+		time.Sleep(MinTTL + clockEvery)
+		synctest.Wait()
+		if got := m.Missing(); len(got) != 0 {
+			t.Errorf("missing %q; want it fetched within %s", got, clockEvery)
+		}
+	})
+}
+
 func TestReloadDuringAFetchFetchesOnceMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := CASource{CA: memoryCA(t, meshTD), TTL: time.Hour}
