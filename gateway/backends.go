@@ -379,3 +379,17 @@ func (b *backends) forget(now time.Time) {
 	maps.DeleteFunc(b.asked, func(id mesh.EndpointID, _ time.Time) bool { return !keep(id) })
 	maps.DeleteFunc(b.edges, func(id mesh.EndpointID, _ time.Time) bool { return !keep(id) })
 }
+
+// retain drops the draws of service ports that discovery no longer lists.
+func (b *backends) retain(snap *mesh.Snapshot) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	maps.DeleteFunc(b.draws, func(k drawKey, _ *balance.Draws) bool {
+		svc := snap.Service(k.service)
+		if svc == nil {
+			return true
+		}
+		_, ok := svc.Port(k.port)
+		return !ok
+	})
+}

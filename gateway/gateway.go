@@ -259,10 +259,16 @@ func (g *Gateway) follow(ctx context.Context) {
 			g.summary.repeat(time.Now())
 			g.moves.Keep(func(string) bool { return false })
 		case <-changes:
-			now := time.Now()
-			g.backends.forget(now)
-			g.budget.Keep(func(service string) bool { return g.store.Current().Service(service) != nil })
-			g.summary.revised(now)
+			g.rediscover(time.Now())
 		}
 	}
+}
+
+// rediscover brings what is remembered in line with the current snapshot.
+func (g *Gateway) rediscover(now time.Time) {
+	snap := g.store.Current()
+	g.backends.forget(now)
+	g.backends.retain(snap)
+	g.budget.Keep(func(service string) bool { return snap.Service(service) != nil })
+	g.summary.revised(now)
 }

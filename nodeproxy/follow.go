@@ -43,6 +43,7 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	p.ids.Require(p.identities()...)
 	p.gatewayProbes.Retain(func(key string) bool { return gatewayNamed(snap, key) != nil })
 	p.witness.forget()
+	p.budget.Keep(func(key string) bool { return budgeted(snap, key) })
 	p.gateways.revise(snap, p.cfg.Network, time.Now())
 	local := map[string]*mesh.Workload{}
 	for _, w := range p.locals() {
@@ -81,6 +82,12 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 		p.running.Go(func() { in.run(p.data) })
 	}
 	return served
+}
+
+// budgeted says whether snap lists what has the retry budget key; see budgetKey.
+func budgeted(snap *mesh.Snapshot, key string) bool {
+	host, _, _ := strings.Cut(key, ":")
+	return snap.Workload(key) != nil || snap.Service(host) != nil
 }
 
 // stale says whether a session must take no new stream: its pod is gone,

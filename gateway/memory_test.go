@@ -1,0 +1,39 @@
+package gateway
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+func TestTheDrawsOfServicesThatAreGoneAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newBeliever(t)
+		g.budget = retrybudget.New(1, 0)
+		svc := g.store.Current().Service("hello.default.svc.cluster.local")
+		x := route.Exported{Service: svc, Port: mesh.Port{Service: 80, Target: 8080}, Members: g.store.Current().Members(svc, "west")}
+		l, ok := g.backends.choose(x, pickOptions{}, time.Now())
+		if !ok {
+			t.Fatal("no choice between two healthy pods")
+		}
+		g.backends.release(l, 0, "", time.Now())
+		g.rediscover(time.Now())
+		if n := len(g.backends.draws); n != 1 {
+			t.Errorf("%d draws of a service that is still listed; want 1", n)
+		}
+		empty, problems := discovery.Build(2, discovery.DefaultConfig())
+		if problems != nil {
+			t.Fatal(problems)
+		}
+		g.store.Swap(empty)
+		g.rediscover(time.Now())
+		if n := len(g.backends.draws); n != 0 {
+			t.Errorf("%d draws of a service that is gone", n)
+		}
+	})
+}
