@@ -203,6 +203,14 @@ func TestConfirmReadsTheFileFirst(t *testing.T) {
 			w.write(pods(0, 1))
 			os.Chtimes(w.path, old, old)
 		},
+		"rewritten in place, same size and time": func(w *watched) {
+			info, err := os.Stat(w.path)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			os.WriteFile(w.path, []byte(pods(3, 3)), 0o644)
+			os.Chtimes(w.path, info.ModTime(), info.ModTime())
+		},
 		"removed": func(w *watched) { os.Remove(w.path) },
 	} {
 		t.Run(name, func(t *testing.T) {

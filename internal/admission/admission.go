@@ -8,6 +8,7 @@
 package admission
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -167,13 +168,20 @@ type Stream struct {
 	released bool
 }
 
-// Stream admits a stream on the session, or returns a *Refusal. unread tells how
+// ErrSessionOver is what Stream returns on a session that was released: its accounts
+// may be forgotten already, and nobody would count the stream.
+var ErrSessionOver = errors.New("the session is over")
+
+// Stream admits a stream on the session, or returns a *Refusal or ErrSessionOver. unread tells how
 // many received bytes of it nobody has read yet; shed ends it, because its client
 // holds too many of these. Both are called without any lock and must not wait; shed
 // is called at most once, unread perhaps a moment after Release.
 func (s *Session) Stream(now time.Time, unread func() int, shed func()) (*Stream, error) {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
+	if s.released {
+		return nil, ErrSessionOver
+	}
 	for _, a := range s.accounts {
 		if r := a.refuseStream(now); r != nil {
 			return nil, r

@@ -262,6 +262,16 @@ func (m *model) checkUnread(t *testing.T) {
 	}
 }
 
+func TestAReleasedSessionTakesNoStream(t *testing.T) {
+	table, now := New(DefaultConfig(), perSession), time.Unix(1e9, 0)
+	s, _ := table.Session(Client{Identity: "a"}, now)
+	s.Release()
+	table.Sweep(now)
+	if _, err := s.Stream(now, func() int { return 0 }, func() {}); !errors.Is(err, ErrSessionOver) {
+		t.Errorf("got %v, want ErrSessionOver", err)
+	}
+}
+
 func TestReleasingTwiceIsABug(t *testing.T) {
 	table := New(DefaultConfig(), perSession)
 	s, _ := table.Session(Client{Identity: "a"}, time.Now())
