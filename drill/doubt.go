@@ -13,7 +13,6 @@ const (
 	maxStall        = time.Second            // how late any of them begins
 	maxBaselineFail = 0.01                   // share of failed connections before any fault
 	maxInstantError = 500 * time.Millisecond // between a fault's instant and its effect
-	minLogged       = 0.5                    // share of answered connections that the client's node proxy logged
 )
 
 // Doubt returns the reasons why the arm proves nothing, in words: those of the
@@ -91,23 +90,6 @@ func (r *Record) doubtBaseline() (out []string) {
 			out = append(out, "no client was answered before the first fault or surge: there is no baseline; lower traffic.abort")
 		} else if f > maxBaselineFail {
 			out = append(out, fmt.Sprintf("%.1f %% of the connections failed before any fault or surge: the baseline is broken", 100*f))
-		}
-	}
-	return out
-}
-
-// doubtLogs asks whether the drill understood what the processes wrote: counts
-// of what they never logged would be zero whatever they did.
-func (r *Record) doubtLogs() (out []string) {
-	answered := map[string]int{}
-	for _, a := range r.Attempts {
-		if a.Pod != "" {
-			answered[r.Layout.Clients[a.Client].Node]++
-		}
-	}
-	for _, n := range r.Layout.Nodes {
-		if float64(r.Logged[n.Name]) < minLogged*float64(answered[n.Name]) {
-			out = append(out, fmt.Sprintf("%s logged %d connections of %d that were answered through it: what processes saw and believed is not known; keep its log with --keep and look for lines that were dropped or changed", n.Name, r.Logged[n.Name], answered[n.Name]))
 		}
 	}
 	return out

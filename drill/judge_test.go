@@ -19,7 +19,7 @@ type recorded struct {
 // pods answered in turn, and every fault happened as planned and was met.
 func whole(t *testing.T, s *Scenario, arm Arm) *Record {
 	t.Helper()
-	r := &Record{Layout: NewLayout(s, 99), Arm: arm, Logged: map[string]int{}}
+	r := &Record{Layout: NewLayout(s, 99), Arm: arm, Logged: map[string]Lines{}}
 	for i, f := range s.Faults {
 		o := Outage{Fault: f, Victims: r.Layout.VictimsOf(i), Begin: f.At, Effect: f.At + time.Millisecond, Proof: "as planned"}
 		if f.Until != 0 {
@@ -30,12 +30,20 @@ func whole(t *testing.T, s *Scenario, arm Arm) *Record {
 	ports := s.Ports()
 	for i, a := range Schedule(s, len(r.Layout.Clients)) {
 		pod := r.Layout.Pods[i/len(ports)%len(r.Layout.Pods)]
-		r.Logged[r.Layout.Clients[a.Client].Node]++
 		if r.sick(pod, ports[a.Port].Target, a.At, 0) {
 			r.Events = append(r.Events, Event{At: a.At + ms(1), Process: pod.Node, Kind: AppRefused, Endpoint: pod.Endpoint, Port: ports[a.Port].Target, Reason: "refused"})
 			pod = r.Layout.Pods[len(r.Layout.Pods)-1]
 		}
 		r.Attempts = append(r.Attempts, Attempt{Arrival: a, Started: a.At, Done: a.At + ms(10), Pod: pod.Name})
+		client, gateway := r.Layout.Clients[a.Client], ""
+		if pod.Network != client.Network {
+			gateway = r.Layout.GatewaysOf(pod.Network)[0]
+			CountLine(r.Logged, Event{Kind: Connection, Process: gateway, Direction: "forward", Result: "ok"})
+		}
+		CountLine(r.Logged, Event{Kind: Connection, Process: client.Node, Direction: "outbound", Gateway: gateway, Result: "ok"})
+		if pod.Node != client.Node {
+			CountLine(r.Logged, Event{Kind: Connection, Process: pod.Node, Direction: "inbound", Result: "ok"})
+		}
 	}
 	r.Arrange()
 	return r
@@ -52,6 +60,13 @@ func (r *Record) from(t time.Duration, n int) iter.Seq[int] {
 			}
 		}
 	}
+}
+
+// forget changes what a process wrote.
+func (r *Record) forget(process string, change func(*Lines)) {
+	l := r.Logged[process]
+	change(&l)
+	r.Logged[process] = l
 }
 
 // breakOff lets clients break off every connection of the span before its answer.
@@ -201,7 +216,12 @@ func TestNoMutationOfASoundRecordIsHeld(t *testing.T) {
 		"nobody answered":                  {Inconclusive, "no client was ever answered", func(_ *recorded, r *Record) { r.breakOff(0, ms(12000)) }},
 		"nobody answered before the fault": {Inconclusive, "there is no baseline", func(_ *recorded, r *Record) { r.breakOff(0, ms(4000)) }},
 		"nobody answered after it":         {Broken, "", func(_ *recorded, r *Record) { r.breakOff(ms(8000), ms(12000)) }},
-		"logs not understood":              {Inconclusive, "logged 0 connections", func(_ *recorded, r *Record) { r.Logged = nil }},
+		"logs not understood":              {Inconclusive, "logged 0 outbound connections", func(_ *recorded, r *Record) { r.Logged = nil }},
+		"logs of a gateway lost":           {Inconclusive, "west-gw-1 logged 0 forwarded connections", func(_ *recorded, r *Record) { r.forget("west-gw-1", func(l *Lines) { l.Forward = 0 }) }},
+		"logs of a sick pod's node lost":   {Inconclusive, "west-node-2 logged 0 inbound connections", func(_ *recorded, r *Record) { r.forget("west-node-2", func(l *Lines) { l.Inbound = 0 }) }},
+		"logs of a client's node lost":     {Inconclusive, "east-node-1 logged 0 outbound connections", func(_ *recorded, r *Record) { r.forget("east-node-1", func(l *Lines) { l.Outbound = 0 }) }},
+		"a gateway dropped lines":          {Inconclusive, "north-gw-1 lost 3 lines", func(_ *recorded, r *Record) { r.forget("north-gw-1", func(l *Lines) { l.Lost = 3 }) }},
+		"a node proxy dropped lines":       {Inconclusive, "west-node-1 lost 1 lines", func(_ *recorded, r *Record) { r.forget("west-node-1", func(l *Lines) { l.Lost = 1 }) }},
 		"injector's own doubt": {Inconclusive, "the injector", func(_ *recorded, r *Record) {
 			r.Doubts = []string{"the injector lost its mind"}
 		}},

@@ -29,6 +29,7 @@ type line struct {
 	Ready      int       `json:"ready"`
 	Exceptions []string  `json:"exceptions"`
 	Tried      []Try     `json:"tried"`
+	Lines      int       `json:"lines"`
 }
 
 // ParseLine reads one line of process's log; ok is false for what a drill does
@@ -39,7 +40,7 @@ func ParseLine(process string, data []byte, zero time.Time) (e Event, ok bool) {
 		return Event{}, false
 	}
 	switch k := EventKind(l.Message); k {
-	case OutlierChanged, Connection, AttemptFailed, AppRefused, Known:
+	case OutlierChanged, Connection, AttemptFailed, AppRefused, Known, LinesLost:
 		e.Kind = k
 	default:
 		return Event{}, false
@@ -50,7 +51,8 @@ func ParseLine(process string, data []byte, zero time.Time) (e Event, ok bool) {
 	e.Endpoint, e.Workload, e.Gateway = l.Endpoint, l.Workload, l.Gateway
 	e.Direction, e.Result, e.Tries, e.Trace = l.Direction, l.Result, l.Attempts, l.Trace
 	e.Probe, e.Healthy, e.Ready, e.Exceptions = l.Probe, l.Healthy, l.Ready, l.Exceptions
-	e.Tried = l.Tried
+	e.Tried, e.Lines = l.Tried, l.Lines
+	e.TunnelLost = e.Result == "tunnel_lost" || e.Result == "stopped"
 	switch e.Result {
 	case "client_reset", "server_reset", "tunnel_lost", "stopped": // it had been opened; clients tell of cuts
 		e.Result = "ok"
@@ -68,7 +70,7 @@ const shortLived = 100 * time.Millisecond
 // Tells reports whether a drill needs e: nearly every connection is one that
 // went well at a pod that was never ill, and a long drill has millions.
 func (l *Layout) Tells(e Event) bool {
-	if e.Kind == AttemptFailed {
+	if e.Kind == AttemptFailed || e.Kind == LinesLost {
 		return false
 	}
 	if e.Kind != Connection || e.Result != "ok" || len(e.Tried) > 0 || e.At-e.Started > shortLived {

@@ -2,6 +2,7 @@ package drill
 
 import (
 	"encoding/json"
+	"maps"
 	"math"
 	"os"
 	"strings"
@@ -202,5 +203,30 @@ func TestNetworkWithoutALivingGatewayHasNoCapacity(t *testing.T) {
 	}
 	if got := r.capacity("north", p, Window{From: ms(7000), To: ms(9001)}); math.Abs(got-1) > .05 {
 		t.Errorf("north, half of the time: got %v, want about 1", got)
+	}
+}
+
+// What the sink of a process says about lines that it dropped must be understood,
+// and connections through a gateway are counted by what others wrote.
+func TestLinesAreCountedByProcess(t *testing.T) {
+	logged := map[string]Lines{}
+	for _, l := range [][2]string{
+		{"east-node-1", `{"message":"connection","direction":"outbound","gateway":"west-gw-1","result":"ok"}`},
+		{"east-node-1", `{"message":"connection","direction":"outbound","gateway":"west-gw-1","result":"reset"}`},
+		{"east-node-1", `{"message":"connection","direction":"outbound","gateway":"west-gw-1","result":"tunnel_lost"}`},
+		{"west-gw-1", `{"message":"connection","direction":"forward","result":"ok"}`},
+		{"west-node-1", `{"message":"connection","direction":"inbound","result":"ok"}`},
+		{"west-node-1", `{"message":"known"}`},
+		{"west-node-1", `{"message":"log lines lost","lines":3}`},
+	} {
+		e, ok := ParseLine(l[0], []byte(l[1]), zero)
+		if !ok {
+			t.Fatalf("not understood: %s", l[1])
+		}
+		CountLine(logged, e)
+	}
+	want := map[string]Lines{"east-node-1": {Outbound: 3}, "west-gw-1": {Forward: 1, Through: 1}, "west-node-1": {Inbound: 1, Lost: 3}}
+	if !maps.Equal(logged, want) {
+		t.Errorf("got %+v, want %+v", logged, want)
 	}
 }

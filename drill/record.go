@@ -16,10 +16,9 @@ type Record struct {
 	Outages  []Outage  // in the order of the scenario's faults
 	Events   []Event   // what the processes logged, by time
 	Exits    []Exit    // processes that ended though nobody killed them
-	// Logged is how many outbound connections each client's node proxy wrote a
-	// line about, from the first instant of traffic on. Most of those lines are
-	// not kept as events.
-	Logged map[string]int
+	// Logged is what each process wrote from the first instant of traffic on. Most
+	// of those lines are not kept as events.
+	Logged map[string]Lines
 	// Doubts are reasons not to trust the arm, in words.
 	Doubts []string
 }
@@ -137,6 +136,8 @@ type Event struct {
 	Ready      int           // of Known
 	Exceptions []string      // of Known
 	Tried      []Try         // of Connection: where it had failed before
+	Lines      int           // of LinesLost
+	TunnelLost bool          // of Connection: it was open when a hop on its way ended
 }
 
 // Try is one attempt of a connection that did not succeed.
@@ -163,6 +164,7 @@ const (
 	AttemptFailed  EventKind = "attempt failed"
 	AppRefused     EventKind = "app refused"
 	Known          EventKind = "known"
+	LinesLost      EventKind = "log lines lost"
 )
 
 // Window is a span of the arm's time.

@@ -32,9 +32,9 @@ type armRun struct {
 	files   []*os.File
 	events  []drill.Event // since base
 	exits   []drill.Exit
-	logged  map[string]int // outbound connections by process, while traffic ran
-	ending  bool           // processes may end now
-	started bool           // zero is set
+	logged  map[string]drill.Lines // by process, while traffic ran
+	ending  bool                   // processes may end now
+	started bool                   // zero is set
 	teller  *drill.Teller
 	told    sync.Mutex
 }
@@ -113,13 +113,11 @@ func (a *armRun) line(process string, b []byte) {
 	if !ok {
 		return
 	}
-	if e.Kind == drill.Connection && e.Direction == "outbound" {
-		a.mu.Lock()
-		if a.started {
-			a.logged[process]++
-		}
-		a.mu.Unlock()
+	a.mu.Lock()
+	if a.started || e.Kind == drill.LinesLost {
+		drill.CountLine(a.logged, e)
 	}
+	a.mu.Unlock()
 	if !a.layout.Tells(e) {
 		return
 	}

@@ -8,8 +8,10 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -134,7 +136,11 @@ func fakeProxy(path string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 3
 	}
-	http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200) }))
+	http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if pod := q.FormValue("inbound"); pod != "" {
+			logLine(map[string]any{"message": "connection", "direction": "inbound", "workload": pod, "port": json.Number(q.FormValue("port")), "result": "ok", "started": q.FormValue("started")})
+		}
+	}))
 	return 0
 }
 
@@ -180,10 +186,23 @@ func fakeOutbound(l net.Listener, mesh discovery.Config, port string) {
 				defer b.Close()
 				go func() { io.Copy(b, c); b.(*net.TCPConn).CloseWrite() }()
 				io.Copy(c, b)
+				fakeInbound(p, port, began)
 				logLine(map[string]any{"message": "connection", "direction": "outbound", "workload": p.UID, "port": json.Number(port), "result": "ok", "started": began})
 				return
 			}
 		}()
+	}
+}
+
+// fakeInbound lets the node proxy of p's node, whose admin address follows from
+// the layout, write its line too.
+func fakeInbound(p discovery.Workload, port, began string) {
+	a := p.Addresses[0].As4()
+	number, _ := strconv.Atoi(p.Node[strings.LastIndex(p.Node, "-")+1:])
+	a[2], a[3] = a[2]+2, byte(number)
+	q := url.Values{"inbound": {p.UID}, "port": {port}, "started": {began}}
+	if r, err := http.Get("http://" + netip.AddrPortFrom(netip.AddrFrom4(a), 15000).String() + "/?" + q.Encode()); err == nil {
+		r.Body.Close()
 	}
 }
 

@@ -110,7 +110,7 @@ func runArm(ctx context.Context, l *drill.Layout, at *network, arm drill.Arm, bi
 	}()
 	began := time.Now()
 	a := &armRun{layout: l, network: at, arm: arm, bin: bin, dir: dir, starter: st, base: began, zero: began,
-		running: map[string]*process{}, pods: map[string]*pod{}, logged: map[string]int{}, teller: drill.NewTeller(l),
+		running: map[string]*process{}, pods: map[string]*pod{}, logged: map[string]drill.Lines{}, teller: drill.NewTeller(l),
 		report: func(h drill.Happening) { o.Progress.Happened(arm, h) }}
 	defer a.stop()
 	if err := a.start(ctx); err != nil {

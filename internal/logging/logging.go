@@ -30,6 +30,7 @@ type Config struct {
 // concurrent use.
 type Sink struct {
 	ring diode.Writer
+	out  io.Writer
 	lost atomic.Int64
 }
 
@@ -46,8 +47,19 @@ func (s *Sink) SetLevel(c Config) error {
 // Lost returns how many lines were dropped because the sink was slow.
 func (s *Sink) Lost() int64 { return s.lost.Load() }
 
-// Close writes what is still in the ring.
-func (s *Sink) Close() error { return s.ring.Close() }
+// Close writes what is still in the ring, and last how many lines were lost, if
+// any: who counts lines must know that some are missing.
+func (s *Sink) Close() error {
+	err := s.ring.Close()
+	if n := s.Lost(); n > 0 {
+		log := zerolog.New(s.out).With().Timestamp().Logger()
+		log.Error().Int64("lines", n).Msg("log lines lost")
+	}
+	if c, ok := s.out.(io.Closer); ok {
+		err = errors.Join(err, c.Close())
+	}
+	return err
+}
 
 // Validate names each field that cannot be, its value and what to do, in the
 // order of the fields.
@@ -92,8 +104,8 @@ func New(c Config, out *os.File) (zerolog.Logger, *Sink, error) {
 	}
 	w, _ := c.writer(out)
 	zerolog.TimeFieldFormat = time.RFC3339Nano
-	s := &Sink{}
-	s.ring = diode.NewWriter(w, ringLines, 0, func(missed int) { s.lost.Add(int64(missed)) })
+	s := &Sink{out: w}
+	s.ring = diode.NewWriter(struct{ io.Writer }{w}, ringLines, 0, func(missed int) { s.lost.Add(int64(missed)) })
 	s.SetLevel(c) // valid
 	return zerolog.New(s.ring).With().Timestamp().Logger(), s, nil
 }

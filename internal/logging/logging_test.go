@@ -3,6 +3,7 @@ package logging
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -118,17 +119,21 @@ func TestASlowSinkLosesLinesAndCountsThemInsteadOfStalling(t *testing.T) {
 	for range said {
 		log.Info().Str("padding", strings.Repeat("x", 80)).Msg("one of many")
 	}
-	heard := make(chan int)
+	heard, last := make(chan int), ""
 	go func() {
 		n := 0
-		for s := bufio.NewScanner(r); s.Scan(); {
+		for s := bufio.NewScanner(r); s.Scan(); last = s.Text() {
 			n++
 		}
 		heard <- n
 	}()
 	sink.Close()
 	w.Close()
-	if n := <-heard; n == said || int64(n)+sink.Lost() < said-1 {
+	n := <-heard - 1 // the last line says how many were lost
+	if want := fmt.Sprintf(`"lines":%d,`, sink.Lost()); !strings.Contains(last, want) || !strings.Contains(last, `"message":"log lines lost"`) {
+		t.Errorf("the last line is %s, want it to say %s", last, want)
+	}
+	if n == said || int64(n)+sink.Lost() < said-1 {
 		t.Errorf("%d lines heard and %d lost of %d; want some of each and none unaccounted for", n, sink.Lost(), said)
 	}
 	r.Close()
