@@ -116,7 +116,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Pods that failed and are asked now whether they answer."},
 		func() float64 { return float64(g.backends.prober.Active()) }))
 	g.summary = &summaries{network: cfg.Network, store: g.store, pods: g.backends.podHealth,
-		publish: g.publish, own: g.tellNodes, last: map[summaryKey]federation.Record{}}
+		publish: g.publish, own: g.tellNodes, withdraw: g.withdraw, last: map[summaryKey]federation.Record{}, exported: map[summaryKey]struct{}{}}
 	if cfg.Federation.Health {
 		if err := g.federate(); err != nil {
 			return nil, err
@@ -261,6 +261,12 @@ func (g *Gateway) follow(ctx context.Context) {
 		case <-changes:
 			g.rediscover(time.Now())
 		}
+	}
+}
+
+func (g *Gateway) withdraw(subjects ...federation.Key) {
+	if g.fed != nil {
+		g.fed.Withdraw(subjects...)
 	}
 }
 

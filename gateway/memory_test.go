@@ -11,7 +11,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
-func TestTheDrawsOfServicesThatAreGoneAreForgotten(t *testing.T) {
+func TestServicesThatAreGoneAreForgottenAndWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newBeliever(t)
 		g.budget = retrybudget.New(1, 0)
@@ -34,6 +34,9 @@ func TestTheDrawsOfServicesThatAreGoneAreForgotten(t *testing.T) {
 		g.rediscover(time.Now())
 		if n := len(g.backends.draws); n != 0 {
 			t.Errorf("%d draws of a service that is gone", n)
+		}
+		if n := len(g.summary.last) + len(g.summary.exported); n != 0 || len(g.withdrawn) != 1 {
+			t.Errorf("%d summaries of a service that is gone, withdrawn %v; want none, and hello:80", n, g.withdrawn)
 		}
 	})
 }

@@ -18,11 +18,15 @@ type summaries struct {
 	pods    podHealth
 	publish func(...federation.Record) // to everybody; repeated by the federation
 	own     func(...federation.Record) // to the node proxies of this network
+	// withdraw ends the repeats of what was published.
+	withdraw func(...federation.Key)
 
 	mu      sync.Mutex
 	started bool
 	changed time.Time // when discovery last changed; zero: never
 	last    map[summaryKey]federation.Record
+	// exported are those of last that went to every network.
+	exported map[summaryKey]struct{}
 }
 
 // podHealth is what backends knows of one pod and target port: whether a
@@ -68,8 +72,27 @@ func (s *summaries) touched(w *mesh.Workload, now time.Time) {
 func (s *summaries) revised(now time.Time) {
 	s.mu.Lock()
 	s.changed = now
+	s.retain(s.store.Current())
 	s.mu.Unlock()
 	s.update(s.store.Current().Services(), now)
+}
+
+// retain drops what snap no longer lists, or lists for other ears than before, and
+// withdraws it; the caller holds mu.
+func (s *summaries) retain(snap *mesh.Snapshot) {
+	for key := range s.last {
+		_, exported := s.exported[key]
+		if svc := snap.Service(key.service); svc != nil && svc.Global == exported {
+			if _, ok := svc.Port(key.port); ok {
+				continue
+			}
+		}
+		delete(s.last, key)
+		if exported {
+			delete(s.exported, key)
+			s.withdraw(federation.SummarySubject(s.network, key.service, key.port))
+		}
+	}
 }
 
 func (s *summaries) update(services []*mesh.Service, now time.Time) {
@@ -94,6 +117,7 @@ func (s *summaries) update(services []*mesh.Service, now time.Time) {
 			s.last[key] = r
 			if svc.Global {
 				exported = append(exported, r)
+				s.exported[key] = struct{}{}
 			} else {
 				own = append(own, r)
 			}

@@ -23,7 +23,8 @@ import (
 // summaries, in the bubble's time.
 type believer struct {
 	*Gateway
-	pod *mesh.Workload
+	withdrawn []federation.Key
+	pod       *mesh.Workload
 
 	mu   sync.Mutex
 	said []federation.SummaryFact
@@ -51,7 +52,8 @@ func newBeliever(t *testing.T) *believer {
 	b.ledger = peer.NewLedger(federation.DefaultTTL)
 	b.backends = newBackends("west", b.cfg.OutlierDetection, b.ledger, reprobe.New[mesh.EndpointID](ctx, hopSchedule),
 		func(context.Context, *mesh.Workload) error { return nil }, b.listed, zerolog.Nop(), func(w *mesh.Workload) { b.summary.touched(w, time.Now()) })
-	b.summary = &summaries{network: "west", store: b.store, pods: b.backends.podHealth, publish: b.publishes, own: func(...federation.Record) {}, last: map[summaryKey]federation.Record{}}
+	b.summary = &summaries{network: "west", store: b.store, pods: b.backends.podHealth, publish: b.publishes, own: func(...federation.Record) {}, withdraw: func(k ...federation.Key) { b.withdrawn = append(b.withdrawn, k...) },
+		last: map[summaryKey]federation.Record{}, exported: map[summaryKey]struct{}{}}
 	b.summary.start(time.Now())
 	var watching sync.WaitGroup
 	watching.Go(func() { b.watchLedger(ctx) })
