@@ -4,7 +4,7 @@ import "github.com/isthmus-mesh/isthmus/internal/strictyaml"
 
 // Config is the part of a process's YAML that bounds its clients.
 type Config struct {
-	Handshakes           int            `yaml:"handshakes" default:"1024" doc:"TLS handshakes in flight, of all clients; the oldest that has sent no complete hello makes room, and if all have, the newest is closed"`
+	Handshakes           int            `yaml:"handshakes" default:"1024" doc:"TLS handshakes in flight, of all clients; the oldest that has sent no complete hello makes room; if all have, the first of them, once 2.5s have passed since its hello, otherwise the newest is closed"`
 	HandshakesPerAddress int            `yaml:"handshakesPerAddress" default:"512" doc:"the same of one client address; 0: no bound of its own"`
 	Identity             IdentityLimits `yaml:"identity"`
 	Address              AddressLimits  `yaml:"address"`

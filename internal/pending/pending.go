@@ -1,8 +1,8 @@
 // Package pending bounds the connections that have not yet proved who they are, in
 // all and for each address. When a bound is reached the oldest that is silent makes
-// room; one that has spoken costs us work already and is never closed for another, so
-// that a storm of clients is served one after the other instead of not at all. Then
-// the newest is refused.
+// room. One that has spoken costs us work already, so that a storm of clients is
+// served one after the other instead of not at all: it makes room only when nobody is
+// silent and it has spoken longer than Patience ago. Otherwise the newest is refused.
 package pending
 
 import (
@@ -10,15 +10,23 @@ import (
 	"io"
 	"net/netip"
 	"sync"
+	"time"
 )
+
+// Patience is how long one that has spoken is safe from making room: half of the
+// default timeouts.handshake. Who has not finished by then leaves it to us to wait;
+// much less would cut off, in a storm, those that are nearly done.
+const Patience = 2500 * time.Millisecond
 
 // Set holds what is pending. Make one with New. Safe for concurrent use.
 type Set struct {
 	limit, perAddress int
+	now               func() time.Time
 
 	mu    sync.Mutex
 	n     int
 	quiet list.List // of *Entry, silent ones, oldest first
+	heard list.List // of *Entry, the others, in the order in which they spoke
 	from  map[netip.Prefix]*address
 }
 
@@ -26,6 +34,7 @@ type Set struct {
 type address struct {
 	n     int
 	quiet list.List // of *Entry, silent ones, oldest first
+	heard list.List // of *Entry, the others, in the order in which they spoke
 }
 
 // Entry is one pending connection, until Leave.
@@ -34,13 +43,14 @@ type Entry struct {
 	c       io.Closer
 	from    netip.Prefix
 	in      bool
-	all, of *list.Element // in the lists of silent ones; nil once it has spoken
+	spoke   time.Time     // zero: silent
+	all, of *list.Element // in the lists of silent ones, or of the others
 }
 
 // New returns a set for at most limit connections, and at most perAddress of one
 // address; zero is no bound of its own.
 func New(limit, perAddress int) *Set {
-	return &Set{limit: limit, perAddress: perAddress, from: map[netip.Prefix]*address{}}
+	return &Set{limit: limit, perAddress: perAddress, now: time.Now, from: map[netip.Prefix]*address{}}
 }
 
 // Enter adds c, which comes from an address, or from one without a bound of its own
@@ -56,9 +66,9 @@ func (s *Set) Enter(c io.Closer, from netip.Prefix) (e *Entry, evicted bool) {
 	var victim *list.Element
 	switch {
 	case from.IsValid() && s.perAddress > 0 && a.n >= s.perAddress:
-		victim = a.quiet.Front()
+		victim = s.oldest(&a.quiet, &a.heard)
 	case s.n >= s.limit:
-		victim = s.quiet.Front()
+		victim = s.oldest(&s.quiet, &s.heard)
 	default:
 		return s.enter(c, from, a), false
 	}
@@ -69,6 +79,18 @@ func (s *Set) Enter(c io.Closer, from netip.Prefix) (e *Entry, evicted bool) {
 	s.leave(v)
 	v.c.Close()
 	return s.enter(c, from, a), true
+}
+
+// oldest returns who makes room: nil for nobody.
+func (s *Set) oldest(quiet, heard *list.List) *list.Element {
+	if e := quiet.Front(); e != nil {
+		return e
+	}
+	e := heard.Front()
+	if e == nil || s.now().Sub(e.Value.(*Entry).spoke) < Patience {
+		return nil
+	}
+	return e
 }
 
 func (s *Set) enter(c io.Closer, from netip.Prefix, a *address) *Entry {
@@ -84,17 +106,20 @@ func (s *Set) enter(c io.Closer, from netip.Prefix, a *address) *Entry {
 func (e *Entry) Speak() {
 	e.s.mu.Lock()
 	defer e.s.mu.Unlock()
-	if e.in {
-		e.s.spoken(e)
+	if e.in && e.spoke.IsZero() {
+		e.s.unlist(e)
+		e.spoke = e.s.now()
+		e.all, e.of = e.s.heard.PushBack(e), e.s.from[e.from].heard.PushBack(e)
 	}
 }
 
-func (s *Set) spoken(e *Entry) {
-	if e.all != nil {
-		s.quiet.Remove(e.all)
-		s.from[e.from].quiet.Remove(e.of)
-		e.all, e.of = nil, nil
+func (s *Set) unlist(e *Entry) {
+	all, of := &s.quiet, &s.from[e.from].quiet
+	if !e.spoke.IsZero() {
+		all, of = &s.heard, &s.from[e.from].heard
 	}
+	all.Remove(e.all)
+	of.Remove(e.of)
 }
 
 // Leave takes the connection out of the set, if it was not evicted.
@@ -107,7 +132,7 @@ func (e *Entry) Leave() {
 }
 
 func (s *Set) leave(e *Entry) {
-	s.spoken(e)
+	s.unlist(e)
 	e.in = false
 	s.n--
 	if a := s.from[e.from]; a.n > 1 {

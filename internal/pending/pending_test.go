@@ -6,12 +6,14 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 )
 
 type conn struct {
 	closed int
 	from   netip.Prefix
 	spoken bool
+	spoke  time.Time
 	e      *Entry
 }
 
@@ -41,13 +43,35 @@ func TestTheOldestSilentOneMakesRoom(t *testing.T) {
 	}
 }
 
+// Who has spoken and then does not finish cannot keep others out for longer than
+// Patience, however many they are.
+func TestTheOldestUnfinishedOneMakesRoomInTheEnd(t *testing.T) {
+	s, now := New(2, 0), time.Unix(1000, 0)
+	s.now = func() time.Time { return now }
+	a, b := &conn{}, &conn{}
+	ea, _ := s.Enter(a, anyone)
+	eb, _ := s.Enter(b, anyone)
+	eb.Speak()
+	now = now.Add(time.Millisecond)
+	ea.Speak()
+	now = now.Add(Patience - 2*time.Millisecond)
+	if e, _ := s.Enter(&conn{}, anyone); e != nil || a.closed+b.closed != 0 {
+		t.Fatal("one that has just spoken is closed for another")
+	}
+	now = now.Add(time.Millisecond)
+	if e, evicted := s.Enter(&conn{}, anyone); e == nil || !evicted || b.closed != 1 || a.closed != 0 {
+		t.Errorf("entered %v evicted %v, closed %d and %d; want the one closed that spoke first", e != nil, evicted, b.closed, a.closed)
+	}
+}
+
 // Random connections of few addresses enter, speak and leave: the bounds hold, only
-// the oldest silent one is ever closed for another, and the books agree with a list.
+// the oldest silent one, or else the one that spoke first, is closed for another, and the books agree with a list.
 func TestTheSetAgreesWithAList(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		limit, per := 1+rng.IntN(8), rng.IntN(5)
-		s := New(limit, per)
+		s, now := New(limit, per), time.Unix(1000, 0)
+		s.now = func() time.Time { return now }
 		var in []*conn // oldest first
 		count := func(p netip.Prefix) (n int) {
 			for _, c := range in {
@@ -59,6 +83,7 @@ func TestTheSetAgreesWithAList(t *testing.T) {
 		}
 		for step := range 300 {
 			what := fmt.Sprintf("seed %d step %d", seed, step)
+			now = now.Add(time.Duration(rng.Int64N(int64(Patience))))
 			switch rng.IntN(4) {
 			case 0, 1:
 				c := &conn{}
@@ -68,13 +93,19 @@ func TestTheSetAgreesWithAList(t *testing.T) {
 				ofAddress := c.from.IsValid() && per > 0 && count(c.from) >= per
 				full := ofAddress || len(in) >= limit
 				victim := slices.IndexFunc(in, func(x *conn) bool { return !x.spoken && (!ofAddress || x.from == c.from) })
+				for i, x := range in {
+					if silent := victim >= 0 && !in[victim].spoken; !silent && x.spoken && now.Sub(x.spoke) >= Patience && (!ofAddress || x.from == c.from) &&
+						(victim < 0 || x.spoke.Before(in[victim].spoke)) {
+						victim = i
+					}
+				}
 				e, evicted := s.Enter(c, c.from)
 				if (e != nil) != (!full || victim >= 0) || evicted != (full && victim >= 0) {
 					t.Fatalf("%s: entered %v evicted %v; full %v, victim %d of %d", what, e != nil, evicted, full, victim, len(in))
 				}
 				if evicted {
 					if in[victim].closed != 1 {
-						t.Fatalf("%s: not the oldest silent one was closed", what)
+						t.Fatalf("%s: another one was closed", what)
 					}
 					in = slices.Delete(in, victim, victim+1)
 				}
@@ -85,7 +116,9 @@ func TestTheSetAgreesWithAList(t *testing.T) {
 			case 2:
 				if len(in) > 0 {
 					c := in[rng.IntN(len(in))]
-					c.spoken = true
+					if !c.spoken {
+						c.spoken, c.spoke = true, now
+					}
 					c.e.Speak()
 				}
 			case 3:
@@ -108,7 +141,7 @@ func TestTheSetAgreesWithAList(t *testing.T) {
 		for _, c := range in {
 			c.e.Leave()
 		}
-		if s.n != 0 || s.quiet.Len() != 0 || len(s.from) != 0 {
+		if s.n != 0 || s.quiet.Len() != 0 || s.heard.Len() != 0 || len(s.from) != 0 {
 			t.Fatalf("seed %d: %d pending, %d silent, %d addresses when all have left", seed, s.n, s.quiet.Len(), len(s.from))
 		}
 	}
