@@ -104,8 +104,30 @@ func (r *Record) doubtOutage(o Outage) (out []string) {
 	case o.Fault.Until != 0 && o.Healed == 0:
 		out = append(out, fmt.Sprintf("fault %s did not heal", o.Fault.Name))
 	}
+	if n := r.answeredBySick(o); n > 0 {
+		out = append(out, fmt.Sprintf("fault %s did not last: its victims answered %d connections that began while it was to", o.Fault.Name, n))
+	}
 	if r.crossings(o) == 0 {
 		out = append(out, fmt.Sprintf("fault %s: no client connection crossed it: %s", o.Fault.Name, r.notCrossed(o)))
 	}
 	return out
+}
+
+// answeredBySick counts connections that began after the fault had taken effect
+// and that its victims answered on the port that they had lost, before healing
+// began: there are none as long as the fault lasts.
+func (r *Record) answeredBySick(o Outage) (n int) {
+	if o.Effect == 0 || o.Fault.Kind == Slow {
+		return 0 // a slow pod answers
+	}
+	ports := r.Layout.Scenario.Ports()
+	for _, ill := range o.spells(r.Layout.Scenario.Duration) {
+		ill.From = max(ill.From, o.Effect)
+		for _, a := range r.Attempts {
+			if a.Answered() && ill.Has(a.Started) && a.Done < ill.To && slices.Contains(o.Victims.Pods, a.Pod) && o.hits(ports[a.Port]) {
+				n++
+			}
+		}
+	}
+	return n
 }

@@ -36,6 +36,9 @@ func (r *Result) missing() (out []string) {
 	if len(r.AsRun.Assertions) == 0 {
 		out = append(out, "the scenario asserts nothing: give it assertions")
 	}
+	if len(r.AsRun.Arms) == 0 {
+		out = append(out, "the scenario has no arm: nothing was run")
+	}
 	for _, arm := range r.AsRun.Arms {
 		i := slices.IndexFunc(r.Arms, func(a ArmResult) bool { return a.Name == arm.Name })
 		if i < 0 {

@@ -62,6 +62,15 @@ func (r *Record) from(t time.Duration, n int) iter.Seq[int] {
 	}
 }
 
+// answerSick lets west-2 answer n connections to port A from t on.
+func (r *Record) answerSick(t time.Duration, n int) {
+	for i := range r.from(t, 2*n) {
+		if r.Attempts[i].Port == 0 {
+			r.Attempts[i].Pod = "west-2"
+		}
+	}
+}
+
 // forget changes what a process wrote.
 func (r *Record) forget(process string, change func(*Lines)) {
 	l := r.Logged[process]
@@ -236,11 +245,26 @@ func TestNoMutationOfASoundRecordIsHeld(t *testing.T) {
 		"assertion on an empty phase": {Broken, "", func(_ *recorded, r *Record) {
 			r.Outages[0].Heal, r.Outages[0].Healed = ms(12000), ms(12001)
 			r.Outages[0].Fault.Until = ms(12000)
+			for i, a := range r.Attempts {
+				if a.Pod == "west-2" && a.At >= ms(8000) {
+					r.Attempts[i].Pod = "west-1"
+				}
+			}
 		}},
 		"cuts without held connections": {Broken, "", func(_ *recorded, r *Record) {
 			for i := range r.Attempts {
 				r.Attempts[i].Hold = 0
 			}
+		}},
+		"cuts with none held in the fault": {Broken, "", func(_ *recorded, r *Record) {
+			for i, a := range r.Attempts {
+				if a.At < ms(8000) && a.At+a.Hold >= ms(4000) {
+					r.Attempts[i].Hold = 0
+				}
+			}
+		}},
+		"fault that healed at once": {Inconclusive, "victims answered 3 connections", func(_ *recorded, r *Record) { // a crossing of its first instants is left
+			r.answerSick(ms(5000), 3)
 		}},
 		"sick pods without connections": {Broken, "", func(_ *recorded, r *Record) {
 			for i, a := range r.Attempts {
@@ -281,6 +305,12 @@ func TestAnEmptyResultIsNotHeld(t *testing.T) {
 		t.Error("a result without arms is held")
 	}
 	full := recording(t).judge()
+	armless := *full.AsRun
+	armless.Arms = nil
+	r = &Result{AsRun: &armless}
+	if r.Judge(); r.Verdict != Inconclusive || !strings.Contains(strings.Join(r.Reasons, "\n"), "no arm") {
+		t.Errorf("a scenario without arms: %s because of %q", r.Verdict, r.Reasons)
+	}
 	for i := range full.Assertions {
 		less := *full
 		less.Assertions = slices.Delete(slices.Clone(full.Assertions), i, i+1)

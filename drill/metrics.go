@@ -139,13 +139,26 @@ func cutUnexplained(r *Record, _ map[string]string) Value {
 }
 
 // cutOfHeld counts cuts. Without a connection that was held there is nothing
-// that could have been cut.
+// that could have been cut, and without one while a fault lasted nothing that the
+// fault could have.
 func (r *Record) cutOfHeld(which func(Attempt) bool) Value {
 	held := slices.ContainsFunc(r.Attempts, func(a Attempt) bool { return (a.Hold > 0 || a.Aborted != 0 || a.CutError != "") && a.Pod != "" })
 	if !held {
 		return Value{Number: math.NaN(), Note: "no connection was held: set traffic.hold.fraction"}
 	}
+	for _, o := range r.Outages {
+		if !slices.ContainsFunc(o.spells(r.Layout.Scenario.Duration), r.heldIn) {
+			return Value{Number: math.NaN(), Note: "no connection was held while fault " + o.Fault.Name + " lasted: raise traffic.hold.fraction or lengthen the fault"}
+		}
+	}
 	return number(len(r.cuts(which)))
+}
+
+// heldIn reports whether a connection was open in w after its first answer.
+func (r *Record) heldIn(w Window) bool {
+	return slices.ContainsFunc(r.Attempts, func(a Attempt) bool {
+		return a.Answered() && (a.Hold > 0 || a.Aborted != 0 || a.CutError != "") && w.Meets(a.Done, a.end())
+	})
 }
 
 func (r *Record) cuts(which func(Attempt) bool) (out []Attempt) {
