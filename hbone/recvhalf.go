@@ -28,6 +28,7 @@ type recvHalf struct {
 	ended    bool  // io.EOF after queue
 	peerLeft bool  // RST_STREAM(CANCEL or NO_ERROR) came behind END_STREAM or stands for it
 	err      error // after queue
+	broken   error // like err, behind an end too
 	closed   bool  // nobody will read
 	deadline deadline
 	sink     *sink
@@ -184,9 +185,13 @@ func (h *recvHalf) leave() {
 	h.notify()
 }
 
-// fail ends the half with err behind what is queued, unless it has ended before.
+// fail ends the half with err behind what is queued. To readers an end that came
+// before stays one.
 func (h *recvHalf) fail(err error) {
 	h.mu.Lock()
+	if h.broken == nil {
+		h.broken = err
+	}
 	if !h.ended && h.err == nil {
 		h.err = err
 	}

@@ -95,6 +95,11 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	if err != nil && s.peerLeft(err) && !drop(src) {
 		hardClose(c)
 	}
+	if err == nil {
+		if err = k.awaitReset(); err != nil {
+			hardClose(c)
+		}
+	}
 	if err = s.relayError(err); err != nil {
 		s.abort(resetCode(err), err)
 	}
@@ -193,8 +198,8 @@ func (st *Stream) relayError(err error) error {
 	}
 	st.recv.mu.Lock()
 	defer st.recv.mu.Unlock()
-	if st.recv.err != nil {
-		return st.recv.err
+	if st.recv.broken != nil {
+		return st.recv.broken
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,12 +29,15 @@ type sink struct {
 	err      error
 	ownFault bool   // err was not the consequence of our own reset
 	partial  *chunk // partly written
-	peerLeft bool   // the peer has left: it cannot be held back any more
+	peerLeft bool   // the peer has left or is lost: it cannot be held back any more
 
 	mu          sync.Mutex
 	running     bool
 	kickedAgain bool // kicked while running
 	finished    bool
+	onFinish    func() // nil: none, or called
+
+	ending atomic.Bool // c gets its FIN or a reset from here
 
 	try   func(fd uintptr) bool // attempt, with its argument and results
 	tryP  []byte
@@ -63,7 +67,8 @@ func (k *sink) kick() {
 	if gone {
 		hardClose(k.c) // frees a delivery that the application blocks
 	}
-	if left {
+	cut := !gone && k.st.brokenBehindEnd()
+	if left || cut {
 		k.c.SetWriteDeadline(time.Now().Add(stallTime))
 	}
 	k.mu.Lock()
@@ -71,6 +76,9 @@ func (k *sink) kick() {
 		k.mu.Unlock()
 		if left {
 			k.c.SetReadDeadline(time.Now().Add(dropTime))
+		}
+		if cut {
+			hardClose(k.c)
 		}
 		return
 	}
@@ -90,6 +98,21 @@ func (k *sink) kick() {
 func (st *Stream) resetOrLeft() (reset, left bool) {
 	err, left := st.recv.state()
 	return err != nil, left
+}
+
+// brokenBehindEnd reports that the stream was reset, or lost with its session, after
+// its peer's END_STREAM and before our own: what was received is complete, what the
+// application still says is not.
+func (st *Stream) brokenBehindEnd() bool {
+	st.recv.mu.Lock()
+	behind := st.recv.broken != nil && st.recv.ended
+	st.recv.mu.Unlock()
+	if !behind {
+		return false
+	}
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	return !st.send.ended
 }
 
 // run delivers until nothing is left. Without block it stops, false, at
@@ -132,7 +155,7 @@ func (k *sink) next(block bool) (*chunk, error) {
 	st := k.st
 	st.recv.mu.Lock()
 	defer st.recv.mu.Unlock()
-	k.peerLeft = st.recv.peerLeft
+	k.peerLeft = st.recv.peerLeft || st.recv.broken != nil
 	switch {
 	case st.recv.err != nil:
 		return nil, st.recv.err
@@ -214,6 +237,7 @@ func (k *sink) writeFailed(err error) {
 
 // finish ends the direction: io.EOF as a half-close, anything else as a reset.
 func (k *sink) finish(err error) {
+	k.ending.Store(true)
 	if err == io.EOF {
 		halfClose(k.c)
 	} else {
@@ -228,7 +252,11 @@ func (k *sink) finish(err error) {
 	if k.st.peerLeft(nil) { // asked after finished is set: kick asks before
 		k.c.SetReadDeadline(time.Now().Add(dropTime))
 	}
+	if k.st.brokenBehindEnd() { // likewise
+		hardClose(k.c)
+	}
 	close(k.done)
+	k.release()
 }
 
 // halfClose passes a FIN on; a connection that cannot do that is closed.
