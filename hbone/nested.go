@@ -36,6 +36,10 @@ func (s *Session) joinParent() {
 	}
 	c.life.children[s] = struct{}{}
 	c.mu.Unlock()
+	if s.Err() != nil { // it has ended before it was enlisted, and left too early
+		s.leaveParent()
+		return
+	}
 	if c.retired() {
 		s.CloseWhenIdle()
 	}
