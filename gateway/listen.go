@@ -15,6 +15,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/accept"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/pending"
 )
@@ -57,6 +58,7 @@ func (g *Gateway) accept(ctx context.Context) error {
 		protocols = append(protocols, peer.ALPNFederation, peer.ALPNHealth)
 	}
 	tlsConfig := g.ids.ServerTLS(g.self.Identity, nil, protocols...)
+	var failures accept.Failures
 	for {
 		conn, err := g.listener.Accept()
 		if err != nil {
@@ -66,10 +68,10 @@ func (g *Gateway) accept(ctx context.Context) error {
 			if errors.Is(err, net.ErrClosed) {
 				return err
 			}
-			g.log.Warn().Err(err).Msg("accept failed") // out of descriptors: let some close
-			time.Sleep(5 * time.Millisecond)
+			time.Sleep(failures.Failed(g.log, err, time.Now()))
 			continue
 		}
+		failures.Succeeded()
 		entry, evicted := handshakes.Enter(conn, admission.AddressKey(addressOf(conn.RemoteAddr())))
 		if entry == nil || evicted {
 			g.metrics.refused.WithLabelValues("overload").Inc()

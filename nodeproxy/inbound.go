@@ -14,6 +14,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/accept"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/pending"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -43,18 +44,19 @@ func (p *Proxy) listenInbound(w *mesh.Workload) (*inbound, error) {
 func (in *inbound) run(ctx context.Context) {
 	defer in.conns.Wait()
 	handshakes := pending.New(in.p.cfg.Limits.Handshakes, in.p.cfg.Limits.HandshakesPerAddress)
+	var failures accept.Failures
 	for {
 		conn, err := in.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil {
-			in.p.log.Warn().Str("workload", in.uid).Err(err).Msg("accept failed")
-			if !pause(ctx, 5*time.Millisecond) {
+			if !pause(ctx, failures.Failed(in.p.log.With().Str("workload", in.uid).Logger(), err, time.Now())) {
 				return
 			}
 			continue
 		}
+		failures.Succeeded()
 		from := in.clientAddress(conn)
 		entry, evicted := handshakes.Enter(conn, admission.AddressKey(from))
 		if entry == nil || evicted {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/internal/accept"
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
@@ -58,6 +59,7 @@ func flowTo(host string, port uint16) route.Flow {
 func (o *outbound) run(ctx context.Context) {
 	defer o.conns.Wait()
 	slots := make(chan struct{}, maxAppConns)
+	var failures accept.Failures
 	for {
 		slots <- struct{}{}
 		app, err := o.listener.AcceptTCP()
@@ -66,12 +68,12 @@ func (o *outbound) run(ctx context.Context) {
 		}
 		if err != nil {
 			<-slots
-			o.p.log.Warn().Stringer("listen", o.listener.Addr()).Err(err).Msg("accept failed")
-			if !pause(ctx, 5*time.Millisecond) {
+			if !pause(ctx, failures.Failed(o.p.log.With().Stringer("listen", o.listener.Addr()).Logger(), err, time.Now())) {
 				return
 			}
 			continue
 		}
+		failures.Succeeded()
 		o.conns.Go(func() {
 			rest := o.serve(ctx, app)
 			if rest == nil {

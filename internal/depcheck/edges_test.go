@@ -49,6 +49,7 @@ var allowed = map[string]why{
 
 	// Processes put everything together.
 	"gateway": {
+		"internal/accept":      "accept loops that fail",
 		"internal/overload":    "bounds connections that are being opened",
 		"balance":              "picks a pod",
 		"discovery":            "the store of snapshots",
@@ -71,6 +72,7 @@ var allowed = map[string]why{
 		"route":                "authority to exported service",
 	},
 	"nodeproxy": {
+		"internal/accept":      "accept loops that fail",
 		"internal/overload":    "bounds connections that are being opened",
 		"balance":              "picks a candidate",
 		"discovery":            "the store of snapshots",
@@ -144,7 +146,8 @@ var allowed = map[string]why{
 	"integration/stock": {},
 
 	// Plumbing knows nothing of meshes.
-	"internal/admin": {},
+	"internal/accept": {"internal/backoff": "pauses"},
+	"internal/admin":  {},
 	"internal/diagnose": {
 		"hbone":          "the sessions that are looked at",
 		"hbone/flow":     "what can be turned off",
