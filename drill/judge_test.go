@@ -137,6 +137,11 @@ func TestNoMutationOfASoundRecordIsHeld(t *testing.T) {
 	if r := recording(t).judge(); r.Verdict != Held || !r.Latencies.Comparable {
 		t.Fatalf("the sound record: %s because of %q, latencies %+v", r.Verdict, r.Reasons, r.Latencies)
 	}
+	d := recording(t)
+	d.arms[1].forget("west-gw-1", func(l *Lines) { l.Forward = 1 })
+	if r := d.judge(); r.Verdict != Held {
+		t.Fatalf("a gateway that forwarded all connections in one stream: %s because of %q", r.Verdict, r.Reasons)
+	}
 	for name, c := range map[string]struct {
 		want  Verdict
 		why   string
