@@ -49,7 +49,7 @@ func (st *Stream) Close() error {
 	if st.send.writing && !st.send.ended && !st.send.stopped {
 		// Somebody's Write is cut short: that must not look like a normal end.
 		s.mu.Unlock()
-		st.abort(http2.ErrCodeCancel, net.ErrClosed)
+		st.abort(http2.ErrCodeConnect, net.ErrClosed) // CANCEL may count as an end: see Config.CancelEnds
 		return nil
 	}
 	st.closed = true
