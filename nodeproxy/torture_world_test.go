@@ -475,7 +475,7 @@ const (
 func (w *tortured) disturb(s step) {
 	switch d := time.Duration(s.n) * time.Millisecond; s.op {
 	case opCut:
-		w.expose(s, 0)
+		w.expose(s, afterClose) // the client hears of it through the gateway
 		w.each(s.link, (*simnet.Conn).Cut)
 	case opKill:
 		w.expose(s, afterClose)
