@@ -6,6 +6,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -22,6 +23,7 @@ func TestAGatewayThatCannotDialEjectsNoPod(t *testing.T) {
 		l.set(w)
 		b.doubt(w)
 		time.Sleep(time.Minute) // bubble time
+		synctest.Wait()
 		if asked < 10 {
 			t.Errorf("asked %d times in a minute; want it to go on", asked)
 		}

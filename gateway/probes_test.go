@@ -103,7 +103,9 @@ func TestAPodThatMovedIsAskedWhereItIs(t *testing.T) {
 		b.doubt(podAt(1, "10.1.2.1"))
 		time.Sleep(time.Second)
 		l.set(podAt(1, "10.1.2.99"))
+		l.mu.Lock()
 		before := l.asked[netip.MustParseAddr("10.1.2.1")]
+		l.mu.Unlock()
 		time.Sleep(10 * time.Second)
 		l.mu.Lock()
 		defer l.mu.Unlock()

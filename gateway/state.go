@@ -24,7 +24,7 @@ type state struct {
 	Nodes      []string          `json:"nodes"`
 	Members    []string          `json:"members"`
 	Records    []peer.View       `json:"records"`
-	Sessions   int               `json:"sessions"` // of clients
+	Sessions   int               `json:"sessions"` // of clients, tunnels only
 	Streams    int               `json:"streams"`  // on them
 }
 
@@ -61,7 +61,7 @@ func (g *Gateway) dump(service string) (any, error) {
 	clients := g.clients.Counts()
 	s := state{Name: g.cfg.Name, Network: g.cfg.Network, Revision: snap.Revision, Discovery: g.watcher.Status(), Identities: g.ids.Status(), Draining: g.draining.Load(),
 		Pods: g.backends.dump(snap, only, time.Now()), Records: recordsOf(snap, g.ledger.Snapshot(), only), Nodes: []string{}, Members: []string{},
-		Sessions: clients.Sessions, Streams: clients.Streams}
+		Sessions: g.sessions.Len(), Streams: clients.Streams}
 	if g.fed != nil {
 		s.Nodes, s.Members = g.nodes.Nodes(), g.fed.Members()
 	}

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,7 +39,13 @@ func TestAPodWithACertificateThatNobodyBelievesIsOutWhateverItAnswers(t *testing
 		l.set(pod)
 		var verdict error = &identity.ChainError{Err: errors.New("unknown authority")}
 		asked := 0
-		b.ask = func(context.Context, *mesh.Workload) error { asked++; return verdict }
+		var mu sync.Mutex // guards verdict and asked
+		b.ask = func(context.Context, *mesh.Workload) error {
+			mu.Lock()
+			defer mu.Unlock()
+			asked++
+			return verdict
+		}
 		b.verify(pod, time.Now())
 		time.Sleep(10 * time.Second)
 		if b.usable(pod.Endpoint) {
@@ -53,16 +60,22 @@ func TestAPodWithACertificateThatNobodyBelievesIsOutWhateverItAnswers(t *testing
 		if b.usable(pod.Endpoint) {
 			t.Error("that it answers made it healthy")
 		}
+		mu.Lock()
 		verdict = nil
+		mu.Unlock()
 		time.Sleep(10 * time.Second)
 		if !b.usable(pod.Endpoint) {
 			t.Error("it has a good certificate and stays out")
 		}
+		mu.Lock()
 		before := asked
+		mu.Unlock()
 		for range 100 { // clients cannot make us ask for ever
 			b.verify(pod, time.Now())
 		}
 		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
 		if asked > before+1 {
 			t.Errorf("asked %d times within a second", asked-before)
 		}
