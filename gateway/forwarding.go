@@ -95,7 +95,7 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 		return
 	}
 	f.relayed = hbone.RelayWith(ctx, stream, conn, hbone.RelayOptions{
-		OnFirstByte: func() { f.answer(g) }, HalfClosed: g.cfg.Timeouts.HalfClosed,
+		OnReply: func(int64) bool { f.answer(g); return false }, HalfClosed: g.cfg.Timeouts.HalfClosed,
 	})
 	f.relayed.ToConn += f.replayed.size
 	f.err = f.relayed.Err

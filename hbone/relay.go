@@ -53,9 +53,10 @@ func Relay(ctx context.Context, s *Stream, c net.Conn) RelayResult {
 
 // RelayOptions are what a relay may be told besides.
 type RelayOptions struct {
-	// OnFirstByte is called once, from the caller's goroutine, when c has sent its
-	// first bytes. Nil: nobody is told.
-	OnFirstByte func()
+	// OnReply is called from the caller's goroutine each time that c has sent bytes,
+	// with how many bytes of the stream c had been handed by then, until it returns
+	// false. Nil: nobody is told.
+	OnReply func(handed int64) (more bool)
 	// First goes to the stream before what c sends; it counts in ToStream.
 	First []byte
 	// HalfClosed is how long the direction to c may go on after c has sent FIN;
@@ -71,10 +72,6 @@ var ErrHalfClosed = errors.New("hbone: relay: the stream stayed open after the o
 
 // RelayWith is Relay with options.
 func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) RelayResult {
-	onFirstByte := o.OnFirstByte
-	if onFirstByte == nil {
-		onFirstByte = func() {}
-	}
 	setLinger(c, 0)
 	k := newSink(s, c)
 	stop := context.AfterFunc(ctx, func() {
@@ -84,7 +81,7 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	defer stop()
 	k.attach()
 	src := newSource(c, s.s.chunk)
-	n, err := pumpToStream(s, c, src, o.First, onFirstByte)
+	n, err := pumpToStream(s, k, src, o)
 	if err == nil && o.HalfClosed > 0 {
 		overdue := time.AfterFunc(o.HalfClosed, func() {
 			s.abort(http2.ErrCodeConnect, ErrHalfClosed)
@@ -130,24 +127,24 @@ func setLinger(c net.Conn, sec int) {
 	}
 }
 
-// pumpToStream moves first and then bytes from src, which is c's, to s until c ends;
-// nil is a FIN, passed on.
-func pumpToStream(s *Stream, c net.Conn, src source, first []byte, onFirstByte func()) (moved int64, err error) {
-	if len(first) > 0 {
-		n, err := s.Write(first)
+// pumpToStream moves o.First and then bytes from src, which is k's connection, to s
+// until that ends; nil is a FIN, passed on.
+func pumpToStream(s *Stream, k *sink, src source, o RelayOptions) (moved int64, err error) {
+	if len(o.First) > 0 {
+		n, err := s.Write(o.First)
 		if moved += int64(n); err != nil {
 			return moved, err
 		}
 	}
-	for heard := false; ; {
+	onReply := o.OnReply
+	for {
 		f, n, err := src.next()
 		if n > 0 {
-			if !heard {
-				heard = true
-				onFirstByte()
+			if onReply != nil && !onReply(k.handed.Load()) {
+				onReply = nil
 			}
-			k, werr := s.writeFrame(f, frameFront, n)
-			moved += int64(k)
+			n, werr := s.writeFrame(f, frameFront, n)
+			moved += int64(n)
 			if werr != nil {
 				src.release(f)
 				return moved, werr
@@ -158,7 +155,7 @@ func pumpToStream(s *Stream, c net.Conn, src source, first []byte, onFirstByte f
 			return moved, s.CloseWrite()
 		}
 		if err != nil {
-			return moved, fmt.Errorf("hbone: relay: read from %v: %w", c.RemoteAddr(), err)
+			return moved, fmt.Errorf("hbone: relay: read from %v: %w", k.c.RemoteAddr(), err)
 		}
 	}
 }

@@ -37,7 +37,8 @@ type sink struct {
 	finished    bool
 	onFinish    func() // nil: none, or called
 
-	ending atomic.Bool // c gets its FIN or a reset from here
+	handed atomic.Int64 // moved, and what is being written now
+	ending atomic.Bool  // c gets its FIN or a reset from here
 
 	try   func(fd uintptr) bool // attempt, with its argument and results
 	tryP  []byte
@@ -179,6 +180,7 @@ func (s *Session) inlineMax() int {
 func (k *sink) deliver(c *chunk, block bool) bool {
 	var n int
 	var err error
+	k.handed.Store(k.moved + int64(c.w-c.r)) // before c can reply to it
 	if block {
 		if k.peerLeft {
 			k.c.SetWriteDeadline(time.Now().Add(stallTime))
