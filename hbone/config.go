@@ -70,9 +70,13 @@ type Config struct {
 	SettingsTimeout time.Duration
 	// ConnectTimeout bounds the wait for the response to a CONNECT. Default 10 s.
 	ConnectTimeout time.Duration
-	// CloseTimeout bounds how long a closing session tries to write what is
-	// queued. Default 2 s.
+	// CloseTimeout bounds how long a session that is closed with streams open tries
+	// to write what is queued. Default 2 s.
 	CloseTimeout time.Duration
+	// FlushTimeout is the same once all streams have ended. What they have written
+	// last may still be queued, and counts as sent: their applications will not hear
+	// that it was lost. Default 1 min.
+	FlushTimeout time.Duration
 }
 
 // DefaultConfig returns the values that a stock peer uses, where it has them.
@@ -92,6 +96,7 @@ func (c Config) withDefaults() Config {
 	setDuration(&c.SettingsTimeout, 5*time.Second)
 	setDuration(&c.ConnectTimeout, 10*time.Second)
 	setDuration(&c.CloseTimeout, 2*time.Second)
+	setDuration(&c.FlushTimeout, time.Minute)
 	return c
 }
 

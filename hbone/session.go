@@ -103,6 +103,10 @@ func (s *Session) RemoteAddr() net.Addr { return s.t.RemoteAddr() }
 // Done is closed when the session has ended; Err then says why.
 func (s *Session) Done() <-chan struct{} { return s.life.done }
 
+// Closed is closed when the session has ended and its transport is closed: nothing
+// is left to be written.
+func (s *Session) Closed() <-chan struct{} { return s.life.transportClosed }
+
 // Err is nil while the session lives. After Close(nil) it is ErrSessionClosed.
 func (s *Session) Err() error {
 	s.mu.Lock()
@@ -128,10 +132,10 @@ func (s *Session) CanOpen() bool {
 	return s.canOpenLocked() == nil
 }
 
-// Close ends the session: queued frames are written (for at most CloseTimeout),
-// then GOAWAY, then the transport is closed; open streams end with cause. A nil
-// cause is ErrSessionClosed. It does not wait: Done is closed on return, the
-// transport a little later.
+// Close ends the session: queued frames are written (for at most CloseTimeout if
+// streams are open, FlushTimeout if all have ended), then GOAWAY, then the transport
+// is closed; open streams end with cause. A nil cause is ErrSessionClosed. It does
+// not wait: Done is closed on return, Closed a little later.
 func (s *Session) Close(cause error) {
 	if cause == nil {
 		cause = ErrSessionClosed
@@ -199,6 +203,7 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 	s.stopExpiryLocked()
 	streams := s.streams
 	s.streams = nil
+	limit := s.closeLimitLocked(streams)
 	for _, st := range streams {
 		st.stopSendingLocked(err)
 	}
@@ -221,7 +226,22 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 		st.failed(err)
 	}
 	s.leaveParent()
-	go s.teardown(how)
+	go s.teardown(how, limit)
+}
+
+// closeLimitLocked is until when a session with these streams may try to write what
+// is queued, and wait for its peer to have it.
+func (s *Session) closeLimitLocked(streams map[uint32]*Stream) time.Time {
+	now := time.Now()
+	for _, st := range streams {
+		if !st.send.ended || !st.endReceived { // cut off
+			return now.Add(s.cfg.CloseTimeout)
+		}
+	}
+	if len(streams) == 0 && s.send.empty() && now.Sub(s.life.idleSince) >= s.cfg.FlushTimeout {
+		return now.Add(s.cfg.CloseTimeout) // what was written last has long gone
+	}
+	return now.Add(s.cfg.FlushTimeout)
 }
 
 func (s *Session) stopSettingsTimerLocked() {
@@ -238,9 +258,8 @@ func debugText(err error) string {
 // teardown writes what is left and closes the transport. A TCP connection that is
 // closed with bytes unread, or that receives some afterwards, is reset, and what its
 // peer has not received by then is lost: so after an orderly end our half is closed
-// first, and the rest when the peer has closed its own or CloseTimeout is over.
-func (s *Session) teardown(how ending) {
-	limit := time.Now().Add(s.cfg.CloseTimeout)
+// first, and the rest when the peer has closed its own or limit is reached.
+func (s *Session) teardown(how ending, limit time.Time) {
 	s.t.SetWriteDeadline(limit)
 	s.mu.Lock()
 	for !s.send.broken && (s.send.busy || !s.send.empty()) {

@@ -50,26 +50,83 @@ func TestSessionThatClosesDeliversWhatItHasSent(t *testing.T) {
 	})
 }
 
-// A peer that does not close its half holds a session up for CloseTimeout, no
-// longer.
+// What the last stream has written counts as sent once both halves have ended. A
+// session that closes then must get it through, however slow the line.
+func TestTheLastBytesOfAStreamOutliveItsSession(t *testing.T) {
+	const size = 800 << 10 // at 4 KiB per 20 ms: 4 s, more than CloseTimeout
+	for name, idle := range map[string]func(*Session){
+		"when idle": (*Session).CloseWhenIdle,
+		"at once":   func(s *Session) { s.Close(nil) },
+		"drained":   func(s *Session) { s.Drain(context.Background()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				got := make(chan int64, 1)
+				r := newRig(t, rigConfig{pair: simPair(simnet.Options{Delay: 40 * time.Millisecond, Buffer: 4 << 10}), handler: func(_ context.Context, in *Incoming) {
+					st, err := in.Accept(nil)
+					if err != nil {
+						got <- 0
+						return
+					}
+					st.CloseWrite()
+					n, err := io.Copy(io.Discard, st)
+					if err != nil {
+						t.Errorf("the server read %d bytes and %v, want an end", n, err)
+					}
+					st.Close()
+					got <- n
+				}})
+				st := open(t, r.client)
+				_, err := st.Write(make([]byte, size))
+				check(t, err)
+				check(t, st.CloseWrite())
+				if _, err := io.Copy(io.Discard, st); err != nil {
+					t.Fatalf("the client read %v, want an end", err)
+				}
+				started := time.Now()
+				idle(r.client)
+				if n := <-got; n != size {
+					t.Errorf("the server received %d of %d bytes", n, size)
+				}
+				if took := time.Since(started); took < r.client.cfg.CloseTimeout {
+					t.Errorf("all was through after %v: this line is not slow", took)
+				}
+				<-r.client.Closed()
+			})
+		})
+	}
+}
+
+// A peer that reads no more holds a session that was closed for CloseTimeout if streams
+// were cut off, for FlushTimeout if all had ended: never for ever.
 func TestSessionThatClosesDoesNotWaitForEver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var b *simnet.Conn
-		r := newRig(t, rigConfig{pair: func(testing.TB) (net.Conn, net.Conn) {
-			var a *simnet.Conn
-			a, b = simnet.Pair(simnet.Options{})
-			return a, b
-		}})
-		synctest.Wait()
-		b.Stall()
-		start := time.Now()
-		r.client.Close(nil)
-		<-r.client.life.transportClosed
-		if took, want := time.Since(start), r.client.cfg.CloseTimeout; took > want {
-			t.Errorf("closed after %v, want %v at most", took, want)
-		}
-		b.Resume()
-	})
+	for name, cut := range map[string]bool{"streams cut off": true, "all ended": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := simnet.Pair(simnet.Options{})
+				r := newRig(t, rigConfig{pair: func(testing.TB) (net.Conn, net.Conn) { return a, b }})
+				st := open(t, r.client)
+				if !cut {
+					st.CloseWrite()
+					io.Copy(io.Discard, st)
+				}
+				synctest.Wait()
+				a.Stall()
+				a.StallIn()
+				started := time.Now()
+				r.client.Close(nil)
+				<-r.client.Closed()
+				want := r.client.cfg.FlushTimeout
+				if cut {
+					want = r.client.cfg.CloseTimeout
+				}
+				if took := time.Since(started); took != want {
+					t.Errorf("the transport was closed after %v, want %v", took, want)
+				}
+				b.Cut()
+			})
+		})
+	}
 }
 
 // An inner session that breaks while a write of its hangs in its parent's

@@ -44,7 +44,6 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 	p.drain()
 	p.stop()
-	p.pool.Close()
 	p.running.Wait()
 	p.gatewayProbes.Wait()
 	p.witness.prober.Wait()
@@ -100,4 +99,6 @@ func (p *Proxy) drain() {
 		wg.Go(func() { o.drain(ctx) })
 	}
 	wg.Wait()
+	p.pool.Close()
+	p.pool.Wait(ctx) // what applications sent last may still be on its way
 }

@@ -158,7 +158,12 @@ func (p *Pool) take(e *entry, sh *shared) {
 	sh.out, sh.gone = true, p.seq
 	e.sessions = slices.DeleteFunc(e.sessions, func(x *shared) bool { return x == sh })
 	p.stats.Retired++
-	go sh.s.CloseWhenIdle()
+	p.leaving++
+	go func() {
+		sh.s.CloseWhenIdle()
+		<-sh.s.Closed()
+		p.left()
+	}()
 }
 
 // offer is a session with free streams.

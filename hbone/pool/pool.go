@@ -90,6 +90,9 @@ type Pool struct {
 	stats  Stats
 	offers []offer // scratch of serve
 	sweep  *time.Timer
+
+	leaving int           // sessions that were taken out and have not closed yet
+	empty   chan struct{} // of those who wait for the last of them; nil: nobody does
 }
 
 // Stats counts since the pool was made; the first line is of now.
@@ -305,6 +308,35 @@ func (p *Pool) Close() {
 	}
 	p.mu.Unlock()
 	p.Retire(func(Key) bool { return true })
+}
+
+// Wait returns when every session that was taken out has closed, all that was
+// written through it with it, or ctx has ended. It is called after Close, by a process
+// that is about to exit.
+func (p *Pool) Wait(ctx context.Context) {
+	p.mu.Lock()
+	if p.leaving > 0 && p.empty == nil {
+		p.empty = make(chan struct{})
+	}
+	empty := p.empty
+	p.mu.Unlock()
+	if empty == nil {
+		return
+	}
+	select {
+	case <-empty:
+	case <-ctx.Done():
+	}
+}
+
+// left notes that a session that was taken out has closed.
+func (p *Pool) left() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.leaving--; p.leaving == 0 && p.empty != nil {
+		close(p.empty)
+		p.empty = nil
+	}
 }
 
 // Stats returns the counters.

@@ -20,6 +20,7 @@ type backend struct {
 	t       testing.TB
 	cfg     hbone.Config
 	delay   time.Duration
+	buffer  int
 	handler hbone.Handler
 	dials   atomic.Int64
 	fail    error
@@ -37,7 +38,7 @@ func (b *backend) dial(ctx context.Context) (*hbone.Session, error) {
 		time.Sleep(b.delay)
 		return nil, b.fail
 	}
-	x, y := simnet.Pair(simnet.Options{Delay: b.delay})
+	x, y := simnet.Pair(simnet.Options{Delay: b.delay, Buffer: b.buffer})
 	h := b.handler
 	if h == nil {
 		h = echoHandler
@@ -247,5 +248,49 @@ func TestPoolCallerLeavesTheDialToOthers(t *testing.T) {
 		}
 		p.Close()
 		b.stop()
+	})
+}
+
+// A process that exits waits until what was written last has arrived, and no longer
+// than it wants to.
+func TestWaitReturnsWhenAllIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 800 << 10 // at 4 KiB per 20 ms: 4 s
+		got := make(chan int64, 1)
+		b := &backend{t: t, delay: 20 * time.Millisecond, buffer: 4 << 10, handler: func(_ context.Context, in *hbone.Incoming) {
+			st, err := in.Accept(nil)
+			if err != nil {
+				return
+			}
+			st.CloseWrite()
+			n, _ := io.Copy(io.Discard, st)
+			st.Close()
+			got <- n
+		}}
+		defer b.stop()
+		p := New(Config{})
+		p.Wait(t.Context()) // nothing to wait for
+		st, _, err := p.Open(t.Context(), Key{}, b.dial, &hbone.Request{Authority: "app:80"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		st.Write(make([]byte, size))
+		st.CloseWrite()
+		io.Copy(io.Discard, st)
+		p.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		started := time.Now()
+		if p.Wait(ctx); time.Since(started) != time.Second {
+			t.Errorf("Wait returned after %v, want 1s: its context's end", time.Since(started))
+		}
+		p.Wait(t.Context())
+		if st := p.Stats(); st.Retired != 1 || p.leaving != 0 {
+			t.Errorf("%d of %d sessions have not closed", p.leaving, st.Retired)
+		}
+		if n := <-got; n != size {
+			t.Errorf("%d of %d bytes arrived", n, size)
+		}
+		p.Wait(t.Context())
 	})
 }
