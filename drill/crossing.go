@@ -71,13 +71,10 @@ func (o Outage) hits(p Port) bool { return slices.Contains(o.Victims.Ports, p.Ta
 // eventCrossed reports whether a line of a log proves that a client's
 // connection crossed the outage. Probes of the processes themselves do not.
 func (r *Record) eventCrossed(o Outage, e Event, ill Window) bool {
-	switch e.Kind {
-	case AppRefused:
-		return !e.Probe && ill.Has(e.At) && r.atVictim(o, e)
-	case Connection:
-		return ill.Meets(e.Started, e.At) && r.connectionCrossed(o, e, ill)
+	if e.Kind != Connection {
+		return false
 	}
-	return false
+	return e.AppFailed() && ill.Has(e.At) && r.atVictim(o, e) || ill.Meets(e.Started, e.At) && r.connectionCrossed(o, e, ill)
 }
 
 // connectionCrossed is for connections that lasted for at least an instant of

@@ -70,20 +70,20 @@ func NewTeller(l *Layout) *Teller {
 // Tell returns the line for e; ok is false for what is not worth one.
 func (t *Teller) Tell(e Event) (h Happening, ok bool) {
 	h = Happening{At: e.At.Seconds(), Process: e.Process}
-	switch e.Kind {
-	case OutlierChanged:
+	switch {
+	case e.Kind == OutlierChanged:
 		h.Kind = e.Edge
 		h.Text = fmt.Sprintf("%s %s %s (%s)", e.Process, e.Edge, t.subject(e), t.why(e))
 		return h, true
-	case AppRefused:
-		k := t.pod(e) + ":" + t.r.portName(e.Port)
-		if e.Probe || t.refused[k] {
+	case e.AppFailed():
+		k := t.pod(e) + ":" + t.r.portName(e.Target)
+		if t.refused[k] {
 			return h, false
 		}
 		t.refused[k] = true
-		h.Kind, h.Text = "refused", fmt.Sprintf("%s saw %s fail a client: %s", e.Process, k, e.Reason)
+		h.Kind, h.Text = "refused", fmt.Sprintf("%s saw %s fail a client: %s", e.Process, k, e.Result)
 		return h, true
-	case Known:
+	case e.Kind == Known:
 		return t.tellKnown(e, h)
 	}
 	return h, false

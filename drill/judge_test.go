@@ -31,7 +31,9 @@ func whole(t *testing.T, s *Scenario, arm Arm) *Record {
 	for i, a := range Schedule(s, len(r.Layout.Clients)) {
 		pod := r.Layout.Pods[i/len(ports)%len(r.Layout.Pods)]
 		if r.sick(pod, ports[a.Port].Target, a.At, 0) {
-			r.Events = append(r.Events, Event{At: a.At + ms(1), Process: pod.Node, Kind: AppRefused, Endpoint: pod.Endpoint, Port: ports[a.Port].Target, Reason: "refused"})
+			if !r.sick(pod, ports[a.Port].Target, a.At-time.Second, 0) { // soon it is left out
+				r.refuse(pod, ports[a.Port], a.At)
+			}
 			pod = r.Layout.Pods[len(r.Layout.Pods)-1]
 		}
 		r.Attempts = append(r.Attempts, Attempt{Arrival: a, Started: a.At, Done: a.At + ms(10), Pod: pod.Name})
@@ -47,6 +49,12 @@ func whole(t *testing.T, s *Scenario, arm Arm) *Record {
 	}
 	r.Arrange()
 	return r
+}
+
+// refuse has the application of pod refuse a client's connection.
+func (r *Record) refuse(pod Pod, p Port, at time.Duration) {
+	r.Events = append(r.Events, Event{At: at + ms(1), Process: pod.Node, Kind: Connection, Direction: "inbound", Endpoint: pod.Endpoint,
+		Port: p.Port, Target: p.Target, Result: "refused", Started: at})
 }
 
 // from yields the places of the first n connections from t on.
@@ -157,17 +165,17 @@ func TestNoMutationOfASoundRecordIsHeld(t *testing.T) {
 		}},
 		"fault met by probes alone": {Inconclusive, "no client connection crossed it", func(_ *recorded, r *Record) {
 			for i := range r.Events {
-				r.Events[i].Probe = true
+				r.Events[i].Kind, r.Events[i].Edge, r.Events[i].Scope = OutlierChanged, "ejected", "endpoint"
 			}
 		}},
 		"fault met on another port": {Inconclusive, "no client connection crossed it", func(_ *recorded, r *Record) {
 			for i := range r.Events {
-				r.Events[i].Port = 8081
+				r.Events[i].Port, r.Events[i].Target = 8081, 8081
 			}
 		}},
 		"fault met after healing": {Inconclusive, "no client connection crossed it", func(_ *recorded, r *Record) {
 			for i := range r.Events {
-				r.Events[i].At += ms(4000)
+				r.Events[i] = r.Events[i].Since(-ms(4000))
 			}
 		}},
 		"fault met by what had tried its pod before": {Inconclusive, "no client connection crossed it", func(_ *recorded, r *Record) {

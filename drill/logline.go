@@ -15,6 +15,7 @@ type line struct {
 	Network    string    `json:"network"`
 	Service    string    `json:"service"`
 	Port       uint16    `json:"port"`
+	Target     uint16    `json:"target"`
 	Endpoint   string    `json:"endpoint"`
 	Workload   string    `json:"workload"`
 	Gateway    string    `json:"gateway"`
@@ -24,7 +25,6 @@ type line struct {
 	Started    time.Time `json:"started"`
 	Attempts   int       `json:"attempts"`
 	Trace      string    `json:"trace"`
-	Probe      bool      `json:"probe"`
 	Healthy    int       `json:"healthy"`
 	Ready      int       `json:"ready"`
 	Exceptions []string  `json:"exceptions"`
@@ -40,7 +40,7 @@ func ParseLine(process string, data []byte, zero time.Time) (e Event, ok bool) {
 		return Event{}, false
 	}
 	switch k := EventKind(l.Message); k {
-	case OutlierChanged, Connection, AttemptFailed, AppRefused, Known, LinesLost:
+	case OutlierChanged, Connection, AttemptFailed, Known, LinesLost:
 		e.Kind = k
 	default:
 		return Event{}, false
@@ -50,11 +50,11 @@ func ParseLine(process string, data []byte, zero time.Time) (e Event, ok bool) {
 	e.Network, e.Service, e.Port = l.Network, l.Service, l.Port
 	e.Endpoint, e.Workload, e.Gateway = l.Endpoint, l.Workload, l.Gateway
 	e.Direction, e.Result, e.Tries, e.Trace = l.Direction, l.Result, l.Attempts, l.Trace
-	e.Probe, e.Healthy, e.Ready, e.Exceptions = l.Probe, l.Healthy, l.Ready, l.Exceptions
+	e.Target, e.Healthy, e.Ready, e.Exceptions = l.Target, l.Healthy, l.Ready, l.Exceptions
 	e.Tried, e.Lines = l.Tried, l.Lines
 	e.TunnelLost = e.Result == "tunnel_lost" || e.Result == "stopped"
 	switch e.Result {
-	case "client_reset", "server_reset", "tunnel_lost", "stopped": // it had been opened; clients tell of cuts
+	case "client_reset", "server_reset", "tunnel_lost", "half_closed", "shed", "stopped": // it had been opened; clients tell of cuts
 		e.Result = "ok"
 	}
 	if !l.Started.IsZero() {

@@ -67,7 +67,7 @@ func TestMetricsOfTheCannedStory(t *testing.T) {
 		"latency_ms":                              10,
 		"latency_ms(q=p50, phase=fault, port=B)":  10,
 		"to_sick":                                 1, // 6.4 s; 4.4 s is too soon, 8.5 s is healed, port B is well
-		"to_sick(after=0s)":                       2,
+		"to_sick(after=0s)":                       3,
 		"to_sick(after=3s, fault=sick)":           0,
 		"collateral_ejections":                    3 + 1 + 2 + 1,
 		"gateway_ejections":                       1,
@@ -155,7 +155,7 @@ func TestUneventfulConnectionsAreNotKept(t *testing.T) {
 		return Event{Kind: Connection, Direction: direction, Workload: pod, Result: result, Started: ms(1000), At: ms(1000 + lived)}
 	}
 	for want, list := range map[bool][]Event{
-		true: {{Kind: OutlierChanged}, {Kind: Known}, {Kind: AppRefused}, conn("inbound", "west-2", "ok", 5), conn("forward", "west-1", "unreachable", 5),
+		true: {{Kind: OutlierChanged}, {Kind: Known}, conn("inbound", "west-1", "refused", 1), conn("inbound", "west-2", "ok", 5), conn("forward", "west-1", "unreachable", 5),
 			conn("outbound", "west-1", "ok", 500)},
 		false: {{Kind: AttemptFailed}, conn("inbound", "west-1", "ok", 5), conn("outbound", "west-2", "ok", 5), conn("forward", "west-2", "ok", 5)},
 	} {

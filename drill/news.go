@@ -46,7 +46,7 @@ func (r *Record) news(fault string) (out []News) {
 
 func (r *Record) newsOf(o Outage, p Pod, port Port) (News, bool) {
 	first := slices.IndexFunc(r.Events, func(e Event) bool {
-		return e.Kind == AppRefused && !e.Probe && e.Port == port.Target && o.during(e.At, 0) && r.about(e, p)
+		return e.AppFailed() && e.Target == port.Target && o.during(e.At, 0) && r.about(e, p)
 	})
 	if first < 0 {
 		return News{}, false

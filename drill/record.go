@@ -122,6 +122,7 @@ type Event struct {
 	Network    string
 	Service    string
 	Port       uint16 // target port of an endpoint, else the service port
+	Target     uint16 // of Connection: target port, if known
 	Endpoint   string // 16 hexadecimal digits
 	Workload   string // uid, if known
 	Gateway    string // if known
@@ -131,7 +132,6 @@ type Event struct {
 	Started    time.Duration // of Connection
 	Tries      int           // of Connection
 	Trace      string        // of Connection: the same on every hop
-	Probe      bool          // of AppRefused
 	Healthy    int           // of Known
 	Ready      int           // of Known
 	Exceptions []string      // of Known
@@ -162,10 +162,16 @@ const (
 	OutlierChanged EventKind = "outlier changed"
 	Connection     EventKind = "connection"
 	AttemptFailed  EventKind = "attempt failed"
-	AppRefused     EventKind = "app refused"
 	Known          EventKind = "known"
 	LinesLost      EventKind = "log lines lost"
 )
+
+// AppFailed reports whether e is a client's connection that reached the pod's node
+// and that the application there did not accept. Probes write no such line.
+func (e Event) AppFailed() bool {
+	return e.Kind == Connection && e.Direction == "inbound" &&
+		(e.Result == "refused" || e.Result == "timeout" || e.Result == "reset")
+}
 
 // Window is a span of the arm's time.
 type Window struct {

@@ -39,7 +39,9 @@ func (g *Gateway) connect(ctx context.Context, f *forwarding) *net.TCPConn {
 	f.pick.pin = mesh.EndpointID(hbone.ParseEndpoint(f.in.Header.Get(hbone.HeaderPin)))
 	conn := g.dialPods(ctx, f)
 	switch {
-	case conn != nil || ctx.Err() != nil: // the client left
+	case conn != nil:
+	case ctx.Err() != nil: // the client left
+		f.err = context.Cause(ctx)
 	case localfault.Is(f.err): // another gateway may have what we lack
 		f.refuse(503, hbone.ReasonOverload, f.err)
 	case f.attempts > 0:

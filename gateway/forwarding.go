@@ -36,13 +36,6 @@ type forwarding struct {
 	err      error
 }
 
-// Results of connections besides ok and the reasons of refusals.
-const (
-	resultOK        = "ok"
-	resultCancelled = "cancelled" // the client left before it was answered
-	resultNoHello   = "no_hello"  // the client sent no TLS hello in time
-)
-
 // failedAttempt is one pod that was tried in vain.
 type failedAttempt struct {
 	pod    *mesh.Workload
@@ -63,6 +56,10 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 	}
 	defer admitted.Release()
 	opening, err := g.load.Admit(ctx)
+	if err != nil && ctx.Err() != nil { // the client left
+		f.err = context.Cause(ctx)
+		return
+	}
 	if err != nil {
 		f.refuse(503, hbone.ReasonOverload, err)
 		return
@@ -157,30 +154,21 @@ func (f *forwarding) refuse(status int, reason hbone.Reason, err error) {
 	f.in.Refuse(status, h)
 }
 
-// outcome is the value of the label result.
-func (f *forwarding) outcome() string {
-	switch {
-	case f.refused != "":
-		return string(f.refused)
-	case f.result != "":
-		return f.result
-	case f.connect == 0:
-		return resultCancelled
-	}
-	return resultOK
-}
-
 // finish counts the forwarding and writes its one line: a warning if a client
-// that asked for what is here did not get it.
+// that asked for what is here did not get it. Repeats of the same connection of an
+// application, which its node proxy tells of itself, are no warnings.
 func (g *Gateway) finish(f *forwarding) {
-	result := f.outcome()
+	result := f.outcome(g.background)
 	g.metrics.closed.WithLabelValues(result).Inc()
 	g.metrics.received.Add(float64(f.relayed.ToConn))
 	g.metrics.sent.Add(float64(f.relayed.ToStream))
+	trace, _, _ := hbone.ParseTraceparent(f.in.Header.Get(hbone.HeaderTraceparent))
 	e := g.log.Info()
 	switch f.refused {
 	case hbone.ReasonUnreachable, hbone.ReasonNoEndpoint:
-		e = g.log.Warn()
+		if trace == "" || g.firstFailure(trace) {
+			e = g.log.Warn()
+		}
 	case hbone.ReasonOverload: // as many lines as a client likes; see admission.Guard
 		e = g.log.Debug()
 	}
@@ -197,7 +185,7 @@ func (g *Gateway) finish(f *forwarding) {
 	}
 	e.Stringer("peer", f.in.Session.Peer().ID).Stringer("from", f.in.Session.RemoteAddr()).
 		Int("attempts", f.attempts).Str("result", result).AnErr("error", f.err).Time("started", f.started)
-	if trace, _, _ := hbone.ParseTraceparent(f.in.Header.Get(hbone.HeaderTraceparent)); trace != "" {
+	if trace != "" {
 		e.Str("trace", trace)
 	}
 	e.Float64("connect_ms", ms(f.connect)).Float64("duration_ms", ms(time.Since(f.started))).

@@ -23,6 +23,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
@@ -52,6 +53,7 @@ type Gateway struct {
 	clients  *admission.Guard
 	metrics  *Metrics
 	refusals *identity.Refusals
+	failures logging.Limit // of warnings, by trace
 	registry *prometheus.Registry
 	listener *net.TCPListener
 	admin    net.Listener
@@ -71,7 +73,7 @@ var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * t
 // New reads discovery, opens the identity source and binds both listeners, so
 // that whatever cannot work is an error here.
 func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
-	g := &Gateway{cfg: cfg, log: log, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}),
+	g := &Gateway{cfg: cfg, log: log, failures: logging.Limit{Every: time.Minute}, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}),
 		budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio),
 		moves:  retrybudget.New((cfg.Retry.BudgetBurst+moveShare-1)/moveShare, cfg.Retry.BudgetRatio)}
 	g.diagnose = diagnose.New(cfg.Diagnose)

@@ -15,7 +15,7 @@ type access struct {
 	direction      string // inbound or outbound, as this node sees it
 	started        time.Time
 	connect        time.Duration // until the far application had accepted; zero: never
-	authority      string        // what was asked for, if no service was found
+	authority      string        // inbound: what was asked for, if no service was found
 	service        string
 	port, target   uint16 // service port and target port
 	network        string
@@ -34,10 +34,16 @@ type access struct {
 }
 
 // failed reports whether the line is the one useful line of a failure: an application
-// of this node did not get its connection, and did not give it up itself. What a pod
-// of this node refused is told by the node of the client.
+// of this node did not get its connection, or lost it, and neither application had
+// ended it. What a pod of this node refused is told by the node of the client.
 func (a *access) failed() bool {
-	return a.direction == "outbound" && !a.opened && a.result != reasonCancelled
+	if a.direction != "outbound" {
+		return false
+	}
+	if a.opened {
+		return a.result == resultTunnelLost || a.result == resultStopped
+	}
+	return a.result != reasonCancelled
 }
 
 // failedPlace is where attempts failed for one reason.

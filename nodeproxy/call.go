@@ -53,7 +53,8 @@ var plans = sync.Pool{New: func() any { return new(route.Plan) }}
 func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.Flow, already []byte, granted func() error, denied func(reason string)) func(context.Context) {
 	c := &call{p: p, app: app, early: newEarlyData(app, already), uid: uid, flow: flow, plan: plans.Get().(*route.Plan), granted: granted, denied: denied}
 	c.who.app, c.who.trace = addrPort(app.RemoteAddr()), hbone.NewTraceparent(rand.Reader)
-	c.access = access{direction: "outbound", started: time.Now(), authority: flowName(flow), source: uid}
+	c.access = access{direction: "outbound", started: time.Now(), source: uid}
+	c.access.service, c.access.port = asked(flow)
 	p.metrics.opened.WithLabelValues("source").Inc()
 	c.access.trace, _, _ = hbone.ParseTraceparent(c.who.trace)
 	t, f := c.reach(ctx)
@@ -373,9 +374,10 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-func flowName(f route.Flow) string {
+// asked is the host and port that f asks for; discovery may know a better name.
+func asked(f route.Flow) (host string, port uint16) {
 	if f.Host != "" {
-		return net.JoinHostPort(f.Host, itoa(f.Port))
+		return f.Host, f.Port
 	}
-	return f.Addr.String()
+	return f.Addr.Addr().String(), f.Addr.Port()
 }

@@ -105,7 +105,6 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (
 	}
 	w.observe(key, attempt, outcome, reason)
 	if outcome == health.Failure {
-		w.refused(pod, target, reason, false)
 		w.watch(key)
 	}
 	return conn, reason, err
@@ -163,7 +162,8 @@ func (w *witness) watch(key health.Key) {
 		case localfault.Is(err):
 			return false // it was not asked
 		}
-		w.refused(pod, key.Port, reasonOf(err), true)
+		w.log.Debug().Stringer("endpoint", pod.Endpoint).Str("workload", pod.UID).Uint16("port", key.Port).
+			Str("reason", string(reasonOf(err))).Err(err).Msg("probe failed")
 		w.mu.Lock()
 		a := w.tracker.Begin(key, time.Now())
 		w.mu.Unlock()
@@ -219,15 +219,6 @@ func (w *witness) observe(key health.Key, a health.Attempt, o health.Outcome, re
 	}
 	w.log.Info().Str("edge", name).Str("scope", "endpoint").Str("network", w.network).Uint16("port", key.Port).
 		Stringer("endpoint", key.Endpoint).Str("workload", pod.UID).Str("reason", string(reason)).Str("source", "witness").Msg("outlier changed")
-}
-
-func (w *witness) refused(pod *mesh.Workload, target uint16, reason hbone.Reason, probe bool) {
-	e := w.log.Info()
-	if probe {
-		e = w.log.Debug()
-	}
-	e.Stringer("endpoint", pod.Endpoint).Str("workload", pod.UID).Uint16("port", target).
-		Str("reason", string(reason)).Bool("probe", probe).Msg("app refused")
 }
 
 func (f fact) record(network string, now time.Time) federation.Record {

@@ -45,7 +45,7 @@ func TestOneRefusedConnectionEjectsOnePortEverywhere(t *testing.T) {
 	if err := sick.Refuse(context.Background(), 8080); err != nil {
 		t.Fatal(err)
 	}
-	first := p.untilFirst(t, p.node(1).Log, "app refused", "endpoint", id, "port", 8080, "reason", "refused", "probe", false)
+	first := p.untilFirst(t, p.node(1).Log, "connection", "direction", "inbound", "endpoint", id, "target", 8080, "result", "refused")
 
 	edge := []any{"edge", "ejected", "scope", "endpoint", "endpoint", id, "port", 8080, "workload", p.pods[0].UID}
 	witnessed := p.node(1).Log.Await(t, "outlier changed", append(edge, "source", "witness", "reason", "refused")...)
@@ -69,7 +69,7 @@ func TestOneRefusedConnectionEjectsOnePortEverywhere(t *testing.T) {
 			t.Fatalf("connection %d to port 80: %q, %v; want hello-2", i, got, err)
 		}
 	}
-	if n := len(p.node(1).Log.Find("app refused", "probe", false)); n != 1 {
+	if n := len(p.node(1).Log.Find("connection", "direction", "inbound", "endpoint", id, "target", 8080, "result", "refused")); n != 1 {
 		t.Errorf("%d users' connections met the refusing port; want the first alone", n)
 	}
 	answered := map[string]int{}

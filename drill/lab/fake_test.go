@@ -180,7 +180,7 @@ func fakeOutbound(l net.Listener, mesh discovery.Config, port string) {
 				if err != nil {
 					number := json.Number(port)
 					// The real ones say this on the pod's node: one log or another, the drill reads all.
-					logLine(map[string]any{"message": "app refused", "workload": p.UID, "port": number, "reason": "refused", "probe": false})
+					logLine(map[string]any{"message": "connection", "direction": "inbound", "workload": p.UID, "port": number, "target": number, "result": "refused", "started": began})
 					continue
 				}
 				defer b.Close()

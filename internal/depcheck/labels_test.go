@@ -19,7 +19,7 @@ var labels = map[string]map[string]string{
 		"federation.Duplicate.String()": "the same",
 	},
 	"gateway": {
-		"result":                       "ok, and the reasons that the gateway itself gives",
+		"result":                       "the constants of result.go, and the reasons that the gateway itself gives",
 		"edge":                         "ejected, readmitted",
 		"refusal":                      "the reasons of identity.ReasonOf",
 		"reason":                       "what the first pod of a replay did: constants of replay.go",

@@ -37,6 +37,8 @@ func (l Line) Text(key string) string {
 	return fmt.Sprint(l[key])
 }
 
+func (l Line) has(key string) bool { _, ok := l[key]; return ok }
+
 // Time is the instant of the line.
 func (l Line) Time() time.Time {
 	at, _ := time.Parse(time.RFC3339Nano, l.Text("time"))
@@ -74,6 +76,19 @@ func (g *Log) Find(message string, pairs ...any) []Line {
 	var out []Line
 	for _, l := range g.lines {
 		if l.Has("message", message) && l.Has(pairs...) {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// Above returns the lines at warn and error.
+func (g *Log) Above() []Line {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var out []Line
+	for _, l := range g.lines {
+		if l.Has("level", "warn") || l.Has("level", "error") {
 			out = append(out, l)
 		}
 	}
