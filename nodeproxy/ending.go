@@ -24,14 +24,17 @@ func ending(data context.Context, direction string, stream *hbone.Stream, err er
 		near, far = far, near
 	}
 	var reset *hbone.ResetError
+	lost := stream.Session().Err()
 	switch {
 	case err == nil:
 		return resultOK
 	case data.Err() != nil:
 		return resultStopped
+	case lost != nil && errors.Is(err, lost): // with a reset in it, if that was of the outer stream
+		return resultTunnelLost
 	case errors.As(err, &reset) && reset.Remote:
 		return far
-	case reset != nil, stream.Session().Err() != nil:
+	case reset != nil, lost != nil:
 		return resultTunnelLost
 	}
 	return near
