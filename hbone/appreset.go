@@ -75,8 +75,11 @@ func (k *sink) release() {
 	}
 }
 
-// wasReset reports whether the socket, one of the kernel, is in TCP's state CLOSE. It takes no error off it.
+// wasReset reports whether the socket is in TCP's state CLOSE. It takes no error off it.
 func (s socket) wasReset(fd uintptr) bool {
+	if s.mem != nil {
+		return s.mem.WasReset()
+	}
 	info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO)
 	return err == nil && info.State == unix.BPF_TCP_CLOSE
 }

@@ -108,7 +108,7 @@ func (w *sender) checkLocked(streams map[uint32]*Stream) error {
 	if w.broken {
 		return nil // the session is about to end
 	}
-	credited, turns := 0, 0
+	credited, turns, claimed := 0, 0, 0
 	for _, st := range streams {
 		if st.send.promised {
 			credited++
@@ -116,6 +116,7 @@ func (w *sender) checkLocked(streams map[uint32]*Stream) error {
 		if st.send.turn {
 			turns++
 		}
+		claimed += st.send.claimed
 	}
 	switch {
 	case len(w.credit) > 0 && w.window > w.promised:
@@ -126,6 +127,8 @@ func (w *sender) checkLocked(streams map[uint32]*Stream) error {
 		return fmt.Errorf("%d bytes of the connection window are promised to %d streams", w.promised, credited)
 	case w.reserved%maxPayload != 0 || w.reserved < turns*maxPayload:
 		return fmt.Errorf("%d bytes of the queue are reserved for %d streams", w.reserved, turns)
+	case w.claimed < claimed:
+		return fmt.Errorf("%d bytes are claimed, by streams that have claimed %d", w.claimed, claimed)
 	case !w.busy && len(w.data.segs) > 0:
 		return fmt.Errorf("%d bytes are queued and nobody writes them", w.data.size())
 	case !w.busy && len(w.inFlight) > 0:
@@ -173,8 +176,8 @@ func (w *sender) checkUnused() error {
 		return nil
 	case len(w.credit) > 0 || len(w.room) > 0 || len(w.inFlight) > 0:
 		return fmt.Errorf("%d streams wait for the connection window, %d for room, %d for a burst", len(w.credit), len(w.room), len(w.inFlight))
-	case w.promised != 0 || w.reserved != 0:
-		return fmt.Errorf("%d bytes of the connection window are promised and %d of the queue reserved", w.promised, w.reserved)
+	case w.promised != 0 || w.reserved != 0 || w.claimed != 0:
+		return fmt.Errorf("%d bytes of the connection window are promised, %d of the queue reserved, %d of both claimed", w.promised, w.reserved, w.claimed)
 	case len(w.data.segs) > 0:
 		return fmt.Errorf("%d segments of data are queued", len(w.data.segs))
 	}
@@ -190,8 +193,8 @@ func (st *Stream) checkSendingLocked() error {
 		return fmt.Errorf("END_STREAM is on the wire and was not asked for")
 	case st.send.waits != waitsNothing && (st.send.turn || st.send.promised):
 		return fmt.Errorf("waits although it has its turn")
-	case (st.send.waits != waitsNothing || st.send.turn || st.send.promised) && !st.send.writing:
-		return fmt.Errorf("nobody is in Write, and it waits for %d, has its turn: %v, was promised window: %v", st.send.waits, st.send.turn, st.send.promised)
+	case (st.send.waits != waitsNothing || st.send.turn || st.send.promised || st.send.claimed != 0) && !st.send.writing:
+		return fmt.Errorf("nobody is in Write, and it waits for %d, has its turn: %v, was promised window: %v, has claimed %d bytes", st.send.waits, st.send.turn, st.send.promised, st.send.claimed)
 	}
 	return nil
 }

@@ -3,10 +3,8 @@ package hbone
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"syscall"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -44,7 +42,8 @@ const (
 // was received and a FIN, and is closed when it ends too or dropTime is over.
 //
 // With c a *net.TCPConn, *net.UnixConn or *Stream an idle relay holds the
-// caller's goroutine and no buffer: that goroutine waits for c to be readable,
+// caller's goroutine and no buffer: that goroutine waits for c to be readable, and
+// then reads no more than s can send, so that what cannot be sent holds c's sender back;
 // the session's reader delivers what comes from the stream, by itself when that
 // does not block, otherwise by a goroutine that lives until all is delivered.
 func Relay(ctx context.Context, s *Stream, c net.Conn) RelayResult {
@@ -80,8 +79,7 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	})
 	defer stop()
 	k.attach()
-	src := newSource(c, s.s.chunk)
-	n, err := pumpToStream(s, k, src, o)
+	n, err := pumpToStream(s, k, newSource(s, c), o)
 	if err == nil && o.HalfClosed > 0 {
 		overdue := time.AfterFunc(o.HalfClosed, func() {
 			s.abort(http2.ErrCodeConnect, ErrHalfClosed)
@@ -89,7 +87,7 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 		})
 		defer overdue.Stop()
 	}
-	if err != nil && s.peerLeft(err) && !drop(src) {
+	if err != nil && s.peerLeft(err) && !drop(c) {
 		hardClose(c)
 	}
 	if err == nil {
@@ -139,33 +137,29 @@ func pumpToStream(s *Stream, k *sink, src source, o RelayOptions) (moved int64, 
 	onReply := o.OnReply
 	for {
 		f, n, err := src.next()
-		if n > 0 {
-			if onReply != nil && !onReply(k.handed.Load()) {
-				onReply = nil
-			}
-			n, werr := s.writeFrame(f, frameFront, n)
-			moved += int64(n)
-			if werr != nil {
-				src.release(f)
-				return moved, werr
-			}
-		}
-		src.release(f)
 		if err == io.EOF {
 			return moved, s.CloseWrite()
 		}
 		if err != nil {
-			return moved, fmt.Errorf("hbone: relay: read from %v: %w", k.c.RemoteAddr(), err)
+			return moved, err
+		}
+		if onReply != nil && !onReply(k.handed.Load()) {
+			onReply = nil
+		}
+		n, err = src.send(f, n)
+		moved += int64(n)
+		if err != nil {
+			return moved, err
 		}
 	}
 }
 
-// drop reads src to its end, true, or until it has brought more than dropMax. The
-// read deadline that the sink sets bounds the time.
-func drop(src source) bool {
+// drop reads c to its end, true, or until it has brought more than dropMax. The read
+// deadline that the sink sets bounds the time.
+func drop(c net.Conn) bool {
+	buf := make([]byte, 4<<10)
 	for n := 0; n <= dropMax; {
-		f, k, err := src.next()
-		src.release(f)
+		k, err := c.Read(buf)
 		if err != nil {
 			return true
 		}
@@ -220,117 +214,4 @@ func hardClose(c net.Conn) {
 		c.SetLinger(0)
 	}
 	c.Close()
-}
-
-// source reads from an application connection into frame buffers, holding none
-// while there is nothing to read, if the connection allows that.
-type source interface {
-	// next returns a buffer with n payload bytes at frameFront. The buffer goes
-	// back with release, nil is allowed.
-	next() (f *frameBuf, n int, err error)
-	release(f *frameBuf)
-}
-
-// newSource returns c as a source of at most chunk bytes at a time.
-func newSource(c net.Conn, chunk int) source {
-	if st, ok := c.(*Stream); ok {
-		return streamSource{st, chunk}
-	}
-	if sock, ok := socketOf(c); ok {
-		return newRawSource(sock, chunk)
-	}
-	return &plainSource{c: c, chunk: chunk}
-}
-
-// plainSource is any net.Conn: it holds one buffer.
-type plainSource struct {
-	c     net.Conn
-	f     *frameBuf
-	chunk int
-}
-
-func (p *plainSource) next() (*frameBuf, int, error) {
-	if p.f == nil {
-		p.f = getFrameBuf()
-	}
-	n, err := p.c.Read(p.f.payload()[:p.chunk])
-	if err != nil {
-		f := p.f
-		p.f = nil
-		return f, n, err
-	}
-	return p.f, n, nil
-}
-
-func (p *plainSource) release(f *frameBuf) {
-	if f != nil && f != p.f {
-		putFrameBuf(f)
-	}
-}
-
-// streamSource waits without a buffer.
-type streamSource struct {
-	st    *Stream
-	chunk int
-}
-
-func (s streamSource) next() (*frameBuf, int, error) {
-	if err := s.st.WaitReadable(); err != nil {
-		return nil, 0, err
-	}
-	f := getFrameBuf()
-	n, err := s.st.Read(f.payload()[:s.chunk])
-	return f, n, err
-}
-
-func (streamSource) release(f *frameBuf) {
-	if f != nil {
-		putFrameBuf(f)
-	}
-}
-
-// rawSource takes a buffer for each attempt to read and gives it back before it
-// parks on the poller.
-type rawSource struct {
-	sock  socket
-	chunk int
-	f     *frameBuf
-	n     int
-	err   error
-	read  func(fd uintptr) bool
-}
-
-func newRawSource(sock socket, chunk int) *rawSource {
-	r := &rawSource{sock: sock, chunk: chunk}
-	r.read = r.attempt
-	return r
-}
-
-func (r *rawSource) attempt(fd uintptr) bool {
-	r.f = getFrameBuf()
-	r.n, r.err = r.sock.read(fd, r.f.payload()[:r.chunk])
-	if r.err == syscall.EAGAIN {
-		putFrameBuf(r.f)
-		r.f = nil
-		return false
-	}
-	return true
-}
-
-func (r *rawSource) next() (*frameBuf, int, error) {
-	r.f, r.n, r.err = nil, 0, nil
-	if err := r.sock.raw.Read(r.read); err != nil {
-		return r.f, 0, err
-	}
-	n, err := max(r.n, 0), r.err
-	if n == 0 && err == nil {
-		err = io.EOF
-	}
-	return r.f, n, err
-}
-
-func (*rawSource) release(f *frameBuf) {
-	if f != nil {
-		putFrameBuf(f)
-	}
 }

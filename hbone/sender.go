@@ -23,6 +23,7 @@ type sender struct {
 	room      []*sendHalf // wait for space in data, oldest first
 	promised  int         // bytes of window promised to those that have been woken for it
 	reserved  int         // bytes of data promised to those that have their turn
+	claimed   int         // bytes of data, and of both windows, that are claimed: see claim.go
 	limit     int         // of data, for all but small messages: see flow.QueueLimit
 	turnsOnly bool        // small messages wait for their turn too
 	inFlight  []*Stream   // whose first payload is in the burst that is being written

@@ -20,6 +20,7 @@ type sendHalf struct {
 	writing  bool // somebody is in Write
 	turn     bool // space in the data queue is reserved
 	promised bool // connection window is promised
+	claimed  int  // bytes that the one who is in Write has claimed: see claim.go
 	waits    waiting
 	err      error     // why it takes nothing any more
 	cond     sync.Cond // window, room, a turn, the end, a deadline

@@ -3,6 +3,8 @@ package hbone
 import (
 	"net"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // socket is a connection that can be read and written without waiting: one of the
@@ -13,11 +15,13 @@ type socket struct {
 }
 
 // memoryConn is a connection without a descriptor: TryRead and TryWrite are read(2)
-// and write(2) on a socket that does not block.
+// and write(2) on a socket that does not block, WasReset tells of TCP's state CLOSE.
 type memoryConn interface {
 	syscall.Conn
 	TryRead(p []byte) (int, error)
 	TryWrite(p []byte) (int, error)
+	Readable() (int, error) // see socket.readable
+	WasReset() bool
 }
 
 // socketOf returns c as a socket; ok is false if it is none.
@@ -45,6 +49,23 @@ func (s socket) read(fd uintptr, p []byte) (int, error) {
 	for {
 		n, err := syscall.Read(int(fd), p)
 		if err != syscall.EINTR {
+			return n, err
+		}
+	}
+}
+
+// readable returns how many bytes read would return at most, zero at the end, or its
+// error, which is taken off the socket.
+func (s socket) readable(fd uintptr) (int, error) {
+	if s.mem != nil {
+		return s.mem.Readable()
+	}
+	if n, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ); n > 0 && err == nil {
+		return n, nil
+	}
+	for {
+		n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK)
+		if err != unix.EINTR {
 			return n, err
 		}
 	}

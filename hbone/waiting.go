@@ -32,13 +32,19 @@ func (w *sender) grant(h *sendHalf, want int) (n int, direct bool, err error) {
 		if n > 0 {
 			return n, direct, nil
 		}
-		if what != waitsNothing {
-			w.wait(h, what)
-		}
-		w.admit()      // the space and
-		w.wakeCredit() // the window that it was woken for and does not use
+		w.enlist(h, what)
 		h.cond.Wait()
 	}
+}
+
+// enlist has h wait for what tryGrant or tryClaim has named, and passes on what it
+// was woken for and does not use.
+func (w *sender) enlist(h *sendHalf, what waiting) {
+	if what != waitsNothing {
+		w.wait(h, what)
+	}
+	w.admit()
+	w.wakeCredit()
 }
 
 // tryGrant is grant that does not wait: with n zero it says for what it would have
@@ -50,15 +56,27 @@ func (w *sender) tryGrant(h *sendHalf, want int, turn bool) (n int, direct bool,
 		return 0, false, waitsNothing
 	case w.window <= 0:
 		return 0, false, waitsCredit
-	case !w.busy && len(w.data.segs) == 0 && !h.deadline.armed:
+	case w.free(h):
 		direct = true
-	case n < flow.BulkPiece && !w.turnsOnly && w.data.size()+w.reserved+n <= pendingFront+pendingMax: // a small message waits for no turn
-	case w.fits(n) && (turn || len(w.room) == 0):
-	default:
+	case !w.hasRoom(n, turn):
 		return 0, false, waitsRoom
 	}
 	w.charge(h, n)
 	return n, direct, waitsNothing
+}
+
+// free reports whether a writer of h finds the transport free and uses it itself.
+func (w *sender) free(h *sendHalf) bool {
+	return !w.busy && len(w.data.segs) == 0 && !h.deadline.armed
+}
+
+// hasRoom reports whether n bytes may be queued now by a stream that has its turn or
+// not. A small message waits for no turn.
+func (w *sender) hasRoom(n int, turn bool) bool {
+	if n < flow.BulkPiece && !w.turnsOnly && w.size()+n <= pendingFront+pendingMax {
+		return true
+	}
+	return w.fits(n) && (turn || len(w.room) == 0)
 }
 
 // charge takes n bytes from both windows. h may have been woken out of turn.
@@ -149,9 +167,10 @@ func (w *sender) setLimit(n int) {
 }
 
 // fits reports whether n bytes of payload may be queued now.
-func (w *sender) fits(n int) bool {
-	return w.data.size()+w.reserved+n <= pendingFront+w.limit
-}
+func (w *sender) fits(n int) bool { return w.size()+n <= pendingFront+w.limit }
+
+// size is what the data queue holds, and what it was promised to.
+func (w *sender) size() int { return w.data.size() + w.reserved + w.claimed }
 
 // queueLimit is how much data may be queued now.
 func (s *Session) queueLimit() int {

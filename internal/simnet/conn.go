@@ -37,6 +37,10 @@ func (c *Conn) TryRead(p []byte) (int, error) {
 	return n, err
 }
 
+// Readable returns how many bytes TryRead would find, zero and no error at the end;
+// EAGAIN if nothing has arrived.
+func (c *Conn) Readable() (int, error) { return c.in.readable() }
+
 // TryWrite is write(2) on a socket that does not block: EAGAIN if there is no
 // room.
 func (c *Conn) TryWrite(p []byte) (int, error) { return c.out.tryWrite(p) }

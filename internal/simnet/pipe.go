@@ -110,6 +110,29 @@ func (p *pipe) tryRead(b []byte) (int, error) {
 	return p.takeLocked(b)
 }
 
+// readable is tryRead that takes no bytes.
+func (p *pipe) readable() (n int, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.abandoned:
+		return 0, net.ErrClosed
+	case p.told || p.err != nil || p.dueLocked() != 0 || p.segs[0].end == syscall.ECONNRESET:
+		n, err = p.takeLocked(nil)
+	default:
+		for _, s := range p.segs {
+			if time.Until(s.at) > 0 {
+				break
+			}
+			n += len(s.b)
+		}
+	}
+	if err == io.EOF {
+		err = nil
+	}
+	return n, err
+}
+
 // rawRead calls attempt until it is done, again whenever something may have changed.
 func (p *pipe) rawRead(attempt func(uintptr) bool) error {
 	for {
