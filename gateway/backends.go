@@ -91,6 +91,7 @@ type lease struct {
 	target   uint16 // port of the application
 	attempt  health.Attempt
 	dazed    bool
+	inner    *innerHandshake // of its connection; nil until there is room for it
 }
 
 func (l lease) key() health.Key { return health.Key{Endpoint: l.workload.Endpoint, Port: l.target} }
@@ -151,6 +152,7 @@ func (b *backends) reportedSick(id mesh.EndpointID, target uint16) bool {
 
 // release gives the lease back with what became of the hop.
 func (b *backends) release(l lease, o health.Outcome, reason string, now time.Time) {
+	l.inner.end()
 	b.mu.Lock()
 	if b.open[l.key()]--; b.open[l.key()] <= 0 {
 		delete(b.open, l.key())

@@ -10,7 +10,6 @@ import (
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
-	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
@@ -26,16 +25,16 @@ type Config struct {
 	TrustDomain        string         `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process and of its node proxies" env:"TRUST_DOMAIN"`
 	NodeServiceAccount string         `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as; nobody else may report health" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
 
-	Discovery        file.Config      `yaml:"discovery"`
-	Identity         identity.Config  `yaml:"identity"`
-	OutlierDetection Outlier          `yaml:"outlierDetection"`
-	Federation       Federation       `yaml:"federation"`
-	Retry            Retry            `yaml:"retry"`
-	Timeouts         Timeouts         `yaml:"timeouts"`
-	Limits           admission.Config `yaml:"limits"`
-	Admin            admin.Config     `yaml:"admin"`
-	Diagnose         diagnose.Config  `yaml:"diagnose"`
-	Log              logging.Config   `yaml:"log"`
+	Discovery        file.Config     `yaml:"discovery"`
+	Identity         identity.Config `yaml:"identity"`
+	OutlierDetection Outlier         `yaml:"outlierDetection"`
+	Federation       Federation      `yaml:"federation"`
+	Retry            Retry           `yaml:"retry"`
+	Timeouts         Timeouts        `yaml:"timeouts"`
+	Limits           Limits          `yaml:"limits"`
+	Admin            admin.Config    `yaml:"admin"`
+	Diagnose         diagnose.Config `yaml:"diagnose"`
+	Log              logging.Config  `yaml:"log"`
 }
 
 // Outlier is the health arithmetic of hops (gateway to pod address).
@@ -79,7 +78,7 @@ func DefaultConfig() Config {
 		Retry:              Retry{BudgetBurst: 500, BudgetRatio: 0.5},
 		Timeouts: Timeouts{Handshake: 5 * time.Second, Dial: 2 * time.Second, Hello: 5 * time.Second, Answer: 500 * time.Millisecond, Silence: 2 * time.Second,
 			HalfClosed: 30 * time.Second, Drain: 10 * time.Second, CertificateGrace: 24 * time.Hour},
-		Limits: admission.DefaultConfig(),
+		Limits: defaultLimits(),
 		Admin:  admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
 		Log:    logging.Config{Level: "info", Format: "auto"},
 	}

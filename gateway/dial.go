@@ -42,7 +42,7 @@ func (g *Gateway) connect(ctx context.Context, f *forwarding) *net.TCPConn {
 	case conn != nil:
 	case ctx.Err() != nil: // the client left
 		f.err = context.Cause(ctx)
-	case localfault.Is(f.err): // another gateway may have what we lack
+	case localfault.Is(f.err), errors.Is(f.err, errCrowded): // another gateway may have what we lack
 		f.refuse(503, hbone.ReasonOverload, f.err)
 	case f.attempts > 0:
 		f.refuse(503, hbone.ReasonUnreachable, f.err)
@@ -63,6 +63,12 @@ func (g *Gateway) dialPods(ctx context.Context, f *forwarding) *net.TCPConn {
 		}
 		l, ok := g.backends.choose(f.exported, f.pick, time.Now())
 		if !ok {
+			return nil
+		}
+		var err error
+		if l.inner, err = g.inner.admit(ctx, f, l.workload); err != nil {
+			f.err = err
+			g.backends.release(l, health.Neutral, "", time.Now())
 			return nil
 		}
 		f.attempts++

@@ -12,6 +12,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
+	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
 )
@@ -24,7 +25,8 @@ type forwarding struct {
 	exported route.Exported
 	pick     pickOptions
 	lease    lease
-	dialed   time.Time // when the connection to the pod was made
+	dialed   time.Time     // when the connection to the pod was made
+	opening  overload.Work // until the CONNECT is answered, or has to wait for its turn at a pod
 	attempts int
 	failed   []failedAttempt // those that did not reach a pod
 	replayed replay
@@ -55,7 +57,7 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 		return
 	}
 	defer admitted.Release()
-	opening, err := g.load.Admit(ctx)
+	f.opening, err = g.load.Admit(ctx)
 	if err != nil && ctx.Err() != nil { // the client left
 		f.err = context.Cause(ctx)
 		return
@@ -64,7 +66,7 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 		f.refuse(503, hbone.ReasonOverload, err)
 		return
 	}
-	defer opening.Done()
+	defer f.opening.Done()
 	if f.exported, err = route.Export(g.store.Current(), g.cfg.Network, in.Authority); err != nil {
 		status, reason := exportRefusal(err)
 		f.refuse(status, reason, err)
@@ -83,7 +85,7 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 		return
 	}
 	f.connect = time.Since(f.started)
-	opening.Done() // from here on it takes no more of this process's time than any other
+	f.opening.Done() // from here on it takes no more of this process's time than any other
 	if conn, err = g.replayHello(ctx, f, stream, conn); err != nil {
 		f.err = err
 		stream.Reset(http2.ErrCodeConnect) // it did not end: it was cut off
@@ -92,7 +94,7 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 		return
 	}
 	f.relayed = hbone.RelayWith(ctx, stream, conn, hbone.RelayOptions{
-		OnReply: func(int64) bool { f.answer(g); return false }, HalfClosed: g.cfg.Timeouts.HalfClosed,
+		OnReply: func(handed int64) bool { f.answer(g); return !f.lease.inner.replied(handed) }, HalfClosed: g.cfg.Timeouts.HalfClosed,
 	})
 	f.relayed.ToConn += f.replayed.size
 	f.err = f.relayed.Err

@@ -51,6 +51,7 @@ type Gateway struct {
 	moves    *retrybudget.Budget // of connections that may be moved, by the identity of the client
 	load     *overload.Limiter
 	clients  *admission.Guard
+	inner    *innerHandshakes
 	metrics  *Metrics
 	refusals *identity.Refusals
 	failures logging.Limit // of warnings, by trace
@@ -81,7 +82,8 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.metrics = NewMetrics(g.registry)
 	g.refusals = identity.NewRefusals(log)
 	g.load = overload.New(g.registry)
-	g.clients = admission.NewGuard(cfg.Limits, hbone.DefaultConfig().MaxUnread(), g.registry, log)
+	g.clients = admission.NewGuard(cfg.Limits.Config, hbone.DefaultConfig().MaxUnread(), g.registry, log)
+	g.inner = newInnerHandshakes(cfg.Limits.Inner, g.registry)
 	var err error
 	if g.watcher, err = cfg.Discovery.Open(cfg.Network, g.store, log); err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ func limited(t *testing.T, l admission.Config) *site {
 	s.EachGateway = func(c *gateway.Config) {
 		alone(c)
 		l.Handshakes = 100
-		c.Limits = l
+		c.Limits.Config = l
 	}
 	s.Write()
 	s.StartGateway("west", "gw-1").AwaitReady(t)
@@ -180,7 +180,7 @@ func TestUnreadBytesOfAClientAreBounded(t *testing.T) {
 	s := newSite(t, 1)
 	s.EachGateway = func(c *gateway.Config) {
 		alone(c)
-		c.Limits = admission.Config{Handshakes: 100, Identity: admission.IdentityLimits{UnreadBytes: 2 << 20}}
+		c.Limits.Config = admission.Config{Handshakes: 100, Identity: admission.IdentityLimits{UnreadBytes: 2 << 20}}
 	}
 	s.Write()
 	s.StartGateway("west", "gw-1").AwaitReady(t)

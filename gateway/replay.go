@@ -90,6 +90,7 @@ func (g *Gateway) awaitAnswer(ctx context.Context, f *forwarding, conn *net.TCPC
 	}
 	if err == nil {
 		f.answer(g)
+		f.lease.inner.retries = asksForAnotherHello(conn)
 	}
 	return err
 }

@@ -62,6 +62,7 @@ var allowed = map[string]why{
 		"internal/admin":       "metrics, readiness, state",
 		"internal/diagnose":    "switches and frame traces of its sessions",
 		"internal/admission":   "bounds its clients",
+		"internal/fairqueue":   "bounds handshakes with pods, in turn",
 		"internal/localfault":  "what is no peer's fault",
 		"internal/logging":     "its log",
 		"internal/pending":     "bounds handshakes",

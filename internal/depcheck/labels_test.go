@@ -23,6 +23,7 @@ var labels = map[string]map[string]string{
 		"edge":                         "ejected, readmitted",
 		"refusal":                      "the reasons of identity.ReasonOf",
 		"reason":                       "what the first pod of a replay did: constants of replay.go",
+		"waitBounds[bound].label":      "the table waitBounds",
 		"string(why)":                  "the constants of hbone.Refusal",
 		"string(hbone.OutcomeOf(err))": "the constants of hbone.Outcome",
 	},
