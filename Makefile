@@ -99,7 +99,7 @@ bench-path: build ## measure the real binaries as processes (as root with ZTUNNE
 benchstat: ## compare build/bench.txt with OLD=build/bench.old.txt
 	$(TOOL) benchstat $(OLD) build/bench.txt
 
-golden: ## rewrite golden files and the tables of docs/configuration.md; review the diff as code
+golden: ## rewrite golden files and the tables that docs/ has from the code; review the diff as code
 	$(GO) test ./discovery/file ./discovery/ztunnel ./health ./internal/doccheck -update
 
 generate: ## rewrite generated code with the pinned generators

@@ -68,23 +68,23 @@ func (s FactState) String() string {
 
 // EndpointFact is the health of one endpoint on one target port.
 type EndpointFact struct {
-	Endpoint mesh.EndpointID `json:"endpoint"`
-	Port     uint16          `json:"port"` // target port
-	State    FactState       `json:"state"`
+	Endpoint mesh.EndpointID `json:"endpoint"`         // whom it is about
+	Port     uint16          `json:"port"`             // target port
+	State    FactState       `json:"state"`            // what the witness says
 	Reason   string          `json:"reason,omitempty"` // token of the isthmus-reason list, or empty
 	Health   float64         `json:"health"`           // score in [0, 1]
 }
 
 // SummaryFact is the health of one network service on one service port.
 type SummaryFact struct {
-	Service         string            `json:"service"` // hostname
-	Port            uint16            `json:"port"`    // service port
-	Ready           uint32            `json:"ready"`   // endpoints
-	Healthy         uint32            `json:"healthy"` // endpoints, at most Ready
-	ReadyCapacity   uint32            `json:"readyCapacity"`
-	HealthyCapacity uint32            `json:"healthyCapacity"` // at most ReadyCapacity
+	Service         string            `json:"service"`         // hostname
+	Port            uint16            `json:"port"`            // service port
+	Ready           uint32            `json:"ready"`           // endpoints
+	Healthy         uint32            `json:"healthy"`         // endpoints, at most as many as are ready
+	ReadyCapacity   uint32            `json:"readyCapacity"`   // the weights of those that are ready, together
+	HealthyCapacity uint32            `json:"healthyCapacity"` // the weights of those that are healthy, together
 	Exceptions      []mesh.EndpointID `json:"exceptions"`      // ready and left out, sorted
-	Draining        bool              `json:"draining"`
+	Draining        bool              `json:"draining"`        // its owner takes no new connections for it
 }
 
 // Kind tells the subjects of keys apart.

@@ -34,6 +34,7 @@ type backends struct {
 	facts   facts
 	log     zerolog.Logger
 	changed func(w *mesh.Workload) // a hop was ejected or readmitted
+	count   func(edge string)      // each of these
 	prober  *reprobe.Prober[mesh.EndpointID]
 	ask     func(context.Context, *mesh.Workload) error // does the pod's node proxy answer?
 	listed  func(mesh.EndpointID) *mesh.Workload        // as discovery says now; nil: gone
@@ -67,6 +68,7 @@ func newBackends(network string, o Outlier, f facts, prober *reprobe.Prober[mesh
 	return &backends{
 		network: network, scope: o.Scope, facts: f, log: log, changed: changed, prober: prober, ask: ask, listed: listed,
 		late:      func(time.Time) bool { return false },
+		count:     func(string) {},
 		hops:      health.NewTracker[mesh.EndpointID](cfg, rand.Float64),
 		edges:     map[mesh.EndpointID]time.Time{},
 		sick:      map[health.Key]struct{}{},
@@ -293,6 +295,7 @@ func (b *backends) publish(w *mesh.Workload, e health.Edge, reason string) {
 	if e == health.EdgeReadmitted {
 		edge, reason = "readmitted", "answers"
 	}
+	b.count(edge)
 	b.log.Info().Str("edge", edge).Str("scope", "hop").Str("network", w.Network).Uint16("port", mesh.HBONEPort).
 		Stringer("endpoint", w.Endpoint).Str("workload", w.UID).Str("reason", reason).Str("source", "own").Msg("outlier changed")
 	b.changed(w)

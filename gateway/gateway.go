@@ -67,6 +67,9 @@ type Gateway struct {
 	sessions   hbone.Group
 }
 
+// Registry holds the metrics of this gateway.
+func (g *Gateway) Registry() *prometheus.Registry { return g.registry }
+
 // hopSchedule is that of probes of pods' node proxies: they stay on the own
 // network, so they may be frequent.
 var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * time.Millisecond, Timeout: time.Second}
@@ -113,6 +116,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.backends = newBackends(cfg.Network, cfg.OutlierDetection, g.ledger,
 		reprobe.New[mesh.EndpointID](g.background, hopSchedule), g.ask, g.listed, log, func(w *mesh.Workload) { g.summary.touched(w, time.Now()) })
 	g.backends.late = g.late
+	g.backends.count = func(edge string) { g.metrics.edges.WithLabelValues("hop", edge).Inc() }
 	g.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_served_sessions", Help: "Sessions of clients."}, func() float64 { return float64(g.sessions.Len()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_held_bytes", Help: "Bytes that peers have sent on sessions and nobody has taken yet: what connection windows are short of."},

@@ -47,6 +47,11 @@ func TestAPodAddressThatDoesNotAnswerIsLeftOutUntilItDoes(t *testing.T) {
 	}
 	s.StartNode("west", "west-1", func(c *nodeproxy.Config) { c.Federation.Health = false })
 	gw.Log.Await(t, "outlier changed", "edge", "readmitted", "scope", "hop", "endpoint", dead.Endpoint())
+	for _, edge := range []string{"ejected", "readmitted"} {
+		if n := gw.Metric(t, `isthmus_outlier_edges_total{edge="`+edge+`",scope="hop"}`); n < 1 {
+			t.Errorf("%v edges of hops are counted as %s; want one or more", n, edge)
+		}
+	}
 	meshtest.Eventually(t, "the pod is chosen again", func() bool { return chosen(t, session, nil) == uint64(dead.Endpoint()) })
 }
 

@@ -14,31 +14,31 @@ import (
 
 // state is the admin dump: what decisions are made from.
 type state struct {
-	Name       string            `json:"name"`
-	Network    string            `json:"network"`
-	Revision   uint64            `json:"revision"`
-	Discovery  file.Status       `json:"discovery"`
-	Identities []identity.Status `json:"identities"`
-	Draining   bool              `json:"draining"`
-	Pods       []podState        `json:"pods"`
-	Nodes      []string          `json:"nodes"`
-	Members    []string          `json:"members"`
-	Records    []peer.View       `json:"records"`
-	Sessions   int               `json:"sessions"` // of clients, tunnels only
-	Streams    int               `json:"streams"`  // on them
+	Name       string            `json:"name"`       // of this gateway
+	Network    string            `json:"network"`    // this process's own
+	Revision   uint64            `json:"revision"`   // of the snapshot that decisions are made from; see discovery.revision
+	Discovery  file.Status       `json:"discovery"`  // how the discovery file stands
+	Identities []identity.Status `json:"identities"` // those that this process needs
+	Draining   bool              `json:"draining"`   // it was told to stop, and finishes what is open
+	Pods       []podState        `json:"pods"`       // of this network, by discovery
+	Nodes      []string          `json:"nodes"`      // whose node proxies are attached, by name
+	Members    []string          `json:"members"`    // of the federation that are alive, network/name, this one included
+	Records    []peer.View       `json:"records"`    // what is believed of endpoints and network services, by whose word
+	Sessions   int               `json:"sessions"`   // of clients, tunnels only
+	Streams    int               `json:"streams"`    // on them
 }
 
 // podState is what this gateway believes about one pod, at one instant.
 type podState struct {
-	Endpoint  string    `json:"endpoint"`
-	Workload  string    `json:"workload"`
-	State     string    `json:"state"` // by discovery
-	Hop       string    `json:"hop"`
-	HopHealth float64   `json:"hopHealth"`
-	Until     time.Time `json:"hopEjectedUntil,omitzero"`
-	Suspected bool      `json:"suspected"` // slow to answer, and being asked
-	Open      int       `json:"open"`      // connections now: the sum of those of Ports
-	// Ports has each target port of the pod's services, and every port with open
+	Endpoint  string    `json:"endpoint"`                 // its name in headers and logs
+	Workload  string    `json:"workload"`                 // its UID
+	State     string    `json:"state"`                    // by discovery
+	Hop       string    `json:"hop"`                      // what this gateway has seen of the pod's node proxy: healthy, ejected or probing
+	HopHealth float64   `json:"hopHealth"`                // the score of the same, 0 to 1
+	Until     time.Time `json:"hopEjectedUntil,omitzero"` // end of the wait for the next question
+	Suspected bool      `json:"suspected"`                // slow to answer, and being asked
+	Open      int       `json:"open"`                     // connections now, over all ports
+	// Ports is each target port of the pod's services, and every port with open
 	// connections.
 	Ports map[string]portState `json:"ports"`
 }

@@ -165,11 +165,11 @@ func (m *Manager) Forget(id spiffeid.ID) {
 
 // Status is what a Manager knows about one identity, for an operator.
 type Status struct {
-	ID       spiffeid.ID `json:"id"`
+	ID       spiffeid.ID `json:"id"`                // the name that the certificate proves
 	NotAfter time.Time   `json:"notAfter,omitzero"` // zero: never had one
 	Failures int         `json:"failures"`          // in a row
 	Error    string      `json:"error,omitempty"`   // of the last failure
-	NextTry  time.Time   `json:"nextTry,omitzero"`
+	NextTry  time.Time   `json:"nextTry,omitzero"`  // when it is fetched next
 }
 
 // Status lists the known identities, sorted.

@@ -76,6 +76,9 @@ type Proxy struct {
 
 var gatewaySchedule = reprobe.Schedule{First: 250 * time.Millisecond, Limit: 2 * time.Second, Timeout: 3 * time.Second}
 
+// Registry holds the metrics of this node proxy.
+func (p *Proxy) Registry() *prometheus.Registry { return p.registry }
+
 // New reads discovery, opens the identity source and binds every listener, so
 // that whatever cannot work is an error here.
 func New(cfg Config, log zerolog.Logger) (*Proxy, error) {

@@ -19,18 +19,18 @@ import (
 
 // state is the admin dump: what decisions are made from.
 type state struct {
-	Node       string            `json:"node"`
-	Network    string            `json:"network"`
-	Revision   uint64            `json:"revision"`
-	Discovery  file.Status       `json:"discovery"`
-	Identities []identity.Status `json:"identities"`
-	Draining   bool              `json:"draining"`
-	Attached   int               `json:"attachedGateways"`
-	Local      []localBelief     `json:"localEndpoints"`
-	Pods       []podBelief       `json:"ownNetwork"`
-	Shares     []shareBelief     `json:"networkServices"`
-	Gateways   []gateBelief      `json:"gateways"`
-	Records    []peer.View       `json:"records"`
+	Node       string            `json:"node"`             // of this node proxy
+	Network    string            `json:"network"`          // this process's own
+	Revision   uint64            `json:"revision"`         // of the snapshot that decisions are made from; see discovery.revision
+	Discovery  file.Status       `json:"discovery"`        // how the discovery file stands
+	Identities []identity.Status `json:"identities"`       // those that this process needs
+	Draining   bool              `json:"draining"`         // it was told to stop, and finishes what is open
+	Attached   int               `json:"attachedGateways"` // gateways of this network that a health stream is open to
+	Local      []localBelief     `json:"localEndpoints"`   // ports of local pods that have failed since this process started, as witnessed
+	Pods       []podBelief       `json:"ownNetwork"`       // pods of this network, by service and port: evidence of this client alone, and what comes of it
+	Shares     []shareBelief     `json:"networkServices"`  // shares of services on other networks, by port
+	Gateways   []gateBelief      `json:"gateways"`         // of other networks
+	Records    []peer.View       `json:"records"`          // what is believed of endpoints and network services, by whose word
 }
 
 // podBelief is what this client has seen of one pod of its own network.
@@ -38,41 +38,41 @@ type state struct {
 // Phase is that evidence alone; a pod is left out by it or by what its own side
 // reports, and Usable is what comes of both.
 type podBelief struct {
-	Service  string    `json:"service"`
-	Endpoint string    `json:"endpoint"`
-	Workload string    `json:"workload"`
-	Port     uint16    `json:"port"`     // target port
-	Usable   bool      `json:"usable"`   // chosen for a new connection, as long as any is
-	Reported string    `json:"reported"` // healthy, ejected, or unknown, which is usable
-	Phase    string    `json:"phase"`
-	Health   float64   `json:"health"`
-	Until    time.Time `json:"ejectedUntil,omitzero"`
-	Open     int       `json:"open"`
+	Service  string    `json:"service"`               // hostname
+	Endpoint string    `json:"endpoint"`              // its name in headers and logs
+	Workload string    `json:"workload"`              // its UID
+	Port     uint16    `json:"port"`                  // target port
+	Usable   bool      `json:"usable"`                // chosen for a new connection, as long as any is
+	Reported string    `json:"reported"`              // healthy, ejected, or unknown, which is usable
+	Phase    string    `json:"phase"`                 // what this client has seen itself: healthy, ejected or probing
+	Health   float64   `json:"health"`                // score of the same, 0 to 1
+	Until    time.Time `json:"ejectedUntil,omitzero"` // end of the wait after which it is tried again
+	Open     int       `json:"open"`                  // connections now
 }
 
 // shareBelief is what this client believes of one network service.
 type shareBelief struct {
-	Network  string   `json:"network"`
-	Service  string   `json:"service"`
-	Port     uint16   `json:"port"`
-	Usable   bool     `json:"usable"` // chosen for a new connection, as long as any is
-	Known    bool     `json:"known"`  // by the word of its owner
-	Ready    uint32   `json:"ready"`
-	Healthy  uint32   `json:"healthy"`
-	Phase    string   `json:"phase"`
-	Open     int      `json:"open"`
-	Excepted []string `json:"exceptions"`
-	Hints    []string `json:"ownHints"`
+	Network  string   `json:"network"`    // where the share is
+	Service  string   `json:"service"`    // hostname
+	Port     uint16   `json:"port"`       // service port
+	Usable   bool     `json:"usable"`     // chosen for a new connection, as long as any is
+	Known    bool     `json:"known"`      // by the word of its owner
+	Ready    uint32   `json:"ready"`      // endpoints, by the word of its owner
+	Healthy  uint32   `json:"healthy"`    // of these, by the word of its owner
+	Phase    string   `json:"phase"`      // what this client has seen itself: healthy, ejected or probing
+	Open     int      `json:"open"`       // connections now
+	Excepted []string `json:"exceptions"` // endpoints that are ready and left out, by the word of its owner
+	Hints    []string `json:"ownHints"`   // endpoints that this client has seen fail itself: advice to the gateway
 }
 
 type gateBelief struct {
-	Network string    `json:"network"`
-	Name    string    `json:"name"`
-	Address string    `json:"address"`
-	Phase   string    `json:"phase"`
-	Health  float64   `json:"health"`
-	Until   time.Time `json:"ejectedUntil,omitzero"`
-	Open    int       `json:"open"`
+	Network string    `json:"network"`               // whose gateway it is
+	Name    string    `json:"name"`                  // in discovery
+	Address string    `json:"address"`               // where it listens
+	Phase   string    `json:"phase"`                 // healthy, ejected or probing
+	Health  float64   `json:"health"`                // score, 0 to 1
+	Until   time.Time `json:"ejectedUntil,omitzero"` // end of the wait after which it is tried again
+	Open    int       `json:"open"`                  // connections now
 }
 
 func (p *Proxy) dump(service string) (any, error) {

@@ -256,13 +256,13 @@ func (w *witness) forget() {
 
 // localBelief is one line of the admin dump.
 type localBelief struct {
-	Endpoint    string    `json:"endpoint"`
-	Port        uint16    `json:"port"`
-	Phase       string    `json:"phase"`
-	Health      float64   `json:"health"`
-	Consecutive int       `json:"consecutiveFailures"`
-	Until       time.Time `json:"ejectedUntil,omitzero"`
-	Reason      string    `json:"reason,omitempty"`
+	Endpoint    string    `json:"endpoint"`              // its name in headers and logs
+	Port        uint16    `json:"port"`                  // target port
+	Phase       string    `json:"phase"`                 // healthy, ejected or probing
+	Health      float64   `json:"health"`                // score, 0 to 1
+	Consecutive int       `json:"consecutiveFailures"`   // failures in a row
+	Until       time.Time `json:"ejectedUntil,omitzero"` // end of the wait after which it is tried again
+	Reason      string    `json:"reason,omitempty"`      // of the ejection
 }
 
 func (w *witness) dump() []localBelief {

@@ -11,18 +11,17 @@ import (
 
 // Status is what an operator should know about a file that is followed.
 type Status struct {
-	File     string `json:"file"`
+	File     string `json:"file"`     // its path
 	Revision uint64 `json:"revision"` // in force
 	// LastSuccess is when the file was last found to be good and in force.
 	LastSuccess time.Time `json:"lastSuccess"`
 	// Failing is whether the file, as it is now, is not in force.
 	Failing bool `json:"failing"`
 	// LastError is why it was not in force, now or the last time that it was not,
-	// and LastErrorTime when that began; empty and zero if it always was, and once a
-	// change that was held is confirmed.
+	// empty if it always was, and once a change that was held is confirmed.
 	LastError     string    `json:"lastError,omitempty"`
-	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
-	// Held names the content that waits for a confirmation; empty if none does.
+	LastErrorTime time.Time `json:"lastErrorTime,omitzero"` // when lastError began
+	// Held is the name of the content that waits for a confirmation; empty if none does.
 	Held string `json:"held,omitempty"`
 }
 

@@ -139,13 +139,13 @@ func (l *Ledger) noteAll(keys []federation.Key) {
 
 // View is one belief of a ledger, in a form for JSON.
 type View struct {
-	Network   string                   `json:"network"`
-	Origin    string                   `json:"origin"`
-	Sequence  uint64                   `json:"sequence"`
-	AgeMS     *int64                   `json:"ageMs,omitempty"` // of the evidence; nil: there is none, see [federation.NoEvidence]
-	SilenceMS int64                    `json:"silenceMs"`
-	Endpoint  *federation.EndpointFact `json:"endpoint,omitempty"`
-	Summary   *federation.SummaryFact  `json:"summary,omitempty"`
+	Network   string                   `json:"network"`            // of the endpoint or the network service
+	Origin    string                   `json:"origin"`             // who published it: network/name of a gateway, or a node
+	Sequence  uint64                   `json:"sequence"`           // grows with every record of the origin
+	AgeMS     *int64                   `json:"ageMs,omitempty"`    // how old the evidence is; absent if there is none (federation.NoEvidence)
+	SilenceMS int64                    `json:"silenceMs"`          // how long nobody has vouched for it
+	Endpoint  *federation.EndpointFact `json:"endpoint,omitempty"` // the health of one endpoint on one target port; a record has this or summary
+	Summary   *federation.SummaryFact  `json:"summary,omitempty"`  // the health of one network service on one service port
 }
 
 // Snapshot returns everything that is held, for people: one View per record,

@@ -67,6 +67,7 @@ func (m *Mesh) stop() {
 	for _, p := range m.processes {
 		p.wait(m.t)
 		p.checkConnections(m.t)
+		p.checkLabels(m.t)
 	}
 	if !m.t.Failed() {
 		return

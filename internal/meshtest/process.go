@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/gateway"
@@ -23,17 +24,22 @@ type Process struct {
 	Name  string
 	Log   *Log
 	Admin netip.AddrPort
+	// Metrics are those of the process.
+	Metrics *prometheus.Registry
 
 	cancel context.CancelFunc
 	ended  chan struct{}
 	err    error // of Run, once ended is closed
 }
 
-type runner interface{ Run(context.Context) error }
+type runner interface {
+	Run(context.Context) error
+	Registry() *prometheus.Registry
+}
 
 func (m *Mesh) run(name string, admin netip.AddrPort, log *Log, r runner) *Process {
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &Process{Name: name, Log: log, Admin: admin, cancel: cancel, ended: make(chan struct{})}
+	p := &Process{Name: name, Log: log, Admin: admin, Metrics: r.Registry(), cancel: cancel, ended: make(chan struct{})}
 	m.processes = append(m.processes, p)
 	go func() {
 		defer close(p.ended)

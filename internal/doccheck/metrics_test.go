@@ -1,0 +1,154 @@
+package doccheck
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/isthmus-mesh/isthmus/internal/meshtest"
+)
+
+const metricsPage = "../../docs/observability.md"
+
+// Values of labels that are the same at both processes.
+func commonLabels(t *testing.T) map[string]map[string][]string {
+	identities := constants(t, "identity", "", "Reason")
+	scopes, limits := constants(t, "internal/admission", "Scope", ""), constants(t, "internal/admission", "Limit", "")
+	return map[string]map[string][]string{
+		"isthmus_admission_refused_total":     {"scope": scopes, "limit": limits},
+		"isthmus_admission_shed_total":        {"scope": scopes},
+		"isthmus_discovery_changes_total":     {"result": {"accepted", "refused", "held"}},
+		"isthmus_identity_fetches_total":      {"result": {"ok", "error"}},
+		"isthmus_sessions_ended_total":        {"outcome": constants(t, "hbone", "Outcome", "")},
+		"isthmus_streams_refused_total":       {"reason": constants(t, "hbone", "Refusal", "")},
+		"isthmus_peers_refused_total":         {"reason": append(identities, "overload")},
+		"isthmus_federation_records_total":    {"outcome": {"newer", "refreshed", "duplicate", "older", "expired", "rejected", "full"}},
+		"isthmus_federation_rejected_total":   {"reason": {"malformed", "foreign", "signature", "identity", "oversized", "full", "own"}},
+		"isthmus_federation_dropped_total":    {"queue": {"inbox", "states", "packets_out", "packets_stale", "packets_in", "streams", "unknown_peer", "oversized"}},
+		"isthmus_federation_joins_total":      {"result": {"ok", "failed"}},
+		"isthmus_federation_sent_bytes_total": {"kind": {"packet", "stream"}},
+	}
+}
+
+func gatewayLabels(t *testing.T) map[string]map[string][]string {
+	out := commonLabels(t)
+	out["istio_tcp_connections_closed_total"] = map[string][]string{"result": append(constants(t, "gateway", "", "result"),
+		"overload", "unreachable", "pinned_gone", "no_endpoint", "unknown_service", "not_exported", "bad_authority")}
+	out["isthmus_moved_connections_total"] = map[string][]string{"reason": {"reset", "silence"}}
+	out["isthmus_outlier_edges_total"] = map[string][]string{"scope": {"endpoint", "hop"}, "edge": {"ejected", "readmitted"}}
+	refused := out["isthmus_peers_refused_total"]
+	refused["reason"] = append(refused["reason"], "not_gateway", "not_node")
+	return out
+}
+
+func nodeLabels(t *testing.T) map[string]map[string][]string {
+	out := commonLabels(t)
+	reasons := union(constants(t, "nodeproxy", "", "reason"), []string{"identity", "own_identity"}, constants(t, "hbone", "Reason", ""))
+	reporter := []string{"source", "destination"}
+	for _, name := range []string{"opened_total", "closed_total"} {
+		out["istio_tcp_connections_"+name] = map[string][]string{"reporter": reporter}
+	}
+	out["istio_tcp_connections_closed_total"]["result"] = union(constants(t, "nodeproxy", "", "result"), reasons)
+	out["istio_tcp_sent_bytes_total"] = map[string][]string{"reporter": reporter}
+	out["istio_tcp_received_bytes_total"] = map[string][]string{"reporter": reporter}
+	out["isthmus_connect_retries_total"] = map[string][]string{"reason": reasons}
+	out["isthmus_outlier_edges_total"] = map[string][]string{"scope": {"endpoint", "network_service", "gateway"}, "edge": {"ejected", "readmitted"}}
+	out["isthmus_pool_requests_total"] = map[string][]string{"session": {"ready", "waited"}}
+	out["isthmus_pool_dials_total"] = map[string][]string{"result": {"ok", "error"}}
+	out["isthmus_pool_repeats_total"] = map[string][]string{"reason": {"full", "refused", "gone"}}
+	return out
+}
+
+// union keeps the order and drops what was there before.
+func union(lists ...[]string) (out []string) {
+	for _, v := range slices.Concat(lists...) {
+		if !slices.Contains(out, v) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+func TestObservabilityPageHasEveryMetric(t *testing.T) {
+	m := meshtest.New(t)
+	m.Networks("west")
+	m.Gateway("west", "gw-1")
+	m.Pod("west", "west-1", "hello-1")
+	m.Start()
+	page := openPage(t, metricsPage)
+	page.section(t, "metrics of gateway", metricsTable(t, m.Process("gateway west/gw-1").Metrics, gatewayLabels(t)))
+	page.section(t, "metrics of nodeproxy", metricsTable(t, m.Process("node proxy west-1").Metrics, nodeLabels(t)))
+	page.close(t)
+}
+
+var descForm = regexp.MustCompile(`^Desc\{fqName: "([^"]+)", help: "((?:[^"\\]|\\.)*)".*variableLabels: \{([^}]*)\}\}$`)
+
+// metricsTable describes what r holds besides the metrics of the Go runtime and of the
+// process, also what has no value yet.
+func metricsTable(t *testing.T, r *prometheus.Registry, values map[string]map[string][]string) string {
+	t.Helper()
+	types := map[string]string{}
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		types[f.GetName()] = strings.ToLower(f.GetType().String())
+	}
+	descs := make(chan *prometheus.Desc)
+	go func() { r.Describe(descs); close(descs) }()
+	var rows []string
+	for d := range descs {
+		m := descForm.FindStringSubmatch(d.String())
+		if m == nil {
+			t.Fatalf("cannot read %s", d)
+		}
+		name := m[1]
+		if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") {
+			continue
+		}
+		typ := "gauge"
+		if strings.HasSuffix(name, "_total") {
+			typ = "counter"
+		}
+		if got := types[name]; got != "" && got != typ {
+			t.Errorf("%s is a %s: its name says that it is a %s", name, got, typ)
+		}
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s | %s |\n", name, typ, labelsCell(t, name, m[3], values[name]), unit(name), cell(strings.ReplaceAll(m[2], `\"`, `"`))))
+	}
+	slices.Sort(rows)
+	return "\n| metric | type | labels | unit | meaning |\n|---|---|---|---|---|\n" + strings.Join(rows, "") + "\n"
+}
+
+// labelsCell writes the labels of a metric with all values that they can have.
+func labelsCell(t *testing.T, metric, labels string, values map[string][]string) string {
+	t.Helper()
+	var out []string
+	for l := range strings.SplitSeq(labels, ",") {
+		if l == "" {
+			continue
+		}
+		if len(values[l]) == 0 {
+			t.Errorf("%s: say in metrics_test.go what the values of %s can be", metric, l)
+		}
+		out = append(out, "`"+l+"`: "+strings.Join(values[l], ", "))
+	}
+	return strings.Join(out, "; ")
+}
+
+// unit follows from the name (https://prometheus.io/docs/practices/naming).
+func unit(metric string) string {
+	switch {
+	case strings.Contains(metric, "timestamp_seconds"):
+		return "Unix time, seconds"
+	case strings.Contains(metric, "_seconds"):
+		return "seconds"
+	case strings.Contains(metric, "_bytes"):
+		return "bytes"
+	}
+	return "count"
+}
