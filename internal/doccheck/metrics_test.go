@@ -40,6 +40,7 @@ func gatewayLabels(t *testing.T) map[string]map[string][]string {
 		"overload", "unreachable", "pinned_gone", "no_endpoint", "unknown_service", "not_exported", "bad_authority")}
 	out["isthmus_moved_connections_total"] = map[string][]string{"reason": {"reset", "silence"}}
 	out["isthmus_outlier_edges_total"] = map[string][]string{"scope": {"endpoint", "hop"}, "edge": {"ejected", "readmitted"}}
+	out["isthmus_inner_handshake_waits_total"] = map[string][]string{"bound": {"identity", "pod"}, "result": {"served", "timeout", "cancelled"}}
 	refused := out["isthmus_peers_refused_total"]
 	refused["reason"] = append(refused["reason"], "not_gateway", "not_node")
 	return out
