@@ -79,7 +79,7 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	})
 	defer stop()
 	k.attach()
-	n, err := pumpToStream(s, k, newSource(s, c), o)
+	n, err := pumpToStream(s, k, newSource(k), o)
 	if err == nil && o.HalfClosed > 0 {
 		overdue := time.AfterFunc(o.HalfClosed, func() {
 			s.abort(http2.ErrCodeConnect, ErrHalfClosed)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -18,13 +19,14 @@ type source interface {
 	send(f *frameBuf, n int) (int, error)
 }
 
-// newSource returns c as a source for st.
-func newSource(st *Stream, c net.Conn) source {
+// newSource returns the connection of k as a source for its stream.
+func newSource(k *sink) source {
+	st, c := k.st, k.c
 	if from, ok := c.(*Stream); ok {
 		return newStreamSource(st, from)
 	}
-	if sock, ok := socketOf(c); ok {
-		return newSocketSource(st, c, sock)
+	if k.inline {
+		return newSocketSource(k)
 	}
 	return &plainSource{st: st, c: c}
 }
@@ -106,6 +108,7 @@ type socketSource struct {
 	claimer
 	c    net.Conn
 	sock socket
+	over *atomic.Bool          // c gets its FIN or a reset from us
 	read func(fd uintptr) bool // attempt, with its results
 
 	f       *frameBuf
@@ -114,8 +117,8 @@ type socketSource struct {
 	err     error
 }
 
-func newSocketSource(st *Stream, c net.Conn, sock socket) *socketSource {
-	s := &socketSource{claimer: claimer{st: st}, c: c, sock: sock}
+func newSocketSource(k *sink) *socketSource {
+	s := &socketSource{claimer: claimer{st: k.st}, c: k.c, sock: k.sock, over: &k.ending}
 	s.read, s.lost = s.attempt, s.wasReset
 	return s
 }
@@ -146,7 +149,7 @@ func (s *socketSource) attempt(fd uintptr) bool {
 	}
 	if s.claimed == 0 {
 		s.n, s.err = s.sock.readable(fd)
-		return s.done(s.n)
+		return s.done(fd, s.n)
 	}
 	f := getFrameBuf()
 	n, err := s.sock.read(fd, f.payload()[:s.claimed])
@@ -157,17 +160,21 @@ func (s *socketSource) attempt(fd uintptr) bool {
 	putFrameBuf(f)
 	s.giveBack()
 	s.err = err
-	return s.done(n)
+	return s.done(fd, n)
 }
 
-// done says what n bytes and s.err mean.
-func (s *socketSource) done(n int) bool {
+// done says what n bytes and s.err mean. An end is one of a connection that was not
+// reset: a socket tells of its reset once, and that may have been to a write of the
+// sink, who has not yet got to say so.
+func (s *socketSource) done(fd uintptr, n int) bool {
 	switch {
 	case s.err == syscall.EAGAIN:
 		s.err = nil
 		return false
 	case s.err != nil:
 		s.err = readFailed(s.c, s.err)
+	case n <= 0 && s.sock.wasReset(fd) && !s.over.Load(): // in this order, as in awaitReset
+		s.err = readFailed(s.c, syscall.ECONNRESET)
 	case n <= 0:
 		s.err = io.EOF
 	}
