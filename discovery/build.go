@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
@@ -28,7 +27,6 @@ func Build(revision uint64, c Config) (*mesh.Snapshot, []Problem) {
 	if len(b.problems) > 0 {
 		return nil, b.problems
 	}
-	b.setIdentities()
 	return mesh.NewSnapshot(revision, mesh.Parts{
 		TrustDomain: b.td.Name(), Networks: meshNetworks(c.Networks),
 		Workloads: b.workloads, Services: b.services, Gateways: b.gateways, Members: b.members,
@@ -47,7 +45,6 @@ type builder struct {
 	services  []*mesh.Service
 	workloads []*mesh.Workload
 	members   map[string][]string // hostname → UIDs
-	memberIDs map[string]map[spiffeid.ID]bool
 
 	problems []Problem
 }
@@ -119,15 +116,5 @@ func (b *builder) network(path at, name string) {
 		b.problem(path, nil, "is missing: write the name of a network that is listed under networks")
 	} else if _, ok := b.networks[name]; !ok {
 		b.problem(path, name, "is not a network of this mesh: correct the name or add it under networks")
-	}
-}
-
-// setIdentities gives each service the identities of its members, sorted.
-func (b *builder) setIdentities() {
-	for _, s := range b.services {
-		for id := range b.memberIDs[s.Hostname] {
-			s.Identities = append(s.Identities, id)
-		}
-		slices.SortFunc(s.Identities, func(x, y spiffeid.ID) int { return strings.Compare(x.String(), y.String()) })
 	}
 }

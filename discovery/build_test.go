@@ -106,7 +106,11 @@ func checkSnapshot(t *rapid.T, s *mesh.Snapshot, c Config) {
 	if len(s.Workloads()) != len(c.Workloads) || len(s.Services()) != len(c.Services) {
 		t.Fatalf("%d workloads and %d services from %d and %d", len(s.Workloads()), len(s.Services()), len(c.Workloads), len(c.Services))
 	}
-	for i, w := range s.Workloads() {
+	services := map[string]int{}
+	for _, w := range c.Workloads {
+		services[w.UID] = len(w.Services)
+	}
+	for _, w := range s.Workloads() {
 		if s.Workload(w.UID) != w || s.WorkloadByEndpoint(w.Endpoint) != w || w.Capacity == 0 || w.Identity.IsZero() || len(w.Addresses) == 0 {
 			t.Fatalf("workload %+v is not found by its names, or incomplete", w)
 		}
@@ -115,8 +119,8 @@ func checkSnapshot(t *rapid.T, s *mesh.Snapshot, c Config) {
 				t.Fatalf("%s on %s is not %s", a, w.Network, w.UID)
 			}
 		}
-		if got := len(s.ServicesOf(w.UID)); got != len(c.Workloads[i].Services) {
-			t.Fatalf("%s is a member of %d services, want %d", w.UID, got, len(c.Workloads[i].Services))
+		if got := len(s.ServicesOf(w.UID)); got != services[w.UID] {
+			t.Fatalf("%s is a member of %d services, want %d", w.UID, got, services[w.UID])
 		}
 	}
 	for _, svc := range s.Services() {
@@ -127,8 +131,8 @@ func checkSnapshot(t *rapid.T, s *mesh.Snapshot, c Config) {
 		}
 		for _, n := range s.Networks(svc) {
 			for _, w := range s.Members(svc, n) {
-				if w.Network != n || !contains(svc.Identities, w.Identity) {
-					t.Fatalf("member %s: network %s listed under %s, identity %s among %s", w.UID, w.Network, n, w.Identity, svc.Identities)
+				if w.Network != n || !contains(s.Identities(svc, n), w.Identity) || !contains(s.Identities(svc, ""), w.Identity) {
+					t.Fatalf("member %s: network %s listed under %s, identity %s among %s", w.UID, w.Network, n, w.Identity, s.Identities(svc, n))
 				}
 			}
 		}

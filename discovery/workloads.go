@@ -4,8 +4,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
-
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -21,7 +19,6 @@ type place struct {
 func (b *builder) addWorkloads(workloads []Workload) {
 	uids := make(map[string]int, len(workloads))
 	places := make(map[place]int, len(workloads))
-	b.memberIDs = make(map[string]map[spiffeid.ID]bool, len(b.services))
 	b.workloads = make([]*mesh.Workload, 0, len(workloads))
 	for i, w := range workloads {
 		path := at{"workloads", i}
@@ -135,9 +132,5 @@ func (b *builder) join(path at, w *mesh.Workload, services []string) {
 		joined[o.service] = j
 		host := o.service.Hostname
 		b.members[host] = append(b.members[host], w.UID)
-		if b.memberIDs[host] == nil {
-			b.memberIDs[host] = map[spiffeid.ID]bool{}
-		}
-		b.memberIDs[host][w.Identity] = true
 	}
 }

@@ -363,8 +363,8 @@ func (b *backends) podHealth(w *mesh.Workload, target uint16, now time.Time) (us
 // left is called when a node's health stream ended: its pods are asked at once,
 // so that a dead node is found before users find it.
 func (b *backends) left(s *mesh.Snapshot, node string) {
-	for _, w := range s.Workloads() {
-		if w.Network == b.network && w.Node == node && w.State == mesh.Ready && b.scope != ScopeNone {
+	for _, w := range s.OnNode(b.network, node) {
+		if w.State == mesh.Ready && b.scope != ScopeNone {
 			b.reprobe(w)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -241,8 +242,10 @@ func (g *Gateway) allAttached() bool {
 	for _, n := range g.nodes.Nodes() {
 		attached[n] = true
 	}
-	for _, w := range g.store.Current().Workloads() {
-		if w.Network == g.cfg.Network && w.State == mesh.Ready && w.Node != "" && !attached[w.Node] {
+	snap := g.store.Current()
+	ready := func(w *mesh.Workload) bool { return w.State == mesh.Ready }
+	for _, n := range snap.Nodes(g.cfg.Network) {
+		if !attached[n] && slices.ContainsFunc(snap.OnNode(g.cfg.Network, n), ready) {
 			return false
 		}
 	}

@@ -70,9 +70,6 @@ type Service struct {
 	Ports        []Port
 	Global       bool // reachable from other networks through gateways
 	Distribution Distribution
-	// Identities is every identity a member may answer with, sorted: what the
-	// inner handshake of double HBONE accepts.
-	Identities []spiffeid.ID
 }
 
 // Port returns the service's mapping for service port p.

@@ -8,7 +8,7 @@ type Network struct {
 	Nodes []string // that discovery names although no workload may run there yet
 }
 
-// AllNetworks returns every network's name in the order of discovery.
+// AllNetworks returns every network's name sorted.
 func (s *Snapshot) AllNetworks() []string {
 	names := make([]string, len(s.allNetworks))
 	for i, n := range s.allNetworks {
@@ -31,9 +31,9 @@ func (s *Snapshot) Nodes(network string) []string {
 			names = append(names, n.Nodes...)
 		}
 	}
-	for _, w := range s.all {
-		if w.Network == network && w.Node != "" {
-			names = append(names, w.Node)
+	for k := range s.byNode.all() {
+		if k.network == network {
+			names = append(names, k.node)
 		}
 	}
 	slices.Sort(names)

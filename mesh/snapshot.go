@@ -1,40 +1,36 @@
 package mesh
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // Snapshot is one consistent, immutable state of the mesh. The zero value is
-// an empty mesh. Everything reachable from it is shared: do not modify.
+// an empty mesh. Everything reachable from it is shared, also with the snapshots
+// before and after it: do not modify. Lookups do not allocate. Edit makes the
+// next one.
 type Snapshot struct {
 	Revision uint64 // grows by one with every accepted change
 
-	workloads map[string]*Workload
-	byAddr    map[addrKey]*Workload
-	byID      map[EndpointID]*Workload
-	services  map[string]*Service
-	byVIP     map[netip.Addr]*Service
-	members   map[memberKey][]*Workload
-	networks  map[*Service][]string
-	memberOf  map[string][]*Service
-	gateways  map[string][]*Gateway
-	all       []*Workload
-	allSvc    []*Service
+	workloads trie[textKey, *Workload] // by UID
+	sorted    list[*Workload]
+	byAddr    trie[addrKey, *Workload]
+	byID      trie[EndpointID, *Workload]
+	byNode    trie[nodeKey, []*Workload]
+	memberOf  trie[textKey, []*Service] // by UID
 
+	names    trie[textKey, *Service] // by hostname and alias in lower case
+	services list[*Service]
+	byVIP    trie[vipKey, *Service]
+	members  trie[textKey, *membership] // by hostname; of services that have some
+
+	gateways    map[string][]*Gateway // by network
 	allNetworks []Network
 	trustDomain string
-}
-
-type addrKey struct {
-	network string
-	addr    netip.Addr
-}
-
-type memberKey struct {
-	service *Service
-	network string
 }
 
 // Parts is what a Snapshot is built from. Members maps the hostname of a
@@ -52,102 +48,126 @@ type Parts struct {
 // (unique UIDs, hostnames and addresses, known members). It takes ownership of
 // everything in p.
 func NewSnapshot(revision uint64, p Parts) *Snapshot {
-	s := &Snapshot{
-		Revision:  revision,
-		workloads: make(map[string]*Workload, len(p.Workloads)),
-		byAddr:    make(map[addrKey]*Workload, len(p.Workloads)),
-		byID:      make(map[EndpointID]*Workload, len(p.Workloads)),
-		services:  make(map[string]*Service, len(p.Services)),
-		byVIP:     map[netip.Addr]*Service{},
-		members:   map[memberKey][]*Workload{},
-		networks:  map[*Service][]string{},
-		memberOf:  map[string][]*Service{},
-		gateways:  map[string][]*Gateway{},
-		all:       p.Workloads,
-		allSvc:    p.Services,
-
-		allNetworks: p.Networks,
-		trustDomain: p.TrustDomain,
+	e := new(Snapshot).Edit()
+	e.SetTrustDomain(p.TrustDomain)
+	e.SetNetworks(p.Networks)
+	gateways := map[string][]*Gateway{}
+	for _, g := range p.Gateways {
+		gateways[g.Network] = append(gateways[g.Network], g)
+	}
+	for network, list := range gateways {
+		e.SetGateways(network, list)
+	}
+	memberOf := make(map[string][]string, len(p.Workloads))
+	for _, svc := range p.Services {
+		e.PutService(svc)
+		for _, uid := range p.Members[svc.Hostname] {
+			memberOf[uid] = append(memberOf[uid], svc.Hostname)
+		}
 	}
 	for _, w := range p.Workloads {
-		s.workloads[w.UID] = w
-		s.byID[w.Endpoint] = w
-		for _, a := range w.Addresses {
-			s.byAddr[addrKey{w.Network, a}] = w
-		}
+		e.PutWorkload(w, memberOf[w.UID])
 	}
-	for _, g := range p.Gateways {
-		s.gateways[g.Network] = append(s.gateways[g.Network], g)
-	}
-	for _, svc := range p.Services {
-		s.addService(svc, p.Members[svc.Hostname])
-	}
-	return s
-}
-
-func (s *Snapshot) addService(svc *Service, uids []string) {
-	s.services[strings.ToLower(svc.Hostname)] = svc
-	for _, a := range svc.Aliases {
-		s.services[strings.ToLower(a)] = svc
-	}
-	for _, v := range svc.VIPs {
-		s.byVIP[v] = svc
-	}
-	for _, uid := range uids {
-		w := s.workloads[uid]
-		if w == nil {
-			continue
-		}
-		k := memberKey{svc, w.Network}
-		if len(s.members[k]) == 0 {
-			s.networks[svc] = append(s.networks[svc], w.Network)
-		}
-		s.members[k] = append(s.members[k], w)
-		s.memberOf[uid] = append(s.memberOf[uid], svc)
-	}
-	slices.Sort(s.networks[svc])
+	return e.Snapshot(revision)
 }
 
 // Workload returns the workload with this UID, or nil.
-func (s *Snapshot) Workload(uid string) *Workload { return s.workloads[uid] }
+func (s *Snapshot) Workload(uid string) *Workload { return s.workloads.get(textKey(uid)) }
 
 // WorkloadAt returns the workload that holds addr on network, or nil: the same
 // address on another network is another workload.
 func (s *Snapshot) WorkloadAt(network string, addr netip.Addr) *Workload {
-	return s.byAddr[addrKey{network, addr.Unmap()}]
+	return s.byAddr.get(addrKey{network, addr.Unmap()})
 }
 
 // WorkloadByEndpoint returns the workload with this endpoint ID, or nil.
-func (s *Snapshot) WorkloadByEndpoint(id EndpointID) *Workload { return s.byID[id] }
+func (s *Snapshot) WorkloadByEndpoint(id EndpointID) *Workload { return s.byID.get(id) }
 
-// Workloads returns every workload in the order of discovery.
-func (s *Snapshot) Workloads() []*Workload { return s.all }
+// Workloads returns every workload, by UID, in a list of its own: it costs as
+// much as the mesh is large.
+func (s *Snapshot) Workloads() []*Workload { return s.sorted.slice() }
+
+// NumWorkloads returns how many workloads there are.
+func (s *Snapshot) NumWorkloads() int { return s.sorted.n }
+
+// OnNode returns the workloads on a node of network, by UID.
+func (s *Snapshot) OnNode(network, node string) []*Workload {
+	return s.byNode.get(nodeKey{network, node})
+}
 
 // Service returns the service with this hostname or alias (case-insensitive),
 // or nil.
 func (s *Snapshot) Service(hostname string) *Service {
-	if svc := s.services[hostname]; svc != nil {
+	if svc := s.names.get(textKey(hostname)); svc != nil {
 		return svc
 	}
-	return s.services[strings.ToLower(hostname)]
+	return s.names.get(textKey(strings.ToLower(hostname)))
+}
+
+// service returns the service with this hostname and no other name.
+func (s *Snapshot) service(hostname string) *Service {
+	if c, i, found := s.services.place(hostname); found {
+		return s.services.chunks[c].items[i]
+	}
+	return nil
 }
 
 // ServiceAt returns the service with this virtual IP, or nil.
-func (s *Snapshot) ServiceAt(vip netip.Addr) *Service { return s.byVIP[vip.Unmap()] }
+func (s *Snapshot) ServiceAt(vip netip.Addr) *Service { return s.byVIP.get(vipKey{vip.Unmap()}) }
 
-// Services returns every service in the order of discovery.
-func (s *Snapshot) Services() []*Service { return s.allSvc }
+// Services returns every service, by hostname, in a list of its own.
+func (s *Snapshot) Services() []*Service { return s.services.slice() }
 
-// Members returns svc's workloads on network, whatever their state.
+// NumServices returns how many services there are.
+func (s *Snapshot) NumServices() int { return s.services.n }
+
+// Members returns svc's workloads on network, whatever their state, by UID. A
+// service is what its hostname says: svc may be of an earlier snapshot.
 func (s *Snapshot) Members(svc *Service, network string) []*Workload {
-	return s.members[memberKey{svc, network}]
+	if p := s.membership(svc).part(network); p != nil {
+		return p.members
+	}
+	return nil
 }
 
 // Networks returns the networks on which svc has workloads, sorted.
-func (s *Snapshot) Networks(svc *Service) []string { return s.networks[svc] }
+func (s *Snapshot) Networks(svc *Service) []string {
+	if m := s.membership(svc); m != nil {
+		return m.networks
+	}
+	return nil
+}
 
-// ServicesOf returns the services that the workload uid is a member of.
-func (s *Snapshot) ServicesOf(uid string) []*Service { return s.memberOf[uid] }
+// Identities returns every identity that a member of svc may answer with, on
+// network or, if that is empty, on any, sorted.
+func (s *Snapshot) Identities(svc *Service, network string) []spiffeid.ID {
+	m := s.membership(svc)
+	if m == nil || network == "" {
+		return m.anywhere()
+	}
+	if p := m.part(network); p != nil {
+		return p.identities
+	}
+	return nil
+}
+
+func (m *membership) anywhere() []spiffeid.ID {
+	if m == nil {
+		return nil
+	}
+	return m.identities
+}
+
+func (s *Snapshot) membership(svc *Service) *membership {
+	if svc == nil {
+		return nil
+	}
+	return s.members.get(textKey(svc.Hostname))
+}
+
+// ServicesOf returns the services that the workload uid is a member of, by
+// hostname.
+func (s *Snapshot) ServicesOf(uid string) []*Service { return s.memberOf.get(textKey(uid)) }
 
 // FromGateway reports whether addr is one that a gateway of network connects to
 // pods from.
@@ -166,7 +186,7 @@ func (s *Snapshot) FromGateway(network string, addr netip.Addr) bool {
 // Declares reports whether port is a target port of a service that the workload
 // uid is a member of.
 func (s *Snapshot) Declares(uid string, port uint16) bool {
-	for _, svc := range s.memberOf[uid] {
+	for _, svc := range s.ServicesOf(uid) {
 		for _, p := range svc.Ports {
 			if p.Target == port {
 				return true
@@ -176,15 +196,8 @@ func (s *Snapshot) Declares(uid string, port uint16) bool {
 	return false
 }
 
-// Gateways returns the gateways of network in the order of discovery.
+// Gateways returns the gateways of network, by name.
 func (s *Snapshot) Gateways(network string) []*Gateway { return s.gateways[network] }
 
 // GatewayNetworks returns the networks that have gateways, sorted.
-func (s *Snapshot) GatewayNetworks() []string {
-	names := make([]string, 0, len(s.gateways))
-	for n := range s.gateways {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
-}
+func (s *Snapshot) GatewayNetworks() []string { return slices.Sorted(maps.Keys(s.gateways)) }

@@ -197,8 +197,8 @@ func (p *Proxy) closeListeners() {
 // locals lists the workloads of this node.
 func (p *Proxy) locals() []*mesh.Workload {
 	var out []*mesh.Workload
-	for _, w := range p.store.Current().Workloads() {
-		if w.Network == p.cfg.Network && w.Node == p.cfg.Node && len(w.Addresses) > 0 {
+	for _, w := range p.store.Current().OnNode(p.cfg.Network, p.cfg.Node) {
+		if len(w.Addresses) > 0 {
 			out = append(out, w)
 		}
 	}

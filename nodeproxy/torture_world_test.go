@@ -133,7 +133,6 @@ func torturedSnapshot(pods int) *mesh.Snapshot {
 		for i := range pods {
 			name := fmt.Sprintf("%s-%d", s.name, i+1)
 			parts.Members[svc.Hostname] = append(parts.Members[svc.Hostname], pod(s.network, name, fmt.Sprint(s.prefix, i+1)))
-			svc.Identities = append(svc.Identities, torturedID(name))
 		}
 		parts.Services = append(parts.Services, svc)
 	}

@@ -1,11 +1,9 @@
 package route
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -48,12 +46,6 @@ func (w *world) service(name string, global bool, d mesh.Distribution, uids ...s
 		s.Aliases = []string{name + ".shop.mesh.internal"}
 	}
 	s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{240, 0, 0, byte(len(w.services) + 1)})}
-	for _, p := range w.workloads {
-		if slices.Contains(uids, p.UID) && !slices.Contains(s.Identities, p.Identity) {
-			s.Identities = append(s.Identities, p.Identity)
-		}
-	}
-	slices.SortFunc(s.Identities, func(a, b spiffeid.ID) int { return cmp.Compare(a.String(), b.String()) })
 	w.services = append(w.services, s)
 	if w.members == nil {
 		w.members = map[string][]string{}

@@ -38,7 +38,7 @@ type Candidate struct {
 	Rank     int              // see balance.Rank; of Network that of its best gateway
 	Pods     []*mesh.Workload // the ready members of Network
 	// Expect is who may answer the handshake with the pod, sorted: one identity
-	// of a Workload, those of all members of the service for a Network, because
+	// of a Workload, those of all members on that network for a Network, because
 	// the gateway chooses which.
 	Expect []spiffeid.ID
 }

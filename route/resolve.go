@@ -108,6 +108,7 @@ func (r *resolver) toService(svc *mesh.Service, port uint16) error {
 
 func (r *resolver) addLocal(svc *mesh.Service, members []*mesh.Workload) {
 	r.plan.Candidates = slices.Grow(r.plan.Candidates, len(members))
+	here := r.snapshot.Identities(svc, r.flow.Source.Network)
 	for _, w := range members {
 		if !offered(w) {
 			continue
@@ -118,7 +119,7 @@ func (r *resolver) addLocal(svc *mesh.Service, members []*mesh.Workload) {
 			continue
 		}
 		r.plan.Candidates = append(r.plan.Candidates, Candidate{
-			Workload: w, Capacity: w.Capacity, Rank: rank, Expect: only(svc, w.Identity),
+			Workload: w, Capacity: w.Capacity, Rank: rank, Expect: only(here, w.Identity),
 		})
 	}
 }
@@ -142,7 +143,7 @@ func (r *resolver) addNetwork(svc *mesh.Service, network string, members []*mesh
 	default:
 		r.plan.Candidates = append(r.plan.Candidates, Candidate{
 			Network: network, Gateways: gateways, Capacity: uint32(min(capacity, math.MaxUint32)),
-			Rank: rank, Pods: members, Expect: svc.Identities,
+			Rank: rank, Pods: members, Expect: r.snapshot.Identities(svc, network),
 		})
 	}
 }
@@ -199,10 +200,10 @@ func keep[T any](all []T, ok func(T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(all), refused)
 }
 
-// only returns the list of id alone, from the memory of svc if it is there.
-func only(svc *mesh.Service, id spiffeid.ID) []spiffeid.ID {
-	if i := slices.Index(svc.Identities, id); i >= 0 {
-		return svc.Identities[i : i+1 : i+1]
+// only returns the list of id alone, from the memory of all if it is there.
+func only(all []spiffeid.ID, id spiffeid.ID) []spiffeid.ID {
+	if i := slices.Index(all, id); i >= 0 {
+		return all[i : i+1 : i+1]
 	}
 	return []spiffeid.ID{id}
 }

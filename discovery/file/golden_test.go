@@ -66,7 +66,7 @@ func describe(s *mesh.Snapshot) string {
 	}
 	for _, svc := range s.Services() {
 		fmt.Fprintf(&b, "service %s (%s/%s) aliases %s vips %s global %t %s ports %v\n", svc.Hostname, svc.Namespace, svc.Name, svc.Aliases, svc.VIPs, svc.Global, svc.Distribution, svc.Ports)
-		for _, id := range svc.Identities {
+		for _, id := range s.Identities(svc, "") {
 			fmt.Fprintf(&b, "  identity %s\n", id)
 		}
 		for _, n := range s.Networks(svc) {

@@ -296,7 +296,7 @@ func (w *Watcher) accept(is sum, s *mesh.Snapshot, message string) {
 	w.accepted.Add(1)
 	old := w.store.Current()
 	w.store.Swap(s)
-	w.Log.Info().Str("file", w.path).Uint64("revision", s.Revision).Int("workloads", len(s.Workloads())).Int("services", len(s.Services())).Int("gateways", countGateways(s)).Msg(message)
+	w.Log.Info().Str("file", w.path).Uint64("revision", s.Revision).Int("workloads", s.NumWorkloads()).Int("services", s.NumServices()).Int("gateways", countGateways(s)).Msg(message)
 	if names := emptied(old, s); len(names) > 0 {
 		w.Log.Warn().Str("file", w.path).Uint64("revision", s.Revision).Str("services", few(names)).Msg("services have lost their last workload")
 	}

@@ -34,7 +34,7 @@ func Export(s *mesh.Snapshot, node string) (Config, error) {
 	}
 	for _, svc := range s.Services() {
 		c.Workloads = append(c.Workloads, remotes(s, svc, network)...)
-		c.Services = append(c.Services, service(svc, network))
+		c.Services = append(c.Services, service(s, svc, network))
 	}
 	for _, n := range s.GatewayNetworks() {
 		for _, g := range s.Gateways(n) {
@@ -152,7 +152,7 @@ func gateway(g *mesh.Gateway) Workload {
 	}
 }
 
-func service(svc *mesh.Service, network string) Service {
+func service(s *mesh.Snapshot, svc *mesh.Service, network string) Service {
 	out := Service{
 		Name: svc.Name, Namespace: svc.Namespace, Hostname: svc.Hostname,
 		VIPs: []string{}, Ports: ports(svc), LoadBalancer: balancing[svc.Distribution],
@@ -160,7 +160,7 @@ func service(svc *mesh.Service, network string) Service {
 	for _, vip := range svc.VIPs {
 		out.VIPs = append(out.VIPs, at(network, vip))
 	}
-	for _, id := range svc.Identities {
+	for _, id := range s.Identities(svc, "") {
 		out.SubjectAltNames = append(out.SubjectAltNames, id.String())
 	}
 	return out
