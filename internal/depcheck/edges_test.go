@@ -17,7 +17,11 @@ var allowed = map[string]why{
 		"federation/federationpb": "the wire form of records",
 	},
 	"federation/federationpb": {},
-	"discovery/ztunnel":       {"mesh": "snapshots are what it translates"},
+	"federation/record": {
+		"mesh":                    "endpoint IDs, localities and distributions",
+		"federation/federationpb": "the wire form of records",
+	},
+	"discovery/ztunnel": {"mesh": "snapshots are what it translates"},
 
 	// The world below them.
 	"discovery/file": {
