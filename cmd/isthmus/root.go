@@ -24,6 +24,7 @@ func newRoot() *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.AddCommand(
 		newCACommand(),
+		newNetworkCommand(),
 		newVersionCommand(),
 		newDrillCommand(),
 		newExportCommand(),

@@ -17,6 +17,14 @@ var allowed = map[string]why{
 		"federation/federationpb": "the wire form of records",
 	},
 	"federation/federationpb": {},
+	"federation/networkkey": {
+		"federation/federationpb": "the wire form of certificates",
+		"federation/record":       "the name of an instance",
+	},
+	"federation/networkkey/keyfile": {
+		"federation/networkkey": "the keys in the files",
+		"internal/strictyaml":   "reads YAML with lines",
+	},
 	"federation/record": {
 		"mesh":                    "endpoint IDs, localities and distributions",
 		"federation/federationpb": "the wire form of records",
@@ -125,13 +133,15 @@ var allowed = map[string]why{
 		"internal/process": "flags, signals, exit codes",
 	},
 	"cmd/isthmus": {
-		"discovery/file":    "isthmus export: reads the mesh",
-		"discovery/ztunnel": "isthmus export: translates it",
-		"drill":             "isthmus drill: scenario, verdict, report",
-		"drill/demoapp":     "isthmus app: a pod's application",
-		"drill/lab":         "isthmus drill: starts the processes",
-		"identity":          "isthmus ca",
-		"identity/istioca":  "isthmus ca serve",
+		"federation/networkkey":         "names and lifetimes of network keys",
+		"federation/networkkey/keyfile": "network keys in files",
+		"discovery/file":                "isthmus export: reads the mesh",
+		"discovery/ztunnel":             "isthmus export: translates it",
+		"drill":                         "isthmus drill: scenario, verdict, report",
+		"drill/demoapp":                 "isthmus app: a pod's application",
+		"drill/lab":                     "isthmus drill: starts the processes",
+		"identity":                      "isthmus ca",
+		"identity/istioca":              "isthmus ca serve",
 	},
 
 	// They start the binaries of the others and need no package of theirs.

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
+)
+
+func newNetworkCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "network",
+		Short: "Make, show and rotate the key of a network",
+		Long: `network keeps the key by which other networks will know this one: the network
+certifies its gateways with it, and others list its public half.
+
+The present federation does not ask for network keys yet: these commands prepare
+what it is going to require.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newNetworkInitCommand(), newNetworkShowCommand(), newNetworkRotateCommand())
+	return cmd
+}
+
+func networkDirFlag(cmd *cobra.Command) *string {
+	dir := cmd.Flags().String("dir", "network", "directory of the network's key")
+	_ = cmd.MarkFlagDirname("dir")
+	return dir
+}
+
+func newNetworkInitCommand() *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:     "init --network NAME",
+		Short:   "Make the key of a network in a directory",
+		Long:    "init writes key.pem (mode 0600, the secret) and network.yaml, which other networks need: its entry belongs in\ntheir file of known networks. It never replaces a key.",
+		Example: "  isthmus network init --network west --dir network",
+		Args:    cobra.NoArgs,
+	}
+	dir := networkDirFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := networkkey.CheckName("--network", name); err != nil {
+			return exit(exitUsage, err)
+		}
+		d, err := keyfile.Init(*dir, name, rand.Reader)
+		if err != nil {
+			return exit(exitStart, err)
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "# made the key of network %s in %s (fingerprint %s)\n# other networks need:\n%s",
+			d.Network, *dir, d.Key.Public().Fingerprint(), keyfile.FormatKnown(d.Known()))
+		return exit(exitStart, err)
+	}
+	cmd.Flags().StringVar(&name, "network", "", "name of the network (required)")
+	_ = cmd.MarkFlagRequired("network")
+	return cmd
+}
+
+// shownNetwork is what `network show -o json` prints.
+type shownNetwork struct {
+	Network string     `json:"network"`
+	Keys    []shownKey `json:"keys"` // the one that signs first
+}
+
+type shownKey struct {
+	Key         string `json:"key"`
+	Fingerprint string `json:"fingerprint"`
+	Signs       bool   `json:"signs"`
+}
+
+func newNetworkShowCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "show",
+		Short:   "Print what other networks need to know this one",
+		Long:    "show prints the public keys of the network, never the secret ones, as an entry for a file of known networks.",
+		Example: "  isthmus network show --dir network\n  isthmus network show -o json",
+		Args:    cobra.NoArgs,
+	}
+	dir := networkDirFlag(cmd)
+	format, check := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := check(); err != nil {
+			return err
+		}
+		d, err := keyfile.Open(*dir)
+		if err != nil {
+			return exit(exitStart, err)
+		}
+		if *format == "json" {
+			s := shownNetwork{Network: d.Network}
+			for i, k := range d.Public() {
+				s.Keys = append(s.Keys, shownKey{k.String(), k.Fingerprint(), i == 0})
+			}
+			e := json.NewEncoder(cmd.OutOrStdout())
+			e.SetIndent("", "  ")
+			return exit(exitStart, e.Encode(s))
+		}
+		return exit(exitStart, printNetwork(cmd, d))
+	}
+	return cmd
+}
+
+func printNetwork(cmd *cobra.Command, d keyfile.Dir) error {
+	for i, k := range d.Public() {
+		use := "signs"
+		if i > 0 {
+			use = "next"
+		}
+		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "# %s: fingerprint %s\n", use, k.Fingerprint()); err != nil {
+			return err
+		}
+	}
+	_, err := cmd.OutOrStdout().Write(keyfile.FormatKnown(d.Known()))
+	return err
+}
+
+func newNetworkRotateCommand() *cobra.Command {
+	var finish bool
+	cmd := &cobra.Command{
+		Use:   "rotate",
+		Short: "Replace the key of a network, with an overlap",
+		Long: `rotate makes the next key beside the present one, which goes on signing. Give
+what it prints to the other networks: they accept both. When all of them have
+it, rotate --finish lets the next key sign and removes the present one; the others
+may remove the old key once all gateways were certified anew, at most 24 h later.`,
+		Example: "  isthmus network rotate --dir network\n  isthmus network rotate --dir network --finish",
+		Args:    cobra.NoArgs,
+	}
+	dir := networkDirFlag(cmd)
+	cmd.Flags().BoolVar(&finish, "finish", false, "the other networks have both keys: let the next one sign")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if finish {
+			d, err := keyfile.Finish(*dir)
+			if err != nil {
+				return exit(rotationCode(err), err)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "# the next key of network %s signs now; others may remove the old one when all gateways were certified anew, at most %v from now\n", d.Network, networkkey.MaxLifetime)
+			return exit(exitStart, printNetwork(cmd, d))
+		}
+		d, err := keyfile.Rotate(*dir, rand.Reader)
+		if err != nil {
+			return exit(rotationCode(err), err)
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "# made the next key of network %s; when all other networks have both: isthmus network rotate --dir %s --finish\n", d.Network, *dir)
+		return exit(exitStart, printNetwork(cmd, d))
+	}
+	return cmd
+}
+
+// rotationCode is a finding if the directory is well but in another phase.
+func rotationCode(err error) int {
+	if errors.Is(err, keyfile.ErrRotating) || errors.Is(err, keyfile.ErrNotRotating) {
+		return exitFinding
+	}
+	return exitStart
+}

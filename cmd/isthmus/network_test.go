@@ -1,0 +1,49 @@
+package main
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
+)
+
+func TestNetworkKeyFromInitToTheEndOfItsRotation(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "west")
+	shown := func() (s shownNetwork) {
+		if err := json.Unmarshal([]byte(succeed(t, "network", "show", "--dir", dir, "-o", "json")), &s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	out := succeed(t, "network", "init", "--network", "west", "--dir", dir)
+	known, err := keyfile.ParseKnown("stdout", []byte(out)) // what is printed is what the other side pastes
+	if err != nil || len(known["west"]) != 1 {
+		t.Fatalf("init printed no file of known networks: %v, %v\n%s", known, err, out)
+	}
+	first := shown()
+	if first.Network != "west" || len(first.Keys) != 1 || !first.Keys[0].Signs || first.Keys[0].Key != known["west"][0].String() {
+		t.Errorf("got %+v", first)
+	}
+	code, _, errs := isthmus(t, "network", "rotate", "--dir", dir, "--finish")
+	if code != exitFinding || !strings.Contains(errs, "begin one with `isthmus network rotate`") {
+		t.Errorf("finish before the beginning: exit %d, %s", code, errs)
+	}
+	wantIn(t, succeed(t, "network", "rotate", "--dir", dir), first.Keys[0].Key, "--finish")
+	both := shown()
+	if len(both.Keys) != 2 || both.Keys[0] != first.Keys[0] || both.Keys[1].Signs {
+		t.Errorf("got %+v", both)
+	}
+	wantIn(t, succeed(t, "network", "rotate", "--dir", dir, "--finish"), both.Keys[1].Key)
+	if last := shown(); len(last.Keys) != 1 || last.Keys[0].Key != both.Keys[1].Key || !last.Keys[0].Signs {
+		t.Errorf("got %+v", last)
+	}
+	wantIn(t, succeed(t, "network", "show", "--dir", dir), "# signs: fingerprint", "networks:")
+	if code, _, errs := isthmus(t, "network", "init", "--network", "west", "--dir", dir); code != exitStart || !strings.Contains(errs, "choose another directory") {
+		t.Errorf("init over a key: exit %d, %s", code, errs)
+	}
+	if code, _, _ := isthmus(t, "network", "init", "--network", "we st", "--dir", dir+"2"); code != exitUsage {
+		t.Errorf("a bad name: exit %d, want %d", code, exitUsage)
+	}
+}

@@ -1,0 +1,112 @@
+package networkkey
+
+import (
+	"crypto/ed25519"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/record"
+)
+
+const (
+	// MaxLifetime is how long a certificate may be valid: what a thief of an
+	// instance's key can use it for.
+	MaxLifetime = 24 * time.Hour
+
+	// Tolerance is how far clocks of issuer and reader may differ at the end of a
+	// certificate. A certificate of the future is accepted: only its issuer could
+	// have dated it so, and it could as well issue another one then.
+	Tolerance = 5 * time.Minute
+
+	// MaxCertificate is the size of a signed certificate, in bytes.
+	MaxCertificate = 1024
+
+	// The contexts keep a signature over one thing from being taken for one over
+	// another.
+	certificateContext = "isthmus-instance/1\x00"
+	statementContext   = "isthmus-statement/1\x00"
+)
+
+// Certificate is an instance whose key its network vouches for.
+type Certificate struct {
+	Network   string
+	Gateway   string
+	Instance  record.Instance
+	NotBefore time.Time
+	NotAfter  time.Time
+
+	key ed25519.PublicKey
+}
+
+// Verify says whether signature is the instance's over a statement.
+func (c *Certificate) Verify(statement, signature []byte) bool {
+	return ed25519.Verify(c.key, append([]byte(statementContext), statement...), signature)
+}
+
+// InstanceOf returns the name of the instance that holds a key.
+func InstanceOf(key ed25519.PublicKey) record.Instance {
+	sum := sha256.Sum256(key)
+	return record.Instance(sum[:16])
+}
+
+// Instance is the key of one gateway process, with what its network has
+// certified. Not safe for concurrent use.
+type Instance struct {
+	key         ed25519.PrivateKey
+	id          record.Instance
+	certificate []byte
+	notAfter    time.Time
+}
+
+// NewInstance draws the key of an instance from random.
+func NewInstance(random io.Reader) (*Instance, error) {
+	p, err := Generate(random)
+	if err != nil {
+		return nil, fmt.Errorf("draw instance: %w", err)
+	}
+	return &Instance{key: p.key, id: InstanceOf(p.key.Public().(ed25519.PublicKey))}, nil
+}
+
+// ID returns the name of the instance.
+func (i *Instance) ID() record.Instance { return i.id }
+
+// Certificate returns what its network has signed last, to be sent along.
+func (i *Instance) Certificate() []byte { return i.certificate }
+
+// NotAfter returns when the certificate ends; renew it at half of its life.
+func (i *Instance) NotAfter() time.Time { return i.notAfter }
+
+// Sign returns the instance's signature over an encoded statement.
+func (i *Instance) Sign(statement []byte) []byte {
+	return ed25519.Sign(i.key, append([]byte(statementContext), statement...))
+}
+
+// Certify makes network vouch for i as its gateway from now on, for lifetime.
+func (p Private) Certify(i *Instance, network, gateway string, now time.Time, lifetime time.Duration) error {
+	if err := CheckName("network", network); err != nil {
+		return fmt.Errorf("certify instance: %w", err)
+	}
+	if err := CheckName("gateway", gateway); err != nil {
+		return fmt.Errorf("certify instance: %w", err)
+	}
+	if lifetime <= 0 || lifetime > MaxLifetime {
+		return fmt.Errorf("certify instance of gateway %q: lifetime %v: want at most %v", gateway, lifetime, MaxLifetime)
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&federationpb.Certificate{
+		Network: network, Gateway: gateway, PublicKey: i.key.Public().(ed25519.PublicKey), NotBefore: now.Unix(), NotAfter: now.Add(lifetime).Unix(),
+	})
+	if err != nil {
+		return fmt.Errorf("certify instance of gateway %q: %w", gateway, err)
+	}
+	signed, err := proto.Marshal(&federationpb.SignedCertificate{Certificate: b, Signature: ed25519.Sign(p.key, append([]byte(certificateContext), b...))})
+	if err != nil {
+		return fmt.Errorf("certify instance of gateway %q: %w", gateway, err)
+	}
+	i.certificate, i.notAfter = signed, now.Add(lifetime)
+	return nil
+}

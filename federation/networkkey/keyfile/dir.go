@@ -1,0 +1,202 @@
+package keyfile
+
+import (
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+)
+
+// Files of a directory.
+const (
+	KeyFile  = "key.pem"      // signs
+	NextFile = "next-key.pem" // will sign, once everybody knows it
+	ListFile = "network.yaml" // what other networks need
+)
+
+const pemType = "PRIVATE KEY"
+
+// ErrRotating is a second rotation before the first is finished;
+// ErrNotRotating a finish without a beginning.
+var (
+	ErrRotating    = errors.New("a rotation is under way already")
+	ErrNotRotating = errors.New("no rotation is under way")
+)
+
+// Dir is an own network as its directory has it.
+type Dir struct {
+	Network string
+	Key     networkkey.Private
+	Next    *networkkey.Private // while the key is rotated
+}
+
+// Public returns the keys that other networks have to accept: the one that
+// signs first.
+func (d Dir) Public() []networkkey.Public {
+	keys := []networkkey.Public{d.Key.Public()}
+	if d.Next != nil {
+		keys = append(keys, d.Next.Public())
+	}
+	return keys
+}
+
+// Known returns d in the form of the file of known networks.
+func (d Dir) Known() networkkey.Known { return networkkey.Known{d.Network: d.Public()} }
+
+// Init makes a key for network in dir, which it creates with mode 0700. It never
+// replaces one: the error then matches fs.ErrExist.
+func Init(dir, network string, random io.Reader) (Dir, error) {
+	if err := networkkey.CheckName("network", network); err != nil {
+		return Dir{}, err
+	}
+	key, err := networkkey.Generate(random)
+	if err != nil {
+		return Dir{}, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return Dir{}, fmt.Errorf("init network: %w", err)
+	}
+	for _, name := range []string{ListFile, NextFile} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			return Dir{}, existsError(filepath.Join(dir, name))
+		}
+	}
+	path := filepath.Join(dir, KeyFile)
+	if err := createKey(path, key); errors.Is(err, fs.ErrExist) {
+		return Dir{}, existsError(path)
+	} else if err != nil {
+		return Dir{}, fmt.Errorf("init network: %w", err)
+	}
+	d := Dir{Network: network, Key: key}
+	return d, d.writeList(dir)
+}
+
+func existsError(path string) error {
+	return fmt.Errorf("init network: %s: %w: other networks know its key; choose another directory, or replace the key with `isthmus network rotate`", path, fs.ErrExist)
+}
+
+// Open reads what Init and Rotate have written.
+func Open(dir string) (Dir, error) {
+	known, err := ReadKnown(filepath.Join(dir, ListFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Dir{}, fmt.Errorf("open network: %w: make one with `isthmus network init --dir %s --network NAME`", err, dir)
+	}
+	if err != nil {
+		return Dir{}, fmt.Errorf("open network: %w", err)
+	}
+	if len(known) != 1 {
+		return Dir{}, fmt.Errorf("open network: %s lists %d networks: want the one whose key %s is", filepath.Join(dir, ListFile), len(known), KeyFile)
+	}
+	var d Dir
+	for d.Network = range known {
+	}
+	if d.Key, err = ReadKey(filepath.Join(dir, KeyFile)); err != nil {
+		return Dir{}, fmt.Errorf("open network: %w", err)
+	}
+	switch next, err := ReadKey(filepath.Join(dir, NextFile)); {
+	case err == nil:
+		d.Next = &next
+	case !errors.Is(err, fs.ErrNotExist):
+		return Dir{}, fmt.Errorf("open network: %w", err)
+	}
+	return d, nil
+}
+
+// Rotate makes the next key of the network in dir. The present one goes on
+// signing until Finish.
+func Rotate(dir string, random io.Reader) (Dir, error) {
+	d, err := Open(dir)
+	if err != nil {
+		return Dir{}, err
+	}
+	next, err := networkkey.Generate(random)
+	if err != nil {
+		return Dir{}, err
+	}
+	if err := createKey(filepath.Join(dir, NextFile), next); errors.Is(err, fs.ErrExist) {
+		return d, fmt.Errorf("rotate network: %s: %w: finish it with `isthmus network rotate --finish`", filepath.Join(dir, NextFile), ErrRotating)
+	} else if err != nil {
+		return Dir{}, fmt.Errorf("rotate network: %w", err)
+	}
+	d.Next = &next
+	return d, d.writeList(dir)
+}
+
+// Finish lets the next key sign and forgets the one that did.
+func Finish(dir string) (Dir, error) {
+	d, err := Open(dir)
+	if err != nil {
+		return Dir{}, err
+	}
+	if d.Next == nil {
+		return d, fmt.Errorf("finish rotation: %s: %w: begin one with `isthmus network rotate`", dir, ErrNotRotating)
+	}
+	if err := os.Rename(filepath.Join(dir, NextFile), filepath.Join(dir, KeyFile)); err != nil {
+		return Dir{}, fmt.Errorf("finish rotation: %w", err)
+	}
+	d = Dir{Network: d.Network, Key: *d.Next}
+	return d, d.writeList(dir)
+}
+
+func (d Dir) writeList(dir string) error {
+	path := filepath.Join(dir, ListFile)
+	tmp, err := os.CreateTemp(dir, "."+ListFile+".*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = tmp.Write(FormatKnown(d.Known()))
+	err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(tmp.Name())))
+	}
+	return nil
+}
+
+// createKey writes a file of mode 0600 that was not there; a part of a key is
+// never left behind.
+func createKey(path string, key networkkey.Private) error {
+	der, err := x509.MarshalPKCS8PrivateKey(key.Ed25519())
+	if err != nil {
+		return fmt.Errorf("encode network key: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = pem.Encode(f, &pem.Block{Type: pemType, Bytes: der})
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	return nil
+}
+
+// ReadKey reads a network's secret key from a PEM file.
+func ReadKey(path string) (networkkey.Private, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return networkkey.Private{}, err
+	}
+	block, rest := pem.Decode(b)
+	if block == nil || block.Type != pemType || len(rest) > 0 {
+		return networkkey.Private{}, fmt.Errorf("%s: want exactly one PEM block %q, as `isthmus network init` writes it", path, pemType)
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return networkkey.Private{}, fmt.Errorf("%s: %w", path, err)
+	}
+	key, ok := parsed.(ed25519.PrivateKey)
+	if !ok {
+		return networkkey.Private{}, fmt.Errorf("%s: holds a %T: a network key is Ed25519; make one with `isthmus network init`", path, parsed)
+	}
+	return networkkey.FromEd25519(key), nil
+}

@@ -1,0 +1,110 @@
+package keyfile
+
+import (
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+)
+
+func TestKeysSurviveTheirFilesAndARotation(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "west")
+	made, err := Init(dir, "west", rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i, err := os.Stat(filepath.Join(dir, KeyFile)); err != nil || i.Mode().Perm() != 0o600 {
+		t.Errorf("key file: %v, %v; want mode 0600", i.Mode(), err)
+	}
+	opened, err := Open(dir)
+	if err != nil || !reflect.DeepEqual(opened, made) {
+		t.Fatalf("got %v, %v; want %v", opened, err, made)
+	}
+	if _, err := Init(dir, "west", rand.Reader); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a second init: got %v, want ErrExist", err)
+	}
+	if _, err := Finish(dir); !errors.Is(err, ErrNotRotating) {
+		t.Errorf("got %v, want ErrNotRotating", err)
+	}
+	both, err := Rotate(dir, rand.Reader)
+	if err != nil || both.Key.Public() != made.Key.Public() || len(both.Public()) != 2 {
+		t.Fatalf("got %v, %v", both, err)
+	}
+	if _, err := Rotate(dir, rand.Reader); !errors.Is(err, ErrRotating) {
+		t.Errorf("got %v, want ErrRotating", err)
+	}
+	known, err := ReadKnown(filepath.Join(dir, ListFile))
+	if err != nil || !reflect.DeepEqual(known, both.Known()) {
+		t.Errorf("the list has %v, %v; want %v", known, err, both.Known())
+	}
+	after, err := Finish(dir)
+	if err != nil || after.Key.Public() != both.Next.Public() {
+		t.Fatalf("got %v, %v", after, err)
+	}
+	if opened, err = Open(dir); err != nil || !reflect.DeepEqual(opened, after) {
+		t.Errorf("got %v, %v; want %v", opened, err, after)
+	}
+}
+
+func TestKnownNetworksSurviveTheirFile(t *testing.T) {
+	a, _ := networkkey.Generate(rand.Reader)
+	b, _ := networkkey.Generate(rand.Reader)
+	want := networkkey.Known{"west": {a.Public()}, "no": {b.Public()}} // an unquoted no is a bool to YAML 1.1
+	got, err := ParseKnown("known.yaml", FormatKnown(want))
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, %v; want %v", got, err, want)
+	}
+}
+
+func TestMistakesNameFileFieldAndRemedy(t *testing.T) {
+	k, _ := networkkey.Generate(rand.Reader)
+	key := k.Public().String()
+	for _, c := range []struct{ in, want string }{
+		{"networks: [{name: west, keys: [abc]}]", `known.yaml:1: networks[0].keys[0]: network key "abc": want ed25519:`},
+		{"networks:\n- name: west\n  keys: [" + key + "]\n- name: west\n  keys: []", `known.yaml:4: networks[1].name: "west" is listed already`},
+		{"networks: [{name: west, kyes: []}]", "kyes"},
+		{"networks: [{name: west}]", `network "west" has 0 keys`},
+		{"", "known.yaml"},
+	} {
+		if _, err := ParseKnown("known.yaml", []byte(c.in)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: got %v, want an error with %q", c.in, err, c.want)
+		}
+	}
+	dir := t.TempDir()
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "make one with `isthmus network init") {
+		t.Errorf("got %v", err)
+	}
+	path := filepath.Join(dir, "key.pem")
+	for in, want := range map[string]string{
+		"nothing": "want exactly one PEM block",
+		"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n": "key.pem",
+	} {
+		if err := os.WriteFile(path, []byte(in), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadKey(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want an error with %q", in, err, want)
+		}
+	}
+}
+
+func FuzzParseKnown(f *testing.F) {
+	k, _ := networkkey.Generate(rand.Reader)
+	f.Add(FormatKnown(networkkey.Known{"west": {k.Public()}}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		known, err := ParseKnown("known.yaml", b)
+		if err != nil {
+			return
+		}
+		again, err := ParseKnown("known.yaml", FormatKnown(known))
+		if err != nil || len(again) != len(known) {
+			t.Fatalf("got %v, %v; want %v", again, err, known)
+		}
+	})
+}
