@@ -115,6 +115,6 @@ func (b *builder) network(path at, name string) {
 	if name == "" {
 		b.problem(path, nil, "is missing: write the name of a network that is listed under networks")
 	} else if _, ok := b.networks[name]; !ok {
-		b.problem(path, name, "is not a network of this mesh: correct the name or add it under networks")
+		b.missing(path, name, "networks", "is not a network of this mesh: correct the name or add it under networks")
 	}
 }

@@ -12,14 +12,18 @@ type Problem struct {
 	Field   string // Path for people: workloads[3].addresses[0]
 	Value   string // what stands there; "" if nothing does
 	Message string // what is wrong with it, and the remedy
+	Refers  string // the list that it should be in, if what is wrong is that it is not: networks or services
 }
 
 // Error returns field, value, what is wrong and the remedy in one line.
-func (p Problem) Error() string {
+func (p Problem) Error() string { return p.Field + ": " + p.Said() }
+
+// Said is Error without the field.
+func (p Problem) Said() string {
 	if p.Value == "" {
-		return p.Field + ": " + p.Message
+		return p.Message
 	}
-	return p.Field + ": " + strconv.Quote(p.Value) + ": " + p.Message
+	return strconv.Quote(p.Value) + ": " + p.Message
 }
 
 // fieldOf renders a path.
@@ -51,6 +55,12 @@ func (b *builder) problem(path at, value any, format string, args ...any) {
 		text = shorten(fmt.Sprint(value))
 	}
 	b.problems = append(b.problems, Problem{Path: path, Field: fieldOf(path), Value: text, Message: fmt.Sprintf(format, args...)})
+}
+
+// missing notes that value at path is not in a list where it should be.
+func (b *builder) missing(path at, value any, list, format string, args ...any) {
+	b.problem(path, value, format, args...)
+	b.problems[len(b.problems)-1].Refers = list
 }
 
 // shorten keeps an error line one line.

@@ -122,7 +122,7 @@ func (b *builder) join(path at, w *mesh.Workload, services []string) {
 	for j, name := range services {
 		o, ok := b.names[strings.ToLower(name)]
 		if !ok {
-			b.problem(path.below(j), name, "is not a service of this mesh: write the hostname of one that is listed under services")
+			b.missing(path.below(j), name, "services", "is not a service of this mesh: write the hostname of one that is listed under services")
 			continue
 		}
 		if first, twice := joined[o.service]; twice {

@@ -1,12 +1,8 @@
 package drill
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
@@ -32,56 +28,10 @@ func Parse(name string, data []byte) (*Scenario, error) {
 	s := DefaultScenario()
 	unread := doc.Decode(&s)
 	s.fill()
-	if err := mistakes(unread, s.validate(doc)); err != nil {
+	if err := strictyaml.Mistakes(unread, s.validate(doc)); err != nil {
 		return nil, err
 	}
 	return &s, nil
-}
-
-// mistakes joins what could not be read with what cannot be, in the order of
-// the file. A field of which a part could not be read has no value that could be
-// wrong.
-func mistakes(unread error, wrong []*strictyaml.Error) error {
-	var all []*strictyaml.Error
-	var rest []error
-	for _, err := range joined(unread) {
-		if e := (*strictyaml.Error)(nil); errors.As(err, &e) {
-			all = append(all, e)
-		} else {
-			rest = append(rest, err)
-		}
-	}
-	read := len(all)
-	for _, w := range wrong {
-		if !slices.ContainsFunc(all[:read], func(e *strictyaml.Error) bool {
-			return e.Field != "" && (within(w.Field, e.Field) || within(e.Field, w.Field))
-		}) {
-			all = append(all, w)
-		}
-	}
-	slices.SortStableFunc(all, func(a, b *strictyaml.Error) int { return cmp.Compare(a.Line, b.Line) })
-	var errs []error
-	for _, e := range all {
-		errs = append(errs, e)
-	}
-	return errors.Join(append(errs, rest...)...)
-}
-
-// joined undoes errors.Join.
-func joined(err error) []error {
-	if j, ok := err.(interface{ Unwrap() []error }); ok {
-		return j.Unwrap()
-	}
-	if err == nil {
-		return nil
-	}
-	return []error{err}
-}
-
-// within reports whether a field is another one or part of it.
-func within(field, whole string) bool {
-	rest, ok := strings.CutPrefix(field, whole)
-	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
 // DefaultScenario returns what keys mean that are left out, outside of lists.

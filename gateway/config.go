@@ -93,7 +93,7 @@ const (
 // LoadConfig reads the file at path over the defaults and the environment over
 // both, and validates the result.
 func LoadConfig(path string) (Config, []string, error) {
-	return strictyaml.LoadValid(path, DefaultConfig())
+	return strictyaml.LoadValid(path, DefaultConfig(), Config.checkKnown)
 }
 
 // Validate names each field that cannot be, its value and the remedy, in the

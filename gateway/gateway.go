@@ -93,7 +93,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 		return nil, err
 	}
 	g.registry.MustRegister(file.NewCollector(g.watcher))
-	if g.self, err = g.find(); err != nil {
+	if g.self, err = cfg.find(g.store.Current()); err != nil {
 		return nil, err
 	}
 	if !cfg.Listen.IsValid() {

@@ -1,29 +1,44 @@
 package gateway
 
 import (
+	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
+// checkKnown is what is wrong with the discovery file as it is now, or with the words
+// of c by it.
+func (c Config) checkKnown() error {
+	if c.Discovery.File == "" {
+		return nil // Validate has said so
+	}
+	snap, err := file.Load(c.Discovery.File)
+	if err != nil {
+		return err
+	}
+	_, err = c.find(snap)
+	return err
+}
+
 // find returns what discovery says about this gateway, or every word of the
 // configuration that discovery does not know, with the nearest that it does.
-func (g *Gateway) find() (*mesh.Gateway, error) {
+func (c Config) find(snap *mesh.Snapshot) (*mesh.Gateway, error) {
 	var v strictyaml.Check
-	snap, file := g.store.Current(), g.cfg.Discovery.File
-	if g.cfg.TrustDomain != snap.TrustDomain() {
-		v.Fail("trustDomain", "%q: the mesh of %s is in %q: correct one of them", g.cfg.TrustDomain, file, snap.TrustDomain())
+	path := c.Discovery.File
+	if c.TrustDomain != snap.TrustDomain() {
+		v.Fail("trustDomain", "%q: the mesh of %s is in %q: correct one of them", c.TrustDomain, path, snap.TrustDomain())
 	}
-	if !snap.HasNetwork(g.cfg.Network) {
-		v.Fail("network", "%q is not a network of %s: %s", g.cfg.Network, file, strictyaml.Suggest(g.cfg.Network, snap.AllNetworks()))
+	if !snap.HasNetwork(c.Network) {
+		v.Fail("network", "%q is not a network of %s: %s", c.Network, path, strictyaml.Suggest(c.Network, snap.AllNetworks()))
 		return nil, v.Err()
 	}
 	var names []string
-	for _, x := range snap.Gateways(g.cfg.Network) {
-		if x.Name == g.cfg.Name {
+	for _, x := range snap.Gateways(c.Network) {
+		if x.Name == c.Name {
 			return x, v.Err()
 		}
 		names = append(names, x.Name)
 	}
-	v.Fail("name", "%s lists no gateway %q on network %q; add it there or correct the name: %s", file, g.cfg.Name, g.cfg.Network, strictyaml.Suggest(g.cfg.Name, names))
+	v.Fail("name", "%s lists no gateway %q on network %q; add it there or correct the name: %s", path, c.Name, c.Network, strictyaml.Suggest(c.Name, names))
 	return nil, v.Err()
 }

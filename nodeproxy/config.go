@@ -144,7 +144,7 @@ func DefaultConfig() Config {
 // LoadConfig reads the file at path over the defaults and the environment over
 // both, and validates the result.
 func LoadConfig(path string) (Config, []string, error) {
-	return strictyaml.LoadValid(path, DefaultConfig())
+	return strictyaml.LoadValid(path, DefaultConfig(), Config.checkNames)
 }
 
 // Validate names each field that cannot be, its value and the remedy, in the

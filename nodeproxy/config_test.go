@@ -230,3 +230,28 @@ func TestAdminShowsReadinessMetricsAndState(t *testing.T) {
 		t.Errorf("/healthz/ready = %d %q", status, body)
 	}
 }
+
+// What is odd in one field hides neither what is odd in others, nor the names that
+// discovery does not know.
+func TestConfigMistakesOfEveryKindComeAtOnce(t *testing.T) {
+	m := meshtest.New(t)
+	m.Networks("east")
+	m.Service("hello", 80, 8080)
+	m.Pod("east", "east-1", "shop-1")
+	m.Write()
+	_, _, err := load(t, "node: east-2\nnetwork: east\nidentity: {dir: ca}\ndiscovery: {file: "+m.File()+"}\nretry: {attempts: many}\ntimeouts: {dial: 0s}\n"+
+		"outbound:\n  - {workload: east/default/shop-1, listen: 127.0.0.1:80, to: \"hallo.default.svc.cluster.local:80\"}\nsokcs: []\n")
+	if err == nil {
+		t.Fatal("no error")
+	}
+	want := []string{"node.yaml:1: node: ", "node.yaml:5: retry.attempts: ", "node.yaml:6: timeouts.dial: ", "node.yaml:8: outbound[0].workload: ", "node.yaml:8: outbound[0].to: ", "node.yaml:9: unknown key "}
+	got := strings.Split(err.Error(), "\n")
+	if len(got) != len(want) {
+		t.Fatalf("%d mistakes, want %d:\n%v", len(got), len(want), err)
+	}
+	for i := range want {
+		if !strings.Contains(got[i], want[i]) {
+			t.Errorf("mistake %d is %q; want it to say %q", i, got[i], want[i])
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -35,6 +36,19 @@ func (c Config) checkKnown(snap *mesh.Snapshot) error {
 		v.Field(fmt.Sprintf("socks[%d].workload", i), c.checkLocal(snap, s.Workload))
 	}
 	return v.Err()
+}
+
+// checkNames is checkKnown by the discovery file as it is now, and what is wrong with
+// that.
+func (c Config) checkNames() error {
+	if c.Discovery.File == "" {
+		return nil // Validate has said so
+	}
+	snap, err := file.Load(c.Discovery.File)
+	if err != nil {
+		return err
+	}
+	return c.checkKnown(snap)
 }
 
 // checkLocal refuses the UID of a workload that is not on this node.

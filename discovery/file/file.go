@@ -19,6 +19,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
@@ -58,27 +60,43 @@ func parse(name string, data []byte, revision uint64) (*mesh.Snapshot, discovery
 	if err != nil {
 		return nil, c, err
 	}
-	if err := doc.Decode(&c); err != nil {
-		return nil, c, err
-	}
+	unread := doc.Decode(&c)
 	s, problems := discovery.Build(revision, c)
-	if len(problems) > 0 {
-		return nil, c, located(doc, problems)
+	if err := strictyaml.Mistakes(unread, located(doc, unread, problems)); err != nil {
+		return nil, c, firstOf(doc.Name(), err)
 	}
 	return s, c, nil
 }
 
-// located puts the line before each problem.
-func located(doc *strictyaml.Doc, problems []discovery.Problem) error {
-	shown := problems[:min(len(problems), maxProblems)]
-	errs := make([]error, 0, len(shown)+1)
-	for _, p := range shown {
-		errs = append(errs, fmt.Errorf("%s: %w", doc.Pos(p.Path...), p))
+// located gives each problem its line. Whoever refers to a list of which a part was
+// not read may be right.
+func located(doc *strictyaml.Doc, unread error, problems []discovery.Problem) (out []*strictyaml.Error) {
+	for _, p := range problems {
+		if p.Refers == "" || !partlyUnread(unread, p.Refers) {
+			out = append(out, &strictyaml.Error{File: doc.Name(), Line: doc.Line(p.Path...), Field: p.Field, Message: p.Said()})
+		}
 	}
-	if more := len(problems) - len(shown); more > 0 {
-		errs = append(errs, fmt.Errorf("%s: and %d more", doc.Name(), more))
+	return out
+}
+
+// partlyUnread reports whether err is about a part of the list. An unknown key, which
+// has no field, may have been meant as a part of any.
+func partlyUnread(err error, list string) bool {
+	j, ok := err.(interface{ Unwrap() []error })
+	return ok && slices.ContainsFunc(j.Unwrap(), func(err error) bool {
+		e := (*strictyaml.Error)(nil)
+		return !errors.As(err, &e) || e.Field == "" || strings.HasPrefix(e.Field, list)
+	})
+}
+
+// firstOf returns the first mistakes that err joins, and how many there are more.
+func firstOf(name string, err error) error {
+	j, ok := err.(interface{ Unwrap() []error })
+	if !ok || len(j.Unwrap()) <= maxProblems {
+		return err
 	}
-	return errors.Join(errs...)
+	shown := j.Unwrap()[:maxProblems:maxProblems]
+	return errors.Join(append(shown, fmt.Errorf("%s: and %d more", name, len(j.Unwrap())-maxProblems))...)
 }
 
 func read(path string) ([]byte, error) {

@@ -3,6 +3,7 @@ package strictyaml
 import (
 	"errors"
 	"fmt"
+	"os"
 	"time"
 )
 
@@ -61,17 +62,30 @@ type Validator interface {
 	Validate() (warnings []string, err error)
 }
 
-// LoadValid is [Load] of the file at path over c, which holds the defaults,
-// followed by Validate. Each mistake is a line that begins with path.
-func LoadValid[C Validator](path string, c C) (C, []string, error) {
-	if err := Load(path, &c); err != nil {
+// LoadValid reads the file at path over c, which holds the defaults, and the
+// environment over both, and validates the result. The error joins all mistakes that
+// can be known, in the order of the file, each with its line; a file that is no YAML
+// has no others. If there are any, also is asked what else is wrong with c: what it
+// finds by other files would otherwise come up only when these are mended.
+func LoadValid[C Validator](path string, c C, also ...func(C) error) (C, []string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return c, nil, fmt.Errorf("read configuration: %w", err)
+	}
+	doc, err := Parse(path, data)
+	if err != nil {
 		return c, nil, err
 	}
-	warnings, err := c.Validate()
-	if err != nil {
-		return c, nil, eachAfter(path+": ", err)
+	unread := errors.Join(doc.Decode(&c), ApplyEnv(&c, os.LookupEnv))
+	warnings, bad := c.Validate()
+	if unread == nil && bad == nil {
+		return c, warnings, nil
 	}
-	return c, warnings, nil
+	for _, f := range also {
+		bad = errors.Join(bad, f(c))
+	}
+	wrong, rest := doc.located(bad, Keys(c))
+	return c, nil, errors.Join(append(joined(Mistakes(unread, wrong)), rest...)...)
 }
 
 // eachAfter puts before in front of every error that err joins.

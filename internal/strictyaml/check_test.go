@@ -34,7 +34,7 @@ func TestLoadValidNamesTheFileBeforeEachMistakeAndKeepsTheOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err := LoadValid(path, validated{})
-	want := path + ": name: is empty: write one\n" + path + ": every: 0s: must be positive, for example 5s\n" + path + ": ports.first: bad\n" + path + ": ports.second: worse"
+	want := path + ":1: name: is empty: write one\n" + path + ":1: every: 0s: must be positive, for example 5s\n" + path + ":1: ports.first: bad\n" + path + ":1: ports.second: worse"
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

@@ -98,11 +98,21 @@ func (r *reader) object(n *yaml.Node, v reflect.Value, field string) {
 	r.pairs(n, field, func(key, value *yaml.Node) {
 		f, ok := set.byName[key.Value]
 		if !ok {
-			r.fail(key, "", "unknown key %s: %s", quote(key.Value), suggest(key.Value, set.names))
+			r.unknown(n, key, field, set.names)
 			return
 		}
 		r.value(value, v.FieldByIndex(f.index), join(field, key.Value))
 	})
+}
+
+// unknown notes a key of group n that nothing reads.
+func (r *reader) unknown(n, key *yaml.Node, field string, known []string) {
+	before := len(r.errs)
+	r.fail(key, "", "unknown key %s: %s", quote(key.Value), suggest(key.Value, known))
+	meant := Nearest(key.Value, known)
+	if _, there := child(n, meant); len(r.errs) > before && meant != "" && there == nil {
+		r.errs[before].(*Error).meant = join(field, meant)
+	}
 }
 
 // pairs calls each for every key of a mapping that is plain text and new.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -24,6 +23,7 @@ type Error struct {
 	Line    int    // from 1
 	Field   string // dotted, such as workloads[3].addresses[0]; may be empty
 	Message string // with the value and the remedy
+	meant   string // of an unknown key: the field that it was most likely meant to be, if that is not there
 }
 
 func (e *Error) Error() string {
@@ -161,16 +161,3 @@ func syntaxError(name string, err error) error {
 }
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
-
-// Load reads the file at path over what out holds, and the environment over
-// both: [Decode], then [ApplyEnv] with the process's own variables.
-func Load(path string, out any) error {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("read configuration: %w", err)
-	}
-	if err := Decode(path, data, out); err != nil {
-		return err
-	}
-	return ApplyEnv(out, os.LookupEnv)
-}
