@@ -13,6 +13,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 )
 
@@ -32,7 +33,7 @@ func TestAClientThatDoesNotFinishItsHelloEjectsNobody(t *testing.T) {
 	session, hi, streams := s.dial(t), clientHello(t), 0
 	open := func() *hbone.Stream {
 		t.Helper()
-		st, _, refused := connect(t, session, hello, hbone.Header{hbone.HeaderPin: pod.Endpoint().String()})
+		st, _, refused := connect(t, session, hello, hbone.Header{header.NamePin: pod.Endpoint().String()})
 		if refused != nil {
 			t.Fatal(refused)
 		}
@@ -197,7 +198,7 @@ func TestRepeatsAreBoundedAndToldInOneLine(t *testing.T) {
 	gw.AwaitReady(t)
 	session := s.dial(t)
 	for range 10 { // nobody listens anywhere
-		if _, _, refused := connect(t, session, hello, nil); refused == nil || refused.Reason() != hbone.ReasonUnreachable {
+		if _, _, refused := connect(t, session, hello, nil); refused == nil || refused.Reason() != header.ReasonUnreachable {
 			t.Fatalf("%v, want unreachable", refused)
 		}
 	}

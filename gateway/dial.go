@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/localfault"
@@ -35,21 +36,21 @@ const (
 
 // connect reaches a pod, or tells the client that it cannot and returns nil.
 func (g *Gateway) connect(ctx context.Context, f *forwarding) *net.TCPConn {
-	f.pick.avoid = hbone.ParseAvoid(f.in.Header.Get(hbone.HeaderAvoid))
-	f.pick.pin = mesh.EndpointID(hbone.ParseEndpoint(f.in.Header.Get(hbone.HeaderPin)))
+	f.pick.avoid = header.ParseAvoid(f.in.Header.Get(header.NameAvoid))
+	f.pick.pin = mesh.EndpointID(header.ParseEndpoint(f.in.Header.Get(header.NamePin)))
 	conn := g.dialPods(ctx, f)
 	switch {
 	case conn != nil:
 	case ctx.Err() != nil: // the client left
 		f.err = context.Cause(ctx)
 	case localfault.Is(f.err), errors.Is(f.err, errCrowded): // another gateway may have what we lack
-		f.refuse(503, hbone.ReasonOverload, f.err)
+		f.refuse(503, header.ReasonOverload, f.err)
 	case f.attempts > 0:
-		f.refuse(503, hbone.ReasonUnreachable, f.err)
+		f.refuse(503, header.ReasonUnreachable, f.err)
 	case f.pick.pin != 0:
-		f.refuse(503, hbone.ReasonPinnedGone, errors.New("the pinned endpoint is not usable"))
+		f.refuse(503, header.ReasonPinnedGone, errors.New("the pinned endpoint is not usable"))
 	default:
-		f.refuse(503, hbone.ReasonNoEndpoint, errors.New("the service has no ready endpoint on this network"))
+		f.refuse(503, header.ReasonNoEndpoint, errors.New("the service has no ready endpoint on this network"))
 	}
 	return conn
 }
@@ -91,7 +92,7 @@ func (g *Gateway) dialPods(ctx context.Context, f *forwarding) *net.TCPConn {
 		if localfault.Is(err) || isTimeout(err) && g.late(started) {
 			outcome = health.Neutral
 		}
-		g.backends.release(l, outcome, string(hbone.ReasonUnreachable), time.Now())
+		g.backends.release(l, outcome, string(header.ReasonUnreachable), time.Now())
 		g.attemptFailed(f, l.workload, dialReason(err), err)
 	}
 	return nil

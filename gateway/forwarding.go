@@ -10,6 +10,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
@@ -33,8 +34,8 @@ type forwarding struct {
 	relayed  hbone.RelayResult
 	answered bool // the pod sent something, if only when the client had left
 	connect  time.Duration
-	result   string       // how it ended besides; empty: by refused and connect
-	refused  hbone.Reason // of our answer other than 200
+	result   string        // how it ended besides; empty: by refused and connect
+	refused  header.Reason // of our answer other than 200
 	err      error
 }
 
@@ -53,7 +54,7 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 	defer g.finish(f)
 	admitted, err := session.Stream(f.started, in.Unread, func() { in.Reset(http2.ErrCodeEnhanceYourCalm) })
 	if err != nil {
-		f.refuse(g.clients.Refused(err, client, f.started), hbone.ReasonOverload, err)
+		f.refuse(g.clients.Refused(err, client, f.started), header.ReasonOverload, err)
 		return
 	}
 	defer admitted.Release()
@@ -63,7 +64,7 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 		return
 	}
 	if err != nil {
-		f.refuse(503, hbone.ReasonOverload, err)
+		f.refuse(503, header.ReasonOverload, err)
 		return
 	}
 	defer f.opening.Done()
@@ -78,7 +79,7 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 		return
 	}
 	defer func() { conn.Close() }()
-	stream, err := in.Accept(hbone.Header{hbone.HeaderEndpoint: f.lease.workload.Endpoint.String()})
+	stream, err := in.Accept(hbone.Header{header.NameEndpoint: f.lease.workload.Endpoint.String()})
 	if err != nil {
 		f.err = err
 		g.backends.release(f.lease, health.Neutral, "", time.Now())
@@ -144,14 +145,14 @@ func (f *forwarding) distrusted() bool {
 	return r.complete && f.answered && f.relayed.ToConn-r.size <= alertMax
 }
 
-func (f *forwarding) refuse(status int, reason hbone.Reason, err error) {
+func (f *forwarding) refuse(status int, reason header.Reason, err error) {
 	f.refused, f.err = reason, err
-	h := hbone.Header{hbone.HeaderReason: string(reason)}
+	h := hbone.Header{header.NameReason: string(reason)}
 	if f.lease.workload != nil {
-		h[hbone.HeaderEndpoint] = f.lease.workload.Endpoint.String()
+		h[header.NameEndpoint] = f.lease.workload.Endpoint.String()
 	}
 	if err != nil {
-		h[hbone.HeaderCause] = hbone.Cause(err.Error())
+		h[header.NameCause] = header.Cause(err.Error())
 	}
 	f.in.Refuse(status, h)
 }
@@ -164,14 +165,14 @@ func (g *Gateway) finish(f *forwarding) {
 	g.metrics.closed.WithLabelValues(result).Inc()
 	g.metrics.received.Add(float64(f.relayed.ToConn))
 	g.metrics.sent.Add(float64(f.relayed.ToStream))
-	trace, _, _ := hbone.ParseTraceparent(f.in.Header.Get(hbone.HeaderTraceparent))
+	trace, _, _ := header.ParseTraceparent(f.in.Header.Get(header.NameTraceparent))
 	e := g.log.Info()
 	switch f.refused {
-	case hbone.ReasonUnreachable, hbone.ReasonNoEndpoint:
+	case header.ReasonUnreachable, header.ReasonNoEndpoint:
 		if trace == "" || g.firstFailure(trace) {
 			e = g.log.Warn()
 		}
-	case hbone.ReasonOverload: // as many lines as a client likes; see admission.Guard
+	case header.ReasonOverload: // as many lines as a client likes; see admission.Guard
 		e = g.log.Debug()
 	}
 	if !e.Enabled() {
@@ -213,18 +214,18 @@ func (t tried) MarshalZerologArray(a *zerolog.Array) {
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // exportRefusal maps why an authority leads nowhere to the answer to the client.
-func exportRefusal(err error) (status int, reason hbone.Reason) {
+func exportRefusal(err error) (status int, reason header.Reason) {
 	var re *route.Error
 	if !errors.As(err, &re) {
-		return 503, hbone.ReasonNoEndpoint
+		return 503, header.ReasonNoEndpoint
 	}
 	switch re.Kind {
 	case route.UnknownService, route.UnknownPort:
-		return 404, hbone.ReasonUnknownService
+		return 404, header.ReasonUnknownService
 	case route.NotExported:
-		return 403, hbone.ReasonNotExported
+		return 403, header.ReasonNotExported
 	case route.BadAuthority:
-		return 400, hbone.ReasonBadAuthority
+		return 400, header.ReasonBadAuthority
 	}
-	return 503, hbone.ReasonNoEndpoint
+	return 503, header.ReasonNoEndpoint
 }

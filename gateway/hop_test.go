@@ -10,6 +10,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
@@ -61,7 +62,7 @@ func TestNoPodAddressAnswersIsUnreachable(t *testing.T) {
 	s.Write()
 	s.StartGateway("west", "gw-1").AwaitReady(t)
 	_, _, refused := connect(t, s.dial(t), hello, nil)
-	if refused == nil || refused.Status != 503 || refused.Reason() != hbone.ReasonUnreachable || refused.Endpoint() == 0 {
+	if refused == nil || refused.Status != 503 || refused.Reason() != header.ReasonUnreachable || refused.Endpoint() == 0 {
 		t.Errorf("%v; want 503 unreachable that names an endpoint", refused)
 	}
 	s.gateway().Log.Await(t, "connection", "direction", "forward", "result", "unreachable", "attempts", 2)
@@ -77,7 +78,7 @@ func TestAGatewayThatCannotDialSaysSoAndBlamesNoPod(t *testing.T) {
 	s.StartGateway("west", "gw-1").AwaitReady(t)
 	session := s.dial(t)
 	for range 10 {
-		if _, _, refused := connect(t, session, hello, nil); refused == nil || refused.Status != 503 || refused.Reason() != hbone.ReasonOverload {
+		if _, _, refused := connect(t, session, hello, nil); refused == nil || refused.Status != 503 || refused.Reason() != header.ReasonOverload {
 			t.Errorf("%v; want 503 overload, for which clients blame neither the pod nor the network service", refused)
 		}
 	}
@@ -194,7 +195,7 @@ func TestAPinnedHelloStaysWhereItIs(t *testing.T) {
 	}
 	s.pods[0].Serve(meshtest.HBONEPort, slow)
 	other := s.pods[1].Serve(meshtest.HBONEPort, echo)
-	stream, _, refused := connect(t, s.dial(t), hello, hbone.Header{hbone.HeaderPin: s.pods[0].Endpoint().String()})
+	stream, _, refused := connect(t, s.dial(t), hello, hbone.Header{header.NamePin: s.pods[0].Endpoint().String()})
 	if refused != nil {
 		t.Fatal(refused)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
@@ -21,7 +22,7 @@ import (
 func (s *site) handshake(t *testing.T, outer *hbone.Session, account string) error {
 	t.Helper()
 	stream, _, refused := connect(t, outer, hello, nil)
-	for tries := 1; refused != nil && refused.Reason() == hbone.ReasonOverload && tries < 20; tries++ {
+	for tries := 1; refused != nil && refused.Reason() == header.ReasonOverload && tries < 20; tries++ {
 		stream, _, refused = connect(t, outer, hello, nil) // this process has too little processor time
 	}
 	if refused != nil {
@@ -182,7 +183,7 @@ func TestAConnectThatWaitsTooLongIsRefused(t *testing.T) {
 	if refused != nil {
 		t.Fatal(refused)
 	}
-	if _, _, refused := connect(t, session, hello, nil); refused == nil || refused.Status != 503 || refused.Reason() != hbone.ReasonOverload {
+	if _, _, refused := connect(t, session, hello, nil); refused == nil || refused.Status != 503 || refused.Reason() != header.ReasonOverload {
 		t.Errorf("%v; want 503 overload", refused)
 	}
 	if n := waits("timeout"); n != 1 {

@@ -15,6 +15,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
@@ -140,7 +141,7 @@ func TestOneStreamTooManyIsRefusedAndNobodyElses(t *testing.T) {
 		}
 		open = append(open, st)
 	}
-	if _, _, refused := connect(t, two, hello, nil); refused == nil || refused.Status != 503 || refused.Reason() != hbone.ReasonOverload || refused.Endpoint() != 0 {
+	if _, _, refused := connect(t, two, hello, nil); refused == nil || refused.Status != 503 || refused.Reason() != header.ReasonOverload || refused.Endpoint() != 0 {
 		t.Errorf("the fourth stream: %v, want 503 overload of no pod", refused)
 	}
 	s.told(t, admission.ByIdentity, admission.Streams)
@@ -164,7 +165,7 @@ func TestTooManyStreamsPerSecondAreRefused(t *testing.T) {
 		case refused == nil:
 			served++
 			st.Close()
-		case refused.Status != 429 || refused.Reason() != hbone.ReasonOverload:
+		case refused.Status != 429 || refused.Reason() != header.ReasonOverload:
 			t.Fatalf("%v, want 429 overload", refused)
 		}
 	}
@@ -274,7 +275,7 @@ func TestANodeProxyBoundsClientsAndNotGateways(t *testing.T) {
 		var se *hbone.StatusError
 		if i < 4 && err != nil {
 			t.Errorf("stream %d through the gateway: %v", i, err)
-		} else if i == 4 && (!errors.As(err, &se) || se.Status != 503 || se.Reason() != hbone.ReasonOverload) {
+		} else if i == 4 && (!errors.As(err, &se) || se.Status != 503 || se.Reason() != header.ReasonOverload) {
 			t.Errorf("the fifth stream of one identity: %v, want 503 overload", err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
@@ -55,7 +56,7 @@ func TestARecordOfNoVersionEjectsNoPod(t *testing.T) {
 	session, bad := s.dial(t), clientHello(t)
 	bad[1], bad[2] = 0x99, 0x99
 	for range 6 {
-		say(t, session, bad, hbone.Header{hbone.HeaderPin: s.pods[0].Endpoint().String()})
+		say(t, session, bad, hbone.Header{header.NamePin: s.pods[0].Endpoint().String()})
 		say(t, session, bad, nil)
 	}
 	s.unharmed(t)

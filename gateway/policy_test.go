@@ -13,6 +13,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 )
 
@@ -36,18 +37,18 @@ func TestForwardsToExportedServicesOfItsOwnNetworkOnly(t *testing.T) {
 	for _, c := range []struct {
 		name, authority string
 		status          int
-		reason          hbone.Reason
+		reason          header.Reason
 	}{
-		{"a pod's address", s.pods[0].At(8080).String(), 400, hbone.ReasonBadAuthority},
-		{"an outside address", "198.51.100.7:443", 400, hbone.ReasonBadAuthority},
-		{"an IPv6 address", "[2001:db8::1]:80", 400, hbone.ReasonBadAuthority},
-		{"no port", "hello.default.svc.cluster.local", 400, hbone.ReasonBadAuthority},
-		{"not a name", "he/llo:80", 400, hbone.ReasonBadAuthority},
-		{"an unknown service", "nobody.default.svc.cluster.local:80", 404, hbone.ReasonUnknownService},
-		{"an unknown port", "hello.default.svc.cluster.local:99", 404, hbone.ReasonUnknownService},
-		{"a service that is not global", "private.default.svc.cluster.local:80", 403, hbone.ReasonNotExported},
-		{"a service of another network", "eastern.default.svc.cluster.local:80", 403, hbone.ReasonNotExported},
-		{"a service without a ready pod", "resting.default.svc.cluster.local:80", 503, hbone.ReasonNoEndpoint},
+		{"a pod's address", s.pods[0].At(8080).String(), 400, header.ReasonBadAuthority},
+		{"an outside address", "198.51.100.7:443", 400, header.ReasonBadAuthority},
+		{"an IPv6 address", "[2001:db8::1]:80", 400, header.ReasonBadAuthority},
+		{"no port", "hello.default.svc.cluster.local", 400, header.ReasonBadAuthority},
+		{"not a name", "he/llo:80", 400, header.ReasonBadAuthority},
+		{"an unknown service", "nobody.default.svc.cluster.local:80", 404, header.ReasonUnknownService},
+		{"an unknown port", "hello.default.svc.cluster.local:99", 404, header.ReasonUnknownService},
+		{"a service that is not global", "private.default.svc.cluster.local:80", 403, header.ReasonNotExported},
+		{"a service of another network", "eastern.default.svc.cluster.local:80", 403, header.ReasonNotExported},
+		{"a service without a ready pod", "resting.default.svc.cluster.local:80", 503, header.ReasonNoEndpoint},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, refused := connect(t, session, c.authority, nil)
@@ -153,13 +154,13 @@ func TestPinMeansThisEndpointOrNone(t *testing.T) {
 	session := s.dial(t)
 	for range 5 {
 		for _, pod := range s.pods {
-			if got := chosen(t, session, hbone.Header{hbone.HeaderPin: pod.Endpoint().String()}); got != uint64(pod.Endpoint()) {
+			if got := chosen(t, session, hbone.Header{header.NamePin: pod.Endpoint().String()}); got != uint64(pod.Endpoint()) {
 				t.Fatalf("pinned to %s, chosen %016x", pod.Endpoint(), got)
 			}
 		}
 	}
-	_, _, refused := connect(t, session, hello, hbone.Header{hbone.HeaderPin: s.shop.Endpoint().String()})
-	if refused == nil || refused.Status != 503 || refused.Reason() != hbone.ReasonPinnedGone {
+	_, _, refused := connect(t, session, hello, hbone.Header{header.NamePin: s.shop.Endpoint().String()})
+	if refused == nil || refused.Status != 503 || refused.Reason() != header.ReasonPinnedGone {
 		t.Errorf("pinned to a stranger: %v; want 503 pinned_gone", refused)
 	}
 }
@@ -170,12 +171,12 @@ func TestAvoidIsAdvice(t *testing.T) {
 	session := s.dial(t)
 	one, two := uint64(s.pods[0].Endpoint()), uint64(s.pods[1].Endpoint())
 	for range 10 {
-		if got := chosen(t, session, hbone.Header{hbone.HeaderAvoid: hbone.FormatAvoid([]uint64{one})}); got != two {
+		if got := chosen(t, session, hbone.Header{header.NameAvoid: header.FormatAvoid([]uint64{one})}); got != two {
 			t.Fatalf("chosen %016x, which was to be avoided", got)
 		}
 	}
-	for _, h := range []string{hbone.FormatAvoid([]uint64{one, two}), "rubbish,,zz", strings.Repeat("f", 5000)} {
-		if got := chosen(t, session, hbone.Header{hbone.HeaderAvoid: h}); got != one && got != two {
+	for _, h := range []string{header.FormatAvoid([]uint64{one, two}), "rubbish,,zz", strings.Repeat("f", 5000)} {
+		if got := chosen(t, session, hbone.Header{header.NameAvoid: h}); got != one && got != two {
 			t.Errorf("avoid %.40q: chosen %016x; want some pod", h, got)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 )
 
@@ -82,7 +83,7 @@ func TestRepeatsOfAConnectionAreOneWarning(t *testing.T) {
 	session := s.dial(t)
 	const first, second = "4bf92f3577b34da6a3ce929d0e0e4736", "5bf92f3577b34da6a3ce929d0e0e4736"
 	for _, trace := range []string{first, first, second, first} {
-		connect(t, session, hello, hbone.Header{hbone.HeaderTraceparent: "00-" + trace + "-00f067aa0ba902b7-01"})
+		connect(t, session, hello, hbone.Header{header.NameTraceparent: "00-" + trace + "-00f067aa0ba902b7-01"})
 	}
 	meshtest.Eventually(t, "four lines", func() bool { return len(gw.Log.Find("connection")) == 4 })
 	for trace, lines := range map[string]int{first: 3, second: 1} {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
@@ -69,7 +70,7 @@ func (s *site) ask(t *testing.T, pod *meshtest.Pod, conn func() net.Conn, allowe
 			if b, _ := io.ReadAll(st); string(b) != c.answer {
 				t.Errorf("CONNECT %s: %q, want %q", authority, b, c.answer)
 			}
-		case !errors.As(err, &se) || se.Status != 403 || se.Reason() != hbone.ReasonNotExported:
+		case !errors.As(err, &se) || se.Status != 403 || se.Reason() != header.ReasonNotExported:
 			t.Errorf("CONNECT %s: %v, want 403 not_exported", authority, err)
 		}
 		session.Close(nil)
@@ -94,7 +95,7 @@ func TestOtherNetworksReachWhatIsExportedAndNothingElse(t *testing.T) {
 		t.Run("a client that says it is of network "+network, func(t *testing.T) {
 			h := hbone.Header{}
 			if network != "" {
-				h[hbone.HeaderForwardedNetwork] = network
+				h[header.NameForwardedNetwork] = network
 			}
 			s.ask(t, pod, through, exported, h)
 		})
@@ -108,7 +109,7 @@ func TestOtherNetworksReachWhatIsExportedAndNothingElse(t *testing.T) {
 	}
 	t.Run("the own network", func(t *testing.T) { s.ask(t, pod, direct, func(int) bool { return true }, nil) })
 	t.Run("a gateway that discovery does not list", func(t *testing.T) {
-		s.ask(t, pod, direct, exported, hbone.Header{hbone.HeaderForwardedNetwork: "east"})
+		s.ask(t, pod, direct, exported, hbone.Header{header.NameForwardedNetwork: "east"})
 		if l := s.Process("node proxy west-1").Log.Find("a connection of another network comes from an address that discovery does not list for any gateway: set gateways[].sources, or everything that comes from there and does not say so may ask for every port"); len(l) != 1 || l[0].Text("level") != "warn" {
 			t.Errorf("%d warnings, want one a minute: %v", len(l), l)
 		}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -220,7 +221,7 @@ func requestFields(req *Request) []hpack.HeaderField {
 func appendFields(fields []hpack.HeaderField, h Header) []hpack.HeaderField {
 	first := len(fields)
 	for name, value := range h {
-		repeats := name == HeaderBaggage || name == HeaderForwardedNetwork
+		repeats := name == header.NameBaggage || name == header.NameForwardedNetwork
 		fields = append(fields, hpack.HeaderField{Name: name, Value: value, Sensitive: !repeats})
 	}
 	slices.SortFunc(fields[first:], func(a, b hpack.HeaderField) int {

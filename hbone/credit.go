@@ -7,7 +7,7 @@ import (
 
 // receiveData accounts a DATA frame against both windows. It returns the stream
 // to deliver to, nil if the payload is to be thrown away.
-func (s *Session) receiveData(h header) (*Stream, error) {
+func (s *Session) receiveData(h frameHeader) (*Stream, error) {
 	low, ok := s.window.receive(h.length)
 	if s.recv.windowLow = low; !ok {
 		return nil, connError(http2.ErrCodeFlowControl, "DATA beyond the connection window")

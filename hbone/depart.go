@@ -8,7 +8,7 @@ import (
 // EndAtEOF makes the end of the transport, between two frames, an end of the stream
 // like END_STREAM, provided that our own half has ended before: what was received is
 // delivered, io.EOF follows. It is for a server's streams of stock clients that come
-// through a gateway (HeaderForwardedNetwork without HeaderEnds). A stock client whose
+// through a gateway (x-forwarded-network without isthmus-ends). A stock client whose
 // server finished first drops the inner connection, and now and then its last
 // END_STREAM with it, and TLS's closing alert too (13 of 39 with ztunnel 62d82653,
 // all bytes before it delivered); a client or a gateway that died is told by a reset

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone/flow"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 )
 
@@ -34,7 +35,7 @@ func TestWhatIsWrittenBeforeTheAnswerTravelsBehindTheRequest(t *testing.T) {
 	if st.Responded() {
 		t.Error("answered, and nobody has")
 	}
-	p.headers(h.StreamID, false, ":status", "200", HeaderEndpoint, "00000000000000aa")
+	p.headers(h.StreamID, false, ":status", "200", header.NameEndpoint, "00000000000000aa")
 	answer, err := st.AwaitResponse(t.Context())
 	check(t, err)
 	if answer.Endpoint() != 0xaa {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"golang.org/x/net/http2"
 )
 
@@ -47,19 +48,21 @@ func (e *StatusError) Error() string {
 }
 
 // Cause is what the peer says has happened, empty when it says nothing; see [Cause].
-func (e *StatusError) Cause() string { return Cause(e.Header.Get(HeaderCause)) }
+func (e *StatusError) Cause() string { return header.Cause(e.Header.Get(header.NameCause)) }
 
 // Reason is the isthmus-reason of the response, empty when the peer gave none or
 // one that is not on the list.
-func (e *StatusError) Reason() Reason {
-	if r := Reason(e.Header.Get(HeaderReason)); r.Known() {
+func (e *StatusError) Reason() header.Reason {
+	if r := header.Reason(e.Header.Get(header.NameReason)); r.Known() {
 		return r
 	}
 	return ""
 }
 
 // Endpoint is the endpoint that the response is about, zero when unknown.
-func (e *StatusError) Endpoint() uint64 { return ParseEndpoint(e.Header.Get(HeaderEndpoint)) }
+func (e *StatusError) Endpoint() uint64 {
+	return header.ParseEndpoint(e.Header.Get(header.NameEndpoint))
+}
 
 // ResetError is a stream that ended early: by the peer's RST_STREAM (Remote) or
 // by our own.

@@ -106,7 +106,7 @@ func (st *Stream) resetByPeer(err error, clean bool) {
 
 // onPriority ignores what a PRIORITY frame says, which may come in any state of
 // a stream.
-func (s *Session) onPriority(h header) error {
+func (s *Session) onPriority(h frameHeader) error {
 	if h.id == 0 {
 		return connError(http2.ErrCodeProtocol, "PRIORITY on stream 0")
 	}

@@ -26,17 +26,17 @@ const (
 	flagPriority   = byte(http2.FlagHeadersPriority)
 )
 
-// header is a parsed frame header.
-type header struct {
+// frameHeader is a parsed frame header.
+type frameHeader struct {
 	length int
 	kind   byte
 	flags  byte
 	id     uint32
 }
 
-func parseHeader(b []byte) header {
+func parseHeader(b []byte) frameHeader {
 	_ = b[8]
-	return header{
+	return frameHeader{
 		length: int(b[0])<<16 | int(b[1])<<8 | int(b[2]),
 		kind:   b[3],
 		flags:  b[4],

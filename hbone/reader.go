@@ -21,7 +21,7 @@ type frameReader struct {
 
 	hdr  [frameHeaderLen]byte
 	have int // bytes in hdr
-	cur  header
+	cur  frameHeader
 	left int // payload bytes still to come of cur
 	mode frameMode
 
@@ -140,7 +140,7 @@ func (r *frameReader) startFrame() error {
 	return r.collect(h)
 }
 
-func (r *frameReader) collect(h header) error {
+func (r *frameReader) collect(h frameHeader) error {
 	switch h.kind {
 	case frameHeaders:
 		r.block, r.conts = h.id, 0
@@ -212,7 +212,7 @@ func (r *frameReader) finish() error {
 // checkPadding looks at a whole HEADERS frame before its block is decoded: with
 // padding that does not fit the block cannot be, and both tables would differ
 // from then on (the Framer makes it a stream error).
-func checkPadding(h header, payload []byte) error {
+func checkPadding(h frameHeader, payload []byte) error {
 	if h.flags&flagPadded == 0 || len(payload) == 0 {
 		return nil // without a pad length it is for the Framer
 	}
@@ -241,7 +241,7 @@ func (r *frameReader) framerError(err error) error {
 }
 
 // startData accounts the frame against both windows and finds its stream.
-func (r *frameReader) startData(h header) error {
+func (r *frameReader) startData(h frameHeader) error {
 	if h.id == 0 {
 		return connError(http2.ErrCodeProtocol, "DATA on stream 0")
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -140,7 +141,7 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 	}
 	st := s.newStreamLocked(id)
 	if status, reason := validateRequest(f); status != 0 {
-		s.refuseLocked(st, status, Header{HeaderReason: string(reason)})
+		s.refuseLocked(st, status, Header{header.NameReason: string(reason)})
 		s.mu.Unlock()
 		return nil
 	}
@@ -221,20 +222,20 @@ func (in *Incoming) Then(rest func(ctx context.Context)) { in.rest = rest }
 
 // validateRequest returns the status of a request that no handler needs to see, 0 for a
 // proper CONNECT (RFC 9113 §8.5).
-func validateRequest(f *http2.MetaHeadersFrame) (status int, reason Reason) {
+func validateRequest(f *http2.MetaHeadersFrame) (status int, reason header.Reason) {
 	if f.Truncated {
-		return 431, ReasonBadRequest
+		return 431, header.ReasonBadRequest
 	}
 	if f.PseudoValue("method") != "CONNECT" {
-		return 400, ReasonBadRequest
+		return 400, header.ReasonBadRequest
 	}
 	for _, p := range f.PseudoFields() {
 		if p.Name != ":method" && p.Name != ":authority" {
-			return 400, ReasonBadRequest
+			return 400, header.ReasonBadRequest
 		}
 	}
 	if _, _, err := SplitAuthority(f.PseudoValue("authority")); err != nil {
-		return 400, ReasonBadAuthority
+		return 400, header.ReasonBadAuthority
 	}
 	return 0, ""
 }

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"testing"
+
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 )
 
 func TestConnectEchoAndHalfClose(t *testing.T) {
@@ -33,11 +35,11 @@ func TestConnectEchoAndHalfClose(t *testing.T) {
 
 func TestRefuseCarriesStatusAndReason(t *testing.T) {
 	r := newRig(t, rigConfig{handler: func(ctx context.Context, in *Incoming) {
-		in.Refuse(503, Header{HeaderReason: string(ReasonRefused), HeaderEndpoint: FormatEndpoint(77)})
+		in.Refuse(503, Header{header.NameReason: string(header.ReasonRefused), header.NameEndpoint: header.FormatEndpoint(77)})
 	}})
 	_, _, err := r.client.Open(context.Background(), &Request{Authority: "app.default:80"})
 	var se *StatusError
-	if !errors.As(err, &se) || se.Status != 503 || se.Reason() != ReasonRefused || se.Endpoint() != 77 {
+	if !errors.As(err, &se) || se.Status != 503 || se.Reason() != header.ReasonRefused || se.Endpoint() != 77 {
 		t.Fatalf("got %v, want status 503 with reason refused and endpoint 77", err)
 	}
 	eventually(t, "streams gone", func() bool { return r.client.Streams() == 0 && r.server.Streams() == 0 })

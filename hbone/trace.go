@@ -103,7 +103,7 @@ func (s *Session) traced() *FrameTrace {
 }
 
 // traceFrame adds a frame: "<" was received, ">" is written now.
-func (s *Session) traceFrame(t *FrameTrace, direction string, h header, detail string) {
+func (s *Session) traceFrame(t *FrameTrace, direction string, h frameHeader, detail string) {
 	flags := ""
 	if h.flags != 0 {
 		flags = fmt.Sprintf(" flags=%#x", h.flags)
@@ -131,7 +131,7 @@ func (s *Session) traceBurst(t *FrameTrace, p []byte) {
 }
 
 // hasDetail reports whether frameDetail says something of such a frame.
-func hasDetail(h header) bool {
+func hasDetail(h frameHeader) bool {
 	switch h.kind {
 	case frameRST, frameWindowUpdate, frameGoAway, framePing, frameSettings:
 		return true
@@ -140,7 +140,7 @@ func hasDetail(h header) bool {
 }
 
 // frameDetail returns the values that matter of a frame with payload p.
-func frameDetail(h header, p []byte) string {
+func frameDetail(h frameHeader, p []byte) string {
 	word := func(i int) uint32 {
 		if len(p) < i+4 {
 			return 0

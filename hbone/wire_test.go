@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"golang.org/x/net/http2"
 )
 
@@ -55,7 +56,7 @@ func TestServerPrefaceAllowsAStockClient(t *testing.T) {
 
 func TestConnectRequestOnTheWire(t *testing.T) {
 	p, s := rawServer(t, DefaultConfig())
-	ch := openAsync(s, Header{HeaderBaggage: "k8s.namespace.name=a", HeaderForwarded: `for="127.0.0.1:9"`, HeaderTraceparent: "x", HeaderForwardedNetwork: "east"})
+	ch := openAsync(s, Header{header.NameBaggage: "k8s.namespace.name=a", header.NameForwarded: `for="127.0.0.1:9"`, header.NameTraceparent: "x", header.NameForwardedNetwork: "east"})
 	f := p.kind(http2.FrameHeaders, 1)
 	if f.Flags.Has(http2.FlagHeadersEndStream) || !f.Flags.Has(http2.FlagHeadersEndHeaders) {
 		t.Errorf("flags %v", f.Flags)
@@ -98,11 +99,11 @@ func TestAnswersOnTheWire(t *testing.T) {
 	p, _ := rawClient(t, DefaultConfig(), func(ctx context.Context, in *Incoming) {
 		switch in.Authority {
 		case "ok:1":
-			st, _ := in.Accept(Header{HeaderBaggage: "b"})
+			st, _ := in.Accept(Header{header.NameBaggage: "b"})
 			<-ctx.Done()
 			st.Close()
 		case "no:1":
-			in.Refuse(503, Header{HeaderReason: "refused"})
+			in.Refuse(503, Header{header.NameReason: "refused"})
 		}
 	})
 	for i, c := range []struct {
@@ -125,7 +126,7 @@ func TestAnswersOnTheWire(t *testing.T) {
 		id := uint32(2*i + 1)
 		p.headers(id, false, c.fields...)
 		f := p.kind(http2.FrameHeaders, id)
-		if f.get(":status") != c.status || f.get(HeaderReason) != c.reason || f.Flags.Has(http2.FlagHeadersEndStream) != c.end {
+		if f.get(":status") != c.status || f.get(header.NameReason) != c.reason || f.Flags.Has(http2.FlagHeadersEndStream) != c.end {
 			t.Errorf("%s: %v, want status %s, reason %q, END_STREAM %v", c.name, f, c.status, c.reason, c.end)
 		}
 		if f.get("date") != "" {

@@ -7,6 +7,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -86,14 +87,14 @@ func (f failedPlaces) MarshalZerologArray(a *zerolog.Array) {
 }
 
 // refuse answers with a status and reason and remembers them.
-func (a *access) refuse(in *hbone.Incoming, status int, reason hbone.Reason, id mesh.EndpointID, err error) {
+func (a *access) refuse(in *hbone.Incoming, status int, reason header.Reason, id mesh.EndpointID, err error) {
 	a.result, a.err = string(reason), err
-	h := hbone.Header{hbone.HeaderReason: string(reason)}
+	h := hbone.Header{header.NameReason: string(reason)}
 	if id != 0 {
-		h[hbone.HeaderEndpoint] = id.String()
+		h[header.NameEndpoint] = id.String()
 	}
 	if err != nil {
-		h[hbone.HeaderCause] = hbone.Cause(err.Error())
+		h[header.NameCause] = header.Cause(err.Error())
 	}
 	in.Refuse(status, h)
 }
@@ -109,7 +110,7 @@ func (p *Proxy) finish(a *access) {
 	p.metrics.received.WithLabelValues(reporter).Add(float64(a.received))
 	e := p.log.Info()
 	switch {
-	case a.direction == "inbound" && a.result == string(hbone.ReasonOverload):
+	case a.direction == "inbound" && a.result == string(header.ReasonOverload):
 		e = p.log.Debug() // as many lines as a client likes; see admission.Guard
 	case a.failed():
 		e = p.log.Warn()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/backoff"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -52,11 +53,11 @@ var plans = sync.Pool{New: func() any { return new(route.Plan) }}
 // the same context and ends with the connection; nil if that has ended already.
 func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.Flow, already []byte, granted func() error, denied func(reason string)) func(context.Context) {
 	c := &call{p: p, app: app, early: newEarlyData(app, already), uid: uid, flow: flow, plan: plans.Get().(*route.Plan), granted: granted, denied: denied}
-	c.who.app, c.who.trace = addrPort(app.RemoteAddr()), hbone.NewTraceparent(rand.Reader)
+	c.who.app, c.who.trace = addrPort(app.RemoteAddr()), header.NewTraceparent(rand.Reader)
 	c.access = access{direction: "outbound", started: time.Now(), source: uid}
 	c.access.service, c.access.port = asked(flow)
 	p.metrics.opened.WithLabelValues("source").Inc()
-	c.access.trace, _, _ = hbone.ParseTraceparent(c.who.trace)
+	c.access.trace, _, _ = header.ParseTraceparent(c.who.trace)
 	t, f := c.reach(ctx)
 	plans.Put(c.plan)
 	c.plan = nil
@@ -159,7 +160,7 @@ func (c *call) admit(ctx context.Context) *failure {
 	case err == nil:
 		return nil
 	case errors.Is(err, overload.ErrOverloaded):
-		return &failure{final: true, reason: string(hbone.ReasonOverload), err: err}
+		return &failure{final: true, reason: string(header.ReasonOverload), err: err}
 	default:
 		return &failure{final: true, reason: reasonCancelled, err: err}
 	}
@@ -175,7 +176,7 @@ func (c *call) note(f *failure) {
 	if pod == "" && f.endpoint != 0 {
 		pod = f.endpoint.String()
 	}
-	c.access.tried.add(failedPlace{pod: pod, gateway: c.access.gateway, reason: f.reason, cause: hbone.Cause(f.err.Error())})
+	c.access.tried.add(failedPlace{pod: pod, gateway: c.access.gateway, reason: f.reason, cause: header.Cause(f.err.Error())})
 }
 
 // retries are the pauses from the third attempt on.
@@ -356,11 +357,11 @@ func routeFailure(err error) *failure {
 	if errors.As(err, &re) {
 		switch re.Kind {
 		case route.UnknownService, route.UnknownPort:
-			f.reason = string(hbone.ReasonUnknownService)
+			f.reason = string(header.ReasonUnknownService)
 		case route.NotExported:
-			f.reason = string(hbone.ReasonNotExported)
+			f.reason = string(header.ReasonNotExported)
 		case route.NoEndpoint:
-			f.reason = string(hbone.ReasonNoEndpoint)
+			f.reason = string(header.ReasonNoEndpoint)
 		}
 	}
 	return f

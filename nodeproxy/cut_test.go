@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 )
 
@@ -20,9 +21,9 @@ func TestTheEndOfAConnectionEndsTheUploadsOfStockClientsAlone(t *testing.T) {
 		header          hbone.Header
 		reset, complete bool
 	}{
-		{"ours", hbone.Header{hbone.HeaderForwardedNetwork: "east", hbone.HeaderEnds: "explicit"}, false, false},
-		{"stock", hbone.Header{hbone.HeaderForwardedNetwork: "east"}, false, true},
-		{"stock, reset", hbone.Header{hbone.HeaderForwardedNetwork: "east"}, true, false},
+		{"ours", hbone.Header{header.NameForwardedNetwork: "east", header.NameEnds: "explicit"}, false, false},
+		{"stock", hbone.Header{header.NameForwardedNetwork: "east"}, false, true},
+		{"stock, reset", hbone.Header{header.NameForwardedNetwork: "east"}, true, false},
 		{"stock, without a gateway", nil, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

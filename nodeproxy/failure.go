@@ -7,6 +7,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/localfault"
@@ -70,7 +71,7 @@ func (f *failure) faultOf(l ...layer) bool {
 
 // repeatCost is what repeating after f takes off the retry budget.
 func (f *failure) repeatCost() float64 {
-	if f.reason == string(hbone.ReasonTimeout) || isTimeout(f.err) {
+	if f.reason == string(header.ReasonTimeout) || isTimeout(f.err) {
 		return retrybudget.AfterTimeout
 	}
 	return retrybudget.AfterRefusal
@@ -98,7 +99,7 @@ func hopFailure(at layer, hop string, err error) *failure {
 	var superseded *supersededError
 	switch reason := identity.ReasonOf(err); {
 	case errors.Is(err, pool.ErrExhausted): // it serves others, as many as it allows
-		f.fault, f.reason = false, string(hbone.ReasonOverload)
+		f.fault, f.reason = false, string(header.ReasonOverload)
 	case errors.As(err, &superseded):
 		f.fault = false
 	case reason == reasonOwn: // no other peer would get on with us either
@@ -110,8 +111,8 @@ func hopFailure(at layer, hop string, err error) *failure {
 	case errors.As(err, &goAway) && goAway.Code == 0:
 		f.fault = false
 	case errors.As(err, &goAway) && goAway.Code == http2.ErrCodeEnhanceYourCalm:
-		f.reason = string(hbone.ReasonOverload) // we are over a limit of the hop
-		f.fault = at == atGateway               // another gateway may have room; no pod is ill for it
+		f.reason = string(header.ReasonOverload) // we are over a limit of the hop
+		f.fault = at == atGateway                // another gateway may have room; no pod is ill for it
 	}
 	return f
 }
@@ -143,13 +144,13 @@ func outerResponse(err error) *failure {
 	}
 	f := &failure{at: atNetwork, fault: true, reason: reasonToken(se), endpoint: mesh.EndpointID(se.Endpoint()), err: err}
 	switch se.Reason() {
-	case hbone.ReasonOverload:
+	case header.ReasonOverload:
 		f.at, f.fault = atGateway, false // it is well, and has too much to do
-	case hbone.ReasonDraining:
+	case header.ReasonDraining:
 		f.at = atGateway
-	case hbone.ReasonUnknownService, hbone.ReasonNotExported, hbone.ReasonBadAuthority, hbone.ReasonPinnedGone:
+	case header.ReasonUnknownService, header.ReasonNotExported, header.ReasonBadAuthority, header.ReasonPinnedGone:
 		f.fault = false // configuration over there, or a pod that is out; elsewhere may do
-	case hbone.ReasonDenied:
+	case header.ReasonDenied:
 		f.fault, f.final = false, true
 	}
 	if se.Status == 401 {
@@ -182,9 +183,9 @@ func innerResponse(endpoint mesh.EndpointID, hop string, err error) *failure {
 		f.fault = false
 	}
 	switch se.Reason() {
-	case hbone.ReasonUnknownService, hbone.ReasonNotLocal, hbone.ReasonNotExported:
+	case header.ReasonUnknownService, header.ReasonNotLocal, header.ReasonNotExported:
 		f.fault = false
-	case hbone.ReasonOverload, hbone.ReasonDraining: // its node proxy is at a limit of ours, or leaves
+	case header.ReasonOverload, header.ReasonDraining: // its node proxy is at a limit of ours, or leaves
 		f.fault = false
 	}
 	return f

@@ -13,7 +13,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/gateway"
-	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
@@ -170,7 +170,7 @@ func TestACauseIsOnlyText(t *testing.T) {
 		strings.Repeat("open: ", 90) + "connection refused":   "..." + (strings.Repeat("open: ", 90) + "connection refused")[90*6+18-197:],
 		"\xff\xfe ": "??",
 	} {
-		if got := hbone.Cause(in); got != want {
+		if got := header.Cause(in); got != want {
 			t.Errorf("Cause(%q) = %q; want %q", in, got, want)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/accept"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
@@ -128,7 +129,7 @@ func (in *inbound) handshake(ctx context.Context, conn net.Conn, entry *pending.
 // connect serves one CONNECT: authority to local port, port to application.
 func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, client admission.Client, session *admission.Session) {
 	a := access{direction: "inbound", started: time.Now(), authority: req.Authority, attempts: 1}
-	a.trace, _, _ = hbone.ParseTraceparent(req.Header.Get(hbone.HeaderTraceparent))
+	a.trace, _, _ = header.ParseTraceparent(req.Header.Get(header.NameTraceparent))
 	a.peer = req.Session.Peer().ID
 	in.p.metrics.opened.WithLabelValues("destination").Inc()
 	relayed := false
@@ -139,7 +140,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, client admi
 	}()
 	admitted, err := session.Stream(a.started, req.Unread, func() { req.Reset(http2.ErrCodeEnhanceYourCalm) })
 	if err != nil {
-		a.refuse(req, in.p.clients.Refused(err, client, a.started), hbone.ReasonOverload, 0, err)
+		a.refuse(req, in.p.clients.Refused(err, client, a.started), header.ReasonOverload, 0, err)
 		return
 	}
 	defer func() {
@@ -150,7 +151,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, client admi
 	snap := in.p.store.Current()
 	w := snap.Workload(in.uid)
 	if w == nil {
-		a.refuse(req, 503, hbone.ReasonNotLocal, 0, errors.New("the workload is gone"))
+		a.refuse(req, 503, header.ReasonNotLocal, 0, errors.New("the workload is gone"))
 		return
 	}
 	a.network, a.endpoint, a.workload = w.Network, w.Endpoint, w.UID
@@ -175,15 +176,15 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, client admi
 		return
 	}
 	stream, err := req.Accept(hbone.Header{
-		hbone.HeaderBaggage:  in.p.baggage(snap, w),
-		hbone.HeaderEndpoint: w.Endpoint.String(),
+		header.NameBaggage:  in.p.baggage(snap, w),
+		header.NameEndpoint: w.Endpoint.String(),
 	})
 	if err != nil {
 		reset(conn) // a FIN would be an end that nobody has sent
 		a.result, a.err = "cancelled", err
 		return
 	}
-	if req.Header.Get(hbone.HeaderForwardedNetwork) != "" && req.Header.Get(hbone.HeaderEnds) == "" {
+	if req.Header.Get(header.NameForwardedNetwork) != "" && req.Header.Get(header.NameEnds) == "" {
 		stream.EndAtEOF() // a stock client, through a gateway
 	}
 	a.connect, relayed = time.Since(a.started), true
@@ -207,7 +208,7 @@ func (in *inbound) fromGateway(snap *mesh.Snapshot, req *hbone.Incoming) bool {
 	if ok && in.p.gateways.has(snap, in.p.cfg.Network, peer.AddrPort().Addr(), time.Now()) {
 		return true
 	}
-	network := req.Header.Get(hbone.HeaderForwardedNetwork)
+	network := req.Header.Get(header.NameForwardedNetwork)
 	if network == "" || strings.EqualFold(network, in.p.cfg.Network) {
 		return false
 	}
@@ -227,20 +228,20 @@ func servicePort(svc *mesh.Service, target uint16) uint16 {
 	return 0
 }
 
-func inboundRefusal(err error) (status int, reason hbone.Reason) {
+func inboundRefusal(err error) (status int, reason header.Reason) {
 	var re *route.Error
 	if !errors.As(err, &re) {
-		return 503, hbone.ReasonNotLocal
+		return 503, header.ReasonNotLocal
 	}
 	switch re.Kind {
 	case route.BadAuthority:
-		reason = hbone.ReasonBadAuthority
+		reason = header.ReasonBadAuthority
 	case route.NotExported:
-		reason = hbone.ReasonNotExported
+		reason = header.ReasonNotExported
 	case route.UnknownService, route.UnknownPort, route.NotMember:
-		reason = hbone.ReasonUnknownService
+		reason = header.ReasonUnknownService
 	default:
-		reason = hbone.ReasonNotLocal
+		reason = header.ReasonNotLocal
 	}
 	return re.Status(), reason
 }

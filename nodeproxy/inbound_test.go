@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 )
 
@@ -41,26 +42,26 @@ func TestInboundTunnelsReachTheLocalPodAndNothingElse(t *testing.T) {
 	for _, c := range []struct {
 		name, authority string
 		status          int
-		reason          hbone.Reason
+		reason          header.Reason
 	}{
-		{"another pod's address", p.pods[1].At(8080).String(), 400, hbone.ReasonNotLocal},
-		{"loopback", "127.0.0.1:8080", 400, hbone.ReasonNotLocal},
-		{"no port", "hello.default.svc.cluster.local", 400, hbone.ReasonBadAuthority},
-		{"port 0", pod.At(0).String(), 400, hbone.ReasonBadAuthority},
-		{"the tunnel port itself", pod.At(15008).String(), 503, hbone.ReasonNotLocal},
-		{"the capture port", pod.At(15001).String(), 503, hbone.ReasonNotLocal},
-		{"the SOCKS port", pod.At(15080).String(), 503, hbone.ReasonNotLocal},
-		{"a service that the pod does not serve", "other.default.svc.cluster.local:90", 503, hbone.ReasonUnknownService},
-		{"an unknown service", "nobody.default.svc.cluster.local:80", 503, hbone.ReasonUnknownService},
-		{"a port that the service does not have", "hello.default.svc.cluster.local:99", 503, hbone.ReasonUnknownService},
-		{"a port where nobody listens", pod.At(8099).String(), 503, hbone.ReasonRefused},
+		{"another pod's address", p.pods[1].At(8080).String(), 400, header.ReasonNotLocal},
+		{"loopback", "127.0.0.1:8080", 400, header.ReasonNotLocal},
+		{"no port", "hello.default.svc.cluster.local", 400, header.ReasonBadAuthority},
+		{"port 0", pod.At(0).String(), 400, header.ReasonBadAuthority},
+		{"the tunnel port itself", pod.At(15008).String(), 503, header.ReasonNotLocal},
+		{"the capture port", pod.At(15001).String(), 503, header.ReasonNotLocal},
+		{"the SOCKS port", pod.At(15080).String(), 503, header.ReasonNotLocal},
+		{"a service that the pod does not serve", "other.default.svc.cluster.local:90", 503, header.ReasonUnknownService},
+		{"an unknown service", "nobody.default.svc.cluster.local:80", 503, header.ReasonUnknownService},
+		{"a port that the service does not have", "hello.default.svc.cluster.local:99", 503, header.ReasonUnknownService},
+		{"a port where nobody listens", pod.At(8099).String(), 503, header.ReasonRefused},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := refusal(t, s, c.authority)
 			if got.Status != c.status || got.Reason() != c.reason {
 				t.Errorf("CONNECT %s: %d %q; want %d %q", c.authority, got.Status, got.Reason(), c.status, c.reason)
 			}
-			if c.reason != hbone.ReasonBadAuthority && got.Endpoint() != uint64(pod.Endpoint()) {
+			if c.reason != header.ReasonBadAuthority && got.Endpoint() != uint64(pod.Endpoint()) {
 				t.Errorf("CONNECT %s: the answer names endpoint %016x; want %s", c.authority, got.Endpoint(), pod.Endpoint())
 			}
 		})
@@ -73,7 +74,7 @@ func TestInboundTunnelsReachTheLocalPodAndNothingElse(t *testing.T) {
 		if got, err := meshtest.Ask(st, "7"); err != nil || got != "hello-1" {
 			t.Errorf("through %s: %q, %v; want hello-1", authority, got, err)
 		}
-		if b := answer.Header.Get(hbone.HeaderBaggage); !strings.Contains(b, "k8s.pod.name=hello-1") {
+		if b := answer.Header.Get(header.NameBaggage); !strings.Contains(b, "k8s.pod.name=hello-1") {
 			t.Errorf("baggage of the answer %q does not name the pod", b)
 		}
 		st.Close()

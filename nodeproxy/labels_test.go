@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
@@ -31,7 +32,7 @@ func TestWhatAPeerAnswersIsNoLabel(t *testing.T) {
 		}
 		hbone.NewServer(tr, hbone.DefaultConfig(), func(_ context.Context, in *hbone.Incoming) {
 			n := int(answers.Add(1))
-			in.Refuse(520+n%60, hbone.Header{hbone.HeaderReason: fmt.Sprintf("odd_%d", n)})
+			in.Refuse(520+n%60, hbone.Header{header.NameReason: fmt.Sprintf("odd_%d", n)})
 		}).Serve(context.Background())
 	})
 	m.Start()

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/health"
 )
 
@@ -37,7 +37,7 @@ func cannotDial(t *testing.T, errno syscall.Errno) {
 
 	set(errno)
 	for range 20 {
-		if _, reason, err := w.dial(t.Context(), w.pod.Load(), 8080); err == nil || reason != hbone.ReasonOverload {
+		if _, reason, err := w.dial(t.Context(), w.pod.Load(), 8080); err == nil || reason != header.ReasonOverload {
 			t.Fatalf("reason %q, %v; want overload, which is nobody's health", reason, err)
 		}
 	}

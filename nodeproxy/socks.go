@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
@@ -60,12 +60,12 @@ func (p *Proxy) socks(s Socks) serve {
 }
 
 func socksCode(reason string) byte {
-	switch hbone.Reason(reason) {
-	case hbone.ReasonRefused, hbone.ReasonReset:
+	switch header.Reason(reason) {
+	case header.ReasonRefused, header.ReasonReset:
 		return socksRefused
-	case hbone.ReasonTimeout, hbone.ReasonUnreachable, hbone.ReasonNoEndpoint, hbone.ReasonUnknownService, reasonNoRoute:
+	case header.ReasonTimeout, header.ReasonUnreachable, header.ReasonNoEndpoint, header.ReasonUnknownService, reasonNoRoute:
 		return socksHostUnreachable
-	case hbone.ReasonDenied, hbone.ReasonNotExported:
+	case header.ReasonDenied, header.ReasonNotExported:
 		return socksNotAllowed
 	}
 	return socksFailure

@@ -11,7 +11,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/balance"
 	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
-	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -91,7 +91,7 @@ func (p *Proxy) dump(service string) (any, error) {
 	p.view.dump(&s, snap, only, time.Now())
 	if only != nil {
 		member := func(endpoint string) bool {
-			w := snap.WorkloadByEndpoint(mesh.EndpointID(hbone.ParseEndpoint(endpoint)))
+			w := snap.WorkloadByEndpoint(mesh.EndpointID(header.ParseEndpoint(endpoint)))
 			return w != nil && slices.Contains(snap.ServicesOf(w.UID), only)
 		}
 		s.Local = slices.DeleteFunc(s.Local, func(l localBelief) bool { return !member(l.Endpoint) })

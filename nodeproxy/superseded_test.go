@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
 )
 
@@ -22,7 +23,7 @@ func TestWhatThePoolReportsIsNotBookedOnTheHop(t *testing.T) {
 		{silent, true, reasonConnect},
 		{&supersededError{silent}, false, reasonConnect},
 		{&lostCarrierError{&supersededError{&indeterminateError{silent}}}, false, reasonTunnel},
-		{fmt.Errorf("gateway: %w", errors.Join(pool.ErrExhausted, context.DeadlineExceeded)), false, string(hbone.ReasonOverload)},
+		{fmt.Errorf("gateway: %w", errors.Join(pool.ErrExhausted, context.DeadlineExceeded)), false, string(header.ReasonOverload)},
 	} {
 		if f := throughResponse(1, c.err); f.fault != c.fault || f.reason != c.reason {
 			t.Errorf("%v: fault %v, reason %q; want %v, %q", c.err, f.fault, f.reason, c.fault, c.reason)

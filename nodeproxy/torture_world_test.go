@@ -17,6 +17,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
@@ -271,7 +272,7 @@ func (w *tortured) servePod(pod *mesh.Workload) func(net.Listener, *hbone.TLSTra
 		}
 		defer admitted.Release()
 		s := hbone.NewServer(t, cfg, func(ctx context.Context, req *hbone.Incoming) {
-			in.connect(context.WithValue(ctx, askedBy{}, req.Header.Get(hbone.HeaderForwarded)), req, client, admitted)
+			in.connect(context.WithValue(ctx, askedBy{}, req.Header.Get(header.NameForwarded)), req, client, admitted)
 		})
 		w.track(s, l, true)
 		w.groupOf(l).Serve(w.ctx, s)
@@ -295,13 +296,13 @@ func (w *tortured) serveGateway(snap *mesh.Snapshot) func(net.Listener, *hbone.T
 		cfg := w.server.session
 		cfg.MaxStreams, cfg.CancelEnds = w.o.GatewayStreams, true
 		s := hbone.NewServer(t, cfg, func(ctx context.Context, in *hbone.Incoming) {
-			pod := choose(mesh.EndpointID(hbone.ParseEndpoint(in.Header.Get(hbone.HeaderPin))))
+			pod := choose(mesh.EndpointID(header.ParseEndpoint(in.Header.Get(header.NamePin))))
 			conn, err := w.dial(ctx, netip.AddrPortFrom(pod.Addresses[0], mesh.HBONEPort), w.server.cfg.Timeouts.Dial)
 			if err != nil {
-				in.Refuse(503, hbone.Header{hbone.HeaderReason: string(hbone.ReasonUnreachable)})
+				in.Refuse(503, hbone.Header{header.NameReason: string(header.ReasonUnreachable)})
 				return
 			}
-			st, err := in.Accept(hbone.Header{hbone.HeaderEndpoint: pod.Endpoint.String()})
+			st, err := in.Accept(hbone.Header{header.NameEndpoint: pod.Endpoint.String()})
 			if err != nil {
 				conn.Close()
 				return
@@ -319,7 +320,7 @@ func (w *tortured) dialApp(ctx context.Context, addr netip.AddrPort, timeout tim
 	var c *torturedConn
 	w.mu.Lock()
 	for _, x := range w.conns {
-		if forwarded != "" && forwarded == hbone.Forwarded(x.address(), x.host()) {
+		if forwarded != "" && forwarded == header.Forwarded(x.address(), x.host()) {
 			c = x
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -44,9 +45,9 @@ type caller struct {
 
 func (p *Proxy) headers(c caller) hbone.Header {
 	return hbone.Header{
-		hbone.HeaderBaggage:     p.baggage(c.snap, c.source),
-		hbone.HeaderForwarded:   hbone.Forwarded(c.app, c.host),
-		hbone.HeaderTraceparent: c.trace,
+		header.NameBaggage:     p.baggage(c.snap, c.source),
+		header.NameForwarded:   header.Forwarded(c.app, c.host),
+		header.NameTraceparent: c.trace,
 	}
 }
 
@@ -55,7 +56,7 @@ func (p *Proxy) baggage(snap *mesh.Snapshot, w *mesh.Workload) string {
 	if svcs := snap.ServicesOf(w.UID); len(svcs) > 0 {
 		name = svcs[0].Name
 	}
-	return hbone.Baggage{Cluster: w.Cluster, Namespace: w.Namespace, WorkloadType: "pod", Workload: w.Name, ServiceName: name,
+	return header.Baggage{Cluster: w.Cluster, Namespace: w.Namespace, WorkloadType: "pod", Workload: w.Name, ServiceName: name,
 		Region: w.Locality.Region, Zone: w.Locality.Zone}.String()
 }
 
@@ -100,8 +101,8 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 		t.endpoint = v.pod.Endpoint
 	}
 	req := &hbone.Request{Authority: v.authority, Header: p.headers(c)}
-	req.Header[hbone.HeaderForwardedNetwork] = p.cfg.Network
-	req.Header[hbone.HeaderEnds] = "explicit"
+	req.Header[header.NameForwardedNetwork] = p.cfg.Network
+	req.Header[header.NameEnds] = "explicit"
 	open := func(s *hbone.Session) error {
 		started := time.Now()
 		stream, response, err := p.connect(ctx, s, e, req)
@@ -151,9 +152,9 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 	gw := v.gateway
 	req := &hbone.Request{Authority: v.authority, Header: p.headers(c), Replayable: true}
 	if v.pod != nil {
-		req.Header[hbone.HeaderPin] = v.pod.Endpoint.String()
+		req.Header[header.NamePin] = v.pod.Endpoint.String()
 	} else if len(v.avoid) > 0 {
-		req.Header[hbone.HeaderAvoid] = formatAvoid(v.avoid)
+		req.Header[header.NameAvoid] = formatAvoid(v.avoid)
 	}
 	key := p.poolKey(c.source, []spiffeid.ID{gw.Identity}, gw.Address.String(), gatewayUID+gatewayKey(gw))
 	dial := p.dialer(hopOuter, c.source.Identity, []spiffeid.ID{gw.Identity}, gw.Address)
@@ -194,7 +195,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 	f = outerResponse(fmt.Errorf("gateway %s at %s: %w", gatewayKey(gw), gw.Address, err))
 	if v.pod != nil && f.at == atNetwork { // it was asked for this pod alone
 		f.at, f.endpoint = atEndpoint, v.pod.Endpoint
-		f.fault = f.fault || f.reason == string(hbone.ReasonPinnedGone)
+		f.fault = f.fault || f.reason == string(header.ReasonPinnedGone)
 	}
 	return nil, f.endpoint, f
 }
@@ -204,7 +205,7 @@ func formatAvoid(avoid []mesh.EndpointID) string {
 	for i, id := range avoid {
 		ids[i] = uint64(id)
 	}
-	return hbone.FormatAvoid(ids)
+	return header.FormatAvoid(ids)
 }
 
 // innerSession runs the second handshake inside an outer stream. The stream is

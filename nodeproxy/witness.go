@@ -16,7 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/federation"
-	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/internal/localfault"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
@@ -77,7 +77,7 @@ func newWitness(ctx context.Context, c Config, d declared, connect dialTCP, repo
 // dial connects to the application of w on target. The reason of a failure is
 // one of refused, timeout and reset, or overload if it was not the application's:
 // this process could not ask. It is empty when ctx ended first.
-func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (net.Conn, hbone.Reason, error) {
+func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (net.Conn, header.Reason, error) {
 	key := health.Key{Endpoint: pod.Endpoint, Port: target}
 	if !w.on || w.declared(key) == nil {
 		conn, err := w.dialApp(ctx, pod, target)
@@ -88,7 +88,7 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (
 	}
 	if w.isHung(key) {
 		w.watch(key) // ask sooner; do not let another user wait for it
-		return nil, hbone.ReasonTimeout, errors.New("the application does not accept connections (known from probes)")
+		return nil, header.ReasonTimeout, errors.New("the application does not accept connections (known from probes)")
 	}
 	w.mu.Lock()
 	attempt := w.tracker.Begin(key, time.Now())
@@ -114,19 +114,19 @@ func (w *witness) dialApp(ctx context.Context, pod *mesh.Workload, target uint16
 	return w.connect(ctx, netip.AddrPortFrom(pod.Addresses[0], target), w.timeout)
 }
 
-func reasonOf(err error) hbone.Reason {
+func reasonOf(err error) header.Reason {
 	ne := net.Error(nil)
 	switch {
 	case err == nil:
 		return ""
 	case localfault.Is(err):
-		return hbone.ReasonOverload
+		return header.ReasonOverload
 	case errors.Is(err, syscall.ECONNRESET):
-		return hbone.ReasonReset
+		return header.ReasonReset
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &ne) && ne.Timeout():
-		return hbone.ReasonTimeout
+		return header.ReasonTimeout
 	}
-	return hbone.ReasonRefused
+	return header.ReasonRefused
 }
 
 func (w *witness) isHung(k health.Key) bool {
@@ -176,7 +176,7 @@ var errUndeclared = errors.New("discovery no longer lists the workload or its po
 
 // observe records one dial. A success is independent evidence of its own,
 // whenever it started: the application answers.
-func (w *witness) observe(key health.Key, a health.Attempt, o health.Outcome, reason hbone.Reason) {
+func (w *witness) observe(key health.Key, a health.Attempt, o health.Outcome, reason header.Reason) {
 	now := time.Now()
 	w.mu.Lock()
 	pod := w.declared(key) // with mu held: forget comes after
@@ -185,7 +185,7 @@ func (w *witness) observe(key health.Key, a health.Attempt, o health.Outcome, re
 		return
 	}
 	var edge health.Edge
-	if o == health.Failure && reason == hbone.ReasonTimeout && w.late(now.Add(-w.timeout)) {
+	if o == health.Failure && reason == header.ReasonTimeout && w.late(now.Add(-w.timeout)) {
 		o = health.Neutral // what took so long may have been us
 	}
 	if o == health.Success && w.tracker.State(key, now).Phase != health.Healthy {
@@ -194,7 +194,7 @@ func (w *witness) observe(key health.Key, a health.Attempt, o health.Outcome, re
 		edge = w.tracker.End(key, a, o, now)
 	}
 	phase := w.tracker.State(key, now)
-	if phase.Phase != health.Healthy && o == health.Failure && reason == hbone.ReasonTimeout {
+	if phase.Phase != health.Healthy && o == health.Failure && reason == header.ReasonTimeout {
 		w.hung[key] = true
 	} else if o == health.Success {
 		delete(w.hung, key)

@@ -19,6 +19,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/identity"
 )
 
@@ -69,7 +70,7 @@ func relayTo(ctx context.Context, in *hbone.Incoming, host, address string) {
 	}
 	defer c.Close()
 	if st, err := in.Accept(nil); err == nil {
-		if in.Header.Get(hbone.HeaderForwardedNetwork) != "" {
+		if in.Header.Get(header.NameForwardedNetwork) != "" {
 			st.EndAtEOF()
 		}
 		hbone.Relay(ctx, st, c)
@@ -155,7 +156,7 @@ func (r *recorded) open(t *testing.T, port int) (*hbone.Stream, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	st, _, err := r.session.Open(ctx, &hbone.Request{Authority: fmt.Sprintf("%s:%d", addresses["server-stock"], port),
-		Header: hbone.Header{hbone.HeaderForwarded: `for="10.71.2.4:1"`}})
+		Header: hbone.Header{header.NameForwarded: `for="10.71.2.4:1"`}})
 	return st, err
 }
 

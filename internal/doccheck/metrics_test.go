@@ -48,7 +48,7 @@ func gatewayLabels(t *testing.T) map[string]map[string][]string {
 
 func nodeLabels(t *testing.T) map[string]map[string][]string {
 	out := commonLabels(t)
-	reasons := union(constants(t, "nodeproxy", "", "reason"), []string{"identity", "own_identity"}, constants(t, "hbone", "Reason", ""))
+	reasons := union(constants(t, "nodeproxy", "", "reason"), []string{"identity", "own_identity"}, constants(t, "hbone/header", "Reason", ""))
 	reporter := []string{"source", "destination"}
 	for _, name := range []string{"opened_total", "closed_total"} {
 		out["istio_tcp_connections_"+name] = map[string][]string{"reporter": reporter}

@@ -1,4 +1,4 @@
-package hbone
+package header
 
 // Reason is the machine-readable cause of a non-200 response, carried in the
 // isthmus-reason header. The list is closed.

@@ -1,4 +1,4 @@
-package hbone
+package header
 
 import "strings"
 

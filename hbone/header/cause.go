@@ -1,0 +1,23 @@
+package header
+
+import "strings"
+
+// maxCause bounds an isthmus-cause.
+const maxCause = 200
+
+// Cause returns text as it may stand in an isthmus-cause header and in a log: at most
+// 200 bytes of printable ASCII, the last ones: an error ends with its cause. It is for
+// people, sent to identities of the mesh alone, and never a label of a metric.
+func Cause(text string) string {
+	text = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, text))
+	if len(text) > maxCause {
+		const cut = "..."
+		text = cut + text[len(text)-maxCause+len(cut):]
+	}
+	return text
+}
