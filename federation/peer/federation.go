@@ -45,7 +45,8 @@ type FederationConfig struct {
 	SyncWait         time.Duration // until Synced gives up waiting; default 3 s
 	MaxRecords       int           // published by this gateway; default that of federation.DefaultLimits
 
-	timing timing // tests shorten it
+	timing timing   // tests shorten it
+	dial   dialFunc // tests have a network of their own
 }
 
 func (c *FederationConfig) setDefaults() {
@@ -58,6 +59,9 @@ func (c *FederationConfig) setDefaults() {
 	c.Metrics = c.Metrics.orDiscard()
 	if c.timing == (timing{}) {
 		c.timing = defaultTiming
+	}
+	if c.dial == nil {
+		c.dial = dialTCP
 	}
 }
 

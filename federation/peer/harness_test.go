@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/simnet"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -53,9 +55,22 @@ func eventually(t testing.TB, what string, ok func() bool) time.Duration {
 	return time.Since(start)
 }
 
-// world is a mesh of gateways on loopback sockets, each behind a relay that
-// can be turned into a black hole.
+// simulated runs f in a bubble of virtual time, in which a slow machine is not late.
+func simulated(t *testing.T, f func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(time.Minute) }) // last: memberlist ends when its probes have
+		w := newWorld(t)
+		w.network = &simnet.Network{Options: simnet.Options{Delay: time.Millisecond}}
+		f(t, w)
+	})
+}
+
+// world is a mesh of gateways on loopback sockets, or on a network in memory, each
+// behind a relay that can be turned into a black hole.
 type world struct {
+	network  *simnet.Network // nil: loopback
+	ports    atomic.Int32    // that were given out on it
 	t        testing.TB
 	identity *identity.Manager
 	wg       sync.WaitGroup
@@ -68,6 +83,29 @@ func newWorld(t testing.TB) *world {
 	w := &world{t: t, identity: newIdentity(t)}
 	t.Cleanup(w.wg.Wait) // last: everything else has been stopped by then
 	return w
+}
+
+// listen takes a free port of an address.
+func (w *world) listen(host string) net.Listener {
+	w.t.Helper()
+	var l net.Listener
+	var err error
+	if w.network != nil {
+		l, err = w.network.Listen(fmt.Sprintf("%s:%d", host, 20000+w.ports.Add(1)))
+	} else {
+		l, err = net.Listen("tcp", host+":0")
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return l
+}
+
+func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
+	if w.network != nil {
+		return w.network.Dial(ctx, address)
+	}
+	return dialTCP(ctx, address)
 }
 
 func (w *world) all() []*mesh.Gateway {
@@ -114,7 +152,7 @@ func (w *world) moved(g *mesh.Gateway, address netip.AddrPort) *mesh.Gateway {
 func (w *world) relays() map[*mesh.Gateway]*relay {
 	relays := map[*mesh.Gateway]*relay{}
 	for i, g := range w.all() {
-		r := newRelay(w.t, fmt.Sprintf("127.0.0.%d:0", 100+i))
+		r := w.newRelay(fmt.Sprintf("127.0.0.%d", 100+i))
 		relays[g] = r
 		g.Federation = netip.MustParseAddrPort(r.listener.Addr().String())
 	}
@@ -123,10 +161,7 @@ func (w *world) relays() map[*mesh.Gateway]*relay {
 
 func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func(*FederationConfig, *HealthServerConfig)) *site {
 	w.t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	listener := w.listen("127.0.0.1")
 	r.target.Store(listener.Addr().String())
 	g = w.moved(g, netip.MustParseAddrPort(listener.Addr().String()))
 	s := &site{
@@ -140,6 +175,7 @@ func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func
 	fc := FederationConfig{
 		Name: g.Name, Network: g.Network, Self: g.Identity, Incarnation: incarnation, Identity: w.identity,
 		Peers: peers, Advertise: g.Federation, Ledger: s.ledger, Log: zerolog.Nop(), Metrics: s.metrics,
+		dial:           w.dial,
 		GossipInterval: 20 * time.Millisecond, PushPullInterval: 500 * time.Millisecond, ProbeInterval: 200 * time.Millisecond,
 		timing: timing{dial: 500 * time.Millisecond, ping: 100 * time.Millisecond, silence: 500 * time.Millisecond, maxBackoff: 100 * time.Millisecond, stale: 200 * time.Millisecond},
 	}
@@ -163,6 +199,7 @@ func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func
 	if change != nil {
 		change(&fc, &hc)
 	}
+	var err error
 	if s.federation, err = NewFederation(fc); err != nil {
 		w.t.Fatal(err)
 	}
@@ -248,8 +285,7 @@ func rejected(m *Metrics, reason string) int {
 }
 
 // startAll makes networks of two gateways each and waits until all are members.
-func startAll(t testing.TB, networks ...string) (*world, []*site) {
-	w := newWorld(t)
+func startAll(w *world, networks ...string) (*world, []*site) {
 	for _, n := range networks {
 		w.add(n, "gw-1")
 		w.add(n, "gw-2")
@@ -259,7 +295,7 @@ func startAll(t testing.TB, networks ...string) (*world, []*site) {
 	for _, g := range w.all() {
 		sites = append(sites, w.start(g, relays[g], 1, nil))
 	}
-	eventuallyMembers(t, sites)
+	eventuallyMembers(w.t, sites)
 	return w, sites
 }
 
@@ -278,6 +314,7 @@ func eventuallyMembers(t testing.TB, sites []*site) time.Duration {
 // relay passes TCP connections on to target, unless it is a black hole:
 // connections stay open and new ones are accepted, but nothing passes.
 type relay struct {
+	dial     dialFunc
 	listener net.Listener
 	target   atomic.Value
 	wg       sync.WaitGroup
@@ -297,15 +334,11 @@ const (
 	swallow           // bytes are lost
 )
 
-func newRelay(t testing.TB, address string) *relay {
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &relay{listener: l, conns: map[net.Conn]struct{}{}}
+func (w *world) newRelay(host string) *relay {
+	r := &relay{dial: w.dial, listener: w.listen(host), conns: map[net.Conn]struct{}{}}
 	r.changed = sync.NewCond(&r.mu)
 	r.wg.Go(r.accept)
-	t.Cleanup(r.close)
+	w.t.Cleanup(r.close)
 	return r
 }
 
@@ -350,7 +383,7 @@ func (r *relay) accept() {
 			defer in.Close()
 			r.wait()
 			target, _ := r.target.Load().(string)
-			out, err := net.Dial("tcp", target)
+			out, err := r.dial(context.Background(), target)
 			if err != nil || !r.hold(out) {
 				return
 			}

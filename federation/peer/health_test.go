@@ -135,7 +135,7 @@ func TestFullStateAtAttachAndAfterGatewayRestart(t *testing.T) {
 }
 
 func TestNodeKeepsStreamToEveryGateway(t *testing.T) {
-	w, sites := startAll(t, "west", "east")
+	w, sites := startAll(newWorld(t), "west", "east")
 	n := w.node("node-1", 1, func() []*mesh.Gateway { return w.all()[:2] }, nil)
 	eventually(t, "attached to both", func() bool { return n.Attached() == 2 })
 	n.observe(7, federation.Ejected)
@@ -230,7 +230,7 @@ func TestUplinkIsBoundedAndAsksForFullStateBeyond(t *testing.T) {
 
 // raw attaches to s without a client.
 func (w *world) raw(s *site, as, alpn string) (*tls.Conn, error) {
-	return dialTLS(context.Background(), w.identity, workload(as), s.Identity, s.listener.Addr().String(), alpn, 5*time.Second)
+	return dialFunc(dialTCP).dialTLS(context.Background(), w.identity, workload(as), s.Identity, s.listener.Addr().String(), alpn, 5*time.Second)
 }
 
 func hello(node, network string) *federationpb.HealthMessage {
@@ -317,7 +317,7 @@ func TestHealthServerRefuses(t *testing.T) {
 func TestNodeOfOtherTrustDomainsGatewayIsNotServed(t *testing.T) {
 	w, s, _ := one(t, nil)
 	// The client expects the gateway's identity; somebody else answers there.
-	_, err := dialTLS(t.Context(), w.identity, workload("nodeproxy"), workload("gateway-east"), s.listener.Addr().String(), ALPNHealth, 5*time.Second)
+	_, err := dialFunc(dialTCP).dialTLS(t.Context(), w.identity, workload("nodeproxy"), workload("gateway-east"), s.listener.Addr().String(), ALPNHealth, 5*time.Second)
 	if err == nil {
 		t.Error("got a connection to the wrong gateway")
 	}
@@ -389,7 +389,7 @@ func isTimeout(err error) bool {
 }
 
 func TestMalformedFederationFramesCloseTheirConnectionOnly(t *testing.T) {
-	w, sites := startAll(t, "east", "west")
+	w, sites := startAll(newWorld(t), "east", "west")
 	for _, c := range []struct {
 		name, reason string
 		bytes        []byte
@@ -426,7 +426,7 @@ func TestMalformedFederationFramesCloseTheirConnectionOnly(t *testing.T) {
 }
 
 func TestStrangerDoesNotBecomeMember(t *testing.T) {
-	_, sites := startAll(t, "east", "west")
+	_, sites := startAll(newWorld(t), "east", "west")
 	d := (*delegate)(sites[0].federation)
 	if err := d.NotifyAlive(memberNamed("north/gw-1")); err == nil {
 		t.Error("a gateway that discovery does not know became a member")

@@ -204,7 +204,7 @@ func (c *HealthClient) keep(ctx context.Context, g gatewayKey) {
 
 // stream runs one stream to its end; attached says whether it was accepted.
 func (c *HealthClient) stream(ctx context.Context, g gatewayKey, log zerolog.Logger) (attached bool, err error) {
-	conn, err := dialTLS(ctx, c.cfg.Identity, c.cfg.Self, g.identity, g.address.String(), ALPNHealth, c.cfg.DialTimeout)
+	conn, err := dialFunc(dialTCP).dialTLS(ctx, c.cfg.Identity, c.cfg.Self, g.identity, g.address.String(), ALPNHealth, c.cfg.DialTimeout)
 	if err != nil {
 		return false, err
 	}
@@ -292,17 +292,25 @@ func (c *HealthClient) remove(s *uplink) {
 	c.cfg.Metrics.Attached.Set(float64(len(c.streams)))
 }
 
+// dialFunc connects by TCP. Tests have another one.
+type dialFunc func(ctx context.Context, address string) (net.Conn, error)
+
+func dialTCP(ctx context.Context, address string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", address)
+}
+
 // dialTLS connects to address as self and expects the identity want there.
 // TCP and TLS are each given timeout.
-func dialTLS(ctx context.Context, source TLSSource, self, want spiffeid.ID, address, alpn string, timeout time.Duration) (*tls.Conn, error) {
+func (dial dialFunc) dialTLS(ctx context.Context, source TLSSource, self, want spiffeid.ID, address, alpn string, timeout time.Duration) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
 	defer cancel()
 	config, err := source.ClientTLS(ctx, self, []spiffeid.ID{want}, alpn)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s: %w", address, err)
 	}
-	dialer := net.Dialer{Timeout: timeout}
-	raw, err := dialer.DialContext(ctx, "tcp", address)
+	connect, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	raw, err := dial(connect, address)
 	if err != nil {
 		return nil, err // says what it tried
 	}

@@ -44,6 +44,7 @@ type transport struct {
 	once      logOnce
 	refusals  *identity.Refusals
 	times     timing
+	connect   dialFunc
 	// repaired is told that packets to a peer flow, after some were lost.
 	repaired func(*mesh.Gateway)
 
@@ -83,7 +84,7 @@ var _ memberlist.NodeAwareTransport = (*transport)(nil)
 func newTransport(cfg FederationConfig) *transport {
 	t := &transport{
 		self: cfg.Self, identity: cfg.Identity, peers: cfg.Peers, advertise: cfg.Advertise,
-		log: cfg.Log, metrics: cfg.Metrics, once: logOnce{log: cfg.Log}, refusals: identity.NewRefusals(cfg.Log), times: cfg.timing,
+		log: cfg.Log, metrics: cfg.Metrics, once: logOnce{log: cfg.Log}, refusals: identity.NewRefusals(cfg.Log), times: cfg.timing, connect: cfg.dial,
 		repaired: func(*mesh.Gateway) {},
 		packets:  make(chan *memberlist.Packet, packetsIn),
 		streams:  make(chan net.Conn, 16),
@@ -155,7 +156,7 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 }
 
 func (t *transport) dial(g *mesh.Gateway, kind byte, timeout time.Duration) (*tls.Conn, error) {
-	conn, err := dialTLS(t.ctx, t.identity, t.self, g.Identity, dialAddress(g).String(), ALPNFederation, timeout)
+	conn, err := t.connect.dialTLS(t.ctx, t.identity, t.self, g.Identity, dialAddress(g).String(), ALPNFederation, timeout)
 	if err != nil && identity.ReasonOf(err) != identity.ReasonHandshake {
 		t.refusals.Note("federation", "", net.TCPAddrFromAddrPort(dialAddress(g)), err)
 	}
