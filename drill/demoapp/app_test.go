@@ -53,7 +53,7 @@ func hello(c net.Conn, n string, wait time.Duration) (string, error) {
 
 func TestAppAnswersItsNamePortAndTheNumber(t *testing.T) {
 	_, addr := start(t, Request)
-	c, err := dial(t, addr, time.Second)
+	c, err := dial(t, addr, 20*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestAppAnswersItsNamePortAndTheNumber(t *testing.T) {
 
 func TestAppSpeaksFirstWithBanner(t *testing.T) {
 	_, addr := start(t, Banner)
-	c, err := dial(t, addr, time.Second)
+	c, err := dial(t, addr, 20*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestAppAnswersAnyHTTPRequest(t *testing.T) {
 
 func TestRefuseIsECONNREFUSEDAndHealsAtOnce(t *testing.T) {
 	a, addr := start(t, Request)
-	before, err := dial(t, addr, time.Second)
+	before, err := dial(t, addr, 20*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestRefuseIsECONNREFUSEDAndHealsAtOnce(t *testing.T) {
 		if err := a.Refuse(t.Context(), addr.Port()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := dial(t, addr, time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := dial(t, addr, 20*time.Second); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("dial while refusing: got %v, want ECONNREFUSED", err)
 		}
 		if _, err := hello(before, "1", 5*time.Second); err != nil {
@@ -114,7 +114,7 @@ func TestRefuseIsECONNREFUSEDAndHealsAtOnce(t *testing.T) {
 		if err := a.Heal(t.Context(), addr.Port()); err != nil {
 			t.Fatal(err)
 		}
-		c, err := dial(t, addr, time.Second)
+		c, err := dial(t, addr, 20*time.Second)
 		if err != nil {
 			t.Fatalf("dial after heal: %v", err)
 		}
@@ -186,7 +186,7 @@ func TestRefuseResetsNoConnectionThatWasMade(t *testing.T) {
 
 func TestHangLeavesConnectUnansweredUntilHealed(t *testing.T) {
 	a, addr := start(t, Request)
-	before, err := dial(t, addr, time.Second)
+	before, err := dial(t, addr, 20*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestSilentAcceptsAndNeverAnswersUntilHealed(t *testing.T) {
 		if err := a.Silence(t.Context(), addr.Port()); err != nil {
 			t.Fatal(err)
 		}
-		c, err := dial(t, addr, time.Second)
+		c, err := dial(t, addr, 20*time.Second)
 		if err != nil {
 			t.Fatalf("%s: dial while silent: %v, want connected", e, err)
 		}
@@ -223,7 +223,7 @@ func TestSilentAcceptsAndNeverAnswersUntilHealed(t *testing.T) {
 		if err := a.Heal(t.Context(), addr.Port()); err != nil {
 			t.Fatal(err)
 		}
-		c, err = dial(t, addr, time.Second)
+		c, err = dial(t, addr, 20*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,10 +1,13 @@
 package demoapp
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,6 +40,28 @@ func keepSYN(l *net.TCPListener) error {
 		return nil
 	}
 	return err
+}
+
+// handshakes counts the half-open connections of a listener: those in SYN_RECV, as
+// /proc/net/tcp has them, the address as one number in the byte order of the machine.
+// Of an IPv6 address it counts none.
+func handshakes(listener netip.AddrPort) (n int, err error) {
+	if !listener.Addr().Unmap().Is4() {
+		return 0, nil
+	}
+	text, err := os.ReadFile("/proc/thread-self/net/tcp")
+	if err != nil {
+		return 0, fmt.Errorf("count half-open connections: %w", err)
+	}
+	ip := listener.Addr().Unmap().As4()
+	local := fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32(ip[:]), listener.Port())
+	for line := range strings.Lines(string(text)) {
+		// sl, local_address, rem_address, st
+		if f := strings.Fields(line); len(f) > 3 && f[1] == local && f[3] == "03" {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // takeQueue accepts what waits in the listener's queue, without waiting.

@@ -93,9 +93,31 @@ func (p *port) wait(delay time.Duration, prompt <-chan struct{}) {
 	}
 }
 
-// handshakeGrace is how long refuse lets handshakes finish whose SYN came
-// before the filter. On loopback they take microseconds.
-const handshakeGrace = 2 * time.Millisecond
+// A handshake whose SYN came before the filter takes microseconds on loopback, and
+// longer where the processor is taken from the client in the middle of it. Refuse looks
+// every handshakeGrace, and gives up on clients that are gone after handshakeLimit.
+const (
+	handshakeGrace = 2 * time.Millisecond
+	handshakeLimit = 5 * time.Second
+)
+
+// awaitHandshakes returns when no handshake with the listener is under way.
+func (p *port) awaitHandshakes(ctx context.Context) error {
+	for limit := time.Now().Add(handshakeLimit); ; {
+		select {
+		case <-time.After(handshakeGrace):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		n, err := handshakes(p.addr)
+		if err != nil {
+			return err
+		}
+		if n == 0 || time.Now().After(limit) {
+			return nil
+		}
+	}
+}
 
 // refuse closes the listener so that nobody in its queue is reset: first no
 // new SYN gets in, then the queue is emptied, then it is closed.
@@ -113,10 +135,8 @@ func (p *port) refuse(ctx context.Context) error {
 	if err := dropSYN(l); err != nil && !errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("refuse %s: %w", p.addr, err)
 	}
-	select {
-	case <-time.After(handshakeGrace):
-	case <-ctx.Done():
-		return errors.Join(context.Cause(ctx), keepSYN(l))
+	if err := p.awaitHandshakes(ctx); err != nil {
+		return errors.Join(err, keepSYN(l))
 	}
 	if err := p.drain(l, done); err != nil {
 		return fmt.Errorf("refuse %s: %w", p.addr, err)

@@ -7,7 +7,7 @@ import (
 
 func TestSlowPortTakesNewConnectionsLate(t *testing.T) {
 	a, addr := start(t, Request)
-	old, err := dial(t, addr, time.Second)
+	old, err := dial(t, addr, 20*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -19,7 +19,7 @@ func TestSlowPortTakesNewConnectionsLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	late, err := dial(t, addr, time.Second) // the kernel accepts
+	late, err := dial(t, addr, 20*time.Second) // the kernel accepts
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestSlowPortTakesNewConnectionsLate(t *testing.T) {
 	if err := a.Slow(t.Context(), addr.Port(), time.Hour); err != nil { // and healing wakes who waits
 		t.Fatal(err)
 	}
-	waits, err := dial(t, addr, time.Second)
+	waits, err := dial(t, addr, 20*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestSlowPortTakesNewConnectionsLate(t *testing.T) {
 	if err := a.Slow(t.Context(), addr.Port(), time.Hour); err != nil { // Close, after the test, must not wait an hour
 		t.Fatal(err)
 	}
-	if _, err := dial(t, addr, time.Second); err != nil {
+	if _, err := dial(t, addr, 20*time.Second); err != nil {
 		t.Fatal(err)
 	}
 }
