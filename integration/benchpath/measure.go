@@ -12,6 +12,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/integration/fleet"
 )
 
 const (
@@ -228,14 +230,14 @@ func (w *world) startMeter(v *variant) (*meter, error) {
 		return nil, err
 	}
 	m.begun = time.Now()
-	m.busy, err = busy()
+	m.busy, err = fleet.Busy()
 	return m, err
 }
 
 func (m *meter) read() (map[string]time.Duration, error) {
 	used := map[string]time.Duration{}
 	for name, pid := range m.pids {
-		t, err := cpuOf(pid)
+		t, err := fleet.CPUOf(pid)
 		if err != nil {
 			return nil, err
 		}
@@ -250,7 +252,7 @@ func (m *meter) stop() (used map[string]time.Duration, foreign float64, err erro
 	if used, err = m.read(); err != nil {
 		return nil, 0, err
 	}
-	all, err := busy()
+	all, err := fleet.Busy()
 	if err != nil {
 		return nil, 0, err
 	}

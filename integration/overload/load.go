@@ -152,6 +152,10 @@ func (w *world) curve(ctx context.Context, p path) (*curve, error) {
 	c := &curve{Path: p.name, About: p.about}
 	rng := rand.New(rand.NewPCG(w.seed, 0))
 	closed(ctx, p.entry, time.Second) // sessions and memory
+	meter, err := w.StartMeter()
+	if err != nil {
+		return nil, err
+	}
 	best := closed(ctx, p.entry, w.time)
 	if best.Served == 0 {
 		return nil, fmt.Errorf("%s: nothing is served; logs are in %s", p.name, w.Dir)
@@ -173,5 +177,8 @@ func (w *world) curve(ctx context.Context, p path) (*curve, error) {
 		return nil, err
 	}
 	c.Moved = int(after - before)
+	if c.Others, err = meter.Others(); err != nil {
+		return nil, err
+	}
 	return c, context.Cause(ctx)
 }

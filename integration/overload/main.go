@@ -7,9 +7,12 @@
 //
 // First a closed loop finds the capacity of each path, then open loops offer half
 // to four times that, then half again. Load, applications and all proxies share
-// the machine. It needs no privileges. It exits with 1 when a bound is broken: the
-// served share at twice the capacity, the time that served connections took,
-// health that moved although every pod was well, connections that fail afterwards.
+// the machine. It needs no privileges. Its last line says HELD, BROKEN with the
+// bound that is: the served share at twice the capacity, the time that served
+// connections took, health that moved although every pod was well, connections that
+// fail afterwards; or INCONCLUSIVE when a bound does not hold and other processes
+// used the machine. The exit codes are those of isthmus drill: 0, 1 and 4, 2 for a
+// mistake in the command line, 3 when it could not do its work.
 package main
 
 import (
@@ -25,6 +28,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/integration/fleet"
 )
 
 type options struct {
@@ -67,18 +72,18 @@ func main() {
 	var err error
 	if o.paths, err = regexp.Compile("^(?:" + paths + ")$"); err != nil {
 		fmt.Fprintln(os.Stderr, "overload: --paths:", err)
-		os.Exit(2)
+		os.Exit(fleet.ExitUsage)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	r, err := run(ctx, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "overload:", err)
-		os.Exit(2)
+		os.Exit(fleet.ExitStart)
 	}
-	if r.print(os.Stdout) > 0 {
-		os.Exit(1)
-	}
+	v := r.verdict()
+	r.print(os.Stdout, v)
+	os.Exit(v.Code())
 }
 
 func run(ctx context.Context, o options) (*report, error) {

@@ -60,9 +60,9 @@ func (t *tally) misled(side string, e exchange, o outcome) bool {
 	return true
 }
 
-// traffic opens connections at the given rate for d, while pods come and go, and
+// traffic opens rate connections per second for d, while pods come and go, and
 // returns when all of them have ended.
-func (m *mesh) traffic(ctx context.Context, d time.Duration) tally {
+func (m *mesh) traffic(ctx context.Context, rate float64, d time.Duration) tally {
 	rng := rand.New(rand.NewPCG(m.seed, uint64(d)))
 	var (
 		mu    sync.Mutex
@@ -73,7 +73,7 @@ func (m *mesh) traffic(ctx context.Context, d time.Duration) tally {
 	churned := make(chan error)
 	go func() { churned <- m.churn(churning, rand.New(rand.NewPCG(rng.Uint64(), 0))) }()
 	began := time.Now()
-	for due := time.Duration(0); due < d && ctx.Err() == nil; due += time.Duration(rng.ExpFloat64() / m.rate * float64(time.Second)) {
+	for due := time.Duration(0); due < d && ctx.Err() == nil; due += time.Duration(rng.ExpFloat64() / rate * float64(time.Second)) {
 		time.Sleep(time.Until(began.Add(due)))
 		e, to := draw(rng, m.abort), m.listeners[rng.IntN(len(m.listeners))]
 		conns.Go(func() {

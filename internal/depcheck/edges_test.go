@@ -161,6 +161,7 @@ var allowed = map[string]why{
 		"integration/fleet": "starts the processes",
 	},
 	"integration/benchpath": {
+		"integration/fleet": "counts processor time",
 		"integration/stock": "the environment of a stock proxy",
 		"internal/netspace": "starts processes, in hosts or here",
 	},

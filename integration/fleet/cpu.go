@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package fleet
 
 import (
 	"fmt"
@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuOf returns the processor time of a process since its start, of all its
+// CPUOf returns the processor time of a process since its start, of all its
 // threads, those that ended included. The kernel's process clock counts
 // nanoseconds; /proc/PID/stat counts ticks of 10 ms, too few for short cells.
-func cpuOf(pid int) (time.Duration, error) {
+func CPUOf(pid int) (time.Duration, error) {
 	const cpuclockSched = 2 // linux/posix-timers.h; the clock's number is made of it and the PID
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|cpuclockSched), &t); err != nil {
@@ -24,9 +24,9 @@ func cpuOf(pid int) (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// busy returns the processor time of the whole machine that was not idle, over
+// Busy returns the processor time of the whole machine that was not idle, over
 // all processors, since its start.
-func busy() (time.Duration, error) {
+func Busy() (time.Duration, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0, err
@@ -54,25 +54,45 @@ func parseBusy(stat string) (time.Duration, error) {
 	return time.Duration(ticks) * 10 * time.Millisecond, nil
 }
 
-// rssOf returns the resident memory of a process in bytes. smaps_rollup counts
-// pages; the VmRSS of /proc/PID/status is a sum that lags behind.
-func rssOf(pid int) (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+// Meter measures what others take of the machine.
+type Meter struct {
+	pids  []int
+	ours  time.Duration
+	busy  time.Duration
+	begun time.Time
+}
+
+// StartMeter begins a measurement. The fleet is started, and none of its processes
+// ends before Others.
+func (f *Fleet) StartMeter() (*Meter, error) {
+	m := &Meter{pids: []int{os.Getpid()}, begun: time.Now()}
+	for _, p := range f.Processes {
+		m.pids = append(m.pids, p.Pid())
+	}
+	var err error
+	m.busy, m.ours, err = m.read()
+	return m, err
+}
+
+func (m *Meter) read() (busy, ours time.Duration, err error) {
+	for _, pid := range m.pids {
+		t, err := CPUOf(pid)
+		if err != nil {
+			return 0, 0, err
+		}
+		ours += t
+	}
+	busy, err = Busy()
+	return busy, ours, err
+}
+
+// Others is how many processors were busy since StartMeter, on average, with
+// processes that are neither the fleet's nor the caller's.
+func (m *Meter) Others() (processors float64, err error) {
+	busy, ours, err := m.read()
 	if err != nil {
 		return 0, err
 	}
-	return parseRSS(string(text))
-}
-
-func parseRSS(rollup string) (int64, error) {
-	for line := range strings.Lines(rollup) {
-		if rest, ok := strings.CutPrefix(line, "Rss:"); ok {
-			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("smaps_rollup has the line %q: %w", line, err)
-			}
-			return kib << 10, nil
-		}
-	}
-	return 0, fmt.Errorf("smaps_rollup has no line Rss")
+	others := (busy - m.busy) - (ours - m.ours)
+	return max(0, others.Seconds()/time.Since(m.begun).Seconds()), nil
 }
