@@ -57,8 +57,8 @@ func bubble(t *testing.T, c Conditions, f func(t *testing.T, a, b *device, l *Li
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newDevice(), newDevice()
 		l := join(a, b, c, 1, time.Sleep)
+		defer l.Close() // a goroutine that is left fails the bubble
 		f(t, a, b, l)
-		l.Close() // a goroutine that is left fails the bubble
 	})
 }
 
@@ -169,14 +169,15 @@ func TestCutDropsEverythingOneWayAndHeals(t *testing.T) {
 
 func TestFullQueueDropsTheNewest(t *testing.T) {
 	bubble(t, Conditions{Delay: time.Second}, func(t *testing.T, a, b *device, l *Link) {
-		send(a, queueFrames+100, 0)
+		a.in <- []byte("in the hands of deliver")
+		synctest.Wait()
+		send(a, queueFrames+99, 0)
 		all := drain(b)
-		// One more than the queue is in the hands of deliver.
 		if c := l.There.Counters(); c.Full != 99 || len(all) != queueFrames+1 {
 			t.Fatalf("%d frames arrive, counters %+v, want %d and 99 dropped", len(all), c, queueFrames+1)
 		}
-		if last := binary.BigEndian.Uint32(all[queueFrames].data); last != queueFrames {
-			t.Errorf("the last frame is %d, want %d: the newest are dropped", last, queueFrames)
+		if last := binary.BigEndian.Uint32(all[queueFrames].data); last != queueFrames-1 {
+			t.Errorf("the last frame is %d, want %d: the newest are dropped", last, queueFrames-1)
 		}
 	})
 }
