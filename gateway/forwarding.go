@@ -118,6 +118,7 @@ func (f *forwarding) answer(g *Gateway) {
 		f.answered = true
 		g.backends.answered(f.lease, time.Now())
 		g.moves.Earn(f.client.Identity)
+		g.doubts.Earn(f.client.Identity)
 	}
 }
 

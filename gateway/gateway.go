@@ -50,6 +50,7 @@ type Gateway struct {
 	summary  *summaries
 	budget   *retrybudget.Budget // of repeats, by service
 	moves    *retrybudget.Budget // of connections that may be moved, by the identity of the client
+	doubts   *retrybudget.Budget // of pods that connections may keep others away from, likewise
 	load     *overload.Limiter
 	clients  *admission.Guard
 	inner    *innerHandshakes
@@ -80,7 +81,8 @@ var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * t
 func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g := &Gateway{cfg: cfg, log: log, failures: logging.Limit{Every: time.Minute}, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}),
 		budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio),
-		moves:  retrybudget.New((cfg.Retry.BudgetBurst+moveShare-1)/moveShare, cfg.Retry.BudgetRatio)}
+		moves:  retrybudget.New(cfg.Retry.share(), cfg.Retry.BudgetRatio),
+		doubts: retrybudget.New(cfg.Retry.share(), cfg.Retry.BudgetRatio)}
 	g.diagnose = diagnose.New(cfg.Diagnose)
 	g.background, g.stop = context.WithCancel(context.Background())
 	g.metrics = NewMetrics(g.registry)
@@ -269,6 +271,7 @@ func (g *Gateway) follow(ctx context.Context) {
 		case <-tick.C:
 			g.summary.repeat(time.Now())
 			g.moves.Keep(func(string) bool { return false })
+			g.doubts.Keep(func(string) bool { return false })
 		case <-changes:
 			g.rediscover(time.Now())
 		}

@@ -84,7 +84,7 @@ func (g *Gateway) awaitAnswer(ctx context.Context, f *forwarding, conn *net.TCPC
 	err := awaitByte(ctx, conn, limit/5)
 	if isTimeout(err) && ctx.Err() == nil {
 		if !g.late(f.replayed.sent) {
-			g.backends.doubt(f.lease.workload)
+			g.doubt(f)
 		}
 		err = awaitByte(ctx, conn, limit-limit/5)
 	}
@@ -93,6 +93,17 @@ func (g *Gateway) awaitAnswer(ctx context.Context, f *forwarding, conn *net.TCPC
 		f.lease.inner.retries = asksForAnotherHello(conn)
 	}
 	return err
+}
+
+// doubt keeps others away from the pod of f, which is slow to answer its hello, until we
+// have its answer. What makes it slow may be the hello, or what else the client does: who
+// has done that too often only makes us ask.
+func (g *Gateway) doubt(f *forwarding) {
+	if g.doubts.Spend(f.client.Identity, retrybudget.AfterRefusal) {
+		g.backends.doubt(f.lease.workload)
+		return
+	}
+	g.backends.verify(f.lease.workload, time.Now())
 }
 
 // move opens a connection to another pod instead of conn, which has failed with
@@ -133,6 +144,9 @@ func (g *Gateway) move(ctx context.Context, f *forwarding, conn *net.TCPConn, ca
 // moveShare is the part of a service's retry budget that one client may use up in
 // repeatEvery, beside what the answers of pods to its hellos earn it.
 const moveShare = 4
+
+// share is how many connections of one client may be moved at once.
+func (r Retry) share() int { return (r.BudgetBurst + moveShare - 1) / moveShare }
 
 // promptHello is how soon after its connection to the pod was made a client's
 // hello follows. A pod that ends a connection later than that, before it has the
