@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -86,6 +87,25 @@ func TestHealthStreamsCountAsSessions(t *testing.T) {
 		t.Errorf("one more than the bound: %v, want it closed", err)
 	}
 	s.told(t, admission.ByIdentity, admission.Sessions)
+}
+
+// The node proxies of a network share one identity: who is one too many says so, and
+// its gateway names the key.
+func TestANodeTooManyIsTold(t *testing.T) {
+	s := newSite(t, 2)
+	s.EachGateway = func(c *gateway.Config) { c.Limits.Identity.Sessions = 1 }
+	s.Write()
+	gw := s.StartGateway("west", "gw-1")
+	first := s.StartNode("west", "west-1")
+	first.Log.Await(t, "health stream attached")
+	line := s.StartNode("west", "west-2").Log.Await(t, "health stream refused", "level", "warn", "gateway", "gw-1")
+	if !strings.Contains(line.Text("error"), "limits.identity.sessions") {
+		t.Errorf("the node proxy says %q", line.Text("error"))
+	}
+	line = gw.Log.Await(t, "client refused: it has reached a limit", "peer", s.ID("isthmus-system/nodeproxy"))
+	if !strings.Contains(line.Text("error"), "limits.identity.sessions, which is 1") {
+		t.Errorf("the gateway says %q", line.Text("error"))
+	}
 }
 
 func TestOneSessionTooManyIsSentAway(t *testing.T) {

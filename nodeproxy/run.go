@@ -63,7 +63,7 @@ func (p *Proxy) settle(ctx context.Context) {
 	limit := time.Now().Add(settleLimit)
 	for p.stream != nil && p.stream.Attached() == 0 && len(p.store.Current().Gateways(p.cfg.Network)) > 0 {
 		if time.Now().After(limit) {
-			p.log.Warn().Msg("starting without a health stream: no gateway of this network answers")
+			p.log.Warn().Msg("starting without a health stream: no gateway of this network has accepted one")
 			break
 		}
 		if !pause(ctx, 10*time.Millisecond) {

@@ -5,10 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -175,7 +177,7 @@ type gatewayKey struct {
 func (c *HealthClient) keep(ctx context.Context, g gatewayKey) {
 	log := c.cfg.Log.With().Str("gateway", g.name).Logger()
 	pauses := backoff.Backoff{First: c.cfg.MinBackoff, Limit: c.cfg.MaxBackoff}
-	failures := 0
+	failures, told := 0, false
 	for ctx.Err() == nil {
 		attached, err := c.stream(ctx, g, log)
 		if ctx.Err() != nil {
@@ -189,9 +191,14 @@ func (c *HealthClient) keep(ctx context.Context, g gatewayKey) {
 		}
 		if attached {
 			log.Warn().Err(err).Msg("health stream lost")
-			failures = 0
+			failures, told = 0, false
 		}
 		failures++
+		var refused *refusedError
+		if errors.As(err, &refused) && !told {
+			told = true
+			log.Warn().Err(err).Msg("health stream refused")
+		}
 		pause := pauses.Next(failures)
 		if !attached {
 			log.Debug().Err(err).Dur("retry_in_ms", pause).Msg("health stream not attached")
@@ -239,10 +246,16 @@ func (c *HealthClient) greet(h *healthConn) error {
 	err := h.write(&federationpb.HealthMessage{Message: &federationpb.HealthMessage_Hello{Hello: &federationpb.Hello{
 		Node: c.cfg.Node, Network: c.cfg.Network, Incarnation: c.cfg.Incarnation,
 	}}})
+	if closed(err) {
+		return &refusedError{err}
+	}
 	if err != nil {
 		return fmt.Errorf("write hello: %w", err)
 	}
 	m, err := h.read()
+	if closed(err) {
+		return &refusedError{err}
+	}
 	if err != nil {
 		return fmt.Errorf("read welcome: %w", err)
 	}
@@ -250,6 +263,19 @@ func (c *HealthClient) greet(h *healthConn) error {
 		return &malformedError{errors.New("the first message of a gateway must be a welcome")}
 	}
 	return nil
+}
+
+// refusedError is a gateway that knew who we are and closed the stream without a word.
+type refusedError struct{ err error }
+
+func (e *refusedError) Error() string {
+	return "the gateway closed the stream before its welcome: its log says why (client refused: limits.identity.sessions, which all node proxies of a network share; or health stream refused): " + e.err.Error()
+}
+func (e *refusedError) Unwrap() error { return e.err }
+
+// closed reports an end that the peer has chosen, as far as a socket can tell.
+func closed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // readSummaries merges what the gateway passes on. The gateway is believed in

@@ -80,7 +80,7 @@ func (g *Guard) Refused(err error, c Client, now time.Time) (status int) {
 	}
 	g.mu.Unlock()
 	if tell {
-		g.log.Warn().Str("peer", c.Identity).Stringer("from", c.Address).Str("scope", string(r.Scope)).Str("limit", string(r.Limit)).Int64("bound", r.Bound).
+		g.log.Warn().Err(r).Str("peer", c.Identity).Stringer("from", c.Address).Str("scope", string(r.Scope)).Str("limit", string(r.Limit)).Int64("bound", r.Bound).
 			Int("not_logged", withheld).Msg("client refused: it has reached a limit")
 	}
 	if r.Limit == StreamsPerSecond {
