@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 	"golang.org/x/net/http2"
 )
@@ -312,8 +313,8 @@ func TestWindowThatAStreamCannotUseIsPassedOn(t *testing.T) {
 	p, s := rawServer(t, DefaultConfig(), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
 	one, id1 := p.openRaw(s)
 	two, id2 := p.openRaw(s)
-	one.Write(make([]byte, defaultWindow-1000)) // all but 1000 bytes of the connection's window
-	p.collect(id1, defaultWindow-1000)
+	one.Write(make([]byte, wire.DefaultWindow-1000)) // all but 1000 bytes of the connection's window
+	p.collect(id1, wire.DefaultWindow-1000)
 	two.Write(make([]byte, 1000))
 	p.collect(id2, 1000)
 	for i, st := range []*Stream{one, two} {

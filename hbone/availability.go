@@ -1,6 +1,10 @@
 package hbone
 
-import "time"
+import (
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
+)
 
 // Availability is what somebody who shares a session between callers needs to
 // know of it, as of one moment.
@@ -49,10 +53,10 @@ func (s *Session) hasSettings() bool {
 
 // streamLimit is how many streams may be open at once. Called with mu held.
 func (s *Session) streamLimit() int {
-	if n := s.cfg.MaxStreams; n > 0 && uint64(n) < uint64(s.peer.maxStreams) {
+	if n := s.cfg.MaxStreams; n > 0 && uint64(n) < uint64(s.peer.MaxStreams) {
 		return n
 	}
-	return int(min(uint64(s.peer.maxStreams), maxStreamID))
+	return int(min(uint64(s.peer.MaxStreams), wire.MaxStreamID))
 }
 
 // observer is told about a session; see Observe. Guarded by the session's mu.

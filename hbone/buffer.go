@@ -1,15 +1,18 @@
 package hbone
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
+)
 
 const (
-	frameHeaderLen = 9
 	// maxPayload makes a frame of four exact TLS records.
-	maxPayload = 64<<10 - frameHeaderLen
+	maxPayload = 64<<10 - wire.HeaderLen
 	oneRecord  = 16 << 10 // the most that one TLS record holds
 	// frameFront is what a frameBuf reserves for headers: a chunk of maxPayload
 	// is at most four frames of the smallest MAX_FRAME_SIZE.
-	frameFront = 4 * frameHeaderLen
+	frameFront = 4 * wire.HeaderLen
 )
 
 // innerPayload is the same for a session inside a stream: with its headers and
@@ -35,12 +38,12 @@ func putFrameBuf(f *frameBuf) { frameBufs.Put(f) }
 // front of off.
 func (f *frameBuf) layout(id uint32, off, n, max int) []byte {
 	frames := (n + max - 1) / max
-	start := off - frames*frameHeaderLen
+	start := off - frames*wire.HeaderLen
 	w := start
 	for r := off; n > 0; {
 		k := min(n, max)
-		putHeader(f.b[w:], k, frameData, 0, id)
-		w += frameHeaderLen
+		wire.PutHeader(f.b[w:], k, wire.FrameData, 0, id)
+		w += wire.HeaderLen
 		if w != r {
 			copy(f.b[w:w+k], f.b[r:r+k])
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -23,7 +24,7 @@ func StartClient(t Transport, cfg Config) (*Session, error) {
 		return nil, err
 	}
 	s := newSession(t, cfg, true)
-	s.peer.maxStreams = assumedStreams
+	s.peer.MaxStreams = assumedStreams
 	s.mu.Lock()
 	s.settingsSentAt = time.Now()
 	s.send.control.add(nil, s.ourPreface(), 0)
@@ -172,8 +173,8 @@ func (s *Session) request(req *Request) (*Stream, error) {
 		return nil, err
 	}
 	fields := requestFields(req)
-	if size := listSize(fields); size > s.peer.maxHeaders {
-		return nil, fmt.Errorf("header list of %d bytes, the peer accepts %d", size, s.peer.maxHeaders)
+	if size := listSize(fields); size > s.peer.MaxHeaders {
+		return nil, fmt.Errorf("header list of %d bytes, the peer accepts %d", size, s.peer.MaxHeaders)
 	}
 	st := s.newStreamLocked(s.nextID)
 	st.connect.authority, st.connect.replayable, st.connect.sentAt = req.Authority, req.Replayable, time.Now()
@@ -183,7 +184,7 @@ func (s *Session) request(req *Request) (*Stream, error) {
 	s.alive.LastRequest = st.connect.sentAt
 	st.connect.pending = make(chan struct{})
 	st.connect.decided = st.connect.pending
-	s.send.headers(st, fields, false, s.peer.maxFrame, noteKeep)
+	s.send.headers(st, fields, false, s.peer.MaxFrame, noteKeep)
 	s.openWholeWindowLocked(st)
 	s.kickLocked()
 	return st, nil
@@ -200,7 +201,7 @@ func (s *Session) canOpenLocked() error {
 		return &retryable{s.life.goAway}
 	case s.life.draining:
 		return &retryable{ErrSessionClosed}
-	case s.nextID > maxStreamID:
+	case s.nextID > wire.MaxStreamID:
 		return &retryable{errors.New("stream identifiers are used up")}
 	case len(s.streams) >= s.streamLimit():
 		return ErrSessionFull
@@ -250,7 +251,7 @@ func (w *sender) headers(st *Stream, fields []hpack.HeaderField, endStream bool,
 		w.henc.WriteField(f) // into memory, cannot fail
 	}
 	before := w.control.size()
-	w.control.buf = appendHeaderBlock(w.control.buf, st.id, w.hbuf.Bytes(), endStream, max)
+	w.control.buf = wire.AppendHeaderBlock(w.control.buf, st.id, w.hbuf.Bytes(), endStream, max)
 	w.control.mark(st, w.control.size()-before, n)
 }
 
@@ -263,7 +264,7 @@ func (s *Session) onResponse(f *http2.MetaHeadersFrame) error {
 		idle := s.isIdleLocked(f.StreamID)
 		s.mu.Unlock()
 		if idle {
-			return connError(http2.ErrCodeProtocol, "HEADERS on idle stream %d", f.StreamID)
+			return wire.ConnError(http2.ErrCodeProtocol, "HEADERS on idle stream %d", f.StreamID)
 		}
 		return nil
 	}
@@ -314,7 +315,7 @@ func (s *Session) onTrailers(st *Stream, f *http2.MetaHeadersFrame) error {
 	s.mu.Unlock()
 	switch {
 	case ended:
-		return &streamError{id: f.StreamID, code: http2.ErrCodeStreamClosed, reason: "HEADERS after END_STREAM"}
+		return &wire.StreamError{ID: f.StreamID, Code: http2.ErrCodeStreamClosed, Reason: "HEADERS after END_STREAM"}
 	case !f.StreamEnded():
 		return protocolFault(f.StreamID, "second HEADERS without END_STREAM")
 	case len(f.PseudoFields()) > 0:

@@ -3,6 +3,7 @@ package hbone
 import (
 	"net"
 
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 )
 
@@ -31,11 +32,11 @@ func (st *Stream) endLocked() {
 	q := &st.s.send.data
 	if n := len(q.segs); n > 0 && q.segs[n-1].st == st && q.segs[n-1].last > 0 {
 		g := &q.segs[n-1]
-		q.buf[len(q.buf)-g.last-frameHeaderLen+4] |= flagEndStream
+		q.buf[len(q.buf)-g.last-wire.HeaderLen+4] |= wire.FlagEndStream
 		g.note |= noteEnd
 		return
 	}
-	q.addData(st, appendHeader(nil, 0, frameData, flagEndStream, st.id), noteEnd)
+	q.addData(st, wire.AppendHeader(nil, 0, wire.FrameData, wire.FlagEndStream, st.id), noteEnd)
 }
 
 // Close implements net.Conn; see [Stream]. It does not wait.
@@ -63,7 +64,7 @@ func (st *Stream) Close() error {
 			st.endLocked()
 		}
 		if !st.endReceived {
-			s.send.data.addData(st, appendRST(nil, st.id, http2.ErrCodeCancel), noteRST)
+			s.send.data.addData(st, wire.AppendRST(nil, st.id, http2.ErrCodeCancel), noteRST)
 		}
 		s.kickLocked()
 	}
@@ -93,7 +94,7 @@ func (st *Stream) abortIf(ok func(*Stream) bool, code http2.ErrCode, cause error
 	}
 	if !st.send.stopped {
 		s.send.dropData(st)
-		s.send.control.add(st, appendRST(nil, st.id, code), 0)
+		s.send.control.add(st, wire.AppendRST(nil, st.id, code), 0)
 		st.stopSendingLocked(cause)
 		s.removeIfEndedLocked(st)
 		s.kickLocked()

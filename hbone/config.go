@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone/flow"
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 )
 
 // Config holds the limits and deadlines of a session. The zero value is not
@@ -116,14 +117,14 @@ func setDuration(p *time.Duration, v time.Duration) {
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	switch {
-	case c.StreamWindow < minWindow || c.StreamWindow > maxWindow:
-		return fmt.Errorf("hbone: stream window %d: want %d to %d bytes", c.StreamWindow, minWindow, maxWindow)
-	case c.ConnWindow < c.StreamWindow || c.ConnWindow > maxWindow:
-		return fmt.Errorf("hbone: connection window %d: want stream window %d to %d bytes", c.ConnWindow, c.StreamWindow, maxWindow)
+	case c.StreamWindow < minWindow || c.StreamWindow > wire.MaxWindow:
+		return fmt.Errorf("hbone: stream window %d: want %d to %d bytes", c.StreamWindow, minWindow, wire.MaxWindow)
+	case c.ConnWindow < c.StreamWindow || c.ConnWindow > wire.MaxWindow:
+		return fmt.Errorf("hbone: connection window %d: want stream window %d to %d bytes", c.ConnWindow, c.StreamWindow, wire.MaxWindow)
 	case c.FirstWindow < minWindow:
 		return fmt.Errorf("hbone: first window %d: want %d bytes or more", c.FirstWindow, minWindow)
-	case c.MaxFrame < minMaxFrame || c.MaxFrame > maxMaxFrame:
-		return fmt.Errorf("hbone: max frame %d: want %d to %d bytes", c.MaxFrame, minMaxFrame, maxMaxFrame)
+	case c.MaxFrame < wire.MinMaxFrame || c.MaxFrame > wire.MaxMaxFrame:
+		return fmt.Errorf("hbone: max frame %d: want %d to %d bytes", c.MaxFrame, wire.MinMaxFrame, wire.MaxMaxFrame)
 	case c.MaxStreams < 0:
 		return fmt.Errorf("hbone: max streams %d: must not be negative", c.MaxStreams)
 	case c.MaxHeaderList < 0:
@@ -132,15 +133,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// RFC 9113 §6.5.2 and §6.9.
 const (
 	minWindow       = 1 << 10
-	maxWindow       = 1<<31 - 1
-	defaultWindow   = 65535
-	minMaxFrame     = 16384
-	maxMaxFrame     = 1<<24 - 1
-	maxStreamID     = 1<<31 - 1
 	clientHeaderMax = 16 << 10
 	serverHeaderMax = 64 << 10
-	hpackTable      = 4096
 )

@@ -2,41 +2,42 @@ package hbone
 
 import (
 	"github.com/isthmus-mesh/isthmus/hbone/flow"
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 )
 
 // receiveData accounts a DATA frame against both windows. It returns the stream
 // to deliver to, nil if the payload is to be thrown away.
-func (s *Session) receiveData(h frameHeader) (*Stream, error) {
-	low, ok := s.window.receive(h.length)
+func (s *Session) receiveData(h wire.Header) (*Stream, error) {
+	low, ok := s.window.receive(h.Length)
 	if s.recv.windowLow = low; !ok {
-		return nil, connError(http2.ErrCodeFlowControl, "DATA beyond the connection window")
+		return nil, wire.ConnError(http2.ErrCodeFlowControl, "DATA beyond the connection window")
 	}
 	s.mu.Lock()
-	s.noteBulkLocked(h.length)
-	st := s.streams[h.id]
+	s.noteBulkLocked(h.Length)
+	st := s.streams[h.ID]
 	if st == nil {
-		idle := s.isIdleLocked(h.id)
+		idle := s.isIdleLocked(h.ID)
 		s.mu.Unlock()
 		if idle {
-			return nil, connError(http2.ErrCodeProtocol, "DATA on idle stream %d", h.id)
+			return nil, wire.ConnError(http2.ErrCodeProtocol, "DATA on idle stream %d", h.ID)
 		}
 		return nil, nil // closed; the peer may not have heard of it yet
 	}
 	ended, answered, refused := st.endReceived, st.connect.response != nil, st.connect.refused
 	s.mu.Unlock()
-	s.path.noteFrame(st, h.length)
+	s.path.noteFrame(st, h.Length)
 	if refused {
 		return nil, nil
 	}
 	if ended {
-		return nil, &streamError{id: h.id, code: http2.ErrCodeStreamClosed, reason: "DATA after END_STREAM"}
+		return nil, &wire.StreamError{ID: h.ID, Code: http2.ErrCodeStreamClosed, Reason: "DATA after END_STREAM"}
 	}
 	if s.client && !answered {
-		return nil, &streamError{id: h.id, code: http2.ErrCodeProtocol, reason: "DATA before the response"}
+		return nil, &wire.StreamError{ID: h.ID, Code: http2.ErrCodeProtocol, Reason: "DATA before the response"}
 	}
-	if !st.recv.charge(h.length) {
-		return nil, &streamError{id: h.id, code: http2.ErrCodeFlowControl, reason: "DATA beyond the stream's window"}
+	if !st.recv.charge(h.Length) {
+		return nil, &wire.StreamError{ID: h.ID, Code: http2.ErrCodeFlowControl, Reason: "DATA beyond the stream's window"}
 	}
 	return st, nil
 }
@@ -74,7 +75,7 @@ func (s *Session) creditConn(n int) {
 	if s.life.err != nil {
 		return
 	}
-	s.send.control.add(nil, appendWindowUpdate(nil, 0, n), 0)
+	s.send.control.add(nil, wire.AppendWindowUpdate(nil, 0, n), 0)
 	s.kickLocked()
 }
 
@@ -87,7 +88,7 @@ func (s *Session) openWholeWindowLocked(st *Stream) {
 		return
 	}
 	st.recv.window.Init(size) // nobody else has the stream yet
-	s.send.control.add(st, appendWindowUpdate(nil, st.id, size-first), 0)
+	s.send.control.add(st, wire.AppendWindowUpdate(nil, st.id, size-first), 0)
 }
 
 // creditStream sends n bytes of window for st, if it can still use them.
@@ -100,7 +101,7 @@ func (s *Session) creditStream(st *Stream, n int) {
 	if s.life.err != nil || st.send.stopped || st.endReceived {
 		return
 	}
-	s.send.control.add(st, appendWindowUpdate(nil, st.id, n), 0)
+	s.send.control.add(st, wire.AppendWindowUpdate(nil, st.id, n), 0)
 	s.kickLocked()
 }
 
@@ -109,8 +110,8 @@ func (s *Session) onWindowUpdate(f *http2.WindowUpdateFrame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.StreamID == 0 {
-		if s.send.window += n; s.send.window > maxWindow {
-			return connError(http2.ErrCodeFlowControl, "connection window overflows")
+		if s.send.window += n; s.send.window > wire.MaxWindow {
+			return wire.ConnError(http2.ErrCodeFlowControl, "connection window overflows")
 		}
 		s.send.wakeCredit()
 		return nil
@@ -118,12 +119,12 @@ func (s *Session) onWindowUpdate(f *http2.WindowUpdateFrame) error {
 	st := s.streams[f.StreamID]
 	if st == nil {
 		if s.isIdleLocked(f.StreamID) {
-			return connError(http2.ErrCodeProtocol, "WINDOW_UPDATE on idle stream %d", f.StreamID)
+			return wire.ConnError(http2.ErrCodeProtocol, "WINDOW_UPDATE on idle stream %d", f.StreamID)
 		}
 		return nil
 	}
-	if st.send.widen(n); st.send.window > maxWindow {
-		return &streamError{id: f.StreamID, code: http2.ErrCodeFlowControl, reason: "window overflows"}
+	if st.send.widen(n); st.send.window > wire.MaxWindow {
+		return &wire.StreamError{ID: f.StreamID, Code: http2.ErrCodeFlowControl, Reason: "window overflows"}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 )
 
@@ -43,8 +44,8 @@ func (s *Session) Drain(ctx context.Context) error {
 // while it waits.
 func (s *Session) announceDrainLocked(ctx context.Context) {
 	s.life.draining = true
-	b := appendGoAway(nil, maxStreamID, http2.ErrCodeNo, "")
-	s.send.control.add(nil, appendPing(b, false, drainPing), 0)
+	b := wire.AppendGoAway(nil, wire.MaxStreamID, http2.ErrCodeNo, "")
+	s.send.control.add(nil, wire.AppendPing(b, false, drainPing), 0)
 	s.kickLocked()
 	wait := s.cfg.PingTimeout
 	if at := s.expiresAt(); !at.IsZero() {
@@ -65,6 +66,6 @@ func (s *Session) announceDrainLocked(ctx context.Context) {
 		return
 	}
 	s.life.finalID = s.lastID
-	s.send.control.add(nil, appendGoAway(nil, s.life.finalID, http2.ErrCodeNo, ""), 0)
+	s.send.control.add(nil, wire.AppendGoAway(nil, s.life.finalID, http2.ErrCodeNo, ""), 0)
 	s.kickLocked()
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone/flow"
@@ -106,8 +107,8 @@ func TestAClientDoesNotWaitForSettings(t *testing.T) {
 		st, h := p.startRaw(s, Request{})
 		st.Write(make([]byte, 20<<10))
 		first := p.kind(http2.FrameData, h.StreamID)
-		if first.Length != minMaxFrame {
-			t.Errorf("a frame of %d bytes before the peer said what it takes, want %d", first.Length, minMaxFrame)
+		if first.Length != wire.MinMaxFrame {
+			t.Errorf("a frame of %d bytes before the peer said what it takes, want %d", first.Length, wire.MinMaxFrame)
 		}
 		begun := time.Now()
 		_, err = st.AwaitResponse(t.Context())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 )
 
@@ -88,15 +89,8 @@ func (e *GoAwayError) Error() string {
 	return fmt.Sprintf("hbone: peer sent GOAWAY %v %q", e.Code, e.Debug)
 }
 
-// ProtocolError is a peer that broke a rule; we sent GOAWAY with Code.
-type ProtocolError struct {
-	Code   http2.ErrCode
-	Reason string
-}
-
-func (e *ProtocolError) Error() string {
-	return fmt.Sprintf("hbone: peer broke the protocol: %s (%v)", e.Reason, e.Code)
-}
+// ProtocolError is a peer that broke a rule; we sent GOAWAY with its Code.
+type ProtocolError = wire.ProtocolError
 
 // retryable marks err as matching ErrRetryable.
 type retryable struct{ err error }
@@ -105,22 +99,6 @@ func (e *retryable) Error() string        { return e.err.Error() }
 func (e *retryable) Unwrap() error        { return e.err }
 func (e *retryable) Is(target error) bool { return target == ErrRetryable }
 
-// streamError is a rule broken on one stream; the session goes on.
-type streamError struct {
-	id     uint32
-	code   http2.ErrCode
-	reason string
-	opens  bool // it was in a header block, which may open the stream
-}
-
-func (e *streamError) Error() string {
-	return fmt.Sprintf("hbone: stream %d: %s (%v)", e.id, e.reason, e.code)
-}
-
 func protocolFault(id uint32, reason string) error {
-	return &streamError{id: id, code: http2.ErrCodeProtocol, reason: reason}
-}
-
-func connError(code http2.ErrCode, format string, args ...any) error {
-	return &ProtocolError{Code: code, Reason: fmt.Sprintf(format, args...)}
+	return &wire.StreamError{ID: id, Code: http2.ErrCodeProtocol, Reason: reason}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 )
 
@@ -14,8 +15,8 @@ func (s *Session) onFrame(f http2.Frame) error {
 		if t := s.traced(); t != nil {
 			s.traceFields(t, "<", f.StreamID, f.Fields)
 		}
-		if reason := malformed(f); reason != "" {
-			return &streamError{id: f.StreamID, code: http2.ErrCodeProtocol, reason: reason, opens: true}
+		if reason := wire.Malformed(f); reason != "" {
+			return &wire.StreamError{ID: f.StreamID, Code: http2.ErrCodeProtocol, Reason: reason, Opens: true}
 		}
 		if s.client {
 			return s.onResponse(f)
@@ -33,7 +34,7 @@ func (s *Session) onFrame(f http2.Frame) error {
 		s.onGoAway(f)
 		return s.countIdleFrame("GOAWAY frames", 1)
 	case *http2.PushPromiseFrame:
-		return connError(http2.ErrCodeProtocol, "PUSH_PROMISE, which we have disabled")
+		return wire.ConnError(http2.ErrCodeProtocol, "PUSH_PROMISE, which we have disabled")
 	}
 	return s.countIdleFrame(fmt.Sprintf("%v frames", f.Header().Type), 1)
 }
@@ -63,7 +64,7 @@ func (s *Session) onReset(f *http2.RSTStreamFrame) error {
 		idle := s.isIdleLocked(f.StreamID)
 		s.mu.Unlock()
 		if idle {
-			return connError(http2.ErrCodeProtocol, "RST_STREAM on idle stream %d", f.StreamID)
+			return wire.ConnError(http2.ErrCodeProtocol, "RST_STREAM on idle stream %d", f.StreamID)
 		}
 		return nil
 	}
@@ -82,8 +83,8 @@ func (s *Session) onReset(f *http2.RSTStreamFrame) error {
 	s.removeIfEndedLocked(st)
 	s.mu.Unlock()
 	st.resetByPeer(err, clean)
-	if unanswered && s.recv.resets.add(time.Now(), 1) > maxResets {
-		return connError(http2.ErrCodeEnhanceYourCalm, "too many CONNECTs reset before their response")
+	if unanswered && s.recv.resets.Add(time.Now(), 1) > maxResets {
+		return wire.ConnError(http2.ErrCodeEnhanceYourCalm, "too many CONNECTs reset before their response")
 	}
 	return nil
 }
@@ -106,37 +107,37 @@ func (st *Stream) resetByPeer(err error, clean bool) {
 
 // onPriority ignores what a PRIORITY frame says, which may come in any state of
 // a stream.
-func (s *Session) onPriority(h frameHeader) error {
-	if h.id == 0 {
-		return connError(http2.ErrCodeProtocol, "PRIORITY on stream 0")
+func (s *Session) onPriority(h wire.Header) error {
+	if h.ID == 0 {
+		return wire.ConnError(http2.ErrCodeProtocol, "PRIORITY on stream 0")
 	}
-	if h.length != 5 {
+	if h.Length != 5 {
 		s.mu.Lock()
-		open := s.streams[h.id] != nil
+		open := s.streams[h.ID] != nil
 		s.mu.Unlock()
 		if open {
-			return &streamError{id: h.id, code: http2.ErrCodeFrameSize, reason: "PRIORITY of a wrong length"}
+			return &wire.StreamError{ID: h.ID, Code: http2.ErrCodeFrameSize, Reason: "PRIORITY of a wrong length"}
 		}
 	}
 	return s.countIdleFrame("PRIORITY frames", 1)
 }
 
 // resetStream answers a rule broken on one stream with RST_STREAM.
-func (s *Session) resetStream(f *streamError) error {
+func (s *Session) resetStream(f *wire.StreamError) error {
 	s.mu.Lock()
-	st := s.streams[f.id]
-	if st == nil && s.isIdleLocked(f.id) {
-		if s.client || f.id%2 == 0 || !f.opens {
+	st := s.streams[f.ID]
+	if st == nil && s.isIdleLocked(f.ID) {
+		if s.client || f.ID%2 == 0 || !f.Opens {
 			s.mu.Unlock()
-			return connError(http2.ErrCodeProtocol, "stream %d is idle, and %s", f.id, f.reason)
+			return wire.ConnError(http2.ErrCodeProtocol, "stream %d is idle, and %s", f.ID, f.Reason)
 		}
-		s.lastID = f.id // a request that could not even be read
-		s.send.control.add(nil, appendRST(nil, f.id, f.code), 0)
+		s.lastID = f.ID // a request that could not even be read
+		s.send.control.add(nil, wire.AppendRST(nil, f.ID, f.Code), 0)
 		s.kickLocked()
 	}
 	s.mu.Unlock()
 	if st != nil {
-		st.abort(f.code, &ResetError{Code: f.code})
+		st.abort(f.Code, &ResetError{Code: f.Code})
 	}
 	return s.countIdleFrame("frames that break a rule", 1)
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
@@ -51,7 +52,7 @@ func TestAServerSessionEndsWithItsCertificate(t *testing.T) {
 					t.Errorf("GOAWAY after %v, want it within the last tenth of the hour", age)
 				}
 				last := p.goAway(http2.ErrCodeNo)
-				if age := time.Since(start); age > time.Hour || first.n != maxStreamID || last.n != 1 {
+				if age := time.Since(start); age > time.Hour || first.n != wire.MaxStreamID || last.n != 1 {
 					t.Errorf("final GOAWAY after %v, last streams %d and %d", age, first.n, last.n)
 				}
 				time.Sleep(time.Hour - time.Since(start))

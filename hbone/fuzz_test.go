@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -136,7 +137,7 @@ func FuzzConnectHeader(f *testing.F) {
 		b.WriteString(http2.ClientPreface)
 		fr := http2.NewFramer(&b, nil)
 		fr.WriteSettings()
-		b.Write(appendHeaderBlock(nil, 1, block, false, minMaxFrame))
+		b.Write(wire.AppendHeaderBlock(nil, 1, block, false, wire.MinMaxFrame))
 		served := make(chan string, 1)
 		s := NewServer(newScript(b.Bytes()), DefaultConfig(), func(ctx context.Context, in *Incoming) { served <- in.Authority })
 		s.Serve(context.Background())

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 	"golang.org/x/net/http2"
 )
@@ -48,9 +49,9 @@ func TestTinyRecordBehindAFullReadEndsTheSession(t *testing.T) {
 		tc := tls.Client(c, clientTLS)
 		check(t, tc.Handshake())
 		go io.Copy(io.Discard, a)
-		tc.Write(append([]byte(http2.ClientPreface), appendSettings(nil)...))
+		tc.Write(append([]byte(http2.ClientPreface), wire.AppendSettings(nil)...))
 		full := make([]byte, len(readBuf{}))
-		putHeader(full, len(full)-frameHeaderLen, 0xee, 0, 0)
+		wire.PutHeader(full, len(full)-wire.HeaderLen, 0xee, 0, 0)
 		for i := range 5 { // the first ones only make the read buffer grow
 			synctest.Wait()
 			c.hold, c.held = true, nil
@@ -80,7 +81,7 @@ func TestSettingsWithThousandsOfEntriesAreAbuse(t *testing.T) {
 	p.kind(http2.FrameHeaders, 1)
 	var entries []http2.Setting
 	for i := range 10_000 {
-		entries = append(entries, http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(defaultWindow + i%2)})
+		entries = append(entries, http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(wire.DefaultWindow + i%2)})
 	}
 	for range 4 {
 		p.fr.WriteSettings(entries...)
@@ -168,7 +169,7 @@ func TestSettingsCountInTheirOrder(t *testing.T) {
 	}
 	p.fr.WriteSettings(window(0), window(3))
 	p.sync(1)
-	p.fr.WriteWindowUpdate(1, maxWindow)
+	p.fr.WriteWindowUpdate(1, wire.MaxWindow)
 	p.kind(http2.FrameData, 1)
 	p.fr.WriteSettings(window(1<<20), window(3))
 	p.goAway(http2.ErrCodeFlowControl)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 )
 
@@ -45,7 +46,7 @@ func TestInnerChunkFillsOneOuterFrame(t *testing.T) {
 	tr, err := ClientTLS(t.Context(), a, clientTLS)
 	check(t, err)
 	tr.rec.Conn, tr.rec.st = st, st // the handshake is over; from here on into the stream
-	for _, max := range []int{minMaxFrame, maxMaxFrame} {
+	for _, max := range []int{wire.MinMaxFrame, wire.MaxMaxFrame} {
 		f := getFrameBuf()
 		check(t, tr.WriteBurst(f.layout(1, frameFront, innerPayload, max)))
 		putFrameBuf(f)

@@ -3,6 +3,8 @@ package hbone
 import (
 	"sync"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 )
 
 // lifecycle is how a session comes up, retires and ends. The channels are closed
@@ -24,7 +26,7 @@ type lifecycle struct {
 	idleSince     time.Time    // when the last stream ended
 	goAway        *GoAwayError // received
 	goAwayID      uint32       // last stream that the peer will serve
-	finalID       uint32       // server: last stream that we serve, once drained; maxStreamID before
+	finalID       uint32       // server: last stream that we serve, once drained; wire.MaxStreamID before
 
 	children map[*Session]struct{} // sessions inside streams of this one
 }
@@ -33,6 +35,6 @@ func (l *lifecycle) init(mu *sync.Mutex, now time.Time) {
 	l.settingsReceived, l.done = make(chan struct{}), make(chan struct{})
 	l.readDone, l.transportClosed = make(chan struct{}), make(chan struct{})
 	l.changed.L = mu
-	l.goAwayID, l.finalID = maxStreamID, maxStreamID
+	l.goAwayID, l.finalID = wire.MaxStreamID, wire.MaxStreamID
 	l.idleSince = now
 }

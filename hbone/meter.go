@@ -3,6 +3,7 @@ package hbone
 import (
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 )
 
@@ -17,25 +18,11 @@ const (
 	maxNewStreams = 10_000
 )
 
-// meter counts events within the current second. The zero value is ready.
-type meter struct {
-	start time.Time
-	n     int
-}
-
-func (m *meter) add(now time.Time, n int) int {
-	if now.Sub(m.start) >= time.Second {
-		m.start, m.n = now, 0
-	}
-	m.n += n
-	return m.n
-}
-
 // countIdleFrame counts a frame that costs us work and moves nothing, n for one that
 // costs as much as n.
 func (s *Session) countIdleFrame(what string, n int) error {
-	if s.recv.idleFrames.add(time.Now(), n) > maxIdleFrames {
-		return connError(http2.ErrCodeEnhanceYourCalm, "too many frames that carry nothing, at last %s", what)
+	if s.recv.idleFrames.Add(time.Now(), n) > maxIdleFrames {
+		return wire.ConnError(http2.ErrCodeEnhanceYourCalm, "too many frames that carry nothing, at last %s", what)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone/flow"
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 )
 
@@ -108,7 +109,7 @@ func (s *Session) sendPing(now time.Time) {
 	p.waiting = true
 	p.sent = now
 	s.alive.Requested(now)
-	s.send.control.add(nil, appendPing(nil, false, p.payload()), 0)
+	s.send.control.add(nil, wire.AppendPing(nil, false, p.payload()), 0)
 	again := s.cfg.PingTimeout
 	if s.client {
 		again = min(again, flow.SilentAfter(s.path.roundTrip()))
@@ -133,7 +134,7 @@ func (s *Session) onPing(f *http2.PingFrame) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.send.control.add(nil, appendPing(nil, true, f.Data), 0)
+	s.send.control.add(nil, wire.AppendPing(nil, true, f.Data), 0)
 	s.kickLocked()
 	return nil
 }

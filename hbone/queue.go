@@ -1,5 +1,7 @@
 package hbone
 
+import "github.com/isthmus-mesh/isthmus/hbone/wire"
+
 // queue is frames in the order in which they go out, and whose they are.
 type queue struct {
 	buf  []byte
@@ -85,9 +87,9 @@ func (q *queue) payload(st *Stream, p []byte, max int) {
 	size, data, last := 0, len(p), 0
 	for len(p) > 0 {
 		last = min(len(p), max)
-		q.buf = appendHeader(q.buf, last, frameData, 0, st.id)
+		q.buf = wire.AppendHeader(q.buf, last, wire.FrameData, 0, st.id)
 		q.buf = append(q.buf, p[:last]...)
-		size += frameHeaderLen + last
+		size += wire.HeaderLen + last
 		p = p[last:]
 	}
 	q.segs = append(q.segs, segment{st: st, n: size, data: data, last: last})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -19,9 +20,9 @@ type frameReader struct {
 	s       *Session
 	preface []byte // what is still to come of the client's preface
 
-	hdr  [frameHeaderLen]byte
+	hdr  [wire.HeaderLen]byte
 	have int // bytes in hdr
-	cur  frameHeader
+	cur  wire.Header
 	left int // payload bytes still to come of cur
 	mode frameMode
 
@@ -59,7 +60,7 @@ func newFrameReader(s *Session) *frameReader {
 	}
 	r.framer = http2.NewFramer(nil, &r.src)
 	r.framer.SetMaxReadFrameSize(uint32(s.cfg.MaxFrame))
-	r.framer.ReadMetaHeaders = hpack.NewDecoder(hpackTable, nil)
+	r.framer.ReadMetaHeaders = hpack.NewDecoder(wire.HeaderTable, nil)
 	r.framer.MaxHeaderListSize = uint32(s.cfg.MaxHeaderList)
 	return r
 }
@@ -70,15 +71,15 @@ func (r *frameReader) parse(p []byte) error {
 	if len(r.preface) > 0 {
 		n := min(len(p), len(r.preface))
 		if !bytes.Equal(p[:n], r.preface[:n]) {
-			return connError(http2.ErrCodeProtocol, "bad client preface")
+			return wire.ConnError(http2.ErrCodeProtocol, "bad client preface")
 		}
 		r.preface, p = r.preface[n:], p[n:]
 	}
 	for len(p) > 0 {
-		if r.have < frameHeaderLen {
+		if r.have < wire.HeaderLen {
 			n := copy(r.hdr[r.have:], p)
 			r.have, p = r.have+n, p[n:]
-			if r.have < frameHeaderLen {
+			if r.have < wire.HeaderLen {
 				return nil
 			}
 			if err := r.fault(r.startFrame()); err != nil {
@@ -106,7 +107,7 @@ func (r *frameReader) fault(err error) error {
 	if err == nil {
 		return nil // without the allocation below
 	}
-	var sf *streamError
+	var sf *wire.StreamError
 	if errors.As(err, &sf) {
 		return r.s.resetStream(sf)
 	}
@@ -115,41 +116,41 @@ func (r *frameReader) fault(err error) error {
 
 // startFrame looks at the frame header and decides what to do with the payload.
 func (r *frameReader) startFrame() error {
-	h := parseHeader(r.hdr[:])
-	r.cur, r.left, r.mode = h, h.length, modeCollect
-	if t := r.s.traced(); t != nil && (!hasDetail(h) || h.length > r.s.cfg.MaxFrame) {
+	h := wire.ParseHeader(r.hdr[:])
+	r.cur, r.left, r.mode = h, h.Length, modeCollect
+	if t := r.s.traced(); t != nil && (!wire.HasDetail(h) || h.Length > r.s.cfg.MaxFrame) {
 		r.s.traceFrame(t, "<", h, "")
 	}
 	switch {
-	case h.length > r.s.cfg.MaxFrame:
-		return connError(http2.ErrCodeFrameSize, "frame of %d bytes, we accept %d", h.length, r.s.cfg.MaxFrame)
-	case !r.gotSettings && (h.kind != frameSettings || h.flags&flagAck != 0):
-		return connError(http2.ErrCodeProtocol, "first frame is %v, want SETTINGS", http2.FrameType(h.kind))
-	case r.block != 0 && (h.kind != frameContinuation || h.id != r.block):
-		return connError(http2.ErrCodeProtocol, "%v inside the header block of stream %d", http2.FrameType(h.kind), r.block)
-	case h.kind == frameData:
+	case h.Length > r.s.cfg.MaxFrame:
+		return wire.ConnError(http2.ErrCodeFrameSize, "frame of %d bytes, we accept %d", h.Length, r.s.cfg.MaxFrame)
+	case !r.gotSettings && (h.Kind != wire.FrameSettings || h.Flags&wire.FlagAck != 0):
+		return wire.ConnError(http2.ErrCodeProtocol, "first frame is %v, want SETTINGS", http2.FrameType(h.Kind))
+	case r.block != 0 && (h.Kind != wire.FrameContinuation || h.ID != r.block):
+		return wire.ConnError(http2.ErrCodeProtocol, "%v inside the header block of stream %d", http2.FrameType(h.Kind), r.block)
+	case h.Kind == wire.FrameData:
 		r.mode = modeSkip // unless beginData accepts it
 		return r.startData(h)
-	case h.kind == framePriority:
+	case h.Kind == wire.FramePriority:
 		r.mode = modeSkip
 		return r.s.onPriority(h)
-	case h.kind > frameContinuation:
+	case h.Kind > wire.FrameContinuation:
 		r.mode = modeSkip
 		return r.s.countIdleFrame("unknown frames", 1)
 	}
 	return r.collect(h)
 }
 
-func (r *frameReader) collect(h frameHeader) error {
-	switch h.kind {
-	case frameHeaders:
-		r.block, r.conts = h.id, 0
-	case frameContinuation:
+func (r *frameReader) collect(h wire.Header) error {
+	switch h.Kind {
+	case wire.FrameHeaders:
+		r.block, r.conts = h.ID, 0
+	case wire.FrameContinuation:
 		if r.block == 0 {
-			return connError(http2.ErrCodeProtocol, "CONTINUATION without HEADERS")
+			return wire.ConnError(http2.ErrCodeProtocol, "CONTINUATION without HEADERS")
 		}
-		if r.conts++; r.conts > maxContinuations || len(r.asm)+h.length > 2*r.s.cfg.MaxHeaderList+r.s.cfg.MaxFrame {
-			return connError(http2.ErrCodeEnhanceYourCalm, "header block of stream %d is too long", h.id)
+		if r.conts++; r.conts > maxContinuations || len(r.asm)+h.Length > 2*r.s.cfg.MaxHeaderList+r.s.cfg.MaxFrame {
+			return wire.ConnError(http2.ErrCodeEnhanceYourCalm, "header block of stream %d is too long", h.ID)
 		}
 	}
 	r.asm = append(r.asm, r.hdr[:]...)
@@ -164,7 +165,7 @@ func (r *frameReader) take(p []byte) error {
 	case modeData:
 		return r.takeData(p)
 	case modeSkip:
-		if r.cur.kind == frameData {
+		if r.cur.Kind == wire.FrameData {
 			r.s.release(len(p))
 		}
 	}
@@ -176,23 +177,23 @@ func (r *frameReader) finish() error {
 	case modeData:
 		st := r.body.st
 		r.body = dataBody{}
-		if r.cur.flags&flagEndStream != 0 && st != nil {
+		if r.cur.Flags&wire.FlagEndStream != 0 && st != nil {
 			r.s.peerEnded(st)
 		}
 		return nil
 	case modeSkip:
 		return nil
 	}
-	if t := r.s.traced(); t != nil && hasDetail(r.cur) {
-		r.s.traceFrame(t, "<", r.cur, frameDetail(r.cur, r.asm[frameHeaderLen:]))
+	if t := r.s.traced(); t != nil && wire.HasDetail(r.cur) {
+		r.s.traceFrame(t, "<", r.cur, wire.Detail(r.cur, r.asm[wire.HeaderLen:]))
 	}
-	if r.cur.kind == frameHeaders {
-		if err := checkPadding(r.cur, r.asm[frameHeaderLen:]); err != nil {
+	if r.cur.Kind == wire.FrameHeaders {
+		if err := wire.CheckPadding(r.cur, r.asm[wire.HeaderLen:]); err != nil {
 			return err
 		}
 	}
 	if r.block != 0 {
-		if r.cur.flags&flagEndHeaders == 0 {
+		if r.cur.Flags&wire.FlagEndHeaders == 0 {
 			return nil
 		}
 		r.block = 0
@@ -209,47 +210,30 @@ func (r *frameReader) finish() error {
 	return r.s.onFrame(f)
 }
 
-// checkPadding looks at a whole HEADERS frame before its block is decoded: with
-// padding that does not fit the block cannot be, and both tables would differ
-// from then on (the Framer makes it a stream error).
-func checkPadding(h frameHeader, payload []byte) error {
-	if h.flags&flagPadded == 0 || len(payload) == 0 {
-		return nil // without a pad length it is for the Framer
-	}
-	room := len(payload) - 1
-	if h.flags&flagPriority != 0 {
-		room -= 5
-	}
-	if pad := int(payload[0]); pad > room {
-		return connError(http2.ErrCodeProtocol, "padding of %d bytes exceeds the frame", pad)
-	}
-	return nil
-}
-
 // framerError translates what the Framer reports.
 func (r *frameReader) framerError(err error) error {
 	var ce http2.ConnectionError
 	if errors.As(err, &ce) {
-		return connError(http2.ErrCode(ce), "bad %v frame on stream %d", http2.FrameType(r.cur.kind), r.cur.id)
+		return wire.ConnError(http2.ErrCode(ce), "bad %v frame on stream %d", http2.FrameType(r.cur.Kind), r.cur.ID)
 	}
 	var se http2.StreamError
 	if errors.As(err, &se) {
-		opens := r.cur.kind == frameHeaders || r.cur.kind == frameContinuation
-		return &streamError{id: se.StreamID, code: se.Code, reason: err.Error(), opens: opens}
+		opens := r.cur.Kind == wire.FrameHeaders || r.cur.Kind == wire.FrameContinuation
+		return &wire.StreamError{ID: se.StreamID, Code: se.Code, Reason: err.Error(), Opens: opens}
 	}
-	return connError(http2.ErrCodeFrameSize, "bad %v frame: %v", http2.FrameType(r.cur.kind), err)
+	return wire.ConnError(http2.ErrCodeFrameSize, "bad %v frame: %v", http2.FrameType(r.cur.Kind), err)
 }
 
 // startData accounts the frame against both windows and finds its stream.
-func (r *frameReader) startData(h frameHeader) error {
-	if h.id == 0 {
-		return connError(http2.ErrCodeProtocol, "DATA on stream 0")
+func (r *frameReader) startData(h wire.Header) error {
+	if h.ID == 0 {
+		return wire.ConnError(http2.ErrCodeProtocol, "DATA on stream 0")
 	}
-	padded := h.flags&flagPadded != 0
-	if padded && h.length == 0 {
-		return connError(http2.ErrCodeFrameSize, "padded DATA without pad length")
+	padded := h.Flags&wire.FlagPadded != 0
+	if padded && h.Length == 0 {
+		return wire.ConnError(http2.ErrCodeFrameSize, "padded DATA without pad length")
 	}
-	if h.length == 0 && h.flags&flagEndStream == 0 {
+	if h.Length == 0 && h.Flags&wire.FlagEndStream == 0 {
 		if err := r.s.countIdleFrame("empty DATA frames", 1); err != nil {
 			return err
 		}
@@ -259,7 +243,7 @@ func (r *frameReader) startData(h frameHeader) error {
 		return err
 	}
 	r.mode = modeData
-	r.body = dataBody{st: st, padded: padded, content: h.length}
+	r.body = dataBody{st: st, padded: padded, content: h.Length}
 	return nil
 }
 
@@ -271,7 +255,7 @@ func (r *frameReader) takeData(p []byte) error {
 		p = p[1:]
 		b.content -= 1 + pad
 		if b.content < 0 {
-			return connError(http2.ErrCodeProtocol, "padding of %d bytes exceeds the frame", pad)
+			return wire.ConnError(http2.ErrCodeProtocol, "padding of %d bytes exceeds the frame", pad)
 		}
 		b.st.release(1, b.st.recv.padding(1))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -33,7 +34,7 @@ type sender struct {
 }
 
 func (w *sender) init(client bool) {
-	w.window = defaultWindow
+	w.window = wire.DefaultWindow
 	w.limit = pendingMax
 	w.henc = hpack.NewEncoder(&w.hbuf)
 	if !client {
@@ -43,7 +44,7 @@ func (w *sender) init(client bool) {
 	}
 }
 
-func (w *sender) tableSize(n uint32) { w.henc.SetMaxDynamicTableSize(min(n, hpackTable)) }
+func (w *sender) tableSize(n uint32) { w.henc.SetMaxDynamicTableSize(min(n, wire.HeaderTable)) }
 
 func (w *sender) empty() bool { return len(w.control.segs) == 0 && len(w.data.segs) == 0 }
 
@@ -160,7 +161,7 @@ var errUnsent = errors.New("nothing was sent")
 func (s *Session) kickLocked() {
 	if s.send.control.size() > controlMax && !s.send.broken {
 		s.send.broken = true
-		go s.fail(connError(http2.ErrCodeEnhanceYourCalm, "peer provokes answers and does not read them"))
+		go s.fail(wire.ConnError(http2.ErrCodeEnhanceYourCalm, "peer provokes answers and does not read them"))
 	}
 	if s.send.busy || s.send.broken || s.send.empty() {
 		return

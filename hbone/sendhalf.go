@@ -200,7 +200,7 @@ func (st *Stream) sendGranted(p []byte, direct bool, f *frameBuf, off int) (int,
 	s, n := st.s, len(p)
 	s.noteBulkLocked(n)
 	if !direct {
-		s.send.data.payload(st, p, s.peer.maxFrame)
+		s.send.data.payload(st, p, s.peer.MaxFrame)
 		s.send.admit()
 		s.kickLocked()
 		s.mu.Unlock()
@@ -210,7 +210,7 @@ func (st *Stream) sendGranted(p []byte, direct bool, f *frameBuf, off int) (int,
 	s.send.admit() // a turn that went unused, now that the writer was free
 	control := s.takeLocked(true)
 	s.send.dataSent(st)
-	max := s.peer.maxFrame
+	max := s.peer.MaxFrame
 	s.mu.Unlock()
 	own := f == nil
 	if own {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -107,7 +108,7 @@ func (s *Session) settingsOverdue() {
 func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 	id := f.StreamID
 	if id%2 == 0 {
-		return connError(http2.ErrCodeProtocol, "client opened even stream %d", id)
+		return wire.ConnError(http2.ErrCodeProtocol, "client opened even stream %d", id)
 	}
 	s.mu.Lock()
 	if last := s.lastID; id <= last {
@@ -115,7 +116,7 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 		s.mu.Unlock()
 		switch {
 		case st == nil && len(f.PseudoFields()) > 0: // no trailers that crossed our reset
-			return connError(http2.ErrCodeProtocol, "request on stream %d behind stream %d", id, last)
+			return wire.ConnError(http2.ErrCodeProtocol, "request on stream %d behind stream %d", id, last)
 		case st == nil:
 			return s.countIdleFrame("HEADERS on closed streams", 1)
 		}
@@ -126,16 +127,16 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 		return nil
 	}
 	s.lastID = id // from here on its frames are those of a closed stream, not of an idle one
-	n := s.recv.newStreams.add(time.Now(), 1)
+	n := s.recv.newStreams.Add(time.Now(), 1)
 	if why := s.refusalLocked(id, n); why != "" {
-		s.send.control.add(nil, appendRST(nil, id, http2.ErrCodeRefusedStream), 0)
+		s.send.control.add(nil, wire.AppendRST(nil, id, http2.ErrCodeRefusedStream), 0)
 		s.kickLocked()
 		s.mu.Unlock()
 		if s.cfg.Refused != nil {
 			s.cfg.Refused(why)
 		}
 		if n > 2*maxNewStreams {
-			return connError(http2.ErrCodeEnhanceYourCalm, "more than %d CONNECTs within a second", 2*maxNewStreams)
+			return wire.ConnError(http2.ErrCodeEnhanceYourCalm, "more than %d CONNECTs within a second", 2*maxNewStreams)
 		}
 		return nil
 	}
@@ -273,7 +274,7 @@ func (in *Incoming) Accept(h Header) (*Stream, error) {
 	}
 	st.connect.response = plainOK
 	st.connect.accepted = true
-	s.send.headers(st, responseFields(200, h), false, s.peer.maxFrame, 0)
+	s.send.headers(st, responseFields(200, h), false, s.peer.MaxFrame, 0)
 	s.kickLocked()
 	return st, nil
 }
@@ -299,7 +300,7 @@ func (s *Session) refuseLocked(st *Stream, status int, h Header) {
 	st.connect.response = &Response{Status: status, Header: h}
 	st.connect.refused, st.send.ended, st.endReceived = true, true, true
 	st.send.err = net.ErrClosed
-	s.send.headers(st, responseFields(status, h), true, s.peer.maxFrame, noteEnd)
+	s.send.headers(st, responseFields(status, h), true, s.peer.MaxFrame, noteEnd)
 	s.kickLocked()
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone/flow"
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 )
 
@@ -50,7 +51,7 @@ type Session struct {
 	streams  map[uint32]*Stream
 	nextID   uint32 // client: next stream to open
 	lastID   uint32 // server: highest stream seen
-	peer     peerSettings
+	peer     wire.Settings
 	ping     pinger
 	alive    flow.Liveness
 	observer observer
@@ -74,7 +75,7 @@ func newSession(t Transport, cfg Config, client bool) *Session {
 	}
 	s := &Session{
 		t: t, cfg: cfg, client: client, peerID: t.Peer(), parent: parentOf(t),
-		streams: make(map[uint32]*Stream), nextID: 1, peer: defaultPeerSettings(),
+		streams: make(map[uint32]*Stream), nextID: 1, peer: wire.DefaultSettings(),
 	}
 	s.number = sessionNumber.Add(1)
 	s.fewCPUs = runtime.GOMAXPROCS(0) <= flow.FewCPUs && s.parent == nil && !cfg.Disable.FewCPUs
@@ -170,7 +171,7 @@ func (s *Session) retired() bool {
 
 // retiredLocked is retired without the parent.
 func (s *Session) retiredLocked() bool {
-	return s.life.err != nil || s.life.draining || s.nextID > maxStreamID
+	return s.life.err != nil || s.life.draining || s.nextID > wire.MaxStreamID
 }
 
 // fail ends the session for err, telling the peer when it is the peer's fault.
@@ -210,10 +211,10 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 	last := min(s.lastID, s.life.finalID)
 	switch how {
 	case endOrderly:
-		s.send.data.addData(nil, appendGoAway(nil, last, code, ""), 0)
+		s.send.data.addData(nil, wire.AppendGoAway(nil, last, code, ""), 0)
 	case endWithError:
 		s.send.data.clear()
-		s.send.control.add(nil, appendGoAway(nil, last, code, debugText(err)), 0)
+		s.send.control.add(nil, wire.AppendGoAway(nil, last, code, debugText(err)), 0)
 		s.t.SetReadDeadline(time.Now().Add(lingerTime))
 	case endAbrupt:
 		s.send.broken = true

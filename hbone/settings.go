@@ -1,24 +1,11 @@
 package hbone
 
 import (
-	"math"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 )
-
-// peerSettings are what the peer announced, with RFC 9113's values before that.
-type peerSettings struct {
-	maxFrame   int
-	window     int // initial window of a stream
-	maxStreams uint32
-	maxHeaders uint32
-	table      uint32 // of its header decoder
-}
-
-func defaultPeerSettings() peerSettings {
-	return peerSettings{maxFrame: minMaxFrame, window: defaultWindow, maxStreams: math.MaxUint32, maxHeaders: math.MaxUint32, table: hpackTable}
-}
 
 // ourPreface is everything that we send before the first stream, in the order
 // of a stock peer.
@@ -26,20 +13,20 @@ func (s *Session) ourPreface() []byte {
 	var b []byte
 	if s.client {
 		b = append(b, http2.ClientPreface...)
-		b = appendSettings(b,
+		b = wire.AppendSettings(b,
 			http2.Setting{ID: http2.SettingEnablePush, Val: 0},
 			http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(s.cfg.FirstWindow)},
 			http2.Setting{ID: http2.SettingMaxFrameSize, Val: uint32(s.cfg.MaxFrame)},
 			http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(s.cfg.MaxHeaderList)})
 	} else {
-		b = appendSettings(b,
+		b = wire.AppendSettings(b,
 			http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(s.cfg.MaxStreams)},
 			http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(s.cfg.FirstWindow)},
 			http2.Setting{ID: http2.SettingMaxFrameSize, Val: uint32(s.cfg.MaxFrame)},
 			http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(s.cfg.MaxHeaderList)})
 	}
-	if n := s.cfg.ConnWindow - defaultWindow; n > 0 {
-		b = appendWindowUpdate(b, 0, n)
+	if n := s.cfg.ConnWindow - wire.DefaultWindow; n > 0 {
+		b = wire.AppendWindowUpdate(b, 0, n)
 	}
 	return b
 }
@@ -57,7 +44,7 @@ func (s *Session) onSettings(f *http2.SettingsFrame) error {
 		return err
 	}
 	first := !s.recv.frames.gotSettings
-	c, err := s.readSettings(f)
+	c, err := s.peer.Read(f, s.client) // only the reading goroutine writes s.peer
 	if err != nil {
 		return err
 	}
@@ -74,65 +61,20 @@ func (s *Session) onSettings(f *http2.SettingsFrame) error {
 // frame: RFC 9113 defines six, and a frame of 64 KiB has room for 10 000.
 const settingsPerFrame = 16
 
-// settingsChange is what one SETTINGS frame does: the values that hold after it,
-// and the extremes on the way that have an effect of their own.
-type settingsChange struct {
-	peerSettings
-	widestWindow  int
-	smallestTable uint32
-}
-
-// readSettings folds the entries of f, in their order (RFC 9113 §6.5.3), into
-// one change, without the lock: however many there are, the streams' windows are
-// moved once.
-func (s *Session) readSettings(f *http2.SettingsFrame) (settingsChange, error) {
-	p := s.peer // only the reading goroutine writes it
-	c := settingsChange{peerSettings: p, widestWindow: p.window, smallestTable: p.table}
-	err := f.ForeachSetting(func(v http2.Setting) error {
-		if v.Valid() != nil {
-			code := http2.ErrCodeProtocol
-			if v.ID == http2.SettingInitialWindowSize {
-				code = http2.ErrCodeFlowControl
-			}
-			return connError(code, "bad setting %v", v)
-		}
-		switch v.ID {
-		case http2.SettingEnablePush:
-			if v.Val != 0 && s.client {
-				return connError(http2.ErrCodeProtocol, "server sent ENABLE_PUSH 1")
-			}
-		case http2.SettingMaxFrameSize:
-			c.maxFrame = int(v.Val)
-		case http2.SettingMaxConcurrentStreams:
-			c.maxStreams = v.Val
-		case http2.SettingMaxHeaderListSize:
-			c.maxHeaders = v.Val
-		case http2.SettingHeaderTableSize:
-			c.table = v.Val
-			c.smallestTable = min(c.smallestTable, v.Val)
-		case http2.SettingInitialWindowSize:
-			c.window = int(v.Val)
-			c.widestWindow = max(c.widestWindow, c.window)
-		}
-		return nil
-	})
-	return c, err
-}
-
 // takeSettings makes c the peer's settings and acknowledges them.
-func (s *Session) takeSettings(c settingsChange) error {
+func (s *Session) takeSettings(c wire.SettingsChange) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.applyWindowLocked(c.window-s.peer.window, c.widestWindow-s.peer.window); err != nil {
+	if err := s.applyWindowLocked(c.Window-s.peer.Window, c.WidestWindow-s.peer.Window); err != nil {
 		return err
 	}
-	if c.table != s.peer.table || c.smallestTable != s.peer.table {
-		s.send.tableSize(c.smallestTable) // RFC 7541 §4.2: the peer's decoder hears of the smallest, too
-		s.send.tableSize(c.table)
+	if c.Table != s.peer.Table || c.SmallestTable != s.peer.Table {
+		s.send.tableSize(c.SmallestTable) // RFC 7541 §4.2: the peer's decoder hears of the smallest, too
+		s.send.tableSize(c.Table)
 	}
-	s.peer = c.peerSettings
+	s.peer = c.Settings
 	s.notifyObserver()
-	s.send.control.add(nil, appendHeader(nil, 0, frameSettings, flagAck, 0), 0)
+	s.send.control.add(nil, wire.AppendHeader(nil, 0, wire.FrameSettings, wire.FlagAck, 0), 0)
 	s.kickLocked()
 	if !s.recv.frames.gotSettings {
 		s.recv.frames.gotSettings = true
@@ -150,8 +92,8 @@ func (s *Session) applyWindowLocked(delta, widest int) error {
 		return nil
 	}
 	for _, st := range s.streams {
-		if st.send.window+widest > maxWindow {
-			return connError(http2.ErrCodeFlowControl, "window of stream %d overflows", st.id)
+		if st.send.window+widest > wire.MaxWindow {
+			return wire.ConnError(http2.ErrCodeFlowControl, "window of stream %d overflows", st.id)
 		}
 		st.send.widen(delta)
 	}

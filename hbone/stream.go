@@ -36,7 +36,7 @@ var _ net.Conn = (*Stream)(nil)
 
 func (s *Session) newStreamLocked(id uint32) *Stream {
 	st := &Stream{s: s, id: id}
-	st.send.init(&s.mu, s.peer.window)
+	st.send.init(&s.mu, s.peer.Window)
 	st.recv.init(&s.path, s.cfg.FirstWindow, s.cfg.StreamWindow)
 	s.streams[id] = st
 	return st

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 	"golang.org/x/net/http2"
 )
@@ -168,7 +169,7 @@ func TestDrainIsATwoStepGoAway(t *testing.T) {
 		p.mu.Unlock()
 		drained := make(chan error, 1)
 		go func() { drained <- s.Drain(context.Background()) }()
-		if f := p.goAway(http2.ErrCodeNo); f.n != maxStreamID {
+		if f := p.goAway(http2.ErrCodeNo); f.n != wire.MaxStreamID {
 			t.Errorf("first GOAWAY names stream %d, want 2^31-1", f.n)
 		}
 		ping := p.kind(http2.FramePing, 0)
@@ -230,7 +231,7 @@ func TestFinalGoAwayMakesLaterStreamsRetryable(t *testing.T) {
 		st, _ := p.openRaw(s)
 		late := openAsync(s, nil)
 		p.kind(http2.FrameHeaders, 3)
-		p.fr.WriteGoAway(maxStreamID, http2.ErrCodeNo, nil)
+		p.fr.WriteGoAway(wire.MaxStreamID, http2.ErrCodeNo, nil)
 		p.sync()
 		if n := s.Streams(); n != 2 || s.CanOpen() {
 			t.Errorf("after the first GOAWAY: %d streams, can open: %v", n, s.CanOpen())

@@ -1,13 +1,13 @@
 package hbone
 
 import (
-	"encoding/binary"
 	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -103,15 +103,15 @@ func (s *Session) traced() *FrameTrace {
 }
 
 // traceFrame adds a frame: "<" was received, ">" is written now.
-func (s *Session) traceFrame(t *FrameTrace, direction string, h frameHeader, detail string) {
+func (s *Session) traceFrame(t *FrameTrace, direction string, h wire.Header, detail string) {
 	flags := ""
-	if h.flags != 0 {
-		flags = fmt.Sprintf(" flags=%#x", h.flags)
+	if h.Flags != 0 {
+		flags = fmt.Sprintf(" flags=%#x", h.Flags)
 	}
 	if detail != "" {
 		detail = " " + detail
 	}
-	t.add(fmt.Sprintf("%s #%d %s %v stream=%d%s len=%d%s", time.Now().Format("15:04:05.000000"), s.number, direction, http2.FrameType(h.kind), h.id, flags, h.length, detail))
+	t.add(fmt.Sprintf("%s #%d %s %v stream=%d%s len=%d%s", time.Now().Format("15:04:05.000000"), s.number, direction, http2.FrameType(h.Kind), h.ID, flags, h.Length, detail))
 }
 
 // traceBurst adds the frames of p, which is about to be written.
@@ -120,50 +120,14 @@ func (s *Session) traceBurst(t *FrameTrace, p []byte) {
 		t.add(fmt.Sprintf("%s #%d > client preface of %s", time.Now().Format("15:04:05.000000"), s.number, s.traceName()))
 		p = p[len(b):]
 	}
-	for len(p) >= frameHeaderLen {
-		h := parseHeader(p)
-		if len(p) < frameHeaderLen+h.length {
+	for len(p) >= wire.HeaderLen {
+		h := wire.ParseHeader(p)
+		if len(p) < wire.HeaderLen+h.Length {
 			return
 		}
-		s.traceFrame(t, ">", h, frameDetail(h, p[frameHeaderLen:frameHeaderLen+h.length]))
-		p = p[frameHeaderLen+h.length:]
+		s.traceFrame(t, ">", h, wire.Detail(h, p[wire.HeaderLen:wire.HeaderLen+h.Length]))
+		p = p[wire.HeaderLen+h.Length:]
 	}
-}
-
-// hasDetail reports whether frameDetail says something of such a frame.
-func hasDetail(h frameHeader) bool {
-	switch h.kind {
-	case frameRST, frameWindowUpdate, frameGoAway, framePing, frameSettings:
-		return true
-	}
-	return false
-}
-
-// frameDetail returns the values that matter of a frame with payload p.
-func frameDetail(h frameHeader, p []byte) string {
-	word := func(i int) uint32 {
-		if len(p) < i+4 {
-			return 0
-		}
-		return binary.BigEndian.Uint32(p[i:])
-	}
-	switch h.kind {
-	case frameRST:
-		return fmt.Sprintf("code=%v", http2.ErrCode(word(0)))
-	case frameWindowUpdate:
-		return fmt.Sprintf("increment=%d", word(0)&maxStreamID)
-	case frameGoAway:
-		return fmt.Sprintf("last=%d code=%v debug=%q", word(0)&maxStreamID, http2.ErrCode(word(4)), p[min(8, len(p)):])
-	case framePing:
-		return fmt.Sprintf("data=%x", p)
-	case frameSettings:
-		var b strings.Builder
-		for i := 0; i+6 <= len(p) && i < 60; i += 6 {
-			fmt.Fprintf(&b, "%v=%d ", http2.SettingID(binary.BigEndian.Uint16(p[i:])), word(i+2))
-		}
-		return strings.TrimSpace(b.String())
-	}
-	return ""
 }
 
 // traceFields adds what a header block says: values of pseudo-headers and of our own

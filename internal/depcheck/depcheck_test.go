@@ -28,7 +28,7 @@ func TestEveryEdgeIsAllowedAndEveryAllowedEdgeIsUsed(t *testing.T) {
 }
 
 // pure packages decide and touch nothing: time and randomness are arguments.
-var pure = []string{"mesh", "route", "health", "balance", "discovery", "discovery/ztunnel", "federation", "federation/record", "federation/networkkey", "hbone/flow", "hbone/header"}
+var pure = []string{"mesh", "route", "health", "balance", "discovery", "discovery/ztunnel", "federation", "federation/record", "federation/networkkey", "hbone/flow", "hbone/header", "hbone/wire"}
 
 // world are the imports that touch it. A path that ends in "/" stands for all
 // below it.
@@ -42,6 +42,8 @@ var guests = map[string]string{
 	"github.com/spiffe/go-spiffe/v2/spiffeid":       "the type of an identity; parses, dials nothing",
 	"google.golang.org/protobuf/proto":              "the codec of records",
 	"google.golang.org/protobuf/encoding/protowire": "the codec of records",
+	"golang.org/x/net/http2":                        "the types of frames and error codes",
+	"golang.org/x/net/http2/hpack":                  "the type of a header field",
 	"go.yaml.in/yaml/v3":                            "the codec of exported configurations",
 }
 

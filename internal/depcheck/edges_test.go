@@ -48,9 +48,11 @@ var allowed = map[string]why{
 	"hbone": {
 		"hbone/flow":   "decides about windows, queues and bulk",
 		"hbone/header": "what requests and responses carry",
+		"hbone/wire":   "frames, settings and the rules of one frame",
 	},
 	"hbone/flow":   {},
 	"hbone/header": {},
+	"hbone/wire":   {},
 	"hbone/pool":   {"hbone": "the sessions that it shares"},
 	"identity": {
 		"internal/backoff":    "pauses between fetches",

@@ -1,13 +1,13 @@
-package hbone
+package wire
 
 import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
 
-// malformed returns what makes a header list malformed (RFC 9113 §8.2) that the
+// Malformed returns what makes a header list Malformed (RFC 9113 §8.2) that the
 // Framer lets pass, empty if nothing does.
-func malformed(f *http2.MetaHeadersFrame) string {
+func Malformed(f *http2.MetaHeadersFrame) string {
 	for _, hf := range f.Fields {
 		if reason := badField(hf); reason != "" {
 			return reason
