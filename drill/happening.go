@@ -54,7 +54,7 @@ func (r *Record) happenings() (out []Happening, leftOut int) {
 
 // Teller turns events into the story's lines and leaves out what repeats: of
 // refusals only the first of a pod and port is told, of summaries only those
-// that clients' node proxies hear and whose exceptions changed.
+// that clients' node proxies learn of and whose exceptions changed.
 type Teller struct {
 	r       *Record
 	refused map[string]bool

@@ -92,7 +92,7 @@ func (t *Table) TTL() time.Duration { return t.ttl }
 // Len returns how many records are held.
 func (t *Table) Len() int { return t.size }
 
-// Incarnation returns the newest incarnation heard of an origin, or zero.
+// Incarnation returns the newest incarnation known of an origin, or zero.
 func (t *Table) Incarnation(origin string) uint64 {
 	if o := t.origins[origin]; o != nil {
 		return o.incarnation

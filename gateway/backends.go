@@ -47,12 +47,12 @@ type backends struct {
 	doubts map[mesh.EndpointID]struct{}  // slow to answer, and asked whether they do
 	// untrusted showed us a certificate that cannot be believed: that they answer
 	// is no success until they have shown a better one.
-	untrusted map[mesh.EndpointID]struct{}
-	asked     map[mesh.EndpointID]time.Time // when a client's doubt last made us ask
-	heard     map[mesh.EndpointID]time.Time // when a pod last answered a client
-	open      map[health.Key]int            // connections now, by pod and target port
-	draws     map[drawKey]*balance.Draws
-	scratch   []balance.Candidate
+	untrusted  map[mesh.EndpointID]struct{}
+	asked      map[mesh.EndpointID]time.Time // when a client's doubt last made us ask
+	answeredAt map[mesh.EndpointID]time.Time // when a pod last answered a client
+	open       map[health.Key]int            // connections now, by pod and target port
+	draws      map[drawKey]*balance.Draws
+	scratch    []balance.Candidate
 }
 
 type drawKey struct {
@@ -74,7 +74,7 @@ func newBackends(network string, o Outlier, f facts, prober *reprobe.Prober[mesh
 		edges:     map[mesh.EndpointID]time.Time{},
 		sick:      map[health.Key]struct{}{},
 		doubts:    map[mesh.EndpointID]struct{}{},
-		untrusted: map[mesh.EndpointID]struct{}{}, asked: map[mesh.EndpointID]time.Time{}, heard: map[mesh.EndpointID]time.Time{},
+		untrusted: map[mesh.EndpointID]struct{}{}, asked: map[mesh.EndpointID]time.Time{}, answeredAt: map[mesh.EndpointID]time.Time{},
 		open:  map[health.Key]int{},
 		draws: map[drawKey]*balance.Draws{},
 	}
@@ -169,7 +169,7 @@ func (b *backends) release(l lease, o health.Outcome, reason string, now time.Ti
 func (b *backends) answered(l lease, now time.Time) {
 	b.mu.Lock()
 	if b.listed(l.workload.Endpoint) != nil { // with mu held: forget comes after
-		b.heard[l.workload.Endpoint] = now
+		b.answeredAt[l.workload.Endpoint] = now
 	}
 	b.mu.Unlock()
 	b.observe(l, health.Success, "", now)
@@ -247,7 +247,7 @@ func (b *backends) reprobe(w *mesh.Workload) {
 			if isTimeout(err) && b.late(started) {
 				break // what took so long may have been us
 			}
-			if reason == attemptUnreachable && b.heard[w.Endpoint].After(started) {
+			if reason == attemptUnreachable && b.answeredAt[w.Endpoint].After(started) {
 				break // it has more to do than it can, and answers others meanwhile
 			}
 			edge = b.hops.End(w.Endpoint, b.hops.Begin(w.Endpoint, now), health.Failure, now)
@@ -393,7 +393,7 @@ func (b *backends) forget(now time.Time) {
 	maps.DeleteFunc(b.doubts, func(id mesh.EndpointID, _ struct{}) bool { return !keep(id) })
 	maps.DeleteFunc(b.untrusted, func(id mesh.EndpointID, _ struct{}) bool { return !keep(id) })
 	maps.DeleteFunc(b.asked, func(id mesh.EndpointID, _ time.Time) bool { return !keep(id) })
-	maps.DeleteFunc(b.heard, func(id mesh.EndpointID, _ time.Time) bool { return !keep(id) })
+	maps.DeleteFunc(b.answeredAt, func(id mesh.EndpointID, _ time.Time) bool { return !keep(id) })
 	maps.DeleteFunc(b.edges, func(id mesh.EndpointID, _ time.Time) bool { return !keep(id) })
 }
 

@@ -45,7 +45,7 @@ type Outlier struct {
 
 // Federation is this gateway's part in gossip.
 type Federation struct {
-	Health    bool           `yaml:"health" default:"true" doc:"hear node proxies and gossip health with other gateways" env:"ISTHMUS_FEDERATION_HEALTH"`
+	Health    bool           `yaml:"health" default:"true" doc:"take reports of node proxies and gossip health with other gateways" env:"ISTHMUS_FEDERATION_HEALTH"`
 	Advertise netip.AddrPort `yaml:"advertise" doc:"address other gateways reach this one at for gossip; the one in discovery when left out" env:"ISTHMUS_FEDERATION_ADVERTISE"`
 }
 

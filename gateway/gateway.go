@@ -197,7 +197,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 }
 
 // settleLimit is how long a new gateway waits for its nodes to report and for
-// a first word from other gateways before it speaks and calls itself ready.
+// a first word from other gateways before it publishes anything and calls itself ready.
 const settleLimit = 3 * time.Second
 
 // settle waits, bounded, until this gateway knows what its siblings know.

@@ -31,7 +31,7 @@ func (g *Gateway) federate() error {
 			w := g.store.Current().WorkloadByEndpoint(id)
 			return w != nil && w.Network == g.cfg.Network && w.Node == node
 		},
-		OnReport: g.heard,
+		OnReport: g.takeReport,
 		OnDetach: func(name string) { g.backends.left(g.store.Current(), name) },
 	})
 	g.fed, err = peer.NewFederation(peer.FederationConfig{
@@ -83,9 +83,9 @@ func (g *Gateway) tellNodes(r ...federation.Record) {
 	g.ledger.MergeAll(r)
 }
 
-// heard takes in what a node proxy of this network newly reports about its own
+// takeReport takes in what a node proxy of this network newly reports about its own
 // pods; the ledger has it already.
-func (g *Gateway) heard(_ string, records []federation.Record) {
+func (g *Gateway) takeReport(_ string, records []federation.Record) {
 	snap := g.store.Current()
 	for _, r := range records {
 		w := snap.WorkloadByEndpoint(r.Endpoint.Endpoint)

@@ -104,7 +104,7 @@ func TestWhichQuestionsThatTimeOutEjectAPod(t *testing.T) {
 					time.Sleep(time.Second)
 					if c.heard {
 						b.mu.Lock()
-						b.heard[w.Endpoint] = time.Now().Add(-time.Millisecond)
+						b.answeredAt[w.Endpoint] = time.Now().Add(-time.Millisecond)
 						b.mu.Unlock()
 					}
 					return c.err
@@ -133,15 +133,15 @@ func TestAnAnswerIsNotedUntilThePodIsGone(t *testing.T) {
 		l.set(w)
 		b.answered(lease{workload: w}, time.Now())
 		b.answered(lease{workload: podAt(2, "10.1.2.2")}, time.Now()) // is not listed
-		if len(b.heard) != 1 {
-			t.Errorf("%d pods were heard, want 1", len(b.heard))
+		if len(b.answeredAt) != 1 {
+			t.Errorf("%d pods were heard, want 1", len(b.answeredAt))
 		}
 		l.mu.Lock()
 		clear(l.pods)
 		l.mu.Unlock()
 		b.forget(time.Now())
-		if len(b.heard) != 0 {
-			t.Errorf("%d pods were heard that are gone", len(b.heard))
+		if len(b.answeredAt) != 0 {
+			t.Errorf("%d pods were heard that are gone", len(b.answeredAt))
 		}
 	})
 }

@@ -40,7 +40,7 @@ type summaryKey struct {
 }
 
 // start publishes everything for the first time. Until then nothing is said:
-// a gateway that has not yet heard its nodes would call every pod healthy.
+// a gateway that has no report of its nodes yet would call every pod healthy.
 func (s *summaries) start(now time.Time) {
 	s.mu.Lock()
 	s.started = true
@@ -48,7 +48,7 @@ func (s *summaries) start(now time.Time) {
 	s.update(s.store.Current().Services(), now)
 }
 
-// repeat vouches again for what only this network hears.
+// repeat vouches again for what is told to this network alone.
 func (s *summaries) repeat(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// believer is a gateway without its network: it hears records and publishes
+// believer is a gateway without its network: it gets records and publishes
 // summaries, in the bubble's time.
 type believer struct {
 	*Gateway
@@ -91,11 +91,11 @@ func (b *believer) last() federation.SummaryFact {
 	return b.said[len(b.said)-1]
 }
 
-func (b *believer) hears(incarnation, sequence uint64, state federation.FactState) {
+func (b *believer) reported(incarnation, sequence uint64, state federation.FactState) {
 	r := federation.Record{Network: "west", Origin: federation.Origin{Name: "west/west-1", Incarnation: incarnation}, Sequence: sequence,
 		Endpoint: &federation.EndpointFact{Endpoint: b.pod.Endpoint, Port: 8080, State: state, Reason: "refused"}}
 	if b.ledger.Merge(r).Accepted() {
-		b.heard("west-1", []federation.Record{r})
+		b.takeReport("west-1", []federation.Record{r})
 	}
 }
 
@@ -104,7 +104,7 @@ func (b *believer) hears(incarnation, sequence uint64, state federation.FactStat
 func TestAFactThatExpiresIsAChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBeliever(t)
-		b.hears(1, 1, federation.Ejected)
+		b.reported(1, 1, federation.Ejected)
 		if s := b.last(); s.Healthy != 1 || len(s.Exceptions) != 1 {
 			t.Fatalf("after the report: %+v; want one exception", s)
 		}
@@ -120,7 +120,7 @@ func TestAFactThatExpiresIsAChange(t *testing.T) {
 		if n := len(b.backends.sickSubjects()); n != 0 {
 			t.Errorf("%d ports are still kept as sick", n)
 		}
-		b.hears(1, 2, federation.Ejected)
+		b.reported(1, 2, federation.Ejected)
 		if s := b.last(); s.Healthy != 1 {
 			t.Errorf("after a new report: %+v; want the exception again", s)
 		}
@@ -132,9 +132,9 @@ func TestAFactThatExpiresIsAChange(t *testing.T) {
 func TestANewIncarnationIsAChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBeliever(t)
-		b.hears(1, 1, federation.Ejected)
+		b.reported(1, 1, federation.Ejected)
 		b.pod = b.store.Current().Workload("hello-2")
-		b.hears(2, 1, federation.Ejected)
+		b.reported(2, 1, federation.Ejected)
 		synctest.Wait()
 		if s := b.last(); s.Healthy != 1 || len(s.Exceptions) != 1 || s.Exceptions[0] != b.pod.Endpoint {
 			t.Errorf("%+v; want the other pod as the exception", s)

@@ -102,7 +102,7 @@ func (s *Session) readBatches(g gatherer) error {
 	}
 }
 
-// batch collects what one batch brought, so that the application hears of it
+// batch collects what one batch brought, so that the application learns of it
 // only after the whole batch is parsed: an END_STREAM whose RST_STREAM is right
 // behind it must not provoke an answer (the stock client ends every tunnel so).
 type batch struct {

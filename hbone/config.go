@@ -75,7 +75,7 @@ type Config struct {
 	// to write what is queued. Default 2 s.
 	CloseTimeout time.Duration
 	// FlushTimeout is the same once all streams have ended. What they have written
-	// last may still be queued, and counts as sent: their applications will not hear
+	// last may still be queued, and counts as sent: their applications will not learn
 	// that it was lost. Default 1 min.
 	FlushTimeout time.Duration
 }

@@ -29,7 +29,7 @@ func (c Config) MaxUnread() int64 { return int64(c.withDefaults().ConnWindow) * 
 type connWindow struct {
 	mu      sync.Mutex
 	size    int
-	avail   int // left to the peer, as it knows or is about to hear
+	avail   int // left to the peer, as it knows or is about to be told
 	held    int // received and not released
 	lent    int // of what is held, given back to the peer already
 	unacked int // given back, and not yet told to the peer

@@ -22,7 +22,7 @@ func (s *Session) receiveData(h wire.Header) (*Stream, error) {
 		if idle {
 			return nil, wire.ConnError(http2.ErrCodeProtocol, "DATA on idle stream %d", h.ID)
 		}
-		return nil, nil // closed; the peer may not have heard of it yet
+		return nil, nil // closed; the peer may not know of it yet
 	}
 	ended, answered, refused := st.endReceived, st.connect.response != nil, st.connect.refused
 	s.mu.Unlock()

@@ -39,7 +39,7 @@ func (s *Session) onFrame(f http2.Frame) error {
 	return s.countIdleFrame(fmt.Sprintf("%v frames", f.Header().Type), 1)
 }
 
-// peerEnded notes END_STREAM. The application hears of it after the batch.
+// peerEnded notes END_STREAM. The application learns of it after the batch.
 func (s *Session) peerEnded(st *Stream) {
 	s.mu.Lock()
 	known := s.streams[st.id] == st && !st.endReceived
@@ -89,7 +89,7 @@ func (s *Session) onReset(f *http2.RSTStreamFrame) error {
 	return nil
 }
 
-// orderlyReset is the reset by a peer that has left in order. Whoever writes hears it
+// orderlyReset is the reset by a peer that has left in order. Whoever writes gets it
 // before recvHalf.peerLeft is set.
 type orderlyReset struct{ error }
 

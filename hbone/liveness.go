@@ -10,7 +10,7 @@ import (
 func (s *Session) noteRequest(now time.Time) {
 	if b := s.Base(); b != s {
 		b.mu.Lock()
-		if b.alive.SilentSince.IsZero() && !b.alive.LastHeard.After(now) { // the answer may have been faster than this note
+		if b.alive.SilentSince.IsZero() && !b.alive.LastAnswer.After(now) { // the answer may have been faster than this note
 			b.alive.SilentSince = now
 		}
 		b.wakePingsLocked(now)
@@ -23,7 +23,7 @@ func (s *Session) noteRequest(now time.Time) {
 func (s *Session) noteResponse(now time.Time) {
 	if b := s.Base(); b != s {
 		b.mu.Lock()
-		b.alive.LastHeard, b.alive.SilentSince = now, time.Time{}
+		b.alive.LastAnswer, b.alive.SilentSince = now, time.Time{}
 		b.mu.Unlock()
 	}
 }
@@ -32,7 +32,7 @@ func (s *Session) noteResponse(now time.Time) {
 func (s *Session) HeardSince(t time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.alive.LastHeard.After(t)
+	return s.alive.LastAnswer.After(t)
 }
 
 // Lively reports whether the peer has lately shown that it is there: the

@@ -66,7 +66,7 @@ func (s *Session) wakePingsLocked(now time.Time) {
 	p := &s.ping
 	switch {
 	case p.timer == nil || p.stopped || p.waiting:
-	case now.Sub(s.alive.LastHeard) >= flow.PingActive:
+	case now.Sub(s.alive.LastAnswer) >= flow.PingActive:
 		p.timer.Reset(0)
 	case s.parent == nil && p.pause > flow.PingActive:
 		s.alive.LastRequest = now
@@ -95,7 +95,7 @@ func (s *Session) pingDue() {
 		return
 	}
 	defer s.mu.Unlock()
-	if left := p.pause - now.Sub(s.alive.LastHeard); p.pause < s.cfg.PingEvery && left > 0 {
+	if left := p.pause - now.Sub(s.alive.LastAnswer); p.pause < s.cfg.PingEvery && left > 0 {
 		p.timer.Reset(left) // it has just answered something else
 		return
 	}
@@ -113,7 +113,7 @@ func (s *Session) sendPing(now time.Time) {
 	again := s.cfg.PingTimeout
 	if s.client {
 		again = min(again, flow.SilentAfter(s.path.roundTrip()))
-		s.hearing.Store(hearingAsked)
+		s.notice.Store(noticeAny)
 	}
 	s.pingAgain(now, again)
 	s.kickLocked()

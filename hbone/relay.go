@@ -168,7 +168,7 @@ func drop(c net.Conn) bool {
 	return false
 }
 
-// peerLeft reports that the peer has left in order, as err or the stream says: it hears
+// peerLeft reports that the peer has left in order, as err or the stream says: it reads
 // nothing any more.
 func (st *Stream) peerLeft(err error) bool {
 	var d *orderlyReset

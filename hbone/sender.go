@@ -48,7 +48,7 @@ func (w *sender) tableSize(n uint32) { w.henc.SetMaxDynamicTableSize(min(n, wire
 
 func (w *sender) empty() bool { return len(w.control.segs) == 0 && len(w.data.segs) == 0 }
 
-// dropData takes what st has queued out of the data queue. The peer will not hear
+// dropData takes what st has queued out of the data queue. The peer will not learn
 // of it and cannot give the connection window back, so that is done here; and there
 // is room for those that wait for it.
 func (w *sender) dropData(st *Stream) {

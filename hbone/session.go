@@ -62,7 +62,7 @@ type Session struct {
 	base           context.Context
 	settingsSentAt time.Time
 	number         uint64       // in traces
-	hearing        atomic.Int32 // hearingIdle and so on; see silence.go
+	notice         atomic.Int32 // noticeNothing and so on; see silence.go
 }
 
 func newSession(t Transport, cfg Config, client bool) *Session {
@@ -86,7 +86,7 @@ func newSession(t Transport, cfg Config, client bool) *Session {
 		s.chunk = innerPayload
 	}
 	now := time.Now()
-	s.alive.LastHeard = now // in the handshake
+	s.alive.LastAnswer = now // in the handshake
 	s.life.init(&s.mu, now)
 	s.window.init(cfg.ConnWindow)
 	s.send.init(client)

@@ -69,7 +69,7 @@ func (s *Session) takeSettings(c wire.SettingsChange) error {
 		return err
 	}
 	if c.Table != s.peer.Table || c.SmallestTable != s.peer.Table {
-		s.send.tableSize(c.SmallestTable) // RFC 7541 §4.2: the peer's decoder hears of the smallest, too
+		s.send.tableSize(c.SmallestTable) // RFC 7541 §4.2: the peer's decoder is told of the smallest, too
 		s.send.tableSize(c.Table)
 	}
 	s.peer = c.Settings
@@ -79,7 +79,7 @@ func (s *Session) takeSettings(c wire.SettingsChange) error {
 	if !s.recv.frames.gotSettings {
 		s.recv.frames.gotSettings = true
 		s.stopSettingsTimerLocked()
-		s.alive.LastHeard = time.Now()
+		s.alive.LastAnswer = time.Now()
 		close(s.life.settingsReceived)
 	}
 	return nil

@@ -19,22 +19,22 @@ import (
 // nothing while another connection to the same address was answered.
 var ErrSilent = errors.New("peer is silent, and answers a new connection")
 
-// hearing is what the reading goroutine has to do when it receives something.
+// notice is what the reading goroutine has to do when it receives something.
 const (
-	hearingIdle   = iota // nothing: no PING is unanswered, or something was received already
-	hearingAsked         // note that something was received
-	hearingSilent        // tell that the peer is no longer silent
+	noticeNothing = iota // nothing: no PING is unanswered, or something was received already
+	noticeAny            // note that something was received
+	noticeReturn         // tell that the peer is no longer silent
 )
 
 // Silent reports whether the peer, or that of a session that carries this one,
 // owes the answer to a PING and has sent nothing at all for several round trips.
 func (s *Session) Silent() bool {
-	return s.hearing.Load() == hearingSilent || s.parent != nil && s.parent.Silent()
+	return s.notice.Load() == noticeReturn || s.parent != nil && s.parent.Silent()
 }
 
 // received notes that the peer has sent something. Called by the reader.
 func (s *Session) received() {
-	if s.hearing.Load() != hearingIdle && s.hearing.Swap(hearingIdle) == hearingSilent {
+	if s.notice.Load() != noticeNothing && s.notice.Swap(noticeNothing) == noticeReturn {
 		s.eachNested(func(c *Session) {
 			c.mu.Lock()
 			c.notifyObserver()
@@ -48,9 +48,9 @@ func (s *Session) received() {
 func (s *Session) overduePing(now time.Time) flow.PingVerdict {
 	p := &s.ping
 	after := flow.SilentAfter(s.path.roundTrip())
-	u := flow.UnansweredPing{Sent: p.sent, Due: p.due, Heard: s.hearing.Load() == hearingIdle, After: after, Timeout: s.cfg.PingTimeout}
+	u := flow.UnansweredPing{Sent: p.sent, Due: p.due, Received: s.notice.Load() == noticeNothing, After: after, Timeout: s.cfg.PingTimeout}
 	v, again := u.Judge(now)
-	if v == flow.PingSilent && (s.cfg.Disable.Silent || !s.hearing.CompareAndSwap(hearingAsked, hearingSilent)) {
+	if v == flow.PingSilent && (s.cfg.Disable.Silent || !s.notice.CompareAndSwap(noticeAny, noticeReturn)) {
 		v, again = flow.PingWaits, min(after, again) // heard at this moment, or known to be silent
 	}
 	switch v {
@@ -58,7 +58,7 @@ func (s *Session) overduePing(now time.Time) flow.PingVerdict {
 		s.send.broken = true // nobody listens
 		return v
 	case flow.PingWaits:
-		s.hearing.CompareAndSwap(hearingIdle, hearingAsked)
+		s.notice.CompareAndSwap(noticeNothing, noticeAny)
 	}
 	s.pingAgain(now, again)
 	return v

@@ -436,7 +436,7 @@ func TestStockServersAreUnderstoodAsRecorded(t *testing.T) {
 				case got.err != nil:
 					t.Errorf("stream %d: %v", id, got.err)
 				default:
-					r.hears(s, got.st)
+					r.expectServer(s, got.st)
 				}
 			}
 			if !maps.Equal(statuses, c.status) {
@@ -520,8 +520,8 @@ func (r *replayedClient) act(f spokenFrame, sent map[uint32]int) {
 	}
 }
 
-// hears expects the bytes that the stock server sent, and its end.
-func (r *replayedClient) hears(s transcript, st *Stream) {
+// expectServer expects the bytes that the stock server sent, and its end.
+func (r *replayedClient) expectServer(s transcript, st *Stream) {
 	r.t.Helper()
 	want, ended := s.data(true, st.ID())
 	got := make([]byte, len(want))

@@ -122,7 +122,7 @@ func (st *Stream) stopSendingLocked(err error) {
 	st.awaitNoResponseLocked()
 }
 
-// awaitNoResponseLocked ends the wait for a response that will not be heard.
+// awaitNoResponseLocked ends the wait for a response that nobody waits for.
 func (st *Stream) awaitNoResponseLocked() {
 	if st.connect.pending != nil && st.connect.response == nil {
 		close(st.connect.pending)

@@ -38,7 +38,7 @@ const (
 
 func (p Phase) String() string { return name(p, "healthy", "ejected", "probing") }
 
-// Edge is a change that others want to hear of.
+// Edge is a change that others are told of.
 type Edge uint8
 
 const (
@@ -56,7 +56,7 @@ func name[T ~uint8](v T, names ...string) string {
 	return "unknown(" + strconv.Itoa(int(v)) + ")"
 }
 
-// State is what a Tracker knows of one key. A key never heard of is
+// State is what a Tracker knows of one key. A key that was never seen is
 // State{Health: 1}.
 type State struct {
 	Health float64 // moving average of outcomes, in (0, 1]; 1 if EWMA is off

@@ -278,18 +278,18 @@ func TestOneProbeAtATime(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		tr := NewTracker[int](DefaultConfig(), rng.Float64)
-		now, flying := t0, []Attempt{}
+		now, inFlight := t0, []Attempt{}
 		for step := range 300 {
 			now = now.Add(time.Duration(rng.IntN(2000)) * time.Millisecond)
-			if len(flying) < 5 && rng.IntN(2) == 0 {
-				flying = append(flying, tr.Begin(1, now))
-			} else if len(flying) > 0 {
-				i := rng.IntN(len(flying))
-				tr.End(1, flying[i], Outcome(rng.IntN(3)), now)
-				flying = slices.Delete(flying, i, i+1)
+			if len(inFlight) < 5 && rng.IntN(2) == 0 {
+				inFlight = append(inFlight, tr.Begin(1, now))
+			} else if len(inFlight) > 0 {
+				i := rng.IntN(len(inFlight))
+				tr.End(1, inFlight[i], Outcome(rng.IntN(3)), now)
+				inFlight = slices.Delete(inFlight, i, i+1)
 			}
 			probes := 0
-			for _, a := range flying {
+			for _, a := range inFlight {
 				if e := tr.entries[1]; a.Probe() && e != nil && e.token == a.token {
 					probes++
 				}

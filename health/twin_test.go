@@ -159,7 +159,7 @@ func compareWithTwin(t *testing.T, seed uint64) {
 		key, id int
 		a       Attempt
 	}
-	var flying []open
+	var inFlight []open
 	twins := []*twin{{cfg: cfg}, {cfg: cfg}, {cfg: cfg}}
 	sick := []float64{rng.Float64(), rng.Float64(), rng.Float64()} // chance to fail
 	now, next := time.Unix(1000, 0), 0
@@ -171,14 +171,14 @@ func compareWithTwin(t *testing.T, seed uint64) {
 		w := twins[k]
 		edge, ev := NoEdge, event{kind: "look", at: now}
 		switch n := rng.IntN(20); {
-		case n < 8 || len(flying) == 0 && n < 18:
+		case n < 8 || len(inFlight) == 0 && n < 18:
 			ev.kind, ev.attempt = "begin", next
-			flying = append(flying, open{k, next, tr.Begin(k, now)})
+			inFlight = append(inFlight, open{k, next, tr.Begin(k, now)})
 			next++
 		case n < 17:
-			i := rng.IntN(len(flying))
-			f := flying[i]
-			flying = append(flying[:i], flying[i+1:]...)
+			i := rng.IntN(len(inFlight))
+			f := inFlight[i]
+			inFlight = append(inFlight[:i], inFlight[i+1:]...)
 			k, w = f.key, twins[f.key]
 			ev.kind, ev.attempt, ev.jitter = "end", f.id, rng.Float64()
 			switch {

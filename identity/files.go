@@ -23,8 +23,8 @@ const (
 // Reading between the renames of a rotation shows a key and a certificate that
 // do not belong together; a writer needs well under 10 ms to finish.
 const (
-	tornReads = 20
-	tornPause = 25 * time.Millisecond
+	mismatchReads = 20
+	mismatchPause = 25 * time.Millisecond
 )
 
 // FileSource reads SVIDs that somebody else rotates:
@@ -54,13 +54,13 @@ func (f FileSource) paths(id spiffeid.ID) (bundle, cert, key string, err error) 
 func (f FileSource) Fetch(ctx context.Context, id spiffeid.ID) (*SVID, error) {
 	for n := 1; ; n++ {
 		s, err := f.read(id)
-		if !errors.Is(err, errKeyMismatch) || n == tornReads {
+		if !errors.Is(err, errKeyMismatch) || n == mismatchReads {
 			return s, err
 		}
 		select {
 		case <-ctx.Done():
 			return nil, errors.Join(err, context.Cause(ctx))
-		case <-time.After(tornPause):
+		case <-time.After(mismatchPause):
 		}
 	}
 }

@@ -118,18 +118,18 @@ func TestMismatchedKeyIsWaitedForThenReported(t *testing.T) {
 		start := time.Now()
 		_, err = FileSource{Dir: dir}.Fetch(t.Context(), cartID)
 		wantError(t, err, certPath, cartID.String(), "private key does not belong", "issue both again")
-		if got, want := time.Since(start), (tornReads-1)*tornPause; got != want {
+		if got, want := time.Since(start), (mismatchReads-1)*mismatchPause; got != want {
 			t.Errorf("gave up after %s, want %s", got, want)
 		}
 
-		ctx, cancel := context.WithTimeout(t.Context(), 2*tornPause)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*mismatchPause)
 		defer cancel()
 		if _, err := (FileSource{Dir: dir}).Fetch(ctx, cartID); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v: the caller's deadline was not kept", err)
 		}
 
 		go func() {
-			time.Sleep(3 * tornPause)
+			time.Sleep(3 * mismatchPause)
 			if err := replaceFile(certPath, EncodeCertificates(newer.Certificates...), 0o644); err != nil {
 				t.Error(err)
 			}

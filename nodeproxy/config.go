@@ -109,7 +109,7 @@ type Retry struct {
 
 // Federation is this node proxy's part in health across networks.
 type Federation struct {
-	Health bool `yaml:"health" default:"true" doc:"report local pods to this network's gateways and hear from them about other networks" env:"ISTHMUS_FEDERATION_HEALTH"`
+	Health bool `yaml:"health" default:"true" doc:"report local pods to this network's gateways and learn from them about other networks" env:"ISTHMUS_FEDERATION_HEALTH"`
 }
 
 // Timeouts bound everything that could wait for ever.

@@ -149,7 +149,7 @@ func (p *Proxy) known(k federation.Key) {
 		return
 	}
 	s := share{k.Network, k.Service, k.Port}
-	p.view.heard(s, f, age, p.store.Current(), time.Now())
+	p.view.takeSummary(s, f, age, p.store.Current(), time.Now())
 	ids := make([]string, len(f.Exceptions))
 	for i, id := range f.Exceptions {
 		ids[i] = id.String()

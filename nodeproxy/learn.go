@@ -117,10 +117,10 @@ func (v *view) gatewayAnswered(key string, listed func() bool, err error, now ti
 	v.edge(edge, "gateway", f, func(e *zerolog.Event) { e.Str("network", network).Str("gateway", name) })
 }
 
-// heard takes in what the owners of a network service say: whom they do not
+// takeSummary takes in what the owners of a network service say: whom they do not
 // list as out, on evidence newer than what failed under our eyes, is usable
 // again.
-func (v *view) heard(s share, f federation.SummaryFact, age time.Duration, snap *mesh.Snapshot, now time.Time) {
+func (v *view) takeSummary(s share, f federation.SummaryFact, age time.Duration, snap *mesh.Snapshot, now time.Time) {
 	if !v.reports {
 		return
 	}

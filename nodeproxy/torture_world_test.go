@@ -592,7 +592,7 @@ func (w *tortured) run(steps []step) (wrong []error) {
 	w.client.pool.Retire(func(k pool.Key) bool { return k.Through != "" })
 	blame(w.quiet())
 	blame(w.unbooked())
-	if calm(steps) {
+	if onlyApplications(steps) {
 		blame(w.unrepeated())
 	}
 	return wrong
@@ -722,9 +722,9 @@ func (w *tortured) unbooked() error {
 	return fmt.Errorf("the client's node proxy still counts %v open and %v waiting", v.open, v.waits)
 }
 
-// calm reports that nothing but the applications' own doing happens in steps, and
+// onlyApplications reports that nothing but the applications' own doing happens in steps, and
 // that all of them accept.
-func calm(steps []step) bool {
+func onlyApplications(steps []step) bool {
 	return !slices.ContainsFunc(steps, func(s step) bool { return s.op.onLink() || s.op == opRefuse || s.op == opHang })
 }
 

@@ -23,7 +23,7 @@ var synFilter = []unix.SockFilter{
 	{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
 }
 
-// dropSYN makes the listener deaf to new connections. It needs no privilege.
+// dropSYN has the kernel drop new connections of the listener. It needs no privilege.
 func dropSYN(l *net.TCPListener) error {
 	prog := unix.SockFprog{Len: uint16(len(synFilter)), Filter: &synFilter[0]}
 	return withFD(l, func(fd int) error {

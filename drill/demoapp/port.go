@@ -16,15 +16,15 @@ type port struct {
 	app  *App
 	addr netip.AddrPort
 
-	op       sync.Mutex // one fault or heal at a time
-	mu       sync.Mutex
-	listener *net.TCPListener // nil while refusing or shut
-	accepted chan struct{}    // closed when the accept loop of listener ended
-	voice    chan struct{}    // closed unless silent: a speaker waits for it
-	delay    time.Duration    // before a new connection is served
-	prompt   chan struct{}    // closed when the delay is over for those that wait
-	conns    map[net.Conn]struct{}
-	closed   bool
+	op        sync.Mutex // one fault or heal at a time
+	mu        sync.Mutex
+	listener  *net.TCPListener // nil while refusing or shut
+	accepted  chan struct{}    // closed when the accept loop of listener ended
+	answering chan struct{}    // closed unless silent: who sends first waits for it
+	delay     time.Duration    // before a new connection is served
+	prompt    chan struct{}    // closed when the delay is over for those that wait
+	conns     map[net.Conn]struct{}
+	closed    bool
 }
 
 // open listens and starts to accept. It replaces no listener.
@@ -39,9 +39,9 @@ func (p *port) open(ctx context.Context) error {
 	defer p.mu.Unlock()
 	p.listener = l.(*net.TCPListener)
 	p.accepted = make(chan struct{})
-	if p.voice == nil {
-		p.voice = make(chan struct{})
-		close(p.voice)
+	if p.answering == nil {
+		p.answering = make(chan struct{})
+		close(p.answering)
 		p.conns = map[net.Conn]struct{}{}
 	}
 	go p.accept(p.listener, p.accepted)
@@ -191,8 +191,8 @@ func (p *port) silence() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case <-p.voice:
-		p.voice = make(chan struct{})
+	case <-p.answering:
+		p.answering = make(chan struct{})
 	default:
 	}
 	return nil
@@ -225,9 +225,9 @@ func (p *port) heal(ctx context.Context) error {
 	p.mu.Lock()
 	p.hurry()
 	select {
-	case <-p.voice:
+	case <-p.answering:
 	default:
-		close(p.voice)
+		close(p.answering)
 	}
 	l := p.listener
 	p.mu.Unlock()
@@ -250,9 +250,9 @@ func (p *port) shut() {
 		c.Close()
 	}
 	select {
-	case <-p.voice:
+	case <-p.answering:
 	default:
-		close(p.voice)
+		close(p.answering)
 	}
 	p.mu.Unlock()
 	if l != nil {
@@ -261,10 +261,10 @@ func (p *port) shut() {
 	}
 }
 
-// speak waits until the port has its voice, or the connection's end.
-func (p *port) speak() {
+// awaitAnswering waits until the port answers, or the connection's end.
+func (p *port) awaitAnswering() {
 	p.mu.Lock()
-	v := p.voice
+	v := p.answering
 	p.mu.Unlock()
 	<-v
 }

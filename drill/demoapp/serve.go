@@ -23,7 +23,7 @@ func (p *port) serve(c net.Conn) {
 	defer c.Close()
 	me := fmt.Sprintf("%s %d", p.app.cfg.Name, p.addr.Port())
 	if p.app.cfg.Exchange == Banner {
-		p.speak()
+		p.awaitAnswering()
 		if _, err := fmt.Fprintf(c, "%s\n", me); err != nil {
 			return
 		}
@@ -47,7 +47,7 @@ func (p *port) serve(c net.Conn) {
 		if ok {
 			answer = me + " " + n + "\n"
 		}
-		p.speak()
+		p.awaitAnswering()
 		if _, err := c.Write([]byte(answer)); err != nil {
 			return
 		}
@@ -138,7 +138,7 @@ func (p *port) serveHTTP(c net.Conn, r *bufio.Reader, me string) {
 		if req.Method == http.MethodHead {
 			body = ""
 		}
-		p.speak()
+		p.awaitAnswering()
 		if _, err := c.Write([]byte(head + body)); err != nil || last {
 			return
 		}

@@ -120,7 +120,7 @@ func fakeProxy(path string) int {
 		if err != nil {
 			return 3
 		}
-		go hangUp(l)
+		go refuseHello(l)
 	}
 	for _, o := range c.Outbound {
 		l, err := net.Listen("tcp4", o.Listen)
@@ -144,8 +144,8 @@ func fakeProxy(path string) int {
 	return 0
 }
 
-// hangUp does what a TLS server does with words that are no hello.
-func hangUp(l net.Listener) {
+// refuseHello does what a TLS server does with words that are no hello.
+func refuseHello(l net.Listener) {
 	for {
 		c, err := l.Accept()
 		if err != nil {

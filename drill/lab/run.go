@@ -19,7 +19,7 @@ type Options struct {
 	Out  string // folder for results and, while it runs, for the arms' files
 	Bin  string // folder of the programs isthmus, gateway and nodeproxy
 	Keep bool   // keep every arm's configs, CA and logs, not only those of arms that failed
-	// Progress hears what happens. Nil is silence.
+	// Progress is told what happens. Nil is silence.
 	Progress Progress
 }
 

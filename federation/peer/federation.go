@@ -172,7 +172,7 @@ func (f *Federation) Synced() <-chan struct{} { return f.synced }
 func (f *Federation) setSynced() { f.syncOnce.Do(func() { close(f.synced) }) }
 
 // Run is the member's life: it joins, publishes, and looks for lost peers
-// until ctx ends; then it says farewell and returns. It may be called once.
+// until ctx ends; then it leaves the members and returns. It may be called once.
 func (f *Federation) Run(ctx context.Context) error {
 	list, err := memberlist.Create(f.memberlistConfig())
 	if err != nil {
@@ -188,7 +188,7 @@ func (f *Federation) Run(ctx context.Context) error {
 	<-ctx.Done()
 	f.flush()
 	if err := list.Leave(700 * time.Millisecond); err != nil {
-		f.cfg.Log.Debug().Err(err).Msg("federation left without farewell")
+		f.cfg.Log.Debug().Err(err).Msg("federation left without telling the members")
 	}
 	err = list.Shutdown()
 	wg.Wait()
@@ -223,7 +223,7 @@ func (f *Federation) memberlistConfig() *memberlist.Config {
 	c.ProbeTimeout = f.cfg.ProbeInterval * 4 / 5
 	c.TCPTimeout = 5 * time.Second
 	c.SuspicionMult = 3
-	// A gateway that hears nobody must not doubt itself for minutes: its own
+	// A gateway that no member answers must not doubt itself for minutes: its own
 	// belief about others is what it is asked for.
 	c.SuspicionMaxTimeoutMult = 2
 	c.AwarenessMaxMultiplier = 2

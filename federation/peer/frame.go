@@ -54,10 +54,10 @@ func appendFrame(dst, body []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(dst, uint32(len(body))), body...)
 }
 
-// hangUp closes conn without TLS's farewell, which would wait up to five
+// closeAbruptly closes conn without close_notify, which would wait up to five
 // seconds on a connection that is stuck. The other end sees an unexpected end,
 // as it does when a process dies; our streams have nothing that it could cut.
-func hangUp(conn net.Conn) {
+func closeAbruptly(conn net.Conn) {
 	if c, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = c.NetConn()
 	}

@@ -215,8 +215,8 @@ func (c *HealthClient) stream(ctx context.Context, g gatewayKey, log zerolog.Log
 	if err != nil {
 		return false, err
 	}
-	defer hangUp(conn)
-	stop := context.AfterFunc(ctx, func() { hangUp(conn) })
+	defer closeAbruptly(conn)
+	stop := context.AfterFunc(ctx, func() { closeAbruptly(conn) })
 	defer stop()
 	h := &healthConn{conn: conn, dead: c.cfg.DialTimeout}
 	if err := c.greet(h); err != nil {
@@ -233,11 +233,11 @@ func (c *HealthClient) stream(ctx context.Context, g gatewayKey, log zerolog.Log
 	writing.Go(func() {
 		if err := up.run(ctx, c.cfg, c.current); err != nil {
 			cancel(err)
-			hangUp(conn)
+			closeAbruptly(conn)
 		}
 	})
 	cancel(c.readSummaries(h))
-	hangUp(conn)
+	closeAbruptly(conn)
 	writing.Wait()
 	return true, context.Cause(ctx)
 }

@@ -115,10 +115,10 @@ func (s *HealthServer) Nodes() []string {
 // Accept serves the stream on conn, whose other end has proved to be peer. It
 // returns when the stream has ended, which ctx also does, and closes conn.
 func (s *HealthServer) Accept(ctx context.Context, conn net.Conn, peer spiffeid.ID) {
-	defer hangUp(conn)
+	defer closeAbruptly(conn)
 	stream, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(stream, func() { hangUp(conn) })
+	stop := context.AfterFunc(stream, func() { closeAbruptly(conn) })
 	defer stop()
 	c := &healthConn{conn: conn, dead: s.cfg.Dead}
 	hello, err := s.greet(c, peer)
@@ -207,12 +207,12 @@ func (s *HealthServer) serve(ctx context.Context, c *healthConn, hello *federati
 	pushing.Go(func() {
 		if err := s.push(ctx, c); err != nil {
 			cancel(err)
-			hangUp(c.conn)
+			closeAbruptly(c.conn)
 		}
 	})
 	err = s.readReports(c, hello)
 	cancel(err)
-	hangUp(c.conn)
+	closeAbruptly(c.conn)
 	pushing.Wait()
 	return context.Cause(ctx)
 }

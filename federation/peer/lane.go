@@ -88,7 +88,7 @@ func (l *lane) repair() {
 func (l *lane) carry(ctx context.Context, conn *tls.Conn) error {
 	failed := make(chan error, 1)
 	go func() { failed <- l.listen(conn) }()
-	defer func() { hangUp(conn); <-failed }()
+	defer func() { closeAbruptly(conn); <-failed }()
 	ping := time.NewTicker(l.transport.times.ping)
 	defer ping.Stop()
 	var out []byte
@@ -134,7 +134,7 @@ func (l *lane) gather(out []byte, p packet) []byte {
 	}
 }
 
-// drain sends what was queued before the end: a farewell should be heard.
+// drain sends what was queued before the end: a leave message should arrive.
 func (l *lane) drain(conn *tls.Conn) error {
 	select {
 	case p := <-l.queue:

@@ -98,7 +98,7 @@ func (l *Ledger) Subject(subject federation.Key) []federation.Record {
 	return l.table.Subject(subject, l.now())
 }
 
-// Incarnation returns the newest incarnation heard of an origin, or zero.
+// Incarnation returns the newest incarnation known of an origin, or zero.
 func (l *Ledger) Incarnation(origin string) uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -148,7 +148,7 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		hangUp(conn)
+		closeAbruptly(conn)
 		return nil, net.ErrClosed
 	}
 	t.open[conn] = struct{}{}
@@ -167,7 +167,7 @@ func (t *transport) dial(g *mesh.Gateway, kind byte, timeout time.Duration) (*tl
 		_, err = conn.Write([]byte{kind})
 	}
 	if err != nil {
-		hangUp(conn)
+		closeAbruptly(conn)
 		return nil, fmt.Errorf("open federation connection to %s: %w", g.Name, err)
 	}
 	return conn, nil
@@ -234,7 +234,7 @@ func (t *transport) prune() {
 func (t *transport) accept(conn net.Conn, peer spiffeid.ID) {
 	if err := t.admit(conn, peer); err != nil {
 		t.refused(peer, err)
-		hangUp(conn)
+		closeAbruptly(conn)
 	}
 }
 
@@ -284,7 +284,7 @@ func (t *transport) serve(conn net.Conn, peer spiffeid.ID) {
 	default:
 		err = &malformedError{fmt.Errorf("connection of unknown kind %d", kind[0])}
 	}
-	hangUp(conn)
+	closeAbruptly(conn)
 	t.forget(conn)
 	t.refused(peer, err)
 }
@@ -355,7 +355,7 @@ func (t *transport) Shutdown() error {
 	t.closed = true
 	t.cancel()
 	for conn := range t.open {
-		hangUp(conn)
+		closeAbruptly(conn)
 	}
 	t.mu.Unlock()
 	t.wg.Wait()

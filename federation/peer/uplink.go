@@ -27,7 +27,7 @@ type waiting struct {
 }
 
 func newUplink(c *healthConn) *uplink {
-	// The first thing that a gateway hears is the full state.
+	// The first thing that a gateway gets is the full state.
 	u := &uplink{conn: c, signal: make(chan struct{}, 1), pending: map[federation.Key]waiting{}, resync: true}
 	u.signal <- struct{}{}
 	return u

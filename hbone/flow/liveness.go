@@ -5,7 +5,7 @@ import "time"
 // Liveness is what a client session knows of its peer being there. Questions are
 // CONNECTs and PINGs. Not safe for concurrent use.
 type Liveness struct {
-	LastHeard    time.Time     // when the peer last answered anything
+	LastAnswer   time.Time     // when the peer last answered anything
 	Waiting      int           // questions without an answer
 	waitingSince time.Time     // when one of them was asked, or another one answered; valid while waiting
 	missed       bool          // the last question to end was not answered
@@ -35,7 +35,7 @@ func (l *Liveness) Requested(now time.Time) {
 
 // Responded counts an answer.
 func (l *Liveness) Responded(now time.Time) {
-	l.LastHeard, l.waitingSince, l.missed = now, now, false
+	l.LastAnswer, l.waitingSince, l.missed = now, now, false
 	l.Waiting = max(0, l.Waiting-1)
 }
 
@@ -73,7 +73,7 @@ func (l *Liveness) Limit() time.Duration {
 // be the same.
 func Lively(now time.Time, own, base Liveness) bool {
 	silent := !base.SilentSince.IsZero() && now.Sub(base.SilentSince) > own.Limit()
-	return !silent && !own.Late(now) && !base.Late(now) && now.Sub(base.LastHeard) < FreshFor
+	return !silent && !own.Late(now) && !base.Late(now) && now.Sub(base.LastAnswer) < FreshFor
 }
 
 // PingPause is how long to wait before the next PING when one is due every so often:

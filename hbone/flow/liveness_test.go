@@ -6,7 +6,7 @@ import (
 )
 
 func TestLively(t *testing.T) {
-	heard := Liveness{LastHeard: start}
+	heard := Liveness{LastAnswer: start}
 	waiting := heard
 	waiting.Requested(start)
 	usual := waiting

@@ -21,11 +21,11 @@ func SilentAfter(rtt time.Duration) time.Duration {
 
 // UnansweredPing is what is known when the timer of a PING fires.
 type UnansweredPing struct {
-	Sent    time.Time
-	Due     time.Time     // when the timer was to fire
-	Heard   bool          // anything was received since the PING, or since the last look
-	After   time.Duration // SilentAfter
-	Timeout time.Duration // Config.PingTimeout
+	Sent     time.Time
+	Due      time.Time     // when the timer was to fire
+	Received bool          // anything was received since the PING, or since the last look
+	After    time.Duration // SilentAfter
+	Timeout  time.Duration // Config.PingTimeout
 }
 
 // PingVerdict is what to make of it.
@@ -49,7 +49,7 @@ func (u UnansweredPing) Judge(now time.Time) (v PingVerdict, again time.Duration
 		return PingWaits, u.After
 	case left <= 0:
 		return PingDead, 0
-	case u.Heard:
+	case u.Received:
 		return PingWaits, min(u.After, left)
 	}
 	return PingSilent, left

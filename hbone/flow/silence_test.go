@@ -26,7 +26,7 @@ func TestWhatAnUnansweredPingMeans(t *testing.T) {
 		{"time is up, and this process is late", timeout, timeout + time.Minute, false, PingWaits, after},
 		{"the last look before the end", timeout - time.Millisecond, timeout - time.Millisecond, true, PingWaits, time.Millisecond},
 	} {
-		u := UnansweredPing{Sent: sent, Due: sent.Add(c.due), Heard: c.heard, After: after, Timeout: timeout}
+		u := UnansweredPing{Sent: sent, Due: sent.Add(c.due), Received: c.heard, After: after, Timeout: timeout}
 		if v, again := u.Judge(sent.Add(c.now)); v != c.want || again != c.again {
 			t.Errorf("%s: verdict %d, again after %v; want %d, %v", c.name, v, again, c.want, c.again)
 		}

@@ -129,7 +129,7 @@ func TestApplicationResets(t *testing.T) {
 			t.Fatal(err)
 		}
 		conn.Write([]byte("x"))
-		if err := hears(conn); err != nil && !errors.Is(err, syscall.ECONNRESET) || ours && err == nil {
+		if err := endOf(conn); err != nil && !errors.Is(err, syscall.ECONNRESET) || ours && err == nil {
 			t.Errorf("after the server's reset the client hears %v", err)
 		}
 		conn.Close()
@@ -155,8 +155,8 @@ func TestApplicationResets(t *testing.T) {
 	})
 }
 
-// hears is how a connection ends: nil is a FIN.
-func hears(c net.Conn) error {
+// endOf is how a connection ends: nil is a FIN.
+func endOf(c net.Conn) error {
 	c.SetDeadline(time.Now().Add(patience))
 	_, err := io.Copy(io.Discard, c)
 	return err

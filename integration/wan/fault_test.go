@@ -14,17 +14,17 @@ func TestLossAndJitterOnlySlowDown(t *testing.T) {
 	notShort(t)
 	here.forget(t, double.host)
 	begin := time.Now()
-	calm := here.many(double, 100, 16, 16<<10)
+	good := here.many(double, 100, 16, 16<<10)
 	poor := line
 	poor.Jitter, poor.Loss = 20*time.Millisecond, 0.01
 	here.link.Set(poor)
 	before := here.link.There.Counters().Lost + here.link.Back.Counters().Lost
 	bad := here.many(double, 400, 16, 16<<10)
 	lost := here.link.There.Counters().Lost + here.link.Back.Counters().Lost - before
-	for _, err := range append(calm.errs(begin), bad.errs(begin)...) {
+	for _, err := range append(good.errs(begin), bad.errs(begin)...) {
 		t.Error(err)
 	}
-	t.Logf("on the good line %v", calm)
+	t.Logf("on the good line %v", good)
 	t.Logf("on the poor line %v; %d frames were lost", bad, lost)
 	if lost < 10 {
 		t.Errorf("only %d frames were lost: the line was not poor", lost)

@@ -36,7 +36,7 @@ func begin(t testing.TB, target Target, state State) *Exchange {
 		x.conn.Write([]byte(http2.ClientPreface))
 	}
 	if state == Connected || state == Prefaced {
-		x.mute = true
+		x.unresponsive = true
 		go x.read()
 		return x
 	}

@@ -59,10 +59,10 @@ func (f Frame) field(name string) string {
 // server, as a server otherwise. It answers SETTINGS and PING; as a server also
 // CONNECT, with 200 and an echo, unless it holds the stream back.
 type Peer struct {
-	t      testing.TB
-	conn   net.Conn
-	client bool
-	mute   bool // answers nothing
+	t            testing.TB
+	conn         net.Conn
+	client       bool
+	unresponsive bool // answers nothing
 
 	wmu  sync.Mutex
 	fr   *http2.Framer
@@ -144,7 +144,7 @@ func (p *Peer) note(f http2.Frame) {
 
 // react is what a well-behaved peer does of its own accord.
 func (p *Peer) react(f http2.Frame) {
-	if p.mute {
+	if p.unresponsive {
 		return
 	}
 	switch f := f.(type) {

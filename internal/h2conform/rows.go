@@ -15,7 +15,7 @@ const (
 	streamClosed = http2.ErrCodeStreamClosed
 	frameSize    = http2.ErrCodeFrameSize
 	compression  = http2.ErrCodeCompression
-	calm         = http2.ErrCodeEnhanceYourCalm
+	enhanceCalm  = http2.ErrCodeEnhanceYourCalm
 )
 
 const stricter = "§5.4.1 lets a stream error be treated as one of the connection: no peer of ours has reason to send this"
@@ -158,7 +158,7 @@ var frameRows = []Row{
 			x.Raw(http2.FrameContinuation, 0, x.ID, rest[:1]...)
 			x.Raw(http2.FrameContinuation, http2.FlagContinuationEndHeaders, x.ID, rest[1:]...)
 		}},
-	{Section: "§10.5.1", Name: "CONTINUATION without end", State: Fresh, Want: Conn(calm),
+	{Section: "§10.5.1", Name: "CONTINUATION without end", State: Fresh, Want: Conn(enhanceCalm),
 		Send: func(x *Exchange) {
 			x.unfinished()
 			for range 1000 {

@@ -23,8 +23,8 @@ const (
 	// floor is how many pieces may begin in each tick whatever the window: those that
 	// hang, and that nobody else's are to wait for, may fill it.
 	floor = 2
-	// calm is how long nothing was held back until there is no bound any more.
-	calm = time.Second
+	// quietBeforeRelease is how long nothing was held back until there is no bound any more.
+	quietBeforeRelease = time.Second
 )
 
 // load is what the control loop sees of a process at one tick.
@@ -65,7 +65,7 @@ func (c *control) step(l load) {
 		c.quiet = 0
 	case c.bounded && l.held:
 		c.window = max(least, growth*c.window)
-	case c.bounded && c.quiet >= calm:
+	case c.bounded && c.quiet >= quietBeforeRelease:
 		c.bounded = false
 	}
 }

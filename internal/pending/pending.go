@@ -23,18 +23,18 @@ type Set struct {
 	limit, perAddress int
 	now               func() time.Time
 
-	mu    sync.Mutex
-	n     int
-	quiet list.List // of *Entry, silent ones, oldest first
-	heard list.List // of *Entry, the others, in the order in which they spoke
-	from  map[netip.Prefix]*address
+	mu      sync.Mutex
+	n       int
+	quiet   list.List // of *Entry, silent ones, oldest first
+	talking list.List // of *Entry, the others, in the order of their first messages
+	from    map[netip.Prefix]*address
 }
 
 // address is what is pending from one address.
 type address struct {
-	n     int
-	quiet list.List // of *Entry, silent ones, oldest first
-	heard list.List // of *Entry, the others, in the order in which they spoke
+	n       int
+	quiet   list.List // of *Entry, silent ones, oldest first
+	talking list.List // of *Entry, the others, in the order of their first messages
 }
 
 // Entry is one pending connection, until Leave.
@@ -66,9 +66,9 @@ func (s *Set) Enter(c io.Closer, from netip.Prefix) (e *Entry, evicted bool) {
 	var victim *list.Element
 	switch {
 	case from.IsValid() && s.perAddress > 0 && a.n >= s.perAddress:
-		victim = s.oldest(&a.quiet, &a.heard)
+		victim = s.oldest(&a.quiet, &a.talking)
 	case s.n >= s.limit:
-		victim = s.oldest(&s.quiet, &s.heard)
+		victim = s.oldest(&s.quiet, &s.talking)
 	default:
 		return s.enter(c, from, a), false
 	}
@@ -82,11 +82,11 @@ func (s *Set) Enter(c io.Closer, from netip.Prefix) (e *Entry, evicted bool) {
 }
 
 // oldest returns who makes room: nil for nobody.
-func (s *Set) oldest(quiet, heard *list.List) *list.Element {
+func (s *Set) oldest(quiet, talking *list.List) *list.Element {
 	if e := quiet.Front(); e != nil {
 		return e
 	}
-	e := heard.Front()
+	e := talking.Front()
 	if e == nil || s.now().Sub(e.Value.(*Entry).spoke) < Patience {
 		return nil
 	}
@@ -102,21 +102,21 @@ func (s *Set) enter(c io.Closer, from netip.Prefix, a *address) *Entry {
 	return e
 }
 
-// Speak notes that the peer has sent a complete first message.
-func (e *Entry) Speak() {
+// FirstMessage notes that the peer has sent a complete first message.
+func (e *Entry) FirstMessage() {
 	e.s.mu.Lock()
 	defer e.s.mu.Unlock()
 	if e.in && e.spoke.IsZero() {
 		e.s.unlist(e)
 		e.spoke = e.s.now()
-		e.all, e.of = e.s.heard.PushBack(e), e.s.from[e.from].heard.PushBack(e)
+		e.all, e.of = e.s.talking.PushBack(e), e.s.from[e.from].talking.PushBack(e)
 	}
 }
 
 func (s *Set) unlist(e *Entry) {
 	all, of := &s.quiet, &s.from[e.from].quiet
 	if !e.spoke.IsZero() {
-		all, of = &s.heard, &s.from[e.from].heard
+		all, of = &s.talking, &s.from[e.from].talking
 	}
 	all.Remove(e.all)
 	of.Remove(e.of)

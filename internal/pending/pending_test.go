@@ -29,7 +29,7 @@ func TestTheOldestSilentOneMakesRoom(t *testing.T) {
 	if evicted || s.Len() != 2 {
 		t.Fatalf("two of two: evicted %v, %d pending", evicted, s.Len())
 	}
-	ea.Speak()
+	ea.FirstMessage()
 	if _, evicted = s.Enter(c, anyone); !evicted || b.closed != 1 || a.closed != 0 || s.Len() != 2 {
 		t.Errorf("third: evicted %v, closed %v %v, %d pending; want the silent one closed", evicted, a.closed, b.closed, s.Len())
 	}
@@ -51,9 +51,9 @@ func TestTheOldestUnfinishedOneMakesRoomInTheEnd(t *testing.T) {
 	a, b := &conn{}, &conn{}
 	ea, _ := s.Enter(a, anyone)
 	eb, _ := s.Enter(b, anyone)
-	eb.Speak()
+	eb.FirstMessage()
 	now = now.Add(time.Millisecond)
-	ea.Speak()
+	ea.FirstMessage()
 	now = now.Add(Patience - 2*time.Millisecond)
 	if e, _ := s.Enter(&conn{}, anyone); e != nil || a.closed+b.closed != 0 {
 		t.Fatal("one that has just spoken is closed for another")
@@ -119,7 +119,7 @@ func TestTheSetAgreesWithAList(t *testing.T) {
 					if !c.spoken {
 						c.spoken, c.spoke = true, now
 					}
-					c.e.Speak()
+					c.e.FirstMessage()
 				}
 			case 3:
 				if len(in) > 0 {
@@ -141,7 +141,7 @@ func TestTheSetAgreesWithAList(t *testing.T) {
 		for _, c := range in {
 			c.e.Leave()
 		}
-		if s.n != 0 || s.quiet.Len() != 0 || s.heard.Len() != 0 || len(s.from) != 0 {
+		if s.n != 0 || s.quiet.Len() != 0 || s.talking.Len() != 0 || len(s.from) != 0 {
 			t.Fatalf("seed %d: %d pending, %d silent, %d addresses when all have left", seed, s.n, s.quiet.Len(), len(s.from))
 		}
 	}

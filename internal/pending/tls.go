@@ -8,7 +8,7 @@ func (e *Entry) TLS(cfg *tls.Config) *tls.Config {
 	inner := cfg.GetConfigForClient
 	out := cfg.Clone()
 	out.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		e.Speak()
+		e.FirstMessage()
 		if inner == nil {
 			return nil, nil
 		}

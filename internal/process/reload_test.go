@@ -25,9 +25,9 @@ type filed struct {
 
 func (filed) Validate() ([]string, error) { return nil, nil }
 
-// hangUp runs a process, lets do send it what it likes, and returns the lines of
+// runReloading runs a process, lets do send it what it likes, and returns the lines of
 // its log. reloaded has a value after each reload.
-func hangUp(t *testing.T, do func(path string, log zerolog.Logger, reloaded <-chan struct{})) []map[string]any {
+func runReloading(t *testing.T, do func(path string, log zerolog.Logger, reloaded <-chan struct{})) []map[string]any {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "process.yaml")
 	write(t, path, "port: 1\nlog: {level: info, format: json}\n")
@@ -72,7 +72,7 @@ func messages(lines []map[string]any) (m []string) {
 }
 
 func TestSIGHUPReadsTheLogLevelAndTheFilesAgain(t *testing.T) {
-	lines := hangUp(t, func(path string, log zerolog.Logger, reloaded <-chan struct{}) {
+	lines := runReloading(t, func(path string, log zerolog.Logger, reloaded <-chan struct{}) {
 		derived := log.With().Str("part", "pool").Logger()
 		derived.Debug().Msg("unseen")
 		write(t, path, "port: 2\nlog: {level: debug, format: json}\n")
@@ -108,7 +108,7 @@ func TestSIGHUPNeverKills(t *testing.T) {
 }
 
 func TestEveryLineNamesComponentAndInstance(t *testing.T) {
-	lines := hangUp(t, func(path string, log zerolog.Logger, reloaded <-chan struct{}) {
+	lines := runReloading(t, func(path string, log zerolog.Logger, reloaded <-chan struct{}) {
 		derived := log.With().Str("part", "pool").Logger()
 		derived.Info().Msg("said")
 		syscall.Kill(os.Getpid(), syscall.SIGHUP)
