@@ -143,6 +143,21 @@ func BenchmarkProxied(b *testing.B) {
 	}
 }
 
+// BenchmarkProxiedEcho sends 1 KiB from application to application and back, through two
+// relays and one tunnel, per operation.
+func BenchmarkProxiedEcho(b *testing.B) {
+	client, app, _ := newProxied(b, rigConfig{}).connect(b)
+	go io.Copy(struct{ io.Writer }{app}, struct{ io.Reader }{app})
+	buf := make([]byte, 1<<10)
+	b.ReportAllocs()
+	for b.Loop() {
+		client.Write(buf)
+		if _, err := io.ReadFull(client, buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkConnect opens and ends one stream on a warm tunnel per operation.
 func BenchmarkConnect(b *testing.B) {
 	forms(b, func(b *testing.B, double bool) {
