@@ -244,7 +244,7 @@ func TestConfigMistakesOfEveryKindComeAtOnce(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	want := []string{"node.yaml:1: node: ", "node.yaml:5: retry.attempts: ", "node.yaml:6: timeouts.dial: ", "node.yaml:8: outbound[0].workload: ", "node.yaml:8: outbound[0].to: ", "node.yaml:9: unknown key "}
+	want := []string{"node.yaml:1: node: ", "node.yaml:5: retry.attempts: ", "node.yaml:6: timeouts.dial: ", "node.yaml:8: outbound[0].to: ", "node.yaml:9: unknown key "}
 	got := strings.Split(err.Error(), "\n")
 	if len(got) != len(want) {
 		t.Fatalf("%d mistakes, want %d:\n%v", len(got), len(want), err)

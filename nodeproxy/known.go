@@ -57,7 +57,7 @@ func (c Config) checkLocal(snap *mesh.Snapshot, uid string) error {
 	for _, w := range snap.Workloads() {
 		local := w.Network == c.Network && w.Node == c.Node
 		switch {
-		case w.UID == uid && local:
+		case w.UID == uid && (local || !slices.Contains(snap.Nodes(c.Network), c.Node)): // an unknown node has none
 			return nil
 		case w.UID == uid:
 			return fmt.Errorf("%q is on node %q of network %q: a listener serves a workload of its own node", uid, w.Node, w.Network)
