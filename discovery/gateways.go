@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -9,38 +10,34 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-func (b *builder) addGateways(gateways []Gateway) {
-	type name struct{ network, name string }
-	names := map[name]int{}
-	addresses := map[netip.AddrPort]string{}
-	for i, g := range gateways {
-		path := at{"gateways", i}
-		if b.label(path.below("name"), g.Name) {
-			if first, twice := names[name{g.Network, g.Name}]; twice {
-				b.problem(path.below("name"), g.Name, "is also the name of gateways[%d] on network %q: give each gateway its own name", first, g.Network)
-			} else {
-				names[name{g.Network, g.Name}] = i
-			}
+func (n Network) read(r *reader) reading {
+	out := reading{network: &mesh.Network{Name: n.Name}, claims: []claim{{networkName, n.Name, at{"name"}}}}
+	r.label(at{"name"}, n.Name)
+	for i, node := range n.Nodes {
+		if node = r.word(at{"nodes", i}, node); node != "" {
+			out.network.Nodes = append(out.network.Nodes, node)
 		}
-		b.network(path.below("network"), g.Network)
-		out := &mesh.Gateway{
-			Name: g.Name, Network: g.Network, Drained: g.Drained, Locality: mesh.Locality(g.Locality),
-			Address:    b.dialable(path.below("address"), g.Address, addresses),
-			Federation: g.FederationAddress,
-		}
-		if !g.FederationAddress.IsValid() {
-			out.Federation = out.Address
-		} else if unmap(g.FederationAddress) != out.Address {
-			out.Federation = b.dialable(path.below("federationAddress"), g.FederationAddress, addresses)
-		}
-		out.Sources = b.sources(path, out, g.Sources)
-		out.Identity = b.gatewayIdentity(path.below("serviceAccount"), g.ServiceAccount)
-		b.gateways = append(b.gateways, out)
 	}
+	return out
 }
 
-// sources returns where the connections of g to pods come from.
-func (b *builder) sources(path at, g *mesh.Gateway, given []netip.Prefix) []netip.Prefix {
+func (g Gateway) read(r *reader) reading {
+	out := &mesh.Gateway{Name: g.Name, Network: g.Network, Drained: g.Drained, Locality: mesh.Locality(g.Locality), Address: r.dialable(at{"address"}, g.Address)}
+	claims := []claim{{gatewayName, g.Network + "/" + g.Name, at{"name"}}, {gatewayAddress, out.Address.String(), at{"address"}}}
+	r.label(at{"name"}, g.Name)
+	if out.Federation = out.Address; g.FederationAddress.IsValid() && unmap(g.FederationAddress) != out.Address {
+		out.Federation = r.dialable(at{"federationAddress"}, g.FederationAddress)
+		claims = append(claims, claim{gatewayAddress, out.Federation.String(), at{"federationAddress"}})
+	}
+	out.Sources = r.sources(out, g.Sources)
+	out.Identity = r.gatewayIdentity(at{"serviceAccount"}, g.ServiceAccount)
+	return reading{gateway: out, claims: claims, on: g.Network}
+}
+
+// sources returns where the connections of g to pods come from. One that cannot
+// be takes the gateway out: what came from there would not be known as a
+// gateway's, and so not be held to exported services.
+func (r *reader) sources(g *mesh.Gateway, given []netip.Prefix) []netip.Prefix {
 	if len(given) == 0 {
 		out := []netip.Prefix{host(g.Address.Addr())}
 		if g.Federation.Addr() != g.Address.Addr() {
@@ -51,30 +48,26 @@ func (b *builder) sources(path at, g *mesh.Gateway, given []netip.Prefix) []neti
 	var out []netip.Prefix
 	for i, p := range given {
 		if !p.IsValid() || p.Bits() == 0 {
-			b.problem(path.below("sources", i), p, "is not a range of addresses of one gateway: write such as 10.0.0.7/32")
+			r.out(CauseValue, at{"sources", i}, p, "is not a range of addresses of one gateway: write such as 10.0.0.7/32")
 			continue
 		}
 		out = append(out, p.Masked())
 	}
-	return out
+	return slices.Clip(out)
 }
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// dialable checks the address of one process, which nobody else may have.
-func (b *builder) dialable(path at, a netip.AddrPort, seen map[netip.AddrPort]string) netip.AddrPort {
+// dialable checks the address of one process, without which the object is none.
+func (r *reader) dialable(path at, a netip.AddrPort) netip.AddrPort {
 	a = unmap(a)
-	switch first, twice := seen[a]; {
+	switch {
 	case !a.IsValid():
-		b.problem(path, nil, "is missing: write an IP address and a port, such as 10.0.0.1:15008")
+		r.out(CauseMissing, path, nil, "is missing: write an IP address and a port, such as 10.0.0.1:15008")
 	case a.Port() == 0:
-		b.problem(path, a, "has port 0: write a port from 1 to 65535")
+		r.out(CauseValue, path, a, "has port 0: write a port from 1 to 65535")
 	case !usable(a.Addr()):
-		b.problem(path, a, "is not the address of one machine: write a unicast address without a zone")
-	case twice:
-		b.problem(path, a, "is also %s: give each gateway its own address or port", first)
-	default:
-		seen[a] = fieldOf(path)
+		r.out(CauseValue, path, a, "is not the address of one machine: write a unicast address without a zone")
 	}
 	return a
 }
@@ -84,15 +77,12 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 }
 
 // gatewayIdentity reads "namespace/name".
-func (b *builder) gatewayIdentity(path at, account string) spiffeid.ID {
-	if account == "" {
-		account = DefaultGatewayServiceAccount
-	}
+func (r *reader) gatewayIdentity(path at, account string) spiffeid.ID {
+	account = or(account, DefaultGatewayServiceAccount)
 	namespace, name, _ := strings.Cut(account, "/")
 	if !isLabel(namespace) || spiffeid.ValidatePathSegment(name) != nil {
-		b.problem(path, account, "is not a service account: write namespace/name, such as %s", DefaultGatewayServiceAccount)
+		r.out(CauseValue, path, account, "is not a service account: write namespace/name, such as %s", DefaultGatewayServiceAccount)
 		return spiffeid.ID{}
 	}
-	id, _ := b.identity(path, namespace, name)
-	return id
+	return r.identity(path, namespace, name)
 }

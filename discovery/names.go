@@ -3,6 +3,8 @@ package discovery
 import (
 	"net/netip"
 	"strings"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 // isLabel reports whether s is a DNS label (RFC 1123): 1 to 63 lower-case
@@ -53,22 +55,76 @@ func usable(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && a.Zone() == "" && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// label checks a required name.
-func (b *builder) label(path at, s string) bool {
-	if isLabel(s) {
+// label checks a required name, without which the object is none.
+func (r *reader) label(path at, s string) bool {
+	switch {
+	case isLabel(s):
 		return true
-	}
-	if s == "" {
-		b.problem(path, nil, "is missing: write lower-case letters, digits and hyphens")
-	} else {
-		b.problem(path, s, "is not a name: use at most 63 lower-case letters, digits and hyphens")
+	case s == "":
+		r.out(CauseMissing, path, nil, "is missing: write lower-case letters, digits and hyphens")
+	default:
+		r.out(CauseValue, path, s, "is not a name: use at most 63 lower-case letters, digits and hyphens")
 	}
 	return false
 }
 
-// word checks an optional name of something outside the mesh.
-func (b *builder) word(path at, s string) {
+// word returns s, the name of something outside the mesh; if it cannot be one,
+// it counts as left out.
+func (r *reader) word(path at, s string) string {
 	if s != "" && !isUID(s) {
-		b.problem(path, s, "is not a name: use at most 253 printable ASCII characters and no space")
+		r.drop(CauseValue, path, s, "is not a name: use at most 253 printable ASCII characters and no space")
+		return ""
 	}
+	return s
 }
+
+// or returns s, or fallback if s is empty.
+func or(s, fallback string) string {
+	if s == "" {
+		return fallback
+	}
+	return s
+}
+
+// names makes the identities of one trust domain.
+type names struct {
+	td         spiffeid.TrustDomain
+	identities map[identityKey]spiffeid.ID
+}
+
+type identityKey struct{ namespace, account string }
+
+// newNames also returns what is wrong with the name of the trust domain, which
+// then is DefaultTrustDomain.
+func newNames(name string) (*names, []Problem) {
+	name = or(name, DefaultTrustDomain)
+	td, err := spiffeid.TrustDomainFromString(name)
+	var r reader
+	if err != nil || td.Name() != name {
+		r.drop(CauseValue, at{"trustDomain"}, name, "is not a SPIFFE trust domain: use lower-case letters, digits, dots, hyphens and underscores, such as %s", DefaultTrustDomain)
+		td = spiffeid.RequireTrustDomainFromString(DefaultTrustDomain)
+	}
+	return &names{td: td, identities: map[identityKey]spiffeid.ID{}}, r.problems
+}
+
+// identity returns spiffe://<td>/ns/<namespace>/sa/<account>; without one the
+// object is out.
+func (r *reader) identity(path at, namespace, account string) spiffeid.ID {
+	key := identityKey{namespace, account}
+	if id, ok := r.names.identities[key]; ok {
+		return id
+	}
+	id, err := spiffeid.FromSegments(r.names.td, "ns", namespace, "sa", account)
+	if err != nil {
+		r.out(CauseValue, path, account, "cannot be part of a SPIFFE ID: use letters, digits, dots, hyphens and underscores")
+		return spiffeid.ID{}
+	}
+	if len(r.names.identities) >= maxIdentities {
+		clear(r.names.identities) // of pods that are long gone
+	}
+	r.names.identities[key] = id
+	return id
+}
+
+// maxIdentities bounds how many identities are kept to share their memory.
+const maxIdentities = 1 << 16

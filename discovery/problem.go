@@ -2,14 +2,42 @@ package discovery
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// Problem is one reason why a Config is no mesh.
+// Cause is why something is a Problem, from a closed set for metrics.
+type Cause uint8
+
+// The causes.
+const (
+	CauseValue       Cause = iota // a word or number that means nothing here
+	CauseMissing                  // something required is not there
+	CauseConflict                 // another object has it
+	CauseReference                // it names an object that is not there
+	CauseUnsupported              // it means something that is not done
+)
+
+var causeNames = [...]string{"value", "missing", "conflict", "reference", "unsupported"}
+
+// Causes lists every cause.
+func Causes() []Cause {
+	return []Cause{CauseValue, CauseMissing, CauseConflict, CauseReference, CauseUnsupported}
+}
+
+func (c Cause) String() string { return causeNames[c] }
+
+// MarshalText writes c as String.
+func (c Cause) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// Problem is one reason why an object, or a part of it, is not used.
 type Problem struct {
-	Path    []any  // keys (string) and indices (int) from the root of the Config
-	Field   string // Path for people: workloads[3].addresses[0]
+	Object  Key    // whose record is wrong; of no kind if it is the mesh itself
+	Out     bool   // the object is not used at all; else only what stands at Field is not
+	Cause   Cause  // for metrics
+	Path    []any  // keys (string) and indices (int) from the record, or from the root of the Config, on
+	Field   string // Path for people: addresses[0], or workloads[3].addresses[0]
 	Value   string // what stands there; "" if nothing does
 	Message string // what is wrong with it, and the remedy
 	Refers  string // the list that it should be in, if what is wrong is that it is not: networks or services
@@ -24,6 +52,18 @@ func (p Problem) Said() string {
 		return p.Message
 	}
 	return strconv.Quote(p.Value) + ": " + p.Message
+}
+
+func (p Problem) equal(o Problem) bool {
+	return p.Object == o.Object && p.Out == o.Out && p.Cause == o.Cause && p.Field == o.Field && p.Value == o.Value && p.Message == o.Message
+}
+
+// sortProblems sorts by object; those of one object stay in the order in which it
+// was read.
+func sortProblems(list []Problem) {
+	slices.SortStableFunc(list, func(a, b Problem) int {
+		return a.Object.compare(b.Object)
+	})
 }
 
 // fieldOf renders a path.
@@ -43,24 +83,45 @@ func fieldOf(path []any) string {
 	return b.String()
 }
 
-// at is the place in the Config that is being read; below makes a longer one.
+// at is a place in a record; below makes a longer one.
 type at []any
 
 func (a at) below(steps ...any) at { return append(a[:len(a):len(a)], steps...) }
 
-// problem notes that value at path is wrong.
-func (b *builder) problem(path at, value any, format string, args ...any) {
+// reader reads one record.
+type reader struct {
+	names    *names
+	object   Key
+	problems []Problem
+}
+
+// out notes that value at path is wrong and the object cannot be used.
+func (r *reader) out(c Cause, path at, value any, format string, args ...any) {
+	r.note(true, c, path, value, format, args...)
+}
+
+// drop notes that value at path is wrong and counts for nothing.
+func (r *reader) drop(c Cause, path at, value any, format string, args ...any) {
+	r.note(false, c, path, value, format, args...)
+}
+
+func (r *reader) note(out bool, c Cause, path at, value any, format string, args ...any) {
 	text := ""
 	if value != nil {
 		text = shorten(fmt.Sprint(value))
 	}
-	b.problems = append(b.problems, Problem{Path: path, Field: fieldOf(path), Value: text, Message: fmt.Sprintf(format, args...)})
+	r.problems = append(r.problems, Problem{Object: r.object, Out: out, Cause: c, Path: path, Field: fieldOf(path), Value: text, Message: fmt.Sprintf(format, args...)})
 }
 
-// missing notes that value at path is not in a list where it should be.
-func (b *builder) missing(path at, value any, list, format string, args ...any) {
-	b.problem(path, value, format, args...)
-	b.problems[len(b.problems)-1].Refers = list
+// unusable reports whether the object is out.
+func (r *reader) unusable() bool {
+	return slices.ContainsFunc(r.problems, func(p Problem) bool { return p.Out })
+}
+
+// unlisted notes that value at path is not in a list where it should be.
+func (r *reader) unlisted(out bool, path at, value any, list, format string, args ...any) {
+	r.note(out, CauseReference, path, value, format, args...)
+	r.problems[len(r.problems)-1].Refers = list
 }
 
 // shorten keeps an error line one line.

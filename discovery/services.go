@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -13,105 +12,103 @@ var distributions = []mesh.Distribution{
 	mesh.PreferNetwork, mesh.PreferClose, mesh.PreferSameZone, mesh.PreferSameNode, mesh.PreferRegion, mesh.Any, mesh.StrictNode,
 }
 
-func (b *builder) addServices(services []Service) {
-	vips := map[netip.Addr]at{}
-	for i, s := range services {
-		path := at{"services", i}
-		out := &mesh.Service{Name: s.Name, Namespace: or(s.Namespace, defaultNamespace), Global: s.Global}
-		named := b.label(path.below("name"), s.Name) && b.label(path.below("namespace"), out.Namespace)
-		b.addNames(path, out, s, named)
-		for j, vip := range s.VIPs {
-			b.addVIP(path.below("vips", j), out, vip.Unmap(), vips)
+func (s Service) read(r *reader) reading {
+	out := reading{service: &mesh.Service{Name: s.Name, Namespace: or(s.Namespace, defaultNamespace), Global: s.Global}}
+	named := r.label(at{"name"}, s.Name) && r.label(at{"namespace"}, out.service.Namespace)
+	s.addNames(r, &out, named)
+	for i, vip := range s.VIPs {
+		path := at{"vips", i}
+		if vip = vip.Unmap(); !usable(vip) {
+			r.drop(CauseValue, path, vip, "is not a virtual address: write a unicast IP address without a zone")
+		} else if c := (claim{virtualAddress, vip.String(), path}); !r.twice(out.extras, c, "virtual address") {
+			out.extras = append(out.extras, c)
+			out.service.VIPs = append(out.service.VIPs, vip)
 		}
-		out.Distribution = b.distribution(path.below("trafficDistribution"), s.TrafficDistribution)
-		out.Ports = b.ports(path.below("ports"), s.Ports)
-		b.services = append(b.services, out)
 	}
+	out.service.Distribution = r.distribution(at{"trafficDistribution"}, s.TrafficDistribution)
+	out.service.Ports = r.ports(at{"ports"}, s.Ports)
+	return out
 }
 
-// addNames sets hostname and aliases of out and claims them. What is derived
-// from name and namespace is claimed only if those are good (named).
-func (b *builder) addNames(path at, out *mesh.Service, s Service, named bool) {
+// addNames sets hostname and aliases. What is derived from name and namespace is
+// claimed only if those are good (named).
+func (s Service) addNames(r *reader, out *reading, named bool) {
+	svc := out.service
 	switch {
 	case s.Hostname != "":
-		out.Hostname = strings.ToLower(s.Hostname)
-		b.claim(path.below("hostname"), out, out.Hostname)
+		out.rank = 1 // after the service that has this hostname by its name
+		svc.Hostname = strings.ToLower(s.Hostname)
+		out.claims = []claim{{hostName, svc.Hostname, at{"hostname"}}}
+		if !isHostname(svc.Hostname) {
+			r.out(CauseValue, at{"hostname"}, svc.Hostname, "is not a host name: use lower-case letters, digits, hyphens and dots")
+		}
 	case named:
-		out.Hostname = s.Name + "." + out.Namespace + ".svc.cluster.local"
-		b.claim(path.below("name"), out, out.Hostname)
+		svc.Hostname = s.Name + "." + svc.Namespace + ".svc.cluster.local"
+		out.claims = []claim{{hostName, svc.Hostname, at{"name"}}}
 	}
-	for j, a := range s.Aliases {
-		a = strings.ToLower(a)
-		if b.claim(path.below("aliases", j), out, a) {
-			out.Aliases = append(out.Aliases, a)
+	add := func(what claimed, path at, name string) {
+		if !isHostname(name) {
+			r.drop(CauseValue, path, name, "is not a host name: use lower-case letters, digits, hyphens and dots")
+		} else if name != svc.Hostname && !slices.Contains(svc.Aliases, name) {
+			out.extras = append(out.extras, claim{what, name, path})
+			svc.Aliases = append(svc.Aliases, name)
 		}
 	}
-	if a := s.Name + "." + out.Namespace + ".mesh.internal"; s.Global && named && b.claim(path.below("name"), out, a) {
-		out.Aliases = append(out.Aliases, a)
+	derived := ""
+	if s.Global && named {
+		derived = s.Name + "." + svc.Namespace + ".mesh.internal"
 	}
-}
-
-// claim gives name to s and reports whether s did not have it yet.
-func (b *builder) claim(path at, s *mesh.Service, name string) bool {
-	if !isHostname(name) {
-		b.problem(path, name, "is not a host name: use lower-case letters, digits, hyphens and dots")
-		return false
-	}
-	if o, taken := b.names[name]; taken {
-		if o.service != s {
-			b.problem(path, name, "is also a name of %s: give each service its own names", fieldOf(o.at))
+	for i, a := range s.Aliases {
+		if a = strings.ToLower(a); a == "" || a != derived {
+			add(aliasName, at{"aliases", i}, a)
 		}
-		return false
 	}
-	b.names[name] = owner{s, path[:2]}
-	return true
-}
-
-func (b *builder) addVIP(path at, out *mesh.Service, vip netip.Addr, seen map[netip.Addr]at) {
-	switch first, twice := seen[vip]; {
-	case !usable(vip):
-		b.problem(path, vip, "is not a virtual address: write a unicast IP address without a zone")
-	case twice:
-		b.problem(path, vip, "is also %s: give each service its own virtual addresses", fieldOf(first))
-	default:
-		seen[vip] = path
-		out.VIPs = append(out.VIPs, vip)
+	if derived != "" {
+		add(derivedName, at{"name"}, derived)
 	}
 }
 
-func (b *builder) distribution(path at, s string) mesh.Distribution {
-	if s == "" {
-		return mesh.PreferNetwork
+// twice notes that c is listed already.
+func (r *reader) twice(list []claim, c claim, what string) bool {
+	i := slices.IndexFunc(list, func(o claim) bool { return o.key() == c.key() })
+	if i >= 0 {
+		r.drop(CauseConflict, c.path, c.text, "is also %s: list each %s once", fieldOf(list[i].path), what)
 	}
-	d := mesh.Distribution(s)
+	return i >= 0
+}
+
+func (r *reader) distribution(path at, s string) mesh.Distribution {
+	d := mesh.Distribution(or(s, string(mesh.PreferNetwork)))
 	if !slices.Contains(distributions, d) {
 		known := make([]string, len(distributions))
 		for i, d := range distributions {
 			known[i] = string(d)
 		}
-		b.problem(path, s, "is not a traffic distribution: use one of %s", strings.Join(known, ", "))
+		r.drop(CauseValue, path, s, "is not a traffic distribution: use one of %s", strings.Join(known, ", "))
+		return mesh.PreferNetwork
 	}
 	return d
 }
 
-func (b *builder) ports(path at, ports []ServicePort) []mesh.Port {
+// ports leaves out each port that cannot be.
+func (r *reader) ports(path at, ports []ServicePort) []mesh.Port {
 	if len(ports) == 0 {
-		b.problem(path, nil, "is empty: list at least one port")
+		r.drop(CauseMissing, path, nil, "is empty: list at least one port")
 		return nil
 	}
 	out := make([]mesh.Port, 0, len(ports))
 	numbers, names := map[uint16]int{}, map[string]int{}
 	for i, p := range ports {
-		here := path.below(i)
+		here, before := path.below(i), len(r.problems)
 		if first, twice := numbers[p.Port]; p.Port == 0 {
-			b.problem(here.below("port"), p.Port, "is not a port: write a number from 1 to 65535")
+			r.drop(CauseValue, here.below("port"), p.Port, "is not a port: write a number from 1 to 65535")
 		} else if twice {
-			b.problem(here.below("port"), p.Port, "is also the port of item %d: list each port once", first)
+			r.drop(CauseConflict, here.below("port"), p.Port, "is also the port of item %d: list each port once", first)
 		} else {
 			numbers[p.Port] = i
 		}
 		if first, twice := names[p.Name]; p.Name != "" && twice {
-			b.problem(here.below("name"), p.Name, "is also the name of item %d: give each port its own name", first)
+			r.drop(CauseConflict, here.below("name"), p.Name, "is also the name of item %d: give each port its own name", first)
 		} else {
 			names[p.Name] = i
 		}
@@ -120,17 +117,11 @@ func (b *builder) ports(path at, ports []ServicePort) []mesh.Port {
 			m.Target = m.Service
 		}
 		if mesh.ReservedPort(m.Target) {
-			b.problem(here.below("targetPort"), m.Target, "is a port of the node proxy itself, which never connects there: let the application listen on another one")
+			r.drop(CauseUnsupported, here.below("targetPort"), m.Target, "is a port of the node proxy itself, which never connects there: let the application listen on another one")
 		}
-		out = append(out, m)
+		if len(r.problems) == before {
+			out = append(out, m)
+		}
 	}
 	return out
-}
-
-// or returns s, or fallback if s is empty.
-func or(s, fallback string) string {
-	if s == "" {
-		return fallback
-	}
-	return s
 }

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"strconv"
 	"sync"
 	"testing"
 
@@ -20,9 +21,10 @@ func TestStoreIsNeverEmptyHanded(t *testing.T) {
 
 func TestSubscribersHearOfManyChangesOnce(t *testing.T) {
 	var s Store
-	changed, cancel := s.Subscribe()
-	other, cancelOther := s.Subscribe()
-	defer cancelOther()
+	sub := s.Subscribe()
+	changed := sub.C()
+	other := s.Subscribe()
+	defer other.Close()
 	for i := range uint64(5) {
 		s.Swap(&mesh.Snapshot{Revision: i + 1})
 	}
@@ -35,15 +37,15 @@ func TestSubscribersHearOfManyChangesOnce(t *testing.T) {
 	if got := s.Current().Revision; got != 5 {
 		t.Errorf("revision %d after the notification, want 5", got)
 	}
-	cancel()
-	cancel()
+	sub.Close()
+	sub.Close()
 	s.Swap(&mesh.Snapshot{Revision: 6})
 	select {
 	case <-changed:
 		t.Error("notified after cancel")
 	default:
 	}
-	<-other
+	<-other.C()
 }
 
 func TestStoreSharedByReadersAndOneWriter(t *testing.T) {
@@ -51,8 +53,9 @@ func TestStoreSharedByReadersAndOneWriter(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			changed, cancel := s.Subscribe()
-			defer cancel()
+			sub := s.Subscribe()
+			changed := sub.C()
+			defer sub.Close()
 			last := s.Current().Revision
 			for last < 100 {
 				<-changed
@@ -79,4 +82,45 @@ func TestStoreSharedByReadersAndOneWriter(t *testing.T) {
 	wg.Wait()
 	close(stop)
 	writer.Wait()
+}
+
+func changeOf(uid string) Changes {
+	c := newChanges()
+	c.Workloads[uid] = struct{}{}
+	return c
+}
+
+func TestSubscribersTakeWhatChangedSinceTheyLastDid(t *testing.T) {
+	var s Store
+	sub, late := s.Subscribe(), s.Subscribe()
+	defer sub.Close()
+	defer late.Close()
+	s.Publish(&mesh.Snapshot{Revision: 1}, changeOf("a"))
+	s.Publish(&mesh.Snapshot{Revision: 2}, changeOf("b"))
+	<-sub.C()
+	snap, changes := sub.Take()
+	if len(changes.Workloads) != 2 || snap.Revision != 2 {
+		t.Errorf("took %v of revision %d, want a and b of 2", changes.Workloads, snap.Revision)
+	}
+	if _, none := sub.Take(); !none.Empty() {
+		t.Errorf("took %v twice", none)
+	}
+	s.Publish(&mesh.Snapshot{Revision: 3}, changeOf("c"))
+	if _, one := sub.Take(); len(one.Workloads) != 1 {
+		t.Errorf("took %v, want c", one.Workloads)
+	}
+	if len(changes.Workloads) != 2 {
+		t.Error("what was taken has grown since")
+	}
+	for i := range maxChanges {
+		s.Publish(nil, changeOf(strconv.Itoa(i)))
+	}
+	if _, all := late.Take(); !all.All || all.Len() != 0 {
+		t.Errorf("more than %d changes are %d by name, want everything", maxChanges, all.Len())
+	}
+	s.Swap(nil)
+	s.Publish(nil, changeOf("d"))
+	if _, all := sub.Take(); !all.All {
+		t.Error("a swap is not everything")
+	}
 }

@@ -164,7 +164,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 	background, bctx := errgroup.WithContext(g.background)
 	background.Go(func() error { g.watcher.Run(bctx); return nil })
 	background.Go(func() error { return g.ids.Run(bctx) })
-	background.Go(func() error { g.follow(bctx); return nil })
+	sub := g.store.Subscribe() // now: what changes before the first summaries must not be lost
+	background.Go(func() error { g.follow(bctx, sub); return nil })
 	background.Go(func() error { g.load.Run(bctx); return nil })
 	background.Go(func() error { g.clients.Run(bctx); return nil })
 	background.Go(func() error { return server.Run(bctx, g.admin) })
@@ -258,10 +259,9 @@ func (g *Gateway) allAttached() bool {
 // its own network; the federation repeats the rest by itself.
 const repeatEvery = federation.DefaultTTL / 3
 
-// follow reacts to new snapshots.
-func (g *Gateway) follow(ctx context.Context) {
-	changes, cancel := g.store.Subscribe()
-	defer cancel()
+// follow reacts to new snapshots; it ends sub.
+func (g *Gateway) follow(ctx context.Context, sub *discovery.Subscription) {
+	defer sub.Close()
 	tick := time.NewTicker(repeatEvery)
 	defer tick.Stop()
 	for {
@@ -272,8 +272,9 @@ func (g *Gateway) follow(ctx context.Context) {
 			g.summary.repeat(time.Now())
 			g.moves.Keep(func(string) bool { return false })
 			g.doubts.Keep(func(string) bool { return false })
-		case <-changes:
-			g.rediscover(time.Now())
+		case <-sub.C():
+			_, changes := sub.Take()
+			g.rediscover(changes, time.Now())
 		}
 	}
 }
@@ -284,11 +285,12 @@ func (g *Gateway) withdraw(subjects ...federation.Key) {
 	}
 }
 
-// rediscover brings what is remembered in line with the current snapshot.
-func (g *Gateway) rediscover(now time.Time) {
+// rediscover brings what is remembered in line with the current snapshot, in which
+// changes are new.
+func (g *Gateway) rediscover(changes discovery.Changes, now time.Time) {
 	snap := g.store.Current()
 	g.backends.forget(now)
 	g.backends.retain(snap)
 	g.budget.Keep(func(service string) bool { return snap.Service(service) != nil })
-	g.summary.revised(now)
+	g.summary.revised(changes, now)
 }

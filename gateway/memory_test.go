@@ -22,7 +22,7 @@ func TestServicesThatAreGoneAreForgottenAndWithdrawn(t *testing.T) {
 			t.Fatal("no choice between two healthy pods")
 		}
 		g.backends.release(l, 0, "", time.Now())
-		g.rediscover(time.Now())
+		g.rediscover(discovery.Everything(), time.Now())
 		if n := len(g.backends.draws); n != 1 {
 			t.Errorf("%d draws of a service that is still listed; want 1", n)
 		}
@@ -31,7 +31,7 @@ func TestServicesThatAreGoneAreForgottenAndWithdrawn(t *testing.T) {
 			t.Fatal(problems)
 		}
 		g.store.Swap(empty)
-		g.rediscover(time.Now())
+		g.rediscover(discovery.Everything(), time.Now())
 		if n := len(g.backends.draws); n != 0 {
 			t.Errorf("%d draws of a service that is gone", n)
 		}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -69,12 +70,23 @@ func (s *summaries) touched(w *mesh.Workload, now time.Time) {
 }
 
 // revised publishes whatever a new snapshot changed.
-func (s *summaries) revised(now time.Time) {
+func (s *summaries) revised(changes discovery.Changes, now time.Time) {
+	snap := s.store.Current()
 	s.mu.Lock()
 	s.changed = now
-	s.retain(s.store.Current())
+	s.retain(snap)
 	s.mu.Unlock()
-	s.update(s.store.Current().Services(), now)
+	if changes.All {
+		s.update(snap.Services(), now)
+		return
+	}
+	var services []*mesh.Service
+	for host := range changes.Services {
+		if svc := snap.Named(host); svc != nil {
+			services = append(services, svc)
+		}
+	}
+	s.update(services, now)
 }
 
 // retain drops what snap no longer lists, or lists for other ears than before, and

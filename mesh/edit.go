@@ -61,7 +61,7 @@ func (e *Edit) SetGateways(network string, gateways []*Gateway) {
 // it takes over. The edit owns svc.
 func (e *Edit) PutService(svc *Service) {
 	host := textKey(svc.Hostname)
-	old := e.s.service(svc.Hostname)
+	old := e.s.Named(svc.Hostname)
 	if old != nil {
 		e.unname(old)
 	}
@@ -86,7 +86,7 @@ func (e *Edit) PutService(svc *Service) {
 
 // DeleteService removes the service with this hostname; its workloads stay.
 func (e *Edit) DeleteService(hostname string) {
-	old := e.s.service(hostname)
+	old := e.s.Named(hostname)
 	if old == nil {
 		return
 	}
@@ -121,7 +121,7 @@ func (e *Edit) unname(svc *Service) {
 func (e *Edit) PutWorkload(w *Workload, hostnames []string) {
 	var services []*Service
 	for _, host := range hostnames {
-		if svc := e.s.service(host); svc != nil && !slices.Contains(services, svc) {
+		if svc := e.s.Named(host); svc != nil && !slices.Contains(services, svc) {
 			services = append(services, svc)
 		}
 	}

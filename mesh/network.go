@@ -42,3 +42,6 @@ func (s *Snapshot) Nodes(network string) []string {
 
 // TrustDomain returns the name of the trust domain of every identity.
 func (s *Snapshot) TrustDomain() string { return s.trustDomain }
+
+// ListNetworks returns every network, by name.
+func (s *Snapshot) ListNetworks() []Network { return s.allNetworks }

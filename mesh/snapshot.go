@@ -104,8 +104,8 @@ func (s *Snapshot) Service(hostname string) *Service {
 	return s.names.get(textKey(strings.ToLower(hostname)))
 }
 
-// service returns the service with this hostname and no other name.
-func (s *Snapshot) service(hostname string) *Service {
+// Named returns the service whose hostname, not an alias, this is, or nil.
+func (s *Snapshot) Named(hostname string) *Service {
 	if c, i, found := s.services.place(hostname); found {
 		return s.services.chunks[c].items[i]
 	}

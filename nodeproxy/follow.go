@@ -13,15 +13,15 @@ import (
 
 // follow reacts to new snapshots.
 func (p *Proxy) follow(ctx context.Context) {
-	changes, cancel := p.store.Subscribe()
-	defer cancel()
+	sub := p.store.Subscribe()
+	defer sub.Close()
 	again := time.NewTimer(0) // for what could not be served; see below
 	again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-changes:
+		case <-sub.C():
 		case <-again.C:
 		}
 		if !p.rediscover(ctx) {

@@ -1,0 +1,288 @@
+package discovery
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// Builder makes snapshots from single changes of records. What a change costs is
+// in proportion to what depends on it.
+//
+// What it has built depends on the records alone, never on the order in which
+// they came. A record that cannot be used becomes a [Problem], and everything else
+// goes on. Of two records that claim one thing (a UID, an address on a network, a
+// hostname, the name or address of a gateway) one has it and the other is out: the
+// ready workload before the one that is not, that before the terminating one; the
+// service that has a hostname by its name before one that was given it; then the
+// smaller Key. Who is out claims nothing; who lost comes in by itself when the
+// winner goes. Of an alias or a virtual address the same holds, but who loses one
+// is only without it; a hostname goes before an alias.
+//
+// Not safe for concurrent use. The zero value is not ready; see NewBuilder.
+type Builder struct {
+	names   *names
+	entries map[Key]*entry
+	claims  contests
+	refs    map[string]map[*entry]struct{} // service name → workloads that name it
+	edit    *mesh.Edit
+	current *mesh.Snapshot
+
+	// Of the batch that is being collected.
+	queues   [KindWorkload + 1]queue
+	settings []Problem // of the mesh itself
+	uids     map[string]struct{}
+	networks map[string]struct{}
+	gateways map[string]struct{} // networks whose gateways changed
+	hosts    map[string]struct{}
+	aliases  map[string]struct{}
+	vips     map[string]struct{}
+	fresh    map[*entry]struct{} // whose problems must be found again
+	departed map[Key]struct{}
+	changes  Changes
+
+	problems map[Key][]Problem
+}
+
+// NewBuilder returns a builder of an empty mesh in DefaultTrustDomain, whose first
+// snapshot is one above revision.
+func NewBuilder(revision uint64) *Builder {
+	b := &Builder{
+		entries: map[Key]*entry{}, claims: contests{}, refs: map[string]map[*entry]struct{}{}, problems: map[Key][]Problem{},
+		current: &mesh.Snapshot{Revision: revision},
+	}
+	b.begin()
+	b.names, _ = newNames("")
+	b.edit = b.current.Edit()
+	b.edit.SetTrustDomain(b.names.td.Name())
+	b.current = b.edit.Snapshot(revision)
+	return b
+}
+
+func (b *Builder) begin() {
+	b.uids, b.networks, b.gateways = map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
+	b.hosts, b.aliases, b.vips = map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
+	b.fresh, b.departed, b.changes = map[*entry]struct{}{}, map[Key]struct{}{}, newChanges()
+}
+
+// SetTrustDomain names the trust domain of every identity. Every record is read
+// again if it is another one; a name that cannot be is a problem and changes nothing.
+func (b *Builder) SetTrustDomain(name string) {
+	names, problems := newNames(name)
+	if b.settings = problems; len(problems) > 0 || names.td == b.names.td {
+		return
+	}
+	b.names = names
+	b.edit.SetTrustDomain(names.td.Name())
+	b.changes.All = true
+	for _, e := range slices.Collect(maps.Values(b.entries)) {
+		b.remove(e)
+		b.add(e.key, e.record)
+	}
+}
+
+// Apply takes changes into the batch that the next Commit ends. A record as it
+// already is changes nothing.
+func (b *Builder) Apply(changes ...Change) {
+	for _, c := range changes {
+		old := b.entries[c.Key]
+		if old != nil {
+			if c.Record != nil && reflect.DeepEqual(old.record, c.Record) {
+				continue
+			}
+			b.remove(old)
+		}
+		if c.Record != nil {
+			b.add(c.Key, c.Record)
+		} else if old != nil {
+			b.departed[c.Key] = struct{}{}
+		}
+	}
+}
+
+func (b *Builder) add(key Key, record Record) {
+	r := reader{names: b.names, object: key}
+	e := &entry{key: key, record: record, reading: record.read(&r)}
+	e.problems, e.faulty = r.problems, r.unusable()
+	b.entries[key] = e
+	delete(b.departed, key)
+	b.claims.enter(e, e.reading.claims)
+	b.claims.enter(e, e.reading.extras)
+	for _, ref := range e.reading.refs {
+		if b.refs[ref.name] == nil {
+			b.refs[ref.name] = map[*entry]struct{}{}
+		}
+		b.refs[ref.name][e] = struct{}{}
+	}
+	b.touch(e)
+}
+
+func (b *Builder) remove(e *entry) {
+	b.touch(e)
+	e.gone, e.in = true, false
+	delete(b.entries, e.key)
+	delete(b.fresh, e)
+	b.claims.leave(e, e.reading.claims)
+	b.claims.leave(e, e.reading.extras)
+	for _, ref := range e.reading.refs {
+		if delete(b.refs[ref.name], e); len(b.refs[ref.name]) == 0 {
+			delete(b.refs, ref.name)
+		}
+	}
+}
+
+// touch queues e and all that claim what it claims, and notes what they decide.
+func (b *Builder) touch(e *entry) {
+	q := &b.queues[e.key.Kind]
+	q.add(e)
+	for _, c := range e.reading.claims {
+		for _, o := range b.claims[c.key()] {
+			q.add(o)
+		}
+	}
+	b.noteResult(e)
+}
+
+// noteResult notes what must be derived again since e has changed.
+func (b *Builder) noteResult(e *entry) {
+	b.fresh[e] = struct{}{}
+	rd := &e.reading
+	switch e.key.Kind {
+	case KindNetwork:
+		b.networks[rd.network.Name] = struct{}{}
+	case KindGateway:
+		b.gateways[rd.on] = struct{}{}
+	case KindService:
+		b.hosts[rd.service.Hostname] = struct{}{}
+		b.aliases[rd.service.Hostname] = struct{}{} // which others may have as an alias
+		for _, c := range rd.extras {
+			if c.what == virtualAddress {
+				b.vips[c.text] = struct{}{}
+			} else {
+				b.aliases[c.text] = struct{}{}
+			}
+		}
+	case KindWorkload:
+		b.uids[rd.workload.UID] = struct{}{}
+	}
+}
+
+// settle decides which of the queued records of one kind are in, the best first.
+func (b *Builder) settle(kind Kind) {
+	q := &b.queues[kind]
+	for q.Len() > 0 {
+		e := q.next()
+		if e.gone {
+			continue
+		}
+		_, winner := b.claims.lost(e)
+		in := !e.faulty && winner == nil && b.placed(e)
+		b.fresh[e] = struct{}{} // another may have won
+		if in == e.in {
+			continue
+		}
+		e.in = in
+		b.touch(e)
+	}
+}
+
+// placed reports whether e is on a network that is in, or on none by its nature.
+func (b *Builder) placed(e *entry) bool {
+	switch e.key.Kind {
+	case KindGateway, KindWorkload:
+		return b.claims.holder(claimKey{networkName, e.reading.on}) != nil
+	}
+	return true
+}
+
+// Commit ends the batch: it returns the next snapshot, what is different in it,
+// and the problems that came and went. If nothing is, it is the last one.
+func (b *Builder) Commit() (*mesh.Snapshot, Changes, News) {
+	b.settle(KindNetwork)
+	b.commitNetworks()
+	b.settle(KindGateway)
+	b.commitGateways()
+	b.settle(KindService)
+	b.commitServices()
+	b.settle(KindWorkload)
+	b.commitWorkloads()
+	news := b.commitProblems()
+	changes := b.changes
+	if !changes.Empty() {
+		b.current = b.edit.Snapshot(b.current.Revision + 1)
+	}
+	b.begin()
+	return b.current, changes, news
+}
+
+// commitNetworks lists the networks that are in, and queues what is on one that
+// came or went.
+func (b *Builder) commitNetworks() {
+	if len(b.networks) == 0 {
+		return
+	}
+	var list []mesh.Network
+	had := map[string]mesh.Network{}
+	for _, n := range b.edit.Peek().ListNetworks() {
+		had[n.Name] = n
+		if _, touched := b.networks[n.Name]; !touched {
+			list = append(list, n)
+		}
+	}
+	for name := range b.networks {
+		old, was := had[name]
+		e := b.claims.holder(claimKey{networkName, name})
+		if e != nil {
+			list = append(list, *e.reading.network)
+		}
+		if was != (e != nil) || e == nil { // why there is none may be another reason
+			b.requeue(name)
+		}
+		if was != (e != nil) || was && !reflect.DeepEqual(old, *e.reading.network) {
+			b.changes.Networks[name] = struct{}{}
+		}
+	}
+	b.edit.SetNetworks(list)
+}
+
+// requeue queues all that is on network: a network seldom comes or goes, so
+// nobody keeps a list.
+func (b *Builder) requeue(network string) {
+	for _, e := range b.entries {
+		if e.key.Kind != KindNetwork && e.key.Kind != KindService && e.reading.on == network {
+			b.queues[e.key.Kind].add(e)
+		}
+	}
+}
+
+func (b *Builder) commitGateways() {
+	if len(b.gateways) == 0 {
+		return
+	}
+	lists := map[string][]*mesh.Gateway{}
+	for _, e := range b.entries {
+		if _, touched := b.gateways[e.reading.on]; touched && e.in && e.key.Kind == KindGateway {
+			lists[e.reading.on] = append(lists[e.reading.on], e.reading.gateway)
+		}
+	}
+	for network := range b.gateways {
+		old := map[string]*mesh.Gateway{}
+		for _, g := range b.edit.Peek().Gateways(network) {
+			old[g.Name] = g
+		}
+		for i, g := range lists[network] {
+			if was := old[g.Name]; was != nil && reflect.DeepEqual(was, g) {
+				lists[network][i] = was
+			} else {
+				b.changes.Gateways[GatewayName{network, g.Name}] = struct{}{}
+			}
+			delete(old, g.Name)
+		}
+		for name := range old {
+			b.changes.Gateways[GatewayName{network, name}] = struct{}{}
+		}
+		b.edit.SetGateways(network, lists[network])
+	}
+}

@@ -1,0 +1,251 @@
+package discovery
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// facts writes all that a snapshot says, by name, so that two can be compared
+// line by line.
+func facts(s *mesh.Snapshot) map[string]string {
+	out := map[string]string{"trust domain": s.TrustDomain()}
+	for _, n := range s.ListNetworks() {
+		out["network "+n.Name] = fmt.Sprintf("%q", n.Nodes)
+	}
+	for _, n := range s.GatewayNetworks() {
+		for _, g := range s.Gateways(n) {
+			out["gateway "+n+"/"+g.Name] = fmt.Sprintf("%+v", *g)
+		}
+	}
+	for _, svc := range s.Services() {
+		text := fmt.Sprintf("%+v", *svc)
+		for _, n := range s.Networks(svc) {
+			text += " " + n
+			for _, w := range s.Members(svc, n) {
+				text += fmt.Sprintf(" %+v", *w)
+			}
+		}
+		out["service "+svc.Hostname] = text
+	}
+	for _, w := range s.Workloads() {
+		text := fmt.Sprintf("%+v", *w)
+		for _, svc := range s.ServicesOf(w.UID) {
+			text += " " + svc.Hostname
+		}
+		out["workload "+w.UID] = text
+	}
+	return out
+}
+
+// checkSnapshot asks for everything by every name that it has.
+func checkSnapshot(t *rapid.T, s *mesh.Snapshot) {
+	for _, w := range s.Workloads() {
+		if s.Workload(w.UID) != w || s.WorkloadByEndpoint(w.Endpoint) != w || w.Capacity == 0 || w.Identity.IsZero() || len(w.Addresses) == 0 || !s.HasNetwork(w.Network) {
+			t.Fatalf("workload %+v is not found by its names, or incomplete", w)
+		}
+		for _, a := range w.Addresses {
+			if s.WorkloadAt(w.Network, a) != w {
+				t.Fatalf("%s on %s is not %s", a, w.Network, w.UID)
+			}
+		}
+	}
+	for _, svc := range s.Services() {
+		for _, name := range append([]string{svc.Hostname}, svc.Aliases...) {
+			if s.Service(name) != svc {
+				t.Fatalf("%s does not lead to its service", name)
+			}
+		}
+		for _, v := range svc.VIPs {
+			if s.ServiceAt(v) != svc {
+				t.Fatalf("%s does not lead to %s", v, svc.Hostname)
+			}
+		}
+		for _, n := range s.Networks(svc) {
+			for _, w := range s.Members(svc, n) {
+				if w.Network != n || s.Workload(w.UID) != w || !contains(s.ServicesOf(w.UID), svc) || !contains(s.Identities(svc, n), w.Identity) {
+					t.Fatalf("member %s of %s on %s is not what it is elsewhere", w.UID, svc.Hostname, n)
+				}
+			}
+		}
+	}
+	for _, n := range s.GatewayNetworks() {
+		if !s.HasNetwork(n) {
+			t.Fatalf("gateways of network %s, which is not listed", n)
+		}
+	}
+}
+
+// who is the twin of the contests: who has what, decided by going through all
+// records in order.
+func who(names *names, records map[Key]Record) map[Key]bool {
+	var all []*entry
+	for k, r := range records {
+		rd := reader{names: names, object: k}
+		e := &entry{key: k, reading: r.read(&rd)}
+		e.faulty = rd.unusable()
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b *entry) int { return cmp.Or(cmp.Compare(a.key.Kind, b.key.Kind), a.before(b)) })
+	taken, in := map[claimKey]bool{}, map[Key]bool{}
+	for _, e := range all {
+		ok := !e.faulty && (e.key.Kind == KindNetwork || e.key.Kind == KindService || taken[claimKey{networkName, e.reading.on}])
+		for _, c := range e.reading.claims {
+			ok = ok && !taken[c.key()]
+		}
+		if ok {
+			in[e.key] = true
+			for _, c := range e.reading.claims {
+				taken[c.key()] = true
+			}
+		}
+	}
+	return in
+}
+
+// schedule applies changes in order, in batches that are drawn, and checks after
+// each what Commit says about it.
+func schedule(t *rapid.T, b *Builder, changes []Change) *mesh.Snapshot {
+	known := map[string]Problem{}
+	name := func(p Problem) string {
+		return p.Object.String() + fmt.Sprint(p.Object.Nth) + p.Error() + fmt.Sprint(p.Out)
+	}
+	for _, p := range b.Problems() {
+		known[name(p)] = p
+	}
+	last := b.current
+	for len(changes) > 0 {
+		n := rapid.IntRange(1, len(changes)).Draw(t, "batch")
+		before := facts(last)
+		b.Apply(changes[:n]...)
+		changes = changes[n:]
+		s, set, news := b.Commit()
+		if len(before) > 0 && !maps.Equal(before, facts(last)) {
+			t.Fatal("a change altered an earlier snapshot")
+		}
+		if s == last != set.Empty() {
+			t.Fatalf("the same snapshot: %t, with changes %+v", s == last, set)
+		}
+		checkChanges(t, before, facts(s), set)
+		for _, p := range news.Gone {
+			if _, was := known[name(p)]; !was {
+				t.Fatalf("gone and never there: %v", p)
+			}
+			delete(known, name(p))
+		}
+		for _, p := range news.Appeared {
+			known[name(p)] = p
+		}
+		last = s
+	}
+	now := map[string]Problem{}
+	for _, p := range b.Problems() {
+		if p.Field == "" || p.Message == "" || len(p.Path) == 0 {
+			t.Fatalf("problem without field or message: %+v", p)
+		}
+		now[name(p)] = p
+	}
+	if !slices.Equal(slices.Sorted(maps.Keys(known)), slices.Sorted(maps.Keys(now))) {
+		t.Fatalf("problems by their news: %v; by asking: %v", known, now)
+	}
+	return last
+}
+
+// checkChanges compares what was said to be different with what is.
+func checkChanges(t *rapid.T, before, after map[string]string, set Changes) {
+	var want []string
+	for k := range before {
+		if after[k] != before[k] {
+			want = append(want, k)
+		}
+	}
+	for k := range after {
+		if _, was := before[k]; !was {
+			want = append(want, k)
+		}
+	}
+	var got []string
+	for uid := range set.Workloads {
+		got = append(got, "workload "+uid)
+	}
+	for host := range set.Services {
+		got = append(got, "service "+host)
+	}
+	for g := range set.Gateways {
+		got = append(got, "gateway "+g.Network+"/"+g.Name)
+	}
+	for n := range set.Networks {
+		got = append(got, "network "+n)
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Fatalf("said to be different: %q; different: %q", got, want)
+	}
+}
+
+// Whatever the order in which changes come, and whatever was said in between, the
+// snapshot and the problems are those of the records that there are in the end.
+func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
+	conflicts := 0
+	rapid.Check(t, func(t *rapid.T) {
+		detours := anyConfig().Draw(t, "detours").List()
+		end := anyConfig().Draw(t, "end").List()
+		var long []Change
+		for k, r := range detours.records {
+			long = append(long, Change{k, r})
+		}
+		slices.SortFunc(long, func(a, b Change) int { return a.Key.compare(b.Key) }) // the draws must not depend on a map
+		long = rapid.Permutation(long).Draw(t, "there")
+		back := end.Since(detours)
+		slices.SortFunc(back, func(a, b Change) int { return a.Key.compare(b.Key) })
+		long = append(long, rapid.Permutation(back).Draw(t, "back")...)
+		straight := slices.SortedFunc(slices.Values(end.changes()), func(a, b Change) int { return b.Key.compare(a.Key) })
+
+		one, other := NewBuilder(0), NewBuilder(0)
+		s1, s2 := schedule(t, one, long), schedule(t, other, straight)
+		if f1, f2 := facts(s1), facts(s2); !maps.Equal(f1, f2) {
+			t.Fatalf("by detours:\n%s\nstraight:\n%s", lines(f1), lines(f2))
+		}
+		if p1, p2 := one.Problems(), other.Problems(); !reflect.DeepEqual(p1, p2) {
+			t.Fatalf("by detours:\n%v\nstraight:\n%v", p1, p2)
+		}
+		checkSnapshot(t, s1)
+		want := who(one.names, end.records)
+		for k, e := range one.entries {
+			if e.in != want[k] {
+				t.Fatalf("%s is in: %t, want %t", k, e.in, want[k])
+			}
+			if !e.in && !slices.ContainsFunc(one.problems[k], func(p Problem) bool { return p.Out }) {
+				t.Fatalf("%s is out and no problem says so", k)
+			}
+		}
+		for _, p := range one.Problems() {
+			if p.Cause == CauseConflict {
+				conflicts++
+			}
+			if p.Out && one.entries[p.Object].in {
+				t.Fatalf("%v: its object is in all the same", p)
+			}
+		}
+	})
+	if conflicts == 0 {
+		t.Error("no two records ever claimed one thing: the draws prove nothing")
+	}
+}
+
+func lines(f map[string]string) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(f)) {
+		fmt.Fprintf(&b, "%s: %s\n", k, f[k])
+	}
+	return b.String()
+}

@@ -1,0 +1,84 @@
+package discovery
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+)
+
+// Listing is a Config as records with keys: a list says which objects there are,
+// a Builder wants to know which changed.
+type Listing struct {
+	records map[Key]Record
+	places  map[Key]int // in the Config's list of that kind
+	times   map[Key]int // how often a name has come
+}
+
+// List names the records of c: by name, network and name, hostname, UID. A name
+// that is listed again is told apart by Nth, so that the first one has it.
+func (c Config) List() Listing {
+	n := len(c.Networks) + len(c.Gateways) + len(c.Services) + len(c.Workloads)
+	l := Listing{records: make(map[Key]Record, n), places: make(map[Key]int, n), times: make(map[Key]int, n)}
+	for i, x := range c.Networks {
+		x.Nodes = slices.Clone(x.Nodes)
+		l.add(KindNetwork, x.Name, i, x)
+	}
+	for i, x := range c.Gateways {
+		x.Sources = slices.Clone(x.Sources)
+		l.add(KindGateway, x.Network+"/"+x.Name, i, x)
+	}
+	for i, x := range c.Services {
+		x.Aliases, x.VIPs, x.Ports = slices.Clone(x.Aliases), slices.Clone(x.VIPs), slices.Clone(x.Ports)
+		l.add(KindService, or(x.Namespace, defaultNamespace)+"/"+x.Name, i, x)
+	}
+	for i, x := range c.Workloads {
+		x.Addresses, x.Services = slices.Clone(x.Addresses), slices.Clone(x.Services)
+		l.add(KindWorkload, x.UID, i, x)
+	}
+	l.times = nil
+	return l
+}
+
+func (l Listing) add(kind Kind, name string, place int, r Record) {
+	k := Key{Kind: kind, Name: name}
+	l.times[k]++
+	k.Nth = l.times[k] - 1
+	l.records[k], l.places[k] = r, place
+}
+
+// Since returns what makes l of earlier.
+func (l Listing) Since(earlier Listing) (changes []Change) {
+	for k, r := range l.records {
+		if old := earlier.records[k]; old == nil || !reflect.DeepEqual(old, r) {
+			changes = append(changes, Change{k, r})
+		}
+	}
+	for k := range earlier.records {
+		if l.records[k] == nil {
+			changes = append(changes, Change{Key: k})
+		}
+	}
+	return changes
+}
+
+func (l Listing) changes() []Change { return l.Since(Listing{}) }
+
+var sections = [...]string{KindNetwork: "networks", KindGateway: "gateways", KindService: "services", KindWorkload: "workloads"}
+
+// Locate turns the paths of problems, which begin at their records, into paths
+// from the root of the Config that was listed, and puts them in its order.
+func (l Listing) Locate(problems []Problem) []Problem {
+	out := slices.Clone(problems)
+	for i := range out {
+		p := &out[i]
+		if p.Object.Kind == 0 {
+			continue
+		}
+		p.Path = append([]any{sections[p.Object.Kind], l.places[p.Object]}, p.Path...)
+		p.Field = fieldOf(p.Path)
+	}
+	slices.SortStableFunc(out, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Object.Kind, b.Object.Kind), cmp.Compare(l.places[a.Object], l.places[b.Object]))
+	})
+	return out
+}

@@ -1,0 +1,122 @@
+package discovery
+
+import (
+	"cmp"
+	"strconv"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// Kind is what a record describes.
+type Kind uint8
+
+// The kinds, in the order in which they are read: none refers to a later one.
+const (
+	_ Kind = iota
+	KindNetwork
+	KindGateway
+	KindService
+	KindWorkload
+)
+
+var kindNames = [...]string{KindNetwork: "network", KindGateway: "gateway", KindService: "service", KindWorkload: "workload"}
+
+func (k Kind) String() string {
+	if int(k) < len(kindNames) && kindNames[k] != "" {
+		return kindNames[k]
+	}
+	return "mesh"
+}
+
+// Key names one record to its source, which chooses it: what the source says
+// about the same Key later takes the place of what it said before. Two records
+// with different keys may be of one name; then see Builder for who has it. Nth
+// tells apart what a source would call the same.
+type Key struct {
+	Kind Kind
+	Name string
+	Nth  int
+}
+
+func (k Key) compare(o Key) int {
+	return cmp.Or(cmp.Compare(k.Kind, o.Kind), cmp.Compare(k.Name, o.Name), cmp.Compare(k.Nth, o.Nth))
+}
+
+// String returns the object for people: workload "web-1".
+func (k Key) String() string {
+	if k.Kind == 0 {
+		return k.Kind.String()
+	}
+	return k.Kind.String() + " " + strconv.Quote(k.Name)
+}
+
+// Change is one record as it is now. A nil Record says that there is none any
+// more.
+type Change struct {
+	Key    Key
+	Record Record
+}
+
+// Record is a Network, Gateway, Service or Workload, by value. A Builder keeps
+// nothing of it that the caller could still change.
+type Record interface {
+	// kind tells which; it also keeps other types out.
+	kind() Kind
+	// read translates it and notes in r what is wrong.
+	read(r *reader) reading
+}
+
+func (Network) kind() Kind  { return KindNetwork }
+func (Gateway) kind() Kind  { return KindGateway }
+func (Service) kind() Kind  { return KindService }
+func (Workload) kind() Kind { return KindWorkload }
+
+// reading is what a record says by itself, whatever others there are.
+type reading struct {
+	network  *mesh.Network
+	gateway  *mesh.Gateway
+	service  *mesh.Service // without the aliases and virtual addresses that it may not get
+	workload *mesh.Workload
+
+	rank   int     // of two that claim one thing, the one with the smaller rank has it
+	claims []claim // without any of them the object cannot be used
+	extras []claim // aliases and virtual addresses: each without which the rest still can
+	on     string  // the network that it is on, if any
+	refs   []ref   // services that a workload names
+}
+
+// claim is something that only one object can have.
+type claim struct {
+	what claimed
+	text string
+	path at // where the record says so
+}
+
+type claimed uint8
+
+const (
+	networkName claimed = iota
+	gatewayName
+	gatewayAddress
+	hostName
+	derivedName // an alias that follows from name and namespace
+	aliasName
+	virtualAddress
+	workloadUID
+	workloadAddress
+)
+
+// key is what claims of several records meet in.
+func (c claim) key() claimKey { return claimKey{c.what, c.text} }
+
+type claimKey struct {
+	what claimed
+	text string
+}
+
+// ref is a service as a workload names it, in lower case.
+type ref struct {
+	name    string
+	written string
+	path    at
+}

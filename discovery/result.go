@@ -1,0 +1,248 @@
+package discovery
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// commitServices derives every service that a changed name or virtual address may
+// concern, and queues the workloads that name one.
+func (b *Builder) commitServices() {
+	again := func(k claimKey) {
+		for _, e := range b.claims[k] {
+			b.hosts[e.reading.service.Hostname], b.fresh[e] = struct{}{}, struct{}{}
+		}
+	}
+	for name := range b.aliases {
+		again(claimKey{derivedName, name})
+		again(claimKey{aliasName, name})
+	}
+	for vip := range b.vips {
+		again(claimKey{virtualAddress, vip})
+	}
+	snap := b.edit.Peek()
+	var gone []string
+	var put []*mesh.Service
+	for host := range b.hosts {
+		old := snap.Named(host)
+		e := b.claims.holder(claimKey{hostName, host})
+		if e == nil {
+			if old != nil {
+				gone = append(gone, host)
+			}
+			continue
+		}
+		if svc := b.derive(e); old == nil || !reflect.DeepEqual(old, svc) {
+			put = append(put, svc)
+		}
+	}
+	b.requeueRefs(snap)
+	for _, host := range gone {
+		svc := snap.Named(host)
+		for _, n := range snap.Networks(svc) {
+			for _, w := range snap.Members(svc, n) {
+				b.changes.Workloads[w.UID] = struct{}{}
+			}
+		}
+		b.edit.DeleteService(host)
+		b.changes.Services[host] = struct{}{}
+	}
+	for _, svc := range put {
+		b.edit.PutService(svc)
+		b.changes.Services[svc.Hostname] = struct{}{}
+	}
+}
+
+// requeueRefs notes the workloads that name a service whose names changed: what
+// the name leads to may be another service, or none, now.
+func (b *Builder) requeueRefs(snap *mesh.Snapshot) {
+	again := func(name string) {
+		was, now := "", ""
+		if svc := snap.Service(name); svc != nil {
+			was = svc.Hostname
+		}
+		if e := b.claims.named(name); e != nil {
+			now = e.reading.service.Hostname
+		}
+		if was == now && now != "" {
+			return
+		}
+		for e := range b.refs[name] {
+			b.uids[e.reading.workload.UID], b.fresh[e] = struct{}{}, struct{}{}
+		}
+	}
+	for name := range b.aliases { // every hostname that changed is among them
+		again(name)
+	}
+}
+
+// derive returns the service of e with the aliases and virtual addresses that it
+// has got.
+func (b *Builder) derive(e *entry) *mesh.Service {
+	full := e.reading.service
+	if b.hasAll(e) {
+		return full
+	}
+	svc := *full
+	svc.Aliases = slices.DeleteFunc(slices.Clone(full.Aliases), func(a string) bool { return b.claims.named(a) != e })
+	svc.VIPs = slices.DeleteFunc(slices.Clone(full.VIPs), func(v netip.Addr) bool { return b.claims.holder(claimKey{virtualAddress, v.String()}) != e })
+	return &svc
+}
+
+func (b *Builder) hasAll(e *entry) bool {
+	return !slices.ContainsFunc(e.reading.extras, func(c claim) bool { return b.extra(c) != e })
+}
+
+// extra returns who has the alias or virtual address that c claims.
+func (b *Builder) extra(c claim) *entry {
+	if c.what == virtualAddress {
+		return b.claims.holder(c.key())
+	}
+	return b.claims.named(c.text)
+}
+
+func (b *Builder) commitWorkloads() {
+	snap := b.edit.Peek()
+	for uid := range b.uids {
+		old := snap.Workload(uid)
+		before := snap.ServicesOf(uid)
+		e := b.claims.holder(claimKey{workloadUID, uid})
+		if e == nil {
+			if old != nil {
+				b.changed(uid, before)
+				b.edit.DeleteWorkload(uid)
+			}
+			continue
+		}
+		hosts := b.memberOf(e)
+		w := e.reading.workload
+		if old != nil && reflect.DeepEqual(old, w) {
+			w = old
+		}
+		if w == old && slices.EqualFunc(before, hosts, func(svc *mesh.Service, host string) bool { return svc.Hostname == host }) {
+			continue
+		}
+		b.edit.PutWorkload(w, hosts)
+		after := snap.ServicesOf(uid)
+		if w == old { // where it stays a member, nothing is different
+			stays := func(svc *mesh.Service) bool { return slices.Contains(before, svc) && slices.Contains(after, svc) }
+			before, after = slices.DeleteFunc(slices.Clone(before), stays), slices.DeleteFunc(slices.Clone(after), stays)
+		}
+		b.changed(uid, before)
+		b.changed(uid, after)
+	}
+}
+
+func (b *Builder) changed(uid string, services []*mesh.Service) {
+	b.changes.Workloads[uid] = struct{}{}
+	for _, svc := range services {
+		b.changes.Services[svc.Hostname] = struct{}{}
+	}
+}
+
+// memberOf returns the hostnames of the services that the workload of e is a
+// member of, sorted.
+func (b *Builder) memberOf(e *entry) []string {
+	hosts := make([]string, 0, len(e.reading.refs))
+	for _, ref := range e.reading.refs {
+		if svc := b.claims.named(ref.name); svc != nil {
+			hosts = append(hosts, svc.reading.service.Hostname)
+		}
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
+}
+
+// commitProblems finds the problems of every record that may have others now.
+func (b *Builder) commitProblems() News {
+	var news News
+	replace := func(key Key, now []Problem) {
+		was := b.problems[key]
+		news.Appeared = append(news.Appeared, missing(now, was)...)
+		news.Gone = append(news.Gone, missing(was, now)...)
+		if len(now) > 0 {
+			b.problems[key] = now
+		} else {
+			delete(b.problems, key)
+		}
+	}
+	replace(Key{}, b.settings)
+	for key := range b.departed {
+		replace(key, nil)
+	}
+	for e := range b.fresh {
+		if !e.gone {
+			replace(e.key, b.problemsOf(e))
+		}
+	}
+	sortProblems(news.Appeared)
+	sortProblems(news.Gone)
+	return news
+}
+
+// missing returns what of list is not among others.
+func missing(list, others []Problem) (out []Problem) {
+	for _, p := range list {
+		if !slices.ContainsFunc(others, p.equal) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// problemsOf returns all that is wrong with e as things stand.
+func (b *Builder) problemsOf(e *entry) []Problem {
+	r := reader{names: b.names, object: e.key, problems: slices.Clip(e.problems)}
+	if e.key.Kind == KindGateway || e.key.Kind == KindWorkload {
+		b.checkNetwork(&r, e.reading.on)
+	}
+	if cl, winner := b.claims.lost(e); winner != nil && cl.text != "" {
+		e.conflict(&r, cl, winner, true)
+	}
+	for _, c := range e.reading.extras {
+		if has := b.extra(c); e.in && has != e {
+			e.conflict(&r, c, has, false)
+		}
+	}
+	first := map[*entry]int{}
+	for i, ref := range e.reading.refs {
+		svc := b.claims.named(ref.name)
+		switch j, twice := first[svc]; {
+		case svc == nil && b.claims.claimsName(ref.name):
+			// It is there and has a problem of its own.
+		case svc == nil:
+			r.unlisted(false, ref.path, ref.written, "services", "is not a service of this mesh: write the hostname of one that is listed under services")
+		case twice:
+			r.drop(CauseConflict, ref.path, ref.written, "is the same service as item %d: list each service once", j)
+		default:
+			first[svc] = i
+		}
+	}
+	return r.problems
+}
+
+// checkNetwork checks a reference to a network.
+func (b *Builder) checkNetwork(r *reader, name string) {
+	path := at{"network"}
+	switch {
+	case name == "":
+		r.out(CauseMissing, path, nil, "is missing: write the name of a network that is listed under networks")
+	case b.claims.holder(claimKey{networkName, name}) != nil:
+	case len(b.claims[claimKey{networkName, name}]) > 0:
+		r.unlisted(true, path, name, "networks", "is a network that cannot be used: see what is wrong with it")
+	default:
+		r.unlisted(true, path, name, "networks", "is not a network of this mesh: correct the name or add it under networks")
+	}
+}
+
+// Problems returns every problem, by object.
+func (b *Builder) Problems() (out []Problem) {
+	for _, list := range b.problems {
+		out = append(out, list...)
+	}
+	sortProblems(out)
+	return out
+}
