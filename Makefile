@@ -24,7 +24,7 @@ else
 $(warning no C compiler: tests run without the race detector)
 endif
 
-.PHONY: help demo build test integration interop wan drills soak torture overload race lint fuzz bench bench-path benchstat golden generate tidy-check check clean
+.PHONY: help demo build test integration interop wan drills soak torture overload race lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ bench-path: build ## measure the real binaries as processes (as root with ZTUNNE
 	@mkdir -p build
 	$(GO) build -trimpath -o build/benchpath ./integration/benchpath
 	build/benchpath --ztunnel "$(abspath $(ZTUNNEL))" $(ARGS)
+
+bench-federation: ## simulate federations of 6 to 200 gateways: bytes at rest, and how long an edge takes with delay and loss
+	$(GO) test -run '^$$' -bench BenchmarkFederation -benchtime 1x -timeout 60m ./federation/antientropy
 
 benchstat: ## compare build/bench.txt with OLD=build/bench.old.txt
 	$(TOOL) benchstat $(OLD) build/bench.txt

@@ -17,6 +17,17 @@ var allowed = map[string]why{
 		"federation/federationpb": "the wire form of records",
 	},
 	"federation/federationpb": {},
+	"federation/antientropy": {
+		"federation/federationpb": "the messages between gateways",
+		"federation/ledger":       "what is believed, compared and asked for",
+		"federation/networkkey":   "signs what the gateway itself says",
+		"federation/record":       "records and statements",
+	},
+	"federation/ledger": {
+		"federation/federationpb": "statements and chunks as they travel",
+		"federation/networkkey":   "certificates of instances",
+		"federation/record":       "records and statements",
+	},
 	"federation/networkkey": {
 		"federation/federationpb": "the wire form of certificates",
 		"federation/record":       "the name of an instance",

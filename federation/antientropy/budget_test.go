@@ -1,0 +1,179 @@
+package antientropy
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/federation/ledger"
+)
+
+// agree says whether every site believes exactly what every other says.
+func (w *world) agree() error {
+	for _, r := range w.sites {
+		for _, s := range w.sites {
+			if s.node == nil || r.node == nil {
+				continue
+			}
+			if st, _ := r.status(s.key.ID()); !st.Complete || st.Watermark != s.node.Publisher().watermark || st.Phase != ledger.Live {
+				return fmt.Errorf("%s believes of %s: statement %d, complete %v, watermark %d, %v; it said %d", r.name, s.name, st.Count, st.Complete, st.Watermark, st.Phase, s.node.Publisher().watermark)
+			}
+		}
+	}
+	return nil
+}
+
+// headers is a bound of what TLS, TCP and IP add to a message, in bytes.
+const headers = 60
+
+// cost is what one gateway pays, in bytes per second: the costliest of all.
+type cost struct{ sent, got, messages, total, join float64 }
+
+// quiet runs networks of two gateways each with nothing changing; one in sick
+// services (0: none) has a pod that is out.
+func quiet(t testing.TB, networks, services, sick int) cost {
+	w := newWorld(t, "quiet", networks, 2)
+	for _, s := range w.sites {
+		w.start(s)
+	}
+	for _, s := range w.sites {
+		for n := range services {
+			h := uint32(10)
+			if sick > 0 && n%sick == 0 {
+				h = 9
+			}
+			for _, err := range []error{s.node.Publisher().Put(export(n), s.time(w)), s.node.Publisher().Put(healthy(n, h), s.time(w))} {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		s.node.Publisher().Synchronise()
+		w.tick(s)
+	}
+	w.run(20 * time.Second)
+	if err := w.agree(); err != nil {
+		t.Fatal(err)
+	}
+	c := cost{join: float64(w.sites[0].got)}
+	for _, s := range w.sites {
+		s.sent, s.got, s.messages = 0, 0, 0
+	}
+	const long = 30 * time.Second
+	w.run(long)
+	for _, s := range w.sites {
+		c.sent, c.got, c.messages = max(c.sent, float64(s.sent)/long.Seconds()), max(c.got, float64(s.got)/long.Seconds()), max(c.messages, float64(s.messages)/long.Seconds())
+	}
+	c.total = c.sent + c.got + 2*headers*c.messages
+	return c
+}
+
+// Ten networks of two gateways, nothing changes: less than 20 kB/s at each,
+// also while one pod in a hundred stands sick. That it does not depend on the
+// number of services is what makes this test of 20 count for 2 000: see
+// BenchmarkFederationQuiet.
+func TestQuietFederationCostsAtMost20KilobytesPerSecond(t *testing.T) {
+	var costs []cost
+	for _, c := range []struct{ services, sick int }{{20, 0}, {20, 10}, {100, 0}} {
+		got := quiet(t, 10, c.services, c.sick)
+		t.Logf("20 gateways × %d services: %.0f B/s sent, %.0f B/s received, %.1f kB/s with headers", c.services, got.sent, got.got, got.total/1e3)
+		if got.total > 20_000 {
+			t.Errorf("got %.0f B/s, want at most 20 000", got.total)
+		}
+		costs = append(costs, got)
+	}
+	if a, b := costs[0].total, costs[2].total; b > 1.05*a {
+		t.Errorf("five times the services cost %.0f B/s instead of %.0f: what does not change must not be sent", b, a)
+	}
+}
+
+// edges returns how long each of a number of edges took to reach all gateways,
+// sorted; zero stands for one that did not within a second and a half.
+func edgeTimes(t testing.TB, networks, edges int, loss float64) []time.Duration {
+	w := newWorld(t, "edge", networks, 2)
+	for _, s := range w.sites {
+		w.start(s)
+	}
+	w.run(2 * time.Second)
+	for _, s := range w.sites {
+		w.publish(s, export(0), healthy(0, 10))
+	}
+	w.run(5 * time.Second)
+	if err := w.agree(); err != nil {
+		t.Fatal(err)
+	}
+	w.loss = loss
+	took := make([]time.Duration, edges)
+	for e := range took {
+		origin := w.sites[e%len(w.sites)]
+		want := uint32(e+e/len(w.sites)) % 10
+		seen := map[string]bool{}
+		begun := w.now
+		w.onChange = func(s *site) {
+			h, _ := s.node.Ledger().Health(origin.network, serviceName(0), 80)
+			for _, d := range h.Deliveries {
+				if d.Instance == origin.key.ID() && d.Health.Healthy == want && !seen[s.name] {
+					seen[s.name] = true
+					if len(seen) == len(w.sites) {
+						took[e] = w.now.Sub(begun)
+					}
+				}
+			}
+		}
+		w.publish(origin, healthy(0, want))
+		w.run(1500 * time.Millisecond)
+	}
+	slices.Sort(took)
+	return took
+}
+
+// An edge reaches all of 50 gateways 40 ms away within a second at 5 % loss,
+// and within a round trip and 50 ms without.
+func TestEdgeReachesFiftyGateways(t *testing.T) {
+	for _, c := range []struct {
+		loss  float64
+		bound time.Duration
+		edges int
+	}{{0, 130 * time.Millisecond, 2}, {0.05, time.Second, 15}} {
+		took := edgeTimes(t, 25, c.edges, c.loss)
+		t.Logf("50 gateways, 40 ms, %.0f %% lost: edge at all of them after %v (median), %v (slowest of %d)", c.loss*100, took[len(took)/2], took[len(took)-1], len(took))
+		if took[0] == 0 || took[len(took)-1] > c.bound {
+			t.Errorf("got %v, want all within %v", took, c.bound)
+		}
+	}
+}
+
+// BenchmarkFederationQuiet reports what one gateway pays while nothing changes.
+func BenchmarkFederationQuiet(b *testing.B) {
+	for _, c := range []struct{ networks, services, sick int }{{10, 2000, 0}, {10, 2000, 10}, {3, 200, 10}, {25, 100, 10}, {50, 20, 10}, {100, 5, 5}} {
+		b.Run(fmt.Sprintf("gateways=%d/services=%d/sick=%d", 2*c.networks, c.services, c.sick), func(b *testing.B) {
+			for b.Loop() {
+				got := quiet(b, c.networks, c.services, c.sick)
+				b.ReportMetric(got.sent, "sentB/s")
+				b.ReportMetric(got.got, "receivedB/s")
+				b.ReportMetric(got.total, "withHeadersB/s")
+				b.ReportMetric(got.join, "joinB")
+			}
+		})
+	}
+}
+
+// BenchmarkFederationEdge reports how long an edge takes to reach all.
+func BenchmarkFederationEdge(b *testing.B) {
+	for _, c := range []struct {
+		networks int
+		loss     float64
+	}{{3, 0.05}, {10, 0.05}, {25, 0}, {25, 0.05}} {
+		b.Run(fmt.Sprintf("gateways=%d/loss=%v", 2*c.networks, c.loss), func(b *testing.B) {
+			for b.Loop() {
+				took := edgeTimes(b, c.networks, 100, c.loss)
+				if took[0] == 0 {
+					b.Fatal("an edge did not arrive")
+				}
+				b.ReportMetric(float64(took[len(took)/2].Milliseconds()), "medianMs")
+				b.ReportMetric(float64(took[len(took)-1].Milliseconds()), "slowestMs")
+			}
+		})
+	}
+}

@@ -1,0 +1,424 @@
+package antientropy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/ledger"
+	"github.com/isthmus-mesh/isthmus/federation/record"
+)
+
+const (
+	// MaxMessage is the largest message, in bytes; all but chunks fit a packet of
+	// 64 KiB.
+	MaxMessage = record.MaxChunk + 1024
+
+	drawEvery   = 15 * time.Second      // a number
+	digestEvery = time.Second           // to peers of the own network, and to one other
+	coalesce    = 20 * time.Millisecond // between two statements with changes
+	soon        = 200 * time.Millisecond
+	wantTimeout = time.Second
+	maxWantWait = time.Minute // between questions for what cannot be completed
+	forwards    = 2           // peers of other networks that news is passed on to
+	maxHave     = 4096        // instances in a digest
+)
+
+// Output is a message for a peer. Bulk goes by a stream, everything else fits a
+// packet that may be lost.
+type Output struct {
+	Peer    string
+	Message []byte
+	Bulk    bool
+}
+
+// Config is what a node is made of. Random must be unforeseeable: readers'
+// numbers come from it.
+type Config struct {
+	Publisher *Publisher
+	Ledger    *ledger.Ledger
+	Random    func() uint64
+}
+
+// Node is one gateway in the federation.
+type Node struct {
+	publisher *Publisher
+	ledger    *ledger.Ledger
+	random    func() uint64
+
+	peers   map[string]*Exchange
+	order   []string // of peers, sorted
+	wants   map[record.Instance]*want
+	numbers map[record.Instance]uint64 // last seen of each reader
+
+	number  uint64
+	drawn   time.Time
+	beat    time.Time // when the next heartbeat is due
+	stated  time.Time
+	digest  time.Time
+	changes []ledger.Change
+	outputs []Output
+}
+
+// want is a question for what is missing of an instance.
+type want struct {
+	asked time.Time
+	tries int
+}
+
+// NewNode returns a node without peers. Its first Tick says hello.
+func NewNode(c Config, now time.Time) *Node {
+	return &Node{
+		publisher: c.Publisher, ledger: c.Ledger, random: c.Random,
+		peers: map[string]*Exchange{}, wants: map[record.Instance]*want{}, numbers: map[record.Instance]uint64{}, beat: now, digest: now,
+	}
+}
+
+// Ledger returns what the node believes.
+func (n *Node) Ledger() *ledger.Ledger { return n.ledger }
+
+// Publisher returns what the node itself says. After changing it, call Tick.
+func (n *Node) Publisher() *Publisher { return n.publisher }
+
+// AddPeer begins an exchange; local peers are of the own network. The next Tick
+// sends a digest.
+func (n *Node) AddPeer(peer string, local bool, now time.Time) {
+	if n.peers[peer] != nil {
+		return
+	}
+	n.peers[peer] = &Exchange{peer: peer, local: local}
+	n.order = append(n.order, peer)
+	slices.Sort(n.order)
+	n.send(peer, &pb.Message{Message: &pb.Message_Digest{Digest: &pb.Digest{Have: n.ledger.Digest()}}})
+	n.beat = earliest(n.beat, now.Add(coalesce))
+}
+
+// RemovePeer ends an exchange.
+func (n *Node) RemovePeer(peer string) {
+	delete(n.peers, peer)
+	n.order = slices.DeleteFunc(n.order, func(p string) bool { return p == peer })
+}
+
+func (n *Node) send(peer string, m *pb.Message) {
+	n.outputs = append(n.outputs, Output{Peer: peer, Message: marshal(m), Bulk: m.GetChunk() != nil})
+}
+
+// take returns what has come together.
+func (n *Node) take() ([]Output, []ledger.Change) {
+	o, c := n.outputs, n.changes
+	n.outputs, n.changes = nil, nil
+	return o, c
+}
+
+// Tick does what is due at now: it must be called at [Node.Next], and after the
+// publisher was changed. The error is something of our own that could not be
+// published; everything else goes on.
+func (n *Node) Tick(now time.Time) ([]Output, []ledger.Change, error) {
+	err := n.publisher.ripen(now)
+	if n.number == 0 || now.Sub(n.drawn) >= drawEvery {
+		n.number, n.drawn = n.random()|1, now // never zero, which means none
+		n.ledger.Draw(n.number, now)
+	}
+	if !now.Before(n.beat) || n.publisher.Edges() && now.Sub(n.stated) >= coalesce {
+		err = errors.Join(err, n.state(now))
+	}
+	for _, p := range n.order {
+		for _, m := range n.peers[p].resend(now) {
+			n.outputs = append(n.outputs, Output{Peer: p, Message: m})
+		}
+	}
+	if !now.Before(n.digest) {
+		n.digest = now.Add(digestEvery)
+		n.compare()
+	}
+	n.ask(now)
+	n.changes = append(n.changes, n.ledger.Advance(now)...)
+	o, c := n.take()
+	return o, c, err
+}
+
+// Next returns when Tick has something to do.
+func (n *Node) Next(now time.Time) time.Time {
+	next := earliest(n.beat, n.digest)
+	if n.publisher.Edges() {
+		next = earliest(next, n.stated.Add(coalesce))
+	}
+	next = earliest(next, n.publisher.Next())
+	for _, x := range n.peers {
+		next = earliest(next, x.next())
+	}
+	return earliest(next, n.ledger.Next(now))
+}
+
+// earliest treats zero as never.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// state signs a statement and sends it to all.
+func (n *Node) state(now time.Time) error {
+	edges := n.publisher.Edges()
+	m, keys, err := n.publisher.Statement(n.number, now)
+	if err != nil {
+		return err
+	}
+	n.stated, n.beat = now, now.Add(Beat)
+	o, err := n.ledger.OfferOwn(m, n.publisher.set, keys, now)
+	if err != nil {
+		return err
+	}
+	n.changes = append(n.changes, o.Changes...)
+	b := statementMessage(m)
+	for _, p := range n.order {
+		n.outputs = append(n.outputs, Output{Peer: p, Message: b})
+		if edges {
+			n.peers[p].tell(n.publisher.count, b, now)
+		}
+	}
+	return nil
+}
+
+// compare sends digests.
+func (n *Node) compare() {
+	m := &pb.Message{Message: &pb.Message_Digest{Digest: &pb.Digest{Have: n.ledger.Digest()}}}
+	var others []string
+	for _, p := range n.order {
+		if n.peers[p].local {
+			n.send(p, m)
+		} else {
+			others = append(others, p)
+		}
+	}
+	if len(others) > 0 {
+		n.send(others[n.random()%uint64(len(others))], m)
+	}
+}
+
+// ask asks for what is missing of instances, each of one peer at a time.
+func (n *Node) ask(now time.Time) {
+	for id := range n.wants {
+		if _, complete, ok := n.ledger.Have(id); complete || !ok && now.Sub(n.wants[id].asked) > maxWantWait {
+			delete(n.wants, id)
+		}
+	}
+	for _, h := range n.ledger.Digest() {
+		if !h.GetComplete() && len(n.order) > 0 {
+			n.want(record.Instance(h.GetInstance()), n.holder(record.Instance(h.GetInstance()), h.GetCount()), now)
+		}
+	}
+}
+
+// holder is a peer that has said that it holds everything, or any.
+func (n *Node) holder(id record.Instance, count uint64) string {
+	var holders []string
+	for _, p := range n.order {
+		if h := n.peers[p].has[id]; h.complete && h.count >= count {
+			holders = append(holders, p)
+		}
+	}
+	if len(holders) == 0 {
+		holders = n.order
+	}
+	return holders[n.random()%uint64(len(holders))]
+}
+
+func (n *Node) want(id record.Instance, peer string, now time.Time) {
+	w := n.wants[id]
+	if w == nil {
+		if len(n.wants) >= maxHave {
+			return
+		}
+		w = &want{}
+		n.wants[id] = w
+	}
+	if !w.asked.IsZero() && now.Sub(w.asked) < min(wantTimeout<<min(max(w.tries-3, 0), 6), maxWantWait) {
+		return
+	}
+	w.asked = now
+	w.tries++
+	n.send(peer, &pb.Message{Message: &pb.Message_Want{Want: &pb.Want{Instance: id[:], Hashes: n.ledger.Hashes(id)}}})
+}
+
+// Receive takes a message of a peer. The error is what is wrong with it, to be
+// counted and logged with the peer's name; what else comes out holds all the same.
+func (n *Node) Receive(peer string, message []byte, now time.Time) ([]Output, []ledger.Change, error) {
+	err := n.receive(peer, message, now)
+	o, c := n.take()
+	return o, c, err
+}
+
+func (n *Node) receive(peer string, message []byte, now time.Time) error {
+	x := n.peers[peer]
+	if x == nil {
+		return fmt.Errorf("message of %q: no such peer", peer)
+	}
+	if len(message) > MaxMessage {
+		return fmt.Errorf("message of %d bytes, limit %d: %w", len(message), MaxMessage, record.ErrTooLarge)
+	}
+	var m pb.Message
+	if err := proto.Unmarshal(message, &m); err != nil {
+		return &record.InvalidError{Field: "message", Value: len(message), Remedy: "is not readable: " + err.Error()}
+	}
+	switch {
+	case m.GetStatement() != nil:
+		return n.statement(x, m.GetStatement(), message, now)
+	case m.GetChunk() != nil:
+		return n.chunk(x, m.GetChunk(), now)
+	case m.GetDigest() != nil:
+		return n.compared(x, m.GetDigest())
+	case m.GetAck() != nil:
+		if string(m.GetAck().GetInstance()) == string(n.publisher.id()) {
+			x.acked(m.GetAck().GetCount(), now)
+		}
+		return nil
+	case m.GetWant() != nil:
+		return n.wanted(x, m.GetWant(), now)
+	}
+	return nil // of a newer version
+}
+
+func (n *Node) statement(x *Exchange, m *pb.SignedStatement, message []byte, now time.Time) error {
+	o, err := n.ledger.Offer(m, now)
+	if errors.Is(err, ledger.ErrCertificate) {
+		n.want(o.Instance, x.peer, now)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if o.Edges {
+		count, _, _ := n.ledger.Have(o.Instance)
+		n.send(x.peer, &pb.Message{Message: &pb.Message_Ack{Ack: &pb.Ack{Instance: o.Instance[:], Count: count}}})
+	}
+	n.heard(x, o, now)
+	if o.News && o.Edges {
+		n.pass(x.peer, message)
+	}
+	return nil
+}
+
+// heard does what follows from a statement, however it came.
+func (n *Node) heard(x *Exchange, o ledger.Outcome, now time.Time) {
+	n.changes = append(n.changes, o.Changes...)
+	if !o.Complete {
+		n.want(o.Instance, x.peer, now)
+	} else {
+		delete(n.wants, o.Instance)
+	}
+	if !o.News {
+		return
+	}
+	if old := n.numbers[o.Instance]; o.Number != old {
+		n.publisher.Answer(o.Number)
+		n.remember(o.Instance, o.Number)
+		if old == 0 {
+			n.hurry(now) // each of us waits for the other's answer
+		}
+	}
+}
+
+func (n *Node) remember(id record.Instance, number uint64) {
+	if len(n.numbers) >= maxHave {
+		for known := range n.numbers {
+			if _, _, ok := n.ledger.Have(known); !ok {
+				delete(n.numbers, known)
+			}
+		}
+	}
+	n.numbers[id] = number
+}
+
+// hurry brings the next heartbeat forward: somebody waits for an answer.
+func (n *Node) hurry(now time.Time) {
+	due := now
+	if after := n.stated.Add(soon); after.After(due) {
+		due = after
+	}
+	n.beat = earliest(n.beat, due)
+}
+
+// pass passes news on: to the own network, whose gateways may share one
+// address, and to a few others, which may not reach its origin.
+func (n *Node) pass(from string, message []byte) {
+	var others []string
+	for _, p := range n.order {
+		switch {
+		case p == from:
+		case n.peers[p].local:
+			n.outputs = append(n.outputs, Output{Peer: p, Message: message})
+		default:
+			others = append(others, p)
+		}
+	}
+	for range min(forwards, len(others)) {
+		k := int(n.random() % uint64(len(others)))
+		n.outputs = append(n.outputs, Output{Peer: others[k], Message: message})
+		others = slices.Delete(others, k, k+1)
+	}
+}
+
+// compared answers a digest: with our own, and with what the peer lacks.
+func (n *Node) compared(x *Exchange, d *pb.Digest) error {
+	if len(d.GetHave()) > maxHave {
+		return &record.InvalidError{Field: "digest", Value: len(d.GetHave()), Remedy: fmt.Sprintf("want at most %d instances", maxHave)}
+	}
+	x.learn(d, func(id record.Instance) bool { _, _, ok := n.ledger.Have(id); return ok })
+	mine := n.ledger.Digest()
+	if !d.GetReply() {
+		n.send(x.peer, &pb.Message{Message: &pb.Message_Digest{Digest: &pb.Digest{Have: mine, Reply: true}}})
+	}
+	sum := 0
+	for _, h := range mine {
+		id := record.Instance(h.GetInstance())
+		theirs, known := x.has[id]
+		if known && theirs.count >= h.GetCount() {
+			continue
+		}
+		m := statementMessage(n.ledger.Statement(id, !known))
+		if sum += len(m); sum > maxCatchUp {
+			return nil
+		}
+		n.outputs = append(n.outputs, Output{Peer: x.peer, Message: m})
+	}
+	return nil
+}
+
+func (n *Node) wanted(x *Exchange, w *pb.Want, now time.Time) error {
+	if len(w.GetInstance()) != 16 {
+		return &record.InvalidError{Field: "instance", Value: len(w.GetInstance()), Remedy: "want 16 bytes"}
+	}
+	hashes, err := record.ParseHashes(w.GetHashes())
+	if err != nil {
+		return err
+	}
+	if !x.mayWant(now) {
+		return fmt.Errorf("more than %d questions in a second: %w", maxWants, record.ErrTooLarge)
+	}
+	if c := n.ledger.Chunk(record.Instance(w.GetInstance()), hashes); c != nil {
+		n.send(x.peer, &pb.Message{Message: &pb.Message_Chunk{Chunk: c}})
+	}
+	return nil
+}
+
+func (n *Node) chunk(x *Exchange, c *pb.Chunk, now time.Time) error {
+	o, err := n.ledger.OfferChunk(c, now)
+	if err != nil {
+		n.changes = append(n.changes, o.Changes...)
+		if errors.Is(err, ledger.ErrBehind) || errors.Is(err, ledger.ErrCertificate) {
+			return nil // we have moved on: ask asks again
+		}
+		return err
+	}
+	if w := n.wants[o.Instance]; w != nil && !o.Complete && len(c.GetBuckets()) > 0 {
+		w.asked, w.tries = time.Time{}, 0 // it goes forward: ask for the next part at once
+	}
+	n.heard(x, o, now)
+	return nil
+}

@@ -1,0 +1,241 @@
+package antientropy
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+	"github.com/isthmus-mesh/isthmus/federation/record"
+)
+
+const (
+	// Beat is how often an instance vouches for everything that it has said.
+	Beat = 2 * time.Second
+	// Pace is the shortest time between two changes of one record that are told:
+	// the first at once, of what follows the latest.
+	Pace = 300 * time.Millisecond
+	// answerTimes is in how many statements a number is answered: two of them may
+	// be lost.
+	answerTimes = 3
+	// maxChanges is how many bytes of changes a statement carries; readers ask for
+	// what is more.
+	maxChanges = 32 << 10
+	// maxAnswers is how many numbers one statement answers; others wait.
+	maxAnswers = 512
+	// introduced is how long after its issue a certificate goes with each
+	// statement; whoever lacks it later asks.
+	introduced = 20 * time.Second
+)
+
+// Publisher is what one gateway instance itself says. Not safe for concurrent
+// use.
+type Publisher struct {
+	key   *networkkey.Instance
+	set   *record.Set
+	limit ledgerLimits
+
+	count, watermark uint64
+	said             uint64              // watermark of the last statement
+	changed          map[string]bool     // since the last statement; true: removed
+	waiting          map[string]*waiting // paced: to be said later
+	last             map[string]time.Time
+	answers          map[uint64]int // number → how often it was answered
+	certified        time.Time
+	synchronised     bool
+}
+
+type ledgerLimits struct{ records, bytes int }
+
+// waiting is what a record is going to be; a nil entry: removed.
+type waiting struct {
+	entry *record.Entry
+	due   time.Time
+}
+
+// NewPublisher returns one that has said nothing. The key must be certified.
+func NewPublisher(key *networkkey.Instance, records, bytes int) *Publisher {
+	return &Publisher{
+		key: key, set: record.NewSet(key.ID(), records, bytes), limit: ledgerLimits{records, bytes},
+		changed: map[string]bool{}, waiting: map[string]*waiting{}, last: map[string]time.Time{}, answers: map[uint64]int{},
+	}
+}
+
+// Put says r from now on. What has not changed is not said again. The error
+// names what cannot be said: an [*record.InvalidError] or [record.ErrTooLarge].
+func (p *Publisher) Put(r record.Record, now time.Time) error {
+	e, err := record.Encode(r)
+	if err != nil {
+		return err
+	}
+	if w := p.waiting[e.Key]; w != nil {
+		w.entry = &e
+		return nil
+	}
+	if old, ok := p.set.Get(e.Key); ok && string(old.Body) == string(e.Body) {
+		return nil
+	}
+	if due := p.last[e.Key].Add(Pace); now.Before(due) {
+		p.waiting[e.Key] = &waiting{&e, due}
+		return nil
+	}
+	return p.put(e, now)
+}
+
+func (p *Publisher) put(e record.Entry, now time.Time) error {
+	e.Sequence = p.watermark + 1
+	if err := p.set.Put(e); err != nil {
+		k, _ := record.DecodeKey(e.Key)
+		return fmt.Errorf("publish %v: %w", k, err)
+	}
+	p.watermark++
+	p.changed[e.Key], p.last[e.Key] = false, now
+	return nil
+}
+
+// Withdraw says nothing more about k.
+func (p *Publisher) Withdraw(k record.Key, now time.Time) {
+	key := record.EncodeKey(k)
+	if w := p.waiting[key]; w != nil {
+		w.entry = nil
+		return
+	}
+	if due := p.last[key].Add(Pace); now.Before(due) {
+		p.waiting[key] = &waiting{nil, due}
+		return
+	}
+	p.remove(key, now)
+}
+
+func (p *Publisher) remove(key string, now time.Time) {
+	if p.set.Remove(key) {
+		p.watermark++
+		p.changed[key], p.last[key] = true, now
+	}
+}
+
+// Synchronise lets readers take what is not said for withdrawn.
+func (p *Publisher) Synchronise() { p.synchronised = true }
+
+// Certified notes that the key was certified anew.
+func (p *Publisher) Certified(now time.Time) { p.certified = now }
+
+// Answer answers a reader's number in the next statements.
+func (p *Publisher) Answer(number uint64) {
+	if number != 0 && len(p.answers) < record.MaxAnswers {
+		if _, known := p.answers[number]; !known {
+			p.answers[number] = 0
+		}
+	}
+}
+
+// Answering says whether there is a number that was never answered.
+func (p *Publisher) Answering() bool {
+	for _, n := range p.answers {
+		if n == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// ripen says what has waited long enough.
+func (p *Publisher) ripen(now time.Time) (err error) {
+	for key, at := range p.last {
+		if now.Sub(at) >= Pace {
+			delete(p.last, key)
+		}
+	}
+	for key, w := range p.waiting {
+		if now.Before(w.due) {
+			continue
+		}
+		delete(p.waiting, key)
+		old, there := p.set.Get(key)
+		switch {
+		case w.entry == nil:
+			p.remove(key, now)
+		case there && string(old.Body) == string(w.entry.Body): // it is as it was
+		default:
+			if e := p.put(*w.entry, now); e != nil {
+				err = e
+			}
+		}
+	}
+	return err
+}
+
+// Edges says whether something has changed since the last statement.
+func (p *Publisher) Edges() bool { return len(p.changed) > 0 }
+
+// Next returns when something that waits is due; zero if nothing does.
+func (p *Publisher) Next() (next time.Time) {
+	for _, w := range p.waiting {
+		if next.IsZero() || w.due.Before(next) {
+			next = w.due
+		}
+	}
+	return next
+}
+
+// Statement signs the next statement: number is what this process has drawn as
+// a reader. It returns the keys that have changed since the last.
+func (p *Publisher) Statement(number uint64, now time.Time) (*pb.SignedStatement, []string, error) {
+	p.count++
+	s := &record.Statement{
+		Instance: p.key.ID(), Count: p.count, Watermark: p.watermark, Root: p.set.Root(), Since: p.said,
+		Number: number, Synchronised: p.synchronised,
+	}
+	keys := make([]string, 0, len(p.changed))
+	size := 0
+	for key, removed := range p.changed {
+		keys = append(keys, key)
+		size += len(key) + 32
+		if e, ok := p.set.Get(key); ok && !removed {
+			size += e.Size()
+		}
+	}
+	slices.Sort(keys)
+	if size <= maxChanges {
+		p.list(s, keys)
+	}
+	for number, times := range p.answers {
+		if len(s.Answers) >= maxAnswers {
+			break
+		}
+		s.Answers = append(s.Answers, number)
+		if p.answers[number] = times + 1; times+1 >= answerTimes {
+			delete(p.answers, number)
+		}
+	}
+	slices.Sort(s.Answers)
+	b, err := s.Encode()
+	if err != nil {
+		return nil, nil, err
+	}
+	clear(p.changed)
+	p.said = p.watermark
+	m := &pb.SignedStatement{Statement: b, Signature: p.key.Sign(b)}
+	if p.count == 1 || now.Sub(p.certified) < introduced {
+		m.Certificate = p.key.Certificate()
+	}
+	return m, keys, nil
+}
+
+// list puts the changes into s. A removal has no sequence of its own left: that
+// of the statement orders it after everything before.
+func (p *Publisher) list(s *record.Statement, keys []string) {
+	for _, key := range keys {
+		if p.changed[key] {
+			s.Removals = append(s.Removals, record.Removal{Key: key, Sequence: p.watermark})
+		} else if e, ok := p.set.Get(key); ok {
+			s.Changes = append(s.Changes, e)
+		}
+	}
+}
+
+func (p *Publisher) id() []byte {
+	id := p.key.ID()
+	return id[:]
+}

@@ -1,0 +1,294 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+	"github.com/isthmus-mesh/isthmus/federation/record"
+)
+
+const (
+	// Fresh is how long a number that this reader has drawn proves anything: what
+	// a replay is worth at most.
+	Fresh = time.Minute
+	// Silence is after how long without a statement an instance with a live
+	// sibling is ignored: three heartbeats.
+	Silence = 6 * time.Second
+	// Lapse is how long the last health of a silent group counts.
+	Lapse = time.Minute
+	// heardLonger is how much longer than an instance its sibling must have been
+	// heard for that. Heartbeats are 2 s apart, so a sibling that lives was heard
+	// in the last third of Silence; one that fell silent together with it was not.
+	heardLonger = 4 * time.Second
+)
+
+// Limits bound what is kept. Beyond them an instance is not believed at all.
+type Limits struct {
+	Records      int // of an instance
+	Bytes        int // of an instance
+	Instances    int // of a network
+	NetworkBytes int // of all instances of a network
+}
+
+// DefaultLimits have room for 10 000 services with two ports at an instance, and
+// for two instances of that size at a network.
+var DefaultLimits = Limits{Records: 50_000, Bytes: 16 << 20, Instances: 16, NetworkBytes: 32 << 20}
+
+// Phase is how far an instance is believed.
+type Phase uint8
+
+const (
+	Pending Phase = iota // has not answered a number of ours yet, or we do not have all that it says
+	Live
+	Silent  // its last health counts
+	Lapsed  // its exports hold, its health is unknown
+	Ignored // a sibling of its group speaks
+)
+
+func (p Phase) String() string {
+	names := [...]string{"pending", "live", "silent", "lapsed", "ignored"}
+	if int(p) < len(names) {
+		return names[p]
+	}
+	return fmt.Sprintf("phase(%d)", p)
+}
+
+// Change names a subject whose merged view may be another. With All it is
+// everything of the network.
+type Change struct {
+	Network string
+	Key     record.Key
+	All     bool
+}
+
+// Ledger is what is believed. The zero value is not usable; see [New].
+type Ledger struct {
+	known     networkkey.Known
+	limits    Limits
+	instances map[record.Instance]*instance
+	networks  map[string]map[record.Instance]*instance
+	numbers   []drawn
+}
+
+// drawn is a number of ours and when it was drawn.
+type drawn struct {
+	number uint64
+	at     time.Time
+}
+
+// instance is what is held of one instance.
+type instance struct {
+	id          record.Instance
+	own         bool
+	certificate *networkkey.Certificate
+	raw         []byte // of certificate
+
+	newest    record.Statement // without its changes
+	statement []byte           // newest, as signed
+	signature []byte
+
+	set      *record.Set
+	complete bool // the root of set is that of newest
+	refused  error
+	problems map[string]error
+	more     int // problems beyond maxProblems
+
+	heard    time.Time // when newest came
+	vouched  time.Time // when complete and fresh last; zero: never
+	attested time.Time // when the newest of our numbers that it has answered was drawn
+	phase    Phase
+	gateway  *record.Network // nil until it says so
+}
+
+// New returns a ledger that knows no instance.
+func New(known networkkey.Known, limits Limits) *Ledger {
+	return &Ledger{
+		known: known, limits: limits,
+		instances: map[record.Instance]*instance{}, networks: map[string]map[record.Instance]*instance{},
+	}
+}
+
+// Draw makes number the one that statements have to answer. Call it every 15 s
+// with a number from a source that nobody can foretell.
+func (l *Ledger) Draw(number uint64, now time.Time) {
+	l.numbers = slices.DeleteFunc(l.numbers, func(d drawn) bool { return now.Sub(d.at) > Fresh })
+	if len(l.numbers) >= 64 {
+		l.numbers = l.numbers[1:]
+	}
+	l.numbers = append(l.numbers, drawn{number, now})
+}
+
+// SetKnown replaces the networks that are known: whoever none of the new keys
+// vouches for is forgotten at once, exports included.
+func (l *Ledger) SetKnown(known networkkey.Known, now time.Time) []Change {
+	l.known = known
+	var out []Change
+	for _, i := range l.sorted() {
+		if i.own {
+			continue
+		}
+		if _, err := known.Verify(i.raw, i.certificate.NotAfter); err != nil {
+			l.drop(i)
+			out = append(out, Change{Network: i.certificate.Network, All: true})
+		}
+	}
+	return merged(append(out, l.Advance(now)...))
+}
+
+// sorted returns all instances in a fixed order.
+func (l *Ledger) sorted() []*instance {
+	out := make([]*instance, 0, len(l.instances))
+	for _, i := range l.instances {
+		out = append(out, i)
+	}
+	slices.SortFunc(out, byID)
+	return out
+}
+
+func byID(a, b *instance) int { return slices.Compare(a.id[:], b.id[:]) }
+
+func (l *Ledger) add(i *instance) {
+	l.instances[i.id] = i
+	n := l.networks[i.certificate.Network]
+	if n == nil {
+		n = map[record.Instance]*instance{}
+		l.networks[i.certificate.Network] = n
+	}
+	n[i.id] = i
+}
+
+func (l *Ledger) drop(i *instance) {
+	delete(l.instances, i.id)
+	delete(l.networks[i.certificate.Network], i.id)
+	if len(l.networks[i.certificate.Network]) == 0 {
+		delete(l.networks, i.certificate.Network)
+	}
+}
+
+// room makes room for one more instance of a network: those whose word counts
+// least go first. It never forgets one that is live or whose health counts.
+func (l *Ledger) room(network string) bool {
+	n := l.networks[network]
+	if len(n) < l.limits.Instances {
+		return true
+	}
+	rank := map[Phase]int{Ignored: 3, Pending: 2, Lapsed: 1}
+	var worst *instance
+	for _, i := range n {
+		if rank[i.phase] == 0 || i.own {
+			continue
+		}
+		if worst == nil || rank[i.phase] > rank[worst.phase] || rank[i.phase] == rank[worst.phase] && i.heard.Before(worst.heard) {
+			worst = i
+		}
+	}
+	if worst == nil {
+		return false
+	}
+	l.drop(worst)
+	return true
+}
+
+func (l *Ledger) networkBytes(network string) (sum int) {
+	for _, i := range l.networks[network] {
+		sum += i.set.Bytes()
+	}
+	return sum
+}
+
+// group is the siblings that may speak for i.
+func (i *instance) group() string {
+	if i.gateway == nil {
+		return ""
+	}
+	return i.gateway.Group
+}
+
+// Advance lets time pass: it returns what changed by that alone.
+func (l *Ledger) Advance(now time.Time) []Change {
+	var out []Change
+	for _, i := range l.instances {
+		i.settle(now)
+		phase := l.phaseOf(i, now)
+		if phase != i.phase {
+			i.phase = phase
+			out = append(out, Change{Network: i.certificate.Network, All: true})
+		}
+		idle := now.Sub(i.heard) > Lapse
+		if !i.own && idle && (phase == Ignored || phase == Pending) {
+			l.drop(i) // said nothing that counts, so nothing changes
+		}
+	}
+	return merged(out)
+}
+
+// settle notes whether i is vouched for now.
+func (i *instance) settle(now time.Time) {
+	if i.own {
+		i.vouched, i.attested = now, now
+	}
+}
+
+func (l *Ledger) phaseOf(i *instance, now time.Time) Phase {
+	quiet := now.Sub(i.vouched)
+	switch {
+	case i.vouched.IsZero():
+		return Pending
+	case quiet <= Silence:
+		return Live
+	case l.spokenFor(i):
+		return Ignored
+	case quiet <= Lapse:
+		return Silent
+	}
+	return Lapsed
+}
+
+// spokenFor says whether a sibling was heard for so much longer than i that i
+// is gone and not all of them.
+func (l *Ledger) spokenFor(i *instance) bool {
+	for _, s := range l.networks[i.certificate.Network] {
+		if s != i && s.newest.Synchronised && s.group() == i.group() && s.vouched.Sub(i.vouched) >= heardLonger {
+			return true
+		}
+	}
+	return false
+}
+
+// Next returns when Advance has something to do, zero if nothing is held.
+func (l *Ledger) Next(now time.Time) (next time.Time) {
+	for _, i := range l.instances {
+		for _, d := range []time.Duration{Silence, Lapse} {
+			t := i.vouched.Add(d + 1)
+			if i.vouched.IsZero() {
+				t = i.heard.Add(Lapse + 1)
+			}
+			if t.After(now) && (next.IsZero() || t.Before(next)) {
+				next = t
+			}
+		}
+	}
+	return next
+}
+
+// merged drops changes that another one includes.
+func merged(in []Change) []Change {
+	all := map[string]bool{}
+	for _, c := range in {
+		all[c.Network] = all[c.Network] || c.All
+	}
+	seen := map[Change]bool{}
+	var out []Change
+	for _, c := range in {
+		if all[c.Network] {
+			c = Change{Network: c.Network, All: true}
+		}
+		if !seen[c] {
+			seen[c] = true
+			out = append(out, c)
+		}
+	}
+	return out
+}

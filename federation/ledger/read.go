@@ -1,0 +1,229 @@
+package ledger
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/federation/record"
+)
+
+// Share is a service on one network, as all instances that count agree on it.
+type Share struct {
+	Network string
+	Service string
+	Export  record.Export
+	// Gateways are the instances that say so, sorted.
+	Gateways []record.Instance
+	// Problem says in what they differ; empty if they do not.
+	Problem string
+}
+
+// Export returns the share of service on network: it is there while one
+// instance says so that no sibling speaks for. Of ports and identities only
+// those count that all of them name.
+func (l *Ledger) Export(network, service string) (Share, bool) {
+	key := record.EncodeKey(record.Key{Kind: record.KindExport, Service: service})
+	out := Share{Network: network, Service: service}
+	var differ []string
+	for _, i := range l.counting(network) {
+		e, ok := i.set.Get(key)
+		if !ok {
+			continue
+		}
+		r, err := e.Decode()
+		if err != nil {
+			continue // shown by Problems
+		}
+		out.Gateways = append(out.Gateways, i.id)
+		if len(out.Gateways) == 1 {
+			out.Export = *r.Export
+			continue
+		}
+		differ = append(differ, intersect(&out.Export, r.Export)...)
+	}
+	if len(differ) > 0 {
+		slices.Sort(differ)
+		out.Problem = fmt.Sprintf("gateways of network %q differ in the %s of %s: only what all of them name is used", network, strings.Join(slices.Compact(differ), " and "), service)
+	}
+	return out, len(out.Gateways) > 0
+}
+
+// intersect narrows a down to what b says too, and names what differed.
+func intersect(a, b *record.Export) (differ []string) {
+	ports := slices.DeleteFunc(slices.Clone(a.Ports), func(p record.Port) bool { return !slices.Contains(b.Ports, p) })
+	if len(ports) != len(a.Ports) || len(ports) != len(b.Ports) {
+		differ = append(differ, "ports")
+	}
+	ids := slices.Clone(a.Identities)
+	ids = slices.DeleteFunc(ids, func(id spiffeid.ID) bool { return !slices.Contains(b.Identities, id) })
+	if len(ids) != len(a.Identities) || len(ids) != len(b.Identities) {
+		differ = append(differ, "identities")
+	}
+	a.Ports, a.Identities = ports, ids
+	a.Capacity = max(a.Capacity, b.Capacity)
+	return differ
+}
+
+// counting returns the instances whose exports hold, sorted.
+func (l *Ledger) counting(network string) []*instance {
+	var out []*instance
+	for _, i := range l.networks[network] {
+		if i.phase == Live || i.phase == Silent || i.phase == Lapsed {
+			out = append(out, i)
+		}
+	}
+	slices.SortFunc(out, byID)
+	return out
+}
+
+// Services returns the services that network exports, sorted.
+func (l *Ledger) Services(network string) []string {
+	names := map[string]struct{}{}
+	for _, i := range l.counting(network) {
+		for e := range i.set.All() {
+			if k, err := record.DecodeKey(e.Key); err == nil && k.Kind == record.KindExport {
+				names[k.Service] = struct{}{}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// Delivery is what one gateway instance can deliver of a service's port.
+type Delivery struct {
+	Instance record.Instance
+	Gateway  string
+	Group    string
+	Draining bool
+	Live     bool // false: it is the last word of a silent one
+	Health   record.Health
+}
+
+// Health is what a network can deliver of a service's port.
+type Health struct {
+	Deliveries []Delivery // of each instance that counts, sorted
+	// Of each group its best gateway, and their sum: groups see different pods,
+	// and gateways of one group the same.
+	Ready, Healthy                 uint32
+	ReadyCapacity, HealthyCapacity uint32
+}
+
+// Health returns what network can deliver; false means unknown: treat it as
+// usable, with the capacity of its export.
+func (l *Ledger) Health(network, service string, port uint16) (Health, bool) {
+	key := record.EncodeKey(record.Key{Kind: record.KindHealth, Service: service, Port: port})
+	var out Health
+	best := map[string]Delivery{}
+	for _, i := range l.counting(network) {
+		if i.phase == Lapsed {
+			continue
+		}
+		e, ok := i.set.Get(key)
+		if !ok {
+			continue
+		}
+		r, err := e.Decode()
+		if err != nil {
+			continue
+		}
+		d := Delivery{Instance: i.id, Gateway: i.certificate.Gateway, Group: i.group(), Live: i.phase == Live, Health: *r.Health}
+		d.Draining = i.gateway != nil && i.gateway.Draining
+		out.Deliveries = append(out.Deliveries, d)
+		if b, ok := best[d.Group]; !ok || better(d, b) {
+			best[d.Group] = d
+		}
+	}
+	for _, d := range best {
+		out.Ready += d.Health.Ready
+		out.Healthy += d.Health.Healthy
+		out.ReadyCapacity += d.Health.ReadyCapacity
+		out.HealthyCapacity += d.Health.HealthyCapacity
+	}
+	return out, len(out.Deliveries) > 0
+}
+
+// better says whether a is to be preferred: what drains gives way, then more
+// that is healthy wins.
+func better(a, b Delivery) bool {
+	if a.Draining != b.Draining {
+		return b.Draining
+	}
+	if a.Health.HealthyCapacity != b.Health.HealthyCapacity {
+		return a.Health.HealthyCapacity > b.Health.HealthyCapacity
+	}
+	return a.Health.ReadyCapacity > b.Health.ReadyCapacity
+}
+
+// Networks returns the networks of which something is held, sorted.
+func (l *Ledger) Networks() []string { return slices.Sorted(maps.Keys(l.networks)) }
+
+// Synchronised says whether an instance of network is live that says that it
+// knows everything: only then may what the ledger does not hold of that network
+// be taken for withdrawn.
+func (l *Ledger) Synchronised(network string) bool {
+	for _, i := range l.networks[network] {
+		if i.phase == Live && i.complete && i.newest.Synchronised {
+			return true
+		}
+	}
+	return false
+}
+
+// Status is what is held of one instance.
+type Status struct {
+	Instance     record.Instance
+	Network      string
+	Gateway      string
+	Phase        Phase
+	Own          bool
+	Complete     bool
+	Synchronised bool
+	Body         *record.Network // nil until it says so; not to be changed
+	Count        uint64
+	Watermark    uint64
+	Records      int
+	Bytes        int
+	Heard        time.Time // when its newest statement came
+	Vouched      time.Time // when it was believed last
+	Refused      error     // why its records are not complete, if that is because of a limit
+	Problems     map[record.Key]error
+	MoreProblems int
+}
+
+// Status returns what is held of every instance, sorted by network.
+func (l *Ledger) Status() []Status {
+	var out []Status
+	for _, i := range l.sorted() {
+		s := Status{
+			Instance: i.id, Network: i.certificate.Network, Gateway: i.certificate.Gateway, Phase: i.phase, Own: i.own,
+			Complete: i.complete, Synchronised: i.newest.Synchronised, Body: i.gateway, Count: i.newest.Count, Watermark: i.newest.Watermark,
+			Records: i.set.Len(), Bytes: i.set.Bytes(), Heard: i.heard, Vouched: i.vouched, Refused: i.refused, MoreProblems: i.more,
+		}
+		for key, err := range i.problems {
+			if s.Problems == nil {
+				s.Problems = map[record.Key]error{}
+			}
+			k, _ := record.DecodeKey(key)
+			s.Problems[k] = err
+		}
+		out = append(out, s)
+	}
+	slices.SortStableFunc(out, func(a, b Status) int { return strings.Compare(a.Network, b.Network) })
+	return out
+}
+
+// Entries yields all that is held of an instance, whether it is believed or
+// not: for people and tests.
+func (l *Ledger) Entries(id record.Instance) iter.Seq[record.Entry] {
+	i := l.instances[id]
+	if i == nil {
+		return func(func(record.Entry) bool) {}
+	}
+	return i.set.All()
+}
