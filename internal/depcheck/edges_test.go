@@ -23,6 +23,7 @@ var allowed = map[string]why{
 		"federation/networkkey":   "signs what the gateway itself says",
 		"federation/record":       "records and statements",
 	},
+	"federation/damping": {"mesh": "endpoint IDs"},
 	"federation/ledger": {
 		"federation/federationpb": "statements and chunks as they travel",
 		"federation/networkkey":   "certificates of instances",

@@ -1,0 +1,176 @@
+package damping
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+const (
+	// MaxPenalty is the longest time for which a success is held back.
+	MaxPenalty = time.Minute
+	// Quiet is the shortest spell without an ejection that forgets one.
+	Quiet = 10 * time.Second
+)
+
+// Penalty returns how long the first success after the n-th ejection within
+// memory is held back; n counts from 1. The first costs nothing: a pod that
+// restarts once is back with its first answer.
+func Penalty(n int) time.Duration {
+	if n <= 1 {
+		return 0
+	}
+	return min(time.Second<<min(n-2, 6), MaxPenalty)
+}
+
+// maxLevel is the first whose penalty is the longest; memory goes no further.
+const maxLevel = 8
+
+// Key is one endpoint on one target port.
+type Key struct {
+	Endpoint mesh.EndpointID
+	Port     uint16
+}
+
+// Damper remembers ejections. The zero value is not usable; see [New].
+type Damper struct {
+	limit int
+	keys  map[Key]*memory
+}
+
+type memory struct {
+	level    int       // ejections within memory
+	since    time.Time // of the quiet spell: last change, or when a level was forgotten
+	answered time.Time // first success since the last ejection; zero: none
+	out      bool
+}
+
+// New returns a damper that remembers at most limit endpoints; of more it
+// damps nothing.
+func New(limit int) *Damper { return &Damper{limit: limit, keys: map[Key]*memory{}} }
+
+// Len returns how many endpoints are remembered.
+func (d *Damper) Len() int { return len(d.keys) }
+
+// Ejected notes that k was ejected.
+func (d *Damper) Ejected(k Key, now time.Time) {
+	m := d.keys[k]
+	if m == nil {
+		if len(d.keys) >= d.limit {
+			return
+		}
+		m = &memory{}
+		d.keys[k] = m
+	}
+	m.forget(now)
+	m.level = min(m.level+1, maxLevel)
+	m.since, m.answered, m.out = now, time.Time{}, true
+}
+
+// Failed notes that k, which is ejected, failed once more: what it had answered
+// before counts no longer.
+func (d *Damper) Failed(k Key, now time.Time) {
+	if m := d.keys[k]; m != nil && m.out {
+		m.since, m.answered = now, time.Time{}
+	}
+}
+
+// Answered notes that a probe of k succeeded, and returns when k may be
+// readmitted: at now, or later if it flaps. Until then it is held back, unless
+// it fails again.
+func (d *Damper) Answered(k Key, now time.Time) (readmit time.Time) {
+	m := d.keys[k]
+	if m == nil || !m.out {
+		return now
+	}
+	if m.answered.IsZero() {
+		m.answered = now
+	}
+	return m.due()
+}
+
+func (m *memory) due() time.Time { return m.answered.Add(Penalty(m.level)) }
+
+// Readmitted notes that k is back; its quiet spell begins.
+func (d *Damper) Readmitted(k Key, now time.Time) {
+	if m := d.keys[k]; m != nil {
+		m.out, m.since, m.answered = false, now, time.Time{}
+	}
+}
+
+// Forget drops what is known of k, for an endpoint that is no more.
+func (d *Damper) Forget(k Key) { delete(d.keys, k) }
+
+// forget lowers the level by one for each quiet spell. An endpoint that is out
+// has none.
+func (m *memory) forget(now time.Time) {
+	for !m.out && m.level > 0 {
+		spell := max(Quiet, Penalty(m.level))
+		if now.Sub(m.since) < spell {
+			return
+		}
+		m.level--
+		m.since = m.since.Add(spell)
+	}
+}
+
+// Expire forgets endpoints whose ejections are all forgotten.
+func (d *Damper) Expire(now time.Time) {
+	for k, m := range d.keys {
+		if m.forget(now); m.level == 0 && !m.out {
+			delete(d.keys, k)
+		}
+	}
+}
+
+// Level returns how many ejections of k are within memory.
+func (d *Damper) Level(k Key, now time.Time) int {
+	m := d.keys[k]
+	if m == nil {
+		return 0
+	}
+	m.forget(now)
+	return m.level
+}
+
+// Member is an endpoint of a share, for [Damper.Held].
+type Member struct {
+	Key      Key
+	Capacity uint32
+	Healthy  bool
+}
+
+// Held returns those of a share's members that are to be left out because they
+// answer but are held back: at most half of the share's capacity, those first
+// that flap most. The others of them may be chosen, after the healthy and
+// before the sick, which answer nothing.
+func (d *Damper) Held(share []Member, now time.Time) []Key {
+	var total uint64
+	var held []Member
+	for _, m := range share {
+		total += uint64(m.Capacity)
+		if k := d.keys[m.Key]; k != nil && !m.Healthy && k.out && !k.answered.IsZero() && now.Before(k.due()) {
+			held = append(held, m)
+		}
+	}
+	slices.SortFunc(held, func(a, b Member) int {
+		if c := cmp.Compare(d.keys[b.Key].level, d.keys[a.Key].level); c != 0 {
+			return c
+		}
+		if c := cmp.Compare(a.Key.Endpoint, b.Key.Endpoint); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.Key.Port, b.Key.Port)
+	})
+	var out []Key
+	var sum uint64
+	for _, m := range held {
+		if sum += uint64(m.Capacity); 2*sum > total {
+			break
+		}
+		out = append(out, m.Key)
+	}
+	return out
+}
