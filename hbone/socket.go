@@ -71,6 +71,16 @@ func (s socket) readable(fd uintptr) (int, error) {
 	}
 }
 
+// empty reports whether read would return EAGAIN. It is cheaper than to try.
+func (s socket) empty(fd uintptr) bool {
+	if s.mem != nil {
+		return false
+	}
+	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
+	n, err := unix.Poll(fds[:], 0)
+	return n == 0 && err == nil
+}
+
 // write is write(2).
 func (s socket) write(fd uintptr, p []byte) (int, error) {
 	if s.mem != nil {

@@ -115,6 +115,7 @@ type socketSource struct {
 	n       int // bytes in f; without f, bytes that can be read and not be sent
 	claimed int // bytes
 	err     error
+	short   bool // the last read has brought less than it might have
 }
 
 func newSocketSource(k *sink) *socketSource {
@@ -142,6 +143,12 @@ func (s *socketSource) next() (*frameBuf, int, error) {
 // attempt reads if st can send something, and otherwise looks what there is to be
 // read. It returns false to be called again when there may be more.
 func (s *socketSource) attempt(fd uintptr) bool {
+	if s.claimed == 0 && s.short { // most likely that was all: not worth a claim
+		s.short = false
+		if s.sock.empty(fd) {
+			return false
+		}
+	}
 	if s.claimed == 0 {
 		if s.claimed, s.err = s.st.tryClaim(s.st.s.chunk); s.err != nil {
 			return true
@@ -154,6 +161,7 @@ func (s *socketSource) attempt(fd uintptr) bool {
 	f := getFrameBuf()
 	n, err := s.sock.read(fd, f.payload()[:s.claimed])
 	if n > 0 {
+		s.short = n < s.claimed
 		s.f, s.n, s.claimed = f, n, 0
 		return true
 	}
