@@ -18,6 +18,7 @@ type Exchange struct {
 	target  Target
 	open    func() net.Conn
 	next    uint32 // client: next stream identifier
+	newest  uint32 // server: the newest stream of which the CONNECT was taken
 	sibling stream
 	apps    []net.Conn
 }
@@ -94,14 +95,17 @@ func (x *Exchange) stream() stream {
 		}
 		return stream{id: id, echo: func(text string) error { return x.Peer.echo(id, text) }}
 	}
+	from = 0      // the first CONNECT may have come with the preface
 	for range 4 { // it may be asked to go on another session, and is sent away there
 		app := x.open()
 		x.apps = append(x.apps, app)
-		f, ok := x.awaitFor(patience/4, from, func(f Frame) bool { return f.Type == http2.FrameHeaders })
+		f, ok := x.awaitFor(patience/4, from, func(f Frame) bool { return f.Type == http2.FrameHeaders && f.StreamID > x.newest })
 		if ok {
+			x.newest = f.StreamID
 			return stream{id: f.StreamID, echo: appEcho(app), app: app}
 		}
 		app.Close()
+		from = x.mark()
 	}
 	x.must(fmt.Errorf("no CONNECT came on this session"))
 	return stream{}
