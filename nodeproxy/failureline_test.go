@@ -84,7 +84,7 @@ func TestEveryKindOfFailureIsOneWarning(t *testing.T) {
 		"timeout": {after: func(t *testing.T, p *pair) { p.pods[0].App(8080).Hang(t.Context(), 8080) }, before: none, result: "timeout"},
 		"reset": {before: func(_ *testing.T, p *pair) {
 			p.pods[0].Node = "" // instead of its node proxy:
-			p.pods[0].Serve(meshtest.HBONEPort, func(c *net.TCPConn) { c.SetLinger(0) })
+			p.pods[0].Serve(meshtest.HBONEPort, func(c *net.TCPConn) { io.ReadFull(c, make([]byte, 1)); c.SetLinger(0) })
 		}, after: none, result: "connect", farMayBe: 1},
 		"gateway gone":            {after: func(t *testing.T, p *pair) { p.Process("gateway west/gw-1").Stop(t) }, result: "connect", noPod: true},
 		"gateway gone while open": {after: func(t *testing.T, p *pair) { p.Process("gateway west/gw-1").Stop(t) }, open: true, result: "tunnel_lost", noTries: true},
