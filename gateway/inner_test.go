@@ -50,11 +50,11 @@ func TestUnfinishedHandshakesKeepNobodyElseOut(t *testing.T) {
 	for name, c := range map[string]struct {
 		hostile int // identities
 		limits  gateway.InnerLimits
-		timeout time.Duration // of a handshake at the node proxy
+		stays   time.Duration // of a hostile handshake
 		honest  int           // handshakes
 	}{
-		"of one identity":    {1, gateway.InnerLimits{HandshakesPerIdentity: room / 4, Wait: time.Minute}, 3 * time.Second, 20},
-		"of many identities": {4, gateway.InnerLimits{HandshakesPerPod: room / 2, Wait: time.Minute}, 300 * time.Millisecond, 5},
+		"of one identity":    {1, gateway.InnerLimits{HandshakesPerIdentity: room / 4, Wait: time.Hour}, time.Hour, 20},
+		"of many identities": {4, gateway.InnerLimits{HandshakesPerPod: room / 2, Wait: time.Hour}, 200 * time.Millisecond, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, 1)
@@ -64,11 +64,11 @@ func TestUnfinishedHandshakesKeepNobodyElseOut(t *testing.T) {
 			}
 			s.EachNode = func(n *nodeproxy.Config) {
 				n.Federation.Health = false
-				n.Limits.Handshakes, n.Timeouts.Handshake = room, c.timeout
+				n.Limits.Handshakes, n.Timeouts.Handshake = room, time.Hour
 			}
 			s.Start()
 			gw := s.gateway()
-			stop := s.leaveUnfinished(t, c.hostile, 4*room)
+			stop := s.leaveUnfinished(t, c.hostile, 4*room, c.stays)
 			waiting := func() bool { return gw.Metric(t, "isthmus_inner_handshakes_waiting") > room }
 			meshtest.Eventually(t, "hostile handshakes wait", waiting)
 			honest := s.dialAs(t, "default/honest")
@@ -92,8 +92,9 @@ func TestUnfinishedHandshakesKeepNobodyElseOut(t *testing.T) {
 }
 
 // leaveUnfinished keeps n handshakes with the pod under way that send a hello and no
-// more, of as many identities, and begins each anew when it was ended, until stop.
-func (s *site) leaveUnfinished(t *testing.T, identities, n int) (stop func()) {
+// more, of as many identities, and begins each anew when it was ended or has lasted for
+// as long as it stays, until stop.
+func (s *site) leaveUnfinished(t *testing.T, identities, n int, stays time.Duration) (stop func()) {
 	hi := clientHello(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -111,7 +112,8 @@ func (s *site) leaveUnfinished(t *testing.T, identities, n int) (stop func()) {
 				end := context.AfterFunc(ctx, func() { st.Reset(http2.ErrCodeCancel) })
 				st.Write(hi)
 				if _, err := st.AwaitResponse(ctx); err == nil {
-					io.Copy(io.Discard, st) // until the node proxy has had enough
+					st.SetReadDeadline(time.Now().Add(stays))
+					io.Copy(io.Discard, st)
 				}
 				end()
 				st.Reset(http2.ErrCodeCancel)
