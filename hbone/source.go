@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/isthmus-mesh/isthmus/hbone/flow"
 )
 
 // source moves what an application sends to a stream. A socket of the kernel and a
@@ -115,7 +117,7 @@ type socketSource struct {
 	n       int // bytes in f; without f, bytes that can be read and not be sent
 	claimed int // bytes
 	err     error
-	short   bool // the last read has brought less than it might have
+	short   bool // the last read has brought a small message, and less than it might have
 }
 
 func newSocketSource(k *sink) *socketSource {
@@ -161,7 +163,7 @@ func (s *socketSource) attempt(fd uintptr) bool {
 	f := getFrameBuf()
 	n, err := s.sock.read(fd, f.payload()[:s.claimed])
 	if n > 0 {
-		s.short = n < s.claimed
+		s.short = n < min(s.claimed, flow.BulkPiece)
 		s.f, s.n, s.claimed = f, n, 0
 		return true
 	}
