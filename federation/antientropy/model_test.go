@@ -249,6 +249,23 @@ func (m *model) forgedChunk(b []byte) []byte {
 	if proto.Unmarshal(b, &msg) != nil || msg.GetChunk() == nil {
 		return b
 	}
+	if m.rng.IntN(3) == 0 { // one that fits together, under a signature over something else
+		s, err := record.DecodeStatement(msg.GetChunk().GetStatement().GetStatement())
+		if err != nil {
+			return b
+		}
+		set := record.NewSet(s.Instance, 0, 0)
+		e, _ := record.Encode(healthy(m.rng.IntN(40), 0))
+		e.Sequence, e.Body = s.Watermark+1, append(e.Body, 0xf8, 0x3f, 1) // of a newer version
+		_ = set.Put(e)
+		h, n := set.Hashes(), set.BucketOf(e.Key)
+		msg.GetChunk().Hashes, msg.GetChunk().Buckets = h.Bytes(), []*pb.Bucket{{Index: uint32(n), Entries: record.ToWire([]record.Entry{e})}}
+		if m.rng.IntN(2) == 0 {
+			s.Count, s.Root = s.Count+1<<40, set.Root()
+			msg.GetChunk().Statement.Statement, _ = s.Encode()
+		}
+		return marshal(&msg)
+	}
 	for _, bucket := range msg.GetChunk().GetBuckets() {
 		switch m.rng.IntN(3) {
 		case 0:

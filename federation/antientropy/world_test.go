@@ -35,7 +35,8 @@ type world struct {
 
 	delay     func() time.Duration
 	loss, dup float64
-	record    func(to string, message []byte) // sees every message
+	record    func(to string, message []byte)      // sees every message
+	drop      func(to string, message []byte) bool // loses it
 	onChange  func(*site)
 	rejected  map[string]int
 	errs      map[string]int
@@ -79,7 +80,7 @@ func newWorld(t testing.TB, seed string, networks, each int) *world {
 		keys: map[string]networkkey.Private{}, known: networkkey.Known{}, limits: ledger.DefaultLimits, blocked: map[[2]string]bool{},
 		rejected: map[string]int{}, errs: map[string]int{},
 		delay:  func() time.Duration { return 40 * time.Millisecond },
-		record: func(string, []byte) {}, onChange: func(*site) {},
+		record: func(string, []byte) {}, drop: func(string, []byte) bool { return false }, onChange: func(*site) {},
 	}
 	for n := range networks {
 		name := fmt.Sprintf("network-%02d", n)
@@ -145,7 +146,7 @@ func (w *world) deliver(s *site, out []Output, changes []ledger.Change) {
 		}
 		w.record(o.Peer, o.Message)
 		copies := 1
-		if w.rng.Float64() < w.loss {
+		if w.rng.Float64() < w.loss || w.drop(o.Peer, o.Message) {
 			copies = 0
 		} else if w.rng.Float64() < w.dup {
 			copies = 2

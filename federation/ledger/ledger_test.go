@@ -344,7 +344,7 @@ func chunkOf(s *speaker) *pb.Chunk {
 }
 
 func TestWhatOneNetworkSendsIsBounded(t *testing.T) {
-	limits := Limits{Records: 10, Bytes: 2000, Instances: 3, NetworkBytes: 3000}
+	limits := Limits{Records: 10, Bytes: 2000, Instances: 3, NetworkBytes: 2500}
 	l := New(known(), limits)
 	l.Draw(number, epoch)
 	many := func(s *speaker, n, size int) *pb.SignedStatement {
@@ -431,6 +431,12 @@ func TestForgedStatementsAreRefused(t *testing.T) {
 	if _, err := l.Offer(m, epoch); err == nil {
 		t.Error("another's certificate under this instance's name was taken")
 	}
+	stolen := newSpeaker(t, "west", "gw-8") // a name that nobody holds anything of yet
+	m = stolen.say(health(10, 0))
+	m.Certificate, m.Signature = evil.key.Certificate(), evil.key.Sign(m.GetStatement())
+	if o, err := l.Offer(m, epoch); err == nil {
+		t.Errorf("east speaks under the name of an instance of west: %+v", o)
+	}
 	forged, _ := networkkey.NewInstance(drawnFrom("forged"))
 	_ = networkKey("east").Certify(forged, "west", "gw-1", epoch, time.Hour)
 	s := &speaker{t: t, key: forged, set: record.NewSet(forged.ID(), 0, 0), synchronised: true}
@@ -443,6 +449,53 @@ func TestForgedStatementsAreRefused(t *testing.T) {
 	}
 	if h, _ := l.Health("west", hello, 80); h.HealthyCapacity != 10 {
 		t.Errorf("believed: %+v", h)
+	}
+}
+
+// Chunks that fit together and that nobody has signed.
+func TestForgedChunksAreRefused(t *testing.T) {
+	l := newLedger(epoch)
+	a := newSpeaker(t, "west", "gw-1")
+	offer(t, l, a.say(export(80), health(10, 10)), epoch)
+	twin := newSpeaker(t, "west", "gw-1") // says something else under the same name
+	twin.say(export(80), health(10, 0))
+	twin.count = 100
+	unsigned := chunkOf(twin)
+	unsigned.Statement.Signature = make([]byte, 64)
+	if _, err := l.OfferChunk(unsigned, epoch); !errors.Is(err, ErrSignature) {
+		t.Errorf("nobody has signed it: got %v", err)
+	}
+	other := chunkOf(twin)
+	other.Statement = a.say() // truly signed, over other records
+	var invalid *record.InvalidError
+	if _, err := l.OfferChunk(other, epoch); !errors.As(err, &invalid) || invalid.Field != "hashes" {
+		t.Errorf("hashes of something else: got %v", err)
+	}
+	if h, _ := l.Health("west", hello, 80); h.HealthyCapacity != 10 {
+		t.Errorf("believed: %+v", h)
+	}
+}
+
+// A statement that was overtaken brings nothing back that was removed since,
+// and no record back to what it was.
+func TestWhatWasOvertakenBringsNothingBack(t *testing.T) {
+	l := newLedger(epoch)
+	a := newSpeaker(t, "west", "gw-1")
+	offer(t, l, a.say(record.NetworkRecord(record.Network{Gateway: "gw-1"})), epoch)
+	added, worse := a.say(export(80)), a.say(health(10, 5))
+	a.say(record.HealthRecord(hello, 81, record.Health{Ready: 1})) // lost: something is missing all the time
+	removed, better := a.withdraw(export(80).Key), a.say(health(10, 9))
+	offer(t, l, better, epoch)
+	if o := offer(t, l, worse, epoch); o.News || o.Complete {
+		t.Errorf("got %+v", o)
+	}
+	if h, _ := l.Health("west", hello, 80); h.Healthy != 9 {
+		t.Errorf("an overtaken statement took health back to %d", h.Healthy)
+	}
+	offer(t, l, removed, epoch)
+	offer(t, l, added, epoch)
+	if _, ok := l.Export("west", hello); ok {
+		t.Error("an overtaken statement brought a withdrawn export back")
 	}
 }
 
