@@ -177,3 +177,39 @@ func BenchmarkFederationEdge(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkFederationFlapping reports what one of 20 gateways pays while each
+// publishes a number of edges per second, all of other records.
+func BenchmarkFederationFlapping(b *testing.B) {
+	for _, rate := range []int{1, 10, 100} {
+		b.Run(fmt.Sprintf("edges=%d", rate), func(b *testing.B) {
+			for b.Loop() {
+				w := newWorld(b, "flapping", 10, 2)
+				for _, s := range w.sites {
+					w.start(s)
+				}
+				w.run(3 * time.Second)
+				const long = 10 * time.Second
+				for _, s := range w.sites {
+					s.sent, s.got, s.messages = 0, 0, 0
+				}
+				for n := range int(long.Seconds()) * rate {
+					for _, s := range w.sites {
+						w.publish(s, healthy(n%1000, uint32(n/1000+n)%10))
+					}
+					w.run(time.Second / time.Duration(rate))
+				}
+				sent, messages := 0, 0
+				for _, s := range w.sites {
+					sent, messages = max(sent, s.sent), max(messages, s.messages)
+				}
+				w.run(3 * time.Second)
+				if err := w.agree(); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(float64(sent)/long.Seconds(), "sentB/s")
+				b.ReportMetric(float64(messages)/long.Seconds(), "messages/s")
+			}
+		})
+	}
+}

@@ -18,9 +18,11 @@ const (
 	// 64 KiB.
 	MaxMessage = record.MaxChunk + 1024
 
-	drawEvery   = 15 * time.Second      // a number
-	digestEvery = time.Second           // to peers of the own network, and to one other
-	coalesce    = 20 * time.Millisecond // between two statements with changes
+	drawEvery   = 15 * time.Second       // a number
+	digestEvery = time.Second            // to peers of the own network, and to one other
+	coalesce    = 20 * time.Millisecond  // between two statements with changes
+	edgesEvery  = 250 * time.Millisecond // the same in the long run: what changes all the time is told together
+	edgesBurst  = 5                      // statements with changes that may come before that
 	soon        = 200 * time.Millisecond
 	wantTimeout = time.Second
 	maxWantWait = time.Minute // between questions for what cannot be completed
@@ -59,6 +61,7 @@ type Node struct {
 	drawn   time.Time
 	beat    time.Time // when the next heartbeat is due
 	stated  time.Time
+	paid    time.Time // how far ahead statements with changes have used up edgesEvery
 	digest  time.Time
 	changes []ledger.Change
 	outputs []Output
@@ -123,7 +126,7 @@ func (n *Node) Tick(now time.Time) ([]Output, []ledger.Change, error) {
 		n.number, n.drawn = n.random()|1, now // never zero, which means none
 		n.ledger.Draw(n.number, now)
 	}
-	if !now.Before(n.beat) || n.publisher.Edges() && now.Sub(n.stated) >= coalesce {
+	if !now.Before(n.beat) || n.publisher.Edges() && !now.Before(n.edgesDue()) {
 		err = errors.Join(err, n.state(now))
 	}
 	for _, p := range n.order {
@@ -145,13 +148,23 @@ func (n *Node) Tick(now time.Time) ([]Output, []ledger.Change, error) {
 func (n *Node) Next(now time.Time) time.Time {
 	next := earliest(n.beat, n.digest)
 	if n.publisher.Edges() {
-		next = earliest(next, n.stated.Add(coalesce))
+		next = earliest(next, n.edgesDue())
 	}
 	next = earliest(next, n.publisher.Next())
 	for _, x := range n.peers {
 		next = earliest(next, x.next())
 	}
 	return earliest(next, n.ledger.Next(now))
+}
+
+// edgesDue is when a statement with changes may be sent: at once, unless many
+// were sent lately.
+func (n *Node) edgesDue() time.Time {
+	due := n.stated.Add(coalesce)
+	if t := n.paid.Add(-(edgesBurst - 1) * edgesEvery); t.After(due) {
+		return t
+	}
+	return due
 }
 
 // earliest treats zero as never.
@@ -170,6 +183,12 @@ func (n *Node) state(now time.Time) error {
 		return err
 	}
 	n.stated, n.beat = now, now.Add(Beat)
+	if edges {
+		if n.paid.Before(now) {
+			n.paid = now
+		}
+		n.paid = n.paid.Add(edgesEvery)
+	}
 	o, err := n.ledger.OfferOwn(m, n.publisher.set, keys, now)
 	if err != nil {
 		return err

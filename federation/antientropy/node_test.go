@@ -8,6 +8,7 @@ import (
 
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
 	"github.com/isthmus-mesh/isthmus/federation/ledger"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 )
 
@@ -29,6 +30,34 @@ func TestEdgesReachWhoeverTheirOriginCannotReach(t *testing.T) {
 			t.Fatalf("edge %d: got %+v, %v", n, h, ok)
 		}
 		w.run(time.Second)
+	}
+}
+
+// With nobody to pass it on, an edge that is lost is sent again before the next
+// heartbeat would tell that it is missing.
+func TestALostEdgeIsSentAgain(t *testing.T) {
+	w := newWorld(t, "lost", 2, 1)
+	for _, s := range w.sites {
+		w.start(s)
+	}
+	w.run(5 * time.Second)
+	origin, reader := w.sites[0], w.sites[1]
+	for n := range 10 {
+		lost := 0
+		w.drop = func(to string, message []byte) bool {
+			var m pb.Message
+			if to != reader.name || proto.Unmarshal(message, &m) != nil || m.GetStatement() == nil {
+				return false
+			}
+			lost++
+			return lost <= 2
+		}
+		w.publish(origin, healthy(0, uint32(n)))
+		w.run(800 * time.Millisecond)
+		if h, ok := reader.node.Ledger().Health(origin.network, serviceName(0), 80); !ok || h.Healthy != uint32(n) {
+			t.Fatalf("edge %d, lost twice: got %+v, %v after 800 ms", n, h, ok)
+		}
+		w.run(370 * time.Millisecond)
 	}
 }
 
@@ -112,6 +141,33 @@ func TestTwoInstancesOfOneGatewayLiveSideBySide(t *testing.T) {
 	}
 }
 
+// An instance is believed as long as its network certifies it anew: also by a
+// reader that missed the new certificate.
+func TestCertificatesAreRenewedAndEnd(t *testing.T) {
+	w := newWorld(t, "renewal", 3, 1)
+	w.lifetime = time.Minute // and five of tolerance
+	renewed, ended, reader := w.sites[0], w.sites[1], w.sites[2]
+	w.start(renewed)
+	w.start(ended)
+	w.lifetime = networkkey.MaxLifetime
+	w.start(reader)
+	w.run(30 * time.Second)
+	if err := w.keys[renewed.network].Certify(renewed.key, renewed.network, "gw", w.now, networkkey.MaxLifetime); err != nil {
+		t.Fatal(err)
+	}
+	renewed.node.Publisher().Certified(w.now)
+	w.drop = func(to string, _ []byte) bool { return to != renewed.name }
+	w.run(introduced + time.Second)
+	w.drop = func(string, []byte) bool { return false }
+	w.run(7 * time.Minute)
+	if st, _ := reader.status(renewed.key.ID()); st.Phase != ledger.Live {
+		t.Errorf("certified anew: %v", st.Phase)
+	}
+	if st, _ := reader.status(ended.key.ID()); st.Phase != ledger.Lapsed {
+		t.Errorf("its certificate has ended: %v", st.Phase)
+	}
+}
+
 // What changes faster than it matters is told at a bounded pace, the latest
 // state last.
 func TestFlappingRecordsArePaced(t *testing.T) {
@@ -134,6 +190,37 @@ func TestFlappingRecordsArePaced(t *testing.T) {
 	}
 	if h, _ := reader.node.Ledger().Health(origin.network, serviceName(0), 80); h.Healthy != 7 {
 		t.Errorf("the latest state is not the last: %+v", h)
+	}
+}
+
+// Many records that change all the time are told together; a single edge before
+// that is told at once.
+func TestManyEdgesShareStatements(t *testing.T) {
+	w := newWorld(t, "many", 2, 1)
+	for _, s := range w.sites {
+		w.start(s)
+	}
+	w.run(5 * time.Second)
+	origin, reader := w.sites[0], w.sites[1]
+	before := origin.node.Publisher().count
+	const seconds = 10
+	for n := range seconds * 100 {
+		w.publish(origin, healthy(n%100, uint32(n/100)))
+		w.run(10 * time.Millisecond)
+	}
+	if said := origin.node.Publisher().count - before; said > 4*seconds+edgesBurst+1 {
+		t.Errorf("1 000 edges of 100 records in %d s took %d statements", seconds, said)
+	}
+	w.run(2500 * time.Millisecond)
+	for n := range 100 {
+		if h, _ := reader.node.Ledger().Health(origin.network, serviceName(n), 80); h.Healthy != seconds-1 {
+			t.Errorf("record %d: got %+v", n, h)
+		}
+	}
+	w.publish(origin, healthy(0, 3))
+	w.run(45 * time.Millisecond)
+	if h, _ := reader.node.Ledger().Health(origin.network, serviceName(0), 80); h.Healthy != 3 {
+		t.Errorf("a single edge waits: %+v", h)
 	}
 }
 

@@ -35,6 +35,7 @@ type world struct {
 
 	delay     func() time.Duration
 	loss, dup float64
+	lifetime  time.Duration                        // of certificates
 	record    func(to string, message []byte)      // sees every message
 	drop      func(to string, message []byte) bool // loses it
 	onChange  func(*site)
@@ -76,7 +77,7 @@ func (e *events) Pop() any {
 
 func newWorld(t testing.TB, seed string, networks, each int) *world {
 	w := &world{
-		t: t, rng: rand.New(chacha(seed)), source: chacha(seed + "keys"), now: epoch,
+		t: t, rng: rand.New(chacha(seed)), source: chacha(seed + "keys"), now: epoch, lifetime: networkkey.MaxLifetime,
 		keys: map[string]networkkey.Private{}, known: networkkey.Known{}, limits: ledger.DefaultLimits, blocked: map[[2]string]bool{},
 		rejected: map[string]int{}, errs: map[string]int{},
 		delay:  func() time.Duration { return 40 * time.Millisecond },
@@ -105,7 +106,7 @@ func (w *world) at(t time.Time, do func()) {
 func (w *world) start(s *site) {
 	key, err := networkkey.NewInstance(w.source)
 	if err == nil {
-		err = w.keys[s.network].Certify(key, s.network, "gw", s.time(w), networkkey.MaxLifetime)
+		err = w.keys[s.network].Certify(key, s.network, "gw", s.time(w), w.lifetime)
 	}
 	if err != nil {
 		w.t.Fatal(err)
