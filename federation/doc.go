@@ -9,5 +9,6 @@
 // usable; it never freezes a belief and never means "all bad".
 //
 // It is pure: time is an argument, and there is no goroutine, no I/O and no
-// cryptography here. Package federation/peer signs, sends and keeps records.
+// cryptography here. Packages federation/gossip and federation/healthstream sign
+// and send records, federation/peer keeps them.
 package federation

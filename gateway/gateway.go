@@ -18,6 +18,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/gossip"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/identity"
@@ -43,9 +45,9 @@ type Gateway struct {
 	origin   federation.Origin // of records that do not leave this network
 	sequence atomic.Uint64     // of those
 	ledger   *peer.Ledger
-	fed      *peer.Federation   // nil when federation.health is off
-	nodes    *peer.HealthServer // nil when federation.health is off
-	node     spiffeid.ID        // of the node proxies that may report health
+	fed      *gossip.Federation   // nil when federation.health is off
+	nodes    *healthstream.Server // nil when federation.health is off
+	node     spiffeid.ID          // of the node proxies that may report health
 	backends *backends
 	summary  *summaries
 	budget   *retrybudget.Budget // of repeats, by service

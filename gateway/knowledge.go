@@ -8,6 +8,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/gossip"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -24,7 +26,7 @@ func (g *Gateway) federate() error {
 		advertise = g.self.Federation
 	}
 	metrics := peer.NewMetrics(g.registry)
-	g.nodes = peer.NewHealthServer(peer.HealthServerConfig{
+	g.nodes = healthstream.NewServer(healthstream.ServerConfig{
 		Name: g.cfg.Name, Network: g.cfg.Network, Ledger: g.ledger, Log: g.log, Metrics: metrics,
 		Authorize: func(id spiffeid.ID, _ string) error { return g.mayReport(id) },
 		OnNode: func(node string, id mesh.EndpointID) bool {
@@ -34,7 +36,7 @@ func (g *Gateway) federate() error {
 		OnReport: g.takeReport,
 		OnDetach: func(name string) { g.backends.left(g.store.Current(), name) },
 	})
-	g.fed, err = peer.NewFederation(peer.FederationConfig{
+	g.fed, err = gossip.New(gossip.Config{
 		Name: g.cfg.Name, Network: g.cfg.Network, Self: g.self.Identity, Incarnation: g.origin.Incarnation,
 		Identity: g.ids, Peers: g.peers, Advertise: advertise, Ledger: g.ledger, Log: g.log, Metrics: metrics,
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/net/http2"
 
-	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
@@ -68,7 +68,7 @@ func TestHealthStreamsCountAsSessions(t *testing.T) {
 	gw := s.StartGateway("west", "gw-1")
 	gw.AwaitReady(t)
 	node := s.ID("isthmus-system/nodeproxy")
-	cfg := s.TLS(node, peer.ALPNHealth, s.ID("isthmus-system/gateway-west"))
+	cfg := s.TLS(node, healthstream.ALPN, s.ID("isthmus-system/gateway-west"))
 	dial := func() *tls.Conn {
 		conn, err := tls.Dial("tcp4", s.GatewayAt("west", "gw-1").String(), cfg)
 		if err != nil {

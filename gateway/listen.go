@@ -13,7 +13,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/sys/unix"
 
-	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/federation/gossip"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/internal/accept"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
@@ -55,7 +56,7 @@ func (g *Gateway) accept(ctx context.Context) error {
 	handshakes := pending.New(g.cfg.Limits.Handshakes, g.cfg.Limits.HandshakesPerAddress)
 	protocols := []string{"h2"}
 	if g.fed != nil {
-		protocols = append(protocols, peer.ALPNFederation, peer.ALPNHealth)
+		protocols = append(protocols, gossip.ALPN, healthstream.ALPN)
 	}
 	tlsConfig := g.ids.ServerTLS(g.self.Identity, nil, protocols...)
 	var failures accept.Failures
@@ -119,7 +120,7 @@ func (g *Gateway) handshake(conn net.Conn, cfg *tls.Config) (*hbone.TLSTransport
 func (g *Gateway) serve(t *hbone.TLSTransport, expiry time.Time) {
 	id := t.Peer().ID
 	switch t.Protocol() {
-	case peer.ALPNFederation:
+	case gossip.ALPN:
 		if !g.isGateway(id) {
 			g.metrics.refused.WithLabelValues("not_gateway").Inc()
 			g.log.Warn().Stringer("peer", id).Msg("refused federation with an identity that is no gateway in discovery")
@@ -127,7 +128,7 @@ func (g *Gateway) serve(t *hbone.TLSTransport, expiry time.Time) {
 			return
 		}
 		g.fed.Accept(t.NetConn(), id)
-	case peer.ALPNHealth:
+	case healthstream.ALPN:
 		g.serveReports(t, expiry)
 	default:
 		g.serveTunnels(t, expiry)

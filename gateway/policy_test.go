@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
-	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/federation/gossip"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
@@ -120,7 +121,7 @@ func TestOnlyGatewaysFederateAndOnlyNodeProxiesReport(t *testing.T) {
 	s.Start()
 	at, gw := s.GatewayAt("west", "gw-1"), s.ID("isthmus-system/gateway-west")
 	for _, who := range []string{"default/shop", "isthmus-system/nodeproxy"} {
-		conn, err := tls.Dial("tcp4", at.String(), s.TLS(s.ID(who), peer.ALPNFederation, gw))
+		conn, err := tls.Dial("tcp4", at.String(), s.TLS(s.ID(who), gossip.ALPN, gw))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +135,7 @@ func TestOnlyGatewaysFederateAndOnlyNodeProxiesReport(t *testing.T) {
 	if n := s.gateway().Metric(t, `isthmus_peers_refused_total{reason="not_gateway"}`); n != 2 {
 		t.Errorf("isthmus_peers_refused_total = %v; want 2", n)
 	}
-	conn, err := tls.Dial("tcp4", at.String(), s.TLS(s.shop.Identity(), peer.ALPNHealth, gw))
+	conn, err := tls.Dial("tcp4", at.String(), s.TLS(s.shop.Identity(), healthstream.ALPN, gw))
 	if err != nil {
 		t.Fatal(err)
 	}

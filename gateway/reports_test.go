@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
@@ -15,7 +16,7 @@ import (
 )
 
 // report attaches to gw-1 as identity who, calls itself node, and says facts.
-func (s *site) report(t *testing.T, who, node string, facts ...federation.EndpointFact) *peer.HealthClient {
+func (s *site) report(t *testing.T, who, node string, facts ...federation.EndpointFact) *healthstream.Client {
 	t.Helper()
 	at := s.GatewayAt("west", "gw-1")
 	gw := &mesh.Gateway{Name: "gw-1", Network: "west", Address: at, Federation: at, Identity: s.ID("isthmus-system/gateway-west")}
@@ -23,7 +24,7 @@ func (s *site) report(t *testing.T, who, node string, facts ...federation.Endpoi
 	for i := range facts {
 		records[i] = federation.Record{Network: "west", Endpoint: &facts[i]}
 	}
-	c := peer.NewHealthClient(peer.HealthClientConfig{
+	c := healthstream.NewClient(healthstream.ClientConfig{
 		Node: node, Network: "west", Incarnation: uint64(time.Now().UnixNano()), Self: s.ID(who), Identity: s.Manager(),
 		Gateways: func() []*mesh.Gateway { return []*mesh.Gateway{gw} }, Ledger: peer.NewLedger(federation.DefaultTTL),
 		Current: func() []federation.Record { return records }, Log: zerolog.Nop(),

@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
@@ -39,7 +40,7 @@ type Proxy struct {
 	watcher  *file.Watcher
 	ids      *identity.Manager
 	ledger   *peer.Ledger
-	stream   *peer.HealthClient // nil when federation.health is off
+	stream   *healthstream.Client // nil when federation.health is off
 	pool     *pool.Pool
 	witness  *witness
 	view     *view
@@ -111,7 +112,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Local applications and gateways that failed and are asked now whether they answer."},
 		func() float64 { return float64(p.witness.prober.Active() + p.gatewayProbes.Active()) }))
 	if cfg.Federation.Health {
-		p.stream = peer.NewHealthClient(peer.HealthClientConfig{
+		p.stream = healthstream.NewClient(healthstream.ClientConfig{
 			Node: cfg.Node, Network: cfg.Network, Incarnation: uint64(time.Now().UnixNano()), Self: p.self, Identity: p.ids, Ledger: p.ledger,
 			Gateways: func() []*mesh.Gateway { return p.store.Current().Gateways(cfg.Network) },
 			Current:  p.witness.current, Log: log, Metrics: peer.NewMetrics(p.registry),

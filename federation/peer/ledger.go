@@ -120,7 +120,7 @@ func (l *Ledger) Drop(origin string) {
 }
 
 // Expire removes what nobody has vouched for within the TTL and returns how
-// many records that were. [Federation.Run] and [HealthClient.Run] call it every
+// many records that were. Gossip and the clients of health streams call it every
 // second; reads are right without it.
 func (l *Ledger) Expire() int {
 	now := l.now()
@@ -172,7 +172,8 @@ func (l *Ledger) Snapshot() []View {
 	return views
 }
 
-func (l *Ledger) ttl() time.Duration {
+// TTL returns for how long records are believed.
+func (l *Ledger) TTL() time.Duration {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	return l.table.TTL()

@@ -9,6 +9,16 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation"
 )
 
+const service = "shop.default.svc.cluster.local"
+
+// remote is a summary of another network, as if east's gateway had sent it.
+func remote(sequence uint64, name string, healthy uint32) federation.Record {
+	return federation.Record{
+		Network: "east", Origin: federation.Origin{Name: "east/gw-1", Incarnation: 1}, Sequence: sequence,
+		Summary: &federation.SummaryFact{Service: name, Port: 80, Ready: 10, Healthy: healthy, ReadyCapacity: 10, HealthyCapacity: healthy},
+	}
+}
+
 func woken(s *Subscription) bool {
 	select {
 	case <-s.C():

@@ -3,7 +3,7 @@ package peer
 import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics counts what this package decided. Create it with [NewMetrics]; one
-// may be shared by a Federation and a HealthServer.
+// may be shared by gossip and health streams.
 type Metrics struct {
 	// Records by outcome of their merge: newer, refreshed, duplicate, …
 	Records *prometheus.CounterVec
@@ -54,7 +54,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) orDiscard() *Metrics {
+// OrDiscard returns m, or metrics that nobody sees if m is nil.
+func (m *Metrics) OrDiscard() *Metrics {
 	if m == nil {
 		return NewMetrics(nil)
 	}

@@ -30,8 +30,10 @@ type Subscription struct {
 // OnChange subscribes to changes of facts. Close it after use.
 func (l *Ledger) OnChange() *Subscription { return l.subscribe(false) }
 
-// subscribe with refresh also collects, without waking for them, subjects
+// OnRefresh is OnChange that also collects, without waking for them, subjects
 // that were only stamped anew.
+func (l *Ledger) OnRefresh() *Subscription { return l.subscribe(true) }
+
 func (l *Ledger) subscribe(refresh bool) *Subscription {
 	s := &Subscription{ledger: l, signal: make(chan struct{}, 1), refresh: refresh, facts: map[federation.Key]bool{}}
 	l.mu.Lock()
@@ -49,8 +51,12 @@ func (s *Subscription) Take() (subjects []federation.Key, all bool) {
 	return s.take(true)
 }
 
-// take returns what changed; without refreshed, subjects that only became
-// fresher stay for a later take.
+// TakeFacts is Take without the subjects that only became fresher: they stay
+// for a later Take.
+func (s *Subscription) TakeFacts() (subjects []federation.Key, all bool) {
+	return s.take(false)
+}
+
 func (s *Subscription) take(refreshed bool) (subjects []federation.Key, all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

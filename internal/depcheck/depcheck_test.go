@@ -143,7 +143,7 @@ func TestOnlyDiscoveryKubeKnowsKubernetes(t *testing.T) {
 		}
 	}
 	e := edges(all)
-	for _, p := range []string{"nodeproxy", "cmd/nodeproxy", "hbone", "identity", "federation/peer"} {
+	for _, p := range []string{"nodeproxy", "cmd/nodeproxy", "hbone", "identity", "federation/gossip", "federation/healthstream"} {
 		if reach(e, p)["discovery/kube"] {
 			t.Errorf("%s needs discovery/kube: the data path never links client-go", p)
 		}

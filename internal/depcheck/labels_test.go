@@ -13,10 +13,14 @@ import (
 // directory, each with the closed set that it comes from. What a peer sends must
 // not reach a label: every value is a time series for ever.
 var labels = map[string]map[string]string{
-	"federation/peer": {
-		"reason":                        "the constants of rejection, or malformed",
+	"federation/gossip": {
+		"reason":                        "the constants of peer.Reason, signature, or malformed",
 		"outcome.String()":              "the table of federation.Outcome",
 		"federation.Duplicate.String()": "the same",
+	},
+	"federation/healthstream": {
+		"reason":           "the constants of peer.Reason",
+		"outcome.String()": "the table of federation.Outcome",
 	},
 	"gateway": {
 		"result":                       "the constants of result.go, and the reasons that the gateway itself gives",

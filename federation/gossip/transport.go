@@ -1,4 +1,4 @@
-package peer
+package gossip
 
 import (
 	"context"
@@ -15,7 +15,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/link"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -28,6 +31,8 @@ const (
 const (
 	maxOpen   = 1024 // connections at once that we accept at, of both kinds
 	packetsIn = 1024 // packets that wait for memberlist
+
+	maxPacket = 64 << 10 // bytes of one gossip packet
 )
 
 // transport carries memberlist over mutually authenticated TLS connections.
@@ -36,15 +41,15 @@ const (
 // what a member says of itself.
 type transport struct {
 	self      spiffeid.ID
-	identity  TLSSource
+	identity  link.Source
 	peers     func() []*mesh.Gateway
 	advertise netip.AddrPort
 	log       zerolog.Logger
-	metrics   *Metrics
-	once      logOnce
+	metrics   *peer.Metrics
+	once      logging.Once
 	refusals  *identity.Refusals
 	times     timing
-	connect   dialFunc
+	connect   link.Dial
 	// repaired is told that packets to a peer flow, after some were lost.
 	repaired func(*mesh.Gateway)
 
@@ -81,10 +86,10 @@ var defaultTiming = timing{
 
 var _ memberlist.NodeAwareTransport = (*transport)(nil)
 
-func newTransport(cfg FederationConfig) *transport {
+func newTransport(cfg Config) *transport {
 	t := &transport{
 		self: cfg.Self, identity: cfg.Identity, peers: cfg.Peers, advertise: cfg.Advertise,
-		log: cfg.Log, metrics: cfg.Metrics, once: logOnce{log: cfg.Log}, refusals: identity.NewRefusals(cfg.Log), times: cfg.timing, connect: cfg.dial,
+		log: cfg.Log, metrics: cfg.Metrics, once: logging.Once{Log: cfg.Log}, refusals: identity.NewRefusals(cfg.Log), times: cfg.timing, connect: cfg.dial,
 		repaired: func(*mesh.Gateway) {},
 		packets:  make(chan *memberlist.Packet, packetsIn),
 		streams:  make(chan net.Conn, 16),
@@ -123,7 +128,7 @@ func (t *transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, e
 		t.metrics.Dropped.WithLabelValues("unknown_peer").Inc()
 	case len(b) > maxPacket:
 		t.metrics.Dropped.WithLabelValues("oversized").Inc()
-		return now, fmt.Errorf("send packet of %d bytes to %s, limit %d: %w", len(b), a.String(), maxPacket, errOversized)
+		return now, fmt.Errorf("send packet of %d bytes to %s, limit %d: %w", len(b), a.String(), maxPacket, link.ErrOversized)
 	default:
 		t.lane(g).put(append([]byte(nil), b...), now)
 	}
@@ -148,7 +153,7 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		closeAbruptly(conn)
+		link.CloseAbruptly(conn)
 		return nil, net.ErrClosed
 	}
 	t.open[conn] = struct{}{}
@@ -156,7 +161,7 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 }
 
 func (t *transport) dial(g *mesh.Gateway, kind byte, timeout time.Duration) (*tls.Conn, error) {
-	conn, err := t.connect.dialTLS(t.ctx, t.identity, t.self, g.Identity, dialAddress(g).String(), ALPNFederation, timeout)
+	conn, err := t.connect.TLS(t.ctx, t.identity, t.self, g.Identity, dialAddress(g).String(), ALPN, timeout)
 	if err != nil && identity.ReasonOf(err) != identity.ReasonHandshake {
 		t.refusals.Note("federation", "", net.TCPAddrFromAddrPort(dialAddress(g)), err)
 	}
@@ -167,7 +172,7 @@ func (t *transport) dial(g *mesh.Gateway, kind byte, timeout time.Duration) (*tl
 		_, err = conn.Write([]byte{kind})
 	}
 	if err != nil {
-		closeAbruptly(conn)
+		link.CloseAbruptly(conn)
 		return nil, fmt.Errorf("open federation connection to %s: %w", g.Name, err)
 	}
 	return conn, nil
@@ -229,22 +234,22 @@ func (t *transport) prune() {
 	}
 }
 
-// accept takes a connection whose other end has proved to be peer. It returns
+// accept takes a connection whose other end has proved to be id. It returns
 // at once.
-func (t *transport) accept(conn net.Conn, peer spiffeid.ID) {
-	if err := t.admit(conn, peer); err != nil {
-		t.refused(peer, err)
-		closeAbruptly(conn)
+func (t *transport) accept(conn net.Conn, id spiffeid.ID) {
+	if err := t.admit(conn, id); err != nil {
+		t.refused(id, err)
+		link.CloseAbruptly(conn)
 	}
 }
 
-func (t *transport) admit(conn net.Conn, peer spiffeid.ID) error {
+func (t *transport) admit(conn net.Conn, id spiffeid.ID) error {
 	known := false
 	for _, g := range t.peers() {
-		known = known || g.Identity == peer
+		known = known || g.Identity == id
 	}
 	if !known {
-		return &identityError{fmt.Errorf("%q is no gateway that discovery knows", peer)}
+		return &peer.IdentityError{Cause: fmt.Errorf("%q is no gateway that discovery knows", id)}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -252,10 +257,10 @@ func (t *transport) admit(conn net.Conn, peer spiffeid.ID) error {
 		return net.ErrClosed
 	}
 	if len(t.open) >= maxOpen {
-		return fmt.Errorf("%d federation connections are open, the limit: %w", len(t.open), errFull)
+		return fmt.Errorf("%d federation connections are open, the limit: %w", len(t.open), peer.ErrFull)
 	}
 	t.open[conn] = struct{}{}
-	t.wg.Go(func() { t.serve(conn, peer) })
+	t.wg.Go(func() { t.serve(conn, id) })
 	return nil
 }
 
@@ -267,7 +272,7 @@ func (t *transport) forget(conn net.Conn) {
 
 // serve reads what a connection is for and serves packets itself; streams go
 // to memberlist.
-func (t *transport) serve(conn net.Conn, peer spiffeid.ID) {
+func (t *transport) serve(conn net.Conn, id spiffeid.ID) {
 	var kind [1]byte
 	conn.SetReadDeadline(time.Now().Add(2 * t.times.dial))
 	_, err := io.ReadFull(conn, kind[:])
@@ -282,11 +287,11 @@ func (t *transport) serve(conn net.Conn, peer spiffeid.ID) {
 		}
 		t.metrics.Dropped.WithLabelValues("streams").Inc()
 	default:
-		err = &malformedError{fmt.Errorf("connection of unknown kind %d", kind[0])}
+		err = &peer.MalformedError{Cause: fmt.Errorf("connection of unknown kind %d", kind[0])}
 	}
-	closeAbruptly(conn)
+	link.CloseAbruptly(conn)
 	t.forget(conn)
-	t.refused(peer, err)
+	t.refused(id, err)
 }
 
 // handOver gives a stream to memberlist, which closes it.
@@ -318,13 +323,13 @@ func (s *stream) Close() error {
 func (t *transport) servePackets(conn net.Conn) error {
 	for {
 		conn.SetReadDeadline(time.Now().Add(2 * t.times.silence))
-		body, err := readFrame(conn, maxPacket, nil)
+		body, err := link.ReadFrame(conn, maxPacket, nil)
 		if err != nil {
 			return err
 		}
 		if len(body) == 0 {
 			conn.SetWriteDeadline(time.Now().Add(t.times.silence))
-			if _, err := conn.Write(appendFrame(nil, nil)); err != nil {
+			if _, err := conn.Write(link.AppendFrame(nil, nil)); err != nil {
 				return err
 			}
 			continue
@@ -337,14 +342,14 @@ func (t *transport) servePackets(conn net.Conn) error {
 	}
 }
 
-func (t *transport) refused(peer spiffeid.ID, err error) {
+func (t *transport) refused(id spiffeid.ID, err error) {
 	reason := rejection(err)
 	if reason == "" || t.ctx.Err() != nil {
 		return
 	}
 	t.metrics.Rejected.WithLabelValues(reason).Inc()
-	t.once.warn(reason+"/"+peer.String(), "federation connection refused", err, func(e *zerolog.Event) {
-		e.Stringer("peer", peer).Str("reason", reason)
+	t.once.Warn(reason+"/"+id.String(), "federation connection refused", err, func(e *zerolog.Event) {
+		e.Stringer("peer", id).Str("reason", reason)
 	})
 }
 
@@ -355,7 +360,7 @@ func (t *transport) Shutdown() error {
 	t.closed = true
 	t.cancel()
 	for conn := range t.open {
-		closeAbruptly(conn)
+		link.CloseAbruptly(conn)
 	}
 	t.mu.Unlock()
 	t.wg.Wait()

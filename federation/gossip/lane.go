@@ -1,4 +1,4 @@
-package peer
+package gossip
 
 import (
 	"context"
@@ -8,7 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/internal/backoff"
+	"github.com/isthmus-mesh/isthmus/internal/link"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -59,7 +61,7 @@ func (l *lane) run(ctx context.Context) {
 			failures = 0
 		}
 		failures++
-		if !sleep(ctx, pauses.Next(failures)) {
+		if !link.Pause(ctx, pauses.Next(failures)) {
 			return
 		}
 	}
@@ -88,7 +90,7 @@ func (l *lane) repair() {
 func (l *lane) carry(ctx context.Context, conn *tls.Conn) error {
 	failed := make(chan error, 1)
 	go func() { failed <- l.listen(conn) }()
-	defer func() { closeAbruptly(conn); <-failed }()
+	defer func() { link.CloseAbruptly(conn); <-failed }()
 	ping := time.NewTicker(l.transport.times.ping)
 	defer ping.Stop()
 	var out []byte
@@ -101,7 +103,7 @@ func (l *lane) carry(ctx context.Context, conn *tls.Conn) error {
 			failed <- err
 			return err
 		case <-ping.C:
-			out = appendFrame(out, nil)
+			out = link.AppendFrame(out, nil)
 		case p := <-l.queue:
 			out = l.gather(out, p)
 		}
@@ -121,7 +123,7 @@ func (l *lane) gather(out []byte, p packet) []byte {
 			l.transport.metrics.Dropped.WithLabelValues("packets_stale").Inc()
 			l.missed.Store(true)
 		} else {
-			out = appendFrame(out, p.body)
+			out = link.AppendFrame(out, p.body)
 		}
 		if len(out) >= laneBurst {
 			return out
@@ -159,7 +161,7 @@ func (l *lane) write(conn *tls.Conn, out []byte) error {
 // listen reads the echoes of our pings. A connection that swallows what we
 // write looks alive to TCP; it does not echo.
 func (l *lane) listen(conn *tls.Conn) error {
-	var echo [frameHeader]byte
+	var echo [link.FrameHeader]byte
 	for {
 		if err := conn.SetReadDeadline(time.Now().Add(l.transport.times.silence)); err != nil {
 			return err
@@ -167,8 +169,8 @@ func (l *lane) listen(conn *tls.Conn) error {
 		if _, err := io.ReadFull(conn, echo[:]); err != nil {
 			return fmt.Errorf("no echo from %s: %w", l.gateway.Name, err)
 		}
-		if echo != [frameHeader]byte{} {
-			return &malformedError{fmt.Errorf("%s sent packets on a lane that is ours", l.gateway.Name)}
+		if echo != [link.FrameHeader]byte{} {
+			return &peer.MalformedError{Cause: fmt.Errorf("%s sent packets on a lane that is ours", l.gateway.Name)}
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package peer
+package gossip
 
 import (
 	"errors"
@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/identity"
 )
 
@@ -66,7 +66,7 @@ func TestOpenRefuses(t *testing.T) {
 	two := remote(1, service, 8)
 	two.Network = "north"
 	var forged *signatureError
-	var malformed *malformedError
+	var malformed *peer.MalformedError
 	for _, c := range []struct {
 		name string
 		e    *federationpb.Envelope
@@ -195,7 +195,7 @@ func TestFullStateOfManyGatewaysIsSmall(t *testing.T) {
 			r.Age = time.Duration(s) * time.Second
 			records = append(records, r)
 		}
-		for _, part := range chunk(records, chunkBytes) {
+		for _, part := range federation.Split(records, chunkBytes) {
 			envelopes = append(envelopes, sealed(t, svid, part...))
 		}
 		first = records
@@ -213,7 +213,7 @@ func TestFullStateOfManyGatewaysIsSmall(t *testing.T) {
 	if err != nil || len(back) != len(envelopes) {
 		t.Fatalf("got %d envelopes, %v", len(back), err)
 	}
-	if n := len(chunk(first, chunkBytes)); n > 3 {
+	if n := len(federation.Split(first, chunkBytes)); n > 3 {
 		t.Errorf("one origin's state takes %d envelopes, want a few", n)
 	}
 }
@@ -285,14 +285,4 @@ func BenchmarkSealAndOpen(b *testing.B) {
 			}
 		}
 	})
-}
-
-func TestLogOnceIsBounded(t *testing.T) {
-	l := logOnce{log: zerolog.Nop()}
-	for i := range 3 * maxLogged {
-		l.warn(fmt.Sprint(i), "x", errors.New("x"), func(*zerolog.Event) {})
-	}
-	if len(l.seen) > maxLogged {
-		t.Errorf("remembers %d troubles, want at most %d", len(l.seen), maxLogged)
-	}
 }

@@ -1,4 +1,4 @@
-package peer
+package gossip
 
 import (
 	"bytes"
@@ -14,12 +14,16 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
 )
 
 const (
 	stateVersion = 1
 	maxState     = 16 << 20 // bytes of a full state, unpacked
 	maxEnvelopes = 65_536   // in one message
+
+	// chunkBytes is where a state of many records is split into envelopes.
+	chunkBytes = 256 << 10
 )
 
 // ownState is this gateway's full state as last signed: one or a few envelopes
@@ -35,7 +39,7 @@ type ownState struct {
 // and the newest envelopes of everybody else.
 func (f *Federation) state() []byte {
 	now := time.Now()
-	envelopes := append(f.ownEnvelopes(now), f.archive.current(now, f.cfg.Ledger.ttl())...)
+	envelopes := append(f.ownEnvelopes(now), f.archive.current(now, f.cfg.Ledger.TTL())...)
 	b, err := packState(envelopes)
 	if err != nil {
 		f.cfg.Log.Error().Err(err).Msg("federation state not sent")
@@ -73,7 +77,7 @@ func (f *Federation) signState(now time.Time) error {
 	records := f.journal.full(now)
 	f.cfg.Ledger.MergeAll(records)
 	f.own.envelopes = nil
-	for _, part := range chunk(records, chunkBytes) {
+	for _, part := range federation.Split(records, chunkBytes) {
 		e, err := seal(svid, part)
 		if err != nil {
 			return err
@@ -107,11 +111,11 @@ func packState(envelopes []*federationpb.Envelope) ([]byte, error) {
 
 func unpackState(b []byte) ([]*federationpb.Envelope, error) {
 	if len(b) == 0 || b[0] != stateVersion {
-		return nil, &malformedError{errors.New("state of an unknown version")}
+		return nil, &peer.MalformedError{Cause: errors.New("state of an unknown version")}
 	}
 	plain, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(b[1:])), maxState+1))
 	if err != nil {
-		return nil, &malformedError{fmt.Errorf("inflate state: %w", err)}
+		return nil, &peer.MalformedError{Cause: fmt.Errorf("inflate state: %w", err)}
 	}
 	if len(plain) > maxState {
 		return nil, fmt.Errorf("unpack state, limit %d bytes: %w", maxState, federation.ErrTooLarge)
@@ -122,7 +126,7 @@ func unpackState(b []byte) ([]*federationpb.Envelope, error) {
 func unmarshalEnvelopes(b []byte) ([]*federationpb.Envelope, error) {
 	var m federationpb.Envelopes
 	if err := proto.Unmarshal(b, &m); err != nil {
-		return nil, &malformedError{err}
+		return nil, &peer.MalformedError{Cause: err}
 	}
 	if n := len(m.GetEnvelopes()); n > maxEnvelopes {
 		return nil, fmt.Errorf("message of %d envelopes, limit %d: %w", n, maxEnvelopes, federation.ErrTooLarge)

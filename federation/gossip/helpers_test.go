@@ -1,4 +1,4 @@
-package peer
+package gossip
 
 import (
 	"testing"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/identity"
 )
 
@@ -24,6 +25,6 @@ func getSVID(t testing.TB, w *world, name string) *identity.SVID {
 	return svid
 }
 
-func counter(m *Metrics, o federation.Outcome) int {
+func counter(m *peer.Metrics, o federation.Outcome) int {
 	return int(testutil.ToFloat64(m.Records.WithLabelValues(o.String())))
 }

@@ -1,4 +1,4 @@
-package peer
+package gossip
 
 import (
 	"crypto"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/identity"
 )
 
@@ -35,6 +36,15 @@ type signatureError struct{ cause error }
 
 func (e *signatureError) Error() string { return "verify envelope: " + e.cause.Error() }
 func (e *signatureError) Unwrap() error { return e.cause }
+
+// rejection is [peer.Reason] that knows forged envelopes, too.
+func rejection(err error) string {
+	var forged *signatureError
+	if errors.As(err, &forged) {
+		return "signature"
+	}
+	return peer.Reason(err)
+}
 
 // digest identifies an envelope, whoever relayed it.
 type digest [sha256.Size]byte
@@ -99,14 +109,14 @@ func (v *verifier) open(e *federationpb.Envelope, bundle *x509bundle.Bundle, now
 	}
 	var m federationpb.Batches
 	if err := proto.Unmarshal(e.GetPayload(), &m); err != nil {
-		return nil, s.id, &malformedError{err}
+		return nil, s.id, &peer.MalformedError{Cause: err}
 	}
 	if n := len(m.GetBatches()); n != 1 {
-		return nil, s.id, &malformedError{fmt.Errorf("envelope with %d batches, want 1", n)}
+		return nil, s.id, &peer.MalformedError{Cause: fmt.Errorf("envelope with %d batches, want 1", n)}
 	}
 	records, _, err = federation.FromBatches(&m)
 	if err != nil {
-		return nil, s.id, &malformedError{err}
+		return nil, s.id, &peer.MalformedError{Cause: err}
 	}
 	relayed := time.Duration(min(e.GetRelayMs(), uint64(federation.MaxAge/time.Millisecond))) * time.Millisecond
 	for i := range records {

@@ -1,4 +1,4 @@
-package peer
+package healthstream
 
 import (
 	"context"
@@ -7,7 +7,12 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
 )
+
+// maxPending is how many changed records an uplink tells apart; beyond them it
+// sends the full state.
+const maxPending = 4096
 
 // uplink holds what one attached stream still has to send: the newest record
 // of each key. When that is too much it sends the full state instead.
@@ -16,19 +21,13 @@ type uplink struct {
 	signal chan struct{}
 
 	mu      sync.Mutex
-	pending map[federation.Key]waiting
+	pending map[federation.Key]peer.Waiting
 	resync  bool
-}
-
-// waiting is a record and since when it waits, which adds to its ages.
-type waiting struct {
-	record federation.Record
-	since  time.Time
 }
 
 func newUplink(c *healthConn) *uplink {
 	// The first thing that a gateway gets is the full state.
-	u := &uplink{conn: c, signal: make(chan struct{}, 1), pending: map[federation.Key]waiting{}, resync: true}
+	u := &uplink{conn: c, signal: make(chan struct{}, 1), pending: map[federation.Key]peer.Waiting{}, resync: true}
 	u.signal <- struct{}{}
 	return u
 }
@@ -38,13 +37,13 @@ func (u *uplink) put(records []federation.Record, now time.Time) {
 	defer u.mu.Unlock()
 	for _, r := range records {
 		k := r.Key()
-		if old, ok := u.pending[k]; ok && old.record.Sequence > r.Sequence {
+		if old, ok := u.pending[k]; ok && old.Record.Sequence > r.Sequence {
 			continue
 		} else if !ok && len(u.pending) >= maxPending {
 			u.resync = true
 			clear(u.pending)
 		}
-		u.pending[k] = waiting{r, now}
+		u.pending[k] = peer.Waiting{Record: r, Since: now}
 	}
 	select {
 	case u.signal <- struct{}{}:
@@ -56,7 +55,7 @@ func (u *uplink) take(now time.Time) (records []federation.Record, resync bool) 
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, w := range u.pending {
-		records = append(records, w.at(now))
+		records = append(records, w.At(now))
 	}
 	clear(u.pending)
 	resync, u.resync = u.resync, false
@@ -64,7 +63,7 @@ func (u *uplink) take(now time.Time) (records []federation.Record, resync bool) 
 }
 
 // run writes until ctx ends or the stream fails.
-func (u *uplink) run(ctx context.Context, cfg HealthClientConfig, current func() []federation.Record) error {
+func (u *uplink) run(ctx context.Context, cfg ClientConfig, current func() []federation.Record) error {
 	heartbeat := time.NewTicker(cfg.Heartbeat)
 	defer heartbeat.Stop()
 	refresh := time.NewTicker(cfg.Refresh)

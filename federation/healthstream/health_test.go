@@ -1,4 +1,4 @@
-package peer
+package healthstream
 
 import (
 	"context"
@@ -10,27 +10,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hashicorp/memberlist"
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/internal/link"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // node is a node proxy in small.
 type node struct {
-	*HealthClient
-	ledger *Ledger
+	*Client
+	ledger *peer.Ledger
 	cancel context.CancelFunc
 
 	mu      sync.Mutex
 	current map[federation.Key]federation.Record
 }
 
-func (w *world) node(name string, incarnation uint64, gateways func() []*mesh.Gateway, change func(*HealthClientConfig)) *node {
-	n := &node{ledger: NewLedger(0), current: map[federation.Key]federation.Record{}}
-	cfg := HealthClientConfig{
+func (w *world) node(name string, incarnation uint64, gateways func() []*mesh.Gateway, change func(*ClientConfig)) *node {
+	n := &node{ledger: peer.NewLedger(0), current: map[federation.Key]federation.Record{}}
+	cfg := ClientConfig{
 		Node: name, Network: "west", Incarnation: incarnation, Self: workload("nodeproxy"), Identity: w.identity,
 		Gateways: gateways, Ledger: n.ledger, Log: zerolog.Nop(), MaxBackoff: 200 * time.Millisecond,
 		Current: func() []federation.Record {
@@ -46,7 +47,7 @@ func (w *world) node(name string, incarnation uint64, gateways func() []*mesh.Ga
 	if change != nil {
 		change(&cfg)
 	}
-	n.HealthClient = NewHealthClient(cfg)
+	n.Client = NewClient(cfg)
 	var ctx context.Context
 	ctx, n.cancel = context.WithCancel(context.Background())
 	w.wg.Go(func() { n.Run(ctx) })
@@ -63,16 +64,11 @@ func (n *node) observe(id mesh.EndpointID, state federation.FactState) {
 	n.Report(r)
 }
 
-// one makes a single gateway of west with its health server.
-func one(t testing.TB, change func(*HealthServerConfig)) (*world, *site, func() []*mesh.Gateway) {
+// one makes a single gateway of west.
+func one(t testing.TB, change func(*ServerConfig)) (*world, *site, func() []*mesh.Gateway) {
 	w := newWorld(t)
-	g := w.add("west", "gw-1")
-	s := w.start(g, w.relays()[g], 1, func(_ *FederationConfig, c *HealthServerConfig) {
-		if change != nil {
-			change(c)
-		}
-	})
-	return w, s, func() []*mesh.Gateway { return w.all()[:1] }
+	s := w.start(w.add("west", "gw-1"), change)
+	return w, s, w.all
 }
 
 // remote is a summary of another network, as if east's gateway had sent it.
@@ -86,7 +82,9 @@ func remote(sequence uint64, name string, healthy uint32) federation.Record {
 func TestReportsGoUpAndSummariesComeDown(t *testing.T) {
 	w, s, gateways := one(t, nil)
 	s.ledger.Merge(remote(1, service, 9))
-	s.publish(3) // of the node's own network: its pods are other pods' neighbours
+	own := remote(1, service, 3)
+	own.Network, own.Origin.Name = "west", "west/gw-1"
+	s.ledger.Merge(own) // of the node's own network: its pods are other pods' neighbours
 	n := w.node("node-1", 1, gateways, nil)
 	eventually(t, "the node is attached and has the state", func() bool { return n.Attached() == 1 && believes(n.ledger, "east", 9) })
 	if got := s.health.Nodes(); !slices.Equal(got, []string{"node-1"}) {
@@ -127,7 +125,7 @@ func TestFullStateAtAttachAndAfterGatewayRestart(t *testing.T) {
 	}
 	s.stop()
 	eventually(t, "the node has lost its gateway", func() bool { return m.Attached() == 0 })
-	again := w.start(s.Gateway, s.relay, 2, nil)
+	again := w.start(s.Gateway, nil)
 	if r := <-again.reports; r.Endpoint.Endpoint != 8 || r.Endpoint.State != federation.Ejected {
 		t.Fatalf("after the restart: got %v", r)
 	}
@@ -135,26 +133,27 @@ func TestFullStateAtAttachAndAfterGatewayRestart(t *testing.T) {
 }
 
 func TestNodeKeepsStreamToEveryGateway(t *testing.T) {
-	w, sites := startAll(newWorld(t), "west", "east")
-	n := w.node("node-1", 1, func() []*mesh.Gateway { return w.all()[:2] }, nil)
+	w := newWorld(t)
+	sites := []*site{w.start(w.add("west", "gw-1"), nil), w.start(w.add("west", "gw-2"), nil)}
+	n := w.node("node-1", 1, w.all, nil)
 	eventually(t, "attached to both", func() bool { return n.Attached() == 2 })
 	n.observe(7, federation.Ejected)
-	for _, s := range sites[:2] {
+	for _, s := range sites {
 		if r := <-s.reports; r.Endpoint.Endpoint != 7 {
 			t.Errorf("%s: got %v", s.Name, r)
 		}
+		s.ledger.Merge(remote(1, service, 5))
 	}
-	sites[2].publish(5)
 	eventually(t, "the node knows what east says", func() bool { return believes(n.ledger, "east", 5) })
 	sites[0].stop()
 	eventually(t, "one stream is left", func() bool { return n.Attached() == 1 })
-	sites[2].publish(4)
+	sites[1].ledger.Merge(remote(2, service, 4))
 	eventually(t, "the other gateway is enough", func() bool { return believes(n.ledger, "east", 4) })
 }
 
 func TestAttachHooksAndNewerIncarnationTakesOver(t *testing.T) {
 	events := make(chan string, 100)
-	w, s, gateways := one(t, func(c *HealthServerConfig) {
+	w, s, gateways := one(t, func(c *ServerConfig) {
 		c.OnAttach = func(n string) { events <- "+" + n }
 		c.OnDetach = func(n string) { events <- "-" + n }
 	})
@@ -174,8 +173,8 @@ func TestAttachHooksAndNewerIncarnationTakesOver(t *testing.T) {
 }
 
 func TestRefreshReachesNodes(t *testing.T) {
-	w, s, gateways := one(t, func(c *HealthServerConfig) { c.Refresh = 20 * time.Millisecond })
-	n := w.node("node-1", 1, gateways, func(c *HealthClientConfig) { c.Refresh = 20 * time.Millisecond })
+	w, s, gateways := one(t, func(c *ServerConfig) { c.Refresh = 20 * time.Millisecond })
+	n := w.node("node-1", 1, gateways, func(c *ClientConfig) { c.Refresh = 20 * time.Millisecond })
 	s.ledger.Merge(remote(1, service, 9))
 	eventually(t, "the node has it", func() bool { return believes(n.ledger, "east", 9) })
 	s.ledger.Merge(remote(2, service, 9))
@@ -230,7 +229,7 @@ func TestUplinkIsBoundedAndAsksForFullStateBeyond(t *testing.T) {
 
 // raw attaches to s without a client.
 func (w *world) raw(s *site, as, alpn string) (*tls.Conn, error) {
-	return dialFunc(dialTCP).dialTLS(context.Background(), w.identity, workload(as), s.Identity, s.listener.Addr().String(), alpn, 5*time.Second)
+	return link.Dial(link.TCP).TLS(context.Background(), w.identity, workload(as), s.Identity, s.listener.Addr().String(), alpn, 5*time.Second)
 }
 
 func hello(node, network string) *federationpb.HealthMessage {
@@ -247,7 +246,7 @@ func reportOf(t *testing.T, records ...federation.Record) *federationpb.HealthMe
 }
 
 func TestHealthServerRefuses(t *testing.T) {
-	w, s, gateways := one(t, func(c *HealthServerConfig) {
+	w, s, gateways := one(t, func(c *ServerConfig) {
 		c.OnNode = func(_ string, id mesh.EndpointID) bool { return id < 100 }
 	})
 	good := w.node("good", 1, gateways, nil)
@@ -282,7 +281,7 @@ func TestHealthServerRefuses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := rejected(s.metrics, c.reason)
-			conn, err := w.raw(s, c.as, ALPNHealth)
+			conn, err := w.raw(s, c.as, ALPN)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -317,16 +316,16 @@ func TestHealthServerRefuses(t *testing.T) {
 func TestNodeOfOtherTrustDomainsGatewayIsNotServed(t *testing.T) {
 	w, s, _ := one(t, nil)
 	// The client expects the gateway's identity; somebody else answers there.
-	_, err := dialFunc(dialTCP).dialTLS(t.Context(), w.identity, workload("nodeproxy"), workload("gateway-east"), s.listener.Addr().String(), ALPNHealth, 5*time.Second)
+	_, err := link.Dial(link.TCP).TLS(t.Context(), w.identity, workload("nodeproxy"), workload("gateway-east"), s.listener.Addr().String(), ALPN, 5*time.Second)
 	if err == nil {
 		t.Error("got a connection to the wrong gateway")
 	}
 }
 
 func TestSlowNodeIsCutOffAndHarmsNobody(t *testing.T) {
-	w, s, gateways := one(t, func(c *HealthServerConfig) { c.Dead = 300 * time.Millisecond })
-	quick := w.node("quick", 1, gateways, func(c *HealthClientConfig) { c.Heartbeat = 50 * time.Millisecond })
-	conn, err := w.raw(s, "nodeproxy", ALPNHealth)
+	w, s, gateways := one(t, func(c *ServerConfig) { c.Dead = 300 * time.Millisecond })
+	quick := w.node("quick", 1, gateways, func(c *ClientConfig) { c.Heartbeat = 50 * time.Millisecond })
+	conn, err := w.raw(s, "nodeproxy", ALPN)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +340,7 @@ func TestSlowNodeIsCutOffAndHarmsNobody(t *testing.T) {
 	var beating sync.WaitGroup
 	beating.Go(func() { // it lives, but does not read
 		for ctx.Err() == nil && h.heartbeat() == nil {
-			sleep(ctx, 50*time.Millisecond)
+			link.Pause(ctx, 50*time.Millisecond)
 		}
 	})
 	wide := make([]mesh.EndpointID, federation.MaxExceptions)
@@ -364,76 +363,3 @@ func TestSlowNodeIsCutOffAndHarmsNobody(t *testing.T) {
 	conn.Close()
 	beating.Wait()
 }
-
-func TestWrongIdentityIsRefusedByFederation(t *testing.T) {
-	w, s, _ := one(t, nil)
-	w.add("east", "gw-1")
-	for _, as := range []string{"nodeproxy", "app"} {
-		before := rejected(s.metrics, "identity")
-		conn, err := w.raw(s, as, ALPNFederation)
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn.SetReadDeadline(time.Now().Add(10 * time.Second))
-		if _, err := conn.Read(make([]byte, 1)); err == nil || isTimeout(err) {
-			t.Errorf("%s: got %v, want the connection closed", as, err)
-		}
-		conn.Close()
-		eventually(t, as+" is counted", func() bool { return rejected(s.metrics, "identity") > before })
-	}
-}
-
-func isTimeout(err error) bool {
-	ne, ok := err.(net.Error)
-	return ok && ne.Timeout()
-}
-
-func TestMalformedFederationFramesCloseTheirConnectionOnly(t *testing.T) {
-	w, sites := startAll(newWorld(t), "east", "west")
-	for _, c := range []struct {
-		name, reason string
-		bytes        []byte
-	}{
-		{"unknown kind", "malformed", []byte{9}},
-		{"oversized packet", "oversized", []byte{kindPacket, 0xff, 0xff, 0xff, 0xff}},
-	} {
-		before := rejected(sites[0].metrics, c.reason)
-		conn, err := w.raw(sites[0], "gateway-west", ALPNFederation)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.Write(c.bytes); err != nil {
-			t.Fatal(err)
-		}
-		conn.SetReadDeadline(time.Now().Add(10 * time.Second))
-		if _, err := conn.Read(make([]byte, 1)); err == nil || isTimeout(err) {
-			t.Errorf("%s: got %v, want the connection closed", c.name, err)
-		}
-		conn.Close()
-		eventually(t, c.name+" is counted", func() bool { return rejected(sites[0].metrics, c.reason) > before })
-	}
-	// Garbage for memberlist itself, as packet and as stream.
-	for _, garbage := range [][]byte{appendFrame([]byte{kindPacket}, []byte("\x07\xff\xff\xff")), []byte("\x02\x06\xff\xff\xff\xff\xff")} {
-		conn, err := w.raw(sites[0], "gateway-west", ALPNFederation)
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn.Write(garbage)
-		conn.Close()
-	}
-	sites[2].publish(4)
-	eventually(t, "the others go on", func() bool { return sites[0].believes("west", 4) && sites[1].believes("west", 4) })
-}
-
-func TestStrangerDoesNotBecomeMember(t *testing.T) {
-	_, sites := startAll(newWorld(t), "east", "west")
-	d := (*delegate)(sites[0].federation)
-	if err := d.NotifyAlive(memberNamed("north/gw-1")); err == nil {
-		t.Error("a gateway that discovery does not know became a member")
-	}
-	if err := d.NotifyAlive(memberNamed("west/gw-2")); err != nil {
-		t.Error(err)
-	}
-}
-
-func memberNamed(name string) *memberlist.Node { return &memberlist.Node{Name: name} }

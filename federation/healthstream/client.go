@@ -1,8 +1,7 @@
-package peer
+package healthstream
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -18,23 +17,25 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/backoff"
+	"github.com/isthmus-mesh/isthmus/internal/link"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// HealthClientConfig is what a node proxy's end of the health streams needs.
+// ClientConfig is what a node proxy's end of the health streams needs.
 // Node, Network, Incarnation, Self, Identity, Gateways and Ledger are required.
-type HealthClientConfig struct {
+type ClientConfig struct {
 	Node        string
 	Network     string
 	Incarnation uint64 // grows with every start
 	Self        spiffeid.ID
-	Identity    TLSSource
+	Identity    link.Source
 	// Gateways returns the gateways of the own network; it is asked again and
 	// again, and must be quick.
 	Gateways func() []*mesh.Gateway
-	Ledger   *Ledger
+	Ledger   *peer.Ledger
 	// Current returns everything that the node now has to say, evidence ages
 	// as of now; stamps are set here. It is asked when a stream attaches and
 	// for every refresh. A caller of Report must have changed what Current
@@ -42,7 +43,7 @@ type HealthClientConfig struct {
 	Current func() []federation.Record
 
 	Log     zerolog.Logger
-	Metrics *Metrics
+	Metrics *peer.Metrics
 
 	DialTimeout time.Duration // for TCP, TLS and the welcome, each; default 2 s
 	MinBackoff  time.Duration // default 100 ms
@@ -52,23 +53,23 @@ type HealthClientConfig struct {
 	Refresh     time.Duration // between repeats of what is not the default; default 10 s
 }
 
-func (c *HealthClientConfig) setDefaults() {
+func (c *ClientConfig) setDefaults() {
 	c.DialTimeout = orDefault(c.DialTimeout, 2*time.Second)
 	c.MinBackoff = orDefault(c.MinBackoff, 100*time.Millisecond)
 	c.MaxBackoff = orDefault(c.MaxBackoff, 2*time.Second)
 	c.Heartbeat = orDefault(c.Heartbeat, 2*time.Second)
 	c.Dead = orDefault(c.Dead, 6*time.Second)
 	c.Refresh = orDefault(c.Refresh, 10*time.Second)
-	c.Metrics = c.Metrics.orDiscard()
+	c.Metrics = c.Metrics.OrDiscard()
 	if c.Current == nil {
 		c.Current = func() []federation.Record { return nil }
 	}
 }
 
-// HealthClient keeps a stream to every gateway of a node proxy's own network.
+// Client keeps a stream to every gateway of a node proxy's own network.
 // It is safe for concurrent use.
-type HealthClient struct {
-	cfg      HealthClientConfig
+type Client struct {
+	cfg      ClientConfig
 	refusals *identity.Refusals
 	sequence atomic.Uint64
 
@@ -76,14 +77,14 @@ type HealthClient struct {
 	streams map[*uplink]struct{} // attached
 }
 
-// NewHealthClient returns a client that does nothing until Run.
-func NewHealthClient(cfg HealthClientConfig) *HealthClient {
+// NewClient returns a client that does nothing until Run.
+func NewClient(cfg ClientConfig) *Client {
 	cfg.setDefaults()
-	return &HealthClient{cfg: cfg, refusals: identity.NewRefusals(cfg.Log), streams: map[*uplink]struct{}{}}
+	return &Client{cfg: cfg, refusals: identity.NewRefusals(cfg.Log), streams: map[*uplink]struct{}{}}
 }
 
 // Attached returns to how many gateways a stream is up.
-func (c *HealthClient) Attached() int {
+func (c *Client) Attached() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.streams)
@@ -92,7 +93,7 @@ func (c *HealthClient) Attached() int {
 // Report sends records to every attached gateway at once, stamped here. It
 // never blocks: a stream that is behind keeps the newest record of each key.
 // A gateway that is not attached learns from Current when it is.
-func (c *HealthClient) Report(records ...federation.Record) {
+func (c *Client) Report(records ...federation.Record) {
 	now := time.Now()
 	stamped := c.stamp(c.sequence.Add(1), records)
 	c.mu.Lock()
@@ -104,7 +105,7 @@ func (c *HealthClient) Report(records ...federation.Record) {
 
 // stamp makes copies of records that are this node's word with one sequence.
 // What no gateway would accept is left out and counted.
-func (c *HealthClient) stamp(sequence uint64, records []federation.Record) []federation.Record {
+func (c *Client) stamp(sequence uint64, records []federation.Record) []federation.Record {
 	out := make([]federation.Record, 0, len(records))
 	for _, r := range records {
 		r.Network = c.cfg.Network
@@ -121,14 +122,14 @@ func (c *HealthClient) stamp(sequence uint64, records []federation.Record) []fed
 
 // current asks for the full state. The stamp is drawn before asking: an edge
 // that comes in meanwhile is either in the answer or has a newer stamp.
-func (c *HealthClient) current() []federation.Record {
+func (c *Client) current() []federation.Record {
 	sequence := c.sequence.Add(1)
 	return c.stamp(sequence, c.cfg.Current())
 }
 
 // Run keeps the streams until ctx ends, and returns then. It also expires the
 // ledger's records.
-func (c *HealthClient) Run(ctx context.Context) error {
+func (c *Client) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	running := map[gatewayKey]context.CancelFunc{}
@@ -174,7 +175,7 @@ type gatewayKey struct {
 }
 
 // keep holds one stream up, with backoff between the attempts.
-func (c *HealthClient) keep(ctx context.Context, g gatewayKey) {
+func (c *Client) keep(ctx context.Context, g gatewayKey) {
 	log := c.cfg.Log.With().Str("gateway", g.name).Logger()
 	pauses := backoff.Backoff{First: c.cfg.MinBackoff, Limit: c.cfg.MaxBackoff}
 	failures, told := 0, false
@@ -183,7 +184,7 @@ func (c *HealthClient) keep(ctx context.Context, g gatewayKey) {
 		if ctx.Err() != nil {
 			return
 		}
-		if reason := rejection(err); reason != "" {
+		if reason := peer.Reason(err); reason != "" {
 			c.cfg.Metrics.Rejected.WithLabelValues(reason).Inc()
 		}
 		if identity.ReasonOf(err) != identity.ReasonHandshake {
@@ -203,20 +204,20 @@ func (c *HealthClient) keep(ctx context.Context, g gatewayKey) {
 		if !attached {
 			log.Debug().Err(err).Dur("retry_in_ms", pause).Msg("health stream not attached")
 		}
-		if !sleep(ctx, pause) {
+		if !link.Pause(ctx, pause) {
 			return
 		}
 	}
 }
 
 // stream runs one stream to its end; attached says whether it was accepted.
-func (c *HealthClient) stream(ctx context.Context, g gatewayKey, log zerolog.Logger) (attached bool, err error) {
-	conn, err := dialFunc(dialTCP).dialTLS(ctx, c.cfg.Identity, c.cfg.Self, g.identity, g.address.String(), ALPNHealth, c.cfg.DialTimeout)
+func (c *Client) stream(ctx context.Context, g gatewayKey, log zerolog.Logger) (attached bool, err error) {
+	conn, err := link.Dial(link.TCP).TLS(ctx, c.cfg.Identity, c.cfg.Self, g.identity, g.address.String(), ALPN, c.cfg.DialTimeout)
 	if err != nil {
 		return false, err
 	}
-	defer closeAbruptly(conn)
-	stop := context.AfterFunc(ctx, func() { closeAbruptly(conn) })
+	defer link.CloseAbruptly(conn)
+	stop := context.AfterFunc(ctx, func() { link.CloseAbruptly(conn) })
 	defer stop()
 	h := &healthConn{conn: conn, dead: c.cfg.DialTimeout}
 	if err := c.greet(h); err != nil {
@@ -233,16 +234,16 @@ func (c *HealthClient) stream(ctx context.Context, g gatewayKey, log zerolog.Log
 	writing.Go(func() {
 		if err := up.run(ctx, c.cfg, c.current); err != nil {
 			cancel(err)
-			closeAbruptly(conn)
+			link.CloseAbruptly(conn)
 		}
 	})
 	cancel(c.readSummaries(h))
-	closeAbruptly(conn)
+	link.CloseAbruptly(conn)
 	writing.Wait()
 	return true, context.Cause(ctx)
 }
 
-func (c *HealthClient) greet(h *healthConn) error {
+func (c *Client) greet(h *healthConn) error {
 	err := h.write(&federationpb.HealthMessage{Message: &federationpb.HealthMessage_Hello{Hello: &federationpb.Hello{
 		Node: c.cfg.Node, Network: c.cfg.Network, Incarnation: c.cfg.Incarnation,
 	}}})
@@ -260,7 +261,7 @@ func (c *HealthClient) greet(h *healthConn) error {
 		return fmt.Errorf("read welcome: %w", err)
 	}
 	if m.GetWelcome() == nil {
-		return &malformedError{errors.New("the first message of a gateway must be a welcome")}
+		return &peer.MalformedError{Cause: errors.New("the first message of a gateway must be a welcome")}
 	}
 	return nil
 }
@@ -280,7 +281,7 @@ func closed(err error) bool {
 
 // readSummaries merges what the gateway passes on. The gateway is believed in
 // what it says of any network: it has verified the origins' signatures.
-func (c *HealthClient) readSummaries(h *healthConn) error {
+func (c *Client) readSummaries(h *healthConn) error {
 	for {
 		m, err := h.read()
 		if err != nil {
@@ -288,7 +289,7 @@ func (c *HealthClient) readSummaries(h *healthConn) error {
 		}
 		records, _, err := federation.FromBatches(m.GetRecords())
 		if err != nil {
-			return &malformedError{err}
+			return &peer.MalformedError{Cause: err}
 		}
 		wanted := records[:0]
 		for _, r := range records {
@@ -304,64 +305,16 @@ func (c *HealthClient) readSummaries(h *healthConn) error {
 	}
 }
 
-func (c *HealthClient) add(s *uplink) {
+func (c *Client) add(s *uplink) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.streams[s] = struct{}{}
 	c.cfg.Metrics.Attached.Set(float64(len(c.streams)))
 }
 
-func (c *HealthClient) remove(s *uplink) {
+func (c *Client) remove(s *uplink) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.streams, s)
 	c.cfg.Metrics.Attached.Set(float64(len(c.streams)))
-}
-
-// dialFunc connects by TCP. Tests have another one.
-type dialFunc func(ctx context.Context, address string) (net.Conn, error)
-
-func dialTCP(ctx context.Context, address string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, "tcp", address)
-}
-
-// dialTLS connects to address as self and expects the identity want there.
-// TCP and TLS are each given timeout.
-func (dial dialFunc) dialTLS(ctx context.Context, source TLSSource, self, want spiffeid.ID, address, alpn string, timeout time.Duration) (*tls.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*timeout)
-	defer cancel()
-	config, err := source.ClientTLS(ctx, self, []spiffeid.ID{want}, alpn)
-	if err != nil {
-		return nil, fmt.Errorf("dial %s: %w", address, err)
-	}
-	connect, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	raw, err := dial(connect, address)
-	if err != nil {
-		return nil, err // says what it tried
-	}
-	conn := tls.Client(raw, config)
-	handshake, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	if err := conn.HandshakeContext(handshake); err != nil {
-		raw.Close()
-		return nil, fmt.Errorf("dial %s: TLS handshake: %w", address, err)
-	}
-	if got := conn.ConnectionState().NegotiatedProtocol; got != alpn {
-		raw.Close()
-		return nil, fmt.Errorf("dial %s: peer speaks %q instead of %q: is it a gateway?", address, got, alpn)
-	}
-	return conn, nil
-}
-
-// sleep waits for d; not ok if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -1,4 +1,4 @@
-package peer
+package gossip
 
 import (
 	"context"
@@ -17,12 +17,15 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/internal/link"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// FederationConfig is what a gateway needs to be a member. Name, Network,
+// Config is what a gateway needs to be a member. Name, Network,
 // Self, Incarnation, Identity, Peers, Advertise and Ledger are required.
-type FederationConfig struct {
+type Config struct {
 	Name        string // of the gateway; the member is called network/name
 	Network     string
 	Self        spiffeid.ID
@@ -34,9 +37,9 @@ type FederationConfig struct {
 	// Advertise is where others are told to dial: the listener's address, or
 	// that of something which relays to it.
 	Advertise netip.AddrPort
-	Ledger    *Ledger
+	Ledger    *peer.Ledger
 	Log       zerolog.Logger
-	Metrics   *Metrics
+	Metrics   *peer.Metrics
 
 	GossipInterval   time.Duration // default 100 ms
 	PushPullInterval time.Duration // between exchanges of full state; default 10 s
@@ -45,36 +48,43 @@ type FederationConfig struct {
 	SyncWait         time.Duration // until Synced gives up waiting; default 3 s
 	MaxRecords       int           // published by this gateway; default that of federation.DefaultLimits
 
-	timing timing   // tests shorten it
-	dial   dialFunc // tests have a network of their own
+	timing timing    // tests shorten it
+	dial   link.Dial // tests have a network of their own
 }
 
-func (c *FederationConfig) setDefaults() {
+func (c *Config) setDefaults() {
 	c.GossipInterval = orDefault(c.GossipInterval, 100*time.Millisecond)
 	c.PushPullInterval = orDefault(c.PushPullInterval, 10*time.Second)
 	c.RefreshInterval = orDefault(c.RefreshInterval, 10*time.Second)
 	c.ProbeInterval = orDefault(c.ProbeInterval, time.Second)
 	c.SyncWait = orDefault(c.SyncWait, 3*time.Second)
 	c.MaxRecords = orDefault(c.MaxRecords, federation.DefaultLimits.PerOrigin)
-	c.Metrics = c.Metrics.orDiscard()
+	c.Metrics = c.Metrics.OrDiscard()
 	if c.timing == (timing{}) {
 		c.timing = defaultTiming
 	}
 	if c.dial == nil {
-		c.dial = dialTCP
+		c.dial = link.TCP
 	}
+}
+
+func orDefault[T ~int | ~int64](v, d T) T {
+	if v <= 0 {
+		return d
+	}
+	return v
 }
 
 // Federation is a gateway's membership. It is safe for concurrent use.
 type Federation struct {
-	cfg       FederationConfig
+	cfg       Config
 	name      string // of the member
 	transport *transport
 	journal   *journal
 	archive   *archive
 	verifier  verifier
 	own       ownState
-	once      logOnce
+	once      logging.Once
 	inbox     chan message
 	states    chan message
 	repair    chan string // names of peers to exchange full state with
@@ -85,9 +95,9 @@ type Federation struct {
 	synced   chan struct{}
 }
 
-// NewFederation checks cfg and returns a member that does nothing until Run.
+// New checks cfg and returns a member that does nothing until Run.
 // Connections may be handed to Accept and records to Publish before.
-func NewFederation(cfg FederationConfig) (*Federation, error) {
+func New(cfg Config) (*Federation, error) {
 	switch {
 	case cfg.Name == "" || cfg.Network == "":
 		return nil, fmt.Errorf("federation: name %q and network %q must both be set", cfg.Name, cfg.Network)
@@ -105,7 +115,7 @@ func NewFederation(cfg FederationConfig) (*Federation, error) {
 		name:    name,
 		journal: newJournal(cfg.Network, federation.Origin{Name: name, Incarnation: cfg.Incarnation}, cfg.MaxRecords),
 		archive: newArchive(),
-		once:    logOnce{log: cfg.Log},
+		once:    logging.Once{Log: cfg.Log},
 		inbox:   make(chan message, 256),
 		states:  make(chan message, 4),
 		repair:  make(chan string, 64),
@@ -123,8 +133,8 @@ func NewFederation(cfg FederationConfig) (*Federation, error) {
 }
 
 // Accept takes over a connection on which the peer has proved its identity
-// and has asked for ALPNFederation. It returns at once.
-func (f *Federation) Accept(conn net.Conn, peer spiffeid.ID) { f.transport.accept(conn, peer) }
+// and has asked for [ALPN]. It returns at once.
+func (f *Federation) Accept(conn net.Conn, id spiffeid.ID) { f.transport.accept(conn, id) }
 
 // Publish makes records this gateway's word: network, origin, sequence and
 // silence are set here; Age is the evidence's, as of now. They are in the

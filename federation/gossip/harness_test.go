@@ -1,4 +1,4 @@
-package peer
+package gossip
 
 import (
 	"context"
@@ -19,7 +19,10 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/link"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -105,7 +108,7 @@ func (w *world) dial(ctx context.Context, address string) (net.Conn, error) {
 	if w.network != nil {
 		return w.network.Dial(ctx, address)
 	}
-	return dialTCP(ctx, address)
+	return link.TCP(ctx, address)
 }
 
 func (w *world) all() []*mesh.Gateway {
@@ -120,11 +123,10 @@ type site struct {
 	world      *world
 	relay      *relay
 	listener   net.Listener
-	ledger     *Ledger
-	metrics    *Metrics
+	ledger     *peer.Ledger
+	metrics    *peer.Metrics
 	federation *Federation
-	health     *HealthServer
-	reports    chan federation.Record
+	health     *healthstream.Server
 	cancel     context.CancelFunc
 	done       chan struct{}
 }
@@ -159,27 +161,27 @@ func (w *world) relays() map[*mesh.Gateway]*relay {
 	return relays
 }
 
-func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func(*FederationConfig, *HealthServerConfig)) *site {
+func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func(*Config)) *site {
 	w.t.Helper()
 	listener := w.listen("127.0.0.1")
 	r.target.Store(listener.Addr().String())
 	g = w.moved(g, netip.MustParseAddrPort(listener.Addr().String()))
 	s := &site{
 		listener: listener,
-		Gateway:  g, world: w, relay: r, ledger: NewLedger(0), metrics: NewMetrics(prometheus.NewRegistry()),
-		reports: make(chan federation.Record, 1000), done: make(chan struct{}),
+		Gateway:  g, world: w, relay: r, ledger: peer.NewLedger(0), metrics: peer.NewMetrics(prometheus.NewRegistry()),
+		done: make(chan struct{}),
 	}
 	peers := func() []*mesh.Gateway {
 		return slices.DeleteFunc(w.all(), func(o *mesh.Gateway) bool { return o.Name == g.Name && o.Network == g.Network })
 	}
-	fc := FederationConfig{
+	fc := Config{
 		Name: g.Name, Network: g.Network, Self: g.Identity, Incarnation: incarnation, Identity: w.identity,
 		Peers: peers, Advertise: g.Federation, Ledger: s.ledger, Log: zerolog.Nop(), Metrics: s.metrics,
 		dial:           w.dial,
 		GossipInterval: 20 * time.Millisecond, PushPullInterval: 500 * time.Millisecond, ProbeInterval: 200 * time.Millisecond,
 		timing: timing{dial: 500 * time.Millisecond, ping: 100 * time.Millisecond, silence: 500 * time.Millisecond, maxBackoff: 100 * time.Millisecond, stale: 200 * time.Millisecond},
 	}
-	hc := HealthServerConfig{
+	hc := healthstream.ServerConfig{
 		Name: g.Name, Network: g.Network, Ledger: s.ledger, Log: zerolog.Nop(), Metrics: s.metrics,
 		Authorize: func(peer spiffeid.ID, node string) error {
 			if peer != workload("nodeproxy") {
@@ -187,23 +189,15 @@ func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func
 			}
 			return nil
 		},
-		OnReport: func(_ string, records []federation.Record) {
-			for _, r := range records {
-				select {
-				case s.reports <- r:
-				default: // a test that floods looks at the ledger instead
-				}
-			}
-		},
 	}
 	if change != nil {
-		change(&fc, &hc)
+		change(&fc)
 	}
 	var err error
-	if s.federation, err = NewFederation(fc); err != nil {
+	if s.federation, err = New(fc); err != nil {
 		w.t.Fatal(err)
 	}
-	s.health = NewHealthServer(hc)
+	s.health = healthstream.NewServer(hc)
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	s.listen(ctx)
@@ -218,7 +212,7 @@ func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func
 }
 
 func (s *site) listen(ctx context.Context) {
-	config := s.world.identity.ServerTLS(s.Identity, nil, ALPNFederation, ALPNHealth)
+	config := s.world.identity.ServerTLS(s.Identity, nil, ALPN, healthstream.ALPN)
 	s.world.wg.Go(func() {
 		for {
 			raw, err := s.listener.Accept()
@@ -243,7 +237,7 @@ func (s *site) serve(ctx context.Context, raw net.Conn, config *tls.Config) {
 		raw.Close()
 		return
 	}
-	if conn.ConnectionState().NegotiatedProtocol == ALPNHealth {
+	if conn.ConnectionState().NegotiatedProtocol == healthstream.ALPN {
 		s.health.Accept(ctx, conn, peer)
 		return
 	}
@@ -275,12 +269,20 @@ func (s *site) believes(network string, healthy uint32) bool {
 	return believes(s.ledger, network, healthy)
 }
 
-func believes(l *Ledger, network string, healthy uint32) bool {
+func believes(l *peer.Ledger, network string, healthy uint32) bool {
 	fact, _, ok := l.Summary(network, service, 80)
 	return ok && fact.Healthy == healthy
 }
 
-func rejected(m *Metrics, reason string) int {
+// remote is a summary of another network, as if east's gateway had sent it.
+func remote(sequence uint64, name string, healthy uint32) federation.Record {
+	return federation.Record{
+		Network: "east", Origin: federation.Origin{Name: "east/gw-1", Incarnation: 1}, Sequence: sequence,
+		Summary: &federation.SummaryFact{Service: name, Port: 80, Ready: 10, Healthy: healthy, ReadyCapacity: 10, HealthyCapacity: healthy},
+	}
+}
+
+func rejected(m *peer.Metrics, reason string) int {
 	return int(testutil.ToFloat64(m.Rejected.WithLabelValues(reason)))
 }
 
@@ -314,7 +316,7 @@ func eventuallyMembers(t testing.TB, sites []*site) time.Duration {
 // relay passes TCP connections on to target, unless it is a black hole:
 // connections stay open and new ones are accepted, but nothing passes.
 type relay struct {
-	dial     dialFunc
+	dial     link.Dial
 	listener net.Listener
 	target   atomic.Value
 	wg       sync.WaitGroup

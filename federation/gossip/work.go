@@ -1,4 +1,4 @@
-package peer
+package gossip
 
 import (
 	"context"
@@ -11,7 +11,9 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/link"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -92,7 +94,7 @@ func (f *Federation) merge(e *federationpb.Envelope, d digest, svid *identity.SV
 	for i, outcome := range outcomes {
 		f.cfg.Metrics.Records.WithLabelValues(outcome.String()).Inc()
 		if outcome == federation.Full {
-			f.refused(records[i].Origin.Name, errFull)
+			f.refused(records[i].Origin.Name, peer.ErrFull)
 		}
 		news = news || outcome == federation.Newer
 	}
@@ -111,7 +113,7 @@ func (f *Federation) refused(by string, err error) {
 		reason = "malformed"
 	}
 	f.cfg.Metrics.Rejected.WithLabelValues(reason).Inc()
-	f.once.warn(reason+"/"+by, "federation records refused", err, func(e *zerolog.Event) {
+	f.once.Warn(reason+"/"+by, "federation records refused", err, func(e *zerolog.Event) {
 		e.Str("signer", by).Str("reason", reason)
 	})
 }
@@ -134,8 +136,8 @@ func (f *Federation) publish(ctx context.Context) {
 			f.cfg.Ledger.MergeAll(f.journal.refresh(time.Now()))
 		case <-f.journal.signal:
 			if err := f.send(ctx); err != nil {
-				f.once.warn("sign", "federation records not sent", err, func(*zerolog.Event) {})
-				if !sleep(ctx, 500*time.Millisecond) {
+				f.once.Warn("sign", "federation records not sent", err, func(*zerolog.Event) {})
+				if !link.Pause(ctx, 500*time.Millisecond) {
 					return
 				}
 			}
@@ -154,7 +156,7 @@ func (f *Federation) send(ctx context.Context) error {
 		f.journal.untake(records)
 		return err
 	}
-	for _, part := range chunk(records, edgeBytes) {
+	for _, part := range federation.Split(records, edgeBytes) {
 		e, err := seal(svid, part)
 		if err != nil {
 			return err

@@ -1,10 +1,11 @@
-package peer
+package gossip
 
 import (
 	"sync"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
 )
 
 // journal holds what this gateway itself has published: the newest fact of
@@ -17,7 +18,7 @@ type journal struct {
 	network  string
 	origin   federation.Origin
 	sequence uint64
-	own      map[federation.Key]waiting
+	own      map[federation.Key]peer.Waiting
 	dirty    map[federation.Key]struct{}
 	changed  bool // since the last full
 }
@@ -26,7 +27,7 @@ func newJournal(network string, origin federation.Origin, limit int) *journal {
 	return &journal{
 		limit: limit, signal: make(chan struct{}, 1),
 		network: network, origin: origin,
-		own: map[federation.Key]waiting{}, dirty: map[federation.Key]struct{}{},
+		own: map[federation.Key]peer.Waiting{}, dirty: map[federation.Key]struct{}{},
 	}
 }
 
@@ -44,7 +45,7 @@ func (j *journal) put(records []federation.Record, now time.Time) (stamped []fed
 			refused++
 			continue
 		}
-		j.own[k] = waiting{r, now}
+		j.own[k] = peer.Waiting{Record: r, Since: now}
 		j.dirty[k] = struct{}{}
 		j.changed = true
 		stamped = append(stamped, r)
@@ -71,7 +72,7 @@ func (j *journal) take(now time.Time) []federation.Record {
 	defer j.mu.Unlock()
 	out := make([]federation.Record, 0, len(j.dirty))
 	for k := range j.dirty {
-		out = append(out, j.own[k].at(now))
+		out = append(out, j.own[k].At(now))
 	}
 	clear(j.dirty)
 	return out
@@ -117,12 +118,12 @@ func (j *journal) restamp(now time.Time, which func(federation.Record) bool) []f
 	j.sequence++
 	out := make([]federation.Record, 0, len(j.own))
 	for k, w := range j.own {
-		if !which(w.record) {
+		if !which(w.Record) {
 			continue
 		}
-		r := w.at(now)
+		r := w.At(now)
 		r.Sequence, r.Silence = j.sequence, 0
-		j.own[k] = waiting{r, now}
+		j.own[k] = peer.Waiting{Record: r, Since: now}
 		out = append(out, r)
 	}
 	return out
@@ -148,7 +149,7 @@ func (j *journal) outlive(r federation.Record, now time.Time) (again []federatio
 	}
 	j.origin.Incarnation = r.Origin.Incarnation + 1
 	for k, w := range j.own {
-		w.record.Origin = j.origin
+		w.Record.Origin = j.origin
 		j.own[k] = w
 		j.dirty[k] = struct{}{}
 	}
@@ -163,12 +164,4 @@ func (j *journal) wake() {
 	case j.signal <- struct{}{}:
 	default:
 	}
-}
-
-// at returns the record with the time that it has waited added to its ages.
-func (w waiting) at(now time.Time) federation.Record {
-	r := w.record
-	r.Age += now.Sub(w.since)
-	r.Silence += now.Sub(w.since)
-	return r
 }

@@ -1,4 +1,4 @@
-package peer
+package gossip
 
 import (
 	"fmt"
@@ -190,7 +190,7 @@ func TestRefreshKeepsAgeAndForestallsDecay(t *testing.T) {
 		w.add("east", "gw-1")
 		w.add("west", "gw-1")
 		relays, gateways := w.relays(), w.all()
-		quick := func(c *FederationConfig, _ *HealthServerConfig) { c.RefreshInterval = 50 * time.Millisecond }
+		quick := func(c *Config) { c.RefreshInterval = 50 * time.Millisecond }
 		east := w.start(gateways[0], relays[gateways[0]], 1, quick)
 		west := w.start(gateways[1], relays[gateways[1]], 1, quick)
 		start := time.Now()
@@ -292,8 +292,8 @@ func TestLeavingIsHeard(t *testing.T) {
 	})
 }
 
-func TestNewFederationNamesWhatIsMissing(t *testing.T) {
-	if _, err := NewFederation(FederationConfig{Name: "gw-1"}); err == nil {
+func TestNewNamesWhatIsMissing(t *testing.T) {
+	if _, err := New(Config{Name: "gw-1"}); err == nil {
 		t.Error("got no error")
 	}
 }

@@ -1,10 +1,9 @@
-package peer
+package healthstream
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"sync"
@@ -15,15 +14,18 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/internal/link"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// HealthServerConfig is what a gateway's end of the health streams needs.
+// ServerConfig is what a gateway's end of the health streams needs.
 // Ledger, Network and Authorize are required.
-type HealthServerConfig struct {
+type ServerConfig struct {
 	Name    string // of the gateway, for the node proxy's log
 	Network string // of the gateway
-	Ledger  *Ledger
+	Ledger  *peer.Ledger
 
 	// Authorize says whether peer may attach as node.
 	Authorize func(peer spiffeid.ID, node string) error
@@ -39,7 +41,7 @@ type HealthServerConfig struct {
 	OnAttach, OnDetach func(node string)
 
 	Log     zerolog.Logger
-	Metrics *Metrics
+	Metrics *peer.Metrics
 
 	Heartbeat time.Duration // between signs of life; default 2 s
 	Dead      time.Duration // silence, or a stuck write, that ends a stream; default 6 s
@@ -47,12 +49,12 @@ type HealthServerConfig struct {
 	MaxNodes  int           // streams at once; default 10 000
 }
 
-func (c *HealthServerConfig) setDefaults() {
+func (c *ServerConfig) setDefaults() {
 	c.Heartbeat = orDefault(c.Heartbeat, 2*time.Second)
 	c.Dead = orDefault(c.Dead, 6*time.Second)
 	c.Refresh = orDefault(c.Refresh, 10*time.Second)
 	c.MaxNodes = orDefault(c.MaxNodes, 10_000)
-	c.Metrics = c.Metrics.orDiscard()
+	c.Metrics = c.Metrics.OrDiscard()
 	c.OnReport = orNothing2(c.OnReport)
 	c.OnAttach, c.OnDetach = orNothing(c.OnAttach), orNothing(c.OnDetach)
 }
@@ -78,11 +80,11 @@ func orNothing2(f func(string, []federation.Record)) func(string, []federation.R
 	return f
 }
 
-// HealthServer is a gateway's end of the health streams of its node proxies.
+// Server is a gateway's end of the health streams of its node proxies.
 // It is safe for concurrent use.
-type HealthServer struct {
-	cfg  HealthServerConfig
-	once logOnce
+type Server struct {
+	cfg  ServerConfig
+	once logging.Once
 
 	// mu orders attaching, detaching and their hooks.
 	mu    sync.Mutex
@@ -94,14 +96,14 @@ type attachment struct {
 	end         context.CancelFunc
 }
 
-// NewHealthServer returns a server without streams.
-func NewHealthServer(cfg HealthServerConfig) *HealthServer {
+// NewServer returns a server without streams.
+func NewServer(cfg ServerConfig) *Server {
 	cfg.setDefaults()
-	return &HealthServer{cfg: cfg, once: logOnce{log: cfg.Log}, nodes: map[string]*attachment{}}
+	return &Server{cfg: cfg, once: logging.Once{Log: cfg.Log}, nodes: map[string]*attachment{}}
 }
 
 // Nodes returns the names of the attached nodes, sorted.
-func (s *HealthServer) Nodes() []string {
+func (s *Server) Nodes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	names := make([]string, 0, len(s.nodes))
@@ -112,34 +114,34 @@ func (s *HealthServer) Nodes() []string {
 	return names
 }
 
-// Accept serves the stream on conn, whose other end has proved to be peer. It
+// Accept serves the stream on conn, whose other end has proved to be id. It
 // returns when the stream has ended, which ctx also does, and closes conn.
-func (s *HealthServer) Accept(ctx context.Context, conn net.Conn, peer spiffeid.ID) {
-	defer closeAbruptly(conn)
+func (s *Server) Accept(ctx context.Context, conn net.Conn, id spiffeid.ID) {
+	defer link.CloseAbruptly(conn)
 	stream, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(stream, func() { closeAbruptly(conn) })
+	stop := context.AfterFunc(stream, func() { link.CloseAbruptly(conn) })
 	defer stop()
 	c := &healthConn{conn: conn, dead: s.cfg.Dead}
-	hello, err := s.greet(c, peer)
+	hello, err := s.greet(c, id)
 	if err != nil {
-		s.refused(peer, "", err)
+		s.refused(id, "", err)
 		return
 	}
 	mine := &attachment{hello.GetIncarnation(), cancel}
 	if err := s.attach(hello.GetNode(), mine); err != nil {
-		s.refused(peer, hello.GetNode(), err)
+		s.refused(id, hello.GetNode(), err)
 		return
 	}
 	defer s.detach(hello.GetNode(), mine)
 	err = s.serve(stream, c, hello)
 	if ctx.Err() == nil {
-		s.refused(peer, hello.GetNode(), err)
+		s.refused(id, hello.GetNode(), err)
 	}
 }
 
 // greet reads the Hello and decides whether its node may attach.
-func (s *HealthServer) greet(c *healthConn, peer spiffeid.ID) (*federationpb.Hello, error) {
+func (s *Server) greet(c *healthConn, id spiffeid.ID) (*federationpb.Hello, error) {
 	m, err := c.read()
 	if err != nil {
 		return nil, err
@@ -147,22 +149,22 @@ func (s *HealthServer) greet(c *healthConn, peer spiffeid.ID) (*federationpb.Hel
 	hello := m.GetHello()
 	switch {
 	case hello == nil:
-		return nil, &malformedError{errors.New("the first message must be a hello")}
+		return nil, &peer.MalformedError{Cause: errors.New("the first message must be a hello")}
 	case hello.GetNode() == "" || len(hello.GetNode()) > federation.MaxName:
-		return nil, &malformedError{errors.New("the hello must name its node in 1 to 253 bytes")}
+		return nil, &peer.MalformedError{Cause: errors.New("the hello must name its node in 1 to 253 bytes")}
 	case hello.GetNetwork() != s.cfg.Network:
-		return nil, &federation.ForeignError{Signer: peer, Origin: hello.GetNode(), Subject: fmt.Sprintf("network %q", hello.GetNetwork()),
+		return nil, &federation.ForeignError{Signer: id, Origin: hello.GetNode(), Subject: fmt.Sprintf("network %q", hello.GetNetwork()),
 			Reason: fmt.Sprintf("this is a gateway of network %q", s.cfg.Network)}
 	}
-	if err := s.cfg.Authorize(peer, hello.GetNode()); err != nil {
-		return nil, &identityError{err}
+	if err := s.cfg.Authorize(id, hello.GetNode()); err != nil {
+		return nil, &peer.IdentityError{Cause: err}
 	}
 	return hello, nil
 }
 
 // attach registers the node's stream. A stream that is still there is ended:
 // its node proxy has reconnected or restarted.
-func (s *HealthServer) attach(node string, mine *attachment) error {
+func (s *Server) attach(node string, mine *attachment) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.nodes[node]
@@ -170,7 +172,7 @@ func (s *HealthServer) attach(node string, mine *attachment) error {
 		return fmt.Errorf("node %q: incarnation %d is older than the attached %d", node, mine.incarnation, old.incarnation)
 	}
 	if old == nil && len(s.nodes) >= s.cfg.MaxNodes {
-		return fmt.Errorf("node %q: %d nodes are attached, the limit: %w", node, len(s.nodes), errFull)
+		return fmt.Errorf("node %q: %d nodes are attached, the limit: %w", node, len(s.nodes), peer.ErrFull)
 	}
 	s.nodes[node] = mine
 	if old != nil {
@@ -183,7 +185,7 @@ func (s *HealthServer) attach(node string, mine *attachment) error {
 	return nil
 }
 
-func (s *HealthServer) detach(node string, mine *attachment) {
+func (s *Server) detach(node string, mine *attachment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.nodes[node] != mine {
@@ -197,7 +199,7 @@ func (s *HealthServer) detach(node string, mine *attachment) {
 
 // serve reads reports here and pushes summaries from a second goroutine, which
 // it waits for.
-func (s *HealthServer) serve(ctx context.Context, c *healthConn, hello *federationpb.Hello) error {
+func (s *Server) serve(ctx context.Context, c *healthConn, hello *federationpb.Hello) error {
 	err := c.write(&federationpb.HealthMessage{Message: &federationpb.HealthMessage_Welcome{Welcome: &federationpb.Welcome{Gateway: s.cfg.Name}}})
 	if err != nil {
 		return fmt.Errorf("write welcome: %w", err)
@@ -207,17 +209,17 @@ func (s *HealthServer) serve(ctx context.Context, c *healthConn, hello *federati
 	pushing.Go(func() {
 		if err := s.push(ctx, c); err != nil {
 			cancel(err)
-			closeAbruptly(c.conn)
+			link.CloseAbruptly(c.conn)
 		}
 	})
 	err = s.readReports(c, hello)
 	cancel(err)
-	closeAbruptly(c.conn)
+	link.CloseAbruptly(c.conn)
 	pushing.Wait()
 	return context.Cause(ctx)
 }
 
-func (s *HealthServer) readReports(c *healthConn, hello *federationpb.Hello) error {
+func (s *Server) readReports(c *healthConn, hello *federationpb.Hello) error {
 	for {
 		m, err := c.read()
 		if err != nil {
@@ -233,10 +235,10 @@ func (s *HealthServer) readReports(c *healthConn, hello *federationpb.Hello) err
 }
 
 // report merges what a node says of its own endpoints and passes on the news.
-func (s *HealthServer) report(hello *federationpb.Hello, batches *federationpb.Batches) error {
+func (s *Server) report(hello *federationpb.Hello, batches *federationpb.Batches) error {
 	records, _, err := federation.FromBatches(batches)
 	if err != nil {
-		return &malformedError{err}
+		return &peer.MalformedError{Cause: err}
 	}
 	mine := records[:0]
 	for _, r := range records {
@@ -265,8 +267,8 @@ func (s *HealthServer) report(hello *federationpb.Hello, batches *federationpb.B
 // push sends all summaries, then every change at once, and now and then what
 // only became fresher. A node that reads slowly gets fewer, later messages; one
 // that does not read at all is cut off by the deadline.
-func (s *HealthServer) push(ctx context.Context, c *healthConn) error {
-	sub := s.cfg.Ledger.subscribe(true)
+func (s *Server) push(ctx context.Context, c *healthConn) error {
+	sub := s.cfg.Ledger.OnRefresh()
 	defer sub.Close()
 	if err := c.writeRecords(s.summaries(nil, true)); err != nil {
 		return fmt.Errorf("write summaries: %w", err)
@@ -281,9 +283,9 @@ func (s *HealthServer) push(ctx context.Context, c *healthConn) error {
 		case <-ctx.Done():
 			return nil
 		case <-sub.C():
-			err = c.writeRecords(s.summaries(sub.take(false)))
+			err = c.writeRecords(s.summaries(sub.TakeFacts()))
 		case <-refresh.C:
-			err = c.writeRecords(s.summaries(sub.take(true)))
+			err = c.writeRecords(s.summaries(sub.Take()))
 		case <-heartbeat.C:
 			err = c.heartbeat()
 		}
@@ -294,7 +296,7 @@ func (s *HealthServer) push(ctx context.Context, c *healthConn) error {
 }
 
 // summaries collects what every origin says of the subjects.
-func (s *HealthServer) summaries(subjects []federation.Key, all bool) []federation.Record {
+func (s *Server) summaries(subjects []federation.Key, all bool) []federation.Record {
 	var out []federation.Record
 	if all {
 		for _, r := range s.cfg.Ledger.Records() {
@@ -312,58 +314,21 @@ func (s *HealthServer) summaries(subjects []federation.Key, all bool) []federati
 	return out
 }
 
-// refused counts and logs why a stream ended. A plain end is none of it.
-// Refuse counts and logs, once in a while, that peer was sent away before Accept
+// Refuse counts and logs, once in a while, that a peer was sent away before Accept
 // because of its identity.
-func (s *HealthServer) Refuse(peer spiffeid.ID, cause error) {
-	s.refused(peer, "", &identityError{cause})
+func (s *Server) Refuse(id spiffeid.ID, cause error) {
+	s.refused(id, "", &peer.IdentityError{Cause: cause})
 }
 
-func (s *HealthServer) refused(peer spiffeid.ID, node string, err error) {
-	reason := rejection(err)
+// refused counts and logs why a stream ended. A plain end is none of it.
+func (s *Server) refused(id spiffeid.ID, node string, err error) {
+	reason := peer.Reason(err)
 	if reason == "" {
-		s.cfg.Log.Debug().Err(err).Str("node", node).Stringer("peer", peer).Msg("health stream ended")
+		s.cfg.Log.Debug().Err(err).Str("node", node).Stringer("peer", id).Msg("health stream ended")
 		return
 	}
 	s.cfg.Metrics.Rejected.WithLabelValues(reason).Inc()
-	s.once.warn(reason+"/"+peer.String(), "health stream refused", err, func(e *zerolog.Event) {
-		e.Str("node", node).Stringer("peer", peer).Str("reason", reason)
+	s.once.Warn(reason+"/"+id.String(), "health stream refused", err, func(e *zerolog.Event) {
+		e.Str("node", node).Stringer("peer", id).Str("reason", reason)
 	})
-}
-
-var errFull = errors.New("too many")
-
-// identityError is a peer that is not who it should be.
-type identityError struct{ cause error }
-
-func (e *identityError) Error() string { return "identity refused: " + e.cause.Error() }
-func (e *identityError) Unwrap() error { return e.cause }
-
-// rejection is the label of an error that is somebody's fault, or "" for the
-// ordinary ends of a connection.
-func rejection(err error) string {
-	var (
-		malformed *malformedError
-		invalid   *federation.InvalidError
-		foreign   *federation.ForeignError
-		wrong     *identityError
-		forged    *signatureError
-	)
-	switch {
-	case err == nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
-		return ""
-	case errors.Is(err, errOversized), errors.Is(err, federation.ErrTooLarge):
-		return "oversized"
-	case errors.Is(err, errFull):
-		return "full"
-	case errors.As(err, &forged):
-		return "signature"
-	case errors.As(err, &foreign):
-		return "foreign"
-	case errors.As(err, &wrong):
-		return "identity"
-	case errors.As(err, &malformed), errors.As(err, &invalid):
-		return "malformed"
-	}
-	return ""
 }
