@@ -1,0 +1,159 @@
+package depcheck
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// modules are the modules of others that each room imports outside of tests,
+// with what it takes from them. A room that is not here imports none.
+var modules = map[string]why{
+	"mesh":              {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"route":             {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"discovery":         {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"discovery/ztunnel": {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "go.yaml.in/yaml/v3": "writes the configuration"},
+	"discovery/file":    {"github.com/prometheus/client_golang": "its metrics", "github.com/rs/zerolog": "its log"},
+
+	"federation":              {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "google.golang.org/protobuf": "the codec of records"},
+	"federation/antientropy":  {"google.golang.org/protobuf": "the codec of records"},
+	"federation/federationpb": {"google.golang.org/protobuf": "what the generated code runs on"},
+	"federation/ledger":       {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "google.golang.org/protobuf": "the codec of records"},
+	"federation/networkkey":   {"google.golang.org/protobuf": "the codec of certificates"},
+	"federation/record":       {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "google.golang.org/protobuf": "the codec of records"},
+	"federation/peer":         {"github.com/prometheus/client_golang": "its metrics"},
+	"federation/healthstream": {"github.com/rs/zerolog": "its log", "github.com/spiffe/go-spiffe/v2": "the type of an identity", "google.golang.org/protobuf": "the codec of messages"},
+	"federation/gossip": {
+		"github.com/hashicorp/memberlist": "membership and gossip of gateways",
+		"github.com/rs/zerolog":           "its log",
+		"github.com/spiffe/go-spiffe/v2":  "verifies the chains of signers",
+		"google.golang.org/protobuf":      "the codec of envelopes",
+	},
+
+	"hbone": {
+		"github.com/spiffe/go-spiffe/v2": "the identity of the other end",
+		"golang.org/x/net":               "HPACK, the types of frames and error codes",
+		"golang.org/x/sys":               "what the kernel knows of a TCP connection",
+	},
+	"hbone/wire": {"golang.org/x/net": "HPACK, the types of frames and error codes"},
+	"hbone/pool": {"github.com/prometheus/client_golang": "its metrics"},
+
+	"identity": {
+		"github.com/prometheus/client_golang": "its metrics",
+		"github.com/rs/zerolog":               "its log",
+		"github.com/spiffe/go-spiffe/v2":      "SVIDs, bundles and their verification",
+		"golang.org/x/sys":                    "locks of files",
+	},
+	"identity/istioca": {
+		"github.com/rs/zerolog":          "its log",
+		"github.com/spiffe/go-spiffe/v2": "the type of an identity",
+		"google.golang.org/grpc":         "the transport of Istio's certificate protocol",
+	},
+	"identity/istioca/istiocapb": {"google.golang.org/protobuf": "what the generated code runs on"},
+
+	"gateway": {
+		"github.com/prometheus/client_golang": "its metrics",
+		"github.com/rs/zerolog":               "its log",
+		"github.com/spiffe/go-spiffe/v2":      "the type of an identity",
+		"golang.org/x/net":                    "error codes of streams",
+		"golang.org/x/sync":                   "groups of goroutines",
+		"golang.org/x/sys":                    "options of sockets",
+	},
+	"nodeproxy": {
+		"github.com/prometheus/client_golang": "its metrics",
+		"github.com/rs/zerolog":               "its log",
+		"github.com/spiffe/go-spiffe/v2":      "the type of an identity",
+		"golang.org/x/net":                    "error codes of streams",
+		"golang.org/x/sync":                   "groups of goroutines",
+		"golang.org/x/sys":                    "the kernel's state of a TCP connection",
+	},
+	"drill/demoapp": {"golang.org/x/sys": "accepts, and filters of sockets"},
+	"drill/lab":     {"go.yaml.in/yaml/v3": "writes configurations", "golang.org/x/sync": "groups of goroutines", "golang.org/x/sys": "network namespaces"},
+
+	"cmd/gateway":   {"github.com/rs/zerolog": "its log"},
+	"cmd/nodeproxy": {"github.com/rs/zerolog": "its log"},
+	"cmd/isthmus": {
+		"github.com/rs/zerolog":          "its log",
+		"github.com/spf13/cobra":         "commands and flags",
+		"github.com/spiffe/go-spiffe/v2": "the type of an identity",
+	},
+
+	"integration/benchpath": {"golang.org/x/sys": "sleeps precisely, names the kernel"},
+	"integration/fleet": {
+		"github.com/prometheus/client_model": "reads metrics",
+		"github.com/prometheus/common":       "reads metrics",
+		"go.yaml.in/yaml/v3":                 "writes configurations",
+		"golang.org/x/sys":                   "clocks of processes",
+	},
+
+	"internal/accept":     {"github.com/rs/zerolog": "its log"},
+	"internal/admin":      {"github.com/prometheus/client_golang": "the registry that it answers from"},
+	"internal/admission":  {"github.com/prometheus/client_golang": "its metrics", "github.com/rs/zerolog": "its log"},
+	"internal/link":       {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"internal/logging":    {"github.com/rs/zerolog": "what it builds", "golang.org/x/sys": "whether a file is a terminal"},
+	"internal/netspace":   {"golang.org/x/sys": "namespaces"},
+	"internal/overload":   {"github.com/prometheus/client_golang": "its metrics"},
+	"internal/process":    {"github.com/rs/zerolog": "its log", "golang.org/x/sys": "the timer slack"},
+	"internal/strictyaml": {"go.yaml.in/yaml/v3": "reads YAML with lines"},
+	"internal/wan":        {"golang.org/x/sys": "sleeps precisely"},
+}
+
+func TestEveryRoomImportsOnlyTheModulesThatItIsAllowed(t *testing.T) {
+	required := requirements(t)
+	used := map[string]map[string]bool{}
+	for _, s := range sources(t) {
+		for path, pos := range s.imports {
+			if _, ours := own(path); ours || s.test || matches(parts, s.pkg) || !strings.Contains(strings.SplitN(path, "/", 2)[0], ".") {
+				continue
+			}
+			m := moduleOf(required, path)
+			if used[s.pkg] == nil {
+				used[s.pkg] = map[string]bool{}
+			}
+			used[s.pkg][m] = true
+			if modules[s.pkg][m] == "" {
+				t.Errorf("%s: room %s imports %s: add module %q to its line in internal/depcheck/modules_test.go with a reason, or leave it to a room that has it", s.at(pos), s.pkg, path, m)
+			}
+		}
+	}
+	for _, room := range sorted(modules) {
+		for _, m := range sorted(modules[room]) {
+			if !used[room][m] {
+				t.Errorf("room %s imports nothing of module %s any more: remove it from internal/depcheck/modules_test.go", room, m)
+			}
+		}
+	}
+}
+
+// requirements returns the modules that go.mod names.
+func requirements(t *testing.T) []string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(strings.TrimPrefix(line, "require "))
+		if len(f) >= 2 && strings.HasPrefix(f[1], "v") {
+			list = append(list, f[0])
+		}
+	}
+	return list
+}
+
+// moduleOf returns the one of required that holds the package path, the longest
+// if several could, or path itself.
+func moduleOf(required []string, path string) string {
+	found := ""
+	for _, m := range required {
+		if (path == m || strings.HasPrefix(path, m+"/")) && len(m) > len(found) {
+			found = m
+		}
+	}
+	if found == "" {
+		return path
+	}
+	return found
+}
