@@ -25,6 +25,7 @@ type line struct {
 	Started    time.Time `json:"started"`
 	Attempts   int       `json:"attempts"`
 	Trace      string    `json:"trace"`
+	OpenedBy   string    `json:"opened_by"`
 	Healthy    int       `json:"healthy"`
 	Ready      int       `json:"ready"`
 	Exceptions []string  `json:"exceptions"`
@@ -32,12 +33,19 @@ type line struct {
 	Lines      int       `json:"lines"`
 }
 
+// tunnelLine is the message of a gateway's line about a tunnel, which a drill takes
+// for the connection that the tunnel was opened for.
+const tunnelLine = "tunnel"
+
 // ParseLine reads one line of process's log; ok is false for what a drill does
 // not understand, which is no error. Instants become durations since zero.
 func ParseLine(process string, data []byte, zero time.Time) (e Event, ok bool) {
 	var l line
 	if len(data) == 0 || data[0] != '{' || json.Unmarshal(data, &l) != nil {
 		return Event{}, false
+	}
+	if l.Message == tunnelLine {
+		l.Message, l.Trace = string(Connection), l.OpenedBy
 	}
 	switch k := EventKind(l.Message); k {
 	case OutlierChanged, Connection, AttemptFailed, Known, LinesLost:
@@ -54,7 +62,7 @@ func ParseLine(process string, data []byte, zero time.Time) (e Event, ok bool) {
 	e.Tried, e.Lines = l.Tried, l.Lines
 	e.TunnelLost = e.Result == "tunnel_lost" || e.Result == "stopped"
 	switch e.Result {
-	case "client_reset", "server_reset", "tunnel_lost", "half_closed", "shed", "stopped": // it had been opened; clients tell of cuts
+	case "ended", "server_ended", "client_reset", "server_reset", "tunnel_lost", "half_closed", "shed", "stopped": // it had been opened; clients tell of cuts
 		e.Result = "ok"
 	}
 	if !l.Started.IsZero() {

@@ -214,7 +214,7 @@ func TestLinesAreCountedByProcess(t *testing.T) {
 		{"east-node-1", `{"message":"connection","direction":"outbound","gateway":"west-gw-1","result":"ok"}`},
 		{"east-node-1", `{"message":"connection","direction":"outbound","gateway":"west-gw-1","result":"reset"}`},
 		{"east-node-1", `{"message":"connection","direction":"outbound","gateway":"west-gw-1","result":"tunnel_lost"}`},
-		{"west-gw-1", `{"message":"connection","direction":"forward","result":"ok"}`},
+		{"west-gw-1", `{"message":"tunnel","direction":"forward","result":"ended"}`},
 		{"west-node-1", `{"message":"connection","direction":"inbound","result":"ok"}`},
 		{"west-node-1", `{"message":"known"}`},
 		{"west-node-1", `{"message":"log lines lost","lines":3}`},

@@ -56,7 +56,7 @@ func TestAClientThatDoesNotFinishItsHelloEjectsNobody(t *testing.T) {
 			}
 		}
 	}
-	meshtest.Eventually(t, "all have ended", func() bool { return len(gw.Log.Find("connection")) == streams })
+	meshtest.Eventually(t, "all have ended", func() bool { return len(gw.Log.Find("tunnel")) == streams })
 	if l := gw.Log.Find("outlier changed"); len(l) > 0 {
 		t.Errorf("a client ejected a pod: %v", l[0])
 	}
@@ -152,7 +152,7 @@ func TestDiallingEndsWithTheClient(t *testing.T) {
 		t.Fatal("answered")
 	}
 	st.Reset(http2.ErrCodeCancel)
-	gw.Log.Await(t, "connection", "result", "cancelled", "attempts", 1)
+	gw.Log.Await(t, "tunnel", "result", "cancelled", "attempts", 1)
 	if l := gw.Log.Find("outlier changed"); len(l) > 0 {
 		t.Errorf("a client that left ejected a pod: %v", l[0])
 	}
@@ -202,9 +202,9 @@ func TestRepeatsAreBoundedAndToldInOneLine(t *testing.T) {
 			t.Fatalf("%v, want unreachable", refused)
 		}
 	}
-	meshtest.Eventually(t, "the access log", func() bool { return len(gw.Log.Find("connection")) == 10 })
+	meshtest.Eventually(t, "the access log", func() bool { return len(gw.Log.Find("tunnel")) == 10 })
 	attempts := 0
-	for _, l := range gw.Log.Find("connection", "level", "warn", "result", "unreachable", "peer", s.shop.Identity(), "service", "hello.default.svc.cluster.local") {
+	for _, l := range gw.Log.Find("tunnel", "level", "warn", "result", "unreachable", "peer", s.shop.Identity(), "service", "hello.default.svc.cluster.local") {
 		tried, _ := l["tried"].([]any)
 		attempts += len(tried)
 		first, _ := tried[0].(map[string]any)

@@ -158,7 +158,9 @@ func (f *forwarding) refuse(status int, reason header.Reason, err error) {
 	f.in.Refuse(status, h)
 }
 
-// finish counts the forwarding and writes its one line: a warning if a client
+// finish counts the forwarding and writes its one line, in which opened_by is the trace
+// of the connection that the tunnel was opened for: a kept one carries others later,
+// which a gateway cannot see. It is a warning if a client
 // that asked for what is here did not get it. Repeats of the same connection of an
 // application, which its node proxy tells of itself, are no warnings.
 func (g *Gateway) finish(f *forwarding) {
@@ -190,14 +192,14 @@ func (g *Gateway) finish(f *forwarding) {
 	e.Stringer("peer", f.in.Session.Peer().ID).Stringer("from", f.in.Session.RemoteAddr()).
 		Int("attempts", f.attempts).Str("result", result).AnErr("error", f.err).Time("started", f.started)
 	if trace != "" {
-		e.Str("trace", trace)
+		e.Str("opened_by", trace)
 	}
 	e.Float64("connect_ms", ms(f.connect)).Float64("duration_ms", ms(time.Since(f.started))).
 		Int64("bytes_sent", f.relayed.ToStream).Int64("bytes_received", f.relayed.ToConn)
 	if len(f.failed) > 0 { // last: it is long
 		e.Array("tried", tried{g.cfg.Name, f.failed})
 	}
-	e.Msg("connection")
+	e.Msg("tunnel")
 }
 
 // tried writes failed attempts as [{pod, gateway, reason}].

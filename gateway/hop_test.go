@@ -32,15 +32,15 @@ func TestAPodAddressThatDoesNotAnswerIsLeftOutUntilItDoes(t *testing.T) {
 		}
 		return len(gw.Log.Find("outlier changed", "edge", "ejected", "scope", "hop", "endpoint", dead.Endpoint(), "workload", dead.UID, "reason", "unreachable")) > 0
 	})
-	ended := func() float64 { return gw.Metric(t, `istio_tcp_connections_closed_total{result="ok"}`) }
+	ended := func() float64 { return gw.Metric(t, `istio_tcp_connections_closed_total{result="ended"}`) }
 	idle := func() bool { return ended() == gw.Metric(t, "istio_tcp_connections_opened_total") }
 	meshtest.Eventually(t, "access log", idle)
-	forwards := len(gw.Log.Find("connection", "direction", "forward", "attempts", 2))
+	forwards := len(gw.Log.Find("tunnel", "direction", "forward", "attempts", 2))
 	for range 20 {
 		chosen(t, session, nil)
 	}
 	meshtest.Eventually(t, "access log", idle)
-	if n := len(gw.Log.Find("connection", "direction", "forward", "attempts", 2)); n != forwards {
+	if n := len(gw.Log.Find("tunnel", "direction", "forward", "attempts", 2)); n != forwards {
 		t.Errorf("%d more connections tried the ejected hop first", n-forwards)
 	}
 	if row := gw.Row(t, "pods", "workload", dead.UID); !row.Has("hop", "ejected") {
@@ -65,7 +65,7 @@ func TestNoPodAddressAnswersIsUnreachable(t *testing.T) {
 	if refused == nil || refused.Status != 503 || refused.Reason() != header.ReasonUnreachable || refused.Endpoint() == 0 {
 		t.Errorf("%v; want 503 unreachable that names an endpoint", refused)
 	}
-	s.gateway().Log.Await(t, "connection", "direction", "forward", "result", "unreachable", "attempts", 2)
+	s.gateway().Log.Await(t, "tunnel", "direction", "forward", "result", "unreachable", "attempts", 2)
 }
 
 func TestAGatewayThatCannotDialSaysSoAndBlamesNoPod(t *testing.T) {
@@ -136,7 +136,7 @@ func TestAStreamThatTheClientGivesUpMovesNoHealth(t *testing.T) {
 		stream.Write([]byte("client hello"))
 		stream.Close() // RST_STREAM(CANCEL)
 	}
-	meshtest.Eventually(t, "10 streams ended", func() bool { return len(gw.Log.Find("connection", "direction", "forward")) == 10 })
+	meshtest.Eventually(t, "10 streams ended", func() bool { return len(gw.Log.Find("tunnel", "direction", "forward")) == 10 })
 	if row := gw.Row(t, "pods", "workload", s.pods[0].UID); !row.Has("hop", "healthy", "hopHealth", 1) {
 		t.Errorf("/state says %v of the hop; want full health", row)
 	}

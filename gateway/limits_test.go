@@ -246,7 +246,7 @@ func TestUnreadBytesOfAClientAreBounded(t *testing.T) {
 		t.Errorf("a stream with too many unread bytes ended with %v, want ENHANCE_YOUR_CALM", err)
 	}
 	meshtest.Eventually(t, "it is counted", func() bool { return s.gateway().Metric(t, `isthmus_admission_shed_total{scope="identity"}`) >= 1 })
-	s.gateway().Log.Await(t, "connection", "result", "shed")
+	s.gateway().Log.Await(t, "tunnel", "result", "shed")
 	well.Write([]byte("still here"))
 	if _, err := io.ReadFull(well, make([]byte, 10)); err != nil {
 		t.Errorf("a stream whose bytes are read: %v", err)

@@ -48,7 +48,7 @@ func TestAdminShowsReadinessMetricsAndState(t *testing.T) {
 	}
 	stream.Close()
 	meshtest.Eventually(t, "the stream is counted", func() bool {
-		return gw.Metric(t, "istio_tcp_connections_opened_total") == 1 && gw.Metric(t, `istio_tcp_connections_closed_total{result="ok"}`) == 1
+		return gw.Metric(t, "istio_tcp_connections_opened_total") == 1 && gw.Metric(t, `istio_tcp_connections_closed_total{result="ended"}`) == 1
 	})
 	for _, row := range gw.Rows(t, "pods") {
 		if !row.Has("open", 0) {

@@ -8,20 +8,23 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
-// Results of connections besides the reasons of refusals.
+// Results of tunnels besides the reasons of refusals. A tunnel carries the inner
+// session of a client, with all its connections, and what applications do in it is
+// encrypted: no result speaks of an application.
 const (
-	resultOK          = "ok"           // ended in order
+	resultEnded       = "ended"        // the client ended it
+	resultServerEnded = "server_ended" // the pod's side ended it first: its node proxy drained, or was killed
 	resultCancelled   = "cancelled"    // the client left before it was answered
 	resultNoHello     = "no_hello"     // the client sent no TLS hello in time
-	resultClientReset = "client_reset" // the client reset the stream
-	resultServerReset = "server_reset" // the pod's side broke
+	resultClientReset = "client_reset" // the client reset the tunnel
+	resultServerReset = "server_reset" // the pod's side reset the tunnel, or broke
 	resultTunnelLost  = "tunnel_lost"  // the client's session ended
 	resultHalfClosed  = "half_closed"  // the client went on for too long after the pod had closed
 	resultShed        = "shed"         // this gateway reset it: the client held too many unread bytes
 	resultStopped     = "stopped"      // this process stopped, and its drain was over
 )
 
-// outcome is the value of the label result: ok exactly if there is no error.
+// outcome is the value of the label result. Beside ended there is no error.
 // background is the context of all that the process forwards.
 func (f *forwarding) outcome(background context.Context) string {
 	var reset *hbone.ResetError
@@ -32,8 +35,10 @@ func (f *forwarding) outcome(background context.Context) string {
 		return f.result
 	case f.connect == 0:
 		return resultCancelled
+	case f.err == nil && f.relayed.ConnFirst:
+		return resultServerEnded
 	case f.err == nil:
-		return resultOK
+		return resultEnded
 	case background.Err() != nil:
 		return resultStopped
 	case errors.Is(f.err, hbone.ErrHalfClosed):

@@ -15,7 +15,7 @@ import (
 )
 
 // The result of a connection says how it ended, and there is an error beside every
-// one but ok.
+// one but ended and server_ended.
 func TestResultAndErrorOfAConnectionAgree(t *testing.T) {
 	echoOnce := func(c *net.TCPConn) { io.CopyN(c, c, 1); io.Copy(io.Discard, c) }
 	talk := func(st *hbone.Stream) {
@@ -30,10 +30,12 @@ func TestResultAndErrorOfAConnectionAgree(t *testing.T) {
 		also      func(*testing.T, *site, *meshtest.Process) // when client has returned
 		want      string
 	}{
-		"in order":                           {pod: echo, client: func(st *hbone.Stream) { talk(st); st.CloseWrite(); io.ReadAll(st) }, want: "ok"},
-		"the client leaves in order":         {pod: echo, client: func(st *hbone.Stream) { talk(st); st.Reset(http2.ErrCodeCancel) }, want: "ok"},
+		"in order":                           {pod: echo, client: func(st *hbone.Stream) { talk(st); st.CloseWrite(); io.ReadAll(st) }, want: "ended"},
+		"the client leaves in order":         {pod: echo, client: func(st *hbone.Stream) { talk(st); st.Reset(http2.ErrCodeCancel) }, want: "ended"},
 		"the client resets":                  {pod: echo, client: reset, want: "client_reset"},
 		"the client resets before its hello": {pod: echo, client: func(st *hbone.Stream) { st.Reset(http2.ErrCodeConnect) }, want: "client_reset"},
+		"the pod's process is killed":        {pod: func(c *net.TCPConn) { io.CopyN(c, c, 1) }, client: func(st *hbone.Stream) { talk(st); io.ReadAll(st); st.CloseWrite() }, want: "server_ended"},
+		"the pod ends before the client":     {pod: func(c *net.TCPConn) { io.CopyN(c, c, 1) }, client: func(st *hbone.Stream) { talk(st); io.ReadAll(st); st.Reset(http2.ErrCodeCancel) }, want: "server_ended"},
 		"the pod resets":                     {pod: func(c *net.TCPConn) { io.CopyN(c, c, 1); c.SetLinger(0) }, client: func(st *hbone.Stream) { talk(st); st.WaitReadable() }, want: "server_reset"},
 		"the session is lost":                {pod: echo, client: func(st *hbone.Stream) { talk(st); st.Session().Close(io.ErrUnexpectedEOF) }, want: "tunnel_lost"},
 		"the client goes on":                 {pod: func(c *net.TCPConn) { io.CopyN(c, c, 1); c.CloseWrite(); io.Copy(io.Discard, c) }, client: talk, want: "half_closed"},
@@ -65,8 +67,8 @@ func TestResultAndErrorOfAConnectionAgree(t *testing.T) {
 			if c.also != nil {
 				c.also(t, s, gw)
 			}
-			line := gw.Log.Await(t, "connection")
-			if line.Text("result") != c.want || (line.Text("error") == "") != (c.want == "ok") {
+			line := gw.Log.Await(t, "tunnel")
+			if line.Text("result") != c.want || (line.Text("error") == "") != (c.want == "ended" || c.want == "server_ended") {
 				t.Errorf("result %q, error %q; want result %q", line.Text("result"), line.Text("error"), c.want)
 			}
 		})
@@ -85,9 +87,9 @@ func TestRepeatsOfAConnectionAreOneWarning(t *testing.T) {
 	for _, trace := range []string{first, first, second, first} {
 		connect(t, session, hello, hbone.Header{header.NameTraceparent: "00-" + trace + "-00f067aa0ba902b7-01"})
 	}
-	meshtest.Eventually(t, "four lines", func() bool { return len(gw.Log.Find("connection")) == 4 })
+	meshtest.Eventually(t, "four lines", func() bool { return len(gw.Log.Find("tunnel")) == 4 })
 	for trace, lines := range map[string]int{first: 3, second: 1} {
-		if all, warned := len(gw.Log.Find("connection", "trace", trace)), len(gw.Log.Find("connection", "trace", trace, "level", "warn")); all != lines || warned != 1 {
+		if all, warned := len(gw.Log.Find("tunnel", "opened_by", trace)), len(gw.Log.Find("tunnel", "opened_by", trace, "level", "warn")); all != lines || warned != 1 {
 			t.Errorf("%d lines of one connection, %d of them warnings; want %d and 1", all, warned, lines)
 		}
 	}

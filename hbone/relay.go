@@ -15,7 +15,10 @@ import (
 type RelayResult struct {
 	ToStream int64 // bytes
 	ToConn   int64
-	Err      error
+	// ConnFirst: the connection sent its FIN before the peer of the stream had ended
+	// its half. A process that is killed has the kernel do that too.
+	ConnFirst bool
+	Err       error
 }
 
 // What c may cost after the peer of its stream has left, which ends its half and
@@ -79,7 +82,7 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	})
 	defer stop()
 	k.attach()
-	n, err := pumpToStream(s, k, newSource(k), o)
+	n, first, err := pumpToStream(s, k, newSource(k), o)
 	if err == nil && o.HalfClosed > 0 {
 		overdue := time.AfterFunc(o.HalfClosed, func() {
 			s.abort(http2.ErrCodeConnect, ErrHalfClosed)
@@ -99,7 +102,7 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 		s.abort(resetCode(err), err)
 	}
 	<-k.done
-	res := RelayResult{ToStream: n, ToConn: k.moved, Err: err}
+	res := RelayResult{ToStream: n, ToConn: k.moved, ConnFirst: first, Err: err}
 	if res.Err == nil || k.ownFault {
 		res.Err = k.err
 	}
@@ -126,22 +129,24 @@ func setLinger(c net.Conn, sec int) {
 }
 
 // pumpToStream moves o.First and then bytes from src, which is k's connection, to s
-// until that ends; nil is a FIN, passed on.
-func pumpToStream(s *Stream, k *sink, src source, o RelayOptions) (moved int64, err error) {
+// until that ends; nil is a FIN, passed on, and first says that the peer had not ended
+// its half by then.
+func pumpToStream(s *Stream, k *sink, src source, o RelayOptions) (moved int64, first bool, err error) {
 	if len(o.First) > 0 {
 		n, err := s.Write(o.First)
 		if moved += int64(n); err != nil {
-			return moved, err
+			return moved, false, err
 		}
 	}
 	onReply := o.OnReply
 	for {
 		f, n, err := src.next()
 		if err == io.EOF {
-			return moved, s.CloseWrite()
+			first = !s.peerEnded() // asked now: the peer may answer END_STREAM with its own
+			return moved, first, s.CloseWrite()
 		}
 		if err != nil {
-			return moved, err
+			return moved, false, err
 		}
 		if onReply != nil && !onReply(k.handed.Load()) {
 			onReply = nil
@@ -149,7 +154,7 @@ func pumpToStream(s *Stream, k *sink, src source, o RelayOptions) (moved int64, 
 		n, err = src.send(f, n)
 		moved += int64(n)
 		if err != nil {
-			return moved, err
+			return moved, false, err
 		}
 	}
 }
@@ -178,6 +183,14 @@ func (st *Stream) peerLeft(err error) bool {
 	st.recv.mu.Lock()
 	defer st.recv.mu.Unlock()
 	return st.recv.peerLeft
+}
+
+// peerEnded reports that the peer has ended its half, as far as the reader knows.
+func (st *Stream) peerEnded() bool {
+	st.s.mu.Lock()
+	ended := st.endReceived
+	st.s.mu.Unlock()
+	return ended || st.peerLeft(nil)
 }
 
 // relayError translates the end of the direction towards the stream: a peer that left

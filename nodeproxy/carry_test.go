@@ -64,8 +64,8 @@ func TestCarriesAConnectionThroughDoubleHBONE(t *testing.T) {
 		t.Errorf("access log of the pod's node = %v; want %v", inbound, want)
 	}
 	p.client().Stop(t) // the session with the pod is kept as long as it lives
-	forward := p.Process("gateway west/gw-1").Log.Await(t, "connection", "direction", "forward")
-	if want := []any{"peer", p.shop.Identity(), "endpoint", p.pods[0].Endpoint(), "trace", line.Text("trace"), "result", "ok"}; !forward.Has(want...) {
+	forward := p.Process("gateway west/gw-1").Log.Await(t, "tunnel", "direction", "forward")
+	if want := []any{"peer", p.shop.Identity(), "endpoint", p.pods[0].Endpoint(), "opened_by", line.Text("trace"), "result", "ended"}; !forward.Has(want...) {
 		t.Errorf("access log of the gateway = %v; want %v", forward, want)
 	}
 }

@@ -73,7 +73,7 @@ func logged(t *testing.T, name string, after time.Time) (all []connection) {
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		var c connection
-		if err := json.Unmarshal(lines.Bytes(), &c); err == nil && c.Message == "connection" && c.Started.After(after) {
+		if err := json.Unmarshal(lines.Bytes(), &c); err == nil && (c.Message == "connection" || c.Message == "tunnel") && c.Started.After(after) {
 			all = append(all, c)
 		}
 	}

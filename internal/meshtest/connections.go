@@ -7,6 +7,14 @@ import "testing"
 // a connection that failed is one warning, not one for each attempt.
 func (p *Process) checkConnections(t testing.TB) {
 	warnings, outbound := map[string]int{}, map[string]int{}
+	for _, l := range p.Log.Find("tunnel") {
+		if l.Text("result") == "ended" && l.has("error") {
+			t.Errorf("%s: a tunnel ended with an error: %v", p.Name, l)
+		}
+		if by := l.Text("opened_by"); by != "" && l.Text("level") == "warn" {
+			warnings[by]++
+		}
+	}
 	for _, l := range p.Log.Find("connection") {
 		if ok := l.Text("result") == "ok"; ok == l.has("error") {
 			t.Errorf("%s: result and error of a connection do not agree: %v", p.Name, l)
@@ -24,7 +32,7 @@ func (p *Process) checkConnections(t testing.TB) {
 	}
 	for trace, n := range warnings {
 		if n > 1 {
-			t.Errorf("%s warned %d times of one connection: %v", p.Name, n, p.Log.Find("connection", "trace", trace, "level", "warn"))
+			t.Errorf("%s warned %d times of one connection: %v", p.Name, n, append(p.Log.Find("connection", "trace", trace, "level", "warn"), p.Log.Find("tunnel", "opened_by", trace, "level", "warn")...))
 		}
 	}
 	for trace, n := range outbound {
