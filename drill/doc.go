@@ -1,14 +1,5 @@
-// Package drill says what a failover drill is and what became of it: the
-// scenario that a person writes, the layout of addresses and processes that it
-// asks for, the arrival schedule, what happened (a [Record]), the closed list
-// of metrics that assertions may use, and the result as JSON and as one HTML
-// page.
-//
-// It promises that the same scenario and seed give the same arrivals and the
-// same victims, that every number comes from what clients, processes and the
-// injector saw themselves, and that a drill whose fault did not take effect is
-// inconclusive, never held.
-//
-// It starts nothing and connects to nothing: that is package drill/lab. The
-// pods' application is drill/demoapp.
+// Package drill is where failover drills are: drill/scenario says what a person
+// asks for, drill/lab starts the processes and breaks things, drill/demoapp is
+// the pods' application, drill/measure makes numbers and a verdict of what was
+// seen, and drill/report shows them. It holds no code itself.
 package drill

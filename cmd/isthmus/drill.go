@@ -10,8 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/isthmus-mesh/isthmus/drill"
 	"github.com/isthmus-mesh/isthmus/drill/lab"
+	"github.com/isthmus-mesh/isthmus/drill/measure"
+	"github.com/isthmus-mesh/isthmus/drill/report"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 // exitInterrupted is what a shell says for SIGINT; everything was cleaned up.
@@ -38,7 +40,7 @@ not take effect, or the machine was too slow to tell), 130 interrupted.`,
 		Example: "  isthmus drill examples/drills/partial-failure.yaml --out build/demo",
 		Args:    oneScenario,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := drill.Load(args[0])
+			s, err := scenario.Load(args[0])
 			if err != nil {
 				return exit(exitUsage, err)
 			}
@@ -66,12 +68,12 @@ func oneScenario(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-func runDrill(cmd *cobra.Command, s *drill.Scenario, path, out string, colour, keep bool) error {
+func runDrill(cmd *cobra.Command, s *scenario.Scenario, path, out string, colour, keep bool) error {
 	self, err := os.Executable()
 	if err != nil {
 		return exit(exitStart, fmt.Errorf("find the programs to run: %w", err))
 	}
-	p := drill.NewPrinter(cmd.OutOrStdout(), colour)
+	p := report.NewPrinter(cmd.OutOrStdout(), colour)
 	p.Begin(s, path)
 	r, err := lab.Run(cmd.Context(), s, lab.Options{Out: out, Bin: filepath.Dir(self), Keep: keep, Progress: p})
 	if cmd.Context().Err() != nil || errors.Is(err, context.Canceled) {
@@ -80,15 +82,15 @@ func runDrill(cmd *cobra.Command, s *drill.Scenario, path, out string, colour, k
 	if err != nil {
 		return exit(exitStart, err)
 	}
-	if err := drill.Save(r, out); err != nil {
+	if err := report.Save(r, out); err != nil {
 		return exit(exitStart, err)
 	}
 	p.End(r)
 	fmt.Fprintf(cmd.OutOrStdout(), "%s\n%s\n", filepath.Join(out, "drill.json"), filepath.Join(out, "report.html"))
 	switch r.Verdict {
-	case drill.Broken:
+	case measure.Broken:
 		return exit(exitFinding, errors.New("an assertion was broken"))
-	case drill.Inconclusive:
+	case measure.Inconclusive:
 		return exit(exitInconclusive, errors.New("inconclusive: nothing was proved"))
 	}
 	return nil

@@ -8,8 +8,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/drill"
 	"github.com/isthmus-mesh/isthmus/drill/demoapp"
+	"github.com/isthmus-mesh/isthmus/drill/measure"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 // abortBuffer is the receive buffer of connections that are broken off, in bytes.
@@ -18,7 +19,7 @@ const abortBuffer = 32 << 10
 // breakOff makes a connection that the client ends by itself, at the point that
 // was drawn for it. What goes wrong before that point is a failure, or a cut
 // once the application has answered.
-func (c *clients) breakOff(ctx context.Context, n int, a *drill.Attempt, deadline time.Time) {
+func (c *clients) breakOff(ctx context.Context, n int, a *measure.Attempt, deadline time.Time) {
 	conn, err := c.network.dial(ctx, deadline, c.layout.Clients[a.Client].Listen[a.Port])
 	if err != nil {
 		a.Done, a.Error = time.Since(c.zero), describe(err)
@@ -57,7 +58,7 @@ func (c *clients) breakOff(ctx context.Context, n int, a *drill.Attempt, deadlin
 
 // askForTransfer sends the line that begins the transfer, and returns who
 // answers it.
-func (c *clients) askForTransfer(conn net.Conn, r *bufio.Reader, n int, a *drill.Attempt) (string, error) {
+func (c *clients) askForTransfer(conn net.Conn, r *bufio.Reader, n int, a *measure.Attempt) (string, error) {
 	if c.exchange == "banner" {
 		if _, err := c.answer(r, a, ""); err != nil {
 			return "", err
@@ -67,7 +68,7 @@ func (c *clients) askForTransfer(conn net.Conn, r *bufio.Reader, n int, a *drill
 	if a.Abort.Upload {
 		word = demoapp.Sink
 	}
-	if _, err := fmt.Fprintf(conn, "%s %d %d\n", word, n, drill.TransferBytes); err != nil {
+	if _, err := fmt.Fprintf(conn, "%s %d %d\n", word, n, scenario.TransferBytes); err != nil {
 		return "", err
 	}
 	return c.answer(r, a, strconv.Itoa(n))
@@ -75,7 +76,7 @@ func (c *clients) askForTransfer(conn net.Conn, r *bufio.Reader, n int, a *drill
 
 // transferPart reads or writes the part of the transfer before the point at
 // which it is broken off, and compares what it reads.
-func transferPart(conn net.Conn, r *bufio.Reader, b drill.Abort) error {
+func transferPart(conn net.Conn, r *bufio.Reader, b scenario.Abort) error {
 	buf := make([]byte, 32<<10)
 	for at := 0; at < b.After; {
 		part := buf[:min(len(buf), b.After-at)]

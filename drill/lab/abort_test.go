@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 // Four of ten connections are broken off; all others are as ever, and every
@@ -13,9 +13,9 @@ func TestConnectionsThatClientsBreakOffAreCountedApart(t *testing.T) {
 	for _, exchange := range []string{"request", "banner"} {
 		t.Run(exchange, func(t *testing.T) {
 			t.Parallel()
-			s := scenario(t, "rate: 60", "rate: 60, abort: 40 %", "EXCHANGE", exchange, "FAULT", "kind: gatewayKill, target: {network: west, gateway: 1}") // the fakes do not use gateways
+			s := tinyScenario(t, "rate: 60", "rate: 60, abort: 40 %", "EXCHANGE", exchange, "FAULT", "kind: gatewayKill, target: {network: west, gateway: 1}") // the fakes do not use gateways
 			planned := map[string]int{}
-			for _, a := range drill.Schedule(s, 1) {
+			for _, a := range scenario.Schedule(s, 1) {
 				planned[a.Abort.How]++
 				if a.Abort.How != "" && a.Hold > 0 {
 					t.Error("a connection is to be held and broken off")
@@ -41,7 +41,7 @@ func TestConnectionsThatClientsBreakOffAreCountedApart(t *testing.T) {
 
 // What fails before the client would have broken it off is a failure.
 func TestAConnectionThatFailsBeforeItIsBrokenOffHasFailed(t *testing.T) {
-	s := scenario(t, "rate: 60", "rate: 60, abort: 100 %, timeout: 300ms", "FAULT", "kind: silent, target: {network: west, pods: all}")
+	s := tinyScenario(t, "rate: 60", "rate: 60, abort: 100 %, timeout: 300ms", "FAULT", "kind: silent, target: {network: west, pods: all}")
 	r, _, err := run(t, t.Context(), s, nil)
 	if err != nil {
 		t.Fatal(err)

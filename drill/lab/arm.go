@@ -8,21 +8,22 @@ import (
 	"sync"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/measure"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 // armRun is one arm: its processes, relays, clients and what they saw. Safe for
 // concurrent use between start and stop.
 type armRun struct {
-	layout  *drill.Layout
+	layout  *scenario.Layout
 	network *network
-	arm     drill.Arm
+	arm     scenario.Arm
 	bin     binaries
 	dir     string // configs, CA and logs of this arm
 	starter *starter
-	report  func(drill.Happening) // progress; called by one goroutine at a time
-	base    time.Time             // when the arm began
-	zero    time.Time             // the first instant of traffic, set before any is
+	report  func(measure.Happening) // progress; called by one goroutine at a time
+	base    time.Time               // when the arm began
+	zero    time.Time               // the first instant of traffic, set before any is
 
 	relays []*gossipRelay
 
@@ -30,12 +31,12 @@ type armRun struct {
 	running map[string]*process
 	pods    map[string]*pod
 	files   []*os.File
-	events  []drill.Event // since base
-	exits   []drill.Exit
-	logged  map[string]drill.Lines // by process, while traffic ran
-	ending  bool                   // processes may end now
-	started bool                   // zero is set
-	teller  *drill.Teller
+	events  []measure.Event // since base
+	exits   []measure.Exit
+	logged  map[string]measure.Lines // by process, while traffic ran
+	ending  bool                     // processes may end now
+	started bool                     // zero is set
+	teller  *measure.Teller
 	told    sync.Mutex
 }
 
@@ -75,7 +76,7 @@ func (a *armRun) startError(name string, err error) error {
 func (a *armRun) now() time.Duration { return time.Since(a.zero) }
 
 // say passes one line of the story on.
-func (a *armRun) say(h drill.Happening) {
+func (a *armRun) say(h measure.Happening) {
 	a.told.Lock()
 	defer a.told.Unlock()
 	a.report(h)
@@ -83,7 +84,7 @@ func (a *armRun) say(h drill.Happening) {
 
 // tell is say for something that happens now.
 func (a *armRun) tell(kind, text string) {
-	a.say(drill.Happening{At: a.now().Seconds(), Kind: kind, Text: text})
+	a.say(measure.Happening{At: a.now().Seconds(), Kind: kind, Text: text})
 }
 
 // launch starts a program of this arm under name and keeps it until stop.
@@ -109,23 +110,23 @@ func (a *armRun) launch(name, binary string, args []string, control bool, stdout
 // line takes one line of a process's log, tells what is worth telling at once,
 // and keeps what the record needs.
 func (a *armRun) line(process string, b []byte) {
-	e, ok := drill.ParseLine(process, b, a.base)
+	e, ok := measure.ParseLine(process, b, a.base)
 	if !ok {
 		return
 	}
 	a.mu.Lock()
-	if a.started || e.Kind == drill.LinesLost {
-		drill.CountLine(a.logged, e)
+	if a.started || e.Kind == measure.LinesLost {
+		measure.CountLine(a.logged, e)
 	}
 	a.mu.Unlock()
-	if !a.layout.Tells(e) {
+	if !measure.Tells(a.layout, e) {
 		return
 	}
 	a.mu.Lock()
 	a.events = append(a.events, e)
 	live := a.started && !a.ending
 	a.mu.Unlock()
-	if !live || e.Kind == drill.Connection {
+	if !live || e.Kind == measure.Connection {
 		return
 	}
 	e = e.Since(a.zero.Sub(a.base))
@@ -142,7 +143,7 @@ func (a *armRun) ended(p *process) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if yes && !a.ending {
-		a.exits = append(a.exits, drill.Exit{At: at.Sub(a.zero), Process: p.name, Status: status})
+		a.exits = append(a.exits, measure.Exit{At: at.Sub(a.zero), Process: p.name, Status: status})
 	}
 }
 
@@ -182,10 +183,10 @@ func (a *armRun) stop() {
 }
 
 // record puts together what was seen.
-func (a *armRun) record(attempts []drill.Attempt, outages []drill.Outage) *drill.Record {
+func (a *armRun) record(attempts []measure.Attempt, outages []measure.Outage) *measure.Record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r := &drill.Record{Layout: a.layout, Arm: a.arm, Attempts: attempts, Outages: outages, Exits: a.exits, Logged: maps.Clone(a.logged)}
+	r := &measure.Record{Layout: a.layout, Arm: a.arm, Attempts: attempts, Outages: outages, Exits: a.exits, Logged: maps.Clone(a.logged)}
 	for _, e := range a.events {
 		r.Events = append(r.Events, e.Since(a.zero.Sub(a.base)))
 	}

@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 // writeConfigs writes the discovery file of each network and the configuration
 // of each process of one arm into dir. Networks have discovery files of their
 // own because each reaches the others' gateways for gossip through relays.
-func writeConfigs(dir string, l *drill.Layout, arm drill.Arm) error {
+func writeConfigs(dir string, l *scenario.Layout, arm scenario.Arm) error {
 	for _, n := range l.Scenario.Networks {
 		if err := writeYAML(filepath.Join(dir, meshFile(n.Name)), meshOf(l, n.Name)); err != nil {
 			return err
@@ -52,7 +52,7 @@ func writeYAML(path string, v any) error {
 func hostname(service string) string { return service + ".default.svc.cluster.local" }
 
 // meshOf is the mesh as network sees it.
-func meshOf(l *drill.Layout, network string) discovery.Config {
+func meshOf(l *scenario.Layout, network string) discovery.Config {
 	c := discovery.Config{TrustDomain: trustDomain}
 	locality := map[string]discovery.Locality{}
 	for _, n := range l.Scenario.Networks {
@@ -92,7 +92,7 @@ func meshOf(l *drill.Layout, network string) discovery.Config {
 
 // gossipAddress is where network's gateways dial g: itself at home, and from
 // elsewhere through the relay that a drill can cut.
-func gossipAddress(l *drill.Layout, network string, g drill.Gateway) netip.AddrPort {
+func gossipAddress(l *scenario.Layout, network string, g scenario.Gateway) netip.AddrPort {
 	for _, r := range l.Relays {
 		if r.From == network && r.To == g.Name {
 			return r.Listen
@@ -104,7 +104,7 @@ func gossipAddress(l *drill.Layout, network string, g drill.Gateway) netip.AddrP
 type object = map[string]any
 
 // common is what both kinds of process are told.
-func common(network string, admin netip.AddrPort, arm drill.Arm) object {
+func common(network string, admin netip.AddrPort, arm scenario.Arm) object {
 	return object{
 		"network":          network,
 		"trustDomain":      trustDomain,
@@ -117,7 +117,7 @@ func common(network string, admin netip.AddrPort, arm drill.Arm) object {
 	}
 }
 
-func outlier(arm drill.Arm) object {
+func outlier(arm scenario.Arm) object {
 	o := object{"scope": arm.OutlierDetection.Scope}
 	if v := arm.OutlierDetection.Mode; v != "" {
 		o["mode"] = v
@@ -133,7 +133,7 @@ func outlier(arm drill.Arm) object {
 
 // gatewayConfig is a gateway's own YAML. A network service is something that
 // only clients see: for a gateway that scope means its hops.
-func gatewayConfig(g drill.Gateway, arm drill.Arm) object {
+func gatewayConfig(g scenario.Gateway, arm scenario.Arm) object {
 	c := common(g.Network, g.Admin, arm)
 	c["name"] = g.Name
 	c["listen"] = g.Address.String()
@@ -144,7 +144,7 @@ func gatewayConfig(g drill.Gateway, arm drill.Arm) object {
 	return c
 }
 
-func nodeConfig(l *drill.Layout, n drill.Node, arm drill.Arm) object {
+func nodeConfig(l *scenario.Layout, n scenario.Node, arm scenario.Arm) object {
 	c := common(n.Network, n.Admin, arm)
 	c["node"] = n.Name
 	c["serviceAccount"] = nodeAccount

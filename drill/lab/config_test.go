@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
 
 func TestDiscoveryFilesAreAMesh(t *testing.T) {
-	s := scenario(t)
+	s := tinyScenario(t)
 	dir := t.TempDir()
-	l := drill.NewLayout(s, 77)
+	l := scenario.NewLayout(s, 77)
 	if err := writeConfigs(dir, l, s.Arms[0]); err != nil {
 		t.Fatal(err)
 	}

@@ -7,5 +7,5 @@
 // nothing outside the output folder is written, and that a fault is believed
 // only after a probe of its own has seen the effect.
 //
-// It judges nothing: that is package drill. It runs on Linux alone.
+// It judges nothing: that is drill/measure. It runs on Linux alone.
 package lab

@@ -20,8 +20,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
-	"github.com/isthmus-mesh/isthmus/drill"
 	"github.com/isthmus-mesh/isthmus/drill/demoapp"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 // The test binary plays all three programs, by the name it is called under:
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	case "gateway", "nodeproxy":
 		os.Exit(fakeProxy(os.Args[2]))
 	case "runner": // a drill in a process of its own, to be killed
-		s, err := drill.Load(os.Args[2])
+		s, err := scenario.Load(os.Args[2])
 		if err == nil {
 			_, err = Run(context.Background(), s, Options{Out: os.Args[3], Bin: os.Args[1]})
 		}

@@ -4,7 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/measure"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 // look is how long the injector waits for a sign of life before it believes
@@ -14,15 +15,15 @@ const look = 300 * time.Millisecond
 // injection is one fault under way. One goroutine owns it.
 type injection struct {
 	*armRun
-	o   drill.Outage
+	o   measure.Outage
 	cut []*gossipRelay // of a federation cut
 }
 
 // inject runs fault i from its instant to its end and returns what happened.
 // It returns early when ctx ends.
-func (a *armRun) inject(ctx context.Context, i int) drill.Outage {
+func (a *armRun) inject(ctx context.Context, i int) measure.Outage {
 	f := a.layout.Scenario.Faults[i]
-	j := &injection{armRun: a, o: drill.Outage{Fault: f, Victims: a.layout.VictimsOf(i), Proof: "never begun"}}
+	j := &injection{armRun: a, o: measure.Outage{Fault: f, Victims: a.layout.VictimsOf(i), Proof: "never begun"}}
 	if a.sleepUntil(ctx, f.At) && j.begin(ctx) {
 		j.end(ctx)
 	}
@@ -43,14 +44,14 @@ func (j *injection) begin(ctx context.Context) bool {
 	if ok {
 		j.o.Effect = effect
 	}
-	j.say(drill.Happening{At: effect.Seconds(), Kind: "fault", Text: "fault " + j.o.Fault.Name + ": " + proof})
+	j.say(measure.Happening{At: effect.Seconds(), Kind: "fault", Text: "fault " + j.o.Fault.Name + ": " + proof})
 	return true
 }
 
 // end waits for the fault's time to be over and heals it. One that is never
 // healed ends with the arm.
 func (j *injection) end(ctx context.Context) {
-	if j.o.Fault.Kind == drill.Flap {
+	if j.o.Fault.Kind == scenario.Flap {
 		done := j.flap(ctx)
 		j.flapped()
 		if !done {
@@ -80,7 +81,7 @@ func (a *armRun) sleepUntil(ctx context.Context, at time.Duration) bool {
 }
 
 // each calls do for every victim pod and port at once and returns the first error.
-func (a *armRun) each(o drill.Outage, do func(p *pod, port uint16) error) error {
+func (a *armRun) each(o measure.Outage, do func(p *pod, port uint16) error) error {
 	errs := make(chan error)
 	for _, name := range o.Victims.Pods {
 		go func() {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/measure"
 )
 
 // flap goes on with a fault that has begun: its pods refuse for down, answer for
@@ -19,7 +19,7 @@ func (j *injection) flap(ctx context.Context) bool {
 	}
 	for from := j.o.Begin; ; from = j.now() {
 		ok := j.sleepUntil(ctx, min(from+f.Down, end))
-		j.o.Downs = append(j.o.Downs, drill.Window{Name: f.Name, From: from, To: j.now()})
+		j.o.Downs = append(j.o.Downs, measure.Window{Name: f.Name, From: from, To: j.now()})
 		switch {
 		case !ok:
 			return false

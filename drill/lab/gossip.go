@@ -6,12 +6,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 // gossipRelay is a relay with its place in the layout.
 type gossipRelay struct {
-	drill.Relay
+	scenario.Relay
 	*relay
 	before, atCut int64 // bytes passed when the cut began, and once it was done
 }
@@ -30,7 +30,7 @@ func (a *armRun) startRelays(ctx context.Context) error {
 
 // relaysOf returns the relays that the fault cuts: all, or those with one end
 // on a network that it names.
-func (a *armRun) relaysOf(f drill.Fault) (out []*gossipRelay) {
+func (a *armRun) relaysOf(f scenario.Fault) (out []*gossipRelay) {
 	for _, r := range a.relays {
 		in := func(n string) bool { return slices.Contains(f.Target.Networks, n) }
 		if len(f.Target.Networks) == 0 || in(r.From) || in(r.Network) {
@@ -69,7 +69,7 @@ func (j *injection) proveCut() (string, bool) {
 // lastLook checks a cut at its end: nothing may have passed, and somebody must
 // have tried.
 func (j *injection) lastLook() {
-	if j.o.Fault.Kind != drill.FederationCut || j.o.Effect == 0 {
+	if j.o.Fault.Kind != scenario.FederationCut || j.o.Effect == 0 {
 		return
 	}
 	var passed, swallowed, met int64

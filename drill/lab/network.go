@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 // network is the network that a drill's processes and sockets are in: the
@@ -25,7 +25,7 @@ type network struct {
 // networkFor returns the machine's own network, or a new one if a fault needs
 // it. The starter's thread, and so every child, is then in the new one; it is
 // gone with the last process and socket in it.
-func networkFor(s *drill.Scenario, st *starter) (*network, error) {
+func networkFor(s *scenario.Scenario, st *starter) (*network, error) {
 	for _, f := range s.Faults {
 		if !f.NeedsRoot() {
 			continue

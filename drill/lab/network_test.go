@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 const holed = "kind: blackhole, target: {network: west, names: [west-2]}"
@@ -22,7 +22,7 @@ func TestPacketsVanishBothWaysAndComeBack(t *testing.T) {
 	}
 	st := newStarter()
 	defer st.close()
-	n, err := networkFor(scenario(t, "FAULT", holed), st)
+	n, err := networkFor(tinyScenario(t, "FAULT", holed), st)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,8 +121,8 @@ func TestWithoutRootABlackholeIsRefusedInWords(t *testing.T) {
 }
 
 func TestOnlyABlackholeNeedsRoot(t *testing.T) {
-	s := scenario(t)
-	for _, k := range []drill.Kind{drill.Refuse, drill.Silent, drill.Hang, drill.Slow, drill.Flap, drill.PodKill, drill.GatewayKill, drill.NodeProxyKill, drill.Freeze, drill.FederationCut} {
+	s := tinyScenario(t)
+	for _, k := range []scenario.Kind{scenario.Refuse, scenario.Silent, scenario.Hang, scenario.Slow, scenario.Flap, scenario.PodKill, scenario.GatewayKill, scenario.NodeProxyKill, scenario.Freeze, scenario.FederationCut} {
 		s.Faults[0].Kind = k
 		if n, err := networkFor(s, nil); n != nil || err != nil {
 			t.Errorf("%s: got a network of its own, %v", k, err)
@@ -131,7 +131,7 @@ func TestOnlyABlackholeNeedsRoot(t *testing.T) {
 }
 
 func TestFrozenProcessesEndWithTheDrill(t *testing.T) {
-	_, _, err := run(t, t.Context(), scenario(t, "until: 2s, ", "", "FAULT", "kind: freeze, target: {network: west, pods: all}"), nil)
+	_, _, err := run(t, t.Context(), tinyScenario(t, "until: 2s, ", "", "FAULT", "kind: freeze, target: {network: west, pods: all}"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

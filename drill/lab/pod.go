@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/drill"
 	"github.com/isthmus-mesh/isthmus/drill/demoapp"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 // pod is one application process under control over its stdin and stdout.
 type pod struct {
-	drill.Pod
+	scenario.Pod
 	*process
 	replies chan demoapp.Reply
 }
@@ -21,7 +21,7 @@ type pod struct {
 const orderTimeout = 5 * time.Second
 
 // launchPod starts the application of p and waits until it listens.
-func (a *armRun) launchPod(ctx context.Context, p drill.Pod) (*pod, error) {
+func (a *armRun) launchPod(ctx context.Context, p scenario.Pod) (*pod, error) {
 	args := []string{"app", "--control", "--name", p.Name, "--exchange", a.layout.Scenario.ExchangeOf(a.arm)}
 	for _, port := range a.layout.Scenario.Ports() {
 		args = append(args, "--listen", fmt.Sprintf("%s:%d", p.Address, port.Target))

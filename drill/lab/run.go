@@ -11,7 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/measure"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 // Options say where and how a drill runs.
@@ -25,23 +26,23 @@ type Options struct {
 
 // Progress is told what a drill is doing. Calls do not overlap.
 type Progress interface {
-	ArmStarts(a drill.Arm, n, of int)
-	ArmRuns(a drill.Arm, took time.Duration)
-	Happened(a drill.Arm, h drill.Happening)
-	ArmDone(a drill.ArmResult, seen []drill.Observation)
+	ArmStarts(a scenario.Arm, n, of int)
+	ArmRuns(a scenario.Arm, took time.Duration)
+	Happened(a scenario.Arm, h measure.Happening)
+	ArmDone(a measure.ArmResult, seen []measure.Observation)
 }
 
 type silence struct{}
 
-func (silence) ArmStarts(drill.Arm, int, int)                {}
-func (silence) ArmRuns(drill.Arm, time.Duration)             {}
-func (silence) Happened(drill.Arm, drill.Happening)          {}
-func (silence) ArmDone(drill.ArmResult, []drill.Observation) {}
+func (silence) ArmStarts(scenario.Arm, int, int)                 {}
+func (silence) ArmRuns(scenario.Arm, time.Duration)              {}
+func (silence) Happened(scenario.Arm, measure.Happening)         {}
+func (silence) ArmDone(measure.ArmResult, []measure.Observation) {}
 
 // Run runs every arm of s, one after the other, and judges. An error means that
 // the drill did not run to its end; it is a *StartError when a process did not
 // come up, and ctx's cause when ctx ended.
-func Run(ctx context.Context, s *drill.Scenario, o Options) (*drill.Result, error) {
+func Run(ctx context.Context, s *scenario.Scenario, o Options) (*measure.Result, error) {
 	if o.Progress == nil {
 		o.Progress = silence{}
 	}
@@ -71,7 +72,7 @@ func Run(ctx context.Context, s *drill.Scenario, o Options) (*drill.Result, erro
 		return nil, err
 	}
 	defer release()
-	r := &drill.Result{Schema: drill.Schema, Scenario: s.Name, Description: s.Description, Seed: s.Seed, Started: time.Now(), Environment: environment(layout), AsRun: s}
+	r := &measure.Result{Schema: measure.Schema, Scenario: s.Name, Description: s.Description, Seed: s.Seed, Started: time.Now(), Environment: environment(layout), AsRun: s}
 	for i, arm := range s.Arms {
 		o.Progress.ArmStarts(arm, i+1, len(s.Arms))
 		result, seen, err := runArm(ctx, layout, at, arm, bin, st, out, o)
@@ -87,8 +88,8 @@ func Run(ctx context.Context, s *drill.Scenario, o Options) (*drill.Result, erro
 	return r, nil
 }
 
-func environment(l *drill.Layout) drill.Environment {
-	e := drill.Environment{Version: "development", Go: runtime.Version(), OS: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.NumCPU(), Addresses: fmt.Sprintf("127.%d.0.0/16", l.Second)}
+func environment(l *scenario.Layout) measure.Environment {
+	e := measure.Environment{Version: "development", Go: runtime.Version(), OS: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.NumCPU(), Addresses: fmt.Sprintf("127.%d.0.0/16", l.Second)}
 	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
 		e.Version = b.Main.Version
 	}
@@ -97,7 +98,7 @@ func environment(l *drill.Layout) drill.Environment {
 
 // runArm runs one arm in a new folder, which is kept if asked for, or if the
 // arm could not start, or broke an assertion, or is in doubt.
-func runArm(ctx context.Context, l *drill.Layout, at *network, arm drill.Arm, bin binaries, st *starter, out string, o Options) (result drill.ArmResult, seen []drill.Observation, err error) {
+func runArm(ctx context.Context, l *scenario.Layout, at *network, arm scenario.Arm, bin binaries, st *starter, out string, o Options) (result measure.ArmResult, seen []measure.Observation, err error) {
 	dir, err := os.MkdirTemp(out, "arm-"+arm.Name+"-")
 	if err != nil {
 		return result, nil, fmt.Errorf("make the arm's folder: %w", err)
@@ -110,8 +111,8 @@ func runArm(ctx context.Context, l *drill.Layout, at *network, arm drill.Arm, bi
 	}()
 	began := time.Now()
 	a := &armRun{layout: l, network: at, arm: arm, bin: bin, dir: dir, starter: st, base: began, zero: began,
-		running: map[string]*process{}, pods: map[string]*pod{}, logged: map[string]drill.Lines{}, teller: drill.NewTeller(l),
-		report: func(h drill.Happening) { o.Progress.Happened(arm, h) }}
+		running: map[string]*process{}, pods: map[string]*pod{}, logged: map[string]measure.Lines{}, teller: measure.NewTeller(l),
+		report: func(h measure.Happening) { o.Progress.Happened(arm, h) }}
 	defer a.stop()
 	if err := a.start(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -141,14 +142,14 @@ const flushTime = 300 * time.Millisecond
 
 // drive runs traffic and faults on the processes that are up, stops everything
 // and returns what was seen.
-func (a *armRun) drive(ctx context.Context) (*drill.Record, error) {
+func (a *armRun) drive(ctx context.Context) (*measure.Record, error) {
 	s := a.layout.Scenario
-	schedule := drill.Schedule(s, len(a.layout.Clients))
+	schedule := scenario.Schedule(s, len(a.layout.Clients))
 	a.mu.Lock()
 	a.zero = time.Now().Add(50 * time.Millisecond)
 	a.started = true
 	a.mu.Unlock()
-	outages := make([]drill.Outage, len(s.Faults))
+	outages := make([]measure.Outage, len(s.Faults))
 	fctx, over := context.WithCancel(ctx)
 	defer over()
 	var healing, lasting sync.WaitGroup

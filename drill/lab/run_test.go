@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/measure"
+	"github.com/isthmus-mesh/isthmus/drill/report"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 const tiny = `
@@ -32,14 +34,14 @@ arms: [{name: isthmus, retry: {attempts: ATTEMPTS}}]
 assertions: [{metric: attempts, bound: "> 100"}]
 `
 
-func scenario(t *testing.T, replace ...string) *drill.Scenario {
+func tinyScenario(t *testing.T, replace ...string) *scenario.Scenario {
 	t.Helper()
 	given := tiny
 	for i := 0; i < len(replace); i += 2 {
 		given = strings.Replace(given, replace[i], replace[i+1], 1)
 	}
 	text := strings.NewReplacer([]string{"EXCHANGE", "request", "ATTEMPTS", "5", "FAULT", "kind: refuse, target: {network: west, names: [west-2], port: A}"}...).Replace(given)
-	s, err := drill.Parse("tiny.yaml", []byte(text))
+	s, err := scenario.Parse("tiny.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +63,7 @@ func children(t *testing.T, bin string) (out []string) {
 	return out
 }
 
-func run(t *testing.T, ctx context.Context, s *drill.Scenario, p Progress) (r *drill.Result, out string, err error) {
+func run(t *testing.T, ctx context.Context, s *scenario.Scenario, p Progress) (r *measure.Result, out string, err error) {
 	t.Helper()
 	bin, out := fakes(t), t.TempDir()
 	r, err = Run(ctx, s, Options{Out: out, Bin: bin, Progress: p})
@@ -92,7 +94,7 @@ func TestEveryFaultTakesEffectAndHeals(t *testing.T) {
 		}
 		t.Run(strings.TrimPrefix(fault, "kind: "), func(t *testing.T) {
 			t.Parallel()
-			r, _, err := run(t, t.Context(), scenario(t, "FAULT", fault), nil)
+			r, _, err := run(t, t.Context(), tinyScenario(t, "FAULT", fault), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -116,7 +118,7 @@ func TestEveryFaultTakesEffectAndHeals(t *testing.T) {
 }
 
 func TestRefusingPodIsLeftOutOfTheAnswers(t *testing.T) {
-	r, out, err := run(t, t.Context(), scenario(t, "EXCHANGE", "banner"), nil)
+	r, out, err := run(t, t.Context(), tinyScenario(t, "EXCHANGE", "banner"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,12 +135,12 @@ func TestRefusingPodIsLeftOutOfTheAnswers(t *testing.T) {
 			t.Errorf("%s:%s answered nothing during the fault", e.ID, e.Port)
 		}
 	}
-	if err := drill.Save(r, out); err != nil {
+	if err := report.Save(r, out); err != nil {
 		t.Fatal(err)
 	}
 	left, _ := os.ReadDir(out)
 	for _, f := range left {
-		if n := f.Name(); n != "drill.json" && n != "report.html" && r.Verdict == drill.Held {
+		if n := f.Name(); n != "drill.json" && n != "report.html" && r.Verdict == measure.Held {
 			t.Errorf("left behind: %s", n)
 		}
 	}
@@ -146,11 +148,11 @@ func TestRefusingPodIsLeftOutOfTheAnswers(t *testing.T) {
 
 // The fakes gossip nothing: a cut of what was never used proves nothing.
 func TestCutOfUnusedFederationIsInconclusive(t *testing.T) {
-	r, out, err := run(t, t.Context(), scenario(t, "FAULT", "kind: federationCut"), nil)
+	r, out, err := run(t, t.Context(), tinyScenario(t, "FAULT", "kind: federationCut"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Verdict != drill.Inconclusive || !strings.Contains(strings.Join(r.Reasons, " "), "had carried no gossip") {
+	if r.Verdict != measure.Inconclusive || !strings.Contains(strings.Join(r.Reasons, " "), "had carried no gossip") {
 		t.Errorf("got %s because of %q", r.Verdict, r.Reasons)
 	}
 	if kept := r.Arms[0].Kept; !strings.HasPrefix(kept, out) {
@@ -159,7 +161,7 @@ func TestCutOfUnusedFederationIsInconclusive(t *testing.T) {
 }
 
 func TestProcessThatDoesNotStartIsNamedWithItsLog(t *testing.T) {
-	_, _, err := run(t, t.Context(), scenario(t, "ATTEMPTS", "13"), nil)
+	_, _, err := run(t, t.Context(), tinyScenario(t, "ATTEMPTS", "13"), nil)
 	var e *StartError
 	if !errors.As(err, &e) || !strings.Contains(e.Process, "-node-1") || !strings.Contains(err.Error(), "thirteen") {
 		t.Errorf("got %v, want a StartError with the node proxy's name and last lines", err)
@@ -167,7 +169,7 @@ func TestProcessThatDoesNotStartIsNamedWithItsLog(t *testing.T) {
 }
 
 func TestMissingProgramsAreNamed(t *testing.T) {
-	_, err := Run(t.Context(), scenario(t), Options{Out: t.TempDir(), Bin: t.TempDir()})
+	_, err := Run(t.Context(), tinyScenario(t), Options{Out: t.TempDir(), Bin: t.TempDir()})
 	if err == nil || !strings.Contains(err.Error(), "make build") {
 		t.Errorf("got %v, want the remedy", err)
 	}
@@ -181,7 +183,7 @@ type stopAt struct {
 
 var errInterrupted = errors.New("interrupted")
 
-func (s stopAt) Happened(_ drill.Arm, h drill.Happening) {
+func (s stopAt) Happened(_ scenario.Arm, h measure.Happening) {
 	if h.Kind == "fault" {
 		s.cancel(errInterrupted)
 	}
@@ -190,7 +192,7 @@ func (s stopAt) Happened(_ drill.Arm, h drill.Happening) {
 func TestInterruptLeavesNothing(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	began := time.Now()
-	_, out, err := run(t, ctx, scenario(t, "duration: 3s", "duration: 1000s"), stopAt{cancel: cancel})
+	_, out, err := run(t, ctx, tinyScenario(t, "duration: 3s", "duration: 1000s"), stopAt{cancel: cancel})
 	if !errors.Is(err, errInterrupted) {
 		t.Errorf("got %v, want %v", err, errInterrupted)
 	}
@@ -229,7 +231,7 @@ func TestKilledDrillLeavesNoProcess(t *testing.T) {
 }
 
 func TestTwoDrillsTakeDifferentAddresses(t *testing.T) {
-	s := scenario(t)
+	s := tinyScenario(t)
 	a, releaseA, err := claim(t.Context(), nil, s)
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"os"
 
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -16,16 +16,16 @@ const lockPort = 15007
 
 // claim finds a /16 of 127.0.0.0/8 in which every address of s is free, and
 // holds it until release, so that drills on one machine do not meet.
-func claim(ctx context.Context, at *network, s *drill.Scenario) (l *drill.Layout, release func(), err error) {
+func claim(ctx context.Context, at *network, s *scenario.Scenario) (l *scenario.Layout, release func(), err error) {
 	var last error
 	for try := range 32 {
-		second := drill.SecondByte(s.Seed, os.Getpid(), try)
+		second := scenario.SecondByte(s.Seed, os.Getpid(), try)
 		lock, err := at.listen(ctx, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, second, 255, 1}), lockPort))
 		if err != nil {
 			last = err
 			continue
 		}
-		l := drill.NewLayout(s, second)
+		l := scenario.NewLayout(s, second)
 		if last = free(ctx, at, l); last == nil {
 			return l, func() { lock.Close() }, nil
 		}
@@ -38,7 +38,7 @@ func claim(ctx context.Context, at *network, s *drill.Scenario) (l *drill.Layout
 }
 
 // free reports whether every address of l can be listened on.
-func free(ctx context.Context, at *network, l *drill.Layout) error {
+func free(ctx context.Context, at *network, l *scenario.Layout) error {
 	var errs []error
 	try := func(a netip.AddrPort) {
 		s, err := at.listen(ctx, a)

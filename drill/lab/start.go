@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 // startTimeout bounds how long all processes of an arm may take to be ready.
@@ -79,7 +79,7 @@ func (a *armRun) makeCA(ctx context.Context) error {
 	return nil
 }
 
-func (a *armRun) startPod(ctx context.Context, p drill.Pod) error {
+func (a *armRun) startPod(ctx context.Context, p scenario.Pod) error {
 	d, err := a.launchPod(ctx, p)
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func (a *armRun) startPod(ctx context.Context, p drill.Pod) error {
 	return nil
 }
 
-func (a *armRun) startGateway(ctx context.Context, g drill.Gateway) error {
+func (a *armRun) startGateway(ctx context.Context, g scenario.Gateway) error {
 	p, err := a.launch(g.Name, a.bin.gateway, []string{"--config", g.Name + ".yaml"}, false, nil)
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func (a *armRun) startGateway(ctx context.Context, g drill.Gateway) error {
 	return a.ready(ctx, p, g.Admin)
 }
 
-func (a *armRun) startNode(ctx context.Context, n drill.Node) error {
+func (a *armRun) startNode(ctx context.Context, n scenario.Node) error {
 	p, err := a.launch(n.Name, a.bin.nodeproxy, []string{"--config", n.Name + ".yaml"}, false, nil)
 	if err != nil {
 		return err

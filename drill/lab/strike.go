@@ -8,36 +8,36 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/drill"
 	"github.com/isthmus-mesh/isthmus/drill/demoapp"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 // strike begins the fault.
 func (j *injection) strike(ctx context.Context) error {
 	f := j.o.Fault
 	switch f.Kind {
-	case drill.Refuse, drill.Silent, drill.Hang:
+	case scenario.Refuse, scenario.Silent, scenario.Hang:
 		return j.each(j.o, func(p *pod, port uint16) error { return p.order(ctx, string(f.Kind), port) })
-	case drill.Flap:
+	case scenario.Flap:
 		return j.orderAll(ctx, "refuse")
-	case drill.Slow:
+	case scenario.Slow:
 		return j.each(j.o, func(p *pod, port uint16) error {
 			return p.obey(ctx, demoapp.Order{Do: string(f.Kind), Port: port, DelayMS: f.Delay.Milliseconds()})
 		})
-	case drill.PodKill:
+	case scenario.PodKill:
 		for _, name := range j.o.Victims.Pods { // all at once; then wait for each
 			j.pod(name).signal(syscall.SIGKILL)
 		}
 		for _, name := range j.o.Victims.Pods {
 			j.pod(name).kill()
 		}
-	case drill.GatewayKill, drill.NodeProxyKill:
+	case scenario.GatewayKill, scenario.NodeProxyKill:
 		j.process(j.o.Victims.Process).kill()
-	case drill.Freeze:
+	case scenario.Freeze:
 		return j.frozen(func(p *process) error { return p.freeze(orderTimeout) })
-	case drill.Blackhole:
+	case scenario.Blackhole:
 		return j.vanish(true)
-	case drill.FederationCut:
+	case scenario.FederationCut:
 		j.cutRelays(ctx)
 	}
 	return nil
@@ -73,48 +73,48 @@ func (j *injection) vanish(on bool) error {
 	return nil
 }
 
-func (j *injection) gateway(name string) drill.Gateway {
+func (j *injection) gateway(name string) scenario.Gateway {
 	for _, g := range j.layout.Gateways {
 		if g.Name == name {
 			return g
 		}
 	}
-	return drill.Gateway{}
+	return scenario.Gateway{}
 }
 
-func (j *injection) node(name string) drill.Node {
+func (j *injection) node(name string) scenario.Node {
 	for _, n := range j.layout.Nodes {
 		if n.Name == name {
 			return n
 		}
 	}
-	return drill.Node{}
+	return scenario.Node{}
 }
 
 // prove looks whether the fault took effect.
 func (j *injection) prove(ctx context.Context) (proof string, ok bool) {
 	switch f := j.o.Fault; f.Kind {
-	case drill.Refuse, drill.PodKill, drill.Flap:
+	case scenario.Refuse, scenario.PodKill, scenario.Flap:
 		return j.proveEach(ctx, "refused", "refuse connections")
-	case drill.Silent:
+	case scenario.Silent:
 		return j.proveEach(ctx, "silent", "accept and stay silent")
-	case drill.Hang:
+	case scenario.Hang:
 		return j.proveEach(ctx, "hangs", "leave connects unanswered")
-	case drill.Slow:
+	case scenario.Slow:
 		return j.proveSlow(ctx)
-	case drill.GatewayKill, drill.NodeProxyKill:
+	case scenario.GatewayKill, scenario.NodeProxyKill:
 		return j.proveProcess(ctx, "was killed and", "refused")
-	case drill.Freeze:
+	case scenario.Freeze:
 		if j.o.Victims.Process != "" {
 			return j.proveProcess(ctx, "was stopped and", "silent")
 		}
 		return j.proveEach(ctx, "silent", "are stopped: they stay silent")
-	case drill.Blackhole:
+	case scenario.Blackhole:
 		if j.o.Victims.Process != "" {
 			return j.proveProcess(ctx, "is cut off and", "hangs")
 		}
 		return j.proveEach(ctx, "hangs", "are cut off: packets vanish")
-	case drill.FederationCut:
+	case scenario.FederationCut:
 		return j.proveCut()
 	}
 	return "cannot be proved", false
@@ -185,27 +185,27 @@ func (j *injection) ports() string {
 // mend ends the fault and returns once the victims are well.
 func (j *injection) mend(ctx context.Context) error {
 	switch j.o.Fault.Kind {
-	case drill.Refuse, drill.Silent, drill.Hang, drill.Flap, drill.Slow:
+	case scenario.Refuse, scenario.Silent, scenario.Hang, scenario.Flap, scenario.Slow:
 		if err := j.orderAll(ctx, "heal"); err != nil {
 			return err
 		}
-	case drill.PodKill:
+	case scenario.PodKill:
 		for _, name := range j.o.Victims.Pods {
 			if err := j.startPod(ctx, j.pod(name).Pod); err != nil {
 				return err
 			}
 		}
-	case drill.GatewayKill, drill.NodeProxyKill:
+	case scenario.GatewayKill, scenario.NodeProxyKill:
 		return j.restart(ctx, j.o.Victims.Process)
-	case drill.Freeze:
+	case scenario.Freeze:
 		if err := j.frozen((*process).thaw); err != nil {
 			return err
 		}
-	case drill.Blackhole:
+	case scenario.Blackhole:
 		if err := j.vanish(false); err != nil {
 			return err
 		}
-	case drill.FederationCut:
+	case scenario.FederationCut:
 		for _, r := range j.cut {
 			r.setCut(false)
 		}

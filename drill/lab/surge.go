@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 const (
@@ -17,7 +17,7 @@ const (
 
 // prepareSurge makes sure that a surge can be offered. It is called before any
 // process is started.
-func prepareSurge(t drill.Traffic, st *starter) error {
+func prepareSurge(t scenario.Traffic, st *starter) error {
 	if t.Open() == 0 {
 		return nil
 	}
@@ -38,7 +38,7 @@ func prepareSurge(t drill.Traffic, st *starter) error {
 
 // enough reports whether a process may have as many open files as the surge may
 // have connections that wait for an answer.
-func enough(t drill.Traffic, files uint64) error {
+func enough(t scenario.Traffic, files uint64) error {
 	if need := uint64(t.Open() + spareDescriptors); files < need {
 		return fmt.Errorf("up to %d connections of the surge wait for an answer at once, and a process may have %d open files: raise the limit to %d (ulimit -n), or lower traffic.surge.rate or traffic.timeout", t.Open(), files, need)
 	}

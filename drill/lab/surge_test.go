@@ -7,11 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/measure"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 func TestASurgeOfWhichNobodyNoticesIsInconclusive(t *testing.T) {
-	s := scenario(t, "hold: {fraction: 0.1, for: 500ms, every: 50ms}", "surge: {at: 1s, until: 2s, rate: 100}",
+	s := tinyScenario(t, "hold: {fraction: 0.1, for: 500ms, every: 50ms}", "surge: {at: 1s, until: 2s, rate: 100}",
 		"faults:\n  - {name: f, at: 1s, until: 2s, FAULT}\n", "")
 	r, _, err := run(t, t.Context(), s, nil)
 	if err != nil {
@@ -21,13 +22,13 @@ func TestASurgeOfWhichNobodyNoticesIsInconclusive(t *testing.T) {
 	if g == nil || g.Planned < 60 || g.Planned > 140 { // 100, sd 10
 		t.Errorf("the surge: %+v, want about 100 connections", g)
 	}
-	if r.Verdict != drill.Inconclusive || !strings.Contains(strings.Join(r.Reasons, " "), "overloaded nobody") {
+	if r.Verdict != measure.Inconclusive || !strings.Contains(strings.Join(r.Reasons, " "), "overloaded nobody") {
 		t.Errorf("got %s because of %q", r.Verdict, r.Reasons)
 	}
 }
 
 func TestASurgeNeedsDescriptors(t *testing.T) {
-	big := drill.Traffic{Timeout: 2 * time.Second, Surge: drill.Surge{Rate: 4000}}
+	big := scenario.Traffic{Timeout: 2 * time.Second, Surge: scenario.Surge{Rate: 4000}}
 	if err := enough(big, 9000); err != nil {
 		t.Errorf("8000 connections and 9000 files: %v", err)
 	}
@@ -38,10 +39,10 @@ func TestASurgeNeedsDescriptors(t *testing.T) {
 
 // Only drills with a surge change priorities, and only those of the children.
 func TestProcessesUnderASurgeYield(t *testing.T) {
-	niceOf := func(surge drill.Surge) int {
+	niceOf := func(surge scenario.Surge) int {
 		st := newStarter()
 		defer st.close()
-		if err := prepareSurge(drill.Traffic{Timeout: time.Second, Surge: surge}, st); err != nil {
+		if err := prepareSurge(scenario.Traffic{Timeout: time.Second, Surge: surge}, st); err != nil {
 			t.Fatal(err)
 		}
 		var out strings.Builder
@@ -59,11 +60,11 @@ func TestProcessesUnderASurgeYield(t *testing.T) {
 		}
 		return n
 	}
-	before := niceOf(drill.Surge{})
-	if got, want := niceOf(drill.Surge{Rate: 1}), min(before+niceness, 19); got != want {
+	before := niceOf(scenario.Surge{})
+	if got, want := niceOf(scenario.Surge{Rate: 1}), min(before+niceness, 19); got != want {
 		t.Errorf("with a surge a child has niceness %d, want %d", got, want)
 	}
-	if got := niceOf(drill.Surge{}); got != before {
+	if got := niceOf(scenario.Surge{}); got != before {
 		t.Errorf("afterwards a child has niceness %d, want %d", got, before)
 	}
 }

@@ -13,22 +13,23 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/measure"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 // clients opens the connections of a schedule, each at its time, however the
 // ones before it fare.
 type clients struct {
 	network  *network
-	layout   *drill.Layout
+	layout   *scenario.Layout
 	exchange string
 	zero     time.Time // the first instant of traffic
 }
 
 // run returns one attempt per arrival, in order. When ctx ends it gives up
 // early: then the result is not to be used.
-func (c *clients) run(ctx context.Context, schedule []drill.Arrival) []drill.Attempt {
-	out := make([]drill.Attempt, len(schedule))
+func (c *clients) run(ctx context.Context, schedule []scenario.Arrival) []measure.Attempt {
+	out := make([]measure.Attempt, len(schedule))
 	var all sync.WaitGroup
 	defer all.Wait()
 	timer := time.NewTimer(0)
@@ -47,7 +48,7 @@ func (c *clients) run(ctx context.Context, schedule []drill.Arrival) []drill.Att
 }
 
 // connect makes one connection and fills in what became of it.
-func (c *clients) connect(ctx context.Context, n int, a *drill.Attempt) {
+func (c *clients) connect(ctx context.Context, n int, a *measure.Attempt) {
 	a.Started = time.Since(c.zero)
 	deadline := c.zero.Add(a.At + c.layout.Scenario.Traffic.Timeout)
 	if a.Abort.How != "" {
@@ -70,7 +71,7 @@ func (c *clients) connect(ctx context.Context, n int, a *drill.Attempt) {
 }
 
 // first dials and makes the first exchange.
-func (c *clients) first(ctx context.Context, n int, a *drill.Attempt, deadline time.Time) (net.Conn, *bufio.Reader, string, error) {
+func (c *clients) first(ctx context.Context, n int, a *measure.Attempt, deadline time.Time) (net.Conn, *bufio.Reader, string, error) {
 	conn, err := c.network.dial(ctx, deadline, c.layout.Clients[a.Client].Listen[a.Port])
 	if err != nil {
 		return nil, nil, "", err
@@ -93,7 +94,7 @@ var errWrong = errors.New("wrong answer")
 
 // answer reads "<pod> <port>[ <n>]" and checks all of it: bytes that belong to
 // another connection, pod or port are a failure like any other.
-func (c *clients) answer(r *bufio.Reader, a *drill.Attempt, n string) (string, error) {
+func (c *clients) answer(r *bufio.Reader, a *measure.Attempt, n string) (string, error) {
 	line, err := r.ReadString('\n')
 	if err != nil {
 		return "", err
@@ -114,7 +115,7 @@ func (c *clients) answer(r *bufio.Reader, a *drill.Attempt, n string) (string, e
 
 // hold keeps the connection and exchanges a line now and then until its time
 // is over; it notes when and how the connection breaks.
-func (c *clients) hold(ctx context.Context, n int, a *drill.Attempt, conn net.Conn, r *bufio.Reader) {
+func (c *clients) hold(ctx context.Context, n int, a *measure.Attempt, conn net.Conn, r *bufio.Reader) {
 	t := c.layout.Scenario.Traffic
 	end := c.zero.Add(a.At + a.Hold)
 	broke := func(err error) {
@@ -186,7 +187,7 @@ func (c *clients) warmUp(ctx context.Context) error {
 	for i, k := range c.layout.Clients {
 		for j := range k.Listen {
 			for good, last := 0, error(nil); good < 3; {
-				a := drill.Attempt{Arrival: drill.Arrival{Client: i, Port: j}}
+				a := measure.Attempt{Arrival: scenario.Arrival{Client: i, Port: j}}
 				conn, _, _, err := c.first(ctx, 0, &a, time.Now().Add(2*time.Second))
 				if conn != nil {
 					conn.Close()

@@ -150,16 +150,23 @@ var allowed = map[string]why{
 		"mesh":                    "snapshots",
 		"route":                   "plans",
 	},
-	"drill": {
+	"drill/scenario": {
 		"internal/strictyaml": "reads scenarios",
 		"mesh":                "endpoint IDs in logs",
 	},
+	"drill/measure": {"drill/scenario": "what was asked for: layout, schedule, assertions"},
+	"drill/report": {
+		"drill/measure":  "the result that it shows",
+		"drill/scenario": "what is going to be done",
+	},
+	"drill":         {},
 	"drill/demoapp": {},
 	"drill/lab": {
-		"discovery":     "the mesh file that it writes for the processes",
-		"drill":         "the scenario that it runs and the log that it fills",
-		"drill/demoapp": "the pods' application",
-		"mesh":          "the port of tunnels",
+		"discovery":      "the mesh file that it writes for the processes",
+		"drill/measure":  "the record that it fills",
+		"drill/scenario": "the scenario that it runs",
+		"drill/demoapp":  "the pods' application",
+		"mesh":           "the port of tunnels",
 	},
 
 	// Mains: flags to configuration to run.
@@ -178,7 +185,9 @@ var allowed = map[string]why{
 		"federation/networkkey/keyfile": "network keys in files",
 		"discovery/file":                "isthmus export: reads the mesh",
 		"discovery/ztunnel":             "isthmus export: translates it",
-		"drill":                         "isthmus drill: scenario, verdict, report",
+		"drill/measure":                 "isthmus drill: verdict",
+		"drill/report":                  "isthmus drill: terminal and report",
+		"drill/scenario":                "isthmus drill: the scenario",
 		"drill/demoapp":                 "isthmus app: a pod's application",
 		"drill/lab":                     "isthmus drill: starts the processes",
 		"identity":                      "isthmus ca",

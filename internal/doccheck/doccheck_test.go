@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
@@ -23,7 +23,7 @@ var documents = []document{
 	{name: "discovery.Config", root: discovery.DefaultConfig()},
 	{name: "nodeproxy.Config", root: nodeproxy.DefaultConfig(), later: []string{"identity."}},
 	{name: "gateway.Config", root: gateway.DefaultConfig(), later: []string{"identity."}},
-	{name: "drill.Scenario", root: drill.Scenario{}, later: []string{""}},
+	{name: "scenario.Scenario", root: scenario.Scenario{}, later: []string{""}},
 }
 
 // document is one kind of YAML file.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-mesh/isthmus/discovery/file"
-	"github.com/isthmus-mesh/isthmus/drill"
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
@@ -33,7 +33,7 @@ func TestExamplesAreReadByWhatTheyAreFor(t *testing.T) {
 func readExample(path string) error {
 	name := filepath.Base(path)
 	if filepath.Base(filepath.Dir(path)) == "drills" {
-		_, err := drill.Load(path)
+		_, err := scenario.Load(path)
 		return err
 	}
 	if name == "mesh.yaml" {
