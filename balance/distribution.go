@@ -10,7 +10,7 @@ import (
 // known lists what a user may write, in the order of the documentation.
 var known = []mesh.Distribution{
 	mesh.PreferNetwork, mesh.PreferClose, mesh.PreferSameZone, mesh.PreferSameNode,
-	mesh.PreferRegion, mesh.Any, mesh.StrictNode,
+	mesh.PreferRegion, mesh.RegionFirst, mesh.Any, mesh.StrictNode,
 }
 
 // ParseDistribution reads the value of a field or annotation; upper and lower
@@ -29,23 +29,28 @@ func ParseDistribution(s string) (mesh.Distribution, error) {
 // Precedence returns the distribution of a service from everything that may
 // set it, the most important first: the Service's spec.trafficDistribution, its
 // annotation networking.istio.io/traffic-distribution, that of the ServiceEntry,
-// that of the namespace. Empty means not set. A value that is unknown gives a
-// warning and counts as not set; if nothing is set, it is PreferNetwork.
-func Precedence(spec, svcAnnotation, seAnnotation, nsAnnotation string) (d mesh.Distribution, warnings []string) {
-	for _, source := range []struct{ name, value string }{
-		{"spec.trafficDistribution", spec},
-		{"annotation of the Service", svcAnnotation},
-		{"annotation of the ServiceEntry", seAnnotation},
-		{"annotation of the namespace", nsAnnotation},
+// that of the namespace, the mesh's default; and whose it is. Empty means not set. A
+// value that is unknown gives a warning and counts as not set; if nothing is set, it
+// is PreferNetwork, of nobody.
+func Precedence(spec, svcAnnotation, seAnnotation, nsAnnotation, meshDefault string) (d mesh.Distribution, from mesh.Source, warnings []string) {
+	for _, source := range []struct {
+		name, value string
+		from        mesh.Source
+	}{
+		{"spec.trafficDistribution", spec, mesh.FromService},
+		{"annotation of the Service", svcAnnotation, mesh.FromService},
+		{"annotation of the ServiceEntry", seAnnotation, mesh.FromService},
+		{"annotation of the namespace", nsAnnotation, mesh.FromNamespace},
+		{"default of the mesh", meshDefault, mesh.FromMesh},
 	} {
 		if source.value == "" {
 			continue
 		}
 		d, err := ParseDistribution(source.value)
 		if err == nil {
-			return d, warnings
+			return d, source.from, warnings
 		}
 		warnings = append(warnings, fmt.Sprintf("%s is ignored: %v", source.name, err))
 	}
-	return mesh.PreferNetwork, warnings
+	return mesh.PreferNetwork, "", warnings
 }

@@ -30,9 +30,12 @@ type Rule struct {
 // rules is the whole difference between traffic distributions. A corrected
 // meaning is a changed line.
 var rules = map[mesh.Distribution]Rule{
-	mesh.Any:            {},
-	mesh.PreferNetwork:  {Scopes: []Scope{Network}},
-	mesh.PreferRegion:   {Scopes: []Scope{Network, Region}},
+	mesh.Any:           {},
+	mesh.PreferNetwork: {Scopes: []Scope{Network}},
+	mesh.PreferRegion:  {Scopes: []Scope{Network, Region}},
+	// What Solo's PreferRegion does is known by its name alone: this is the other
+	// reading, the region before the network.
+	mesh.RegionFirst:    {Scopes: []Scope{Region}},
 	mesh.PreferClose:    {Scopes: []Scope{Network, Region, Zone}},
 	mesh.PreferSameZone: {Scopes: []Scope{Network, Region, Zone}},
 	mesh.PreferSameNode: {Scopes: []Scope{Network, Region, Zone, Subzone, Node}},

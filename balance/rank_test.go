@@ -36,6 +36,11 @@ func TestRankBuckets(t *testing.T) {
 		{mesh.PreferRegion, at("east", "r1", "z9", "", ""), 1},
 		{mesh.PreferRegion, at("east", "r9", "z1", "", ""), 0},
 
+		{mesh.RegionFirst, here, 1},
+		{mesh.RegionFirst, at("east", "r1", "z9", "", ""), 1},
+		{mesh.RegionFirst, at("west", "r9", "z1", "s1", "n1"), 0},
+		{mesh.RegionFirst, at("west", "", "", "", ""), 0},
+
 		{mesh.PreferSameZone, at("west", "r1", "z1", "s9", "n9"), 5},
 		{mesh.PreferSameZone, at("west", "r1", "z9", "s1", "n1"), 4},
 		{mesh.PreferSameZone, at("west", "r9", "z1", "s1", "n1"), 3},
@@ -119,7 +124,7 @@ func TestParseDistribution(t *testing.T) {
 			t.Errorf("ParseDistribution(%q) = %q, %v; want %q", in, got, err, want)
 		}
 	}
-	want := `traffic distribution "PreferMoon" is unknown: use one of PreferNetwork, PreferClose, PreferSameZone, PreferSameNode, PreferRegion, Any, StrictNode`
+	want := `traffic distribution "PreferMoon" is unknown: use one of PreferNetwork, PreferClose, PreferSameZone, PreferSameNode, PreferRegion, isthmus/RegionFirst, Any, StrictNode`
 	if _, err := ParseDistribution("PreferMoon"); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -138,26 +143,29 @@ func TestEveryDistributionHasARule(t *testing.T) {
 
 func TestPrecedence(t *testing.T) {
 	cases := []struct {
-		spec, svc, se, ns string
-		want              mesh.Distribution
-		warnings          int
+		spec, svc, se, ns, mesh string
+		want                    mesh.Distribution
+		from                    mesh.Source
+		warnings                int
 	}{
-		{"", "", "", "", mesh.PreferNetwork, 0},
-		{"PreferClose", "Any", "PreferRegion", "PreferSameNode", mesh.PreferClose, 0},
-		{"", "Any", "PreferRegion", "PreferSameNode", mesh.Any, 0},
-		{"", "", "preferregion", "PreferSameNode", mesh.PreferRegion, 0},
-		{"", "", "", "PreferSameNode", mesh.PreferSameNode, 0},
-		{"PreferMoon", "Any", "", "", mesh.Any, 1},
-		{"PreferMoon", "sideways", "", "", mesh.PreferNetwork, 2},
-		{"", "Any", "", "sideways", mesh.Any, 0},
+		{"", "", "", "", "", mesh.PreferNetwork, "", 0},
+		{"", "", "", "", "any", mesh.Any, mesh.FromMesh, 0},
+		{"", "", "", "sideways", "any", mesh.Any, mesh.FromMesh, 1},
+		{"PreferClose", "Any", "PreferRegion", "PreferSameNode", "Any", mesh.PreferClose, mesh.FromService, 0},
+		{"", "Any", "PreferRegion", "PreferSameNode", "", mesh.Any, mesh.FromService, 0},
+		{"", "", "preferregion", "PreferSameNode", "", mesh.PreferRegion, mesh.FromService, 0},
+		{"", "", "", "PreferSameNode", "Any", mesh.PreferSameNode, mesh.FromNamespace, 0},
+		{"PreferMoon", "Any", "", "", "", mesh.Any, mesh.FromService, 1},
+		{"PreferMoon", "sideways", "", "", "", mesh.PreferNetwork, "", 2},
+		{"", "Any", "", "sideways", "", mesh.Any, mesh.FromService, 0},
 	}
 	for _, c := range cases {
-		got, warnings := Precedence(c.spec, c.svc, c.se, c.ns)
-		if got != c.want || len(warnings) != c.warnings {
-			t.Errorf("Precedence(%q, %q, %q, %q) = %s, %q; want %s and %d warnings", c.spec, c.svc, c.se, c.ns, got, warnings, c.want, c.warnings)
+		got, from, warnings := Precedence(c.spec, c.svc, c.se, c.ns, c.mesh)
+		if got != c.want || from != c.from || len(warnings) != c.warnings {
+			t.Errorf("Precedence(%q, %q, %q, %q, %q) = %s of %q, %q; want %s of %q and %d warnings", c.spec, c.svc, c.se, c.ns, c.mesh, got, from, warnings, c.want, c.from, c.warnings)
 		}
 	}
-	_, warnings := Precedence("PreferMoon", "", "", "")
+	_, _, warnings := Precedence("PreferMoon", "", "", "", "")
 	if want := `spec.trafficDistribution is ignored: traffic distribution "PreferMoon" is unknown: use one of `; !strings.HasPrefix(warnings[0], want) {
 		t.Errorf("warning %q, want %s…", warnings[0], want)
 	}

@@ -15,7 +15,8 @@ import (
 // they came. A record that cannot be used becomes a [Problem], and everything else
 // goes on. Of two records that claim one thing (a UID, an address on a network, a
 // hostname, the name or address of a gateway) one has it and the other is out: the
-// ready workload before the one that is not, that before the terminating one; the
+// ready workload before the serving, that before the one that is not ready, that
+// before the terminating one; the
 // service that has a hostname by its name before one that was given it; then the
 // smaller Key. Who is out claims nothing; who lost comes in by itself when the
 // winner goes. Of an alias or a virtual address the same holds, but who loses one

@@ -17,16 +17,26 @@ const (
 // reads, and what other sources translate into.
 type Config struct {
 	// Confirm names the one state that may remove much; see package discovery/file.
-	Confirm     string     `yaml:"confirm" doc:"identifier of this very content, as the log gives it when a change of the file is held because it removes too much"`
-	TrustDomain string     `yaml:"trustDomain" default:"cluster.local" doc:"SPIFFE trust domain of every identity in this file"`
-	Networks    []Network  `yaml:"networks" doc:"every network of the mesh; an address means something only on its own network"`
-	Gateways    []Gateway  `yaml:"gateways" doc:"every gateway instance of every network"`
-	Services    []Service  `yaml:"services" doc:"names that workloads answer for"`
-	Workloads   []Workload `yaml:"workloads" doc:"every running instance"`
+	Confirm     string `yaml:"confirm" doc:"identifier of this very content, as the log gives it when a change of the file is held because it removes too much"`
+	TrustDomain string `yaml:"trustDomain" default:"cluster.local" doc:"SPIFFE trust domain of every identity in this file"`
+	// TrafficDistribution is that of services of which neither they nor their
+	// namespace say one.
+	TrafficDistribution string      `yaml:"trafficDistribution" doc:"trafficDistribution of services of which neither they nor their namespace say one; PreferNetwork when left out"`
+	Namespaces          []Namespace `yaml:"namespaces" doc:"what holds for all services of a namespace; one that is not listed is no mistake"`
+	Networks            []Network   `yaml:"networks" doc:"every network of the mesh; an address means something only on its own network"`
+	Gateways            []Gateway   `yaml:"gateways" doc:"every gateway instance of every network"`
+	Services            []Service   `yaml:"services" doc:"names that workloads answer for"`
+	Workloads           []Workload  `yaml:"workloads" doc:"every running instance"`
 }
 
 // DefaultConfig returns what a root key that is left out means.
 func DefaultConfig() Config { return Config{TrustDomain: DefaultTrustDomain} }
+
+// Namespace is what holds for all services of one namespace.
+type Namespace struct {
+	Name                string `yaml:"name" doc:"required"`
+	TrafficDistribution string `yaml:"trafficDistribution" doc:"that of its services that say none themselves"`
+}
 
 // Network is a set of addresses that reach each other without a gateway.
 type Network struct {
@@ -53,16 +63,34 @@ type Service struct {
 	Hostname            string        `yaml:"hostname" doc:"canonical name, unique in the mesh; <name>.<namespace>.svc.cluster.local when left out"`
 	Aliases             []string      `yaml:"aliases" doc:"other names; a global service also has <name>.<namespace>.mesh.internal"`
 	VIPs                []netip.Addr  `yaml:"vips" doc:"virtual addresses, unique in the mesh"`
-	Global              bool          `yaml:"global" doc:"true: reachable from other networks, through gateways"`
-	TrafficDistribution string        `yaml:"trafficDistribution" default:"PreferNetwork" doc:"which endpoints come first: PreferNetwork, PreferClose, PreferSameZone, PreferSameNode, PreferRegion, Any or StrictNode"`
+	Global              bool          `yaml:"global" doc:"true: reachable from other networks, through gateways; short for scope: global and takeover: true"`
+	Scope               string        `yaml:"scope" default:"cluster" doc:"who may reach it: cluster (its own network), segment (the networks of its segment; as yet there is one), global, or global-only (global, and applications may use its global names alone)"`
+	Takeover            bool          `yaml:"takeover" doc:"true: its hostname and virtual addresses lead to other networks too; else only its aliases do"`
+	TrafficDistribution string        `yaml:"trafficDistribution" doc:"which endpoints come first: PreferNetwork, PreferClose, PreferSameZone, PreferSameNode, PreferRegion, isthmus/RegionFirst, Any or StrictNode, in upper or lower case; when left out, that of the namespace, else that of the mesh"`
+	PublishNotReady     bool          `yaml:"publishNotReady" doc:"true: workloads that are not ready count as ready"`
 	Ports               []ServicePort `yaml:"ports" doc:"required; at least one"`
+
+	// Inherited is what holds where the service says nothing; a list fills it in.
+	Inherited Inherited `yaml:"-"`
 }
+
+// Inherited is the traffic distribution that a service's namespace and the mesh
+// say; empty is nothing.
+type Inherited struct{ Namespace, Mesh string }
 
 // ServicePort maps a port of a service to the port its applications listen on.
 type ServicePort struct {
 	Name       string `yaml:"name" doc:"optional; unique in the service"`
 	Port       uint16 `yaml:"port" doc:"required; what clients dial, 1 to 65535"`
 	TargetPort uint16 `yaml:"targetPort" doc:"what the application listens on; port when left out"`
+	TargetName string `yaml:"targetName" doc:"instead of targetPort: what each workload calls that port under its ports"`
+	Protocol   string `yaml:"protocol" default:"TCP" doc:"TCP, UDP or SCTP; TCP alone is carried, others may stand beside it on the same number"`
+}
+
+// NamedPort is a port of one workload that has a name there.
+type NamedPort struct {
+	Name string `yaml:"name" doc:"required; what targetName of a service means"`
+	Port uint16 `yaml:"port" doc:"required; what the application listens on, 1 to 65535"`
 }
 
 // Workload is one running instance: a pod or a virtual machine.
@@ -77,8 +105,9 @@ type Workload struct {
 	Addresses      []netip.Addr `yaml:"addresses" doc:"required; unique on its network; the first is dialled"`
 	Locality       Locality     `yaml:"locality"`
 	Ready          *bool        `yaml:"ready" default:"true" doc:"false: never chosen"`
-	State          string       `yaml:"state" doc:"ready, notReady or terminating; finer than ready"`
+	State          string       `yaml:"state" doc:"ready, notReady, terminating, or serving: terminating too, but chosen while nobody else is ready; finer than ready"`
 	Capacity       *uint32      `yaml:"capacity" default:"1" doc:"its weight beside other workloads, 1 to 65535"`
+	Ports          []NamedPort  `yaml:"ports" doc:"names of ports, for services with targetName"`
 	Services       []string     `yaml:"services" doc:"hostnames of the services it answers for"`
 }
 

@@ -12,6 +12,7 @@ type Listing struct {
 	records map[Key]Record
 	places  map[Key]int // in the Config's list of that kind
 	times   map[Key]int // how often a name has come
+	faults  []Problem   // of what is in no record
 }
 
 // List names the records of c: by name, network and name, hostname, UID. A name
@@ -27,16 +28,41 @@ func (c Config) List() Listing {
 		x.Sources = slices.Clone(x.Sources)
 		l.add(KindGateway, x.Network+"/"+x.Name, i, x)
 	}
+	namespaces := make(map[string]string, len(c.Namespaces))
+	var r reader
+	for i, n := range c.Namespaces {
+		here := at{"namespaces", i}
+		if _, twice := namespaces[n.Name]; twice {
+			r.drop(CauseConflict, here.below("name"), n.Name, "is listed already: list each namespace once")
+			continue
+		}
+		r.label(here.below("name"), n.Name)
+		namespaces[n.Name] = r.inherit(here.below("trafficDistribution"), n.TrafficDistribution)
+	}
+	meshWide := r.inherit(at{"trafficDistribution"}, c.TrafficDistribution)
+	l.faults = r.problems
 	for i, x := range c.Services {
+		x.Inherited = Inherited{namespaces[or(x.Namespace, defaultNamespace)], meshWide}
 		x.Aliases, x.VIPs, x.Ports = slices.Clone(x.Aliases), slices.Clone(x.VIPs), slices.Clone(x.Ports)
 		l.add(KindService, or(x.Namespace, defaultNamespace)+"/"+x.Name, i, x)
 	}
 	for i, x := range c.Workloads {
 		x.Addresses, x.Services = slices.Clone(x.Addresses), slices.Clone(x.Services)
+		x.Ports = slices.Clone(x.Ports)
 		l.add(KindWorkload, x.UID, i, x)
 	}
 	l.times = nil
 	return l
+}
+
+// inherit returns what services inherit: nothing of what is no distribution, so
+// that this is told once.
+func (r *reader) inherit(path at, s string) string {
+	if s == "" {
+		return ""
+	}
+	d, _ := r.known(path, s)
+	return string(d)
 }
 
 func (l Listing) add(kind Kind, name string, place int, r Record) {
@@ -68,7 +94,7 @@ var sections = [...]string{KindNetwork: "networks", KindGateway: "gateways", Kin
 // Locate turns the paths of problems, which begin at their records, into paths
 // from the root of the Config that was listed, and puts them in its order.
 func (l Listing) Locate(problems []Problem) []Problem {
-	out := slices.Clone(problems)
+	out := slices.Concat(l.faults, problems)
 	for i := range out {
 		p := &out[i]
 		if p.Object.Kind == 0 {

@@ -9,11 +9,12 @@ import (
 
 // distributions are the values of trafficDistribution.
 var distributions = []mesh.Distribution{
-	mesh.PreferNetwork, mesh.PreferClose, mesh.PreferSameZone, mesh.PreferSameNode, mesh.PreferRegion, mesh.Any, mesh.StrictNode,
+	mesh.PreferNetwork, mesh.PreferClose, mesh.PreferSameZone, mesh.PreferSameNode, mesh.PreferRegion, mesh.RegionFirst, mesh.Any, mesh.StrictNode,
 }
 
 func (s Service) read(r *reader) reading {
-	out := reading{service: &mesh.Service{Name: s.Name, Namespace: or(s.Namespace, defaultNamespace), Global: s.Global}}
+	out := reading{service: &mesh.Service{Name: s.Name, Namespace: or(s.Namespace, defaultNamespace), PublishNotReady: s.PublishNotReady}}
+	out.service.Scope, out.service.Takeover = s.scope(r)
 	named := r.label(at{"name"}, s.Name) && r.label(at{"namespace"}, out.service.Namespace)
 	s.addNames(r, &out, named)
 	for i, vip := range s.VIPs {
@@ -25,10 +26,30 @@ func (s Service) read(r *reader) reading {
 			out.service.VIPs = append(out.service.VIPs, vip)
 		}
 	}
-	out.service.Distribution = r.distribution(at{"trafficDistribution"}, s.TrafficDistribution)
-	out.service.Ports = r.ports(at{"ports"}, s.Ports)
+	out.service.Distribution, out.service.DistributionFrom = r.distribution(at{"trafficDistribution"}, s.TrafficDistribution, s.Inherited)
+	out.service.Ports, out.service.Others = r.ports(at{"ports"}, s.Ports)
 	return out
 }
+
+// scope reads scope, takeover and what is short for both.
+func (s Service) scope(r *reader) (scope mesh.Scope, takeover bool) {
+	scope, takeover = mesh.Scope(s.Scope), s.Takeover || s.Global
+	switch {
+	case s.Scope == "" && s.Global:
+		scope = mesh.ScopeGlobal
+	case s.Scope == "":
+		scope = mesh.ScopeCluster
+	case !slices.Contains(scopes, scope):
+		r.drop(CauseValue, at{"scope"}, s.Scope, "is not a scope: use cluster, segment, global or global-only")
+		return mesh.ScopeCluster, false
+	case s.Global && scope == mesh.ScopeCluster:
+		r.drop(CauseConflict, at{"scope"}, s.Scope, "contradicts global: true: remove one of the two")
+	}
+	return scope, takeover && scope != mesh.ScopeCluster
+}
+
+// scopes are the values of scope.
+var scopes = []mesh.Scope{mesh.ScopeCluster, mesh.ScopeSegment, mesh.ScopeGlobal, mesh.ScopeGlobalOnly}
 
 // addNames sets hostname and aliases. What is derived from name and namespace is
 // claimed only if those are good (named).
@@ -55,7 +76,7 @@ func (s Service) addNames(r *reader, out *reading, named bool) {
 		}
 	}
 	derived := ""
-	if s.Global && named {
+	if svc.Exported() && named {
 		derived = s.Name + "." + svc.Namespace + ".mesh.internal"
 	}
 	for i, a := range s.Aliases {
@@ -77,51 +98,93 @@ func (r *reader) twice(list []claim, c claim, what string) bool {
 	return i >= 0
 }
 
-func (r *reader) distribution(path at, s string) mesh.Distribution {
-	d := mesh.Distribution(or(s, string(mesh.PreferNetwork)))
-	if !slices.Contains(distributions, d) {
-		known := make([]string, len(distributions))
-		for i, d := range distributions {
-			known[i] = string(d)
+// distribution returns the first of what the service, its namespace and the mesh
+// say that means something.
+func (r *reader) distribution(path at, own string, inherited Inherited) (mesh.Distribution, mesh.Source) {
+	for _, say := range []struct {
+		value string
+		from  mesh.Source
+	}{{own, mesh.FromService}, {inherited.Namespace, mesh.FromNamespace}, {inherited.Mesh, mesh.FromMesh}} {
+		if say.value == "" {
+			continue
 		}
-		r.drop(CauseValue, path, s, "is not a traffic distribution: use one of %s", strings.Join(known, ", "))
-		return mesh.PreferNetwork
+		if d, ok := r.known(path, say.value); ok {
+			return d, say.from
+		}
 	}
-	return d
+	return mesh.PreferNetwork, ""
 }
 
-// ports leaves out each port that cannot be.
-func (r *reader) ports(path at, ports []ServicePort) []mesh.Port {
+// known reads the name of a traffic distribution, in upper or lower case.
+func (r *reader) known(path at, s string) (mesh.Distribution, bool) {
+	names := make([]string, len(distributions))
+	for i, d := range distributions {
+		if strings.EqualFold(s, string(d)) {
+			return d, true
+		}
+		names[i] = string(d)
+	}
+	r.drop(CauseValue, path, s, "is not a traffic distribution: use one of %s", strings.Join(names, ", "))
+	return "", false
+}
+
+// ports leaves out each port that cannot be, and tells apart what is not TCP.
+func (r *reader) ports(path at, ports []ServicePort) ([]mesh.Port, []mesh.OtherPort) {
 	if len(ports) == 0 {
 		r.drop(CauseMissing, path, nil, "is empty: list at least one port")
-		return nil
+		return nil, nil
 	}
-	out := make([]mesh.Port, 0, len(ports))
-	numbers, names := map[uint16]int{}, map[string]int{}
+	type number struct {
+		protocol string
+		port     uint16
+	}
+	var out []mesh.Port
+	var others []mesh.OtherPort
+	numbers, names := map[number]int{}, map[string]int{}
 	for i, p := range ports {
 		here, before := path.below(i), len(r.problems)
-		if first, twice := numbers[p.Port]; p.Port == 0 {
+		n := number{strings.ToUpper(or(p.Protocol, "TCP")), p.Port}
+		if first, twice := numbers[n]; p.Port == 0 {
 			r.drop(CauseValue, here.below("port"), p.Port, "is not a port: write a number from 1 to 65535")
 		} else if twice {
 			r.drop(CauseConflict, here.below("port"), p.Port, "is also the port of item %d: list each port once", first)
 		} else {
-			numbers[p.Port] = i
+			numbers[n] = i
 		}
 		if first, twice := names[p.Name]; p.Name != "" && twice {
 			r.drop(CauseConflict, here.below("name"), p.Name, "is also the name of item %d: give each port its own name", first)
 		} else {
 			names[p.Name] = i
 		}
-		m := mesh.Port{Name: p.Name, Service: p.Port, Target: p.TargetPort}
-		if m.Target == 0 {
-			m.Target = m.Service
-		}
-		if mesh.ReservedPort(m.Target) {
-			r.drop(CauseUnsupported, here.below("targetPort"), m.Target, "is a port of the node proxy itself, which never connects there: let the application listen on another one")
-		}
-		if len(r.problems) == before {
-			out = append(out, m)
+		switch n.protocol {
+		case "TCP":
+			if m := r.target(here, p); len(r.problems) == before {
+				out = append(out, m)
+			}
+		case "UDP", "SCTP":
+			if len(r.problems) == before {
+				others = append(others, mesh.OtherPort{Name: p.Name, Service: p.Port, Protocol: n.protocol})
+			}
+		default:
+			r.drop(CauseValue, here.below("protocol"), p.Protocol, "is not a protocol: use TCP, UDP or SCTP")
 		}
 	}
-	return out
+	return out, others
+}
+
+// target reads where p leads.
+func (r *reader) target(here at, p ServicePort) mesh.Port {
+	m := mesh.Port{Name: p.Name, Service: p.Port, Target: p.TargetPort, TargetName: p.TargetName}
+	switch {
+	case p.TargetName != "" && p.TargetPort != 0:
+		r.drop(CauseConflict, here.below("targetName"), p.TargetName, "is beside targetPort: remove one of the two")
+	case p.TargetName != "":
+		r.word(here.below("targetName"), p.TargetName)
+	case p.TargetPort == 0:
+		m.Target = m.Service
+	}
+	if mesh.ReservedPort(m.Target) {
+		r.drop(CauseUnsupported, here.below("targetPort"), m.Target, "is a port of the node proxy itself, which never connects there: let the application listen on another one")
+	}
+	return m
 }

@@ -26,12 +26,38 @@ func (w Workload) read(r *reader) reading {
 	out.Addresses, claims = r.addresses(w, claims)
 	out.State = r.state(w)
 	out.Capacity = r.capacity(w.Capacity)
+	out.Ports = r.named(w.Ports)
 	if r.label(at{"namespace"}, out.Namespace) {
 		out.Identity = r.identity(at{"serviceAccount"}, out.Namespace, out.ServiceAccount)
 	}
 	// Of two that claim one address, who may be chosen has it: a finished job
 	// keeps the address that a new pod was given.
-	return reading{workload: out, rank: int(out.State), claims: claims, on: w.Network, refs: r.refs(w.Services)}
+	return reading{workload: out, rank: rankOf(out.State), claims: claims, on: w.Network, refs: r.refs(w.Services)}
+}
+
+// rankOf orders workloads that claim one thing.
+func rankOf(s mesh.State) int {
+	return slices.Index([]mesh.State{mesh.Ready, mesh.Serving, mesh.NotReady, mesh.Terminating}, s)
+}
+
+// named leaves out what cannot be a port, or has the name of an earlier one.
+func (r *reader) named(ports []NamedPort) (out []mesh.NamedPort) {
+	for i, p := range ports {
+		path := at{"ports", i}
+		switch {
+		case p.Name == "":
+			r.drop(CauseMissing, path.below("name"), nil, "is missing: write what targetName of a service means")
+		case slices.ContainsFunc(out, func(o mesh.NamedPort) bool { return o.Name == p.Name }):
+			r.drop(CauseConflict, path.below("name"), p.Name, "is the name of an earlier port: give each port its own name")
+		case p.Port == 0:
+			r.drop(CauseValue, path.below("port"), p.Port, "is not a port: write a number from 1 to 65535")
+		case mesh.ReservedPort(p.Port):
+			r.drop(CauseUnsupported, path.below("port"), p.Port, "is a port of the node proxy itself, which never connects there: let the application listen on another one")
+		default:
+			out = append(out, mesh.NamedPort{Name: p.Name, Port: p.Port})
+		}
+	}
+	return out
 }
 
 func (r *reader) uid(path at, uid string) {
@@ -94,8 +120,10 @@ func (r *reader) state(w Workload) mesh.State {
 		return mesh.NotReady
 	case "terminating": // a pod may still be ready while it shuts down
 		return mesh.Terminating
+	case "serving":
+		return mesh.Serving
 	}
-	r.drop(CauseValue, path, w.State, "is not a state: use ready, notReady or terminating")
+	r.drop(CauseValue, path, w.State, "is not a state: use ready, notReady, terminating or serving")
 	return mesh.NotReady
 }
 

@@ -106,7 +106,7 @@ func (b *backends) choose(x route.Exported, o pickOptions, now time.Time) (lease
 	defer b.mu.Unlock()
 	b.scratch = b.scratch[:0]
 	for _, m := range x.Members {
-		b.scratch = append(b.scratch, b.candidate(m, x.Port.Target, o, now))
+		b.scratch = append(b.scratch, b.candidate(m, m.Target(x.Port), o, now))
 	}
 	d := b.draws[drawKey{x.Service.Hostname, x.Port.Service}]
 	if d == nil {
@@ -118,7 +118,7 @@ func (b *backends) choose(x route.Exported, o pickOptions, now time.Time) (lease
 	if !ok || dazed && (o.pin != 0 || o.healthyOnly) { // a client that is told no can go to another pod
 		return lease{}, false
 	}
-	l := lease{workload: x.Members[i], target: x.Port.Target, dazed: dazed}
+	l := lease{workload: x.Members[i], target: x.Members[i].Target(x.Port), dazed: dazed}
 	l.attempt = b.hops.Begin(l.workload.Endpoint, now)
 	b.open[l.key()]++
 	return l, true
@@ -127,13 +127,12 @@ func (b *backends) choose(x route.Exported, o pickOptions, now time.Time) (lease
 func (b *backends) candidate(m *mesh.Workload, target uint16, o pickOptions, now time.Time) balance.Candidate {
 	id := m.Endpoint
 	return balance.Candidate{
-		Weight: float64(m.Capacity) * b.hops.Weight(id, now),
-		Faint:  b.hops.Faint(id),
-		Load:   float64(b.open[health.Key{Endpoint: id, Port: target}]),
-		Usable: b.hops.Usable(id, now) && !b.doubted(id) && !b.reportedSick(id, target),
-		Drained: m.State != mesh.Ready || slices.Contains(o.exclude, id) ||
-			o.pin != 0 && o.pin != id,
-		Avoid: slices.Contains(o.avoid, uint64(id)),
+		Weight:  float64(m.Capacity) * b.hops.Weight(id, now),
+		Faint:   b.hops.Faint(id),
+		Load:    float64(b.open[health.Key{Endpoint: id, Port: target}]),
+		Usable:  b.hops.Usable(id, now) && !b.doubted(id) && !b.reportedSick(id, target),
+		Drained: slices.Contains(o.exclude, id) || o.pin != 0 && o.pin != id,
+		Avoid:   slices.Contains(o.avoid, uint64(id)),
 	}
 }
 

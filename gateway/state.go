@@ -110,13 +110,18 @@ func (b *backends) openPorts() map[mesh.EndpointID]map[uint16]int {
 }
 
 func (b *backends) dumpPod(w *mesh.Workload, services []*mesh.Service, open map[uint16]int, now time.Time) podState {
-	leads := map[uint16][]string{}
+	leads, offered := map[uint16][]string{}, map[uint16]bool{}
 	for port := range open {
 		leads[port] = []string{}
 	}
 	for _, svc := range services {
 		for _, p := range svc.Ports {
-			leads[p.Target] = append(leads[p.Target], svc.Hostname+":"+strconv.Itoa(int(p.Service)))
+			t := w.Target(p)
+			if t == 0 {
+				continue // the pod has no port of that name
+			}
+			leads[t] = append(leads[t], svc.Hostname+":"+strconv.Itoa(int(p.Service)))
+			offered[t] = offered[t] || svc.Offer(p, []*mesh.Workload{w}).Has(w)
 		}
 	}
 	b.mu.Lock()
@@ -126,7 +131,7 @@ func (b *backends) dumpPod(w *mesh.Workload, services []*mesh.Service, open map[
 		Until: hop.Until, Suspected: b.doubted(w.Endpoint), Ports: map[string]portState{}}
 	for port, services := range leads {
 		c := b.candidate(w, port, pickOptions{}, now)
-		pod.Ports[strconv.Itoa(int(port))] = portState{Services: services, Witness: b.witness(w.Endpoint, port), Usable: c.Usable && !c.Drained, Open: open[port]}
+		pod.Ports[strconv.Itoa(int(port))] = portState{Services: services, Witness: b.witness(w.Endpoint, port), Usable: c.Usable && !c.Drained && offered[port], Open: open[port]}
 		pod.Open += open[port]
 	}
 	return pod

@@ -55,7 +55,7 @@ func (s *summaries) repeat(now time.Time) {
 	defer s.mu.Unlock()
 	snap := s.store.Current()
 	for key := range s.last {
-		if svc := snap.Service(key.service); svc != nil && !svc.Global {
+		if svc := snap.Service(key.service); svc != nil && !svc.Exported() {
 			if p, ok := svc.Port(key.port); ok {
 				s.own(s.record(snap, svc, p, now))
 			}
@@ -94,7 +94,7 @@ func (s *summaries) revised(changes discovery.Changes, now time.Time) {
 func (s *summaries) retain(snap *mesh.Snapshot) {
 	for key := range s.last {
 		_, exported := s.exported[key]
-		if svc := snap.Service(key.service); svc != nil && svc.Global == exported {
+		if svc := snap.Service(key.service); svc != nil && svc.Exported() == exported {
 			if _, ok := svc.Port(key.port); ok {
 				continue
 			}
@@ -127,7 +127,7 @@ func (s *summaries) update(services []*mesh.Service, now time.Time) {
 				continue
 			}
 			s.last[key] = r
-			if svc.Global {
+			if svc.Exported() {
 				exported = append(exported, r)
 				s.exported[key] = struct{}{}
 			} else {
@@ -142,13 +142,15 @@ func (s *summaries) update(services []*mesh.Service, now time.Time) {
 func (s *summaries) record(snap *mesh.Snapshot, svc *mesh.Service, p mesh.Port, now time.Time) federation.Record {
 	f := federation.SummaryFact{Service: svc.Hostname, Port: p.Service}
 	seen := s.changed
-	for _, w := range snap.Members(svc, s.network) {
-		if w.State != mesh.Ready {
+	members := snap.Members(svc, s.network)
+	offer := svc.Offer(p, members)
+	for _, w := range members {
+		if !offer.Has(w) {
 			continue
 		}
 		f.Ready++
 		f.ReadyCapacity += w.Capacity
-		usable, at := s.pods(w, p.Target, now)
+		usable, at := s.pods(w, w.Target(p), now)
 		if usable {
 			f.Healthy++
 			f.HealthyCapacity += w.Capacity

@@ -43,7 +43,7 @@ func ParseEndpointID(s string) (EndpointID, error) {
 }
 
 // Endpoint is a workload as a member of one service and port. Health attaches
-// to the pair (Workload, Port.Target).
+// to the pair (Workload, its target port).
 type Endpoint struct {
 	Workload *Workload
 	Service  *Service

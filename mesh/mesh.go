@@ -3,6 +3,7 @@ package mesh
 import (
 	"net/netip"
 	"strconv"
+	"strings"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
@@ -20,6 +21,7 @@ const (
 	Ready       State = iota // may be chosen
 	NotReady                 // never chosen, no cap covers it
 	Terminating              // never chosen anew; sessions to it are retired
+	Serving                  // terminating too, but it still answers: chosen while nobody is ready
 )
 
 func (s State) String() string {
@@ -30,6 +32,8 @@ func (s State) String() string {
 		return "notReady"
 	case Terminating:
 		return "terminating"
+	case Serving:
+		return "serving"
 	}
 	return "state(" + strconv.Itoa(int(s)) + ")"
 }
@@ -47,16 +51,47 @@ type Workload struct {
 	Addresses      []netip.Addr // unique within Network; first is dialled
 	Locality       Locality
 	State          State
-	Capacity       uint32 // weight, ≥ 1
+	Ports          []NamedPort // what services mean by the name of a target port
+	Capacity       uint32      // weight, ≥ 1
 	Identity       spiffeid.ID
 	Endpoint       EndpointID
+}
+
+// NamedPort is a port of one workload that has a name there.
+type NamedPort struct {
+	Name string
+	Port uint16
+}
+
+// Target returns the port on which w's application answers for p of a service;
+// zero if p names a port that w does not have.
+func (w *Workload) Target(p Port) uint16 {
+	if p.TargetName == "" {
+		return p.Target
+	}
+	for _, n := range w.Ports {
+		if n.Name == p.TargetName {
+			return n.Port
+		}
+	}
+	return 0
 }
 
 // Port maps a port of a service to the port its applications listen on.
 type Port struct {
 	Name    string
 	Service uint16
-	Target  uint16
+	Target  uint16 // of every workload; zero if TargetName is set
+	// TargetName is what the target port is called; each workload says which number
+	// that is. See Workload.Target.
+	TargetName string
+}
+
+// OtherPort is a port of a service that is not routed, because of its protocol.
+type OtherPort struct {
+	Name     string
+	Service  uint16
+	Protocol string // UDP, SCTP
 }
 
 // Service is a name that several workloads answer for, perhaps on several
@@ -68,8 +103,14 @@ type Service struct {
 	Aliases      []string // other names that resolve to it
 	VIPs         []netip.Addr
 	Ports        []Port
-	Global       bool // reachable from other networks through gateways
+	Others       []OtherPort
+	Scope        Scope
+	Takeover     bool // the hostname leads to other networks too, not the other names alone
 	Distribution Distribution
+	// DistributionFrom is who said so.
+	DistributionFrom Source
+	// PublishNotReady counts workloads that are not ready as ready.
+	PublishNotReady bool
 }
 
 // Port returns the service's mapping for service port p.
@@ -82,6 +123,41 @@ func (s *Service) Port(p uint16) (Port, bool) {
 	return Port{}, false
 }
 
+// Scope is who may reach a service, beyond the network of its workloads.
+type Scope string
+
+// The scopes. The zero Scope is ScopeCluster.
+const (
+	ScopeCluster    Scope = "cluster"     // nobody
+	ScopeSegment    Scope = "segment"     // the networks of its segment, of which there is one as yet
+	ScopeGlobal     Scope = "global"      // every network
+	ScopeGlobalOnly Scope = "global-only" // every network, and applications by its global names alone
+)
+
+// Exported reports whether other networks may reach s, through gateways.
+func (s *Service) Exported() bool { return s.Scope != "" && s.Scope != ScopeCluster }
+
+// Everywhere reports whether name leads to the workloads of every network, and not
+// of the client's own alone. A virtual address stands for the hostname.
+func (s *Service) Everywhere(name string) bool {
+	return s.Exported() && (s.Takeover || !strings.EqualFold(name, s.Hostname))
+}
+
+// Offers reports whether applications may use name at all.
+func (s *Service) Offers(name string) bool {
+	return s.Scope != ScopeGlobalOnly || s.Everywhere(name)
+}
+
+// Source is what said something that several may say.
+type Source string
+
+// The sources, the one that goes first first. The zero Source is nobody.
+const (
+	FromService   Source = "service"
+	FromNamespace Source = "namespace"
+	FromMesh      Source = "mesh"
+)
+
 // Distribution says which endpoints of a service are preferred.
 type Distribution string
 
@@ -93,6 +169,9 @@ const (
 	PreferRegion   Distribution = "PreferRegion"
 	Any            Distribution = "Any"
 	StrictNode     Distribution = "StrictNode" // internalTrafficPolicy: Local
+	// RegionFirst is the other thing that PreferRegion may mean elsewhere: the region
+	// before the network.
+	RegionFirst Distribution = "isthmus/RegionFirst"
 )
 
 // Gateway is one instance of a network's east-west gateway.

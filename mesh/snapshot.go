@@ -186,9 +186,13 @@ func (s *Snapshot) FromGateway(network string, addr netip.Addr) bool {
 // Declares reports whether port is a target port of a service that the workload
 // uid is a member of.
 func (s *Snapshot) Declares(uid string, port uint16) bool {
+	w := s.Workload(uid)
+	if w == nil {
+		return false
+	}
 	for _, svc := range s.ServicesOf(uid) {
 		for _, p := range svc.Ports {
-			if p.Target == port {
+			if t := w.Target(p); t == port && t != 0 {
 				return true
 			}
 		}

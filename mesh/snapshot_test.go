@@ -20,7 +20,7 @@ func pair() *Snapshot {
 			workload("e1", "east", "10.0.0.1", Ready), workload("x", "east", "10.0.0.9", Ready),
 		},
 		Services: []*Service{
-			{Hostname: "web.shop.svc.cluster.local", Aliases: []string{"Web.shop.mesh.internal"}, VIPs: []netip.Addr{addr("240.240.0.1")}, Ports: []Port{{"http", 80, 8080}, {"", 90, 90}}},
+			{Hostname: "web.shop.svc.cluster.local", Aliases: []string{"Web.shop.mesh.internal"}, VIPs: []netip.Addr{addr("240.240.0.1")}, Ports: []Port{{Name: "http", Service: 80, Target: 8080}, {Service: 90, Target: 90}}},
 			{Hostname: "empty.shop.svc.cluster.local"},
 		},
 		Gateways: []*Gateway{{Name: "b", Network: "west"}, {Name: "a", Network: "west"}, {Name: "c", Network: "east"}},

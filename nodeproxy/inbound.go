@@ -164,7 +164,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, client admi
 	a.target = target
 	if svc != nil {
 		a.service = svc.Hostname
-		a.port = servicePort(svc, target)
+		a.port = servicePort(svc, w, target)
 	}
 	conn, reason, err := in.p.witness.dial(ctx, w, target)
 	if err != nil {
@@ -219,9 +219,9 @@ func (in *inbound) fromGateway(snap *mesh.Snapshot, req *hbone.Incoming) bool {
 	return true
 }
 
-func servicePort(svc *mesh.Service, target uint16) uint16 {
+func servicePort(svc *mesh.Service, w *mesh.Workload, target uint16) uint16 {
 	for _, p := range svc.Ports {
-		if p.Target == target {
+		if w.Target(p) == target {
 			return p.Service
 		}
 	}

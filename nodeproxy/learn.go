@@ -145,7 +145,7 @@ func (v *view) readmitOwn(s share, f federation.SummaryFact, seen time.Time, sna
 	}
 	port, _ := svc.Port(s.port)
 	for _, w := range snap.Members(svc, v.network) {
-		k := health.Key{Endpoint: w.Endpoint, Port: port.Target}
+		k := health.Key{Endpoint: w.Endpoint, Port: w.Target(port)}
 		v.mu.Lock()
 		edge := health.NoEdge
 		if !slices.Contains(f.Exceptions, w.Endpoint) && v.failed[k].Before(seen) && v.pods.State(k, now).Phase != health.Healthy {

@@ -115,7 +115,7 @@ func (v *view) dump(s *state, snap *mesh.Snapshot, only *mesh.Service, now time.
 		}
 		for _, port := range svc.Ports {
 			for _, w := range snap.Members(svc, v.network) {
-				k := health.Key{Endpoint: w.Endpoint, Port: port.Target}
+				k := health.Key{Endpoint: w.Endpoint, Port: w.Target(port)}
 				st := v.pods.State(k, now)
 				reported, out := "unknown", false
 				if f, ok := v.reported(share{v.network, svc.Hostname, port.Service}); ok {
@@ -123,10 +123,10 @@ func (v *view) dump(s *state, snap *mesh.Snapshot, only *mesh.Service, now time.
 						reported = "ejected"
 					}
 				}
-				s.Pods = append(s.Pods, podBelief{Service: svc.Hostname, Usable: w.State == mesh.Ready && !out && v.pods.Usable(k, now), Reported: reported, Endpoint: w.Endpoint.String(), Workload: w.UID, Port: port.Target, Phase: st.Phase.String(), Health: st.Health, Until: st.Until, Open: v.open[k]})
+				s.Pods = append(s.Pods, podBelief{Service: svc.Hostname, Usable: w.State == mesh.Ready && !out && v.pods.Usable(k, now), Reported: reported, Endpoint: w.Endpoint.String(), Workload: w.UID, Port: k.Port, Phase: st.Phase.String(), Health: st.Health, Until: st.Until, Open: v.open[k]})
 			}
 			for _, n := range snap.Networks(svc) {
-				if n != v.network && svc.Global {
+				if n != v.network && svc.Exported() {
 					s.Shares = append(s.Shares, v.dumpShare(share{n, svc.Hostname, port.Service}, now))
 				}
 			}

@@ -129,7 +129,7 @@ func torturedSnapshot(pods int) *mesh.Snapshot {
 	}
 	pod("east", "client", "10.0.0.1")
 	for _, s := range []struct{ name, network, prefix string }{{"near", "east", "10.0.1."}, {"far", "west", "10.0.2."}} {
-		svc := &mesh.Service{Name: s.name, Namespace: "default", Hostname: s.name + ".default", Global: true, Distribution: mesh.PreferNetwork,
+		svc := &mesh.Service{Name: s.name, Namespace: "default", Hostname: s.name + ".default", Scope: mesh.ScopeGlobal, Takeover: true, Distribution: mesh.PreferNetwork,
 			Ports: []mesh.Port{{Name: "tcp", Service: 80, Target: 8080}}}
 		for i := range pods {
 			name := fmt.Sprintf("%s-%d", s.name, i+1)

@@ -133,14 +133,14 @@ func (v *view) choose(plan *route.Plan, t tried, now time.Time) (pick, *failure)
 	v.noteDazed(plan.Authority, dazed)
 	c := plan.Candidates[i]
 	if c.Workload != nil {
-		return v.take(pick{pod: c.Workload, target: plan.Port.Target}, now), nil
+		return v.take(pick{pod: c.Workload, target: c.Workload.Target(plan.Port)}, now), nil
 	}
 	p := pick{share: share{c.Network, plan.Service.Hostname, plan.Port.Service}, expect: c.Expect}
 	if p.gateway = v.chooseGateway(c, t, now); p.gateway == nil {
 		return pick{}, &failure{reason: reasonNoRoute, err: errors.New("network " + c.Network + " has no gateway that is not drained")}
 	}
 	if p.remote = v.chooseRemote(plan, p.share, c.Pods, t, now); p.remote != nil {
-		p.port, p.expect = plan.Port.Target, []spiffeid.ID{p.remote.Identity}
+		p.port, p.expect = p.remote.Target(plan.Port), []spiffeid.ID{p.remote.Identity}
 	} else {
 		p.avoid = v.avoid(p.share, len(c.Pods), t, now)
 	}
@@ -167,7 +167,7 @@ func (v *view) chooseRemote(plan *route.Plan, s share, pods []*mesh.Workload, t 
 	v.scratch = v.scratch[:0]
 	for _, w := range pods {
 		v.scratch = append(v.scratch, balance.Candidate{
-			Weight: float64(w.Capacity), Load: float64(v.open[health.Key{Endpoint: w.Endpoint, Port: plan.Port.Target}]),
+			Weight: float64(w.Capacity), Load: float64(v.open[health.Key{Endpoint: w.Endpoint, Port: w.Target(plan.Port)}]),
 			Usable: !slices.Contains(f.Exceptions, w.Endpoint) && !v.hints.Hinted(health.HintKey{HintService: service, Endpoint: w.Endpoint}, now) &&
 				!slices.Contains(t.pods, w.Endpoint),
 		})
@@ -192,7 +192,7 @@ func (v *view) draw(key any) ([]balance.Candidate, float64, float64) {
 
 func (v *view) weigh(plan *route.Plan, c route.Candidate, t tried, now time.Time) balance.Candidate {
 	if w := c.Workload; w != nil {
-		k := health.Key{Endpoint: w.Endpoint, Port: plan.Port.Target}
+		k := health.Key{Endpoint: w.Endpoint, Port: w.Target(plan.Port)}
 		return balance.Candidate{
 			Weight: float64(c.Capacity) * v.pods.Weight(k, now), Faint: v.pods.Faint(k), Load: float64(v.open[k]), Rank: c.Rank,
 			Usable: v.pods.Usable(k, now) && !v.excepted(plan, w), Avoid: slices.Contains(t.pods, w.Endpoint),

@@ -209,7 +209,7 @@ func FuzzAuthority(f *testing.F) {
 	local := s.Workload("w-1")
 	f.Fuzz(func(t *testing.T, authority string) {
 		x, err := Export(s, "west", authority)
-		if err == nil && (!x.Service.Global || len(x.Members) == 0 || x.Members[0].Network != "west") {
+		if err == nil && (!x.Service.Exported() || len(x.Members) == 0 || x.Members[0].Network != "west") {
 			t.Errorf("Export(%q) = %+v", authority, x)
 		}
 		port, svc, err := Inbound(s, local, authority, AnyPort)

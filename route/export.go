@@ -11,7 +11,7 @@ import (
 type Exported struct {
 	Service *mesh.Service
 	Port    mesh.Port
-	Members []*mesh.Workload // ready, on the gateway's own network, at least one
+	Members []*mesh.Workload // offered (see mesh.Offer), on the gateway's own network, at least one
 }
 
 // Export finds what authority means to a gateway of network: a port of a global
@@ -30,7 +30,7 @@ func Export(s *mesh.Snapshot, network, authority string) (Exported, error) {
 	if svc == nil {
 		return refuse(UnknownService, "no service has this hostname or alias")
 	}
-	if !svc.Global {
+	if !svc.Exported() {
 		return refuse(NotExported, "the service is not global")
 	}
 	members := s.Members(svc, network)
@@ -39,9 +39,9 @@ func Export(s *mesh.Snapshot, network, authority string) (Exported, error) {
 	}
 	port, ok := svc.Port(t.port)
 	if !ok {
-		return refuse(UnknownPort, unknownPort(svc))
+		return refuse(UnknownPort, unknownPort(svc, t.port))
 	}
-	if members = keep(members, offered); len(members) == 0 {
+	if members = keep(members, svc.Offer(port, members).Has); len(members) == 0 {
 		return refuse(NoEndpoint, fmt.Sprintf("the service has no ready workload on network %q", network))
 	}
 	return Exported{Service: svc, Port: port, Members: members}, nil

@@ -40,7 +40,7 @@ func (w *world) gateway(name, network, region string, drained bool) *world {
 
 // service adds one with port 80 → 8080 and 81 → 9090.
 func (w *world) service(name string, global bool, d mesh.Distribution, uids ...string) *world {
-	s := &mesh.Service{Name: name, Hostname: name + ".shop.svc.cluster.local", Global: global, Distribution: d,
+	s := &mesh.Service{Name: name, Hostname: name + ".shop.svc.cluster.local", Scope: scope(global), Takeover: global, Distribution: d,
 		Ports: []mesh.Port{{Name: "http", Service: 80, Target: 8080}, {Name: "admin", Service: 81, Target: 9090}}}
 	if global {
 		s.Aliases = []string{name + ".shop.mesh.internal"}
@@ -56,6 +56,13 @@ func (w *world) service(name string, global bool, d mesh.Distribution, uids ...s
 
 func (w *world) snapshot() *mesh.Snapshot {
 	return mesh.NewSnapshot(1, mesh.Parts{Workloads: w.workloads, Services: w.services, Gateways: w.gateways, Members: w.members})
+}
+
+func scope(global bool) mesh.Scope {
+	if global {
+		return mesh.ScopeGlobal
+	}
+	return mesh.ScopeCluster
 }
 
 func identity(account string) spiffeid.ID {

@@ -22,7 +22,7 @@ func (s Scope) String() string {
 }
 
 // covers reports whether a port of svc is within the scope.
-func (s Scope) covers(svc *mesh.Service) bool { return s != ExportedPorts || svc.Global }
+func (s Scope) covers(svc *mesh.Service) bool { return s != ExportedPorts || svc.Exported() }
 
 // Inbound finds the local port that authority means to the node proxy of local.
 // With an address, it must be one of local's own, and svc is nil; with a
@@ -55,12 +55,14 @@ func Inbound(s *mesh.Snapshot, local *mesh.Workload, authority string, scope Sco
 		}
 		p, ok := svc.Port(t.port)
 		if !ok {
-			return refuse(UnknownPort, unknownPort(svc))
+			return refuse(UnknownPort, unknownPort(svc, t.port))
 		}
 		if !scope.covers(svc) {
 			return refuse(NotExported, "the service is not global")
 		}
-		port = p.Target
+		if port = local.Target(p); port == 0 {
+			return refuse(UnknownPort, fmt.Sprintf("workload %s has no port %q", local.UID, p.TargetName))
+		}
 	}
 	if mesh.ReservedPort(port) {
 		return refuse(IllegalPort, fmt.Sprintf("port %d belongs to the node proxy itself", port))
@@ -74,6 +76,6 @@ func Inbound(s *mesh.Snapshot, local *mesh.Workload, authority string, scope Sco
 // offers reports whether port is a target port of a service of local within scope.
 func offers(s *mesh.Snapshot, local *mesh.Workload, port uint16, scope Scope) bool {
 	return slices.ContainsFunc(s.ServicesOf(local.UID), func(svc *mesh.Service) bool {
-		return scope.covers(svc) && slices.ContainsFunc(svc.Ports, func(p mesh.Port) bool { return p.Target == port })
+		return scope.covers(svc) && slices.ContainsFunc(svc.Ports, func(p mesh.Port) bool { return local.Target(p) == port })
 	})
 }

@@ -41,6 +41,8 @@ type resolver struct {
 	rule     balance.Rule
 	from     balance.Place
 	missed   missed
+	// everywhere is whether the name that was asked for leads to other networks.
+	everywhere bool
 }
 
 // missed counts the ready members that are no candidates, by the reason.
@@ -58,7 +60,7 @@ func (r *resolver) resolve() error {
 		if svc == nil {
 			return r.refuse(UnknownService, "no service has this hostname or alias")
 		}
-		return r.toService(svc, r.flow.Port)
+		return r.toService(svc, host, r.flow.Port)
 	}
 	return r.toAddress(netip.AddrPortFrom(r.flow.Addr.Addr().Unmap(), r.flow.Addr.Port()))
 }
@@ -67,7 +69,7 @@ func (r *resolver) resolve() error {
 // A pod of another network is never meant: its address may be in use here.
 func (r *resolver) toAddress(a netip.AddrPort) error {
 	if svc := r.snapshot.ServiceAt(a.Addr()); svc != nil {
-		return r.toService(svc, a.Port())
+		return r.toService(svc, svc.Hostname, a.Port())
 	}
 	w := r.snapshot.WorkloadAt(r.flow.Source.Network, a.Addr())
 	if w == nil {
@@ -82,11 +84,16 @@ func (r *resolver) toAddress(a netip.AddrPort) error {
 	return nil
 }
 
-func (r *resolver) toService(svc *mesh.Service, port uint16) error {
+// toService plans a flow to a port of svc, which was asked for as name.
+func (r *resolver) toService(svc *mesh.Service, name string, port uint16) error {
+	if !svc.Offers(name) {
+		return r.refuse(UnknownService, fmt.Sprintf("the service has global names alone: %s", strings.Join(svc.Aliases, ", ")))
+	}
 	p, ok := svc.Port(port)
 	if !ok {
-		return r.refuse(UnknownPort, unknownPort(svc))
+		return r.refuse(UnknownPort, unknownPort(svc, port))
 	}
+	r.plan.Port, r.everywhere = p, svc.Everywhere(name)
 	src := r.flow.Source
 	r.rule = balance.RuleOf(svc.Distribution)
 	r.from = balance.Place{Network: src.Network, Node: src.Node, Locality: src.Locality}
@@ -101,7 +108,7 @@ func (r *resolver) toService(svc *mesh.Service, port uint16) error {
 	if len(r.plan.Candidates) == 0 {
 		return r.nowhere(svc)
 	}
-	r.plan.Service, r.plan.Port = svc, p
+	r.plan.Service = svc
 	r.plan.Authority = svc.Hostname + ":" + strconv.Itoa(int(p.Service))
 	return nil
 }
@@ -109,8 +116,9 @@ func (r *resolver) toService(svc *mesh.Service, port uint16) error {
 func (r *resolver) addLocal(svc *mesh.Service, members []*mesh.Workload) {
 	r.plan.Candidates = slices.Grow(r.plan.Candidates, len(members))
 	here := r.snapshot.Identities(svc, r.flow.Source.Network)
+	offer := svc.Offer(r.plan.Port, members)
 	for _, w := range members {
-		if !offered(w) {
+		if !offer.Has(w) {
 			continue
 		}
 		rank, ok := r.rule.Rank(r.from, balance.Place{Network: w.Network, Node: w.Node, Locality: w.Locality})
@@ -125,7 +133,7 @@ func (r *resolver) addLocal(svc *mesh.Service, members []*mesh.Workload) {
 }
 
 func (r *resolver) addNetwork(svc *mesh.Service, network string, members []*mesh.Workload) {
-	members = keep(members, offered)
+	members = keep(members, svc.Offer(r.plan.Port, members).Has)
 	ready, capacity := len(members), uint64(0)
 	for _, w := range members {
 		capacity += uint64(w.Capacity)
@@ -134,7 +142,7 @@ func (r *resolver) addNetwork(svc *mesh.Service, network string, members []*mesh
 	rank, near := r.rankGateways(network, gateways)
 	switch {
 	case ready == 0:
-	case !svc.Global:
+	case !r.everywhere:
 		r.missed.notGlobal += ready
 	case len(gateways) == 0:
 		r.missed.noGateway += ready
@@ -167,6 +175,8 @@ func (r *resolver) nowhere(svc *mesh.Service) error {
 		return r.refuse(NoEndpoint, fmt.Sprintf("no ready workload is where trafficDistribution %s demands; %d are elsewhere", svc.Distribution, r.missed.elsewhere))
 	case r.missed.noGateway > 0:
 		return r.refuse(NoRoute, fmt.Sprintf("its ready workloads are on networks without a gateway that takes connections (of %s): add a gateway or end its drain", networks))
+	case r.missed.notGlobal > 0 && svc.Exported():
+		return r.refuse(NotExported, fmt.Sprintf("its ready workloads are on other networks (of %s), to which this name does not lead: ask for %s, or set takeover: true", networks, strings.Join(svc.Aliases, ", ")))
 	case r.missed.notGlobal > 0:
 		return r.refuse(NotExported, fmt.Sprintf("its ready workloads are on other networks (of %s) and it is not global: set global: true", networks))
 	}
@@ -179,11 +189,6 @@ func (r *resolver) refuse(k Kind, detail string) error {
 		subject = r.flow.Host + ":" + strconv.Itoa(int(r.flow.Port))
 	}
 	return &Error{k, subject, detail}
-}
-
-// offered reports whether w may get new connections to its services.
-func offered(w *mesh.Workload) bool {
-	return w.State == mesh.Ready && w.Capacity > 0 && len(w.Addresses) > 0
 }
 
 // open returns the gateways that are not drained, without copying if all are.
@@ -208,7 +213,12 @@ func only(all []spiffeid.ID, id spiffeid.ID) []spiffeid.ID {
 	return []spiffeid.ID{id}
 }
 
-func unknownPort(svc *mesh.Service) string {
+func unknownPort(svc *mesh.Service, port uint16) string {
+	for _, o := range svc.Others {
+		if o.Service == port {
+			return fmt.Sprintf("port %d of service %s is %s, and TCP alone is carried", port, svc.Hostname, o.Protocol)
+		}
+	}
 	ports := make([]string, len(svc.Ports))
 	for i, p := range svc.Ports {
 		ports[i] = strconv.Itoa(int(p.Service))

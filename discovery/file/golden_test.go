@@ -65,7 +65,7 @@ func describe(s *mesh.Snapshot) string {
 		}
 	}
 	for _, svc := range s.Services() {
-		fmt.Fprintf(&b, "service %s (%s/%s) aliases %s vips %s global %t %s ports %v\n", svc.Hostname, svc.Namespace, svc.Name, svc.Aliases, svc.VIPs, svc.Global, svc.Distribution, svc.Ports)
+		fmt.Fprintf(&b, "service %s (%s/%s) aliases %s vips %s scope %s takeover %t %s from %q ports %+v others %v publishNotReady %t\n", svc.Hostname, svc.Namespace, svc.Name, svc.Aliases, svc.VIPs, svc.Scope, svc.Takeover, svc.Distribution, svc.DistributionFrom, svc.Ports, svc.Others, svc.PublishNotReady)
 		for _, id := range s.Identities(svc, "") {
 			fmt.Fprintf(&b, "  identity %s\n", id)
 		}

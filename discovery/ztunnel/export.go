@@ -86,7 +86,7 @@ func local(s *mesh.Snapshot, w *mesh.Workload) Workload {
 		out.Locality = (*Locality)(&w.Locality)
 	}
 	for _, svc := range s.ServicesOf(w.UID) {
-		out.Services[key(svc)] = ports(svc)
+		out.Services[key(svc)] = ports(svc, w)
 	}
 	return out
 }
@@ -94,7 +94,7 @@ func local(s *mesh.Snapshot, w *mesh.Workload) Workload {
 // remotes are the split-horizon workloads of svc: one for each gateway of each
 // other network that has ready members. Nothing goes through a drained gateway.
 func remotes(s *mesh.Snapshot, svc *mesh.Service, network string) (out []Workload) {
-	if !svc.Global {
+	if !svc.Exported() {
 		return nil
 	}
 	for _, n := range s.Networks(svc) {
@@ -114,7 +114,7 @@ func remotes(s *mesh.Snapshot, svc *mesh.Service, network string) (out []Workloa
 					Destination:   at(n, g.Address.Addr()),
 					HBONEMTLSPort: g.Address.Port(),
 				},
-				Services: map[string]map[uint16]uint16{key(svc): ports(svc)},
+				Services: map[string]map[uint16]uint16{key(svc): ports(svc, nil)},
 			})
 		}
 	}
@@ -155,7 +155,7 @@ func gateway(g *mesh.Gateway) Workload {
 func service(s *mesh.Snapshot, svc *mesh.Service, network string) Service {
 	out := Service{
 		Name: svc.Name, Namespace: svc.Namespace, Hostname: svc.Hostname,
-		VIPs: []string{}, Ports: ports(svc), LoadBalancer: balancing[svc.Distribution],
+		VIPs: []string{}, Ports: ports(svc, nil), LoadBalancer: balancing[svc.Distribution],
 	}
 	for _, vip := range svc.VIPs {
 		out.VIPs = append(out.VIPs, at(network, vip))
@@ -174,6 +174,7 @@ var balancing = map[mesh.Distribution]*LoadBalancer{
 	mesh.PreferClose:    failover("Network", "Region", "Zone"),
 	mesh.PreferSameZone: failover("Network", "Region", "Zone"),
 	mesh.PreferSameNode: failover("Network", "Region", "Zone", "Subzone", "Node"),
+	mesh.RegionFirst:    failover("Region"),
 	mesh.StrictNode:     {RoutingPreferences: []string{"Network", "Node"}, Mode: "Strict", HealthPolicy: "OnlyHealthy"},
 }
 
@@ -181,10 +182,17 @@ func failover(scopes ...string) *LoadBalancer {
 	return &LoadBalancer{RoutingPreferences: scopes, Mode: "Failover", HealthPolicy: "OnlyHealthy"}
 }
 
-func ports(svc *mesh.Service) map[uint16]uint16 {
+// ports maps service ports to target ports of w; if that is nil, or has no port of
+// the name, to themselves.
+func ports(svc *mesh.Service, w *mesh.Workload) map[uint16]uint16 {
 	out := make(map[uint16]uint16, len(svc.Ports))
 	for _, p := range svc.Ports {
-		out[p.Service] = p.Target
+		out[p.Service] = p.Service
+		if w != nil && w.Target(p) != 0 {
+			out[p.Service] = w.Target(p)
+		} else if p.Target != 0 {
+			out[p.Service] = p.Target
+		}
 	}
 	return out
 }
