@@ -13,8 +13,5 @@ func Build(revision uint64, c Config) (*mesh.Snapshot, []Problem) {
 	l := c.List()
 	b.Apply(l.changes()...)
 	s, _, _ := b.Commit()
-	if s.Revision != revision { // empty, and nothing has changed
-		s = s.Edit().Snapshot(revision)
-	}
-	return s, l.Locate(b.Problems())
+	return s, l.Locate(append(l.Faults(), b.Problems()...))
 }

@@ -30,6 +30,7 @@ type Builder struct {
 	refs    map[string]map[*entry]struct{} // service name → workloads that name it
 	edit    *mesh.Edit
 	current *mesh.Snapshot
+	begun   bool // there was a Commit
 
 	// Of the batch that is being collected.
 	queues   [KindWorkload + 1]queue
@@ -199,7 +200,8 @@ func (b *Builder) placed(e *entry) bool {
 }
 
 // Commit ends the batch: it returns the next snapshot, what is different in it,
-// and the problems that came and went. If nothing is, it is the last one.
+// and the problems that came and went. If nothing is, it is the last one; the first
+// batch is everything, also if it is nothing.
 func (b *Builder) Commit() (*mesh.Snapshot, Changes, News) {
 	b.settle(KindNetwork)
 	b.commitNetworks()
@@ -211,7 +213,8 @@ func (b *Builder) Commit() (*mesh.Snapshot, Changes, News) {
 	b.commitWorkloads()
 	news := b.commitProblems()
 	changes := b.changes
-	if !changes.Empty() {
+	changes.All = changes.All || !b.begun
+	if b.begun = true; !changes.Empty() {
 		b.current = b.edit.Snapshot(b.current.Revision + 1)
 	}
 	b.begin()

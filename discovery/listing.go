@@ -87,6 +87,14 @@ func (l Listing) Since(earlier Listing) (changes []Change) {
 	return changes
 }
 
+// Faults returns what is wrong with what is in no record.
+func (l Listing) Faults() []Problem { return slices.Clone(l.faults) }
+
+// FaultsSince returns which of those came and went.
+func (l Listing) FaultsSince(earlier Listing) News {
+	return News{Appeared: missing(l.faults, earlier.faults), Gone: missing(earlier.faults, l.faults)}
+}
+
 func (l Listing) changes() []Change { return l.Since(Listing{}) }
 
 var sections = [...]string{KindNetwork: "networks", KindGateway: "gateways", KindService: "services", KindWorkload: "workloads"}
@@ -94,7 +102,7 @@ var sections = [...]string{KindNetwork: "networks", KindGateway: "gateways", Kin
 // Locate turns the paths of problems, which begin at their records, into paths
 // from the root of the Config that was listed, and puts them in its order.
 func (l Listing) Locate(problems []Problem) []Problem {
-	out := slices.Concat(l.faults, problems)
+	out := slices.Clone(problems)
 	for i := range out {
 		p := &out[i]
 		if p.Object.Kind == 0 {

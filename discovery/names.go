@@ -94,6 +94,15 @@ type names struct {
 
 type identityKey struct{ namespace, account string }
 
+// TrustDomain returns what is wrong with name as that of a trust domain, or nil. It
+// may be empty.
+func TrustDomain(name string) error {
+	if _, problems := newNames(name); len(problems) > 0 {
+		return problems[0]
+	}
+	return nil
+}
+
 // newNames also returns what is wrong with the name of the trust domain, which
 // then is DefaultTrustDomain.
 func newNames(name string) (*names, []Problem) {

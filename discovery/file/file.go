@@ -1,12 +1,15 @@
 // Package file reads the description of a mesh from one YAML file and follows
 // its changes.
 //
-// It promises that a file is taken whole or not at all: a file that cannot be
-// read, is not valid YAML, has a key or value that is not understood, or
-// describes no consistent mesh changes nothing, and the log says which line is
-// wrong, why, and what to write instead. A process that starts with a bad file
-// does not start. A file that is good but would remove much of the mesh is held
-// until somebody confirms it; see [Guard].
+// It promises that a file which cannot be read, is not valid YAML, or has a key or
+// value that is not understood changes nothing, and that the log says which line is
+// wrong, why, and what to write instead; a process that starts with such a file does
+// not start. An object that is understood and cannot be used, such as a workload
+// whose address another one has, is left out alone; see [Problem]. A file that would
+// remove much of the mesh is held until somebody confirms it; see [Guard].
+//
+// What a change costs to take into force is in proportion to it; to read the file
+// is not.
 //
 // The file is polled, because that works on every file system and through the
 // symbolic links of a mounted ConfigMap. Who writes the file should write a
@@ -36,9 +39,9 @@ const (
 	maxProblems = 20
 )
 
-// Load reads the file at path and returns its snapshot with revision 1. The
-// error joins one error per mistake, each with file:line, field, value and
-// remedy.
+// Load reads the file at path and returns its snapshot with revision 1, for who
+// wants a file without a mistake. The error joins one error per mistake, each with
+// file:line, field, value and remedy.
 func Load(path string) (*mesh.Snapshot, error) {
 	data, err := read(path)
 	if err != nil {
@@ -47,25 +50,35 @@ func Load(path string) (*mesh.Snapshot, error) {
 	return Parse(path, data, 1)
 }
 
-// Parse returns the snapshot that data describes. name is what errors call the
-// file.
-func Parse(name string, data []byte, revision uint64) (*mesh.Snapshot, error) {
-	s, _, err := parse(name, data, revision)
-	return s, err
+// Parse returns the snapshot that data describes, or everything that is wrong with
+// it. name is what errors call the file.
+func Parse(name string, data []byte, revision uint64) (s *mesh.Snapshot, err error) {
+	doc, c, err := decode(name, data)
+	if err == nil {
+		var problems []discovery.Problem
+		if s, problems = discovery.Build(revision, c); len(problems) == 0 {
+			return s, nil
+		}
+		err = firstOf(name, strictyaml.Mistakes(nil, located(doc, nil, problems)))
+	}
+	return nil, err
 }
 
-func parse(name string, data []byte, revision uint64) (*mesh.Snapshot, discovery.Config, error) {
+// decode reads data. It refuses what is no YAML, what has keys or values that are
+// not understood, and what makes every object another: an error names these, and
+// what else would be a problem.
+func decode(name string, data []byte) (*strictyaml.Doc, discovery.Config, error) {
 	var c discovery.Config
 	doc, err := strictyaml.Parse(name, data)
 	if err != nil {
 		return nil, c, err
 	}
 	unread := doc.Decode(&c)
-	s, problems := discovery.Build(revision, c)
-	if err := strictyaml.Mistakes(unread, located(doc, unread, problems)); err != nil {
-		return nil, c, firstOf(doc.Name(), err)
+	if unread == nil && discovery.TrustDomain(c.TrustDomain) == nil {
+		return doc, c, nil
 	}
-	return s, c, nil
+	_, problems := discovery.Build(1, c)
+	return doc, c, firstOf(name, strictyaml.Mistakes(unread, located(doc, unread, problems)))
 }
 
 // located gives each problem its line. Whoever refers to a list of which a part was

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
 )
 
 // Status is what an operator should know about a file that is followed.
@@ -23,6 +25,11 @@ type Status struct {
 	LastErrorTime time.Time `json:"lastErrorTime,omitzero"` // when lastError began
 	// Held is the name of the content that waits for a confirmation; empty if none does.
 	Held string `json:"held,omitempty"`
+	// Problems are the first hundred reasons why something of the content in force is
+	// not used.
+	Problems []Problem `json:"problems,omitempty"`
+	// ProblemsByCause is how many problems there are, listed or not.
+	ProblemsByCause map[string]int `json:"problemsByCause,omitempty"`
 }
 
 // Status tells how it stands. Safe for concurrent use.
@@ -74,7 +81,7 @@ func (w *Watcher) confirmed(id string) error {
 		}
 		return fmt.Errorf("confirm discovery: %q: %w: %s", id, ErrNotHeld, name)
 	}
-	w.accept(h.sum, h.snapshot, "discovery changed, as confirmed")
+	w.accept(h.sum, h.doc, h.config, "discovery changed, as confirmed")
 	w.note(time.Now())
 	return nil
 }
@@ -84,6 +91,7 @@ func (w *Watcher) confirmed(id string) error {
 type Collector struct {
 	w                                       *Watcher
 	revision, success, failing, held, reads *prometheus.Desc
+	problems                                *prometheus.Desc
 }
 
 // NewCollector makes the collector of w; the process registers it.
@@ -95,12 +103,13 @@ func NewCollector(w *Watcher) *Collector {
 		failing:  prometheus.NewDesc("isthmus_discovery_failing", "1 while the discovery file, as it is now, is not in force.", nil, nil),
 		held:     prometheus.NewDesc("isthmus_discovery_held", "1 while a change of the discovery file waits for a confirmation.", nil, nil),
 		reads:    prometheus.NewDesc("isthmus_discovery_changes_total", "Contents of the discovery file, by result (accepted, refused, held).", []string{"result"}, nil),
+		problems: prometheus.NewDesc("isthmus_discovery_problems", "Problems of the description of the mesh that is in force, by kind (value, missing, conflict, reference, unsupported): objects, or fields of them, that are not used.", []string{"kind"}, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.revision, c.success, c.failing, c.held, c.reads} {
+	for _, d := range []*prometheus.Desc{c.revision, c.success, c.failing, c.held, c.reads, c.problems} {
 		out <- d
 	}
 }
@@ -113,6 +122,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	gauge(c.success, float64(s.LastSuccess.UnixMilli())/1000)
 	gauge(c.failing, truth(s.Failing))
 	gauge(c.held, truth(s.Held != ""))
+	for _, cause := range discovery.Causes() {
+		out <- prometheus.MustNewConstMetric(c.problems, prometheus.GaugeValue, float64(s.ProblemsByCause[cause.String()]), cause.String())
+	}
 	for result, n := range map[string]uint64{"accepted": c.w.accepted.Load(), "refused": c.w.rejected.Load(), "held": c.w.holds.Load()} {
 		out <- prometheus.MustNewConstMetric(c.reads, prometheus.CounterValue, float64(n), result)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -52,6 +53,11 @@ type Watcher struct {
 	unread string // why the file cannot be read now; "" if it can
 	why    string // why the content looked at last is not in force; "" if it is
 	held   *held  // the content looked at last, if it waits for a confirmation
+	// builder and listing are what the content in force has come to.
+	builder *discovery.Builder
+	listing discovery.Listing
+	// early is what there was to log before Log was set.
+	early []Problem
 	// tell is set while the next look must log what it finds, new or not.
 	tell bool
 	// writing is when a look first found the file being written to; zero if the
@@ -66,10 +72,11 @@ type Watcher struct {
 
 // held is good content that removes too much.
 type held struct {
-	id       string
-	sum      sum
-	snapshot *mesh.Snapshot
-	why      string
+	id     string
+	sum    sum
+	doc    *strictyaml.Doc
+	config discovery.Config
+	why    string
 }
 
 type sum [sha256.Size]byte
@@ -88,16 +95,32 @@ func Open(path string, store *discovery.Store) (*Watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := Parse(path, data, store.Current().Revision+1)
+	doc, c, err := decode(path, data)
 	if err != nil {
 		return nil, err
 	}
+	w.builder = discovery.NewBuilder(store.Current().Revision)
+	s, _, _ := w.take(c)
 	w.good = sha256.Sum256(data)
 	w.told = w.good
 	w.seen, w.stamp = w.good, st
 	store.Swap(s)
 	w.status = Status{File: path, Revision: s.Revision, LastSuccess: time.Now()}
+	w.report(doc, discovery.News{})
+	w.early = w.status.Problems
 	return w, nil
+}
+
+// take makes the builder say what c says.
+func (w *Watcher) take(c discovery.Config) (*mesh.Snapshot, discovery.Changes, discovery.News) {
+	next := c.List()
+	faults := next.FaultsSince(w.listing)
+	w.builder.SetTrustDomain(c.TrustDomain)
+	w.builder.Apply(next.Since(w.listing)...)
+	w.listing = next
+	s, changes, news := w.builder.Commit()
+	news.Appeared, news.Gone = append(faults.Appeared, news.Appeared...), append(faults.Gone, news.Gone...)
+	return s, changes, news
 }
 
 // first reads the file at path as soon as nobody writes to it.
@@ -165,6 +188,10 @@ func (w *Watcher) Run(ctx context.Context) {
 	if every <= 0 {
 		every = DefaultEvery
 	}
+	for _, p := range w.early {
+		w.logProblem(p)
+	}
+	w.early = nil
 	t := time.NewTimer(every)
 	defer t.Stop()
 	for {
@@ -263,7 +290,7 @@ func (w *Watcher) consider(data []byte) {
 		w.Log.Info().Str("file", w.path).Uint64("revision", old.Revision).Msg("discovery file is as it was last accepted")
 		return
 	}
-	s, c, err := parse(w.path, data, old.Revision+1)
+	doc, c, err := decode(w.path, data)
 	if err != nil {
 		if !again {
 			w.rejected.Add(1)
@@ -273,14 +300,17 @@ func (w *Watcher) consider(data []byte) {
 		return
 	}
 	id := identifier(c)
-	if why := w.Guard.objection(old, s); why != "" && c.Confirm != id {
-		if !again {
-			w.holds.Add(1)
+	if c.Confirm != id && !riskless(c.List().Since(w.listing)) {
+		next, _ := discovery.Build(old.Revision+1, c)
+		if why := w.Guard.objection(old, next); why != "" {
+			if !again {
+				w.holds.Add(1)
+			}
+			w.hold(&held{id: id, sum: is, doc: doc, config: c, why: why})
+			return
 		}
-		w.hold(&held{id: id, sum: is, snapshot: s, why: why})
-		return
 	}
-	w.accept(is, s, "discovery changed")
+	w.accept(is, doc, c, "discovery changed")
 }
 
 func (w *Watcher) hold(h *held) {
@@ -290,12 +320,17 @@ func (w *Watcher) hold(h *held) {
 		Msg("discovery file held, keeping the last good state")
 }
 
-// accept puts s, which the content with this sum describes, into force.
-func (w *Watcher) accept(is sum, s *mesh.Snapshot, message string) {
+// accept puts c, which the content with this sum says, into force. A content that
+// says the same in other words is no new revision.
+func (w *Watcher) accept(is sum, doc *strictyaml.Doc, c discovery.Config, message string) {
 	w.good, w.held, w.why = is, nil, ""
 	w.accepted.Add(1)
 	old := w.store.Current()
-	w.store.Swap(s)
+	s, changes, news := w.take(c)
+	if !changes.Empty() {
+		w.store.Publish(s, changes)
+	}
+	w.report(doc, news)
 	w.Log.Info().Str("file", w.path).Uint64("revision", s.Revision).Int("workloads", s.NumWorkloads()).Int("services", s.NumServices()).Int("gateways", countGateways(s)).Msg(message)
 	if names := emptied(old, s); len(names) > 0 {
 		w.Log.Warn().Str("file", w.path).Uint64("revision", s.Revision).Str("services", few(names)).Msg("services have lost their last workload")

@@ -19,7 +19,7 @@ import (
 const (
 	one   = "networks: [{name: one}]\nworkloads: [{uid: a, network: one, addresses: [10.0.0.1]}]\n"
 	two   = "networks: [{name: one}]\nworkloads: [{uid: b, network: one, addresses: [10.0.0.1]}]\n" // same size
-	wrong = "networks: [{name: one}]\nworkloads:\n- uid: c\n  network: onne\n  addresses: [10.0.0.1]\n"
+	wrong = "networks: [{name: one}]\nworkloads:\n- uid: c\n  capacity: onne\n  network: one\n  addresses: [10.0.0.1]\n"
 )
 
 // watched is a watcher that runs in a bubble of fake time over a real file.
@@ -125,7 +125,7 @@ func TestBadChangeKeepsTheOldStateAndSaysWhichLineOnce(t *testing.T) {
 		if len(l) != 1 || l[0]["level"] != "error" || l[0]["message"] != "discovery file refused, keeping the last good state" {
 			t.Fatalf("logged %v; want one error", l)
 		}
-		want := w.path + `:4: workloads[0].network: "onne": is not a network of this mesh: correct the name or add it under networks`
+		want := w.path + `:4: workloads[0].capacity: "onne": want a whole number from 0 to 4294967295`
 		if got := l[0]["error"]; got != want {
 			t.Errorf("got  %v\nwant %s", got, want)
 		}
@@ -297,7 +297,7 @@ func TestFirstLoadMustSucceed(t *testing.T) {
 	}
 	var store discovery.Store
 	for path, want := range map[string]string{
-		bad:                                "bad.yaml:4: workloads[0].network",
+		bad:                                "bad.yaml:4: workloads[0].capacity",
 		filepath.Join(dir, "nowhere.yaml"): "no such file",
 		dir:                                "is a directory",
 	} {

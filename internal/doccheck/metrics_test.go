@@ -22,6 +22,7 @@ func commonLabels(t *testing.T) map[string]map[string][]string {
 		"isthmus_admission_refused_total":     {"scope": scopes, "limit": limits},
 		"isthmus_admission_shed_total":        {"scope": scopes},
 		"isthmus_discovery_changes_total":     {"result": {"accepted", "refused", "held"}},
+		"isthmus_discovery_problems":          {"kind": {"value", "missing", "conflict", "reference", "unsupported"}},
 		"isthmus_identity_fetches_total":      {"result": {"ok", "error"}},
 		"isthmus_sessions_ended_total":        {"outcome": constants(t, "hbone", "Outcome", "")},
 		"isthmus_streams_refused_total":       {"reason": constants(t, "hbone", "Refusal", "")},

@@ -1,0 +1,185 @@
+package file
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// odd are objects as every cluster has them, each with what becomes of it.
+var odd = []struct{ section, record, object, problem string }{
+	{"workloads", "{uid: shares-a-host, network: one, addresses: [10.0.0.1], ready: false}", `workload "shares-a-host"`, "conflict"},
+	{"workloads", "{uid: finished-job, network: one, addresses: [10.0.0.2], state: notReady}", `workload "finished-job"`, "conflict"},
+	{"workloads", "{uid: pending, network: one}", `workload "pending"`, "missing"},
+	{"workloads", "{uid: elsewhere, network: onne, addresses: [10.9.0.1]}", `workload "elsewhere"`, "reference"},
+	{"workloads", "{uid: odd-state, network: one, addresses: [10.9.0.2], state: asleep}", `workload "odd-state"`, "value"},
+	{"services", "{name: headless}", `service "default/headless"`, "missing"},
+	{"services", "{name: eastwest, ports: [{port: 15008}, {port: 80}]}", `service "default/eastwest"`, "unsupported"},
+	{"services", "{name: twice, ports: [{port: 80}, {port: 80}]}", `service "default/twice"`, "conflict"},
+	{"services", "{name: near, trafficDistribution: nearby, ports: [{port: 80}]}", `service "default/near"`, "value"},
+	{"services", "{name: usurper, hostname: web.default.svc.cluster.local, ports: [{port: 80}]}", `service "default/usurper"`, "conflict"},
+	{"gateways", "{name: gw, network: one, address: 10.8.0.1:0}", `gateway "one/gw"`, "value"},
+	{"networks", "{name: Two}", `network "Two"`, "value"},
+}
+
+// good is a mesh of n pods of one service, and the odd objects given.
+func good(n int, odd ...struct{ section, record, object, problem string }) string {
+	lists := map[string][]string{"networks": {"{name: one}"}, "services": {"{name: web, global: true, ports: [{port: 80}]}"}}
+	for i := range n {
+		lists["workloads"] = append(lists["workloads"], fmt.Sprintf("{uid: pod-%d, network: one, addresses: [10.0.%d.%d], services: [web.default.svc.cluster.local]}", i, (i+1)>>8, (i+1)&255))
+	}
+	for _, o := range odd {
+		lists[o.section] = append(lists[o.section], o.record)
+	}
+	var b strings.Builder
+	for _, section := range []string{"networks", "gateways", "services", "workloads"} {
+		if len(lists[section]) > 0 {
+			fmt.Fprintf(&b, "%s:\n- %s\n", section, strings.Join(lists[section], "\n- "))
+		}
+	}
+	return b.String()
+}
+
+func members(s *mesh.Snapshot) int {
+	return len(s.Members(s.Service("web.default.mesh.internal"), "one"))
+}
+
+// One odd object costs itself and nothing else, at the start and on reload; it is
+// in Status, counted, and logged once; and mended it comes in.
+func TestAnOddObjectIsLeftOutAlone(t *testing.T) {
+	const pods = 200
+	for _, o := range odd {
+		t.Run(o.object, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				check := func(w *watched, when string) {
+					t.Helper()
+					if got := members(w.store.Current()); got != pods {
+						t.Errorf("%s: %d pods are in, want %d", when, got, pods)
+					}
+					s := w.Status()
+					if s.Failing || len(s.Problems) != 1 || s.Problems[0].Object != o.object || s.Problems[0].Cause != o.problem || s.Problems[0].Line == 0 || s.ProblemsByCause[o.problem] != 1 {
+						t.Errorf("%s: status %+v; want one problem of %s, %s", when, s, o.object, o.problem)
+					}
+					var told []string
+					for _, l := range w.lines() {
+						if l["level"] == "error" {
+							told = append(told, fmt.Sprint(l["object"]))
+						}
+					}
+					if len(told) != 1 || told[0] != o.object {
+						t.Errorf("%s: errors about %q, want one about %s", when, told, o.object)
+					}
+				}
+				w := watch(t, good(pods, o))
+				w.after(time.Minute)
+				w.Reload()
+				w.after(time.Minute)
+				check(w, "at the start")
+
+				w = watch(t, good(pods))
+				w.after(10 * time.Second)
+				w.write(good(pods, o))
+				w.after(time.Minute)
+				check(w, "on reload")
+				want := "# HELP isthmus_discovery_problems Problems of the description of the mesh that is in force, by kind (value, missing, conflict, reference, unsupported): objects, or fields of them, that are not used.\n# TYPE isthmus_discovery_problems gauge\n"
+				for _, c := range []string{"conflict", "missing", "reference", "unsupported", "value"} {
+					n := 0
+					if c == o.problem {
+						n = 1
+					}
+					want += fmt.Sprintf("isthmus_discovery_problems{kind=%q} %d\n", c, n)
+				}
+				if err := testutil.CollectAndCompare(NewCollector(w.Watcher), strings.NewReader(want), "isthmus_discovery_problems"); err != nil {
+					t.Error(err)
+				}
+				w.write(good(pods))
+				w.after(time.Minute)
+				if s := w.Status(); len(s.Problems) != 0 || len(s.ProblemsByCause) != 0 || s.Failing {
+					t.Errorf("mended: status %+v", s)
+				}
+			})
+		})
+	}
+}
+
+// A workload that lost its address to another one gets it when that goes, although
+// nothing about itself has changed.
+func TestTheLoserComesInWhenTheWinnerGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		job := odd[1]
+		w := watch(t, good(2, job))
+		w.after(10 * time.Second)
+		if w.store.Current().Workload("finished-job") != nil {
+			t.Fatal("two workloads have one address")
+		}
+		w.write(good(1, job)) // pod-1, at 10.0.0.2, is gone
+		w.after(10 * time.Second)
+		if w.store.Current().Workload("finished-job") == nil || len(w.Status().Problems) != 0 {
+			t.Errorf("the address is free and the other workload is not in; problems %+v", w.Status().Problems)
+		}
+	})
+}
+
+// An edited pod is that pod's change and no other's; a content that says the same
+// in other words is none.
+func TestAnEditIsAChangeOfWhatItNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, good(50))
+		w.after(10 * time.Second)
+		sub := w.store.Subscribe()
+		defer sub.Close()
+		before := w.store.Current()
+		w.write("# a comment\n" + good(50))
+		w.after(10 * time.Second)
+		if w.store.Current() != before {
+			t.Error("a comment made another snapshot")
+		}
+		w.write(strings.Replace(good(50), "{uid: pod-7, ", "{uid: pod-7, ready: false, ", 1))
+		w.after(10 * time.Second)
+		next, changes := sub.Take()
+		if _, named := changes.Workloads["pod-7"]; changes.All || len(changes.Workloads) != 1 || !named || len(changes.Services) != 1 || len(changes.Gateways)+len(changes.Networks) != 0 {
+			t.Errorf("changes %+v; want pod-7 and its service", changes)
+		}
+		if next.Revision != before.Revision+1 || next.Workload("pod-8") != before.Workload("pod-8") {
+			t.Error("the rest of the snapshot is not what it was")
+		}
+	})
+}
+
+// A file of objects that cannot be used is as one that lacks them.
+func TestManyOddObjectsAreHeldAsRemovals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, good(9))
+		w.after(10 * time.Second)
+		w.write(strings.ReplaceAll(good(9), "network: one", "network: onne"))
+		w.after(10 * time.Second)
+		if s := w.Status(); s.Held == "" || members(w.store.Current()) != 9 {
+			t.Errorf("status %+v with %d pods; want it held", s, members(w.store.Current()))
+		}
+		w.write(strings.ReplaceAll(good(9), "{name: one}", "{name: One}"))
+		w.after(10 * time.Second)
+		if s := w.Status(); s.Held == "" || members(w.store.Current()) != 9 {
+			t.Errorf("without its network: status %+v with %d pods; want it held", s, members(w.store.Current()))
+		}
+	})
+}
+
+func TestStatusListsTheFirstProblemsAndCountsAll(t *testing.T) {
+	text := "networks: [{name: one}]\nworkloads:\n" + strings.Repeat("- {uid: a, network: one, addresses: [10.0.0.1]}\n", 300)
+	w := &watched{t: t, path: t.TempDir() + "/mesh.yaml", store: &discovery.Store{}}
+	w.write(text)
+	var err error
+	if w.Watcher, err = Open(w.path, w.store); err != nil {
+		t.Fatal(err)
+	}
+	if s := w.Status(); len(s.Problems) != maxListed || s.ProblemsByCause["conflict"] != 299 {
+		t.Errorf("%d problems listed and %v counted; want %d and 299", len(s.Problems), s.ProblemsByCause, maxListed)
+	}
+}
