@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -197,8 +198,9 @@ func checkChanges(t *rapid.T, before, after map[string]string, set Changes) {
 func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 	conflicts := 0
 	rapid.Check(t, func(t *rapid.T) {
-		detours := anyConfig().Draw(t, "detours").List()
-		end := anyConfig().Draw(t, "end").List()
+		config := rapid.OneOf(anyConfig(), crowded())
+		detours := config.Draw(t, "detours").List()
+		end := config.Draw(t, "end").List()
 		var long []Change
 		for k, r := range detours.records {
 			long = append(long, Change{k, r})
@@ -219,6 +221,7 @@ func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 			t.Fatalf("by detours:\n%v\nstraight:\n%v", p1, p2)
 		}
 		checkSnapshot(t, s1)
+		checkNames(t, one, s1)
 		want := who(one.names, end.records)
 		for k, e := range one.entries {
 			if e.in != want[k] {
@@ -240,6 +243,75 @@ func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 	if conflicts == 0 {
 		t.Error("no two records ever claimed one thing: the draws prove nothing")
 	}
+}
+
+// checkNames goes through all services for who has each name and virtual address.
+func checkNames(t *rapid.T, b *Builder, s *mesh.Snapshot) {
+	best := map[claimKey]*entry{}
+	strength := map[claimKey]int{}
+	for _, e := range b.entries {
+		if e.key.Kind != KindService || !e.in {
+			continue
+		}
+		for _, c := range append(slices.Clone(e.reading.claims), e.reading.extras...) {
+			k, n := claimKey{aliasName, c.text}, slices.Index([]claimed{hostName, derivedName, aliasName}, c.what)
+			if c.what == virtualAddress {
+				k.what = virtualAddress
+			}
+			if best[k] == nil || n < strength[k] || n == strength[k] && e.before(best[k]) < 0 {
+				best[k], strength[k] = e, n
+			}
+		}
+	}
+	for k, e := range best {
+		svc := s.Service(k.text)
+		if k.what == virtualAddress {
+			svc = s.ServiceAt(netip.MustParseAddr(k.text))
+		}
+		if svc == nil || svc.Hostname != e.reading.service.Hostname {
+			t.Fatalf("%s leads to %v, want %s", k.text, svc, e.key)
+		}
+	}
+}
+
+// crowded draws configs in which everybody claims the same few things, and what
+// one loses another gets.
+func crowded() *rapid.Generator[Config] {
+	return rapid.Custom(func(t *rapid.T) Config {
+		network := rapid.SampledFrom([]string{"east", "west"})
+		some := func(name string, from ...string) []string {
+			return rapid.SliceOfNDistinct(rapid.SampledFrom(from), 0, 2, rapid.ID[string]).Draw(t, name)
+		}
+		var c Config
+		for _, n := range some("networks", "east", "west", "West") {
+			c.Networks = append(c.Networks, Network{Name: n})
+		}
+		for i := range rapid.IntRange(0, 4).Draw(t, "gateways") {
+			at := func(name string) netip.AddrPort {
+				return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(rapid.IntRange(1, 3).Draw(t, name))}), 15008)
+			}
+			c.Gateways = append(c.Gateways, Gateway{Name: fmt.Sprint("gw-", i/2), Network: network.Draw(t, "network"), Address: at("address"), FederationAddress: at("federation")})
+		}
+		hosts := []string{"s0.default.svc.cluster.local", "s1.default.svc.cluster.local", "s0.default.mesh.internal", "x.example.org", "y.example.org"}
+		for i := range rapid.IntRange(0, 5).Draw(t, "services") {
+			s := Service{Name: fmt.Sprint("s", i), Global: rapid.Bool().Draw(t, "global"), Aliases: some("aliases", hosts...), Ports: []ServicePort{{Port: 80}}}
+			if rapid.Bool().Draw(t, "named") {
+				s.Hostname = rapid.SampledFrom(hosts).Draw(t, "hostname")
+			}
+			for _, v := range some("vips", "240.0.0.1", "240.0.0.2") {
+				s.VIPs = append(s.VIPs, netip.MustParseAddr(v))
+			}
+			c.Services = append(c.Services, s)
+		}
+		for i := range rapid.IntRange(0, 6).Draw(t, "workloads") {
+			w := Workload{UID: fmt.Sprint("w", rapid.IntRange(max(0, i-1), i).Draw(t, "uid")), Network: network.Draw(t, "network"), State: rapid.SampledFrom([]string{"ready", "notReady"}).Draw(t, "state"), Services: some("member", hosts...)}
+			for _, a := range some("addresses", "10.0.0.1", "10.0.0.2", "10.0.0.3") {
+				w.Addresses = append(w.Addresses, netip.MustParseAddr(a))
+			}
+			c.Workloads = append(c.Workloads, w)
+		}
+		return c
+	})
 }
 
 func lines(f map[string]string) string {

@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"net/netip"
 	"reflect"
 	"slices"
 
@@ -87,8 +86,17 @@ func (b *Builder) derive(e *entry) *mesh.Service {
 		return full
 	}
 	svc := *full
-	svc.Aliases = slices.DeleteFunc(slices.Clone(full.Aliases), func(a string) bool { return b.claims.named(a) != e })
-	svc.VIPs = slices.DeleteFunc(slices.Clone(full.VIPs), func(v netip.Addr) bool { return b.claims.holder(claimKey{virtualAddress, v.String()}) != e })
+	svc.Aliases, svc.VIPs = nil, nil // of none, not empty lists: they would count as another service
+	for _, a := range full.Aliases {
+		if b.claims.named(a) == e {
+			svc.Aliases = append(svc.Aliases, a)
+		}
+	}
+	for _, v := range full.VIPs {
+		if b.claims.holder(claimKey{virtualAddress, v.String()}) == e {
+			svc.VIPs = append(svc.VIPs, v)
+		}
+	}
 	return &svc
 }
 
