@@ -3,7 +3,6 @@ package gateway_test
 import (
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,13 +17,30 @@ import (
 
 const smallest = "name: gw-1\nnetwork: west\ndiscovery: {file: mesh.yaml}\nidentity: {dir: ca}\n"
 
+// aMesh is what the configurations of these tests find as mesh.yaml in the directory
+// that they are read in.
+const aMesh = `networks:
+  - {name: east, nodes: [east-1]}
+  - {name: west, nodes: [west-9]}
+  - {name: north, nodes: [north-1]}
+gateways:
+  - {name: gw-1, network: west, address: "127.20.2.1:15008", serviceAccount: isthmus-system/gateway-west}
+  - {name: gw-7, network: north, address: "127.1.2.3:15008", serviceAccount: isthmus-system/gateway-north}
+services:
+  - {name: hello, namespace: default, global: true, ports: [{port: 80, targetPort: 8080}]}
+workloads:
+  - {uid: east/default/shop-1, name: shop-1, namespace: default, serviceAccount: shop, network: east, node: east-1, addresses: [10.1.0.1]}
+`
+
 func load(t *testing.T, yaml string) (gateway.Config, []string, error) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "gateway.yaml")
-	if err := os.WriteFile(path, []byte(yaml), 0o600); err != nil {
-		t.Fatal(err)
+	t.Chdir(t.TempDir())
+	for name, text := range map[string]string{"gateway.yaml": yaml, "mesh.yaml": aMesh} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return gateway.LoadConfig(path)
+	return gateway.LoadConfig("gateway.yaml")
 }
 
 func TestConfigDefaultsAreWhatIsLeftOut(t *testing.T) {

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -12,7 +11,7 @@ func (c Config) checkKnown() error {
 	if c.Discovery.File == "" {
 		return nil // Validate has said so
 	}
-	snap, err := file.Load(c.Discovery.File)
+	snap, err := c.Discovery.Load()
 	if err != nil {
 		return err
 	}
@@ -25,8 +24,11 @@ func (c Config) checkKnown() error {
 func (c Config) find(snap *mesh.Snapshot) (*mesh.Gateway, error) {
 	var v strictyaml.Check
 	path := c.Discovery.File
-	if c.TrustDomain != snap.TrustDomain() {
+	if _, err := c.nodeID(); err == nil && c.TrustDomain != snap.TrustDomain() { // else Validate has said so
 		v.Fail("trustDomain", "%q: the mesh of %s is in %q: correct one of them", c.TrustDomain, path, snap.TrustDomain())
+	}
+	if c.Network == "" || c.Name == "" {
+		return nil, v.Err() // Validate has said so
 	}
 	if !snap.HasNetwork(c.Network) {
 		v.Fail("network", "%q is not a network of %s: %s", c.Network, path, strictyaml.Suggest(c.Network, snap.AllNetworks()))

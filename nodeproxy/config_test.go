@@ -3,7 +3,6 @@ package nodeproxy_test
 import (
 	"net/netip"
 	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -22,13 +21,30 @@ import (
 
 const smallest = "node: east-1\nnetwork: east\ndiscovery: {file: mesh.yaml}\nidentity: {dir: ca}\n"
 
+// aMesh is what the configurations of these tests find as mesh.yaml in the directory
+// that they are read in.
+const aMesh = `networks:
+  - {name: east, nodes: [east-1]}
+  - {name: west, nodes: [west-9]}
+  - {name: north, nodes: [north-7]}
+gateways:
+  - {name: gw-1, network: west, address: "127.20.2.1:15008", serviceAccount: isthmus-system/gateway-west}
+  - {name: gw-7, network: north, address: "127.1.2.3:15008", serviceAccount: isthmus-system/gateway-north}
+services:
+  - {name: hello, namespace: default, global: true, ports: [{port: 80, targetPort: 8080}]}
+workloads:
+  - {uid: east/default/shop-1, name: shop-1, namespace: default, serviceAccount: shop, network: east, node: east-1, addresses: [10.1.0.1]}
+`
+
 func load(t *testing.T, yaml string) (nodeproxy.Config, []string, error) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "node.yaml")
-	if err := os.WriteFile(path, []byte(yaml), 0o600); err != nil {
-		t.Fatal(err)
+	t.Chdir(t.TempDir())
+	for name, text := range map[string]string{"node.yaml": yaml, "mesh.yaml": aMesh, "other.yaml": aMesh} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return nodeproxy.LoadConfig(path)
+	return nodeproxy.LoadConfig("node.yaml")
 }
 
 func TestConfigDefaultsAreWhatIsLeftOut(t *testing.T) {
@@ -253,5 +269,40 @@ func TestConfigMistakesOfEveryKindComeAtOnce(t *testing.T) {
 		if !strings.Contains(got[i], want[i]) {
 			t.Errorf("mistake %d is %q; want it to say %q", i, got[i], want[i])
 		}
+	}
+}
+
+// Each mistake is one line with its place, whatever kinds there are, and no mistake makes
+// another one up or hides one that does not depend on it.
+func TestConfigNamesThatAreNotKnownHaveTheirLines(t *testing.T) {
+	const listeners = "\noutbound:\n  - {workload: east/default/shop-2, listen: 127.0.0.1:81, to: \"hallo.default.svc.cluster.local:80\"}\n"
+	for name, c := range map[string]struct {
+		yaml string
+		want []string
+	}{
+		"names alone": {smallest + listeners, []string{`node.yaml:7: outbound[0].workload: mesh.yaml knows no workload "east/default/shop-2" on this node: did you mean "east/default/shop-1"?`, "node.yaml:7: outbound[0].to: "}},
+		"wrong node": {strings.Replace(smallest, "east-1", "east-2", 1) + listeners, []string{`node.yaml:1: node: mesh.yaml knows no node "east-2"`,
+			`node.yaml:7: outbound[0].workload: mesh.yaml knows no workload "east/default/shop-2": did you mean "east/default/shop-1"?`, "node.yaml:7: outbound[0].to: "}},
+		"wrong network": {strings.Replace(smallest, "network: east", "network: esat", 1) + listeners, []string{`node.yaml:2: network: "esat"`, "node.yaml:7: outbound[0].workload: ", "node.yaml:7: outbound[0].to: "}},
+		"no network":    {strings.Replace(smallest, "network: east\n", "", 1), []string{"network: is empty"}},
+		"no node":       {strings.Replace(smallest, "node: east-1\n", "", 1), []string{"node: is empty"}},
+		"no such file":  {strings.Replace(smallest, "mesh.yaml", "mseh.yaml", 1), []string{"node.yaml:3: discovery.file: open mseh.yaml: no such file or directory: give a path from the root, or from the directory that the process is started in"}},
+		"no listener":   {smallest + "outbound:\n  - {listen: 127.0.0.1:81, to: \"hello.default.svc.cluster.local:80\"}\n", []string{"node.yaml:6: outbound[0]: needs workload"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := load(t, c.yaml)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			got := strings.Split(err.Error(), "\n")
+			if len(got) != len(c.want) {
+				t.Fatalf("%d mistakes, want %d:\n%v", len(got), len(c.want), err)
+			}
+			for i := range c.want {
+				if !strings.Contains(got[i], c.want[i]) {
+					t.Errorf("mistake %d is %q; want it to say %q", i, got[i], c.want[i])
+				}
+			}
+		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -17,14 +16,14 @@ import (
 // not asked again.
 func (c Config) checkKnown(snap *mesh.Snapshot) error {
 	var v strictyaml.Check
-	if c.TrustDomain != snap.TrustDomain() {
+	if _, err := c.SPIFFEID(); err == nil && c.TrustDomain != snap.TrustDomain() { // else Validate has said so
 		v.Fail("trustDomain", "%q: the mesh of %s is in %q: correct one of them", c.TrustDomain, c.Discovery.File, snap.TrustDomain())
 	}
-	if !snap.HasNetwork(c.Network) {
+	network := snap.HasNetwork(c.Network)
+	if !network && c.Network != "" {
 		v.Fail("network", "%q is not a network of %s: %s", c.Network, c.Discovery.File, strictyaml.Suggest(c.Network, snap.AllNetworks()))
-		return v.Err() // nothing else is known of such a network
 	}
-	if nodes := snap.Nodes(c.Network); !slices.Contains(nodes, c.Node) {
+	if nodes := snap.Nodes(c.Network); network && c.Node != "" && !slices.Contains(nodes, c.Node) {
 		v.Fail("node", "%s knows no node %q on network %q; correct it, or list it at the network's nodes if no workload runs there yet: %s", c.Discovery.File, c.Node, c.Network, strictyaml.Suggest(c.Node, nodes))
 	}
 	for i, o := range c.Outbound {
@@ -44,28 +43,37 @@ func (c Config) checkNames() error {
 	if c.Discovery.File == "" {
 		return nil // Validate has said so
 	}
-	snap, err := file.Load(c.Discovery.File)
+	snap, err := c.Discovery.Load()
 	if err != nil {
 		return err
 	}
 	return c.checkKnown(snap)
 }
 
-// checkLocal refuses the UID of a workload that is not on this node.
+// checkLocal refuses the UID of a workload that is not on this node, or, of a node
+// that discovery does not know, one that is nowhere.
 func (c Config) checkLocal(snap *mesh.Snapshot, uid string) error {
-	var here []string
+	if uid == "" {
+		return nil // Validate has said so
+	}
+	unknown := !slices.Contains(snap.Nodes(c.Network), c.Node)
+	var here, all []string
 	for _, w := range snap.Workloads() {
 		local := w.Network == c.Network && w.Node == c.Node
 		switch {
-		case w.UID == uid && (local || !slices.Contains(snap.Nodes(c.Network), c.Node)): // an unknown node has none
+		case w.UID == uid && (local || unknown):
 			return nil
 		case w.UID == uid:
 			return fmt.Errorf("%q is on node %q of network %q: a listener serves a workload of its own node", uid, w.Node, w.Network)
 		case local:
 			here = append(here, w.UID)
 		}
+		all = append(all, w.UID)
 	}
-	return fmt.Errorf("%s knows no workload %q: %s", c.Discovery.File, uid, strictyaml.Suggest(uid, here))
+	if unknown || len(here) == 0 {
+		return fmt.Errorf("%s knows no workload %q: %s", c.Discovery.File, uid, strictyaml.Suggest(uid, all))
+	}
+	return fmt.Errorf("%s knows no workload %q on this node: %s", c.Discovery.File, uid, strictyaml.Suggest(uid, here))
 }
 
 // checkTarget refuses a destination that cannot be: a name, address or port that
@@ -87,8 +95,8 @@ func (c Config) checkTarget(snap *mesh.Snapshot, o Outbound) error {
 		return fmt.Errorf("%q: %s knows no service %q: %s", o.To, c.Discovery.File, host, strictyaml.Suggest(host, hostnames(snap)))
 	case route.UnknownPort:
 		return fmt.Errorf("%q: %s", o.To, re.Detail)
-	case route.NoRoute:
-		if a, err := netip.ParseAddr(host); err == nil && snap.ServiceAt(a) == nil {
+	case route.NoRoute: // of a network that is not known, nothing can be said
+		if a, err := netip.ParseAddr(host); err == nil && snap.ServiceAt(a) == nil && snap.HasNetwork(c.Network) {
 			return fmt.Errorf("%q: %s", o.To, re.Detail)
 		}
 	}

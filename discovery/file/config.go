@@ -1,15 +1,20 @@
 package file
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // Config is the part of a process's YAML that says where the mesh is described.
 type Config struct {
-	File       string  `yaml:"file" doc:"path of the YAML file that describes the mesh; reloaded when it changes" env:"LOCAL_XDS_PATH"`
+	File       string  `yaml:"file" doc:"path of the YAML file that describes the mesh, from the root or from the directory that the process is started in; reloaded when it changes" env:"LOCAL_XDS_PATH"`
 	MaxRemoval float64 `yaml:"maxRemoval" default:"0.3" doc:"largest share of the workloads that one change of the file may remove, above 0 to 1: what removes more is held until it is confirmed; two workloads may always go"`
 }
 
@@ -24,6 +29,15 @@ func (c Config) Validate() error {
 		v.Fail("discovery.maxRemoval", "%v: must be above 0 and at most 1; 1 holds nothing", c.MaxRemoval)
 	}
 	return v.Err()
+}
+
+// Load is [Load] of the file. That it cannot be read is a mistake of the configuration.
+func (c Config) Load() (*mesh.Snapshot, error) {
+	s, err := Load(c.File)
+	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
+		return nil, fmt.Errorf("discovery.file: %w: give a path from the root, or from the directory that the process is started in", failed)
+	}
+	return s, err
 }
 
 // Open is [Open] of the file for a process that is on network.

@@ -31,6 +31,9 @@ const (
 	Start  = 3
 )
 
+// ExitCodes says what they mean.
+const ExitCodes = "Exit codes: 0 stopped in order, 1 failed while running, 2 wrong usage, or a mistake in the\nconfiguration or the discovery file (one per line, with file and line), 3 could not start (an\naddress in use, no certificate authority)."
+
 // Runner is a process that was built and holds its sockets.
 type Runner interface {
 	Run(ctx context.Context) error
@@ -60,6 +63,11 @@ type Spec[C any] struct {
 func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet(s.Name, flag.ContinueOnError)
 	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprintf(stderr, "Usage: %s --config FILE\n", s.Name)
+		flags.PrintDefaults()
+		fmt.Fprintln(stderr, ExitCodes)
+	}
 	path := flags.String("config", "", "path of the YAML configuration (required)")
 	version := flags.Bool("version", false, "print the version and exit")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {

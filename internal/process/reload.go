@@ -34,10 +34,10 @@ func (r *reloader[C]) run(signals <-chan os.Signal, ended <-chan struct{}) {
 
 // reload takes the log level from the configuration and asks the process to
 // read its files. A bad configuration changes no level; the files are read all
-// the same.
+// the same. What is wrong with the files themselves, who reads them tells.
 func (r *reloader[C]) reload() {
 	c, warnings, err := r.spec.Load(r.path)
-	if err != nil {
+	if err != nil && !strictyaml.Elsewhere(err, r.path) {
 		r.log.Error().Err(err).Str("file", r.path).Msg("configuration refused, keeping the one in force")
 	} else {
 		r.configure(c, warnings)

@@ -123,3 +123,34 @@ func TestEveryLineNamesComponentAndInstance(t *testing.T) {
 		}
 	}
 }
+
+// A configuration that the process could not start with is refused; what is wrong with
+// another file is not the configuration's fault, and the log level is taken.
+func TestSIGHUPRefusesWhatCouldNotStart(t *testing.T) {
+	for name, c := range map[string]struct {
+		wrong error
+		want  string
+	}{
+		"a name that is not known": {errors.New("port: 1 is nobody's"), "configuration refused, keeping the one in force"},
+		"another file":             {&strictyaml.Error{File: "mesh.yaml", Line: 3, Message: "bad"}, "configuration read again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "process.yaml")
+			write(t, path, "port: 1\nlog: {level: info, format: json}\n")
+			var out bytes.Buffer
+			log := zerolog.New(&out)
+			_, sink, err := logging.New(logging.Config{Level: "info", Format: "json"}, os.Stderr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sink.Close()
+			s := Spec[filed]{Log: func(c filed) logging.Config { return c.Log }, Load: func(path string) (filed, []string, error) {
+				return strictyaml.LoadValid(path, filed{}, func(filed) error { return c.wrong })
+			}}
+			(&reloader[filed]{spec: s, path: path, started: filed{Port: 1}, runner: runner{hups: make(chan struct{}, 1)}, log: log, sink: sink}).reload()
+			if !strings.Contains(out.String(), `"message":"`+c.want+`"`) {
+				t.Errorf("logged %s; want %q", out.String(), c.want)
+			}
+		})
+	}
+}

@@ -65,8 +65,8 @@ type Validator interface {
 // LoadValid reads the file at path over c, which holds the defaults, and the
 // environment over both, and validates the result. The error joins all mistakes that
 // can be known, in the order of the file, each with its line; a file that is no YAML
-// has no others. If there are any, also is asked what else is wrong with c: what it
-// finds by other files would otherwise come up only when these are mended.
+// has no others. also is asked what else is wrong with c, by other files. Beside an
+// error c is what could be read.
 func LoadValid[C Validator](path string, c C, also ...func(C) error) (C, []string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -78,11 +78,11 @@ func LoadValid[C Validator](path string, c C, also ...func(C) error) (C, []strin
 	}
 	unread := errors.Join(doc.Decode(&c), ApplyEnv(&c, os.LookupEnv))
 	warnings, bad := c.Validate()
-	if unread == nil && bad == nil {
-		return c, warnings, nil
-	}
 	for _, f := range also {
 		bad = errors.Join(bad, f(c))
+	}
+	if unread == nil && bad == nil {
+		return c, warnings, nil
 	}
 	wrong, rest := doc.located(bad, Keys(c))
 	return c, nil, errors.Join(append(joined(Mistakes(unread, wrong)), rest...)...)

@@ -65,6 +65,17 @@ func joined(err error) []error {
 	return []error{err}
 }
 
+// Elsewhere reports whether all that err joins are mistakes in other files than the one
+// called name.
+func Elsewhere(err error, name string) bool {
+	for _, one := range joined(err) {
+		if e := (*Error)(nil); !errors.As(one, &e) || e.File == name {
+			return false
+		}
+	}
+	return err != nil
+}
+
 // fieldError is how [Validator.Validate] writes a mistake.
 var fieldError = regexp.MustCompile(`^([a-zA-Z]\w*(?:\.\w+|\[\d+\])*): (.*)$`)
 
