@@ -200,7 +200,7 @@ func TestEarlyBytesOfStreamsThatAreNotAcceptedAreGivenBack(t *testing.T) {
 // A peer that pads gets the padding back, wherever the stream ends.
 func TestPaddingIsGivenBack(t *testing.T) {
 	cfg := DefaultConfig()
-	cfg.StreamWindow, cfg.ConnWindow = 40_000, 40_000
+	cfg.StreamWindow, cfg.ConnWindow = 80_000, 80_000
 	p, s := rawServer(t, cfg)
 	for i := range 8 {
 		st, id := p.openRaw(s)

@@ -119,6 +119,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.StreamWindow < minWindow || c.StreamWindow > wire.MaxWindow:
 		return fmt.Errorf("hbone: stream window %d: want %d to %d bytes", c.StreamWindow, minWindow, wire.MaxWindow)
+	case c.ConnWindow < wire.DefaultWindow: // what every session begins with
+		return fmt.Errorf("hbone: connection window %d: want %d bytes or more", c.ConnWindow, wire.DefaultWindow)
 	case c.ConnWindow < c.StreamWindow || c.ConnWindow > wire.MaxWindow:
 		return fmt.Errorf("hbone: connection window %d: want stream window %d to %d bytes", c.ConnWindow, c.StreamWindow, wire.MaxWindow)
 	case c.FirstWindow < minWindow:

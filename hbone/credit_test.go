@@ -120,15 +120,15 @@ func TestCreditComesAtAQuarterOfTheWindow(t *testing.T) {
 
 func TestClosedStreamsGiveConnectionCreditBack(t *testing.T) {
 	cfg := DefaultConfig()
-	cfg.StreamWindow, cfg.ConnWindow = 40_000, 40_000
+	cfg.StreamWindow, cfg.ConnWindow = 80_000, 80_000
 	p, s := rawServer(t, cfg)
 	for range 5 {
 		st, id := p.openRaw(s)
-		p.fr.WriteData(id, false, make([]byte, 20_000))
-		eventually(t, "data arrived", func() bool { return st.Buffered() == 20_000 })
+		p.fr.WriteData(id, false, make([]byte, 40_000))
+		eventually(t, "data arrived", func() bool { return st.Buffered() == 40_000 })
 		st.Close()
-		if f := p.kind(http2.FrameWindowUpdate, 0); f.n != 20_000 {
-			t.Fatalf("credit %d, want 20000", f.n)
+		if f := p.kind(http2.FrameWindowUpdate, 0); f.n != 40_000 {
+			t.Fatalf("credit %d, want 40000", f.n)
 		}
 	}
 }

@@ -20,6 +20,7 @@ type lifecycle struct {
 	err           error       // why the session ended
 	settingsTimer *time.Timer // ends the session if the peer's SETTINGS do not come
 	expiryTimer   *time.Timer // retires the session before a certificate expires
+	closeBy       time.Time   // once it has ended: when the transport is closed at the latest
 
 	draining      bool         // no new streams from us
 	closeWhenIdle bool         // close when the last stream ends

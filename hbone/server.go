@@ -45,7 +45,7 @@ func NewServer(t Transport, cfg Config, h Handler) *Session {
 
 // Serve runs the session until it ends and returns why: nil after an orderly
 // end (Close(nil), Drain, or a peer that left without open streams). When ctx
-// ends the session is closed with its cause. It returns when the transport is
+// ends the session is closed with its cause, within CloseTimeout. It returns when the transport is
 // closed and every handler has returned.
 func (s *Session) Serve(ctx context.Context) error {
 	if err := s.cfg.Validate(); err != nil {
@@ -54,7 +54,7 @@ func (s *Session) Serve(ctx context.Context) error {
 		return err
 	}
 	s.base = ctx
-	stop := context.AfterFunc(ctx, func() { s.Close(context.Cause(ctx)) })
+	stop := context.AfterFunc(ctx, func() { s.hasten(context.Cause(ctx)) })
 	defer stop()
 	s.mu.Lock()
 	s.life.settingsTimer = time.AfterFunc(s.cfg.SettingsTimeout, s.settingsOverdue)

@@ -204,7 +204,7 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 	s.stopExpiryLocked()
 	streams := s.streams
 	s.streams = nil
-	limit := s.closeLimitLocked(streams)
+	s.life.closeBy = s.closeLimitLocked(streams)
 	for _, st := range streams {
 		st.stopSendingLocked(err)
 	}
@@ -227,7 +227,7 @@ func (s *Session) end(err error, code http2.ErrCode, how ending) {
 		st.failed(err)
 	}
 	s.leaveParent()
-	go s.teardown(how, limit)
+	go s.teardown(how)
 }
 
 // closeLimitLocked is until when a session with these streams may try to write what
@@ -239,10 +239,43 @@ func (s *Session) closeLimitLocked(streams map[uint32]*Stream) time.Time {
 			return now.Add(s.cfg.CloseTimeout)
 		}
 	}
-	if len(streams) == 0 && s.send.empty() && now.Sub(s.life.idleSince) >= s.cfg.FlushTimeout {
+	used := s.lastID > 0 || s.nextID > 1
+	if !used || len(streams) == 0 && s.send.empty() && now.Sub(s.life.idleSince) >= s.cfg.FlushTimeout {
 		return now.Add(s.cfg.CloseTimeout) // what was written last has long gone
 	}
 	return now.Add(s.cfg.FlushTimeout)
+}
+
+// hasten closes the session, also one that is ending already: from now on that takes
+// CloseTimeout at most.
+func (s *Session) hasten(cause error) {
+	s.Close(cause)
+	limit := time.Now().Add(s.cfg.CloseTimeout)
+	s.mu.Lock()
+	if s.life.closeBy.Before(limit) {
+		s.mu.Unlock()
+		return
+	}
+	s.life.closeBy = limit
+	s.mu.Unlock()
+	s.setDeadline(Transport.SetWriteDeadline)
+	s.setDeadline(Transport.SetReadDeadline)
+}
+
+// setDeadline sets closeBy, which hasten may change meanwhile.
+func (s *Session) setDeadline(set func(Transport, time.Time) error) {
+	for {
+		s.mu.Lock()
+		limit := s.life.closeBy
+		s.mu.Unlock()
+		set(s.t, limit)
+		s.mu.Lock()
+		same := s.life.closeBy.Equal(limit)
+		s.mu.Unlock()
+		if same {
+			return
+		}
+	}
 }
 
 func (s *Session) stopSettingsTimerLocked() {
@@ -259,9 +292,9 @@ func debugText(err error) string {
 // teardown writes what is left and closes the transport. A TCP connection that is
 // closed with bytes unread, or that receives some afterwards, is reset, and what its
 // peer has not received by then is lost: so after an orderly end our half is closed
-// first, and the rest when the peer has closed its own or limit is reached.
-func (s *Session) teardown(how ending, limit time.Time) {
-	s.t.SetWriteDeadline(limit)
+// first, and the rest when the peer has closed its own or closeBy is reached.
+func (s *Session) teardown(how ending) {
+	s.setDeadline(Transport.SetWriteDeadline)
 	s.mu.Lock()
 	for !s.send.broken && (s.send.busy || !s.send.empty()) {
 		s.kickLocked()
@@ -270,11 +303,11 @@ func (s *Session) teardown(how ending, limit time.Time) {
 	broken := s.send.broken
 	s.send.broken = true // nothing goes out any more
 	s.mu.Unlock()
-	s.closeTransport(broken, how, limit)
+	s.closeTransport(broken, how)
 	close(s.life.transportClosed)
 }
 
-func (s *Session) closeTransport(broken bool, how ending, limit time.Time) {
+func (s *Session) closeTransport(broken bool, how ending) {
 	if a, ok := s.t.(interface{ abort() }); ok && broken {
 		a.abort() // and no closing alert: it would wait for the write that hangs
 		return
@@ -285,7 +318,7 @@ func (s *Session) closeTransport(broken bool, how ending, limit time.Time) {
 	case how == endWithError:
 		<-s.life.readDone
 	case half != nil && half.closeWrite() == nil:
-		s.t.SetReadDeadline(limit)
+		s.setDeadline(Transport.SetReadDeadline)
 		<-s.life.readDone
 	}
 	s.t.Close()

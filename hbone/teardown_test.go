@@ -130,6 +130,63 @@ func TestSessionThatClosesDoesNotWaitForEver(t *testing.T) {
 	}
 }
 
+// The end of Serve's context bounds a session that is ending already, and one whose
+// streams have all ended: a process that stops does not wait for a peer that hangs.
+func TestServeEndsSoonAfterItsContext(t *testing.T) {
+	for name, drained := range map[string]bool{"drained before": true, "not drained": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				clientTLS, serverTLS := simPair(simnet.Options{})(t)
+				a := clientTLS.(*simnet.Conn)
+				ct, st := tlsOver(t, clientTLS, serverTLS)
+				server := NewServer(st, DefaultConfig(), echoHandler)
+				ctx, stop := context.WithCancel(t.Context())
+				served := make(chan struct{})
+				go func() { server.Serve(ctx); close(served) }()
+				client, err := NewClient(t.Context(), ct, DefaultConfig())
+				check(t, err)
+				endStream(open(t, client))
+				synctest.Wait()
+				a.Stall() // the client answers nothing any more
+				if drained {
+					server.Close(nil)
+					time.Sleep(5 * time.Second)
+				}
+				select {
+				case <-served:
+					t.Fatal("Serve has returned, and the client has not heard of the end")
+				default:
+				}
+				began := time.Now()
+				stop()
+				<-served
+				if took := time.Since(began); took > server.cfg.CloseTimeout {
+					t.Errorf("Serve returned %v after its context, want %v at most", took, server.cfg.CloseTimeout)
+				}
+				a.Cut()
+				<-client.Closed()
+			})
+		})
+	}
+}
+
+// Nothing of a session that never had a stream is worth waiting for.
+func TestUnusedSessionThatClosesWaitsForCloseTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := simnet.Pair(simnet.Options{})
+		r := newRig(t, rigConfig{pair: func(testing.TB) (net.Conn, net.Conn) { return a, b }})
+		synctest.Wait()
+		b.Stall()
+		started := time.Now()
+		r.client.Close(nil)
+		<-r.client.Closed()
+		if took, want := time.Since(started), r.client.cfg.CloseTimeout; took != want {
+			t.Errorf("the transport was closed after %v, want %v", took, want)
+		}
+		b.Resume()
+	})
+}
+
 // An inner session that breaks while a write of its hangs in its parent's
 // connection is closed at once: it holds no lock that it waits for.
 func TestInnerSessionEndsWhileItsCarrierHangs(t *testing.T) {
