@@ -86,7 +86,8 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 		moves:  retrybudget.New(cfg.Retry.share(), cfg.Retry.BudgetRatio),
 		doubts: retrybudget.New(cfg.Retry.share(), cfg.Retry.BudgetRatio)}
 	g.diagnose = diagnose.New(cfg.Diagnose)
-	g.background, g.stop = context.WithCancel(context.Background())
+	background, stop := context.WithCancelCause(context.Background())
+	g.background, g.stop = background, func() { stop(fmt.Errorf("this process stopped: timeouts.drain (%v) was over", cfg.Timeouts.Drain)) }
 	g.metrics = NewMetrics(g.registry)
 	g.refusals = identity.NewRefusals(log)
 	g.load = overload.New(g.registry)

@@ -26,7 +26,7 @@ type Config struct {
 	EWMAHealthFloor  float64 `yaml:"ewmaHealthFloor" default:"0.05" doc:"smallest weight factor of a failing endpoint, from 0 to below 1: it keeps a trickle of connections; negative turns the moving average off" env:"EWMA_HEALTH_FLOOR"`
 	EWMAAlpha        float64 `yaml:"ewmaAlpha" default:"0.3" doc:"weight of the newest outcome in the moving average, above 0 to 1; negative turns the moving average off" env:"EWMA_ALPHA"`
 	FailureThreshold int     `yaml:"failureThreshold" default:"2" doc:"consecutive failures that eject an endpoint, at least 1" env:"CIRCUIT_BREAKER_FAILURE_THRESHOLD"`
-	BaseBackoffSecs  float64 `yaml:"baseBackoffSecs" default:"60" doc:"seconds that a first ejection lasts; each further one lasts twice as long; negative turns the breaker off" env:"CIRCUIT_BREAKER_BASE_BACKOFF_SECS"`
+	BaseBackoffSecs  float64 `yaml:"baseBackoffSecs" default:"60" doc:"seconds that a first ejection lasts at most, for a probe that is answered ends it early; each further one lasts twice as long; negative turns the breaker off" env:"CIRCUIT_BREAKER_BASE_BACKOFF_SECS"`
 	MaxBackoffSecs   float64 `yaml:"maxBackoffSecs" default:"300" doc:"longest ejection in seconds, before jitter; negative turns the breaker off" env:"CIRCUIT_BREAKER_MAX_BACKOFF_SECS"`
 	JitterFrac       float64 `yaml:"jitterFrac" default:"0.2" doc:"an ejection is up to this share shorter or longer, from 0 to below 1" env:"CIRCUIT_BREAKER_JITTER_FRAC"`
 }

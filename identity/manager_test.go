@@ -367,7 +367,7 @@ func TestOneLinePerStateChange(t *testing.T) {
 			}
 			got = append(got, line[strings.LastIndex(line, `"message":`)+10:len(line)-2])
 		}
-		want := `["svid renewed" "svid not renewed" "svid renewed"]`
+		want := `["svid fetched" "svid not renewed" "svid renewed"]`
 		if fmt.Sprint(got) != want {
 			t.Errorf("lines %v, want %s", got, want)
 		}

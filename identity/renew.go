@@ -170,13 +170,15 @@ func (m *Manager) settle(e *entry, c *call, fingerprint string, now time.Time) {
 	switch {
 	case c.err != nil && stopped:
 	case c.err != nil && failed == 0:
-		line := m.log.Warn().Err(c.err).Stringer("id", e.id).Dur("retry_in", wait)
+		line := m.log.Warn().Err(c.err).Stringer("id", e.id).Stringer("retry_in", wait)
 		if before != nil {
 			line = line.Time("expires", before.NotAfter())
 		}
 		line.Msg("svid not renewed")
 	case c.err != nil:
-		m.log.Debug().Err(c.err).Stringer("id", e.id).Int("try", failed+1).Dur("retry_in", wait).Msg("svid still not renewed")
+		m.log.Debug().Err(c.err).Stringer("id", e.id).Int("try", failed+1).Stringer("retry_in", wait).Msg("svid still not renewed")
+	case before == nil:
+		m.log.Info().Stringer("id", e.id).Time("expires", c.svid.NotAfter()).Msg("svid fetched")
 	case failed > 0 || !c.svid.same(before):
 		m.log.Info().Stringer("id", e.id).Time("expires", c.svid.NotAfter()).Msg("svid renewed")
 	}

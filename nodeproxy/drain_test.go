@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,10 +95,13 @@ func TestDrainEndsWithItsTimeLimit(t *testing.T) {
 	}
 	defer c.Close()
 	io.WriteString(c, "and never ends")
-	p.node(1).Log.Await(t, "svid renewed", "id", p.pods[0].Identity())
+	p.node(1).Log.Await(t, "svid fetched", "id", p.pods[0].Identity())
 	p.client().Stop(t)
 	if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
 		t.Errorf("the application reads %v; want a reset: its connection was cut", err)
+	}
+	if line := p.client().Log.Await(t, "connection", "direction", "outbound", "result", "stopped"); !strings.Contains(line.Text("error"), "timeouts.drain (200ms) was over") {
+		t.Errorf("the line says %v; want the real cause", line)
 	}
 }
 

@@ -131,7 +131,8 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 		strays: every{interval: time.Minute}, session: hbone.DefaultConfig(), dialHop: dialKernel(180 * time.Second)}
 	p.diagnose = diagnose.New(cfg.Diagnose)
 	p.diagnose.Apply(&p.session)
-	p.data, p.stop = context.WithCancel(context.Background())
+	data, stop := context.WithCancelCause(context.Background())
+	p.data, p.stop = data, func() { stop(fmt.Errorf("this process stopped: timeouts.drain (%v) was over", cfg.Timeouts.Drain)) }
 	p.metrics = NewMetrics(p.registry)
 	p.refusals = identity.NewRefusals(log)
 	p.load = overload.New(p.registry)

@@ -46,7 +46,7 @@ type podBelief struct {
 	Reported string    `json:"reported"`              // healthy, ejected, or unknown, which is usable
 	Phase    string    `json:"phase"`                 // what this client has seen itself: healthy, ejected or probing
 	Health   float64   `json:"health"`                // score of the same, 0 to 1
-	Until    time.Time `json:"ejectedUntil,omitzero"` // end of the wait after which it is tried again
+	Until    time.Time `json:"ejectedUntil,omitzero"` // end of the wait after which it is tried again at the latest; a probe that is answered ends it early
 	Open     int       `json:"open"`                  // connections now
 }
 
@@ -71,7 +71,7 @@ type gateBelief struct {
 	Address string    `json:"address"`               // where it listens
 	Phase   string    `json:"phase"`                 // healthy, ejected or probing
 	Health  float64   `json:"health"`                // score, 0 to 1
-	Until   time.Time `json:"ejectedUntil,omitzero"` // end of the wait after which it is tried again
+	Until   time.Time `json:"ejectedUntil,omitzero"` // end of the wait after which it is tried again at the latest; a probe that is answered ends it early
 	Open    int       `json:"open"`                  // connections now
 }
 

@@ -261,7 +261,7 @@ type localBelief struct {
 	Phase       string    `json:"phase"`                 // healthy, ejected or probing
 	Health      float64   `json:"health"`                // score, 0 to 1
 	Consecutive int       `json:"consecutiveFailures"`   // failures in a row
-	Until       time.Time `json:"ejectedUntil,omitzero"` // end of the wait after which it is tried again
+	Until       time.Time `json:"ejectedUntil,omitzero"` // end of the wait after which it is tried again at the latest; a probe that is answered ends it early
 	Reason      string    `json:"reason,omitempty"`      // of the ejection
 }
 

@@ -17,8 +17,8 @@ const confirmTimeout = 10 * time.Second
 func (w *Watcher) Endpoints() []admin.Endpoint {
 	return []admin.Endpoint{
 		{Pattern: "GET /discovery", Doc: "the discovery file: revision in force, last success, last error, what is held",
-			Handler: func(rw http.ResponseWriter, _ *http.Request) { admin.Answer(rw, http.StatusOK, w.Status()) }},
-		{Pattern: "POST /discovery/confirm", Doc: "take the held content ?id= of the discovery file into force", Handler: w.serveConfirm},
+			Handler: admin.Only(func(rw http.ResponseWriter, _ *http.Request) { admin.Answer(rw, http.StatusOK, w.Status()) })},
+		{Pattern: "POST /discovery/confirm", Doc: "take the held content ?id= of the discovery file into force", Handler: admin.Only(w.serveConfirm, "id")},
 	}
 }
 

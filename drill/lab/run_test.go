@@ -75,16 +75,16 @@ func run(t *testing.T, ctx context.Context, s *scenario.Scenario, p Progress) (r
 
 func TestEveryFaultTakesEffectAndHeals(t *testing.T) {
 	for fault, proof := range map[string]string{
-		"kind: refuse, target: {network: west, names: [west-2], port: A}":                       "west-2 refuse connections on port A",
-		"kind: silent, target: {network: west, names: [west-2], port: A}":                       "west-2 accept and stay silent on port A",
-		"kind: hang, target: {network: west, names: [west-2], port: A}":                         "west-2 leave connects unanswered on port A",
-		"kind: podKill, target: {network: west, pods: all}":                                     "west-1, west-2, west-3 refuse connections on port A, B",
-		"kind: slow, delay: 200ms, target: {network: west, names: [west-2], port: A}":           "west-2 take connections 200ms late on port A",
-		"kind: flap, down: 100ms, up: 150ms, target: {network: west, names: [west-2], port: A}": "west-2 refuse connections on port A; they did so ",
+		"kind: refuse, target: {network: west, names: [west-2], port: A}":                       "west-2 refuses connections on port A",
+		"kind: silent, target: {network: west, names: [west-2], port: A}":                       "west-2 accepts and stays silent on port A",
+		"kind: hang, target: {network: west, names: [west-2], port: A}":                         "west-2 leaves connects unanswered on port A",
+		"kind: podKill, target: {network: west, pods: all}":                                     "west-1, west-2, west-3 are killed: they refuse connections on port A, B",
+		"kind: slow, delay: 200ms, target: {network: west, names: [west-2], port: A}":           "west-2 takes connections 200ms late on port A",
+		"kind: flap, down: 100ms, up: 150ms, target: {network: west, names: [west-2], port: A}": "west-2 refuses connections on port A; they did so ",
 		"kind: freeze, target: {network: west, names: [west-1, west-2]}":                        "west-1, west-2 are stopped: they stay silent on port A, B",
 		"kind: freeze, target: {network: west, gateway: 1}":                                     "west-gw-1 was stopped and",
 		"kind: freeze, target: {network: west, node: 1}":                                        "west-node-1 was stopped and",
-		"kind: blackhole, target: {network: west, names: [west-2]}":                             "west-2 are cut off: packets vanish on port A, B",
+		"kind: blackhole, target: {network: west, names: [west-2]}":                             "west-2 is cut off: packets vanish on port A, B",
 		"kind: blackhole, target: {network: west, gateway: 1}":                                  "west-gw-1 is cut off and",
 		"kind: gatewayKill, target: {network: west, gateway: 1}":                                "west-gw-1 was killed",
 		"kind: nodeproxyKill, target: {network: west, node: 1}":                                 "west-node-1 was killed",

@@ -94,12 +94,14 @@ func (j *injection) node(name string) scenario.Node {
 // prove looks whether the fault took effect.
 func (j *injection) prove(ctx context.Context) (proof string, ok bool) {
 	switch f := j.o.Fault; f.Kind {
-	case scenario.Refuse, scenario.PodKill, scenario.Flap:
-		return j.proveEach(ctx, "refused", "refuse connections")
+	case scenario.PodKill:
+		return j.proveEach(ctx, "refused", j.one("is killed: it refuses connections", "are killed: they refuse connections"))
+	case scenario.Refuse, scenario.Flap:
+		return j.proveEach(ctx, "refused", j.one("refuses connections", "refuse connections"))
 	case scenario.Silent:
-		return j.proveEach(ctx, "silent", "accept and stay silent")
+		return j.proveEach(ctx, "silent", j.one("accepts and stays silent", "accept and stay silent"))
 	case scenario.Hang:
-		return j.proveEach(ctx, "hangs", "leave connects unanswered")
+		return j.proveEach(ctx, "hangs", j.one("leaves connects unanswered", "leave connects unanswered"))
 	case scenario.Slow:
 		return j.proveSlow(ctx)
 	case scenario.GatewayKill, scenario.NodeProxyKill:
@@ -108,12 +110,12 @@ func (j *injection) prove(ctx context.Context) (proof string, ok bool) {
 		if j.o.Victims.Process != "" {
 			return j.proveProcess(ctx, "was stopped and", "silent")
 		}
-		return j.proveEach(ctx, "silent", "are stopped: they stay silent")
+		return j.proveEach(ctx, "silent", j.one("is stopped: it stays silent", "are stopped: they stay silent"))
 	case scenario.Blackhole:
 		if j.o.Victims.Process != "" {
 			return j.proveProcess(ctx, "is cut off and", "hangs")
 		}
-		return j.proveEach(ctx, "hangs", "are cut off: packets vanish")
+		return j.proveEach(ctx, "hangs", j.one("is cut off: packets vanish", "are cut off: packets vanish"))
 	case scenario.FederationCut:
 		return j.proveCut()
 	}
@@ -164,10 +166,18 @@ func (j *injection) proveSlow(ctx context.Context) (string, bool) {
 	if err != nil {
 		return err.Error(), false
 	}
-	return fmt.Sprintf("%s take connections %v late on port %s", j.victims(), delay, j.ports()), true
+	return fmt.Sprintf("%s %s connections %v late on port %s", j.victims(), j.one("takes", "take"), delay, j.ports()), true
 }
 
 func (j *injection) victims() string { return strings.Join(j.o.Victims.Pods, ", ") }
+
+// one is the verb for the victims: singular if there is one.
+func (j *injection) one(singular, plural string) string {
+	if len(j.o.Victims.Pods) == 1 {
+		return singular
+	}
+	return plural
+}
 
 // ports names the ports that the fault takes.
 func (j *injection) ports() string {

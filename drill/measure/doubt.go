@@ -102,7 +102,7 @@ func (r *Record) doubtOutage(o Outage) (out []string) {
 	case o.Effect == 0:
 		return []string{fmt.Sprintf("fault %s did not take effect: %s", o.Fault.Name, o.Proof)}
 	case o.Effect-o.Fault.At > maxInstantError && o.Fault.Kind != scenario.Hang:
-		out = append(out, fmt.Sprintf("fault %s took effect %v late", o.Fault.Name, (o.Effect-o.Fault.At).Round(time.Millisecond)))
+		out = append(out, fmt.Sprintf("fault %s took effect %v late (at most %v): use a quieter machine, or fewer pods", o.Fault.Name, (o.Effect-o.Fault.At).Round(time.Millisecond), maxInstantError))
 	case o.Fault.Until != 0 && o.Healed == 0:
 		out = append(out, fmt.Sprintf("fault %s did not heal", o.Fault.Name))
 	}

@@ -64,13 +64,13 @@ type Endpoint struct {
 func (s *Server) Endpoints() []Endpoint {
 	metrics := promhttp.HandlerFor(s.Registry, promhttp.HandlerOpts{})
 	return append([]Endpoint{
-		{"GET /{$}", "this list", s.index},
-		{"GET /healthz/ready", "200 if the process is ready, otherwise 503 and what it waits for", s.ready},
+		{"GET /{$}", "this list", Only(s.index)},
+		{"GET /healthz/ready", "200 if the process is ready, otherwise 503 and what it waits for", Only(s.ready)},
 		{"GET /state", "what decisions are made from; of one service with ?service=<hostname>", s.state},
-		{"GET /metrics", "metrics, in Prometheus's text format", metrics.ServeHTTP},
-		{"GET /debug/pprof/", "profiles of the Go runtime", pprof.Index},
-		{"GET /debug/pprof/profile", "profile of the processor for ?seconds=", pprof.Profile},
-		{"GET /debug/pprof/trace", "execution trace for ?seconds=", pprof.Trace},
+		{"GET /metrics", "metrics, in Prometheus's text format", Only(metrics.ServeHTTP, "name[]")},
+		{"GET /debug/pprof/", "profiles of the Go runtime", Only(pprof.Index, "debug", "gc", "seconds")},
+		{"GET /debug/pprof/profile", "profile of the processor for ?seconds=", Only(pprof.Profile, "seconds")},
+		{"GET /debug/pprof/trace", "execution trace for ?seconds=", Only(pprof.Trace, "seconds")},
 	}, s.More...)
 }
 
@@ -98,6 +98,17 @@ func Parameters(r *http.Request, known ...string) error {
 		}
 	}
 	return nil
+}
+
+// Only is h for requests whose parameters are among known; others get 400.
+func Only(h http.HandlerFunc, known ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := Parameters(r, known...); err != nil {
+			Fail(w, http.StatusBadRequest, err)
+			return
+		}
+		h(w, r)
+	}
 }
 
 // liveHeap is what was left of the heap at the last garbage collection: unlike the

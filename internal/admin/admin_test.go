@@ -72,6 +72,10 @@ func TestServesReadinessMetricsAndState(t *testing.T) {
 	}
 	check("/metrics", http.StatusOK, "isthmus_test_total 0")
 	check("/state", http.StatusOK, `"answer": 42`)
+	for _, path := range []string{"/", "/healthz/ready", "/metrics", "/state", "/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile", "/debug/pprof/trace"} {
+		check(path+"?second=1", http.StatusBadRequest, `\"second\" is no parameter of GET `+path)
+	}
+	check("/debug/pprof/heap?debug=1", http.StatusOK, "heap profile")
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("Run = %v after cancel, want nil", err)
