@@ -208,7 +208,7 @@ func TestRepeatsAreBoundedAndToldInOneLine(t *testing.T) {
 		tried, _ := l["tried"].([]any)
 		attempts += len(tried)
 		first, _ := tried[0].(map[string]any)
-		if first["reason"] != "refused" || first["gateway"] != "gw-1" || first["pod"] == "" {
+		if first["reason"] != "connect_refused" || first["gateway"] != "gw-1" || first["pod"] == "" {
 			t.Errorf("the line names %v, want pod, gateway and the reason refused", tried)
 		}
 	}

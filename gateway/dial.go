@@ -26,7 +26,7 @@ const maxAttempts = 3
 
 // Why a pod was given up; the values of reason in logs and metrics.
 const (
-	attemptRefused     = "refused"
+	attemptRefused     = "connect_refused" // the pod's address refused the TCP connection: its node proxy, not the application
 	attemptReset       = "reset"
 	attemptTimeout     = "timeout"
 	attemptUnreachable = "unreachable"

@@ -78,7 +78,11 @@ func (f *failedPlaces) add(p failedPlace) {
 
 func (f failedPlaces) MarshalZerologArray(a *zerolog.Array) {
 	for _, p := range f {
-		d := zerolog.Dict().Str("pod", p.pod).Str("gateway", p.gateway).Str("reason", p.reason)
+		d := zerolog.Dict()
+		if p.pod != "" {
+			d.Str("pod", p.pod)
+		}
+		d.Str("gateway", p.gateway).Str("reason", p.reason)
 		if p.times > 1 {
 			d.Int("times", p.times)
 		}

@@ -170,10 +170,11 @@ func (c *call) admit(ctx context.Context) *failure {
 // process's time than any other.
 func (c *call) opened() { c.opening.Done() }
 
-// note keeps a failed attempt for the line of the connection.
+// note keeps a failed attempt for the line of the connection; one that failed at the
+// gateway names no pod.
 func (c *call) note(f *failure) {
 	pod := c.access.workload
-	if pod == "" && f.endpoint != 0 {
+	if pod == "" && f.endpoint != 0 && f.at != atGateway {
 		pod = f.endpoint.String()
 	}
 	c.access.tried.add(failedPlace{pod: pod, gateway: c.access.gateway, reason: f.reason, cause: header.Cause(f.err.Error())})
@@ -228,6 +229,9 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 		c.access.endpoint = f.endpoint
 		if w := c.who.snap.WorkloadByEndpoint(f.endpoint); w != nil {
 			c.access.workload = w.UID
+		}
+		if f.at == atGateway { // no pod was asked
+			c.access.endpoint, c.access.workload = 0, ""
 		}
 		return nil, f
 	}

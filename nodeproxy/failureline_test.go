@@ -126,6 +126,11 @@ func TestEveryKindOfFailureIsOneWarning(t *testing.T) {
 				line.Text("error") == "" || !c.noPod && line.Text("workload") != p.pods[0].UID || !c.noTries && line["tried"] == nil || !c.noGateway && line.Text("gateway") != "gw-1" {
 				t.Errorf("the line says %v", line)
 			}
+			if name == "gateway gone" {
+				if tried, _ := line["tried"].([]any); len(tried) != 1 || tried[0].(map[string]any)["pod"] != nil || line["workload"] != nil || strings.Count(line.Text("error"), "gw-1") != 1 {
+					t.Errorf("the line says %v; want the gateway alone, named once in the error", line)
+				}
+			}
 			if l := warnings(p.client()); len(l) != 1 {
 				t.Errorf("%d warnings at the client; want 1: %v", len(l), l)
 			}

@@ -131,7 +131,7 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 		}
 	}
 	if err != nil {
-		return nil, throughResponse(t.endpoint, fmt.Errorf("through gateway %s: %w", gatewayKey(v.gateway), err))
+		return nil, throughResponse(t.endpoint, fmt.Errorf("through gateway %s at %s: %w", gatewayKey(v.gateway), v.gateway.Address, err))
 	}
 	return t, nil
 }
@@ -192,7 +192,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 	if err == nil || errors.As(err, &f) {
 		return inner, endpoint, err
 	}
-	f = outerResponse(fmt.Errorf("gateway %s at %s: %w", gatewayKey(gw), gw.Address, err))
+	f = outerResponse(err)
 	if v.pod != nil && f.at == atNetwork { // it was asked for this pod alone
 		f.at, f.endpoint = atEndpoint, v.pod.Endpoint
 		f.fault = f.fault || f.reason == string(header.ReasonPinnedGone)
