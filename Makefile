@@ -39,6 +39,7 @@ build: ## compile gateway, nodeproxy and isthmus into bin/
 test: lint ## everything that must pass: lint, import laws, all tests with the race detector, drills of the real binaries
 	$(GO) test $(RACE) -timeout 14m $$($(GO) list ./... | grep -vE '/integration(/|$$)')
 	$(GO) test -tags isthmus_debug -timeout 5m ./hbone/...
+	$(GO) test -timeout 5m ./federation/antientropy
 	$(MAKE) --no-print-directory torture
 	$(MAKE) --no-print-directory integration
 

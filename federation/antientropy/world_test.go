@@ -239,3 +239,18 @@ func (s *site) status(id record.Instance) (ledger.Status, bool) {
 	}
 	return ledger.Status{}, false
 }
+
+// agree says whether every site believes exactly what every other says.
+func (w *world) agree() error {
+	for _, r := range w.sites {
+		for _, s := range w.sites {
+			if s.node == nil || r.node == nil {
+				continue
+			}
+			if st, _ := r.status(s.key.ID()); !st.Complete || st.Watermark != s.node.Publisher().watermark || st.Phase != ledger.Live {
+				return fmt.Errorf("%s believes of %s: statement %d, complete %v, watermark %d, %v; it said %d", r.name, s.name, st.Count, st.Complete, st.Watermark, st.Phase, s.node.Publisher().watermark)
+			}
+		}
+	}
+	return nil
+}
