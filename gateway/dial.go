@@ -27,11 +27,11 @@ const maxAttempts = 3
 // Why a pod was given up; the values of reason in logs and metrics.
 const (
 	attemptRefused     = "connect_refused" // the pod's address refused the TCP connection: its node proxy, not the application
-	attemptReset       = "reset"
-	attemptTimeout     = "timeout"
-	attemptUnreachable = "unreachable"
-	attemptSilence     = "silence" // took the hello and did not answer it
-	attemptLocal       = "local"   // this process could not ask; nobody's fault but ours
+	attemptReset       = "reset"           // the connection to the pod's address was reset before the pod answered
+	attemptTimeout     = "timeout"         // the TCP connect to the pod's address timed out
+	attemptUnreachable = "unreachable"     // the pod's address could not be reached for another cause, which the error names
+	attemptSilence     = "silence"         // took the hello and did not answer it
+	attemptLocal       = "local"           // this process could not ask; nobody's fault but ours
 )
 
 // connect reaches a pod, or tells the client that it cannot and returns nil.
