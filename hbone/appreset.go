@@ -22,8 +22,7 @@ func (k *sink) awaitReset() error {
 	k.atFinish(func() { k.c.SetReadDeadline(time.Unix(1, 0)) })
 	reset := false
 	k.sock.raw.Read(func(fd uintptr) bool {
-		// In this order: an orderly end of both directions leads to CLOSE too.
-		reset = k.sock.wasReset(fd) && !k.ending.Load()
+		reset = k.wasReset(fd)
 		return reset || k.ending.Load()
 	})
 	if !reset {
@@ -75,10 +74,30 @@ func (k *sink) release() {
 	}
 }
 
-// wasReset reports whether the socket is in TCP's state CLOSE. It takes no error off it.
-func (s socket) wasReset(fd uintptr) bool {
+// wasReset reports whether the sink's connection was reset, as long as it has got no
+// FIN from here: behind one, an orderly end of both directions leads to CLOSE too, with
+// bytes that nobody has read yet. A reset behind our FIN is told by a read, after them.
+// (POLLERR says no more: a reset behind the application's FIN sets it too, and what came
+// before that FIN is complete.)
+func (k *sink) wasReset(fd uintptr) bool {
+	return k.sock.closed(fd) && !k.ending.Load() // in this order: the FIN may go out meanwhile
+}
+
+// wasResetNow is wasReset for who is not in a callback of the socket.
+func (k *sink) wasResetNow() (reset bool) {
+	switch {
+	case k.sock.mem != nil:
+		return k.wasReset(0)
+	case k.inline:
+		k.sock.raw.Control(func(fd uintptr) { reset = k.wasReset(fd) })
+	}
+	return reset
+}
+
+// closed reports whether the socket is in TCP's state CLOSE. It takes no error off it.
+func (s socket) closed(fd uintptr) bool {
 	if s.mem != nil {
-		return s.mem.WasReset()
+		return s.mem.StateClose()
 	}
 	info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO)
 	return err == nil && info.State == unix.BPF_TCP_CLOSE

@@ -237,10 +237,16 @@ func (k *sink) writeFailed(err error) {
 	hardClose(k.c)
 }
 
-// finish ends the direction: io.EOF as a half-close, anything else as a reset.
+// finish ends the direction: io.EOF as a half-close, anything else as a reset. A
+// connection that was reset already takes no FIN; it must not pass for one that ended
+// behind it, as its source may find nothing else: a reset is told once, and that may
+// have been to who had the connection before the relay.
 func (k *sink) finish(err error) {
-	k.ending.Store(true)
-	if err == io.EOF {
+	reset := err == io.EOF && k.wasResetNow()
+	k.ending.Store(!reset)
+	if reset {
+		k.err = fmt.Errorf("hbone: relay: %v was reset before its end: %w", k.c.RemoteAddr(), syscall.ECONNRESET)
+	} else if err == io.EOF {
 		halfClose(k.c)
 	} else {
 		if k.err == nil {

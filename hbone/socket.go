@@ -15,13 +15,13 @@ type socket struct {
 }
 
 // memoryConn is a connection without a descriptor: TryRead and TryWrite are read(2)
-// and write(2) on a socket that does not block, WasReset tells of TCP's state CLOSE.
+// and write(2) on a socket that does not block.
 type memoryConn interface {
 	syscall.Conn
 	TryRead(p []byte) (int, error)
 	TryWrite(p []byte) (int, error)
 	Readable() (int, error) // see socket.readable
-	WasReset() bool
+	StateClose() bool       // it is in TCP's state CLOSE
 }
 
 // socketOf returns c as a socket; ok is false if it is none.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/isthmus-mesh/isthmus/hbone/flow"
@@ -110,7 +109,7 @@ type socketSource struct {
 	claimer
 	c    net.Conn
 	sock socket
-	over *atomic.Bool          // c gets its FIN or a reset from us
+	sink *sink                 // of c
 	read func(fd uintptr) bool // attempt, with its results
 
 	f       *frameBuf
@@ -121,7 +120,7 @@ type socketSource struct {
 }
 
 func newSocketSource(k *sink) *socketSource {
-	s := &socketSource{claimer: claimer{st: k.st}, c: k.c, sock: k.sock, over: &k.ending}
+	s := &socketSource{claimer: claimer{st: k.st}, c: k.c, sock: k.sock, sink: k}
 	s.read, s.lost = s.attempt, s.wasReset
 	return s
 }
@@ -183,7 +182,7 @@ func (s *socketSource) done(fd uintptr, n int) bool {
 		return false
 	case s.err != nil:
 		s.err = readFailed(s.c, s.err)
-	case n <= 0 && s.sock.wasReset(fd) && !s.over.Load(): // in this order, as in awaitReset
+	case n <= 0 && s.sink.wasReset(fd):
 		s.err = readFailed(s.c, syscall.ECONNRESET)
 	case n <= 0:
 		s.err = io.EOF
@@ -200,13 +199,7 @@ func (s *socketSource) giveBack() {
 
 // wasReset tells of a reset behind bytes that are left unread.
 func (s *socketSource) wasReset() error {
-	reset := false
-	if s.sock.mem != nil {
-		reset = s.sock.wasReset(0)
-	} else {
-		s.sock.raw.Control(func(fd uintptr) { reset = s.sock.wasReset(fd) })
-	}
-	if reset {
+	if s.sink.wasResetNow() {
 		return readFailed(s.c, syscall.ECONNRESET)
 	}
 	return nil

@@ -3,6 +3,7 @@ package hbone
 import (
 	"context"
 	"errors"
+	"net"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -53,5 +54,26 @@ func TestAResetOfWhichAWriteWasToldIsNoEnd(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// The error of a reset was taken off a socket before its relay began, and the peer has
+// ended its half by then: the state CLOSE is not that of an end in order.
+func TestAResetThatWasTakenIsNoEndBehindThePeers(t *testing.T) {
+	p, s := rawServer(t, DefaultConfig())
+	st, id := p.openRaw(s)
+	app, ours := tcpPair(t)
+	p.headers(id, true, "x", "y")
+	p.sync()
+	app.(*net.TCPConn).SetLinger(0)
+	app.Close()
+	hearsReset(t, ours.(*net.TCPConn))
+	res := Relay(context.Background(), st, ours)
+	f := p.next("the end of the stream", func(f rawFrame) bool { return f.StreamID == id && f.Type != http2.FrameHeaders })
+	if f.Type != http2.FrameRSTStream || f.code != http2.ErrCodeConnect {
+		t.Errorf("%v, want RST_STREAM(CONNECT_ERROR)", f)
+	}
+	if !errors.Is(res.Err, syscall.ECONNRESET) {
+		t.Errorf("the relay ended with %v, want ECONNRESET", res.Err)
 	}
 }

@@ -77,7 +77,7 @@ func (l *look) end() bool {
 // has sent all it has to send may well wait for a response.
 func appClosed(app appConn) bool {
 	if m, ok := app.(memoryConn); ok {
-		return m.WasReset()
+		return m.StateClose()
 	}
 	raw, err := app.SyscallConn()
 	if err != nil {

@@ -22,7 +22,7 @@ type appConn interface {
 // memoryConn is a connection in memory, which has no descriptor to ask.
 type memoryConn interface {
 	TryRead(p []byte) (int, error)
-	WasReset() bool
+	StateClose() bool
 }
 
 // tryRead reads what app has sent so far, with read(2)'s results; fd is what its

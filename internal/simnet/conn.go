@@ -45,9 +45,12 @@ func (c *Conn) Readable() (int, error) { return c.in.readable() }
 // room.
 func (c *Conn) TryWrite(p []byte) (int, error) { return c.out.tryWrite(p) }
 
-// WasReset reports whether the connection is in TCP's state CLOSE because of a
-// reset, whether that has been read or not.
-func (c *Conn) WasReset() bool { return c.in.wasReset() }
+// StateClose reports whether the connection is in TCP's state CLOSE, as TCP_INFO does:
+// because of a reset, or because the FINs of both ends have arrived, whether what came
+// before has been read or not.
+func (c *Conn) StateClose() bool {
+	return c.in.wasReset() || c.in.finArrived() && c.out.finArrived()
+}
 
 // SyscallConn returns a RawConn of which Read waits as a socket's does; its
 // callbacks get no descriptor and use TryRead and TryWrite instead.

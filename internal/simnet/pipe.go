@@ -18,6 +18,7 @@ type pipe struct {
 	segs      []segment
 	size      int
 	finned    bool
+	finAt     time.Time // when the FIN arrives; zero if none was sent
 	stalled   bool
 	err       error // both ends, at once; each is told once
 	told      bool  // the reader has got err
@@ -198,6 +199,13 @@ func (p *pipe) wasReset() bool {
 	return n > 0 && !p.stalled && p.segs[n-1].end == syscall.ECONNRESET && time.Until(p.segs[n-1].at) <= 0
 }
 
+// finArrived reports whether the FIN has arrived, read or not.
+func (p *pipe) finArrived() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.finAt.IsZero() && !p.stalled && time.Until(p.finAt) <= 0
+}
+
 func (p *pipe) write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -275,7 +283,11 @@ func (p *pipe) end(err error) error {
 		return nil
 	}
 	p.finned = true
-	p.segs = append(p.segs, segment{at: time.Now().Add(p.o.Delay), end: err})
+	at := time.Now().Add(p.o.Delay)
+	if err == io.EOF {
+		p.finAt = at
+	}
+	p.segs = append(p.segs, segment{at: at, end: err})
 	p.cond.Broadcast()
 	return nil
 }

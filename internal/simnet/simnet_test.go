@@ -71,8 +71,8 @@ func TestResetIsToldOnce(t *testing.T) {
 		} {
 			a, b := Pair(Options{Delay: time.Millisecond})
 			reset(a)
-			if time.Sleep(time.Millisecond); !b.WasReset() || a.WasReset() && name == "reset" {
-				t.Errorf("%s: reset at one end %v, at the other %v", name, a.WasReset(), b.WasReset())
+			if time.Sleep(time.Millisecond); !b.StateClose() || a.StateClose() && name == "reset" {
+				t.Errorf("%s: reset at one end %v, at the other %v", name, a.StateClose(), b.StateClose())
 			}
 			if _, err := b.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 				t.Errorf("%s: first read: %v, want ECONNRESET", name, err)
@@ -94,6 +94,29 @@ func TestFinishEndsBothDirections(t *testing.T) {
 		}
 		if got, err := io.ReadAll(a); len(got) > 0 || err != nil {
 			t.Errorf("the other end got %q, %v; want an end", got, err)
+		}
+	})
+}
+
+// As Linux does it: two FINs lead to CLOSE as a reset does, also before anything is read.
+func TestTwoFINsLeadToTheStateClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const delay = time.Millisecond
+		a, b := Pair(Options{Delay: delay})
+		a.Write([]byte("x"))
+		a.CloseWrite()
+		if time.Sleep(delay); a.StateClose() || b.StateClose() {
+			t.Error("one FIN has led to CLOSE")
+		}
+		b.CloseWrite()
+		if b.StateClose() {
+			t.Error("a FIN under way has led to CLOSE")
+		}
+		if time.Sleep(delay); !a.StateClose() || !b.StateClose() {
+			t.Error("two FINs have not led to CLOSE")
+		}
+		if got, err := io.ReadAll(b); string(got) != "x" || err != nil {
+			t.Errorf("got %q, %v", got, err)
 		}
 	})
 }
