@@ -96,9 +96,9 @@ func TestASessionIsNeverSharedBetweenSources(t *testing.T) {
 		t.Errorf("the gateway has %v outer sessions; want one per source identity", n)
 	}
 	p.client().Stop(t)
-	meshtest.Eventually(t, "the kept inner sessions end with the client", func() bool { return len(gw.Log.Find("connection")) == 2 })
+	meshtest.Eventually(t, "the kept inner sessions end with the client", func() bool { return len(gw.Log.Find("tunnel")) == 2 })
 	for _, pod := range []*meshtest.Pod{p.shop, cart} {
-		if n := len(gw.Log.Find("connection", "peer", pod.Identity())); n != 1 {
+		if n := len(gw.Log.Find("tunnel", "peer", pod.Identity())); n != 1 {
 			t.Errorf("%d inner sessions came as %s; want one of its own", n, pod.Identity())
 		}
 		if n := len(p.node(1).Log.Find("connection", "direction", "inbound", "peer", pod.Identity())); n != 3 {
