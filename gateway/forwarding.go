@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"time"
 
@@ -94,15 +95,32 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 		g.backends.release(f.lease, health.Neutral, "", time.Now())
 		return
 	}
-	f.relayed = hbone.RelayWith(ctx, stream, conn, hbone.RelayOptions{
-		OnReply: func(handed int64) bool { f.answer(g); return !f.lease.inner.replied(handed) }, HalfClosed: g.cfg.Timeouts.HalfClosed,
-	})
-	f.relayed.ToConn += f.replayed.size
-	f.err = f.relayed.Err
+	f.relay(ctx, g, stream, conn)
 	if f.distrusted() {
 		g.backends.verify(f.lease.workload, time.Now())
 	}
 	g.backends.release(f.lease, g.judge(f), "silence", time.Now())
+}
+
+// relay carries the tunnel to its end.
+func (f *forwarding) relay(ctx context.Context, g *Gateway, stream *hbone.Stream, conn *net.TCPConn) {
+	inner := f.lease.inner
+	inner.expire(g.patience(f), func() { stream.Reset(http2.ErrCodeConnect) })
+	f.relayed = hbone.RelayWith(ctx, stream, conn, hbone.RelayOptions{
+		OnSend: inner.sends,
+		OnReply: func(p []byte) bool {
+			if len(p) > 0 {
+				f.answer(g)
+			}
+			return inner.replies(p)
+		},
+		HalfClosed: g.cfg.Timeouts.HalfClosed,
+	})
+	f.relayed.ToConn += f.replayed.size
+	f.err = f.relayed.Err
+	if inner.expired() {
+		f.result, f.err = resultNoHandshake, errUnfinished
+	}
 }
 
 // late is how late this process may have been while it waited for a pod that is

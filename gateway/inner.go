@@ -1,12 +1,9 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,15 +19,6 @@ type innerHandshakes struct {
 	queue *fairqueue.Queue[mesh.EndpointID]
 	wait  time.Duration
 	waits *prometheus.CounterVec
-}
-
-// innerHandshake is one of them, from before the pod is dialled until it is over, or
-// its connection. Nil is none.
-type innerHandshake struct {
-	slot    *fairqueue.Slot[mesh.EndpointID]
-	retries bool // the pod has asked for another hello
-	started bool // the pod has answered
-	handed  int64
 }
 
 // errCrowded is that of a CONNECT whose turn at a pod did not come in time.
@@ -71,7 +59,7 @@ func newInnerHandshakes(l InnerLimits, r prometheus.Registerer) *innerHandshakes
 func (i *innerHandshakes) admit(ctx context.Context, f *forwarding, w *mesh.Workload) (*innerHandshake, error) {
 	slot, bound := i.queue.Enter(w.Endpoint, f.client.Identity)
 	if bound == "" {
-		return &innerHandshake{slot: slot}, nil
+		return newInnerHandshake(slot), nil
 	}
 	f.opening.Done() // it takes no time of this process while it waits
 	err := slot.Wait(ctx, i.wait)
@@ -87,55 +75,5 @@ func (i *innerHandshakes) admit(ctx context.Context, f *forwarding, w *mesh.Work
 		slot.Release()
 		return nil, err
 	}
-	return &innerHandshake{slot: slot}, nil
-}
-
-// end gives up the place of h. It may be called again.
-func (h *innerHandshake) end() {
-	if h != nil {
-		h.slot.Release()
-	}
-}
-
-// replied is called each time that the pod has sent something, with how many bytes the
-// relay had handed to it, and reports whether the handshake is over. It is when the pod
-// sends something behind what the client sent behind the pod's first flight: a server
-// of TLS 1.3 that asks for certificates has nothing to say before it has seen the
-// client's, and what it says then is its SETTINGS, or an alert.
-func (h *innerHandshake) replied(handed int64) (over bool) {
-	switch {
-	case !h.started:
-		h.started = true
-	case handed == h.handed:
-		return false // more of the same flight
-	case h.retries:
-		h.retries = false
-	default:
-		h.end()
-		return true
-	}
-	h.handed = handed
-	return false
-}
-
-// helloRetry is the random of a ServerHello that asks for another ClientHello (RFC 8446
-// §4.1.3).
-var helloRetry = []byte{
-	0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,
-	0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
-}
-
-// asksForAnotherHello reports whether what can be read from conn, and stays there, is a
-// HelloRetryRequest: the client answers it, and the pod that, before any certificate was
-// shown.
-func asksForAnotherHello(conn *net.TCPConn) bool {
-	const before = recordHeader + 4 + 2 // the header of the message and its version
-	var b [before + 32]byte
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return false
-	}
-	n := 0
-	raw.Control(func(fd uintptr) { n, _, _ = syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT) })
-	return n == len(b) && bytes.Equal(b[before:], helloRetry)
+	return newInnerHandshake(slot), nil
 }

@@ -127,7 +127,10 @@ func (s *site) leaveUnfinished(t *testing.T, identities, n int, stays time.Durat
 // not holds it to the end.
 func TestAHandshakeCountsUntilItIsOver(t *testing.T) {
 	s := newSite(t, 1)
-	s.EachGateway = alone
+	s.EachGateway = func(g *gateway.Config) {
+		alone(g)
+		g.Timeouts.Silence = time.Hour // so that none is cut meanwhile
+	}
 	s.EachNode = func(c *nodeproxy.Config) { c.Federation.Health = false }
 	s.Start()
 	gw, outer := s.gateway(), s.dial(t)

@@ -22,8 +22,9 @@ type Limits struct {
 // trip of the client: at 100 ms 128 of them are 1280 each second, which is more than a
 // processor of the pod's node can do. So an honest client is not held back by them,
 // while a hostile one, which leaves them unfinished, has an eighth of the room. What is
-// left unfinished a node proxy ends after 3 s by default: so within Wait everybody's turn
-// comes, also where hostile identities fill the room of a pod.
+// left unfinished a node proxy ends after 3 s by default, and this gateway soon after that
+// (handshakeTime): so within Wait everybody's turn comes, also where hostile identities
+// fill the room of a pod.
 //
 // Fewer under way at once also end sooner. 2000 of one identity at once to 10 pods, with
 // gateway, clients and pods on two busy processors: 140 each second, instead of 33 without

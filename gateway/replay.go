@@ -73,6 +73,7 @@ func (g *Gateway) replayHello(ctx context.Context, f *forwarding, stream *hbone.
 }
 
 func (g *Gateway) sendHello(f *forwarding, conn *net.TCPConn, hello []byte, complete bool) {
+	f.lease.inner.follow(conn, hello)
 	_, err := conn.Write(hello) // a failure shows again when it is read from
 	f.replayed = replay{size: int64(len(hello)), complete: complete && err == nil, sent: time.Now()}
 }
@@ -90,7 +91,6 @@ func (g *Gateway) awaitAnswer(ctx context.Context, f *forwarding, conn *net.TCPC
 	}
 	if err == nil {
 		f.answer(g)
-		f.lease.inner.retries = asksForAnotherHello(conn)
 	}
 	return err
 }

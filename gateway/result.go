@@ -16,6 +16,7 @@ const (
 	resultServerEnded = "server_ended" // the pod's side ended it first: its node proxy drained, or was killed
 	resultCancelled   = "cancelled"    // the client left before it was answered
 	resultNoHello     = "no_hello"     // the client sent no TLS hello in time
+	resultNoHandshake = "no_handshake" // the client's TLS handshake with the pod was not over in time
 	resultClientReset = "client_reset" // the client reset the tunnel
 	resultServerReset = "server_reset" // the pod's side reset the tunnel, or broke
 	resultTunnelLost  = "tunnel_lost"  // the client's session ended

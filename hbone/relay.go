@@ -55,10 +55,14 @@ func Relay(ctx context.Context, s *Stream, c net.Conn) RelayResult {
 
 // RelayOptions are what a relay may be told besides.
 type RelayOptions struct {
-	// OnReply is called from the caller's goroutine each time that c has sent bytes,
-	// with how many bytes of the stream c had been handed by then, until it returns
-	// false. Nil: nobody is told.
-	OnReply func(handed int64) (more bool)
+	// OnSend is called with the bytes of the stream that are about to be written to c,
+	// once for each, until it returns false. It runs where they are written, which may
+	// be the session's reader: it must not block, and not keep p. Nil: nobody is told.
+	OnSend func(p []byte) (more bool)
+	// OnReply is called from the caller's goroutine with each piece that c has sent,
+	// before it is sent on, and with nothing at c's FIN, until it returns false. It
+	// must not keep p. Nil: nobody is told.
+	OnReply func(p []byte) (more bool)
 	// First goes to the stream before what c sends; it counts in ToStream.
 	First []byte
 	// HalfClosed is how long the direction to c may go on after c has sent FIN;
@@ -76,6 +80,7 @@ var ErrHalfClosed = errors.New("hbone: relay: the stream stayed open after the o
 func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) RelayResult {
 	setLinger(c, 0)
 	k := newSink(s, c)
+	k.onSend = o.OnSend
 	stop := context.AfterFunc(ctx, func() {
 		s.abort(http2.ErrCodeConnect, context.Cause(ctx)) // CANCEL behind END_STREAM would be an end in order
 		hardClose(c)
@@ -142,13 +147,16 @@ func pumpToStream(s *Stream, k *sink, src source, o RelayOptions) (moved int64, 
 	for {
 		f, n, err := src.next()
 		if err == io.EOF {
+			if onReply != nil {
+				onReply(nil)
+			}
 			first = !s.peerEnded() // asked now: the peer may answer END_STREAM with its own
 			return moved, first, s.CloseWrite()
 		}
 		if err != nil {
 			return moved, false, err
 		}
-		if onReply != nil && !onReply(k.handed.Load()) {
+		if onReply != nil && !onReply(f.payload()[:n]) {
 			onReply = nil
 		}
 		n, err = src.send(f, n)

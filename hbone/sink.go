@@ -27,9 +27,11 @@ type sink struct {
 	// Owned by whoever runs; final once done is closed.
 	moved    int64
 	err      error
-	ownFault bool   // err was not the consequence of our own reset
-	partial  *chunk // partly written
-	peerLeft bool   // the peer has left or is lost: it cannot be held back any more
+	ownFault bool                     // err was not the consequence of our own reset
+	partial  *chunk                   // partly written
+	onSend   func([]byte) (more bool) // see RelayOptions; nil: none, or it wants no more
+	shown    int64                    // bytes that onSend was called with
+	peerLeft bool                     // the peer has left or is lost: it cannot be held back any more
 
 	mu          sync.Mutex
 	running     bool
@@ -37,8 +39,7 @@ type sink struct {
 	finished    bool
 	onFinish    func() // nil: none, or called
 
-	handed atomic.Int64 // moved, and what is being written now
-	ending atomic.Bool  // c gets its FIN or a reset from here
+	ending atomic.Bool // c gets its FIN or a reset from here
 
 	try   func(fd uintptr) bool // attempt, with its argument and results
 	tryP  []byte
@@ -180,7 +181,7 @@ func (s *Session) inlineMax() int {
 func (k *sink) deliver(c *chunk, block bool) bool {
 	var n int
 	var err error
-	k.handed.Store(k.moved + int64(c.w-c.r)) // before c can reply to it
+	k.show(c.b[c.r:c.w])
 	if block {
 		if k.peerLeft {
 			k.c.SetWriteDeadline(time.Now().Add(stallTime))
@@ -201,6 +202,18 @@ func (k *sink) deliver(c *chunk, block bool) bool {
 		k.writeFailed(err)
 	}
 	return true
+}
+
+// show calls onSend with p, which is written next, before c can reply to it.
+func (k *sink) show(p []byte) {
+	fresh := k.moved + int64(len(p)) - k.shown // less than all of p behind a partial write
+	if k.onSend == nil || fresh <= 0 {
+		return
+	}
+	k.shown += fresh
+	if !k.onSend(p[int64(len(p))-fresh:]) {
+		k.onSend = nil
+	}
 }
 
 // writeNow writes what the socket takes at once.
