@@ -82,10 +82,11 @@ func newBackends(network string, o Outlier, f facts, prober *reprobe.Prober[mesh
 
 // pickOptions narrow the choice of a pod for one client.
 type pickOptions struct {
-	avoid       []uint64          // advisory, from the client
-	pin         mesh.EndpointID   // this one or none; zero is no pin
-	exclude     []mesh.EndpointID // tried already
-	healthyOnly bool              // a pod that is thought to answer, or none
+	avoid       []uint64                   // advisory, from the client
+	pin         mesh.EndpointID            // this one or none; zero is no pin
+	exclude     []mesh.EndpointID          // tried already
+	healthyOnly bool                       // a pod that is thought to answer, or none
+	crowded     func(mesh.EndpointID) bool // the client would have to wait for its turn there; nil: nowhere
 }
 
 // lease is one pod that was chosen, until release.
@@ -118,10 +119,28 @@ func (b *backends) choose(x route.Exported, o pickOptions, now time.Time) (lease
 	if !ok || dazed && (o.pin != 0 || o.healthyOnly) { // a client that is told no can go to another pod
 		return lease{}, false
 	}
+	if o.crowded != nil && o.pin == 0 && o.crowded(x.Members[i].Endpoint) {
+		i = b.uncrowded(x, o, i, dazed, u, v)
+	}
 	l := lease{workload: x.Members[i], target: x.Members[i].Target(x.Port), dazed: dazed}
 	l.attempt = b.hops.Begin(l.workload.Endpoint, now)
 	b.open[l.key()]++
 	return l, true
+}
+
+// uncrowded chooses again among the members of b.scratch without those where the client
+// would have to wait, and returns i, the first choice, if there is nobody as good. The
+// caller holds mu.
+func (b *backends) uncrowded(x route.Exported, o pickOptions, i int, dazed bool, u, v float64) int {
+	for j, m := range x.Members {
+		if !b.scratch[j].Drained && o.crowded(m.Endpoint) {
+			b.scratch[j].Drained = true
+		}
+	}
+	if other, worse, ok := balance.Pick(b.scratch, u, v); ok && (dazed || !worse) {
+		return other
+	}
+	return i
 }
 
 func (b *backends) candidate(m *mesh.Workload, target uint16, o pickOptions, now time.Time) balance.Candidate {

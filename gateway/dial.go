@@ -38,6 +38,7 @@ const (
 func (g *Gateway) connect(ctx context.Context, f *forwarding) *net.TCPConn {
 	f.pick.avoid = header.ParseAvoid(f.in.Header.Get(header.NameAvoid))
 	f.pick.pin = mesh.EndpointID(header.ParseEndpoint(f.in.Header.Get(header.NamePin)))
+	f.pick.crowded = func(id mesh.EndpointID) bool { return g.inner.queue.Crowded(id, f.client.Identity) }
 	conn := g.dialPods(ctx, f)
 	switch {
 	case conn != nil:

@@ -42,8 +42,8 @@ var (
 // themselves.
 //
 // It returns the connection to relay, also beside an error, which means that
-// there is nothing to relay: the client was silent, or sent half a hello. That is
-// nobody's fault but its own. Bytes that are no hello are passed on as they are;
+// there is nothing to relay: the client was silent, or sent half a hello, which is
+// nobody's fault but its own, or the pod has reset and there is no other. Bytes that are no hello are passed on as they are;
 // a hello of a client that asked for this pod alone is not replayed.
 func (g *Gateway) replayHello(ctx context.Context, f *forwarding, stream *hbone.Stream, conn *net.TCPConn) (*net.TCPConn, error) {
 	buf := helloBufs.Get().(*[helloMax]byte)
@@ -63,6 +63,9 @@ func (g *Gateway) replayHello(ctx context.Context, f *forwarding, stream *hbone.
 			break
 		}
 		next := g.move(ctx, f, conn, err)
+		if next == nil && err != io.EOF && !isTimeout(err) {
+			return conn, err // the socket has told of its reset, and would tell the relay of an end
+		}
 		if next == nil {
 			break
 		}

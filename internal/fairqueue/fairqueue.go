@@ -95,6 +95,18 @@ func (q *Queue[K]) Enter(key K, id string) (*Slot[K], Bound) {
 	return s, ByTarget
 }
 
+// Crowded reports whether Enter would find no room now for the client at the target key.
+func (q *Queue[K]) Crowded(key K, id string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	t := q.targets[key]
+	if t == nil {
+		return false
+	}
+	c := t.clients[id]
+	return reached(t.held, q.perTarget) || c != nil && reached(c.held, q.perClient)
+}
+
 // reached reports whether n is at bound; zero is no bound.
 func reached(n, bound int) bool { return bound > 0 && n >= bound }
 
