@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	modelSeeds = flag.Int("pool.seeds", 60, "how many random schedules of a pool are run")
+	modelSeeds = flag.Int("pool.seeds", modelRuns, "how many random schedules of a pool are run")
 	modelFirst = flag.Uint64("pool.first", 1, "seed of the first one")
 )
 
