@@ -99,3 +99,13 @@ func TestOneChangeCostsTheSameInALargeMesh(t *testing.T) {
 		t.Errorf("%.0f allocations for one change among 20 000 pods, %.0f among 2 000", large, small)
 	}
 }
+
+// The first build allocates some 33 times per pod. One by one through every index
+// it would be 50 times, and take four times as long.
+func TestAFirstBuildPutsEveryoneAtOnce(t *testing.T) {
+	const pods = 5_000
+	c := city(pods, 500)
+	if n := testing.AllocsPerRun(3, func() { Build(1, c) }) / pods; n > 40 {
+		t.Errorf("%.1f allocations per pod, want at most 40", n)
+	}
+}

@@ -27,7 +27,7 @@ type Builder struct {
 	names   *names
 	entries map[Key]*entry
 	claims  contests
-	refs    map[string]map[*entry]struct{} // service name → workloads that name it
+	refs    map[string]*mention // by the name of a service
 	edit    *mesh.Edit
 	current *mesh.Snapshot
 	begun   bool // there was a Commit
@@ -35,24 +35,25 @@ type Builder struct {
 	// Of the batch that is being collected.
 	queues   [KindWorkload + 1]queue
 	settings []Problem // of the mesh itself
-	uids     map[string]struct{}
+	uids     []string  // some perhaps twice
 	networks map[string]struct{}
 	gateways map[string]struct{} // networks whose gateways changed
 	hosts    map[string]struct{}
 	aliases  map[string]struct{}
 	vips     map[string]struct{}
-	fresh    map[*entry]struct{} // whose problems must be found again
+	fresh    []*entry // whose problems must be found again
 	departed map[Key]struct{}
 	changes  Changes
 
 	problems map[Key][]Problem
+	asOf     int // which batch it is
 }
 
 // NewBuilder returns a builder of an empty mesh in DefaultTrustDomain, whose first
 // snapshot is one above revision.
 func NewBuilder(revision uint64) *Builder {
 	b := &Builder{
-		entries: map[Key]*entry{}, claims: contests{}, refs: map[string]map[*entry]struct{}{}, problems: map[Key][]Problem{},
+		entries: map[Key]*entry{}, claims: contests{}, refs: map[string]*mention{}, problems: map[Key][]Problem{},
 		current: &mesh.Snapshot{Revision: revision},
 	}
 	b.begin()
@@ -64,9 +65,14 @@ func NewBuilder(revision uint64) *Builder {
 }
 
 func (b *Builder) begin() {
-	b.uids, b.networks, b.gateways = map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
+	for _, e := range b.fresh {
+		e.fresh, e.noted = false, false
+	}
+	b.uids, b.networks, b.gateways = nil, map[string]struct{}{}, map[string]struct{}{}
 	b.hosts, b.aliases, b.vips = map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
-	b.fresh, b.departed, b.changes = map[*entry]struct{}{}, map[Key]struct{}{}, newChanges()
+	b.fresh, b.departed, b.changes = nil, map[Key]struct{}{}, newChanges()
+	b.changes.All = !b.begun
+	b.asOf++
 }
 
 // SetTrustDomain names the trust domain of every identity. Every record is read
@@ -88,6 +94,9 @@ func (b *Builder) SetTrustDomain(name string) {
 // Apply takes changes into the batch that the next Commit ends. A record as it
 // already is changes nothing.
 func (b *Builder) Apply(changes ...Change) {
+	if len(b.entries) == 0 { // the whole mesh: do not let the maps grow step by step
+		b.entries, b.claims = make(map[Key]*entry, len(changes)), make(contests, 2*len(changes))
+	}
 	for _, c := range changes {
 		old := b.entries[c.Key]
 		if old != nil {
@@ -112,12 +121,7 @@ func (b *Builder) add(key Key, record Record) {
 	delete(b.departed, key)
 	b.claims.enter(e, e.reading.claims)
 	b.claims.enter(e, e.reading.extras)
-	for _, ref := range e.reading.refs {
-		if b.refs[ref.name] == nil {
-			b.refs[ref.name] = map[*entry]struct{}{}
-		}
-		b.refs[ref.name][e] = struct{}{}
-	}
+	b.refer(e)
 	b.touch(e)
 }
 
@@ -125,31 +129,44 @@ func (b *Builder) remove(e *entry) {
 	b.touch(e)
 	e.gone, e.in = true, false
 	delete(b.entries, e.key)
-	delete(b.fresh, e)
 	b.claims.leave(e, e.reading.claims)
 	b.claims.leave(e, e.reading.extras)
-	for _, ref := range e.reading.refs {
-		if delete(b.refs[ref.name], e); len(b.refs[ref.name]) == 0 {
-			delete(b.refs, ref.name)
-		}
-	}
+	b.unrefer(e)
 }
 
 // touch queues e and all that claim what it claims, and notes what they decide.
 func (b *Builder) touch(e *entry) {
-	q := &b.queues[e.key.Kind]
-	q.add(e)
+	b.queues[e.key.Kind].add(e)
+	b.queueRivals(e)
+	b.noteResult(e)
+}
+
+// queueRivals queues the others that claim what e claims.
+func (b *Builder) queueRivals(e *entry) {
 	for _, c := range e.reading.claims {
-		for _, o := range b.claims[c.key()] {
-			q.add(o)
+		for _, o := range c.contest.list {
+			if o != e {
+				b.queues[e.key.Kind].add(o)
+			}
 		}
 	}
-	b.noteResult(e)
+}
+
+// refresh notes that e may have other problems.
+func (b *Builder) refresh(e *entry) {
+	if !e.fresh {
+		e.fresh = true
+		b.fresh = append(b.fresh, e)
+	}
 }
 
 // noteResult notes what must be derived again since e has changed.
 func (b *Builder) noteResult(e *entry) {
-	b.fresh[e] = struct{}{}
+	b.refresh(e)
+	if e.noted {
+		return
+	}
+	e.noted = true
 	rd := &e.reading
 	switch e.key.Kind {
 	case KindNetwork:
@@ -167,26 +184,26 @@ func (b *Builder) noteResult(e *entry) {
 			}
 		}
 	case KindWorkload:
-		b.uids[rd.workload.UID] = struct{}{}
+		b.uids = append(b.uids, rd.workload.UID)
 	}
 }
 
 // settle decides which of the queued records of one kind are in, the best first.
 func (b *Builder) settle(kind Kind) {
 	q := &b.queues[kind]
-	for q.Len() > 0 {
-		e := q.next()
+	for e := q.next(); e != nil; e = q.next() {
 		if e.gone {
 			continue
 		}
-		_, winner := b.claims.lost(e)
+		_, winner := e.lost()
 		in := !e.faulty && winner == nil && b.placed(e)
-		b.fresh[e] = struct{}{} // another may have won
+		b.refresh(e) // another may have won
 		if in == e.in {
 			continue
 		}
 		e.in = in
-		b.touch(e)
+		b.queueRivals(e)
+		b.noteResult(e)
 	}
 }
 
@@ -213,7 +230,6 @@ func (b *Builder) Commit() (*mesh.Snapshot, Changes, News) {
 	b.commitWorkloads()
 	news := b.commitProblems()
 	changes := b.changes
-	changes.All = changes.All || !b.begun
 	if b.begun = true; !changes.Empty() {
 		b.current = b.edit.Snapshot(b.current.Revision + 1)
 	}
@@ -235,6 +251,7 @@ func (b *Builder) commitNetworks() {
 			list = append(list, n)
 		}
 	}
+	again := map[string]struct{}{}
 	for name := range b.networks {
 		old, was := had[name]
 		e := b.claims.holder(claimKey{networkName, name})
@@ -242,20 +259,24 @@ func (b *Builder) commitNetworks() {
 			list = append(list, *e.reading.network)
 		}
 		if was != (e != nil) || e == nil { // why there is none may be another reason
-			b.requeue(name)
+			again[name] = struct{}{}
 		}
 		if was != (e != nil) || was && !reflect.DeepEqual(old, *e.reading.network) {
-			b.changes.Networks[name] = struct{}{}
+			b.changes.network(name)
 		}
 	}
 	b.edit.SetNetworks(list)
+	b.requeue(again)
 }
 
-// requeue queues all that is on network: a network seldom comes or goes, so
-// nobody keeps a list.
-func (b *Builder) requeue(network string) {
+// requeue queues all that is on networks: one seldom comes or goes, so nobody
+// keeps a list. In the first batch everything is queued.
+func (b *Builder) requeue(networks map[string]struct{}) {
+	if len(networks) == 0 || !b.begun {
+		return
+	}
 	for _, e := range b.entries {
-		if e.key.Kind != KindNetwork && e.key.Kind != KindService && e.reading.on == network {
+		if _, on := networks[e.reading.on]; on && (e.key.Kind == KindGateway || e.key.Kind == KindWorkload) {
 			b.queues[e.key.Kind].add(e)
 		}
 	}
@@ -280,12 +301,12 @@ func (b *Builder) commitGateways() {
 			if was := old[g.Name]; was != nil && reflect.DeepEqual(was, g) {
 				lists[network][i] = was
 			} else {
-				b.changes.Gateways[GatewayName{network, g.Name}] = struct{}{}
+				b.changes.gateway(network, g.Name)
 			}
 			delete(old, g.Name)
 		}
 		for name := range old {
-			b.changes.Gateways[GatewayName{network, name}] = struct{}{}
+			b.changes.gateway(network, name)
 		}
 		b.edit.SetGateways(network, lists[network])
 	}

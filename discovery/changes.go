@@ -5,7 +5,7 @@ import "maps"
 // Changes says what is different in one snapshot from an earlier one, so that
 // nobody has to walk the mesh. Of a set, treat it as immutable.
 type Changes struct {
-	All       bool                     // everything may be
+	All       bool                     // everything may be; the sets may be empty then
 	Workloads map[string]struct{}      // by UID: new, gone, or different
 	Services  map[string]struct{}      // by hostname: itself, or one of its members
 	Gateways  map[GatewayName]struct{} // new, gone, or different
@@ -20,6 +20,19 @@ func Everything() Changes { return Changes{All: true} }
 
 func newChanges() Changes {
 	return Changes{Workloads: map[string]struct{}{}, Services: map[string]struct{}{}, Gateways: map[GatewayName]struct{}{}, Networks: map[string]struct{}{}}
+}
+
+// The following note one object, unless everything is different anyway.
+
+func (c *Changes) workload(uid string)          { note(c, c.Workloads, uid) }
+func (c *Changes) service(hostname string)      { note(c, c.Services, hostname) }
+func (c *Changes) gateway(network, name string) { note(c, c.Gateways, GatewayName{network, name}) }
+func (c *Changes) network(name string)          { note(c, c.Networks, name) }
+
+func note[K comparable](c *Changes, set map[K]struct{}, k K) {
+	if !c.All {
+		set[k] = struct{}{}
+	}
 }
 
 // Empty reports whether nothing is different.

@@ -40,8 +40,9 @@ type Namespace struct {
 
 // Network is a set of addresses that reach each other without a gateway.
 type Network struct {
-	Name  string   `yaml:"name" doc:"required; lower-case letters, digits and hyphens"`
-	Nodes []string `yaml:"nodes" doc:"nodes on which no workload may run yet: a node proxy does not start on a node that is neither here nor at a workload"`
+	Name    string   `yaml:"name" doc:"required; lower-case letters, digits and hyphens"`
+	Segment string   `yaml:"segment" doc:"what services of scope segment do not leave; networks that name none are of one segment"`
+	Nodes   []string `yaml:"nodes" doc:"nodes on which no workload may run yet: a node proxy does not start on a node that is neither here nor at a workload"`
 }
 
 // Gateway is one instance of a network's east-west gateway.
@@ -64,7 +65,7 @@ type Service struct {
 	Aliases             []string      `yaml:"aliases" doc:"other names; a global service also has <name>.<namespace>.mesh.internal"`
 	VIPs                []netip.Addr  `yaml:"vips" doc:"virtual addresses, unique in the mesh"`
 	Global              bool          `yaml:"global" doc:"true: reachable from other networks, through gateways; short for scope: global and takeover: true"`
-	Scope               string        `yaml:"scope" default:"cluster" doc:"who may reach it: cluster (its own network), segment (the networks of its segment; as yet there is one), global, or global-only (global, and applications may use its global names alone)"`
+	Scope               string        `yaml:"scope" default:"cluster" doc:"who may reach it: cluster (its own network), segment (networks of the same segment as its workloads), global, or global-only (global, and applications may use its global names alone)"`
 	Takeover            bool          `yaml:"takeover" doc:"true: its hostname and virtual addresses lead to other networks too; else only its aliases do"`
 	TrafficDistribution string        `yaml:"trafficDistribution" doc:"which endpoints come first: PreferNetwork, PreferClose, PreferSameZone, PreferSameNode, PreferRegion, isthmus/RegionFirst, Any or StrictNode, in upper or lower case; when left out, that of the namespace, else that of the mesh"`
 	PublishNotReady     bool          `yaml:"publishNotReady" doc:"true: workloads that are not ready count as ready"`

@@ -16,7 +16,11 @@ type entry struct {
 	faulty   bool      // by one of them
 	in       bool      // it is used
 	gone     bool      // the source has withdrawn or replaced it
-	queued   bool
+
+	// Of the batch that is being collected.
+	queued bool
+	fresh  bool // its problems must be found again
+	noted  bool // what must be derived again since it changed is noted
 }
 
 // before is the order in which records get what several claim: who may be chosen
@@ -25,37 +29,60 @@ func (e *entry) before(o *entry) int {
 	return cmp.Or(cmp.Compare(e.reading.rank, o.reading.rank), e.key.compare(o.key))
 }
 
-// contests are the claims: for each thing the records that claim it, the first
-// in order first. A record that is out has nothing, so the next one has it.
-type contests map[claimKey][]*entry
+// contests are the claims, by what is claimed.
+type contests map[claimKey]*contest
+
+// contest is the records that claim one thing, the first in order first. A record
+// that is out has nothing, so the next one has it.
+type contest struct {
+	list  []*entry
+	alone [1]*entry // the list while there is one, as there nearly always is
+}
 
 func (c contests) enter(e *entry, claims []claim) {
-	for _, cl := range claims {
+	for i := range claims {
+		cl := &claims[i]
 		k := cl.key()
-		list := c[k]
-		i, found := slices.BinarySearchFunc(list, e, (*entry).before)
+		cl.contest = c[k]
+		if cl.contest == nil {
+			cl.contest = &contest{alone: [1]*entry{e}}
+			cl.contest.list = cl.contest.alone[:]
+			c[k] = cl.contest
+			continue
+		}
+		at, found := slices.BinarySearchFunc(cl.contest.list, e, (*entry).before)
 		if !found {
-			c[k] = slices.Insert(list, i, e)
+			cl.contest.list = slices.Insert(cl.contest.list, at, e)
 		}
 	}
 }
 
 func (c contests) leave(e *entry, claims []claim) {
 	for _, cl := range claims {
-		k := cl.key()
-		if list := slices.DeleteFunc(c[k], func(o *entry) bool { return o == e }); len(list) > 0 {
-			c[k] = list
-		} else {
-			delete(c, k)
+		cl.contest.list = slices.DeleteFunc(cl.contest.list, func(o *entry) bool { return o == e })
+		if len(cl.contest.list) == 0 {
+			delete(c, cl.key())
 		}
 	}
 }
 
-// holder returns the first that is in, or nil.
-func (c contests) holder(k claimKey) *entry {
-	for _, e := range c[k] {
-		if e.in {
-			return e
+// all returns the records that claim k.
+func (c contests) all(k claimKey) []*entry {
+	if at := c[k]; at != nil {
+		return at.list
+	}
+	return nil
+}
+
+// holder returns the first of those that claim k that is in, or nil.
+func (c contests) holder(k claimKey) *entry { return c[k].holder() }
+
+func (c *contest) holder() *entry {
+	if c != nil {
+		for _, e := range c.list {
+			if e.in {
+				return e
+			}
 		}
 	}
 	return nil
@@ -78,13 +105,18 @@ var namesOfServices = []claimed{hostName, derivedName, aliasName}
 
 // claimsName reports whether any service, used or not, claims name.
 func (c contests) claimsName(name string) bool {
-	return slices.ContainsFunc(namesOfServices, func(what claimed) bool { return len(c[claimKey{what, name}]) > 0 })
+	return slices.ContainsFunc(namesOfServices, func(what claimed) bool { return c[claimKey{what, name}] != nil })
+}
+
+// contested reports whether others claim what e claims.
+func (e *entry) contested() bool {
+	return slices.ContainsFunc(e.reading.claims, func(c claim) bool { return len(c.contest.list) > 1 })
 }
 
 // lost returns the first of e's claims that a better record has, and that record.
-func (c contests) lost(e *entry) (claim, *entry) {
+func (e *entry) lost() (claim, *entry) {
 	for _, cl := range e.reading.claims {
-		for _, o := range c[cl.key()] {
+		for _, o := range cl.contest.list {
 			if o == e {
 				break
 			}
@@ -96,33 +128,55 @@ func (c contests) lost(e *entry) (claim, *entry) {
 	return claim{}, nil
 }
 
-// queue holds the entries of one kind that must be looked at, the best first:
-// what becomes of an entry depends on better ones alone, so each is looked at
-// once.
-type queue []*entry
+// queue holds the entries of one kind that must be looked at. What becomes of an
+// entry depends on better ones alone that claim the same: so the best come first,
+// and each is looked at once. In a batch the order is asked for last, because
+// nearly nobody is contested, and to sort everybody costs more than the rest.
+type queue struct {
+	batch  []*entry // in no order
+	sorted ranking
+}
 
 func (q *queue) add(e *entry) {
 	if !e.queued && !e.gone {
 		e.queued = true
-		heap.Push(q, e)
+		q.batch = append(q.batch, e)
 	}
 }
 
+// next returns the next entry to look at, or nil.
 func (q *queue) next() *entry {
-	e := heap.Pop(q).(*entry)
+	for len(q.batch) > 0 {
+		last := len(q.batch) - 1
+		e := q.batch[last]
+		q.batch[last], q.batch = nil, q.batch[:last]
+		if !e.gone && e.contested() {
+			heap.Push(&q.sorted, e)
+			continue
+		}
+		e.queued = false
+		return e
+	}
+	if len(q.sorted) == 0 {
+		return nil
+	}
+	e := heap.Pop(&q.sorted).(*entry)
 	e.queued = false
 	return e
 }
 
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].before(q[j]) < 0 }
-func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)        { *q = append(*q, x.(*entry)) }
-func (q *queue) Pop() any {
-	last := len(*q) - 1
-	e := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
+// ranking is a heap of entries, the best at its top.
+type ranking []*entry
+
+func (r ranking) Len() int           { return len(r) }
+func (r ranking) Less(i, j int) bool { return r[i].before(r[j]) < 0 }
+func (r ranking) Swap(i, j int)      { r[i], r[j] = r[j], r[i] }
+func (r *ranking) Push(x any)        { *r = append(*r, x.(*entry)) }
+func (r *ranking) Pop() any {
+	last := len(*r) - 1
+	e := (*r)[last]
+	(*r)[last] = nil
+	*r = (*r)[:last]
 	return e
 }
 

@@ -11,8 +11,12 @@ import (
 )
 
 func (n Network) read(r *reader) reading {
-	out := reading{network: &mesh.Network{Name: n.Name}, claims: []claim{{networkName, n.Name, at{"name"}}}}
+	out := reading{network: &mesh.Network{Name: n.Name}, claims: []claim{{what: networkName, text: n.Name, path: at{"name"}}}}
 	r.label(at{"name"}, n.Name)
+	out.network.Segment = r.word(at{"segment"}, n.Segment)
+	if n.Segment != "" && out.network.Segment == "" {
+		out.network.Segment = "network " + n.Name // of its own: no word has a space
+	}
 	for i, node := range n.Nodes {
 		if node = r.word(at{"nodes", i}, node); node != "" {
 			out.network.Nodes = append(out.network.Nodes, node)
@@ -23,11 +27,11 @@ func (n Network) read(r *reader) reading {
 
 func (g Gateway) read(r *reader) reading {
 	out := &mesh.Gateway{Name: g.Name, Network: g.Network, Drained: g.Drained, Locality: mesh.Locality(g.Locality), Address: r.dialable(at{"address"}, g.Address)}
-	claims := []claim{{gatewayName, g.Network + "/" + g.Name, at{"name"}}, {gatewayAddress, out.Address.String(), at{"address"}}}
+	claims := []claim{{what: gatewayName, text: g.Network + "/" + g.Name, path: at{"name"}}, {what: gatewayAddress, text: out.Address.String(), path: at{"address"}}}
 	r.label(at{"name"}, g.Name)
 	if out.Federation = out.Address; g.FederationAddress.IsValid() && unmap(g.FederationAddress) != out.Address {
 		out.Federation = r.dialable(at{"federationAddress"}, g.FederationAddress)
-		claims = append(claims, claim{gatewayAddress, out.Federation.String(), at{"federationAddress"}})
+		claims = append(claims, claim{what: gatewayAddress, text: out.Federation.String(), path: at{"federationAddress"}})
 	}
 	out.Sources = r.sources(out, g.Sources)
 	out.Identity = r.gatewayIdentity(at{"serviceAccount"}, g.ServiceAccount)

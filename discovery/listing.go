@@ -9,17 +9,24 @@ import (
 // Listing is a Config as records with keys: a list says which objects there are,
 // a Builder wants to know which changed.
 type Listing struct {
-	records map[Key]Record
-	places  map[Key]int // in the Config's list of that kind
-	times   map[Key]int // how often a name has come
-	faults  []Problem   // of what is in no record
+	items  []item // in the Config's order
+	byKey  map[Key]int
+	times  map[Key]int // how often a name has come again
+	faults []Problem   // of what is in no record
+}
+
+// item is one record and its place in the Config's list of its kind.
+type item struct {
+	key    Key
+	record Record
+	place  int
 }
 
 // List names the records of c: by name, network and name, hostname, UID. A name
 // that is listed again is told apart by Nth, so that the first one has it.
 func (c Config) List() Listing {
 	n := len(c.Networks) + len(c.Gateways) + len(c.Services) + len(c.Workloads)
-	l := Listing{records: make(map[Key]Record, n), places: make(map[Key]int, n), times: make(map[Key]int, n)}
+	l := Listing{items: make([]item, 0, n), byKey: make(map[Key]int, n), times: map[Key]int{}}
 	for i, x := range c.Networks {
 		x.Nodes = slices.Clone(x.Nodes)
 		l.add(KindNetwork, x.Name, i, x)
@@ -65,23 +72,45 @@ func (r *reader) inherit(path at, s string) string {
 	return string(d)
 }
 
-func (l Listing) add(kind Kind, name string, place int, r Record) {
+func (l *Listing) add(kind Kind, name string, place int, r Record) {
 	k := Key{Kind: kind, Name: name}
-	l.times[k]++
-	k.Nth = l.times[k] - 1
-	l.records[k], l.places[k] = r, place
+	if _, again := l.byKey[k]; again {
+		l.times[k]++
+		k.Nth = l.times[k]
+	}
+	l.byKey[k] = len(l.items)
+	l.items = append(l.items, item{k, r, place})
+}
+
+// record returns the record with key k, or nil.
+func (l Listing) record(k Key) Record {
+	if i, ok := l.byKey[k]; ok {
+		return l.items[i].record
+	}
+	return nil
+}
+
+// place returns where the record with key k is in the Config's list of its kind.
+func (l Listing) place(k Key) int {
+	if i, ok := l.byKey[k]; ok {
+		return l.items[i].place
+	}
+	return 0
 }
 
 // Since returns what makes l of earlier.
 func (l Listing) Since(earlier Listing) (changes []Change) {
-	for k, r := range l.records {
-		if old := earlier.records[k]; old == nil || !reflect.DeepEqual(old, r) {
-			changes = append(changes, Change{k, r})
+	if len(earlier.items) == 0 {
+		changes = make([]Change, 0, len(l.items))
+	}
+	for _, it := range l.items {
+		if old := earlier.record(it.key); old == nil || !reflect.DeepEqual(old, it.record) {
+			changes = append(changes, Change{it.key, it.record})
 		}
 	}
-	for k := range earlier.records {
-		if l.records[k] == nil {
-			changes = append(changes, Change{Key: k})
+	for _, it := range earlier.items {
+		if l.record(it.key) == nil {
+			changes = append(changes, Change{Key: it.key})
 		}
 	}
 	return changes
@@ -108,11 +137,11 @@ func (l Listing) Locate(problems []Problem) []Problem {
 		if p.Object.Kind == 0 {
 			continue
 		}
-		p.Path = append([]any{sections[p.Object.Kind], l.places[p.Object]}, p.Path...)
+		p.Path = append([]any{sections[p.Object.Kind], l.place(p.Object)}, p.Path...)
 		p.Field = fieldOf(p.Path)
 	}
 	slices.SortStableFunc(out, func(a, b Problem) int {
-		return cmp.Or(cmp.Compare(a.Object.Kind, b.Object.Kind), cmp.Compare(l.places[a.Object], l.places[b.Object]))
+		return cmp.Or(cmp.Compare(a.Object.Kind, b.Object.Kind), cmp.Compare(l.place(a.Object), l.place(b.Object)))
 	})
 	return out
 }

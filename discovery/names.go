@@ -21,6 +21,15 @@ func isLabel(s string) bool {
 	return true
 }
 
+// NetworkName returns what is wrong with name as that of a network, or nil.
+func NetworkName(name string) error {
+	var r reader
+	if r.label(at{"name"}, name); len(r.problems) > 0 {
+		return r.problems[0]
+	}
+	return nil
+}
+
 // isHostname reports whether s is a name of DNS labels, at most 253 long, that
 // nobody could take for an IP address.
 func isHostname(s string) bool {

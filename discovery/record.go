@@ -87,9 +87,10 @@ type reading struct {
 
 // claim is something that only one object can have.
 type claim struct {
-	what claimed
-	text string
-	path at // where the record says so
+	what    claimed
+	text    string
+	path    at       // where the record says so
+	contest *contest // who else claims it; set while the record is in a Builder
 }
 
 type claimed uint8
@@ -114,9 +115,10 @@ type claimKey struct {
 	text string
 }
 
-// ref is a service as a workload names it, in lower case.
+// ref is a service as a workload names it.
 type ref struct {
-	name    string
+	name    string // in lower case
 	written string
-	path    at
+	mention *mention // set while the record is in a Builder
+	place   int      // in mention.by
 }

@@ -11,8 +11,9 @@ import (
 // concern, and queues the workloads that name one.
 func (b *Builder) commitServices() {
 	again := func(k claimKey) {
-		for _, e := range b.claims[k] {
-			b.hosts[e.reading.service.Hostname], b.fresh[e] = struct{}{}, struct{}{}
+		for _, e := range b.claims.all(k) {
+			b.hosts[e.reading.service.Hostname] = struct{}{}
+			b.refresh(e)
 		}
 	}
 	for name := range b.aliases {
@@ -43,15 +44,15 @@ func (b *Builder) commitServices() {
 		svc := snap.Named(host)
 		for _, n := range snap.Networks(svc) {
 			for _, w := range snap.Members(svc, n) {
-				b.changes.Workloads[w.UID] = struct{}{}
+				b.changes.workload(w.UID)
 			}
 		}
 		b.edit.DeleteService(host)
-		b.changes.Services[host] = struct{}{}
+		b.changes.service(host)
 	}
 	for _, svc := range put {
 		b.edit.PutService(svc)
-		b.changes.Services[svc.Hostname] = struct{}{}
+		b.changes.service(svc.Hostname)
 	}
 }
 
@@ -69,8 +70,8 @@ func (b *Builder) requeueRefs(snap *mesh.Snapshot) {
 		if was == now && now != "" {
 			return
 		}
-		for e := range b.refs[name] {
-			b.uids[e.reading.workload.UID], b.fresh[e] = struct{}{}, struct{}{}
+		for _, at := range b.refs[name].all() {
+			b.noteResult(at.e)
 		}
 	}
 	for name := range b.aliases { // every hostname that changed is among them
@@ -107,14 +108,19 @@ func (b *Builder) hasAll(e *entry) bool {
 // extra returns who has the alias or virtual address that c claims.
 func (b *Builder) extra(c claim) *entry {
 	if c.what == virtualAddress {
-		return b.claims.holder(c.key())
+		return c.contest.holder()
 	}
 	return b.claims.named(c.text)
 }
 
 func (b *Builder) commitWorkloads() {
 	snap := b.edit.Peek()
-	for uid := range b.uids {
+	slices.Sort(b.uids)
+	if snap.NumWorkloads() == 0 {
+		b.commitFirstWorkloads()
+		return
+	}
+	for _, uid := range slices.Compact(b.uids) {
 		old := snap.Workload(uid)
 		before := snap.ServicesOf(uid)
 		e := b.claims.holder(claimKey{workloadUID, uid})
@@ -144,10 +150,27 @@ func (b *Builder) commitWorkloads() {
 	}
 }
 
+// commitFirstWorkloads puts all workloads into a mesh that has none.
+func (b *Builder) commitFirstWorkloads() {
+	var list []mesh.Placement
+	for _, uid := range slices.Compact(b.uids) {
+		if e := b.claims.holder(claimKey{workloadUID, uid}); e != nil {
+			list = append(list, mesh.Placement{Workload: e.reading.workload, Services: b.memberOf(e)})
+		}
+	}
+	b.edit.PutWorkloads(list)
+	for _, p := range list {
+		b.changed(p.Workload.UID, b.edit.Peek().ServicesOf(p.Workload.UID))
+	}
+}
+
 func (b *Builder) changed(uid string, services []*mesh.Service) {
-	b.changes.Workloads[uid] = struct{}{}
+	if b.changes.All {
+		return
+	}
+	b.changes.workload(uid)
 	for _, svc := range services {
-		b.changes.Services[svc.Hostname] = struct{}{}
+		b.changes.service(svc.Hostname)
 	}
 }
 
@@ -156,7 +179,7 @@ func (b *Builder) changed(uid string, services []*mesh.Service) {
 func (b *Builder) memberOf(e *entry) []string {
 	hosts := make([]string, 0, len(e.reading.refs))
 	for _, ref := range e.reading.refs {
-		if svc := b.claims.named(ref.name); svc != nil {
+		if svc := b.referred(ref); svc != nil {
 			hosts = append(hosts, svc.reading.service.Hostname)
 		}
 	}
@@ -169,6 +192,9 @@ func (b *Builder) commitProblems() News {
 	var news News
 	replace := func(key Key, now []Problem) {
 		was := b.problems[key]
+		if len(was)+len(now) == 0 {
+			return
+		}
 		news.Appeared = append(news.Appeared, missing(now, was)...)
 		news.Gone = append(news.Gone, missing(was, now)...)
 		if len(now) > 0 {
@@ -181,7 +207,7 @@ func (b *Builder) commitProblems() News {
 	for key := range b.departed {
 		replace(key, nil)
 	}
-	for e := range b.fresh {
+	for _, e := range b.fresh {
 		if !e.gone {
 			replace(e.key, b.problemsOf(e))
 		}
@@ -204,32 +230,39 @@ func missing(list, others []Problem) (out []Problem) {
 // problemsOf returns all that is wrong with e as things stand.
 func (b *Builder) problemsOf(e *entry) []Problem {
 	r := reader{names: b.names, object: e.key, problems: slices.Clip(e.problems)}
-	if e.key.Kind == KindGateway || e.key.Kind == KindWorkload {
-		b.checkNetwork(&r, e.reading.on)
-	}
-	if cl, winner := b.claims.lost(e); winner != nil && cl.text != "" {
-		e.conflict(&r, cl, winner, true)
+	if !e.in {
+		if e.key.Kind == KindGateway || e.key.Kind == KindWorkload {
+			b.checkNetwork(&r, e.reading.on)
+		}
+		if cl, winner := e.lost(); winner != nil && cl.text != "" {
+			e.conflict(&r, cl, winner, true)
+		}
 	}
 	for _, c := range e.reading.extras {
 		if has := b.extra(c); e.in && has != e {
 			e.conflict(&r, c, has, false)
 		}
 	}
-	first := map[*entry]int{}
-	for i, ref := range e.reading.refs {
-		svc := b.claims.named(ref.name)
+	b.checkRefs(&r, e.reading.refs)
+	return r.problems
+}
+
+// checkRefs checks the services that a workload names.
+func (b *Builder) checkRefs(r *reader, refs []ref) {
+	first := make(map[*entry]int, len(refs))
+	for i, ref := range refs {
+		svc := b.referred(ref)
 		switch j, twice := first[svc]; {
 		case svc == nil && b.claims.claimsName(ref.name):
 			// It is there and has a problem of its own.
 		case svc == nil:
-			r.unlisted(false, ref.path, ref.written, "services", "is not a service of this mesh: write the hostname of one that is listed under services")
+			r.unlisted(false, at{"services", i}, ref.written, "services", "is not a service of this mesh: write the hostname of one that is listed under services")
 		case twice:
-			r.drop(CauseConflict, ref.path, ref.written, "is the same service as item %d: list each service once", j)
+			r.drop(CauseConflict, at{"services", i}, ref.written, "is the same service as item %d: list each service once", j)
 		default:
 			first[svc] = i
 		}
 	}
-	return r.problems
 }
 
 // checkNetwork checks a reference to a network.
@@ -239,7 +272,7 @@ func (b *Builder) checkNetwork(r *reader, name string) {
 	case name == "":
 		r.out(CauseMissing, path, nil, "is missing: write the name of a network that is listed under networks")
 	case b.claims.holder(claimKey{networkName, name}) != nil:
-	case len(b.claims[claimKey{networkName, name}]) > 0:
+	case b.claims[claimKey{networkName, name}] != nil:
 		r.unlisted(true, path, name, "networks", "is a network that cannot be used: see what is wrong with it")
 	default:
 		r.unlisted(true, path, name, "networks", "is not a network of this mesh: correct the name or add it under networks")

@@ -21,7 +21,7 @@ func (s Service) read(r *reader) reading {
 		path := at{"vips", i}
 		if vip = vip.Unmap(); !usable(vip) {
 			r.drop(CauseValue, path, vip, "is not a virtual address: write a unicast IP address without a zone")
-		} else if c := (claim{virtualAddress, vip.String(), path}); !r.twice(out.extras, c, "virtual address") {
+		} else if c := (claim{what: virtualAddress, text: vip.String(), path: path}); !r.twice(out.extras, c, "virtual address") {
 			out.extras = append(out.extras, c)
 			out.service.VIPs = append(out.service.VIPs, vip)
 		}
@@ -59,19 +59,19 @@ func (s Service) addNames(r *reader, out *reading, named bool) {
 	case s.Hostname != "":
 		out.rank = 1 // after the service that has this hostname by its name
 		svc.Hostname = strings.ToLower(s.Hostname)
-		out.claims = []claim{{hostName, svc.Hostname, at{"hostname"}}}
+		out.claims = []claim{{what: hostName, text: svc.Hostname, path: at{"hostname"}}}
 		if !isHostname(svc.Hostname) {
 			r.out(CauseValue, at{"hostname"}, svc.Hostname, "is not a host name: use lower-case letters, digits, hyphens and dots")
 		}
 	case named:
 		svc.Hostname = s.Name + "." + svc.Namespace + ".svc.cluster.local"
-		out.claims = []claim{{hostName, svc.Hostname, at{"name"}}}
+		out.claims = []claim{{what: hostName, text: svc.Hostname, path: at{"name"}}}
 	}
 	add := func(what claimed, path at, name string) {
 		if !isHostname(name) {
 			r.drop(CauseValue, path, name, "is not a host name: use lower-case letters, digits, hyphens and dots")
 		} else if name != svc.Hostname && !slices.Contains(svc.Aliases, name) {
-			out.extras = append(out.extras, claim{what, name, path})
+			out.extras = append(out.extras, claim{what: what, text: name, path: path})
 			svc.Aliases = append(svc.Aliases, name)
 		}
 	}

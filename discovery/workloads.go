@@ -12,6 +12,9 @@ import (
 // the 32 bits that a summary has for it.
 const maxCapacity = 65535
 
+// What every workload has need not be written for each.
+var atUID, atAddress = at{"uid"}, at{"addresses", 0}
+
 func (w Workload) read(r *reader) reading {
 	out := &mesh.Workload{
 		UID: w.UID, Network: w.Network,
@@ -22,7 +25,8 @@ func (w Workload) read(r *reader) reading {
 	out.Name = or(r.word(at{"name"}, w.Name), w.UID)
 	out.Node = r.word(at{"node"}, w.Node)
 	out.Cluster = r.word(at{"cluster"}, w.Cluster)
-	claims := []claim{{workloadUID, w.UID, at{"uid"}}}
+	claims := make([]claim, 1, 1+len(w.Addresses))
+	claims[0] = claim{what: workloadUID, text: w.UID, path: atUID}
 	out.Addresses, claims = r.addresses(w, claims)
 	out.State = r.state(w)
 	out.Capacity = r.capacity(w.Capacity)
@@ -78,7 +82,10 @@ func (r *reader) addresses(w Workload, claims []claim) ([]netip.Addr, []claim) {
 	}
 	out := make([]netip.Addr, 0, len(w.Addresses))
 	for i, a := range w.Addresses {
-		path := at{"addresses", i}
+		path := atAddress
+		if i > 0 {
+			path = at{"addresses", i}
+		}
 		a = a.Unmap()
 		switch {
 		case !usable(a):
@@ -87,7 +94,7 @@ func (r *reader) addresses(w Workload, claims []claim) ([]netip.Addr, []claim) {
 			r.drop(CauseConflict, path, a, "is listed already: list each address once")
 		default:
 			out = append(out, a)
-			claims = append(claims, claim{workloadAddress, w.Network + " " + a.String(), path})
+			claims = append(claims, claim{what: workloadAddress, text: w.Network + " " + a.String(), path: path})
 		}
 	}
 	if len(out) == 0 { // each has its own remedy
@@ -145,9 +152,9 @@ func (r *reader) capacity(c *uint32) uint32 {
 }
 
 func (r *reader) refs(services []string) []ref {
-	out := make([]ref, 0, len(services))
+	out := make([]ref, len(services))
 	for i, name := range services {
-		out = append(out, ref{name: strings.ToLower(name), written: name, path: at{"services", i}})
+		out[i] = ref{name: strings.ToLower(name), written: name}
 	}
 	return out
 }

@@ -16,12 +16,13 @@ type EndpointID uint64
 // EndpointIDOf derives the ID of the workload uid on network: the first eight
 // bytes of SHA-256 over both, length-prefixed. It is never zero.
 func EndpointIDOf(network, uid string) EndpointID {
-	h := sha256.New()
-	fmt.Fprintf(h, "%d:%s%d:%s", len(network), network, len(uid), uid)
-	if id := EndpointID(binary.BigEndian.Uint64(h.Sum(nil))); id != 0 {
-		return id
+	var buf [128]byte
+	text := buf[:0]
+	for _, part := range [...]string{network, uid} {
+		text = append(append(strconv.AppendInt(text, int64(len(part)), 10), ':'), part...)
 	}
-	return 1
+	sum := sha256.Sum256(text)
+	return max(1, EndpointID(binary.BigEndian.Uint64(sum[:])))
 }
 
 // String returns the wire form: sixteen lower-case hexadecimal digits.

@@ -129,7 +129,7 @@ type Scope string
 // The scopes. The zero Scope is ScopeCluster.
 const (
 	ScopeCluster    Scope = "cluster"     // nobody
-	ScopeSegment    Scope = "segment"     // the networks of its segment, of which there is one as yet
+	ScopeSegment    Scope = "segment"     // networks of the same Segment as that of its workloads
 	ScopeGlobal     Scope = "global"      // every network
 	ScopeGlobalOnly Scope = "global-only" // every network, and applications by its global names alone
 )

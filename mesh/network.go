@@ -4,8 +4,9 @@ import "slices"
 
 // Network is a set of addresses that reach each other without a gateway.
 type Network struct {
-	Name  string
-	Nodes []string // that discovery names although no workload may run there yet
+	Name    string
+	Nodes   []string // that discovery names although no workload may run there yet
+	Segment string   // see ScopeSegment; networks without one are of one segment
 }
 
 // AllNetworks returns every network's name sorted.
@@ -20,6 +21,27 @@ func (s *Snapshot) AllNetworks() []string {
 // HasNetwork reports whether discovery lists the network.
 func (s *Snapshot) HasNetwork(name string) bool {
 	return slices.ContainsFunc(s.allNetworks, func(n Network) bool { return n.Name == name })
+}
+
+// Reaches reports whether the scope of svc lets clients on the network from have its
+// workloads on the network to.
+func (s *Snapshot) Reaches(svc *Service, from, to string) bool {
+	switch {
+	case from == to:
+		return true
+	case svc.Scope == ScopeSegment:
+		return s.segment(from) == s.segment(to)
+	}
+	return svc.Exported()
+}
+
+func (s *Snapshot) segment(network string) string {
+	for _, n := range s.allNetworks {
+		if n.Name == network {
+			return n.Segment
+		}
+	}
+	return ""
 }
 
 // Nodes returns the nodes of a network that discovery names, by themselves or

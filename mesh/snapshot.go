@@ -65,9 +65,11 @@ func NewSnapshot(revision uint64, p Parts) *Snapshot {
 			memberOf[uid] = append(memberOf[uid], svc.Hostname)
 		}
 	}
-	for _, w := range p.Workloads {
-		e.PutWorkload(w, memberOf[w.UID])
+	placements := make([]Placement, len(p.Workloads))
+	for i, w := range p.Workloads {
+		placements[i] = Placement{w, memberOf[w.UID]}
 	}
+	e.PutWorkloads(placements)
 	return e.Snapshot(revision)
 }
 

@@ -14,35 +14,47 @@ type Exported struct {
 	Members []*mesh.Workload // offered (see mesh.Offer), on the gateway's own network, at least one
 }
 
-// Export finds what authority means to a gateway of network: a port of a global
-// service that has members there, and nothing else. The error is an *Error of
-// kind BadAuthority, UnknownService, UnknownPort, NotExported or NoEndpoint.
-func Export(s *mesh.Snapshot, network, authority string) (Exported, error) {
+// FindExport returns the port of the global service that authority means to a
+// gateway, whoever serves it: what it costs does not depend on how many do. The
+// error is an *Error of kind BadAuthority, UnknownService, UnknownPort or NotExported.
+func FindExport(s *mesh.Snapshot, network, authority string) (svc *mesh.Service, port mesh.Port, err error) {
 	t, err := parseAuthority(authority)
 	if err != nil {
-		return Exported{}, err
+		return nil, mesh.Port{}, err
 	}
-	refuse := func(k Kind, detail string) (Exported, error) { return Exported{}, &Error{k, authority, detail} }
+	refuse := func(k Kind, detail string) (*mesh.Service, mesh.Port, error) {
+		return nil, mesh.Port{}, &Error{k, authority, detail}
+	}
 	if t.addr.IsValid() {
 		return refuse(BadAuthority, "a gateway forwards to services by hostname, never to addresses")
 	}
-	svc := s.Service(t.host)
-	if svc == nil {
+	if svc = s.Service(t.host); svc == nil {
 		return refuse(UnknownService, "no service has this hostname or alias")
 	}
 	if !svc.Exported() {
 		return refuse(NotExported, "the service is not global")
 	}
-	members := s.Members(svc, network)
-	if len(members) == 0 {
+	if len(s.Members(svc, network)) == 0 {
 		return refuse(NotExported, fmt.Sprintf("the service has no workload on network %q", network))
 	}
 	port, ok := svc.Port(t.port)
 	if !ok {
 		return refuse(UnknownPort, unknownPort(svc, t.port))
 	}
+	return svc, port, nil
+}
+
+// Export finds what authority means to a gateway of network: a port of a global
+// service that has members there, and nothing else. The error is that of FindExport
+// or an *Error of kind NoEndpoint.
+func Export(s *mesh.Snapshot, network, authority string) (Exported, error) {
+	svc, port, err := FindExport(s, network, authority)
+	if err != nil {
+		return Exported{}, err
+	}
+	members := s.Members(svc, network)
 	if members = keep(members, svc.Offer(port, members).Has); len(members) == 0 {
-		return refuse(NoEndpoint, fmt.Sprintf("the service has no ready workload on network %q", network))
+		return Exported{}, &Error{NoEndpoint, authority, fmt.Sprintf("the service has no ready workload on network %q", network)}
 	}
 	return Exported{Service: svc, Port: port, Members: members}, nil
 }

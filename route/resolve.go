@@ -22,6 +22,22 @@ func Resolve(s *mesh.Snapshot, f Flow) (Plan, error) {
 	return p, err
 }
 
+// Target is what a flow asks for, before anybody has looked at who serves it.
+type Target struct {
+	Service *mesh.Service  // nil if Direct
+	Port    mesh.Port      // of a direct flow both numbers are the pod's port
+	Direct  *mesh.Workload // the pod that was addressed itself
+	// Everywhere is whether the name that was asked for leads to other networks.
+	Everywhere bool
+}
+
+// Find returns what f asks for; what it costs does not depend on how many serve
+// it. The error is an *Error of kind UnknownService, UnknownPort or NoRoute.
+func Find(s *mesh.Snapshot, f Flow) (Target, error) {
+	r := resolver{snapshot: s, flow: f}
+	return r.find()
+}
+
 // ResolveInto is Resolve into a Plan that is used again: it reuses the memory
 // of p.Candidates and overwrites everything else. After an error p is empty.
 func ResolveInto(p *Plan, s *mesh.Snapshot, f Flow) error {
@@ -35,65 +51,92 @@ func ResolveInto(p *Plan, s *mesh.Snapshot, f Flow) error {
 }
 
 type resolver struct {
-	snapshot *mesh.Snapshot
-	flow     Flow
-	plan     *Plan
-	rule     balance.Rule
-	from     balance.Place
-	missed   missed
-	// everywhere is whether the name that was asked for leads to other networks.
-	everywhere bool
+	snapshot   *mesh.Snapshot
+	flow       Flow
+	plan       *Plan
+	rule       balance.Rule
+	from       balance.Place
+	missed     missed
+	everywhere bool // see Target
 }
 
 // missed counts the ready members that are no candidates, by the reason.
-type missed struct{ notGlobal, noGateway, elsewhere int }
+type missed struct{ notGlobal, otherSegment, noGateway, elsewhere int }
 
 func (r *resolver) resolve() error {
-	if r.flow.Source == nil {
-		return r.refuse(NoRoute, "the flow has no source workload")
+	t, err := r.find()
+	switch {
+	case err != nil:
+		return err
+	case t.Direct != nil:
+		r.plan.Direct, r.plan.Undeclared = t.Direct, !r.snapshot.Declares(t.Direct.UID, t.Port.Target)
+		r.plan.Port = t.Port
+		r.plan.Authority = netip.AddrPortFrom(r.addr().Addr(), t.Port.Target).String()
+		return nil
 	}
-	if host := strings.TrimSuffix(r.flow.Host, "."); host != "" {
-		if a, err := netip.ParseAddr(host); err == nil {
-			return r.toAddress(netip.AddrPortFrom(a.Unmap(), r.flow.Port))
-		}
-		svc := r.snapshot.Service(host)
-		if svc == nil {
-			return r.refuse(UnknownService, "no service has this hostname or alias")
-		}
-		return r.toService(svc, host, r.flow.Port)
-	}
-	return r.toAddress(netip.AddrPortFrom(r.flow.Addr.Addr().Unmap(), r.flow.Addr.Port()))
+	return r.toService(t)
 }
 
-// toAddress plans a flow to a virtual IP or to a pod of the source's network.
-// A pod of another network is never meant: its address may be in use here.
-func (r *resolver) toAddress(a netip.AddrPort) error {
+// addr is the address that the flow asks for; not valid if it asks for a name.
+func (r *resolver) addr() netip.AddrPort {
+	host := strings.TrimSuffix(r.flow.Host, ".")
+	if host == "" {
+		return netip.AddrPortFrom(r.flow.Addr.Addr().Unmap(), r.flow.Addr.Port())
+	}
+	a, err := netip.ParseAddr(host)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(a.Unmap(), r.flow.Port)
+}
+
+func (r *resolver) find() (Target, error) {
+	if r.flow.Source == nil {
+		return Target{}, r.refuse(NoRoute, "the flow has no source workload")
+	}
+	host := strings.TrimSuffix(r.flow.Host, ".")
+	if a := r.addr(); host == "" || a.Addr().IsValid() {
+		return r.findAddress(a)
+	}
+	svc := r.snapshot.Service(host)
+	if svc == nil {
+		return Target{}, r.refuse(UnknownService, "no service has this hostname or alias")
+	}
+	return r.findService(svc, host, r.flow.Port)
+}
+
+// findAddress finds a virtual IP or a pod of the source's network. A pod of
+// another network is never meant: its address may be in use here.
+func (r *resolver) findAddress(a netip.AddrPort) (Target, error) {
 	if svc := r.snapshot.ServiceAt(a.Addr()); svc != nil {
-		return r.toService(svc, svc.Hostname, a.Port())
+		return r.findService(svc, svc.Hostname, a.Port())
 	}
 	w := r.snapshot.WorkloadAt(r.flow.Source.Network, a.Addr())
 	if w == nil {
-		return r.refuse(NoRoute, fmt.Sprintf("no service and no workload of network %q has this address; workloads of other networks are reached by a service's name", r.flow.Source.Network))
+		return Target{}, r.refuse(NoRoute, fmt.Sprintf("no service and no workload of network %q has this address; workloads of other networks are reached by a service's name", r.flow.Source.Network))
 	}
 	if a.Port() == 0 {
-		return r.refuse(UnknownPort, "port 0 is not a port")
+		return Target{}, r.refuse(UnknownPort, "port 0 is not a port")
 	}
-	r.plan.Direct, r.plan.Undeclared = w, !r.snapshot.Declares(w.UID, a.Port())
-	r.plan.Port = mesh.Port{Service: a.Port(), Target: a.Port()}
-	r.plan.Authority = a.String()
-	return nil
+	return Target{Direct: w, Port: mesh.Port{Service: a.Port(), Target: a.Port()}}, nil
 }
 
-// toService plans a flow to a port of svc, which was asked for as name.
-func (r *resolver) toService(svc *mesh.Service, name string, port uint16) error {
+// findService finds a port of svc, which was asked for as name.
+func (r *resolver) findService(svc *mesh.Service, name string, port uint16) (Target, error) {
 	if !svc.Offers(name) {
-		return r.refuse(UnknownService, fmt.Sprintf("the service has global names alone: %s", strings.Join(svc.Aliases, ", ")))
+		return Target{}, r.refuse(UnknownService, fmt.Sprintf("the service has global names alone: %s", strings.Join(svc.Aliases, ", ")))
 	}
 	p, ok := svc.Port(port)
 	if !ok {
-		return r.refuse(UnknownPort, unknownPort(svc, port))
+		return Target{}, r.refuse(UnknownPort, unknownPort(svc, port))
 	}
-	r.plan.Port, r.everywhere = p, svc.Everywhere(name)
+	return Target{Service: svc, Port: p, Everywhere: svc.Everywhere(name)}, nil
+}
+
+// toService plans a flow to a port of a service.
+func (r *resolver) toService(t Target) error {
+	svc := t.Service
+	r.plan.Port, r.everywhere = t.Port, t.Everywhere
 	src := r.flow.Source
 	r.rule = balance.RuleOf(svc.Distribution)
 	r.from = balance.Place{Network: src.Network, Node: src.Node, Locality: src.Locality}
@@ -109,7 +152,7 @@ func (r *resolver) toService(svc *mesh.Service, name string, port uint16) error 
 		return r.nowhere(svc)
 	}
 	r.plan.Service = svc
-	r.plan.Authority = svc.Hostname + ":" + strconv.Itoa(int(p.Service))
+	r.plan.Authority = svc.Hostname + ":" + strconv.Itoa(int(t.Port.Service))
 	return nil
 }
 
@@ -144,6 +187,8 @@ func (r *resolver) addNetwork(svc *mesh.Service, network string, members []*mesh
 	case ready == 0:
 	case !r.everywhere:
 		r.missed.notGlobal += ready
+	case !r.snapshot.Reaches(svc, r.flow.Source.Network, network):
+		r.missed.otherSegment += ready
 	case len(gateways) == 0:
 		r.missed.noGateway += ready
 	case !near:
@@ -175,6 +220,8 @@ func (r *resolver) nowhere(svc *mesh.Service) error {
 		return r.refuse(NoEndpoint, fmt.Sprintf("no ready workload is where trafficDistribution %s demands; %d are elsewhere", svc.Distribution, r.missed.elsewhere))
 	case r.missed.noGateway > 0:
 		return r.refuse(NoRoute, fmt.Sprintf("its ready workloads are on networks without a gateway that takes connections (of %s): add a gateway or end its drain", networks))
+	case r.missed.otherSegment > 0:
+		return r.refuse(NotExported, fmt.Sprintf("its ready workloads are on networks of other segments (of %s), and its scope is segment: set scope: global, or the same segment at both networks", networks))
 	case r.missed.notGlobal > 0 && svc.Exported():
 		return r.refuse(NotExported, fmt.Sprintf("its ready workloads are on other networks (of %s), to which this name does not lead: ask for %s, or set takeover: true", networks, strings.Join(svc.Aliases, ", ")))
 	case r.missed.notGlobal > 0:

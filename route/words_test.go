@@ -67,6 +67,56 @@ func TestScopesAndTakeover(t *testing.T) {
 	}
 }
 
+// A service of scope segment leads to the networks of the client's segment; those
+// that name none are of one.
+func TestASegmentIsNotLeft(t *testing.T) {
+	const global = "web.shop.mesh.internal"
+	for _, c := range []struct {
+		scope             mesh.Scope
+		east, west, north string // segments
+		want              string
+	}{
+		{mesh.ScopeSegment, "", "", "", "e-1 north west"},
+		{mesh.ScopeSegment, "a", "a", "b", "e-1 west"},
+		{mesh.ScopeSegment, "a", "", "", "e-1"},
+		{mesh.ScopeSegment, "", "b", "", "e-1 north"},
+		{mesh.ScopeGlobal, "a", "b", "c", "e-1 north west"},
+	} {
+		w := standard()
+		w.services[0].Scope = c.scope
+		e := w.snapshot().Edit()
+		e.SetNetworks([]mesh.Network{{Name: "east", Segment: c.east}, {Name: "west", Segment: c.west}, {Name: "north", Segment: c.north}})
+		s := e.Snapshot(2)
+		p, err := Resolve(s, flow(s, global, 80))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var who []string
+		for _, x := range p.Candidates {
+			if x.Workload != nil {
+				who = append(who, x.Workload.UID)
+			} else {
+				who = append(who, x.Network)
+			}
+		}
+		if got := strings.Join(who, " "); got != c.want {
+			t.Errorf("%s with segments %q, %q, %q: leads to %q, want %q", c.scope, c.east, c.west, c.north, got, c.want)
+		}
+	}
+	w := standard()
+	for _, svc := range w.services {
+		svc.Scope = mesh.ScopeSegment
+	}
+	e := w.snapshot().Edit()
+	e.SetNetworks([]mesh.Network{{Name: "east", Segment: "a"}, {Name: "west", Segment: "b"}, {Name: "north", Segment: "b"}})
+	s := e.Snapshot(2)
+	_, err := Resolve(s, flow(s, "remote.shop.mesh.internal", 80))
+	wantKind(t, "a service of another segment", err, NotExported, "remote.shop.mesh.internal:80")
+	if !strings.Contains(err.Error(), "other segments") {
+		t.Errorf("no reason in %v", err)
+	}
+}
+
 func TestANameOfTheOwnNetworkAloneSaysWhichLeadsFurther(t *testing.T) {
 	w := standard()
 	for _, svc := range w.services {

@@ -24,6 +24,8 @@ var odd = []struct{ section, record, object, problem string }{
 	{"services", "{name: eastwest, ports: [{port: 15008}, {port: 80}]}", `service "default/eastwest"`, "unsupported"},
 	{"services", "{name: twice, ports: [{port: 80}, {port: 80}]}", `service "default/twice"`, "conflict"},
 	{"services", "{name: near, trafficDistribution: nearby, ports: [{port: 80}]}", `service "default/near"`, "value"},
+	{"services", "{name: wide, scope: planet, ports: [{port: 80}]}", `service "default/wide"`, "value"},
+	{"services", "{name: quic, ports: [{port: 53, protocol: QUIC}]}", `service "default/quic"`, "value"},
 	{"services", "{name: usurper, hostname: web.default.svc.cluster.local, ports: [{port: 80}]}", `service "default/usurper"`, "conflict"},
 	{"gateways", "{name: gw, network: one, address: 10.8.0.1:0}", `gateway "one/gw"`, "value"},
 	{"networks", "{name: Two}", `network "Two"`, "value"},
@@ -107,6 +109,27 @@ func TestAnOddObjectIsLeftOutAlone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Among 10 000 pods it is the same for one odd object of each kind after the other.
+func TestAnOddObjectIsLeftOutAloneAmongTenThousand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pods = 10_000
+		w := watch(t, good(pods))
+		w.after(10 * time.Second)
+		for _, o := range odd {
+			w.write(good(pods, o))
+			w.after(10 * time.Second)
+			if s := w.Status(); members(w.store.Current()) != pods || s.Failing || len(s.Problems) != 1 || s.Problems[0].Object != o.object || s.Problems[0].Cause != o.problem {
+				t.Errorf("%s: %d pods are in, want %d; status %+v, want one problem, %s", o.object, members(w.store.Current()), pods, s, o.problem)
+			}
+		}
+		w.write(good(pods))
+		w.after(10 * time.Second)
+		if s := w.Status(); members(w.store.Current()) != pods || len(s.Problems) != 0 || s.Failing {
+			t.Errorf("mended: %d pods, status %+v", members(w.store.Current()), s)
+		}
+	})
 }
 
 // A workload that lost its address to another one gets it when that goes, although
