@@ -6,6 +6,8 @@
 // drained candidates are never chosen, that shares follow weights while
 // nobody is busy, and that a choice costs no allocation.
 //
+// [Pick] looks at each of a handful; an [Index] keeps sums for thousands.
+//
 // It is pure: loads, health and random draws are arguments, and only [Draws] is
 // safe for concurrent use. It does not know what a candidate is, keeps no state
 // about any, and opens nothing.

@@ -8,6 +8,9 @@ type Candidate struct {
 	// Weight is its share before load: capacity × health. A candidate without a
 	// positive, finite weight is taken for one that is not usable.
 	Weight float64
+	// Size is what it counts as when nobody is healthy: its capacity, whatever its
+	// health. One that is not a positive, finite number counts as 1.
+	Size   float64
 	Load   float64 // open connections
 	Rank   int     // bucket; higher is preferred
 	Usable bool    // not ejected
@@ -27,9 +30,12 @@ type Candidate struct {
 //
 // If only avoided candidates are healthy, avoid is ignored. If nobody is
 // healthy in any bucket, the choice is dazed: everybody that is not drained has
-// the same chance, whatever rank, weight and load, avoided ones only if there
-// is nobody else. Loads do not count there because what refuses everything has
-// none. ok is false if everybody is drained or c is empty.
+// a chance by size, whatever rank, weight and load, avoided ones only if there
+// is nobody else: another network's share of a service is as many as it stands
+// for. Loads do not count there because what refuses everything has none. ok is
+// false if everybody is drained or c is empty.
+//
+// It looks at every candidate, some of them twice: of many, see [Index].
 func Pick(c []Candidate, u, v float64) (index int, dazed, ok bool) {
 	for _, heedAvoid := range [...]bool{true, false} {
 		if rank, any := bucket(c, heedAvoid); any {
@@ -110,24 +116,28 @@ const clearly = 1.5
 func (x *Candidate) pressure() float64 { return max(1, x.Load/x.Weight) }
 
 func pickDazed(c []Candidate, heedAvoid bool, u float64) (index int, ok bool) {
-	n := 0
+	total := 0.0
 	for i := range c {
 		if !c[i].Drained && !(heedAvoid && c[i].Avoid) {
-			n++
+			total += c[i].size()
 		}
 	}
-	if n == 0 {
-		return 0, false
-	}
-	nth := min(int(u*float64(n)), n-1)
+	last, sum := -1, 0.0
 	for i := range c {
 		if c[i].Drained || heedAvoid && c[i].Avoid {
 			continue
 		}
-		if nth <= 0 {
-			return i, true
+		last, sum = i, sum+c[i].size()
+		if u*total < sum {
+			break
 		}
-		nth--
 	}
-	return 0, false
+	return max(last, 0), last >= 0
+}
+
+func (x *Candidate) size() float64 {
+	if x.Size > 0 && x.Size <= math.MaxFloat64 {
+		return x.Size
+	}
+	return 1
 }
