@@ -18,7 +18,7 @@ import (
 // Config is the part of a process's YAML that says where its SVIDs come from.
 type Config struct {
 	Source string        `yaml:"source" default:"ca" doc:"where SVIDs come from: ca (a development CA whose key this process reads) or files (somebody else rotates them)" env:"ISTHMUS_IDENTITY_SOURCE"`
-	Dir    string        `yaml:"dir" doc:"directory of the CA (ca.pem, ca-key.pem), or of bundle.pem and <namespace>/<service account>/{cert,key}.pem" env:"ISTHMUS_IDENTITY_DIR"`
+	Dir    string        `yaml:"dir" doc:"directory of the CA (ca.pem, ca-key.pem), or of bundle.pem and <namespace>/<service account>/{cert,key}.pem, for a node proxy <namespace>/<service account>/node/<network>/<node>/{cert,key}.pem" env:"ISTHMUS_IDENTITY_DIR"`
 	TTL    time.Duration `yaml:"ttl" default:"1h" doc:"lifetime of an issued SVID, renewed at half of it; source ca only" env:"ISTHMUS_IDENTITY_TTL"`
 }
 

@@ -31,6 +31,7 @@ const (
 //
 //	Dir/bundle.pem                         roots of the trust domain
 //	Dir/<namespace>/<service account>/     cert.pem (leaf first), key.pem
+//	  node/<network>/<node>/               the same, of a node proxy
 //
 // The Manager looks for changed files every second. Modes are not checked:
 // mounted secrets are readable as the platform decides.
@@ -38,14 +39,14 @@ type FileSource struct {
 	Dir string
 }
 
-// paths are the bundle, certificate and key of id. Names guarantees that none
-// leaves Dir.
+// paths are the bundle, certificate and key of id. That none leaves Dir is
+// guaranteed by segments.
 func (f FileSource) paths(id spiffeid.ID) (bundle, cert, key string, err error) {
-	ns, sa, err := Names(id)
+	names, err := segments(id)
 	if err != nil {
 		return "", "", "", err
 	}
-	d := filepath.Join(f.Dir, ns, sa)
+	d := filepath.Join(append([]string{f.Dir}, names...)...)
 	return filepath.Join(f.Dir, bundleFile), filepath.Join(d, certFile), filepath.Join(d, keyFile), nil
 }
 

@@ -47,7 +47,7 @@ func (c *CA) Issue(id spiffeid.ID, ttl time.Duration) (*SVID, error) {
 // Sign makes a certificate as Issue does, for a key that somebody else holds.
 // That whoever holds it may be id is for the caller to know.
 func (c *CA) Sign(id spiffeid.ID, pub crypto.PublicKey, ttl time.Duration) (*x509.Certificate, error) {
-	if _, _, err := Names(id); err != nil {
+	if _, err := segments(id); err != nil {
 		return nil, fmt.Errorf("issue: %w", err)
 	}
 	if !id.MemberOf(c.td) {
