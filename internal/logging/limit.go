@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// maxKeys bounds what a Limit remembers. Keys beyond share one allowance.
+// maxKeys is what a Limit remembers by default. Keys beyond share one allowance.
 const maxKeys = 1024
 
 // Limit lets one line per key and interval through, so that a peer that fails
 // again and again does not fill the log. Safe for concurrent use.
 type Limit struct {
 	Every time.Duration // between two lines of one key
+	Keys  int           // remembered at most; zero means 1024
 
 	mu    sync.Mutex
 	keys  map[string]*allowance
@@ -45,7 +46,11 @@ func (l *Limit) add(key string, now time.Time) *allowance {
 	if l.keys == nil {
 		l.keys = map[string]*allowance{}
 	}
-	if len(l.keys) >= maxKeys && now.Sub(l.swept) >= l.Every {
+	most := l.Keys
+	if most == 0 {
+		most = maxKeys
+	}
+	if len(l.keys) >= most && now.Sub(l.swept) >= l.Every {
 		l.swept = now
 		for k, a := range l.keys {
 			if now.Sub(a.last) >= l.Every {
@@ -53,7 +58,7 @@ func (l *Limit) add(key string, now time.Time) *allowance {
 			}
 		}
 	}
-	if len(l.keys) >= maxKeys {
+	if len(l.keys) >= most {
 		key = ""
 	}
 	if l.keys[key] == nil {
