@@ -40,3 +40,17 @@ func (t *Tracker[K]) dropDefault(k K, e *entry) bool {
 	}
 	return drop
 }
+
+// Next returns when Usable may change for k by the passing of time alone; zero if
+// it will not.
+func (t *Tracker[K]) Next(k K, now time.Time) time.Time {
+	switch e := t.entry(k, now); {
+	case e == nil:
+		return time.Time{}
+	case e.phase == Ejected:
+		return e.until
+	case e.token != 0:
+		return e.leased.Add(tokenLease)
+	}
+	return time.Time{}
+}

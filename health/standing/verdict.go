@@ -1,0 +1,161 @@
+package standing
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/health"
+)
+
+// Verdict says of one candidate whether it takes part in the choice, and why.
+type Verdict struct {
+	Kind      string    `json:"kind"` // pod, share (of another network) or gateway
+	Name      string    `json:"name"` // UID of a pod, a network, the name of a gateway
+	Port      uint16    `json:"port,omitempty"`
+	In        bool      `json:"in"`
+	Rank      int       `json:"rank"`   // higher is preferred
+	Weight    float64   `json:"weight"` // beside others of its rank
+	Part      float64   `json:"part"`   // of new connections, 0 to 1, while nobody is busy
+	Open      int       `json:"open"`   // connections now
+	Causes    []Cause   `json:"causes"` // what is held against it; empty: nothing
+	Endpoints []Cause   `json:"endpoints,omitempty"`
+	Gateways  []Verdict `json:"gateways,omitempty"` // of a share
+}
+
+// Cause is one thing that is held against a candidate.
+type Cause struct {
+	Word     Held      `json:"word"`
+	Endpoint string    `json:"endpoint,omitempty"` // of a share's endpoint
+	Reason   string    `json:"reason,omitempty"`
+	By       string    `json:"by,omitempty"` // who says so; empty: this process has seen it
+	Since    time.Time `json:"since,omitzero"`
+	Until    time.Time `json:"until,omitzero"` // when it is asked again at the latest
+	Health   float64   `json:"health,omitempty"`
+}
+
+// Held is what may be held against a candidate.
+type Held string
+
+const (
+	HeldFailed   Held = "failed"      // it is ejected by own evidence
+	HeldProbing  Held = "probing"     // it was, and one connection tries it now
+	HeldWeak     Held = "weak"        // some connections failed: its weight is less
+	HeldReported Held = "reported"    // others say that it is out
+	HeldDoubted  Held = "doubted"     // it owes an answer
+	HeldNothing  Held = "nothing"     // a gateway says that it has nobody healthy
+	HeldDraining Held = "draining"    // it takes no new connections
+	HeldSilent   Held = "silent"      // attempts wait for it, and nothing comes
+	HeldFarther  Held = "farther"     // somebody healthy is preferred
+	HeldPath     Held = "path_failed" // what it delivers of this service failed
+)
+
+// OfCell appends what own evidence holds against a cell.
+func OfCell[K comparable](list []Cause, c *Cell[K], now time.Time) []Cause {
+	if c == nil {
+		return list
+	}
+	st, turn := c.State(now)
+	x := Cause{Since: turn.At, Reason: turn.Reason, Until: st.Until}
+	switch {
+	case st.Phase == health.Ejected:
+		x.Word = HeldFailed
+	case st.Phase == health.Probing:
+		x.Word = HeldProbing
+	case c.Score(now).Weight < 1:
+		x = Cause{Word: HeldWeak, Health: st.Health}
+	default:
+		return list
+	}
+	return append(list, x)
+}
+
+// Sentence says v in plain words.
+func (v Verdict) Sentence(now time.Time) string {
+	name := v.Name
+	if v.Port != 0 {
+		name = fmt.Sprintf("%s:%d", name, v.Port)
+	}
+	if v.Kind == "share" {
+		name = "network " + name
+	}
+	state := "out"
+	if v.In {
+		state = fmt.Sprintf("in, %.0f %% of new connections", 100*v.Part)
+	}
+	var why []string
+	for _, c := range v.Causes {
+		if !v.In && !c.Since.IsZero() && state == "out" {
+			state = "out for " + ago(now.Sub(c.Since))
+		}
+		why = append(why, c.Sentence(now))
+	}
+	if len(why) == 0 {
+		return name + " " + state
+	}
+	return name + " " + state + ": " + strings.Join(why, "; ")
+}
+
+// Sentence says c in plain words.
+func (c Cause) Sentence(now time.Time) string {
+	reason := c.Reason
+	if reason == "" {
+		reason = "left out"
+	}
+	again := ""
+	if c.Until.After(now) {
+		again = "; asked again in " + ago(c.Until.Sub(now)) + " at the latest"
+	}
+	switch c.Word {
+	case HeldFailed:
+		return reason + ", seen by this process" + again
+	case HeldProbing:
+		return reason + ", seen by this process; being tried again"
+	case HeldWeak:
+		return fmt.Sprintf("some connections failed (health %.2f)", c.Health)
+	case HeldReported:
+		return reason + ", seen by " + c.By
+	case HeldDoubted:
+		return "slow to answer, and being asked"
+	case HeldNothing:
+		return "nobody healthy behind it, as it says itself"
+	case HeldDraining:
+		return "draining"
+	case HeldSilent:
+		return "attempts wait, and nothing comes back"
+	case HeldFarther:
+		return "somebody healthy is preferred"
+	case HeldPath:
+		return reason + ", what it delivered of this service" + again
+	}
+	return string(c.Word)
+}
+
+func ago(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < time.Minute:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	}
+	return fmt.Sprintf("%.1f h", d.Hours())
+}
+
+// Row is one share of a service.
+type Row struct {
+	Network string    `json:"network"`
+	Service string    `json:"service"`
+	Port    uint16    `json:"port"`
+	Ready   uint32    `json:"ready"`
+	Healthy uint32    `json:"healthy"`
+	Changed time.Time `json:"changed,omitzero"` // when that was last seen to change
+	Out     []Out     `json:"out"`
+}
+
+// Out is an endpoint that is ready and left out.
+type Out struct {
+	Endpoint string    `json:"endpoint"` // a workload's UID, or an endpoint ID
+	Reason   string    `json:"reason,omitempty"`
+	Since    time.Time `json:"since,omitzero"`
+	Witness  string    `json:"witness,omitempty"`
+}
