@@ -22,7 +22,7 @@ const (
 	digestEvery = time.Second            // to peers of the own network, and to one other
 	coalesce    = 20 * time.Millisecond  // between two statements with changes
 	edgesEvery  = 250 * time.Millisecond // the same in the long run: what changes all the time is told together
-	edgesBurst  = 5                      // statements with changes that may come before that
+	edgesBurst  = 12                     // statements with changes that may come before that
 	soon        = 200 * time.Millisecond
 	wantTimeout = time.Second
 	maxWantWait = time.Minute // between questions for what cannot be completed
@@ -61,6 +61,7 @@ type Node struct {
 	drawn   time.Time
 	beat    time.Time // when the next heartbeat is due
 	stated  time.Time
+	edged   time.Time // of the last statement with changes
 	paid    time.Time // how far ahead statements with changes have used up edgesEvery
 	digest  time.Time
 	changes []ledger.Change
@@ -160,7 +161,7 @@ func (n *Node) Next(now time.Time) time.Time {
 // edgesDue is when a statement with changes may be sent: at once, unless many
 // were sent lately.
 func (n *Node) edgesDue() time.Time {
-	due := n.stated.Add(coalesce)
+	due := n.edged.Add(coalesce)
 	if t := n.paid.Add(-(edgesBurst - 1) * edgesEvery); t.After(due) {
 		return t
 	}
@@ -184,6 +185,7 @@ func (n *Node) state(now time.Time) error {
 	}
 	n.stated, n.beat = now, now.Add(Beat)
 	if edges {
+		n.edged = now
 		if n.paid.Before(now) {
 			n.paid = now
 		}

@@ -185,7 +185,7 @@ func TestFlappingRecordsArePaced(t *testing.T) {
 	}
 	w.publish(origin, healthy(0, 7))
 	w.run(time.Second)
-	if told := origin.node.Publisher().watermark - before; told > 4*seconds {
+	if told := origin.node.Publisher().watermark - before; told > uint64(seconds*time.Second/Pace)+Burst+1 {
 		t.Errorf("1 000 changes in %d s: %d told", seconds, told)
 	}
 	if h, _ := reader.node.Ledger().Health(origin.network, serviceName(0), 80); h.Healthy != 7 {
@@ -195,6 +195,23 @@ func TestFlappingRecordsArePaced(t *testing.T) {
 
 // Many records that change all the time are told together; a single edge before
 // that is told at once.
+// A few endpoints of one service that fail one after the other are each told at once.
+func TestAFewChangesOfOneRecordAreToldAtOnce(t *testing.T) {
+	w := newWorld(t, "burst", 2, 1)
+	for _, s := range w.sites {
+		w.start(s)
+	}
+	w.run(15 * time.Second)
+	origin, reader := w.sites[0], w.sites[1]
+	for n := range uint32(Burst) {
+		w.publish(origin, healthy(0, 9-n))
+		w.run(41 * time.Millisecond) // the way
+		if h, _ := reader.node.Ledger().Health(origin.network, serviceName(0), 80); h.Healthy != 9-n {
+			t.Errorf("change %d waits: %+v", n, h)
+		}
+	}
+}
+
 func TestManyEdgesShareStatements(t *testing.T) {
 	w := newWorld(t, "many", 2, 1)
 	for _, s := range w.sites {

@@ -13,9 +13,11 @@ import (
 const (
 	// Beat is how often an instance vouches for everything that it has said.
 	Beat = 2 * time.Second
-	// Pace is the shortest time between two changes of one record that are told:
-	// the first at once, of what follows the latest.
+	// Pace is the time between two changes of one record that are told, in the long
+	// run: the first Burst at once, of what follows the latest.
 	Pace = 300 * time.Millisecond
+	// Burst lets several endpoints of one service fail within a moment.
+	Burst = 8
 	// answerTimes is in how many statements a number is answered: two of them may
 	// be lost.
 	answerTimes = 3
@@ -37,11 +39,11 @@ type Publisher struct {
 	limit ledgerLimits
 
 	count, watermark uint64
-	said             uint64              // watermark of the last statement
-	changed          map[string]bool     // since the last statement; true: removed
-	waiting          map[string]*waiting // paced: to be said later
-	last             map[string]time.Time
-	answers          map[uint64]int // number → how often it was answered
+	said             uint64               // watermark of the last statement
+	changed          map[string]bool      // since the last statement; true: removed
+	waiting          map[string]*waiting  // paced: to be said later
+	paid             map[string]time.Time // how far ahead the changes of a record have used up Pace
+	answers          map[uint64]int       // number → how often it was answered
 	certified        time.Time
 	synchronised     bool
 }
@@ -58,9 +60,12 @@ type waiting struct {
 func NewPublisher(key *networkkey.Instance, records, bytes int) *Publisher {
 	return &Publisher{
 		key: key, set: record.NewSet(key.ID(), records, bytes), limit: ledgerLimits{records, bytes},
-		changed: map[string]bool{}, waiting: map[string]*waiting{}, last: map[string]time.Time{}, answers: map[uint64]int{},
+		changed: map[string]bool{}, waiting: map[string]*waiting{}, paid: map[string]time.Time{}, answers: map[uint64]int{},
 	}
 }
+
+// Set returns all that is said, for [ledger.Ledger.OfferOwn]; it is not to be changed.
+func (p *Publisher) Set() *record.Set { return p.set }
 
 // Put says r from now on. What has not changed is not said again. The error
 // names what cannot be said: an [*record.InvalidError] or [record.ErrTooLarge].
@@ -76,7 +81,7 @@ func (p *Publisher) Put(r record.Record, now time.Time) error {
 	if old, ok := p.set.Get(e.Key); ok && string(old.Body) == string(e.Body) {
 		return nil
 	}
-	if due := p.last[e.Key].Add(Pace); now.Before(due) {
+	if due := p.due(e.Key); now.Before(due) {
 		p.waiting[e.Key] = &waiting{&e, due}
 		return nil
 	}
@@ -90,8 +95,20 @@ func (p *Publisher) put(e record.Entry, now time.Time) error {
 		return fmt.Errorf("publish %v: %w", k, err)
 	}
 	p.watermark++
-	p.changed[e.Key], p.last[e.Key] = false, now
+	p.changed[e.Key] = false
+	p.pay(e.Key, now)
 	return nil
+}
+
+// due is when a record may change.
+func (p *Publisher) due(key string) time.Time { return p.paid[key].Add(-(Burst - 1) * Pace) }
+
+func (p *Publisher) pay(key string, now time.Time) {
+	paid := p.paid[key]
+	if paid.Before(now) {
+		paid = now
+	}
+	p.paid[key] = paid.Add(Pace)
 }
 
 // Withdraw says nothing more about k.
@@ -101,7 +118,7 @@ func (p *Publisher) Withdraw(k record.Key, now time.Time) {
 		w.entry = nil
 		return
 	}
-	if due := p.last[key].Add(Pace); now.Before(due) {
+	if due := p.due(key); now.Before(due) {
 		p.waiting[key] = &waiting{nil, due}
 		return
 	}
@@ -111,7 +128,8 @@ func (p *Publisher) Withdraw(k record.Key, now time.Time) {
 func (p *Publisher) remove(key string, now time.Time) {
 	if p.set.Remove(key) {
 		p.watermark++
-		p.changed[key], p.last[key] = true, now
+		p.changed[key] = true
+		p.pay(key, now)
 	}
 }
 
@@ -142,9 +160,9 @@ func (p *Publisher) Answering() bool {
 
 // ripen says what has waited long enough.
 func (p *Publisher) ripen(now time.Time) (err error) {
-	for key, at := range p.last {
-		if now.Sub(at) >= Pace {
-			delete(p.last, key)
+	for key, paid := range p.paid {
+		if !now.Before(paid) {
+			delete(p.paid, key)
 		}
 	}
 	for key, w := range p.waiting {

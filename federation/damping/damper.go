@@ -1,8 +1,7 @@
 package damping
 
 import (
-	"cmp"
-	"slices"
+	"maps"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -135,42 +134,7 @@ func (d *Damper) Level(k Key, now time.Time) int {
 	return m.level
 }
 
-// Member is an endpoint of a share, for [Damper.Held].
-type Member struct {
-	Key      Key
-	Capacity uint32
-	Healthy  bool
-}
-
-// Held returns those of a share's members that are to be left out because they
-// answer but are held back: at most half of the share's capacity, those first
-// that flap most. The others of them may be chosen, after the healthy and
-// before the sick, which answer nothing.
-func (d *Damper) Held(share []Member, now time.Time) []Key {
-	var total uint64
-	var held []Member
-	for _, m := range share {
-		total += uint64(m.Capacity)
-		if k := d.keys[m.Key]; k != nil && !m.Healthy && k.out && !k.answered.IsZero() && now.Before(k.due()) {
-			held = append(held, m)
-		}
-	}
-	slices.SortFunc(held, func(a, b Member) int {
-		if c := cmp.Compare(d.keys[b.Key].level, d.keys[a.Key].level); c != 0 {
-			return c
-		}
-		if c := cmp.Compare(a.Key.Endpoint, b.Key.Endpoint); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.Key.Port, b.Key.Port)
-	})
-	var out []Key
-	var sum uint64
-	for _, m := range held {
-		if sum += uint64(m.Capacity); 2*sum > total {
-			break
-		}
-		out = append(out, m.Key)
-	}
-	return out
+// Retain drops what is known of those that keep refuses.
+func (d *Damper) Retain(keep func(Key) bool) {
+	maps.DeleteFunc(d.keys, func(k Key, _ *memory) bool { return !keep(k) })
 }

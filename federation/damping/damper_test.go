@@ -1,6 +1,7 @@
 package damping
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -110,33 +111,35 @@ func TestAQuietSpellForgetsOneEjection(t *testing.T) {
 	}
 }
 
-func TestAtMostHalfAShareIsHeldBack(t *testing.T) {
+func TestAtMostHalfAShareIsHeldBackAndOnlyBesideTheWell(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		d := New(100)
-		var share []Member
-		var total, heldSum uint64
+		var members []Member
+		var total, sum uint64
 		capacity := map[Key]uint32{}
 		for n := range rapid.IntRange(1, 12).Draw(t, "members") {
-			m := Member{Key: Key{mesh.EndpointID(n + 1), 80}, Capacity: rapid.Uint32Range(1, 5).Draw(t, "capacity"), Healthy: true}
-			for range rapid.IntRange(0, 5).Draw(t, "ejections") {
-				d.Ejected(m.Key, epoch)
-				m.Healthy = false
-			}
-			if !m.Healthy && rapid.Bool().Draw(t, "answers") {
-				d.Answered(m.Key, epoch)
-			}
+			m := Member{Key{mesh.EndpointID(n + 1), 80}, rapid.Uint32Range(1, 5).Draw(t, "capacity")}
 			total += uint64(m.Capacity)
 			capacity[m.Key] = m.Capacity
-			share = append(share, m)
-		}
-		for _, k := range d.Held(share, epoch.Add(500*time.Millisecond)) {
-			heldSum += uint64(capacity[k])
-			if d.keys[k].answered.IsZero() || d.Level(k, epoch) < 2 {
-				t.Fatalf("%v does not answer, or fails for the first time: it is not held back", k)
+			if rapid.Bool().Draw(t, "held") {
+				members = append(members, m)
 			}
 		}
-		if 2*heldSum > total {
-			t.Fatalf("%d of %d held back", heldSum, total)
+		again := slices.Clone(members)
+		slices.Reverse(again)
+		well := rapid.Bool().Draw(t, "well")
+		out := Held(members, total, well)
+		for _, k := range out {
+			sum += uint64(capacity[k])
+		}
+		switch {
+		case 2*sum > total:
+			t.Fatalf("%d of %d held back", sum, total)
+		case !well && len(out) > 0:
+			t.Fatalf("%v are held back, and nobody else is well", out)
+		case well && len(out) < len(members) && 2*(sum+uint64(capacity[members[len(out)].Key])) <= total:
+			t.Fatalf("%d of %d held back, and one more might be", sum, total)
+		case !slices.Equal(out, Held(again, total, well)):
+			t.Fatal("it depends on the order")
 		}
 	})
 }
@@ -155,5 +158,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	d.Forget(Key{1, 80})
 	if d.Len() != 2 {
 		t.Error("Forget forgets nothing")
+	}
+	if d.Retain(func(k Key) bool { return k.Endpoint == 2 }); d.Len() != 1 {
+		t.Error("Retain keeps what is refused")
 	}
 }

@@ -92,6 +92,7 @@ type instance struct {
 	set      *record.Set
 	complete bool // the root of set is that of newest
 	refused  error
+	ports    map[string][]uint16 // service → ports whose health is held
 	problems map[string]error
 	more     int // problems beyond maxProblems
 

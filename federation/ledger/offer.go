@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
@@ -193,6 +194,7 @@ func (i *instance) note(key string) {
 		i.gateway = nil
 	}
 	e, ok := i.set.Get(key)
+	i.index(key, ok)
 	if !ok {
 		return
 	}
@@ -208,6 +210,26 @@ func (i *instance) note(key string) {
 			i.problems = map[string]error{}
 		}
 		i.problems[key] = err
+	}
+}
+
+// index keeps ports in line with what is held.
+func (i *instance) index(key string, held bool) {
+	k, err := record.DecodeKey(key)
+	if err != nil || k.Kind != record.KindHealth {
+		return
+	}
+	at := slices.Index(i.ports[k.Service], k.Port)
+	switch {
+	case held && at < 0:
+		if i.ports == nil {
+			i.ports = map[string][]uint16{}
+		}
+		i.ports[k.Service] = append(i.ports[k.Service], k.Port)
+	case !held && at >= 0:
+		if i.ports[k.Service] = slices.Delete(i.ports[k.Service], at, at+1); len(i.ports[k.Service]) == 0 {
+			delete(i.ports, k.Service)
+		}
 	}
 }
 

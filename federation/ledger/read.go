@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation/record"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // Share is a service on one network, as all instances that count agree on it.
@@ -101,7 +103,8 @@ type Delivery struct {
 	Gateway  string
 	Group    string
 	Draining bool
-	Live     bool // false: it is the last word of a silent one
+	Live     bool      // false: it is the last word of a silent one
+	Vouched  time.Time // when it was believed last
 	Health   record.Health
 }
 
@@ -112,14 +115,18 @@ type Health struct {
 	// and gateways of one group the same.
 	Ready, Healthy                 uint32
 	ReadyCapacity, HealthyCapacity uint32
+	// Exceptions are those of the best gateways, and what a witness has told to any
+	// live gateway: all of a group hear the same, and one that does not say it is
+	// behind. They are sorted by endpoint; Unnamed are further ones.
+	Exceptions []record.Exception
+	Unnamed    uint32
 }
 
 // Health returns what network can deliver; false means unknown: treat it as
 // usable, with the capacity of its export.
 func (l *Ledger) Health(network, service string, port uint16) (Health, bool) {
 	key := record.EncodeKey(record.Key{Kind: record.KindHealth, Service: service, Port: port})
-	var out Health
-	best := map[string]Delivery{}
+	var deliveries []Delivery
 	for _, i := range l.counting(network) {
 		if i.phase == Lapsed {
 			continue
@@ -132,20 +139,58 @@ func (l *Ledger) Health(network, service string, port uint16) (Health, bool) {
 		if err != nil {
 			continue
 		}
-		d := Delivery{Instance: i.id, Gateway: i.certificate.Gateway, Group: i.group(), Live: i.phase == Live, Health: *r.Health}
+		d := Delivery{Instance: i.id, Gateway: i.certificate.Gateway, Group: i.group(), Live: i.phase == Live, Vouched: i.vouched, Health: *r.Health}
 		d.Draining = i.gateway != nil && i.gateway.Draining
-		out.Deliveries = append(out.Deliveries, d)
+		deliveries = append(deliveries, d)
+	}
+	return Merge(deliveries), len(deliveries) > 0
+}
+
+// Merge returns what gateways of one network deliver together.
+func Merge(deliveries []Delivery) Health {
+	out := Health{Deliveries: deliveries}
+	best := map[string]Delivery{}
+	for _, d := range deliveries {
 		if b, ok := best[d.Group]; !ok || better(d, b) {
 			best[d.Group] = d
 		}
 	}
-	for _, d := range best {
-		out.Ready += d.Health.Ready
-		out.Healthy += d.Health.Healthy
-		out.ReadyCapacity += d.Health.ReadyCapacity
-		out.HealthyCapacity += d.Health.HealthyCapacity
+	for _, b := range best {
+		h, extra := b.Health, witnessed(b, deliveries)
+		if n := min(uint32(len(extra)), h.Healthy); n > 0 {
+			h.HealthyCapacity -= uint32(uint64(h.HealthyCapacity) * uint64(n) / uint64(h.Healthy))
+			h.Healthy -= n
+		}
+		out.Ready += h.Ready
+		out.Healthy += h.Healthy
+		out.ReadyCapacity += h.ReadyCapacity
+		out.HealthyCapacity += h.HealthyCapacity
+		out.Exceptions = append(append(out.Exceptions, h.Exceptions...), extra...)
+		out.Unnamed += h.Unnamed
 	}
-	return out, len(out.Deliveries) > 0
+	slices.SortFunc(out.Exceptions, func(a, b record.Exception) int { return cmp.Compare(a.Endpoint, b.Endpoint) })
+	return out
+}
+
+// witnessed returns what witnesses have told to gateways of best's group and not
+// to best.
+func witnessed(best Delivery, deliveries []Delivery) (out []record.Exception) {
+	known := map[mesh.EndpointID]bool{}
+	for _, x := range best.Health.Exceptions {
+		known[x.Endpoint] = true
+	}
+	for _, d := range deliveries {
+		if d.Group != best.Group || !d.Live {
+			continue
+		}
+		for _, x := range d.Health.Exceptions {
+			if x.Cause == record.Witness && !known[x.Endpoint] {
+				known[x.Endpoint] = true
+				out = append(out, x)
+			}
+		}
+	}
+	return out
 }
 
 // better says whether a is to be preferred: what drains gives way, then more
@@ -158,6 +203,20 @@ func better(a, b Delivery) bool {
 		return a.Health.HealthyCapacity > b.Health.HealthyCapacity
 	}
 	return a.Health.ReadyCapacity > b.Health.ReadyCapacity
+}
+
+// Ports returns the service ports of network whose health an instance that counts
+// has told, in no order.
+func (l *Ledger) Ports(network string) []record.Key {
+	keys := map[record.Key]struct{}{}
+	for _, i := range l.counting(network) {
+		for service, ports := range i.ports {
+			for _, port := range ports {
+				keys[record.Key{Kind: record.KindHealth, Service: service, Port: port}] = struct{}{}
+			}
+		}
+	}
+	return slices.Collect(maps.Keys(keys))
 }
 
 // Networks returns the networks of which something is held, sorted.
@@ -226,4 +285,50 @@ func (l *Ledger) Entries(id record.Instance) iter.Seq[record.Entry] {
 		return func(func(record.Entry) bool) {}
 	}
 	return i.set.All()
+}
+
+// Word is what one gateway instance of a network says of a service.
+type Word struct {
+	Network  string
+	Instance record.Instance
+	Gateway  string
+	Group    string
+	Draining bool
+	Live     bool // false: it is the last word of a silent one
+	// Entries are the export and the health of each port, as the instance has
+	// written them; of one whose health has lapsed the export alone. They are shared.
+	Entries []record.Entry
+}
+
+// Words returns what every instance that counts says of a service, sorted by
+// network and instance.
+func (l *Ledger) Words(service string) (out []Word) {
+	for _, network := range l.Networks() {
+		for _, i := range l.counting(network) {
+			w := Word{Network: network, Instance: i.id, Gateway: i.certificate.Gateway, Group: i.group(), Live: i.phase == Live, Entries: i.about(service)}
+			w.Draining = i.gateway != nil && i.gateway.Draining
+			if len(w.Entries) > 0 {
+				out = append(out, w)
+			}
+		}
+	}
+	return out
+}
+
+// about returns the entries of i that are about a service: its export, and health
+// of the ports that i has told of it.
+func (i *instance) about(service string) (out []record.Entry) {
+	if e, ok := i.set.Get(record.EncodeKey(record.Key{Kind: record.KindExport, Service: service})); ok {
+		out = append(out, e)
+	}
+	if i.phase == Lapsed {
+		return out
+	}
+	for _, port := range i.ports[service] {
+		if e, ok := i.set.Get(record.EncodeKey(record.Key{Kind: record.KindHealth, Service: service, Port: port})); ok {
+			out = append(out, e)
+		}
+	}
+	slices.SortFunc(out, func(a, b record.Entry) int { return strings.Compare(a.Key, b.Key) })
+	return out
 }

@@ -23,11 +23,12 @@ const (
 
 const pemType = "PRIVATE KEY"
 
-// ErrRotating is a second rotation before the first is finished;
-// ErrNotRotating a finish without a beginning.
+// ErrRotating is a second rotation before the first is over; ErrNotRotating a finish
+// without a beginning; ErrNoOldKey is Forget with nothing to forget.
 var (
 	ErrRotating    = errors.New("a rotation is under way already")
 	ErrNotRotating = errors.New("no rotation is under way")
+	ErrNoOldKey    = errors.New("no old key is listed")
 )
 
 // Dir is an own network as its directory has it.
@@ -35,14 +36,20 @@ type Dir struct {
 	Network string
 	Key     networkkey.Private
 	Next    *networkkey.Private // while the key is rotated
+	// Old signed before the present one: gateways that it has certified are to be
+	// believed until they were certified anew. Nil: there is none, or it was forgotten.
+	Old *networkkey.Public
 }
 
 // Public returns the keys that other networks have to accept: the one that
-// signs first.
+// signs first, an old one last.
 func (d Dir) Public() []networkkey.Public {
 	keys := []networkkey.Public{d.Key.Public()}
 	if d.Next != nil {
 		keys = append(keys, d.Next.Public())
+	}
+	if d.Old != nil {
+		keys = append(keys, *d.Old)
 	}
 	return keys
 }
@@ -106,6 +113,11 @@ func Open(dir string) (Dir, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return Dir{}, fmt.Errorf("open network: %w", err)
 	}
+	for _, p := range known[d.Network] {
+		if p != d.Key.Public() && (d.Next == nil || p != d.Next.Public()) {
+			d.Old = &p
+		}
+	}
 	return d, nil
 }
 
@@ -115,6 +127,9 @@ func Rotate(dir string, random io.Reader) (Dir, error) {
 	d, err := Open(dir)
 	if err != nil {
 		return Dir{}, err
+	}
+	if d.Old != nil {
+		return d, fmt.Errorf("rotate network: %s: %w: the key before the present one is still listed; once all gateways were certified anew, remove it with `isthmus network rotate --forget-old`", filepath.Join(dir, ListFile), ErrRotating)
 	}
 	next, err := networkkey.Generate(random)
 	if err != nil {
@@ -129,7 +144,9 @@ func Rotate(dir string, random io.Reader) (Dir, error) {
 	return d, d.writeList(dir)
 }
 
-// Finish lets the next key sign and forgets the one that did.
+// Finish lets the next key sign and removes the one that did. Its public half stays
+// listed until Forget: gateways that it has certified are believed by it, also where the
+// list is used in place.
 func Finish(dir string) (Dir, error) {
 	d, err := Open(dir)
 	if err != nil {
@@ -141,17 +158,35 @@ func Finish(dir string) (Dir, error) {
 	if err := os.Rename(filepath.Join(dir, NextFile), filepath.Join(dir, KeyFile)); err != nil {
 		return Dir{}, fmt.Errorf("finish rotation: %w", err)
 	}
-	d = Dir{Network: d.Network, Key: *d.Next}
+	old := d.Key.Public()
+	d = Dir{Network: d.Network, Key: *d.Next, Old: &old}
+	return d, d.writeList(dir)
+}
+
+// Forget ends the listing of the key that signed before the present one.
+func Forget(dir string) (Dir, error) {
+	d, err := Open(dir)
+	if err != nil {
+		return Dir{}, err
+	}
+	if d.Old == nil {
+		return d, fmt.Errorf("forget old key: %s: %w", filepath.Join(dir, ListFile), ErrNoOldKey)
+	}
+	d.Old = nil
 	return d, d.writeList(dir)
 }
 
 func (d Dir) writeList(dir string) error {
-	path := filepath.Join(dir, ListFile)
-	tmp, err := os.CreateTemp(dir, "."+ListFile+".*")
+	return writeFile(filepath.Join(dir, ListFile), FormatKnown(d.Known()))
+}
+
+// writeFile replaces a file that everybody may read, whole or not at all.
+func writeFile(path string, content []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	_, err = tmp.Write(FormatKnown(d.Known()))
+	_, err = tmp.Write(content)
 	err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close())
 	if err == nil {
 		err = os.Rename(tmp.Name(), path)

@@ -50,6 +50,26 @@ func TestKeysSurviveTheirFilesAndARotation(t *testing.T) {
 	if opened, err = Open(dir); err != nil || !reflect.DeepEqual(opened, after) {
 		t.Errorf("got %v, %v; want %v", opened, err, after)
 	}
+	// Gateways that the old key has certified are believed until it is forgotten.
+	if known, err = ReadKnown(filepath.Join(dir, ListFile)); err != nil || !reflect.DeepEqual(known["west"], []networkkey.Public{after.Key.Public(), made.Key.Public()}) {
+		t.Errorf("after the finish the list has %v, %v; want the new key and the old one", known, err)
+	}
+	if _, err := Rotate(dir, rand.Reader); !errors.Is(err, ErrRotating) {
+		t.Errorf("rotated with three keys: got %v, want ErrRotating", err)
+	}
+	last, err := Forget(dir)
+	if err != nil || last.Old != nil || last.Key.Public() != after.Key.Public() {
+		t.Fatalf("got %v, %v", last, err)
+	}
+	if known, err = ReadKnown(filepath.Join(dir, ListFile)); err != nil || len(known["west"]) != 1 {
+		t.Errorf("the list has %v, %v; want the key that signs alone", known, err)
+	}
+	if _, err := Forget(dir); !errors.Is(err, ErrNoOldKey) {
+		t.Errorf("got %v, want ErrNoOldKey", err)
+	}
+	if _, err := Rotate(dir, rand.Reader); err != nil {
+		t.Errorf("the next rotation: %v", err)
+	}
 }
 
 func TestKnownNetworksSurviveTheirFile(t *testing.T) {

@@ -1,0 +1,79 @@
+package keyfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/url"
+	"path/filepath"
+	"slices"
+
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+)
+
+// Ring is where one gateway finds its keys: the directory of its own network,
+// and the file of the networks that it knows, which may list its own one too.
+// Without a file it knows only its own.
+type Ring struct {
+	Dir  string
+	List string
+}
+
+// Load reads the key of network and those of all networks that are known.
+// Errors call the fields of the configuration dirField and listField.
+func (r Ring) Load(network, dirField, listField string) (networkkey.Private, networkkey.Known, error) {
+	none := networkkey.Private{}
+	if r.Dir == "" {
+		return none, nil, fmt.Errorf("%s: must be set: the directory of network %q's key; make one with `isthmus network init --dir DIRECTORY --network %s`", dirField, network, network)
+	}
+	d, err := Open(r.Dir)
+	if err != nil {
+		return none, nil, fmt.Errorf("%s: %q: %w", dirField, r.Dir, err)
+	}
+	if d.Network != network {
+		return none, nil, fmt.Errorf("%s: %q has the key of network %q: this gateway serves %q; give the directory of its key, or make one with `isthmus network init --dir DIRECTORY --network %s`", dirField, r.Dir, d.Network, network, network)
+	}
+	known := networkkey.Known{}
+	if r.List != "" {
+		if known, err = ReadKnown(r.List); errors.Is(err, fs.ErrNotExist) {
+			return none, nil, fmt.Errorf("%s: %w: put what `isthmus network show` prints on each of the other networks into it, or leave the key out", listField, err)
+		} else if err != nil {
+			return none, nil, fmt.Errorf("%s: %w", listField, err)
+		}
+	}
+	if listed, there := known[network]; there && !slices.Contains(listed, d.Key.Public()) {
+		return none, nil, fmt.Errorf("%s: %s lists other keys of network %q than %s has (fingerprint %s): replace them with what `isthmus network show --dir %s` prints", listField, r.List, network, r.Dir, d.Key.Public().Fingerprint(), r.Dir)
+	}
+	maps.Copy(known, d.Known())
+	if err := known.Validate(); err != nil {
+		return none, nil, fmt.Errorf("%s: %s: %w", listField, r.List, err)
+	}
+	return d.Key, known, nil
+}
+
+// RingIn is the ring of network below a directory that InitAll fills.
+func RingIn(dir, network string) Ring {
+	return Ring{Dir: filepath.Join(dir, url.PathEscape(network)), List: filepath.Join(dir, "networks.yaml")}
+}
+
+// InitAll makes a key for each of networks that has none yet, below dir, and one
+// file that lists them all. It returns the ring of each. It is for meshes on
+// one machine: whoever can read dir can speak for every network.
+func InitAll(dir string, networks []string, random io.Reader) (map[string]Ring, error) {
+	rings, known := map[string]Ring{}, networkkey.Known{}
+	for _, n := range networks {
+		r := RingIn(dir, n)
+		d, err := Open(r.Dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			d, err = Init(r.Dir, n, random)
+		}
+		if err != nil {
+			return nil, err
+		}
+		rings[n] = r
+		maps.Copy(known, d.Known())
+	}
+	return rings, writeFile(RingIn(dir, "").List, FormatKnown(known))
+}
