@@ -1,0 +1,337 @@
+//go:build !race
+
+// The simulation is of one goroutine in virtual time: the race detector would find
+// nothing, and take twenty times as long.
+
+package warmset
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/balance"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// town is sources that connect through two gateways to the pods of one share, in
+// simulated time. Gateways choose as they do: each with a sequence of its own, by
+// weight, and by the sessions that it carries; connections inside those it does not
+// see.
+type town struct {
+	rng      *rand.Rand
+	now      time.Time
+	sources  []*source
+	gateways map[string]*gateway
+	got      []int // connections, by pod
+	plain    int   // of them chosen by a gateway
+	opened   int   // sessions
+	queue    moments
+	serial   int
+	arrived  int // connections
+
+	share  Share
+	out    []time.Time     // by pod: since when it is out; zero: it is not
+	absent []time.Duration // by pod, before that
+}
+
+type source struct {
+	set  *Set
+	wake time.Time
+	held map[uint64]Answer
+}
+
+type gateway struct {
+	draws    *balance.Draws
+	sessions []float64
+	scratch  []balance.Candidate
+}
+
+type moment struct {
+	at     time.Time
+	serial int
+	do     func()
+}
+
+type moments []moment
+
+func (m moments) Len() int { return len(m) }
+func (m moments) Less(i, j int) bool {
+	return m[i].at.Before(m[j].at) || m[i].at.Equal(m[j].at) && m[i].serial < m[j].serial
+}
+func (m moments) Swap(i, j int) { m[i], m[j] = m[j], m[i] }
+func (m *moments) Push(x any)   { *m = append(*m, x.(moment)) }
+func (m *moments) Pop() any {
+	last := len(*m) - 1
+	x := (*m)[last]
+	*m = (*m)[:last]
+	return x
+}
+
+const (
+	roundTrip = 80 * time.Millisecond
+	lasting   = 2 * time.Second // a connection, on average
+)
+
+func (t *town) after(d time.Duration, do func()) {
+	t.serial++
+	heap.Push(&t.queue, moment{t.now.Add(d), t.serial, do})
+}
+
+func newTown(seed uint64, sources, pods int) *town {
+	t := &town{rng: rand.New(rand.NewPCG(seed, 7)), now: epoch, gateways: map[string]*gateway{}, got: make([]int, pods)}
+	t.out, t.absent = make([]time.Time, pods), make([]time.Duration, pods)
+	t.share = Share{Healthy: pods, Expect: accounts[:1]}
+	for i := range 2 {
+		name := fmt.Sprint("gw-", i)
+		t.share.Gateways = append(t.share.Gateways, name)
+		t.gateways[name] = &gateway{draws: balance.NewDraws(t.rng.Uint64()), sessions: make([]float64, pods), scratch: make([]balance.Candidate, pods)}
+	}
+	for range sources {
+		s := &source{set: New(t.rng.Float64, t.rng.Uint64()), held: map[uint64]Answer{}}
+		t.sources = append(t.sources, s)
+	}
+	t.revise()
+	return t
+}
+
+// revise tells every source what is so now.
+func (t *town) revise() {
+	t.share.Healthy, t.share.Out = 0, nil
+	for i, since := range t.out {
+		if since.IsZero() {
+			t.share.Healthy++
+		} else {
+			t.share.Out = append(t.share.Out, mesh.EndpointID(i+1))
+		}
+	}
+	for _, s := range t.sources {
+		s.set.Revise(t.share, t.now)
+		t.background(s)
+	}
+}
+
+// churn takes one pod after the other out, each for a while, and for a while one
+// of the gateways.
+func (t *town) churn(every, away, lost, found time.Duration) {
+	all := t.share.Gateways
+	t.after(lost, func() { t.share.Gateways = all[1:]; t.revise() })
+	t.after(found, func() { t.share.Gateways = all; t.revise() })
+	var next func()
+	next = func() {
+		i := t.rng.IntN(len(t.out))
+		if t.out[i].IsZero() {
+			t.out[i] = t.now
+			t.after(away, func() {
+				t.absent[i] += t.now.Sub(t.out[i])
+				t.out[i] = time.Time{}
+				t.revise()
+			})
+			t.revise()
+		}
+		t.after(every, next)
+	}
+	t.after(every, next)
+}
+
+// asks is the choice of a pod by g.
+func (t *town) asks(g *gateway, r Request) mesh.EndpointID {
+	if r.Pin != 0 {
+		return r.Pin
+	}
+	for i := range g.scratch {
+		g.scratch[i] = balance.Candidate{Weight: 1, Load: g.sessions[i], Usable: t.out[i].IsZero()}
+	}
+	for _, id := range r.Avoid {
+		g.scratch[id-1].Avoid = true
+	}
+	u, v := g.draws.Next()
+	i, _, _ := balance.Pick(g.scratch, u, v)
+	return mesh.EndpointID(i + 1)
+}
+
+// open has s open what r asks for, and connected is the connection that it is for,
+// if any.
+func (t *town) open(s *source, r Request, connected bool) {
+	g := t.gateways[r.Gateway]
+	t.after(roundTrip/2, func() {
+		a := Answer{Endpoint: t.asks(g, r), Weight: 1, Identity: accounts[0], Gateway: r.Gateway}
+		g.sessions[a.Endpoint-1]++
+		t.opened++
+		if connected {
+			t.arrives(a.Endpoint)
+		}
+		t.after(3*roundTrip/2, func() {
+			if !s.set.Opened(r.ID, a, t.now) {
+				g.sessions[a.Endpoint-1]--
+			} else if s.held[r.ID] = a; connected {
+				s.set.Use(r.ID, t.now)
+				t.after(t.lasts(), func() { s.set.Done(r.ID) })
+			}
+			t.background(s)
+		})
+	})
+}
+
+func (t *town) arrives(id mesh.EndpointID) {
+	t.got[id-1]++
+	t.arrived++
+}
+
+func (t *town) lasts() time.Duration {
+	return time.Duration(t.rng.ExpFloat64() * float64(lasting))
+}
+
+// background does what the set of s wants.
+func (t *town) background(s *source) {
+	for _, r := range s.set.Due(t.now) {
+		t.open(s, r, false)
+	}
+	for _, id := range s.set.Ended() {
+		a := s.held[id]
+		delete(s.held, id)
+		t.gateways[a.Gateway].sessions[a.Endpoint-1]--
+	}
+	if next := s.set.Next(t.now); !next.IsZero() && (!s.wake.After(t.now) || next.Before(s.wake)) {
+		s.wake = next
+		t.after(max(time.Millisecond, next.Sub(t.now)), func() { t.background(s) })
+	}
+}
+
+func (t *town) connect(s *source) {
+	if c, ok := s.set.Choose(t.now); ok {
+		t.arrives(c.Endpoint)
+		t.after(t.lasts(), func() { s.set.Done(c.ID) })
+	} else {
+		t.plain++
+		t.open(s, Request{ID: c.ID, Gateway: t.share.Gateways[t.rng.IntN(len(t.share.Gateways))]}, true)
+	}
+	t.background(s)
+}
+
+// run has every source connect at random, rate times a second, total times in all.
+func (t *town) run(rate float64, total int) {
+	pause := func() time.Duration { return time.Duration(t.rng.ExpFloat64() / rate * float64(time.Second)) }
+	for i, s := range t.sources {
+		left := total / len(t.sources)
+		if i < total%len(t.sources) {
+			left++
+		}
+		var next func()
+		next = func() {
+			t.connect(s)
+			if left--; left > 0 {
+				t.after(pause(), next)
+			}
+		}
+		t.after(pause(), next)
+	}
+	for n := 0; len(t.queue) > 0 && n < total*40; n++ {
+		m := heap.Pop(&t.queue).(moment)
+		t.now = m.at
+		m.do()
+		if t.arrived == total {
+			return
+		}
+	}
+	panic(fmt.Sprintf("after %v not all %d connections were made: sets ask for too much", t.now.Sub(epoch), total))
+}
+
+// hottest is the connections of the pod with the most for the time that it was
+// there, against the mean.
+func (t *town) hottest() float64 {
+	most, sum, there := 0.0, 0, 0.0
+	for i, n := range t.got {
+		was := t.now.Sub(epoch) - t.absent[i]
+		if !t.out[i].IsZero() {
+			was -= t.now.Sub(t.out[i])
+		}
+		most, sum, there = max(most, float64(n)/was.Seconds()), sum+n, there+was.Seconds()
+	}
+	return most * there / float64(sum)
+}
+
+// evenness is what each case measures: how hot the hottest pod is, how many sessions
+// a source has in the end, what share of connections waited for a gateway's choice,
+// and how many connections a session carried.
+func evenness(seed uint64, sources, pods int, rate float64, perPod int) (hottest, sessions, plain, perSession float64) {
+	t := newTown(seed, sources, pods)
+	t.run(rate, pods*perPod)
+	for _, s := range t.sources {
+		sessions += float64(len(s.held)) / float64(sources)
+	}
+	return t.hottest(), sessions, float64(t.plain) / float64(pods*perPod), float64(pods*perPod) / float64(t.opened)
+}
+
+var evennessCases = []struct {
+	sources, pods int
+	rate          float64 // of each source
+	perPod        int     // connections
+	bound         float64 // of the hottest pod against the mean
+}{
+	{3, 3, 2, 1000, 1.05},
+	{3, 3, 20, 1000, 1.05},
+	{3, 60, 5, 1000, 1.2},
+	{3, 60, 20, 1000, 1.2},
+	{3, 60, 50, 100, 1.2},
+	{3, 1000, 20, 15, 5},
+	{200, 1000, 4.2, 15, 5},
+	{3, 1000, 50, 200, 1.6},
+	{200, 1000, 4.2, 200, 1.6},
+}
+
+// The load is spread over pods that nobody has a list of: the bounds are those for
+// 3, 60 and 1 000 pods. The longest cases are the benchmark's.
+func TestConnectionsAreSpreadEvenly(t *testing.T) {
+	for _, c := range evennessCases {
+		if c.pods*c.perPod > 60_000 {
+			continue
+		}
+		if h, _, _, _ := evenness(1, c.sources, c.pods, c.rate, c.perPod); h > c.bound {
+			t.Errorf("%d sources, %d pods, %g connections a second each: the hottest pod has %.2f times the mean, want at most %.2f", c.sources, c.pods, c.rate, h, c.bound)
+		}
+	}
+}
+
+// With one pod in ten away at any time, and one of two gateways for a third of it, the
+// load is spread over who is there.
+func TestConnectionsAreSpreadEvenlyWhilePodsComeAndGo(t *testing.T) {
+	for _, c := range []struct {
+		pods  int
+		rate  float64
+		bound float64
+	}{{3, 20, 1.1}, {60, 20, 1.3}, {60, 50, 1.2}} {
+		w := newTown(1, 3, c.pods)
+		w.churn(20*time.Second/time.Duration(c.pods)*5, 10*time.Second, 100*time.Second, 200*time.Second)
+		w.run(c.rate, int(300*3*c.rate))
+		if h := w.hottest(); h > c.bound {
+			t.Errorf("%d pods, %g connections a second: the hottest has %.2f times the mean, want at most %.2f", c.pods, c.rate, h, c.bound)
+		} else {
+			t.Logf("%d pods, %g connections a second: the hottest has %.2f times the mean; %.1f connections per session", c.pods, c.rate, h, 900*c.rate/float64(w.opened))
+		}
+	}
+}
+
+func BenchmarkEvenness(b *testing.B) {
+	for _, c := range evennessCases {
+		b.Run(fmt.Sprintf("%d sources %d pods %g a second %d per pod", c.sources, c.pods, c.rate, c.perPod), func(b *testing.B) {
+			var worst, sessions, plain, perSession float64
+			n := 0
+			for b.Loop() {
+				h, s, p, u := evenness(uint64(n+1), c.sources, c.pods, c.rate, c.perPod)
+				worst, sessions, plain, perSession = max(worst, h), sessions+s, plain+p, perSession+u
+				n++
+			}
+			b.ReportMetric(worst, "hottest/mean")
+			b.ReportMetric(sessions/float64(n), "sessions/source")
+			b.ReportMetric(100*plain/float64(n), "%chosen-by-gateway")
+			b.ReportMetric(perSession/float64(n), "connections/session")
+			b.ReportMetric(0, "ns/op")
+			if worst > c.bound {
+				b.Errorf("the hottest pod has %.2f times the mean, want at most %.2f", worst, c.bound)
+			}
+		})
+	}
+}

@@ -1,0 +1,142 @@
+package warmset
+
+import (
+	"slices"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+const (
+	// returnWithin is how soon an endpoint that is back is asked for, at the latest.
+	// Clients spread over it.
+	returnWithin = 800 * time.Millisecond
+	// redrawWithin is how soon all slots are drawn anew when there are more endpoints
+	// to draw among.
+	redrawWithin = 4 * time.Second
+	// grown is by which part there must be more: one of some that are many is drawn by
+	// the renewal in any case.
+	grown = 16
+)
+
+// Revise takes in what is known of the share now. Who must not be held leaves at
+// once.
+func (s *Set) Revise(share Share, now time.Time) {
+	s.share, s.known, s.dirty = share, true, true
+	for _, sl := range s.slots {
+		e := sl.session
+		switch {
+		case e == nil:
+		case slices.Contains(share.Out, e.Endpoint):
+			s.remember(e.Endpoint)
+			s.refill(sl, 0, now)
+		case !slices.Contains(share.Expect, e.Identity):
+			s.refill(sl, 0, now)
+		case !slices.Contains(share.Gateways, e.Gateway):
+			s.refill(sl, e.Endpoint, now) // it is well, through another one
+		}
+		if sl.pin != 0 && slices.Contains(share.Out, sl.pin) {
+			sl.pin = 0
+		}
+	}
+	s.shrink()
+	s.resize(now)
+	back := s.returned(now)
+	s.redraw(back, now)
+}
+
+// refill empties sl and has it filled at once, with pin unless that is zero.
+func (s *Set) refill(sl *slot, pin mesh.EndpointID, now time.Time) {
+	s.leave(sl)
+	sl.pin, sl.due, sl.tries = pin, now, 0
+}
+
+// remember notes who is to be asked for when it is back.
+func (s *Set) remember(e mesh.EndpointID) {
+	s.away = slices.DeleteFunc(s.away, func(o mesh.EndpointID) bool { return o == e })
+	if len(s.away) == maxAway {
+		s.away = slices.Delete(s.away, 0, 1)
+	}
+	s.away = append(s.away, e)
+}
+
+// shrink drops slots until there are no more than may be, the empty ones first,
+// then the least used.
+func (s *Set) shrink() {
+	for len(s.slots) > s.allowed() {
+		least := 0
+		for i, sl := range s.slots {
+			if sl.uses() < s.slots[least].uses() {
+				least = i
+			}
+		}
+		s.drop(least)
+	}
+}
+
+func (sl *slot) uses() int {
+	if sl.session == nil {
+		return -1
+	}
+	return sl.session.uses
+}
+
+// returned has slots ask for endpoints that are no longer out, and counts them.
+func (s *Set) returned(now time.Time) (back int) {
+	for i := 0; i < len(s.away); {
+		e := s.away[i]
+		if slices.Contains(s.share.Out, e) {
+			i++
+			continue
+		}
+		s.away = slices.Delete(s.away, i, i+1)
+		back++
+		if sl := s.placeFor(e); sl != nil {
+			sl.pin, sl.tries = e, 0
+			sl.due = now.Add(time.Duration(s.random() * float64(returnWithin)))
+		}
+	}
+	return back
+}
+
+// placeFor returns the slot for an endpoint that is back: an empty one, or the one
+// that was used most, whose renewal is next; nil if it has one already, or all are
+// being filled.
+func (s *Set) placeFor(e mesh.EndpointID) (place *slot) {
+	for _, sl := range s.slots {
+		switch {
+		case sl.has(e):
+			return nil
+		case sl.request != 0 || sl.pin != 0:
+		case place == nil, sl.session == nil, place.session != nil && sl.uses() > place.uses():
+			place = sl
+		}
+	}
+	return place
+}
+
+func (sl *slot) has(e mesh.EndpointID) bool {
+	return sl.pin == e || sl.session != nil && sl.session.Endpoint == e
+}
+
+// redraw has all slots drawn anew if there are more endpoints to draw among than
+// they were drawn among, not counting those that are asked for by name.
+func (s *Set) redraw(back int, now time.Time) {
+	h := s.share.Healthy
+	if h <= s.redrawn || s.complete(now) {
+		s.redrawn = min(s.redrawn, h)
+		if s.complete(now) {
+			s.redrawn = h
+		}
+		return
+	}
+	if h-back < s.redrawn+max(1, s.redrawn/grown) {
+		return
+	}
+	s.redrawn = h
+	for _, sl := range s.slots {
+		if at := now.Add(time.Duration(s.random() * float64(redrawWithin))); sl.session != nil && sl.pin == 0 && (sl.due.IsZero() || at.Before(sl.due)) {
+			sl.due = at
+		}
+	}
+}

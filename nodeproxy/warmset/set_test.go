@@ -1,0 +1,258 @@
+package warmset
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// run lets time pass in steps of 50 ms, with rate connections a second that end at
+// once, and gateways that answer at once.
+func (w *world) run(d time.Duration, rate float64) {
+	for end, owed := w.now.Add(d), 0.0; w.now.Before(end); {
+		w.now = w.now.Add(50 * time.Millisecond)
+		for owed += rate / 20; owed >= 1; owed-- {
+			w.choose()
+			for len(w.open) > 0 {
+				w.done(0)
+			}
+		}
+		w.due()
+		for _, id := range w.requests() {
+			w.answer(w.inFlight[id], false)
+		}
+		for len(w.open) > 0 {
+			w.done(0)
+		}
+		w.check()
+	}
+}
+
+func (w *world) holds() (ids []mesh.EndpointID) {
+	for _, sl := range w.set.slots {
+		if sl.session != nil {
+			ids = append(ids, sl.session.Endpoint)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (w *world) has(id mesh.EndpointID) bool { return slices.Contains(w.holds(), id) }
+
+// The number of slots follows the demand, between 2 and 64 and the endpoints there
+// are: up at once, down as what was is forgotten.
+func TestSlotsFollowTheDemand(t *testing.T) {
+	for _, c := range []struct {
+		pods     int
+		rate     float64
+		from, to int
+	}{
+		{1, 100, 1, 1},
+		{3, 1, 2, 3},
+		{3, 10, 3, 3},
+		{60, 10, 18, 23},
+		{1000, 10, 18, 23},
+		{1000, 30, 54, 64},
+		{1000, 500, 64, 64},
+	} {
+		w := newWorld(t, 1, c.pods)
+		w.revise()
+		w.run(20*time.Second, c.rate)
+		if n := len(w.holds()); n < c.from || n > c.to {
+			t.Errorf("%d pods, %g connections a second: %d slots after 20 s, want %d to %d", c.pods, c.rate, n, c.from, c.to)
+		}
+		w.run(10*time.Minute, 0.1)
+		if n, want := len(w.set.slots), min(2, c.pods); c.pods > 3 && n != want {
+			t.Errorf("%d pods, once %g connections a second and now one in ten: %d slots, want %d", c.pods, c.rate, n, want)
+		}
+	}
+}
+
+func TestAsManySlotsAsPodsAreNotRenewed(t *testing.T) {
+	w := newWorld(t, 1, 10)
+	w.revise()
+	w.run(30*time.Second, 20)
+	if got := w.holds(); !slices.Equal(got, w.known) {
+		t.Fatalf("holds %v, want each of 10 once", got)
+	}
+	before := w.set.next
+	w.run(3*time.Minute, 20)
+	if w.set.next != before {
+		t.Errorf("%d more requests and sessions in three minutes, want none", w.set.next-before)
+	}
+}
+
+// 32 uses, give or take 16, or a minute.
+func TestUsedSlotsAreRenewed(t *testing.T) {
+	w := newWorld(t, 1, 1000)
+	w.revise()
+	w.run(20*time.Second, 10)
+	seen := map[mesh.EndpointID]bool{}
+	uses := 0
+	for range 100 {
+		for _, e := range w.set.held {
+			uses = max(uses, e.uses)
+		}
+		for _, id := range w.holds() {
+			seen[id] = true
+		}
+		w.run(time.Second, 10)
+	}
+	if uses > 3*usesPerSlot/2+1 {
+		t.Errorf("a slot was used %d times, want at most %d", uses, 3*usesPerSlot/2)
+	}
+	if len(seen) < 40 {
+		t.Errorf("%d pods had a turn in 1000 connections, want at least 40", len(seen))
+	}
+	held := w.holds()
+	w.set.demand = demand{}
+	w.run(90*time.Second, 0.2) // 18 connections: each slot for its age
+	kept := 0
+	for _, id := range w.holds() {
+		if slices.Contains(held, id) {
+			kept++
+		}
+	}
+	if kept > 1 {
+		t.Errorf("%d of %d endpoints were kept for 90 s, want a minute", kept, len(held))
+	}
+}
+
+// Who is out leaves at once, and is asked for by name within a second of being
+// back, whether everybody is held or few are.
+func TestWhoIsOutLeavesAndComesBack(t *testing.T) {
+	for _, pods := range []int{3, 10, 1000} {
+		for seed := range uint64(20) {
+			w := newWorld(t, seed, pods)
+			w.revise()
+			w.run(20*time.Second, 20)
+			sick := w.holds()[0]
+			w.pods[sick].out = true
+			w.revise()
+			if w.has(sick) {
+				t.Fatal("a slot holds an endpoint that is out")
+			}
+			w.run(3*time.Second, 20)
+			if w.has(sick) {
+				t.Fatal("a slot holds an endpoint that is out")
+			}
+			w.pods[sick].out = false
+			w.revise()
+			w.run(time.Second, 20)
+			if !w.has(sick) {
+				t.Errorf("%d pods, seed %d: an endpoint that was back is not held a second later", pods, seed)
+			}
+		}
+	}
+}
+
+func TestMoreEndpointsHaveASlotWithinFiveSeconds(t *testing.T) {
+	w := newWorld(t, 1, 5)
+	w.revise()
+	w.run(20*time.Second, 20)
+	w.add()
+	w.revise()
+	w.run(5*time.Second, 20)
+	if !w.has(w.known[5]) {
+		t.Error("one of six, each of which has a slot, has none after 5 s")
+	}
+	w = newWorld(t, 1, 100)
+	w.revise()
+	w.run(20*time.Second, 20)
+	for range 900 {
+		w.add()
+	}
+	w.revise()
+	w.run(5*time.Second, 0.0001) // unused slots as well
+	fresh := 0
+	for _, id := range w.holds() {
+		if id > 100 {
+			fresh++
+		}
+	}
+	if n := len(w.holds()); fresh < n*6/10 {
+		t.Errorf("%d of %d slots hold new ones after ten times as many were ready for 5 s, want about nine in ten", fresh, n)
+	}
+}
+
+// A gateway that is lost takes no endpoint with it.
+func TestALostGateway(t *testing.T) {
+	w := newWorld(t, 1, 10)
+	w.revise()
+	w.run(20*time.Second, 20)
+	through := map[string]int{}
+	for _, sl := range w.set.slots {
+		through[sl.session.Gateway]++
+	}
+	if through["gw-1"] != 5 || through["gw-2"] != 5 {
+		t.Errorf("sessions go through %v, want half through each", through)
+	}
+	before := w.holds()
+	w.share.Gateways = []string{"gw-2"}
+	w.revise()
+	if n := len(w.holds()); n != 5 {
+		t.Errorf("%d slots are left, want those through gw-2", n)
+	}
+	w.run(time.Second, 20)
+	if got := w.holds(); !slices.Equal(got, before) {
+		t.Errorf("holds %v after a second, want %v as before", got, before)
+	}
+}
+
+func TestWhoMayNotAnswerAnyMoreLeaves(t *testing.T) {
+	w := newWorld(t, 1, 100)
+	w.revise()
+	w.run(20*time.Second, 20)
+	w.share.Expect = accounts[:1]
+	w.revise()
+	for _, sl := range w.set.slots {
+		if sl.session != nil && sl.session.Identity != accounts[0] {
+			t.Fatalf("held is %s", sl.session.Identity)
+		}
+	}
+}
+
+// Nobody waits for the background: a connection that finds nothing held goes where
+// the gateway says, and what comes of it is kept.
+func TestTheFirstConnectionFillsASlot(t *testing.T) {
+	w := newWorld(t, 1, 10)
+	w.revise()
+	c, ok := w.set.Choose(w.now)
+	if ok || c.ID == 0 {
+		t.Fatalf("chosen %+v, %t; want a request for a slot", c, ok)
+	}
+	if r := w.set.Due(w.now); len(r) != 1 {
+		t.Errorf("asked for %+v beside it; want one more", r)
+	}
+	kept := w.set.Opened(c.ID, Answer{Endpoint: 3, Identity: accounts[0], Gateway: "gw-1"}, w.now)
+	w.set.Use(c.ID, w.now)
+	if then, ok := w.set.Choose(w.now); !kept || !ok || then.Endpoint != 3 || then.ID != c.ID {
+		t.Errorf("then chosen %+v, %t; want the endpoint that answered", then, ok)
+	}
+}
+
+func TestAChoiceCostsNoAllocation(t *testing.T) {
+	w := newWorld(t, 1, 1000)
+	w.revise()
+	w.run(20*time.Second, 100)
+	if n := testing.AllocsPerRun(100, func() {
+		c, _ := w.set.Choose(w.now)
+		w.set.Done(c.ID)
+	}); n != 0 {
+		t.Errorf("%.1f allocations, want none", n)
+	}
+}
+
+func BenchmarkChoose(b *testing.B) {
+	w := newWorld(new(testing.T), 1, 1000)
+	w.revise()
+	w.run(20*time.Second, 100)
+	b.ReportAllocs()
+	for b.Loop() {
+		c, _ := w.set.Choose(w.now)
+		w.set.Done(c.ID)
+	}
+}
