@@ -44,6 +44,12 @@ type Config struct {
 	// REFUSED_STREAM. It runs in the session's own goroutine and must not block.
 	Refused func(Refusal)
 
+	// Screen, if set, is given every CONNECT that a server does not refuse by itself, as
+	// soon as it has been read and before there is a goroutine for it. It returns the
+	// handler, or nil after it has refused. It runs in the session's own goroutine and
+	// must not block.
+	Screen func(*Incoming) Handler
+
 	// MaxHeaderList bounds the decoded header list, in bytes as RFC 9113
 	// §6.5.2 counts them. Zero: 16 KiB on a client, 64 KiB on a server.
 	MaxHeaderList int

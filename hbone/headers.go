@@ -39,3 +39,6 @@ type Response struct {
 
 // Endpoint is the endpoint that the response names, zero when it names none.
 func (r *Response) Endpoint() uint64 { return header.ParseEndpoint(r.Header.Get(header.NameEndpoint)) }
+
+// Weight is the weight of that endpoint, one when the response does not say.
+func (r *Response) Weight() uint32 { return header.ParseWeight(r.Header.Get(header.NameWeight)) }

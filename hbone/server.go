@@ -156,7 +156,15 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 	if f.StreamEnded() {
 		s.peerEnded(st)
 	}
-	go s.handle(ctx, in)
+	handler := s.handler
+	if s.cfg.Screen != nil {
+		handler = s.cfg.Screen(in)
+	}
+	if handler == nil {
+		s.handled(in)
+		return nil
+	}
+	go s.handle(ctx, in, handler)
 	return nil
 }
 
@@ -187,8 +195,8 @@ func (s *Session) refusalLocked(id uint32, n int) Refusal {
 	return ""
 }
 
-func (s *Session) handle(ctx context.Context, in *Incoming) {
-	s.handler(ctx, in)
+func (s *Session) handle(ctx context.Context, in *Incoming, handler Handler) {
+	handler(ctx, in)
 	rest := in.rest
 	if rest == nil {
 		s.handled(in)

@@ -7,7 +7,7 @@ import (
 )
 
 // MaxAvoid is how many endpoints an isthmus-avoid header may name.
-const MaxAvoid = 16
+const MaxAvoid = 64
 
 // FormatEndpoint returns the wire form of an endpoint ID: 16 hexadecimal digits.
 func FormatEndpoint(id uint64) string { return fmt.Sprintf("%016x", id) }
@@ -22,6 +22,22 @@ func ParseEndpoint(s string) uint64 {
 		return 0
 	}
 	return id
+}
+
+// maxWeight is the largest weight that discovery gives an endpoint.
+const maxWeight = 65535
+
+// FormatWeight returns the wire form of the weight of an endpoint.
+func FormatWeight(w uint32) string { return strconv.FormatUint(uint64(w), 10) }
+
+// ParseWeight reads the wire form; anything else, and zero, is one: what peers mean
+// that do not say.
+func ParseWeight(s string) uint32 {
+	w, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || w == 0 {
+		return 1
+	}
+	return uint32(min(w, maxWeight))
 }
 
 // FormatAvoid joins at most MaxAvoid endpoint IDs; the first ones win.

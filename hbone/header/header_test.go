@@ -37,8 +37,19 @@ func TestHeadersAsAStockPeerWritesThem(t *testing.T) {
 	}
 }
 
+func TestWeightOfOneThatDoesNotSayIsOne(t *testing.T) {
+	for s, want := range map[string]uint32{"": 1, "0": 1, "1": 1, "300": 300, "65536": 65535, "4294967296": 1, "-2": 1, "x": 1, " 7": 1} {
+		if got := ParseWeight(s); got != want {
+			t.Errorf("%q is %d, want %d", s, got, want)
+		}
+	}
+	if got := ParseWeight(FormatWeight(4096)); got != 4096 {
+		t.Errorf("4096 became %d", got)
+	}
+}
+
 func TestAvoidIsBoundedAndForgiving(t *testing.T) {
-	ids := make([]uint64, 40)
+	ids := make([]uint64, 100)
 	for i := range ids {
 		ids[i] = uint64(i + 1)
 	}

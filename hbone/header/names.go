@@ -4,7 +4,8 @@ package header
 // isthmus-* ones ignore them.
 const (
 	NameEndpoint         = "isthmus-endpoint"    // outer 200, inner response: which endpoint was dialled / answered
-	NameAvoid            = "isthmus-avoid"       // outer request: endpoints this client has seen fail, advisory
+	NameWeight           = "isthmus-weight"      // outer 200: the weight of that endpoint, decimal
+	NameAvoid            = "isthmus-avoid"       // outer request: endpoints this client has seen fail or has already, advisory
 	NamePin              = "isthmus-pin"         // outer request: this endpoint or 503
 	NameReason           = "isthmus-reason"      // non-200: a Reason
 	NameEnds             = "isthmus-ends"        // inner request: "explicit" of a client that ends each stream itself, see Stream.EndAtEOF

@@ -17,6 +17,7 @@ type station struct {
 	other    int           // goroutines of established connections that want to run
 
 	queue, away, carry float64
+	recent             recent
 }
 
 // run offers rate pieces a second for d and returns how many were done, how many
@@ -38,14 +39,18 @@ func (s *station) run(rng *rand.Rand, rate float64, d time.Duration) (done, held
 		done += back
 		line := time.Duration(s.queue / s.capacity * float64(time.Second))
 		longest = max(longest, line+s.path)
-		s.step(load{processors: 2, runnable: int(s.queue) + s.other, wait: time.Duration(float64(line) / s.turns),
-			underWay: int(s.queue + s.away), held: asked > admitted})
+		for range int(done) - int(done-back) { // recent counts only what is done
+			s.recent.end(s.recent.begin(), true)
+		}
+		seen := scheduling{processors: 2, runnable: int(s.queue) + s.other, wait: time.Duration(float64(line) / s.turns)}
+		s.step(load{processors: 2, late: seen.late(int(s.queue + s.away)), underWay: int(s.queue + s.away), rate: s.recent.rate(), held: asked > admitted})
+		s.recent.step()
 	}
 	return done, heldBack, longest
 }
 
 func draw(rng *rand.Rand) station {
-	return station{capacity: 200 + rng.Float64()*5000, turns: 1 + 9*rng.Float64(), path: time.Duration(rng.IntN(100)) * time.Millisecond}
+	return station{control: control{short: shortHere}, capacity: 200 + rng.Float64()*5000, turns: 1 + 9*rng.Float64(), path: time.Duration(rng.IntN(100)) * time.Millisecond}
 }
 
 func TestOverloadServesNearlyWhatThereIsAndKeepsTheLineShort(t *testing.T) {
@@ -94,7 +99,7 @@ func TestCapacityThatChangesIsFollowed(t *testing.T) {
 // When established connections take the processors, fewer new ones would not help.
 func TestBusyTransfersBoundNobody(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 3))
-	s := station{capacity: 2000, turns: 1, path: 10 * time.Millisecond, other: 2000}
+	s := station{control: control{short: shortHere}, capacity: 2000, turns: 1, path: 10 * time.Millisecond, other: 2000}
 	if _, heldBack, _ := s.run(rng, 1000, 20*time.Second); heldBack > 0 {
 		t.Errorf("%v are held back", heldBack)
 	}

@@ -1,16 +1,25 @@
-// Package overload keeps a process that is offered more new work than it can do
-// at the rate that it can do: it bounds how much new work is under way, holds the
+// Package overload keeps a process that is offered more new work than can be done at
+// the rate that it can be done: it bounds how much new work is under way, holds the
 // rest back for a moment, and refuses what would wait too long before anything
 // was spent on it. It also says how late the process is, so that nobody else is
 // blamed for what is late because of us.
 //
-// The bound is a window like TCP's: it shrinks while goroutines that could run
-// wait long for a processor, as the Go scheduler counts them (runtime/metrics,
-// /sched), and grows otherwise. A peer that is slow makes nobody wait for a
-// processor, and what has been under way for a second counts no more: a service that
-// hangs, and fills the process with connections that wait for it, costs other
-// services nothing.
+// A bound is a window like TCP's: it shrinks while work is late, once the work above it
+// is gone, and grows otherwise. It is never shrunk below what is done in a given time
+// lately. There are two kinds, which differ in what is late:
 //
-// It knows no connection: [Limiter.Admit] is asked before each piece of new work,
-// and [Work.Done] told when it needs no more than any that is established.
+//   - [Limiter], one per process: goroutines that could run wait long for a processor, as
+//     the Go scheduler counts them (runtime/metrics, /sched). A peer that is slow makes
+//     nobody wait for a processor.
+//   - [Destinations], one for each destination of a client: even the fastest openings of
+//     connections take longer than they used to, so there is a queue somewhere on the way
+//     that all of them stand in. Pods that hang make others wait for nothing.
+//
+// What has been under way for a second counts no more: a service that hangs, and fills
+// the process with connections that wait for it, costs other services nothing.
+// [Throttle] keeps a client from asking for much more than a peer accepts.
+//
+// It knows no connection: Admit is asked before each piece of new work, or TryAdmit by
+// who serves others that hold back already, and [Work.Done] told when it needs no more
+// than any that is established.
 package overload

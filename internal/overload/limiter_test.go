@@ -17,7 +17,7 @@ import (
 // boundTo returns a limiter with a window of n and so much under way.
 func boundTo(n int) (l *Limiter, under []Work) {
 	l = New(prometheus.NewRegistry())
-	l.control = control{bounded: true, window: float64(n)}
+	l.control = control{short: shortHere, bounded: true, window: float64(n)}
 	for range n {
 		w, err := l.Admit(context.Background())
 		if err != nil {
@@ -29,7 +29,7 @@ func boundTo(n int) (l *Limiter, under []Work) {
 }
 
 // idle is what the scheduler says when nobody waits for a processor.
-var idle = load{processors: 1}
+var idle = scheduling{processors: 1}
 
 func TestWithoutRunEverythingIsAdmittedAndNothingIsLate(t *testing.T) {
 	l := New(prometheus.NewRegistry())
@@ -93,12 +93,13 @@ func TestEveryCallerIsAnswered(t *testing.T) {
 }
 
 func everyCaller(t *testing.T, seed uint64) {
+	const callers = 3000
 	rng := rand.New(rand.NewPCG(seed, 0))
 	l, _ := boundTo(0)
 	l.control.window = 40
 	var admitted, refused, left atomic.Int64
 	var all, loop sync.WaitGroup
-	for range 1000 {
+	for range callers {
 		patience, at, work := time.Duration(rng.IntN(900))*time.Millisecond, time.Duration(rng.IntN(700))*time.Millisecond, time.Duration(rng.IntN(100))*time.Millisecond
 		all.Go(func() {
 			time.Sleep(at)
@@ -137,7 +138,7 @@ func everyCaller(t *testing.T, seed uint64) {
 	all.Wait()
 	stop()
 	loop.Wait()
-	if n := admitted.Load() + refused.Load() + left.Load(); n != 1000 || admitted.Load() == 0 || left.Load() == 0 || len(l.waiters) != 0 || l.all != 0 || l.recent.underWay != 0 {
+	if n := admitted.Load() + refused.Load() + left.Load(); n != callers || admitted.Load() == 0 || left.Load() == 0 || len(l.waiters) != 0 || l.all != 0 || l.recent.underWay != 0 {
 		t.Errorf("seed %d: %d admitted, %d refused, %d left, %d wait still, %d are under way", seed, admitted.Load(), refused.Load(), left.Load(), len(l.waiters), l.all)
 	}
 }
@@ -148,7 +149,7 @@ func TestHangingPeersBesideBusyTransfersHoldNobodyBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, hanging := boundTo(1000)
 		l.control = control{}
-		busy := load{processors: 2, runnable: 600, wait: 50 * time.Millisecond}
+		busy := scheduling{processors: 2, runnable: 600, wait: 50 * time.Millisecond}
 		turn := func() { time.Sleep(tick); l.step(time.Now(), busy) }
 		for range ticksToHang {
 			turn()

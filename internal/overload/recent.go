@@ -11,34 +11,67 @@ const hanging = time.Second
 // by the tick in which they did.
 type recent struct {
 	underWay int
+	done     int    // with success, in as many ticks
+	justDone int    // in the last soon of them
 	now      uint64 // tick
-	ticks    [hanging / tick]struct{ underWay, begun int }
+	ticks    *spans // nil: nothing was counted yet
 }
+
+// spans are the ticks of the time of hanging.
+type spans [hanging / tick]counts
+
+// counts are those of one tick.
+type counts struct{ underWay, begun, done int }
+
+// soon is how many ticks tell of a rate that has just risen.
+const soon = 10
 
 func (r *recent) begin() (tick uint64) {
 	r.underWay++
-	t := &r.ticks[r.now%uint64(len(r.ticks))]
+	t := r.at(r.now)
 	t.underWay++
 	t.begun++
 	return r.now
 }
 
 // end is called with what begin returned.
-func (r *recent) end(tick uint64) {
+func (r *recent) end(tick uint64, success bool) {
+	if success {
+		r.done++
+		r.justDone++
+		r.at(r.now).done++
+	}
 	if r.now-tick >= uint64(len(r.ticks)) {
 		return // it counts no more
 	}
-	r.ticks[tick%uint64(len(r.ticks))].underWay--
+	r.at(tick).underWay--
 	r.underWay--
 }
 
 // begun is how many pieces began in this tick.
-func (r *recent) begun() int { return r.ticks[r.now%uint64(len(r.ticks))].begun }
+func (r *recent) begun() int { return r.at(r.now).begun }
+
+// rate is how many pieces a second have been done lately, by the last second or the last
+// 200 ms, whichever is more.
+func (r *recent) rate() float64 {
+	return max(float64(r.done)/hanging.Seconds(), float64(r.justDone)/(soon*tick).Seconds())
+}
 
 // step begins the next tick.
 func (r *recent) step() {
 	r.now++
-	t := &r.ticks[r.now%uint64(len(r.ticks))]
+	if r.now >= soon {
+		r.justDone -= r.at(r.now - soon).done
+	}
+	t := r.at(r.now)
 	r.underWay -= t.underWay
-	t.underWay, t.begun = 0, 0
+	r.done -= t.done
+	t.underWay, t.begun, t.done = 0, 0, 0
+}
+
+func (r *recent) at(tick uint64) *counts {
+	if r.ticks == nil {
+		r.ticks = &spans{}
+	}
+	return &r.ticks[tick%uint64(len(r.ticks))]
 }

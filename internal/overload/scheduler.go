@@ -5,6 +5,33 @@ import (
 	"time"
 )
 
+// Of a process that is late, so many goroutines per processor want to run, and waits
+// for a processor lately took so long on average; or, as waits are known only when they
+// are over, very many want to run.
+const (
+	manyRunnable = 32
+	longWait     = 10 * time.Millisecond
+	veryMany     = 256
+	// share is how many of those that want to run may belong to one piece of new
+	// work: if there are more, it is not new work that makes the process late, and
+	// less of it would not help.
+	share = 4
+)
+
+// scheduling is what the Go scheduler says at one tick.
+type scheduling struct {
+	processors int
+	runnable   int           // goroutines that want to run, now
+	wait       time.Duration // mean wait for a processor, lately
+}
+
+// late reports whether the process has too little processor time for so many pieces of
+// new work.
+func (s scheduling) late(underWay int) bool {
+	many := s.runnable > manyRunnable*s.processors && s.wait > longWait || s.runnable > veryMany*s.processors
+	return many && s.runnable < share*underWay
+}
+
 // scheduler reads what the Go scheduler tells of itself.
 type scheduler struct {
 	samples [2]metrics.Sample
