@@ -1,14 +1,7 @@
-// Package federation holds what the members of a mesh tell each other about
-// health: records, who may write them, how they merge, and their wire form.
+// Package federation holds the words in which processes speak of health: what a
+// witness says of one endpoint, and what comes of a service on one network.
 //
-// It promises that merging is commutative, associative and idempotent: members
-// that have received the same records in any order, any number of times,
-// agree. It promises that a record never looks younger than it is: ages only
-// grow, on the way and while they are kept. Records carry durations, never
-// wall-clock times. Silence decays to "unknown", which callers treat as
-// usable; it never freezes a belief and never means "all bad".
-//
-// It is pure: time is an argument, and there is no goroutine, no I/O and no
-// cryptography here. Packages federation/gossip and federation/healthstream sign
-// and send records, federation/peer keeps them.
+// What gateways tell each other is in package federation/record, what is believed
+// of it in federation/ledger; federation/gossip and federation/healthstream carry
+// it. It is pure.
 package federation

@@ -23,7 +23,7 @@ type Config struct {
 	DialFrom           netip.Addr     `yaml:"dialFrom" doc:"address that connections to pods come from, by which node proxies know them: discovery must list it (gateways[].sources); that of listen when left out" env:"ISTHMUS_DIAL_FROM"`
 	ReusePort          bool           `yaml:"reusePort" default:"false" doc:"let a second process of this gateway listen on the same address, so that it takes over while the first one drains; both need it, and admin addresses of their own. It sets net.ipv4.tcp_migrate_req in its network namespace; where that cannot be (before Linux 5.14, or without the right) connections whose TCP handshake is under way at the hand-over are reset, and the log says so" env:"ISTHMUS_REUSE_PORT"`
 	TrustDomain        string         `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process and of its node proxies" env:"TRUST_DOMAIN"`
-	NodeServiceAccount string         `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as; nobody else may report health" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
+	NodeServiceAccount string         `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as; nobody else may report health, and each only about pods of the node that its identity names" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
 
 	Discovery        file.Config     `yaml:"discovery"`
 	Identity         identity.Config `yaml:"identity"`
@@ -45,8 +45,22 @@ type Outlier struct {
 
 // Federation is this gateway's part in gossip.
 type Federation struct {
-	Health    bool           `yaml:"health" default:"true" doc:"take reports of node proxies and gossip health with other gateways" env:"ISTHMUS_FEDERATION_HEALTH"`
-	Advertise netip.AddrPort `yaml:"advertise" doc:"address other gateways reach this one at for gossip; the one in discovery when left out" env:"ISTHMUS_FEDERATION_ADVERTISE"`
+	Health   bool   `yaml:"health" default:"true" doc:"take reports of node proxies and gossip health with other gateways" env:"ISTHMUS_FEDERATION_HEALTH"`
+	Keys     string `yaml:"keys" doc:"directory of this network's key, which isthmus network init makes; required unless health is off. Read again every 10 s, as networks is" env:"ISTHMUS_FEDERATION_KEYS"`
+	Networks string `yaml:"networks" doc:"file that lists the other networks with their public keys, as isthmus network show prints them: nothing is believed of a network that is not in it. Left out, this gateway believes the gateways of its own network alone" env:"ISTHMUS_FEDERATION_NETWORKS"`
+}
+
+func (f Federation) check(v *strictyaml.Check, network string) {
+	if f.Health && f.Keys == "" {
+		v.Fail("federation.keys", "must be set: the directory of the network's key; make one with `isthmus network init --dir DIRECTORY --network %s`, or turn federation.health off", orWord(network, "NAME"))
+	}
+}
+
+func orWord(s, word string) string {
+	if s == "" {
+		return word
+	}
+	return s
 }
 
 // Retry bounds how often a connection that failed at one pod is tried at another.
@@ -102,11 +116,12 @@ func (c Config) Validate() (warnings []string, err error) {
 	var v strictyaml.Check
 	v.Required("name", c.Name, "give the gateway's name in the discovery file")
 	v.Required("network", c.Network, "give the network that this gateway serves")
-	_, err = c.nodeID()
+	_, err = c.nodeAccount()
 	v.Join(err)
 	v.Join(c.Discovery.Validate())
 	v.Join(c.Identity.Validate())
 	warnings = c.OutlierDetection.check(&v)
+	c.Federation.check(&v, c.Network)
 	c.Retry.check(&v)
 	c.Timeouts.check(&v)
 	c.Limits.Check(&v, "limits")
@@ -119,8 +134,8 @@ func (c Config) Validate() (warnings []string, err error) {
 // Instance is what log lines call this process.
 func (c Config) Instance() string { return c.Network + "/" + c.Name }
 
-// nodeID is the identity of the node proxies that may report health.
-func (c Config) nodeID() (spiffeid.ID, error) {
+// nodeAccount is what node proxies that may report health run as.
+func (c Config) nodeAccount() (spiffeid.ID, error) {
 	var v strictyaml.Check
 	id, domain, account := identity.ParseAccount(c.TrustDomain, c.NodeServiceAccount)
 	v.Field("trustDomain", domain)

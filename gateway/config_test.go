@@ -15,7 +15,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
 
-const smallest = "name: gw-1\nnetwork: west\ndiscovery: {file: mesh.yaml}\nidentity: {dir: ca}\n"
+const smallest = "name: gw-1\nnetwork: west\ndiscovery: {file: mesh.yaml}\nidentity: {dir: ca}\nfederation: {keys: network}\n"
 
 // aMesh is what the configurations of these tests find as mesh.yaml in the directory
 // that they are read in.
@@ -49,7 +49,7 @@ func TestConfigDefaultsAreWhatIsLeftOut(t *testing.T) {
 		t.Fatalf("%v, warnings %q", err, warnings)
 	}
 	want := gateway.DefaultConfig()
-	want.Name, want.Network, want.Discovery.File, want.Identity.Dir = "gw-1", "west", "mesh.yaml", "ca"
+	want.Name, want.Network, want.Discovery.File, want.Identity.Dir, want.Federation.Keys = "gw-1", "west", "mesh.yaml", "ca", "network"
 	if got != want {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
@@ -61,18 +61,19 @@ func TestConfigMistakesNameFieldValueAndRemedy(t *testing.T) {
 		want       []string
 	}{
 		{"empty file", "", []string{"gateway.yaml", "empty"}},
-		{"unknown key", smallest + "netwrok: west\n", []string{"gateway.yaml:5", "netwrok", "network"}},
+		{"unknown key", smallest + "netwrok: west\n", []string{"gateway.yaml:6", "netwrok", "network"}},
 		{"unknown nested key", smallest + "timeouts: {diall: 2s}\n", []string{"diall", "dial"}},
 		{"no name", "network: west\ndiscovery: {file: mesh.yaml}\n", []string{"name", "empty", "discovery file"}},
 		{"no network", "name: gw-1\ndiscovery: {file: mesh.yaml}\n", []string{"network", "empty"}},
 		{"no discovery", "name: gw-1\nnetwork: west\n", []string{"discovery.file", "empty"}},
+		{"no key", strings.Replace(smallest, "{keys: network}", "{}", 1), []string{"federation.keys", "must be set", "isthmus network init", "--network west"}},
 		{"bad scope", smallest + "outlierDetection: {scope: pod}\n", []string{"outlierDetection.scope", `"pod"`, "endpoint", "none"}},
 		{"bad mode", smallest + "outlierDetection: {mode: fast}\n", []string{"outlierDetection.mode", `"fast"`, "hybrid"}},
 		{"bad alpha", smallest + "outlierDetection: {ewmaAlpha: 2}\n", []string{"outlierDetection.ewmaAlpha", "2", "at most 1"}},
 		{"zero timeout", smallest + "timeouts: {dial: 0s}\n", []string{"timeouts.dial", "0s", "positive"}},
-		{"a duration without a unit", smallest + "timeouts: {dial: 5}\n", []string{"gateway.yaml:5", "dial", "5"}},
+		{"a duration without a unit", smallest + "timeouts: {dial: 5}\n", []string{"gateway.yaml:6", "dial", "5"}},
 		{"admin for everybody", smallest + "admin: {address: 0.0.0.0:15000}\n", []string{"admin.address", "0.0.0.0:15000", "127"}},
-		{"bad listen", smallest + "listen: somewhere\n", []string{"gateway.yaml:5", "listen", "somewhere"}},
+		{"bad listen", smallest + "listen: somewhere\n", []string{"gateway.yaml:6", "listen", "somewhere"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, err := load(t, c.yaml)
@@ -101,7 +102,7 @@ func TestAllMistakesAreReportedAtOnceInTheOrderOfTheFields(t *testing.T) {
 	c.Admin.Address = netip.MustParseAddrPort("10.0.0.1:15000")
 	c.Log = logging.Config{Level: "loud", Format: "xml"}
 	broken := []string{"name", "network", "trustDomain", "nodeServiceAccount", "discovery.file", "discovery.maxRemoval", "identity.source", "identity.dir", "identity.ttl",
-		"outlierDetection.scope", "outlierDetection.ewmaHealthFloor", "outlierDetection.ewmaAlpha", "outlierDetection.failureThreshold", "outlierDetection.jitterFrac",
+		"outlierDetection.scope", "outlierDetection.ewmaHealthFloor", "outlierDetection.ewmaAlpha", "outlierDetection.failureThreshold", "outlierDetection.jitterFrac", "federation.keys",
 		"retry.budgetBurst", "retry.budgetRatio",
 		"timeouts.handshake", "timeouts.dial", "timeouts.hello", "timeouts.answer", "timeouts.silence", "timeouts.halfClosed", "timeouts.drain", "timeouts.certificateGrace",
 		"limits.handshakes", "limits.handshakesPerAddress", "limits.identity.sessions", "limits.identity.streamsPerSecond", "limits.address.streams", "limits.address.unreadBytes", "limits.inner.handshakesPerIdentity", "limits.inner.handshakesPerPod", "limits.inner.wait", "admin.address", "log.level", "log.format"}

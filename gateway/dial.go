@@ -36,9 +36,9 @@ const (
 
 // connect reaches a pod, or tells the client that it cannot and returns nil.
 func (g *Gateway) connect(ctx context.Context, f *forwarding) *net.TCPConn {
-	f.pick.avoid = header.ParseAvoid(f.in.Header.Get(header.NameAvoid))
-	f.pick.pin = mesh.EndpointID(header.ParseEndpoint(f.in.Header.Get(header.NamePin)))
-	f.pick.crowded = func(id mesh.EndpointID) bool { return g.inner.queue.Crowded(id, f.client.Identity) }
+	f.pick.Avoid = header.ParseAvoid(f.in.Header.Get(header.NameAvoid))
+	f.pick.Pin = mesh.EndpointID(header.ParseEndpoint(f.in.Header.Get(header.NamePin)))
+	f.pick.Crowded = func(id mesh.EndpointID) bool { return g.inner.queue.Crowded(id, f.client.Identity) }
 	conn := g.dialPods(ctx, f)
 	switch {
 	case conn != nil:
@@ -48,12 +48,23 @@ func (g *Gateway) connect(ctx context.Context, f *forwarding) *net.TCPConn {
 		f.refuse(503, header.ReasonOverload, f.err)
 	case f.attempts > 0:
 		f.refuse(503, header.ReasonUnreachable, f.err)
-	case f.pick.pin != 0:
-		f.refuse(503, header.ReasonPinnedGone, errors.New("the pinned endpoint is not usable"))
+	case f.pick.Pin != 0:
+		g.refusePin(f)
 	default:
 		f.refuse(503, header.ReasonNoEndpoint, errors.New("the service has no ready endpoint on this network"))
 	}
 	return conn
+}
+
+// refusePin answers a client whose pinned endpoint was not chosen. That it is slow to answer
+// somebody is not held against it: it may have much to do.
+func (g *Gateway) refusePin(f *forwarding) {
+	if w := g.backends.Owes(f.to, f.pick.Pin, time.Now()); w != nil {
+		f.lease.Pod = w
+		f.refuse(503, header.ReasonOverload, errors.New("the pinned endpoint is slow to answer, and others are not"))
+		return
+	}
+	f.refuse(503, header.ReasonPinnedGone, errors.New("the pinned endpoint is not usable"))
 }
 
 // dialPods dials pods that were not tried yet until one accepts, the attempts or
@@ -63,23 +74,23 @@ func (g *Gateway) dialPods(ctx context.Context, f *forwarding) *net.TCPConn {
 		if n := len(f.failed); n > 0 && !g.mayRepeat(f, f.failed[n-1].reason) {
 			return nil
 		}
-		l, ok := g.backends.choose(f.exported, f.pick, time.Now())
+		l, ok := g.backends.choose(f.to, f.pick, time.Now())
 		if !ok {
 			return nil
 		}
 		var err error
-		if l.inner, err = g.inner.admit(ctx, f, l.workload); err != nil {
+		if l.inner, err = g.inner.admit(ctx, f, l.Pod); err != nil {
 			f.err = err
 			g.backends.release(l, health.Neutral, "", time.Now())
 			return nil
 		}
 		f.attempts++
 		f.lease = l
-		if l.dazed {
+		if l.Dazed {
 			g.metrics.dazed.Inc()
 		}
 		started := time.Now()
-		conn, err := g.dialPod(ctx, l.workload)
+		conn, err := g.dialPod(ctx, l.Pod)
 		if err == nil {
 			f.dialed = time.Now()
 			return conn
@@ -94,7 +105,7 @@ func (g *Gateway) dialPods(ctx context.Context, f *forwarding) *net.TCPConn {
 			outcome = health.Neutral
 		}
 		g.backends.release(l, outcome, string(header.ReasonUnreachable), time.Now())
-		g.attemptFailed(f, l.workload, dialReason(err), err)
+		g.attemptFailed(f, l.Pod, dialReason(err), err)
 	}
 	return nil
 }
@@ -102,7 +113,7 @@ func (g *Gateway) dialPods(ctx context.Context, f *forwarding) *net.TCPConn {
 // attemptFailed takes a pod out of this client's choice.
 func (g *Gateway) attemptFailed(f *forwarding, w *mesh.Workload, reason string, err error) {
 	f.failed = append(f.failed, failedAttempt{w, reason, err})
-	f.pick.exclude = append(f.pick.exclude, w.Endpoint)
+	f.pick.Exclude = append(f.pick.Exclude, w.Endpoint)
 	g.log.Debug().Str("service", f.exported.Service.Hostname).Str("workload", w.UID).Stringer("endpoint", w.Endpoint).
 		Str("reason", reason).Err(err).Msg("attempt failed")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/net/http2"
 
+	"github.com/isthmus-mesh/isthmus/gateway/picker"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/health"
@@ -25,7 +26,8 @@ type forwarding struct {
 	client   admission.Client
 	started  time.Time
 	exported route.Exported
-	pick     pickOptions
+	to       *picker.Service
+	pick     picker.Request
 	lease    lease
 	dialed   time.Time     // when the connection to the pod was made
 	opening  overload.Work // until the CONNECT is answered, or has to wait for its turn at a pod
@@ -69,24 +71,27 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 		return
 	}
 	defer f.opening.Done()
-	if f.exported, err = route.Export(g.store.Current(), g.cfg.Network, in.Authority); err != nil {
+	if f.to, err = g.backends.Resolve(g.store.Current(), in.Authority, f.started); err != nil {
 		status, reason := exportRefusal(err)
 		f.refuse(status, reason, err)
 		return
 	}
+	f.exported = f.to.Exported()
 	g.budget.Earn(f.exported.Service.Hostname)
 	conn := g.connect(ctx, f)
 	if conn == nil {
 		return
 	}
 	defer func() { conn.Close() }()
-	stream, err := in.Accept(hbone.Header{header.NameEndpoint: f.lease.workload.Endpoint.String()})
+	chosen := f.lease.Pod
+	stream, err := in.Accept(hbone.Header{header.NameEndpoint: chosen.Endpoint.String(), header.NameWeight: header.FormatWeight(chosen.Capacity)})
 	if err != nil {
 		f.err = err
 		g.backends.release(f.lease, health.Neutral, "", time.Now())
 		return
 	}
 	f.connect = time.Since(f.started)
+	f.opening.Opened()
 	f.opening.Done() // from here on it takes no more of this process's time than any other
 	if conn, err = g.replayHello(ctx, f, stream, conn); err != nil {
 		f.err = err
@@ -97,7 +102,7 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 	}
 	f.relay(ctx, g, stream, conn)
 	if f.distrusted() {
-		g.backends.verify(f.lease.workload, time.Now())
+		g.backends.verify(f.lease.Pod, time.Now())
 	}
 	g.backends.release(f.lease, g.judge(f), "silence", time.Now())
 }
@@ -167,8 +172,8 @@ func (f *forwarding) distrusted() bool {
 func (f *forwarding) refuse(status int, reason header.Reason, err error) {
 	f.refused, f.err = reason, err
 	h := hbone.Header{header.NameReason: string(reason)}
-	if f.lease.workload != nil {
-		h[header.NameEndpoint] = f.lease.workload.Endpoint.String()
+	if f.lease.Pod != nil {
+		h[header.NameEndpoint] = f.lease.Pod.Endpoint.String()
 	}
 	if err != nil {
 		h[header.NameCause] = header.Cause(err.Error())
@@ -190,7 +195,7 @@ func (g *Gateway) finish(f *forwarding) {
 	e := g.log.Info()
 	switch f.refused {
 	case header.ReasonUnreachable, header.ReasonNoEndpoint:
-		if trace == "" || g.firstFailure(trace) {
+		if trace == "" || g.firstFailure(f.in.Session.Peer().ID.String(), trace) {
 			e = g.log.Warn()
 		}
 	case header.ReasonOverload: // as many lines as a client likes; see admission.Guard
@@ -204,7 +209,7 @@ func (g *Gateway) finish(f *forwarding) {
 		service, port = f.exported.Service.Hostname, f.exported.Port.Service
 	}
 	e.Str("direction", "forward").Str("service", strings.ToLower(service)).Uint16("port", port).Str("network", g.cfg.Network)
-	if w := f.lease.workload; w != nil {
+	if w := f.lease.Pod; w != nil {
 		e.Stringer("endpoint", w.Endpoint).Str("workload", w.UID)
 	}
 	e.Stringer("peer", f.in.Session.Peer().ID).Stringer("from", f.in.Session.RemoteAddr()).

@@ -12,15 +12,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/file"
-	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/gossip"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
-	"github.com/isthmus-mesh/isthmus/federation/peer"
+	fedrecord "github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
@@ -35,33 +33,29 @@ import (
 
 // Gateway is one process's gateway. Build it with New, then Run it once.
 type Gateway struct {
-	cfg      Config
-	log      zerolog.Logger
-	store    *discovery.Store
-	watcher  *file.Watcher
-	diagnose *diagnose.Diagnosis
-	ids      *identity.Manager
-	self     *mesh.Gateway     // as discovery described it at start
-	origin   federation.Origin // of records that do not leave this network
-	sequence atomic.Uint64     // of those
-	ledger   *peer.Ledger
-	fed      *gossip.Federation   // nil when federation.health is off
-	nodes    *healthstream.Server // nil when federation.health is off
-	node     spiffeid.ID          // of the node proxies that may report health
-	backends *backends
-	summary  *summaries
-	budget   *retrybudget.Budget // of repeats, by service
-	moves    *retrybudget.Budget // of connections that may be moved, by the identity of the client
-	doubts   *retrybudget.Budget // of pods that connections may keep others away from, likewise
-	load     *overload.Limiter
-	clients  *admission.Guard
-	inner    *innerHandshakes
-	metrics  *Metrics
-	refusals *identity.Refusals
-	failures logging.Limit // of warnings, by trace
-	registry *prometheus.Registry
-	listener *net.TCPListener
-	admin    net.Listener
+	cfg        Config
+	log        zerolog.Logger
+	store      *discovery.Store
+	watcher    *file.Watcher
+	diagnose   *diagnose.Diagnosis
+	ids        *identity.Manager
+	self       *mesh.Gateway        // as discovery described it at start
+	fed        *gossip.Federation   // nil when federation.health is off
+	nodes      *healthstream.Server // nil when federation.health is off
+	backends   *backends
+	deliveries *deliveries
+	budget     *retrybudget.Budget // of repeats, by service
+	moves      *retrybudget.Budget // of connections that may be moved, by the identity of the client
+	doubts     *retrybudget.Budget // of pods that connections may keep others away from, likewise
+	load       *overload.Limiter
+	clients    *admission.Guard
+	inner      *innerHandshakes
+	metrics    *Metrics
+	refusals   *identity.Refusals
+	failures   logging.PeerLimits // of warnings, by client and trace
+	registry   *prometheus.Registry
+	listener   *net.TCPListener
+	admin      net.Listener
 
 	background context.Context // what outlives the listeners during drain
 	stop       context.CancelFunc
@@ -81,7 +75,7 @@ var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * t
 // New reads discovery, opens the identity source and binds both listeners, so
 // that whatever cannot work is an error here.
 func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
-	g := &Gateway{cfg: cfg, log: log, failures: logging.Limit{Every: time.Minute}, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}),
+	g := &Gateway{cfg: cfg, log: log, failures: logging.PeerLimits{Every: time.Minute}, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}),
 		budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio),
 		moves:  retrybudget.New(cfg.Retry.share(), cfg.Retry.BudgetRatio),
 		doubts: retrybudget.New(cfg.Retry.share(), cfg.Retry.BudgetRatio)}
@@ -117,10 +111,8 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 		return nil, err
 	}
 	g.registry.MustRegister(identity.NewMetrics(g.ids))
-	g.origin = federation.Origin{Name: federation.OriginName(cfg.Network, cfg.Name) + "/local", Incarnation: uint64(time.Now().UnixNano())}
-	g.ledger = peer.NewLedger(federation.DefaultTTL)
-	g.backends = newBackends(cfg.Network, cfg.OutlierDetection, g.ledger,
-		reprobe.New[mesh.EndpointID](g.background, hopSchedule), g.ask, g.listed, log, func(w *mesh.Workload) { g.summary.touched(w, time.Now()) })
+	g.backends = newBackends(cfg.Network, cfg.OutlierDetection, g.witnessed,
+		reprobe.New[mesh.EndpointID](g.background, hopSchedule), g.ask, g.listed, log, func(w *mesh.Workload) { g.deliveries.touched(time.Now(), w) })
 	g.backends.late = g.late
 	g.backends.count = func(edge string) { g.metrics.edges.WithLabelValues("hop", edge).Inc() }
 	g.registry.MustRegister(
@@ -129,8 +121,12 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 			func() float64 { return float64(g.sessions.Held()) }))
 	g.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Pods that failed and are asked now whether they answer."},
 		func() float64 { return float64(g.backends.prober.Active()) }))
-	g.summary = &summaries{network: cfg.Network, store: g.store, pods: g.backends.podHealth,
-		publish: g.publish, own: g.tellNodes, withdraw: g.withdraw, last: map[summaryKey]federation.Record{}, exported: map[summaryKey]struct{}{}}
+	g.deliveries = &deliveries{network: cfg.Network, store: g.store, pods: g.backends.podHealth, publish: g.publish,
+		told: func(k portKey) {
+			if g.nodes != nil {
+				g.nodes.Changed(k.service)
+			}
+		}, ports: map[portKey]*delivery{}, exports: map[string]fedrecord.Export{}, behind: make(chan struct{}, 1)}
 	if cfg.Federation.Health {
 		if err := g.federate(); err != nil {
 			return nil, err
@@ -163,18 +159,20 @@ func (g *Gateway) listed(id mesh.EndpointID) *mesh.Workload {
 // returns the first error that ended it early.
 func (g *Gateway) Run(ctx context.Context) error {
 	g.ids.Require(g.self.Identity)
-	server := &admin.Server{Pending: g.pending, Details: g.details, State: g.dump, Registry: g.registry, More: append(g.watcher.Endpoints(), g.diagnose.Endpoints()...)}
+	server := &admin.Server{Pending: g.pending, Details: g.details, State: g.dump, Registry: g.registry, More: slices.Concat(g.watcher.Endpoints(), g.diagnose.Endpoints(), g.Endpoints())}
 	background, bctx := errgroup.WithContext(g.background)
 	background.Go(func() error { g.watcher.Run(bctx); return nil })
 	background.Go(func() error { return g.ids.Run(bctx) })
 	sub := g.store.Subscribe() // now: what changes before the first summaries must not be lost
 	background.Go(func() error { g.follow(bctx, sub); return nil })
+	background.Go(func() error { g.deliveries.keepUp(bctx); return nil })
 	background.Go(func() error { g.load.Run(bctx); return nil })
 	background.Go(func() error { g.clients.Run(bctx); return nil })
 	background.Go(func() error { return server.Run(bctx, g.admin) })
 	if g.fed != nil {
 		background.Go(func() error { return g.fed.Run(bctx) })
-		background.Go(func() error { g.watchLedger(bctx); return nil })
+		background.Go(func() error { return g.nodes.Run(bctx) })
+		background.Go(func() error { g.tellFollowers(bctx); return nil })
 	}
 	front, fctx := errgroup.WithContext(ctx)
 	accepted := make(chan struct{}) // closed when no connection can come any more
@@ -229,7 +227,11 @@ func (g *Gateway) settle(ctx context.Context) {
 }
 
 func (g *Gateway) start() {
-	g.summary.start(time.Now())
+	g.introduce()
+	g.deliveries.start(time.Now())
+	if g.fed != nil {
+		g.fed.Synchronise()
+	}
 	close(g.settled)
 }
 
@@ -258,21 +260,20 @@ func (g *Gateway) allAttached() bool {
 	return true
 }
 
-// repeatEvery is how often this gateway vouches again for what it tells only
-// its own network; the federation repeats the rest by itself.
-const repeatEvery = federation.DefaultTTL / 3
+// keepEvery is how often what time alone has ended is looked for.
+const keepEvery = 5 * time.Second
 
 // follow reacts to new snapshots; it ends sub.
 func (g *Gateway) follow(ctx context.Context, sub *discovery.Subscription) {
 	defer sub.Close()
-	tick := time.NewTicker(repeatEvery)
+	tick := time.NewTicker(keepEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			g.summary.repeat(time.Now())
+			g.deliveries.expire(time.Now())
 			g.moves.Keep(func(string) bool { return false })
 			g.doubts.Keep(func(string) bool { return false })
 		case <-sub.C():
@@ -282,18 +283,14 @@ func (g *Gateway) follow(ctx context.Context, sub *discovery.Subscription) {
 	}
 }
 
-func (g *Gateway) withdraw(subjects ...federation.Key) {
-	if g.fed != nil {
-		g.fed.Withdraw(subjects...)
-	}
-}
-
 // rediscover brings what is remembered in line with the current snapshot, in which
 // changes are new.
 func (g *Gateway) rediscover(changes discovery.Changes, now time.Time) {
 	snap := g.store.Current()
-	g.backends.forget(now)
-	g.backends.retain(snap)
+	g.backends.forget(snap, now)
+	if g.nodes != nil {
+		g.nodes.Relocate()
+	}
 	g.budget.Keep(func(service string) bool { return snap.Service(service) != nil })
-	g.summary.revised(changes, now)
+	g.deliveries.revised(changes, now)
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // record is a TLS record of n bytes of body.
-func record(kind byte, n int) []byte {
+func tlsRecord(kind byte, n int) []byte {
 	return append([]byte{kind, tlsMajor, 3, byte(n >> 8), byte(n)}, make([]byte, n)...)
 }
 
@@ -21,9 +21,9 @@ func record(kind byte, n int) []byte {
 // earlier.
 func TestAHandshakeIsOverWhenThePodAnswersTheClientsFlight(t *testing.T) {
 	const change, alert = 20, 21
-	firstFlight := append(append(record(recordHandshake, 90), record(change, 1)...), append(record(recordEncrypted, 700), record(recordEncrypted, 60)...)...)
-	proof := append(record(change, 1), record(recordEncrypted, finishedMin)...)
-	settings := record(recordEncrypted, 40)
+	firstFlight := append(append(tlsRecord(recordHandshake, 90), tlsRecord(change, 1)...), append(tlsRecord(recordEncrypted, 700), tlsRecord(recordEncrypted, 60)...)...)
+	proof := append(tlsRecord(change, 1), tlsRecord(recordEncrypted, finishedMin)...)
+	settings := tlsRecord(recordEncrypted, 40)
 	type step struct {
 		client []byte // passed to the pod
 		pod    []byte // received from the pod
@@ -40,18 +40,18 @@ func TestAHandshakeIsOverWhenThePodAnswersTheClientsFlight(t *testing.T) {
 		"one byte within the pod's flight":    {[]step{{nil, firstFlight, 100}, {proof[:1], nil, -1}}, false},
 		"a flight within the pod's":           {[]step{{nil, firstFlight, 100}, {proof, nil, -1}}, false},
 		"half a record":                       {[]step{{nil, firstFlight, -1}, {proof[:len(proof)-1], settings, -1}}, false},
-		"an alert":                            {[]step{{nil, firstFlight, -1}, {record(recordEncrypted, 19), settings, -1}}, false},
-		"an alert in plaintext":               {[]step{{nil, firstFlight, -1}, {record(alert, 100), settings, -1}}, false},
+		"an alert":                            {[]step{{nil, firstFlight, -1}, {tlsRecord(recordEncrypted, 19), settings, -1}}, false},
+		"an alert in plaintext":               {[]step{{nil, firstFlight, -1}, {tlsRecord(alert, 100), settings, -1}}, false},
 		"a flight before the pod's":           {[]step{{proof, firstFlight, -1}, {nil, settings, -1}}, false},
 		"nothing from the client":             {[]step{{nil, firstFlight, -1}, {nil, settings, -1}}, false},
-		"another hello, its flight":           {[]step{{nil, record(recordHandshake, 84), -1}, {record(recordHandshake, 500), firstFlight, -1}}, false},
-		"another hello, its flight, SETTINGS": {[]step{{nil, record(recordHandshake, 84), -1}, {record(recordHandshake, 500), firstFlight, -1}, {proof, settings, -1}}, true},
-		"a flight before another hello":       {[]step{{nil, record(recordHandshake, 84), -1}, {proof, nil, 0}, {record(recordHandshake, 500), firstFlight, -1}}, false},
-		"a flight behind another hello":       {[]step{{nil, record(recordHandshake, 84), -1}, {append(record(recordHandshake, 500), proof...), firstFlight, -1}}, false},
+		"another hello, its flight":           {[]step{{nil, tlsRecord(recordHandshake, 84), -1}, {tlsRecord(recordHandshake, 500), firstFlight, -1}}, false},
+		"another hello, its flight, SETTINGS": {[]step{{nil, tlsRecord(recordHandshake, 84), -1}, {tlsRecord(recordHandshake, 500), firstFlight, -1}, {proof, settings, -1}}, true},
+		"a flight before another hello":       {[]step{{nil, tlsRecord(recordHandshake, 84), -1}, {proof, nil, 0}, {tlsRecord(recordHandshake, 500), firstFlight, -1}}, false},
+		"a flight behind another hello":       {[]step{{nil, tlsRecord(recordHandshake, 84), -1}, {append(tlsRecord(recordHandshake, 500), proof...), firstFlight, -1}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, gw, pod, held := onePod(t)
-			h.follow(gw, record(recordHandshake, 500))
+			h.follow(gw, tlsRecord(recordHandshake, 500))
 			sent := int64(0) // by the pod
 			for _, s := range c.steps {
 				h.sends(s.client)

@@ -24,7 +24,7 @@ func (c Config) checkKnown() error {
 func (c Config) find(snap *mesh.Snapshot) (*mesh.Gateway, error) {
 	var v strictyaml.Check
 	path := c.Discovery.File
-	if _, err := c.nodeID(); err == nil && c.TrustDomain != snap.TrustDomain() { // else Validate has said so
+	if _, err := c.nodeAccount(); err == nil && c.TrustDomain != snap.TrustDomain() { // else Validate has said so
 		v.Fail("trustDomain", "%q: the mesh of %s is in %q: correct one of them", c.TrustDomain, path, snap.TrustDomain())
 	}
 	if c.Network == "" || c.Name == "" {

@@ -13,8 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"github.com/isthmus-mesh/isthmus/federation"
-	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/gateway/picker"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
@@ -31,7 +30,7 @@ func lateGateway(t *testing.T, late bool) (*Gateway, *mesh.Workload) {
 		budget: retrybudget.New(0, 0), doubts: retrybudget.New(10, 0), inner: newInnerHandshakes(cfg.Limits.Inner, prometheus.NewRegistry())}
 	ctx, cancel := context.WithCancel(t.Context())
 	w := podAt(1, "127.0.0.1")
-	g.backends = newBackends("west", cfg.OutlierDetection, peer.NewLedger(federation.DefaultTTL), reprobe.New[mesh.EndpointID](ctx, hopSchedule),
+	g.backends = newBackends("west", cfg.OutlierDetection, nothingWitnessed, reprobe.New[mesh.EndpointID](ctx, hopSchedule),
 		func(context.Context, *mesh.Workload) error { return errors.New("not asked here") },
 		func(mesh.EndpointID) *mesh.Workload { return w }, g.log, func(*mesh.Workload) {})
 	g.backends.late = func(time.Time) bool { return true } // leaves out what probes say
@@ -53,7 +52,7 @@ func TestWhatTookLongWhileTheGatewayWasLateIsNoPodsFault(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprint("late ", late), func(t *testing.T) {
 			g, w := lateGateway(t, late)
-			f := &forwarding{lease: lease{workload: w}, replayed: replay{complete: true, sent: time.Now().Add(-g.cfg.Timeouts.Silence)}}
+			f := &forwarding{lease: lease{Choice: picker.Choice{Pod: w}}, replayed: replay{complete: true, sent: time.Now().Add(-g.cfg.Timeouts.Silence)}}
 			want := map[bool]health.Outcome{false: health.Failure, true: health.Neutral}[late]
 			if got := g.judge(f); got != want {
 				t.Errorf("a hello that was not answered: %v, want %v", got, want)
@@ -61,20 +60,16 @@ func TestWhatTookLongWhileTheGatewayWasLateIsNoPodsFault(t *testing.T) {
 			if err := g.awaitAnswer(t.Context(), f, silent(t)); !isTimeout(err) {
 				t.Fatalf("awaitAnswer: %v, want a timeout", err)
 			}
-			g.backends.mu.Lock()
-			if g.backends.doubted(w.Endpoint) == late {
+			if g.backends.Doubted(w.Endpoint) == late {
 				t.Errorf("slow to answer a hello: doubted %v", !late)
 			}
-			clear(g.backends.doubts)
-			before := g.backends.hops.State(w.Endpoint, time.Now()).Health
-			g.backends.mu.Unlock()
-			f = &forwarding{exported: route.Exported{Service: &mesh.Service{Hostname: "a"}, Members: []*mesh.Workload{w}}}
+			before := g.backends.Hop(w.Endpoint, time.Now()).Health
+			x := route.Exported{Service: &mesh.Service{Hostname: "a"}, Members: []*mesh.Workload{w}}
+			f = &forwarding{exported: x, to: g.backends.Offer(x, time.Now())}
 			if conn := g.dialPods(t.Context(), f); conn != nil || !isTimeout(f.err) {
 				t.Fatalf("dialled %v, %v; want a timeout", conn, f.err)
 			}
-			g.backends.mu.Lock()
-			defer g.backends.mu.Unlock()
-			if now := g.backends.hops.State(w.Endpoint, time.Now()).Health; (now == before) != late {
+			if now := g.backends.Hop(w.Endpoint, time.Now()).Health; (now == before) != late {
 				t.Errorf("a dial that timed out: health from %v to %v", before, now)
 			}
 		})
@@ -103,9 +98,7 @@ func TestWhichQuestionsThatTimeOutEjectAPod(t *testing.T) {
 				b.ask = func(context.Context, *mesh.Workload) error {
 					time.Sleep(time.Second)
 					if c.heard {
-						b.mu.Lock()
-						b.answeredAt[w.Endpoint] = time.Now().Add(-time.Millisecond)
-						b.mu.Unlock()
+						b.answered(b.leaseOf(w), time.Now().Add(-time.Millisecond))
 					}
 					return c.err
 				}
@@ -121,27 +114,12 @@ func TestWhichQuestionsThatTimeOutEjectAPod(t *testing.T) {
 }
 
 func (b *backends) ejected(id mesh.EndpointID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.hops.State(id, time.Now()).Ejections > 0
+	return b.Hop(id, time.Now()).Ejections > 0
 }
 
-// That a pod has answered a client is noted, and forgotten with the pod.
-func TestAnAnswerIsNotedUntilThePodIsGone(t *testing.T) {
-	probing(t, func(l *listing, b *backends) {
-		w := podAt(1, "10.1.2.1")
-		l.set(w)
-		b.answered(lease{workload: w}, time.Now())
-		b.answered(lease{workload: podAt(2, "10.1.2.2")}, time.Now()) // is not listed
-		if len(b.answeredAt) != 1 {
-			t.Errorf("%d pods were heard, want 1", len(b.answeredAt))
-		}
-		l.mu.Lock()
-		clear(l.pods)
-		l.mu.Unlock()
-		b.forget(time.Now())
-		if len(b.answeredAt) != 0 {
-			t.Errorf("%d pods were heard that are gone", len(b.answeredAt))
-		}
-	})
+// leaseOf is a connection to w and nobody else.
+func (b *backends) leaseOf(w *mesh.Workload) lease {
+	x := route.Exported{Service: &mesh.Service{Hostname: w.UID}, Port: mesh.Port{Service: 80, Target: 8080}, Members: []*mesh.Workload{w}}
+	l, _ := b.choose(b.Offer(x, time.Now()), picker.Request{}, time.Now())
+	return l
 }

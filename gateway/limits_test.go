@@ -67,7 +67,7 @@ func TestHealthStreamsCountAsSessions(t *testing.T) {
 	s.Write()
 	gw := s.StartGateway("west", "gw-1")
 	gw.AwaitReady(t)
-	node := s.ID("isthmus-system/nodeproxy")
+	node := s.NodeID("west", "west-1")
 	cfg := s.TLS(node, healthstream.ALPN, s.ID("isthmus-system/gateway-west"))
 	dial := func() *tls.Conn {
 		conn, err := tls.Dial("tcp4", s.GatewayAt("west", "gw-1").String(), cfg)
@@ -89,20 +89,26 @@ func TestHealthStreamsCountAsSessions(t *testing.T) {
 	s.told(t, admission.ByIdentity, admission.Sessions)
 }
 
-// The node proxies of a network share one identity: who is one too many says so, and
-// its gateway names the key.
-func TestANodeTooManyIsTold(t *testing.T) {
+// A node proxy whose identity has too many sessions says so, and its gateway names
+// the key.
+func TestANodeProxyWithTooManySessionsIsTold(t *testing.T) {
 	s := newSite(t, 2)
 	s.EachGateway = func(c *gateway.Config) { c.Limits.Identity.Sessions = 1 }
 	s.Write()
 	gw := s.StartGateway("west", "gw-1")
-	first := s.StartNode("west", "west-1")
-	first.Log.Await(t, "health stream attached")
+	gw.AwaitReady(t)
+	conn, err := tls.Dial("tcp4", s.GatewayAt("west", "gw-1").String(), s.TLS(s.NodeID("west", "west-2"), healthstream.ALPN, s.ID("isthmus-system/gateway-west")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	meshtest.Eventually(t, "it is admitted", func() bool { return gw.Metric(t, "isthmus_admitted_sessions") == 1 })
+	s.StartNode("west", "west-1").Log.Await(t, "health stream attached") // another node has sessions of its own
 	line := s.StartNode("west", "west-2").Log.Await(t, "health stream refused", "level", "warn", "gateway", "gw-1")
 	if !strings.Contains(line.Text("error"), "limits.identity.sessions") {
 		t.Errorf("the node proxy says %q", line.Text("error"))
 	}
-	line = gw.Log.Await(t, "client refused: it has reached a limit", "peer", s.ID("isthmus-system/nodeproxy"))
+	line = gw.Log.Await(t, "client refused: it has reached a limit", "peer", s.NodeID("west", "west-2"))
 	if !strings.Contains(line.Text("error"), "limits.identity.sessions, which is 1") {
 		t.Errorf("the gateway says %q", line.Text("error"))
 	}

@@ -69,7 +69,7 @@ func (g *Gateway) accept(ctx context.Context) error {
 			if errors.Is(err, net.ErrClosed) {
 				return err
 			}
-			time.Sleep(failures.Failed(g.log, err, time.Now()))
+			pauseAccepting(ctx, failures.Failed(g.log, err, time.Now()))
 			continue
 		}
 		failures.Succeeded()
@@ -91,6 +91,18 @@ func (g *Gateway) accept(ctx context.Context) error {
 			}
 			g.serve(t, expiry)
 		})
+	}
+}
+
+// pauseAccepting waits for d, or until ctx ends and a moment longer: then accept has
+// acceptGrace left.
+func pauseAccepting(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+		time.Sleep(min(d, acceptGrace/10))
 	}
 }
 
@@ -139,7 +151,7 @@ func (g *Gateway) serve(t *hbone.TLSTransport, expiry time.Time) {
 // of its client like any other: nobody else gets as far as to say Hello.
 func (g *Gateway) serveReports(t *hbone.TLSTransport, expiry time.Time) {
 	id := t.Peer().ID
-	if err := g.mayReport(id); err != nil {
+	if err := g.nodes.Admit(id); err != nil {
 		g.metrics.refused.WithLabelValues("not_node").Inc()
 		g.nodes.Refuse(id, err)
 		t.Close()
@@ -213,6 +225,7 @@ func (g *Gateway) isGateway(id spiffeid.ID) bool {
 // nothing in the federation: the pods behind this gateway are as well as before.
 func (g *Gateway) drain() {
 	g.draining.Store(true)
+	g.introduce()
 	g.log.Info().Msg("draining")
 	ctx, cancel := context.WithTimeout(g.background, g.cfg.Timeouts.Drain)
 	defer cancel()

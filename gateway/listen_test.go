@@ -1,8 +1,11 @@
 package gateway
 
 import (
+	"context"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestAnAddressIsSharedOnlyIfBothSaySo(t *testing.T) {
@@ -22,4 +25,22 @@ func TestAnAddressIsSharedOnlyIfBothSaySo(t *testing.T) {
 			a.Close()
 		}
 	}
+}
+
+// An accept loop that fails for want of descriptors ends when its gateway is stopped,
+// and not when its pause is over.
+func TestAPauseOfTheAcceptLoopEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		started := time.Now()
+		pauseAccepting(ctx, time.Hour)
+		if took := time.Since(started); took < time.Second || took > time.Second+acceptGrace/2 {
+			t.Errorf("it paused for %v, stopped after 1s", took)
+		}
+		pauseAccepting(t.Context(), time.Minute)
+		if took := time.Since(started); took < time.Minute {
+			t.Errorf("it paused for %v, want a minute", took)
+		}
+	})
 }

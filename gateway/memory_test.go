@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/gateway/picker"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -17,14 +18,14 @@ func TestServicesThatAreGoneAreForgottenAndWithdrawn(t *testing.T) {
 		g.budget = retrybudget.New(1, 0)
 		svc := g.store.Current().Service("hello.default.svc.cluster.local")
 		x := route.Exported{Service: svc, Port: mesh.Port{Service: 80, Target: 8080}, Members: g.store.Current().Members(svc, "west")}
-		l, ok := g.backends.choose(x, pickOptions{}, time.Now())
+		l, ok := g.backends.choose(g.backends.Offer(x, time.Now()), picker.Request{}, time.Now())
 		if !ok {
 			t.Fatal("no choice between two healthy pods")
 		}
 		g.backends.release(l, 0, "", time.Now())
 		g.rediscover(discovery.Everything(), time.Now())
-		if n := len(g.backends.draws); n != 1 {
-			t.Errorf("%d draws of a service that is still listed; want 1", n)
+		if n := g.backends.Services(); n != 1 {
+			t.Errorf("%d indexes of a service that is still listed; want 1", n)
 		}
 		empty, problems := discovery.Build(2, discovery.DefaultConfig())
 		if problems != nil {
@@ -32,11 +33,11 @@ func TestServicesThatAreGoneAreForgottenAndWithdrawn(t *testing.T) {
 		}
 		g.store.Swap(empty)
 		g.rediscover(discovery.Everything(), time.Now())
-		if n := len(g.backends.draws); n != 0 {
-			t.Errorf("%d draws of a service that is gone", n)
+		if n := g.backends.Services(); n != 0 {
+			t.Errorf("%d indexes of a service that is gone", n)
 		}
-		if n := len(g.summary.last) + len(g.summary.exported); n != 0 || len(g.withdrawn) != 1 {
-			t.Errorf("%d summaries of a service that is gone, withdrawn %v; want none, and hello:80", n, g.withdrawn)
+		if n := len(g.deliveries.ports) + len(g.deliveries.exports); n != 0 || len(g.withdrawn) != 2 {
+			t.Errorf("%d records of a service that is gone, withdrawn %v; want none, its export and the health of hello:80", n, g.withdrawn)
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/federation"
-	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/gateway/picker"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -18,13 +18,13 @@ import (
 
 // crowd is a service of n pods and the backends that choose among them, after
 // some of their ports were reported sick.
-func crowd(tb testing.TB, n, sick int) (*backends, route.Exported) {
+func crowd(tb testing.TB, n, sick int) (*backends, *picker.Service) {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	ledger := peer.NewLedger(federation.DefaultTTL)
+	said := map[health.Key]federation.EndpointFact{}
 	prober := reprobe.New[mesh.EndpointID](ctx, hopSchedule)
 	listed := map[mesh.EndpointID]*mesh.Workload{}
-	b := newBackends("west", DefaultConfig().OutlierDetection, ledger, prober,
+	b := newBackends("west", DefaultConfig().OutlierDetection, witnessedBy(said), prober,
 		func(context.Context, *mesh.Workload) error { return nil },
 		func(id mesh.EndpointID) *mesh.Workload { return listed[id] }, zerolog.Nop(), func(*mesh.Workload) {})
 	tb.Cleanup(func() {
@@ -38,27 +38,37 @@ func crowd(tb testing.TB, n, sick int) (*backends, route.Exported) {
 		listed[x.Members[i].Endpoint] = x.Members[i]
 	}
 	for i := range sick {
-		ledger.Merge(federation.Record{
-			Network: "west", Origin: federation.Origin{Name: "west/node-1", Incarnation: 1}, Sequence: uint64(i + 1),
-			Endpoint: &federation.EndpointFact{Endpoint: x.Members[i].Endpoint, Port: 8080, State: federation.Ejected, Reason: "refused"},
-		})
-		b.reported(health.Key{Endpoint: x.Members[i].Endpoint, Port: 8080}, false)
+		said[health.Key{Endpoint: x.Members[i].Endpoint, Port: 8080}] = federation.EndpointFact{Endpoint: x.Members[i].Endpoint, Port: 8080, State: federation.Ejected, Reason: "refused"}
+		b.reported(said[health.Key{Endpoint: x.Members[i].Endpoint, Port: 8080}], "node-1")
 	}
-	return b, x
+	return b, b.Offer(x, time.Now())
+}
+
+// witnessedBy answers what is believed by what was said.
+func witnessedBy(said map[health.Key]federation.EndpointFact) facts {
+	return func(_ string, id mesh.EndpointID, port uint16) (federation.EndpointFact, time.Duration, bool) {
+		f, ok := said[health.Key{Endpoint: id, Port: port}]
+		return f, 0, ok
+	}
+}
+
+// nothingWitnessed is what is believed as long as no node proxy has said anything.
+func nothingWitnessed(network string, id mesh.EndpointID, port uint16) (federation.EndpointFact, time.Duration, bool) {
+	return witnessedBy(nil)(network, id, port)
 }
 
 func TestChoosesOnlyAmongTheWellAndSharesEvenly(t *testing.T) {
 	b, x := crowd(t, 10, 2)
 	seen := map[string]int{}
 	for range 800 {
-		l, ok := b.choose(x, pickOptions{}, time.Now())
-		if !ok || l.dazed {
-			t.Fatalf("no choice, or a dazed one (%v), with 8 of 10 healthy", l.dazed)
+		l, ok := b.choose(x, picker.Request{}, time.Now())
+		if !ok || l.Dazed {
+			t.Fatalf("no choice, or a dazed one (%v), with 8 of 10 healthy", l.Dazed)
 		}
-		seen[l.workload.UID]++
+		seen[l.Pod.UID]++
 		b.release(l, health.Neutral, "", time.Now())
 	}
-	for i, m := range x.Members {
+	for i, m := range x.Exported().Members {
 		n := seen[m.UID]
 		if i < 2 && n != 0 {
 			t.Errorf("%s is reported sick and was chosen %d times", m.UID, n)
@@ -67,8 +77,8 @@ func TestChoosesOnlyAmongTheWellAndSharesEvenly(t *testing.T) {
 			t.Errorf("%s was chosen %d times of 800; want 100 ± 10", m.UID, n)
 		}
 	}
-	if len(b.open) != 0 {
-		t.Errorf("open connections left in the books: %v", b.open)
+	if n := b.Open(); n != 0 {
+		t.Errorf("%d open connections left in the books", n)
 	}
 }
 
@@ -80,7 +90,7 @@ func TestAChoiceAmongAThousandHardlyAllocates(t *testing.T) {
 	b, x := crowd(t, 1000, 100)
 	now := time.Now()
 	choose := func() {
-		l, _ := b.choose(x, pickOptions{}, now)
+		l, _ := b.choose(x, picker.Request{}, now)
 		b.release(l, health.Neutral, "", now)
 	}
 	choose()
@@ -96,7 +106,7 @@ func BenchmarkPick(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				now := time.Now()
-				l, _ := be.choose(x, pickOptions{}, now)
+				l, _ := be.choose(x, picker.Request{}, now)
 				be.release(l, health.Neutral, "", now)
 			}
 		})

@@ -166,6 +166,24 @@ func TestPinMeansThisEndpointOrNone(t *testing.T) {
 	}
 }
 
+func TestTheAnswerSaysWhatThePodWeighs(t *testing.T) {
+	s := newSite(t, 2)
+	heavy := uint32(7)
+	s.pods[1].Edit(func(w *discovery.Workload) { w.Capacity = &heavy })
+	s.Start()
+	session := s.dial(t)
+	for i, want := range []uint32{1, heavy} {
+		stream, answer, refused := connect(t, session, hello, hbone.Header{header.NamePin: s.pods[i].Endpoint().String()})
+		if refused != nil {
+			t.Fatal(refused)
+		}
+		stream.Close()
+		if got := answer.Weight(); got != want {
+			t.Errorf("pod %d weighs %d, want %d", i, got, want)
+		}
+	}
+}
+
 func TestAvoidIsAdvice(t *testing.T) {
 	s := newSite(t, 2)
 	s.Start()

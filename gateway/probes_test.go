@@ -12,8 +12,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/isthmus-mesh/isthmus/federation"
-	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -63,7 +61,7 @@ func probing(t *testing.T, test func(*listing, *backends)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l := &listing{pods: map[mesh.EndpointID]*mesh.Workload{}, asked: map[netip.Addr]int{}}
-		b := newBackends("west", DefaultConfig().OutlierDetection, peer.NewLedger(federation.DefaultTTL),
+		b := newBackends("west", DefaultConfig().OutlierDetection, nothingWitnessed,
 			reprobe.New[mesh.EndpointID](ctx, hopSchedule), l.ask, l.listed, zerolog.Nop(), func(*mesh.Workload) {})
 		test(l, b)
 		cancel()
@@ -82,17 +80,17 @@ func TestPodsThatAreGoneAreAskedNoMore(t *testing.T) {
 		l.mu.Lock()
 		clear(l.pods)
 		l.mu.Unlock()
-		b.forget(time.Now())
+		b.forget(&mesh.Snapshot{}, time.Now())
 		synctest.Wait()
 		before := l.total()
 		if before < 200 {
 			t.Fatalf("%d questions to 200 pods that do not answer", before)
 		}
 		b.doubt(podAt(7, "10.1.2.7")) // a connection to it ends late
-		b.observe(lease{workload: podAt(8, "10.1.2.8")}, health.Failure, "unreachable", time.Now())
+		b.release(b.leaseOf(podAt(8, "10.1.2.8")), health.Failure, "unreachable", time.Now())
 		time.Sleep(time.Minute)
-		if now := l.total(); now != before || b.prober.Active() != 0 || len(b.edges)+len(b.doubts) != 0 {
-			t.Errorf("%d more questions, %d series, %d edges and %d doubts for pods that are gone; want none", now-before, b.prober.Active(), len(b.edges), len(b.doubts))
+		if now := l.total(); now != before || b.prober.Active() != 0 || b.Remembered() != 0 {
+			t.Errorf("%d more questions, %d series, and %d things remembered of pods that are gone; want none", now-before, b.prober.Active(), b.Remembered())
 		}
 	})
 }

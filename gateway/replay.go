@@ -103,10 +103,10 @@ func (g *Gateway) awaitAnswer(ctx context.Context, f *forwarding, conn *net.TCPC
 // has done that too often only makes us ask.
 func (g *Gateway) doubt(f *forwarding) {
 	if g.doubts.Spend(f.client.Identity, retrybudget.AfterRefusal) {
-		g.backends.doubt(f.lease.workload)
+		g.backends.doubt(f.lease.Pod)
 		return
 	}
-	g.backends.verify(f.lease.workload, time.Now())
+	g.backends.verify(f.lease.Pod, time.Now())
 }
 
 // move opens a connection to another pod instead of conn, which has failed with
@@ -120,17 +120,17 @@ func (g *Gateway) move(ctx context.Context, f *forwarding, conn *net.TCPConn, ca
 	}
 	old, oldErr := f.lease, f.err
 	if !g.moves.Spend(f.client.Identity, retrybudget.AfterRefusal) {
-		g.backends.verify(old.workload, time.Now())
+		g.backends.verify(old.Pod, time.Now())
 		return nil
 	}
 	if reason == attemptReset && f.replayed.sent.Sub(f.dialed) <= promptHello { // later it may have waited for the hello for too long
-		g.backends.doubt(old.workload)
+		g.backends.doubt(old.Pod)
 	}
-	if f.pick.pin != 0 {
+	if f.pick.Pin != 0 {
 		return nil
 	}
-	g.attemptFailed(f, old.workload, reason, cause)
-	f.pick.healthyOnly = reason == attemptSilence // where all are slow, asking one more makes them slower
+	g.attemptFailed(f, old.Pod, reason, cause)
+	f.pick.HealthyOnly = reason == attemptSilence // where all are slow, asking one more makes them slower
 	next := g.dialPods(ctx, f)
 	f.err = oldErr
 	if next == nil {

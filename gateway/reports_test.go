@@ -2,32 +2,27 @@ package gateway_test
 
 import (
 	"context"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
-	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // report attaches to gw-1 as identity who, calls itself node, and says facts.
-func (s *site) report(t *testing.T, who, node string, facts ...federation.EndpointFact) *healthstream.Client {
+func (s *site) report(t *testing.T, who spiffeid.ID, node string, facts ...federation.EndpointFact) *healthstream.Client {
 	t.Helper()
 	at := s.GatewayAt("west", "gw-1")
 	gw := &mesh.Gateway{Name: "gw-1", Network: "west", Address: at, Federation: at, Identity: s.ID("isthmus-system/gateway-west")}
-	records := make([]federation.Record, len(facts))
-	for i := range facts {
-		records[i] = federation.Record{Network: "west", Endpoint: &facts[i]}
-	}
 	c := healthstream.NewClient(healthstream.ClientConfig{
-		Node: node, Network: "west", Incarnation: uint64(time.Now().UnixNano()), Self: s.ID(who), Identity: s.Manager(),
-		Gateways: func() []*mesh.Gateway { return []*mesh.Gateway{gw} }, Ledger: peer.NewLedger(federation.DefaultTTL),
-		Current: func() []federation.Record { return records }, Log: zerolog.Nop(),
+		Node: node, Network: "west", Self: who, Identity: s.Manager(),
+		Gateways: func() []*mesh.Gateway { return []*mesh.Gateway{gw} }, Facts: saying(facts), Log: zerolog.Nop(),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -40,6 +35,25 @@ func (s *site) report(t *testing.T, who, node string, facts ...federation.Endpoi
 		<-ended
 	})
 	return c
+}
+
+// saying is a node proxy that says the same all the time.
+type saying []federation.EndpointFact
+
+func (s saying) All() (out []healthstream.Fact) {
+	for _, f := range s {
+		out = append(out, healthstream.Fact{EndpointFact: f})
+	}
+	return out
+}
+
+func (s saying) Fact(t healthstream.Target) (healthstream.Fact, bool) {
+	for _, f := range s.All() {
+		if f.Target() == t {
+			return f, true
+		}
+	}
+	return healthstream.Fact{}, false
 }
 
 func sick(p *meshtest.Pod, port uint16) federation.EndpointFact {
@@ -56,7 +70,7 @@ func TestANodeSpeaksOnlyForPodsOfItsOwn(t *testing.T) {
 	}
 	gw.AwaitReady(t)
 	// One true word and two about others' pods, in one breath.
-	c := s.report(t, "isthmus-system/nodeproxy", "west-1", sick(s.pods[1], 8080), sick(s.pods[0], 8080), sick(stranger, 8080))
+	c := s.report(t, s.NodeID("west", "west-1"), "west-1", sick(s.pods[1], 8080), sick(s.pods[0], 8080), sick(stranger, 8080))
 	gw.Log.Await(t, "outlier changed", "edge", "ejected", "scope", "endpoint", "endpoint", s.pods[0].Endpoint(), "source", "report")
 	if c.Attached() != 1 {
 		t.Errorf("attached to %d gateways; want 1: lies about others are dropped, the stream goes on", c.Attached())
@@ -70,6 +84,13 @@ func TestANodeSpeaksOnlyForPodsOfItsOwn(t *testing.T) {
 			t.Errorf("the gateway believes %v of %s", ports, p.UID)
 		}
 	}
+	line := gw.Log.Await(t, "report of a pod that discovery does not place on its node rejected", "level", "warn", "node", "west-1", "peer", s.NodeID("west", "west-1"))
+	if n := gw.Metric(t, `isthmus_federation_rejected_total{reason="other_node"}`); n < 2 {
+		t.Errorf("rejected %v reports; want at least 2 (%v)", n, line)
+	}
+	if lines := gw.Log.Find("report of a pod that discovery does not place on its node rejected"); len(lines) != 1 {
+		t.Errorf("%d lines about one sender; want 1 a minute", len(lines))
+	}
 	session := s.dial(t)
 	for range 20 {
 		if got := chosen(t, session, nil); got == uint64(s.pods[0].Endpoint()) {
@@ -78,24 +99,30 @@ func TestANodeSpeaksOnlyForPodsOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestOnlyTheNodeProxysIdentityMayReport(t *testing.T) {
+func TestANodeProxyMustProveWhichNodeItIs(t *testing.T) {
 	s := newSite(t, 1)
 	s.Write()
 	gw := s.StartGateway("west", "gw-1")
 	s.pods[0].Serve(meshtest.HBONEPort, echo)
 	gw.AwaitReady(t)
-	for _, who := range []string{"default/hello", "isthmus-system/gateway-west"} {
-		c := s.report(t, who, "west-1", sick(s.pods[0], 8080))
-		meshtest.Eventually(t, "a refusal in the log", func() bool {
-			for _, l := range gw.Log.Find("health stream refused") {
-				if l.Has("peer", s.ID(who)) {
-					return true
-				}
-			}
-			return false
-		})
-		if n := c.Attached(); n != 0 {
-			t.Errorf("%s is attached", who)
+	for _, c := range []struct {
+		name string
+		who  spiffeid.ID
+		want string // of the line
+	}{
+		{"a workload", s.ID("default/hello"), "may not report health"},
+		{"a gateway", s.ID("isthmus-system/gateway-west"), "may not report health"},
+		{"no node in its identity", s.ID("isthmus-system/nodeproxy"), "does not say which node it is"},
+		{"another node's name", s.NodeID("west", "west-2"), `may not speak as node "west-1"`},
+		{"the node of this name on another network", s.NodeID("east", "west-1"), `is of a node of network "east"`},
+	} {
+		client := s.report(t, c.who, "west-1", sick(s.pods[0], 8080))
+		line := gw.Log.Await(t, "health stream refused", "peer", c.who, "reason", "identity")
+		if !strings.Contains(line.Text("error"), c.want) {
+			t.Errorf("%s: the gateway says %q; want %q", c.name, line.Text("error"), c.want)
+		}
+		if n := client.Attached(); n != 0 {
+			t.Errorf("%s is attached", c.name)
 		}
 	}
 	if nodes := gw.State(t)["nodes"].([]any); len(nodes) != 0 {
@@ -114,8 +141,8 @@ func TestAllPodsReportedSickAreUsedAlikeRatherThanNone(t *testing.T) {
 		p.Serve(meshtest.HBONEPort, echo)
 	}
 	gw.AwaitReady(t)
-	s.report(t, "isthmus-system/nodeproxy", "west-1", sick(s.pods[0], 8080))
-	s.report(t, "isthmus-system/nodeproxy", "west-2", sick(s.pods[1], 8080))
+	s.report(t, s.NodeID("west", "west-1"), "west-1", sick(s.pods[0], 8080))
+	s.report(t, s.NodeID("west", "west-2"), "west-2", sick(s.pods[1], 8080))
 	for _, p := range s.pods {
 		gw.Log.Await(t, "outlier changed", "edge", "ejected", "endpoint", p.Endpoint())
 	}

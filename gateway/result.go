@@ -54,9 +54,10 @@ func (f *forwarding) outcome(background context.Context) string {
 	return resultServerReset
 }
 
-// firstFailure reports whether no other attempt of the connection that trace belongs
-// to has failed here within the last minute.
-func (g *Gateway) firstFailure(trace string) bool {
-	_, first := g.failures.Allow(trace, time.Now())
+// firstFailure reports whether no other attempt of the connection of client that trace
+// belongs to has failed here within the last minute. A client that draws ever new
+// traces silences itself alone.
+func (g *Gateway) firstFailure(client, trace string) bool {
+	_, first := g.failures.Allow(client, trace, time.Now())
 	return first
 }

@@ -7,25 +7,69 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery/file"
-	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
+	"github.com/isthmus-mesh/isthmus/federation/ledger"
+	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // state is the admin dump: what decisions are made from.
 type state struct {
-	Name       string            `json:"name"`       // of this gateway
-	Network    string            `json:"network"`    // this process's own
-	Revision   uint64            `json:"revision"`   // of the snapshot that decisions are made from; see discovery.revision
-	Discovery  file.Status       `json:"discovery"`  // how the discovery file stands
-	Identities []identity.Status `json:"identities"` // those that this process needs
-	Draining   bool              `json:"draining"`   // it was told to stop, and finishes what is open
-	Pods       []podState        `json:"pods"`       // of this network, by discovery
-	Nodes      []string          `json:"nodes"`      // whose node proxies are attached, by name
-	Members    []string          `json:"members"`    // of the federation that are alive, network/name, this one included
-	Records    []peer.View       `json:"records"`    // what is believed of endpoints and network services, by whose word
-	Sessions   int               `json:"sessions"`   // of clients, tunnels only
-	Streams    int               `json:"streams"`    // on them
+	Name       string              `json:"name"`       // of this gateway
+	Network    string              `json:"network"`    // this process's own
+	Revision   uint64              `json:"revision"`   // of the snapshot that decisions are made from; see discovery.revision
+	Discovery  file.Status         `json:"discovery"`  // how the discovery file stands
+	Identities []identity.Status   `json:"identities"` // those that this process needs
+	Draining   bool                `json:"draining"`   // it was told to stop, and finishes what is open
+	Pods       []podState          `json:"pods"`       // of this network, by discovery
+	Nodes      []string            `json:"nodes"`      // whose node proxies are attached, by name
+	Members    []string            `json:"members"`    // of the federation that are alive, network/name, this one included
+	Instances  []instanceState     `json:"instances"`  // of the gateways of all networks, as this one has heard them
+	Reports    []healthstream.Word `json:"reports"`    // what node proxies have said of their pods
+	Sessions   int                 `json:"sessions"`   // of clients, tunnels only
+	Streams    int                 `json:"streams"`    // on them
+}
+
+// instanceState is what this gateway believes of one life of one gateway.
+type instanceState struct {
+	Instance     string   `json:"instance"`     // drawn at its start
+	Network      string   `json:"network"`      // by its certificate
+	Gateway      string   `json:"gateway"`      // its name, by the same
+	Phase        string   `json:"phase"`        // pending, live, silent, lapsed or ignored
+	Own          bool     `json:"own"`          // it is this process
+	Synchronised bool     `json:"synchronised"` // what it does not say it has withdrawn
+	Draining     bool     `json:"draining"`     // it gives way to others
+	Complete     bool     `json:"complete"`     // all that it says is here
+	Records      int      `json:"records"`      // that are here
+	Bytes        int      `json:"bytes"`        // of those
+	HeardMS      int64    `json:"heardMs"`      // since its newest statement came
+	Problems     []string `json:"problems"`     // records that cannot be used, and limits that were reached
+}
+
+func (g *Gateway) instances(now time.Time) []instanceState {
+	out := []instanceState{}
+	if g.fed == nil {
+		return out
+	}
+	g.fed.Read(func(l *ledger.Ledger) {
+		for _, s := range l.Status() {
+			i := instanceState{Instance: s.Instance.String(), Network: s.Network, Gateway: s.Gateway, Phase: s.Phase.String(), Own: s.Own, Synchronised: s.Synchronised,
+				Draining: s.Body != nil && s.Body.Draining, Complete: s.Complete, Records: s.Records, Bytes: s.Bytes, HeardMS: now.Sub(s.Heard).Milliseconds(), Problems: []string{}}
+			for k, err := range s.Problems {
+				i.Problems = append(i.Problems, k.String()+": "+err.Error())
+			}
+			slices.Sort(i.Problems)
+			if s.MoreProblems > 0 {
+				i.Problems = append(i.Problems, fmt.Sprintf("%d further records that cannot be used", s.MoreProblems))
+			}
+			if s.Refused != nil {
+				i.Problems = append(i.Problems, s.Refused.Error())
+			}
+			out = append(out, i)
+		}
+	})
+	return out
 }
 
 // podState is what this gateway believes about one pod, at one instant.
@@ -60,51 +104,34 @@ func (g *Gateway) dump(service string) (any, error) {
 	}
 	clients := g.clients.Counts()
 	s := state{Name: g.cfg.Name, Network: g.cfg.Network, Revision: snap.Revision, Discovery: g.watcher.Status(), Identities: g.ids.Status(), Draining: g.draining.Load(),
-		Pods: g.backends.dump(snap, only, time.Now()), Records: recordsOf(snap, g.ledger.Snapshot(), only), Nodes: []string{}, Members: []string{},
+		Pods: g.backends.dump(snap, only, time.Now()), Nodes: []string{}, Members: []string{}, Instances: g.instances(time.Now()), Reports: []healthstream.Word{},
 		Sessions: g.sessions.Len(), Streams: clients.Streams}
 	if g.fed != nil {
-		s.Nodes, s.Members = g.nodes.Nodes(), g.fed.Members()
+		s.Nodes, s.Members, s.Reports = g.nodes.Nodes(), g.fed.Members(), reportsOf(snap, g.nodes.Words(), only)
 	}
 	return s, nil
 }
 
-// recordsOf returns those of records that concern only, all of them if it is nil.
-func recordsOf(snap *mesh.Snapshot, records []peer.View, only *mesh.Service) []peer.View {
+// reportsOf returns those of reports that concern only, all of them if it is nil.
+func reportsOf(snap *mesh.Snapshot, reports []healthstream.Word, only *mesh.Service) []healthstream.Word {
 	if only == nil {
-		return records
+		return reports
 	}
-	return slices.DeleteFunc(records, func(v peer.View) bool {
-		if v.Summary != nil {
-			return v.Summary.Service != only.Hostname
-		}
-		w := snap.WorkloadByEndpoint(v.Endpoint.Endpoint)
+	return slices.DeleteFunc(reports, func(r healthstream.Word) bool {
+		w := snap.WorkloadByEndpoint(r.Fact.Endpoint)
 		return w == nil || !slices.Contains(snap.ServicesOf(w.UID), only)
 	})
 }
 
 // dump describes the pods of this network, those of only unless it is nil.
 func (b *backends) dump(s *mesh.Snapshot, only *mesh.Service, now time.Time) []podState {
-	open := b.openPorts()
+	open := b.OpenAt()
 	out := []podState{}
 	for _, w := range s.Workloads() {
 		services := s.ServicesOf(w.UID)
 		if w.Network == b.network && (only == nil || slices.Contains(services, only)) {
 			out = append(out, b.dumpPod(w, services, open[w.Endpoint], now))
 		}
-	}
-	return out
-}
-
-// openPorts returns how many connections each port of each pod has.
-func (b *backends) openPorts() map[mesh.EndpointID]map[uint16]int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	out := map[mesh.EndpointID]map[uint16]int{}
-	for k, n := range b.open {
-		if out[k.Endpoint] == nil {
-			out[k.Endpoint] = map[uint16]int{}
-		}
-		out[k.Endpoint][k.Port] = n
 	}
 	return out
 }
@@ -124,23 +151,20 @@ func (b *backends) dumpPod(w *mesh.Workload, services []*mesh.Service, open map[
 			offered[t] = offered[t] || svc.Offer(p, []*mesh.Workload{w}).Has(w)
 		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	hop := b.hops.State(w.Endpoint, now)
+	hop := b.Hop(w.Endpoint, now)
 	pod := podState{Endpoint: w.Endpoint.String(), Workload: w.UID, State: w.State.String(), Hop: hop.Phase.String(), HopHealth: hop.Health,
-		Until: hop.Until, Suspected: b.doubted(w.Endpoint), Ports: map[string]portState{}}
+		Until: hop.Until, Suspected: hop.Doubted, Ports: map[string]portState{}}
 	for port, services := range leads {
-		c := b.candidate(w, port, pickOptions{}, now)
-		pod.Ports[strconv.Itoa(int(port))] = portState{Services: services, Witness: b.witness(w.Endpoint, port), Usable: c.Usable && !c.Drained && offered[port], Open: open[port]}
+		usable := b.Usable(health.Key{Endpoint: w.Endpoint, Port: port}, now)
+		pod.Ports[strconv.Itoa(int(port))] = portState{Services: services, Witness: b.witness(w.Endpoint, port), Usable: usable && offered[port], Open: open[port]}
 		pod.Open += open[port]
 	}
 	return pod
 }
 
-// witness is what the witness beside a pod says of a port, as far as that counts:
-// the word that candidate goes by. The caller holds mu.
+// witness is what the witness beside a pod says of a port, as far as that counts.
 func (b *backends) witness(id mesh.EndpointID, port uint16) string {
-	f, _, ok := b.facts.Endpoint(b.network, id, port)
+	f, _, ok := b.facts(b.network, id, port)
 	if !ok {
 		return "unknown"
 	}

@@ -13,9 +13,8 @@ import (
 )
 
 func (b *backends) usable(id mesh.EndpointID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.hops.Usable(id, time.Now()) && !b.doubted(id)
+	h := b.Hop(id, time.Now())
+	return h.Usable && !h.Doubted
 }
 
 func TestAMissingCertificateOfOurOwnEjectsNobody(t *testing.T) {
@@ -52,10 +51,7 @@ func TestAPodWithACertificateThatNobodyBelievesIsOutWhateverItAnswers(t *testing
 			t.Fatal("a pod of another CA is healthy")
 		}
 		for range 5 { // clients reach it all the same, and it answers them
-			b.mu.Lock()
-			l := lease{workload: pod, target: 8080, attempt: b.hops.Begin(pod.Endpoint, time.Now())}
-			b.mu.Unlock()
-			b.observe(l, health.Success, "", time.Now())
+			b.release(b.leaseOf(pod), health.Success, "", time.Now())
 		}
 		if b.usable(pod.Endpoint) {
 			t.Error("that it answers made it healthy")

@@ -24,10 +24,12 @@ type HintService struct {
 	Port    uint16 // of the service
 }
 
-// HintKey names one endpoint of another network as a client knows it.
+// HintKey names one endpoint of another network as a client knows it, or one
+// gateway's way to it.
 type HintKey struct {
 	HintService
 	Endpoint mesh.EndpointID
+	Gateway  string // by way of this one alone; empty: whichever is asked
 }
 
 // Hints is a client's knowledge of single endpoints behind other networks'
@@ -37,7 +39,7 @@ type HintKey struct {
 type Hints struct {
 	ttl   time.Duration
 	limit int
-	// byService holds at most one hint per endpoint, oldest first.
+	// byService holds at most one hint per endpoint and gateway, oldest first.
 	byService map[HintService][]hint
 	count     int
 	sequence  uint64
@@ -45,6 +47,7 @@ type Hints struct {
 
 type hint struct {
 	endpoint mesh.EndpointID
+	gateway  string // empty: all
 	seen     time.Time
 	order    uint64 // of observation over all services
 }
@@ -69,7 +72,7 @@ func (h *Hints) Failed(k HintKey, now time.Time) {
 		h.dropOldest()
 	}
 	h.sequence++
-	h.byService[k.HintService] = append(h.byService[k.HintService], hint{k.Endpoint, now, h.sequence})
+	h.byService[k.HintService] = append(h.byService[k.HintService], hint{k.Endpoint, k.Gateway, now, h.sequence})
 	h.count++
 }
 
@@ -81,7 +84,7 @@ func (h *Hints) Cleared(k HintKey, factTime, now time.Time) bool {
 		factTime = now
 	}
 	for _, x := range h.byService[k.HintService] {
-		if x.endpoint == k.Endpoint && factTime.After(x.seen) {
+		if x.is(k) && factTime.After(x.seen) {
 			h.remove(k)
 			return true
 		}
@@ -89,17 +92,17 @@ func (h *Hints) Cleared(k HintKey, factTime, now time.Time) bool {
 	return false
 }
 
-// Avoid returns the endpoints of s that the gateway is asked not to choose, at
-// most MaxAvoid: first what this client saw fail, the newest first; then the
-// reported exceptions, as far as CapExceptions honours them among ready members.
-func (h *Hints) Avoid(s HintService, reported []mesh.EndpointID, ready int, now time.Time) []mesh.EndpointID {
+// Avoid returns the endpoints of s that gateway is asked not to choose, at most
+// MaxAvoid: first what this client saw fail, the newest first; then the reported
+// exceptions, as far as CapExceptions honours them among ready members.
+func (h *Hints) Avoid(s HintService, gateway string, reported []mesh.EndpointID, ready int, now time.Time) []mesh.EndpointID {
 	own := h.byService[s]
 	if len(own) == 0 && len(reported) == 0 {
 		return nil
 	}
 	var out []mesh.EndpointID
 	for _, x := range slices.Backward(own) {
-		if now.Sub(x.seen) < h.ttl {
+		if x.concerns(gateway) && now.Sub(x.seen) < h.ttl && !slices.Contains(out, x.endpoint) {
 			out = append(out, x.endpoint)
 		}
 	}
@@ -113,36 +116,49 @@ func (h *Hints) Avoid(s HintService, reported []mesh.EndpointID, ready int, now 
 	return out[:min(len(out), MaxAvoid)]
 }
 
-// Hinted reports whether k was seen failing lately.
-func (h *Hints) Hinted(k HintKey, now time.Time) bool {
-	return slices.ContainsFunc(h.byService[k.HintService], func(x hint) bool { return x.endpoint == k.Endpoint && now.Sub(x.seen) < h.ttl })
+// Until returns the time before which k, and nothing wider, counts as failing,
+// because it was seen failing lately; zero if it was never.
+func (h *Hints) Until(k HintKey) time.Time {
+	for _, x := range h.byService[k.HintService] {
+		if x.is(k) {
+			return x.seen.Add(h.ttl)
+		}
+	}
+	return time.Time{}
 }
 
 // Unexplained reports whether an endpoint of s that was seen failing within so
-// long is not among those that the owner reports: then the owner's word has not
-// arrived, or the owner sees it otherwise.
-func (h *Hints) Unexplained(s HintService, reported []mesh.EndpointID, within time.Duration, now time.Time) bool {
+// long, by way of gateway, is none that the owner reports: then the owner's word
+// has not arrived, or the owner sees it otherwise.
+func (h *Hints) Unexplained(s HintService, gateway string, reported func(HintKey) bool, within time.Duration, now time.Time) bool {
 	return slices.ContainsFunc(h.byService[s], func(x hint) bool {
-		return now.Sub(x.seen) < within && !slices.Contains(reported, x.endpoint)
+		return x.concerns(gateway) && now.Sub(x.seen) < within && !reported(HintKey{s, x.endpoint, x.gateway})
 	})
 }
 
-// Known returns the endpoints of s whose failures are remembered, the oldest
-// first, expired ones included.
-func (h *Hints) Known(s HintService) []mesh.EndpointID {
-	var out []mesh.EndpointID
+// Known returns the failures at s that are remembered, the oldest first, expired
+// ones included.
+func (h *Hints) Known(s HintService) []HintKey {
+	var out []HintKey
 	for _, x := range h.byService[s] {
-		out = append(out, x.endpoint)
+		out = append(out, HintKey{s, x.endpoint, x.gateway})
 	}
 	return out
 }
+
+// Forget drops what is remembered of k.
+func (h *Hints) Forget(k HintKey) { h.remove(k) }
 
 // Len returns how many failures are remembered, expired ones included.
 func (h *Hints) Len() int { return h.count }
 
 func (h *Hints) remove(k HintKey) {
-	h.filter(k.HintService, func(x hint) bool { return x.endpoint == k.Endpoint })
+	h.filter(k.HintService, func(x hint) bool { return x.is(k) })
 }
+
+func (x hint) is(k HintKey) bool { return x.endpoint == k.Endpoint && x.gateway == k.Gateway }
+
+func (x hint) concerns(gateway string) bool { return x.gateway == "" || x.gateway == gateway }
 
 func (h *Hints) dropOldest() {
 	var oldest HintService

@@ -16,24 +16,24 @@ var (
 
 func TestHintsAvoidOwnFirstThenReported(t *testing.T) {
 	h := NewHints(0)
-	h.Failed(HintKey{web, 5}, t0)
-	h.Failed(HintKey{web, 9}, t0.Add(time.Second))
-	h.Failed(HintKey{admin, 1}, t0)
+	h.Failed(HintKey{web, 5, ""}, t0)
+	h.Failed(HintKey{web, 9, ""}, t0.Add(time.Second))
+	h.Failed(HintKey{admin, 1, ""}, t0)
 	now := t0.Add(2 * time.Second)
-	got := h.Avoid(web, []mesh.EndpointID{8, 7, 5, 6}, 4, now)
+	got := h.Avoid(web, "gw", []mesh.EndpointID{8, 7, 5, 6}, 4, now)
 	if want := []mesh.EndpointID{9, 5, 6, 7}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v: the newest own one first, then half of 4 by report", got, want)
 	}
-	if got := h.Avoid(HintService{"north", web.Service, 80}, nil, 4, now); got != nil {
+	if got := h.Avoid(HintService{"north", web.Service, 80}, "gw", nil, 4, now); got != nil {
 		t.Errorf("another network's share avoids %v, want nothing", got)
 	}
 }
 
 func TestHintsExpire(t *testing.T) {
 	h := NewHints(0)
-	h.Failed(HintKey{web, 5}, t0)
+	h.Failed(HintKey{web, 5, ""}, t0)
 	for after, want := range map[time.Duration]int{0: 1, DefaultHintTTL - 1: 1, DefaultHintTTL: 0} {
-		if got := h.Avoid(web, nil, 4, t0.Add(after)); len(got) != want {
+		if got := h.Avoid(web, "gw", nil, 4, t0.Add(after)); len(got) != want {
 			t.Errorf("after %v: %v, want %d", after, got, want)
 		}
 	}
@@ -50,24 +50,24 @@ func TestHintsYieldToNewerFactsOfTheOwner(t *testing.T) {
 	}
 	for _, c := range cases {
 		h := NewHints(0)
-		h.Failed(HintKey{web, 5}, t0)
-		if got := h.Cleared(HintKey{web, 5}, t0.Add(c.fact), t0.Add(time.Second)); got != c.want || (h.Len() == 0) != c.want {
+		h.Failed(HintKey{web, 5, ""}, t0)
+		if got := h.Cleared(HintKey{web, 5, ""}, t0.Add(c.fact), t0.Add(time.Second)); got != c.want || (h.Len() == 0) != c.want {
 			t.Errorf("%s: cleared %t with %d left, want %t", c.name, got, h.Len(), c.want)
 		}
 	}
 	h := NewHints(0)
-	h.Failed(HintKey{web, 5}, t0)
-	if h.Cleared(HintKey{web, 5}, t0.Add(time.Hour), t0) {
+	h.Failed(HintKey{web, 5, ""}, t0)
+	if h.Cleared(HintKey{web, 5, ""}, t0.Add(time.Hour), t0) {
 		t.Error("a fact from the future cleared a failure seen just now")
 	}
-	if h.Cleared(HintKey{web, 6}, t0.Add(time.Hour), t0) || h.Cleared(HintKey{admin, 5}, t0.Add(time.Hour), t0) {
+	if h.Cleared(HintKey{web, 6, ""}, t0.Add(time.Hour), t0) || h.Cleared(HintKey{admin, 5, ""}, t0.Add(time.Hour), t0) {
 		t.Error("cleared what was never noted")
 	}
 }
 
 func TestHintsIgnoreTheUnnamed(t *testing.T) {
 	h := NewHints(0)
-	h.Failed(HintKey{web, 0}, t0)
+	h.Failed(HintKey{web, 0, ""}, t0)
 	if h.Len() != 0 {
 		t.Error("noted a failure of the unknown endpoint")
 	}
@@ -77,19 +77,19 @@ func TestHintsAreBounded(t *testing.T) {
 	h := NewHints(time.Hour)
 	for i := range 3 * MaxHints {
 		s := HintService{"west", web.Service, uint16(i % 50)}
-		h.Failed(HintKey{s, mesh.EndpointID(i + 1)}, t0.Add(time.Duration(i)))
+		h.Failed(HintKey{s, mesh.EndpointID(i + 1), ""}, t0.Add(time.Duration(i)))
 	}
 	if h.Len() != MaxHints {
 		t.Fatalf("%d hints, want %d", h.Len(), MaxHints)
 	}
 	for p := range uint16(50) {
-		for _, id := range h.Known(HintService{"west", web.Service, p}) {
-			if id <= 2*MaxHints {
+		for _, k := range h.Known(HintService{"west", web.Service, p}) {
+			if id := k.Endpoint; id <= 2*MaxHints {
 				t.Fatalf("hint %d is older than the newest %d", id, MaxHints)
 			}
 		}
 	}
-	if got := h.Avoid(HintService{"west", web.Service, 7}, nil, 0, t0.Add(time.Minute)); len(got) != MaxAvoid {
+	if got := h.Avoid(HintService{"west", web.Service, 7}, "gw", nil, 0, t0.Add(time.Minute)); len(got) != MaxAvoid {
 		t.Errorf("avoid lists %d endpoints, want %d", len(got), MaxAvoid)
 	}
 }
@@ -112,7 +112,7 @@ func TestHintsAgreeWithAList(t *testing.T) {
 		for step := range 200 {
 			now = now.Add(time.Duration(rng.IntN(1500)) * time.Millisecond)
 			s := []HintService{web, admin}[rng.IntN(2)]
-			k := HintKey{s, mesh.EndpointID(1 + rng.IntN(6))}
+			k := HintKey{s, mesh.EndpointID(1 + rng.IntN(6)), []string{"", "gw", "gw-2"}[rng.IntN(3)]}
 			if rng.IntN(3) > 0 {
 				h.Failed(k, now)
 				drop(k)
@@ -127,11 +127,11 @@ func TestHintsAgreeWithAList(t *testing.T) {
 			}
 			var want []mesh.EndpointID
 			for _, n := range slices.Backward(list) {
-				if n.k.HintService == s && now.Sub(n.at) < 10*time.Second {
+				if n.k.HintService == s && n.k.Gateway != "gw-2" && now.Sub(n.at) < 10*time.Second && !slices.Contains(want, n.k.Endpoint) {
 					want = append(want, n.k.Endpoint)
 				}
 			}
-			if got := h.Avoid(s, nil, 9, now); !slices.Equal(got, want) || h.Len() != len(list) {
+			if got := h.Avoid(s, "gw", nil, 9, now); !slices.Equal(got, want) || h.Len() != len(list) {
 				t.Fatalf("seed %d, step %d: got %v of %d, want %v of %d", seed, step, got, h.Len(), want, len(list))
 			}
 		}
@@ -140,23 +140,31 @@ func TestHintsAgreeWithAList(t *testing.T) {
 
 func TestAFailureIsUnexplainedUntilItsOwnerNamesIt(t *testing.T) {
 	h := NewHints(10 * time.Second)
+	nobody := func(HintKey) bool { return false }
 	s := HintService{Network: "west", Service: "a", Port: 80}
 	now := time.Unix(1000, 0)
-	if h.Unexplained(s, nil, time.Minute, now) {
+	if h.Unexplained(s, "gw", nobody, time.Minute, now) {
 		t.Error("unexplained, and nothing has failed")
 	}
-	h.Failed(HintKey{s, 7}, now)
+	h.Failed(HintKey{s, 7, ""}, now)
 	for _, c := range []struct {
 		reported []mesh.EndpointID
 		after    time.Duration
 		want     bool
 	}{{nil, 0, true}, {nil, 59 * time.Second, true}, {nil, time.Minute, false}, {[]mesh.EndpointID{7}, 0, false}, {[]mesh.EndpointID{8}, 0, true}} {
-		if got := h.Unexplained(s, c.reported, time.Minute, now.Add(c.after)); got != c.want {
+		if got := h.Unexplained(s, "gw", func(k HintKey) bool { return slices.Contains(c.reported, k.Endpoint) }, time.Minute, now.Add(c.after)); got != c.want {
 			t.Errorf("reported %v after %v: %v, want %v", c.reported, c.after, got, c.want)
 		}
 	}
-	h.Cleared(HintKey{s, 7}, now.Add(time.Second), now.Add(time.Second))
-	if h.Unexplained(s, nil, time.Minute, now.Add(time.Second)) {
+	h.Cleared(HintKey{s, 7, ""}, now.Add(time.Second), now.Add(time.Second))
+	if h.Unexplained(s, "gw", nobody, time.Minute, now.Add(time.Second)) {
 		t.Error("unexplained after a newer word of the owner")
+	}
+	h.Failed(HintKey{s, 7, "gw"}, now)
+	if !h.Unexplained(s, "gw", nobody, time.Minute, now) || h.Unexplained(s, "gw-2", nobody, time.Minute, now) {
+		t.Error("what one gateway could not reach is a matter of that gateway alone")
+	}
+	if h.Forget(HintKey{s, 7, "gw"}); h.Len() != 0 {
+		t.Error("Forget forgets nothing")
 	}
 }

@@ -2,11 +2,11 @@ package nodeproxy
 
 import (
 	"context"
-	"crypto/rand"
+	crand "crypto/rand"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"net/netip"
-	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -15,7 +15,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/backoff"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
-	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
@@ -28,39 +28,32 @@ type call struct {
 	uid     string // of the local workload
 	flow    route.Flow
 	who     caller
-	plan    *route.Plan // from plans, given back when a tunnel is open or none will be
-	pick    pick        // where the open tunnel goes
+	to      *picker.Destination
+	plan    *route.Plan   // of to
+	pick    picker.Choice // where the open tunnel goes
 	tried   tried
 	access  access
 	opening overload.Work       // admitted, and not yet open
+	towards overload.Toward     // likewise, of its destination
 	granted func() error        // tells the application, once, that the way is open (SOCKS); may be nil
 	denied  func(reason string) // tells it instead that there is none; may be nil
 }
 
-// tried is where this call has already failed.
-type tried struct {
-	pods     []mesh.EndpointID // of any network
-	gateways []string
-	networks []string
-}
-
-// plans holds the memory of plans between connections: one of a service with
-// a thousand pods is 100 kB.
-var plans = sync.Pool{New: func() any { return new(route.Plan) }}
+// tried is where a call has already failed.
+type tried = picker.Tried
 
 // carry takes one application connection to where flow says; already is what has
 // been read from it. It owns app. What it returns is to be run with
 // the same context and ends with the connection; nil if that has ended already.
 func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.Flow, already []byte, granted func() error, denied func(reason string)) func(context.Context) {
-	c := &call{p: p, app: app, early: newEarlyData(app, already), uid: uid, flow: flow, plan: plans.Get().(*route.Plan), granted: granted, denied: denied}
-	c.who.app, c.who.trace = addrPort(app.RemoteAddr()), header.NewTraceparent(rand.Reader)
+	c := &call{p: p, app: app, early: newEarlyData(app, already), uid: uid, flow: flow, granted: granted, denied: denied}
+	c.who.app, c.who.trace = addrPort(app.RemoteAddr()), header.NewTraceparent(crand.Reader)
 	c.access = access{direction: "outbound", started: time.Now(), source: uid}
 	c.access.service, c.access.port = asked(flow)
 	p.metrics.opened.WithLabelValues("source").Inc()
 	c.access.trace, _, _ = header.ParseTraceparent(c.who.trace)
 	t, f := c.reach(ctx)
-	plans.Put(c.plan)
-	c.plan = nil
+	c.to, c.plan = nil, nil
 	if f != nil {
 		c.early.release()
 		c.fail(f)
@@ -69,7 +62,7 @@ func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.F
 		return nil
 	}
 	view, pick := p.view, c.pick
-	pick.avoid, pick.expect = nil, nil
+	pick.Avoid, pick.Expect = nil, nil
 	e := &established{p: p, conn: app, stream: t.stream, access: c.access, sent: int64(c.early.sent)}
 	if len(c.early.rest()) > 0 {
 		e.early = c.early
@@ -79,7 +72,7 @@ func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.F
 	c.early = nil
 	e.ended = func() {
 		t.close()
-		view.done(pick)
+		view.done(&pick)
 	}
 	return e.relay
 }
@@ -96,9 +89,11 @@ func (c *call) resolve() *failure {
 		return &failure{final: true, reason: reasonNoRoute, err: errors.New("discovery no longer lists the workload " + c.uid)}
 	}
 	c.flow.Source = source
-	if err := route.ResolveInto(c.plan, snap, c.flow); err != nil {
+	to, err := c.p.view.Resolve(snap, c.flow, time.Now())
+	if err != nil {
 		return routeFailure(err)
 	}
+	c.to, c.plan = to, to.Plan()
 	c.who.snap, c.who.source, c.who.host = snap, source, ""
 	if c.plan.Service != nil {
 		c.who.host = c.plan.Service.Hostname
@@ -110,18 +105,34 @@ func (c *call) resolve() *failure {
 // reach opens a tunnel, elsewhere again and again while that is safe, wanted
 // and within deadline, number and budget.
 func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
+	if f := c.resolve(); f != nil {
+		return nil, f
+	}
 	if f := c.admit(ctx); f != nil {
 		return nil, f
 	}
 	defer c.opened()
+	t, f := c.tryAll(ctx)
+	if f == nil || f.overload() { // by the last attempt: what another place accepts is not refused
+		c.p.throttle.Answered(sharedKey(c.plan), f == nil, time.Now())
+	}
+	return t, f
+}
+
+// tryAll makes one attempt after the other until one succeeds or no more are wanted.
+func (c *call) tryAll(ctx context.Context) (*tunnel, *failure) {
 	retry := c.p.cfg.Retry
+	refused := false // for overload, elsewhere
 	deadline := c.access.started.Add(retry.Deadline)
 	for {
 		if f := c.resolve(); f != nil {
 			return nil, f
 		}
+		if c.who.host != "" {
+			c.p.use(ctx, c.who.host)
+		}
 		if c.access.attempts++; c.access.attempts == 1 {
-			c.p.budget.Earn(c.budgetKey())
+			c.p.budget.Earn(sharedKey(c.plan))
 		}
 		t, f := c.attempt(ctx)
 		if f == nil {
@@ -129,12 +140,13 @@ func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 		}
 		c.note(f)
 		switch {
-		case f.final, ctx.Err() != nil, c.access.attempts > retry.Attempts, time.Now().After(deadline):
+		case f.final, ctx.Err() != nil, c.access.attempts > retry.Attempts, time.Now().After(deadline), refused && f.overload():
 			return nil, f
-		case !c.p.budget.Spend(c.budgetKey(), f.repeatCost()):
+		case !c.p.budget.Spend(sharedKey(c.plan), f.repeatCost()):
 			c.p.metrics.budget.Inc()
 			return nil, f
 		}
+		refused = refused || f.overload()
 		c.p.metrics.retries.WithLabelValues(f.reason).Inc()
 		e := c.p.log.Debug().Str("service", c.access.service).Uint16("port", c.access.port).Str("network", c.access.network).
 			Str("reason", f.reason).Int("attempt", c.access.attempts).Err(f.err)
@@ -154,21 +166,39 @@ func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 // admit waits until this process has time for the connection. One that it has no
 // time for is refused before anything was spent on it.
 func (c *call) admit(ctx context.Context) *failure {
-	var err error
-	c.opening, err = c.p.load.Admit(ctx)
+	to, err := sharedKey(c.plan), error(nil)
+	if !c.p.throttle.Allow(to, time.Now(), rand.Float64()) {
+		return overloaded(errOthersOverloaded)
+	}
+	if c.towards, err = c.p.towards.Admit(ctx, to); err == nil {
+		if c.opening, err = c.p.load.Admit(ctx); err != nil {
+			c.towards.Done()
+		}
+	}
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, overload.ErrOverloaded):
-		return &failure{final: true, reason: string(header.ReasonOverload), err: err}
+		return overloaded(err)
 	default:
 		return &failure{final: true, reason: reasonCancelled, err: err}
 	}
 }
 
+// errOthersOverloaded is that of a connection that the far side would have refused.
+var errOthersOverloaded = errors.New("the destination refuses new connections for overload")
+
+// overloaded is the end of a connection that nobody has time for.
+func overloaded(err error) *failure {
+	return &failure{final: true, reason: string(header.ReasonOverload), err: err}
+}
+
 // opened ends what admit started: from here on the connection takes no more of this
 // process's time than any other.
-func (c *call) opened() { c.opening.Done() }
+func (c *call) opened() {
+	c.opening.Done()
+	c.towards.Done()
+}
 
 // note keeps a failed attempt for the line of the connection; one that failed at the
 // gateway names no pod.
@@ -197,16 +227,16 @@ func retryDelay(n int) time.Duration {
 
 // attempt chooses, opens, and waits for the first byte.
 func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
-	pick, f := c.p.view.choose(c.plan, c.tried, time.Now())
+	pick, f := c.p.view.choose(c.to, c.tried, time.Now())
 	if f != nil {
 		return nil, f
 	}
-	c.access.network, c.access.gateway, c.access.endpoint, c.access.workload = pick.network(), "", 0, ""
-	if pod := pick.chosen(); pod != nil {
+	c.access.network, c.access.gateway, c.access.endpoint, c.access.workload = pick.Network(), "", 0, ""
+	if pod := pick.Chosen(); pod != nil {
 		c.access.workload = pod.UID
 	}
-	if pick.gateway != nil {
-		c.access.gateway = pick.gateway.Name
+	if pick.Gateway != nil {
+		c.access.gateway = pick.Gateway.Name
 	}
 	started := time.Now()
 	actx, ended := whileThere(ctx, c.app, c.p.cfg.Timeouts.Dial+c.p.cfg.Timeouts.Handshake+c.p.cfg.Timeouts.Connect)
@@ -222,10 +252,12 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 		f = cancelled(ctx.Err())
 	}
 	c.p.excuse(f, started)
-	c.p.view.learn(pick, f, time.Now())
-	if f != nil {
+	if f == nil {
+		c.p.view.opened(&pick, time.Now())
+	} else {
+		c.p.view.failed(&pick, f, time.Now())
 		f.final = f.final || c.plan.Undeclared && f.at == atEndpoint && f.responded() // a closed port, and no other pod is meant
-		c.tried.add(pick, f)
+		addTried(&c.tried, pick, f)
 		c.access.endpoint = f.endpoint
 		if w := c.who.snap.WorkloadByEndpoint(f.endpoint); w != nil {
 			c.access.workload = w.UID
@@ -251,16 +283,16 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	}
 	f = c.brokeEarly(pick, t, err)
 	t.close()
-	c.p.view.lost(pick, f, time.Now())
-	c.tried.add(pick, f)
+	c.p.view.failed(&pick, f, time.Now())
+	addTried(&c.tried, pick, f)
 	return nil, f
 }
 
 // abandon resets an open tunnel whose application is gone.
-func (c *call) abandon(pick pick, t *tunnel, err error) (*tunnel, *failure) {
+func (c *call) abandon(pick picker.Choice, t *tunnel, err error) (*tunnel, *failure) {
 	t.stream.Reset(http2.ErrCodeConnect)
 	t.close()
-	c.p.view.done(pick)
+	c.p.view.done(&pick)
 	return nil, cancelled(err)
 }
 
@@ -269,13 +301,14 @@ func cancelled(err error) *failure {
 	return &failure{final: true, reason: reasonCancelled, err: err}
 }
 
-// budgetKey is what shares a retry budget: a service's port, or a pod that was
-// addressed itself, whatever its port.
-func (c *call) budgetKey() string {
-	if c.plan.Direct != nil {
-		return c.plan.Direct.UID
+// sharedKey is what shares a retry budget, a bound of connections that are being opened
+// and what is refused for overload: a service's port, whatever name was asked for, or a
+// pod that was addressed itself, whatever its port.
+func sharedKey(plan *route.Plan) string {
+	if plan.Direct != nil {
+		return plan.Direct.UID
 	}
-	return c.plan.Authority
+	return plan.Authority
 }
 
 // lateLimit is how late this process may have been while it waited for somebody
@@ -289,17 +322,17 @@ func isTimeout(err error) bool {
 		errors.Is(err, hbone.ErrConnectTimeout) || errors.Is(err, hbone.ErrSettingsTimeout) || errors.Is(err, hbone.ErrPingTimeout)
 }
 
-func (c *call) tunnel(ctx context.Context, pick pick) (*tunnel, *failure) {
-	if pick.pod != nil {
-		return c.p.openSingle(ctx, c.who, c.early, pick.pod, pick.target)
+func (c *call) tunnel(ctx context.Context, pick picker.Choice) (*tunnel, *failure) {
+	if pick.Pod != nil {
+		return c.p.openSingle(ctx, c.who, c.early, pick.Pod, pick.Target)
 	}
 	return c.p.openDouble(ctx, c.who, c.early, via{
-		gateway: pick.gateway, authority: c.plan.Authority, pod: pick.remote, expect: pick.expect, avoid: pick.avoid})
+		gateway: pick.Gateway, authority: c.plan.Authority, pod: pick.Remote, expect: pick.Expect, avoid: pick.Avoid})
 }
 
 // brokeEarly is a tunnel that broke after the far application had accepted and
 // before anybody spoke.
-func (c *call) brokeEarly(pick pick, t *tunnel, err error) *failure {
+func (c *call) brokeEarly(pick picker.Choice, t *tunnel, err error) *failure {
 	f := &failure{at: atEndpoint, reason: reasonTunnel, endpoint: t.endpoint, err: err}
 	s := t.stream.Session()
 	if t.inner == nil {
@@ -307,23 +340,24 @@ func (c *call) brokeEarly(pick pick, t *tunnel, err error) *failure {
 	}
 	if s.Base().Err() != nil {
 		f.fault = true
-		if pick.gateway != nil {
+		if pick.Gateway != nil {
 			f.at = atGateway
 		}
 	}
 	return f
 }
 
-func (t *tried) add(p pick, f *failure) {
+// addTried notes that an attempt at p failed.
+func addTried(t *tried, p picker.Choice, f *failure) {
 	if f.endpoint != 0 {
-		t.pods = append(t.pods, f.endpoint)
+		t.Pods = append(t.Pods, f.endpoint)
 	}
 	switch {
-	case p.gateway == nil:
+	case p.Gateway == nil:
 	case f.at == atGateway:
-		t.gateways = append(t.gateways, gatewayKey(p.gateway))
+		t.Gateways = append(t.Gateways, picker.GatewayKey(p.Gateway))
 	case f.endpoint == 0:
-		t.networks = append(t.networks, p.gateway.Network)
+		t.Networks = append(t.Networks, p.Gateway.Network)
 	}
 }
 
@@ -334,6 +368,10 @@ func (t *tried) add(p pick, f *failure) {
 // An error is the application's: it is gone, and the socket does not say so twice.
 func (c *call) grant() error {
 	c.access.connect = time.Since(c.access.started)
+	if c.access.attempts == 1 {
+		c.towards.Opened()
+	}
+	c.opening.Opened()
 	c.opened()
 	if c.granted == nil {
 		return nil

@@ -25,7 +25,7 @@ type Config struct {
 	Node           string `yaml:"node" doc:"name of this node in the discovery file" env:"NODE_NAME"`
 	Network        string `yaml:"network" doc:"network this node is on" env:"NETWORK"`
 	TrustDomain    string `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process" env:"TRUST_DOMAIN"`
-	ServiceAccount string `yaml:"serviceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account this process itself runs as" env:"ISTHMUS_SERVICE_ACCOUNT"`
+	ServiceAccount string `yaml:"serviceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account this process itself runs as: its identity is spiffe://<trustDomain>/ns/<namespace>/sa/<name>/node/<network>/<node>" env:"ISTHMUS_SERVICE_ACCOUNT"`
 
 	Discovery        file.Config      `yaml:"discovery"`
 	Identity         identity.Config  `yaml:"identity"`
@@ -109,7 +109,8 @@ type Retry struct {
 
 // Federation is this node proxy's part in health across networks.
 type Federation struct {
-	Health bool `yaml:"health" default:"true" doc:"report local pods to this network's gateways and learn from them about other networks" env:"ISTHMUS_FEDERATION_HEALTH"`
+	Health bool          `yaml:"health" default:"true" doc:"report local pods to this network's gateways and learn from them about other networks" env:"ISTHMUS_FEDERATION_HEALTH"`
+	Idle   time.Duration `yaml:"idle" default:"10m" doc:"how long what is known of a service is kept up to date after a local pod has used it last; those that static listeners lead to are never forgotten"`
 }
 
 // Timeouts bound everything that could wait for ever.
@@ -132,7 +133,7 @@ func DefaultConfig() Config {
 		Inbound:          Inbound{Ports: PortsAny},
 		OutlierDetection: Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
 		Retry:            Retry{Attempts: 8, Deadline: 15 * time.Second, Early: true, BudgetBurst: 500, BudgetRatio: 0.5},
-		Federation:       Federation{Health: true},
+		Federation:       Federation{Health: true, Idle: 10 * time.Minute},
 		Timeouts: Timeouts{Dial: 2 * time.Second, Handshake: 3 * time.Second, Connect: 5 * time.Second, App: 2 * time.Second, Idle: 5 * time.Minute, Drain: 10 * time.Second,
 			CertificateGrace: 24 * time.Hour},
 		Limits: admission.DefaultConfig(),
@@ -161,6 +162,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	c.checkListeners(&v)
 	warnings = c.OutlierDetection.check(&v)
 	c.Retry.check(&v)
+	v.Positive("federation.idle", c.Federation.Idle)
 	c.Timeouts.check(&v)
 	c.Limits.Check(&v, "limits")
 	v.Join(c.Admin.Validate())
@@ -225,12 +227,18 @@ func (t Timeouts) check(v *strictyaml.Check) {
 // Instance is what log lines call this process.
 func (c Config) Instance() string { return c.Network + "/" + c.Node }
 
-// SPIFFEID is the identity of the process itself, which it reports health as.
+// SPIFFEID is the identity of the process itself: that of its service account with
+// the node behind it, by which gateways know for which pods it may speak.
 func (c Config) SPIFFEID() (spiffeid.ID, error) {
 	id, domain, account := identity.ParseAccount(c.TrustDomain, c.ServiceAccount)
 	var v strictyaml.Check
 	v.Field("trustDomain", domain)
 	v.Field("serviceAccount", account)
+	if err := v.Err(); err != nil || c.Node == "" || c.Network == "" { // Validate has said so
+		return id, err
+	}
+	id, err := identity.NodeID(id, c.Network, c.Node)
+	v.Field("node", err)
 	return id, v.Err()
 }
 

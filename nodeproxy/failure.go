@@ -31,6 +31,7 @@ type failure struct {
 	final    bool            // no other endpoint would answer differently
 	reason   string          // an isthmus-reason, or one of the tokens below
 	endpoint mesh.EndpointID // which endpoint, if the far side said so
+	hop      bool            // the gateway says that it has no way to endpoint
 	err      error
 }
 
@@ -67,6 +68,11 @@ func (f *failure) faultOf(l ...layer) bool {
 		}
 	}
 	return false
+}
+
+// overload reports whether the far side refused because it has too much to do.
+func (f *failure) overload() bool {
+	return f != nil && f.reason == string(header.ReasonOverload) && f.responded()
 }
 
 // repeatCost is what repeating after f takes off the retry budget.
@@ -157,6 +163,20 @@ func outerResponse(err error) *failure {
 		f.fault, f.final = false, true
 	}
 	return f
+}
+
+// pinned turns the response of a gateway that was asked for pod alone into one about
+// that pod. One that is gone is to be avoided, though nobody has said why yet; one
+// that is named beside overload has too much to do, and others behind the same gateway
+// have not.
+func (f *failure) pinned(pod mesh.EndpointID) {
+	switch {
+	case f.at == atNetwork:
+		f.at, f.endpoint, f.hop = atEndpoint, pod, true
+		f.fault = f.fault || f.reason == string(header.ReasonPinnedGone)
+	case f.reason == string(header.ReasonOverload) && f.endpoint == pod:
+		f.at = atEndpoint
+	}
 }
 
 // innerResponse reads how a CONNECT to a pod failed, on hop single or inner;

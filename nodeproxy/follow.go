@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 )
 
 // follow reacts to new snapshots.
@@ -39,10 +39,12 @@ const listenAgain = time.Second
 func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	snap := p.store.Current()
 	p.pool.Retire(func(k pool.Key) bool { return stale(snap, k) })
-	p.view.forget(snap, time.Now())
+	p.view.Retain(snap, time.Now())
 	p.ids.Require(p.identities()...)
-	p.gatewayProbes.Retain(func(key string) bool { return gatewayNamed(snap, key) != nil })
+	p.gatewayProbes.Retain(func(key string) bool { return picker.Gateway(snap, key) != nil })
 	p.witness.forget()
+	p.witness.askOwed()
+	p.pin(snap)
 	p.budget.Keep(func(key string) bool { return budgeted(snap, key) })
 	p.gateways.revise(snap, p.cfg.Network, time.Now())
 	local := map[string]*mesh.Workload{}
@@ -84,7 +86,7 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	return served
 }
 
-// budgeted says whether snap lists what has the retry budget key; see budgetKey.
+// budgeted says whether snap lists what has the retry budget key; see sharedKey.
 func budgeted(snap *mesh.Snapshot, key string) bool {
 	host, _, _ := strings.Cut(key, ":")
 	return snap.Workload(key) != nil || snap.Service(host) != nil
@@ -96,11 +98,11 @@ func stale(snap *mesh.Snapshot, k pool.Key) bool {
 	w := snap.Workload(k.UID)
 	if k.Through != "" { // a pod of another network
 		name, _, _ := strings.Cut(k.Through, " ")
-		g := gatewayNamed(snap, name)
+		g := picker.Gateway(snap, name)
 		return g == nil || g.Drained || through(g) != k.Through || w == nil || w.State == mesh.Terminating
 	}
 	if name, ok := strings.CutPrefix(k.UID, gatewayUID); ok {
-		g := gatewayNamed(snap, name)
+		g := picker.Gateway(snap, name)
 		return g == nil || g.Drained || g.Address.String() != k.Address
 	}
 	if w == nil {
@@ -114,50 +116,3 @@ func hostPort(w *mesh.Workload) string {
 }
 
 func hostOf(a net.Addr) string { return addrPort(a).Addr().String() }
-
-// listenLedger tells the view, and the log, what owners say about their
-// network services.
-func (p *Proxy) listenLedger(ctx context.Context) {
-	sub := p.ledger.OnChange()
-	defer sub.Close()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-sub.C():
-		}
-		subjects, all := sub.Take()
-		if all {
-			subjects = nil
-			for _, r := range p.ledger.Records() {
-				subjects = append(subjects, r.Key().Subject())
-			}
-		}
-		for _, k := range subjects {
-			p.known(k)
-		}
-	}
-}
-
-func (p *Proxy) known(k federation.Key) {
-	if k.Kind != federation.KindSummary {
-		return
-	}
-	f, age, ok := p.ledger.Summary(k.Network, k.Service, k.Port)
-	if !ok { // expired: nobody has vouched for it in time, and unknown is usable
-		p.log.Info().Str("network", k.Network).Str("service", k.Service).Uint16("port", k.Port).Msg("no longer known")
-		return
-	}
-	s := share{k.Network, k.Service, k.Port}
-	p.view.takeSummary(s, f, age, p.store.Current(), time.Now())
-	ids := make([]string, len(f.Exceptions))
-	for i, id := range f.Exceptions {
-		ids[i] = id.String()
-	}
-	e := p.log.Info().Str("network", k.Network).Str("service", k.Service).Uint16("port", k.Port).Uint32("healthy", f.Healthy).Uint32("ready", f.Ready).
-		Bool("draining", f.Draining).Strs("exceptions", ids)
-	if age < federation.NoEvidence {
-		e.Int64("age_ms", age.Milliseconds())
-	}
-	e.Msg("known")
-}

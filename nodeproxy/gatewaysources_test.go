@@ -46,7 +46,7 @@ func newTestProxy(t *testing.T, snap *mesh.Snapshot) *Proxy {
 	c.Network, c.Node = "west", "west-9"
 	p := newProxy(c, zerolog.Nop())
 	p.ids = identity.NewManager(noCertificates{}, zerolog.Nop())
-	p.witness = newWitness(p.data, c, p.declared, dialKernel(0), p.report, zerolog.Nop())
+	p.witness = newWitness(p.data, c, p.declared, dialKernel(0), p.changed, zerolog.Nop())
 	p.store.Swap(snap)
 	t.Cleanup(func() {
 		p.stop()

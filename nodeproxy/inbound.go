@@ -17,6 +17,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/accept"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
+	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/internal/pending"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -102,7 +103,8 @@ func (in *inbound) serve(ctx context.Context, conn net.Conn, from netip.Addr, en
 	}
 	defer admitted.Release()
 	cfg.Refused = func(why hbone.Refusal) { in.p.metrics.streams.WithLabelValues(string(why)).Inc() }
-	err = in.sessions.Serve(ctx, hbone.NewServer(t, cfg, func(ctx context.Context, req *hbone.Incoming) { in.connect(ctx, req, client, admitted) }))
+	cfg.Screen = func(req *hbone.Incoming) hbone.Handler { return in.screen(req, client, admitted) }
+	err = in.sessions.Serve(ctx, hbone.NewServer(t, cfg, nil))
 	in.p.metrics.sessions.WithLabelValues(string(hbone.OutcomeOf(err))).Inc()
 	in.p.log.Debug().Str("workload", in.uid).AnErr("cause", err).Msg("inbound session ended")
 }
@@ -126,40 +128,57 @@ func (in *inbound) handshake(ctx context.Context, conn net.Conn, entry *pending.
 	return t, svid.NotAfter(), err
 }
 
-// connect serves one CONNECT: authority to local port, port to application.
-func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, client admission.Client, session *admission.Session) {
-	a := access{direction: "inbound", started: time.Now(), authority: req.Authority, attempts: 1}
+// screen admits a CONNECT or refuses it, at once: by the limits of its client, and by the
+// time that this process has. It is counted from its arrival: one that waits for a
+// processor before its handler runs is what an overloaded process has too many of.
+func (in *inbound) screen(req *hbone.Incoming, client admission.Client, session *admission.Session) hbone.Handler {
+	a := access{direction: "inbound", started: time.Now(), authority: req.Authority, attempts: 1, peer: req.Session.Peer().ID}
 	a.trace, _, _ = header.ParseTraceparent(req.Header.Get(header.NameTraceparent))
-	a.peer = req.Session.Peer().ID
 	in.p.metrics.opened.WithLabelValues("destination").Inc()
-	relayed := false
-	defer func() {
-		if !relayed {
-			in.p.finish(&a)
-		}
-	}()
 	admitted, err := session.Stream(a.started, req.Unread, func() { req.Reset(http2.ErrCodeEnhanceYourCalm) })
 	if err != nil {
 		a.refuse(req, in.p.clients.Refused(err, client, a.started), header.ReasonOverload, 0, err)
-		return
+		in.p.finish(&a)
+		return nil
 	}
+	opening, err := in.p.admit()
+	if err != nil {
+		admitted.Release()
+		a.refuse(req, 503, header.ReasonOverload, 0, err)
+		in.p.finish(&a)
+		return nil
+	}
+	over := func() {
+		opening.Done()
+		admitted.Release()
+	}
+	return func(ctx context.Context, req *hbone.Incoming) {
+		if !in.connect(ctx, req, a, &opening, over) {
+			over()
+		}
+	}
+}
+
+// connect serves one CONNECT: authority to local port, port to application. It reports
+// whether the connection is established; then over is called when that has ended.
+func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, a access, opening *overload.Work, over func()) (relayed bool) {
 	defer func() {
 		if !relayed {
-			admitted.Release()
+			in.p.finish(&a)
 		}
 	}()
 	snap := in.p.store.Current()
 	w := snap.Workload(in.uid)
 	if w == nil {
 		a.refuse(req, 503, header.ReasonNotLocal, 0, errors.New("the workload is gone"))
-		return
+		return false
 	}
 	a.network, a.endpoint, a.workload = w.Network, w.Endpoint, w.UID
 	target, svc, err := route.Inbound(snap, w, req.Authority, in.scope(snap, req))
 	if err != nil {
 		status, reason := inboundRefusal(err)
 		a.refuse(req, status, reason, w.Endpoint, err)
-		return
+		return false
 	}
 	a.target = target
 	if svc != nil {
@@ -170,10 +189,10 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, client admi
 	if err != nil {
 		if reason == "" {
 			a.result, a.err = "cancelled", err
-			return
+			return false
 		}
 		a.refuse(req, 503, reason, w.Endpoint, err)
-		return
+		return false
 	}
 	stream, err := req.Accept(hbone.Header{
 		header.NameBaggage:  in.p.baggage(snap, w),
@@ -182,14 +201,16 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, client admi
 	if err != nil {
 		reset(conn) // a FIN would be an end that nobody has sent
 		a.result, a.err = "cancelled", err
-		return
+		return false
 	}
 	if req.Header.Get(header.NameForwardedNetwork) != "" && req.Header.Get(header.NameEnds) == "" {
 		stream.EndAtEOF() // a stock client, through a gateway
 	}
-	a.connect, relayed = time.Since(a.started), true
-	e := &established{p: in.p, conn: conn, stream: stream, access: a, ended: admitted.Release}
+	a.connect = time.Since(a.started)
+	opening.Opened()
+	e := &established{p: in.p, conn: conn, stream: stream, access: a, ended: over}
 	req.Then(e.relay)
+	return true
 }
 
 // scope is what the peer of req may ask for. What comes from a gateway of this

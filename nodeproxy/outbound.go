@@ -10,7 +10,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/accept"
+	"github.com/isthmus-mesh/isthmus/internal/overload"
+	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
@@ -22,6 +25,7 @@ type outbound struct {
 	p        *Proxy
 	listener *net.TCPListener
 	serve    serve
+	refuse   refuse // may be nil
 	conns    sync.WaitGroup
 }
 
@@ -29,12 +33,54 @@ type outbound struct {
 // connection ends.
 type serve func(ctx context.Context, app *net.TCPConn) (rest func(context.Context))
 
+// refuse returns nil if there may be time for one more connection; else what refuses it.
+type refuse func() func(app *net.TCPConn)
+
 func (p *Proxy) listenOutbound(addr netip.AddrPort, field string, serve serve) (*outbound, error) {
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
 	if err != nil {
 		return nil, fmt.Errorf("%s: listen: %w: choose a free address", field, err)
 	}
 	return &outbound{p: p, listener: l, serve: serve}, nil
+}
+
+// refusal finds out in the accept loop which connections for o would be refused anyway,
+// so that least is spent on them, and the kernel's queue, where the oldest goes first and
+// what is too much is dropped and asked for again a second later, stays short.
+func (p *Proxy) refusal(o Outbound) refuse {
+	host, port, _ := splitTarget(o.To) // validated
+	flow := flowTo(host, port)
+	service, port := asked(flow)
+	var snap *mesh.Snapshot // that key is by; with the accept loop alone
+	key := ""
+	end := func(app *net.TCPConn) {
+		p.metrics.opened.WithLabelValues("source").Inc()
+		app.SetLinger(0)
+		app.Close()
+		p.finish(&access{direction: "outbound", started: time.Now(), source: o.Workload, service: service, port: port,
+			result: string(header.ReasonOverload), err: overload.ErrOverloaded})
+	}
+	return func() func(*net.TCPConn) {
+		if now := p.store.Current(); now != snap {
+			snap, key = now, keyOf(now, o.Workload, flow)
+		}
+		if key != "" && p.towards.Refuse(key) || p.load.Refuse() {
+			return end
+		}
+		return nil
+	}
+}
+
+// keyOf is the sharedKey of flow from the workload uid; empty if that has no way by snap.
+func keyOf(snap *mesh.Snapshot, uid string, flow route.Flow) string {
+	if flow.Source = snap.Workload(uid); flow.Source == nil {
+		return ""
+	}
+	plan, err := route.Resolve(snap, flow)
+	if err != nil {
+		return ""
+	}
+	return sharedKey(&plan)
 }
 
 // static serves one destination.
@@ -74,6 +120,15 @@ func (o *outbound) run(ctx context.Context) {
 			continue
 		}
 		failures.Succeeded()
+		if o.refuse != nil {
+			if end := o.refuse(); end != nil {
+				o.conns.Go(func() {
+					end(app)
+					<-slots
+				})
+				continue
+			}
+		}
 		o.conns.Go(func() {
 			rest := o.serve(ctx, app)
 			if rest == nil {

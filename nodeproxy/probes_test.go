@@ -10,7 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -37,7 +37,7 @@ func newTestWitness(t *testing.T, addr string) *testWitness {
 		}
 		return nil
 	}
-	w.witness = newWitness(ctx, c, declared, dialKernel(0), func(r ...federation.Record) { w.reports.Add(int64(len(r))) }, zerolog.Nop())
+	w.witness = newWitness(ctx, c, declared, dialKernel(0), func(r ...healthstream.Target) { w.reports.Add(int64(len(r))) }, zerolog.Nop())
 	t.Cleanup(func() {
 		cancel()
 		w.prober.Wait()
@@ -89,14 +89,14 @@ func TestWhatIsNoLongerDeclaredIsAskedNoMore(t *testing.T) {
 	w.declares.Store(uint32(port))
 	w.refused(t, port)
 	within(t, "ejected", func() bool { return w.reports.Load() == 1 })
-	if w.prober.Active() != 1 || len(w.current()) != 1 {
-		t.Fatalf("%d series, %d facts; want one each", w.prober.Active(), len(w.current()))
+	if w.prober.Active() != 1 || len(w.All()) != 1 {
+		t.Fatalf("%d series, %d facts; want one each", w.prober.Active(), len(w.All()))
 	}
 	w.declares.Store(0)
 	w.forget()
 	within(t, "the series ends", func() bool { return w.prober.Active() == 0 })
 	w.refused(t, port) // by a client that had asked before
-	if n := len(w.current()); n != 0 || w.prober.Active() != 0 {
+	if n := len(w.All()); n != 0 || w.prober.Active() != 0 {
 		t.Errorf("%d facts, %d series about a pod that is gone", n, w.prober.Active())
 	}
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/file"
-	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/hbone"
@@ -29,6 +28,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 )
 
 // Proxy is one process's node proxy. Build it with New, then Run it once.
@@ -39,13 +39,16 @@ type Proxy struct {
 	store    *discovery.Store
 	watcher  *file.Watcher
 	ids      *identity.Manager
-	ledger   *peer.Ledger
 	stream   *healthstream.Client // nil when federation.health is off
+	askedAll sync.Once
 	pool     *pool.Pool
 	witness  *witness
 	view     *view
 	budget   *retrybudget.Budget
 	load     *overload.Limiter
+	admit    func() (overload.Work, error) // of connections that others open to pods of this node: load's, without a wait
+	towards  *overload.Destinations
+	throttle overload.Throttle          // of what others refuse for overload; like towards and budget by sharedKey
 	late     func(since time.Time) bool // may what did not come since then be our own doing?
 	gateways gatewaySources
 	refusals *identity.Refusals
@@ -102,7 +105,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	}
 	p.registry.MustRegister(identity.NewMetrics(p.ids))
 	p.registry.MustRegister(file.NewCollector(p.watcher))
-	p.witness = newWitness(p.data, cfg, p.declared, dialKernel(0), p.report, log)
+	p.witness = newWitness(p.data, cfg, p.declared, dialKernel(0), p.changed, log)
 	p.witness.late = p.late
 	p.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_served_sessions", Help: "Sessions of clients."},
@@ -113,10 +116,11 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 		func() float64 { return float64(p.witness.prober.Active() + p.gatewayProbes.Active()) }))
 	if cfg.Federation.Health {
 		p.stream = healthstream.NewClient(healthstream.ClientConfig{
-			Node: cfg.Node, Network: cfg.Network, Incarnation: uint64(time.Now().UnixNano()), Self: p.self, Identity: p.ids, Ledger: p.ledger,
+			Node: cfg.Node, Network: cfg.Network, Self: p.self, Identity: p.ids,
 			Gateways: func() []*mesh.Gateway { return p.store.Current().Gateways(cfg.Network) },
-			Current:  p.witness.current, Log: log, Metrics: peer.NewMetrics(p.registry),
+			Facts:    p.witness, OnAsk: p.asked, Idle: cfg.Federation.Idle, Log: log, Metrics: peer.NewMetrics(p.registry),
 		})
+		p.pin(p.store.Current())
 	}
 	if err := p.listen(); err != nil {
 		p.closeListeners()
@@ -136,13 +140,14 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.metrics = NewMetrics(p.registry)
 	p.refusals = identity.NewRefusals(log)
 	p.load = overload.New(p.registry)
+	p.admit = p.load.TryAdmit
+	p.towards = overload.NewDestinations(p.load)
 	p.late = func(since time.Time) bool { return p.load.Late(since) > lateLimit }
 	p.clients = admission.NewGuard(cfg.Limits, p.session.MaxUnread(), p.registry, log)
-	p.ledger = peer.NewLedger(federation.DefaultTTL)
 	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle})
 	p.registry.MustRegister(pool.NewMetrics(p.pool))
 	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
-	p.view = newView(cfg, p.ledger.Summary, p.probeGateway, log, p.metrics)
+	p.view = newView(cfg, p.known, p.probeGateway, log, p.metrics)
 	return p
 }
 
@@ -165,6 +170,7 @@ func (p *Proxy) listen() (err error) {
 		if err != nil {
 			return err
 		}
+		l.refuse = p.refusal(o)
 		p.outbounds = append(p.outbounds, l)
 	}
 	for i, s := range p.cfg.Socks {
@@ -207,9 +213,9 @@ func (p *Proxy) locals() []*mesh.Workload {
 	return out
 }
 
-func (p *Proxy) report(r ...federation.Record) {
-	if p.stream != nil && len(r) > 0 {
-		p.stream.Report(r...)
+func (p *Proxy) changed(targets ...healthstream.Target) {
+	if p.stream != nil {
+		p.stream.Changed(targets...)
 	}
 }
 
@@ -228,7 +234,7 @@ func (p *Proxy) declared(k health.Key) *mesh.Workload {
 func (p *Proxy) probeGateway(key string) {
 	var started time.Time
 	ask := func(ctx context.Context) error {
-		g := gatewayNamed(p.store.Current(), key)
+		g := picker.Gateway(p.store.Current(), key)
 		if g == nil {
 			return errUndeclared
 		}
@@ -242,12 +248,12 @@ func (p *Proxy) probeGateway(key string) {
 	}
 	p.gatewayProbes.Watch(key, ask, func(err error) bool {
 		if errors.Is(err, errUndeclared) {
-			return gatewayNamed(p.store.Current(), key) == nil
+			return picker.Gateway(p.store.Current(), key) == nil
 		}
 		if isTimeout(err) && p.late(started) {
 			return false // asked again: what took so long may have been us
 		}
-		p.view.gatewayAnswered(key, func() bool { return gatewayNamed(p.store.Current(), key) != nil }, err, time.Now())
+		p.view.gatewayAnswered(key, err, time.Now())
 		return err == nil
 	})
 }

@@ -2,6 +2,7 @@ package nodeproxy
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,17 +23,18 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 	p.gateways.revise(p.store.Current(), p.cfg.Network, time.Now())
 	p.ids.Require(p.identities()...)
-	server := &admin.Server{Pending: p.pending, Details: p.details, State: p.dump, Registry: p.registry, More: append(p.watcher.Endpoints(), p.diagnose.Endpoints()...)}
+	server := &admin.Server{Pending: p.pending, Details: p.details, State: p.dump, Registry: p.registry, More: slices.Concat(p.watcher.Endpoints(), p.diagnose.Endpoints(), p.Endpoints())}
 	background, bctx := errgroup.WithContext(p.data)
 	background.Go(func() error { p.watcher.Run(bctx); return nil })
 	background.Go(func() error { return p.ids.Run(bctx) })
 	background.Go(func() error { p.follow(bctx); return nil })
 	background.Go(func() error { p.load.Run(bctx); return nil })
+	background.Go(func() error { p.towards.Run(bctx); return nil })
 	background.Go(func() error { p.clients.Run(bctx); return nil })
 	background.Go(func() error { return server.Run(bctx, p.admin) })
 	if p.stream != nil {
 		background.Go(func() error { return p.stream.Run(bctx) })
-		background.Go(func() error { p.listenLedger(bctx); return nil })
+		background.Go(func() error { p.listenServices(bctx); return nil })
 	}
 	p.settle(ctx)
 	starting, stop := context.WithCancel(bctx)
@@ -61,7 +63,7 @@ const settleLimit = 2 * time.Second
 
 func (p *Proxy) settle(ctx context.Context) {
 	limit := time.Now().Add(settleLimit)
-	for p.stream != nil && p.stream.Attached() == 0 && len(p.store.Current().Gateways(p.cfg.Network)) > 0 {
+	for p.stream != nil && !p.stream.Settled() && len(p.store.Current().Gateways(p.cfg.Network)) > 0 {
 		if time.Now().After(limit) {
 			p.log.Warn().Msg("starting without a health stream: no gateway of this network has accepted one")
 			break
@@ -97,6 +99,9 @@ func (p *Proxy) drain() {
 	for _, o := range p.outbounds {
 		o.listener.Close()
 		wg.Go(func() { o.drain(ctx) })
+	}
+	if p.stream != nil {
+		p.stream.Drain() // while open connections end, what happens to the pods is still said
 	}
 	wg.Wait()
 	p.pool.Close()

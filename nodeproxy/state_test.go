@@ -4,8 +4,6 @@ import (
 	"context"
 	"regexp"
 	"testing"
-
-	"github.com/isthmus-mesh/isthmus/federation"
 )
 
 // The keys of /state are of one style, endpoints are written as everywhere else, and
@@ -14,13 +12,14 @@ func TestStateIsOfOnePiece(t *testing.T) {
 	p := reported(t, 2)
 	sick := p.pods[0].App(8080, 8081)
 	p.pods[1].App(8080, 8081)
+	p.pods[1].Outbound(hello)
 	p.Start()
 	if err := sick.Refuse(context.Background(), 8080); err != nil {
 		t.Fatal(err)
 	}
 	id := p.pods[0].Endpoint().String()
-	p.untilFirst(t, p.node(2).Log, "known", "network", "west", "port", 80, "exceptions", []any{id}) // west-2 hears of its neighbour
-	for _, proc := range []string{"node proxy west-2", "node proxy east-1", "gateway west/gw-1"} {
+	p.untilFirst(t, p.node(2).Log, "known", "network", "west", "port", 80, "exceptions", []any{id}) // its pod is a client of the service too
+	for _, proc := range []string{"node proxy west-1", "node proxy east-1", "gateway west/gw-1"} {
 		keysAre(t, proc, p.Process(proc).State(t))
 	}
 	if row := p.node(2).Row(t, "ownNetwork", "endpoint", id, "port", 8080); !row.Has("usable", false, "reported", "ejected") {
@@ -29,19 +28,29 @@ func TestStateIsOfOnePiece(t *testing.T) {
 	if row := p.node(2).Row(t, "ownNetwork", "endpoint", id, "port", 8081); !row.Has("usable", true, "reported", "healthy") {
 		t.Errorf("its other port: %v", row)
 	}
+	p.client().Log.Await(t, "known", "network", "west", "port", 80, "exceptions", []any{id})
 	found := false
-	for _, r := range p.client().Rows(t, "records") {
-		if age, ok := r["ageMs"].(float64); ok && age >= float64(federation.NoEvidence.Milliseconds()) {
-			t.Errorf("the age of no evidence is shown as one: %v", r)
+	for _, f := range p.client().Rows(t, "followedServices") {
+		for _, n := range asList(f["networks"]) {
+			for _, port := range asList(n.(map[string]any)["ports"]) {
+				out, ok := port.(map[string]any)["exceptions"].([]any)
+				if !ok {
+					t.Errorf("exceptions are null, not []: %v", port)
+				}
+				found = found || len(out) == 1 && out[0] == id
+			}
 		}
-		if s, ok := r["summary"].(map[string]any); ok && s["exceptions"] == nil {
-			t.Errorf("exceptions are null, not []: %v", r)
-		}
-		s, _ := r["summary"].(map[string]any)
-		found = found || len(asList(s["exceptions"])) == 1 && asList(s["exceptions"])[0] == id
 	}
 	if !found {
-		t.Errorf("no record names the exception %s: %v", id, p.client().Rows(t, "records"))
+		t.Errorf("nothing that is followed names the exception %s: %v", id, p.client().Rows(t, "followedServices"))
+	}
+	said := false
+	for _, r := range p.Process("gateway west/gw-1").Rows(t, "reports") {
+		f, _ := r["fact"].(map[string]any)
+		said = said || f["endpoint"] == id && r["node"] == "west-1" && r["believed"] == true && r["attached"] == true
+	}
+	if !said {
+		t.Errorf("the gateway does not show what the node has reported: %v", p.Process("gateway west/gw-1").Rows(t, "reports"))
 	}
 }
 

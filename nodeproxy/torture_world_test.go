@@ -24,6 +24,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
@@ -164,7 +165,7 @@ func newTortured(o options, log zerolog.Logger) *tortured {
 		p.ids = identity.NewManager(torturedSource{}, zerolog.Nop())
 		p.session.FirstWindow, p.session.StreamWindow, p.session.ConnWindow = o.FirstWindow, o.StreamWindow, o.ConnWindow
 		p.dialHop = w.dial
-		p.witness = newWitness(p.data, cfg, p.declared, w.dialApp, p.report, log)
+		p.witness = newWitness(p.data, cfg, p.declared, w.dialApp, p.changed, log)
 		p.started = func(s *hbone.Session) {
 			l := linkPods
 			if s.Base() != s {
@@ -271,9 +272,16 @@ func (w *tortured) servePod(pod *mesh.Workload) func(net.Listener, *hbone.TLSTra
 			panic(err) // the schedules stay far below every limit
 		}
 		defer admitted.Release()
-		s := hbone.NewServer(t, cfg, func(ctx context.Context, req *hbone.Incoming) {
-			in.connect(context.WithValue(ctx, askedBy{}, req.Header.Get(header.NameForwarded)), req, client, admitted)
-		})
+		cfg.Screen = func(req *hbone.Incoming) hbone.Handler {
+			connect := in.screen(req, client, admitted)
+			if connect == nil {
+				return nil
+			}
+			return func(ctx context.Context, req *hbone.Incoming) {
+				connect(context.WithValue(ctx, askedBy{}, req.Header.Get(header.NameForwarded)), req)
+			}
+		}
+		s := hbone.NewServer(t, cfg, nil)
 		w.track(s, l, true)
 		w.groupOf(l).Serve(w.ctx, s)
 	}
@@ -707,19 +715,13 @@ func (w *tortured) next(id int, l link) error {
 // unbooked waits until no connection is left in the books of the node proxy; that
 // of a client that has left may still be tried elsewhere.
 func (w *tortured) unbooked() error {
-	v := w.client.view
 	for range 60 {
-		v.mu.Lock()
-		clean := len(v.open) == 0 && len(v.waits) == 0
-		v.mu.Unlock()
-		if clean {
+		if w.client.view.Load() == (picker.Load{}) {
 			return nil
 		}
 		time.Sleep(time.Second)
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return fmt.Errorf("the client's node proxy still counts %v open and %v waiting", v.open, v.waits)
+	return fmt.Errorf("the client's node proxy still counts %+v", w.client.view.Load())
 }
 
 // onlyApplications reports that nothing but the applications' own doing happens in steps, and

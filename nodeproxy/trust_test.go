@@ -89,7 +89,7 @@ func TestAMissingCertificateOfOurOwnIsNobodysFault(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	issue(p.ID("isthmus-system/nodeproxy")) // its own, and none for shop
+	issue(p.NodeID("east", "east-1")) // its own, and none for shop
 	client := p.StartNode("east", "east-1", func(c *nodeproxy.Config) { c.Identity = identity.Config{Source: "files", Dir: dir} })
 	p.StartGateway("west", "gw-1")
 	p.StartNode("west", "west-1").AwaitReady(t)

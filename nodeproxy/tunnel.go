@@ -17,6 +17,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 )
 
 // tunnel is an open way to one application: bytes written to stream reach it.
@@ -131,7 +132,7 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 		}
 	}
 	if err != nil {
-		return nil, throughResponse(t.endpoint, fmt.Errorf("through gateway %s at %s: %w", gatewayKey(v.gateway), v.gateway.Address, err))
+		return nil, throughResponse(t.endpoint, fmt.Errorf("through gateway %s at %s: %w", picker.GatewayKey(v.gateway), v.gateway.Address, err))
 	}
 	return t, nil
 }
@@ -156,7 +157,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 	} else if len(v.avoid) > 0 {
 		req.Header[header.NameAvoid] = formatAvoid(v.avoid)
 	}
-	key := p.poolKey(c.source, []spiffeid.ID{gw.Identity}, gw.Address.String(), gatewayUID+gatewayKey(gw))
+	key := p.poolKey(c.source, []spiffeid.ID{gw.Identity}, gw.Address.String(), gatewayUID+picker.GatewayKey(gw))
 	dial := p.dialer(hopOuter, c.source.Identity, []spiffeid.ID{gw.Identity}, gw.Address)
 	err = p.pool.Use(ctx, key, dial, func(s *hbone.Session) error {
 		started := time.Now()
@@ -193,9 +194,8 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 		return inner, endpoint, err
 	}
 	f = outerResponse(err)
-	if v.pod != nil && f.at == atNetwork { // it was asked for this pod alone
-		f.at, f.endpoint = atEndpoint, v.pod.Endpoint
-		f.fault = f.fault || f.reason == string(header.ReasonPinnedGone)
+	if v.pod != nil {
+		f.pinned(v.pod.Endpoint)
 	}
 	return nil, f.endpoint, f
 }
@@ -296,4 +296,4 @@ func (p *Proxy) innerKey(source *mesh.Workload, v via) pool.Key {
 	return k
 }
 
-func through(g *mesh.Gateway) string { return gatewayKey(g) + " " + g.Address.String() }
+func through(g *mesh.Gateway) string { return picker.GatewayKey(g) + " " + g.Address.String() }

@@ -16,6 +16,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/damping"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/internal/localfault"
@@ -40,14 +42,16 @@ type witness struct {
 	declared declared
 	connect  dialTCP
 	prober   *reprobe.Prober[health.Key]
-	report   func(...federation.Record)
-	late     func(since time.Time) bool // was this process itself late meanwhile?
+	changed  func(...healthstream.Target) // there is news of these; never waits
+	late     func(since time.Time) bool   // was this process itself late meanwhile?
 	log      zerolog.Logger
 
 	mu      sync.Mutex
 	tracker *health.Tracker[health.Key]
+	damper  *damping.Damper
 	hung    map[health.Key]bool // ejected, and the last dial timed out
 	facts   map[health.Key]fact
+	owed    map[health.Key]time.Time // gateways want a word on these, whatever it is, until then
 }
 
 // declared returns the workload of this node that k is about, as discovery lists
@@ -62,15 +66,15 @@ type fact struct {
 // probes of local applications: cheap, they never leave the node.
 var appSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * time.Millisecond}
 
-func newWitness(ctx context.Context, c Config, d declared, connect dialTCP, report func(...federation.Record), log zerolog.Logger) *witness {
+func newWitness(ctx context.Context, c Config, d declared, connect dialTCP, changed func(...healthstream.Target), log zerolog.Logger) *witness {
 	schedule := appSchedule
 	schedule.Timeout = c.Timeouts.App
 	return &witness{
 		network: c.Network, on: c.OutlierDetection.Scope == ScopeEndpoint, timeout: c.Timeouts.App, declared: d, connect: connect,
-		prober: reprobe.New[health.Key](ctx, schedule), report: report, log: log,
-		tracker: health.NewTracker[health.Key](c.OutlierDetection.Config, rand.Float64),
-		late:    func(time.Time) bool { return false },
-		hung:    map[health.Key]bool{}, facts: map[health.Key]fact{},
+		prober: reprobe.New[health.Key](ctx, schedule), changed: changed, log: log,
+		tracker: health.NewTracker[health.Key](c.OutlierDetection.Config, rand.Float64), damper: damping.New(maxDamped),
+		late: func(time.Time) bool { return false },
+		hung: map[health.Key]bool{}, facts: map[health.Key]fact{}, owed: map[health.Key]time.Time{},
 	}
 }
 
@@ -155,8 +159,7 @@ func (w *witness) watch(key health.Key) {
 		case pod == nil:
 			return true
 		case err == nil:
-			w.observe(key, health.Attempt{}, health.Success, "")
-			return true
+			return !w.observe(key, health.Attempt{}, health.Success, "")
 		case errors.Is(err, errUndeclared):
 			return false // it is back since the question
 		case localfault.Is(err):
@@ -174,82 +177,171 @@ func (w *witness) watch(key health.Key) {
 
 var errUndeclared = errors.New("discovery no longer lists the workload or its port")
 
-// observe records one dial. A success is independent evidence of its own,
-// whenever it started: the application answers.
-func (w *witness) observe(key health.Key, a health.Attempt, o health.Outcome, reason header.Reason) {
+// maxDamped bounds how many ports that were ejected are remembered.
+const maxDamped = 4 * healthstream.MaxFacts
+
+// observe records one dial, and reports whether the port is out. A success is
+// independent evidence of its own, whenever it started: the application answers. If
+// it has failed several times lately, it is said to answer, and stays out for a while.
+func (w *witness) observe(key health.Key, a health.Attempt, o health.Outcome, reason header.Reason) (out bool) {
 	now := time.Now()
 	w.mu.Lock()
 	pod := w.declared(key) // with mu held: forget comes after
 	if pod == nil {
 		w.mu.Unlock()
-		return
+		return false
 	}
-	var edge health.Edge
 	if o == health.Failure && reason == header.ReasonTimeout && w.late(now.Add(-w.timeout)) {
 		o = health.Neutral // what took so long may have been us
 	}
-	if o == health.Success && w.tracker.State(key, now).Phase != health.Healthy {
-		edge = w.tracker.Readmit(key, now)
-	} else if a != (health.Attempt{}) {
-		edge = w.tracker.End(key, a, o, now)
-	}
+	edge, held := w.judge(key, a, o, now)
 	phase := w.tracker.State(key, now)
-	if phase.Phase != health.Healthy && o == health.Failure && reason == header.ReasonTimeout {
+	out = phase.Phase != health.Healthy
+	if out && o == health.Failure && reason == header.ReasonTimeout {
 		w.hung[key] = true
 	} else if o == health.Success {
 		delete(w.hung, key)
 	}
-	var r federation.Record
-	if edge != health.NoEdge {
+	owed := now.Before(w.owed[key]) && o == health.Success // a failure is said when it is an ejection
+	was := w.facts[key].said.Reason == damping.Reason
+	say := edge != health.NoEdge || owed || held && !was || was && out && o == health.Failure
+	if say {
 		f := federation.EndpointFact{Endpoint: key.Endpoint, Port: key.Port, State: federation.Healthy, Health: phase.Health}
-		if edge == health.EdgeEjected {
+		switch {
+		case held:
+			f.State, f.Reason = federation.Ejected, damping.Reason
+		case out:
 			f.State, f.Reason = federation.Ejected, string(reason)
 		}
 		w.facts[key] = fact{f, now}
-		r = w.facts[key].record(w.network, now)
+		delete(w.owed, key)
 	}
 	w.mu.Unlock()
-	if edge == health.NoEdge {
-		return
+	if say {
+		w.changed(healthstream.Target(key))
 	}
-	w.report(r)
+	if edge == health.NoEdge {
+		return out
+	}
 	name := "ejected"
 	if edge == health.EdgeReadmitted {
 		name, reason = "readmitted", "answers"
 	}
 	w.log.Info().Str("edge", name).Str("scope", "endpoint").Str("network", w.network).Uint16("port", key.Port).
 		Stringer("endpoint", key.Endpoint).Str("workload", pod.UID).Str("reason", string(reason)).Str("source", "witness").Msg("outlier changed")
+	return out
 }
 
-func (f fact) record(network string, now time.Time) federation.Record {
-	said := f.said
-	return federation.Record{Network: network, Age: now.Sub(f.seen), Endpoint: &said}
+// judge takes in an outcome; held says that it is a success that does not count yet.
+// The caller holds mu.
+func (w *witness) judge(key health.Key, a health.Attempt, o health.Outcome, now time.Time) (edge health.Edge, held bool) {
+	k := damping.Key(key)
+	out := w.tracker.State(key, now).Phase != health.Healthy
+	switch {
+	case out && o == health.Success:
+		if w.damper.Answered(k, now).After(now) {
+			w.tracker.End(key, a, health.Neutral, now) // it may be a probe: others may be
+			return health.NoEdge, true
+		}
+		w.damper.Readmitted(k, now)
+		return w.tracker.Readmit(key, now), false
+	case out && o == health.Failure:
+		w.damper.Failed(k, now)
+	}
+	if a != (health.Attempt{}) {
+		edge = w.tracker.End(key, a, o, now)
+	}
+	if edge == health.EdgeEjected && !out {
+		w.damper.Expire(now)
+		w.damper.Ejected(k, now)
+	}
+	return edge, false
 }
 
-// current returns every fact worth telling: what is out, and
-// what came back recently enough that somebody may still believe otherwise.
-func (w *witness) current() []federation.Record {
+// All implements [healthstream.Facts]: every fact worth telling, which is what is
+// out, and what came back recently enough that somebody may still believe otherwise.
+func (w *witness) All() []healthstream.Fact {
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var out []federation.Record
+	var out []healthstream.Fact
 	for k, f := range w.facts {
-		if f.said.State == federation.Healthy && now.Sub(f.seen) > 2*federation.DefaultTTL {
+		if f.said.State == federation.Healthy && now.Sub(f.seen) > 2*healthstream.Held {
 			delete(w.facts, k)
 			continue
 		}
-		out = append(out, f.record(w.network, now))
+		out = append(out, healthstream.Fact{EndpointFact: f.said, Age: now.Sub(f.seen)})
 	}
 	return out
 }
 
-// forget drops what is no longer declared, and asks it no more.
+// Fact implements [healthstream.Facts].
+func (w *witness) Fact(t healthstream.Target) (healthstream.Fact, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f, ok := w.facts[health.Key(t)]
+	return healthstream.Fact{EndpointFact: f.said, Age: time.Since(f.seen)}, ok
+}
+
+// maxOwed bounds what gateways may want a word on and discovery does not list.
+const maxOwed = 4 * healthstream.MaxFacts
+
+// owe asks the applications behind targets now, and says of each how it does. What
+// discovery does not list yet is asked when it does, if that is within
+// [healthstream.Held]: for longer no gateway holds it as out.
+func (w *witness) owe(targets []healthstream.Target) {
+	if !w.on {
+		return
+	}
+	var ask []health.Key
+	now := time.Now()
+	w.mu.Lock()
+	w.expireOwed(now)
+	for _, t := range targets {
+		k := health.Key(t)
+		if _, said := w.facts[k]; said || len(w.owed) >= maxOwed && w.declared(k) == nil {
+			continue
+		}
+		w.owed[k] = now.Add(healthstream.Held)
+		ask = append(ask, k)
+	}
+	w.mu.Unlock()
+	w.askAll(ask)
+}
+
+// expireOwed drops what no gateway waits for any more; the caller holds mu.
+func (w *witness) expireOwed(now time.Time) {
+	maps.DeleteFunc(w.owed, func(_ health.Key, end time.Time) bool { return !now.Before(end) })
+}
+
+// askAll asks those of keys that are declared until they answer.
+func (w *witness) askAll(keys []health.Key) {
+	for _, k := range keys {
+		if w.on && w.declared(k) != nil {
+			w.watch(k)
+		}
+	}
+}
+
+// askOwed asks what has been declared since somebody wanted to know.
+func (w *witness) askOwed() {
+	w.mu.Lock()
+	w.expireOwed(time.Now())
+	keys := slices.Collect(maps.Keys(w.owed))
+	w.mu.Unlock()
+	w.askAll(keys)
+}
+
+// forget drops what is no longer declared, and asks it no more. What is owed is kept
+// to its end: discovery may be late.
 func (w *witness) forget() {
 	keep := func(k health.Key) bool { return w.declared(k) != nil }
 	w.prober.Retain(keep)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.expireOwed(time.Now())
 	w.tracker.Prune(time.Now(), keep)
+	w.damper.Retain(func(k damping.Key) bool { return keep(health.Key(k)) })
 	maps.DeleteFunc(w.facts, func(k health.Key, _ fact) bool { return !keep(k) })
 	maps.DeleteFunc(w.hung, func(k health.Key, _ bool) bool { return !keep(k) })
 }
@@ -263,6 +355,7 @@ type localBelief struct {
 	Consecutive int       `json:"consecutiveFailures"`   // failures in a row
 	Until       time.Time `json:"ejectedUntil,omitzero"` // end of the wait after which it is tried again at the latest; a probe that is answered ends it early
 	Reason      string    `json:"reason,omitempty"`      // of the ejection
+	Since       time.Time `json:"since"`                 // when it went out or came back
 }
 
 func (w *witness) dump() []localBelief {
@@ -273,7 +366,7 @@ func (w *witness) dump() []localBelief {
 	for k, f := range w.facts {
 		s := w.tracker.State(k, now)
 		out = append(out, localBelief{Endpoint: k.Endpoint.String(), Port: k.Port, Phase: s.Phase.String(), Health: s.Health,
-			Consecutive: s.Consecutive, Until: s.Until, Reason: f.said.Reason})
+			Consecutive: s.Consecutive, Until: s.Until, Reason: f.said.Reason, Since: f.seen})
 	}
 	slices.SortFunc(out, func(a, b localBelief) int {
 		if a.Endpoint != b.Endpoint {

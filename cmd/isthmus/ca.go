@@ -62,8 +62,8 @@ func newCAIssueCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "issue",
 		Short:   "Issue certificates and keys for identities",
-		Long:    "issue writes OUT/bundle.pem and OUT/<namespace>/<service account>/{cert,key}.pem, each replaced in one step:\nprocesses with identity.source: files pick them up within a second. --id may be repeated.",
-		Example: "  isthmus ca issue --dir ca --out svids --id spiffe://cluster.local/ns/shop/sa/cart --ttl 1h",
+		Long:    "issue writes OUT/bundle.pem and OUT/<namespace>/<service account>/{cert,key}.pem, each replaced in one step:\nprocesses with identity.source: files pick them up within a second. --id may be repeated. That of a node proxy has /node/<network>/<node> behind its service account: issue it to that node only.",
+		Example: "  isthmus ca issue --dir ca --out svids --id spiffe://cluster.local/ns/shop/sa/cart --ttl 1h\n  isthmus ca issue --dir ca --out svids-node-1 --id spiffe://cluster.local/ns/isthmus-system/sa/nodeproxy/node/west/node-1",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if ttl < identity.MinTTL {
@@ -71,7 +71,7 @@ func newCAIssueCommand() *cobra.Command {
 			}
 			wanted := make([]spiffeid.ID, len(ids))
 			for i, s := range ids {
-				id, err := identity.ParseID(s)
+				id, err := identity.ParseIssued(s)
 				if err != nil {
 					return exit(exitUsage, fmt.Errorf("--id: %w", err))
 				}
@@ -86,7 +86,7 @@ func newCAIssueCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&dir, "dir", "ca", "directory of the ca")
 	cmd.Flags().StringVar(&out, "out", "", "directory to write to (required)")
-	cmd.Flags().StringArrayVar(&ids, "id", nil, "identity spiffe://<trust domain>/ns/<namespace>/sa/<service account> (required)")
+	cmd.Flags().StringArrayVar(&ids, "id", nil, "identity spiffe://<trust domain>/ns/<namespace>/sa/<service account>, with /node/<network>/<node> behind it for a node proxy (required)")
 	cmd.Flags().DurationVar(&ttl, "ttl", identity.DefaultTTL, "how long the certificates are valid")
 	for _, f := range []string{"out", "id"} {
 		_ = cmd.MarkFlagRequired(f)

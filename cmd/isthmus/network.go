@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 )
@@ -19,8 +20,8 @@ func newNetworkCommand() *cobra.Command {
 		Long: `network keeps the key by which other networks will know this one: the network
 certifies its gateways with it, and others list its public half.
 
-The present federation does not ask for network keys yet: these commands prepare
-what it is going to require.`,
+Each gateway needs both: federation.keys is the directory of its own network's key,
+federation.networks the file with the public keys of the others.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -45,8 +46,8 @@ func newNetworkInitCommand() *cobra.Command {
 	}
 	dir := networkDirFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := networkkey.CheckName("--network", name); err != nil {
-			return exit(exitUsage, err)
+		if err := discovery.NetworkName(name); err != nil {
+			return exit(exitUsage, fmt.Errorf("--network %.80q: %w", name, err))
 		}
 		d, err := keyfile.Init(*dir, name, rand.Reader)
 		if err != nil {
@@ -71,6 +72,7 @@ type shownKey struct {
 	Key         string `json:"key"`
 	Fingerprint string `json:"fingerprint"`
 	Signs       bool   `json:"signs"`
+	Old         bool   `json:"old,omitempty"` // it signed before, and is listed until it is forgotten
 }
 
 func newNetworkShowCommand() *cobra.Command {
@@ -94,7 +96,7 @@ func newNetworkShowCommand() *cobra.Command {
 		if *format == "json" {
 			s := shownNetwork{Network: d.Network}
 			for i, k := range d.Public() {
-				s.Keys = append(s.Keys, shownKey{k.String(), k.Fingerprint(), i == 0})
+				s.Keys = append(s.Keys, shownKey{k.String(), k.Fingerprint(), i == 0, d.Old != nil && k == *d.Old})
 			}
 			e := json.NewEncoder(cmd.OutOrStdout())
 			e.SetIndent("", "  ")
@@ -111,6 +113,9 @@ func printNetwork(cmd *cobra.Command, d keyfile.Dir) error {
 		if i > 0 {
 			use = "next"
 		}
+		if d.Old != nil && k == *d.Old {
+			use = "old"
+		}
 		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "# %s: fingerprint %s\n", use, k.Fingerprint()); err != nil {
 			return err
 		}
@@ -120,26 +125,37 @@ func printNetwork(cmd *cobra.Command, d keyfile.Dir) error {
 }
 
 func newNetworkRotateCommand() *cobra.Command {
-	var finish bool
+	var finish, forget bool
 	cmd := &cobra.Command{
 		Use:   "rotate",
 		Short: "Replace the key of a network, with an overlap",
 		Long: `rotate makes the next key beside the present one, which goes on signing. Give
 what it prints to the other networks: they accept both. When all of them have
-it, rotate --finish lets the next key sign and removes the present one; the others
-may remove the old key once all gateways were certified anew, at most 24 h later.`,
-		Example: "  isthmus network rotate --dir network\n  isthmus network rotate --dir network --finish",
+it, rotate --finish lets the next key sign and removes the present one. Its public
+half stays listed, because gateways that it has certified go on being believed by it.
+24 h later all gateways were certified anew: rotate --forget-old removes it, and the
+others may too.`,
+		Example: "  isthmus network rotate --dir network\n  isthmus network rotate --dir network --finish\n  isthmus network rotate --dir network --forget-old",
 		Args:    cobra.NoArgs,
 	}
 	dir := networkDirFlag(cmd)
 	cmd.Flags().BoolVar(&finish, "finish", false, "the other networks have both keys: let the next one sign")
+	cmd.Flags().BoolVar(&forget, "forget-old", false, "all gateways were certified anew: list the key before the present one no more")
+	cmd.MarkFlagsMutuallyExclusive("finish", "forget-old")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if forget {
+			d, err := keyfile.Forget(*dir)
+			if err != nil {
+				return exit(rotationCode(err), err)
+			}
+			return exit(exitStart, printNetwork(cmd, d))
+		}
 		if finish {
 			d, err := keyfile.Finish(*dir)
 			if err != nil {
 				return exit(rotationCode(err), err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "# the next key of network %s signs now; others may remove the old one when all gateways were certified anew, at most %v from now\n", d.Network, networkkey.MaxLifetime)
+			fmt.Fprintf(cmd.OutOrStdout(), "# the next key of network %s signs now; the old one stays listed for gateways that it has certified; at most %v from now: isthmus network rotate --dir %s --forget-old\n", d.Network, networkkey.MaxLifetime, *dir)
 			return exit(exitStart, printNetwork(cmd, d))
 		}
 		d, err := keyfile.Rotate(*dir, rand.Reader)
@@ -154,7 +170,7 @@ may remove the old key once all gateways were certified anew, at most 24 h later
 
 // rotationCode is a finding if the directory is well but in another phase.
 func rotationCode(err error) int {
-	if errors.Is(err, keyfile.ErrRotating) || errors.Is(err, keyfile.ErrNotRotating) {
+	if errors.Is(err, keyfile.ErrRotating) || errors.Is(err, keyfile.ErrNotRotating) || errors.Is(err, keyfile.ErrNoOldKey) {
 		return exitFinding
 	}
 	return exitStart

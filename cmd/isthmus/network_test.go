@@ -36,6 +36,13 @@ func TestNetworkKeyFromInitToTheEndOfItsRotation(t *testing.T) {
 		t.Errorf("got %+v", both)
 	}
 	wantIn(t, succeed(t, "network", "rotate", "--dir", dir, "--finish"), both.Keys[1].Key)
+	if kept := shown(); len(kept.Keys) != 2 || !kept.Keys[0].Signs || kept.Keys[1].Key != first.Keys[0].Key || !kept.Keys[1].Old {
+		t.Errorf("the old key is not listed any more: %+v", kept)
+	}
+	wantIn(t, succeed(t, "network", "rotate", "--dir", dir, "--forget-old"), both.Keys[1].Key)
+	if code, _, _ := isthmus(t, "network", "rotate", "--dir", dir, "--forget-old"); code != exitFinding {
+		t.Errorf("nothing to forget: exit %d, want %d", code, exitFinding)
+	}
 	if last := shown(); len(last.Keys) != 1 || last.Keys[0].Key != both.Keys[1].Key || !last.Keys[0].Signs {
 		t.Errorf("got %+v", last)
 	}
@@ -43,7 +50,9 @@ func TestNetworkKeyFromInitToTheEndOfItsRotation(t *testing.T) {
 	if code, _, errs := isthmus(t, "network", "init", "--network", "west", "--dir", dir); code != exitStart || !strings.Contains(errs, "choose another directory") {
 		t.Errorf("init over a key: exit %d, %s", code, errs)
 	}
-	if code, _, _ := isthmus(t, "network", "init", "--network", "we st", "--dir", dir+"2"); code != exitUsage {
-		t.Errorf("a bad name: exit %d, want %d", code, exitUsage)
+	for _, name := range []string{"we st", "West", "west_1", "-west", strings.Repeat("w", 64)} { // discovery refuses them too
+		if code, _, errs := isthmus(t, "network", "init", "--network", name, "--dir", dir+"2"); code != exitUsage || !strings.Contains(errs, "--network") {
+			t.Errorf("%q: exit %d, %s, want %d", name, code, errs, exitUsage)
+		}
 	}
 }

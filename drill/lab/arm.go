@@ -35,6 +35,7 @@ type armRun struct {
 	exits   []measure.Exit
 	logged  map[string]measure.Lines // by process, while traffic ran
 	ending  bool                     // processes may end now
+	over    time.Time                // since when; zero until then
 	started bool                     // zero is set
 	teller  *measure.Teller
 	told    sync.Mutex
@@ -163,7 +164,9 @@ func (a *armRun) pod(name string) *pod {
 // returns.
 func (a *armRun) stop() {
 	a.mu.Lock()
-	a.ending = true
+	if !a.ending {
+		a.ending, a.over = true, time.Now()
+	}
 	all := make([]*process, 0, len(a.running))
 	for _, p := range a.running {
 		all = append(all, p)
@@ -187,8 +190,15 @@ func (a *armRun) record(attempts []measure.Attempt, outages []measure.Outage) *m
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := &measure.Record{Layout: a.layout, Arm: a.arm, Attempts: attempts, Outages: outages, Exits: a.exits, Logged: maps.Clone(a.logged)}
+	over := a.over.Sub(a.zero)
 	for _, e := range a.events {
-		r.Events = append(r.Events, e.Since(a.zero.Sub(a.base)))
+		e = e.Since(a.zero.Sub(a.base))
+		// What processes believe of each other while all are being ended is no
+		// part of the drill.
+		belief := e.Kind == measure.OutlierChanged || e.Kind == measure.Known
+		if !belief || a.over.IsZero() || e.At < over {
+			r.Events = append(r.Events, e)
+		}
 	}
 	r.Arrange()
 	return r

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"crypto/rand"
 	"fmt"
 	"net/netip"
 	"os"
@@ -10,11 +11,13 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/drill/scenario"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 )
 
 const (
 	trustDomain = "cluster.local"
 	nodeAccount = "isthmus-system/nodeproxy"
+	keysDir     = "networks"
 )
 
 // writeConfigs writes the discovery file of each network and the configuration
@@ -25,6 +28,13 @@ func writeConfigs(dir string, l *scenario.Layout, arm scenario.Arm) error {
 		if err := writeYAML(filepath.Join(dir, meshFile(n.Name)), meshOf(l, n.Name)); err != nil {
 			return err
 		}
+	}
+	var networks []string
+	for _, n := range l.Scenario.Networks {
+		networks = append(networks, n.Name)
+	}
+	if _, err := keyfile.InitAll(filepath.Join(dir, keysDir), networks, rand.Reader); err != nil {
+		return err
 	}
 	for _, g := range l.Gateways {
 		if err := writeYAML(filepath.Join(dir, g.Name+".yaml"), gatewayConfig(g, arm)); err != nil {
@@ -138,6 +148,8 @@ func gatewayConfig(g scenario.Gateway, arm scenario.Arm) object {
 	c["name"] = g.Name
 	c["listen"] = g.Address.String()
 	c["nodeServiceAccount"] = nodeAccount
+	ring := keyfile.RingIn(keysDir, g.Network)
+	c["federation"] = object{"health": *arm.Federation.Health, "keys": ring.Dir, "networks": ring.List}
 	if o := c["outlierDetection"].(object); o["scope"] == "networkService" {
 		o["scope"] = "endpoint"
 	}

@@ -145,6 +145,7 @@ const flushTime = 300 * time.Millisecond
 func (a *armRun) drive(ctx context.Context) (*measure.Record, error) {
 	s := a.layout.Scenario
 	schedule := scenario.Schedule(s, len(a.layout.Clients))
+	first := a.readings(ctx)
 	a.mu.Lock()
 	a.zero = time.Now().Add(50 * time.Millisecond)
 	a.started = true
@@ -173,9 +174,11 @@ func (a *armRun) drive(ctx context.Context) (*measure.Record, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	last := a.readings(ctx)
 	sleep(ctx, flushTime)
 	a.stop()
 	r := a.record(attempts, outages)
+	r.Usage = a.usage(first, last)
 	if busy != "" {
 		r.Doubts = append(r.Doubts, busy)
 	}

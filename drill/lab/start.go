@@ -125,15 +125,8 @@ func (a *armRun) restart(ctx context.Context, name string) error {
 
 // ready polls the process's readiness.
 func (a *armRun) ready(ctx context.Context, p *process, admin netip.AddrPort) error {
-	c := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return a.network.dial(ctx, time.Now().Add(2*time.Second), admin)
-	}}}
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin.String()+"/healthz/ready", nil)
-		if err != nil {
-			return err
-		}
-		if resp, err := c.Do(req); err == nil {
+		if resp, err := a.get(ctx, admin, "/healthz/ready"); err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
 				return nil
@@ -148,4 +141,16 @@ func (a *armRun) ready(ctx context.Context, p *process, admin netip.AddrPort) er
 			return a.startError(p.name, context.Cause(ctx))
 		}
 	}
+}
+
+// get asks a process's admin port. The caller closes the body.
+func (a *armRun) get(ctx context.Context, admin netip.AddrPort, path string) (*http.Response, error) {
+	c := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return a.network.dial(ctx, time.Now().Add(2*time.Second), admin)
+	}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin.String()+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return c.Do(req)
 }

@@ -49,6 +49,7 @@ func (r *Record) Result() ArmResult {
 	}
 	out.Events, out.EventsLeftOut = r.happenings()
 	out.Generator = r.generator()
+	out.Roles, out.Processes = byRole(r.Usage), r.Usage
 	return out
 }
 

@@ -38,7 +38,10 @@ var evals = map[string]func(*Record, map[string]string) Value{
 	"victims_share":        victimsShare,
 	"exclude_ms":           excludeMS,
 	"known_ms":             knownMS,
+	"known_healed_ms":      knownHealedMS,
 	"heal_ms":              healMS,
+
+	"control_bytes_per_second": controlBytesPerSecond,
 }
 
 // Measure evaluates e, which must have been checked against the scenario.

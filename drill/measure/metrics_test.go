@@ -78,6 +78,7 @@ func TestMetricsOfTheCannedStory(t *testing.T) {
 		"exclude_ms":                              20,
 		"known_ms(q=p50)":                         6,
 		"known_ms":                                math.Inf(1), // east-node-2 never knew
+		"known_healed_ms":                         210,         // east-node-2 never knew that it was sick
 		"heal_ms":                                 510,         // first A answer of west-2 after 8 s
 		"share(network=west, phase=baseline)":     0.7,
 		"share(network=west, port=A, phase=sick)": 17. / 29,
@@ -230,5 +231,28 @@ func TestLinesAreCountedByProcess(t *testing.T) {
 	want := map[string]Lines{"east-node-1": {Outbound: 3}, "west-gw-1": {Forward: 1, Through: 1}, "west-node-1": {Inbound: 1, Lost: 3}}
 	if !maps.Equal(logged, want) {
 		t.Errorf("got %+v, want %+v", logged, want)
+	}
+}
+
+func TestWhatProcessesTookIsSummedUpByRole(t *testing.T) {
+	r := small(t, twoNetworks)
+	r.Usage = []Usage{
+		{Process: "east-gw-1", Role: RoleGateway, SentPerSecond: new(100.), ReceivedPerSecond: new(20.), ResidentBytes: 30},
+		{Process: "west-gw-1", Role: RoleGateway, SentPerSecond: new(300.), ReceivedPerSecond: new(0.), ResidentBytes: 10},
+		{Process: "west-gw-2", Role: RoleGateway, ResidentBytes: 20}, // started anew
+		{Process: "east-node-1", Role: RoleNodeProxy, SentPerSecond: new(1.), ReceivedPerSecond: new(2.), ResidentBytes: 5},
+	}
+	for text, want := range map[string]float64{
+		"control_bytes_per_second(role=gateway)":           300,
+		"control_bytes_per_second(role=gateway, q=median)": 120,
+		"control_bytes_per_second(role=nodeproxy)":         3,
+	} {
+		if got := measure(t, r, text).Number; got != want {
+			t.Errorf("%s: got %v, want %v", text, got, want)
+		}
+	}
+	roles := r.Result().Roles
+	if len(roles) != 2 || roles[0].Processes != 3 || *roles[0].Control.Max != 300 || *roles[0].Resident.Median != 20 || roles[1].Processes != 1 {
+		t.Errorf("by role: %+v", roles)
 	}
 }

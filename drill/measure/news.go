@@ -114,6 +114,47 @@ func knownMS(r *Record, args map[string]string) Value {
 	return quantile(args["q"], ms)
 }
 
+// knownHealedMS measures from a pod:port's healing to the moment when each client node
+// proxy on another network that knew it to be sick knows that it is well.
+func knownHealedMS(r *Record, args map[string]string) Value {
+	var ms []float64
+	for _, o := range r.Outages {
+		if args["fault"] != "" && o.Fault.Name != args["fault"] || o.Healed == 0 {
+			continue
+		}
+		for _, name := range o.Victims.Pods {
+			p, _ := r.Layout.Pod(name)
+			for _, port := range r.Layout.Scenario.Ports() {
+				if slices.Contains(o.Victims.Ports, port.Target) {
+					ms = append(ms, r.healKnown(o, p, port)...)
+				}
+			}
+		}
+	}
+	return quantile(args["q"], ms)
+}
+
+func (r *Record) healKnown(o Outage, p scenario.Pod, port scenario.Port) (ms []float64) {
+	for _, c := range r.Layout.Clients {
+		sick, well := false, math.Inf(1)
+		for _, e := range r.Events {
+			if e.Kind != Known || e.Process != c.Node || e.Network != p.Network || e.Port != port.Port {
+				continue
+			}
+			excepted := slices.Contains(e.Exceptions, p.Endpoint)
+			if e.At < o.Heal {
+				sick = excepted
+			} else if !excepted {
+				well = min(well, millis(e.At-o.Heal))
+			}
+		}
+		if sick && c.Network != p.Network {
+			ms = append(ms, well)
+		}
+	}
+	return ms
+}
+
 // healMS measures from a pod:port's healing to its next answer.
 func healMS(r *Record, args map[string]string) Value {
 	var ms []float64

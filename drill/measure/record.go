@@ -21,6 +21,8 @@ type Record struct {
 	// Logged is what each process wrote from the first instant of traffic on. Most
 	// of those lines are not kept as events.
 	Logged map[string]Lines
+	// Usage is what each process took while traffic ran.
+	Usage []Usage
 	// Doubts are reasons not to trust the arm, in words.
 	Doubts []string
 }

@@ -96,6 +96,8 @@ type ArmResult struct {
 	Events              []Happening    `json:"events"`
 	EventsLeftOut       int            `json:"events_left_out,omitempty"`
 	Generator           Generator      `json:"generator"`
+	Roles               []RoleUsage    `json:"roles,omitempty"`     // what processes took, by role
+	Processes           []Usage        `json:"processes,omitempty"` // and each
 	Inconclusive        []string       `json:"inconclusive,omitempty"`
 	Kept                string         `json:"kept,omitempty"` // folder of configs and logs
 }

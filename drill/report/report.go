@@ -19,6 +19,8 @@ var reportPage string
 
 var reportTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
 	"num":   num,
+	"mib":   mib,
+	"role":  roleOf,
 	"upper": func(v measure.Verdict) string { return strings.ToUpper(string(v)) },
 	"took":  func(r *measure.Result) string { return fmt.Sprintf("%.0f s", r.Finished.Sub(r.Started).Seconds()) },
 	"pct":   func(v float64) string { return strconv.Itoa(int(math.Round(100*v))) + " %" },

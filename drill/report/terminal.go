@@ -112,12 +112,32 @@ func (p *Printer) ArmDone(a measure.ArmResult, seen []measure.Observation) {
 	for _, f := range a.Faults {
 		fmt.Fprintf(p.w, "  fault %s was crossed by at least %s\n", f.Name, plural(f.Crossed, "client connection"))
 	}
+	for _, u := range a.Roles {
+		fmt.Fprintf(p.w, "  %s: control bytes/s median %s, most %s; resident MiB median %s, most %s\n", roleOf(u),
+			num(u.Control.Median), num(u.Control.Max), mib(u.Resident.Median), mib(u.Resident.Max))
+	}
 	for _, why := range a.Inconclusive {
 		fmt.Fprintf(p.w, "  %s %s\n", p.paint(amber, "inconclusive:"), why)
 	}
 	if a.Kept != "" {
 		fmt.Fprintf(p.w, "  configs and logs kept in %s\n", a.Kept)
 	}
+}
+
+func roleOf(u measure.RoleUsage) string {
+	words := map[measure.Role][2]string{measure.RoleGateway: {"gateway", "gateways"}, measure.RoleNodeProxy: {"node proxy", "node proxies"}}[u.Role]
+	if u.Processes == 1 {
+		return "1 " + words[0]
+	}
+	return strconv.Itoa(u.Processes) + " " + words[1]
+}
+
+func mib(bytes *float64) string {
+	if bytes == nil {
+		return num(nil)
+	}
+	v := *bytes / (1 << 20)
+	return num(&v)
 }
 
 func badIf(bad bool) string {

@@ -97,6 +97,10 @@ func checkArg(s *Scenario, k, v string) error {
 		if !ok {
 			return fmt.Errorf("q=%s: use one of %s", v, strings.Join(quantileNames, ", "))
 		}
+	case "role":
+		if v != RoleGateway && v != RoleNodeProxy {
+			return fmt.Errorf("role=%s: use one of %s, %s", v, RoleGateway, RoleNodeProxy)
+		}
 	case "after":
 		d, err := time.ParseDuration(v)
 		if err != nil || d < 0 {

@@ -11,6 +11,12 @@ var windowNames = []string{"run", "baseline", "fault", "surge", "healed"}
 // quantileNames are what the selector q may be; max when it is left out.
 var quantileNames = []string{"p50", "median", "p90", "p99", "max"}
 
+// What the selector role may be.
+const (
+	RoleGateway   = "gateway"
+	RoleNodeProxy = "nodeproxy"
+)
+
 // Metric is one entry of the closed list that assertions may use.
 type Metric struct {
 	Name  string
@@ -45,6 +51,8 @@ func init() {
 		{Name: "victims_share", Doc: "answers from the fault's pods on the port, relative to their share of their network's pods: 1 is their full share", Takes: []string{"fault", "port", "phase"}, Needs: []string{"fault", "port"}},
 		{Name: "exclude_ms", Doc: "milliseconds from the first refused client connection to each gateway of the pod's network leaving the pod:port out", Takes: []string{"q", "fault"}},
 		{Name: "known_ms", Doc: "milliseconds from the first refused client connection to each client node proxy on another network knowing", Takes: []string{"q", "fault"}},
+		{Name: "known_healed_ms", Doc: "milliseconds from a pod:port's healing to each client node proxy on another network that knew it to be sick knowing that it is well", Takes: []string{"q", "fault"}},
+		{Name: "control_bytes_per_second", Doc: "bytes per second of gossip and health streams, sent and received, of each gateway (`role=gateway`) or node proxy (`role=nodeproxy`)", Takes: []string{"role", "q"}, Needs: []string{"role"}},
 		{Name: "heal_ms", Doc: "milliseconds from a pod:port's healing to its next answer to a client", Takes: []string{"q", "fault"}},
 	} {
 		metrics[m.Name] = m

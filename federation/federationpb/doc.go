@@ -3,4 +3,4 @@
 // should need these types but the transports, federation/gossip and federation/healthstream.
 package federationpb
 
-//go:generate go run -C ../../internal/tools/proto . ../../../federation/federationpb federation.proto records.proto
+//go:generate go run -C ../../internal/tools/proto . ../../../federation/federationpb records.proto stream.proto

@@ -1332,6 +1332,68 @@ func (*Message_Want) isMessage_Message() {}
 
 func (*Message_Chunk) isMessage_Message() {}
 
+// Introduction is the first message of each end of a connection between
+// gateways. It proves nothing: what an instance says is signed.
+type Introduction struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Network       string                 `protobuf:"bytes,1,opt,name=network,proto3" json:"network,omitempty"`
+	Gateway       string                 `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	Instance      []byte                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"` // 16 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Introduction) Reset() {
+	*x = Introduction{}
+	mi := &file_records_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Introduction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Introduction) ProtoMessage() {}
+
+func (x *Introduction) ProtoReflect() protoreflect.Message {
+	mi := &file_records_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Introduction.ProtoReflect.Descriptor instead.
+func (*Introduction) Descriptor() ([]byte, []int) {
+	return file_records_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Introduction) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *Introduction) GetGateway() string {
+	if x != nil {
+		return x.Gateway
+	}
+	return ""
+}
+
+func (x *Introduction) GetInstance() []byte {
+	if x != nil {
+		return x.Instance
+	}
+	return nil
+}
+
 // Digest is what the sender has: of constant size for each instance.
 type Digest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1343,7 +1405,7 @@ type Digest struct {
 
 func (x *Digest) Reset() {
 	*x = Digest{}
-	mi := &file_records_proto_msgTypes[15]
+	mi := &file_records_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1417,7 @@ func (x *Digest) String() string {
 func (*Digest) ProtoMessage() {}
 
 func (x *Digest) ProtoReflect() protoreflect.Message {
-	mi := &file_records_proto_msgTypes[15]
+	mi := &file_records_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +1430,7 @@ func (x *Digest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Digest.ProtoReflect.Descriptor instead.
 func (*Digest) Descriptor() ([]byte, []int) {
-	return file_records_proto_rawDescGZIP(), []int{15}
+	return file_records_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Digest) GetHave() []*Have {
@@ -1396,7 +1458,7 @@ type Have struct {
 
 func (x *Have) Reset() {
 	*x = Have{}
-	mi := &file_records_proto_msgTypes[16]
+	mi := &file_records_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1408,7 +1470,7 @@ func (x *Have) String() string {
 func (*Have) ProtoMessage() {}
 
 func (x *Have) ProtoReflect() protoreflect.Message {
-	mi := &file_records_proto_msgTypes[16]
+	mi := &file_records_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1421,7 +1483,7 @@ func (x *Have) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Have.ProtoReflect.Descriptor instead.
 func (*Have) Descriptor() ([]byte, []int) {
-	return file_records_proto_rawDescGZIP(), []int{16}
+	return file_records_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Have) GetInstance() []byte {
@@ -1456,7 +1518,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_records_proto_msgTypes[17]
+	mi := &file_records_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1530,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_records_proto_msgTypes[17]
+	mi := &file_records_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1543,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_records_proto_rawDescGZIP(), []int{17}
+	return file_records_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Ack) GetInstance() []byte {
@@ -1509,7 +1571,7 @@ type Want struct {
 
 func (x *Want) Reset() {
 	*x = Want{}
-	mi := &file_records_proto_msgTypes[18]
+	mi := &file_records_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1521,7 +1583,7 @@ func (x *Want) String() string {
 func (*Want) ProtoMessage() {}
 
 func (x *Want) ProtoReflect() protoreflect.Message {
-	mi := &file_records_proto_msgTypes[18]
+	mi := &file_records_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1534,7 +1596,7 @@ func (x *Want) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Want.ProtoReflect.Descriptor instead.
 func (*Want) Descriptor() ([]byte, []int) {
-	return file_records_proto_rawDescGZIP(), []int{18}
+	return file_records_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Want) GetInstance() []byte {
@@ -1564,7 +1626,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_records_proto_msgTypes[19]
+	mi := &file_records_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1576,7 +1638,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_records_proto_msgTypes[19]
+	mi := &file_records_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1589,7 +1651,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_records_proto_rawDescGZIP(), []int{19}
+	return file_records_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Chunk) GetStatement() *SignedStatement {
@@ -1631,7 +1693,7 @@ type Bucket struct {
 
 func (x *Bucket) Reset() {
 	*x = Bucket{}
-	mi := &file_records_proto_msgTypes[20]
+	mi := &file_records_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +1705,7 @@ func (x *Bucket) String() string {
 func (*Bucket) ProtoMessage() {}
 
 func (x *Bucket) ProtoReflect() protoreflect.Message {
-	mi := &file_records_proto_msgTypes[20]
+	mi := &file_records_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +1718,7 @@ func (x *Bucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bucket.ProtoReflect.Descriptor instead.
 func (*Bucket) Descriptor() ([]byte, []int) {
-	return file_records_proto_rawDescGZIP(), []int{20}
+	return file_records_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Bucket) GetIndex() uint32 {
@@ -1770,7 +1832,11 @@ const file_records_proto_rawDesc = "" +
 	"\x03ack\x18\x03 \x01(\v2\x1a.isthmus.federation.v2.AckH\x00R\x03ack\x121\n" +
 	"\x04want\x18\x04 \x01(\v2\x1b.isthmus.federation.v2.WantH\x00R\x04want\x124\n" +
 	"\x05chunk\x18\x05 \x01(\v2\x1c.isthmus.federation.v2.ChunkH\x00R\x05chunkB\t\n" +
-	"\amessage\"O\n" +
+	"\amessage\"^\n" +
+	"\fIntroduction\x12\x18\n" +
+	"\anetwork\x18\x01 \x01(\tR\anetwork\x12\x18\n" +
+	"\agateway\x18\x02 \x01(\tR\agateway\x12\x1a\n" +
+	"\binstance\x18\x03 \x01(\fR\binstance\"O\n" +
 	"\x06Digest\x12/\n" +
 	"\x04have\x18\x01 \x03(\v2\x1b.isthmus.federation.v2.HaveR\x04have\x12\x14\n" +
 	"\x05reply\x18\x02 \x01(\bR\x05reply\"T\n" +
@@ -1824,7 +1890,7 @@ func file_records_proto_rawDescGZIP() []byte {
 }
 
 var file_records_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_records_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_records_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_records_proto_goTypes = []any{
 	(RecordKind)(0),           // 0: isthmus.federation.v2.RecordKind
 	(ExportScope)(0),          // 1: isthmus.federation.v2.ExportScope
@@ -1844,12 +1910,13 @@ var file_records_proto_goTypes = []any{
 	(*Removal)(nil),           // 15: isthmus.federation.v2.Removal
 	(*SignedStatement)(nil),   // 16: isthmus.federation.v2.SignedStatement
 	(*Message)(nil),           // 17: isthmus.federation.v2.Message
-	(*Digest)(nil),            // 18: isthmus.federation.v2.Digest
-	(*Have)(nil),              // 19: isthmus.federation.v2.Have
-	(*Ack)(nil),               // 20: isthmus.federation.v2.Ack
-	(*Want)(nil),              // 21: isthmus.federation.v2.Want
-	(*Chunk)(nil),             // 22: isthmus.federation.v2.Chunk
-	(*Bucket)(nil),            // 23: isthmus.federation.v2.Bucket
+	(*Introduction)(nil),      // 18: isthmus.federation.v2.Introduction
+	(*Digest)(nil),            // 19: isthmus.federation.v2.Digest
+	(*Have)(nil),              // 20: isthmus.federation.v2.Have
+	(*Ack)(nil),               // 21: isthmus.federation.v2.Ack
+	(*Want)(nil),              // 22: isthmus.federation.v2.Want
+	(*Chunk)(nil),             // 23: isthmus.federation.v2.Chunk
+	(*Bucket)(nil),            // 24: isthmus.federation.v2.Bucket
 }
 var file_records_proto_depIdxs = []int32{
 	0,  // 0: isthmus.federation.v2.RecordKey.kind:type_name -> isthmus.federation.v2.RecordKind
@@ -1862,13 +1929,13 @@ var file_records_proto_depIdxs = []int32{
 	4,  // 7: isthmus.federation.v2.Statement.changes:type_name -> isthmus.federation.v2.Entry
 	15, // 8: isthmus.federation.v2.Statement.removals:type_name -> isthmus.federation.v2.Removal
 	16, // 9: isthmus.federation.v2.Message.statement:type_name -> isthmus.federation.v2.SignedStatement
-	18, // 10: isthmus.federation.v2.Message.digest:type_name -> isthmus.federation.v2.Digest
-	20, // 11: isthmus.federation.v2.Message.ack:type_name -> isthmus.federation.v2.Ack
-	21, // 12: isthmus.federation.v2.Message.want:type_name -> isthmus.federation.v2.Want
-	22, // 13: isthmus.federation.v2.Message.chunk:type_name -> isthmus.federation.v2.Chunk
-	19, // 14: isthmus.federation.v2.Digest.have:type_name -> isthmus.federation.v2.Have
+	19, // 10: isthmus.federation.v2.Message.digest:type_name -> isthmus.federation.v2.Digest
+	21, // 11: isthmus.federation.v2.Message.ack:type_name -> isthmus.federation.v2.Ack
+	22, // 12: isthmus.federation.v2.Message.want:type_name -> isthmus.federation.v2.Want
+	23, // 13: isthmus.federation.v2.Message.chunk:type_name -> isthmus.federation.v2.Chunk
+	20, // 14: isthmus.federation.v2.Digest.have:type_name -> isthmus.federation.v2.Have
 	16, // 15: isthmus.federation.v2.Chunk.statement:type_name -> isthmus.federation.v2.SignedStatement
-	23, // 16: isthmus.federation.v2.Chunk.buckets:type_name -> isthmus.federation.v2.Bucket
+	24, // 16: isthmus.federation.v2.Chunk.buckets:type_name -> isthmus.federation.v2.Bucket
 	4,  // 17: isthmus.federation.v2.Bucket.entries:type_name -> isthmus.federation.v2.Entry
 	18, // [18:18] is the sub-list for method output_type
 	18, // [18:18] is the sub-list for method input_type
@@ -1895,7 +1962,7 @@ func file_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_records_proto_rawDesc), len(file_records_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

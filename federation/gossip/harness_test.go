@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -18,9 +19,10 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
-	"github.com/isthmus-mesh/isthmus/federation"
-	"github.com/isthmus-mesh/isthmus/federation/healthstream"
+	"github.com/isthmus-mesh/isthmus/federation/ledger"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/link"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
@@ -35,22 +37,12 @@ func workload(name string) spiffeid.ID {
 	return spiffeid.RequireFromPath(trustDomain, "/ns/isthmus-system/sa/"+name)
 }
 
-// newIdentity returns a manager that issues any identity of the trust domain.
-func newIdentity(t testing.TB) *identity.Manager {
-	t.Helper()
-	ca, err := identity.InitCA(t.TempDir(), trustDomain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return identity.NewManager(identity.CASource{CA: ca, TTL: time.Hour}, zerolog.Nop())
-}
-
 // eventually polls until ok, with a deadline that only a bug reaches.
 func eventually(t testing.TB, what string, ok func() bool) time.Duration {
 	t.Helper()
 	start := time.Now()
 	for !ok() {
-		if time.Since(start) > 30*time.Second {
+		if time.Since(start) > 100*time.Second {
 			t.Fatalf("after %v still not: %s", time.Since(start).Round(time.Millisecond), what)
 		}
 		time.Sleep(time.Millisecond)
@@ -62,14 +54,14 @@ func eventually(t testing.TB, what string, ok func() bool) time.Duration {
 func simulated(t *testing.T, f func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		t.Cleanup(func() { time.Sleep(time.Minute) }) // last: memberlist ends when its probes have
+		t.Cleanup(func() { time.Sleep(2 * probeInterval) }) // last: memberlist's last probe has ended then
 		w := newWorld(t)
 		w.network = &simnet.Network{Options: simnet.Options{Delay: time.Millisecond}}
 		f(t, w)
 	})
 }
 
-// world is a mesh of gateways on loopback sockets, or on a network in memory, each
+// world is gateways on loopback sockets, or on a network in memory, each
 // behind a relay that can be turned into a black hole.
 type world struct {
 	network  *simnet.Network // nil: loopback
@@ -80,12 +72,64 @@ type world struct {
 
 	mu       sync.Mutex
 	gateways []*mesh.Gateway
+	keys     map[string]networkkey.Private
+	known    networkkey.Known // replaced, never changed
 }
 
 func newWorld(t testing.TB) *world {
-	w := &world{t: t, identity: newIdentity(t)}
+	t.Helper()
+	ca, err := identity.InitCA(t.TempDir(), trustDomain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, identity: identity.NewManager(identity.CASource{CA: ca, TTL: time.Hour}, zerolog.Nop()), keys: map[string]networkkey.Private{}, known: networkkey.Known{}}
 	t.Cleanup(w.wg.Wait) // last: everything else has been stopped by then
 	return w
+}
+
+// link gives network a key that everybody knows, besides those that it has.
+func (w *world) link(network string) networkkey.Private {
+	w.t.Helper()
+	key, err := networkkey.Generate(rand.Reader)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	next := networkkey.Known{network: append(slices.Clone(w.known[network]), key.Public())}
+	for n, k := range w.known {
+		if n != network {
+			next[n] = k
+		}
+	}
+	w.known = next
+	if _, there := w.keys[network]; !there {
+		w.keys[network] = key
+	}
+	return key
+}
+
+// unlink makes everybody forget network, but its own gateways.
+func (w *world) unlink(network string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	next := networkkey.Known{}
+	for n, k := range w.known {
+		if n != network {
+			next[n] = k
+		}
+	}
+	w.known = next
+}
+
+func (w *world) keysOf(network string) (Keys, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := networkkey.Known{network: {w.keys[network].Public()}}
+	for n, k := range w.known {
+		known[n] = k
+	}
+	return Keys{w.keys[network], known}, nil
 }
 
 // listen takes a free port of an address.
@@ -117,37 +161,17 @@ func (w *world) all() []*mesh.Gateway {
 	return slices.Clone(w.gateways)
 }
 
-// site is a gateway process in small: listener, federation, health server.
-type site struct {
-	*mesh.Gateway
-	world      *world
-	relay      *relay
-	listener   net.Listener
-	ledger     *peer.Ledger
-	metrics    *peer.Metrics
-	federation *Federation
-	health     *healthstream.Server
-	cancel     context.CancelFunc
-	done       chan struct{}
-}
-
+// add describes a gateway; the first of a network links it.
 func (w *world) add(network, name string) *mesh.Gateway {
+	w.t.Helper()
+	if _, known := w.known[network]; !known {
+		w.link(network)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	g := &mesh.Gateway{Name: name, Network: network, Identity: workload("gateway-" + network)}
 	w.gateways = append(w.gateways, g)
 	return g
-}
-
-// moved replaces g by a copy that listens at address, as discovery would.
-func (w *world) moved(g *mesh.Gateway, address netip.AddrPort) *mesh.Gateway {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	i := slices.IndexFunc(w.gateways, func(o *mesh.Gateway) bool { return o.Name == g.Name && o.Network == g.Network })
-	there := *g
-	there.Address = address
-	w.gateways[i] = &there
-	return &there
 }
 
 // relays gives every gateway its relay; call it before the first start.
@@ -161,46 +185,50 @@ func (w *world) relays() map[*mesh.Gateway]*relay {
 	return relays
 }
 
-func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func(*Config)) *site {
+// site is a gateway process in small: listener and federation.
+type site struct {
+	*mesh.Gateway
+	world      *world
+	relay      *relay
+	listener   net.Listener
+	metrics    *peer.Metrics
+	federation *Federation
+	cancel     context.CancelFunc
+	done       chan struct{}
+}
+
+// start runs a process of g, to which new connections through r lead from now on.
+func (w *world) start(g *mesh.Gateway, r *relay, changes ...func(*Config)) *site {
 	w.t.Helper()
-	listener := w.listen("127.0.0.1")
-	r.target.Store(listener.Addr().String())
-	g = w.moved(g, netip.MustParseAddrPort(listener.Addr().String()))
-	s := &site{
-		listener: listener,
-		Gateway:  g, world: w, relay: r, ledger: peer.NewLedger(0), metrics: peer.NewMetrics(prometheus.NewRegistry()),
-		done: make(chan struct{}),
-	}
-	peers := func() []*mesh.Gateway {
-		return slices.DeleteFunc(w.all(), func(o *mesh.Gateway) bool { return o.Name == g.Name && o.Network == g.Network })
-	}
-	fc := Config{
-		Name: g.Name, Network: g.Network, Self: g.Identity, Incarnation: incarnation, Identity: w.identity,
-		Peers: peers, Advertise: g.Federation, Ledger: s.ledger, Log: zerolog.Nop(), Metrics: s.metrics,
-		dial:           w.dial,
-		GossipInterval: 20 * time.Millisecond, PushPullInterval: 500 * time.Millisecond, ProbeInterval: 200 * time.Millisecond,
-		timing: timing{dial: 500 * time.Millisecond, ping: 100 * time.Millisecond, silence: 500 * time.Millisecond, maxBackoff: 100 * time.Millisecond, stale: 200 * time.Millisecond},
-	}
-	hc := healthstream.ServerConfig{
-		Name: g.Name, Network: g.Network, Ledger: s.ledger, Log: zerolog.Nop(), Metrics: s.metrics,
-		Authorize: func(peer spiffeid.ID, node string) error {
-			if peer != workload("nodeproxy") {
-				return fmt.Errorf("%q may not attach as %q", peer, node)
-			}
-			return nil
+	s := &site{Gateway: g, world: w, relay: r, listener: w.listen("127.0.0.1"), metrics: peer.NewMetrics(prometheus.NewRegistry()), done: make(chan struct{})}
+	r.target.Store(s.listener.Addr().String())
+	c := Config{
+		Name: g.Name, Network: g.Network, Self: g.Identity, Identity: w.identity, Log: zerolog.Nop(), Metrics: s.metrics,
+		Keys: func() (Keys, error) { return w.keysOf(g.Network) },
+		Peers: func() []*mesh.Gateway {
+			return slices.DeleteFunc(w.all(), func(o *mesh.Gateway) bool { return o.Name == g.Name && o.Network == g.Network })
 		},
+		dial: w.dial,
 	}
-	if change != nil {
-		change(&fc)
+	for _, change := range changes {
+		change(&c)
 	}
 	var err error
-	if s.federation, err = New(fc); err != nil {
+	if s.federation, err = New(c); err != nil {
 		w.t.Fatal(err)
 	}
-	s.health = healthstream.NewServer(hc)
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
-	s.listen(ctx)
+	config := w.identity.ServerTLS(s.Identity, nil, ALPN)
+	w.wg.Go(func() {
+		for {
+			raw, err := s.listener.Accept()
+			if err != nil {
+				return
+			}
+			w.wg.Go(func() { s.serve(ctx, raw, config) })
+		}
+	})
 	w.wg.Go(func() {
 		defer close(s.done)
 		if err := s.federation.Run(ctx); err != nil {
@@ -211,19 +239,6 @@ func (w *world) start(g *mesh.Gateway, r *relay, incarnation uint64, change func
 	return s
 }
 
-func (s *site) listen(ctx context.Context) {
-	config := s.world.identity.ServerTLS(s.Identity, nil, ALPN, healthstream.ALPN)
-	s.world.wg.Go(func() {
-		for {
-			raw, err := s.listener.Accept()
-			if err != nil {
-				return
-			}
-			s.world.wg.Go(func() { s.serve(ctx, raw, config) })
-		}
-	})
-}
-
 func (s *site) serve(ctx context.Context, raw net.Conn, config *tls.Config) {
 	conn := tls.Server(raw, config)
 	handshake, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -232,19 +247,15 @@ func (s *site) serve(ctx context.Context, raw net.Conn, config *tls.Config) {
 		raw.Close()
 		return
 	}
-	peer, err := identity.PeerID(conn.ConnectionState())
+	id, err := identity.PeerID(conn.ConnectionState())
 	if err != nil {
 		raw.Close()
 		return
 	}
-	if conn.ConnectionState().NegotiatedProtocol == healthstream.ALPN {
-		s.health.Accept(ctx, conn, peer)
-		return
-	}
-	s.federation.Accept(conn, peer)
+	s.federation.Accept(conn, id)
 }
 
-// stop is a farewell; kill is what the others see of a kill -9.
+// stop is an orderly end; kill is what the others see of a kill -9.
 func (s *site) stop() {
 	s.cancel()
 	s.listener.Close()
@@ -256,38 +267,48 @@ func (s *site) kill() {
 	s.stop()
 }
 
-func (s *site) publish(healthy uint32) { s.publishAged(healthy, 0) }
-
-func (s *site) publishAged(healthy uint32, age time.Duration) {
-	s.federation.Publish(federation.Record{Age: age, Summary: &federation.SummaryFact{
-		Service: service, Port: 80, Ready: 10, Healthy: healthy, ReadyCapacity: 10, HealthyCapacity: healthy,
-	}})
+func health(healthy uint32) record.Record {
+	return record.HealthRecord(service, 80, record.Health{Ready: 10, Healthy: healthy, ReadyCapacity: 10, HealthyCapacity: healthy})
 }
 
-// believes says whether s holds a summary of network with this many healthy.
+func (s *site) publish(healthy uint32) {
+	s.federation.Publish([]record.Record{health(healthy)})
+	s.federation.Synchronise()
+}
+
+// believes says whether what s holds of network is this many healthy.
 func (s *site) believes(network string, healthy uint32) bool {
-	return believes(s.ledger, network, healthy)
+	h, ok := s.health(network)
+	return ok && h.Healthy == healthy
 }
 
-func believes(l *peer.Ledger, network string, healthy uint32) bool {
-	fact, _, ok := l.Summary(network, service, 80)
-	return ok && fact.Healthy == healthy
+func (s *site) health(network string) (h ledger.Health, ok bool) {
+	s.federation.Read(func(l *ledger.Ledger) { h, ok = l.Health(network, service, 80) })
+	return h, ok
 }
 
-// remote is a summary of another network, as if east's gateway had sent it.
-func remote(sequence uint64, name string, healthy uint32) federation.Record {
-	return federation.Record{
-		Network: "east", Origin: federation.Origin{Name: "east/gw-1", Incarnation: 1}, Sequence: sequence,
-		Summary: &federation.SummaryFact{Service: name, Port: 80, Ready: 10, Healthy: healthy, ReadyCapacity: 10, HealthyCapacity: healthy},
-	}
+// status is what s holds of an instance.
+func (s *site) status(id record.Instance) (out ledger.Status) {
+	s.federation.Read(func(l *ledger.Ledger) {
+		for _, st := range l.Status() {
+			if st.Instance == id {
+				out = st
+			}
+		}
+	})
+	return out
+}
+
+func all(sites []*site, ok func(*site) bool) bool {
+	return !slices.ContainsFunc(sites, func(s *site) bool { return !ok(s) })
 }
 
 func rejected(m *peer.Metrics, reason string) int {
 	return int(testutil.ToFloat64(m.Rejected.WithLabelValues(reason)))
 }
 
-// startAll makes networks of two gateways each and waits until all are members.
-func startAll(w *world, networks ...string) (*world, []*site) {
+// startAll makes networks of two gateways each and waits until all believe each other.
+func startAll(w *world, networks ...string) []*site {
 	for _, n := range networks {
 		w.add(n, "gw-1")
 		w.add(n, "gw-2")
@@ -295,21 +316,16 @@ func startAll(w *world, networks ...string) (*world, []*site) {
 	relays := w.relays()
 	var sites []*site
 	for _, g := range w.all() {
-		sites = append(sites, w.start(g, relays[g], 1, nil))
+		sites = append(sites, w.start(g, relays[g]))
 	}
 	eventuallyMembers(w.t, sites)
-	return w, sites
+	return sites
 }
 
 func eventuallyMembers(t testing.TB, sites []*site) time.Duration {
 	t.Helper()
 	return eventually(t, "all gateways are members for all", func() bool {
-		for _, s := range sites {
-			if len(s.federation.Members()) != len(sites) {
-				return false
-			}
-		}
-		return true
+		return all(sites, func(s *site) bool { return len(s.federation.Members()) == len(sites) })
 	})
 }
 

@@ -1,30 +1,16 @@
 package gossip
 
 import (
-	"testing"
-
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/isthmus-mesh/isthmus/federation"
-	"github.com/isthmus-mesh/isthmus/federation/federationpb"
-	"github.com/isthmus-mesh/isthmus/federation/peer"
-	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 type (
-	identitySVID = identity.SVID
-	envelope     = federationpb.Envelope
+	meshGateway = mesh.Gateway
+	publicKey   = networkkey.Public
 )
 
-func getSVID(t testing.TB, w *world, name string) *identity.SVID {
-	t.Helper()
-	svid, err := w.identity.Get(t.Context(), workload(name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return svid
-}
-
-func counter(m *peer.Metrics, o federation.Outcome) int {
-	return int(testutil.ToFloat64(m.Records.WithLabelValues(o.String())))
-}
+func counted(c prometheus.Counter) float64 { return testutil.ToFloat64(c) }

@@ -2,11 +2,10 @@ package gossip
 
 import (
 	"context"
-	"crypto/tls"
+	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,223 +13,247 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
-	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/antientropy"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/link"
-	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// The first byte of a connection says what it carries.
 const (
-	kindPacket byte = 1 // frames, each one packet; an empty one is a ping or its echo
-	kindStream byte = 2 // one exchange of memberlist's
+	maxOpen      = 1024 // connections that were accepted, at once
+	maxInstances = 8    // of one gateway that are connected at once: two, and those that are about to end
 )
 
-const (
-	maxOpen   = 1024 // connections at once that we accept at, of both kinds
-	packetsIn = 1024 // packets that wait for memberlist
-
-	maxPacket = 64 << 10 // bytes of one gossip packet
-)
-
-// transport carries memberlist over mutually authenticated TLS connections.
-// Packets to one peer share one connection (see lane); streams have their own.
-// Where a peer is dialled and who must answer there is discovery's word, not
-// what a member says of itself.
+// transport keeps connections to all gateways that discovery lists, in two
+// kinds: one for messages that must not wait, and, while there is some, one for
+// bulk. Where a gateway is dialled and who must answer there is discovery's
+// word.
 type transport struct {
-	self      spiffeid.ID
-	identity  link.Source
-	peers     func() []*mesh.Gateway
-	advertise netip.AddrPort
-	log       zerolog.Logger
-	metrics   *peer.Metrics
-	once      logging.Once
-	refusals  *identity.Refusals
-	times     timing
-	connect   link.Dial
-	// repaired is told that packets to a peer flow, after some were lost.
-	repaired func(*mesh.Gateway)
-
-	packets chan *memberlist.Packet
-	streams chan net.Conn
+	f        *Federation
+	refusals *identity.Refusals
 
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
+	packets   chan *memberlist.Packet
+	streams   chan net.Conn
+	exchanges chan struct{} // as many as others have begun
+
 	mu     sync.Mutex
-	lanes  map[string]*lane
-	open   map[net.Conn]struct{} // accepted, and streams that we dialled
+	lanes  map[laneKey]*lane
+	links  map[string]*links // by peer, as the node calls it
+	open   map[net.Conn]struct{}
 	closed bool
 }
 
-// timing bounds every wait of the transport: a peer behind a silent black hole
-// must be noticed, and found again when the hole closes.
-type timing struct {
-	dial       time.Duration // TCP, and TLS, each
-	ping       time.Duration // between pings on a lane
-	silence    time.Duration // without an echo before a lane is given up
-	maxBackoff time.Duration // between dials of a lane
-	stale      time.Duration // age at which a packet that waits is not worth sending
+// links are the connections of one instance: the one that we have dialled and
+// the one that it has, of each kind. The first of a kind is used.
+type links struct {
+	gateway string // network/name
+	conns   [2][2]*conn
 }
 
-var defaultTiming = timing{
-	dial:       1500 * time.Millisecond,
-	ping:       time.Second,
-	silence:    2500 * time.Millisecond,
-	maxBackoff: 500 * time.Millisecond,
-	stale:      200 * time.Millisecond,
-}
-
-var _ memberlist.NodeAwareTransport = (*transport)(nil)
-
-func newTransport(cfg Config) *transport {
-	t := &transport{
-		self: cfg.Self, identity: cfg.Identity, peers: cfg.Peers, advertise: cfg.Advertise,
-		log: cfg.Log, metrics: cfg.Metrics, once: logging.Once{Log: cfg.Log}, refusals: identity.NewRefusals(cfg.Log), times: cfg.timing, connect: cfg.dial,
-		repaired: func(*mesh.Gateway) {},
-		packets:  make(chan *memberlist.Packet, packetsIn),
-		streams:  make(chan net.Conn, 16),
-		lanes:    map[string]*lane{},
-		open:     map[net.Conn]struct{}{},
+func (l *links) slot(c *conn) **conn {
+	way := 0
+	if !c.dialled {
+		way = 1
 	}
+	return &l.conns[c.kind-kindPacket][way]
+}
+
+// of returns a connection of a kind, nil if there is none.
+func (l *links) of(kind byte) *conn {
+	if l == nil {
+		return nil
+	}
+	pair := l.conns[kind-kindPacket]
+	if pair[0] != nil {
+		return pair[0]
+	}
+	return pair[1]
+}
+
+func newTransport(f *Federation) *transport {
+	t := &transport{f: f, refusals: identity.NewRefusals(f.cfg.Log), lanes: map[laneKey]*lane{}, links: map[string]*links{}, open: map[net.Conn]struct{}{},
+		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), exchanges: make(chan struct{}, maxStreams)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
 }
 
-// FinalAdvertiseAddr implements [memberlist.Transport]: the address at which
-// others are told to dial, which may be that of a relay.
-func (t *transport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
-	return t.advertise.Addr().AsSlice(), int(t.advertise.Port()), nil
-}
-
-// PacketCh implements [memberlist.Transport].
-func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
-
-// StreamCh implements [memberlist.Transport].
-func (t *transport) StreamCh() <-chan net.Conn { return t.streams }
-
-// WriteTo implements [memberlist.Transport].
-func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
-	return t.WriteToAddress(b, memberlist.Address{Addr: addr})
-}
-
-// WriteToAddress queues a packet and never waits. A packet to somebody whom
-// discovery does not know is lost, like any packet may be: an error would keep
-// memberlist from ever suspecting that member.
-func (t *transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
-	now := time.Now()
-	g := t.find(a)
-	switch {
-	case g == nil:
-		t.metrics.Dropped.WithLabelValues("unknown_peer").Inc()
-	case len(b) > maxPacket:
-		t.metrics.Dropped.WithLabelValues("oversized").Inc()
-		return now, fmt.Errorf("send packet of %d bytes to %s, limit %d: %w", len(b), a.String(), maxPacket, link.ErrOversized)
-	default:
-		t.lane(g).put(append([]byte(nil), b...), now)
-	}
-	return now, nil
-}
-
-// DialTimeout implements [memberlist.Transport].
-func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	return t.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
-}
-
-// DialAddressTimeout opens a stream to a gateway that discovery knows.
-func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
-	g := t.find(a)
-	if g == nil {
-		return nil, fmt.Errorf("dial federation peer %s: discovery knows no such gateway", a.String())
-	}
-	conn, err := t.dial(g, kindStream, min(timeout, t.times.dial))
-	if err != nil {
-		return nil, err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		link.CloseAbruptly(conn)
-		return nil, net.ErrClosed
-	}
-	t.open[conn] = struct{}{}
-	return &stream{Conn: conn, transport: t}, nil
-}
-
-func (t *transport) dial(g *mesh.Gateway, kind byte, timeout time.Duration) (*tls.Conn, error) {
-	conn, err := t.connect.TLS(t.ctx, t.identity, t.self, g.Identity, dialAddress(g).String(), ALPN, timeout)
-	if err != nil && identity.ReasonOf(err) != identity.ReasonHandshake {
-		t.refusals.Note("federation", "", net.TCPAddrFromAddrPort(dialAddress(g)), err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err = conn.SetWriteDeadline(time.Now().Add(timeout)); err == nil {
-		_, err = conn.Write([]byte{kind})
-	}
-	if err != nil {
-		link.CloseAbruptly(conn)
-		return nil, fmt.Errorf("open federation connection to %s: %w", g.Name, err)
-	}
-	return conn, nil
-}
-
-// find returns the gateway meant by a: by name if there is one, else by address.
-func (t *transport) find(a memberlist.Address) *mesh.Gateway {
-	for _, g := range t.peers() {
-		if a.Name != "" {
-			if federation.OriginName(g.Network, g.Name) == a.Name {
-				return g
-			}
-		} else if dialAddress(g).String() == a.Addr {
-			return g
+// run dials every gateway that discovery lists, until ctx ends.
+func (t *transport) run(ctx context.Context) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		t.follow()
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
 		}
 	}
+}
+
+// Shutdown implements [memberlist.Transport]: it sends what is queued, closes
+// all connections and waits for everything that the transport has started.
+func (t *transport) Shutdown() error {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.cancel()
+	t.wg.Wait()
 	return nil
 }
 
-// lane returns the lane to g, starting it if needed. Lanes to gateways that
-// moved or that discovery dropped are ended.
-func (t *transport) lane(g *mesh.Gateway) *lane {
-	name := federation.OriginName(g.Network, g.Name)
+// follow starts lanes to gateways that discovery lists, and ends those to
+// others and to gateways that have moved.
+func (t *transport) follow() {
+	listed := map[laneKey]bool{}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	l := t.lanes[name]
-	if l != nil && sameTarget(l.gateway, g) {
-		return l
+	if t.closed {
+		return
 	}
-	if l != nil {
-		l.cancel()
-	}
-	ctx, cancel := context.WithCancel(t.ctx)
-	l = &lane{transport: t, gateway: g, cancel: cancel, queue: make(chan packet, laneQueue)}
-	t.lanes[name] = l
-	if !t.closed {
-		t.wg.Go(func() { l.run(ctx) })
-	}
-	return l
-}
-
-func sameTarget(a, b *mesh.Gateway) bool {
-	return dialAddress(a) == dialAddress(b) && a.Identity == b.Identity
-}
-
-// prune ends lanes to gateways that discovery no longer lists.
-func (t *transport) prune() {
-	listed := map[string]bool{}
-	for _, g := range t.peers() {
-		listed[federation.OriginName(g.Network, g.Name)] = true
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for name, l := range t.lanes {
-		if !listed[name] {
-			l.cancel()
-			delete(t.lanes, name)
+	for _, g := range t.f.cfg.Peers() {
+		for _, kind := range []byte{kindPacket, kindBulk} {
+			k := laneKey{g.Network, g.Name, dialAddress(g), g.Identity, kind}
+			listed[k] = true
+			if t.lanes[k] == nil {
+				ctx, cancel := context.WithCancel(t.ctx)
+				l := &lane{transport: t, laneKey: k, cancel: cancel, wanted: make(chan struct{}, 1)}
+				t.lanes[k] = l
+				t.wg.Go(func() { l.run(ctx) })
+			}
 		}
+	}
+	for k, l := range t.lanes {
+		if !listed[k] {
+			l.cancel()
+			delete(t.lanes, k)
+		}
+	}
+}
+
+// has says whether a peer can be sent anything.
+func (t *transport) has(peer string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.links[peer].of(kindPacket) != nil
+}
+
+// send queues a message and never waits. One to somebody who is not connected
+// is lost, like any message may be.
+func (t *transport) send(o antientropy.Output) {
+	bulk := o.Bulk || len(o.Message) > maxMessage
+	if !bulk && t.f.tell(o) {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.links[o.Peer]
+	if bulk {
+		if c := l.of(kindBulk); c != nil {
+			c.put(o.Message)
+			return
+		}
+		if t.await(l, o) {
+			return
+		}
+	}
+	if c := l.of(kindPacket); c != nil {
+		c.put(append([]byte{typeDirect}, o.Message...))
+		return
+	}
+	t.f.cfg.Metrics.Dropped.WithLabelValues("unknown_peer").Inc()
+}
+
+// gatewayOf returns the gateway (network/name) that an instance is connected as,
+// "" if it is not.
+func (t *transport) gatewayOf(id record.Instance) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.links[id.String()]; l != nil {
+		return l.gateway
+	}
+	return ""
+}
+
+// without returns the gateways of which an instance is connected and not alive.
+func (t *transport) without(alive func(gateway string, id record.Instance) bool) map[string]bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := map[string]bool{}
+	for _, l := range t.links {
+		if c := l.of(kindPacket); c != nil && !alive(l.gateway, c.instance) {
+			out[l.gateway] = true
+		}
+	}
+	return out
+}
+
+// await leaves a bulk message to a connection that is going to be dialled for
+// it; false if there is no reason to expect one to that instance. The caller
+// holds mu.
+func (t *transport) await(to *links, o antientropy.Output) bool {
+	if to == nil {
+		return false
+	}
+	for _, l := range t.lanes {
+		if l.kind == kindBulk && l.name() == to.gateway && !l.vain && len(l.pending) < bulkQueue {
+			l.pending = append(l.pending, o)
+			select {
+			case l.wanted <- struct{}{}:
+			default:
+			}
+			return true
+		}
+	}
+	return false
+}
+
+// add makes a connection usable; one that it replaces is closed.
+func (t *transport) add(c *conn) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return net.ErrClosed
+	}
+	name := c.instance.String()
+	l := t.links[name]
+	if l == nil {
+		siblings := 0
+		for _, other := range t.links {
+			if other.gateway == c.gateway {
+				siblings++
+			}
+		}
+		if siblings >= maxInstances {
+			return fmt.Errorf("%d instances of gateway %s are connected, the limit: %w", siblings, c.gateway, peer.ErrFull)
+		}
+		l = &links{gateway: c.gateway}
+		t.links[name] = l
+	}
+	slot := l.slot(c)
+	if old := *slot; old != nil {
+		link.CloseAbruptly(old.Conn)
+	}
+	*slot = c
+	return nil
+}
+
+func (t *transport) remove(c *conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	name := c.instance.String()
+	l := t.links[name]
+	if l == nil || *l.slot(c) != c {
+		return
+	}
+	*l.slot(c) = nil
+	if l.conns == ([2][2]*conn{}) {
+		delete(t.links, name)
 	}
 }
 
@@ -243,126 +266,52 @@ func (t *transport) accept(conn net.Conn, id spiffeid.ID) {
 	}
 }
 
-func (t *transport) admit(conn net.Conn, id spiffeid.ID) error {
-	known := false
-	for _, g := range t.peers() {
-		known = known || g.Identity == id
-	}
-	if !known {
+func (t *transport) admit(raw net.Conn, id spiffeid.ID) error {
+	if !slices.ContainsFunc(t.f.cfg.Peers(), func(g *mesh.Gateway) bool { return g.Identity == id }) {
 		return &peer.IdentityError{Cause: fmt.Errorf("%q is no gateway that discovery knows", id)}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed {
+	switch {
+	case t.closed:
 		return net.ErrClosed
-	}
-	if len(t.open) >= maxOpen {
+	case len(t.open) >= maxOpen:
 		return fmt.Errorf("%d federation connections are open, the limit: %w", len(t.open), peer.ErrFull)
 	}
-	t.open[conn] = struct{}{}
-	t.wg.Go(func() { t.serve(conn, id) })
+	t.open[raw] = struct{}{}
+	t.wg.Go(func() {
+		t.refused(id, t.answer(raw, id))
+		link.CloseAbruptly(raw)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.open, raw)
+	})
 	return nil
 }
 
-func (t *transport) forget(conn net.Conn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.open, conn)
-}
-
-// serve reads what a connection is for and serves packets itself; streams go
-// to memberlist.
-func (t *transport) serve(conn net.Conn, id spiffeid.ID) {
-	var kind [1]byte
-	conn.SetReadDeadline(time.Now().Add(2 * t.times.dial))
-	_, err := io.ReadFull(conn, kind[:])
-	switch {
-	case err != nil:
-	case kind[0] == kindPacket:
-		err = t.servePackets(conn)
-	case kind[0] == kindStream:
-		conn.SetReadDeadline(time.Time{})
-		if t.handOver(conn) { // still open: its Close ends it
-			return
-		}
-		t.metrics.Dropped.WithLabelValues("streams").Inc()
-	default:
-		err = &peer.MalformedError{Cause: fmt.Errorf("connection of unknown kind %d", kind[0])}
+// answer serves a connection that was accepted.
+func (t *transport) answer(raw net.Conn, id spiffeid.ID) error {
+	c := &conn{Conn: raw, transport: t}
+	if err := c.greet(t.ctx, id, nil); err != nil {
+		return err
 	}
-	link.CloseAbruptly(conn)
-	t.forget(conn)
-	t.refused(id, err)
-}
-
-// handOver gives a stream to memberlist, which closes it.
-func (t *transport) handOver(conn net.Conn) bool {
-	patience := time.NewTimer(t.times.dial)
-	defer patience.Stop()
-	select {
-	case t.streams <- &stream{Conn: conn, transport: t}:
-		return true
-	case <-patience.C:
-	case <-t.ctx.Done():
+	if c.kind == kindStream {
+		return t.handOver(c)
 	}
-	return false
+	return c.serve(t.ctx)
 }
 
-// stream counts as open until memberlist closes it.
-type stream struct {
-	net.Conn
-	transport *transport
-}
-
-func (s *stream) Close() error {
-	s.transport.forget(s.Conn)
-	return s.Conn.Close()
-}
-
-// servePackets reads frames until the lane at the other end is silent for
-// longer than its pings allow. Packets that memberlist is too slow for are lost.
-func (t *transport) servePackets(conn net.Conn) error {
-	for {
-		conn.SetReadDeadline(time.Now().Add(2 * t.times.silence))
-		body, err := link.ReadFrame(conn, maxPacket, nil)
-		if err != nil {
-			return err
-		}
-		if len(body) == 0 {
-			conn.SetWriteDeadline(time.Now().Add(t.times.silence))
-			if _, err := conn.Write(link.AppendFrame(nil, nil)); err != nil {
-				return err
-			}
-			continue
-		}
-		select {
-		case t.packets <- &memberlist.Packet{Buf: body, From: conn.RemoteAddr(), Timestamp: time.Now()}:
-		default:
-			t.metrics.Dropped.WithLabelValues("packets_in").Inc()
-		}
-	}
-}
-
+// refused counts and logs why a connection ended. A plain end is none of it.
 func (t *transport) refused(id spiffeid.ID, err error) {
-	reason := rejection(err)
+	reason := reasonOf(err)
 	if reason == "" || t.ctx.Err() != nil {
 		return
 	}
-	t.metrics.Rejected.WithLabelValues(reason).Inc()
-	t.once.Warn(reason+"/"+id.String(), "federation connection refused", err, func(e *zerolog.Event) {
+	t.f.cfg.Metrics.Rejected.WithLabelValues(reason).Inc()
+	t.f.once.Warn(reason+"/"+id.String(), "federation connection refused", err, func(e *zerolog.Event) {
 		e.Stringer("peer", id).Str("reason", reason)
 	})
 }
 
-// Shutdown implements [memberlist.Transport]. It waits for everything that the
-// transport has started.
-func (t *transport) Shutdown() error {
-	t.mu.Lock()
-	t.closed = true
-	t.cancel()
-	for conn := range t.open {
-		link.CloseAbruptly(conn)
-	}
-	t.mu.Unlock()
-	t.wg.Wait()
-	return nil
-}
+// errSelf is a connection that has led back to this process.
+var errSelf = errors.New("the address leads to this process itself")

@@ -2,13 +2,14 @@ package healthstream
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	mrand "math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation"
-	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/backoff"
@@ -24,23 +25,35 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
+// Facts are what a node has to say of the ports of its pods. Safe for concurrent
+// use; neither method may wait.
+type Facts interface {
+	// All returns every fact that is worth telling: what is out, and what came back
+	// lately.
+	All() []Fact
+	// Fact returns the fact of t; not ok if there is none.
+	Fact(t Target) (Fact, bool)
+}
+
 // ClientConfig is what a node proxy's end of the health streams needs.
-// Node, Network, Incarnation, Self, Identity, Gateways and Ledger are required.
+// Node, Network, Self, Identity, Gateways and Facts are required.
 type ClientConfig struct {
-	Node        string
-	Network     string
-	Incarnation uint64 // grows with every start
-	Self        spiffeid.ID
-	Identity    link.Source
+	Node     string
+	Network  string
+	Self     spiffeid.ID
+	Identity link.Source
+	// Token returns what proves the node to a gateway that does not know it by
+	// Self; nil sends none. It is asked for each attempt.
+	Token func(context.Context) ([]byte, error)
 	// Gateways returns the gateways of the own network; it is asked again and
 	// again, and must be quick.
 	Gateways func() []*mesh.Gateway
-	Ledger   *peer.Ledger
-	// Current returns everything that the node now has to say, evidence ages
-	// as of now; stamps are set here. It is asked when a stream attaches and
-	// for every refresh. A caller of Report must have changed what Current
-	// returns before.
-	Current func() []federation.Record
+	Facts    Facts
+	// OnAsk is told which targets a gateway wants a word on: it holds them as out,
+	// by the word of somebody who has gone. With everything another instance of
+	// this node proxy was attached before, and what happened to the other targets
+	// meanwhile nobody has seen. It must not wait.
+	OnAsk func(targets []Target, everything bool)
 
 	Log     zerolog.Logger
 	Metrics *peer.Metrics
@@ -49,8 +62,11 @@ type ClientConfig struct {
 	MinBackoff  time.Duration // default 100 ms
 	MaxBackoff  time.Duration // default 2 s
 	Heartbeat   time.Duration // default 2 s
-	Dead        time.Duration // default 6 s
-	Refresh     time.Duration // between repeats of what is not the default; default 10 s
+	Dead        time.Duration // silence, or a stuck write, that ends a stream; default 6 s
+	Idle        time.Duration // after which a service that is not used is forgotten; default 10 min
+	MaxServices int           // followed at once; default [MaxServices]
+
+	dial link.Dial // default link.TCP
 }
 
 func (c *ClientConfig) setDefaults() {
@@ -59,10 +75,14 @@ func (c *ClientConfig) setDefaults() {
 	c.MaxBackoff = orDefault(c.MaxBackoff, 2*time.Second)
 	c.Heartbeat = orDefault(c.Heartbeat, 2*time.Second)
 	c.Dead = orDefault(c.Dead, 6*time.Second)
-	c.Refresh = orDefault(c.Refresh, 10*time.Second)
+	c.Idle = orDefault(c.Idle, 10*time.Minute)
+	c.MaxServices = orDefault(c.MaxServices, MaxServices)
 	c.Metrics = c.Metrics.OrDiscard()
-	if c.Current == nil {
-		c.Current = func() []federation.Record { return nil }
+	if c.OnAsk == nil {
+		c.OnAsk = func([]Target, bool) {}
+	}
+	if c.dial == nil {
+		c.dial = link.TCP
 	}
 }
 
@@ -70,72 +90,114 @@ func (c *ClientConfig) setDefaults() {
 // It is safe for concurrent use.
 type Client struct {
 	cfg      ClientConfig
+	instance Instance
 	refusals *identity.Refusals
-	sequence atomic.Uint64
+	services *services
 
-	mu      sync.Mutex
-	streams map[*uplink]struct{} // attached
+	mu       sync.Mutex
+	links    map[*uplink]struct{} // attached
+	draining bool
 }
 
 // NewClient returns a client that does nothing until Run.
 func NewClient(cfg ClientConfig) *Client {
 	cfg.setDefaults()
-	return &Client{cfg: cfg, refusals: identity.NewRefusals(cfg.Log), streams: map[*uplink]struct{}{}}
+	c := &Client{cfg: cfg, refusals: identity.NewRefusals(cfg.Log), services: newServices(cfg.MaxServices), links: map[*uplink]struct{}{}}
+	rand.Read(c.instance[:]) // never fails
+	return c
 }
 
 // Attached returns to how many gateways a stream is up.
 func (c *Client) Attached() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.streams)
+	return len(c.links)
 }
 
-// Report sends records to every attached gateway at once, stamped here. It
-// never blocks: a stream that is behind keeps the newest record of each key.
-// A gateway that is not attached learns from Current when it is.
-func (c *Client) Report(records ...federation.Record) {
-	now := time.Now()
-	stamped := c.stamp(c.sequence.Add(1), records)
+// Settled says whether a gateway has told what it knows of every service that
+// configuration names.
+func (c *Client) Settled() bool { return c.Attached() > 0 && c.services.settled() }
+
+// Changed says that there is news of targets: Facts returns it by now. It never
+// waits. A gateway that is not attached learns of it when it is.
+func (c *Client) Changed(targets ...Target) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for s := range c.streams {
-		s.put(stamped, now)
+	for l := range c.links {
+		l.changed(targets)
 	}
 }
 
-// stamp makes copies of records that are this node's word with one sequence.
-// What no gateway would accept is left out and counted.
-func (c *Client) stamp(sequence uint64, records []federation.Record) []federation.Record {
-	out := make([]federation.Record, 0, len(records))
-	for _, r := range records {
-		r.Network = c.cfg.Network
-		r.Origin = federation.Origin{Name: federation.OriginName(c.cfg.Network, c.cfg.Node), Incarnation: c.cfg.Incarnation}
-		r.Sequence, r.Silence = sequence, 0
-		if r.Endpoint == nil || r.Validate() != nil {
-			c.cfg.Metrics.Rejected.WithLabelValues("malformed").Inc()
-			continue
-		}
-		out = append(out, r)
+// Drain tells the gateways that another instance of this node proxy takes over: its
+// word goes before that of this one, which goes on speaking.
+func (c *Client) Drain() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.draining = true
+	for l := range c.links {
+		l.drain()
 	}
-	return out
 }
 
-// current asks for the full state. The stamp is drawn before asking: an edge
-// that comes in meanwhile is either in the answer or has a newer stamp.
-func (c *Client) current() []federation.Record {
-	sequence := c.sequence.Add(1)
-	return c.stamp(sequence, c.cfg.Current())
+// Use notes that pods of this node use a service, by its canonical hostname. The
+// first use asks the gateways for it, and waits for their first answer, at most for
+// wait; without a gateway it does not wait. From then on the service is followed
+// until it was not used for Idle.
+func (c *Client) Use(ctx context.Context, service string, wait time.Duration) {
+	ready, answered := c.services.use(service, false)
+	if answered || ready == nil || wait <= 0 || c.Attached() == 0 {
+		return
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-ready:
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
-// Run keeps the streams until ctx ends, and returns then. It also expires the
-// ledger's records.
+// Pin makes services the ones that configuration names: they are followed at once,
+// and however long they are not used.
+func (c *Client) Pin(services ...string) {
+	pinned := map[string]bool{}
+	for _, s := range services {
+		pinned[s] = true
+	}
+	c.services.retain(pinned)
+}
+
+// Known returns what is known of a share; not ok means nothing: treat it as usable.
+func (c *Client) Known(network, service string) (Known, bool) {
+	return c.services.get(network, service)
+}
+
+// Summary is what is known of a port of a share.
+func (c *Client) Summary(network, service string, port uint16) (federation.SummaryFact, bool) {
+	k, _ := c.services.get(network, service)
+	f, ok := k.Summaries[port]
+	return f, ok
+}
+
+// Changes is signalled when [Client.TakeChanges] has something to return.
+func (c *Client) Changes() <-chan struct{} { return c.services.signal }
+
+// TakeChanges returns the shares of which something else may be known than at the
+// last call, in no order.
+func (c *Client) TakeChanges() []Change { return c.services.changes() }
+
+// Followed lists the services that are followed, and what is known of each.
+func (c *Client) Followed() []Followed { return c.services.dump() }
+
+// Run keeps the streams until ctx ends, and returns then.
 func (c *Client) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	running := map[gatewayKey]context.CancelFunc{}
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
-	for round := 0; ; round++ {
+	swept := time.Now()
+	for {
 		wanted := map[gatewayKey]bool{}
 		for _, g := range c.cfg.Gateways() {
 			k := gatewayKey{g.Name, g.Address, g.Identity}
@@ -152,8 +214,10 @@ func (c *Client) Run(ctx context.Context) error {
 				delete(running, k)
 			}
 		}
-		if round%4 == 0 {
-			c.cfg.Ledger.Expire()
+		c.services.lapse(time.Now())
+		if time.Since(swept) >= c.cfg.Idle/10 {
+			swept = time.Now()
+			c.services.sweep(c.cfg.Idle)
 		}
 		select {
 		case <-ctx.Done():
@@ -174,13 +238,15 @@ type gatewayKey struct {
 	identity spiffeid.ID
 }
 
-// keep holds one stream up, with backoff between the attempts.
+// keep holds one stream up, with backoff between the attempts. The first attempt
+// after a loss is spread over the time that the gateway has asked for: all node
+// proxies of a gateway that restarts lose it at the same moment.
 func (c *Client) keep(ctx context.Context, g gatewayKey) {
 	log := c.cfg.Log.With().Str("gateway", g.name).Logger()
 	pauses := backoff.Backoff{First: c.cfg.MinBackoff, Limit: c.cfg.MaxBackoff}
 	failures, told := 0, false
 	for ctx.Err() == nil {
-		attached, err := c.stream(ctx, g, log)
+		spread, attached, err := c.stream(ctx, g, log)
 		if ctx.Err() != nil {
 			return
 		}
@@ -201,7 +267,9 @@ func (c *Client) keep(ctx context.Context, g gatewayKey) {
 			log.Warn().Err(err).Msg("health stream refused")
 		}
 		pause := pauses.Next(failures)
-		if !attached {
+		if attached {
+			pause += time.Duration(mrand.Float64() * float64(spread))
+		} else {
 			log.Debug().Err(err).Dur("retry_in_ms", pause).Msg("health stream not attached")
 		}
 		if !link.Pause(ctx, pause) {
@@ -210,67 +278,85 @@ func (c *Client) keep(ctx context.Context, g gatewayKey) {
 	}
 }
 
+// maxSpread bounds what a gateway may make its node proxies wait.
+const maxSpread = 30 * time.Second
+
 // stream runs one stream to its end; attached says whether it was accepted.
-func (c *Client) stream(ctx context.Context, g gatewayKey, log zerolog.Logger) (attached bool, err error) {
-	conn, err := link.Dial(link.TCP).TLS(ctx, c.cfg.Identity, c.cfg.Self, g.identity, g.address.String(), ALPN, c.cfg.DialTimeout)
+func (c *Client) stream(ctx context.Context, g gatewayKey, log zerolog.Logger) (spread time.Duration, attached bool, err error) {
+	conn, err := c.cfg.dial.TLS(ctx, c.cfg.Identity, c.cfg.Self, g.identity, g.address.String(), ALPN, c.cfg.DialTimeout)
 	if err != nil {
-		return false, err
+		return 0, false, err
 	}
 	defer link.CloseAbruptly(conn)
 	stop := context.AfterFunc(ctx, func() { link.CloseAbruptly(conn) })
 	defer stop()
-	h := &healthConn{conn: conn, dead: c.cfg.DialTimeout}
-	if err := c.greet(h); err != nil {
-		return false, err
+	f := &frames{conn: conn, dead: c.cfg.DialTimeout, metrics: c.cfg.Metrics}
+	welcome, err := c.greet(ctx, f)
+	if err != nil {
+		return 0, false, err
 	}
-	h.dead = c.cfg.Dead
-	log.Info().Msg("health stream attached")
-	up := newUplink(h)
+	out, err := targetsFromWire(welcome.GetOut())
+	if err != nil {
+		return 0, false, err
+	}
+	f.dead = c.cfg.Dead
+	log.Info().Int("held_out", len(out)).Bool("resumed", welcome.GetResumed()).Msg("health stream attached")
+	c.cfg.OnAsk(out, welcome.GetResumed())
+	up := newUplink(g.name, f)
 	c.add(up)
 	defer c.remove(up)
 
 	var writing sync.WaitGroup
 	ctx, cancel := context.WithCancelCause(ctx)
 	writing.Go(func() {
-		if err := up.run(ctx, c.cfg, c.current); err != nil {
+		if err := up.run(ctx, c.cfg.Heartbeat, c.cfg.Facts); err != nil {
 			cancel(err)
 			link.CloseAbruptly(conn)
 		}
 	})
-	cancel(c.readSummaries(h))
+	cancel(c.listen(f, up))
 	link.CloseAbruptly(conn)
 	writing.Wait()
-	return true, context.Cause(ctx)
+	return min(time.Duration(welcome.GetSpreadMs())*time.Millisecond, maxSpread), true, context.Cause(ctx)
 }
 
-func (c *Client) greet(h *healthConn) error {
-	err := h.write(&federationpb.HealthMessage{Message: &federationpb.HealthMessage_Hello{Hello: &federationpb.Hello{
-		Node: c.cfg.Node, Network: c.cfg.Network, Incarnation: c.cfg.Incarnation,
+func (c *Client) greet(ctx context.Context, f *frames) (*pb.Welcome, error) {
+	var token []byte
+	if c.cfg.Token != nil {
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
+		defer cancel()
+		var err error
+		if token, err = c.cfg.Token(ctx); err != nil {
+			return nil, fmt.Errorf("get the token of this node: %w", err)
+		}
+	}
+	err := f.write(&pb.StreamMessage{Message: &pb.StreamMessage_Attach{Attach: &pb.Attach{
+		Node: c.cfg.Node, Network: c.cfg.Network, Instance: c.instance[:], Token: token,
 	}}})
 	if closed(err) {
-		return &refusedError{err}
+		return nil, &refusedError{err}
 	}
 	if err != nil {
-		return fmt.Errorf("write hello: %w", err)
+		return nil, fmt.Errorf("write attach: %w", err)
 	}
-	m, err := h.read()
+	m, err := f.read()
 	if closed(err) {
-		return &refusedError{err}
+		return nil, &refusedError{err}
 	}
 	if err != nil {
-		return fmt.Errorf("read welcome: %w", err)
+		return nil, fmt.Errorf("read welcome: %w", err)
 	}
 	if m.GetWelcome() == nil {
-		return &peer.MalformedError{Cause: errors.New("the first message of a gateway must be a welcome")}
+		return nil, malformed("the first message of a gateway must be a welcome")
 	}
-	return nil
+	return m.GetWelcome(), nil
 }
 
 // refusedError is a gateway that knew who we are and closed the stream without a word.
 type refusedError struct{ err error }
 
 func (e *refusedError) Error() string {
-	return "the gateway closed the stream before its welcome: its log says why (client refused: limits.identity.sessions, which all node proxies of a network share; or health stream refused): " + e.err.Error()
+	return "the gateway closed the stream before its welcome: its log says why (client refused: limits.identity.sessions; or health stream refused): " + e.err.Error()
 }
 func (e *refusedError) Unwrap() error { return e.err }
 
@@ -279,42 +365,45 @@ func closed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// readSummaries merges what the gateway passes on. The gateway is believed in
-// what it says of any network: it has verified the origins' signatures.
-func (c *Client) readSummaries(h *healthConn) error {
+// listen reads what the gateway says until the stream ends.
+func (c *Client) listen(f *frames, up *uplink) error {
 	for {
-		m, err := h.read()
+		m, err := f.read()
 		if err != nil {
 			return err
 		}
-		records, _, err := federation.FromBatches(m.GetRecords())
-		if err != nil {
-			return &peer.MalformedError{Cause: err}
-		}
-		wanted := records[:0]
-		for _, r := range records {
-			if r.Summary == nil {
-				c.cfg.Metrics.Rejected.WithLabelValues("foreign").Inc()
-				continue
+		switch x := m.GetMessage().(type) {
+		case *pb.StreamMessage_Services:
+			odd, err := c.services.take(up, x.Services)
+			c.cfg.Metrics.Rejected.WithLabelValues("malformed").Add(float64(odd))
+			if err != nil {
+				return err
 			}
-			wanted = append(wanted, r)
-		}
-		for _, outcome := range c.cfg.Ledger.MergeAll(wanted) {
-			c.cfg.Metrics.Records.WithLabelValues(outcome.String()).Inc()
+		case *pb.StreamMessage_Ask:
+			targets, err := targetsFromWire(x.Ask.GetTargets())
+			if err != nil {
+				return err
+			}
+			c.cfg.OnAsk(targets, false)
 		}
 	}
 }
 
-func (c *Client) add(s *uplink) {
+func (c *Client) add(l *uplink) {
+	c.services.attach(l)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.streams[s] = struct{}{}
-	c.cfg.Metrics.Attached.Set(float64(len(c.streams)))
+	c.links[l] = struct{}{}
+	if c.draining {
+		l.drain()
+	}
+	c.cfg.Metrics.Attached.Set(float64(len(c.links)))
 }
 
-func (c *Client) remove(s *uplink) {
+func (c *Client) remove(l *uplink) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.streams, s)
-	c.cfg.Metrics.Attached.Set(float64(len(c.streams)))
+	delete(c.links, l)
+	c.cfg.Metrics.Attached.Set(float64(len(c.links)))
+	c.mu.Unlock()
+	c.services.detach(l)
 }

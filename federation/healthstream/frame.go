@@ -8,80 +8,95 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/isthmus-mesh/isthmus/federation"
-	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/internal/link"
 )
 
 // ALPN is what the TLS listener of a gateway offers for health streams.
-const ALPN = "isthmus-health/1"
+const ALPN = "isthmus-health/2"
 
 const (
-	maxHealth = 1 << 20 // bytes of one frame
+	// maxFrame is the largest frame that is read, in bytes: room for a whole report
+	// of [MaxFacts], and for any share of [record.MaxBody].
+	maxFrame = 1 << 20
 
-	// chunkBytes is where messages of many records are split: well below
-	// maxHealth, and small enough that an edge never waits long behind one.
-	chunkBytes = 256 << 10
+	// chunkBytes is where news of many services is split: small enough that an edge
+	// never waits long behind it.
+	chunkBytes = 64 << 10
 )
 
-// healthConn is one end of a health stream: messages over frames, each way
-// bounded in time. Reads and writes may run concurrently.
-type healthConn struct {
-	conn net.Conn
-	dead time.Duration
+// frames is one end of a health stream: messages, each way bounded in time. One
+// goroutine may read while another writes.
+type frames struct {
+	conn    net.Conn
+	dead    time.Duration
+	metrics *peer.Metrics // counts bytes; nil: nobody does
 
 	writing sync.Mutex
 	out     []byte
 	in      []byte
 }
 
-func (c *healthConn) write(m *federationpb.HealthMessage) error {
+func (c *frames) write(m *pb.StreamMessage) error {
 	body, err := proto.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("marshal health message: %w", err)
 	}
+	return c.writeBody(body)
+}
+
+// writeBody writes an encoded StreamMessage.
+func (c *frames) writeBody(body []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	if err := c.conn.SetWriteDeadline(time.Now().Add(c.dead)); err != nil {
 		return err
 	}
 	c.out = link.AppendFrame(c.out[:0], body)
-	_, err = c.conn.Write(c.out)
+	n, err := c.conn.Write(c.out)
+	if c.metrics != nil {
+		c.metrics.Bytes.WithLabelValues("health").Add(float64(n))
+	}
+	if cap(c.out) > 2*chunkBytes {
+		c.out = nil // that of a full state is not kept for the life of the stream
+	}
 	return err
 }
 
-func (c *healthConn) read() (*federationpb.HealthMessage, error) {
+func (c *frames) read() (*pb.StreamMessage, error) {
 	if err := c.conn.SetReadDeadline(time.Now().Add(c.dead)); err != nil {
 		return nil, err
 	}
-	body, err := link.ReadFrame(c.conn, maxHealth, c.in)
+	body, err := link.ReadFrame(c.conn, maxFrame, c.in)
 	if err != nil {
 		return nil, err
 	}
-	c.in = body
-	m := &federationpb.HealthMessage{}
+	if c.metrics != nil {
+		c.metrics.Received.WithLabelValues("health").Add(float64(link.FrameHeader + len(body)))
+	}
+	if cap(body) <= 4096 {
+		c.in = body
+	}
+	return decode(body)
+}
+
+func decode(body []byte) (*pb.StreamMessage, error) {
+	m := &pb.StreamMessage{}
 	if err := proto.Unmarshal(body, m); err != nil {
 		return nil, &peer.MalformedError{Cause: err}
 	}
 	return m, nil
 }
 
-// writeRecords sends records in as many messages as their size asks for.
-func (c *healthConn) writeRecords(records []federation.Record) error {
-	for _, part := range federation.Split(records, chunkBytes) {
-		batches, err := federation.ToBatches(part)
-		if err != nil {
-			return err
-		}
-		err = c.write(&federationpb.HealthMessage{Message: &federationpb.HealthMessage_Records{Records: batches}})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+func beat() *pb.StreamMessage {
+	return &pb.StreamMessage{Message: &pb.StreamMessage_Beat{Beat: &pb.Beat{}}}
 }
 
-func (c *healthConn) heartbeat() error {
-	return c.write(&federationpb.HealthMessage{Message: &federationpb.HealthMessage_Heartbeat{Heartbeat: &federationpb.Heartbeat{}}})
+func report(r *pb.Report) *pb.StreamMessage {
+	return &pb.StreamMessage{Message: &pb.StreamMessage_Report{Report: r}}
+}
+
+func ask(targets []Target) *pb.StreamMessage {
+	return &pb.StreamMessage{Message: &pb.StreamMessage_Ask{Ask: &pb.Ask{Targets: targetsToWire(targets)}}}
 }

@@ -2,7 +2,6 @@ package healthstream
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -13,7 +12,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation"
-	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/internal/link"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
@@ -21,42 +20,46 @@ import (
 )
 
 // ServerConfig is what a gateway's end of the health streams needs.
-// Ledger, Network and Authorize are required.
+// Network, Prover, Place and Source are required.
 type ServerConfig struct {
 	Name    string // of the gateway, for the node proxy's log
 	Network string // of the gateway
-	Ledger  *peer.Ledger
 
-	// Authorize says whether peer may attach as node.
-	Authorize func(peer spiffeid.ID, node string) error
-	// OnNode says whether an endpoint lives on a node. Reports about others
-	// are dropped and counted: discovery may be a moment behind. Nil trusts.
-	OnNode func(node string, id mesh.EndpointID) bool
-	// OnReport is told every record that was new (a fact or a refresh), after
-	// it was merged into Ledger. It runs on the stream's goroutine: the next
-	// report of that node waits for it.
-	OnReport func(node string, records []federation.Record)
-	// OnAttach and OnDetach are told when a node gains its first and loses
-	// its last stream, in that order. They must not block.
-	OnAttach, OnDetach func(node string)
+	Prover Prover
+	// Place says where discovery has an endpoint of this network. Call
+	// [Server.Relocate] when its answers change. It must not wait.
+	Place Place
+	// Source answers what node proxies ask for. Call [Server.Changed] when its
+	// answers change.
+	Source Source
+
+	// OnEdge is told what changed in what is believed of this network's ports, in
+	// order and one call at a time. It must not wait.
+	OnEdge func([]Edge)
+	// OnDetach is told when a node has lost its last stream. It must not wait.
+	OnDetach func(node string)
 
 	Log     zerolog.Logger
 	Metrics *peer.Metrics
 
-	Heartbeat time.Duration // between signs of life; default 2 s
-	Dead      time.Duration // silence, or a stuck write, that ends a stream; default 6 s
-	Refresh   time.Duration // between repeats of records that only became fresher; default 10 s
-	MaxNodes  int           // streams at once; default 10 000
+	Dead          time.Duration // silence, or a stuck write, that ends a stream; default 6 s
+	MaxNodes      int           // streams at once; default 10 000
+	MaxServices   int           // that one node proxy may follow; default 2 000
+	SpreadPerNode time.Duration // that the welcome makes node proxies spread their next attempt over; default 3 ms
 }
 
 func (c *ServerConfig) setDefaults() {
-	c.Heartbeat = orDefault(c.Heartbeat, 2*time.Second)
 	c.Dead = orDefault(c.Dead, 6*time.Second)
-	c.Refresh = orDefault(c.Refresh, 10*time.Second)
 	c.MaxNodes = orDefault(c.MaxNodes, 10_000)
+	c.MaxServices = orDefault(c.MaxServices, MaxServices)
+	c.SpreadPerNode = orDefault(c.SpreadPerNode, 3*time.Millisecond)
 	c.Metrics = c.Metrics.OrDiscard()
-	c.OnReport = orNothing2(c.OnReport)
-	c.OnAttach, c.OnDetach = orNothing(c.OnAttach), orNothing(c.OnDetach)
+	if c.OnEdge == nil {
+		c.OnEdge = func([]Edge) {}
+	}
+	if c.OnDetach == nil {
+		c.OnDetach = func(string) {}
+	}
 }
 
 func orDefault[T ~int | ~int64](v, d T) T {
@@ -66,53 +69,160 @@ func orDefault[T ~int | ~int64](v, d T) T {
 	return v
 }
 
-func orNothing(f func(string)) func(string) {
-	if f == nil {
-		return func(string) {}
-	}
-	return f
-}
-
-func orNothing2(f func(string, []federation.Record)) func(string, []federation.Record) {
-	if f == nil {
-		return func(string, []federation.Record) {}
-	}
-	return f
-}
-
 // Server is a gateway's end of the health streams of its node proxies.
 // It is safe for concurrent use.
 type Server struct {
-	cfg  ServerConfig
-	once logging.Once
+	cfg    ServerConfig
+	topics *topics
+	once   logging.Once
+	others logging.Limit // of lines about reports of other nodes' pods, by peer
 
-	// mu orders attaching, detaching and their hooks.
-	mu    sync.Mutex
-	nodes map[string]*attachment
+	mu      sync.Mutex
+	book    *book
+	streams map[*life]*attachment
+	queue   []event // for the hooks
+	telling bool    // somebody empties queue
 }
 
+// attachment is the stream of one instance.
 type attachment struct {
-	incarnation uint64
-	end         context.CancelFunc
+	peer spiffeid.ID
+	life *life
+	down *downlink
+	end  context.CancelFunc
+}
+
+// event is something that a hook is told.
+type event struct {
+	edges []Edge
+	left  string
 }
 
 // NewServer returns a server without streams.
 func NewServer(cfg ServerConfig) *Server {
 	cfg.setDefaults()
-	return &Server{cfg: cfg, once: logging.Once{Log: cfg.Log}, nodes: map[string]*attachment{}}
+	return &Server{
+		cfg: cfg, topics: newTopics(cfg.Source), once: logging.Once{Log: cfg.Log}, others: logging.Limit{Every: time.Minute},
+		book: newBook(cfg.Place), streams: map[*life]*attachment{},
+	}
+}
+
+// Run lets time pass until ctx ends: what a node proxy that has gone last said
+// expires.
+func (s *Server) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			s.change(func(now time.Time) { s.book.advance(now) })
+		}
+	}
+}
+
+// Relocate takes notice of a change of discovery.
+func (s *Server) Relocate() { s.change(func(time.Time) { s.book.relocate() }) }
+
+// Changed tells whoever follows services that the source's answers have changed.
+func (s *Server) Changed(services ...string) { s.topics.changed(services) }
+
+// ChangedAll is Changed for every service that somebody follows.
+func (s *Server) ChangedAll() { s.topics.changedAll() }
+
+// Endpoint returns what is believed of a port of an endpoint of this network, and
+// how old the evidence is.
+func (s *Server) Endpoint(network string, id mesh.EndpointID, port uint16) (federation.EndpointFact, time.Duration, bool) {
+	if network != s.cfg.Network {
+		return federation.EndpointFact{}, 0, false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, ok := s.book.believed[Target{id, port}]
+	return b.fact.EndpointFact, time.Since(b.seen), ok
 }
 
 // Nodes returns the names of the attached nodes, sorted.
 func (s *Server) Nodes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	names := make([]string, 0, len(s.nodes))
-	for n := range s.nodes {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	return names
+	return s.book.names()
 }
+
+// Word is what an instance of a node proxy has said of a port, in a form for JSON.
+type Word struct {
+	Node     string                  `json:"node"`     // whose proxy says so
+	Instance Instance                `json:"instance"` // of that proxy
+	Attached bool                    `json:"attached"` // its stream is open; otherwise this is held until another one speaks
+	Draining bool                    `json:"draining"` // another instance takes over
+	Believed bool                    `json:"believed"` // it is the word that counts
+	AgeMS    int64                   `json:"ageMs"`    // of the evidence
+	Fact     federation.EndpointFact `json:"fact"`     // what it says
+}
+
+// Words returns all that node proxies have said, sorted by node, endpoint and port.
+func (s *Server) Words() []Word {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := []Word{}
+	for _, name := range s.book.known() {
+		for _, l := range s.book.nodes[name].lives {
+			for t, f := range l.facts {
+				b, ok := s.book.believed[t]
+				out = append(out, Word{Node: name, Instance: l.instance, Attached: l.attached, Draining: l.draining,
+					Believed: ok && b.order == f.order, AgeMS: max(0, time.Since(f.seen).Milliseconds()), Fact: f.fact.EndpointFact})
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Word) int {
+		if a.Node != b.Node {
+			return 0
+		}
+		return compareTargets(Target{a.Fact.Endpoint, a.Fact.Port}, Target{b.Fact.Endpoint, b.Fact.Port})
+	})
+	return out
+}
+
+// change runs f with mu held and tells the hooks what came of it.
+func (s *Server) change(f func(now time.Time)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(time.Now())
+	s.tell()
+}
+
+// tell runs the hooks, in order, without mu; the caller holds mu. If somebody else
+// does so already, they do this too.
+func (s *Server) tell() {
+	if edges := s.book.take(); len(edges) > 0 {
+		if n := len(s.queue); n > 0 && s.queue[n-1].left == "" { // one call for all that is waiting
+			s.queue[n-1].edges = append(s.queue[n-1].edges, edges...)
+		} else {
+			s.queue = append(s.queue, event{edges: edges})
+		}
+	}
+	if s.telling {
+		return
+	}
+	s.telling = true
+	for len(s.queue) > 0 {
+		e := s.queue[0]
+		s.queue = s.queue[1:]
+		s.mu.Unlock()
+		if len(e.edges) > 0 {
+			s.cfg.OnEdge(e.edges)
+		}
+		if e.left != "" {
+			s.cfg.OnDetach(e.left)
+		}
+		s.mu.Lock()
+	}
+	s.telling = false
+}
+
+// Admit says whether the holder of an identity may attach at all.
+func (s *Server) Admit(peer spiffeid.ID) error { return s.cfg.Prover.Admit(peer) }
 
 // Accept serves the stream on conn, whose other end has proved to be id. It
 // returns when the stream has ended, which ctx also does, and closes conn.
@@ -122,196 +232,216 @@ func (s *Server) Accept(ctx context.Context, conn net.Conn, id spiffeid.ID) {
 	defer cancel()
 	stop := context.AfterFunc(stream, func() { link.CloseAbruptly(conn) })
 	defer stop()
-	c := &healthConn{conn: conn, dead: s.cfg.Dead}
-	hello, err := s.greet(c, id)
+	c := &frames{conn: conn, dead: s.cfg.Dead, metrics: s.cfg.Metrics}
+	hello, err := s.greet(stream, c, id)
 	if err != nil {
 		s.refused(id, "", err)
 		return
 	}
-	mine := &attachment{hello.GetIncarnation(), cancel}
-	if err := s.attach(hello.GetNode(), mine); err != nil {
+	a := &attachment{peer: id, end: cancel, down: newDownlink(s.topics, s.cfg.MaxServices)}
+	welcome, err := s.attach(hello, a)
+	if err != nil {
 		s.refused(id, hello.GetNode(), err)
 		return
 	}
-	defer s.detach(hello.GetNode(), mine)
-	err = s.serve(stream, c, hello)
+	defer s.detach(a)
+	err = s.serve(stream, c, a, welcome)
 	if ctx.Err() == nil {
 		s.refused(id, hello.GetNode(), err)
 	}
 }
 
-// greet reads the Hello and decides whether its node may attach.
-func (s *Server) greet(c *healthConn, id spiffeid.ID) (*federationpb.Hello, error) {
+// greet reads the Attach and decides whether its node may attach.
+func (s *Server) greet(ctx context.Context, c *frames, id spiffeid.ID) (*pb.Attach, error) {
 	m, err := c.read()
 	if err != nil {
 		return nil, err
 	}
-	hello := m.GetHello()
+	hello := m.GetAttach()
 	switch {
 	case hello == nil:
-		return nil, &peer.MalformedError{Cause: errors.New("the first message must be a hello")}
+		return nil, malformed("the first message must be an attach")
 	case hello.GetNode() == "" || len(hello.GetNode()) > federation.MaxName:
-		return nil, &peer.MalformedError{Cause: errors.New("the hello must name its node in 1 to 253 bytes")}
+		return nil, malformed("the attach must name its node in 1 to %d bytes", federation.MaxName)
+	case len(hello.GetInstance()) != len(Instance{}):
+		return nil, malformed("instance of %d bytes: want %d", len(hello.GetInstance()), len(Instance{}))
 	case hello.GetNetwork() != s.cfg.Network:
-		return nil, &federation.ForeignError{Signer: id, Origin: hello.GetNode(), Subject: fmt.Sprintf("network %q", hello.GetNetwork()),
+		return nil, &federation.ForeignError{Signer: id, Origin: hello.GetNode(), Subject: fmt.Sprintf("network %.80q", hello.GetNetwork()),
 			Reason: fmt.Sprintf("this is a gateway of network %q", s.cfg.Network)}
 	}
-	if err := s.cfg.Authorize(id, hello.GetNode()); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Dead)
+	defer cancel()
+	if err := s.cfg.Prover.Prove(ctx, id, Claim{Network: hello.GetNetwork(), Node: hello.GetNode(), Token: hello.GetToken()}); err != nil {
 		return nil, &peer.IdentityError{Cause: err}
 	}
 	return hello, nil
 }
 
-// attach registers the node's stream. A stream that is still there is ended:
-// its node proxy has reconnected or restarted.
-func (s *Server) attach(node string, mine *attachment) error {
+// attach registers the stream of an instance. Its older stream, if it still has
+// one, is ended.
+func (s *Server) attach(hello *pb.Attach, a *attachment) (*pb.Welcome, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.nodes[node]
-	if old != nil && old.incarnation > mine.incarnation {
-		return fmt.Errorf("node %q: incarnation %d is older than the attached %d", node, mine.incarnation, old.incarnation)
+	if len(s.streams) >= s.cfg.MaxNodes {
+		return nil, fmt.Errorf("node %q: %d streams are attached, the limit: %w", hello.GetNode(), len(s.streams), peer.ErrFull)
 	}
-	if old == nil && len(s.nodes) >= s.cfg.MaxNodes {
-		return fmt.Errorf("node %q: %d nodes are attached, the limit: %w", node, len(s.nodes), peer.ErrFull)
+	l, resumed, evicted := s.book.attach(hello.GetNode(), Instance(hello.GetInstance()), time.Now())
+	for _, old := range []*life{l, evicted} {
+		if x := s.streams[old]; x != nil {
+			delete(s.streams, old)
+			x.end()
+		}
 	}
-	s.nodes[node] = mine
-	if old != nil {
-		old.end()
-		return nil
-	}
-	s.cfg.Metrics.Attached.Inc()
-	s.cfg.Log.Info().Str("node", node).Msg("node attached")
-	s.cfg.OnAttach(node)
-	return nil
+	a.life = l
+	s.streams[l] = a
+	s.cfg.Metrics.Attached.Set(float64(len(s.streams)))
+	s.cfg.Log.Info().Str("node", l.node).Stringer("node_instance", l.instance).Bool("resumed", resumed).Msg("node attached")
+	out := s.book.open(l)
+	s.tell()
+	return &pb.Welcome{
+		Gateway: s.cfg.Name, Out: targetsToWire(out), Resumed: resumed,
+		SpreadMs: uint32((time.Duration(len(s.streams)) * s.cfg.SpreadPerNode).Milliseconds()),
+	}, nil
 }
 
-func (s *Server) detach(node string, mine *attachment) {
+// detach ends what attach began, unless another stream of that instance has.
+func (s *Server) detach(a *attachment) {
+	a.down.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.nodes[node] != mine {
+	if s.streams[a.life] != a {
 		return
 	}
-	delete(s.nodes, node)
-	s.cfg.Metrics.Attached.Dec()
-	s.cfg.Log.Info().Str("node", node).Msg("node detached")
-	s.cfg.OnDetach(node)
+	delete(s.streams, a.life)
+	s.cfg.Metrics.Attached.Set(float64(len(s.streams)))
+	s.cfg.Log.Info().Str("node", a.life.node).Stringer("node_instance", a.life.instance).Msg("node detached")
+	s.book.detach(a.life, time.Now())
+	if s.book.attached(a.life.node) == 0 {
+		s.queue = append(s.queue, event{left: a.life.node})
+	}
+	for _, x := range s.book.nodes[a.life.node].lives { // what it said is theirs to say now
+		if sibling := s.streams[x]; sibling != nil {
+			sibling.down.ask(s.book.open(x))
+		}
+	}
+	s.tell()
 }
 
-// serve reads reports here and pushes summaries from a second goroutine, which
-// it waits for.
-func (s *Server) serve(ctx context.Context, c *healthConn, hello *federationpb.Hello) error {
-	err := c.write(&federationpb.HealthMessage{Message: &federationpb.HealthMessage_Welcome{Welcome: &federationpb.Welcome{Gateway: s.cfg.Name}}})
-	if err != nil {
+// serve reads reports here and pushes from a second goroutine, which it waits for.
+func (s *Server) serve(ctx context.Context, c *frames, a *attachment, welcome *pb.Welcome) error {
+	if err := c.write(&pb.StreamMessage{Message: &pb.StreamMessage_Welcome{Welcome: welcome}}); err != nil {
 		return fmt.Errorf("write welcome: %w", err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	var pushing sync.WaitGroup
 	pushing.Go(func() {
-		if err := s.push(ctx, c); err != nil {
-			cancel(err)
+		if err := push(ctx, c, a.down); err != nil {
+			cancel(fmt.Errorf("write to node: %w", err))
 			link.CloseAbruptly(c.conn)
 		}
 	})
-	err = s.readReports(c, hello)
-	cancel(err)
+	cancel(s.listen(c, a))
 	link.CloseAbruptly(c.conn)
 	pushing.Wait()
 	return context.Cause(ctx)
 }
 
-func (s *Server) readReports(c *healthConn, hello *federationpb.Hello) error {
+// push writes what is due until ctx ends. A node proxy that reads slowly gets
+// fewer, later messages; one that does not read at all is cut off by the deadline.
+func push(ctx context.Context, c *frames, d *downlink) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.signal:
+		}
+		asks, beats := d.owed()
+		if len(asks) > 0 {
+			if err := c.write(ask(asks)); err != nil {
+				return err
+			}
+		}
+		if err := d.drain(c.writeBody); err != nil {
+			return err
+		}
+		if beats {
+			if err := c.write(beat()); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// listen reads what a node proxy says until the stream ends.
+func (s *Server) listen(c *frames, a *attachment) error {
 	for {
 		m, err := c.read()
 		if err != nil {
 			return err
 		}
-		if m.GetRecords() == nil {
-			continue // a heartbeat, or a message of a newer version
+		switch x := m.GetMessage().(type) {
+		case *pb.StreamMessage_Report:
+			err = s.report(a, x.Report)
+		case *pb.StreamMessage_Subscribe:
+			err = s.subscribe(a, x.Subscribe)
+		case *pb.StreamMessage_Beat:
+			a.down.beat()
 		}
-		if err := s.report(hello, m.GetRecords()); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 }
 
-// report merges what a node says of its own endpoints and passes on the news.
-func (s *Server) report(hello *federationpb.Hello, batches *federationpb.Batches) error {
-	records, _, err := federation.FromBatches(batches)
+// report takes what a node proxy says of the pods of its node.
+func (s *Server) report(a *attachment, m *pb.Report) error {
+	facts, err := factsFromWire(m.GetPorts())
 	if err != nil {
-		return &peer.MalformedError{Cause: err}
+		return err
 	}
-	mine := records[:0]
-	for _, r := range records {
-		if err := federation.OwnsEndpoint(s.cfg.Network, hello.GetNode(), r, nil); err != nil {
-			return err
-		}
-		if s.cfg.OnNode != nil && !s.cfg.OnNode(hello.GetNode(), r.Endpoint.Endpoint) {
-			s.cfg.Metrics.Rejected.WithLabelValues("foreign").Inc()
-			continue
-		}
-		mine = append(mine, r)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.streams[a.life] != a {
+		return nil // another stream of this instance is attached now
 	}
-	var news []federation.Record
-	for i, outcome := range s.cfg.Ledger.MergeAll(mine) {
-		s.cfg.Metrics.Records.WithLabelValues(outcome.String()).Inc()
-		if outcome.Accepted() {
-			news = append(news, mine[i])
-		}
+	if m.GetDraining() {
+		s.book.drain(a.life)
 	}
-	if len(news) > 0 {
-		s.cfg.OnReport(hello.GetNode(), news)
+	elsewhere, full := s.book.report(a.life, facts, m.GetWhole(), time.Now())
+	s.cfg.Metrics.Rejected.WithLabelValues("full").Add(float64(full))
+	if len(elsewhere) > 0 {
+		s.elsewhere(a, elsewhere)
 	}
+	s.tell()
 	return nil
 }
 
-// push sends all summaries, then every change at once, and now and then what
-// only became fresher. A node that reads slowly gets fewer, later messages; one
-// that does not read at all is cut off by the deadline.
-func (s *Server) push(ctx context.Context, c *healthConn) error {
-	sub := s.cfg.Ledger.OnRefresh()
-	defer sub.Close()
-	if err := c.writeRecords(s.summaries(nil, true)); err != nil {
-		return fmt.Errorf("write summaries: %w", err)
+// elsewhere counts and logs that a node has reported pods that discovery does not
+// place on it.
+func (s *Server) elsewhere(a *attachment, targets []Target) {
+	s.cfg.Metrics.Rejected.WithLabelValues(peer.ReasonOtherNode).Add(float64(len(targets)))
+	held, ok := s.others.Allow(a.peer.String(), time.Now())
+	if !ok {
+		return
 	}
-	heartbeat := time.NewTicker(s.cfg.Heartbeat)
-	defer heartbeat.Stop()
-	refresh := time.NewTicker(s.cfg.Refresh)
-	defer refresh.Stop()
-	for {
-		var err error
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-sub.C():
-			err = c.writeRecords(s.summaries(sub.TakeFacts()))
-		case <-refresh.C:
-			err = c.writeRecords(s.summaries(sub.Take()))
-		case <-heartbeat.C:
-			err = c.heartbeat()
-		}
-		if err != nil {
-			return fmt.Errorf("write to node: %w", err)
-		}
-	}
+	s.cfg.Log.Warn().Str("node", a.life.node).Stringer("peer", a.peer).Stringer("endpoint", targets[0].Endpoint).Int("similar", held+len(targets)-1).
+		Str("reason", peer.ReasonOtherNode).Msg("report of a pod that discovery does not place on its node rejected")
 }
 
-// summaries collects what every origin says of the subjects.
-func (s *Server) summaries(subjects []federation.Key, all bool) []federation.Record {
-	var out []federation.Record
-	if all {
-		for _, r := range s.cfg.Ledger.Records() {
-			if r.Summary != nil {
-				out = append(out, r)
-			}
-		}
-		return out
-	}
-	for _, k := range subjects {
-		if k.Kind == federation.KindSummary {
-			out = append(out, s.cfg.Ledger.Subject(k)...)
+// subscribe changes what a node proxy follows.
+func (s *Server) subscribe(a *attachment, m *pb.Subscribe) error {
+	for _, name := range slices.Concat(m.GetAdd(), m.GetRemove()) {
+		if name == "" || len(name) > federation.MaxName {
+			return malformed("service name of %d bytes: want 1 to %d", len(name), federation.MaxName)
 		}
 	}
-	return out
+	if beyond := a.down.subscribe(m.GetAdd(), m.GetRemove()); beyond > 0 {
+		s.cfg.Metrics.Rejected.WithLabelValues("full").Add(float64(beyond))
+		s.once.Warn("services/"+a.peer.String(), "node proxy follows too many services: it is not told of the others", nil, func(e *zerolog.Event) {
+			e.Str("node", a.life.node).Stringer("peer", a.peer).Int("limit", s.cfg.MaxServices).Int("beyond", beyond)
+		})
+	}
+	return nil
 }
 
 // Refuse counts and logs, once in a while, that a peer was sent away before Accept

@@ -3,99 +3,139 @@ package healthstream
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/federation"
-	"github.com/isthmus-mesh/isthmus/federation/peer"
+	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
 )
 
-// maxPending is how many changed records an uplink tells apart; beyond them it
-// sends the full state.
-const maxPending = 4096
-
-// uplink holds what one attached stream still has to send: the newest record
-// of each key. When that is too much it sends the full state instead.
+// uplink is what one attached stream still has to send. It holds names, not
+// values: what is sent is what is true then, so that a stream that is behind sends
+// less, and never something older after something newer.
 type uplink struct {
-	conn   *healthConn
-	signal chan struct{}
+	gateway string
+	conn    *frames
+	signal  chan struct{}
 
-	mu      sync.Mutex
-	pending map[federation.Key]peer.Waiting
-	resync  bool
+	mu       sync.Mutex
+	dirty    map[Target]struct{}
+	whole    bool
+	draining bool
+	wants    map[string]bool // service → to be followed, or not any more
 }
 
-func newUplink(c *healthConn) *uplink {
+func newUplink(gateway string, c *frames) *uplink {
 	// The first thing that a gateway gets is the full state.
-	u := &uplink{conn: c, signal: make(chan struct{}, 1), pending: map[federation.Key]peer.Waiting{}, resync: true}
+	u := &uplink{gateway: gateway, conn: c, signal: make(chan struct{}, 1), dirty: map[Target]struct{}{}, whole: true, wants: map[string]bool{}}
 	u.signal <- struct{}{}
 	return u
 }
 
-func (u *uplink) put(records []federation.Record, now time.Time) {
+// changed notes that there is news of targets; beyond [MaxFacts] all are sent.
+func (u *uplink) changed(targets []Target) {
 	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, r := range records {
-		k := r.Key()
-		if old, ok := u.pending[k]; ok && old.Record.Sequence > r.Sequence {
-			continue
-		} else if !ok && len(u.pending) >= maxPending {
-			u.resync = true
-			clear(u.pending)
-		}
-		u.pending[k] = peer.Waiting{Record: r, Since: now}
+	for _, t := range targets {
+		u.dirty[t] = struct{}{}
 	}
+	if len(u.dirty) > MaxFacts {
+		u.whole = true
+		clear(u.dirty)
+	}
+	u.mu.Unlock()
+	u.nudge()
+}
+
+func (u *uplink) subscribe(service string, on bool) {
+	u.mu.Lock()
+	u.wants[service] = on
+	u.mu.Unlock()
+	u.nudge()
+}
+
+func (u *uplink) drain() {
+	u.mu.Lock()
+	u.draining, u.whole = true, true
+	u.mu.Unlock()
+	u.nudge()
+}
+
+func (u *uplink) nudge() {
 	select {
 	case u.signal <- struct{}{}:
 	default:
 	}
 }
 
-func (u *uplink) take(now time.Time) (records []federation.Record, resync bool) {
+// take makes the messages that are due.
+func (u *uplink) take(facts Facts) []*pb.StreamMessage {
 	u.mu.Lock()
-	defer u.mu.Unlock()
-	for _, w := range u.pending {
-		records = append(records, w.At(now))
+	targets, whole, draining := slices.SortedFunc(maps.Keys(u.dirty), compareTargets), u.whole, u.draining
+	var sub pb.Subscribe
+	for name, on := range u.wants {
+		if on {
+			sub.Add = append(sub.Add, name)
+		} else {
+			sub.Remove = append(sub.Remove, name)
+		}
 	}
-	clear(u.pending)
-	resync, u.resync = u.resync, false
-	return records, resync
+	clear(u.dirty)
+	clear(u.wants)
+	u.whole = false
+	u.mu.Unlock()
+	var out []*pb.StreamMessage
+	if r := (&pb.Report{Whole: whole, Draining: draining}); whole || len(targets) > 0 {
+		if whole {
+			r.Ports = wholeOf(facts.All())
+		} else {
+			r.Ports = some(facts, targets)
+		}
+		out = append(out, report(r))
+	}
+	if len(sub.Add)+len(sub.Remove) > 0 {
+		out = append(out, &pb.StreamMessage{Message: &pb.StreamMessage_Subscribe{Subscribe: &sub}})
+	}
+	return out
+}
+
+// wholeOf encodes all facts, the sick ones first if they are too many.
+func wholeOf(facts []Fact) []*pb.PortHealth {
+	slices.SortStableFunc(facts, func(a, b Fact) int { return int(min(b.State, 1)) - int(min(a.State, 1)) })
+	var out []*pb.PortHealth
+	for _, f := range facts[:min(len(facts), MaxFacts)] {
+		out = append(out, factToWire(f))
+	}
+	return out
+}
+
+func some(facts Facts, targets []Target) (out []*pb.PortHealth) {
+	for _, t := range targets {
+		if f, ok := facts.Fact(t); ok {
+			out = append(out, factToWire(f))
+		}
+	}
+	return out
 }
 
 // run writes until ctx ends or the stream fails.
-func (u *uplink) run(ctx context.Context, cfg ClientConfig, current func() []federation.Record) error {
-	heartbeat := time.NewTicker(cfg.Heartbeat)
-	defer heartbeat.Stop()
-	refresh := time.NewTicker(cfg.Refresh)
-	defer refresh.Stop()
+func (u *uplink) run(ctx context.Context, every time.Duration, facts Facts) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
 	for {
-		var err error
+		var messages []*pb.StreamMessage
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-u.signal:
-			records, resync := u.take(time.Now())
-			if resync {
-				records = append(records, current()...)
+			messages = u.take(facts)
+		case <-tick.C:
+			messages = []*pb.StreamMessage{beat()}
+		}
+		for _, m := range messages {
+			if err := u.conn.write(m); err != nil {
+				return fmt.Errorf("write to gateway: %w", err)
 			}
-			err = u.conn.writeRecords(records)
-		case <-refresh.C:
-			err = u.conn.writeRecords(notDefault(current()))
-		case <-heartbeat.C:
-			err = u.conn.heartbeat()
-		}
-		if err != nil {
-			return fmt.Errorf("write to gateway: %w", err)
 		}
 	}
-}
-
-func notDefault(records []federation.Record) []federation.Record {
-	out := records[:0]
-	for _, r := range records {
-		if !r.Default() {
-			out = append(out, r)
-		}
-	}
-	return out
 }

@@ -5,17 +5,17 @@ import "github.com/prometheus/client_golang/prometheus"
 // Metrics counts what this package decided. Create it with [NewMetrics]; one
 // may be shared by gossip and health streams.
 type Metrics struct {
-	// Records by outcome of their merge: newer, refreshed, duplicate, …
-	Records *prometheus.CounterVec
 	// Rejected messages and connections by reason: malformed, foreign,
-	// signature, identity, oversized, full.
+	// signature, identity, oversized, full, other_node.
 	Rejected *prometheus.CounterVec
 	// Dropped messages by the queue that was full.
 	Dropped *prometheus.CounterVec
 	// Edges published by this process.
 	Edges prometheus.Counter
-	// Bytes sent to other gateways, by kind: packet, stream.
+	// Bytes sent to other processes, by kind: packet, stream, health.
 	Bytes *prometheus.CounterVec
+	// Received likewise.
+	Received *prometheus.CounterVec
 	// Members of the federation that are alive, this one included.
 	Members prometheus.Gauge
 	// Attached streams: node proxies at a gateway, gateways at a node proxy.
@@ -37,19 +37,19 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		})
 	}
 	m := &Metrics{
-		Records:  vec("records_total", "Records received, by outcome of their merge.", "outcome"),
 		Rejected: vec("rejected_total", "Messages and connections refused, by reason.", "reason"),
 		Dropped:  vec("dropped_total", "Messages dropped because a queue was full, by queue.", "queue"),
 		Edges: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "isthmus", Subsystem: "federation", Name: "published_total", Help: "Records published by this process.",
 		}),
-		Bytes:    vec("sent_bytes_total", "Bytes sent to other gateways, by kind of connection.", "kind"),
-		Members:  gauge("members", "Members of the federation that are alive, this one included."),
+		Bytes:    vec("sent_bytes_total", "Bytes sent, by kind of connection: between gateways packet is all that must not wait, stream what is large and exchanges of members; health is between gateways and node proxies.", "kind"),
+		Received: vec("received_bytes_total", "Bytes received, by kind of connection.", "kind"),
+		Members:  gauge("members", "Gateways that are alive for memberlist and believed, this one included."),
 		Attached: gauge("attached_streams", "Health streams attached."),
-		Joins:    vec("joins_total", "Attempts to join a peer, by result.", "result"),
+		Joins:    vec("joins_total", "Connections dialled to other gateways, by result.", "result"),
 	}
 	if reg != nil {
-		reg.MustRegister(m.Records, m.Rejected, m.Dropped, m.Edges, m.Bytes, m.Members, m.Attached, m.Joins)
+		reg.MustRegister(m.Rejected, m.Dropped, m.Edges, m.Bytes, m.Received, m.Members, m.Attached, m.Joins)
 	}
 	return m
 }

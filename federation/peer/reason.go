@@ -12,6 +12,10 @@ import (
 // ErrFull is a limit on connections, nodes or records that is reached.
 var ErrFull = errors.New("too many")
 
+// ReasonOtherNode is the label of a report about a pod that is not on the node
+// of whoever sent it.
+const ReasonOtherNode = "other_node"
+
 // MalformedError is a message that its sender should never have built.
 type MalformedError struct{ Cause error }
 
@@ -29,14 +33,13 @@ func (e *IdentityError) Unwrap() error { return e.Cause }
 func Reason(err error) string {
 	var (
 		malformed *MalformedError
-		invalid   *federation.InvalidError
 		foreign   *federation.ForeignError
 		wrong     *IdentityError
 	)
 	switch {
 	case err == nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
 		return ""
-	case errors.Is(err, link.ErrOversized), errors.Is(err, federation.ErrTooLarge):
+	case errors.Is(err, link.ErrOversized):
 		return "oversized"
 	case errors.Is(err, ErrFull):
 		return "full"
@@ -44,7 +47,7 @@ func Reason(err error) string {
 		return "foreign"
 	case errors.As(err, &wrong):
 		return "identity"
-	case errors.As(err, &malformed), errors.As(err, &invalid):
+	case errors.As(err, &malformed):
 		return "malformed"
 	}
 	return ""

@@ -66,7 +66,7 @@ func (t topology) configure(dir string) error {
 	client, server := t.clients[ours], t.servers[ours]
 	files := map[string]string{
 		"mesh.yaml":        mesh.String(),
-		"gateway.yaml":     "name: eastwest\nnetwork: net-b\n" + common(t.gateway),
+		"gateway.yaml":     "name: eastwest\nnetwork: net-b\nfederation: {keys: network}\n" + common(t.gateway),
 		"server-ours.yaml": "node: server-ours\nnetwork: net-b\n" + common(server),
 		"client-ours.yaml": "node: client-ours\nnetwork: net-a\n" + common(client) + fmt.Sprintf(`
 socks: [{workload: shop-ours, listen: "%v"}]

@@ -46,6 +46,7 @@ func newWorld(t topology, bin, ztunnel string, entry entry) (w *world, err error
 	steps := []func() error{
 		w.makeHosts,
 		func() error { return w.isthmus("ca", "init", "--dir", "ca", "--trust-domain", "cluster.local") },
+		func() error { return w.isthmus("network", "init", "--dir", "network", "--network", "net-b") },
 		func() error { return t.configure(w.space.Dir) },
 		func() error { return w.startOurs("gateway", "gateway", t.gateway) },
 		func() error { return w.startOurs("nodeproxy", "server-ours", t.servers[ours]) },

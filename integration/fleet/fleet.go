@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -85,7 +86,8 @@ func (f *Fleet) Addr(network, host byte) netip.Addr {
 // Gateway and Node add a process whose own addresses are at host. more goes into
 // its configuration.
 func (f *Fleet) Gateway(network, name string, host netip.Addr, more map[string]any) *Process {
-	return f.add(&Process{Name: name, Program: "gateway", Host: host, Config: map[string]any{"name": name, "network": network}}, more)
+	return f.add(&Process{Name: name, Program: "gateway", Host: host, Config: map[string]any{"name": name, "network": network,
+		"federation": map[string]any{"keys": filepath.Join("networks", network), "networks": knownNetworks}}}, more)
 }
 
 func (f *Fleet) Node(network, name string, host netip.Addr, more map[string]any) *Process {
@@ -136,6 +138,9 @@ func (f *Fleet) Start(ctx context.Context) error {
 	if out, err := ca.CombinedOutput(); err != nil {
 		return fmt.Errorf("isthmus ca init: %w\n%s(make build makes the programs)", err, out)
 	}
+	if err := f.linkNetworks(ctx); err != nil {
+		return err
+	}
 	for _, p := range f.Processes {
 		if err := f.launch(p); err != nil {
 			return fmt.Errorf("start %s: %w", p.Name, err)
@@ -147,6 +152,34 @@ func (f *Fleet) Start(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// knownNetworks lists the keys of all networks of the fleet.
+const knownNetworks = "networks.yaml"
+
+// linkNetworks makes a key for each network and makes them known to all.
+func (f *Fleet) linkNetworks(ctx context.Context) error {
+	list := "networks:\n"
+	done := map[any]bool{}
+	for _, p := range f.Processes {
+		network := p.Config["network"]
+		if done[network] {
+			continue
+		}
+		done[network] = true
+		dir := filepath.Join("networks", fmt.Sprint(network))
+		init := exec.CommandContext(ctx, filepath.Join(f.bin, "isthmus"), "network", "init", "--dir", dir, "--network", fmt.Sprint(network))
+		init.Dir = f.Dir
+		if out, err := init.CombinedOutput(); err != nil {
+			return fmt.Errorf("isthmus network init: %w\n%s", err, out)
+		}
+		entry, err := os.ReadFile(filepath.Join(f.Dir, dir, "network.yaml"))
+		if err != nil {
+			return err
+		}
+		list += strings.TrimPrefix(string(entry), "networks:\n")
+	}
+	return os.WriteFile(filepath.Join(f.Dir, knownNetworks), []byte(list), 0o600)
 }
 
 func (f *Fleet) launch(p *Process) error {

@@ -121,7 +121,7 @@ func (w *world) makeHosts() error {
 }
 
 func (w *world) initCA() error {
-	return w.isthmus("ca", "init", "--dir", "ca", "--trust-domain", "cluster.local")
+	return errors.Join(w.isthmus("ca", "init", "--dir", "ca", "--trust-domain", "cluster.local"), w.isthmus("network", "init", "--dir", "network", "--network", "net-b"))
 }
 
 //go:embed testdata/mesh.yaml
@@ -156,9 +156,9 @@ func (w *world) configure() error {
 	}
 	common := fmt.Sprintf("identity: {source: ca, dir: ca}\nlog: {level: info, format: json}\nadmin: {address: \"%s\"}\ntimeouts: {drain: %v}\n", ourAdmin, drainTimeout)
 	return errors.Join(
-		w.write("gateway.yaml", []byte("name: eastwest\nnetwork: net-b\nreusePort: true\ndiscovery: {file: mesh-gateway.yaml}\n"+common)),
-		w.write("gateway-2.yaml", []byte("name: eastwest\nnetwork: net-b\nreusePort: true\ndiscovery: {file: mesh-gateway.yaml}\n"+strings.Replace(common, ourAdmin, secondAdmin, 1))),
-		w.write("impostor.yaml", []byte("name: eastwest\nnetwork: net-b\ndiscovery: {file: mesh-impostor.yaml}\n"+common)),
+		w.write("gateway.yaml", []byte("name: eastwest\nnetwork: net-b\nreusePort: true\nfederation: {keys: network}\ndiscovery: {file: mesh-gateway.yaml}\n"+common)),
+		w.write("gateway-2.yaml", []byte("name: eastwest\nnetwork: net-b\nreusePort: true\nfederation: {keys: network}\ndiscovery: {file: mesh-gateway.yaml}\n"+strings.Replace(common, ourAdmin, secondAdmin, 1))),
+		w.write("impostor.yaml", []byte("name: eastwest\nnetwork: net-b\nfederation: {keys: network}\ndiscovery: {file: mesh-impostor.yaml}\n"+common)),
 		w.write("client-ours.yaml", []byte("node: client-ours\nnetwork: net-a\ndiscovery: {file: mesh-client.yaml}\n"+
 			"socks: [{workload: shop-ours, listen: \""+stock.Socks+"\"}]\n"+common)),
 		w.write("server-many.yaml", []byte("node: server-many\nnetwork: net-b\ndiscovery: {file: mesh.yaml}\n"+common)),

@@ -29,7 +29,7 @@ func TestEveryEdgeIsAllowedAndEveryAllowedEdgeIsUsed(t *testing.T) {
 
 // pure packages decide and touch nothing: time and randomness are arguments.
 var pure = []string{
-	"mesh", "route", "health", "balance", "discovery", "discovery/ztunnel", "hbone/flow", "hbone/header", "hbone/wire",
+	"mesh", "route", "health", "health/standing", "balance", "nodeproxy/picker", "nodeproxy/warmset", "gateway/picker", "discovery", "discovery/ztunnel", "hbone/flow", "hbone/header", "hbone/wire",
 	"federation", "federation/antientropy", "federation/damping", "federation/ledger", "federation/networkkey", "federation/record",
 }
 
@@ -152,7 +152,7 @@ func TestOnlyDiscoveryKubeKnowsKubernetes(t *testing.T) {
 
 // parts are packages for tests alone. They may import anything, and nothing
 // but a test may import them.
-var parts = []string{"internal/simnet", "internal/h2conform", "internal/meshtest", "internal/depcheck", "internal/doccheck"}
+var parts = []string{"internal/simnet", "internal/h2conform", "internal/meshtest", "internal/meshtest/trust", "internal/depcheck", "internal/doccheck"}
 
 func TestTestPartsStayInTests(t *testing.T) {
 	for _, s := range sources(t) {

@@ -14,13 +14,13 @@ import (
 // not reach a label: every value is a time series for ever.
 var labels = map[string]map[string]string{
 	"federation/gossip": {
-		"reason":                        "the constants of peer.Reason, signature, or malformed",
-		"outcome.String()":              "the table of federation.Outcome",
-		"federation.Duplicate.String()": "the same",
+		"reason":    "reasonOf, of errors by their kinds",
+		"c.label()": "the two kinds of connections",
+		"queue":     "the two kinds of queues",
 	},
 	"federation/healthstream": {
-		"reason":           "the constants of peer.Reason",
-		"outcome.String()": "the table of federation.Outcome",
+		"reason":               "the constants of peer.Reason",
+		"peer.ReasonOtherNode": "a constant",
 	},
 	"gateway": {
 		"result":                       "the constants of result.go, and the reasons that the gateway itself gives",
@@ -46,7 +46,7 @@ var labels = map[string]map[string]string{
 		"f.reason":                     "an isthmus-reason that is on the list, or a constant of failure.go",
 		"string(why)":                  "the constants of hbone.Refusal",
 		"string(hbone.OutcomeOf(err))": "the constants of hbone.Outcome",
-		"scope":                        "the constants of configuration",
+		"string(e.Scope)":              "the constants of picker.Scope",
 		"name":                         "ejected, readmitted",
 	},
 }

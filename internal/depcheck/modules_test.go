@@ -16,7 +16,7 @@ var modules = map[string]why{
 	"discovery/ztunnel": {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "go.yaml.in/yaml/v3": "writes the configuration"},
 	"discovery/file":    {"github.com/prometheus/client_golang": "its metrics", "github.com/rs/zerolog": "its log"},
 
-	"federation":              {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "google.golang.org/protobuf": "the codec of records"},
+	"federation":              {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"federation/antientropy":  {"google.golang.org/protobuf": "the codec of records"},
 	"federation/federationpb": {"google.golang.org/protobuf": "what the generated code runs on"},
 	"federation/ledger":       {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "google.golang.org/protobuf": "the codec of records"},
@@ -25,10 +25,10 @@ var modules = map[string]why{
 	"federation/peer":         {"github.com/prometheus/client_golang": "its metrics"},
 	"federation/healthstream": {"github.com/rs/zerolog": "its log", "github.com/spiffe/go-spiffe/v2": "the type of an identity", "google.golang.org/protobuf": "the codec of messages"},
 	"federation/gossip": {
-		"github.com/hashicorp/memberlist": "membership and gossip of gateways",
+		"github.com/hashicorp/memberlist": "members, probes and packets of gateways",
 		"github.com/rs/zerolog":           "its log",
-		"github.com/spiffe/go-spiffe/v2":  "verifies the chains of signers",
-		"google.golang.org/protobuf":      "the codec of envelopes",
+		"github.com/spiffe/go-spiffe/v2":  "the type of an identity",
+		"google.golang.org/protobuf":      "the codec of introductions",
 	},
 
 	"hbone": {
@@ -68,8 +68,11 @@ var modules = map[string]why{
 		"golang.org/x/sync":                   "groups of goroutines",
 		"golang.org/x/sys":                    "the kernel's state of a TCP connection",
 	},
-	"drill/demoapp": {"golang.org/x/sys": "accepts, and filters of sockets"},
-	"drill/lab":     {"go.yaml.in/yaml/v3": "writes configurations", "golang.org/x/sync": "groups of goroutines", "golang.org/x/sys": "network namespaces"},
+	"nodeproxy/warm":    {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"nodeproxy/warmset": {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"nodeproxy/picker":  {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"drill/demoapp":     {"golang.org/x/sys": "accepts, and filters of sockets"},
+	"drill/lab":         {"go.yaml.in/yaml/v3": "writes configurations", "golang.org/x/sync": "groups of goroutines", "golang.org/x/sys": "network namespaces"},
 
 	"cmd/gateway":   {"github.com/rs/zerolog": "its log"},
 	"cmd/nodeproxy": {"github.com/rs/zerolog": "its log"},

@@ -8,8 +8,10 @@ import (
 	"testing"
 
 	"github.com/isthmus-mesh/isthmus/discovery/file"
+	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
+	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
 
 func TestOperationsPageHasEveryEndpoint(t *testing.T) {
@@ -21,7 +23,10 @@ func TestOperationsPageHasEveryEndpoint(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `((?:GET|POST) [^`]+)` \\|").FindAllStringSubmatch(string(text), -1) {
 		listed = append(listed, m[1])
 	}
-	s := &admin.Server{Registry: admin.NewRegistry(), More: append((&file.Watcher{}).Endpoints(), diagnose.New(diagnose.Config{}).Endpoints()...)}
+	s := &admin.Server{Registry: admin.NewRegistry(), More: slices.Concat((&file.Watcher{}).Endpoints(), diagnose.New(diagnose.Config{}).Endpoints(), (&gateway.Gateway{}).Endpoints())}
+	if g, n := patterns((&gateway.Gateway{}).Endpoints()), patterns((&nodeproxy.Proxy{}).Endpoints()); !slices.Equal(g, n) {
+		t.Errorf("a gateway serves %q, a node proxy %q", g, n)
+	}
 	var served []string
 	for _, e := range s.Endpoints() {
 		if strings.HasSuffix(e.Pattern, "{$}") {
@@ -37,4 +42,11 @@ func TestOperationsPageHasEveryEndpoint(t *testing.T) {
 	if !slices.Equal(listed, served) {
 		t.Errorf("docs/operations.md lists\n%q, served are\n%q", listed, served)
 	}
+}
+
+func patterns(list []admin.Endpoint) (out []string) {
+	for _, e := range list {
+		out = append(out, e.Pattern)
+	}
+	return out
 }

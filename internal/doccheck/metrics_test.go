@@ -19,19 +19,19 @@ func commonLabels(t *testing.T) map[string]map[string][]string {
 	identities := constants(t, "identity", "", "Reason")
 	scopes, limits := constants(t, "internal/admission", "Scope", ""), constants(t, "internal/admission", "Limit", "")
 	return map[string]map[string][]string{
-		"isthmus_admission_refused_total":     {"scope": scopes, "limit": limits},
-		"isthmus_admission_shed_total":        {"scope": scopes},
-		"isthmus_discovery_changes_total":     {"result": {"accepted", "refused", "held"}},
-		"isthmus_discovery_problems":          {"kind": {"value", "missing", "conflict", "reference", "unsupported"}},
-		"isthmus_identity_fetches_total":      {"result": {"ok", "error"}},
-		"isthmus_sessions_ended_total":        {"outcome": constants(t, "hbone", "Outcome", "")},
-		"isthmus_streams_refused_total":       {"reason": constants(t, "hbone", "Refusal", "")},
-		"isthmus_peers_refused_total":         {"reason": append(identities, "overload")},
-		"isthmus_federation_records_total":    {"outcome": {"newer", "refreshed", "duplicate", "older", "expired", "rejected", "full"}},
-		"isthmus_federation_rejected_total":   {"reason": {"malformed", "foreign", "signature", "identity", "oversized", "full", "own"}},
-		"isthmus_federation_dropped_total":    {"queue": {"inbox", "states", "packets_out", "packets_stale", "packets_in", "streams", "unknown_peer", "oversized"}},
-		"isthmus_federation_joins_total":      {"result": {"ok", "failed"}},
-		"isthmus_federation_sent_bytes_total": {"kind": {"packet", "stream"}},
+		"isthmus_admission_refused_total":         {"scope": scopes, "limit": limits},
+		"isthmus_admission_shed_total":            {"scope": scopes},
+		"isthmus_discovery_changes_total":         {"result": {"accepted", "refused", "held"}},
+		"isthmus_discovery_problems":              {"kind": {"value", "missing", "conflict", "reference", "unsupported"}},
+		"isthmus_identity_fetches_total":          {"result": {"ok", "error"}},
+		"isthmus_sessions_ended_total":            {"outcome": constants(t, "hbone", "Outcome", "")},
+		"isthmus_streams_refused_total":           {"reason": constants(t, "hbone", "Refusal", "")},
+		"isthmus_peers_refused_total":             {"reason": append(identities, "overload")},
+		"isthmus_federation_rejected_total":       {"reason": {"malformed", "foreign", "signature", "identity", "oversized", "full", "own", "other_node", "network_malformed", "network_unknown_network", "network_wrong_key", "network_expired", "network_too_long"}},
+		"isthmus_federation_dropped_total":        {"queue": {"packets_out", "bulk_out", "unknown_peer", "inbox", "streams"}},
+		"isthmus_federation_joins_total":          {"result": {"ok", "failed"}},
+		"isthmus_federation_sent_bytes_total":     {"kind": {"packet", "stream", "health"}},
+		"isthmus_federation_received_bytes_total": {"kind": {"packet", "stream", "health"}},
 	}
 }
 

@@ -9,12 +9,13 @@ import (
 )
 
 // folders are where the types of /state are declared, by the name of their package.
-var folders = map[string]string{"file": "discovery/file", "identity": "identity", "peer": "federation/peer", "federation": "federation"}
+var folders = map[string]string{"file": "discovery/file", "identity": "identity", "peer": "federation/peer", "federation": "federation", "healthstream": "federation/healthstream"}
 
 // leaves are types of values that are no groups.
 var leaves = map[string]string{
 	"string": "text", "bool": "true or false", "int": "whole number", "int64": "whole number", "uint16": "whole number", "uint32": "whole number",
 	"uint64": "whole number", "float64": "number", "time.Time": "time, RFC 3339", "spiffeid.ID": "SPIFFE ID", "mesh.EndpointID": "endpoint ID",
+	"Instance": "instance, 32 hexadecimal digits", "record.Instance": "instance, 32 hexadecimal digits",
 	"federation.FactState": "healthy, ejected or terminating", "FactState": "healthy, ejected or terminating",
 }
 

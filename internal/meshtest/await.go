@@ -28,7 +28,7 @@ func pause(d time.Duration) { <-time.After(d) }
 // ours are the packages whose goroutines must not outlive a mesh.
 var ours = []string{
 	"isthmus/gateway.", "isthmus/nodeproxy.", "isthmus/hbone.", "isthmus/federation/", "isthmus/identity.", "isthmus/discovery/",
-	"isthmus/internal/reprobe.", "isthmus/internal/admin.", "isthmus/drill/", "hashicorp/memberlist.", "isthmus/internal/meshtest.(*Wire", "isthmus/internal/meshtest.(*Server",
+	"isthmus/internal/reprobe.", "isthmus/internal/admin.", "isthmus/drill/", "isthmus/internal/meshtest.(*Wire", "isthmus/internal/meshtest.(*Server",
 }
 
 // leaked returns the stacks of goroutines that run code of ours.

@@ -49,6 +49,7 @@ func (l Line) Time() time.Time {
 type Log struct {
 	mu    sync.Mutex
 	lines []Line
+	twice string       // the first line that has a key twice
 	raw   bytes.Buffer // without debug lines: for people
 }
 
@@ -63,6 +64,9 @@ func (g *Log) Write(p []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.lines = append(g.lines, l)
+	if g.twice == "" && repeats(p) {
+		g.twice = string(p)
+	}
 	if l["level"] != "debug" && g.raw.Len() < 1<<20 {
 		g.raw.Write(p)
 	}
@@ -113,4 +117,38 @@ func (g *Log) tail(n int) string {
 	defer g.mu.Unlock()
 	lines := strings.SplitAfter(g.raw.String(), "\n")
 	return strings.Join(lines[max(0, len(lines)-n-1):], "")
+}
+
+// checkKeys fails the test if a line has a key twice: of these, readers keep one.
+func (g *Log) checkKeys(t testing.TB, process string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.twice != "" {
+		t.Errorf("%s: a line of its log has a key twice: %s", process, g.twice)
+	}
+}
+
+// repeats reports whether the JSON object in p has a key twice.
+func repeats(p []byte) bool {
+	d := json.NewDecoder(bytes.NewReader(p))
+	if open, err := d.Token(); err != nil || open != json.Delim('{') {
+		return false
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		key, err := d.Token()
+		name, ok := key.(string)
+		if err != nil || !ok {
+			return false
+		}
+		if seen[name] {
+			return true
+		}
+		seen[name] = true
+		var value json.RawMessage
+		if d.Decode(&value) != nil {
+			return false
+		}
+	}
+	return false
 }

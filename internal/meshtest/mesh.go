@@ -1,6 +1,7 @@
 package meshtest
 
 import (
+	"crypto/rand"
 	"fmt"
 	"net/netip"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -68,6 +70,7 @@ func (m *Mesh) stop() {
 		p.wait(m.t)
 		p.checkConnections(m.t)
 		p.checkLabels(m.t)
+		p.Log.checkKeys(m.t, p.Name)
 	}
 	if !m.t.Failed() {
 		return
@@ -75,6 +78,21 @@ func (m *Mesh) stop() {
 	for _, p := range m.processes {
 		m.t.Logf("last lines of %s:\n%s", p.Name, p.Log.tail(25))
 	}
+}
+
+// keys returns where the gateways of network find their keys, and makes those of
+// all networks that have none yet.
+func (m *Mesh) keys(network string) keyfile.Ring {
+	m.t.Helper()
+	var names []string
+	for _, n := range m.Config.Networks {
+		names = append(names, n.Name)
+	}
+	rings, err := keyfile.InitAll(filepath.Join(m.dir, "networks"), names, rand.Reader)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return rings[network]
 }
 
 func (m *Mesh) caDir() string { return filepath.Join(m.dir, "ca") }

@@ -48,11 +48,12 @@ func (m *Mesh) run(name string, admin netip.AddrPort, log *Log, r runner) *Proce
 	return p
 }
 
-func (m *Mesh) logger(l *Log) zerolog.Logger {
+// logger has the fields that every line of a process has; see internal/process.
+func (m *Mesh) logger(l *Log, component, instance string) zerolog.Logger {
 	if m.Quiet {
 		return zerolog.Nop()
 	}
-	return zerolog.New(l).Level(zerolog.DebugLevel).With().Timestamp().Logger()
+	return zerolog.New(l).Level(zerolog.DebugLevel).With().Timestamp().Str("component", component).Str("instance", instance).Logger()
 }
 
 // GatewayConfig is the configuration that StartGateway begins with.
@@ -62,6 +63,8 @@ func (m *Mesh) GatewayConfig(network, name string) gateway.Config {
 	c.Discovery.File = m.File()
 	c.Identity = identity.Config{Source: "ca", Dir: m.caDir(), TTL: time.Hour}
 	c.Admin.Address = netip.AddrPortFrom(m.Addr(), 15000)
+	ring := m.keys(network)
+	c.Federation.Keys, c.Federation.Networks = ring.Dir, ring.List
 	c.Timeouts.Drain = 5 * time.Second
 	if m.EachGateway != nil {
 		m.EachGateway(&c)
@@ -77,7 +80,7 @@ func (m *Mesh) StartGateway(network, name string, edits ...func(*gateway.Config)
 		e(&c)
 	}
 	log := &Log{}
-	g, err := gateway.New(c, m.logger(log))
+	g, err := gateway.New(c, m.logger(log, "gateway", network+"/"+name))
 	if err != nil {
 		m.t.Fatalf("gateway %s/%s: %v", network, name, err)
 	}
@@ -114,7 +117,7 @@ func (m *Mesh) StartNode(network, node string, edits ...func(*nodeproxy.Config))
 		e(&c)
 	}
 	log := &Log{}
-	p, err := nodeproxy.New(c, m.logger(log))
+	p, err := nodeproxy.New(c, m.logger(log, "nodeproxy", node))
 	if err != nil {
 		m.t.Fatalf("node proxy %s: %v", node, err)
 	}

@@ -30,6 +30,16 @@ func (m *Mesh) Manager() *identity.Manager {
 	return identity.NewManager(identity.CASource{CA: m.CA, TTL: time.Hour}, zerolog.Nop())
 }
 
+// NodeID is the identity of the node proxy of node on network.
+func (m *Mesh) NodeID(network, node string) spiffeid.ID {
+	m.t.Helper()
+	id, err := identity.NodeID(m.ID("isthmus-system/nodeproxy"), network, node)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return id
+}
+
 // TLS is how a client as id dials somebody who must be one of expect.
 func (m *Mesh) TLS(id spiffeid.ID, alpn string, expect ...spiffeid.ID) *tls.Config {
 	m.t.Helper()

@@ -1,0 +1,59 @@
+package gossip
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/federation/antientropy"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+)
+
+// renew reads the keys now and then, and certifies this instance anew at half
+// of the life of its certificate, and when another key signs.
+func (f *Federation) renew(ctx context.Context) {
+	tick := time.NewTicker(f.cfg.KeysInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		keys, err := f.cfg.Keys()
+		if err != nil {
+			f.once.Warn("keys", "network keys not read: those read before are used", err, func(*zerolog.Event) {})
+			keys = f.held()
+		}
+		f.rekey(keys)
+	}
+}
+
+func (f *Federation) held() Keys {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.keys
+}
+
+func (f *Federation) rekey(keys Keys) {
+	f.do(func(n *antientropy.Node, now time.Time) error {
+		if !maps.EqualFunc(keys.Known, f.keys.Known, slices.Equal[[]networkkey.Public]) {
+			changes := n.Ledger().SetKnown(keys.Known, now)
+			f.cfg.Log.Info().Int("networks", len(keys.Known)).Msg("networks known by their keys have changed")
+			f.emit(nil, changes)
+		}
+		other := keys.Network.Public() != f.keys.Network.Public()
+		f.keys = keys
+		if !other && f.instance.NotAfter().Sub(now) > f.cfg.timing.lifetime/2 {
+			return nil
+		}
+		if err := keys.Network.Certify(f.instance, f.cfg.Network, f.cfg.Name, now, f.cfg.timing.lifetime); err != nil {
+			return err
+		}
+		n.Publisher().Certified(now)
+		return nil
+	})
+}

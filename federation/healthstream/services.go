@@ -1,0 +1,441 @@
+package healthstream
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/federation"
+	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/ledger"
+	"github.com/isthmus-mesh/isthmus/federation/record"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// MaxServices is how many services a node proxy follows at once.
+const MaxServices = 2_000
+
+// Change names a share of which something else may be known than before.
+type Change struct {
+	Service, Network string
+}
+
+// Known is what is known of a share. It is never changed.
+type Known struct {
+	Deliveries []Delivery // of each gateway instance that speaks of it, sorted
+	// Summaries are what comes of them, by service port.
+	Summaries map[uint16]federation.SummaryFact
+	// Changed is when something else was said than before, by this clock.
+	Changed time.Time
+	// Returned is when endpoints were taken back by their witnesses, by port: as
+	// far as that is less than a minute ago, and never nil.
+	Returned map[uint16]map[mesh.EndpointID]time.Time
+}
+
+// services is what a node proxy follows and what it has been told of it. Safe for
+// concurrent use.
+type services struct {
+	start  time.Time // of the clock of used
+	limit  int
+	signal chan struct{}
+
+	mu      sync.RWMutex
+	byName  map[string]*followed
+	changed map[Change]struct{}
+	links   map[*uplink]struct{}
+	silent  map[*followed]time.Time // of which no stream says anything: since when
+}
+
+// followed is one service.
+type followed struct {
+	name   string
+	pinned bool         // by configuration: never idle
+	used   atomic.Int64 // since start
+
+	answered bool // some gateway has told the whole of it
+	ready    chan struct{}
+	views    map[*uplink]map[string][]Delivery // by attached stream and network
+	known    map[string]Known                  // by network
+}
+
+func newServices(limit int) *services {
+	return &services{start: time.Now(), limit: limit, signal: make(chan struct{}, 1), byName: map[string]*followed{}, changed: map[Change]struct{}{}, links: map[*uplink]struct{}{}, silent: map[*followed]time.Time{}}
+}
+
+// use notes that service is used now, and follows it from now on. It returns what
+// closes when it was answered; nil if it is not followed, because all that are
+// followed may not be forgotten.
+func (s *services) use(service string, pin bool) (ready <-chan struct{}, answered bool) {
+	s.mu.RLock()
+	f := s.byName[service]
+	if f != nil && (f.pinned || !pin) {
+		f.used.Store(int64(time.Since(s.start)))
+		ready, answered = f.ready, f.answered
+		s.mu.RUnlock()
+		return ready, answered
+	}
+	s.mu.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f = s.byName[service]; f == nil {
+		if len(s.byName) >= s.limit && !s.evict() {
+			return nil, false
+		}
+		f = &followed{name: service, ready: make(chan struct{}), views: map[*uplink]map[string][]Delivery{}, known: map[string]Known{}}
+		s.byName[service] = f
+		for l := range s.links {
+			l.subscribe(service, true)
+		}
+	}
+	f.pinned = f.pinned || pin
+	f.used.Store(int64(time.Since(s.start)))
+	return f.ready, f.answered
+}
+
+// evict forgets the service that was not used for longest; the caller holds mu.
+func (s *services) evict() bool {
+	var oldest *followed
+	for _, f := range s.byName {
+		if !f.pinned && (oldest == nil || f.used.Load() < oldest.used.Load()) {
+			oldest = f
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	s.forget(oldest)
+	return true
+}
+
+func (s *services) forget(f *followed) {
+	delete(s.byName, f.name)
+	delete(s.silent, f)
+	for l := range s.links {
+		l.subscribe(f.name, false)
+	}
+	for network := range f.known {
+		s.note(Change{f.name, network})
+	}
+	if !f.answered {
+		close(f.ready)
+	}
+}
+
+// retain makes pinned the services that configuration names.
+func (s *services) retain(pinned map[string]bool) {
+	s.mu.Lock()
+	for _, f := range s.byName {
+		f.pinned = f.pinned && pinned[f.name]
+	}
+	s.mu.Unlock()
+	for name := range pinned {
+		s.use(name, true)
+	}
+}
+
+func (s *services) settled() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, f := range s.byName {
+		if f.pinned && !f.answered {
+			return false
+		}
+	}
+	return true
+}
+
+// sweep forgets what was not used for idle.
+func (s *services) sweep(idle time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	limit := int64(time.Since(s.start) - idle)
+	for _, f := range s.byName {
+		if !f.pinned && f.used.Load() <= limit {
+			s.forget(f)
+		}
+	}
+}
+
+// attach makes l a stream that is asked for all that is followed.
+func (s *services) attach(l *uplink) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.links[l] = struct{}{}
+	for name := range s.byName {
+		l.subscribe(name, true)
+	}
+}
+
+// detach forgets what l said. Where no other stream says anything it is what is known,
+// and holds until [services.lapse].
+func (s *services) detach(l *uplink) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.links, l)
+	for _, f := range s.byName {
+		if _, ok := f.views[l]; ok {
+			delete(f.views, l)
+			s.merge(f, slices.Collect(maps.Keys(f.known)))
+			if len(f.views) == 0 {
+				s.silent[f] = time.Now()
+			}
+		}
+	}
+}
+
+// lapse ends the health of the services that no stream has said anything of for
+// [ledger.Lapse]: it is unknown from then on, as in gateways that hear nothing of a
+// network. The exports hold.
+func (s *services) lapse(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for f, since := range s.silent {
+		if now.Sub(since) < ledger.Lapse {
+			continue
+		}
+		delete(s.silent, f)
+		for network, k := range f.known {
+			if exports := exportsOf(k.Deliveries); len(exports) > 0 {
+				f.known[network] = knownOf(f.name, exports, Known{}, now)
+			} else {
+				delete(f.known, network)
+			}
+			s.note(Change{f.name, network})
+		}
+	}
+}
+
+// exportsOf is what holds of deliveries that nobody vouches for any more.
+func exportsOf(deliveries []Delivery) (out []Delivery) {
+	for _, d := range deliveries {
+		if d.Export != nil {
+			d.Live, d.Health = false, map[uint16]record.Health{}
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// take takes what l says of services. It returns how many entries were odd.
+func (s *services) take(l *uplink, m *pb.ServiceStates) (odd int, err error) {
+	for _, state := range m.GetServices() {
+		n, err := s.takeOne(l, state)
+		odd += n
+		if err != nil {
+			return odd, err
+		}
+	}
+	return odd, nil
+}
+
+func (s *services) takeOne(l *uplink, m *pb.ServiceState) (odd int, err error) {
+	if len(m.GetShares()) > maxNetworks {
+		return 0, malformed("service with %d shares: want at most %d", len(m.GetShares()), maxNetworks)
+	}
+	shares := map[string][]Delivery{}
+	for _, x := range m.GetShares() {
+		deliveries, n, err := decodeShare(m.GetService(), x)
+		if err != nil {
+			return odd, err
+		}
+		odd += n
+		shares[x.GetNetwork()] = deliveries
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.byName[m.GetService()]
+	if f == nil {
+		return odd, nil // forgotten meanwhile
+	}
+	view := f.views[l]
+	touched := slices.Collect(maps.Keys(shares))
+	if m.GetWhole() || view == nil {
+		touched = append(touched, slices.Collect(maps.Keys(f.known))...)
+		view = map[string][]Delivery{}
+		f.views[l] = view
+		delete(s.silent, f)
+	}
+	for network, d := range shares {
+		if len(d) == 0 {
+			delete(view, network)
+		} else if view[network] != nil || len(view) < maxNetworks {
+			view[network] = d
+		}
+	}
+	s.merge(f, touched)
+	if m.GetWhole() && !f.answered {
+		f.answered = true
+		close(f.ready)
+	}
+	return odd, nil
+}
+
+// merge brings what is known of networks up to date, if any stream says something
+// of f; the caller holds mu.
+func (s *services) merge(f *followed, networks []string) {
+	if len(f.views) == 0 {
+		return
+	}
+	for _, network := range networks {
+		best := map[record.Instance]Delivery{}
+		for _, view := range f.views {
+			for _, d := range view[network] {
+				if old, ok := best[d.Instance]; !ok || newer(d, old) {
+					best[d.Instance] = d
+				}
+			}
+		}
+		if _, was := f.known[network]; !was && len(best) == 0 {
+			continue
+		}
+		if len(best) == 0 {
+			delete(f.known, network)
+		} else {
+			f.known[network] = knownOf(f.name, slices.SortedFunc(maps.Values(best), byInstance), f.known[network], time.Now())
+		}
+		s.note(Change{f.name, network})
+	}
+}
+
+func knownOf(service string, deliveries []Delivery, before Known, now time.Time) Known {
+	k := Known{Deliveries: deliveries, Summaries: map[uint16]federation.SummaryFact{}, Changed: now, Returned: map[uint16]map[mesh.EndpointID]time.Time{}}
+	for _, d := range deliveries {
+		for port := range d.Health {
+			if _, done := k.Summaries[port]; done {
+				continue
+			}
+			f := summaryOf(service, deliveries, port)
+			k.Summaries[port] = f
+			k.Returned[port] = returned(before.Summaries[port], f, before.Returned[port], now)
+		}
+	}
+	return k
+}
+
+// summaryOf says what comes of deliveries: as exceptions it names whom witnesses
+// leave out and whom the best gateways cannot reach, and not what is not ready.
+func summaryOf(service string, deliveries []Delivery, port uint16) federation.SummaryFact {
+	h, _ := HealthOf(deliveries, port)
+	f := federation.SummaryFact{Service: service, Port: port, Ready: h.Ready, Healthy: h.Healthy,
+		ReadyCapacity: h.ReadyCapacity, HealthyCapacity: h.HealthyCapacity, Draining: len(h.Deliveries) > 0}
+	for _, d := range h.Deliveries {
+		f.Draining = f.Draining && d.Draining
+	}
+	for _, x := range h.Exceptions {
+		switch x.Cause {
+		case record.NotReady, record.Terminating, record.Gone:
+		default:
+			f.Exceptions = append(f.Exceptions, x.Endpoint)
+		}
+	}
+	slices.Sort(f.Exceptions)
+	f.Exceptions = slices.Compact(f.Exceptions)
+	return f
+}
+
+// returned notes when endpoints were taken back.
+func returned(before, after federation.SummaryFact, old map[mesh.EndpointID]time.Time, now time.Time) map[mesh.EndpointID]time.Time {
+	out := map[mesh.EndpointID]time.Time{}
+	for id, at := range old {
+		if now.Sub(at) < time.Minute {
+			out[id] = at
+		}
+	}
+	for _, id := range before.Exceptions {
+		if _, still := slices.BinarySearch(after.Exceptions, id); !still {
+			out[id] = now
+		}
+	}
+	return out
+}
+
+func (s *services) note(c Change) {
+	s.changed[c] = struct{}{}
+	select {
+	case s.signal <- struct{}{}:
+	default:
+	}
+}
+
+// changes takes what has changed since the last call, in no order.
+func (s *services) changes() []Change {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := slices.Collect(maps.Keys(s.changed))
+	clear(s.changed)
+	return out
+}
+
+// get returns what is known of a share.
+func (s *services) get(network, service string) (Known, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if f := s.byName[service]; f != nil {
+		k, ok := f.known[network]
+		return k, ok
+	}
+	return Known{}, false
+}
+
+// Followed is one service that a node proxy follows, in a form for JSON.
+type Followed struct {
+	Service  string       `json:"service"`  // hostname
+	Pinned   bool         `json:"pinned"`   // named by configuration: never forgotten
+	Answered bool         `json:"answered"` // a gateway has told what it knows of it
+	IdleMS   int64        `json:"idleMs"`   // since it was used last
+	Networks []KnownShare `json:"networks"` // of which something is known
+	Gateways []string     `json:"gateways"` // that tell of it now; without any, health is unknown after a minute
+}
+
+// KnownShare is what is known of a share, in a form for JSON.
+type KnownShare struct {
+	Network   string                   `json:"network"`   // where the share is
+	Instances []KnownInstance          `json:"instances"` // of gateways that speak of it
+	Summaries []federation.SummaryFact `json:"ports"`     // what comes of it
+}
+
+// KnownInstance is what one gateway instance can deliver, in a form for JSON.
+type KnownInstance struct {
+	Instance record.Instance `json:"instance"` // of the gateway process
+	Gateway  string          `json:"gateway"`  // its name
+	Live     bool            `json:"live"`     // false: it has fallen silent, and this is its last word
+	Draining bool            `json:"draining"` // it gives way to others
+}
+
+// dump describes what is followed, sorted.
+func (s *services) dump() []Followed {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	out := []Followed{}
+	for _, name := range slices.Sorted(maps.Keys(s.byName)) {
+		f := s.byName[name]
+		x := Followed{Service: name, Pinned: f.pinned, Answered: f.answered, Networks: []KnownShare{}, Gateways: []string{},
+			IdleMS: (time.Since(s.start) - time.Duration(f.used.Load())).Milliseconds()}
+		for l := range f.views {
+			x.Gateways = append(x.Gateways, l.gateway)
+		}
+		slices.Sort(x.Gateways)
+		for _, network := range slices.Sorted(maps.Keys(f.known)) {
+			x.Networks = append(x.Networks, f.known[network].dump(network))
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+func (k Known) dump(network string) KnownShare {
+	out := KnownShare{Network: network, Instances: []KnownInstance{}, Summaries: []federation.SummaryFact{}}
+	for _, d := range k.Deliveries {
+		out.Instances = append(out.Instances, KnownInstance{Instance: d.Instance, Gateway: d.Gateway, Live: d.Live, Draining: d.Draining})
+	}
+	for _, port := range slices.Sorted(maps.Keys(k.Summaries)) {
+		s := k.Summaries[port]
+		if s.Exceptions == nil { // [] in JSON, as everywhere else
+			s.Exceptions = []mesh.EndpointID{}
+		}
+		out.Summaries = append(out.Summaries, s)
+	}
+	return out
+}

@@ -1,0 +1,99 @@
+package gateway
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/health/standing"
+	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/answer"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// Endpoints are what the admin port answers about decisions.
+func (g *Gateway) Endpoints() []admin.Endpoint {
+	return []admin.Endpoint{
+		{Pattern: "GET /explain", Doc: "why each pod of ?destination=<hostname>:<port> is in or out; the same for every ?source=", Handler: admin.Only(g.explain, "source", "destination")},
+		{Pattern: "GET /status", Doc: "what is known of the health of this network's services, by port", Handler: admin.Only(g.status)},
+	}
+}
+
+func (g *Gateway) explain(w http.ResponseWriter, r *http.Request) {
+	destination, now := r.URL.Query().Get("destination"), time.Now()
+	snap := g.store.Current()
+	e := answer.Explanation{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Destination: destination, Now: now, Candidates: []answer.Verdict{}}
+	s, err := g.backends.Resolve(snap, destination, now)
+	if re, ok := err.(*route.Error); ok && re.Kind == route.BadAuthority {
+		admin.Fail(w, http.StatusBadRequest, fmt.Errorf("destination: %q: %s: write host:port, for example hello.default.svc.cluster.local:80", destination, re.Detail))
+		return
+	}
+	if err != nil {
+		e.Refused, e.NotCarried = err.Error(), g.hasNoPartOf(snap, destination)
+	} else {
+		for _, v := range g.backends.Explain(s, now) {
+			e.Candidates = append(e.Candidates, answer.Verdict{Verdict: v})
+		}
+	}
+	admin.Answer(w, http.StatusOK, e)
+}
+
+// hasNoPartOf reports whether discovery knows the service of destination, and no
+// workload of it on this network.
+func (g *Gateway) hasNoPartOf(snap *mesh.Snapshot, destination string) bool {
+	host, _, err := net.SplitHostPort(destination)
+	if err != nil {
+		return false
+	}
+	svc := snap.Service(host)
+	return svc != nil && !slices.Contains(snap.Networks(svc), g.cfg.Network)
+}
+
+// status lists the services of this network.
+func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
+	snap, now := g.store.Current(), time.Now()
+	s := answer.Status{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Now: now, Services: []answer.Row{}, Gateways: []answer.Gateway{}, Local: []standing.Out{}}
+	for _, svc := range snap.Services() {
+		members := snap.Members(svc, g.cfg.Network)
+		if len(members) == 0 {
+			continue
+		}
+		for _, port := range svc.Ports {
+			s.Services = append(s.Services, answer.Row{Row: g.statusOf(svc, port, members, now)})
+		}
+	}
+	slices.SortStableFunc(s.Services, func(a, b answer.Row) int {
+		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port))
+	})
+	admin.Answer(w, http.StatusOK, s)
+}
+
+func (g *Gateway) statusOf(svc *mesh.Service, port mesh.Port, members []*mesh.Workload, now time.Time) standing.Row {
+	row := standing.Row{Network: g.cfg.Network, Service: svc.Hostname, Port: port.Service, Out: []standing.Out{}}
+	offer := svc.Offer(port, members)
+	for _, w := range members {
+		if !offer.Has(w) {
+			continue
+		}
+		row.Ready++
+		cause, _, seen := g.backends.podHealth(w, w.Target(port), now)
+		if seen.After(row.Changed) {
+			row.Changed = seen
+		}
+		if cause == 0 {
+			row.Healthy++
+			continue
+		}
+		out := standing.Out{Endpoint: w.UID, Reason: "unreachable", Witness: "gateway " + g.cfg.Name, Since: g.backends.Hop(w.Endpoint, now).Turned}
+		if word, sick := g.backends.Word(health.Key{Endpoint: w.Endpoint, Port: w.Target(port)}); sick {
+			out.Reason, out.Witness, out.Since = word.Reason, word.Witness, word.Since
+		}
+		row.Out = append(row.Out, out)
+	}
+	return row
+}

@@ -1,0 +1,110 @@
+package answer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/health/standing"
+)
+
+// Explanation is what one process answers about one destination: the JSON of
+// /explain.
+type Explanation struct {
+	Process     string    `json:"process"` // its kind and name
+	Network     string    `json:"network"`
+	Source      string    `json:"source,omitempty"` // UID of the workload that asks; gateways choose for all alike
+	Destination string    `json:"destination"`      // host:port
+	Now         time.Time `json:"now"`
+	Refused     string    `json:"refused,omitempty"`    // why there is no candidate at all
+	NotCarried  bool      `json:"notCarried,omitempty"` // by a gateway: no pod of its network serves this
+	Candidates  []Verdict `json:"candidates"`
+}
+
+// Words of what may be held against a share, beside those of package standing.
+const (
+	HeldUnreached   standing.Held = "unreached"   // none of its gateways takes connections
+	HeldUndelivered standing.Held = "undelivered" // they do, and nobody gets through to a pod
+)
+
+// Verdict says of one candidate whether it takes part in the choice, and why.
+type Verdict struct {
+	standing.Verdict
+	Unknown  bool      `json:"unknown,omitempty"` // of a share: nobody says anything of it
+	Failed   *Attempts `json:"failed,omitempty"`  // since the last that succeeded; nil: none
+	Gateways []Verdict `json:"gateways,omitempty"`
+}
+
+// Attempts are failed attempts of connections, one after another.
+type Attempts struct {
+	Times  int       `json:"times"`
+	Reason string    `json:"reason"` // of the last
+	Error  string    `json:"error"`  // of the last
+	Last   time.Time `json:"last"`
+	Fault  bool      `json:"fault"` // the last moved somebody's health: what came of it stands in causes
+}
+
+// clearly is how many attempts at a candidate that takes part must have failed, held
+// against nobody, to be a finding although others succeed.
+const clearly = 3
+
+// Well reports whether connections go to v, and not only because nobody is healthy.
+func (v Verdict) Well() bool {
+	return v.In && !slices.ContainsFunc(v.Causes, func(c standing.Cause) bool { return c.Word != standing.HeldWeak && c.Word != standing.HeldFarther })
+}
+
+// Fails reports whether connections go to v in vain, times in a row at least, and
+// nobody's health shows it.
+func (v Verdict) Fails(times int) bool {
+	return v.In && v.Failed != nil && !v.Failed.Fault && v.Failed.Times >= times
+}
+
+// Serves reports whether connections to the destination may be expected to succeed:
+// somebody healthy is left, and nobody who takes part fails all the time.
+func (e *Explanation) Serves() bool {
+	return slices.ContainsFunc(e.Candidates, func(v Verdict) bool { return v.Well() && !v.Fails(1) }) &&
+		!slices.ContainsFunc(e.Candidates, func(v Verdict) bool { return v.Fails(clearly) })
+}
+
+// Sentence says v in plain words.
+func (v Verdict) Sentence(now time.Time) string {
+	x := v.Verdict
+	x.Causes = slices.Clone(v.Causes)
+	for i := range x.Causes {
+		switch c := &x.Causes[i]; c.Word { // standing says words that it does not know as they are
+		case HeldUnreached:
+			c.Word = "none of its gateways can be reached"
+		case HeldUndelivered:
+			c.Word = "its gateways can be reached, and none gets through to a pod"
+		}
+	}
+	s := x.Sentence(now)
+	if v.In && !v.Well() {
+		s = strings.Replace(s, " in, ", " used although sick, ", 1)
+	}
+	switch {
+	case v.Unknown && v.In:
+		s += "; nothing is known of " + v.Name + ": used all the same"
+	case v.Unknown:
+		s += "; nothing is known of " + v.Name
+	}
+	if v.Failed != nil {
+		s += "; " + v.Failed.sentence(now)
+	}
+	return s
+}
+
+func (a *Attempts) sentence(now time.Time) string {
+	which := "the last attempt failed"
+	if a.Times > 1 {
+		which = fmt.Sprintf("the last %d attempts failed", a.Times)
+	}
+	if !now.IsZero() {
+		which += fmt.Sprintf(", %s ago", max(0, now.Sub(a.Last)).Round(time.Second))
+	}
+	if a.Error == "" || a.Error == a.Reason {
+		return which + ": " + a.Reason
+	}
+	return which + ": " + a.Reason + " (" + a.Error + ")"
+}

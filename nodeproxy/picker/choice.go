@@ -1,0 +1,190 @@
+package picker
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/health/standing"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// Tried is where a connection has already failed. Gateways are by GatewayKey.
+type Tried struct {
+	Pods               []mesh.EndpointID
+	Gateways, Networks []string
+}
+
+// Choice is one chosen place. It is Opened at most once, and Done once.
+type Choice struct {
+	Pod    *mesh.Workload // of the own network; nil for another's
+	Target uint16         // port of Pod's application
+
+	Gateway *mesh.Gateway // else
+	Share   Share
+	Remote  *mesh.Workload    // pod of the share; nil: the gateway chooses
+	Expect  []spiffeid.ID     // who may answer the handshake with the pod
+	Avoid   []mesh.EndpointID // what the gateway is asked to leave out when it chooses
+
+	// Dazed says that nobody of the destination is known to be healthy; Turned, that
+	// this was otherwise at the choice before.
+	Dazed, Turned bool
+
+	unjudged bool // a port that discovery does not declare: whatever comes of it is nobody's health
+	opened   bool
+	cell     *standing.Cell[health.Key] // of Pod or Remote
+	held     bool                       // cell, by this choice
+	share    *share
+	gate     *gate
+	path     *standing.Cell[Path]
+
+	tries struct{ pod, whole, path, gate health.Attempt }
+}
+
+// Network is where the choice is.
+func (c *Choice) Network() string {
+	if c.Pod != nil {
+		return c.Pod.Network
+	}
+	return c.Gateway.Network
+}
+
+// Chosen is the pod that is meant, nil if the gateway chooses.
+func (c *Choice) Chosen() *mesh.Workload {
+	if c.Pod != nil {
+		return c.Pod
+	}
+	return c.Remote
+}
+
+// NoCandidateError says that nobody is left to choose.
+type NoCandidateError struct{ Authority string }
+
+func (e *NoCandidateError) Error() string { return "no candidate of " + e.Authority + " is left" }
+
+// NoGatewayError says that the network that was chosen has no gateway to use.
+type NoGatewayError struct{ Network string }
+
+func (e *NoGatewayError) Error() string {
+	return fmt.Sprintf("network %s has no gateway that is not drained", e.Network)
+}
+
+// Pick chooses where the next attempt of a connection to d goes. The error is a
+// *NoCandidateError or a *NoGatewayError.
+func (p *Picker) Pick(d *Destination, t Tried, now time.Time) (Choice, error) {
+	if plan := d.Plan(); plan.Direct != nil {
+		return p.pickDirect(plan, now), nil
+	}
+	c, err := d.pick(t, now)
+	if err == nil && c.tries.pod.Probe() {
+		c.cell.Tell(now)
+	}
+	return c, err
+}
+
+func (p *Picker) pickDirect(plan *route.Plan, now time.Time) Choice {
+	c := Choice{Pod: plan.Direct, Target: plan.Port.Target, unjudged: plan.Undeclared, held: true}
+	c.cell = p.pods.Hold(health.Key{Endpoint: plan.Direct.Endpoint, Port: plan.Port.Target})
+	if c.tries.pod = c.cell.Begin(now); c.tries.pod.Probe() {
+		c.cell.Tell(now)
+	}
+	return c
+}
+
+func (d *Destination) pick(t Tried, now time.Time) (Choice, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	plan := d.plan.Load()
+	i, dazed, ok := d.choose(plan, t, now)
+	if !ok {
+		return Choice{}, &NoCandidateError{plan.Authority}
+	}
+	c := Choice{Dazed: dazed, Turned: dazed != d.dazed}
+	d.dazed = dazed
+	m := d.members[i]
+	if m.pod == nil {
+		return d.pickShare(c, m, plan, t, now)
+	}
+	c.Pod, c.Target, c.cell, c.Expect = m.pod, m.cell.Key().Port, m.cell, plan.Candidates[i].Expect
+	if c.tries.pod = m.cell.Begin(now); c.tries.pod.Probe() {
+		d.refresh(m, now) // at once: nobody else is to be its probe
+	}
+	return c, nil
+}
+
+// choose returns one candidate of plan: of the healthy ones that were not tried, of
+// all healthy ones, or of all. The caller holds mu.
+func (d *Destination) choose(plan *route.Plan, t Tried, now time.Time) (i int, dazed, ok bool) {
+	if len(d.members) == 0 {
+		return 0, false, false
+	}
+	d.pass(now)
+	for _, id := range t.Pods {
+		if i, ok := d.place(id); ok {
+			d.index.Mask(i)
+		}
+	}
+	d.weighShares(plan, t, now)
+	defer d.index.Unmask()
+	u, v := d.draws.Next()
+	if i, ok = d.index.Pick(u, v, d); ok {
+		return i, false, true
+	}
+	left, some := d.index.PickDazed(u) // of those that were not tried
+	d.index.Unmask()
+	if i, ok = d.index.Pick(u, v, d); ok {
+		return i, false, true
+	}
+	if some {
+		return left, true, true
+	}
+	i, ok = d.index.PickDazed(u)
+	return i, true, ok
+}
+
+// weighShares weighs those shares that may take part: none that is ranked behind
+// somebody healthy.
+func (d *Destination) weighShares(plan *route.Plan, t Tried, now time.Time) {
+	for _, i := range d.shares {
+		c := &plan.Candidates[i]
+		if best, ok := d.index.Best(); ok && c.Rank < best {
+			return
+		}
+		x, avoid := d.members[i].share.weigh(d.members[i], c, t, now)
+		d.index.Set(i, x)
+		if avoid {
+			d.index.Mask(i)
+		}
+	}
+}
+
+func (d *Destination) pickShare(c Choice, m *member, plan *route.Plan, t Tried, now time.Time) (Choice, error) {
+	candidate := &plan.Candidates[m.at]
+	g := m.share.chooseGateway(m, candidate, t, now)
+	if g < 0 {
+		return Choice{}, &NoGatewayError{candidate.Network}
+	}
+	c.Gateway, c.Share, c.share, c.gate, c.path = candidate.Gateways[g], m.share.key, m.share, m.gates[g], m.paths[g]
+	c.Expect = candidate.Expect
+	if c.Remote, c.cell = m.share.choosePod(c.Gateway.Name, t.Pods, now); c.Remote != nil {
+		c.Target, c.Expect = c.cell.Key().Port, only(candidate.Expect, c.Remote.Identity)
+		c.tries.pod = c.cell.Begin(now)
+	} else {
+		c.Avoid = m.share.avoid(c.Gateway.Name, t.Pods, len(candidate.Pods), now)
+	}
+	c.tries.whole, c.tries.path, c.tries.gate = m.share.whole.Begin(now), c.path.Begin(now), c.gate.cell.Begin(now)
+	c.gate.asked(now)
+	return c, nil
+}
+
+// only returns the list of id alone, from the memory of all if it is there.
+func only(all []spiffeid.ID, id spiffeid.ID) []spiffeid.ID {
+	if i := slices.Index(all, id); i >= 0 {
+		return all[i : i+1 : i+1]
+	}
+	return []spiffeid.ID{id}
+}

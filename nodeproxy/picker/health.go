@@ -1,0 +1,92 @@
+package picker
+
+import (
+	"slices"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// Health is what the owners of a share say of it. Slices are shared: do not
+// modify.
+type Health struct {
+	// Groups are the gateways that speak of it, those together that see the same
+	// pods: what one of them can deliver, its siblings can deliver instead.
+	Groups []Group
+	// Exceptions are the endpoints that are ready and left out, by the word of their
+	// witnesses, sorted.
+	Exceptions []mesh.EndpointID
+	// Seen is when somebody last saw what this says; zero: never.
+	Seen time.Time
+	// Returned is when the witnesses last took an endpoint back, where that is known
+	// of each: news about one pod says nothing of another. Nil: Seen is of all.
+	Returned map[mesh.EndpointID]time.Time
+}
+
+// seen is when somebody last saw that id is not left out.
+func (h *Health) seen(id mesh.EndpointID) time.Time {
+	if h.Returned != nil {
+		return h.Returned[id]
+	}
+	return h.Seen
+}
+
+// Group is what each of some gateways that see the same pods can deliver.
+type Group []Delivery
+
+// Delivery is what one gateway can deliver of a share.
+type Delivery struct {
+	Gateway                        string // name; empty: every gateway of the network
+	Ready, Healthy                 uint32 // endpoints
+	ReadyCapacity, HealthyCapacity uint32 // their weights
+	Draining                       bool   // it takes no new connections for the share
+	// Unreachable are endpoints that this gateway alone cannot reach, sorted.
+	Unreachable []mesh.EndpointID
+}
+
+// able reports whether d has somebody healthy to offer.
+func (d *Delivery) able() bool { return d.Healthy > 0 && !d.Draining }
+
+// capacity is what d has to offer; of one that does not say, its endpoints count 1.
+func (d *Delivery) capacity() float64 {
+	if d.HealthyCapacity > 0 {
+		return float64(d.HealthyCapacity)
+	}
+	return float64(d.Healthy)
+}
+
+func (d *Delivery) size() float64 { return float64(max(d.ReadyCapacity, d.Ready)) }
+
+// of returns what gateway can deliver; nil if nobody says so.
+func (h *Health) of(gateway string) *Delivery {
+	for _, g := range h.Groups {
+		for i := range g {
+			if g[i].Gateway == gateway || g[i].Gateway == "" {
+				return &g[i]
+			}
+		}
+	}
+	return nil
+}
+
+// unreachable reports whether gateway says that it cannot reach id.
+func (h *Health) unreachable(gateway string, id mesh.EndpointID) bool {
+	d := h.of(gateway)
+	return d != nil && slices.Contains(d.Unreachable, id)
+}
+
+// ready is how many endpoints the share has at most, by any gateway's word.
+func (h *Health) ready() (n int) {
+	for _, g := range h.Groups {
+		for i := range g {
+			n = max(n, int(g[i].Ready))
+		}
+	}
+	return n
+}
+
+// excepted reports whether id is left out, whichever gateway is asked.
+func (h *Health) excepted(id mesh.EndpointID) bool {
+	_, out := slices.BinarySearch(h.Exceptions, id)
+	return out
+}

@@ -1,0 +1,90 @@
+package picker
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// What one gateway cannot reach is chosen as often as before by way of the others,
+// and by way of that gateway again as soon as it says that it can.
+func TestWhatOneGatewayCannotReachConcernsThatGatewayAlone(t *testing.T) {
+	s := layout{distribution: "Any", west: 4, gateways: 2}.snapshot(t, 1)
+	west := Share{"west", host, 80}
+	said := Health{Groups: []Group{{{Gateway: "gw-1", Ready: 4, ReadyCapacity: 4, Healthy: 4, HealthyCapacity: 4},
+		{Gateway: "gw-2", Ready: 4, ReadyCapacity: 4, Healthy: 4, HealthyCapacity: 4}}}, Seen: epoch}
+	c := defaults()
+	c.Health = func(k Share) (Health, bool) { return said, k == west }
+	p := New(c)
+	d := resolve(t, p, s, epoch)
+	pod := s.Workload("west-00000")
+	now := epoch
+	// met returns how many of 4000 choices by way of each gateway fell on the pod, or
+	// left it to the gateway, and how often that was asked to leave the pod out.
+	type count struct{ all, pod, left, avoided int }
+	met := func() map[string]count {
+		out := map[string]count{}
+		for range 4000 {
+			c, err := p.Pick(d, Tried{}, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := out[c.Gateway.Name]
+			switch n.all++; {
+			case c.Remote == pod:
+				n.pod++
+			case c.Remote == nil:
+				n.left++
+			}
+			if slices.Contains(c.Avoid, pod.Endpoint) {
+				n.avoided++
+			}
+			out[c.Gateway.Name] = n
+			p.Opened(&c, now)
+			p.Done(&c, Outcome{}, now)
+		}
+		return out
+	}
+	even := func(when string, n count) {
+		t.Helper()
+		if n.left > 0 || n.pod < n.all/5 || n.pod > n.all/3 {
+			t.Errorf("%s: %+v; want a quarter of all for the pod", when, n)
+		}
+	}
+	for { // once
+		c, err := p.Pick(d, Tried{}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Gateway.Name == "gw-1" && c.Remote == pod {
+			p.Done(&c, Outcome{At: AtEndpoint, Endpoint: pod.Endpoint, Hop: true, Fault: true, Responded: true, Reason: "unreachable"}, now)
+			break
+		}
+		p.Done(&c, Outcome{}, now)
+	}
+	n := met()
+	even("by way of gw-2 after gw-1 could not reach it", n["gw-2"])
+	if n := n["gw-1"]; n.pod > 0 || n.avoided != n.all {
+		t.Errorf("by way of gw-1, which could not reach it: %+v; want it to choose another", n)
+	}
+
+	now = now.Add(time.Second)
+	said.Groups = []Group{{said.Groups[0][0], said.Groups[0][1]}}
+	said.Groups[0][0].Unreachable, said.Groups[0][0].Healthy = []mesh.EndpointID{pod.Endpoint}, 3
+	p.Heard(west, s, now)
+	n = met()
+	even("by way of gw-2 after gw-1 has said so", n["gw-2"])
+	if n := n["gw-1"]; n.pod > 0 || n.left > 0 {
+		t.Errorf("by way of gw-1, which says that it cannot reach it: %+v; want single pods, without this one", n)
+	}
+
+	now = now.Add(time.Second)
+	said.Groups = []Group{{said.Groups[0][1], said.Groups[0][1]}}
+	said.Groups[0][0].Gateway = "gw-1"
+	p.Heard(west, s, now)
+	n = met()
+	even("by way of gw-1 after it can reach it again", n["gw-1"])
+	even("by way of gw-2 after gw-1 can reach it again", n["gw-2"])
+}

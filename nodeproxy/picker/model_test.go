@@ -1,0 +1,516 @@
+package picker
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/balance"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// model is the slow and obvious picker: trackers, counts and a scan. It draws
+// nothing; it says who may be chosen.
+type model struct {
+	pods     *health.Tracker[health.Key]
+	paths    *health.Tracker[Path]
+	gateways *health.Tracker[string]
+	failed   map[any]time.Time
+	out      map[any]bool // what an edge was told of
+	open     int
+	waits    map[string]silence
+	health   map[Share]Health
+	hinted   map[hinted]time.Time
+	lapsed   map[Share]map[mesh.EndpointID]time.Time
+}
+
+// hinted is an endpoint, by way of one gateway or, if that is empty, of any.
+type hinted struct {
+	id      mesh.EndpointID
+	gateway string
+}
+
+// going is one choice that is not done yet, with the attempts of the model.
+type going struct {
+	c         Choice
+	pod       health.Attempt
+	path, hop health.Attempt
+}
+
+func newModel(c Config) *model {
+	return &model{pods: health.NewTracker[health.Key](c.Own, c.Jitter), paths: health.NewTracker[Path](c.Paths, c.Jitter),
+		gateways: health.NewTracker[string](c.Gateways, c.Jitter), failed: map[any]time.Time{}, out: map[any]bool{}, waits: map[string]silence{},
+		health: map[Share]Health{}, hinted: map[hinted]time.Time{}, lapsed: map[Share]map[mesh.EndpointID]time.Time{}}
+}
+
+// candidates weighs every candidate of plan by the rules.
+func (m *model) candidates(plan *route.Plan, t Tried, now time.Time) []balance.Candidate {
+	out := make([]balance.Candidate, len(plan.Candidates))
+	for i, c := range plan.Candidates {
+		if w := c.Workload; w != nil {
+			k := health.Key{Endpoint: w.Endpoint, Port: w.Target(plan.Port)}
+			out[i] = balance.Candidate{Rank: c.Rank, Weight: float64(c.Capacity) * m.pods.Weight(k, now), Faint: m.pods.Faint(k),
+				Usable: m.pods.Usable(k, now) && !slices.Contains(m.health[Share{"east", host, 80}].Exceptions, w.Endpoint), Avoid: slices.Contains(t.Pods, w.Endpoint)}
+			continue
+		}
+		out[i] = m.share(c, t, now)
+	}
+	return out
+}
+
+// share weighs a share: the sum over groups of the best that can deliver.
+func (m *model) share(c route.Candidate, t Tried, now time.Time) balance.Candidate {
+	s := Share{c.Network, host, 80}
+	h, known := m.health[s]
+	x := balance.Candidate{Rank: c.Rank, Avoid: true, Faint: true, Drained: known}
+	anyUp := false
+	able := func(g *mesh.Gateway) (float64, bool) {
+		if !m.paths.Usable(Path{s, g.Name}, now) {
+			return 0, false
+		}
+		d := h.of(g.Name)
+		switch {
+		case d == nil:
+			return float64(c.Capacity) * m.paths.Weight(Path{s, g.Name}, now), true
+		case d.Healthy == 0 || d.Draining:
+			return 0, false
+		}
+		return float64(d.HealthyCapacity) * m.paths.Weight(Path{s, g.Name}, now), true
+	}
+	for _, g := range c.Gateways {
+		k := GatewayKey(g)
+		up := m.gateways.Usable(k, now)
+		if _, ok := able(g); ok {
+			anyUp = anyUp || up
+			x.Faint = x.Faint && m.paths.Faint(Path{s, g.Name})
+		}
+		if up && m.paths.Usable(Path{s, g.Name}, now) && !slices.Contains(t.Gateways, k) && !m.waits[k].long(now) {
+			x.Avoid = false
+		}
+		x.Drained = x.Drained && h.of(g.Name) != nil && h.of(g.Name).Draining
+	}
+	add := func(of func(*Delivery) bool) {
+		most := 0.0
+		for _, g := range c.Gateways {
+			if w, ok := able(g); ok && of(h.of(g.Name)) && (!anyUp || m.gateways.Usable(GatewayKey(g), now)) {
+				most = max(most, w)
+			}
+		}
+		x.Weight += most
+	}
+	for _, group := range h.Groups {
+		add(func(d *Delivery) bool { return d != nil && within(group, d) })
+	}
+	if x.Weight == 0 {
+		add(func(d *Delivery) bool { return d == nil })
+	}
+	x.Usable = x.Weight > 0
+	x.Faint = x.Faint && x.Usable
+	x.Avoid = x.Avoid || slices.Contains(t.Networks, c.Network)
+	return x
+}
+
+// allowed says who may be chosen, and whether that is dazed.
+func allowed(c []balance.Candidate) (who []int, dazed bool) {
+	for _, heed := range []bool{true, false} {
+		best := math.MinInt
+		for _, x := range c {
+			if x.Usable && !x.Faint && !x.Drained && !(heed && x.Avoid) && x.Weight > 0 {
+				best = max(best, x.Rank)
+			}
+		}
+		for i, x := range c {
+			if best > math.MinInt && x.Usable && !x.Drained && !(heed && x.Avoid) && x.Weight > 0 && (x.Rank == best || x.Faint && x.Rank > best) {
+				who = append(who, i)
+			}
+		}
+		if len(who) > 0 {
+			return who, false
+		}
+	}
+	for _, heed := range []bool{true, false} {
+		for i, x := range c {
+			if !x.Drained && !(heed && x.Avoid) {
+				who = append(who, i)
+			}
+		}
+		if len(who) > 0 {
+			return who, true
+		}
+	}
+	return nil, false
+}
+
+// schedule is one random run of picker and model side by side.
+type schedule struct {
+	t     *testing.T
+	seed  uint64
+	rng   *rand.Rand
+	p     *Picker
+	m     *model
+	snap  *mesh.Snapshot
+	l     layout
+	now   time.Time
+	going []*going
+}
+
+func (s *schedule) fail(format string, args ...any) {
+	s.t.Helper()
+	s.t.Fatalf("seed %d, %v: "+format, append([]any{s.seed, s.now.Sub(epoch)}, args...)...)
+}
+
+func (s *schedule) tried(plan *route.Plan) (t Tried) {
+	for range s.rng.IntN(3) {
+		switch c := plan.Candidates[s.rng.IntN(len(plan.Candidates))]; {
+		case c.Workload != nil:
+			t.Pods = append(t.Pods, c.Workload.Endpoint)
+		case s.rng.IntN(2) == 0:
+			t.Networks = append(t.Networks, c.Network)
+		default:
+			t.Gateways = append(t.Gateways, GatewayKey(c.Gateways[s.rng.IntN(len(c.Gateways))]))
+		}
+	}
+	return t
+}
+
+func (s *schedule) pick() {
+	d, err := s.p.Resolve(s.snap, flow(s.snap), s.now)
+	if err != nil {
+		if re := (*route.Error)(nil); !errors.As(err, &re) {
+			s.fail("resolve: %v", err)
+		}
+		return
+	}
+	plan := d.Plan()
+	t := s.tried(plan)
+	candidates := s.m.candidates(plan, t, s.now)
+	who, dazed := allowed(candidates)
+	c, err := s.p.Pick(d, t, s.now)
+	if err != nil {
+		if len(who) > 0 {
+			s.fail("nobody was chosen (%v), though %d may be of %+v", err, len(who), candidates)
+		}
+		return
+	}
+	at := slices.IndexFunc(plan.Candidates, func(x route.Candidate) bool {
+		return x.Workload != nil && x.Workload == c.Pod || x.Workload == nil && c.Gateway != nil && x.Network == c.Gateway.Network
+	})
+	if !slices.Contains(who, at) || c.Dazed != dazed {
+		s.fail("chose candidate %d (dazed %v); %v may be (dazed %v), tried %+v, of %+v", at, c.Dazed, who, dazed, t, candidates)
+	}
+	s.weights(d, candidates, at)
+	g := &going{c: c}
+	s.m.open++
+	if c.Pod != nil {
+		g.pod = s.m.pods.Begin(health.Key{Endpoint: c.Pod.Endpoint, Port: c.Target}, s.now)
+	} else {
+		s.way(plan.Candidates[at], c, t)
+		k := GatewayKey(c.Gateway)
+		g.path, g.hop = s.m.paths.Begin(Path{c.Share, c.Gateway.Name}, s.now), s.m.gateways.Begin(k, s.now)
+		s.m.waits[k] = s.m.waits[k].asked(s.now)
+	}
+	s.going = append(s.going, g)
+}
+
+// way checks the gateway and the pod of another network.
+func (s *schedule) way(c route.Candidate, x Choice, t Tried) {
+	h := s.m.health[x.Share]
+	good := func(g *mesh.Gateway) bool {
+		k := GatewayKey(g)
+		d := h.of(g.Name)
+		return s.m.gateways.Usable(k, s.now) && !s.m.gateways.Faint(k) && s.m.paths.Usable(Path{x.Share, g.Name}, s.now) && !s.m.paths.Faint(Path{x.Share, g.Name}) &&
+			!slices.Contains(t.Gateways, k) && !s.m.waits[k].long(s.now) && (d == nil || d.able())
+	}
+	if !good(x.Gateway) && s.m.gateways.Faint(GatewayKey(x.Gateway)) == false && slices.ContainsFunc(c.Gateways, good) {
+		if f := s.m.paths.Faint(Path{x.Share, x.Gateway.Name}); !f {
+			s.fail("chose gateway %s, which is sick, silent, tried or has nothing, beside one that is well", x.Gateway.Name)
+		}
+	}
+	if x.Remote == nil {
+		return
+	}
+	id := x.Remote.Endpoint
+	if h.excepted(id) || h.unreachable(x.Gateway.Name, id) || slices.Contains(t.Pods, id) || s.now.Before(s.m.hinted[hinted{id, ""}]) || s.now.Before(s.m.hinted[hinted{id, x.Gateway.Name}]) {
+		s.fail("chose %s, which is out, failed lately or was tried", x.Remote.UID)
+	}
+	if s.now.Before(s.m.lapsed[x.Share][id]) {
+		s.fail("chose %s, which was out by the last word of owners who say nothing more", x.Remote.UID)
+	}
+}
+
+// weights compares the weight of every pod, and sums. The chosen one may have
+// become a probe.
+func (s *schedule) weights(d *Destination, candidates []balance.Candidate, chosen int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	sum := 0.0
+	for i, want := range candidates {
+		sum += d.index.Share(i)
+		got := d.index.At(i)
+		if d.members[i].pod != nil && (got.Weight != want.Weight || got.Usable != want.Usable && i != chosen || got.Faint != want.Faint) {
+			s.fail("candidate %d counts as %+v; want %+v", i, got, want)
+		}
+	}
+	if sum < 0.999999 || sum > 1.000001 {
+		s.fail("the parts of all candidates sum to %v", sum)
+	}
+}
+
+// edges checks that each tells of a change.
+func (s *schedule) edges(list []Edge) {
+	for _, e := range list {
+		e.Reason = ""
+		about := e
+		about.Edge = health.NoEdge
+		if out := e.Edge == health.EdgeEjected; s.m.out[about] == out {
+			s.fail("edge %v of %+v, which was out: %v", e.Edge, about, s.m.out[about])
+		} else {
+			s.m.out[about] = out
+		}
+	}
+}
+
+func (s *schedule) end(g *going, success bool, o Outcome) {
+	of := func(fault bool) health.Outcome {
+		switch {
+		case success:
+			return health.Success
+		case o.Fault && fault:
+			return health.Failure
+		}
+		return health.Neutral
+	}
+	if g.c.Pod != nil {
+		k := health.Key{Endpoint: g.c.Pod.Endpoint, Port: g.c.Target}
+		s.m.pods.End(k, g.pod, of(o.At == AtEndpoint), s.now)
+		if o.Fault && o.At == AtEndpoint {
+			s.m.failed[k] = s.now
+		}
+		return
+	}
+	path := Path{g.c.Share, g.c.Gateway.Name}
+	r := of(o.At == AtNetwork || o.At == AtEndpoint && o.Endpoint == 0)
+	s.m.paths.End(path, g.path, r, s.now)
+	if r == health.Failure {
+		s.m.failed[path] = s.now
+	}
+	hop := of(o.At == AtGateway)
+	if o.Fault && o.At >= AtNetwork {
+		hop = health.Success
+	}
+	s.m.gateways.End(GatewayKey(g.c.Gateway), g.hop, hop, s.now)
+	if o.Fault && o.At == AtEndpoint && o.Endpoint != 0 {
+		by := hinted{o.Endpoint, ""}
+		if o.Hop {
+			by.gateway = g.c.Gateway.Name
+		}
+		s.m.hinted[by] = s.now.Add(hintTTL)
+	}
+}
+
+// finish ends or opens a random connection.
+func (s *schedule) finish() {
+	if len(s.going) == 0 {
+		return
+	}
+	i := s.rng.IntN(len(s.going))
+	g := s.going[i]
+	o := Outcome{Reason: "refused", Responded: s.rng.IntN(2) == 0, Fault: s.rng.IntN(3) > 0, At: AtEndpoint}
+	if g.c.Gateway != nil {
+		o.At = At(s.rng.IntN(3) + 1)
+		if g.c.Remote != nil && o.At == AtEndpoint && s.rng.IntN(3) > 0 {
+			o.Endpoint, o.Hop = g.c.Remote.Endpoint, s.rng.IntN(2) == 0
+		}
+	}
+	if g.c.Gateway != nil && !g.c.opened {
+		s.m.waits[GatewayKey(g.c.Gateway)] = s.m.waits[GatewayKey(g.c.Gateway)].responded(o.Responded, s.now)
+	}
+	if !g.c.opened && s.rng.IntN(2) == 0 {
+		s.end(g, true, Outcome{})
+		if g.c.Gateway != nil && !o.Responded { // Opened responds
+			k := GatewayKey(g.c.Gateway)
+			if w := s.m.waits[k]; w.waiting > 0 {
+				w.since = s.now
+				s.m.waits[k] = w
+			}
+		}
+		s.edges(s.p.Opened(&g.c, s.now))
+		return
+	}
+	if g.c.opened && o.Fault {
+		if g.c.Pod != nil {
+			g.pod = s.m.pods.Begin(health.Key{Endpoint: g.c.Pod.Endpoint, Port: g.c.Target}, s.now)
+		} else {
+			g.path, g.hop = s.m.paths.Begin(Path{g.c.Share, g.c.Gateway.Name}, s.now), s.m.gateways.Begin(GatewayKey(g.c.Gateway), s.now)
+		}
+	}
+	if !g.c.opened || o.Fault {
+		s.end(g, false, o)
+	}
+	s.edges(s.p.Done(&g.c, o, s.now))
+	s.going = slices.Delete(s.going, i, i+1)
+	s.m.open--
+}
+
+// say changes what is said of a random share.
+func (s *schedule) say() {
+	k := Share{[]string{"east", "west", "north"}[s.rng.IntN(3)], host, 80}
+	h := Health{Seen: s.now.Add(-time.Duration(s.rng.IntN(3)) * time.Second)}
+	for _, w := range s.snap.Members(s.snap.Service(host), k.Network) {
+		if s.rng.IntN(4) == 0 {
+			h.Exceptions = append(h.Exceptions, w.Endpoint)
+		}
+	}
+	slices.Sort(h.Exceptions)
+	ready := uint32(len(s.snap.Members(s.snap.Service(host), k.Network)))
+	word := func(name string) Delivery {
+		n := s.rng.Uint32N(ready + 1)
+		d := Delivery{Gateway: name, Ready: ready, ReadyCapacity: ready, Healthy: n, HealthyCapacity: n, Draining: s.rng.IntN(8) == 0}
+		for _, w := range s.snap.Members(s.snap.Service(host), k.Network) {
+			if s.rng.IntN(4) == 0 {
+				d.Unreachable = append(d.Unreachable, w.Endpoint)
+			}
+		}
+		slices.Sort(d.Unreachable)
+		return d
+	}
+	switch s.rng.IntN(4) {
+	case 0:
+		h.Groups = []Group{{word("")}}
+	case 1:
+		h.Groups = []Group{{word("gw-1"), word("gw-2")}}
+	case 2:
+		h.Groups = []Group{{word("gw-1")}, {word("gw-2")}}
+	case 3:
+		h.Groups = []Group{{word("gw-1")}}
+	}
+	before, wasKnown := s.m.health[k]
+	if s.rng.IntN(5) == 0 {
+		delete(s.m.health, k)
+	} else {
+		s.m.health[k] = h
+	}
+	h, known := s.m.health[k]
+	if known {
+		delete(s.m.lapsed, k)
+	} else if wasKnown {
+		s.m.lapsed[k] = map[mesh.EndpointID]time.Time{}
+		for _, id := range before.Exceptions {
+			s.m.lapsed[k][id] = s.now.Add(lapsedFor)
+		}
+	}
+	if known && k.Network == "east" {
+		for _, w := range s.snap.Members(s.snap.Service(host), "east") {
+			key := health.Key{Endpoint: w.Endpoint, Port: 8080}
+			if !h.excepted(w.Endpoint) && s.m.failed[key].Before(h.Seen) && s.m.pods.State(key, s.now).Phase != health.Healthy {
+				s.m.pods.Readmit(key, s.now)
+			}
+		}
+	}
+	if known {
+		for _, g := range s.snap.Gateways(k.Network) {
+			if d, path := h.of(g.Name), (Path{k, g.Name}); d != nil && d.able() && s.m.failed[path].Before(h.Seen) {
+				s.m.paths.Readmit(path, s.now)
+			}
+		}
+		for _, w := range s.snap.Members(s.snap.Service(host), k.Network) {
+			by := hinted{w.Endpoint, ""}
+			if at := s.m.hinted[by]; !h.excepted(w.Endpoint) && h.Seen.After(at.Add(-hintTTL)) {
+				delete(s.m.hinted, by)
+			}
+			for _, g := range s.snap.Gateways(k.Network) {
+				if before.unreachable(g.Name, w.Endpoint) && !h.unreachable(g.Name, w.Endpoint) {
+					delete(s.m.hinted, hinted{w.Endpoint, g.Name})
+				}
+			}
+		}
+	}
+	s.edges(s.p.Heard(k, s.snap, s.now))
+}
+
+// ask tells what a question of our own to a random gateway found.
+func (s *schedule) ask() {
+	gs := s.snap.Gateways([]string{"west", "north"}[s.rng.IntN(2)])
+	k := GatewayKey(gs[s.rng.IntN(len(gs))])
+	if s.p.gates[k] == nil {
+		return
+	}
+	o := health.Failure
+	if s.rng.IntN(3) > 0 {
+		o = health.Success
+		s.m.gateways.Readmit(k, s.now)
+	} else {
+		s.m.gateways.End(k, s.m.gateways.Begin(k, s.now), o, s.now)
+	}
+	s.edges(s.p.Asked(k, o, "connect", s.now))
+}
+
+// rediscover takes pods away and brings them back; those that are gone are
+// forgotten.
+func (s *schedule) rediscover(revision uint64) {
+	for _, w := range s.snap.Members(s.snap.Service(host), "east") {
+		if s.rng.IntN(4) == 0 {
+			s.l.absent[w.UID] = true
+		}
+	}
+	for uid := range s.l.absent {
+		if s.rng.IntN(2) == 0 {
+			delete(s.l.absent, uid)
+		}
+	}
+	s.snap = s.l.snapshot(s.t, revision)
+	s.p.Retain(s.snap, s.now)
+	keep := func(k health.Key) bool { return s.snap.WorkloadByEndpoint(k.Endpoint) != nil }
+	s.m.pods.Prune(s.now, keep)
+	for about := range s.m.out {
+		if e, ok := about.(Edge); ok && e.Scope == ScopeEndpoint && !keep(health.Key{Endpoint: e.Endpoint}) {
+			delete(s.m.out, about)
+		}
+	}
+	for k := range s.m.failed {
+		if k, ok := k.(health.Key); ok && !keep(k) {
+			delete(s.m.failed, k)
+		}
+	}
+}
+
+func TestThePickerDoesWhatTheScanWouldWhateverHappens(t *testing.T) {
+	for seed := range uint64(400) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		s := &schedule{t: t, seed: seed, rng: rng, now: epoch, l: layout{distribution: []string{"PreferClose", "Any", "PreferNetwork"}[seed%3],
+			east: rng.IntN(6), west: 1 + rng.IntN(5), north: rng.IntN(4), gateways: 1 + rng.IntN(2), absent: map[string]bool{}}}
+		c := defaults()
+		s.m = newModel(c)
+		c.Health = func(k Share) (Health, bool) { h, ok := s.m.health[k]; return h, ok }
+		s.p, s.snap = New(c), s.l.snapshot(t, 1)
+		for step := range 400 {
+			switch rng.IntN(12) {
+			case 0, 1, 2, 3:
+				s.pick()
+			case 4, 5, 6, 7:
+				s.finish()
+			case 8:
+				s.say()
+			case 9:
+				s.ask()
+			case 10:
+				s.now = s.now.Add(time.Duration(rng.Int64N(int64(20 * time.Second))))
+			case 11:
+				if rng.IntN(10) == 0 {
+					s.rediscover(uint64(step + 2))
+				}
+			}
+		}
+		for len(s.going) > 0 {
+			s.finish()
+		}
+		if l := s.p.Load(); l != (Load{}) {
+			t.Fatalf("seed %d: %+v left although everything is done", seed, l)
+		}
+	}
+}

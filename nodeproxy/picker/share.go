@@ -1,0 +1,444 @@
+package picker
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/balance"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/health/standing"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// share is what is kept of a share: what is said of it, and its single pods as far
+// as they are known here.
+type share struct {
+	picker  *Picker
+	key     Share
+	holders int // under picker.mu
+	whole   *standing.Cell[Share]
+
+	attempts attempts[string] // by name of a gateway; "": by way of any
+
+	draws, gatewayDraws *balance.Draws
+
+	mu       sync.Mutex
+	watchers map[*Destination]struct{}
+	asked    bool // whether health has been asked for
+	known    bool
+	health   Health
+	since    map[mesh.EndpointID]time.Time // when an exception was first heard of
+	lapsed   map[mesh.EndpointID]time.Time // exceptions of a word that has expired, each with the end of its doubt
+	hints    *health.Hints                 // endpoints that failed under our eyes; nil: none ever
+	pods     []*mesh.Workload
+	port     mesh.Port
+	cells    []*standing.Cell[health.Key] // of pods: open connections alone
+	index    balance.Index                // of pods
+	places   standing.Places
+	alarms   standing.Alarms[mesh.EndpointID] // when hints and lapsed exceptions end
+}
+
+func (s *share) watch(d *Destination) {
+	s.mu.Lock()
+	s.watchers[d] = struct{}{}
+	s.mu.Unlock()
+}
+
+func (s *share) unwatch(d *Destination) {
+	s.mu.Lock()
+	delete(s.watchers, d)
+	s.mu.Unlock()
+}
+
+// current returns what is said of s.
+func (s *share) current(now time.Time) Health {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ask(now)
+	return s.health
+}
+
+// ask asks once what is said; later changes are heard of. The caller holds mu.
+func (s *share) ask(now time.Time) {
+	if !s.asked {
+		s.asked = true
+		s.take(now)
+	}
+}
+
+// take takes in what is said now; the caller holds mu, so that an older word cannot
+// replace a newer one.
+func (s *share) take(now time.Time) {
+	before, wasKnown := s.health, s.known
+	s.health, s.known = s.picker.config.Health(s.key)
+	s.lapse(before.Exceptions, wasKnown, now)
+	since := map[mesh.EndpointID]time.Time{}
+	note := func(id mesh.EndpointID) {
+		if since[id] = s.since[id]; since[id].IsZero() {
+			since[id] = now
+		}
+	}
+	for _, id := range s.health.Exceptions {
+		note(id)
+	}
+	for _, g := range s.health.Groups {
+		for i := range g {
+			for _, id := range g[i].Unreachable {
+				note(id)
+			}
+		}
+	}
+	s.since = since
+	if s.known && s.hints != nil {
+		for _, k := range s.hints.Known(s.hinted()) {
+			switch id := k.Endpoint; {
+			case k.Gateway != "": // the witness cannot know
+				if before.unreachable(k.Gateway, id) && !s.health.unreachable(k.Gateway, id) {
+					s.hints.Forget(k)
+				}
+			case !s.health.excepted(id):
+				s.hints.Cleared(k, s.health.seen(id), now)
+			}
+			s.refresh(k.Endpoint, now)
+		}
+	}
+	for _, list := range [...][]mesh.EndpointID{before.Exceptions, s.health.Exceptions} {
+		for _, id := range list {
+			s.refresh(id, now)
+		}
+	}
+}
+
+// lapse keeps the exceptions of a word that has expired with no other after it: those
+// who said it are cut off. Their pods count as unknown, so as usable, in what the
+// share weighs; a session of our own goes to one of them only when lapsedFor is over.
+// Until then connections reach them if a gateway of theirs, who knows better, chooses
+// them. Any new word ends it. The caller holds mu.
+func (s *share) lapse(exceptions []mesh.EndpointID, wasKnown bool, now time.Time) {
+	switch old := s.lapsed; {
+	case s.known && old != nil:
+		s.lapsed = nil
+		for id := range old {
+			s.refresh(id, now)
+		}
+	case wasKnown && !s.known && len(exceptions) > 0:
+		s.lapsed = make(map[mesh.EndpointID]time.Time, len(exceptions))
+		for _, id := range exceptions {
+			s.lapsed[id] = now.Add(lapsedFor)
+		}
+	}
+}
+
+// hear takes in a change and returns who else must know.
+func (s *share) hear(now time.Time) []*Destination {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked = true
+	s.take(now)
+	out := make([]*Destination, 0, len(s.watchers))
+	for d := range s.watchers {
+		out = append(out, d)
+	}
+	return out
+}
+
+func (s *share) hinted() health.HintService {
+	return health.HintService{Network: s.key.Network, Service: s.key.Service, Port: s.key.Port}
+}
+
+// hint notes that an endpoint failed under our eyes, by way of gateway or, if that
+// is empty, of any.
+func (s *share) hint(id mesh.EndpointID, gateway string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hints == nil {
+		s.hints = health.NewHints(hintTTL)
+	}
+	s.hints.Failed(health.HintKey{HintService: s.hinted(), Endpoint: id, Gateway: gateway}, now)
+	s.refresh(id, now)
+}
+
+// revise takes in which pods the share has; those of the network where s is are
+// candidates themselves, and none here.
+func (s *share) revise(pods []*mesh.Workload, port mesh.Port, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ask(now)
+	if !s.picker.config.Endpoints || same(pods, s.pods) && port == s.port {
+		return
+	}
+	cells := make([]*standing.Cell[health.Key], len(pods))
+	candidates := make([]balance.Candidate, len(pods))
+	s.alarms.Clear()
+	for i, w := range pods {
+		cells[i] = s.picker.elsewhere.Hold(health.Key{Endpoint: w.Endpoint, Port: w.Target(port)})
+		candidates[i] = s.weighPod(w, now)
+	}
+	s.dropPods()
+	s.pods, s.port, s.cells = pods, port, cells
+	s.index.Reset(candidates)
+}
+
+func (s *share) dropPods() {
+	for _, c := range s.cells {
+		s.picker.elsewhere.Release(c)
+	}
+	s.cells, s.pods = nil, nil
+	s.places.Reset()
+}
+
+func (s *share) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropPods()
+	s.index.Reset(nil)
+	s.picker.shares.Release(s.whole)
+}
+
+func (s *share) weighPod(w *mesh.Workload, now time.Time) balance.Candidate {
+	doubt := s.lapsed[w.Endpoint]
+	if s.hints != nil {
+		if end := s.hints.Until(health.HintKey{HintService: s.hinted(), Endpoint: w.Endpoint}); end.After(doubt) {
+			doubt = end
+		}
+	}
+	if !now.Before(doubt) {
+		doubt = time.Time{}
+	}
+	s.alarms.Set(w.Endpoint, doubt)
+	usable := !s.health.excepted(w.Endpoint) && doubt.IsZero()
+	return balance.Candidate{Weight: float64(w.Capacity), Size: float64(w.Capacity), Usable: usable}
+}
+
+// refresh weighs the pod of an endpoint again, if it is known; the caller holds mu.
+func (s *share) refresh(id mesh.EndpointID, now time.Time) {
+	if i, ok := s.place(id); ok {
+		s.index.Set(i, s.weighPod(s.pods[i], now))
+	}
+}
+
+func (s *share) place(id mesh.EndpointID) (int, bool) {
+	return s.places.Find(id, len(s.pods), func(i int) mesh.EndpointID { return s.pods[i].Endpoint })
+}
+
+// pass ends doubts that are due; the caller holds mu.
+func (s *share) pass(now time.Time) {
+	for _, id := range s.alarms.Due(now) {
+		s.refresh(id, now)
+	}
+}
+
+// Load implements [balance.Loads] for the pods.
+func (s *share) Load(i int) float64 { return float64(s.cells[i].Open()) }
+
+// choosePod picks a pod of another network, by what its owners and our own
+// eyes say of it, so that a session with it can be kept. It leaves the choice to
+// the gateway (nil), who knows better, when nobody seems well, and when a pod has
+// failed without a word from its owners: they may be cut off.
+func (s *share) choosePod(gateway string, tried []mesh.EndpointID, now time.Time) (*mesh.Workload, *standing.Cell[health.Key]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.pods) == 0 || s.hints != nil && s.hints.Unexplained(s.hinted(), gateway, s.explained, doubtFor, now) {
+		return nil, nil
+	}
+	s.pass(now)
+	s.mask(tried)
+	if d := s.health.of(gateway); d != nil {
+		s.mask(d.Unreachable)
+	}
+	u, v := s.draws.Next()
+	i, ok := s.index.Pick(u, v, s)
+	s.index.Unmask()
+	if !ok {
+		return nil, nil
+	}
+	return s.pods[i], s.cells[i]
+}
+
+// explained reports whether the owners say what we saw; the caller holds mu.
+func (s *share) explained(k health.HintKey) bool {
+	_, lapsed := s.lapsed[k.Endpoint]
+	return lapsed || s.health.excepted(k.Endpoint) || k.Gateway != "" && s.health.unreachable(k.Gateway, k.Endpoint)
+}
+
+func (s *share) mask(ids []mesh.EndpointID) {
+	for _, id := range ids {
+		if i, ok := s.place(id); ok {
+			s.index.Mask(i)
+		}
+	}
+}
+
+// avoid lists endpoints that gateway should leave out: what this connection has met,
+// what failed under our eyes, what is reported; of the last at most half of
+// those that are ready, of which there are members if nobody says.
+func (s *share) avoid(gateway string, tried []mesh.EndpointID, members int, now time.Time) []mesh.EndpointID {
+	if !s.picker.config.Endpoints {
+		return tried
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.known {
+		members = s.health.ready()
+	}
+	var more []mesh.EndpointID
+	if s.hints != nil {
+		more = s.hints.Avoid(s.hinted(), gateway, s.health.Exceptions, members, now)
+	} else if len(s.health.Exceptions) > 0 {
+		more = health.CapExceptions(members, s.health.Exceptions, nil)
+		more = more[:min(len(more), health.MaxAvoid)]
+	}
+	out := slices.Clone(tried)
+	for _, id := range more {
+		if !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// weigh returns how the share counts for one connection: by the sum over the
+// groups of its gateways of what the best of each can deliver. avoid says that no
+// gateway is there, as far as is known, that this connection has not tried.
+func (s *share) weigh(m *member, c *route.Candidate, t Tried, now time.Time) (x balance.Candidate, avoid bool) {
+	whole := s.whole.Score(now)
+	s.mu.Lock()
+	h, known := s.health, s.known
+	s.mu.Unlock()
+	ways := waysOf(m, c, &h, t, now, make([]way, 0, maxWays))
+	w := sumUp(ways, h.Groups, float64(c.Capacity))
+	x = balance.Candidate{
+		Weight: w.weight * whole.Weight, Size: w.size, Faint: whole.Faint || w.faint, Rank: c.Rank,
+		Usable: whole.Usable && w.usable, Drained: known && w.draining,
+	}
+	return x, !w.here || slices.Contains(t.Networks, c.Network)
+}
+
+// maxWays is how many gateways of a network are looked at without memory of their
+// own.
+const maxWays = 16
+
+// way is one gateway of a share as one connection sees it.
+type way struct {
+	name     string
+	gate     standing.Score
+	path     standing.Score
+	delivery *Delivery // nil: unknown
+	tried    bool
+	silent   bool
+}
+
+func waysOf(m *member, c *route.Candidate, h *Health, t Tried, now time.Time, out []way) []way {
+	for i, g := range c.Gateways {
+		out = append(out, way{
+			name: g.Name, gate: m.gates[i].cell.Score(now), path: m.paths[i].Score(now), delivery: h.of(g.Name),
+			tried: slices.Contains(t.Gateways, m.gates[i].key), silent: m.gates[i].silent(now),
+		})
+	}
+	return out
+}
+
+// delivers returns what the share has by way of w: nothing if the gateway has
+// nobody to offer, or refuses; nominal if it does not say.
+func (w *way) delivers(nominal float64) float64 {
+	if !w.path.Usable {
+		return 0
+	}
+	switch d := w.delivery; {
+	case d == nil:
+		return nominal * w.path.Weight
+	case d.able():
+		return d.capacity() * w.path.Weight
+	}
+	return 0
+}
+
+// worth is what a share comes to.
+type worth struct {
+	weight, size float64
+	usable       bool // somebody can deliver
+	faint        bool // but hardly
+	here         bool // by a gateway that takes connections
+	draining     bool // all of it
+}
+
+func sumUp(ways []way, groups []Group, nominal float64) worth {
+	r := worth{faint: true, draining: len(groups) > 0}
+	up := false
+	for i := range ways {
+		w := &ways[i]
+		r.here = r.here || w.gate.Usable && w.path.Usable && !w.tried && !w.silent
+		up = up || w.gate.Usable && w.delivers(nominal) > 0
+		if w.delivers(nominal) > 0 && !w.path.Faint {
+			r.faint = false
+		}
+		r.draining = r.draining && w.delivery != nil && w.delivery.Draining
+	}
+	best := func(of func(*way) float64, in func(*way) bool) (most float64) {
+		for i := range ways {
+			if w := &ways[i]; in(w) && (!up || w.gate.Usable) { // if none is up, all count
+				most = max(most, of(w))
+			}
+		}
+		return most
+	}
+	weight := func(w *way) float64 { return w.delivers(nominal) }
+	for g := range groups {
+		said := func(w *way) bool { return w.delivery != nil && within(groups[g], w.delivery) }
+		r.weight += best(weight, said)
+		size := 0.0
+		for i := range groups[g] {
+			size = max(size, groups[g][i].size())
+		}
+		r.size += size
+	}
+	if r.weight == 0 { // nobody says that he can deliver: by those who say nothing
+		r.weight = best(weight, func(w *way) bool { return w.delivery == nil })
+	}
+	if r.size == 0 {
+		r.size = nominal
+	}
+	r.usable = r.weight > 0
+	r.faint = r.faint && r.usable
+	return r
+}
+
+func within(g Group, d *Delivery) bool {
+	for i := range g {
+		if &g[i] == d {
+			return true
+		}
+	}
+	return false
+}
+
+// chooseGateway picks by what each can deliver; -1 if all are drained.
+func (s *share) chooseGateway(m *member, c *route.Candidate, t Tried, now time.Time) int {
+	s.mu.Lock()
+	h := s.health
+	s.mu.Unlock()
+	var space [maxWays]balance.Candidate
+	list := space[:0]
+	for i, w := range waysOf(m, c, &h, t, now, make([]way, 0, maxWays)) {
+		size := float64(c.Capacity)
+		if w.delivery != nil {
+			size = w.delivery.size()
+		}
+		x := balance.Candidate{
+			Weight: w.gate.Weight * w.delivers(float64(c.Capacity)), Size: size, Faint: w.gate.Faint || w.path.Faint,
+			Usable: w.gate.Usable, Drained: c.Gateways[i].Drained, Avoid: w.tried || w.silent,
+		}
+		x.Load = float64(m.gates[i].cell.Open())
+		list = append(list, x)
+	}
+	// The pod is drawn in step with the gateway: by the same coordinate, each gateway
+	// would have its own part of the pods, and nobody those that it cannot reach.
+	u, v := s.gatewayDraws.Next()
+	i, _, ok := balance.Pick(list, v, u)
+	if !ok {
+		return -1
+	}
+	return i
+}

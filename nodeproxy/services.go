@@ -1,0 +1,129 @@
+package nodeproxy
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
+)
+
+// firstUse is how long the first connection to a service waits for what the gateways
+// of this network know of it: one exchange inside the cluster.
+const firstUse = 100 * time.Millisecond
+
+// use notes that a pod of this node uses a service. Its first use asks the gateways.
+func (p *Proxy) use(ctx context.Context, service string) {
+	if p.stream != nil && p.view.reports {
+		p.stream.Use(ctx, service, firstUse)
+	}
+}
+
+// pin follows the services that static listeners lead to.
+func (p *Proxy) pin(snap *mesh.Snapshot) {
+	if p.stream == nil || !p.view.reports {
+		return
+	}
+	var names []string
+	for _, o := range p.cfg.Outbound {
+		host, _, err := splitTarget(o.To)
+		if err != nil {
+			continue // Validate has said so
+		}
+		svc := snap.Service(host)
+		if a, err := netip.ParseAddr(host); err == nil {
+			svc = snap.ServiceAt(a)
+		}
+		if svc != nil {
+			names = append(names, svc.Hostname)
+		}
+	}
+	p.stream.Pin(names...)
+}
+
+// known is what the gateways of this network tell of a share.
+func (p *Proxy) known(network, service string) (healthstream.Known, bool) {
+	if p.stream == nil {
+		return healthstream.Known{}, false
+	}
+	return p.stream.Known(network, service)
+}
+
+// asked is told which ports gateways want a word on. When another process of this
+// node proxy has been here before, nobody has seen what happened to the others
+// meanwhile: they are asked too, once, behind those.
+func (p *Proxy) asked(targets []healthstream.Target, everything bool) {
+	p.witness.owe(targets)
+	if everything {
+		p.askedAll.Do(func() { p.witness.askAll(p.declaredKeys()) })
+	}
+}
+
+// declaredKeys lists the ports of the workloads of this node that are ready.
+func (p *Proxy) declaredKeys() (keys []health.Key) {
+	snap := p.store.Current()
+	for _, w := range p.locals() {
+		if w.State != mesh.Ready && w.State != mesh.Serving {
+			continue
+		}
+		for _, svc := range snap.ServicesOf(w.UID) {
+			for _, port := range svc.Ports {
+				if k := (health.Key{Endpoint: w.Endpoint, Port: w.Target(port)}); k.Port != 0 && !slices.Contains(keys, k) {
+					keys = append(keys, k)
+				}
+			}
+		}
+	}
+	return keys
+}
+
+// listenServices tells the view, and the log, what owners say about their network
+// services.
+func (p *Proxy) listenServices(ctx context.Context) {
+	told := map[healthstream.Change]map[uint16]federation.SummaryFact{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.stream.Changes():
+		}
+		for _, c := range p.stream.TakeChanges() {
+			before := told[c]
+			k, ok := p.stream.Known(c.Network, c.Service)
+			if ok {
+				told[c] = k.Summaries
+			} else {
+				delete(told, c)
+			}
+			p.tellKnown(c, before, k.Summaries)
+		}
+	}
+}
+
+// tellKnown compares what is said of a share with what was said before.
+func (p *Proxy) tellKnown(c healthstream.Change, before, now map[uint16]federation.SummaryFact) {
+	snap := p.store.Current()
+	for port := range before {
+		if _, ok := now[port]; !ok { // nobody vouches for it any more, and unknown is usable
+			p.view.heard(picker.Share{Network: c.Network, Service: c.Service, Port: port}, snap, time.Now())
+			p.log.Info().Str("network", c.Network).Str("service", c.Service).Uint16("port", port).Msg("no longer known")
+		}
+	}
+	for port, f := range now {
+		p.view.heard(picker.Share{Network: c.Network, Service: c.Service, Port: port}, snap, time.Now())
+		if old, ok := before[port]; ok && old.Equal(&f) {
+			continue
+		}
+		ids := make([]string, len(f.Exceptions))
+		for i, id := range f.Exceptions {
+			ids[i] = id.String()
+		}
+		p.log.Info().Str("network", c.Network).Str("service", c.Service).Uint16("port", port).Uint32("healthy", f.Healthy).Uint32("ready", f.Ready).
+			Bool("draining", f.Draining).Strs("exceptions", ids).Msg("known")
+	}
+}

@@ -1,0 +1,92 @@
+package nodeproxy
+
+import (
+	"cmp"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/health/standing"
+	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/answer"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
+)
+
+// status lists the services that this node proxy follows, and what is out by its own
+// evidence.
+func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
+	snap, now := p.store.Current(), time.Now()
+	s := answer.Status{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Now: now, Services: []answer.Row{}, Gateways: p.view.gatewaysOut(snap, now), Local: p.localOut(snap)}
+	followed := map[string]bool{}
+	if p.stream != nil && p.view.reports {
+		s.Detached = p.stream.Attached() == 0
+		for _, f := range p.stream.Followed() {
+			followed[f.Service] = true
+		}
+	}
+	for _, svc := range snap.Services() {
+		for _, network := range snap.Networks(svc) {
+			for _, port := range svc.Ports {
+				if row, ok := p.view.row(snap, svc, network, port.Service, followed[svc.Hostname]); ok {
+					s.Services = append(s.Services, row)
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(s.Services, func(a, b answer.Row) int {
+		return cmp.Or(cmp.Compare(a.Network, b.Network), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port))
+	})
+	admin.Answer(w, http.StatusOK, s)
+}
+
+// row is what is known of a share. One of which nothing is known has a row only if its
+// service is followed: of others nobody tells this node proxy.
+func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port uint16, followed bool) (answer.Row, bool) {
+	k := picker.Share{Network: network, Service: svc.Hostname, Port: port}
+	row := answer.Row{Row: standing.Row{Network: network, Service: svc.Hostname, Port: port, Out: []standing.Out{}}}
+	f, known := v.reported(k)
+	if !known {
+		row.Unknown = true
+		return row, followed && svc.Exported() && (network == v.network || snap.Reaches(svc, v.network, network))
+	}
+	h, _ := v.shareHealth(k)
+	row.Ready, row.Healthy, row.Changed, row.Draining = f.Ready, f.Healthy, h.Seen, f.Draining
+	for _, id := range f.Exceptions {
+		row.Out = append(row.Out, standing.Out{Endpoint: nameOf(snap, id), Since: v.Since(k, id), Reason: "reported", Witness: "gateways of " + network})
+	}
+	return row, true
+}
+
+// gatewaysOut are the gateways of other networks that are out by own evidence.
+func (v *view) gatewaysOut(snap *mesh.Snapshot, now time.Time) []answer.Gateway {
+	out := []answer.Gateway{}
+	for _, n := range snap.GatewayNetworks() {
+		if n == v.network {
+			continue
+		}
+		for _, g := range snap.Gateways(n) {
+			if b := v.GatewayBelief(picker.GatewayKey(g), now); b.Phase != health.Healthy {
+				out = append(out, answer.Gateway{Network: n, Name: g.Name, Reason: b.Turn.Reason, Since: b.Turn.At})
+			}
+		}
+	}
+	return out
+}
+
+// localOut are the ports of this node's pods that are out, as witnessed here.
+func (p *Proxy) localOut(snap *mesh.Snapshot) []standing.Out {
+	out := []standing.Out{}
+	for _, l := range p.witness.dump() {
+		if l.Phase == health.Healthy.String() {
+			continue
+		}
+		name := nameOf(snap, mesh.EndpointID(header.ParseEndpoint(l.Endpoint)))
+		out = append(out, standing.Out{Endpoint: net.JoinHostPort(name, strconv.Itoa(int(l.Port))), Reason: l.Reason, Since: l.Since, Witness: "this node"})
+	}
+	return out
+}
