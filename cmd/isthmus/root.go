@@ -29,6 +29,8 @@ func newRoot() *cobra.Command {
 		newDrillCommand(),
 		newExportCommand(),
 		newAppCommand(),
+		newStatusCommand(),
+		newExplainCommand(),
 	)
 	return root
 }

@@ -230,6 +230,8 @@ var allowed = map[string]why{
 		"drill/scenario":                "isthmus drill: the scenario",
 		"drill/demoapp":                 "isthmus app: a pod's application",
 		"drill/lab":                     "isthmus drill: starts the processes",
+		"health/standing":               "isthmus explain and status: what processes answer",
+		"internal/answer":               "isthmus explain and status: what processes answer",
 		"identity":                      "isthmus ca",
 		"identity/istioca":              "isthmus ca serve",
 	},

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-mesh/isthmus/health/standing"
+	"github.com/isthmus-mesh/isthmus/internal/answer"
+)
+
+func newExplainCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain SOURCE DEST:PORT",
+		Short: "Say where connections go, and why not elsewhere",
+		Long: `explain asks node proxies and gateways why each candidate for a connection of the
+workload SOURCE to DEST:PORT is in or out. SOURCE is the UID of a workload, as the
+discovery file has it: network/namespace/name. Name the node proxy of SOURCE with
+--admin, and a gateway of the destination's network too, to see where they believe
+differently. A gateway of another network does not carry the service.
+
+Exit codes: 0 somebody healthy takes connections, 1 nobody does, the last attempts
+failed, or processes differ,
+2 usage, 3 a process could not be asked; the answers of the others are printed.`,
+		Example: "  isthmus explain east/default/shop-1 hello.default.svc.cluster.local:80\n  isthmus explain east/default/shop-1 hello.default.svc.cluster.local:80 --admin 127.20.1.2:15000,127.20.2.1:15000",
+		Args:    cobra.ExactArgs(2),
+	}
+	a := askFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := a.validate(); err != nil {
+			return err
+		}
+		return a.follow(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), func(ctx context.Context) (answered, error) { return a.explain(ctx, args[0], args[1]) })
+	}
+	return cmd
+}
+
+// explained is what `explain -o json` prints.
+type explained struct {
+	Processes   []answer.Explanation `json:"processes"`
+	Differences []string             `json:"differences"`
+}
+
+func (a *asking) explain(ctx context.Context, source, destination string) (answered, error) {
+	x := explained{Differences: []string{}}
+	var failed []error
+	x.Processes, failed = askAll[answer.Explanation](ctx, a, "/explain", url.Values{"source": {source}, "destination": {destination}})
+	for i := range x.Processes {
+		for j := range i {
+			x.Differences = append(x.Differences, differences(x.Processes[j], x.Processes[i])...)
+		}
+	}
+	finding, text := x.finding(), x.text()
+	key := x
+	key.Processes = slices.Clone(x.Processes)
+	for i := range key.Processes {
+		key.Processes[i].Now = time.Time{}
+	}
+	if *a.format == "json" {
+		b, err := json.MarshalIndent(x, "", "  ")
+		if err != nil {
+			return answered{}, exit(exitStart, err)
+		}
+		text = string(b) + "\n"
+	}
+	return answered{key: key.text(), text: text, failed: failed}, finding
+}
+
+// finding is that connections fail by somebody's word, that nobody asked carries them, or
+// that processes differ.
+func (x *explained) finding() error {
+	asked := 0
+	for i := range x.Processes {
+		e := &x.Processes[i]
+		if e.NotCarried {
+			continue
+		}
+		if asked++; !e.Serves() {
+			return &exitError{code: exitFinding}
+		}
+	}
+	if asked == 0 || len(x.Differences) > 0 {
+		return &exitError{code: exitFinding}
+	}
+	return nil
+}
+
+func (x *explained) text() string {
+	var b strings.Builder
+	for _, e := range x.Processes {
+		fmt.Fprintf(&b, "%s on network %s:\n", e.Process, e.Network)
+		if e.NotCarried {
+			b.WriteString("  does not carry this service\n")
+		} else if e.Refused != "" {
+			fmt.Fprintf(&b, "  refused: %s\n", e.Refused)
+		}
+		if len(e.Candidates) > 0 && !slices.ContainsFunc(e.Candidates, answer.Verdict.Well) {
+			b.WriteString("  nobody is known to be healthy: those below are used although sick\n")
+		}
+		for _, v := range e.Candidates {
+			fmt.Fprintf(&b, "  %s\n", v.Sentence(e.Now))
+			for _, g := range v.Gateways {
+				fmt.Fprintf(&b, "    by gateway %s\n", g.Sentence(e.Now))
+			}
+			for _, c := range v.Endpoints {
+				fmt.Fprintf(&b, "    %s out%s: %s\n", c.Endpoint, since(e.Now, c.Since), c.Sentence(e.Now))
+			}
+		}
+	}
+	for _, d := range x.Differences {
+		fmt.Fprintf(&b, "difference: %s\n", d)
+	}
+	return b.String()
+}
+
+func since(now, at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return " for " + now.Sub(at).Round(time.Second).String()
+}
+
+// differences says of which pods a and b believe differently. What a process holds
+// against pods behind gateways, it names.
+func differences(a, b answer.Explanation) (list []string) {
+	mine, theirs := beliefs(a), beliefs(b)
+	for name, in := range mine {
+		if other, known := theirs[name]; known && in != other {
+			list = append(list, difference(name, in, a, b))
+		}
+	}
+	if a.Network != b.Network {
+		for name, in := range theirs {
+			if believed, known := behind(a, b.Network, name); known && believed != in {
+				list = append(list, difference(name, believed, a, b))
+			}
+		}
+		for name, in := range mine {
+			if believed, known := behind(b, a.Network, name); known && believed != in {
+				list = append(list, difference(name, in, a, b))
+			}
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+func difference(name string, in bool, a, b answer.Explanation) string {
+	return fmt.Sprintf("%s is %s by %s, and %s by %s", name, inOut(in), a.Process, inOut(!in), b.Process)
+}
+
+// behind is whether e believes in a pod behind the gateways of network.
+func behind(e answer.Explanation, network, pod string) (in, known bool) {
+	for _, v := range e.Candidates {
+		if v.Kind == "share" && v.Name == network {
+			return !slices.ContainsFunc(v.Endpoints, func(c standing.Cause) bool { return c.Endpoint == pod }), true
+		}
+	}
+	return false, false
+}
+
+// beliefs are the pods of e that nothing but distance is held against, and the
+// others.
+func beliefs(e answer.Explanation) map[string]bool {
+	out := map[string]bool{}
+	for _, v := range e.Candidates {
+		if v.Kind == "pod" {
+			out[v.Name] = !slices.ContainsFunc(v.Causes, func(c standing.Cause) bool { return c.Word != standing.HeldWeak && c.Word != standing.HeldFarther })
+		}
+	}
+	return out
+}
+
+func inOut(in bool) string {
+	if in {
+		return "in"
+	}
+	return "out"
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-mesh/isthmus/health/standing"
+	"github.com/isthmus-mesh/isthmus/internal/answer"
+)
+
+func newStatusCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show which services are healthy where, and what is out",
+		Long: `status asks node proxies and gateways what they know: a gateway of the services of
+its own network, a node proxy of those that its workloads use, on every network.
+
+A row with ? is a share of a service of which nobody says anything: it is used all the
+same. Gateways of other networks and pods of its own node that a node proxy itself has
+seen fail are listed too.
+
+Exit codes: 0 all is known and healthy, 1 something is out or unknown, 2 usage, 3 a
+process could not be asked; the answers of the others are printed.`,
+		Example: "  isthmus status --admin 127.20.1.2:15000\n  isthmus status -w",
+		Args:    cobra.NoArgs,
+	}
+	a := askFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := a.validate(); err != nil {
+			return err
+		}
+		return a.follow(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), a.status)
+	}
+	return cmd
+}
+
+func (a *asking) status(ctx context.Context) (answered, error) {
+	list, failed := askAll[answer.Status](ctx, a, "/status", nil)
+	var finding error
+	for i := range list {
+		if !list[i].Well() {
+			finding = &exitError{code: exitFinding}
+		}
+	}
+	text := statusText(list)
+	if *a.format == "json" {
+		b, err := json.MarshalIndent(list, "", "  ")
+		if err != nil {
+			return answered{}, exit(exitStart, err)
+		}
+		text = string(b) + "\n"
+	}
+	key := slices.Clone(list)
+	for i := range key {
+		key[i].Now = time.Time{}
+	}
+	return answered{key: statusText(key), text: text, failed: failed}, finding
+}
+
+// statusText is one table for each process, and a line for each thing that is out and
+// stands in no table.
+func statusText(list []answer.Status) string {
+	var b strings.Builder
+	for i := range list {
+		writeStatus(&b, &list[i])
+	}
+	return b.String()
+}
+
+func writeStatus(b *strings.Builder, s *answer.Status) {
+	fmt.Fprintf(b, "%s on network %s\n", s.Process, s.Network)
+	if s.Detached {
+		fmt.Fprintf(b, "no gateway of network %s tells this process anything\n", s.Network)
+	}
+	for _, g := range s.Gateways {
+		fmt.Fprintf(b, "gateway %s of network %s out (%s, %s)\n", g.Name, g.Network, orNothing(g.Reason), age(s.Now, g.Since))
+	}
+	if len(s.Services) == 0 && len(s.Local) == 0 {
+		b.WriteString("nothing is known of any service\n")
+		return
+	}
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NETWORK\tSERVICE\tPORT\tREADY\tHEALTHY\tAGE\tOUT")
+	for _, r := range s.Services {
+		if r.Unknown {
+			fmt.Fprintf(w, "%s\t%s\t%d\t?\t?\t-\t\n", r.Network, r.Service, r.Port)
+			continue
+		}
+		var out []string
+		if r.Draining {
+			out = append(out, "all of it (draining)")
+		}
+		for _, o := range r.Out {
+			out = append(out, outText(s.Now, o))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", r.Network, r.Service, r.Port, r.Ready, r.Healthy, age(s.Now, r.Changed), strings.Join(out, ", "))
+	}
+	for _, o := range s.Local {
+		fmt.Fprintf(w, "%s\t(a pod of this node)\t-\t-\t-\t-\t%s\n", s.Network, outText(s.Now, o))
+	}
+	w.Flush()
+}
+
+func outText(now time.Time, o standing.Out) string {
+	return fmt.Sprintf("%s (%s, %s, by %s)", o.Endpoint, orNothing(o.Reason), age(now, o.Since), o.Witness)
+}
+
+func orNothing(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func age(now, at time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	return max(0, now.Sub(at)).Round(time.Second).String()
+}

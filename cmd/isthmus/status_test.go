@@ -1,0 +1,157 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/answer"
+	"github.com/isthmus-mesh/isthmus/internal/meshtest"
+)
+
+// With the only gateway of west away, nothing is known of west: that is not the same as
+// nothing to tell.
+func TestStatusShowsWhatIsUnknownAndWhichGatewayIsOut(t *testing.T) {
+	s := describe(t)
+	s.Write()
+	s.StartGateway("east", "gw-1")
+	east1 := s.StartNode("east", "east-1")
+	east1.AwaitReady(t)
+	row := func(text string) string {
+		for line := range strings.Lines(text) {
+			if f := strings.Fields(line); len(f) > 4 && f[0] == "west" {
+				return strings.Join(f[:5], " ")
+			}
+		}
+		return ""
+	}
+	meshtest.Eventually(t, "the row of west has ? and its gateway is out", func() bool {
+		meshtest.Hello(s.at)
+		code, out, _ := isthmus(t, "status", "--admin", east1.Admin.String())
+		return row(out) == "west "+hello+" 80 ? ?" && strings.Contains(out, "gateway gw-1 of network west out (connect, ") && code == exitFinding
+	})
+	s.Start()
+	meshtest.Eventually(t, "all is known", func() bool {
+		code, out, _ := isthmus(t, "status", "--admin", east1.Admin.String())
+		return code == exitOK && row(out) == "west "+hello+" 80 2 2" && !strings.Contains(out, "gateway ")
+	})
+}
+
+func TestStatusOfANodeProxyShowsItsOwnPodsThatAreOut(t *testing.T) {
+	s := newSite(t)
+	if err := s.apps[0].Refuse(context.Background(), 8080); err != nil {
+		t.Fatal(err)
+	}
+	west1 := s.Process("node proxy west-1").Admin.String()
+	meshtest.Eventually(t, "the pod is out beside its node proxy", func() bool {
+		meshtest.Hello(s.at)
+		code, out, _ := isthmus(t, "status", "--admin", west1)
+		return code == exitFinding && strings.Contains(out, "west/default/hello-1:8080 (refused, ")
+	})
+}
+
+func TestStatusOfNothingSaysSoAndOfNoGatewayIsAFinding(t *testing.T) {
+	for _, x := range []struct {
+		s    answer.Status
+		code int
+		want []string
+	}{
+		{answer.Status{Process: "node proxy n", Network: "east"}, exitOK, []string{"nothing is known of any service"}},
+		{answer.Status{Process: "node proxy n", Network: "east", Detached: true}, exitFinding, []string{"no gateway of network east"}},
+		{answer.Status{Gateways: []answer.Gateway{{Network: "west", Name: "gw-1", Reason: "connect"}}}, exitFinding, []string{"gateway gw-1 of network west out (connect, -)"}},
+		{answer.Status{Services: []answer.Row{{Unknown: true}}}, exitFinding, []string{"?"}},
+		{answer.Status{Services: []answer.Row{{Draining: true}}}, exitFinding, []string{"draining"}},
+	} {
+		code, out, _ := isthmus(t, "status", "--admin", answering(t, &x.s).Listener.Addr().String())
+		if code != x.code {
+			t.Errorf("%+v: exit %d, want %d", x.s, code, x.code)
+		}
+		wantIn(t, out, x.want...)
+		if len(x.s.Services) == 0 && strings.Contains(out, "NETWORK") {
+			t.Errorf("a bare header:\n%s", out)
+		}
+	}
+}
+
+func answering(t *testing.T, with any) *httptest.Server {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { json.NewEncoder(w).Encode(with) }))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestOneDeadAddressTakesNoAnswerAway(t *testing.T) {
+	s := newSite(t)
+	nobody := s.Addr().String() + ":1"
+	code, out, errs := isthmus(t, "status", "--admin", nobody+","+s.gateway)
+	if code != exitStart {
+		t.Errorf("exit %d, want %d", code, exitStart)
+	}
+	wantIn(t, out, "gateway gw-1 on network west", hello)
+	wantIn(t, errs, nobody, "connection refused")
+	code, out, errs = isthmus(t, "explain", "east/default/shop-1", hello+":80", "--admin", s.east1+","+nobody)
+	if code != exitStart {
+		t.Errorf("exit %d, want %d", code, exitStart)
+	}
+	wantIn(t, out, "node proxy east-1 on network east", "network west in")
+	wantIn(t, errs, nobody)
+}
+
+// shared is a buffer that one goroutine writes and another reads.
+type shared struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *shared) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func TestFollowingSaysWhoCannotBeAskedAndWhoIsBack(t *testing.T) {
+	var mu sync.Mutex
+	dead := false
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if dead {
+			http.Error(w, `{"error":"gone"}`, http.StatusServiceUnavailable)
+			return
+		}
+		json.NewEncoder(w).Encode(answer.Status{Process: "node proxy n", Network: "east"})
+	}))
+	t.Cleanup(server.Close)
+	address := server.Listener.Addr().String()
+	ctx, stop := context.WithCancel(t.Context())
+	var out, errs shared
+	done := make(chan int)
+	go func() { done <- run(ctx, []string{"status", "-w", "--admin", address}, &out, &errs) }()
+	state := func(d bool) { mu.Lock(); dead = d; mu.Unlock() }
+	meshtest.Eventually(t, "it prints", func() bool { return strings.Count(out.String(), "node proxy n") == 1 })
+	state(true)
+	meshtest.Eventually(t, "it says who is gone", func() bool { return strings.Contains(errs.String(), address+" cannot be asked since ") })
+	time.Sleep(1500 * time.Millisecond) // it asks again in this time, and must not repeat itself
+	state(false)
+	meshtest.Eventually(t, "it says who is back, and prints again", func() bool {
+		return strings.Contains(errs.String(), address+" answers again") && strings.Count(out.String(), "node proxy n") == 2
+	})
+	stop()
+	if code := <-done; code != exitOK {
+		t.Errorf("exit %d", code)
+	}
+	if n := strings.Count(errs.String(), "cannot be asked"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, errs.String())
+	}
+}
