@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"github.com/rs/zerolog/diode"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,7 +28,7 @@ type Config struct {
 // Sink is the writing end of a process's log. Close flushes it. Safe for
 // concurrent use.
 type Sink struct {
-	ring diode.Writer
+	ring *ring
 	out  io.Writer
 	lost atomic.Int64
 }
@@ -50,15 +49,15 @@ func (s *Sink) Lost() int64 { return s.lost.Load() }
 // Close writes what is still in the ring, and last how many lines were lost, if
 // any: who counts lines must know that some are missing.
 func (s *Sink) Close() error {
-	err := s.ring.Close()
+	s.ring.close()
 	if n := s.Lost(); n > 0 {
 		log := zerolog.New(s.out).With().Timestamp().Logger()
 		log.Error().Int64("lines", n).Msg("log lines lost")
 	}
 	if c, ok := s.out.(io.Closer); ok {
-		err = errors.Join(err, c.Close())
+		return c.Close()
 	}
-	return err
+	return nil
 }
 
 // Validate names each field that cannot be, its value and what to do, in the
@@ -105,7 +104,7 @@ func New(c Config, out *os.File) (zerolog.Logger, *Sink, error) {
 	w, _ := c.writer(out)
 	zerolog.TimeFieldFormat = time.RFC3339Nano
 	s := &Sink{out: w}
-	s.ring = diode.NewWriter(struct{ io.Writer }{w}, ringLines, 0, func(missed int) { s.lost.Add(int64(missed)) })
+	s.ring = newRing(w, ringLines, func() { s.lost.Add(1) })
 	s.SetLevel(c) // valid
 	return zerolog.New(s.ring).With().Timestamp().Logger(), s, nil
 }

@@ -139,7 +139,11 @@ func TestSIGHUPRefusesWhatCouldNotStart(t *testing.T) {
 			write(t, path, "port: 1\nlog: {level: info, format: json}\n")
 			var out bytes.Buffer
 			log := zerolog.New(&out)
-			_, sink, err := logging.New(logging.Config{Level: "info", Format: "json"}, os.Stderr)
+			file, err := os.Create(filepath.Join(t.TempDir(), "log")) // the sink closes it
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, sink, err := logging.New(logging.Config{Level: "info", Format: "json"}, file)
 			if err != nil {
 				t.Fatal(err)
 			}
