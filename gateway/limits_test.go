@@ -127,9 +127,8 @@ func TestOneSessionTooManyIsSentAway(t *testing.T) {
 			s := limited(t, c.limits)
 			one, _ := s.dialAs(t, "default/shop"), s.dialAs(t, c.second)
 			chosen(t, one, nil)
-			_, err := s.Session(s.shop.Identity(), s.GatewayAt("west", "gw-1"), s.ID("isthmus-system/gateway-west"))
+			third, err := s.Session(s.shop.Identity(), s.GatewayAt("west", "gw-1"), s.ID("isthmus-system/gateway-west"))
 			if err == nil { // the SETTINGS came before the GOAWAY
-				third := s.dial(t)
 				<-third.Done()
 				err = third.Err()
 			}
