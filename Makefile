@@ -46,7 +46,7 @@ test: lint ## everything that must pass: lint, import laws, all tests with the r
 		$(GO) test $(RACE) -count 1 $$cpu ./hbone/pool >build/pool.txt 2>&1 && ok=yes && break; \
 		ok=; grep -q '^SIGSEGV: segmentation violation' build/pool.txt || break; done; cat build/pool.txt; [ "$$ok" = yes ]
 	$(GO) test -tags isthmus_debug -timeout 5m ./hbone/...
-	$(GO) test -timeout 5m ./federation/antientropy
+	$(GO) test -timeout 15m ./federation/antientropy ./discovery/... ./nodeproxy/warmset
 	$(MAKE) --no-print-directory torture
 	$(MAKE) --no-print-directory integration
 

@@ -92,12 +92,12 @@ var ordinary = map[string]Record{
 	"a service that nobody is a member of (as yet)": Service{Name: "empty", Ports: []ServicePort{{Port: 80}}},
 }
 
-// Beside 10 000 good pods an odd object costs itself: they stay what they were,
+// Beside many good pods an odd object costs itself: they stay what they were,
 // one problem is shown, and both are gone with the object. It is the same whether
 // the object comes last or with the others.
 func TestAnOddObjectIsQuarantinedAlone(t *testing.T) {
-	const pods = 10_000
-	c := city(pods, 1_000)
+	const pods = manyPods
+	c := city(pods, pods/10)
 	good := c.List().changes()
 	fresh := func(changes ...Change) *Builder {
 		b := NewBuilder(0)

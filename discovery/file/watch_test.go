@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,13 +28,13 @@ type watched struct {
 	t     *testing.T
 	path  string
 	store *discovery.Store
-	log   *bytes.Buffer // read only while the watcher is idle
+	log   *logged
 	*Watcher
 }
 
 func watch(t *testing.T, content string) *watched {
 	t.Helper()
-	w := &watched{t: t, path: filepath.Join(t.TempDir(), "mesh.yaml"), store: &discovery.Store{}, log: &bytes.Buffer{}}
+	w := &watched{t: t, path: filepath.Join(t.TempDir(), "mesh.yaml"), store: &discovery.Store{}, log: &logged{}}
 	w.write(content)
 	var err error
 	if w.Watcher, err = Open(w.path, w.store); err != nil {
@@ -79,15 +80,33 @@ func (w *watched) want(uid string, revision uint64) {
 // lines returns what was logged since the last call.
 func (w *watched) lines() (lines []map[string]any) {
 	w.t.Helper()
-	for line := range strings.Lines(w.log.String()) {
+	for line := range strings.Lines(w.log.take()) {
 		var m map[string]any
 		if err := json.Unmarshal([]byte(line), &m); err != nil {
 			w.t.Fatalf("log line %q: %v", line, err)
 		}
 		lines = append(lines, m)
 	}
-	w.log.Reset()
 	return lines
+}
+
+// logged is what was logged since it was last taken.
+type logged struct {
+	mu sync.Mutex // that the watcher is idle does not order what it writes later behind what was read before
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(line)
+}
+
+func (l *logged) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.b.Reset()
+	return l.b.String()
 }
 
 func TestGoodChangeIsSwappedIn(t *testing.T) {

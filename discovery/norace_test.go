@@ -1,0 +1,5 @@
+//go:build !race
+
+package discovery
+
+const manyPods = 10_000
