@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -98,8 +99,12 @@ func TestSIGHUPReadsTheLogLevelAndTheFilesAgain(t *testing.T) {
 
 func TestSIGHUPNeverKills(t *testing.T) {
 	s := spec(config{hups: make(chan struct{}, 10), run: func(context.Context) error { return nil }})
+	arrived := make(chan os.Signal, 1)
+	signal.Notify(arrived, syscall.SIGHUP)
+	defer signal.Stop(arrived)
 	s.Load = func(string) (config, []string, error) { // at start, before there is anything to reload
 		syscall.Kill(os.Getpid(), syscall.SIGHUP)
+		<-arrived // not in the next test
 		return config{}, nil, errors.New("bad file")
 	}
 	if got := Main(s, []string{"--config", "x"}, &bytes.Buffer{}); got != Usage {
