@@ -42,7 +42,7 @@ type life struct {
 // say; at no time is anything believed that its instance has not said, is an
 // instance believed to live long after its end, or is a limit exceeded.
 func TestModel(t *testing.T) {
-	seeds := []int{1, 2, 3, 4, 7, 21}
+	seeds := modelSeeds
 	if n, _ := strconv.Atoi(os.Getenv("FEDERATION_SEED")); n != 0 {
 		seeds = []int{n}
 	}
