@@ -46,7 +46,7 @@ func TestTorture(t *testing.T) {
 		torture(t, generate(seed))
 		return
 	}
-	seeds := uint64(100)
+	seeds := uint64(defaultSeeds)
 	if n := max(uint64(*tortureSeeds), env("TORTURE_SEEDS")); n > 0 {
 		seeds = n
 	}

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Patience is how long Eventually waits: machines that run tests are shared.
-const Patience = 30 * time.Second
+// Patience is how long Eventually waits: machines that run tests are shared, and what
+// comes to pass at all costs nothing more.
+const Patience = time.Minute
 
 // Eventually asks until true, and fails the test when Patience is over.
 func Eventually(t testing.TB, what string, ask func() bool) {

@@ -1,0 +1,5 @@
+//go:build !race
+
+package nodeproxy
+
+const defaultSeeds = 100

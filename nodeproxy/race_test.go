@@ -1,0 +1,7 @@
+//go:build race
+
+package nodeproxy
+
+// defaultSeeds are enough to show a data race in a bubble; make torture runs many more
+// without the race detector, which takes ten times as long.
+const defaultSeeds = 40
