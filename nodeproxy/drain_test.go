@@ -51,7 +51,7 @@ func TestDrainLetsOpenConnectionsEnd(t *testing.T) {
 	for _, which := range []string{"node proxy east-1", "gateway west/gw-1", "node proxy west-1"} {
 		t.Run(which, func(t *testing.T) {
 			p := newPair(t, 1)
-			p.EachNode = func(c *nodeproxy.Config) { c.Timeouts.Drain = time.Minute }
+			p.EachNode = func(c *nodeproxy.Config) { c.Timeouts.Drain = 3 * meshtest.Patience }
 			p.pods[0].App(8080)
 			p.Start()
 			c, err := meshtest.Dial(p.listen.hello)

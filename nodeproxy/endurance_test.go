@@ -102,8 +102,8 @@ func TestClientsThatLeaveAreNobodysFault(t *testing.T) {
 
 func TestCertificatesAreRenewedUnderTrafficWithoutAFailure(t *testing.T) {
 	p := newPair(t, 1)
-	p.EachNode = func(c *nodeproxy.Config) { c.Identity.TTL = 2 * time.Second }
-	p.EachGateway = func(c *gateway.Config) { c.Identity.TTL = 2 * time.Second }
+	p.EachNode = func(c *nodeproxy.Config) { c.Identity.TTL = 4 * time.Second }
+	p.EachGateway = func(c *gateway.Config) { c.Identity.TTL = 4 * time.Second }
 	p.pods[0].App(8080)
 	p.Start()
 	flow := meshtest.Flow(t, p.listen.hello, 2)

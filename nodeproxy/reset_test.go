@@ -262,7 +262,7 @@ func TestAResetDuringRepeatsNeverArrivesAsAnEnd(t *testing.T) {
 func TestWhatNobodyWaitsForIsGivenUp(t *testing.T) {
 	p := newPair(t, 1)
 	p.EachNode = func(c *nodeproxy.Config) {
-		c.Timeouts.Dial, c.Timeouts.Handshake, c.Timeouts.Connect = time.Minute, time.Minute, time.Minute
+		c.Timeouts.Dial, c.Timeouts.Handshake, c.Timeouts.Connect = time.Hour, time.Hour, time.Hour
 		c.Retry.Deadline = time.Hour
 	}
 	p.Write()
