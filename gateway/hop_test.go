@@ -210,7 +210,7 @@ func TestAPinnedHelloStaysWhereItIs(t *testing.T) {
 // that is slow to take it.
 func TestStoppingDeliversWhatClientsThatLeftSent(t *testing.T) {
 	s := newSite(t, 1)
-	s.EachGateway = alone
+	s.EachGateway = plain
 	s.Write()
 	s.StartGateway("west", "gw-1").AwaitReady(t)
 	type got struct {

@@ -26,7 +26,7 @@ import (
 func limited(t *testing.T, l admission.Config) *site {
 	s := newSite(t, 1)
 	s.EachGateway = func(c *gateway.Config) {
-		alone(c)
+		plain(c)
 		l.Handshakes = 100
 		c.Limits.Config = l
 	}
@@ -205,7 +205,7 @@ func TestTooManyStreamsPerSecondAreRefused(t *testing.T) {
 func TestUnreadBytesOfAClientAreBounded(t *testing.T) {
 	s := newSite(t, 1)
 	s.EachGateway = func(c *gateway.Config) {
-		alone(c)
+		plain(c)
 		c.Limits.Config = admission.Config{Handshakes: 100, Identity: admission.IdentityLimits{UnreadBytes: 2 << 20}}
 	}
 	s.Write()
