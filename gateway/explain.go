@@ -57,7 +57,8 @@ func (g *Gateway) hasNoPartOf(snap *mesh.Snapshot, destination string) bool {
 // status lists the services of this network.
 func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := g.store.Current(), time.Now()
-	s := answer.Status{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Now: now, Services: []answer.Row{}, Gateways: []answer.Gateway{}, Local: []standing.Out{}}
+	s := answer.Status{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Now: now, Services: []answer.Row{}, Gateways: []answer.Gateway{}, Local: []standing.Out{},
+		Problems: g.unpublished()}
 	for _, svc := range snap.Services() {
 		members := snap.Members(svc, g.cfg.Network)
 		if len(members) == 0 {

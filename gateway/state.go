@@ -44,7 +44,7 @@ type instanceState struct {
 	Records      int      `json:"records"`      // that are here
 	Bytes        int      `json:"bytes"`        // of those
 	HeardMS      int64    `json:"heardMs"`      // since its newest statement came
-	Problems     []string `json:"problems"`     // records that cannot be used, and limits that were reached
+	Problems     []string `json:"problems"`     // records that cannot be used, limits that were reached, and of this process what it cannot publish
 }
 
 func (g *Gateway) instances(now time.Time) []instanceState {
@@ -69,6 +69,30 @@ func (g *Gateway) instances(now time.Time) []instanceState {
 			out = append(out, i)
 		}
 	})
+	for i := range out {
+		if out[i].Own {
+			out[i].Problems = append(out[i].Problems, g.unpublished()...)
+		}
+	}
+	return out
+}
+
+// unpublishedNamed is how many records that are not published are shown each for itself.
+const unpublishedNamed = 64
+
+// unpublished says which words of this gateway nobody is told, and why.
+func (g *Gateway) unpublished() []string {
+	if g.fed == nil {
+		return nil
+	}
+	var out []string
+	unsaid := g.fed.Unpublished()
+	for _, u := range unsaid[:min(len(unsaid), unpublishedNamed)] {
+		out = append(out, "not published: "+u.Err.Error())
+	}
+	if more := len(unsaid) - len(out); more > 0 {
+		out = append(out, fmt.Sprintf("%d further records that are not published", more))
+	}
 	return out
 }
 

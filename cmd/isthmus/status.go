@@ -82,6 +82,9 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 	for _, g := range s.Gateways {
 		fmt.Fprintf(b, "gateway %s of network %s out (%s, %s)\n", g.Name, g.Network, orNothing(g.Reason), age(s.Now, g.Since))
 	}
+	for _, p := range s.Problems {
+		fmt.Fprintf(b, "problem: %s\n", p)
+	}
 	if len(s.Services) == 0 && len(s.Local) == 0 {
 		b.WriteString("nothing is known of any service\n")
 		return

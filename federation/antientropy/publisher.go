@@ -43,7 +43,10 @@ type Publisher struct {
 	changed          map[string]bool      // since the last statement; true: removed
 	waiting          map[string]*waiting  // paced: to be said later
 	paid             map[string]time.Time // how far ahead the changes of a record have used up Pace
-	answers          map[uint64]int       // number → how often it was answered
+	unsaid           map[string]unsaid    // there was no room for it, or it is no record
+	room             bool                 // something has gone, or shrunk, since retried
+	retried          time.Time
+	answers          map[uint64]int // number → how often it was answered
 	certified        time.Time
 	synchronised     bool
 }
@@ -60,7 +63,7 @@ type waiting struct {
 func NewPublisher(key *networkkey.Instance, records, bytes int) *Publisher {
 	return &Publisher{
 		key: key, set: record.NewSet(key.ID(), records, bytes), limit: ledgerLimits{records, bytes},
-		changed: map[string]bool{}, waiting: map[string]*waiting{}, paid: map[string]time.Time{}, answers: map[uint64]int{},
+		changed: map[string]bool{}, waiting: map[string]*waiting{}, paid: map[string]time.Time{}, unsaid: map[string]unsaid{}, answers: map[uint64]int{},
 	}
 }
 
@@ -68,10 +71,17 @@ func NewPublisher(key *networkkey.Instance, records, bytes int) *Publisher {
 func (p *Publisher) Set() *record.Set { return p.set }
 
 // Put says r from now on. What has not changed is not said again. The error
-// names what cannot be said: an [*record.InvalidError] or [record.ErrTooLarge].
+// names what cannot be said: an [*record.InvalidError] or [record.ErrTooLarge]. What
+// is too large beside the others is said as soon as there is room: see [Publisher.Unsaid].
 func (p *Publisher) Put(r record.Record, now time.Time) error {
 	e, err := record.Encode(r)
+	key := record.EncodeKey(r.Key)
+	delete(p.unsaid, key)
 	if err != nil {
+		delete(p.waiting, key)
+		if len(key) > 0 && len(key) <= record.MaxKey {
+			p.unable(key, nil, err, now)
+		}
 		return err
 	}
 	if w := p.waiting[e.Key]; w != nil {
@@ -90,10 +100,18 @@ func (p *Publisher) Put(r record.Record, now time.Time) error {
 
 func (p *Publisher) put(e record.Entry, now time.Time) error {
 	e.Sequence = p.watermark + 1
-	if err := p.set.Put(e); err != nil {
-		k, _ := record.DecodeKey(e.Key)
-		return fmt.Errorf("publish %v: %w", k, err)
+	old, _ := p.set.Get(e.Key)
+	err := p.full(e)
+	if err == nil {
+		err = p.set.Put(e)
 	}
+	if err != nil {
+		k, _ := record.DecodeKey(e.Key)
+		err = fmt.Errorf("publish %v beside %d records of %d bytes: %w", k, p.set.Len(), p.set.Bytes(), err)
+		p.unable(e.Key, &e, err, now)
+		return err
+	}
+	p.room = p.room || old.Size() > e.Size()
 	p.watermark++
 	p.changed[e.Key] = false
 	p.pay(e.Key, now)
@@ -114,6 +132,7 @@ func (p *Publisher) pay(key string, now time.Time) {
 // Withdraw says nothing more about k.
 func (p *Publisher) Withdraw(k record.Key, now time.Time) {
 	key := record.EncodeKey(k)
+	delete(p.unsaid, key)
 	if w := p.waiting[key]; w != nil {
 		w.entry = nil
 		return
@@ -127,6 +146,7 @@ func (p *Publisher) Withdraw(k record.Key, now time.Time) {
 
 func (p *Publisher) remove(key string, now time.Time) {
 	if p.set.Remove(key) {
+		p.room = true
 		p.watermark++
 		p.changed[key] = true
 		p.pay(key, now)
@@ -181,6 +201,7 @@ func (p *Publisher) ripen(now time.Time) (err error) {
 			}
 		}
 	}
+	p.retry(now)
 	return err
 }
 
@@ -189,6 +210,7 @@ func (p *Publisher) Edges() bool { return len(p.changed) > 0 }
 
 // Next returns when something that waits is due; zero if nothing does.
 func (p *Publisher) Next() (next time.Time) {
+	next = p.retryAt()
 	for _, w := range p.waiting {
 		if next.IsZero() || w.due.Before(next) {
 			next = w.due

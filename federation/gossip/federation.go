@@ -125,6 +125,13 @@ func (f *Federation) Publish(records []record.Record, withdrawn ...record.Key) {
 	f.cfg.Metrics.Edges.Add(float64(len(records)))
 }
 
+// Unpublished returns what this instance would say and cannot, sorted by key.
+func (f *Federation) Unpublished() []antientropy.Unsaid {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.node.Publisher().Unsaid()
+}
+
 // Synchronise lets others take what is not published for withdrawn: call it once
 // everything that this gateway knows was published.
 func (f *Federation) Synchronise() {
@@ -138,6 +145,7 @@ func (f *Federation) do(change func(n *antientropy.Node, now time.Time) error) {
 	err := change(f.node, now)
 	out, changes, terr := f.node.Tick(now)
 	f.emit(out, changes)
+	f.cfg.Metrics.Unpublished.Set(float64(f.node.Publisher().UnsaidLen()))
 	f.mu.Unlock()
 	if err = errors.Join(err, terr); err != nil {
 		f.cfg.Metrics.Rejected.WithLabelValues("own").Inc()

@@ -20,6 +20,8 @@ type Metrics struct {
 	Members prometheus.Gauge
 	// Attached streams: node proxies at a gateway, gateways at a node proxy.
 	Attached prometheus.Gauge
+	// Unpublished records of this process: invalid ones, and those beyond its limits.
+	Unpublished prometheus.Gauge
 	// Joins of lost or new peers by result: ok, failed.
 	Joins *prometheus.CounterVec
 }
@@ -42,14 +44,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Edges: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "isthmus", Subsystem: "federation", Name: "published_total", Help: "Records published by this process.",
 		}),
-		Bytes:    vec("sent_bytes_total", "Bytes sent, by kind of connection: between gateways packet is all that must not wait, stream what is large and exchanges of members; health is between gateways and node proxies.", "kind"),
-		Received: vec("received_bytes_total", "Bytes received, by kind of connection.", "kind"),
-		Members:  gauge("members", "Gateways that are alive for memberlist and believed, this one included."),
-		Attached: gauge("attached_streams", "Health streams attached."),
-		Joins:    vec("joins_total", "Connections dialled to other gateways, by result.", "result"),
+		Bytes:       vec("sent_bytes_total", "Bytes sent, by kind of connection: between gateways packet is all that must not wait, stream what is large and exchanges of members; health is between gateways and node proxies.", "kind"),
+		Received:    vec("received_bytes_total", "Bytes received, by kind of connection.", "kind"),
+		Members:     gauge("members", "Gateways that are alive for memberlist and believed, this one included."),
+		Attached:    gauge("attached_streams", "Health streams attached."),
+		Unpublished: gauge("unpublished_records", "Records of this gateway that no other gateway is told of, because they are invalid or there is no room for them."),
+		Joins:       vec("joins_total", "Connections dialled to other gateways, by result.", "result"),
 	}
 	if reg != nil {
-		reg.MustRegister(m.Rejected, m.Dropped, m.Edges, m.Bytes, m.Received, m.Members, m.Attached, m.Joins)
+		reg.MustRegister(m.Rejected, m.Dropped, m.Edges, m.Bytes, m.Received, m.Members, m.Attached, m.Unpublished, m.Joins)
 	}
 	return m
 }

@@ -19,6 +19,8 @@ type Status struct {
 	// Local are the ports of pods beside a node proxy that are out, as it has
 	// witnessed itself: workload UID and target port.
 	Local []standing.Out `json:"local"`
+	// Problems are what a gateway would tell others of its services and cannot.
+	Problems []string `json:"problems,omitempty"`
 	// Detached says that no gateway of its network tells a node proxy what is known.
 	Detached bool `json:"detached,omitempty"`
 }
@@ -45,5 +47,5 @@ func (s *Status) Well() bool {
 			return false
 		}
 	}
-	return len(s.Gateways) == 0 && len(s.Local) == 0 && !s.Detached
+	return len(s.Gateways) == 0 && len(s.Local) == 0 && len(s.Problems) == 0 && !s.Detached
 }
