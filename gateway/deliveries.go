@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
-	"github.com/isthmus-mesh/isthmus/federation"
-	"github.com/isthmus-mesh/isthmus/federation/damping"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -30,13 +28,12 @@ type deliveries struct {
 
 	mu      sync.Mutex
 	started bool
-	changed time.Time // when discovery last changed; zero: never
 	ports   map[portKey]*delivery
-	exports map[string]record.Export // services that are published
-	queue   map[string]struct{}      // services with pods that changed, until somebody looks
-	latest  time.Time                // when something was last put there
-	late    map[portKey]time.Time    // looks that were put off, and until when
-	behind  chan struct{}            // one slot: a look was put off
+	exports map[string]exported   // services that are published, by hostname
+	queue   map[string]pods       // services with pods that changed, until somebody looks
+	latest  time.Time             // when something was last put there
+	late    map[portKey]time.Time // looks that were put off, and until when
+	behind  chan struct{}         // one slot: a look was put off
 }
 
 // podHealth is what backends knows of one pod and target port: why a
@@ -45,21 +42,19 @@ type deliveries struct {
 // never).
 type podHealth func(w *mesh.Workload, target uint16, now time.Time) (cause record.Cause, damped bool, seen time.Time)
 
+// pods are some of a service.
+type pods map[mesh.EndpointID]struct{}
+
+// exported is what was published of a service, and what that was derived from.
+type exported struct {
+	basis
+	record record.Export
+}
+
 // portKey is a service, by its hostname, and one of its ports.
 type portKey struct {
 	service string
 	port    uint16
-}
-
-// delivery is what is known of one service and port.
-type delivery struct {
-	exported   bool
-	fact       federation.SummaryFact // with each pod that is ready and left out
-	seen       time.Time              // when something was last seen to change; zero: never
-	members    map[mesh.EndpointID]struct{}
-	exceptions record.Exceptions
-	health     record.Health
-	pace       pace
 }
 
 // start publishes everything for the first time. Until then nothing is said:
@@ -72,23 +67,26 @@ func (d *deliveries) start(now time.Time) {
 }
 
 // touched publishes what changes for the services that pods are members of. It looks
-// at each service once, for all pods of which anybody said so meanwhile: a look goes
-// through all members.
+// at these pods, and those that are out, and at each service once for all pods of which
+// anybody said so meanwhile.
 func (d *deliveries) touched(now time.Time, pods ...*mesh.Workload) {
 	d.enqueue(now, pods)
 	d.flush()
 }
 
-func (d *deliveries) enqueue(now time.Time, pods []*mesh.Workload) {
+func (d *deliveries) enqueue(now time.Time, touched []*mesh.Workload) {
 	snap := d.store.Current()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.queue == nil {
-		d.queue = map[string]struct{}{}
+		d.queue = map[string]pods{}
 	}
-	for _, w := range pods {
+	for _, w := range touched {
 		for _, svc := range snap.ServicesOf(w.UID) {
-			d.queue[svc.Hostname] = struct{}{}
+			if d.queue[svc.Hostname] == nil {
+				d.queue[svc.Hostname] = pods{}
+			}
+			d.queue[svc.Hostname][w.Endpoint] = struct{}{}
 		}
 	}
 	if now.After(d.latest) {
@@ -102,27 +100,24 @@ func (d *deliveries) flush() {
 	d.turn.Lock()
 	defer d.turn.Unlock()
 	d.mu.Lock()
-	hosts, now := slices.Sorted(maps.Keys(d.queue)), d.latest
+	queue, now := d.queue, d.latest
 	d.queue = nil
 	d.mu.Unlock()
 	snap := d.store.Current()
 	var services []*mesh.Service
-	for _, host := range hosts {
+	for _, host := range slices.Sorted(maps.Keys(queue)) {
 		if svc := snap.Named(host); svc != nil {
 			services = append(services, svc)
 		}
 	}
 	if len(services) > 0 {
-		d.inspect(services, now)
+		d.inspect(snap, services, queue, now)
 	}
 }
 
 // revised publishes whatever a new snapshot changed.
 func (d *deliveries) revised(changes discovery.Changes, now time.Time) {
 	snap := d.store.Current()
-	d.mu.Lock()
-	d.changed = now
-	d.mu.Unlock()
 	d.retain(snap)
 	if changes.All {
 		d.update(snap.Services(), now)
@@ -177,7 +172,7 @@ func (d *deliveries) retain(snap *mesh.Snapshot) {
 	for host := range d.exports {
 		if svc := snap.Service(host); svc == nil || !svc.Exported() || len(snap.Members(svc, d.network)) == 0 {
 			delete(d.exports, host)
-			withdrawn = append(withdrawn, record.Key{Kind: record.KindExport, Service: host})
+			withdrawn = append(withdrawn, exportKey(host))
 		}
 	}
 	d.mu.Unlock()
@@ -191,152 +186,91 @@ func healthKey(k portKey) record.Key {
 	return record.Key{Kind: record.KindHealth, Service: k.service, Port: k.port}
 }
 
+func exportKey(host string) record.Key { return record.Key{Kind: record.KindExport, Service: host} }
+
 func (d *deliveries) update(services []*mesh.Service, now time.Time) {
 	d.turn.Lock()
 	defer d.turn.Unlock()
-	d.inspect(services, now)
+	d.inspect(d.store.Current(), services, nil, now)
 }
 
-// inspect looks at services and publishes what has changed; the caller holds turn.
-func (d *deliveries) inspect(services []*mesh.Service, now time.Time) {
-	snap := d.store.Current()
+// inspect looks at services of snap and publishes what has changed. Where the members of
+// one are those of the last look, only those that are in touched, and those that are
+// out, are looked at. The caller holds turn.
+func (d *deliveries) inspect(snap *mesh.Snapshot, services []*mesh.Service, touched map[string]pods, now time.Time) {
 	d.mu.Lock()
 	if !d.started {
 		d.mu.Unlock()
 		return
 	}
-	var records []record.Record
-	var told []portKey
+	var news news
 	for _, svc := range services {
-		members := snap.Members(svc, d.network)
-		if e, ok := mesh.ExportOf(svc, members); ok {
-			x := exportOf(e)
-			if old, ok := d.exports[svc.Hostname]; !ok || !reflect.DeepEqual(x, old) {
-				d.exports[svc.Hostname] = x
-				records = append(records, record.ExportRecord(svc.Hostname, x))
-			}
-		}
+		b := basis{svc, snap.Members(svc, d.network)}
+		d.export(b, &news)
 		for _, p := range svc.Ports {
-			k := portKey{svc.Hostname, p.Service}
-			old := d.ports[k]
-			if old == nil && len(members) == 0 {
-				continue // not a service of this network
-			}
-			if old != nil && d.hold(k, old, now) {
-				continue // the latest state comes last, a little later
-			}
-			next := d.look(old, svc, p, members, now)
-			if d.ports[k] = next; old == nil || !next.says(old) {
-				told = append(told, k)
-				next.pace = next.pace.took(now)
-			}
-			if next.exported && (old == nil || !old.exported || !reflect.DeepEqual(next.health, old.health)) {
-				records = append(records, record.HealthRecord(k.service, k.port, next.health))
-			}
+			d.port(portKey{svc.Hostname, p.Service}, b, p, touched[svc.Hostname], &news, now)
 		}
 	}
 	d.mu.Unlock()
-	d.publish(records)
-	for _, k := range told {
+	d.publish(news.records, news.withdrawn...)
+	for _, k := range news.told {
 		d.told(k)
 	}
 }
 
-// look returns what is delivered of a service's port now; the caller holds mu.
-func (d *deliveries) look(old *delivery, svc *mesh.Service, p mesh.Port, members []*mesh.Workload, now time.Time) *delivery {
-	next := &delivery{exported: svc.Exported(), seen: d.changed, members: make(map[mesh.EndpointID]struct{}, len(members))}
-	if old != nil {
-		next.exceptions, next.pace = old.exceptions, old.pace
-	}
-	f := federation.SummaryFact{Service: svc.Hostname, Port: p.Service}
-	offer := svc.Offer(p, members)
-	well := func(w *mesh.Workload) {
-		f.Healthy++
-		f.HealthyCapacity += w.Capacity
-		next.exceptions.Back(w.Endpoint)
-	}
-	out := func(w *mesh.Workload, cause record.Cause) {
-		f.Exceptions = append(f.Exceptions, w.Endpoint)
-		next.exceptions.Set(w.Endpoint, cause, now)
-	}
-	var held []*mesh.Workload
-	for _, w := range members {
-		next.members[w.Endpoint] = struct{}{}
-		if !offer.Has(w) {
-			next.left(w, now)
-			continue
-		}
-		f.Ready++
-		f.ReadyCapacity += w.Capacity
-		cause, damped, at := d.pods(w, w.Target(p), now)
-		if at.After(next.seen) {
-			next.seen = at
-		}
-		switch {
-		case cause == 0:
-			well(w)
-		case damped:
-			held = append(held, w)
-		default:
-			out(w, cause)
-		}
-	}
-	left := leftOut(held, p, &f)
-	for _, w := range held {
-		if slices.Contains(left, damping.Key{Endpoint: w.Endpoint, Port: w.Target(p)}) {
-			out(w, record.Witness)
-		} else {
-			well(w)
-		}
-	}
-	if old != nil {
-		for id := range old.members {
-			if _, still := next.members[id]; !still {
-				next.exceptions.Set(id, record.Gone, now)
-				next.exceptions.Clear(id, now)
-			}
-		}
-	}
-	slices.Sort(f.Exceptions)
-	next.fact = f
-	next.health = healthOf(f)
-	next.health.Exceptions, next.health.Unnamed = next.exceptions.List(now)
-	return next
+// news is what comes of a look.
+type news struct {
+	records   []record.Record
+	withdrawn []record.Key
+	told      []portKey
 }
 
-// leftOut returns who of held, which answer and flap, is left out of the share that
-// f is about. The picker leaves out the same ones.
-func leftOut(held []*mesh.Workload, p mesh.Port, f *federation.SummaryFact) []damping.Key {
-	members := make([]damping.Member, 0, len(held))
-	for _, w := range held {
-		members = append(members, damping.Member{Key: damping.Key{Endpoint: w.Endpoint, Port: w.Target(p)}, Capacity: w.Capacity})
+// export looks at what is said of a service to other networks; the caller holds mu.
+func (d *deliveries) export(b basis, n *news) {
+	host := b.service.Hostname
+	old, was := d.exports[host]
+	if was && old.same(b) {
+		return
 	}
-	return damping.Held(members, uint64(f.ReadyCapacity), f.Healthy > 0)
-}
-
-// says reports whether p and old are the same to node proxies: causes count too,
-// because another gateway may reach what this one does not.
-func (p *delivery) says(old *delivery) bool {
-	return p.fact.Equal(&old.fact) && slices.Equal(p.health.Exceptions, old.health.Exceptions)
-}
-
-// left notes why a member gets no new connections.
-func (p *delivery) left(w *mesh.Workload, now time.Time) {
-	switch w.State {
-	case mesh.Terminating, mesh.Serving:
-		p.exceptions.Set(w.Endpoint, record.Terminating, now)
-	case mesh.NotReady:
-		p.exceptions.Set(w.Endpoint, record.NotReady, now)
-	default: // without capacity, address or port: nobody's trouble
-		p.exceptions.Back(w.Endpoint)
+	e, is := mesh.ExportOf(b.service, b.members)
+	if !is {
+		if was {
+			delete(d.exports, host)
+			n.withdrawn = append(n.withdrawn, exportKey(host))
+		}
+		return
+	}
+	x := exported{b, exportOf(e)}
+	if d.exports[host] = x; !was || !reflect.DeepEqual(x.record, old.record) {
+		n.records = append(n.records, record.ExportRecord(host, x.record))
 	}
 }
 
-// healthOf keeps to the limits of a record.
-func healthOf(f federation.SummaryFact) record.Health {
-	h := record.Health{Ready: min(f.Ready, record.MaxEndpoints), ReadyCapacity: min(f.ReadyCapacity, record.MaxCapacity)}
-	h.Healthy, h.HealthyCapacity = min(f.Healthy, h.Ready), min(f.HealthyCapacity, h.ReadyCapacity)
-	return h
+// port looks at what is delivered of a service's port; the caller holds mu.
+func (d *deliveries) port(k portKey, b basis, p mesh.Port, touched pods, n *news, now time.Time) {
+	x := d.ports[k]
+	first := x == nil
+	if first && len(b.members) == 0 {
+		return // not a service of this network
+	}
+	if first {
+		x = &delivery{}
+		d.ports[k] = x
+	} else if x.touch(touched); d.hold(k, x, now) {
+		return // the latest state comes last, a little later
+	}
+	was, fact, health := x.exported, x.fact, x.health
+	x.look(b, p, d.pods, now)
+	if first || !x.says(&fact, health.Exceptions) {
+		n.told = append(n.told, k)
+		x.pace = x.pace.took(now)
+	}
+	switch {
+	case x.exported && (!was || !reflect.DeepEqual(x.health, health)):
+		n.records = append(n.records, record.HealthRecord(k.service, k.port, x.health))
+	case was && !x.exported: // between two snapshots: retain does not see it any more
+		n.withdrawn = append(n.withdrawn, healthKey(k))
+	}
 }
 
 // of returns what this gateway itself says of the health of a service's ports.

@@ -1,15 +1,22 @@
 package gateway
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/damping"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/gateway/picker"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // rebuild gives the believer another mesh of pods, by their UIDs and states.
@@ -74,4 +81,99 @@ func TestExceptionsHaveTheirCausesAndLinger(t *testing.T) {
 		b.deliveries.expire(time.Now())
 		expect("gone for good", 1, 1, 0)
 	})
+}
+
+// A look at what has changed comes to the same as one at every member, whatever was
+// reported of whom, and whatever discovery changed meanwhile.
+func TestALookAtWhatChangedIsAsGoodAsOneAtAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(1, 1))
+		b := newBeliever(t)
+		states := map[string]string{"hello-1": "", "hello-2": ""}
+		for step := range 400 {
+			time.Sleep(time.Second) // so that nothing is put off
+			uid := fmt.Sprint("hello-", 1+rng.IntN(9))
+			w := b.store.Current().Workload(uid)
+			switch n := rng.IntN(10); {
+			case n < 2 || w == nil:
+				if states[uid] = []string{"", "notReady", "terminating"}[rng.IntN(3)]; rng.IntN(3) == 0 && len(states) > 1 {
+					delete(states, uid)
+				}
+				b.rebuild(t, uint64(step+2), states)
+			case n < 3:
+				b.backends.Asked(w, picker.Broken, attemptUnreachable, time.Now(), time.Now())
+				b.deliveries.touched(time.Now(), w)
+			case n < 4:
+				b.backends.Asked(w, picker.Answers, "", time.Now(), time.Now())
+				b.deliveries.touched(time.Now(), w)
+			default:
+				key := health.Key{Endpoint: w.Endpoint, Port: 8080}
+				e := healthstream.Edge{Target: healthstream.Target(key), Known: true}
+				e.Fact.EndpointFact = federation.EndpointFact{Endpoint: key.Endpoint, Port: 8080, State: []federation.FactState{federation.Healthy, federation.Ejected}[n%2],
+					Reason: []string{"refused", damping.Reason}[rng.IntN(2)]}
+				b.facts[key] = e.Fact.EndpointFact
+				b.takeEdges([]healthstream.Edge{e})
+			}
+			time.Sleep(time.Second)
+			b.deliveries.catchUp(time.Now())
+			snap := b.store.Current()
+			svc := snap.Named("hello.default.svc.cluster.local")
+			members := snap.Members(svc, "west")
+			if i := slices.IndexFunc(members, func(w *mesh.Workload) bool { return w.UID != uid }); i >= 0 {
+				b.deliveries.touched(time.Now(), members[i]) // so that those that are out are looked at now: hops come back by time alone
+			} else if len(members) > 0 {
+				b.deliveries.touched(time.Now(), members[0])
+			}
+			x := b.deliveries.ports[portKey{svc.Hostname, 80}]
+			if x == nil && len(members) == 0 {
+				continue
+			}
+			var whole delivery
+			whole.look(basis{svc, members}, svc.Ports[0], b.backends.podHealth, time.Now())
+			if !whole.fact.Equal(&x.fact) {
+				t.Fatalf("step %d: %+v; a look at all members comes to %+v", step, x.fact, whole.fact)
+			}
+		}
+	})
+}
+
+// A service that discovery stops exporting while a report of one of its pods comes in
+// leaves nothing behind at other networks, whoever sees the new snapshot first.
+func TestAServiceThatIsExportedNoMoreIsWithdrawn(t *testing.T) {
+	for _, first := range []string{"the report", "discovery"} {
+		t.Run(first, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBeliever(t)
+				c := discovery.DefaultConfig()
+				c.Networks = []discovery.Network{{Name: "west"}}
+				c.Services = []discovery.Service{{Name: "hello", Ports: []discovery.ServicePort{{Name: "a", Port: 80, TargetPort: 8080}}}}
+				c.Workloads = []discovery.Workload{{UID: "hello-1", Network: "west", Node: "west-1", Services: []string{"hello.default.svc.cluster.local"},
+					Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.49")}}}
+				snap, problems := discovery.Build(2, c)
+				if problems != nil {
+					t.Fatal(problems)
+				}
+				time.Sleep(time.Minute) // so that nothing is put off
+				b.store.Swap(snap)
+				said := len(b.said)
+				if first == "the report" {
+					b.witnessed(federation.Ejected, true)
+				}
+				b.deliveries.revised(discovery.Everything(), time.Now())
+				if first == "discovery" {
+					b.witnessed(federation.Ejected, true)
+				}
+				want := map[record.Kind]int{record.KindExport: 1, record.KindHealth: 1}
+				for _, k := range b.withdrawn {
+					want[k.Kind]--
+				}
+				if want[record.KindExport] != 0 || want[record.KindHealth] != 0 || len(b.said) != said {
+					t.Errorf("withdrawn %v, and %d words more; want the export and the health of hello, and none", b.withdrawn, len(b.said)-said)
+				}
+				if x := b.deliveries.ports[portKey{"hello.default.svc.cluster.local", 80}]; x == nil || x.health.Healthy != 0 {
+					t.Errorf("its own node proxies are told %+v; want the pod out", x)
+				}
+			})
+		})
+	}
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/federation/gossip"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
-	fedrecord "github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
@@ -126,7 +125,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 			if g.nodes != nil {
 				g.nodes.Changed(k.service)
 			}
-		}, ports: map[portKey]*delivery{}, exports: map[string]fedrecord.Export{}, behind: make(chan struct{}, 1)}
+		}, ports: map[portKey]*delivery{}, exports: map[string]exported{}, behind: make(chan struct{}, 1)}
 	if cfg.Federation.Health {
 		if err := g.federate(); err != nil {
 			return nil, err
