@@ -46,7 +46,7 @@ func (p *Picker) Explain(d *Destination, now time.Time) []answer.Verdict {
 				v.Causes = append(v.Causes, d.own.cause(id))
 			}
 		} else {
-			m.share.explain(&v, m, &plan.Candidates[i], x.Drained, now)
+			m.share.explain(&v, m, &plan.Candidates[i], now)
 		}
 		if healthy && x.Rank < best && len(v.Causes) == 0 {
 			v.Causes = append(v.Causes, standing.Cause{Word: standing.HeldFarther})
@@ -89,14 +89,15 @@ func (s *share) cause(id mesh.EndpointID) standing.Cause {
 }
 
 // explain adds what there is to say of a share: its gateways, and single endpoints.
-func (s *share) explain(v *answer.Verdict, m *member, c *route.Candidate, drained bool, now time.Time) {
+func (s *share) explain(v *answer.Verdict, m *member, c *route.Candidate, now time.Time) {
 	v.Kind, v.Name, v.Failed = "share", s.key.Network, s.attempts.get("")
 	v.Causes = standing.OfCell(v.Causes, s.whole, now)
-	if drained {
+	h := s.current(now)
+	ways := waysOf(m, c, &h, Tried{}, now, nil)
+	s.mu.Lock()
+	if s.known && sumUp(ways, h.Groups, float64(c.Capacity)).draining {
 		v.Causes = append(v.Causes, standing.Cause{Word: standing.HeldDraining})
 	}
-	h := s.current(now)
-	s.mu.Lock()
 	v.Unknown = !s.known && s.picker.config.Endpoints
 	s.mu.Unlock()
 	for _, id := range h.Exceptions {
@@ -105,7 +106,7 @@ func (s *share) explain(v *answer.Verdict, m *member, c *route.Candidate, draine
 		v.Endpoints = append(v.Endpoints, x)
 	}
 	nobody, reached, says := true, false, false
-	for i, w := range waysOf(m, c, &h, Tried{}, now, nil) {
+	for i, w := range ways {
 		g := answer.Verdict{Verdict: standing.Verdict{Kind: "gateway", Name: w.name, Weight: w.gate.Weight * w.delivers(float64(c.Capacity)), Open: m.gates[i].cell.Open()}}
 		g.Failed = s.attempts.get(w.name)
 		g.Causes = standing.OfCell([]standing.Cause{}, m.gates[i].cell, now)

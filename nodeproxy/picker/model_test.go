@@ -67,7 +67,8 @@ func (m *model) candidates(plan *route.Plan, t Tried, now time.Time) []balance.C
 func (m *model) share(c route.Candidate, t Tried, now time.Time) balance.Candidate {
 	s := Share{c.Network, host, 80}
 	h, known := m.health[s]
-	x := balance.Candidate{Rank: c.Rank, Avoid: true, Faint: true, Drained: known}
+	x := balance.Candidate{Rank: c.Rank, Avoid: true, Faint: true}
+	draining := known
 	anyUp := false
 	able := func(g *mesh.Gateway) (float64, bool) {
 		if !m.paths.Usable(Path{s, g.Name}, now) {
@@ -92,7 +93,7 @@ func (m *model) share(c route.Candidate, t Tried, now time.Time) balance.Candida
 		if up && m.paths.Usable(Path{s, g.Name}, now) && !slices.Contains(t.Gateways, k) && !m.waits[k].long(now) {
 			x.Avoid = false
 		}
-		x.Drained = x.Drained && h.of(g.Name) != nil && h.of(g.Name).Draining
+		draining = draining && h.of(g.Name) != nil && h.of(g.Name).Draining
 	}
 	add := func(of func(*Delivery) bool) {
 		most := 0.0
@@ -111,7 +112,7 @@ func (m *model) share(c route.Candidate, t Tried, now time.Time) balance.Candida
 	}
 	x.Usable = x.Weight > 0
 	x.Faint = x.Faint && x.Usable
-	x.Avoid = x.Avoid || slices.Contains(t.Networks, c.Network)
+	x.Avoid = x.Avoid || draining || slices.Contains(t.Networks, c.Network)
 	return x
 }
 

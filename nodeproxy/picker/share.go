@@ -301,7 +301,8 @@ func (s *share) avoid(gateway string, tried []mesh.EndpointID, members int, now 
 
 // weigh returns how the share counts for one connection: by the sum over the
 // groups of its gateways of what the best of each can deliver. avoid says that no
-// gateway is there, as far as is known, that this connection has not tried.
+// gateway is there, as far as is known, that this connection has not tried, or that all
+// of them drain: that was the last word of one that has stopped and may be back.
 func (s *share) weigh(m *member, c *route.Candidate, t Tried, now time.Time) (x balance.Candidate, avoid bool) {
 	whole := s.whole.Score(now)
 	s.mu.Lock()
@@ -311,9 +312,9 @@ func (s *share) weigh(m *member, c *route.Candidate, t Tried, now time.Time) (x 
 	w := sumUp(ways, h.Groups, float64(c.Capacity))
 	x = balance.Candidate{
 		Weight: w.weight * whole.Weight, Size: w.size, Faint: whole.Faint || w.faint, Rank: c.Rank,
-		Usable: whole.Usable && w.usable, Drained: known && w.draining,
+		Usable: whole.Usable && w.usable,
 	}
-	return x, !w.here || slices.Contains(t.Networks, c.Network)
+	return x, !w.here || known && w.draining || slices.Contains(t.Networks, c.Network)
 }
 
 // maxWays is how many gateways of a network are looked at without memory of their
