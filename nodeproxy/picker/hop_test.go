@@ -88,3 +88,40 @@ func TestWhatOneGatewayCannotReachConcernsThatGatewayAlone(t *testing.T) {
 	even("by way of gw-1 after it can reach it again", n["gw-1"])
 	even("by way of gw-2 after gw-1 can reach it again", n["gw-2"])
 }
+
+// A pod of another network whose tunnel broke without any answer is doubted on the port
+// that was asked for, and on no other.
+func TestAPodThatBrokeOnOnePortIsDoubtedOnThatPortAlone(t *testing.T) {
+	s := layout{distribution: "Any", west: 4, gateways: 1}.snapshot(t, 1)
+	c := defaults()
+	c.Health = func(Share) (Health, bool) { return delivers(4, 4), true }
+	p := New(c)
+	at := map[uint16]*Destination{80: resolve(t, p, s, epoch)}
+	f := flow(s)
+	f.Port = 81
+	var err error
+	if at[81], err = p.Resolve(s, f, epoch); err != nil {
+		t.Fatal(err)
+	}
+	broken, err := p.Pick(at[80], Tried{}, epoch)
+	if err != nil || broken.Remote == nil {
+		t.Fatalf("chose %+v, %v; want a pod", broken, err)
+	}
+	p.Done(&broken, Outcome{At: AtEndpoint, Fault: true, Reason: "connect", Endpoint: broken.Remote.Endpoint}, epoch)
+	for port, doubted := range map[uint16]bool{80: true, 81: false} {
+		met, avoided := false, false
+		for range 400 {
+			c, err := p.Pick(at[port], Tried{}, epoch.Add(time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			met = met || c.Remote == broken.Remote
+			avoided = avoided || slices.Contains(c.Avoid, broken.Remote.Endpoint)
+			p.Opened(&c, epoch.Add(time.Second))
+			p.Done(&c, Outcome{}, epoch.Add(time.Second))
+		}
+		if met == doubted || avoided != doubted {
+			t.Errorf("port %d: chosen %v, to be avoided %v; want it doubted: %v", port, met, avoided, doubted)
+		}
+	}
+}
