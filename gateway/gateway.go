@@ -56,12 +56,13 @@ type Gateway struct {
 	listener   *net.TCPListener
 	admin      net.Listener
 
-	background context.Context // what outlives the listeners during drain
-	stop       context.CancelFunc
-	draining   atomic.Bool
-	settled    chan struct{} // closed when this gateway knows what its nodes know
-	conns      sync.WaitGroup
-	sessions   hbone.Group
+	background   context.Context // what outlives the listeners during drain
+	stop         context.CancelFunc
+	draining     atomic.Bool
+	introduction introduction
+	settled      chan struct{} // closed when this gateway knows what its nodes know
+	conns        sync.WaitGroup
+	sessions     hbone.Group
 }
 
 // Registry holds the metrics of this gateway.
@@ -273,6 +274,7 @@ func (g *Gateway) follow(ctx context.Context, sub *discovery.Subscription) {
 			return
 		case <-tick.C:
 			g.deliveries.expire(time.Now())
+			g.reintroduce()
 			g.moves.Keep(func(string) bool { return false })
 			g.doubts.Keep(func(string) bool { return false })
 		case <-sub.C():
@@ -291,5 +293,6 @@ func (g *Gateway) rediscover(changes discovery.Changes, now time.Time) {
 		g.nodes.Relocate()
 	}
 	g.budget.Keep(func(service string) bool { return snap.Service(service) != nil })
+	g.reintroduce()
 	g.deliveries.revised(changes, now)
 }

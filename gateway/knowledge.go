@@ -51,17 +51,6 @@ func (g *Gateway) keys() (gossip.Keys, error) {
 	return gossip.Keys{Network: key, Known: known}, err
 }
 
-// introduce tells other gateways what this one is.
-func (g *Gateway) introduce() {
-	if g.fed == nil {
-		return
-	}
-	g.publish([]record.Record{record.NetworkRecord(record.Network{
-		Gateway: g.cfg.Name, Addresses: []record.Address{{Host: g.self.Address.Addr().String(), Port: g.self.Address.Port()}},
-		Locality: g.self.Locality, Draining: g.draining.Load(), Keys: g.fed.PublicKeys(),
-	})})
-}
-
 // peers lists every other gateway of every network.
 func (g *Gateway) peers() []*mesh.Gateway {
 	snap := g.store.Current()

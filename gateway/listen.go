@@ -221,8 +221,8 @@ func (g *Gateway) isGateway(id spiffeid.ID) bool {
 	return false
 }
 
-// drain sends clients to other gateways and waits for open streams. It says
-// nothing in the federation: the pods behind this gateway are as well as before.
+// drain sends clients to other gateways and waits for open streams. What it says of
+// the pods behind it stays as it is: they are as well as before.
 func (g *Gateway) drain() {
 	g.draining.Store(true)
 	g.introduce()

@@ -133,7 +133,7 @@ func (g shares) Shares(service string) (out []healthstream.Share) {
 			s.Instances = append(s.Instances, healthstream.Voice{Instance: w.Instance, Gateway: w.Gateway, Group: w.Group, Draining: w.Draining, Live: w.Live, Entries: w.Entries})
 		}
 	})
-	own := healthstream.Voice{Instance: g.fed.Instance(), Gateway: g.cfg.Name, Live: true}
+	own := healthstream.Voice{Instance: g.fed.Instance(), Gateway: g.cfg.Name, Draining: g.givesWay(), Live: true}
 	for _, r := range g.deliveries.of(service) {
 		if e, err := fedrecord.Encode(r); err == nil {
 			e.Sequence = 1 // nobody else passes it on

@@ -55,7 +55,8 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 		return row, followed && svc.Exported() && (network == v.network || snap.Reaches(svc, v.network, network))
 	}
 	h, _ := v.shareHealth(k)
-	row.Ready, row.Healthy, row.Changed, row.Draining = f.Ready, f.Healthy, h.Seen, f.Draining
+	row.Ready, row.Healthy, row.Changed = f.Ready, f.Healthy, h.Seen
+	row.Draining = f.Draining && network != v.network // pods of the own one need no gateway
 	for _, id := range f.Exceptions {
 		row.Out = append(row.Out, standing.Out{Endpoint: nameOf(snap, id), Since: v.Since(k, id), Reason: "reported", Witness: "gateways of " + network})
 	}

@@ -1,0 +1,63 @@
+package gateway
+
+import (
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/isthmus-mesh/isthmus/federation/record"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// introduction is what this gateway has said of itself. Safe for concurrent use.
+type introduction struct {
+	mu   sync.Mutex
+	said *record.Network // nil before the first
+}
+
+// introduce tells other gateways, and the node proxies of the own network, what this
+// gateway is.
+func (g *Gateway) introduce() {
+	if g.fed == nil {
+		return
+	}
+	g.introduction.mu.Lock()
+	defer g.introduction.mu.Unlock()
+	old, self := g.introduction.said, g.itself()
+	said := record.Network{
+		Gateway: g.cfg.Name, Addresses: []record.Address{{Host: self.Address.Addr().String(), Port: self.Address.Port()}},
+		Locality: self.Locality, Draining: g.draining.Load() || self.Drained, Keys: g.fed.PublicKeys(),
+	}
+	if old != nil && reflect.DeepEqual(*old, said) {
+		return
+	}
+	g.introduction.said = &said
+	g.publish([]record.Record{record.NetworkRecord(said)})
+	if old != nil && old.Draining != said.Draining {
+		g.nodes.ChangedAll() // it is in each of this gateway's words
+	}
+}
+
+// reintroduce is introduce for what has changed since: discovery, or the keys of the
+// network.
+func (g *Gateway) reintroduce() {
+	g.introduction.mu.Lock()
+	begun := g.introduction.said != nil
+	g.introduction.mu.Unlock()
+	if begun {
+		g.introduce()
+	}
+}
+
+// itself is this gateway as discovery has it now, or had it at the start if it lists it
+// no more.
+func (g *Gateway) itself() *mesh.Gateway {
+	list := g.store.Current().Gateways(g.cfg.Network)
+	if i := slices.IndexFunc(list, func(x *mesh.Gateway) bool { return x.Name == g.cfg.Name }); i >= 0 {
+		return list[i]
+	}
+	return g.self
+}
+
+// givesWay reports whether other gateways are to be preferred.
+func (g *Gateway) givesWay() bool { return g.draining.Load() || g.itself().Drained }
