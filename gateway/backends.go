@@ -206,6 +206,23 @@ func (b *backends) podHealth(w *mesh.Workload, target uint16, now time.Time) (ca
 	return cause, damped, seen
 }
 
+// podDetail implements the function type of that name.
+func (b *backends) podDetail(w *mesh.Workload, target uint16, cause record.Cause, now time.Time) (d record.Detail) {
+	var since time.Time
+	switch cause {
+	case record.Witness:
+		if word, sick := b.Word(health.Key{Endpoint: w.Endpoint, Port: target}); sick {
+			d.Reason, d.Witness, since = word.Reason, word.Witness, word.Since
+		}
+	case record.Hop:
+		d.Reason, since = attemptUnreachable, b.Hop(w.Endpoint, now).Turned
+	}
+	if !since.IsZero() {
+		d.Since = since.Unix()
+	}
+	return d
+}
+
 // left is called when a node's health stream ended: its pods are asked at once,
 // so that a dead node is found before users find it.
 func (b *backends) left(s *mesh.Snapshot, node string) {

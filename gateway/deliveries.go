@@ -21,6 +21,7 @@ type deliveries struct {
 	network string
 	store   interface{ Current() *mesh.Snapshot }
 	pods    podHealth
+	why     podDetail
 	publish func(records []record.Record, withdrawn ...record.Key) // to every network
 	told    func(portKey)                                          // what own says has changed, or is gone
 
@@ -50,6 +51,9 @@ type exported struct {
 	basis
 	record record.Export
 }
+
+// podDetail is what there is to say to people of one that is left out.
+type podDetail func(w *mesh.Workload, target uint16, cause record.Cause, now time.Time) record.Detail
 
 // portKey is a service, by its hostname, and one of its ports.
 type portKey struct {
@@ -260,7 +264,7 @@ func (d *deliveries) port(k portKey, b basis, p mesh.Port, touched pods, n *news
 		return // the latest state comes last, a little later
 	}
 	was, fact, health := x.exported, x.fact, x.health
-	x.look(b, p, d.pods, now)
+	x.look(b, p, d.pods, d.why, now)
 	if first || !x.says(&fact, health.Exceptions) {
 		n.told = append(n.told, k)
 		x.pace = x.pace.took(now)

@@ -56,7 +56,7 @@ func (x *delivery) touch(touched pods) {
 
 // look brings x in line with b and with what health says: of every member if b is new,
 // otherwise of those that were touched or are out.
-func (x *delivery) look(b basis, p mesh.Port, health podHealth, now time.Time) {
+func (x *delivery) look(b basis, p mesh.Port, health podHealth, why podDetail, now time.Time) {
 	if x.members == nil || !x.same(b) {
 		x.rebuild(b, now)
 		offer := b.service.Offer(p, b.members)
@@ -73,7 +73,7 @@ func (x *delivery) look(b basis, p mesh.Port, health podHealth, now time.Time) {
 		}
 	}
 	x.stale = nil
-	x.sum(p, now)
+	x.sum(p, why, now)
 }
 
 // rebuild forgets all members for those of b.
@@ -125,13 +125,14 @@ func (x *delivery) leave(m member) {
 }
 
 // sum derives what is said from what is known of each member.
-func (x *delivery) sum(p mesh.Port, now time.Time) {
+func (x *delivery) sum(p mesh.Port, why podDetail, now time.Time) {
 	f := x.well
 	f.Service, f.Port = x.service.Hostname, p.Service
 	var held []damping.Member
 	out := func(w *mesh.Workload, cause record.Cause) {
 		f.Exceptions = append(f.Exceptions, w.Endpoint)
 		x.exceptions.Set(w.Endpoint, cause, now)
+		x.exceptions.Explain(w.Endpoint, why(w, w.Target(p), cause, now))
 	}
 	for id := range x.out {
 		if m := x.members[id]; m.damped {

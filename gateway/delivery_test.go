@@ -52,7 +52,7 @@ func TestExceptionsHaveTheirCausesAndLinger(t *testing.T) {
 			if cause == 0 {
 				want = nil
 			}
-			if h.Ready != ready || h.Healthy != healthy || len(h.Exceptions) != len(want) || len(want) > 0 && h.Exceptions[0] != want[0] {
+			if h.Ready != ready || h.Healthy != healthy || len(h.Exceptions) != len(want) || len(want) > 0 && (h.Exceptions[0].Endpoint != want[0].Endpoint || h.Exceptions[0].Cause != cause) {
 				t.Errorf("%s: %+v; want %d of %d and %v", when, h, healthy, ready, want)
 			}
 		}
@@ -129,7 +129,7 @@ func TestALookAtWhatChangedIsAsGoodAsOneAtAll(t *testing.T) {
 				continue
 			}
 			var whole delivery
-			whole.look(basis{svc, members}, svc.Ports[0], b.backends.podHealth, time.Now())
+			whole.look(basis{svc, members}, svc.Ports[0], b.backends.podHealth, b.backends.podDetail, time.Now())
 			if !whole.fact.Equal(&x.fact) {
 				t.Fatalf("step %d: %+v; a look at all members comes to %+v", step, x.fact, whole.fact)
 			}

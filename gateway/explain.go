@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/federation/ledger"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/health/standing"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
@@ -58,7 +60,10 @@ func (g *Gateway) hasNoPartOf(snap *mesh.Snapshot, destination string) bool {
 func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := g.store.Current(), time.Now()
 	s := answer.Status{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Now: now, Services: []answer.Row{}, Gateways: []answer.Gateway{}, Local: []standing.Out{},
-		Problems: g.unpublished()}
+		Problems: g.unpublished(), Heard: g.heard(), Keys: g.keysOf()}
+	if d, err := keyfile.Open(g.cfg.Federation.Keys); err == nil && g.fed != nil {
+		s.Rotation, s.RotationNext = d.Step().String(), d.Step().Next()
+	}
 	for _, svc := range snap.Services() {
 		members := snap.Members(svc, g.cfg.Network)
 		if len(members) == 0 {
@@ -97,4 +102,30 @@ func (g *Gateway) statusOf(svc *mesh.Service, port mesh.Port, members []*mesh.Wo
 		row.Out = append(row.Out, out)
 	}
 	return row
+}
+
+// heard is how this gateway hears the others, and itself not.
+func (g *Gateway) heard() (out []answer.Heard) {
+	if g.fed == nil {
+		return nil
+	}
+	g.fed.Read(func(l *ledger.Ledger) {
+		for _, s := range l.Status() {
+			if !s.Own {
+				out = append(out, answer.Heard{Network: s.Network, Gateway: s.Gateway, Instance: s.Instance.String(), Phase: s.Phase.String(), At: s.Heard})
+			}
+		}
+	})
+	return out
+}
+
+// keysOf are the keys of the own network, the one that signs first.
+func (g *Gateway) keysOf() (out []answer.Key) {
+	if g.fed == nil {
+		return nil
+	}
+	for i, k := range g.fed.NetworkKeys() {
+		out = append(out, answer.Key{Fingerprint: k.Fingerprint(), Signs: i == 0})
+	}
+	return out
 }

@@ -121,7 +121,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 			func() float64 { return float64(g.sessions.Held()) }))
 	g.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Pods that failed and are asked now whether they answer."},
 		func() float64 { return float64(g.backends.prober.Active()) }))
-	g.deliveries = &deliveries{network: cfg.Network, store: g.store, pods: g.backends.podHealth, publish: g.publish,
+	g.deliveries = &deliveries{network: cfg.Network, store: g.store, pods: g.backends.podHealth, why: g.backends.podDetail, publish: g.publish,
 		told: func(k portKey) {
 			if g.nodes != nil {
 				g.nodes.Changed(k.service)

@@ -60,7 +60,7 @@ func BenchmarkHeap(b *testing.B) {
 		backends := newBackends("west", DefaultConfig().OutlierDetection, nothingWitnessed, reprobe.New[mesh.EndpointID](ctx, hopSchedule),
 			func(context.Context, *mesh.Workload) error { return nil }, func(mesh.EndpointID) *mesh.Workload { return nil }, zerolog.Nop(), func(*mesh.Workload) {})
 		instances := newInstances(b)
-		deliveries := &deliveries{network: "west", store: store, pods: backends.podHealth, publish: instances.say, told: func(portKey) {},
+		deliveries := &deliveries{network: "west", store: store, pods: backends.podHealth, why: backends.podDetail, publish: instances.say, told: func(portKey) {},
 			ports: map[portKey]*delivery{}, exports: map[string]exported{}}
 		deliveries.start(time.Now())
 		own := heap()

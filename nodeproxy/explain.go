@@ -2,13 +2,19 @@ package nodeproxy
 
 import (
 	"fmt"
+	"net"
 	"net/http"
+	"strconv"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
+	"github.com/isthmus-mesh/isthmus/federation/record"
+	"github.com/isthmus-mesh/isthmus/health/standing"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
 )
 
 // Endpoints are what the admin port answers about decisions.
@@ -43,15 +49,69 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		e.Refused = err.Error()
 	} else {
 		e.Candidates = p.view.Explain(d, now)
-		for _, v := range e.Candidates {
-			for i := range v.Endpoints {
-				if id, err := mesh.ParseEndpointID(v.Endpoints[i].Endpoint); err == nil {
-					v.Endpoints[i].Endpoint = nameOf(snap, id)
-				}
-			}
+		for i := range e.Candidates {
+			p.view.detail(&e.Candidates[i], snap, d.Plan(), now)
 		}
 	}
 	admin.Answer(w, http.StatusOK, e)
+}
+
+// detail adds to a verdict what gateways say of the pods that are out of it, with their
+// names, and how old that is.
+func (v *view) detail(x *answer.Verdict, snap *mesh.Snapshot, plan *route.Plan, now time.Time) {
+	host, number, err := net.SplitHostPort(plan.Authority)
+	port, perr := strconv.ParseUint(number, 10, 16)
+	if err != nil || perr != nil {
+		return // an address: of pods alone
+	}
+	network := v.network
+	if x.Kind == "share" {
+		network = x.Name
+	}
+	said, _ := v.known(network, host)
+	if x.Kind == "share" && v.reports {
+		x.Stale = said.Stale(uint16(port))
+	}
+	for i := range x.Endpoints {
+		c := &x.Endpoints[i]
+		id, err := mesh.ParseEndpointID(c.Endpoint)
+		if err != nil {
+			continue
+		}
+		detail(c, said, network, uint16(port), id, now)
+		if w := snap.WorkloadByEndpoint(id); w != nil {
+			c.Endpoint, c.Port = w.UID, w.Target(plan.Port)
+		}
+	}
+	if w := snap.Workload(x.Name); x.Kind == "pod" && w != nil {
+		for i := range x.Causes {
+			if c := &x.Causes[i]; c.Word == standing.HeldReported {
+				detail(c, said, network, uint16(port), w.Endpoint, now)
+			}
+		}
+	}
+}
+
+// detail adds to c what is said of an endpoint that is out: why, by whom, since when. An
+// older version says none of it.
+func detail(c *standing.Cause, said healthstream.Known, network string, port uint16, id mesh.EndpointID, now time.Time) {
+	e, gateway, ok := said.Exception(port, id)
+	if !ok {
+		return
+	}
+	if e.Detail.Reason != "" {
+		c.Reason = e.Detail.Reason
+	}
+	switch {
+	case e.Detail.Witness != "":
+		c.By = "its node " + e.Detail.Witness
+	case e.Cause == record.Hop:
+		c.By = "gateway " + gateway + " of " + network
+	}
+	// By the clock of who says so: one that is ahead knows nothing better than ours.
+	if at := time.Unix(e.Detail.Since, 0); e.Detail.Since > 0 && at.Before(now) && (c.Since.IsZero() || at.Before(c.Since)) {
+		c.Since = at
+	}
 }
 
 // nameOf is the UID of an endpoint's workload, or its ID if discovery has none.

@@ -57,8 +57,12 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 	h, _ := v.shareHealth(k)
 	row.Ready, row.Healthy, row.Changed = f.Ready, f.Healthy, h.Seen
 	row.Draining = f.Draining && network != v.network // pods of the own one need no gateway
+	said, _ := v.known(network, svc.Hostname)
+	row.Stale = said.Stale(port)
 	for _, id := range f.Exceptions {
-		row.Out = append(row.Out, standing.Out{Endpoint: nameOf(snap, id), Since: v.Since(k, id), Reason: "reported", Witness: "gateways of " + network})
+		x := standing.Cause{Since: v.Since(k, id), Reason: "reported", By: "gateways of " + network}
+		detail(&x, said, network, port, id, time.Now())
+		row.Out = append(row.Out, standing.Out{Endpoint: nameOf(snap, id), Since: x.Since, Reason: x.Reason, Witness: x.By})
 	}
 	return row, true
 }
@@ -87,7 +91,7 @@ func (p *Proxy) localOut(snap *mesh.Snapshot) []standing.Out {
 			continue
 		}
 		name := nameOf(snap, mesh.EndpointID(header.ParseEndpoint(l.Endpoint)))
-		out = append(out, standing.Out{Endpoint: net.JoinHostPort(name, strconv.Itoa(int(l.Port))), Reason: l.Reason, Since: l.Since, Witness: "this node"})
+		out = append(out, standing.Out{Endpoint: net.JoinHostPort(name, strconv.Itoa(int(l.Port))), Reason: l.Reason, Since: l.Since, Until: l.Until, Witness: "this node"})
 	}
 	return out
 }

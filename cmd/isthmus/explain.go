@@ -109,7 +109,11 @@ func (x *explained) text() string {
 				fmt.Fprintf(&b, "    by gateway %s\n", g.Sentence(e.Now))
 			}
 			for _, c := range v.Endpoints {
-				fmt.Fprintf(&b, "    %s out%s: %s\n", c.Endpoint, since(e.Now, c.Since), c.Sentence(e.Now))
+				name := c.Endpoint
+				if c.Port != 0 {
+					name = fmt.Sprintf("%s:%d", name, c.Port)
+				}
+				fmt.Fprintf(&b, "    %s out%s: %s\n", name, since(e.Now, c.Since), c.Sentence(e.Now))
 			}
 		}
 	}

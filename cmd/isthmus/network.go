@@ -65,6 +65,7 @@ func newNetworkInitCommand() *cobra.Command {
 // shownNetwork is what `network show -o json` prints.
 type shownNetwork struct {
 	Network string     `json:"network"`
+	Step    string     `json:"step"` // of the rotation: settled, offered or replaced
 	Keys    []shownKey `json:"keys"` // the one that signs first
 }
 
@@ -94,7 +95,7 @@ func newNetworkShowCommand() *cobra.Command {
 			return exit(exitStart, err)
 		}
 		if *format == "json" {
-			s := shownNetwork{Network: d.Network}
+			s := shownNetwork{Network: d.Network, Step: d.Step().String()}
 			for i, k := range d.Public() {
 				s.Keys = append(s.Keys, shownKey{k.String(), k.Fingerprint(), i == 0, d.Old != nil && k == *d.Old})
 			}
@@ -108,6 +109,11 @@ func newNetworkShowCommand() *cobra.Command {
 }
 
 func printNetwork(cmd *cobra.Command, d keyfile.Dir) error {
+	if what := d.Step().Next(); what != "" {
+		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "# rotation %s: %s\n", d.Step(), what); err != nil {
+			return err
+		}
+	}
 	for i, k := range d.Public() {
 		use := "signs"
 		if i > 0 {

@@ -23,7 +23,7 @@ func TestNetworkKeyFromInitToTheEndOfItsRotation(t *testing.T) {
 		t.Fatalf("init printed no file of known networks: %v, %v\n%s", known, err, out)
 	}
 	first := shown()
-	if first.Network != "west" || len(first.Keys) != 1 || !first.Keys[0].Signs || first.Keys[0].Key != known["west"][0].String() {
+	if first.Network != "west" || first.Step != "settled" || len(first.Keys) != 1 || !first.Keys[0].Signs || first.Keys[0].Key != known["west"][0].String() {
 		t.Errorf("got %+v", first)
 	}
 	code, _, errs := isthmus(t, "network", "rotate", "--dir", dir, "--finish")
@@ -32,18 +32,19 @@ func TestNetworkKeyFromInitToTheEndOfItsRotation(t *testing.T) {
 	}
 	wantIn(t, succeed(t, "network", "rotate", "--dir", dir), first.Keys[0].Key, "--finish")
 	both := shown()
-	if len(both.Keys) != 2 || both.Keys[0] != first.Keys[0] || both.Keys[1].Signs {
+	wantIn(t, succeed(t, "network", "show", "--dir", dir), "# rotation offered: ", "isthmus network rotate --finish")
+	if both.Step != "offered" || len(both.Keys) != 2 || both.Keys[0] != first.Keys[0] || both.Keys[1].Signs {
 		t.Errorf("got %+v", both)
 	}
 	wantIn(t, succeed(t, "network", "rotate", "--dir", dir, "--finish"), both.Keys[1].Key)
-	if kept := shown(); len(kept.Keys) != 2 || !kept.Keys[0].Signs || kept.Keys[1].Key != first.Keys[0].Key || !kept.Keys[1].Old {
+	if kept := shown(); kept.Step != "replaced" || len(kept.Keys) != 2 || !kept.Keys[0].Signs || kept.Keys[1].Key != first.Keys[0].Key || !kept.Keys[1].Old {
 		t.Errorf("the old key is not listed any more: %+v", kept)
 	}
 	wantIn(t, succeed(t, "network", "rotate", "--dir", dir, "--forget-old"), both.Keys[1].Key)
 	if code, _, _ := isthmus(t, "network", "rotate", "--dir", dir, "--forget-old"); code != exitFinding {
 		t.Errorf("nothing to forget: exit %d, want %d", code, exitFinding)
 	}
-	if last := shown(); len(last.Keys) != 1 || last.Keys[0].Key != both.Keys[1].Key || !last.Keys[0].Signs {
+	if last := shown(); last.Step != "settled" || len(last.Keys) != 1 || last.Keys[0].Key != both.Keys[1].Key || !last.Keys[0].Signs {
 		t.Errorf("got %+v", last)
 	}
 	wantIn(t, succeed(t, "network", "show", "--dir", dir), "# signs: fingerprint", "networks:")

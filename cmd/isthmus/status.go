@@ -82,6 +82,12 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 	for _, g := range s.Gateways {
 		fmt.Fprintf(b, "gateway %s of network %s out (%s, %s)\n", g.Name, g.Network, orNothing(g.Reason), age(s.Now, g.Since))
 	}
+	for _, h := range s.Heard {
+		if h.Quiet() {
+			fmt.Fprintf(b, "gateway %s of network %s %s (last word %s ago)\n", h.Gateway, h.Network, h.Phase, age(s.Now, h.At))
+		}
+	}
+	writeKeys(b, s)
 	for _, p := range s.Problems {
 		fmt.Fprintf(b, "problem: %s\n", p)
 	}
@@ -100,6 +106,9 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 		if r.Draining {
 			out = append(out, "all of it (draining)")
 		}
+		if !r.Stale.IsZero() {
+			out = append(out, fmt.Sprintf("(last word %s ago)", age(s.Now, r.Stale)))
+		}
 		for _, o := range r.Out {
 			out = append(out, outText(s.Now, o))
 		}
@@ -111,8 +120,31 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 	w.Flush()
 }
 
+// writeKeys says how far the rotation of the network's key is, while it lasts.
+func writeKeys(b *strings.Builder, s *answer.Status) {
+	if s.RotationNext != "" {
+		fmt.Fprintf(b, "key of network %s: %s\n", s.Network, s.RotationNext)
+	}
+	if len(s.Keys) < 2 {
+		return
+	}
+	fmt.Fprintf(b, "keys of network %s:", s.Network)
+	for _, k := range s.Keys {
+		use := "listed"
+		if k.Signs {
+			use = "signs"
+		}
+		fmt.Fprintf(b, " %s %s", k.Fingerprint, use)
+	}
+	b.WriteString("\n")
+}
+
 func outText(now time.Time, o standing.Out) string {
-	return fmt.Sprintf("%s (%s, %s, by %s)", o.Endpoint, orNothing(o.Reason), age(now, o.Since), o.Witness)
+	again := ""
+	if o.Until.After(now) && !now.IsZero() {
+		again = fmt.Sprintf(", asked again in %s at the latest", o.Until.Sub(now).Round(time.Second))
+	}
+	return fmt.Sprintf("%s (%s, %s, by %s%s)", o.Endpoint, orNothing(o.Reason), age(now, o.Since), o.Witness, again)
 }
 
 func orNothing(s string) string {

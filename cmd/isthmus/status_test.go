@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -120,38 +121,96 @@ func (s *shared) String() string {
 	return s.b.String()
 }
 
-func TestFollowingSaysWhoCannotBeAskedAndWhoIsBack(t *testing.T) {
-	var mu sync.Mutex
-	dead := false
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		if dead {
-			http.Error(w, `{"error":"gone"}`, http.StatusServiceUnavailable)
-			return
+// upDown is an admin port that can go away, by an error or by refusing connections.
+type upDown struct {
+	t       *testing.T
+	address string
+	refuse  bool // rather than answering with an error
+
+	mu     sync.Mutex
+	dead   bool
+	server *http.Server
+}
+
+func (u *upDown) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.dead {
+		http.Error(w, `{"error":"gone"}`, http.StatusServiceUnavailable)
+		return
+	}
+	json.NewEncoder(w).Encode(answer.Status{Process: "node proxy n", Network: "east"})
+}
+
+func (u *upDown) set(dead bool) {
+	u.t.Helper()
+	u.mu.Lock()
+	u.dead = dead
+	u.mu.Unlock()
+	switch {
+	case u.server != nil && dead && u.refuse:
+		u.server.Close()
+		u.server = nil
+	case u.server == nil:
+		l, err := net.Listen("tcp4", u.address)
+		if err != nil {
+			u.t.Fatal(err)
 		}
-		json.NewEncoder(w).Encode(answer.Status{Process: "node proxy n", Network: "east"})
-	}))
-	t.Cleanup(server.Close)
-	address := server.Listener.Addr().String()
-	ctx, stop := context.WithCancel(t.Context())
-	var out, errs shared
-	done := make(chan int)
-	go func() { done <- run(ctx, []string{"status", "-w", "--admin", address}, &out, &errs) }()
-	state := func(d bool) { mu.Lock(); dead = d; mu.Unlock() }
-	meshtest.Eventually(t, "it prints", func() bool { return strings.Count(out.String(), "node proxy n") == 1 })
-	state(true)
-	meshtest.Eventually(t, "it says who is gone", func() bool { return strings.Contains(errs.String(), address+" cannot be asked since ") })
-	time.Sleep(1500 * time.Millisecond) // it asks again in this time, and must not repeat itself
-	state(false)
-	meshtest.Eventually(t, "it says who is back, and prints again", func() bool {
-		return strings.Contains(errs.String(), address+" answers again") && strings.Count(out.String(), "node proxy n") == 2
+		u.address = l.Addr().String()
+		u.server = &http.Server{Handler: u}
+		go u.server.Serve(l)
+	}
+}
+
+func TestFollowingSaysWhoCannotBeAskedAndWhoIsBack(t *testing.T) {
+	for name, refuse := range map[string]bool{"an error": false, "a refused connection": true} {
+		t.Run(name, func(t *testing.T) {
+			u := &upDown{t: t, address: "127.0.0.1:0", refuse: refuse}
+			u.set(false)
+			t.Cleanup(func() { u.server.Close() })
+			ctx, stop := context.WithCancel(t.Context())
+			var out, errs shared
+			done := make(chan int)
+			go func() { done <- run(ctx, []string{"status", "-w", "--admin", u.address}, &out, &errs) }()
+			meshtest.Eventually(t, "it prints", func() bool { return strings.Count(out.String(), "node proxy n") == 1 })
+			u.set(true)
+			meshtest.Eventually(t, "it says who is gone", func() bool { return strings.Contains(errs.String(), u.address+" cannot be asked since ") })
+			time.Sleep(1500 * time.Millisecond) // it asks again in this time, and must not repeat itself
+			u.set(false)
+			meshtest.Eventually(t, "it says who is back, and prints again", func() bool {
+				return strings.Contains(errs.String(), u.address+" answers again") && strings.Count(out.String(), "node proxy n") == 2
+			})
+			stop()
+			if code := <-done; code != exitOK {
+				t.Errorf("exit %d", code)
+			}
+			if n := strings.Count(errs.String(), "cannot be asked"); n != 1 {
+				t.Errorf("said %d times:\n%s", n, errs.String())
+			}
+			if refuse && !strings.Contains(errs.String(), "refused") {
+				t.Errorf("it does not say why:\n%s", errs.String())
+			}
+		})
+	}
+}
+
+// What nobody vouches for any more is a last word, and says how old it is: at the
+// gateway that heard it, and at a node proxy that was told.
+func TestStatusAndExplainSayHowOldALastWordIs(t *testing.T) {
+	s := newSite(t)
+	if _, err := meshtest.Hello(s.at); err != nil {
+		t.Fatal(err)
+	}
+	east := s.Process("gateway east/gw-1").Admin.String()
+	s.Process("gateway west/gw-1").Stop(t)
+	meshtest.Eventually(t, "the gateway of east hears west no more", func() bool {
+		code, out, _ := isthmus(t, "status", "--admin", east)
+		return code == exitFinding && strings.Contains(out, "gateway gw-1 of network west silent (last word ")
 	})
-	stop()
-	if code := <-done; code != exitOK {
-		t.Errorf("exit %d", code)
-	}
-	if n := strings.Count(errs.String(), "cannot be asked"); n != 1 {
-		t.Errorf("said %d times:\n%s", n, errs.String())
-	}
+	meshtest.Eventually(t, "the node proxy of east is told", func() bool {
+		code, out, _ := isthmus(t, "status", "--admin", s.east1)
+		return code == exitFinding && strings.Contains(out, "(last word ")
+	})
+	_, out, _ := isthmus(t, "explain", "east/default/shop-1", hello+":80", "--admin", s.east1)
+	wantIn(t, out, "its gateways fell silent ", " ago: this is their last word")
 }

@@ -784,9 +784,13 @@ func (x *HealthBody) GetUnnamed() uint32 {
 
 // Exception is an endpoint that is left out.
 type Exception struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Endpoint      uint64                 `protobuf:"fixed64,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	Cause         ExceptionCause         `protobuf:"varint,2,opt,name=cause,proto3,enum=isthmus.federation.v2.ExceptionCause" json:"cause,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Endpoint uint64                 `protobuf:"fixed64,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	Cause    ExceptionCause         `protobuf:"varint,2,opt,name=cause,proto3,enum=isthmus.federation.v2.ExceptionCause" json:"cause,omitempty"`
+	// For people, of the newest few; nothing is decided by them.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`   // a token, as in isthmus-reason
+	Witness       string `protobuf:"bytes,4,opt,name=witness,proto3" json:"witness,omitempty"` // the node whose node proxy saw it
+	Since         int64  `protobuf:"varint,5,opt,name=since,proto3" json:"since,omitempty"`    // seconds of Unix time, by the clock of the sender
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -833,6 +837,27 @@ func (x *Exception) GetCause() ExceptionCause {
 		return x.Cause
 	}
 	return ExceptionCause_EXCEPTION_CAUSE_UNSPECIFIED
+}
+
+func (x *Exception) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Exception) GetWitness() string {
+	if x != nil {
+		return x.Witness
+	}
+	return ""
+}
+
+func (x *Exception) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
 }
 
 // Certificate ties the key of a gateway instance to its network.
@@ -1792,10 +1817,13 @@ const file_records_proto_rawDesc = "" +
 	"\n" +
 	"exceptions\x18\x05 \x03(\v2 .isthmus.federation.v2.ExceptionR\n" +
 	"exceptions\x12\x18\n" +
-	"\aunnamed\x18\x06 \x01(\rR\aunnamed\"d\n" +
+	"\aunnamed\x18\x06 \x01(\rR\aunnamed\"\xac\x01\n" +
 	"\tException\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\x06R\bendpoint\x12;\n" +
-	"\x05cause\x18\x02 \x01(\x0e2%.isthmus.federation.v2.ExceptionCauseR\x05cause\"\x9c\x01\n" +
+	"\x05cause\x18\x02 \x01(\x0e2%.isthmus.federation.v2.ExceptionCauseR\x05cause\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\awitness\x18\x04 \x01(\tR\awitness\x12\x14\n" +
+	"\x05since\x18\x05 \x01(\x03R\x05since\"\x9c\x01\n" +
 	"\vCertificate\x12\x18\n" +
 	"\anetwork\x18\x01 \x01(\tR\anetwork\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\tR\agateway\x12\x1d\n" +

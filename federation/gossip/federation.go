@@ -102,6 +102,13 @@ func (f *Federation) PublicKeys() (out [][]byte) {
 	return out
 }
 
+// NetworkKeys returns the same, and first the one that certifies this instance.
+func (f *Federation) NetworkKeys() []networkkey.Public {
+	keys := f.held()
+	signs := keys.Network.Public()
+	return append([]networkkey.Public{signs}, slices.DeleteFunc(slices.Clone(keys.Known[f.cfg.Network]), func(k networkkey.Public) bool { return k == signs })...)
+}
+
 // Accept takes over a connection on which the peer has proved its identity
 // and has asked for [ALPN]. It returns at once.
 func (f *Federation) Accept(conn net.Conn, id spiffeid.ID) { f.transport.accept(conn, id) }

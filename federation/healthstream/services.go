@@ -32,6 +32,42 @@ type Known struct {
 	// Returned is when endpoints were taken back by their witnesses, by port: as
 	// far as that is less than a minute ago, and never nil.
 	Returned map[uint16]map[mesh.EndpointID]time.Time
+	// Silent is since when instances that are not live are not, as far as was heard here.
+	Silent map[record.Instance]time.Time
+}
+
+// Stale is since when nobody live speaks of a port: what is known is the last word of
+// those who did. Zero: somebody does, or nobody ever did.
+func (k Known) Stale(port uint16) (since time.Time) {
+	for _, d := range k.Deliveries {
+		if _, speaks := d.Health[port]; !speaks {
+			continue
+		}
+		if d.Live {
+			return time.Time{}
+		}
+		if at := k.Silent[d.Instance]; at.After(since) {
+			since = at
+		}
+	}
+	return since
+}
+
+// Exception is what is said of an endpoint that is left out of a port, and the gateway
+// that says it: with details, if anybody gives them, and rather by one that is live.
+func (k Known) Exception(port uint16, id mesh.EndpointID) (x record.Exception, gateway string, ok bool) {
+	best := -1
+	for _, d := range k.Deliveries {
+		for _, e := range d.Health[port].Exceptions {
+			if e.Endpoint != id {
+				continue
+			}
+			if worth := 2*truth(e.Detail != record.Detail{}) + truth(d.Live); worth > best {
+				x, gateway, ok, best = e, d.Gateway, true, worth
+			}
+		}
+	}
+	return x, gateway, ok
 }
 
 // services is what a node proxy follows and what it has been told of it. Safe for
@@ -301,6 +337,7 @@ func (s *services) merge(f *followed, networks []string) {
 
 func knownOf(service string, deliveries []Delivery, before Known, now time.Time) Known {
 	k := Known{Deliveries: deliveries, Summaries: map[uint16]federation.SummaryFact{}, Changed: now, Returned: map[uint16]map[mesh.EndpointID]time.Time{}}
+	k.Silent = silentSince(deliveries, before.Silent, now)
 	for _, d := range deliveries {
 		for port := range d.Health {
 			if _, done := k.Summaries[port]; done {
@@ -312,6 +349,23 @@ func knownOf(service string, deliveries []Delivery, before Known, now time.Time)
 		}
 	}
 	return k
+}
+
+// silentSince notes since when instances are not live.
+func silentSince(deliveries []Delivery, before map[record.Instance]time.Time, now time.Time) map[record.Instance]time.Time {
+	var out map[record.Instance]time.Time
+	for _, d := range deliveries {
+		if d.Live {
+			continue
+		}
+		if out == nil {
+			out = map[record.Instance]time.Time{}
+		}
+		if out[d.Instance] = now; !before[d.Instance].IsZero() {
+			out[d.Instance] = before[d.Instance]
+		}
+	}
+	return out
 }
 
 // summaryOf says what comes of deliveries: as exceptions it names whom witnesses

@@ -217,7 +217,8 @@ func exportFromWire(m *pb.ExportBody) (*Export, error) {
 func healthToWire(h *Health) *pb.HealthBody {
 	m := &pb.HealthBody{Ready: h.Ready, Healthy: h.Healthy, ReadyCapacity: h.ReadyCapacity, HealthyCapacity: h.HealthyCapacity, Unnamed: h.Unnamed}
 	for _, x := range h.Exceptions {
-		m.Exceptions = append(m.Exceptions, &pb.Exception{Endpoint: uint64(x.Endpoint), Cause: pb.ExceptionCause(x.Cause)})
+		x.Detail = x.Detail.known()
+		m.Exceptions = append(m.Exceptions, &pb.Exception{Endpoint: uint64(x.Endpoint), Cause: pb.ExceptionCause(x.Cause), Reason: x.Detail.Reason, Witness: x.Detail.Witness, Since: x.Detail.Since})
 	}
 	return m
 }
@@ -225,7 +226,8 @@ func healthToWire(h *Health) *pb.HealthBody {
 func healthFromWire(m *pb.HealthBody) *Health {
 	h := &Health{Ready: m.GetReady(), Healthy: m.GetHealthy(), ReadyCapacity: m.GetReadyCapacity(), HealthyCapacity: m.GetHealthyCapacity(), Unnamed: m.GetUnnamed()}
 	for _, x := range m.GetExceptions() {
-		h.Exceptions = append(h.Exceptions, Exception{Endpoint: mesh.EndpointID(x.GetEndpoint()), Cause: cause(x.GetCause())})
+		h.Exceptions = append(h.Exceptions, Exception{Endpoint: mesh.EndpointID(x.GetEndpoint()), Cause: cause(x.GetCause()),
+			Detail: Detail{x.GetReason(), x.GetWitness(), x.GetSince()}.known()})
 	}
 	return h
 }

@@ -14,6 +14,10 @@ const (
 	// sessions with it.
 	Linger = time.Minute
 
+	// Detailed is of how many exceptions details are told, the newest: they are as long
+	// as all the rest.
+	Detailed = 16
+
 	maxExceptions = 16384 // of one port; each costs some 60 bytes
 )
 
@@ -25,9 +29,10 @@ type Exceptions struct {
 }
 
 type exception struct {
-	cause Cause
-	since time.Time
-	ended time.Time // zero: still left out
+	cause  Cause
+	detail Detail
+	since  time.Time
+	ended  time.Time // zero: still left out
 }
 
 // Set notes that an endpoint is left out because of cause. One that was left
@@ -44,6 +49,14 @@ func (x *Exceptions) Set(id mesh.EndpointID, cause Cause, now time.Time) {
 		x.of = map[mesh.EndpointID]exception{}
 	}
 	x.of[id] = exception{cause: cause, since: now}
+}
+
+// Explain notes what there is to say of an endpoint that is left out, for people.
+func (x *Exceptions) Explain(id mesh.EndpointID, d Detail) {
+	if e, there := x.of[id]; there && e.detail != d {
+		e.detail = d
+		x.of[id] = e
+	}
 }
 
 // Clear notes that an endpoint is left out no longer, or, of one that was
@@ -76,7 +89,7 @@ func (x *Exceptions) dropOldest() bool {
 }
 
 // List returns the newest [MaxExceptions] by name, newest first, and how many
-// there are beyond them. It forgets what has lingered long enough.
+// there are beyond them, with details of the first [Detailed]. It forgets what has lingered long enough.
 func (x *Exceptions) List(now time.Time) (named []Exception, unnamed uint32) {
 	ids := make([]mesh.EndpointID, 0, len(x.of))
 	for id, e := range x.of {
@@ -92,8 +105,12 @@ func (x *Exceptions) List(now time.Time) (named []Exception, unnamed uint32) {
 		}
 		return cmp.Compare(a, b)
 	})
-	for _, id := range ids[:min(len(ids), MaxExceptions)] {
-		named = append(named, Exception{id, x.of[id].cause})
+	for i, id := range ids[:min(len(ids), MaxExceptions)] {
+		e := Exception{Endpoint: id, Cause: x.of[id].cause}
+		if i < Detailed {
+			e.Detail = x.of[id].detail
+		}
+		named = append(named, e)
 	}
 	return named, uint32(len(ids) - len(named))
 }

@@ -22,7 +22,7 @@ func TestTheNewestExceptionsAreNamedAndTheRestIsANumber(t *testing.T) {
 	x.Set(5, Witness, epoch.Add(time.Hour)) // as before: no news
 	x.Set(7, Hop, epoch.Add(time.Hour))
 	named, unnamed := x.List(epoch.Add(time.Hour))
-	if len(named) != MaxExceptions || unnamed != 36 || named[0] != (Exception{7, Hop}) || named[1] != (Exception{100, Witness}) {
+	if len(named) != MaxExceptions || unnamed != 36 || named[0] != (Exception{Endpoint: 7, Cause: Hop}) || named[1] != (Exception{Endpoint: 100, Cause: Witness}) {
 		t.Errorf("got %v and %d more", named[:2], unnamed)
 	}
 	x.Clear(7, epoch.Add(time.Hour))
@@ -39,7 +39,7 @@ func TestWhatIsGoneLingersForAMinute(t *testing.T) {
 		x.Clear(id, epoch)
 	}
 	x.Back(5) // its address is in use again by the same workload
-	want := []Exception{{1, Terminating}, {2, Gone}}
+	want := []Exception{{Endpoint: 1, Cause: Terminating}, {Endpoint: 2, Cause: Gone}}
 	if got, _ := x.List(epoch.Add(59 * time.Second)); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -66,7 +66,7 @@ var update = flag.Bool("update", false, "write testdata of messages that are not
 // in stays as it is: a new version adds its own.
 func TestMessagesOfEarlierVersionsAreRead(t *testing.T) {
 	records := []Record{NetworkRecord(sampleNetwork()), ExportRecord(hello, sampleExport()), HealthRecord(hello, 80, Health{
-		Ready: 10, Healthy: 8, ReadyCapacity: 10, HealthyCapacity: 8, Exceptions: []Exception{{7, Witness}, {9, Gone}}, Unnamed: 3,
+		Ready: 10, Healthy: 8, ReadyCapacity: 10, HealthyCapacity: 8, Exceptions: []Exception{{Endpoint: 7, Cause: Witness}, {Endpoint: 9, Cause: Gone}}, Unnamed: 3,
 	})}
 	want := &Statement{Instance: Instance{1, 2, 3}, Count: 9, Watermark: 12, Root: Root{4, 5}, Since: 8, Removals: []Removal{{EncodeKey(Key{Kind: KindExport, Service: hello}), 12}}, Number: 77, Answers: []uint64{78, 79}, Synchronised: true}
 	for n, r := range records {
@@ -110,5 +110,42 @@ func TestMessagesOfEarlierVersionsAreRead(t *testing.T) {
 	got.Changes, want.Changes = nil, nil
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
+
+// What people want to know of an exception travels with the newest of them; what cannot
+// be shown is left out, and spoils nothing.
+func TestDetailsOfTheNewestExceptionsTravel(t *testing.T) {
+	epoch := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	var x Exceptions
+	detail := Detail{Reason: "refused", Witness: "west-1", Since: epoch.Unix()}
+	for n := range Detailed + 1 {
+		x.Set(mesh.EndpointID(n+1), Witness, epoch.Add(time.Duration(n)*time.Second))
+		x.Explain(mesh.EndpointID(n+1), detail)
+	}
+	x.Explain(99, detail) // it is no exception
+	named, _ := x.List(epoch)
+	for n, e := range named {
+		if (e.Detail == detail) != (n < Detailed) {
+			t.Errorf("exception %d: %+v; want details of the first %d", n, e, Detailed)
+		}
+	}
+	h := Health{Ready: 20, Exceptions: []Exception{{Endpoint: 1, Cause: Witness, Detail: detail},
+		{Endpoint: 2, Cause: Witness, Detail: Detail{Reason: "two words", Witness: "west\n2", Since: -5}},
+		{Endpoint: 3, Cause: Witness, Detail: Detail{Reason: strings.Repeat("r", MaxName+1), Witness: "west-3"}}}}
+	e, err := Encode(HealthRecord(hello, 80, h))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Sequence = 1
+	r, err := e.Decode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Detail{detail, {}, {Witness: "west-3"}}
+	for n, got := range r.Health.Exceptions {
+		if got.Detail != want[n] {
+			t.Errorf("exception %d: %+v, want %+v", n, got.Detail, want[n])
+		}
 	}
 }

@@ -168,6 +168,27 @@ func (c Cause) String() string {
 type Exception struct {
 	Endpoint mesh.EndpointID
 	Cause    Cause
+	Detail   Detail
+}
+
+// Detail is what people want to know of an exception; nothing is decided by it. The
+// zero value: nobody says.
+type Detail struct {
+	Reason  string // a token, as in isthmus-reason
+	Witness string // the node whose node proxy saw it; empty: none did
+	Since   int64  // seconds of Unix time, by the clock of who says so; zero: not said
+}
+
+// known returns those parts of d that can be shown: names without spaces.
+func (d Detail) known() Detail {
+	if !validName(d.Reason) {
+		d.Reason = ""
+	}
+	if !validName(d.Witness) {
+		d.Witness = ""
+	}
+	d.Since = max(0, d.Since)
+	return d
 }
 
 // Health is what one instance can deliver of a service's port.

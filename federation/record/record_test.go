@@ -36,7 +36,7 @@ func drawHealth(t *rapid.T) Health {
 	h.Healthy = rapid.Uint32Range(0, h.Ready).Draw(t, "healthy")
 	h.HealthyCapacity = rapid.Uint32Range(0, h.ReadyCapacity).Draw(t, "healthy capacity")
 	for range rapid.IntRange(0, 5).Draw(t, "exceptions") {
-		h.Exceptions = append(h.Exceptions, Exception{mesh.EndpointID(rapid.Uint64Min(1).Draw(t, "id")), Cause(rapid.IntRange(0, 7).Draw(t, "cause"))})
+		h.Exceptions = append(h.Exceptions, Exception{Endpoint: mesh.EndpointID(rapid.Uint64Min(1).Draw(t, "id")), Cause: Cause(rapid.IntRange(0, 7).Draw(t, "cause"))})
 	}
 	return h
 }

@@ -27,6 +27,7 @@ type Verdict struct {
 type Cause struct {
 	Word     Held      `json:"word"`
 	Endpoint string    `json:"endpoint,omitempty"` // of a share's endpoint
+	Port     uint16    `json:"port,omitempty"`     // of the same, where its application listens
 	Reason   string    `json:"reason,omitempty"`
 	By       string    `json:"by,omitempty"` // who says so; empty: this process has seen it
 	Since    time.Time `json:"since,omitzero"`
@@ -158,4 +159,5 @@ type Out struct {
 	Reason   string    `json:"reason,omitempty"`
 	Since    time.Time `json:"since,omitzero"`
 	Witness  string    `json:"witness,omitempty"`
+	Until    time.Time `json:"until,omitzero"` // when it is asked again at the latest
 }

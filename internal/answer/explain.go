@@ -32,6 +32,7 @@ const (
 type Verdict struct {
 	standing.Verdict
 	Unknown  bool      `json:"unknown,omitempty"` // of a share: nobody says anything of it
+	Stale    time.Time `json:"stale,omitzero"`    // of a share: since when nobody vouches for what is known
 	Failed   *Attempts `json:"failed,omitempty"`  // since the last that succeeded; nil: none
 	Gateways []Verdict `json:"gateways,omitempty"`
 }
@@ -89,10 +90,21 @@ func (v Verdict) Sentence(now time.Time) string {
 	case v.Unknown:
 		s += "; nothing is known of " + v.Name
 	}
+	if !v.Stale.IsZero() {
+		s += "; its gateways fell silent " + ago(now, v.Stale) + ": this is their last word"
+	}
 	if v.Failed != nil {
 		s += "; " + v.Failed.sentence(now)
 	}
 	return s
+}
+
+// ago is how long at is past; without a now, which changes all the time, nothing.
+func ago(now, at time.Time) string {
+	if now.IsZero() {
+		return "a while ago"
+	}
+	return max(0, now.Sub(at)).Round(time.Second).String() + " ago"
 }
 
 func (a *Attempts) sentence(now time.Time) string {

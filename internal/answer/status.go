@@ -19,6 +19,13 @@ type Status struct {
 	// Local are the ports of pods beside a node proxy that are out, as it has
 	// witnessed itself: workload UID and target port.
 	Local []standing.Out `json:"local"`
+	// Heard are the gateways of all networks, as a gateway hears them.
+	Heard []Heard `json:"heard,omitempty"`
+	// Keys are those by which a gateway's network is known, Rotation how far their
+	// rotation is and RotationNext what comes next; empty: nothing.
+	Keys         []Key  `json:"keys,omitempty"`
+	Rotation     string `json:"rotation,omitempty"`
+	RotationNext string `json:"rotationNext,omitempty"`
 	// Problems are what a gateway would tell others of its services and cannot.
 	Problems []string `json:"problems,omitempty"`
 	// Detached says that no gateway of its network tells a node proxy what is known.
@@ -30,6 +37,23 @@ type Row struct {
 	standing.Row
 	Unknown  bool `json:"unknown,omitempty"`  // nobody says anything of it; the numbers mean nothing
 	Draining bool `json:"draining,omitempty"` // all of its gateways give way
+	// Stale is since when nobody vouches for the numbers: they are a last word.
+	Stale time.Time `json:"stale,omitzero"`
+}
+
+// Heard is how a gateway hears one instance of another.
+type Heard struct {
+	Network  string    `json:"network"`
+	Gateway  string    `json:"gateway"`
+	Instance string    `json:"instance"`
+	Phase    string    `json:"phase"` // live, silent, lapsed, ignored or pending
+	At       time.Time `json:"at"`    // of its last word
+}
+
+// Key is a key of a network, by the gateway that certifies itself with one of them.
+type Key struct {
+	Fingerprint string `json:"fingerprint"`
+	Signs       bool   `json:"signs"`
 }
 
 // Gateway is a gateway that takes no connections.
@@ -43,9 +67,17 @@ type Gateway struct {
 // Well reports whether all that s names is known and healthy.
 func (s *Status) Well() bool {
 	for _, r := range s.Services {
-		if r.Unknown || r.Draining || r.Healthy < r.Ready || len(r.Out) > 0 {
+		if r.Unknown || r.Draining || !r.Stale.IsZero() || r.Healthy < r.Ready || len(r.Out) > 0 {
+			return false
+		}
+	}
+	for _, h := range s.Heard {
+		if h.Quiet() {
 			return false
 		}
 	}
 	return len(s.Gateways) == 0 && len(s.Local) == 0 && len(s.Problems) == 0 && !s.Detached
 }
+
+// Quiet reports whether the last word of h counts although nobody vouches for it.
+func (h Heard) Quiet() bool { return h.Phase == "silent" || h.Phase == "lapsed" }
