@@ -49,29 +49,55 @@ type failedAttempt struct {
 	err    error
 }
 
-// forward serves one outer CONNECT: authority to exported service, service to
-// pod, bytes both ways.
-func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admission.Client, session *admission.Session) {
+// screen admits an outer CONNECT or refuses it, at once: by the limits of its client, and
+// by the time that this process has. One whose client would not come again waits for its
+// turn.
+func (g *Gateway) screen(in *hbone.Incoming, client admission.Client, session *admission.Session) hbone.Handler {
 	f := &forwarding{in: in, client: client, started: time.Now()}
 	g.metrics.opened.Inc()
-	defer g.finish(f)
 	admitted, err := session.Stream(f.started, in.Unread, func() { in.Reset(http2.ErrCodeEnhanceYourCalm) })
 	if err != nil {
 		f.refuse(g.clients.Refused(err, client, f.started), header.ReasonOverload, err)
-		return
+		g.finish(f)
+		return nil
 	}
-	defer admitted.Release()
-	f.opening, err = g.load.Admit(ctx)
-	if err != nil && ctx.Err() != nil { // the client left
+	repeats := header.Repeats(in.Header.Get(header.NameRepeats), header.ReasonOverload)
+	if repeats {
+		if f.opening, err = g.admit(); err != nil {
+			admitted.Release()
+			f.refuse(503, header.ReasonOverload, err)
+			g.finish(f)
+			return nil
+		}
+	}
+	return func(ctx context.Context, _ *hbone.Incoming) {
+		defer g.finish(f)
+		defer admitted.Release()
+		if !repeats {
+			if f.opening, err = g.hold(ctx); err != nil {
+				f.unadmitted(ctx, err)
+				return
+			}
+		}
+		defer f.opening.Done()
+		g.forward(ctx, f)
+	}
+}
+
+// unadmitted ends one whose turn did not come, or whose client left before.
+func (f *forwarding) unadmitted(ctx context.Context, err error) {
+	if ctx.Err() != nil {
 		f.err = context.Cause(ctx)
 		return
 	}
-	if err != nil {
-		f.refuse(503, header.ReasonOverload, err)
-		return
-	}
-	defer f.opening.Done()
-	if f.to, err = g.backends.Resolve(g.store.Current(), in.Authority, f.started); err != nil {
+	f.refuse(503, header.ReasonOverload, err)
+}
+
+// forward serves one outer CONNECT: authority to exported service, service to
+// pod, bytes both ways.
+func (g *Gateway) forward(ctx context.Context, f *forwarding) {
+	var err error
+	if f.to, err = g.backends.Resolve(g.store.Current(), f.in.Authority, f.started); err != nil {
 		status, reason := exportRefusal(err)
 		f.refuse(status, reason, err)
 		return
@@ -84,7 +110,7 @@ func (g *Gateway) forward(ctx context.Context, in *hbone.Incoming, client admiss
 	}
 	defer func() { conn.Close() }()
 	chosen := f.lease.Pod
-	stream, err := in.Accept(hbone.Header{header.NameEndpoint: chosen.Endpoint.String(), header.NameWeight: header.FormatWeight(chosen.Capacity)})
+	stream, err := f.in.Accept(hbone.Header{header.NameEndpoint: chosen.Endpoint.String(), header.NameWeight: header.FormatWeight(chosen.Capacity)})
 	if err != nil {
 		f.err = err
 		g.backends.release(f.lease, health.Neutral, "", time.Now())

@@ -47,6 +47,8 @@ type Gateway struct {
 	moves      *retrybudget.Budget // of connections that may be moved, by the identity of the client
 	doubts     *retrybudget.Budget // of pods that connections may keep others away from, likewise
 	load       *overload.Limiter
+	admit      func() (overload.Work, error)                // of tunnels whose clients come again: load's TryAdmit
+	hold       func(context.Context) (overload.Work, error) // of the others: load's AdmitOnce
 	clients    *admission.Guard
 	inner      *innerHandshakes
 	metrics    *Metrics
@@ -85,6 +87,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.metrics = NewMetrics(g.registry)
 	g.refusals = identity.NewRefusals(log)
 	g.load = overload.New(g.registry)
+	g.admit, g.hold = g.load.TryAdmit, g.load.AdmitOnce
 	g.clients = admission.NewGuard(cfg.Limits.Config, hbone.DefaultConfig().MaxUnread(), g.registry, log)
 	g.inner = newInnerHandshakes(cfg.Limits.Inner, g.registry)
 	var err error

@@ -204,7 +204,8 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
 	// ended first (1 902 of 8 000 with ztunnel 62d82653).
 	cfg.CancelEnds = true
 	cfg.Refused = func(why hbone.Refusal) { g.metrics.streams.WithLabelValues(string(why)).Inc() }
-	err = g.sessions.Serve(g.background, hbone.NewServer(t, cfg, func(ctx context.Context, in *hbone.Incoming) { g.forward(ctx, in, client, admitted) }))
+	cfg.Screen = func(in *hbone.Incoming) hbone.Handler { return g.screen(in, client, admitted) }
+	err = g.sessions.Serve(g.background, hbone.NewServer(t, cfg, nil))
 	g.metrics.sessions.WithLabelValues(string(hbone.OutcomeOf(err))).Inc()
 	g.log.Debug().Str("peer", client.Identity).AnErr("cause", err).Msg("outer session ended")
 }

@@ -130,7 +130,8 @@ func (in *inbound) handshake(ctx context.Context, conn net.Conn, entry *pending.
 
 // screen admits a CONNECT or refuses it, at once: by the limits of its client, and by the
 // time that this process has. It is counted from its arrival: one that waits for a
-// processor before its handler runs is what an overloaded process has too many of.
+// processor before its handler runs is what an overloaded process has too many of. Of a
+// client that would not come again the connection waits for its turn.
 func (in *inbound) screen(req *hbone.Incoming, client admission.Client, session *admission.Session) hbone.Handler {
 	a := access{direction: "inbound", started: time.Now(), authority: req.Authority, attempts: 1, peer: req.Session.Peer().ID}
 	a.trace, _, _ = header.ParseTraceparent(req.Header.Get(header.NameTraceparent))
@@ -141,21 +142,44 @@ func (in *inbound) screen(req *hbone.Incoming, client admission.Client, session 
 		in.p.finish(&a)
 		return nil
 	}
+	if !header.Repeats(req.Header.Get(header.NameRepeats), header.ReasonOverload) {
+		return func(ctx context.Context, req *hbone.Incoming) {
+			opening, err := in.p.hold(ctx)
+			if err != nil {
+				in.unadmitted(req, a, admitted, err)
+				return
+			}
+			in.admitted(ctx, req, a, opening, admitted)
+		}
+	}
 	opening, err := in.p.admit()
 	if err != nil {
-		admitted.Release()
-		a.refuse(req, 503, header.ReasonOverload, 0, err)
-		in.p.finish(&a)
+		in.unadmitted(req, a, admitted, err)
 		return nil
 	}
+	return func(ctx context.Context, req *hbone.Incoming) { in.admitted(ctx, req, a, opening, admitted) }
+}
+
+// unadmitted ends a CONNECT that this process has no time for, or whose client left
+// before its turn.
+func (in *inbound) unadmitted(req *hbone.Incoming, a access, stream *admission.Stream, err error) {
+	stream.Release()
+	if errors.Is(err, overload.ErrOverloaded) {
+		a.refuse(req, 503, header.ReasonOverload, 0, err)
+	} else {
+		a.result, a.err = "cancelled", err
+	}
+	in.p.finish(&a)
+}
+
+// admitted serves one that this process has time for.
+func (in *inbound) admitted(ctx context.Context, req *hbone.Incoming, a access, opening overload.Work, stream *admission.Stream) {
 	over := func() {
 		opening.Done()
-		admitted.Release()
+		stream.Release()
 	}
-	return func(ctx context.Context, req *hbone.Incoming) {
-		if !in.connect(ctx, req, a, &opening, over) {
-			over()
-		}
+	if !in.connect(ctx, req, a, &opening, over) {
+		over()
 	}
 }
 

@@ -46,7 +46,8 @@ type Proxy struct {
 	view     *view
 	budget   *retrybudget.Budget
 	load     *overload.Limiter
-	admit    func() (overload.Work, error) // of connections that others open to pods of this node: load's, without a wait
+	admit    func() (overload.Work, error)                // of connections that others open to pods of this node, if they come again: load's TryAdmit
+	hold     func(context.Context) (overload.Work, error) // if they do not: load's AdmitOnce
 	towards  *overload.Destinations
 	throttle overload.Throttle          // of what others refuse for overload; like towards and budget by sharedKey
 	late     func(since time.Time) bool // may what did not come since then be our own doing?
@@ -140,7 +141,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.metrics = NewMetrics(p.registry)
 	p.refusals = identity.NewRefusals(log)
 	p.load = overload.New(p.registry)
-	p.admit = p.load.TryAdmit
+	p.admit, p.hold = p.load.TryAdmit, p.load.AdmitOnce
 	p.towards = overload.NewDestinations(p.load)
 	p.late = func(since time.Time) bool { return p.load.Late(since) > lateLimit }
 	p.clients = admission.NewGuard(cfg.Limits, p.session.MaxUnread(), p.registry, log)

@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"testing"
@@ -14,10 +15,12 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // A node proxy without time refuses a CONNECT when it arrives, with a reason that blames
-// nobody, and holds nothing of it; with time it goes on to the handler.
+// nobody, and holds nothing of it; with time it goes on to the handler. One of a client that
+// would not come again, as a stock one, is refused by nobody: it waits until there is time.
 func TestAConnectIsAdmittedWhenItArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProxy(DefaultConfig(), zerolog.Nop())
@@ -28,6 +31,15 @@ func TestAConnectIsAdmittedWhenItArrives(t *testing.T) {
 				return overload.Work{}, overload.ErrOverloaded
 			}
 			return p.load.TryAdmit()
+		}
+		room := make(chan struct{})
+		p.hold = func(ctx context.Context) (overload.Work, error) {
+			select {
+			case <-room:
+				return p.load.TryAdmit()
+			case <-ctx.Done():
+				return overload.Work{}, context.Cause(ctx)
+			}
 		}
 		client := admission.Client{Identity: "spiffe://cluster.local/ns/default/sa/shop", Address: netip.MustParseAddr("10.0.0.1")}
 		session, err := p.clients.Session(client, time.Now())
@@ -46,8 +58,25 @@ func TestAConnectIsAdmittedWhenItArrives(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		stock := make(chan error, 2)
+		ask := func(ctx context.Context) {
+			_, _, err := c.Open(ctx, &hbone.Request{Authority: "10.0.0.2:80", Header: hbone.Header{header.NameBaggage: "k8s.cluster.name=east"}})
+			stock <- err
+		}
+		go ask(t.Context())
+		synctest.Wait()
+		leaving, leave := context.WithCancel(t.Context())
+		go ask(leaving)
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		if len(stock) != 1 || server.Streams() != 1 {
+			t.Fatalf("%d stock clients are answered, and %d wait; want the one that left, and the other", len(stock), server.Streams())
+		}
+		<-stock
+		ours := p.headers(caller{source: &mesh.Workload{}, snap: p.store.Current()})
 		for _, want := range []header.Reason{header.ReasonOverload, header.ReasonNotLocal} { // by the limit; by the handler
-			_, _, err := c.Open(t.Context(), &hbone.Request{Authority: "10.0.0.2:80"})
+			_, _, err := c.Open(t.Context(), &hbone.Request{Authority: "10.0.0.2:80", Header: ours})
 			var status *hbone.StatusError
 			if !errors.As(err, &status) || status.Status != 503 || status.Reason() != want {
 				t.Errorf("%v; want 503 %s", err, want)
@@ -55,6 +84,11 @@ func TestAConnectIsAdmittedWhenItArrives(t *testing.T) {
 				t.Errorf("%+v; want no fault, and overload", f)
 			}
 			full = false
+		}
+		close(room)
+		var status *hbone.StatusError
+		if err := <-stock; !errors.As(err, &status) || status.Reason() != header.ReasonNotLocal {
+			t.Errorf("a stock client, when there is time: %v; want 503 %s", err, header.ReasonNotLocal)
 		}
 		synctest.Wait()
 		if n := server.Streams(); n != 0 {

@@ -49,6 +49,7 @@ func (p *Proxy) headers(c caller) hbone.Header {
 		header.NameBaggage:     p.baggage(c.snap, c.source),
 		header.NameForwarded:   header.Forwarded(c.app, c.host),
 		header.NameTraceparent: c.trace,
+		header.NameRepeats:     string(header.ReasonOverload), // see tryAll
 	}
 }
 

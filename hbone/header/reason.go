@@ -1,5 +1,7 @@
 package header
 
+import "strings"
+
 // Reason is the machine-readable cause of a non-200 response, carried in the
 // isthmus-reason header. The list is closed.
 type Reason string
@@ -26,6 +28,18 @@ var Reasons = []Reason{
 	ReasonRefused, ReasonTimeout, ReasonReset, ReasonUnreachable, ReasonUnknownService, ReasonNotExported,
 	ReasonBadAuthority, ReasonNoEndpoint, ReasonPinnedGone, ReasonDenied, ReasonDraining, ReasonOverload,
 	ReasonNotLocal, ReasonBadRequest,
+}
+
+// Repeats reports whether a client with these headers comes again by itself when it is
+// refused for r. One that does not say so, as a stock client, does not: its application
+// loses the connection.
+func Repeats(value string, r Reason) bool {
+	for item := range strings.SplitSeq(value, ",") {
+		if Reason(strings.TrimSpace(item)) == r {
+			return true
+		}
+	}
+	return false
 }
 
 // Known reports whether r is on the closed list.

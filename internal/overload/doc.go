@@ -20,6 +20,6 @@
 // [Throttle] keeps a client from asking for much more than a peer accepts.
 //
 // It knows no connection: Admit is asked before each piece of new work, or TryAdmit by
-// who serves others that hold back already, and [Work.Done] told when it needs no more
-// than any that is established.
+// who serves others that hold back already, or AdmitOnce for those that ask once and
+// never again, and [Work.Done] told when it needs no more than any that is established.
 package overload

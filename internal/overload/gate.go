@@ -3,6 +3,7 @@ package overload
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ type gate struct {
 	all     int // pieces of work that were admitted and are neither established nor done
 	held    bool
 	waiters []*waiter // oldest first
+	once    int       // of waiters
 }
 
 // Work is one piece of work that was admitted. The zero value is none.
@@ -35,7 +37,8 @@ type Work struct {
 
 // waiter is one caller of Admit that has to wait.
 type waiter struct {
-	since  time.Time
+	until  time.Time   // when it is refused
+	once   bool        // by AdmitOnce
 	answer chan answer // buffered
 }
 
@@ -48,9 +51,11 @@ const (
 	// maxWait is how long Admit holds work back before it refuses it. Bursts are
 	// smoothed by it; nobody should wait who could try elsewhere.
 	maxWait = 500 * time.Millisecond
-	// waitingRoom is what may wait at once: what is done in that time, lately, and
-	// leastWaiting in any case.
-	waitingRoom  = 250 * time.Millisecond
+	// onceWait is the same of AdmitOnce: longer than a process is without processors
+	// now and then; stock clients have no limit of their own, and give a TCP connect as long.
+	onceWait = 10 * time.Second
+	// leastWaiting may wait at once in either way, and what is done lately in half of the
+	// time that it waits, if that is more.
 	leastWaiting = 512
 )
 
@@ -58,7 +63,13 @@ const (
 // must then be called. It returns ErrOverloaded when it is not to begin, after at
 // most a little more than maxWait, and ctx's cause when ctx ends first. The newest
 // waiter goes first: the oldest is the one that is most likely no longer waited for.
-func (g *gate) Admit(ctx context.Context) (Work, error) {
+func (g *gate) Admit(ctx context.Context) (Work, error) { return g.wait(ctx, false) }
+
+// AdmitOnce is Admit for work that nobody asks for again: what is refused has failed
+// for good. It waits for up to onceWait.
+func (g *gate) AdmitOnce(ctx context.Context) (Work, error) { return g.wait(ctx, true) }
+
+func (g *gate) wait(ctx context.Context, once bool) (Work, error) {
 	g.mu.Lock()
 	if len(g.waiters) == 0 && g.room() {
 		tick := g.begin()
@@ -66,12 +77,15 @@ func (g *gate) Admit(ctx context.Context) (Work, error) {
 		return g.work(tick), nil
 	}
 	g.held = true
-	if g.crowded() {
+	if g.crowded(once) {
 		g.mu.Unlock()
 		return g.answered(answer{})
 	}
-	w := &waiter{since: time.Now(), answer: make(chan answer, 1)}
+	w := &waiter{until: time.Now().Add(longest(once)), once: once, answer: make(chan answer, 1)}
 	g.waiters = append(g.waiters, w)
+	if once {
+		g.once++
+	}
 	g.mu.Unlock()
 	select {
 	case a := <-w.answer:
@@ -103,7 +117,7 @@ func (g *gate) TryAdmit() (Work, error) {
 func (g *gate) Refuse() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.room() || !g.crowded() {
+	if g.room() || !g.crowded(false) {
 		return false
 	}
 	g.held = true
@@ -111,9 +125,21 @@ func (g *gate) Refuse() bool {
 	return true
 }
 
-// crowded reports whether nobody more may wait. Called with mu held.
-func (g *gate) crowded() bool {
-	return len(g.waiters) >= max(leastWaiting, int(waitingRoom.Seconds()*g.recent.rate()))
+// longest is how long a waiter waits at most.
+func longest(once bool) time.Duration {
+	if once {
+		return onceWait
+	}
+	return maxWait
+}
+
+// crowded reports whether nobody more may wait in this way. Called with mu held.
+func (g *gate) crowded(once bool) bool {
+	n := len(g.waiters) - g.once
+	if once {
+		n = g.once
+	}
+	return n >= max(leastWaiting, int(longest(once).Seconds()/2*g.recent.rate()))
 }
 
 func (g *gate) work(tick uint64) Work { return Work{g: g, tick: tick, since: time.Now()} }
@@ -170,18 +196,33 @@ func (w *Work) Done() {
 func (g *gate) admit() {
 	for n := len(g.waiters); n > 0 && g.room(); n-- {
 		g.waiters[n-1].answer <- answer{g.begin(), true}
-		g.waiters[n-1] = nil
-		g.waiters = g.waiters[:n-1]
+		g.strike(n - 1)
 	}
 }
 
-// refuseOldest refuses the n oldest waiters. Called with mu held.
-func (g *gate) refuseOldest(n int) {
-	for i, w := range g.waiters[:n] {
+// refuseOverdue refuses who has waited for as long as it may. Called with mu held.
+func (g *gate) refuseOverdue(now time.Time) {
+	g.waiters = slices.DeleteFunc(g.waiters, func(w *waiter) bool {
+		if now.Before(w.until) {
+			return false
+		}
 		w.answer <- answer{}
-		g.waiters[i] = nil
+		if w.once {
+			g.once--
+		}
+		return true
+	})
+	if len(g.waiters) == 0 {
+		g.waiters = nil // nothing is kept of the most that ever waited
 	}
-	g.waiters = g.waiters[n:]
+}
+
+// strike takes the i-th waiter out. Called with mu held.
+func (g *gate) strike(i int) {
+	if g.waiters[i].once {
+		g.once--
+	}
+	g.waiters = slices.Delete(g.waiters, i, i+1)
 }
 
 // leave strikes out a waiter whose context has ended; false if it has its answer.
@@ -190,7 +231,7 @@ func (g *gate) leave(w *waiter) bool {
 	defer g.mu.Unlock()
 	for i, o := range g.waiters {
 		if o == w {
-			g.waiters = append(g.waiters[:i], g.waiters[i+1:]...)
+			g.strike(i)
 			return true
 		}
 	}
@@ -209,11 +250,7 @@ func (g *gate) step(now time.Time, l load) {
 	g.recent.step()
 	g.times.step(g.control.bounded)
 	g.admit()
-	old := 0
-	for old < len(g.waiters) && now.Sub(g.waiters[old].since) >= maxWait {
-		old++
-	}
-	g.refuseOldest(old)
+	g.refuseOverdue(now)
 }
 
 // unbound ends the bound.

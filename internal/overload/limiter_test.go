@@ -100,14 +100,19 @@ func everyCaller(t *testing.T, seed uint64) {
 	var admitted, refused, left atomic.Int64
 	var all, loop sync.WaitGroup
 	for range callers {
+		once := rng.IntN(3) == 0
 		patience, at, work := time.Duration(rng.IntN(900))*time.Millisecond, time.Duration(rng.IntN(700))*time.Millisecond, time.Duration(rng.IntN(100))*time.Millisecond
 		all.Go(func() {
 			time.Sleep(at)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			started := time.Now()
-			piece, err := l.Admit(ctx)
-			if took := time.Since(started); took > maxWait+2*tick {
+			admit, most := l.Admit, maxWait
+			if once {
+				admit, most = l.AdmitOnce, onceWait
+			}
+			piece, err := admit(ctx)
+			if took := time.Since(started); took > most+2*tick {
 				t.Errorf("seed %d: an answer took %v", seed, took)
 			}
 			switch {
@@ -138,7 +143,7 @@ func everyCaller(t *testing.T, seed uint64) {
 	all.Wait()
 	stop()
 	loop.Wait()
-	if n := admitted.Load() + refused.Load() + left.Load(); n != callers || admitted.Load() == 0 || left.Load() == 0 || len(l.waiters) != 0 || l.all != 0 || l.recent.underWay != 0 {
+	if n := admitted.Load() + refused.Load() + left.Load(); n != callers || admitted.Load() == 0 || left.Load() == 0 || len(l.waiters) != 0 || l.once != 0 || l.all != 0 || l.recent.underWay != 0 {
 		t.Errorf("seed %d: %d admitted, %d refused, %d left, %d wait still, %d are under way", seed, admitted.Load(), refused.Load(), left.Load(), len(l.waiters), l.all)
 	}
 }
@@ -241,4 +246,59 @@ func TestHistoryKeepsTheWorstOfATime(t *testing.T) {
 	if got := h.worst(at, at.Add(time.Second)); got != time.Second-2*tick {
 		t.Errorf("a second after the last span it is late by %v", got)
 	}
+}
+
+// Work that nobody repeats waits through a shortage that lasts longer than others may
+// wait, is bounded in time and number by itself, and crowds nobody else out.
+func TestWorkThatNobodyRepeatsOutwaitsAShortage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, under := boundTo(100)
+		answers := make(chan error, 2*leastWaiting)
+		ask := func() {
+			go func() {
+				_, err := l.AdmitOnce(t.Context())
+				answers <- err
+			}()
+			synctest.Wait()
+		}
+		for range leastWaiting {
+			ask()
+		}
+		if l.Refuse() {
+			t.Error("those that wait longer keep others from waiting")
+		}
+		if ask(); len(answers) != 1 || !errors.Is(<-answers, ErrOverloaded) {
+			t.Errorf("more may wait than %d", leastWaiting)
+		}
+		overdue := func(after time.Duration) {
+			time.Sleep(after)
+			l.mu.Lock()
+			l.refuseOverdue(time.Now())
+			l.mu.Unlock()
+			synctest.Wait()
+		}
+		if overdue(onceWait - time.Millisecond); len(answers) != 0 {
+			t.Fatalf("%d were answered before %v", len(answers), onceWait)
+		}
+		for i := range under {
+			under[i].Done()
+		}
+		synctest.Wait()
+		if len(answers) != len(under) {
+			t.Errorf("%d of %d that there is room for are answered", len(answers), len(under))
+		}
+		for range len(answers) {
+			if err := <-answers; err != nil {
+				t.Errorf("when there is room again: %v", err)
+			}
+		}
+		if overdue(time.Millisecond); len(answers) != leastWaiting-len(under) || len(l.waiters) != 0 || l.once != 0 {
+			t.Errorf("after %v %d are answered, %d wait, %d of them counted", onceWait, len(answers), len(l.waiters), l.once)
+		}
+		for range len(answers) {
+			if err := <-answers; !errors.Is(err, ErrOverloaded) {
+				t.Errorf("after %v: %v", onceWait, err)
+			}
+		}
+	})
 }
