@@ -53,21 +53,40 @@ func (p *Proxy) refusal(o Outbound) refuse {
 	service, port := asked(flow)
 	var snap *mesh.Snapshot // that key is by; with the accept loop alone
 	key := ""
-	end := func(app *net.TCPConn) {
-		p.metrics.opened.WithLabelValues("source").Inc()
-		app.SetLinger(0)
-		app.Close()
-		p.finish(&access{direction: "outbound", started: time.Now(), source: o.Workload, service: service, port: port,
-			result: string(header.ReasonOverload), err: overload.ErrOverloaded})
-	}
+	end := p.refused(access{source: o.Workload, service: service, port: port})
 	return func() func(*net.TCPConn) {
 		if now := p.store.Current(); now != snap {
 			snap, key = now, keyOf(now, o.Workload, flow)
 		}
-		if key != "" && p.towards.Refuse(key) || p.load.Refuse() {
+		if key != "" && p.towards.Refuse(key) || p.crowded() {
 			return end
 		}
 		return nil
+	}
+}
+
+// refusalOfAll is refusal for a listener whose connections say only later where they are
+// to go: for want of processor time, and not for one destination.
+func (p *Proxy) refusalOfAll(workload string) refuse {
+	end := p.refused(access{source: workload})
+	return func() func(*net.TCPConn) {
+		if p.crowded() {
+			return end
+		}
+		return nil
+	}
+}
+
+// refused returns what ends a connection of which a is known.
+func (p *Proxy) refused(a access) func(app *net.TCPConn) {
+	a.direction, a.result, a.err = "outbound", string(header.ReasonOverload), overload.ErrOverloaded
+	return func(app *net.TCPConn) {
+		a := a
+		a.started = time.Now()
+		p.metrics.opened.WithLabelValues("source").Inc()
+		app.SetLinger(0)
+		app.Close()
+		p.finish(&a)
 	}
 }
 

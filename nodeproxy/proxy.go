@@ -48,6 +48,7 @@ type Proxy struct {
 	load     *overload.Limiter
 	admit    func() (overload.Work, error)                // of connections that others open to pods of this node, if they come again: load's TryAdmit
 	hold     func(context.Context) (overload.Work, error) // if they do not: load's AdmitOnce
+	crowded  func() bool                                  // may no more connections of local applications even wait? load's Refuse
 	towards  *overload.Destinations
 	throttle overload.Throttle          // of what others refuse for overload; like towards and budget by sharedKey
 	late     func(since time.Time) bool // may what did not come since then be our own doing?
@@ -141,7 +142,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.metrics = NewMetrics(p.registry)
 	p.refusals = identity.NewRefusals(log)
 	p.load = overload.New(p.registry)
-	p.admit, p.hold = p.load.TryAdmit, p.load.AdmitOnce
+	p.admit, p.hold, p.crowded = p.load.TryAdmit, p.load.AdmitOnce, p.load.Refuse
 	p.towards = overload.NewDestinations(p.load)
 	p.late = func(since time.Time) bool { return p.load.Late(since) > lateLimit }
 	p.clients = admission.NewGuard(cfg.Limits, p.session.MaxUnread(), p.registry, log)
@@ -179,6 +180,7 @@ func (p *Proxy) listen() (err error) {
 		if err != nil {
 			return err
 		}
+		l.refuse = p.refusalOfAll(s.Workload)
 		p.outbounds = append(p.outbounds, l)
 	}
 	for _, w := range p.locals() {
