@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -56,6 +57,14 @@ func (o *owing) list(keys ...health.Key) {
 	defer o.mu.Unlock()
 	for _, k := range keys {
 		o.listed[k] = true
+	}
+}
+
+func (o *owing) unlist(keys ...health.Key) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, k := range keys {
+		delete(o.listed, k)
 	}
 }
 
@@ -115,6 +124,40 @@ func TestWhatIsOwedHasAnEnd(t *testing.T) {
 		o.askOwed()
 		if n := o.words(later); n != 1 {
 			t.Errorf("%d words on a port that was asked for afterwards; want 1", n)
+		}
+	})
+}
+
+// A pod is deleted while it is out and comes back under its name: its node proxy says
+// that it knows nothing of it any more, and asks it when it is back.
+func TestWhatIsForgottenIsToldAndAskedWhenItIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		sick, well := portOf(1), portOf(2)
+		o := newOwing(ctx, sick, well)
+		for k, state := range map[health.Key]federation.FactState{sick: federation.Ejected, well: federation.Healthy} {
+			o.facts[k] = fact{federation.EndpointFact{Endpoint: k.Endpoint, Port: k.Port, State: state}, time.Now()}
+		}
+		o.unlist(sick, well)
+		o.forget()
+		o.askOwed()
+		for _, k := range []health.Key{sick, well} {
+			if _, known := o.Fact(healthstream.Target(k)); known || o.words(k) != 1 {
+				t.Errorf("of %v a fact is kept: %v; %d words, want that it is forgotten", k, known, o.words(k))
+			}
+		}
+		o.list(sick, well)
+		o.forget()
+		o.askOwed()
+		if n := o.words(sick); n != 2 {
+			t.Errorf("%d words on the pod that is back, want one more: it answers", n)
+		}
+		if f, known := o.Fact(healthstream.Target(sick)); !known || f.State != federation.Healthy {
+			t.Errorf("it is said to be %+v, %v; want that it answers", f, known)
+		}
+		if n := o.words(well); n != 1 {
+			t.Errorf("%d words on the one that was well; want none more", n)
 		}
 	})
 }

@@ -332,18 +332,36 @@ func (w *witness) askOwed() {
 	w.askAll(keys)
 }
 
-// forget drops what is no longer declared, and asks it no more. What is owed is kept
-// to its end: discovery may be late.
+// forget drops what is no longer declared, says so, and asks it no more: what comes
+// back under that name is another pod. If it was out it is owed a word, in case
+// discovery has lost it for a moment. What is owed is kept to its end: discovery may be
+// late.
 func (w *witness) forget() {
 	keep := func(k health.Key) bool { return w.declared(k) != nil }
 	w.prober.Retain(keep)
+	if forgotten := w.drop(keep, time.Now()); len(forgotten) > 0 {
+		w.changed(forgotten...)
+	}
+}
+
+func (w *witness) drop(keep func(health.Key) bool, now time.Time) (forgotten []healthstream.Target) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.expireOwed(time.Now())
-	w.tracker.Prune(time.Now(), keep)
+	w.expireOwed(now)
+	w.tracker.Prune(now, keep)
 	w.damper.Retain(func(k damping.Key) bool { return keep(health.Key(k)) })
-	maps.DeleteFunc(w.facts, func(k health.Key, _ fact) bool { return !keep(k) })
+	for k, f := range w.facts {
+		if keep(k) {
+			continue
+		}
+		delete(w.facts, k)
+		forgotten = append(forgotten, healthstream.Target(k))
+		if f.said.State != federation.Healthy && len(w.owed) < maxOwed {
+			w.owed[k] = now.Add(healthstream.Held)
+		}
+	}
 	maps.DeleteFunc(w.hung, func(k health.Key, _ bool) bool { return !keep(k) })
+	return forgotten
 }
 
 // localBelief is one line of the admin dump.

@@ -450,7 +450,9 @@ type Report struct {
 	// back.
 	Whole bool `protobuf:"varint,2,opt,name=whole,proto3" json:"whole,omitempty"`
 	// Another instance of this node proxy takes over: its word goes before.
-	Draining      bool `protobuf:"varint,3,opt,name=draining,proto3" json:"draining,omitempty"`
+	Draining bool `protobuf:"varint,3,opt,name=draining,proto3" json:"draining,omitempty"`
+	// Of these it has nothing to say any more: the pod is gone, or was for a while.
+	Forgotten     []*Target `protobuf:"bytes,4,rep,name=forgotten,proto3" json:"forgotten,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -504,6 +506,13 @@ func (x *Report) GetDraining() bool {
 		return x.Draining
 	}
 	return false
+}
+
+func (x *Report) GetForgotten() []*Target {
+	if x != nil {
+		return x.Forgotten
+	}
+	return nil
 }
 
 // PortHealth is the health of one port of an endpoint.
@@ -907,7 +916,10 @@ type InstanceState struct {
 	// False: it has fallen silent, and this is its last word.
 	Live bool `protobuf:"varint,5,opt,name=live,proto3" json:"live,omitempty"`
 	// The export and the health of each port, as the instance has written them.
-	Entries       []*Entry `protobuf:"bytes,6,rep,name=entries,proto3" json:"entries,omitempty"`
+	Entries []*Entry `protobuf:"bytes,6,rep,name=entries,proto3" json:"entries,omitempty"`
+	// Largest sequence that the instance had given out when it said this; it grows
+	// with what is withdrawn as well. Zero: not known, the largest of entries at least.
+	Watermark     uint64 `protobuf:"varint,7,opt,name=watermark,proto3" json:"watermark,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -984,6 +996,13 @@ func (x *InstanceState) GetEntries() []*Entry {
 	return nil
 }
 
+func (x *InstanceState) GetWatermark() uint64 {
+	if x != nil {
+		return x.Watermark
+	}
+	return 0
+}
+
 var File_stream_proto protoreflect.FileDescriptor
 
 const file_stream_proto_rawDesc = "" +
@@ -1010,11 +1029,12 @@ const file_stream_proto_rawDesc = "" +
 	"\tspread_ms\x18\x04 \x01(\rR\bspreadMs\"8\n" +
 	"\x06Target\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\x06R\bendpoint\x12\x12\n" +
-	"\x04port\x18\x02 \x01(\rR\x04port\"s\n" +
+	"\x04port\x18\x02 \x01(\rR\x04port\"\xb0\x01\n" +
 	"\x06Report\x127\n" +
 	"\x05ports\x18\x01 \x03(\v2!.isthmus.federation.v2.PortHealthR\x05ports\x12\x14\n" +
 	"\x05whole\x18\x02 \x01(\bR\x05whole\x12\x1a\n" +
-	"\bdraining\x18\x03 \x01(\bR\bdraining\"\xbb\x01\n" +
+	"\bdraining\x18\x03 \x01(\bR\bdraining\x12;\n" +
+	"\tforgotten\x18\x04 \x03(\v2\x1d.isthmus.federation.v2.TargetR\tforgotten\"\xbb\x01\n" +
 	"\n" +
 	"PortHealth\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\x06R\bendpoint\x12\x12\n" +
@@ -1039,14 +1059,15 @@ const file_stream_proto_rawDesc = "" +
 	"\n" +
 	"ShareState\x12\x18\n" +
 	"\anetwork\x18\x01 \x01(\tR\anetwork\x12B\n" +
-	"\tinstances\x18\x02 \x03(\v2$.isthmus.federation.v2.InstanceStateR\tinstances\"\xc3\x01\n" +
+	"\tinstances\x18\x02 \x03(\v2$.isthmus.federation.v2.InstanceStateR\tinstances\"\xe1\x01\n" +
 	"\rInstanceState\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\fR\binstance\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\tR\agateway\x12\x14\n" +
 	"\x05group\x18\x03 \x01(\tR\x05group\x12\x1a\n" +
 	"\bdraining\x18\x04 \x01(\bR\bdraining\x12\x12\n" +
 	"\x04live\x18\x05 \x01(\bR\x04live\x126\n" +
-	"\aentries\x18\x06 \x03(\v2\x1c.isthmus.federation.v2.EntryR\aentries*s\n" +
+	"\aentries\x18\x06 \x03(\v2\x1c.isthmus.federation.v2.EntryR\aentries\x12\x1c\n" +
+	"\twatermark\x18\a \x01(\x04R\twatermark*s\n" +
 	"\tPortState\x12\x1a\n" +
 	"\x16PORT_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12PORT_STATE_HEALTHY\x10\x01\x12\x16\n" +
@@ -1094,17 +1115,18 @@ var file_stream_proto_depIdxs = []int32{
 	10, // 6: isthmus.federation.v2.StreamMessage.services:type_name -> isthmus.federation.v2.ServiceStates
 	4,  // 7: isthmus.federation.v2.Welcome.out:type_name -> isthmus.federation.v2.Target
 	6,  // 8: isthmus.federation.v2.Report.ports:type_name -> isthmus.federation.v2.PortHealth
-	0,  // 9: isthmus.federation.v2.PortHealth.state:type_name -> isthmus.federation.v2.PortState
-	4,  // 10: isthmus.federation.v2.Ask.targets:type_name -> isthmus.federation.v2.Target
-	11, // 11: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
-	12, // 12: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
-	13, // 13: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
-	14, // 14: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	4,  // 9: isthmus.federation.v2.Report.forgotten:type_name -> isthmus.federation.v2.Target
+	0,  // 10: isthmus.federation.v2.PortHealth.state:type_name -> isthmus.federation.v2.PortState
+	4,  // 11: isthmus.federation.v2.Ask.targets:type_name -> isthmus.federation.v2.Target
+	11, // 12: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
+	12, // 13: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
+	13, // 14: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
+	14, // 15: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_stream_proto_init() }

@@ -1,6 +1,7 @@
 package healthstream
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -19,6 +20,10 @@ const (
 	// more whose end has not been seen yet.
 	maxLives    = 5
 	maxAttached = 3
+
+	// healed is for how long a port is known to answer that was out: as long as a
+	// node proxy says so.
+	healed = 2 * Held
 
 	// remembered is for how long a node is known to have been here before.
 	remembered = time.Hour
@@ -45,6 +50,10 @@ type Edge struct {
 // failing that, for [Held], one that has gone. No clock of a node proxy orders
 // anything, and news about one port says nothing of another.
 //
+// A pod that discovery has listed and lists no more takes what was said of it along:
+// the next one of its name is another. What was said before discovery listed a pod
+// stays, since discovery of two processes does not change at the same instant.
+//
 // It is pure; not safe for concurrent use.
 type book struct {
 	place    Place
@@ -52,13 +61,23 @@ type book struct {
 	nodes    map[string]*nodeLives
 	believed map[Target]said
 	order    uint64
-	edges    []Edge
+	waiting  map[Target]*waiting // of which somebody is to be told
+	serial   uint64              // of waiting
+}
+
+// waiting is a target that is believed to be something else than was told.
+type waiting struct {
+	serial uint64
+	told   federation.EndpointFact
+	known  bool // told is something
+	again  bool // it is to be told even if it is what was told
 }
 
 type nodeLives struct {
 	lives []*life // oldest first
 	last  Instance
-	left  time.Time // when last was attached last
+	left  time.Time            // when last was attached last
+	lost  map[Target]time.Time // were out when discovery listed them no more: when that was
 }
 
 // life is one instance of a node proxy.
@@ -75,11 +94,14 @@ type life struct {
 type said struct {
 	fact  Fact
 	seen  time.Time // of the evidence, by this clock
+	came  time.Time // when it was said last
 	order uint64    // of changes, as seen here
+
+	listed bool // discovery has had it on that node since
 }
 
 func newBook(place Place) *book {
-	return &book{place: place, lives: maxLives, nodes: map[string]*nodeLives{}, believed: map[Target]said{}}
+	return &book{place: place, lives: maxLives, nodes: map[string]*nodeLives{}, believed: map[Target]said{}, waiting: map[Target]*waiting{}}
 }
 
 // attach begins or resumes an instance. resumed says that another one was here
@@ -87,7 +109,7 @@ func newBook(place Place) *book {
 func (b *book) attach(node string, i Instance, now time.Time) (l *life, resumed bool, evicted *life) {
 	n := b.nodes[node]
 	if n == nil {
-		n = &nodeLives{}
+		n = &nodeLives{lost: map[Target]time.Time{}}
 		b.nodes[node] = n
 	}
 	resumed = !n.left.IsZero() && n.last != i
@@ -98,12 +120,13 @@ func (b *book) attach(node string, i Instance, now time.Time) (l *life, resumed 
 			resumed = true
 		}
 	}
-	if l == nil {
-		l = &life{node: node, instance: i, facts: map[Target]said{}}
-		evicted = n.evict()
-		if evicted != nil {
-			b.detach(evicted, now)
+	if l == nil || !l.attached {
+		if evicted = n.evict(); evicted != nil {
+			b.end(evicted, now)
 		}
+	}
+	if l == nil {
+		l = &life{node: node, instance: i, attached: true, facts: map[Target]said{}}
 		n.lives = append(n.lives, l)
 		b.trim(n)
 	}
@@ -113,7 +136,8 @@ func (b *book) attach(node string, i Instance, now time.Time) (l *life, resumed 
 }
 
 // evict names the instance that gives way to one more: one that drains, else the
-// oldest.
+// youngest. Whoever has the node's key and attaches instance after instance displaces
+// their own, and displaces the real one only if that has come since; it is let in again.
 func (n *nodeLives) evict() (out *life) {
 	attached := 0
 	for _, x := range n.lives {
@@ -121,7 +145,7 @@ func (n *nodeLives) evict() (out *life) {
 			continue
 		}
 		attached++
-		if out == nil || x.draining && !out.draining {
+		if out == nil || x.draining || !out.draining {
 			out = x
 		}
 	}
@@ -131,13 +155,17 @@ func (n *nodeLives) evict() (out *life) {
 	return out
 }
 
-// trim forgets the oldest of those that are gone, beyond maxLives.
+// trim forgets those that went first, beyond maxLives.
 func (b *book) trim(n *nodeLives) {
 	for len(n.lives) > b.lives {
-		i := slices.IndexFunc(n.lives, func(l *life) bool { return !l.attached })
-		l := n.lives[i] // at most maxAttached are attached
-		n.lives = slices.Delete(n.lives, i, i+1)
-		b.rederive(l)
+		var first *life // at most maxAttached are attached
+		for _, l := range n.lives {
+			if !l.attached && (first == nil || l.ended.Before(first.ended)) {
+				first = l
+			}
+		}
+		n.lives = slices.DeleteFunc(n.lives, func(l *life) bool { return l == first })
+		b.rederive(first)
 	}
 }
 
@@ -156,14 +184,22 @@ func (b *book) report(l *life, facts []Fact, whole bool, now time.Time) (elsewhe
 			}
 		}
 	}
+	var spare []Target // of ports that are well, those that were said last first
 	for _, f := range facts {
 		t := f.Target()
 		old, known := l.facts[t]
+		if !known && len(l.facts) >= MaxFacts && f.State != federation.Healthy {
+			if spare == nil {
+				spare = l.healthy()
+			}
+			spare = b.displace(l, spare)
+		}
 		if !known && len(l.facts) >= MaxFacts {
 			full++
 			continue
 		}
-		s := said{fact: f, seen: now.Add(-f.Age), order: old.order}
+		node, ok := b.place(t.Endpoint)
+		s := said{fact: f, seen: now.Add(-f.Age), came: now, order: old.order, listed: old.listed || ok && node == l.node}
 		if !known || old.fact.EndpointFact != f.EndpointFact {
 			b.order++
 			s.order = b.order
@@ -172,12 +208,48 @@ func (b *book) report(l *life, facts []Fact, whole bool, now time.Time) (elsewhe
 		}
 		l.facts[t] = s
 		b.supersede(l, t)
-		if node, ok := b.place(t.Endpoint); ok && node != l.node {
+		if ok && node != l.node {
 			elsewhere = append(elsewhere, t)
 		}
 		b.derive(t)
 	}
 	return elsewhere, full
+}
+
+// healthy lists the ports that are well by the word of l, the oldest word last. It is
+// never nil.
+func (l *life) healthy() []Target {
+	out := []Target{}
+	for t, s := range l.facts {
+		if s.fact.State == federation.Healthy {
+			out = append(out, t)
+		}
+	}
+	slices.SortFunc(out, func(a, b Target) int { return cmp.Compare(l.facts[b].order, l.facts[a].order) })
+	return out
+}
+
+// displace forgets the last of spare that is well still, for one that is not. It
+// returns what is left of spare.
+func (b *book) displace(l *life, spare []Target) []Target {
+	for len(spare) > 0 {
+		t := spare[len(spare)-1]
+		spare = spare[:len(spare)-1]
+		if s, ok := l.facts[t]; ok && s.fact.State == federation.Healthy {
+			delete(l.facts, t)
+			b.derive(t)
+			break
+		}
+	}
+	return spare
+}
+
+// nothing takes that l has nothing to say of targets any more: it has forgotten them.
+func (b *book) nothing(l *life, targets []Target) {
+	for _, t := range targets {
+		delete(l.facts, t)
+		b.derive(t)
+	}
 }
 
 // supersede forgets what instances that are gone have said of t.
@@ -197,6 +269,14 @@ func (b *book) drain(l *life) {
 
 // detach ends an instance's stream. What it said is held.
 func (b *book) detach(l *life, now time.Time) {
+	b.end(l, now)
+	if n := b.nodes[l.node]; len(l.facts) == 0 {
+		n.lives = slices.DeleteFunc(n.lives, func(x *life) bool { return x == l })
+	}
+}
+
+// end is detach of one that may be back at once.
+func (b *book) end(l *life, now time.Time) {
 	l.attached, l.ended = false, now
 	n := b.nodes[l.node]
 	n.last, n.left = l.instance, now
@@ -209,26 +289,42 @@ func (b *book) detach(l *life, now time.Time) {
 		}
 		b.derive(t)
 	}
-	if len(l.facts) == 0 {
-		n.lives = slices.DeleteFunc(n.lives, func(x *life) bool { return x == l })
-	}
 }
 
-// open lists what is believed to be out of a node's pods and what l has not spoken
-// of itself, at most [MaxFacts].
+// open lists what is believed to be out of a node's pods, and what was out before
+// discovery lost it for a while, and l has not spoken of itself: at most [MaxFacts].
 func (b *book) open(l *life) []Target {
-	var out []Target
-	for _, x := range b.nodes[l.node].lives {
+	n := b.nodes[l.node]
+	out := b.back(l.node, n)
+	for _, x := range n.lives {
 		for t := range x.facts {
-			s, ok := b.believed[t]
-			if _, own := l.facts[t]; !own && ok && s.fact.State != federation.Healthy {
+			if s, ok := b.believed[t]; ok && s.fact.State != federation.Healthy {
 				out = append(out, t)
 			}
 		}
 	}
+	out = slices.DeleteFunc(out, func(t Target) bool { _, own := l.facts[t]; return own })
 	slices.SortFunc(out, compareTargets)
 	out = slices.Compact(out)
 	return out[:min(len(out), MaxFacts)]
+}
+
+// back lists what discovery had lost and lists again.
+func (b *book) back(name string, n *nodeLives) (out []Target) {
+	for t := range n.lost {
+		if node, ok := b.place(t.Endpoint); ok && node == name {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// asked notes that node was asked for all that is open.
+func (b *book) asked(node string) {
+	n := b.nodes[node]
+	for _, t := range b.back(node, n) {
+		delete(n.lost, t)
+	}
 }
 
 func compareTargets(a, b Target) int {
@@ -241,15 +337,44 @@ func compareTargets(a, b Target) int {
 	return int(a.Port) - int(b.Port)
 }
 
-// relocate takes notice of a change of discovery.
-func (b *book) relocate() {
-	for _, n := range b.nodes {
+// relocate takes notice of a change of discovery. What is out is told again: whoever
+// is told may have forgotten it with the pod. ask are the nodes to ask for what is open.
+func (b *book) relocate(now time.Time) (ask []string) {
+	for name, n := range b.nodes {
 		for _, l := range n.lives {
+			b.follow(n, l, now)
 			b.rederive(l)
+		}
+		if len(b.back(name, n)) > 0 {
+			ask = append(ask, name)
 		}
 	}
 	for t := range b.believed {
 		b.derive(t)
+	}
+	for t, s := range b.believed {
+		if s.fact.State != federation.Healthy {
+			b.wait(t, s, true).again = true
+		}
+	}
+	return ask
+}
+
+// follow forgets what l has said of pods that were on its node and are no more.
+func (b *book) follow(n *nodeLives, l *life, now time.Time) {
+	for t, s := range l.facts {
+		node, ok := b.place(t.Endpoint)
+		switch here := ok && node == l.node; {
+		case here && !s.listed:
+			s.listed = true
+			l.facts[t] = s
+		case !here && s.listed:
+			delete(l.facts, t)
+			if s.fact.State != federation.Healthy && len(n.lost) < MaxFacts {
+				n.lost[t] = now
+			}
+			b.derive(t)
+		}
 	}
 }
 
@@ -263,10 +388,33 @@ func (b *book) advance(now time.Time) {
 			n.lives = slices.DeleteFunc(n.lives, func(x *life) bool { return x == l })
 			b.rederive(l)
 		}
+		for _, l := range n.lives {
+			b.forgive(n, l, now)
+		}
+		maps.DeleteFunc(n.lost, func(_ Target, at time.Time) bool { return now.Sub(at) >= Held })
 		if len(n.lives) == 0 && now.Sub(n.left) >= remembered {
 			delete(b.nodes, name)
 		}
 	}
+}
+
+// forgive forgets of which ports l has said that they answer again, where nobody else
+// says otherwise: what nothing is known of is used as well.
+func (b *book) forgive(n *nodeLives, l *life, now time.Time) {
+	for t, s := range l.facts {
+		if s.fact.State == federation.Healthy && now.Sub(s.came) > healed && !n.sick(t) {
+			delete(l.facts, t)
+			b.derive(t)
+		}
+	}
+}
+
+// sick says whether any instance says that t is out.
+func (n *nodeLives) sick(t Target) bool {
+	return slices.ContainsFunc(n.lives, func(l *life) bool {
+		s, ok := l.facts[t]
+		return ok && s.fact.State != federation.Healthy
+	})
 }
 
 func (b *book) rederive(l *life) {
@@ -286,8 +434,28 @@ func (b *book) derive(t Target) {
 		delete(b.believed, t)
 	}
 	if known != knows || was.fact.EndpointFact != now.fact.EndpointFact {
-		b.edges = append(b.edges, Edge{Target: t, Fact: now.fact, Known: knows})
+		b.wait(t, was, known)
 	}
+	if w := b.waiting[t]; w != nil && w.idle(now, knows) {
+		delete(b.waiting, t)
+	}
+}
+
+// wait notes that somebody is to be told of t, of which they know was. However often
+// it changes until they are, that is once.
+func (b *book) wait(t Target, was said, known bool) *waiting {
+	w := b.waiting[t]
+	if w == nil {
+		b.serial++
+		w = &waiting{serial: b.serial, told: was.fact.EndpointFact, known: known}
+		b.waiting[t] = w
+	}
+	return w
+}
+
+// idle says that there is nothing to tell: it is as it was told before.
+func (w *waiting) idle(now said, knows bool) bool {
+	return w.known == knows && w.told == now.fact.EndpointFact && !(w.again && knows)
 }
 
 // judge finds the word that counts of t.
@@ -321,10 +489,20 @@ func (l *life) rank() int {
 	return 3
 }
 
-// take returns the edges since the last call, in order.
+// take returns the edges since the last call, in order: of each target one.
 func (b *book) take() []Edge {
-	out := b.edges
-	b.edges = nil
+	if len(b.waiting) == 0 {
+		return nil
+	}
+	targets := slices.SortedFunc(maps.Keys(b.waiting), func(x, y Target) int {
+		return cmp.Compare(b.waiting[x].serial, b.waiting[y].serial)
+	})
+	clear(b.waiting)
+	out := make([]Edge, len(targets))
+	for i, t := range targets {
+		now, knows := b.believed[t]
+		out[i] = Edge{Target: t, Fact: now.fact, Known: knows}
+	}
 	return out
 }
 

@@ -31,8 +31,10 @@ type lifeline struct {
 }
 
 type statement struct {
-	state federation.FactState
-	at    int
+	state  federation.FactState
+	at     int
+	came   time.Time
+	listed bool // discovery has had it there
 }
 
 // believed says what counts of t: not ok is nothing.
@@ -63,13 +65,58 @@ func (h *history) believed(t Target) (federation.FactState, bool) {
 
 // say makes l say state of t; whoever has gone is heard on t no more.
 func (h *history) say(l *lifeline, t Target, state federation.FactState) {
-	if old, ok := l.says[t]; !ok || old.state != state {
+	old, ok := l.says[t]
+	now := statement{state, old.at, h.now, old.listed || h.here(l, t)}
+	if !ok || old.state != state {
 		h.serial++
-		l.says[t] = statement{state, h.serial}
+		now.at = h.serial
 	}
+	l.says[t] = now
 	for _, x := range h.lives {
 		if x.node == l.node && !x.attached {
 			delete(x.says, t)
+		}
+	}
+}
+
+// here says whether discovery has t on the node of l.
+func (h *history) here(l *lifeline, t Target) bool {
+	node, ok := h.places[t.Endpoint]
+	return ok && node == l.node
+}
+
+// relocate makes everybody forget the pods that were on their nodes and are no more.
+func (h *history) relocate() {
+	for _, l := range h.lives {
+		for t, s := range l.says {
+			switch here := h.here(l, t); {
+			case here:
+				s.listed = true
+				l.says[t] = s
+			case s.listed:
+				delete(l.says, t)
+			}
+		}
+	}
+}
+
+// pass lets time pass: those that have gone are forgotten, and what is well.
+func (h *history) pass() {
+	for _, l := range h.lives {
+		if !l.attached && h.now.Sub(l.ended) >= Held {
+			clear(l.says)
+		}
+	}
+	sick := func(node string, t Target) bool {
+		return slices.ContainsFunc(h.lives, func(l *lifeline) bool {
+			return l.node == node && l.says[t].state != federation.Healthy // the zero statement is healthy
+		})
+	}
+	for _, l := range h.lives {
+		for t, s := range l.says {
+			if s.state == federation.Healthy && h.now.Sub(s.came) > 2*Held && !sick(l.node, t) {
+				delete(l.says, t)
+			}
 		}
 	}
 }
@@ -106,7 +153,7 @@ func TestTheBookBelievesWhatItsHistorySays(t *testing.T) {
 			return slices.DeleteFunc(slices.Clone(h.lives), func(l *lifeline) bool { return !l.attached })
 		}
 		for range 120 {
-			switch rng.IntN(9) {
+			switch rng.IntN(10) {
 			case 0: // a new instance, if there is room
 				node := nodes[rng.IntN(2)]
 				if slices.ContainsFunc(nodes, func(n string) bool { return n == node && count(h, n) >= maxAttached }) {
@@ -145,15 +192,12 @@ func TestTheBookBelievesWhatItsHistorySays(t *testing.T) {
 				if delete(h.places, id); rng.IntN(4) > 0 {
 					h.places[id] = nodes[rng.IntN(2)]
 				}
-				b.relocate()
+				h.relocate()
+				b.relocate(h.now)
 				step("%d is on %q", id, h.places[id])
 			case 5:
 				h.now = h.now.Add(time.Duration(rng.Int64N(int64(40 * time.Second))))
-				for _, l := range slices.Clone(h.lives) {
-					if !l.attached && h.now.Sub(l.ended) >= Held {
-						clear(l.says)
-					}
-				}
+				h.pass()
 				b.advance(h.now)
 				step("time passes")
 			case 6: // the whole
@@ -176,6 +220,14 @@ func TestTheBookBelievesWhatItsHistorySays(t *testing.T) {
 					b.report(books[l], facts, true, h.now)
 					step("%d says all: %v", l.instance[0], facts)
 				}
+			case 7: // it has forgotten one
+				if a := attached(); len(a) > 0 {
+					l := a[rng.IntN(len(a))]
+					x := Target{mesh.EndpointID(rng.IntN(6) + 1), 80}
+					delete(l.says, x)
+					b.nothing(books[l], []Target{x})
+					step("%d says nothing of %d", l.instance[0], x.Endpoint)
+				}
 			default:
 				if a := attached(); len(a) > 0 {
 					l := a[rng.IntN(len(a))]
@@ -185,7 +237,11 @@ func TestTheBookBelievesWhatItsHistorySays(t *testing.T) {
 					step("%d says %v of %d", l.instance[0], f.State, f.Endpoint)
 				}
 			}
-			for _, e := range b.take() {
+			edges := b.take()
+			for i, e := range edges {
+				if slices.ContainsFunc(edges[:i], func(o Edge) bool { return o.Target == e.Target }) {
+					t.Fatalf("seed %d: two edges of %v at once: %v", seed, e.Target, edges)
+				}
 				if delete(told, e.Target); e.Known {
 					told[e.Target] = e.Fact.State
 				}
@@ -251,5 +307,170 @@ func TestTheOldestInstancesAreForgotten(t *testing.T) {
 	b.advance(now.Add(2 * remembered))
 	if n := len(b.believed); n != 0 {
 		t.Errorf("%d facts are believed of instances that have gone", n)
+	}
+}
+
+func factOf(id mesh.EndpointID, state federation.FactState) Fact {
+	return Fact{EndpointFact: federation.EndpointFact{Endpoint: id, Port: 80, State: state, Reason: "refused"}}
+}
+
+// A stream may live for months: what came back must not fill it.
+func TestPodsThatCameBackDoNotKeepSickOnesFromBeingLeftOut(t *testing.T) {
+	sick := targets(1 << 40)[0]
+	full := func(between func(b *book, now time.Time) time.Time) *book {
+		b := newBook(func(mesh.EndpointID) (string, bool) { return "node-1", true })
+		now := time.Unix(0, 0)
+		l, _, _ := b.attach("node-1", Instance{1}, now)
+		for id := mesh.EndpointID(1); id <= MaxFacts; id++ {
+			b.report(l, []Fact{factOf(id, federation.Ejected)}, false, now)
+			b.report(l, []Fact{factOf(id, federation.Healthy)}, false, now)
+		}
+		now = between(b, now)
+		b.report(l, []Fact{factOf(sick.Endpoint, federation.Ejected)}, false, now)
+		if len(l.facts) > MaxFacts {
+			t.Errorf("%d facts are kept; want at most %d", len(l.facts), MaxFacts)
+		}
+		return b
+	}
+	b := full(func(_ *book, now time.Time) time.Time { return now })
+	if _, ok := b.believed[sick]; !ok {
+		t.Errorf("a pod that falls sick at once is not left out: %d are known to answer", len(b.believed))
+	}
+	if _, ok := b.believed[Target{1, 80}]; ok {
+		t.Error("the oldest word that a port answers gives way; it is kept")
+	}
+	b = full(func(b *book, now time.Time) time.Time {
+		now = now.Add(2*Held + time.Second)
+		b.advance(now)
+		return now
+	})
+	if n := len(b.believed); n != 1 {
+		t.Errorf("after twice %v %d facts are kept; want the sick one alone", Held, n)
+	}
+}
+
+// What one instance has said of a port that answers is kept for as long as another one
+// says that it is out: it would count again.
+func TestThatAPodAnswersIsKeptWhileAnInstanceSaysOtherwise(t *testing.T) {
+	b := newBook(func(mesh.EndpointID) (string, bool) { return "a", true })
+	now := time.Unix(0, 0)
+	one, _, _ := b.attach("a", Instance{1}, now)
+	two, _, _ := b.attach("a", Instance{2}, now)
+	b.report(one, []Fact{factOf(7, federation.Ejected)}, true, now)
+	b.report(two, []Fact{factOf(7, federation.Healthy)}, true, now)
+	b.advance(now.Add(10 * Held))
+	if s := b.believed[Target{7, 80}]; s.fact.State != federation.Healthy {
+		t.Errorf("believes %v; want the later word", s.fact.State)
+	}
+}
+
+// A thief of a node's key attaches instance after instance, one a second.
+func TestAThiefOfANodesKeyCannotDetachTheRealNodeProxy(t *testing.T) {
+	b := newBook(func(mesh.EndpointID) (string, bool) { return "node-1", true })
+	now := time.Unix(0, 0)
+	honest, _, _ := b.attach("node-1", Instance{1}, now)
+	steal := func(seconds int) (detached int) {
+		for range seconds {
+			now = now.Add(time.Second)
+			stolen, _, evicted := b.attach("node-1", Instance{2, byte(now.Unix()), byte(now.Unix() >> 8)}, now)
+			b.report(stolen, []Fact{factOf(1, federation.Healthy)}, true, now)
+			if evicted == honest {
+				detached++
+				honest, _, _ = b.attach("node-1", honest.instance, now) // it comes back
+			}
+			if n := b.attached("node-1"); n > maxAttached {
+				t.Fatalf("%d are attached; want at most %d", n, maxAttached)
+			}
+		}
+		return detached
+	}
+	if n := steal(120); n > 0 {
+		t.Errorf("in two minutes the real node proxy was detached %d times", n)
+	}
+	b.detach(honest, now)
+	steal(3)
+	honest, _, _ = b.attach("node-1", Instance{3}, now) // it has restarted, and is the youngest
+	b.report(honest, []Fact{factOf(2, federation.Ejected)}, true, now)
+	for range 120 {
+		steal(1)
+		if s := b.believed[Target{2, 80}]; !honest.attached || s.fact.State != federation.Ejected {
+			t.Fatalf("the real node proxy, that had restarted, is attached: %v; what it says of a port that nobody else names: %+v", honest.attached, s)
+		}
+	}
+}
+
+func TestAnInstanceThatComesBackCountsAsAttached(t *testing.T) {
+	b := newBook(func(mesh.EndpointID) (string, bool) { return "a", true })
+	now := time.Unix(0, 0)
+	for i := range byte(20) {
+		if l, _, _ := b.attach("a", Instance{i % 6}, now); l != nil {
+			b.report(l, []Fact{factOf(mesh.EndpointID(i+1), federation.Ejected)}, true, now)
+		}
+		if n := b.attached("a"); n > maxAttached {
+			t.Fatalf("%d are attached; want at most %d", n, maxAttached)
+		}
+		now = now.Add(time.Second)
+	}
+}
+
+// The successor of a pod has its name, and nothing else of it.
+func TestAPodThatIsListedAgainIsAskedAndNotHeldOutForItsPredecessor(t *testing.T) {
+	inBubble(t, func(w *world) {
+		s := w.gateway("gw-1", nil)
+		w.list("node-1", 7, 8)
+		n := w.node("node-1", nil)
+		n.attached(1)
+		n.observe(7, ejected)
+		s.holds("sick", 7)
+		w.list("", 7)
+		s.health.Relocate()
+		s.holds("gone")
+		w.list("node-1", 7)
+		n.takeAsked()
+		delete(n.facts, Target{7, 80}) // it has forgotten that pod, and does not say so: one of yesterday
+		s.health.Relocate()
+		s.holds("back")
+		if got := n.takeAsked(); !slices.Equal(got, targets(7)) {
+			t.Errorf("the node proxy was asked of %v; want the pod that is back", got)
+		}
+		n.observe(7, ejected)
+		s.holds("sick as well", 7)
+	})
+}
+
+// Discovery of the gateway alone lost the pod, and its node proxy has seen it fail all
+// the while.
+func TestAPodThatDiscoveryLostForAMomentIsLeftOutAgain(t *testing.T) {
+	inBubble(t, func(w *world) {
+		s := w.gateway("gw-1", nil)
+		w.list("node-1", 7)
+		n := w.node("node-1", nil)
+		n.attached(1)
+		n.observe(7, ejected)
+		s.holds("sick", 7)
+		w.list("", 7)
+		s.health.Relocate()
+		s.holds("lost")
+		w.list("node-1", 7)
+		s.health.Relocate()
+		s.holds("back", 7)
+		n.mu.Lock()
+		delete(n.facts, Target{7, 80})
+		n.mu.Unlock()
+		n.Changed(Target{7, 80})
+		s.holds("the node proxy has forgotten it")
+	})
+}
+
+// Whoever was told may have forgotten a pod that it did not see for a moment.
+func TestWhatIsOutIsToldAgainWhenDiscoveryChanges(t *testing.T) {
+	b := newBook(func(mesh.EndpointID) (string, bool) { return "a", true })
+	now := time.Unix(0, 0)
+	l, _, _ := b.attach("a", Instance{1}, now)
+	b.report(l, []Fact{factOf(7, federation.Ejected), factOf(8, federation.Healthy)}, true, now)
+	b.take()
+	b.relocate(now)
+	if edges := b.take(); len(edges) != 1 || edges[0].Endpoint != 7 || !edges[0].Known || edges[0].Fact.State != federation.Ejected {
+		t.Errorf("told of %+v; want what is out", edges)
 	}
 }

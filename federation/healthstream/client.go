@@ -118,8 +118,8 @@ func (c *Client) Attached() int {
 // configuration names.
 func (c *Client) Settled() bool { return c.Attached() > 0 && c.services.settled() }
 
-// Changed says that there is news of targets: Facts returns it by now. It never
-// waits. A gateway that is not attached learns of it when it is.
+// Changed says that there is news of targets: Facts returns it by now, or that there is
+// nothing to say any more. It never waits. A gateway that is not attached learns of it when it is.
 func (c *Client) Changed(targets ...Target) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -384,9 +384,21 @@ func (c *Client) listen(f *frames, up *uplink) error {
 			if err != nil {
 				return err
 			}
+			c.repeat(up, targets)
 			c.cfg.OnAsk(targets, false)
 		}
 	}
+}
+
+// repeat says once more what there is to say of targets: a gateway that asks has lost it.
+func (c *Client) repeat(l *uplink, targets []Target) {
+	var known []Target
+	for _, t := range targets {
+		if _, ok := c.cfg.Facts.Fact(t); ok {
+			known = append(known, t)
+		}
+	}
+	l.changed(known)
 }
 
 func (c *Client) add(l *uplink) {

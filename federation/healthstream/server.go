@@ -80,8 +80,8 @@ type Server struct {
 	mu      sync.Mutex
 	book    *book
 	streams map[*life]*attachment
-	queue   []event // for the hooks
-	telling bool    // somebody empties queue
+	left    []string // nodes that OnDetach is to be told of, each once
+	telling bool     // somebody runs the hooks
 }
 
 // attachment is the stream of one instance.
@@ -90,12 +90,6 @@ type attachment struct {
 	life *life
 	down *downlink
 	end  context.CancelFunc
-}
-
-// event is something that a hook is told.
-type event struct {
-	edges []Edge
-	left  string
 }
 
 // NewServer returns a server without streams.
@@ -122,8 +116,28 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// Relocate takes notice of a change of discovery.
-func (s *Server) Relocate() { s.change(func(time.Time) { s.book.relocate() }) }
+// Relocate takes notice of a change of discovery. OnEdge is told again what is out.
+func (s *Server) Relocate() {
+	s.change(func(now time.Time) {
+		for _, node := range s.book.relocate(now) {
+			s.askFor(node)
+		}
+	})
+}
+
+// askFor asks the attached instances of a node's proxy for what is open; the caller
+// holds mu.
+func (s *Server) askFor(node string) {
+	if s.book.attached(node) == 0 {
+		return
+	}
+	for _, x := range s.book.nodes[node].lives {
+		if a := s.streams[x]; a != nil {
+			a.down.ask(s.book.open(x))
+		}
+	}
+	s.book.asked(node)
+}
 
 // Changed tells whoever follows services that the source's answers have changed.
 func (s *Server) Changed(services ...string) { s.topics.changed(services) }
@@ -192,29 +206,26 @@ func (s *Server) change(f func(now time.Time)) {
 	s.tell()
 }
 
-// tell runs the hooks, in order, without mu; the caller holds mu. If somebody else
-// does so already, they do this too.
+// tell runs the hooks, one call at a time and without mu; the caller holds mu. If
+// somebody else does so already, they do this too: what waits for them is one edge for
+// each port at most, in its last state, and each node once.
 func (s *Server) tell() {
-	if edges := s.book.take(); len(edges) > 0 {
-		if n := len(s.queue); n > 0 && s.queue[n-1].left == "" { // one call for all that is waiting
-			s.queue[n-1].edges = append(s.queue[n-1].edges, edges...)
-		} else {
-			s.queue = append(s.queue, event{edges: edges})
-		}
-	}
 	if s.telling {
 		return
 	}
 	s.telling = true
-	for len(s.queue) > 0 {
-		e := s.queue[0]
-		s.queue = s.queue[1:]
-		s.mu.Unlock()
-		if len(e.edges) > 0 {
-			s.cfg.OnEdge(e.edges)
+	for {
+		edges, left := s.book.take(), s.left
+		if len(edges)+len(left) == 0 {
+			break
 		}
-		if e.left != "" {
-			s.cfg.OnDetach(e.left)
+		s.left = nil
+		s.mu.Unlock()
+		if len(edges) > 0 {
+			s.cfg.OnEdge(edges)
+		}
+		for _, node := range left {
+			s.cfg.OnDetach(node)
 		}
 		s.mu.Lock()
 	}
@@ -297,6 +308,7 @@ func (s *Server) attach(hello *pb.Attach, a *attachment) (*pb.Welcome, error) {
 	s.cfg.Metrics.Attached.Set(float64(len(s.streams)))
 	s.cfg.Log.Info().Str("node", l.node).Stringer("node_instance", l.instance).Bool("resumed", resumed).Msg("node attached")
 	out := s.book.open(l)
+	s.book.asked(l.node)
 	s.tell()
 	return &pb.Welcome{
 		Gateway: s.cfg.Name, Out: targetsToWire(out), Resumed: resumed,
@@ -316,14 +328,10 @@ func (s *Server) detach(a *attachment) {
 	s.cfg.Metrics.Attached.Set(float64(len(s.streams)))
 	s.cfg.Log.Info().Str("node", a.life.node).Stringer("node_instance", a.life.instance).Msg("node detached")
 	s.book.detach(a.life, time.Now())
-	if s.book.attached(a.life.node) == 0 {
-		s.queue = append(s.queue, event{left: a.life.node})
+	if s.book.attached(a.life.node) == 0 && !slices.Contains(s.left, a.life.node) {
+		s.left = append(s.left, a.life.node)
 	}
-	for _, x := range s.book.nodes[a.life.node].lives { // what it said is theirs to say now
-		if sibling := s.streams[x]; sibling != nil {
-			sibling.down.ask(s.book.open(x))
-		}
-	}
+	s.askFor(a.life.node) // what it said is theirs to say now
 	s.tell()
 }
 
@@ -399,6 +407,10 @@ func (s *Server) report(a *attachment, m *pb.Report) error {
 	if err != nil {
 		return err
 	}
+	forgotten, err := targetsFromWire(m.GetForgotten())
+	if err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.streams[a.life] != a {
@@ -408,6 +420,7 @@ func (s *Server) report(a *attachment, m *pb.Report) error {
 		s.book.drain(a.life)
 	}
 	elsewhere, full := s.book.report(a.life, facts, m.GetWhole(), time.Now())
+	s.book.nothing(a.life, forgotten)
 	s.cfg.Metrics.Rejected.WithLabelValues("full").Add(float64(full))
 	if len(elsewhere) > 0 {
 		s.elsewhere(a, elsewhere)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -424,6 +425,68 @@ func TestEdgesThatWaitAreToldTogether(t *testing.T) {
 		settle()
 		if !slices.Equal(calls, []int{1, 2}) {
 			t.Errorf("%s was told of so many edges by call: %v; want one, and the two that waited", s.Name, calls)
+		}
+	})
+}
+
+// A thief of one node's key flips every port that it may name, while a gateway is busy
+// with an edge.
+func TestEdgesThatWaitAreOnePerPortInTheirLastState(t *testing.T) {
+	inBubble(t, func(w *world) {
+		busy := make(chan struct{})
+		var last []Edge
+		s := w.gateway("gw-1", func(c *ServerConfig) {
+			c.OnEdge = func(edges []Edge) {
+				last = edges
+				<-busy
+			}
+		})
+		for i := range 2 {
+			name := fmt.Sprint("node-", i+1)
+			w.list(name, mesh.EndpointID(7+i))
+			w.node(name, nil).attached(1)
+		}
+		s.health.mu.Lock()
+		stream := func(node string) *attachment { return s.health.streams[s.health.book.nodes[node].lives[0]] }
+		one, two := stream("node-1"), stream("node-2")
+		s.health.mu.Unlock()
+		for round := range 51 {
+			m := &pb.Report{Whole: true}
+			for port := range uint16(MaxFacts) {
+				f := factOf(8, federation.FactState(round%2))
+				f.Port = port + 1
+				m.Ports = append(m.Ports, factToWire(f))
+			}
+			if round == 0 { // this keeps the hook busy
+				go s.health.report(one, &pb.Report{Ports: []*pb.PortHealth{factToWire(factOf(7, federation.Ejected))}})
+				synctest.Wait()
+			}
+			if err := s.health.report(two, m); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(s.health.book.waiting); n > MaxFacts {
+				t.Fatalf("%d edges of %d ports wait", n, MaxFacts)
+			}
+		}
+		// Ports that nobody was told of, and of which nothing is known any more, are no edges.
+		for round := range 5 {
+			m := &pb.Report{Whole: true}
+			for port := range uint16(MaxFacts) {
+				f := factOf(8, federation.Ejected)
+				f.Port = uint16(round+2)*MaxFacts + port
+				m.Ports = append(m.Ports, factToWire(f))
+			}
+			if err := s.health.report(two, m); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(s.health.book.waiting); n > MaxFacts {
+				t.Fatalf("%d edges wait; %d facts are kept", n, MaxFacts)
+			}
+		}
+		close(busy)
+		settle()
+		if len(last) != MaxFacts || last[0].Fact.State != federation.Ejected {
+			t.Errorf("told of %d edges, the first of them %+v; want %d in their last state", len(last), last[0], MaxFacts)
 		}
 	})
 }

@@ -225,12 +225,16 @@ func (d *downlink) wake(t *topic) {
 	d.nudge()
 }
 
+// ask owes questions, beside those that are owed: at most [MaxFacts].
 func (d *downlink) ask(targets []Target) {
 	if len(targets) == 0 {
 		return
 	}
 	d.mu.Lock()
-	d.asks = targets
+	d.asks = slices.Concat(d.asks, targets)
+	slices.SortFunc(d.asks, compareTargets)
+	d.asks = slices.Compact(d.asks)
+	d.asks = d.asks[:min(len(d.asks), MaxFacts)]
 	d.mu.Unlock()
 	d.nudge()
 }

@@ -89,7 +89,7 @@ func (u *uplink) take(facts Facts) []*pb.StreamMessage {
 		if whole {
 			r.Ports = wholeOf(facts.All())
 		} else {
-			r.Ports = some(facts, targets)
+			r.Ports, r.Forgotten = some(facts, targets)
 		}
 		out = append(out, report(r))
 	}
@@ -109,13 +109,17 @@ func wholeOf(facts []Fact) []*pb.PortHealth {
 	return out
 }
 
-func some(facts Facts, targets []Target) (out []*pb.PortHealth) {
+// some encodes what there is to say of targets, and of which there is nothing any more.
+func some(facts Facts, targets []Target) (ports []*pb.PortHealth, forgotten []*pb.Target) {
+	var gone []Target
 	for _, t := range targets {
 		if f, ok := facts.Fact(t); ok {
-			out = append(out, factToWire(f))
+			ports = append(ports, factToWire(f))
+		} else {
+			gone = append(gone, t)
 		}
 	}
-	return out
+	return ports, targetsToWire(gone)
 }
 
 // run writes until ctx ends or the stream fails.
