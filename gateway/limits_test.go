@@ -183,9 +183,12 @@ func TestOneStreamTooManyIsRefusedAndNobodyElses(t *testing.T) {
 
 func TestTooManyStreamsPerSecondAreRefused(t *testing.T) {
 	s := limited(t, admission.Config{Identity: admission.IdentityLimits{StreamsPerSecond: 5}})
-	session, served, begun := s.dial(t), 0, time.Now()
-	for range 50 {
+	session, served, asked, over, begun := s.dial(t), 0, 0, 0, time.Now()
+	for ; asked < 50 || over == 0 && asked < 1000; asked++ { // more on a machine that asks for no more than five a second
 		st, _, refused := connect(t, session, hello, nil)
+		if refused != nil {
+			over++
+		}
 		switch {
 		case refused == nil:
 			served++
@@ -195,7 +198,7 @@ func TestTooManyStreamsPerSecondAreRefused(t *testing.T) {
 		}
 	}
 	if most := 5 + int(5*time.Since(begun).Seconds()) + 1; served < 5 || served > most {
-		t.Errorf("%d of 50 streams were served within %v, want 5 to %d", served, time.Since(begun), most)
+		t.Errorf("%d of %d streams were served within %v, want 5 to %d", served, asked, time.Since(begun), most)
 	}
 	s.told(t, admission.ByIdentity, admission.StreamsPerSecond)
 }
