@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -28,6 +29,7 @@ const (
 const (
 	packetQueue = 256
 	bulkQueue   = 8
+	queueBytes  = 2 << 20  // that wait for a peer that reads slowly, on each connection
 	burst       = 64 << 10 // bytes written at once
 
 	maxIntroduction = 1024 // bytes
@@ -43,7 +45,8 @@ type conn struct {
 	local     bool   // of the own network
 	instance  record.Instance
 	queue     chan []byte
-	ready     func() // nil, or told that queue takes messages
+	waiting   atomic.Int64 // bytes in queue
+	ready     func()       // nil, or told that queue takes messages
 }
 
 // greet introduces both ends; whoever has dialled is first, with the kind of the
@@ -188,18 +191,28 @@ func (c *conn) patience() time.Duration {
 	return c.transport.f.cfg.timing.silence
 }
 
-// put queues a message, or drops it if the queue is full: a digest will tell
-// that it is missing.
+// put queues a message, or drops it if the queue is full, by number or by bytes: a
+// digest will tell that it is missing.
 func (c *conn) put(m []byte) {
-	select {
-	case c.queue <- m:
-	default:
-		queue := "packets_out"
-		if c.kind == kindBulk {
-			queue = "bulk_out"
+	if n := int64(len(m)); c.waiting.Add(n) <= queueBytes {
+		select {
+		case c.queue <- m:
+			return
+		default:
 		}
-		c.transport.f.cfg.Metrics.Dropped.WithLabelValues(queue).Inc()
 	}
+	c.waiting.Add(-int64(len(m)))
+	queue := "packets_out"
+	if c.kind == kindBulk {
+		queue = "bulk_out"
+	}
+	c.transport.f.cfg.Metrics.Dropped.WithLabelValues(queue).Inc()
+}
+
+// took notes that m has left the queue.
+func (c *conn) took(m []byte) []byte {
+	c.waiting.Add(-int64(len(m)))
+	return m
 }
 
 // write sends what is queued, and signs of life on a connection for packets.
@@ -216,7 +229,7 @@ func (c *conn) write(ctx context.Context) {
 			c.drain()
 			return
 		case m := <-c.queue:
-			out = c.gather(m)
+			out = c.gather(c.took(m))
 			if c.kind == kindPacket {
 				ping.Reset(c.transport.f.cfg.timing.ping)
 			}
@@ -235,7 +248,7 @@ func (c *conn) gather(m []byte) []byte {
 	for len(out) < burst {
 		select {
 		case m = <-c.queue:
-			out = link.AppendFrame(out, m)
+			out = link.AppendFrame(out, c.took(m))
 		default:
 			return out
 		}
@@ -247,7 +260,7 @@ func (c *conn) gather(m []byte) []byte {
 func (c *conn) drain() {
 	select {
 	case m := <-c.queue:
-		c.flush(c.gather(m), 200*time.Millisecond)
+		c.flush(c.gather(c.took(m)), 200*time.Millisecond)
 	default:
 	}
 }
