@@ -10,6 +10,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/federation/damping"
 )
 
 // headers is a bound of what TLS, TCP and IP add to a message, in bytes.
@@ -199,5 +201,103 @@ func BenchmarkFederationFlapping(b *testing.B) {
 				b.ReportMetric(float64(messages)/long.Seconds(), "messages/s")
 			}
 		})
+	}
+}
+
+// BenchmarkFederationAlternating reports what one of 20 gateways pays while 1 % of
+// 200 000 pods alternate once a second, 200 in each of ten networks and each in a
+// service of its own: as their gateways would say it of itself, and with what their
+// witnesses hold back (federation/damping). Meanwhile single edges of another service
+// are timed; CPU is that of the simulation, by gateway and second.
+func BenchmarkFederationAlternating(b *testing.B) {
+	for _, damped := range []bool{false, true} {
+		b.Run(fmt.Sprintf("damped=%v", damped), func(b *testing.B) {
+			for b.Loop() {
+				alternate(b, damped)
+			}
+		})
+	}
+}
+
+func alternate(b *testing.B, damped bool) {
+	const services, warm, long = 200, 30, 10 // services that alternate; seconds
+	w := newWorld(b, "alternating", 10, 2)
+	for _, s := range w.sites {
+		w.start(s)
+		for n := range services + 1 {
+			if err := s.node.Publisher().Put(healthy(n, 10), s.time(w)); err != nil {
+				b.Fatal(err)
+			}
+		}
+		w.tick(s)
+	}
+	w.run(5 * time.Second)
+	damper := damping.New(services)
+	out := make([]bool, services)
+	var begun time.Time // on the clock of the machine
+	var took []time.Duration
+	for second := range warm + long {
+		if second == warm {
+			for _, s := range w.sites {
+				s.sent, s.got, s.messages = 0, 0, 0
+			}
+			begun = time.Now()
+		}
+		for n := range services { // spread over the second
+			k := damping.Key{Endpoint: 1, Port: uint16(n + 1)}
+			was := out[n]
+			switch sick := second%2 == 0; {
+			case sick && !out[n]:
+				out[n] = true
+				damper.Ejected(k, w.now)
+			case sick:
+				damper.Failed(k, w.now)
+			case out[n] && (!damped || !damper.Answered(k, w.now).After(w.now)):
+				out[n] = false
+				damper.Readmitted(k, w.now)
+			}
+			if was != out[n] {
+				h := uint32(10)
+				if out[n] {
+					h = 9
+				}
+				for _, s := range w.sites {
+					w.publish(s, healthy(n, h))
+				}
+			}
+			if n == services/2 && second >= warm {
+				origin, start, seen := w.sites[second%len(w.sites)], w.now, map[string]bool{}
+				w.onChange = func(s *site) {
+					h, _ := s.node.Ledger().Health(origin.network, serviceName(services), 80)
+					for _, d := range h.Deliveries {
+						if d.Instance == origin.key.ID() && d.Health.Healthy == 9 && !seen[s.name] {
+							if seen[s.name] = true; len(seen) == len(w.sites) {
+								took = append(took, w.now.Sub(start))
+							}
+						}
+					}
+				}
+				w.publish(origin, healthy(services, 9)) // once by each
+			}
+			w.run(time.Second / services)
+		}
+	}
+	cpu := time.Since(begun)
+	sent, got := 0, 0
+	for _, s := range w.sites {
+		sent, got = max(sent, s.sent), max(got, s.got)
+	}
+	w.run(10 * time.Second)
+	if err := w.agree(); err != nil {
+		b.Fatal(err)
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(sent)/long, "sentB/s")
+	b.ReportMetric(float64(got)/long, "receivedB/s")
+	b.ReportMetric(float64(cpu.Milliseconds())/long/float64(len(w.sites)), "cpuMs/s")
+	b.ReportMetric(float64(len(took)), "edges")
+	if len(took) > 0 {
+		b.ReportMetric(float64(took[len(took)/2].Milliseconds()), "medianMs")
+		b.ReportMetric(float64(took[len(took)-1].Milliseconds()), "slowestMs")
 	}
 }
