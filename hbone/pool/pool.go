@@ -23,6 +23,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -282,16 +283,37 @@ func (p *Pool) Retire(match func(Key) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for key, e := range p.keys {
-		if !match(key) {
-			continue
+		if match(key) {
+			p.retire(e)
 		}
-		delete(p.keys, key)
-		e.detached = true
-		for len(e.sessions) > 0 {
-			p.take(e, e.sessions[0])
-		}
-		p.serve(e)
 	}
+}
+
+// Serves reports whether there is a session of key that may take new streams.
+func (p *Pool) Serves(key Key) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e, now := p.keys[key], time.Now()
+	return e != nil && slices.ContainsFunc(e.sessions, func(sh *shared) bool { return !p.past(sh, sh.s.Availability(now), now) })
+}
+
+// RetireKey is Retire of one key.
+func (p *Pool) RetireKey(key Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e := p.keys[key]; e != nil {
+		p.retire(e)
+	}
+}
+
+// retire lets nobody find e any more, and has it end; the caller holds mu.
+func (p *Pool) retire(e *entry) {
+	delete(p.keys, e.key)
+	e.detached = true
+	for len(e.sessions) > 0 {
+		p.take(e, e.sessions[0])
+	}
+	p.serve(e)
 }
 
 // Close retires everything, ends the dials in flight and fails the calls that wait

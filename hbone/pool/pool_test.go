@@ -233,6 +233,38 @@ func TestPoolRetiresIdleExpiredAndUnwantedSessions(t *testing.T) {
 	})
 }
 
+func TestPoolRetiresOneKeyAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t, cfg: hbone.DefaultConfig()}
+		p := New(Config{})
+		one, other := Key{UID: "one"}, Key{UID: "other"}
+		st := poolOpen(t, p, one, b)
+		endStream(poolOpen(t, p, other, b))
+		if !p.Serves(one) || !p.Serves(other) || p.Serves(Key{UID: "none"}) {
+			t.Error("keys with a session do not serve, or one without does")
+		}
+		p.RetireKey(one)
+		p.RetireKey(Key{UID: "none"})
+		if p.Serves(one) || !p.Serves(other) {
+			t.Error("the retired key serves, or the other does not")
+		}
+		st.Write([]byte("x"))
+		if _, err := io.ReadFull(st, make([]byte, 1)); err != nil {
+			t.Errorf("stream on the retired session: %v", err)
+		}
+		s := st.Session()
+		endStream(st)
+		<-s.Done()
+		b.cut()
+		synctest.Wait()
+		if p.Serves(other) {
+			t.Error("a key whose session has died serves")
+		}
+		p.Close()
+		b.stop()
+	})
+}
+
 func TestPoolCallerLeavesTheDialToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{t: t, cfg: hbone.DefaultConfig(), delay: time.Second}
