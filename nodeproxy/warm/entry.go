@@ -49,13 +49,13 @@ func (e *entry) do(f func(now time.Time)) bool {
 }
 
 // choose is Choose of the set; nearly always the set then wants nothing.
-func (e *entry) choose(now time.Time) (c warmset.Choice, ok, ended bool) {
+func (e *entry) choose(now time.Time, fits func(warmset.Choice) bool) (c warmset.Choice, ok, ended bool) {
 	e.mu.Lock()
 	if e.ended {
 		e.mu.Unlock()
 		return c, false, true
 	}
-	c, ok = e.set.Choose(now)
+	c, ok = e.set.Choose(now, fits)
 	next := e.set.Next(now)
 	wants := !next.IsZero() && (!next.After(now) || e.wake.IsZero() || next.Before(e.wake))
 	e.mu.Unlock()
@@ -79,11 +79,15 @@ func (e *entry) schedule(now time.Time) {
 	}
 }
 
-// passed is what the timer does.
+// passed is what the timer does. What is known of the share may have changed by the
+// passing of time alone, so it is asked for again.
 func (e *entry) passed() {
 	idle := func(now time.Time) bool { return e.set.Unused(now) >= e.keeper.cfg.Idle }
 	if !e.endIf(idle) {
-		e.do(func(time.Time) { e.wake = time.Time{} })
+		e.do(func(now time.Time) {
+			e.wake = time.Time{}
+			e.set.Revise(e.keeper.cfg.Share(e.key), now)
+		})
 	}
 }
 

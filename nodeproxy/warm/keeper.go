@@ -78,16 +78,18 @@ func New(c Config) *Keeper {
 	return k
 }
 
-// Choose counts a connection and returns the session that it goes on, until Done. ok
-// is false if none is held: then the gateway chooses, and if c.ID is not zero, the
-// caller opens the session under that ID, and calls Opened (and then Use) or Failed.
-func (k *Keeper) Choose(key Key) (c warmset.Choice, ok bool) {
+// Choose counts a connection and returns the session that it goes on, until Done: one
+// that fits, unless nil, accepts; it must not wait, and not call the Keeper. ok is false
+// if there is none: then the gateway chooses, and if c.ID is not zero, and
+// c.Joined is false, the caller opens the session under that ID, and calls Opened (and
+// then Use) or Failed.
+func (k *Keeper) Choose(key Key, fits func(warmset.Choice) bool) (c warmset.Choice, ok bool) {
 	for {
 		e := k.entry(key)
 		if e == nil {
 			return c, false
 		}
-		if c, ok, ended := e.choose(time.Now()); !ended {
+		if c, ok, ended := e.choose(time.Now(), fits); !ended {
 			return c, ok
 		}
 	}
@@ -134,9 +136,11 @@ func (k *Keeper) Failed(s Session, gone bool) {
 	k.with(s, func(e *entry, now time.Time) { e.set.Failed(s.ID, gone, now) })
 }
 
-// Use counts a connection on a session that was kept, until Done.
-func (k *Keeper) Use(s Session) {
-	k.with(s, func(e *entry, now time.Time) { e.set.Use(s.ID, now) })
+// Use counts a connection on a session that was kept, until Done. It returns false, and
+// counts nothing, if it was not.
+func (k *Keeper) Use(s Session) (counted bool) {
+	k.with(s, func(e *entry, now time.Time) { counted = e.set.Use(s.ID, now) })
+	return counted
 }
 
 // Done ends a connection that was chosen or counted.
@@ -146,6 +150,17 @@ func (k *Keeper) Done(s Session) {
 		e.set.Done(s.ID) // nothing comes of it before time has passed
 		e.mu.Unlock()
 	}
+}
+
+// Knows reports whether s is held, or being opened.
+func (k *Keeper) Knows(s Session) bool {
+	e := k.find(s.Key)
+	if e == nil {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.set.Knows(s.ID)
 }
 
 // Broken takes in that s cannot be used any more.
@@ -173,6 +188,25 @@ func (k *Keeper) all(match func(Key) bool) (out []*entry) {
 		if match(key) {
 			out = append(out, e)
 		}
+	}
+	return out
+}
+
+// Status is how one set stands.
+type Status struct {
+	Key
+	warmset.Status
+}
+
+// Status returns how every set stands, in no order.
+func (k *Keeper) Status() (out []Status) {
+	now := time.Now()
+	for _, e := range k.all(func(Key) bool { return true }) {
+		e.mu.Lock()
+		if !e.ended {
+			out = append(out, Status{e.key, e.set.Status(now)})
+		}
+		e.mu.Unlock()
 	}
 	return out
 }

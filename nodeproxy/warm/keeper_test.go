@@ -108,10 +108,10 @@ func (f *far) retire(s Session) {
 
 // connect is one connection, as a node proxy makes it.
 func (f *far) connect(key Key, lasts time.Duration) {
-	c, ok := f.k.Choose(key)
+	c, ok := f.k.Choose(key, nil)
 	s := Session{key, c.ID}
 	if !ok {
-		if c.ID == 0 {
+		if c.ID == 0 || c.Joined {
 			time.Sleep(f.takes)
 			return
 		}
@@ -148,7 +148,7 @@ func TestWhatIsNotKeptIsRetired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFar(t, 10, Config{})
 		defer f.k.Close()
-		c, ok := f.k.Choose(keyOf(1))
+		c, ok := f.k.Choose(keyOf(1), nil)
 		if ok || c.ID == 0 {
 			t.Fatalf("chosen %+v, %t; want a request", c, ok)
 		}
@@ -184,8 +184,36 @@ func TestConnectionsFindSessionsAndEverySessionEnds(t *testing.T) {
 		if n, _ := f.is(); n != 0 || f.k.Len() != 0 {
 			t.Errorf("%d sessions and %d sets after Close, want none", n, f.k.Len())
 		}
-		if _, ok := f.k.Choose(keyOf(1)); ok || f.k.Len() != 0 {
+		if _, ok := f.k.Choose(keyOf(1), nil); ok || f.k.Len() != 0 {
 			t.Error("after Close a set began")
+		}
+	})
+}
+
+// What changes by the passing of time alone is taken in without anybody's word.
+func TestWhatIsKnownIsAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFar(t, 10, Config{})
+		defer f.k.Close()
+		var conns sync.WaitGroup
+		defer conns.Wait()
+		connect := func(n int) {
+			for range n {
+				conns.Go(func() { f.connect(keyOf(1), time.Second) })
+				time.Sleep(50 * time.Millisecond)
+			}
+		}
+		connect(200)
+		f.mu.Lock()
+		f.out = []mesh.EndpointID{3}
+		f.mu.Unlock()
+		connect(1300) // more than a minute
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for s, a := range f.opened {
+			if a.Endpoint == 3 {
+				t.Errorf("session %d is with an endpoint that has been out for a minute", s.ID)
+			}
 		}
 	})
 }
@@ -296,8 +324,8 @@ func TestCloseEndsWhatIsBeingOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFar(t, 10, Config{})
 		f.takes = time.Hour
-		f.k.Choose(keyOf(1))
-		f.k.Choose(keyOf(1))
+		f.k.Choose(keyOf(1), nil)
+		f.k.Choose(keyOf(1), nil)
 		time.Sleep(time.Millisecond)
 		if now, _ := f.atOnce(); now == 0 {
 			t.Fatal("nothing is being opened")
@@ -362,7 +390,7 @@ func BenchmarkChoose(b *testing.B) {
 	key := keyOf(1)
 	b.ReportAllocs()
 	for b.Loop() {
-		c, _ := f.k.Choose(key)
+		c, _ := f.k.Choose(key, nil)
 		f.k.Done(Session{key, c.ID})
 	}
 }

@@ -201,11 +201,14 @@ func (t *town) background(s *source) {
 }
 
 func (t *town) connect(s *source) {
-	if c, ok := s.set.Choose(t.now); ok {
+	if c, ok := s.set.Choose(t.now, nil); ok {
 		t.arrives(c.Endpoint)
 		t.after(t.lasts(), func() { s.set.Done(c.ID) })
 	} else {
 		t.plain++
+		if c.Joined {
+			c.ID = 0 // as far as the others go, it is alone
+		}
 		t.open(s, Request{ID: c.ID, Gateway: t.share.Gateways[t.rng.IntN(len(t.share.Gateways))]}, true)
 	}
 	t.background(s)

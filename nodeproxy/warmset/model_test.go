@@ -103,14 +103,14 @@ func (w *world) due() {
 
 // choose is a connection.
 func (w *world) choose() {
-	c, ok := w.set.Choose(w.now)
+	c, ok := w.set.Choose(w.now, nil)
 	switch {
 	case ok:
 		if _, has := w.sessions[c.ID]; !has {
 			w.fail("chosen was session %d, which nobody has", c.ID)
 		}
 		w.begin(c.ID)
-	case c.ID != 0:
+	case c.ID != 0 && !c.Joined:
 		w.inFlight[c.ID] = Request{ID: c.ID, Gateway: w.share.Gateways[0]}
 	}
 }

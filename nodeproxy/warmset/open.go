@@ -65,11 +65,12 @@ func (s *Set) opening(now time.Time) int {
 
 func (s *Set) ask(sl *slot, now time.Time) Request {
 	s.next++
-	r := Request{ID: s.next, Gateway: s.gateway(), Pin: sl.pin}
+	r := Request{ID: s.next, Gateway: s.gateway(sl.pin), Pin: sl.pin}
 	if sl.pin == 0 && s.complete(now) {
 		r.Avoid = s.others(sl)
 	}
 	sl.request, sl.due, sl.avoid = r.ID, time.Time{}, r.Avoid
+	sl.joined = 0
 	s.requests[r.ID] = sl
 	return r
 }
@@ -82,18 +83,25 @@ func (s *Set) others(sl *slot) (out []mesh.EndpointID) {
 		}
 		if o.pin != 0 {
 			out = append(out, o.pin)
-		} else if o.session != nil {
+		} else if o.session != nil && !o.session.Unnamed {
 			out = append(out, o.session.Endpoint)
 		}
 	}
 	return out
 }
 
-// gateway is the one of the first two through which fewer sessions go.
-func (s *Set) gateway() string {
+// gateway is the one of the first two through which fewer sessions go, if both can
+// reach pin.
+func (s *Set) gateway(pin mesh.EndpointID) string {
 	first := s.share.Gateways[0]
 	if len(s.share.Gateways) == 1 {
 		return first
+	}
+	if pin != 0 && s.share.reaches(first, pin) != s.share.reaches(s.share.Gateways[1], pin) {
+		if s.share.reaches(first, pin) {
+			return first
+		}
+		return s.share.Gateways[1]
 	}
 	second, balance := s.share.Gateways[1], 0
 	for _, sl := range s.slots {
@@ -115,7 +123,7 @@ func (s *Set) gateway() string {
 // longer asks for.
 func (s *Set) expire(now time.Time) {
 	want := s.demand.slots(now)
-	if want >= s.share.Healthy {
+	if s.complete(now) {
 		s.replaceDuplicates(now)
 		return
 	}
@@ -157,6 +165,7 @@ func (s *Set) replaceDuplicates(now time.Time) {
 // until Ended names the request; else the caller ends it.
 func (s *Set) Opened(request uint64, a Answer, now time.Time) (kept bool) {
 	sl := s.answered(request)
+	s.unnamed = a.Unnamed
 	if sl == nil {
 		return false
 	}
@@ -173,6 +182,9 @@ func (s *Set) Opened(request uint64, a Answer, now time.Time) (kept bool) {
 		return false
 	}
 	s.fill(sl, request, a, now)
+	if s.complete(now) { // else they are renewed
+		s.rebalance(now)
+	}
 	return true
 }
 
@@ -208,9 +220,9 @@ func (s *Set) failed(sl *slot, now time.Time) {
 // fits reports whether sl may hold a.
 func (s *Set) fits(sl *slot, a Answer, now time.Time) bool {
 	switch {
-	case a.Endpoint == 0, slices.Contains(s.share.Out, a.Endpoint):
+	case a.Endpoint == 0, !a.Unnamed && !s.share.has(a.Endpoint):
 		return false
-	case !slices.Contains(s.share.Expect, a.Identity), !slices.Contains(s.share.Gateways, a.Gateway):
+	case !slices.Contains(s.share.Expect, a.Identity), !s.share.reaches(a.Gateway, a.Endpoint):
 		return false
 	}
 	return !s.complete(now) || !s.taken(sl, a.Endpoint)
@@ -223,7 +235,7 @@ func (s *Set) taken(sl *slot, e mesh.EndpointID) bool {
 
 func (s *Set) fill(sl *slot, id uint64, a Answer, now time.Time) {
 	s.leave(sl)
-	e := &session{Choice: Choice{id, a}, weight: float64(max(1, a.Weight)), since: now}
+	e := &session{Choice: Choice{ID: id, Answer: a}, weight: float64(max(1, a.Weight)), since: now}
 	// Give or take half, but seldom: the turns of a pod shall be of one length, and
 	// those of the slots not end at one time.
 	e.last = usesPerSlot/2 + int(s.random()*(usesPerSlot/2)) + int(s.random()*(usesPerSlot/2)) + 1

@@ -27,15 +27,15 @@ func (s *Set) Revise(share Share, now time.Time) {
 		e := sl.session
 		switch {
 		case e == nil:
-		case slices.Contains(share.Out, e.Endpoint):
+		case !e.Unnamed && !share.has(e.Endpoint):
 			s.remember(e.Endpoint)
 			s.refill(sl, 0, now)
 		case !slices.Contains(share.Expect, e.Identity):
 			s.refill(sl, 0, now)
-		case !slices.Contains(share.Gateways, e.Gateway):
-			s.refill(sl, e.Endpoint, now) // it is well, through another one
+		case !share.reaches(e.Gateway, e.Endpoint):
+			s.refill(sl, e.name(), now) // it is well, through another one
 		}
-		if sl.pin != 0 && slices.Contains(share.Out, sl.pin) {
+		if sl.pin != 0 && !share.has(sl.pin) {
 			sl.pin = 0
 		}
 	}
@@ -43,6 +43,40 @@ func (s *Set) Revise(share Share, now time.Time) {
 	s.resize(now)
 	back := s.returned(now)
 	s.redraw(back, now)
+	s.rebalance(now)
+}
+
+// rebalance has sessions go by the other of the first two gateways until both have as
+// many, if one of them is back, or more is known of them. Each pod stays.
+func (s *Set) rebalance(now time.Time) {
+	if len(s.share.Gateways) < 2 {
+		return
+	}
+	var by [2]int // sessions, and requests by name
+	of := func(sl *slot) int { return slices.Index(s.share.Gateways[:2], sl.session.Gateway) }
+	for _, sl := range s.slots {
+		if sl.session == nil {
+			continue
+		}
+		if i := of(sl); i >= 0 && sl.pin == 0 {
+			by[i]++
+		} else {
+			by[1-max(i, 0)]++ // it is on its way
+		}
+	}
+	for _, sl := range s.slots {
+		if sl.session == nil || sl.session.Unnamed || sl.request != 0 || sl.pin != 0 || !sl.due.IsZero() {
+			continue
+		}
+		i := of(sl)
+		if i < 0 || by[i] < by[1-i]+2 || !s.share.reaches(s.share.Gateways[1-i], sl.session.Endpoint) {
+			continue
+		}
+		by[i]--
+		by[1-i]++
+		sl.pin, sl.tries = sl.session.Endpoint, 0
+		sl.due = now.Add(time.Duration(s.random() * float64(redrawWithin)))
+	}
 }
 
 // refill empties sl and has it filled at once, with pin unless that is zero.
@@ -85,7 +119,7 @@ func (sl *slot) uses() int {
 func (s *Set) returned(now time.Time) (back int) {
 	for i := 0; i < len(s.away); {
 		e := s.away[i]
-		if slices.Contains(s.share.Out, e) {
+		if !s.share.has(e) {
 			i++
 			continue
 		}

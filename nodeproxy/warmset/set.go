@@ -21,21 +21,41 @@ type Share struct {
 	// Gateways are the names of the usable ones, the best first. The first two are
 	// used.
 	Gateways []string
+	// Lists reports whether discovery lists an endpoint as one that may be chosen; nil:
+	// it lists none of this share's.
+	Lists func(mesh.EndpointID) bool
+	// Reaches reports whether a gateway can reach an endpoint; nil: each can reach all.
+	Reaches func(gateway string, e mesh.EndpointID) bool
+}
+
+// has reports whether e may be chosen, as far as is known.
+func (s *Share) has(e mesh.EndpointID) bool {
+	return !slices.Contains(s.Out, e) && (s.Lists == nil || s.Lists(e))
+}
+
+func (s *Share) reaches(gateway string, e mesh.EndpointID) bool {
+	return slices.Contains(s.Gateways, gateway) && (s.Reaches == nil || s.Reaches(gateway, e))
 }
 
 // Answer is an endpoint that a gateway has chosen, and with which there is a session
 // now.
 type Answer struct {
-	Endpoint mesh.EndpointID // zero: the gateway does not say, so nothing can be kept
+	Endpoint mesh.EndpointID // zero: nobody, so nothing can be kept
 	Weight   uint32          // zero is one
 	Identity spiffeid.ID     // who has answered
 	Gateway  string
+	// Unnamed says that the gateway has not named the endpoint: Endpoint is the caller's
+	// name for whoever it is.
+	Unnamed bool
 }
 
 // Choice is an endpoint for a connection, until Done.
 type Choice struct {
 	ID uint64 // of the session: that of the request that it came from
 	Answer
+	// Joined says that nothing that fits is held, and that the session ID is being opened by
+	// somebody else: the connection may wait for it, and reports nothing.
+	Joined bool
 }
 
 // Set is the warm set of one source identity, share and port. Make it with New.
@@ -47,9 +67,11 @@ type Set struct {
 	demand demand
 	used   time.Time // of the last Choose
 
-	dirty bool      // something was called since Due, which may have to do with it
-	wake  time.Time // when Due has something to do otherwise; zero: never
-	whole bool      // whether every endpoint was to be held at the last Choose
+	dirty   bool      // something was called since Due, which may have to do with it
+	wake    time.Time // when Due has something to do otherwise; zero: never
+	unnamed bool      // gateways do not name endpoints, as far as is known: nobody can tell who is held
+
+	whole bool // whether every endpoint was to be held at the last Choose
 
 	slots    []*slot
 	held     map[uint64]*session // by ID; those that left too, while they have connections
@@ -67,6 +89,7 @@ type slot struct {
 	session *session // nil: empty
 	request uint64   // in flight, to fill or renew it; zero: none
 	due     time.Time
+	joined  int               // connections that wait for request
 	tries   int               // failed since the last success
 	avoid   []mesh.EndpointID // of the last request
 	pin     mesh.EndpointID   // what to ask for; zero leaves it to the gateway
@@ -84,6 +107,14 @@ type session struct {
 	left   bool
 }
 
+// name is the endpoint as its gateways know it; zero if they have not named it.
+func (e *session) name() mesh.EndpointID {
+	if e.Unnamed {
+		return 0
+	}
+	return e.Endpoint
+}
+
 // maxAway is how many endpoints that are out are remembered.
 const maxAway = MaxSlots
 
@@ -94,11 +125,12 @@ func New(random func() float64, seed uint64) *Set {
 	return &Set{random: random, draws: balance.NewDraws(seed), next: seed >> 1, held: map[uint64]*session{}, requests: map[uint64]*slot{}}
 }
 
-// Choose counts a connection and returns the endpoint that it goes to, until Done.
-// ok is false if none is held: then the gateway chooses. If c.ID is not zero then,
-// the connection is a request of that ID for a slot, and ends with Opened (and then
-// Use) or Failed.
-func (s *Set) Choose(now time.Time) (c Choice, ok bool) {
+// Choose counts a connection and returns the endpoint that it goes to, until Done: one
+// of those that fits accepts, or, if that is nil, of all that are held. ok is false if
+// there is none: then the gateway chooses. If c.ID is not zero then, and
+// c.Joined is false, the connection is a request of that ID for a slot, and ends with
+// Opened (and then Use) or Failed.
+func (s *Set) Choose(now time.Time, fits func(Choice) bool) (c Choice, ok bool) {
 	s.demand.note(now)
 	s.used = now
 	s.resize(now)
@@ -106,7 +138,7 @@ func (s *Set) Choose(now time.Time) (c Choice, ok bool) {
 	any, byWeight := false, s.complete(now)
 	s.dirty, s.whole = s.dirty || byWeight != s.whole, byWeight
 	for _, sl := range s.slots {
-		x := balance.Candidate{Usable: sl.session != nil, Weight: 1}
+		x := balance.Candidate{Usable: sl.session != nil && (fits == nil || fits(sl.session.Choice)), Weight: 1}
 		if x.Usable {
 			any, x.Load = true, float64(sl.session.open)
 			if byWeight {
@@ -116,7 +148,11 @@ func (s *Set) Choose(now time.Time) (c Choice, ok bool) {
 		s.scratch = append(s.scratch, x)
 	}
 	if !any {
-		return Choice{ID: s.reserve()}, false
+		if id := s.reserve(); id != 0 {
+			return Choice{ID: id}, false
+		}
+		id := s.join()
+		return Choice{ID: id, Joined: id != 0}, false
 	}
 	u, v := s.draws.Next()
 	i, _, _ := balance.Pick(s.scratch, u, v)
@@ -131,12 +167,28 @@ func (s *Set) reserve() uint64 {
 	for _, sl := range s.slots {
 		if sl.request == 0 && sl.pin == 0 {
 			s.next++
-			sl.request, sl.due, sl.avoid = s.next, time.Time{}, nil
+			sl.request, sl.due, sl.avoid, sl.joined = s.next, time.Time{}, nil, 0
 			s.requests[s.next] = sl
 			return s.next
 		}
 	}
 	return 0
+}
+
+// join returns the request in flight for which the fewest connections wait, so that a
+// burst to a share of few endpoints does not open a session each; zero if there is none.
+func (s *Set) join() uint64 {
+	var least *slot
+	for _, sl := range s.slots {
+		if sl.request != 0 && sl.pin == 0 && (least == nil || sl.joined < least.joined) {
+			least = sl
+		}
+	}
+	if least == nil {
+		return 0
+	}
+	least.joined++
+	return least.request
 }
 
 func (s *Set) use(e *session, now time.Time) {
@@ -150,11 +202,19 @@ func (s *Set) use(e *session, now time.Time) {
 }
 
 // Use counts a connection on the session id that was chosen by the gateway and kept
-// since, until Done.
-func (s *Set) Use(id uint64, now time.Time) {
-	if e := s.held[id]; e != nil {
+// since, until Done. It returns false, and counts nothing, if the session was not kept.
+func (s *Set) Use(id uint64, now time.Time) bool {
+	e := s.held[id]
+	if e != nil {
 		s.use(e, now)
 	}
+	return e != nil
+}
+
+// Knows reports whether the session id is held, or being opened.
+func (s *Set) Knows(id uint64) bool {
+	e := s.held[id]
+	return e != nil && !e.left || s.requests[id] != nil
 }
 
 // Done ends a connection on the session id.
@@ -167,7 +227,9 @@ func (s *Set) Done(id uint64) {
 }
 
 // complete reports whether every endpoint is to be held.
-func (s *Set) complete(now time.Time) bool { return s.demand.slots(now) >= s.share.Healthy }
+func (s *Set) complete(now time.Time) bool {
+	return !s.unnamed && s.demand.slots(now) >= s.share.Healthy
+}
 
 // allowed is how many slots there may be.
 func (s *Set) allowed() int { return min(MaxSlots, s.share.Healthy) }

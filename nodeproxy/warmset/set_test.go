@@ -220,7 +220,7 @@ func TestWhoMayNotAnswerAnyMoreLeaves(t *testing.T) {
 func TestTheFirstConnectionFillsASlot(t *testing.T) {
 	w := newWorld(t, 1, 10)
 	w.revise()
-	c, ok := w.set.Choose(w.now)
+	c, ok := w.set.Choose(w.now, nil)
 	if ok || c.ID == 0 {
 		t.Fatalf("chosen %+v, %t; want a request for a slot", c, ok)
 	}
@@ -229,8 +229,110 @@ func TestTheFirstConnectionFillsASlot(t *testing.T) {
 	}
 	kept := w.set.Opened(c.ID, Answer{Endpoint: 3, Identity: accounts[0], Gateway: "gw-1"}, w.now)
 	w.set.Use(c.ID, w.now)
-	if then, ok := w.set.Choose(w.now); !kept || !ok || then.Endpoint != 3 || then.ID != c.ID {
+	if then, ok := w.set.Choose(w.now, nil); !kept || !ok || then.Endpoint != 3 || then.ID != c.ID {
 		t.Errorf("then chosen %+v, %t; want the endpoint that answered", then, ok)
+	}
+}
+
+// Who asks while all that may be held is being opened waits for one of those.
+func TestABurstWaitsForWhatIsBeingOpened(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	w.revise()
+	waits := map[uint64]int{}
+	for i := range 12 {
+		c, ok := w.set.Choose(w.now, nil)
+		if ok || c.ID == 0 || c.Joined != (i >= 2) {
+			t.Fatalf("connection %d: %+v, %t", i, c, ok)
+		}
+		waits[c.ID]++
+	}
+	for id, n := range waits {
+		if n != 6 || len(waits) != 2 {
+			t.Errorf("%d wait for session %d of %d; want half", n, id, len(waits))
+		}
+	}
+}
+
+// byGateway counts the sessions held, by gateway.
+func (w *world) byGateway() map[string]int { return w.set.Status(w.now).By }
+
+// When a gateway is back, or one more is known, sessions with the same endpoints go by
+// it, half of them.
+func TestSessionsAreSpreadOverAGatewayThatIsBack(t *testing.T) {
+	w := newWorld(t, 1, 10)
+	w.share.Gateways = []string{"gw-1"}
+	w.revise()
+	w.run(20*time.Second, 40)
+	before := w.holds()
+	if by := w.byGateway(); by["gw-1"] != 10 {
+		t.Fatalf("held by %v", by)
+	}
+	w.share.Gateways = []string{"gw-2", "gw-1"}
+	w.revise()
+	w.run(6*time.Second, 40)
+	if by := w.byGateway(); by["gw-1"] != 5 || by["gw-2"] != 5 {
+		t.Errorf("after six seconds with two gateways: %v", by)
+	}
+	if got := w.holds(); !slices.Equal(got, before) {
+		t.Errorf("holds %v, want %v as before", got, before)
+	}
+}
+
+// What a gateway cannot reach goes by the other one.
+func TestWhatAGatewayCannotReachGoesByTheOther(t *testing.T) {
+	w := newWorld(t, 1, 10)
+	w.revise()
+	w.run(20*time.Second, 40)
+	lost := w.set.slots[0].session.Endpoint
+	by := w.set.slots[0].session.Gateway
+	w.share.Reaches = func(gateway string, e mesh.EndpointID) bool { return gateway != by || e != lost }
+	w.revise()
+	w.run(3*time.Second, 40)
+	for _, sl := range w.set.slots {
+		if e := sl.session; e != nil && e.Endpoint == lost && e.Gateway == by {
+			t.Errorf("%v is held by way of %s, which cannot reach it", lost, by)
+		}
+	}
+	if !slices.Contains(w.holds(), lost) {
+		t.Errorf("%v is not held, though the other gateway reaches it", lost)
+	}
+}
+
+// Who is no longer listed leaves at once.
+func TestWhoIsNotListedLeaves(t *testing.T) {
+	w := newWorld(t, 1, 10)
+	w.revise()
+	w.run(20*time.Second, 40)
+	gone := w.holds()[0]
+	w.share.Lists = func(e mesh.EndpointID) bool { return e != gone }
+	w.revise()
+	if slices.Contains(w.holds(), gone) {
+		t.Errorf("%v is held, and nobody lists it", gone)
+	}
+}
+
+// Of gateways that name nobody it cannot be told whether everybody is held: sessions
+// are renewed as if they were too few.
+func TestSessionsWithWhoIsNotNamedAreRenewed(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	w.revise()
+	c, _ := w.set.Choose(w.now, nil)
+	if !w.set.Opened(c.ID, Answer{Endpoint: mesh.EndpointID(c.ID), Identity: accounts[0], Gateway: "gw-1", Unnamed: true}, w.now) {
+		t.Fatal("not kept")
+	}
+	for range 2 * usesPerSlot {
+		w.set.Choose(w.now, nil)
+	}
+	w.now = w.now.Add(time.Second)
+	asked := false
+	for _, r := range w.set.Due(w.now) {
+		asked = asked || w.set.requests[r.ID].session != nil
+		if r.Pin != 0 || len(r.Avoid) > 0 {
+			t.Errorf("asked for %+v, of a gateway that knows neither", r)
+		}
+	}
+	if !asked {
+		t.Error("a session that was used often enough is not renewed")
 	}
 }
 
@@ -239,7 +341,7 @@ func TestAChoiceCostsNoAllocation(t *testing.T) {
 	w.revise()
 	w.run(20*time.Second, 100)
 	if n := testing.AllocsPerRun(100, func() {
-		c, _ := w.set.Choose(w.now)
+		c, _ := w.set.Choose(w.now, nil)
 		w.set.Done(c.ID)
 	}); n != 0 {
 		t.Errorf("%.1f allocations, want none", n)
@@ -252,7 +354,7 @@ func BenchmarkChoose(b *testing.B) {
 	w.run(20*time.Second, 100)
 	b.ReportAllocs()
 	for b.Loop() {
-		c, _ := w.set.Choose(w.now)
+		c, _ := w.set.Choose(w.now, nil)
 		w.set.Done(c.ID)
 	}
 }
