@@ -62,7 +62,7 @@ func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.F
 		return nil
 	}
 	view, pick := p.view, c.pick
-	pick.Avoid, pick.Expect = nil, nil
+	pick.Avoid, pick.Expect = nil, nil // not while it is open
 	e := &established{p: p, conn: app, stream: t.stream, access: c.access, sent: int64(c.early.sent)}
 	if len(c.early.rest()) > 0 {
 		e.early = c.early
@@ -227,12 +227,12 @@ func retryDelay(n int) time.Duration {
 
 // attempt chooses, opens, and waits for the first byte.
 func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
-	pick, f := c.p.view.choose(c.to, c.tried, time.Now())
+	pick, f := c.p.view.choose(c.to, c.tried, keptBy{c.p.kept, c.who.source.Identity}, time.Now())
 	if f != nil {
 		return nil, f
 	}
 	c.access.network, c.access.gateway, c.access.endpoint, c.access.workload = pick.Network(), "", 0, ""
-	if pod := pick.Chosen(); pod != nil {
+	if pod := c.who.snap.WorkloadByEndpoint(pick.Chosen()); pod != nil {
 		c.access.workload = pod.UID
 	}
 	if pick.Gateway != nil {
@@ -326,8 +326,21 @@ func (c *call) tunnel(ctx context.Context, pick picker.Choice) (*tunnel, *failur
 	if pick.Pod != nil {
 		return c.p.openSingle(ctx, c.who, c.early, pick.Pod, pick.Target)
 	}
-	return c.p.openDouble(ctx, c.who, c.early, via{
-		gateway: pick.Gateway, authority: c.plan.Authority, pod: pick.Remote, expect: pick.Expect, avoid: pick.Avoid})
+	v := via{gateway: pick.Gateway, authority: c.plan.Authority, expect: pick.Expect, avoid: pick.Avoid, pin: pick.Chosen()}
+	kept := keptBy{c.p.kept, c.who.source.Identity}
+	session := "alone"
+	switch {
+	case pick.Kept.ID != 0:
+		session = "held"
+		v.session, v.chosen = kept.session(pick.Share, pick.Kept.ID), true
+	case pick.Reserved != 0:
+		if session = "opened"; pick.Joined {
+			session = "awaited"
+		}
+		v.session, v.reserved = kept.session(pick.Share, pick.Reserved), !pick.Joined
+	}
+	c.p.metrics.warm.WithLabelValues(session).Inc()
+	return c.p.openDouble(ctx, c.who, c.early, v)
 }
 
 // brokeEarly is a tunnel that broke after the far application had accepted and

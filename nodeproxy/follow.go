@@ -9,6 +9,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/warm"
 )
 
 // follow reacts to new snapshots.
@@ -40,6 +41,7 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	snap := p.store.Current()
 	p.pool.Retire(func(k pool.Key) bool { return stale(snap, k) })
 	p.view.Retain(snap, time.Now())
+	p.kept.Revise(func(warm.Key) bool { return true })
 	p.ids.Require(p.identities()...)
 	p.gatewayProbes.Retain(func(key string) bool { return picker.Gateway(snap, key) != nil })
 	p.witness.forget()
@@ -95,16 +97,14 @@ func budgeted(snap *mesh.Snapshot, key string) bool {
 // stale says whether a session must take no new stream: its pod is gone,
 // terminating, or no longer at that address.
 func stale(snap *mesh.Snapshot, k pool.Key) bool {
-	w := snap.Workload(k.UID)
-	if k.Through != "" { // a pod of another network
-		name, _, _ := strings.Cut(k.Through, " ")
-		g := picker.Gateway(snap, name)
-		return g == nil || g.Drained || through(g) != k.Through || w == nil || w.State == mesh.Terminating
+	if k.Through == keptThrough {
+		return false // its warm set says when
 	}
 	if name, ok := strings.CutPrefix(k.UID, gatewayUID); ok {
 		g := picker.Gateway(snap, name)
 		return g == nil || g.Drained || g.Address.String() != k.Address
 	}
+	w := snap.Workload(k.UID)
 	if w == nil {
 		return true
 	}

@@ -58,7 +58,7 @@ func TestAnExportThatTheOwnGatewayInventsLeadsNowhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 100 {
-		choice, f := v.choose(d, tried{}, time.Now())
+		choice, f := v.choose(d, tried{}, nil, time.Now())
 		if f != nil {
 			t.Fatal(f)
 		}

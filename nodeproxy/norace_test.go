@@ -3,3 +3,5 @@
 package nodeproxy
 
 const defaultSeeds = 100
+
+const underRace = false

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/warm"
 )
 
 // Proxy is one process's node proxy. Build it with New, then Run it once.
@@ -42,6 +44,8 @@ type Proxy struct {
 	stream   *healthstream.Client // nil when federation.health is off
 	askedAll sync.Once
 	pool     *pool.Pool
+	kept     *warm.Keeper // of sessions with pods of other networks
+	answers  sync.Map     // *hbone.Session of kept → warmset.Answer
 	witness  *witness
 	view     *view
 	budget   *retrybudget.Budget
@@ -150,6 +154,17 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.registry.MustRegister(pool.NewMetrics(p.pool))
 	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
 	p.view = newView(cfg, p.known, p.probeGateway, log, p.metrics)
+	p.kept = p.newKeeper(rand.Float64, rand.Uint64)
+	p.view.revise = p.kept.Revise
+	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_warm_sets", Help: "Warm sets: one for each source identity, share of another network and port in use."},
+		func() float64 { return float64(p.kept.Len()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_warm_sessions", Help: "Sessions that warm sets hold."},
+			func() (n float64) {
+				for _, s := range p.kept.Status() {
+					n += float64(s.Held)
+				}
+				return n
+			}))
 	return p
 }
 

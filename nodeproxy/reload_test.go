@@ -174,9 +174,11 @@ func TestABadDiscoveryFileChangesNothing(t *testing.T) {
 }
 
 func TestAGatewayThatDiscoveryDrainsGetsNothingNew(t *testing.T) {
-	p := newPair(t, 1)
+	p := newPair(t, 2) // each by one gateway
 	p.Gateway("west", "gw-2")
-	p.pods[0].App(8080)
+	for _, pod := range p.pods {
+		pod.App(8080)
+	}
 	p.Start()
 	flow := meshtest.Flow(t, p.listen.hello, 4)
 	opened := func() float64 { return p.Process("gateway west/gw-1").Metric(t, "istio_tcp_connections_opened_total") }

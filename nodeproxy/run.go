@@ -104,6 +104,7 @@ func (p *Proxy) drain() {
 		p.stream.Drain() // while open connections end, what happens to the pods is still said
 	}
 	wg.Wait()
+	p.kept.Close()
 	p.pool.Close()
 	p.pool.Wait(ctx) // what applications sent last may still be on its way
 }

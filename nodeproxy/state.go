@@ -1,7 +1,9 @@
 package nodeproxy
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -27,6 +29,7 @@ type state struct {
 	Pods       []podBelief             `json:"ownNetwork"`       // pods of this network, by service and port: evidence of this client alone, and what comes of it
 	Shares     []shareBelief           `json:"networkServices"`  // shares of services on other networks, by port
 	Gateways   []gateBelief            `json:"gateways"`         // of other networks
+	Warm       []warmBelief            `json:"warmSets"`         // sessions that are kept with pods of other networks: one set for each source identity, share and port in use
 	Services   []healthstream.Followed `json:"followedServices"` // what the gateways of this network tell of the services that local pods use
 }
 
@@ -62,6 +65,44 @@ type shareBelief struct {
 	Hints    []string `json:"ownHints"`   // endpoints that this client has seen fail itself: advice to the gateway
 }
 
+// warmBelief is one warm set.
+type warmBelief struct {
+	Source   string         `json:"source"`     // SPIFFE ID of the pods that use it
+	Network  string         `json:"network"`    // where the share is
+	Service  string         `json:"service"`    // hostname
+	Port     uint16         `json:"port"`       // service port
+	Wanted   int            `json:"wanted"`     // sessions that its connections a second ask for, at most one for each endpoint that may be chosen
+	Held     int            `json:"held"`       // sessions, each with one endpoint
+	Opening  int            `json:"opening"`    // sessions that are being opened
+	Whole    bool           `json:"everybody"`  // each endpoint is to be held once; else the sessions take turns among them
+	Open     int            `json:"open"`       // connections now
+	Gateways []warmSessions `json:"perGateway"` // of the sessions that are held
+}
+
+type warmSessions struct {
+	Gateway  string `json:"gateway"`  // name and address
+	Sessions int    `json:"sessions"` // held by way of it
+}
+
+func (p *Proxy) warmSets(service string) []warmBelief {
+	out := []warmBelief{}
+	for _, s := range p.kept.Status() {
+		if service != "" && s.Service != service {
+			continue
+		}
+		w := warmBelief{Source: s.Source.String(), Network: s.Network, Service: s.Service, Port: s.Port, Wanted: s.Wanted, Held: s.Held,
+			Opening: s.Opening, Whole: s.Whole, Open: s.Open, Gateways: []warmSessions{}}
+		for _, g := range slices.Sorted(maps.Keys(s.By)) {
+			w.Gateways = append(w.Gateways, warmSessions{g, s.By[g]})
+		}
+		out = append(out, w)
+	}
+	slices.SortFunc(out, func(a, b warmBelief) int {
+		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Network, b.Network), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Source, b.Source))
+	})
+	return out
+}
+
 type gateBelief struct {
 	Network string    `json:"network"`               // whose gateway it is
 	Name    string    `json:"name"`                  // in discovery
@@ -86,6 +127,11 @@ func (p *Proxy) dump(service string) (any, error) {
 		s.Attached, s.Services = p.stream.Attached(), p.stream.Followed()
 	}
 	p.view.dump(&s, snap, only, time.Now())
+	hostname := ""
+	if only != nil {
+		hostname = only.Hostname
+	}
+	s.Warm = p.warmSets(hostname)
 	if only != nil {
 		member := func(endpoint string) bool {
 			w := snap.WorkloadByEndpoint(mesh.EndpointID(header.ParseEndpoint(endpoint)))

@@ -757,6 +757,7 @@ func (w *tortured) end() {
 			e.tell(func(x *script) { x.quit = opReset })
 		}
 	}
+	w.client.kept.Close()
 	w.client.pool.Close()
 	w.stop()
 	w.client.stop()

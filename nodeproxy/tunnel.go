@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -18,6 +19,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/warm"
 )
 
 // tunnel is an open way to one application: bytes written to stream reach it.
@@ -25,6 +27,7 @@ type tunnel struct {
 	stream   *hbone.Stream
 	endpoint mesh.EndpointID // zero when the far side does not say
 	inner    *hbone.Session  // ends with the tunnel; nil if the session is kept
+	used     func()          // gives back the use of a session of a warm set; nil: it is none
 }
 
 // close ends what the tunnel alone used. The stream has ended or is reset.
@@ -32,6 +35,9 @@ func (t *tunnel) close() {
 	t.stream.Close()
 	if t.inner != nil {
 		t.inner.Close(nil)
+	}
+	if t.used != nil {
+		t.used()
 	}
 }
 
@@ -95,17 +101,16 @@ func (p *Proxy) openSingle(ctx context.Context, c caller, e *earlyData, to *mesh
 }
 
 // openDouble opens a tunnel through v to a pod, and inside it one to the
-// application. The session with a pod that we have chosen is kept for later
-// connections of the same source: they skip the gateway and both handshakes.
+// application. A session with a pod is kept for later connections of the same source,
+// if its warm set wants it: they skip the gateway and both handshakes.
 func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (*tunnel, *failure) {
-	t := &tunnel{}
-	if v.pod != nil {
-		t.endpoint = v.pod.Endpoint
-	}
+	t := &tunnel{endpoint: v.pin}
 	req := &hbone.Request{Authority: v.authority, Header: p.headers(c)}
 	req.Header[header.NameForwardedNetwork] = p.cfg.Network
 	req.Header[header.NameEnds] = "explicit"
+	var in *hbone.Session
 	open := func(s *hbone.Session) error {
+		in = s
 		started := time.Now()
 		stream, response, err := p.connect(ctx, s, e, req)
 		if err != nil {
@@ -120,41 +125,71 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 		t.stream = stream
 		return nil
 	}
-	var err error
-	if v.pod != nil {
-		dial := func(ctx context.Context) (*hbone.Session, error) {
-			s, _, err := p.openInner(ctx, c, v)
-			return s, err
+	if v.session.ID == 0 {
+		var by answered
+		var err error
+		if t.inner, by, err = p.openInner(ctx, c, v); err == nil {
+			t.endpoint = by.endpoint
+			if err = open(t.inner); err != nil {
+				t.inner.Close(nil)
+			}
 		}
-		err = p.pool.Use(ctx, p.innerKey(c.source, v), dial, open)
-	} else if t.inner, t.endpoint, err = p.openInner(ctx, c, v); err == nil {
-		if err = open(t.inner); err != nil {
-			t.inner.Close(nil)
+		if err != nil {
+			return nil, throughFailure(v, by.endpoint, err)
 		}
+		return t, nil
 	}
-	if err != nil {
-		return nil, throughResponse(t.endpoint, fmt.Errorf("through gateway %s at %s: %w", picker.GatewayKey(v.gateway), v.gateway.Address, err))
+	var dialled atomic.Bool
+	err := p.pool.Use(ctx, keptKey(v.session), p.dialKept(c, v, &dialled), open)
+	if err == nil {
+		counted := v.chosen || p.keep(v, in)
+		t.used = func() { p.used(v.session, counted) }
+		return t, nil
 	}
-	return t, nil
+	endpoint := v.pin
+	if a := p.answerOf(in); endpoint == 0 && !a.Unnamed {
+		endpoint = a.Endpoint
+	}
+	f := throughFailure(v, endpoint, err)
+	left := e.err != nil || errors.Is(ctx.Err(), context.Canceled) // the application, or this process stops
+	p.keepNone(v, in, f, f.fault && !left)
+	if !v.chosen && !v.reserved && !dialled.Load() && f.at == atGateway {
+		f.fault = false // it was another gateway that somebody else has asked
+	}
+	return nil, f
+}
+
+func throughFailure(v via, endpoint mesh.EndpointID, err error) *failure {
+	return throughResponse(endpoint, fmt.Errorf("through gateway %s at %s: %w", picker.GatewayKey(v.gateway), v.gateway.Address, err))
 }
 
 // via is the way to a pod of another network.
 type via struct {
 	gateway   *mesh.Gateway
-	authority string         // the service, host:port
-	pod       *mesh.Workload // asked for by its pin; nil: the gateway chooses
-	expect    []spiffeid.ID  // who may answer the inner handshake
+	authority string          // the service, host:port
+	pin       mesh.EndpointID // asked for; zero: the gateway chooses
+	expect    []spiffeid.ID   // who may answer the inner handshake
 	avoid     []mesh.EndpointID
+	// session is the one to be kept that it is opened on; its ID is zero if none is.
+	session  warm.Session
+	chosen   bool // session is held, and the connection is counted
+	reserved bool // this connection opens session, and says what came of it
+}
+
+// answered is whom a gateway has named.
+type answered struct {
+	endpoint mesh.EndpointID // zero: nobody
+	weight   uint32
 }
 
 // openInner opens a session with a pod: a stream through the gateway, in which
 // the second handshake starts before the gateway has responded. A failure of the
 // hop to the gateway, or its refusal, is a *failure already.
-func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Session, endpoint mesh.EndpointID, err error) {
+func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Session, by answered, err error) {
 	gw := v.gateway
 	req := &hbone.Request{Authority: v.authority, Header: p.headers(c), Replayable: true}
-	if v.pod != nil {
-		req.Header[header.NamePin] = v.pod.Endpoint.String()
+	if v.pin != 0 {
+		req.Header[header.NamePin] = v.pin.String()
 	} else if len(v.avoid) > 0 {
 		req.Header[header.NameAvoid] = formatAvoid(v.avoid)
 	}
@@ -179,10 +214,10 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 			}
 			return err
 		}
-		endpoint = mesh.EndpointID(response.Endpoint())
+		by = answered{mesh.EndpointID(response.Endpoint()), header.ParseWeight(response.Header.Get(header.NameWeight))}
 		if handshake != nil {
 			outer.Close()
-			f := innerResponse(endpoint, hopInner, handshake)
+			f := innerResponse(by.endpoint, hopInner, handshake)
 			if s.Err() != nil || !s.HeardSince(started) {
 				f.at = atGateway // its session died, with this tunnel in it
 			}
@@ -192,13 +227,13 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 	})
 	var f *failure
 	if err == nil || errors.As(err, &f) {
-		return inner, endpoint, err
+		return inner, by, err
 	}
 	f = outerResponse(err)
-	if v.pod != nil {
-		f.pinned(v.pod.Endpoint)
+	if v.pin != 0 {
+		f.pinned(v.pin)
 	}
-	return nil, f.endpoint, f
+	return nil, answered{endpoint: f.endpoint}, f
 }
 
 func formatAvoid(avoid []mesh.EndpointID) string {
@@ -288,13 +323,3 @@ func (p *Proxy) poolKey(source *mesh.Workload, expect []spiffeid.ID, addr, uid s
 	slices.Sort(names)
 	return pool.Key{Source: source.Identity.String(), Expected: strings.Join(names, " "), Address: addr, UID: uid}
 }
-
-// innerKey is that of sessions with v.pod: of one service port, so that the
-// gateway has seen every authority that is asked for in them.
-func (p *Proxy) innerKey(source *mesh.Workload, v via) pool.Key {
-	k := p.poolKey(source, v.expect, v.authority, v.pod.UID)
-	k.Through = through(v.gateway)
-	return k
-}
-
-func through(g *mesh.Gateway) string { return picker.GatewayKey(g) + " " + g.Address.String() }

@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/warm"
 )
 
 // view is what this node proxy believes about the places that connections may
@@ -26,7 +27,8 @@ type view struct {
 	scope   string
 	reports bool // use what federation says
 	known   func(network, service string) (healthstream.Known, bool)
-	probe   func(gateway string) // a gateway failed: ask it until it answers
+	probe   func(gateway string)            // a gateway failed: ask it until it answers
+	revise  func(match func(warm.Key) bool) // what warm sets know has changed
 	log     zerolog.Logger
 	metrics *Metrics
 }
@@ -34,7 +36,7 @@ type view struct {
 func newView(c Config, known func(network, service string) (healthstream.Known, bool), probe func(gateway string), log zerolog.Logger, m *Metrics) *view {
 	v := &view{
 		network: c.Network, scope: c.OutlierDetection.Scope, reports: c.Federation.Health && c.OutlierDetection.Scope == ScopeEndpoint,
-		known: known, probe: probe, log: log, metrics: m,
+		known: known, probe: probe, revise: func(func(warm.Key) bool) {}, log: log, metrics: m,
 	}
 	off := c.OutlierDetection.Config
 	off.Mode = health.ModeOff
@@ -103,8 +105,8 @@ func groupsOf(deliveries []healthstream.Delivery, port uint16) []picker.Group {
 }
 
 // choose picks where the next attempt of a connection goes.
-func (v *view) choose(d *picker.Destination, t tried, now time.Time) (picker.Choice, *failure) {
-	c, err := v.Pick(d, t, now)
+func (v *view) choose(d *picker.Destination, t tried, kept picker.Kept, now time.Time) (picker.Choice, *failure) {
+	c, err := v.Pick(d, t, kept, now)
 	if err != nil {
 		_, final := err.(*picker.NoCandidateError)
 		return c, &failure{reason: reasonNoRoute, final: final, err: err}
@@ -152,6 +154,7 @@ func (v *view) gatewayAnswered(key string, err error, now time.Time) {
 func (v *view) heard(s picker.Share, snap *mesh.Snapshot, now time.Time) {
 	if v.reports {
 		v.tell(v.Heard(s, snap, now))
+		v.revise(func(k warm.Key) bool { return k.Network == s.Network && k.Service == s.Service && k.Port == s.Port })
 	}
 }
 
@@ -174,5 +177,8 @@ func (v *view) tell(edges []picker.Edge) {
 			line.Str("gateway", e.Gateway)
 		}
 		line.Str("reason", reason).Str("source", "own").Msg("outlier changed")
+		if e.Gateway != "" {
+			v.revise(func(k warm.Key) bool { return k.Network == e.Network && (e.Service == "" || k.Service == e.Service) })
+		}
 	}
 }

@@ -33,10 +33,10 @@ type Plan struct {
 type Candidate struct {
 	Workload *mesh.Workload
 	Network  string
-	Gateways []*mesh.Gateway  // those of Network that are not drained, at least one
-	Capacity uint32           // sum over ready members
-	Rank     int              // see balance.Rank; of Network that of its best gateway
-	Pods     []*mesh.Workload // the ready members of Network
+	Gateways []*mesh.Gateway // those of Network that are not drained, at least one
+	Capacity uint32          // sum over ready members
+	Rank     int             // see balance.Rank; of Network that of its best gateway
+	Ready    int             // how many members of Network are ready
 	// Expect is who may answer the handshake with the pod, sorted: one identity
 	// of a Workload, those of all members on that network for a Network, because
 	// the gateway chooses which.

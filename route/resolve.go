@@ -176,10 +176,13 @@ func (r *resolver) addLocal(svc *mesh.Service, members []*mesh.Workload) {
 }
 
 func (r *resolver) addNetwork(svc *mesh.Service, network string, members []*mesh.Workload) {
-	members = keep(members, svc.Offer(r.plan.Port, members).Has)
-	ready, capacity := len(members), uint64(0)
+	offer := svc.Offer(r.plan.Port, members)
+	ready, capacity := 0, uint64(0)
 	for _, w := range members {
-		capacity += uint64(w.Capacity)
+		if offer.Has(w) {
+			ready++
+			capacity += uint64(w.Capacity)
+		}
 	}
 	gateways := open(r.snapshot.Gateways(network))
 	rank, near := r.rankGateways(network, gateways)
@@ -196,7 +199,7 @@ func (r *resolver) addNetwork(svc *mesh.Service, network string, members []*mesh
 	default:
 		r.plan.Candidates = append(r.plan.Candidates, Candidate{
 			Network: network, Gateways: gateways, Capacity: uint32(min(capacity, math.MaxUint32)),
-			Rank: rank, Pods: members, Expect: r.snapshot.Identities(svc, network),
+			Rank: rank, Ready: ready, Expect: r.snapshot.Identities(svc, network),
 		})
 	}
 }

@@ -28,12 +28,13 @@ var allowed = map[string]why{
 		"route":              "authority to exported service",
 	},
 	"nodeproxy/picker": {
-		"balance":         "the index of candidates, and the draws",
-		"health":          "who is ejected",
-		"health/standing": "the books of pods, gateways and shares",
-		"internal/answer": "the words of explanations",
-		"mesh":            "snapshots",
-		"route":           "plans",
+		"balance":           "the index of candidates, and the draws",
+		"health":            "who is ejected",
+		"health/standing":   "the books of pods, gateways and shares",
+		"internal/answer":   "the words of explanations",
+		"mesh":              "snapshots",
+		"nodeproxy/warmset": "sessions with pods of other networks, and what their sets are to know",
+		"route":             "plans",
 	},
 	"discovery": {"mesh": "snapshots are what it builds"},
 	"federation": {
@@ -186,6 +187,8 @@ var allowed = map[string]why{
 		"internal/strictyaml":     "its configuration",
 		"mesh":                    "snapshots",
 		"nodeproxy/picker":        "chooses where connections go",
+		"nodeproxy/warm":          "keeps sessions with pods of other networks",
+		"nodeproxy/warmset":       "what is known of a share, and who has answered",
 		"route":                   "flows, and why they lead nowhere",
 	},
 	"drill/scenario": {

@@ -41,6 +41,7 @@ var labels = map[string]map[string]string{
 	},
 	"nodeproxy": {
 		"reporter":                     "source, destination",
+		"session":                      "constants of Proxy.tunnel",
 		"refusal":                      "the reasons of identity.ReasonOf",
 		"a.result":                     "ok, cancelled, and the reasons of failures; inbound those that we give ourselves",
 		"f.reason":                     "an isthmus-reason that is on the list, or a constant of failure.go",

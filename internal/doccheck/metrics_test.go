@@ -59,6 +59,7 @@ func nodeLabels(t *testing.T) map[string]map[string][]string {
 	out["istio_tcp_received_bytes_total"] = map[string][]string{"reporter": reporter}
 	out["isthmus_connect_retries_total"] = map[string][]string{"reason": reasons}
 	out["isthmus_outlier_edges_total"] = map[string][]string{"scope": {"endpoint", "network_service", "gateway"}, "edge": {"ejected", "readmitted"}}
+	out["isthmus_warm_choices_total"] = map[string][]string{"session": {"held", "awaited", "opened", "alone"}}
 	out["isthmus_pool_requests_total"] = map[string][]string{"session": {"ready", "waited"}}
 	out["isthmus_pool_dials_total"] = map[string][]string{"result": {"ok", "error"}}
 	out["isthmus_pool_repeats_total"] = map[string][]string{"reason": {"full", "refused", "gone"}}

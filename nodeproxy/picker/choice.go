@@ -10,6 +10,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/health/standing"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/warmset"
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
@@ -26,9 +27,15 @@ type Choice struct {
 
 	Gateway *mesh.Gateway // else
 	Share   Share
-	Remote  *mesh.Workload    // pod of the share; nil: the gateway chooses
 	Expect  []spiffeid.ID     // who may answer the handshake with the pod
 	Avoid   []mesh.EndpointID // what the gateway is asked to leave out when it chooses
+	// Kept is the session with a pod of the share that the connection goes on; if its ID
+	// is zero, the gateway chooses.
+	Kept warmset.Choice
+	// Reserved is the ID under which the connection opens a session to be kept, if the
+	// gateway chooses; zero: none. Joined says that another connection does.
+	Reserved uint64
+	Joined   bool
 
 	// Dazed says that nobody of the destination is known to be healthy; Turned, that
 	// this was otherwise at the choice before.
@@ -36,7 +43,7 @@ type Choice struct {
 
 	unjudged bool // a port that discovery does not declare: whatever comes of it is nobody's health
 	opened   bool
-	cell     *standing.Cell[health.Key] // of Pod or Remote
+	cell     *standing.Cell[health.Key] // of Pod
 	held     bool                       // cell, by this choice
 	share    *share
 	gate     *gate
@@ -53,12 +60,15 @@ func (c *Choice) Network() string {
 	return c.Gateway.Network
 }
 
-// Chosen is the pod that is meant, nil if the gateway chooses.
-func (c *Choice) Chosen() *mesh.Workload {
-	if c.Pod != nil {
-		return c.Pod
+// Chosen is the endpoint that is meant, zero if the gateway chooses.
+func (c *Choice) Chosen() mesh.EndpointID {
+	switch {
+	case c.Pod != nil:
+		return c.Pod.Endpoint
+	case c.Kept.Unnamed:
+		return 0
 	}
-	return c.Remote
+	return c.Kept.Endpoint
 }
 
 // NoCandidateError says that nobody is left to choose.
@@ -74,12 +84,13 @@ func (e *NoGatewayError) Error() string {
 }
 
 // Pick chooses where the next attempt of a connection to d goes. The error is a
-// *NoCandidateError or a *NoGatewayError.
-func (p *Picker) Pick(d *Destination, t Tried, now time.Time) (Choice, error) {
+// *NoCandidateError or a *NoGatewayError. kept is asked for a session with a pod of
+// another network, if that is where the attempt goes; nil: none are kept.
+func (p *Picker) Pick(d *Destination, t Tried, kept Kept, now time.Time) (Choice, error) {
 	if plan := d.Plan(); plan.Direct != nil {
 		return p.pickDirect(plan, now), nil
 	}
-	c, err := d.pick(t, now)
+	c, err := d.pick(t, kept, now)
 	if err == nil && c.tries.pod.Probe() {
 		c.cell.Tell(now)
 	}
@@ -95,7 +106,7 @@ func (p *Picker) pickDirect(plan *route.Plan, now time.Time) Choice {
 	return c
 }
 
-func (d *Destination) pick(t Tried, now time.Time) (Choice, error) {
+func (d *Destination) pick(t Tried, kept Kept, now time.Time) (Choice, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	plan := d.plan.Load()
@@ -107,7 +118,7 @@ func (d *Destination) pick(t Tried, now time.Time) (Choice, error) {
 	d.dazed = dazed
 	m := d.members[i]
 	if m.pod == nil {
-		return d.pickShare(c, m, plan, t, now)
+		return d.pickShare(c, m, plan, t, kept, now)
 	}
 	c.Pod, c.Target, c.cell, c.Expect = m.pod, m.cell.Key().Port, m.cell, plan.Candidates[i].Expect
 	if c.tries.pod = m.cell.Begin(now); c.tries.pod.Probe() {
@@ -162,19 +173,22 @@ func (d *Destination) weighShares(plan *route.Plan, t Tried, now time.Time) {
 	}
 }
 
-func (d *Destination) pickShare(c Choice, m *member, plan *route.Plan, t Tried, now time.Time) (Choice, error) {
+func (d *Destination) pickShare(c Choice, m *member, plan *route.Plan, t Tried, kept Kept, now time.Time) (Choice, error) {
 	candidate := &plan.Candidates[m.at]
 	g := m.share.chooseGateway(m, candidate, t, now)
 	if g < 0 {
 		return Choice{}, &NoGatewayError{candidate.Network}
 	}
-	c.Gateway, c.Share, c.share, c.gate, c.path = candidate.Gateways[g], m.share.key, m.share, m.gates[g], m.paths[g]
-	c.Expect = candidate.Expect
-	if c.Remote, c.cell = m.share.choosePod(c.Gateway.Name, t.Pods, now); c.Remote != nil {
-		c.Target, c.Expect = c.cell.Key().Port, only(candidate.Expect, c.Remote.Identity)
-		c.tries.pod = c.cell.Begin(now)
-	} else {
-		c.Avoid = m.share.avoid(c.Gateway.Name, t.Pods, len(candidate.Pods), now)
+	c.Share, c.share, c.Expect = m.share.key, m.share, candidate.Expect
+	if kept != nil && d.picker.config.Endpoints {
+		g = m.share.chooseKept(&c, m, candidate, g, t, kept, now)
+	}
+	c.Gateway, c.gate, c.path = candidate.Gateways[g], m.gates[g], m.paths[g]
+	switch {
+	case c.Kept.ID == 0:
+		c.Avoid = m.share.avoid(c.Gateway.Name, t.Pods, candidate.Ready, now)
+	case !c.Kept.Unnamed:
+		c.Expect = only(candidate.Expect, c.Kept.Identity)
 	}
 	c.tries.whole, c.tries.path, c.tries.gate = m.share.whole.Begin(now), c.path.Begin(now), c.gate.cell.Begin(now)
 	c.gate.asked(now)

@@ -57,6 +57,7 @@ type member struct {
 
 	share *share // else
 	gates []*gate
+	ways  []string // see Way
 	paths []*standing.Cell[Path]
 }
 
@@ -177,8 +178,9 @@ func (d *Destination) holdOwn(plan *route.Plan, now time.Time) {
 
 func (d *Destination) shareMember(i int, plan *route.Plan, c *route.Candidate, now time.Time) *member {
 	m := &member{destination: d, at: i, share: d.picker.hold(Share{c.Network, plan.Service.Hostname, plan.Port.Service})}
-	m.share.revise(c.Pods, plan.Port, now)
+	m.share.current(now)
 	for _, g := range c.Gateways {
+		m.ways = append(m.ways, Way(g))
 		m.gates = append(m.gates, d.picker.gate(g))
 		m.paths = append(m.paths, d.picker.paths.Hold(Path{m.share.key, g.Name}))
 	}

@@ -21,21 +21,22 @@ func TestWhatOneGatewayCannotReachConcernsThatGatewayAlone(t *testing.T) {
 	d := resolve(t, p, s, epoch)
 	pod := s.Workload("west-00000")
 	now := epoch
+	kept := holding{p: p, snap: s, now: now}
 	// met returns how many of 4000 choices by way of each gateway fell on the pod, or
 	// left it to the gateway, and how often that was asked to leave the pod out.
 	type count struct{ all, pod, left, avoided int }
 	met := func() map[string]count {
 		out := map[string]count{}
 		for range 4000 {
-			c, err := p.Pick(d, Tried{}, now)
+			c, err := p.Pick(d, Tried{}, &kept, now)
 			if err != nil {
 				t.Fatal(err)
 			}
 			n := out[c.Gateway.Name]
 			switch n.all++; {
-			case c.Remote == pod:
+			case c.Kept.Endpoint == pod.Endpoint:
 				n.pod++
-			case c.Remote == nil:
+			case c.Kept.ID == 0:
 				n.left++
 			}
 			if slices.Contains(c.Avoid, pod.Endpoint) {
@@ -54,11 +55,11 @@ func TestWhatOneGatewayCannotReachConcernsThatGatewayAlone(t *testing.T) {
 		}
 	}
 	for { // once
-		c, err := p.Pick(d, Tried{}, now)
+		c, err := p.Pick(d, Tried{}, &kept, now)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.Gateway.Name == "gw-1" && c.Remote == pod {
+		if c.Gateway.Name == "gw-1" && c.Kept.Endpoint == pod.Endpoint {
 			p.Done(&c, Outcome{At: AtEndpoint, Endpoint: pod.Endpoint, Hop: true, Fault: true, Responded: true, Reason: "unreachable"}, now)
 			break
 		}
@@ -66,11 +67,12 @@ func TestWhatOneGatewayCannotReachConcernsThatGatewayAlone(t *testing.T) {
 	}
 	n := met()
 	even("by way of gw-2 after gw-1 could not reach it", n["gw-2"])
-	if n := n["gw-1"]; n.pod > 0 || n.avoided != n.all {
+	if n := n["gw-1"]; n.pod > 0 || n.avoided != n.left {
 		t.Errorf("by way of gw-1, which could not reach it: %+v; want it to choose another", n)
 	}
 
 	now = now.Add(time.Second)
+	kept.now = now
 	said.Groups = []Group{{said.Groups[0][0], said.Groups[0][1]}}
 	said.Groups[0][0].Unreachable, said.Groups[0][0].Healthy = []mesh.EndpointID{pod.Endpoint}, 3
 	p.Heard(west, s, now)
@@ -81,6 +83,7 @@ func TestWhatOneGatewayCannotReachConcernsThatGatewayAlone(t *testing.T) {
 	}
 
 	now = now.Add(time.Second)
+	kept.now = now
 	said.Groups = []Group{{said.Groups[0][1], said.Groups[0][1]}}
 	said.Groups[0][0].Gateway = "gw-1"
 	p.Heard(west, s, now)
@@ -103,20 +106,21 @@ func TestAPodThatBrokeOnOnePortIsDoubtedOnThatPortAlone(t *testing.T) {
 	if at[81], err = p.Resolve(s, f, epoch); err != nil {
 		t.Fatal(err)
 	}
-	broken, err := p.Pick(at[80], Tried{}, epoch)
-	if err != nil || broken.Remote == nil {
+	kept := &holding{p: p, snap: s, now: epoch}
+	broken, err := p.Pick(at[80], Tried{}, kept, epoch)
+	if err != nil || broken.Kept.ID == 0 {
 		t.Fatalf("chose %+v, %v; want a pod", broken, err)
 	}
-	p.Done(&broken, Outcome{At: AtEndpoint, Fault: true, Reason: "connect", Endpoint: broken.Remote.Endpoint}, epoch)
+	p.Done(&broken, Outcome{At: AtEndpoint, Fault: true, Reason: "connect", Endpoint: broken.Kept.Endpoint}, epoch)
 	for port, doubted := range map[uint16]bool{80: true, 81: false} {
 		met, avoided := false, false
 		for range 400 {
-			c, err := p.Pick(at[port], Tried{}, epoch.Add(time.Second))
+			c, err := p.Pick(at[port], Tried{}, kept, epoch.Add(time.Second))
 			if err != nil {
 				t.Fatal(err)
 			}
-			met = met || c.Remote == broken.Remote
-			avoided = avoided || slices.Contains(c.Avoid, broken.Remote.Endpoint)
+			met = met || c.Kept.Endpoint == broken.Kept.Endpoint
+			avoided = avoided || slices.Contains(c.Avoid, broken.Kept.Endpoint)
 			p.Opened(&c, epoch.Add(time.Second))
 			p.Done(&c, Outcome{}, epoch.Add(time.Second))
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/balance"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/warmset"
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
@@ -179,6 +180,19 @@ func (s *schedule) tried(plan *route.Plan) (t Tried) {
 	return t
 }
 
+// Choose implements Kept with sessions that are no longer good, too.
+func (s *schedule) Choose(k Share, fits func(warmset.Choice) bool) (warmset.Choice, bool) {
+	pods, gateways := s.snap.Members(s.snap.Service(host), k.Network), s.snap.Gateways(k.Network)
+	for id := range uint64(s.rng.IntN(4)) {
+		x := warmset.Choice{ID: id + 1}
+		x.Endpoint, x.Gateway = pods[s.rng.IntN(len(pods))].Endpoint, Way(gateways[s.rng.IntN(len(gateways))])
+		if fits(x) {
+			return x, true
+		}
+	}
+	return warmset.Choice{}, false
+}
+
 func (s *schedule) pick() {
 	d, err := s.p.Resolve(s.snap, flow(s.snap), s.now)
 	if err != nil {
@@ -191,7 +205,7 @@ func (s *schedule) pick() {
 	t := s.tried(plan)
 	candidates := s.m.candidates(plan, t, s.now)
 	who, dazed := allowed(candidates)
-	c, err := s.p.Pick(d, t, s.now)
+	c, err := s.p.Pick(d, t, s, s.now)
 	if err != nil {
 		if len(who) > 0 {
 			s.fail("nobody was chosen (%v), though %d may be of %+v", err, len(who), candidates)
@@ -232,15 +246,18 @@ func (s *schedule) way(c route.Candidate, x Choice, t Tried) {
 			s.fail("chose gateway %s, which is sick, silent, tried or has nothing, beside one that is well", x.Gateway.Name)
 		}
 	}
-	if x.Remote == nil {
+	if x.Kept.ID == 0 {
 		return
 	}
-	id := x.Remote.Endpoint
+	if Way(x.Gateway) != x.Kept.Gateway {
+		s.fail("goes by way of %s on a session by way of %s", x.Gateway.Name, x.Kept.Gateway)
+	}
+	id := x.Kept.Endpoint
 	if h.excepted(id) || h.unreachable(x.Gateway.Name, id) || slices.Contains(t.Pods, id) || s.now.Before(s.m.hinted[hinted{id, ""}]) || s.now.Before(s.m.hinted[hinted{id, x.Gateway.Name}]) {
-		s.fail("chose %s, which is out, failed lately or was tried", x.Remote.UID)
+		s.fail("chose %s, which is out, failed lately or was tried", id)
 	}
 	if s.now.Before(s.m.lapsed[x.Share][id]) {
-		s.fail("chose %s, which was out by the last word of owners who say nothing more", x.Remote.UID)
+		s.fail("chose %s, which was out by the last word of owners who say nothing more", id)
 	}
 }
 
@@ -324,8 +341,8 @@ func (s *schedule) finish() {
 	o := Outcome{Reason: "refused", Responded: s.rng.IntN(2) == 0, Fault: s.rng.IntN(3) > 0, At: AtEndpoint}
 	if g.c.Gateway != nil {
 		o.At = At(s.rng.IntN(3) + 1)
-		if g.c.Remote != nil && o.At == AtEndpoint && s.rng.IntN(3) > 0 {
-			o.Endpoint, o.Hop = g.c.Remote.Endpoint, s.rng.IntN(2) == 0
+		if g.c.Kept.ID != 0 && o.At == AtEndpoint && s.rng.IntN(3) > 0 {
+			o.Endpoint, o.Hop = g.c.Kept.Endpoint, s.rng.IntN(2) == 0
 		}
 	}
 	if g.c.Gateway != nil && !g.c.opened {

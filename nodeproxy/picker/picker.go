@@ -22,7 +22,8 @@ type Config struct {
 	// connections; Paths what one gateway delivers of one share; Shares a share as a
 	// whole.
 	Own, Gateways, Paths, Shares health.Config
-	// Endpoints says that single pods of other networks are chosen and avoided.
+	// Endpoints says that sessions with single pods of other networks are kept, and
+	// single pods avoided.
 	Endpoints bool
 	// Health is what is known of a share now; nil: nothing ever.
 	Health func(Share) (Health, bool)
@@ -64,12 +65,12 @@ const (
 type Picker struct {
 	config Config
 
-	pods      *standing.Book[health.Key] // of the own network
-	elsewhere *standing.Book[health.Key] // of others: open connections alone
-	shares    *standing.Book[Share]
-	paths     *standing.Book[Path]
-	gateways  *standing.Book[string]
-	attempts  attempts[health.Key] // at pods of the own network
+	pods     *standing.Book[health.Key] // of the own network
+	shares   *standing.Book[Share]
+	paths    *standing.Book[Path]
+	gateways *standing.Book[string]
+	attempts attempts[health.Key] // at pods of the own network
+	salt     uint64               // of the order in which gateways are preferred
 
 	// destinations is copied on write, so that finding one takes no lock.
 	destinations atomic.Pointer[map[destinationKey]*Destination]
@@ -84,12 +85,12 @@ func New(c Config) *Picker {
 	if c.Health == nil {
 		c.Health = func(Share) (Health, bool) { return Health{}, false }
 	}
-	off := health.Config{Mode: health.ModeOff}
 	p := &Picker{
-		config: c, pods: standing.NewBook[health.Key](c.Own, c.Jitter), elsewhere: standing.NewBook[health.Key](off, c.Jitter),
+		config: c, pods: standing.NewBook[health.Key](c.Own, c.Jitter),
 		shares: standing.NewBook[Share](c.Shares, c.Jitter), paths: standing.NewBook[Path](c.Paths, c.Jitter),
 		gateways: standing.NewBook[string](c.Gateways, c.Jitter),
 		known:    map[Share]*share{}, gates: map[string]*gate{},
+		salt: c.Seed(),
 	}
 	p.destinations.Store(&map[destinationKey]*Destination{})
 	return p
@@ -167,7 +168,7 @@ func (p *Picker) hold(k Share) *share {
 	defer p.mu.Unlock()
 	s := p.known[k]
 	if s == nil {
-		s = &share{picker: p, key: k, whole: p.shares.Hold(k), draws: balance.NewDraws(p.config.Seed()), gatewayDraws: balance.NewDraws(p.config.Seed()), watchers: map[*Destination]struct{}{}}
+		s = &share{picker: p, key: k, whole: p.shares.Hold(k), gatewayDraws: balance.NewDraws(p.config.Seed()), watchers: map[*Destination]struct{}{}}
 		p.known[k] = s
 	}
 	s.holders++
@@ -230,6 +231,9 @@ func (p *Picker) Retain(snap *mesh.Snapshot, now time.Time) {
 			p.gateways.Release(g.cell)
 		}
 	}
+	for _, s := range p.known {
+		s.forget(func(id mesh.EndpointID) bool { return snap.WorkloadByEndpoint(id) != nil })
+	}
 	p.mu.Unlock()
 	declared := func(k health.Key) bool {
 		w := snap.WorkloadByEndpoint(k.Endpoint)
@@ -237,7 +241,6 @@ func (p *Picker) Retain(snap *mesh.Snapshot, now time.Time) {
 	}
 	p.pods.Prune(declared, now)
 	p.attempts.retain(declared)
-	p.elsewhere.Prune(func(health.Key) bool { return true }, now)
 	p.shares.Prune(func(k Share) bool { return listed(k.Service, k.Port) }, now)
 	p.paths.Prune(func(k Path) bool { return listed(k.Service, k.Port) && gateway(k.Network+"/"+k.Gateway) }, now)
 	p.gateways.Prune(gateway, now)
@@ -263,7 +266,7 @@ type Load struct{ Open, Waiting int }
 
 // Load adds up all that is open, and all that waits for a first response.
 func (p *Picker) Load() Load {
-	l := Load{Open: p.pods.Open() + p.elsewhere.Open() + p.shares.Open() + p.paths.Open() + p.gateways.Open()}
+	l := Load{Open: p.pods.Open() + p.shares.Open() + p.paths.Open() + p.gateways.Open()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, g := range p.gates {

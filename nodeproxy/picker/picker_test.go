@@ -15,16 +15,13 @@ func spread(t *testing.T, p *Picker, d *Destination, n int) map[string]int {
 	t.Helper()
 	out := map[string]int{}
 	for range n {
-		c, err := p.Pick(d, Tried{}, epoch)
+		c, err := p.Pick(d, Tried{}, nil, epoch)
 		if err != nil {
 			t.Fatal(err)
 		}
 		switch {
 		case c.Pod != nil:
 			out[c.Pod.UID]++
-		case c.Remote != nil:
-			out[c.Remote.UID]++
-			fallthrough
 		default:
 			out[c.Share.Network+" by "+c.Gateway.Name]++
 			out[c.Share.Network]++
@@ -93,7 +90,7 @@ func TestAGatewayThatHasNothingOfAShareIsLeftOutForThatShareAlone(t *testing.T) 
 	d := resolve(t, p, s, epoch)
 	failed := 0
 	for range 100 {
-		c, err := p.Pick(d, Tried{}, epoch)
+		c, err := p.Pick(d, Tried{}, nil, epoch)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,10 +119,10 @@ func TestPodsThatAreNamedDoNotBringTheirShareDown(t *testing.T) {
 	p := New(defaults())
 	d := resolve(t, p, s, epoch)
 	for range 10 {
-		c, _ := p.Pick(d, Tried{}, epoch)
+		c, _ := p.Pick(d, Tried{}, nil, epoch)
 		p.Done(&c, Outcome{At: AtEndpoint, Endpoint: s.Workload("west-00001").Endpoint, Fault: true, Responded: true, Reason: "refused"}, epoch)
 	}
-	if c, err := p.Pick(d, Tried{}, epoch); err != nil || c.Dazed {
+	if c, err := p.Pick(d, Tried{}, nil, epoch); err != nil || c.Dazed {
 		t.Errorf("%v, dazed %v: one pod of ten was named ten times, and the whole share is out", err, c.Dazed)
 	}
 }
@@ -179,7 +176,7 @@ func TestADestinationFollowsWhatASnapshotChanges(t *testing.T) {
 		t.Errorf("%d pods are kept; want the one that is left", p.pods.Len())
 	}
 	p.Retain(s, epoch.Add(time.Hour))
-	if n := p.pods.Len() + p.elsewhere.Len() + p.shares.Len() + p.paths.Len() + len(*p.destinations.Load()) + len(p.known); n != 0 {
+	if n := p.pods.Len() + p.shares.Len() + p.paths.Len() + len(*p.destinations.Load()) + len(p.known); n != 0 {
 		t.Errorf("%d things are kept for a destination that nobody has asked for in an hour", n)
 	}
 	if got := spread(t, p, resolve(t, p, s, epoch), 10); got["east-00000"] != 10 {
@@ -218,7 +215,7 @@ func TestAChoiceAmongTenThousandAllocatesNothing(t *testing.T) {
 	for _, sick := range []int{0, 1000} {
 		p, d := crowd(t, 10000, sick)
 		allocs := testing.AllocsPerRun(200, func() {
-			c, _ := p.Pick(d, Tried{}, epoch)
+			c, _ := p.Pick(d, Tried{}, nil, epoch)
 			p.Opened(&c, epoch)
 			p.Done(&c, Outcome{}, epoch)
 		})
@@ -251,7 +248,7 @@ func BenchmarkPick(b *testing.B) {
 				now := epoch.Add(time.Second)
 				b.ReportAllocs()
 				for b.Loop() {
-					c, _ := p.Pick(d, Tried{}, now)
+					c, _ := p.Pick(d, Tried{}, nil, now)
 					p.Done(&c, Outcome{}, now)
 				}
 			})
@@ -274,7 +271,7 @@ func BenchmarkPick(b *testing.B) {
 		d := resolve(b, p, s, epoch)
 		b.ReportAllocs()
 		for b.Loop() {
-			c, _ := p.Pick(d, Tried{}, epoch)
+			c, _ := p.Pick(d, Tried{}, nil, epoch)
 			p.Opened(&c, epoch)
 			p.Done(&c, Outcome{}, epoch)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
-// share is what is kept of a share: what is said of it, and its single pods as far
-// as they are known here.
+// share is what is kept of a share: what is said of it, and of its single pods what
+// is held against them.
 type share struct {
 	picker  *Picker
 	key     Share
@@ -22,7 +22,7 @@ type share struct {
 
 	attempts attempts[string] // by name of a gateway; "": by way of any
 
-	draws, gatewayDraws *balance.Draws
+	gatewayDraws *balance.Draws
 
 	mu       sync.Mutex
 	watchers map[*Destination]struct{}
@@ -32,12 +32,6 @@ type share struct {
 	since    map[mesh.EndpointID]time.Time // when an exception was first heard of
 	lapsed   map[mesh.EndpointID]time.Time // exceptions of a word that has expired, each with the end of its doubt
 	hints    *health.Hints                 // endpoints that failed under our eyes; nil: none ever
-	pods     []*mesh.Workload
-	port     mesh.Port
-	cells    []*standing.Cell[health.Key] // of pods: open connections alone
-	index    balance.Index                // of pods
-	places   standing.Places
-	alarms   standing.Alarms[mesh.EndpointID] // when hints and lapsed exceptions end
 }
 
 func (s *share) watch(d *Destination) {
@@ -101,12 +95,6 @@ func (s *share) take(now time.Time) {
 			case !s.health.excepted(id):
 				s.hints.Cleared(k, s.health.seen(id), now)
 			}
-			s.refresh(k.Endpoint, now)
-		}
-	}
-	for _, list := range [...][]mesh.EndpointID{before.Exceptions, s.health.Exceptions} {
-		for _, id := range list {
-			s.refresh(id, now)
 		}
 	}
 }
@@ -117,12 +105,9 @@ func (s *share) take(now time.Time) {
 // Until then connections reach them if a gateway of theirs, who knows better, chooses
 // them. Any new word ends it. The caller holds mu.
 func (s *share) lapse(exceptions []mesh.EndpointID, wasKnown bool, now time.Time) {
-	switch old := s.lapsed; {
-	case s.known && old != nil:
+	switch {
+	case s.known:
 		s.lapsed = nil
-		for id := range old {
-			s.refresh(id, now)
-		}
 	case wasKnown && !s.known && len(exceptions) > 0:
 		s.lapsed = make(map[mesh.EndpointID]time.Time, len(exceptions))
 		for _, id := range exceptions {
@@ -148,6 +133,21 @@ func (s *share) hinted() health.HintService {
 	return health.HintService{Network: s.key.Network, Service: s.key.Service, Port: s.key.Port}
 }
 
+// forget drops what was held against endpoints that discovery does not list: that they
+// are gone explains it.
+func (s *share) forget(listed func(mesh.EndpointID) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hints == nil {
+		return
+	}
+	for _, k := range s.hints.Known(s.hinted()) {
+		if !listed(k.Endpoint) {
+			s.hints.Forget(k)
+		}
+	}
+}
+
 // hint notes that an endpoint failed under our eyes, by way of gateway or, if that
 // is empty, of any.
 func (s *share) hint(id mesh.EndpointID, gateway string, now time.Time) {
@@ -157,118 +157,14 @@ func (s *share) hint(id mesh.EndpointID, gateway string, now time.Time) {
 		s.hints = health.NewHints(hintTTL)
 	}
 	s.hints.Failed(health.HintKey{HintService: s.hinted(), Endpoint: id, Gateway: gateway}, now)
-	s.refresh(id, now)
 }
 
-// revise takes in which pods the share has; those of the network where s is are
-// candidates themselves, and none here.
-func (s *share) revise(pods []*mesh.Workload, port mesh.Port, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ask(now)
-	if !s.picker.config.Endpoints || same(pods, s.pods) && port == s.port {
-		return
-	}
-	cells := make([]*standing.Cell[health.Key], len(pods))
-	candidates := make([]balance.Candidate, len(pods))
-	s.alarms.Clear()
-	for i, w := range pods {
-		cells[i] = s.picker.elsewhere.Hold(health.Key{Endpoint: w.Endpoint, Port: w.Target(port)})
-		candidates[i] = s.weighPod(w, now)
-	}
-	s.dropPods()
-	s.pods, s.port, s.cells = pods, port, cells
-	s.index.Reset(candidates)
-}
-
-func (s *share) dropPods() {
-	for _, c := range s.cells {
-		s.picker.elsewhere.Release(c)
-	}
-	s.cells, s.pods = nil, nil
-	s.places.Reset()
-}
-
-func (s *share) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dropPods()
-	s.index.Reset(nil)
-	s.picker.shares.Release(s.whole)
-}
-
-func (s *share) weighPod(w *mesh.Workload, now time.Time) balance.Candidate {
-	doubt := s.lapsed[w.Endpoint]
-	if s.hints != nil {
-		if end := s.hints.Until(health.HintKey{HintService: s.hinted(), Endpoint: w.Endpoint}); end.After(doubt) {
-			doubt = end
-		}
-	}
-	if !now.Before(doubt) {
-		doubt = time.Time{}
-	}
-	s.alarms.Set(w.Endpoint, doubt)
-	usable := !s.health.excepted(w.Endpoint) && doubt.IsZero()
-	return balance.Candidate{Weight: float64(w.Capacity), Size: float64(w.Capacity), Usable: usable}
-}
-
-// refresh weighs the pod of an endpoint again, if it is known; the caller holds mu.
-func (s *share) refresh(id mesh.EndpointID, now time.Time) {
-	if i, ok := s.place(id); ok {
-		s.index.Set(i, s.weighPod(s.pods[i], now))
-	}
-}
-
-func (s *share) place(id mesh.EndpointID) (int, bool) {
-	return s.places.Find(id, len(s.pods), func(i int) mesh.EndpointID { return s.pods[i].Endpoint })
-}
-
-// pass ends doubts that are due; the caller holds mu.
-func (s *share) pass(now time.Time) {
-	for _, id := range s.alarms.Due(now) {
-		s.refresh(id, now)
-	}
-}
-
-// Load implements [balance.Loads] for the pods.
-func (s *share) Load(i int) float64 { return float64(s.cells[i].Open()) }
-
-// choosePod picks a pod of another network, by what its owners and our own
-// eyes say of it, so that a session with it can be kept. It leaves the choice to
-// the gateway (nil), who knows better, when nobody seems well, and when a pod has
-// failed without a word from its owners: they may be cut off.
-func (s *share) choosePod(gateway string, tried []mesh.EndpointID, now time.Time) (*mesh.Workload, *standing.Cell[health.Key]) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.pods) == 0 || s.hints != nil && s.hints.Unexplained(s.hinted(), gateway, s.explained, doubtFor, now) {
-		return nil, nil
-	}
-	s.pass(now)
-	s.mask(tried)
-	if d := s.health.of(gateway); d != nil {
-		s.mask(d.Unreachable)
-	}
-	u, v := s.draws.Next()
-	i, ok := s.index.Pick(u, v, s)
-	s.index.Unmask()
-	if !ok {
-		return nil, nil
-	}
-	return s.pods[i], s.cells[i]
-}
+func (s *share) leave() { s.picker.shares.Release(s.whole) }
 
 // explained reports whether the owners say what we saw; the caller holds mu.
 func (s *share) explained(k health.HintKey) bool {
 	_, lapsed := s.lapsed[k.Endpoint]
 	return lapsed || s.health.excepted(k.Endpoint) || k.Gateway != "" && s.health.unreachable(k.Gateway, k.Endpoint)
-}
-
-func (s *share) mask(ids []mesh.EndpointID) {
-	for _, id := range ids {
-		if i, ok := s.place(id); ok {
-			s.index.Mask(i)
-		}
-	}
 }
 
 // avoid lists endpoints that gateway should leave out: what this connection has met,

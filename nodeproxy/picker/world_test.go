@@ -3,12 +3,14 @@ package picker
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/warmset"
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
@@ -88,4 +90,28 @@ func flow(s *mesh.Snapshot) route.Flow {
 // delivers is the health that one word for all gateways gives.
 func delivers(ready, healthy uint32, exceptions ...mesh.EndpointID) Health {
 	return Health{Groups: []Group{{{Ready: ready, ReadyCapacity: ready, Healthy: healthy, HealthyCapacity: healthy}}}, Exceptions: exceptions}
+}
+
+// holding is a Kept that has a session with each pod that may be chosen, by way of each
+// gateway that is to be used, and offers one after the other.
+type holding struct {
+	p    *Picker
+	snap *mesh.Snapshot
+	now  time.Time
+	next int
+}
+
+func (h *holding) Choose(k Share, fits func(warmset.Choice) bool) (warmset.Choice, bool) {
+	svc := h.snap.Service(host)
+	pods := h.snap.Members(svc, k.Network)
+	w := h.p.Warm(k, h.snap.Gateways(k.Network), len(pods), h.now)
+	for range len(pods) * len(w.Gateways) {
+		h.next++
+		x := warmset.Choice{ID: uint64(h.next)}
+		x.Endpoint, x.Gateway = pods[h.next%len(pods)].Endpoint, w.Gateways[h.next/len(pods)%len(w.Gateways)]
+		if !slices.Contains(w.Out, x.Endpoint) && (w.Reaches == nil || w.Reaches(x.Gateway, x.Endpoint)) && fits(x) {
+			return x, true
+		}
+	}
+	return warmset.Choice{}, false
 }

@@ -1,0 +1,196 @@
+package nodeproxy
+
+import (
+	"context"
+	crand "crypto/rand"
+	"errors"
+	"net/netip"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/hbone/pool"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/warm"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/warmset"
+)
+
+// keptBy are the warm sets of one source identity, as the picker asks for them.
+type keptBy struct {
+	keeper *warm.Keeper
+	source spiffeid.ID
+}
+
+func (k keptBy) session(s picker.Share, id uint64) warm.Session {
+	return warm.Session{Key: warm.Key{Source: k.source, Network: s.Network, Service: s.Service, Port: s.Port}, ID: id}
+}
+
+// Choose implements [picker.Kept].
+func (k keptBy) Choose(s picker.Share, fits func(warmset.Choice) bool) (warmset.Choice, bool) {
+	return k.keeper.Choose(k.session(s, 0).Key, fits)
+}
+
+// keptKey is that of the session s, and of the others with the same endpoint that the
+// pool opens when it is full.
+func keptKey(s warm.Session) pool.Key {
+	return pool.Key{Source: s.Source.String(), Address: s.Network + " " + authorityOf(s.Key), UID: strconv.FormatUint(s.ID, 16), Through: keptThrough}
+}
+
+// keptThrough is in the key of each session that a warm set keeps: the set sees to it
+// that its gateway is one to use.
+const keptThrough = "kept"
+
+func authorityOf(k warm.Key) string { return k.Service + ":" + itoa(k.Port) }
+
+func (p *Proxy) newKeeper(random func() float64, seed func() uint64) *warm.Keeper {
+	t := p.cfg.Timeouts
+	return warm.New(warm.Config{Open: p.openKept, Retire: func(s warm.Session) { p.pool.RetireKey(keptKey(s)) }, Share: p.warmShare,
+		Random: random, Seed: seed, Idle: t.Idle, Timeout: t.Dial + t.Handshake + t.Connect})
+}
+
+// warmShare is what is known now of the share that k is of.
+func (p *Proxy) warmShare(k warm.Key) warmset.Share {
+	snap := p.store.Current()
+	svc := snap.Service(k.Service)
+	if svc == nil || !snap.Reaches(svc, p.cfg.Network, k.Network) {
+		return warmset.Share{}
+	}
+	port, ok := svc.Port(k.Port)
+	if !ok {
+		return warmset.Share{}
+	}
+	members := snap.Members(svc, k.Network)
+	offer, ready := svc.Offer(port, members), 0
+	for _, w := range members {
+		if offer.Has(w) {
+			ready++
+		}
+	}
+	var gateways []*mesh.Gateway
+	for _, g := range snap.Gateways(k.Network) {
+		if !g.Drained {
+			gateways = append(gateways, g)
+		}
+	}
+	s := p.view.Warm(picker.Share{Network: k.Network, Service: k.Service, Port: k.Port}, gateways, ready, time.Now())
+	s.Healthy = min(s.Healthy, ready)
+	s.Expect = snap.Identities(svc, k.Network)
+	s.Lists = func(id mesh.EndpointID) bool {
+		w := snap.WorkloadByEndpoint(id)
+		return w != nil && offer.Has(w)
+	}
+	return s
+}
+
+// openKept opens s in the background.
+func (p *Proxy) openKept(ctx context.Context, s warm.Session, r warmset.Request) (a warmset.Answer, gone bool, err error) {
+	c := caller{snap: p.store.Current(), host: s.Service, app: netip.AddrPortFrom(netip.IPv4Unspecified(), 0), trace: header.NewTraceparent(crand.Reader)}
+	for _, w := range c.snap.OnNode(p.cfg.Network, p.cfg.Node) {
+		if w.Identity == s.Source {
+			c.source = w
+		}
+	}
+	v := via{authority: authorityOf(s.Key), pin: r.Pin, avoid: r.Avoid, session: s}
+	for _, g := range c.snap.Gateways(s.Network) {
+		if picker.Way(g) == r.Gateway {
+			v.gateway = g
+		}
+	}
+	svc := c.snap.Service(s.Service)
+	if c.source == nil || v.gateway == nil || svc == nil {
+		return a, false, errUndeclared
+	}
+	v.expect = c.snap.Identities(svc, s.Network)
+	var in *hbone.Session
+	err = p.pool.Use(ctx, keptKey(s), p.dialKept(c, v, nil), func(inner *hbone.Session) error {
+		in = inner
+		return inner.AwaitSettings(ctx) // the pod has accepted our certificate
+	})
+	if err == nil {
+		a = p.answerOf(in)
+	} else {
+		p.pool.RetireKey(keptKey(s))
+		var f *failure
+		gone = errors.As(err, &f) && f.reason == string(header.ReasonPinnedGone)
+		p.log.Debug().Str("network", s.Network).Str("service", s.Service).Uint16("port", s.Port).Err(err).Msg("a session to be kept was not opened")
+	}
+	return a, gone, err
+}
+
+// dialKept returns how the pool opens one more session under v.session. dialled, unless
+// nil, is set when it does: then the gateway that was asked is v's.
+func (p *Proxy) dialKept(c caller, v via, dialled *atomic.Bool) pool.Dial {
+	return func(ctx context.Context) (*hbone.Session, error) {
+		if dialled != nil {
+			dialled.Store(true)
+		}
+		s, by, err := p.openInner(ctx, c, v)
+		if err != nil {
+			return nil, err
+		}
+		a := warmset.Answer{Endpoint: by.endpoint, Weight: by.weight, Identity: s.Peer().ID, Gateway: picker.Way(v.gateway)}
+		if a.Endpoint == 0 { // a gateway that names nobody
+			a.Endpoint, a.Unnamed = mesh.EndpointID(v.session.ID), true
+		}
+		p.answers.Store(s, a)
+		go func() { // ends with s
+			<-s.Done()
+			p.answers.Delete(s)
+			if !p.pool.Serves(keptKey(v.session)) {
+				p.kept.Broken(v.session)
+			}
+		}()
+		return s, nil
+	}
+}
+
+// answerOf is who is at the other end of a session of dialKept; zero if it has ended.
+func (p *Proxy) answerOf(s *hbone.Session) warmset.Answer {
+	a, _ := p.answers.Load(s)
+	answer, _ := a.(warmset.Answer)
+	return answer
+}
+
+// keep tells what came of the session v.session, in whose stream a connection has been
+// opened, and counts the connection. It returns false if that is not counted.
+func (p *Proxy) keep(v via, in *hbone.Session) bool {
+	if !v.reserved || p.kept.Opened(v.session, p.answerOf(in)) {
+		return p.kept.Use(v.session)
+	}
+	return false
+}
+
+// used ends a connection on s, counted or not. A session that the set has given up
+// meanwhile, or that was opened for it too late, serves nobody else.
+func (p *Proxy) used(s warm.Session, counted bool) {
+	if counted {
+		p.kept.Done(s)
+	}
+	if !p.kept.Knows(s) {
+		p.pool.RetireKey(keptKey(s))
+	}
+}
+
+// keepNone tells that an attempt on v.session has failed, in if it came so far. broken
+// says that whoever is at the other end is to blame, or the way there.
+func (p *Proxy) keepNone(v via, in *hbone.Session, f *failure, broken bool) {
+	switch {
+	case v.chosen:
+		if broken {
+			p.kept.Broken(v.session)
+		}
+		p.used(v.session, true)
+	case !v.reserved:
+		p.used(v.session, false)
+	case in != nil && f.responded():
+		p.kept.Opened(v.session, p.answerOf(in))
+	default:
+		p.kept.Failed(v.session, false)
+		p.pool.RetireKey(keptKey(v.session))
+	}
+}

@@ -1,0 +1,187 @@
+package picker
+
+import (
+	"cmp"
+	"hash/fnv"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/warmset"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// Kept are the warm sets of one source identity.
+type Kept interface {
+	// Choose is that of [warmset.Set]. It is called with locks held, and must not call
+	// the Picker but for Warm.
+	Choose(k Share, fits func(warmset.Choice) bool) (warmset.Choice, bool)
+}
+
+// Way is what a gateway is called in a warm set: one that has moved is another one.
+func Way(g *mesh.Gateway) string { return g.Name + " " + g.Address.String() }
+
+// chooseKept asks kept for a session and returns by which gateway it goes. It is g, and
+// that chooses the pod, if there is none but with pods in doubt: the gateway knows
+// better.
+func (s *share) chooseKept(c *Choice, m *member, candidate *route.Candidate, g int, t Tried, kept Kept, now time.Time) int {
+	x, ok := kept.Choose(s.key, func(x warmset.Choice) bool {
+		i := slices.Index(m.ways, x.Gateway)
+		return i >= 0 && (i == g || s.open(m, candidate, i, t, now)) && s.sound(x, candidate.Gateways[i].Name, t.Pods, now)
+	})
+	if !ok {
+		c.Reserved, c.Joined = x.ID, x.Joined
+		return g
+	}
+	c.Kept = x
+	return slices.Index(m.ways, x.Gateway)
+}
+
+// open reports whether nothing speaks against the gateway i.
+func (s *share) open(m *member, candidate *route.Candidate, i int, t Tried, now time.Time) bool {
+	h := s.current(now)
+	d := h.of(candidate.Gateways[i].Name)
+	return !slices.Contains(t.Gateways, m.gates[i].key) && !m.gates[i].silent(now) && m.gates[i].cell.Score(now).Usable &&
+		m.paths[i].Score(now).Usable && (d == nil || d.able())
+}
+
+// sound reports whether the pod of x may be chosen, by what its owners and our own eyes
+// say of it. While a pod has failed without a word from its owners none is: they may be
+// cut off.
+func (s *share) sound(x warmset.Choice, gateway string, tried []mesh.EndpointID, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hints != nil && s.hints.Unexplained(s.hinted(), gateway, s.explained, doubtFor, now) {
+		return false
+	}
+	if x.Unnamed {
+		return true
+	}
+	id := x.Endpoint
+	return !slices.Contains(tried, id) && !s.health.excepted(id) && !s.health.unreachable(gateway, id) && !now.Before(s.lapsed[id]) &&
+		!s.failedLately(id, "", now) && !s.failedLately(id, gateway, now)
+}
+
+func (s *share) failedLately(id mesh.EndpointID, gateway string, now time.Time) bool {
+	return s.hints != nil && now.Before(s.hints.Until(health.HintKey{HintService: s.hinted(), Endpoint: id, Gateway: gateway}))
+}
+
+// Warm is what a warm set of k is to know: what is said of it, and by which of gateways
+// sessions go. ready is how many endpoints it has if nobody says.
+func (p *Picker) Warm(k Share, gateways []*mesh.Gateway, ready int, now time.Time) warmset.Share {
+	if !p.config.Endpoints || len(gateways) == 0 {
+		return warmset.Share{}
+	}
+	h, out := p.said(k, now)
+	w := warmset.Share{Out: out, Reaches: reaches(&h, gateways)}
+	p.preferred(&w, k, &h, gateways, ready-len(out), now)
+	return w
+}
+
+// said is what owners say of k, and which endpoints are out by it, or were by their
+// last word.
+func (p *Picker) said(k Share, now time.Time) (h Health, out []mesh.EndpointID) {
+	p.mu.Lock()
+	s := p.known[k]
+	p.mu.Unlock()
+	if s == nil {
+		h, _ = p.config.Health(k)
+		return h, slices.Clone(h.Exceptions)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ask(now)
+	out = slices.Clone(s.health.Exceptions)
+	for id, end := range s.lapsed {
+		if now.Before(end) {
+			out = append(out, id)
+		}
+	}
+	return s.health, out
+}
+
+// reaches is nil if every gateway can reach everybody.
+func reaches(h *Health, gateways []*mesh.Gateway) func(way string, e mesh.EndpointID) bool {
+	var not map[string][]mesh.EndpointID
+	for _, g := range gateways {
+		if d := h.of(g.Name); d != nil && len(d.Unreachable) > 0 {
+			if not == nil {
+				not = map[string][]mesh.EndpointID{}
+			}
+			not[Way(g)] = d.Unreachable
+		}
+	}
+	if not == nil {
+		return nil
+	}
+	return func(way string, e mesh.EndpointID) bool { return !slices.Contains(not[way], e) }
+}
+
+// preferred fills in the gateways that can deliver, or, if there is none, all, and how
+// many endpoints are behind them. Which come first differs from one node proxy to the
+// next, by what each can deliver.
+func (p *Picker) preferred(w *warmset.Share, k Share, h *Health, gateways []*mesh.Gateway, unknown int, now time.Time) {
+	type ranked struct {
+		way   string
+		score float64
+	}
+	var able, all []ranked
+	healthy, most := 0, 0 // behind those that are able; behind any
+	for _, g := range gateways {
+		v := p.way(k, h, g, now)
+		n := max(0, unknown)
+		if v.delivery != nil {
+			n = int(v.delivery.Healthy)
+		}
+		most = max(most, n)
+		weight := v.gate.Weight * v.delivers(1)
+		x := ranked{Way(g), -math.Log(p.draw(k, Way(g)))}
+		all = append(all, x)
+		if v.gate.Usable && weight > 0 && !v.silent {
+			x.score /= weight
+			able, healthy = append(able, x), max(healthy, n)
+		}
+	}
+	if len(able) == 0 {
+		able, healthy = all, most
+	}
+	slices.SortFunc(able, func(a, b ranked) int { return cmp.Compare(a.score, b.score) })
+	w.Healthy = healthy
+	for _, x := range able {
+		w.Gateways = append(w.Gateways, x.way)
+	}
+}
+
+// way is how one gateway stands to k.
+func (p *Picker) way(k Share, h *Health, g *mesh.Gateway, now time.Time) way {
+	v := way{name: g.Name, delivery: h.of(g.Name)}
+	v.gate.Usable, v.gate.Weight, v.path = true, 1, v.gate
+	v.path.Usable, v.path.Weight = true, 1
+	p.mu.Lock()
+	gate := p.gates[GatewayKey(g)]
+	p.mu.Unlock()
+	if gate != nil {
+		v.gate, v.silent = gate.cell.Score(now), gate.silent(now)
+	}
+	if c := p.paths.Find(Path{k, g.Name}); c != nil {
+		v.path = c.Score(now)
+	}
+	return v
+}
+
+// draw returns a number in (0, 1) that is the same each time.
+func (p *Picker) draw(k Share, way string) float64 {
+	f := fnv.New64a()
+	f.Write(strconv.AppendUint(nil, p.salt, 16))
+	for _, part := range [...]string{k.Network, k.Service, way} {
+		f.Write([]byte{0})
+		f.Write([]byte(part))
+	}
+	h := f.Sum64() // its low bits are mixed best
+	h ^= h >> 32
+	h *= 0x9e3779b97f4a7c15
+	return (float64(h>>11) + 0.5) / (1 << 53)
+}
