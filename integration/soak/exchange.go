@@ -81,14 +81,16 @@ type end struct {
 	pause   time.Duration // before reading the second half
 }
 
-// client does its side of e on c.
-func client(c *net.TCPConn, e exchange) outcome {
+// client does its side of e on c. It keeps the connection open for hold before it sends
+// anything but the header.
+func client(c *net.TCPConn, e exchange, hold time.Duration) outcome {
 	head, _ := binary.Append(nil, binary.BigEndian, e)
 	c.SetDeadline(time.Now().Add(most))
 	if _, err := c.Write(head); err != nil {
 		c.Close()
 		return outcome{err: err}
 	}
+	time.Sleep(hold)
 	x := end{c: c, abortAt: e.ClientAborts, pause: time.Duration(e.ClientPauses) * time.Millisecond}
 	return x.run(pattern{e.Seed}, e.Up, pattern{^e.Seed}, e.Down)
 }

@@ -56,7 +56,7 @@ func (r *report) verdict() fleet.Verdict {
 // allocation (GODEBUG=memprofilerate=1, or 512) show after two minutes are 17 to 62 KB
 // of things that do not grow with connections: the runtime's descriptors of goroutines
 // (480 bytes each) and of threads (5 KB each), which it keeps for ever and which grow
-// with the most that there were at once, likewise the room of maps, tables of protobuf
+// with the most that there were at once (see peak), likewise the room of maps, tables of protobuf
 // types at their first use, the snapshot in force, buffers of gossip. It is 3 bytes for
 // each connection that the least used process carries in ten minutes.
 const heapFloor = 64 << 10

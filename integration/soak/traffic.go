@@ -61,8 +61,8 @@ func (t *tally) misled(side string, e exchange, o outcome) bool {
 }
 
 // traffic opens rate connections per second for d, while pods come and go, and
-// returns when all of them have ended.
-func (m *mesh) traffic(ctx context.Context, rate float64, d time.Duration) tally {
+// returns when all of them have ended. With hold, clients keep theirs open for so long.
+func (m *mesh) traffic(ctx context.Context, rate float64, d, hold time.Duration) tally {
 	rng := rand.New(rand.NewPCG(m.seed, uint64(d)))
 	var (
 		mu    sync.Mutex
@@ -81,7 +81,7 @@ func (m *mesh) traffic(ctx context.Context, rate float64, d time.Duration) tally
 			if c, err := net.Dial("tcp4", to.String()); err != nil {
 				o.err = err
 			} else {
-				o = client(c.(*net.TCPConn), e)
+				o = client(c.(*net.TCPConn), e, hold)
 			}
 			mu.Lock()
 			defer mu.Unlock()
