@@ -107,6 +107,7 @@ func (p *Proxy) openKept(ctx context.Context, s warm.Session, r warmset.Request)
 	}
 	v.expect = c.snap.Identities(svc, s.Network)
 	var in *hbone.Session
+	started := time.Now()
 	err = p.pool.Use(ctx, keptKey(s), p.dialKept(c, v, nil), func(inner *hbone.Session) error {
 		in = inner
 		return inner.AwaitSettings(ctx) // the pod has accepted our certificate
@@ -116,7 +117,12 @@ func (p *Proxy) openKept(ctx context.Context, s warm.Session, r warmset.Request)
 	} else {
 		p.pool.RetireKey(keptKey(s))
 		var f *failure
-		gone = errors.As(err, &f) && f.reason == string(header.ReasonPinnedGone)
+		if errors.As(err, &f) {
+			gone = f.reason == string(header.ReasonPinnedGone)
+			if p.excuse(f, started); ctx.Err() == nil {
+				p.view.unopened(v.gateway, f, time.Now())
+			}
+		}
 		p.log.Debug().Str("network", s.Network).Str("service", s.Service).Uint16("port", s.Port).Err(err).Msg("a session to be kept was not opened")
 	}
 	return a, gone, err

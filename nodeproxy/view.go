@@ -135,6 +135,17 @@ func (v *view) failed(c *picker.Choice, f *failure, now time.Time) {
 	}
 }
 
+// unopened takes in that a session was not opened in the background. When a gateway is
+// lost, that may be all that anybody meets of it: connections go on sessions by another.
+func (v *view) unopened(g *mesh.Gateway, f *failure, now time.Time) {
+	if !f.faultOf(atGateway) || v.scope == ScopeNone {
+		return
+	}
+	key := picker.GatewayKey(g)
+	v.tell(v.Asked(key, health.Failure, f.reason, now))
+	v.probe(key)
+}
+
 // done takes in that the connection is over.
 func (v *view) done(c *picker.Choice) { v.tell(v.Done(c, picker.Outcome{}, time.Now())) }
 
