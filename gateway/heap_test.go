@@ -137,7 +137,7 @@ func (i *instances) join(network string, records []record.Record) {
 	}
 	p := antientropy.NewPublisher(instance, ledger.DefaultLimits.Records, ledger.DefaultLimits.Bytes)
 	p.Certified(now)
-	p.Answer(1)
+	p.Answer(record.Instance{}, network, 1)
 	for _, r := range records {
 		if err := p.Put(r, now); err != nil {
 			i.b.Fatal(err)

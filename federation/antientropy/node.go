@@ -53,8 +53,8 @@ type Node struct {
 	random    func() uint64
 
 	peers   map[string]*Exchange
-	order   []string // of peers, sorted
-	wants   map[record.Instance]*want
+	order   []string                   // of peers, sorted
+	wants   map[record.Instance]*want  // of instances that are known
 	numbers map[record.Instance]uint64 // last seen of each reader
 
 	number  uint64
@@ -94,7 +94,7 @@ func (n *Node) AddPeer(peer string, local bool, now time.Time) {
 	if n.peers[peer] != nil {
 		return
 	}
-	n.peers[peer] = &Exchange{peer: peer, local: local}
+	n.peers[peer] = newExchange(peer, local)
 	n.order = append(n.order, peer)
 	slices.Sort(n.order)
 	n.send(peer, &pb.Message{Message: &pb.Message_Digest{Digest: &pb.Digest{Have: n.ledger.Digest()}}})
@@ -225,9 +225,12 @@ func (n *Node) compare() {
 // ask asks for what is missing of instances, each of one peer at a time.
 func (n *Node) ask(now time.Time) {
 	for id := range n.wants {
-		if _, complete, ok := n.ledger.Have(id); complete || !ok && now.Sub(n.wants[id].asked) > maxWantWait {
+		if _, complete, ok := n.ledger.Have(id); complete || !ok {
 			delete(n.wants, id)
 		}
+	}
+	for _, x := range n.peers {
+		x.forget(n.knows, now)
 	}
 	for _, h := range n.ledger.Digest() {
 		if !h.GetComplete() && len(n.order) > 0 {
@@ -250,12 +253,18 @@ func (n *Node) holder(id record.Instance, count uint64) string {
 	return holders[n.random()%uint64(len(holders))]
 }
 
+func (n *Node) knows(id record.Instance) bool { _, _, ok := n.ledger.Have(id); return ok }
+
+// want asks peer for what is missing of an instance, unless it was asked for lately.
+// For one that is known there is always room.
 func (n *Node) want(id record.Instance, peer string, now time.Time) {
 	w := n.wants[id]
-	if w == nil {
-		if len(n.wants) >= maxHave {
+	switch {
+	case !n.knows(id):
+		if w = n.peers[peer].ask(id, now); w == nil {
 			return
 		}
+	case w == nil:
 		w = &want{}
 		n.wants[id] = w
 	}
@@ -293,7 +302,7 @@ func (n *Node) receive(peer string, message []byte, now time.Time) error {
 	case m.GetChunk() != nil:
 		return n.chunk(x, m.GetChunk(), now)
 	case m.GetDigest() != nil:
-		return n.compared(x, m.GetDigest())
+		return n.compared(x, m.GetDigest(), now)
 	case m.GetAck() != nil:
 		if string(m.GetAck().GetInstance()) == string(n.publisher.id()) {
 			x.acked(m.GetAck().GetCount(), now)
@@ -306,6 +315,9 @@ func (n *Node) receive(peer string, message []byte, now time.Time) error {
 }
 
 func (n *Node) statement(x *Exchange, m *pb.SignedStatement, message []byte, now time.Time) error {
+	if id := record.StatementOf(m.GetStatement()); !x.mayState(id, n.knows(id), now) {
+		return fmt.Errorf("statements of instance %s, more than one in %v: %w", id, statementsEvery, record.ErrTooLarge)
+	}
 	o, err := n.ledger.Offer(m, now)
 	if errors.Is(err, ledger.ErrCertificate) {
 		n.want(o.Instance, x.peer, now)
@@ -318,26 +330,26 @@ func (n *Node) statement(x *Exchange, m *pb.SignedStatement, message []byte, now
 		count, _, _ := n.ledger.Have(o.Instance)
 		n.send(x.peer, &pb.Message{Message: &pb.Message_Ack{Ack: &pb.Ack{Instance: o.Instance[:], Count: count}}})
 	}
-	n.heard(x, o, now)
+	n.heard(x, o, o.News, now) // an echo of what is known costs nobody a signature: it decides nothing
 	if o.News && o.Edges {
 		n.pass(x.peer, message)
 	}
 	return nil
 }
 
-// heard does what follows from a statement, however it came.
-func (n *Node) heard(x *Exchange, o ledger.Outcome, now time.Time) {
+// heard does what follows from a statement, however it came. What is missing is
+// asked of x, which has brought something new; else ask decides of whom.
+func (n *Node) heard(x *Exchange, o ledger.Outcome, brought bool, now time.Time) {
 	n.changes = append(n.changes, o.Changes...)
-	if !o.Complete {
-		n.want(o.Instance, x.peer, now)
-	} else {
+	if o.Complete {
 		delete(n.wants, o.Instance)
+	} else if brought {
+		n.want(o.Instance, x.peer, now)
 	}
 	if !o.News {
 		return
 	}
-	if old := n.numbers[o.Instance]; o.Number != old {
-		n.publisher.Answer(o.Number)
+	if old := n.numbers[o.Instance]; o.Number != old && n.publisher.Answer(o.Instance, o.Network, o.Number) {
 		n.remember(o.Instance, o.Number)
 		if old == 0 {
 			n.hurry(now) // each of us waits for the other's answer
@@ -386,16 +398,18 @@ func (n *Node) pass(from string, message []byte) {
 }
 
 // compared answers a digest: with our own, and with what the peer lacks.
-func (n *Node) compared(x *Exchange, d *pb.Digest) error {
+func (n *Node) compared(x *Exchange, d *pb.Digest, now time.Time) error {
 	if len(d.GetHave()) > maxHave {
 		return &record.InvalidError{Field: "digest", Value: len(d.GetHave()), Remedy: fmt.Sprintf("want at most %d instances", maxHave)}
 	}
-	x.learn(d, func(id record.Instance) bool { _, _, ok := n.ledger.Have(id); return ok })
+	if !x.mayCompare(now) {
+		return fmt.Errorf("more than %d digests in a second: %w", maxDigests, record.ErrTooLarge)
+	}
+	x.learn(d, n.knows)
 	mine := n.ledger.Digest()
 	if !d.GetReply() {
 		n.send(x.peer, &pb.Message{Message: &pb.Message_Digest{Digest: &pb.Digest{Have: mine, Reply: true}}})
 	}
-	sum := 0
 	for _, h := range mine {
 		id := record.Instance(h.GetInstance())
 		theirs, known := x.has[id]
@@ -403,8 +417,8 @@ func (n *Node) compared(x *Exchange, d *pb.Digest) error {
 			continue
 		}
 		m := statementMessage(n.ledger.Statement(id, !known))
-		if sum += len(m); sum > maxCatchUp {
-			return nil
+		if !x.mayCatchUp(len(m)) {
+			return nil // the next digest goes on
 		}
 		n.outputs = append(n.outputs, Output{Peer: x.peer, Message: m})
 	}
@@ -437,9 +451,10 @@ func (n *Node) chunk(x *Exchange, c *pb.Chunk, now time.Time) error {
 		}
 		return err
 	}
-	if w := n.wants[o.Instance]; w != nil && !o.Complete && len(c.GetBuckets()) > 0 {
-		w.asked, w.tries = time.Time{}, 0 // it goes forward: ask for the next part at once
+	forward := len(o.Changes) > 0
+	if w := n.wants[o.Instance]; w != nil && forward {
+		w.asked, w.tries = time.Time{}, 0 // ask for the next part at once
 	}
-	n.heard(x, o, now)
+	n.heard(x, o, forward, now)
 	return nil
 }

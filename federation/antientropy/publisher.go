@@ -18,14 +18,9 @@ const (
 	Pace = 300 * time.Millisecond
 	// Burst lets several endpoints of one service fail within a moment.
 	Burst = 8
-	// answerTimes is in how many statements a number is answered: two of them may
-	// be lost.
-	answerTimes = 3
 	// maxChanges is how many bytes of changes a statement carries; readers ask for
 	// what is more.
 	maxChanges = 32 << 10
-	// maxAnswers is how many numbers one statement answers; others wait.
-	maxAnswers = 512
 	// introduced is how long after its issue a certificate goes with each
 	// statement; whoever lacks it later asks.
 	introduced = 20 * time.Second
@@ -46,7 +41,7 @@ type Publisher struct {
 	unsaid           map[string]unsaid    // there was no room for it, or it is no record
 	room             bool                 // something has gone, or shrunk, since retried
 	retried          time.Time
-	answers          map[uint64]int // number → how often it was answered
+	answers          answers
 	certified        time.Time
 	synchronised     bool
 }
@@ -63,7 +58,7 @@ type waiting struct {
 func NewPublisher(key *networkkey.Instance, records, bytes int) *Publisher {
 	return &Publisher{
 		key: key, set: record.NewSet(key.ID(), records, bytes), limit: ledgerLimits{records, bytes},
-		changed: map[string]bool{}, waiting: map[string]*waiting{}, paid: map[string]time.Time{}, unsaid: map[string]unsaid{}, answers: map[uint64]int{},
+		changed: map[string]bool{}, waiting: map[string]*waiting{}, paid: map[string]time.Time{}, unsaid: map[string]unsaid{}, answers: newAnswers(),
 	}
 }
 
@@ -159,23 +154,11 @@ func (p *Publisher) Synchronise() { p.synchronised = true }
 // Certified notes that the key was certified anew.
 func (p *Publisher) Certified(now time.Time) { p.certified = now }
 
-// Answer answers a reader's number in the next statements.
-func (p *Publisher) Answer(number uint64) {
-	if number != 0 && len(p.answers) < record.MaxAnswers {
-		if _, known := p.answers[number]; !known {
-			p.answers[number] = 0
-		}
-	}
-}
-
-// Answering says whether there is a number that was never answered.
-func (p *Publisher) Answering() bool {
-	for _, n := range p.answers {
-		if n == 0 {
-			return true
-		}
-	}
-	return false
+// Answer answers the number of a reader, an instance of network, in the next
+// statements. False: so many instances of that network wait for an answer that this
+// one has to come again.
+func (p *Publisher) Answer(reader record.Instance, network string, number uint64) bool {
+	return number == 0 || p.answers.take(reader, network, number)
 }
 
 // ripen says what has waited long enough.
@@ -240,16 +223,7 @@ func (p *Publisher) Statement(number uint64, now time.Time) (*pb.SignedStatement
 	if size <= maxChanges {
 		p.list(s, keys)
 	}
-	for number, times := range p.answers {
-		if len(s.Answers) >= maxAnswers {
-			break
-		}
-		s.Answers = append(s.Answers, number)
-		if p.answers[number] = times + 1; times+1 >= answerTimes {
-			delete(p.answers, number)
-		}
-	}
-	slices.Sort(s.Answers)
+	s.Answers = p.answers.next()
 	b, err := s.Encode()
 	if err != nil {
 		return nil, nil, err

@@ -213,6 +213,9 @@ func FuzzStatement(f *testing.F) {
 		if err != nil {
 			return
 		}
+		if got := StatementOf(in); got != s.Instance {
+			t.Fatalf("at a glance it is of instance %s, by its content of %s", got, s.Instance)
+		}
 		b, err := s.Encode()
 		if errors.Is(err, ErrTooLarge) {
 			return

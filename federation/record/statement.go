@@ -3,6 +3,7 @@ package record
 import (
 	"fmt"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
@@ -102,6 +103,29 @@ func DecodeStatement(b []byte) (*Statement, error) {
 		s.Removals = append(s.Removals, Removal{string(r.GetKey()), r.GetSequence()})
 	}
 	return s, nil
+}
+
+// StatementOf returns whose statement b says it is, without looking at anything else;
+// zero if it does not say.
+func StatementOf(b []byte) (id Instance) {
+	const instance = 1 // pb.Statement
+	for len(b) > 0 {
+		field, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return Instance{}
+		}
+		b = b[n:]
+		if field == instance && kind == protowire.BytesType {
+			if v, n := protowire.ConsumeBytes(b); n >= 0 && len(v) == len(id) {
+				copy(id[:], v)
+			}
+		}
+		if n = protowire.ConsumeFieldValue(field, kind, b); n < 0 {
+			return Instance{}
+		}
+		b = b[n:]
+	}
+	return id
 }
 
 // ToWire returns entries as messages that share their bodies.
