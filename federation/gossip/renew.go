@@ -47,7 +47,7 @@ func (f *Federation) rekey(keys Keys) {
 		}
 		other := keys.Network.Public() != f.keys.Network.Public()
 		f.keys = keys
-		if !other && f.instance.NotAfter().Sub(now) > f.cfg.timing.lifetime/2 {
+		if !other && !f.instance.Due(now) {
 			return nil
 		}
 		if err := keys.Network.Certify(f.instance, f.cfg.Network, f.cfg.Name, now, f.cfg.timing.lifetime); err != nil {

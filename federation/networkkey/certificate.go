@@ -60,6 +60,7 @@ type Instance struct {
 	key         ed25519.PrivateKey
 	id          record.Instance
 	certificate []byte
+	notBefore   time.Time
 	notAfter    time.Time
 }
 
@@ -78,8 +79,13 @@ func (i *Instance) ID() record.Instance { return i.id }
 // Certificate returns what its network has signed last, to be sent along.
 func (i *Instance) Certificate() []byte { return i.certificate }
 
-// NotAfter returns when the certificate ends; renew it at half of its life.
-func (i *Instance) NotAfter() time.Time { return i.notAfter }
+// Due says whether the certificate is to be renewed at now: half of its life has
+// passed by the wall clock, by which others read it, or that clock was set back to
+// before it was issued.
+func (i *Instance) Due(now time.Time) bool {
+	now = now.Round(0)
+	return now.Before(i.notBefore) || i.notAfter.Sub(now) <= i.notAfter.Sub(i.notBefore)/2
+}
 
 // Sign returns the instance's signature over an encoded statement.
 func (i *Instance) Sign(statement []byte) []byte {
@@ -107,6 +113,6 @@ func (p Private) Certify(i *Instance, network, gateway string, now time.Time, li
 	if err != nil {
 		return fmt.Errorf("certify instance of gateway %q: %w", gateway, err)
 	}
-	i.certificate, i.notAfter = signed, now.Add(lifetime)
+	i.certificate, i.notBefore, i.notAfter = signed, time.Unix(now.Unix(), 0), time.Unix(now.Add(lifetime).Unix(), 0)
 	return nil
 }

@@ -125,6 +125,18 @@ func TestClocksEndCertificatesAndNothingElse(t *testing.T) {
 	}
 }
 
+func TestACertificateIsDueAtHalfOfItsLifeAndBeforeItBegins(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	i := instance(t, "due", generate(t, "east"), "east", now)
+	for after, want := range map[time.Duration]bool{
+		-2 * time.Second: true, 0: false, MaxLifetime/2 - time.Second: false, MaxLifetime / 2: true, 2 * MaxLifetime: true,
+	} {
+		if got := i.Due(now.Add(after)); got != want {
+			t.Errorf("%v after it was issued the certificate is due: %v, want %v", after, got, want)
+		}
+	}
+}
+
 func TestKnownNetworksThatCannotBe(t *testing.T) {
 	a, b, c := generate(t, "a").Public(), generate(t, "b").Public(), generate(t, "c").Public()
 	for _, k := range []struct {
