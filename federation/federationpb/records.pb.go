@@ -1358,12 +1358,18 @@ func (*Message_Want) isMessage_Message() {}
 func (*Message_Chunk) isMessage_Message() {}
 
 // Introduction is the first message of each end of a connection between
-// gateways. It proves nothing: what an instance says is signed.
+// gateways. It proves which instance speaks on this connection; what an instance
+// says is signed by itself, since others pass it on.
 type Introduction struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Network       string                 `protobuf:"bytes,1,opt,name=network,proto3" json:"network,omitempty"`
-	Gateway       string                 `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"`
-	Instance      []byte                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"` // 16 bytes
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Network     string                 `protobuf:"bytes,1,opt,name=network,proto3" json:"network,omitempty"`
+	Gateway     string                 `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	Instance    []byte                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`       // 16 bytes
+	Certificate []byte                 `protobuf:"bytes,4,opt,name=certificate,proto3" json:"certificate,omitempty"` // SignedCertificate of this instance
+	// By the key of the instance, over "isthmus-introduction/1", a zero byte, 32 bytes
+	// of the TLS exporter with the label "EXPORTER-isthmus-introduction/1" and no
+	// context, and one byte: 1 of the end that has dialled, 2 of the other one.
+	Signature     []byte `protobuf:"bytes,5,opt,name=signature,proto3" json:"signature,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1415,6 +1421,20 @@ func (x *Introduction) GetGateway() string {
 func (x *Introduction) GetInstance() []byte {
 	if x != nil {
 		return x.Instance
+	}
+	return nil
+}
+
+func (x *Introduction) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *Introduction) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
 	}
 	return nil
 }
@@ -1860,11 +1880,13 @@ const file_records_proto_rawDesc = "" +
 	"\x03ack\x18\x03 \x01(\v2\x1a.isthmus.federation.v2.AckH\x00R\x03ack\x121\n" +
 	"\x04want\x18\x04 \x01(\v2\x1b.isthmus.federation.v2.WantH\x00R\x04want\x124\n" +
 	"\x05chunk\x18\x05 \x01(\v2\x1c.isthmus.federation.v2.ChunkH\x00R\x05chunkB\t\n" +
-	"\amessage\"^\n" +
+	"\amessage\"\x9e\x01\n" +
 	"\fIntroduction\x12\x18\n" +
 	"\anetwork\x18\x01 \x01(\tR\anetwork\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\tR\agateway\x12\x1a\n" +
-	"\binstance\x18\x03 \x01(\fR\binstance\"O\n" +
+	"\binstance\x18\x03 \x01(\fR\binstance\x12 \n" +
+	"\vcertificate\x18\x04 \x01(\fR\vcertificate\x12\x1c\n" +
+	"\tsignature\x18\x05 \x01(\fR\tsignature\"O\n" +
 	"\x06Digest\x12/\n" +
 	"\x04have\x18\x01 \x03(\v2\x1b.isthmus.federation.v2.HaveR\x04have\x12\x14\n" +
 	"\x05reply\x18\x02 \x01(\bR\x05reply\"T\n" +

@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,10 +11,9 @@ import (
 
 	"github.com/hashicorp/memberlist"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/isthmus-mesh/isthmus/federation/antientropy"
-	"github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/internal/link"
@@ -31,8 +31,6 @@ const (
 	bulkQueue   = 8
 	queueBytes  = 2 << 20  // that wait for a peer that reads slowly, on each connection
 	burst       = 64 << 10 // bytes written at once
-
-	maxIntroduction = 1024 // bytes
 )
 
 // conn is one connection, whoever has dialled it. Both ends send on it.
@@ -44,9 +42,15 @@ type conn struct {
 	gateway   string // network/name
 	local     bool   // of the own network
 	instance  record.Instance
+	identity  spiffeid.ID // by TLS
 	queue     chan []byte
 	waiting   atomic.Int64 // bytes in queue
 	ready     func()       // nil, or told that queue takes messages
+
+	raw         []byte // certificate as it came
+	certificate *networkkey.Certificate
+	expiry      time.Time               // of what the peer has proved itself by; this end gives the connection up then
+	cancel      context.CancelCauseFunc // ends serve; nil before
 }
 
 // greet introduces both ends; whoever has dialled is first, with the kind of the
@@ -74,46 +78,6 @@ func (c *conn) greet(ctx context.Context, id spiffeid.ID, kind []byte) error {
 	return c.introduce(nil)
 }
 
-// introduce says who we are, behind prefix.
-func (c *conn) introduce(prefix []byte) error {
-	f := c.transport.f
-	id := f.Instance()
-	b, err := proto.Marshal(&federationpb.Introduction{Network: f.cfg.Network, Gateway: f.cfg.Name, Instance: id[:]})
-	if err != nil {
-		return fmt.Errorf("introduce: %w", err)
-	}
-	_, err = c.Write(link.AppendFrame(prefix, b))
-	return err
-}
-
-// hear reads who the other end is, which has proved to be id: a gateway that
-// discovery lists with this identity.
-func (c *conn) hear(id spiffeid.ID) error {
-	b, err := link.ReadFrame(c, maxIntroduction, nil)
-	if err != nil {
-		return err
-	}
-	var m federationpb.Introduction
-	if err := proto.Unmarshal(b, &m); err != nil {
-		return &peer.MalformedError{Cause: err}
-	}
-	if len(m.GetInstance()) != len(c.instance) {
-		return &peer.MalformedError{Cause: fmt.Errorf("instance of %d bytes, want %d", len(m.GetInstance()), len(c.instance))}
-	}
-	f := c.transport.f
-	c.instance = record.Instance(m.GetInstance())
-	if c.instance == f.Instance() {
-		return errSelf
-	}
-	for _, g := range f.cfg.Peers() {
-		if g.Network == m.GetNetwork() && g.Name == m.GetGateway() && g.Identity == id {
-			c.gateway, c.local = g.Network+"/"+g.Name, g.Network == f.cfg.Network
-			return nil
-		}
-	}
-	return &peer.IdentityError{Cause: fmt.Errorf("%q is not the identity of gateway %.80q of network %.80q, by discovery", id, m.GetGateway(), m.GetNetwork())}
-}
-
 // serve carries messages both ways until the connection fails, goes silent, or
 // ctx ends; then what is queued is still sent.
 func (c *conn) serve(ctx context.Context) error {
@@ -123,18 +87,25 @@ func (c *conn) serve(ctx context.Context) error {
 	}
 	c.queue = make(chan []byte, size)
 	c.SetDeadline(time.Time{})
+	ctx, c.cancel = context.WithCancelCause(ctx)
+	cancel := c.cancel
+	defer cancel(nil)
 	if err := c.transport.add(c); err != nil {
 		return err
 	}
 	if c.kind == kindPacket {
-		c.transport.f.connected(c.instance, c.local)
-		defer func() { c.transport.f.connected(c.instance, c.local) }()
+		defer func() { c.transport.f.connected(c.instance, c.local) }() // once it is removed
 	}
 	defer c.transport.remove(c)
+	if err := c.stillKnown(c.transport.f.held().Known); err != nil { // hear has read them before add
+		return err
+	}
+	if c.kind == kindPacket {
+		c.transport.f.connected(c.instance, c.local)
+	}
 	if c.ready != nil {
 		c.ready()
 	}
-	ctx, cancel := context.WithCancel(ctx)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -142,9 +113,21 @@ func (c *conn) serve(ctx context.Context) error {
 		link.CloseAbruptly(c.Conn)
 	}()
 	err := c.read()
-	cancel()
+	cancel(nil)
 	<-stopped
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
 	return err
+}
+
+// end gives the connection up. What is queued is still sent, unless the other end is
+// not to hear it.
+func (c *conn) end(cause error, abruptly bool) {
+	c.cancel(cause)
+	if abruptly {
+		link.CloseAbruptly(c.Conn)
+	}
 }
 
 // read hands messages to the federation. What is wrong with one is counted and

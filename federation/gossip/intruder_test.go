@@ -28,12 +28,48 @@ func (w *world) raw(s *site, as string) *tls.Conn {
 	return conn
 }
 
+// introduction begins a connection for packets in the name of an instance, proving
+// nothing.
 func introduction(network, gateway string, instance []byte) []byte {
-	b, err := proto.Marshal(&federationpb.Introduction{Network: network, Gateway: gateway, Instance: instance})
+	return introduce(&federationpb.Introduction{Network: network, Gateway: gateway, Instance: instance})
+}
+
+func introduce(m *federationpb.Introduction) []byte {
+	b, err := proto.Marshal(m)
 	if err != nil {
 		panic(err)
 	}
 	return link.AppendFrame([]byte{kindPacket}, b)
+}
+
+// certified draws an instance that key vouches for.
+func (w *world) certified(key networkkey.Private, network, gateway string) *networkkey.Instance {
+	w.t.Helper()
+	i, err := networkkey.NewInstance(rand.Reader)
+	if err == nil {
+		err = key.Certify(i, network, gateway, time.Now(), time.Hour)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return i
+}
+
+// proof is the introduction of an instance on raw, as its gateway makes it.
+func proof(raw *tls.Conn, network, gateway string, i *networkkey.Instance) *federationpb.Introduction {
+	binding, err := (&conn{Conn: raw}).binding(true)
+	if err != nil {
+		panic(err)
+	}
+	id := i.ID()
+	return &federationpb.Introduction{Network: network, Gateway: gateway, Instance: id[:], Certificate: i.Certificate(), Signature: i.SignIntroduction(binding)}
+}
+
+// hello introduces a new instance on raw that its network has certified.
+func (w *world) hello(raw *tls.Conn, network, gateway string) (record.Instance, []byte) {
+	w.t.Helper()
+	i := w.certified(w.keys[network], network, gateway)
+	return i.ID(), introduce(proof(raw, network, gateway, i))
 }
 
 // said is message as memberlist carries it, in a packet of an instance.
@@ -63,10 +99,15 @@ func TestIntrudersAreSentAwayAndCounted(t *testing.T) {
 			{"short instance", "malformed", "gateway-west", introduction("west", "gw-1", []byte("short"))},
 			{"a gateway of another network", "identity", "gateway-west", introduction("east", "gw-2", make([]byte, 16))},
 			{"a gateway that nobody lists", "identity", "gateway-west", introduction("west", "gw-9", make([]byte, 16))},
-			{"oversized message", "oversized", "gateway-west", append(introduction("west", "gw-1", make([]byte, 16)), 0xff, 0xff, 0xff, 0xff)},
+			{"a gateway that proves nothing", "identity", "gateway-west", introduction("west", "gw-1", make([]byte, 16))},
+			{"oversized message", "oversized", "gateway-west", []byte{0xff, 0xff, 0xff, 0xff}},
 		} {
 			before := rejected(victim.metrics, c.reason)
 			conn := w.raw(victim, c.as)
+			if c.name == "oversized message" {
+				_, hello := w.hello(conn, "west", "gw-1")
+				conn.Write(hello)
+			}
 			conn.Write(c.bytes)
 			eventually(t, c.name+" is counted", func() bool { return rejected(victim.metrics, c.reason) > before })
 			if c.name == "oversized message" {
@@ -98,13 +139,7 @@ func TestStatementsWithoutTheNetworksKeyAreRefused(t *testing.T) {
 		sites[2].publish(10)
 		eventually(t, "the rightful word is heard", func() bool { return victim.believes("west", 10) })
 		forge := func(key networkkey.Private) []byte {
-			i, err := networkkey.NewInstance(rand.Reader)
-			if err == nil {
-				err = key.Certify(i, "west", "gw-1", time.Now(), time.Hour)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			i := w.certified(key, "west", "gw-1")
 			p := antientropy.NewPublisher(i, 100, 1<<20)
 			p.Certified(time.Now())
 			p.Synchronise()
@@ -145,7 +180,8 @@ func TestStatementsWithoutTheNetworksKeyAreRefused(t *testing.T) {
 			}
 			before := total()
 			conn := w.raw(victim, "gateway-west")
-			conn.Write(append(introduction("west", "gw-1", make([]byte, 16)), said(record.Instance{}, c.message)...))
+			by, hello := w.hello(conn, "west", "gw-1")
+			conn.Write(append(hello, said(by, c.message)...))
 			eventually(t, c.name+" is counted as "+c.reason, func() bool { return total() > before })
 			if h, _ := victim.health("west"); h.Healthy != 10 || len(h.Deliveries) != 1 {
 				t.Errorf("%s: the victim believes %+v", c.name, h)
@@ -176,7 +212,8 @@ func TestReplayAfterTheReaderRestartsIsWorthNothing(t *testing.T) {
 		origin.kill()
 		again := w.start(gateways[0], reader.restart())
 		conn := w.raw(again, "gateway-west")
-		conn.Write(append(introduction("west", "gw-1", make([]byte, 16)), said(record.Instance{}, recorded)...))
+		by, hello := w.hello(conn, "west", "gw-1")
+		conn.Write(append(hello, said(by, recorded)...))
 		eventually(t, "the replay is held", func() bool { return again.status(origin.federation.Instance()).Complete })
 		for range 100 {
 			if h, known := again.health("west"); known {

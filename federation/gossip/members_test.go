@@ -115,7 +115,8 @@ func TestForgedMembersAndDeathsHarmNobody(t *testing.T) {
 		sites := startAll(w, "east", "west", "north")
 		victim := sites[0]
 		conn := w.raw(victim, "gateway-west")
-		conn.Write(introduction("west", "gw-1", make([]byte, 16)))
+		_, hello := w.hello(conn, "west", "gw-1")
+		conn.Write(hello)
 		go func() { // what it is told
 			for buf := make([]byte, 4096); ; {
 				if _, err := conn.Read(buf); err != nil {
@@ -198,7 +199,8 @@ func TestPacketsThatMemberlistIsNotToSeeAreRefused(t *testing.T) {
 		} {
 			before := rejected(victim.metrics, c.reason)
 			conn := w.raw(victim, "gateway-west")
-			conn.Write(link.AppendFrame(introduction("west", "gw-1", make([]byte, 16)), c.packet))
+			_, hello := w.hello(conn, "west", "gw-1")
+			conn.Write(link.AppendFrame(hello, c.packet))
 			eventually(t, c.name+" is counted as "+c.reason, func() bool { return rejected(victim.metrics, c.reason) > before })
 			conn.Close()
 		}
@@ -221,7 +223,7 @@ func TestStreamsThatAnnounceTooMuchAreRefused(t *testing.T) {
 		} {
 			before := rejected(victim.metrics, "malformed")
 			conn := w.raw(victim, "gateway-west")
-			hello := introduction("west", "gw-1", make([]byte, 16))
+			_, hello := w.hello(conn, "west", "gw-1")
 			hello[0] = kindStream
 			conn.Write(append(hello, bytes...))
 			eventually(t, name+" is counted", func() bool { return rejected(victim.metrics, "malformed") > before })

@@ -43,6 +43,7 @@ func (f *Federation) rekey(keys Keys) {
 		if !maps.EqualFunc(keys.Known, f.keys.Known, slices.Equal[[]networkkey.Public]) {
 			changes := n.Ledger().SetKnown(keys.Known, now)
 			f.cfg.Log.Info().Int("networks", len(keys.Known)).Msg("networks known by their keys have changed")
+			f.transport.keep(keys.Known)
 			f.emit(nil, changes)
 		}
 		other := keys.Network.Public() != f.keys.Network.Public()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"slices"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation/antientropy"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/identity"
@@ -108,15 +110,18 @@ func (t *transport) Shutdown() error {
 }
 
 // follow starts lanes to gateways that discovery lists, and ends those to
-// others and to gateways that have moved.
+// others and to gateways that have moved. It ends what others have dialled, too, once
+// they are listed no more.
 func (t *transport) follow() {
 	listed := map[laneKey]bool{}
+	peers := map[peerKey]bool{}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return
 	}
 	for _, g := range t.f.cfg.Peers() {
+		peers[peerKey{g.Network + "/" + g.Name, g.Identity}] = true
 		for _, kind := range []byte{kindPacket, kindBulk} {
 			k := laneKey{g.Network, g.Name, dialAddress(g), g.Identity, kind}
 			listed[k] = true
@@ -132,6 +137,48 @@ func (t *transport) follow() {
 		if !listed[k] {
 			l.cancel()
 			delete(t.lanes, k)
+		}
+	}
+	now := time.Now()
+	for c := range t.conns() {
+		switch {
+		case !peers[peerKey{c.gateway, c.identity}]:
+			c.end(&peer.IdentityError{Cause: fmt.Errorf("discovery lists gateway %s with the identity %q no more", c.gateway, c.identity)}, true)
+		case now.After(c.expiry):
+			c.end(errExpired, false)
+		}
+	}
+}
+
+// peerKey is who a connection is with.
+type peerKey struct {
+	gateway  string // network/name
+	identity spiffeid.ID
+}
+
+// conns yields all connections that are in use. The caller holds mu.
+func (t *transport) conns() iter.Seq[*conn] {
+	return func(yield func(*conn) bool) {
+		for _, l := range t.links {
+			for _, pair := range l.conns {
+				for _, c := range pair {
+					if c != nil && !yield(c) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// keep ends connections with networks that are not known any more by the key that
+// vouched for their gateways.
+func (t *transport) keep(known networkkey.Known) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for c := range t.conns() {
+		if err := c.stillKnown(known); err != nil {
+			c.end(err, true)
 		}
 	}
 }
@@ -315,3 +362,6 @@ func (t *transport) refused(id spiffeid.ID, err error) {
 
 // errSelf is a connection that has led back to this process.
 var errSelf = errors.New("the address leads to this process itself")
+
+// errExpired is the end of a certificate: the peer is to prove itself anew.
+var errExpired = errors.New("a certificate that the peer has shown ends")

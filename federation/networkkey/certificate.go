@@ -28,8 +28,9 @@ const (
 
 	// The contexts keep a signature over one thing from being taken for one over
 	// another.
-	certificateContext = "isthmus-instance/1\x00"
-	statementContext   = "isthmus-statement/1\x00"
+	certificateContext  = "isthmus-instance/1\x00"
+	statementContext    = "isthmus-statement/1\x00"
+	introductionContext = "isthmus-introduction/1\x00"
 )
 
 // Certificate is an instance whose key its network vouches for.
@@ -46,6 +47,12 @@ type Certificate struct {
 // Verify says whether signature is the instance's over a statement.
 func (c *Certificate) Verify(statement, signature []byte) bool {
 	return ed25519.Verify(c.key, append([]byte(statementContext), statement...), signature)
+}
+
+// VerifyIntroduction says whether signature is the instance's over what binds an
+// introduction to its connection.
+func (c *Certificate) VerifyIntroduction(binding, signature []byte) bool {
+	return ed25519.Verify(c.key, append([]byte(introductionContext), binding...), signature)
 }
 
 // InstanceOf returns the name of the instance that holds a key.
@@ -90,6 +97,12 @@ func (i *Instance) Due(now time.Time) bool {
 // Sign returns the instance's signature over an encoded statement.
 func (i *Instance) Sign(statement []byte) []byte {
 	return ed25519.Sign(i.key, append([]byte(statementContext), statement...))
+}
+
+// SignIntroduction returns the instance's signature over what binds an introduction
+// to its connection.
+func (i *Instance) SignIntroduction(binding []byte) []byte {
+	return ed25519.Sign(i.key, append([]byte(introductionContext), binding...))
 }
 
 // Certify makes network vouch for i as its gateway from now on, for lifetime.
