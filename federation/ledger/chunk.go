@@ -107,8 +107,10 @@ func (l *Ledger) OfferChunk(m *pb.Chunk, now time.Time) (Outcome, error) {
 	case hashes.Root() != s.Root:
 		return refused(&record.InvalidError{Field: "hashes", Value: s.Instance.String(), Remedy: "do not make up the root of the statement"})
 	}
+	var gone []Change
 	if l.instances[i.id] == nil {
-		if !l.room(i.certificate.Network) {
+		var ok bool
+		if gone, ok = l.room(i); !ok {
 			return refused(fmt.Errorf("network %q: %d instances: %w", i.certificate.Network, l.limits.Instances, ErrFull))
 		}
 		l.add(i)
@@ -122,7 +124,7 @@ func (l *Ledger) OfferChunk(m *pb.Chunk, now time.Time) (Outcome, error) {
 		i.refused = err
 	}
 	i.judge(l)
-	o := i.outcome(merged(append(changes, l.Advance(now)...)))
+	o := i.outcome(merged(append(append(gone, changes...), l.Advance(now)...)))
 	if o.News = news; news {
 		o.Number = s.Number
 	}

@@ -168,28 +168,45 @@ func (l *Ledger) drop(i *instance) {
 	}
 }
 
-// room makes room for one more instance of a network: those whose word counts
-// least go first. It never forgets one that is live or whose health counts.
-func (l *Ledger) room(network string) bool {
-	n := l.networks[network]
+// room makes room for one more instance of i's network, and returns what changed by
+// that: those whose word counts least go first. One that is silent goes last, and
+// before others one of the same gateway, of which i is another process: one that
+// crashes and starts again every few seconds must not keep the next one out. It never
+// forgets one that is live.
+func (l *Ledger) room(i *instance) ([]Change, bool) {
+	n := l.networks[i.certificate.Network]
 	if len(n) < l.limits.Instances {
-		return true
+		return nil, true
 	}
-	rank := map[Phase]int{Ignored: 3, Pending: 2, Lapsed: 1}
-	var worst *instance
-	for _, i := range n {
-		if rank[i.phase] == 0 || i.own {
-			continue
+	rank := func(o *instance) int {
+		switch {
+		case o.own || o.phase == Live:
+			return 0
+		case o.phase == Ignored:
+			return 5
+		case o.phase == Pending:
+			return 4
+		case o.phase == Lapsed:
+			return 3
+		case o.certificate.Gateway == i.certificate.Gateway:
+			return 2
 		}
-		if worst == nil || rank[i.phase] > rank[worst.phase] || rank[i.phase] == rank[worst.phase] && i.heard.Before(worst.heard) {
-			worst = i
+		return 1
+	}
+	var worst *instance
+	for _, o := range n {
+		if rank(o) > 0 && (worst == nil || rank(o) > rank(worst) || rank(o) == rank(worst) && o.heard.Before(worst.heard)) {
+			worst = o
 		}
 	}
 	if worst == nil {
-		return false
+		return nil, false
 	}
 	l.drop(worst)
-	return true
+	if worst.phase == Lapsed || worst.phase == Silent { // something of it counted
+		return []Change{{Network: worst.certificate.Network, All: true}}, true
+	}
+	return nil, true
 }
 
 func (l *Ledger) networkBytes(network string) (sum int) {

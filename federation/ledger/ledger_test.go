@@ -50,9 +50,18 @@ type speaker struct {
 }
 
 func newSpeaker(t testing.TB, network, name string) *speaker {
-	key, err := networkkey.NewInstance(drawnFrom(network + name))
+	return newProcess(t, network, name, 0)
+}
+
+// newProcess is one process after another of a gateway.
+func newProcess(t testing.TB, network, gateway string, n int) *speaker {
+	seed := network + gateway
+	if n > 0 {
+		seed += fmt.Sprint("/", n)
+	}
+	key, err := networkkey.NewInstance(drawnFrom(seed))
 	if err == nil {
-		err = networkKey(network).Certify(key, network, name, epoch, networkkey.MaxLifetime)
+		err = networkKey(network).Certify(key, network, gateway, epoch, networkkey.MaxLifetime)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -541,4 +550,58 @@ func FuzzOffer(f *testing.F) {
 			t.Fatalf("believes %+v", h)
 		}
 	})
+}
+
+// A gateway that crashes every three seconds, before it knows everything, leaves
+// instances behind that speak for the network for a minute. The next one is believed
+// all the same, and a sibling that is silent for a moment is not forgotten for them.
+func TestACrashLoopDoesNotKeepTheNextProcessOut(t *testing.T) {
+	l := newLedger(epoch)
+	now := epoch
+	sibling := newSpeaker(t, "west", "gw-2")
+	sibling.synchronised = false // it does not speak for the others
+	offer(t, l, sibling.say(health(10, 7)), now)
+	for n := range 100 {
+		now = now.Add(3 * time.Second)
+		l.Draw(number, now)
+		if n%18 == 0 { // every 54 s: silent in between
+			offer(t, l, sibling.say(), now)
+		}
+		p := newProcess(t, "west", "gw-1", n+1)
+		p.synchronised = false
+		o, err := l.Offer(p.say(health(10, 10)), now)
+		if err != nil {
+			t.Fatalf("process %d, %v after the first: %v", n, now.Sub(epoch), err)
+		}
+		if got := phase(l, p); got != Live || !o.Complete {
+			t.Fatalf("process %d is %v", n, got)
+		}
+		if got := phase(l, sibling); got != Live && got != Silent {
+			t.Fatalf("after %d processes of its sibling gw-2 is %v", n, got)
+		}
+		if held := len(l.networks["west"]); held > DefaultLimits.Instances {
+			t.Fatalf("%d instances are held", held)
+		}
+		l.Advance(now)
+	}
+}
+
+// What is forgotten to make room was believed until then: whoever follows it is told.
+func TestForgettingToMakeRoomIsAChange(t *testing.T) {
+	for name, after := range map[Phase]time.Duration{Silent: 10 * time.Second, Lapsed: 2 * time.Minute} {
+		limits := DefaultLimits
+		limits.Instances = 1
+		l := New(known(), limits)
+		l.Draw(number, epoch)
+		old, next := newProcess(t, "west", "gw-1", 1), newProcess(t, "west", "gw-1", 2)
+		offer(t, l, old.say(export(80), health(10, 7)), epoch)
+		l.Advance(epoch.Add(after))
+		if got := phase(l, old); got != name {
+			t.Fatalf("after %v it is %v, want %v", after, got, name)
+		}
+		next.answers = nil // nothing of it counts yet
+		if o := offer(t, l, next.say(), epoch.Add(after)); !slices.Contains(o.Changes, Change{Network: "west", All: true}) {
+			t.Errorf("a %v instance was forgotten, and what changed is %v", name, o.Changes)
+		}
+	}
 }

@@ -68,13 +68,15 @@ func (l *Ledger) Offer(m *pb.SignedStatement, now time.Time) (Outcome, error) {
 		o.Edges = edges(s)
 		return o, nil
 	}
+	var gone []Change
 	if l.instances[i.id] == nil {
-		if !l.room(i.certificate.Network) {
+		var ok bool
+		if gone, ok = l.room(i); !ok {
 			return Outcome{Instance: s.Instance, Network: i.certificate.Network}, fmt.Errorf("network %q: %d instances: %w", i.certificate.Network, l.limits.Instances, ErrFull)
 		}
 		l.add(i)
 	}
-	changes := l.apply(i, s, false)
+	changes := append(gone, l.apply(i, s, false)...)
 	i.adopt(s, m, now)
 	i.judge(l)
 	o := i.outcome(merged(append(changes, l.Advance(now)...)))
