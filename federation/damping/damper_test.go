@@ -136,12 +136,21 @@ func TestAtMostHalfAShareIsHeldBackAndOnlyBesideTheWell(t *testing.T) {
 			t.Fatalf("%d of %d held back", sum, total)
 		case !well && len(out) > 0:
 			t.Fatalf("%v are held back, and nobody else is well", out)
-		case well && len(out) < len(members) && 2*(sum+uint64(capacity[members[len(out)].Key])) <= total:
+		case well && slices.ContainsFunc(members, func(m Member) bool { return !slices.Contains(out, m.Key) && 2*(sum+uint64(m.Capacity)) <= total }):
 			t.Fatalf("%d of %d held back, and one more might be", sum, total)
 		case !slices.Equal(out, Held(again, total, well)):
 			t.Fatal("it depends on the order")
 		}
 	})
+}
+
+// One that is too large for half of the share does not keep smaller ones from being
+// held back.
+func TestWhoeverFitsIsHeldBackBesideOneThatDoesNot(t *testing.T) {
+	members := []Member{{Key{1, 80}, 2}, {Key{2, 80}, 50}, {Key{3, 80}, 3}, {Key{4, 80}, 1}}
+	if got, want := Held(members, 10, true), []Key{{1, 80}, {3, 80}}; !slices.Equal(got, want) {
+		t.Errorf("of a share of 10 %v are held back, want %v", got, want)
+	}
 }
 
 func TestMemoryIsBounded(t *testing.T) {

@@ -15,8 +15,8 @@ type Member struct {
 	Capacity uint32
 }
 
-// Held returns those of members that are to be left out of a share: as many as come
-// to half of its capacity at most, and nobody unless others are well: whoever answers
+// Held returns those of members that are to be left out of a share: each that fits
+// beside those before it, to half of the capacity at most, and nobody unless others are well: whoever answers
 // goes before anybody sick. The rest counts as healthy. Whoever knows the same of a
 // share leaves out the same ones. The order of members is changed.
 func Held(members []Member, capacity uint64, well bool) (out []Key) {
@@ -28,10 +28,10 @@ func Held(members []Member, capacity uint64, well bool) (out []Key) {
 	})
 	var sum uint64
 	for _, m := range members {
-		if sum += uint64(m.Capacity); 2*sum > capacity {
-			break
+		if n := sum + uint64(m.Capacity); 2*n <= capacity {
+			sum = n
+			out = append(out, m.Key)
 		}
-		out = append(out, m.Key)
 	}
 	return out
 }

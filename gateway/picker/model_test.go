@@ -2,6 +2,7 @@ package picker
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -79,8 +80,8 @@ func (s *schedule) able(id mesh.EndpointID) bool {
 }
 
 // usable says whether a pod is chosen as long as anybody is: of those that are held
-// back for flapping, those that do not fit into half of the capacity, by the order of
-// their names in headers, or all if nobody is well.
+// back for flapping, those that do not fit into half of the capacity beside those that
+// fit before them, by the order of their names in headers, or all if nobody is well.
 func (s *schedule) usable(id mesh.EndpointID) bool {
 	if !s.able(id) || s.m.sick[id] && !s.m.damped[id] {
 		return false
@@ -88,15 +89,25 @@ func (s *schedule) usable(id mesh.EndpointID) bool {
 	if !s.m.sick[id] {
 		return true
 	}
-	total, before, well := 0, 0, false
+	total, well := 0, false
+	damped := map[mesh.EndpointID]int{} // what each weighs
 	for _, w := range s.here {
 		total += int(w.Capacity)
 		well = well || s.able(w.Endpoint) && !s.m.sick[w.Endpoint]
-		if s.able(w.Endpoint) && s.m.damped[w.Endpoint] && w.Endpoint <= id {
-			before += int(w.Capacity)
+		if s.able(w.Endpoint) && s.m.damped[w.Endpoint] {
+			damped[w.Endpoint] += int(w.Capacity)
 		}
 	}
-	return !well || 2*before > total
+	sum, fits := 0, false
+	for _, e := range slices.Sorted(maps.Keys(damped)) {
+		if fits = 2*(sum+damped[e]) <= total; fits {
+			sum += damped[e]
+		}
+		if e == id {
+			break
+		}
+	}
+	return !well || !fits
 }
 
 // allowed says who may be chosen for r, by a scan.
