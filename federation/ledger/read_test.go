@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -84,5 +85,20 @@ func TestWordsAndPortsFollowWhatIsHeld(t *testing.T) {
 	l.Offer(s.withdraw(delivers(0).Key), epoch)
 	if words = l.Words(hello); len(words) != 0 || len(l.Ports("west")) != 0 {
 		t.Errorf("after both: %+v, ports %v", words, l.Ports("west"))
+	}
+}
+
+// As many groups as a network may have instances, each with the greatest capacity.
+func TestSumsOfTheGreatestCapacitiesFit32Bits(t *testing.T) {
+	var deliveries []Delivery
+	for n := range DefaultLimits.Instances {
+		h := record.Health{
+			Ready: record.MaxEndpoints, Healthy: record.MaxEndpoints, ReadyCapacity: record.MaxCapacity, HealthyCapacity: record.MaxCapacity, Unnamed: record.MaxEndpoints,
+		}
+		deliveries = append(deliveries, Delivery{Group: fmt.Sprint(n), Health: h})
+	}
+	h := Merge(deliveries)
+	if n := uint64(DefaultLimits.Instances); uint64(h.HealthyCapacity) != n*record.MaxCapacity || uint64(h.ReadyCapacity) != n*record.MaxCapacity || uint64(h.Unnamed) != n*record.MaxEndpoints {
+		t.Errorf("%d groups of the greatest capacity come to %d of %d, with %d exceptions", n, h.HealthyCapacity, h.ReadyCapacity, h.Unnamed)
 	}
 }

@@ -18,7 +18,7 @@ const (
 	MaxAddresses   = 16        // of one gateway
 	MaxBundles     = 8         // of one network
 	MaxEndpoints   = 1_000_000 // ready, and so on, of one service
-	MaxCapacity    = 1 << 28   // of one share; sums of 16 fit 32 bits
+	MaxCapacity    = 1 << 27   // of one share; sums of 16 fit 32 bits
 	MaxBucketBytes = 192 << 10 // of the entries of one bucket: a chunk holds one with its hashes and a statement
 )
 
