@@ -12,6 +12,7 @@ import (
 type Book[K comparable] struct {
 	config health.Config
 	jitter func() float64
+	epoch  atomic.Pointer[time.Time] // what answered counts from: the first answer of all
 
 	mu    sync.Mutex
 	cells map[K]*Cell[K]
@@ -146,7 +147,7 @@ type Cell[K comparable] struct {
 	holders  int // under book.mu
 	open     atomic.Int64
 	troubled atomic.Bool  // something bad is known, or was; see below
-	answered atomic.Int64 // when it last answered somebody, in Unix nanoseconds
+	answered atomic.Int64 // when it last answered somebody, in nanoseconds of Book.since; 0: never
 
 	mu       sync.Mutex
 	tracker  *health.Tracker[struct{}] // nil until something failed; kept then, because attempts are dated by it
@@ -171,10 +172,26 @@ type Score struct {
 }
 
 // Answered notes that it has answered.
-func (c *Cell[K]) Answered(now time.Time) { c.answered.Store(now.UnixNano()) }
+func (c *Cell[K]) Answered(now time.Time) { c.answered.Store(c.book.since(now)) }
 
 // AnsweredSince reports whether it has answered after t.
-func (c *Cell[K]) AnsweredSince(t time.Time) bool { return c.answered.Load() > t.UnixNano() }
+func (c *Cell[K]) AnsweredSince(t time.Time) bool {
+	a := c.answered.Load()
+	return a != 0 && a > c.book.since(t)
+}
+
+// since is when t was, in nanoseconds by the monotonic clock: a wall clock that is set
+// back must not make an answer newer than the questions after it. It is 1 at the epoch,
+// since 0 is never.
+func (b *Book[K]) since(t time.Time) int64 {
+	epoch := b.epoch.Load()
+	if epoch == nil {
+		first := t // t itself stays off the heap
+		b.epoch.CompareAndSwap(nil, &first)
+		epoch = b.epoch.Load()
+	}
+	return int64(t.Sub(*epoch)) + 1
+}
 
 // Key returns what the cell is about.
 func (c *Cell[K]) Key() K { return c.key }
