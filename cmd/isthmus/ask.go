@@ -128,7 +128,8 @@ func (x answered) could() error {
 
 // follow calls once and prints what came of it: what could not be asked outweighs a
 // finding. With --watch it goes on every second until the context ends, prints what is
-// new, and says on errs who cannot be asked and who can again.
+// new, and says on errs who cannot be asked, from the first question on, and who can
+// again; a question that nobody takes ends it.
 func (a *asking) follow(ctx context.Context, w, errs io.Writer, once func(context.Context) (answered, error)) error {
 	last, down := "", make([]bool, len(a.admin))
 	for first := true; ; first = false {
@@ -138,7 +139,7 @@ func (a *asking) follow(ctx context.Context, w, errs io.Writer, once func(contex
 			return err
 		}
 		nobody := could != nil && !slices.Contains(x.failed, nil)
-		if nobody && first {
+		if code := (*exitError)(nil); nobody && first && (!a.watch || errors.As(could, &code) && code.code == exitUsage) {
 			return could
 		}
 		if ctx.Err() != nil && !first {

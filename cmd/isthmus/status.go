@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -80,16 +81,16 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 		fmt.Fprintf(b, "no gateway of network %s tells this process anything\n", s.Network)
 	}
 	for _, g := range s.Gateways {
-		fmt.Fprintf(b, "gateway %s of network %s out (%s, %s)\n", g.Name, g.Network, orNothing(g.Reason), age(s.Now, g.Since))
+		fmt.Fprintf(b, "gateway %s of network %s out (%s, %s)\n", plain(g.Name), plain(g.Network), orNothing(g.Reason), age(s.Now, g.Since))
 	}
 	for _, h := range s.Heard {
 		if h.Quiet() {
-			fmt.Fprintf(b, "gateway %s of network %s %s (last word %s ago)\n", h.Gateway, h.Network, h.Phase, age(s.Now, h.At))
+			fmt.Fprintf(b, "gateway %s of network %s %s (last word %s ago)\n", plain(h.Gateway), plain(h.Network), h.Phase, age(s.Now, h.At))
 		}
 	}
 	writeKeys(b, s)
 	for _, p := range s.Problems {
-		fmt.Fprintf(b, "problem: %s\n", p)
+		fmt.Fprintf(b, "problem: %s\n", plain(p))
 	}
 	if len(s.Services) == 0 && len(s.Local) == 0 {
 		b.WriteString("nothing is known of any service\n")
@@ -99,7 +100,7 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 	fmt.Fprintln(w, "NETWORK\tSERVICE\tPORT\tREADY\tHEALTHY\tAGE\tOUT")
 	for _, r := range s.Services {
 		if r.Unknown {
-			fmt.Fprintf(w, "%s\t%s\t%d\t?\t?\t-\t\n", r.Network, r.Service, r.Port)
+			fmt.Fprintf(w, "%s\t%s\t%d\t?\t?\t-\t\n", plain(r.Network), plain(r.Service), r.Port)
 			continue
 		}
 		var out []string
@@ -112,7 +113,7 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 		for _, o := range r.Out {
 			out = append(out, outText(s.Now, o))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", r.Network, r.Service, r.Port, r.Ready, r.Healthy, age(s.Now, r.Changed), strings.Join(out, ", "))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", plain(r.Network), plain(r.Service), r.Port, r.Ready, r.Healthy, age(s.Now, r.Changed), strings.Join(out, ", "))
 	}
 	for _, o := range s.Local {
 		fmt.Fprintf(w, "%s\t(a pod of this node)\t-\t-\t-\t-\t%s\n", s.Network, outText(s.Now, o))
@@ -144,14 +145,23 @@ func outText(now time.Time, o standing.Out) string {
 	if o.Until.After(now) && !now.IsZero() {
 		again = fmt.Sprintf(", asked again in %s at the latest", o.Until.Sub(now).Round(time.Second))
 	}
-	return fmt.Sprintf("%s (%s, %s, by %s%s)", o.Endpoint, orNothing(o.Reason), age(now, o.Since), o.Witness, again)
+	return fmt.Sprintf("%s (%s, %s, by %s%s)", plain(o.Endpoint), orNothing(o.Reason), age(now, o.Since), plain(o.Witness), again)
 }
 
 func orNothing(s string) string {
 	if s == "" {
 		return "-"
 	}
-	return s
+	return plain(s)
+}
+
+// plain returns s, quoted if it has anything that is no plain text: other nodes and
+// networks have written it, and a terminal obeys escapes.
+func plain(s string) string {
+	if strings.IndexFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) < 0 {
+		return s
+	}
+	return strconv.QuoteToASCII(s)
 }
 
 func age(now, at time.Time) string {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/health/standing"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 )
@@ -213,4 +214,38 @@ func TestStatusAndExplainSayHowOldALastWordIs(t *testing.T) {
 	})
 	_, out, _ := isthmus(t, "explain", "east/default/shop-1", hello+":80", "--admin", s.east1)
 	wantIn(t, out, "its gateways fell silent ", " ago: this is their last word")
+}
+
+// Reasons and names come from other nodes and networks, and go to somebody's terminal.
+func TestReasonsOfOthersCannotRewriteTheTable(t *testing.T) {
+	odd := "\x1b[2J\x1b[Hgateway gw-1 on network west\nall is well\n"
+	now := time.Now()
+	text := statusText([]answer.Status{{Process: "gateway gw-1", Network: "west", Now: now, Services: []answer.Row{{Row: standing.Row{
+		Network: "west", Service: "hello", Port: 80, Ready: 2, Healthy: 1, Out: []standing.Out{{Endpoint: "hello-1", Reason: odd, Witness: odd}, {Endpoint: "hello-2", Reason: "refused"}},
+	}}}}})
+	if strings.Contains(text, "\x1b") || strings.Contains(text, "\nall is well") {
+		t.Errorf("the table has the escapes and lines of a reason:\n%q", text)
+	}
+	if !strings.Contains(text, "hello-2 (refused, ") {
+		t.Errorf("a plain reason is not as it is:\n%s", text)
+	}
+}
+
+// Whoever follows a process that is about to start need not start again.
+func TestFollowingBeginsBeforeAnybodyCanBeAsked(t *testing.T) {
+	u := &upDown{t: t, address: "127.0.0.1:0", refuse: true}
+	u.set(false)
+	u.set(true)
+	t.Cleanup(func() { u.server.Close() })
+	ctx, stop := context.WithCancel(t.Context())
+	var out, errs shared
+	done := make(chan int, 1)
+	go func() { done <- run(ctx, []string{"status", "-w", "--admin", u.address}, &out, &errs) }()
+	meshtest.Eventually(t, "it says who cannot be asked", func() bool { return strings.Contains(errs.String(), u.address+" cannot be asked since ") })
+	u.set(false)
+	meshtest.Eventually(t, "it prints", func() bool { return strings.Contains(out.String(), "node proxy n") })
+	stop()
+	if code := <-done; code != exitOK {
+		t.Errorf("exit %d", code)
+	}
 }
