@@ -25,6 +25,7 @@ func (g *Gateway) listenToNodes(metrics *peer.Metrics) (*healthstream.Server, er
 		Prover:   healthstream.NodeIdentities{Account: account, Network: g.cfg.Network},
 		Place:    g.place,
 		Source:   shares{g},
+		Settled:  g.settled,
 		OnEdge:   g.takeEdges,
 		OnDetach: func(name string) { g.backends.left(g.store.Current(), name) },
 	}), nil

@@ -124,6 +124,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 		p.stream = healthstream.NewClient(healthstream.ClientConfig{
 			Node: cfg.Node, Network: cfg.Network, Self: p.self, Identity: p.ids,
 			Gateways: func() []*mesh.Gateway { return p.store.Current().Gateways(cfg.Network) },
+			Lists:    func(network string) bool { return p.store.Current().HasNetwork(network) },
 			Facts:    p.witness, OnAsk: p.asked, Idle: cfg.Federation.Idle, Log: log, Metrics: peer.NewMetrics(p.registry),
 		})
 		p.pin(p.store.Current())

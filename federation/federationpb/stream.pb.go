@@ -916,10 +916,7 @@ type InstanceState struct {
 	// False: it has fallen silent, and this is its last word.
 	Live bool `protobuf:"varint,5,opt,name=live,proto3" json:"live,omitempty"`
 	// The export and the health of each port, as the instance has written them.
-	Entries []*Entry `protobuf:"bytes,6,rep,name=entries,proto3" json:"entries,omitempty"`
-	// Largest sequence that the instance had given out when it said this; it grows
-	// with what is withdrawn as well. Zero: not known, the largest of entries at least.
-	Watermark     uint64 `protobuf:"varint,7,opt,name=watermark,proto3" json:"watermark,omitempty"`
+	Entries       []*Entry `protobuf:"bytes,6,rep,name=entries,proto3" json:"entries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -996,13 +993,6 @@ func (x *InstanceState) GetEntries() []*Entry {
 	return nil
 }
 
-func (x *InstanceState) GetWatermark() uint64 {
-	if x != nil {
-		return x.Watermark
-	}
-	return 0
-}
-
 var File_stream_proto protoreflect.FileDescriptor
 
 const file_stream_proto_rawDesc = "" +
@@ -1059,15 +1049,14 @@ const file_stream_proto_rawDesc = "" +
 	"\n" +
 	"ShareState\x12\x18\n" +
 	"\anetwork\x18\x01 \x01(\tR\anetwork\x12B\n" +
-	"\tinstances\x18\x02 \x03(\v2$.isthmus.federation.v2.InstanceStateR\tinstances\"\xe1\x01\n" +
+	"\tinstances\x18\x02 \x03(\v2$.isthmus.federation.v2.InstanceStateR\tinstances\"\xc3\x01\n" +
 	"\rInstanceState\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\fR\binstance\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\tR\agateway\x12\x14\n" +
 	"\x05group\x18\x03 \x01(\tR\x05group\x12\x1a\n" +
 	"\bdraining\x18\x04 \x01(\bR\bdraining\x12\x12\n" +
 	"\x04live\x18\x05 \x01(\bR\x04live\x126\n" +
-	"\aentries\x18\x06 \x03(\v2\x1c.isthmus.federation.v2.EntryR\aentries\x12\x1c\n" +
-	"\twatermark\x18\a \x01(\x04R\twatermark*s\n" +
+	"\aentries\x18\x06 \x03(\v2\x1c.isthmus.federation.v2.EntryR\aentries*s\n" +
 	"\tPortState\x12\x1a\n" +
 	"\x16PORT_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12PORT_STATE_HEALTHY\x10\x01\x12\x16\n" +

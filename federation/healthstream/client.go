@@ -48,7 +48,10 @@ type ClientConfig struct {
 	// Gateways returns the gateways of the own network; it is asked again and
 	// again, and must be quick.
 	Gateways func() []*mesh.Gateway
-	Facts    Facts
+	// Lists says whether discovery lists a network: of others nothing is kept. Nil lists
+	// all. It must be quick.
+	Lists func(network string) bool
+	Facts Facts
 	// OnAsk is told which targets a gateway wants a word on: it holds them as out,
 	// by the word of somebody who has gone. With everything another instance of
 	// this node proxy was attached before, and what happened to the other targets
@@ -103,6 +106,9 @@ type Client struct {
 func NewClient(cfg ClientConfig) *Client {
 	cfg.setDefaults()
 	c := &Client{cfg: cfg, refusals: identity.NewRefusals(cfg.Log), services: newServices(cfg.MaxServices), links: map[*uplink]struct{}{}}
+	if cfg.Lists != nil {
+		c.services.listed = cfg.Lists
+	}
 	rand.Read(c.instance[:]) // never fails
 	return c
 }
@@ -141,10 +147,11 @@ func (c *Client) Drain() {
 
 // Use notes that pods of this node use a service, by its canonical hostname. The
 // first use asks the gateways for it, and waits for their first answer, at most for
-// wait; without a gateway it does not wait. From then on the service is followed
+// wait, as do others until that is over; without a gateway it does not wait. From then on the service is followed
 // until it was not used for Idle.
 func (c *Client) Use(ctx context.Context, service string, wait time.Duration) {
-	ready, answered := c.services.use(service, false)
+	ready, answered, since := c.services.use(service, false)
+	wait -= time.Since(since)
 	if answered || ready == nil || wait <= 0 || c.Attached() == 0 {
 		return
 	}
@@ -215,6 +222,7 @@ func (c *Client) Run(ctx context.Context) error {
 			}
 		}
 		c.services.lapse(time.Now())
+		c.services.relist()
 		if time.Since(swept) >= c.cfg.Idle/10 {
 			swept = time.Now()
 			c.services.sweep(c.cfg.Idle)

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/federation"
@@ -71,6 +72,9 @@ func factFromWire(m *pb.PortHealth) (Fact, error) {
 	}
 	if len(f.Reason) > maxReason {
 		return Fact{}, malformed("reason of %d bytes: want at most %d", len(f.Reason), maxReason)
+	}
+	if i := strings.IndexFunc(f.Reason, func(r rune) bool { return r < ' ' || r > '~' }); i >= 0 { // people read it in terminals
+		return Fact{}, malformed("reason %q: want printable ASCII", f.Reason)
 	}
 	if !(f.Health >= 0 && f.Health <= 1) {
 		return Fact{}, malformed("health %v: want 0 to 1", f.Health)

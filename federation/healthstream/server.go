@@ -39,6 +39,11 @@ type ServerConfig struct {
 	// OnDetach is told when a node has lost its last stream. It must not wait.
 	OnDetach func(node string)
 
+	// Settled, when closed, says that this gateway has heard the others: until then it
+	// tells node proxies nothing of services, and they keep what they know. Nil is
+	// closed.
+	Settled <-chan struct{}
+
 	Log     zerolog.Logger
 	Metrics *peer.Metrics
 
@@ -343,7 +348,7 @@ func (s *Server) serve(ctx context.Context, c *frames, a *attachment, welcome *p
 	ctx, cancel := context.WithCancelCause(ctx)
 	var pushing sync.WaitGroup
 	pushing.Go(func() {
-		if err := push(ctx, c, a.down); err != nil {
+		if err := push(ctx, c, a.down, s.cfg.Settled); err != nil {
 			cancel(fmt.Errorf("write to node: %w", err))
 			link.CloseAbruptly(c.conn)
 		}
@@ -354,14 +359,17 @@ func (s *Server) serve(ctx context.Context, c *frames, a *attachment, welcome *p
 	return context.Cause(ctx)
 }
 
-// push writes what is due until ctx ends. A node proxy that reads slowly gets
+// push writes what is due until ctx ends; what is known of services when settled is
+// closed, or nil. A node proxy that reads slowly gets
 // fewer, later messages; one that does not read at all is cut off by the deadline.
-func push(ctx context.Context, c *frames, d *downlink) error {
+func push(ctx context.Context, c *frames, d *downlink, settled <-chan struct{}) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-d.signal:
+		case <-settled:
+			settled = nil
 		}
 		asks, beats := d.owed()
 		if len(asks) > 0 {
@@ -369,8 +377,10 @@ func push(ctx context.Context, c *frames, d *downlink) error {
 				return err
 			}
 		}
-		if err := d.drain(c.writeBody); err != nil {
-			return err
+		if settled == nil {
+			if err := d.drain(c.writeBody); err != nil {
+				return err
+			}
 		}
 		if beats {
 			if err := c.write(beat()); err != nil {

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/isthmus-mesh/isthmus/federation"
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
 	"github.com/isthmus-mesh/isthmus/federation/ledger"
@@ -75,6 +77,8 @@ func (k Known) Exception(port uint16, id mesh.EndpointID) (x record.Exception, g
 type services struct {
 	start  time.Time // of the clock of used
 	limit  int
+	budget int                       // of bytes that are kept of one stream, as they came
+	listed func(network string) bool // by discovery: of others nothing is kept
 	signal chan struct{}
 
 	mu      sync.RWMutex
@@ -82,44 +86,56 @@ type services struct {
 	changed map[Change]struct{}
 	links   map[*uplink]struct{}
 	silent  map[*followed]time.Time // of which no stream says anything: since when
+	missed  map[string]struct{}     // networks that discovery did not list when they were spoken of, at most maxNetworks
 }
 
 // followed is one service.
 type followed struct {
 	name   string
 	pinned bool         // by configuration: never idle
+	since  time.Time    // it is followed
 	used   atomic.Int64 // since start
 
 	answered bool // some gateway has told the whole of it
 	ready    chan struct{}
-	views    map[*uplink]map[string][]Delivery // by attached stream and network
-	known    map[string]Known                  // by network
+	views    map[*uplink]map[string]told // by attached stream and network
+	known    map[string]Known            // by network
 }
 
+// told is what one stream says of a share.
+type told struct {
+	deliveries []Delivery
+	size       int // in bytes, as it came
+}
+
+// maxKept is how many bytes are kept of one stream: 2 000 services on eight networks
+// with two instances of a gateway each are 8 MB.
+const maxKept = 32 << 20
+
 func newServices(limit int) *services {
-	return &services{start: time.Now(), limit: limit, signal: make(chan struct{}, 1), byName: map[string]*followed{}, changed: map[Change]struct{}{}, links: map[*uplink]struct{}{}, silent: map[*followed]time.Time{}}
+	return &services{start: time.Now(), limit: limit, budget: maxKept, listed: func(string) bool { return true }, missed: map[string]struct{}{}, signal: make(chan struct{}, 1), byName: map[string]*followed{}, changed: map[Change]struct{}{}, links: map[*uplink]struct{}{}, silent: map[*followed]time.Time{}}
 }
 
 // use notes that service is used now, and follows it from now on. It returns what
-// closes when it was answered; nil if it is not followed, because all that are
-// followed may not be forgotten.
-func (s *services) use(service string, pin bool) (ready <-chan struct{}, answered bool) {
+// closes when it was answered, nil if it is not followed, because all that are
+// followed may not be forgotten, and since when it is.
+func (s *services) use(service string, pin bool) (ready <-chan struct{}, answered bool, since time.Time) {
 	s.mu.RLock()
 	f := s.byName[service]
 	if f != nil && (f.pinned || !pin) {
 		f.used.Store(int64(time.Since(s.start)))
-		ready, answered = f.ready, f.answered
+		ready, answered, since = f.ready, f.answered, f.since
 		s.mu.RUnlock()
-		return ready, answered
+		return ready, answered, since
 	}
 	s.mu.RUnlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f = s.byName[service]; f == nil {
 		if len(s.byName) >= s.limit && !s.evict() {
-			return nil, false
+			return nil, false, time.Time{}
 		}
-		f = &followed{name: service, ready: make(chan struct{}), views: map[*uplink]map[string][]Delivery{}, known: map[string]Known{}}
+		f = &followed{name: service, since: time.Now(), ready: make(chan struct{}), views: map[*uplink]map[string]told{}, known: map[string]Known{}}
 		s.byName[service] = f
 		for l := range s.links {
 			l.subscribe(service, true)
@@ -127,7 +143,7 @@ func (s *services) use(service string, pin bool) (ready <-chan struct{}, answere
 	}
 	f.pinned = f.pinned || pin
 	f.used.Store(int64(time.Since(s.start)))
-	return f.ready, f.answered
+	return f.ready, f.answered, f.since
 }
 
 // evict forgets the service that was not used for longest; the caller holds mu.
@@ -148,6 +164,9 @@ func (s *services) evict() bool {
 func (s *services) forget(f *followed) {
 	delete(s.byName, f.name)
 	delete(s.silent, f)
+	for l, view := range f.views {
+		l.release(view)
+	}
 	for l := range s.links {
 		l.subscribe(f.name, false)
 	}
@@ -221,6 +240,27 @@ func (s *services) detach(l *uplink) {
 	}
 }
 
+// relist asks again for all that is followed when discovery lists a network that was
+// spoken of before.
+func (s *services) relist() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := false
+	for network := range s.missed {
+		if s.listed(network) {
+			found = true
+			delete(s.missed, network)
+		}
+	}
+	for l := range s.links {
+		for name := range s.byName {
+			if found {
+				l.subscribe(name, true)
+			}
+		}
+	}
+}
+
 // lapse ends the health of the services that no stream has said anything of for
 // [ledger.Lapse]: it is unknown from then on, as in gateways that hear nothing of a
 // network. The exports hold.
@@ -270,14 +310,14 @@ func (s *services) takeOne(l *uplink, m *pb.ServiceState) (odd int, err error) {
 	if len(m.GetShares()) > maxNetworks {
 		return 0, malformed("service with %d shares: want at most %d", len(m.GetShares()), maxNetworks)
 	}
-	shares := map[string][]Delivery{}
+	shares := map[string]told{}
 	for _, x := range m.GetShares() {
 		deliveries, n, err := decodeShare(m.GetService(), x)
 		if err != nil {
 			return odd, err
 		}
 		odd += n
-		shares[x.GetNetwork()] = deliveries
+		shares[x.GetNetwork()] = told{deliveries, proto.Size(x)}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,18 +326,31 @@ func (s *services) takeOne(l *uplink, m *pb.ServiceState) (odd int, err error) {
 		return odd, nil // forgotten meanwhile
 	}
 	view := f.views[l]
+	before, now := view, time.Now()
 	touched := slices.Collect(maps.Keys(shares))
 	if m.GetWhole() || view == nil {
 		touched = append(touched, slices.Collect(maps.Keys(f.known))...)
-		view = map[string][]Delivery{}
+		l.release(view)
+		view = map[string]told{}
 		f.views[l] = view
 		delete(s.silent, f)
 	}
-	for network, d := range shares {
-		if len(d) == 0 {
-			delete(view, network)
-		} else if view[network] != nil || len(view) < maxNetworks {
-			view[network] = d
+	for network, x := range shares {
+		old := before[network]
+		l.kept -= view[network].size
+		delete(view, network)
+		switch {
+		case len(x.deliveries) == 0:
+		case !s.listed(network):
+			if len(s.missed) < maxNetworks {
+				s.missed[network] = struct{}{}
+			}
+		case len(view) >= maxNetworks || l.kept+x.size > s.budget:
+			odd++
+		default:
+			date(x.deliveries, old.deliveries, now)
+			view[network] = x
+			l.kept += x.size
 		}
 	}
 	s.merge(f, touched)
@@ -317,7 +370,7 @@ func (s *services) merge(f *followed, networks []string) {
 	for _, network := range networks {
 		best := map[record.Instance]Delivery{}
 		for _, view := range f.views {
-			for _, d := range view[network] {
+			for _, d := range view[network].deliveries {
 				if old, ok := best[d.Instance]; !ok || newer(d, old) {
 					best[d.Instance] = d
 				}

@@ -3,8 +3,10 @@ package healthstream
 import (
 	"bytes"
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -107,6 +109,7 @@ type Delivery struct {
 	Health   map[uint16]record.Health
 
 	sequences map[string]uint64 // by encoded key
+	changed   time.Time         // when this stream has said something else of it before
 }
 
 // decodeShare reads a ShareState. Entries that cannot be used, or are of another
@@ -151,17 +154,51 @@ func (d *Delivery) take(service string, e record.Entry) bool {
 	return true
 }
 
-// newest says whether a's word is newer than b's, of the same instance: its
-// sequences grow with all that it says.
+// date notes since when a stream has said what it says now, and not what it said before.
+func date(now, before []Delivery, at time.Time) {
+	for i := range now {
+		d := &now[i]
+		d.changed = at
+		j, ok := slices.BinarySearchFunc(before, *d, byInstance)
+		if ok && before[j].Live == d.Live && before[j].Draining == d.Draining && maps.Equal(before[j].sequences, d.sequences) {
+			d.changed = before[j].changed
+		}
+	}
+}
+
+// behind is how long a gateway may be behind its sibling with what an instance says.
+const behind = 2 * time.Second
+
+// newer says whether a's word is newer than b's, of the same instance by way of another
+// gateway: rather that of one who hears it. Of two who do, the word that has changed
+// last counts, since every gateway hears of every change, and what is withdrawn leaves no
+// number behind; unless it has come soon after the other, and is older by its numbers.
+// No gateway can prove these here: one that says the greatest of all is not believed for
+// longer.
 func newer(a, b Delivery) bool {
-	var x, y uint64
-	for _, s := range a.sequences {
-		x = max(x, s)
+	if a.Live != b.Live {
+		return a.Live
 	}
-	for _, s := range b.sequences {
-		y = max(y, s)
+	if later := a.changed.Sub(b.changed); max(later, -later) <= behind {
+		if old := a.older(b); old != b.older(a) {
+			return !old
+		}
 	}
-	return cmp.Or(cmp.Compare(x, y), cmp.Compare(truth(a.Live), truth(b.Live))) > 0
+	return a.changed.After(b.changed)
+}
+
+// older says whether a has an older record than b of what both speak of, and no newer
+// one.
+func (a Delivery) older(b Delivery) (older bool) {
+	for k, s := range a.sequences {
+		switch t, both := b.sequences[k]; {
+		case both && s > t:
+			return false
+		case both && s < t:
+			older = true
+		}
+	}
+	return older
 }
 
 func truth(b bool) int {

@@ -18,6 +18,7 @@ type uplink struct {
 	gateway string
 	conn    *frames
 	signal  chan struct{}
+	kept    int // bytes of what it says, guarded by services.mu
 
 	mu       sync.Mutex
 	dirty    map[Target]struct{}
@@ -45,6 +46,13 @@ func (u *uplink) changed(targets []Target) {
 	}
 	u.mu.Unlock()
 	u.nudge()
+}
+
+// release notes that view is kept no more; the caller holds the lock of services.
+func (u *uplink) release(view map[string]told) {
+	for _, x := range view {
+		u.kept -= x.size
+	}
 }
 
 func (u *uplink) subscribe(service string, on bool) {
