@@ -98,27 +98,27 @@ func (x *explained) text() string {
 		if e.NotCarried {
 			b.WriteString("  does not carry this service\n")
 		} else if e.Refused != "" {
-			fmt.Fprintf(&b, "  refused: %s\n", e.Refused)
+			fmt.Fprintf(&b, "  refused: %s\n", plain(e.Refused))
 		}
 		if len(e.Candidates) > 0 && !slices.ContainsFunc(e.Candidates, answer.Verdict.Well) {
 			b.WriteString("  nobody is known to be healthy: those below are used although sick\n")
 		}
 		for _, v := range e.Candidates {
-			fmt.Fprintf(&b, "  %s\n", v.Sentence(e.Now))
+			fmt.Fprintf(&b, "  %s\n", plain(v.Sentence(e.Now)))
 			for _, g := range v.Gateways {
-				fmt.Fprintf(&b, "    by gateway %s\n", g.Sentence(e.Now))
+				fmt.Fprintf(&b, "    by gateway %s\n", plain(g.Sentence(e.Now)))
 			}
 			for _, c := range v.Endpoints {
 				name := c.Endpoint
 				if c.Port != 0 {
 					name = fmt.Sprintf("%s:%d", name, c.Port)
 				}
-				fmt.Fprintf(&b, "    %s out%s: %s\n", name, since(e.Now, c.Since), c.Sentence(e.Now))
+				fmt.Fprintf(&b, "    %s out%s: %s\n", plain(name), since(e.Now, c.Since), plain(c.Sentence(e.Now)))
 			}
 		}
 	}
 	for _, d := range x.Differences {
-		fmt.Fprintf(&b, "difference: %s\n", d)
+		fmt.Fprintf(&b, "difference: %s\n", plain(d))
 	}
 	return b.String()
 }

@@ -249,3 +249,14 @@ func TestFollowingBeginsBeforeAnybodyCanBeAsked(t *testing.T) {
 		t.Errorf("exit %d", code)
 	}
 }
+
+func TestReasonsOfOthersCannotRewriteAnExplanation(t *testing.T) {
+	odd := "\x1b[2J\x1b[Hall is well\n"
+	cause := standing.Cause{Word: standing.HeldFailed, Reason: odd, Endpoint: "hello-1"}
+	v := answer.Verdict{Verdict: standing.Verdict{Name: "network west", Causes: []standing.Cause{cause}, Endpoints: []standing.Cause{cause}}}
+	v.Gateways = []answer.Verdict{{Verdict: standing.Verdict{Name: "gw-1", Causes: []standing.Cause{cause}}}}
+	x := explained{Processes: []answer.Explanation{{Process: "node proxy n", Network: "east", Now: time.Now(), Candidates: []answer.Verdict{v}}}}
+	if text := x.text(); strings.Contains(text, "\x1b") || strings.Contains(text, "well\n") || strings.Count(text, "all is well") != 3 {
+		t.Errorf("the explanation has the escapes and lines of a reason, or lacks one:\n%q", text)
+	}
+}
