@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/health/standing"
@@ -51,9 +53,23 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		e.Candidates = p.view.Explain(d, now)
 		for i := range e.Candidates {
 			p.view.detail(&e.Candidates[i], snap, d.Plan(), now)
+			p.keptBehind(&e.Candidates[i], from.Identity, d.Plan())
 		}
 	}
 	admin.Answer(w, http.StatusOK, e)
+}
+
+// keptBehind adds to the verdict on a share how many sessions with its pods are kept for
+// source.
+func (p *Proxy) keptBehind(x *answer.Verdict, source spiffeid.ID, plan *route.Plan) {
+	if x.Kind != "share" {
+		return
+	}
+	for _, s := range p.kept.Status() {
+		if s.Source == source && s.Network == x.Name && authorityOf(s.Key) == plan.Authority {
+			x.Kept = &answer.Kept{Held: s.Held, Wanted: s.Wanted}
+		}
+	}
 }
 
 // detail adds to a verdict what gateways say of the pods that are out of it, with their

@@ -54,6 +54,10 @@ func TestExplainAndStatusSayWhatIsOutAndWhoSaysSo(t *testing.T) {
 	if code, out, errs := isthmus(t, "explain", "east/default/shop-1", hello+":80", "--admin", s.east1+","+s.gateway); code != exitOK {
 		t.Errorf("exit %d while all are well: %s%s", code, out, errs)
 	}
+	meshtest.Eventually(t, "it says that a session with each pod is kept", func() bool {
+		_, out, _ := isthmus(t, "explain", "east/default/shop-1", hello+":80", "--admin", s.east1)
+		return strings.Contains(out, "; 2 of 2 wanted sessions with its pods are kept")
+	})
 	if err := s.apps[0].Refuse(context.Background(), 8080); err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,15 @@ type Verdict struct {
 	Unknown  bool      `json:"unknown,omitempty"` // of a share: nobody says anything of it
 	Stale    time.Time `json:"stale,omitzero"`    // of a share: since when nobody vouches for what is known
 	Failed   *Attempts `json:"failed,omitempty"`  // since the last that succeeded; nil: none
+	Kept     *Kept     `json:"kept,omitempty"`    // of a share: sessions kept with its pods; nil: none asked for
 	Gateways []Verdict `json:"gateways,omitempty"`
+}
+
+// Kept are the sessions of a warm set: a connection that goes on one has no handshake
+// to wait for.
+type Kept struct {
+	Held   int `json:"held"`
+	Wanted int `json:"wanted"` // by the connections of the source's identity
 }
 
 // Attempts are failed attempts of connections, one after another.
@@ -92,6 +100,9 @@ func (v Verdict) Sentence(now time.Time) string {
 	}
 	if !v.Stale.IsZero() {
 		s += "; its gateways fell silent " + ago(now, v.Stale) + ": this is their last word"
+	}
+	if v.Kept != nil {
+		s += fmt.Sprintf("; %d of %d wanted sessions with its pods are kept", v.Kept.Held, v.Kept.Wanted)
 	}
 	if v.Failed != nil {
 		s += "; " + v.Failed.sentence(now)
