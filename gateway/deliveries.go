@@ -67,7 +67,15 @@ func (d *deliveries) start(now time.Time) {
 	d.mu.Lock()
 	d.started = true
 	d.mu.Unlock()
-	d.update(d.store.Current().Services(), now)
+	d.update(hostnames(d.store.Current().Services()), now)
+}
+
+func hostnames(services []*mesh.Service) []string {
+	out := make([]string, len(services))
+	for i, svc := range services {
+		out[i] = svc.Hostname
+	}
+	return out
 }
 
 // touched publishes what changes for the services that pods are members of. It looks
@@ -107,61 +115,43 @@ func (d *deliveries) flush() {
 	queue, now := d.queue, d.latest
 	d.queue = nil
 	d.mu.Unlock()
-	snap := d.store.Current()
-	var services []*mesh.Service
-	for _, host := range slices.Sorted(maps.Keys(queue)) {
-		if svc := snap.Named(host); svc != nil {
-			services = append(services, svc)
-		}
-	}
-	if len(services) > 0 {
-		d.inspect(snap, services, queue, now)
-	}
+	d.inspect(slices.Sorted(maps.Keys(queue)), queue, now)
 }
 
 // revised publishes whatever a new snapshot changed.
 func (d *deliveries) revised(changes discovery.Changes, now time.Time) {
-	snap := d.store.Current()
-	d.retain(snap)
+	d.retain()
 	if changes.All {
-		d.update(snap.Services(), now)
+		d.update(hostnames(d.store.Current().Services()), now)
 		return
 	}
-	var services []*mesh.Service
-	for host := range changes.Services {
-		if svc := snap.Named(host); svc != nil {
-			services = append(services, svc)
-		}
-	}
-	d.update(services, now)
+	d.update(slices.Sorted(maps.Keys(changes.Services)), now)
 }
 
 // expire publishes what time alone has changed: exceptions that have lingered.
 func (d *deliveries) expire(now time.Time) {
-	snap := d.store.Current()
-	var services []*mesh.Service
+	var services []string
 	d.mu.Lock()
 	for k, p := range d.ports {
 		if next := p.exceptions.Next(); !next.IsZero() && !now.Before(next) {
-			if svc := snap.Service(k.service); svc != nil {
-				services = append(services, svc)
-			}
+			services = append(services, k.service)
 		}
 	}
 	d.mu.Unlock()
 	d.update(services, now)
 }
 
-// retain drops what snap no longer lists, or lists for other ears than before, and
-// withdraws it.
-func (d *deliveries) retain(snap *mesh.Snapshot) {
+// retain drops what discovery no longer lists under its name (an alias is none), or
+// lists for other ears than before, and withdraws it.
+func (d *deliveries) retain() {
 	d.turn.Lock()
 	defer d.turn.Unlock()
+	snap := d.store.Current()
 	var withdrawn []record.Key
 	var gone []portKey
 	d.mu.Lock()
 	for k, p := range d.ports {
-		if svc := snap.Service(k.service); svc != nil && svc.Exported() == p.exported {
+		if svc := snap.Named(k.service); svc != nil && svc.Exported() == p.exported {
 			if _, ok := svc.Port(k.port); ok {
 				continue
 			}
@@ -174,7 +164,7 @@ func (d *deliveries) retain(snap *mesh.Snapshot) {
 		}
 	}
 	for host := range d.exports {
-		if svc := snap.Service(host); svc == nil || !svc.Exported() || len(snap.Members(svc, d.network)) == 0 {
+		if svc := snap.Named(host); svc == nil || !svc.Exported() || len(snap.Members(svc, d.network)) == 0 {
 			delete(d.exports, host)
 			withdrawn = append(withdrawn, exportKey(host))
 		}
@@ -192,27 +182,34 @@ func healthKey(k portKey) record.Key {
 
 func exportKey(host string) record.Key { return record.Key{Kind: record.KindExport, Service: host} }
 
-func (d *deliveries) update(services []*mesh.Service, now time.Time) {
+// update looks at services, by hostname.
+func (d *deliveries) update(services []string, now time.Time) {
 	d.turn.Lock()
 	defer d.turn.Unlock()
-	d.inspect(d.store.Current(), services, nil, now)
+	d.inspect(services, nil, now)
 }
 
-// inspect looks at services of snap and publishes what has changed. Where the members of
-// one are those of the last look, only those that are in touched, and those that are
-// out, are looked at. The caller holds turn.
-func (d *deliveries) inspect(snap *mesh.Snapshot, services []*mesh.Service, touched map[string]pods, now time.Time) {
+// inspect looks at services, by hostname, and publishes what has changed. Where the
+// members of one are those of the last look, only those that are in touched, and those
+// that are out, are looked at. The caller holds turn: what discovery says is asked for
+// with it, since a service of an older snapshot may have been withdrawn meanwhile.
+func (d *deliveries) inspect(services []string, touched map[string]pods, now time.Time) {
+	snap := d.store.Current()
 	d.mu.Lock()
 	if !d.started {
 		d.mu.Unlock()
 		return
 	}
 	var news news
-	for _, svc := range services {
+	for _, host := range services {
+		svc := snap.Named(host)
+		if svc == nil {
+			continue
+		}
 		b := basis{svc, snap.Members(svc, d.network)}
 		d.export(b, &news)
 		for _, p := range svc.Ports {
-			d.port(portKey{svc.Hostname, p.Service}, b, p, touched[svc.Hostname], &news, now)
+			d.port(portKey{host, p.Service}, b, p, touched[host], &news, now)
 		}
 	}
 	d.mu.Unlock()

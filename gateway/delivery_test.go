@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -175,5 +177,121 @@ func TestAServiceThatIsExportedNoMoreIsWithdrawn(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// helloOf is a mesh with a service of this name and two pods.
+func helloOf(t *testing.T, revision uint64, name string, change func(*discovery.Service)) *mesh.Snapshot {
+	t.Helper()
+	c := discovery.DefaultConfig()
+	c.Networks = []discovery.Network{{Name: "west"}}
+	s := discovery.Service{Name: name, Global: true, Ports: []discovery.ServicePort{{Name: "a", Port: 80, TargetPort: 8080}}}
+	change(&s)
+	c.Services = []discovery.Service{s}
+	for _, uid := range []string{"hello-1", "hello-2"} {
+		c.Workloads = append(c.Workloads, discovery.Workload{UID: uid, Network: "west", Node: "west-1", Services: []string{name + ".default.svc.cluster.local"},
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, uid[6]})}})
+	}
+	snap, problems := discovery.Build(revision, c)
+	if problems != nil {
+		t.Fatal(problems)
+	}
+	return snap
+}
+
+// published is what others hold of a gateway that publishes by hear.
+type published map[record.Key]record.Record
+
+func (p published) hear(records []record.Record, withdrawn ...record.Key) {
+	for _, r := range records {
+		p[r.Key] = r
+	}
+	for _, k := range withdrawn {
+		delete(p, k)
+	}
+}
+
+// publishTo starts b's deliveries anew; what they publish is in the result.
+func (b *believer) publishTo() published {
+	p := published{}
+	b.deliveries.publish = p.hear
+	b.deliveries.ports, b.deliveries.exports = map[portKey]*delivery{}, map[string]exported{}
+	b.deliveries.start(time.Now())
+	return p
+}
+
+// read is a store that does something once, right after it was read for the first time.
+type read struct {
+	*discovery.Store
+	then func()
+	done atomic.Bool
+}
+
+func (r *read) Current() *mesh.Snapshot {
+	snap := r.Store.Current()
+	if !r.done.Swap(true) {
+		r.then()
+	}
+	return snap
+}
+
+// A service that discovery stops exporting while a look at it begins stays withdrawn,
+// whatever the look has read before.
+func TestAServiceThatIsNoLongerExportedIsNotPublishedByALateLook(t *testing.T) {
+	hello := portKey{"hello.default.svc.cluster.local", 80}
+	now := time.Now()
+	for name, c := range map[string]struct {
+		due  func(d *deliveries) // makes the look due
+		look func(d *deliveries)
+	}{
+		"put off": {func(d *deliveries) { d.late = map[portKey]time.Time{hello: now} }, func(d *deliveries) { d.catchUp(now) }},
+		"lingering exception": {func(d *deliveries) {
+			x := &d.ports[hello].exceptions
+			x.Set(1, record.Gone, now.Add(-time.Hour))
+			x.Clear(1, now.Add(-time.Hour))
+		}, func(d *deliveries) { d.expire(now) }},
+		"another snapshot": {func(*deliveries) {}, func(d *deliveries) { d.revised(discovery.Everything(), now) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBeliever(t)
+			said, d := b.publishTo(), b.deliveries
+			private := helloOf(t, 2, "hello", func(s *discovery.Service) { s.Global = false })
+			var wg sync.WaitGroup
+			d.store = &read{Store: b.store, then: func() {
+				b.store.Swap(private)
+				if !d.turn.TryLock() { // the look has its turn, and the withdrawal comes behind it
+					wg.Go(func() { d.revised(discovery.Everything(), now) })
+					return
+				}
+				d.turn.Unlock()
+				d.revised(discovery.Everything(), now)
+				c.due(d)
+			}}
+			if len(said) != 2 {
+				t.Fatalf("%d records are published at first; want the export and the health of hello", len(said))
+			}
+			c.due(d)
+			c.look(d)
+			wg.Wait()
+			if len(said) > 0 {
+				t.Errorf("%d records of a service that is not exported are published to every network", len(said))
+			}
+		})
+	}
+}
+
+// A service that is renamed and keeps its old name as an alias is withdrawn under that.
+func TestARenamedServiceIsWithdrawnUnderItsOldName(t *testing.T) {
+	b := newBeliever(t)
+	said := b.publishTo()
+	b.store.Swap(helloOf(t, 2, "hallo", func(s *discovery.Service) { s.Aliases = []string{"hello.default.svc.cluster.local"} }))
+	b.deliveries.revised(discovery.Everything(), time.Now())
+	for k := range said {
+		if k.Service == "hello.default.svc.cluster.local" {
+			t.Errorf("%v is published still; discovery lists no service of this name", k)
+		}
+	}
+	if len(said) != 2 {
+		t.Errorf("%d records are published; want the export and the health of hallo", len(said))
 	}
 }

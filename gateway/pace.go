@@ -3,8 +3,6 @@ package gateway
 import (
 	"context"
 	"time"
-
-	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 const (
@@ -80,17 +78,14 @@ func (d *deliveries) next() (at time.Time) {
 
 // catchUp says what has changed in those ports whose look was put off and is due.
 func (d *deliveries) catchUp(now time.Time) {
-	snap := d.store.Current()
-	var services []*mesh.Service
+	var services []string
 	d.mu.Lock()
 	for k, at := range d.late {
 		if now.Before(at) {
 			continue
 		}
 		delete(d.late, k)
-		if svc := snap.Service(k.service); svc != nil {
-			services = append(services, svc)
-		}
+		services = append(services, k.service)
 	}
 	d.mu.Unlock()
 	d.update(services, now)

@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/hbone"
@@ -96,6 +97,26 @@ func TestANodeSpeaksOnlyForPodsOfItsOwn(t *testing.T) {
 		if got := chosen(t, session, nil); got == uint64(s.pods[0].Endpoint()) {
 			t.Fatal("the pod that its own node reports was chosen")
 		}
+	}
+}
+
+// What a node proxy has said of a port that no service leads to counts once one does.
+func TestAReportOfAPortCountsWhenAServiceLeadsThere(t *testing.T) {
+	s := newSite(t, 2)
+	s.Write()
+	gw := s.StartGateway("west", "gw-1")
+	s.report(t, s.NodeID("west", "west-1"), "west-1", sick(s.pods[0], 9090), sick(s.pods[0], 8081))
+	gw.Log.Await(t, "outlier changed", "edge", "ejected", "scope", "endpoint", "endpoint", s.pods[0].Endpoint(), "port", 8081)
+	if l := gw.Log.Find("outlier changed", "port", 9090); len(l) > 0 {
+		t.Errorf("a port that no service leads to is out: %v", l[0])
+	}
+	s.EditService("hello", func(x *discovery.Service) {
+		x.Ports = append(x.Ports, discovery.ServicePort{Name: "later", Port: 82, TargetPort: 9090})
+	})
+	s.Write()
+	gw.Log.Await(t, "outlier changed", "edge", "ejected", "scope", "endpoint", "endpoint", s.pods[0].Endpoint(), "port", 9090)
+	if ports, _ := gw.Row(t, "pods", "workload", s.pods[0].UID)["ports"].(map[string]any); ports["9090"].(map[string]any)["usable"] != false {
+		t.Errorf("ports %v; want 9090 unusable", ports)
 	}
 }
 
