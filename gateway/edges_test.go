@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
@@ -110,6 +112,42 @@ func TestManyEdgesAreOneLook(t *testing.T) {
 		b.deliveries.revised(discovery.Everything(), time.Now())
 		b.expect(t, "a snapshot that changes nothing", 70, 0)
 	})
+}
+
+// lines counts what is logged.
+type lines struct{ n, bytes int }
+
+func (l *lines) Write(p []byte) (int, error) { l.n++; l.bytes += len(p); return len(p), nil }
+
+// Whoever has the key of one node says of its pods, port by port, sick and well in turn.
+// Ports that no service leads to are not believed, and of the others there are a few
+// lines.
+func TestOneNodeProxyCannotFillTheLog(t *testing.T) {
+	for name, ports := range map[string][]uint16{"of no service": {8081, 8180}, "of a service": {8080, 8080}} {
+		t.Run(name, func(t *testing.T) {
+			b := newBeliever(t)
+			var log lines
+			b.log = zerolog.New(&log)
+			const rounds = 1000
+			for n := range rounds {
+				edges := make([]healthstream.Edge, 0, ports[1]-ports[0]+1)
+				for port := ports[0]; port <= ports[1]; port++ {
+					f := federation.EndpointFact{Endpoint: b.pod.Endpoint, Port: port, State: federation.FactState(1 - n%2), Reason: "refused"}
+					edges = append(edges, healthstream.Edge{Target: healthstream.Target{Endpoint: b.pod.Endpoint, Port: port}, Fact: healthstream.Fact{EndpointFact: f}, Known: true})
+				}
+				b.takeEdges(edges)
+				if sick := len(b.backends.Sick()); sick > 1 {
+					t.Fatalf("%d ports are kept as sick; want that of the service alone", sick)
+				}
+			}
+			if log.n > 10 {
+				t.Errorf("%d reports of one node proxy are %d lines and %d kB of log", rounds, log.n, log.bytes>>10)
+			}
+			if name == "of a service" && log.n < 2 {
+				t.Errorf("%d lines; want one of the ejection and one of the readmission", log.n)
+			}
+		})
+	}
 }
 
 // What was withdrawn is published again when it is back.

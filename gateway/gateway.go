@@ -54,6 +54,7 @@ type Gateway struct {
 	metrics    *Metrics
 	refusals   *identity.Refusals
 	failures   logging.PeerLimits // of warnings, by client and trace
+	edges      logging.PeerLimits // of lines about ports, by node and port
 	registry   *prometheus.Registry
 	listener   *net.TCPListener
 	admin      net.Listener
@@ -77,7 +78,7 @@ var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * t
 // New reads discovery, opens the identity source and binds both listeners, so
 // that whatever cannot work is an error here.
 func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
-	g := &Gateway{cfg: cfg, log: log, failures: logging.PeerLimits{Every: time.Minute}, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}),
+	g := &Gateway{cfg: cfg, log: log, failures: logging.PeerLimits{Every: time.Minute}, edges: logging.PeerLimits{Every: edgeEvery}, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}),
 		budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio),
 		moves:  retrybudget.New(cfg.Retry.share(), cfg.Retry.BudgetRatio),
 		doubts: retrybudget.New(cfg.Retry.share(), cfg.Retry.BudgetRatio)}

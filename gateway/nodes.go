@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/federation"
@@ -49,25 +50,45 @@ func (g *Gateway) witnessed(network string, id mesh.EndpointID, port uint16) (fe
 }
 
 // takeEdges takes in what has changed in the word of this network's node proxies. A
-// pod of which nothing is known any more is usable.
+// pod of which nothing is known any more is usable. A port that no service leads to is
+// nobody's: nothing is kept of it, or said.
 func (g *Gateway) takeEdges(edges []healthstream.Edge) {
+	snap := g.store.Current()
 	var touched []*mesh.Workload
 	for _, e := range edges {
-		w := g.listed(e.Endpoint)
-		if w == nil {
-			continue // gone: forget sees to it
-		}
 		readmitted := "answers"
 		if !e.Known {
 			e.Fact.Endpoint, e.Fact.Port, readmitted = e.Endpoint, e.Port, "expired"
 		}
-		if g.backends.reported(e.Fact.EndpointFact, w.Node) {
+		w := g.listed(e.Endpoint)
+		if w == nil {
+			w = &mesh.Workload{} // gone: it takes along what was said, lest that be held against the next one of its name
+		} else if e.Fact.State != federation.Healthy && !leadsTo(snap, w, e.Port) {
+			continue
+		}
+		if g.backends.reported(e.Fact.EndpointFact, w.Node) && w.Endpoint != 0 {
 			g.edge(w, e.Fact.EndpointFact, readmitted)
 		}
-		touched = append(touched, w)
+		if w.Endpoint != 0 && (len(touched) == 0 || touched[len(touched)-1] != w) {
+			touched = append(touched, w)
+		}
 	}
 	g.deliveries.touched(time.Now(), touched...)
 }
+
+// leadsTo reports whether any port of w's services is this one of w.
+func leadsTo(snap *mesh.Snapshot, w *mesh.Workload, port uint16) bool {
+	for _, svc := range snap.ServicesOf(w.UID) {
+		if slices.ContainsFunc(svc.Ports, func(p mesh.Port) bool { return w.Target(p) == port }) {
+			return true
+		}
+	}
+	return false
+}
+
+// edgeEvery is how often a line says of one port that it was ejected, or readmitted,
+// and of all ports of one node together beyond the first 64 of them.
+const edgeEvery = 10 * time.Second
 
 // edge notes that the pod w changed; readmitted is why, if it came back.
 func (g *Gateway) edge(w *mesh.Workload, f federation.EndpointFact, readmitted string) {
@@ -76,10 +97,17 @@ func (g *Gateway) edge(w *mesh.Workload, f federation.EndpointFact, readmitted s
 		edge, reason = "readmitted", readmitted
 	}
 	g.metrics.edges.WithLabelValues("endpoint", edge).Inc()
+	held, ok := g.edges.Allow(w.Node, edge+" "+w.UID+":"+strconv.Itoa(int(f.Port)), time.Now())
+	if !ok {
+		return
+	}
 	e := g.log.Info().Str("edge", edge).Str("scope", "endpoint").Str("network", w.Network).Uint16("port", f.Port).
 		Stringer("endpoint", f.Endpoint).Str("workload", w.UID).Str("reason", reason).Str("source", "report")
 	if svcs := g.store.Current().ServicesOf(w.UID); len(svcs) > 0 {
 		e = e.Str("service", svcs[0].Hostname)
+	}
+	if held > 0 {
+		e = e.Int("similar", held)
 	}
 	e.Msg("outlier changed")
 }

@@ -115,7 +115,8 @@ func TestAReportOfAPortCountsWhenAServiceLeadsThere(t *testing.T) {
 	})
 	s.Write()
 	gw.Log.Await(t, "outlier changed", "edge", "ejected", "scope", "endpoint", "endpoint", s.pods[0].Endpoint(), "port", 9090)
-	if ports, _ := gw.Row(t, "pods", "workload", s.pods[0].UID)["ports"].(map[string]any); ports["9090"].(map[string]any)["usable"] != false {
+	ports, _ := gw.Row(t, "pods", "workload", s.pods[0].UID)["ports"].(map[string]any)
+	if later, _ := ports["9090"].(map[string]any); later["usable"] != false {
 		t.Errorf("ports %v; want 9090 unusable", ports)
 	}
 }

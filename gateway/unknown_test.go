@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -42,7 +43,8 @@ func newBeliever(t *testing.T) *believer {
 		c.Workloads = append(c.Workloads, discovery.Workload{UID: uid, Network: "west", Node: "west-1", Services: []string{"hello.default.svc.cluster.local"},
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, uid[6]})}})
 	}
-	b := &believer{facts: map[health.Key]federation.EndpointFact{}, Gateway: &Gateway{cfg: DefaultConfig(), log: zerolog.New(io.Discard), store: &discovery.Store{}, metrics: NewMetrics(prometheus.NewRegistry())}}
+	b := &believer{facts: map[health.Key]federation.EndpointFact{}, Gateway: &Gateway{cfg: DefaultConfig(), log: zerolog.New(io.Discard), store: &discovery.Store{}, metrics: NewMetrics(prometheus.NewRegistry()),
+		edges: logging.PeerLimits{Every: edgeEvery}}}
 	b.cfg.Network = "west"
 	snap, problems := discovery.Build(1, c)
 	if problems != nil {
@@ -106,5 +108,24 @@ func TestAFactThatExpiresIsAChange(t *testing.T) {
 	b.witnessed(federation.Ejected, true)
 	if s := b.last(); s.Healthy != 1 {
 		t.Errorf("after a new report: %+v; want the exception again", s)
+	}
+}
+
+// Nothing is held against a pod that was said of the one before it of the same name,
+// be it that its witness took the word back when discovery listed no pod.
+func TestNothingIsHeldAgainstAPodThatWasSaidOfTheOneBefore(t *testing.T) {
+	b := newBeliever(t)
+	b.witnessed(federation.Ejected, true)
+	full := b.store.Current()
+	empty, problems := discovery.Build(2, discovery.DefaultConfig())
+	if problems != nil {
+		t.Fatal(problems)
+	}
+	b.store.Swap(empty)
+	b.witnessed(0, false)
+	b.store.Swap(full)
+	b.backends.forget(full, time.Now())
+	if sick := b.backends.Sick(); len(sick) > 0 {
+		t.Errorf("%v are kept as sick; nobody says so", sick)
 	}
 }
