@@ -63,6 +63,7 @@ type Gateway struct {
 	stop         context.CancelFunc
 	draining     atomic.Bool
 	introduction introduction
+	handover     handover
 	settled      chan struct{} // closed when this gateway knows what its nodes know
 	conns        sync.WaitGroup
 	sessions     hbone.Group
@@ -209,11 +210,14 @@ const settleLimit = 3 * time.Second
 // settle waits, bounded, until this gateway knows what its siblings know.
 func (g *Gateway) settle(ctx context.Context) {
 	if g.fed != nil {
+		if g.cfg.ReusePort {
+			g.succeed(ctx)
+		}
 		limit := time.NewTimer(settleLimit)
 		defer limit.Stop()
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
-		for synced := g.fed.Synced(); synced != nil || !g.allAttached(); {
+		for synced := g.fed.Synced(); synced != nil || len(g.unattached()) > 0; {
 			select {
 			case <-ctx.Done():
 				return
@@ -247,21 +251,21 @@ func (g *Gateway) announce(ctx context.Context, s *admin.Server) {
 	}
 }
 
-// allAttached reports whether every node with ready pods of this network has
-// its health stream open.
-func (g *Gateway) allAttached() bool {
+// unattached lists the nodes with ready pods of this network whose node proxy has no
+// health stream open, or has not said all on it yet.
+func (g *Gateway) unattached() (out []string) {
 	attached := map[string]bool{}
-	for _, n := range g.nodes.Nodes() {
+	for _, n := range g.nodes.Heard() {
 		attached[n] = true
 	}
 	snap := g.store.Current()
 	ready := func(w *mesh.Workload) bool { return w.State == mesh.Ready }
 	for _, n := range snap.Nodes(g.cfg.Network) {
 		if !attached[n] && slices.ContainsFunc(snap.OnNode(g.cfg.Network, n), ready) {
-			return false
+			out = append(out, n)
 		}
 	}
-	return true
+	return out
 }
 
 // keepEvery is how often what time alone has ended is looked for.

@@ -57,6 +57,9 @@ func (g *Gateway) accept(ctx context.Context) error {
 	protocols := []string{"h2"}
 	if g.fed != nil {
 		protocols = append(protocols, gossip.ALPN, healthstream.ALPN)
+		if g.cfg.ReusePort {
+			protocols = append(protocols, handoverALPN)
+		}
 	}
 	tlsConfig := g.ids.ServerTLS(g.self.Identity, nil, protocols...)
 	var failures accept.Failures
@@ -140,6 +143,14 @@ func (g *Gateway) serve(t *hbone.TLSTransport, expiry time.Time) {
 			return
 		}
 		g.fed.Accept(t.NetConn(), id)
+	case handoverALPN:
+		if id != g.self.Identity {
+			g.metrics.refused.WithLabelValues("not_gateway").Inc()
+			g.log.Warn().Stringer("peer", id).Msg("refused to hand over to another identity than that of this gateway")
+			t.Close()
+			return
+		}
+		g.serveSuccessor(t)
 	case healthstream.ALPN:
 		g.serveReports(t, expiry)
 	default:
@@ -167,6 +178,8 @@ func (g *Gateway) serveReports(t *hbone.TLSTransport, expiry time.Time) {
 	defer admitted.Release()
 	ctx, cancel := context.WithDeadline(g.background, earlier(expiry, t.Peer().NotAfter))
 	defer cancel()
+	ctx, end := g.handover.stream(ctx)
+	defer end()
 	g.nodes.Accept(ctx, t.NetConn(), id) // the node proxy attaches again with the certificates of then
 }
 
@@ -227,6 +240,9 @@ func (g *Gateway) isGateway(id spiffeid.ID) bool {
 func (g *Gateway) drain() {
 	g.draining.Store(true)
 	g.introduce()
+	if g.cfg.ReusePort {
+		g.handover.yield() // for good: whoever listens here now is to hear the node proxies
+	}
 	g.log.Info().Msg("draining")
 	ctx, cancel := context.WithTimeout(g.background, g.cfg.Timeouts.Drain)
 	defer cancel()

@@ -23,12 +23,16 @@ func (g *Gateway) listenToNodes(metrics *peer.Metrics) (*healthstream.Server, er
 	}
 	return healthstream.NewServer(healthstream.ServerConfig{
 		Name: g.cfg.Name, Network: g.cfg.Network, Log: g.log, Metrics: metrics,
-		Prover:   healthstream.NodeIdentities{Account: account, Network: g.cfg.Network},
-		Place:    g.place,
-		Source:   shares{g},
-		Settled:  g.settled,
-		OnEdge:   g.takeEdges,
-		OnDetach: func(name string) { g.backends.left(g.store.Current(), name) },
+		Prover:  healthstream.NodeIdentities{Account: account, Network: g.cfg.Network},
+		Place:   g.place,
+		Source:  shares{g},
+		Settled: g.settled,
+		OnEdge:  g.takeEdges,
+		OnDetach: func(name string) {
+			if !g.handover.yields() { // else this process has sent it away
+				g.backends.left(g.store.Current(), name)
+			}
+		},
 	}), nil
 }
 

@@ -86,6 +86,7 @@ type life struct {
 	instance Instance
 	attached bool
 	draining bool
+	heard    bool      // it has said all that it knows
 	ended    time.Time // when it was attached last
 	facts    map[Target]said
 }
@@ -173,6 +174,7 @@ func (b *book) trim(n *nodeLives) {
 // discovery places on other nodes, full the number that were not kept.
 func (b *book) report(l *life, facts []Fact, whole bool, now time.Time) (elsewhere []Target, full int) {
 	if whole {
+		l.heard = true
 		repeated := make(map[Target]bool, len(facts))
 		for _, f := range facts {
 			repeated[f.Target()] = true
@@ -515,6 +517,13 @@ func (b *book) names() []string {
 		}
 	}
 	return out
+}
+
+// heard lists those of names that have said all that they know.
+func (b *book) heard() []string {
+	return slices.DeleteFunc(b.names(), func(name string) bool {
+		return !slices.ContainsFunc(b.nodes[name].lives, func(l *life) bool { return l.attached && l.heard })
+	})
 }
 
 // known lists the nodes of which something is kept, sorted.

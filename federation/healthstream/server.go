@@ -169,6 +169,14 @@ func (s *Server) Nodes() []string {
 	return s.book.names()
 }
 
+// Heard returns the names of those that have said all that they know of their pods since
+// they attached first, sorted.
+func (s *Server) Heard() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.book.heard()
+}
+
 // Word is what an instance of a node proxy has said of a port, in a form for JSON.
 type Word struct {
 	Node     string                  `json:"node"`     // whose proxy says so

@@ -1,0 +1,181 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/federation/record"
+	"github.com/isthmus-mesh/isthmus/hbone"
+)
+
+// handoverALPN is what a process of a gateway offers to the next one on its address.
+const handoverALPN = "isthmus-handover/1"
+
+const (
+	// handoverDials is how often a new process dials its own address. The kernel decides
+	// which process takes the connection: with one other process all of them miss it once
+	// in 65 536 starts.
+	handoverDials = 16
+	// yieldAfter is how long a health stream lasts while another process is to have it:
+	// long enough for the welcome, after which a node proxy dials again without backing
+	// off.
+	yieldAfter = 100 * time.Millisecond
+)
+
+// handover sends node proxies to the process that takes over. A node proxy keeps one
+// stream to a gateway, so of two processes on one address (reusePort) one alone would
+// hear it. The new process dials its own address until the old one answers, and keeps
+// the connection; as long as there is one, the old process ends health streams, those
+// that it has at once and others [yieldAfter] their beginning. What they have said is
+// held for [healthstream.Held]. If the new process ends first, the old one keeps streams
+// again. The zero value keeps them. Safe for concurrent use.
+type handover struct {
+	mu         sync.Mutex
+	successors int
+	streams    context.Context // nil, or ends when there is a successor
+	end        context.CancelFunc
+}
+
+// yield ends health streams until as many calls of resume; first says that it did not
+// before.
+func (h *handover) yield() (first bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.successors++
+	if h.end != nil {
+		h.end()
+		h.streams, h.end = nil, nil
+	}
+	return h.successors == 1
+}
+
+// resume takes back one yield; last says that it was the only one.
+func (h *handover) resume() (last bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.successors--
+	return h.successors == 0
+}
+
+// yields reports whether another process is to have the health streams.
+func (h *handover) yields() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.successors > 0
+}
+
+// stream returns a context that lasts as long as a health stream may.
+func (h *handover) stream(ctx context.Context) (context.Context, context.CancelFunc) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.successors > 0 {
+		return context.WithTimeout(ctx, yieldAfter)
+	}
+	if h.streams == nil {
+		h.streams, h.end = context.WithCancel(context.Background())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(h.streams, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// succeed makes other processes on this address yield, until ctx ends. It returns when
+// they were asked.
+func (g *Gateway) succeed(ctx context.Context) {
+	limit, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	met := map[record.Instance]bool{g.fed.Instance(): true}
+	for range handoverDials { // one more than two processes may be at work
+		conn, id, err := g.meet(limit)
+		if err != nil {
+			g.log.Debug().Err(err).Msg("no answer from the address of this gateway")
+			continue
+		}
+		if met[id] {
+			conn.Close()
+			continue
+		}
+		met[id] = true
+		g.log.Info().Stringer("from", id).Msg("health streams taken over from another process of this gateway")
+		g.conns.Go(func() { hold(ctx, conn) })
+	}
+}
+
+// meet dials the own address, and returns the process that answers there.
+func (g *Gateway) meet(ctx context.Context) (conn *hbone.TLSTransport, id record.Instance, err error) {
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.Timeouts.Handshake)
+	defer cancel()
+	cfg, err := g.ids.ClientTLS(ctx, g.self.Identity, []spiffeid.ID{g.self.Identity}, handoverALPN)
+	if err != nil {
+		return nil, id, err
+	}
+	raw, err := new(net.Dialer).DialContext(ctx, "tcp", g.listener.Addr().String())
+	if err != nil {
+		return nil, id, err
+	}
+	if conn, err = hbone.ClientTLS(ctx, raw, cfg); err != nil {
+		return nil, id, err
+	}
+	own := g.fed.Instance()
+	deadline, _ := ctx.Deadline()
+	conn.NetConn().SetDeadline(deadline)
+	if _, err = conn.NetConn().Write(own[:]); err == nil {
+		_, err = io.ReadFull(conn.NetConn(), id[:])
+	}
+	if err != nil {
+		conn.Close()
+		return nil, id, err
+	}
+	return conn, id, nil
+}
+
+// hold keeps conn until its other end or ctx ends it.
+func hold(ctx context.Context, conn *hbone.TLSTransport) {
+	c := conn.NetConn()
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Now()) })
+	defer stop()
+	defer conn.Close()
+	c.SetDeadline(time.Time{})
+	if ctx.Err() == nil {
+		io.Copy(io.Discard, c)
+	}
+}
+
+// serveSuccessor yields to the process at the other end for as long as it lives. A
+// process that has not settled itself has nothing to hand over, and sends it away.
+func (g *Gateway) serveSuccessor(t *hbone.TLSTransport) {
+	own, id, err := g.fed.Instance(), record.Instance{}, error(nil)
+	t.NetConn().SetDeadline(time.Now().Add(g.cfg.Timeouts.Handshake))
+	if _, err = io.ReadFull(t.NetConn(), id[:]); err == nil && id != own && !g.isSettled() {
+		err = errors.New("this process has not settled")
+	}
+	if err == nil {
+		_, err = t.NetConn().Write(own[:])
+	}
+	if err != nil || id == own {
+		t.Close()
+		return
+	}
+	if g.handover.yield() {
+		g.log.Info().Stringer("to", id).Msg("health streams handed over to another process of this gateway")
+	}
+	hold(g.background, t)
+	if g.handover.resume() {
+		g.log.Warn().Stringer("to", id).Msg("the process that took over the health streams has ended: they are kept here again")
+	}
+}
+
+func (g *Gateway) isSettled() bool {
+	select {
+	case <-g.settled:
+		return true
+	default:
+		return false
+	}
+}
