@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/federation/ledger"
@@ -60,7 +61,7 @@ func (g *Gateway) hasNoPartOf(snap *mesh.Snapshot, destination string) bool {
 func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := g.store.Current(), time.Now()
 	s := answer.Status{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Now: now, Services: []answer.Row{}, Gateways: []answer.Gateway{}, Local: []standing.Out{},
-		Problems: g.unpublished(), Heard: g.heard(), Keys: g.keysOf()}
+		Problems: append(g.unpublished(), g.unheard()...), Heard: g.heard(), Keys: g.keysOf()}
 	if d, err := keyfile.Open(g.cfg.Federation.Keys); err == nil && g.fed != nil {
 		s.Rotation, s.RotationNext = d.Step().String(), d.Step().Next()
 	}
@@ -79,20 +80,20 @@ func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 	admin.Answer(w, http.StatusOK, s)
 }
 
+// statusOf is what this gateway can deliver of a service's port, by the same reckoning
+// as what it tells others.
 func (g *Gateway) statusOf(svc *mesh.Service, port mesh.Port, members []*mesh.Workload, now time.Time) standing.Row {
-	row := standing.Row{Network: g.cfg.Network, Service: svc.Hostname, Port: port.Service, Out: []standing.Out{}}
-	offer := svc.Offer(port, members)
+	var x delivery
+	x.look(basis{svc, members}, port, g.backends.podHealth, g.backends.podDetail, now)
+	row := standing.Row{Network: g.cfg.Network, Service: svc.Hostname, Port: port.Service, Ready: x.fact.Ready, Healthy: x.fact.Healthy, Out: []standing.Out{}}
 	for _, w := range members {
-		if !offer.Has(w) {
+		if !x.members[w.Endpoint].offered {
 			continue
 		}
-		row.Ready++
-		cause, _, seen := g.backends.podHealth(w, w.Target(port), now)
-		if seen.After(row.Changed) {
+		if _, _, seen := g.backends.podHealth(w, w.Target(port), now); seen.After(row.Changed) {
 			row.Changed = seen
 		}
-		if cause == 0 {
-			row.Healthy++
+		if _, left := slices.BinarySearch(x.fact.Exceptions, w.Endpoint); !left {
 			continue
 		}
 		out := standing.Out{Endpoint: w.UID, Reason: "unreachable", Witness: "gateway " + g.cfg.Name, Since: g.backends.Hop(w.Endpoint, now).Turned}
@@ -103,6 +104,25 @@ func (g *Gateway) statusOf(svc *mesh.Service, port mesh.Port, members []*mesh.Wo
 	}
 	return row
 }
+
+// unheard says of which nodes this gateway has no node proxy's word.
+func (g *Gateway) unheard() []string {
+	if g.fed == nil {
+		return nil
+	}
+	nodes := g.unattached()
+	if len(nodes) == 0 {
+		return nil
+	}
+	named := strings.Join(nodes[:min(len(nodes), unheardNamed)], ", ")
+	if more := len(nodes) - unheardNamed; more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
+	}
+	return []string{fmt.Sprintf("no health stream from the node proxy of %s: whether applications of its pods answer is not known here", named)}
+}
+
+// unheardNamed is how many nodes are named that are not heard of.
+const unheardNamed = 16
 
 // heard is how this gateway hears the others, and itself not.
 func (g *Gateway) heard() (out []answer.Heard) {

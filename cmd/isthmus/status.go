@@ -24,7 +24,7 @@ func newStatusCommand() *cobra.Command {
 its own network, a node proxy of those that its workloads use, on every network.
 
 A row with ? is a share of a service of which nobody says anything: it is used all the
-same. Gateways of other networks and pods of its own node that a node proxy itself has
+same; so is what a gateway has no node proxy's word of. Gateways of other networks and pods of its own node that a node proxy itself has
 seen fail are listed too.
 
 Exit codes: 0 all is known and healthy, 1 something is out or unknown, 2 usage, 3 a

@@ -45,6 +45,27 @@ func TestStatusShowsWhatIsUnknownAndWhichGatewayIsOut(t *testing.T) {
 	})
 }
 
+// "Exit codes: 0 all is known and healthy". A gateway that no node proxy has attached to
+// knows nothing of what its pods' applications do.
+func TestStatusOfAGatewayThatKnowsNothingIsAFinding(t *testing.T) {
+	s := describe(t)
+	s.Write()
+	gw := s.StartGateway("west", "gw-1")
+	gw.AwaitReady(t)
+	status := func() (int, string) {
+		code, out, _ := isthmus(t, "status", "--admin", gw.Admin.String())
+		return code, out
+	}
+	if code, out := status(); code != exitFinding || !strings.Contains(out, "no health stream from the node proxy of west-1, west-2:") {
+		t.Errorf("no node proxy of west has said a word, and there is none; status exits with %d:\n%s", code, out)
+	}
+	s.StartNode("west", "west-1")
+	meshtest.Eventually(t, "west-2 alone is not heard of", func() bool {
+		code, out := status()
+		return code == exitFinding && strings.Contains(out, "no health stream from the node proxy of west-2:")
+	})
+}
+
 func TestStatusOfANodeProxyShowsItsOwnPodsThatAreOut(t *testing.T) {
 	s := newSite(t)
 	if err := s.apps[0].Refuse(context.Background(), 8080); err != nil {

@@ -26,7 +26,8 @@ type Status struct {
 	Keys         []Key  `json:"keys,omitempty"`
 	Rotation     string `json:"rotation,omitempty"`
 	RotationNext string `json:"rotationNext,omitempty"`
-	// Problems are what a gateway would tell others of its services and cannot.
+	// Problems are what a gateway would tell others of its services and cannot, and which
+	// nodes it hears nothing of.
 	Problems []string `json:"problems,omitempty"`
 	// Detached says that no gateway of its network tells a node proxy what is known.
 	Detached bool `json:"detached,omitempty"`
