@@ -1,6 +1,7 @@
 package nodeproxy_test
 
 import (
+	"fmt"
 	"io"
 	"testing"
 
@@ -8,11 +9,11 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 )
 
-// awaitDraining waits until the client's node proxy has been told that every instance
-// of west's gateways drains.
-func awaitDraining(t *testing.T, p *pair) {
+// awaitWord waits until the client's node proxy has been told of instances of west's
+// gateways, and that they drain or that they do not.
+func awaitWord(t *testing.T, p *pair, draining bool) {
 	t.Helper()
-	meshtest.Eventually(t, "the word that west drains", func() bool {
+	meshtest.Eventually(t, fmt.Sprintf("the word of west, draining %v", draining), func() bool {
 		for _, s := range p.client().Rows(t, "followedServices") {
 			networks, _ := s["networks"].([]any)
 			for _, n := range networks {
@@ -22,7 +23,7 @@ func awaitDraining(t *testing.T, p *pair) {
 					continue
 				}
 				for _, i := range instances {
-					if i, _ := i.(map[string]any); i["draining"] != true {
+					if i, _ := i.(map[string]any); i["draining"] != draining {
 						return false
 					}
 				}
@@ -46,8 +47,9 @@ func TestAGatewayThatStoppedInOrderIsUsedWhenItIsBack(t *testing.T) {
 			if got, err := meshtest.Hello(p.listen.hello); err != nil || got != "hello-1" {
 				t.Fatalf("before: %q, %v; want hello-1", got, err)
 			}
+			awaitWord(t, p, false) // who leaves before the others know it says nothing
 			p.Process("gateway west/gw-1").Stop(t)
-			awaitDraining(t, p)
+			awaitWord(t, p, true)
 			if away {
 				p.Process("gateway east/gw-e").Stop(t)
 			}
