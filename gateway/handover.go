@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -147,9 +148,35 @@ func hold(ctx context.Context, conn *hbone.TLSTransport) {
 	}
 }
 
+// sameMachine reports whether a connection between these addresses was made here: what a
+// process dials of its own comes from there, or from a loopback address.
+func sameMachine(remote, local net.Addr) bool {
+	r := addressOf(remote).Unmap()
+	return r.IsLoopback() || r.IsValid() && r == addressOf(local).Unmap()
+}
+
+// maySucceed says why the process at the other end may not have the health streams.
+func (g *Gateway) maySucceed(t *hbone.TLSTransport) error {
+	if id := t.Peer().ID; id != g.self.Identity {
+		return fmt.Errorf("%q is not the identity of this gateway (%s)", id, g.self.Identity)
+	}
+	if !sameMachine(t.RemoteAddr(), t.LocalAddr()) {
+		return fmt.Errorf("%v is another machine", t.RemoteAddr())
+	}
+	return nil
+}
+
 // serveSuccessor yields to the process at the other end for as long as it lives. A
 // process that has not settled itself has nothing to hand over, and sends it away.
 func (g *Gateway) serveSuccessor(t *hbone.TLSTransport) {
+	if err := g.maySucceed(t); err != nil {
+		g.metrics.refused.WithLabelValues("not_gateway").Inc()
+		if _, ok := g.failures.Allow(t.Peer().ID.String(), "handover", time.Now()); ok {
+			g.log.Warn().Err(err).Stringer("peer", t.Peer().ID).Msg("refused to hand over health streams")
+		}
+		t.Close()
+		return
+	}
 	own, id, err := g.fed.Instance(), record.Instance{}, error(nil)
 	t.NetConn().SetDeadline(time.Now().Add(g.cfg.Timeouts.Handshake))
 	if _, err = io.ReadFull(t.NetConn(), id[:]); err == nil && id != own && !g.isSettled() {

@@ -144,12 +144,6 @@ func (g *Gateway) serve(t *hbone.TLSTransport, expiry time.Time) {
 		}
 		g.fed.Accept(t.NetConn(), id)
 	case handoverALPN:
-		if id != g.self.Identity {
-			g.metrics.refused.WithLabelValues("not_gateway").Inc()
-			g.log.Warn().Stringer("peer", id).Msg("refused to hand over to another identity than that of this gateway")
-			t.Close()
-			return
-		}
 		g.serveSuccessor(t)
 	case healthstream.ALPN:
 		g.serveReports(t, expiry)

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"net"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -43,4 +44,24 @@ func TestAPauseOfTheAcceptLoopEndsWithItsContext(t *testing.T) {
 			t.Errorf("it paused for %v, want a minute", took)
 		}
 	})
+}
+
+func TestOnlyAProcessOfThisMachineTakesOver(t *testing.T) {
+	at := func(a string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(a)) }
+	for _, c := range []struct {
+		remote, local net.Addr
+		want          bool
+	}{
+		{at("127.0.0.1:4711"), at("127.20.1.1:15008"), true},
+		{at("[::1]:4711"), at("[::1]:15008"), true},
+		{at("10.0.0.1:4711"), at("10.0.0.1:15008"), true},
+		{at("10.0.0.1:4711"), at("[::ffff:10.0.0.1]:15008"), true},
+		{at("10.0.0.2:4711"), at("10.0.0.1:15008"), false},
+		{at("[fd00::2]:4711"), at("[fd00::1]:15008"), false},
+		{&net.UnixAddr{}, &net.UnixAddr{}, false},
+	} {
+		if got := sameMachine(c.remote, c.local); got != c.want {
+			t.Errorf("from %v to %v: %t, want %t", c.remote, c.local, got, c.want)
+		}
+	}
 }

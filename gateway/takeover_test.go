@@ -1,8 +1,11 @@
 package gateway_test
 
 import (
+	"crypto/tls"
 	"testing"
 	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
@@ -73,4 +76,32 @@ func TestAProcessThatDrainsLetsNodeProxiesGo(t *testing.T) {
 	}
 	stream.Reset(8)
 	session.Close(nil)
+}
+
+// Nobody but a process of this gateway has its health streams.
+func TestHealthStreamsAreHandedOverToThisGatewayAlone(t *testing.T) {
+	s := newSite(t, 1)
+	s.Write()
+	gw := s.StartGateway("west", "gw-1", func(c *gateway.Config) { c.ReusePort = true })
+	client := s.report(t, s.NodeID("west", "west-1"), "west-1")
+	gw.AwaitReady(t)
+	for _, id := range []spiffeid.ID{s.shop.Identity(), s.NodeID("west", "west-1")} {
+		cfg, err := s.Manager().ClientTLS(t.Context(), id, []spiffeid.ID{s.ID("isthmus-system/gateway-west")}, "isthmus-handover/1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := tls.Dial("tcp", s.GatewayAt("west", "gw-1").String(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conn.Write(make([]byte, 16))
+		if n, err := conn.Read(make([]byte, 1)); n > 0 || err == nil {
+			t.Errorf("%s is answered", id)
+		}
+		gw.Log.Await(t, "refused to hand over health streams", "peer", id)
+	}
+	if l := gw.Log.Find("node detached"); len(l) > 0 || client.Attached() != 1 {
+		t.Errorf("the node proxy was sent away: %v", l)
+	}
 }
