@@ -16,8 +16,10 @@ import (
 var (
 	// byHand finds the README's section, fenced its blocks: commands are marked sh,
 	// what they print is not.
-	byHand  = regexp.MustCompile("(?s)\n## By hand\n(.*?)\n## ")
-	seconds = regexp.MustCompile(`\b[0-9]+ ?s\b`)
+	byHand = regexp.MustCompile("(?s)\n## By hand\n(.*?)\n## ")
+	// An age is never the same, nor is the width of the table's column that has it.
+	ages    = regexp.MustCompile(`\b(?:[0-9]+(?:h|m|s| s| min))+\b`)
+	columns = regexp.MustCompile(`(\S) {2,}`)
 	fenced  = regexp.MustCompile("(?s)\n```(sh)?\n(.*?)```")
 )
 
@@ -68,9 +70,23 @@ func TestTheReadmesCommandsCallAcrossTwoNetworks(t *testing.T) {
 	if want := strings.Repeat("hello-2 8080\n", 10); got[1] != want || printed[1] != want {
 		t.Errorf("with one pod killed ten calls printed\n%s\nthe README says\n%s\nwant ten answers of the other pod", got[1], printed[1])
 	}
-	for i := 2; i < len(printed); i++ { // status and explain; how long ago is never the same
-		if a, b := seconds.ReplaceAllString(got[i], "0 s"), seconds.ReplaceAllString(printed[i], "0 s"); a != b {
+	for i := 2; i < len(printed); i++ { // status and explain
+		if a, b := ageless(got[i]), ageless(printed[i]); a != b {
 			t.Errorf("%sprinted\n%s\nthe README says\n%s", commands[i], got[i], printed[i])
+		}
+	}
+}
+
+// ageless returns text with every age alike.
+func ageless(text string) string {
+	return columns.ReplaceAllString(ages.ReplaceAllString(text, "0s"), "$1  ")
+}
+
+func TestAgelessFindsAgesOfEveryLength(t *testing.T) {
+	const want = "80  2  0s  pod (refused, 0s)"
+	for _, text := range []string{"80  2  1s  pod (refused, 2s)", "80  2     1m1s  pod (refused, 1h2m3s)", "80  2  0 s  pod (refused, 1 min)"} {
+		if got := ageless(text); got != want {
+			t.Errorf("ageless(%q) = %q, want %q", text, got, want)
 		}
 	}
 }
