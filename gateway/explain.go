@@ -63,7 +63,7 @@ func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 	s := answer.Status{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Now: now, Services: []answer.Row{}, Gateways: []answer.Gateway{}, Local: []standing.Out{},
 		Problems: append(g.unpublished(), g.unheard()...), Heard: g.heard(), Keys: g.keysOf()}
 	if d, err := keyfile.Open(g.cfg.Federation.Keys); err == nil && g.fed != nil {
-		s.Rotation, s.RotationNext = d.Step().String(), d.Step().Next()
+		s.Rotation, s.RotationNext = d.Step().String(), d.Remaining()
 	}
 	for _, svc := range snap.Services() {
 		members := snap.Members(svc, g.cfg.Network)

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
-	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 )
 
@@ -67,6 +67,8 @@ type shownNetwork struct {
 	Network string     `json:"network"`
 	Step    string     `json:"step"` // of the rotation: settled, offered or replaced
 	Keys    []shownKey `json:"keys"` // the one that signs first
+	// ForgetFrom is when the old key may be forgotten, if one is listed.
+	ForgetFrom time.Time `json:"forgetFrom,omitzero"`
 }
 
 type shownKey struct {
@@ -95,7 +97,7 @@ func newNetworkShowCommand() *cobra.Command {
 			return exit(exitStart, err)
 		}
 		if *format == "json" {
-			s := shownNetwork{Network: d.Network, Step: d.Step().String()}
+			s := shownNetwork{Network: d.Network, Step: d.Step().String(), ForgetFrom: d.ForgetFrom()}
 			for i, k := range d.Public() {
 				s.Keys = append(s.Keys, shownKey{k.String(), k.Fingerprint(), i == 0, d.Old != nil && k == *d.Old})
 			}
@@ -109,7 +111,7 @@ func newNetworkShowCommand() *cobra.Command {
 }
 
 func printNetwork(cmd *cobra.Command, d keyfile.Dir) error {
-	if what := d.Step().Next(); what != "" {
+	if what := d.Remaining(); what != "" {
 		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "# rotation %s: %s\n", d.Step(), what); err != nil {
 			return err
 		}
@@ -131,7 +133,7 @@ func printNetwork(cmd *cobra.Command, d keyfile.Dir) error {
 }
 
 func newNetworkRotateCommand() *cobra.Command {
-	var finish, forget bool
+	var finish, forget, force bool
 	cmd := &cobra.Command{
 		Use:   "rotate",
 		Short: "Replace the key of a network, with an overlap",
@@ -140,35 +142,40 @@ what it prints to the other networks: they accept both. When all of them have
 it, rotate --finish lets the next key sign and removes the present one. Its public
 half stays listed, because gateways that it has certified go on being believed by it.
 24 h later all gateways were certified anew: rotate --forget-old removes it, and the
-others may too.`,
+others may too. Before that it exits with 1, unless --force says that all gateways of
+the network were restarted after --finish.`,
 		Example: "  isthmus network rotate --dir network\n  isthmus network rotate --dir network --finish\n  isthmus network rotate --dir network --forget-old",
 		Args:    cobra.NoArgs,
 	}
 	dir := networkDirFlag(cmd)
 	cmd.Flags().BoolVar(&finish, "finish", false, "the other networks have both keys: let the next one sign")
 	cmd.Flags().BoolVar(&forget, "forget-old", false, "all gateways were certified anew: list the key before the present one no more")
+	cmd.Flags().BoolVar(&force, "force", false, "with --forget-old: do not wait for the end of the old key's certificates")
 	cmd.MarkFlagsMutuallyExclusive("finish", "forget-old")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if force && !forget {
+			return exit(exitUsage, errors.New("--force goes with --forget-old only"))
+		}
 		if forget {
-			d, err := keyfile.Forget(*dir)
+			d, err := keyfile.Forget(*dir, time.Now(), force)
 			if err != nil {
 				return exit(rotationCode(err), err)
 			}
 			return exit(exitStart, printNetwork(cmd, d))
 		}
 		if finish {
-			d, err := keyfile.Finish(*dir)
+			d, err := keyfile.Finish(*dir, time.Now())
 			if err != nil {
 				return exit(rotationCode(err), err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "# the next key of network %s signs now; the old one stays listed for gateways that it has certified; at most %v from now: isthmus network rotate --dir %s --forget-old\n", d.Network, networkkey.MaxLifetime, *dir)
+			fmt.Fprintf(cmd.OutOrStdout(), "# replaced the key of network %s\n", d.Network)
 			return exit(exitStart, printNetwork(cmd, d))
 		}
 		d, err := keyfile.Rotate(*dir, rand.Reader)
 		if err != nil {
 			return exit(rotationCode(err), err)
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "# made the next key of network %s; when all other networks have both: isthmus network rotate --dir %s --finish\n", d.Network, *dir)
+		fmt.Fprintf(cmd.OutOrStdout(), "# made the next key of network %s\n", d.Network)
 		return exit(exitStart, printNetwork(cmd, d))
 	}
 	return cmd
@@ -176,8 +183,10 @@ others may too.`,
 
 // rotationCode is a finding if the directory is well but in another phase.
 func rotationCode(err error) int {
-	if errors.Is(err, keyfile.ErrRotating) || errors.Is(err, keyfile.ErrNotRotating) || errors.Is(err, keyfile.ErrNoOldKey) {
-		return exitFinding
+	for _, phase := range []error{keyfile.ErrRotating, keyfile.ErrNotRotating, keyfile.ErrNoOldKey, keyfile.ErrOldKeyInUse} {
+		if errors.Is(err, phase) {
+			return exitFinding
+		}
 	}
 	return exitStart
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 )
@@ -27,20 +28,33 @@ func TestNetworkKeyFromInitToTheEndOfItsRotation(t *testing.T) {
 		t.Errorf("got %+v", first)
 	}
 	code, _, errs := isthmus(t, "network", "rotate", "--dir", dir, "--finish")
-	if code != exitFinding || !strings.Contains(errs, "begin one with `isthmus network rotate`") {
+	if code != exitFinding || !strings.Contains(errs, "begin one with `isthmus network rotate --dir "+dir+"`") {
 		t.Errorf("finish before the beginning: exit %d, %s", code, errs)
 	}
 	wantIn(t, succeed(t, "network", "rotate", "--dir", dir), first.Keys[0].Key, "--finish")
 	both := shown()
-	wantIn(t, succeed(t, "network", "show", "--dir", dir), "# rotation offered: ", "isthmus network rotate --finish")
+	wantIn(t, succeed(t, "network", "show", "--dir", dir), "# rotation offered: ", "isthmus network rotate --dir "+dir+" --finish")
 	if both.Step != "offered" || len(both.Keys) != 2 || both.Keys[0] != first.Keys[0] || both.Keys[1].Signs {
 		t.Errorf("got %+v", both)
 	}
-	wantIn(t, succeed(t, "network", "rotate", "--dir", dir, "--finish"), both.Keys[1].Key)
+	finished := succeed(t, "network", "rotate", "--dir", dir, "--finish")
+	wantIn(t, finished, both.Keys[1].Key, "not before ", "isthmus network rotate --dir "+dir+" --forget-old")
+	if n := strings.Count(finished, "--forget-old"); n != 1 {
+		t.Errorf("the next step is said %d times, want once:\n%s", n, finished)
+	}
 	if kept := shown(); kept.Step != "replaced" || len(kept.Keys) != 2 || !kept.Keys[0].Signs || kept.Keys[1].Key != first.Keys[0].Key || !kept.Keys[1].Old {
 		t.Errorf("the old key is not listed any more: %+v", kept)
 	}
-	wantIn(t, succeed(t, "network", "rotate", "--dir", dir, "--forget-old"), both.Keys[1].Key)
+	if code, _, errs := isthmus(t, "network", "rotate", "--dir", dir, "--forget-old"); code != exitFinding || !strings.Contains(errs, "--force") {
+		t.Errorf("forgotten at once: exit %d, %s, want %d", code, errs, exitFinding)
+	}
+	if kept := shown(); len(kept.Keys) != 2 || time.Until(kept.ForgetFrom) < 23*time.Hour {
+		t.Errorf("after it was refused: %+v", kept)
+	}
+	if code, _, _ := isthmus(t, "network", "rotate", "--dir", dir, "--force"); code != exitUsage {
+		t.Errorf("force alone: exit %d, want %d", code, exitUsage)
+	}
+	wantIn(t, succeed(t, "network", "rotate", "--dir", dir, "--forget-old", "--force"), both.Keys[1].Key)
 	if code, _, _ := isthmus(t, "network", "rotate", "--dir", dir, "--forget-old"); code != exitFinding {
 		t.Errorf("nothing to forget: exit %d, want %d", code, exitFinding)
 	}

@@ -223,7 +223,6 @@ var allowed = map[string]why{
 		"internal/process": "flags, signals, exit codes",
 	},
 	"cmd/isthmus": {
-		"federation/networkkey":         "names and lifetimes of network keys",
 		"federation/networkkey/keyfile": "network keys in files",
 		"discovery":                     "isthmus network init: names of networks",
 		"discovery/file":                "isthmus export: reads the mesh",

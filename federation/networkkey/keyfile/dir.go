@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 )
@@ -19,26 +21,33 @@ const (
 	KeyFile  = "key.pem"      // signs
 	NextFile = "next-key.pem" // will sign, once everybody knows it
 	ListFile = "network.yaml" // what other networks need
+	// FinishedFile has the time of the last Finish, RFC 3339, until Forget.
+	FinishedFile = "finished"
 )
 
 const pemType = "PRIVATE KEY"
 
 // ErrRotating is a second rotation before the first is over; ErrNotRotating a finish
-// without a beginning; ErrNoOldKey is Forget with nothing to forget.
+// without a beginning; ErrNoOldKey is Forget with nothing to forget; ErrOldKeyInUse is
+// Forget while there may be gateways that only the old key has certified.
 var (
 	ErrRotating    = errors.New("a rotation is under way already")
 	ErrNotRotating = errors.New("no rotation is under way")
 	ErrNoOldKey    = errors.New("no old key is listed")
+	ErrOldKeyInUse = errors.New("gateways that only the old key has certified may still be there")
 )
 
 // Dir is an own network as its directory has it.
 type Dir struct {
+	Path    string // of the directory, as it was given
 	Network string
 	Key     networkkey.Private
 	Next    *networkkey.Private // while the key is rotated
 	// Old signed before the present one: gateways that it has certified are to be
 	// believed until they were certified anew. Nil: there is none, or it was forgotten.
 	Old *networkkey.Public
+	// Finished is when the key that Old is ceased to sign; zero without Old.
+	Finished time.Time
 }
 
 // Public returns the keys that other networks have to accept: the one that
@@ -72,28 +81,31 @@ func Init(dir, network string, random io.Reader) (Dir, error) {
 	}
 	for _, name := range []string{ListFile, NextFile} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-			return Dir{}, existsError(filepath.Join(dir, name))
+			return Dir{}, existsError(dir, name)
 		}
 	}
 	path := filepath.Join(dir, KeyFile)
 	if err := createKey(path, key); errors.Is(err, fs.ErrExist) {
-		return Dir{}, existsError(path)
+		return Dir{}, existsError(dir, KeyFile)
 	} else if err != nil {
 		return Dir{}, fmt.Errorf("init network: %w", err)
 	}
-	d := Dir{Network: network, Key: key}
-	return d, d.writeList(dir)
+	d := Dir{Path: dir, Network: network, Key: key}
+	return d, d.writeList()
 }
 
-func existsError(path string) error {
-	return fmt.Errorf("init network: %s: %w: other networks know its key; choose another directory, or replace the key with `isthmus network rotate`", path, fs.ErrExist)
+func existsError(dir, name string) error {
+	return fmt.Errorf("init network: %s: %w: other networks know its key; choose another directory, or replace the key with `isthmus network rotate --dir %s`", filepath.Join(dir, name), fs.ErrExist, dir)
 }
 
 // Open reads what Init and Rotate have written.
-func Open(dir string) (Dir, error) {
+func Open(dir string) (Dir, error) { return open(dir, "NAME") }
+
+// open calls the network, in the remedy for a directory that is not there, name.
+func open(dir, name string) (Dir, error) {
 	known, err := ReadKnown(filepath.Join(dir, ListFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return Dir{}, fmt.Errorf("open network: %w: make one with `isthmus network init --dir %s --network NAME`", err, dir)
+		return Dir{}, fmt.Errorf("open network: %w: make one with `isthmus network init --dir %s --network %s`", err, dir, name)
 	}
 	if err != nil {
 		return Dir{}, fmt.Errorf("open network: %w", err)
@@ -101,7 +113,7 @@ func Open(dir string) (Dir, error) {
 	if len(known) != 1 {
 		return Dir{}, fmt.Errorf("open network: %s lists %d networks: want the one whose key %s is", filepath.Join(dir, ListFile), len(known), KeyFile)
 	}
-	var d Dir
+	d := Dir{Path: dir}
 	for d.Network = range known {
 	}
 	if d.Key, err = ReadKey(filepath.Join(dir, KeyFile)); err != nil {
@@ -118,6 +130,11 @@ func Open(dir string) (Dir, error) {
 			d.Old = &p
 		}
 	}
+	if d.Old != nil {
+		if d.Finished, err = readFinished(dir); err != nil {
+			return Dir{}, fmt.Errorf("open network: %w", err)
+		}
+	}
 	return d, nil
 }
 
@@ -129,42 +146,49 @@ func Rotate(dir string, random io.Reader) (Dir, error) {
 		return Dir{}, err
 	}
 	if d.Old != nil {
-		return d, fmt.Errorf("rotate network: %s: %w: the key before the present one is still listed; once all gateways were certified anew, remove it with `isthmus network rotate --forget-old`", filepath.Join(dir, ListFile), ErrRotating)
+		return d, fmt.Errorf("rotate network: %s: %w: the key before the present one is still listed; once all gateways were certified anew, remove it with `isthmus network rotate --dir %s --forget-old`", filepath.Join(dir, ListFile), ErrRotating, dir)
 	}
 	next, err := networkkey.Generate(random)
 	if err != nil {
 		return Dir{}, err
 	}
 	if err := createKey(filepath.Join(dir, NextFile), next); errors.Is(err, fs.ErrExist) {
-		return d, fmt.Errorf("rotate network: %s: %w: finish it with `isthmus network rotate --finish`", filepath.Join(dir, NextFile), ErrRotating)
+		return d, fmt.Errorf("rotate network: %s: %w: finish it with `isthmus network rotate --dir %s --finish`", filepath.Join(dir, NextFile), ErrRotating, dir)
 	} else if err != nil {
 		return Dir{}, fmt.Errorf("rotate network: %w", err)
 	}
 	d.Next = &next
-	return d, d.writeList(dir)
+	return d, d.writeList()
 }
 
 // Finish lets the next key sign and removes the one that did. Its public half stays
 // listed until Forget: gateways that it has certified are believed by it, also where the
-// list is used in place.
-func Finish(dir string) (Dir, error) {
+// list is used in place. It remembers now, from which Forget counts.
+func Finish(dir string, now time.Time) (Dir, error) {
 	d, err := Open(dir)
 	if err != nil {
 		return Dir{}, err
 	}
 	if d.Next == nil {
-		return d, fmt.Errorf("finish rotation: %s: %w: begin one with `isthmus network rotate`", dir, ErrNotRotating)
+		return d, fmt.Errorf("finish rotation: %s: %w: begin one with `isthmus network rotate --dir %s`", dir, ErrNotRotating, dir)
+	}
+	// The time comes first: whatever this is interrupted by, an old key that is listed
+	// has the time of its own end beside it, or a later one.
+	now = now.UTC().Truncate(time.Second)
+	if err := writeFile(filepath.Join(dir, FinishedFile), []byte(now.Format(time.RFC3339)+"\n")); err != nil {
+		return Dir{}, fmt.Errorf("finish rotation: %w", err)
 	}
 	if err := os.Rename(filepath.Join(dir, NextFile), filepath.Join(dir, KeyFile)); err != nil {
 		return Dir{}, fmt.Errorf("finish rotation: %w", err)
 	}
 	old := d.Key.Public()
-	d = Dir{Network: d.Network, Key: *d.Next, Old: &old}
-	return d, d.writeList(dir)
+	d = Dir{Path: dir, Network: d.Network, Key: *d.Next, Old: &old, Finished: now}
+	return d, d.writeList()
 }
 
-// Forget ends the listing of the key that signed before the present one.
-func Forget(dir string) (Dir, error) {
+// Forget ends the listing of the key that signed before the present one. Before
+// ForgetFrom it fails with ErrOldKeyInUse, unless force is set.
+func Forget(dir string, now time.Time, force bool) (Dir, error) {
 	d, err := Open(dir)
 	if err != nil {
 		return Dir{}, err
@@ -172,12 +196,52 @@ func Forget(dir string) (Dir, error) {
 	if d.Old == nil {
 		return d, fmt.Errorf("forget old key: %s: %w", filepath.Join(dir, ListFile), ErrNoOldKey)
 	}
-	d.Old = nil
-	return d, d.writeList(dir)
+	if from := d.ForgetFrom(); now.Before(from) && !force {
+		return d, fmt.Errorf("forget old key: %s: %w, and other networks would not believe them: it signed until %s, so wait until %s, or say --force if all gateways of network %s were restarted since",
+			filepath.Join(dir, ListFile), ErrOldKeyInUse, d.Finished.Format(time.RFC3339), from.Format(time.RFC3339), d.Network)
+	}
+	d.Old, d.Finished = nil, time.Time{}
+	if err := d.writeList(); err != nil {
+		return d, err
+	}
+	if err := os.Remove(filepath.Join(dir, FinishedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return d, fmt.Errorf("forget old key: %w", err)
+	}
+	return d, nil
 }
 
-func (d Dir) writeList(dir string) error {
-	return writeFile(filepath.Join(dir, ListFile), FormatKnown(d.Known()))
+// ForgetFrom is when the last certificate of the old key has ended; zero without one.
+func (d Dir) ForgetFrom() time.Time {
+	if d.Old == nil {
+		return time.Time{}
+	}
+	return d.Finished.Add(networkkey.MaxLifetime)
+}
+
+// readFinished returns when the last rotation in dir was finished. A directory that
+// has no word of it was written before there was one: Finish wrote the list last.
+func readFinished(dir string) (time.Time, error) {
+	path := filepath.Join(dir, FinishedFile)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		i, err := os.Stat(filepath.Join(dir, ListFile))
+		if err != nil {
+			return time.Time{}, err
+		}
+		return i.ModTime().UTC().Truncate(time.Second), nil
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	t, err := time.Parse(time.RFC3339, strings.TrimSpace(string(b)))
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%s: %.80q: want the time of the last `isthmus network rotate --finish`, as 2006-01-02T15:04:05Z", path, b)
+	}
+	return t.UTC(), nil
+}
+
+func (d Dir) writeList() error {
+	return writeFile(filepath.Join(d.Path, ListFile), FormatKnown(d.Known()))
 }
 
 // writeFile replaces a file that everybody may read, whole or not at all.

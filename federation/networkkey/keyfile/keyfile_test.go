@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 )
@@ -29,7 +30,8 @@ func TestKeysSurviveTheirFilesAndARotation(t *testing.T) {
 	if _, err := Init(dir, "west", rand.Reader); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("a second init: got %v, want ErrExist", err)
 	}
-	if _, err := Finish(dir); !errors.Is(err, ErrNotRotating) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	if _, err := Finish(dir, now); !errors.Is(err, ErrNotRotating) {
 		t.Errorf("got %v, want ErrNotRotating", err)
 	}
 	both, err := Rotate(dir, rand.Reader)
@@ -43,7 +45,7 @@ func TestKeysSurviveTheirFilesAndARotation(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(known, both.Known()) {
 		t.Errorf("the list has %v, %v; want %v", known, err, both.Known())
 	}
-	after, err := Finish(dir)
+	after, err := Finish(dir, now)
 	if err != nil || after.Key.Public() != both.Next.Public() {
 		t.Fatalf("got %v, %v", after, err)
 	}
@@ -57,18 +59,66 @@ func TestKeysSurviveTheirFilesAndARotation(t *testing.T) {
 	if _, err := Rotate(dir, rand.Reader); !errors.Is(err, ErrRotating) {
 		t.Errorf("rotated with three keys: got %v, want ErrRotating", err)
 	}
-	last, err := Forget(dir)
+	// The last certificate of the old key may end a day after the finish.
+	early := now.Add(networkkey.MaxLifetime - time.Second)
+	if _, err := Forget(dir, early, false); !errors.Is(err, ErrOldKeyInUse) || !strings.Contains(err.Error(), "wait until 2026-03-02T12:00:00Z") {
+		t.Errorf("forgotten too early: got %v, want ErrOldKeyInUse and the time", err)
+	}
+	if known, err = ReadKnown(filepath.Join(dir, ListFile)); err != nil || len(known["west"]) != 2 {
+		t.Errorf("the list has %v, %v; want both keys still", known, err)
+	}
+	if what, want := after.Remaining(), "not before 2026-03-02T12:00:00Z: isthmus network rotate --dir "+dir+" --forget-old"; !strings.Contains(what, want) {
+		t.Errorf("got %q, want %q in it", what, want)
+	}
+	last, err := Forget(dir, now.Add(networkkey.MaxLifetime), false)
 	if err != nil || last.Old != nil || last.Key.Public() != after.Key.Public() {
 		t.Fatalf("got %v, %v", last, err)
 	}
 	if known, err = ReadKnown(filepath.Join(dir, ListFile)); err != nil || len(known["west"]) != 1 {
 		t.Errorf("the list has %v, %v; want the key that signs alone", known, err)
 	}
-	if _, err := Forget(dir); !errors.Is(err, ErrNoOldKey) {
+	if _, err := os.Stat(filepath.Join(dir, FinishedFile)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the time of the finish is kept: %v", err)
+	}
+	if _, err := Forget(dir, now, true); !errors.Is(err, ErrNoOldKey) {
 		t.Errorf("got %v, want ErrNoOldKey", err)
 	}
 	if _, err := Rotate(dir, rand.Reader); err != nil {
 		t.Errorf("the next rotation: %v", err)
+	}
+}
+
+func TestTheEndOfAnOldKeyWithoutItsFileIsThatOfTheList(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "west")
+	if _, err := Init(dir, "west", rand.Reader); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Rotate(dir, rand.Reader); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	if _, err := Finish(dir, now); err != nil {
+		t.Fatal(err)
+	}
+	finished := filepath.Join(dir, FinishedFile)
+	if err := os.WriteFile(finished, []byte("yesterday"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), finished+`: "yesterday": want the time`) {
+		t.Errorf("got %v", err)
+	}
+	if err := os.Remove(finished); err != nil { // as before there was this file
+		t.Fatal(err)
+	}
+	written := now.Add(-time.Hour)
+	if err := os.Chtimes(filepath.Join(dir, ListFile), written, written); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := Open(dir); err != nil || !d.Finished.Equal(written) {
+		t.Errorf("got %v, %v; want %v", d.Finished, err, written)
+	}
+	if d, err := Forget(dir, now, true); err != nil || d.Old != nil {
+		t.Errorf("with force: got %v, %v", d, err)
 	}
 }
 

@@ -28,7 +28,7 @@ func (r Ring) Load(network, dirField, listField string) (networkkey.Private, net
 	if r.Dir == "" {
 		return none, nil, fmt.Errorf("%s: must be set: the directory of network %q's key; make one with `isthmus network init --dir DIRECTORY --network %s`", dirField, network, network)
 	}
-	d, err := Open(r.Dir)
+	d, err := open(r.Dir, network)
 	if err != nil {
 		return none, nil, fmt.Errorf("%s: %q: %w", dirField, r.Dir, err)
 	}

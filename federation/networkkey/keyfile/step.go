@@ -1,5 +1,10 @@
 package keyfile
 
+import (
+	"fmt"
+	"time"
+)
+
 // Step is how far the rotation of a network's key is.
 type Step uint8
 
@@ -12,17 +17,6 @@ const (
 // String is one word.
 func (s Step) String() string { return [...]string{"settled", "offered", "replaced"}[min(s, Replaced)] }
 
-// Next says what comes next; empty: nothing.
-func (s Step) Next() string {
-	switch s {
-	case Offered:
-		return "the next key is listed; when all other networks have both: isthmus network rotate --finish"
-	case Replaced:
-		return "the next key signs; when all gateways were certified anew, 24 h later: isthmus network rotate --forget-old"
-	}
-	return ""
-}
-
 // Step returns how far the rotation of d is.
 func (d Dir) Step() Step {
 	switch {
@@ -32,4 +26,15 @@ func (d Dir) Step() Step {
 		return Replaced
 	}
 	return Settled
+}
+
+// Remaining says what is left to do of the rotation of d; empty: nothing.
+func (d Dir) Remaining() string {
+	switch d.Step() {
+	case Offered:
+		return fmt.Sprintf("the next key is listed; when all other networks have both: isthmus network rotate --dir %s --finish", d.Path)
+	case Replaced:
+		return fmt.Sprintf("the next key signs; the old one is listed for gateways that it has certified; not before %s: isthmus network rotate --dir %s --forget-old", d.ForgetFrom().Format(time.RFC3339), d.Path)
+	}
+	return ""
 }
