@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -42,6 +44,25 @@ func (g *Gateway) warnOfKeys() {
 				Msgf("no key for network %s, whose gateways %s lists: nothing that they say is believed: %s", n, g.cfg.Discovery.File, strictyaml.Suggest(n, names))
 		}
 	}
+}
+
+// disbelieved says what this gateway does not believe others for want of their keys.
+func (g *Gateway) disbelieved() (list []string) {
+	if g.fed == nil {
+		return nil
+	}
+	if err := g.fed.KeysError(); err != nil {
+		list = append(list, "network keys not read, those read before are used: "+err.Error())
+	}
+	for _, n := range g.store.Current().GatewayNetworks() {
+		if !g.fed.Knows(n) {
+			list = append(list, fmt.Sprintf("no key for network %s: nothing that its gateways say is believed: add what `isthmus network show` prints there to %s", n, cmp.Or(g.cfg.Federation.Networks, "a file, and name it as federation.networks")))
+		}
+	}
+	for _, err := range g.fed.Refused() {
+		list = append(list, "not believed: "+err.Error())
+	}
+	return list
 }
 
 // keys reads the keys of this network and of the others.

@@ -21,7 +21,8 @@ import (
 // evidence.
 func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := p.store.Current(), time.Now()
-	s := answer.Status{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Now: now, Services: []answer.Row{}, Gateways: p.view.gatewaysOut(snap, now), Local: p.localOut(snap)}
+	s := answer.Status{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Now: now, Services: []answer.Row{}, Gateways: p.view.gatewaysOut(snap, now), Local: p.localOut(snap),
+		Pending: p.pending(), Problems: p.watcher.Status().Findings()}
 	followed := map[string]bool{}
 	if p.stream != nil && p.view.reports {
 		s.Detached = p.stream.Attached() == 0

@@ -24,8 +24,10 @@ func newStatusCommand() *cobra.Command {
 its own network, a node proxy of those that its workloads use, on every network.
 
 A row with ? is a share of a service of which nobody says anything: it is used all the
-same; so is what a gateway has no node proxy's word of. Gateways of other networks and pods of its own node that a node proxy itself has
-seen fail are listed too.
+same; so is what a gateway has no node proxy's word of. Gateways of other networks and
+pods of its own node that a node proxy itself has seen fail are listed too. A line with
+"not ready" says why a process is not, one with "problem" what of its discovery file is
+not in force or not used, or whose words a gateway does not believe.
 
 Exit codes: 0 all is known and healthy, 1 something is out or unknown, 2 usage, 3 a
 process could not be asked; the answers of the others are printed.`,
@@ -77,6 +79,9 @@ func statusText(list []answer.Status) string {
 
 func writeStatus(b *strings.Builder, s *answer.Status) {
 	fmt.Fprintf(b, "%s on network %s\n", s.Process, s.Network)
+	for _, p := range s.Pending {
+		fmt.Fprintf(b, "not ready: %s\n", plain(p))
+	}
 	if s.Detached {
 		fmt.Fprintf(b, "no gateway of network %s tells this process anything\n", s.Network)
 	}

@@ -3,15 +3,22 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
+	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/health/standing"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
@@ -280,4 +287,78 @@ func TestReasonsOfOthersCannotRewriteAnExplanation(t *testing.T) {
 	if text := x.text(); strings.Contains(text, "\x1b") || strings.Contains(text, "well\n") || strings.Count(text, "all is well") != 3 {
 		t.Errorf("the explanation has the escapes and lines of a reason, or lacks one:\n%q", text)
 	}
+}
+
+// A file that is not in force, a change that is held and an object that is left out: the
+// mesh is not as its operator wrote it, whatever all pods do.
+func TestStatusSaysWhatOfTheDiscoveryFileIsNotInForce(t *testing.T) {
+	s := newSite(t)
+	status := func() (int, string) {
+		meshtest.Hello(s.at)
+		code, out, _ := isthmus(t, "status", "--admin", s.east1+","+s.gateway)
+		return code, out
+	}
+	await := func(what string, code int, twice ...string) {
+		t.Helper()
+		meshtest.Eventually(t, what, func() bool {
+			is, out := status()
+			return is == code && !slices.ContainsFunc(twice, func(x string) bool { return strings.Count(out, x) != 2 })
+		})
+	}
+	await("all is well", exitOK)
+	good, err := os.ReadFile(s.File())
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(b []byte) {
+		if err := os.WriteFile(s.File(), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(append([]byte("no_such_field: 1\n"), good...))
+	await("a typo is told", exitFinding, "problem: discovery file "+s.File()+" is not in force as it is now: ", "no_such_field")
+	write(good)
+	await("the file is mended", exitOK)
+	s.Config.Workloads[1].Services[0] = "no-such.default.svc.cluster.local"
+	s.Write()
+	await("a reference to nothing is told", exitFinding, "problem: discovery file "+s.File()+": line ", "no-such.default.svc.cluster.local")
+	s.Config.Workloads = nil
+	s.Write()
+	await("a change that takes all away is told to be held", exitFinding, "a change is held: ", "/discovery/confirm?id=")
+}
+
+// Whose words are not believed, for want of the right key, is told; and the sickness of
+// their pods is not known for that reason.
+func TestStatusSaysWhichGatewaysAreNotBelieved(t *testing.T) {
+	s := describe(t)
+	s.Write()
+	s.StartGateway("west", "gw-1").AwaitReady(t)
+	key, err := networkkey.Generate(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, x := range map[string]struct{ network, want string }{
+		"none":  {"wset", "problem: no key for network west: nothing that its gateways say is believed: "},
+		"wrong": {"west", `problem: not believed: instance certificate of gateway "gw-1" of network "west": none of the keys known of this network has signed it`},
+	} {
+		file := filepath.Join(s.Dir(), name+".yaml")
+		if err := os.WriteFile(file, keyfile.FormatKnown(networkkey.Known{x.network: {key.Public()}}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		east := s.StartGateway("east", "gw-1", func(c *gateway.Config) { c.Federation.Networks = file })
+		meshtest.Eventually(t, name+" is told", func() bool {
+			code, out, _ := isthmus(t, "status", "--admin", east.Admin.String())
+			return code == exitFinding && strings.Contains(out, x.want)
+		})
+		east.Stop(t)
+	}
+}
+
+func TestStatusSaysWhyAProcessIsNotReady(t *testing.T) {
+	s := answer.Status{Process: "node proxy n", Network: "east", Pending: []string{"certificate of spiffe://a/b: expired at 12:00"}}
+	code, out, _ := isthmus(t, "status", "--admin", answering(t, &s).Listener.Addr().String())
+	if code != exitFinding {
+		t.Errorf("exit %d, want %d", code, exitFinding)
+	}
+	wantIn(t, out, "not ready: certificate of spiffe://a/b: expired at 12:00")
 }

@@ -1,6 +1,8 @@
 package file
 
 import (
+	"fmt"
+
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
@@ -17,6 +19,15 @@ type Problem struct {
 	Field   string `json:"field"`           // such as workloads[3].addresses[0]
 	Value   string `json:"value,omitempty"` // what stands there; empty if nothing does
 	Message string `json:"message"`         // what is wrong with it, and the remedy
+}
+
+// sentence says p in one line.
+func (p Problem) sentence() string {
+	what := "this field is not used"
+	if p.Out {
+		what = "is left out"
+	}
+	return fmt.Sprintf("line %d: %s %s: %s %q: %s", p.Line, p.Object, what, p.Field, p.Value, p.Message)
 }
 
 func (w *Watcher) problem(doc *strictyaml.Doc, p discovery.Problem) Problem {

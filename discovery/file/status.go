@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,6 +31,33 @@ type Status struct {
 	Problems []Problem `json:"problems,omitempty"`
 	// ProblemsByCause is how many problems there are, listed or not.
 	ProblemsByCause map[string]int `json:"problemsByCause,omitempty"`
+}
+
+// namedProblems is how many problems of a file [Status.Findings] says each for itself.
+const namedProblems = 3
+
+// Findings says, a line each, what of the file is not in force or not used: nil if it is
+// all as it should be.
+func (s Status) Findings() (list []string) {
+	why := strings.ReplaceAll(s.LastError, "\n", "; ")
+	switch {
+	case s.Held != "":
+		list = append(list, fmt.Sprintf("discovery file %s: a change is %s: if it is meant, write confirm: %q into the file, or POST /discovery/confirm?id=%[3]s to the admin address", s.File, why, s.Held))
+	case s.Failing:
+		list = append(list, fmt.Sprintf("discovery file %s is not in force as it is now: %s", s.File, why))
+	}
+	total := 0
+	for _, n := range s.ProblemsByCause {
+		total += n
+	}
+	named := s.Problems[:min(len(s.Problems), namedProblems)]
+	for _, p := range named {
+		list = append(list, "discovery file "+s.File+": "+p.sentence())
+	}
+	if more := total - len(named); more > 0 {
+		list = append(list, fmt.Sprintf("discovery file %s: %d further problems, which /healthz/ready lists", s.File, more))
+	}
+	return list
 }
 
 // Status tells how it stands. Safe for concurrent use.

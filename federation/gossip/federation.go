@@ -34,6 +34,7 @@ type Federation struct {
 	inbox     *inbox
 	list      atomic.Pointer[memberlist.Memberlist] // nil before Run
 	once      logging.Once
+	refusals  refusals
 	wake      chan struct{} // something may be due earlier
 
 	syncOnce sync.Once
@@ -45,8 +46,10 @@ type Federation struct {
 	node  *antientropy.Node
 	peers map[record.Instance]bool
 	keys  Keys
-	subs  map[*Subscription]struct{}
-	alive []string // names of gateways that are believed now, sorted
+	// keysErr is why the last reading of keys failed; nil: it did not.
+	keysErr error
+	subs    map[*Subscription]struct{}
+	alive   []string // names of gateways that are believed now, sorted
 }
 
 // New checks cfg, draws the key of this instance and has it certified. The

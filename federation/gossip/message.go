@@ -41,6 +41,7 @@ func (f *Federation) complain(gateway string, err error) {
 		reason = "malformed"
 	}
 	f.cfg.Metrics.Rejected.WithLabelValues(reason).Inc()
+	f.noteRefusal(err)
 	f.once.Warn(reason+"/"+gateway, "federation message refused", err, func(e *zerolog.Event) {
 		e.Str("member", gateway).Str("reason", reason)
 	})

@@ -23,13 +23,21 @@ func (f *Federation) renew(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		keys, err := f.cfg.Keys()
-		if err != nil {
-			f.once.Warn("keys", "network keys not read: those read before are used", err, func(*zerolog.Event) {})
-			keys = f.held()
-		}
-		f.rekey(keys)
+		f.reread()
 	}
+}
+
+// reread takes the keys as they are now; those that cannot be read, as they were.
+func (f *Federation) reread() {
+	keys, err := f.cfg.Keys()
+	if err != nil {
+		f.once.Warn("keys", "network keys not read: those read before are used", err, func(*zerolog.Event) {})
+		keys = f.held()
+	}
+	f.mu.Lock()
+	f.keysErr = err
+	f.mu.Unlock()
+	f.rekey(keys)
 }
 
 func (f *Federation) held() Keys {
@@ -44,6 +52,7 @@ func (f *Federation) rekey(keys Keys) {
 			changes := n.Ledger().SetKnown(keys.Known, now)
 			f.cfg.Log.Info().Int("networks", len(keys.Known)).Msg("networks known by their keys have changed")
 			f.transport.keep(keys.Known)
+			f.refusals.clear()
 			f.emit(nil, changes)
 		}
 		other := keys.Network.Public() != f.keys.Network.Public()

@@ -355,6 +355,7 @@ func (t *transport) refused(id spiffeid.ID, err error) {
 		return
 	}
 	t.f.cfg.Metrics.Rejected.WithLabelValues(reason).Inc()
+	t.f.noteRefusal(err)
 	t.f.once.Warn(reason+"/"+id.String(), "federation connection refused", err, func(e *zerolog.Event) {
 		e.Stringer("peer", id).Str("reason", reason)
 	})

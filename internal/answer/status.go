@@ -26,8 +26,11 @@ type Status struct {
 	Keys         []Key  `json:"keys,omitempty"`
 	Rotation     string `json:"rotation,omitempty"`
 	RotationNext string `json:"rotationNext,omitempty"`
-	// Problems are what a gateway would tell others of its services and cannot, and which
-	// nodes it hears nothing of.
+	// Pending is what the process waits for before it is ready, as /healthz/ready says it.
+	Pending []string `json:"pending,omitempty"`
+	// Problems are what of the discovery file is not in force or not used, and of a
+	// gateway: what it would tell others of its services and cannot, which nodes it hears
+	// nothing of, and whose words it does not believe.
 	Problems []string `json:"problems,omitempty"`
 	// Detached says that no gateway of its network tells a node proxy what is known.
 	Detached bool `json:"detached,omitempty"`
@@ -77,7 +80,7 @@ func (s *Status) Well() bool {
 			return false
 		}
 	}
-	return len(s.Gateways) == 0 && len(s.Local) == 0 && len(s.Problems) == 0 && !s.Detached
+	return len(s.Gateways) == 0 && len(s.Local) == 0 && len(s.Pending) == 0 && len(s.Problems) == 0 && !s.Detached
 }
 
 // Quiet reports whether the last word of h counts although nobody vouches for it.
