@@ -100,3 +100,18 @@ func TestAConnectIsAdmittedWhenItArrives(t *testing.T) {
 		}
 	})
 }
+
+// A node proxy says that it comes again after overload only if its retries let it: who says
+// so is refused at once, and with retry.attempts 0 the connection is lost then.
+func TestWhoNeverRepeatsDoesNotSayThatItComesAgain(t *testing.T) {
+	for attempts, want := range []bool{false, true} {
+		cfg := DefaultConfig()
+		cfg.Retry.Attempts = attempts
+		p := newProxy(cfg, zerolog.Nop())
+		h := p.headers(caller{snap: p.store.Current(), source: &mesh.Workload{}})
+		p.stop()
+		if v, sent := h[header.NameRepeats]; sent != want || header.Repeats(v, header.ReasonOverload) != want {
+			t.Errorf("retry.attempts %d: %s is %q, sent: %v; want it sent: %v", attempts, header.NameRepeats, v, sent, want)
+		}
+	}
+}

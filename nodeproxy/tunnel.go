@@ -51,12 +51,15 @@ type caller struct {
 }
 
 func (p *Proxy) headers(c caller) hbone.Header {
-	return hbone.Header{
+	h := hbone.Header{
 		header.NameBaggage:     p.baggage(c.snap, c.source),
 		header.NameForwarded:   header.Forwarded(c.app, c.host),
 		header.NameTraceparent: c.trace,
-		header.NameRepeats:     string(header.ReasonOverload), // see tryAll
 	}
+	if p.cfg.Retry.Attempts > 0 { // see tryAll
+		h[header.NameRepeats] = string(header.ReasonOverload)
+	}
+	return h
 }
 
 func (p *Proxy) baggage(snap *mesh.Snapshot, w *mesh.Workload) string {
