@@ -2,6 +2,8 @@ package nodeproxy
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"slices"
@@ -15,6 +17,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
+	"github.com/isthmus-mesh/isthmus/route"
 )
 
 // status lists the services that this node proxy follows, and what is out by its own
@@ -39,10 +42,36 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 			}
 		}
 	}
+	s.Services = append(s.Services, p.leadNowhere(snap)...)
 	slices.SortStableFunc(s.Services, func(a, b answer.Row) int {
 		return cmp.Or(cmp.Compare(a.Network, b.Network), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port))
 	})
 	admin.Answer(w, http.StatusOK, s)
+}
+
+// leadNowhere are the destinations of static listeners that no connection can be made
+// to, by discovery.
+func (p *Proxy) leadNowhere(snap *mesh.Snapshot) (rows []answer.Row) {
+	for _, o := range p.cfg.Outbound {
+		host, port, err := splitTarget(o.To)
+		if err != nil {
+			continue // Validate has said so
+		}
+		row := answer.Row{Row: standing.Row{Service: host, Port: port, Out: []standing.Out{}}}
+		flow := flowTo(host, port)
+		if flow.Source = snap.Workload(o.Workload); flow.Source == nil {
+			row.Why = fmt.Sprintf("discovery has no workload %q, whose listener this is", o.Workload)
+		} else if _, err := route.Resolve(snap, flow); err != nil {
+			row.Why = err.Error()
+			if e := (*route.Error)(nil); errors.As(err, &e) {
+				row.Why = e.Kind.String() + ": " + e.Detail
+			}
+		}
+		if row.Why != "" && !slices.ContainsFunc(rows, func(x answer.Row) bool { return x.Service == row.Service && x.Port == row.Port && x.Why == row.Why }) {
+			rows = append(rows, row)
+		}
+	}
+	return rows
 }
 
 // row is what is known of a share. One of which nothing is known has a row only if its

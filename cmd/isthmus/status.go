@@ -25,8 +25,9 @@ its own network, a node proxy of those that its workloads use, on every network.
 
 A row with ? is a share of a service of which nobody says anything: it is used all the
 same; so is what a gateway has no node proxy's word of. Gateways of other networks and
-pods of its own node that a node proxy itself has seen fail are listed too. A line with
-"not ready" says why a process is not, one with "problem" what of its discovery file is
+pods of its own node that a node proxy itself has seen fail are listed too. A row of a
+node proxy with - for its network is of a static listener whose service cannot be
+reached at all. A line with "not ready" says why a process is not, one with "problem" what of its discovery file is
 not in force or not used, or whose words a gateway does not believe.
 
 Exit codes: 0 all is known and healthy, 1 something is out or unknown, 2 usage, 3 a
@@ -97,6 +98,10 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 	for _, p := range s.Problems {
 		fmt.Fprintf(b, "problem: %s\n", plain(p))
 	}
+	if len(s.Services) == 0 && strings.HasPrefix(s.Process, "gateway ") { // it lists all that its network has
+		fmt.Fprintf(b, "no pod of network %s serves anything\n", s.Network)
+		return
+	}
 	if len(s.Services) == 0 && len(s.Local) == 0 {
 		b.WriteString("nothing is known of any service\n")
 		return
@@ -104,6 +109,10 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NETWORK\tSERVICE\tPORT\tREADY\tHEALTHY\tAGE\tOUT")
 	for _, r := range s.Services {
+		if r.Why != "" {
+			fmt.Fprintf(w, "-\t%s\t%d\t-\t-\t-\t%s\n", plain(r.Service), r.Port, plain(r.Why))
+			continue
+		}
 		if r.Unknown {
 			fmt.Fprintf(w, "%s\t%s\t%d\t?\t?\t-\t\n", plain(r.Network), plain(r.Service), r.Port)
 			continue

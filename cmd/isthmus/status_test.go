@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 	"github.com/isthmus-mesh/isthmus/gateway"
@@ -92,6 +93,7 @@ func TestStatusOfNothingSaysSoAndOfNoGatewayIsAFinding(t *testing.T) {
 		code int
 		want []string
 	}{
+		{answer.Status{Process: "gateway g", Network: "east"}, exitOK, []string{"no pod of network east serves anything"}},
 		{answer.Status{Process: "node proxy n", Network: "east"}, exitOK, []string{"nothing is known of any service"}},
 		{answer.Status{Process: "node proxy n", Network: "east", Detached: true}, exitFinding, []string{"no gateway of network east"}},
 		{answer.Status{Gateways: []answer.Gateway{{Network: "west", Name: "gw-1", Reason: "connect"}}}, exitFinding, []string{"gateway gw-1 of network west out (connect, -)"}},
@@ -361,4 +363,30 @@ func TestStatusSaysWhyAProcessIsNotReady(t *testing.T) {
 		t.Errorf("exit %d, want %d", code, exitFinding)
 	}
 	wantIn(t, out, "not ready: certificate of spiffe://a/b: expired at 12:00")
+}
+
+// A listener whose service has no pod left, or is not exported any more, has no share to
+// say anything of: it must not look as if all were well for that.
+func TestStatusShowsListenersThatLeadNowhere(t *testing.T) {
+	s := newSite(t)
+	status := func(want int, row string) func() bool {
+		return func() bool {
+			meshtest.Hello(s.at)
+			code, out, _ := isthmus(t, "status", "--admin", s.east1)
+			return code == want && (row == "" || slices.ContainsFunc(strings.Split(out, "\n"), func(l string) bool {
+				return strings.HasPrefix(strings.Join(strings.Fields(l), " "), row)
+			}))
+		}
+	}
+	meshtest.Eventually(t, "all is well", status(exitOK, "west "+hello+" 80 2 2"))
+	s.EditService("hello", func(x *discovery.Service) { x.Global = false })
+	s.Write()
+	meshtest.Eventually(t, "it is told not to be exported", status(exitFinding, "- "+hello+" 80 - - - not exported: "))
+	s.EditService("hello", func(x *discovery.Service) { x.Global = true })
+	s.Write()
+	meshtest.Eventually(t, "it is exported again", status(exitOK, "west "+hello+" 80 2 2"))
+	s.Config.Workloads = s.Config.Workloads[:1]
+	s.Config.Confirm = ""
+	s.Write()
+	meshtest.Eventually(t, "it is told to have no pod", status(exitFinding, "- "+hello+" 80 - - - no endpoint: "))
 }

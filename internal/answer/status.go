@@ -41,6 +41,10 @@ type Row struct {
 	standing.Row
 	Unknown  bool `json:"unknown,omitempty"`  // nobody says anything of it; the numbers mean nothing
 	Draining bool `json:"draining,omitempty"` // all of its gateways give way
+	// Why is why no connection can be made to the service at all, in the words of
+	// /explain: the row is of a static listener of a node proxy, and its numbers mean
+	// nothing.
+	Why string `json:"why,omitempty"`
 	// Stale is since when nobody vouches for the numbers: they are a last word.
 	Stale time.Time `json:"stale,omitzero"`
 }
@@ -71,7 +75,7 @@ type Gateway struct {
 // Well reports whether all that s names is known and healthy.
 func (s *Status) Well() bool {
 	for _, r := range s.Services {
-		if r.Unknown || r.Draining || !r.Stale.IsZero() || r.Healthy < r.Ready || len(r.Out) > 0 {
+		if r.Why != "" || r.Unknown || r.Draining || !r.Stale.IsZero() || r.Healthy < r.Ready || len(r.Out) > 0 {
 			return false
 		}
 	}
