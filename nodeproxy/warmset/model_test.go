@@ -216,7 +216,7 @@ func (w *world) check() {
 				w.fail("slot %d holds session %d, which has left, is unknown, or is in two slots", i, e.ID)
 			}
 			live[e.ID] = true
-		} else if sl.request == 0 && sl.due.IsZero() {
+		} else if sl.request == 0 && sl.due.IsZero() && !(sl.asleep && s.asleep) {
 			w.fail("slot %d is empty, and nobody fills it", i)
 		}
 		if _, known := s.requests[sl.request]; sl.request != 0 && (!known || s.requests[sl.request] != sl) {
@@ -243,7 +243,7 @@ func (w *world) check() {
 	if len(s.away) > maxAway {
 		w.fail("%d endpoints are remembered", len(s.away))
 	}
-	if next := s.Next(w.now); len(s.slots) > 0 && len(s.share.Gateways) > 0 && len(s.requests) == 0 && next.IsZero() {
+	if next := s.Next(w.now); len(s.slots) > 0 && !s.asleep && len(s.share.Gateways) > 0 && len(s.requests) == 0 && next.IsZero() {
 		w.fail("nothing is in flight, and nobody will ask")
 	}
 }

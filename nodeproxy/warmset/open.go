@@ -24,6 +24,9 @@ const (
 	// down to half of it.
 	retryFirst = 100 * time.Millisecond
 	retryLimit = 5 * time.Second
+	// After persistent failures in a row a slot asks again only while somebody uses the
+	// set: the next connection opens a session itself.
+	persistent = 7
 )
 
 // Due returns what to open now.
@@ -213,8 +216,22 @@ func (s *Set) answered(request uint64) *slot {
 
 func (s *Set) failed(sl *slot, now time.Time) {
 	d := min(retryFirst<<min(sl.tries, 10), retryLimit)
-	sl.tries++
+	if sl.tries++; sl.tries > persistent && now.Sub(s.used) > d {
+		sl.due, sl.asleep, s.asleep = time.Time{}, true, true
+		return
+	}
 	sl.due = now.Add(d/2 + time.Duration(s.random()*float64(d/2)))
+}
+
+// wakeUp has slots that have given up ask again, since somebody uses the set.
+func (s *Set) wakeUp(now time.Time) {
+	for _, sl := range s.slots {
+		if sl.asleep && sl.request == 0 && sl.due.IsZero() {
+			sl.due, s.dirty = now, true
+		}
+		sl.asleep = false
+	}
+	s.asleep = false
 }
 
 // fits reports whether sl may hold a.
@@ -240,7 +257,7 @@ func (s *Set) fill(sl *slot, id uint64, a Answer, now time.Time) {
 	// those of the slots not end at one time.
 	e.last = usesPerSlot/2 + int(s.random()*(usesPerSlot/2)) + int(s.random()*(usesPerSlot/2)) + 1
 	s.held[e.ID] = e
-	sl.session, sl.due, sl.tries, sl.pin = e, time.Time{}, 0, 0
+	sl.session, sl.due, sl.tries, sl.pin, sl.asleep = e, time.Time{}, 0, 0, false
 }
 
 // Broken takes in that the session id cannot be used any more.

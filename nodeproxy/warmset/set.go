@@ -66,6 +66,7 @@ type Set struct {
 	known  bool // share was given
 	demand demand
 	used   time.Time // of the last Choose
+	asleep bool      // slots may be; see there
 
 	dirty   bool      // something was called since Due, which may have to do with it
 	wake    time.Time // when Due has something to do otherwise; zero: never
@@ -91,6 +92,7 @@ type slot struct {
 	due     time.Time
 	joined  int               // connections that wait for request
 	tries   int               // failed since the last success
+	asleep  bool              // given up until somebody uses the set
 	avoid   []mesh.EndpointID // of the last request
 	pin     mesh.EndpointID   // what to ask for; zero leaves it to the gateway
 }
@@ -133,6 +135,9 @@ func New(random func() float64, seed uint64) *Set {
 func (s *Set) Choose(now time.Time, fits func(Choice) bool) (c Choice, ok bool) {
 	s.demand.note(now)
 	s.used = now
+	if s.asleep {
+		s.wakeUp(now)
+	}
 	s.resize(now)
 	s.scratch = s.scratch[:0]
 	any, byWeight := false, s.complete(now)

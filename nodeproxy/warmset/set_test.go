@@ -358,3 +358,40 @@ func BenchmarkChoose(b *testing.B) {
 		w.set.Done(c.ID)
 	}
 }
+
+// A gateway that opens nothing is not asked for ever by who has no use for it.
+func TestWhoIsNotUsedGivesUp(t *testing.T) {
+	w := newWorld(t, 1, 10)
+	w.revise()
+	asked := func(d time.Duration) (n int) {
+		for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(50 * time.Millisecond) {
+			for _, r := range w.set.Due(w.now) {
+				n++
+				w.set.Failed(r.ID, false, w.now)
+			}
+		}
+		return n
+	}
+	refuse := func() {
+		c, ok := w.set.Choose(w.now, nil)
+		if ok || c.ID == 0 {
+			t.Fatalf("a connection goes to %+v, %v; want that it opens a session itself", c, ok)
+		}
+		w.set.Failed(c.ID, false, w.now)
+	}
+	refuse()
+	asked(time.Minute)
+	if n, next := asked(10*time.Minute), w.set.Next(w.now); n > 0 {
+		t.Errorf("asked %d times in ten minutes without a connection, next at %v", n, next)
+	}
+	for range 60 { // a connection a second: it asks every 5 s, for each slot
+		refuse()
+		if n := asked(time.Second); n > 5 {
+			t.Fatalf("asked %d times in a second, with one connection", n)
+		}
+	}
+	w.run(10*time.Second, 1)
+	if n := len(w.holds()); n < MinSlots {
+		t.Errorf("%d sessions are held after the gateway is well; want %d at least", n, MinSlots)
+	}
+}
