@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -51,12 +52,22 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		e.Refused = err.Error()
 	} else {
 		e.Candidates = p.view.Explain(d, now)
+		e.Unasked = p.unasked(d.Plan())
 		for i := range e.Candidates {
 			p.view.detail(&e.Candidates[i], snap, d.Plan(), now)
 			p.keptBehind(&e.Candidates[i], from.Identity, d.Plan())
 		}
 	}
 	admin.Answer(w, http.StatusOK, e)
+}
+
+// unasked reports whether the gateways of this network are asked of a plan's service only
+// once a connection uses it.
+func (p *Proxy) unasked(plan *route.Plan) bool {
+	if p.stream == nil || !p.view.reports || plan.Service == nil {
+		return false
+	}
+	return !slices.ContainsFunc(p.stream.Followed(), func(f healthstream.Followed) bool { return f.Service == plan.Service.Hostname })
 }
 
 // keptBehind adds to the verdict on a share how many sessions with its pods are kept for

@@ -84,17 +84,37 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 		row.Unknown = true
 		return row, followed && svc.Exported() && (network == v.network || snap.Reaches(svc, v.network, network))
 	}
-	h, _ := v.shareHealth(k)
-	row.Ready, row.Healthy, row.Changed = f.Ready, f.Healthy, h.Seen
+	row.Ready, row.Healthy = f.Ready, f.Healthy
 	row.Draining = f.Draining && network != v.network // pods of the own one need no gateway
+	row.Unreached = v.unreached(snap, network)
 	said, _ := v.known(network, svc.Hostname)
-	row.Stale = said.Stale(port)
+	row.Changed, row.Stale = said.Turned[port], said.Stale(port)
 	for _, id := range f.Exceptions {
 		x := standing.Cause{Since: v.Since(k, id), Reason: "reported", By: "gateways of " + network}
 		detail(&x, said, network, port, id, time.Now())
 		row.Out = append(row.Out, standing.Out{Endpoint: nameOf(snap, id), Since: x.Since, Reason: x.Reason, Witness: x.By})
 	}
 	return row, true
+}
+
+// unreached is why the gateway of another network that went out last did, if all are out
+// by own evidence.
+func (v *view) unreached(snap *mesh.Snapshot, network string) string {
+	gateways := snap.Gateways(network)
+	if network == v.network || len(gateways) == 0 {
+		return ""
+	}
+	var last standing.Turn
+	for _, g := range gateways {
+		b := v.GatewayBelief(picker.GatewayKey(g), time.Now())
+		if b.Phase == health.Healthy {
+			return ""
+		}
+		if b.Turn.At.After(last.At) {
+			last = b.Turn
+		}
+	}
+	return cmp.Or(last.Reason, "unknown")
 }
 
 // gatewaysOut are the gateways of other networks that are out by own evidence.

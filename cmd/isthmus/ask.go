@@ -131,7 +131,7 @@ func (x answered) could() error {
 // new, and says on errs who cannot be asked, from the first question on, and who can
 // again; a question that nobody takes ends it.
 func (a *asking) follow(ctx context.Context, w, errs io.Writer, once func(context.Context) (answered, error)) error {
-	last, down := "", make([]bool, len(a.admin))
+	last, down, printed := "", make([]bool, len(a.admin)), false
 	for first := true; ; first = false {
 		x, err := once(ctx)
 		could := x.could()
@@ -149,8 +149,11 @@ func (a *asking) follow(ctx context.Context, w, errs io.Writer, once func(contex
 			last = ""
 		}
 		if !nobody && x.text != "" && x.key != last {
+			if printed && *a.format != "json" {
+				fmt.Fprintf(w, "--- %s\n", time.Now().Format(time.TimeOnly))
+			}
 			io.WriteString(w, x.text)
-			last = x.key
+			last, printed = x.key, true
 		}
 		if !a.watch && could != nil {
 			return could

@@ -100,12 +100,19 @@ func (x *explained) text() string {
 		} else if e.Refused != "" {
 			fmt.Fprintf(&b, "  refused: %s\n", plain(e.Refused))
 		}
+		if e.Unasked {
+			b.WriteString("  nothing is asked of this service yet: the first connection will ask\n")
+		}
 		if len(e.Candidates) > 0 && !slices.ContainsFunc(e.Candidates, answer.Verdict.Well) {
-			b.WriteString("  nobody is known to be healthy: those below are used although sick\n")
+			b.WriteString("  nobody is known to be healthy: those below are used although out\n")
 		}
 		for _, v := range e.Candidates {
 			fmt.Fprintf(&b, "  %s\n", plain(v.Sentence(e.Now)))
 			for _, g := range v.Gateways {
+				if v.Failed != nil && g.Failed != nil && g.Failed.Error == v.Failed.Error { // the line above has it
+					f := *g.Failed
+					f.Error, g.Failed = "", &f
+				}
 				fmt.Fprintf(&b, "    by gateway %s\n", plain(g.Sentence(e.Now)))
 			}
 			for _, c := range v.Endpoints {
@@ -127,12 +134,15 @@ func since(now, at time.Time) string {
 	if at.IsZero() {
 		return ""
 	}
-	return " for " + now.Sub(at).Round(time.Second).String()
+	return " for " + standing.Age(now.Sub(at))
 }
 
 // differences says of which pods a and b believe differently. What a process holds
 // against pods behind gateways, it names.
 func differences(a, b answer.Explanation) (list []string) {
+	if a.Unasked || b.Unasked { // it believes nothing yet
+		return nil
+	}
 	mine, theirs := beliefs(a), beliefs(b)
 	for name, in := range mine {
 		if other, known := theirs[name]; known && in != other {

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/isthmus-mesh/isthmus/drill/demoapp"
+	"github.com/isthmus-mesh/isthmus/health/standing"
+	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
@@ -174,6 +176,9 @@ func TestExplainShowsAttemptsThatAreHeldAgainstNobody(t *testing.T) {
 	}
 	code, out, _ := isthmus(t, "explain", "east/default/shop-1", hello+":80", "--admin", east1)
 	wantIn(t, out, "network west in, 100 %", "attempts failed, ", "identity (", "/sa/other")
+	if strings.Count(out, "identity (") != 1 {
+		t.Errorf("the same error stands in two lines:\n%s", out)
+	}
 	if code != exitFinding || strings.Count(out, "attempts failed") != 2 {
 		t.Errorf("exit %d while every connection fails; want %d, and both the share and its gateway to say so:\n%s", code, exitFinding, out)
 	}
@@ -194,9 +199,37 @@ func TestExplainPutsNoWordsIntoTheMouthOfASilentNetwork(t *testing.T) {
 		out = text
 		return code == exitFinding && strings.Contains(out, "none of its gateways can be reached")
 	})
-	wantIn(t, out, "those below are used although sick", "network west used although sick, 100 % of new connections", "by gateway gw-1 used although sick, 100 % of new connections: connect",
+	wantIn(t, out, "those below are used although out", "network west used although out, 100 % of new connections", "by gateway gw-1 used although out, 100 % of new connections: connect",
 		"nothing is known of west", "attempts failed")
-	if strings.Contains(out, "says itself") || strings.Contains(out, " out") {
+	if strings.Contains(out, "says itself") || strings.Contains(strings.ReplaceAll(out, "although out", ""), " out") {
 		t.Errorf("words that nobody said:\n%s", out)
+	}
+}
+
+// A service that no pod of the node has used yet is followed by nobody: that no pod of it
+// is out, its node proxy does not claim.
+func TestExplainOfAServiceThatIsNotAskedOfYet(t *testing.T) {
+	s := newSite(t)
+	other := s.Service("other", 80, 8080)
+	for i := range 2 {
+		s.Pod("west", "west-1", "other-"+string(rune('1'+i)), "other").App(8080)
+	}
+	s.Write()
+	const unasked = "nothing is asked of this service yet: the first connection will ask"
+	meshtest.Eventually(t, "it is said that nothing is asked", func() bool {
+		_, out, _ := isthmus(t, "explain", "east/default/shop-1", other+":80", "--admin", s.east1)
+		return strings.Contains(out, unasked)
+	})
+	if _, out, _ := isthmus(t, "explain", "east/default/shop-1", hello+":80", "--admin", s.east1); strings.Contains(out, unasked) {
+		t.Errorf("a listener leads to it:\n%s", out)
+	}
+	pod := answer.Verdict{Verdict: standing.Verdict{Kind: "pod", Name: "other-1", Causes: []standing.Cause{{Word: standing.HeldReported}}}}
+	share := answer.Verdict{Verdict: standing.Verdict{Kind: "share", Name: "west", In: true}}
+	client, gateway := answer.Explanation{Network: "east", Candidates: []answer.Verdict{share}}, answer.Explanation{Network: "west", Candidates: []answer.Verdict{pod}}
+	if len(differences(client, gateway)) != 1 {
+		t.Error("they differ")
+	}
+	if client.Unasked = true; len(differences(client, gateway)) != 0 {
+		t.Error("who has not asked believes nothing")
 	}
 }

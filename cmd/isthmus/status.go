@@ -25,7 +25,10 @@ its own network, a node proxy of those that its workloads use, on every network.
 
 A row with ? is a share of a service of which nobody says anything: it is used all the
 same; so is what a gateway has no node proxy's word of. Gateways of other networks and
-pods of its own node that a node proxy itself has seen fail are listed too. A row of a
+pods of its own node that a node proxy itself has seen fail are listed too. AGE is how long
+ago READY, HEALTHY or OUT changed, as a node proxy heard of it; at a gateway, how old the
+newest word about one of these pods is. HEALTHY is ? while none of a network's gateways
+can be reached. A row of a
 node proxy with - for its network is of a static listener whose service cannot be
 reached at all. A line with "not ready" says why a process is not, one with "problem" what of its discovery file is
 not in force or not used, or whose words a gateway does not believe.
@@ -121,13 +124,17 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 		if r.Draining {
 			out = append(out, "all of it (draining)")
 		}
+		healthy := strconv.FormatUint(uint64(r.Healthy), 10)
+		if r.Unreached != "" {
+			healthy, out = "?", append(out, fmt.Sprintf("all of it (none of its gateways can be reached: %s)", plain(r.Unreached)))
+		}
 		if !r.Stale.IsZero() {
 			out = append(out, fmt.Sprintf("(last word %s ago)", age(s.Now, r.Stale)))
 		}
 		for _, o := range r.Out {
 			out = append(out, outText(s.Now, o))
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", plain(r.Network), plain(r.Service), r.Port, r.Ready, r.Healthy, age(s.Now, r.Changed), strings.Join(out, ", "))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\n", plain(r.Network), plain(r.Service), r.Port, r.Ready, healthy, age(s.Now, r.Changed), strings.Join(out, ", "))
 	}
 	for _, o := range s.Local {
 		fmt.Fprintf(w, "%s\t(a pod of this node)\t-\t-\t-\t-\t%s\n", s.Network, outText(s.Now, o))
@@ -182,5 +189,5 @@ func age(now, at time.Time) string {
 	if at.IsZero() {
 		return "-"
 	}
-	return max(0, now.Sub(at)).Round(time.Second).String()
+	return standing.Age(now.Sub(at))
 }

@@ -51,6 +51,12 @@ func TestStatusShowsWhatIsUnknownAndWhichGatewayIsOut(t *testing.T) {
 		code, out, _ := isthmus(t, "status", "--admin", east1.Admin.String())
 		return code == exitOK && row(out) == "west "+hello+" 80 2 2" && !strings.Contains(out, "gateway ")
 	})
+	s.Process("gateway west/gw-1").Stop(t)
+	meshtest.Eventually(t, "what its gateway said last helps nobody", func() bool {
+		meshtest.Hello(s.at)
+		code, out, _ := isthmus(t, "status", "--admin", east1.Admin.String())
+		return code == exitFinding && row(out) == "west "+hello+" 80 2 ?" && strings.Contains(out, "none of its gateways can be reached: connect")
+	})
 }
 
 // "Exit codes: 0 all is known and healthy". A gateway that no node proxy has attached to
@@ -98,6 +104,7 @@ func TestStatusOfNothingSaysSoAndOfNoGatewayIsAFinding(t *testing.T) {
 		{answer.Status{Process: "node proxy n", Network: "east", Detached: true}, exitFinding, []string{"no gateway of network east"}},
 		{answer.Status{Gateways: []answer.Gateway{{Network: "west", Name: "gw-1", Reason: "connect"}}}, exitFinding, []string{"gateway gw-1 of network west out (connect, -)"}},
 		{answer.Status{Services: []answer.Row{{Unknown: true}}}, exitFinding, []string{"?"}},
+		{answer.Status{Services: []answer.Row{{Unreached: "connect"}}}, exitFinding, []string{"?", "all of it (none of its gateways can be reached: connect)"}},
 		{answer.Status{Services: []answer.Row{{Draining: true}}}, exitFinding, []string{"draining"}},
 	} {
 		code, out, _ := isthmus(t, "status", "--admin", answering(t, &x.s).Listener.Addr().String())

@@ -31,6 +31,9 @@ type Known struct {
 	Summaries map[uint16]federation.SummaryFact
 	// Changed is when something else was said than before, by this clock.
 	Changed time.Time
+	// Turned is when the numbers of endpoints or the exceptions of a port changed, by this
+	// clock; never nil.
+	Turned map[uint16]time.Time
 	// Returned is when endpoints were taken back by their witnesses, by port: as
 	// far as that is less than a minute ago, and never nil.
 	Returned map[uint16]map[mesh.EndpointID]time.Time
@@ -389,7 +392,7 @@ func (s *services) merge(f *followed, networks []string) {
 }
 
 func knownOf(service string, deliveries []Delivery, before Known, now time.Time) Known {
-	k := Known{Deliveries: deliveries, Summaries: map[uint16]federation.SummaryFact{}, Changed: now, Returned: map[uint16]map[mesh.EndpointID]time.Time{}}
+	k := Known{Deliveries: deliveries, Summaries: map[uint16]federation.SummaryFact{}, Changed: now, Turned: map[uint16]time.Time{}, Returned: map[uint16]map[mesh.EndpointID]time.Time{}}
 	k.Silent = silentSince(deliveries, before.Silent, now)
 	for _, d := range deliveries {
 		for port := range d.Health {
@@ -398,6 +401,10 @@ func knownOf(service string, deliveries []Delivery, before Known, now time.Time)
 			}
 			f := summaryOf(service, deliveries, port)
 			k.Summaries[port] = f
+			k.Turned[port] = now
+			if old, known := before.Summaries[port]; known && old.Ready == f.Ready && old.Healthy == f.Healthy && slices.Equal(old.Exceptions, f.Exceptions) {
+				k.Turned[port] = before.Turned[port]
+			}
 			k.Returned[port] = returned(before.Summaries[port], f, before.Returned[port], now)
 		}
 	}

@@ -17,7 +17,11 @@ func Cause(text string) string {
 	}, text))
 	if len(text) > maxCause {
 		const cut = "..."
-		text = cut + text[len(text)-maxCause+len(cut):]
+		text = text[len(text)-maxCause+len(cut):]
+		if _, rest, ok := strings.Cut(text, " "); ok { // no half of an address or a name
+			text = rest
+		}
+		text = cut + text
 	}
 	return text
 }

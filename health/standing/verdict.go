@@ -87,7 +87,7 @@ func (v Verdict) Sentence(now time.Time) string {
 	var why []string
 	for _, c := range v.Causes {
 		if !v.In && !c.Since.IsZero() && state == "out" {
-			state = "out for " + ago(now.Sub(c.Since))
+			state = "out for " + Age(now.Sub(c.Since))
 		}
 		why = append(why, c.Sentence(now))
 	}
@@ -105,7 +105,7 @@ func (c Cause) Sentence(now time.Time) string {
 	}
 	again := ""
 	if c.Until.After(now) {
-		again = "; asked again in " + ago(c.Until.Sub(now)) + " at the latest"
+		again = "; asked again in " + Age(c.Until.Sub(now)) + " at the latest"
 	}
 	switch c.Word {
 	case HeldFailed:
@@ -132,15 +132,9 @@ func (c Cause) Sentence(now time.Time) string {
 	return string(c.Word)
 }
 
-func ago(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < time.Minute:
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	case d < time.Hour:
-		return fmt.Sprintf("%.0f min", d.Minutes())
-	}
-	return fmt.Sprintf("%.1f h", d.Hours())
-}
+// Age is d as people are told it everywhere: in whole seconds, such as 1m19s, and never
+// negative, since clocks differ.
+func Age(d time.Duration) string { return max(d, 0).Round(time.Second).String() }
 
 // Row is one share of a service.
 type Row struct {

@@ -18,6 +18,7 @@ type Explanation struct {
 	Destination string    `json:"destination"`      // host:port
 	Now         time.Time `json:"now"`
 	Refused     string    `json:"refused,omitempty"`    // why there is no candidate at all
+	Unasked     bool      `json:"unasked,omitempty"`    // by a node proxy: no gateway is asked of this service until it is used
 	NotCarried  bool      `json:"notCarried,omitempty"` // by a gateway: no pod of its network serves this
 	Candidates  []Verdict `json:"candidates"`
 }
@@ -90,7 +91,7 @@ func (v Verdict) Sentence(now time.Time) string {
 	}
 	s := x.Sentence(now)
 	if v.In && !v.Well() {
-		s = strings.Replace(s, " in, ", " used although sick, ", 1)
+		s = strings.Replace(s, " in, ", " used although out, ", 1)
 	}
 	switch {
 	case v.Unknown && v.In:
@@ -115,7 +116,7 @@ func ago(now, at time.Time) string {
 	if now.IsZero() {
 		return "a while ago"
 	}
-	return max(0, now.Sub(at)).Round(time.Second).String() + " ago"
+	return standing.Age(now.Sub(at)) + " ago"
 }
 
 func (a *Attempts) sentence(now time.Time) string {
@@ -124,7 +125,7 @@ func (a *Attempts) sentence(now time.Time) string {
 		which = fmt.Sprintf("the last %d attempts failed", a.Times)
 	}
 	if !now.IsZero() {
-		which += fmt.Sprintf(", %s ago", max(0, now.Sub(a.Last)).Round(time.Second))
+		which += fmt.Sprintf(", %s ago", standing.Age(now.Sub(a.Last)))
 	}
 	if a.Error == "" || a.Error == a.Reason {
 		return which + ": " + a.Reason

@@ -45,6 +45,10 @@ type Row struct {
 	// /explain: the row is of a static listener of a node proxy, and its numbers mean
 	// nothing.
 	Why string `json:"why,omitempty"`
+	// Unreached is why the last of the gateways of another network cannot be reached, as a
+	// node proxy has seen itself: what is said of the pods behind them helps nobody. Empty:
+	// not all are out.
+	Unreached string `json:"unreached,omitempty"`
 	// Stale is since when nobody vouches for the numbers: they are a last word.
 	Stale time.Time `json:"stale,omitzero"`
 }
@@ -75,7 +79,7 @@ type Gateway struct {
 // Well reports whether all that s names is known and healthy.
 func (s *Status) Well() bool {
 	for _, r := range s.Services {
-		if r.Why != "" || r.Unknown || r.Draining || !r.Stale.IsZero() || r.Healthy < r.Ready || len(r.Out) > 0 {
+		if r.Why != "" || r.Unreached != "" || r.Unknown || r.Draining || !r.Stale.IsZero() || r.Healthy < r.Ready || len(r.Out) > 0 {
 			return false
 		}
 	}
