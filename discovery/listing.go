@@ -90,6 +90,12 @@ func (l Listing) record(k Key) Record {
 	return nil
 }
 
+// Lists reports whether there is a record with key k.
+func (l Listing) Lists(k Key) bool {
+	_, there := l.byKey[k]
+	return there
+}
+
 // place returns where the record with key k is in the Config's list of its kind.
 func (l Listing) place(k Key) int {
 	if i, ok := l.byKey[k]; ok {

@@ -52,6 +52,9 @@ func TestHeldDiscoveryShowsOnTheAdminPortAndIsConfirmedThere(t *testing.T) {
 	if status := confirm("nonsense"); status != http.StatusConflict {
 		t.Errorf("a wrong name is answered %d; want 409", status)
 	}
+	if status := confirm(""); status != http.StatusBadRequest {
+		t.Errorf("no name is answered %d; want 400", status)
+	}
 	id, _ := held()["held"].(string)
 	if status := confirm(id); status != http.StatusOK {
 		t.Errorf("its name is answered %d; want 200", status)

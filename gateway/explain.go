@@ -15,6 +15,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/health/standing"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
 )
@@ -38,12 +39,23 @@ func (g *Gateway) explain(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		e.Refused, e.NotCarried = err.Error(), g.hasNoPartOf(snap, destination)
+		if re, ok := err.(*route.Error); ok && re.Kind == route.UnknownService {
+			host, _, _ := net.SplitHostPort(destination)
+			e.Refused += ": " + strictyaml.Suggest(host, namesOf(snap))
+		}
 	} else {
 		for _, v := range g.backends.Explain(s, now) {
 			e.Candidates = append(e.Candidates, answer.Verdict{Verdict: v})
 		}
 	}
 	admin.Answer(w, http.StatusOK, e)
+}
+
+func namesOf(snap *mesh.Snapshot) (names []string) {
+	for _, s := range snap.Services() {
+		names = append(append(names, s.Hostname), s.Aliases...)
+	}
+	return names
 }
 
 // hasNoPartOf reports whether discovery knows the service of destination, and no

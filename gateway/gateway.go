@@ -225,7 +225,7 @@ func (g *Gateway) settle(ctx context.Context) {
 				synced = nil
 			case <-tick.C:
 			case <-limit.C:
-				g.log.Warn().Strs("nodes", g.nodes.Nodes()).Strs("members", g.fed.Members()).Msg("starting without a word from every node and gateway")
+				g.log.Warn().Strs("nodes", g.nodes.Nodes()).Strs("members", g.fed.Members()).Strs("missing_nodes", g.unattached()).Strs("missing_gateways", g.unjoined()).Msg("starting without a word from every node and gateway")
 				g.start()
 				return
 			}
@@ -263,6 +263,20 @@ func (g *Gateway) unattached() (out []string) {
 	for _, n := range snap.Nodes(g.cfg.Network) {
 		if !attached[n] && slices.ContainsFunc(snap.OnNode(g.cfg.Network, n), ready) {
 			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// unjoined lists the gateways of discovery, as network/name, of which no instance is a
+// member that is believed.
+func (g *Gateway) unjoined() (out []string) {
+	members, snap := g.fed.Members(), g.store.Current()
+	for _, n := range snap.GatewayNetworks() {
+		for _, gw := range snap.Gateways(n) {
+			if name := n + "/" + gw.Name; !slices.Contains(members, name) && (n != g.cfg.Network || gw.Name != g.cfg.Name) {
+				out = append(out, name)
+			}
 		}
 	}
 	return out

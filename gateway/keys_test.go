@@ -17,6 +17,7 @@ func TestAGatewayWarnsOfNetworksWhoseKeyIsNotKnown(t *testing.T) {
 	m := meshtest.New(t)
 	m.Networks("east", "west")
 	m.Gateway("east", "gw-1")
+	m.Gateway("east", "gw-2")
 	m.Gateway("west", "gw-1")
 	m.Write()
 	key, err := networkkey.Generate(rand.Reader)
@@ -34,8 +35,12 @@ func TestAGatewayWarnsOfNetworksWhoseKeyIsNotKnown(t *testing.T) {
 			warned = append(warned, text)
 		}
 	}
-	if len(warned) != 1 || !strings.Contains(warned[0], "network west,") || !strings.Contains(warned[0], "wset") {
+	if len(warned) != 1 || !strings.Contains(warned[0], "network west,") || !strings.Contains(warned[0], `did you mean "wset" in `+wrong) || !strings.Contains(warned[0], "isthmus network show") {
 		t.Errorf("warnings %q; want one of west that suggests wset", warned)
+	}
+	alone := m.StartGateway("east", "gw-2", func(c *gateway.Config) { c.Federation.Networks = "" })
+	if text := alone.Log.Await(t, "no key for network west, whose gateways "+m.File()+" lists: nothing that they say is believed: set federation.networks to a file with west's entry (`isthmus network show` there prints it)").Text("message"); strings.Contains(text, "did you mean") {
+		t.Errorf("%q suggests a network that is known", text)
 	}
 	for _, l := range m.StartGateway("west", "gw-1").Log.Above() {
 		if strings.HasPrefix(l.Text("message"), "no key for network ") {

@@ -37,11 +37,16 @@ func (g *Gateway) warnOfKeys() {
 	if err != nil {
 		return // gossip.New has refused it
 	}
-	names := slices.Sorted(maps.Keys(keys.Known))
+	var others []string // which of those in the file may be a misspelling
+	for _, n := range slices.Sorted(maps.Keys(keys.Known)) {
+		if n != g.cfg.Network && len(g.store.Current().Gateways(n)) == 0 {
+			others = append(others, n)
+		}
+	}
 	for _, n := range g.store.Current().GatewayNetworks() {
 		if len(keys.Known[n]) == 0 {
 			g.log.Warn().Str("network", n).Str("field", "federation.networks").Str("file", g.cfg.Federation.Networks).
-				Msgf("no key for network %s, whose gateways %s lists: nothing that they say is believed: %s", n, g.cfg.Discovery.File, strictyaml.Suggest(n, names))
+				Msgf("no key for network %s, whose gateways %s lists: nothing that they say is believed: %s", n, g.cfg.Discovery.File, g.keyRemedy(n, others))
 		}
 	}
 }
@@ -63,6 +68,19 @@ func (g *Gateway) disbelieved() (list []string) {
 		list = append(list, "not believed: "+err.Error())
 	}
 	return list
+}
+
+// keyRemedy says how the key of network comes to be known. listed are the networks in
+// the file that discovery lists no gateways of.
+func (g *Gateway) keyRemedy(network string, listed []string) string {
+	entry := fmt.Sprintf("%s's entry (`isthmus network show` there prints it)", network)
+	if g.cfg.Federation.Networks == "" {
+		return "set federation.networks to a file with " + entry
+	}
+	if near := strictyaml.Nearest(network, listed); near != "" {
+		return fmt.Sprintf("did you mean %q in %s? Otherwise add %s", near, g.cfg.Federation.Networks, entry)
+	}
+	return fmt.Sprintf("add %s to %s", entry, g.cfg.Federation.Networks)
 }
 
 // keys reads the keys of this network and of the others.

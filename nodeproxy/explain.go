@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -50,6 +51,9 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	flow.Source = from
 	if d, err := p.view.Resolve(snap, flow, now); err != nil {
 		e.Refused = err.Error()
+		if re, ok := errors.AsType[*route.Error](err); ok && re.Kind == route.UnknownService {
+			e.Refused += ": " + strictyaml.Suggest(host, hostnames(snap))
+		}
 	} else {
 		e.Candidates = p.view.Explain(d, now)
 		e.Unasked = p.unasked(d.Plan())

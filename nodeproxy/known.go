@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -24,7 +25,7 @@ func (c Config) checkKnown(snap *mesh.Snapshot) error {
 		v.Fail("network", "%q is not a network of %s: %s", c.Network, c.Discovery.File, strictyaml.Suggest(c.Network, snap.AllNetworks()))
 	}
 	if nodes := snap.Nodes(c.Network); network && c.Node != "" && !slices.Contains(nodes, c.Node) {
-		v.Fail("node", "%s knows no node %q on network %q; correct it, or list it at the network's nodes if no workload runs there yet: %s", c.Discovery.File, c.Node, c.Network, strictyaml.Suggest(c.Node, nodes))
+		v.Fail("node", "%s knows no node %q on network %q: %s If no workload runs there yet, list it at the network's nodes", c.Discovery.File, c.Node, c.Network, sentence(strictyaml.Suggest(c.Node, nodes)))
 	}
 	for i, o := range c.Outbound {
 		field := fmt.Sprintf("outbound[%d]", i)
@@ -101,6 +102,14 @@ func (c Config) checkTarget(snap *mesh.Snapshot, o Outbound) error {
 		}
 	}
 	return nil
+}
+
+// sentence ends s, so that another sentence may follow.
+func sentence(s string) string {
+	if strings.HasSuffix(s, "?") {
+		return s
+	}
+	return s + "."
 }
 
 func hostnames(snap *mesh.Snapshot) (names []string) {

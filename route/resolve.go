@@ -273,5 +273,5 @@ func unknownPort(svc *mesh.Service, port uint16) string {
 	for i, p := range svc.Ports {
 		ports[i] = strconv.Itoa(int(p.Service))
 	}
-	return fmt.Sprintf("service %s has ports %s", svc.Hostname, strings.Join(ports, ", "))
+	return fmt.Sprintf("service %s has ports %s: ask for one of them, or list %d at its ports in discovery", svc.Hostname, strings.Join(ports, ", "), port)
 }

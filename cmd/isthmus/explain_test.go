@@ -106,6 +106,8 @@ func TestExplainRefusesWhatItCannotAsk(t *testing.T) {
 		{[]string{"explain", "east/default/shop-1", hello, "--admin", s.east1}, exitUsage, []string{"destination", hello, "host:port"}},
 		{[]string{"explain", "east/default/shop-1", hello, "--admin", s.gateway}, exitUsage, []string{"destination", hello, "host:port"}},
 		{[]string{"explain", "east/default/shop-1", "nobody:80", "--admin", s.east1}, exitFinding, []string{"refused", "nobody"}},
+		{[]string{"explain", "east/default/shop-1", "helo.default.svc.cluster.local:80", "--admin", s.east1}, exitFinding, []string{`did you mean "` + hello + `"?`}},
+		{[]string{"explain", "east/default/shop-1", "helo.default.svc.cluster.local:80", "--admin", s.gateway}, exitFinding, []string{`did you mean "` + hello + `"?`}},
 		{[]string{"explain", "one"}, exitUsage, []string{"2 arg"}},
 		{[]string{"status", "--admin", "here"}, exitUsage, []string{"--admin", `"here"`, "address:port"}},
 		{[]string{"status", "-o", "xml"}, exitUsage, []string{"--output", "xml"}},

@@ -23,9 +23,14 @@ func (w *Watcher) Endpoints() []admin.Endpoint {
 }
 
 func (w *Watcher) serveConfirm(rw http.ResponseWriter, r *http.Request) {
+	id := r.URL.Query().Get("id")
+	if id == "" {
+		admin.Fail(rw, http.StatusBadRequest, errors.New("id: must be set: give ?id= with the name of the content that is held, which `GET /discovery` has as held and the log as confirm"))
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), confirmTimeout)
 	defer cancel()
-	switch err := w.Confirm(ctx, r.URL.Query().Get("id")); {
+	switch err := w.Confirm(ctx, id); {
 	case errors.Is(err, ErrNotHeld):
 		admin.Fail(rw, http.StatusConflict, err)
 	case err != nil:

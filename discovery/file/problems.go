@@ -41,7 +41,11 @@ func (w *Watcher) report(doc *strictyaml.Doc, news discovery.News) {
 		w.logProblem(w.problem(doc, p))
 	}
 	for _, p := range news.Gone {
-		w.Log.Info().Str("file", w.path).Stringer("object", p.Object).Str("problem", p.Error()).Msg("a problem of the discovery file is gone")
+		what := "a problem of the discovery file is gone"
+		if p.Object.Kind != 0 && !w.listing.Lists(p.Object) {
+			what = "a problem of the discovery file is gone with its object"
+		}
+		w.Log.Info().Str("file", w.path).Stringer("object", p.Object).Str("problem", p.Error()).Msg(what)
 	}
 	all := w.listing.Locate(append(w.listing.Faults(), w.builder.Problems()...))
 	byCause, list := map[string]int{}, make([]Problem, 0, min(len(all), maxListed))

@@ -106,9 +106,40 @@ func TestAnOddObjectIsLeftOutAlone(t *testing.T) {
 				if s := w.Status(); len(s.Problems) != 0 || len(s.ProblemsByCause) != 0 || s.Failing {
 					t.Errorf("mended: status %+v", s)
 				}
+				if gone, deleted := endings(w); gone != 0 || deleted != 1 {
+					t.Errorf("%d lines say that it is gone, %d that its object is; want 0 and 1", gone, deleted)
+				}
 			})
 		})
 	}
+}
+
+// endings counts the lines since they were last taken that say that a problem is gone,
+// and that it is gone with its object.
+func endings(w *watched) (gone, deleted int) {
+	for _, l := range w.lines() {
+		switch l["message"] {
+		case "a problem of the discovery file is gone":
+			gone++
+		case "a problem of the discovery file is gone with its object":
+			deleted++
+		}
+	}
+	return gone, deleted
+}
+
+func TestAProblemThatIsMendedIsNotGoneWithItsObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := odd[4]
+		w := watch(t, good(2, pod))
+		w.after(10 * time.Second)
+		pod.record = strings.Replace(pod.record, "asleep", "ready", 1)
+		w.write(good(2, pod))
+		w.after(10 * time.Second)
+		if gone, deleted := endings(w); gone != 1 || deleted != 0 {
+			t.Errorf("%d lines say that it is gone, %d that its object is; want 1 and 0", gone, deleted)
+		}
+	})
 }
 
 // Among many pods it is the same for one odd object of each kind after the other.

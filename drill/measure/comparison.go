@@ -84,7 +84,7 @@ func (r *Result) unequalBaselines(name string, of func(Phase) *float64) string {
 	if high <= maxBaselineRatio*low {
 		return ""
 	}
-	return fmt.Sprintf("before any fault the %s of arm %s was %s ms and that of arm %s %s ms, more than %d times as long", name, lowArm, Compact(low), highArm, Compact(high), maxBaselineRatio)
+	return fmt.Sprintf("before any fault the %s of the arms was %s ms (%s) against %s ms (%s), more than %d times as long", name, Compact(high), highArm, Compact(low), lowArm, maxBaselineRatio)
 }
 
 // doubtLatency says why an assertion on latency proves nothing, or returns "".

@@ -351,12 +351,12 @@ func TestLatenciesAreNotComparableWhen(t *testing.T) {
 				r.Attempts[i].Started += ms(30)
 			}
 		},
-		"before any fault the p50 of arm one was 10 ms and that of arm two 21 ms": func(r *Record) {
+		"before any fault the p50 of the arms was 21 ms (two) against 10 ms (one), more than 2 times as long": func(r *Record) {
 			for i := range r.Attempts {
 				r.Attempts[i].Done += ms(11)
 			}
 		},
-		"before any fault the p99 of arm one was 10 ms and that of arm two 40 ms": func(r *Record) {
+		"before any fault the p99 of the arms was 40 ms (two) against 10 ms (one), more than 2 times as long": func(r *Record) {
 			for i := range r.Attempts {
 				if i%10 == 0 {
 					r.Attempts[i].Done += ms(30)
