@@ -31,6 +31,7 @@ type destination struct {
 	idle  time.Duration // since the last of them left; likewise
 	least time.Duration // how long even the least has been slow; with gate.mu held
 	trial trial         // likewise
+	slow  bool          // by times, lately; likewise
 }
 
 // Parameters of Destinations.
@@ -188,7 +189,8 @@ func (g *destination) rest() bool {
 	if g.control.bounded {
 		return false
 	}
-	g.recent, g.times.ticks = recent{}, [lately]time.Duration{}
+	g.recent = recent{}
+	g.times.rest()
 	return true
 }
 
@@ -196,24 +198,28 @@ func (g *destination) rest() bool {
 func (g *destination) turn(now time.Time, processors int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	slow, much := g.times.slow(), g.recent.underWay > leastWindow*processors
+	much := g.recent.underWay > leastWindow*processors
+	if much || g.control.bounded || g.times.clock%lately == 0 {
+		g.slow = g.times.slow()
+	}
+	slow := g.slow
 	if g.least += tick; !slow || much {
 		g.least = 0
 	}
-	if slow && much && g.trial.due() {
-		g.trial.begin(g.recent.underWay)
+	if slow && much && g.trial.due(g.control.bounded) {
+		g.trial.begin(&g.recent, &g.times, g.control.bounded)
 		g.control.bounded, g.control.window = true, g.trial.window
 	}
-	v := g.trial.step(g.recent.underWay, &g.times)
+	v := g.trial.step(&g.recent, &g.times)
 	if v == longer || g.least >= notOurs {
 		g.times.relearn()
-		g.least, slow = 0, false
+		g.least, g.slow, slow = 0, false, false
 	}
-	if v == longer {
-		g.control.bounded, g.trial = false, trial{}
+	if v == longer || v == none && !g.trial.bounded {
+		g.control.bounded = false
 	}
-	g.control.short = g.times.base() + shortThere
-	l := g.load(processors, slow && much)
+	g.control.short = g.times.base(mid) + shortThere
+	l := g.load(processors, slow && much && g.control.bounded)
 	l.tried = g.trial.running
 	g.step(now, l)
 }

@@ -11,9 +11,9 @@
 //   - [Limiter], one per process: goroutines that could run wait long for a processor, as
 //     the Go scheduler counts them (runtime/metrics, /sched). A peer that is slow makes
 //     nobody wait for a processor.
-//   - [Destinations], one for each destination of a client: even the fastest openings of
-//     connections take longer than they used to, so there is a queue somewhere on the way
-//     that all of them stand in. Pods that hang make others wait for nothing.
+//   - [Destinations], one for each destination of a client: openings of connections, the
+//     fastest tenth like the half, take longer than they used to, and less so when fewer
+//     are opened at once: there is a queue somewhere on the way. Pods that hang make others wait for nothing.
 //
 // What has been under way for a second counts no more: a service that hangs, and fills
 // the process with connections that wait for it, costs other services nothing.

@@ -173,7 +173,7 @@ func (w *Work) Opened() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.all--
-	g.times.add(took)
+	g.times.add(took, g.control.bounded)
 }
 
 // Done ends the work; a second call, or one on the zero value, does nothing.
@@ -187,6 +187,7 @@ func (w *Work) Done() {
 	defer g.mu.Unlock()
 	if !w.opened {
 		g.all--
+		g.times.failed(w.tick)
 	}
 	g.recent.end(w.tick, w.opened)
 	g.admit()

@@ -21,7 +21,7 @@ type recent struct {
 type spans [hanging / tick]counts
 
 // counts are those of one tick.
-type counts struct{ underWay, begun, done int }
+type counts struct{ underWay, begun, failed, done int }
 
 // soon is how many ticks tell of a rate that has just risen.
 const soon = 10
@@ -44,8 +44,12 @@ func (r *recent) end(tick uint64, success bool) {
 	if r.now-tick >= uint64(len(r.ticks)) {
 		return // it counts no more
 	}
-	r.at(tick).underWay--
+	t := r.at(tick)
+	t.underWay--
 	r.underWay--
+	if !success {
+		t.failed++
+	}
 }
 
 // begun is how many pieces began in this tick.
@@ -66,7 +70,7 @@ func (r *recent) step() {
 	t := r.at(r.now)
 	r.underWay -= t.underWay
 	r.done -= t.done
-	t.underWay, t.begun, t.done = 0, 0, 0
+	*t = counts{}
 }
 
 func (r *recent) at(tick uint64) *counts {
