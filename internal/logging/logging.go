@@ -46,18 +46,26 @@ func (s *Sink) SetLevel(c Config) error {
 // Lost returns how many lines were dropped because the sink was slow.
 func (s *Sink) Lost() int64 { return s.lost.Load() }
 
-// Close writes what is still in the ring, and last how many lines were lost, if
-// any: who counts lines must know that some are missing.
+// closeLimit is how long Close waits for a slow sink: less than a process is given to
+// stop, and enough for a log that is read.
+const closeLimit = 2 * time.Second
+
+// Close writes what is still in the ring, and last how many lines were lost, if any: who
+// counts lines must know that some are missing. What the sink has not taken after
+// closeLimit is lost, and the error says how much: a log that nobody reads keeps no
+// process from ending.
 func (s *Sink) Close() error {
-	s.ring.close()
-	if n := s.Lost(); n > 0 {
+	var late error
+	if !s.ring.close(closeLimit) {
+		late = fmt.Errorf("close log: the sink has not taken all within %v: %d lines lost; read the log, or write it to a file", closeLimit, s.Lost())
+	} else if n := s.Lost(); n > 0 {
 		log := zerolog.New(s.out).With().Timestamp().Logger()
 		log.Error().Int64("lines", n).Msg("log lines lost")
 	}
 	if c, ok := s.out.(io.Closer); ok {
-		return c.Close()
+		return errors.Join(late, c.Close())
 	}
-	return nil
+	return late
 }
 
 // Validate names each field that cannot be, its value and what to do, in the

@@ -3,11 +3,12 @@ package logging
 import (
 	"io"
 	"sync"
+	"time"
 )
 
 // ring holds the lines that a slow sink has not taken yet; the newest makes room by
 // losing the oldest. Every line comes out without another one behind it, and before
-// close returns. zerolog's diode.Writer does not promise that: a line that is written
+// close returns, if the sink takes it in time. zerolog's diode.Writer does not promise that: a line that is written
 // just when its reader begins to wait is left there until the next, and lost if there is
 // none.
 //
@@ -98,11 +99,25 @@ func recycle(b *[]byte) {
 	}
 }
 
-// close returns when every line is written.
-func (r *ring) close() {
+// close returns true when every line is written, and false when that took longer than
+// limit: then what is left is lost, and the sink still has a line that it does not take.
+func (r *ring) close(limit time.Duration) bool {
 	r.mu.Lock()
 	r.closed = true
 	r.filled.Signal()
 	r.mu.Unlock()
-	<-r.done
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-r.done:
+		return true
+	case <-t.C:
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.n > 0 {
+		recycle(r.take())
+		r.lost()
+	}
+	return false
 }
