@@ -4,8 +4,11 @@ import (
 	"context"
 	crand "crypto/rand"
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +27,7 @@ import (
 type keptBy struct {
 	keeper *warm.Keeper
 	source spiffeid.ID
+	snap   *mesh.Snapshot // of the connection: a set may have been told of an older one
 }
 
 func (k keptBy) session(s picker.Share, id uint64) warm.Session {
@@ -32,7 +36,15 @@ func (k keptBy) session(s picker.Share, id uint64) warm.Session {
 
 // Choose implements [picker.Kept].
 func (k keptBy) Choose(s picker.Share, fits func(warmset.Choice) bool) (warmset.Choice, bool) {
-	return k.keeper.Choose(k.session(s, 0).Key, fits)
+	return k.keeper.Choose(k.session(s, 0).Key, func(x warmset.Choice) bool {
+		return (x.Unnamed || k.lists(s.Service, x.Endpoint)) && fits(x)
+	})
+}
+
+// lists reports whether id is of the service, by the connection's snapshot.
+func (k keptBy) lists(service string, id mesh.EndpointID) bool {
+	w := k.snap.WorkloadByEndpoint(id)
+	return w != nil && slices.ContainsFunc(k.snap.ServicesOf(w.UID), func(svc *mesh.Service) bool { return svc.Hostname == service })
 }
 
 // keptKey is that of the session s, and of the others with the same endpoint that the
@@ -128,31 +140,139 @@ func (p *Proxy) openKept(ctx context.Context, s warm.Session, r warmset.Request)
 	return a, gone, err
 }
 
-// dialKept returns how the pool opens one more session under v.session. dialled, unless
-// nil, is set when it does: then the gateway that was asked is v's.
+// dialKept returns how the pool opens one more session under v.session. All that are
+// under one ID at one time are with one endpoint: the first is dialled alone, those
+// after it are pinned to whom it reached. dialled, unless nil, is set when it does: then
+// the gateway that was asked is v's.
 func (p *Proxy) dialKept(c caller, v via, dialled *atomic.Bool) pool.Dial {
 	return func(ctx context.Context) (*hbone.Session, error) {
 		if dialled != nil {
 			dialled.Store(true)
 		}
-		s, by, err := p.openInner(ctx, c, v)
+		one := p.sameEndpoint(v.session)
+		s, a, err := one.dial(ctx, func(first *warmset.Answer) (*hbone.Session, warmset.Answer, error) {
+			return p.dialOne(ctx, c, v, first)
+		})
 		if err != nil {
+			p.letGo(v.session, one)
 			return nil, err
-		}
-		a := warmset.Answer{Endpoint: by.endpoint, Weight: by.weight, Identity: s.Peer().ID, Gateway: picker.Way(v.gateway)}
-		if a.Endpoint == 0 { // a gateway that names nobody
-			a.Endpoint, a.Unnamed = mesh.EndpointID(v.session.ID), true
 		}
 		p.answers.Store(s, a)
 		go func() { // ends with s
 			<-s.Done()
 			p.answers.Delete(s)
-			if !p.pool.Serves(keptKey(v.session)) {
+			if last := p.letGo(v.session, one); last || !p.pool.Serves(keptKey(v.session)) {
 				p.kept.Broken(v.session)
 			}
 		}()
 		return s, nil
 	}
+}
+
+// dialOne opens a session by v: with the endpoint of first and nobody else, unless first
+// is nil.
+func (p *Proxy) dialOne(ctx context.Context, c caller, v via, first *warmset.Answer) (*hbone.Session, warmset.Answer, error) {
+	if first != nil {
+		if !slices.Contains(v.expect, first.Identity) {
+			return nil, warmset.Answer{}, notThatOne(v, first, first)
+		}
+		if !first.Unnamed {
+			v.pin, v.avoid, v.expect = first.Endpoint, nil, []spiffeid.ID{first.Identity}
+		}
+	}
+	s, by, err := p.openInner(ctx, c, v)
+	if err != nil {
+		return nil, warmset.Answer{}, err
+	}
+	a := warmset.Answer{Endpoint: by.endpoint, Weight: by.weight, Identity: s.Peer().ID, Gateway: picker.Way(v.gateway)}
+	if a.Endpoint == 0 { // a gateway that names nobody
+		a.Endpoint, a.Unnamed = mesh.EndpointID(v.session.ID), true
+	}
+	if first != nil && (a.Endpoint != first.Endpoint || a.Identity != first.Identity) {
+		s.Close(nil)
+		return nil, a, notThatOne(v, first, &a)
+	}
+	return s, a, nil
+}
+
+// notThatOne is a session that may not be used for v, since it is with the endpoint of
+// is: nobody's fault, and elsewhere may do.
+func notThatOne(v via, want, is *warmset.Answer) *failure {
+	f := &failure{at: atEndpoint, reason: reasonIdentity, err: fmt.Errorf("session %x by %s is with endpoint %s (%s), and endpoint %s (%s) answered; want one of %v: it is opened anew elsewhere",
+		v.session.ID, picker.GatewayKey(v.gateway), want.Endpoint, want.Identity, is.Endpoint, is.Identity, v.expect)}
+	if !is.Unnamed {
+		f.endpoint = is.Endpoint
+	}
+	return f
+}
+
+// oneEndpoint is with whom the sessions under one ID are, as long as there is one, or a
+// dial.
+type oneEndpoint struct {
+	users int // sessions and dials; guarded by Proxy.onesMu
+
+	mu    sync.Mutex
+	first *warmset.Answer
+	err   error         // of the first dial
+	ended chan struct{} // closed when that has; nil: there was none
+}
+
+func (p *Proxy) sameEndpoint(s warm.Session) *oneEndpoint {
+	p.onesMu.Lock()
+	defer p.onesMu.Unlock()
+	one := p.ones[s]
+	if one == nil {
+		one = &oneEndpoint{}
+		p.ones[s] = one
+	}
+	one.users++
+	return one
+}
+
+// letGo reports whether it was the last.
+func (p *Proxy) letGo(s warm.Session, one *oneEndpoint) (last bool) {
+	p.onesMu.Lock()
+	defer p.onesMu.Unlock()
+	if one.users--; one.users > 0 {
+		return false
+	}
+	delete(p.ones, s)
+	return true
+}
+
+// dial has open dial once the endpoint is known, or to learn it. Who waits for that has
+// its failure too.
+func (o *oneEndpoint) dial(ctx context.Context, open func(first *warmset.Answer) (*hbone.Session, warmset.Answer, error)) (*hbone.Session, warmset.Answer, error) {
+	o.mu.Lock()
+	ended := o.ended
+	if ended == nil {
+		ended = make(chan struct{})
+		o.ended = ended
+		o.mu.Unlock()
+		s, a, err := open(nil)
+		o.mu.Lock()
+		if o.err = err; err == nil {
+			o.first = &a
+		} else {
+			o.ended = nil // who comes later is the first
+		}
+		o.mu.Unlock()
+		close(ended)
+		return s, a, err
+	}
+	o.mu.Unlock()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		return nil, warmset.Answer{}, context.Cause(ctx)
+	}
+	o.mu.Lock()
+	first, err := o.first, o.err
+	o.mu.Unlock()
+	if first == nil {
+		return nil, warmset.Answer{}, err
+	}
+	return open(first)
 }
 
 // answerOf is who is at the other end of a session of dialKept; zero if it has ended.

@@ -46,6 +46,8 @@ type Proxy struct {
 	pool     *pool.Pool
 	kept     *warm.Keeper // of sessions with pods of other networks
 	answers  sync.Map     // *hbone.Session of kept → warmset.Answer
+	onesMu   sync.Mutex
+	ones     map[warm.Session]*oneEndpoint // of the sessions in answers, and of dials
 	witness  *witness
 	view     *view
 	budget   *retrybudget.Budget
@@ -138,7 +140,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 
 // newProxy returns a Proxy without what New takes from the world around it.
 func newProxy(cfg Config, log zerolog.Logger) *Proxy {
-	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, registry: admin.NewRegistry(), budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio), inbounds: map[string]*inbound{},
+	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, registry: admin.NewRegistry(), budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio), inbounds: map[string]*inbound{}, ones: map[warm.Session]*oneEndpoint{},
 		strays: every{interval: time.Minute}, session: hbone.DefaultConfig(), dialHop: dialKernel(180 * time.Second)}
 	p.diagnose = diagnose.New(cfg.Diagnose)
 	p.diagnose.Apply(&p.session)

@@ -114,6 +114,9 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 	var in *hbone.Session
 	open := func(s *hbone.Session) error {
 		in = s
+		if a := p.answerOf(s); v.session.ID != 0 && a.Endpoint != 0 && !slices.Contains(v.expect, a.Identity) { // it joined one of an older snapshot
+			return notThatOne(v, &a, &a)
+		}
 		started := time.Now()
 		stream, response, err := p.connect(ctx, s, e, req)
 		if err != nil {

@@ -30,7 +30,7 @@ func Way(g *mesh.Gateway) string { return g.Name + " " + g.Address.String() }
 func (s *share) chooseKept(c *Choice, m *member, candidate *route.Candidate, g int, t Tried, kept Kept, now time.Time) int {
 	x, ok := kept.Choose(s.key, func(x warmset.Choice) bool {
 		i := slices.Index(m.ways, x.Gateway)
-		return i >= 0 && (i == g || s.open(m, candidate, i, t, now)) && s.sound(x, candidate.Gateways[i].Name, t.Pods, now)
+		return i >= 0 && slices.Contains(candidate.Expect, x.Identity) && (i == g || s.open(m, candidate, i, t, now)) && s.sound(x, candidate.Gateways[i].Name, t.Pods, now)
 	})
 	if !ok {
 		c.Reserved, c.Joined = x.ID, x.Joined

@@ -185,7 +185,8 @@ func (s *schedule) Choose(k Share, fits func(warmset.Choice) bool) (warmset.Choi
 	pods, gateways := s.snap.Members(s.snap.Service(host), k.Network), s.snap.Gateways(k.Network)
 	for id := range uint64(s.rng.IntN(4)) {
 		x := warmset.Choice{ID: id + 1}
-		x.Endpoint, x.Gateway = pods[s.rng.IntN(len(pods))].Endpoint, Way(gateways[s.rng.IntN(len(gateways))])
+		pod := pods[s.rng.IntN(len(pods))]
+		x.Endpoint, x.Identity, x.Gateway = pod.Endpoint, pod.Identity, Way(gateways[s.rng.IntN(len(gateways))])
 		if fits(x) {
 			return x, true
 		}

@@ -108,7 +108,8 @@ func (h *holding) Choose(k Share, fits func(warmset.Choice) bool) (warmset.Choic
 	for range len(pods) * len(w.Gateways) {
 		h.next++
 		x := warmset.Choice{ID: uint64(h.next)}
-		x.Endpoint, x.Gateway = pods[h.next%len(pods)].Endpoint, w.Gateways[h.next/len(pods)%len(w.Gateways)]
+		pod := pods[h.next%len(pods)]
+		x.Endpoint, x.Identity, x.Gateway = pod.Endpoint, pod.Identity, w.Gateways[h.next/len(pods)%len(w.Gateways)]
 		if !slices.Contains(w.Out, x.Endpoint) && (w.Reaches == nil || w.Reaches(x.Gateway, x.Endpoint)) && fits(x) {
 			return x, true
 		}
