@@ -338,6 +338,9 @@ func (c *call) tunnel(ctx context.Context, pick picker.Choice) (*tunnel, *failur
 			session = "awaited"
 		}
 		v.session, v.reserved = kept.session(pick.Share, pick.Reserved), !pick.Joined
+		if pick.Pinned != 0 {
+			v.pin = pick.Pinned
+		}
 	}
 	c.p.metrics.warm.WithLabelValues(session).Inc()
 	return c.p.openDouble(ctx, c.who, c.early, v)

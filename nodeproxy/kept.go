@@ -92,6 +92,12 @@ func (p *Proxy) warmShare(k warm.Key) warmset.Share {
 	s := p.view.Warm(picker.Share{Network: k.Network, Service: k.Service, Port: k.Port}, gateways, ready, time.Now())
 	s.Healthy = min(s.Healthy, ready)
 	s.Expect = snap.Identities(svc, k.Network)
+	s.Weight = func(id mesh.EndpointID) uint32 {
+		if w := snap.WorkloadByEndpoint(id); w != nil {
+			return w.Capacity
+		}
+		return 0
+	}
 	s.Lists = func(id mesh.EndpointID) bool {
 		w := snap.WorkloadByEndpoint(id)
 		return w != nil && offer.Has(w)

@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,4 +111,30 @@ func TestAConnectionOfANewSnapshotReachesNoOldPod(t *testing.T) {
 			})
 		})
 	}
+}
+
+// When gateways move, the sessions with the same pods are opened anew once, and the
+// connections that come meanwhile wait for them.
+func TestConnectionsShareSessionsWhileGatewaysMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDistant(10, 2, 40*time.Millisecond)
+		defer w.end()
+		w.crowd(400, 40, 100*time.Millisecond)
+		before := w.handshakes()
+		for i, g := range w.gateways {
+			moved := *g
+			a := moved.Address.Addr().As4()
+			a[3] += 100
+			moved.Address = netip.AddrPortFrom(netip.AddrFrom4(a), 15008)
+			w.gateways[i] = &moved
+			w.listen(moved.Address.String())
+		}
+		w.discover()
+		if _, errs := w.crowd(1000, 1000, 100*time.Millisecond); len(errs) > 0 {
+			t.Errorf("%d failed: %v", len(errs), errs[0])
+		}
+		if n := w.handshakes() - before; n > 60 {
+			t.Errorf("%d handshakes with 10 pods for 1000 connections within a second of the move", n)
+		}
+	})
 }

@@ -36,6 +36,7 @@ type Choice struct {
 	// gateway chooses; zero: none. Joined says that another connection does.
 	Reserved uint64
 	Joined   bool
+	Pinned   mesh.EndpointID // whom the session asks for by name that is joined
 
 	// Dazed says that nobody of the destination is known to be healthy; Turned, that
 	// this was otherwise at the choice before.

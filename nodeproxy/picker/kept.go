@@ -33,7 +33,9 @@ func (s *share) chooseKept(c *Choice, m *member, candidate *route.Candidate, g i
 		return i >= 0 && slices.Contains(candidate.Expect, x.Identity) && (i == g || s.open(m, candidate, i, t, now)) && s.sound(x, candidate.Gateways[i].Name, t.Pods, now)
 	})
 	if !ok {
-		c.Reserved, c.Joined = x.ID, x.Joined
+		if x.Pin == 0 || s.sound(warmset.Choice{Answer: warmset.Answer{Endpoint: x.Pin}}, candidate.Gateways[g].Name, t.Pods, now) {
+			c.Reserved, c.Joined, c.Pinned = x.ID, x.Joined, x.Pin
+		}
 		return g
 	}
 	c.Kept = x
@@ -129,27 +131,37 @@ func (p *Picker) preferred(w *warmset.Share, k Share, h *Health, gateways []*mes
 		score float64
 	}
 	var able, all []ranked
-	healthy, most := 0, 0 // behind those that are able; behind any
+	// The endpoints behind those that are able, and behind any: gateways of one group see
+	// the same ones, other groups others.
+	ableIn, allIn := make([]int, len(h.Groups)+1), make([]int, len(h.Groups)+1)
 	for _, g := range gateways {
 		v := p.way(k, h, g, now)
 		n := max(0, unknown)
 		if v.delivery != nil {
 			n = int(v.delivery.Healthy)
 		}
-		most = max(most, n)
+		group := len(h.Groups)
+		if v.delivery != nil {
+			group = slices.IndexFunc(h.Groups, func(g Group) bool { return within(g, v.delivery) })
+		}
+		allIn[group] = max(allIn[group], n)
 		weight := v.gate.Weight * v.delivers(1)
 		x := ranked{Way(g), -math.Log(p.draw(k, Way(g)))}
 		all = append(all, x)
 		if v.gate.Usable && weight > 0 && !v.silent {
 			x.score /= weight
-			able, healthy = append(able, x), max(healthy, n)
+			able, ableIn[group] = append(able, x), max(ableIn[group], n)
 		}
 	}
 	if len(able) == 0 {
-		able, healthy = all, most
+		able, ableIn = all, allIn
 	}
 	slices.SortFunc(able, func(a, b ranked) int { return cmp.Compare(a.score, b.score) })
-	w.Healthy = healthy
+	last := len(h.Groups)
+	for _, n := range ableIn[:last] {
+		w.Healthy += n
+	}
+	w.Healthy = max(w.Healthy, ableIn[last]) // of gateways that say nothing: all there are
 	for _, x := range able {
 		w.Gateways = append(w.Gateways, x.way)
 	}

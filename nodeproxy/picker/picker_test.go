@@ -286,3 +286,25 @@ func sorted(ids []mesh.EndpointID) []mesh.EndpointID {
 	}
 	return ids
 }
+
+// Gateways of one group see the same pods, those of another one others: a warm set is to
+// know of all.
+func TestAWarmSetKnowsThePodsOfAllGroups(t *testing.T) {
+	snap := layout{west: 20, gateways: 2}.snapshot(t, 1)
+	for _, x := range []struct {
+		groups []Group
+		want   int
+	}{
+		{[]Group{{{Gateway: "gw-1", Ready: 10, Healthy: 10}}, {{Gateway: "gw-2", Ready: 10, Healthy: 8}}}, 18},
+		{[]Group{{{Gateway: "gw-1", Ready: 10, Healthy: 10}, {Gateway: "gw-2", Ready: 10, Healthy: 8}}}, 10},
+		{[]Group{{{Gateway: "gw-1", Ready: 10, Healthy: 10, Draining: true}}, {{Gateway: "gw-2", Ready: 10, Healthy: 8}}}, 8},
+		{nil, 20},
+	} {
+		c := defaults()
+		c.Health = func(Share) (Health, bool) { return Health{Groups: x.groups}, true }
+		w := New(c).Warm(Share{"west", host, 80}, snap.Gateways("west"), 20, epoch)
+		if w.Healthy != x.want {
+			t.Errorf("%+v: %d endpoints, want %d", x.groups, w.Healthy, x.want)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 type entry struct {
 	keeper *Keeper
 	key    Key
+	turns  chan struct{} // one slot for each session that is being opened in its network
 
 	mu    sync.Mutex
 	set   *warmset.Set
@@ -21,10 +22,21 @@ type entry struct {
 }
 
 func newEntry(k *Keeper, key Key) *entry {
-	e := &entry{keeper: k, key: key, set: warmset.New(k.cfg.Random, k.cfg.Seed())}
+	e := &entry{keeper: k, key: key, turns: k.turnsOf(key.Network), set: warmset.New(k.cfg.Random, k.cfg.Seed())}
 	e.set.Revise(k.cfg.Share(key), time.Now())
 	e.timer = time.AfterFunc(k.cfg.Idle, e.passed)
 	return e
+}
+
+// turnsOf returns the turns that the sets of network share: one that answers nothing
+// holds up no other. The caller holds mu.
+func (k *Keeper) turnsOf(network string) chan struct{} {
+	for key, e := range k.sets {
+		if key.Network == network {
+			return e.turns
+		}
+	}
+	return make(chan struct{}, k.cfg.Opening)
 }
 
 // do lets f change the set, and does what the set then wants. It returns false, and
@@ -139,11 +151,11 @@ func (e *entry) open(r warmset.Request) {
 func (e *entry) opened(r warmset.Request) (a warmset.Answer, gone bool, err error) {
 	k := e.keeper
 	select {
-	case k.turns <- struct{}{}:
+	case e.turns <- struct{}{}:
 	case <-k.ctx.Done():
 		return a, false, k.ctx.Err()
 	}
-	defer func() { <-k.turns }()
+	defer func() { <-e.turns }()
 	ctx, cancel := context.WithTimeout(k.ctx, k.cfg.Timeout)
 	defer cancel()
 	return k.cfg.Open(ctx, Session{e.key, r.ID}, r)

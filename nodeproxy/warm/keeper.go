@@ -40,7 +40,7 @@ type Config struct {
 
 	Idle    time.Duration // for how long a set is kept without connections; default 5 min
 	Timeout time.Duration // of one Open; default 15 s
-	Opening int           // at once, over all sets; default 8
+	Opening int           // at once, over all sets of one network; default 8
 }
 
 func (c Config) withDefaults() Config {
@@ -59,11 +59,10 @@ func (c Config) withDefaults() Config {
 // Keeper runs warm sets. Safe for concurrent use. An entry's lock is taken with mu
 // held or without, never the other way round.
 type Keeper struct {
-	cfg   Config
-	ctx   context.Context // of what is being opened
-	stop  context.CancelFunc
-	turns chan struct{} // one slot for each session that is being opened
-	wg    sync.WaitGroup
+	cfg  Config
+	ctx  context.Context // of what is being opened
+	stop context.CancelFunc
+	wg   sync.WaitGroup
 
 	mu     sync.RWMutex
 	closed bool
@@ -73,7 +72,7 @@ type Keeper struct {
 // New returns a Keeper without sets. Close it.
 func New(c Config) *Keeper {
 	c = c.withDefaults()
-	k := &Keeper{cfg: c, turns: make(chan struct{}, c.Opening), sets: map[Key]*entry{}}
+	k := &Keeper{cfg: c, sets: map[Key]*entry{}}
 	k.ctx, k.stop = context.WithCancel(context.Background())
 	return k
 }

@@ -394,3 +394,38 @@ func BenchmarkChoose(b *testing.B) {
 		f.k.Done(Session{key, c.ID})
 	}
 }
+
+// A network that answers nothing holds up no session with another one.
+func TestANetworkThatHangsHoldsUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFar(t, 10, Config{Timeout: time.Hour})
+		open := f.k.cfg.Open
+		f.k.cfg.Open = func(ctx context.Context, s Session, r warmset.Request) (warmset.Answer, bool, error) {
+			if s.Network == "north" {
+				<-ctx.Done()
+				return warmset.Answer{}, false, ctx.Err()
+			}
+			return open(ctx, s, r)
+		}
+		defer f.k.Close()
+		for i := range 12 {
+			k := keyOf(100 + i)
+			k.Network = "north"
+			for range 5 {
+				if c, ok := f.k.Choose(k, nil); !ok && c.ID != 0 && !c.Joined {
+					f.k.Failed(Session{k, c.ID}, false)
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+		}
+		time.Sleep(20 * time.Second)
+		for range 200 {
+			go f.connect(keyOf(1), 10*time.Millisecond)
+			time.Sleep(50 * time.Millisecond)
+		}
+		synctest.Wait()
+		if n, _ := f.is(); n < 9 {
+			t.Errorf("%d of 10 pods have sessions after 10 s, each of which is opened in 100 ms, while another network hangs", n)
+		}
+	})
+}

@@ -73,7 +73,7 @@ func (s *Set) ask(sl *slot, now time.Time) Request {
 		r.Avoid = s.others(sl)
 	}
 	sl.request, sl.due, sl.avoid = r.ID, time.Time{}, r.Avoid
-	sl.joined = 0
+	sl.joined, sl.vain = 0, false
 	s.requests[r.ID] = sl
 	return r
 }
@@ -176,11 +176,13 @@ func (s *Set) Opened(request uint64, a Answer, now time.Time) (kept bool) {
 		sl.pin = 0 // another slot may have it, or ask for it
 		if s.failed(sl, now); !slices.Contains(sl.avoid, a.Endpoint) && s.taken(sl, a.Endpoint) {
 			sl.due, sl.tries = now, 0 // two were asked for at once and are the same
+		} else if s.inVain(sl, a) {
+			sl.vain, sl.due = true, now.Add(renewAfter+time.Duration(s.random()*float64(renewAfter/2)))
 		}
 		return false
 	}
 	if e := sl.session; e != nil && e.Endpoint == a.Endpoint && e.Gateway == a.Gateway { // its turn again
-		e.uses, e.since, e.weight = 0, now, float64(max(1, a.Weight))
+		e.uses, e.since, e.weight = 0, now, s.weight(a)
 		sl.due, sl.tries, sl.pin = time.Time{}, 0, 0
 		return false
 	}
@@ -245,6 +247,12 @@ func (s *Set) fits(sl *slot, a Answer, now time.Time) bool {
 	return !s.complete(now) || !s.taken(sl, a.Endpoint)
 }
 
+// inVain reports whether the gateway has nobody to offer but those that are held: it was
+// asked to avoid them, and they still are. Each such answer costs it a session.
+func (s *Set) inVain(sl *slot, a Answer) bool {
+	return slices.Contains(sl.avoid, a.Endpoint) && !slices.ContainsFunc(sl.avoid, func(e mesh.EndpointID) bool { return !s.taken(sl, e) })
+}
+
 // taken reports whether a slot other than sl has e.
 func (s *Set) taken(sl *slot, e mesh.EndpointID) bool {
 	return slices.ContainsFunc(s.slots, func(o *slot) bool { return o != sl && o.has(e) })
@@ -252,12 +260,22 @@ func (s *Set) taken(sl *slot, e mesh.EndpointID) bool {
 
 func (s *Set) fill(sl *slot, id uint64, a Answer, now time.Time) {
 	s.leave(sl)
-	e := &session{Choice: Choice{ID: id, Answer: a}, weight: float64(max(1, a.Weight)), since: now}
+	e := &session{Choice: Choice{ID: id, Answer: a}, weight: s.weight(a), since: now}
 	// Give or take half, but seldom: the turns of a pod shall be of one length, and
 	// those of the slots not end at one time.
 	e.last = usesPerSlot/2 + int(s.random()*(usesPerSlot/2)) + int(s.random()*(usesPerSlot/2)) + 1
 	s.held[e.ID] = e
 	sl.session, sl.due, sl.tries, sl.pin, sl.asleep = e, time.Time{}, 0, 0, false
+}
+
+// weight is that of the endpoint of a: discovery may know better than an old answer.
+func (s *Set) weight(a Answer) float64 {
+	if s.share.Weight != nil && !a.Unnamed {
+		if w := s.share.Weight(a.Endpoint); w != 0 {
+			return float64(w)
+		}
+	}
+	return float64(max(1, a.Weight))
 }
 
 // Broken takes in that the session id cannot be used any more.

@@ -22,9 +22,16 @@ const (
 // Revise takes in what is known of the share now. Who must not be held leaves at
 // once.
 func (s *Set) Revise(share Share, now time.Time) {
+	changed := share.Healthy != s.share.Healthy || !slices.Equal(share.Out, s.share.Out) || !slices.Equal(share.Gateways, s.share.Gateways)
 	s.share, s.known, s.dirty = share, true, true
 	for _, sl := range s.slots {
+		if sl.vain && changed {
+			sl.vain, sl.due, sl.tries = false, now, 0
+		}
 		e := sl.session
+		if e != nil {
+			e.weight = s.weight(e.Answer)
+		}
 		switch {
 		case e == nil:
 		case !e.Unnamed && !share.has(e.Endpoint):

@@ -21,6 +21,9 @@ type Share struct {
 	// Gateways are the names of the usable ones, the best first. The first two are
 	// used.
 	Gateways []string
+	// Weight is that of an endpoint, as discovery has it now; zero, or nil: not known, so
+	// that of the gateway's answer counts.
+	Weight func(mesh.EndpointID) uint32
 	// Lists reports whether discovery lists an endpoint as one that may be chosen; nil:
 	// it lists none of this share's.
 	Lists func(mesh.EndpointID) bool
@@ -54,8 +57,10 @@ type Choice struct {
 	ID uint64 // of the session: that of the request that it came from
 	Answer
 	// Joined says that nothing that fits is held, and that the session ID is being opened by
-	// somebody else: the connection may wait for it, and reports nothing.
+	// somebody else: the connection may wait for it, and reports nothing. Pin is whom that
+	// asks for by name; zero: the gateway chooses.
 	Joined bool
+	Pin    mesh.EndpointID
 }
 
 // Set is the warm set of one source identity, share and port. Make it with New.
@@ -95,6 +100,7 @@ type slot struct {
 	asleep  bool              // given up until somebody uses the set
 	avoid   []mesh.EndpointID // of the last request
 	pin     mesh.EndpointID   // what to ask for; zero leaves it to the gateway
+	vain    bool              // its gateway had nobody but those that are held
 }
 
 // session is one answer that was kept.
@@ -156,8 +162,7 @@ func (s *Set) Choose(now time.Time, fits func(Choice) bool) (c Choice, ok bool) 
 		if id := s.reserve(); id != 0 {
 			return Choice{ID: id}, false
 		}
-		id := s.join()
-		return Choice{ID: id, Joined: id != 0}, false
+		return s.join(), false
 	}
 	u, v := s.draws.Next()
 	i, _, _ := balance.Pick(s.scratch, u, v)
@@ -181,19 +186,20 @@ func (s *Set) reserve() uint64 {
 }
 
 // join returns the request in flight for which the fewest connections wait, so that a
-// burst to a share of few endpoints does not open a session each; zero if there is none.
-func (s *Set) join() uint64 {
+// burst to a share of few endpoints does not open a session each, and none does while
+// all are asked for by name since a gateway has moved; zero if there is none.
+func (s *Set) join() Choice {
 	var least *slot
 	for _, sl := range s.slots {
-		if sl.request != 0 && sl.pin == 0 && (least == nil || sl.joined < least.joined) {
+		if sl.request != 0 && (least == nil || sl.joined < least.joined) {
 			least = sl
 		}
 	}
 	if least == nil {
-		return 0
+		return Choice{}
 	}
 	least.joined++
-	return least.request
+	return Choice{ID: least.request, Joined: true, Pin: least.pin}
 }
 
 func (s *Set) use(e *session, now time.Time) {
@@ -231,10 +237,13 @@ func (s *Set) Done(id uint64) {
 	}
 }
 
-// complete reports whether every endpoint is to be held.
+// complete reports whether every endpoint is to be held. While it is not known with whom
+// a session is nobody can tell, whatever other gateways say.
 func (s *Set) complete(now time.Time) bool {
-	return !s.unnamed && s.demand.slots(now) >= s.share.Healthy
+	return !s.unnamed && s.demand.slots(now) >= s.share.Healthy && !slices.ContainsFunc(s.slots, (*slot).unnamed)
 }
+
+func (sl *slot) unnamed() bool { return sl.session != nil && sl.session.Unnamed }
 
 // allowed is how many slots there may be.
 func (s *Set) allowed() int { return min(MaxSlots, s.share.Healthy) }

@@ -395,3 +395,120 @@ func TestWhoIsNotUsedGivesUp(t *testing.T) {
 		t.Errorf("%d sessions are held after the gateway is well; want %d at least", n, MinSlots)
 	}
 }
+
+// What discovery says of a weight counts at once, though nobody is asked again.
+func TestAWeightThatChangesIsTakenUp(t *testing.T) {
+	w := newWorld(t, 1, 4)
+	for _, p := range w.pods {
+		p.weight = 1
+	}
+	w.share.Weight = func(e mesh.EndpointID) uint32 { return w.pods[e].weight }
+	w.revise()
+	w.run(time.Minute, 20)
+	w.pods[1].weight = 100
+	w.revise()
+	got := map[mesh.EndpointID]int{}
+	for range 1000 {
+		c, ok := w.set.Choose(w.now, nil)
+		if !ok {
+			t.Fatal("nothing held")
+		}
+		got[c.Endpoint]++
+		w.set.Done(c.ID)
+	}
+	if got[1] < 800 {
+		t.Errorf("endpoint 1 has 100 of 103 of the weight and gets %d of 1000 connections: %v", got[1], got)
+	}
+}
+
+// While a gateway's endpoints are asked for by name, connections wait for those.
+func TestConnectionsJoinWhatIsAskedForByName(t *testing.T) {
+	w := newWorld(t, 1, 10)
+	w.revise()
+	w.run(time.Minute, 20)
+	w.share.Gateways = []string{"gw-1 moved", "gw-2 moved"}
+	w.revise()
+	w.due()
+	waits := map[mesh.EndpointID]int{}
+	for range 1000 {
+		c, ok := w.set.Choose(w.now, nil)
+		if ok || !c.Joined || c.Pin == 0 || c.Pin != w.inFlight[c.ID].Pin {
+			t.Fatalf("%+v, %t; want one of those that are being opened by name", c, ok)
+		}
+		waits[c.Pin]++
+	}
+	if len(waits) != 10 || waits[1] != 100 {
+		t.Errorf("they wait for %v; want a tenth for each of 10", waits)
+	}
+}
+
+// A gateway that has fewer endpoints than there are is not asked for the others again
+// and again, by a whole session each time; but at once when anything changes.
+func TestAGatewayWithFewerEndpointsIsAskedSeldom(t *testing.T) {
+	w := newWorld(t, 1, 10)
+	w.revise()
+	for id := mesh.EndpointID(6); id <= 10; id++ {
+		w.pods[id].out = true // nobody says so
+	}
+	before := w.set.next
+	w.run(10*time.Minute, 20)
+	if n := w.set.next - before; n > 100 {
+		t.Errorf("%d sessions were opened in 10 min to hold 5", n)
+	}
+	w.pods[6].out = false
+	w.share.Gateways = []string{"gw-2", "gw-1"}
+	w.revise()
+	w.run(2*time.Second, 20)
+	if !w.has(6) {
+		t.Error("one that the gateway has since something changed is not held after 2 s")
+	}
+}
+
+// Of two gateways one does not name whom it chooses: with those sessions nobody can tell
+// whether everybody is held, so all are renewed, and every pod has its turn.
+func TestOneGatewayNamesAndTheOtherDoesNot(t *testing.T) {
+	for _, rate := range []int{5, 20, 60} {
+		w := newWorld(t, 1, 20)
+		w.revise()
+		is, got := map[uint64]mesh.EndpointID{}, map[mesh.EndpointID]int{}
+		for range 20 * 60 * 10 { // 10 min
+			w.now = w.now.Add(50 * time.Millisecond)
+			for n := w.rng.IntN(2*rate/20 + 1); n >= 0; n-- {
+				c, ok := w.set.Choose(w.now, nil)
+				switch {
+				case ok:
+					got[is[c.ID]]++
+					w.set.Done(c.ID)
+				case c.ID != 0 && !c.Joined:
+					w.inFlight[c.ID] = Request{ID: c.ID, Gateway: w.share.Gateways[w.rng.IntN(2)]}
+				}
+			}
+			for _, r := range w.set.Due(w.now) {
+				w.inFlight[r.ID] = r
+			}
+			for _, id := range w.requests() {
+				r := w.inFlight[id]
+				delete(w.inFlight, id)
+				a := Answer{Endpoint: r.Pin, Gateway: r.Gateway}
+				if r.Gateway == "gw-2" { // a stock one: it knows no pin
+					a.Unnamed, a.Endpoint, r.Avoid = true, 0, nil
+				}
+				if a.Endpoint == 0 {
+					a.Endpoint = w.gatewayChooses(r.Avoid)
+				}
+				e := a.Endpoint
+				a.Identity = w.pods[e].identity
+				if a.Unnamed {
+					a.Endpoint = mesh.EndpointID(id)
+				}
+				if w.set.Opened(id, a, w.now) {
+					is[id] = e
+				}
+			}
+			w.set.Ended()
+		}
+		if len(got) < 20 {
+			t.Errorf("at %d a second %d of 20 pods got no connection in 10 min: %v", rate, 20-len(got), got)
+		}
+	}
+}
