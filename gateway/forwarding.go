@@ -74,7 +74,7 @@ func (g *Gateway) screen(in *hbone.Incoming, client admission.Client, session *a
 		defer g.finish(f)
 		defer admitted.Release()
 		if !repeats {
-			if f.opening, err = g.hold(ctx); err != nil {
+			if f.opening, err = g.hold(ctx, client.Identity); err != nil {
 				f.unadmitted(ctx, err)
 				return
 			}

@@ -41,7 +41,7 @@ func TestAGatewayWithoutTimeRefusesOnlyClientsThatComeAgain(t *testing.T) {
 			}
 			return g.load.TryAdmit()
 		}
-		g.hold = func(ctx context.Context) (overload.Work, error) {
+		g.hold = func(ctx context.Context, _ string) (overload.Work, error) {
 			select {
 			case <-room:
 				return g.load.TryAdmit()

@@ -144,7 +144,7 @@ func (in *inbound) screen(req *hbone.Incoming, client admission.Client, session 
 	}
 	if !header.Repeats(req.Header.Get(header.NameRepeats), header.ReasonOverload) {
 		return func(ctx context.Context, req *hbone.Incoming) {
-			opening, err := in.p.hold(ctx)
+			opening, err := in.p.hold(ctx, client.Identity)
 			if err != nil {
 				in.unadmitted(req, a, admitted, err)
 				return

@@ -33,7 +33,7 @@ func TestAConnectIsAdmittedWhenItArrives(t *testing.T) {
 			return p.load.TryAdmit()
 		}
 		room := make(chan struct{})
-		p.hold = func(ctx context.Context) (overload.Work, error) {
+		p.hold = func(ctx context.Context, _ string) (overload.Work, error) {
 			select {
 			case <-room:
 				return p.load.TryAdmit()

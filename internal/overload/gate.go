@@ -25,6 +25,8 @@ type gate struct {
 	held    bool
 	waiters []*waiter // oldest first
 	once    int       // of waiters
+	clients clients   // of those
+	kept    keeping
 }
 
 // Work is one piece of work that was admitted. The zero value is none.
@@ -39,6 +41,7 @@ type Work struct {
 type waiter struct {
 	until  time.Time   // when it is refused
 	once   bool        // by AdmitOnce
+	client *client     // nil: not by AdmitOnce
 	answer chan answer // buffered
 }
 
@@ -63,21 +66,25 @@ const (
 // must then be called. It returns ErrOverloaded when it is not to begin, after at
 // most a little more than maxWait, and ctx's cause when ctx ends first. The newest
 // waiter goes first: the oldest is the one that is most likely no longer waited for.
-func (g *gate) Admit(ctx context.Context) (Work, error) { return g.wait(ctx, false) }
+func (g *gate) Admit(ctx context.Context) (Work, error) { return g.wait(ctx, false, "") }
 
-// AdmitOnce is Admit for work that nobody asks for again: what is refused has failed
-// for good. It waits for up to onceWait.
-func (g *gate) AdmitOnce(ctx context.Context) (Work, error) { return g.wait(ctx, true) }
+// AdmitOnce is Admit for work of a client that does not ask for it again: what is refused
+// has failed for good. It waits for up to onceWait. Clients that wait are admitted in
+// turn, and when no more may wait the one with the most loses its oldest to others.
+func (g *gate) AdmitOnce(ctx context.Context, who string) (Work, error) {
+	return g.wait(ctx, true, who)
+}
 
-func (g *gate) wait(ctx context.Context, once bool) (Work, error) {
+func (g *gate) wait(ctx context.Context, once bool, who string) (Work, error) {
 	g.mu.Lock()
+	g.recent.asked++
 	if len(g.waiters) == 0 && g.room() {
 		tick := g.begin()
 		g.mu.Unlock()
 		return g.work(tick), nil
 	}
 	g.held = true
-	if g.crowded(once) {
+	if g.crowded(once) && !(once && g.displace(who)) {
 		g.mu.Unlock()
 		return g.answered(answer{})
 	}
@@ -85,6 +92,7 @@ func (g *gate) wait(ctx context.Context, once bool) (Work, error) {
 	g.waiters = append(g.waiters, w)
 	if once {
 		g.once++
+		w.client = g.clients.enter(who)
 	}
 	g.mu.Unlock()
 	select {
@@ -102,11 +110,13 @@ func (g *gate) wait(ctx context.Context, once bool) (Work, error) {
 // for work that somebody else holds back already, and would wait here in vain.
 func (g *gate) TryAdmit() (Work, error) {
 	g.mu.Lock()
+	g.recent.tried++
 	if !g.room() {
 		g.held = true
 		g.mu.Unlock()
 		return g.answered(answer{})
 	}
+	g.kept.taken()
 	tick := g.begin()
 	g.mu.Unlock()
 	return g.work(tick), nil
@@ -193,12 +203,58 @@ func (w *Work) Done() {
 	g.admit()
 }
 
-// admit lets the newest waiters begin while there is room. Called with mu held.
+// admit lets waiters begin while there is room that is not kept for TryAdmit. Called with
+// mu held.
 func (g *gate) admit() {
-	for n := len(g.waiters); n > 0 && g.room(); n-- {
-		g.waiters[n-1].answer <- answer{g.begin(), true}
-		g.strike(n - 1)
+	g.kept.renew(g.recent.now)
+	for len(g.waiters) > 0 {
+		room := g.control.room(g.recent.underWay, g.recent.begun())
+		if room <= g.kept.places {
+			return
+		}
+		if g.kept.keep(g.recent.tried, g.recent.asked) {
+			continue
+		}
+		i := g.next()
+		g.waiters[i].answer <- answer{g.begin(), true}
+		if c := g.waiters[i].client; c != nil {
+			g.clients.served(c)
+		}
+		g.strike(i)
 	}
+}
+
+// next is whose turn it is: the newest one's, and if that is by AdmitOnce, that of the
+// client that was served the longest ago, its newest first. Called with mu held.
+func (g *gate) next() int {
+	newest := len(g.waiters) - 1
+	if !g.waiters[newest].once || len(g.clients.waiting) == 1 {
+		return newest
+	}
+	first := newest
+	for i := newest - 1; i >= 0; i-- {
+		if w := g.waiters[i]; w.once && w.client.turn < g.waiters[first].client.turn {
+			first = i
+		}
+	}
+	return first
+}
+
+// displace refuses the oldest waiter of the client that has the most, if that are more
+// than who would have. Called with mu held.
+func (g *gate) displace(who string) bool {
+	most := g.clients.most()
+	if most == nil || most.waiting <= g.clients.of(who)+1 {
+		return false
+	}
+	for i, w := range g.waiters {
+		if w.client == most {
+			w.answer <- answer{}
+			g.strike(i)
+			return true
+		}
+	}
+	return false
 }
 
 // refuseOverdue refuses who has waited for as long as it may. Called with mu held.
@@ -208,9 +264,7 @@ func (g *gate) refuseOverdue(now time.Time) {
 			return false
 		}
 		w.answer <- answer{}
-		if w.once {
-			g.once--
-		}
+		g.gone(w)
 		return true
 	})
 	if len(g.waiters) == 0 {
@@ -218,11 +272,17 @@ func (g *gate) refuseOverdue(now time.Time) {
 	}
 }
 
+// gone counts w as a waiter no more. Called with mu held.
+func (g *gate) gone(w *waiter) {
+	if w.once {
+		g.once--
+		g.clients.leave(w.client)
+	}
+}
+
 // strike takes the i-th waiter out. Called with mu held.
 func (g *gate) strike(i int) {
-	if g.waiters[i].once {
-		g.once--
-	}
+	g.gone(g.waiters[i])
 	g.waiters = slices.Delete(g.waiters, i, i+1)
 }
 

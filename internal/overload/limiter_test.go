@@ -3,6 +3,7 @@ package overload
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -100,7 +101,7 @@ func everyCaller(t *testing.T, seed uint64) {
 	var admitted, refused, left atomic.Int64
 	var all, loop sync.WaitGroup
 	for range callers {
-		once := rng.IntN(3) == 0
+		once, who := rng.IntN(3) == 0, fmt.Sprint(rng.IntN(5))
 		patience, at, work := time.Duration(rng.IntN(900))*time.Millisecond, time.Duration(rng.IntN(700))*time.Millisecond, time.Duration(rng.IntN(100))*time.Millisecond
 		all.Go(func() {
 			time.Sleep(at)
@@ -109,7 +110,7 @@ func everyCaller(t *testing.T, seed uint64) {
 			started := time.Now()
 			admit, most := l.Admit, maxWait
 			if once {
-				admit, most = l.AdmitOnce, onceWait
+				admit, most = func(ctx context.Context) (Work, error) { return l.AdmitOnce(ctx, who) }, onceWait
 			}
 			piece, err := admit(ctx)
 			if took := time.Since(started); took > most+2*tick {
@@ -143,7 +144,7 @@ func everyCaller(t *testing.T, seed uint64) {
 	all.Wait()
 	stop()
 	loop.Wait()
-	if n := admitted.Load() + refused.Load() + left.Load(); n != callers || admitted.Load() == 0 || left.Load() == 0 || len(l.waiters) != 0 || l.once != 0 || l.all != 0 || l.recent.underWay != 0 {
+	if n := admitted.Load() + refused.Load() + left.Load(); n != callers || admitted.Load() == 0 || left.Load() == 0 || len(l.waiters) != 0 || l.once != 0 || len(l.clients.waiting) != 0 || l.all != 0 || l.recent.underWay != 0 {
 		t.Errorf("seed %d: %d admitted, %d refused, %d left, %d wait still, %d are under way", seed, admitted.Load(), refused.Load(), left.Load(), len(l.waiters), l.all)
 	}
 }
@@ -256,7 +257,7 @@ func TestWorkThatNobodyRepeatsOutwaitsAShortage(t *testing.T) {
 		answers := make(chan error, 2*leastWaiting)
 		ask := func() {
 			go func() {
-				_, err := l.AdmitOnce(t.Context())
+				_, err := l.AdmitOnce(t.Context(), "stock")
 				answers <- err
 			}()
 			synctest.Wait()

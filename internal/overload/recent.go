@@ -11,10 +11,12 @@ const hanging = time.Second
 // by the tick in which they did.
 type recent struct {
 	underWay int
-	done     int    // with success, in as many ticks
-	justDone int    // in the last soon of them
-	now      uint64 // tick
-	ticks    *spans // nil: nothing was counted yet
+	done     int     // with success, in as many ticks
+	justDone int     // in the last soon of them
+	now      uint64  // tick
+	asked    float64 // lately, of those that may wait
+	tried    float64 // and that may not
+	ticks    *spans  // nil: nothing was counted yet
 }
 
 // spans are the ticks of the time of hanging.
@@ -64,6 +66,8 @@ func (r *recent) rate() float64 {
 // step begins the next tick.
 func (r *recent) step() {
 	r.now++
+	r.asked -= r.asked / float64(len(r.ticks))
+	r.tried -= r.tried / float64(len(r.ticks))
 	if r.now >= soon {
 		r.justDone -= r.at(r.now - soon).done
 	}
