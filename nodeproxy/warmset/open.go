@@ -177,7 +177,12 @@ func (s *Set) Opened(request uint64, a Answer, now time.Time) (kept bool) {
 		if s.failed(sl, now); !slices.Contains(sl.avoid, a.Endpoint) && s.taken(sl, a.Endpoint) {
 			sl.due, sl.tries = now, 0 // two were asked for at once and are the same
 		} else if s.inVain(sl, a) {
-			sl.vain, sl.due = true, now.Add(renewAfter+time.Duration(s.random()*float64(renewAfter/2)))
+			// Seldom at last, but not at first: the gateway may not know of a new endpoint yet.
+			sl.vain = true
+			if d := retryFirst << min(sl.tries, 10); d > retryLimit {
+				d = min(d, renewAfter)
+				sl.due = now.Add(d + time.Duration(s.random()*float64(d/2)))
+			}
 		}
 		return false
 	}
