@@ -49,6 +49,7 @@ test: lint ## everything that must pass: lint, import laws, all tests with the r
 		done; cat build/race.txt; [ "$$ok" = yes ] || exit 1; done
 	$(GO) test -tags isthmus_debug -timeout 15m ./hbone/...
 	$(GO) test -timeout 15m ./federation/antientropy ./discovery/... ./nodeproxy/warmset
+	$(GO) test -timeout 15m -run '^TestABurstIsWith' ./nodeproxy
 	$(MAKE) --no-print-directory torture TIMEOUT=20m
 	$(MAKE) --no-print-directory integration
 

@@ -17,7 +17,7 @@ func TestABurstIsWithOneEndpointUnderOneSessionID(t *testing.T) {
 		defer w.end()
 		n := 1200
 		if underRace {
-			n = 500
+			n = 60 // more crash its runtime in bubbles; make test runs all of it without
 		}
 		if _, errs := w.crowd(n, 1e6, time.Second); len(errs) > 0 {
 			t.Errorf("%d failed: %v", len(errs), errs[0])
@@ -54,7 +54,7 @@ func TestABurstIsWithOneIdentityUnderOneSessionID(t *testing.T) {
 		w.discover()
 		n := 1200
 		if underRace {
-			n = 500
+			n = 60 // more crash its runtime in bubbles; make test runs all of it without
 		}
 		if _, errs := w.crowd(n, 1e6, time.Second); len(errs) > 0 {
 			t.Fatal(errs[0])
