@@ -130,11 +130,15 @@ func TestConnectionsShareSessionsWhileGatewaysMove(t *testing.T) {
 			w.listen(moved.Address.String())
 		}
 		w.discover()
-		if _, errs := w.crowd(1000, 1000, 100*time.Millisecond); len(errs) > 0 {
+		connections := 1000
+		if underRace {
+			connections = 150 // as above
+		}
+		if _, errs := w.crowd(connections, 1000, 100*time.Millisecond); len(errs) > 0 {
 			t.Errorf("%d failed: %v", len(errs), errs[0])
 		}
 		if n := w.handshakes() - before; n > 60 {
-			t.Errorf("%d handshakes with 10 pods for 1000 connections within a second of the move", n)
+			t.Errorf("%d handshakes with 10 pods for %d connections within a second of the move", n, connections)
 		}
 	})
 }
