@@ -9,71 +9,13 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/isthmus-mesh/isthmus/federation"
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
 	"github.com/isthmus-mesh/isthmus/federation/ledger"
 	"github.com/isthmus-mesh/isthmus/federation/record"
-	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // MaxServices is how many services a node proxy follows at once.
 const MaxServices = 2_000
-
-// Change names a share of which something else may be known than before.
-type Change struct {
-	Service, Network string
-}
-
-// Known is what is known of a share. It is never changed.
-type Known struct {
-	Deliveries []Delivery // of each gateway instance that speaks of it, sorted
-	// Summaries are what comes of them, by service port.
-	Summaries map[uint16]federation.SummaryFact
-	// Changed is when something else was said than before, by this clock.
-	Changed time.Time
-	// Turned is when the numbers of endpoints or the exceptions of a port changed, by this
-	// clock; never nil.
-	Turned map[uint16]time.Time
-	// Returned is when endpoints were taken back by their witnesses, by port: as
-	// far as that is less than a minute ago, and never nil.
-	Returned map[uint16]map[mesh.EndpointID]time.Time
-	// Silent is since when instances that are not live are not, as far as was heard here.
-	Silent map[record.Instance]time.Time
-}
-
-// Stale is since when nobody live speaks of a port: what is known is the last word of
-// those who did. Zero: somebody does, or nobody ever did.
-func (k Known) Stale(port uint16) (since time.Time) {
-	for _, d := range k.Deliveries {
-		if _, speaks := d.Health[port]; !speaks {
-			continue
-		}
-		if d.Live {
-			return time.Time{}
-		}
-		if at := k.Silent[d.Instance]; at.After(since) {
-			since = at
-		}
-	}
-	return since
-}
-
-// Exception is what is said of an endpoint that is left out of a port, and the gateway
-// that says it: with details, if anybody gives them, and rather by one that is live.
-func (k Known) Exception(port uint16, id mesh.EndpointID) (x record.Exception, gateway string, ok bool) {
-	best := -1
-	for _, d := range k.Deliveries {
-		for _, e := range d.Health[port].Exceptions {
-			if e.Endpoint != id {
-				continue
-			}
-			if worth := 2*truth(e.Detail != record.Detail{}) + truth(d.Live); worth > best {
-				x, gateway, ok, best = e, d.Gateway, true, worth
-			}
-		}
-	}
-	return x, gateway, ok
-}
 
 // services is what a node proxy follows and what it has been told of it. Safe for
 // concurrent use.
@@ -286,17 +228,6 @@ func (s *services) lapse(now time.Time) {
 	}
 }
 
-// exportsOf is what holds of deliveries that nobody vouches for any more.
-func exportsOf(deliveries []Delivery) (out []Delivery) {
-	for _, d := range deliveries {
-		if d.Export != nil {
-			d.Live, d.Health = false, map[uint16]record.Health{}
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
 // take takes what l says of services. It returns how many entries were odd.
 func (s *services) take(l *uplink, m *pb.ServiceStates) (odd int, err error) {
 	for _, state := range m.GetServices() {
@@ -391,80 +322,6 @@ func (s *services) merge(f *followed, networks []string) {
 	}
 }
 
-func knownOf(service string, deliveries []Delivery, before Known, now time.Time) Known {
-	k := Known{Deliveries: deliveries, Summaries: map[uint16]federation.SummaryFact{}, Changed: now, Turned: map[uint16]time.Time{}, Returned: map[uint16]map[mesh.EndpointID]time.Time{}}
-	k.Silent = silentSince(deliveries, before.Silent, now)
-	for _, d := range deliveries {
-		for port := range d.Health {
-			if _, done := k.Summaries[port]; done {
-				continue
-			}
-			f := summaryOf(service, deliveries, port)
-			k.Summaries[port] = f
-			k.Turned[port] = now
-			if old, known := before.Summaries[port]; known && old.Ready == f.Ready && old.Healthy == f.Healthy && slices.Equal(old.Exceptions, f.Exceptions) {
-				k.Turned[port] = before.Turned[port]
-			}
-			k.Returned[port] = returned(before.Summaries[port], f, before.Returned[port], now)
-		}
-	}
-	return k
-}
-
-// silentSince notes since when instances are not live.
-func silentSince(deliveries []Delivery, before map[record.Instance]time.Time, now time.Time) map[record.Instance]time.Time {
-	var out map[record.Instance]time.Time
-	for _, d := range deliveries {
-		if d.Live {
-			continue
-		}
-		if out == nil {
-			out = map[record.Instance]time.Time{}
-		}
-		if out[d.Instance] = now; !before[d.Instance].IsZero() {
-			out[d.Instance] = before[d.Instance]
-		}
-	}
-	return out
-}
-
-// summaryOf says what comes of deliveries: as exceptions it names whom witnesses
-// leave out and whom the best gateways cannot reach, and not what is not ready.
-func summaryOf(service string, deliveries []Delivery, port uint16) federation.SummaryFact {
-	h, _ := HealthOf(deliveries, port)
-	f := federation.SummaryFact{Service: service, Port: port, Ready: h.Ready, Healthy: h.Healthy,
-		ReadyCapacity: h.ReadyCapacity, HealthyCapacity: h.HealthyCapacity, Draining: len(h.Deliveries) > 0}
-	for _, d := range h.Deliveries {
-		f.Draining = f.Draining && d.Draining
-	}
-	for _, x := range h.Exceptions {
-		switch x.Cause {
-		case record.NotReady, record.Terminating, record.Gone:
-		default:
-			f.Exceptions = append(f.Exceptions, x.Endpoint)
-		}
-	}
-	slices.Sort(f.Exceptions)
-	f.Exceptions = slices.Compact(f.Exceptions)
-	return f
-}
-
-// returned notes when endpoints were taken back.
-func returned(before, after federation.SummaryFact, old map[mesh.EndpointID]time.Time, now time.Time) map[mesh.EndpointID]time.Time {
-	out := map[mesh.EndpointID]time.Time{}
-	for id, at := range old {
-		if now.Sub(at) < time.Minute {
-			out[id] = at
-		}
-	}
-	for _, id := range before.Exceptions {
-		if _, still := slices.BinarySearch(after.Exceptions, id); !still {
-			out[id] = now
-		}
-	}
-	return out
-}
-
 func (s *services) note(c Change) {
 	s.changed[c] = struct{}{}
 	select {
@@ -503,21 +360,6 @@ type Followed struct {
 	Gateways []string     `json:"gateways"` // that tell of it now; without any, health is unknown after a minute
 }
 
-// KnownShare is what is known of a share, in a form for JSON.
-type KnownShare struct {
-	Network   string                   `json:"network"`   // where the share is
-	Instances []KnownInstance          `json:"instances"` // of gateways that speak of it
-	Summaries []federation.SummaryFact `json:"ports"`     // what comes of it
-}
-
-// KnownInstance is what one gateway instance can deliver, in a form for JSON.
-type KnownInstance struct {
-	Instance record.Instance `json:"instance"` // of the gateway process
-	Gateway  string          `json:"gateway"`  // its name
-	Live     bool            `json:"live"`     // false: it has fallen silent, and this is its last word
-	Draining bool            `json:"draining"` // it gives way to others
-}
-
 // dump describes what is followed, sorted.
 func (s *services) dump() []Followed {
 	s.mu.RLock()
@@ -535,21 +377,6 @@ func (s *services) dump() []Followed {
 			x.Networks = append(x.Networks, f.known[network].dump(network))
 		}
 		out = append(out, x)
-	}
-	return out
-}
-
-func (k Known) dump(network string) KnownShare {
-	out := KnownShare{Network: network, Instances: []KnownInstance{}, Summaries: []federation.SummaryFact{}}
-	for _, d := range k.Deliveries {
-		out.Instances = append(out.Instances, KnownInstance{Instance: d.Instance, Gateway: d.Gateway, Live: d.Live, Draining: d.Draining})
-	}
-	for _, port := range slices.Sorted(maps.Keys(k.Summaries)) {
-		s := k.Summaries[port]
-		if s.Exceptions == nil { // [] in JSON, as everywhere else
-			s.Exceptions = []mesh.EndpointID{}
-		}
-		out.Summaries = append(out.Summaries, s)
 	}
 	return out
 }
