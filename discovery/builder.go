@@ -18,9 +18,13 @@ import (
 // ready workload before the serving, that before the one that is not ready, that
 // before the terminating one; the
 // service that has a hostname by its name before one that was given it; then the
-// smaller Key. Who is out claims nothing; who lost comes in by itself when the
+// smaller Key; and before all that the earlier Source. Who is out claims nothing; who lost comes in by itself when the
 // winner goes. Of an alias or a virtual address the same holds, but who loses one
 // is only without it; a hostname goes before an alias.
+//
+// Shares of a service that no record lists make one: what the oldest share says of it,
+// with the ports that all of them have. It has no name that a listed service has, and
+// goes with its last share.
 //
 // Not safe for concurrent use. The zero value is not ready; see NewBuilder.
 type Builder struct {
@@ -28,9 +32,12 @@ type Builder struct {
 	entries map[Key]*entry
 	claims  contests
 	refs    map[string]*mention // by the name of a service
+	shares  map[string][]*entry // by hostname
+	made    map[string]struct{} // hostnames of the services in the last snapshot that only shares describe
 	edit    *mesh.Edit
 	current *mesh.Snapshot
-	begun   bool // there was a Commit
+	from    map[string]Source // who says that a network is there, of those that are in
+	begun   bool              // there was a Commit
 
 	// Of the batch that is being collected.
 	queues   [KindWorkload + 1]queue
@@ -41,7 +48,8 @@ type Builder struct {
 	hosts    map[string]struct{}
 	aliases  map[string]struct{}
 	vips     map[string]struct{}
-	fresh    []*entry // whose problems must be found again
+	shared   map[string]struct{} // hostnames whose shares changed
+	fresh    []*entry            // whose problems must be found again
 	departed map[Key]struct{}
 	changes  Changes
 
@@ -53,7 +61,7 @@ type Builder struct {
 // snapshot is one above revision.
 func NewBuilder(revision uint64) *Builder {
 	b := &Builder{
-		entries: map[Key]*entry{}, claims: contests{}, refs: map[string]*mention{}, problems: map[Key][]Problem{},
+		entries: map[Key]*entry{}, claims: contests{}, refs: map[string]*mention{}, shares: map[string][]*entry{}, made: map[string]struct{}{}, from: map[string]Source{}, problems: map[Key][]Problem{},
 		current: &mesh.Snapshot{Revision: revision},
 	}
 	b.begin()
@@ -70,6 +78,7 @@ func (b *Builder) begin() {
 	}
 	b.uids, b.networks, b.gateways = nil, map[string]struct{}{}, map[string]struct{}{}
 	b.hosts, b.aliases, b.vips = map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
+	b.shared = map[string]struct{}{}
 	b.fresh, b.departed, b.changes = nil, map[Key]struct{}{}, newChanges()
 	b.changes.All = !b.begun
 	b.asOf++
@@ -86,6 +95,9 @@ func (b *Builder) SetTrustDomain(name string) {
 	b.edit.SetTrustDomain(names.td.Name())
 	b.changes.All = true
 	for _, e := range slices.Collect(maps.Values(b.entries)) {
+		if e.key.Source == derivedFromShares {
+			continue
+		}
 		b.remove(e)
 		b.add(e.key, e.record)
 	}
@@ -122,6 +134,7 @@ func (b *Builder) add(key Key, record Record) {
 	b.claims.enter(e, e.reading.claims)
 	b.claims.enter(e, e.reading.extras)
 	b.refer(e)
+	b.enlist(e)
 	b.touch(e)
 }
 
@@ -132,6 +145,7 @@ func (b *Builder) remove(e *entry) {
 	b.claims.leave(e, e.reading.claims)
 	b.claims.leave(e, e.reading.extras)
 	b.unrefer(e)
+	b.delist(e)
 }
 
 // touch queues e and all that claim what it claims, and notes what they decide.
@@ -183,6 +197,8 @@ func (b *Builder) noteResult(e *entry) {
 				b.aliases[c.text] = struct{}{}
 			}
 		}
+	case KindShare:
+		b.shared[rd.share.Hostname] = struct{}{}
 	case KindWorkload:
 		b.uids = append(b.uids, rd.workload.UID)
 	}
@@ -209,11 +225,15 @@ func (b *Builder) settle(kind Kind) {
 
 // placed reports whether e is on a network that is in, or on none by its nature.
 func (b *Builder) placed(e *entry) bool {
-	switch e.key.Kind {
-	case KindGateway, KindWorkload:
-		return b.claims.holder(claimKey{networkName, e.reading.on}) != nil
+	return !e.key.Kind.onNetwork() || b.networkOf(e) != nil
+}
+
+// networkOf returns the network that e is on, nil if no source that may judge e lists it.
+func (b *Builder) networkOf(e *entry) *entry {
+	if n := b.claims.holder(claimKey{networkName, e.reading.on}); n != nil && n.key.Source <= e.key.Source {
+		return n
 	}
-	return true
+	return nil
 }
 
 // Commit ends the batch: it returns the next snapshot, what is different in it,
@@ -224,10 +244,14 @@ func (b *Builder) Commit() (*mesh.Snapshot, Changes, News) {
 	b.commitNetworks()
 	b.settle(KindGateway)
 	b.commitGateways()
+	b.settle(KindShare)
+	b.settle(KindService)
+	b.describeShared()
 	b.settle(KindService)
 	b.commitServices()
 	b.settle(KindWorkload)
 	b.commitWorkloads()
+	b.commitShares()
 	news := b.commitProblems()
 	changes := b.changes
 	if b.begun = true; !changes.Empty() {
@@ -258,8 +282,11 @@ func (b *Builder) commitNetworks() {
 		if e != nil {
 			list = append(list, *e.reading.network)
 		}
-		if was != (e != nil) || e == nil { // why there is none may be another reason
+		if was != (e != nil) || e == nil || b.from[name] != e.key.Source { // why there is none may be another reason
 			again[name] = struct{}{}
+		}
+		if delete(b.from, name); e != nil {
+			b.from[name] = e.key.Source
 		}
 		if was != (e != nil) || was && !reflect.DeepEqual(old, *e.reading.network) {
 			b.changes.network(name)
@@ -276,7 +303,7 @@ func (b *Builder) requeue(networks map[string]struct{}) {
 		return
 	}
 	for _, e := range b.entries {
-		if _, on := networks[e.reading.on]; on && (e.key.Kind == KindGateway || e.key.Kind == KindWorkload) {
+		if _, on := networks[e.reading.on]; on && e.key.Kind.onNetwork() {
 			b.queues[e.key.Kind].add(e)
 		}
 	}

@@ -7,8 +7,10 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -30,6 +32,8 @@ func facts(s *mesh.Snapshot) map[string]string {
 	for _, svc := range s.Services() {
 		text := fmt.Sprintf("%+v", *svc)
 		for _, n := range s.Networks(svc) {
+			share, _ := s.Share(svc, n)
+			text += fmt.Sprintf(" %+v, told %+v,", *share.Export, s.Told(svc, n))
 			text += " " + n
 			for _, w := range s.Members(svc, n) {
 				text += fmt.Sprintf(" %+v", *w)
@@ -96,16 +100,17 @@ func who(names *names, records Listing) map[Key]bool {
 		all = append(all, e)
 	}
 	slices.SortFunc(all, func(a, b *entry) int { return cmp.Or(cmp.Compare(a.key.Kind, b.key.Kind), a.before(b)) })
-	taken, in := map[claimKey]bool{}, map[Key]bool{}
+	taken, in := map[claimKey]*entry{}, map[Key]bool{}
 	for _, e := range all {
-		ok := !e.faulty && (e.key.Kind == KindNetwork || e.key.Kind == KindService || taken[claimKey{networkName, e.reading.on}])
+		n := taken[claimKey{networkName, e.reading.on}]
+		ok := !e.faulty && (e.key.Kind == KindNetwork || e.key.Kind == KindService || n != nil && n.key.Source <= e.key.Source)
 		for _, c := range e.reading.claims {
-			ok = ok && !taken[c.key()]
+			ok = ok && taken[c.key()] == nil
 		}
 		if ok {
 			in[e.key] = true
 			for _, c := range e.reading.claims {
-				taken[c.key()] = true
+				taken[c.key()] = e
 			}
 		}
 	}
@@ -117,7 +122,7 @@ func who(names *names, records Listing) map[Key]bool {
 func schedule(t *rapid.T, b *Builder, changes []Change) *mesh.Snapshot {
 	known := map[string]Problem{}
 	name := func(p Problem) string {
-		return p.Object.String() + fmt.Sprint(p.Object.Nth) + p.Error() + fmt.Sprint(p.Out)
+		return p.Object.String() + fmt.Sprint(p.Object.Source, p.Object.Nth) + p.Error() + fmt.Sprint(p.Out)
 	}
 	for _, p := range b.Problems() {
 		known[name(p)] = p
@@ -202,8 +207,8 @@ func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 	conflicts := 0
 	rapid.Check(t, func(t *rapid.T) {
 		config := rapid.OneOf(anyConfig(), crowded())
-		detours := config.Draw(t, "detours").List()
-		end := config.Draw(t, "end").List()
+		detours := ofSources(t, config.Draw(t, "detours").List())
+		end := ofSources(t, config.Draw(t, "end").List())
 		var long []Change
 		for _, it := range detours.items {
 			long = append(long, Change{it.key, it.record})
@@ -226,9 +231,16 @@ func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 		checkSnapshot(t, s1)
 		checkNames(t, one, s1)
 		want := who(one.names, end)
+		checkMade(t, one, s1)
 		for k, e := range one.entries {
+			if k.Source == derivedFromShares {
+				continue
+			}
 			if e.in != want[k] {
 				t.Fatalf("%s is in: %t, want %t", k, e.in, want[k])
+			}
+			if _, winner := e.lost(); winner != nil && winner.key.Source < k.Source {
+				continue // which is no problem
 			}
 			if !e.in && !slices.ContainsFunc(one.problems[k], func(p Problem) bool { return p.Out }) {
 				t.Fatalf("%s is out and no problem says so", k)
@@ -248,6 +260,90 @@ func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 	}
 }
 
+// ofSources has some of the records told by the owners of other networks.
+func ofSources(t *rapid.T, l Listing) Listing {
+	out := Listing{byKey: map[Key]int{}, times: map[Key]int{}}
+	for _, it := range l.items {
+		told := it.key.Kind == KindShare || it.key.Kind == KindGateway || it.key.Kind == KindNetwork
+		if told && rapid.Bool().Draw(t, "told") {
+			it.key.Source = Told
+		}
+		out.byKey[it.key] = len(out.items)
+		out.items = append(out.items, it)
+	}
+	return out
+}
+
+// checkMade goes through all shares for what comes of each, by the rules as written.
+func checkMade(t *rapid.T, b *Builder, s *mesh.Snapshot) {
+	listed := map[string]string{} // the hostnames of listed services, by all their names
+	for _, e := range b.entries {
+		if e.key.Kind == KindService && e.key.Source != derivedFromShares && e.in {
+			for _, c := range append(slices.Clone(e.reading.claims), e.reading.extras...) {
+				if c.what != virtualAddress && (listed[c.text] == "" || c.what == hostName) {
+					listed[c.text] = e.reading.service.Hostname
+				}
+			}
+		}
+	}
+	shares := map[string][]*entry{}
+	for _, e := range b.entries {
+		if e.in && e.reading.share != nil {
+			shares[e.reading.share.Hostname] = append(shares[e.reading.share.Hostname], e)
+		}
+	}
+	for host, list := range shares {
+		svc := s.Named(host)
+		if has := listed[host]; has != "" && has != host {
+			if svc != nil {
+				t.Fatalf("shares have made %s, which is a name of %s", host, has)
+			}
+			continue
+		} else if svc == nil {
+			t.Fatalf("shares of %s, and there is no such service", host)
+		}
+		oldest := list[0]
+		for _, e := range list {
+			if told := s.Told(svc, e.reading.on); !reflect.DeepEqual(told, e.reading.share) {
+				t.Fatalf("%s on %s is %+v, want %+v", host, e.reading.on, told, e.reading.share)
+			}
+			if len(s.Members(svc, e.reading.on)) == 0 && !slices.Contains(s.Networks(svc), e.reading.on) {
+				t.Fatalf("%s is not on %s", host, e.reading.on)
+			}
+			if a, o := e.reading.created, oldest.reading.created; a.Before(o) || a.Equal(o) && e.before(oldest) < 0 {
+				oldest = e
+			}
+		}
+		if listed[host] != "" {
+			continue
+		}
+		want := oldest.reading.share
+		if svc.Name != want.Name || svc.Namespace != want.Namespace || svc.Scope != want.Scope || len(svc.VIPs) > 0 || svc.Takeover == (want.Scope == mesh.ScopeGlobalOnly) {
+			t.Fatalf("%s is %+v, want it as in the oldest share %+v", host, svc, want)
+		}
+		for p := uint16(80); p <= 82; p++ {
+			everywhere := true
+			for _, e := range list {
+				everywhere = everywhere && e.reading.share.Offers(p)
+			}
+			if _, has := svc.Port(p); has != everywhere {
+				t.Fatalf("%s has port %d: %t; at all its shares: %t", host, p, has, everywhere)
+			}
+			for _, e := range list {
+				said := slices.ContainsFunc(b.problems[e.key], func(x Problem) bool { return x.Cause == CauseConflict && x.Value == fmt.Sprint(p) })
+				if said != (e.reading.share.Offers(p) && !everywhere) {
+					t.Fatalf("problems of %s: %v; its port %d is asked for: %t", e.key, b.problems[e.key], p, everywhere)
+				}
+			}
+		}
+	}
+	for _, svc := range s.Services() {
+		if listed[svc.Hostname] == "" && len(shares[svc.Hostname]) == 0 {
+			t.Fatalf("%s outlives its shares", svc.Hostname)
+		}
+	}
+}
+
 // checkNames goes through all services for who has each name and virtual address.
 func checkNames(t *rapid.T, b *Builder, s *mesh.Snapshot) {
 	best := map[claimKey]*entry{}
@@ -257,7 +353,7 @@ func checkNames(t *rapid.T, b *Builder, s *mesh.Snapshot) {
 			continue
 		}
 		for _, c := range append(slices.Clone(e.reading.claims), e.reading.extras...) {
-			k, n := claimKey{aliasName, c.text}, slices.Index([]claimed{hostName, derivedName, aliasName}, c.what)
+			k, n := claimKey{aliasName, c.text}, slices.Index(slices.Concat(namesOfServices, namesByShares), c.what)
 			if c.what == virtualAddress {
 				k.what = virtualAddress
 			}
@@ -305,6 +401,18 @@ func crowded() *rapid.Generator[Config] {
 				s.VIPs = append(s.VIPs, netip.MustParseAddr(v))
 			}
 			c.Services = append(c.Services, s)
+		}
+		for i := range rapid.IntRange(0, 4).Draw(t, "shares") {
+			x := Share{Network: network.Draw(t, "network"), Name: fmt.Sprint("s", i/2), Aliases: some("aliases", hosts...), Scope: rapid.SampledFrom([]string{"", "segment", "global-only", "cluster"}).Draw(t, "scope"),
+				Created: time.Unix(rapid.Int64Range(0, 2).Draw(t, "created"), 0).UTC(), Identities: some("identities", "spiffe://x/a", "spiffe://y/b", "nobody")}
+			if rapid.Bool().Draw(t, "named") {
+				x.Hostname = rapid.SampledFrom(hosts).Draw(t, "hostname")
+			}
+			for _, p := range some("ports", "80", "81", "82") {
+				n, _ := strconv.ParseUint(p, 10, 16)
+				x.Ports = append(x.Ports, SharePort{Port: uint16(n)})
+			}
+			c.Shares = append(c.Shares, x)
 		}
 		for i := range rapid.IntRange(0, 6).Draw(t, "workloads") {
 			w := Workload{UID: fmt.Sprint("w", rapid.IntRange(max(0, i-1), i).Draw(t, "uid")), Network: network.Draw(t, "network"), State: rapid.SampledFrom([]string{"ready", "notReady"}).Draw(t, "state"), Services: some("member", hosts...)}

@@ -26,7 +26,8 @@ type Config struct {
 	Networks            []Network   `yaml:"networks" doc:"every network of the mesh; an address means something only on its own network"`
 	Gateways            []Gateway   `yaml:"gateways" doc:"every gateway instance of every network"`
 	Services            []Service   `yaml:"services" doc:"names that workloads answer for"`
-	Workloads           []Workload  `yaml:"workloads" doc:"every running instance"`
+	Shares              []Share     `yaml:"shares" doc:"what other networks have of services, where their workloads are not listed"`
+	Workloads           []Workload  `yaml:"workloads" doc:"every running instance; of other networks only those whose services have no share there under shares"`
 }
 
 // DefaultConfig returns what a root key that is left out means.

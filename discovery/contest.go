@@ -23,10 +23,10 @@ type entry struct {
 	noted  bool // what must be derived again since it changed is noted
 }
 
-// before is the order in which records get what several claim: who may be chosen
-// first, then the smaller key. It is total, and says nothing of arrival.
+// before is the order in which records get what several claim: the earlier source,
+// then who may be chosen first, then the smaller key. It is total, and says nothing of arrival.
 func (e *entry) before(o *entry) int {
-	return cmp.Or(cmp.Compare(e.reading.rank, o.reading.rank), e.key.compare(o.key))
+	return cmp.Or(cmp.Compare(e.key.Source, o.key.Source), cmp.Compare(e.reading.rank, o.reading.rank), e.key.compare(o.key))
 }
 
 // contests are the claims, by what is claimed.
@@ -92,7 +92,10 @@ func (c *contest) holder() *entry {
 // namespace, else as an alias that it was given. So nobody takes a service's name
 // by giving it to another one.
 func (c contests) named(name string) *entry {
-	for _, what := range namesOfServices {
+	if e := c.listed(name); e != nil {
+		return e
+	}
+	for _, what := range namesByShares {
 		if e := c.holder(claimKey{what, name}); e != nil {
 			return e
 		}
@@ -100,8 +103,23 @@ func (c contests) named(name string) *entry {
 	return nil
 }
 
-// namesOfServices are the ways to have a name, the strongest first.
-var namesOfServices = []claimed{hostName, derivedName, aliasName}
+// listed is named, of the services that a record lists: no share makes a name of its
+// network lead elsewhere.
+func (c contests) listed(name string) (has *entry) {
+	for _, what := range namesOfServices {
+		if e := c.holder(claimKey{what, name}); e != nil && (has == nil || e.key.Source < has.key.Source) {
+			has = e
+		}
+	}
+	return has
+}
+
+// namesOfServices are the ways to have a name, the strongest first; namesByShares
+// those of services that only shares describe, which come after them.
+var (
+	namesOfServices = []claimed{hostName, derivedName, aliasName}
+	namesByShares   = []claimed{sharedHost, sharedAlias}
+)
 
 // claimsName reports whether any service, used or not, claims name.
 func (c contests) claimsName(name string) bool {
@@ -191,7 +209,10 @@ func (e *entry) conflict(r *reader, cl claim, has *entry, out bool) {
 		whose = "is also the name of another gateway of its network: give each gateway its own name"
 	case gatewayAddress:
 		whose = "is also an address of " + has.key.String() + ": give each gateway its own address or port"
-	case hostName, derivedName, aliasName:
+	case shareName:
+		_, text, _ = strings.Cut(cl.text, " ")
+		whose = "is also a share of its network under another entry: list the share of each service on a network once"
+	case hostName, derivedName, aliasName, sharedHost, sharedAlias:
 		whose = "is also a name of " + has.key.String() + ": give each service its own names"
 	case virtualAddress:
 		whose = "is also a virtual address of " + has.key.String() + ": give each service its own virtual addresses"

@@ -22,10 +22,10 @@ type item struct {
 	place  int
 }
 
-// List names the records of c: by name, network and name, hostname, UID. A name
+// List names the records of c: by name, network and name, hostname, network and service, UID. A name
 // that is listed again is told apart by Nth, so that the first one has it.
 func (c Config) List() Listing {
-	n := len(c.Networks) + len(c.Gateways) + len(c.Services) + len(c.Workloads)
+	n := len(c.Networks) + len(c.Gateways) + len(c.Services) + len(c.Shares) + len(c.Workloads)
 	l := Listing{items: make([]item, 0, n), byKey: make(map[Key]int, n), times: map[Key]int{}}
 	for i, x := range c.Networks {
 		x.Nodes = slices.Clone(x.Nodes)
@@ -52,6 +52,10 @@ func (c Config) List() Listing {
 		x.Inherited = Inherited{namespaces[or(x.Namespace, defaultNamespace)], meshWide}
 		x.Aliases, x.VIPs, x.Ports = slices.Clone(x.Aliases), slices.Clone(x.VIPs), slices.Clone(x.Ports)
 		l.add(KindService, or(x.Namespace, defaultNamespace)+"/"+x.Name, i, x)
+	}
+	for i, x := range c.Shares {
+		x.Aliases, x.Ports, x.Identities = slices.Clone(x.Aliases), slices.Clone(x.Ports), slices.Clone(x.Identities)
+		l.add(KindShare, x.Network+"/"+or(x.Namespace, defaultNamespace)+"/"+x.Name, i, x)
 	}
 	for i, x := range c.Workloads {
 		x.Addresses, x.Services = slices.Clone(x.Addresses), slices.Clone(x.Services)
@@ -132,7 +136,7 @@ func (l Listing) FaultsSince(earlier Listing) News {
 
 func (l Listing) changes() []Change { return l.Since(Listing{}) }
 
-var sections = [...]string{KindNetwork: "networks", KindGateway: "gateways", KindService: "services", KindWorkload: "workloads"}
+var sections = [...]string{KindNetwork: "networks", KindGateway: "gateways", KindService: "services", KindShare: "shares", KindWorkload: "workloads"}
 
 // Locate turns the paths of problems, which begin at their records, into paths
 // from the root of the Config that was listed, and puts them in its order.

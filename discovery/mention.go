@@ -54,7 +54,7 @@ func (b *Builder) unrefer(e *entry) {
 func (b *Builder) referred(ref ref) *entry {
 	m := ref.mention
 	if m.asOf != b.asOf {
-		m.service, m.asOf = b.claims.named(ref.name), b.asOf
+		m.service, m.asOf = b.claims.listed(ref.name), b.asOf
 	}
 	return m.service
 }

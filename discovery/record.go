@@ -3,6 +3,7 @@ package discovery
 import (
 	"cmp"
 	"strconv"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -16,10 +17,11 @@ const (
 	KindNetwork
 	KindGateway
 	KindService
+	KindShare
 	KindWorkload
 )
 
-var kindNames = [...]string{KindNetwork: "network", KindGateway: "gateway", KindService: "service", KindWorkload: "workload"}
+var kindNames = [...]string{KindNetwork: "network", KindGateway: "gateway", KindService: "service", KindShare: "share", KindWorkload: "workload"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) && kindNames[k] != "" {
@@ -28,18 +30,35 @@ func (k Kind) String() string {
 	return "mesh"
 }
 
+// Source is who says something. What a source says is judged by itself and by the
+// sources before it, never by those after it: of two records that claim one thing the
+// earlier source's has it, and that is no problem of the other one.
+type Source uint8
+
+// The sources.
+const (
+	Written Source = iota // whoever runs the mesh: a file
+	Told                  // the owners of other networks, of their own
+	// derivedFromShares is the Builder itself, of services that only shares describe.
+	derivedFromShares
+)
+
+// onNetwork reports whether objects of the kind are each on one network.
+func (k Kind) onNetwork() bool { return k == KindGateway || k == KindShare || k == KindWorkload }
+
 // Key names one record to its source, which chooses it: what the source says
 // about the same Key later takes the place of what it said before. Two records
 // with different keys may be of one name; then see Builder for who has it. Nth
-// tells apart what a source would call the same.
+// tells apart what a source would call the same. The zero Source is Written.
 type Key struct {
-	Kind Kind
-	Name string
-	Nth  int
+	Kind   Kind
+	Source Source
+	Name   string
+	Nth    int
 }
 
 func (k Key) compare(o Key) int {
-	return cmp.Or(cmp.Compare(k.Kind, o.Kind), cmp.Compare(k.Name, o.Name), cmp.Compare(k.Nth, o.Nth))
+	return cmp.Or(cmp.Compare(k.Kind, o.Kind), cmp.Compare(k.Source, o.Source), cmp.Compare(k.Name, o.Name), cmp.Compare(k.Nth, o.Nth))
 }
 
 // String returns the object for people: workload "web-1".
@@ -57,7 +76,7 @@ type Change struct {
 	Record Record
 }
 
-// Record is a Network, Gateway, Service or Workload, by value. A Builder keeps
+// Record is a Network, Gateway, Service, Share or Workload, by value. A Builder keeps
 // nothing of it that the caller could still change.
 type Record interface {
 	// kind tells which; it also keeps other types out.
@@ -76,7 +95,11 @@ type reading struct {
 	network  *mesh.Network
 	gateway  *mesh.Gateway
 	service  *mesh.Service // without the aliases and virtual addresses that it may not get
+	share    *mesh.Export
 	workload *mesh.Workload
+
+	created time.Time // of a share
+	offers  []claim   // aliases that a share gives to a service that only shares describe
 
 	rank   int     // of two that claim one thing, the one with the smaller rank has it
 	claims []claim // without any of them the object cannot be used
@@ -102,7 +125,10 @@ const (
 	hostName
 	derivedName // an alias that follows from name and namespace
 	aliasName
+	sharedHost  // of a service that only shares describe: after all names that services have
+	sharedAlias // the same of its aliases
 	virtualAddress
+	shareName
 	workloadUID
 	workloadAddress
 )

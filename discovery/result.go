@@ -19,6 +19,9 @@ func (b *Builder) commitServices() {
 	for name := range b.aliases {
 		again(claimKey{derivedName, name})
 		again(claimKey{aliasName, name})
+		for _, what := range namesByShares {
+			again(claimKey{what, name})
+		}
 	}
 	for vip := range b.vips {
 		again(claimKey{virtualAddress, vip})
@@ -30,6 +33,9 @@ func (b *Builder) commitServices() {
 		old := snap.Named(host)
 		e := b.claims.holder(claimKey{hostName, host})
 		if e == nil {
+			e = b.claims.holder(claimKey{sharedHost, host})
+		}
+		if e == nil {
 			if old != nil {
 				gone = append(gone, host)
 			}
@@ -40,6 +46,13 @@ func (b *Builder) commitServices() {
 		}
 	}
 	b.requeueRefs(snap)
+	for host := range b.hosts {
+		if b.claims.holder(claimKey{sharedHost, host}) != nil {
+			b.made[host] = struct{}{}
+		} else {
+			delete(b.made, host)
+		}
+	}
 	for _, host := range gone {
 		svc := snap.Named(host)
 		for _, n := range snap.Networks(svc) {
@@ -64,7 +77,10 @@ func (b *Builder) requeueRefs(snap *mesh.Snapshot) {
 		if svc := snap.Service(name); svc != nil {
 			was = svc.Hostname
 		}
-		if e := b.claims.named(name); e != nil {
+		if _, made := b.made[was]; made {
+			was = "" // no name of a workload leads there
+		}
+		if e := b.claims.listed(name); e != nil {
 			now = e.reading.service.Hostname
 		}
 		if was == now && now != "" {
@@ -165,12 +181,13 @@ func (b *Builder) commitFirstWorkloads() {
 }
 
 func (b *Builder) changed(uid string, services []*mesh.Service) {
-	if b.changes.All {
+	if b.changes.All && len(b.shares) == 0 {
 		return
 	}
 	b.changes.workload(uid)
 	for _, svc := range services {
 		b.changes.service(svc.Hostname)
+		b.membersChanged(svc.Hostname)
 	}
 }
 
@@ -230,16 +247,22 @@ func missing(list, others []Problem) (out []Problem) {
 // problemsOf returns all that is wrong with e as things stand.
 func (b *Builder) problemsOf(e *entry) []Problem {
 	r := reader{names: b.names, object: e.key, problems: slices.Clip(e.problems)}
+	if e.key.Source == derivedFromShares {
+		return nil // those of the shares
+	}
 	if !e.in {
-		if e.key.Kind == KindGateway || e.key.Kind == KindWorkload {
-			b.checkNetwork(&r, e.reading.on)
+		if e.key.Kind.onNetwork() {
+			b.checkNetwork(&r, e)
 		}
-		if cl, winner := e.lost(); winner != nil && cl.text != "" {
+		if cl, winner := e.lost(); winner != nil && cl.text != "" && winner.key.Source == e.key.Source {
 			e.conflict(&r, cl, winner, true)
 		}
 	}
+	if e.key.Kind == KindShare {
+		b.checkShare(&r, e)
+	}
 	for _, c := range e.reading.extras {
-		if has := b.extra(c); e.in && has != e {
+		if has := b.extra(c); e.in && has != e && has.key.Source == e.key.Source {
 			e.conflict(&r, c, has, false)
 		}
 	}
@@ -265,14 +288,14 @@ func (b *Builder) checkRefs(r *reader, refs []ref) {
 	}
 }
 
-// checkNetwork checks a reference to a network.
-func (b *Builder) checkNetwork(r *reader, name string) {
-	path := at{"network"}
+// checkNetwork checks the network that e is on.
+func (b *Builder) checkNetwork(r *reader, e *entry) {
+	path, name := at{"network"}, e.reading.on
 	switch {
 	case name == "":
 		r.out(CauseMissing, path, nil, "is missing: write the name of a network that is listed under networks")
-	case b.claims.holder(claimKey{networkName, name}) != nil:
-	case b.claims[claimKey{networkName, name}] != nil:
+	case b.networkOf(e) != nil:
+	case slices.ContainsFunc(b.claims.all(claimKey{networkName, name}), func(n *entry) bool { return n.key.Source <= e.key.Source }):
 		r.unlisted(true, path, name, "networks", "is a network that cannot be used: see what is wrong with it")
 	default:
 		r.unlisted(true, path, name, "networks", "is not a network of this mesh: correct the name or add it under networks")

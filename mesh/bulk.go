@@ -118,7 +118,15 @@ func (e *Edit) join(sorted []Placement) {
 			members = append(members, slotOf(textKey(host), membershipOf(e.by, g.members)))
 		}
 	}
+	told := e.s.members // nobody has been a member yet
 	e.s.memberOf, e.s.members = trieOf(e.by, memberOf), trieOf(e.by, members)
+	for host, of := range told.all() {
+		m := e.s.members.get(host).own(e.by)
+		for i, p := range of.parts {
+			m.tell(e.by, of.networks[i], p.told)
+		}
+		e.s.members.put(e.by, host, m)
+	}
 }
 
 // membershipOf is the membership of workloads that are sorted by UID.

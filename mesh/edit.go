@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -84,7 +85,8 @@ func (e *Edit) PutService(svc *Service) {
 	}
 }
 
-// DeleteService removes the service with this hostname; its workloads stay.
+// DeleteService removes the service with this hostname and what records say of its
+// shares; its workloads stay.
 func (e *Edit) DeleteService(hostname string) {
 	old := e.s.Named(hostname)
 	if old == nil {
@@ -113,6 +115,50 @@ func (e *Edit) unname(svc *Service) {
 			e.s.byVIP.del(e.by, k)
 		}
 	}
+}
+
+// Told is what a record says of the share of a service on a network.
+type Told struct {
+	Network string
+	Export  *Export
+}
+
+// TellShares says what records say of the shares of the service with this hostname, in
+// place of what they said before, and returns whether that is something else. Of a
+// hostname that no service has it counts for nothing. The edit owns what list holds.
+func (e *Edit) TellShares(hostname string, list []Told) (changed bool) {
+	if e.s.Named(hostname) == nil {
+		return false
+	}
+	k := textKey(hostname)
+	m := e.s.members.get(k)
+	put := func(network string, told *Export) {
+		if !changed {
+			m, changed = m.own(e.by), true
+		}
+		m.tell(e.by, network, told)
+	}
+	if m != nil {
+		for _, network := range slices.Clone(m.networks) {
+			listed := slices.ContainsFunc(list, func(t Told) bool { return t.Network == network })
+			if !listed && m.part(network).told != nil {
+				put(network, nil)
+			}
+		}
+	}
+	for _, t := range list {
+		if p := m.part(t.Network); p == nil || p.told == nil || !reflect.DeepEqual(p.told, t.Export) {
+			put(t.Network, t.Export)
+		}
+	}
+	switch {
+	case !changed:
+	case len(m.parts) == 0:
+		e.s.members.del(e.by, k)
+	default:
+		e.s.members.put(e.by, k, m)
+	}
+	return changed
 }
 
 // PutWorkload adds w, in place of the workload with its UID, as a member of the

@@ -3,6 +3,7 @@ package mesh
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
@@ -16,10 +17,12 @@ type membership struct {
 	identities []spiffeid.ID
 }
 
-// part is one network's members of a service.
+// part is one network's share of a service: its members, or what a record tells.
 type part struct {
 	by      *token
-	members []*Workload // by UID
+	members []*Workload             // by UID
+	told    *Export                 // by a record; counts while there is no member
+	derived atomic.Pointer[derived] // what Share has found out; nil: nothing yet
 	// identities and carriers are the distinct identities of the members, sorted,
 	// and how many members have each.
 	identities []spiffeid.ID
@@ -54,8 +57,9 @@ func (m *membership) ownPart(by *token, network string) *part {
 		m.networks = slices.Insert(m.networks, i, network)
 		m.parts = slices.Insert(m.parts, i, &part{by: by})
 	} else if p := m.parts[i]; p.by != by {
-		m.parts[i] = &part{by: by, members: append(make([]*Workload, 0, len(p.members)+1), p.members...), identities: p.identities, carriers: slices.Clone(p.carriers)}
+		m.parts[i] = &part{by: by, members: append(make([]*Workload, 0, len(p.members)+1), p.members...), told: p.told, identities: p.identities, carriers: slices.Clone(p.carriers)}
 	}
+	m.parts[i].derived.Store(nil) // whoever owns it changes it
 	return m.parts[i]
 }
 
@@ -84,11 +88,32 @@ func (m *membership) del(by *token, w *Workload) {
 		p.members = slices.Delete(p.members, i, i+1)
 		p.drop(w.Identity)
 	}
-	if len(p.members) == 0 {
-		i, _ := slices.BinarySearch(m.networks, w.Network)
+	m.drop(w.Network, p)
+	m.collect()
+}
+
+// tell notes what a record says of network; nil: nothing any more.
+func (m *membership) tell(by *token, network string, told *Export) {
+	p := m.ownPart(by, network)
+	p.told = told
+	m.drop(network, p)
+	m.collect()
+}
+
+// drop forgets a network of which nothing is left.
+func (m *membership) drop(network string, p *part) {
+	if len(p.members) == 0 && p.told == nil {
+		i, _ := slices.BinarySearch(m.networks, network)
 		m.networks, m.parts = slices.Delete(m.networks, i, i+1), slices.Delete(m.parts, i, i+1)
 	}
-	m.collect()
+}
+
+// answering is who may answer for p.
+func (p *part) answering() []spiffeid.ID {
+	if len(p.members) == 0 && p.told != nil {
+		return p.told.Identities
+	}
+	return p.identities
 }
 
 // add and drop copy identities when they change it: readers have it.
@@ -117,12 +142,12 @@ func (p *part) drop(id spiffeid.ID) {
 // collect puts the identities of all networks together, if they are others now.
 func (m *membership) collect() {
 	if len(m.parts) == 1 {
-		m.identities = m.parts[0].identities
+		m.identities = m.parts[0].answering()
 		return
 	}
 	var all []spiffeid.ID
 	for _, p := range m.parts {
-		all = append(all, p.identities...)
+		all = append(all, p.answering()...)
 	}
 	slices.SortFunc(all, compareIDs)
 	m.identities = slices.Compact(all)

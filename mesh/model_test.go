@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,10 +22,11 @@ type plain struct {
 	member    map[string][]string // UID → hostnames
 	gateways  map[string][]*Gateway
 	networks  []Network
+	told      map[string]map[string]*Export // hostname → network → what a record says
 }
 
 func newPlain() *plain {
-	return &plain{workloads: map[string]*Workload{}, services: map[string]*Service{}, member: map[string][]string{}, gateways: map[string][]*Gateway{}}
+	return &plain{workloads: map[string]*Workload{}, services: map[string]*Service{}, member: map[string][]string{}, gateways: map[string][]*Gateway{}, told: map[string]map[string]*Export{}}
 }
 
 func (p *plain) members(host, network string) (out []*Workload) {
@@ -41,8 +43,21 @@ func (p *plain) identities(host, network string) (out []spiffeid.ID) {
 	for _, w := range p.members(host, network) {
 		out = append(out, w.Identity)
 	}
+	for n, x := range p.told[host] {
+		if (network == "" || n == network) && len(p.members(host, n)) == 0 {
+			out = append(out, x.Identities...)
+		}
+	}
 	slices.SortFunc(out, compareIDs)
 	return slices.Compact(out)
+}
+
+// share is what network has of host, from scratch.
+func (p *plain) share(host, network string) *Export {
+	if members := p.members(host, network); len(members) > 0 {
+		return shareOf(p.services[host], members)
+	}
+	return p.told[host][network]
 }
 
 // The small world that changes are drawn from: names, addresses and virtual
@@ -59,7 +74,7 @@ var (
 func (p *plain) change(t *rapid.T, e *Edit) {
 	host := rapid.SampledFrom(modelHosts).Draw(t, "host")
 	uid := rapid.SampledFrom(modelUIDs).Draw(t, "uid")
-	switch rapid.SampledFrom([]string{"put", "put", "put", "delete", "service", "unservice", "gateways", "networks"}).Draw(t, "change") {
+	switch rapid.SampledFrom([]string{"put", "put", "put", "delete", "service", "unservice", "shares", "shares", "gateways", "networks"}).Draw(t, "change") {
 	case "put":
 		w, hosts := p.drawWorkload(t, uid)
 		p.workloads[uid], p.member[uid] = w, slices.DeleteFunc(slices.Clone(hosts), func(h string) bool { return p.services[h] == nil })
@@ -84,7 +99,24 @@ func (p *plain) change(t *rapid.T, e *Edit) {
 		for uid, hosts := range p.member {
 			p.member[uid] = slices.DeleteFunc(hosts, func(h string) bool { return h == host })
 		}
+		delete(p.told, host)
 		e.DeleteService(host)
+	case "shares":
+		var list []Told
+		told := map[string]*Export{}
+		for _, n := range modelNetworks {
+			if rapid.Bool().Draw(t, "told") {
+				told[n] = &Export{Hostname: host, Capacity: rapid.Uint32Range(0, 2).Draw(t, "capacity"), Identities: []spiffeid.ID{spiffeid.RequireFromString("spiffe://x/" + rapid.SampledFrom([]string{"a", "z"}).Draw(t, "identity"))}}
+				list = append(list, Told{n, told[n]})
+			}
+		}
+		changed := p.services[host] != nil && !reflect.DeepEqual(p.told[host], told) && len(p.told[host])+len(told) > 0
+		if p.services[host] != nil {
+			p.told[host] = told
+		}
+		if e.TellShares(host, list) != changed {
+			t.Fatalf("shares of %s changed: %t, want %t", host, !changed, changed)
+		}
 	case "gateways":
 		network := rapid.SampledFrom(modelNetworks).Draw(t, "network")
 		var list []*Gateway
@@ -231,7 +263,17 @@ func (p *plain) checkServices(t *rapid.T, s *Snapshot, want func(string, any, an
 				}
 			}
 			want("identities of "+h+" on "+n, s.Identities(svc, n), p.identities(h, n))
-			if len(members) > 0 {
+			share, ok := s.Share(svc, n)
+			if x := p.share(h, n); ok != (x != nil) || ok && (!reflect.DeepEqual(share.Export, x) || share.Network != n || len(share.Gateways) != len(p.gateways[n])) {
+				t.Fatalf("share of %s on %s: got %+v, want %+v", h, n, share, x)
+			}
+			if again, _ := s.Share(svc, n); again.Export != share.Export {
+				t.Fatalf("share of %s on %s is another one each time", h, n)
+			}
+			if !reflect.DeepEqual(s.Told(svc, n), p.told[h][n]) {
+				t.Fatalf("told of %s on %s: got %+v, want %+v", h, n, s.Told(svc, n), p.told[h][n])
+			}
+			if p.share(h, n) != nil {
 				networks = append(networks, n)
 			}
 		}
@@ -243,6 +285,7 @@ func (p *plain) checkServices(t *rapid.T, s *Snapshot, want func(string, any, an
 func (p *plain) clone() *plain {
 	c := *p
 	c.workloads, c.services, c.member, c.gateways = maps.Clone(p.workloads), maps.Clone(p.services), map[string][]string{}, maps.Clone(p.gateways)
+	c.told = maps.Clone(p.told)
 	for uid, hosts := range p.member {
 		c.member[uid] = slices.Clone(hosts)
 	}

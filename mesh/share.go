@@ -20,7 +20,8 @@ type Export struct {
 	Distribution    Distribution
 	Identities      []spiffeid.ID // who may answer, sorted
 	// Capacity is the sum over the workloads that are ready, rounded: it counts while
-	// nothing is known of their health, and must not change with each of them.
+	// nothing is known of their health, and must not change with each of them. While
+	// nobody is ready, it is that of those that are terminating and still serve.
 	Capacity uint32
 }
 
@@ -37,21 +38,39 @@ func ExportOf(svc *Service, members []*Workload) (e Export, ok bool) {
 	if !svc.Exported() || len(members) == 0 {
 		return Export{}, false
 	}
-	e = Export{Name: svc.Name, Namespace: svc.Namespace, Hostname: svc.Hostname, Aliases: svc.Aliases, Scope: svc.Scope, Distribution: svc.Distribution}
+	return *shareOf(svc, members), true
+}
+
+// shareOf is ExportOf whatever the scope of svc. A port that nobody has is none.
+func shareOf(svc *Service, members []*Workload) *Export {
+	e := &Export{Name: svc.Name, Namespace: svc.Namespace, Hostname: svc.Hostname, Aliases: svc.Aliases, Scope: svc.Scope, Distribution: svc.Distribution}
 	for _, p := range svc.Ports {
-		e.Ports = append(e.Ports, ExportPort{p.Name, p.Service})
+		if p.TargetName == "" || slices.ContainsFunc(members, func(w *Workload) bool { return w.Target(p) != 0 }) {
+			e.Ports = append(e.Ports, ExportPort{p.Name, p.Service})
+		}
 	}
-	total := uint64(0)
+	ready, serving := uint64(0), uint64(0)
 	for _, w := range members {
 		e.Identities = append(e.Identities, w.Identity)
-		if w.State == Ready || w.State == NotReady && svc.PublishNotReady {
-			total += uint64(w.Capacity)
+		switch {
+		case w.State == Ready || w.State == NotReady && svc.PublishNotReady:
+			ready += uint64(w.Capacity)
+		case w.State == Serving:
+			serving += uint64(w.Capacity)
 		}
 	}
 	slices.SortFunc(e.Identities, compareIDs)
 	e.Identities = slices.Compact(e.Identities)
-	e.Capacity = RoundCapacity(total)
-	return e, true
+	if ready == 0 { // see Offer
+		ready = serving
+	}
+	e.Capacity = RoundCapacity(ready)
+	return e
+}
+
+// Offers reports whether clients may ask for port.
+func (e *Export) Offers(port uint16) bool {
+	return slices.ContainsFunc(e.Ports, func(p ExportPort) bool { return p.Port == port })
 }
 
 // RoundCapacity rounds to four significant bits, half up: by at most a sixteenth,
@@ -68,16 +87,49 @@ func RoundCapacity(n uint64) uint32 {
 
 // Share is one service on one network, as a client elsewhere sees it.
 type Share struct {
-	Export
-	Network  string
+	*Export             // the same pointer in all snapshots between which it did not change
+	Network  string     // whose it is
 	Gateways []*Gateway // by name, drained ones too
 }
 
-// Share returns the share of svc on network that the owner of that network would
-// publish. ok is false if it would publish none. It looks at every member there.
-func (s *Snapshot) Share(svc *Service, network string) (Share, bool) {
-	e, ok := ExportOf(svc, s.Members(svc, network))
-	return Share{Export: e, Network: network, Gateways: s.Gateways(network)}, ok
+// Share returns the share of svc on network: what a record says of it, or, if its
+// workloads there are listed, what follows from them. Whether other networks may have
+// it is another question; see Reaches. ok is false if nobody is known to serve svc
+// there.
+func (s *Snapshot) Share(svc *Service, network string) (_ Share, ok bool) {
+	p := s.membership(svc).part(network)
+	if p == nil {
+		return Share{}, false
+	}
+	return Share{Export: p.share(svc), Network: network, Gateways: s.gateways[network]}, true
+}
+
+// Told returns what a record says of the share of svc on network, also if workloads
+// are listed there, which count then; nil if none does.
+func (s *Snapshot) Told(svc *Service, network string) *Export {
+	if p := s.membership(svc).part(network); p != nil {
+		return p.told
+	}
+	return nil
+}
+
+// share returns what p comes to.
+func (p *part) share(svc *Service) *Export {
+	if len(p.members) == 0 {
+		return p.told
+	}
+	if x := p.derived.Load(); x != nil && x.of == svc {
+		return x.export
+	}
+	x := &derived{svc, shareOf(svc, p.members)}
+	p.derived.Store(x)
+	return x.export
+}
+
+// derived is what follows for a service from the members of a part.
+type derived struct {
+	of     *Service
+	export *Export
 }
 
 // Link is what the reader of exports holds the network to that they come from:

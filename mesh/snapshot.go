@@ -26,7 +26,7 @@ type Snapshot struct {
 	names    trie[textKey, *Service] // by hostname and alias in lower case
 	services list[*Service]
 	byVIP    trie[vipKey, *Service]
-	members  trie[textKey, *membership] // by hostname; of services that have some
+	members  trie[textKey, *membership] // by hostname; of services that have a share anywhere
 
 	gateways    map[string][]*Gateway // by network
 	allNetworks []Network
@@ -132,7 +132,7 @@ func (s *Snapshot) Members(svc *Service, network string) []*Workload {
 	return nil
 }
 
-// Networks returns the networks on which svc has workloads, sorted.
+// Networks returns the networks that have a share of svc, sorted; see Share.
 func (s *Snapshot) Networks(svc *Service) []string {
 	if m := s.membership(svc); m != nil {
 		return m.networks
@@ -140,15 +140,15 @@ func (s *Snapshot) Networks(svc *Service) []string {
 	return nil
 }
 
-// Identities returns every identity that a member of svc may answer with, on
-// network or, if that is empty, on any, sorted.
+// Identities returns every identity that may answer for svc on network or, if that is
+// empty, on any, sorted: those of its members, or of what a record tells instead.
 func (s *Snapshot) Identities(svc *Service, network string) []spiffeid.ID {
 	m := s.membership(svc)
 	if m == nil || network == "" {
 		return m.anywhere()
 	}
 	if p := m.part(network); p != nil {
-		return p.identities
+		return p.answering()
 	}
 	return nil
 }

@@ -70,6 +70,9 @@ func describe(s *mesh.Snapshot) string {
 			fmt.Fprintf(&b, "  identity %s\n", id)
 		}
 		for _, n := range s.Networks(svc) {
+			if x := s.Told(svc, n); x != nil {
+				fmt.Fprintf(&b, "  share on %s: %+v\n", n, *x)
+			}
 			for _, w := range s.Members(svc, n) {
 				fmt.Fprintf(&b, "  member on %s: %s\n", n, w.UID)
 			}

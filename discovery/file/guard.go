@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
@@ -62,14 +63,16 @@ func (g Guard) objection(old, next *mesh.Snapshot) string {
 func emptied(old, next *mesh.Snapshot) []string {
 	var out []string
 	for _, svc := range old.Services() {
-		if len(old.Networks(svc)) == 0 {
-			continue
-		}
-		if now := next.Service(svc.Hostname); now == nil || len(next.Networks(now)) == 0 {
+		if served(old, svc) && !served(next, next.Service(svc.Hostname)) {
 			out = append(out, svc.Hostname)
 		}
 	}
 	return out
+}
+
+// served reports whether a workload of svc is listed.
+func served(s *mesh.Snapshot, svc *mesh.Service) bool {
+	return slices.ContainsFunc(s.Networks(svc), func(network string) bool { return len(s.Members(svc, network)) > 0 })
 }
 
 // maxNamed is how many names a message lists.

@@ -15,7 +15,7 @@ type Problem struct {
 	Object  string `json:"object"`          // kind and name, such as workload "web-1"
 	Out     bool   `json:"out"`             // the whole object is left out, not the field alone
 	Cause   string `json:"cause"`           // value, missing, conflict, reference or unsupported
-	Line    int    `json:"line"`            // of the field, in the file
+	Line    int    `json:"line,omitzero"`   // of the field, in the file; left out if another network's gateways tell it
 	Field   string `json:"field"`           // such as workloads[3].addresses[0]
 	Value   string `json:"value,omitempty"` // what stands there; empty if nothing does
 	Message string `json:"message"`         // what is wrong with it, and the remedy
@@ -27,6 +27,9 @@ func (p Problem) sentence() string {
 	if p.Out {
 		what = "is left out"
 	}
+	if p.Line == 0 {
+		return fmt.Sprintf("told by another network: %s %s: %s %q: %s", p.Object, what, p.Field, p.Value, p.Message)
+	}
 	return fmt.Sprintf("line %d: %s %s: %s %q: %s", p.Line, p.Object, what, p.Field, p.Value, p.Message)
 }
 
@@ -34,30 +37,95 @@ func (w *Watcher) problem(doc *strictyaml.Doc, p discovery.Problem) Problem {
 	return Problem{p.Object.String(), p.Out, p.Cause.String(), doc.Line(p.Path...), p.Field, p.Value, p.Message}
 }
 
+// problems are the first of some, and how many there are.
+type problems struct {
+	list    []Problem
+	byCause map[string]int
+}
+
+func (p *problems) add(x Problem) {
+	if p.byCause == nil {
+		p.byCause = map[string]int{}
+	}
+	p.byCause[x.Cause]++
+	if len(p.list) < maxListed {
+		p.list = append(p.list, x)
+	}
+}
+
+// fill tells status of these problems, after those that it has.
+func (p *problems) fill(s *Status) {
+	s.Problems = append(s.Problems, p.list[:min(len(p.list), maxListed-len(s.Problems))]...)
+	for cause, n := range p.byCause {
+		s.ProblemsByCause[cause] += n
+	}
+}
+
 // report tells Status what of the content in force, which doc says, is not used,
 // and logs what is new about that.
 func (w *Watcher) report(doc *strictyaml.Doc, news discovery.News) {
-	for _, p := range w.listing.Locate(news.Appeared) {
+	for _, p := range w.listing.Locate(of(discovery.Written, news.Appeared)) {
 		w.logProblem(w.problem(doc, p))
 	}
-	for _, p := range news.Gone {
+	for _, p := range of(discovery.Written, news.Gone) {
 		what := "a problem of the discovery file is gone"
 		if p.Object.Kind != 0 && !w.listing.Lists(p.Object) {
 			what = "a problem of the discovery file is gone with its object"
 		}
 		w.Log.Info().Str("file", w.path).Stringer("object", p.Object).Str("problem", p.Error()).Msg(what)
 	}
-	all := w.listing.Locate(append(w.listing.Faults(), w.builder.Problems()...))
-	byCause, list := map[string]int{}, make([]Problem, 0, min(len(all), maxListed))
-	for _, p := range all {
-		byCause[p.Cause.String()]++
-		if len(list) < maxListed {
-			list = append(list, w.problem(doc, p))
-		}
+	var written problems
+	for _, p := range w.listing.Locate(append(w.listing.Faults(), of(discovery.Written, w.problems())...)) {
+		written.add(w.problem(doc, p))
+	}
+	w.mu.Lock()
+	w.written = written
+	w.mu.Unlock()
+	w.reportTold(news)
+}
+
+// reportTold is report of what Apply was given.
+func (w *Watcher) reportTold(news discovery.News) {
+	said := func(p discovery.Problem) Problem {
+		return Problem{p.Object.String(), p.Out, p.Cause.String(), 0, p.Field, p.Value, p.Message}
+	}
+	for _, p := range of(discovery.Told, news.Appeared) {
+		w.logTold(said(p))
+	}
+	for _, p := range of(discovery.Told, news.Gone) {
+		w.Log.Info().Stringer("object", p.Object).Str("problem", p.Error()).Msg("a problem of what another network tells is gone")
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.status.Problems, w.status.ProblemsByCause = list, byCause
+	w.others = problems{}
+	for _, p := range of(discovery.Told, w.problems()) { // asked for with mu held: the last to ask is the last to write
+		w.others.add(said(p))
+	}
+	w.status.Revision = w.store.Current().Revision
+	w.status.Problems, w.status.ProblemsByCause = make([]Problem, 0, len(w.written.list)+len(w.others.list)), map[string]int{}
+	w.written.fill(&w.status)
+	w.others.fill(&w.status)
+}
+
+func (w *Watcher) problems() []discovery.Problem {
+	w.building.Lock()
+	defer w.building.Unlock()
+	return w.builder.Problems()
+}
+
+// of returns those of list that are about what source says.
+func of(source discovery.Source, list []discovery.Problem) (out []discovery.Problem) {
+	for _, p := range list {
+		if p.Object.Source == source {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+func (w *Watcher) logTold(p Problem) {
+	w.Log.Warn().Str("object", p.Object).Bool("out", p.Out).Str("cause", p.Cause).Str("field", p.Field).Str("value", p.Value).Str("problem", p.Message).
+		Msg("what another network tells has a problem, everything else in it is in force")
 }
 
 func (w *Watcher) logProblem(p Problem) {

@@ -53,8 +53,7 @@ type Watcher struct {
 	unread string // why the file cannot be read now; "" if it can
 	why    string // why the content looked at last is not in force; "" if it is
 	held   *held  // the content looked at last, if it waits for a confirmation
-	// builder and listing are what the content in force has come to.
-	builder *discovery.Builder
+	// listing is what the content in force says.
 	listing discovery.Listing
 	// early is what there was to log before Log was set.
 	early []Problem
@@ -66,8 +65,14 @@ type Watcher struct {
 
 	accepted, rejected, holds atomic.Uint64 // contents since Open
 
-	mu     sync.Mutex
-	status Status
+	// building is held from changes of the builder until store has what they come to.
+	building sync.Mutex
+	builder  *discovery.Builder
+
+	mu      sync.Mutex
+	status  Status
+	written problems // of the file
+	others  problems // of what Apply was given
 }
 
 // held is good content that removes too much.
@@ -100,27 +105,57 @@ func Open(path string, store *discovery.Store) (*Watcher, error) {
 		return nil, err
 	}
 	w.builder = discovery.NewBuilder(store.Current().Revision)
-	s, _, _ := w.take(c)
+	s, _ := w.take(c)
 	w.good = sha256.Sum256(data)
 	w.told = w.good
 	w.seen, w.stamp = w.good, st
-	store.Swap(s)
 	w.status = Status{File: path, Revision: s.Revision, LastSuccess: time.Now()}
 	w.report(doc, discovery.News{})
 	w.early = w.status.Problems
 	return w, nil
 }
 
-// take makes the builder say what c says.
-func (w *Watcher) take(c discovery.Config) (*mesh.Snapshot, discovery.Changes, discovery.News) {
+// take makes the builder say what c says, and publishes that.
+func (w *Watcher) take(c discovery.Config) (*mesh.Snapshot, discovery.News) {
 	next := c.List()
 	faults := next.FaultsSince(w.listing)
-	w.builder.SetTrustDomain(c.TrustDomain)
-	w.builder.Apply(next.Since(w.listing)...)
+	changes := next.Since(w.listing)
 	w.listing = next
-	s, changes, news := w.builder.Commit()
+	s, news := w.build(func() {
+		w.builder.SetTrustDomain(c.TrustDomain)
+		w.builder.Apply(changes...)
+	})
 	news.Appeared, news.Gone = append(faults.Appeared, news.Appeared...), append(faults.Gone, news.Gone...)
-	return s, changes, news
+	return s, news
+}
+
+// build publishes what changes of the builder come to; if that is nothing new, it is no
+// new revision.
+func (w *Watcher) build(change func()) (*mesh.Snapshot, discovery.News) {
+	w.building.Lock()
+	defer w.building.Unlock()
+	change()
+	s, changes, news := w.builder.Commit()
+	if !changes.Empty() {
+		w.store.Publish(s, changes)
+	}
+	return s, news
+}
+
+// Apply takes what another source says into force, beside the file: a snapshot with both
+// is published before it returns. The keys of changes name a Source after
+// [discovery.Written]: where both say something of one thing, the file's word holds. What
+// cannot be used of it is a problem in Status, and logged. Safe for concurrent use, also
+// with Run.
+func (w *Watcher) Apply(changes ...discovery.Change) *mesh.Snapshot {
+	for _, c := range changes {
+		if c.Key.Source == discovery.Written {
+			panic("discovery/file: " + c.Key.String() + " is to be applied in the name of the file")
+		}
+	}
+	s, news := w.build(func() { w.builder.Apply(changes...) })
+	w.reportTold(news)
+	return s
 }
 
 // first reads the file at path as soon as nobody writes to it.
@@ -268,9 +303,6 @@ func (w *Watcher) note(now time.Time) {
 	switch {
 	case why == "":
 		w.status.LastSuccess = now
-		if was.Held != "" && w.status.Revision > was.Revision { // confirmed: it was no mistake
-			w.status.LastError, w.status.LastErrorTime = "", time.Time{}
-		}
 	case !was.Failing || why != was.LastError:
 		w.status.LastError, w.status.LastErrorTime = why, now
 	}
@@ -326,10 +358,12 @@ func (w *Watcher) accept(is sum, doc *strictyaml.Doc, c discovery.Config, messag
 	w.good, w.held, w.why = is, nil, ""
 	w.accepted.Add(1)
 	old := w.store.Current()
-	s, changes, news := w.take(c)
-	if !changes.Empty() {
-		w.store.Publish(s, changes)
+	s, news := w.take(c)
+	w.mu.Lock()
+	if w.status.Held != "" && s.Revision > old.Revision { // confirmed: it was no mistake
+		w.status.LastError, w.status.LastErrorTime = "", time.Time{}
 	}
+	w.mu.Unlock()
 	w.report(doc, news)
 	w.Log.Info().Str("file", w.path).Uint64("revision", s.Revision).Int("workloads", s.NumWorkloads()).Int("services", s.NumServices()).Int("gateways", countGateways(s)).Msg(message)
 	if names := emptied(old, s); len(names) > 0 {
