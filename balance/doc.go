@@ -6,7 +6,9 @@
 // drained candidates are never chosen, that shares follow weights while
 // nobody is busy, and that a choice costs no allocation.
 //
-// [Pick] looks at each of a handful; an [Index] keeps sums for thousands.
+// [Pick] looks at each of a handful; an [Index] keeps sums for thousands, and can give
+// turns instead of drawing: then nobody is chosen a second time before everybody was about
+// once, which matters where each choice is worth many connections.
 //
 // It is pure: loads, health and random draws are arguments, and only [Draws] is
 // safe for concurrent use. It does not know what a candidate is, keeps no state

@@ -3,8 +3,9 @@ package balance
 import "math"
 
 // Index is Pick for many candidates: a change of one costs and a choice takes
-// time in proportion to the logarithm of their number, and neither allocates. It
-// gives the choice that [Pick] gives among candidates sorted by falling rank.
+// time in proportion to the logarithm of their number, and neither allocates. Its Pick
+// gives the choice that [Pick] gives among candidates sorted by falling rank; by
+// [Index.TakeTurns] and [Index.PickInTurn] they take turns instead.
 //
 // Candidate.Load and Candidate.Avoid are not looked at: loads are an argument of
 // each choice, and whoever is to be avoided by one choice is masked for its time.
@@ -14,6 +15,7 @@ type Index struct {
 	buckets []bucketIndex // by falling rank
 	sizes   sums          // by candidate: chances when nobody is healthy
 	masked  []int32
+	clock   float64 // of turns: how many each candidate of weight 1 has had
 }
 
 type entry struct {
@@ -21,12 +23,14 @@ type entry struct {
 	bucket int32
 	slot   int32 // within the bucket
 	masked bool
+	turn   Turn
 }
 
 type bucketIndex struct {
 	rank    int
 	members []int32 // candidate by slot
 	weights sums    // by slot: of those that are usable
+	order   order   // of the same, by when it is their turn
 	solid   int     // how many are healthy
 }
 
@@ -127,6 +131,10 @@ func (x *Index) change(i int, how func(*entry)) {
 	how(e)
 	b.solid += e.solid()
 	b.weights.set(int(e.slot), e.weight())
+	if b.order.leaves > 0 {
+		e.turn.become(e.standing(), x.clock)
+		x.reorder(i)
+	}
 	x.sizes.set(i, e.size())
 }
 
@@ -140,7 +148,15 @@ func (e *entry) solid() int {
 }
 
 func (e *entry) weight() float64 {
-	if e.out() || !e.c.usable(false) {
+	if e.masked {
+		return 0
+	}
+	return e.standing()
+}
+
+// standing is its weight, masked or not.
+func (e *entry) standing() float64 {
+	if e.c.Drained || !e.c.usable(false) {
 		return 0
 	}
 	return e.c.Weight

@@ -38,6 +38,7 @@ type backends struct {
 	ask     func(context.Context, *mesh.Workload) error // does the pod's node proxy answer?
 	listed  func(mesh.EndpointID) *mesh.Workload        // as discovery says now; nil: gone
 	late    func(since time.Time) bool                  // was this process itself late meanwhile?
+	nth     func() int                                  // gateway of its network this is
 }
 
 func newBackends(network string, o Outlier, f facts, prober *reprobe.Prober[mesh.EndpointID],
@@ -46,13 +47,15 @@ func newBackends(network string, o Outlier, f facts, prober *reprobe.Prober[mesh
 	if o.Scope == ScopeNone {
 		cfg.Mode = health.ModeOff
 	}
-	return &backends{
+	b := &backends{
 		network: network, scope: o.Scope, facts: f, log: log, changed: changed, prober: prober, ask: ask, listed: listed,
 		late:  func(time.Time) bool { return false },
 		count: func(string) {},
-		Picker: picker.New(picker.Config{Network: network, Hops: cfg, Jitter: rand.Float64, Seed: rand.Uint64,
-			Listed: func(id mesh.EndpointID) bool { return listed(id) != nil }}),
+		nth:   func() int { return 0 },
 	}
+	b.Picker = picker.New(picker.Config{Network: network, Hops: cfg, Jitter: rand.Float64, Seed: rand.Uint64,
+		Listed: func(id mesh.EndpointID) bool { return listed(id) != nil }, Nth: func() int { return b.nth() }})
+	return b
 }
 
 // lease is one pod that was chosen, until release.

@@ -119,6 +119,9 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.backends = newBackends(cfg.Network, cfg.OutlierDetection, g.witnessed,
 		reprobe.New[mesh.EndpointID](g.background, hopSchedule), g.ask, g.listed, log, func(w *mesh.Workload) { g.deliveries.touched(time.Now(), w) })
 	g.backends.late = g.late
+	g.backends.nth = func() int { // one that discovery does not list is like the first
+		return max(0, slices.IndexFunc(g.store.Current().Gateways(cfg.Network), func(x *mesh.Gateway) bool { return x.Name == cfg.Name }))
+	}
 	g.backends.count = func(edge string) { g.metrics.edges.WithLabelValues("hop", edge).Inc() }
 	g.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_served_sessions", Help: "Sessions of clients."}, func() float64 { return float64(g.sessions.Len()) }),

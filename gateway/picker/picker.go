@@ -24,6 +24,9 @@ type Config struct {
 	// Jitter returns values drawn evenly from [0, 1), Seed any number.
 	Jitter func() float64
 	Seed   func() uint64
+	// Nth is which of its network's gateways this one is, from 0: see
+	// [balance.PlaceInRound]. Nil is the first.
+	Nth func() int
 }
 
 // Picker is what one gateway chooses by. Safe for concurrent use.

@@ -41,6 +41,7 @@ type member struct {
 	pod     *mesh.Workload
 	hop     *standing.Cell[mesh.EndpointID]
 	port    *standing.Cell[health.Key]
+	turn    balance.Turn // while the index is made anew
 
 	well     bool // nothing is held against it
 	damped   bool // but that its witness holds it back
@@ -74,7 +75,7 @@ func (s *Service) offer(x route.Exported, snap *mesh.Snapshot, now time.Time) bo
 	}
 	old := s.members
 	for _, m := range old {
-		m.at = -1
+		m.turn, m.at = s.index.Turn(m.at), -1
 	}
 	s.members = make([]*member, 0, len(x.Members))
 	if s.of = nil; snap != nil {
@@ -82,6 +83,10 @@ func (s *Service) offer(x route.Exported, snap *mesh.Snapshot, now time.Time) bo
 	}
 	s.places.Reset()
 	s.alarms.Clear()
+	nth := 0
+	if s.picker.config.Nth != nil {
+		nth = s.picker.config.Nth()
+	}
 	for i, w := range x.Members {
 		for len(old) > 0 && old[0].pod.UID < w.UID {
 			old[0].leave()
@@ -92,7 +97,7 @@ func (s *Service) offer(x route.Exported, snap *mesh.Snapshot, now time.Time) bo
 		if len(old) > 0 && old[0].port.Key() == key {
 			m, old = old[0], old[1:]
 		} else {
-			m = &member{service: s, hop: s.picker.hops.Hold(w.Endpoint), port: s.picker.ports.Hold(key)}
+			m = &member{service: s, hop: s.picker.hops.Hold(w.Endpoint), port: s.picker.ports.Hold(key), turn: balance.NewTurn(balance.PlaceInRound(uint64(w.Endpoint), nth))}
 			m.hop.Watch(m)
 		}
 		m.at, m.pod = i, w
@@ -113,6 +118,7 @@ func (s *Service) offer(x route.Exported, snap *mesh.Snapshot, now time.Time) bo
 		candidates[i] = s.weigh(m, now)
 	}
 	s.index.Reset(candidates)
+	s.index.TakeTurns(func(i int) balance.Turn { return s.members[i].turn })
 	s.exported.Store(&x)
 	s.snap.Store(snap)
 	return true
@@ -261,11 +267,11 @@ func (s *Service) choose(r Request, now time.Time) (i int, dazed, ok bool) {
 	s.maskAvoided(r)
 	u, v := s.draws.Next()
 	heeded := true
-	if i, ok = s.index.Pick(u, v, s); !ok {
+	if i, ok = s.index.PickInTurn(v, s); !ok {
 		left, some := s.index.PickDazed(u)
 		s.index.Unmask()
 		s.mask(r.Exclude)
-		switch i, ok = s.index.Pick(u, v, s); {
+		switch i, ok = s.index.PickInTurn(v, s); {
 		case ok:
 			heeded = false
 		case r.HealthyOnly:
@@ -281,6 +287,9 @@ func (s *Service) choose(r Request, now time.Time) (i int, dazed, ok bool) {
 	if ok && r.Crowded != nil && r.Crowded(s.members[i].pod.Endpoint) {
 		i = s.uncrowded(r, i, dazed, heeded)
 	}
+	if ok {
+		s.index.Took(i)
+	}
 	return i, dazed, ok
 }
 
@@ -293,7 +302,7 @@ func (s *Service) uncrowded(r Request, first int, dazed, heeded bool) int {
 		}
 		s.index.Mask(i)
 		u, v := s.draws.Next()
-		next, ok := s.index.Pick(u, v, s)
+		next, ok := s.index.PickInTurn(v, s)
 		if !ok && dazed {
 			next, ok = s.index.PickDazed(u)
 		}
