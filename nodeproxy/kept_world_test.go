@@ -4,19 +4,23 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	gwpicker "github.com/isthmus-mesh/isthmus/gateway/picker"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -24,15 +28,16 @@ import (
 )
 
 // distant is a client's node proxy and, far away behind gateways, pods: in memory and
-// in virtual time, in which only the line takes any. Proxy, pool and sessions are
-// production's; a gateway only chooses at random and passes on.
+// in virtual time, in which only the line takes any. Proxy, pool, sessions and what a
+// gateway chooses by are production's; otherwise a gateway only passes on.
 type distant struct {
 	delay    time.Duration // one way
 	net      simnet.Network
 	client   *Proxy
 	pods     []*mesh.Workload
 	gateways []*mesh.Gateway
-	silent   bool // gateways know nothing of pins and avoided pods, and name nobody
+	sources  []*mesh.Workload // each with an identity of its own
+	silent   bool             // gateways know nothing of pins and avoided pods, and name nobody
 	ctx      context.Context
 	stop     context.CancelFunc
 	work     sync.WaitGroup
@@ -40,6 +45,7 @@ type distant struct {
 	mu        sync.Mutex
 	rng       *rand.Rand
 	out       map[mesh.EndpointID]bool
+	begun     int // gateways
 	listeners map[string]net.Listener
 	lines     map[string][]*simnet.Conn // by where they lead
 	got       map[mesh.EndpointID]int   // connections
@@ -71,20 +77,32 @@ func newDistant(pods, gateways int, delay time.Duration) *distant {
 		pod.Endpoint = mesh.EndpointIDOf("west", pod.UID)
 		w.pods = append(w.pods, pod)
 	}
-	w.discover()
+	w.connectFrom(1)
 	for _, g := range w.gateways {
 		w.listen(g.Address.String())
 	}
 	return w
 }
 
+// connectFrom has n sources connect, which is one otherwise.
+func (w *distant) connectFrom(n int) {
+	w.sources = nil
+	for i := range n {
+		uid, name := torturedUID, "client"
+		if i > 0 {
+			uid, name = fmt.Sprint(torturedUID, i), fmt.Sprint("client", i)
+		}
+		w.sources = append(w.sources, &mesh.Workload{UID: uid, Name: name, Namespace: "default", Network: "east", Node: "east-1", Endpoint: mesh.EndpointIDOf("east", uid),
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + i)})}, Capacity: 1, Identity: torturedID(name)})
+	}
+	w.discover()
+}
+
+var distantService = &mesh.Service{Name: "far", Namespace: "default", Hostname: distantHost, Scope: mesh.ScopeGlobal, Takeover: true, Ports: []mesh.Port{{Service: 80, Target: 8080}}}
+
 // discover has the client know whom there is, without those that are out.
 func (w *distant) discover() {
-	client := &mesh.Workload{UID: torturedUID, Name: "client", Namespace: "default", Network: "east", Node: "east-1", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")},
-		Capacity: 1, Identity: torturedID("client")}
-	client.Endpoint = mesh.EndpointIDOf("east", client.UID)
-	parts := mesh.Parts{Workloads: []*mesh.Workload{client}, Gateways: w.gateways, Members: map[string][]string{},
-		Services: []*mesh.Service{{Name: "far", Namespace: "default", Hostname: distantHost, Scope: mesh.ScopeGlobal, Takeover: true, Ports: []mesh.Port{{Service: 80, Target: 8080}}}}}
+	parts := mesh.Parts{Workloads: slices.Clone(w.sources), Gateways: w.gateways, Members: map[string][]string{}, Services: []*mesh.Service{distantService}}
 	w.mu.Lock()
 	for _, pod := range w.pods {
 		if !w.out[pod.Endpoint] {
@@ -117,6 +135,7 @@ func (w *distant) listen(addr string) {
 	}
 	w.mu.Lock()
 	w.listeners[addr] = l
+	g := w.newGateway()
 	w.mu.Unlock()
 	w.work.Go(func() {
 		for {
@@ -127,7 +146,7 @@ func (w *distant) listen(addr string) {
 			w.work.Go(func() {
 				t, err := hbone.ServerTLS(w.ctx, conn, w.client.ids.ServerTLS(torturedID("gateway"), nil, "h2"))
 				if err == nil {
-					hbone.NewServer(t, hbone.DefaultConfig(), w.forward).Serve(w.ctx)
+					hbone.NewServer(t, hbone.DefaultConfig(), g.forward).Serve(w.ctx)
 				}
 			})
 		}
@@ -145,27 +164,48 @@ func (w *distant) lose(addr string) {
 	w.lines[addr] = nil
 }
 
-// forward is a gateway's part: the pod is beside it.
-func (w *distant) forward(ctx context.Context, in *hbone.Incoming) {
-	pin, avoid := mesh.EndpointID(header.ParseEndpoint(in.Header.Get(header.NamePin))), header.ParseAvoid(in.Header.Get(header.NameAvoid))
+// distantGateway is one gateway process: the pods are beside it.
+type distantGateway struct {
+	*distant
+	picker  *gwpicker.Picker
+	offered map[mesh.EndpointID]bool // that was out when service was offered
+	service *gwpicker.Service
+}
+
+// newGateway is the next gateway; the caller holds mu.
+func (w *distant) newGateway() *distantGateway {
+	nth, random := w.begun, rand.New(rand.NewPCG(uint64(w.begun), 3))
+	w.begun++
+	return &distantGateway{distant: w, picker: gwpicker.New(gwpicker.Config{Network: "west", Hops: health.DefaultConfig(), Listed: func(mesh.EndpointID) bool { return true },
+		Jitter: func() float64 { return 0.5 }, Seed: random.Uint64, Nth: func() int { return nth }})}
+}
+
+// choose is the pod for one session; the caller holds mu.
+func (g *distantGateway) choose(r gwpicker.Request) (gwpicker.Choice, bool) {
+	if g.service == nil || !maps.Equal(g.offered, g.out) {
+		members := slices.DeleteFunc(slices.Clone(g.pods), func(p *mesh.Workload) bool { return g.out[p.Endpoint] })
+		slices.SortFunc(members, func(a, b *mesh.Workload) int { return strings.Compare(a.UID, b.UID) })
+		g.offered = maps.Clone(g.out)
+		g.service = g.picker.Offer(route.Exported{Service: distantService, Port: distantService.Ports[0], Members: members}, time.Now())
+	}
+	return g.picker.Pick(g.service, r, time.Now())
+}
+
+func (g *distantGateway) forward(ctx context.Context, in *hbone.Incoming) {
+	w := g.distant
+	r := gwpicker.Request{Pin: mesh.EndpointID(header.ParseEndpoint(in.Header.Get(header.NamePin))), Avoid: header.ParseAvoid(in.Header.Get(header.NameAvoid))}
 	if w.silent {
-		pin, avoid = 0, nil
+		r = gwpicker.Request{}
 	}
 	w.mu.Lock()
-	var pod *mesh.Workload
-	if at := slices.IndexFunc(w.pods, func(p *mesh.Workload) bool { return p.Endpoint == pin && !w.out[pin] }); at >= 0 {
-		pod = w.pods[at]
-	}
-	for tries := 0; pod == nil && pin == 0; tries++ {
-		if p := w.pods[w.rng.IntN(len(w.pods))]; !w.out[p.Endpoint] && (tries > 50*len(w.pods) || !slices.Contains(avoid, uint64(p.Endpoint))) {
-			pod = p
-		}
-	}
+	c, ok := g.choose(r)
 	w.mu.Unlock()
-	if pod == nil {
+	if !ok {
 		in.Refuse(503, hbone.Header{header.NameReason: string(header.ReasonPinnedGone)})
 		return
 	}
+	defer func() { g.picker.Done(&c, gwpicker.Outcome{}, time.Now()) }()
+	pod := c.Pod
 	h := hbone.Header{header.NameEndpoint: pod.Endpoint.String(), header.NameWeight: "1"}
 	if w.silent {
 		h = nil
@@ -209,10 +249,11 @@ func (w *distant) serve(pod *mesh.Workload, conn net.Conn) {
 // connect is one connection of the client's application; it returns when the first byte
 // came back, in round trips.
 func (w *distant) connect(id int, lasts time.Duration) (trips float64, err error) {
-	app, other := simnet.PairOf(simnet.Options{}, fmt.Sprintf("10.0.0.1:%d", 10000+id%50000), "10.0.0.1:20000")
+	from := w.sources[id%len(w.sources)]
+	app, other := simnet.PairOf(simnet.Options{}, fmt.Sprintf("%s:%d", from.Addresses[0], 10000+id%50000), from.Addresses[0].String()+":20000")
 	defer app.Close()
 	w.work.Go(func() {
-		if rest := w.client.carry(w.client.data, other, torturedUID, route.Flow{Host: distantHost, Port: 80}, nil, nil, nil); rest != nil {
+		if rest := w.client.carry(w.client.data, other, from.UID, route.Flow{Host: distantHost, Port: 80}, nil, nil, nil); rest != nil {
 			rest(w.client.data)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"container/heap"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,9 +18,8 @@ import (
 )
 
 // town is sources that connect through two gateways to the pods of one share, in
-// simulated time. Gateways choose as they do: each with a sequence of its own, by
-// weight, and by the sessions that it carries; connections inside those it does not
-// see.
+// simulated time. Gateways choose as they do: by turns and by the sessions that each
+// carries, and knowing nothing of each other; connections inside sessions they do not see.
 type town struct {
 	rng      *rand.Rand
 	now      time.Time
@@ -45,9 +45,15 @@ type source struct {
 
 type gateway struct {
 	draws    *balance.Draws
-	sessions []float64
-	scratch  []balance.Candidate
+	index    balance.Index
+	sessions sessions
 }
+
+type sessions []float64
+
+func (s sessions) Load(i int) float64 { return s[i] }
+
+var there = balance.Candidate{Weight: 1, Usable: true}
 
 type moment struct {
 	at     time.Time
@@ -87,7 +93,10 @@ func newTown(seed uint64, sources, pods int) *town {
 	for i := range 2 {
 		name := fmt.Sprint("gw-", i)
 		t.share.Gateways = append(t.share.Gateways, name)
-		t.gateways[name] = &gateway{draws: balance.NewDraws(t.rng.Uint64()), sessions: make([]float64, pods), scratch: make([]balance.Candidate, pods)}
+		g := &gateway{draws: balance.NewDraws(t.rng.Uint64()), sessions: make([]float64, pods)}
+		g.index.Reset(slices.Repeat([]balance.Candidate{there}, pods))
+		g.index.TakeTurns(func(pod int) balance.Turn { return balance.NewTurn(balance.PlaceInRound(uint64(pod), i)) })
+		t.gateways[name] = g
 	}
 	for range sources {
 		s := &source{set: New(t.rng.Float64, t.rng.Uint64()), held: map[uint64]Answer{}}
@@ -141,14 +150,20 @@ func (t *town) asks(g *gateway, r Request) mesh.EndpointID {
 	if r.Pin != 0 {
 		return r.Pin
 	}
-	for i := range g.scratch {
-		g.scratch[i] = balance.Candidate{Weight: 1, Load: g.sessions[i], Usable: t.out[i].IsZero()}
+	for i := range t.out {
+		pod := there
+		pod.Usable = t.out[i].IsZero()
+		g.index.Set(i, pod)
 	}
 	for _, id := range r.Avoid {
-		g.scratch[id-1].Avoid = true
+		g.index.Mask(int(id - 1))
 	}
-	u, v := g.draws.Next()
-	i, _, _ := balance.Pick(g.scratch, u, v)
+	_, v := g.draws.Next()
+	i, ok := g.index.PickInTurn(v, g.sessions)
+	if g.index.Unmask(); !ok {
+		i, _ = g.index.PickInTurn(v, g.sessions)
+	}
+	g.index.Took(i)
 	return mesh.EndpointID(i + 1)
 }
 
@@ -279,8 +294,8 @@ var evennessCases = []struct {
 	{3, 60, 5, 1000, 1.2},
 	{3, 60, 20, 1000, 1.2},
 	{3, 60, 50, 100, 1.2},
-	{3, 1000, 20, 15, 5},
-	{200, 1000, 4.2, 15, 5},
+	{3, 1000, 20, 12, 4.5}, // one turn of 48, and a few more: the budget is 5
+	{200, 1000, 4.2, 12, 4.5},
 	{3, 1000, 50, 200, 1.6},
 	{200, 1000, 4.2, 200, 1.6},
 }

@@ -54,34 +54,51 @@ func (s *Set) Revise(share Share, now time.Time) {
 }
 
 // rebalance has sessions go by the other of the first two gateways until both have as
-// many, if one of them is back, or more is known of them. Each pod stays.
+// many, if one of them is back, or more is known of them. Each pod stays if all are held.
+// If they are renewed, which evens small differences out by itself, those that change take
+// what the other gateway chooses: a pod that stayed would have one turn after another.
 func (s *Set) rebalance(now time.Time) {
 	if len(s.share.Gateways) < 2 {
 		return
 	}
+	stay, apart := s.complete(now), 2
+	if !stay {
+		apart = max(apart, len(s.slots)/4)
+	}
 	var by [2]int // sessions, and requests by name
+	renewed := 0  // sessions that are to be, by way of the gateway that has fewer
 	of := func(sl *slot) int { return slices.Index(s.share.Gateways[:2], sl.session.Gateway) }
 	for _, sl := range s.slots {
 		if sl.session == nil {
 			continue
 		}
-		if i := of(sl); i >= 0 && sl.pin == 0 {
-			by[i]++
-		} else {
+		switch i := of(sl); {
+		case i < 0 || sl.pin != 0:
 			by[1-max(i, 0)]++ // it is on its way
+		case !stay && (sl.request != 0 || !sl.due.IsZero()):
+			renewed++
+		default:
+			by[i]++
 		}
+	}
+	if by[0] < by[1] {
+		by[0] += renewed
+	} else {
+		by[1] += renewed
 	}
 	for _, sl := range s.slots {
 		if sl.session == nil || sl.session.Unnamed || sl.request != 0 || sl.pin != 0 || !sl.due.IsZero() {
 			continue
 		}
 		i := of(sl)
-		if i < 0 || by[i] < by[1-i]+2 || !s.share.reaches(s.share.Gateways[1-i], sl.session.Endpoint) {
+		if i < 0 || by[i] < by[1-i]+apart || !s.share.reaches(s.share.Gateways[1-i], sl.session.Endpoint) {
 			continue
 		}
 		by[i]--
 		by[1-i]++
-		sl.pin, sl.tries = sl.session.Endpoint, 0
+		if sl.tries = 0; stay {
+			sl.pin = sl.session.Endpoint
+		}
 		sl.due = now.Add(time.Duration(s.random() * float64(redrawWithin)))
 	}
 }

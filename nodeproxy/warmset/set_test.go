@@ -278,6 +278,37 @@ func TestSessionsAreSpreadOverAGatewayThatIsBack(t *testing.T) {
 	}
 }
 
+// Of sessions that are renewed those change that go by the other gateway, and the pods
+// with them; a few sessions more by one gateway are evened out by renewal, however often
+// something is learned of the share meanwhile.
+func TestNobodyKeepsItsTurnBecauseTheGatewayChanges(t *testing.T) {
+	w := newWorld(t, 1, 1000)
+	w.share.Gateways = []string{"gw-1"}
+	w.revise()
+	w.run(20*time.Second, 20)
+	w.share.Gateways = []string{"gw-1", "gw-2"}
+	for range 60 {
+		w.revise()
+		for _, sl := range w.set.slots {
+			if sl.pin != 0 {
+				t.Fatalf("pod %v is asked for by name after its turn", sl.pin)
+			}
+		}
+		w.run(100*time.Millisecond, 20)
+	}
+	if by := w.byGateway(); by["gw-2"] < by["gw-1"]/2 {
+		t.Errorf("six seconds after the second gateway is back: %v", by)
+	}
+	before := w.set.next
+	for range 300 {
+		w.revise()
+		w.run(100*time.Millisecond, 20)
+	}
+	if n := w.set.next - before; n > 2*600/usesPerSlot {
+		t.Errorf("%d sessions were opened for 600 connections", n)
+	}
+}
+
 // What a gateway cannot reach goes by the other one.
 func TestWhatAGatewayCannotReachGoesByTheOther(t *testing.T) {
 	w := newWorld(t, 1, 10)
