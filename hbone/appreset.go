@@ -1,6 +1,7 @@
 package hbone
 
 import (
+	"encoding/binary"
 	"fmt"
 	"syscall"
 	"time"
@@ -80,7 +81,7 @@ func (k *sink) release() {
 // (POLLERR says no more: a reset behind the application's FIN sets it too, and what came
 // before that FIN is complete.)
 func (k *sink) wasReset(fd uintptr) bool {
-	return k.sock.closed(fd) && !k.ending.Load() // in this order: the FIN may go out meanwhile
+	return !k.ending.Load() && k.sock.closed(fd) && !k.ending.Load() // again: the FIN may go out meanwhile
 }
 
 // wasResetNow is wasReset for who is not in a callback of the socket.
@@ -99,6 +100,10 @@ func (s socket) closed(fd uintptr) bool {
 	if s.mem != nil {
 		return s.mem.StateClose()
 	}
-	info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO)
-	return err == nil && info.State == unix.BPF_TCP_CLOSE
+	// The kernel fills as much of a TCPInfo as there is room for: all of it would be
+	// an allocation, several times for each connection. The state is its first byte.
+	head, err := unix.GetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_INFO)
+	var info [4]byte
+	binary.NativeEndian.PutUint32(info[:], uint32(head))
+	return err == nil && info[0] == unix.BPF_TCP_CLOSE
 }
