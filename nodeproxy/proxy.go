@@ -86,7 +86,11 @@ type Proxy struct {
 	running   sync.WaitGroup      // accept loops and what they started
 }
 
-var gatewaySchedule = reprobe.Schedule{First: 250 * time.Millisecond, Limit: 2 * time.Second, Timeout: 3 * time.Second}
+// gatewaySchedule is that of probes of gateways, which cost either end a TLS handshake:
+// in the first minute one a second and a half, later they come as the failure lasts, and
+// of all gateways together at most a hundred a second.
+var gatewaySchedule = reprobe.Schedule{First: 250 * time.Millisecond, Limit: 2 * time.Second, Bound: 30 * time.Second, Least: time.Second,
+	Timeout: 3 * time.Second, Spacing: 20 * time.Millisecond, Concurrent: 16}
 
 // Registry holds the metrics of this node proxy.
 func (p *Proxy) Registry() *prometheus.Registry { return p.registry }
@@ -157,6 +161,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.registry.MustRegister(pool.NewMetrics(p.pool))
 	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
 	p.view = newView(cfg, p.known, p.probeGateway, log, p.metrics)
+	p.view.works = p.gatewayProbes.Restart
 	p.kept = p.newKeeper(rand.Float64, rand.Uint64)
 	p.view.revise = p.kept.Revise
 	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_warm_sets", Help: "Warm sets: one for each source identity, share of another network and port in use."},
@@ -275,6 +280,9 @@ func (p *Proxy) probeGateway(key string) {
 			return false // asked again: what took so long may have been us
 		}
 		p.view.gatewayAnswered(key, err, time.Now())
+		if until := p.view.GatewayOut(key, time.Now()); !until.IsZero() {
+			p.gatewayProbes.By(key, until) // before a connection tries it
+		}
 		return err == nil
 	})
 }

@@ -28,6 +28,7 @@ type view struct {
 	reports bool // use what federation says
 	known   func(network, service string) (healthstream.Known, bool)
 	probe   func(gateway string)            // a gateway failed: ask it until it answers
+	works   func(gateway string)            // a connection has found that a gateway works that was out
 	revise  func(match func(warm.Key) bool) // what warm sets know has changed
 	log     zerolog.Logger
 	metrics *Metrics
@@ -36,7 +37,7 @@ type view struct {
 func newView(c Config, known func(network, service string) (healthstream.Known, bool), probe func(gateway string), log zerolog.Logger, m *Metrics) *view {
 	v := &view{
 		network: c.Network, scope: c.OutlierDetection.Scope, reports: c.Federation.Health && c.OutlierDetection.Scope == ScopeEndpoint,
-		known: known, probe: probe, revise: func(func(warm.Key) bool) {}, log: log, metrics: m,
+		known: known, probe: probe, works: func(string) {}, revise: func(func(warm.Key) bool) {}, log: log, metrics: m,
 	}
 	off := c.OutlierDetection.Config
 	off.Mode = health.ModeOff
@@ -123,12 +124,23 @@ func (v *view) choose(d *picker.Destination, t tried, kept picker.Kept, now time
 }
 
 // opened takes in that the attempt succeeded.
-func (v *view) opened(c *picker.Choice, now time.Time) { v.tell(v.Opened(c, now)) }
+func (v *view) opened(c *picker.Choice, now time.Time) { v.met(v.Opened(c, now)) }
+
+// met is tell of what a connection has found. A gateway that it went by needs no more
+// probes, or many if it fails again.
+func (v *view) met(edges []picker.Edge) {
+	v.tell(edges)
+	for _, e := range edges {
+		if e.Scope == picker.ScopeGateway && e.Edge == health.EdgeReadmitted {
+			v.works(e.Network + "/" + e.Gateway)
+		}
+	}
+}
 
 // failed takes in that the attempt failed, or a tunnel that broke after it had been
 // opened and before anybody spoke through it.
 func (v *view) failed(c *picker.Choice, f *failure, now time.Time) {
-	v.tell(v.Done(c, picker.Outcome{At: picker.At(f.at), Fault: f.fault, Reason: f.reason, Error: header.Cause(f.err.Error()), Left: f.reason == reasonCancelled,
+	v.met(v.Done(c, picker.Outcome{At: picker.At(f.at), Fault: f.fault, Reason: f.reason, Error: header.Cause(f.err.Error()), Left: f.reason == reasonCancelled,
 		Endpoint: f.endpoint, Responded: f.responded(), Hop: f.hop}, now))
 	if f.faultOf(atGateway) && c.Gateway != nil && v.scope != ScopeNone {
 		v.probe(picker.GatewayKey(c.Gateway))

@@ -11,6 +11,18 @@ import (
 // long before each further one, at most Limit.
 type Backoff struct {
 	First, Limit time.Duration
+	// Bound is the longest of all for what has failed for long; see Lasting. Zero: Limit.
+	Bound time.Duration
+}
+
+// patience is which part of the time that something has failed may pass between two
+// retries: so much later, at most, is it seen to work.
+const patience = 30
+
+// Lasting is Longest for what has failed for the time failing: a thirtieth of that if
+// it is more, and at most Bound. With a Limit of 2 s the first minute is as it was.
+func (b Backoff) Lasting(n int, failing time.Duration) time.Duration {
+	return max(b.Longest(n), min(failing/patience, b.Bound))
 }
 
 // Delay returns how long to wait before retry n (from 1; less is 1): a value

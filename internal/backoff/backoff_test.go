@@ -33,3 +33,19 @@ func TestDelayNeverOverflows(t *testing.T) {
 		t.Errorf("the zero backoff waits %v", d)
 	}
 }
+
+func TestWhatFailsForLongIsTriedLessOften(t *testing.T) {
+	b := Backoff{First: 250 * time.Millisecond, Limit: 2 * time.Second, Bound: 30 * time.Second}
+	for failing, want := range map[time.Duration]time.Duration{0: 2 * time.Second, time.Minute: 2 * time.Second, 5 * time.Minute: 10 * time.Second, time.Hour: 30 * time.Second} {
+		if got := b.Lasting(9, failing); got != want {
+			t.Errorf("longest pause after %v of failing is %v, want %v", failing, got, want)
+		}
+	}
+	if got := b.Lasting(1, 0); got != b.First {
+		t.Errorf("longest first pause is %v, want %v", got, b.First)
+	}
+	b.Bound = 0
+	if got := b.Lasting(9, time.Hour); got != b.Limit {
+		t.Errorf("without a bound of its own, the longest pause after an hour is %v, want %v", got, b.Limit)
+	}
+}

@@ -5,7 +5,8 @@
 // Every series of questions ends: with the answer, when its key is no longer
 // retained, or with the Prober's context. However many keys are asked, there are
 // at most Schedule.Concurrent questions at once, and pauses grow so that all keys
-// together are asked about once per Schedule.Spacing.
+// together are asked about once per Schedule.Spacing, and, with a Schedule.Bound,
+// with the time that a key has failed.
 package reprobe
 
 import (
@@ -22,6 +23,12 @@ type Schedule struct {
 	First time.Duration
 	// Limit is the longest pause; pauses double up to it.
 	Limit time.Duration
+	// Bound is the longest pause of a series that has lasted for long: pauses grow
+	// beyond Limit with it, as in [backoff.Backoff]. Zero: they do not.
+	Bound time.Duration
+	// Least is the least time between two questions, however often Watch and Restart
+	// ask for one. Zero: there is none.
+	Least time.Duration
 	// Timeout bounds one question.
 	Timeout time.Duration
 	// Spacing bounds how often all keys together are asked again: with n series no
@@ -48,6 +55,10 @@ type series struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	kick   chan struct{} // one slot: a send asks for the next question now
+
+	// Prober.mu guards these.
+	fresh bool      // Restart was called since the last question began
+	by    time.Time // when the next question is due at the latest; zero: see the schedule
 }
 
 // New returns a Prober whose series all end with ctx. The owner calls Wait.
@@ -70,10 +81,7 @@ func (p *Prober[K]) Watch(k K, ask func(context.Context) error, done func(err er
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s, ok := p.series[k]; ok {
-		select {
-		case s.kick <- struct{}{}:
-		default:
-		}
+		s.hurry()
 		return
 	}
 	if p.ctx.Err() != nil {
@@ -86,6 +94,35 @@ func (p *Prober[K]) Watch(k K, ask func(context.Context) error, done func(err er
 		defer s.cancel()
 		p.run(k, s, ask, done)
 	})
+}
+
+// hurry asks for the next question now.
+func (s *series) hurry() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Restart begins the series of k, if there is one, anew: somebody else has seen it
+// work. It is asked now, and, if it does not answer, as often as at the start.
+func (p *Prober[K]) Restart(k K) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s, ok := p.series[k]; ok {
+		s.fresh = true
+		s.hurry()
+	}
+}
+
+// By puts the next question of k's series no later than at, unless that is sooner than
+// the schedule allows in the beginning. It is for done, and holds until the question.
+func (p *Prober[K]) By(k K, at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s, ok := p.series[k]; ok {
+		s.by = at
+	}
 }
 
 // Retain ends the series of every key that keep refuses: a question under way is
@@ -102,8 +139,12 @@ func (p *Prober[K]) Retain(keep func(K) bool) {
 }
 
 func (p *Prober[K]) run(k K, s *series, ask func(context.Context) error, done func(error) bool) {
-	pauses := backoff.Backoff{First: p.schedule.First, Limit: p.schedule.Limit}
+	started := time.Now()
 	for n := 1; ; {
+		if p.begin(s) {
+			n, started = 1, time.Now()
+		}
+		asking := time.Now()
 		err, asked := p.ask(s, ask)
 		switch {
 		case !asked, s.ctx.Err() != nil:
@@ -112,15 +153,42 @@ func (p *Prober[K]) run(k K, s *series, ask func(context.Context) error, done fu
 		case done(err) && p.end(k, s):
 			return
 		}
-		t := time.NewTimer(p.wait(pauses.Longest(n)))
+		due := time.Now().Add(p.pause(s, n, time.Since(started)))
+		t := time.NewTimer(time.Until(due))
 		select {
 		case <-s.ctx.Done():
 		case <-s.kick:
+			t.Reset(min(time.Until(due), time.Until(asking.Add(p.schedule.Least))))
+			select {
+			case <-s.ctx.Done():
+			case <-t.C:
+			}
 		case <-t.C:
 			n++
 		}
 		t.Stop()
 	}
+}
+
+// begin notes that the next question of s begins; fresh if its series begins with it.
+func (p *Prober[K]) begin(s *series) (fresh bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fresh, s.fresh, s.by = s.fresh, false, time.Time{}
+	return fresh
+}
+
+// pause draws the pause before question n+1 of s, which has failed for a time.
+func (p *Prober[K]) pause(s *series, n int, failing time.Duration) time.Duration {
+	pauses := backoff.Backoff{First: p.schedule.First, Limit: p.schedule.Limit, Bound: p.schedule.Bound}
+	p.mu.Lock()
+	by := s.by
+	p.mu.Unlock()
+	d := p.wait(pauses.Lasting(n, failing))
+	if !by.IsZero() {
+		d = min(d, max(time.Until(by), p.wait(pauses.Longest(n))))
+	}
+	return d
 }
 
 // ask puts one question when there is a turn for it; not asked if the series

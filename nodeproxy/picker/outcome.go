@@ -176,6 +176,21 @@ func (p *Picker) Asked(key string, o health.Outcome, reason string, now time.Tim
 	return edges(nil, edge, reason, gatewayEdge(key))
 }
 
+// GatewayOut returns when a connection may try the gateway of key, which is out; zero
+// if it is not out, or may be tried now.
+func (p *Picker) GatewayOut(key string, now time.Time) time.Time {
+	p.mu.Lock()
+	g := p.gates[key]
+	p.mu.Unlock()
+	if g == nil {
+		return time.Time{}
+	}
+	if st, _ := g.cell.State(now); st.Phase == health.Ejected {
+		return st.Until
+	}
+	return time.Time{}
+}
+
 // Heard takes in that something else is said of a share, or nothing any more: whom
 // it does not name as out, on evidence newer than what failed under our eyes, is
 // usable again.
