@@ -48,7 +48,8 @@ func (f *Federation) held() Keys {
 
 func (f *Federation) rekey(keys Keys) {
 	f.do(func(n *antientropy.Node, now time.Time) error {
-		if !maps.EqualFunc(keys.Known, f.keys.Known, slices.Equal[[]networkkey.Public]) {
+		changed := !maps.EqualFunc(keys.Known, f.keys.Known, slices.Equal[[]networkkey.Public])
+		if changed {
 			changes := n.Ledger().SetKnown(keys.Known, now)
 			f.cfg.Log.Info().Int("networks", len(keys.Known)).Msg("networks known by their keys have changed")
 			f.transport.keep(keys.Known)
@@ -56,7 +57,9 @@ func (f *Federation) rekey(keys Keys) {
 			f.emit(nil, changes)
 		}
 		other := keys.Network.Public() != f.keys.Network.Public()
-		f.keys = keys
+		if f.keys = keys; changed || other {
+			defer f.transport.redial()
+		}
 		if !other && !f.instance.Due(now) {
 			return nil
 		}

@@ -127,7 +127,7 @@ func (t *transport) follow() {
 			listed[k] = true
 			if t.lanes[k] == nil {
 				ctx, cancel := context.WithCancel(t.ctx)
-				l := &lane{transport: t, laneKey: k, cancel: cancel, wanted: make(chan struct{}, 1)}
+				l := &lane{transport: t, laneKey: k, cancel: cancel, wanted: make(chan struct{}, 1), again: make(chan struct{}, 1)}
 				t.lanes[k] = l
 				t.wg.Go(func() { l.run(ctx) })
 			}
@@ -180,6 +180,15 @@ func (t *transport) keep(known networkkey.Known) {
 		if err := c.stillKnown(known); err != nil {
 			c.end(err, true)
 		}
+	}
+}
+
+// redial has every gateway dialled now that is not connected: other keys are known.
+func (t *transport) redial() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.lanes {
+		l.retry()
 	}
 }
 
@@ -287,6 +296,11 @@ func (t *transport) add(c *conn) error {
 		link.CloseAbruptly(old.Conn)
 	}
 	*slot = c
+	for _, l := range t.lanes {
+		if !c.dialled && !l.refused && l.name() == c.gateway {
+			l.retry() // it is back
+		}
+	}
 	return nil
 }
 
