@@ -27,6 +27,7 @@ func (g *Gateway) listenToNodes(metrics *peer.Metrics) (*healthstream.Server, er
 		Place:   g.place,
 		Source:  shares{g},
 		Settled: g.settled,
+		Holds:   g.holds,
 		OnEdge:  g.takeEdges,
 		OnDetach: func(name string) {
 			if !g.handover.yields() { // else this process has sent it away
@@ -149,6 +150,22 @@ func (g *Gateway) tellFollowers(ctx context.Context) {
 // tell theirs.
 type shares struct{ *Gateway }
 
+// holds are the other networks of which this gateway holds all that a live instance says
+// that knows everything, sorted.
+func (g *Gateway) holds() (networks []string) {
+	if g.fed == nil {
+		return nil // New has not come that far
+	}
+	g.fed.Read(func(l *ledger.Ledger) {
+		for _, n := range l.Networks() {
+			if n != g.cfg.Network && l.Synchronised(n) {
+				networks = append(networks, n)
+			}
+		}
+	})
+	return networks
+}
+
 // Shares implements [healthstream.Source].
 func (g shares) Shares(service string) (out []healthstream.Share) {
 	if g.fed == nil {
@@ -163,7 +180,8 @@ func (g shares) Shares(service string) (out []healthstream.Share) {
 				out = append(out, healthstream.Share{Network: w.Network})
 			}
 			s := &out[len(out)-1]
-			s.Instances = append(s.Instances, healthstream.Voice{Instance: w.Instance, Gateway: w.Gateway, Group: w.Group, Draining: w.Draining, Live: w.Live, Entries: w.Entries})
+			s.Instances = append(s.Instances, healthstream.Voice{Instance: w.Instance, Gateway: w.Gateway, Group: w.Group, Draining: w.Draining, Live: w.Live, Entries: w.Entries,
+				Certificate: w.Certificate, Introduction: w.Introduction})
 		}
 	})
 	own := healthstream.Voice{Instance: g.fed.Instance(), Gateway: g.cfg.Name, Draining: g.givesWay(), Live: true}

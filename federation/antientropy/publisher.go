@@ -83,7 +83,7 @@ func (p *Publisher) Put(r record.Record, now time.Time) error {
 		w.entry = &e
 		return nil
 	}
-	if old, ok := p.set.Get(e.Key); ok && string(old.Body) == string(e.Body) {
+	if old, ok := p.set.Get(e.Key); ok && old.Says(e) {
 		return nil
 	}
 	if due := p.due(e.Key); now.Before(due) {
@@ -96,9 +96,10 @@ func (p *Publisher) Put(r record.Record, now time.Time) error {
 func (p *Publisher) put(e record.Entry, now time.Time) error {
 	e.Sequence = p.watermark + 1
 	old, _ := p.set.Get(e.Key)
-	err := p.full(e)
+	size := e.Size() + record.SignatureBytes
+	err := p.full(e.Key, size)
 	if err == nil {
-		err = p.set.Put(e)
+		err = p.set.Put(p.key.SignRecord(e))
 	}
 	if err != nil {
 		k, _ := record.DecodeKey(e.Key)
@@ -106,7 +107,7 @@ func (p *Publisher) put(e record.Entry, now time.Time) error {
 		p.unable(e.Key, &e, err, now)
 		return err
 	}
-	p.room = p.room || old.Size() > e.Size()
+	p.room = p.room || old.Size() > size
 	p.watermark++
 	p.changed[e.Key] = false
 	p.pay(e.Key, now)
@@ -177,7 +178,7 @@ func (p *Publisher) ripen(now time.Time) (err error) {
 		switch {
 		case w.entry == nil:
 			p.remove(key, now)
-		case there && string(old.Body) == string(w.entry.Body): // it is as it was
+		case there && old.Says(*w.entry): // it is as it was
 		default:
 			if e := p.put(*w.entry, now); e != nil {
 				err = e

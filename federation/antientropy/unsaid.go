@@ -58,14 +58,14 @@ func (p *Publisher) unable(key string, e *record.Entry, err error, now time.Time
 	}
 }
 
-// full is why e may not be said beside what is said already: the last of the room is
-// for the network record.
-func (p *Publisher) full(e record.Entry) error {
-	if e.Key == networkKey {
+// full is why a record of size bytes may not be said beside what is said already: the
+// last of the room is for the network record.
+func (p *Publisher) full(key string, size int) error {
+	if key == networkKey {
 		return nil
 	}
-	old, there := p.set.Get(e.Key)
-	records, bytes := p.set.Len(), p.set.Bytes()+e.Size()
+	old, there := p.set.Get(key)
+	records, bytes := p.set.Len(), p.set.Bytes()+size
 	if there {
 		bytes -= old.Size()
 	}
@@ -73,7 +73,7 @@ func (p *Publisher) full(e record.Entry) error {
 	switch {
 	case !there && !introduced && p.limit.records > 0 && records >= p.limit.records-1:
 		return record.ErrTooLarge
-	case p.limit.bytes > 0 && bytes > p.limit.bytes-min(networkRoom, p.limit.bytes/16) && (!there || e.Size() > old.Size()):
+	case p.limit.bytes > 0 && bytes > p.limit.bytes-min(networkRoom, p.limit.bytes/16) && (!there || size > old.Size()):
 		return record.ErrTooLarge
 	}
 	return nil

@@ -332,6 +332,7 @@ type NetworkBody struct {
 	TrustBundles []*TrustBundle `protobuf:"bytes,8,rep,name=trust_bundles,json=trustBundles,proto3" json:"trust_bundles,omitempty"`
 	// Gateways of one group see the same pods; empty is the whole network.
 	Group         string `protobuf:"bytes,9,opt,name=group,proto3" json:"group,omitempty"`
+	Signature     []byte `protobuf:"bytes,2047,opt,name=signature,proto3" json:"signature,omitempty"` // stays the last field
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -427,6 +428,13 @@ func (x *NetworkBody) GetGroup() string {
 		return x.Group
 	}
 	return ""
+}
+
+func (x *NetworkBody) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
 }
 
 // GatewayAddress is where a gateway is dialled.
@@ -547,6 +555,7 @@ type ExportBody struct {
 	Identities    []string               `protobuf:"bytes,7,rep,name=identities,proto3" json:"identities,omitempty"`     // SPIFFE IDs that may answer, sorted
 	Created       int64                  `protobuf:"varint,8,opt,name=created,proto3" json:"created,omitempty"`          // of the service, seconds of Unix time; orders nothing between networks
 	Capacity      uint32                 `protobuf:"varint,9,opt,name=capacity,proto3" json:"capacity,omitempty"`        // nominal and rounded, for when health is unknown
+	Signature     []byte                 `protobuf:"bytes,2047,opt,name=signature,proto3" json:"signature,omitempty"`    // stays the last field
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -644,6 +653,13 @@ func (x *ExportBody) GetCapacity() uint32 {
 	return 0
 }
 
+func (x *ExportBody) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
 // ExportPort is one port of an exported service.
 type ExportPort struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -704,8 +720,9 @@ type HealthBody struct {
 	Healthy         uint32                 `protobuf:"varint,2,opt,name=healthy,proto3" json:"healthy,omitempty"`
 	ReadyCapacity   uint32                 `protobuf:"varint,3,opt,name=ready_capacity,json=readyCapacity,proto3" json:"ready_capacity,omitempty"`
 	HealthyCapacity uint32                 `protobuf:"varint,4,opt,name=healthy_capacity,json=healthyCapacity,proto3" json:"healthy_capacity,omitempty"`
-	Exceptions      []*Exception           `protobuf:"bytes,5,rep,name=exceptions,proto3" json:"exceptions,omitempty"` // newest first, at most 64
-	Unnamed         uint32                 `protobuf:"varint,6,opt,name=unnamed,proto3" json:"unnamed,omitempty"`      // further exceptions
+	Exceptions      []*Exception           `protobuf:"bytes,5,rep,name=exceptions,proto3" json:"exceptions,omitempty"`  // newest first, at most 64
+	Unnamed         uint32                 `protobuf:"varint,6,opt,name=unnamed,proto3" json:"unnamed,omitempty"`       // further exceptions
+	Signature       []byte                 `protobuf:"bytes,2047,opt,name=signature,proto3" json:"signature,omitempty"` // stays the last field
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -780,6 +797,13 @@ func (x *HealthBody) GetUnnamed() uint32 {
 		return x.Unnamed
 	}
 	return 0
+}
+
+func (x *HealthBody) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
 }
 
 // Exception is an endpoint that is left out.
@@ -1792,7 +1816,7 @@ const file_records_proto_rawDesc = "" +
 	"\x05Entry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x12\n" +
-	"\x04body\x18\x03 \x01(\fR\x04body\"\x83\x03\n" +
+	"\x04body\x18\x03 \x01(\fR\x04body\"\xa2\x03\n" +
 	"\vNetworkBody\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12C\n" +
 	"\taddresses\x18\x02 \x03(\v2%.isthmus.federation.v2.GatewayAddressR\taddresses\x12\x16\n" +
@@ -1802,14 +1826,15 @@ const file_records_proto_rawDesc = "" +
 	"\bdraining\x18\x06 \x01(\bR\bdraining\x12!\n" +
 	"\fnetwork_keys\x18\a \x03(\fR\vnetworkKeys\x12G\n" +
 	"\rtrust_bundles\x18\b \x03(\v2\".isthmus.federation.v2.TrustBundleR\ftrustBundles\x12\x14\n" +
-	"\x05group\x18\t \x01(\tR\x05groupJ\x04\b\n" +
+	"\x05group\x18\t \x01(\tR\x05group\x12\x1d\n" +
+	"\tsignature\x18\xff\x0f \x01(\fR\tsignatureJ\x04\b\n" +
 	"\x10\vJ\x04\b\v\x10\fJ\x04\b\f\x10\rR\rgateway_classR\asegmentR\aforeign\"8\n" +
 	"\x0eGatewayAddress\x12\x12\n" +
 	"\x04host\x18\x01 \x01(\tR\x04host\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\"[\n" +
 	"\vTrustBundle\x12!\n" +
 	"\ftrust_domain\x18\x01 \x01(\tR\vtrustDomain\x12)\n" +
-	"\x10x509_authorities\x18\x02 \x03(\fR\x0fx509Authorities\"\x90\x03\n" +
+	"\x10x509_authorities\x18\x02 \x03(\fR\x0fx509Authorities\"\xaf\x03\n" +
 	"\n" +
 	"ExportBody\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
@@ -1822,12 +1847,13 @@ const file_records_proto_rawDesc = "" +
 	"identities\x18\a \x03(\tR\n" +
 	"identities\x12\x18\n" +
 	"\acreated\x18\b \x01(\x03R\acreated\x12\x1a\n" +
-	"\bcapacity\x18\t \x01(\rR\bcapacityJ\x04\b\n" +
+	"\bcapacity\x18\t \x01(\rR\bcapacity\x12\x1d\n" +
+	"\tsignature\x18\xff\x0f \x01(\fR\tsignatureJ\x04\b\n" +
 	"\x10\x11R\x04vipsR\x10address_familiesR\baffinityR\bwaypointR\rservice_entryR\bheadless\"W\n" +
 	"\n" +
 	"ExportPort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04port\x18\x02 \x01(\rR\x04portJ\x04\b\x03\x10\x04J\x04\b\x04\x10\x05R\fapp_protocolR\atargets\"\xea\x01\n" +
+	"\x04port\x18\x02 \x01(\rR\x04portJ\x04\b\x03\x10\x04J\x04\b\x04\x10\x05R\fapp_protocolR\atargets\"\x89\x02\n" +
 	"\n" +
 	"HealthBody\x12\x14\n" +
 	"\x05ready\x18\x01 \x01(\rR\x05ready\x12\x18\n" +
@@ -1837,7 +1863,8 @@ const file_records_proto_rawDesc = "" +
 	"\n" +
 	"exceptions\x18\x05 \x03(\v2 .isthmus.federation.v2.ExceptionR\n" +
 	"exceptions\x12\x18\n" +
-	"\aunnamed\x18\x06 \x01(\rR\aunnamed\"\xac\x01\n" +
+	"\aunnamed\x18\x06 \x01(\rR\aunnamed\x12\x1d\n" +
+	"\tsignature\x18\xff\x0f \x01(\fR\tsignature\"\xac\x01\n" +
 	"\tException\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\x06R\bendpoint\x12;\n" +
 	"\x05cause\x18\x02 \x01(\x0e2%.isthmus.federation.v2.ExceptionCauseR\x05cause\x12\x16\n" +

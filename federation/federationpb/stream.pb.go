@@ -92,6 +92,8 @@ type StreamMessage struct {
 	//	*StreamMessage_Beat
 	//	*StreamMessage_Subscribe
 	//	*StreamMessage_Services
+	//	*StreamMessage_Proofs
+	//	*StreamMessage_Holdings
 	Message       isStreamMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -197,6 +199,24 @@ func (x *StreamMessage) GetServices() *ServiceStates {
 	return nil
 }
 
+func (x *StreamMessage) GetProofs() *Proofs {
+	if x != nil {
+		if x, ok := x.Message.(*StreamMessage_Proofs); ok {
+			return x.Proofs
+		}
+	}
+	return nil
+}
+
+func (x *StreamMessage) GetHoldings() *Holdings {
+	if x != nil {
+		if x, ok := x.Message.(*StreamMessage_Holdings); ok {
+			return x.Holdings
+		}
+	}
+	return nil
+}
+
 type isStreamMessage_Message interface {
 	isStreamMessage_Message()
 }
@@ -229,6 +249,14 @@ type StreamMessage_Services struct {
 	Services *ServiceStates `protobuf:"bytes,7,opt,name=services,proto3,oneof"`
 }
 
+type StreamMessage_Proofs struct {
+	Proofs *Proofs `protobuf:"bytes,8,opt,name=proofs,proto3,oneof"`
+}
+
+type StreamMessage_Holdings struct {
+	Holdings *Holdings `protobuf:"bytes,9,opt,name=holdings,proto3,oneof"`
+}
+
 func (*StreamMessage_Attach) isStreamMessage_Message() {}
 
 func (*StreamMessage_Welcome) isStreamMessage_Message() {}
@@ -242,6 +270,10 @@ func (*StreamMessage_Beat) isStreamMessage_Message() {}
 func (*StreamMessage_Subscribe) isStreamMessage_Message() {}
 
 func (*StreamMessage_Services) isStreamMessage_Message() {}
+
+func (*StreamMessage_Proofs) isStreamMessage_Message() {}
+
+func (*StreamMessage_Holdings) isStreamMessage_Message() {}
 
 // Attach is the first frame of a node proxy.
 type Attach struct {
@@ -906,6 +938,153 @@ func (x *ShareState) GetInstances() []*InstanceState {
 	return nil
 }
 
+// Proofs are by which a node proxy checks what gateway instances of other networks say.
+// That of an instance goes before the first share that names it, once to a stream, and
+// again when it has changed, or when a service is asked for again.
+type Proofs struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Proofs        []*Proof               `protobuf:"bytes,1,rep,name=proofs,proto3" json:"proofs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Proofs) Reset() {
+	*x = Proofs{}
+	mi := &file_stream_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Proofs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Proofs) ProtoMessage() {}
+
+func (x *Proofs) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Proofs.ProtoReflect.Descriptor instead.
+func (*Proofs) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Proofs) GetProofs() []*Proof {
+	if x != nil {
+		return x.Proofs
+	}
+	return nil
+}
+
+// Proof is one instance: who it is, and what it says of itself.
+type Proof struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Certificate   []byte                 `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"` // SignedCertificate
+	Network       *Entry                 `protobuf:"bytes,2,opt,name=network,proto3" json:"network,omitempty"`         // its network record, as it has written it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Proof) Reset() {
+	*x = Proof{}
+	mi := &file_stream_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Proof) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Proof) ProtoMessage() {}
+
+func (x *Proof) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Proof.ProtoReflect.Descriptor instead.
+func (*Proof) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Proof) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *Proof) GetNetwork() *Entry {
+	if x != nil {
+		return x.Network
+	}
+	return nil
+}
+
+// Holdings are the networks of which the sender holds all that some instance says that
+// knows everything: what it does not say of these is withdrawn. It replaces what was
+// said before.
+type Holdings struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Networks      []string               `protobuf:"bytes,1,rep,name=networks,proto3" json:"networks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Holdings) Reset() {
+	*x = Holdings{}
+	mi := &file_stream_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holdings) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holdings) ProtoMessage() {}
+
+func (x *Holdings) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holdings.ProtoReflect.Descriptor instead.
+func (*Holdings) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Holdings) GetNetworks() []string {
+	if x != nil {
+		return x.Networks
+	}
+	return nil
+}
+
 // InstanceState is what one gateway instance says of the service.
 type InstanceState struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -923,7 +1102,7 @@ type InstanceState struct {
 
 func (x *InstanceState) Reset() {
 	*x = InstanceState{}
-	mi := &file_stream_proto_msgTypes[12]
+	mi := &file_stream_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1114,7 @@ func (x *InstanceState) String() string {
 func (*InstanceState) ProtoMessage() {}
 
 func (x *InstanceState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[12]
+	mi := &file_stream_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1127,7 @@ func (x *InstanceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceState.ProtoReflect.Descriptor instead.
 func (*InstanceState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{12}
+	return file_stream_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *InstanceState) GetInstance() []byte {
@@ -997,7 +1176,7 @@ var File_stream_proto protoreflect.FileDescriptor
 
 const file_stream_proto_rawDesc = "" +
 	"\n" +
-	"\fstream.proto\x12\x15isthmus.federation.v2\x1a\rrecords.proto\"\xb1\x03\n" +
+	"\fstream.proto\x12\x15isthmus.federation.v2\x1a\rrecords.proto\"\xa9\x04\n" +
 	"\rStreamMessage\x127\n" +
 	"\x06attach\x18\x01 \x01(\v2\x1d.isthmus.federation.v2.AttachH\x00R\x06attach\x12:\n" +
 	"\awelcome\x18\x02 \x01(\v2\x1e.isthmus.federation.v2.WelcomeH\x00R\awelcome\x127\n" +
@@ -1005,7 +1184,9 @@ const file_stream_proto_rawDesc = "" +
 	"\x03ask\x18\x04 \x01(\v2\x1a.isthmus.federation.v2.AskH\x00R\x03ask\x121\n" +
 	"\x04beat\x18\x05 \x01(\v2\x1b.isthmus.federation.v2.BeatH\x00R\x04beat\x12@\n" +
 	"\tsubscribe\x18\x06 \x01(\v2 .isthmus.federation.v2.SubscribeH\x00R\tsubscribe\x12B\n" +
-	"\bservices\x18\a \x01(\v2$.isthmus.federation.v2.ServiceStatesH\x00R\bservicesB\t\n" +
+	"\bservices\x18\a \x01(\v2$.isthmus.federation.v2.ServiceStatesH\x00R\bservices\x127\n" +
+	"\x06proofs\x18\b \x01(\v2\x1d.isthmus.federation.v2.ProofsH\x00R\x06proofs\x12=\n" +
+	"\bholdings\x18\t \x01(\v2\x1f.isthmus.federation.v2.HoldingsH\x00R\bholdingsB\t\n" +
 	"\amessage\"h\n" +
 	"\x06Attach\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
@@ -1049,7 +1230,14 @@ const file_stream_proto_rawDesc = "" +
 	"\n" +
 	"ShareState\x12\x18\n" +
 	"\anetwork\x18\x01 \x01(\tR\anetwork\x12B\n" +
-	"\tinstances\x18\x02 \x03(\v2$.isthmus.federation.v2.InstanceStateR\tinstances\"\xc3\x01\n" +
+	"\tinstances\x18\x02 \x03(\v2$.isthmus.federation.v2.InstanceStateR\tinstances\">\n" +
+	"\x06Proofs\x124\n" +
+	"\x06proofs\x18\x01 \x03(\v2\x1c.isthmus.federation.v2.ProofR\x06proofs\"a\n" +
+	"\x05Proof\x12 \n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x126\n" +
+	"\anetwork\x18\x02 \x01(\v2\x1c.isthmus.federation.v2.EntryR\anetwork\"&\n" +
+	"\bHoldings\x12\x1a\n" +
+	"\bnetworks\x18\x01 \x03(\tR\bnetworks\"\xc3\x01\n" +
 	"\rInstanceState\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\fR\binstance\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\tR\agateway\x12\x14\n" +
@@ -1076,7 +1264,7 @@ func file_stream_proto_rawDescGZIP() []byte {
 }
 
 var file_stream_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_stream_proto_goTypes = []any{
 	(PortState)(0),        // 0: isthmus.federation.v2.PortState
 	(*StreamMessage)(nil), // 1: isthmus.federation.v2.StreamMessage
@@ -1091,8 +1279,11 @@ var file_stream_proto_goTypes = []any{
 	(*ServiceStates)(nil), // 10: isthmus.federation.v2.ServiceStates
 	(*ServiceState)(nil),  // 11: isthmus.federation.v2.ServiceState
 	(*ShareState)(nil),    // 12: isthmus.federation.v2.ShareState
-	(*InstanceState)(nil), // 13: isthmus.federation.v2.InstanceState
-	(*Entry)(nil),         // 14: isthmus.federation.v2.Entry
+	(*Proofs)(nil),        // 13: isthmus.federation.v2.Proofs
+	(*Proof)(nil),         // 14: isthmus.federation.v2.Proof
+	(*Holdings)(nil),      // 15: isthmus.federation.v2.Holdings
+	(*InstanceState)(nil), // 16: isthmus.federation.v2.InstanceState
+	(*Entry)(nil),         // 17: isthmus.federation.v2.Entry
 }
 var file_stream_proto_depIdxs = []int32{
 	2,  // 0: isthmus.federation.v2.StreamMessage.attach:type_name -> isthmus.federation.v2.Attach
@@ -1102,20 +1293,24 @@ var file_stream_proto_depIdxs = []int32{
 	8,  // 4: isthmus.federation.v2.StreamMessage.beat:type_name -> isthmus.federation.v2.Beat
 	9,  // 5: isthmus.federation.v2.StreamMessage.subscribe:type_name -> isthmus.federation.v2.Subscribe
 	10, // 6: isthmus.federation.v2.StreamMessage.services:type_name -> isthmus.federation.v2.ServiceStates
-	4,  // 7: isthmus.federation.v2.Welcome.out:type_name -> isthmus.federation.v2.Target
-	6,  // 8: isthmus.federation.v2.Report.ports:type_name -> isthmus.federation.v2.PortHealth
-	4,  // 9: isthmus.federation.v2.Report.forgotten:type_name -> isthmus.federation.v2.Target
-	0,  // 10: isthmus.federation.v2.PortHealth.state:type_name -> isthmus.federation.v2.PortState
-	4,  // 11: isthmus.federation.v2.Ask.targets:type_name -> isthmus.federation.v2.Target
-	11, // 12: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
-	12, // 13: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
-	13, // 14: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
-	14, // 15: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	13, // 7: isthmus.federation.v2.StreamMessage.proofs:type_name -> isthmus.federation.v2.Proofs
+	15, // 8: isthmus.federation.v2.StreamMessage.holdings:type_name -> isthmus.federation.v2.Holdings
+	4,  // 9: isthmus.federation.v2.Welcome.out:type_name -> isthmus.federation.v2.Target
+	6,  // 10: isthmus.federation.v2.Report.ports:type_name -> isthmus.federation.v2.PortHealth
+	4,  // 11: isthmus.federation.v2.Report.forgotten:type_name -> isthmus.federation.v2.Target
+	0,  // 12: isthmus.federation.v2.PortHealth.state:type_name -> isthmus.federation.v2.PortState
+	4,  // 13: isthmus.federation.v2.Ask.targets:type_name -> isthmus.federation.v2.Target
+	11, // 14: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
+	12, // 15: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
+	16, // 16: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
+	14, // 17: isthmus.federation.v2.Proofs.proofs:type_name -> isthmus.federation.v2.Proof
+	17, // 18: isthmus.federation.v2.Proof.network:type_name -> isthmus.federation.v2.Entry
+	17, // 19: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_stream_proto_init() }
@@ -1132,6 +1327,8 @@ func file_stream_proto_init() {
 		(*StreamMessage_Beat)(nil),
 		(*StreamMessage_Subscribe)(nil),
 		(*StreamMessage_Services)(nil),
+		(*StreamMessage_Proofs)(nil),
+		(*StreamMessage_Holdings)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1139,7 +1336,7 @@ func file_stream_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_stream_proto_rawDesc), len(file_stream_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -81,7 +81,7 @@ func full(conn *tls.Conn, i, uses int) error {
 	if err := f.write(attachOf(fmt.Sprint("node-", i), "west")); err != nil {
 		return err
 	}
-	s := newServices(MaxServices)
+	s := newServices(MaxServices, newVerified("west", nil))
 	up := newUplink("gw-1", f)
 	s.attach(up)
 	for k := range uses {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/backoff"
@@ -51,6 +52,9 @@ type ClientConfig struct {
 	// Lists says whether discovery lists a network: of others nothing is kept. Nil lists
 	// all. It must be quick.
 	Lists func(network string) bool
+	// Known are the keys by which other networks are known: what their gateways offer and
+	// say of themselves is taken only as far as these vouch for it. See [Client.SetKnown].
+	Known networkkey.Known
 	Facts Facts
 	// OnAsk is told which targets a gateway wants a word on: it holds them as out,
 	// by the word of somebody who has gone. With everything another instance of
@@ -96,6 +100,7 @@ type Client struct {
 	instance Instance
 	refusals *identity.Refusals
 	services *services
+	unproven unprovens
 
 	mu       sync.Mutex
 	links    map[*uplink]struct{} // attached
@@ -105,7 +110,12 @@ type Client struct {
 // NewClient returns a client that does nothing until Run.
 func NewClient(cfg ClientConfig) *Client {
 	cfg.setDefaults()
-	c := &Client{cfg: cfg, refusals: identity.NewRefusals(cfg.Log), services: newServices(cfg.MaxServices), links: map[*uplink]struct{}{}}
+	c := &Client{cfg: cfg, refusals: identity.NewRefusals(cfg.Log), services: newServices(cfg.MaxServices, newVerified(cfg.Network, cfg.Known)), links: map[*uplink]struct{}{}}
+	c.unproven.log, c.unproven.metrics = cfg.Log, cfg.Metrics
+	c.services.unproven = c.unproven.note
+	for _, why := range Unprovens {
+		cfg.Metrics.Unproven.WithLabelValues(string(why))
+	}
 	if cfg.Lists != nil {
 		c.services.listed = cfg.Lists
 	}
@@ -193,6 +203,19 @@ func (c *Client) Changes() <-chan struct{} { return c.services.signal }
 // last call, in no order.
 func (c *Client) TakeChanges() []Change { return c.services.changes() }
 
+// SetKnown replaces the keys by which other networks are known. What they do not vouch
+// for any more is not proven from now on.
+func (c *Client) SetKnown(known networkkey.Known) { c.services.setKnown(known) }
+
+// Gateways returns the instances of another network's gateways that have proved who they
+// are and where, as far as they speak of services that are followed. What is known of a
+// service may change with them: see [Client.TakeChanges].
+func (c *Client) Gateways(network string) []Gateway { return c.services.gateways(network) }
+
+// Unproven returns what was lately not taken as the word of another network's gateway,
+// sorted.
+func (c *Client) Unproven() []string { return c.unproven.list(time.Now()) }
+
 // Followed lists the services that are followed, and what is known of each.
 func (c *Client) Followed() []Followed { return c.services.dump() }
 
@@ -222,6 +245,7 @@ func (c *Client) Run(ctx context.Context) error {
 			}
 		}
 		c.services.lapse(time.Now())
+		c.services.expire(time.Now())
 		c.services.relist()
 		if time.Since(swept) >= c.cfg.Idle/10 {
 			swept = time.Now()
@@ -385,6 +409,14 @@ func (c *Client) listen(f *frames, up *uplink) error {
 			odd, err := c.services.take(up, x.Services)
 			c.cfg.Metrics.Rejected.WithLabelValues("malformed").Add(float64(odd))
 			if err != nil {
+				return err
+			}
+		case *pb.StreamMessage_Proofs:
+			if err := c.services.introduce(up, x.Proofs, time.Now()); err != nil {
+				return err
+			}
+		case *pb.StreamMessage_Holdings:
+			if err := c.services.hold(up, x.Holdings); err != nil {
 				return err
 			}
 		case *pb.StreamMessage_Ask:

@@ -5,15 +5,18 @@ import (
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -102,7 +105,7 @@ func TestUnknownFieldsHarmNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, odd, err := decodeShare(service, back.GetServices().GetServices()[0].GetShares()[0])
+	d, odd, err := decodeShare(service, back.GetServices().GetServices()[0].GetShares()[0], newVerified("west", nil), nil)
 	if err != nil || odd != 0 || len(d) != 1 || d[0].Health[80].Healthy != 9 || d[0].Export == nil {
 		t.Errorf("got %+v, %d odd, %v", d, odd, err)
 	}
@@ -112,7 +115,7 @@ func TestUnknownFieldsHarmNobody(t *testing.T) {
 	}
 	// A record that cannot be used spoils no other.
 	share.GetInstances()[0].GetEntries()[0].Body = []byte{0xff}
-	if d, odd, err := decodeShare(service, share); err != nil || odd != 1 || len(d) != 1 {
+	if d, odd, err := decodeShare(service, share, newVerified("west", nil), nil); err != nil || odd != 1 || len(d) != 1 {
 		t.Errorf("with an odd record: %+v, %d odd, %v", d, odd, err)
 	}
 	fact, err := factFromWire(&pb.PortHealth{Endpoint: 7, Port: 80, State: 77})
@@ -126,6 +129,15 @@ func FuzzMessages(f *testing.F) {
 	for _, b := range fixtures(f) {
 		f.Add(b)
 	}
+	key := keyOf(f, "east")
+	east := newSpeaks(f, "east", "gw-e", "", key)
+	east.say(exportOf(shopID))
+	east.say(healthOf(9))
+	proofs := appendProof(nil, encodeProof(east.voice()))
+	f.Add(proofsMessage(proofs))
+	f.Add(append(proofsMessage(proofs), servicesMessage(appendService(nil, service, true, false, [][]byte{encodeShare(shareFrom(east.voice()))}))...))
+	f.Add(servicesMessage(appendService(nil, service, true, false, [][]byte{encodeShare(shareFrom(east.voice()))})))
+	f.Add(holdingsMessage([]string{"east", "north"}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := decode(b)
 		if err != nil {
@@ -142,11 +154,21 @@ func FuzzMessages(f *testing.F) {
 		if targets, err := targetsFromWire(m.GetWelcome().GetOut()); err == nil && len(targets) > MaxFacts {
 			t.Fatalf("%d targets", len(targets))
 		}
-		s := newServices(10)
+		s := newServices(10, newVerified("west", networkkey.Known{"east": {key.Public()}}))
 		s.use(service, false)
-		s.take(newUplink("gw", nil), m.GetServices())
+		up := newUplink("gw", nil)
+		s.attach(up)
+		if n := len(b); n%2 == 0 { // half of them to one who has heard of east
+			s.introduce(up, &pb.Proofs{Proofs: []*pb.Proof{{Certificate: east.key.Certificate()}}}, time.Now())
+		}
+		s.introduce(up, m.GetProofs(), time.Now())
+		s.hold(up, m.GetHoldings())
+		s.take(up, m.GetServices())
 		for _, c := range s.changes() {
 			k, _ := s.get(c.Network, c.Service)
+			if k.Offer != nil && (c.Network != "east" || !slices.Equal(k.Offer.Identities, []spiffeid.ID{shopID})) {
+				t.Fatalf("proven of %v: %+v", c, k.Offer)
+			}
 			for port := range k.Summaries {
 				if h, ok := HealthOf(k.Deliveries, port); !ok || len(k.Deliveries) > maxInstances {
 					t.Fatalf("port %d of %v: %+v", port, c, h)

@@ -476,3 +476,5 @@ func targets(ids ...mesh.EndpointID) []Target {
 func (w *world) raw(s *site, as spiffeid.ID) (*tls.Conn, error) {
 	return w.dialOf("raw").TLS(context.Background(), w.identity, as, s.Identity, s.Address.String(), ALPN, 5*time.Second)
 }
+
+func counter(c prometheus.Collector) float64 { return testutil.ToFloat64(c) }

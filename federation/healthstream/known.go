@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/ledger"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -28,6 +29,11 @@ type Known struct {
 	// Returned is when endpoints were taken back by their witnesses, by port: as
 	// far as that is less than a minute ago, and never nil.
 	Returned map[uint16]map[mesh.EndpointID]time.Time
+	// Offer is what the network has proven to offer to others: what all instances name
+	// that offer it. Nil: nothing. It is not changed.
+	Offer *record.Export
+	// Differ says in what instances differ that offer it; empty if they do not.
+	Differ string
 	// Silent is since when instances that are not live are not, as far as was heard here.
 	Silent map[record.Instance]time.Time
 }
@@ -77,9 +83,32 @@ func exportsOf(deliveries []Delivery) (out []Delivery) {
 	return out
 }
 
-func knownOf(service string, deliveries []Delivery, before Known, now time.Time) Known {
+// offered returns what instances offer by their own proven word, and in what they
+// differ: those that are live, if any of these offers it.
+func offered(service, network string, deliveries []Delivery) (*record.Export, string) {
+	var live, all []*record.Export
+	for _, d := range deliveries {
+		if d.Export == nil || !d.Proven() {
+			continue
+		}
+		if all = append(all, d.Export); d.Live {
+			live = append(live, d.Export)
+		}
+	}
+	if len(live) > 0 {
+		all = live
+	}
+	if len(all) == 0 {
+		return nil, ""
+	}
+	merged, differ := ledger.MergeExports(network, service, all)
+	return &merged, differ
+}
+
+func knownOf(service, network string, deliveries []Delivery, before Known, now time.Time) Known {
 	k := Known{Deliveries: deliveries, Summaries: map[uint16]federation.SummaryFact{}, Changed: now, Turned: map[uint16]time.Time{}, Returned: map[uint16]map[mesh.EndpointID]time.Time{}}
 	k.Silent = silentSince(deliveries, before.Silent, now)
+	k.Offer, k.Differ = offered(service, network, deliveries)
 	for _, d := range deliveries {
 		for port := range d.Health {
 			if _, done := k.Summaries[port]; done {
@@ -164,12 +193,13 @@ type KnownInstance struct {
 	Gateway  string          `json:"gateway"`  // its name
 	Live     bool            `json:"live"`     // false: it has fallen silent, and this is its last word
 	Draining bool            `json:"draining"` // it gives way to others
+	Proven   bool            `json:"proven"`   // what it says is signed by it, and it by its network's key
 }
 
 func (k Known) dump(network string) KnownShare {
 	out := KnownShare{Network: network, Instances: []KnownInstance{}, Summaries: []federation.SummaryFact{}}
 	for _, d := range k.Deliveries {
-		out.Instances = append(out.Instances, KnownInstance{Instance: d.Instance, Gateway: d.Gateway, Live: d.Live, Draining: d.Draining})
+		out.Instances = append(out.Instances, KnownInstance{Instance: d.Instance, Gateway: d.Gateway, Live: d.Live, Draining: d.Draining, Proven: d.Proven()})
 	}
 	for _, port := range slices.Sorted(maps.Keys(k.Summaries)) {
 		s := k.Summaries[port]

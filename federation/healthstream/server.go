@@ -33,6 +33,11 @@ type ServerConfig struct {
 	// answers change.
 	Source Source
 
+	// Holds returns the networks, sorted, of which Source knows all that there is to
+	// know: what it does not say of these is withdrawn. It is asked every second, and
+	// must not wait. Nil is none.
+	Holds func() []string
+
 	// OnEdge is told what changed in what is believed of this network's ports, in
 	// order and one call at a time. It must not wait.
 	OnEdge func([]Edge)
@@ -61,6 +66,9 @@ func (c *ServerConfig) setDefaults() {
 	c.Metrics = c.Metrics.OrDiscard()
 	if c.OnEdge == nil {
 		c.OnEdge = func([]Edge) {}
+	}
+	if c.Holds == nil {
+		c.Holds = func() []string { return nil }
 	}
 	if c.OnDetach == nil {
 		c.OnDetach = func(string) {}
@@ -117,6 +125,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			s.change(func(now time.Time) { s.book.advance(now) })
+			s.topics.hold(s.cfg.Holds())
 		}
 	}
 }

@@ -24,7 +24,10 @@ type services struct {
 	limit  int
 	budget int                       // of bytes that are kept of one stream, as they came
 	listed func(network string) bool // by discovery: of others nothing is kept
-	signal chan struct{}
+	proofs *verified
+	// unproven is told what is not the word of who is said to have said it; it must not wait.
+	unproven func(l *uplink, network string, id record.Instance, what string, why Unproven, err error)
+	signal   chan struct{}
 
 	mu      sync.RWMutex
 	byName  map[string]*followed
@@ -57,8 +60,8 @@ type told struct {
 // with two instances of a gateway each are 8 MB.
 const maxKept = 32 << 20
 
-func newServices(limit int) *services {
-	return &services{start: time.Now(), limit: limit, budget: maxKept, listed: func(string) bool { return true }, missed: map[string]struct{}{}, signal: make(chan struct{}, 1), byName: map[string]*followed{}, changed: map[Change]struct{}{}, links: map[*uplink]struct{}{}, silent: map[*followed]time.Time{}}
+func newServices(limit int, proofs *verified) *services {
+	return &services{start: time.Now(), proofs: proofs, unproven: func(*uplink, string, record.Instance, string, Unproven, error) {}, limit: limit, budget: maxKept, listed: func(string) bool { return true }, missed: map[string]struct{}{}, signal: make(chan struct{}, 1), byName: map[string]*followed{}, changed: map[Change]struct{}{}, links: map[*uplink]struct{}{}, silent: map[*followed]time.Time{}}
 }
 
 // use notes that service is used now, and follows it from now on. It returns what
@@ -219,7 +222,7 @@ func (s *services) lapse(now time.Time) {
 		delete(s.silent, f)
 		for network, k := range f.known {
 			if exports := exportsOf(k.Deliveries); len(exports) > 0 {
-				f.known[network] = knownOf(f.name, exports, Known{}, now)
+				f.known[network] = knownOf(f.name, network, exports, Known{}, now)
 			} else {
 				delete(f.known, network)
 			}
@@ -246,7 +249,9 @@ func (s *services) takeOne(l *uplink, m *pb.ServiceState) (odd int, err error) {
 	}
 	shares := map[string]told{}
 	for _, x := range m.GetShares() {
-		deliveries, n, err := decodeShare(m.GetService(), x)
+		deliveries, n, err := decodeShare(m.GetService(), x, s.proofs, func(network string, id record.Instance, key string, why Unproven) {
+			s.unproven(l, network, id, keyName(key), why, nil)
+		})
 		if err != nil {
 			return odd, err
 		}
@@ -302,21 +307,14 @@ func (s *services) merge(f *followed, networks []string) {
 		return
 	}
 	for _, network := range networks {
-		best := map[record.Instance]Delivery{}
-		for _, view := range f.views {
-			for _, d := range view[network].deliveries {
-				if old, ok := best[d.Instance]; !ok || newer(d, old) {
-					best[d.Instance] = d
-				}
-			}
-		}
-		if _, was := f.known[network]; !was && len(best) == 0 {
+		told := s.told(f, network)
+		if _, was := f.known[network]; !was && len(told) == 0 {
 			continue
 		}
-		if len(best) == 0 {
+		if len(told) == 0 {
 			delete(f.known, network)
 		} else {
-			f.known[network] = knownOf(f.name, slices.SortedFunc(maps.Values(best), byInstance), f.known[network], time.Now())
+			f.known[network] = knownOf(f.name, network, told, f.known[network], time.Now())
 		}
 		s.note(Change{f.name, network})
 	}

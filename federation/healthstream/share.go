@@ -33,6 +33,10 @@ type Voice struct {
 	// Entries are the export and the health of each port, as the instance has
 	// written them.
 	Entries []record.Entry
+	// Certificate is that of the instance, signed by its network, and Introduction its
+	// network record. Without them node proxies cannot check what it says.
+	Certificate  []byte
+	Introduction record.Entry
 }
 
 const (
@@ -108,13 +112,23 @@ type Delivery struct {
 	Export   *record.Export // nil: it offers the service to its own network only
 	Health   map[uint16]record.Health
 
+	speaker   *speaker          // whose certificate was verified; nil: none was, or need not be
+	proven    bool              // all that it says here is the word of speaker
 	sequences map[string]uint64 // by encoded key
 	changed   time.Time         // when this stream has said something else of it before
 }
 
+// Proven says whether its network's key vouches for it: d is what the instance itself
+// has signed, and not what a gateway of the own network makes of it.
+func (d *Delivery) Proven() bool { return d.proven && !d.speaker.ended.Load() }
+
+// certified says whether its network's key vouches for the instance at least.
+func (d *Delivery) certified() bool { return d.speaker != nil && !d.speaker.ended.Load() }
+
 // decodeShare reads a ShareState. Entries that cannot be used, or are of another
-// service, are left out and counted.
-func decodeShare(service string, m *pb.ShareState) (out []Delivery, odd int, err error) {
+// service, are left out and counted, and so are those that are shown not to be the word
+// of the instance; unproven is told of each entry that v cannot prove.
+func decodeShare(service string, m *pb.ShareState, v *verified, unproven func(network string, id record.Instance, key string, why Unproven)) (out []Delivery, odd int, err error) {
 	if m.GetNetwork() == "" || len(m.GetNetwork()) > record.MaxName {
 		return nil, 0, malformed("a share must name its network in 1 to %d bytes", record.MaxName)
 	}
@@ -126,11 +140,25 @@ func decodeShare(service string, m *pb.ShareState) (out []Delivery, odd int, err
 		if copy(d.Instance[:], i.GetInstance()); len(i.GetInstance()) != len(d.Instance) {
 			return nil, 0, malformed("instance of %d bytes: want %d", len(i.GetInstance()), len(d.Instance))
 		}
+		d.proven = true
 		for _, e := range record.FromWire(i.GetEntries()) {
-			if e.Check() != nil || !d.take(service, e) {
+			if e.Check() != nil {
+				odd++
+				continue
+			}
+			s, why := v.record(m.GetNetwork(), d.Instance, e)
+			if why != "" {
+				unproven(m.GetNetwork(), d.Instance, e.Key, why)
+			}
+			if why != "" && why != Unsigned && why != Uncertified {
+				continue
+			}
+			if d.proven = d.proven && s != nil && why == ""; !d.take(service, e) {
 				odd++
 			}
 		}
+		d.speaker = v.certified(m.GetNetwork(), d.Instance)
+		d.proven = d.proven && d.speaker != nil && len(d.sequences) > 0
 		out = append(out, d)
 	}
 	slices.SortFunc(out, byInstance)

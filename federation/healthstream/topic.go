@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"sync"
+
+	"github.com/isthmus-mesh/isthmus/federation/record"
 )
 
 // Source is what a gateway knows of services.
@@ -20,8 +22,11 @@ type Source interface {
 type topics struct {
 	source Source
 
-	mu     sync.Mutex
-	byName map[string]*topic
+	mu       sync.Mutex
+	byName   map[string]*topic
+	proofs   map[record.Instance][]byte // as they were encoded last, so that topics share them
+	holdings []string                   // networks of which the source knows everything, sorted
+	streams  map[*downlink]struct{}
 }
 
 // topic is one service that somebody follows.
@@ -41,12 +46,65 @@ type topic struct {
 
 // version is a share as it was encoded at a change of its topic.
 type version struct {
-	at   uint64
-	body []byte
-	gone bool
+	at      uint64
+	body    []byte
+	gone    bool
+	proofs  []proof // of the instances that body names
+	renewed uint64  // the change at which proofs became what they are
 }
 
-func newTopics(s Source) *topics { return &topics{source: s, byName: map[string]*topic{}} }
+func newTopics(s Source) *topics {
+	return &topics{source: s, byName: map[string]*topic{}, proofs: map[record.Instance][]byte{}, streams: map[*downlink]struct{}{}}
+}
+
+// hold notes of which networks the source knows everything. What it knows of them is
+// told first, so that nobody takes what is on its way for withdrawn.
+func (x *topics) hold(networks []string) {
+	x.mu.Lock()
+	same := slices.Equal(x.holdings, networks)
+	x.mu.Unlock()
+	if same {
+		return
+	}
+	x.changedAll()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.holdings = networks[:min(len(networks), maxNetworks)]
+	for d := range x.streams {
+		d.nudge()
+	}
+}
+
+func (x *topics) held() []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.holdings
+}
+
+// maxInterned is how many proofs are kept so that topics share them.
+const maxInterned = 4096
+
+// proofsOf encodes what proves the instances of a share; what has not changed is what
+// it was.
+func (x *topics) proofsOf(s Share) (out []proof) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, v := range s.Instances {
+		b := encodeProof(v)
+		if b == nil || len(out) == maxInstances {
+			continue
+		}
+		if old := x.proofs[v.Instance]; bytes.Equal(old, b) {
+			b = old
+		} else if len(x.proofs) >= maxInterned {
+			clear(x.proofs) // topics have theirs
+		}
+		x.proofs[v.Instance] = b
+		out = append(out, proof{v.Instance, b})
+	}
+	slices.SortFunc(out, func(a, b proof) int { return bytes.Compare(a.instance[:], b.instance[:]) })
+	return out
+}
 
 // join makes d follow service and returns the topic, which knows its state.
 func (x *topics) join(service string, d *downlink) *topic {
@@ -104,23 +162,31 @@ func (x *topics) names() []string {
 func (x *topics) refresh(t *topic) {
 	t.reading.Lock()
 	defer t.reading.Unlock()
-	bodies := map[string][]byte{}
+	bodies, proofs := map[string][]byte{}, map[string][]proof{}
 	for _, s := range x.source.Shares(t.service) {
 		if body := encodeShare(s); body != nil && len(s.Instances) > 0 && len(bodies) < maxNetworks {
-			bodies[s.Network] = body
+			bodies[s.Network], proofs[s.Network] = body, x.proofsOf(s)
 		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	next := t.version + 1
 	for network, body := range bodies {
-		if old, ok := t.shares[network]; !ok || old.gone || !bytes.Equal(old.body, body) {
-			t.shares[network], t.version = version{next, body, false}, next
+		old, ok := t.shares[network]
+		now := version{at: next, body: body, proofs: proofs[network], renewed: next}
+		if ok && !old.gone && bytes.Equal(old.body, body) {
+			now.at, now.body = old.at, old.body
+		}
+		if ok && slices.EqualFunc(old.proofs, now.proofs, proof.equal) {
+			now.proofs, now.renewed = old.proofs, old.renewed
+		}
+		if t.shares[network] = now; now.at == next || now.renewed == next {
+			t.version = next
 		}
 	}
 	for network, old := range t.shares {
 		if _, there := bodies[network]; !there && !old.gone {
-			t.shares[network], t.version = version{next, encodeShare(Share{Network: network}), true}, next
+			t.shares[network], t.version = version{at: next, body: encodeShare(Share{Network: network}), gone: true}, next
 		}
 	}
 	if t.version != next {
@@ -132,17 +198,21 @@ func (x *topics) refresh(t *topic) {
 }
 
 // since returns the shares that have changed after version v, all that are there
-// with whole, and the version that this is.
-func (t *topic) since(v uint64, whole bool) (bodies [][]byte, now uint64) {
+// with whole, what proves the instances of these and of those that have other proofs
+// since, and the version that this is.
+func (t *topic) since(v uint64, whole bool) (bodies [][]byte, proofs []proof, now uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range t.shares {
 		if whole && !s.gone || !whole && s.at > v {
 			bodies = append(bodies, s.body)
 		}
+		if !s.gone && (whole || s.at > v || s.renewed > v) {
+			proofs = append(proofs, s.proofs...)
+		}
 	}
 	slices.SortFunc(bodies, bytes.Compare)
-	return bodies, t.version
+	return bodies, proofs, t.version
 }
 
 // downlink is what one stream is told: which services it follows, and how far it
@@ -159,6 +229,11 @@ type downlink struct {
 	refused map[string]struct{}
 	asks    []Target
 	beats   bool // one is owed
+	anew    bool // what was introduced is to be introduced again
+
+	// Of the goroutine that drains:
+	introduced map[record.Instance][]byte // the proofs that were sent, at most maxIntroduced
+	holdings   []string                   // that were sent
 }
 
 type following struct {
@@ -168,8 +243,16 @@ type following struct {
 }
 
 func newDownlink(x *topics, limit int) *downlink {
-	return &downlink{topics: x, limit: limit, signal: make(chan struct{}, 1), follows: map[string]*following{}, due: map[string]*following{}, refused: map[string]struct{}{}}
+	d := &downlink{topics: x, limit: limit, signal: make(chan struct{}, 1), follows: map[string]*following{}, due: map[string]*following{}, refused: map[string]struct{}{}, introduced: map[record.Instance][]byte{}}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.streams[d] = struct{}{}
+	return d
 }
+
+// maxIntroduced is how many instances a stream remembers as introduced; beyond it all are
+// introduced again.
+const maxIntroduced = 4096
 
 // subscribe changes what d follows. It returns how many services are beyond the
 // limit. One goroutine at a time calls it.
@@ -198,6 +281,7 @@ func (d *downlink) subscribe(add, remove []string) (beyond int) {
 			f = &following{topic: d.topics.join(s, d)}
 		}
 		d.mu.Lock()
+		d.anew = d.anew || f.told
 		f.told = false // whoever asks again is told again
 		d.follows[s], d.due[s] = f, f
 		d.mu.Unlock()
@@ -262,11 +346,47 @@ func (d *downlink) close() {
 	for _, f := range follows {
 		d.topics.leave(f.topic, d)
 	}
+	d.topics.mu.Lock()
+	delete(d.topics.streams, d)
+	d.topics.mu.Unlock()
 }
 
 // drain writes what is due until nothing is. A stream that takes nothing holds one
 // message.
 func (d *downlink) drain(write func(body []byte) error) error {
+	holdings := d.topics.held() // before what is known of them, and written behind it
+	if err := d.drainServices(write); err != nil || slices.Equal(holdings, d.holdings) {
+		return err
+	}
+	d.holdings = holdings
+	return write(holdingsMessage(holdings))
+}
+
+// introduce writes what of proofs was not written yet.
+func (d *downlink) introduce(proofs []proof, write func(body []byte) error) error {
+	var body []byte
+	for i, p := range proofs {
+		if !bytes.Equal(d.introduced[p.instance], p.body) {
+			if len(d.introduced) >= maxIntroduced {
+				clear(d.introduced)
+			}
+			d.introduced[p.instance] = p.body
+			body = appendProof(body, p.body)
+		}
+		if len(body) >= chunkBytes || len(body) > 0 && i == len(proofs)-1 {
+			if err := write(proofsMessage(body)); err != nil {
+				return err
+			}
+			body = nil
+		}
+	}
+	return nil
+}
+
+func (d *downlink) drainServices(write func(body []byte) error) error {
+	if d.takeAnew() {
+		clear(d.introduced)
+	}
 	var body []byte
 	flush := func() error {
 		if len(body) == 0 {
@@ -284,8 +404,11 @@ func (d *downlink) drain(write func(body []byte) error) error {
 		if !ok {
 			return flush()
 		}
-		shares, now := f.topic.since(f.sent, whole)
+		shares, proofs, now := f.topic.since(f.sent, whole)
 		f.sent = now
+		if err := d.introduce(proofs, write); err != nil {
+			return err
+		}
 		for whole || len(shares) > 0 {
 			n, size := 0, len(body)
 			for n < len(shares) && (n == 0 || size < chunkBytes) {
@@ -314,6 +437,14 @@ func (d *downlink) pop() (f *following, whole, ok bool) {
 		return f, whole, true
 	}
 	return nil, false, false
+}
+
+func (d *downlink) takeAnew() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	anew := d.anew
+	d.anew = false
+	return anew
 }
 
 func (d *downlink) takeRefused() []string {

@@ -18,7 +18,8 @@ type uplink struct {
 	gateway string
 	conn    *frames
 	signal  chan struct{}
-	kept    int // bytes of what it says, guarded by services.mu
+	kept    int             // bytes of what it says, guarded by services.mu
+	holds   map[string]bool // networks of which it knows all that there is to know, guarded by services.mu
 
 	mu       sync.Mutex
 	dirty    map[Target]struct{}

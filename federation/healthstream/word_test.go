@@ -21,7 +21,7 @@ type words struct {
 }
 
 func newWords(t *testing.T) words {
-	s := newServices(10)
+	s := newServices(10, newVerified("west", nil))
 	s.use(service, false)
 	return words{s, t}
 }

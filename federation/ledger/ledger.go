@@ -84,6 +84,7 @@ type instance struct {
 	own         bool
 	certificate *networkkey.Certificate
 	raw         []byte // of certificate
+	renewed     bool   // certificate is a later one than readers were told of
 
 	newest    record.Statement // without its changes
 	statement []byte           // newest, as signed

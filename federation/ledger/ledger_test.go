@@ -605,3 +605,43 @@ func TestForgettingToMakeRoomIsAChange(t *testing.T) {
 		}
 	}
 }
+
+// A later certificate of an instance is news of how it is introduced: whoever passes it on
+// is told, once, and has it with what the instance says.
+func TestALaterCertificateIsPassedOn(t *testing.T) {
+	l := newLedger(epoch)
+	s := newSpeaker(t, "west", "gw-1")
+	said := record.NetworkRecord(record.Network{Gateway: "gw-1"})
+	offer(t, l, s.say(said, health(10, 10)), epoch)
+	word := func() Word {
+		words := l.Words(hello)
+		if len(words) != 1 {
+			t.Fatalf("%d words", len(words))
+		}
+		return words[0]
+	}
+	if w := word(); string(w.Certificate) != string(s.key.Certificate()) || w.Introduction.Key != record.EncodeKey(said.Key) {
+		t.Errorf("introduced by %x, %x", w.Certificate, w.Introduction.Key)
+	}
+	later := epoch.Add(time.Hour)
+	if err := networkKey("west").Certify(s.key, "west", "gw-1", later, networkkey.MaxLifetime); err != nil {
+		t.Fatal(err)
+	}
+	introduced := func(o Outcome) bool {
+		return slices.Contains(o.Changes, Change{Network: "west", Key: said.Key}) || slices.Contains(o.Changes, Change{Network: "west", All: true})
+	}
+	l.Draw(number, later)
+	offer(t, l, s.say(), later.Add(-30*time.Second)) // live again
+	if o := offer(t, l, s.say(), later); introduced(o) {
+		t.Error("the same certificate is news")
+	}
+	if err := networkKey("west").Certify(s.key, "west", "gw-1", later.Add(time.Minute), networkkey.MaxLifetime); err != nil {
+		t.Fatal(err)
+	}
+	if o := offer(t, l, s.say(), later); !introduced(o) || string(word().Certificate) != string(s.key.Certificate()) {
+		t.Errorf("a later certificate changes %+v", o.Changes)
+	}
+	if o := offer(t, l, s.say(), later); introduced(o) {
+		t.Error("it is news twice")
+	}
+}

@@ -64,7 +64,7 @@ func (l *Ledger) Offer(m *pb.SignedStatement, now time.Time) (Outcome, error) {
 		// brought forward by it: what is not there may have been removed since.
 		changes := l.apply(i, s, true)
 		i.judge(l)
-		o := i.outcome(merged(append(changes, l.Advance(now)...)))
+		o := i.outcome(merged(append(append(changes, i.renewals()...), l.Advance(now)...)))
 		o.Edges = edges(s)
 		return o, nil
 	}
@@ -79,9 +79,19 @@ func (l *Ledger) Offer(m *pb.SignedStatement, now time.Time) (Outcome, error) {
 	changes := append(gone, l.apply(i, s, false)...)
 	i.adopt(s, m, now)
 	i.judge(l)
-	o := i.outcome(merged(append(changes, l.Advance(now)...)))
+	o := i.outcome(merged(append(append(changes, i.renewals()...), l.Advance(now)...)))
 	o.News, o.Edges, o.Number = true, edges(s), s.Number
 	return o, nil
+}
+
+// renewals is what changes since i has another certificate than before: how it is
+// introduced.
+func (i *instance) renewals() (out []Change) {
+	if i.renewed {
+		out = []Change{{Network: i.certificate.Network, Key: record.Key{Kind: record.KindNetwork}}}
+	}
+	i.renewed = false
+	return out
 }
 
 // edges says whether something has changed, told or too much to tell.
@@ -109,7 +119,7 @@ func (l *Ledger) find(s *record.Statement, m *pb.SignedStatement, now time.Time)
 		case err == nil && i == nil:
 			return &instance{id: s.Instance, certificate: c, raw: raw, set: record.NewSet(s.Instance, l.limits.Records, l.limits.Bytes)}, nil
 		case err == nil && c.Network == i.certificate.Network && c.NotAfter.After(i.certificate.NotAfter):
-			i.certificate, i.raw = c, raw
+			i.certificate, i.raw, i.renewed = c, raw, true
 		}
 	}
 	if i == nil || !i.certificate.Valid(now) {

@@ -32,7 +32,7 @@ type Share struct {
 func (l *Ledger) Export(network, service string) (Share, bool) {
 	key := record.EncodeKey(record.Key{Kind: record.KindExport, Service: service})
 	out := Share{Network: network, Service: service}
-	var differ []string
+	var exports []*record.Export
 	for _, i := range l.counting(network) {
 		e, ok := i.set.Get(key)
 		if !ok {
@@ -42,18 +42,28 @@ func (l *Ledger) Export(network, service string) (Share, bool) {
 		if err != nil {
 			continue // shown by Problems
 		}
-		out.Gateways = append(out.Gateways, i.id)
-		if len(out.Gateways) == 1 {
-			out.Export = *r.Export
+		out.Gateways, exports = append(out.Gateways, i.id), append(exports, r.Export)
+	}
+	out.Export, out.Problem = MergeExports(network, service, exports)
+	return out, len(out.Gateways) > 0
+}
+
+// MergeExports returns what instances of network agree on that say exports of service,
+// and in what they differ; empty if they do not.
+func MergeExports(network, service string, exports []*record.Export) (merged record.Export, problem string) {
+	var differ []string
+	for n, e := range exports {
+		if n == 0 {
+			merged = *e
 			continue
 		}
-		differ = append(differ, intersect(&out.Export, r.Export)...)
+		differ = append(differ, intersect(&merged, e)...)
 	}
 	if len(differ) > 0 {
 		slices.Sort(differ)
-		out.Problem = fmt.Sprintf("gateways of network %q differ in the %s of %s: only what all of them name is used", network, strings.Join(slices.Compact(differ), " and "), service)
+		problem = fmt.Sprintf("gateways of network %q differ in the %s of %s: only what all of them name is used", network, strings.Join(slices.Compact(differ), " and "), service)
 	}
-	return out, len(out.Gateways) > 0
+	return merged, problem
 }
 
 // intersect narrows a down to what b says too, and names what differed.
@@ -298,6 +308,10 @@ type Word struct {
 	// Entries are the export and the health of each port, as the instance has
 	// written them; of one whose health has lapsed the export alone. They are shared.
 	Entries []record.Entry
+	// Certificate is that of the instance, signed, and Introduction its network record;
+	// empty if it has none. Both are shared.
+	Certificate  []byte
+	Introduction record.Entry
 }
 
 // Words returns what every instance that counts says of a service, sorted by
@@ -307,6 +321,8 @@ func (l *Ledger) Words(service string) (out []Word) {
 		for _, i := range l.counting(network) {
 			w := Word{Network: network, Instance: i.id, Gateway: i.certificate.Gateway, Group: i.group(), Live: i.phase == Live, Entries: i.about(service)}
 			w.Draining = i.gateway != nil && i.gateway.Draining
+			w.Certificate = i.raw
+			w.Introduction, _ = i.set.Get(gatewayKey)
 			if len(w.Entries) > 0 {
 				out = append(out, w)
 			}

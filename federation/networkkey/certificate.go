@@ -31,6 +31,7 @@ const (
 	certificateContext  = "isthmus-instance/1\x00"
 	statementContext    = "isthmus-statement/1\x00"
 	introductionContext = "isthmus-introduction/1\x00"
+	recordContext       = "isthmus-record/1\x00"
 )
 
 // Certificate is an instance whose key its network vouches for.
@@ -55,6 +56,13 @@ func (c *Certificate) VerifyIntroduction(binding, signature []byte) bool {
 	return ed25519.Verify(c.key, append([]byte(introductionContext), binding...), signature)
 }
 
+// Says says whether the instance of c has signed e, by its signature alone: e may be an
+// old word of it. False if e has no signature.
+func (c *Certificate) Says(e record.Entry) bool {
+	statement, signature, ok := e.Signed(c.Network, c.Instance)
+	return ok && ed25519.Verify(c.key, append([]byte(recordContext), statement...), signature)
+}
+
 // InstanceOf returns the name of the instance that holds a key.
 func InstanceOf(key ed25519.PublicKey) record.Instance {
 	sum := sha256.Sum256(key)
@@ -66,6 +74,7 @@ func InstanceOf(key ed25519.PublicKey) record.Instance {
 type Instance struct {
 	key         ed25519.PrivateKey
 	id          record.Instance
+	network     string // that has certified it
 	certificate []byte
 	notBefore   time.Time
 	notAfter    time.Time
@@ -105,6 +114,14 @@ func (i *Instance) SignIntroduction(binding []byte) []byte {
 	return ed25519.Sign(i.key, append([]byte(introductionContext), binding...))
 }
 
+// SignRecord returns e, which has its sequence and no signature yet, as the instance
+// says it by itself, whoever passes it on: see [Certificate.Says].
+func (i *Instance) SignRecord(e record.Entry) record.Entry {
+	return e.SignWith(i.network, i.id, func(statement []byte) []byte {
+		return ed25519.Sign(i.key, append([]byte(recordContext), statement...))
+	})
+}
+
 // Certify makes network vouch for i as its gateway from now on, for lifetime.
 func (p Private) Certify(i *Instance, network, gateway string, now time.Time, lifetime time.Duration) error {
 	if err := CheckName("network", network); err != nil {
@@ -126,6 +143,6 @@ func (p Private) Certify(i *Instance, network, gateway string, now time.Time, li
 	if err != nil {
 		return fmt.Errorf("certify instance of gateway %q: %w", gateway, err)
 	}
-	i.certificate, i.notBefore, i.notAfter = signed, time.Unix(now.Unix(), 0), time.Unix(now.Add(lifetime).Unix(), 0)
+	i.network, i.certificate, i.notBefore, i.notAfter = network, signed, time.Unix(now.Unix(), 0), time.Unix(now.Add(lifetime).Unix(), 0)
 	return nil
 }

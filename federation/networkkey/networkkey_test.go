@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/federation/record"
 )
 
 var epoch = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -201,4 +203,80 @@ func BenchmarkVerifyStatement(b *testing.B) {
 			b.Fatal("not believed")
 		}
 	}
+}
+
+// A record that its instance has signed is its word wherever it was, and nobody else's:
+// no relay, no other network's key, and not one of its own siblings can have written it.
+func TestARecordIsTheWordOfItsInstanceAlone(t *testing.T) {
+	west, east := generate(t, "west"), generate(t, "east")
+	known := Known{"west": {west.Public()}, "east": {east.Public()}}
+	i, sibling, foreign := instance(t, "i", west, "west", epoch), instance(t, "j", west, "west", epoch), instance(t, "i", east, "east", epoch)
+	c, err := known.Verify(i.Certificate(), epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := record.Encode(record.ExportRecord("shop", record.Export{Name: "shop", Namespace: "default", Ports: []record.Port{{Port: 80}}, Scope: record.ScopeGlobal}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Sequence = 7
+	good := i.SignRecord(e)
+	if !c.Says(good) {
+		t.Fatal("its own word is not believed")
+	}
+	for what, bad := range map[string]record.Entry{
+		"unsigned":                     e,
+		"of a sibling":                 sibling.SignRecord(e),
+		"of its key at other networks": foreign.SignRecord(e),
+	} {
+		if c.Says(bad) {
+			t.Errorf("%s: believed", what)
+		}
+	}
+	for n := range good.Body {
+		bent := good
+		bent.Body = slices.Clone(good.Body)
+		bent.Body[n] ^= 1
+		if c.Says(bent) {
+			t.Errorf("byte %d changed: believed", n)
+		}
+	}
+	later := good
+	later.Sequence++
+	if c.Says(later) {
+		t.Error("under another sequence: believed")
+	}
+	if statement, signature, _ := good.Signed("west", i.ID()); c.Verify(statement, signature) || c.VerifyIntroduction(statement, signature) {
+		t.Error("a signature over a record is one over something else")
+	}
+}
+
+func BenchmarkSignRecord(b *testing.B) {
+	west, _ := Generate(drawn("west"))
+	i, _ := NewInstance(drawn("i"))
+	if err := west.Certify(i, "west", "gw-1", epoch, time.Hour); err != nil {
+		b.Fatal(err)
+	}
+	c, err := Known{"west": {west.Public()}}.Verify(i.Certificate(), epoch)
+	if err != nil {
+		b.Fatal(err)
+	}
+	e, err := record.Encode(record.ExportRecord("shop.default.svc.cluster.local", record.Export{Name: "shop", Namespace: "default", Ports: []record.Port{{Port: 80}}, Scope: record.ScopeGlobal}))
+	if err != nil {
+		b.Fatal(err)
+	}
+	e.Sequence = 7
+	signed := i.SignRecord(e)
+	b.Run("sign", func(b *testing.B) {
+		for b.Loop() {
+			i.SignRecord(e)
+		}
+	})
+	b.Run("check", func(b *testing.B) {
+		for b.Loop() {
+			if !c.Says(signed) {
+				b.Fatal("not believed")
+			}
+		}
+	})
 }

@@ -8,6 +8,9 @@ type Metrics struct {
 	// Rejected messages and connections by reason: malformed, foreign,
 	// signature, identity, oversized, full, other_node.
 	Rejected *prometheus.CounterVec
+	// Unproven records and certificates of other networks' gateways, as a gateway of
+	// the own network has told them, by reason; see healthstream.Unproven.
+	Unproven *prometheus.CounterVec
 	// Dropped messages by the queue that was full.
 	Dropped *prometheus.CounterVec
 	// Edges published by this process.
@@ -40,6 +43,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m := &Metrics{
 		Rejected: vec("rejected_total", "Messages and connections refused, by reason.", "reason"),
+		Unproven: vec("unproven_total", "Records and certificates of other networks' gateways that a gateway of this network has told, and that the keys of federation.networks do not prove, by reason.", "reason"),
 		Dropped:  vec("dropped_total", "Messages dropped because a queue was full, by queue.", "queue"),
 		Edges: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "isthmus", Subsystem: "federation", Name: "published_total", Help: "Records published by this process.",
@@ -52,7 +56,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Joins:       vec("joins_total", "Connections dialled to other gateways, by result.", "result"),
 	}
 	if reg != nil {
-		reg.MustRegister(m.Rejected, m.Dropped, m.Edges, m.Bytes, m.Received, m.Members, m.Attached, m.Unpublished, m.Joins)
+		reg.MustRegister(m.Rejected, m.Unproven, m.Dropped, m.Edges, m.Bytes, m.Received, m.Members, m.Attached, m.Unpublished, m.Joins)
 	}
 	return m
 }

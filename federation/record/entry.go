@@ -91,7 +91,7 @@ func DecodeKey(key string) (Key, error) {
 	return k, nil
 }
 
-// Encode returns r as an entry of sequence zero.
+// Encode returns r as an entry of sequence zero, without a signature.
 func Encode(r Record) (Entry, error) {
 	if err := r.Validate(); err != nil {
 		return Entry{}, err
@@ -109,8 +109,8 @@ func Encode(r Record) (Entry, error) {
 	if err != nil {
 		return Entry{}, &InvalidError{"body", r.Key.String(), "cannot be encoded: " + err.Error()}
 	}
-	if len(b) > MaxBody {
-		return Entry{}, &InvalidError{"body", len(b), fmt.Sprintf("want at most %d bytes", MaxBody)}
+	if limit := MaxBody - SignatureBytes; len(b) > limit {
+		return Entry{}, &InvalidError{"body", len(b), fmt.Sprintf("want at most %d bytes", limit)}
 	}
 	return Entry{Key: EncodeKey(r.Key), Body: b}, nil
 }

@@ -10,7 +10,7 @@ import (
 const (
 	MaxName        = 253       // bytes of a hostname, of a gateway's name and of any other name
 	MaxKey         = 300       // bytes of an encoded key
-	MaxBody        = 64 << 10  // bytes of an encoded body
+	MaxBody        = 64 << 10  // bytes of an encoded body with its signature
 	MaxExceptions  = 64        // named; the rest is a number
 	MaxPorts       = 256       // of one service
 	MaxAliases     = 64        // of one service

@@ -92,6 +92,7 @@ var allowed = map[string]why{
 		"federation":              "facts and their states, limits",
 		"federation/federationpb": "the wire form of messages",
 		"federation/ledger":       "merges what a network's instances deliver",
+		"federation/networkkey":   "checks what other networks' gateways have signed",
 		"federation/peer":         "metrics, reasons",
 		"federation/record":       "what gateways say of services, as it travels",
 		"identity":                "which node an identity names, refusals",

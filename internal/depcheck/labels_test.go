@@ -21,6 +21,7 @@ var labels = map[string]map[string]string{
 	"federation/healthstream": {
 		"reason":               "the constants of peer.Reason",
 		"peer.ReasonOtherNode": "a constant",
+		"string(why)":          "healthstream.Unprovens",
 	},
 	"gateway": {
 		"result":                       "the constants of result.go, and the reasons that the gateway itself gives",

@@ -28,6 +28,7 @@ func commonLabels(t *testing.T) map[string]map[string][]string {
 		"isthmus_streams_refused_total":           {"reason": constants(t, "hbone", "Refusal", "")},
 		"isthmus_peers_refused_total":             {"reason": append(identities, "overload")},
 		"isthmus_federation_rejected_total":       {"reason": {"malformed", "foreign", "signature", "identity", "oversized", "full", "own", "other_node", "network_malformed", "network_unknown_network", "network_wrong_key", "network_expired", "network_too_long"}},
+		"isthmus_federation_unproven_total":       {"reason": constants(t, "federation/healthstream", "Unproven", "")},
 		"isthmus_federation_dropped_total":        {"queue": {"packets_out", "bulk_out", "unknown_peer", "inbox", "streams"}},
 		"isthmus_federation_joins_total":          {"result": {"ok", "failed"}},
 		"isthmus_federation_sent_bytes_total":     {"kind": {"packet", "stream", "health"}},

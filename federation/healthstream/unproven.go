@@ -1,0 +1,127 @@
+package healthstream
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/federation/peer"
+	"github.com/isthmus-mesh/isthmus/federation/record"
+)
+
+const (
+	// maxUnprovens is how many kinds of what is not proven are remembered.
+	maxUnprovens = 64
+	// unprovenFor is how long that is shown.
+	unprovenFor = 5 * time.Minute
+)
+
+// unprovens counts, logs and remembers for a while what is not taken as the word of
+// other networks' gateways. Safe for concurrent use.
+type unprovens struct {
+	log     zerolog.Logger
+	metrics *peer.Metrics
+
+	mu   sync.Mutex
+	last map[unprovenKey]unproven
+}
+
+// unprovenKey is one line for people: who brings what sort of thing, of whom.
+type unprovenKey struct {
+	gateway, network string
+	why              Unproven
+}
+
+type unproven struct {
+	what         string
+	detail       string
+	count        int
+	shown, noted time.Time
+}
+
+// unprovenEvery is how often a line says that a gateway goes on with it.
+const unprovenEvery = time.Minute
+
+// note takes in that a gateway of the own network has brought what is not the word of an
+// instance of network.
+func (u *unprovens) note(l *uplink, network string, id record.Instance, what string, why Unproven, err error) {
+	u.metrics.Unproven.WithLabelValues(string(why)).Inc()
+	u.mu.Lock()
+	k, now := unprovenKey{l.gateway, network, why}, time.Now()
+	x, there := u.last[k]
+	if !there {
+		u.forget(now)
+	}
+	if x.what, x.noted = what, now; id != (record.Instance{}) {
+		x.what += " of instance " + id.String()
+	}
+	if x.detail = ""; err != nil {
+		x.detail = err.Error()
+	}
+	x.count++
+	tell := x.shown.IsZero() || now.Sub(x.shown) >= unprovenEvery
+	if tell {
+		x.shown = now
+	}
+	u.last[k] = x
+	u.mu.Unlock()
+	if !tell {
+		return
+	}
+	level := zerolog.WarnLevel
+	if why == Older || why == Unsigned { // a gateway that is behind; a network of an older version
+		level = zerolog.InfoLevel
+	}
+	u.log.WithLevel(level).Err(err).Str("gateway", l.gateway).Str("network", network).Str("record", x.what).Str("reason", string(why)).
+		Int("count", x.count).Msg("not proven: not taken as the word of that network's gateway")
+}
+
+// forget makes room for one more; the caller holds mu.
+func (u *unprovens) forget(now time.Time) {
+	if u.last == nil {
+		u.last = map[unprovenKey]unproven{}
+	}
+	for k, x := range u.last {
+		if now.Sub(x.noted) >= unprovenFor {
+			delete(u.last, k)
+		}
+	}
+	for len(u.last) >= maxUnprovens {
+		var oldest unprovenKey
+		for k, x := range u.last {
+			if o, ok := u.last[oldest]; !ok || x.noted.Before(o.noted) {
+				oldest = k
+			}
+		}
+		delete(u.last, oldest)
+	}
+}
+
+// list is what was noted lately, and needs somebody to look, in words.
+func (u *unprovens) list(now time.Time) []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var out []string
+	for k, x := range u.last {
+		if now.Sub(x.noted) >= unprovenFor || k.why == Older {
+			continue
+		}
+		detail := cmp.Or(x.detail, explainUnproven[k.why])
+		out = append(out, fmt.Sprintf("not proven: %s of network %.80q, as gateway %s tells it (%s): %.300s", x.what, k.network, k.gateway, k.why, detail))
+	}
+	slices.SortFunc(out, strings.Compare)
+	return out
+}
+
+// explainUnproven says what each means, and what to do about it.
+var explainUnproven = map[Unproven]string{
+	Unsigned:    "a gateway there, or here, is of an older version: its health is taken, what it offers is not",
+	Stripped:    "it has signed other records: that gateway here is not to be trusted",
+	Uncertified: "no certificate of that instance is known that has not ended",
+	Forged:      "that instance has not signed it: that gateway here is not to be trusted",
+}
