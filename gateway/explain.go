@@ -73,7 +73,7 @@ func (g *Gateway) hasNoPartOf(snap *mesh.Snapshot, destination string) bool {
 func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := g.store.Current(), time.Now()
 	s := answer.Status{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Now: now, Services: []answer.Row{}, Gateways: []answer.Gateway{}, Local: []standing.Out{},
-		Pending: g.pending(), Problems: slices.Concat(g.watcher.Status().Findings(), g.disbelieved(), g.unpublished(), g.unheard()), Heard: g.heard(), Keys: g.keysOf()}
+		Pending: g.pending(), Problems: slices.Concat(g.watcher.Status().Findings(), g.disbelieved(), g.unpublished(), g.unheard()), Heard: g.heard(), Keys: g.keysOf(), Group: g.cfg.Federation.Group}
 	if d, err := keyfile.Open(g.cfg.Federation.Keys); err == nil && g.fed != nil {
 		s.Rotation, s.RotationNext = d.Step().String(), d.Remaining()
 	}
@@ -143,9 +143,14 @@ func (g *Gateway) heard() (out []answer.Heard) {
 	}
 	g.fed.Read(func(l *ledger.Ledger) {
 		for _, s := range l.Status() {
-			if !s.Own {
-				out = append(out, answer.Heard{Network: s.Network, Gateway: s.Gateway, Instance: s.Instance.String(), Phase: s.Phase.String(), At: s.Heard})
+			if s.Own {
+				continue
 			}
+			h := answer.Heard{Network: s.Network, Gateway: s.Gateway, Instance: s.Instance.String(), Phase: s.Phase.String(), At: s.Heard}
+			if s.Body != nil {
+				h.Group = s.Body.Group
+			}
+			out = append(out, h)
 		}
 	})
 	return out

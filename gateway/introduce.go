@@ -26,7 +26,7 @@ func (g *Gateway) introduce() {
 	old, self := g.introduction.said, g.itself()
 	said := record.Network{
 		Gateway: g.cfg.Name, Addresses: []record.Address{{Host: self.Address.Addr().String(), Port: self.Address.Port()}},
-		Locality: self.Locality, Draining: g.draining.Load() || self.Drained, Keys: g.fed.PublicKeys(),
+		Locality: self.Locality, Draining: g.draining.Load() || self.Drained, Keys: g.fed.PublicKeys(), Group: g.cfg.Federation.Group,
 	}
 	if old != nil && reflect.DeepEqual(*old, said) {
 		return

@@ -184,7 +184,7 @@ func (g shares) Shares(service string) (out []healthstream.Share) {
 				Certificate: w.Certificate, Introduction: w.Introduction})
 		}
 	})
-	own := healthstream.Voice{Instance: g.fed.Instance(), Gateway: g.cfg.Name, Draining: g.givesWay(), Live: true}
+	own := healthstream.Voice{Instance: g.fed.Instance(), Gateway: g.cfg.Name, Group: g.cfg.Federation.Group, Draining: g.givesWay(), Live: true}
 	for _, r := range g.deliveries.of(service) {
 		if e, err := fedrecord.Encode(r); err == nil {
 			e.Sequence = 1 // nobody else passes it on

@@ -36,6 +36,7 @@ type instanceState struct {
 	Instance     string   `json:"instance"`     // drawn at its start
 	Network      string   `json:"network"`      // by its certificate
 	Gateway      string   `json:"gateway"`      // its name, by the same
+	Group        string   `json:"group"`        // of gateways that reach the same pods, as it says itself; empty: none is named
 	Phase        string   `json:"phase"`        // pending, live, silent, lapsed or ignored
 	Own          bool     `json:"own"`          // it is this process
 	Synchronised bool     `json:"synchronised"` // what it does not say it has withdrawn
@@ -56,6 +57,9 @@ func (g *Gateway) instances(now time.Time) []instanceState {
 		for _, s := range l.Status() {
 			i := instanceState{Instance: s.Instance.String(), Network: s.Network, Gateway: s.Gateway, Phase: s.Phase.String(), Own: s.Own, Synchronised: s.Synchronised,
 				Draining: s.Body != nil && s.Body.Draining, Complete: s.Complete, Records: s.Records, Bytes: s.Bytes, HeardMS: now.Sub(s.Heard).Milliseconds(), Problems: []string{}}
+			if s.Body != nil {
+				i.Group = s.Body.Group
+			}
 			for k, err := range s.Problems {
 				i.Problems = append(i.Problems, k.String()+": "+err.Error())
 			}

@@ -82,7 +82,11 @@ func statusText(list []answer.Status) string {
 }
 
 func writeStatus(b *strings.Builder, s *answer.Status) {
-	fmt.Fprintf(b, "%s on network %s\n", s.Process, s.Network)
+	fmt.Fprintf(b, "%s on network %s", s.Process, s.Network)
+	if s.Group != "" {
+		fmt.Fprintf(b, ", group %s", plain(s.Group))
+	}
+	b.WriteString("\n")
 	for _, p := range s.Pending {
 		fmt.Fprintf(b, "not ready: %s\n", plain(p))
 	}

@@ -14,6 +14,8 @@ type Status struct {
 	Network  string    `json:"network"`
 	Now      time.Time `json:"now"`
 	Services []Row     `json:"services"`
+	// Group is that of a gateway, which names those that reach the same pods; empty: none.
+	Group string `json:"group,omitempty"`
 	// Gateways are those of other networks that are out, by a node proxy's own evidence.
 	Gateways []Gateway `json:"gateways"`
 	// Local are the ports of pods beside a node proxy that are out, as it has
@@ -57,6 +59,7 @@ type Row struct {
 type Heard struct {
 	Network  string    `json:"network"`
 	Gateway  string    `json:"gateway"`
+	Group    string    `json:"group,omitempty"` // of gateways that reach the same pods
 	Instance string    `json:"instance"`
 	Phase    string    `json:"phase"` // live, silent, lapsed, ignored or pending
 	At       time.Time `json:"at"`    // of its last word
