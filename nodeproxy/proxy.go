@@ -131,7 +131,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 			Node: cfg.Node, Network: cfg.Network, Self: p.self, Identity: p.ids,
 			Gateways: func() []*mesh.Gateway { return p.store.Current().Gateways(cfg.Network) },
 			Lists:    func(network string) bool { return p.store.Current().HasNetwork(network) },
-			Facts:    p.witness, OnAsk: p.asked, Idle: cfg.Federation.Idle, Log: log, Metrics: peer.NewMetrics(p.registry),
+			Facts:    p.witness, OnAsk: p.asked, Idle: cfg.Federation.Idle, Log: log, Metrics: peer.NewNodeMetrics(p.registry),
 		})
 		p.pin(p.store.Current())
 	}

@@ -15,7 +15,7 @@ type Metrics struct {
 	Dropped *prometheus.CounterVec
 	// Edges published by this process.
 	Edges prometheus.Counter
-	// Bytes sent to other processes, by kind: packet, stream, health.
+	// Bytes sent to other processes, by kind: packet, stream, health (the one kind of a node proxy).
 	Bytes *prometheus.CounterVec
 	// Received likewise.
 	Received *prometheus.CounterVec
@@ -29,8 +29,24 @@ type Metrics struct {
 	Joins *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics with reg; a nil reg leaves them unregistered.
+// NewMetrics registers the metrics of a gateway with reg; a nil reg leaves them
+// unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := newMetrics()
+	if reg != nil {
+		reg.MustRegister(m.Rejected, m.Dropped, m.Edges, m.Bytes, m.Received, m.Members, m.Attached, m.Unpublished, m.Joins)
+	}
+	return m
+}
+
+// NewNodeMetrics registers with reg those of health streams, all that a node proxy has.
+func NewNodeMetrics(reg prometheus.Registerer) *Metrics {
+	m := newMetrics()
+	reg.MustRegister(m.Rejected, m.Unproven, m.Bytes, m.Received, m.Attached)
+	return m
+}
+
+func newMetrics() *Metrics {
 	vec := func(name, help, label string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "isthmus", Subsystem: "federation", Name: name, Help: help,
@@ -41,7 +57,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Namespace: "isthmus", Subsystem: "federation", Name: name, Help: help,
 		})
 	}
-	m := &Metrics{
+	return &Metrics{
 		Rejected: vec("rejected_total", "Messages and connections refused, by reason.", "reason"),
 		Unproven: vec("unproven_total", "Records and certificates of other networks' gateways that a gateway of this network has told, and that the keys of federation.networks do not prove, by reason.", "reason"),
 		Dropped:  vec("dropped_total", "Messages dropped because a queue was full, by queue.", "queue"),
@@ -55,10 +71,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Unpublished: gauge("unpublished_records", "Records of this gateway that no other gateway is told of, because they are invalid or there is no room for them."),
 		Joins:       vec("joins_total", "Connections dialled to other gateways, by result.", "result"),
 	}
-	if reg != nil {
-		reg.MustRegister(m.Rejected, m.Unproven, m.Dropped, m.Edges, m.Bytes, m.Received, m.Members, m.Attached, m.Unpublished, m.Joins)
-	}
-	return m
 }
 
 // OrDiscard returns m, or metrics that nobody sees if m is nil.

@@ -28,7 +28,6 @@ func commonLabels(t *testing.T) map[string]map[string][]string {
 		"isthmus_streams_refused_total":           {"reason": constants(t, "hbone", "Refusal", "")},
 		"isthmus_peers_refused_total":             {"reason": append(identities, "overload")},
 		"isthmus_federation_rejected_total":       {"reason": {"malformed", "foreign", "signature", "identity", "oversized", "full", "own", "other_node", "network_malformed", "network_unknown_network", "network_wrong_key", "network_expired", "network_too_long"}},
-		"isthmus_federation_unproven_total":       {"reason": constants(t, "federation/healthstream", "Unproven", "")},
 		"isthmus_federation_dropped_total":        {"queue": {"packets_out", "bulk_out", "unknown_peer", "inbox", "streams"}},
 		"isthmus_federation_joins_total":          {"result": {"ok", "failed"}},
 		"isthmus_federation_sent_bytes_total":     {"kind": {"packet", "stream", "health"}},
@@ -50,6 +49,11 @@ func gatewayLabels(t *testing.T) map[string]map[string][]string {
 
 func nodeLabels(t *testing.T) map[string]map[string][]string {
 	out := commonLabels(t)
+	out["isthmus_federation_rejected_total"] = map[string][]string{"reason": {"malformed", "identity", "oversized", "full"}}
+	out["isthmus_federation_unproven_total"] = map[string][]string{"reason": constants(t, "federation/healthstream", "Unproven", "")}
+	for _, way := range []string{"sent", "received"} {
+		out["isthmus_federation_"+way+"_bytes_total"] = map[string][]string{"kind": {"health"}}
+	}
 	reasons := union(constants(t, "nodeproxy", "", "reason"), []string{"identity", "own_identity"}, constants(t, "hbone/header", "Reason", ""))
 	reporter := []string{"source", "destination"}
 	for _, name := range []string{"opened_total", "closed_total"} {
