@@ -34,6 +34,7 @@ type services struct {
 	changed map[Change]struct{}
 	links   map[*uplink]struct{}
 	silent  map[*followed]time.Time // of which no stream says anything: since when
+	unheard map[Change]time.Time    // of which the streams that there are know nothing yet: since when
 	missed  map[string]struct{}     // networks that discovery did not list when they were spoken of, at most maxNetworks
 }
 
@@ -61,7 +62,7 @@ type told struct {
 const maxKept = 32 << 20
 
 func newServices(limit int, proofs *verified) *services {
-	return &services{start: time.Now(), proofs: proofs, unproven: func(*uplink, string, record.Instance, string, Unproven, error) {}, limit: limit, budget: maxKept, listed: func(string) bool { return true }, missed: map[string]struct{}{}, signal: make(chan struct{}, 1), byName: map[string]*followed{}, changed: map[Change]struct{}{}, links: map[*uplink]struct{}{}, silent: map[*followed]time.Time{}}
+	return &services{start: time.Now(), proofs: proofs, unproven: func(*uplink, string, record.Instance, string, Unproven, error) {}, limit: limit, budget: maxKept, listed: func(string) bool { return true }, missed: map[string]struct{}{}, signal: make(chan struct{}, 1), byName: map[string]*followed{}, changed: map[Change]struct{}{}, links: map[*uplink]struct{}{}, silent: map[*followed]time.Time{}, unheard: map[Change]time.Time{}}
 }
 
 // use notes that service is used now, and follows it from now on. It returns what
@@ -112,6 +113,7 @@ func (s *services) evict() bool {
 func (s *services) forget(f *followed) {
 	delete(s.byName, f.name)
 	delete(s.silent, f)
+	maps.DeleteFunc(s.unheard, func(c Change, _ time.Time) bool { return c.Service == f.name })
 	for l, view := range f.views {
 		l.release(view)
 	}
@@ -220,15 +222,26 @@ func (s *services) lapse(now time.Time) {
 			continue
 		}
 		delete(s.silent, f)
-		for network, k := range f.known {
-			if exports := exportsOf(k.Deliveries); len(exports) > 0 {
-				f.known[network] = knownOf(f.name, network, exports, Known{}, now)
-			} else {
-				delete(f.known, network)
-			}
-			s.note(Change{f.name, network})
+		for network := range f.known {
+			s.end(f, network, now)
 		}
 	}
+	for c, since := range s.unheard {
+		if now.Sub(since) >= ledger.Lapse {
+			s.end(s.byName[c.Service], c.Network, now)
+		}
+	}
+}
+
+// end ends the health of a share.
+func (s *services) end(f *followed, network string, now time.Time) {
+	delete(s.unheard, Change{f.name, network})
+	if exports := exportsOf(f.known[network].Deliveries); len(exports) > 0 {
+		f.known[network] = knownOf(f.name, network, exports, Known{}, now)
+	} else {
+		delete(f.known, network)
+	}
+	s.note(Change{f.name, network})
 }
 
 // take takes what l says of services. It returns how many entries were odd.
@@ -275,11 +288,14 @@ func (s *services) takeOne(l *uplink, m *pb.ServiceState) (odd int, err error) {
 		delete(s.silent, f)
 	}
 	for network, x := range shares {
-		old := before[network]
+		old, spoke := before[network]
 		l.kept -= view[network].size
 		delete(view, network)
 		switch {
 		case len(x.deliveries) == 0:
+			if spoke && !m.GetWhole() && len(view) < maxNetworks {
+				view[network] = told{} // it knows that there is nothing any more
+			}
 		case !s.listed(network):
 			if len(s.missed) < maxNetworks {
 				s.missed[network] = struct{}{}
@@ -307,6 +323,10 @@ func (s *services) merge(f *followed, networks []string) {
 		return
 	}
 	for _, network := range networks {
+		if s.keep(f, network) {
+			continue
+		}
+		delete(s.unheard, Change{f.name, network})
 		told := s.told(f, network)
 		if _, was := f.known[network]; !was && len(told) == 0 {
 			continue
@@ -318,6 +338,28 @@ func (s *services) merge(f *followed, networks []string) {
 		}
 		s.note(Change{f.name, network})
 	}
+}
+
+// keep lets what is known of f on network stand if no stream knows better: each is with a
+// gateway that has said nothing of it and does not hold all that there is, as one that
+// has just started and reaches nobody. As without any stream, health ends after
+// [ledger.Lapse]. It returns whether it does; the caller holds mu.
+func (s *services) keep(f *followed, network string) bool {
+	k, ok := f.known[network]
+	if !ok {
+		return false
+	}
+	for l, view := range f.views {
+		if _, spoken := view[network]; spoken || l.holds[network] {
+			return false
+		}
+	}
+	if slices.ContainsFunc(k.Deliveries, func(d Delivery) bool { return len(d.Health) > 0 }) && s.unheard[Change{f.name, network}].IsZero() {
+		s.unheard[Change{f.name, network}] = time.Now()
+	}
+	f.known[network] = knownOf(f.name, network, k.Deliveries, k, time.Now()) // as far as it is proven still
+	s.note(Change{f.name, network})
+	return true
 }
 
 func (s *services) note(c Change) {
