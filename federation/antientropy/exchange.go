@@ -47,12 +47,15 @@ type Exchange struct {
 	digests  int // the same
 	caughtUp int // bytes that answered them
 
+	account *allowance // that answers with chunks are spent from
+	owed    []question // to be answered, at most maxOwed
+
 	statements map[record.Instance]*pace // of instances that are known
 	strangers  pace                      // of others
 }
 
-func newExchange(peer string, local bool) *Exchange {
-	return &Exchange{peer: peer, local: local, unknown: map[record.Instance]*want{}, statements: map[record.Instance]*pace{}}
+func newExchange(peer string, local bool, a *allowance) *Exchange {
+	return &Exchange{peer: peer, local: local, account: a, unknown: map[record.Instance]*want{}, statements: map[record.Instance]*pace{}}
 }
 
 // pace lets something happen every so often, and a burst of it at once.

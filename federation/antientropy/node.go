@@ -57,6 +57,10 @@ type Node struct {
 	wants   map[record.Instance]*want  // of instances that are known
 	numbers map[record.Instance]uint64 // last seen of each reader
 
+	accounts map[string]*allowance // by gateway
+	total    allowance             // of all
+	turn     int                   // in order, of whom was answered last
+
 	number  uint64
 	drawn   time.Time
 	beat    time.Time // when the next heartbeat is due
@@ -78,7 +82,8 @@ type want struct {
 func NewNode(c Config, now time.Time) *Node {
 	return &Node{
 		publisher: c.Publisher, ledger: c.Ledger, random: c.Random,
-		peers: map[string]*Exchange{}, wants: map[record.Instance]*want{}, numbers: map[record.Instance]uint64{}, beat: now, digest: now,
+		peers: map[string]*Exchange{}, wants: map[record.Instance]*want{}, numbers: map[record.Instance]uint64{},
+		accounts: map[string]*allowance{}, total: allowance{rate: chunkTotal}, beat: now, digest: now,
 	}
 }
 
@@ -88,13 +93,14 @@ func (n *Node) Ledger() *ledger.Ledger { return n.ledger }
 // Publisher returns what the node itself says. After changing it, call Tick.
 func (n *Node) Publisher() *Publisher { return n.publisher }
 
-// AddPeer begins an exchange; local peers are of the own network. The next Tick
+// AddPeer begins an exchange with an instance of a gateway, network/name; local peers are
+// of the own network. The next Tick
 // sends a digest.
-func (n *Node) AddPeer(peer string, local bool, now time.Time) {
+func (n *Node) AddPeer(peer, gateway string, local bool, now time.Time) {
 	if n.peers[peer] != nil {
 		return
 	}
-	n.peers[peer] = newExchange(peer, local)
+	n.peers[peer] = newExchange(peer, local, n.allowance(gateway, now))
 	n.order = append(n.order, peer)
 	slices.Sort(n.order)
 	n.send(peer, &pb.Message{Message: &pb.Message_Digest{Digest: &pb.Digest{Have: n.ledger.Digest()}}})
@@ -103,6 +109,9 @@ func (n *Node) AddPeer(peer string, local bool, now time.Time) {
 
 // RemovePeer ends an exchange.
 func (n *Node) RemovePeer(peer string) {
+	if x := n.peers[peer]; x != nil {
+		x.account.users--
+	}
 	delete(n.peers, peer)
 	n.order = slices.DeleteFunc(n.order, func(p string) bool { return p == peer })
 }
@@ -140,6 +149,7 @@ func (n *Node) Tick(now time.Time) ([]Output, []ledger.Change, error) {
 		n.compare()
 	}
 	n.ask(now)
+	n.answer(now)
 	n.changes = append(n.changes, n.ledger.Advance(now)...)
 	o, c := n.take()
 	return o, c, err
@@ -151,7 +161,7 @@ func (n *Node) Next(now time.Time) time.Time {
 	if n.publisher.Edges() {
 		next = earliest(next, n.edgesDue())
 	}
-	next = earliest(next, n.publisher.Next())
+	next = earliest(earliest(next, n.publisher.Next()), n.answerAt())
 	for _, x := range n.peers {
 		next = earliest(next, x.next())
 	}
@@ -436,9 +446,10 @@ func (n *Node) wanted(x *Exchange, w *pb.Want, now time.Time) error {
 	if !x.mayWant(now) {
 		return fmt.Errorf("more than %d questions in a second: %w", maxWants, record.ErrTooLarge)
 	}
-	if c := n.ledger.Chunk(record.Instance(w.GetInstance()), hashes); c != nil {
-		n.send(x.peer, &pb.Message{Message: &pb.Message_Chunk{Chunk: c}})
+	if !x.owe(question{record.Instance(w.GetInstance()), hashes}) {
+		return fmt.Errorf("more than %d questions wait for their answers: %w", maxOwed, record.ErrTooLarge)
 	}
+	n.answer(now)
 	return nil
 }
 

@@ -118,7 +118,7 @@ func (w *world) start(s *site) {
 	s.node = NewNode(Config{Publisher: p, Ledger: ledger.New(w.known, w.limits), Random: rng.Uint64}, s.time(w))
 	for _, o := range w.sites {
 		if o != s && !w.blocked[[2]string{s.name, o.name}] {
-			s.node.AddPeer(o.name, o.network == s.network, s.time(w))
+			s.node.AddPeer(o.name, o.name, o.network == s.network, s.time(w))
 		}
 	}
 	w.tick(s)

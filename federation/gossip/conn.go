@@ -94,14 +94,14 @@ func (c *conn) serve(ctx context.Context) error {
 		return err
 	}
 	if c.kind == kindPacket {
-		defer func() { c.transport.f.connected(c.instance, c.local) }() // once it is removed
+		defer func() { c.transport.f.connected(c.instance, c.gateway, c.local) }() // once it is removed
 	}
 	defer c.transport.remove(c)
 	if err := c.stillKnown(c.transport.f.held().Known); err != nil { // hear has read them before add
 		return err
 	}
 	if c.kind == kindPacket {
-		c.transport.f.connected(c.instance, c.local)
+		c.transport.f.connected(c.instance, c.gateway, c.local)
 	}
 	if c.ready != nil {
 		c.ready()

@@ -185,12 +185,12 @@ func (f *Federation) emit(out []antientropy.Output, changes []ledger.Change) {
 }
 
 // connected notes that the connections of an instance have changed.
-func (f *Federation) connected(id record.Instance, local bool) {
+func (f *Federation) connected(id record.Instance, gateway string, local bool) {
 	f.do(func(n *antientropy.Node, now time.Time) error {
 		switch there := f.transport.has(id.String()); {
 		case there && !f.peers[id]:
 			f.peers[id] = true
-			n.AddPeer(id.String(), local, now)
+			n.AddPeer(id.String(), gateway, local, now)
 		case !there && f.peers[id]:
 			delete(f.peers, id)
 			n.RemovePeer(id.String())
