@@ -18,8 +18,8 @@ const (
 	// 64 KiB.
 	MaxMessage = record.MaxChunk + 1024
 
-	drawEvery   = 15 * time.Second       // a number
-	digestEvery = time.Second            // to peers of the own network, and to one other
+	drawEvery   = 15 * time.Second       // a number; see drawPause
+	digestEvery = time.Second            // to peers of the own network, and to one other, if not seldom: see compare
 	coalesce    = 20 * time.Millisecond  // between two statements with changes
 	edgesEvery  = 250 * time.Millisecond // the same in the long run: what changes all the time is told together
 	edgesBurst  = 12                     // statements with changes that may come before that
@@ -56,6 +56,7 @@ type Node struct {
 	order   []string                   // of peers, sorted
 	wants   map[record.Instance]*want  // of instances that are known
 	numbers map[record.Instance]uint64 // last seen of each reader
+	heards  map[record.Instance]hearing
 
 	accounts map[string]*allowance // by gateway
 	total    allowance             // of all
@@ -68,6 +69,9 @@ type Node struct {
 	edged   time.Time // of the last statement with changes
 	paid    time.Time // how far ahead statements with changes have used up edgesEvery
 	digest  time.Time
+	greeted pace      // digests to new peers of other networks
+	wide    time.Time // when the next is due though nothing changes
+	moved   time.Time // when anything last changed that more than a heartbeat tells of
 	changes []ledger.Change
 	outputs []Output
 }
@@ -82,8 +86,8 @@ type want struct {
 func NewNode(c Config, now time.Time) *Node {
 	return &Node{
 		publisher: c.Publisher, ledger: c.Ledger, random: c.Random,
-		peers: map[string]*Exchange{}, wants: map[record.Instance]*want{}, numbers: map[record.Instance]uint64{},
-		accounts: map[string]*allowance{}, total: allowance{rate: chunkTotal}, beat: now, digest: now,
+		peers: map[string]*Exchange{}, wants: map[record.Instance]*want{}, numbers: map[record.Instance]uint64{}, heards: map[record.Instance]hearing{},
+		accounts: map[string]*allowance{}, total: allowance{rate: chunkTotal}, beat: now, digest: now, moved: now,
 	}
 }
 
@@ -94,8 +98,9 @@ func (n *Node) Ledger() *ledger.Ledger { return n.ledger }
 func (n *Node) Publisher() *Publisher { return n.publisher }
 
 // AddPeer begins an exchange with an instance of a gateway, network/name; local peers are
-// of the own network. The next Tick
-// sends a digest.
+// of the own network. The next Tick sends a digest, if not many have been sent for that
+// reason: each is answered with all that this node lacks. The others hear of it by its
+// statements.
 func (n *Node) AddPeer(peer, gateway string, local bool, now time.Time) {
 	if n.peers[peer] != nil {
 		return
@@ -103,8 +108,11 @@ func (n *Node) AddPeer(peer, gateway string, local bool, now time.Time) {
 	n.peers[peer] = newExchange(peer, local, n.allowance(gateway, now))
 	n.order = append(n.order, peer)
 	slices.Sort(n.order)
-	n.send(peer, &pb.Message{Message: &pb.Message_Digest{Digest: &pb.Digest{Have: n.ledger.Digest()}}})
+	if local || n.greeted.allows(greetEvery, greetBurst, now) {
+		n.send(peer, &pb.Message{Message: &pb.Message_Digest{Digest: &pb.Digest{Have: n.ledger.Digest()}}})
+	}
 	n.beat = earliest(n.beat, now.Add(coalesce))
+	n.moved = now
 }
 
 // RemovePeer ends an exchange.
@@ -132,7 +140,7 @@ func (n *Node) take() ([]Output, []ledger.Change) {
 // published; everything else goes on.
 func (n *Node) Tick(now time.Time) ([]Output, []ledger.Change, error) {
 	err := n.publisher.ripen(now)
-	if n.number == 0 || now.Sub(n.drawn) >= drawEvery {
+	if n.number == 0 || now.Sub(n.drawn) >= n.drawPause() {
 		n.number, n.drawn = n.random()|1, now // never zero, which means none
 		n.ledger.Draw(n.number, now)
 	}
@@ -146,7 +154,7 @@ func (n *Node) Tick(now time.Time) ([]Output, []ledger.Change, error) {
 	}
 	if !now.Before(n.digest) {
 		n.digest = now.Add(digestEvery)
-		n.compare()
+		n.compare(now)
 	}
 	n.ask(now)
 	n.answer(now)
@@ -195,7 +203,7 @@ func (n *Node) state(now time.Time) error {
 	}
 	n.stated, n.beat = now, now.Add(Beat)
 	if edges {
-		n.edged = now
+		n.edged, n.moved = now, now
 		if n.paid.Before(now) {
 			n.paid = now
 		}
@@ -214,22 +222,6 @@ func (n *Node) state(now time.Time) error {
 		}
 	}
 	return nil
-}
-
-// compare sends digests.
-func (n *Node) compare() {
-	m := &pb.Message{Message: &pb.Message_Digest{Digest: &pb.Digest{Have: n.ledger.Digest()}}}
-	var others []string
-	for _, p := range n.order {
-		if n.peers[p].local {
-			n.send(p, m)
-		} else {
-			others = append(others, p)
-		}
-	}
-	if len(others) > 0 {
-		n.send(others[n.random()%uint64(len(others))], m)
-	}
 }
 
 // ask asks for what is missing of instances, each of one peer at a time.
@@ -359,6 +351,10 @@ func (n *Node) heard(x *Exchange, o ledger.Outcome, brought bool, now time.Time)
 	if !o.News {
 		return
 	}
+	n.heards[o.Instance] = hearing{peer: x.peer, at: now}
+	if o.Edges || !o.Complete {
+		n.moved = now
+	}
 	if old := n.numbers[o.Instance]; o.Number != old && n.publisher.Answer(o.Instance, o.Network, o.Number) {
 		n.remember(o.Instance, o.Number)
 		if old == 0 {
@@ -417,7 +413,7 @@ func (n *Node) compared(x *Exchange, d *pb.Digest, now time.Time) error {
 	}
 	x.learn(d, n.knows)
 	mine := n.ledger.Digest()
-	if !d.GetReply() {
+	if !d.GetReply() && n.tellsMore(x, d, mine) {
 		n.send(x.peer, &pb.Message{Message: &pb.Message_Digest{Digest: &pb.Digest{Have: mine, Reply: true}}})
 	}
 	for _, h := range mine {
