@@ -33,9 +33,12 @@ help: ## list the targets
 demo: build ## run the failover drill and leave build/demo/report.html
 	bin/isthmus drill examples/drills/partial-failure.yaml --out build/demo
 
+# What programs say they are; without git the go command's own word counts.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+
 build: ## compile gateway, nodeproxy and isthmus into bin/
 	@mkdir -p bin
-	$(GO) build -trimpath -o bin/ ./cmd/...
+	$(GO) build -trimpath -ldflags '-X github.com/isthmus-mesh/isthmus/internal/buildinfo.stamp=$(VERSION)' -o bin/ ./cmd/...
 
 # The race detector's own runtime (go 1.26) often crashes in the tests of the pool and of
 # kept sessions, where very many goroutines start at once in bubbles of synctest; on one

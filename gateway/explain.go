@@ -15,6 +15,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/health/standing"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
+	"github.com/isthmus-mesh/isthmus/internal/buildinfo"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -72,7 +73,7 @@ func (g *Gateway) hasNoPartOf(snap *mesh.Snapshot, destination string) bool {
 // status lists the services of this network.
 func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := g.store.Current(), time.Now()
-	s := answer.Status{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Now: now, Services: []answer.Row{}, Gateways: []answer.Gateway{}, Local: []standing.Out{},
+	s := answer.Status{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Version: buildinfo.Version(), Now: now, Services: []answer.Row{}, Gateways: []answer.Gateway{}, Local: []standing.Out{},
 		Pending: g.pending(), Problems: slices.Concat(g.watcher.Status().Findings(), g.disbelieved(), g.unpublished(), g.unheard()), Heard: g.heard(), Keys: g.keysOf(), Group: g.cfg.Federation.Group}
 	if d, err := keyfile.Open(g.cfg.Federation.Keys); err == nil && g.fed != nil {
 		s.Rotation, s.RotationNext = d.Step().String(), d.Remaining()

@@ -15,6 +15,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/health/standing"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
+	"github.com/isthmus-mesh/isthmus/internal/buildinfo"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -24,7 +25,7 @@ import (
 // evidence.
 func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := p.store.Current(), time.Now()
-	s := answer.Status{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Now: now, Services: []answer.Row{}, Gateways: p.view.gatewaysOut(snap, now), Local: p.localOut(snap),
+	s := answer.Status{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Version: buildinfo.Version(), Now: now, Services: []answer.Row{}, Gateways: p.view.gatewaysOut(snap, now), Local: p.localOut(snap),
 		Pending: p.pending(), Problems: p.watcher.Status().Findings()}
 	followed := map[string]bool{}
 	if p.stream != nil && p.view.reports {

@@ -28,7 +28,7 @@ same; so is what a gateway has no node proxy's word of. Gateways of other networ
 pods of its own node that a node proxy itself has seen fail are listed too. AGE is how long
 ago READY, HEALTHY or OUT changed, as a node proxy heard of it; at a gateway, how old the
 newest word about one of these pods is. HEALTHY is ? while none of a network's gateways
-can be reached. A row of a
+can be reached. OUT names eight endpoints, -o json all. A row of a
 node proxy with - for its network is of a static listener whose service cannot be
 reached at all. A line with "not ready" says why a process is not, one with "problem" what of its discovery file is
 not in force or not used, or whose words a gateway does not believe.
@@ -71,6 +71,9 @@ func (a *asking) status(ctx context.Context) (answered, error) {
 	return answered{key: statusText(key), text: text, failed: failed}, finding
 }
 
+// outShown is how many endpoints a row names that are out; -o json names them all.
+const outShown = 8
+
 // statusText is one table for each process, and a line for each thing that is out and
 // stands in no table.
 func statusText(list []answer.Status) string {
@@ -85,6 +88,9 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 	fmt.Fprintf(b, "%s on network %s", s.Process, s.Network)
 	if s.Group != "" {
 		fmt.Fprintf(b, ", group %s", plain(s.Group))
+	}
+	if s.Version != "" {
+		fmt.Fprintf(b, ", version %s", plain(s.Version))
 	}
 	b.WriteString("\n")
 	for _, p := range s.Pending {
@@ -135,8 +141,11 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 		if !r.Stale.IsZero() {
 			out = append(out, fmt.Sprintf("(last word %s ago)", age(s.Now, r.Stale)))
 		}
-		for _, o := range r.Out {
+		for _, o := range r.Out[:min(len(r.Out), outShown)] {
 			out = append(out, outText(s.Now, o))
+		}
+		if more := len(r.Out) - outShown; more > 0 {
+			out = append(out, fmt.Sprintf("+%d more", more))
 		}
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\n", plain(r.Network), plain(r.Service), r.Port, r.Ready, healthy, age(s.Now, r.Changed), strings.Join(out, ", "))
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -396,4 +397,18 @@ func TestStatusShowsListenersThatLeadNowhere(t *testing.T) {
 	s.Config.Confirm = ""
 	s.Write()
 	meshtest.Eventually(t, "it is told to have no pod", status(exitFinding, "- "+hello+" 80 - - - no endpoint: "))
+}
+
+// A row with many endpoints out names the first, and how many more there are.
+func TestStatusNamesOnlyTheFirstOfManyThatAreOut(t *testing.T) {
+	now := time.Now()
+	row := standing.Row{Network: "west", Service: "hello", Port: 80, Ready: 30, Healthy: 10}
+	for n := range 20 {
+		row.Out = append(row.Out, standing.Out{Endpoint: fmt.Sprintf("west/default/hello-%d", n+1), Reason: "refused", Since: now, Witness: "its node west-1"})
+	}
+	text := statusText([]answer.Status{{Process: "gateway gw-1", Network: "west", Group: "a", Version: "v1.2.3", Now: now, Services: []answer.Row{{Row: row}}}})
+	wantIn(t, text, "gateway gw-1 on network west, group a, version v1.2.3\n", "hello-8 (refused", ", +12 more\n")
+	if strings.Contains(text, "hello-9 ") {
+		t.Errorf("names all of 20 endpoints:\n%s", text)
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/isthmus-mesh/isthmus/internal/buildinfo"
 )
 
 // version is what the build says about itself; empty parts are unknown.
@@ -41,13 +43,10 @@ func newVersionCommand() *cobra.Command {
 }
 
 func buildVersion() version {
-	v := version{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	v := version{Version: buildinfo.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v
-	}
-	if info.Main.Version != "" {
-		v.Version = info.Main.Version
 	}
 	for _, s := range info.Settings {
 		switch s.Key {

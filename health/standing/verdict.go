@@ -10,29 +10,29 @@ import (
 
 // Verdict says of one candidate whether it takes part in the choice, and why.
 type Verdict struct {
-	Kind      string    `json:"kind"` // pod, share (of another network) or gateway
-	Name      string    `json:"name"` // UID of a pod, a network, the name of a gateway
-	Port      uint16    `json:"port,omitempty"`
-	In        bool      `json:"in"`
-	Rank      int       `json:"rank"`   // higher is preferred
-	Weight    float64   `json:"weight"` // beside others of its rank
-	Part      float64   `json:"part"`   // of new connections, 0 to 1, while nobody is busy
-	Open      int       `json:"open"`   // connections now
-	Causes    []Cause   `json:"causes"` // what is held against it; empty: nothing
-	Endpoints []Cause   `json:"endpoints,omitempty"`
-	Gateways  []Verdict `json:"gateways,omitempty"` // of a share
+	Kind      string    `json:"kind"`                // pod, share (of another network) or gateway
+	Name      string    `json:"name"`                // UID of a pod, a network, the name of a gateway
+	Port      uint16    `json:"port,omitempty"`      // of a pod, where its application listens
+	In        bool      `json:"in"`                  // it takes part in the choice
+	Rank      int       `json:"rank"`                // higher is preferred
+	Weight    float64   `json:"weight"`              // beside others of its rank
+	Part      float64   `json:"part"`                // of new connections, 0 to 1, while nobody is busy
+	Open      int       `json:"open"`                // connections now
+	Causes    []Cause   `json:"causes"`              // what is held against it; empty: nothing
+	Endpoints []Cause   `json:"endpoints,omitempty"` // of a share: its endpoints that are left out
+	Gateways  []Verdict `json:"gateways,omitempty"`  // of a share
 }
 
 // Cause is one thing that is held against a candidate.
 type Cause struct {
-	Word     Held      `json:"word"`
+	Word     Held      `json:"word"`               // what is held against it
 	Endpoint string    `json:"endpoint,omitempty"` // of a share's endpoint
 	Port     uint16    `json:"port,omitempty"`     // of the same, where its application listens
-	Reason   string    `json:"reason,omitempty"`
-	By       string    `json:"by,omitempty"` // who says so; empty: this process has seen it
-	Since    time.Time `json:"since,omitzero"`
-	Until    time.Time `json:"until,omitzero"` // when it is asked again at the latest
-	Health   float64   `json:"health,omitempty"`
+	Reason   string    `json:"reason,omitempty"`   // of the failure
+	By       string    `json:"by,omitempty"`       // who says so; empty: this process has seen it
+	Since    time.Time `json:"since,omitzero"`     // since when
+	Until    time.Time `json:"until,omitzero"`     // when it is asked again at the latest
+	Health   float64   `json:"health,omitempty"`   // score of what is weak, 0 to 1
 }
 
 // Held is what may be held against a candidate.
@@ -138,20 +138,20 @@ func Age(d time.Duration) string { return max(d, 0).Round(time.Second).String() 
 
 // Row is one share of a service.
 type Row struct {
-	Network string    `json:"network"`
-	Service string    `json:"service"`
-	Port    uint16    `json:"port"`
-	Ready   uint32    `json:"ready"`
-	Healthy uint32    `json:"healthy"`
+	Network string    `json:"network"`          // where the share is
+	Service string    `json:"service"`          // hostname
+	Port    uint16    `json:"port"`             // of the service
+	Ready   uint32    `json:"ready"`            // endpoints, by discovery
+	Healthy uint32    `json:"healthy"`          // of those
 	Changed time.Time `json:"changed,omitzero"` // when that was last seen to change
-	Out     []Out     `json:"out"`
+	Out     []Out     `json:"out"`              // endpoints that are ready and left out
 }
 
 // Out is an endpoint that is ready and left out.
 type Out struct {
-	Endpoint string    `json:"endpoint"` // a workload's UID, or an endpoint ID
-	Reason   string    `json:"reason,omitempty"`
-	Since    time.Time `json:"since,omitzero"`
-	Witness  string    `json:"witness,omitempty"`
-	Until    time.Time `json:"until,omitzero"` // when it is asked again at the latest
+	Endpoint string    `json:"endpoint"`          // a workload's UID, or an endpoint ID
+	Reason   string    `json:"reason,omitempty"`  // of the failure
+	Since    time.Time `json:"since,omitzero"`    // since when it is out
+	Witness  string    `json:"witness,omitempty"` // who has seen it
+	Until    time.Time `json:"until,omitzero"`    // when it is asked again at the latest
 }

@@ -14,6 +14,7 @@ import (
 	"net/http/pprof"
 	"net/netip"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +22,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/isthmus-mesh/isthmus/internal/buildinfo"
 )
 
 // Config is the part of a process's YAML that places its admin server.
@@ -119,7 +122,9 @@ var liveHeap = regexp.MustCompile("^/gc/heap/live:bytes$")
 // the operating system's process, by the names that every Go program has.
 func NewRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: liveHeap})), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: liveHeap})), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_build_info", Help: "Always 1; its labels version and goversion say from what the process was built.",
+			ConstLabels: prometheus.Labels{"version": buildinfo.Version(), "goversion": runtime.Version()}}, func() float64 { return 1 }))
 	return r
 }
 

@@ -12,15 +12,15 @@ import (
 // Explanation is what one process answers about one destination: the JSON of
 // /explain.
 type Explanation struct {
-	Process     string    `json:"process"` // its kind and name
-	Network     string    `json:"network"`
-	Source      string    `json:"source,omitempty"` // UID of the workload that asks; gateways choose for all alike
-	Destination string    `json:"destination"`      // host:port
-	Now         time.Time `json:"now"`
+	Process     string    `json:"process"`              // its kind and name
+	Network     string    `json:"network"`              // its own
+	Source      string    `json:"source,omitempty"`     // UID of the workload that asks; gateways choose for all alike
+	Destination string    `json:"destination"`          // host:port
+	Now         time.Time `json:"now"`                  // by its clock
 	Refused     string    `json:"refused,omitempty"`    // why there is no candidate at all
 	Unasked     bool      `json:"unasked,omitempty"`    // by a node proxy: no gateway is asked of this service until it is used
 	NotCarried  bool      `json:"notCarried,omitempty"` // by a gateway: no pod of its network serves this
-	Candidates  []Verdict `json:"candidates"`
+	Candidates  []Verdict `json:"candidates"`           // pods of its own network, and shares of others
 }
 
 // Words of what may be held against a share, beside those of package standing.
@@ -32,27 +32,27 @@ const (
 // Verdict says of one candidate whether it takes part in the choice, and why.
 type Verdict struct {
 	standing.Verdict
-	Unknown  bool      `json:"unknown,omitempty"` // of a share: nobody says anything of it
-	Stale    time.Time `json:"stale,omitzero"`    // of a share: since when nobody vouches for what is known
-	Failed   *Attempts `json:"failed,omitempty"`  // since the last that succeeded; nil: none
-	Kept     *Kept     `json:"kept,omitempty"`    // of a share: sessions kept with its pods; nil: none asked for
-	Gateways []Verdict `json:"gateways,omitempty"`
+	Unknown  bool      `json:"unknown,omitempty"`  // of a share: nobody says anything of it
+	Stale    time.Time `json:"stale,omitzero"`     // of a share: since when nobody vouches for what is known
+	Failed   *Attempts `json:"failed,omitempty"`   // since the last that succeeded; nil: none
+	Kept     *Kept     `json:"kept,omitempty"`     // of a share: sessions kept with its pods; nil: none asked for
+	Gateways []Verdict `json:"gateways,omitempty"` // of a share
 }
 
 // Kept are the sessions of a warm set: a connection that goes on one has no handshake
 // to wait for.
 type Kept struct {
-	Held   int `json:"held"`
+	Held   int `json:"held"`   // now
 	Wanted int `json:"wanted"` // by the connections of the source's identity
 }
 
 // Attempts are failed attempts of connections, one after another.
 type Attempts struct {
-	Times  int       `json:"times"`
+	Times  int       `json:"times"`  // how many
 	Reason string    `json:"reason"` // of the last
 	Error  string    `json:"error"`  // of the last
-	Last   time.Time `json:"last"`
-	Fault  bool      `json:"fault"` // the last moved somebody's health: what came of it stands in causes
+	Last   time.Time `json:"last"`   // when
+	Fault  bool      `json:"fault"`  // the last moved somebody's health: what came of it stands in causes
 }
 
 // clearly is how many attempts at a candidate that takes part must have failed, held

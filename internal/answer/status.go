@@ -10,10 +10,11 @@ import (
 
 // Status is what one process believes of services: the JSON of /status.
 type Status struct {
-	Process  string    `json:"process"` // its kind and name
-	Network  string    `json:"network"`
-	Now      time.Time `json:"now"`
-	Services []Row     `json:"services"`
+	Process  string    `json:"process"`  // its kind and name
+	Network  string    `json:"network"`  // its own
+	Version  string    `json:"version"`  // from what it was built
+	Now      time.Time `json:"now"`      // by its clock
+	Services []Row     `json:"services"` // of which it knows something: a gateway those of its own network
 	// Group is that of a gateway, which names those that reach the same pods; empty: none.
 	Group string `json:"group,omitempty"`
 	// Gateways are those of other networks that are out, by a node proxy's own evidence.
@@ -23,11 +24,10 @@ type Status struct {
 	Local []standing.Out `json:"local"`
 	// Heard are the gateways of all networks, as a gateway hears them.
 	Heard []Heard `json:"heard,omitempty"`
-	// Keys are those by which a gateway's network is known, Rotation how far their
-	// rotation is and RotationNext what comes next; empty: nothing.
+	// Keys are those by which a gateway's network is known.
 	Keys         []Key  `json:"keys,omitempty"`
-	Rotation     string `json:"rotation,omitempty"`
-	RotationNext string `json:"rotationNext,omitempty"`
+	Rotation     string `json:"rotation,omitempty"`     // how far the rotation of the own network's key is
+	RotationNext string `json:"rotationNext,omitempty"` // what comes next in it; empty: nothing
 	// Pending is what the process waits for before it is ready, as /healthz/ready says it.
 	Pending []string `json:"pending,omitempty"`
 	// Problems are what of the discovery file is not in force or not used, and of a
@@ -57,26 +57,26 @@ type Row struct {
 
 // Heard is how a gateway hears one instance of another.
 type Heard struct {
-	Network  string    `json:"network"`
-	Gateway  string    `json:"gateway"`
+	Network  string    `json:"network"`         // by its certificate
+	Gateway  string    `json:"gateway"`         // its name, by the same
 	Group    string    `json:"group,omitempty"` // of gateways that reach the same pods
-	Instance string    `json:"instance"`
-	Phase    string    `json:"phase"` // live, silent, lapsed, ignored or pending
-	At       time.Time `json:"at"`    // of its last word
+	Instance string    `json:"instance"`        // drawn at its start
+	Phase    string    `json:"phase"`           // live, silent, lapsed, ignored or pending
+	At       time.Time `json:"at"`              // of its last word
 }
 
 // Key is a key of a network, by the gateway that certifies itself with one of them.
 type Key struct {
-	Fingerprint string `json:"fingerprint"`
-	Signs       bool   `json:"signs"`
+	Fingerprint string `json:"fingerprint"` // as isthmus network show prints it
+	Signs       bool   `json:"signs"`       // this gateway is certified by it
 }
 
 // Gateway is a gateway that takes no connections.
 type Gateway struct {
-	Network string    `json:"network"`
-	Name    string    `json:"name"`
-	Reason  string    `json:"reason,omitempty"`
-	Since   time.Time `json:"since,omitzero"`
+	Network string    `json:"network"`          // where it is
+	Name    string    `json:"name"`             // in discovery
+	Reason  string    `json:"reason,omitempty"` // of the last failure
+	Since   time.Time `json:"since,omitzero"`   // since when it is out
 }
 
 // Well reports whether all that s names is known and healthy.

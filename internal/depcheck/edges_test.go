@@ -127,6 +127,7 @@ var allowed = map[string]why{
 
 	// Processes put everything together.
 	"gateway": {
+		"internal/buildinfo":            "says in status from what it was built",
 		"health/standing":               "the words of explanations",
 		"internal/accept":               "accept loops that fail",
 		"internal/overload":             "bounds connections that are being opened",
@@ -160,6 +161,7 @@ var allowed = map[string]why{
 		"route":                         "why an authority leads nowhere",
 	},
 	"nodeproxy": {
+		"internal/buildinfo":      "says in status from what it was built",
 		"health/standing":         "the words of explanations",
 		"internal/accept":         "accept loops that fail",
 		"internal/overload":       "bounds connections that are being opened",
@@ -224,6 +226,7 @@ var allowed = map[string]why{
 		"internal/process": "flags, signals, exit codes",
 	},
 	"cmd/isthmus": {
+		"internal/buildinfo":            "isthmus version",
 		"federation/networkkey/keyfile": "network keys in files",
 		"discovery":                     "isthmus network init: names of networks",
 		"discovery/file":                "isthmus export: reads the mesh",
@@ -258,7 +261,7 @@ var allowed = map[string]why{
 
 	// Plumbing knows nothing of meshes.
 	"internal/accept": {"internal/backoff": "pauses"},
-	"internal/admin":  {},
+	"internal/admin":  {"internal/buildinfo": "the metric of the build"},
 	"internal/answer": {"health/standing": "the words of explanations"},
 	"internal/diagnose": {
 		"hbone":          "the sessions that are looked at",
@@ -266,12 +269,14 @@ var allowed = map[string]why{
 		"internal/admin": "where it answers",
 	},
 	"internal/backoff":    {},
+	"internal/buildinfo":  {},
 	"internal/link":       {},
 	"internal/localfault": {},
 	"internal/logging":    {},
 	"internal/netspace":   {},
 	"internal/admission":  {"internal/strictyaml": "checks its part of a configuration"},
 	"internal/process": {
+		"internal/buildinfo":  "--version",
 		"internal/logging":    "builds the process's log",
 		"internal/strictyaml": "names the keys that changed",
 	},

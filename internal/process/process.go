@@ -14,12 +14,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
+	"runtime"
 	"sync"
 	"syscall"
 
 	"github.com/rs/zerolog"
 
+	"github.com/isthmus-mesh/isthmus/internal/buildinfo"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 )
 
@@ -123,17 +124,5 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 	return OK
 }
 
-// Version is the module version or the commit that the binary was built from.
-func Version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := info.Main.Version
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && (v == "" || v == "(devel)") {
-			v = s.Value
-		}
-	}
-	return v + " " + info.GoVersion
-}
+// Version is from what the binary was built, and by which Go.
+func Version() string { return buildinfo.Version() + " " + runtime.Version() }
