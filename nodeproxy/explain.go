@@ -135,7 +135,7 @@ func detail(c *standing.Cause, said healthstream.Known, network string, port uin
 	}
 	switch {
 	case e.Detail.Witness != "":
-		c.By = "its node " + e.Detail.Witness
+		c.By = standing.Witness + e.Detail.Witness
 	case e.Cause == record.Hop:
 		c.By = "gateway " + gateway + " of " + network
 	}

@@ -21,7 +21,7 @@ func (p *Picker) Explain(s *Service, now time.Time) []standing.Verdict {
 		v.In = v.Part > 0
 		v.Causes = standing.OfCell([]standing.Cause{}, m.hop, now)
 		if w, sick := p.Word(m.port.Key()); sick {
-			v.Causes = append(v.Causes, standing.Cause{Word: standing.HeldReported, Reason: w.Reason, By: "its node " + w.Witness, Since: w.Since})
+			v.Causes = append(v.Causes, standing.Cause{Word: standing.HeldReported, Reason: w.Reason, By: standing.Witness + w.Witness, Since: w.Since})
 		}
 		if since := p.doubtedSince(m); !since.IsZero() {
 			v.Causes = append(v.Causes, standing.Cause{Word: standing.HeldDoubted, Since: since})

@@ -115,7 +115,7 @@ func (c Cause) Sentence(now time.Time) string {
 	case HeldWeak:
 		return fmt.Sprintf("some connections failed (health %.2f)", c.Health)
 	case HeldReported:
-		return reason + ", seen by " + c.By
+		return reason + ", seen by " + c.By + c.askedBy()
 	case HeldDoubted:
 		return "slow to answer, and being asked"
 	case HeldNothing:
@@ -131,6 +131,24 @@ func (c Cause) Sentence(now time.Time) string {
 	}
 	return string(c.Word)
 }
+
+// askedBy says when the node proxy beside an endpoint that is out asks it again: that is
+// its schedule (docs/decisions/0006), so nobody publishes it.
+func (c Cause) askedBy() string {
+	switch {
+	case !strings.HasPrefix(c.By, Witness):
+		return ""
+	case c.Reason == "refused" || c.Reason == "reset":
+		return "; asked again twice a second"
+	case c.Reason == "flapping":
+		return "; asked again twice a second, and its answers held back for at most a minute"
+	}
+	return "" // a hanging one is asked again when its time is up
+}
+
+// Witness precedes the name of the node whose node proxy has seen something of a pod of
+// its own, in Cause.By.
+const Witness = "its node "
 
 // Age is d as people are told it everywhere: in whole seconds, such as 1m19s, and never
 // negative, since clocks differ.
