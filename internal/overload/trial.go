@@ -34,6 +34,7 @@ type trial struct {
 	window  float64
 	lasted  time.Duration // since it began, or ended
 	vain    int           // those without a gain in succession
+	proved  bool          // the one before showed a queue
 	bounded bool          // before it began
 }
 
@@ -41,10 +42,11 @@ type trial struct {
 type verdict uint8
 
 const (
-	open   verdict = iota // nothing yet
-	queue                 // fewer at once are served sooner
-	longer                // they are not: it is the way
-	none                  // those begun just before the trial were not late any more
+	open     verdict = iota // nothing yet
+	queue                   // fewer at once are served sooner
+	longer                  // they are not: it is the way
+	doubtful                // they are not, and there was a queue just before: another one is to show it
+	none                    // those begun just before the trial were not late any more
 )
 
 // due reports whether it is time for one.
@@ -68,7 +70,7 @@ func (t *trial) pause() time.Duration {
 
 // begin starts a trial.
 func (t *trial) begin(r *recent, took *times, bounded bool) {
-	*t = trial{running: true, window: part * float64(r.underWay), vain: t.vain, bounded: bounded}
+	*t = trial{running: true, window: part * float64(r.underWay), vain: t.vain, proved: t.proved && bounded, bounded: bounded}
 	took.within = cohort{}
 	took.before = r.lastBegun(took)
 }
@@ -112,8 +114,12 @@ func (t *trial) step(r *recent, took *times) verdict {
 		return open
 	}
 	t.running, t.lasted = false, 0
+	if v == longer && t.proved {
+		v = doubtful
+	}
+	t.proved = v == queue || (v == open || v == none) && t.proved
 	switch {
-	case v == longer, v == none && !t.bounded:
+	case v == longer, v == doubtful, v == none && !t.bounded:
 		t.vain++
 	case v == queue:
 		t.vain = 0
