@@ -56,10 +56,11 @@ func parseBusy(stat string) (time.Duration, error) {
 
 // Meter measures what others take of the machine.
 type Meter struct {
-	pids  []int
-	ours  time.Duration
-	busy  time.Duration
-	begun time.Time
+	pids   []int         // the caller's first
+	ours   time.Duration // of all of them, the caller's included
+	caller time.Duration
+	busy   time.Duration
+	begun  time.Time
 }
 
 // StartMeter begins a measurement. The fleet is started, and none of its processes
@@ -70,7 +71,10 @@ func (f *Fleet) StartMeter() (*Meter, error) {
 		m.pids = append(m.pids, p.Pid())
 	}
 	var err error
-	m.busy, m.ours, err = m.read()
+	if m.busy, m.ours, err = m.read(); err != nil {
+		return nil, err
+	}
+	m.caller, err = CPUOf(m.pids[0])
 	return m, err
 }
 
@@ -95,4 +99,19 @@ func (m *Meter) Others() (processors float64, err error) {
 	}
 	others := (busy - m.busy) - (ours - m.ours)
 	return max(0, others.Seconds()/time.Since(m.begun).Seconds()), nil
+}
+
+// Ours is how much processor time the caller and the fleet's processes used since
+// StartMeter.
+func (m *Meter) Ours() (caller, fleet time.Duration, err error) {
+	_, ours, err := m.read()
+	if err != nil {
+		return 0, 0, err
+	}
+	caller, err = CPUOf(m.pids[0])
+	if err != nil {
+		return 0, 0, err
+	}
+	caller -= m.caller
+	return caller, ours - m.ours - caller, nil
 }

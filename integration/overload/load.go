@@ -36,6 +36,8 @@ type level struct {
 	Time     time.Duration // during which arrivals came
 	P50, P99 time.Duration // of those served, from when they were due
 	Late     time.Duration // the load's own lateness, 99th percentile
+	Load     time.Duration // processor time of load and applications
+	Proxies  time.Duration // processor time of gateway and node proxies
 }
 
 func (l level) rate() float64 { return float64(l.Served) / l.Time.Seconds() }
@@ -79,7 +81,7 @@ func quantile(sorted []time.Duration, q float64) time.Duration {
 // once connects, sends one byte and awaits it. The application closes first, so
 // that the ports of this side are free again at once.
 func once(entry string, until time.Time) error {
-	d := net.Dialer{Deadline: until}
+	d := net.Dialer{Deadline: until, KeepAlive: -1}
 	c, err := d.Dial("tcp4", entry)
 	if err != nil {
 		return err
@@ -144,6 +146,17 @@ func open(ctx context.Context, entry string, of, rate float64, d time.Duration, 
 	return l
 }
 
+// costed adds to what f offers what that cost.
+func (w *world) costed(f func() level) (level, error) {
+	meter, err := w.StartMeter()
+	if err != nil {
+		return level{}, err
+	}
+	l := f()
+	l.Load, l.Proxies, err = meter.Ours()
+	return l, err
+}
+
 // rest is how long nothing is offered between two levels.
 const rest = time.Second
 
@@ -156,7 +169,10 @@ func (w *world) curve(ctx context.Context, p path) (*curve, error) {
 	if err != nil {
 		return nil, err
 	}
-	best := closed(ctx, p.entry, w.time)
+	best, err := w.costed(func() level { return closed(ctx, p.entry, w.time) })
+	if err != nil {
+		return nil, err
+	}
 	if best.Served == 0 {
 		return nil, fmt.Errorf("%s: nothing is served; logs are in %s", p.name, w.Dir)
 	}
@@ -168,10 +184,16 @@ func (w *world) curve(ctx context.Context, p path) (*curve, error) {
 	}
 	for _, of := range w.levels {
 		time.Sleep(rest)
-		c.Levels = append(c.Levels, open(ctx, p.entry, of, of*c.Capacity, w.time, rng))
+		l, err := w.costed(func() level { return open(ctx, p.entry, of, of*c.Capacity, w.time, rng) })
+		if err != nil {
+			return nil, err
+		}
+		c.Levels = append(c.Levels, l)
 	}
 	time.Sleep(2 * rest)
-	c.After = open(ctx, p.entry, 0.5, 0.5*c.Capacity, w.time, rng)
+	if c.After, err = w.costed(func() level { return open(ctx, p.entry, 0.5, 0.5*c.Capacity, w.time, rng) }); err != nil {
+		return nil, err
+	}
 	after, err := w.moved(ctx)
 	if err != nil {
 		return nil, err

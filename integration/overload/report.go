@@ -92,14 +92,15 @@ func (r *report) print(w io.Writer, v fleet.Verdict) {
 	for _, c := range r.Curves {
 		fmt.Fprintf(w, "\n%s: %s; capacity %.0f connections/s\n", c.Path, c.About, c.Capacity)
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintln(t, "offered\tserved/s\tof the best\trefused\ttimed out\tlost\tp50\tp99\tload late\t")
+		fmt.Fprintln(t, "offered\tserved/s\tof the best\trefused\ttimed out\tlost\tp50\tp99\tload late\tprocessors of load\tof proxies\tserved by a processor's second\t")
 		for _, l := range append(c.Levels[:len(c.Levels):len(c.Levels)], c.After) {
 			name := fmt.Sprintf("%.1f×", l.Of)
 			if l.Of == 0 {
 				name = "closed loop"
 			}
-			fmt.Fprintf(t, "%s\t%.0f\t%.0f %%\t%d\t%d\t%d\t%v\t%v\t%v\t\n", name, l.rate(), 100*l.rate()/c.best(), l.Refused, l.TimedOut, l.Lost,
-				l.P50.Round(10*time.Microsecond), l.P99.Round(10*time.Microsecond), l.Late.Round(10*time.Microsecond))
+			fmt.Fprintf(t, "%s\t%.0f\t%.0f %%\t%d\t%d\t%d\t%v\t%v\t%v\t%.2f\t%.2f\t%.0f\t\n", name, l.rate(), 100*l.rate()/c.best(), l.Refused, l.TimedOut, l.Lost,
+				l.P50.Round(10*time.Microsecond), l.P99.Round(10*time.Microsecond), l.Late.Round(10*time.Microsecond),
+				l.Load.Seconds()/l.Time.Seconds(), l.Proxies.Seconds()/l.Time.Seconds(), float64(l.Served)/(l.Load+l.Proxies).Seconds())
 		}
 		t.Flush()
 		fmt.Fprintf(w, "health moved %d times; other processes used %.2f processors\n", c.Moved, c.Others)
