@@ -170,8 +170,8 @@ func (c *call) admit(ctx context.Context) *failure {
 	if !c.p.throttle.Allow(to, time.Now(), rand.Float64()) {
 		return overloaded(errOthersOverloaded)
 	}
-	if c.towards, err = c.p.towards.Admit(ctx, to); err == nil {
-		if c.opening, err = c.p.load.Admit(ctx); err != nil {
+	if c.towards, err = c.p.towards.Admit(ctx, to, c.access.started); err == nil {
+		if c.opening, err = c.p.load.Admit(ctx, c.access.started); err != nil {
 			c.towards.Done()
 		}
 	}

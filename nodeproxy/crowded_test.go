@@ -3,6 +3,7 @@ package nodeproxy
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -25,7 +26,7 @@ func TestAProcessWithoutTimeRefusesBeforeItReads(t *testing.T) {
 	p := newProxy(cfg, zerolog.Nop())
 	defer p.stop()
 	var asked atomic.Int32
-	p.crowded = func() bool { asked.Add(1); return true }
+	p.crowded = func(int) bool { asked.Add(1); return true }
 	if err := p.listen(); err != nil {
 		t.Fatal(err)
 	}
@@ -52,5 +53,136 @@ func TestAProcessWithoutTimeRefusesBeforeItReads(t *testing.T) {
 	}
 	if n := testutil.ToFloat64(p.metrics.closed.WithLabelValues("source", "overload")); n != 2 {
 		t.Errorf("%v are counted as refused for overload, want 2", n)
+	}
+}
+
+// crowd is a proxy with one listener, at which n connections wait that nobody has accepted.
+func crowd(t *testing.T, n int) (p *Proxy, o *outbound, apps []net.Conn) {
+	t.Helper()
+	cfg := DefaultConfig()
+	free := netip.MustParseAddrPort("127.0.0.1:0")
+	cfg.Admin.Address = free
+	cfg.Outbound = []Outbound{{Workload: "shop", Listen: free, To: "hello.default.svc.cluster.local:80"}}
+	p = newProxy(cfg, zerolog.Nop())
+	t.Cleanup(p.stop)
+	if err := p.listen(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.closeListeners)
+	for range n {
+		c, err := net.Dial("tcp4", p.outbounds[0].listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		apps = append(apps, c)
+	}
+	return p, p.outbounds[0], apps
+}
+
+// What waits in the kernel's queue while the process has no time is refused without a
+// net.Conn, and what it has time for again is served like any other.
+func TestWhatWaitsToBeAcceptedIsRefusedOrServed(t *testing.T) {
+	p, o, apps := crowd(t, 300)
+	var asked atomic.Int32
+	p.crowded = func(int) bool { return asked.Add(1) <= 200 }
+	o.serve = func(ctx context.Context, app *net.TCPConn) func(context.Context) {
+		return func(context.Context) { io.Copy(app, app); app.Close() }
+	}
+	done := make(chan struct{})
+	go func() { o.run(t.Context()); close(done) }()
+	refused, served := 0, 0
+	for i, c := range apps {
+		_, err := c.Write([]byte("x"))
+		if err == nil {
+			_, err = c.Read(make([]byte, 1))
+		}
+		switch {
+		case err == nil:
+			served++
+			if c.(*net.TCPConn).CloseWrite(); err == nil {
+				_, err = c.Read(make([]byte, 1))
+			}
+			if err != io.EOF {
+				t.Errorf("connection %d ended with %v, want the far side's end", i, err)
+			}
+		case errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE):
+			refused++
+		default:
+			t.Errorf("connection %d: %v", i, err)
+		}
+	}
+	if refused != 200 || served != 100 {
+		t.Errorf("%d were refused and %d served, want 200 and 100", refused, served)
+	}
+	if n := testutil.ToFloat64(p.metrics.closed.WithLabelValues("source", "overload")); n != 200 {
+		t.Errorf("%v are counted as refused for overload, want 200", n)
+	}
+	o.listener.Close()
+	<-done
+	if n := len(o.slots); n != 0 {
+		t.Errorf("%d places are still taken", n)
+	}
+}
+
+// While the accept loop is behind, connections that begin do a part of its work: here the
+// loop does not run at all.
+func TestConnectionsThatBeginRelieveTheAcceptLoop(t *testing.T) {
+	p, o, _ := crowd(t, 3+3*relief)
+	p.crowded = func(int) bool { return true }
+	o.serve = func(ctx context.Context, app *net.TCPConn) func(context.Context) { app.Close(); return nil }
+	begin := func() float64 {
+		app, err := o.listener.AcceptTCP()
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.slots <- struct{}{}
+		o.begin(t.Context(), app)
+		o.conns.Wait()
+		return testutil.ToFloat64(p.metrics.closed.WithLabelValues("source", "overload"))
+	}
+	if n := begin(); n != 0 {
+		t.Errorf("%v are refused though the loop is not behind", n)
+	}
+	o.behind.Store(true)
+	if n := begin(); n != 2*relief {
+		t.Errorf("%v are refused when one begins and is served, want %d", n, 2*relief)
+	}
+	if begin(); o.behind.Load() {
+		t.Error("still behind, and nobody waits")
+	}
+}
+
+// What is accepted in either way has the keep-alive that package net sets.
+func TestAcceptedConnectionsAreKeptAlive(t *testing.T) {
+	_, o, _ := crowd(t, 2)
+	var got [2][4]int
+	look := func(i int, app *net.TCPConn) {
+		raw, err := app.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw.Control(func(fd uintptr) {
+			for j, option := range [][2]int{{syscall.SOL_SOCKET, syscall.SO_KEEPALIVE}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT}} {
+				if got[i][j], err = syscall.GetsockoptInt(int(fd), option[0], option[1]); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		app.Close()
+	}
+	app, err := o.listener.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	look(0, app)
+	p := o.p
+	p.crowded = func(int) bool { return false }
+	o.serve = func(ctx context.Context, app *net.TCPConn) func(context.Context) { look(1, app); return nil }
+	o.takeQueued(t.Context(), 1)
+	o.conns.Wait()
+	if want := [4]int{1, 15, 15, 9}; got[0] != want || got[1] != want {
+		t.Errorf("keep-alive, idle, interval and count are %v and %v, want %v", got[0], got[1], want)
 	}
 }

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone/header"
@@ -25,40 +28,77 @@ type outbound struct {
 	p        *Proxy
 	listener *net.TCPListener
 	serve    serve
-	refuse   refuse // may be nil
+	refuse   refuse
 	conns    sync.WaitGroup
+	slots    chan struct{}   // one for each connection
+	raw      syscall.RawConn // of listener
+	behind   atomic.Bool     // some are refused, and the accept loop has not seen the end of the kernel's queue since
+	starting atomic.Int32    // connections whose goroutine has not run yet
 }
 
 // serve owns app. What it returns, unless nil, runs in another goroutine until the
 // connection ends.
 type serve func(ctx context.Context, app *net.TCPConn) (rest func(context.Context))
 
-// refuse returns nil if there may be time for one more connection; else what refuses it.
-type refuse func() func(app *net.TCPConn)
+// refuse returns nil if there may be time for one more connection, beside those that are
+// coming; else what notes that it is refused.
+type refuse func(coming int) func()
 
 func (p *Proxy) listenOutbound(addr netip.AddrPort, field string, serve serve) (*outbound, error) {
-	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+	c := net.ListenConfig{KeepAlive: -1, Control: keepAlive}
+	l, err := c.Listen(context.Background(), "tcp", addr.String())
 	if err != nil {
 		return nil, fmt.Errorf("%s: listen: %w: choose a free address", field, err)
 	}
-	return &outbound{p: p, listener: l, serve: serve}, nil
+	o := &outbound{p: p, listener: l.(*net.TCPListener), serve: serve, slots: make(chan struct{}, maxAppConns)}
+	if o.raw, err = o.listener.SyscallConn(); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("%s: listen: %w", field, err)
+	}
+	return o, nil
 }
 
-// refusal finds out in the accept loop which connections for o would be refused anyway,
+// keepAlive has what a listener accepts inherit the keep-alive that package net sets
+// otherwise, with four calls for each connection.
+func keepAlive(_, _ string, c syscall.RawConn) error {
+	var err error
+	set := func(fd, level, option, value int) {
+		if err == nil {
+			err = os.NewSyscallError("setsockopt", syscall.SetsockoptInt(fd, level, option, value))
+		}
+	}
+	if e := c.Control(func(fd uintptr) {
+		set(int(fd), syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1)
+		set(int(fd), syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, 15)
+		set(int(fd), syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL, 15)
+		set(int(fd), syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT, 9)
+	}); e != nil {
+		return e
+	}
+	return err
+}
+
+// refusal finds out where connections are accepted which ones for o would be refused anyway,
 // so that least is spent on them, and the kernel's queue, where the oldest goes first and
 // what is too much is dropped and asked for again a second later, stays short.
 func (p *Proxy) refusal(o Outbound) refuse {
 	host, port, _ := splitTarget(o.To) // validated
 	flow := flowTo(host, port)
 	service, port := asked(flow)
-	var snap *mesh.Snapshot // that key is by; with the accept loop alone
-	key := ""
+	type known struct {
+		snap *mesh.Snapshot // that key is by
+		key  string
+	}
+	var last atomic.Pointer[known]
+	last.Store(&known{})
 	end := p.refused(access{source: o.Workload, service: service, port: port})
-	return func() func(*net.TCPConn) {
-		if now := p.store.Current(); now != snap {
-			snap, key = now, keyOf(now, o.Workload, flow)
+	return func(coming int) func() {
+		k := last.Load()
+		if now := p.store.Current(); now != k.snap {
+			k = &known{now, keyOf(now, o.Workload, flow)}
+			last.Store(k)
 		}
-		if key != "" && p.towards.Refuse(key) || p.crowded() {
+		if k.key != "" && p.towards.Refuse(k.key, coming) || p.crowded(coming) {
 			return end
 		}
 		return nil
@@ -69,23 +109,23 @@ func (p *Proxy) refusal(o Outbound) refuse {
 // to go: for want of processor time, and not for one destination.
 func (p *Proxy) refusalOfAll(workload string) refuse {
 	end := p.refused(access{source: workload})
-	return func() func(*net.TCPConn) {
-		if p.crowded() {
+	return func(coming int) func() {
+		if p.crowded(coming) {
 			return end
 		}
 		return nil
 	}
 }
 
-// refused returns what ends a connection of which a is known.
-func (p *Proxy) refused(a access) func(app *net.TCPConn) {
+// refused returns what notes the end of a connection of which a is known.
+func (p *Proxy) refused(a access) func() {
 	a.direction, a.result, a.err = "outbound", string(header.ReasonOverload), overload.ErrOverloaded
-	return func(app *net.TCPConn) {
+	opened := p.metrics.opened.WithLabelValues("source")
+	return func() {
 		a := a
 		a.started = time.Now()
-		p.metrics.opened.WithLabelValues("source").Inc()
-		app.SetLinger(0)
-		app.Close()
+		opened.Inc()
+		p.load.Refused()
 		p.finish(&a)
 	}
 }
@@ -123,43 +163,115 @@ func flowTo(host string, port uint16) route.Flow {
 // connections has ended.
 func (o *outbound) run(ctx context.Context) {
 	defer o.conns.Wait()
-	slots := make(chan struct{}, maxAppConns)
 	var failures accept.Failures
 	for {
-		slots <- struct{}{}
+		o.slots <- struct{}{}
 		app, err := o.listener.AcceptTCP()
+		if err != nil {
+			<-o.slots
+		}
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil {
-			<-slots
 			if !pause(ctx, failures.Failed(o.p.log.With().Stringer("listen", o.listener.Addr()).Logger(), err, time.Now())) {
 				return
 			}
 			continue
 		}
 		failures.Succeeded()
-		if o.refuse != nil {
-			if end := o.refuse(); end != nil {
-				o.conns.Go(func() {
-					end(app)
-					<-slots
-				})
-				continue
-			}
+		if end := o.refuse(int(o.starting.Load())); end != nil {
+			app.SetLinger(0)
+			app.Close()
+			<-o.slots
+			end()
+			o.behind.Store(true)
+			o.takeQueued(ctx, maxAppConns)
+			continue
+		}
+		o.begin(ctx, app)
+	}
+}
+
+// begin serves app, for which there is a slot.
+func (o *outbound) begin(ctx context.Context, app *net.TCPConn) {
+	o.starting.Add(1)
+	o.conns.Go(func() {
+		o.starting.Add(-1)
+		o.relieve(ctx)
+		rest := o.serve(ctx, app)
+		o.relieve(ctx)
+		if rest == nil {
+			<-o.slots
+			return
 		}
 		o.conns.Go(func() {
-			rest := o.serve(ctx, app)
-			if rest == nil {
-				<-slots
+			rest(ctx)
+			<-o.slots
+		})
+	})
+}
+
+// relieve does a part of the accept loop's work while that is behind: the scheduler gives
+// it no more time than any other goroutine, and of those there are many then.
+func (o *outbound) relieve(ctx context.Context) {
+	if o.behind.Load() {
+		o.takeQueued(ctx, relief)
+	}
+}
+
+// relief is how many connections relieve takes at most, when a connection begins and when
+// it is open: enough for a few times what can be served. More would leave no time to
+// serve anybody: what is refused sooner comes again sooner.
+const relief = 2
+
+// takeQueued takes up to n connections out of the kernel's queue. Those that are refused
+// cost a tenth of what they would cost as a net.Conn.
+func (o *outbound) takeQueued(ctx context.Context, n int) {
+	o.raw.Control(func(fd uintptr) {
+		for range n {
+			select {
+			case o.slots <- struct{}{}:
+			default:
 				return
 			}
-			o.conns.Go(func() {
-				rest(ctx)
-				<-slots
-			})
-		})
+			app, _, err := syscall.Accept4(int(fd), syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK)
+			if err != nil { // none is left, or the accept loop is to find out
+				<-o.slots
+				o.behind.Store(false)
+				return
+			}
+			if end := o.refuse(int(o.starting.Load())); end != nil {
+				resetOnClose(app)
+				syscall.Close(app)
+				<-o.slots
+				end()
+				continue
+			}
+			c, err := tcpConn(app)
+			if err != nil { // for want of descriptors
+				<-o.slots
+				return
+			}
+			o.begin(ctx, c)
+		}
+	})
+}
+
+func resetOnClose(fd int) {
+	syscall.SetsockoptLinger(fd, syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
+}
+
+// tcpConn makes a connection of a descriptor, which it owns.
+func tcpConn(fd int) (*net.TCPConn, error) {
+	f := os.NewFile(uintptr(fd), "")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		resetOnClose(fd) // a FIN would be an end that nobody has sent
+		return nil, err
 	}
+	return c.(*net.TCPConn), nil
 }
 
 // drain returns when no connection is left or ctx has ended.

@@ -54,7 +54,7 @@ type Proxy struct {
 	load     *overload.Limiter
 	admit    func() (overload.Work, error)                        // of connections that others open to pods of this node, if they come again: load's TryAdmit
 	hold     func(context.Context, string) (overload.Work, error) // if they do not: load's AdmitOnce
-	crowded  func() bool                                          // may no more connections of local applications even wait? load's Refuse
+	crowded  func(coming int) bool                                // may no more connections of local applications even wait? load's Refuse
 	towards  *overload.Destinations
 	throttle overload.Throttle          // of what others refuse for overload; like towards and budget by sharedKey
 	late     func(since time.Time) bool // may what did not come since then be our own doing?

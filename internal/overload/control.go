@@ -53,6 +53,9 @@ func (c *control) step(l load) {
 		c.quiet = 0
 	case l.late:
 		if !c.bounded {
+			if l.underWay == 0 {
+				return // it is somebody else's doing
+			}
 			c.bounded, c.window = true, float64(l.underWay)
 		}
 		// What is above the window was admitted before it was shrunk. Whether that was

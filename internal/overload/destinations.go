@@ -65,14 +65,14 @@ type Toward struct {
 }
 
 // Admit is Limiter.Admit for work towards key.
-func (d *Destinations) Admit(ctx context.Context, key string) (Toward, error) {
+func (d *Destinations) Admit(ctx context.Context, key string, since time.Time) (Toward, error) {
 	d.mu.Lock()
 	g := d.enter(key)
 	d.mu.Unlock()
 	if g == nil {
 		return Toward{}, nil
 	}
-	w, err := g.Admit(ctx)
+	w, err := g.Admit(ctx, since)
 	t := Toward{Work: w, d: d, key: g}
 	if err != nil {
 		t.Done()
@@ -99,11 +99,11 @@ func (d *Destinations) enter(key string) *destination {
 }
 
 // Refuse is Limiter.Refuse for work towards key.
-func (d *Destinations) Refuse(key string) bool {
+func (d *Destinations) Refuse(key string, coming int) bool {
 	d.mu.Lock()
 	g := d.gates[key]
 	d.mu.Unlock()
-	return g != nil && g.gate.Refuse()
+	return g != nil && g.gate.Refuse(coming)
 }
 
 // Done ends the work; a second call, or one on the zero value, does nothing.

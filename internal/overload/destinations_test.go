@@ -13,7 +13,7 @@ import (
 func TestTheGatesOfDestinationsAreBoundedAndEnd(t *testing.T) {
 	d := NewDestinations(New(prometheus.NewRegistry()))
 	admit := func(key string) Toward {
-		w, err := d.Admit(t.Context(), key)
+		w, err := d.Admit(t.Context(), key, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func TestTheGatesOfDestinationsAreBoundedAndEnd(t *testing.T) {
 func TestAGateThatIsUsedOrBoundedHasTurns(t *testing.T) {
 	d := NewDestinations(New(prometheus.NewRegistry()))
 	for range 2 {
-		w, _ := d.Admit(t.Context(), "a")
+		w, _ := d.Admit(t.Context(), "a", time.Now())
 		w.Done()
 		if len(d.busy) != 1 {
 			t.Fatal("it has no turns")

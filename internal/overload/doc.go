@@ -10,7 +10,8 @@
 //
 //   - [Limiter], one per process: goroutines that could run wait long for a processor, as
 //     the Go scheduler counts them (runtime/metrics, /sched). A peer that is slow makes
-//     nobody wait for a processor.
+//     nobody wait for a processor. What its own clients ask for and what others do is
+//     bounded apart: the former waits, and is bounded sooner.
 //   - [Destinations], one for each destination of a client: openings of connections, the
 //     fastest tenth like the half, take longer than they used to, and less so when fewer
 //     are opened at once: there is a queue somewhere on the way. Pods that hang make others wait for nothing.
@@ -19,7 +20,8 @@
 // the process with connections that wait for it, costs other services nothing.
 // [Throttle] keeps a client from asking for much more than a peer accepts.
 //
-// It knows no connection: Admit is asked before each piece of new work, or TryAdmit by
+// It knows no connection: Refuse may be asked before anything was spent on one, Admit is
+// asked before each piece of new work, or TryAdmit by
 // who serves others that hold back already, or AdmitOnce for those that ask once and
 // never again, and [Work.Done] told when it needs no more than any that is established.
 package overload

@@ -3,6 +3,7 @@ package overload
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -53,29 +54,34 @@ type answer struct {
 const (
 	// maxWait is how long Admit holds work back before it refuses it. Bursts are
 	// smoothed by it; nobody should wait who could try elsewhere.
-	maxWait = 500 * time.Millisecond
+	maxWait = 300 * time.Millisecond
 	// onceWait is the same of AdmitOnce: longer than a process is without processors
 	// now and then; stock clients have no limit of their own, and give a TCP connect as long.
 	onceWait = 10 * time.Second
-	// leastWaiting may wait at once in either way, and what is done lately in half of the
-	// time that it waits, if that is more.
-	leastWaiting = 512
+	// leastWaiting may wait at once, and what is done lately in a quarter of the time that
+	// they wait, if that is more: enough that somebody waits whenever there is room. More
+	// would wait in vain, and cost more than if they were refused at once.
+	leastWaiting = 128
+	// leastOnce is the same by AdmitOnce, and half of the time.
+	leastOnce = 512
 )
 
 // Admit returns the work when it may begin, at once if there is no overload; its Done
-// must then be called. It returns ErrOverloaded when it is not to begin, after at
-// most a little more than maxWait, and ctx's cause when ctx ends first. The newest
-// waiter goes first: the oldest is the one that is most likely no longer waited for.
-func (g *gate) Admit(ctx context.Context) (Work, error) { return g.wait(ctx, false, "") }
+// must then be called. It returns ErrOverloaded when it is not to begin, at the latest
+// a little more than maxWait after since, when it was asked for first, and ctx's cause
+// when ctx ends first. The newest waiter goes first: the oldest is the one that is most likely no longer waited for.
+func (g *gate) Admit(ctx context.Context, since time.Time) (Work, error) {
+	return g.wait(ctx, since.Add(maxWait), false, "")
+}
 
 // AdmitOnce is Admit for work of a client that does not ask for it again: what is refused
 // has failed for good. It waits for up to onceWait. Clients that wait are admitted in
 // turn, and when no more may wait the one with the most loses its oldest to others.
 func (g *gate) AdmitOnce(ctx context.Context, who string) (Work, error) {
-	return g.wait(ctx, true, who)
+	return g.wait(ctx, time.Now().Add(onceWait), true, who)
 }
 
-func (g *gate) wait(ctx context.Context, once bool, who string) (Work, error) {
+func (g *gate) wait(ctx context.Context, until time.Time, once bool, who string) (Work, error) {
 	g.mu.Lock()
 	g.recent.asked++
 	if len(g.waiters) == 0 && g.room() {
@@ -88,7 +94,7 @@ func (g *gate) wait(ctx context.Context, once bool, who string) (Work, error) {
 		g.mu.Unlock()
 		return g.answered(answer{})
 	}
-	w := &waiter{until: time.Now().Add(longest(once)), once: once, answer: make(chan answer, 1)}
+	w := &waiter{until: until, once: once, answer: make(chan answer, 1)}
 	g.waiters = append(g.waiters, w)
 	if once {
 		g.once++
@@ -122,34 +128,33 @@ func (g *gate) TryAdmit() (Work, error) {
 	return g.work(tick), nil
 }
 
-// Refuse reports whether Admit would refuse at once, and counts that as a refusal. It is
-// for whoever has spent nothing on the work yet, not even a goroutine.
-func (g *gate) Refuse() bool {
+// Refuse reports whether Admit would refuse at once, when as many as coming have asked
+// before. It is for whoever has spent nothing on the work yet, not even a goroutine.
+func (g *gate) Refuse(coming int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.room() || !g.crowded(false) {
+	over := coming - g.control.room(g.recent.underWay, g.recent.begun())
+	if over < 0 || len(g.waiters)-g.once+over < g.mostWaiting(false) {
 		return false
 	}
 	g.held = true
-	g.refused.Inc()
 	return true
-}
-
-// longest is how long a waiter waits at most.
-func longest(once bool) time.Duration {
-	if once {
-		return onceWait
-	}
-	return maxWait
 }
 
 // crowded reports whether nobody more may wait in this way. Called with mu held.
 func (g *gate) crowded(once bool) bool {
-	n := len(g.waiters) - g.once
 	if once {
-		n = g.once
+		return g.once >= g.mostWaiting(once)
 	}
-	return n >= max(leastWaiting, int(longest(once).Seconds()/2*g.recent.rate()))
+	return len(g.waiters)-g.once >= g.mostWaiting(once)
+}
+
+// mostWaiting is how many may wait in this way. Called with mu held.
+func (g *gate) mostWaiting(once bool) int {
+	if once {
+		return max(leastOnce, int(onceWait.Seconds()/2*g.recent.rate()))
+	}
+	return max(leastWaiting, int(maxWait.Seconds()/4*g.recent.rate()))
 }
 
 func (g *gate) work(tick uint64) Work { return Work{g: g, tick: tick, since: time.Now()} }
@@ -297,6 +302,23 @@ func (g *gate) leave(w *waiter) bool {
 		}
 	}
 	return false
+}
+
+// opening is how many were admitted and are not established.
+func (g *gate) opening() float64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return float64(g.all)
+}
+
+// limit is the window, if there is one.
+func (g *gate) limit() float64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.control.bounded {
+		return math.Inf(1)
+	}
+	return g.control.window
 }
 
 // load is what is under way. Called with mu held.

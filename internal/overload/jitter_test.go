@@ -193,7 +193,7 @@ func notOverloaded(t *testing.T, rate float64, long func(*rand.Rand) float64) {
 		d, long := d, time.Duration(long(rng)*float64(time.Millisecond))
 		all.Go(func() {
 			began := time.Now()
-			w, err := d.Admit(ctx, "svc:80")
+			w, err := d.Admit(ctx, "svc:80", time.Now())
 			if time.Since(began) > 10*time.Millisecond {
 				waited.Add(1)
 			}

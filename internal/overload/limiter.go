@@ -2,7 +2,6 @@ package overload
 
 import (
 	"context"
-	"math"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -10,10 +9,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Limiter admits the new work of this process. Its methods are safe for concurrent use.
-// It bounds nothing until Run is called, and then until that returns.
+// Limiter admits the new work of this process, that of its own clients and that of others
+// each within a bound of its own. Its methods are safe for concurrent use. It bounds
+// nothing until Run is called, and then until that returns.
 type Limiter struct {
-	gate
+	gate              // of what others ask for
+	own  gate         // of what this process's own clients ask for
 	wait atomic.Int64 // mean wait for a processor lately, in nanoseconds
 	past history
 }
@@ -22,31 +23,35 @@ type Limiter struct {
 func New(r prometheus.Registerer) *Limiter {
 	l := &Limiter{gate: gate{control: control{short: shortHere},
 		refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_overload_refused_total", Help: "New connections refused because of overload: this process had too little processor time, or the way to their destination a queue."})}}
+	l.own = gate{control: control{short: shortOwn}, refused: l.refused}
 	gauge := func(name, help string, value func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
 	r.MustRegister(l.refused)
 	gauge("isthmus_scheduling_wait_seconds", "Mean time that goroutines lately waited for a processor.", func() float64 { return time.Duration(l.wait.Load()).Seconds() })
-	gauge("isthmus_opening_connections", "New connections that are not yet established.", func() float64 { return l.sees(func() float64 { return float64(l.all) }) })
-	gauge("isthmus_opening_connections_limit", "How many new connections may be under way; +Inf without a bound.", func() float64 { return l.sees(l.limit) })
+	gauge("isthmus_opening_connections", "New connections that are not yet established.", func() float64 { return l.gate.opening() + l.own.opening() })
+	gauge("isthmus_opening_connections_limit", "How many new connections may be under way, of this process's own clients or of others, whichever are fewer; +Inf without a bound.", func() float64 { return min(l.gate.limit(), l.own.limit()) })
 	return l
 }
 
-// shortHere is how long new work may be under way in a process without being too much.
-const shortHere = 750 * time.Millisecond
+// shortHere is how long new work of others may be under way in a process without being
+// too much: it is refused late, as their clients have held back before. shortOwn is the
+// same of this process's own clients, who wait for their turn and are served the sooner.
+const (
+	shortHere = 750 * time.Millisecond
+	shortOwn  = 250 * time.Millisecond
+)
 
-func (l *Limiter) sees(value func() float64) float64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return value()
+// Admit admits work of this process's own clients; see gate.Admit.
+func (l *Limiter) Admit(ctx context.Context, since time.Time) (Work, error) {
+	return l.own.Admit(ctx, since)
 }
 
-func (l *Limiter) limit() float64 {
-	if !l.control.bounded {
-		return math.Inf(1)
-	}
-	return l.control.window
-}
+// Refuse reports whether Admit would refuse at once; see gate.Refuse.
+func (l *Limiter) Refuse(coming int) bool { return l.own.Refuse(coming) }
+
+// Refused counts one that was not even begun, because of a Refuse.
+func (l *Limiter) Refused() { l.refused.Inc() }
 
 // Late is how late the process was, at the worst, at any time from since until
 // now: what took so long meanwhile may be our own doing.
@@ -63,6 +68,7 @@ func (l *Limiter) Run(ctx context.Context) {
 		case <-t.C:
 		case <-ctx.Done():
 			l.unbound()
+			l.own.unbound()
 			l.wait.Store(0)
 			return
 		}
@@ -78,7 +84,17 @@ func (l *Limiter) Run(ctx context.Context) {
 
 // step is one turn of the control loop.
 func (l *Limiter) step(now time.Time, s scheduling) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.gate.step(now, l.load(s.processors, s.late(l.recent.underWay)))
+	gates := [...]*gate{&l.gate, &l.own}
+	underWay := 0
+	for _, g := range gates {
+		g.mu.Lock()
+		underWay += g.recent.underWay
+		g.mu.Unlock()
+	}
+	late := s.late(underWay)
+	for _, g := range gates {
+		g.mu.Lock()
+		g.step(now, g.load(s.processors, late))
+		g.mu.Unlock()
+	}
 }

@@ -20,7 +20,7 @@ func boundTo(n int) (l *Limiter, under []Work) {
 	l = New(prometheus.NewRegistry())
 	l.control = control{short: shortHere, bounded: true, window: float64(n)}
 	for range n {
-		w, err := l.Admit(context.Background())
+		w, err := l.gate.Admit(context.Background(), time.Now())
 		if err != nil {
 			panic(err)
 		}
@@ -35,7 +35,7 @@ var idle = scheduling{processors: 1}
 func TestWithoutRunEverythingIsAdmittedAndNothingIsLate(t *testing.T) {
 	l := New(prometheus.NewRegistry())
 	for range 10000 {
-		if _, err := l.Admit(t.Context()); err != nil {
+		if _, err := l.gate.Admit(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -54,7 +54,7 @@ func TestTheNewestIsAdmittedAndTheOldestRefused(t *testing.T) {
 		answers := make(chan answer, 10)
 		for who := range 10 {
 			go func() {
-				_, err := l.Admit(t.Context())
+				_, err := l.gate.Admit(t.Context(), time.Now())
 				answers <- answer{who, err}
 			}()
 			synctest.Wait()
@@ -108,7 +108,7 @@ func everyCaller(t *testing.T, seed uint64) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			started := time.Now()
-			admit, most := l.Admit, maxWait
+			admit, most := func(ctx context.Context) (Work, error) { return l.gate.Admit(ctx, time.Now()) }, maxWait
 			if once {
 				admit, most = func(ctx context.Context) (Work, error) { return l.AdmitOnce(ctx, who) }, onceWait
 			}
@@ -162,7 +162,7 @@ func TestHangingPeersBesideBusyTransfersHoldNobodyBack(t *testing.T) {
 		}
 		for i := range 500 {
 			started := time.Now()
-			piece, err := l.Admit(t.Context())
+			piece, err := l.gate.Admit(t.Context(), time.Now())
 			if err != nil || time.Since(started) > 0 {
 				t.Fatalf("piece %d: %v after %v", i, err, time.Since(started))
 			}
@@ -189,7 +189,7 @@ func TestRunAdmitsWhoWaitsWhenItEnds(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	got := make(chan error)
 	go func() {
-		_, err := l.Admit(t.Context())
+		_, err := l.gate.Admit(t.Context(), time.Now())
 		got <- err
 	}()
 	done := make(chan struct{})
@@ -254,7 +254,7 @@ func TestHistoryKeepsTheWorstOfATime(t *testing.T) {
 func TestWorkThatNobodyRepeatsOutwaitsAShortage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, under := boundTo(100)
-		answers := make(chan error, 2*leastWaiting)
+		answers := make(chan error, 2*leastOnce)
 		ask := func() {
 			go func() {
 				_, err := l.AdmitOnce(t.Context(), "stock")
@@ -262,14 +262,14 @@ func TestWorkThatNobodyRepeatsOutwaitsAShortage(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		for range leastWaiting {
+		for range leastOnce {
 			ask()
 		}
-		if l.Refuse() {
+		if l.gate.Refuse(0) {
 			t.Error("those that wait longer keep others from waiting")
 		}
 		if ask(); len(answers) != 1 || !errors.Is(<-answers, ErrOverloaded) {
-			t.Errorf("more may wait than %d", leastWaiting)
+			t.Errorf("more may wait than %d", leastOnce)
 		}
 		overdue := func(after time.Duration) {
 			time.Sleep(after)
@@ -293,7 +293,7 @@ func TestWorkThatNobodyRepeatsOutwaitsAShortage(t *testing.T) {
 				t.Errorf("when there is room again: %v", err)
 			}
 		}
-		if overdue(time.Millisecond); len(answers) != leastWaiting-len(under) || len(l.waiters) != 0 || l.once != 0 {
+		if overdue(time.Millisecond); len(answers) != leastOnce-len(under) || len(l.waiters) != 0 || l.once != 0 {
 			t.Errorf("after %v %d are answered, %d wait, %d of them counted", onceWait, len(answers), len(l.waiters), l.once)
 		}
 		for range len(answers) {

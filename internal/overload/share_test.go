@@ -75,7 +75,7 @@ func TestOneClientDoesNotTakeTheWholeWaitingRoom(t *testing.T) {
 		l, under := boundTo(10)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		for range leastWaiting {
+		for range leastOnce {
 			go l.AdmitOnce(ctx, "flood")
 		}
 		synctest.Wait()
