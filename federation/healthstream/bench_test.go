@@ -35,7 +35,7 @@ func BenchmarkReconnect(b *testing.B) {
 				source[name] = append(source[name], s)
 			}
 		}
-		server := NewServer(ServerConfig{Name: "gw-1", Network: "west", Prover: NodeIdentities{Account: trust.Workload("nodeproxy"), Network: "west"}, Source: source, Place: newWorld(b).place})
+		server := NewServer(ServerConfig{Name: "gw-1", Network: "west", Dead: time.Minute, Prover: NodeIdentities{Account: trust.Workload("nodeproxy"), Network: "west"}, Source: source, Place: newWorld(b).place})
 		m := trust.NewManager(b)
 		accepting := m.ServerTLS(trust.Workload("gateway-west"), nil, ALPN)
 		configs := make([]*tls.Config, nodes)
