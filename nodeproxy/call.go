@@ -35,6 +35,7 @@ type call struct {
 	access  access
 	opening overload.Work       // admitted, and not yet open
 	towards overload.Toward     // likewise, of its destination
+	learned bool                // the gateways were asked for the name
 	granted func() error        // tells the application, once, that the way is open (SOCKS); may be nil
 	denied  func(reason string) // tells it instead that there is none; may be nil
 }
@@ -78,8 +79,18 @@ func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.F
 }
 
 // resolve makes the plan from the current snapshot, if that is another one than
-// the plan was made from.
-func (c *call) resolve() *failure {
+// the plan was made from. For what discovery does not know it asks the gateways once.
+func (c *call) resolve(ctx context.Context) *failure {
+	f := c.replan()
+	if f != nil && !c.learned && f.unlisted() && c.p.learn(ctx, c.flow) {
+		f = c.replan()
+	}
+	c.learned = true
+	return f
+}
+
+// replan is resolve by what is known.
+func (c *call) replan() *failure {
 	snap := c.p.store.Current()
 	if snap == c.who.snap {
 		return nil
@@ -105,7 +116,7 @@ func (c *call) resolve() *failure {
 // reach opens a tunnel, elsewhere again and again while that is safe, wanted
 // and within deadline, number and budget.
 func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
-	if f := c.resolve(); f != nil {
+	if f := c.resolve(ctx); f != nil {
 		return nil, f
 	}
 	if f := c.admit(ctx); f != nil {
@@ -125,11 +136,14 @@ func (c *call) tryAll(ctx context.Context) (*tunnel, *failure) {
 	refused := false // for overload, elsewhere
 	deadline := c.access.started.Add(retry.Deadline)
 	for {
-		if f := c.resolve(); f != nil {
+		if f := c.resolve(ctx); f != nil {
 			return nil, f
 		}
 		if c.who.host != "" {
 			c.p.use(ctx, c.who.host)
+			if f := c.replan(); f != nil { // the first use may have brought shares
+				return nil, f
+			}
 		}
 		if c.access.attempts++; c.access.attempts == 1 {
 			c.p.budget.Earn(sharedKey(c.plan))

@@ -109,8 +109,9 @@ type Retry struct {
 
 // Federation is this node proxy's part in health across networks.
 type Federation struct {
-	Health bool          `yaml:"health" default:"true" doc:"report local pods to this network's gateways and learn from them about other networks" env:"ISTHMUS_FEDERATION_HEALTH"`
-	Idle   time.Duration `yaml:"idle" default:"10m" doc:"how long what is known of a service is kept up to date after a local pod has used it last; those that static listeners lead to are never forgotten"`
+	Health   bool          `yaml:"health" default:"true" doc:"report local pods to this network's gateways and learn from them about other networks" env:"ISTHMUS_FEDERATION_HEALTH"`
+	Networks string        `yaml:"networks" doc:"file that lists the other networks with their public keys, the one that gateways of this network read: what these networks export, and where their gateways are, is used beside discovery as far as those keys prove it. Its keys are below. Read again every 10 s. Left out, discovery alone says so" env:"ISTHMUS_FEDERATION_NETWORKS"`
+	Idle     time.Duration `yaml:"idle" default:"10m" doc:"how long what is known of a service is kept up to date after a local pod has used it last; those that static listeners lead to are never forgotten"`
 }
 
 // Timeouts bound everything that could wait for ever.
@@ -163,6 +164,9 @@ func (c Config) Validate() (warnings []string, err error) {
 	warnings = c.OutlierDetection.check(&v)
 	c.Retry.check(&v)
 	v.Positive("federation.idle", c.Federation.Idle)
+	if c.Federation.Networks != "" && !c.Federation.Health {
+		v.Fail("federation.networks", "%q: exports come over the health streams: turn federation.health on, or leave the file out", c.Federation.Networks)
+	}
 	c.Timeouts.check(&v)
 	c.Limits.Check(&v, "limits")
 	v.Join(c.Admin.Validate())

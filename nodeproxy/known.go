@@ -93,6 +93,9 @@ func (c Config) checkTarget(snap *mesh.Snapshot, o Outbound) error {
 	}
 	switch re.Kind {
 	case route.UnknownService:
+		if _, ok := canonical(host); ok && c.Federation.Networks != "" {
+			return nil // another network may export it
+		}
 		return fmt.Errorf("%q: %s knows no service %q: %s", o.To, c.Discovery.File, host, strictyaml.Suggest(host, hostnames(snap)))
 	case route.UnknownPort:
 		return fmt.Errorf("%q: %s", o.To, re.Detail)

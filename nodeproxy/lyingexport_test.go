@@ -20,7 +20,8 @@ import (
 // A compromised gateway of the own network tells its node proxies of exports that no
 // network has made: of a service of the mesh with other identities and ports, and of one
 // that there is not. Which services other networks have, at which gateways, and who may
-// answer, is discovery's word alone; what the gateway gets is the weight.
+// answer, is the word of discovery, and of what is proven; what the gateway gets is the
+// weight.
 func TestAnExportThatTheOwnGatewayInventsLeadsNowhere(t *testing.T) {
 	c := discovery.DefaultConfig()
 	c.Networks = []discovery.Network{{Name: "east"}, {Name: "west"}}

@@ -43,6 +43,9 @@ type Proxy struct {
 	ids      *identity.Manager
 	stream   *healthstream.Client // nil when federation.health is off
 	askedAll sync.Once
+	links    *linkFile   // to other networks; nil without federation.networks
+	shares   *toldShares // what these have proven to offer
+	asking   askedNames  // names that discovery did not know
 	pool     *pool.Pool
 	kept     *warm.Keeper // of sessions with pods of other networks
 	answers  sync.Map     // *hbone.Session of kept → warmset.Answer
@@ -126,13 +129,20 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 			func() float64 { return float64(p.pool.Stats().Held) + p.served((*hbone.Group).Held) }))
 	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Local applications and gateways that failed and are asked now whether they answer."},
 		func() float64 { return float64(p.witness.prober.Active() + p.gatewayProbes.Active()) }))
+	if cfg.Federation.Networks != "" {
+		if p.links, err = openLinks(cfg.Federation.Networks, cfg.Network); err != nil {
+			return nil, err
+		}
+	}
 	if cfg.Federation.Health {
 		p.stream = healthstream.NewClient(healthstream.ClientConfig{
 			Node: cfg.Node, Network: cfg.Network, Self: p.self, Identity: p.ids,
 			Gateways: func() []*mesh.Gateway { return p.store.Current().Gateways(cfg.Network) },
-			Lists:    func(network string) bool { return p.store.Current().HasNetwork(network) },
+			Lists:    func(network string) bool { return p.links.has(network) || p.store.Current().HasNetwork(network) },
+			Known:    p.links.known(),
 			Facts:    p.witness, OnAsk: p.asked, Idle: cfg.Federation.Idle, Log: log, Metrics: peer.NewNodeMetrics(p.registry),
 		})
+		p.shares = newToldShares(p.cfg.Network, p.store.Current, p.links, p.stream, func(c ...discovery.Change) { p.watcher.Apply(c...) }, log)
 		p.pin(p.store.Current())
 	}
 	if err := p.listen(); err != nil {

@@ -35,6 +35,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	if p.stream != nil {
 		background.Go(func() error { return p.stream.Run(bctx) })
 		background.Go(func() error { p.listenServices(bctx); return nil })
+		background.Go(func() error { p.followLinks(bctx); return nil })
 	}
 	p.settle(ctx)
 	starting, stop := context.WithCancel(bctx)

@@ -19,14 +19,17 @@ const firstUse = 100 * time.Millisecond
 
 // use notes that a pod of this node uses a service. Its first use asks the gateways.
 func (p *Proxy) use(ctx context.Context, service string) {
-	if p.stream != nil && p.view.reports {
-		p.stream.Use(ctx, service, firstUse)
+	if p.follows() && p.stream.Use(ctx, service, firstUse) {
+		p.shares.update(service)
 	}
 }
 
+// follows reports whether anything is asked of the gateways.
+func (p *Proxy) follows() bool { return p.stream != nil && (p.view.reports || p.links != nil) }
+
 // pin follows the services that static listeners lead to.
 func (p *Proxy) pin(snap *mesh.Snapshot) {
-	if p.stream == nil || !p.view.reports {
+	if !p.follows() {
 		return
 	}
 	var names []string
@@ -41,6 +44,8 @@ func (p *Proxy) pin(snap *mesh.Snapshot) {
 		}
 		if svc != nil {
 			names = append(names, svc.Hostname)
+		} else if name, ok := canonical(host); ok && p.links != nil {
+			names = append(names, name)
 		}
 	}
 	p.stream.Pin(names...)
@@ -92,7 +97,9 @@ func (p *Proxy) listenServices(ctx context.Context) {
 			return
 		case <-p.stream.Changes():
 		}
-		for _, c := range p.stream.TakeChanges() {
+		changes := p.stream.TakeChanges()
+		p.shares.updateAll(changes)
+		for _, c := range changes {
 			before := told[c]
 			k, ok := p.stream.Known(c.Network, c.Service)
 			if ok {

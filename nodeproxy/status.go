@@ -30,6 +30,7 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	followed := map[string]bool{}
 	if p.stream != nil && p.view.reports {
 		s.Detached = p.stream.Attached() == 0
+		s.Problems = append(s.Problems, p.doubts()...)
 		for _, f := range p.stream.Followed() {
 			followed[f.Service] = true
 		}

@@ -160,6 +160,9 @@ func nodeConfig(l *scenario.Layout, n scenario.Node, arm scenario.Arm) object {
 	c := common(n.Network, n.Admin, arm)
 	c["node"] = n.Name
 	c["serviceAccount"] = nodeAccount
+	if *arm.Federation.Health { // what other networks' gateways say is checked by their keys
+		c["federation"] = object{"health": true, "networks": keyfile.RingIn(keysDir, n.Network).List}
+	}
 	if a := arm.Retry.Attempts; a != nil {
 		c["retry"] = object{"attempts": *a}
 	}

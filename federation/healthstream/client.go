@@ -158,12 +158,12 @@ func (c *Client) Drain() {
 // Use notes that pods of this node use a service, by its canonical hostname. The
 // first use asks the gateways for it, and waits for their first answer, at most for
 // wait, as do others until that is over; without a gateway it does not wait. From then on the service is followed
-// until it was not used for Idle.
-func (c *Client) Use(ctx context.Context, service string, wait time.Duration) {
+// until it was not used for Idle. It returns whether it has waited.
+func (c *Client) Use(ctx context.Context, service string, wait time.Duration) (waited bool) {
 	ready, answered, since := c.services.use(service, false)
 	wait -= time.Since(since)
 	if answered || ready == nil || wait <= 0 || c.Attached() == 0 {
-		return
+		return false
 	}
 	t := time.NewTimer(wait)
 	defer t.Stop()
@@ -172,7 +172,11 @@ func (c *Client) Use(ctx context.Context, service string, wait time.Duration) {
 	case <-t.C:
 	case <-ctx.Done():
 	}
+	return true
 }
+
+// Forget ends what Use has begun, of a service that is not pinned.
+func (c *Client) Forget(service string) { c.services.drop(service) }
 
 // Pin makes services the ones that configuration names: they are followed at once,
 // and however long they are not used.

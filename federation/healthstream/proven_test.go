@@ -222,19 +222,19 @@ func TestWhatTheOwnGatewayMakesUpIsNotProven(t *testing.T) {
 		"an instance that its own key has certified for east": {func(w *world, _ *speaks) Voice {
 			own := w.speaker("east", "gw-e", "own", keyOf(w.t, "west"))
 			own.say(exportOf(evil))
-			own.say(healthOf(0))
+			own.say(healthOf(10)) // more than there is
 			return own.voice()
 		}, Certificate, 9},
 		"an instance of its own network": {func(w *world, _ *speaks) Voice {
 			own := w.speaker("west", "gw-1", "own", keyOf(w.t, "west"))
 			own.say(exportOf(evil))
-			own.say(healthOf(0))
+			own.say(healthOf(10)) // more than there is
 			return own.voice()
 		}, Uncertified, 9},
 		"an instance of a third network": {func(w *world, _ *speaks) Voice {
 			own := w.speaker("north", "gw-n", "", keyOf(w.t, "north"))
 			own.say(exportOf(evil))
-			own.say(healthOf(0))
+			own.say(healthOf(10)) // more than there is
 			return own.voice()
 		}, Uncertified, 9},
 		"what that instance has said of another service": {func(_ *world, east *speaks) Voice {

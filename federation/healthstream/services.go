@@ -128,6 +128,15 @@ func (s *services) forget(f *followed) {
 	}
 }
 
+// drop forgets a service that is not pinned.
+func (s *services) drop(service string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.byName[service]; f != nil && !f.pinned {
+		s.forget(f)
+	}
+}
+
 // retain makes pinned the services that configuration names.
 func (s *services) retain(pinned map[string]bool) {
 	s.mu.Lock()

@@ -193,6 +193,9 @@ var allowed = map[string]why{
 		"nodeproxy/warm":          "keeps sessions with pods of other networks",
 		"nodeproxy/warmset":       "what is known of a share, and who has answered",
 		"route":                   "flows, and why they lead nowhere",
+
+		"federation/networkkey":         "keys of the networks that it takes exports of",
+		"federation/networkkey/keyfile": "these in a file",
 	},
 	"drill/scenario": {
 		"internal/strictyaml": "reads scenarios",

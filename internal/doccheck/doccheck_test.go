@@ -13,6 +13,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/drill/scenario"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
@@ -23,6 +24,7 @@ var documents = []document{
 	{name: "discovery.Config", root: discovery.DefaultConfig()},
 	{name: "nodeproxy.Config", root: nodeproxy.DefaultConfig(), later: []string{"identity."}},
 	{name: "gateway.Config", root: gateway.DefaultConfig(), later: []string{"identity."}},
+	{name: "keyfile.File", root: keyfile.File{}, later: []string{"networks"}},
 	{name: "scenario.Scenario", root: scenario.Scenario{}, later: []string{""}},
 }
 

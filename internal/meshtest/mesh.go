@@ -1,11 +1,15 @@
 package meshtest
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -80,9 +84,9 @@ func (m *Mesh) stop() {
 	}
 }
 
-// keys returns where the gateways of network find their keys, and makes those of
+// Keys returns where the gateways of network find their keys, and makes those of
 // all networks that have none yet.
-func (m *Mesh) keys(network string) keyfile.Ring {
+func (m *Mesh) Keys(network string) keyfile.Ring {
 	m.t.Helper()
 	var names []string
 	for _, n := range m.Config.Networks {
@@ -245,8 +249,57 @@ func (p *Pod) Outbound(to string) netip.AddrPort {
 // Write puts Config into the discovery file, whole or not at all.
 func (m *Mesh) Write() {
 	m.t.Helper()
+	m.write(m.Config, m.File())
+}
+
+// WriteOwn writes a discovery file that lists what is of one network and nothing else,
+// and returns its path.
+func (m *Mesh) WriteOwn(network string) string {
+	m.t.Helper()
+	c := discovery.DefaultConfig()
+	elsewhere := func(of string) bool { return of != network }
+	c.Networks = slices.DeleteFunc(slices.Clone(m.Config.Networks), func(n discovery.Network) bool { return elsewhere(n.Name) })
+	c.Gateways = slices.DeleteFunc(slices.Clone(m.Config.Gateways), func(g discovery.Gateway) bool { return elsewhere(g.Network) })
+	c.Workloads = slices.DeleteFunc(slices.Clone(m.Config.Workloads), func(w discovery.Workload) bool { return elsewhere(w.Network) })
+	for _, s := range m.Config.Services {
+		host := cmp.Or(s.Hostname, s.Name+"."+cmp.Or(s.Namespace, "default")+".svc.cluster.local")
+		if slices.ContainsFunc(c.Workloads, func(w discovery.Workload) bool { return slices.Contains(w.Services, host) }) {
+			c.Services = append(c.Services, s)
+		}
+	}
+	path := filepath.Join(m.dir, network+".yaml")
+	m.write(c, path)
+	return path
+}
+
+// LinkFile writes the file by which node proxies of one network know all others, and
+// returns its path.
+func (m *Mesh) LinkFile(network string) string {
+	m.t.Helper()
+	known, err := keyfile.ReadKnown(m.Keys(network).List)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	delete(known, network)
+	var b strings.Builder
+	b.WriteString("networks:\n")
+	for _, n := range slices.Sorted(maps.Keys(known)) {
+		fmt.Fprintf(&b, "  - name: %s\n    gatewayServiceAccount: isthmus-system/gateway-%s\n    keys:\n", n, n)
+		for _, k := range known[n] {
+			fmt.Fprintf(&b, "      - %s\n", k)
+		}
+	}
+	path := filepath.Join(m.dir, network+".networks.yaml")
+	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+	return path
+}
+
+func (m *Mesh) write(c discovery.Config, path string) {
+	m.t.Helper()
 	var n yaml.Node
-	if err := n.Encode(m.Config); err != nil {
+	if err := n.Encode(c); err != nil {
 		m.t.Fatal(err)
 	}
 	prune(&n)
@@ -254,11 +307,11 @@ func (m *Mesh) Write() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	fresh := m.File() + ".new"
+	fresh := path + ".new"
 	if err := os.WriteFile(fresh, data, 0o600); err != nil {
 		m.t.Fatal(err)
 	}
-	if err := os.Rename(fresh, m.File()); err != nil {
+	if err := os.Rename(fresh, path); err != nil {
 		m.t.Fatal(err)
 	}
 }

@@ -178,3 +178,33 @@ func FuzzParseKnown(f *testing.F) {
 		}
 	})
 }
+
+func TestLinksBoundWhatANetworkMayClaim(t *testing.T) {
+	const keys = "keys: [\"ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\"]"
+	path := filepath.Join(t.TempDir(), "networks.yaml")
+	read := func(link string) (map[string]Link, error) {
+		if err := os.WriteFile(path, []byte("networks:\n  - {name: west, "+keys+link+"}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		known, links, err := ReadLinks(path)
+		if again, kerr := ReadKnown(path); (kerr == nil) != (err == nil) || len(again) != len(known) {
+			t.Errorf("%q: as known networks alone: %v, %v", link, again, kerr)
+		}
+		return links, err
+	}
+	links, err := read(", trustDomains: [west.example], namespaces: [a, b], maxCapacity: 7, gatewayServiceAccount: mesh/gate")
+	if l := links["west"]; err != nil || l.TrustDomains[0] != "west.example" || len(l.Namespaces) != 2 || l.MaxCapacity != 7 || l.GatewayServiceAccount != "mesh/gate" {
+		t.Errorf("read %+v, %v", l, err)
+	}
+	if links, err := read(""); err != nil || len(links) != 1 {
+		t.Errorf("without bounds: %+v, %v", links, err)
+	}
+	for link, want := range map[string]string{
+		", trustDomains: ['spiffe://west']": "networks[0].trustDomains", ", namespaces: ['']": "networks[0].namespaces",
+		", gatewayServiceAccount: gate": "write namespace/name", ", maxCapacity: -1": "maxCapacity", ", namespace: [a]": "namespaces",
+	} {
+		if _, err := read(link); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v; want an error with %q", link, err, want)
+		}
+	}
+}

@@ -4,53 +4,82 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
 
-// file is the form of the file of known networks.
-type file struct {
-	Networks []network `yaml:"networks"`
+// File is the file of known networks.
+type File struct {
+	Networks []Network `yaml:"networks" doc:"other networks, and whose word is theirs; the own network may be among them"`
 }
 
-type network struct {
-	Name string   `yaml:"name"`
-	Keys []string `yaml:"keys"`
+// Network is one of them.
+type Network struct {
+	Name string   `yaml:"name" doc:"required; as discovery and the gateways there call it"`
+	Keys []string `yaml:"keys" doc:"required; public keys of the network, as isthmus network show prints them: one, or two while it is rotated"`
+	Link `yaml:",inline"`
+}
+
+// Link bounds what node proxies take from the exports of a network. Gateways do not look
+// at it.
+type Link struct {
+	TrustDomains          []string `yaml:"trustDomains" doc:"trust domains of those who may answer there; that of the mesh when left out. For node proxies, as all that follows"`
+	Namespaces            []string `yaml:"namespaces" doc:"namespaces whose service accounts may answer there, whatever the service; that of the service alone when left out"`
+	MaxCapacity           uint32   `yaml:"maxCapacity" doc:"greatest weight of one service there; 0 is no bound"`
+	GatewayServiceAccount string   `yaml:"gatewayServiceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that gateways there run as: the identity they must show, in the trust domain of the mesh, if discovery does not list them"`
 }
 
 // ReadKnown reads the file of known networks at path. Every mistake is a line
 // that names the file and the field.
 func ReadKnown(path string) (networkkey.Known, error) {
+	known, _, err := ReadLinks(path)
+	return known, err
+}
+
+// ReadLinks is ReadKnown, and what bounds each network.
+func ReadLinks(path string) (networkkey.Known, map[string]Link, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return ParseKnown(path, b)
+	return parse(path, b)
 }
 
 // ParseKnown is ReadKnown of b; errors call the file name.
 func ParseKnown(name string, b []byte) (networkkey.Known, error) {
+	known, _, err := parse(name, b)
+	return known, err
+}
+
+func parse(name string, b []byte) (networkkey.Known, map[string]Link, error) {
 	doc, err := strictyaml.Parse(name, b)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var f file
+	var f File
 	if err := doc.Decode(&f); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var errs []error
-	known := networkkey.Known{}
+	known, links := networkkey.Known{}, map[string]Link{}
 	for i, n := range f.Networks {
 		if _, twice := known[n.Name]; twice {
 			errs = append(errs, fmt.Errorf("%s: networks[%d].name: %q is listed already: put all of its keys in one place", doc.Pos("networks", i, "name"), i, n.Name))
 			continue
 		}
-		known[n.Name] = nil
+		known[n.Name], links[n.Name] = nil, n.Link
+		for field, err := range n.Link.check() {
+			errs = append(errs, fmt.Errorf("%s: networks[%d].%s: %w", doc.Pos("networks", i, field), i, field, err))
+		}
 		for j, s := range n.Keys {
 			p, err := networkkey.ParsePublic(s)
 			if err != nil {
@@ -60,12 +89,34 @@ func ParseKnown(name string, b []byte) (networkkey.Known, error) {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := known.Validate(); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return known, nil
+	return known, links, nil
+}
+
+// check yields what cannot be of l, by field.
+func (l Link) check() iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		for _, d := range l.TrustDomains {
+			if td, err := spiffeid.TrustDomainFromString(d); (err != nil || td.Name() != d) && !yield("trustDomains", fmt.Errorf("%.80q is not the name of a trust domain, such as cluster.local", d)) {
+				return
+			}
+		}
+		for _, n := range l.Namespaces {
+			if err := spiffeid.ValidatePathSegment(n); err != nil && !yield("namespaces", fmt.Errorf("%.80q is not a namespace: %w", n, err)) {
+				return
+			}
+		}
+		if a := l.GatewayServiceAccount; a != "" {
+			namespace, name, two := strings.Cut(a, "/")
+			if !two || spiffeid.ValidatePathSegment(namespace) != nil || spiffeid.ValidatePathSegment(name) != nil {
+				yield("gatewayServiceAccount", fmt.Errorf("%.80q is not a service account: write namespace/name, such as isthmus-system/gateway", a))
+			}
+		}
+	}
 }
 
 // FormatKnown returns the file that ParseKnown reads.

@@ -1,0 +1,133 @@
+package nodeproxy
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+const (
+	// maxAsked is how many names that nobody has offered yet are asked for at once: an
+	// application may ask for any.
+	maxAsked = 256
+	// askedFor is how long such a name stays asked for, and is not asked for again.
+	askedFor = 2 * time.Second
+)
+
+// askedNames are names that discovery did not know when the gateways were asked for
+// them. Safe for concurrent use.
+type askedNames struct {
+	mu    sync.Mutex
+	since map[string]time.Time
+}
+
+// begin reports whether name is asked for; expired are those that are to be asked for
+// no longer.
+func (a *askedNames) begin(name string, now time.Time) (asked bool, expired []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	expired = a.expire(now)
+	if _, asked = a.since[name]; asked || len(a.since) >= maxAsked {
+		return asked, expired
+	}
+	if a.since == nil {
+		a.since = map[string]time.Time{}
+	}
+	a.since[name] = now
+	return true, expired
+}
+
+// expire takes the names that were asked for long enough ago; the caller holds mu.
+func (a *askedNames) expire(now time.Time) (names []string) {
+	for name, at := range a.since {
+		if now.Sub(at) >= askedFor {
+			delete(a.since, name)
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// sweepNames ends the subscriptions to names that nobody has offered.
+func (p *Proxy) sweepNames(now time.Time) {
+	p.asking.mu.Lock()
+	expired := p.asking.expire(now)
+	p.asking.mu.Unlock()
+	p.forgetNames(expired)
+}
+
+func (p *Proxy) forgetNames(names []string) {
+	snap := p.store.Current()
+	for _, name := range names {
+		if snap.Named(name) == nil {
+			p.stream.Forget(name)
+		}
+	}
+}
+
+// learn asks the gateways of this network for what flow asks for and discovery does not
+// know, and returns when other networks' offers, if there are any, are in force.
+func (p *Proxy) learn(ctx context.Context, flow route.Flow) bool {
+	if p.links == nil || p.stream == nil {
+		return false
+	}
+	snap := p.store.Current()
+	if svc := snap.Service(strings.TrimSuffix(flow.Host, ".")); svc != nil {
+		p.use(ctx, svc.Hostname)
+		return p.store.Current() != snap
+	}
+	name, ok := canonical(flow.Host)
+	if !ok {
+		return false
+	}
+	asked, expired := p.asking.begin(name, time.Now())
+	p.forgetNames(expired)
+	if !asked {
+		return false
+	}
+	p.stream.Use(ctx, name, firstUse)
+	p.shares.update(name)
+	return p.store.Current() != snap
+}
+
+// canonical returns the hostname by which other networks export what host may be a name
+// of; not ok for what is none.
+func canonical(host string) (string, bool) {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if name, namespace, ok := namespaced(host); ok {
+		host = name + "." + namespace + ".svc.cluster.local"
+	}
+	if host == "" || len(host) > 253 || !strings.Contains(host, ".") {
+		return "", false
+	}
+	for _, c := range host {
+		if c != '.' && c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z') {
+			return "", false
+		}
+	}
+	return host, true
+}
+
+// namespaced takes apart a hostname that says which namespace it is of.
+func namespaced(host string) (name, namespace string, ok bool) {
+	for _, suffix := range []string{".svc.cluster.local", ".mesh.internal"} {
+		if rest, is := strings.CutSuffix(host, suffix); is {
+			name, namespace, ok = strings.Cut(rest, ".")
+			return name, namespace, ok && name != "" && namespace != "" && !strings.Contains(namespace, ".")
+		}
+	}
+	return "", "", false
+}
+
+// unlisted reports a failure that more of discovery could mend.
+func (f *failure) unlisted() bool {
+	switch header.Reason(f.reason) {
+	case header.ReasonUnknownService, header.ReasonNoEndpoint:
+		return f.final
+	}
+	return false
+}

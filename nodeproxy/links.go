@@ -1,0 +1,129 @@
+package nodeproxy
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
+)
+
+// linkFile is the other networks whose exports are used, by the file federation.networks:
+// the keys that prove them, and what they may claim. A nil one has none. Safe for
+// concurrent use.
+type linkFile struct {
+	path string
+	own  string // network
+
+	mu   sync.Mutex
+	keys networkkey.Known
+	of   map[string]keyfile.Link
+	err  error // of the last reading; what was read before is used
+}
+
+func openLinks(path, own string) (*linkFile, error) {
+	l := &linkFile{path: path, own: own}
+	if _, err := l.reread(); err != nil {
+		return nil, fmt.Errorf("federation.networks: %w: put what `isthmus network show` prints on each of the other networks into it, or leave the key out", err)
+	}
+	return l, nil
+}
+
+// reread reads the file again; changed says that something else is in force.
+func (l *linkFile) reread() (changed bool, err error) {
+	keys, of, err := keyfile.ReadLinks(l.path)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err = err; err != nil {
+		return false, err
+	}
+	delete(keys, l.own)
+	delete(of, l.own)
+	changed = !maps.EqualFunc(keys, l.keys, slices.Equal[[]networkkey.Public]) || !maps.EqualFunc(of, l.of, equalLinks)
+	l.keys, l.of = keys, of
+	return changed, nil
+}
+
+func equalLinks(a, b keyfile.Link) bool {
+	return slices.Equal(a.TrustDomains, b.TrustDomains) && slices.Equal(a.Namespaces, b.Namespaces) && a.MaxCapacity == b.MaxCapacity && a.GatewayServiceAccount == b.GatewayServiceAccount
+}
+
+// known are the keys of other networks; they are not to be changed.
+func (l *linkFile) known() networkkey.Known {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.keys
+}
+
+// get returns what network may claim; not ok if it is not linked.
+func (l *linkFile) get(network string) (keyfile.Link, bool) {
+	if l == nil {
+		return keyfile.Link{}, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	link, ok := l.of[network]
+	return link, ok
+}
+
+func (l *linkFile) has(network string) bool { _, ok := l.get(network); return ok }
+
+// names are the networks that are linked, sorted.
+func (l *linkFile) names() []string {
+	return slices.Sorted(maps.Keys(l.known()))
+}
+
+// failure is why the file was not read last; nil: it was.
+func (l *linkFile) failure() error {
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// linksEvery is how often the file is read again, as by gateways.
+const linksEvery = 10 * time.Second
+
+// followLinks reads the file again and again, and forgets names that nobody offers.
+func (p *Proxy) followLinks(ctx context.Context) {
+	if p.links == nil {
+		return
+	}
+	tick := time.NewTicker(linksEvery)
+	defer tick.Stop()
+	told := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		p.sweepNames(time.Now())
+		changed, err := p.links.reread()
+		if err != nil && !told {
+			p.log.Warn().Err(err).Str("field", "federation.networks").Msg("keys of other networks not read: those read before are used")
+		}
+		if told = err != nil; changed {
+			p.log.Info().Int("networks", len(p.links.names())).Msg("networks known by their keys have changed")
+			p.stream.SetKnown(p.links.known())
+			p.shares.relinked()
+		}
+	}
+}
+
+// doubts is what operators are to know of links: what does not hold of them, and why.
+func (p *Proxy) doubts() (list []string) {
+	if err := p.links.failure(); err != nil {
+		list = append(list, "federation.networks not read, what was read before is used: "+err.Error())
+	}
+	return append(append(list, p.stream.Unproven()...), p.shares.problems()...)
+}

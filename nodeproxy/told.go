@@ -1,0 +1,315 @@
+package nodeproxy
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
+	"github.com/isthmus-mesh/isthmus/federation/record"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// toldShares puts what other networks have proven to offer into discovery, beside the
+// file, whose word goes first: a share of each service that is followed, and the
+// gateways that lead there. What they may claim is bounded by links: who may answer, and
+// with how much weight; as which identity gateways must show themselves these do not say
+// at all. Safe for concurrent use; a nil one does nothing.
+type toldShares struct {
+	own      string // network
+	snapshot func() *mesh.Snapshot
+	links    *linkFile
+	from     offers
+	apply    func(...discovery.Change)
+	log      zerolog.Logger
+
+	mu     sync.Mutex // held while it applies: the latest word is applied last
+	told   map[discovery.Key]discovery.Record
+	faults map[discovery.Key]string // what does not hold of that, in words
+}
+
+// offers is what the health streams have proven; *healthstream.Client is one.
+type offers interface {
+	Known(network, service string) (healthstream.Known, bool)
+	Gateways(network string) []healthstream.Gateway
+}
+
+func newToldShares(own string, snapshot func() *mesh.Snapshot, l *linkFile, from offers, apply func(...discovery.Change), log zerolog.Logger) *toldShares {
+	if l == nil {
+		return nil
+	}
+	return &toldShares{own: own, snapshot: snapshot, links: l, from: from, apply: apply, log: log, told: map[discovery.Key]discovery.Record{}, faults: map[discovery.Key]string{}}
+}
+
+func shareKey(network, service string) discovery.Key {
+	return discovery.Key{Kind: discovery.KindShare, Source: discovery.Told, Name: network + "/" + service}
+}
+
+func gatewayKeyOf(network, name string) discovery.Key {
+	return discovery.Key{Kind: discovery.KindGateway, Source: discovery.Told, Name: network + "/" + name}
+}
+
+func networkKeyOf(network string) discovery.Key {
+	return discovery.Key{Kind: discovery.KindNetwork, Source: discovery.Told, Name: network}
+}
+
+// update brings into force what is known of one service.
+func (t *toldShares) update(service string) {
+	if t == nil {
+		return
+	}
+	var changes []healthstream.Change
+	for _, n := range t.links.names() {
+		changes = append(changes, healthstream.Change{Service: service, Network: n})
+	}
+	t.updateAll(changes)
+}
+
+// updateAll brings into force what is known of shares now.
+func (t *toldShares) updateAll(shares []healthstream.Change) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	networks := map[string]bool{}
+	next := map[discovery.Key]discovery.Record{}
+	for _, c := range shares {
+		if networks[c.Network] = true; c.Network == t.own {
+			continue
+		}
+		next[shareKey(c.Network, c.Service)] = t.share(c.Network, c.Service)
+	}
+	delete(networks, t.own)
+	t.put(next, networks)
+}
+
+// relinked is updateAll of everything, after the file of links has changed.
+func (t *toldShares) relinked() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	networks := map[string]bool{}
+	next := map[discovery.Key]discovery.Record{}
+	for k, r := range t.told {
+		if s, ok := r.(discovery.Share); ok {
+			networks[s.Network] = true
+			next[k] = t.share(s.Network, s.Hostname)
+		}
+	}
+	t.put(next, networks)
+}
+
+// put brings next, and the gateways of networks, into force; a nil record is none. The
+// caller holds mu.
+func (t *toldShares) put(next map[discovery.Key]discovery.Record, networks map[string]bool) {
+	for network := range networks {
+		for k, r := range t.told {
+			if g, ok := r.(discovery.Gateway); ok && g.Network == network {
+				next[k] = nil
+			}
+		}
+		used := false
+		for k, g := range t.gateways(network) {
+			next[k], used = g, true
+		}
+		if next[networkKeyOf(network)] = nil; used {
+			next[networkKeyOf(network)] = discovery.Network{Name: network}
+		}
+	}
+	var changes []discovery.Change
+	for k, r := range next {
+		if old, was := t.told[k]; r == nil && was {
+			delete(t.told, k)
+		} else if r == nil || was && reflect.DeepEqual(old, r) {
+			continue
+		} else {
+			t.told[k] = r
+		}
+		changes = append(changes, discovery.Change{Key: k, Record: r})
+	}
+	if len(changes) == 0 {
+		return
+	}
+	slices.SortFunc(changes, func(a, b discovery.Change) int {
+		return cmp.Or(cmp.Compare(a.Key.Kind, b.Key.Kind), cmp.Compare(a.Key.Name, b.Key.Name))
+	})
+	t.apply(changes...)
+}
+
+// share is what holds of the export of service on network; nil: nothing.
+func (t *toldShares) share(network, service string) discovery.Record {
+	k := shareKey(network, service)
+	link, linked := t.links.get(network)
+	known, _ := t.from.Known(network, service)
+	if !linked || known.Offer == nil {
+		t.fault(k, "")
+		return nil
+	}
+	export := exportOf(service, known.Offer)
+	fault := known.Differ
+	namespace, ok := t.namespace(service)
+	if !ok {
+		t.fault(k, fmt.Sprintf("what network %s exports as %s is not used: the name says no namespace, and discovery here lists no such service", network, service))
+		return nil
+	}
+	if export.Namespace != namespace { // whoever may answer for one namespace may not for another
+		t.fault(k, fmt.Sprintf("what network %s exports as %s is not used: it calls it a service of namespace %s, and here that is one of %s", network, service, export.Namespace, namespace))
+		return nil
+	}
+	export.Aliases = slices.DeleteFunc(slices.Clone(export.Aliases), func(a string) bool { _, n, ok := namespaced(strings.ToLower(a)); return !ok || n != namespace })
+	admitted, refused := t.linkOf(link).Admit(export)
+	switch {
+	case len(refused) > 0 && len(admitted.Identities) == 0:
+		fault = fmt.Sprintf("what network %s exports as %s is not used: the link to it lets none of %s answer (trustDomains, namespaces in federation.networks)", network, service, idsOf(refused))
+	case len(refused) > 0:
+		fault = fmt.Sprintf("of what network %s exports as %s, %s may not answer: the link to it does not let them (trustDomains, namespaces in federation.networks)", network, service, idsOf(refused))
+	}
+	t.fault(k, fault)
+	if len(admitted.Identities) == 0 || len(admitted.Ports) == 0 {
+		return nil
+	}
+	s := discovery.Share{Network: network, Name: admitted.Name, Namespace: admitted.Namespace, Hostname: service, Aliases: admitted.Aliases, Scope: string(admitted.Scope),
+		TrafficDistribution: string(admitted.Distribution), Capacity: &admitted.Capacity}
+	if known.Offer.Created > 0 {
+		s.Created = time.Unix(known.Offer.Created, 0).UTC()
+	}
+	for _, p := range admitted.Ports {
+		s.Ports = append(s.Ports, discovery.SharePort(p))
+	}
+	for _, id := range admitted.Identities {
+		s.Identities = append(s.Identities, id.String())
+	}
+	return s
+}
+
+// namespace is that of a service by its name, and of one whose name does not say it, by
+// what is listed here: an export cannot choose it.
+func (t *toldShares) namespace(service string) (string, bool) {
+	if _, namespace, ok := namespaced(service); ok {
+		return namespace, true
+	}
+	if svc := t.snapshot().Named(service); svc != nil {
+		return svc.Namespace, true
+	}
+	return "", false
+}
+
+// linkOf is what bounds l, with what is left out filled in.
+func (t *toldShares) linkOf(l keyfile.Link) mesh.Link {
+	out := mesh.Link{TrustDomains: l.TrustDomains, Namespaces: l.Namespaces, MaxCapacity: l.MaxCapacity}
+	if len(out.TrustDomains) == 0 {
+		out.TrustDomains = []string{t.snapshot().TrustDomain()}
+	}
+	return out
+}
+
+func exportOf(service string, e *record.Export) mesh.Export {
+	out := mesh.Export{Name: e.Name, Namespace: e.Namespace, Hostname: service, Aliases: e.Aliases, Distribution: e.Distribution, Identities: e.Identities, Capacity: e.Capacity}
+	switch e.Scope {
+	case record.ScopeSegment:
+		out.Scope = mesh.ScopeSegment
+	case record.ScopeGlobalOnly:
+		out.Scope = mesh.ScopeGlobalOnly
+	default:
+		out.Scope = mesh.ScopeGlobal
+	}
+	for _, p := range e.Ports {
+		out.Ports = append(out.Ports, mesh.ExportPort{Name: p.Name, Port: p.Port})
+	}
+	return out
+}
+
+// gateways are those of network that have proved where they are, one of each name: the
+// instance that lives and does not drain goes first.
+func (t *toldShares) gateways(network string) map[discovery.Key]discovery.Record {
+	out := map[discovery.Key]discovery.Record{}
+	link, linked := t.links.get(network)
+	if !linked {
+		return out
+	}
+	best := map[string]healthstream.Gateway{}
+	for _, g := range t.from.Gateways(network) {
+		if old, ok := best[g.Name]; !ok || rankOf(g) > rankOf(old) {
+			best[g.Name] = g
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(best)) {
+		k, b := gatewayKeyOf(network, name), best[name].Body
+		at, ok := addressOf(b)
+		if !ok {
+			t.fault(k, fmt.Sprintf("gateway %s of network %s is not used: it has no IP address that can be dialled", name, network))
+			continue
+		}
+		t.fault(k, "")
+		out[k] = discovery.Gateway{Name: name, Network: network, Address: at, ServiceAccount: link.GatewayServiceAccount, Locality: discovery.Locality(b.Locality), Drained: b.Draining}
+	}
+	return out
+}
+
+func rankOf(g healthstream.Gateway) (rank int) {
+	if g.Live {
+		rank += 2
+	}
+	if !g.Body.Draining {
+		rank++
+	}
+	return rank
+}
+
+// addressOf returns the first IP address of b.
+func addressOf(b *record.Network) (netip.AddrPort, bool) {
+	for _, a := range b.Addresses {
+		if ip, err := netip.ParseAddr(a.Host); err == nil && ip.Zone() == "" {
+			return netip.AddrPortFrom(ip.Unmap(), a.Port), true
+		}
+	}
+	return netip.AddrPort{}, false
+}
+
+// fault notes, and logs once, what does not hold of k; empty: nothing. The caller holds
+// mu.
+func (t *toldShares) fault(k discovery.Key, text string) {
+	old := t.faults[k]
+	if old == text {
+		return
+	}
+	if text == "" {
+		delete(t.faults, k)
+		return
+	}
+	t.faults[k] = text
+	t.log.Warn().Str("object", k.String()).Str("problem", text).Msg("not all that another network exports is used")
+}
+
+// problems returns what does not hold of what other networks offer, sorted.
+func (t *toldShares) problems() []string {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Sorted(maps.Values(t.faults))
+}
+
+func idsOf(ids []spiffeid.ID) string {
+	const most = 3
+	var out []string
+	for _, id := range ids[:min(len(ids), most)] {
+		out = append(out, id.String())
+	}
+	if len(ids) > most {
+		out = append(out, fmt.Sprintf("%d more", len(ids)-most))
+	}
+	return strings.Join(out, ", ")
+}
