@@ -135,7 +135,9 @@ const (
 )
 
 // Exported reports whether other networks may reach s, through gateways.
-func (s *Service) Exported() bool { return s.Scope != "" && s.Scope != ScopeCluster }
+func (s *Service) Exported() bool { return s.Scope.crosses() }
+
+func (s Scope) crosses() bool { return s != "" && s != ScopeCluster }
 
 // Everywhere reports whether name leads to the workloads of every network, and not
 // of the client's own alone. A virtual address stands for the hostname.

@@ -23,16 +23,21 @@ func (s *Snapshot) HasNetwork(name string) bool {
 	return slices.ContainsFunc(s.allNetworks, func(n Network) bool { return n.Name == name })
 }
 
-// Reaches reports whether the scope of svc lets clients on the network from have its
-// workloads on the network to.
+// Reaches reports whether scopes let clients on the network from have what svc is on
+// the network to: that of svc here, and the one that its owners there tell.
 func (s *Snapshot) Reaches(svc *Service, from, to string) bool {
-	switch {
-	case from == to:
+	if from == to {
 		return true
-	case svc.Scope == ScopeSegment:
+	}
+	p := s.membership(svc).part(to)
+	return s.crosses(svc.Scope, from, to) && (p == nil || len(p.members) > 0 || s.crosses(p.told.Scope, from, to))
+}
+
+func (s *Snapshot) crosses(scope Scope, from, to string) bool {
+	if scope == ScopeSegment {
 		return s.segment(from) == s.segment(to)
 	}
-	return svc.Exported()
+	return scope.crosses()
 }
 
 func (s *Snapshot) segment(network string) string {

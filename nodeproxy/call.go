@@ -241,7 +241,7 @@ func retryDelay(n int) time.Duration {
 
 // attempt chooses, opens, and waits for the first byte.
 func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
-	pick, f := c.p.view.choose(c.to, c.tried, keptBy{c.p.kept, c.who.source.Identity, c.who.snap}, time.Now())
+	pick, f := c.p.view.choose(c.to, c.tried, keptBy{c.p.kept, c.who.source.Identity}, time.Now())
 	if f != nil {
 		return nil, f
 	}
@@ -341,7 +341,7 @@ func (c *call) tunnel(ctx context.Context, pick picker.Choice) (*tunnel, *failur
 		return c.p.openSingle(ctx, c.who, c.early, pick.Pod, pick.Target)
 	}
 	v := via{gateway: pick.Gateway, authority: c.plan.Authority, expect: pick.Expect, avoid: pick.Avoid, pin: pick.Chosen()}
-	kept := keptBy{c.p.kept, c.who.source.Identity, c.who.snap}
+	kept := keptBy{c.p.kept, c.who.source.Identity}
 	session := "alone"
 	switch {
 	case pick.Kept.ID != 0:

@@ -27,7 +27,6 @@ import (
 type keptBy struct {
 	keeper *warm.Keeper
 	source spiffeid.ID
-	snap   *mesh.Snapshot // of the connection: a set may have been told of an older one
 }
 
 func (k keptBy) session(s picker.Share, id uint64) warm.Session {
@@ -36,15 +35,7 @@ func (k keptBy) session(s picker.Share, id uint64) warm.Session {
 
 // Choose implements [picker.Kept].
 func (k keptBy) Choose(s picker.Share, fits func(warmset.Choice) bool) (warmset.Choice, bool) {
-	return k.keeper.Choose(k.session(s, 0).Key, func(x warmset.Choice) bool {
-		return (x.Unnamed || k.lists(s.Service, x.Endpoint)) && fits(x)
-	})
-}
-
-// lists reports whether id is of the service, by the connection's snapshot.
-func (k keptBy) lists(service string, id mesh.EndpointID) bool {
-	w := k.snap.WorkloadByEndpoint(id)
-	return w != nil && slices.ContainsFunc(k.snap.ServicesOf(w.UID), func(svc *mesh.Service) bool { return svc.Hostname == service })
+	return k.keeper.Choose(k.session(s, 0).Key, fits)
 }
 
 // keptKey is that of the session s, and of the others with the same endpoint that the
@@ -72,36 +63,18 @@ func (p *Proxy) warmShare(k warm.Key) warmset.Share {
 	if svc == nil || !snap.Reaches(svc, p.cfg.Network, k.Network) {
 		return warmset.Share{}
 	}
-	port, ok := svc.Port(k.Port)
-	if !ok {
+	share, ok := snap.Share(svc, k.Network)
+	if _, has := svc.Port(k.Port); !ok || !has || !share.Offers(k.Port) || share.Capacity == 0 {
 		return warmset.Share{}
 	}
-	members := snap.Members(svc, k.Network)
-	offer, ready := svc.Offer(port, members), 0
-	for _, w := range members {
-		if offer.Has(w) {
-			ready++
-		}
-	}
 	var gateways []*mesh.Gateway
-	for _, g := range snap.Gateways(k.Network) {
+	for _, g := range share.Gateways {
 		if !g.Drained {
 			gateways = append(gateways, g)
 		}
 	}
-	s := p.view.Warm(picker.Share{Network: k.Network, Service: k.Service, Port: k.Port}, gateways, ready, time.Now())
-	s.Healthy = min(s.Healthy, ready)
-	s.Expect = snap.Identities(svc, k.Network)
-	s.Weight = func(id mesh.EndpointID) uint32 {
-		if w := snap.WorkloadByEndpoint(id); w != nil {
-			return w.Capacity
-		}
-		return 0
-	}
-	s.Lists = func(id mesh.EndpointID) bool {
-		w := snap.WorkloadByEndpoint(id)
-		return w != nil && offer.Has(w)
-	}
+	s := p.view.Warm(picker.Share{Network: k.Network, Service: k.Service, Port: k.Port}, gateways, int(share.Capacity), time.Now())
+	s.Expect = share.Identities
 	return s
 }
 

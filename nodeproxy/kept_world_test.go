@@ -17,6 +17,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
+	"github.com/isthmus-mesh/isthmus/federation/record"
 	gwpicker "github.com/isthmus-mesh/isthmus/gateway/picker"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
@@ -24,6 +27,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
@@ -113,6 +117,34 @@ func (w *distant) discover() {
 	w.mu.Unlock()
 	w.client.store.Swap(mesh.NewSnapshot(1, parts))
 	w.client.rediscover(w.client.data)
+	if w.client.view.reports {
+		w.client.view.heard(picker.Share{Network: "west", Service: distantHost, Port: 80}, w.client.store.Current(), time.Now())
+	}
+}
+
+// tellHealth has the gateways say what they can deliver from now on, each time that
+// discover is called: whoever is out is gone.
+func (w *distant) tellHealth() {
+	w.client.view.known = func(string, string) (healthstream.Known, bool) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		h := record.Health{}
+		for _, p := range w.pods {
+			if w.out[p.Endpoint] {
+				h.Exceptions = append(h.Exceptions, record.Exception{Endpoint: p.Endpoint, Cause: record.Gone})
+			} else {
+				h.Ready++
+			}
+		}
+		h.Healthy, h.ReadyCapacity, h.HealthyCapacity = h.Ready, h.Ready, h.Ready
+		k := healthstream.Known{Changed: time.Now(), Summaries: map[uint16]federation.SummaryFact{80: {Service: distantHost, Port: 80, Ready: h.Ready, Healthy: h.Ready, ReadyCapacity: h.Ready, HealthyCapacity: h.Ready}}}
+		for _, g := range w.gateways {
+			k.Deliveries = append(k.Deliveries, healthstream.Delivery{Gateway: g.Name, Live: true, Health: map[uint16]record.Health{80: h}})
+		}
+		return k, true
+	}
+	w.client.view.reports = true
+	w.discover()
 }
 
 func (w *distant) dial(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {

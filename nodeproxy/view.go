@@ -76,7 +76,21 @@ func (v *view) shareHealth(s picker.Share) (picker.Health, bool) {
 	if !ok {
 		return picker.Health{}, false
 	}
-	return picker.Health{Exceptions: f.Exceptions, Seen: k.Changed, Returned: k.Returned[s.Port], Groups: groupsOf(k.Deliveries, s.Port)}, true
+	return picker.Health{Exceptions: f.Exceptions, Absent: absentOf(k.Deliveries, s.Port), Seen: k.Changed, Returned: k.Returned[s.Port], Groups: groupsOf(k.Deliveries, s.Port)}, true
+}
+
+// absentOf are the endpoints that are not ready, terminating or gone by what gateways
+// deliver together, sorted.
+func absentOf(deliveries []healthstream.Delivery, port uint16) (out []mesh.EndpointID) {
+	h, _ := healthstream.HealthOf(deliveries, port)
+	for _, e := range h.Exceptions {
+		switch e.Cause {
+		case record.NotReady, record.Terminating, record.Gone:
+			out = append(out, e.Endpoint)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // groupsOf puts the deliveries of gateways that see the same pods together. Of two

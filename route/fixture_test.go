@@ -128,7 +128,7 @@ func describe(candidates []Candidate) string {
 		if c.Workload != nil {
 			who = c.Workload.UID
 		}
-		out += fmt.Sprintf("%s capacity=%d rank=%d members=%d", who, c.Capacity, c.Rank, max(1, c.Ready))
+		out += fmt.Sprintf("%s capacity=%d rank=%d", who, c.Capacity, c.Rank)
 		for _, g := range c.Gateways {
 			out += " " + g.Name
 		}

@@ -34,11 +34,10 @@ type Candidate struct {
 	Workload *mesh.Workload
 	Network  string
 	Gateways []*mesh.Gateway // those of Network that are not drained, at least one
-	Capacity uint32          // sum over ready members
+	Capacity uint32          // of Workload; of Network nominal: what counts while nothing is known of its health
 	Rank     int             // see balance.Rank; of Network that of its best gateway
-	Ready    int             // how many members of Network are ready
 	// Expect is who may answer the handshake with the pod, sorted: one identity
-	// of a Workload, those of all members on that network for a Network, because
-	// the gateway chooses which.
+	// of a Workload, those of the share of a Network, because the gateway chooses
+	// which.
 	Expect []spiffeid.ID
 }

@@ -2,7 +2,6 @@ package route
 
 import (
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -60,7 +59,8 @@ type resolver struct {
 	everywhere bool // see Target
 }
 
-// missed counts the ready members that are no candidates, by the reason.
+// missed counts the ready workloads that are no candidates, by the reason: of another
+// network as many as its share counts for.
 type missed struct{ notGlobal, otherSegment, noGateway, elsewhere int }
 
 func (r *resolver) resolve() error {
@@ -141,11 +141,10 @@ func (r *resolver) toService(t Target) error {
 	r.rule = balance.RuleOf(svc.Distribution)
 	r.from = balance.Place{Network: src.Network, Node: src.Node, Locality: src.Locality}
 	for _, network := range r.snapshot.Networks(svc) {
-		members := r.snapshot.Members(svc, network)
 		if network == src.Network {
-			r.addLocal(svc, members)
-		} else {
-			r.addNetwork(svc, network, members)
+			r.addLocal(svc, r.snapshot.Members(svc, network))
+		} else if share, ok := r.snapshot.Share(svc, network); ok {
+			r.addShare(svc, share)
 		}
 	}
 	if len(r.plan.Candidates) == 0 {
@@ -175,22 +174,19 @@ func (r *resolver) addLocal(svc *mesh.Service, members []*mesh.Workload) {
 	}
 }
 
-func (r *resolver) addNetwork(svc *mesh.Service, network string, members []*mesh.Workload) {
-	offer := svc.Offer(r.plan.Port, members)
-	ready, capacity := 0, uint64(0)
-	for _, w := range members {
-		if offer.Has(w) {
-			ready++
-			capacity += uint64(w.Capacity)
-		}
+// addShare adds what another network has of svc, if somebody is ready there by what it
+// tells.
+func (r *resolver) addShare(svc *mesh.Service, share mesh.Share) {
+	ready := int(share.Capacity)
+	if ready == 0 || !share.Offers(r.plan.Port.Service) {
+		return
 	}
-	gateways := open(r.snapshot.Gateways(network))
-	rank, near := r.rankGateways(network, gateways)
+	gateways := open(share.Gateways)
+	rank, near := r.rankGateways(share.Network, gateways)
 	switch {
-	case ready == 0:
 	case !r.everywhere:
 		r.missed.notGlobal += ready
-	case !r.snapshot.Reaches(svc, r.flow.Source.Network, network):
+	case !r.snapshot.Reaches(svc, r.flow.Source.Network, share.Network):
 		r.missed.otherSegment += ready
 	case len(gateways) == 0:
 		r.missed.noGateway += ready
@@ -198,8 +194,7 @@ func (r *resolver) addNetwork(svc *mesh.Service, network string, members []*mesh
 		r.missed.elsewhere += ready
 	default:
 		r.plan.Candidates = append(r.plan.Candidates, Candidate{
-			Network: network, Gateways: gateways, Capacity: uint32(min(capacity, math.MaxUint32)),
-			Rank: rank, Ready: ready, Expect: r.snapshot.Identities(svc, network),
+			Network: share.Network, Gateways: gateways, Capacity: share.Capacity, Rank: rank, Expect: share.Identities,
 		})
 	}
 }

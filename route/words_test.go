@@ -155,7 +155,7 @@ func TestNamedTargetPorts(t *testing.T) {
 	}
 	s := w.snapshot()
 	p, err := Resolve(s, flow(s, "web.shop.mesh.internal", 80))
-	if err != nil || len(p.Candidates) != 1 || p.Candidates[0].Network != "west" || p.Candidates[0].Ready != 2 {
+	if err != nil || len(p.Candidates) != 1 || p.Candidates[0].Network != "west" || p.Candidates[0].Capacity != 4 {
 		t.Fatalf("candidates %s, %v; want west, whose pods alone have the port", describe(p.Candidates), err)
 	}
 	for uid, want := range map[string]uint16{"w-1": 8080, "w-2": 9090} {

@@ -187,7 +187,7 @@ func (d *Destination) pickShare(c Choice, m *member, plan *route.Plan, t Tried, 
 	c.Gateway, c.gate, c.path = candidate.Gateways[g], m.gates[g], m.paths[g]
 	switch {
 	case c.Kept.ID == 0:
-		c.Avoid = m.share.avoid(c.Gateway.Name, t.Pods, candidate.Ready, now)
+		c.Avoid = m.share.avoid(c.Gateway.Name, t.Pods, int(candidate.Capacity), now)
 	case !c.Kept.Unnamed:
 		c.Expect = only(candidate.Expect, c.Kept.Identity)
 	}

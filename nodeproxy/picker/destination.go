@@ -43,7 +43,8 @@ type Destination struct {
 
 // part is what a plan was made from, by network.
 type part struct {
-	members  []*mesh.Workload
+	members  []*mesh.Workload // of the own network
+	share    *mesh.Export     // of another
 	gateways []*mesh.Gateway
 	reached  bool // by the service's scope
 }
@@ -98,14 +99,19 @@ func partsOf(snap *mesh.Snapshot, svc *mesh.Service, from string) []part {
 	networks := snap.Networks(svc)
 	out := make([]part, len(networks))
 	for i, n := range networks {
-		out[i] = part{snap.Members(svc, n), snap.Gateways(n), snap.Reaches(svc, from, n)}
+		out[i] = part{gateways: snap.Gateways(n), reached: snap.Reaches(svc, from, n)}
+		if n == from {
+			out[i].members = snap.Members(svc, n)
+		} else if x, ok := snap.Share(svc, n); ok {
+			out[i].share = x.Export
+		}
 	}
 	return out
 }
 
 // same compares memory: snapshots share what has not changed.
 func (p part) same(q part) bool {
-	return p.reached == q.reached && same(p.members, q.members) && same(p.gateways, q.gateways)
+	return p.reached == q.reached && p.share == q.share && same(p.members, q.members) && same(p.gateways, q.gateways)
 }
 
 func same[T any](a, b []*T) bool {

@@ -16,6 +16,9 @@ type Health struct {
 	// Exceptions are the endpoints that are ready and left out, by the word of their
 	// witnesses, sorted.
 	Exceptions []mesh.EndpointID
+	// Absent are endpoints that are not ready, terminating or gone, sorted: what was held
+	// against them is explained, and they get no session.
+	Absent []mesh.EndpointID
 	// Seen is when somebody last saw what this says; zero: never.
 	Seen time.Time
 	// Returned is when the witnesses last took an endpoint back, where that is known
@@ -83,6 +86,12 @@ func (h *Health) ready() (n int) {
 		}
 	}
 	return n
+}
+
+// absent reports whether id is not ready, terminating or gone.
+func (h *Health) absent(id mesh.EndpointID) bool {
+	_, is := slices.BinarySearch(h.Absent, id)
+	return is
 }
 
 // excepted reports whether id is left out, whichever gateway is asked.

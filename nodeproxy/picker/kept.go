@@ -63,7 +63,7 @@ func (s *share) sound(x warmset.Choice, gateway string, tried []mesh.EndpointID,
 		return true
 	}
 	id := x.Endpoint
-	return !slices.Contains(tried, id) && !s.health.excepted(id) && !s.health.unreachable(gateway, id) && !now.Before(s.lapsed[id]) &&
+	return !slices.Contains(tried, id) && !s.health.excepted(id) && !s.health.absent(id) && !s.health.unreachable(gateway, id) && !now.Before(s.lapsed[id]) &&
 		!s.failedLately(id, "", now) && !s.failedLately(id, gateway, now)
 }
 
@@ -79,7 +79,7 @@ func (p *Picker) Warm(k Share, gateways []*mesh.Gateway, ready int, now time.Tim
 	}
 	h, out := p.said(k, now)
 	w := warmset.Share{Out: out, Reaches: reaches(&h, gateways)}
-	p.preferred(&w, k, &h, gateways, ready-len(out), now)
+	p.preferred(&w, k, &h, gateways, ready-(len(out)-len(h.Absent)), now)
 	return w
 }
 
@@ -91,12 +91,12 @@ func (p *Picker) said(k Share, now time.Time) (h Health, out []mesh.EndpointID) 
 	p.mu.Unlock()
 	if s == nil {
 		h, _ = p.config.Health(k)
-		return h, slices.Clone(h.Exceptions)
+		return h, slices.Concat(h.Exceptions, h.Absent)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ask(now)
-	out = slices.Clone(s.health.Exceptions)
+	out = slices.Concat(s.health.Exceptions, s.health.Absent)
 	for id, end := range s.lapsed {
 		if now.Before(end) {
 			out = append(out, id)

@@ -231,9 +231,6 @@ func (p *Picker) Retain(snap *mesh.Snapshot, now time.Time) {
 			p.gateways.Release(g.cell)
 		}
 	}
-	for _, s := range p.known {
-		s.forget(func(id mesh.EndpointID) bool { return snap.WorkloadByEndpoint(id) != nil })
-	}
 	p.mu.Unlock()
 	declared := func(k health.Key) bool {
 		w := snap.WorkloadByEndpoint(k.Endpoint)

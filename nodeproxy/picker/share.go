@@ -88,6 +88,8 @@ func (s *share) take(now time.Time) {
 	if s.known && s.hints != nil {
 		for _, k := range s.hints.Known(s.hinted()) {
 			switch id := k.Endpoint; {
+			case s.health.absent(id):
+				s.hints.Forget(k)
 			case k.Gateway != "": // the witness cannot know
 				if before.unreachable(k.Gateway, id) && !s.health.unreachable(k.Gateway, id) {
 					s.hints.Forget(k)
@@ -131,21 +133,6 @@ func (s *share) hear(now time.Time) []*Destination {
 
 func (s *share) hinted() health.HintService {
 	return health.HintService{Network: s.key.Network, Service: s.key.Service, Port: s.key.Port}
-}
-
-// forget drops what was held against endpoints that discovery does not list: that they
-// are gone explains it.
-func (s *share) forget(listed func(mesh.EndpointID) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.hints == nil {
-		return
-	}
-	for _, k := range s.hints.Known(s.hinted()) {
-		if !listed(k.Endpoint) {
-			s.hints.Forget(k)
-		}
-	}
 }
 
 // hint notes that an endpoint failed under our eyes, by way of gateway or, if that

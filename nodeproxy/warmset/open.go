@@ -187,7 +187,7 @@ func (s *Set) Opened(request uint64, a Answer, now time.Time) (kept bool) {
 		return false
 	}
 	if e := sl.session; e != nil && e.Endpoint == a.Endpoint && e.Gateway == a.Gateway { // its turn again
-		e.uses, e.since, e.weight = 0, now, s.weight(a)
+		e.uses, e.since, e.weight = 0, now, float64(max(1, a.Weight))
 		sl.due, sl.tries, sl.pin = time.Time{}, 0, 0
 		return false
 	}
@@ -265,22 +265,12 @@ func (s *Set) taken(sl *slot, e mesh.EndpointID) bool {
 
 func (s *Set) fill(sl *slot, id uint64, a Answer, now time.Time) {
 	s.leave(sl)
-	e := &session{Choice: Choice{ID: id, Answer: a}, weight: s.weight(a), since: now}
+	e := &session{Choice: Choice{ID: id, Answer: a}, weight: float64(max(1, a.Weight)), since: now}
 	// Give or take half, but seldom: the turns of a pod shall be of one length, and
 	// those of the slots not end at one time.
 	e.last = usesPerSlot/2 + int(s.random()*(usesPerSlot/2)) + int(s.random()*(usesPerSlot/2)) + 1
 	s.held[e.ID] = e
 	sl.session, sl.due, sl.tries, sl.pin, sl.asleep = e, time.Time{}, 0, 0, false
-}
-
-// weight is that of the endpoint of a: discovery may know better than an old answer.
-func (s *Set) weight(a Answer) float64 {
-	if s.share.Weight != nil && !a.Unnamed {
-		if w := s.share.Weight(a.Endpoint); w != 0 {
-			return float64(w)
-		}
-	}
-	return float64(max(1, a.Weight))
 }
 
 // Broken takes in that the session id cannot be used any more.

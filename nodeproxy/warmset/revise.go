@@ -29,9 +29,6 @@ func (s *Set) Revise(share Share, now time.Time) {
 			sl.vain, sl.due, sl.tries = false, now, 0
 		}
 		e := sl.session
-		if e != nil {
-			e.weight = s.weight(e.Answer)
-		}
 		switch {
 		case e == nil:
 		case !e.Unnamed && !share.has(e.Endpoint):

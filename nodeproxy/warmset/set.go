@@ -21,19 +21,13 @@ type Share struct {
 	// Gateways are the names of the usable ones, the best first. The first two are
 	// used.
 	Gateways []string
-	// Weight is that of an endpoint, as discovery has it now; zero, or nil: not known, so
-	// that of the gateway's answer counts.
-	Weight func(mesh.EndpointID) uint32
-	// Lists reports whether discovery lists an endpoint as one that may be chosen; nil:
-	// it lists none of this share's.
-	Lists func(mesh.EndpointID) bool
 	// Reaches reports whether a gateway can reach an endpoint; nil: each can reach all.
 	Reaches func(gateway string, e mesh.EndpointID) bool
 }
 
 // has reports whether e may be chosen, as far as is known.
 func (s *Share) has(e mesh.EndpointID) bool {
-	return !slices.Contains(s.Out, e) && (s.Lists == nil || s.Lists(e))
+	return !slices.Contains(s.Out, e)
 }
 
 func (s *Share) reaches(gateway string, e mesh.EndpointID) bool {

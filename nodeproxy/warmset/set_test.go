@@ -329,19 +329,6 @@ func TestWhatAGatewayCannotReachGoesByTheOther(t *testing.T) {
 	}
 }
 
-// Who is no longer listed leaves at once.
-func TestWhoIsNotListedLeaves(t *testing.T) {
-	w := newWorld(t, 1, 10)
-	w.revise()
-	w.run(20*time.Second, 40)
-	gone := w.holds()[0]
-	w.share.Lists = func(e mesh.EndpointID) bool { return e != gone }
-	w.revise()
-	if slices.Contains(w.holds(), gone) {
-		t.Errorf("%v is held, and nobody lists it", gone)
-	}
-}
-
 // Of gateways that name nobody it cannot be told whether everybody is held: sessions
 // are renewed as if they were too few.
 func TestSessionsWithWhoIsNotNamedAreRenewed(t *testing.T) {
@@ -424,31 +411,6 @@ func TestWhoIsNotUsedGivesUp(t *testing.T) {
 	w.run(10*time.Second, 1)
 	if n := len(w.holds()); n < MinSlots {
 		t.Errorf("%d sessions are held after the gateway is well; want %d at least", n, MinSlots)
-	}
-}
-
-// What discovery says of a weight counts at once, though nobody is asked again.
-func TestAWeightThatChangesIsTakenUp(t *testing.T) {
-	w := newWorld(t, 1, 4)
-	for _, p := range w.pods {
-		p.weight = 1
-	}
-	w.share.Weight = func(e mesh.EndpointID) uint32 { return w.pods[e].weight }
-	w.revise()
-	w.run(time.Minute, 20)
-	w.pods[1].weight = 100
-	w.revise()
-	got := map[mesh.EndpointID]int{}
-	for range 1000 {
-		c, ok := w.set.Choose(w.now, nil)
-		if !ok {
-			t.Fatal("nothing held")
-		}
-		got[c.Endpoint]++
-		w.set.Done(c.ID)
-	}
-	if got[1] < 800 {
-		t.Errorf("endpoint 1 has 100 of 103 of the weight and gets %d of 1000 connections: %v", got[1], got)
 	}
 }
 
