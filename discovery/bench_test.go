@@ -109,3 +109,13 @@ func TestAFirstBuildPutsEveryoneAtOnce(t *testing.T) {
 		t.Errorf("%.1f allocations per pod, want at most 40", n)
 	}
 }
+
+// A process on one network lists the mesh anew, as it does when its file changes.
+func BenchmarkListFor(b *testing.B) {
+	c := city(50_000, 5_000)
+	b.ReportAllocs()
+	defer reportCPU(b)()
+	for b.Loop() {
+		c.ListFor("network-0")
+	}
+}

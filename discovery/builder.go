@@ -198,7 +198,7 @@ func (b *Builder) noteResult(e *entry) {
 			}
 		}
 	case KindShare:
-		b.shared[rd.share.Hostname] = struct{}{}
+		b.shared[rd.sharedHost()] = struct{}{}
 	case KindWorkload:
 		b.uids = append(b.uids, rd.workload.UID)
 	}
@@ -225,7 +225,7 @@ func (b *Builder) settle(kind Kind) {
 
 // placed reports whether e is on a network that is in, or on none by its nature.
 func (b *Builder) placed(e *entry) bool {
-	return !e.key.Kind.onNetwork() || b.networkOf(e) != nil
+	return !e.key.Kind.onNetwork() || e.reading.folded != nil || b.networkOf(e) != nil
 }
 
 // networkOf returns the network that e is on, nil if no source that may judge e lists it.

@@ -13,6 +13,10 @@ type Listing struct {
 	byKey  map[Key]int
 	times  map[Key]int // how often a name has come again
 	faults []Problem   // of what is in no record
+
+	// Of a list for one network; see ListFor.
+	elsewhere Elsewhere
+	places    map[Key]int // of what is in no record and has a problem
 }
 
 // item is one record and its place in the Config's list of its kind.
@@ -94,10 +98,17 @@ func (l Listing) record(k Key) Record {
 	return nil
 }
 
-// Lists reports whether there is a record with key k.
+// Lists reports whether there is a record with key k, or was before it was folded.
 func (l Listing) Lists(k Key) bool {
-	_, there := l.byKey[k]
-	return there
+	if _, there := l.byKey[k]; there || k.Kind != KindWorkload {
+		return there
+	}
+	for i := range l.elsewhere.Len() {
+		if l.elsewhere.UID(i) == k.Name {
+			return true
+		}
+	}
+	return false
 }
 
 // place returns where the record with key k is in the Config's list of its kind.
@@ -105,17 +116,20 @@ func (l Listing) place(k Key) int {
 	if i, ok := l.byKey[k]; ok {
 		return l.items[i].place
 	}
-	return 0
+	return l.places[k]
 }
 
-// Since returns what makes l of earlier.
+// Since returns what makes l of earlier. What is the same in both is in the memory of
+// earlier then.
 func (l Listing) Since(earlier Listing) (changes []Change) {
 	if len(earlier.items) == 0 {
 		changes = make([]Change, 0, len(l.items))
 	}
-	for _, it := range l.items {
+	for i, it := range l.items {
 		if old := earlier.record(it.key); old == nil || !reflect.DeepEqual(old, it.record) {
 			changes = append(changes, Change{it.key, it.record})
+		} else {
+			l.items[i].record = old
 		}
 	}
 	for _, it := range earlier.items {

@@ -96,6 +96,7 @@ type reading struct {
 	gateway  *mesh.Gateway
 	service  *mesh.Service // without the aliases and virtual addresses that it may not get
 	share    *mesh.Export
+	folded   *folded
 	workload *mesh.Workload
 
 	created time.Time // of a share

@@ -251,7 +251,7 @@ func (b *Builder) problemsOf(e *entry) []Problem {
 		return nil // those of the shares
 	}
 	if !e.in {
-		if e.key.Kind.onNetwork() {
+		if e.key.Kind.onNetwork() && e.reading.folded == nil {
 			b.checkNetwork(&r, e)
 		}
 		if cl, winner := e.lost(); winner != nil && cl.text != "" && winner.key.Source == e.key.Source {

@@ -174,27 +174,55 @@ func serviceOf(shares []*entry) *mesh.Service {
 // enlist and delist keep the shares of each hostname.
 
 func (b *Builder) enlist(e *entry) {
-	if x := e.reading.share; x != nil {
-		b.shares[x.Hostname] = append(b.shares[x.Hostname], e)
+	if host := e.reading.sharedHost(); e.key.Kind == KindShare {
+		b.shares[host] = append(b.shares[host], e)
 	}
 }
 
 func (b *Builder) delist(e *entry) {
-	x := e.reading.share
-	if x == nil {
+	if e.key.Kind != KindShare {
 		return
 	}
-	left := slices.DeleteFunc(b.shares[x.Hostname], func(o *entry) bool { return o == e })
+	host := e.reading.sharedHost()
+	left := slices.DeleteFunc(b.shares[host], func(o *entry) bool { return o == e })
 	if len(left) == 0 {
-		delete(b.shares, x.Hostname)
+		delete(b.shares, host)
 		return
 	}
-	b.shares[x.Hostname] = left
+	b.shares[host] = left
 }
 
-// sharesIn returns the shares of a hostname that are in, one for each network at most.
+// sharedHost is the hostname of the service that a share, or several, are of.
+func (r *reading) sharedHost() string {
+	switch {
+	case r.folded != nil:
+		return r.folded.hostname
+	case r.share != nil:
+		return r.share.Hostname
+	}
+	return ""
+}
+
+// sharesIn returns the shares of a hostname that records tell and that are in, one for
+// each network at most.
 func (b *Builder) sharesIn(host string) []*entry {
-	return slices.DeleteFunc(slices.Clone(b.shares[host]), func(e *entry) bool { return !e.in })
+	return slices.DeleteFunc(slices.Clone(b.shares[host]), func(e *entry) bool { return !e.in || e.reading.folded != nil })
+}
+
+// tells returns the shares of a hostname that there are: first those that follow from
+// workloads which were listed.
+func (b *Builder) tells(host string) (told []mesh.Told) {
+	for _, e := range b.shares[host] {
+		if e.in && e.reading.folded != nil {
+			told = append(told, e.reading.folded.shares...)
+		}
+	}
+	for _, e := range b.sharesIn(host) {
+		if !slices.ContainsFunc(told, func(t mesh.Told) bool { return t.Network == e.reading.on }) {
+			told = append(told, mesh.Told{Network: e.reading.on, Export: e.reading.share})
+		}
+	}
+	return told
 }
 
 // describeShared adds and removes services that only shares describe, now that those
@@ -233,11 +261,7 @@ func (b *Builder) commitShares() {
 		b.shared[name] = struct{}{}
 	}
 	for host := range b.shared {
-		var told []mesh.Told
-		for _, e := range b.sharesIn(host) {
-			told = append(told, mesh.Told{Network: e.reading.on, Export: e.reading.share})
-		}
-		if b.edit.TellShares(host, told) {
+		if b.edit.TellShares(host, b.tells(host)) {
 			b.changes.service(host)
 		}
 		for _, e := range b.shares[host] {
@@ -256,7 +280,7 @@ func (b *Builder) membersChanged(host string) {
 
 // checkShare says what of the share e counts for nothing as things stand.
 func (b *Builder) checkShare(r *reader, e *entry) {
-	if !e.in {
+	if !e.in || e.reading.folded != nil {
 		return
 	}
 	x, here := e.reading.share, e.reading.claims[0].path

@@ -246,8 +246,8 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 		return nil, f
 	}
 	c.access.network, c.access.gateway, c.access.endpoint, c.access.workload = pick.Network(), "", 0, ""
-	if pod := c.who.snap.WorkloadByEndpoint(pick.Chosen()); pod != nil {
-		c.access.workload = pod.UID
+	if id := pick.Chosen(); id != 0 {
+		c.access.workload = c.p.view.nameOf(c.who.snap, id)
 	}
 	if pick.Gateway != nil {
 		c.access.gateway = pick.Gateway.Name
@@ -273,8 +273,8 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 		f.final = f.final || c.plan.Undeclared && f.at == atEndpoint && f.responded() // a closed port, and no other pod is meant
 		addTried(&c.tried, pick, f)
 		c.access.endpoint = f.endpoint
-		if w := c.who.snap.WorkloadByEndpoint(f.endpoint); w != nil {
-			c.access.workload = w.UID
+		if name := c.p.view.nameOf(c.who.snap, f.endpoint); name != "" {
+			c.access.workload = name
 		}
 		if f.at == atGateway { // no pod was asked
 			c.access.endpoint, c.access.workload = 0, ""
@@ -285,8 +285,8 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 		return c.abandon(pick, t, err)
 	}
 	c.pick, c.access.endpoint = pick, t.endpoint
-	if w := c.who.snap.WorkloadByEndpoint(t.endpoint); w != nil {
-		c.access.workload = w.UID
+	if name := c.p.view.nameOf(c.who.snap, t.endpoint); name != "" {
+		c.access.workload = name
 	}
 	err := c.early.firstByte(ctx, t.stream)
 	switch {

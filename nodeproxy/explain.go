@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -110,8 +111,11 @@ func (v *view) detail(x *answer.Verdict, snap *mesh.Snapshot, plan *route.Plan, 
 			continue
 		}
 		detail(c, said, network, uint16(port), id, now)
+		if name := v.nameOf(snap, id); name != "" {
+			c.Endpoint, c.Port = name, plan.Port.Target
+		}
 		if w := snap.WorkloadByEndpoint(id); w != nil {
-			c.Endpoint, c.Port = w.UID, w.Target(plan.Port)
+			c.Port = w.Target(plan.Port)
 		}
 	}
 	if w := snap.Workload(x.Name); x.Kind == "pod" && w != nil {
@@ -145,10 +149,7 @@ func detail(c *standing.Cause, said healthstream.Known, network string, port uin
 	}
 }
 
-// nameOf is the UID of an endpoint's workload, or its ID if discovery has none.
-func nameOf(snap *mesh.Snapshot, id mesh.EndpointID) string {
-	if w := snap.WorkloadByEndpoint(id); w != nil {
-		return w.UID
-	}
-	return id.String()
+// called is the UID of an endpoint's workload, or its ID if nobody has said that.
+func (v *view) called(snap *mesh.Snapshot, id mesh.EndpointID) string {
+	return cmp.Or(v.nameOf(snap, id), id.String())
 }

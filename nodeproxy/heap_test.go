@@ -3,11 +3,15 @@ package nodeproxy
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/record"
@@ -48,38 +52,71 @@ func knownMesh(services, local int) discovery.Config {
 }
 
 // BenchmarkHeap is what a node proxy whose pods use 20 services holds of the mesh
-// and its health after a collection: when it knows those services alone, of 25 pods each
-// on its own network, for which the budget is 25 MiB; and when its discovery file
-// lists 2 000 services on each of ten networks.
+// and its health after a collection, for which the budget is 25 MiB: when its discovery
+// file lists those services alone, of 25 pods each on its own network; and when it lists
+// 2 000 services on each of ten networks, of which those of others become shares.
 func BenchmarkHeap(b *testing.B) {
 	for _, v := range []struct {
 		name            string
 		services, local int
 	}{{"what it uses", 20, 25}, {"whole mesh in the file", 2_000, 1}} {
-		config := knownMesh(v.services, v.local)
+		path := write(b, knownMesh(v.services, v.local))
 		b.Run(v.name, func(b *testing.B) {
 			for b.Loop() {
 				before := heap()
-				builder := discovery.NewBuilder(0)
-				listing := config.List()
-				builder.Apply(listing.Since(discovery.Listing{})...)
-				snap, _, _ := builder.Commit()
+				store := &discovery.Store{}
+				watcher, err := file.OpenFor("network-0", path, store)
+				if err != nil {
+					b.Fatal(err)
+				}
+				snap := store.Current()
 				var known []healthstream.Known
 				for _, network := range snap.AllNetworks() {
 					known = append(known, told(network, snap, 20)...)
 				}
 				b.ReportMetric(float64(heap()-before)/(1<<20), "heap-MiB")
-				runtime.KeepAlive([]any{builder, listing, known})
+				runtime.KeepAlive([]any{watcher, known})
 			}
 		})
 	}
+}
+
+// write returns the path of a discovery file that says c.
+func write(b *testing.B, c discovery.Config) string {
+	var text strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&text, format+"\n", args...) }
+	line("networks:")
+	for _, n := range c.Networks {
+		line("- {name: %s}", n.Name)
+	}
+	line("gateways:")
+	for _, g := range c.Gateways {
+		line("- {name: %s, network: %s, address: %q}", g.Name, g.Network, g.Address)
+	}
+	line("services:")
+	for _, s := range c.Services {
+		line("- {name: %s, namespace: %s, global: true, vips: [%s], ports: [{name: http, port: 80, targetPort: 8080}]}", s.Name, s.Namespace, s.VIPs[0])
+	}
+	line("workloads:")
+	for _, w := range c.Workloads {
+		line("- {uid: %s, name: %s, namespace: %s, serviceAccount: %s, network: %s, node: %s, cluster: %s, addresses: [%s], locality: {region: eu-west-1, zone: eu-west-1a}, services: [%s]}",
+			w.UID, w.Name, w.Namespace, w.ServiceAccount, w.Network, w.Node, w.Cluster, w.Addresses[0], w.Services[0])
+	}
+	path := filepath.Join(b.TempDir(), "mesh.yaml")
+	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	return path
 }
 
 // told is what two gateways of network say of used services: a node proxy is told of
 // those alone.
 func told(network string, snap *mesh.Snapshot, used int) (out []healthstream.Known) {
 	for _, svc := range snap.Services()[:used] {
-		n := uint32(len(snap.Members(svc, network)))
+		n := uint32(1)
+		if x, ok := snap.Share(svc, network); ok {
+			n = x.Capacity
+		}
 		k := healthstream.Known{Summaries: map[uint16]federation.SummaryFact{80: {Service: svc.Hostname, Port: 80, Ready: n, Healthy: n, ReadyCapacity: 1, HealthyCapacity: 1}},
 			Returned: map[uint16]map[mesh.EndpointID]time.Time{}}
 		for g := range 2 {

@@ -131,6 +131,7 @@ func TestWarmConnectionsWhilePodsComeAndGo(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newDistant(pods, 2, 40*time.Millisecond)
 				defer w.end()
+				w.tellHealth()
 				w.crowd(200, 20, 100*time.Millisecond)
 				done := make(chan struct{})
 				var churn sync.WaitGroup

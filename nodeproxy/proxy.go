@@ -106,7 +106,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	if p.self, err = cfg.SPIFFEID(); err != nil {
 		return nil, err
 	}
-	if p.watcher, err = cfg.Discovery.Open(cfg.Network, p.store, log); err != nil {
+	if p.watcher, err = cfg.Discovery.OpenFor(cfg.Network, p.store, log); err != nil {
 		return nil, err
 	}
 	if err := cfg.checkKnown(p.store.Current()); err != nil {
@@ -172,6 +172,12 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
 	p.view = newView(cfg, p.known, p.probeGateway, log, p.metrics)
 	p.view.works = p.gatewayProbes.Restart
+	p.view.nameElsewhere = func(id mesh.EndpointID) string {
+		if p.watcher == nil {
+			return ""
+		}
+		return p.watcher.NameOf(id)
+	}
 	p.kept = p.newKeeper(rand.Float64, rand.Uint64)
 	p.view.revise = p.kept.Revise
 	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_warm_sets", Help: "Warm sets: one for each source identity, share of another network and port in use."},

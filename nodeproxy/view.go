@@ -30,14 +30,25 @@ type view struct {
 	probe   func(gateway string)            // a gateway failed: ask it until it answers
 	works   func(gateway string)            // a connection has found that a gateway works that was out
 	revise  func(match func(warm.Key) bool) // what warm sets know has changed
-	log     zerolog.Logger
-	metrics *Metrics
+	// nameElsewhere returns the UID of an endpoint's workload on another network, "" if
+	// nobody has said it.
+	nameElsewhere func(mesh.EndpointID) string
+	log           zerolog.Logger
+	metrics       *Metrics
+}
+
+// nameOf returns the UID of an endpoint's workload, "" if nobody has said it.
+func (v *view) nameOf(snap *mesh.Snapshot, id mesh.EndpointID) string {
+	if w := snap.WorkloadByEndpoint(id); w != nil {
+		return w.UID
+	}
+	return v.nameElsewhere(id)
 }
 
 func newView(c Config, known func(network, service string) (healthstream.Known, bool), probe func(gateway string), log zerolog.Logger, m *Metrics) *view {
 	v := &view{
 		network: c.Network, scope: c.OutlierDetection.Scope, reports: c.Federation.Health && c.OutlierDetection.Scope == ScopeEndpoint,
-		known: known, probe: probe, works: func(string) {}, revise: func(func(warm.Key) bool) {}, log: log, metrics: m,
+		known: known, probe: probe, works: func(string) {}, revise: func(func(warm.Key) bool) {}, nameElsewhere: func(mesh.EndpointID) string { return "" }, log: log, metrics: m,
 	}
 	off := c.OutlierDetection.Config
 	off.Mode = health.ModeOff

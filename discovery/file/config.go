@@ -42,7 +42,16 @@ func (c Config) Load() (*mesh.Snapshot, error) {
 
 // Open is [Open] of the file for a process that is on network.
 func (c Config) Open(network string, store *discovery.Store, log zerolog.Logger) (*Watcher, error) {
-	w, err := Open(c.File, store)
+	return c.open("", network, store, log)
+}
+
+// OpenFor is [OpenFor] of the file for a process that is on network.
+func (c Config) OpenFor(network string, store *discovery.Store, log zerolog.Logger) (*Watcher, error) {
+	return c.open(network, network, store, log)
+}
+
+func (c Config) open(keep, network string, store *discovery.Store, log zerolog.Logger) (*Watcher, error) {
+	w, err := OpenFor(keep, c.File, store)
 	if err != nil {
 		return nil, err
 	}

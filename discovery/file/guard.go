@@ -32,8 +32,34 @@ const (
 	freeRemovals = 2
 )
 
+// inventory is what is in force: a snapshot, and what is kept of workloads that it does
+// not hold.
+type inventory struct {
+	*mesh.Snapshot
+	elsewhere discovery.Elsewhere
+}
+
+// each yields the UID of each workload.
+func (i inventory) each(yield func(uid string)) {
+	for _, w := range i.Workloads() {
+		yield(w.UID)
+	}
+	for n := range i.elsewhere.Len() {
+		yield(i.elsewhere.UID(n))
+	}
+}
+
+// size is how many workloads there are.
+func (i inventory) size() int { return i.NumWorkloads() + i.elsewhere.Len() }
+
+// serves reports whether a workload of svc is listed.
+func (i inventory) serves(svc *mesh.Service) bool {
+	return svc != nil && (i.elsewhere.Serves(svc.Hostname) ||
+		slices.ContainsFunc(i.Networks(svc), func(network string) bool { return len(i.Members(svc, network)) > 0 }))
+}
+
 // objection says why next may not follow old unconfirmed; "" if it may.
-func (g Guard) objection(old, next *mesh.Snapshot) string {
+func (g Guard) objection(old, next inventory) string {
 	if g.Network != "" && old.HasNetwork(g.Network) && !next.HasNetwork(g.Network) {
 		return fmt.Sprintf("it removes network %q, which this process is on", g.Network)
 	}
@@ -41,13 +67,15 @@ func (g Guard) objection(old, next *mesh.Snapshot) string {
 	if limit == 0 {
 		limit = DefaultMaxRemoval
 	}
-	before := len(old.Workloads())
+	before := old.size()
 	var gone []string
-	for _, w := range old.Workloads() {
-		if next.Workload(w.UID) == nil {
-			gone = append(gone, w.UID)
+	there := make(map[string]struct{}, next.size())
+	next.each(func(uid string) { there[uid] = struct{}{} })
+	old.each(func(uid string) {
+		if _, still := there[uid]; !still {
+			gone = append(gone, uid)
 		}
-	}
+	})
 	if len(gone) <= freeRemovals || float64(len(gone))/float64(before) <= limit {
 		return ""
 	}
@@ -60,19 +88,14 @@ func (g Guard) objection(old, next *mesh.Snapshot) string {
 
 // emptied returns the services of next whose last workload it takes away, and
 // those with workloads that it removes, by hostname.
-func emptied(old, next *mesh.Snapshot) []string {
+func emptied(old, next inventory) []string {
 	var out []string
 	for _, svc := range old.Services() {
-		if served(old, svc) && !served(next, next.Service(svc.Hostname)) {
+		if old.serves(svc) && !next.serves(next.Service(svc.Hostname)) {
 			out = append(out, svc.Hostname)
 		}
 	}
 	return out
-}
-
-// served reports whether a workload of svc is listed.
-func served(s *mesh.Snapshot, svc *mesh.Service) bool {
-	return slices.ContainsFunc(s.Networks(svc), func(network string) bool { return len(s.Members(svc, network)) > 0 })
 }
 
 // maxNamed is how many names a message lists.

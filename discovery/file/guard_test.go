@@ -60,7 +60,7 @@ func TestAChangeThatRemovesTooMuchIsHeld(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := c.guard.objection(old, next); got != c.objection {
+			if got := c.guard.objection(inventory{Snapshot: old}, inventory{Snapshot: next}); got != c.objection {
 				t.Errorf("got %q, want %q", got, c.objection)
 			}
 		})
@@ -137,7 +137,7 @@ func TestServicesThatLoseTheirLastWorkloadAreNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := (Guard{}).objection(old, next), "it removes 4 of 10 workloads, more than 30 %: p0, p1, p2, p3; no workload is left of shop.demo.svc.cluster.local"; got != want {
+	if got, want := (Guard{}).objection(inventory{Snapshot: old}, inventory{Snapshot: next}), "it removes 4 of 10 workloads, more than 30 %: p0, p1, p2, p3; no workload is left of shop.demo.svc.cluster.local"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -109,7 +109,8 @@ func (w *Watcher) confirmed(id string) error {
 		}
 		return fmt.Errorf("confirm discovery: %q: %w: %s", id, ErrNotHeld, name)
 	}
-	w.accept(h.sum, h.doc, h.config, "discovery changed, as confirmed")
+	next, _ := w.list(h.config)
+	w.accept(h.sum, h.doc, h.config, next, "discovery changed, as confirmed")
 	w.note(time.Now())
 	return nil
 }

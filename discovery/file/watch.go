@@ -41,6 +41,7 @@ type Watcher struct {
 	Guard Guard          // the zero value holds what removes more than DefaultMaxRemoval
 
 	path    string
+	network string // of a process that keeps no workload of others; "": it keeps all
 	store   *discovery.Store
 	again   chan struct{} // one slot: look now, whatever the stamp says
 	confirm chan confirmation
@@ -54,7 +55,8 @@ type Watcher struct {
 	why    string // why the content looked at last is not in force; "" if it is
 	held   *held  // the content looked at last, if it waits for a confirmation
 	// listing is what the content in force says.
-	listing discovery.Listing
+	listing   discovery.Listing
+	elsewhere atomic.Pointer[discovery.Elsewhere] // of listing
 	// early is what there was to log before Log was set.
 	early []Problem
 	// tell is set while the next look must log what it finds, new or not.
@@ -94,8 +96,12 @@ type stamp struct {
 
 // Open loads the file at path into store. A bad file is an error and leaves
 // store as it was. The revision is one above that of what store held.
-func Open(path string, store *discovery.Store) (*Watcher, error) {
-	w := &Watcher{path: path, store: store, again: make(chan struct{}, 1), confirm: make(chan confirmation)}
+func Open(path string, store *discovery.Store) (*Watcher, error) { return OpenFor("", path, store) }
+
+// OpenFor is Open for a process on network that keeps no workload of other networks, but
+// what they come to: shares of services, and names; see [discovery.Config.ListFor].
+func OpenFor(network, path string, store *discovery.Store) (*Watcher, error) {
+	w := &Watcher{path: path, network: network, store: store, again: make(chan struct{}, 1), confirm: make(chan confirmation)}
 	data, st, err := first(path)
 	if err != nil {
 		return nil, err
@@ -105,7 +111,8 @@ func Open(path string, store *discovery.Store) (*Watcher, error) {
 		return nil, err
 	}
 	w.builder = discovery.NewBuilder(store.Current().Revision)
-	s, _ := w.take(c)
+	next, _ := w.list(c)
+	s, _ := w.take(c, next)
 	w.good = sha256.Sum256(data)
 	w.told = w.good
 	w.seen, w.stamp = w.good, st
@@ -115,12 +122,35 @@ func Open(path string, store *discovery.Store) (*Watcher, error) {
 	return w, nil
 }
 
-// take makes the builder say what c says, and publishes that.
-func (w *Watcher) take(c discovery.Config) (*mesh.Snapshot, discovery.News) {
-	next := c.List()
+// list lists c; whole is its snapshot if next does not hold all workloads.
+func (w *Watcher) list(c discovery.Config) (next discovery.Listing, whole *mesh.Snapshot) {
+	if w.network == "" {
+		return c.List(), nil
+	}
+	return c.ListFor(w.network)
+}
+
+// inForce is what counts as listed now.
+func (w *Watcher) inForce() inventory {
+	return inventory{w.store.Current(), w.listing.Elsewhere()}
+}
+
+// NameOf returns the UID of an endpoint's workload on a network of which no workloads
+// are kept; "" if the file lists none. Safe for concurrent use.
+func (w *Watcher) NameOf(id mesh.EndpointID) string {
+	if e := w.elsewhere.Load(); e != nil {
+		return e.Find(id)
+	}
+	return ""
+}
+
+// take makes the builder say what c says, which next lists, and publishes that.
+func (w *Watcher) take(c discovery.Config, next discovery.Listing) (*mesh.Snapshot, discovery.News) {
 	faults := next.FaultsSince(w.listing)
 	changes := next.Since(w.listing)
 	w.listing = next
+	elsewhere := next.Elsewhere()
+	w.elsewhere.Store(&elsewhere)
 	s, news := w.build(func() {
 		w.builder.SetTrustDomain(c.TrustDomain)
 		w.builder.Apply(changes...)
@@ -332,9 +362,12 @@ func (w *Watcher) consider(data []byte) {
 		return
 	}
 	id := identifier(c)
-	if c.Confirm != id && !riskless(c.List().Since(w.listing)) {
-		next, _ := discovery.Build(old.Revision+1, c)
-		if why := w.Guard.objection(old, next); why != "" {
+	next, whole := w.list(c)
+	if c.Confirm != id && (whole != nil || !riskless(next.Since(w.listing))) {
+		if whole == nil {
+			whole, _ = discovery.Build(old.Revision+1, c)
+		}
+		if why := w.Guard.objection(w.inForce(), inventory{Snapshot: whole}); why != "" {
 			if !again {
 				w.holds.Add(1)
 			}
@@ -342,7 +375,7 @@ func (w *Watcher) consider(data []byte) {
 			return
 		}
 	}
-	w.accept(is, doc, c, "discovery changed")
+	w.accept(is, doc, c, next, "discovery changed")
 }
 
 func (w *Watcher) hold(h *held) {
@@ -354,19 +387,19 @@ func (w *Watcher) hold(h *held) {
 
 // accept puts c, which the content with this sum says, into force. A content that
 // says the same in other words is no new revision.
-func (w *Watcher) accept(is sum, doc *strictyaml.Doc, c discovery.Config, message string) {
+func (w *Watcher) accept(is sum, doc *strictyaml.Doc, c discovery.Config, next discovery.Listing, message string) {
 	w.good, w.held, w.why = is, nil, ""
 	w.accepted.Add(1)
-	old := w.store.Current()
-	s, news := w.take(c)
+	old := w.inForce()
+	s, news := w.take(c, next)
 	w.mu.Lock()
 	if w.status.Held != "" && s.Revision > old.Revision { // confirmed: it was no mistake
 		w.status.LastError, w.status.LastErrorTime = "", time.Time{}
 	}
 	w.mu.Unlock()
 	w.report(doc, news)
-	w.Log.Info().Str("file", w.path).Uint64("revision", s.Revision).Int("workloads", s.NumWorkloads()).Int("services", s.NumServices()).Int("gateways", countGateways(s)).Msg(message)
-	if names := emptied(old, s); len(names) > 0 {
+	w.Log.Info().Str("file", w.path).Uint64("revision", s.Revision).Int("workloads", w.inForce().size()).Int("services", s.NumServices()).Int("gateways", countGateways(s)).Msg(message)
+	if names := emptied(old, w.inForce()); len(names) > 0 {
 		w.Log.Warn().Str("file", w.path).Uint64("revision", s.Revision).Str("services", few(names)).Msg("services have lost their last workload")
 	}
 }

@@ -151,7 +151,7 @@ func (s *share) leave() { s.picker.shares.Release(s.whole) }
 // explained reports whether the owners say what we saw; the caller holds mu.
 func (s *share) explained(k health.HintKey) bool {
 	_, lapsed := s.lapsed[k.Endpoint]
-	return lapsed || s.health.excepted(k.Endpoint) || k.Gateway != "" && s.health.unreachable(k.Gateway, k.Endpoint)
+	return lapsed || s.health.excepted(k.Endpoint) || s.health.absent(k.Endpoint) || k.Gateway != "" && s.health.unreachable(k.Gateway, k.Endpoint)
 }
 
 // avoid lists endpoints that gateway should leave out: what this connection has met,
