@@ -76,6 +76,7 @@ func (g Guard) objection(old, next inventory) string {
 			gone = append(gone, uid)
 		}
 	})
+	slices.Sort(gone)
 	if len(gone) <= freeRemovals || float64(len(gone))/float64(before) <= limit {
 		return ""
 	}

@@ -32,12 +32,15 @@ type watched struct {
 	*Watcher
 }
 
-func watch(t *testing.T, content string) *watched {
+func watch(t *testing.T, content string) *watched { return watchFor(t, "", content) }
+
+// watchFor is watch by a process on network.
+func watchFor(t *testing.T, network, content string) *watched {
 	t.Helper()
 	w := &watched{t: t, path: filepath.Join(t.TempDir(), "mesh.yaml"), store: &discovery.Store{}, log: &logged{}}
 	w.write(content)
 	var err error
-	if w.Watcher, err = Open(w.path, w.store); err != nil {
+	if w.Watcher, err = OpenFor(network, w.path, w.store); err != nil {
 		t.Fatal(err)
 	}
 	w.Log = zerolog.New(w.log)

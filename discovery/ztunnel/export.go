@@ -92,13 +92,17 @@ func local(s *mesh.Snapshot, w *mesh.Workload) Workload {
 }
 
 // remotes are the split-horizon workloads of svc: one for each gateway of each
-// other network that has ready members. Nothing goes through a drained gateway.
+// other network that has ready members, or a share that counts for some. Nothing goes through a drained gateway.
 func remotes(s *mesh.Snapshot, svc *mesh.Service, network string) (out []Workload) {
 	if !svc.Exported() {
 		return nil
 	}
 	for _, n := range s.Networks(svc) {
-		total := readyCapacity(s.Members(svc, n))
+		members := s.Members(svc, n)
+		total := readyCapacity(members)
+		if x := s.Told(svc, n); x != nil && len(members) == 0 {
+			total = x.Capacity
+		}
 		if n == network || total == 0 {
 			continue
 		}
