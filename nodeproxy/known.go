@@ -15,7 +15,9 @@ import (
 // checkKnown names every word of c that discovery does not know, with the
 // nearest that it does: at start that is a typo. What discovery forgets later is
 // not asked again.
-func (c Config) checkKnown(snap *mesh.Snapshot) error {
+//
+// nameOf returns the UIDs of workloads that snap does not hold, as [file.Watcher.NameOf].
+func (c Config) checkKnown(snap *mesh.Snapshot, nameOf func(mesh.EndpointID) string) error {
 	var v strictyaml.Check
 	if _, err := c.SPIFFEID(); err == nil && c.TrustDomain != snap.TrustDomain() { // else Validate has said so
 		v.Fail("trustDomain", "%q: the mesh of %s is in %q: correct one of them", c.TrustDomain, c.Discovery.File, snap.TrustDomain())
@@ -29,11 +31,11 @@ func (c Config) checkKnown(snap *mesh.Snapshot) error {
 	}
 	for i, o := range c.Outbound {
 		field := fmt.Sprintf("outbound[%d]", i)
-		v.Field(field+".workload", c.checkLocal(snap, o.Workload))
+		v.Field(field+".workload", c.checkLocal(snap, nameOf, o.Workload))
 		v.Field(field+".to", c.checkTarget(snap, o))
 	}
 	for i, s := range c.Socks {
-		v.Field(fmt.Sprintf("socks[%d].workload", i), c.checkLocal(snap, s.Workload))
+		v.Field(fmt.Sprintf("socks[%d].workload", i), c.checkLocal(snap, nameOf, s.Workload))
 	}
 	return v.Err()
 }
@@ -48,12 +50,12 @@ func (c Config) checkNames() error {
 	if err != nil {
 		return err
 	}
-	return c.checkKnown(snap)
+	return c.checkKnown(snap, func(mesh.EndpointID) string { return "" })
 }
 
 // checkLocal refuses the UID of a workload that is not on this node, or, of a node
 // that discovery does not know, one that is nowhere.
-func (c Config) checkLocal(snap *mesh.Snapshot, uid string) error {
+func (c Config) checkLocal(snap *mesh.Snapshot, nameOf func(mesh.EndpointID) string, uid string) error {
 	if uid == "" {
 		return nil // Validate has said so
 	}
@@ -70,6 +72,11 @@ func (c Config) checkLocal(snap *mesh.Snapshot, uid string) error {
 			here = append(here, w.UID)
 		}
 		all = append(all, w.UID)
+	}
+	for _, network := range snap.AllNetworks() {
+		if nameOf(mesh.EndpointIDOf(network, uid)) == uid {
+			return fmt.Errorf("%q is on network %q: a listener serves a workload of its own node", uid, network)
+		}
 	}
 	if unknown || len(here) == 0 {
 		return fmt.Errorf("%s knows no workload %q: %s", c.Discovery.File, uid, strictyaml.Suggest(uid, all))

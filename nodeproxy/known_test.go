@@ -32,7 +32,7 @@ func TestWordsThatDiscoveryDoesNotKnowAreRefusedAtStart(t *testing.T) {
 		{"trust domain", func(c *nodeproxy.Config) { c.TrustDomain = "cluster.locl" }, []string{"trustDomain: ", `"cluster.locl"`, `"cluster.local"`}},
 		{"trust domain of the CA", func(c *nodeproxy.Config) { c.Identity.Dir = otherCA }, []string{"identity.dir: ", `"other.example"`, `"cluster.local"`}},
 		{"workload", func(c *nodeproxy.Config) { c.Outbound[0].Workload = "east/default/shop-2" }, []string{"outbound[0].workload: ", `"east/default/shop-2"`, `did you mean "east/default/shop-1"?`}},
-		{"workload of another node", func(c *nodeproxy.Config) { c.Outbound[0].Workload = p.pods[0].UID }, []string{"outbound[0].workload: ", `"west-1"`, "own node"}},
+		{"workload of another node", func(c *nodeproxy.Config) { c.Outbound[0].Workload = p.pods[0].UID }, []string{"outbound[0].workload: ", `network "west"`, "own node"}},
 		{"workload of a SOCKS listener", func(c *nodeproxy.Config) { c.Socks[0].Workload = "shop" }, []string{"socks[0].workload: ", `"shop"`, p.shop.UID}},
 		{"service", to("helo.default.svc.cluster.local:80"), []string{"outbound[0].to: ", "helo.default", `did you mean "hello.default.svc.cluster.local"?`}},
 		{"port of a service", to("hello.default.svc.cluster.local:8080"), []string{"outbound[0].to: ", "8080", "80"}},

@@ -109,7 +109,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	if p.watcher, err = cfg.Discovery.OpenFor(cfg.Network, p.store, log); err != nil {
 		return nil, err
 	}
-	if err := cfg.checkKnown(p.store.Current()); err != nil {
+	if err := cfg.checkKnown(p.store.Current(), p.watcher.NameOf); err != nil {
 		return nil, err
 	}
 	if p.ids, err = cfg.Identity.Open(log); err != nil {
