@@ -47,6 +47,9 @@ func TestAListForOneNetworkSaysTheSame(t *testing.T) {
 		b, last := NewBuilder(0), Listing{}
 		for range rapid.IntRange(1, 3).Draw(t, "versions") {
 			c := config.Draw(t, "config")
+			if TrustDomain(c.TrustDomain) != nil {
+				c.TrustDomain = "" // whoever follows a file takes none like that
+			}
 			full, want := Build(1, c)
 			l, whole := c.ListFor("east")
 			if !reflect.DeepEqual(facts(whole), facts(full)) {
