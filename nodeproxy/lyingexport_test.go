@@ -21,7 +21,7 @@ import (
 // network has made: of a service of the mesh with other identities and ports, and of one
 // that there is not. Which services other networks have, at which gateways, and who may
 // answer, is the word of discovery, and of what is proven; what the gateway gets is the
-// weight.
+// weight. With proofs, see TestAnExportThatTheOwnGatewayForgesOrReplaysLeadsNowhere.
 func TestAnExportThatTheOwnGatewayInventsLeadsNowhere(t *testing.T) {
 	c := discovery.DefaultConfig()
 	c.Networks = []discovery.Network{{Name: "east"}, {Name: "west"}}
