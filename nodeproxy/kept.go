@@ -34,8 +34,8 @@ func (k keptBy) session(s picker.Share, id uint64) warm.Session {
 }
 
 // Choose implements [picker.Kept].
-func (k keptBy) Choose(s picker.Share, fits func(warmset.Choice) bool) (warmset.Choice, bool) {
-	return k.keeper.Choose(k.session(s, 0).Key, fits)
+func (k keptBy) Choose(s picker.Share, gateway string, fits func(warmset.Choice) bool) (warmset.Choice, bool) {
+	return k.keeper.Choose(k.session(s, 0).Key, gateway, fits)
 }
 
 // keptKey is that of the session s, and of the others with the same endpoint that the
@@ -121,15 +121,15 @@ func (p *Proxy) openKept(ctx context.Context, s warm.Session, r warmset.Request)
 
 // dialKept returns how the pool opens one more session under v.session. All that are
 // under one ID at one time are with one endpoint: the first is dialled alone, those
-// after it are pinned to whom it reached. dialled, unless nil, is set when it does: then
-// the gateway that was asked is v's.
+// after it are pinned to whom it reached. dialled, unless nil, is set when it has asked a
+// gateway itself.
 func (p *Proxy) dialKept(c caller, v via, dialled *atomic.Bool) pool.Dial {
 	return func(ctx context.Context) (*hbone.Session, error) {
-		if dialled != nil {
-			dialled.Store(true)
-		}
 		one := p.sameEndpoint(v.session)
 		s, a, err := one.dial(ctx, func(first *warmset.Answer) (*hbone.Session, warmset.Answer, error) {
+			if dialled != nil {
+				dialled.Store(true)
+			}
 			return p.dialOne(ctx, c, v, first)
 		})
 		if err != nil {

@@ -159,8 +159,8 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 	f := throughFailure(v, endpoint, err)
 	left := e.err != nil || errors.Is(ctx.Err(), context.Canceled) // the application, or this process stops
 	p.keepNone(v, in, f, f.fault && !left)
-	if !v.chosen && !v.reserved && !dialled.Load() && f.at == atGateway {
-		f.fault = false // it was another gateway that somebody else has asked
+	if !v.chosen && !v.reserved && !dialled.Load() && in == nil && (f.at != atEndpoint || f.endpoint == 0) {
+		f.fault = false // somebody else has asked, and says what came of it: of a crowd that waits nobody says it again
 	}
 	return nil, f
 }

@@ -16,9 +16,9 @@ import (
 
 // Kept are the warm sets of one source identity.
 type Kept interface {
-	// Choose is that of [warmset.Set]. It is called with locks held, and must not call
-	// the Picker but for Warm.
-	Choose(k Share, fits func(warmset.Choice) bool) (warmset.Choice, bool)
+	// Choose is that of [warmset.Set]; gateway is a Way. It is called with locks held, and
+	// must not call the Picker but for Warm.
+	Choose(k Share, gateway string, fits func(warmset.Choice) bool) (warmset.Choice, bool)
 }
 
 // Way is what a gateway is called in a warm set: one that has moved is another one.
@@ -28,25 +28,33 @@ func Way(g *mesh.Gateway) string { return g.Name + " " + g.Address.String() }
 // that chooses the pod, if there is none but with pods in doubt: the gateway knows
 // better.
 func (s *share) chooseKept(c *Choice, m *member, candidate *route.Candidate, g int, t Tried, kept Kept, now time.Time) int {
-	x, ok := kept.Choose(s.key, func(x warmset.Choice) bool {
+	x, ok := kept.Choose(s.key, m.ways[g], func(x warmset.Choice) bool {
 		i := slices.Index(m.ways, x.Gateway)
-		return i >= 0 && slices.Contains(candidate.Expect, x.Identity) && (i == g || s.open(m, candidate, i, t, now)) && s.sound(x, candidate.Gateways[i].Name, t.Pods, now)
-	})
-	if !ok {
-		if x.Pin == 0 || s.sound(warmset.Choice{Answer: warmset.Answer{Endpoint: x.Pin}}, candidate.Gateways[g].Name, t.Pods, now) {
-			c.Reserved, c.Joined, c.Pinned = x.ID, x.Joined, x.Pin
+		if i < 0 || i != g && !s.open(m, candidate, i, t, now) {
+			return false
 		}
+		if x.Joined {
+			return x.Pin == 0 || s.sound(warmset.Choice{Answer: warmset.Answer{Endpoint: x.Pin}}, candidate.Gateways[i].Name, t.Pods, now)
+		}
+		return slices.Contains(candidate.Expect, x.Identity) && s.sound(x, candidate.Gateways[i].Name, t.Pods, now)
+	})
+	switch {
+	case ok:
+		c.Kept = x
+	case !x.Joined:
+		c.Reserved = x.ID
 		return g
+	default:
+		c.Reserved, c.Joined, c.Pinned = x.ID, true, x.Pin
 	}
-	c.Kept = x
-	return slices.Index(m.ways, x.Gateway)
+	return slices.Index(m.ways, x.Gateway) // that was asked: what comes of it is its own
 }
 
 // open reports whether nothing speaks against the gateway i.
 func (s *share) open(m *member, candidate *route.Candidate, i int, t Tried, now time.Time) bool {
 	h := s.current(now)
 	d := h.of(candidate.Gateways[i].Name)
-	return !slices.Contains(t.Gateways, m.gates[i].key) && !m.gates[i].silent(now) && m.gates[i].cell.Score(now).Usable &&
+	return !candidate.Gateways[i].Drained && !slices.Contains(t.Gateways, m.gates[i].key) && !m.gates[i].silent(now) && m.gates[i].cell.Score(now).Usable &&
 		m.paths[i].Score(now).Usable && (d == nil || d.able())
 }
 

@@ -159,6 +159,8 @@ type schedule struct {
 	l     layout
 	now   time.Time
 	going []*going
+
+	joined string // the Way of what the last Choose was told to wait for
 }
 
 func (s *schedule) fail(format string, args ...any) {
@@ -180,16 +182,24 @@ func (s *schedule) tried(plan *route.Plan) (t Tried) {
 	return t
 }
 
-// Choose implements Kept with sessions that are no longer good, too.
-func (s *schedule) Choose(k Share, fits func(warmset.Choice) bool) (warmset.Choice, bool) {
+// Choose implements Kept with sessions that are no longer good, too, and such as are being
+// opened.
+func (s *schedule) Choose(k Share, _ string, fits func(warmset.Choice) bool) (warmset.Choice, bool) {
 	pods, gateways := s.snap.Members(s.snap.Service(host), k.Network), s.snap.Gateways(k.Network)
+	s.joined = ""
 	for id := range uint64(s.rng.IntN(4)) {
-		x := warmset.Choice{ID: id + 1}
+		x := warmset.Choice{ID: id + 1, Joined: s.rng.IntN(3) == 0}
 		pod := pods[s.rng.IntN(len(pods))]
-		x.Endpoint, x.Identity, x.Gateway = pod.Endpoint, pod.Identity, Way(gateways[s.rng.IntN(len(gateways))])
-		if fits(x) {
-			return x, true
+		if x.Gateway = Way(gateways[s.rng.IntN(len(gateways))]); !x.Joined {
+			x.Endpoint, x.Identity = pod.Endpoint, pod.Identity
 		}
+		if !fits(x) {
+			continue
+		}
+		if x.Joined {
+			s.joined = x.Gateway
+		}
+		return x, !x.Joined
 	}
 	return warmset.Choice{}, false
 }
@@ -246,6 +256,9 @@ func (s *schedule) way(c route.Candidate, x Choice, t Tried) {
 		if f := s.m.paths.Faint(Path{x.Share, x.Gateway.Name}); !f {
 			s.fail("chose gateway %s, which is sick, silent, tried or has nothing, beside one that is well", x.Gateway.Name)
 		}
+	}
+	if x.Joined != (s.joined != "") || x.Joined && Way(x.Gateway) != s.joined {
+		s.fail("goes by way of %s (joined %v), and waits for what is opened by way of %q", x.Gateway.Name, x.Joined, s.joined)
 	}
 	if x.Kept.ID == 0 {
 		return

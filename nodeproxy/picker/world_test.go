@@ -101,7 +101,7 @@ type holding struct {
 	next int
 }
 
-func (h *holding) Choose(k Share, fits func(warmset.Choice) bool) (warmset.Choice, bool) {
+func (h *holding) Choose(k Share, _ string, fits func(warmset.Choice) bool) (warmset.Choice, bool) {
 	svc := h.snap.Service(host)
 	pods := h.snap.Members(svc, k.Network)
 	w := h.p.Warm(k, h.snap.Gateways(k.Network), len(pods), h.now)

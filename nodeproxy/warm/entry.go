@@ -61,13 +61,13 @@ func (e *entry) do(f func(now time.Time)) bool {
 }
 
 // choose is Choose of the set; nearly always the set then wants nothing.
-func (e *entry) choose(now time.Time, fits func(warmset.Choice) bool) (c warmset.Choice, ok, ended bool) {
+func (e *entry) choose(now time.Time, gateway string, fits func(warmset.Choice) bool) (c warmset.Choice, ok, ended bool) {
 	e.mu.Lock()
 	if e.ended {
 		e.mu.Unlock()
 		return c, false, true
 	}
-	c, ok = e.set.Choose(now, fits)
+	c, ok = e.set.Choose(now, gateway, fits)
 	next := e.set.Next(now)
 	wants := !next.IsZero() && (!next.After(now) || e.wake.IsZero() || next.Before(e.wake))
 	e.mu.Unlock()

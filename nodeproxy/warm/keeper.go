@@ -79,16 +79,16 @@ func New(c Config) *Keeper {
 
 // Choose counts a connection and returns the session that it goes on, until Done: one
 // that fits, unless nil, accepts; it must not wait, and not call the Keeper. ok is false
-// if there is none: then the gateway chooses, and if c.ID is not zero, and
-// c.Joined is false, the caller opens the session under that ID, and calls Opened (and
-// then Use) or Failed.
-func (k *Keeper) Choose(key Key, fits func(warmset.Choice) bool) (c warmset.Choice, ok bool) {
+// if there is none: then gateway chooses, and if c.ID is not zero, and c.Joined is false,
+// the caller opens the session under that ID by way of it, and calls Opened (and then Use)
+// or Failed.
+func (k *Keeper) Choose(key Key, gateway string, fits func(warmset.Choice) bool) (c warmset.Choice, ok bool) {
 	for {
 		e := k.entry(key)
 		if e == nil {
 			return c, false
 		}
-		if c, ok, ended := e.choose(time.Now(), fits); !ended {
+		if c, ok, ended := e.choose(time.Now(), gateway, fits); !ended {
 			return c, ok
 		}
 	}

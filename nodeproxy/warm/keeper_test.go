@@ -108,7 +108,7 @@ func (f *far) retire(s Session) {
 
 // connect is one connection, as a node proxy makes it.
 func (f *far) connect(key Key, lasts time.Duration) {
-	c, ok := f.k.Choose(key, nil)
+	c, ok := f.k.Choose(key, "", nil)
 	s := Session{key, c.ID}
 	if !ok {
 		if c.ID == 0 || c.Joined {
@@ -148,7 +148,7 @@ func TestWhatIsNotKeptIsRetired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFar(t, 10, Config{})
 		defer f.k.Close()
-		c, ok := f.k.Choose(keyOf(1), nil)
+		c, ok := f.k.Choose(keyOf(1), "", nil)
 		if ok || c.ID == 0 {
 			t.Fatalf("chosen %+v, %t; want a request", c, ok)
 		}
@@ -184,7 +184,7 @@ func TestConnectionsFindSessionsAndEverySessionEnds(t *testing.T) {
 		if n, _ := f.is(); n != 0 || f.k.Len() != 0 {
 			t.Errorf("%d sessions and %d sets after Close, want none", n, f.k.Len())
 		}
-		if _, ok := f.k.Choose(keyOf(1), nil); ok || f.k.Len() != 0 {
+		if _, ok := f.k.Choose(keyOf(1), "", nil); ok || f.k.Len() != 0 {
 			t.Error("after Close a set began")
 		}
 	})
@@ -324,8 +324,8 @@ func TestCloseEndsWhatIsBeingOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFar(t, 10, Config{})
 		f.takes = time.Hour
-		f.k.Choose(keyOf(1), nil)
-		f.k.Choose(keyOf(1), nil)
+		f.k.Choose(keyOf(1), "", nil)
+		f.k.Choose(keyOf(1), "", nil)
 		time.Sleep(time.Millisecond)
 		if now, _ := f.atOnce(); now == 0 {
 			t.Fatal("nothing is being opened")
@@ -390,7 +390,7 @@ func BenchmarkChoose(b *testing.B) {
 	key := keyOf(1)
 	b.ReportAllocs()
 	for b.Loop() {
-		c, _ := f.k.Choose(key, nil)
+		c, _ := f.k.Choose(key, "", nil)
 		f.k.Done(Session{key, c.ID})
 	}
 }
@@ -412,7 +412,7 @@ func TestANetworkThatHangsHoldsUpNoOther(t *testing.T) {
 			k := keyOf(100 + i)
 			k.Network = "north"
 			for range 5 {
-				if c, ok := f.k.Choose(k, nil); !ok && c.ID != 0 && !c.Joined {
+				if c, ok := f.k.Choose(k, "", nil); !ok && c.ID != 0 && !c.Joined {
 					f.k.Failed(Session{k, c.ID}, false)
 				}
 				time.Sleep(20 * time.Millisecond)

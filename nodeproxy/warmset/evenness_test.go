@@ -216,7 +216,7 @@ func (t *town) background(s *source) {
 }
 
 func (t *town) connect(s *source) {
-	if c, ok := s.set.Choose(t.now, nil); ok {
+	if c, ok := s.set.Choose(t.now, "", nil); ok {
 		t.arrives(c.Endpoint)
 		t.after(t.lasts(), func() { s.set.Done(c.ID) })
 	} else {

@@ -103,7 +103,8 @@ func (w *world) due() {
 
 // choose is a connection.
 func (w *world) choose() {
-	c, ok := w.set.Choose(w.now, nil)
+	gateway, mine := w.share.Gateways[w.rng.IntN(len(w.share.Gateways))], w.rng.IntN(2) == 0
+	c, ok := w.set.Choose(w.now, gateway, func(x Choice) bool { return !x.Joined || !mine || x.Gateway == gateway })
 	switch {
 	case ok:
 		if _, has := w.sessions[c.ID]; !has {
@@ -111,7 +112,9 @@ func (w *world) choose() {
 		}
 		w.begin(c.ID)
 	case c.ID != 0 && !c.Joined:
-		w.inFlight[c.ID] = Request{ID: c.ID, Gateway: w.share.Gateways[0]}
+		w.inFlight[c.ID] = Request{ID: c.ID, Gateway: gateway}
+	case c.Joined && (mine && c.Gateway != gateway || c.Gateway != w.inFlight[c.ID].Gateway || c.Pin != w.inFlight[c.ID].Pin):
+		w.fail("a connection that goes by %s (alone: %v) waits for %+v; that is %+v", gateway, mine, c, w.inFlight[c.ID])
 	}
 }
 

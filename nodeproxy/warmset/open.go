@@ -72,7 +72,7 @@ func (s *Set) ask(sl *slot, now time.Time) Request {
 	if sl.pin == 0 && s.complete(now) {
 		r.Avoid = s.others(sl)
 	}
-	sl.request, sl.due, sl.avoid = r.ID, time.Time{}, r.Avoid
+	sl.request, sl.gateway, sl.named, sl.due, sl.avoid = r.ID, r.Gateway, r.Pin, time.Time{}, r.Avoid
 	sl.joined, sl.vain = 0, false
 	s.requests[r.ID] = sl
 	return r

@@ -51,8 +51,8 @@ type Choice struct {
 	ID uint64 // of the session: that of the request that it came from
 	Answer
 	// Joined says that nothing that fits is held, and that the session ID is being opened by
-	// somebody else: the connection may wait for it, and reports nothing. Pin is whom that
-	// asks for by name; zero: the gateway chooses.
+	// somebody else, by way of Gateway: the connection may wait for it, and reports nothing.
+	// Pin is whom that asks for by name; zero: the gateway chooses.
 	Joined bool
 	Pin    mesh.EndpointID
 }
@@ -86,8 +86,10 @@ type Set struct {
 
 // slot is a place for one endpoint.
 type slot struct {
-	session *session // nil: empty
-	request uint64   // in flight, to fill or renew it; zero: none
+	session *session        // nil: empty
+	request uint64          // in flight, to fill or renew it; zero: none
+	gateway string          // that request asks
+	named   mesh.EndpointID // by request; pin may be another one meanwhile
 	due     time.Time
 	joined  int               // connections that wait for request
 	tries   int               // failed since the last success
@@ -129,10 +131,11 @@ func New(random func() float64, seed uint64) *Set {
 
 // Choose counts a connection and returns the endpoint that it goes to, until Done: one
 // of those that fits accepts, or, if that is nil, of all that are held. ok is false if
-// there is none: then the gateway chooses. If c.ID is not zero then, and
-// c.Joined is false, the connection is a request of that ID for a slot, and ends with
-// Opened (and then Use) or Failed.
-func (s *Set) Choose(now time.Time, fits func(Choice) bool) (c Choice, ok bool) {
+// there is none: then gateway chooses. If c.ID is not zero then, and c.Joined is false,
+// the connection is a request of that ID for a slot, and ends with Opened (and then Use)
+// or Failed. It waits only for what fits accepts, of which no more is known than a joined
+// Choice says: one gateway refuses what another does not.
+func (s *Set) Choose(now time.Time, gateway string, fits func(Choice) bool) (c Choice, ok bool) {
 	s.demand.note(now)
 	s.used = now
 	if s.asleep {
@@ -153,10 +156,10 @@ func (s *Set) Choose(now time.Time, fits func(Choice) bool) (c Choice, ok bool) 
 		s.scratch = append(s.scratch, x)
 	}
 	if !any {
-		if id := s.reserve(); id != 0 {
+		if id := s.reserve(gateway); id != 0 {
 			return Choice{ID: id}, false
 		}
-		return s.join(), false
+		return s.join(fits), false
 	}
 	u, v := s.draws.Next()
 	i, _, _ := balance.Pick(s.scratch, u, v)
@@ -165,13 +168,13 @@ func (s *Set) Choose(now time.Time, fits func(Choice) bool) (c Choice, ok bool) 
 	return e.Choice, true
 }
 
-// reserve makes a request for an empty slot of what the gateway is asked anyway;
-// zero if there is no such slot.
-func (s *Set) reserve() uint64 {
+// reserve makes a request for an empty slot of what gateway is asked anyway; zero if
+// there is no such slot.
+func (s *Set) reserve(gateway string) uint64 {
 	for _, sl := range s.slots {
 		if sl.request == 0 && sl.pin == 0 {
 			s.next++
-			sl.request, sl.due, sl.avoid, sl.joined = s.next, time.Time{}, nil, 0
+			sl.request, sl.gateway, sl.named, sl.due, sl.avoid, sl.joined = s.next, gateway, 0, time.Time{}, nil, 0
 			s.requests[s.next] = sl
 			return s.next
 		}
@@ -179,21 +182,24 @@ func (s *Set) reserve() uint64 {
 	return 0
 }
 
-// join returns the request in flight for which the fewest connections wait, so that a
-// burst to a share of few endpoints does not open a session each, and none does while
-// all are asked for by name since a gateway has moved; zero if there is none.
-func (s *Set) join() Choice {
+// join returns the request in flight that fits and for which the fewest connections wait,
+// so that a burst to a share of few endpoints does not open a session each, and none does
+// while all are asked for by name since a gateway has moved; zero if there is none.
+func (s *Set) join(fits func(Choice) bool) (c Choice) {
 	var least *slot
 	for _, sl := range s.slots {
-		if sl.request != 0 && (least == nil || sl.joined < least.joined) {
-			least = sl
+		if sl.request == 0 || least != nil && sl.joined >= least.joined {
+			continue
+		}
+		x := Choice{ID: sl.request, Answer: Answer{Gateway: sl.gateway}, Joined: true, Pin: sl.named}
+		if fits == nil || fits(x) {
+			least, c = sl, x
 		}
 	}
-	if least == nil {
-		return Choice{}
+	if least != nil {
+		least.joined++
 	}
-	least.joined++
-	return Choice{ID: least.request, Joined: true, Pin: least.pin}
+	return c
 }
 
 func (s *Set) use(e *session, now time.Time) {

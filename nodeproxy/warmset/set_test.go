@@ -220,7 +220,7 @@ func TestWhoMayNotAnswerAnyMoreLeaves(t *testing.T) {
 func TestTheFirstConnectionFillsASlot(t *testing.T) {
 	w := newWorld(t, 1, 10)
 	w.revise()
-	c, ok := w.set.Choose(w.now, nil)
+	c, ok := w.set.Choose(w.now, "", nil)
 	if ok || c.ID == 0 {
 		t.Fatalf("chosen %+v, %t; want a request for a slot", c, ok)
 	}
@@ -229,7 +229,7 @@ func TestTheFirstConnectionFillsASlot(t *testing.T) {
 	}
 	kept := w.set.Opened(c.ID, Answer{Endpoint: 3, Identity: accounts[0], Gateway: "gw-1"}, w.now)
 	w.set.Use(c.ID, w.now)
-	if then, ok := w.set.Choose(w.now, nil); !kept || !ok || then.Endpoint != 3 || then.ID != c.ID {
+	if then, ok := w.set.Choose(w.now, "", nil); !kept || !ok || then.Endpoint != 3 || then.ID != c.ID {
 		t.Errorf("then chosen %+v, %t; want the endpoint that answered", then, ok)
 	}
 }
@@ -240,7 +240,7 @@ func TestABurstWaitsForWhatIsBeingOpened(t *testing.T) {
 	w.revise()
 	waits := map[uint64]int{}
 	for i := range 12 {
-		c, ok := w.set.Choose(w.now, nil)
+		c, ok := w.set.Choose(w.now, "", nil)
 		if ok || c.ID == 0 || c.Joined != (i >= 2) {
 			t.Fatalf("connection %d: %+v, %t", i, c, ok)
 		}
@@ -249,6 +249,26 @@ func TestABurstWaitsForWhatIsBeingOpened(t *testing.T) {
 	for id, n := range waits {
 		if n != 6 || len(waits) != 2 {
 			t.Errorf("%d wait for session %d of %d; want half", n, id, len(waits))
+		}
+	}
+}
+
+// Who may not go by one of the gateways waits for what is opened by way of the other, and
+// for nothing if nothing is.
+func TestAConnectionWaitsForNoGatewayThatDoesNotFit(t *testing.T) {
+	w := newWorld(t, 1, 2)
+	w.revise()
+	var opened [2]Choice
+	for i, gateway := range []string{"gw-1", "gw-2"} {
+		opened[i], _ = w.set.Choose(w.now, gateway, nil)
+	}
+	by := func(gateway string) func(Choice) bool { return func(c Choice) bool { return c.Gateway == gateway } }
+	for range 5 {
+		if c, _ := w.set.Choose(w.now, "gw-2", by("gw-2")); c != (Choice{ID: opened[1].ID, Answer: Answer{Gateway: "gw-2"}, Joined: true}) {
+			t.Errorf("waits for %+v; want %x, by gw-2", c, opened[1].ID)
+		}
+		if c, ok := w.set.Choose(w.now, "gw-3", by("gw-3")); ok || c != (Choice{}) {
+			t.Errorf("waits for %+v; want nothing", c)
 		}
 	}
 }
@@ -334,12 +354,12 @@ func TestWhatAGatewayCannotReachGoesByTheOther(t *testing.T) {
 func TestSessionsWithWhoIsNotNamedAreRenewed(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	w.revise()
-	c, _ := w.set.Choose(w.now, nil)
+	c, _ := w.set.Choose(w.now, "", nil)
 	if !w.set.Opened(c.ID, Answer{Endpoint: mesh.EndpointID(c.ID), Identity: accounts[0], Gateway: "gw-1", Unnamed: true}, w.now) {
 		t.Fatal("not kept")
 	}
 	for range 2 * usesPerSlot {
-		w.set.Choose(w.now, nil)
+		w.set.Choose(w.now, "", nil)
 	}
 	w.now = w.now.Add(time.Second)
 	asked := false
@@ -359,7 +379,7 @@ func TestAChoiceCostsNoAllocation(t *testing.T) {
 	w.revise()
 	w.run(20*time.Second, 100)
 	if n := testing.AllocsPerRun(100, func() {
-		c, _ := w.set.Choose(w.now, nil)
+		c, _ := w.set.Choose(w.now, "", nil)
 		w.set.Done(c.ID)
 	}); n != 0 {
 		t.Errorf("%.1f allocations, want none", n)
@@ -372,7 +392,7 @@ func BenchmarkChoose(b *testing.B) {
 	w.run(20*time.Second, 100)
 	b.ReportAllocs()
 	for b.Loop() {
-		c, _ := w.set.Choose(w.now, nil)
+		c, _ := w.set.Choose(w.now, "", nil)
 		w.set.Done(c.ID)
 	}
 }
@@ -391,7 +411,7 @@ func TestWhoIsNotUsedGivesUp(t *testing.T) {
 		return n
 	}
 	refuse := func() {
-		c, ok := w.set.Choose(w.now, nil)
+		c, ok := w.set.Choose(w.now, "", nil)
 		if ok || c.ID == 0 {
 			t.Fatalf("a connection goes to %+v, %v; want that it opens a session itself", c, ok)
 		}
@@ -424,7 +444,7 @@ func TestConnectionsJoinWhatIsAskedForByName(t *testing.T) {
 	w.due()
 	waits := map[mesh.EndpointID]int{}
 	for range 1000 {
-		c, ok := w.set.Choose(w.now, nil)
+		c, ok := w.set.Choose(w.now, "", nil)
 		if ok || !c.Joined || c.Pin == 0 || c.Pin != w.inFlight[c.ID].Pin {
 			t.Fatalf("%+v, %t; want one of those that are being opened by name", c, ok)
 		}
@@ -467,7 +487,7 @@ func TestOneGatewayNamesAndTheOtherDoesNot(t *testing.T) {
 		for range 20 * 60 * 10 { // 10 min
 			w.now = w.now.Add(50 * time.Millisecond)
 			for n := w.rng.IntN(2*rate/20 + 1); n >= 0; n-- {
-				c, ok := w.set.Choose(w.now, nil)
+				c, ok := w.set.Choose(w.now, "", nil)
 				switch {
 				case ok:
 					got[is[c.ID]]++
