@@ -120,8 +120,8 @@ func (p *Proxy) openKept(ctx context.Context, s warm.Session, r warmset.Request)
 }
 
 // dialKept returns how the pool opens one more session under v.session. All that are
-// under one ID at one time are with one endpoint: the first is dialled alone, those
-// after it are pinned to whom it reached. dialled, unless nil, is set when it has asked a
+// under one ID at one time are with one endpoint, if gateways name it: the first is dialled
+// alone, those after it are pinned to whom it reached. dialled, unless nil, is set when it has asked a
 // gateway itself.
 func (p *Proxy) dialKept(c caller, v via, dialled *atomic.Bool) pool.Dial {
 	return func(ctx context.Context) (*hbone.Session, error) {
@@ -167,7 +167,9 @@ func (p *Proxy) dialOne(ctx context.Context, c caller, v via, first *warmset.Ans
 	if a.Endpoint == 0 { // a gateway that names nobody
 		a.Endpoint, a.Unnamed = mesh.EndpointID(v.session.ID), true
 	}
-	if first != nil && (a.Endpoint != first.Endpoint || a.Identity != first.Identity) {
+	// Who is not named cannot be asked for: the next one may be of another identity, and
+	// openDouble sees to it that no connection goes there that does not expect it.
+	if first != nil && !first.Unnamed && (a.Endpoint != first.Endpoint || a.Identity != first.Identity) {
 		s.Close(nil)
 		return nil, a, notThatOne(v, first, &a)
 	}

@@ -112,9 +112,12 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 	req.Header[header.NameForwardedNetwork] = p.cfg.Network
 	req.Header[header.NameEnds] = "explicit"
 	var in *hbone.Session
+	foreign := false
 	open := func(s *hbone.Session) error {
 		in = s
-		if a := p.answerOf(s); v.session.ID != 0 && a.Endpoint != 0 && !slices.Contains(v.expect, a.Identity) { // it joined one of an older snapshot
+		// It joined one of an older snapshot, or is with one of several who are not named.
+		if a := p.answerOf(s); v.session.ID != 0 && a.Endpoint != 0 && !slices.Contains(v.expect, a.Identity) {
+			foreign = true
 			return notThatOne(v, &a, &a)
 		}
 		started := time.Now()
@@ -158,7 +161,7 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 	}
 	f := throughFailure(v, endpoint, err)
 	left := e.err != nil || errors.Is(ctx.Err(), context.Canceled) // the application, or this process stops
-	p.keepNone(v, in, f, f.fault && !left)
+	p.keepNone(v, in, f, (f.fault || foreign) && !left)
 	if !v.chosen && !v.reserved && !dialled.Load() && in == nil && (f.at != atEndpoint || f.endpoint == 0) {
 		f.fault = false // somebody else has asked, and says what came of it: of a crowd that waits nobody says it again
 	}
