@@ -82,9 +82,13 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 	k := picker.Share{Network: network, Service: svc.Hostname, Port: port}
 	row := answer.Row{Row: standing.Row{Network: network, Service: svc.Hostname, Port: port, Out: []standing.Out{}}}
 	f, known := v.reported(k)
+	if !snap.Reaches(svc, v.network, network) { // it is nobody's here, unless that is all there is
+		row.Why = fmt.Sprintf("%s: the scope of the service (%s) does not lead to network %s", route.NotExported, cmp.Or(svc.Scope, mesh.ScopeCluster), network)
+		return row, (known || followed) && !slices.ContainsFunc(snap.Networks(svc), func(n string) bool { return snap.Reaches(svc, v.network, n) })
+	}
 	if !known {
 		row.Unknown = true
-		return row, followed && svc.Exported() && (network == v.network || snap.Reaches(svc, v.network, network))
+		return row, followed && svc.Exported()
 	}
 	row.Ready, row.Healthy = f.Ready, f.Healthy
 	row.Draining = f.Draining && network != v.network // pods of the own one need no gateway
@@ -99,15 +103,19 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 	return row, true
 }
 
-// unreached is why the gateway of another network that went out last did, if all are out
-// by own evidence.
+// unreached is why no gateway of another network takes connections: why the one that went
+// out last did, by own evidence, or that discovery drains all of them or has none.
 func (v *view) unreached(snap *mesh.Snapshot, network string) string {
-	gateways := snap.Gateways(network)
-	if network == v.network || len(gateways) == 0 {
+	if network == v.network {
 		return ""
 	}
 	var last standing.Turn
-	for _, g := range gateways {
+	why := "discovery has none"
+	for _, g := range snap.Gateways(network) {
+		if g.Drained {
+			why = cmp.Or(last.Reason, "drained")
+			continue
+		}
 		b := v.GatewayBelief(picker.GatewayKey(g), time.Now())
 		if b.Phase == health.Healthy {
 			return ""
@@ -115,8 +123,9 @@ func (v *view) unreached(snap *mesh.Snapshot, network string) string {
 		if b.Turn.At.After(last.At) {
 			last = b.Turn
 		}
+		why = cmp.Or(last.Reason, "unknown")
 	}
-	return cmp.Or(last.Reason, "unknown")
+	return why
 }
 
 // gatewaysOut are the gateways of other networks that are out by own evidence.

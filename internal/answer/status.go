@@ -44,12 +44,12 @@ type Row struct {
 	Unknown  bool `json:"unknown,omitempty"`  // nobody says anything of it; the numbers mean nothing
 	Draining bool `json:"draining,omitempty"` // all of its gateways give way
 	// Why is why no connection can be made to the service at all, in the words of
-	// /explain: the row is of a static listener of a node proxy, and its numbers mean
-	// nothing.
+	// /explain: the row is of a static listener of a node proxy, or of a service that is
+	// used and whose scope leads to none of its pods, and its numbers mean nothing.
 	Why string `json:"why,omitempty"`
 	// Unreached is why the last of the gateways of another network cannot be reached, as a
-	// node proxy has seen itself: what is said of the pods behind them helps nobody. Empty:
-	// not all are out.
+	// node proxy has seen itself, or that discovery drains them all or has none: what is said
+	// of the pods behind them helps nobody. Empty: not all are out.
 	Unreached string `json:"unreached,omitempty"`
 	// Stale is since when nobody vouches for the numbers: they are a last word.
 	Stale time.Time `json:"stale,omitzero"`
