@@ -18,7 +18,8 @@ import (
 // ready workload before the serving, that before the one that is not ready, that
 // before the terminating one; the
 // service that has a hostname by its name before one that was given it; then the
-// smaller Key; and before all that the earlier Source. Who is out claims nothing; who lost comes in by itself when the
+// smaller Key; and before all that the earlier Source. Gateways that two networks tell of
+// themselves may have one address. Who is out claims nothing; who lost comes in by itself when the
 // winner goes. Of an alias or a virtual address the same holds, but who loses one
 // is only without it; a hostname goes before an alias.
 //

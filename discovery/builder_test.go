@@ -101,16 +101,23 @@ func who(names *names, records Listing) map[Key]bool {
 	}
 	slices.SortFunc(all, func(a, b *entry) int { return cmp.Or(cmp.Compare(a.key.Kind, b.key.Kind), a.before(b)) })
 	taken, in := map[claimKey]*entry{}, map[Key]bool{}
+	claimed := func(e *entry, c claim) claimKey {
+		k := c.key()
+		if c.what == gatewayAddress && e.key.Source == Told && taken[k] == nil {
+			k.text += " of " + e.reading.on // of two networks that tell it of themselves each has it
+		}
+		return k
+	}
 	for _, e := range all {
 		n := taken[claimKey{networkName, e.reading.on}]
 		ok := !e.faulty && (e.key.Kind == KindNetwork || e.key.Kind == KindService || n != nil && n.key.Source <= e.key.Source)
 		for _, c := range e.reading.claims {
-			ok = ok && taken[c.key()] == nil
+			ok = ok && taken[claimed(e, c)] == nil
 		}
 		if ok {
 			in[e.key] = true
 			for _, c := range e.reading.claims {
-				taken[c.key()] = e
+				taken[claimed(e, c)] = e
 			}
 		}
 	}

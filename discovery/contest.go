@@ -138,12 +138,19 @@ func (e *entry) lost() (claim, *entry) {
 			if o == e {
 				break
 			}
-			if o.in {
+			if o.in && cl.between(e, o) {
 				return cl, o
 			}
 		}
 	}
 	return claim{}, nil
+}
+
+// between reports whether only one of e and o can have what cl claims. Where its gateways
+// are a network says of itself alone: what another one says evicts none of them, unless
+// whoever runs the mesh has written it.
+func (cl claim) between(e, o *entry) bool {
+	return cl.what != gatewayAddress || e.key.Source != Told || o.key.Source != Told || e.reading.on == o.reading.on
 }
 
 // queue holds the entries of one kind that must be looked at. What becomes of an
