@@ -237,14 +237,14 @@ func truth(b bool) int {
 }
 
 // BestOfGateways returns of each gateway the instance that counts for a port: during
-// a hand-over a gateway has two.
+// a hand-over a gateway has two, perhaps of different groups.
 func BestOfGateways(deliveries []Delivery, port uint16) (out []Delivery) {
 	for _, d := range deliveries {
 		h, speaks := d.Health[port]
 		if !speaks {
 			continue
 		}
-		i := slices.IndexFunc(out, func(o Delivery) bool { return o.Gateway == d.Gateway && o.Group == d.Group })
+		i := slices.IndexFunc(out, func(o Delivery) bool { return o.Gateway == d.Gateway })
 		switch {
 		case i < 0:
 			out = append(out, d)

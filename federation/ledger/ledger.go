@@ -44,7 +44,7 @@ const (
 	Live
 	Silent  // its last health counts
 	Lapsed  // its exports hold, its health is unknown
-	Ignored // a sibling of its group speaks
+	Ignored // a sibling of its group, or another process of its gateway, speaks
 )
 
 func (p Phase) String() string {
@@ -225,6 +225,12 @@ func (i *instance) group() string {
 	return i.gateway.Group
 }
 
+// siblingOf says whether s may speak for i: one of its group, or another process of its
+// gateway, which may have been given another group.
+func (i *instance) siblingOf(s *instance) bool {
+	return s.group() == i.group() || s.certificate.Gateway == i.certificate.Gateway
+}
+
 // Advance lets time pass: it returns what changed by that alone.
 func (l *Ledger) Advance(now time.Time) []Change {
 	var out []Change
@@ -269,7 +275,7 @@ func (l *Ledger) phaseOf(i *instance, now time.Time) Phase {
 // is gone and not all of them.
 func (l *Ledger) spokenFor(i *instance) bool {
 	for _, s := range l.networks[i.certificate.Network] {
-		if s != i && s.newest.Synchronised && s.group() == i.group() && s.vouched.Sub(i.vouched) >= heardLonger {
+		if s != i && s.newest.Synchronised && i.siblingOf(s) && s.vouched.Sub(i.vouched) >= heardLonger {
 			return true
 		}
 	}

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"iter"
@@ -66,9 +67,20 @@ func MergeExports(network, service string, exports []*record.Export) (merged rec
 	return merged, problem
 }
 
-// intersect narrows a down to what b says too, and names what differed.
+// intersect narrows a down to what b says too, and names what differed. A port that they
+// give different names is the same port, without a name.
 func intersect(a, b *record.Export) (differ []string) {
-	ports := slices.DeleteFunc(slices.Clone(a.Ports), func(p record.Port) bool { return !slices.Contains(b.Ports, p) })
+	var ports []record.Port
+	for _, p := range a.Ports {
+		i := slices.IndexFunc(b.Ports, func(o record.Port) bool { return o.Port == p.Port })
+		if i < 0 {
+			continue
+		}
+		if p.Name != b.Ports[i].Name {
+			p.Name, differ = "", append(differ, "names of ports")
+		}
+		ports = append(ports, p)
+	}
 	if len(ports) != len(a.Ports) || len(ports) != len(b.Ports) {
 		differ = append(differ, "ports")
 	}
@@ -122,7 +134,8 @@ type Delivery struct {
 type Health struct {
 	Deliveries []Delivery // of each instance that counts, sorted
 	// Of each group its best gateway, and their sum: groups see different pods,
-	// and gateways of one group the same.
+	// and gateways of one group the same. Of a gateway whose processes are in two
+	// groups one counts.
 	Ready, Healthy                 uint32
 	ReadyCapacity, HealthyCapacity uint32
 	// Exceptions are those of the best gateways, and what a witness has told to any
@@ -161,6 +174,9 @@ func Merge(deliveries []Delivery) Health {
 	out := Health{Deliveries: deliveries}
 	best := map[string]Delivery{}
 	for _, d := range deliveries {
+		if replaced(d, deliveries) {
+			continue
+		}
 		if b, ok := best[d.Group]; !ok || better(d, b) {
 			best[d.Group] = d
 		}
@@ -180,6 +196,20 @@ func Merge(deliveries []Delivery) Health {
 	}
 	slices.SortFunc(out.Exceptions, func(a, b record.Exception) int { return cmp.Compare(a.Endpoint, b.Endpoint) })
 	return out
+}
+
+// replaced says whether another process of d's gateway counts instead of d, in another
+// group: a gateway that is started again with another group is in both for a while.
+func replaced(d Delivery, deliveries []Delivery) bool {
+	return slices.ContainsFunc(deliveries, func(o Delivery) bool {
+		if o.Gateway != d.Gateway || o.Group == d.Group {
+			return false
+		}
+		if o.Live != d.Live {
+			return o.Live
+		}
+		return better(o, d) || !better(d, o) && bytes.Compare(o.Instance[:], d.Instance[:]) > 0
+	})
 }
 
 // witnessed returns what witnesses have told to gateways of best's group and not
