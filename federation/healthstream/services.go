@@ -359,7 +359,7 @@ func (s *services) keep(f *followed, network string) bool {
 		return false
 	}
 	for l, view := range f.views {
-		if _, spoken := view[network]; spoken || l.holds[network] {
+		if _, spoken := view[network]; spoken || s.holds(l, network) {
 			return false
 		}
 	}

@@ -58,7 +58,7 @@ func (s *services) withheld(f *followed, network string) []Delivery {
 		return nil
 	}
 	for l := range f.views {
-		if l.holds[network] {
+		if s.holds(l, network) {
 			return nil
 		}
 	}
@@ -180,9 +180,7 @@ func (s *services) hold(l *uplink, m *pb.Holdings) error {
 		if len(n) > record.MaxName {
 			return malformed("network of %d bytes: want at most %d", len(n), record.MaxName)
 		}
-		if s.proofs.linked(n) {
-			holds[n] = true
-		}
+		holds[n] = true // also of one that is linked later: it is said once
 	}
 	s.mu.Lock()
 	for n := range holds {
@@ -193,6 +191,12 @@ func (s *services) hold(l *uplink, m *pb.Holdings) error {
 	maps.DeleteFunc(more, func(_ string, m bool) bool { return !m })
 	s.remerge(more)
 	return nil
+}
+
+// holds says whether l knows all that there is to know of a linked network; the caller
+// holds mu.
+func (s *services) holds(l *uplink, network string) bool {
+	return l.holds[network] && s.proofs.linked(network)
 }
 
 // remerge brings up to date what is known of networks.
