@@ -231,7 +231,7 @@ func exportOf(service string, e *record.Export) mesh.Export {
 }
 
 // gateways are those of network that have proved where they are, one of each name: the
-// instance that lives and does not drain goes first.
+// instance that lives and does not drain goes first, then that with the latest certificate.
 func (t *toldShares) gateways(network string) map[discovery.Key]discovery.Record {
 	out := map[discovery.Key]discovery.Record{}
 	link, linked := t.links.get(network)
@@ -240,7 +240,7 @@ func (t *toldShares) gateways(network string) map[discovery.Key]discovery.Record
 	}
 	best := map[string]healthstream.Gateway{}
 	for _, g := range t.from.Gateways(network) {
-		if old, ok := best[g.Name]; !ok || rankOf(g) > rankOf(old) {
+		if old, ok := best[g.Name]; !ok || rankOf(g) > rankOf(old) || rankOf(g) == rankOf(old) && g.Issued.After(old.Issued) {
 			best[g.Name] = g
 		}
 	}

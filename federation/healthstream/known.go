@@ -84,15 +84,17 @@ func exportsOf(deliveries []Delivery) (out []Delivery) {
 }
 
 // offered returns what instances offer by their own proven word, and in what they
-// differ: those that are live, if any of these offers it.
+// differ: those that are live, if any of these offers it, and of those of one gateway the
+// one with the latest certificate. Another one may have ended long ago, and be repeated by
+// somebody.
 func offered(service, network string, deliveries []Delivery) (*record.Export, string) {
-	var live, all []*record.Export
+	var live, all []Delivery
 	for _, d := range deliveries {
 		if d.Export == nil || !d.Proven() {
 			continue
 		}
-		if all = append(all, d.Export); d.Live {
-			live = append(live, d.Export)
+		if all = append(all, d); d.Live {
+			live = append(live, d)
 		}
 	}
 	if len(live) > 0 {
@@ -101,7 +103,17 @@ func offered(service, network string, deliveries []Delivery) (*record.Export, st
 	if len(all) == 0 {
 		return nil, ""
 	}
-	merged, differ := ledger.MergeExports(network, service, all)
+	latest := map[string]int64{}
+	for _, d := range all {
+		latest[d.speaker.gateway] = max(latest[d.speaker.gateway], d.speaker.issued.Load())
+	}
+	var exports []*record.Export
+	for _, d := range all {
+		if d.speaker.issued.Load() == latest[d.speaker.gateway] {
+			exports = append(exports, d.Export)
+		}
+	}
+	merged, differ := ledger.MergeExports(network, service, exports)
 	return &merged, differ
 }
 

@@ -237,13 +237,15 @@ func (s *services) setKnown(known networkkey.Known) {
 	}
 }
 
-// expire ends what certificates that have ended have proven.
+// expire ends what certificates that have ended have proven. What has ended only because
+// the clock was ahead holds again.
 func (s *services) expire(now time.Time) {
-	ended := map[string]bool{}
+	changed := map[string]bool{}
 	for _, n := range s.proofs.expire(now) {
-		ended[n] = true
+		changed[n] = true
 	}
-	s.remerge(ended)
+	s.remerge(changed)
+	s.askUncertified(changed)
 }
 
 // Gateway is an instance of another network's gateway that has proved what it says of
@@ -252,6 +254,7 @@ type Gateway struct {
 	Name     string // by its certificate
 	Instance record.Instance
 	Live     bool            // false: this is its last word
+	Issued   time.Time       // its certificate, by the clock of its network
 	Body     *record.Network // not to be changed
 }
 
@@ -266,7 +269,7 @@ func (s *services) gateways(network string) []Gateway {
 				continue
 			}
 			if b := d.speaker.body.Load(); b != nil && (d.Live || !found[d.Instance].Live) {
-				found[d.Instance] = Gateway{Name: d.speaker.gateway, Instance: d.Instance, Live: d.Live, Body: b}
+				found[d.Instance] = Gateway{Name: d.speaker.gateway, Instance: d.Instance, Live: d.Live, Issued: time.Unix(d.speaker.issued.Load(), 0), Body: b}
 			}
 		}
 	}

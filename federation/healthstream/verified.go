@@ -2,6 +2,7 @@ package healthstream
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -42,8 +43,9 @@ const (
 var Unprovens = []Unproven{Unsigned, Stripped, Uncertified, Forged, Older, Certificate}
 
 const (
-	// maxSpeakers is how many instances of one network are remembered; those with the
-	// oldest certificates give way.
+	// maxSpeakers is how many instances of one network are remembered; those whose
+	// certificates have ended give way, then of the gateway that has most of them those
+	// with the oldest certificates.
 	maxSpeakers = 64
 	// maxWords is how many records of one network's instances are remembered, so that
 	// none older is taken: 2 000 services with an export and the health of three ports, of
@@ -72,13 +74,15 @@ type speaker struct {
 	id      record.Instance
 	network string
 	gateway string
-	ended   atomic.Bool // no key of its network that is known now vouches for it
+	ended   atomic.Bool  // no key of its network that is known vouches for it now
+	issued  atomic.Int64 // its certificate, in Unix seconds by the clock of its network
 
 	// Of verified.mu:
 	raw         []byte
 	certificate *networkkey.Certificate
 	heard       map[string]word // by encoded key of the record
 	signs       bool            // some record was its own word
+	endedAt     time.Time       // when its certificate had ended, by the clock here; zero: it has not
 
 	// body is what it says of itself; nil: nothing. It is not changed.
 	body atomic.Pointer[record.Network]
@@ -107,76 +111,142 @@ func (v *verified) linkedLocked(network string) bool {
 
 // introduce takes what proves one instance. changed is its network if something else is
 // proven than before. Of networks that are not linked nothing is kept, and nothing
-// missed.
+// missed. A certificate that has ended is kept, and proves nothing: it is told once, and
+// the clock here may be ahead.
 func (v *verified) introduce(m *pb.Proof, now time.Time) (changed string, why Unproven, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	c, err := v.known.Verify(m.GetCertificate(), now)
 	var refused *networkkey.RefusedError
+	errors.As(err, &refused)
 	switch {
-	case errors.As(err, &refused) && refused.Reason == networkkey.UnknownNetwork, err == nil && c.Network == v.own:
+	case refused != nil && refused.Reason == networkkey.UnknownNetwork, err == nil && c.Network == v.own:
 		return "", "", nil
+	case refused != nil && refused.Reason == networkkey.Expired && refused.Network != v.own:
+		v.introduceEnded(m, now)
+		return "", Certificate, err
 	case err != nil:
 		return "", Certificate, err
 	}
 	s := v.instances[c.Instance]
 	if s == nil {
 		if !v.room(c) {
-			return "", Certificate, fmt.Errorf("%d later certificates of network %q are known: %w", maxSpeakers, c.Network, errTooMany)
+			return "", Certificate, fmt.Errorf("%d instances of network %q are known, with later certificates: %w", maxSpeakers, c.Network, errTooMany)
 		}
-		s = &speaker{id: c.Instance, network: c.Network, gateway: c.Gateway, raw: m.GetCertificate(), certificate: c, heard: map[string]word{}}
-		v.instances[c.Instance] = s
+		s = v.add(m.GetCertificate(), c)
 		changed = c.Network
 	} else if c.NotAfter.After(s.certificate.NotAfter) && c.Network == s.network {
-		s.raw, s.certificate = m.GetCertificate(), c
+		s.renew(m.GetCertificate(), c)
+		if s.ended.Load() {
+			s.ended.Store(false)
+			s.endedAt, changed = time.Time{}, c.Network
+		}
 	}
+	more, why, err := v.introduceBody(s, m)
+	return cmp.Or(changed, more), why, err
+}
+
+// introduceBody takes what s says of itself. changed is its network if that is news. The
+// caller holds mu.
+func (v *verified) introduceBody(s *speaker, m *pb.Proof) (changed string, why Unproven, err error) {
 	if m.GetNetwork() == nil {
-		return changed, "", nil
+		return "", "", nil
 	}
 	e := record.FromWire([]*pb.Entry{m.GetNetwork()})[0]
 	if k, err := record.DecodeKey(e.Key); err != nil || k.Kind != record.KindNetwork {
-		return changed, Forged, fmt.Errorf("what instance %s says of itself is no network record", s.id)
+		return "", Forged, fmt.Errorf("what instance %s says of itself is no network record", s.id)
 	}
 	before := s.heard[e.Key]
 	if why := v.check(s, e); why != "" {
 		if why == Unsigned {
 			why = "" // an older version
 		}
-		return changed, why, nil
+		return "", why, nil
 	}
 	if before.sequence == e.Sequence {
-		return changed, "", nil
+		return "", "", nil
 	}
 	r, err := e.Decode()
 	if err != nil {
-		return changed, Forged, err
+		return "", Forged, err
 	}
 	s.body.Store(r.Network)
 	return s.network, "", nil
 }
 
+// introduceEnded keeps a certificate that has ended, if there is room; the caller holds mu.
+func (v *verified) introduceEnded(m *pb.Proof, now time.Time) {
+	c, err := v.known.Verify(m.GetCertificate(), time.Time{})
+	if err != nil {
+		return
+	}
+	s := v.instances[c.Instance]
+	switch {
+	case s == nil && v.number(c.Network) >= maxSpeakers:
+		return
+	case s == nil:
+		s = v.add(m.GetCertificate(), c)
+		s.ended.Store(true)
+		s.endedAt = now
+	case c.NotAfter.After(s.certificate.NotAfter) && c.Network == s.network:
+		s.renew(m.GetCertificate(), c)
+	}
+	v.introduceBody(s, m) // what does not hold of it may be said again
+}
+
+// add adds an instance; the caller holds mu.
+func (v *verified) add(raw []byte, c *networkkey.Certificate) *speaker {
+	s := &speaker{id: c.Instance, network: c.Network, gateway: c.Gateway, heard: map[string]word{}}
+	s.renew(raw, c)
+	v.instances[c.Instance] = s
+	return s
+}
+
+// renew gives s a certificate; the caller holds verified.mu.
+func (s *speaker) renew(raw []byte, c *networkkey.Certificate) {
+	s.raw, s.certificate = raw, c
+	s.issued.Store(c.NotBefore.Unix())
+}
+
+// number returns how many instances of network are remembered; the caller holds mu.
+func (v *verified) number(network string) (n int) {
+	for _, s := range v.instances {
+		if s.network == network {
+			n++
+		}
+	}
+	return n
+}
+
 var errTooMany = errors.New("too many")
 
-// room makes room for one more instance of c's network; false if all others have later
-// certificates. The caller holds mu.
+// room makes room for one more instance of c's network; false if c is to give way itself.
+// One whose certificate has ended goes first, then one of the gateway that has most: one
+// that starts again and again displaces what it was before, and no other. The caller
+// holds mu.
 func (v *verified) room(c *networkkey.Certificate) bool {
-	var oldest *speaker
-	n := 0
-	for _, s := range v.instances {
-		if s.network != c.Network {
-			continue
-		}
-		if n++; oldest == nil || s.certificate.NotBefore.Before(oldest.certificate.NotBefore) {
-			oldest = s
-		}
-	}
-	if n < maxSpeakers {
+	if v.number(c.Network) < maxSpeakers {
 		return true
 	}
-	if c.NotBefore.Before(oldest.certificate.NotBefore) {
+	instances := map[string]int{c.Gateway: 1} // by gateway
+	for _, s := range v.instances {
+		if s.network == c.Network {
+			instances[s.gateway]++
+		}
+	}
+	var worst *speaker
+	for _, s := range v.instances {
+		if s.network == c.Network && (worst == nil || cmp.Or(
+			cmp.Compare(truth(s.ended.Load()), truth(worst.ended.Load())),
+			cmp.Compare(instances[s.gateway], instances[worst.gateway]),
+			worst.certificate.NotBefore.Compare(s.certificate.NotBefore)) > 0) {
+			worst = s
+		}
+	}
+	if !worst.ended.Load() && instances[worst.gateway] == instances[c.Gateway] && c.NotBefore.Before(worst.certificate.NotBefore) {
 		return false
 	}
-	v.end(oldest)
+	v.end(worst)
 	return true
 }
 
@@ -199,7 +269,7 @@ func (v *verified) record(network string, id record.Instance, e record.Entry) (s
 		return nil, ""
 	}
 	s = v.instances[id]
-	if s == nil || s.network != network {
+	if s == nil || s.network != network || s.ended.Load() {
 		if _, _, signed := e.Signed(network, id); signed {
 			return nil, Uncertified
 		}
@@ -212,7 +282,7 @@ func (v *verified) record(network string, id record.Instance, e record.Entry) (s
 func (v *verified) certified(network string, id record.Instance) *speaker {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if s := v.instances[id]; s != nil && s.network == network && v.linkedLocked(network) {
+	if s := v.instances[id]; s != nil && s.network == network && !s.ended.Load() && v.linkedLocked(network) {
 		return s
 	}
 	return nil
@@ -279,15 +349,23 @@ func (v *verified) setKnown(known networkkey.Known) (ended []string) {
 	return ended
 }
 
-// expire ends the instances whose certificates have ended and returns their networks.
-func (v *verified) expire(now time.Time) (ended []string) {
+// expire looks at certificates by the clock and returns the networks of those that have
+// ended, or have not after all. It forgets those that have ended for as long as one can
+// be valid: by then each instance that lives has another one.
+func (v *verified) expire(now time.Time) (changed []string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, s := range v.instances {
-		if !s.certificate.Valid(now) {
+		switch ended := !s.certificate.Valid(now); {
+		case ended && !s.ended.Load():
+			s.endedAt = now
+			fallthrough
+		case !ended && s.ended.Load():
+			s.ended.Store(ended)
+			changed = append(changed, s.network)
+		case ended && now.Sub(s.endedAt) > networkkey.MaxLifetime:
 			v.end(s)
-			ended = append(ended, s.network)
 		}
 	}
-	return ended
+	return changed
 }
