@@ -63,7 +63,7 @@ type Gateway struct {
 	stop         context.CancelFunc
 	draining     atomic.Bool
 	introduction introduction
-	handover     handover
+	handover     *handover
 	settled      chan struct{} // closed when this gateway knows what its nodes know
 	conns        sync.WaitGroup
 	sessions     hbone.Group
@@ -79,7 +79,7 @@ var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * t
 // New reads discovery, opens the identity source and binds both listeners, so
 // that whatever cannot work is an error here.
 func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
-	g := &Gateway{cfg: cfg, log: log, failures: logging.PeerLimits{Every: time.Minute}, edges: logging.PeerLimits{Every: edgeEvery}, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}),
+	g := &Gateway{cfg: cfg, log: log, failures: logging.PeerLimits{Every: time.Minute}, edges: logging.PeerLimits{Every: edgeEvery}, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}), handover: newHandover(),
 		budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio),
 		moves:  retrybudget.New(cfg.Retry.share(), cfg.Retry.BudgetRatio),
 		doubts: retrybudget.New(cfg.Retry.share(), cfg.Retry.BudgetRatio)}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -35,12 +36,46 @@ const (
 // the connection; as long as there is one, the old process ends health streams, those
 // that it has at once and others [yieldAfter] their beginning. What they have said is
 // held for [healthstream.Held]. If the new process ends first, the old one keeps streams
-// again. The zero value keeps them. Safe for concurrent use.
+// again. Of two that have not settled, since they start together, that with the greater
+// instance is the new one. Make it with newHandover. Safe for concurrent use.
 type handover struct {
+	ask chan struct{} // holds one: there is another process that is to yield, and may not have been met
+
 	mu         sync.Mutex
 	successors int
 	streams    context.Context // nil, or ends when there is a successor
 	end        context.CancelFunc
+	// before are processes that yield to this one, or are to: it never yields to them.
+	before map[record.Instance]bool
+}
+
+func newHandover() *handover {
+	return &handover{ask: make(chan struct{}, 1), before: map[record.Instance]bool{}}
+}
+
+// takeOver notes that the process id yields.
+func (h *handover) takeOver(id record.Instance) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.before[id] = true
+}
+
+// refuses reports whether the process id, which wants the health streams of own, is
+// rather to yield itself. Then it has to be asked.
+func (h *handover) refuses(own, id record.Instance, settled bool) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.before[id] && (settled || bytes.Compare(own[:], id[:]) < 0) {
+		return false
+	}
+	if !h.before[id] {
+		h.before[id] = true
+		select {
+		case h.ask <- struct{}{}:
+		default: // all are asked
+		}
+	}
+	return true
 }
 
 // yield ends health streams until as many calls of resume; first says that it did not
@@ -87,11 +122,26 @@ func (h *handover) stream(ctx context.Context) (context.Context, context.CancelF
 }
 
 // succeed makes other processes on this address yield, until ctx ends. It returns when
-// they were asked.
+// they were asked; those that start later and are to yield are asked when they come.
 func (g *Gateway) succeed(ctx context.Context) {
+	met := map[record.Instance]bool{g.fed.Instance(): true}
+	g.askToYield(ctx, met)
+	g.conns.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-g.handover.ask:
+				g.askToYield(ctx, met)
+			}
+		}
+	})
+}
+
+// askToYield makes those yield that are not in met.
+func (g *Gateway) askToYield(ctx context.Context, met map[record.Instance]bool) {
 	limit, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
-	met := map[record.Instance]bool{g.fed.Instance(): true}
 	for range handoverDials { // one more than two processes may be at work
 		conn, id, err := g.meet(limit)
 		if err != nil {
@@ -103,6 +153,7 @@ func (g *Gateway) succeed(ctx context.Context) {
 			continue
 		}
 		met[id] = true
+		g.handover.takeOver(id)
 		g.log.Info().Stringer("from", id).Msg("health streams taken over from another process of this gateway")
 		g.conns.Go(func() { hold(ctx, conn) })
 	}
@@ -166,8 +217,8 @@ func (g *Gateway) maySucceed(t *hbone.TLSTransport) error {
 	return nil
 }
 
-// serveSuccessor yields to the process at the other end for as long as it lives. A
-// process that has not settled itself has nothing to hand over, and sends it away.
+// serveSuccessor yields to the process at the other end for as long as it lives, or sends
+// it away if that is to yield to this one.
 func (g *Gateway) serveSuccessor(t *hbone.TLSTransport) {
 	if err := g.maySucceed(t); err != nil {
 		g.metrics.refused.WithLabelValues("not_gateway").Inc()
@@ -179,8 +230,8 @@ func (g *Gateway) serveSuccessor(t *hbone.TLSTransport) {
 	}
 	own, id, err := g.fed.Instance(), record.Instance{}, error(nil)
 	t.NetConn().SetDeadline(time.Now().Add(g.cfg.Timeouts.Handshake))
-	if _, err = io.ReadFull(t.NetConn(), id[:]); err == nil && id != own && !g.isSettled() {
-		err = errors.New("this process has not settled")
+	if _, err = io.ReadFull(t.NetConn(), id[:]); err == nil && id != own && g.handover.refuses(own, id, g.isSettled()) {
+		err = errors.New("that process is to yield to this one")
 	}
 	if err == nil {
 		_, err = t.NetConn().Write(own[:])
