@@ -49,7 +49,7 @@ type Federation struct {
 	Health   bool   `yaml:"health" default:"true" doc:"take reports of node proxies and gossip health with other gateways" env:"ISTHMUS_FEDERATION_HEALTH"`
 	Keys     string `yaml:"keys" doc:"directory of this network's key, which isthmus network init makes; required unless health is off. Read again every 10 s, as networks is" env:"ISTHMUS_FEDERATION_KEYS"`
 	Networks string `yaml:"networks" doc:"file that lists the other networks with their public keys, as isthmus network show prints them: nothing is believed of a network that is not in it. Left out, this gateway believes the gateways of its own network alone" env:"ISTHMUS_FEDERATION_NETWORKS"`
-	Group    string `yaml:"group" doc:"name of the gateways of this network that reach the same pods as this one, up to 63 bytes; the network can deliver what the best of each group can, groups added up. Left out, all gateways of the network that leave it out are one group" env:"ISTHMUS_FEDERATION_GROUP"`
+	Group    string `yaml:"group" doc:"name of the gateways of this network that reach the same pods as this one, up to 63 bytes; the network can deliver what the best of each group can, groups added up. Left out, all gateways of the network that leave it out are one group. While some of the network have been given one and others not yet, the network counts once for each" env:"ISTHMUS_FEDERATION_GROUP"`
 }
 
 // maxGroup is the longest name of a group: each word of a gateway carries it to the node

@@ -133,6 +133,23 @@ func TestProvenExportsBecomeSharesAndGateways(t *testing.T) {
 	}
 }
 
+// Of two processes of a gateway that both are said to be live, the one with the latest
+// certificate says where it is, whichever is told first.
+func TestTheLatestProcessOfAGatewaySaysWhereItIs(t *testing.T) {
+	before, now := gatewayAt("gw-1", 1, true, false), gatewayAt("gw-1", 2, true, false)
+	before.Issued = time.Unix(1_000, 0)
+	now.Issued = before.Issued.Add(time.Hour)
+	for _, told := range [][]healthstream.Gateway{{before, now}, {now, before}} {
+		w := newToldWorld(t, "")
+		w.proven.gateways["west"] = told
+		w.proven.offer(shopName, shopExport(nil))
+		w.update(shopName)
+		if g := w.snap.Gateways("west"); len(g) != 1 || g[0].Address.String() != "10.2.0.2:15008" {
+			t.Errorf("gateways %v; want gw-1 at 10.2.0.2:15008", g)
+		}
+	}
+}
+
 // A proven export claims no more than the link lets it.
 func TestExportsAreHeldToTheirLink(t *testing.T) {
 	for name, c := range map[string]struct {
