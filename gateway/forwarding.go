@@ -63,7 +63,7 @@ func (g *Gateway) screen(in *hbone.Incoming, client admission.Client, session *a
 	}
 	repeats := header.Repeats(in.Header.Get(header.NameRepeats), header.ReasonOverload)
 	if repeats {
-		if f.opening, err = g.admit(); err != nil {
+		if f.opening, err = g.admit(client.Identity); err != nil {
 			admitted.Release()
 			f.refuse(503, header.ReasonOverload, err)
 			g.finish(f)

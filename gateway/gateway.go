@@ -47,7 +47,7 @@ type Gateway struct {
 	moves      *retrybudget.Budget // of connections that may be moved, by the identity of the client
 	doubts     *retrybudget.Budget // of pods that connections may keep others away from, likewise
 	load       *overload.Limiter
-	admit      func() (overload.Work, error)                        // of tunnels whose clients come again: load's TryAdmit
+	admit      func(string) (overload.Work, error)                  // of tunnels whose clients come again: load's TryAdmit
 	hold       func(context.Context, string) (overload.Work, error) // of the others: load's AdmitOnce
 	clients    *admission.Guard
 	inner      *innerHandshakes

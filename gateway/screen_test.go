@@ -34,22 +34,26 @@ func TestAGatewayWithoutTimeRefusesOnlyClientsThatComeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g.clients = admission.NewGuard(admission.DefaultConfig(), 1<<20, prometheus.NewRegistry(), zerolog.Nop())
 		g.background = t.Context()
+		const shop = "spiffe://cluster.local/ns/default/sa/shop"
 		full, room := true, make(chan struct{})
-		g.admit = func() (overload.Work, error) {
+		g.admit = func(who string) (overload.Work, error) {
+			if who != shop {
+				t.Errorf("turns are by %q, want the client's identity", who)
+			}
 			if full {
 				return overload.Work{}, overload.ErrOverloaded
 			}
-			return g.load.TryAdmit()
+			return g.load.TryAdmit(who)
 		}
-		g.hold = func(ctx context.Context, _ string) (overload.Work, error) {
+		g.hold = func(ctx context.Context, who string) (overload.Work, error) {
 			select {
 			case <-room:
-				return g.load.TryAdmit()
+				return g.load.TryAdmit(who)
 			case <-ctx.Done():
 				return overload.Work{}, context.Cause(ctx)
 			}
 		}
-		client := admission.Client{Identity: "spiffe://cluster.local/ns/default/sa/shop"}
+		client := admission.Client{Identity: shop}
 		session, err := g.clients.Session(client, time.Now())
 		if err != nil {
 			t.Fatal(err)

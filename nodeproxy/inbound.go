@@ -152,7 +152,7 @@ func (in *inbound) screen(req *hbone.Incoming, client admission.Client, session 
 			in.admitted(ctx, req, a, opening, admitted)
 		}
 	}
-	opening, err := in.p.admit()
+	opening, err := in.p.admit(client.Identity)
 	if err != nil {
 		in.unadmitted(req, a, admitted, err)
 		return nil

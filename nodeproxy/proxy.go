@@ -55,7 +55,7 @@ type Proxy struct {
 	view     *view
 	budget   *retrybudget.Budget
 	load     *overload.Limiter
-	admit    func() (overload.Work, error)                        // of connections that others open to pods of this node, if they come again: load's TryAdmit
+	admit    func(string) (overload.Work, error)                  // of connections that others open to pods of this node, if they come again: load's TryAdmit
 	hold     func(context.Context, string) (overload.Work, error) // if they do not: load's AdmitOnce
 	crowded  func(coming int) bool                                // may no more connections of local applications even wait? load's Refuse
 	towards  *overload.Destinations

@@ -23,25 +23,29 @@ import (
 // would not come again, as a stock one, is refused by nobody: it waits until there is time.
 func TestAConnectIsAdmittedWhenItArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const shop = "spiffe://cluster.local/ns/default/sa/shop"
 		p := newProxy(DefaultConfig(), zerolog.Nop())
 		defer p.stop()
 		full := true
-		p.admit = func() (overload.Work, error) {
+		p.admit = func(who string) (overload.Work, error) {
+			if who != shop {
+				t.Errorf("turns are by %q, want the client's identity", who)
+			}
 			if full {
 				return overload.Work{}, overload.ErrOverloaded
 			}
-			return p.load.TryAdmit()
+			return p.load.TryAdmit(who)
 		}
 		room := make(chan struct{})
-		p.hold = func(ctx context.Context, _ string) (overload.Work, error) {
+		p.hold = func(ctx context.Context, who string) (overload.Work, error) {
 			select {
 			case <-room:
-				return p.load.TryAdmit()
+				return p.load.TryAdmit(who)
 			case <-ctx.Done():
 				return overload.Work{}, context.Cause(ctx)
 			}
 		}
-		client := admission.Client{Identity: "spiffe://cluster.local/ns/default/sa/shop", Address: netip.MustParseAddr("10.0.0.1")}
+		client := admission.Client{Identity: shop, Address: netip.MustParseAddr("10.0.0.1")}
 		session, err := p.clients.Session(client, time.Now())
 		if err != nil {
 			t.Fatal(err)

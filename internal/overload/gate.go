@@ -26,13 +26,14 @@ type gate struct {
 	held    bool
 	waiters []*waiter // oldest first
 	once    int       // of waiters
-	clients clients   // of those
+	clients clients
 	kept    keeping
 }
 
 // Work is one piece of work that was admitted. The zero value is none.
 type Work struct {
 	g      *gate
+	client *client   // whose it is; nil: this process's
 	tick   uint64    // when it was admitted
 	since  time.Time // likewise
 	opened bool      // the connection is established
@@ -41,7 +42,6 @@ type Work struct {
 // waiter is one caller of Admit that has to wait.
 type waiter struct {
 	until  time.Time   // when it is refused
-	once   bool        // by AdmitOnce
 	client *client     // nil: not by AdmitOnce
 	answer chan answer // buffered
 }
@@ -76,56 +76,63 @@ func (g *gate) Admit(ctx context.Context, since time.Time) (Work, error) {
 
 // AdmitOnce is Admit for work of a client that does not ask for it again: what is refused
 // has failed for good. It waits for up to onceWait. Clients that wait are admitted in
-// turn, and when no more may wait the one with the most loses its oldest to others.
+// turn, each as long as it leaves room to others, and when no more may wait the one with
+// the most loses its oldest to others.
 func (g *gate) AdmitOnce(ctx context.Context, who string) (Work, error) {
 	return g.wait(ctx, time.Now().Add(onceWait), true, who)
 }
 
 func (g *gate) wait(ctx context.Context, until time.Time, once bool, who string) (Work, error) {
 	g.mu.Lock()
-	g.recent.asked++
-	if len(g.waiters) == 0 && g.room() {
-		tick := g.begin()
+	var c *client
+	if once {
+		c = g.clients.asks(who, g.recent.now)
+	}
+	if len(g.waiters) == 0 && g.leaves(c, g.places()) {
+		tick := g.beginOf(c)
 		g.mu.Unlock()
-		return g.work(tick), nil
+		return g.work(tick, c), nil
 	}
 	g.held = true
-	if g.crowded(once) && !(once && g.displace(who)) {
+	if g.crowded(once) && !(once && g.displace(c)) {
 		g.mu.Unlock()
-		return g.answered(answer{})
+		return g.answered(answer{}, c)
 	}
-	w := &waiter{until: until, once: once, answer: make(chan answer, 1)}
+	w := &waiter{until: until, client: c, answer: make(chan answer, 1)}
 	g.waiters = append(g.waiters, w)
-	if once {
+	if c != nil {
 		g.once++
-		w.client = g.clients.enter(who)
+		g.clients.enter(c)
+		g.admit() // those that wait may be of clients that have too much
 	}
 	g.mu.Unlock()
 	select {
 	case a := <-w.answer:
-		return g.answered(a)
+		return g.answered(a, c)
 	case <-ctx.Done():
 	}
 	if g.leave(w) {
 		return Work{}, context.Cause(ctx)
 	}
-	return g.answered(<-w.answer)
+	return g.answered(<-w.answer, c)
 }
 
-// TryAdmit is Admit without a wait: work that may not begin at once is refused. It is
+// TryAdmit is Admit without a wait, for work of the client who: what may not begin at once
+// is refused, and so is what would leave too little room to other clients. It is
 // for work that somebody else holds back already, and would wait here in vain.
-func (g *gate) TryAdmit() (Work, error) {
+func (g *gate) TryAdmit(who string) (Work, error) {
 	g.mu.Lock()
 	g.recent.tried++
-	if !g.room() {
+	c := g.clients.asks(who, g.recent.now)
+	if !g.leaves(c, g.places()) {
 		g.held = true
 		g.mu.Unlock()
-		return g.answered(answer{})
+		return g.answered(answer{}, c)
 	}
 	g.kept.taken()
-	tick := g.begin()
+	tick := g.beginOf(c)
 	g.mu.Unlock()
-	return g.work(tick), nil
+	return g.work(tick, c), nil
 }
 
 // Refuse reports whether Admit would refuse at once, when as many as coming have asked
@@ -157,23 +164,41 @@ func (g *gate) mostWaiting(once bool) int {
 	return max(leastWaiting, int(maxWait.Seconds()/4*g.recent.rate()))
 }
 
-func (g *gate) work(tick uint64) Work { return Work{g: g, tick: tick, since: time.Now()} }
+func (g *gate) work(tick uint64, c *client) Work {
+	return Work{g: g, client: c, tick: tick, since: time.Now()}
+}
 
-func (g *gate) answered(a answer) (Work, error) {
+func (g *gate) answered(a answer, c *client) (Work, error) {
 	if !a.ok {
 		g.refused.Inc()
 		return Work{}, ErrOverloaded
 	}
-	return g.work(a.tick), nil
+	return g.work(a.tick, c), nil
 }
 
+// places is how many more pieces may begin. Called with mu held.
+func (g *gate) places() int { return g.control.room(g.recent.underWay, g.recent.begun()) }
+
 // room reports whether one more piece may begin. Called with mu held.
-func (g *gate) room() bool { return g.control.room(g.recent.underWay, g.recent.begun()) > 0 }
+func (g *gate) room() bool { return g.places() > 0 }
+
+// leaves reports whether c may take one of so many places. Called with mu held.
+func (g *gate) leaves(c *client, places int) bool {
+	return g.clients.leaves(c, places, g.recent.now)
+}
 
 // begin counts one more piece. Called with mu held.
 func (g *gate) begin() (tick uint64) {
 	g.all++
 	return g.recent.begin()
+}
+
+// beginOf is begin for a piece of c. Called with mu held.
+func (g *gate) beginOf(c *client) (tick uint64) {
+	if c != nil {
+		c.pieces.begin(g.recent.now)
+	}
+	return g.begin()
 }
 
 // Opened notes that the connection is established, and how long that took. It counts as
@@ -205,40 +230,48 @@ func (w *Work) Done() {
 		g.times.failed(w.tick)
 	}
 	g.recent.end(w.tick, w.opened)
+	if w.client != nil {
+		w.client.pieces.end(w.tick, g.recent.now)
+	}
 	g.admit()
 }
 
 // admit lets waiters begin while there is room that is not kept for TryAdmit. Called with
 // mu held.
 func (g *gate) admit() {
-	g.kept.renew(g.recent.now)
 	for len(g.waiters) > 0 {
-		room := g.control.room(g.recent.underWay, g.recent.begun())
-		if room <= g.kept.places {
+		places := g.places()
+		if places <= g.kept.now(g.recent.tried) {
 			return
 		}
-		if g.kept.keep(g.recent.tried, g.recent.asked) {
+		i := g.next(places)
+		if i < 0 {
+			return
+		}
+		if g.kept.keep(g.recent.tried, g.recent.lately) {
 			continue
 		}
-		i := g.next()
-		g.waiters[i].answer <- answer{g.begin(), true}
-		if c := g.waiters[i].client; c != nil {
-			g.clients.served(c)
+		w := g.waiters[i]
+		w.answer <- answer{g.beginOf(w.client), true}
+		if w.client != nil {
+			g.clients.served(w.client)
 		}
 		g.strike(i)
 	}
 }
 
-// next is whose turn it is: the newest one's, and if that is by AdmitOnce, that of the
-// client that was served the longest ago, its newest first. Called with mu held.
-func (g *gate) next() int {
+// next is whose turn it is to have one of so many places: the newest one's, and if that
+// is by AdmitOnce, that of the client that was served the longest ago of those that leave
+// enough to others, its newest first; -1: nobody's. Called with mu held.
+func (g *gate) next(places int) int {
 	newest := len(g.waiters) - 1
-	if !g.waiters[newest].once || len(g.clients.waiting) == 1 {
+	if g.waiters[newest].client == nil || len(g.clients.waiting) == 1 && g.leaves(g.waiters[newest].client, places) {
 		return newest
 	}
-	first := newest
-	for i := newest - 1; i >= 0; i-- {
-		if w := g.waiters[i]; w.once && w.client.turn < g.waiters[first].client.turn {
+	first := -1
+	for i := newest; i >= 0; i-- {
+		c := g.waiters[i].client
+		if c != nil && (first < 0 || c.turn < g.waiters[first].client.turn) && g.leaves(c, places) {
 			first = i
 		}
 	}
@@ -246,10 +279,10 @@ func (g *gate) next() int {
 }
 
 // displace refuses the oldest waiter of the client that has the most, if that are more
-// than who would have. Called with mu held.
-func (g *gate) displace(who string) bool {
-	most := g.clients.most()
-	if most == nil || most.waiting <= g.clients.of(who)+1 {
+// than c would have. Called with mu held.
+func (g *gate) displace(c *client) bool {
+	most := g.clients.crowd()
+	if most == nil || most.waiting <= c.waiting+1 {
 		return false
 	}
 	for i, w := range g.waiters {
@@ -279,7 +312,7 @@ func (g *gate) refuseOverdue(now time.Time) {
 
 // gone counts w as a waiter no more. Called with mu held.
 func (g *gate) gone(w *waiter) {
-	if w.once {
+	if w.client != nil {
 		g.once--
 		g.clients.leave(w.client)
 	}
@@ -329,8 +362,14 @@ func (g *gate) load(processors int, late bool) load {
 // step is one turn of the control loop. Called with mu held.
 func (g *gate) step(now time.Time, l load) {
 	g.held = false
+	if g.clients.step(g.places(), g.control.window); !g.control.bounded {
+		g.clients.times = 0
+	}
 	g.control.step(l)
 	g.recent.step()
+	if g.recent.now%ticksToForget == 0 {
+		g.clients.forget(g.recent.now)
+	}
 	g.times.step(g.control.bounded)
 	g.admit()
 	g.refuseOverdue(now)

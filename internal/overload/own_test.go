@@ -45,7 +45,7 @@ func TestOwnClientsAreBoundSoonerAndBesideOthers(t *testing.T) {
 func TestALimitIsOfThoseThatThereAre(t *testing.T) {
 	l := New(prometheus.NewRegistry())
 	for range 1000 {
-		if _, err := l.TryAdmit(); err != nil {
+		if _, err := l.TryAdmit("repeats"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -14,8 +14,8 @@ type recent struct {
 	done     int     // with success, in as many ticks
 	justDone int     // in the last soon of them
 	now      uint64  // tick
-	asked    float64 // lately, of those that may wait
-	tried    float64 // and that may not
+	lately   float64 // begun in the last second
+	tried    float64 // of those that may not wait, likewise
 	ticks    *spans  // nil: nothing was counted yet
 }
 
@@ -30,6 +30,7 @@ const soon = 10
 
 func (r *recent) begin() (tick uint64) {
 	r.underWay++
+	r.lately++
 	t := r.at(r.now)
 	t.underWay++
 	t.begun++
@@ -66,7 +67,7 @@ func (r *recent) rate() float64 {
 // step begins the next tick.
 func (r *recent) step() {
 	r.now++
-	r.asked -= r.asked / float64(len(r.ticks))
+	r.lately -= r.lately / float64(len(r.ticks))
 	r.tried -= r.tried / float64(len(r.ticks))
 	if r.now >= soon {
 		r.justDone -= r.at(r.now - soon).done
