@@ -23,9 +23,15 @@ import (
 // winner goes. Of an alias or a virtual address the same holds, but who loses one
 // is only without it; a hostname goes before an alias.
 //
-// Shares of a service that no record lists make one: what the oldest share says of it,
-// with the ports that all of them have. It has no name that a listed service has, and
-// goes with its last share.
+// Shares of a service that no record lists make one. Each keeps its own ports and scope:
+// the service has the ports that any of them has, and leads to each by those. It is
+// called as the oldest of the earliest source says. Its distribution, and that it has
+// global names alone, are what all of that source say; if they differ, PreferNetwork and
+// not. It has no name that a listed service has, and none that another one has by its
+// hostname, and goes with its last share. What networks tell makes services that are
+// called <name>.<namespace>.svc.cluster.local and <name>.<namespace>.mesh.internal, and
+// gives them no other name; under any other hostname, such as www.example.com, it joins a
+// service that a record lists.
 //
 // Not safe for concurrent use. The zero value is not ready; see NewBuilder.
 type Builder struct {

@@ -295,9 +295,17 @@ func checkMade(t *rapid.T, b *Builder, s *mesh.Snapshot) {
 	}
 	shares := map[string][]*entry{}
 	for _, e := range b.entries {
-		if e.in && e.reading.share != nil {
-			shares[e.reading.share.Hostname] = append(shares[e.reading.share.Hostname], e)
+		x := e.reading.share
+		if !e.in || x == nil {
+			continue
 		}
+		if own := x.Name + "." + x.Namespace + ".svc.cluster.local"; e.key.Source == Told && x.Hostname != own && listed[x.Hostname] == "" {
+			if svc := s.Named(x.Hostname); svc != nil && len(s.Members(svc, e.reading.on)) == 0 && slices.Contains(s.Networks(svc), e.reading.on) {
+				t.Fatalf("%s joins a service that nobody lists", e.key)
+			}
+			continue
+		}
+		shares[x.Hostname] = append(shares[x.Hostname], e)
 	}
 	for host, list := range shares {
 		svc := s.Named(host)
@@ -317,7 +325,7 @@ func checkMade(t *rapid.T, b *Builder, s *mesh.Snapshot) {
 			if len(s.Members(svc, e.reading.on)) == 0 && !slices.Contains(s.Networks(svc), e.reading.on) {
 				t.Fatalf("%s is not on %s", host, e.reading.on)
 			}
-			if a, o := e.reading.created, oldest.reading.created; a.Before(o) || a.Equal(o) && e.before(oldest) < 0 {
+			if a, o := e.reading.created, oldest.reading.created; cmp.Or(cmp.Compare(e.key.Source, oldest.key.Source), a.Compare(o), e.before(oldest)) < 0 {
 				oldest = e
 			}
 		}
@@ -325,23 +333,31 @@ func checkMade(t *rapid.T, b *Builder, s *mesh.Snapshot) {
 			continue
 		}
 		want := oldest.reading.share
-		if svc.Name != want.Name || svc.Namespace != want.Namespace || svc.Scope != want.Scope || len(svc.VIPs) > 0 || svc.Takeover == (want.Scope == mesh.ScopeGlobalOnly) {
+		if svc.Name != want.Name || svc.Namespace != want.Namespace || len(svc.VIPs) > 0 {
 			t.Fatalf("%s is %+v, want it as in the oldest share %+v", host, svc, want)
 		}
-		for p := uint16(80); p <= 82; p++ {
-			everywhere := true
-			for _, e := range list {
-				everywhere = everywhere && e.reading.share.Offers(p)
+		aliasesOnly, distribution := true, want.Distribution
+		for _, e := range list {
+			x := e.reading.share
+			if aliasesOnly = aliasesOnly && (x.Scope == mesh.ScopeGlobalOnly || e.key.Source != oldest.key.Source); e.key.Source == oldest.key.Source && x.Distribution != distribution {
+				distribution = mesh.PreferNetwork
 			}
-			if _, has := svc.Port(p); has != everywhere {
-				t.Fatalf("%s has port %d: %t; at all its shares: %t", host, p, has, everywhere)
+			if alone := (&mesh.Service{Scope: x.Scope}); x.Scope != mesh.ScopeGlobalOnly && s.Reaches(svc, "east", e.reading.on) != (e.reading.on == "east" || len(s.Members(svc, e.reading.on)) > 0 || s.Reaches(alone, "east", e.reading.on)) {
+				t.Fatalf("%s: of scope %s its share on %s is reached: %t", host, x.Scope, e.reading.on, s.Reaches(svc, "east", e.reading.on))
 			}
-			for _, e := range list {
-				said := slices.ContainsFunc(b.problems[e.key], func(x Problem) bool { return x.Cause == CauseConflict && x.Value == fmt.Sprint(p) })
-				if said != (e.reading.share.Offers(p) && !everywhere) {
-					t.Fatalf("problems of %s: %v; its port %d is asked for: %t", e.key, b.problems[e.key], p, everywhere)
+			for p := uint16(80); p <= 82; p++ {
+				if _, has := svc.Port(p); x.Offers(p) && !has {
+					t.Fatalf("%s has no port %d, which %s offers", host, p, e.key)
 				}
 			}
+		}
+		for _, p := range svc.Ports {
+			if !slices.ContainsFunc(list, func(e *entry) bool { return e.reading.share.Offers(p.Service) }) {
+				t.Fatalf("%s has port %d, which no share offers", host, p.Service)
+			}
+		}
+		if svc.Takeover == aliasesOnly || svc.Distribution != distribution {
+			t.Fatalf("%s leads to others by its hostname: %t; distribution %s, want %s", host, svc.Takeover, svc.Distribution, distribution)
 		}
 	}
 	for _, svc := range s.Services() {
@@ -361,8 +377,11 @@ func checkNames(t *rapid.T, b *Builder, s *mesh.Snapshot) {
 		}
 		for _, c := range append(slices.Clone(e.reading.claims), e.reading.extras...) {
 			k, n := claimKey{aliasName, c.text}, slices.Index(slices.Concat(namesOfServices, namesByShares), c.what)
-			if c.what == virtualAddress {
+			switch c.what {
+			case virtualAddress:
 				k.what = virtualAddress
+			case sharedDerived, sharedAlias: // the earlier source's first
+				n += 2 * e.reading.rank
 			}
 			if best[k] == nil || n < strength[k] || n == strength[k] && e.before(best[k]) < 0 {
 				best[k], strength[k] = e, n
@@ -411,7 +430,7 @@ func crowded() *rapid.Generator[Config] {
 		}
 		for i := range rapid.IntRange(0, 4).Draw(t, "shares") {
 			x := Share{Network: network.Draw(t, "network"), Name: fmt.Sprint("s", i/2), Aliases: some("aliases", hosts...), Scope: rapid.SampledFrom([]string{"", "segment", "global-only", "cluster"}).Draw(t, "scope"),
-				Created: time.Unix(rapid.Int64Range(0, 2).Draw(t, "created"), 0).UTC(), Identities: some("identities", "spiffe://x/a", "spiffe://y/b", "nobody")}
+				TrafficDistribution: rapid.SampledFrom([]string{"", "PreferClose"}).Draw(t, "distribution"), Created: time.Unix(rapid.Int64Range(0, 2).Draw(t, "created"), 0).UTC(), Identities: some("identities", "spiffe://x/a", "spiffe://y/b", "nobody")}
 			if rapid.Bool().Draw(t, "named") {
 				x.Hostname = rapid.SampledFrom(hosts).Draw(t, "hostname")
 			}

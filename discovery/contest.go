@@ -95,12 +95,14 @@ func (c contests) named(name string) *entry {
 	if e := c.listed(name); e != nil {
 		return e
 	}
-	for _, what := range namesByShares {
-		if e := c.holder(claimKey{what, name}); e != nil {
-			return e
-		}
+	if e := c.holder(claimKey{sharedHost, name}); e != nil {
+		return e
 	}
-	return nil
+	has, given := c.holder(claimKey{sharedDerived, name}), c.holder(claimKey{sharedAlias, name})
+	if has == nil || given != nil && given.reading.rank < has.reading.rank { // by the earlier source
+		return given
+	}
+	return has
 }
 
 // listed is named, of the services that a record lists: no share makes a name of its
@@ -118,7 +120,7 @@ func (c contests) listed(name string) (has *entry) {
 // those of services that only shares describe, which come after them.
 var (
 	namesOfServices = []claimed{hostName, derivedName, aliasName}
-	namesByShares   = []claimed{sharedHost, sharedAlias}
+	namesByShares   = []claimed{sharedHost, sharedDerived, sharedAlias}
 )
 
 // claimsName reports whether any service, used or not, claims name.
@@ -219,7 +221,7 @@ func (e *entry) conflict(r *reader, cl claim, has *entry, out bool) {
 	case shareName:
 		_, text, _ = strings.Cut(cl.text, " ")
 		whose = "is also a share of its network under another entry: list the share of each service on a network once"
-	case hostName, derivedName, aliasName, sharedHost, sharedAlias:
+	case hostName, derivedName, aliasName, sharedHost, sharedDerived, sharedAlias:
 		whose = "is also a name of " + has.key.String() + ": give each service its own names"
 	case virtualAddress:
 		whose = "is also a virtual address of " + has.key.String() + ": give each service its own virtual addresses"

@@ -101,6 +101,7 @@ type reading struct {
 
 	created time.Time // of a share
 	offers  []claim   // aliases that a share gives to a service that only shares describe
+	refused []claim   // those that a network may not give to it
 
 	rank   int     // of two that claim one thing, the one with the smaller rank has it
 	claims []claim // without any of them the object cannot be used
@@ -126,8 +127,9 @@ const (
 	hostName
 	derivedName // an alias that follows from name and namespace
 	aliasName
-	sharedHost  // of a service that only shares describe: after all names that services have
-	sharedAlias // the same of its aliases
+	sharedHost    // of a service that only shares describe: after all names that services have
+	sharedDerived // the same of the alias that follows from its hostname
+	sharedAlias   // the same of its other aliases
 	virtualAddress
 	shareName
 	workloadUID

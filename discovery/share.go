@@ -19,11 +19,11 @@ type Share struct {
 	Name                string      `yaml:"name" doc:"required; of the service"`
 	Namespace           string      `yaml:"namespace" default:"default" doc:"of the service"`
 	Hostname            string      `yaml:"hostname" doc:"canonical name of the service; <name>.<namespace>.svc.cluster.local when left out"`
-	Aliases             []string    `yaml:"aliases" doc:"other names, if the service is not listed under services; it also has <name>.<namespace>.mesh.internal"`
+	Aliases             []string    `yaml:"aliases" doc:"other names, if the service is not listed under services (not of what networks tell themselves); it also has <name>.<namespace>.mesh.internal"`
 	Ports               []SharePort `yaml:"ports" doc:"required; what clients may ask for there: at least one"`
 	Scope               string      `yaml:"scope" default:"global" doc:"who may reach it: segment (networks of the same segment), global or global-only"`
-	TrafficDistribution string      `yaml:"trafficDistribution" default:"PreferNetwork" doc:"which endpoints come first, if the service is not listed under services"`
-	Created             time.Time   `yaml:"created" doc:"when the service was created there, such as 2026-11-22T10:00:00Z: of two networks that say different things of a service that is not listed under services, the earlier one's hold"`
+	TrafficDistribution string      `yaml:"trafficDistribution" default:"PreferNetwork" doc:"which endpoints come first, if the service is not listed under services and all its shares say the same; otherwise PreferNetwork"`
+	Created             time.Time   `yaml:"created" doc:"when the service was created there, such as 2026-11-22T10:00:00Z: of the shares of a service that is not listed under services, the earliest one names it and its ports"`
 	Identities          []string    `yaml:"identities" doc:"required; SPIFFE IDs of those who may answer there: at least one"`
 	Capacity            *uint32     `yaml:"capacity" default:"1" doc:"its weight beside other networks and workloads, and how many workloads it counts as, while the gateways there say nothing of its health; 0: nobody answers there"`
 }
@@ -73,16 +73,31 @@ func (s Share) addAliases(r *reader, out *reading, named bool) {
 			x.Aliases = append(x.Aliases, name)
 		}
 	}
+	derived := ""
+	if named {
+		derived = s.Name + "." + x.Namespace + ".mesh.internal"
+	}
 	for i, a := range s.Aliases {
-		if a = strings.ToLower(a); isHostname(a) {
-			add(at{"aliases", i}, a)
-		} else {
+		switch a = strings.ToLower(a); {
+		case !isHostname(a):
 			r.drop(CauseValue, at{"aliases", i}, a, "is not a host name: use lower-case letters, digits, hyphens and dots")
+		case r.object.Source == Told && a != derived && a != x.Hostname:
+			out.refused = append(out.refused, claim{what: sharedAlias, text: a, path: at{"aliases", i}})
+		default:
+			add(at{"aliases", i}, a)
 		}
 	}
 	if named {
-		add(at{"name"}, s.Name+"."+x.Namespace+".mesh.internal")
+		add(at{"name"}, derived)
 	}
+}
+
+// describes reports whether the share can make a service: what a network tells makes
+// those that are called by their name and namespace. Under any other hostname it joins a
+// service that a record lists.
+func (e *entry) describes() bool {
+	x := e.reading.share
+	return e.key.Source != Told || x.Hostname == x.Name+"."+x.Namespace+".svc.cluster.local"
 }
 
 func (s Share) ports(r *reader) (out []mesh.ExportPort) {
@@ -131,14 +146,21 @@ func (s Share) identities(r *reader) (out []spiffeid.ID) {
 }
 
 // sharedService is a service that no Service record lists, as its shares describe it.
-type sharedService struct{ service *mesh.Service }
+type sharedService struct {
+	service *mesh.Service
+	from    Source // the earliest of its shares'
+}
 
 func (sharedService) kind() Kind { return KindService }
 
 func (s sharedService) read(*reader) reading {
-	out := reading{service: s.service, claims: []claim{{what: sharedHost, text: s.service.Hostname, path: at{"hostname"}}}}
+	out := reading{service: s.service, rank: int(s.from), claims: []claim{{what: sharedHost, text: s.service.Hostname, path: at{"hostname"}}}}
 	for _, a := range s.service.Aliases {
-		out.extras = append(out.extras, claim{what: sharedAlias, text: a, path: at{"aliases"}})
+		what := sharedAlias
+		if own, ok := strings.CutSuffix(s.service.Hostname, ".svc.cluster.local"); ok && a == own+".mesh.internal" {
+			what = sharedDerived // what it calls itself beside its hostname does not count
+		}
+		out.extras = append(out.extras, claim{what: what, text: a, path: at{"aliases"}})
 	}
 	return out
 }
@@ -147,28 +169,55 @@ func keyOfShared(host string) Key {
 	return Key{Kind: KindService, Name: host, Source: derivedFromShares}
 }
 
-// serviceOf returns the service that shares describe, which are in: what the oldest
-// says of it, with the ports that all of them have.
-func serviceOf(shares []*entry) *mesh.Service {
-	age := func(a, b *entry) int { // what is not known is youngest
-		unknown := func(e *entry) int {
-			if e.reading.created.IsZero() {
-				return 1
-			}
-			return 0
-		}
-		return cmp.Or(cmp.Compare(unknown(a), unknown(b)), a.reading.created.Compare(b.reading.created), a.before(b))
+// serviceOf returns the service that shares describe, which are in. Each share keeps its
+// own ports and scope; see [Builder].
+func serviceOf(shares []*entry) sharedService {
+	slices.SortFunc(shares, older)
+	x := shares[0].reading.share
+	lead := shares // those of the earliest source
+	if i := slices.IndexFunc(shares, func(e *entry) bool { return e.key.Source != shares[0].key.Source }); i > 0 {
+		lead = shares[:i]
 	}
-	x := slices.MinFunc(shares, age).reading.share
-	svc := &mesh.Service{Name: x.Name, Namespace: x.Namespace, Hostname: x.Hostname, Aliases: x.Aliases, Scope: x.Scope, Distribution: x.Distribution,
-		DistributionFrom: mesh.FromService,
-		Takeover:         x.Scope != mesh.ScopeGlobalOnly} // of a name that nobody here has, there is nothing to take over
-	for _, p := range x.Ports {
-		if !slices.ContainsFunc(shares, func(e *entry) bool { return !e.reading.share.Offers(p.Port) }) {
+	svc := &mesh.Service{Name: x.Name, Namespace: x.Namespace, Hostname: x.Hostname, Aliases: x.Aliases, Scope: mesh.ScopeGlobal, Distribution: x.Distribution, DistributionFrom: mesh.FromService}
+	switch { // who may reach each share, its own scope says
+	case all(lead, func(x *mesh.Export) bool { return x.Scope == mesh.ScopeGlobalOnly }):
+		svc.Scope = mesh.ScopeGlobalOnly
+	case all(shares, func(x *mesh.Export) bool { return x.Scope == mesh.ScopeSegment }):
+		svc.Scope = mesh.ScopeSegment
+	}
+	svc.Takeover = svc.Scope != mesh.ScopeGlobalOnly // of a name that nobody here has, there is nothing to take over
+	if !all(lead, func(o *mesh.Export) bool { return o.Distribution == x.Distribution }) {
+		svc.Distribution, svc.DistributionFrom = mesh.PreferNetwork, "" // none of them chooses among the others
+	}
+	for _, e := range shares {
+		for _, p := range e.reading.share.Ports {
+			if _, has := svc.Port(p.Port); has {
+				continue
+			}
+			if slices.ContainsFunc(svc.Ports, func(o mesh.Port) bool { return o.Name == p.Name }) {
+				p.Name = "" // an older share gives it to another port
+			}
 			svc.Ports = append(svc.Ports, mesh.Port{Name: p.Name, Service: p.Port, Target: p.Port})
 		}
 	}
-	return svc
+	return sharedService{svc, shares[0].key.Source}
+}
+
+// older is the order of shares that describe a service: the earlier source's first, then
+// the older one; what is not known is youngest.
+func older(a, b *entry) int {
+	unknown := func(e *entry) int {
+		if e.reading.created.IsZero() {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(a.key.Source, b.key.Source), cmp.Compare(unknown(a), unknown(b)), a.reading.created.Compare(b.reading.created), a.before(b))
+}
+
+// all reports whether is holds of each of shares.
+func all(shares []*entry, is func(*mesh.Export) bool) bool {
+	return !slices.ContainsFunc(shares, func(e *entry) bool { return !is(e.reading.share) })
 }
 
 // enlist and delist keep the shares of each hostname.
@@ -217,8 +266,9 @@ func (b *Builder) tells(host string) (told []mesh.Told) {
 			told = append(told, e.reading.folded.shares...)
 		}
 	}
+	listed := b.claims.listed(host) != nil
 	for _, e := range b.sharesIn(host) {
-		if !slices.ContainsFunc(told, func(t mesh.Told) bool { return t.Network == e.reading.on }) {
+		if (listed || e.describes()) && !slices.ContainsFunc(told, func(t mesh.Told) bool { return t.Network == e.reading.on }) {
 			told = append(told, mesh.Told{Network: e.reading.on, Export: e.reading.share})
 		}
 	}
@@ -236,8 +286,10 @@ func (b *Builder) describeShared() {
 	for host := range b.shared {
 		key := keyOfShared(host)
 		var record Record
-		if in := b.sharesIn(host); len(in) > 0 && b.claims.listed(host) == nil {
-			record = sharedService{serviceOf(in)}
+		if b.claims.listed(host) == nil {
+			if in := slices.DeleteFunc(b.sharesIn(host), func(e *entry) bool { return !e.describes() }); len(in) > 0 {
+				record = serviceOf(in)
+			}
 		}
 		old := b.entries[key]
 		if old != nil && record != nil && reflect.DeepEqual(old.record, record) {
@@ -286,6 +338,9 @@ func (b *Builder) checkShare(r *reader, e *entry) {
 	x, here := e.reading.share, e.reading.claims[0].path
 	has := b.claims.named(x.Hostname)
 	switch {
+	case !e.describes() && b.claims.listed(x.Hostname) == nil:
+		r.unlisted(false, here, x.Hostname, "services", "is not <name>.<namespace>.svc.cluster.local of the share, which counts for nothing until a service of this hostname is listed under services")
+		return
 	case has == nil:
 		return
 	case has.reading.service.Hostname != x.Hostname:
@@ -297,10 +352,8 @@ func (b *Builder) checkShare(r *reader, e *entry) {
 		}
 		return
 	}
-	for i, p := range x.Ports {
-		if _, all := has.reading.service.Port(p.Port); !all {
-			r.drop(CauseConflict, at{"ports", i}, p.Port, "is not a port of this service on every network, and so on none: list the service under services, or the same ports at each share")
-		}
+	for _, c := range e.reading.refused {
+		r.drop(CauseConflict, c.path, c.text, "does not follow from the hostname of the service, and a network gives it no other name: list the service under services with this alias")
 	}
 	for _, c := range e.reading.offers {
 		if o := b.claims.named(c.text); o != nil && o != has && o.key.Source == derivedFromShares {

@@ -154,7 +154,7 @@ func (v *view) dump(s *state, snap *mesh.Snapshot, only *mesh.Service, now time.
 				s.Pods = append(s.Pods, v.dumpPod(w, svc, port, now))
 			}
 			for _, n := range snap.Networks(svc) {
-				if n != v.network && svc.Exported() {
+				if n != v.network && svc.Exported() && offered(snap, svc, n, port.Service) {
 					s.Shares = append(s.Shares, v.dumpShare(picker.Share{Network: n, Service: svc.Hostname, Port: port.Service}, now))
 				}
 			}

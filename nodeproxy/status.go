@@ -88,7 +88,7 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 	}
 	if !known {
 		row.Unknown = true
-		return row, followed && svc.Exported()
+		return row, followed && svc.Exported() && (network == v.network || offered(snap, svc, network, port))
 	}
 	row.Ready, row.Healthy = f.Ready, f.Healthy
 	row.Draining = f.Draining && network != v.network // pods of the own one need no gateway
@@ -101,6 +101,13 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 		row.Out = append(row.Out, standing.Out{Endpoint: v.called(snap, id), Since: x.Since, Reason: x.Reason, Witness: x.By})
 	}
 	return row, true
+}
+
+// offered reports whether clients may ask the share of svc on network for port, which
+// another network's may have alone.
+func offered(snap *mesh.Snapshot, svc *mesh.Service, network string, port uint16) bool {
+	x, ok := snap.Share(svc, network)
+	return ok && x.Offers(port)
 }
 
 // unreached is why no gateway of another network takes connections: why the one that went

@@ -18,6 +18,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 	"github.com/isthmus-mesh/isthmus/federation/record"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -37,6 +38,7 @@ type toldShares struct {
 	mu     sync.Mutex // held while it applies: the latest word is applied last
 	told   map[discovery.Key]discovery.Record
 	faults map[discovery.Key]string // what does not hold of that, in words
+	lines  logging.PeerLimits       // of the log, by network and object
 }
 
 // offers is what the health streams have proven; *healthstream.Client is one.
@@ -49,7 +51,7 @@ func newToldShares(own string, snapshot func() *mesh.Snapshot, l *linkFile, from
 	if l == nil {
 		return nil
 	}
-	return &toldShares{own: own, snapshot: snapshot, links: l, from: from, apply: apply, log: log, told: map[discovery.Key]discovery.Record{}, faults: map[discovery.Key]string{}}
+	return &toldShares{own: own, snapshot: snapshot, links: l, from: from, apply: apply, log: log, told: map[discovery.Key]discovery.Record{}, faults: map[discovery.Key]string{}, lines: logging.PeerLimits{Every: faultEvery}}
 }
 
 func shareKey(network, service string) discovery.Key {
@@ -167,7 +169,9 @@ func (t *toldShares) share(network, service string) discovery.Record {
 		t.fault(k, fmt.Sprintf("what network %s exports as %s is not used: it calls it a service of namespace %s, and here that is one of %s", network, service, export.Namespace, namespace))
 		return nil
 	}
-	export.Aliases = slices.DeleteFunc(slices.Clone(export.Aliases), func(a string) bool { _, n, ok := namespaced(strings.ToLower(a)); return !ok || n != namespace })
+	if name, _, ok := namespaced(service); ok { // its names follow from that, and discovery takes no others
+		export.Name = name
+	}
 	admitted, refused := t.linkOf(link).Admit(export)
 	switch {
 	case len(refused) > 0 && len(admitted.Identities) == 0:
@@ -277,8 +281,11 @@ func addressOf(b *record.Network) (netip.AddrPort, bool) {
 	return netip.AddrPort{}, false
 }
 
-// fault notes, and logs once, what does not hold of k; empty: nothing. The caller holds
-// mu.
+// faultEvery is how often a line says what does not hold of one object, and of all
+// objects of a network beyond the first 64 together.
+const faultEvery = 10 * time.Second
+
+// fault notes, and logs, what does not hold of k; empty: nothing. The caller holds mu.
 func (t *toldShares) fault(k discovery.Key, text string) {
 	old := t.faults[k]
 	if old == text {
@@ -289,7 +296,16 @@ func (t *toldShares) fault(k discovery.Key, text string) {
 		return
 	}
 	t.faults[k] = text
-	t.log.Warn().Str("object", k.String()).Str("problem", text).Msg("not all that another network exports is used")
+	network, _, _ := strings.Cut(k.Name, "/")
+	held, ok := t.lines.Allow(network, k.String(), time.Now())
+	if !ok {
+		return
+	}
+	e := t.log.Warn().Str("object", k.String()).Str("problem", text)
+	if held > 0 {
+		e = e.Int("similar", held)
+	}
+	e.Msg("not all that another network exports is used")
 }
 
 // problems returns what does not hold of what other networks offer, sorted.

@@ -188,17 +188,22 @@ func TestExportsAreHeldToTheirLink(t *testing.T) {
 	}
 }
 
-// An export takes no names of other namespaces, nor any outside the mesh.
+// An export takes no names of other services, of its namespace or another one, nor any
+// outside the mesh.
 func TestExportsTakeNoNamesOfOthers(t *testing.T) {
 	w := newToldWorld(t, "")
 	w.proven.offer(shopName, shopExport(func(e *record.Export) {
-		e.Aliases = []string{"store.default.mesh.internal", "pay.payments.mesh.internal", "pay.payments.svc.cluster.local", "api.example.com"}
+		e.Name = "store"
+		e.Aliases = []string{"shop.default.mesh.internal", "store.default.mesh.internal", "pay.payments.mesh.internal", "pay.payments.svc.cluster.local", "api.example.com"}
 	}))
 	w.update(shopName)
-	for name, want := range map[string]bool{shopName: true, "shop.default.mesh.internal": true, "store.default.mesh.internal": true, "pay.payments.mesh.internal": false, "pay.payments.svc.cluster.local": false, "api.example.com": false} {
+	for name, want := range map[string]bool{shopName: true, "shop.default.mesh.internal": true, "store.default.mesh.internal": false, "pay.payments.mesh.internal": false, "pay.payments.svc.cluster.local": false, "api.example.com": false} {
 		if got := w.snap.Service(name) != nil; got != want {
 			t.Errorf("%s leads to the export: %v, want %v", name, got, want)
 		}
+	}
+	if p := w.builder.Problems(); len(p) != 4 {
+		t.Errorf("problems %v, want one for each of the 4 names", p)
 	}
 }
 
