@@ -73,6 +73,12 @@ func (l *linkFile) get(network string) (keyfile.Link, bool) {
 	return link, ok
 }
 
+// most is the greatest weight of one service on network; 0 is no bound.
+func (l *linkFile) most(network string) uint32 {
+	link, _ := l.get(network)
+	return link.MaxCapacity
+}
+
 func (l *linkFile) has(network string) bool { _, ok := l.get(network); return ok }
 
 // names are the networks that are linked, sorted.
@@ -116,6 +122,7 @@ func (p *Proxy) followLinks(ctx context.Context) {
 			p.log.Info().Int("networks", len(p.links.names())).Msg("networks known by their keys have changed")
 			p.stream.SetKnown(p.links.known())
 			p.shares.relinked()
+			p.view.relinked(p.store.Current(), time.Now())
 		}
 	}
 }

@@ -133,6 +133,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 		if p.links, err = openLinks(cfg.Federation.Networks, cfg.Network); err != nil {
 			return nil, err
 		}
+		p.view.most = p.links.most
 	}
 	if cfg.Federation.Health {
 		p.stream = healthstream.NewClient(healthstream.ClientConfig{

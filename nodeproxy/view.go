@@ -33,6 +33,7 @@ type view struct {
 	// nameElsewhere returns the UID of an endpoint's workload on another network, "" if
 	// nobody has said it.
 	nameElsewhere func(mesh.EndpointID) string
+	most          func(network string) uint32 // greatest weight of one service there; 0 is no bound
 	log           zerolog.Logger
 	metrics       *Metrics
 }
@@ -48,7 +49,7 @@ func (v *view) nameOf(snap *mesh.Snapshot, id mesh.EndpointID) string {
 func newView(c Config, known func(network, service string) (healthstream.Known, bool), probe func(gateway string), log zerolog.Logger, m *Metrics) *view {
 	v := &view{
 		network: c.Network, scope: c.OutlierDetection.Scope, reports: c.Federation.Health && c.OutlierDetection.Scope == ScopeEndpoint,
-		known: known, probe: probe, works: func(string) {}, revise: func(func(warm.Key) bool) {}, nameElsewhere: func(mesh.EndpointID) string { return "" }, log: log, metrics: m,
+		known: known, probe: probe, works: func(string) {}, revise: func(func(warm.Key) bool) {}, nameElsewhere: func(mesh.EndpointID) string { return "" }, most: func(string) uint32 { return 0 }, log: log, metrics: m,
 	}
 	off := c.OutlierDetection.Config
 	off.Mode = health.ModeOff
@@ -77,7 +78,8 @@ func (v *view) reported(s picker.Share) (federation.SummaryFact, bool) {
 }
 
 // shareHealth is what federation says of a share: what each of its network's gateways
-// can deliver, and whom the witnesses there leave out.
+// can deliver, together no more than the link to it lets them, and whom the witnesses
+// there leave out.
 func (v *view) shareHealth(s picker.Share) (picker.Health, bool) {
 	if !v.reports {
 		return picker.Health{}, false
@@ -87,7 +89,7 @@ func (v *view) shareHealth(s picker.Share) (picker.Health, bool) {
 	if !ok {
 		return picker.Health{}, false
 	}
-	return picker.Health{Exceptions: f.Exceptions, Absent: absentOf(k.Deliveries, s.Port), Seen: k.Changed, Returned: k.Returned[s.Port], Groups: groupsOf(k.Deliveries, s.Port)}, true
+	return picker.Health{Exceptions: f.Exceptions, Absent: absentOf(k.Deliveries, s.Port), Seen: k.Changed, Returned: k.Returned[s.Port], Groups: groupsOf(k.Deliveries, s.Port), Most: v.most(s.Network)}, true
 }
 
 // absentOf are the endpoints that are not ready, terminating or gone by what gateways
@@ -203,6 +205,13 @@ func (v *view) heard(s picker.Share, snap *mesh.Snapshot, now time.Time) {
 	if v.reports {
 		v.tell(v.Heard(s, snap, now))
 		v.revise(func(k warm.Key) bool { return k.Network == s.Network && k.Service == s.Service && k.Port == s.Port })
+	}
+}
+
+// relinked takes in that links bound weights otherwise.
+func (v *view) relinked(snap *mesh.Snapshot, now time.Time) {
+	for _, s := range v.Shares() {
+		v.heard(s, snap, now)
 	}
 }
 

@@ -95,7 +95,7 @@ func (s *share) explain(v *answer.Verdict, m *member, c *route.Candidate, now ti
 	h := s.current(now)
 	ways := waysOf(m, c, &h, Tried{}, now, nil)
 	s.mu.Lock()
-	if s.known && sumUp(ways, h.Groups, float64(c.Capacity)).draining {
+	if s.known && sumUp(ways, &h, float64(c.Capacity)).draining {
 		v.Causes = append(v.Causes, standing.Cause{Word: standing.HeldDraining})
 	}
 	v.Unknown = !s.known && s.picker.config.Endpoints

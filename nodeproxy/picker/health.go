@@ -13,6 +13,9 @@ type Health struct {
 	// Groups are the gateways that speak of it, those together that see the same
 	// pods: what one of them can deliver, its siblings can deliver instead.
 	Groups []Group
+	// Most is the greatest weight that the share has by that, however much all groups
+	// together can deliver; 0 is no bound.
+	Most uint32
 	// Exceptions are the endpoints that are ready and left out, by the word of their
 	// witnesses, sorted.
 	Exceptions []mesh.EndpointID

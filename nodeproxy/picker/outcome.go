@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -189,6 +190,13 @@ func (p *Picker) GatewayOut(key string, now time.Time) time.Time {
 		return st.Until
 	}
 	return time.Time{}
+}
+
+// Shares returns the shares that are held now.
+func (p *Picker) Shares() []Share {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.known))
 }
 
 // Heard takes in that something else is said of a share, or nothing any more: whom

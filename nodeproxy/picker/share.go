@@ -192,7 +192,7 @@ func (s *share) weigh(m *member, c *route.Candidate, t Tried, now time.Time) (x 
 	h, known := s.health, s.known
 	s.mu.Unlock()
 	ways := waysOf(m, c, &h, t, now, make([]way, 0, maxWays))
-	w := sumUp(ways, h.Groups, float64(c.Capacity))
+	w := sumUp(ways, &h, float64(c.Capacity))
 	x = balance.Candidate{
 		Weight: w.weight * whole.Weight, Size: w.size, Faint: whole.Faint || w.faint, Rank: c.Rank,
 		Usable: whole.Usable && w.usable,
@@ -248,7 +248,8 @@ type worth struct {
 	draining     bool // all of it
 }
 
-func sumUp(ways []way, groups []Group, nominal float64) worth {
+func sumUp(ways []way, h *Health, nominal float64) worth {
+	groups := h.Groups
 	r := worth{faint: true, draining: len(groups) > 0}
 	up := false
 	for i := range ways {
@@ -283,6 +284,10 @@ func sumUp(ways []way, groups []Group, nominal float64) worth {
 	}
 	if r.size == 0 {
 		r.size = nominal
+	}
+	if whole := max(r.size, r.weight); h.Most > 0 && whole > float64(h.Most) { // what part of it is healthy stays
+		r.weight *= float64(h.Most) / whole
+		r.size = float64(h.Most)
 	}
 	r.usable = r.weight > 0
 	r.faint = r.faint && r.usable

@@ -34,7 +34,7 @@ type Network struct {
 type Link struct {
 	TrustDomains          []string `yaml:"trustDomains" doc:"trust domains of those who may answer there; that of the mesh when left out. For node proxies, as all that follows"`
 	Namespaces            []string `yaml:"namespaces" doc:"namespaces whose service accounts may answer there, whatever the service; that of the service alone when left out"`
-	MaxCapacity           uint32   `yaml:"maxCapacity" doc:"greatest weight of one service there; 0 is no bound"`
+	MaxCapacity           uint32   `yaml:"maxCapacity" doc:"greatest weight of one service there, whatever its gateways say of its health; 0 is no bound"`
 	GatewayServiceAccount string   `yaml:"gatewayServiceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that gateways there run as: the identity they must show, in the trust domain of the mesh, if discovery does not list them"`
 }
 
