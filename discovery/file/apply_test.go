@@ -97,6 +97,27 @@ func TestProblemsOfAnotherSourceAreToldApart(t *testing.T) {
 	})
 }
 
+func TestANetworkCannotFillTheLogByWhatItTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, oneOfTwo)
+		flap := func() {
+			w.Apply(toldShare("web", 1, "nobody"))
+			w.Apply(toldShare("web", 1, who))
+		}
+		for range 100 {
+			flap()
+		}
+		if l := w.lines(); len(l) != 2 {
+			t.Errorf("%d lines of one field that changed 200 times within a moment, want 2", len(l))
+		}
+		time.Sleep(toldEvery)
+		flap()
+		if l := w.lines(); len(l) != 2 || l[0]["similar"] != 99.0 || l[1]["similar"] != 99.0 {
+			t.Errorf("logged %v, want two lines with 99 before each that were not", l)
+		}
+	})
+}
+
 // Whoever applies, and the file, each have their last word, in snapshots that follow
 // each other.
 func TestSourcesMayApplyAtOnce(t *testing.T) {

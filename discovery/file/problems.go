@@ -2,6 +2,10 @@ package file
 
 import (
 	"fmt"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
@@ -90,10 +94,14 @@ func (w *Watcher) reportTold(news discovery.News) {
 		return Problem{p.Object.String(), p.Out, p.Cause.String(), 0, p.Field, p.Value, p.Message}
 	}
 	for _, p := range of(discovery.Told, news.Appeared) {
-		w.logTold(said(p))
+		if held, ok := w.mayLog(p, "there"); ok {
+			w.logTold(said(p), held)
+		}
 	}
 	for _, p := range of(discovery.Told, news.Gone) {
-		w.Log.Info().Stringer("object", p.Object).Str("problem", p.Error()).Msg("a problem of what another network tells is gone")
+		if held, ok := w.mayLog(p, "gone"); ok {
+			similar(w.Log.Info(), held).Stringer("object", p.Object).Str("problem", p.Error()).Msg("a problem of what another network tells is gone")
+		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,8 +131,25 @@ func of(source discovery.Source, list []discovery.Problem) (out []discovery.Prob
 	return out
 }
 
-func (w *Watcher) logTold(p Problem) {
-	w.Log.Warn().Str("object", p.Object).Bool("out", p.Out).Str("cause", p.Cause).Str("field", p.Field).Str("value", p.Value).Str("problem", p.Message).
+// toldEvery is how often a line says of one field of what another network tells that it
+// has a problem, or none any more, and of all of a network beyond the first 64 together.
+const toldEvery = 10 * time.Second
+
+// mayLog reports whether a line says what became of p, and of how many before it none did.
+func (w *Watcher) mayLog(p discovery.Problem, what string) (held int, ok bool) {
+	network, _, _ := strings.Cut(p.Object.Name, "/")
+	return w.toldLines.Allow(network, what+" "+p.Object.String()+" "+p.Field, time.Now())
+}
+
+func similar(e *zerolog.Event, held int) *zerolog.Event {
+	if held > 0 {
+		e = e.Int("similar", held)
+	}
+	return e
+}
+
+func (w *Watcher) logTold(p Problem, held int) {
+	similar(w.Log.Warn(), held).Str("object", p.Object).Bool("out", p.Out).Str("cause", p.Cause).Str("field", p.Field).Str("value", p.Value).Str("problem", p.Message).
 		Msg("what another network tells has a problem, everything else in it is in force")
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -39,6 +40,8 @@ type Watcher struct {
 	Every time.Duration  // pause between looks; zero is DefaultEvery
 	Log   zerolog.Logger // the zero value logs nothing
 	Guard Guard          // the zero value holds what removes more than DefaultMaxRemoval
+
+	toldLines logging.PeerLimits // of the log, of what other networks tell
 
 	path    string
 	network string // of a process that keeps no workload of others; "": it keeps all
@@ -101,7 +104,7 @@ func Open(path string, store *discovery.Store) (*Watcher, error) { return OpenFo
 // OpenFor is Open for a process on network that keeps no workload of other networks, but
 // what they come to: shares of services, and names; see [discovery.Config.ListFor].
 func OpenFor(network, path string, store *discovery.Store) (*Watcher, error) {
-	w := &Watcher{path: path, network: network, store: store, again: make(chan struct{}, 1), confirm: make(chan confirmation)}
+	w := &Watcher{path: path, network: network, store: store, toldLines: logging.PeerLimits{Every: toldEvery}, again: make(chan struct{}, 1), confirm: make(chan confirmation)}
 	data, st, err := first(path)
 	if err != nil {
 		return nil, err

@@ -73,6 +73,7 @@ var allowed = map[string]why{
 		"discovery":           "the records it reads and the store it fills",
 		"mesh":                "snapshots are what it returns",
 		"internal/admin":      "what it answers to operators",
+		"internal/logging":    "bounds what other networks can have logged",
 		"internal/strictyaml": "reads YAML with lines",
 	},
 	"federation/gossip": {
