@@ -218,6 +218,8 @@ func (g *destination) turn(now time.Time, processors int) {
 	if v == longer || v == none && !g.trial.bounded {
 		g.control.bounded = false
 	}
+	// Most of what has waited for a queue that is none may begin when that is known.
+	g.patient = g.trial.running && !g.trial.bounded
 	g.control.short = g.times.base(mid) + shortThere
 	l := g.load(processors, slow && much && g.control.bounded)
 	l.tried = g.trial.running

@@ -28,6 +28,7 @@ type gate struct {
 	once    int       // of waiters
 	clients clients
 	kept    keeping
+	patient bool // who waits, of Admit, is refused later: whether there is a queue is not known yet
 }
 
 // Work is one piece of work that was admitted. The zero value is none.
@@ -68,7 +69,8 @@ const (
 
 // Admit returns the work when it may begin, at once if there is no overload; its Done
 // must then be called. It returns ErrOverloaded when it is not to begin, at the latest
-// a little more than maxWait after since, when it was asked for first, and ctx's cause
+// a little more than maxWait after since, when it was asked for first, or when the first trial
+// of a destination is over, and ctx's cause
 // when ctx ends first. The newest waiter goes first: the oldest is the one that is most likely no longer waited for.
 func (g *gate) Admit(ctx context.Context, since time.Time) (Work, error) {
 	return g.wait(ctx, since.Add(maxWait), false, "")
@@ -160,6 +162,9 @@ func (g *gate) crowded(once bool) bool {
 func (g *gate) mostWaiting(once bool) int {
 	if once {
 		return max(leastOnce, int(onceWait.Seconds()/2*g.recent.rate()))
+	}
+	if g.patient { // as many as can come until that is known
+		return max(leastWaiting, int(2*g.recent.lately))
 	}
 	return max(leastWaiting, int(maxWait.Seconds()/4*g.recent.rate()))
 }
@@ -298,7 +303,7 @@ func (g *gate) displace(c *client) bool {
 // refuseOverdue refuses who has waited for as long as it may. Called with mu held.
 func (g *gate) refuseOverdue(now time.Time) {
 	g.waiters = slices.DeleteFunc(g.waiters, func(w *waiter) bool {
-		if now.Before(w.until) {
+		if now.Before(w.until) || w.client == nil && g.patient {
 			return false
 		}
 		w.answer <- answer{}
