@@ -6,13 +6,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
 const (
 	// maxAsked is how many names that nobody has offered yet are asked for at once: an
-	// application may ask for any.
+	// application may ask for any. They are shared out among the identities that ask.
 	maxAsked = 256
 	// askedFor is how long such a name stays asked for, and is not asked for again.
 	askedFor = 2 * time.Second
@@ -22,30 +24,65 @@ const (
 // them. Safe for concurrent use.
 type askedNames struct {
 	mu    sync.Mutex
-	since map[string]time.Time
+	names map[string]askedName
+}
+
+type askedName struct {
+	since time.Time
+	by    spiffeid.ID // of the pod that was the first to ask
 }
 
 // begin reports whether name is asked for; expired are those that are to be asked for
-// no longer.
-func (a *askedNames) begin(name string, now time.Time) (asked bool, expired []string) {
+// no longer. Once all places are taken, the identity that has most of them gives up its
+// oldest to one that has fewer.
+func (a *askedNames) begin(name string, by spiffeid.ID, now time.Time) (asked bool, expired []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	expired = a.expire(now)
-	if _, asked = a.since[name]; asked || len(a.since) >= maxAsked {
-		return asked, expired
+	if _, asked = a.names[name]; asked {
+		return true, expired
 	}
-	if a.since == nil {
-		a.since = map[string]time.Time{}
+	if len(a.names) >= maxAsked {
+		old, ok := a.spare(by)
+		if !ok {
+			return false, expired
+		}
+		delete(a.names, old)
+		expired = append(expired, old)
 	}
-	a.since[name] = now
+	if a.names == nil {
+		a.names = map[string]askedName{}
+	}
+	a.names[name] = askedName{now, by}
 	return true, expired
+}
+
+// spare is the oldest name of the identity that has most, unless that has no more than
+// by would have with another one; the caller holds mu.
+func (a *askedNames) spare(by spiffeid.ID) (oldest string, ok bool) {
+	places := map[spiffeid.ID]int{}
+	most := by
+	for _, n := range a.names {
+		if places[n.by]++; places[n.by] > places[most] {
+			most = n.by
+		}
+	}
+	if places[most] <= places[by]+1 {
+		return "", false
+	}
+	for name, n := range a.names {
+		if n.by == most && (oldest == "" || n.since.Before(a.names[oldest].since)) {
+			oldest = name
+		}
+	}
+	return oldest, true
 }
 
 // expire takes the names that were asked for long enough ago; the caller holds mu.
 func (a *askedNames) expire(now time.Time) (names []string) {
-	for name, at := range a.since {
-		if now.Sub(at) >= askedFor {
-			delete(a.since, name)
+	for name, n := range a.names {
+		if now.Sub(n.since) >= askedFor {
+			delete(a.names, name)
 			names = append(names, name)
 		}
 	}
@@ -84,7 +121,7 @@ func (p *Proxy) learn(ctx context.Context, flow route.Flow) bool {
 	if !ok {
 		return false
 	}
-	asked, expired := p.asking.begin(name, time.Now())
+	asked, expired := p.asking.begin(name, flow.Source.Identity, time.Now())
 	p.forgetNames(expired)
 	if !asked {
 		return false

@@ -261,17 +261,18 @@ func TestTheFilesWordOfAnotherNetworkGoesFirst(t *testing.T) {
 // However many names applications ask for, a bounded number is asked of the gateways.
 func TestNamesThatAreAskedForAreBounded(t *testing.T) {
 	var a askedNames
+	pod := accountIn("default", "crawler")
 	now := time.Now()
 	for i := range 10 * maxAsked {
-		if asked, expired := a.begin(fmt.Sprint("name-", i, ".default.svc.cluster.local"), now); asked != (i < maxAsked) || len(expired) > 0 {
+		if asked, expired := a.begin(fmt.Sprint("name-", i, ".default.svc.cluster.local"), pod, now); asked != (i < maxAsked) || len(expired) > 0 {
 			t.Fatalf("name %d: asked %v, expired %d", i, asked, len(expired))
 		}
 	}
-	if asked, _ := a.begin("name-0.default.svc.cluster.local", now.Add(askedFor-1)); !asked {
+	if asked, _ := a.begin("name-0.default.svc.cluster.local", pod, now.Add(askedFor-1)); !asked {
 		t.Error("one that is asked for is not")
 	}
-	if asked, expired := a.begin("another.default.svc.cluster.local", now.Add(askedFor)); !asked || len(expired) != maxAsked || len(a.since) != 1 {
-		t.Errorf("after a while: asked %v, %d expired, %d left", asked, len(expired), len(a.since))
+	if asked, expired := a.begin("another.default.svc.cluster.local", pod, now.Add(askedFor)); !asked || len(expired) != maxAsked || len(a.names) != 1 {
+		t.Errorf("after a while: asked %v, %d expired, %d left", asked, len(expired), len(a.names))
 	}
 	for host, want := range map[string]string{
 		"Shop.Default.svc.cluster.local.": shopName, "shop.default.mesh.internal": shopName, "db.example.com": "db.example.com",
