@@ -51,6 +51,7 @@ func (a *asking) explain(ctx context.Context, source, destination string) (answe
 	x := explained{Differences: []string{}}
 	var failed []error
 	x.Processes, failed = askAll[answer.Explanation](ctx, a, "/explain", url.Values{"source": {source}, "destination": {destination}})
+	nameExplained(x.Processes)
 	for i := range x.Processes {
 		for j := range i {
 			x.Differences = append(x.Differences, differences(x.Processes[j], x.Processes[i])...)

@@ -50,6 +50,7 @@ process could not be asked; the answers of the others are printed.`,
 
 func (a *asking) status(ctx context.Context) (answered, error) {
 	list, failed := askAll[answer.Status](ctx, a, "/status", nil)
+	nameStatus(list)
 	var finding error
 	for i := range list {
 		if !list[i].Well() {

@@ -242,6 +242,7 @@ var allowed = map[string]why{
 		"drill/lab":                     "isthmus drill: starts the processes",
 		"health/standing":               "isthmus explain and status: what processes answer",
 		"internal/answer":               "isthmus explain and status: what processes answer",
+		"mesh":                          "isthmus explain and status: names of endpoints",
 		"identity":                      "isthmus ca",
 		"identity/istioca":              "isthmus ca serve",
 	},
