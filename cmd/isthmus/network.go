@@ -54,7 +54,7 @@ func newNetworkInitCommand() *cobra.Command {
 			return exit(exitStart, err)
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "# made the key of network %s in %s (fingerprint %s)\n# other networks need:\n%s",
-			d.Network, *dir, d.Key.Public().Fingerprint(), keyfile.FormatKnown(d.Known()))
+			d.Network, *dir, d.Key.Public().Fingerprint(), d.Format())
 		return exit(exitStart, err)
 	}
 	cmd.Flags().StringVar(&name, "network", "", "name of the network (required)")
@@ -69,6 +69,11 @@ type shownNetwork struct {
 	Keys    []shownKey `json:"keys"` // the one that signs first
 	// ForgetFrom is when the old key may be forgotten, if one is listed.
 	ForgetFrom time.Time `json:"forgetFrom,omitzero"`
+	// What network.yaml says of the link, if it does.
+	TrustDomains          []string `json:"trustDomains,omitempty"`
+	Namespaces            []string `json:"namespaces,omitempty"`
+	MaxCapacity           uint32   `json:"maxCapacity,omitempty"`
+	GatewayServiceAccount string   `json:"gatewayServiceAccount,omitempty"`
 }
 
 type shownKey struct {
@@ -82,7 +87,7 @@ func newNetworkShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show",
 		Short:   "Print what other networks need to know this one",
-		Long:    "show prints the public keys of the network, never the secret ones, as an entry for a file of known networks.",
+		Long:    "show prints the public keys of the network, never the secret ones, as an entry for a file of known networks,\nand what network.yaml says of the link.",
 		Example: "  isthmus network show --dir network\n  isthmus network show -o json",
 		Args:    cobra.NoArgs,
 	}
@@ -97,7 +102,8 @@ func newNetworkShowCommand() *cobra.Command {
 			return exit(exitStart, err)
 		}
 		if *format == "json" {
-			s := shownNetwork{Network: d.Network, Step: d.Step().String(), ForgetFrom: d.ForgetFrom()}
+			s := shownNetwork{Network: d.Network, Step: d.Step().String(), ForgetFrom: d.ForgetFrom(),
+				TrustDomains: d.Link.TrustDomains, Namespaces: d.Link.Namespaces, MaxCapacity: d.Link.MaxCapacity, GatewayServiceAccount: d.Link.GatewayServiceAccount}
 			for i, k := range d.Public() {
 				s.Keys = append(s.Keys, shownKey{k.String(), k.Fingerprint(), i == 0, d.Old != nil && k == *d.Old})
 			}
@@ -128,7 +134,7 @@ func printNetwork(cmd *cobra.Command, d keyfile.Dir) error {
 			return err
 		}
 	}
-	_, err := cmd.OutOrStdout().Write(keyfile.FormatKnown(d.Known()))
+	_, err := cmd.OutOrStdout().Write(d.Format())
 	return err
 }
 

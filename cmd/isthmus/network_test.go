@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -70,4 +71,28 @@ func TestNetworkKeyFromInitToTheEndOfItsRotation(t *testing.T) {
 			t.Errorf("%q: exit %d, %s, want %d", name, code, errs, exitUsage)
 		}
 	}
+}
+
+func TestNetworkShowPrintsTheLinkAndRotateKeepsIt(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "west")
+	succeed(t, "network", "init", "--network", "west", "--dir", dir)
+	path := filepath.Join(dir, keyfile.ListFile)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("    namespaces: [shop]\n    maxCapacity: 7 # a tenth of ours\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantIn(t, succeed(t, "network", "show", "--dir", dir), "namespaces:\n      - \"shop\"\n", "maxCapacity: 7\n")
+	wantIn(t, succeed(t, "network", "rotate", "--dir", dir), "maxCapacity: 7\n")
+	wantIn(t, succeed(t, "network", "show", "--dir", dir, "-o", "json"), `"maxCapacity": 7`, `"step": "offered"`)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantIn(t, string(b), "namespaces: [shop]", "maxCapacity: 7 # a tenth of ours")
 }

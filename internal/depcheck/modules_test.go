@@ -20,7 +20,7 @@ var modules = map[string]why{
 	"federation/antientropy":        {"google.golang.org/protobuf": "the codec of records"},
 	"federation/federationpb":       {"google.golang.org/protobuf": "what the generated code runs on"},
 	"federation/ledger":             {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "google.golang.org/protobuf": "the codec of records"},
-	"federation/networkkey/keyfile": {"github.com/spiffe/go-spiffe/v2": "names of trust domains and accounts"},
+	"federation/networkkey/keyfile": {"github.com/spiffe/go-spiffe/v2": "names of trust domains and accounts", "go.yaml.in/yaml/v3": "replaces keys in a file, and leaves what else it says"},
 	"federation/networkkey":         {"google.golang.org/protobuf": "the codec of certificates"},
 	"federation/record":             {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "google.golang.org/protobuf": "the codec of records"},
 	"federation/peer":               {"github.com/prometheus/client_golang": "its metrics"},

@@ -1,6 +1,7 @@
 package keyfile
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/pem"
@@ -10,8 +11,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 )
@@ -48,6 +52,8 @@ type Dir struct {
 	Old *networkkey.Public
 	// Finished is when the key that Old is ceased to sign; zero without Old.
 	Finished time.Time
+	// Link is what operators have written at the network in ListFile.
+	Link Link
 }
 
 // Public returns the keys that other networks have to accept: the one that
@@ -103,7 +109,7 @@ func Open(dir string) (Dir, error) { return open(dir, "NAME") }
 
 // open calls the network, in the remedy for a directory that is not there, name.
 func open(dir, name string) (Dir, error) {
-	known, err := ReadKnown(filepath.Join(dir, ListFile))
+	known, links, err := ReadLinks(filepath.Join(dir, ListFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return Dir{}, fmt.Errorf("open network: %w: make one with `isthmus network init --dir %s --network %s`", err, dir, name)
 	}
@@ -114,7 +120,7 @@ func open(dir, name string) (Dir, error) {
 		return Dir{}, fmt.Errorf("open network: %s lists %d networks: want the one whose key %s is", filepath.Join(dir, ListFile), len(known), KeyFile)
 	}
 	d := Dir{Path: dir}
-	for d.Network = range known {
+	for d.Network, d.Link = range links {
 	}
 	if d.Key, err = ReadKey(filepath.Join(dir, KeyFile)); err != nil {
 		return Dir{}, fmt.Errorf("open network: %w", err)
@@ -182,7 +188,7 @@ func Finish(dir string, now time.Time) (Dir, error) {
 		return Dir{}, fmt.Errorf("finish rotation: %w", err)
 	}
 	old := d.Key.Public()
-	d = Dir{Path: dir, Network: d.Network, Key: *d.Next, Old: &old, Finished: now}
+	d = Dir{Path: dir, Network: d.Network, Key: *d.Next, Old: &old, Finished: now, Link: d.Link}
 	return d, d.writeList()
 }
 
@@ -240,8 +246,72 @@ func readFinished(dir string) (time.Time, error) {
 	return t.UTC(), nil
 }
 
+// Format returns d as a file of known networks, with its link.
+func (d Dir) Format() []byte { return d.Link.append(FormatKnown(d.Known())) }
+
+// writeList writes the keys of d into its list, and leaves there what else it says.
 func (d Dir) writeList() error {
-	return writeFile(filepath.Join(d.Path, ListFile), FormatKnown(d.Known()))
+	path := filepath.Join(d.Path, ListFile)
+	b, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if b, err = d.edit(b); err != nil {
+		b = d.Format()
+	}
+	return writeFile(path, b)
+}
+
+// edit replaces the keys in b, a list that was read before. Comments stay.
+func (d Dir) edit(b []byte) ([]byte, error) {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(b, &doc); err != nil {
+		return nil, err
+	}
+	keys := keysIn(&doc)
+	if keys == nil {
+		return nil, fmt.Errorf("no keys of network %q", d.Network)
+	}
+	was := map[string]*yaml.Node{}
+	for _, n := range keys.Content {
+		was[n.Value] = n
+	}
+	keys.Content = nil
+	for _, p := range d.Public() {
+		n, ok := was[p.String()]
+		if !ok {
+			n = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: p.String()}
+		}
+		keys.Content = append(keys.Content, n)
+	}
+	var out bytes.Buffer
+	e := yaml.NewEncoder(&out)
+	e.SetIndent(2)
+	if err := errors.Join(e.Encode(&doc), e.Close()); err != nil {
+		return nil, err
+	}
+	known, links, err := parse(ListFile, out.Bytes())
+	if err == nil && (!reflect.DeepEqual(known, d.Known()) || !reflect.DeepEqual(links[d.Network], d.Link)) {
+		err = fmt.Errorf("network %q reads otherwise", d.Network)
+	}
+	return out.Bytes(), err
+}
+
+// keysIn is the list of keys of the first network in n; nil: there is none.
+func keysIn(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			switch n.Content[i].Value {
+			case "networks":
+				return keysIn(n.Content[i+1])
+			case "keys":
+				return n.Content[i+1]
+			}
+		}
+	} else if len(n.Content) > 0 { // a document, a list
+		return keysIn(n.Content[0])
+	}
+	return nil
 }
 
 // writeFile replaces a file that everybody may read, whole or not at all.

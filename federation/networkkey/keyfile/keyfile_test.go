@@ -208,3 +208,49 @@ func TestLinksBoundWhatANetworkMayClaim(t *testing.T) {
 		}
 	}
 }
+
+func TestARotationKeepsWhatOperatorsHaveWritten(t *testing.T) {
+	for style, text := range map[string]string{
+		"block": "# ours\nnetworks:\n  - name: west\n    # of the link\n    trustDomains: [west.example]\n    namespaces:\n      - a\n      - b # since May\n    maxCapacity: 7\n    gatewayServiceAccount: mesh/gate\n    keys:\n      - KEY # first\n# end\n",
+		"flow":  "networks: [{name: west, keys: [KEY], trustDomains: [west.example], namespaces: [a, b], maxCapacity: 7, gatewayServiceAccount: mesh/gate}]\n",
+	} {
+		dir := filepath.Join(t.TempDir(), "west")
+		made, err := Init(dir, "west", rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, ListFile)
+		if err := os.WriteFile(path, []byte(strings.ReplaceAll(text, "KEY", made.Key.Public().String())), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		want := Link{TrustDomains: []string{"west.example"}, Namespaces: []string{"a", "b"}, MaxCapacity: 7, GatewayServiceAccount: "mesh/gate"}
+		check := func(step string, d Dir, err error, comments ...string) {
+			t.Helper()
+			if err != nil || !reflect.DeepEqual(d.Link, want) {
+				t.Fatalf("%s, %s: link %+v, %v; want %+v", style, step, d.Link, err, want)
+			}
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, text := range map[string][]byte{"the list": b, "what is shown": d.Format()} {
+				known, links, err := parse(name, text)
+				if err != nil || !reflect.DeepEqual(links["west"], want) || !reflect.DeepEqual(known, d.Known()) {
+					t.Errorf("%s, %s: %s has %v, %+v, %v; want %v, %+v:\n%s", style, step, name, known, links["west"], err, d.Known(), want, text)
+				}
+			}
+			for _, c := range comments {
+				if style == "block" && strings.Count(string(b), c) != 1 {
+					t.Errorf("%s: no %q in\n%s", step, c, b)
+				}
+			}
+		}
+		now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		d, err := Rotate(dir, rand.Reader)
+		check("rotated", d, err, "# ours", "# of the link", "b # since May", made.Key.Public().String()+" # first", "# end")
+		d, err = Finish(dir, now)
+		check("finished", d, err, "# ours", "# of the link", "b # since May", made.Key.Public().String()+" # first", "# end")
+		d, err = Forget(dir, now, true)
+		check("forgotten", d, err, "# ours", "# of the link", "b # since May", "# end")
+	}
+}

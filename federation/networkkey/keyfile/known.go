@@ -131,3 +131,26 @@ func FormatKnown(k networkkey.Known) []byte {
 	}
 	return b.Bytes()
 }
+
+// append adds to b, the file of one network, what is set of l.
+func (l Link) append(b []byte) []byte {
+	for _, f := range []struct {
+		key    string
+		values []string
+	}{{"trustDomains", l.TrustDomains}, {"namespaces", l.Namespaces}} {
+		if len(f.values) == 0 {
+			continue
+		}
+		b = fmt.Appendf(b, "    %s:\n", f.key)
+		for _, v := range f.values {
+			b = fmt.Appendf(b, "      - %s\n", strconv.Quote(v))
+		}
+	}
+	if l.MaxCapacity > 0 {
+		b = fmt.Appendf(b, "    maxCapacity: %d\n", l.MaxCapacity)
+	}
+	if l.GatewayServiceAccount != "" {
+		b = fmt.Appendf(b, "    gatewayServiceAccount: %s\n", strconv.Quote(l.GatewayServiceAccount))
+	}
+	return b
+}
