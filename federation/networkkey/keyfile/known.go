@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
@@ -47,11 +48,42 @@ func ReadKnown(path string) (networkkey.Known, error) {
 
 // ReadLinks is ReadKnown, and what bounds each network.
 func ReadLinks(path string) (networkkey.Known, map[string]Link, error) {
-	b, err := os.ReadFile(path)
+	b, err := readSettled(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	return parse(path, b)
+}
+
+const (
+	// settle is how long the file must not have been written to before it is believed:
+	// cut at the end of a line by a rewrite in place, it lists fewer networks without
+	// any mistake.
+	settle = 100 * time.Millisecond
+	// restless is how long the file may be written to without such a pause.
+	restless = 2 * time.Second
+)
+
+// readSettled reads the file at path as soon as nobody writes to it.
+func readSettled(path string) ([]byte, error) {
+	for began := time.Now(); ; time.Sleep(settle / 4) {
+		before, err := os.Stat(path)
+		if err != nil {
+			return nil, err
+		}
+		if age := time.Since(before.ModTime()); age < 0 || age >= settle {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			if after, err := os.Stat(path); err == nil && os.SameFile(after, before) && after.ModTime().Equal(before.ModTime()) && after.Size() == before.Size() {
+				return b, nil
+			}
+		}
+		if time.Since(began) >= restless {
+			return nil, fmt.Errorf("%s: it is written to again and again and is never left alone for %v: write a new file beside it and rename it", path, settle)
+		}
+	}
 }
 
 // ParseKnown is ReadKnown of b; errors call the file name.
