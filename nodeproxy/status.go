@@ -93,6 +93,9 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 	row.Ready, row.Healthy = f.Ready, f.Healthy
 	row.Draining = f.Draining && network != v.network // pods of the own one need no gateway
 	row.Unreached = v.unreached(snap, network)
+	if a := v.Attempts(k); a != nil && a.InVain() {
+		row.Failed = a
+	}
 	said, _ := v.known(network, svc.Hostname)
 	row.Changed, row.Stale = said.Turned[port], said.Stale(port)
 	for _, id := range f.Exceptions {

@@ -139,6 +139,9 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 		if r.Unreached != "" {
 			healthy, out = "?", append(out, fmt.Sprintf("all of it (none of its gateways can be reached: %s)", plain(r.Unreached)))
 		}
+		if r.Failed != nil {
+			out = append(out, "("+plain(r.Failed.Sentence(s.Now))+")")
+		}
 		if !r.Stale.IsZero() {
 			out = append(out, fmt.Sprintf("(last word %s ago)", age(s.Now, r.Stale)))
 		}

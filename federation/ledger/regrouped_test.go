@@ -16,9 +16,8 @@ func TestAGatewayThatIsGivenAGroupIsNotCountedTwiceNorForEver(t *testing.T) {
 		return record.NetworkRecord(record.Network{Gateway: "gw-1", Group: group, Addresses: []record.Address{{Host: "10.0.0.1", Port: 15008}}})
 	}
 	offer(t, l, before.say(itself(""), export(80), health(10, 10)), epoch)
-	now := epoch
 	first := true
-	for now = epoch.Add(2 * time.Second); now.Sub(epoch) <= 2*time.Hour; now = now.Add(2 * time.Second) {
+	for now := epoch.Add(2 * time.Second); now.Sub(epoch) <= 2*time.Hour; now = now.Add(2 * time.Second) {
 		if now.Sub(epoch)%(14*time.Second) == 0 {
 			l.Draw(number, now)
 		}

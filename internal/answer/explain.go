@@ -70,6 +70,10 @@ func (v Verdict) Fails(times int) bool {
 	return v.In && v.Failed != nil && !v.Failed.Fault && v.Failed.Times >= times
 }
 
+// InVain reports whether so many failed in a row, held against nobody, that it is clearly
+// no accident.
+func (a *Attempts) InVain() bool { return !a.Fault && a.Times >= clearly }
+
 // Serves reports whether connections to the destination may be expected to succeed:
 // somebody healthy is left, and nobody who takes part fails all the time.
 func (e *Explanation) Serves() bool {
@@ -106,7 +110,7 @@ func (v Verdict) Sentence(now time.Time) string {
 		s += fmt.Sprintf("; %d of %d wanted sessions with its pods are kept", v.Kept.Held, v.Kept.Wanted)
 	}
 	if v.Failed != nil {
-		s += "; " + v.Failed.sentence(now)
+		s += "; " + v.Failed.Sentence(now)
 	}
 	return s
 }
@@ -119,7 +123,8 @@ func ago(now, at time.Time) string {
 	return standing.Age(now.Sub(at)) + " ago"
 }
 
-func (a *Attempts) sentence(now time.Time) string {
+// Sentence says which attempts failed, and why, at now.
+func (a *Attempts) Sentence(now time.Time) string {
 	which := "the last attempt failed"
 	if a.Times > 1 {
 		which = fmt.Sprintf("the last %d attempts failed", a.Times)

@@ -51,6 +51,9 @@ type Row struct {
 	// node proxy has seen itself, or that discovery drains them all or has none: what is said
 	// of the pods behind them helps nobody. Empty: not all are out.
 	Unreached string `json:"unreached,omitempty"`
+	// Failed is what failed of the share of another network, three times and more in a row
+	// and held against nobody: the identity of who answers, say. Nil: no such thing.
+	Failed *Attempts `json:"failed,omitempty"`
 	// Stale is since when nobody vouches for the numbers: they are a last word.
 	Stale time.Time `json:"stale,omitzero"`
 }
@@ -82,7 +85,7 @@ type Gateway struct {
 // Well reports whether all that s names is known and healthy.
 func (s *Status) Well() bool {
 	for _, r := range s.Services {
-		if r.Why != "" || r.Unreached != "" || r.Unknown || r.Draining || !r.Stale.IsZero() || r.Healthy < r.Ready || len(r.Out) > 0 {
+		if r.Why != "" || r.Unreached != "" || r.Failed != nil || r.Unknown || r.Draining || !r.Stale.IsZero() || r.Healthy < r.Ready || len(r.Out) > 0 {
 			return false
 		}
 	}

@@ -176,3 +176,14 @@ func (p *Picker) Since(k Share, id mesh.EndpointID) time.Time {
 	defer s.mu.Unlock()
 	return s.since[id]
 }
+
+// Attempts are what failed of a share since something succeeded, for people; nil: nothing.
+func (p *Picker) Attempts(k Share) *answer.Attempts {
+	p.mu.Lock()
+	s := p.known[k]
+	p.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	return s.attempts.get("")
+}
