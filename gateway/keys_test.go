@@ -18,6 +18,7 @@ func TestAGatewayWarnsOfNetworksWhoseKeyIsNotKnown(t *testing.T) {
 	m.Networks("east", "west")
 	m.Gateway("east", "gw-1")
 	m.Gateway("east", "gw-2")
+	m.Gateway("east", "gw-3")
 	m.Gateway("west", "gw-1")
 	m.Write()
 	key, err := networkkey.Generate(rand.Reader)
@@ -42,6 +43,12 @@ func TestAGatewayWarnsOfNetworksWhoseKeyIsNotKnown(t *testing.T) {
 	if text := alone.Log.Await(t, "no key for network west, whose gateways "+m.File()+" lists: nothing that they say is believed: set federation.networks to a file with west's entry (`isthmus network show` there prints it)").Text("message"); strings.Contains(text, "did you mean") {
 		t.Errorf("%q suggests a network that is known", text)
 	}
+	// The list of the own network takes no other: a gateway would not start with one in it.
+	own := ""
+	m.StartGateway("east", "gw-3", func(c *gateway.Config) {
+		own = filepath.Join(c.Federation.Keys, keyfile.ListFile)
+		c.Federation.Networks = own
+	}).Log.Await(t, "no key for network west, whose gateways "+m.File()+" lists: nothing that they say is believed: set federation.networks to a file of its own with west's entry (`isthmus network show` there prints it): "+own+" is for this network alone")
 	for _, l := range m.StartGateway("west", "gw-1").Log.Above() {
 		if strings.HasPrefix(l.Text("message"), "no key for network ") {
 			t.Errorf("all keys are known: %v", l)

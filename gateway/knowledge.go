@@ -59,9 +59,13 @@ func (g *Gateway) disbelieved() (list []string) {
 	if err := g.fed.KeysError(); err != nil {
 		list = append(list, "network keys not read, those read before are used: "+err.Error())
 	}
+	into := cmp.Or(g.cfg.Federation.Networks, "a file, and name it as federation.networks")
+	if g.ring().ListsOwn() {
+		into = fmt.Sprintf("a file of its own, and name it as federation.networks: %s is for this network alone", g.cfg.Federation.Networks)
+	}
 	for _, n := range g.store.Current().GatewayNetworks() {
 		if !g.fed.Knows(n) {
-			list = append(list, fmt.Sprintf("no key for network %s: nothing that its gateways say is believed: add what `isthmus network show` prints there to %s", n, cmp.Or(g.cfg.Federation.Networks, "a file, and name it as federation.networks")))
+			list = append(list, fmt.Sprintf("no key for network %s: nothing that its gateways say is believed: add what `isthmus network show` prints there to %s", n, into))
 		}
 	}
 	for _, err := range g.fed.Refused() {
@@ -77,16 +81,23 @@ func (g *Gateway) keyRemedy(network string, listed []string) string {
 	if g.cfg.Federation.Networks == "" {
 		return "set federation.networks to a file with " + entry
 	}
+	if g.ring().ListsOwn() {
+		return fmt.Sprintf("set federation.networks to a file of its own with %s: %s is for this network alone", entry, g.cfg.Federation.Networks)
+	}
 	if near := strictyaml.Nearest(network, listed); near != "" {
 		return fmt.Sprintf("did you mean %q in %s? Otherwise add %s", near, g.cfg.Federation.Networks, entry)
 	}
 	return fmt.Sprintf("add %s to %s", entry, g.cfg.Federation.Networks)
 }
 
+// ring is where the keys are.
+func (g *Gateway) ring() keyfile.Ring {
+	return keyfile.Ring{Dir: g.cfg.Federation.Keys, List: g.cfg.Federation.Networks}
+}
+
 // keys reads the keys of this network and of the others.
 func (g *Gateway) keys() (gossip.Keys, error) {
-	ring := keyfile.Ring{Dir: g.cfg.Federation.Keys, List: g.cfg.Federation.Networks}
-	key, known, err := ring.Load(g.cfg.Network, "federation.keys", "federation.networks")
+	key, known, err := g.ring().Load(g.cfg.Network, "federation.keys", "federation.networks")
 	return gossip.Keys{Network: key, Known: known}, err
 }
 

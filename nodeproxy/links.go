@@ -2,7 +2,9 @@ package nodeproxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"sync"
@@ -27,8 +29,10 @@ type linkFile struct {
 
 func openLinks(path, own string) (*linkFile, error) {
 	l := &linkFile{path: path, own: own}
-	if _, err := l.reread(); err != nil {
+	if _, err := l.reread(); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("federation.networks: %w: put what `isthmus network show` prints on each of the other networks into it, or leave the key out", err)
+	} else if err != nil {
+		return nil, fmt.Errorf("federation.networks: %w", err)
 	}
 	return l, nil
 }

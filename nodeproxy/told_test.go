@@ -238,6 +238,19 @@ func TestLinksAreReadAgain(t *testing.T) {
 	}
 }
 
+// What is wrong with one key of a link has its own remedy, not that of a file that is not there.
+func TestMistakesInLinksHaveTheirOwnRemedy(t *testing.T) {
+	w := newToldWorld(t, "")
+	const remedy = "isthmus network show"
+	w.link(t, ", maxCapacity: -1")
+	if _, err := openLinks(w.path, "east"); err == nil || strings.Contains(err.Error(), remedy) || !strings.Contains(err.Error(), "federation.networks: ") || !strings.Contains(err.Error(), "maxCapacity") {
+		t.Errorf("a bad bound: %v", err)
+	}
+	if _, err := openLinks(w.path+".none", "east"); err == nil || !strings.Contains(err.Error(), remedy) {
+		t.Errorf("no file: %v", err)
+	}
+}
+
 // Where discovery itself says it, that holds.
 func TestTheFilesWordOfAnotherNetworkGoesFirst(t *testing.T) {
 	w := newToldWorld(t, "")

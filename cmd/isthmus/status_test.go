@@ -362,6 +362,11 @@ func TestStatusSaysWhichGatewaysAreNotBelieved(t *testing.T) {
 		})
 		east.Stop(t)
 	}
+	east := s.StartGateway("east", "gw-1", func(c *gateway.Config) {
+		c.Federation.Networks = filepath.Join(c.Federation.Keys, keyfile.ListFile)
+	})
+	_, out, _ := isthmus(t, "status", "--admin", east.Admin.String())
+	wantIn(t, out, "problem: no key for network west: ", "to a file of its own, and name it as federation.networks: ", keyfile.ListFile+" is for this network alone")
 }
 
 func TestStatusSaysWhyAProcessIsNotReady(t *testing.T) {

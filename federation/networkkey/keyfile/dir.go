@@ -117,7 +117,11 @@ func open(dir, name string) (Dir, error) {
 		return Dir{}, fmt.Errorf("open network: %w", err)
 	}
 	if len(known) != 1 {
-		return Dir{}, fmt.Errorf("open network: %s lists %d networks: want the one whose key %s is", filepath.Join(dir, ListFile), len(known), KeyFile)
+		remedy := "restore its entry"
+		if len(known) > 1 {
+			remedy = "put other networks into a file of their own and name it in federation.networks"
+		}
+		return Dir{}, fmt.Errorf("open network: %s lists %d networks: want the one whose key %s is: %s", filepath.Join(dir, ListFile), len(known), KeyFile, remedy)
 	}
 	d := Dir{Path: dir}
 	for d.Network, d.Link = range links {

@@ -150,6 +150,22 @@ func TestMistakesNameFileFieldAndRemedy(t *testing.T) {
 	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "make one with `isthmus network init") {
 		t.Errorf("got %v", err)
 	}
+	other, _ := networkkey.Generate(rand.Reader)
+	for want, known := range map[string]networkkey.Known{
+		"lists 0 networks: want the one whose key key.pem is: restore its entry":                                                              {},
+		"lists 2 networks: want the one whose key key.pem is: put other networks into a file of their own and name it in federation.networks": {"east": {k.Public()}, "west": {other.Public()}},
+	} {
+		list := FormatKnown(known)
+		if len(known) == 0 {
+			list = []byte("networks: []\n")
+		}
+		if err := os.WriteFile(filepath.Join(dir, ListFile), list, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Rotate(dir, rand.Reader); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	}
 	path := filepath.Join(dir, "key.pem")
 	for in, want := range map[string]string{
 		"nothing": "want exactly one PEM block",
@@ -200,8 +216,8 @@ func TestLinksBoundWhatANetworkMayClaim(t *testing.T) {
 		t.Errorf("without bounds: %+v, %v", links, err)
 	}
 	for link, want := range map[string]string{
-		", trustDomains: ['spiffe://west']": "networks[0].trustDomains", ", namespaces: ['']": "networks[0].namespaces",
-		", gatewayServiceAccount: gate": "write namespace/name", ", maxCapacity: -1": "maxCapacity", ", namespace: [a]": "namespaces",
+		", trustDomains: ['spiffe://west']": "or leave the key out", ", namespaces: ['']": "write one such as default",
+		", gatewayServiceAccount: gate": "write namespace/name", ", maxCapacity: -1": `maxCapacity: "-1": want a whole number`, ", namespace: [a]": "namespaces",
 	} {
 		if _, err := read(link); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want an error with %q", link, err, want)

@@ -133,12 +133,12 @@ func parse(name string, b []byte) (networkkey.Known, map[string]Link, error) {
 func (l Link) check() iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		for _, d := range l.TrustDomains {
-			if td, err := spiffeid.TrustDomainFromString(d); (err != nil || td.Name() != d) && !yield("trustDomains", fmt.Errorf("%.80q is not the name of a trust domain, such as cluster.local", d)) {
+			if td, err := spiffeid.TrustDomainFromString(d); (err != nil || td.Name() != d) && !yield("trustDomains", fmt.Errorf("%.80q is not the name of a trust domain: write one such as cluster.local, or leave the key out", d)) {
 				return
 			}
 		}
 		for _, n := range l.Namespaces {
-			if err := spiffeid.ValidatePathSegment(n); err != nil && !yield("namespaces", fmt.Errorf("%.80q is not a namespace: %w", n, err)) {
+			if err := spiffeid.ValidatePathSegment(n); err != nil && !yield("namespaces", fmt.Errorf("%.80q is not a namespace: %w: write one such as default, or leave the key out", n, err)) {
 				return
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -51,6 +52,16 @@ func (r Ring) Load(network, dirField, listField string) (networkkey.Private, net
 		return none, nil, fmt.Errorf("%s: %s: %w", listField, r.List, err)
 	}
 	return d.Key, known, nil
+}
+
+// ListsOwn reports whether List is that of Dir, which has room for no other network.
+func (r Ring) ListsOwn() bool {
+	list, err := os.Stat(r.List)
+	if err != nil {
+		return false
+	}
+	own, err := os.Stat(filepath.Join(r.Dir, ListFile))
+	return err == nil && os.SameFile(list, own)
 }
 
 // RingIn is the ring of network below a directory that InitAll fills.
