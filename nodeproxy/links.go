@@ -12,6 +12,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
 
 // linkFile is the other networks whose exports are used, by the file federation.networks:
@@ -110,7 +111,7 @@ func (p *Proxy) followLinks(ctx context.Context) {
 	}
 	tick := time.NewTicker(linksEvery)
 	defer tick.Stop()
-	told := false
+	told, unlinked := false, map[string]time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -128,7 +129,51 @@ func (p *Proxy) followLinks(ctx context.Context) {
 			p.shares.relinked()
 			p.view.relinked(p.store.Current(), time.Now())
 		}
+		p.warnUnlinked(unlinked, time.Now())
 	}
+}
+
+// unlinkedEvery is how often a warning says that one network is not linked.
+const unlinkedEvery = time.Hour
+
+// warnUnlinked warns of networks that are told of and not linked; told is when it last did.
+func (p *Proxy) warnUnlinked(told map[string]time.Time, now time.Time) {
+	maps.DeleteFunc(told, func(_ string, at time.Time) bool { return now.Sub(at) >= unlinkedEvery })
+	for network, text := range p.unlinked() {
+		if _, lately := told[network]; !lately {
+			told[network] = now
+			p.log.Warn().Str("network", network).Str("field", "federation.networks").Str("file", p.links.path).Msg(text)
+		}
+	}
+}
+
+func (p *Proxy) unlinked() map[string]string {
+	if p.stream == nil {
+		return nil
+	}
+	snap := p.store.Current()
+	return p.links.unlinked(p.stream.Held(), snap.HasNetwork)
+}
+
+// unlinked says, by network, what is wrong with those of held, which gateways tell of, that
+// neither the file nor discovery lists.
+func (l *linkFile) unlinked(held []string, listed func(network string) bool) map[string]string {
+	if l == nil {
+		return nil
+	}
+	names := slices.DeleteFunc(l.names(), func(n string) bool { return slices.Contains(held, n) })
+	out := map[string]string{}
+	for _, n := range held {
+		if n == l.own || l.has(n) || listed(n) {
+			continue
+		}
+		remedy := fmt.Sprintf("add what `isthmus network show` prints there to %s", l.path)
+		if near := strictyaml.Nearest(n, names); near != "" {
+			remedy = fmt.Sprintf("did you mean %q in %s? Otherwise add what `isthmus network show` prints there", near, l.path)
+		}
+		out[n] = fmt.Sprintf("no entry for network %s, which gateways of this network tell of: nothing that it exports is used: %s", n, remedy)
+	}
+	return out
 }
 
 // doubts is what operators are to know of links: what does not hold of them, and why.
@@ -136,5 +181,7 @@ func (p *Proxy) doubts() (list []string) {
 	if err := p.links.failure(); err != nil {
 		list = append(list, "federation.networks not read, what was read before is used: "+err.Error())
 	}
+	list = slices.AppendSeq(list, maps.Values(p.unlinked()))
+	slices.Sort(list)
 	return append(append(list, p.stream.Unproven()...), p.shares.problems()...)
 }

@@ -251,6 +251,25 @@ func TestMistakesInLinksHaveTheirOwnRemedy(t *testing.T) {
 	}
 }
 
+// A network that gateways tell of and the file has under another name is told.
+func TestANetworkThatIsNotLinkedIsTold(t *testing.T) {
+	w := newToldWorld(t, "")
+	none := func(string) bool { return false }
+	got := w.file.unlinked([]string{"east", "wset"}, none)
+	if want := `did you mean "west" in ` + w.path; len(got) != 1 || !strings.Contains(got["wset"], "network wset") || !strings.Contains(got["wset"], want) {
+		t.Errorf("got %q; want of wset %q", got, want)
+	}
+	if got := w.file.unlinked([]string{"west", "wset"}, none); len(got) != 1 || strings.Contains(got["wset"], "did you mean") || !strings.Contains(got["wset"], w.path) {
+		t.Errorf("beside west: %q", got)
+	}
+	if got := w.file.unlinked([]string{"east", "west"}, none); len(got) != 0 {
+		t.Errorf("all are linked: %q", got)
+	}
+	if got := w.file.unlinked([]string{"wset"}, func(n string) bool { return n == "wset" }); len(got) != 0 {
+		t.Errorf("discovery lists it: %q", got)
+	}
+}
+
 // Where discovery itself says it, that holds.
 func TestTheFilesWordOfAnotherNetworkGoesFirst(t *testing.T) {
 	w := newToldWorld(t, "")

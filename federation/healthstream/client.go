@@ -216,6 +216,10 @@ func (c *Client) SetKnown(known networkkey.Known) { c.services.setKnown(known) }
 // service may change with them: see [Client.TakeChanges].
 func (c *Client) Gateways(network string) []Gateway { return c.services.gateways(network) }
 
+// Held returns the other networks of which an attached gateway knows all that there is to
+// know, sorted, whether or not they are known by their keys here.
+func (c *Client) Held() []string { return c.services.held() }
+
 // Unproven returns what was lately not taken as the word of another network's gateway,
 // sorted.
 func (c *Client) Unproven() []string { return c.unproven.list(time.Now()) }

@@ -199,6 +199,17 @@ func (s *services) holds(l *uplink, network string) bool {
 	return l.holds[network] && s.proofs.linked(network)
 }
 
+// held are the networks that any stream holds, sorted.
+func (s *services) held() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	networks := map[string]bool{}
+	for l := range s.links {
+		maps.Copy(networks, l.holds)
+	}
+	return slices.Sorted(maps.Keys(networks))
+}
+
 // remerge brings up to date what is known of networks.
 func (s *services) remerge(networks map[string]bool) {
 	if len(networks) == 0 {
