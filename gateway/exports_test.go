@@ -1,7 +1,9 @@
 package gateway_test
 
 import (
+	"bytes"
 	"errors"
+	"os"
 	"testing"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
@@ -62,4 +64,29 @@ func TestWhatAnotherNetworkExportsIsReachableWithoutALineInDiscovery(t *testing.
 	for _, name := range names {
 		meshtest.Eventually(t, name+" is exported again", func() bool { return reach(name) == nil })
 	}
+}
+
+// A misspelt network in the links of a node proxy is told, as soon as its gateway holds
+// what the network says.
+func TestANodeProxySaysWhichNetworkItsLinksDoNotHave(t *testing.T) {
+	m := meshtest.New(t)
+	m.Networks("east", "west")
+	m.Gateway("east", "gw-1")
+	m.Gateway("west", "gw-1")
+	m.Pod("east", "east-1", "shop-1")
+	m.Write()
+	m.StartGateway("east", "gw-1").AwaitReady(t)
+	m.StartGateway("west", "gw-1").AwaitReady(t)
+	own, links := m.WriteOwn("east"), m.LinkFile("east")
+	b, err := os.ReadFile(links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(links, bytes.ReplaceAll(b, []byte("west"), []byte("wset")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	east := m.StartNode("east", "east-1", func(c *nodeproxy.Config) {
+		c.Discovery.File, c.Federation.Networks = own, links
+	})
+	east.Log.Await(t, "no entry for network west, which gateways of this network tell of: nothing that it exports is used: did you mean \"wset\" in "+links+"? Otherwise add what `isthmus network show` prints there")
 }
