@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -115,6 +116,24 @@ func TestAConnectionThatWaitedForAGatewayGoesByTheOther(t *testing.T) {
 	})
 }
 
+// lines is a log that several goroutines write and one reads.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // Of a burst that waits for a few sessions, each connection is said to go by the gateway
 // that it goes by, though it may have been meant for the other.
 func TestTheAccessLogNamesTheGatewayThatServes(t *testing.T) {
@@ -128,8 +147,8 @@ func TestTheAccessLogNamesTheGatewayThatServes(t *testing.T) {
 				by[pod.UID] = g.Name
 			}
 		}
-		var log bytes.Buffer
-		w.client.log = zerolog.New(zerolog.SyncWriter(&log))
+		var log lines
+		w.client.log = zerolog.New(&log)
 		if _, errs := w.crowd(50, 1e6, 100*time.Millisecond); len(errs) > 0 {
 			t.Errorf("%d failed: %v", len(errs), errs[0])
 		}
