@@ -22,12 +22,7 @@ func TestStatusOfANetworkWithoutAGatewayThatTakesConnections(t *testing.T) {
 	shop := m.Pod("east", "east-1", "shop-1")
 	m.Pod("west", "west-1", "hello-1", "hello").App(8080)
 	m.Pod("west", "west-2", "hello-2", "hello").App(8080)
-	m.Write()
-	file, err := os.ReadFile(m.File())
-	if err != nil {
-		t.Fatal(err)
-	}
-	east := filepath.Join(m.Dir(), "east.yaml") // each network has a discovery file of its own
+	east, file := eastsOwnFile(t, m)
 	write := func(data []byte) {
 		if err := os.WriteFile(east+".new", data, 0o600); err != nil {
 			t.Fatal(err)
@@ -37,11 +32,6 @@ func TestStatusOfANetworkWithoutAGatewayThatTakesConnections(t *testing.T) {
 		}
 	}
 	write(file)
-	m.EachNode = func(c *nodeproxy.Config) {
-		if c.Network == "east" {
-			c.Discovery.File = east
-		}
-	}
 	m.Start()
 	east1 := m.Process("node proxy east-1")
 	status := func() (code int, row string) {
@@ -75,4 +65,22 @@ func TestStatusOfANetworkWithoutAGatewayThatTakesConnections(t *testing.T) {
 	if code, row := status(); code == exitOK {
 		t.Errorf("every connection fails (%v); explain says\n%sand status exits with 0, all is known and healthy:\n%s", connects(), explained, row)
 	}
+}
+
+// eastsOwnFile gives node proxies in the east a discovery file of their own, which is not
+// written yet, and returns what that of all others says.
+func eastsOwnFile(t *testing.T, m *meshtest.Mesh) (path string, all []byte) {
+	t.Helper()
+	m.Write()
+	all, err := os.ReadFile(m.File())
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(m.Dir(), "east.yaml")
+	m.EachNode = func(c *nodeproxy.Config) {
+		if c.Network == "east" {
+			c.Discovery.File = path
+		}
+	}
+	return path, all
 }

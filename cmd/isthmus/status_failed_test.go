@@ -2,12 +2,10 @@ package main
 
 import (
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
-	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
 
 // Discovery in the east lists another identity for the pods of west than they have: each
@@ -20,23 +18,13 @@ func TestStatusSaysThatConnectionsFailThoughNobodyIsIll(t *testing.T) {
 	m.Gateway("west", "gw-1")
 	shop := m.Pod("east", "east-1", "shop-1")
 	m.Pod("west", "west-1", "hello-1", "hello").App(8080)
-	m.Write()
-	file, err := os.ReadFile(m.File())
-	if err != nil {
-		t.Fatal(err)
-	}
-	east := filepath.Join(m.Dir(), "east.yaml") // each network has a discovery file of its own
+	east, file := eastsOwnFile(t, m)
 	misled := strings.ReplaceAll(string(file), "serviceAccount: hello", "serviceAccount: goodbye")
 	if misled == string(file) {
 		t.Fatalf("no service account hello in\n%s", file)
 	}
 	if err := os.WriteFile(east, []byte(misled), 0o600); err != nil {
 		t.Fatal(err)
-	}
-	m.EachNode = func(c *nodeproxy.Config) {
-		if c.Network == "east" {
-			c.Discovery.File = east
-		}
 	}
 	m.Start()
 	east1 := m.Process("node proxy east-1")
