@@ -54,13 +54,13 @@ func (n *Node) compare(now time.Time) {
 	n.wide = now.Add(digestEvery * time.Duration(max(1, len(mine)/many)))
 	to := late
 	var others []string
-	for _, p := range n.order {
+	for _, x := range n.order {
 		switch {
-		case slices.Contains(to, p):
-		case n.peers[p].local:
-			to = append(to, p)
+		case slices.Contains(to, x.peer):
+		case x.local:
+			to = append(to, x.peer)
 		default:
-			others = append(others, p)
+			others = append(others, x.peer)
 		}
 	}
 	if len(others) > 0 {

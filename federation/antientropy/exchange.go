@@ -2,6 +2,7 @@ package antientropy
 
 import (
 	"maps"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -57,6 +58,9 @@ type Exchange struct {
 func newExchange(peer string, local bool, a *allowance) *Exchange {
 	return &Exchange{peer: peer, local: local, account: a, unknown: map[record.Instance]*want{}, statements: map[record.Instance]*pace{}}
 }
+
+// compareName orders exchanges by peer.
+func (x *Exchange) compareName(peer string) int { return strings.Compare(x.peer, peer) }
 
 // pace lets something happen every so often, and a burst of it at once.
 type pace struct{ paid time.Time }

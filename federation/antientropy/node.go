@@ -53,13 +53,14 @@ type Node struct {
 	random    func() uint64
 
 	peers   map[string]*Exchange
-	order   []string                   // of peers, sorted
+	order   []*Exchange                // the same, sorted by peer
 	wants   map[record.Instance]*want  // of instances that are known
 	numbers map[record.Instance]uint64 // last seen of each reader
 	heards  map[record.Instance]hearing
 
 	accounts map[string]*allowance // by gateway
 	total    allowance             // of all
+	owing    int                   // questions that wait for an answer, of all peers
 	turn     int                   // in order, of whom was answered last
 
 	number  uint64
@@ -68,6 +69,7 @@ type Node struct {
 	stated  time.Time
 	edged   time.Time // of the last statement with changes
 	paid    time.Time // how far ahead statements with changes have used up edgesEvery
+	again   time.Time // before it nothing is to be sent again; zero: never
 	digest  time.Time
 	greeted pace      // digests to new peers of other networks
 	wide    time.Time // when the next is due though nothing changes
@@ -105,9 +107,10 @@ func (n *Node) AddPeer(peer, gateway string, local bool, now time.Time) {
 	if n.peers[peer] != nil {
 		return
 	}
-	n.peers[peer] = newExchange(peer, local, n.allowance(gateway, now))
-	n.order = append(n.order, peer)
-	slices.Sort(n.order)
+	x := newExchange(peer, local, n.allowance(gateway, now))
+	n.peers[peer] = x
+	at, _ := slices.BinarySearchFunc(n.order, peer, (*Exchange).compareName)
+	n.order = slices.Insert(n.order, at, x)
 	if local || n.greeted.allows(greetEvery, greetBurst, now) {
 		n.send(peer, &pb.Message{Message: &pb.Message_Digest{Digest: &pb.Digest{Have: n.ledger.Digest()}}})
 	}
@@ -117,11 +120,14 @@ func (n *Node) AddPeer(peer, gateway string, local bool, now time.Time) {
 
 // RemovePeer ends an exchange.
 func (n *Node) RemovePeer(peer string) {
-	if x := n.peers[peer]; x != nil {
-		x.account.users--
+	x := n.peers[peer]
+	if x == nil {
+		return
 	}
+	x.account.users--
+	n.owing -= len(x.owed)
 	delete(n.peers, peer)
-	n.order = slices.DeleteFunc(n.order, func(p string) bool { return p == peer })
+	n.order = slices.DeleteFunc(n.order, func(o *Exchange) bool { return o == x })
 }
 
 func (n *Node) send(peer string, m *pb.Message) {
@@ -147,11 +153,7 @@ func (n *Node) Tick(now time.Time) ([]Output, []ledger.Change, error) {
 	if !now.Before(n.beat) || n.publisher.Edges() && !now.Before(n.edgesDue()) {
 		err = errors.Join(err, n.state(now))
 	}
-	for _, p := range n.order {
-		for _, m := range n.peers[p].resend(now) {
-			n.outputs = append(n.outputs, Output{Peer: p, Message: m})
-		}
-	}
+	n.resend(now)
 	if !now.Before(n.digest) {
 		n.digest = now.Add(digestEvery)
 		n.compare(now)
@@ -163,17 +165,29 @@ func (n *Node) Tick(now time.Time) ([]Output, []ledger.Change, error) {
 	return o, c, err
 }
 
-// Next returns when Tick has something to do.
+// resend sends again what peers have not acknowledged in time.
+func (n *Node) resend(now time.Time) {
+	if n.again.IsZero() || now.Before(n.again) {
+		return
+	}
+	n.again = time.Time{}
+	for _, x := range n.order {
+		for _, m := range x.resend(now) {
+			n.outputs = append(n.outputs, Output{Peer: x.peer, Message: m})
+		}
+		n.again = earliest(n.again, x.next())
+	}
+}
+
+// Next returns when Tick may have something to do. It is asked after each message, so it
+// does not look at each peer or instance.
 func (n *Node) Next(now time.Time) time.Time {
 	next := earliest(n.beat, n.digest)
 	if n.publisher.Edges() {
 		next = earliest(next, n.edgesDue())
 	}
 	next = earliest(earliest(next, n.publisher.Next()), n.answerAt())
-	for _, x := range n.peers {
-		next = earliest(next, x.next())
-	}
-	return earliest(next, n.ledger.Next(now))
+	return earliest(earliest(next, n.again), n.ledger.Next())
 }
 
 // edgesDue is when a statement with changes may be sent: at once, unless many
@@ -215,10 +229,12 @@ func (n *Node) state(now time.Time) error {
 	}
 	n.changes = append(n.changes, o.Changes...)
 	b := statementMessage(m)
-	for _, p := range n.order {
-		n.outputs = append(n.outputs, Output{Peer: p, Message: b})
+	n.outputs = slices.Grow(n.outputs, len(n.order))
+	for _, x := range n.order {
+		n.outputs = append(n.outputs, Output{Peer: x.peer, Message: b})
 		if edges {
-			n.peers[p].tell(n.publisher.count, b, now)
+			x.tell(n.publisher.count, b, now)
+			n.again = earliest(n.again, x.next())
 		}
 	}
 	return nil
@@ -231,11 +247,11 @@ func (n *Node) ask(now time.Time) {
 			delete(n.wants, id)
 		}
 	}
-	for _, x := range n.peers {
+	for _, x := range n.order {
 		x.forget(n.knows, now)
 	}
-	for _, h := range n.ledger.Digest() {
-		if !h.GetComplete() && len(n.order) > 0 {
+	for _, h := range n.ledger.Incomplete() {
+		if len(n.order) > 0 {
 			n.want(record.Instance(h.GetInstance()), n.holder(record.Instance(h.GetInstance()), h.GetCount()), now)
 		}
 	}
@@ -243,16 +259,16 @@ func (n *Node) ask(now time.Time) {
 
 // holder is a peer that has said that it holds everything, or any.
 func (n *Node) holder(id record.Instance, count uint64) string {
-	var holders []string
-	for _, p := range n.order {
-		if h := n.peers[p].has[id]; h.complete && h.count >= count {
-			holders = append(holders, p)
+	var holders []*Exchange
+	for _, x := range n.order {
+		if h := x.has[id]; h.complete && h.count >= count {
+			holders = append(holders, x)
 		}
 	}
 	if len(holders) == 0 {
 		holders = n.order
 	}
-	return holders[n.random()%uint64(len(holders))]
+	return holders[n.random()%uint64(len(holders))].peer
 }
 
 func (n *Node) knows(id record.Instance) bool { _, _, ok := n.ledger.Have(id); return ok }
@@ -308,6 +324,7 @@ func (n *Node) receive(peer string, message []byte, now time.Time) error {
 	case m.GetAck() != nil:
 		if string(m.GetAck().GetInstance()) == string(n.publisher.id()) {
 			x.acked(m.GetAck().GetCount(), now)
+			n.again = earliest(n.again, x.next()) // by what it took, the rest is due earlier
 		}
 		return nil
 	case m.GetWant() != nil:
@@ -387,13 +404,13 @@ func (n *Node) hurry(now time.Time) {
 // address, and to a few others, which may not reach its origin.
 func (n *Node) pass(from string, message []byte) {
 	var others []string
-	for _, p := range n.order {
+	for _, x := range n.order {
 		switch {
-		case p == from:
-		case n.peers[p].local:
-			n.outputs = append(n.outputs, Output{Peer: p, Message: message})
+		case x.peer == from:
+		case x.local:
+			n.outputs = append(n.outputs, Output{Peer: x.peer, Message: message})
 		default:
-			others = append(others, p)
+			others = append(others, x.peer)
 		}
 	}
 	for range min(forwards, len(others)) {
@@ -442,9 +459,11 @@ func (n *Node) wanted(x *Exchange, w *pb.Want, now time.Time) error {
 	if !x.mayWant(now) {
 		return fmt.Errorf("more than %d questions in a second: %w", maxWants, record.ErrTooLarge)
 	}
+	waiting := len(x.owed)
 	if !x.owe(question{record.Instance(w.GetInstance()), hashes}) {
 		return fmt.Errorf("more than %d questions wait for their answers: %w", maxOwed, record.ErrTooLarge)
 	}
+	n.owing += len(x.owed) - waiting
 	n.answer(now)
 	return nil
 }

@@ -74,23 +74,23 @@ func (n *Node) allowance(gateway string, now time.Time) *allowance {
 
 // answer answers questions as far as may be spent now, one of each peer in turn.
 func (n *Node) answer(now time.Time) {
-	for again := true; again; {
+	for again := n.owing > 0; again; {
 		again = false
 		for range n.order {
 			if now.Before(n.total.due()) {
 				return
 			}
 			n.turn = (n.turn + 1) % len(n.order)
-			peer := n.order[n.turn]
-			x := n.peers[peer]
+			x := n.order[n.turn]
 			if len(x.owed) == 0 || now.Before(x.account.due()) {
 				continue
 			}
 			q := x.owed[0]
 			x.owed = slices.Delete(x.owed, 0, 1)
+			n.owing--
 			again = true
 			if c := n.ledger.Chunk(q.instance, q.hashes); c != nil {
-				n.send(peer, &pb.Message{Message: &pb.Message_Chunk{Chunk: c}})
+				n.send(x.peer, &pb.Message{Message: &pb.Message_Chunk{Chunk: c}})
 				bytes := len(n.outputs[len(n.outputs)-1].Message)
 				x.account.spend(bytes, now)
 				n.total.spend(bytes, now)
@@ -101,7 +101,10 @@ func (n *Node) answer(now time.Time) {
 
 // answerAt is when answer has something to do; zero: nothing is owed.
 func (n *Node) answerAt() (next time.Time) {
-	for _, x := range n.peers {
+	if n.owing == 0 {
+		return next
+	}
+	for _, x := range n.order {
 		if len(x.owed) > 0 {
 			next = earliest(next, x.account.due())
 		}

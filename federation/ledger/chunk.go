@@ -35,11 +35,25 @@ func (l *Ledger) Have(id record.Instance) (count uint64, complete, ok bool) {
 
 // Digest returns what is held of every instance that is of use to others.
 func (l *Ledger) Digest() []*pb.Have {
-	var out []*pb.Have
-	for _, i := range l.sorted() {
-		out = append(out, &pb.Have{Instance: i.id[:], Count: i.newest.Count, Complete: i.complete})
+	out := make([]*pb.Have, 0, len(l.order))
+	for _, i := range l.order {
+		out = append(out, i.have())
 	}
 	return out
+}
+
+// Incomplete returns the part of Digest that is about instances of which not all is held.
+func (l *Ledger) Incomplete() (out []*pb.Have) {
+	for _, i := range l.order {
+		if !i.complete {
+			out = append(out, i.have())
+		}
+	}
+	return out
+}
+
+func (i *instance) have() *pb.Have {
+	return &pb.Have{Instance: i.id[:], Count: i.newest.Count, Complete: i.complete}
 }
 
 // Hashes returns the hashes of what is held of an instance, to ask others for
@@ -124,7 +138,7 @@ func (l *Ledger) OfferChunk(m *pb.Chunk, now time.Time) (Outcome, error) {
 		i.refused = err
 	}
 	i.judge(l)
-	o := i.outcome(merged(append(append(gone, changes...), l.Advance(now)...)))
+	o := i.outcome(merged(append(append(gone, changes...), l.follow(i, now)...)))
 	if o.News = news; news {
 		o.Number = s.Number
 	}

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"time"
@@ -69,7 +70,10 @@ type Ledger struct {
 	limits    Limits
 	instances map[record.Instance]*instance
 	networks  map[string]map[record.Instance]*instance
+	order     []*instance // all, sorted
+	own       []*instance // what this process itself says
 	numbers   []drawn
+	due       time.Time // before it nothing changes by time alone; zero: nothing ever does
 }
 
 // drawn is a number of ours and when it was drawn.
@@ -127,29 +131,20 @@ func (l *Ledger) Draw(number uint64, now time.Time) {
 func (l *Ledger) SetKnown(known networkkey.Known, now time.Time) []Change {
 	l.known = known
 	var out []Change
-	for _, i := range l.sorted() {
+	for _, i := range slices.Clone(l.order) {
 		if i.own {
 			continue
 		}
 		if _, err := known.Verify(i.raw, i.certificate.NotAfter); err != nil {
 			l.drop(i)
 			out = append(out, Change{Network: i.certificate.Network, All: true})
+			l.due = now // siblings of it may count now
 		}
 	}
 	return merged(append(out, l.Advance(now)...))
 }
 
-// sorted returns all instances in a fixed order.
-func (l *Ledger) sorted() []*instance {
-	out := make([]*instance, 0, len(l.instances))
-	for _, i := range l.instances {
-		out = append(out, i)
-	}
-	slices.SortFunc(out, byID)
-	return out
-}
-
-func byID(a, b *instance) int { return slices.Compare(a.id[:], b.id[:]) }
+func byID(a, b *instance) int { return bytes.Compare(a.id[:], b.id[:]) }
 
 func (l *Ledger) add(i *instance) {
 	l.instances[i.id] = i
@@ -159,6 +154,11 @@ func (l *Ledger) add(i *instance) {
 		l.networks[i.certificate.Network] = n
 	}
 	n[i.id] = i
+	at, _ := slices.BinarySearchFunc(l.order, i, byID)
+	l.order = slices.Insert(l.order, at, i)
+	if i.own {
+		l.own = append(l.own, i)
+	}
 }
 
 func (l *Ledger) drop(i *instance) {
@@ -166,6 +166,9 @@ func (l *Ledger) drop(i *instance) {
 	delete(l.networks[i.certificate.Network], i.id)
 	if len(l.networks[i.certificate.Network]) == 0 {
 		delete(l.networks, i.certificate.Network)
+	}
+	if at, found := slices.BinarySearchFunc(l.order, i, byID); found {
+		l.order = slices.Delete(l.order, at, at+1)
 	}
 }
 
@@ -233,27 +236,63 @@ func (i *instance) siblingOf(s *instance) bool {
 
 // Advance lets time pass: it returns what changed by that alone.
 func (l *Ledger) Advance(now time.Time) []Change {
+	l.settle(now)
+	if l.due.IsZero() || now.Before(l.due) {
+		return nil
+	}
+	l.due = time.Time{}
 	var out []Change
-	for _, i := range l.instances {
-		i.settle(now)
+	for _, n := range l.networks {
+		out = append(out, l.review(n, now)...)
+	}
+	return merged(out)
+}
+
+// follow returns what changes since i, which is held, has said something: for itself and
+// its siblings, and by time.
+func (l *Ledger) follow(i *instance, now time.Time) []Change {
+	l.settle(now)
+	return append(l.review(l.networks[i.certificate.Network], now), l.Advance(now)...)
+}
+
+// settle notes that what this process says is vouched for now.
+func (l *Ledger) settle(now time.Time) {
+	for _, i := range l.own {
+		i.vouched, i.attested = now, now
+	}
+}
+
+// review returns what has changed of the instances of one network, and notes when that
+// is due again.
+func (l *Ledger) review(network map[record.Instance]*instance, now time.Time) (out []Change) {
+	for _, i := range network {
 		phase := l.phaseOf(i, now)
 		if phase != i.phase {
 			i.phase = phase
 			out = append(out, Change{Network: i.certificate.Network, All: true})
 		}
-		idle := now.Sub(i.heard) > Lapse
-		if !i.own && idle && (phase == Ignored || phase == Pending) {
-			l.drop(i) // said nothing that counts, so nothing changes
+		if !i.own && now.Sub(i.heard) > Lapse && (phase == Ignored || phase == Pending) {
+			l.drop(i) // said nothing that counts, so nothing changes, but it may have spoken for another one
+			return append(out, l.review(network, now)...)
+		}
+		if t := i.next(now); !t.IsZero() && (l.due.IsZero() || t.Before(l.due)) {
+			l.due = t
 		}
 	}
-	return merged(out)
+	return out
 }
 
-// settle notes whether i is vouched for now.
-func (i *instance) settle(now time.Time) {
+// next is when time alone may change how far i is believed; zero: never.
+func (i *instance) next(now time.Time) (next time.Time) {
 	if i.own {
-		i.vouched, i.attested = now, now
+		return next
 	}
+	for _, t := range [...]time.Time{i.vouched.Add(Silence + 1), i.vouched.Add(Lapse + 1), i.heard.Add(Lapse + 1)} {
+		if t.After(now) && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	return next
 }
 
 func (l *Ledger) phaseOf(i *instance, now time.Time) Phase {
@@ -282,24 +321,15 @@ func (l *Ledger) spokenFor(i *instance) bool {
 	return false
 }
 
-// Next returns when Advance has something to do, zero if nothing is held.
-func (l *Ledger) Next(now time.Time) (next time.Time) {
-	for _, i := range l.instances {
-		for _, d := range []time.Duration{Silence, Lapse} {
-			t := i.vouched.Add(d + 1)
-			if i.vouched.IsZero() {
-				t = i.heard.Add(Lapse + 1)
-			}
-			if t.After(now) && (next.IsZero() || t.Before(next)) {
-				next = t
-			}
-		}
-	}
-	return next
-}
+// Next returns when Advance may have something to do, zero if it never has. It costs the
+// same however many instances are held: who is heard again is not looked for until then.
+func (l *Ledger) Next() time.Time { return l.due }
 
 // merged drops changes that another one includes.
 func merged(in []Change) []Change {
+	if len(in) == 0 {
+		return nil
+	}
 	all := map[string]bool{}
 	for _, c := range in {
 		all[c.Network] = all[c.Network] || c.All

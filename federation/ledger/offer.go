@@ -64,7 +64,7 @@ func (l *Ledger) Offer(m *pb.SignedStatement, now time.Time) (Outcome, error) {
 		// brought forward by it: what is not there may have been removed since.
 		changes := l.apply(i, s, true)
 		i.judge(l)
-		o := i.outcome(merged(append(append(changes, i.renewals()...), l.Advance(now)...)))
+		o := i.outcome(merged(append(append(changes, i.renewals()...), l.follow(i, now)...)))
 		o.Edges = edges(s)
 		return o, nil
 	}
@@ -79,7 +79,7 @@ func (l *Ledger) Offer(m *pb.SignedStatement, now time.Time) (Outcome, error) {
 	changes := append(gone, l.apply(i, s, false)...)
 	i.adopt(s, m, now)
 	i.judge(l)
-	o := i.outcome(merged(append(append(changes, i.renewals()...), l.Advance(now)...)))
+	o := i.outcome(merged(append(append(changes, i.renewals()...), l.follow(i, now)...)))
 	o.News, o.Edges, o.Number = true, edges(s), s.Number
 	return o, nil
 }
@@ -276,5 +276,5 @@ func (l *Ledger) OfferOwn(m *pb.SignedStatement, set *record.Set, changed []stri
 			out = append(out, Change{Network: i.certificate.Network, Key: k})
 		}
 	}
-	return i.outcome(merged(append(out, l.Advance(now)...))), nil
+	return i.outcome(merged(append(out, l.follow(i, now)...))), nil
 }

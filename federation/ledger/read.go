@@ -298,7 +298,7 @@ type Status struct {
 // Status returns what is held of every instance, sorted by network.
 func (l *Ledger) Status() []Status {
 	var out []Status
-	for _, i := range l.sorted() {
+	for _, i := range l.order {
 		s := Status{
 			Instance: i.id, Network: i.certificate.Network, Gateway: i.certificate.Gateway, Phase: i.phase, Own: i.own,
 			Complete: i.complete, Synchronised: i.newest.Synchronised, Body: i.gateway, Count: i.newest.Count, Watermark: i.newest.Watermark,
