@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"time"
@@ -116,7 +117,15 @@ const (
 // LoadConfig reads the file at path over the defaults and the environment over
 // both, and validates the result.
 func LoadConfig(path string) (Config, []string, error) {
-	return strictyaml.LoadValid(path, DefaultConfig(), Config.checkKnown)
+	var left error
+	c, warnings, err := strictyaml.LoadValid(path, DefaultConfig(), func(c Config) (err error) {
+		left, err = c.checkKnown()
+		return err
+	})
+	if err != nil {
+		err = errors.Join(err, left)
+	}
+	return c, warnings, err
 }
 
 // Validate names each field that cannot be, its value and the remedy, in the

@@ -89,6 +89,29 @@ func TestConfigMistakesNameFieldValueAndRemedy(t *testing.T) {
 	}
 }
 
+// A gateway starts beside objects that it cannot use, unless it is one of them.
+func TestOddObjectsOfTheDiscoveryFileStopNoStart(t *testing.T) {
+	with := func(mesh string) error {
+		if _, _, err := load(t, smallest); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile("mesh.yaml", []byte(mesh), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err := gateway.LoadConfig("gateway.yaml")
+		return err
+	}
+	if err := with(aMesh + "  - {uid: east/default/odd, network: esat, node: east-1, addresses: [10.1.0.2]}\n"); err != nil {
+		t.Errorf("a workload of an unknown network stops the start: %v", err)
+	}
+	err := with(strings.Replace(aMesh, "127.20.2.1:15008", "0.0.0.0:15008", 1))
+	for _, want := range []string{`name: mesh.yaml lists no gateway "gw-1"`, "mesh.yaml:6: gateways[0].address: "} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("without its own gateway: error %v, want it to say %q", err, want)
+		}
+	}
+}
+
 func TestAllMistakesAreReportedAtOnceInTheOrderOfTheFields(t *testing.T) {
 	c := gateway.DefaultConfig()
 	c.TrustDomain, c.NodeServiceAccount = "Not a domain", "nodeproxy"

@@ -5,18 +5,19 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// checkKnown is what is wrong with the discovery file as it is now, or with the words
-// of c by it.
-func (c Config) checkKnown() error {
+// checkKnown is what is wrong with the words of c by the discovery file as it is now.
+// left is what that lists and cannot be used: no reason not to start, and perhaps that
+// of what is unknown.
+func (c Config) checkKnown() (left, err error) {
 	if c.Discovery.File == "" {
-		return nil // Validate has said so
+		return nil, nil // Validate has said so
 	}
-	snap, err := c.Discovery.Load()
+	snap, left, err := c.Discovery.Load()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, err = c.find(snap)
-	return err
+	return left, err
 }
 
 // find returns what discovery says about this gateway, or every word of the

@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -146,7 +147,15 @@ func DefaultConfig() Config {
 // LoadConfig reads the file at path over the defaults and the environment over
 // both, and validates the result.
 func LoadConfig(path string) (Config, []string, error) {
-	return strictyaml.LoadValid(path, DefaultConfig(), Config.checkNames)
+	var left error
+	c, warnings, err := strictyaml.LoadValid(path, DefaultConfig(), func(c Config) (err error) {
+		left, err = c.checkNames()
+		return err
+	})
+	if err != nil {
+		err = errors.Join(err, left)
+	}
+	return c, warnings, err
 }
 
 // Validate names each field that cannot be, its value and the remedy, in the

@@ -272,6 +272,43 @@ func TestConfigMistakesOfEveryKindComeAtOnce(t *testing.T) {
 	}
 }
 
+// What of the discovery file cannot be used is no reason not to start, unless it is what
+// the configuration names, or all of it.
+func TestOddObjectsOfTheDiscoveryFileStopNoStart(t *testing.T) {
+	const twin = "  - {uid: east/default/a-twin, network: east, node: east-1, addresses: [10.1.0.1]}\n"
+	shop := "outbound:\n  - {workload: east/default/shop-1, listen: 127.0.0.1:80, to: \"hello.default.svc.cluster.local:80\"}\n"
+	for name, c := range map[string]struct {
+		mesh string
+		want []string
+	}{
+		"an odd object":          {aMesh + "  - {uid: east/default/odd, network: east, node: east-1, addresses: [\"::\"]}\n", nil},
+		"what is named is out":   {aMesh + twin, []string{`node.yaml:6: outbound[0].workload: mesh.yaml knows no workload "east/default/shop-1"`, `workloads[0].addresses[0]: "10.1.0.1": is also an address of workload "east/default/a-twin"`}},
+		"nothing can be used":    {"networks: [{name: east, nodes: [east-1]}]\nservices: [{name: Hello, ports: [{port: 80}]}]\n", []string{"mesh.yaml:2: services[0].name: ", "mesh.yaml: nothing of it can be used"}},
+		"a key is not known":     {aMesh + "sevices: []\n", []string{"mesh.yaml", "sevices"}},
+		"no network can be used": {"networks: [{name: East}]\n", []string{`mesh.yaml:1: networks[0].name: "East"`, "nothing of it can be used"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, _, err := load(t, smallest); err != nil {
+				t.Fatal(err)
+			}
+			for file, text := range map[string]string{"mesh.yaml": c.mesh, "node.yaml": smallest + shop} {
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, _, err := nodeproxy.LoadConfig("node.yaml")
+			if (err == nil) != (c.want == nil) {
+				t.Fatalf("error %v, want of %q", err, c.want)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("it says\n%v\nwant it to say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
 // Each mistake is one line with its place, whatever kinds there are, and no mistake makes
 // another one up or hides one that does not depend on it.
 func TestConfigNamesThatAreNotKnownHaveTheirLines(t *testing.T) {

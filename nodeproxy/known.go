@@ -40,17 +40,17 @@ func (c Config) checkKnown(snap *mesh.Snapshot, nameOf func(mesh.EndpointID) str
 	return v.Err()
 }
 
-// checkNames is checkKnown by the discovery file as it is now, and what is wrong with
-// that.
-func (c Config) checkNames() error {
+// checkNames is checkKnown by the discovery file as it is now. left is what that lists
+// and cannot be used: no reason not to start, and perhaps that of what is unknown.
+func (c Config) checkNames() (left, err error) {
 	if c.Discovery.File == "" {
-		return nil // Validate has said so
+		return nil, nil // Validate has said so
 	}
-	snap, err := c.Discovery.Load()
+	snap, left, err := c.Discovery.Load()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return c.checkKnown(snap, func(mesh.EndpointID) string { return "" })
+	return left, c.checkKnown(snap, func(mesh.EndpointID) string { return "" })
 }
 
 // checkLocal refuses the UID of a workload that is not on this node, or, of a node

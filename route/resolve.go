@@ -264,6 +264,9 @@ func unknownPort(svc *mesh.Service, port uint16) string {
 			return fmt.Sprintf("port %d of service %s is %s, and TCP alone is carried", port, svc.Hostname, o.Protocol)
 		}
 	}
+	if len(svc.Ports) == 0 {
+		return fmt.Sprintf("service %s has no port that can be used: list %d at its ports in discovery", svc.Hostname, port)
+	}
 	ports := make([]string, len(svc.Ports))
 	for i, p := range svc.Ports {
 		ports[i] = strconv.Itoa(int(p.Service))

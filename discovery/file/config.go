@@ -31,13 +31,13 @@ func (c Config) Validate() error {
 	return v.Err()
 }
 
-// Load is [Load] of the file. That it cannot be read is a mistake of the configuration.
-func (c Config) Load() (*mesh.Snapshot, error) {
-	s, err := Load(c.File)
+// Load is [Usable] of the file. That it cannot be read is a mistake of the configuration.
+func (c Config) Load() (s *mesh.Snapshot, left, err error) {
+	s, left, err = Usable(c.File)
 	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
-		return nil, fmt.Errorf("discovery.file: %w: give a path from the root, or from the directory that the process is started in", failed)
+		err = fmt.Errorf("discovery.file: %w: give a path from the root, or from the directory that the process is started in", failed)
 	}
-	return s, err
+	return s, left, err
 }
 
 // Open is [Open] of the file for a process that is on network.

@@ -64,6 +64,27 @@ func Parse(name string, data []byte, revision uint64) (s *mesh.Snapshot, err err
 	return nil, err
 }
 
+// Usable reads the file at path as a process takes it that starts with it: s is what can
+// be used, and left joins one error for each object or field that is left out. err is
+// why no process starts with it: what Load refuses of keys and values, or that of all
+// that it lists nothing can be used.
+func Usable(path string) (s *mesh.Snapshot, left, err error) {
+	data, err := read(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	doc, c, err := decode(path, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, problems := discovery.Build(1, c)
+	left = firstOf(path, strictyaml.Mistakes(nil, located(doc, nil, problems)))
+	if left != nil && s.NumWorkloads()+s.NumServices()+countGateways(s) == 0 {
+		return nil, nil, errors.Join(left, fmt.Errorf("%s: nothing of it can be used: no gateway, service or workload is left: mend the mistakes above", path))
+	}
+	return s, left, nil
+}
+
 // decode reads data. It refuses what is no YAML, what has keys or values that are
 // not understood, and what makes every object another: an error names these, and
 // what else would be a problem.

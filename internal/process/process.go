@@ -33,7 +33,7 @@ const (
 )
 
 // ExitCodes says what they mean.
-const ExitCodes = "Exit codes: 0 stopped in order, 1 failed while running, 2 wrong usage, or a mistake in the\nconfiguration or the discovery file (one per line, with file and line), 3 could not start (an\naddress in use, no certificate authority)."
+const ExitCodes = "Exit codes: 0 stopped in order, 1 failed while running, 2 wrong usage, or a mistake in the\nconfiguration or a discovery file that cannot be used (one per line, with file and line), 3 could not start (an\naddress in use, no certificate authority)."
 
 // Runner is a process that was built and holds its sockets.
 type Runner interface {
