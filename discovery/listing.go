@@ -140,6 +140,12 @@ func (l Listing) Since(earlier Listing) (changes []Change) {
 	return changes
 }
 
+// With is l with problems that are found beside its records.
+func (l Listing) With(faults []Problem) Listing {
+	l.faults = append(slices.Clip(l.faults), faults...)
+	return l
+}
+
 // Faults returns what is wrong with what is in no record.
 func (l Listing) Faults() []Problem { return slices.Clone(l.faults) }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -143,6 +144,36 @@ func (s Share) identities(r *reader) (out []spiffeid.ID) {
 	}
 	slices.SortFunc(out, func(a, b spiffeid.ID) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Clip(slices.Compact(out))
+}
+
+// SharesOf are the problems of a process on network with the shares that c lists of that
+// network itself.
+func (c Config) SharesOf(network string) (problems []Problem) {
+	for _, s := range c.Shares {
+		if s.Network != network || network == "" {
+			continue
+		}
+		r := reader{object: Key{Kind: KindShare, Name: s.Network + "/" + or(s.Namespace, defaultNamespace) + "/" + s.Name}}
+		r.out(CauseUnsupported, at{"network"}, s.Network, "is the network of this process, and a share is what another one has: list its workloads, and remove the share or name the network that has it")
+		problems = append(problems, r.problems...)
+	}
+	return problems
+}
+
+// checkPorts says which ports of the share x, whose service is listed, nobody can ask for.
+func checkPorts(r *reader, x *mesh.Export, svc *mesh.Service) {
+	var ports []string
+	for _, p := range svc.Ports {
+		ports = append(ports, strconv.Itoa(int(p.Service)))
+	}
+	if len(ports) == 0 {
+		return // that service has a problem of its own
+	}
+	for _, p := range x.Ports {
+		if _, has := svc.Port(p.Port); !has {
+			r.drop(CauseConflict, at{"ports"}, p.Port, "is not a port of service %s, which has %s: write one of them, or list it at the service too", svc.Hostname, strings.Join(ports, ", "))
+		}
+	}
 }
 
 // sharedService is a service that no Service record lists, as its shares describe it.
@@ -332,10 +363,13 @@ func (b *Builder) membersChanged(host string) {
 
 // checkShare says what of the share e counts for nothing as things stand.
 func (b *Builder) checkShare(r *reader, e *entry) {
-	if !e.in || e.reading.folded != nil {
+	if e.reading.folded != nil {
 		return
 	}
 	x, here := e.reading.share, e.reading.claims[0].path
+	if _, winner := e.lost(); winner != nil || x.Hostname == "" {
+		return // another entry is the share, or nobody knows of what it is one
+	}
 	has := b.claims.named(x.Hostname)
 	switch {
 	case !e.describes() && b.claims.listed(x.Hostname) == nil:
@@ -347,9 +381,14 @@ func (b *Builder) checkShare(r *reader, e *entry) {
 		r.drop(CauseConflict, here, x.Hostname, "is also a name of %s, so that this share counts for nothing: write the hostname of that service", has.key)
 		return
 	case has.key.Source != derivedFromShares:
-		if svc := b.edit.Peek().Named(x.Hostname); e.key.Source == Written && svc != nil && len(b.edit.Peek().Members(svc, e.reading.on)) > 0 {
+		if e.key.Source == Written {
+			checkPorts(r, x, has.reading.service)
+		}
+		if svc := b.edit.Peek().Named(x.Hostname); e.in && e.key.Source == Written && svc != nil && len(b.edit.Peek().Members(svc, e.reading.on)) > 0 {
 			r.drop(CauseConflict, at{"network"}, e.reading.on, "has workloads of this service that are listed, and they count: remove this share or them")
 		}
+		return
+	case !e.in:
 		return
 	}
 	for _, c := range e.reading.refused {

@@ -102,7 +102,7 @@ func (c *call) replan() *failure {
 	c.flow.Source = source
 	to, err := c.p.view.Resolve(snap, c.flow, time.Now())
 	if err != nil {
-		return routeFailure(err)
+		return routeFailure(c.p.because(snap, c.flow, err))
 	}
 	c.to, c.plan = to, to.Plan()
 	c.who.snap, c.who.source, c.who.host = snap, source, ""

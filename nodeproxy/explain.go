@@ -51,6 +51,7 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	flow := flowTo(host, port)
 	flow.Source = from
 	if d, err := p.view.Resolve(snap, flow, now); err != nil {
+		err = p.because(snap, flow, err)
 		e.Refused = err.Error()
 		if re, ok := errors.AsType[*route.Error](err); ok && re.Kind == route.UnknownService {
 			e.Refused += ": " + strictyaml.Suggest(host, hostnames(snap))

@@ -2,6 +2,7 @@ package nodeproxy
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
@@ -158,6 +160,31 @@ func namespaced(host string) (name, namespace string, ok bool) {
 		}
 	}
 	return "", "", false
+}
+
+// because adds to a refusal of f why the discovery file's word on that service is not
+// used, if it has one.
+func (p *Proxy) because(snap *mesh.Snapshot, f route.Flow, err error) error {
+	var re *route.Error
+	if !errors.As(err, &re) || re.Kind != route.UnknownService && re.Kind != route.NoEndpoint {
+		return err
+	}
+	name, namespace, ok := namespaced(strings.ToLower(strings.TrimSuffix(f.Host, ".")))
+	if svc := snap.Service(f.Host); svc != nil {
+		name, namespace, ok = svc.Name, svc.Namespace, true
+	} else if svc := snap.ServiceAt(f.Addr.Addr().Unmap()); svc != nil {
+		name, namespace, ok = svc.Name, svc.Namespace, true
+	}
+	if !ok || p.watcher == nil {
+		return err
+	}
+	why := p.watcher.LeftOut(namespace, name)
+	if why == "" {
+		return err
+	}
+	out := *re
+	out.Detail += "; " + why
+	return &out
 }
 
 // unlisted reports a failure that more of discovery could mend.

@@ -13,6 +13,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // linkFile is the other networks whose exports are used, by the file federation.networks:
@@ -174,6 +175,31 @@ func (l *linkFile) unlinked(held []string, listed func(network string) bool) map
 		out[n] = fmt.Sprintf("no entry for network %s, which gateways of this network tell of: nothing that it exports is used: %s", n, remedy)
 	}
 	return out
+}
+
+// foreign says which identities that the discovery file lists of shares are of a trust
+// domain that neither the mesh is in nor the link to that network lets answer.
+func (p *Proxy) foreign(snap *mesh.Snapshot) (list []string) {
+	for _, svc := range snap.Services() {
+		for _, network := range snap.Networks(svc) {
+			x, ok := snap.Share(svc, network)
+			if !ok || network == p.cfg.Network {
+				continue
+			}
+			link, _ := p.links.get(network)
+			for _, id := range x.Identities {
+				if td := id.TrustDomain().Name(); td != snap.TrustDomain() && !slices.Contains(link.TrustDomains, td) {
+					list = append(list, fmt.Sprintf("shares: identities of %s on network %s: %q: trust domain %s is not that of the mesh (%s), and the link to that network does not let it answer: correct the identity, or add %[4]s to trustDomains of %[2]s in federation.networks",
+						svc.Hostname, network, id, td, snap.TrustDomain()))
+				}
+			}
+		}
+	}
+	const most = 10
+	if more := len(list) - most; more > 0 {
+		list = append(list[:most:most], fmt.Sprintf("shares: %d identities more are of trust domains that may not answer", more))
+	}
+	return list
 }
 
 // doubts is what operators are to know of links: what does not hold of them, and why.

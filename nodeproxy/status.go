@@ -44,6 +44,7 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 			}
 		}
 	}
+	s.Problems = append(s.Problems, p.foreign(snap)...)
 	s.Services = append(s.Services, p.leadNowhere(snap)...)
 	slices.SortStableFunc(s.Services, func(a, b answer.Row) int {
 		return cmp.Or(cmp.Compare(a.Network, b.Network), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port))
@@ -64,6 +65,7 @@ func (p *Proxy) leadNowhere(snap *mesh.Snapshot) (rows []answer.Row) {
 		if flow.Source = snap.Workload(o.Workload); flow.Source == nil {
 			row.Why = fmt.Sprintf("discovery has no workload %q, whose listener this is", o.Workload)
 		} else if _, err := route.Resolve(snap, flow); err != nil {
+			err = p.because(snap, flow, err)
 			row.Why = err.Error()
 			if e := (*route.Error)(nil); errors.As(err, &e) {
 				row.Why = e.Kind.String() + ": " + e.Detail

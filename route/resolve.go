@@ -225,7 +225,7 @@ func (r *resolver) nowhere(svc *mesh.Service) error {
 	case r.missed.notGlobal > 0:
 		return r.refuse(NotExported, fmt.Sprintf("its ready workloads are on other networks (of %s) and it is not global: set global: true", networks))
 	}
-	return r.refuse(NoEndpoint, "the service has no ready workload")
+	return r.refuse(NoEndpoint, "the service has no ready workload: "+r.nobody(svc))
 }
 
 func (r *resolver) refuse(k Kind, detail string) error {

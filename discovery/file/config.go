@@ -51,7 +51,7 @@ func (c Config) OpenFor(network string, store *discovery.Store, log zerolog.Logg
 }
 
 func (c Config) open(keep, network string, store *discovery.Store, log zerolog.Logger) (*Watcher, error) {
-	w, err := OpenFor(keep, c.File, store)
+	w, err := open(keep, network, c.File, store)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package file
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,6 +36,23 @@ func (p Problem) sentence() string {
 		return fmt.Sprintf("told by another network: %s %s: %s %q: %s", p.Object, what, p.Field, p.Value, p.Message)
 	}
 	return fmt.Sprintf("line %d: %s %s: %s %q: %s", p.Line, p.Object, what, p.Field, p.Value, p.Message)
+}
+
+// LeftOut says why what the file has of the service namespace/name, or of a share of it,
+// is not used; "" if nothing of it is left out, or nobody lists that problem. Safe for
+// concurrent use.
+func (w *Watcher) LeftOut(namespace, name string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.written.list {
+		kind, object, _ := strings.Cut(p.Object, " ")
+		object, _ = strconv.Unquote(object)
+		of := namespace + "/" + name
+		if p.Out && (kind == discovery.KindService.String() && object == of || kind == discovery.KindShare.String() && strings.HasSuffix(object, "/"+of)) {
+			return "discovery file " + w.path + ": " + p.sentence()
+		}
+	}
+	return ""
 }
 
 func (w *Watcher) problem(doc *strictyaml.Doc, p discovery.Problem) Problem {

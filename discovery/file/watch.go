@@ -45,6 +45,7 @@ type Watcher struct {
 
 	path    string
 	network string // of a process that keeps no workload of others; "": it keeps all
+	own     string // of the process; "": of none
 	store   *discovery.Store
 	again   chan struct{} // one slot: look now, whatever the stamp says
 	confirm chan confirmation
@@ -104,7 +105,12 @@ func Open(path string, store *discovery.Store) (*Watcher, error) { return OpenFo
 // OpenFor is Open for a process on network that keeps no workload of other networks, but
 // what they come to: shares of services, and names; see [discovery.Config.ListFor].
 func OpenFor(network, path string, store *discovery.Store) (*Watcher, error) {
-	w := &Watcher{path: path, network: network, store: store, toldLines: logging.PeerLimits{Every: toldEvery}, again: make(chan struct{}, 1), confirm: make(chan confirmation)}
+	return open(network, network, path, store)
+}
+
+// open is OpenFor of a process that keeps what one on network keep does, and is on own.
+func open(keep, own, path string, store *discovery.Store) (*Watcher, error) {
+	w := &Watcher{path: path, network: keep, own: own, store: store, toldLines: logging.PeerLimits{Every: toldEvery}, again: make(chan struct{}, 1), confirm: make(chan confirmation)}
 	data, st, err := first(path)
 	if err != nil {
 		return nil, err
@@ -128,9 +134,10 @@ func OpenFor(network, path string, store *discovery.Store) (*Watcher, error) {
 // list lists c; whole is its snapshot if next does not hold all workloads.
 func (w *Watcher) list(c discovery.Config) (next discovery.Listing, whole *mesh.Snapshot) {
 	if w.network == "" {
-		return c.List(), nil
+		return c.List().With(c.SharesOf(w.own)), nil
 	}
-	return c.ListFor(w.network)
+	next, whole = c.ListFor(w.network)
+	return next.With(c.SharesOf(w.own)), whole
 }
 
 // inForce is what counts as listed now.
