@@ -28,7 +28,12 @@ func (e *PeerError) Error() string {
 	if len(e.Expected) == 0 {
 		return fmt.Sprintf("identity: peer is %q, expected any identity of trust domain %q: give it a certificate of this mesh", e.Got, e.TrustDomain)
 	}
-	return fmt.Sprintf("identity: peer is %q, expected %q: another workload answers at this address, or discovery lists the wrong identity", e.Got, e.Expected)
+	const most = 3
+	expected := fmt.Sprintf("%q", e.Expected[:min(len(e.Expected), most)])
+	if more := len(e.Expected) - most; more > 0 {
+		expected += fmt.Sprintf(" or %d more", more)
+	}
+	return fmt.Sprintf("identity: peer is %q, expected %s: another workload answers at this address, or discovery lists the wrong identity", e.Got, expected)
 }
 
 // ChainError says that the peer's certificate cannot be believed: expired,

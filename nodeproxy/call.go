@@ -221,7 +221,7 @@ func (c *call) note(f *failure) {
 	if pod == "" && f.endpoint != 0 && f.at != atGateway {
 		pod = f.endpoint.String()
 	}
-	c.access.tried.add(failedPlace{pod: pod, gateway: c.access.gateway, reason: f.reason, cause: header.Cause(f.err.Error())})
+	c.access.tried.add(failedPlace{pod: pod, gateway: c.access.gateway, reason: f.reason, cause: header.Error(f.err.Error())})
 }
 
 // retries are the pauses from the third attempt on.

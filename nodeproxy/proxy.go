@@ -282,7 +282,7 @@ func (p *Proxy) probeGateway(key string) {
 			return errUndeclared
 		}
 		started = time.Now()
-		s, err := p.dialer(hopOuter, p.self, []spiffeid.ID{g.Identity}, g.Address)(ctx)
+		s, err := p.gatewayDialer(p.self, g)(ctx)
 		if err != nil {
 			return err
 		}

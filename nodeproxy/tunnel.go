@@ -203,7 +203,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 		req.Header[header.NameAvoid] = formatAvoid(v.avoid)
 	}
 	key := p.poolKey(c.source, []spiffeid.ID{gw.Identity}, gw.Address.String(), gatewayUID+picker.GatewayKey(gw))
-	dial := p.dialer(hopOuter, c.source.Identity, []spiffeid.ID{gw.Identity}, gw.Address)
+	dial := p.gatewayDialer(c.source.Identity, gw)
 	err = p.pool.Use(ctx, key, dial, func(s *hbone.Session) error {
 		started := time.Now()
 		outer, err := s.Start(req)

@@ -167,7 +167,7 @@ func (v *view) met(edges []picker.Edge) {
 // failed takes in that the attempt failed, or a tunnel that broke after it had been
 // opened and before anybody spoke through it.
 func (v *view) failed(c *picker.Choice, f *failure, now time.Time) {
-	v.met(v.Done(c, picker.Outcome{At: picker.At(f.at), Fault: f.fault, Reason: f.reason, Error: header.Cause(f.err.Error()), Left: f.reason == reasonCancelled,
+	v.met(v.Done(c, picker.Outcome{At: picker.At(f.at), Fault: f.fault, Reason: f.reason, Error: header.Error(f.err.Error()), Left: f.reason == reasonCancelled,
 		Endpoint: f.endpoint, Responded: f.responded(), Hop: f.hop}, now))
 	if f.faultOf(atGateway) && c.Gateway != nil && v.scope != ScopeNone {
 		v.probe(picker.GatewayKey(c.Gateway))

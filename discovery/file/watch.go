@@ -61,6 +61,7 @@ type Watcher struct {
 	// listing is what the content in force says.
 	listing   discovery.Listing
 	elsewhere atomic.Pointer[discovery.Elsewhere] // of listing
+	listed    atomic.Pointer[discovery.Listing]   // the same
 	// early is what there was to log before Log was set.
 	early []Problem
 	// tell is set while the next look must log what it finds, new or not.
@@ -154,6 +155,12 @@ func (w *Watcher) NameOf(id mesh.EndpointID) string {
 	return ""
 }
 
+// Lists reports whether the file that is in force lists an object. Safe for concurrent use.
+func (w *Watcher) Lists(k discovery.Key) bool {
+	l := w.listed.Load()
+	return l != nil && l.Lists(k)
+}
+
 // take makes the builder say what c says, which next lists, and publishes that.
 func (w *Watcher) take(c discovery.Config, next discovery.Listing) (*mesh.Snapshot, discovery.News) {
 	faults := next.FaultsSince(w.listing)
@@ -161,6 +168,7 @@ func (w *Watcher) take(c discovery.Config, next discovery.Listing) (*mesh.Snapsh
 	w.listing = next
 	elsewhere := next.Elsewhere()
 	w.elsewhere.Store(&elsewhere)
+	w.listed.Store(&next)
 	s, news := w.build(func() {
 		w.builder.SetTrustDomain(c.TrustDomain)
 		w.builder.Apply(changes...)
