@@ -3,6 +3,7 @@ package healthstream
 import (
 	"bytes"
 	"encoding/hex"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,7 +28,7 @@ import (
 func fixtures(t testing.TB) map[string][]byte {
 	t.Helper()
 	files, err := filepath.Glob("testdata/v2/*.hex")
-	if err != nil || len(files) < 6 {
+	if err != nil || len(files) < 10 {
 		t.Fatalf("fixtures: %v, %v", files, err)
 	}
 	out := map[string][]byte{}
@@ -46,7 +47,7 @@ func fixtures(t testing.TB) map[string][]byte {
 }
 
 // today is what the fixtures say.
-func today() map[string]*pb.StreamMessage {
+func today(t testing.TB) map[string]*pb.StreamMessage {
 	export, err := record.Encode(record.ExportRecord(service, record.Export{Name: "shop", Namespace: "default", Ports: []record.Port{{Name: "http", Port: 80}}, Scope: record.ScopeGlobal, Capacity: 10}))
 	if err != nil {
 		panic(err)
@@ -58,7 +59,7 @@ func today() map[string]*pb.StreamMessage {
 	if err != nil {
 		panic(err)
 	}
-	return map[string]*pb.StreamMessage{
+	messages := map[string]*pb.StreamMessage{
 		"attach":  {Message: &pb.StreamMessage_Attach{Attach: &pb.Attach{Node: "node-1", Network: "west", Instance: bytes.Repeat([]byte{1}, 16), Token: []byte("token")}}},
 		"welcome": {Message: &pb.StreamMessage_Welcome{Welcome: &pb.Welcome{Gateway: "gw-1", Out: targetsToWire([]Target{{7, 80}}), Resumed: true, SpreadMs: 30}}},
 		"report": report(&pb.Report{Whole: true, Draining: true, Ports: []*pb.PortHealth{
@@ -69,10 +70,12 @@ func today() map[string]*pb.StreamMessage {
 		"subscribe": {Message: &pb.StreamMessage_Subscribe{Subscribe: &pb.Subscribe{Add: []string{service}, Remove: []string{"cart.default.svc.cluster.local"}}}},
 		"services":  services,
 	}
+	maps.Copy(messages, signedToday(t))
+	return messages
 }
 
 func TestMessagesOfNovember2026AreUnderstood(t *testing.T) {
-	want := today()
+	want := today(t)
 	got := fixtures(t)
 	for name, m := range want {
 		b, ok := got[name]
@@ -90,7 +93,7 @@ func TestMessagesOfNovember2026AreUnderstood(t *testing.T) {
 // A newer version adds fields to messages, to entries, and messages of its own.
 func TestUnknownFieldsHarmNobody(t *testing.T) {
 	extra := protowire.AppendString(protowire.AppendTag(nil, 1000, protowire.BytesType), "of a newer version")
-	m := today()["services"]
+	m := today(t)["services"]
 	share := m.GetServices().GetServices()[0].GetShares()[0]
 	for _, x := range []proto.Message{m, share, share.GetInstances()[0], share.GetInstances()[0].GetEntries()[0]} {
 		x.ProtoReflect().SetUnknown(extra)

@@ -43,9 +43,14 @@ func (w *world) speaker(network, gateway, seed string, by networkkey.Private) *s
 
 func newSpeaks(t testing.TB, network, gateway, seed string, by networkkey.Private) *speaks {
 	t.Helper()
+	return newSpeaksSince(t, network, gateway, seed, by, time.Now())
+}
+
+func newSpeaksSince(t testing.TB, network, gateway, seed string, by networkkey.Private, certified time.Time) *speaks {
+	t.Helper()
 	key, err := networkkey.NewInstance(rand.NewChaCha8(sha256.Sum256([]byte(network + gateway + seed))))
 	if err == nil {
-		err = by.Certify(key, network, gateway, time.Now(), networkkey.MaxLifetime)
+		err = by.Certify(key, network, gateway, certified, networkkey.MaxLifetime)
 	}
 	if err != nil {
 		t.Fatal(err)
