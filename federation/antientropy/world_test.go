@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -31,6 +30,7 @@ type world struct {
 	known   networkkey.Known
 	limits  ledger.Limits
 	sites   []*site
+	byName  map[string]*site
 	blocked map[[2]string]bool // pairs that cannot reach each other
 
 	delay     func() time.Duration
@@ -79,7 +79,7 @@ func newWorld(t testing.TB, seed string, networks, each int) *world {
 	w := &world{
 		t: t, rng: rand.New(chacha(seed)), source: chacha(seed + "keys"), now: epoch, lifetime: networkkey.MaxLifetime,
 		keys: map[string]networkkey.Private{}, known: networkkey.Known{}, limits: ledger.DefaultLimits, blocked: map[[2]string]bool{},
-		rejected: map[string]int{}, errs: map[string]int{},
+		byName: map[string]*site{}, rejected: map[string]int{}, errs: map[string]int{},
 		delay:  func() time.Duration { return 40 * time.Millisecond },
 		record: func(string, []byte) {}, drop: func(string, []byte) bool { return false }, onChange: func(*site) {},
 	}
@@ -91,10 +91,19 @@ func newWorld(t testing.TB, seed string, networks, each int) *world {
 		}
 		w.keys[name], w.known[name] = key, []networkkey.Public{key.Public()}
 		for g := range each {
-			w.sites = append(w.sites, &site{name: fmt.Sprintf("%s/gw-%d", name, g), network: name})
+			s := &site{name: fmt.Sprintf("%s/gw-%d", name, g), network: name}
+			w.sites, w.byName[s.name] = append(w.sites, s), s
 		}
 	}
 	return w
+}
+
+// only keeps so many of the sites.
+func (w *world) only(sites int) {
+	for _, s := range w.sites[sites:] {
+		delete(w.byName, s.name)
+	}
+	w.sites = w.sites[:sites]
 }
 
 func (w *world) at(t time.Time, do func()) {
@@ -184,9 +193,7 @@ func (w *world) receive(s *site, from string, message []byte) {
 	w.deliver(s, out, changes)
 }
 
-func (w *world) site(name string) *site {
-	return w.sites[slices.IndexFunc(w.sites, func(s *site) bool { return s.name == name })]
-}
+func (w *world) site(name string) *site { return w.byName[name] }
 
 func (w *world) block(a, b *site) {
 	w.blocked[[2]string{a.name, b.name}], w.blocked[[2]string{b.name, a.name}] = true, true
@@ -243,11 +250,18 @@ func (s *site) status(id record.Instance) (ledger.Status, bool) {
 // agree says whether every site believes exactly what every other says.
 func (w *world) agree() error {
 	for _, r := range w.sites {
+		if r.node == nil {
+			continue
+		}
+		believed := map[record.Instance]ledger.Status{}
+		for _, st := range r.node.Ledger().Status() {
+			believed[st.Instance] = st
+		}
 		for _, s := range w.sites {
-			if s.node == nil || r.node == nil {
+			if s.node == nil {
 				continue
 			}
-			if st, _ := r.status(s.key.ID()); !st.Complete || st.Watermark != s.node.Publisher().watermark || st.Phase != ledger.Live {
+			if st := believed[s.key.ID()]; !st.Complete || st.Watermark != s.node.Publisher().watermark || st.Phase != ledger.Live {
 				return fmt.Errorf("%s believes of %s: statement %d, complete %v, watermark %d, %v; it said %d", r.name, s.name, st.Count, st.Complete, st.Watermark, st.Phase, s.node.Publisher().watermark)
 			}
 		}
