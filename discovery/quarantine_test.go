@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -65,6 +66,9 @@ var quarantined = []struct {
 	{what: "another service has its virtual address", cause: CauseConflict, field: "vips[0]",
 		record: Service{Name: "z-vip", Namespace: "z", VIPs: addrs("240.240.0.0"), Ports: []ServicePort{{Port: 80}}},
 		rest:   func(s *mesh.Snapshot) bool { return s.Named("z-vip.z.svc.cluster.local") != nil }},
+	{what: "a share since a time that nobody can write", cause: CauseValue, field: "created",
+		record: Share{Network: "network-1", Name: "since", Created: time.Date(2026, 11, 22, 10, 0, 0, 0, time.FixedZone("", 24*60*60)), Ports: []SharePort{{Port: 80}}, Identities: []string{"spiffe://cluster.local/ns/default/sa/since"}},
+		rest:   named("since", 1)},
 	{what: "a gateway without a port", cause: CauseValue, field: "address", out: true,
 		record: Gateway{Name: "odd", Network: "network-0", Address: netip.MustParseAddrPort("192.0.2.1:0")}},
 	{what: "a network whose segment cannot be: it is of its own", cause: CauseValue, field: "segment",

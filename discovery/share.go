@@ -48,7 +48,12 @@ func (s Share) read(r *reader) reading {
 	} else if named {
 		x.Hostname = s.Name + "." + x.Namespace + ".svc.cluster.local"
 	}
-	out := reading{share: x, on: s.Network, created: s.Created, claims: []claim{{what: shareName, text: s.Network + " " + x.Hostname, path: where}}}
+	out := reading{share: x, on: s.Network, claims: []claim{{what: shareName, text: s.Network + " " + x.Hostname, path: where}}}
+	created, ok := s.Since()
+	if !ok {
+		r.drop(CauseValue, at{"created"}, s.Created.Format(time.RFC3339), "is a time that cannot be written again: use a year from 0 to 9999 and an offset from UTC below 24 hours, such as 2026-11-22T10:00:00Z")
+	}
+	out.created = created
 	s.addAliases(r, &out, named)
 	x.Ports = s.ports(r)
 	switch x.Scope = mesh.Scope(or(s.Scope, string(mesh.ScopeGlobal))); {
@@ -63,6 +68,15 @@ func (s Share) read(r *reader) reading {
 		x.Capacity = mesh.RoundCapacity(uint64(*s.Capacity))
 	}
 	return out
+}
+
+// Since returns Created. A time that no RFC 3339 text says, which some that is read as
+// such does (an offset of 24 hours), is none, and not ok: JSON does not take it.
+func (s Share) Since() (created time.Time, ok bool) {
+	if _, err := s.Created.MarshalText(); err != nil {
+		return time.Time{}, false
+	}
+	return s.Created, true
 }
 
 // addAliases adds the names that the service has besides its hostname.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -110,15 +111,20 @@ func few(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// identifier names the content of c apart from Confirm, in twelve hexadecimal
-// digits: the same for every process that reads the same description, whatever
-// its comments, layout and order of keys.
-func identifier(c discovery.Config) string {
+// identifier names the content of c, which data says, apart from Confirm, in twelve
+// hexadecimal digits: the same for every process that reads the same description,
+// whatever its comments, layout and order of keys.
+func identifier(c discovery.Config, data []byte) string {
 	c.Confirm = ""
-	data, err := json.Marshal(c)
-	if err != nil { // plain data
-		panic(err)
+	c.Shares = slices.Clone(c.Shares)
+	for i := range c.Shares {
+		if _, ok := c.Shares[i].Since(); !ok {
+			c.Shares[i].Created = time.Time{} // it counts for nothing, and JSON has no word for it
+		}
 	}
+	if plain, err := json.Marshal(c); err == nil {
+		data = plain
+	} // else no line confirm: can name it, but the command can: better than nobody who carries traffic
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:6])
 }

@@ -237,3 +237,40 @@ func TestStatusListsTheFirstProblemsAndCountsAll(t *testing.T) {
 		t.Errorf("%d problems listed and %v counted; want %d and 299", len(s.Problems), s.ProblemsByCause, maxListed)
 	}
 }
+
+// A time may be read that cannot be written: it is left out, and what removes too much
+// beside it has a name that confirms it.
+func TestATimeThatCannotBeWrittenIsLeftOutAlone(t *testing.T) {
+	for _, created := range []string{"2026-11-22T10:00:00+24:00", "0000-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"} {
+		t.Run(created, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				share := fmt.Sprintf("shares: [{network: one, name: web, ports: [{port: 80}], identities: [%q], created: %s}]\n", who, created)
+				many := strings.Replace(pods(0, 9, "one"), "workloads:", share+"workloads:", 1)
+				few := strings.Replace(pods(0, 3, "one"), "workloads:", share+"workloads:", 1)
+				w := watchFor(t, "zero", pods(0, 9, "one"))
+				w.after(5 * time.Second)
+				w.write(many)
+				w.after(5 * time.Second)
+				w.want("p8", 2)
+				if s := w.store.Current(); s.Service("web.default.mesh.internal") == nil {
+					t.Error("the share is out with its time")
+				}
+				p := w.Status().Problems
+				if odd := created[:4] == "2026"; odd != (len(p) == 1) || odd && (p[0].Field != "shares[0].created" || p[0].Value != created || p[0].Out || !strings.Contains(p[0].Message, "2026-11-22T10:00:00Z")) {
+					t.Errorf("problems %+v", p)
+				}
+				w.write(few)
+				w.after(5 * time.Second)
+				id := w.Status().Held
+				if id == "" {
+					t.Fatal("nothing is held")
+				}
+				w.write(few + "confirm: \"" + id + "\"\n")
+				w.after(5 * time.Second)
+				if s := w.Status(); s.Held != "" || s.Failing || w.store.Current().NumWorkloads() != 4 {
+					t.Errorf("status %+v; want what was confirmed", s)
+				}
+			})
+		})
+	}
+}

@@ -379,7 +379,7 @@ func (w *Watcher) consider(data []byte) {
 		w.Log.Error().Str("file", w.path).Uint64("revision", old.Revision).Err(err).Msg("discovery file refused, keeping the last good state")
 		return
 	}
-	id := identifier(c)
+	id := identifier(c, data)
 	next, whole := w.list(c)
 	if c.Confirm != id && (whole != nil || !riskless(next.Since(w.listing))) {
 		if whole == nil {
