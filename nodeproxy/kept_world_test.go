@@ -137,7 +137,7 @@ func (w *distant) tellHealth() {
 			}
 		}
 		h.Healthy, h.ReadyCapacity, h.HealthyCapacity = h.Ready, h.Ready, h.Ready
-		k := healthstream.Known{Changed: time.Now(), Summaries: map[uint16]federation.SummaryFact{80: {Service: distantHost, Port: 80, Ready: h.Ready, Healthy: h.Ready, ReadyCapacity: h.Ready, HealthyCapacity: h.Ready}}}
+		k := healthstream.Known{Summaries: map[uint16]federation.SummaryFact{80: {Service: distantHost, Port: 80, Ready: h.Ready, Healthy: h.Ready, ReadyCapacity: h.Ready, HealthyCapacity: h.Ready}}}
 		for _, g := range w.gateways {
 			k.Deliveries = append(k.Deliveries, healthstream.Delivery{Gateway: g.Name, Live: true, Health: map[uint16]record.Health{80: h}})
 		}

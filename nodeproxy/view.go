@@ -89,7 +89,7 @@ func (v *view) shareHealth(s picker.Share) (picker.Health, bool) {
 	if !ok {
 		return picker.Health{}, false
 	}
-	return picker.Health{Exceptions: f.Exceptions, Absent: absentOf(k.Deliveries, s.Port), Seen: k.Changed, Returned: k.Returned[s.Port], Groups: groupsOf(k.Deliveries, s.Port), Most: v.most(s.Network)}, true
+	return picker.Health{Exceptions: f.Exceptions, Absent: absentOf(k.Deliveries, s.Port), Returned: k.Returned[s.Port], Groups: groupsOf(k.Deliveries, s.Port), Most: v.most(s.Network)}, true
 }
 
 // absentOf are the endpoints that are not ready, terminating or gone by what gateways
@@ -113,7 +113,7 @@ func groupsOf(deliveries []healthstream.Delivery, port uint16) []picker.Group {
 	groups := map[string]picker.Group{}
 	for _, d := range healthstream.BestOfGateways(deliveries, port) {
 		h := d.Health[port]
-		x := picker.Delivery{Gateway: d.Gateway, Ready: h.Ready, Healthy: h.Healthy, ReadyCapacity: h.ReadyCapacity, HealthyCapacity: h.HealthyCapacity, Draining: d.Draining}
+		x := picker.Delivery{Gateway: d.Gateway, Ready: h.Ready, Healthy: h.Healthy, ReadyCapacity: h.ReadyCapacity, HealthyCapacity: h.HealthyCapacity, Draining: d.Draining, Said: d.Said(port)}
 		for _, e := range h.Exceptions {
 			if e.Cause == record.Hop {
 				x.Unreachable = append(x.Unreachable, e.Endpoint)

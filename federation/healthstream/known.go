@@ -21,8 +21,6 @@ type Known struct {
 	Deliveries []Delivery // of each gateway instance that speaks of it, sorted
 	// Summaries are what comes of them, by service port.
 	Summaries map[uint16]federation.SummaryFact
-	// Changed is when something else was said than before, by this clock.
-	Changed time.Time
 	// Turned is when the numbers of endpoints or the exceptions of a port changed, by this
 	// clock; never nil.
 	Turned map[uint16]time.Time
@@ -118,7 +116,12 @@ func offered(service, network string, deliveries []Delivery) (*record.Export, st
 }
 
 func knownOf(service, network string, deliveries []Delivery, before Known, now time.Time) Known {
-	k := Known{Deliveries: deliveries, Summaries: map[uint16]federation.SummaryFact{}, Changed: now, Turned: map[uint16]time.Time{}, Returned: map[uint16]map[mesh.EndpointID]time.Time{}}
+	deliveries = slices.Clone(deliveries)
+	for i := range deliveries {
+		d := &deliveries[i]
+		d.said = d.saidSince(service, before.Deliveries, now)
+	}
+	k := Known{Deliveries: deliveries, Summaries: map[uint16]federation.SummaryFact{}, Turned: map[uint16]time.Time{}, Returned: map[uint16]map[mesh.EndpointID]time.Time{}}
 	k.Silent = silentSince(deliveries, before.Silent, now)
 	k.Offer, k.Differ = offered(service, network, deliveries)
 	for _, d := range deliveries {
@@ -136,6 +139,34 @@ func knownOf(service, network string, deliveries []Delivery, before Known, now t
 		}
 	}
 	return k
+}
+
+// saidSince returns since when, by this clock, d's instance has said what it says of each
+// port: by its own numbers, of whose records an older one is no news. Who brings it, and
+// whether it falls silent, changes nothing of what it says.
+func (d *Delivery) saidSince(service string, before []Delivery, now time.Time) map[uint16]time.Time {
+	out := make(map[uint16]time.Time, len(d.Health))
+	i, known := slices.BinarySearchFunc(before, *d, byInstance)
+	for port, h := range d.Health {
+		out[port] = now
+		if !known {
+			continue
+		}
+		old := &before[i]
+		if was, spoke := old.Health[port]; spoke && (sameHealth(was, h) || d.olderOf(old, record.EncodeKey(record.Key{Kind: record.KindHealth, Service: service, Port: port}))) {
+			out[port] = old.said[port]
+		}
+	}
+	return out
+}
+
+// olderOf says whether d has an older record with key than o.
+func (d *Delivery) olderOf(o *Delivery, key string) bool { return d.sequences[key] < o.sequences[key] }
+
+// sameHealth says whether both say the same, but for what is for people.
+func sameHealth(a, b record.Health) bool {
+	return a.Ready == b.Ready && a.Healthy == b.Healthy && a.ReadyCapacity == b.ReadyCapacity && a.HealthyCapacity == b.HealthyCapacity && a.Unnamed == b.Unnamed &&
+		slices.EqualFunc(a.Exceptions, b.Exceptions, func(x, y record.Exception) bool { return x.Endpoint == y.Endpoint && x.Cause == y.Cause })
 }
 
 // silentSince notes since when instances are not live.

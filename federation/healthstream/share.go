@@ -116,7 +116,15 @@ type Delivery struct {
 	proven    bool              // all that it says here is the word of speaker
 	sequences map[string]uint64 // by encoded key
 	changed   time.Time         // when this stream has said something else of it before
+
+	// said is since when the instance has said what it says of a port; nil until [Known]
+	// holds it, and not changed from then on.
+	said map[uint16]time.Time
 }
+
+// Said is since when, by this clock, the instance has said what it says of port; zero: it
+// says nothing. That streams begin and end, and news of other ports, are no news of it.
+func (d *Delivery) Said(port uint16) time.Time { return d.said[port] }
 
 // Proven says whether its network's key vouches for it: d is what the instance itself
 // has signed, and not what a gateway of the own network makes of it.

@@ -22,19 +22,9 @@ type Health struct {
 	// Absent are endpoints that are not ready, terminating or gone, sorted: what was held
 	// against them is explained, and they get no session.
 	Absent []mesh.EndpointID
-	// Seen is when somebody last saw what this says; zero: never.
-	Seen time.Time
-	// Returned is when the witnesses last took an endpoint back, where that is known
-	// of each: news about one pod says nothing of another. Nil: Seen is of all.
+	// Returned is when the witnesses last took endpoints back: news about one pod says
+	// nothing of another.
 	Returned map[mesh.EndpointID]time.Time
-}
-
-// seen is when somebody last saw that id is not left out.
-func (h *Health) seen(id mesh.EndpointID) time.Time {
-	if h.Returned != nil {
-		return h.Returned[id]
-	}
-	return h.Seen
 }
 
 // Group is what each of some gateways that see the same pods can deliver.
@@ -46,6 +36,8 @@ type Delivery struct {
 	Ready, Healthy                 uint32 // endpoints
 	ReadyCapacity, HealthyCapacity uint32 // their weights
 	Draining                       bool   // it takes no new connections for the share
+	// Said is since when it has said what it says; zero: nobody knows.
+	Said time.Time
 	// Unreachable are endpoints that this gateway alone cannot reach, sorted.
 	Unreachable []mesh.EndpointID
 }

@@ -14,7 +14,7 @@ func TestWhatOneGatewayCannotReachConcernsThatGatewayAlone(t *testing.T) {
 	s := layout{distribution: "Any", west: 4, gateways: 2}.snapshot(t, 1)
 	west := Share{"west", host, 80}
 	said := Health{Groups: []Group{{{Gateway: "gw-1", Ready: 4, ReadyCapacity: 4, Healthy: 4, HealthyCapacity: 4},
-		{Gateway: "gw-2", Ready: 4, ReadyCapacity: 4, Healthy: 4, HealthyCapacity: 4}}}, Seen: epoch}
+		{Gateway: "gw-2", Ready: 4, ReadyCapacity: 4, Healthy: 4, HealthyCapacity: 4}}}}
 	c := defaults()
 	c.Health = func(k Share) (Health, bool) { return said, k == west }
 	p := New(c)

@@ -392,17 +392,20 @@ func (s *schedule) finish() {
 // say changes what is said of a random share.
 func (s *schedule) say() {
 	k := Share{[]string{"east", "west", "north"}[s.rng.IntN(3)], host, 80}
-	h := Health{Seen: s.now.Add(-time.Duration(s.rng.IntN(3)) * time.Second)}
+	lately := func() time.Time { return s.now.Add(-time.Duration(s.rng.IntN(3)) * time.Second) }
+	h := Health{Returned: map[mesh.EndpointID]time.Time{}}
 	for _, w := range s.snap.Members(s.snap.Service(host), k.Network) {
 		if s.rng.IntN(4) == 0 {
 			h.Exceptions = append(h.Exceptions, w.Endpoint)
+		} else if s.rng.IntN(2) == 0 {
+			h.Returned[w.Endpoint] = lately()
 		}
 	}
 	slices.Sort(h.Exceptions)
 	ready := uint32(len(s.snap.Members(s.snap.Service(host), k.Network)))
 	word := func(name string) Delivery {
 		n := s.rng.Uint32N(ready + 1)
-		d := Delivery{Gateway: name, Ready: ready, ReadyCapacity: ready, Healthy: n, HealthyCapacity: n, Draining: s.rng.IntN(8) == 0}
+		d := Delivery{Gateway: name, Ready: ready, ReadyCapacity: ready, Healthy: n, HealthyCapacity: n, Draining: s.rng.IntN(8) == 0, Said: lately()}
 		for _, w := range s.snap.Members(s.snap.Service(host), k.Network) {
 			if s.rng.IntN(4) == 0 {
 				d.Unreachable = append(d.Unreachable, w.Endpoint)
@@ -439,20 +442,20 @@ func (s *schedule) say() {
 	if known && k.Network == "east" {
 		for _, w := range s.snap.Members(s.snap.Service(host), "east") {
 			key := health.Key{Endpoint: w.Endpoint, Port: 8080}
-			if !h.excepted(w.Endpoint) && s.m.failed[key].Before(h.Seen) && s.m.pods.State(key, s.now).Phase != health.Healthy {
+			if !h.excepted(w.Endpoint) && s.m.failed[key].Before(h.Returned[w.Endpoint]) && s.m.pods.State(key, s.now).Phase != health.Healthy {
 				s.m.pods.Readmit(key, s.now)
 			}
 		}
 	}
 	if known {
 		for _, g := range s.snap.Gateways(k.Network) {
-			if d, path := h.of(g.Name), (Path{k, g.Name}); d != nil && d.able() && s.m.failed[path].Before(h.Seen) {
+			if d, path := h.of(g.Name), (Path{k, g.Name}); d != nil && d.able() && s.m.failed[path].Before(d.Said) {
 				s.m.paths.Readmit(path, s.now)
 			}
 		}
 		for _, w := range s.snap.Members(s.snap.Service(host), k.Network) {
 			by := hinted{w.Endpoint, ""}
-			if at := s.m.hinted[by]; !h.excepted(w.Endpoint) && h.Seen.After(at.Add(-hintTTL)) {
+			if at := s.m.hinted[by]; !h.excepted(w.Endpoint) && h.Returned[w.Endpoint].After(at.Add(-hintTTL)) {
 				delete(s.m.hinted, by)
 			}
 			for _, g := range s.snap.Gateways(k.Network) {

@@ -200,8 +200,8 @@ func (p *Picker) Shares() []Share {
 }
 
 // Heard takes in that something else is said of a share, or nothing any more: whom
-// it does not name as out, on evidence newer than what failed under our eyes, is
-// usable again.
+// it took back, and which gateway says something else than when it failed under our
+// eyes, is usable again.
 func (p *Picker) Heard(k Share, snap *mesh.Snapshot, now time.Time) (list []Edge) {
 	h, known := p.config.Health(k)
 	if k.Network == p.config.Network && known {
@@ -223,7 +223,7 @@ func (p *Picker) Heard(k Share, snap *mesh.Snapshot, now time.Time) (list []Edge
 		return list
 	}
 	for _, c := range p.paths.Troubled() {
-		if d := h.of(c.Key().Gateway); c.Key().Share == k && d != nil && d.able() && c.Failed().Before(h.Seen) {
+		if d := h.of(c.Key().Gateway); c.Key().Share == k && d != nil && d.able() && c.Failed().Before(d.Said) {
 			list = edges(list, c.Readmit("", now), "", Edge{Scope: ScopeShare, Network: k.Network, Service: k.Service, Port: k.Port, Gateway: c.Key().Gateway})
 		}
 	}
@@ -239,7 +239,7 @@ func (p *Picker) readmitOwn(k Share, h Health, snap *mesh.Snapshot, now time.Tim
 	for _, c := range p.pods.Troubled() {
 		key := c.Key()
 		w := snap.WorkloadByEndpoint(key.Endpoint)
-		if w == nil || w.Target(port) != key.Port || h.excepted(key.Endpoint) || !c.Failed().Before(h.seen(key.Endpoint)) || !slices.Contains(snap.ServicesOf(w.UID), svc) {
+		if w == nil || w.Target(port) != key.Port || h.excepted(key.Endpoint) || !c.Failed().Before(h.Returned[key.Endpoint]) || !slices.Contains(snap.ServicesOf(w.UID), svc) {
 			continue
 		}
 		if st, _ := c.State(now); st.Phase != health.Healthy {

@@ -95,7 +95,7 @@ func (s *share) take(now time.Time) {
 					s.hints.Forget(k)
 				}
 			case !s.health.excepted(id):
-				s.hints.Cleared(k, s.health.seen(id), now)
+				s.hints.Cleared(k, s.health.Returned[id], now)
 			}
 		}
 	}
