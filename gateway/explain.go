@@ -74,7 +74,7 @@ func (g *Gateway) hasNoPartOf(snap *mesh.Snapshot, destination string) bool {
 func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := g.store.Current(), time.Now()
 	s := answer.Status{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Version: buildinfo.Version(), Now: now, Services: []answer.Row{}, Gateways: []answer.Gateway{}, Local: []standing.Out{},
-		Pending: g.pending(), Problems: slices.Concat(g.watcher.Status().Findings(), g.disbelieved(), g.unpublished(), g.unheard()), Heard: g.heard(), Keys: g.keysOf(), Group: g.cfg.Federation.Group}
+		Pending: g.pending(), Problems: slices.Concat(g.watcher.Status().Findings(), g.disbelieved(), g.unpublished(), g.unheard()), Heard: g.heard(), Keys: g.keysOf(), Known: g.believed(), Group: g.cfg.Federation.Group}
 	if d, err := keyfile.Open(g.cfg.Federation.Keys); err == nil && g.fed != nil {
 		s.Rotation, s.RotationNext = d.Step().String(), d.Remaining()
 	}
@@ -147,13 +147,31 @@ func (g *Gateway) heard() (out []answer.Heard) {
 			if s.Own {
 				continue
 			}
-			h := answer.Heard{Network: s.Network, Gateway: s.Gateway, Instance: s.Instance.String(), Phase: s.Phase.String(), At: s.Heard}
+			h := answer.Heard{Network: s.Network, Gateway: s.Gateway, Instance: s.Instance.String(), Phase: s.Phase.String(), At: s.Heard, Key: s.By.Fingerprint()}
 			if s.Body != nil {
 				h.Group = s.Body.Group
 			}
 			out = append(out, h)
 		}
 	})
+	return out
+}
+
+// believed are the keys of other networks.
+func (g *Gateway) believed() (out []answer.Known) {
+	if g.fed == nil {
+		return nil
+	}
+	for _, n := range g.fed.KnownNetworks() {
+		if n == g.cfg.Network {
+			continue
+		}
+		k := answer.Known{Network: n}
+		for _, p := range g.fed.KnownKeys(n) {
+			k.Fingerprints = append(k.Fingerprints, p.Fingerprint())
+		}
+		out = append(out, k)
+	}
 	return out
 }
 

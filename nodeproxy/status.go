@@ -88,16 +88,16 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 		row.Why = fmt.Sprintf("%s: the scope of the service (%s) does not lead to network %s", route.NotExported, cmp.Or(svc.Scope, mesh.ScopeCluster), network)
 		return row, (known || followed) && !slices.ContainsFunc(snap.Networks(svc), func(n string) bool { return snap.Reaches(svc, v.network, n) })
 	}
-	if !known {
+	row.Unreached = v.unreached(snap, network)
+	if a := v.Attempts(k); a != nil && a.InVain() {
+		row.Failed = a
+	}
+	if !known { // what this node has seen itself explains it all the same
 		row.Unknown = true
 		return row, followed && svc.Exported() && (network == v.network || offered(snap, svc, network, port))
 	}
 	row.Ready, row.Healthy = f.Ready, f.Healthy
 	row.Draining = f.Draining && network != v.network // pods of the own one need no gateway
-	row.Unreached = v.unreached(snap, network)
-	if a := v.Attempts(k); a != nil && a.InVain() {
-		row.Failed = a
-	}
 	said, _ := v.known(network, svc.Hostname)
 	row.Changed, row.Stale = said.Turned[port], said.Stale(port)
 	for _, id := range f.Exceptions {

@@ -167,6 +167,9 @@ the network were restarted after --finish.`,
 			if err != nil {
 				return exit(rotationCode(err), err)
 			}
+			if force {
+				fmt.Fprintf(cmd.OutOrStdout(), "# forgot the old key of network %s: a gateway that it has certified is believed by nobody until it is restarted\n", d.Network)
+			}
 			return exit(exitStart, printNetwork(cmd, d))
 		}
 		if finish {

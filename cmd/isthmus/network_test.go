@@ -55,7 +55,7 @@ func TestNetworkKeyFromInitToTheEndOfItsRotation(t *testing.T) {
 	if code, _, _ := isthmus(t, "network", "rotate", "--dir", dir, "--force"); code != exitUsage {
 		t.Errorf("force alone: exit %d, want %d", code, exitUsage)
 	}
-	wantIn(t, succeed(t, "network", "rotate", "--dir", dir, "--forget-old", "--force"), both.Keys[1].Key)
+	wantIn(t, succeed(t, "network", "rotate", "--dir", dir, "--forget-old", "--force"), both.Keys[1].Key, "is believed by nobody until it is restarted")
 	if code, _, _ := isthmus(t, "network", "rotate", "--dir", dir, "--forget-old"); code != exitFinding {
 		t.Errorf("nothing to forget: exit %d, want %d", code, exitFinding)
 	}

@@ -128,7 +128,14 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 			continue
 		}
 		if r.Unknown {
-			fmt.Fprintf(w, "%s\t%s\t%d\t?\t?\t-\t\n", plain(r.Network), plain(r.Service), r.Port)
+			why := ""
+			if r.Unreached != "" {
+				why = fmt.Sprintf("all of it (none of its gateways can be reached: %s)", plain(r.Unreached))
+			}
+			if r.Failed != nil {
+				why = strings.TrimSpace(why + " (" + plain(r.Failed.Sentence(s.Now)) + ")")
+			}
+			fmt.Fprintf(w, "%s\t%s\t%d\t?\t?\t-\t%s\n", plain(r.Network), plain(r.Service), r.Port, why)
 			continue
 		}
 		var out []string
@@ -164,6 +171,13 @@ func writeKeys(b *strings.Builder, s *answer.Status) {
 	if s.RotationNext != "" {
 		fmt.Fprintf(b, "key of network %s: %s\n", s.Network, s.RotationNext)
 	}
+	for _, k := range s.Known {
+		var said []string
+		for _, f := range k.Fingerprints {
+			said = append(said, f+" ("+certifies(s, k.Network, f)+")")
+		}
+		fmt.Fprintf(b, "keys believed of network %s: %s\n", plain(k.Network), strings.Join(said, ", "))
+	}
 	if len(s.Keys) < 2 {
 		return
 	}
@@ -176,6 +190,20 @@ func writeKeys(b *strings.Builder, s *answer.Status) {
 		fmt.Fprintf(b, " %s %s", k.Fingerprint, use)
 	}
 	b.WriteString("\n")
+}
+
+// certifies names the gateways of network that are heard and certified by a key.
+func certifies(s *answer.Status, network, fingerprint string) string {
+	var names []string
+	for _, h := range s.Heard {
+		if h.Network == network && h.Key == fingerprint && !slices.Contains(names, plain(h.Gateway)) {
+			names = append(names, plain(h.Gateway))
+		}
+	}
+	if names == nil {
+		return "nobody who is heard"
+	}
+	return "certifies " + strings.Join(names, ", ")
 }
 
 func outText(now time.Time, o standing.Out) string {

@@ -45,13 +45,19 @@ func TestStatusShowsWhatIsUnknownAndWhichGatewayIsOut(t *testing.T) {
 	meshtest.Eventually(t, "the row of west has ? and its gateway is out", func() bool {
 		meshtest.Hello(s.at)
 		code, out, _ := isthmus(t, "status", "--admin", east1.Admin.String())
-		return row(out) == "west "+hello+" 80 ? ?" && strings.Contains(out, "gateway gw-1 of network west out (connect, ") && code == exitFinding
+		return row(out) == "west "+hello+" 80 ? ?" && strings.Contains(out, "all of it (none of its gateways can be reached: connect)") && strings.Contains(out, "gateway gw-1 of network west out (connect, ") && code == exitFinding
 	})
 	s.Start()
 	meshtest.Eventually(t, "all is known", func() bool {
 		code, out, _ := isthmus(t, "status", "--admin", east1.Admin.String())
 		return code == exitOK && row(out) == "west "+hello+" 80 2 2" && !strings.Contains(out, "gateway ")
 	})
+	d, err := keyfile.Open(s.Keys("west").Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, out, _ := isthmus(t, "status", "--admin", s.Process("gateway east/gw-1").Admin.String())
+	wantIn(t, out, "keys believed of network west: "+d.Key.Public().Fingerprint()+" (certifies gw-1)\n")
 	s.Process("gateway west/gw-1").Stop(t)
 	meshtest.Eventually(t, "what its gateway said last helps nobody", func() bool {
 		meshtest.Hello(s.at)
@@ -349,7 +355,7 @@ func TestStatusSaysWhichGatewaysAreNotBelieved(t *testing.T) {
 	}
 	for name, x := range map[string]struct{ network, want string }{
 		"none":  {"wset", "problem: no key for network west: nothing that its gateways say is believed: "},
-		"wrong": {"west", `problem: not believed: instance certificate of gateway "gw-1" of network "west": none of the keys known of this network has signed it`},
+		"wrong": {"west", `problem: not believed: instance certificate of gateway "gw-1" of network "west": none of the keys known of this network (fingerprint `},
 	} {
 		file := filepath.Join(s.Dir(), name+".yaml")
 		if err := os.WriteFile(file, keyfile.FormatKnown(networkkey.Known{x.network: {key.Public()}}), 0o600); err != nil {

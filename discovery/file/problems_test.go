@@ -274,3 +274,11 @@ func TestATimeThatCannotBeWrittenIsLeftOutAlone(t *testing.T) {
 		})
 	}
 }
+
+func TestATimeThatIsNoneIsToldWithTheRemedy(t *testing.T) {
+	_, err := Parse("mesh.yaml", []byte("networks: [{name: west}]\nshares:\n  - {network: west, name: hello, created: yesterday}\n"), 1)
+	const want = `mesh.yaml:3: shares[0].created: "yesterday": want a time as RFC 3339 writes it, such as 2026-11-22T10:00:00Z`
+	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "parsing") {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -90,6 +91,12 @@ func (f *Federation) KeysError() error {
 
 // Knows reports whether any key of network is known.
 func (f *Federation) Knows(network string) bool { return len(f.held().Known[network]) > 0 }
+
+// KnownKeys are the keys that are believed of network; they are not to be changed.
+func (f *Federation) KnownKeys(network string) []networkkey.Public { return f.held().Known[network] }
+
+// KnownNetworks are the networks of which keys are known, sorted.
+func (f *Federation) KnownNetworks() []string { return slices.Sorted(maps.Keys(f.held().Known)) }
 
 func (f *Federation) noteRefusal(err error) {
 	f.refusals.note(err, func(name string) bool { return f.gateway(name) != nil }, time.Now())

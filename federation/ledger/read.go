@@ -12,6 +12,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -279,6 +280,7 @@ type Status struct {
 	Instance     record.Instance
 	Network      string
 	Gateway      string
+	By           networkkey.Public // key of the network that has certified it, when it was verified
 	Phase        Phase
 	Own          bool
 	Complete     bool
@@ -300,7 +302,7 @@ func (l *Ledger) Status() []Status {
 	var out []Status
 	for _, i := range l.order {
 		s := Status{
-			Instance: i.id, Network: i.certificate.Network, Gateway: i.certificate.Gateway, Phase: i.phase, Own: i.own,
+			Instance: i.id, Network: i.certificate.Network, Gateway: i.certificate.Gateway, By: i.certificate.By, Phase: i.phase, Own: i.own,
 			Complete: i.complete, Synchronised: i.newest.Synchronised, Body: i.gateway, Count: i.newest.Count, Watermark: i.newest.Watermark,
 			Records: i.set.Len(), Bytes: i.set.Bytes(), Heard: i.heard, Vouched: i.vouched, Refused: i.refused, MoreProblems: i.more,
 		}

@@ -41,6 +41,8 @@ type Certificate struct {
 	Instance  record.Instance
 	NotBefore time.Time
 	NotAfter  time.Time
+	// By is the key of the network that has signed it.
+	By Public
 
 	key ed25519.PublicKey
 }

@@ -3,6 +3,7 @@ package networkkey
 import (
 	"crypto/ed25519"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -67,10 +68,14 @@ func (k Known) Verify(b []byte, now time.Time) (*Certificate, error) {
 	}
 	fits := false
 	for _, p := range keys {
-		fits = fits || ed25519.Verify(p[:], append([]byte(certificateContext), signed.GetCertificate()...), signed.GetSignature())
+		if fits {
+			break
+		}
+		c.By = p
+		fits = ed25519.Verify(p[:], append([]byte(certificateContext), signed.GetCertificate()...), signed.GetSignature())
 	}
 	if !fits {
-		return refuse(WrongKey, "none of the keys known of this network has signed it: compare `isthmus network show` there with the file of known networks here")
+		return refuse(WrongKey, fmt.Sprintf("none of the keys known of this network (fingerprint %s) has signed it: compare `isthmus network show` there with the file of known networks here; if they agree, a key that was forgotten has certified that gateway: restart it", fingerprints(keys)))
 	}
 	if life := m.GetNotAfter() - m.GetNotBefore(); life <= 0 || life > int64(MaxLifetime/time.Second) {
 		return refuse(TooLong, fmt.Sprintf("valid for %d s, want at most %v", life, MaxLifetime))
@@ -80,6 +85,14 @@ func (k Known) Verify(b []byte, now time.Time) (*Certificate, error) {
 		return refuse(Expired, fmt.Sprintf("ended %v ago by this clock: compare the clocks of both gateways", now.Sub(c.NotAfter).Round(time.Second)))
 	}
 	return c, nil
+}
+
+func fingerprints(keys []Public) string {
+	var list []string
+	for _, k := range keys {
+		list = append(list, k.Fingerprint())
+	}
+	return strings.Join(list, ", ")
 }
 
 // Valid says whether c has not ended yet.

@@ -25,9 +25,11 @@ type Status struct {
 	// Heard are the gateways of all networks, as a gateway hears them.
 	Heard []Heard `json:"heard,omitempty"`
 	// Keys are those by which a gateway's network is known.
-	Keys         []Key  `json:"keys,omitempty"`
-	Rotation     string `json:"rotation,omitempty"`     // how far the rotation of the own network's key is
-	RotationNext string `json:"rotationNext,omitempty"` // what comes next in it; empty: nothing
+	Keys []Key `json:"keys,omitempty"`
+	// Known are the keys that a gateway believes of other networks.
+	Known        []Known `json:"known,omitempty"`
+	Rotation     string  `json:"rotation,omitempty"`     // how far the rotation of the own network's key is
+	RotationNext string  `json:"rotationNext,omitempty"` // what comes next in it; empty: nothing
 	// Pending is what the process waits for before it is ready, as /healthz/ready says it.
 	Pending []string `json:"pending,omitempty"`
 	// Problems are what of the discovery file is not in force or not used, and of a
@@ -66,12 +68,19 @@ type Heard struct {
 	Instance string    `json:"instance"`        // drawn at its start
 	Phase    string    `json:"phase"`           // live, silent, lapsed, ignored or pending
 	At       time.Time `json:"at"`              // of its last word
+	Key      string    `json:"key,omitempty"`   // fingerprint of the key of its network that has certified it
 }
 
 // Key is a key of a network, by the gateway that certifies itself with one of them.
 type Key struct {
 	Fingerprint string `json:"fingerprint"` // as isthmus network show prints it
 	Signs       bool   `json:"signs"`       // this gateway is certified by it
+}
+
+// Known are the keys of another network that are believed, by fingerprint.
+type Known struct {
+	Network      string   `json:"network"`      // whose keys these are
+	Fingerprints []string `json:"fingerprints"` // as isthmus network show prints them
 }
 
 // Gateway is a gateway that takes no connections.

@@ -102,6 +102,7 @@ var examples = map[reflect.Type]string{
 	durationType:                      "a number with a unit, such as 250ms, 10s or 1h",
 	reflect.TypeFor[netip.Addr]():     "an IP address, such as 127.0.0.1",
 	reflect.TypeFor[netip.AddrPort](): "an IP address and a port, such as 127.0.0.1:15008",
+	reflect.TypeFor[time.Time]():      "a time as RFC 3339 writes it, such as 2026-11-22T10:00:00Z",
 	reflect.TypeFor[netip.Prefix]():   "an address range, such as 10.0.0.0/8",
 }
 
