@@ -125,7 +125,7 @@ func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 	defer c.opened()
 	t, f := c.tryAll(ctx)
 	if f == nil || f.overload() { // by the last attempt: what another place accepts is not refused
-		c.p.throttle.Answered(sharedKey(c.plan), f == nil, time.Now())
+		c.p.throttle.Answered(sharedKey(c.plan), c.identity(), f == nil, time.Now())
 	}
 	return t, f
 }
@@ -181,7 +181,7 @@ func (c *call) tryAll(ctx context.Context) (*tunnel, *failure) {
 // time for is refused before anything was spent on it.
 func (c *call) admit(ctx context.Context) *failure {
 	to, err := sharedKey(c.plan), error(nil)
-	if !c.p.throttle.Allow(to, time.Now(), rand.Float64()) {
+	if !c.p.throttle.Allow(to, c.identity(), time.Now(), rand.Float64()) {
 		return overloaded(errOthersOverloaded)
 	}
 	if c.towards, err = c.p.towards.Admit(ctx, to, c.access.started); err == nil {
@@ -198,6 +198,10 @@ func (c *call) admit(ctx context.Context) *failure {
 		return &failure{final: true, reason: reasonCancelled, err: err}
 	}
 }
+
+// identity is as whom the connection is opened: what others refuse for overload, each by
+// its limits and by turns, they refuse an identity.
+func (c *call) identity() string { return c.who.source.Identity.String() }
 
 // errOthersOverloaded is that of a connection that the far side would have refused.
 var errOthersOverloaded = errors.New("the destination refuses new connections for overload")

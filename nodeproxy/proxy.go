@@ -59,7 +59,7 @@ type Proxy struct {
 	hold     func(context.Context, string) (overload.Work, error) // if they do not: load's AdmitOnce
 	crowded  func(coming int) bool                                // may no more connections of local applications even wait? load's Refuse
 	towards  *overload.Destinations
-	throttle overload.Throttle          // of what others refuse for overload; like towards and budget by sharedKey
+	throttle overload.Throttle          // of what others refuse for overload: by sharedKey, as towards, and by identity
 	late     func(since time.Time) bool // may what did not come since then be our own doing?
 	gateways gatewaySources
 	refusals *identity.Refusals

@@ -137,11 +137,11 @@ func TestOneClientThatComesAgainLeavesOthersTheirPart(t *testing.T) {
 			l, _ := boundTo(0)
 			var throttle Throttle
 			offers := []offer{{"polite", c.polite, func() (Work, error) { // as a node proxy does
-				if !throttle.Allow("svc:80", time.Now(), rand.Float64()) {
+				if !throttle.Allow("svc:80", "polite", time.Now(), rand.Float64()) {
 					return Work{}, ErrOverloaded
 				}
 				w, err := l.TryAdmit("polite")
-				throttle.Answered("svc:80", err == nil, time.Now())
+				throttle.Answered("svc:80", "polite", err == nil, time.Now())
 				return w, err
 			}}}
 			for i := range c.clients {

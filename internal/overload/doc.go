@@ -18,7 +18,7 @@
 //
 // What has been under way for a second counts no more: a service that hangs, and fills
 // the process with connections that wait for it, costs other services nothing.
-// [Throttle] keeps a client from asking for much more than a peer accepts.
+// [Throttle] keeps clients from asking for much more than a peer accepts of each.
 //
 // It knows no connection: Refuse may be asked before anything was spent on one, Admit is
 // asked before each piece of new work, or TryAdmit by
