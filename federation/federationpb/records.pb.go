@@ -1017,11 +1017,13 @@ func (x *SignedCertificate) GetSignature() []byte {
 // Statement is what an instance vouches for: all of its records, by the root
 // of their hash tree. A statement without changes is a heartbeat.
 type Statement struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Instance  []byte                 `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`    // 16 bytes: of SHA-256 over its public key
-	Count     uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`         // of statements of this instance; each is larger
-	Watermark uint64                 `protobuf:"varint,3,opt,name=watermark,proto3" json:"watermark,omitempty"` // largest sequence given out
-	Root      []byte                 `protobuf:"bytes,4,opt,name=root,proto3" json:"root,omitempty"`            // 32 bytes
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first 16 bytes of SHA-256 over "isthmus-instance-name/1\0", network and gateway
+	// of its certificate, each behind its length (4 bytes, big endian), and its public key.
+	Instance  []byte `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
+	Count     uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`         // of statements of this instance; each is larger
+	Watermark uint64 `protobuf:"varint,3,opt,name=watermark,proto3" json:"watermark,omitempty"` // largest sequence given out
+	Root      []byte `protobuf:"bytes,4,opt,name=root,proto3" json:"root,omitempty"`            // 32 bytes
 	// Every change since that watermark, unless they are too many: then none.
 	Since    uint64     `protobuf:"varint,5,opt,name=since,proto3" json:"since,omitempty"`
 	Changes  []*Entry   `protobuf:"bytes,6,rep,name=changes,proto3" json:"changes,omitempty"`

@@ -125,9 +125,12 @@ func (c *conn) proven(m *federationpb.Introduction, known networkkey.Known, now 
 	if err != nil {
 		return err
 	}
-	if certificate.Network != m.GetNetwork() || certificate.Gateway != m.GetGateway() || certificate.Instance != c.instance {
-		return &peer.IdentityError{Cause: fmt.Errorf("instance %s of gateway %.80q of network %.80q shows the certificate of instance %s of gateway %.80q of network %.80q",
-			c.instance, m.GetGateway(), m.GetNetwork(), certificate.Instance, certificate.Gateway, certificate.Network)}
+	if certificate.Network != m.GetNetwork() || certificate.Gateway != m.GetGateway() {
+		return &peer.IdentityError{Cause: fmt.Errorf("gateway %.80q of network %.80q shows the certificate of gateway %.80q of network %.80q",
+			m.GetGateway(), m.GetNetwork(), certificate.Gateway, certificate.Network)}
+	}
+	if err := certificate.Is(c.instance); err != nil {
+		return &peer.IdentityError{Cause: err}
 	}
 	binding, err := c.binding(!c.dialled)
 	if err != nil {

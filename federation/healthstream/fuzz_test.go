@@ -24,7 +24,8 @@ import (
 
 // fixtures are messages as the version of November 2026 has written them. They are
 // never written anew: a reader of today must take them, and the messages of newer
-// versions, which have fields that it does not know.
+// versions, which have fields that it does not know. Once they were, when instances got
+// other names and those of earlier versions ceased to be believed.
 func fixtures(t testing.TB) map[string][]byte {
 	t.Helper()
 	files, err := filepath.Glob("testdata/v2/*.hex")

@@ -135,7 +135,7 @@ func (v *verified) introduce(m *pb.Proof, now time.Time) (changed string, why Un
 		}
 		s = v.add(m.GetCertificate(), c)
 		changed = c.Network
-	} else if c.NotAfter.After(s.certificate.NotAfter) && c.Network == s.network {
+	} else if c.NotAfter.After(s.certificate.NotAfter) {
 		s.renew(m.GetCertificate(), c)
 		if s.ended.Load() {
 			s.ended.Store(false)
@@ -188,7 +188,7 @@ func (v *verified) introduceEnded(m *pb.Proof, now time.Time) {
 		s = v.add(m.GetCertificate(), c)
 		s.ended.Store(true)
 		s.endedAt = now
-	case c.NotAfter.After(s.certificate.NotAfter) && c.Network == s.network:
+	case c.NotAfter.After(s.certificate.NotAfter):
 		s.renew(m.GetCertificate(), c)
 	}
 	v.introduceBody(s, m) // what does not hold of it may be said again

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
-	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 )
 
@@ -111,14 +110,17 @@ func (l *Ledger) find(s *record.Statement, m *pb.SignedStatement, now time.Time)
 	raw := m.GetCertificate()
 	if len(raw) > 0 && (i == nil || !bytes.Equal(raw, i.raw)) {
 		c, err := l.known.Verify(raw, now)
+		if err == nil {
+			if err := c.Is(s.Instance); err != nil {
+				return nil, err
+			}
+		}
 		switch {
 		case err != nil && i == nil:
 			return nil, err
-		case err == nil && c.Instance != s.Instance:
-			return nil, &networkkey.RefusedError{Reason: networkkey.Malformed, Network: c.Network, Gateway: c.Gateway, Detail: "is of another instance than the statement"}
 		case err == nil && i == nil:
 			return &instance{id: s.Instance, certificate: c, raw: raw, set: record.NewSet(s.Instance, l.limits.Records, l.limits.Bytes)}, nil
-		case err == nil && c.Network == i.certificate.Network && c.NotAfter.After(i.certificate.NotAfter):
+		case err == nil && c.NotAfter.After(i.certificate.NotAfter):
 			i.certificate, i.raw, i.renewed = c, raw, true
 		}
 	}

@@ -3,6 +3,7 @@ package networkkey
 import (
 	"crypto/ed25519"
 	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"time"
@@ -32,6 +33,9 @@ const (
 	statementContext    = "isthmus-statement/1\x00"
 	introductionContext = "isthmus-introduction/1\x00"
 	recordContext       = "isthmus-record/1\x00"
+
+	// nameContext is what the names of instances are hashes of, first.
+	nameContext = "isthmus-instance-name/1\x00"
 )
 
 // Certificate is an instance whose key its network vouches for.
@@ -65,9 +69,29 @@ func (c *Certificate) Says(e record.Entry) bool {
 	return ok && ed25519.Verify(c.key, append([]byte(recordContext), statement...), signature)
 }
 
-// InstanceOf returns the name of the instance that holds a key.
-func InstanceOf(key ed25519.PublicKey) record.Instance {
-	sum := sha256.Sum256(key)
+// Is returns nil if c is of the instance that is called id, and a [*RefusedError]
+// otherwise.
+func (c *Certificate) Is(id record.Instance) error {
+	if c.Instance == id {
+		return nil
+	}
+	detail := fmt.Sprintf("is of instance %s, not of %s, which it came with", c.Instance, id)
+	if sum := sha256.Sum256(c.key); record.Instance(sum[:16]) == id {
+		detail = "came with the name that a version before November 22, 2026 gives to instance " + c.Instance.String() + ": update that gateway"
+	}
+	return &RefusedError{Malformed, c.Network, c.Gateway, detail}
+}
+
+// InstanceOf returns the name of the instance that holds a key and is a gateway of
+// network. Everything that an instance signs says its name, which by this says its
+// network: another network can certify the key, which everybody has, and not the name, so
+// nothing that the instance has signed can be taken for the word of that network.
+func InstanceOf(network, gateway string, key ed25519.PublicKey) record.Instance {
+	b := []byte(nameContext)
+	for _, part := range []string{network, gateway} { // of no two pairs the same
+		b = append(binary.BigEndian.AppendUint32(b, uint32(len(part))), part...)
+	}
+	sum := sha256.Sum256(append(b, key...))
 	return record.Instance(sum[:16])
 }
 
@@ -75,8 +99,8 @@ func InstanceOf(key ed25519.PublicKey) record.Instance {
 // certified. Not safe for concurrent use.
 type Instance struct {
 	key         ed25519.PrivateKey
-	id          record.Instance
-	network     string // that has certified it
+	id          record.Instance // zero until it is certified
+	network     string          // that has certified it
 	certificate []byte
 	notBefore   time.Time
 	notAfter    time.Time
@@ -88,10 +112,10 @@ func NewInstance(random io.Reader) (*Instance, error) {
 	if err != nil {
 		return nil, fmt.Errorf("draw instance: %w", err)
 	}
-	return &Instance{key: p.key, id: InstanceOf(p.key.Public().(ed25519.PublicKey))}, nil
+	return &Instance{key: p.key}, nil
 }
 
-// ID returns the name of the instance.
+// ID returns the name of the instance, which it has once it is certified.
 func (i *Instance) ID() record.Instance { return i.id }
 
 // Certificate returns what its network has signed last, to be sent along.
@@ -124,7 +148,8 @@ func (i *Instance) SignRecord(e record.Entry) record.Entry {
 	})
 }
 
-// Certify makes network vouch for i as its gateway from now on, for lifetime.
+// Certify makes network vouch for i as its gateway from now on, for lifetime. That gives i
+// its name, and it is a gateway of no other network, nor another one, afterwards.
 func (p Private) Certify(i *Instance, network, gateway string, now time.Time, lifetime time.Duration) error {
 	if err := CheckName("network", network); err != nil {
 		return fmt.Errorf("certify instance: %w", err)
@@ -135,8 +160,13 @@ func (p Private) Certify(i *Instance, network, gateway string, now time.Time, li
 	if lifetime <= 0 || lifetime > MaxLifetime {
 		return fmt.Errorf("certify instance of gateway %q: lifetime %v: want at most %v", gateway, lifetime, MaxLifetime)
 	}
+	key := i.key.Public().(ed25519.PublicKey)
+	id := InstanceOf(network, gateway, key)
+	if i.id != (record.Instance{}) && i.id != id {
+		return fmt.Errorf("certify instance of gateway %q: instance %s is another gateway, or of another network: draw a new one", gateway, i.id)
+	}
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&federationpb.Certificate{
-		Network: network, Gateway: gateway, PublicKey: i.key.Public().(ed25519.PublicKey), NotBefore: now.Unix(), NotAfter: now.Add(lifetime).Unix(),
+		Network: network, Gateway: gateway, PublicKey: key, NotBefore: now.Unix(), NotAfter: now.Add(lifetime).Unix(),
 	})
 	if err != nil {
 		return fmt.Errorf("certify instance of gateway %q: %w", gateway, err)
@@ -145,6 +175,6 @@ func (p Private) Certify(i *Instance, network, gateway string, now time.Time, li
 	if err != nil {
 		return fmt.Errorf("certify instance of gateway %q: %w", gateway, err)
 	}
-	i.network, i.certificate, i.notBefore, i.notAfter = network, signed, time.Unix(now.Unix(), 0), time.Unix(now.Add(lifetime).Unix(), 0)
+	i.id, i.network, i.certificate, i.notBefore, i.notAfter = id, network, signed, time.Unix(now.Unix(), 0), time.Unix(now.Add(lifetime).Unix(), 0)
 	return nil
 }

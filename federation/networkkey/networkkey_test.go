@@ -2,6 +2,7 @@ package networkkey
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"crypto/sha256"
 	"errors"
 	"io"
@@ -82,6 +83,40 @@ func TestAnInstanceSpeaksForItsNetworkOnly(t *testing.T) {
 		bent[n] ^= 1
 		if c, err := known.Verify(bent, epoch); err == nil {
 			t.Errorf("byte %d changed: believed as %+v", n, c)
+		}
+	}
+}
+
+// Whoever has the public key of an instance, or even its secret key, can certify it as
+// another network's: as another instance, by whose name the first has signed nothing.
+func TestTheNameOfAnInstanceSaysItsNetworkAndGateway(t *testing.T) {
+	west, east := generate(t, "west"), generate(t, "east")
+	known := Known{"west": {west.Public()}, "east": {east.Public()}}
+	i, taken := instance(t, "i", west, "west", epoch), instance(t, "i", east, "east", epoch)
+	c, err := known.Verify(taken.Certificate(), epoch)
+	if err != nil || c.Instance != taken.ID() {
+		t.Fatalf("got %+v, %v", c, err)
+	}
+	if err := c.Is(taken.ID()); err != nil {
+		t.Error(err)
+	}
+	if err := c.Is(i.ID()); reasonOf(err) != Malformed || !strings.Contains(err.Error(), i.ID().String()) {
+		t.Errorf("one key with two certificates is one instance of two networks: %v", err)
+	}
+	e := i.SignRecord(record.Entry{Key: "key", Sequence: 1, Body: []byte("body")})
+	if c.Says(e) {
+		t.Error("a record of west is east's word")
+	}
+	if i.key.Equal(taken.key) && (InstanceOf("ab", "c", taken.key.Public().(ed25519.PublicKey)) == InstanceOf("a", "bc", taken.key.Public().(ed25519.PublicKey))) {
+		t.Error("two gateways of two networks have one name")
+	}
+	was := sha256.Sum256(c.key)
+	if err := c.Is(record.Instance(was[:16])); err == nil || !strings.Contains(err.Error(), "update that gateway") {
+		t.Errorf("the name that older versions give: %v", err)
+	}
+	for network, gateway := range map[string]string{"east": "gw-1", "west": "gw-2"} {
+		if err := west.Certify(i, network, gateway, epoch, MaxLifetime); err == nil {
+			t.Errorf("it is certified anew as gateway %s of network %s", gateway, network)
 		}
 	}
 }

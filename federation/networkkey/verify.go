@@ -80,7 +80,7 @@ func (k Known) Verify(b []byte, now time.Time) (*Certificate, error) {
 	if life := m.GetNotAfter() - m.GetNotBefore(); life <= 0 || life > int64(MaxLifetime/time.Second) {
 		return refuse(TooLong, fmt.Sprintf("valid for %d s, want at most %v", life, MaxLifetime))
 	}
-	c.Instance = InstanceOf(c.key)
+	c.Instance = InstanceOf(c.Network, c.Gateway, c.key)
 	if !c.Valid(now) {
 		return refuse(Expired, fmt.Sprintf("ended %v ago by this clock: compare the clocks of both gateways", now.Sub(c.NotAfter).Round(time.Second)))
 	}
