@@ -1,6 +1,7 @@
 package healthstream
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -24,8 +25,8 @@ type Known struct {
 	// Turned is when the numbers of endpoints or the exceptions of a port changed, by this
 	// clock; never nil.
 	Turned map[uint16]time.Time
-	// Returned is when endpoints were taken back by their witnesses, by port: as
-	// far as that is less than a minute ago, and never nil.
+	// Returned is when endpoints were taken back by those who had left them out, by port:
+	// as far as that is less than a minute ago, and never nil.
 	Returned map[uint16]map[mesh.EndpointID]time.Time
 	// Offer is what the network has proven to offer to others: what all instances name
 	// that offer it. Nil: nothing. It is not changed.
@@ -129,13 +130,17 @@ func knownOf(service, network string, deliveries []Delivery, before Known, now t
 			if _, done := k.Summaries[port]; done {
 				continue
 			}
-			f := summaryOf(service, deliveries, port)
+			h, _ := HealthOf(deliveries, port)
+			f := summaryOf(service, h, port)
 			k.Summaries[port] = f
 			k.Turned[port] = now
 			if old, known := before.Summaries[port]; known && old.Ready == f.Ready && old.Healthy == f.Healthy && slices.Equal(old.Exceptions, f.Exceptions) {
 				k.Turned[port] = before.Turned[port]
 			}
-			k.Returned[port] = returned(before.Summaries[port], f, before.Returned[port], now)
+			k.Returned[port] = recent(before.Returned[port], now)
+			if slices.ContainsFunc(deliveries, func(d Delivery) bool { return d.said[port].Equal(now) }) {
+				returned(before.Summaries[port], h, k.Returned[port], now)
+			}
 		}
 	}
 	return k
@@ -188,8 +193,7 @@ func silentSince(deliveries []Delivery, before map[record.Instance]time.Time, no
 
 // summaryOf says what comes of deliveries: as exceptions it names whom witnesses
 // leave out and whom the best gateways cannot reach, and not what is not ready.
-func summaryOf(service string, deliveries []Delivery, port uint16) federation.SummaryFact {
-	h, _ := HealthOf(deliveries, port)
+func summaryOf(service string, h ledger.Health, port uint16) federation.SummaryFact {
 	f := federation.SummaryFact{Service: service, Port: port, Ready: h.Ready, Healthy: h.Healthy,
 		ReadyCapacity: h.ReadyCapacity, HealthyCapacity: h.HealthyCapacity, Draining: len(h.Deliveries) > 0}
 	for _, d := range h.Deliveries {
@@ -207,20 +211,29 @@ func summaryOf(service string, deliveries []Delivery, port uint16) federation.Su
 	return f
 }
 
-// returned notes when endpoints were taken back.
-func returned(before, after federation.SummaryFact, old map[mesh.EndpointID]time.Time, now time.Time) map[mesh.EndpointID]time.Time {
+// recent returns what of old is less than a minute ago.
+func recent(old map[mesh.EndpointID]time.Time, now time.Time) map[mesh.EndpointID]time.Time {
 	out := map[mesh.EndpointID]time.Time{}
 	for id, at := range old {
 		if now.Sub(at) < time.Minute {
 			out[id] = at
 		}
 	}
+	return out
+}
+
+// returned notes in out who was taken back: whom nobody leaves out any more, for any
+// cause. Who is not ready, terminates or is gone was not taken back, and while some are
+// left out that there is no room to name, nobody can tell who was.
+func returned(before federation.SummaryFact, after ledger.Health, out map[mesh.EndpointID]time.Time, now time.Time) {
+	if after.Unnamed > 0 {
+		return
+	}
 	for _, id := range before.Exceptions {
-		if _, still := slices.BinarySearch(after.Exceptions, id); !still {
+		if _, still := slices.BinarySearchFunc(after.Exceptions, id, func(x record.Exception, id mesh.EndpointID) int { return cmp.Compare(x.Endpoint, id) }); !still {
 			out[id] = now
 		}
 	}
-	return out
 }
 
 // KnownShare is what is known of a share, in a form for JSON.
