@@ -37,8 +37,9 @@ type toldShares struct {
 
 	mu     sync.Mutex // held while it applies: the latest word is applied last
 	told   map[discovery.Key]discovery.Record
-	faults map[discovery.Key]string // what does not hold of that, in words
-	lines  logging.PeerLimits       // of the log, by network and object
+	faults map[discovery.Key]string   // what does not hold of that, in words
+	unused map[string][]discovery.Key // gateways that have a fault, by network
+	lines  logging.PeerLimits         // of the log, by network and object
 }
 
 // offers is what the health streams have proven; *healthstream.Client is one.
@@ -51,7 +52,7 @@ func newToldShares(own string, snapshot func() *mesh.Snapshot, l *linkFile, from
 	if l == nil {
 		return nil
 	}
-	return &toldShares{own: own, snapshot: snapshot, links: l, from: from, apply: apply, log: log, told: map[discovery.Key]discovery.Record{}, faults: map[discovery.Key]string{}, lines: logging.PeerLimits{Every: faultEvery}}
+	return &toldShares{own: own, snapshot: snapshot, links: l, from: from, apply: apply, log: log, told: map[discovery.Key]discovery.Record{}, faults: map[discovery.Key]string{}, unused: map[string][]discovery.Key{}, lines: logging.PeerLimits{Every: faultEvery}}
 }
 
 func shareKey(network, service string) discovery.Key {
@@ -107,6 +108,12 @@ func (t *toldShares) relinked() {
 		if s, ok := r.(discovery.Share); ok {
 			networks[s.Network] = true
 			next[k] = t.share(s.Network, s.Hostname)
+		}
+	}
+	for k := range t.faults { // of which nothing may be in force
+		network, service, _ := strings.Cut(k.Name, "/")
+		if networks[network] = true; k.Kind == discovery.KindShare {
+			next[k] = t.share(network, service)
 		}
 	}
 	t.put(next, networks)
@@ -236,9 +243,19 @@ func exportOf(service string, e *record.Export) mesh.Export {
 
 // gateways are those of network that have proved where they are, one of each name: the
 // instance that lives and does not drain goes first, then that with the latest certificate.
+// What does not hold of those that are gone is forgotten. The caller holds mu.
 func (t *toldShares) gateways(network string) map[discovery.Key]discovery.Record {
 	out := map[discovery.Key]discovery.Record{}
 	link, linked := t.links.get(network)
+	before := t.unused[network]
+	delete(t.unused, network)
+	defer func() {
+		for _, k := range before {
+			if !slices.Contains(t.unused[network], k) {
+				t.fault(k, "")
+			}
+		}
+	}()
 	if !linked {
 		return out
 	}
@@ -253,9 +270,9 @@ func (t *toldShares) gateways(network string) map[discovery.Key]discovery.Record
 		at, ok := addressOf(b)
 		if !ok {
 			t.fault(k, fmt.Sprintf("gateway %s of network %s is not used: it has no IP address that can be dialled", name, network))
+			t.unused[network] = append(t.unused[network], k)
 			continue
 		}
-		t.fault(k, "")
 		out[k] = discovery.Gateway{Name: name, Network: network, Address: at, ServiceAccount: link.GatewayServiceAccount, Locality: discovery.Locality(b.Locality), Drained: b.Draining}
 	}
 	return out
