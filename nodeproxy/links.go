@@ -105,7 +105,8 @@ func (l *linkFile) failure() error {
 // linksEvery is how often the file is read again, as by gateways.
 const linksEvery = 10 * time.Second
 
-// followLinks reads the file again and again, and forgets names that nobody offers.
+// followLinks reads the file again and again, looks whether other networks' gateways are
+// where they may be still, and forgets names that nobody offers.
 func (p *Proxy) followLinks(ctx context.Context) {
 	if p.links == nil {
 		return
@@ -130,6 +131,7 @@ func (p *Proxy) followLinks(ctx context.Context) {
 			p.shares.relinked()
 			p.view.relinked(p.store.Current(), time.Now())
 		}
+		p.shares.relocated()
 		p.warnUnlinked(unlinked, time.Now())
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -267,9 +266,9 @@ func (t *toldShares) gateways(network string) map[discovery.Key]discovery.Record
 	}
 	for _, name := range slices.Sorted(maps.Keys(best)) {
 		k, b := gatewayKeyOf(network, name), best[name].Body
-		at, ok := addressOf(b)
-		if !ok {
-			t.fault(k, fmt.Sprintf("gateway %s of network %s is not used: it has no IP address that can be dialled", name, network))
+		at, odd := t.addressOf(b)
+		if odd != "" {
+			t.fault(k, fmt.Sprintf("gateway %s of network %s is not used: %s", name, network, odd))
 			t.unused[network] = append(t.unused[network], k)
 			continue
 		}
@@ -286,16 +285,6 @@ func rankOf(g healthstream.Gateway) (rank int) {
 		rank++
 	}
 	return rank
-}
-
-// addressOf returns the first IP address of b.
-func addressOf(b *record.Network) (netip.AddrPort, bool) {
-	for _, a := range b.Addresses {
-		if ip, err := netip.ParseAddr(a.Host); err == nil && ip.Zone() == "" {
-			return netip.AddrPortFrom(ip.Unmap(), a.Port), true
-		}
-	}
-	return netip.AddrPort{}, false
 }
 
 // faultEvery is how often a line says what does not hold of one object, and of all
