@@ -17,11 +17,12 @@ func TestTheRetryBudgetsOfWhatIsGoneAreForgotten(t *testing.T) {
 	if problems != nil {
 		t.Fatal(problems)
 	}
-	const service, pod = "hello.default.svc.cluster.local:80", "y"
 	p := newTestProxy(t, with)
+	self := p.self.String()
+	service, pod, other := self+" hello.default.svc.cluster.local:80", self+" y", "spiffe://cluster.local/ns/default/sa/gone y"
 	p.budget = retrybudget.New(1, 0)
 	spent := func(key string) bool { return !p.budget.Spend(key, retrybudget.AfterRefusal) }
-	for _, key := range []string{service, pod} {
+	for _, key := range []string{service, pod, other} {
 		if spent(key) || !spent(key) {
 			t.Fatalf("%s has another budget than one repeat", key)
 		}
@@ -29,6 +30,9 @@ func TestTheRetryBudgetsOfWhatIsGoneAreForgotten(t *testing.T) {
 	p.rediscover(t.Context())
 	if !spent(service) || !spent(pod) {
 		t.Error("a snapshot that changes nothing gives new repeats")
+	}
+	if spent(other) {
+		t.Error("an identity that no pod of this node has keeps its budget")
 	}
 	p.store.Swap(listing(t, "10.0.0.1"))
 	p.rediscover(t.Context())

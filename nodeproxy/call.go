@@ -146,7 +146,7 @@ func (c *call) tryAll(ctx context.Context) (*tunnel, *failure) {
 			}
 		}
 		if c.access.attempts++; c.access.attempts == 1 {
-			c.p.budget.Earn(sharedKey(c.plan))
+			c.p.budget.Earn(budgetKey(c.identity(), c.plan))
 		}
 		t, f := c.attempt(ctx)
 		if f == nil {
@@ -156,7 +156,7 @@ func (c *call) tryAll(ctx context.Context) (*tunnel, *failure) {
 		switch {
 		case f.final, ctx.Err() != nil, c.access.attempts > retry.Attempts, time.Now().After(deadline), refused && f.overload():
 			return nil, f
-		case !c.p.budget.Spend(sharedKey(c.plan), f.repeatCost()):
+		case !c.p.budget.Spend(budgetKey(c.identity(), c.plan), f.repeatCost()):
 			c.p.metrics.budget.Inc()
 			return nil, f
 		}
@@ -319,15 +319,19 @@ func cancelled(err error) *failure {
 	return &failure{final: true, reason: reasonCancelled, err: err}
 }
 
-// sharedKey is what shares a retry budget, a bound of connections that are being opened
-// and what is refused for overload: a service's port, whatever name was asked for, or a
-// pod that was addressed itself, whatever its port.
+// sharedKey is what shares a bound of connections that are being opened and, of each
+// identity, a retry budget and what is refused for overload: a service's port, whatever name
+// was asked for, or a pod that was addressed itself, whatever its port.
 func sharedKey(plan *route.Plan) string {
 	if plan.Direct != nil {
 		return plan.Direct.UID
 	}
 	return plan.Authority
 }
+
+// budgetKey is what shares a retry budget: an identity spends repeats by failures that are
+// its own as well, at a limit or by what others think of it, and others have theirs left.
+func budgetKey(identity string, plan *route.Plan) string { return identity + " " + sharedKey(plan) }
 
 // lateLimit is how late this process may have been while it waited for somebody
 // who is still blamed for what did not come.

@@ -104,8 +104,8 @@ type Retry struct {
 	Attempts    int           `yaml:"attempts" default:"8" doc:"how many more times a connect is tried after the first; 0 never repeats" env:"ISTHMUS_RETRY_ATTEMPTS"`
 	Deadline    time.Duration `yaml:"deadline" default:"15s" doc:"no attempt starts later than this after the application connected"`
 	Early       bool          `yaml:"early" default:"true" doc:"pass on what an application says before the far application has accepted, which saves a round trip; if the far side then vanishes without an answer the connection fails, because it cannot be repeated safely" env:"ISTHMUS_RETRY_EARLY"`
-	BudgetBurst int           `yaml:"budgetBurst" default:"500" doc:"repeats that a service may use at once before the ratio limits them"`
-	BudgetRatio float64       `yaml:"budgetRatio" default:"0.5" doc:"repeats earned by each new connection to the service"`
+	BudgetBurst int           `yaml:"budgetBurst" default:"500" doc:"repeats towards a service that the pods of one identity on this node may use at once before the ratio limits them"`
+	BudgetRatio float64       `yaml:"budgetRatio" default:"0.5" doc:"repeats earned by each new connection of that identity to the service"`
 }
 
 // Federation is this node proxy's part in health across networks.

@@ -47,7 +47,7 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	p.witness.forget()
 	p.witness.askOwed()
 	p.pin(snap)
-	p.budget.Keep(func(key string) bool { return budgeted(snap, key) })
+	p.budget.Keep(p.budgeted(snap))
 	p.gateways.revise(snap, p.cfg.Network, time.Now())
 	local := map[string]*mesh.Workload{}
 	for _, w := range p.locals() {
@@ -88,10 +88,18 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	return served
 }
 
-// budgeted says whether snap lists what has the retry budget key; see sharedKey.
-func budgeted(snap *mesh.Snapshot, key string) bool {
-	host, _, _ := strings.Cut(key, ":")
-	return snap.Workload(key) != nil || snap.Service(host) != nil
+// budgeted says whether snap lists what has a retry budget, and a pod of this node that has
+// it; see budgetKey.
+func (p *Proxy) budgeted(snap *mesh.Snapshot) func(key string) bool {
+	local := map[string]bool{}
+	for _, id := range p.identities() {
+		local[id.String()] = true
+	}
+	return func(key string) bool {
+		identity, to, _ := strings.Cut(key, " ")
+		host, _, _ := strings.Cut(to, ":")
+		return local[identity] && (snap.Workload(to) != nil || snap.Service(host) != nil)
+	}
 }
 
 // stale says whether a session must take no new stream: its pod is gone,

@@ -34,7 +34,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		sessions:      vec("isthmus_sessions_ended_total", "Inbound sessions that ended, by outcome (orderly, goaway, protocol_error, abuse, settings_timeout, ping_timeout, certificate_expired, lost).", "outcome"),
 		streams:       vec("isthmus_streams_refused_total", "CONNECTs refused with REFUSED_STREAM, by reason (draining, streams, handlers, rate).", "reason"),
 		warm:          vec("isthmus_warm_choices_total", "Attempts to reach a pod of another network, by the session they went on: held (by a warm set: one round trip), awaited (another connection was opening it), opened (to be held), alone (for this connection).", "session"),
-		budget:        one("isthmus_retry_budget_exhausted_total", "Connections that failed because the service's retry budget was spent."),
+		budget:        one("isthmus_retry_budget_exhausted_total", "Connections that failed because the retry budget of their identity and service was spent."),
 		indeterminate: one("isthmus_indeterminate_connects_total", "Connections given up because the far side vanished after it may have got the application's first bytes."),
 		dazed:         one("isthmus_dazed_picks_total", "Choices made among places none of which was healthy."),
 	}

@@ -1,10 +1,12 @@
 package nodeproxy_test
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
@@ -86,5 +88,53 @@ func TestWhoIsOverALimitOfItsOwnHoldsNobodyElseBack(t *testing.T) {
 	all.Wait()
 	if failed > 0 {
 		t.Errorf("%d of %d connections of an identity within its limit failed beside one that is not", failed, n)
+	}
+}
+
+// The repeats that one identity has spent, here by being over a limit of its own, others
+// still have: one of two pods refuses connections, and none of theirs fails.
+func TestTheRepeatsOfAnIdentityAreItsOwn(t *testing.T) {
+	m := meshtest.New(t)
+	m.Networks("east")
+	m.Service("hello", 80, 8080)
+	rude := m.Pod("east", "east-1", "rude-1").Outbound(hello)
+	shop := m.Pod("east", "east-1", "shop-1").Outbound(hello)
+	one := m.Pod("east", "east-2", "hello-1", "hello").App(8080)
+	m.Pod("east", "east-3", "hello-2", "hello").App(8080)
+	const streams = 5
+	m.EachNode = func(c *nodeproxy.Config) {
+		c.OutlierDetection.Mode = health.ModeOff // nobody is left out: repeats alone help
+		c.Federation.Health = false
+		c.Retry.BudgetBurst, c.Retry.BudgetRatio = 20, 0
+		if c.Node != "east-1" {
+			c.Limits.Identity.Streams = streams
+		}
+	}
+	m.Start()
+	for range 2 * streams { // all that it may have, of either pod
+		c, err := meshtest.Dial(rude)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	client := m.Process("node proxy east-1")
+	meshtest.Eventually(t, "the repeats of one identity are spent", func() bool {
+		meshtest.Hello(rude)
+		return client.Metric(t, "isthmus_retry_budget_exhausted_total") > 0
+	})
+	if err := one.Refuse(context.Background(), 8080); err != nil {
+		t.Fatal(err)
+	}
+	failed, why := 0, error(nil)
+	const n = 16
+	for range n {
+		if _, err := meshtest.Hello(shop); err != nil {
+			failed++
+			why = err
+		}
+	}
+	if failed > 0 {
+		t.Errorf("%d of %d connections failed though one of two pods serves: %v", failed, n, why)
 	}
 }
