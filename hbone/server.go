@@ -11,6 +11,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/hbone/wire"
+	"github.com/isthmus-mesh/isthmus/internal/stack"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -196,6 +197,7 @@ func (s *Session) refusalLocked(id uint32, n int) Refusal {
 }
 
 func (s *Session) handle(ctx context.Context, in *Incoming, handler Handler) {
+	stack.Grow()
 	handler(ctx, in)
 	rest := in.rest
 	if rest == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/accept"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
+	"github.com/isthmus-mesh/isthmus/internal/stack"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
 )
@@ -198,6 +199,7 @@ func (o *outbound) begin(ctx context.Context, app *net.TCPConn) {
 	o.starting.Add(1)
 	o.conns.Go(func() {
 		o.starting.Add(-1)
+		stack.Grow()
 		o.relieve(ctx)
 		rest := o.serve(ctx, app)
 		o.relieve(ctx)

@@ -110,6 +110,8 @@ var allowed = map[string]why{
 		"hbone/flow":   "decides about windows, queues and bulk",
 		"hbone/header": "what requests and responses carry",
 		"hbone/wire":   "frames, settings and the rules of one frame",
+
+		"internal/stack": "room for the calls of handlers",
 	},
 	"hbone/flow":   {},
 	"hbone/header": {},
@@ -188,6 +190,7 @@ var allowed = map[string]why{
 		"internal/pending":        "bounds handshakes",
 		"internal/reprobe":        "asks failed ports again",
 		"internal/retrybudget":    "bounds repeats elsewhere",
+		"internal/stack":          "room for the calls that open connections",
 		"internal/strictyaml":     "its configuration",
 		"mesh":                    "snapshots",
 		"nodeproxy/picker":        "chooses where connections go",
