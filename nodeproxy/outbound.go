@@ -187,7 +187,7 @@ func (o *outbound) run(ctx context.Context) {
 			<-o.slots
 			end()
 			o.behind.Store(true)
-			o.takeQueued(ctx, maxAppConns)
+			o.refuseQueued(maxAppConns)
 			continue
 		}
 		o.begin(ctx, app)
@@ -200,9 +200,9 @@ func (o *outbound) begin(ctx context.Context, app *net.TCPConn) {
 	o.conns.Go(func() {
 		o.starting.Add(-1)
 		stack.Grow()
-		o.relieve(ctx)
+		o.relieve()
 		rest := o.serve(ctx, app)
-		o.relieve(ctx)
+		o.relieve()
 		if rest == nil {
 			<-o.slots
 			return
@@ -216,64 +216,37 @@ func (o *outbound) begin(ctx context.Context, app *net.TCPConn) {
 
 // relieve does a part of the accept loop's work while that is behind: the scheduler gives
 // it no more time than any other goroutine, and of those there are many then.
-func (o *outbound) relieve(ctx context.Context) {
+func (o *outbound) relieve() {
 	if o.behind.Load() {
-		o.takeQueued(ctx, relief)
+		o.refuseQueued(relief)
 	}
 }
 
-// relief is how many connections relieve takes at most, when a connection begins and when
+// relief is how many connections relieve refuses at most, when a connection begins and when
 // it is open: enough for a few times what can be served. More would leave no time to
 // serve anybody: what is refused sooner comes again sooner.
 const relief = 2
 
-// takeQueued takes up to n connections out of the kernel's queue. Those that are refused
-// cost a tenth of what they would cost as a net.Conn.
-func (o *outbound) takeQueued(ctx context.Context, n int) {
+// refuseQueued takes up to n connections out of the kernel's queue, for as long as they
+// are refused: those cost a tenth of what they would cost as a net.Conn. One that may be
+// served is left to the accept loop.
+func (o *outbound) refuseQueued(n int) {
 	o.raw.Control(func(fd uintptr) {
 		for range n {
-			select {
-			case o.slots <- struct{}{}:
-			default:
+			end := o.refuse(int(o.starting.Load()))
+			if end == nil {
 				return
 			}
 			app, _, err := syscall.Accept4(int(fd), syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK)
 			if err != nil { // none is left, or the accept loop is to find out
-				<-o.slots
 				o.behind.Store(false)
 				return
 			}
-			if end := o.refuse(int(o.starting.Load())); end != nil {
-				resetOnClose(app)
-				syscall.Close(app)
-				<-o.slots
-				end()
-				continue
-			}
-			c, err := tcpConn(app)
-			if err != nil { // for want of descriptors
-				<-o.slots
-				return
-			}
-			o.begin(ctx, c)
+			syscall.SetsockoptLinger(app, syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1}) // a FIN would be an end that nobody has sent
+			syscall.Close(app)
+			end()
 		}
 	})
-}
-
-func resetOnClose(fd int) {
-	syscall.SetsockoptLinger(fd, syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
-}
-
-// tcpConn makes a connection of a descriptor, which it owns.
-func tcpConn(fd int) (*net.TCPConn, error) {
-	f := os.NewFile(uintptr(fd), "")
-	defer f.Close()
-	c, err := net.FileConn(f)
-	if err != nil {
-		resetOnClose(fd) // a FIN would be an end that nobody has sent
-		return nil, err
-	}
-	return c.(*net.TCPConn), nil
 }
 
 // drain returns when no connection is left or ctx has ended.
