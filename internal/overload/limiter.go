@@ -35,11 +35,14 @@ func New(r prometheus.Registerer) *Limiter {
 }
 
 // shortHere is how long new work of others may be under way in a process without being
-// too much: it is refused late, as their clients have held back before. shortOwn is the
-// same of this process's own clients, who wait for their turn and are served the sooner.
+// too much: it is refused late, as their clients have held back before. That of this
+// process's own clients, who wait for their turn and are served the sooner, may be so for
+// shortBeyond longer than it takes without a queue, and for shortOwn at most. What is
+// under way beyond that is served no sooner, and drives the rest out of the caches.
 const (
-	shortHere = 750 * time.Millisecond
-	shortOwn  = 250 * time.Millisecond
+	shortHere   = 750 * time.Millisecond
+	shortOwn    = 250 * time.Millisecond
+	shortBeyond = 50 * time.Millisecond
 )
 
 // Admit admits work of this process's own clients; see gate.Admit.
@@ -92,6 +95,11 @@ func (l *Limiter) step(now time.Time, s scheduling) {
 		g.mu.Unlock()
 	}
 	late := s.late(underWay)
+	l.own.mu.Lock()
+	if base := l.own.times.base(mid); base > 0 {
+		l.own.control.short = min(base+shortBeyond, shortOwn)
+	}
+	l.own.mu.Unlock()
 	for _, g := range gates {
 		g.mu.Lock()
 		g.step(now, g.load(s.processors, late))
