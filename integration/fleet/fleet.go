@@ -37,6 +37,7 @@ type Fleet struct {
 	Dir       string // configurations, certificate authority and logs
 	Keep      bool   // leave Dir behind
 	Nice      int    // how much lower than the caller's the priority of the processes is
+	On        []int  // the only processors that the processes may use; nil: all that the caller may
 	Processes []*Process
 
 	bin    string
@@ -200,7 +201,12 @@ func (f *Fleet) launch(p *Process) error {
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() { // the death signal follows the thread that started the child
-		runtime.LockOSThread()
+		runtime.LockOSThread() // for good: the thread ends with this goroutine, and what it is bound to
+		if err := bind(f.On); err != nil {
+			started <- err
+			close(p.gone)
+			return
+		}
 		started <- p.cmd.Start()
 		p.cmd.Wait()
 		close(p.gone)

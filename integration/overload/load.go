@@ -30,33 +30,43 @@ type level struct {
 	Of       float64       // multiple of the capacity; 0: closed loop
 	Offered  int           // connections
 	Served   int           // had their byte back within patience
+	Meantime int           // of those, while arrivals still came
 	Refused  int           // reset or refused
 	TimedOut int           // had nothing within patience
 	Lost     int           // not begun: too many were open
 	Time     time.Duration // during which arrivals came
 	P50, P99 time.Duration // of those served, from when they were due
 	Late     time.Duration // the load's own lateness, 99th percentile
-	Load     time.Duration // processor time of load and applications
-	Proxies  time.Duration // processor time of gateway and node proxies
+	All      time.Duration // until the last one was over
+	Load     time.Duration // processor time of load and applications, in All
+	Proxies  time.Duration // processor time of gateway and node proxies, likewise
 }
 
-func (l level) rate() float64 { return float64(l.Served) / l.Time.Seconds() }
+// rate is how many were served a second while that was asked for: what is served when
+// no more comes is a queue that was too long.
+func (l level) rate() float64 { return float64(l.Meantime) / l.Time.Seconds() }
 
 // tally collects what clients saw.
 type tally struct {
+	end              time.Time // of arrivals
 	mu               sync.Mutex
+	meantime         int
 	took, late       []time.Duration
 	refused, expired int
 }
 
 func (t *tally) add(due, begun time.Time, err error) {
-	took := time.Since(due)
+	now := time.Now()
+	took := now.Sub(due)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.late = append(t.late, begun.Sub(due))
 	switch {
 	case err == nil && took <= patience:
 		t.took = append(t.took, took)
+		if now.Before(t.end) {
+			t.meantime++
+		}
 	case err == nil || errors.Is(err, os.ErrDeadlineExceeded):
 		t.expired++
 	default:
@@ -67,7 +77,7 @@ func (t *tally) add(due, begun time.Time, err error) {
 func (t *tally) level(of float64, d time.Duration) level {
 	slices.Sort(t.took)
 	slices.Sort(t.late)
-	return level{Of: of, Offered: len(t.took) + t.refused + t.expired, Served: len(t.took), Refused: t.refused, TimedOut: t.expired, Time: d,
+	return level{Of: of, Offered: len(t.took) + t.refused + t.expired, Served: len(t.took), Meantime: t.meantime, Refused: t.refused, TimedOut: t.expired, Time: d,
 		P50: quantile(t.took, 0.5), P99: quantile(t.took, 0.99), Late: quantile(t.late, 0.99)}
 }
 
@@ -101,12 +111,11 @@ func once(entry string, until time.Time) error {
 
 // closed is the closed loop: what can be served.
 func closed(ctx context.Context, entry string, d time.Duration) level {
-	var t tally
+	t := tally{end: time.Now().Add(d)}
 	var all sync.WaitGroup
-	end := time.Now().Add(d)
 	for range workers {
 		all.Go(func() {
-			for ctx.Err() == nil && time.Now().Before(end) {
+			for ctx.Err() == nil && time.Now().Before(t.end) {
 				begun := time.Now()
 				t.add(begun, begun, once(entry, begun.Add(patience)))
 			}
@@ -118,11 +127,11 @@ func closed(ctx context.Context, entry string, d time.Duration) level {
 
 // open offers rate connections per second, whatever comes back.
 func open(ctx context.Context, entry string, of, rate float64, d time.Duration, rng *rand.Rand) level {
-	var t tally
+	began := time.Now()
+	t := tally{end: began.Add(d)}
 	var all sync.WaitGroup
 	var inFlight atomic.Int64
 	lost := 0
-	began := time.Now()
 	for at := time.Duration(0); at < d && ctx.Err() == nil; at += time.Duration(rng.ExpFloat64() / rate * float64(time.Second)) {
 		due := began.Add(at)
 		if wait := time.Until(due); wait > 0 {
@@ -140,7 +149,7 @@ func open(ctx context.Context, entry string, of, rate float64, d time.Duration, 
 		})
 	}
 	all.Wait()
-	l := t.level(of, max(d, time.Since(began)-patience))
+	l := t.level(of, d)
 	l.Offered += lost
 	l.Lost = lost
 	return l
@@ -152,7 +161,9 @@ func (w *world) costed(f func() level) (level, error) {
 	if err != nil {
 		return level{}, err
 	}
+	began := time.Now()
 	l := f()
+	l.All = time.Since(began)
 	l.Load, l.Proxies, err = meter.Ours()
 	return l, err
 }
@@ -160,7 +171,8 @@ func (w *world) costed(f func() level) (level, error) {
 // rest is how long nothing is offered between two levels.
 const rest = time.Second
 
-// curve offers every level to one path.
+// curve offers every level to one path, each between two closed loops: what the machine
+// can do changes from one minute to the next.
 func (w *world) curve(ctx context.Context, p path) (*curve, error) {
 	c := &curve{Path: p.name, About: p.about}
 	rng := rand.New(rand.NewPCG(w.seed, 0))
@@ -169,29 +181,42 @@ func (w *world) curve(ctx context.Context, p path) (*curve, error) {
 	if err != nil {
 		return nil, err
 	}
-	best, err := w.costed(func() level { return closed(ctx, p.entry, w.time) })
-	if err != nil {
-		return nil, err
+	loop := func() error {
+		l, err := w.costed(func() level { return closed(ctx, p.entry, w.time/2) })
+		if err != nil {
+			return err
+		}
+		if l.Served == 0 {
+			return fmt.Errorf("%s: nothing is served; logs are in %s", p.name, w.Dir)
+		}
+		c.Levels = append(c.Levels, l)
+		time.Sleep(rest)
+		return nil
 	}
-	if best.Served == 0 {
-		return nil, fmt.Errorf("%s: nothing is served; logs are in %s", p.name, w.Dir)
+	offer := func(of float64) (level, error) {
+		capacity := c.Levels[len(c.Levels)-1].rate()
+		return w.costed(func() level { return open(ctx, p.entry, of, of*capacity, w.time, rng) })
 	}
-	c.Capacity = best.rate()
-	c.Levels = append(c.Levels, best)
 	before, err := w.moved(ctx)
 	if err != nil {
 		return nil, err
 	}
+	if err := loop(); err != nil {
+		return nil, err
+	}
 	for _, of := range w.levels {
-		time.Sleep(rest)
-		l, err := w.costed(func() level { return open(ctx, p.entry, of, of*c.Capacity, w.time, rng) })
+		l, err := offer(of)
 		if err != nil {
 			return nil, err
 		}
 		c.Levels = append(c.Levels, l)
+		time.Sleep(rest)
+		if err := loop(); err != nil {
+			return nil, err
+		}
 	}
-	time.Sleep(2 * rest)
-	if c.After, err = w.costed(func() level { return open(ctx, p.entry, 0.5, 0.5*c.Capacity, w.time, rng) }); err != nil {
+	time.Sleep(rest)
+	if c.After, err = offer(0.5); err != nil {
 		return nil, err
 	}
 	after, err := w.moved(ctx)

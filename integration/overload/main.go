@@ -7,7 +7,8 @@
 //
 // First a closed loop finds the capacity of each path, then open loops offer half
 // to four times that, then half again. Load, applications and all proxies share
-// the machine. It needs no privileges. Its last line says HELD, BROKEN with the
+// the machine; with --apart what the load costs takes nothing from the proxies, as
+// if clients were on other machines. It needs no privileges. Its last line says HELD, BROKEN with the
 // bound that is: the served share at twice the capacity, the time that served
 // connections took, health that moved although every pod was well, connections that
 // fail afterwards; or INCONCLUSIVE when a bound does not hold and other processes
@@ -39,6 +40,7 @@ type options struct {
 	paths    *regexp.Regexp
 	seed     uint64
 	keep     bool
+	apart    bool
 }
 
 // levels are multiples of the capacity.
@@ -67,6 +69,7 @@ func main() {
 	flag.Var(&o.levels, "levels", "multiples of the capacity, separated by commas")
 	flag.StringVar(&paths, "paths", ".*", "regular expression of whole names: only these paths")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the arrivals")
+	flag.BoolVar(&o.apart, "apart", false, "give the proxies the first processor and load and applications the others")
 	flag.BoolVar(&o.keep, "keep", false, "keep configurations and logs")
 	flag.Parse()
 	var err error

@@ -12,9 +12,9 @@ import (
 
 // flat serves as much at every level as it can.
 func flat(others float64) *curve {
-	c := &curve{Path: "single", Capacity: 100, Others: others}
-	for _, of := range []float64{0, 0.5, 1, 2, 4} {
-		c.Levels = append(c.Levels, level{Of: of, Offered: 500, Served: 500, Time: 5 * time.Second, P99: time.Millisecond})
+	c := &curve{Path: "single", Others: others}
+	for _, of := range []float64{0, 1, 0, 2, 0, 4, 0} {
+		c.Levels = append(c.Levels, level{Of: of, Offered: 500, Served: 500, Meantime: 500, Time: 5 * time.Second, P99: time.Millisecond})
 	}
 	c.After = level{Of: 0.5, Offered: 250, Served: 250, Time: 5 * time.Second}
 	return c
@@ -23,8 +23,8 @@ func flat(others float64) *curve {
 func TestABoundIsBrokenOnlyIfTheMachineWasOurs(t *testing.T) {
 	for name, spoil := range map[string]func(*curve){
 		"all well":     nil,
-		"collapse":     func(c *curve) { c.Levels[3].Served = 300 },
-		"slow":         func(c *curve) { c.Levels[4].P99 = 2 * time.Second },
+		"collapse":     func(c *curve) { c.Levels[3].Meantime = 300 },
+		"slow":         func(c *curve) { c.Levels[3].P99 = 2 * time.Second },
 		"health moved": func(c *curve) { c.Moved = 1 },
 		"ill after":    func(c *curve) { c.After.Served = 200 },
 	} {

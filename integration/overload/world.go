@@ -40,7 +40,14 @@ func newWorld(o options) (*world, error) {
 		return nil, err
 	}
 	f.Keep = o.keep
-	f.Nice = 10 // what waits is to wait in the proxies and not in the load
+	if o.apart {
+		if f.On, err = fleet.Apart(); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("--apart: %w", err)
+		}
+	} else {
+		f.Nice = 10 // what waits is to wait in the proxies and not in the load
+	}
 	w := &world{options: o, Fleet: f}
 	w.Gateway("west", "gw-west", w.Addr(2, 1), nil)
 	w.Node("east", "east-2", w.Addr(1, 3), nil)
