@@ -77,6 +77,9 @@ func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 		Pending: g.pending(), Problems: slices.Concat(g.watcher.Status().Findings(), g.disbelieved(), g.unpublished(), g.unheard()), Heard: g.heard(), Keys: g.keysOf(), Known: g.believed(), Group: g.cfg.Federation.Group}
 	if d, err := keyfile.Open(g.cfg.Federation.Keys); err == nil && g.fed != nil {
 		s.Rotation, s.RotationNext = d.Step().String(), d.Remaining()
+		if d.NextError != nil {
+			s.Problems = append(s.Problems, "rotation of the network's key: "+d.NextError.Error())
+		}
 	}
 	for _, svc := range snap.Services() {
 		members := snap.Members(svc, g.cfg.Network)

@@ -55,3 +55,23 @@ func TestAGatewayWarnsOfNetworksWhoseKeyIsNotKnown(t *testing.T) {
 		}
 	}
 }
+
+// The next key signs nothing yet: a gateway starts beside one that was copied in part.
+func TestAGatewayStartsBesideANextKeyThatCannotBeRead(t *testing.T) {
+	m := meshtest.New(t)
+	m.Networks("east")
+	m.Gateway("east", "gw-1")
+	m.Write()
+	dir := m.Keys("east").Dir
+	_, err := keyfile.Rotate(dir, rand.Reader)
+	if err == nil {
+		err = os.Truncate(filepath.Join(dir, keyfile.NextFile), 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	gw := m.StartGateway("east", "gw-1")
+	if text := gw.Log.Await(t, "the key of this network cannot be rotated").Text("error"); !strings.Contains(text, "remove "+filepath.Join(dir, keyfile.NextFile)) {
+		t.Errorf("%q names no remedy", text)
+	}
+}

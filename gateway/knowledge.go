@@ -37,6 +37,9 @@ func (g *Gateway) warnOfKeys() {
 	if err != nil {
 		return // gossip.New has refused it
 	}
+	if d, err := keyfile.Open(g.cfg.Federation.Keys); err == nil && d.NextError != nil {
+		g.log.Warn().Err(d.NextError).Str("field", "federation.keys").Msg("the key of this network cannot be rotated")
+	}
 	var others []string // which of those in the file may be a misspelling
 	for _, n := range slices.Sorted(maps.Keys(keys.Known)) {
 		if n != g.cfg.Network && len(g.store.Current().Gateways(n)) == 0 {

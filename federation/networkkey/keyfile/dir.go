@@ -12,7 +12,9 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -47,6 +49,9 @@ type Dir struct {
 	Network string
 	Key     networkkey.Private
 	Next    *networkkey.Private // while the key is rotated
+	// NextError is why NextFile, which is there, has no key; with its remedy. The key that
+	// signs, and the gateways that it certifies, do not need it.
+	NextError error
 	// Old signed before the present one: gateways that it has certified are to be
 	// believed until they were certified anew. Nil: there is none, or it was forgotten.
 	Old *networkkey.Public
@@ -73,7 +78,8 @@ func (d Dir) Public() []networkkey.Public {
 func (d Dir) Known() networkkey.Known { return networkkey.Known{d.Network: d.Public()} }
 
 // Init makes a key for network in dir, which it creates with mode 0700. It never
-// replaces one: the error then matches fs.ErrExist.
+// replaces one: the error then matches fs.ErrExist. A key without a list, as an Init that
+// was interrupted leaves it, gets its list.
 func Init(dir, network string, random io.Reader) (Dir, error) {
 	if err := networkkey.CheckName("network", network); err != nil {
 		return Dir{}, err
@@ -85,19 +91,47 @@ func Init(dir, network string, random io.Reader) (Dir, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return Dir{}, fmt.Errorf("init network: %w", err)
 	}
-	for _, name := range []string{ListFile, NextFile} {
-		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-			return Dir{}, existsError(dir, name)
-		}
-	}
 	path := filepath.Join(dir, KeyFile)
-	if err := createKey(path, key); errors.Is(err, fs.ErrExist) {
+	begun := exists(path)
+	if name := ListFile; exists(filepath.Join(dir, name)) {
+		return Dir{}, existsError(dir, name)
+	}
+	if name := NextFile; !begun && exists(filepath.Join(dir, name)) {
+		return Dir{}, existsError(dir, name)
+	}
+	d := Dir{Path: dir, Network: network, Key: key}
+	if begun {
+		err = d.readKeys()
+	} else {
+		err = createKey(path, key)
+	}
+	if errors.Is(err, fs.ErrExist) { // another one is at it
 		return Dir{}, existsError(dir, KeyFile)
 	} else if err != nil {
 		return Dir{}, fmt.Errorf("init network: %w", err)
 	}
-	d := Dir{Path: dir, Network: network, Key: key}
 	return d, d.writeList()
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// readKeys reads what signs, and what will.
+func (d *Dir) readKeys() (err error) {
+	path := filepath.Join(d.Path, KeyFile)
+	if d.Key, err = ReadKey(path); err != nil {
+		return err
+	}
+	path = filepath.Join(d.Path, NextFile)
+	switch next, err := ReadKey(path); {
+	case err == nil:
+		d.Next = &next
+	case !errors.Is(err, fs.ErrNotExist):
+		d.NextError = fmt.Errorf("the next key cannot be used: %w; restore it if other networks list it, otherwise remove %s and say `isthmus network rotate --dir %s` again", err, path, d.Path)
+	}
+	return nil
 }
 
 func existsError(dir, name string) error {
@@ -126,14 +160,16 @@ func open(dir, name string) (Dir, error) {
 	d := Dir{Path: dir}
 	for d.Network, d.Link = range links {
 	}
-	if d.Key, err = ReadKey(filepath.Join(dir, KeyFile)); err != nil {
+	if err := d.readKeys(); err != nil {
 		return Dir{}, fmt.Errorf("open network: %w", err)
 	}
-	switch next, err := ReadKey(filepath.Join(dir, NextFile)); {
-	case err == nil:
-		d.Next = &next
-	case !errors.Is(err, fs.ErrNotExist):
-		return Dir{}, fmt.Errorf("open network: %w", err)
+	if listed := known[d.Network]; !slices.Contains(listed, d.Key.Public()) {
+		var have []string
+		for _, p := range listed {
+			have = append(have, p.Fingerprint())
+		}
+		return Dir{}, fmt.Errorf("open network: %s has the key %s (fingerprint %s), which %s does not list (fingerprints %s), so nobody would believe what it certifies: restore the key that belongs to the list, or, if other networks know this one, list it under keys",
+			filepath.Join(dir, KeyFile), d.Key.Public(), d.Key.Public().Fingerprint(), filepath.Join(dir, ListFile), strings.Join(have, ", "))
 	}
 	for _, p := range known[d.Network] {
 		if p != d.Key.Public() && (d.Next == nil || p != d.Next.Public()) {
@@ -148,12 +184,18 @@ func open(dir, name string) (Dir, error) {
 	return d, nil
 }
 
-// Rotate makes the next key of the network in dir. The present one goes on
-// signing until Finish.
+// Rotate makes the next key of the network in dir, or lists the one that a Rotate
+// before it, which was interrupted, has made. The present one goes on signing until Finish.
 func Rotate(dir string, random io.Reader) (Dir, error) {
 	d, err := Open(dir)
 	if err != nil {
 		return Dir{}, err
+	}
+	if d.NextError != nil {
+		return d, fmt.Errorf("rotate network: %w", d.NextError)
+	}
+	if d.Next != nil && !d.listsNext() {
+		return d, d.writeList() // an earlier Rotate came no further
 	}
 	if d.Old != nil {
 		return d, fmt.Errorf("rotate network: %s: %w: the key before the present one is still listed; once all gateways were certified anew, remove it with `isthmus network rotate --dir %s --forget-old`", filepath.Join(dir, ListFile), ErrRotating, dir)
@@ -171,6 +213,12 @@ func Rotate(dir string, random io.Reader) (Dir, error) {
 	return d, d.writeList()
 }
 
+// listsNext reports whether the next key is in the list: before that nobody else has it.
+func (d Dir) listsNext() bool {
+	known, err := ReadKnown(filepath.Join(d.Path, ListFile))
+	return err == nil && slices.Contains(known[d.Network], d.Next.Public())
+}
+
 // Finish lets the next key sign and removes the one that did. Its public half stays
 // listed until Forget: gateways that it has certified are believed by it, also where the
 // list is used in place. It remembers now, from which Forget counts.
@@ -179,7 +227,10 @@ func Finish(dir string, now time.Time) (Dir, error) {
 	if err != nil {
 		return Dir{}, err
 	}
-	if d.Next == nil {
+	if d.NextError != nil {
+		return d, fmt.Errorf("finish rotation: %w", d.NextError)
+	}
+	if d.Next == nil || !d.listsNext() {
 		return d, fmt.Errorf("finish rotation: %s: %w: begin one with `isthmus network rotate --dir %s`", dir, ErrNotRotating, dir)
 	}
 	// The time comes first: whatever this is interrupted by, an old key that is listed
@@ -188,7 +239,7 @@ func Finish(dir string, now time.Time) (Dir, error) {
 	if err := writeFile(filepath.Join(dir, FinishedFile), []byte(now.Format(time.RFC3339)+"\n")); err != nil {
 		return Dir{}, fmt.Errorf("finish rotation: %w", err)
 	}
-	if err := os.Rename(filepath.Join(dir, NextFile), filepath.Join(dir, KeyFile)); err != nil {
+	if err := errors.Join(os.Rename(filepath.Join(dir, NextFile), filepath.Join(dir, KeyFile)), syncDir(dir)); err != nil {
 		return Dir{}, fmt.Errorf("finish rotation: %w", err)
 	}
 	old := d.Key.Public()
@@ -251,7 +302,7 @@ func readFinished(dir string) (time.Time, error) {
 }
 
 // Format returns d as a file of known networks, with its link.
-func (d Dir) Format() []byte { return d.Link.append(FormatKnown(d.Known())) }
+func (d Dir) Format() []byte { return formatLinks(d.Known(), map[string]Link{d.Network: d.Link}) }
 
 // writeList writes the keys of d into its list, and leaves there what else it says.
 func (d Dir) writeList() error {
@@ -318,39 +369,81 @@ func keysIn(n *yaml.Node) *yaml.Node {
 	return nil
 }
 
-// writeFile replaces a file that everybody may read, whole or not at all.
+// writeFile replaces a file that everybody may read, whole or not at all. A link stays one:
+// what it leads to is replaced.
 func writeFile(path string, content []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
+	switch target, err := filepath.EvalSymlinks(path); {
+	case err == nil:
+		path = target
+	case !errors.Is(err, fs.ErrNotExist) || exists(path):
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	_, err = tmp.Write(content)
-	err = errors.Join(err, tmp.Chmod(0o644), tmp.Sync(), tmp.Close())
+	tmp, err := writeTemp(path, content, 0o644)
 	if err == nil {
-		err = os.Rename(tmp.Name(), path)
+		err = os.Rename(tmp, path)
+	}
+	if err == nil {
+		err = syncDir(filepath.Dir(path))
+	} else if tmp != "" {
+		err = errors.Join(err, os.Remove(tmp))
 	}
 	if err != nil {
-		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(tmp.Name())))
+		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
 }
 
-// createKey writes a file of mode 0600 that was not there; a part of a key is
-// never left behind.
+// writeTemp writes a file beside path and returns its name, if it is there.
+func writeTemp(path string, content []byte, mode fs.FileMode) (string, error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(content)
+	return f.Name(), errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+}
+
+// syncDir makes the names in dir outlast a loss of power.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	err = d.Sync()
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.EINVAL) { // not every file system can
+		err = nil
+	}
+	return errors.Join(err, d.Close())
+}
+
+// createKey writes a file of mode 0600 that was not there, whole or not at all: a gateway
+// that starts meanwhile reads no part of a key, and nor does one after a crash.
 func createKey(path string, key networkkey.Private) error {
 	der, err := x509.MarshalPKCS8PrivateKey(key.Ed25519())
 	if err != nil {
 		return fmt.Errorf("encode network key: %w", err)
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if exists(path) { // also where a name cannot be linked
+		return &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
+	}
+	tmp, err := writeTemp(path, pem.EncodeToMemory(&pem.Block{Type: pemType, Bytes: der}), 0o600)
+	if tmp == "" {
+		return err
+	}
+	if err == nil {
+		// Unlike a rename, a link replaces nothing that has appeared since. Some file
+		// systems have none.
+		if err = os.Link(tmp, path); err != nil && !errors.Is(err, fs.ErrExist) && !exists(path) {
+			err = os.Rename(tmp, path)
+		}
+	}
+	if rest := os.Remove(tmp); rest != nil && !errors.Is(rest, fs.ErrNotExist) {
+		err = errors.Join(err, rest)
+	}
 	if err != nil {
 		return err
 	}
-	err = pem.Encode(f, &pem.Block{Type: pemType, Bytes: der})
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(path))
-	}
-	return nil
+	return syncDir(filepath.Dir(path))
 }
 
 // ReadKey reads a network's secret key from a PEM file.
@@ -360,6 +453,9 @@ func ReadKey(path string) (networkkey.Private, error) {
 		return networkkey.Private{}, err
 	}
 	block, rest := pem.Decode(b)
+	if len(b) == 0 { // an earlier version was interrupted
+		return networkkey.Private{}, fmt.Errorf("%s is empty: no key was ever in use that stood there: remove it", path)
+	}
 	if block == nil || block.Type != pemType || len(rest) > 0 {
 		return networkkey.Private{}, fmt.Errorf("%s: want exactly one PEM block %q, as `isthmus network init` writes it", path, pemType)
 	}

@@ -1,7 +1,6 @@
 package keyfile
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"iter"
@@ -66,12 +65,21 @@ const (
 
 // readSettled reads the file at path as soon as nobody writes to it.
 func readSettled(path string) ([]byte, error) {
+	var first os.FileInfo
+	var since time.Time // when it was first seen as first has it
 	for began := time.Now(); ; time.Sleep(settle / 4) {
 		before, err := os.Stat(path)
 		if err != nil {
 			return nil, err
 		}
-		if age := time.Since(before.ModTime()); age < 0 || age >= settle {
+		if first == nil || !os.SameFile(first, before) || !first.ModTime().Equal(before.ModTime()) || first.Size() != before.Size() {
+			first, since = before, time.Now()
+		}
+		age := time.Since(before.ModTime())
+		if age < 0 { // the clock of the file's server is ahead: ours tells when it last changed
+			age = time.Since(since)
+		}
+		if age >= settle {
 			b, err := os.ReadFile(path)
 			if err != nil {
 				return nil, err
@@ -152,16 +160,19 @@ func (l Link) check() iter.Seq2[string, error] {
 }
 
 // FormatKnown returns the file that ParseKnown reads.
-func FormatKnown(k networkkey.Known) []byte {
-	var b bytes.Buffer
-	b.WriteString("networks:\n")
+func FormatKnown(k networkkey.Known) []byte { return formatLinks(k, nil) }
+
+// formatLinks is FormatKnown with what bounds each network.
+func formatLinks(k networkkey.Known, links map[string]Link) []byte {
+	b := []byte("networks:\n")
 	for _, name := range slices.Sorted(maps.Keys(k)) {
-		fmt.Fprintf(&b, "  - name: %s\n    keys:\n", strconv.Quote(name))
+		b = fmt.Appendf(b, "  - name: %s\n    keys:\n", strconv.Quote(name))
 		for _, p := range k[name] {
-			fmt.Fprintf(&b, "      - %s\n", p)
+			b = fmt.Appendf(b, "      - %s\n", p)
 		}
+		b = links[name].append(b)
 	}
-	return b.Bytes()
+	return b
 }
 
 // append adds to b, the file of one network, what is set of l.

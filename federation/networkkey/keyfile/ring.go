@@ -70,10 +70,18 @@ func RingIn(dir, network string) Ring {
 }
 
 // InitAll makes a key for each of networks that has none yet, below dir, and one
-// file that lists them all. It returns the ring of each. It is for meshes on
+// file that lists them all, in which it leaves what was written there of their links,
+// and other networks. It returns the ring of each. It is for meshes on
 // one machine: whoever can read dir can speak for every network.
 func InitAll(dir string, networks []string, random io.Reader) (map[string]Ring, error) {
-	rings, known := map[string]Ring{}, networkkey.Known{}
+	list := RingIn(dir, "").List
+	known, links, err := ReadLinks(list)
+	if errors.Is(err, fs.ErrNotExist) {
+		known, links = networkkey.Known{}, map[string]Link{}
+	} else if err != nil {
+		return nil, err
+	}
+	rings, was := map[string]Ring{}, maps.Clone(known)
 	for _, n := range networks {
 		r := RingIn(dir, n)
 		d, err := Open(r.Dir)
@@ -86,5 +94,8 @@ func InitAll(dir string, networks []string, random io.Reader) (map[string]Ring, 
 		rings[n] = r
 		maps.Copy(known, d.Known())
 	}
-	return rings, writeFile(RingIn(dir, "").List, FormatKnown(known))
+	if maps.EqualFunc(known, was, slices.Equal[[]networkkey.Public]) {
+		return rings, nil // as it is, with comments
+	}
+	return rings, writeFile(list, formatLinks(known, links))
 }

@@ -47,3 +47,34 @@ func TestNetworksAreReadWhenTheirFileIsLeftAlone(t *testing.T) {
 		})
 	}
 }
+
+// The file is on a server whose clock is ahead of this one's by two seconds, and is
+// rewritten in place: no part of it is believed.
+func TestNetworksAreReadWhenTheirFileIsLeftAloneWhereItsServersClockIsAhead(t *testing.T) {
+	const entry = "  - {name: west, keys: ['ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=']}\n"
+	whole := "networks:\n" + entry + strings.ReplaceAll(strings.Replace(entry, "west", "north", 1), "11qY", "12qY")
+	for name, ahead := range map[string]time.Duration{"together": 0, "ahead": 2 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "networks.yaml")
+				write := func(content string) {
+					if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+						t.Error(err)
+					}
+					if at := time.Now().Add(ahead); os.Chtimes(path, at, at) != nil {
+						t.Error("no times")
+					}
+				}
+				write("networks:\n" + entry)
+				go func() {
+					time.Sleep(settle / 2)
+					write(whole)
+				}()
+				if known, _, err := ReadLinks(path); err != nil || len(known) != 2 {
+					t.Errorf("%d networks, %v; want the 2 of the whole file", len(known), err)
+				}
+				time.Sleep(time.Second)
+			})
+		})
+	}
+}

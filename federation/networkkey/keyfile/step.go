@@ -20,7 +20,7 @@ func (s Step) String() string { return [...]string{"settled", "offered", "replac
 // Step returns how far the rotation of d is.
 func (d Dir) Step() Step {
 	switch {
-	case d.Next != nil:
+	case d.Next != nil || d.NextError != nil:
 		return Offered
 	case d.Old != nil:
 		return Replaced
@@ -30,6 +30,9 @@ func (d Dir) Step() Step {
 
 // Remaining says what is left to do of the rotation of d; empty: nothing.
 func (d Dir) Remaining() string {
+	if d.NextError != nil {
+		return d.NextError.Error()
+	}
 	switch d.Step() {
 	case Offered:
 		return fmt.Sprintf("the next key is listed; when all other networks have both: isthmus network rotate --dir %s --finish", d.Path)
