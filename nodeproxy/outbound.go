@@ -87,16 +87,16 @@ func (p *Proxy) refusal(o Outbound) refuse {
 	flow := flowTo(host, port)
 	service, port := asked(flow)
 	type known struct {
-		snap *mesh.Snapshot // that key is by
-		key  string
+		revision uint64 // of the snapshot that key is by, which a listener at rest must not hold
+		key      string
 	}
 	var last atomic.Pointer[known]
 	last.Store(&known{})
 	end := p.refused(access{source: o.Workload, service: service, port: port})
 	return func(coming int) func() {
 		k := last.Load()
-		if now := p.store.Current(); now != k.snap {
-			k = &known{now, keyOf(now, o.Workload, flow)}
+		if now := p.store.Current(); now.Revision != k.revision {
+			k = &known{now.Revision, keyOf(now, o.Workload, flow)}
 			last.Store(k)
 		}
 		if k.key != "" && p.towards.Refuse(k.key, coming) || p.crowded(coming) {
