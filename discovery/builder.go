@@ -132,6 +132,13 @@ func (b *Builder) Apply(changes ...Change) {
 	}
 }
 
+// Alone reports whether what a source says under k is in the last snapshot, and no later
+// source says the same thing, which would take its place.
+func (b *Builder) Alone(k Key) bool {
+	e := b.entries[k]
+	return e != nil && e.in && len(e.reading.claims) > 0 && !slices.ContainsFunc(e.reading.claims[0].contest.list, func(o *entry) bool { return o.key.Source > k.Source && !o.faulty })
+}
+
 func (b *Builder) add(key Key, record Record) {
 	r := reader{names: b.names, object: key}
 	e := &entry{key: key, record: record, reading: record.read(&r)}

@@ -20,24 +20,32 @@ type Guard struct {
 	// Network is that of the process: a file that no longer lists it is held.
 	// Empty holds no file for this.
 	Network string
-	// MaxRemoval is the largest share of the workloads, in (0, 1], that one
-	// change may remove. Zero is DefaultMaxRemoval; 1 holds nothing for this.
+	// MaxRemoval is the largest part, in (0, 1], of the workloads, of the capacity of
+	// the listed shares, and of the listed gateways, that one change may remove. Zero is
+	// DefaultMaxRemoval; 1 holds nothing for this.
 	MaxRemoval float64
 }
 
 const (
 	// DefaultMaxRemoval is a Guard's MaxRemoval unless it says otherwise.
 	DefaultMaxRemoval = 0.3
-	// freeRemovals is how many workloads a change may always remove: in a mesh
-	// of three pods one is a third.
+	// freeRemovals is how many workloads a change may always remove, how much of the
+	// capacity of shares, which counts as as many, and how many gateways if each of their
+	// networks has another one left: in a mesh of three pods one is a third.
 	freeRemovals = 2
 )
 
-// inventory is what is in force: a snapshot, and what is kept of workloads that it does
-// not hold.
+// inventory is what is in force: a snapshot, what is kept of workloads that it does not
+// hold, and which of its shares and gateways are the file's alone.
 type inventory struct {
 	*mesh.Snapshot
 	elsewhere discovery.Elsewhere
+	alone     func(discovery.Key) bool // nil: all are
+}
+
+// written reports whether an object is there by the file alone, and not by what others tell.
+func (i inventory) written(kind discovery.Kind, name string) bool {
+	return i.alone == nil || i.alone(discovery.Key{Kind: kind, Name: name})
 }
 
 // each yields the UID of each workload.
@@ -68,24 +76,88 @@ func (g Guard) objection(old, next inventory) string {
 	if limit == 0 {
 		limit = DefaultMaxRemoval
 	}
-	before := old.size()
-	var gone []string
+	var why []string
+	for _, r := range []removal{workloadsGone(old, next), capacityGone(old, next), gatewaysGone(old, next)} {
+		if (r.gone > freeRemovals || r.bare) && float64(r.gone)/float64(r.before) > limit {
+			why = append(why, fmt.Sprintf("it removes %d of %d%s, more than %.6g %%: %s", r.gone, r.before, r.what, 100*limit, few(r.names)))
+		}
+	}
+	if services := emptied(old, next); why != nil && len(services) > 0 {
+		why = append(why, "no workload is left of "+few(services))
+	}
+	return strings.Join(why, "; ")
+}
+
+// removal is what a change removes of one kind.
+type removal struct {
+	gone, before uint64
+	what         string   // of which there were so many before
+	names        []string // of what is gone, or has become less
+	bare         bool     // a network is left without any
+}
+
+func workloadsGone(old, next inventory) removal {
+	r := removal{before: uint64(old.size()), what: " workloads"}
 	there := make(map[string]struct{}, next.size())
 	next.each(func(uid string) { there[uid] = struct{}{} })
 	old.each(func(uid string) {
 		if _, still := there[uid]; !still {
-			gone = append(gone, uid)
+			r.names = append(r.names, uid)
 		}
 	})
-	slices.Sort(gone)
-	if len(gone) <= freeRemovals || float64(len(gone))/float64(before) <= limit {
-		return ""
+	slices.Sort(r.names)
+	r.gone = uint64(len(r.names))
+	return r
+}
+
+// capacityGone counts the shares that the file lists, each as the workloads that it stands
+// for: they may be all that a process knows of another network.
+func capacityGone(old, next inventory) removal {
+	r := removal{what: " that the shares count"}
+	for _, svc := range old.Services() {
+		for _, network := range old.Networks(svc) {
+			x := old.Told(svc, network)
+			if x == nil || len(old.Members(svc, network)) > 0 {
+				continue
+			}
+			name := network + "/" + x.Namespace + "/" + x.Name
+			if !old.written(discovery.KindShare, name) {
+				continue
+			}
+			before, left := uint64(x.Capacity), uint64(0)
+			if s, ok := next.Share(svc, network); ok {
+				left = uint64(s.Capacity)
+			}
+			r.before += before
+			if left < before {
+				r.gone += before - left
+				r.names = append(r.names, name)
+			}
+		}
 	}
-	why := fmt.Sprintf("it removes %d of %d workloads, more than %.6g %%: %s", len(gone), before, 100*limit, few(gone))
-	if services := emptied(old, next); len(services) > 0 {
-		why += "; no workload is left of " + few(services)
+	return r
+}
+
+// gatewaysGone counts the gateways that the file lists.
+func gatewaysGone(old, next inventory) removal {
+	r := removal{what: " gateways"}
+	for _, network := range old.GatewayNetworks() {
+		gone, left := len(r.names), len(next.Gateways(network))
+		for _, g := range old.Gateways(network) {
+			name := network + "/" + g.Name
+			if !old.written(discovery.KindGateway, name) {
+				left++
+				continue
+			}
+			r.before++
+			if !slices.ContainsFunc(next.Gateways(network), func(o *mesh.Gateway) bool { return o.Name == g.Name }) {
+				r.names = append(r.names, name)
+			}
+		}
+		r.bare = r.bare || len(r.names) > gone && left == 0
 	}
-	return why
+	r.gone = uint64(len(r.names))
+	return r
 }
 
 // emptied returns the services of next whose last workload it takes away, and

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
 )
 
 // pods describes a mesh of network one, and two if it is asked for, with n pods
@@ -65,6 +68,123 @@ func TestAChangeThatRemovesTooMuchIsHeld(t *testing.T) {
 			}
 		})
 	}
+}
+
+// west describes a mesh with shares and gateways of other networks: each share is name,
+// capacity, and each gateway network/name.
+func west(shares []string, gateways ...string) string {
+	var b strings.Builder
+	b.WriteString("networks: [{name: zero}, {name: west}, {name: north}, {name: south}]\nworkloads:\n- {uid: a, network: zero, addresses: [10.9.9.9]}\n")
+	for i, g := range gateways {
+		if i == 0 {
+			b.WriteString("gateways:\n")
+		}
+		network, name, _ := strings.Cut(g, "/")
+		fmt.Fprintf(&b, "- {network: %s, name: %s, address: \"10.8.%d.%d:15008\"}\n", network, name, network[0], name[len(name)-1])
+	}
+	for i, s := range shares {
+		if i == 0 {
+			b.WriteString("shares:\n")
+		}
+		name, capacity, _ := strings.Cut(s, " ")
+		fmt.Fprintf(&b, "- {network: west, name: %s, ports: [{port: 80}], identities: [%q], capacity: %s}\n", name, who, capacity)
+	}
+	return b.String()
+}
+
+func TestSharesAndGatewaysThatAChangeRemovesCountLikeWorkloads(t *testing.T) {
+	list := func(s ...string) []string { return s }
+	web := list("web 64", "shop 64", "cart 64", "mail 64")
+	for _, c := range []struct {
+		name      string
+		from, to  string
+		guard     Guard
+		objection string
+	}{
+		{"a quarter of the capacity", west(web), west(web[:3]), Guard{}, ""},
+		{"half of it", west(web), west(web[:2]), Guard{}, "it removes 128 of 256 that the shares count, more than 30 %: west/default/cart, west/default/mail"},
+		{"half of it where half may go", west(web), west(web[:2]), Guard{MaxRemoval: 0.5}, ""},
+		{"all, where all may go", west(web, "west/a"), west(nil), Guard{MaxRemoval: 1}, ""},
+		{"much of each", west(web), west(list("web 5", "shop 5", "cart 64", "mail 64")), Guard{}, "it removes 118 of 256 that the shares count, more than 30 %: west/default/shop, west/default/web"},
+		{"two of three, each of which counts as one workload", west(list("web 1", "shop 1", "cart 1")), west(list("web 1")), Guard{}, ""},
+		{"shares that count as nobody", west(list("web 0", "shop 0", "cart 0")), west(nil), Guard{}, ""},
+		{"growth", west(list("web 1")), west(web), Guard{}, ""},
+		{"all of its workloads are listed instead", west(list("web 1", "shop 2")), west(list("shop 2")) + "services: [{name: web, ports: [{port: 80}]}]\n", Guard{}, ""},
+		{"one of two gateways of a network", west(nil, "west/a", "west/b", "north/a"), west(nil, "west/a", "north/a"), Guard{}, ""},
+		{"two gateways have other names", west(nil, "west/a", "west/b", "north/a"), west(nil, "west/c", "west/d", "north/a"), Guard{}, ""},
+		{"the only gateway", west(nil, "west/a"), west(nil), Guard{}, "it removes 1 of 1 gateways, more than 30 %: west/a"},
+		{"the last gateway of one of two networks", west(nil, "west/a", "north/a"), west(nil, "north/a"), Guard{}, "it removes 1 of 2 gateways, more than 30 %: west/a"},
+		{"that of one of four", west(nil, "west/a", "north/a", "south/a", "zero/a"), west(nil, "north/a", "south/a", "zero/a"), Guard{}, ""},
+		{"three of six", west(nil, "west/a", "west/b", "north/a", "north/b", "south/a", "south/b"), west(nil, "west/a", "north/a", "south/a"), Guard{}, "it removes 3 of 6 gateways, more than 30 %: north/b, south/b, west/b"},
+		{"a gateway moves", west(nil, "west/a"), strings.Replace(west(nil, "west/a"), ":15008", ":15009", 1), Guard{}, ""},
+		{"everything", west(web, "west/a"), west(nil), Guard{}, "it removes 256 of 256 that the shares count, more than 30 %: west/default/cart, west/default/mail, west/default/shop, west/default/web; it removes 1 of 1 gateways, more than 30 %: west/a"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			old, err := Parse("mesh.yaml", []byte(c.from), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			next, err := Parse("mesh.yaml", []byte(c.to), 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := c.guard.objection(inventory{Snapshot: old}, inventory{Snapshot: next}); got != c.objection {
+				t.Errorf("got  %q\nwant %q", got, c.objection)
+			}
+		})
+	}
+}
+
+// A file that was cut off at the end of a line: the workloads are there, the gateways and
+// shares of other networks, which stand behind them, are not.
+func TestAFileCutBehindItsWorkloadsIsHeld(t *testing.T) {
+	for name, begin := range map[string]func(*testing.T, string) *watched{
+		"a gateway":    watch,
+		"a node proxy": func(t *testing.T, content string) *watched { return watchFor(t, "zero", content) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var shares []string
+				for i := range 100 {
+					shares = append(shares, fmt.Sprintf("s%d 50", i))
+				}
+				w := begin(t, west(shares, "west/gw"))
+				w.after(5 * time.Second)
+				for _, cut := range []string{west(nil), west(shares), west(nil, "west/gw"), west(shares[:60], "west/gw")} {
+					w.write(cut)
+					w.after(5 * time.Second)
+					if w.Status().Held == "" || w.capacity("s7") == 0 || w.capacity("s99") == 0 || len(w.store.Current().Gateways("west")) == 0 {
+						t.Errorf("held %q, capacity %d and %d, %d gateways of a file that was cut off", w.Status().Held, w.capacity("s7"), w.capacity("s99"), len(w.store.Current().Gateways("west")))
+					}
+				}
+				w.write(west(shares[:80], "west/gw"))
+				w.after(5 * time.Second)
+				if s := w.Status(); s.Held != "" || w.capacity("s99") != 0 {
+					t.Errorf("%+v; want a fifth of the shares gone", s)
+				}
+			})
+		})
+	}
+}
+
+// What other networks tell is no part of the file, and a change of the file removes none
+// of it.
+func TestWhatOthersTellIsNotCountedAsTheFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const here = "networks: [{name: one}, {name: west}%s]\nworkloads: [{uid: a, network: one, addresses: [10.0.0.1]}]\n%s"
+		const gateway = "gateways: [{network: west, name: gw, address: \"10.0.0.9:15008\"}]\n"
+		broken := "shares: [{network: west, name: web, ports: [{port: 80}], identities: [nobody], capacity: 50}]\n" // the file's own word of it is out
+		w := watchFor(t, "one", fmt.Sprintf(here, "", broken+gateway))
+		w.Apply(toldShare("web", 50, who))
+		w.Apply(toldShare("shop", 50, who))
+		w.Apply(discovery.Change{Key: discovery.Key{Kind: discovery.KindGateway, Source: discovery.Told, Name: "west/other"}, Record: discovery.Gateway{Network: "west", Name: "other", Address: netip.MustParseAddrPort("10.0.0.8:15008")}})
+		w.after(5 * time.Second)
+		w.write(fmt.Sprintf(here, ", {name: north}", ""))
+		w.after(5 * time.Second)
+		if s := w.Status(); s.Held != "" || w.capacity("web") == 0 || w.capacity("shop") == 0 || !w.store.Current().HasNetwork("north") {
+			t.Errorf("%+v; want nothing held", s)
+		}
+	})
 }
 
 func TestHeldContentWaitsForItsNameInTheFile(t *testing.T) {

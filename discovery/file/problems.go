@@ -182,7 +182,7 @@ func riskless(changes []discovery.Change) bool {
 	workloads := 0
 	for _, c := range changes {
 		switch c.Key.Kind {
-		case discovery.KindNetwork:
+		case discovery.KindNetwork, discovery.KindGateway, discovery.KindShare:
 			return false
 		case discovery.KindWorkload:
 			workloads++

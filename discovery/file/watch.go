@@ -143,7 +143,15 @@ func (w *Watcher) list(c discovery.Config) (next discovery.Listing, whole *mesh.
 
 // inForce is what counts as listed now.
 func (w *Watcher) inForce() inventory {
-	return inventory{w.store.Current(), w.listing.Elsewhere()}
+	return inventory{w.store.Current(), w.listing.Elsewhere(), w.alone}
+}
+
+// alone reports whether the record that the file has under k is in force, and nobody else's
+// would take its place.
+func (w *Watcher) alone(k discovery.Key) bool {
+	w.building.Lock()
+	defer w.building.Unlock()
+	return w.builder.Alone(k)
 }
 
 // NameOf returns the UID of an endpoint's workload on a network of which no workloads
