@@ -124,12 +124,14 @@ func (p *Pool) free(sh *shared, a hbone.Availability) int {
 	return a.Free(limit)
 }
 
-// past reports whether no new stream may go on sh, ever.
+// past reports whether no new stream may go on sh, ever. One that nobody has had yet is
+// not idle while somebody waits: it may have been dialled for longer than idle ones are kept.
 func (p *Pool) past(sh *shared, a hbone.Availability, now time.Time) bool {
 	idle := a.Streams == 0 && sh.opening == 0
 	expired := sh.lent && !sh.expires.IsZero() && !now.Before(sh.expires)
+	awaited := !sh.lent && len(sh.e.waiters) > 0
 	return a.Retired || expired ||
-		idle && (a.Idle >= p.cfg.IdleTimeout || a.SettingsReceived && a.Limit == 0)
+		idle && (a.Idle >= p.cfg.IdleTimeout && !awaited || a.SettingsReceived && a.Limit == 0)
 }
 
 // choose returns a session with a free stream, one without bulk if there is one,
