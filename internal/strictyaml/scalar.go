@@ -16,6 +16,10 @@ var (
 	textType     = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
+// MaxDuration is the longest duration that is read. Programs add durations up and multiply
+// them, and a sum beyond 292 years would be negative.
+const MaxDuration = 365 * 24 * time.Hour
+
 // isScalar reports whether a value of type t is written as one word.
 func isScalar(t reflect.Type) bool {
 	if t == durationType || reflect.PointerTo(t).Implements(textType) {
@@ -44,6 +48,9 @@ func setScalar(v reflect.Value, text string) error {
 		d, err := time.ParseDuration(text)
 		if err != nil {
 			return bad(nil)
+		}
+		if d < -MaxDuration || d > MaxDuration {
+			return fmt.Errorf("%s: want at most %.0fh, which is a year", quote(text), MaxDuration.Hours())
 		}
 		v.SetInt(int64(d))
 		return nil

@@ -95,6 +95,8 @@ func TestMistakesNameFileLineFieldValueAndRemedy(t *testing.T) {
 		{"negative", "\nport: -1\n", `a.yaml:2: port: "-1": want a whole number from 0 to 65535`},
 		{"signed", "delta: 128\n", `a.yaml:1: delta: "128": out of range: want a whole number from -128 to 127`},
 		{"no unit", "every: 30\n", `a.yaml:1: every: "30": want a number with a unit, such as 250ms, 10s or 1h`},
+		{"longer than a year", "every: 8760h1ns\n", `a.yaml:1: every: "8760h1ns": want at most 8760h, which is a year`},
+		{"a year ago", "every: -8761h\n", `a.yaml:1: every: "-8761h": want at most 8760h, which is a year`},
 		{"not a bool", "on: yes\n", `a.yaml:1: on: "yes": want true or false`},
 		{"no port", "listen: 127.0.0.1\n", `a.yaml:1: listen: "127.0.0.1": want an IP address and a port, such as 127.0.0.1:15008`},
 		{"address in a list", "items:\n- addresses:\n  - 10.0.0.1\n  - 10.0.0.256\n", `a.yaml:4: items[0].addresses[1]: "10.0.0.256": want an IP address, such as 127.0.0.1`},
@@ -207,10 +209,11 @@ func TestEnvironmentOverridesTheFile(t *testing.T) {
 
 func TestBadEnvironmentNamesVariableValueAndRemedy(t *testing.T) {
 	var s sample
-	err := ApplyEnv(&s, lookup(map[string]string{"TEST_PORT": "70000", "TEST_LISTEN": "here"}))
+	err := ApplyEnv(&s, lookup(map[string]string{"TEST_PORT": "70000", "TEST_LISTEN": "here", "TEST_EVERY": "2562047h"}))
 	for _, want := range []string{
 		`environment variable TEST_PORT: "70000": out of range: want a whole number from 0 to 65535`,
 		`environment variable TEST_LISTEN: "here": want an IP address and a port`,
+		`environment variable TEST_EVERY: "2562047h": want at most 8760h, which is a year`,
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v; want it to contain %q", err, want)
