@@ -43,6 +43,7 @@ type Proxy struct {
 	ids      *identity.Manager
 	stream   *healthstream.Client // nil when federation.health is off
 	askedAll sync.Once
+	lines    knownLines
 	links    *linkFile   // to other networks; nil without federation.networks
 	shares   *toldShares // what these have proven to offer
 	asking   askedNames  // names that discovery did not know
@@ -155,7 +156,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 
 // newProxy returns a Proxy without what New takes from the world around it.
 func newProxy(cfg Config, log zerolog.Logger) *Proxy {
-	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, registry: admin.NewRegistry(), budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio), inbounds: map[string]*inbound{}, ones: map[warm.Session]*oneEndpoint{},
+	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, lines: newKnownLines(), registry: admin.NewRegistry(), budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio), inbounds: map[string]*inbound{}, ones: map[warm.Session]*oneEndpoint{},
 		strays: every{interval: time.Minute}, session: hbone.DefaultConfig(), dialHop: dialKernel(180 * time.Second)}
 	p.diagnose = diagnose.New(cfg.Diagnose)
 	p.diagnose.Apply(&p.session)

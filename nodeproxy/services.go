@@ -4,11 +4,16 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
+	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 )
@@ -118,7 +123,9 @@ func (p *Proxy) tellKnown(c healthstream.Change, before, now map[uint16]federati
 	for port := range before {
 		if _, ok := now[port]; !ok { // nobody vouches for it any more, and unknown is usable
 			p.view.heard(picker.Share{Network: c.Network, Service: c.Service, Port: port}, snap, time.Now())
-			p.log.Info().Str("network", c.Network).Str("service", c.Service).Uint16("port", port).Msg("no longer known")
+			if e := p.knownLine(c, port); e != nil {
+				e.Msg("no longer known")
+			}
 		}
 	}
 	for port, f := range now {
@@ -126,11 +133,49 @@ func (p *Proxy) tellKnown(c healthstream.Change, before, now map[uint16]federati
 		if old, ok := before[port]; ok && old.Equal(&f) {
 			continue
 		}
-		ids := make([]string, len(f.Exceptions))
-		for i, id := range f.Exceptions {
-			ids[i] = id.String()
+		e := p.knownLine(c, port)
+		if e == nil {
+			continue
 		}
-		p.log.Info().Str("network", c.Network).Str("service", c.Service).Uint16("port", port).Uint32("healthy", f.Healthy).Uint32("ready", f.Ready).
-			Bool("draining", f.Draining).Strs("exceptions", ids).Msg("known")
+		ids := make([]string, min(len(f.Exceptions), record.MaxExceptions))
+		for i := range ids {
+			ids[i] = f.Exceptions[i].String()
+		}
+		e = e.Uint32("healthy", f.Healthy).Uint32("ready", f.Ready).Bool("draining", f.Draining).Strs("exceptions", ids)
+		if more := len(f.Exceptions) - len(ids); more > 0 {
+			e = e.Int("more_exceptions", more)
+		}
+		e.Msg("known")
 	}
+}
+
+// knownEvery is in what time at most 64 lines say what is known of one network, and one
+// of all beyond: three ports that change as often as gateways publish, four times a second.
+const knownEvery = 5 * time.Second
+
+// knownLines bounds the lines of one process that say what is known. Each line is
+// different, so each is a key of its own. Not safe for concurrent use.
+type knownLines struct {
+	limits logging.PeerLimits // by network
+	lines  uint64
+}
+
+func newKnownLines() knownLines { return knownLines{limits: logging.PeerLimits{Every: knownEvery}} }
+
+func (l *knownLines) allow(network string, now time.Time) (held int, ok bool) {
+	l.lines++
+	return l.limits.Allow(network, strconv.FormatUint(l.lines, 36), now)
+}
+
+// knownLine begins a line about a port of a share; nil: there are too many of its network.
+func (p *Proxy) knownLine(c healthstream.Change, port uint16) *zerolog.Event {
+	held, ok := p.lines.allow(c.Network, time.Now())
+	if !ok {
+		return nil
+	}
+	e := p.log.Info().Str("network", c.Network).Str("service", c.Service).Uint16("port", port)
+	if held > 0 {
+		e = e.Int("similar", held)
+	}
+	return e
 }
