@@ -40,6 +40,7 @@ func (s *Server) Accept(ctx context.Context, conn net.Conn, id spiffeid.ID) {
 		return
 	}
 	a := &attachment{peer: id, end: cancel, down: newDownlink(s.topics, s.cfg.MaxServices)}
+	defer a.down.close()
 	welcome, err := s.attach(hello, a)
 	if err != nil {
 		s.refused(id, hello.GetNode(), err)
@@ -108,7 +109,6 @@ func (s *Server) attach(hello *pb.Attach, a *attachment) (*pb.Welcome, error) {
 
 // detach ends what attach began, unless another stream of that instance has.
 func (s *Server) detach(a *attachment) {
-	a.down.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.streams[a.life] != a {
