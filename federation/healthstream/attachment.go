@@ -84,7 +84,7 @@ func (s *Server) greet(ctx context.Context, c *frames, id spiffeid.ID) (*pb.Atta
 func (s *Server) attach(hello *pb.Attach, a *attachment) (*pb.Welcome, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.streams) >= s.cfg.MaxNodes {
+	if len(s.streams) >= s.cfg.MaxNodes && !s.book.displaces(hello.GetNode(), Instance(hello.GetInstance())) {
 		return nil, fmt.Errorf("node %q: %d streams are attached, the limit: %w", hello.GetNode(), len(s.streams), peer.ErrFull)
 	}
 	l, resumed, evicted := s.book.attach(hello.GetNode(), Instance(hello.GetInstance()), time.Now())

@@ -128,6 +128,13 @@ func (b *book) attach(node string, i Instance, now time.Time) (l *life, resumed 
 	return l, resumed, evicted
 }
 
+// displaces says whether the next stream of an instance takes the place of another one of
+// its node: of its own, whose end may not have been seen, or of the one that gives way.
+func (b *book) displaces(node string, i Instance) bool {
+	n := b.nodes[node]
+	return n != nil && (slices.ContainsFunc(n.lives, func(x *life) bool { return x.instance == i && x.attached }) || n.evict() != nil)
+}
+
 // evict names the instance that gives way to one more: one that drains, else the
 // youngest. Whoever has the node's key and attaches instance after instance displaces
 // their own, and displaces the real one only if that has come since; it is let in again.
