@@ -42,7 +42,8 @@ type outbound struct {
 type serve func(ctx context.Context, app *net.TCPConn) (rest func(context.Context))
 
 // refuse returns nil if there may be time for one more connection, beside those that are
-// coming; else what notes that it is refused.
+// coming; else what notes that it is refused, to be called before it is: the client may
+// see that at once, and the line in the log is not to be of later.
 type refuse func(coming int) func()
 
 func (p *Proxy) listenOutbound(addr netip.AddrPort, field string, serve serve) (*outbound, error) {
@@ -182,10 +183,10 @@ func (o *outbound) run(ctx context.Context) {
 		}
 		failures.Succeeded()
 		if end := o.refuse(int(o.starting.Load())); end != nil {
+			end()
 			app.SetLinger(0)
 			app.Close()
 			<-o.slots
-			end()
 			o.behind.Store(true)
 			o.refuseQueued(maxAppConns)
 			continue
@@ -242,9 +243,9 @@ func (o *outbound) refuseQueued(n int) {
 				o.behind.Store(false)
 				return
 			}
+			end()
 			syscall.SetsockoptLinger(app, syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1}) // a FIN would be an end that nobody has sent
 			syscall.Close(app)
-			end()
 		}
 	})
 }
