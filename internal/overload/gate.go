@@ -56,6 +56,9 @@ const (
 	// maxWait is how long Admit holds work back before it refuses it. Bursts are
 	// smoothed by it; nobody should wait who could try elsewhere.
 	maxWait = 300 * time.Millisecond
+	// maxPatience is how much longer it may be held back while it is not known whether there
+	// is a queue at all.
+	maxPatience = 1200 * time.Millisecond
 	// onceWait is the same of AdmitOnce: longer than a process is without processors
 	// now and then; stock clients have no limit of their own, and give a TCP connect as long.
 	onceWait = 10 * time.Second
@@ -69,8 +72,8 @@ const (
 
 // Admit returns the work when it may begin, at once if there is no overload; its Done
 // must then be called. It returns ErrOverloaded when it is not to begin, at the latest
-// a little more than maxWait after since, when it was asked for first, or when the first trial
-// of a destination is over, and ctx's cause
+// a little more than maxWait after since, when it was asked for first, or up to maxPatience
+// later when the first trial of a destination is over, and ctx's cause
 // when ctx ends first. The newest waiter goes first: the oldest is the one that is most likely no longer waited for.
 func (g *gate) Admit(ctx context.Context, since time.Time) (Work, error) {
 	return g.wait(ctx, since.Add(maxWait), false, "")
@@ -303,7 +306,7 @@ func (g *gate) displace(c *client) bool {
 // refuseOverdue refuses who has waited for as long as it may. Called with mu held.
 func (g *gate) refuseOverdue(now time.Time) {
 	g.waiters = slices.DeleteFunc(g.waiters, func(w *waiter) bool {
-		if now.Before(w.until) || w.client == nil && g.patient {
+		if now.Before(w.until) || w.client == nil && g.patient && now.Before(w.until.Add(maxPatience)) {
 			return false
 		}
 		w.answer <- answer{}
