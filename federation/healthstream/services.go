@@ -312,7 +312,13 @@ func (s *services) takeOne(l *uplink, m *pb.ServiceState) (odd int, err error) {
 		case len(view) >= maxNetworks || l.kept+x.size > s.budget:
 			odd++
 		default:
-			date(x.deliveries, old.deliveries, now)
+			var others [][]Delivery
+			for o, v := range f.views {
+				if o != l {
+					others = append(others, v[network].deliveries)
+				}
+			}
+			date(x.deliveries, old.deliveries, others, now)
 			view[network] = x
 			l.kept += x.size
 		}

@@ -191,15 +191,40 @@ func (d *Delivery) take(service string, e record.Entry) bool {
 }
 
 // date notes since when a stream has said what it says now, and not what it said before.
-func date(now, before []Delivery, at time.Time) {
+// What it says of an instance at first may be old, as when it is attached again: where
+// others speak of that instance it is no news, unless it is newer by its numbers.
+func date(now, before []Delivery, others [][]Delivery, at time.Time) {
 	for i := range now {
 		d := &now[i]
 		d.changed = at
-		j, ok := slices.BinarySearchFunc(before, *d, byInstance)
-		if ok && before[j].Live == d.Live && before[j].Draining == d.Draining && maps.Equal(before[j].sequences, d.sequences) {
-			d.changed = before[j].changed
+		if j, ok := slices.BinarySearchFunc(before, *d, byInstance); ok {
+			if before[j].Live == d.Live && before[j].Draining == d.Draining && maps.Equal(before[j].sequences, d.sequences) {
+				d.changed = before[j].changed
+			}
+			continue
+		}
+		for _, o := range others {
+			j, ok := slices.BinarySearchFunc(o, *d, byInstance)
+			if ok && o[j].Live == d.Live && !d.ahead(o[j]) && !d.changed.Before(o[j].changed) {
+				d.changed = o[j].changed.Add(-1)
+			}
 		}
 	}
+}
+
+// ahead says whether a has a newer record than b of what both speak of, or one that is
+// newer than all of b's.
+func (a Delivery) ahead(b Delivery) bool {
+	newest := uint64(0)
+	for _, s := range b.sequences {
+		newest = max(newest, s)
+	}
+	for k, s := range a.sequences {
+		if t, both := b.sequences[k]; both && s > t || !both && s > newest {
+			return true
+		}
+	}
+	return false
 }
 
 // behind is how long a gateway may be behind its sibling with what an instance says.
