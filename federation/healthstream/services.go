@@ -35,7 +35,6 @@ type services struct {
 	links   map[*uplink]struct{}
 	silent  map[*followed]time.Time // of which no stream says anything: since when
 	unheard map[Change]time.Time    // of which the streams that there are know nothing yet: since when
-	missed  map[string]struct{}     // networks that discovery did not list when they were spoken of, at most maxNetworks
 }
 
 // followed is one service.
@@ -62,7 +61,7 @@ type told struct {
 const maxKept = 32 << 20
 
 func newServices(limit int, proofs *verified) *services {
-	return &services{start: time.Now(), proofs: proofs, unproven: func(*uplink, string, record.Instance, string, Unproven, error) {}, limit: limit, budget: maxKept, listed: func(string) bool { return true }, missed: map[string]struct{}{}, signal: make(chan struct{}, 1), byName: map[string]*followed{}, changed: map[Change]struct{}{}, links: map[*uplink]struct{}{}, silent: map[*followed]time.Time{}, unheard: map[Change]time.Time{}}
+	return &services{start: time.Now(), proofs: proofs, unproven: func(*uplink, string, record.Instance, string, Unproven, error) {}, limit: limit, budget: maxKept, listed: func(string) bool { return true }, signal: make(chan struct{}, 1), byName: map[string]*followed{}, changed: map[Change]struct{}{}, links: map[*uplink]struct{}{}, silent: map[*followed]time.Time{}, unheard: map[Change]time.Time{}}
 }
 
 // use notes that service is used now, and follows it from now on. It returns what
@@ -199,23 +198,24 @@ func (s *services) detach(l *uplink) {
 	}
 }
 
-// relist asks again for all that is followed when discovery lists a network that was
-// spoken of before.
+// relist asks a stream again for all that is followed when discovery lists a network that
+// it spoke of before.
 func (s *services) relist() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := false
-	for network := range s.missed {
-		if s.listed(network) {
-			found = true
-			delete(s.missed, network)
-		}
-	}
 	for l := range s.links {
-		for name := range s.byName {
-			if found {
-				l.subscribe(name, true)
+		found := false
+		for network := range l.missed {
+			if s.listed(network) {
+				found = true
+				delete(l.missed, network)
 			}
+		}
+		if !found {
+			continue
+		}
+		for name := range s.byName {
+			l.subscribe(name, true)
 		}
 	}
 }
@@ -306,8 +306,8 @@ func (s *services) takeOne(l *uplink, m *pb.ServiceState) (odd int, err error) {
 				view[network] = told{} // it knows that there is nothing any more
 			}
 		case !s.listed(network):
-			if len(s.missed) < maxNetworks {
-				s.missed[network] = struct{}{}
+			if len(l.missed) < maxNetworks {
+				l.missed[network] = struct{}{}
 			}
 		case len(view) >= maxNetworks || l.kept+x.size > s.budget:
 			odd++

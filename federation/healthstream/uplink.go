@@ -20,6 +20,9 @@ type uplink struct {
 	signal  chan struct{}
 	kept    int             // bytes of what it says, guarded by services.mu
 	holds   map[string]bool // networks of which it knows all that there is to know, guarded by services.mu
+	// missed are networks that discovery did not list when it spoke of them, at most
+	// maxNetworks, guarded by services.mu: one stream cannot fill them for others.
+	missed map[string]struct{}
 
 	mu       sync.Mutex
 	dirty    map[Target]struct{}
@@ -30,7 +33,7 @@ type uplink struct {
 
 func newUplink(gateway string, c *frames) *uplink {
 	// The first thing that a gateway gets is the full state.
-	u := &uplink{gateway: gateway, conn: c, signal: make(chan struct{}, 1), dirty: map[Target]struct{}{}, whole: true, wants: map[string]bool{}}
+	u := &uplink{gateway: gateway, conn: c, signal: make(chan struct{}, 1), dirty: map[Target]struct{}{}, whole: true, wants: map[string]bool{}, missed: map[string]struct{}{}}
 	u.signal <- struct{}{}
 	return u
 }

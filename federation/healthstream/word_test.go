@@ -141,13 +141,23 @@ func TestAGatewayCannotMakeANodeProxyKeepWhatItLikes(t *testing.T) {
 	for n := range 3 * maxNetworks {
 		w.tell(up, fmt.Sprint("nowhere-", n), true, port{80, 1, 10})
 	}
-	if n := len(w.byName[service].known); n != 1 || up.kept != one || len(w.missed) > maxNetworks {
-		t.Errorf("%d networks and %d bytes are kept, and %d names; want one network, %d bytes, %d names at most", n, up.kept, len(w.missed), one, maxNetworks)
+	if n := len(w.byName[service].known); n != 1 || up.kept != one || len(up.missed) > maxNetworks {
+		t.Errorf("%d networks and %d bytes are kept, and %d names; want one network, %d bytes, %d names at most", n, up.kept, len(up.missed), one, maxNetworks)
 	}
 	// Discovery may be behind: then all is asked for again.
 	up.take(silent{})
 	listed["nowhere-7"] = true
+	honest := w.gateway("gw-2") // up is full of names
+	w.tell(honest, "later", true, port{80, 1, 10})
+	honest.take(silent{})
 	w.relist()
+	if m := honest.take(silent{}); len(m) != 0 {
+		t.Errorf("a gateway is asked again that has not spoken of what is listed: %v", m)
+	}
+	listed["later"] = true
+	if w.relist(); len(honest.take(silent{})) != 1 {
+		t.Error("a network is listed of which a gateway spoke that is not full of names, and it is not asked again")
+	}
 	if m := up.take(silent{}); len(m) != 1 || len(m[0].GetSubscribe().GetAdd()) != 1 {
 		t.Errorf("when a network is listed that was spoken of, the node proxy says %v; want that it asks again", m)
 	}
