@@ -6,8 +6,9 @@
 // ([Fresh]), and name the root of exactly what the ledger holds of it. One that
 // falls silent beside a live sibling is ignored after [Silence]; when all of a
 // group are silent their last health counts for [Lapse] and is then unknown,
-// which callers treat as usable. Exports end by withdrawal or unlink only. No
-// clock of a sender orders anything.
+// which callers treat as usable. Exports end by withdrawal or unlink, and when
+// their last instance is forgotten: after its certificate, or after [Absence]
+// beside another group of its network. No clock of a sender orders anything.
 //
 // It promises that what one network sends costs bounded memory, and that
 // nothing is believed of a network but what its instances have signed. Expiry

@@ -19,6 +19,9 @@ const (
 	Silence = 6 * time.Second
 	// Lapse is how long the last health of a silent group counts.
 	Lapse = time.Minute
+	// Absence is how long an instance may be lapsed while another group of its network is
+	// heard, and knows everything: then it is gone, and what it alone exports with it.
+	Absence = 5 * time.Minute
 	// heardLonger is how much longer than an instance its sibling must have been
 	// heard for that. Heartbeats are 2 s apart, so a sibling that lives was heard
 	// in the last third of Silence; one that fell silent together with it was not.
@@ -44,7 +47,7 @@ const (
 	Pending Phase = iota // has not answered a number of ours yet, or we do not have all that it says
 	Live
 	Silent  // its last health counts
-	Lapsed  // its exports hold, its health is unknown
+	Lapsed  // its exports hold until it is forgotten, its health is unknown
 	Ignored // a sibling of its group, or another process of its gateway, speaks
 )
 
@@ -105,6 +108,7 @@ type instance struct {
 	vouched  time.Time // when complete and fresh last; zero: never
 	attested time.Time // when the newest of our numbers that it has answered was drawn
 	phase    Phase
+	live     time.Time       // since when it is vouched for without a silence
 	gateway  *record.Network // nil until it says so
 }
 
@@ -275,6 +279,10 @@ func (l *Ledger) review(network map[record.Instance]*instance, now time.Time) (o
 			l.drop(i) // said nothing that counts, so nothing changes, but it may have spoken for another one
 			return append(out, l.review(network, now)...)
 		}
+		if l.outlived(i, now) {
+			l.drop(i)
+			return append(append(out, Change{Network: i.certificate.Network, All: true}), l.review(network, now)...)
+		}
 		if t := i.next(now); !t.IsZero() && (l.due.IsZero() || t.Before(l.due)) {
 			l.due = t
 		}
@@ -287,7 +295,8 @@ func (i *instance) next(now time.Time) (next time.Time) {
 	if i.own {
 		return next
 	}
-	for _, t := range [...]time.Time{i.vouched.Add(Silence + 1), i.vouched.Add(Lapse + 1), i.heard.Add(Lapse + 1)} {
+	for _, t := range [...]time.Time{i.vouched.Add(Silence + 1), i.vouched.Add(Lapse + 1), i.heard.Add(Lapse + 1),
+		i.vouched.Add(Absence + 1), i.live.Add(Absence + 1), i.certificate.NotAfter.Add(networkkey.Tolerance + 1)} {
 		if t.After(now) && (next.IsZero() || t.Before(next)) {
 			next = t
 		}
@@ -315,6 +324,28 @@ func (l *Ledger) phaseOf(i *instance, now time.Time) Phase {
 func (l *Ledger) spokenFor(i *instance) bool {
 	for _, s := range l.networks[i.certificate.Network] {
 		if s != i && s.newest.Synchronised && i.siblingOf(s) && s.vouched.Sub(i.vouched) >= heardLonger {
+			return true
+		}
+	}
+	return false
+}
+
+// outlived says whether i has lapsed and is to be forgotten: its certificate has ended, or
+// another group of its network has been heard for so long without it that this reader is
+// not the one who is cut off. What this process says itself shows nothing of that. If it
+// speaks again it is taken anew.
+func (l *Ledger) outlived(i *instance, now time.Time) bool {
+	if i.phase != Lapsed {
+		return false
+	}
+	if !i.certificate.Valid(now) {
+		return true
+	}
+	if now.Sub(i.vouched) <= Absence {
+		return false
+	}
+	for _, s := range l.networks[i.certificate.Network] {
+		if !s.own && s.complete && s.newest.Synchronised && now.Sub(s.vouched) <= Silence && now.Sub(s.live) > Absence {
 			return true
 		}
 	}

@@ -155,6 +155,9 @@ func (i *instance) judge(l *Ledger) {
 	// It may have become complete later than it was said: then it counts from
 	// when it was said.
 	if i.complete && !i.attested.IsZero() && i.heard.Sub(i.attested) <= Fresh && i.heard.After(i.vouched) {
+		if i.heard.Sub(i.vouched) > Silence {
+			i.live = i.heard
+		}
 		i.vouched = i.heard
 	}
 }

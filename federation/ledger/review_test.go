@@ -14,7 +14,7 @@ import (
 // of all. Whatever is said and however long nobody asks, they are those that looking at
 // every instance each time finds, and Next comes before any of them changes by itself.
 func TestPhasesAreAsIfEachWereLookedAtEachTime(t *testing.T) {
-	seen := map[[2]Phase]int{}
+	seen, forgotten := map[[2]Phase]int{}, 0
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		l, now := New(known(), DefaultLimits), epoch
@@ -55,12 +55,15 @@ func TestPhasesAreAsIfEachWereLookedAtEachTime(t *testing.T) {
 				changes = offer(t, l, p.say(), now).Changes
 			}
 			now = now.Add(time.Duration(rng.Int64N(int64([]time.Duration{time.Second, 4 * time.Second, 40 * time.Second}[rng.IntN(3)]))))
-			if next := l.Next(); !next.IsZero() && next.After(now) && rng.IntN(2) == 0 {
+			if next := l.Next(); !next.IsZero() && next.After(now) && next.Sub(now) < time.Hour && rng.IntN(2) == 0 {
 				now = next.Add(-1)
 				l.settle(now)
 				for _, i := range l.order {
 					if got := l.phaseOf(i, now); got != i.phase {
 						t.Fatalf("seed %d, step %d: %v becomes %v before Next", seed, step, i.phase, got)
+					}
+					if l.outlived(i, now) {
+						t.Fatalf("seed %d, step %d: one is to be forgotten before Next", seed, step)
 					}
 				}
 			}
@@ -73,6 +76,9 @@ func TestPhasesAreAsIfEachWereLookedAtEachTime(t *testing.T) {
 				if !i.own && now.Sub(i.heard) > Lapse && (want == Ignored || want == Pending) {
 					t.Fatalf("seed %d, step %d: one that is %v is kept", seed, step, want)
 				}
+				if l.outlived(i, now) {
+					t.Fatalf("seed %d, step %d: one that is not to come back is kept", seed, step)
+				}
 				if old := told[i.id]; old != want && !slices.Contains(changes, Change{Network: i.certificate.Network, All: true}) {
 					t.Fatalf("seed %d, step %d: %v became %v, and nobody was told", seed, step, old, want)
 				}
@@ -81,6 +87,12 @@ func TestPhasesAreAsIfEachWereLookedAtEachTime(t *testing.T) {
 			}
 			for id := range told {
 				if l.instances[id] == nil {
+					if told[id] == Lapsed {
+						forgotten++
+						if !slices.ContainsFunc(changes, func(c Change) bool { return c.All }) {
+							t.Fatalf("seed %d, step %d: one that had lapsed is forgotten, and nobody was told", seed, step)
+						}
+					}
 					delete(told, id)
 				}
 			}
@@ -90,5 +102,8 @@ func TestPhasesAreAsIfEachWereLookedAtEachTime(t *testing.T) {
 		if seen[way] == 0 {
 			t.Errorf("from %v to %v nobody went: the test shows nothing of it", way[0], way[1])
 		}
+	}
+	if forgotten == 0 {
+		t.Error("no one that had lapsed was forgotten")
 	}
 }
