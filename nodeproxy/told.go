@@ -36,6 +36,7 @@ type toldShares struct {
 
 	mu     sync.Mutex // held while it applies: the latest word is applied last
 	told   map[discovery.Key]discovery.Record
+	ways   map[string][]discovery.Key // gateways of told, by network
 	faults map[discovery.Key]string   // what does not hold of that, in words
 	unused map[string][]discovery.Key // gateways that have a fault, by network
 	lines  logging.PeerLimits         // of the log, by network and object
@@ -51,7 +52,7 @@ func newToldShares(own string, snapshot func() *mesh.Snapshot, l *linkFile, from
 	if l == nil {
 		return nil
 	}
-	return &toldShares{own: own, snapshot: snapshot, links: l, from: from, apply: apply, log: log, told: map[discovery.Key]discovery.Record{}, faults: map[discovery.Key]string{}, unused: map[string][]discovery.Key{}, lines: logging.PeerLimits{Every: faultEvery}}
+	return &toldShares{own: own, snapshot: snapshot, links: l, from: from, apply: apply, log: log, told: map[discovery.Key]discovery.Record{}, ways: map[string][]discovery.Key{}, faults: map[discovery.Key]string{}, unused: map[string][]discovery.Key{}, lines: logging.PeerLimits{Every: faultEvery}}
 }
 
 func shareKey(network, service string) discovery.Key {
@@ -122,16 +123,16 @@ func (t *toldShares) relinked() {
 // caller holds mu.
 func (t *toldShares) put(next map[discovery.Key]discovery.Record, networks map[string]bool) {
 	for network := range networks {
-		for k, r := range t.told {
-			if g, ok := r.(discovery.Gateway); ok && g.Network == network {
-				next[k] = nil
-			}
+		for _, k := range t.ways[network] {
+			next[k] = nil
 		}
-		used := false
+		next[networkKeyOf(network)] = nil
+		delete(t.ways, network)
 		for k, g := range t.gateways(network) {
-			next[k], used = g, true
+			next[k] = g
+			t.ways[network] = append(t.ways[network], k)
 		}
-		if next[networkKeyOf(network)] = nil; used {
+		if len(t.ways[network]) > 0 {
 			next[networkKeyOf(network)] = discovery.Network{Name: network}
 		}
 	}

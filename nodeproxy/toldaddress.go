@@ -68,10 +68,8 @@ func (t *toldShares) relocated() {
 	for network := range t.unused {
 		networks[network] = true
 	}
-	for k := range t.told {
-		if g, ok := t.told[k].(discovery.Gateway); ok {
-			networks[g.Network] = true
-		}
+	for network := range t.ways {
+		networks[network] = true
 	}
 	t.put(map[discovery.Key]discovery.Record{}, networks)
 }

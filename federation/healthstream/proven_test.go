@@ -128,6 +128,7 @@ func (w *world) linked(name string, known networkkey.Known) (*node, *peer.Metric
 func (n *node) offers(when string, ids ...spiffeid.ID) {
 	n.world.t.Helper()
 	settle()
+	n.services.countsVoices(n.world.t)
 	k, _ := n.Known("east", service)
 	switch {
 	case k.Offer == nil && len(ids) > 0:

@@ -35,6 +35,7 @@ type services struct {
 	links   map[*uplink]struct{}
 	silent  map[*followed]time.Time // of which no stream says anything: since when
 	unheard map[Change]time.Time    // of which the streams that there are know nothing yet: since when
+	voices  voices                  // of all that is known
 }
 
 // followed is one service.
@@ -47,7 +48,7 @@ type followed struct {
 	answered bool // some gateway has told the whole of it
 	ready    chan struct{}
 	views    map[*uplink]map[string]told // by attached stream and network
-	known    map[string]Known            // by network
+	known    map[string]Known            // by network; see [services.learn]
 }
 
 // told is what one stream says of a share.
@@ -61,7 +62,7 @@ type told struct {
 const maxKept = 32 << 20
 
 func newServices(limit int, proofs *verified) *services {
-	return &services{start: time.Now(), proofs: proofs, unproven: func(*uplink, string, record.Instance, string, Unproven, error) {}, limit: limit, budget: maxKept, listed: func(string) bool { return true }, signal: make(chan struct{}, 1), byName: map[string]*followed{}, changed: map[Change]struct{}{}, links: map[*uplink]struct{}{}, silent: map[*followed]time.Time{}, unheard: map[Change]time.Time{}}
+	return &services{start: time.Now(), proofs: proofs, unproven: func(*uplink, string, record.Instance, string, Unproven, error) {}, limit: limit, budget: maxKept, listed: func(string) bool { return true }, signal: make(chan struct{}, 1), byName: map[string]*followed{}, changed: map[Change]struct{}{}, links: map[*uplink]struct{}{}, voices: voices{}, silent: map[*followed]time.Time{}, unheard: map[Change]time.Time{}}
 }
 
 // use notes that service is used now, and follows it from now on. It returns what
@@ -120,6 +121,7 @@ func (s *services) forget(f *followed) {
 		l.subscribe(f.name, false)
 	}
 	for network := range f.known {
+		s.unlearn(f, network)
 		s.note(Change{f.name, network})
 	}
 	if !f.answered {
@@ -246,9 +248,9 @@ func (s *services) lapse(now time.Time) {
 func (s *services) end(f *followed, network string, now time.Time) {
 	delete(s.unheard, Change{f.name, network})
 	if exports := exportsOf(f.known[network].Deliveries); len(exports) > 0 {
-		f.known[network] = knownOf(f.name, network, exports, Known{}, now)
+		s.learn(f, network, knownOf(f.name, network, exports, Known{}, now))
 	} else {
-		delete(f.known, network)
+		s.unlearn(f, network)
 	}
 	s.note(Change{f.name, network})
 }
@@ -347,9 +349,9 @@ func (s *services) merge(f *followed, networks []string) {
 			continue
 		}
 		if len(told) == 0 {
-			delete(f.known, network)
+			s.unlearn(f, network)
 		} else {
-			f.known[network] = knownOf(f.name, network, told, f.known[network], time.Now())
+			s.learn(f, network, knownOf(f.name, network, told, f.known[network], time.Now()))
 		}
 		s.note(Change{f.name, network})
 	}
@@ -372,7 +374,7 @@ func (s *services) keep(f *followed, network string) bool {
 	if slices.ContainsFunc(k.Deliveries, func(d Delivery) bool { return len(d.Health) > 0 }) && s.unheard[Change{f.name, network}].IsZero() {
 		s.unheard[Change{f.name, network}] = time.Now()
 	}
-	f.known[network] = knownOf(f.name, network, k.Deliveries, k, time.Now()) // as far as it is proven still
+	s.learn(f, network, knownOf(f.name, network, k.Deliveries, k, time.Now())) // as far as it is proven still
 	s.note(Change{f.name, network})
 	return true
 }

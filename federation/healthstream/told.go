@@ -1,7 +1,6 @@
 package healthstream
 
 import (
-	"bytes"
 	"errors"
 	"maps"
 	"slices"
@@ -225,7 +224,7 @@ func (s *services) remerge(networks map[string]bool) {
 			continue
 		}
 		for _, n := range spoken { // nobody speaks: what is known holds as far as it is proven still
-			f.known[n] = knownOf(f.name, n, f.known[n].Deliveries, f.known[n], time.Now())
+			s.learn(f, n, knownOf(f.name, n, f.known[n].Deliveries, f.known[n], time.Now()))
 			s.note(Change{f.name, n})
 		}
 	}
@@ -257,34 +256,6 @@ func (s *services) expire(now time.Time) {
 	}
 	s.remerge(changed)
 	s.askUncertified(changed)
-}
-
-// Gateway is an instance of another network's gateway that has proved what it says of
-// itself, and speaks of a service that is followed.
-type Gateway struct {
-	Name     string // by its certificate
-	Instance record.Instance
-	Live     bool            // false: this is its last word
-	Issued   time.Time       // its certificate, by the clock of its network
-	Body     *record.Network // not to be changed
-}
-
-// gateways returns those of network, sorted by instance.
-func (s *services) gateways(network string) []Gateway {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	found := map[record.Instance]Gateway{}
-	for _, f := range s.byName {
-		for _, d := range f.known[network].Deliveries {
-			if !d.Proven() {
-				continue
-			}
-			if b := d.speaker.body.Load(); b != nil && (d.Live || !found[d.Instance].Live) {
-				found[d.Instance] = Gateway{Name: d.speaker.gateway, Instance: d.Instance, Live: d.Live, Issued: time.Unix(d.speaker.issued.Load(), 0), Body: b}
-			}
-		}
-	}
-	return slices.SortedFunc(maps.Values(found), func(a, b Gateway) int { return bytes.Compare(a.Instance[:], b.Instance[:]) })
 }
 
 // keyName is what a log calls the record with this key.
