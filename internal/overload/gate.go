@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"slices"
 	"sync"
 	"time"
 
@@ -24,8 +23,9 @@ type gate struct {
 	times   times
 	all     int // pieces of work that were admitted and are neither established nor done
 	held    bool
-	waiters []*waiter // oldest first
-	once    int       // of waiters
+	waiters row // all of them
+	direct  row // those of Admit; those of AdmitOnce are in that of their client
+	came    uint64
 	clients clients
 	kept    keeping
 	patient bool // who waits, of Admit, is refused later: whether there is a queue is not known yet
@@ -38,13 +38,6 @@ type Work struct {
 	tick   uint64    // when it was admitted
 	since  time.Time // likewise
 	opened bool      // the connection is established
-}
-
-// waiter is one caller of Admit that has to wait.
-type waiter struct {
-	until  time.Time   // when it is refused
-	client *client     // nil: not by AdmitOnce
-	answer chan answer // buffered
 }
 
 type answer struct {
@@ -93,7 +86,7 @@ func (g *gate) wait(ctx context.Context, until time.Time, once bool, who string)
 	if once {
 		c = g.clients.asks(who, g.recent.now)
 	}
-	if len(g.waiters) == 0 && g.leaves(c, g.places()) {
+	if g.waiters.len == 0 && g.leaves(c, g.places()) {
 		tick := g.beginOf(c)
 		g.mu.Unlock()
 		return g.work(tick, c), nil
@@ -104,10 +97,8 @@ func (g *gate) wait(ctx context.Context, until time.Time, once bool, who string)
 		return g.answered(answer{}, c)
 	}
 	w := &waiter{until: until, client: c, answer: make(chan answer, 1)}
-	g.waiters = append(g.waiters, w)
+	g.enter(w)
 	if c != nil {
-		g.once++
-		g.clients.enter(c)
 		g.admit() // those that wait may be of clients that have too much
 	}
 	g.mu.Unlock()
@@ -146,7 +137,7 @@ func (g *gate) Refuse(coming int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	over := coming - g.control.room(g.recent.underWay, g.recent.begun())
-	if over < 0 || len(g.waiters)-g.once+over < g.mostWaiting(false) {
+	if over < 0 || g.direct.len+over < g.mostWaiting(false) {
 		return false
 	}
 	g.held = true
@@ -156,9 +147,9 @@ func (g *gate) Refuse(coming int) bool {
 // crowded reports whether nobody more may wait in this way. Called with mu held.
 func (g *gate) crowded(once bool) bool {
 	if once {
-		return g.once >= g.mostWaiting(once)
+		return g.waiters.len-g.direct.len >= g.mostWaiting(once)
 	}
-	return len(g.waiters)-g.once >= g.mostWaiting(once)
+	return g.direct.len >= g.mostWaiting(once)
 }
 
 // mostWaiting is how many may wait in this way. Called with mu held.
@@ -247,102 +238,109 @@ func (w *Work) Done() {
 // admit lets waiters begin while there is room that is not kept for TryAdmit. Called with
 // mu held.
 func (g *gate) admit() {
-	for len(g.waiters) > 0 {
+	for g.waiters.len > 0 {
 		places := g.places()
 		if places <= g.kept.now(g.recent.tried) {
 			return
 		}
-		i := g.next(places)
-		if i < 0 {
+		w := g.next(places)
+		if w == nil {
 			return
 		}
 		if g.kept.keep(g.recent.tried, g.recent.lately) {
 			continue
 		}
-		w := g.waiters[i]
 		w.answer <- answer{g.beginOf(w.client), true}
 		if w.client != nil {
 			g.clients.served(w.client)
 		}
-		g.strike(i)
+		g.strike(w)
 	}
 }
 
 // next is whose turn it is to have one of so many places: the newest one's, and if that
 // is by AdmitOnce, that of the client that was served the longest ago of those that leave
-// enough to others, its newest first; -1: nobody's. Called with mu held.
-func (g *gate) next(places int) int {
-	newest := len(g.waiters) - 1
-	if g.waiters[newest].client == nil || len(g.clients.waiting) == 1 && g.leaves(g.waiters[newest].client, places) {
+// enough to others, its newest first; nil: nobody's. It takes time for each client that
+// waits, and none for each piece that does. Called with mu held.
+func (g *gate) next(places int) *waiter {
+	newest := g.waiters.newest
+	if newest.client == nil || len(g.clients.waiting) == 1 && g.leaves(newest.client, places) {
 		return newest
 	}
-	first := -1
-	for i := newest; i >= 0; i-- {
-		c := g.waiters[i].client
-		if c != nil && (first < 0 || c.turn < g.waiters[first].client.turn) && g.leaves(c, places) {
-			first = i
+	var first *client
+	for c := range g.clients.waiting {
+		if (first == nil || c.before(first)) && g.leaves(c, places) {
+			first = c
 		}
 	}
-	return first
+	if first == nil {
+		return nil
+	}
+	return first.waiters.newest
 }
 
 // displace refuses the oldest waiter of the client that has the most, if that are more
 // than c would have. Called with mu held.
 func (g *gate) displace(c *client) bool {
 	most := g.clients.crowd()
-	if most == nil || most.waiting <= c.waiting+1 {
+	if most == nil || most.waiters.len <= c.waiters.len+1 {
 		return false
 	}
-	for i, w := range g.waiters {
-		if w.client == most {
-			w.answer <- answer{}
-			g.strike(i)
-			return true
-		}
-	}
-	return false
+	g.refuse(most.waiters.oldest)
+	return true
 }
 
 // refuseOverdue refuses who has waited for as long as it may. Called with mu held.
 func (g *gate) refuseOverdue(now time.Time) {
-	g.waiters = slices.DeleteFunc(g.waiters, func(w *waiter) bool {
-		if now.Before(w.until) || w.client == nil && g.patient && now.Before(w.until.Add(maxPatience)) {
-			return false
+	g.waiters.each(func(w *waiter) {
+		patience := time.Duration(0)
+		if w.client == nil && g.patient {
+			patience = maxPatience
 		}
-		w.answer <- answer{}
-		g.gone(w)
-		return true
+		if !now.Before(w.until.Add(patience)) {
+			g.refuse(w)
+		}
 	})
-	if len(g.waiters) == 0 {
-		g.waiters = nil // nothing is kept of the most that ever waited
+}
+
+// refuse ends the wait of w. Called with mu held.
+func (g *gate) refuse(w *waiter) {
+	w.answer <- answer{}
+	g.strike(w)
+}
+
+// enter has w wait. Called with mu held.
+func (g *gate) enter(w *waiter) {
+	g.came++
+	w.came, w.queued = g.came, true
+	g.waiters.push(w, ofAll)
+	if w.client == nil {
+		g.direct.push(w, ofClient)
+	} else {
+		g.clients.enter(w)
 	}
 }
 
-// gone counts w as a waiter no more. Called with mu held.
-func (g *gate) gone(w *waiter) {
-	if w.client != nil {
-		g.once--
-		g.clients.leave(w.client)
+// strike takes w out. Called with mu held.
+func (g *gate) strike(w *waiter) {
+	w.queued = false
+	g.waiters.remove(w, ofAll)
+	if w.client == nil {
+		g.direct.remove(w, ofClient)
+	} else {
+		g.clients.leave(w)
 	}
-}
-
-// strike takes the i-th waiter out. Called with mu held.
-func (g *gate) strike(i int) {
-	g.gone(g.waiters[i])
-	g.waiters = slices.Delete(g.waiters, i, i+1)
 }
 
 // leave strikes out a waiter whose context has ended; false if it has its answer.
 func (g *gate) leave(w *waiter) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i, o := range g.waiters {
-		if o == w {
-			g.strike(i)
-			return true
-		}
+	if !w.queued {
+		return false
 	}
-	return false
+	g.strike(w)
+	return true
 }
 
 // opening is how many were admitted and are not established.
@@ -364,7 +362,7 @@ func (g *gate) limit() float64 {
 
 // load is what is under way. Called with mu held.
 func (g *gate) load(processors int, late bool) load {
-	return load{processors: processors, late: late, underWay: g.recent.underWay, rate: g.recent.rate(), held: g.held || len(g.waiters) > 0}
+	return load{processors: processors, late: late, underWay: g.recent.underWay, rate: g.recent.rate(), held: g.held || g.waiters.len > 0}
 }
 
 // step is one turn of the control loop. Called with mu held.

@@ -144,8 +144,8 @@ func everyCaller(t *testing.T, seed uint64) {
 	all.Wait()
 	stop()
 	loop.Wait()
-	if n := admitted.Load() + refused.Load() + left.Load(); n != callers || admitted.Load() == 0 || left.Load() == 0 || len(l.waiters) != 0 || l.once != 0 || len(l.clients.waiting) != 0 || l.all != 0 || l.recent.underWay != 0 {
-		t.Errorf("seed %d: %d admitted, %d refused, %d left, %d wait still, %d are under way", seed, admitted.Load(), refused.Load(), left.Load(), len(l.waiters), l.all)
+	if n := admitted.Load() + refused.Load() + left.Load(); n != callers || admitted.Load() == 0 || left.Load() == 0 || l.waiters.len != 0 || l.direct.len != 0 || len(l.clients.waiting) != 0 || l.all != 0 || l.recent.underWay != 0 {
+		t.Errorf("seed %d: %d admitted, %d refused, %d left, %d wait still, %d are under way", seed, admitted.Load(), refused.Load(), left.Load(), l.waiters.len, l.all)
 	}
 }
 
@@ -293,8 +293,8 @@ func TestWorkThatNobodyRepeatsOutwaitsAShortage(t *testing.T) {
 				t.Errorf("when there is room again: %v", err)
 			}
 		}
-		if overdue(time.Millisecond); len(answers) != leastOnce-len(under) || len(l.waiters) != 0 || l.once != 0 {
-			t.Errorf("after %v %d are answered, %d wait, %d of them counted", onceWait, len(answers), len(l.waiters), l.once)
+		if overdue(time.Millisecond); len(answers) != leastOnce-len(under) || l.waiters.len != 0 || l.direct.len != 0 {
+			t.Errorf("after %v %d are answered, %d wait, %d of them counted", onceWait, len(answers), l.waiters.len, l.waiters.len-l.direct.len)
 		}
 		for range len(answers) {
 			if err := <-answers; !errors.Is(err, ErrOverloaded) {

@@ -67,8 +67,17 @@ type clients struct {
 type client struct {
 	pieces  pieces
 	asked   uint64 // tick, when it did last
-	waiting int
+	waiters row    // those of AdmitOnce
 	turn    uint64 // when it was served last, or came
+}
+
+// before reports whether x, which waits like o, has its turn before it: it was served
+// longer ago, or its newest is newer.
+func (x *client) before(o *client) bool {
+	if x.turn != o.turn {
+		return x.turn < o.turn
+	}
+	return x.waiters.newest.came > o.waiters.newest.came
 }
 
 // asks returns the client of that name, which asks for one more piece.
@@ -88,7 +97,7 @@ func (c *clients) asks(who string, now uint64) *client {
 // forget drops who has not asked for long.
 func (c *clients) forget(now uint64) {
 	for who, x := range c.known {
-		if x.waiting == 0 && now-x.asked > keptAway {
+		if x.waiters.len == 0 && now-x.asked > keptAway {
 			delete(c.known, who)
 		}
 	}
@@ -119,14 +128,14 @@ func (c *clients) step(room int, window float64) {
 	c.times = min(max(leastTimes, change*c.most()), mostTimes)
 }
 
-func (c *clients) enter(x *client) {
-	x.waiting++
-	c.waiting[x] = struct{}{}
+func (c *clients) enter(w *waiter) {
+	w.client.waiters.push(w, ofClient)
+	c.waiting[w.client] = struct{}{}
 }
 
-func (c *clients) leave(x *client) {
-	if x.waiting--; x.waiting == 0 {
-		delete(c.waiting, x)
+func (c *clients) leave(w *waiter) {
+	if w.client.waiters.remove(w, ofClient); w.client.waiters.len == 0 {
+		delete(c.waiting, w.client)
 	}
 }
 
@@ -138,7 +147,7 @@ func (c *clients) served(x *client) {
 // crowd is the client of which the most wait; nil: nobody does.
 func (c *clients) crowd() (most *client) {
 	for x := range c.waiting {
-		if most == nil || x.waiting > most.waiting {
+		if most == nil || x.waiters.len > most.waiters.len {
 			most = x
 		}
 	}
