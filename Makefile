@@ -82,7 +82,7 @@ soak: build ## break off a fifth of 100 connections/s while pods come and go, an
 torture: ## run random schedules of connections against the model of two TCP connections (SEEDS=100000, or SEED=17 alone)
 	TORTURE_SEEDS=$(SEEDS) TORTURE_SEED=$(SEED) $(GO) test -run '^TestTorture$$' -count 1 -timeout $(TIMEOUT) ./nodeproxy
 
-overload: build ## offer half to four times the new connections that can be served (ARGS="--paths double")
+overload: build ## offer half to four times the new connections that can be served, the load on processors of its own (ARGS="--paths double", ARGS="--apart=false")
 	@mkdir -p build
 	$(GO) build -trimpath -o build/offer ./integration/overload
 	build/offer $(ARGS)

@@ -19,7 +19,7 @@ func Apart() (fleet []int, err error) {
 		return nil, err
 	}
 	if len(mine) < 2 {
-		return nil, fmt.Errorf("only one processor may be used, so that load and proxies cannot have different ones")
+		return nil, fmt.Errorf("only one processor may be used, so that load and proxies cannot have different ones: give this program two, or let them share one (--apart=false)")
 	}
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {

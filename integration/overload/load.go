@@ -186,8 +186,8 @@ func (w *world) curve(ctx context.Context, p path) (*curve, error) {
 		if err != nil {
 			return err
 		}
-		if l.Served == 0 {
-			return fmt.Errorf("%s: nothing is served; logs are in %s", p.name, w.Dir)
+		if l.Meantime == 0 { // and no level is a multiple of it
+			return fmt.Errorf("%s: nothing was served within %v; logs are in %s", p.name, l.Time, w.Dir)
 		}
 		c.Levels = append(c.Levels, l)
 		time.Sleep(rest)

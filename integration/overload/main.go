@@ -6,9 +6,10 @@
 //	go run ./integration/overload
 //
 // First a closed loop finds the capacity of each path, then open loops offer half
-// to four times that, then half again. Load, applications and all proxies share
-// the machine; with --apart what the load costs takes nothing from the proxies, as
-// if clients were on other machines. It needs no privileges. Its last line says HELD, BROKEN with the
+// to four times that, then half again. The proxies have
+// the first processor, load and applications the others, so that what the load costs
+// takes nothing from the proxies, as if clients were on other machines; with
+// --apart=false all share the machine. It needs no privileges. Its last line says HELD, BROKEN with the
 // bound that is: the served share at twice the capacity, the time that served
 // connections took, health that moved although every pod was well, connections that
 // fail afterwards; or INCONCLUSIVE when a bound does not hold and other processes
@@ -69,7 +70,7 @@ func main() {
 	flag.Var(&o.levels, "levels", "multiples of the capacity, separated by commas")
 	flag.StringVar(&paths, "paths", ".*", "regular expression of whole names: only these paths")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the arrivals")
-	flag.BoolVar(&o.apart, "apart", false, "give the proxies the first processor and load and applications the others")
+	flag.BoolVar(&o.apart, "apart", true, "give the proxies the first processor and load and applications the others")
 	flag.BoolVar(&o.keep, "keep", false, "keep configurations and logs")
 	flag.Parse()
 	var err error
