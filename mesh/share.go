@@ -85,6 +85,12 @@ func RoundCapacity(n uint64) uint32 {
 	return uint32(min(n, 0xf000_0000))
 }
 
+// floorCapacity is the greatest capacity up to n that RoundCapacity leaves as it is.
+func floorCapacity(n uint32) uint32 {
+	shift := max(0, bits.Len32(n)-4)
+	return n >> shift << shift
+}
+
 // Share is one service on one network, as a client elsewhere sees it.
 type Share struct {
 	*Export             // the same pointer in all snapshots between which it did not change
@@ -140,7 +146,8 @@ type Link struct {
 	// Namespaces are those whose identities may answer, whatever the service. Empty
 	// is that of the service alone.
 	Namespaces []string
-	// MaxCapacity is the greatest weight of one share. Zero is no bound.
+	// MaxCapacity is the greatest weight of one share, also once it is rounded. Zero is no
+	// bound.
 	MaxCapacity uint32
 }
 
@@ -157,7 +164,7 @@ func (l Link) Admit(e Export) (admitted Export, refused []spiffeid.ID) {
 	}
 	e.Identities = ids
 	if l.MaxCapacity > 0 {
-		e.Capacity = min(e.Capacity, l.MaxCapacity)
+		e.Capacity = min(e.Capacity, floorCapacity(l.MaxCapacity))
 	}
 	return e, refused
 }

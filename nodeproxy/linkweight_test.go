@@ -86,3 +86,15 @@ func TestHealthWeighsNoMoreThanTheLinkLets(t *testing.T) {
 		}
 	}
 }
+
+// Shares are rounded up as well as down, and to no more than the link lets.
+func TestRoundingLeavesALinksGreatestWeight(t *testing.T) {
+	for _, most := range []uint32{1, 16, 17, 31, 100, 1000} {
+		w := newToldWorld(t, fmt.Sprintf(", maxCapacity: %d", most))
+		w.proven.offer(shopName, shopExport(func(e *record.Export) { e.Capacity = record.MaxCapacity }))
+		w.update(shopName)
+		if s, ok := w.share(shopName); !ok || s.Capacity > most || s.Capacity < most-most/8 {
+			t.Errorf("maxCapacity %d: the share weighs %d; want as much, or as little less as rounding takes", most, s.Capacity)
+		}
+	}
+}
