@@ -15,6 +15,8 @@ type Availability struct {
 	Retired          bool          // no stream will ever be opened again, here or on the session that carries it
 	Silent           bool          // see Session.Silent
 	Bulk             bool          // large pieces of data follow each other closely: small messages would wait behind them
+	Crowded          bool          // streams that are not read hold half of what the session lends them: see connWindow
+	Halted           time.Duration // how long no stream could receive, or send, for want of the connection's window, here or on a session that carries it; zero: all can
 	Idle             time.Duration // how long no stream has been open, zero while one is
 }
 
@@ -29,7 +31,8 @@ func (a Availability) Free(limit int) int {
 // Availability reports the state of a client session.
 func (s *Session) Availability(now time.Time) Availability {
 	retired := s.parent != nil && s.parent.retired()
-	a := Availability{Silent: s.Silent()}
+	a := Availability{Silent: s.Silent(), Halted: s.haltedFor(now)}
+	a.Crowded, _ = s.window.lack()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a.SettingsReceived = s.hasSettings()
@@ -40,6 +43,25 @@ func (s *Session) Availability(now time.Time) Availability {
 		a.Idle = now.Sub(s.life.idleSince)
 	}
 	return a
+}
+
+// haltedFor is Availability.Halted. A stream that nobody reads keeps its part of the
+// connection's window, so enough of them keep all of it, at either end, and whatever is
+// opened on the session is accepted, and then neither gets nor sends a byte.
+func (s *Session) haltedFor(now time.Time) (d time.Duration) {
+	if s.parent != nil {
+		d = s.parent.haltedFor(now)
+	}
+	_, receive := s.window.lack()
+	s.mu.Lock()
+	send := s.send.halted()
+	s.mu.Unlock()
+	for _, since := range [...]time.Time{receive, send} {
+		if !since.IsZero() {
+			d = max(d, now.Sub(since))
+		}
+	}
+	return d
 }
 
 func (s *Session) hasSettings() bool {
@@ -66,8 +88,8 @@ type observer struct {
 }
 
 // Observe has a token put into changed, if there is room for it, after a stream
-// has ended, the peer has changed its limit, the session has retired, or a silent
-// peer has sent something; with a channel of capacity one no change goes by
+// has ended, the peer has changed its limit, the session has retired, a silent
+// peer has sent something, or there is window again where there was none; with a channel of capacity one no change goes by
 // unseen. It has silent called, in a goroutine that holds no lock, when the peer
 // has become Silent. A session has one observer, set before it is shared.
 func (s *Session) Observe(changed chan<- struct{}, silent func()) {

@@ -3,6 +3,7 @@ package hbone
 import (
 	"fmt"
 	"sync"
+	"time"
 )
 
 // maxLent is how many connection windows' worth of unread bytes a session takes
@@ -33,6 +34,8 @@ type connWindow struct {
 	held    int // received and not released
 	lent    int // of what is held, given back to the peer already
 	unacked int // given back, and not yet told to the peer
+
+	empty time.Time // since when next to nothing is left to the peer; zero: something is
 }
 
 func (w *connWindow) init(size int) { w.size, w.avail = size, size }
@@ -44,6 +47,9 @@ func (w *connWindow) receive(n int) (low, ok bool) {
 	defer w.mu.Unlock()
 	w.avail -= n
 	w.held += n
+	if w.isEmptyLocked() && w.empty.IsZero() {
+		w.empty = time.Now()
+	}
 	return w.avail < w.size/4, w.avail >= 0
 }
 
@@ -70,13 +76,29 @@ func (w *connWindow) lend() (due int) {
 	return w.dueLocked()
 }
 
+// dueLocked is a quarter of the window or more, or, once little of it is left, what lets
+// the peer go on: nobody may take another byte until something has come.
 func (w *connWindow) dueLocked() (due int) {
-	if w.unacked < w.size/4 {
+	if w.unacked < w.size/4 && (w.unacked < w.size/64 || w.avail > w.size/16) {
 		return 0
 	}
 	due, w.unacked = w.unacked, 0
 	w.avail += due
+	if !w.isEmptyLocked() {
+		w.empty = time.Time{}
+	}
 	return due
+}
+
+// isEmptyLocked reports whether next to nothing is left to the peer.
+func (w *connWindow) isEmptyLocked() bool { return w.avail <= w.size/256 }
+
+// lack says what of the window is lacking: crowded, that half of what may be lent is, for
+// streams that are not read; and since when nothing is left, zero if something is.
+func (w *connWindow) lack() (crowded bool, empty time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lent >= maxLent*w.size/2, w.empty
 }
 
 // holds is how many bytes are held.
@@ -93,6 +115,8 @@ func (w *connWindow) check() error {
 	switch {
 	case w.avail+w.unacked+w.held-w.lent != w.size:
 		return fmt.Errorf("connection window of %d bytes: %d left, %d to be told, %d held and %d lent do not add up", w.size, w.avail, w.unacked, w.held, w.lent)
+	case w.isEmptyLocked() == w.empty.IsZero():
+		return fmt.Errorf("connection window of %d bytes: %d left, empty since %v", w.size, w.avail, w.empty)
 	case w.held < 0 || w.unacked < 0:
 		return fmt.Errorf("connection window: %d held, %d to be told: bytes were given back twice", w.held, w.unacked)
 	case w.lent < 0 || w.lent > min(w.held, maxLent*w.size):

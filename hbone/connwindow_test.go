@@ -35,3 +35,32 @@ func TestAGreedyPeerReachesMaxUnreadAndNoMore(t *testing.T) {
 		}
 	}
 }
+
+// What is given back while nothing is left to the peer is told soon: those that read could
+// otherwise wait for bytes that the peer may not send, of a window that nobody holds.
+func TestAPeerWithNoWindowLeftIsToldOfLittle(t *testing.T) {
+	cfg := DefaultConfig()
+	var w connWindow
+	w.init(cfg.ConnWindow)
+	for n := 1; n > 0; n = min(w.avail, cfg.MaxFrame) {
+		if low, _ := w.receive(n); low {
+			w.lend()
+		}
+	}
+	if crowded, empty := w.lack(); !crowded || empty.IsZero() {
+		t.Errorf("crowded %v, empty since %v, with %d of %d held", crowded, empty, w.held, cfg.MaxUnread())
+	}
+	told := 0
+	for range 16 {
+		told += w.release(w.size / 64)
+		if err := w.check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if told < w.size/16 {
+		t.Errorf("of %d bytes that were given back %d are told", w.size/4, told)
+	}
+	if _, empty := w.lack(); !empty.IsZero() {
+		t.Errorf("empty since %v, with %d left", empty, w.avail)
+	}
+}

@@ -77,6 +77,7 @@ func (s *Session) creditConn(n int) {
 	}
 	s.send.control.add(nil, wire.AppendWindowUpdate(nil, 0, n), 0)
 	s.kickLocked()
+	s.notifyObserver() // it may have been halted
 }
 
 // openWholeWindowLocked gives a new stream on a long path its whole window, when the peer is
@@ -110,6 +111,9 @@ func (s *Session) onWindowUpdate(f *http2.WindowUpdateFrame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.StreamID == 0 {
+		if s.send.window <= 0 {
+			defer s.notifyObserver() // it may have been halted
+		}
 		if s.send.window += n; s.send.window > wire.MaxWindow {
 			return wire.ConnError(http2.ErrCodeFlowControl, "connection window overflows")
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone/wire"
 	"golang.org/x/net/http2"
@@ -20,6 +21,7 @@ type sender struct {
 	data    queue // in order of arrival
 
 	window    int         // of the connection
+	emptied   time.Time   // when the window was used up last
 	credit    []*sendHalf // wait for window, oldest first
 	room      []*sendHalf // wait for space in data, oldest first
 	promised  int         // bytes of window promised to those that have been woken for it

@@ -83,8 +83,18 @@ func (w *sender) hasRoom(n int, turn bool) bool {
 func (w *sender) charge(h *sendHalf, n int) {
 	w.unlist(h)
 	h.window -= n
-	w.window -= n
+	if w.window -= n; w.window <= 0 {
+		w.emptied = time.Now()
+	}
 	w.wakeCredit()
+}
+
+// halted is since when nobody can send for want of the connection's window; zero: they can.
+func (w *sender) halted() time.Time {
+	if w.window > 0 || w.claimed > 0 {
+		return time.Time{}
+	}
+	return w.emptied
 }
 
 // takeBack takes back what was promised to h when it was woken, and reports whether

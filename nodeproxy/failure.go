@@ -104,7 +104,7 @@ func hopFailure(at layer, hop string, err error) *failure {
 	var goAway *hbone.GoAwayError
 	var superseded *supersededError
 	switch reason := identity.ReasonOf(err); {
-	case errors.Is(err, pool.ErrExhausted): // it serves others, as many as it allows
+	case errors.Is(err, pool.ErrExhausted), errors.Is(err, pool.ErrHalted): // it serves others, as many as it allows
 		f.fault, f.reason = false, string(header.ReasonOverload)
 	case errors.As(err, &superseded):
 		f.fault = false

@@ -19,8 +19,14 @@ type dialing struct{ cancel context.CancelCauseFunc }
 
 // dialMore starts the dials that those who wait need. After a failure none is
 // started before all in flight have ended.
-func (p *Pool) dialMore(e *entry) {
+func (p *Pool) dialMore(e *entry, now time.Time) {
 	if e.failed != nil || len(e.waiters) == 0 {
+		return
+	}
+	if e.isHalted(now) {
+		if len(e.dials) == 0 {
+			e.fail(ErrHalted)
+		}
 		return
 	}
 	for want := e.wantedDials(p.cfg.MaxStreams); len(e.dials) < want; {
@@ -115,7 +121,7 @@ func (p *Pool) dialFailed(e *entry, err error) {
 	e.failed = err
 	for _, w := range e.waiters {
 		if w.spare {
-			w.spare, e.crowded = false, time.Now()
+			w.spare, e.alone = false, time.Now()
 		}
 	}
 	p.serve(e)

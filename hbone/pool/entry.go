@@ -20,8 +20,8 @@ type entry struct {
 	limit    int           // streams that the peer last allowed a session; 0: not known
 	detached bool          // retired: no new calls
 
-	// crowded is when a dial for a session without bulk has failed.
-	crowded time.Time
+	// alone is when a dial for a better session than there is has failed.
+	alone time.Time
 }
 
 // shared is a session in an entry.
@@ -39,7 +39,7 @@ type shared struct {
 // waiter is a call that waits for a session.
 type waiter struct {
 	call  *call
-	spare bool // it has a session with bulk to fall back on, and hopes for one without
+	spare bool // it has a session with bulk, or crowded, to fall back on, and hopes for a better one
 	done  chan struct{}
 	got   *shared // set, or err, before done is closed
 	err   error
@@ -57,11 +57,54 @@ const (
 	uncongestedPause    = 5 * time.Second
 )
 
+// A session that is crowded by streams which nobody reads is passed over likewise, before
+// they halt it, and one that is halted is not used: what is opened on it is accepted and
+// never answered. Others are opened in their place.
+const (
+	// haltedAfter is how long a session has to be halted to count as that. Who sends all
+	// that a long path lets him has no window for a round trip.
+	haltedAfter = time.Second
+	// haltedSessions is how many sessions of a key are opened because others are crowded or
+	// halted. Together they hold 256 MiB (hbone.Config.MaxUnread), as much as a server lets
+	// one identity leave unread (limits.identity.unreadBytes). When they are halted,
+	// and there are no others, calls fail with ErrHalted.
+	haltedSessions = 4
+)
+
+// rank orders sessions that can serve: the lower the better.
+type rank uint8
+
+const (
+	rankClear rank = iota
+	rankBulk
+	rankCrowded
+)
+
+func rankOf(a hbone.Availability) rank {
+	switch {
+	case a.Crowded:
+		return rankCrowded
+	case a.Bulk:
+		return rankBulk
+	}
+	return rankClear
+}
+
+// isHalted reports whether no stream of a session gets, or sends, anything.
+func isHalted(a hbone.Availability) bool { return a.Halted >= haltedAfter && !a.Silent }
+
 func newEntry(key Key) *entry { return &entry{key: key, changed: make(chan struct{}, 1)} }
 
-// wantsUncongested reports whether a session without bulk is worth a dial.
-func (e *entry) wantsUncongested(now time.Time) bool {
-	return len(e.sessions) < uncongestedSessions && now.Sub(e.crowded) >= uncongestedPause
+// wantsBetter reports whether a better session than the best, of rank r, is worth a dial.
+func (e *entry) wantsBetter(r rank, now time.Time) bool {
+	most := [...]int{rankBulk: uncongestedSessions, rankCrowded: haltedSessions}[r]
+	return len(e.sessions) < most && now.Sub(e.alone) >= uncongestedPause
+}
+
+// isHalted reports whether there are as many sessions as may be halted, and no others.
+func (e *entry) isHalted(now time.Time) bool {
+	return len(e.sessions) >= haltedSessions &&
+		!slices.ContainsFunc(e.sessions, func(sh *shared) bool { return !isHalted(sh.s.Availability(now)) })
 }
 
 // lend notes that c has sh.
@@ -114,7 +157,7 @@ func (e *entry) hasSilent() bool {
 func (p *Pool) free(sh *shared, a hbone.Availability) int {
 	limit := p.cfg.MaxStreams
 	switch {
-	case a.Silent:
+	case a.Silent || isHalted(a):
 		return 0
 	case a.SettingsReceived:
 		sh.e.limit = a.Limit
@@ -134,9 +177,9 @@ func (p *Pool) past(sh *shared, a hbone.Availability, now time.Time) bool {
 		idle && (a.Idle >= p.cfg.IdleTimeout && !awaited || a.SettingsReceived && a.Limit == 0)
 }
 
-// choose returns a session with a free stream, one without bulk if there is one,
-// and takes out those that are past use.
-func (p *Pool) choose(e *entry, after uint64, now time.Time) (found *shared, bulk bool) {
+// choose returns a session with a free stream, of the lowest rank that there is, and takes
+// out those that are past use.
+func (p *Pool) choose(e *entry, after uint64, now time.Time) (found *shared, best rank) {
 	for i := 0; i < len(e.sessions); {
 		sh := e.sessions[i]
 		a := sh.s.Availability(now)
@@ -145,11 +188,11 @@ func (p *Pool) choose(e *entry, after uint64, now time.Time) (found *shared, bul
 			continue
 		}
 		i++
-		if sh.seq > after && (found == nil || bulk && !a.Bulk) && p.free(sh, a) > 0 {
-			found, bulk = sh, a.Bulk
+		if r := rankOf(a); sh.seq > after && (found == nil || r < best) && p.free(sh, a) > 0 {
+			found, best = sh, r
 		}
 	}
-	return found, bulk
+	return found, best
 }
 
 // take takes sh out of e: it closes when its last stream ends.
@@ -172,7 +215,7 @@ func (p *Pool) take(e *entry, sh *shared) {
 type offer struct {
 	sh   *shared
 	free int
-	bulk bool
+	rank rank
 }
 
 // serve takes out what is past use, gives free streams to those who wait, and
@@ -190,12 +233,12 @@ func (p *Pool) serve(e *entry) {
 		}
 		i++
 		if free := p.free(sh, a); free > 0 {
-			p.offers = append(p.offers, offer{sh, free, a.Bulk})
+			p.offers = append(p.offers, offer{sh, free, rankOf(a)})
 		}
 	}
 	if len(e.waiters) > 0 {
 		e.waiters = slices.DeleteFunc(e.waiters, p.grant)
-		p.dialMore(e)
+		p.dialMore(e, now)
 	}
 	clear(p.offers)
 	p.settle(e)
@@ -206,7 +249,7 @@ func (p *Pool) grant(w *waiter) bool {
 	var best *offer
 	for i := range p.offers {
 		o := &p.offers[i]
-		if o.free > 0 && o.sh.seq > w.call.after && !(w.spare && o.bulk) && (best == nil || best.bulk && !o.bulk) {
+		if o.free > 0 && o.sh.seq > w.call.after && !(w.spare && o.rank > rankClear) && (best == nil || o.rank < best.rank) {
 			best = o
 		}
 	}

@@ -4,10 +4,11 @@
 // What always holds, when no goroutine is about to run:
 //
 //   - A call never fails because a session is full: it waits, as long as its
-//     context allows, for a stream to end or for another session.
+//     context allows, for a stream to end or for another session. It fails at once
+//     if haltedSessions sessions, and no others, are halted and none is dialled.
 //   - While a call waits no session of its key that it may use has a free stream,
 //     and at least one dial of the key is in flight. (One that finds only sessions
-//     with bulk waits uncongestedWait at most for another one.)
+//     with bulk, or crowded ones, waits uncongestedWait at most for another one.)
 //   - Streams are given out in the order in which calls came. Nothing is reserved:
 //     a call that finds the last stream taken goes back to its place.
 //   - Of one key at most dialsAtOnce dials are in flight, and no more than the
@@ -36,6 +37,10 @@ var (
 	// ErrExhausted is returned, with the cause of the context, to a call whose
 	// context ended while every session of its key was full.
 	ErrExhausted = errors.New("no session had a free stream in time")
+
+	// ErrHalted is returned to a call while all sessions of its key, as many as are opened
+	// for that, are halted: see hbone.Availability.
+	ErrHalted = errors.New("all sessions are full of what nobody reads: what applications have asked for on them, or what they have sent; close connections that are not read, or read them")
 
 	errNoStreams = errors.New("peer allows no streams")
 )
@@ -154,7 +159,7 @@ type call struct {
 	since   uint64 // sessions with a higher seq were established for this call
 	after   uint64 // sessions up to this seq are not wanted
 	retried bool
-	waited  bool // for a session without bulk, once
+	waited  bool // for a better session than there was, once
 	blind   bool // the session was lent before its peer's limit was known
 }
 
@@ -177,8 +182,8 @@ func (p *Pool) acquire(key Key, c *call) (*shared, error) {
 	now := time.Now()
 	spare := false
 	if len(e.waiters) == 0 {
-		sh, bulk := p.choose(e, c.after, now)
-		spare = bulk && !c.waited && e.wantsUncongested(now)
+		sh, r := p.choose(e, c.after, now)
+		spare = r > rankClear && !c.waited && e.wantsBetter(r, now)
 		if sh != nil && !spare {
 			p.stats.Reused++
 			e.lend(sh, c)

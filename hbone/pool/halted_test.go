@@ -1,0 +1,164 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+)
+
+// unreadBackend answers large:1 with as much as is taken and reads nothing of what is sent to unread:1.
+func unreadBackend(t *testing.T) *backend {
+	b := &backend{t: t, cfg: hbone.DefaultConfig(), delay: 40 * time.Millisecond}
+	b.handler = func(ctx context.Context, in *hbone.Incoming) {
+		switch in.Authority {
+		case "large:1":
+			if st, err := in.Accept(nil); err == nil {
+				flood(st)
+				st.Close()
+			}
+		case "unread:1":
+			if st, err := in.Accept(nil); err == nil {
+				<-ctx.Done()
+				st.Close()
+			}
+		default:
+			echoHandler(ctx, in)
+		}
+	}
+	return b
+}
+
+func flood(st *hbone.Stream) {
+	for buf, err := make([]byte, 64<<10), error(nil); err == nil; {
+		_, err = st.Write(buf)
+	}
+}
+
+// unread opens a stream of which one end does not read what the other sends, without end.
+func unread(p *Pool, b *backend, authority string) (*hbone.Stream, error) {
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
+	defer cancel()
+	st, _, err := p.Open(ctx, Key{}, b.dial, &hbone.Request{Authority: authority})
+	if err == nil && authority == "unread:1" {
+		go flood(st)
+	}
+	return st, err
+}
+
+// answered opens a stream and has a byte come back on it.
+func answered(p *Pool, b *backend) error {
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
+	defer cancel()
+	st, _, err := p.Open(ctx, Key{}, b.dial, poolReq)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	defer st.Reset(0)
+	st.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := st.Write([]byte("x")); err != nil {
+		return err
+	}
+	_, err = io.ReadFull(st, make([]byte, 1))
+	return err
+}
+
+// However many applications do not read what they have asked for, or what is sent to them,
+// and whether they are asked one after the other or all at once: who comes later is put on
+// a session that can carry something.
+func TestStreamsThatNobodyReadsLeaveLaterOnesAnswered(t *testing.T) {
+	for _, authority := range []string{"large:1", "unread:1"} {
+		for _, pause := range []time.Duration{5 * time.Second, 0} {
+			for _, n := range []int{8, 16, 24, 40} {
+				t.Run(fmt.Sprint(authority, " ", pause, " ", n), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						b := unreadBackend(t)
+						p := New(Config{})
+						var idle []*hbone.Stream
+						for range n {
+							st, err := unread(p, b, authority)
+							check(t, err)
+							idle = append(idle, st)
+							time.Sleep(pause)
+						}
+						time.Sleep(time.Minute)
+						for i := range 20 {
+							if err := answered(p, b); err != nil {
+								t.Errorf("connection %d beside %d that are not read: %v", i, n, err)
+							}
+						}
+						if s := p.Stats(); s.Sessions > haltedSessions {
+							t.Errorf("%d sessions; want at most %d", s.Sessions, haltedSessions)
+						}
+						for _, st := range idle {
+							st.Reset(0)
+							st.Close()
+						}
+						time.Sleep(time.Second)
+						if s := p.Stats(); s.Held != 0 {
+							t.Errorf("%d bytes are held of streams that have ended", s.Held)
+						}
+						p.Close()
+						b.stop()
+					})
+				})
+			}
+		}
+	}
+}
+
+// When as many sessions are halted as may be, a call fails at once and says why. It is served
+// when there is room again.
+func TestACallFailsWhenAllSessionsAreHalted(t *testing.T) {
+	for _, authority := range []string{"large:1", "unread:1"} {
+		t.Run(authority, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := unreadBackend(t)
+				p := New(Config{})
+				var idle []*hbone.Stream
+				for {
+					st, err := unread(p, b, authority)
+					if errors.Is(err, ErrHalted) {
+						break
+					}
+					check(t, err)
+					if idle = append(idle, st); len(idle) > 200 {
+						t.Fatalf("%d streams that nobody reads, and none was refused", len(idle))
+					}
+					time.Sleep(5 * time.Second)
+				}
+				began, dials := time.Now(), b.dials.Load()
+				if err := answered(p, b); !errors.Is(err, ErrHalted) || time.Since(began) > 0 {
+					t.Errorf("%v after %v; want ErrHalted at once", err, time.Since(began))
+				}
+				if s := p.Stats(); s.Sessions != haltedSessions || b.dials.Load() != dials || s.Waiting != 0 {
+					t.Errorf("%+v, %d dials: want %d sessions, and none dialled", s, b.dials.Load(), haltedSessions)
+				}
+				t.Logf("%d streams that nobody reads on %d sessions", len(idle), haltedSessions)
+				first := idle[0].Session()
+				for _, st := range idle {
+					if st.Session() == first {
+						st.Reset(0)
+						st.Close()
+					}
+				}
+				time.Sleep(time.Second)
+				if err := answered(p, b); err != nil || b.dials.Load() != dials {
+					t.Errorf("when those of one session have ended: %v, %d dials", err, b.dials.Load()-dials)
+				}
+				for _, st := range idle {
+					st.Reset(0)
+					st.Close()
+				}
+				p.Close()
+				b.stop()
+			})
+		})
+	}
+}
