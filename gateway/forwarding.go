@@ -136,7 +136,9 @@ func (g *Gateway) forward(ctx context.Context, f *forwarding) {
 // relay carries the tunnel to its end.
 func (f *forwarding) relay(ctx context.Context, g *Gateway, stream *hbone.Stream, conn *net.TCPConn) {
 	inner := f.lease.inner
-	inner.expire(g.patience(f), func() { stream.Reset(http2.ErrCodeConnect) })
+	cut := func() { stream.Reset(http2.ErrCodeConnect) }
+	closed := g.tunnels.open(f.lease.Pod, g.store.Current, cut)
+	inner.expire(g.patience(f), cut)
 	f.relayed = hbone.RelayWith(ctx, stream, conn, hbone.RelayOptions{
 		OnSend: inner.sends,
 		OnReply: func(p []byte) bool {
@@ -149,8 +151,12 @@ func (f *forwarding) relay(ctx context.Context, g *Gateway, stream *hbone.Stream
 	})
 	f.relayed.ToConn += f.replayed.size
 	f.err = f.relayed.Err
-	if inner.expired() {
+	ended := closed()
+	switch {
+	case inner.expired():
 		f.result, f.err = resultNoHandshake, errUnfinished
+	case ended:
+		f.result, f.err = resultReassigned, errReassigned
 	}
 }
 

@@ -51,6 +51,7 @@ type Gateway struct {
 	hold       func(context.Context, string) (overload.Work, error) // of the others: load's AdmitOnce
 	clients    *admission.Guard
 	inner      *innerHandshakes
+	tunnels    tunnels
 	metrics    *Metrics
 	refusals   *identity.Refusals
 	failures   logging.PeerLimits // of warnings, by client and trace
@@ -313,6 +314,7 @@ func (g *Gateway) follow(ctx context.Context, sub *discovery.Subscription) {
 // changes are new.
 func (g *Gateway) rediscover(changes discovery.Changes, now time.Time) {
 	snap := g.store.Current()
+	g.tunnels.revised(g.cfg.Network, snap, changes)
 	g.backends.forget(snap, now)
 	if g.nodes != nil {
 		g.nodes.Relocate()

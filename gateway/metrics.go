@@ -21,7 +21,7 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		opened:   prometheus.NewCounter(prometheus.CounterOpts{Name: "istio_tcp_connections_opened_total", Help: "Tunnels (outer streams) that were opened."}),
-		closed:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "istio_tcp_connections_closed_total", Help: "Tunnels (outer streams, each of which carries a session of connections) that ended, by result (ended, server_ended, cancelled, no_hello, no_handshake, client_reset, server_reset, tunnel_lost, half_closed, shed, stopped, or an isthmus-reason)."}, []string{"result"}),
+		closed:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "istio_tcp_connections_closed_total", Help: "Tunnels (outer streams, each of which carries a session of connections) that ended, by result (ended, server_ended, cancelled, no_hello, no_handshake, client_reset, server_reset, tunnel_lost, half_closed, shed, reassigned, stopped, or an isthmus-reason)."}, []string{"result"}),
 		received: prometheus.NewCounter(prometheus.CounterOpts{Name: "istio_tcp_received_bytes_total", Help: "Bytes from clients to pods."}),
 		sent:     prometheus.NewCounter(prometheus.CounterOpts{Name: "istio_tcp_sent_bytes_total", Help: "Bytes from pods to clients."}),
 		dazed:    prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_dazed_picks_total", Help: "Choices made among pods none of which was healthy."}),

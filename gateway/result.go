@@ -22,6 +22,7 @@ const (
 	resultTunnelLost  = "tunnel_lost"  // the client's session ended
 	resultHalfClosed  = "half_closed"  // the client went on for too long after the pod had closed
 	resultShed        = "shed"         // this gateway reset it: the client held too many unread bytes
+	resultReassigned  = "reassigned"   // this gateway reset it: the pod is gone, and its address belongs to another one
 	resultStopped     = "stopped"      // this process stopped, and its drain was over
 )
 

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
@@ -41,8 +42,12 @@ func TestResultAndErrorOfAConnectionAgree(t *testing.T) {
 		"the client goes on":                 {pod: func(c *net.TCPConn) { io.CopyN(c, c, 1); c.CloseWrite(); io.Copy(io.Discard, c) }, client: talk, want: "half_closed"},
 		"no hello":                           {pod: echoOnce, client: func(*hbone.Stream) {}, want: "no_hello"},
 		"the gateway stops":                  {pod: echo, client: talk, also: func(t *testing.T, _ *site, gw *meshtest.Process) { gw.Stop(t) }, want: "stopped"},
-		"nobody listens":                     {want: "unreachable"},
-		"unknown service":                    {authority: "nobody.default.svc.cluster.local:80", want: "unknown_service"},
+		"the pod's address is another's": {pod: echo, client: talk, want: "reassigned", also: func(_ *testing.T, s *site, _ *meshtest.Process) {
+			s.pods[0].Edit(func(w *discovery.Workload) { w.UID += "-anew" })
+			s.Write()
+		}},
+		"nobody listens":  {want: "unreachable"},
+		"unknown service": {authority: "nobody.default.svc.cluster.local:80", want: "unknown_service"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, 1)
