@@ -17,6 +17,7 @@ type Availability struct {
 	Bulk             bool          // large pieces of data follow each other closely: small messages would wait behind them
 	Crowded          bool          // streams that are not read hold half of what the session lends them: see connWindow
 	Halted           time.Duration // how long no stream could receive, or send, for want of the connection's window, here or on a session that carries it; zero: all can
+	HaltedHere       time.Duration // the same without the sessions that carry it
 	Idle             time.Duration // how long no stream has been open, zero while one is
 }
 
@@ -31,7 +32,11 @@ func (a Availability) Free(limit int) int {
 // Availability reports the state of a client session.
 func (s *Session) Availability(now time.Time) Availability {
 	retired := s.parent != nil && s.parent.retired()
-	a := Availability{Silent: s.Silent(), Halted: s.haltedFor(now)}
+	a := Availability{Silent: s.Silent(), HaltedHere: s.haltedHere(now)}
+	a.Halted = a.HaltedHere
+	for p := s.parent; p != nil; p = p.parent {
+		a.Halted = max(a.Halted, p.haltedHere(now))
+	}
 	a.Crowded, _ = s.window.lack()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,13 +50,10 @@ func (s *Session) Availability(now time.Time) Availability {
 	return a
 }
 
-// haltedFor is Availability.Halted. A stream that nobody reads keeps its part of the
+// haltedHere is Availability.HaltedHere. A stream that nobody reads keeps its part of the
 // connection's window, so enough of them keep all of it, at either end, and whatever is
 // opened on the session is accepted, and then neither gets nor sends a byte.
-func (s *Session) haltedFor(now time.Time) (d time.Duration) {
-	if s.parent != nil {
-		d = s.parent.haltedFor(now)
-	}
+func (s *Session) haltedHere(now time.Time) (d time.Duration) {
 	_, receive := s.window.lack()
 	s.mu.Lock()
 	send := s.send.halted()

@@ -58,16 +58,20 @@ const (
 )
 
 // A session that is crowded by streams which nobody reads is passed over likewise, before
-// they halt it, and one that is halted is not used: what is opened on it is accepted and
-// never answered. Others are opened in their place.
+// they halt it, and one that is halted comes last, and is not used when that lasts: what is
+// opened on it is accepted and never answered. Others are opened in their place.
 const (
-	// haltedAfter is how long a session has to be halted to count as that. Who sends all
+	// haltedAfter is how long a session has to be halted to come last. Who sends all
 	// that a long path lets him has no window for a round trip.
 	haltedAfter = time.Second
+	// haltedForLong is how long until it is not used. A peer that reads slowly, and gives
+	// the window back in large parts as stock ones do, half of 16 MiB, halts it for
+	// seconds again and again: what is opened on it is answered late.
+	haltedForLong = 10 * time.Second
 	// haltedSessions is how many sessions of a key are opened because others are crowded or
 	// halted. Together they hold 256 MiB (hbone.Config.MaxUnread), as much as a server lets
-	// one identity leave unread (limits.identity.unreadBytes). When they are halted,
-	// and there are no others, calls fail with ErrHalted.
+	// one identity leave unread (limits.identity.unreadBytes). When they are halted for
+	// long, and there are no others, calls fail with ErrHalted.
 	haltedSessions = 4
 )
 
@@ -78,10 +82,13 @@ const (
 	rankClear rank = iota
 	rankBulk
 	rankCrowded
+	rankHalted
 )
 
 func rankOf(a hbone.Availability) rank {
 	switch {
+	case a.Halted >= haltedAfter:
+		return rankHalted
 	case a.Crowded:
 		return rankCrowded
 	case a.Bulk:
@@ -90,21 +97,33 @@ func rankOf(a hbone.Availability) rank {
 	return rankClear
 }
 
-// isHalted reports whether no stream of a session gets, or sends, anything.
-func isHalted(a hbone.Availability) bool { return a.Halted >= haltedAfter && !a.Silent }
+// isHalted reports whether no stream of a session has got, or sent, anything for long.
+func isHalted(a hbone.Availability) bool { return a.Halted >= haltedForLong && !a.Silent }
 
 func newEntry(key Key) *entry { return &entry{key: key, changed: make(chan struct{}, 1)} }
 
 // wantsBetter reports whether a better session than the best, of rank r, is worth a dial.
 func (e *entry) wantsBetter(r rank, now time.Time) bool {
-	most := [...]int{rankBulk: uncongestedSessions, rankCrowded: haltedSessions}[r]
-	return len(e.sessions) < most && now.Sub(e.alone) >= uncongestedPause
+	most := haltedSessions
+	beside := len(e.sessions)
+	if r == rankBulk { // those that are halted are no better than those with bulk
+		most = uncongestedSessions
+		for _, sh := range e.sessions {
+			if sh.s.Availability(now).Halted >= haltedAfter {
+				beside--
+			}
+		}
+	}
+	return beside < most && len(e.sessions) < haltedSessions && now.Sub(e.alone) >= uncongestedPause
 }
 
-// isHalted reports whether there are as many sessions as may be halted, and no others.
+// isHalted reports whether there are as many sessions as may be halted for long, and no
+// others. One that is so by the session that carries it can be replaced by one on another.
 func (e *entry) isHalted(now time.Time) bool {
-	return len(e.sessions) >= haltedSessions &&
-		!slices.ContainsFunc(e.sessions, func(sh *shared) bool { return !isHalted(sh.s.Availability(now)) })
+	return len(e.sessions) >= haltedSessions && !slices.ContainsFunc(e.sessions, func(sh *shared) bool {
+		a := sh.s.Availability(now)
+		return a.HaltedHere < haltedForLong || a.Silent
+	})
 }
 
 // lend notes that c has sh.

@@ -162,3 +162,38 @@ func TestACallFailsWhenAllSessionsAreHalted(t *testing.T) {
 		})
 	}
 }
+
+// A session that is halted is none beside which a second one without bulk is not opened.
+func TestAHaltedSessionIsNotTheOneWithoutBulk(t *testing.T) {
+	for _, halted := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			b := unreadBackend(t)
+			p := New(Config{})
+			var idle []*hbone.Stream
+			if halted {
+				for range 20 {
+					st, err := unread(p, b, "large:1")
+					check(t, err)
+					idle = append(idle, st)
+				}
+				time.Sleep(time.Minute)
+			}
+			bulk := poolOpen(t, p, Key{}, b)
+			if halted && (bulk.Session() == idle[0].Session() || b.dials.Load() != 2) {
+				t.Fatalf("the test does not do what it says: %d dials", b.dials.Load())
+			}
+			before := b.dials.Load()
+			transfer(t, bulk, 16<<20)
+			small := poolOpen(t, p, Key{}, b)
+			if small.Session() == bulk.Session() {
+				t.Errorf("halted session %v: the small stream is on the session with bulk, %d dials for it", halted, b.dials.Load()-before)
+			}
+			for _, st := range append(idle, bulk, small) {
+				st.Reset(0)
+				st.Close()
+			}
+			p.Close()
+			b.stop()
+		})
+	}
+}
