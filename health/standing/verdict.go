@@ -33,6 +33,7 @@ type Cause struct {
 	Since    time.Time `json:"since,omitzero"`     // since when
 	Until    time.Time `json:"until,omitzero"`     // when it is asked again at the latest
 	Health   float64   `json:"health,omitempty"`   // score of what is weak, 0 to 1
+	Of       string    `json:"of,omitempty"`       // which connections, of what is weak: a gateway has two scores
 }
 
 // Held is what may be held against a candidate.
@@ -113,7 +114,11 @@ func (c Cause) Sentence(now time.Time) string {
 	case HeldProbing:
 		return reason + ", seen by this process; being tried again"
 	case HeldWeak:
-		return fmt.Sprintf("some connections failed (health %.2f)", c.Health)
+		which := "some connections"
+		if c.Of != "" {
+			which += " " + c.Of
+		}
+		return fmt.Sprintf("%s failed (health %.2f)", which, c.Health)
 	case HeldReported:
 		return reason + ", seen by " + c.By + c.askedBy()
 	case HeldDoubted:

@@ -23,10 +23,11 @@ type Explanation struct {
 	Candidates  []Verdict `json:"candidates"`           // pods of its own network, and shares of others
 }
 
-// Words of what may be held against a share, beside those of package standing.
+// Words of what may be held against a share or its gateways, beside those of package standing.
 const (
 	HeldUnreached   standing.Held = "unreached"   // none of its gateways takes connections
 	HeldUndelivered standing.Held = "undelivered" // they do, and nobody gets through to a pod
+	HeldDrained     standing.Held = "drained"     // of a gateway: it is to get nothing new, as discovery or its network says
 )
 
 // Verdict says of one candidate whether it takes part in the choice, and why.

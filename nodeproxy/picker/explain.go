@@ -91,7 +91,7 @@ func (s *share) cause(id mesh.EndpointID) standing.Cause {
 // explain adds what there is to say of a share: its gateways, and single endpoints.
 func (s *share) explain(v *answer.Verdict, m *member, c *route.Candidate, now time.Time) {
 	v.Kind, v.Name, v.Failed = "share", s.key.Network, s.attempts.get("")
-	v.Causes = standing.OfCell(v.Causes, s.whole, now)
+	v.Causes = weakOf(standing.OfCell(v.Causes, s.whole, now), "to this share")
 	h := s.current(now)
 	ways := waysOf(m, c, &h, Tried{}, now, nil)
 	s.mu.Lock()
@@ -109,8 +109,8 @@ func (s *share) explain(v *answer.Verdict, m *member, c *route.Candidate, now ti
 	for i, w := range ways {
 		g := answer.Verdict{Verdict: standing.Verdict{Kind: "gateway", Name: w.name, Weight: w.gate.Weight * w.delivers(float64(c.Capacity)), Open: m.gates[i].cell.Open()}}
 		g.Failed = s.attempts.get(w.name)
-		g.Causes = standing.OfCell([]standing.Cause{}, m.gates[i].cell, now)
-		for _, x := range standing.OfCell(nil, m.paths[i], now) {
+		g.Causes = weakOf(standing.OfCell([]standing.Cause{}, m.gates[i].cell, now), "to this gateway")
+		for _, x := range weakOf(standing.OfCell(nil, m.paths[i], now), "of this service through it") {
 			if x.Word == standing.HeldFailed {
 				x.Word = standing.HeldPath
 			}
@@ -141,6 +141,16 @@ func (s *share) explain(v *answer.Verdict, m *member, c *route.Candidate, now ti
 		v.Causes = append(v.Causes, standing.Cause{Word: word})
 	}
 	partGateways(v, c, nobody)
+}
+
+// weakOf says which connections failed of what is weak in list.
+func weakOf(list []standing.Cause, which string) []standing.Cause {
+	for i := range list {
+		if list[i].Word == standing.HeldWeak {
+			list[i].Of = which
+		}
+	}
+	return list
 }
 
 // partGateways says which part of v each gateway gets. If it has none that takes part
