@@ -154,9 +154,20 @@ func (g *Gateway) dialPod(ctx context.Context, w *mesh.Workload) (*net.TCPConn, 
 	}
 	conn, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(w.Addresses[0], mesh.HBONEPort).String())
 	if err != nil {
-		return nil, err
+		return nil, withoutPort0(err)
 	}
 	return conn.(*net.TCPConn), nil
+}
+
+// withoutPort0 names the source of a dial that had not got as far as having a port by its
+// address alone: port 0 looks like a mistake in the configuration.
+func withoutPort0(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		if from, ok := op.Source.(*net.TCPAddr); ok && from != nil && from.Port == 0 {
+			op.Source = &net.IPAddr{IP: from.IP, Zone: from.Zone}
+		}
+	}
+	return err
 }
 
 // latePort lets the kernel choose the source port when it knows the destination:

@@ -172,7 +172,7 @@ func caRemedy(dir string, err error) error {
 			return fmt.Errorf("%w, though %s is there: put the missing file back; a new ca would be trusted by nobody who trusts this one", err, part)
 		}
 	}
-	return fmt.Errorf("%w: make one with `isthmus ca init --dir %s`", err, dir)
+	return fmt.Errorf("%w: correct the path; or, if this mesh has no ca yet, make one with `isthmus ca init --dir %s`", err, dir)
 }
 
 // unreadable adds to a lack of permission whom it must be given to.

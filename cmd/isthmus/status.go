@@ -95,7 +95,7 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 	}
 	b.WriteString("\n")
 	for _, p := range s.Pending {
-		fmt.Fprintf(b, "not ready: %s\n", plain(p))
+		fmt.Fprintf(b, "not ready: %s\n", plainLines(p))
 	}
 	if s.Detached {
 		fmt.Fprintf(b, "no gateway of network %s tells this process anything\n", s.Network)
@@ -110,14 +110,14 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 	}
 	writeKeys(b, s)
 	for _, p := range s.Problems {
-		fmt.Fprintf(b, "problem: %s\n", plain(p))
+		fmt.Fprintf(b, "problem: %s\n", plainLines(p))
 	}
 	if len(s.Services) == 0 && strings.HasPrefix(s.Process, "gateway ") { // it lists all that its network has
 		fmt.Fprintf(b, "no pod of network %s serves anything\n", s.Network)
 		return
 	}
 	if len(s.Services) == 0 && len(s.Local) == 0 {
-		b.WriteString("nothing is known of any service\n")
+		b.WriteString("no pod of this node uses a service, so nothing is known of any\n")
 		return
 	}
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
@@ -181,15 +181,15 @@ func writeKeys(b *strings.Builder, s *answer.Status) {
 	if len(s.Keys) < 2 {
 		return
 	}
-	fmt.Fprintf(b, "keys of network %s:", s.Network)
+	var said []string
 	for _, k := range s.Keys {
 		use := "listed"
 		if k.Signs {
 			use = "signs"
 		}
-		fmt.Fprintf(b, " %s %s", k.Fingerprint, use)
+		said = append(said, k.Fingerprint+" "+use)
 	}
-	b.WriteString("\n")
+	fmt.Fprintf(b, "keys of network %s: %s\n", s.Network, strings.Join(said, ", "))
 }
 
 // certifies names the gateways of network that are heard and certified by a key.
@@ -228,6 +228,16 @@ func plain(s string) string {
 		return s
 	}
 	return strconv.QuoteToASCII(s)
+}
+
+// plainLines is plain for what has several lines, such as a file with several mistakes.
+// All but the first are indented, so that none passes for a line of the table.
+func plainLines(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	for i, l := range lines {
+		lines[i] = plain(l)
+	}
+	return strings.Join(lines, "\n    ")
 }
 
 func age(now, at time.Time) string {

@@ -107,8 +107,10 @@ func TestStatusOfNothingSaysSoAndOfNoGatewayIsAFinding(t *testing.T) {
 		want []string
 	}{
 		{answer.Status{Process: "gateway g", Network: "east"}, exitOK, []string{"no pod of network east serves anything"}},
-		{answer.Status{Process: "node proxy n", Network: "east"}, exitOK, []string{"nothing is known of any service"}},
+		{answer.Status{Process: "node proxy n", Network: "east"}, exitOK, []string{"no pod of this node uses a service"}},
 		{answer.Status{Process: "node proxy n", Network: "east", Detached: true}, exitFinding, []string{"no gateway of network east"}},
+		{answer.Status{Problems: []string{"a: b\nc: d\x1b"}}, exitFinding, []string{"problem: a: b\n    \"c: d\\x1b\"\n"}},
+		{answer.Status{Network: "west", Keys: []answer.Key{{Fingerprint: "f1", Signs: true}, {Fingerprint: "f2"}}}, exitOK, []string{"keys of network west: f1 signs, f2 listed\n"}},
 		{answer.Status{Gateways: []answer.Gateway{{Network: "west", Name: "gw-1", Reason: "connect"}}}, exitFinding, []string{"gateway gw-1 of network west out (connect, -)"}},
 		{answer.Status{Services: []answer.Row{{Unknown: true}}}, exitFinding, []string{"?"}},
 		{answer.Status{Services: []answer.Row{{Unreached: "connect"}}}, exitFinding, []string{"?", "all of it (none of its gateways can be reached: connect)"}},

@@ -145,7 +145,7 @@ func Open(dir string) (Dir, error) { return open(dir, "NAME") }
 func open(dir, name string) (Dir, error) {
 	known, links, err := ReadLinks(filepath.Join(dir, ListFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return Dir{}, fmt.Errorf("open network: %w: make one with `isthmus network init --dir %s --network %s`", err, dir, name)
+		return Dir{}, fmt.Errorf("open network: %w: correct the path; or, if this network has no key yet, make one with `isthmus network init --dir %s --network %s`", err, dir, name)
 	}
 	if err != nil {
 		return Dir{}, fmt.Errorf("open network: %w", err)
