@@ -100,11 +100,18 @@ func (n *Node) overdue(mine []*pb.Have, now time.Time) (peers []string) {
 }
 
 // tellsMore reports whether a digest is worth an answer: the peer holds something newer,
-// or lacks something that we hold. That heartbeats are on their way is no reason.
+// or lacks something that we hold and teach. That heartbeats are on their way is no reason.
 func (n *Node) tellsMore(x *Exchange, d *pb.Digest, mine []*pb.Have) bool {
 	for _, h := range mine {
-		theirs, known := x.has[record.Instance(h.GetInstance())]
-		if !known || theirs.count > h.GetCount() || h.GetComplete() && !theirs.complete {
+		id := record.Instance(h.GetInstance())
+		theirs, known := x.has[id]
+		if !known {
+			if n.ledger.Teaches(id) {
+				return true
+			}
+			continue
+		}
+		if theirs.count > h.GetCount() || h.GetComplete() && !theirs.complete {
 			return true
 		}
 	}

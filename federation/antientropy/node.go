@@ -436,7 +436,7 @@ func (n *Node) compared(x *Exchange, d *pb.Digest, now time.Time) error {
 	for _, h := range mine {
 		id := record.Instance(h.GetInstance())
 		theirs, known := x.has[id]
-		if known && theirs.count >= h.GetCount() {
+		if known && theirs.count >= h.GetCount() || !known && !n.ledger.Teaches(id) {
 			continue
 		}
 		m := statementMessage(n.ledger.Statement(id, !known))

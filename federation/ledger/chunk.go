@@ -42,6 +42,15 @@ func (l *Ledger) Digest() []*pb.Have {
 	return out
 }
 
+// Teaches says whether an instance is told of to others who do not know it: it is heard
+// here, or was within [Lapse]. What else is held proves nothing to them, and readers that
+// taught each other what has ended would never forget it, each taking the other's word for
+// news. An instance that lives is heard by whoever relays it: it answers their numbers.
+func (l *Ledger) Teaches(id record.Instance) bool {
+	i := l.instances[id]
+	return i != nil && (i.own || i.phase == Live || i.phase == Silent)
+}
+
 // Incomplete returns the part of Digest that is about instances of which not all is held.
 func (l *Ledger) Incomplete() (out []*pb.Have) {
 	for _, i := range l.order {
