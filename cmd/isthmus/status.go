@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -192,17 +193,30 @@ func writeKeys(b *strings.Builder, s *answer.Status) {
 	fmt.Fprintf(b, "keys of network %s: %s\n", s.Network, strings.Join(said, ", "))
 }
 
-// certifies names the gateways of network that are heard and certified by a key.
+// certifies names the gateways of network that are heard and certified by a key: those
+// that are silent or lapsed with that word, unless another process of the gateway that the
+// key has certified is live. What is pending or ignored may have ended long ago.
 func certifies(s *answer.Status, network, fingerprint string) string {
-	var names []string
+	live, quiet := map[string]bool{}, map[string]string{}
 	for _, h := range s.Heard {
-		if h.Network == network && h.Key == fingerprint && !slices.Contains(names, plain(h.Gateway)) {
-			names = append(names, plain(h.Gateway))
+		switch name := plain(h.Gateway); {
+		case h.Network != network || h.Key != fingerprint:
+		case h.Phase == "live":
+			live[name] = true
+		case h.Quiet():
+			quiet[name] = h.Phase
 		}
 	}
-	if names == nil {
+	names := slices.Collect(maps.Keys(live))
+	for name, phase := range quiet {
+		if !live[name] {
+			names = append(names, name+" "+phase)
+		}
+	}
+	if len(names) == 0 {
 		return "nobody who is heard"
 	}
+	slices.Sort(names)
 	return "certifies " + strings.Join(names, ", ")
 }
 
