@@ -13,7 +13,8 @@ import (
 type times struct {
 	all, idle uint64
 	programs  uint64 // of all programs on the machine, the kernel's work for them included
-	own       uint64 // of this process and those that the arm runs
+	own       uint64 // of this process, its children that have ended, and those that the arm runs
+	count     int    // how many processors there are
 }
 
 // Bounds of what other programs may take during a surge.
@@ -29,11 +30,22 @@ func (t times) doubt(end times) string {
 	if all <= 0 {
 		return ""
 	}
-	others := (float64(end.programs-t.programs) - float64(end.own-t.own)) / all
+	others := (float64(end.programs-t.programs) - (float64(end.own) - float64(t.own))) / all
 	if others <= maxOthers || float64(end.idle-t.idle)/all >= minIdle {
 		return ""
 	}
 	return fmt.Sprintf("other programs took %.0f %% of the machine's processor time during the surge (at most %.0f %%): use a quieter machine", 100*others, 100*maxOthers)
+}
+
+// others returns how many processors other programs used on average from one reading to
+// another.
+func (t times) others(end times) float64 {
+	all := float64(end.all) - float64(t.all)
+	if all <= 0 {
+		return 0
+	}
+	programs, own := float64(end.programs)-float64(t.programs), float64(end.own)-float64(t.own)
+	return max(0, programs-own) / all * float64(end.count)
 }
 
 // watchSurge reads the processor times when the surge begins and when it ends, and
@@ -77,7 +89,7 @@ func (a *armRun) times() (times, error) {
 		if err != nil {
 			continue // it has ended
 		}
-		n, err := parseProcessTime(b)
+		n, err := parseProcessTime(b, pid == os.Getpid())
 		if err != nil {
 			return t, err
 		}
@@ -107,20 +119,27 @@ func parseTimes(b []byte) (t times, err error) {
 			t.idle += n
 		}
 	}
+	t.count = bytes.Count(b, []byte("\ncpu"))
 	return t, nil
 }
 
-// parseProcessTime reads utime and stime of /proc/<pid>/stat: the name in
-// parentheses may hold anything.
-func parseProcessTime(b []byte) (uint64, error) {
+// parseProcessTime reads utime and stime of /proc/<pid>/stat, and cutime and cstime if
+// children that have ended count too: the name in parentheses may hold anything.
+func parseProcessTime(b []byte, children bool) (sum uint64, err error) {
 	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	if len(f) < 13 {
+	if len(f) < 15 {
 		return 0, fmt.Errorf("a process's stat reads %q", b)
 	}
-	user, err := strconv.ParseUint(string(f[11]), 10, 64)
-	if err != nil {
-		return 0, err
+	fields := f[11:13]
+	if children {
+		fields = f[11:15]
 	}
-	system, err := strconv.ParseUint(string(f[12]), 10, 64)
-	return user + system, err
+	for _, s := range fields {
+		n, err := strconv.ParseUint(string(s), 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
 }

@@ -165,6 +165,7 @@ func (a *armRun) drive(ctx context.Context) (*measure.Record, error) {
 	var watching sync.WaitGroup
 	watching.Go(func() { busy = a.watchSurge(fctx) })
 	c := &clients{network: a.network, layout: a.layout, exchange: s.ExchangeOf(a.arm), zero: a.zero}
+	begin, unread := a.times()
 	attempts := c.run(ctx, schedule)
 	a.sleepUntil(ctx, s.Duration)
 	watching.Wait()
@@ -175,10 +176,14 @@ func (a *armRun) drive(ctx context.Context) (*measure.Record, error) {
 		return nil, context.Cause(ctx)
 	}
 	last := a.readings(ctx)
+	end, alsoUnread := a.times()
 	sleep(ctx, flushTime)
 	a.stop()
 	r := a.record(attempts, outages)
 	r.Usage = a.usage(first, last)
+	if unread == nil && alsoUnread == nil {
+		r.Others = begin.others(end)
+	}
 	if busy != "" {
 		r.Doubts = append(r.Doubts, busy)
 	}

@@ -71,7 +71,7 @@ func TestProcessesUnderASurgeYield(t *testing.T) {
 
 func TestProcessorTimesAreRead(t *testing.T) {
 	got, err := parseTimes([]byte("cpu  10 20 30 400 5 6 7 8 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n"))
-	if want := (times{all: 486, idle: 405, programs: 60}); err != nil || got != want {
+	if want := (times{all: 486, idle: 405, programs: 60, count: 1}); err != nil || got != want {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
 	}
 	for _, bad := range []string{"", "cpu 1 2 3", "cpu a b c d e f g h", "intr 1 2 3 4 5 6 7 8 9"} {
@@ -79,11 +79,11 @@ func TestProcessorTimesAreRead(t *testing.T) {
 			t.Errorf("%q was read", bad)
 		}
 	}
-	n, err := parseProcessTime([]byte("42 (a) b) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 5 0 100 1 1"))
+	n, err := parseProcessTime([]byte("42 (a) b) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 7 3 20 0 5 0 100 1 1"), false)
 	if err != nil || n != 300 {
 		t.Errorf("got %d, %v; want 300", n, err)
 	}
-	if _, err := parseProcessTime([]byte("42 (a) S")); err == nil {
+	if _, err := parseProcessTime([]byte("42 (a) S"), false); err == nil {
 		t.Error("half a line was read")
 	}
 }
@@ -95,14 +95,36 @@ func TestOtherProgramsMakeASurgeDoubtful(t *testing.T) {
 		end   times
 		doubt bool
 	}{
-		{"all is ours", times{2000, 500, 1350, 1050}, false},
-		{"others take a quarter", times{2000, 500, 1350, 800}, false},
-		{"others take half", times{2000, 500, 1350, 550}, true},
-		{"others take half of a machine with room", times{2000, 700, 1150, 350}, false},
+		{"all is ours", times{all: 2000, idle: 500, programs: 1350, own: 1050}, false},
+		{"others take a quarter", times{all: 2000, idle: 500, programs: 1350, own: 800}, false},
+		{"others take half", times{all: 2000, idle: 500, programs: 1350, own: 550}, true},
+		{"others take half of a machine with room", times{all: 2000, idle: 700, programs: 1150, own: 350}, false},
 		{"no time passed", begin, false},
 	} {
 		if got := begin.doubt(c.end); (got != "") != c.doubt {
 			t.Errorf("%s: %q, want doubt %v", c.name, got, c.doubt)
 		}
+	}
+}
+
+func TestOthersAreCountedInProcessors(t *testing.T) {
+	begin := times{all: 1000, idle: 500, programs: 400, own: 100, count: 2}
+	for _, c := range []struct {
+		what string
+		end  times
+		want float64
+	}{
+		{"all is ours", times{all: 2000, programs: 1350, own: 1050, count: 2}, 0},
+		{"a quarter of two processors", times{all: 2000, programs: 1350, own: 800, count: 2}, 0.5},
+		{"more than there is", times{all: 2000, programs: 1350, own: 1150, count: 2}, 0},
+		{"no time", begin, 0},
+	} {
+		if got := begin.others(c.end); got != c.want {
+			t.Errorf("%s: %v processors, want %v", c.what, got, c.want)
+		}
+	}
+	stat := []byte("42 (a) b) S 1 42 42 0 -1 4194560 100 0 0 0 250 50 7 3 20 0 5 0 100 1 1")
+	if n, err := parseProcessTime(stat, true); n != 310 || err != nil {
+		t.Errorf("with children that have ended %d, %v; want 310", n, err)
 	}
 }

@@ -14,13 +14,25 @@ const (
 	maxLate         = 250 * time.Millisecond // p99 of how late connections begin, in the run and in each phase and fault
 	maxStall        = time.Second            // how late any of them begins
 	maxBaselineFail = 0.01                   // share of failed connections before any fault
+	maxOthers       = 0.25                   // processors that other programs use
 	maxInstantError = 500 * time.Millisecond // between a fault's instant and its effect
 )
 
 // Doubt returns the reasons why the arm proves nothing, in words: those of the
 // injector and those that the record itself gives. What is not known to have
 // been as the scenario says is a reason.
+//
+// Of a machine that others used too it says how much: it may be why, and whoever reads
+// that a fault was late cannot see it otherwise.
 func (r *Record) Doubt() []string {
+	out := r.doubt()
+	if len(out) > 0 && r.Others > maxOthers {
+		out = append(out, fmt.Sprintf("other programs used %.1f processors meanwhile, which may be why: end them (top shows them) and run it again", r.Others))
+	}
+	return out
+}
+
+func (r *Record) doubt() []string {
 	out := slices.Clone(r.Doubts)
 	if len(r.Attempts) == 0 {
 		return append(out, "no client opened a connection")
@@ -64,7 +76,7 @@ func (r *Record) doubtGenerator() (out []string) {
 // phase and fault, of which a long run would not show one without traffic. The
 // surge has bounds of its own.
 func (r *Record) doubtLateness() (out []string) {
-	const advice = "lower traffic.rate or use a quieter machine"
+	const advice = "lower traffic.rate or use a quieter machine, and run it again"
 	spans := []Window{r.window("run")}
 	for _, o := range r.Outages {
 		spans = append(spans, o.ill(r.Layout.Scenario.Duration))
@@ -102,7 +114,7 @@ func (r *Record) doubtOutage(o Outage) (out []string) {
 	case o.Effect == 0:
 		return []string{fmt.Sprintf("fault %s did not take effect: %s", o.Fault.Name, o.Proof)}
 	case o.Effect-o.Fault.At > maxInstantError && o.Fault.Kind != scenario.Hang:
-		out = append(out, fmt.Sprintf("fault %s took effect %v late (at most %v): use a quieter machine, or fewer pods", o.Fault.Name, (o.Effect-o.Fault.At).Round(time.Millisecond), maxInstantError))
+		out = append(out, fmt.Sprintf("fault %s took effect %v late (at most %v): use a quieter machine, or fewer pods, and run it again", o.Fault.Name, (o.Effect-o.Fault.At).Round(time.Millisecond), maxInstantError))
 	case o.Fault.Until != 0 && o.Healed == 0:
 		out = append(out, fmt.Sprintf("fault %s did not heal", o.Fault.Name))
 	}

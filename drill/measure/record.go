@@ -23,6 +23,8 @@ type Record struct {
 	Logged map[string]Lines
 	// Usage is what each process took while traffic ran.
 	Usage []Usage
+	// Others is how many processors other programs used on average while traffic ran.
+	Others float64
 	// Doubts are reasons not to trust the arm, in words.
 	Doubts []string
 }
