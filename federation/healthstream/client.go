@@ -209,7 +209,9 @@ func (c *Client) TakeChanges() []Change { return c.services.changes() }
 
 // SetKnown replaces the keys by which other networks are known. What they do not vouch
 // for any more is not proven from now on.
-func (c *Client) SetKnown(known networkkey.Known) { c.services.setKnown(known) }
+func (c *Client) SetKnown(known networkkey.Known) {
+	c.services.setKnown(known, c.unproven.rekeyed)
+}
 
 // Gateways returns the instances of another network's gateways that have proved who they
 // are and where, as far as they speak of services that are followed. What is known of a
@@ -255,6 +257,7 @@ func (c *Client) Run(ctx context.Context) error {
 		c.services.lapse(time.Now())
 		c.services.expire(time.Now())
 		c.services.relist()
+		c.services.doubt(c.unproven.doubted(time.Now()))
 		if time.Since(swept) >= c.cfg.Idle/10 {
 			swept = time.Now()
 			c.services.sweep(c.cfg.Idle)

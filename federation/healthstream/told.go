@@ -231,16 +231,35 @@ func (s *services) remerge(networks map[string]bool) {
 }
 
 // setKnown replaces the keys by which networks are known, and asks for everything again:
-// of a network that was not linked nothing was kept.
-func (s *services) setKnown(known networkkey.Known) {
+// of a network that was not linked nothing was kept. rekeyed is called in between, when
+// nothing is judged by the old ones any more and the answers are still to come.
+func (s *services) setKnown(known networkkey.Known, rekeyed func()) {
 	ended := map[string]bool{}
 	for _, n := range s.proofs.setKnown(known) {
 		ended[n] = true
 	}
 	s.remerge(ended)
+	rekeyed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l := range s.links {
+		for name := range s.byName {
+			l.subscribe(name, true)
+		}
+	}
+}
+
+// doubt asks gateways again for all that is followed.
+func (s *services) doubt(gateways map[string]bool) {
+	if len(gateways) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.links {
+		if !gateways[l.gateway] {
+			continue
+		}
 		for name := range s.byName {
 			l.subscribe(name, true)
 		}

@@ -3,6 +3,7 @@ package healthstream
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +20,9 @@ const (
 	maxUnprovens = 64
 	// unprovenFor is how long that is shown.
 	unprovenFor = 5 * time.Minute
+	// unprovenAsked is how long after the last time a gateway is asked again for what no
+	// key vouched for: it says it once, and what is wrong is shown while it lasts.
+	unprovenAsked = unprovenFor - time.Minute
 )
 
 // unprovens counts, logs and remembers for a while what is not taken as the word of
@@ -42,6 +46,7 @@ type unproven struct {
 	detail       string
 	count        int
 	shown, noted time.Time
+	asked        time.Time // its gateway, again
 }
 
 // unprovenEvery is how often a line says that a gateway goes on with it.
@@ -79,6 +84,38 @@ func (u *unprovens) note(l *uplink, network string, id record.Instance, what str
 	}
 	u.log.WithLevel(level).Err(err).Str("gateway", l.gateway).Str("network", network).Str("record", x.what).Str("reason", string(why)).
 		Int("count", x.count).Msg("not proven: not taken as the word of that network's gateway")
+}
+
+// byKeys says whether other keys that are known may prove it.
+func (why Unproven) byKeys() bool { return why == Certificate || why == Uncertified }
+
+// rekeyed forgets what other keys may prove: it is asked for again, and what still is not
+// proven noted anew.
+func (u *unprovens) rekeyed() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	maps.DeleteFunc(u.last, func(k unprovenKey, _ unproven) bool { return k.why.byKeys() })
+}
+
+// doubted returns the gateways that are to be asked again for what no key vouched for,
+// each once in unprovenAsked.
+func (u *unprovens) doubted(now time.Time) map[string]bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var gateways map[string]bool
+	for k, x := range u.last {
+		since := now.Sub(x.noted)
+		if !k.why.byKeys() || since < unprovenAsked || since >= unprovenFor || now.Sub(x.asked) < unprovenAsked {
+			continue
+		}
+		if gateways == nil {
+			gateways = map[string]bool{}
+		}
+		gateways[k.gateway] = true
+		x.asked = now
+		u.last[k] = x
+	}
+	return gateways
 }
 
 // forget makes room for one more; the caller holds mu.
