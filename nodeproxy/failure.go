@@ -106,7 +106,7 @@ func hopFailure(at layer, hop string, err error) *failure {
 	switch reason := identity.ReasonOf(err); {
 	case errors.Is(err, pool.ErrExhausted), errors.Is(err, pool.ErrHalted): // it serves others, as many as it allows
 		f.fault, f.reason = false, string(header.ReasonOverload)
-	case errors.As(err, &superseded):
+	case errors.As(err, &superseded), errors.Is(err, hbone.ErrSessionClosed): // by this side: who shared it may have left
 		f.fault = false
 	case reason == reasonOwn: // no other peer would get on with us either
 		f.at, f.fault, f.final, f.reason = 0, false, true, reasonOwn
