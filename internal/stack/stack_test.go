@@ -1,7 +1,9 @@
 package stack_test
 
 import (
+	"runtime/debug"
 	"testing"
+	"unsafe"
 
 	"github.com/isthmus-mesh/isthmus/internal/stack"
 )
@@ -17,14 +19,26 @@ func deep(n int) int {
 	return deep(n-1) + int(b[n])
 }
 
-func TestThereIsRoomForDeepCalls(t *testing.T) {
-	done := make(chan int)
+// moves reports whether the stack of a new goroutine is copied by deep calls after first.
+func moves(first func()) bool {
+	moved := make(chan bool)
 	go func() {
-		stack.Grow()
-		done <- deep(20)
+		first()
+		var here byte
+		before := uintptr(unsafe.Pointer(&here))
+		deep(20)
+		moved <- before != uintptr(unsafe.Pointer(&here))
 	}()
-	if <-done != 0 {
-		t.Error("what was called on the stack was not zero")
+	return <-moved
+}
+
+func TestDeepCallsDoNotCopyTheStack(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection may shrink it in between
+	if moves(func() { stack.Grow() }) {
+		t.Error("the stack was copied although there should be room")
+	}
+	if !moves(func() {}) {
+		t.Error("the stack was not copied without Grow either: calls are not deep enough to tell")
 	}
 }
 
