@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/internal/settled"
 )
 
 func TestAStartWaitsForAFileThatIsBeingWritten(t *testing.T) {
@@ -18,7 +19,7 @@ func TestAStartWaitsForAFileThatIsBeingWritten(t *testing.T) {
 		w := &watched{t: t, path: filepath.Join(t.TempDir(), "mesh.yaml"), store: &discovery.Store{}}
 		w.write("networks: [{name: one}]\n") // valid, but only the first half
 		go func() {
-			time.Sleep(settle / 2)
+			time.Sleep(settled.Pause / 2)
 			w.write(two)
 		}()
 		if _, err := Open(w.path, w.store); err != nil {
@@ -26,6 +27,50 @@ func TestAStartWaitsForAFileThatIsBeingWritten(t *testing.T) {
 		}
 		w.want("b", 1)
 	})
+}
+
+// The file is on a server whose clock is ahead of this one's, and is rewritten in place:
+// no part of it is believed, at a start or later, and the whole is as soon as it is left
+// alone, not when our clock has come so far.
+func TestAFileIsLeftAloneWhereItsServersClockIsAhead(t *testing.T) {
+	const half = "networks: [{name: one}]\n"
+	for name, ahead := range map[string]time.Duration{"a little": settled.Pause / 2, "seconds": 2 * time.Second, "a day": 24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dated := func(w *watched, content string) {
+					w.write(content)
+					if at := time.Now().Add(ahead); os.Chtimes(w.path, at, at) != nil {
+						t.Error("no times")
+					}
+				}
+				w := &watched{t: t, path: filepath.Join(t.TempDir(), "mesh.yaml"), store: &discovery.Store{}}
+				dated(w, half)
+				go func() {
+					time.Sleep(settled.Pause / 2)
+					dated(w, two)
+				}()
+				begun := time.Now()
+				if _, err := Open(w.path, w.store); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(begun); took > 3*settled.Pause {
+					t.Errorf("a start takes %v", took)
+				}
+				w.want("b", 1)
+
+				w = watch(t, one)
+				w.after(10 * time.Second)
+				for range int(DefaultEvery / (settled.Pause / 2)) { // whenever it is looked at
+					dated(w, half)
+					w.after(settled.Pause / 2)
+					w.want("a", 1)
+				}
+				dated(w, two)
+				w.after(3 * settled.Pause)
+				w.want("b", 2)
+			})
+		})
+	}
 }
 
 // keepWriting writes the file without a pause until the returned function is called.
@@ -38,7 +83,7 @@ func (w *watched) keepWriting(content string) (stop func()) {
 			select {
 			case <-end:
 				return
-			case <-time.After(settle / 5):
+			case <-time.After(settled.Pause / 5):
 				w.write(content)
 			}
 		}
@@ -51,11 +96,11 @@ func TestAFileThatIsNeverLeftAloneIsAnError(t *testing.T) {
 		w := watch(t, one)
 		w.after(10 * time.Second)
 		stop := w.keepWriting(two)
-		w.after(restless / 2)
+		w.after(settled.Patience / 2)
 		if s := w.Status(); s.Failing {
-			t.Errorf("status %+v after %s; want some patience", s, restless/2)
+			t.Errorf("status %+v after %s; want some patience", s, settled.Patience/2)
 		}
-		w.after(restless + DefaultEvery)
+		w.after(settled.Patience + DefaultEvery)
 		if s := w.Status(); !s.Failing || !strings.Contains(s.LastError, "never left alone") {
 			t.Errorf("status %+v; want it failing", s)
 		}

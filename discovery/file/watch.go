@@ -15,6 +15,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
+	"github.com/isthmus-mesh/isthmus/internal/settled"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -22,18 +23,12 @@ import (
 const (
 	// DefaultEvery is how often a file is looked at unless the Watcher says.
 	DefaultEvery = time.Second
-	// settle is how long a file must not have been written to before it is
-	// believed; a rewrite in place is over by then.
-	settle = 100 * time.Millisecond
 	// racy is how old a modification time must be before an unchanged one
 	// proves that nothing was written: clocks of file systems are coarse.
 	racy = 2 * time.Second
-	// restless is how long a file may be written to without a pause before that is
-	// an error.
-	restless = 2 * time.Second
 )
 
-var errRestless = fmt.Errorf("it is written to again and again and is never left alone for %s: write a new file beside it and rename it", settle)
+var errRestless = fmt.Errorf("it is written to again and again and is never left alone for %s: write a new file beside it and rename it", settled.Pause)
 
 // Watcher follows one file. Set Every, Log and Guard between Open and Run.
 type Watcher struct {
@@ -51,10 +46,11 @@ type Watcher struct {
 	confirm chan confirmation
 
 	// Of Run alone, and of Open before it.
-	good   sum    // of the content that store holds
-	seen   sum    // of the content looked at last, good or bad
-	told   sum    // of the content counted last
-	stamp  stamp  // of the file when it was read last
+	good   sum   // of the content that store holds
+	seen   sum   // of the content looked at last, good or bad
+	told   sum   // of the content counted last
+	stamp  stamp // of the file when it was read last
+	file   settled.File
 	unread string // why the file cannot be read now; "" if it can
 	why    string // why the content looked at last is not in force; "" if it is
 	held   *held  // the content looked at last, if it waits for a confirmation
@@ -216,33 +212,34 @@ func (w *Watcher) Apply(changes ...discovery.Change) *mesh.Snapshot {
 
 // first reads the file at path as soon as nobody writes to it.
 func first(path string) (data []byte, st stamp, err error) {
-	for began := time.Now(); ; time.Sleep(settle / 4) {
+	var file settled.File
+	for began := time.Now(); ; time.Sleep(settled.Pause / 4) {
 		before, err := os.Stat(path)
 		if err != nil {
 			return nil, st, fmt.Errorf("read discovery file: %w", err)
 		}
 		now := time.Now()
-		data, settled, err := readSettled(path, before, now)
+		data, alone, err := readSettled(path, &file, before, now)
 		switch {
-		case settled || err != nil:
+		case alone || err != nil:
 			return data, stampOf(before, now), err
-		case now.Sub(began) >= restless:
+		case now.Sub(began) >= settled.Patience:
 			return nil, st, fmt.Errorf("read discovery file: %s: %w", path, errRestless)
 		}
 	}
 }
 
-// readSettled reads the file that before is about; settled is false if it is being
-// written to.
-func readSettled(path string, before os.FileInfo, now time.Time) (data []byte, settled bool, err error) {
-	if age := now.Sub(before.ModTime()); age >= 0 && age < settle {
+// readSettled reads the file that before is about; alone is false if it is being
+// written to, as far as file has seen.
+func readSettled(path string, file *settled.File, before os.FileInfo, now time.Time) (data []byte, alone bool, err error) {
+	if !file.Alone(before, now) {
 		return nil, false, nil
 	}
 	if data, err = readRegular(path); err != nil {
 		return nil, false, err
 	}
 	after, err := os.Stat(path)
-	if err != nil || !same(after, before) {
+	if err != nil || !settled.Same(after, before) {
 		return nil, false, nil // the next look tells
 	}
 	return data, true, nil
@@ -299,42 +296,42 @@ func (w *Watcher) Run(ctx context.Context) {
 		if w.look(time.Now()) {
 			t.Reset(every)
 		} else {
-			t.Reset(min(every, settle))
+			t.Reset(min(every, settled.Pause))
 		}
 	}
 }
 
 // look examines the file once and reports false if it is being written to.
-func (w *Watcher) look(now time.Time) (settled bool) {
-	settled = w.examine(now)
+func (w *Watcher) look(now time.Time) (alone bool) {
+	alone = w.examine(now)
 	switch {
-	case settled:
+	case alone:
 		w.tell, w.writing = false, time.Time{}
 	case w.writing.IsZero():
 		w.writing = now
-	case now.Sub(w.writing) >= restless:
+	case now.Sub(w.writing) >= settled.Patience:
 		w.unreadable(errRestless)
 	}
-	return settled
+	return alone
 }
 
-func (w *Watcher) examine(now time.Time) (settled bool) {
+func (w *Watcher) examine(now time.Time) (alone bool) {
 	before, err := os.Stat(w.path)
 	if err != nil {
 		w.unreadable(err)
 		return true
 	}
 	st := stampOf(before, now)
-	if w.unread == "" && w.stamp.trusted && same(st.info, w.stamp.info) {
+	if w.unread == "" && w.stamp.trusted && settled.Same(st.info, w.stamp.info) {
 		w.note(now)
 		return true
 	}
-	data, settled, err := readSettled(w.path, before, now)
+	data, alone, err := readSettled(w.path, &w.file, before, now)
 	switch {
 	case err != nil:
 		w.unreadable(err)
 		return true
-	case !settled:
+	case !alone:
 		return false
 	}
 	w.readable()
@@ -454,10 +451,6 @@ func (w *Watcher) readable() {
 
 func stampOf(i os.FileInfo, now time.Time) stamp {
 	return stamp{info: i, trusted: now.Sub(i.ModTime()) >= racy}
-}
-
-func same(a, b os.FileInfo) bool {
-	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
 func countGateways(s *mesh.Snapshot) (n int) {

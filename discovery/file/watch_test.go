@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/internal/settled"
 )
 
 const (
@@ -120,7 +121,7 @@ func TestGoodChangeIsSwappedIn(t *testing.T) {
 		defer sub.Close()
 		w.after(10 * time.Second)
 		w.write(two)
-		w.after(DefaultEvery + settle)
+		w.after(DefaultEvery + settled.Pause)
 		w.want("b", 2)
 		select {
 		case <-sub.C():
@@ -205,7 +206,7 @@ func TestFileBeingWrittenIsGivenTimeToSettle(t *testing.T) {
 		w.after(20 * time.Millisecond)       // a look falls in here
 		w.want("a", 1)
 		w.write(two)
-		w.after(DefaultEvery + settle)
+		w.after(DefaultEvery + settled.Pause)
 		w.want("b", 2) // the half was never in force
 	})
 }
@@ -357,7 +358,7 @@ func TestReloadLooksAtOnceAndSaysWhatItFound(t *testing.T) {
 			t.Errorf("logged %v; want that nothing is new", l)
 		}
 		w.write(wrong)
-		w.after(settle)
+		w.after(settled.Pause)
 		w.Reload()
 		w.after(0)
 		w.Reload()
@@ -367,7 +368,7 @@ func TestReloadLooksAtOnceAndSaysWhatItFound(t *testing.T) {
 		}
 		w.write(two)
 		w.Reload()
-		w.after(settle)
+		w.after(settled.Pause)
 		w.want("b", 2)
 	})
 }

@@ -60,6 +60,7 @@ var allowed = map[string]why{
 	},
 	"federation/networkkey/keyfile": {
 		"federation/networkkey": "the keys in the files",
+		"internal/settled":      "when a file is left alone",
 		"internal/strictyaml":   "reads YAML with lines",
 	},
 	"federation/record": {
@@ -74,6 +75,7 @@ var allowed = map[string]why{
 		"mesh":                "snapshots are what it returns",
 		"internal/admin":      "what it answers to operators",
 		"internal/logging":    "bounds what other networks can have logged",
+		"internal/settled":    "when the file is left alone",
 		"internal/strictyaml": "reads YAML with lines",
 	},
 	"federation/gossip": {

@@ -14,6 +14,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+	"github.com/isthmus-mesh/isthmus/internal/settled"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
 
@@ -54,42 +55,26 @@ func ReadLinks(path string) (networkkey.Known, map[string]Link, error) {
 	return parse(path, b)
 }
 
-const (
-	// settle is how long the file must not have been written to before it is believed:
-	// cut at the end of a line by a rewrite in place, it lists fewer networks without
-	// any mistake.
-	settle = 100 * time.Millisecond
-	// restless is how long the file may be written to without such a pause.
-	restless = 2 * time.Second
-)
-
-// readSettled reads the file at path as soon as nobody writes to it.
+// readSettled reads the file at path as soon as nobody writes to it: cut by a rewrite in
+// place, it lists fewer networks without any mistake.
 func readSettled(path string) ([]byte, error) {
-	var first os.FileInfo
-	var since time.Time // when it was first seen as first has it
-	for began := time.Now(); ; time.Sleep(settle / 4) {
+	var file settled.File
+	for began := time.Now(); ; time.Sleep(settled.Pause / 4) {
 		before, err := os.Stat(path)
 		if err != nil {
 			return nil, err
 		}
-		if first == nil || !os.SameFile(first, before) || !first.ModTime().Equal(before.ModTime()) || first.Size() != before.Size() {
-			first, since = before, time.Now()
-		}
-		age := time.Since(before.ModTime())
-		if age < 0 { // the clock of the file's server is ahead: ours tells when it last changed
-			age = time.Since(since)
-		}
-		if age >= settle {
+		if file.Alone(before, time.Now()) {
 			b, err := os.ReadFile(path)
 			if err != nil {
 				return nil, err
 			}
-			if after, err := os.Stat(path); err == nil && os.SameFile(after, before) && after.ModTime().Equal(before.ModTime()) && after.Size() == before.Size() {
+			if after, err := os.Stat(path); err == nil && settled.Same(after, before) {
 				return b, nil
 			}
 		}
-		if time.Since(began) >= restless {
-			return nil, fmt.Errorf("%s: it is written to again and again and is never left alone for %v: write a new file beside it and rename it", path, settle)
+		if time.Since(began) >= settled.Patience {
+			return nil, fmt.Errorf("%s: it is written to again and again and is never left alone for %v: write a new file beside it and rename it", path, settled.Pause)
 		}
 	}
 }

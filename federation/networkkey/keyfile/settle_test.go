@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/settled"
 )
 
 // A file of networks that is being rewritten in place is believed when it is whole: cut,
@@ -28,10 +30,10 @@ func TestNetworksAreReadWhenTheirFileIsLeftAlone(t *testing.T) {
 				}
 				write(steps[0])
 				go func() {
-					time.Sleep(settle / 10) // never while the file is read
+					time.Sleep(settled.Pause / 10) // never while the file is read
 					for i := 1; i < len(steps) || forever && i < 60; i++ {
 						write(steps[i%len(steps)])
-						time.Sleep(settle / 2)
+						time.Sleep(settled.Pause / 2)
 					}
 				}()
 				known, links, err := ReadLinks(path)
@@ -67,7 +69,7 @@ func TestNetworksAreReadWhenTheirFileIsLeftAloneWhereItsServersClockIsAhead(t *t
 				}
 				write("networks:\n" + entry)
 				go func() {
-					time.Sleep(settle / 2)
+					time.Sleep(settled.Pause / 2)
 					write(whole)
 				}()
 				if known, _, err := ReadLinks(path); err != nil || len(known) != 2 {
