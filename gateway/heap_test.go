@@ -143,10 +143,11 @@ func (i *instances) join(network string, records []record.Record) {
 			i.b.Fatal(err)
 		}
 	}
-	s, _, err := p.Statement(1, now)
+	signed, err := p.Statement(1, func(record.Instance) bool { return false }, now)
 	if err != nil {
 		i.b.Fatal(err)
 	}
+	s := signed.Statement
 	from := ledger.New(networkkey.Known{network: {i.keys[network].Public()}}, ledger.DefaultLimits)
 	if _, err := from.OfferOwn(s, p.Set(), nil, now); err != nil {
 		i.b.Fatal(err)

@@ -12,8 +12,12 @@ const (
 	// answerTimes is in how many statements a number is answered: two of them may
 	// be lost.
 	answerTimes = 3
-	// maxAnswers is how many numbers one statement answers; others wait.
+	// maxAnswers is how many numbers one statement answers, its copies included; others
+	// wait.
 	maxAnswers = 512
+	// maxCopies is how many readers of a statement with changes get a copy of their own:
+	// it may be large. Beyond them all of it answers all.
+	maxCopies = 32
 	// maxReaders is how many instances of one network may wait for an answer: twice
 	// as many as a ledger holds of it.
 	maxReaders = 32
@@ -63,22 +67,31 @@ func (a *answers) take(reader record.Instance, network string, number uint64) bo
 }
 
 // next returns the numbers for one statement: those that were never answered come
-// first, and among them those that wait for longest.
-func (a *answers) next() []uint64 {
+// first, and among them those that wait for longest. Readers that reaches says something
+// of get their answer in copies of their own, unless these are more than most.
+func (a *answers) next(reaches func(record.Instance) bool, most int) (all []uint64, own map[record.Instance]uint64) {
 	due := slices.SortedFunc(maps.Keys(a.readers), func(x, y record.Instance) int {
 		one, other := a.readers[x], a.readers[y]
 		return cmp.Or(cmp.Compare(one.times, other.times), cmp.Compare(one.turn, other.turn))
 	})
-	var out []uint64
+	own = map[record.Instance]uint64{}
 	for _, reader := range due[:min(len(due), maxAnswers)] {
 		w := a.readers[reader]
-		out = append(out, w.number)
+		if reaches(reader) {
+			own[reader] = w.number
+		} else {
+			all = append(all, w.number)
+		}
 		if w.times++; w.times >= answerTimes {
 			a.forget(reader, w)
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	if len(own) > most {
+		all = slices.AppendSeq(all, maps.Values(own))
+		own = nil
+	}
+	slices.Sort(all)
+	return slices.Compact(all), own
 }
 
 func (a *answers) forget(reader record.Instance, w *answer) {

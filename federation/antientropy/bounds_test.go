@@ -40,11 +40,11 @@ func TestOneNetworkCannotSilenceTwoOthersByDrawingNumbers(t *testing.T) {
 	for w.now.Sub(begun) < 75*time.Second {
 		for range 2 {
 			number += 2
-			m, _, err := flood.Statement(number, w.now)
+			m, err := flood.Statement(number, nobody, w.now)
 			if err != nil {
 				t.Fatal(err)
 			}
-			w.receive(victim, evil.name, statementMessage(m))
+			w.receive(victim, evil.name, statementMessage(m.Statement))
 		}
 		w.run(10 * time.Millisecond)
 		if st, _ := reader.status(victim.key.ID()); st.Phase != ledger.Live {
@@ -73,7 +73,7 @@ func TestNumbersOfOneNetworkDoNotDelayAnswersToOthers(t *testing.T) {
 		if !a.take(reader(-1), "west", honest) {
 			t.Fatalf("statement %d: no room for the only reader of its network", round)
 		}
-		out := a.next()
+		out, _ := a.next(nobody, 0)
 		if !slices.Contains(out, honest) {
 			t.Fatalf("statement %d answers %d numbers, and not the only one of a network", round, len(out))
 		}
@@ -82,7 +82,7 @@ func TestNumbersOfOneNetworkDoNotDelayAnswersToOthers(t *testing.T) {
 		}
 	}
 	for range answerTimes {
-		a.next()
+		a.next(nobody, 0)
 	}
 	if len(a.readers)+len(a.networks) > 0 {
 		t.Errorf("%d readers of %d networks are kept after their answers", len(a.readers), len(a.networks))
@@ -99,7 +99,8 @@ func TestAnswersGoToWhoeverWaitsForLongest(t *testing.T) {
 		a.take(id, fmt.Sprint("network-", n/maxReaders), uint64(n+1))
 	}
 	for statement := range 2 {
-		for _, number := range a.next() {
+		all, _ := a.next(nobody, 0)
+		for _, number := range all {
 			if _, again := at[number]; !again {
 				at[number] = statement
 			}
@@ -127,9 +128,9 @@ func TestANumberThatWasNotTakenIsTakenLater(t *testing.T) {
 	p.count = 1 << 40
 	const number = 1 << 50
 	hear := func() {
-		m, _, err := p.Statement(number, w.now)
+		m, err := p.Statement(number, nobody, w.now)
 		if err == nil {
-			_, _, err = victim.Receive(reader.name, statementMessage(m), w.now)
+			_, _, err = victim.Receive(reader.name, statementMessage(m.Statement), w.now)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -137,12 +138,12 @@ func TestANumberThatWasNotTakenIsTakenLater(t *testing.T) {
 	}
 	hear()
 	for range answerTimes { // the others have got theirs
-		if slices.Contains(victim.publisher.answers.next(), number) {
+		if all, _ := victim.publisher.answers.next(nobody, 0); slices.Contains(all, number) {
 			t.Fatalf("more than %d readers of one network wait for answers", maxReaders)
 		}
 	}
 	hear()
-	if got := victim.publisher.answers.next(); !slices.Contains(got, number) {
+	if got, _ := victim.publisher.answers.next(nobody, 0); !slices.Contains(got, number) {
 		t.Errorf("got answers %v, want %d: it came again", got, uint64(number))
 	}
 }

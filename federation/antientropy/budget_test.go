@@ -59,7 +59,7 @@ func quiet(t testing.TB, gateways, services, sick int) cost {
 		}
 	}
 	for _, s := range w.sites { // not all draw at the same time, as those that started together
-		s.node.drawn = s.time(w).Add(-time.Duration(w.rng.Int64N(int64(s.node.drawPause()))))
+		s.node.drawn = s.time(w).Add(-time.Duration(w.rng.Int64N(int64(drawEvery))))
 	}
 	w.run(settle)
 	if err := w.agree(); err != nil {

@@ -15,14 +15,11 @@ const (
 	// same.
 	greetEvery = 250 * time.Millisecond
 	greetBurst = 6
-	// many is from how many instances on digests and numbers come less often while nothing
-	// changes, in proportion to the instances: both cost bytes for each of them.
+	// many is from how many instances on digests come less often while nothing changes, in
+	// proportion to the instances: they cost bytes for each of them.
 	many = 25
 	// quietAfter is how long nothing but heartbeats has to come before that.
 	quietAfter = 10 * time.Second
-	// maxDrawPause is at most between two numbers: the one before still counts if the
-	// answers to one are all lost.
-	maxDrawPause = 25 * time.Second
 	// overdue is how late an instance is with a heartbeat when whoever brought the last one
 	// is asked. A relay brings none by itself.
 	overdue = Beat + 700*time.Millisecond
@@ -34,12 +31,6 @@ const (
 type hearing struct {
 	peer string // that brought it: the instance itself, or a relay
 	at   time.Time
-}
-
-// drawPause is between two numbers: each is answered by every instance in three of its
-// statements.
-func (n *Node) drawPause() time.Duration {
-	return min(max(drawEvery, drawEvery*time.Duration(len(n.heards))/many), maxDrawPause)
 }
 
 // compare sends digests: to the peers of the own network and to one of another, seldom

@@ -36,7 +36,8 @@ const (
 // beneath [Node].
 type Exchange struct {
 	peer  string
-	local bool // of the own network
+	id    record.Instance // zero: not known
+	local bool            // of the own network
 
 	unacked []unacked
 	rtt     time.Duration
@@ -55,8 +56,8 @@ type Exchange struct {
 	strangers  pace                      // of others
 }
 
-func newExchange(peer string, local bool, a *allowance) *Exchange {
-	return &Exchange{peer: peer, local: local, account: a, unknown: map[record.Instance]*want{}, statements: map[record.Instance]*pace{}}
+func newExchange(peer string, id record.Instance, local bool, a *allowance) *Exchange {
+	return &Exchange{peer: peer, id: id, local: local, account: a, unknown: map[record.Instance]*want{}, statements: map[record.Instance]*pace{}}
 }
 
 // compareName orders exchanges by peer.

@@ -49,7 +49,7 @@ func newAmong(t testing.TB, gateways int) *among {
 	}
 	a.node = NewNode(Config{Publisher: own, Ledger: ledger.New(known, ledger.DefaultLimits), Random: chacha("numbers").Uint64}, a.now)
 	for n, name := range a.names {
-		a.node.AddPeer(name, name, n == 0, a.now)
+		a.node.AddPeer(name, record.Instance{}, name, n == 0, a.now)
 	}
 	a.tick(t)
 	for _, m := range a.round(t) {
@@ -74,11 +74,11 @@ type heartbeat struct {
 func (a *among) round(t testing.TB) (out []heartbeat) {
 	for n, p := range a.others {
 		p.Answer(record.Instance(a.node.publisher.id()), a.names[0], a.node.number)
-		m, _, err := p.Statement(uint64(n+1), a.now)
+		m, err := p.Statement(uint64(n+1), nobody, a.now)
 		if err != nil {
 			t.Fatal(err)
 		}
-		out = append(out, heartbeat{a.names[n], statementMessage(m)})
+		out = append(out, heartbeat{a.names[n], statementMessage(m.Statement)})
 	}
 	return out
 }

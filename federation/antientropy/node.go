@@ -18,7 +18,7 @@ const (
 	// 64 KiB.
 	MaxMessage = record.MaxChunk + 1024
 
-	drawEvery   = 15 * time.Second       // a number; see drawPause
+	drawEvery   = 15 * time.Second       // a number
 	digestEvery = time.Second            // to peers of the own network, and to one other, if not seldom: see compare
 	coalesce    = 20 * time.Millisecond  // between two statements with changes
 	edgesEvery  = 250 * time.Millisecond // the same in the long run: what changes all the time is told together
@@ -53,9 +53,10 @@ type Node struct {
 	random    func() uint64
 
 	peers   map[string]*Exchange
-	order   []*Exchange                // the same, sorted by peer
-	wants   map[record.Instance]*want  // of instances that are known
-	numbers map[record.Instance]uint64 // last seen of each reader
+	readers map[record.Instance]*Exchange // those of peers that are known by their instance
+	order   []*Exchange                   // the same, sorted by peer
+	wants   map[record.Instance]*want     // of instances that are known
+	numbers map[record.Instance]uint64    // last seen of each reader
 	heards  map[record.Instance]hearing
 
 	accounts map[string]*allowance // by gateway
@@ -88,7 +89,7 @@ type want struct {
 func NewNode(c Config, now time.Time) *Node {
 	return &Node{
 		publisher: c.Publisher, ledger: c.Ledger, random: c.Random,
-		peers: map[string]*Exchange{}, wants: map[record.Instance]*want{}, numbers: map[record.Instance]uint64{}, heards: map[record.Instance]hearing{},
+		peers: map[string]*Exchange{}, readers: map[record.Instance]*Exchange{}, wants: map[record.Instance]*want{}, numbers: map[record.Instance]uint64{}, heards: map[record.Instance]hearing{},
 		accounts: map[string]*allowance{}, total: allowance{rate: chunkTotal}, beat: now, digest: now, moved: now,
 	}
 }
@@ -100,15 +101,19 @@ func (n *Node) Ledger() *ledger.Ledger { return n.ledger }
 func (n *Node) Publisher() *Publisher { return n.publisher }
 
 // AddPeer begins an exchange with an instance of a gateway, network/name; local peers are
-// of the own network. The next Tick sends a digest, if not many have been sent for that
+// of the own network. What id has drawn is answered to this peer alone: zero if that is
+// not known, and then to all, as to those that hear of it from others. The next Tick sends a digest, if not many have been sent for that
 // reason: each is answered with all that this node lacks. The others hear of it by its
 // statements.
-func (n *Node) AddPeer(peer, gateway string, local bool, now time.Time) {
+func (n *Node) AddPeer(peer string, id record.Instance, gateway string, local bool, now time.Time) {
 	if n.peers[peer] != nil {
 		return
 	}
-	x := newExchange(peer, local, n.allowance(gateway, now))
+	x := newExchange(peer, id, local, n.allowance(gateway, now))
 	n.peers[peer] = x
+	if id != (record.Instance{}) {
+		n.readers[id] = x
+	}
 	at, _ := slices.BinarySearchFunc(n.order, peer, (*Exchange).compareName)
 	n.order = slices.Insert(n.order, at, x)
 	if local || n.greeted.allows(greetEvery, greetBurst, now) {
@@ -127,6 +132,9 @@ func (n *Node) RemovePeer(peer string) {
 	x.account.users--
 	n.owing -= len(x.owed)
 	delete(n.peers, peer)
+	if n.readers[x.id] == x {
+		delete(n.readers, x.id)
+	}
 	n.order = slices.DeleteFunc(n.order, func(o *Exchange) bool { return o == x })
 }
 
@@ -146,7 +154,7 @@ func (n *Node) take() ([]Output, []ledger.Change) {
 // published; everything else goes on.
 func (n *Node) Tick(now time.Time) ([]Output, []ledger.Change, error) {
 	err := n.publisher.ripen(now)
-	if n.number == 0 || now.Sub(n.drawn) >= n.drawPause() {
+	if n.number == 0 || now.Sub(n.drawn) >= drawEvery {
 		n.number, n.drawn = n.random()|1, now // never zero, which means none
 		n.ledger.Draw(n.number, now)
 	}
@@ -208,10 +216,11 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// state signs a statement and sends it to all.
+// state signs a statement and sends it to all: to those whose number is to be answered as
+// a copy of their own.
 func (n *Node) state(now time.Time) error {
 	edges := n.publisher.Edges()
-	m, keys, err := n.publisher.Statement(n.number, now)
+	s, err := n.publisher.Statement(n.number, n.reaches, now)
 	if err != nil {
 		return err
 	}
@@ -223,14 +232,18 @@ func (n *Node) state(now time.Time) error {
 		}
 		n.paid = n.paid.Add(edgesEvery)
 	}
-	o, err := n.ledger.OfferOwn(m, n.publisher.set, keys, now)
+	o, err := n.ledger.OfferOwn(s.Statement, n.publisher.set, s.Keys, now)
 	if err != nil {
 		return err
 	}
 	n.changes = append(n.changes, o.Changes...)
-	b := statementMessage(m)
+	all := statementMessage(s.Statement)
 	n.outputs = slices.Grow(n.outputs, len(n.order))
 	for _, x := range n.order {
+		b := all
+		if own := s.Copies[x.id]; own != nil {
+			b = statementMessage(own)
+		}
 		n.outputs = append(n.outputs, Output{Peer: x.peer, Message: b})
 		if edges {
 			x.tell(n.publisher.count, b, now)
@@ -239,6 +252,9 @@ func (n *Node) state(now time.Time) error {
 	}
 	return nil
 }
+
+// reaches says whether statements go to an instance itself.
+func (n *Node) reaches(id record.Instance) bool { return n.readers[id] != nil }
 
 // ask asks for what is missing of instances, each of one peer at a time.
 func (n *Node) ask(now time.Time) {

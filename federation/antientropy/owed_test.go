@@ -61,8 +61,11 @@ func (w *world) greedy(s *site, peers []string, seconds int, turn func(second in
 func TestBytesOfChunksAreBoundedForEachGateway(t *testing.T) {
 	const seconds = 5
 	for name, turn := range map[string]func(s *site, at time.Time){
-		"that stays":              func(*site, time.Time) {},
-		"that always comes again": func(s *site, at time.Time) { s.node.RemovePeer("evil"); s.node.AddPeer("evil", "x/evil", false, at) },
+		"that stays": func(*site, time.Time) {},
+		"that always comes again": func(s *site, at time.Time) {
+			s.node.RemovePeer("evil")
+			s.node.AddPeer("evil", record.Instance{}, "x/evil", false, at)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "chunks", 1, 1)
@@ -70,7 +73,7 @@ func TestBytesOfChunksAreBoundedForEachGateway(t *testing.T) {
 			w.start(s)
 			w.fill(s, 2000)
 			w.run(time.Second)
-			s.node.AddPeer("evil", "x/evil", false, s.time(w))
+			s.node.AddPeer("evil", record.Instance{}, "x/evil", false, s.time(w))
 			got := w.greedy(s, []string{"evil"}, seconds, func(int) { turn(s, s.time(w)) })["evil"]
 			if bound := (seconds+1)*chunkRate + record.MaxChunk; got > bound || got < bound/2 {
 				t.Errorf("%d bytes of chunks in %d s; want at most %d, and half of it", got, seconds, bound)
@@ -89,7 +92,7 @@ func TestGatewaysGetChunksInTurn(t *testing.T) {
 	var peers []string
 	for _, p := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i"} {
 		peers = append(peers, p)
-		s.node.AddPeer(p, "x/"+p, false, s.time(w))
+		s.node.AddPeer(p, record.Instance{}, "x/"+p, false, s.time(w))
 	}
 	const seconds = 4
 	got := w.greedy(s, peers, seconds, func(int) {})
@@ -109,7 +112,7 @@ func TestGatewaysGetChunksInTurn(t *testing.T) {
 		s.node.RemovePeer(p)
 	}
 	w.now = w.now.Add(time.Minute)
-	s.node.AddPeer("z", "x/z", false, s.time(w))
+	s.node.AddPeer("z", record.Instance{}, "x/z", false, s.time(w))
 	if n := len(s.node.accounts); n != 1 {
 		t.Errorf("%d accounts are kept for one gateway", n)
 	}

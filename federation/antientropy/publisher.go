@@ -203,9 +203,18 @@ func (p *Publisher) Next() (next time.Time) {
 	return next
 }
 
-// Statement signs the next statement: number is what this process has drawn as
-// a reader. It returns the keys that have changed since the last.
-func (p *Publisher) Statement(number uint64, now time.Time) (*pb.SignedStatement, []string, error) {
+// Signed is a statement as it goes to readers.
+type Signed struct {
+	Statement *pb.SignedStatement
+	Keys      []string // that have changed since the last
+	// Copies say the same under the same count, each to one reader, whose number is
+	// answered there alone: to answer all to all takes bytes for each pair of readers.
+	Copies map[record.Instance]*pb.SignedStatement
+}
+
+// Statement signs the next statement: number is what this process has drawn as a reader.
+// Readers that reaches says something of are sent their copies, if there are some.
+func (p *Publisher) Statement(number uint64, reaches func(record.Instance) bool, now time.Time) (Signed, error) {
 	p.count++
 	s := &record.Statement{
 		Instance: p.key.ID(), Count: p.count, Watermark: p.watermark, Root: p.set.Root(), Since: p.said,
@@ -224,18 +233,38 @@ func (p *Publisher) Statement(number uint64, now time.Time) (*pb.SignedStatement
 	if size <= maxChanges {
 		p.list(s, keys)
 	}
-	s.Answers = p.answers.next()
-	b, err := s.Encode()
+	copies := maxAnswers
+	if len(keys) > 0 {
+		copies = maxCopies
+	}
+	all, own := p.answers.next(reaches, copies)
+	s.Answers = all
+	m, err := p.sign(s, now)
 	if err != nil {
-		return nil, nil, err
+		return Signed{}, err
 	}
 	clear(p.changed)
 	p.said = p.watermark
+	out := Signed{Statement: m, Keys: keys, Copies: make(map[record.Instance]*pb.SignedStatement, len(own))}
+	for reader, number := range own {
+		s.Answers = append(slices.Clip(all), number)
+		if out.Copies[reader], err = p.sign(s, now); err != nil {
+			return Signed{}, err
+		}
+	}
+	return out, nil
+}
+
+func (p *Publisher) sign(s *record.Statement, now time.Time) (*pb.SignedStatement, error) {
+	b, err := s.Encode()
+	if err != nil {
+		return nil, err
+	}
 	m := &pb.SignedStatement{Statement: b, Signature: p.key.Sign(b)}
 	if p.count == 1 || now.Sub(p.certified) < introduced {
 		m.Certificate = p.key.Certificate()
 	}
-	return m, keys, nil
+	return m, nil
 }
 
 // list puts the changes into s. A removal has no sequence of its own left: that

@@ -75,6 +75,9 @@ func (e *events) Pop() any {
 	return x
 }
 
+// nobody is reached by statements directly.
+func nobody(record.Instance) bool { return false }
+
 func newWorld(t testing.TB, seed string, networks, each int) *world {
 	w := &world{
 		t: t, rng: rand.New(chacha(seed)), source: chacha(seed + "keys"), now: epoch, lifetime: networkkey.MaxLifetime,
@@ -127,10 +130,22 @@ func (w *world) start(s *site) {
 	s.node = NewNode(Config{Publisher: p, Ledger: ledger.New(w.known, w.limits), Random: rng.Uint64}, s.time(w))
 	for _, o := range w.sites {
 		if o != s && !w.blocked[[2]string{s.name, o.name}] {
-			s.node.AddPeer(o.name, o.name, o.network == s.network, s.time(w))
+			s.node.AddPeer(o.name, o.running(), o.name, o.network == s.network, s.time(w))
+			if o.node != nil { // the connections of the process before have ended
+				o.node.RemovePeer(s.name)
+				o.node.AddPeer(s.name, key.ID(), s.name, o.network == s.network, o.time(w))
+			}
 		}
 	}
 	w.tick(s)
+}
+
+// running names the process that runs at s; zero if there is none.
+func (s *site) running() (id record.Instance) {
+	if s.node != nil {
+		id = s.key.ID()
+	}
+	return id
 }
 
 // time is what the clock of s shows.

@@ -1020,8 +1020,10 @@ type Statement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The first 16 bytes of SHA-256 over "isthmus-instance-name/1\0", network and gateway
 	// of its certificate, each behind its length (4 bytes, big endian), and its public key.
-	Instance  []byte `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
-	Count     uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`         // of statements of this instance; each is larger
+	Instance []byte `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Of statements of this instance; each is larger. Copies of one for different readers
+	// differ in answers alone.
+	Count     uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	Watermark uint64 `protobuf:"varint,3,opt,name=watermark,proto3" json:"watermark,omitempty"` // largest sequence given out
 	Root      []byte `protobuf:"bytes,4,opt,name=root,proto3" json:"root,omitempty"`            // 32 bytes
 	// Every change since that watermark, unless they are too many: then none.
@@ -1030,7 +1032,8 @@ type Statement struct {
 	Removals []*Removal `protobuf:"bytes,7,rep,name=removals,proto3" json:"removals,omitempty"`
 	// Drawn by the sender as a reader: those who answer it are alive.
 	Number uint64 `protobuf:"fixed64,8,opt,name=number,proto3" json:"number,omitempty"`
-	// Numbers of readers, drawn lately.
+	// Numbers of readers, drawn lately: that of the one this copy is for, and of all who
+	// hear of it from others.
 	Answers []uint64 `protobuf:"fixed64,9,rep,packed,name=answers,proto3" json:"answers,omitempty"`
 	// What it does not say it has withdrawn; before that it may not know yet.
 	Synchronised  bool `protobuf:"varint,10,opt,name=synchronised,proto3" json:"synchronised,omitempty"`

@@ -190,7 +190,7 @@ func (f *Federation) connected(id record.Instance, gateway string, local bool) {
 		switch there := f.transport.has(id.String()); {
 		case there && !f.peers[id]:
 			f.peers[id] = true
-			n.AddPeer(id.String(), gateway, local, now)
+			n.AddPeer(id.String(), id, gateway, local, now)
 		case !there && f.peers[id]:
 			delete(f.peers, id)
 			n.RemovePeer(id.String())

@@ -146,11 +146,11 @@ func TestStatementsWithoutTheNetworksKeyAreRefused(t *testing.T) {
 			if err := p.Put(health(0), time.Now()); err != nil {
 				t.Fatal(err)
 			}
-			s, _, err := p.Statement(1, time.Now())
+			s, err := p.Statement(1, func(record.Instance) bool { return false }, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
-			b, err := proto.Marshal(&federationpb.Message{Message: &federationpb.Message_Statement{Statement: s}})
+			b, err := proto.Marshal(&federationpb.Message{Message: &federationpb.Message_Statement{Statement: s.Statement}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -120,7 +120,7 @@ func New(known networkkey.Known, limits Limits) *Ledger {
 	}
 }
 
-// Draw makes number the one that statements have to answer. Call it every 15 to 25 s
+// Draw makes number the one that statements have to answer. Call it every 15 s
 // with a number from a source that nobody can foretell.
 func (l *Ledger) Draw(number uint64, now time.Time) {
 	l.numbers = slices.DeleteFunc(l.numbers, func(d drawn) bool { return now.Sub(d.at) > Fresh })

@@ -50,13 +50,23 @@ func (l *Ledger) Offer(m *pb.SignedStatement, now time.Time) (Outcome, error) {
 	if err != nil {
 		return Outcome{Instance: s.Instance}, err
 	}
-	if i.own || s.Count == i.newest.Count || s.Count < i.newest.Count && i.complete {
-		o := i.outcome(nil) // an echo, or old news
+	echo := i.own || s.Count == i.newest.Count || s.Count < i.newest.Count && i.complete // or old news
+	if echo && !l.answeredBy(i, s) {
+		o := i.outcome(nil)
 		o.Edges = edges(s)
 		return o, nil
 	}
 	if !i.certificate.Verify(m.GetStatement(), m.GetSignature()) {
 		return Outcome{Instance: s.Instance, Network: i.certificate.Network}, ErrSignature
+	}
+	if s.Count <= i.newest.Count {
+		i.newest.Answers = s.Answers // judge looks for ours: whatever i has said since, it has said later
+	}
+	if echo { // our copy, and another reader's came first
+		i.judge(l)
+		o := i.outcome(merged(l.follow(i, now)))
+		o.Edges = edges(s)
+		return o, nil
 	}
 	if s.Count < i.newest.Count {
 		// It was overtaken, and something is missing. What is held may only be
@@ -81,6 +91,12 @@ func (l *Ledger) Offer(m *pb.SignedStatement, now time.Time) (Outcome, error) {
 	o := i.outcome(merged(append(append(changes, i.renewals()...), l.follow(i, now)...)))
 	o.News, o.Edges, o.Number = true, edges(s), s.Number
 	return o, nil
+}
+
+// answeredBy says whether s answers a number of ours that is younger than what i has
+// answered so far.
+func (l *Ledger) answeredBy(i *instance, s *record.Statement) bool {
+	return !i.own && slices.ContainsFunc(l.numbers, func(d drawn) bool { return d.at.After(i.attested) && slices.Contains(s.Answers, d.number) })
 }
 
 // renewals is what changes since i has another certificate than before: how it is
