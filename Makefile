@@ -51,7 +51,7 @@ test: lint ## everything that must pass: lint, import laws, all tests with the r
 		ok=; grep -qE '^SIGSEGV: segmentation violation|ThreadSanitizer: CHECK failed' build/race.txt && ! grep -q 'DATA RACE' build/race.txt || break; \
 		done; cat build/race.txt; [ "$$ok" = yes ] || exit 1; done
 	$(GO) test -tags isthmus_debug -timeout 15m ./hbone/...
-	$(GO) test -timeout 15m ./federation/antientropy ./discovery/... ./nodeproxy/warmset
+	$(GO) test -timeout 15m ./federation/antientropy ./internal/overload ./discovery/... ./nodeproxy/warmset
 	$(GO) test -timeout 15m -run '^TestABurstIsWith' ./nodeproxy
 	$(MAKE) --no-print-directory torture TIMEOUT=20m
 	$(MAKE) --no-print-directory integration

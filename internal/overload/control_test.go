@@ -1,3 +1,8 @@
+//go:build !race
+
+// The simulations are of one goroutine in virtual time: the race detector would find
+// nothing, and take ten times as long.
+
 package overload
 
 import (

@@ -36,9 +36,43 @@ func TestAFailoverToALongerWayLosesNoConnection(t *testing.T) {
 	}
 }
 
+// Where nobody is overloaded nobody is refused, and hardly anybody waits: what jitter_test.go
+// shows of a gate, with what production calls, which lets connections wait for half a second.
+func TestDestinationsThatAreNotOverloadedRefuseNobody(t *testing.T) {
+	for name, c := range map[string]struct {
+		rate float64
+		long func(*rand.Rand) float64 // milliseconds
+	}{
+		"1 of 100 pods 2 ms away, the others 150 ms, 1000 a second": {1000, func(r *rand.Rand) float64 {
+			if r.IntN(100) == 0 {
+				return 2
+			}
+			return 150 * (1 + 0.05*r.Float64())
+		}},
+		"1 of 300 pods 2 ms away, the others 150 ms, 3000 a second": {3000, func(r *rand.Rand) float64 {
+			if r.IntN(300) == 0 {
+				return 2
+			}
+			return 150 * (1 + 0.05*r.Float64())
+		}},
+		"250±50 ms, 1000 a second": {1000, func(r *rand.Rand) float64 { return max(80, 250+50*r.NormFloat64()) }},
+		"400±40 ms, 1000 a second": {1000, func(r *rand.Rand) float64 { return max(80, 400+40*r.NormFloat64()) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, waited := unloaded(t, c.rate, time.Minute, func(r *rand.Rand, _ time.Duration) float64 { return c.long(r) })
+				if waited > n/100 {
+					t.Errorf("%.1f %% made to wait, of %d connections in a minute; nobody is overloaded", 100*float64(waited)/float64(n), n)
+				}
+			})
+		})
+	}
+}
+
 // unloaded offers rate connections a second to one destination that has room for all of
-// them, by what production calls. long is how many milliseconds one takes that begins then.
-func unloaded(t *testing.T, rate float64, lasts time.Duration, long func(r *rand.Rand, at time.Duration) float64) {
+// them, by what production calls; nobody may be refused. long is how many milliseconds one
+// takes that begins then. It returns how many there were and how many were made to wait.
+func unloaded(t *testing.T, rate float64, lasts time.Duration, long func(r *rand.Rand, at time.Duration) float64) (n, waits int) {
 	d := NewDestinations(New(prometheus.NewRegistry()))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -46,7 +80,8 @@ func unloaded(t *testing.T, rate float64, lasts time.Duration, long func(r *rand
 	rng := rand.New(rand.NewPCG(1, 2))
 	var refused, waited atomic.Int64
 	var all sync.WaitGroup
-	start, n := time.Now(), int(rate*lasts.Seconds())
+	start := time.Now()
+	n = int(rate * lasts.Seconds())
 	for range n {
 		time.Sleep(time.Duration(rng.ExpFloat64() / rate * float64(time.Second)))
 		takes := time.Duration(long(rng, time.Since(start)) * float64(time.Millisecond))
@@ -69,6 +104,7 @@ func unloaded(t *testing.T, rate float64, lasts time.Duration, long func(r *rand
 	if r, w := refused.Load(), waited.Load(); r > 0 {
 		t.Errorf("%d (%.1f %%) refused and %.1f %% made to wait, of %d connections in %v; nobody is overloaded", r, 100*float64(r)/float64(n), 100*float64(w)/float64(n), n, lasts)
 	}
+	return n, int(waited.Load())
 }
 
 // While a real queue is found out everybody waits, for no longer than that takes; afterwards
