@@ -53,6 +53,7 @@ test: lint ## everything that must pass: lint, import laws, all tests with the r
 	$(GO) test -tags isthmus_debug -timeout 15m ./hbone/...
 	$(GO) test -timeout 15m ./federation/antientropy ./internal/overload ./discovery/... ./nodeproxy/warmset
 	$(GO) test -timeout 15m -run '^TestABurstIsWith' ./nodeproxy
+	$(GO) test -timeout 15m -run '^Test(GatewaysThatAreNotBelieved|ConnectionsEndWith)' ./federation/gossip
 	$(MAKE) --no-print-directory torture TIMEOUT=20m
 	$(MAKE) --no-print-directory integration
 

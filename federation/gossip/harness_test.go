@@ -78,13 +78,21 @@ type world struct {
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	ca, err := identity.InitCA(t.TempDir(), trustDomain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, identity: identity.NewManager(identity.CASource{CA: ca, TTL: time.Hour}, zerolog.Nop()), keys: map[string]networkkey.Private{}, known: networkkey.Known{}}
+	w := &world{t: t, keys: map[string]networkkey.Private{}, known: networkkey.Known{}}
+	w.lasting(time.Hour)
 	t.Cleanup(w.wg.Wait) // last: everything else has been stopped by then
 	return w
+}
+
+// lasting gives w a certificate authority whose SVIDs last for so long; call it before the
+// first start.
+func (w *world) lasting(ttl time.Duration) {
+	w.t.Helper()
+	ca, err := identity.InitCA(w.t.TempDir(), trustDomain)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.identity = identity.NewManager(identity.CASource{CA: ca, TTL: ttl}, zerolog.Nop())
 }
 
 // link gives network a key that everybody knows, besides those that it has.

@@ -209,7 +209,8 @@ func TestAGatewayThatIsNotListedAnyMoreIsSentAway(t *testing.T) {
 // The certificate that a peer has shown ends: it must prove itself anew. Whoever has
 // dialled does so before that, while the connection the other way goes on.
 func TestConnectionsEndWithTheCertificatesThatMadeThem(t *testing.T) {
-	simulated(t, func(t *testing.T, w *world) { // SVIDs last for an hour
+	simulated(t, func(t *testing.T, w *world) {
+		w.lasting(anHour)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		w.wg.Go(func() { w.identity.Run(ctx) }) // and are renewed before
@@ -232,12 +233,12 @@ func TestConnectionsEndWithTheCertificatesThatMadeThem(t *testing.T) {
 		eventually(t, "each has dialled", func() bool { return len(conns()) == 2 })
 		first := conns()
 		for _, c := range first {
-			if left := time.Until(c.expiry); left <= 0 || left > time.Hour {
-				t.Errorf("a connection is good for %v, and the SVID that made it for an hour", left)
+			if left := time.Until(c.expiry); left <= 0 || left > anHour {
+				t.Errorf("a connection is good for %v, and the SVID that made it for %v", left, anHour)
 			}
 		}
 		peerless := 0
-		for range 75 * 60 {
+		for range int(anHour * 5 / 4 / time.Second) {
 			time.Sleep(time.Second)
 			if !east.federation.transport.has(west.federation.Instance().String()) {
 				peerless++
@@ -246,7 +247,7 @@ func TestConnectionsEndWithTheCertificatesThatMadeThem(t *testing.T) {
 		for _, c := range conns() {
 			for _, old := range first {
 				if c == old {
-					t.Error("after 75 min a connection goes on that was made with an SVID of one hour")
+					t.Errorf("after %v a connection goes on that was made with an SVID of %v", anHour*5/4, anHour)
 				}
 			}
 		}

@@ -56,8 +56,8 @@ func TestGatewaysThatAreNotBelievedAreDialledRarelyUntilKeysChange(t *testing.T)
 				})
 				v := w.start(west, relays[west], dialling(&dials), func(c *Config) { c.KeysInterval = time.Second })
 				time.Sleep(time.Minute)
-				if n := after(time.Hour, &dials); n > 2*3600/7 {
-					t.Errorf("two gateways dial each other %d times in an hour; want once in 7.5 s each at most", n)
+				if n := after(anHour, &dials); n > int64(2*anHour/(7*time.Second)) {
+					t.Errorf("two gateways dial each other %d times in %v; want once in 7.5 s each at most", n, anHour)
 				}
 				w.mu.Lock()
 				w.known = known

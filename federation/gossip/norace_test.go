@@ -1,0 +1,7 @@
+//go:build !race
+
+package gossip
+
+import "time"
+
+const anHour = time.Hour
