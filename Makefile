@@ -25,7 +25,7 @@ else
 $(warning no C compiler: tests run without the race detector)
 endif
 
-.PHONY: help demo build test integration interop wan drills soak torture overload race lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
+.PHONY: help demo build test test-sessions test-race test-debug test-large integration interop wan drills soak torture overload race lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,22 +40,36 @@ build: ## compile gateway, nodeproxy and isthmus into bin/
 	@mkdir -p bin
 	$(GO) build -trimpath -ldflags '-X github.com/isthmus-mesh/isthmus/internal/buildinfo.stamp=$(VERSION)' -o bin/ ./cmd/...
 
+# What waits in real time runs beside what is busy in virtual time. Behind that, what is one
+# goroutine in virtual time and large: the race detector would find nothing in it and take
+# ten times as long, so files with "go:build !race", or larger sizes, are for here. What
+# measures time with real processes is last, and alone.
+test: lint ## everything that must pass: lint, import laws, all tests with the race detector, drills of the real binaries
+	$(MAKE) --no-print-directory -j2 test-sessions test-race
+	$(MAKE) --no-print-directory -j2 test-debug test-large
+	$(MAKE) --no-print-directory torture TIMEOUT=20m
+	$(MAKE) --no-print-directory integration
+
 # The race detector's own runtime (go 1.26) often crashes in the tests of the pool and of
 # kept sessions, where very many goroutines start at once in bubbles of synctest; on one
 # processor it was never seen to. So after such a crash, and only then, a package is run
 # again on one. A fault of ours panics, or says DATA RACE, and is not repeated.
-test: lint ## everything that must pass: lint, import laws, all tests with the race detector, drills of the real binaries
-	$(GO) test $(RACE) -timeout 30m $$($(GO) list ./... | grep -vE '/integration(/|$$)|/isthmus/(hbone/pool|nodeproxy)$$')
-	@mkdir -p build; for package in hbone/pool nodeproxy; do for cpu in '' '-cpu 1' '-cpu 1'; do \
+test-sessions:
+	@mkdir -p build; for package in nodeproxy hbone/pool; do for cpu in '' '-cpu 1' '-cpu 1'; do \
 		$(GO) test $(RACE) -timeout 20m -count 1 $$cpu ./$$package >build/race.txt 2>&1 && ok=yes && break; \
 		ok=; grep -qE '^SIGSEGV: segmentation violation|ThreadSanitizer: CHECK failed' build/race.txt && ! grep -q 'DATA RACE' build/race.txt || break; \
 		done; cat build/race.txt; [ "$$ok" = yes ] || exit 1; done
+
+test-race:
+	$(GO) test $(RACE) -timeout 30m $$($(GO) list ./... | grep -vE '/integration(/|$$)|/isthmus/(hbone/pool|nodeproxy)$$')
+
+test-debug:
 	$(GO) test -tags isthmus_debug -timeout 15m ./hbone/...
+
+test-large:
 	$(GO) test -timeout 15m ./federation/antientropy ./internal/overload ./discovery/... ./nodeproxy/warmset
 	$(GO) test -timeout 15m -run '^TestABurstIsWith' ./nodeproxy
 	$(GO) test -timeout 15m -run '^Test(GatewaysThatAreNotBelieved|ConnectionsEndWith)' ./federation/gossip
-	$(MAKE) --no-print-directory torture TIMEOUT=20m
-	$(MAKE) --no-print-directory integration
 
 race: ## package tests with the race detector, without lint (PKG=./gateway)
 	$(GO) test $(RACE) -timeout 30m $(PKG)
