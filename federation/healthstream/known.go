@@ -1,7 +1,6 @@
 package healthstream
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -26,7 +25,7 @@ type Known struct {
 	// clock; never nil.
 	Turned map[uint16]time.Time
 	// Returned is when endpoints were taken back by those who had left them out, by port:
-	// as far as that is less than a minute ago, and never nil.
+	// as far as that is less than a minute ago, and never nil; see returned.go.
 	Returned map[uint16]map[mesh.EndpointID]time.Time
 	// Offer is what the network has proven to offer to others: what all instances name
 	// that offer it. Nil: nothing. It is not changed.
@@ -116,11 +115,13 @@ func offered(service, network string, deliveries []Delivery) (*record.Export, st
 	return &merged, differ
 }
 
-func knownOf(service, network string, deliveries []Delivery, before Known, now time.Time) Known {
+// knownOf is what comes of deliveries, where before was known; r goes on with who is left
+// out.
+func knownOf(service, network string, deliveries []Delivery, before Known, r returns, now time.Time) Known {
 	deliveries = slices.Clone(deliveries)
 	for i := range deliveries {
 		d := &deliveries[i]
-		d.said = d.saidSince(service, before.Deliveries, now)
+		d.said = r.saidSince(d, service, now)
 	}
 	k := Known{Deliveries: deliveries, Summaries: map[uint16]federation.SummaryFact{}, Turned: map[uint16]time.Time{}, Returned: map[uint16]map[mesh.EndpointID]time.Time{}}
 	k.Silent = silentSince(deliveries, before.Silent, now)
@@ -137,36 +138,12 @@ func knownOf(service, network string, deliveries []Delivery, before Known, now t
 			if old, known := before.Summaries[port]; known && old.Ready == f.Ready && old.Healthy == f.Healthy && slices.Equal(old.Exceptions, f.Exceptions) {
 				k.Turned[port] = before.Turned[port]
 			}
-			k.Returned[port] = recent(before.Returned[port], now)
-			if slices.ContainsFunc(deliveries, func(d Delivery) bool { return d.said[port].Equal(now) }) {
-				returned(before.Summaries[port], h, k.Returned[port], now)
-			}
+			k.Returned[port] = r.take(port, deliveries, h, now)
 		}
 	}
+	r.trim(deliveries, now)
 	return k
 }
-
-// saidSince returns since when, by this clock, d's instance has said what it says of each
-// port: by its own numbers, of whose records an older one is no news. Who brings it, and
-// whether it falls silent, changes nothing of what it says.
-func (d *Delivery) saidSince(service string, before []Delivery, now time.Time) map[uint16]time.Time {
-	out := make(map[uint16]time.Time, len(d.Health))
-	i, known := slices.BinarySearchFunc(before, *d, byInstance)
-	for port, h := range d.Health {
-		out[port] = now
-		if !known {
-			continue
-		}
-		old := &before[i]
-		if was, spoke := old.Health[port]; spoke && (sameHealth(was, h) || d.olderOf(old, record.EncodeKey(record.Key{Kind: record.KindHealth, Service: service, Port: port}))) {
-			out[port] = old.said[port]
-		}
-	}
-	return out
-}
-
-// olderOf says whether d has an older record with key than o.
-func (d *Delivery) olderOf(o *Delivery, key string) bool { return d.sequences[key] < o.sequences[key] }
 
 // sameHealth says whether both say the same, but for what is for people.
 func sameHealth(a, b record.Health) bool {
@@ -200,40 +177,13 @@ func summaryOf(service string, h ledger.Health, port uint16) federation.SummaryF
 		f.Draining = f.Draining && d.Draining
 	}
 	for _, x := range h.Exceptions {
-		switch x.Cause {
-		case record.NotReady, record.Terminating, record.Gone:
-		default:
+		if isFault(x.Cause) {
 			f.Exceptions = append(f.Exceptions, x.Endpoint)
 		}
 	}
 	slices.Sort(f.Exceptions)
 	f.Exceptions = slices.Compact(f.Exceptions)
 	return f
-}
-
-// recent returns what of old is less than a minute ago.
-func recent(old map[mesh.EndpointID]time.Time, now time.Time) map[mesh.EndpointID]time.Time {
-	out := map[mesh.EndpointID]time.Time{}
-	for id, at := range old {
-		if now.Sub(at) < time.Minute {
-			out[id] = at
-		}
-	}
-	return out
-}
-
-// returned notes in out who was taken back: whom nobody leaves out any more, for any
-// cause. Who is not ready, terminates or is gone was not taken back, and while some are
-// left out that there is no room to name, nobody can tell who was.
-func returned(before federation.SummaryFact, after ledger.Health, out map[mesh.EndpointID]time.Time, now time.Time) {
-	if after.Unnamed > 0 {
-		return
-	}
-	for _, id := range before.Exceptions {
-		if _, still := slices.BinarySearchFunc(after.Exceptions, id, func(x record.Exception, id mesh.EndpointID) int { return cmp.Compare(x.Endpoint, id) }); !still {
-			out[id] = now
-		}
-	}
 }
 
 // KnownShare is what is known of a share, in a form for JSON.

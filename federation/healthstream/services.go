@@ -49,6 +49,17 @@ type followed struct {
 	ready    chan struct{}
 	views    map[*uplink]map[string]told // by attached stream and network
 	known    map[string]Known            // by network; see [services.learn]
+	returned map[string]returns          // by network, also of those of which nothing is known any more
+}
+
+// returns is who of a share is taken back.
+func (f *followed) returns(network string) returns {
+	r := f.returned[network]
+	if r == nil {
+		r = returns{}
+		f.returned[network] = r
+	}
+	return r
 }
 
 // told is what one stream says of a share.
@@ -84,7 +95,7 @@ func (s *services) use(service string, pin bool) (ready <-chan struct{}, answere
 		if len(s.byName) >= s.limit && !s.evict() {
 			return nil, false, time.Time{}
 		}
-		f = &followed{name: service, since: time.Now(), ready: make(chan struct{}), views: map[*uplink]map[string]told{}, known: map[string]Known{}}
+		f = &followed{name: service, since: time.Now(), ready: make(chan struct{}), views: map[*uplink]map[string]told{}, known: map[string]Known{}, returned: map[string]returns{}}
 		s.byName[service] = f
 		for l := range s.links {
 			l.subscribe(service, true)
@@ -248,7 +259,7 @@ func (s *services) lapse(now time.Time) {
 func (s *services) end(f *followed, network string, now time.Time) {
 	delete(s.unheard, Change{f.name, network})
 	if exports := exportsOf(f.known[network].Deliveries); len(exports) > 0 {
-		s.learn(f, network, knownOf(f.name, network, exports, Known{}, now))
+		s.learn(f, network, knownOf(f.name, network, exports, Known{}, f.returns(network), now))
 	} else {
 		s.unlearn(f, network)
 	}
@@ -351,7 +362,7 @@ func (s *services) merge(f *followed, networks []string) {
 		if len(told) == 0 {
 			s.unlearn(f, network)
 		} else {
-			s.learn(f, network, knownOf(f.name, network, told, f.known[network], time.Now()))
+			s.learn(f, network, knownOf(f.name, network, told, f.known[network], f.returns(network), time.Now()))
 		}
 		s.note(Change{f.name, network})
 	}
@@ -374,7 +385,7 @@ func (s *services) keep(f *followed, network string) bool {
 	if slices.ContainsFunc(k.Deliveries, func(d Delivery) bool { return len(d.Health) > 0 }) && s.unheard[Change{f.name, network}].IsZero() {
 		s.unheard[Change{f.name, network}] = time.Now()
 	}
-	s.learn(f, network, knownOf(f.name, network, k.Deliveries, k, time.Now())) // as far as it is proven still
+	s.learn(f, network, knownOf(f.name, network, k.Deliveries, k, f.returns(network), time.Now())) // as far as it is proven still
 	s.note(Change{f.name, network})
 	return true
 }

@@ -224,7 +224,7 @@ func (s *services) remerge(networks map[string]bool) {
 			continue
 		}
 		for _, n := range spoken { // nobody speaks: what is known holds as far as it is proven still
-			s.learn(f, n, knownOf(f.name, n, f.known[n].Deliveries, f.known[n], time.Now()))
+			s.learn(f, n, knownOf(f.name, n, f.known[n].Deliveries, f.known[n], f.returns(n), time.Now()))
 			s.note(Change{f.name, n})
 		}
 	}

@@ -15,12 +15,12 @@ func TestTurnedIsWhenNumbersChange(t *testing.T) {
 		return []Delivery{{Gateway: "gw-1", Live: true, Health: map[uint16]record.Health{port: {Ready: 2, Healthy: healthy, ReadyCapacity: 2, HealthyCapacity: capacity}}}}
 	}
 	epoch := time.Now()
-	k := knownOf("s", "east", say(2, 2), Known{}, epoch)
+	k := knownOf("s", "east", say(2, 2), Known{}, returns{}, epoch)
 	for i, x := range []struct {
 		healthy, capacity uint32
 		turned            int
 	}{{2, 2, 0}, {2, 1, 0}, {1, 1, 3}, {1, 1, 3}} {
-		k = knownOf("s", "east", say(x.healthy, x.capacity), k, epoch.Add(time.Duration(i+1)*time.Second))
+		k = knownOf("s", "east", say(x.healthy, x.capacity), k, returns{}, epoch.Add(time.Duration(i+1)*time.Second))
 		if want := epoch.Add(time.Duration(x.turned) * time.Second); !k.Turned[port].Equal(want) {
 			t.Errorf("step %d: turned %v after the beginning, want %d s", i, k.Turned[port].Sub(epoch), x.turned)
 		}
