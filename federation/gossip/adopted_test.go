@@ -1,7 +1,6 @@
 package gossip
 
 import (
-	"crypto/ed25519"
 	"testing"
 	"time"
 
@@ -9,33 +8,9 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation/federationpb"
 	"github.com/isthmus-mesh/isthmus/federation/ledger"
-	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/record"
+	"github.com/isthmus-mesh/isthmus/internal/meshtest/trust"
 )
-
-// adopted is a certificate by which network calls an instance its own of which it has the
-// certificate alone.
-func adopted(t testing.TB, by networkkey.Private, network, gateway string, theirs []byte) []byte {
-	t.Helper()
-	var signed federationpb.SignedCertificate
-	var c federationpb.Certificate
-	if err := proto.Unmarshal(theirs, &signed); err != nil {
-		t.Fatal(err)
-	}
-	if err := proto.Unmarshal(signed.GetCertificate(), &c); err != nil {
-		t.Fatal(err)
-	}
-	c.Network, c.Gateway = network, gateway
-	b, err := proto.Marshal(&c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := proto.Marshal(&federationpb.SignedCertificate{Certificate: b, Signature: ed25519.Sign(by.Ed25519(), append([]byte("isthmus-instance/1\x00"), b...))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
 
 // A gateway starts again. Network north, which is linked, is the first to tell it what
 // west's gateway said, with a certificate of north's own for that instance.
@@ -57,7 +32,7 @@ func relayBefore(t *testing.T, steals bool) {
 		var c *federationpb.Chunk
 		reader.federation.Read(func(l *ledger.Ledger) { c = l.Chunk(origin.federation.Instance(), &record.Hashes{}) })
 		if steals {
-			c.Statement.Certificate = adopted(t, w.keys["north"], "north", "gw-1", c.Statement.Certificate)
+			c.Statement.Certificate = trust.Adopted(t, w.keys["north"], "north", "gw-1", c.Statement.Certificate)
 		}
 		stolen, err := proto.Marshal(&federationpb.Message{Message: &federationpb.Message_Chunk{Chunk: c}})
 		if err != nil {

@@ -1,40 +1,13 @@
 package ledger
 
 import (
-	"crypto/ed25519"
 	"strings"
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
-	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+	"github.com/isthmus-mesh/isthmus/internal/meshtest/trust"
 )
-
-// adopted is a certificate by which network calls an instance its own of which it has
-// nothing but the certificate that this gives to everybody: no secret key of it.
-func adopted(t testing.TB, by networkkey.Private, network, gateway string, theirs []byte, now time.Time) []byte {
-	t.Helper()
-	var signed pb.SignedCertificate
-	var c pb.Certificate
-	if err := proto.Unmarshal(theirs, &signed); err != nil {
-		t.Fatal(err)
-	}
-	if err := proto.Unmarshal(signed.GetCertificate(), &c); err != nil {
-		t.Fatal(err)
-	}
-	c.Network, c.Gateway, c.NotBefore, c.NotAfter = network, gateway, now.Unix(), now.Add(time.Hour).Unix()
-	b, err := proto.Marshal(&c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := proto.Marshal(&pb.SignedCertificate{Certificate: b, Signature: ed25519.Sign(by.Ed25519(), append([]byte("isthmus-instance/1\x00"), b...))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
 
 // East brings what west's gateway has said before that comes itself, to a reader that has
 // just started, with a certificate of its own for that gateway's key.
@@ -43,7 +16,7 @@ func TestANetworkCannotCertifyAnInstanceOfAThirdOne(t *testing.T) {
 	gw := newSpeaker(t, "west", "gw-1")
 	first := gw.say(export(80), health(10, 10))
 	// east relays west's statement, unchanged, with a certificate by its own key.
-	stolen := &pb.SignedStatement{Statement: first.Statement, Signature: first.Signature, Certificate: adopted(t, networkKey("east"), "east", "gw-evil", first.Certificate, epoch)}
+	stolen := &pb.SignedStatement{Statement: first.Statement, Signature: first.Signature, Certificate: trust.Adopted(t, networkKey("east"), "east", "gw-evil", first.Certificate)}
 	if o, err := l.Offer(stolen, epoch); err == nil {
 		t.Errorf("it is taken for the word of network %q", o.Network)
 	} else if !strings.Contains(err.Error(), "not of "+gw.key.ID().String()) {

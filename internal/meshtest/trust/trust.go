@@ -1,6 +1,6 @@
 // Package trust is what tests of packages below gateway and node proxy need of a
-// mesh: identities of one trust domain, and waiting. Tests of whole processes have
-// internal/meshtest.
+// mesh: identities of one trust domain, a forged certificate of an instance, and
+// waiting. Tests of whole processes have internal/meshtest.
 package trust
 
 import (
