@@ -12,9 +12,13 @@ import (
 
 // ListFor is List for a process on network, which needs no workload of another one: what
 // they come to are the shares of their services. Their problems are Faults, their names
-// in Elsewhere. It also returns the snapshot with all of them, which nobody need keep.
+// in Elsewhere. It also returns the snapshot with all of them, which nobody need keep;
+// nil if no workload is elsewhere: then the list is all, and costs no snapshot.
 func (c Config) ListFor(network string) (Listing, *mesh.Snapshot) {
 	full := c.List()
+	if !slices.ContainsFunc(c.Workloads, func(w Workload) bool { return w.Network != network }) {
+		return full, nil
+	}
 	b := NewBuilder(0)
 	b.SetTrustDomain(c.TrustDomain)
 	b.Apply(full.changes()...)

@@ -94,7 +94,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.clients = admission.NewGuard(cfg.Limits.Config, hbone.DefaultConfig().MaxUnread(), g.registry, log)
 	g.inner = newInnerHandshakes(cfg.Limits.Inner, g.registry)
 	var err error
-	if g.watcher, err = cfg.Discovery.Open(cfg.Network, g.store, log); err != nil {
+	if g.watcher, err = cfg.discover(g.store, log); err != nil {
 		return nil, err
 	}
 	g.registry.MustRegister(file.NewCollector(g.watcher))
@@ -152,6 +152,12 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 		return nil, err
 	}
 	return g, nil
+}
+
+// discover loads what discovery says into store. Of other networks nothing is chosen, so
+// their workloads are not kept: their gateways are, and what their services come to.
+func (c *Config) discover(store *discovery.Store, log zerolog.Logger) (*file.Watcher, error) {
+	return c.Discovery.OpenFor(c.Network, store, log)
 }
 
 // listed returns the pod of this network with this endpoint ID, nil if discovery

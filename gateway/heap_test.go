@@ -51,7 +51,7 @@ func BenchmarkHeap(b *testing.B) {
 	for b.Loop() {
 		before := heap()
 		store := &discovery.Store{}
-		watcher, err := file.Open(path, store)
+		watcher, err := discovered(path, store)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -77,6 +77,75 @@ func BenchmarkHeap(b *testing.B) {
 		}
 		for unit, bytes := range map[string]uint64{"discovery-MiB": found - before, "health-MiB": own - found, "other-networks-MiB": all - own, "heap-MiB": all - before} {
 			b.ReportMetric(float64(bytes)/(1<<20), unit)
+		}
+	}
+}
+
+// discovered is what a gateway of west keeps of the file at path.
+func discovered(path string, store *discovery.Store) (*file.Watcher, error) {
+	c := Config{Network: "west", Discovery: file.Config{File: path, MaxRemoval: 1}}
+	return c.discover(store, zerolog.Nop())
+}
+
+// elsewhere adds to a file as many pods of the same services on another network.
+func elsewhere(b []byte, pods, services int) []byte {
+	out := bytes.NewBuffer(bytes.Replace(b, []byte("{name: west}]"), []byte("{name: west}, {name: north}]"), 1))
+	for p := range pods {
+		s := p % services
+		fmt.Fprintf(out, "- {uid: 9f2c1d3e-0000-4000-8000-%012d, name: svc-%d-7d9f8c6b5-%05d, namespace: ns-%d, serviceAccount: sa-%d, network: north, node: node-%d, cluster: c, addresses: [10.%d.%d.%d], services: [svc-%d.ns-%d.svc.cluster.local]}\n",
+			p, s, p, s%50, s, p/30, p>>16, p>>8&255, p&255, s, s%50)
+	}
+	return out.Bytes()
+}
+
+// A gateway keeps its own network whole, and of the workloads elsewhere that its file
+// lists what their services come to.
+func TestAGatewayKeepsNoWorkloadOfAnotherNetwork(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mesh.yaml")
+	if err := os.WriteFile(path, elsewhere(large(20, 5), 30, 5), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	store := &discovery.Store{}
+	if _, err := discovered(path, store); err != nil {
+		t.Fatal(err)
+	}
+	s := store.Current()
+	for _, w := range s.Workloads() {
+		if w.Network != "west" {
+			t.Errorf("%s of %s is kept", w.UID, w.Network)
+		}
+	}
+	if s.NumWorkloads() != 20 {
+		t.Errorf("%d workloads, want the 20 of west", s.NumWorkloads())
+	}
+	for _, svc := range s.Services() {
+		if share, ok := s.Share(svc, "north"); !ok || share.Capacity != 6 || len(share.Identities) != 1 {
+			t.Errorf("%s on north: %v, %+v; want a share of 6", svc.Hostname, ok, share.Export)
+		}
+	}
+}
+
+// BenchmarkHeapElsewhere is what discovery takes where the file lists as many pods of
+// another network as of the own one.
+func BenchmarkHeapElsewhere(b *testing.B) {
+	for name, content := range map[string][]byte{"alone": large(50_000, 2_000), "elsewhere": elsewhere(large(50_000, 2_000), 50_000, 2_000)} {
+		path := filepath.Join(b.TempDir(), "mesh.yaml")
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			b.Fatal(err)
+		}
+		for kind, open := range map[string]func(string, *discovery.Store) (*file.Watcher, error){"whole": file.Open, "kept": discovered} {
+			b.Run(name+"/"+kind, func(b *testing.B) {
+				for b.Loop() {
+					before := heap()
+					store := &discovery.Store{}
+					watcher, err := open(path, store)
+					if err != nil {
+						b.Fatal(err)
+					}
+					b.ReportMetric(float64(heap()-before)/(1<<20), "heap-MiB")
+					runtime.KeepAlive([]any{watcher, store})
+				}
+			})
 		}
 	}
 }
