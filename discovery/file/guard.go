@@ -20,8 +20,9 @@ type Guard struct {
 	// Network is that of the process: a file that no longer lists it is held.
 	// Empty holds no file for this.
 	Network string
-	// MaxRemoval is the largest part, in (0, 1], of the workloads, of the capacity of
-	// the listed shares, and of the listed gateways, that one change may remove. Zero is
+	// MaxRemoval is the largest part, in (0, 1], of the workloads, of the listed services,
+	// of the capacity of the listed shares, and of the listed gateways, that one change may
+	// remove. A service whose last workload goes counts as removed. Zero is
 	// DefaultMaxRemoval; 1 holds nothing for this.
 	MaxRemoval float64
 }
@@ -29,14 +30,14 @@ type Guard struct {
 const (
 	// DefaultMaxRemoval is a Guard's MaxRemoval unless it says otherwise.
 	DefaultMaxRemoval = 0.3
-	// freeRemovals is how many workloads a change may always remove, how much of the
-	// capacity of shares, which counts as as many, and how many gateways if each of their
-	// networks has another one left: in a mesh of three pods one is a third.
+	// freeRemovals is how many workloads a change may always remove, how many services, how
+	// much of the capacity of shares, which counts as as many workloads, and how many gateways
+	// if each of their networks has another one left: in a mesh of three pods one is a third.
 	freeRemovals = 2
 )
 
 // inventory is what is in force: a snapshot, what is kept of workloads that it does not
-// hold, and which of its shares and gateways are the file's alone.
+// hold, and which of its objects are the file's alone.
 type inventory struct {
 	*mesh.Snapshot
 	elsewhere discovery.Elsewhere
@@ -61,10 +62,12 @@ func (i inventory) each(yield func(uid string)) {
 // size is how many workloads there are.
 func (i inventory) size() int { return i.NumWorkloads() + i.elsewhere.Len() }
 
-// serves reports whether a workload of svc is listed.
+// serves reports whether the file lists a workload of svc.
 func (i inventory) serves(svc *mesh.Service) bool {
 	return svc != nil && (i.elsewhere.Serves(svc.Hostname) ||
-		slices.ContainsFunc(i.Networks(svc), func(network string) bool { return len(i.Members(svc, network)) > 0 }))
+		slices.ContainsFunc(i.Networks(svc), func(network string) bool {
+			return slices.ContainsFunc(i.Members(svc, network), func(w *mesh.Workload) bool { return i.written(discovery.KindWorkload, w.UID) })
+		}))
 }
 
 // objection says why next may not follow old unconfirmed; "" if it may.
@@ -76,14 +79,15 @@ func (g Guard) objection(old, next inventory) string {
 	if limit == 0 {
 		limit = DefaultMaxRemoval
 	}
+	services := servicesGone(old, next)
 	var why []string
-	for _, r := range []removal{workloadsGone(old, next), capacityGone(old, next), gatewaysGone(old, next)} {
-		if (r.gone > freeRemovals || r.bare) && float64(r.gone)/float64(r.before) > limit {
+	for _, r := range []removal{workloadsGone(old, next), services, capacityGone(old, next), gatewaysGone(old, next)} {
+		if r.exceeds(limit) {
 			why = append(why, fmt.Sprintf("it removes %d of %d%s, more than %.6g %%: %s", r.gone, r.before, r.what, 100*limit, few(r.names)))
 		}
 	}
-	if services := emptied(old, next); why != nil && len(services) > 0 {
-		why = append(why, "no workload is left of "+few(services))
+	if names := emptied(old, next); why != nil && len(names) > 0 && !services.exceeds(limit) {
+		why = append(why, "no workload is left of "+few(names))
 	}
 	return strings.Join(why, "; ")
 }
@@ -96,6 +100,10 @@ type removal struct {
 	bare         bool     // a network is left without any
 }
 
+func (r removal) exceeds(limit float64) bool {
+	return (r.gone > freeRemovals || r.bare) && float64(r.gone)/float64(r.before) > limit
+}
+
 func workloadsGone(old, next inventory) removal {
 	r := removal{before: uint64(old.size()), what: " workloads"}
 	there := make(map[string]struct{}, next.size())
@@ -106,6 +114,25 @@ func workloadsGone(old, next inventory) removal {
 		}
 	})
 	slices.Sort(r.names)
+	r.gone = uint64(len(r.names))
+	return r
+}
+
+// servicesGone counts the services that the file lists: those that it lists no more, or that
+// cannot be used any more, and those of which it lists no workload any more.
+func servicesGone(old, next inventory) removal {
+	r := removal{what: " services, or their last workloads"}
+	for _, svc := range old.Services() {
+		name := svc.Namespace + "/" + svc.Name
+		if !old.written(discovery.KindService, name) {
+			continue // shares describe it, or somebody else
+		}
+		r.before++
+		left := next.Service(svc.Hostname)
+		if left == nil || !next.written(discovery.KindService, name) || old.serves(svc) && !next.serves(left) {
+			r.names = append(r.names, svc.Hostname)
+		}
+	}
 	r.gone = uint64(len(r.names))
 	return r
 }

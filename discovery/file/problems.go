@@ -10,6 +10,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // maxListed is how many problems Status lists; it counts them all.
@@ -176,17 +177,34 @@ func (w *Watcher) logProblem(p Problem) {
 		Str("field", p.Field).Str("value", p.Value).Str("problem", p.Message).Msg("the discovery file has a problem, everything else in it is in force")
 }
 
-// riskless reports whether changes cannot take away more than a Guard lets pass,
+// riskless reports whether changes of old cannot take away more than a Guard lets pass,
 // so that nobody needs to build the mesh twice to find out.
-func riskless(changes []discovery.Change) bool {
-	workloads := 0
+func riskless(old *mesh.Snapshot, changes []discovery.Change) bool {
+	workloads, services := 0, 0
 	for _, c := range changes {
 		switch c.Key.Kind {
 		case discovery.KindNetwork, discovery.KindGateway, discovery.KindShare:
 			return false
+		case discovery.KindService:
+			services++
+			if c.Record != nil {
+				services++ // it may take its hostname from another one
+			}
 		case discovery.KindWorkload:
 			workloads++
+			for _, svc := range old.ServicesOf(c.Key.Name) {
+				if numMembers(old, svc) <= freeRemovals { // with more, so few changes leave one
+					services++
+				}
+			}
 		}
 	}
-	return workloads <= freeRemovals
+	return workloads <= freeRemovals && services <= freeRemovals
+}
+
+func numMembers(s *mesh.Snapshot, svc *mesh.Service) (n int) {
+	for _, network := range s.Networks(svc) {
+		n += len(s.Members(svc, network))
+	}
+	return n
 }

@@ -142,6 +142,11 @@ func (w *Watcher) inForce() inventory {
 	return inventory{w.store.Current(), w.listing.Elsewhere(), w.alone}
 }
 
+// wouldBe is what next would put into force, which whole has all workloads of.
+func wouldBe(whole *mesh.Snapshot, next discovery.Listing) inventory {
+	return inventory{Snapshot: whole, alone: func(k discovery.Key) bool { return k.Kind != discovery.KindService || next.Lists(k) }}
+}
+
 // alone reports whether the record that the file has under k is in force, and nobody else's
 // would take its place.
 func (w *Watcher) alone(k discovery.Key) bool {
@@ -386,11 +391,11 @@ func (w *Watcher) consider(data []byte) {
 	}
 	id := identifier(c, data)
 	next, whole := w.list(c)
-	if c.Confirm != id && (whole != nil || !riskless(next.Since(w.listing))) {
+	if c.Confirm != id && (whole != nil || !riskless(old, next.Since(w.listing))) {
 		if whole == nil {
 			whole, _ = discovery.Build(old.Revision+1, c)
 		}
-		if why := w.Guard.objection(w.inForce(), inventory{Snapshot: whole}); why != "" {
+		if why := w.Guard.objection(w.inForce(), wouldBe(whole, next)); why != "" {
 			if !again {
 				w.holds.Add(1)
 			}
