@@ -267,27 +267,40 @@ func (d *downlink) subscribe(add, remove []string) (beyond int) {
 			d.topics.leave(f.topic, d)
 		}
 	}
+	d.again(add)
 	for _, s := range add {
 		d.mu.Lock()
 		f := d.follows[s]
 		n := len(d.follows)
 		d.mu.Unlock()
 		switch {
-		case f == nil && n >= d.limit:
+		case f != nil:
+			continue
+		case n >= d.limit:
 			beyond++
 			d.refuse(s)
 			continue
-		case f == nil:
-			f = &following{topic: d.topics.join(s, d)}
 		}
+		f = &following{topic: d.topics.join(s, d)}
 		d.mu.Lock()
-		d.anew = d.anew || f.told
-		f.told = false // whoever asks again is told again
 		d.follows[s], d.due[s] = f, f
 		d.mu.Unlock()
 	}
 	d.nudge()
 	return beyond
+}
+
+// again owes the whole of those of services that d follows, and once more what proves
+// them, all at once: who drains meanwhile introduces nobody twice.
+func (d *downlink) again(services []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range services {
+		if f := d.follows[s]; f != nil {
+			d.anew = d.anew || f.told
+			f.told, d.due[s] = false, f
+		}
+	}
 }
 
 // refuse owes the answer that a service is not followed.
@@ -384,9 +397,6 @@ func (d *downlink) introduce(proofs []proof, write func(body []byte) error) erro
 }
 
 func (d *downlink) drainServices(write func(body []byte) error) error {
-	if d.takeAnew() {
-		clear(d.introduced)
-	}
 	var body []byte
 	flush := func() error {
 		if len(body) == 0 {
@@ -427,24 +437,21 @@ func (d *downlink) drainServices(write func(body []byte) error) error {
 	}
 }
 
-// pop takes a service that is due; whole says that it was not told yet.
+// pop takes a service that is due; whole says that it was not told yet. If it, or any
+// other one, was asked for again since the last, all are to be introduced again.
 func (d *downlink) pop() (f *following, whole, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.anew {
+		d.anew = false
+		clear(d.introduced)
+	}
 	for s, f := range d.due {
 		delete(d.due, s)
 		whole, f.told = !f.told, true
 		return f, whole, true
 	}
 	return nil, false, false
-}
-
-func (d *downlink) takeAnew() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	anew := d.anew
-	d.anew = false
-	return anew
 }
 
 func (d *downlink) takeRefused() []string {
