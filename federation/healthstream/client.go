@@ -257,6 +257,7 @@ func (c *Client) Run(ctx context.Context) error {
 		c.services.lapse(time.Now())
 		c.services.expire(time.Now())
 		c.services.relist()
+		c.unproven.certified(c.services.proofs.certifies)
 		c.services.doubt(c.unproven.doubted(time.Now()))
 		if time.Since(swept) >= c.cfg.Idle/10 {
 			swept = time.Now()

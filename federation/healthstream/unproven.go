@@ -23,6 +23,8 @@ const (
 	// unprovenAsked is how long after the last time a gateway is asked again for what no
 	// key vouched for: it says it once, and what is wrong is shown while it lasts.
 	unprovenAsked = unprovenFor - time.Minute
+	// maxUnprovenOf is of how many instances each is remembered: of as many as a share has.
+	maxUnprovenOf = maxInstances
 )
 
 // unprovens counts, logs and remembers for a while what is not taken as the word of
@@ -42,11 +44,20 @@ type unprovenKey struct {
 }
 
 type unproven struct {
-	what         string
+	of           map[record.Instance]string // what, by instance; zero: of none in particular
+	last         record.Instance            // that was noted
 	detail       string
 	count        int
 	shown, noted time.Time
 	asked        time.Time // its gateway, again
+}
+
+// what names the record that was noted last, and whose it is.
+func (x unproven) what() string {
+	if x.last == (record.Instance{}) {
+		return x.of[x.last]
+	}
+	return x.of[x.last] + " of instance " + x.last.String()
 }
 
 // unprovenEvery is how often a line says that a gateway goes on with it.
@@ -62,9 +73,13 @@ func (u *unprovens) note(l *uplink, network string, id record.Instance, what str
 	if !there {
 		u.forget(now)
 	}
-	if x.what, x.noted = what, now; id != (record.Instance{}) {
-		x.what += " of instance " + id.String()
+	if now.Sub(x.noted) >= unprovenFor { // it begins, or begins anew
+		x.of = map[record.Instance]string{}
 	}
+	if _, ok := x.of[id]; !ok && len(x.of) >= maxUnprovenOf {
+		delete(x.of, x.last)
+	}
+	x.of[id], x.last, x.noted = what, id, now
 	if x.detail = ""; err != nil {
 		x.detail = err.Error()
 	}
@@ -74,6 +89,7 @@ func (u *unprovens) note(l *uplink, network string, id record.Instance, what str
 		x.shown = now
 	}
 	u.last[k] = x
+	of := x.what()
 	u.mu.Unlock()
 	if !tell {
 		return
@@ -82,7 +98,7 @@ func (u *unprovens) note(l *uplink, network string, id record.Instance, what str
 	if why == Older || why == Unsigned { // a gateway that is behind; a network of an older version
 		level = zerolog.InfoLevel
 	}
-	u.log.WithLevel(level).Err(err).Str("gateway", l.gateway).Str("network", network).Str("record", x.what).Str("reason", string(why)).
+	u.log.WithLevel(level).Err(err).Str("gateway", l.gateway).Str("network", network).Str("record", of).Str("reason", string(why)).
 		Int("count", x.count).Msg("not proven: not taken as the word of that network's gateway")
 }
 
@@ -95,6 +111,27 @@ func (u *unprovens) rekeyed() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	maps.DeleteFunc(u.last, func(k unprovenKey, _ unproven) bool { return k.why.byKeys() })
+}
+
+// certified forgets what was not taken for lack of a certificate of instances that are
+// certified by now: what was on its way while a key was added, say. It is asked for again.
+func (u *unprovens) certified(is func(network string, id record.Instance) bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for k, x := range u.last {
+		if k.why != Uncertified {
+			continue
+		}
+		maps.DeleteFunc(x.of, func(id record.Instance, _ string) bool { return is(k.network, id) })
+		if _, still := x.of[x.last]; still {
+			continue
+		}
+		delete(u.last, k)
+		for x.last = range x.of {
+			u.last[k] = x
+			break
+		}
+	}
 }
 
 // doubted returns the gateways that are to be asked again for what no key vouched for,
@@ -149,7 +186,7 @@ func (u *unprovens) list(now time.Time) []string {
 			continue
 		}
 		detail := cmp.Or(x.detail, explainUnproven[k.why])
-		out = append(out, fmt.Sprintf("not proven: %s of network %.80q, as gateway %s tells it (%s): %.300s", x.what, k.network, k.gateway, k.why, detail))
+		out = append(out, fmt.Sprintf("not proven: %s of network %.80q, as gateway %s tells it (%s): %.300s", x.what(), k.network, k.gateway, k.why, detail))
 	}
 	slices.SortFunc(out, strings.Compare)
 	return out

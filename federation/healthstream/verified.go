@@ -288,6 +288,11 @@ func (v *verified) certified(network string, id record.Instance) *speaker {
 	return nil
 }
 
+// certifies reports whether a certificate of the instance id of network is known.
+func (v *verified) certifies(network string, id record.Instance) bool {
+	return v.certified(network, id) != nil
+}
+
 // check looks whether e is the word of s, and the newest; what was looked at before is
 // not verified again. The caller holds mu.
 func (v *verified) check(s *speaker, e record.Entry) Unproven {
