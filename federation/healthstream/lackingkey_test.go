@@ -1,6 +1,7 @@
 package healthstream
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -80,5 +81,66 @@ func TestNewsOnItsWayDoesNotLackAKeyThatWasAdded(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// What proves an instance is lost here. It is asked for again, however much news there is
+// of that instance meanwhile.
+func TestWhatProvesAnInstanceIsAskedForAgainWhileItsNewsGoesOn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		key := keyOf(t, "east")
+		gw := w.gateway("gw-1", nil)
+		east := w.speaker("east", "gw-e", "", key)
+		n, _ := w.linked("node-1", networkkey.Known{"east": {key.Public()}})
+		say := func(healthy uint32) {
+			east.say(exportOf(shopID))
+			east.say(healthOf(healthy))
+			gw.say(service, shareFrom(east.voice()))
+		}
+		say(10)
+		n.attached(1)
+		n.offers("at first", shopID)
+		proofs := n.services.proofs
+		proofs.mu.Lock()
+		proofs.end(proofs.instances[east.key.ID()])
+		proofs.mu.Unlock()
+		for i := range uint32(4) {
+			say(i)
+			n.offers("when what proves it is lost")
+			time.Sleep(time.Minute)
+		}
+		time.Sleep(time.Minute)
+		say(9)
+		n.offers("five minutes later", shopID)
+	})
+}
+
+// The key of a network is lacking of which one service is followed. Asking for that again
+// costs what is told of it, and not what is told of all that is followed.
+func TestALackingKeyCostsNothingOfWhatOthersSay(t *testing.T) {
+	cost := func(by networkkey.Private) (bytes int64) {
+		inBubble(t, func(w *world) {
+			gw := w.gateway("gw-1", nil)
+			east := w.speaker("east", "gw-e", "", by)
+			east.say(exportOf(shopID))
+			n, _ := w.linked("node-1", networkkey.Known{"east": {keyOf(t, "east").Public()}})
+			gw.say(service, shareFrom(east.voice()))
+			names := []string{service}
+			for i := range uint64(100) {
+				names = append(names, fmt.Sprintf("svc-%d.default.svc.cluster.local", i))
+				gw.say(names[i+1], Share{Network: "north", Instances: []Voice{voice(record.Instance{1}, 1, names[i+1], record.Health{Ready: 10, Healthy: 10})}})
+			}
+			n.Pin(names...)
+			n.attached(1)
+			time.Sleep(30 * time.Second)
+			before := w.bytes.Load()
+			time.Sleep(time.Hour)
+			bytes = w.bytes.Load() - before
+		})
+		return bytes
+	}
+	well, lacking := cost(keyOf(t, "east")), cost(keyOf(t, "east, next"))
+	if lacking == well || lacking > well+well/8 {
+		t.Errorf("%d bytes in an hour without news, and %d when a key is lacking; want a few more", well, lacking)
 	}
 }

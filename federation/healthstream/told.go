@@ -249,19 +249,29 @@ func (s *services) setKnown(known networkkey.Known, rekeyed func()) {
 	}
 }
 
-// doubt asks gateways again for all that is followed.
-func (s *services) doubt(gateways map[string]bool) {
-	if len(gateways) == 0 {
+// doubt asks gateways again for what they say of networks, both by name: for one service
+// of each instance that is not certified, with which comes again what proves it.
+func (s *services) doubt(doubted map[string]map[string]bool) {
+	if len(doubted) == 0 {
 		return
+	}
+	type instance struct {
+		network string
+		id      record.Instance
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l := range s.links {
-		if !gateways[l.gateway] {
-			continue
-		}
-		for name := range s.byName {
-			l.subscribe(name, true)
+		asked := map[instance]bool{}
+		for network := range doubted[l.gateway] {
+			for name, f := range s.byName {
+				for _, d := range f.views[l][network].deliveries {
+					if i := (instance{network, d.Instance}); !d.certified() && !asked[i] {
+						asked[i] = true
+						l.subscribe(name, true)
+					}
+				}
+			}
 		}
 	}
 }

@@ -20,8 +20,8 @@ const (
 	maxUnprovens = 64
 	// unprovenFor is how long that is shown.
 	unprovenFor = 5 * time.Minute
-	// unprovenAsked is how long after the last time a gateway is asked again for what no
-	// key vouched for: it says it once, and what is wrong is shown while it lasts.
+	// unprovenAsked is how often a gateway is asked again for what no key vouched for: it
+	// introduces an instance once, and what is wrong is shown while it lasts.
 	unprovenAsked = unprovenFor - time.Minute
 	// maxUnprovenOf is of how many instances each is remembered: of as many as a share has.
 	maxUnprovenOf = maxInstances
@@ -49,7 +49,7 @@ type unproven struct {
 	detail       string
 	count        int
 	shown, noted time.Time
-	asked        time.Time // its gateway, again
+	asked        time.Time // its gateway, again; at first when it was noted first
 }
 
 // what names the record that was noted last, and whose it is.
@@ -74,7 +74,7 @@ func (u *unprovens) note(l *uplink, network string, id record.Instance, what str
 		u.forget(now)
 	}
 	if now.Sub(x.noted) >= unprovenFor { // it begins, or begins anew
-		x.of = map[record.Instance]string{}
+		x.of, x.asked = map[record.Instance]string{}, now
 	}
 	if _, ok := x.of[id]; !ok && len(x.of) >= maxUnprovenOf {
 		delete(x.of, x.last)
@@ -134,25 +134,31 @@ func (u *unprovens) certified(is func(network string, id record.Instance) bool) 
 	}
 }
 
-// doubted returns the gateways that are to be asked again for what no key vouched for,
-// each once in unprovenAsked.
-func (u *unprovens) doubted(now time.Time) map[string]bool {
+// doubted returns of which networks each gateway is to be asked again for what no key
+// vouched for: once in unprovenAsked, however much news there is of them.
+func (u *unprovens) doubted(now time.Time) map[string]map[string]bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	var gateways map[string]bool
+	var doubted map[string]map[string]bool
 	for k, x := range u.last {
-		since := now.Sub(x.noted)
-		if !k.why.byKeys() || since < unprovenAsked || since >= unprovenFor || now.Sub(x.asked) < unprovenAsked {
+		if !k.why.byKeys() || now.Sub(x.noted) >= unprovenFor || now.Sub(x.asked) < unprovenAsked {
 			continue
 		}
-		if gateways == nil {
-			gateways = map[string]bool{}
+		if doubted == nil {
+			doubted = map[string]map[string]bool{}
 		}
-		gateways[k.gateway] = true
-		x.asked = now
-		u.last[k] = x
+		if doubted[k.gateway] == nil {
+			doubted[k.gateway] = map[string]bool{}
+		}
+		doubted[k.gateway][k.network] = true
 	}
-	return gateways
+	for k, x := range u.last {
+		if doubted[k.gateway][k.network] {
+			x.asked = now
+			u.last[k] = x
+		}
+	}
+	return doubted
 }
 
 // forget makes room for one more; the caller holds mu.
