@@ -10,6 +10,7 @@ import (
 
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
 	"github.com/isthmus-mesh/isthmus/federation/ledger"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 )
 
@@ -121,6 +122,14 @@ func (n *Node) AddPeer(peer string, id record.Instance, gateway string, local bo
 	}
 	n.beat = earliest(n.beat, now.Add(coalesce))
 	n.moved = now
+}
+
+// SetKnown replaces the keys by which networks are known, and asks at the next Tick, which
+// is due at once, what peers hold: of instances that were not believed nothing was kept.
+func (n *Node) SetKnown(known networkkey.Known, now time.Time) ([]Output, []ledger.Change) {
+	n.changes = append(n.changes, n.ledger.SetKnown(known, now)...)
+	n.digest, n.moved = now, now
+	return n.take()
 }
 
 // RemovePeer ends an exchange.

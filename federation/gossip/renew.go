@@ -50,11 +50,11 @@ func (f *Federation) rekey(keys Keys) {
 	f.do(func(n *antientropy.Node, now time.Time) error {
 		changed := !maps.EqualFunc(keys.Known, f.keys.Known, slices.Equal[[]networkkey.Public])
 		if changed {
-			changes := n.Ledger().SetKnown(keys.Known, now)
+			outputs, changes := n.SetKnown(keys.Known, now)
 			f.cfg.Log.Info().Int("networks", len(keys.Known)).Msg("networks known by their keys have changed")
 			f.transport.keep(keys.Known)
 			f.refusals.clear()
-			f.emit(nil, changes)
+			f.emit(outputs, changes)
 		}
 		other := keys.Network.Public() != f.keys.Network.Public()
 		if f.keys = keys; changed || other {
