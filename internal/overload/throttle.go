@@ -1,6 +1,7 @@
 package overload
 
 import (
+	"container/heap"
 	"math"
 	"sync"
 	"time"
@@ -15,9 +16,11 @@ const (
 	// memory is how long answers count: 1/e of them after that time.
 	memory = 200 * time.Millisecond
 	// slack is how many requests to one peer may be refused before any is held back. Those
-	// that are refused there share it, so that they are as many however many ask; one
-	// refusal by itself holds nobody back.
+	// that were refused there lately share it, so that they are as many however many ask;
+	// one refusal by itself holds nobody back.
 	slack = 16
+	// hardly is how many refusals, decayed, are as good as none.
+	hardly = 0.5
 	// mostAsked is how many are kept account of. Beyond it nobody is held back.
 	mostAsked = 16384
 )
@@ -31,14 +34,16 @@ const (
 type Throttle struct {
 	mu    sync.Mutex
 	peers map[string]map[string]*asked // by peer and who asks: only those that were refused lately
-	all   int                          // of those
-	swept time.Time                    // when all were looked at
+	ends  ends                         // of all of those, the first first
 }
 
 // asked is what became of the requests of one that asks a peer lately, decayed to at.
 type asked struct {
+	peer, who          string
 	at                 time.Time
 	requests, accepted float64
+	end                time.Time // when it counts no more, unless something is refused again
+	index              int       // in ends
 }
 
 // Allow reports whether who is to make one more request to peer; draw is even in [0, 1).
@@ -46,19 +51,17 @@ type asked struct {
 func (t *Throttle) Allow(peer, who string, now time.Time, draw float64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.forget(now)
 	a := t.peers[peer][who]
 	if a == nil {
 		return true
 	}
 	a.decay(now)
-	if a.forgotten() {
-		t.drop(peer, who)
-		return true
-	}
 	if draw >= a.surplus(max(1, slack/float64(len(t.peers[peer])))) {
 		return true
 	}
 	a.requests++
+	t.refused(a)
 	return false
 }
 
@@ -66,64 +69,52 @@ func (t *Throttle) Allow(peer, who string, now time.Time, draw float64) bool {
 func (t *Throttle) Answered(peer, who string, accepted bool, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.forget(now)
 	a := t.peers[peer][who]
 	if a == nil {
-		if accepted {
+		if accepted || len(t.ends) >= mostAsked {
 			return
 		}
-		if a = t.begin(peer, who, now); a == nil {
-			return
-		}
+		a = t.begin(peer, who, now)
 	}
 	a.decay(now)
 	a.requests++
 	if accepted {
-		a.accepted++
+		a.accepted++ // what is left of refusals, and so the end, stays as it is
+		return
 	}
-	if a.forgotten() {
-		t.drop(peer, who)
-	}
+	t.refused(a)
 }
 
-// begin makes an account; nil if there are too many. Called with mu held.
+// begin makes an account. Called with mu held.
 func (t *Throttle) begin(peer, who string, now time.Time) *asked {
-	if now.Sub(t.swept) >= memory {
-		t.swept = now
-		t.forget(now)
-	}
-	if t.all >= mostAsked {
-		return nil
-	}
 	if t.peers == nil {
 		t.peers = map[string]map[string]*asked{}
 	}
 	if t.peers[peer] == nil {
 		t.peers[peer] = map[string]*asked{}
 	}
-	a := &asked{at: now}
+	a := &asked{peer: peer, who: who, at: now, end: now}
 	t.peers[peer][who] = a
-	t.all++
+	heap.Push(&t.ends, a)
 	return a
 }
 
-// forget drops what counts no more. Called with mu held.
-func (t *Throttle) forget(now time.Time) {
-	for peer, those := range t.peers {
-		for who, a := range those {
-			if a.decay(now); a.forgotten() {
-				t.drop(peer, who)
-			}
-		}
-	}
+// refused sets the end of a, of which one more request was refused, there or here.
+// Called with mu held.
+func (t *Throttle) refused(a *asked) {
+	a.end = a.at.Add(time.Duration(float64(memory) * math.Log((a.requests-a.accepted)/hardly)))
+	heap.Fix(&t.ends, a.index)
 }
 
-// drop drops an account that there is. Called with mu held.
-func (t *Throttle) drop(peer, who string) {
-	those := t.peers[peer]
-	delete(those, who)
-	t.all--
-	if len(those) == 0 {
-		delete(t.peers, peer)
+// forget drops what counts no more: it would have a part of the slack. Called with mu held.
+func (t *Throttle) forget(now time.Time) {
+	for len(t.ends) > 0 && t.ends[0].end.Before(now) {
+		a := heap.Pop(&t.ends).(*asked)
+		those := t.peers[a.peer]
+		if delete(those, a.who); len(those) == 0 {
+			delete(t.peers, a.peer)
+		}
 	}
 }
 
@@ -141,5 +132,27 @@ func (a *asked) surplus(slack float64) float64 {
 	return (a.requests - excess*a.accepted - slack) / (a.requests + 1)
 }
 
-// forgotten reports whether hardly anything was refused lately.
-func (a *asked) forgotten() bool { return a.requests-a.accepted < 0.5 }
+// ends are accounts by their ends: a heap.
+type ends []*asked
+
+func (e ends) Len() int           { return len(e) }
+func (e ends) Less(i, j int) bool { return e[i].end.Before(e[j].end) }
+func (e ends) Swap(i, j int) {
+	e[i], e[j] = e[j], e[i]
+	e[i].index, e[j].index = i, j
+}
+
+// Push and Pop implement heap.Interface.
+func (e *ends) Push(x any) {
+	a := x.(*asked)
+	a.index = len(*e)
+	*e = append(*e, a)
+}
+
+func (e *ends) Pop() any {
+	last := len(*e) - 1
+	a := (*e)[last]
+	(*e)[last] = nil
+	*e = (*e)[:last]
+	return a
+}
