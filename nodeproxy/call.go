@@ -374,10 +374,10 @@ func (c *call) brokeEarly(pick picker.Choice, t *tunnel, err error) *failure {
 	f := &failure{at: atEndpoint, reason: reasonTunnel, endpoint: t.endpoint, err: err}
 	s := t.stream.Session()
 	if t.inner == nil {
-		f.fault = s.Err() != nil // the session died, not just this stream
+		f.fault = breaksBlame(s.Err()) // the session died, not just this stream
 	}
-	if s.Base().Err() != nil {
-		f.fault = true
+	if err := s.Base().Err(); err != nil {
+		f.fault = breaksBlame(err)
 		if pick.Gateway != nil {
 			f.at = atGateway
 		}

@@ -4,13 +4,9 @@ import (
 	"errors"
 	"time"
 
-	"golang.org/x/net/http2"
-
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
-	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/identity"
-	"github.com/isthmus-mesh/isthmus/internal/localfault"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -32,6 +28,7 @@ type failure struct {
 	reason   string          // an isthmus-reason, or one of the tokens below
 	endpoint mesh.EndpointID // which endpoint, if the far side said so
 	hop      bool            // the gateway says that it has no way to endpoint
+	refused  bool            // without a response, by a limit of ours at that layer
 	err      error
 }
 
@@ -57,6 +54,9 @@ func (f *failure) responded() bool {
 	return f == nil || errors.As(f.err, &status)
 }
 
+// answered reports whether the far side has spoken: responded, or refused in HTTP/2.
+func (f *failure) answered() bool { return f == nil || f.refused || f.responded() }
+
 // faultOf says whether f is the fault of layer l; no failure is nobody's.
 func (f *failure) faultOf(l ...layer) bool {
 	if f == nil || !f.fault {
@@ -70,9 +70,10 @@ func (f *failure) faultOf(l ...layer) bool {
 	return false
 }
 
-// overload reports whether the far side refused because it has too much to do.
+// overload reports whether the far side refused because it has too much to do, or by a
+// limit of ours.
 func (f *failure) overload() bool {
-	return f != nil && f.reason == string(header.ReasonOverload) && f.responded()
+	return f != nil && f.reason == string(header.ReasonOverload) && f.answered()
 }
 
 // repeatCost is what repeating after f takes off the retry budget.
@@ -97,31 +98,6 @@ const (
 	hopOuter  = "outer"  // to a gateway
 	hopInner  = "inner"  // through a gateway to a pod
 )
-
-// hopFailure is a next hop that did not answer a CONNECT at all.
-func hopFailure(at layer, hop string, err error) *failure {
-	f := &failure{at: at, fault: true, reason: reasonConnect, err: err}
-	var goAway *hbone.GoAwayError
-	var superseded *supersededError
-	switch reason := identity.ReasonOf(err); {
-	case errors.Is(err, pool.ErrExhausted), errors.Is(err, pool.ErrHalted): // it serves others, as many as it allows
-		f.fault, f.reason = false, string(header.ReasonOverload)
-	case errors.As(err, &superseded), errors.Is(err, hbone.ErrSessionClosed): // by this side: who shared it may have left
-		f.fault = false
-	case reason == reasonOwn: // no other peer would get on with us either
-		f.at, f.fault, f.final, f.reason = 0, false, true, reasonOwn
-	case localfault.Is(err): // a moment later it may work
-		f.fault, f.reason = false, reasonLocal
-	case reason == reasonIdentity:
-		f.fault, f.reason, f.err = false, reasonIdentity, inHandshake(hop, err)
-	case errors.As(err, &goAway) && goAway.Code == 0:
-		f.fault = false
-	case errors.As(err, &goAway) && goAway.Code == http2.ErrCodeEnhanceYourCalm:
-		f.reason = string(header.ReasonOverload) // we are over a limit of the hop
-		f.fault = at == atGateway                // another gateway may have room; no pod is ill for it
-	}
-	return f
-}
 
 // handshakeError says of which hop a handshake failed. In TLS 1.3 a refusal of our
 // certificate arrives only after our side of the handshake is done.
@@ -148,19 +124,10 @@ func outerResponse(err error) *failure {
 	if !errors.As(err, &se) {
 		return hopFailure(atGateway, hopOuter, err)
 	}
-	f := &failure{at: atNetwork, fault: true, reason: reasonToken(se), endpoint: mesh.EndpointID(se.Endpoint()), err: err}
-	switch se.Reason() {
-	case header.ReasonOverload:
-		f.at, f.fault = atGateway, false // it is well, and has too much to do
-	case header.ReasonDraining:
+	f := responseFailure(atNetwork, se, err)
+	f.endpoint = mesh.EndpointID(se.Endpoint())
+	if f.overload() || f.reason == string(header.ReasonDraining) { // it speaks of itself
 		f.at = atGateway
-	case header.ReasonUnknownService, header.ReasonNotExported, header.ReasonBadAuthority, header.ReasonPinnedGone:
-		f.fault = false // configuration over there, or a pod that is out; elsewhere may do
-	case header.ReasonDenied:
-		f.fault, f.final = false, true
-	}
-	if se.Status == 401 {
-		f.fault, f.final = false, true
 	}
 	return f
 }
@@ -192,20 +159,12 @@ func innerResponse(endpoint mesh.EndpointID, hop string, err error) *failure {
 		}
 		return f
 	}
-	f := &failure{at: atEndpoint, fault: true, reason: reasonToken(se), endpoint: endpoint, err: err}
+	f := responseFailure(atEndpoint, se, err)
+	f.endpoint = endpoint
 	if id := mesh.EndpointID(se.Endpoint()); id != 0 {
 		f.endpoint = id
 	}
-	switch se.Status {
-	case 401: // policy is the same on every pod
-		f.fault, f.final = false, true
-	case 400, 403, 404: // our idea of the pod is not its own
-		f.fault = false
-	}
-	switch se.Reason() {
-	case header.ReasonUnknownService, header.ReasonNotLocal, header.ReasonNotExported:
-		f.fault = false
-	case header.ReasonOverload, header.ReasonDraining: // its node proxy is at a limit of ours, or leaves
+	if f.reason == string(header.ReasonDraining) { // its node proxy leaves, and the pod may be well
 		f.fault = false
 	}
 	return f

@@ -123,7 +123,7 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 		started := time.Now()
 		stream, response, err := p.connect(ctx, s, e, req)
 		if err != nil {
-			if base := s.Base(); base.Err() != nil || !base.HeardSince(started) {
+			if base := s.Base(); base.Err() != nil || !base.HeardSince(started) || shed(s) {
 				err = &lostCarrierError{err}
 			}
 			return err
@@ -227,8 +227,8 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 		if handshake != nil {
 			outer.Close()
 			f := innerResponse(by.endpoint, hopInner, handshake)
-			if s.Err() != nil || !s.HeardSince(started) {
-				f.at = atGateway // its session died, with this tunnel in it
+			if s.Err() != nil || !s.HeardSince(started) || f.refused {
+				f.at = atGateway // its session died, with this tunnel in it, or it has reset the tunnel
 			}
 			return f
 		}

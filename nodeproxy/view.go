@@ -168,7 +168,7 @@ func (v *view) met(edges []picker.Edge) {
 // opened and before anybody spoke through it.
 func (v *view) failed(c *picker.Choice, f *failure, now time.Time) {
 	v.met(v.Done(c, picker.Outcome{At: picker.At(f.at), Fault: f.fault, Reason: f.reason, Error: header.Error(f.err.Error()), Left: f.reason == reasonCancelled,
-		Endpoint: f.endpoint, Responded: f.responded(), Hop: f.hop}, now))
+		Endpoint: f.endpoint, Responded: f.answered(), Hop: f.hop}, now))
 	if f.faultOf(atGateway) && c.Gateway != nil && v.scope != ScopeNone {
 		v.probe(picker.GatewayKey(c.Gateway))
 	}
@@ -188,16 +188,20 @@ func (v *view) unopened(g *mesh.Gateway, f *failure, now time.Time) {
 // done takes in that the connection is over.
 func (v *view) done(c *picker.Choice) { v.tell(v.Done(c, picker.Outcome{}, time.Now())) }
 
-// gatewayAnswered is what a probe of the gateway key found.
-func (v *view) gatewayAnswered(key string, err error, now time.Time) {
+// gatewayAnswered is what a probe of the gateway key found, and reports whether it
+// answers: one that refuses this node proxy by a limit does.
+func (v *view) gatewayAnswered(key string, err error, now time.Time) bool {
 	outcome, reason := health.Success, ""
 	if err != nil {
-		f := hopFailure(atGateway, hopOuter, err)
-		if outcome, reason = health.Neutral, f.reason; f.fault {
-			outcome = health.Failure
+		switch f := hopFailure(atGateway, hopOuter, err); {
+		case f.fault:
+			outcome, reason = health.Failure, f.reason
+		case !f.overload():
+			outcome, reason = health.Neutral, f.reason
 		}
 	}
 	v.tell(v.Asked(key, outcome, reason, now))
+	return outcome == health.Success
 }
 
 // heard takes in that federation says something else of a share.

@@ -28,6 +28,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
@@ -274,7 +276,9 @@ func (p *Pool) again(sh *shared, c *call, err error) bool {
 		return again
 	}
 	p.take(sh.e, sh)
-	if c.retried || sh.seq > c.since && !a.SettingsReceived {
+	var away *hbone.GoAwayError
+	atLimit := errors.As(err, &away) && away.Code == http2.ErrCodeEnhanceYourCalm
+	if c.retried || sh.seq > c.since && (!a.SettingsReceived || atLimit) {
 		return false // a new one, whose peer has refused it
 	}
 	p.stats.Retried++

@@ -38,7 +38,7 @@ var modules = map[string]why{
 		"golang.org/x/sys":               "what the kernel knows of a TCP connection",
 	},
 	"hbone/wire": {"golang.org/x/net": "HPACK, the types of frames and error codes"},
-	"hbone/pool": {"github.com/prometheus/client_golang": "its metrics"},
+	"hbone/pool": {"github.com/prometheus/client_golang": "its metrics", "golang.org/x/net": "error codes of GOAWAY"},
 
 	"identity": {
 		"github.com/prometheus/client_golang": "its metrics",
