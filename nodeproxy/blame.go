@@ -20,7 +20,7 @@ const (
 	blameHop      blame = iota // the hop: its health moves
 	blameLimit                 // nobody: the identity is at a limit of its own there
 	blameLeaving               // nobody: the hop leaves in order
-	blameClosed                // nobody: this side has ended the session
+	blameClosed                // nobody: this side has ended the session, or this process stops
 	blameIdentity              // nobody: they do not believe each other
 	blameLocal                 // nobody: this process could not ask; a moment later it may
 	blameOwn                   // nobody: no other peer would get on with us either

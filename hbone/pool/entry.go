@@ -214,7 +214,8 @@ func (p *Pool) choose(e *entry, after uint64, now time.Time) (found *shared, bes
 	return found, best
 }
 
-// take takes sh out of e: it closes when its last stream ends.
+// take takes sh out of e: it closes when its last stream ends, of calls that have it and
+// have not opened theirs yet too.
 func (p *Pool) take(e *entry, sh *shared) {
 	if sh.out {
 		return
@@ -223,6 +224,13 @@ func (p *Pool) take(e *entry, sh *shared) {
 	e.sessions = slices.DeleteFunc(e.sessions, func(x *shared) bool { return x == sh })
 	p.stats.Retired++
 	p.leaving++
+	if sh.opening == 0 {
+		p.end(sh)
+	}
+}
+
+// end closes sh, which is taken out and which no call has, when its last stream ends.
+func (p *Pool) end(sh *shared) {
 	go func() {
 		sh.s.CloseWhenIdle()
 		<-sh.s.Closed()

@@ -247,9 +247,11 @@ func (p *Pool) release(sh *shared, c *call, err error) (again bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	e := sh.e
-	sh.opening--
 	if e.opening--; e.opening == 0 {
 		e.last = call{}
+	}
+	if sh.opening--; sh.opening == 0 && sh.out {
+		p.end(sh)
 	}
 	again = err != nil && p.again(sh, c, err)
 	p.settle(e)

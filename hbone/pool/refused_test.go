@@ -34,3 +34,30 @@ func TestADeclinedSessionIsNotDialledAgain(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// A session that is retired between the moment when a call was given it and the one when
+// it opens its stream serves that call: it is closed behind it.
+func TestASessionThatIsRetiredServesWhoHasIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &backend{t: t, cfg: hbone.DefaultConfig(), delay: time.Millisecond}
+		p := New(Config{})
+		opened := 0
+		var st *hbone.Stream
+		err := p.Use(t.Context(), Key{}, b.dial, func(s *hbone.Session) (err error) {
+			opened++
+			p.RetireKey(Key{})
+			synctest.Wait()
+			st, _, err = s.Open(t.Context(), poolReq)
+			return err
+		})
+		if n := b.dials.Load(); err != nil || opened != 1 || n != 1 {
+			t.Fatalf("%v after %d attempts and %d dials; want one of each and no error", err, opened, n)
+		}
+		s := st.Session()
+		endStream(st)
+		<-s.Closed()
+		p.Close()
+		p.Wait(t.Context())
+		b.stop()
+	})
+}
