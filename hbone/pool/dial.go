@@ -25,6 +25,7 @@ func (p *Pool) dialMore(e *entry, now time.Time) {
 	}
 	if e.isHalted(now) {
 		if len(e.dials) == 0 {
+			p.stats.Failed.Halted += uint64(len(e.waiters))
 			e.fail(ErrHalted)
 		}
 		return
@@ -127,6 +128,7 @@ func (p *Pool) dialFailed(e *entry, err error) {
 	p.serve(e)
 	if len(e.dials) == 0 {
 		e.failed = nil
+		p.stats.Failed.Dial += uint64(len(e.waiters))
 		e.fail(err)
 		p.settle(e)
 	}

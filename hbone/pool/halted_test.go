@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,6 +141,9 @@ func TestACallFailsWhenAllSessionsAreHalted(t *testing.T) {
 				if s := p.Stats(); s.Sessions != haltedSessions || b.dials.Load() != dials || s.Waiting != 0 {
 					t.Errorf("%+v, %d dials: want %d sessions, and none dialled", s, b.dials.Load(), haltedSessions)
 				}
+				if s := p.Stats(); s.Halted != haltedSessions || s.Crowded != 0 || s.Failed != (Failures{Halted: 2}) {
+					t.Errorf("%d sessions are counted as halted and %d as crowded, and %+v failed; want all, none, and 2 for that", s.Halted, s.Crowded, s.Failed)
+				}
 				t.Logf("%d streams that nobody reads on %d sessions", len(idle), haltedSessions)
 				first := idle[0].Session()
 				for _, st := range idle {
@@ -149,6 +153,9 @@ func TestACallFailsWhenAllSessionsAreHalted(t *testing.T) {
 					}
 				}
 				time.Sleep(time.Second)
+				if s := p.Stats(); s.Halted != haltedSessions-1 {
+					t.Errorf("%d sessions are counted as halted; want one less", s.Halted)
+				}
 				if err := answered(p, b); err != nil || b.dials.Load() != dials {
 					t.Errorf("when those of one session have ended: %v, %d dials", err, b.dials.Load()-dials)
 				}
@@ -194,6 +201,61 @@ func TestAHaltedSessionIsNotTheOneWithoutBulk(t *testing.T) {
 			}
 			p.Close()
 			b.stop()
+		})
+	}
+}
+
+// What was open on a session before it was halted waits, without an error, until one of the
+// streams that nobody reads is read a little or ends: docs/flow-control.md has the figures.
+func TestWhatWasOpenOnAHaltedSessionWaitsForOneReader(t *testing.T) {
+	const tell = 256 << 10 // a 64th of the window, of which the peer is told
+	for _, end := range []bool{false, true} {
+		t.Run(fmt.Sprint("a stream ends: ", end), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := unreadBackend(t)
+				s, err := b.dial(t.Context())
+				check(t, err)
+				open, _, err := s.Open(t.Context(), poolReq)
+				check(t, err)
+				echo := func(patience time.Duration) error {
+					open.SetDeadline(time.Now().Add(patience))
+					defer open.SetDeadline(time.Time{})
+					if _, err := open.Write([]byte("x")); err != nil {
+						return err
+					}
+					_, err := io.ReadFull(open, make([]byte, 1))
+					return err
+				}
+				var idle []*hbone.Stream
+				for range 16 {
+					check(t, echo(time.Second))
+					st, _, err := s.Open(t.Context(), &hbone.Request{Authority: "large:1"})
+					check(t, err)
+					idle = append(idle, st)
+					time.Sleep(5 * time.Second)
+				}
+				if held := s.Held(); held < 63<<20 || held > 64<<20 {
+					t.Fatalf("%d bytes are held of 16 streams that nobody reads; want 64 MiB", held)
+				}
+				if err := echo(time.Hour); !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Fatalf("beside them: %v; want nothing for an hour", err)
+				}
+				if end {
+					idle[3].Reset(0)
+					idle[3].Close()
+				} else if _, err := io.CopyN(io.Discard, idle[3], tell); err != nil {
+					t.Fatal(err)
+				}
+				if err := echo(time.Second); err != nil {
+					t.Errorf("when one of them was read or has ended: %v", err)
+				}
+				for _, st := range append(idle, open) {
+					st.Reset(0)
+					st.Close()
+				}
+				s.Close(nil)
+				b.stop()
+			})
 		})
 	}
 }

@@ -6,7 +6,8 @@ import "github.com/prometheus/client_golang/prometheus"
 type Metrics struct {
 	p                                    *Pool
 	sessions, streams, waiting, inFlight *prometheus.Desc
-	requests, dials, repeats             *prometheus.Desc
+	crowded, halted                      *prometheus.Desc
+	requests, failed, dials, repeats     *prometheus.Desc
 	hedges, hedgesWon, retired           *prometheus.Desc
 }
 
@@ -21,6 +22,9 @@ func NewMetrics(p *Pool) *Metrics {
 		streams:   desc("streams", "Streams that are open on them now."),
 		waiting:   desc("waiting", "Requests that wait now for a session or a stream."),
 		inFlight:  desc("dials_in_flight", "Dials under way now."),
+		crowded:   desc("crowded_sessions", "Sessions of which streams that are not read take half of what a session lends them: new streams go elsewhere."),
+		halted:    desc("halted_sessions", "Sessions that carried nothing for a second, because streams that are not read take all of the connection window: see docs/flow-control.md."),
+		failed:    desc("failed_total", "Requests for a stream that got no session, by reason: halted (all sessions are full of what nobody reads), full (none had a free stream in time), dial (every dial failed), left (the caller left, or its time was up, before a dial had ended).", "reason"),
 		requests:  desc("requests_total", "Requests for a stream, by how they got a session: ready, or waited for a dial or a stream.", "session"),
 		dials:     desc("dials_total", "Dials that have ended, by result (ok, error).", "result"),
 		repeats:   desc("repeats_total", "Requests repeated on another session, by reason: full (somebody took the last stream), refused (REFUSED_STREAM), gone (the session ended before an answer).", "reason"),
@@ -32,7 +36,7 @@ func NewMetrics(p *Pool) *Metrics {
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.sessions, m.streams, m.waiting, m.inFlight, m.requests, m.dials, m.repeats, m.hedges, m.hedgesWon, m.retired} {
+	for _, d := range []*prometheus.Desc{m.sessions, m.streams, m.waiting, m.inFlight, m.crowded, m.halted, m.requests, m.failed, m.dials, m.repeats, m.hedges, m.hedgesWon, m.retired} {
 		out <- d
 	}
 }
@@ -50,6 +54,12 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	gauge(m.streams, s.Streams)
 	gauge(m.waiting, s.Waiting)
 	gauge(m.inFlight, s.Dialing)
+	gauge(m.crowded, s.Crowded)
+	gauge(m.halted, s.Halted)
+	count(m.failed, s.Failed.Halted, "halted")
+	count(m.failed, s.Failed.Full, "full")
+	count(m.failed, s.Failed.Dial, "dial")
+	count(m.failed, s.Failed.Left, "left")
 	count(m.requests, s.Reused, "ready")
 	count(m.requests, s.Waited, "waited")
 	count(m.dials, s.Dialled, "ok")

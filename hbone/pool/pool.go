@@ -107,6 +107,7 @@ type Pool struct {
 type Stats struct {
 	Keys, Sessions, Streams, Waiting, Dialing int
 	Held                                      int // bytes; see hbone.Session.Held
+	Crowded, Halted                           int // sessions of which streams that nobody reads take half of the window, or all
 
 	Dials, Dialled, DialErrors uint64 // started, answered, failed
 
@@ -118,6 +119,16 @@ type Stats struct {
 	Retired   uint64 // sessions taken out of use
 	Hedges    uint64 // dials beside a silent session
 	HedgesWon uint64 // silent sessions that were given up because such a dial was answered
+
+	Failed Failures // calls that got no session
+}
+
+// Failures counts calls that got no session, by cause.
+type Failures struct {
+	Halted uint64 // ErrHalted
+	Full   uint64 // ErrExhausted
+	Dial   uint64 // all dials that were under way failed
+	Left   uint64 // the context ended before a dial did
 }
 
 // New returns an empty pool. Close it.
@@ -237,6 +248,9 @@ func (p *Pool) leave(e *entry, w *waiter) (*shared, error) {
 	err := context.Cause(w.call.ctx)
 	if e.isFull() {
 		err = errors.Join(ErrExhausted, err)
+		p.stats.Failed.Full++
+	} else {
+		p.stats.Failed.Left++
 	}
 	p.serve(e)
 	return nil, err
@@ -378,6 +392,7 @@ func (p *Pool) Stats() Stats {
 	defer p.mu.Unlock()
 	stats := p.stats
 	stats.Keys = len(p.keys)
+	now := time.Now()
 	for _, e := range p.keys {
 		stats.Sessions += len(e.sessions)
 		stats.Waiting += len(e.waiters)
@@ -385,6 +400,12 @@ func (p *Pool) Stats() Stats {
 		for _, sh := range e.sessions {
 			stats.Streams += sh.s.Streams()
 			stats.Held += sh.s.Held()
+			switch rankOf(sh.s.Availability(now)) {
+			case rankHalted:
+				stats.Halted++
+			case rankCrowded:
+				stats.Crowded++
+			}
 		}
 	}
 	return stats

@@ -66,6 +66,7 @@ func nodeLabels(t *testing.T) map[string]map[string][]string {
 	out["isthmus_outlier_edges_total"] = map[string][]string{"scope": {"endpoint", "network_service", "gateway"}, "edge": {"ejected", "readmitted"}}
 	out["isthmus_warm_choices_total"] = map[string][]string{"session": {"held", "awaited", "opened", "alone"}}
 	out["isthmus_pool_requests_total"] = map[string][]string{"session": {"ready", "waited"}}
+	out["isthmus_pool_failed_total"] = map[string][]string{"reason": {"halted", "full", "dial", "left"}}
 	out["isthmus_pool_dials_total"] = map[string][]string{"result": {"ok", "error"}}
 	out["isthmus_pool_repeats_total"] = map[string][]string{"reason": {"full", "refused", "gone"}}
 	return out
