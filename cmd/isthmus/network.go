@@ -80,7 +80,8 @@ type shownKey struct {
 	Key         string `json:"key"`
 	Fingerprint string `json:"fingerprint"`
 	Signs       bool   `json:"signs"`
-	Old         bool   `json:"old,omitempty"` // it signed before, and is listed until it is forgotten
+	Old         bool   `json:"old,omitempty"`  // it signed before, and is listed until it is forgotten
+	Lost        bool   `json:"lost,omitempty"` // it is the next one, and no file has it
 }
 
 func newNetworkShowCommand() *cobra.Command {
@@ -105,7 +106,7 @@ func newNetworkShowCommand() *cobra.Command {
 			s := shownNetwork{Network: d.Network, Step: d.Step().String(), ForgetFrom: d.ForgetFrom(),
 				TrustDomains: d.Link.TrustDomains, Namespaces: d.Link.Namespaces, MaxCapacity: d.Link.MaxCapacity, GatewayServiceAccount: d.Link.GatewayServiceAccount}
 			for i, k := range d.Public() {
-				s.Keys = append(s.Keys, shownKey{k.String(), k.Fingerprint(), i == 0, d.Old != nil && k == *d.Old})
+				s.Keys = append(s.Keys, shownKey{k.String(), k.Fingerprint(), i == 0, d.Old != nil && k == *d.Old, d.Lost != nil && k == *d.Lost})
 			}
 			e := json.NewEncoder(cmd.OutOrStdout())
 			e.SetIndent("", "  ")
@@ -127,8 +128,11 @@ func printNetwork(cmd *cobra.Command, d keyfile.Dir) error {
 		if i > 0 {
 			use = "next"
 		}
-		if d.Old != nil && k == *d.Old {
+		switch {
+		case d.Old != nil && k == *d.Old:
 			use = "old"
+		case d.Lost != nil && k == *d.Lost:
+			use = "lost"
 		}
 		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "# %s: fingerprint %s\n", use, k.Fingerprint()); err != nil {
 			return err

@@ -95,4 +95,10 @@ func TestNetworkShowPrintsTheLinkAndRotateKeepsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantIn(t, string(b), "namespaces: [shop]", "maxCapacity: 7 # a tenth of ours")
+	if err := os.Remove(filepath.Join(dir, keyfile.NextFile)); err != nil {
+		t.Fatal(err)
+	}
+	wantIn(t, succeed(t, "network", "show", "--dir", dir), "# rotation lost: ", "isthmus network rotate --dir "+dir, "# lost: fingerprint")
+	wantIn(t, succeed(t, "network", "show", "--dir", dir, "-o", "json"), `"lost": true`, `"step": "lost"`)
+	wantIn(t, succeed(t, "network", "rotate", "--dir", dir), "# rotation offered: ", "maxCapacity: 7\n")
 }

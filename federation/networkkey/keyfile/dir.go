@@ -49,6 +49,11 @@ type Dir struct {
 	Network string
 	Key     networkkey.Private
 	Next    *networkkey.Private // while the key is rotated
+	// Listed is whether the list has Next: before that nobody else knows it.
+	Listed bool
+	// Lost is a listed key that no file has, and that has not signed as far as the directory
+	// tells: that of a NextFile which is gone, or cannot be read.
+	Lost *networkkey.Public
 	// NextError is why NextFile, which is there, has no key; with its remedy. The key that
 	// signs, and the gateways that it certifies, do not need it.
 	NextError error
@@ -68,8 +73,10 @@ func (d Dir) Public() []networkkey.Public {
 	if d.Next != nil {
 		keys = append(keys, d.Next.Public())
 	}
-	if d.Old != nil {
-		keys = append(keys, *d.Old)
+	for _, p := range []*networkkey.Public{d.Lost, d.Old} {
+		if p != nil {
+			keys = append(keys, *p)
+		}
 	}
 	return keys
 }
@@ -171,21 +178,33 @@ func open(dir, name string) (Dir, error) {
 		return Dir{}, fmt.Errorf("open network: %s has the key %s (fingerprint %s), which %s does not list (fingerprints %s), so nobody would believe what it certifies: restore the key that belongs to the list, or, if other networks know this one, list it under keys",
 			filepath.Join(dir, KeyFile), d.Key.Public(), d.Key.Public().Fingerprint(), filepath.Join(dir, ListFile), strings.Join(have, ", "))
 	}
+	var other *networkkey.Public
 	for _, p := range known[d.Network] {
-		if p != d.Key.Public() && (d.Next == nil || p != d.Next.Public()) {
-			d.Old = &p
+		switch {
+		case p == d.Key.Public():
+		case d.Next != nil && p == d.Next.Public():
+			d.Listed = true
+		default:
+			other = &p
 		}
 	}
-	if d.Old != nil {
-		if d.Finished, err = readFinished(dir); err != nil {
-			return Dir{}, fmt.Errorf("open network: %w", err)
-		}
+	if other == nil {
+		return d, nil
+	}
+	switch d.Finished, err = readFinished(dir); {
+	case err == nil:
+		d.Old = other
+	case errors.Is(err, fs.ErrNotExist): // no key has ceased to sign
+		d.Lost = other
+	default:
+		return Dir{}, fmt.Errorf("open network: %w", err)
 	}
 	return d, nil
 }
 
 // Rotate makes the next key of the network in dir, or lists the one that a Rotate
-// before it, which was interrupted, has made. The present one goes on signing until Finish.
+// before it, which was interrupted, has made. In the list it takes the place of one that was
+// lost. The present one goes on signing until Finish.
 func Rotate(dir string, random io.Reader) (Dir, error) {
 	d, err := Open(dir)
 	if err != nil {
@@ -194,15 +213,18 @@ func Rotate(dir string, random io.Reader) (Dir, error) {
 	if d.NextError != nil {
 		return d, fmt.Errorf("rotate network: %w", d.NextError)
 	}
-	if d.Next != nil && !d.listsNext() {
-		return d, d.writeList() // an earlier Rotate came no further
+	if d.Next != nil && !d.Listed {
+		return d.list() // an earlier Rotate came no further
 	}
 	if d.Old != nil {
 		return d, fmt.Errorf("rotate network: %s: %w: the key before the present one is still listed; once all gateways were certified anew, remove it with `isthmus network rotate --dir %s --forget-old`", filepath.Join(dir, ListFile), ErrRotating, dir)
 	}
 	next, err := networkkey.Generate(random)
+	if err == nil { // of an earlier rotation: a lost key is no old one
+		err = removeFinished(dir)
+	}
 	if err != nil {
-		return Dir{}, err
+		return Dir{}, fmt.Errorf("rotate network: %w", err)
 	}
 	if err := createKey(filepath.Join(dir, NextFile), next); errors.Is(err, fs.ErrExist) {
 		return d, fmt.Errorf("rotate network: %s: %w: finish it with `isthmus network rotate --dir %s --finish`", filepath.Join(dir, NextFile), ErrRotating, dir)
@@ -210,13 +232,13 @@ func Rotate(dir string, random io.Reader) (Dir, error) {
 		return Dir{}, fmt.Errorf("rotate network: %w", err)
 	}
 	d.Next = &next
-	return d, d.writeList()
+	return d.list()
 }
 
-// listsNext reports whether the next key is in the list: before that nobody else has it.
-func (d Dir) listsNext() bool {
-	known, err := ReadKnown(filepath.Join(d.Path, ListFile))
-	return err == nil && slices.Contains(known[d.Network], d.Next.Public())
+// list lists the next key, in the place of one that was lost.
+func (d Dir) list() (Dir, error) {
+	d.Lost, d.Listed = nil, true
+	return d, d.writeList()
 }
 
 // Finish lets the next key sign and removes the one that did. Its public half stays
@@ -230,7 +252,7 @@ func Finish(dir string, now time.Time) (Dir, error) {
 	if d.NextError != nil {
 		return d, fmt.Errorf("finish rotation: %w", d.NextError)
 	}
-	if d.Next == nil || !d.listsNext() {
+	if !d.Listed {
 		return d, fmt.Errorf("finish rotation: %s: %w: begin one with `isthmus network rotate --dir %s`", dir, ErrNotRotating, dir)
 	}
 	// The time comes first: whatever this is interrupted by, an old key that is listed
@@ -248,24 +270,25 @@ func Finish(dir string, now time.Time) (Dir, error) {
 }
 
 // Forget ends the listing of the key that signed before the present one. Before
-// ForgetFrom it fails with ErrOldKeyInUse, unless force is set.
+// ForgetFrom it fails with ErrOldKeyInUse, unless force is set. With force a lost key may
+// go, too: it is the old one where FinishedFile was lost.
 func Forget(dir string, now time.Time, force bool) (Dir, error) {
 	d, err := Open(dir)
 	if err != nil {
 		return Dir{}, err
 	}
-	if d.Old == nil {
+	if d.Old == nil && (d.Lost == nil || !force) {
 		return d, fmt.Errorf("forget old key: %s: %w", filepath.Join(dir, ListFile), ErrNoOldKey)
 	}
 	if from := d.ForgetFrom(); now.Before(from) && !force {
 		return d, fmt.Errorf("forget old key: %s: %w, and other networks would not believe them: it signed until %s, so wait until %s, or say --force if all gateways of network %s were restarted since",
 			filepath.Join(dir, ListFile), ErrOldKeyInUse, d.Finished.Format(time.RFC3339), from.Format(time.RFC3339), d.Network)
 	}
-	d.Old, d.Finished = nil, time.Time{}
+	d.Old, d.Lost, d.Finished = nil, nil, time.Time{}
 	if err := d.writeList(); err != nil {
 		return d, err
 	}
-	if err := os.Remove(filepath.Join(dir, FinishedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := removeFinished(dir); err != nil {
 		return d, fmt.Errorf("forget old key: %w", err)
 	}
 	return d, nil
@@ -277,28 +300,6 @@ func (d Dir) ForgetFrom() time.Time {
 		return time.Time{}
 	}
 	return d.Finished.Add(networkkey.MaxLifetime)
-}
-
-// readFinished returns when the last rotation in dir was finished. A directory that
-// has no word of it was written before there was one: Finish wrote the list last.
-func readFinished(dir string) (time.Time, error) {
-	path := filepath.Join(dir, FinishedFile)
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		i, err := os.Stat(filepath.Join(dir, ListFile))
-		if err != nil {
-			return time.Time{}, err
-		}
-		return i.ModTime().UTC().Truncate(time.Second), nil
-	}
-	if err != nil {
-		return time.Time{}, err
-	}
-	t, err := time.Parse(time.RFC3339, strings.TrimSpace(string(b)))
-	if err != nil {
-		return time.Time{}, fmt.Errorf("%s: %.80q: want the time of the last `isthmus network rotate --finish`, as 2006-01-02T15:04:05Z", path, b)
-	}
-	return t.UTC(), nil
 }
 
 // Format returns d as a file of known networks, with its link.

@@ -10,18 +10,26 @@ type Step uint8
 
 const (
 	Settled  Step = iota // one key
+	Begun                // the next key is made, and not listed
+	Lost                 // the next key is listed, and no file has it
 	Offered              // the next key is listed beside the one that signs
 	Replaced             // the next key signs, and the one before is listed still
 )
 
 // String is one word.
-func (s Step) String() string { return [...]string{"settled", "offered", "replaced"}[min(s, Replaced)] }
+func (s Step) String() string {
+	return [...]string{"settled", "begun", "lost", "offered", "replaced"}[min(s, Replaced)]
+}
 
 // Step returns how far the rotation of d is.
 func (d Dir) Step() Step {
 	switch {
-	case d.Next != nil || d.NextError != nil:
+	case d.Listed || d.NextError != nil:
 		return Offered
+	case d.Next != nil:
+		return Begun
+	case d.Lost != nil:
+		return Lost
 	case d.Old != nil:
 		return Replaced
 	}
@@ -34,6 +42,10 @@ func (d Dir) Remaining() string {
 		return d.NextError.Error()
 	}
 	switch d.Step() {
+	case Begun:
+		return fmt.Sprintf("the next key is made, and not listed: isthmus network rotate --dir %s", d.Path)
+	case Lost:
+		return fmt.Sprintf("the next key, fingerprint %s, is listed, and no file has it: restore %s (or %s, if it is a key that has signed), or list another in its place: isthmus network rotate --dir %s", d.Lost.Fingerprint(), NextFile, FinishedFile, d.Path)
 	case Offered:
 		return fmt.Sprintf("the next key is listed; when all other networks have both: isthmus network rotate --dir %s --finish", d.Path)
 	case Replaced:
