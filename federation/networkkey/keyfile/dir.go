@@ -98,6 +98,11 @@ func Init(dir, network string, random io.Reader) (Dir, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return Dir{}, fmt.Errorf("init network: %w", err)
 	}
+	unlock, err := lock(dir)
+	if err != nil {
+		return Dir{}, fmt.Errorf("init network: %w", err)
+	}
+	defer unlock()
 	path := filepath.Join(dir, KeyFile)
 	begun := exists(path)
 	if name := ListFile; exists(filepath.Join(dir, name)) {
@@ -206,6 +211,11 @@ func open(dir, name string) (Dir, error) {
 // before it, which was interrupted, has made. In the list it takes the place of one that was
 // lost. The present one goes on signing until Finish.
 func Rotate(dir string, random io.Reader) (Dir, error) {
+	unlock, err := lock(dir)
+	if err != nil {
+		return Dir{}, fmt.Errorf("rotate network: %w", err)
+	}
+	defer unlock()
 	d, err := Open(dir)
 	if err != nil {
 		return Dir{}, err
@@ -245,6 +255,11 @@ func (d Dir) list() (Dir, error) {
 // listed until Forget: gateways that it has certified are believed by it, also where the
 // list is used in place. It remembers now, from which Forget counts.
 func Finish(dir string, now time.Time) (Dir, error) {
+	unlock, err := lock(dir)
+	if err != nil {
+		return Dir{}, fmt.Errorf("finish rotation: %w", err)
+	}
+	defer unlock()
 	d, err := Open(dir)
 	if err != nil {
 		return Dir{}, err
@@ -273,6 +288,11 @@ func Finish(dir string, now time.Time) (Dir, error) {
 // ForgetFrom it fails with ErrOldKeyInUse, unless force is set. With force a lost key may
 // go, too: it is the old one where FinishedFile was lost.
 func Forget(dir string, now time.Time, force bool) (Dir, error) {
+	unlock, err := lock(dir)
+	if err != nil {
+		return Dir{}, fmt.Errorf("forget old key: %w", err)
+	}
+	defer unlock()
 	d, err := Open(dir)
 	if err != nil {
 		return Dir{}, err
