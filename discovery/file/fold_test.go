@@ -88,3 +88,19 @@ func TestWorkloadsElsewhereAreFolded(t *testing.T) {
 		}
 	})
 }
+
+// A file that lists no workload of another network any more, and did, is looked at as well.
+func TestAFileThatLosesAllWorkloadsElsewhereIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		idle := func(n int) string {
+			return strings.ReplaceAll(city(0, n), ", services: [web.default.svc.cluster.local]", "")
+		}
+		w := watchFor(t, "east", idle(9))
+		w.after(5 * time.Second)
+		w.write(idle(0))
+		w.after(5 * time.Second)
+		if s := w.Status(); !strings.HasPrefix(s.LastError, "held: it removes 9 of 10 workloads, ") {
+			t.Errorf("%+v; want it held", s)
+		}
+	})
+}

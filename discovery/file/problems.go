@@ -178,7 +178,8 @@ func (w *Watcher) logProblem(p Problem) {
 }
 
 // riskless reports whether changes of old cannot take away more than a Guard lets pass,
-// so that nobody needs to build the mesh twice to find out.
+// so that nobody needs to build the mesh twice to find out. What of old is no record, as
+// workloads elsewhere, is in no change.
 func riskless(old *mesh.Snapshot, changes []discovery.Change) bool {
 	workloads, services := 0, 0
 	for _, c := range changes {

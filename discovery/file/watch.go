@@ -391,11 +391,12 @@ func (w *Watcher) consider(data []byte) {
 	}
 	id := identifier(c, data)
 	next, whole := w.list(c)
-	if c.Confirm != id && (whole != nil || !riskless(old, next.Since(w.listing))) {
+	before := w.inForce()
+	if c.Confirm != id && (whole != nil || before.elsewhere.Len() > 0 || !riskless(old, next.Since(w.listing))) {
 		if whole == nil {
 			whole, _ = discovery.Build(old.Revision+1, c)
 		}
-		if why := w.Guard.objection(w.inForce(), wouldBe(whole, next)); why != "" {
+		if why := w.Guard.objection(before, wouldBe(whole, next)); why != "" {
 			if !again {
 				w.holds.Add(1)
 			}
