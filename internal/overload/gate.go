@@ -55,10 +55,10 @@ const (
 	// onceWait is the same of AdmitOnce: longer than a process is without processors
 	// now and then; stock clients have no limit of their own, and give a TCP connect as long.
 	onceWait = 10 * time.Second
-	// leastWaiting may wait at once, and what is done lately in a quarter of the time that
+	// leastWaiting may wait at once, and what is done lately in a twelfth of the time that
 	// they wait, if that is more: enough that somebody waits whenever there is room. More
 	// would wait in vain, and cost more than if they were refused at once.
-	leastWaiting = 128
+	leastWaiting = 64
 	// leastOnce is the same by AdmitOnce, and half of the time.
 	leastOnce = 512
 )
@@ -160,7 +160,7 @@ func (g *gate) mostWaiting(once bool) int {
 	if g.patient { // as many as can come until that is known
 		return max(leastWaiting, int(2*g.recent.lately))
 	}
-	return max(leastWaiting, int(maxWait.Seconds()/4*g.recent.rate()))
+	return max(leastWaiting, int(maxWait.Seconds()/12*g.recent.rate()))
 }
 
 func (g *gate) work(tick uint64, c *client) Work {
