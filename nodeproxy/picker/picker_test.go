@@ -287,6 +287,36 @@ func sorted(ids []mesh.EndpointID) []mesh.EndpointID {
 	return ids
 }
 
+// Of a group each gateway that can deliver has its part of what the group has.
+func TestConnectionsGoToGroupsByWhatEachHas(t *testing.T) {
+	snap := layout{west: 20, gateways: 3}.snapshot(t, 1)
+	c := defaults()
+	gw := func(name string, healthy uint32) Delivery {
+		return Delivery{Gateway: name, Ready: healthy, Healthy: healthy, ReadyCapacity: healthy, HealthyCapacity: healthy}
+	}
+	c.Health = func(s Share) (Health, bool) {
+		return Health{Groups: []Group{{gw("gw-1", 30), gw("gw-2", 30)}, {gw("gw-3", 10)}}}, s.Network == "west"
+	}
+	p := New(c)
+	got := map[string]int{}
+	d, err := p.Resolve(snap, flow(snap), epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4000 {
+		c, err := p.Pick(d, Tried{}, nil, epoch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[c.Gateway.Name]++
+	}
+	for name, want := range map[string]int{"gw-1": 1500, "gw-2": 1500, "gw-3": 1000} {
+		if n := got[name]; n < want*9/10 || n > want*11/10 {
+			t.Errorf("%s got %d connections, want about %d", name, n, want)
+		}
+	}
+}
+
 // Gateways of one group see the same pods, those of another one others: a warm set is to
 // know of all.
 func TestAWarmSetKnowsThePodsOfAllGroups(t *testing.T) {

@@ -303,20 +303,39 @@ func within(g Group, d *Delivery) bool {
 	return false
 }
 
-// chooseGateway picks by what each can deliver; -1 if all are drained.
+// siblings is how many of ways reach what d does and can deliver, at least 1.
+func (h *Health) siblings(ways []way, d *Delivery) float64 {
+	n := 0
+	for _, g := range h.Groups {
+		if len(h.Groups) < 2 || !within(g, d) {
+			continue
+		}
+		for i := range ways {
+			if w := &ways[i]; w.gate.Usable && w.delivery != nil && within(g, w.delivery) && w.delivers(1) > 0 {
+				n++
+			}
+		}
+	}
+	return float64(max(1, n))
+}
+
+// chooseGateway picks by what each can deliver, of which those of one group that can have
+// a part each; -1 if all are drained.
 func (s *share) chooseGateway(m *member, c *route.Candidate, t Tried, now time.Time) int {
 	s.mu.Lock()
 	h := s.health
 	s.mu.Unlock()
 	var space [maxWays]balance.Candidate
 	list := space[:0]
-	for i, w := range waysOf(m, c, &h, t, now, make([]way, 0, maxWays)) {
-		size := float64(c.Capacity)
+	ways := waysOf(m, c, &h, t, now, make([]way, 0, maxWays))
+	for i := range ways {
+		w := &ways[i]
+		size, of := float64(c.Capacity), 1.0
 		if w.delivery != nil {
-			size = w.delivery.size()
+			size, of = w.delivery.size(), h.siblings(ways, w.delivery)
 		}
 		x := balance.Candidate{
-			Weight: w.gate.Weight * w.delivers(float64(c.Capacity)), Size: size, Faint: w.gate.Faint || w.path.Faint,
+			Weight: w.gate.Weight * w.delivers(float64(c.Capacity)) / of, Size: size / of, Faint: w.gate.Faint || w.path.Faint,
 			Usable: w.gate.Usable, Drained: c.Gateways[i].Drained, Avoid: w.tried || w.silent,
 		}
 		x.Load = float64(m.gates[i].cell.Open())
