@@ -2,6 +2,7 @@ package nodeproxy
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,6 +63,41 @@ func TestConnectionsAreSpreadEvenlyByTheRealPool(t *testing.T) {
 				t.Logf("hottest pod %.2f of the mean, %.1f %% in one round trip, %.0f connections per session", hot, 100*warm, uses)
 				if hot > c.bound {
 					t.Errorf("the hottest pod got %.2f of the mean; want at most %v", hot, c.bound)
+				}
+			})
+		})
+	}
+}
+
+// The two gateways reach other pods: each pod has its part nevertheless, soon.
+func TestConnectionsAreSpreadEvenlyOverGroupsByTheRealPool(t *testing.T) {
+	for _, c := range []struct {
+		groups []int
+		perPod int
+		rate   float64
+		bound  float64
+	}{{[]int{3, 1}, 100, 20, 1.15}, {[]int{10, 1}, 300, 20, 1.15}, {[]int{1, 1}, 100, 20, 1.1}} {
+		t.Run(fmt.Sprint(c.groups), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pods := c.groups[0] + c.groups[1]
+				w := newDistant(pods, 2, 40*time.Millisecond)
+				defer w.end()
+				w.groups = c.groups
+				w.tellHealth()
+				const lasts = 100 * time.Millisecond
+				if _, errs := w.crowd(int(10*c.rate), c.rate, lasts); len(errs) > 0 {
+					t.Fatalf("while it gets warm: %v", errs[0])
+				}
+				w.forget()
+				if _, errs := w.crowd(pods*c.perPod, c.rate, lasts); len(errs) > 0 {
+					t.Errorf("%d of %d failed: %v", len(errs), pods*c.perPod, errs[0])
+				}
+				var got []int
+				for _, p := range w.pods {
+					got = append(got, w.got[p.Endpoint])
+				}
+				if hot := w.hottest(); hot > c.bound || slices.Min(got) < int(float64(c.perPod)*(2-c.bound)) {
+					t.Errorf("pods got %v connections, want about %d each", got, c.perPod)
 				}
 			})
 		})

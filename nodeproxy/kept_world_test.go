@@ -41,6 +41,7 @@ type distant struct {
 	pods     []*mesh.Workload
 	gateways []*mesh.Gateway
 	sources  []*mesh.Workload // each with an identity of its own
+	groups   []int            // pods that each gateway reaches, one after the other and nobody else's; nil: each reaches all
 	silent   bool             // gateways know nothing of pins and avoided pods, and name nobody
 	ctx      context.Context
 	stop     context.CancelFunc
@@ -122,24 +123,43 @@ func (w *distant) discover() {
 	}
 }
 
+// reach are the pods that the gateway at place i reaches.
+func (w *distant) reach(i int) []*mesh.Workload {
+	if w.groups == nil {
+		return w.pods
+	}
+	first := 0
+	for _, n := range w.groups[:i] {
+		first += n
+	}
+	return w.pods[first : first+w.groups[i]]
+}
+
 // tellHealth has the gateways say what they can deliver from now on, each time that
 // discover is called: whoever is out is gone.
 func (w *distant) tellHealth() {
 	w.client.view.known = func(string, string) (healthstream.Known, bool) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		h := record.Health{}
-		for _, p := range w.pods {
-			if w.out[p.Endpoint] {
-				h.Exceptions = append(h.Exceptions, record.Exception{Endpoint: p.Endpoint, Cause: record.Gone})
-			} else {
-				h.Ready++
+		offered := func(pods []*mesh.Workload) (h record.Health) {
+			for _, p := range pods {
+				if w.out[p.Endpoint] {
+					h.Exceptions = append(h.Exceptions, record.Exception{Endpoint: p.Endpoint, Cause: record.Gone})
+				} else {
+					h.Ready++
+				}
 			}
+			h.Healthy, h.ReadyCapacity, h.HealthyCapacity = h.Ready, h.Ready, h.Ready
+			return h
 		}
-		h.Healthy, h.ReadyCapacity, h.HealthyCapacity = h.Ready, h.Ready, h.Ready
+		h := offered(w.pods)
 		k := healthstream.Known{Summaries: map[uint16]federation.SummaryFact{80: {Service: distantHost, Port: 80, Ready: h.Ready, Healthy: h.Ready, ReadyCapacity: h.Ready, HealthyCapacity: h.Ready}}}
-		for _, g := range w.gateways {
-			k.Deliveries = append(k.Deliveries, healthstream.Delivery{Gateway: g.Name, Live: true, Health: map[uint16]record.Health{80: h}})
+		for i, g := range w.gateways {
+			d := healthstream.Delivery{Gateway: g.Name, Live: true, Health: map[uint16]record.Health{80: offered(w.reach(i))}}
+			if w.groups != nil {
+				d.Group = fmt.Sprint(i)
+			}
+			k.Deliveries = append(k.Deliveries, d)
 		}
 		return k, true
 	}
@@ -200,6 +220,7 @@ func (w *distant) lose(addr string) {
 type distantGateway struct {
 	*distant
 	picker  *gwpicker.Picker
+	nth     int
 	offered map[mesh.EndpointID]bool // that was out when service was offered
 	service *gwpicker.Service
 }
@@ -208,14 +229,14 @@ type distantGateway struct {
 func (w *distant) newGateway() *distantGateway {
 	nth, random := w.begun, rand.New(rand.NewPCG(uint64(w.begun), 3))
 	w.begun++
-	return &distantGateway{distant: w, picker: gwpicker.New(gwpicker.Config{Network: "west", Hops: health.DefaultConfig(), Listed: func(mesh.EndpointID) bool { return true },
+	return &distantGateway{distant: w, nth: nth, picker: gwpicker.New(gwpicker.Config{Network: "west", Hops: health.DefaultConfig(), Listed: func(mesh.EndpointID) bool { return true },
 		Jitter: func() float64 { return 0.5 }, Seed: random.Uint64, Nth: func() int { return nth }})}
 }
 
 // choose is the pod for one session; the caller holds mu.
 func (g *distantGateway) choose(r gwpicker.Request) (gwpicker.Choice, bool) {
 	if g.service == nil || !maps.Equal(g.offered, g.out) {
-		members := slices.DeleteFunc(slices.Clone(g.pods), func(p *mesh.Workload) bool { return g.out[p.Endpoint] })
+		members := slices.DeleteFunc(slices.Clone(g.reach(g.nth%len(g.gateways))), func(p *mesh.Workload) bool { return g.out[p.Endpoint] })
 		slices.SortFunc(members, func(a, b *mesh.Workload) int { return strings.Compare(a.UID, b.UID) })
 		g.offered = maps.Clone(g.out)
 		g.service = g.picker.Offer(route.Exported{Service: distantService, Port: distantService.Ports[0], Members: members}, time.Now())

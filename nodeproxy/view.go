@@ -113,7 +113,7 @@ func groupsOf(deliveries []healthstream.Delivery, port uint16) []picker.Group {
 	groups := map[string]picker.Group{}
 	for _, d := range healthstream.BestOfGateways(deliveries, port) {
 		h := d.Health[port]
-		x := picker.Delivery{Gateway: d.Gateway, Ready: h.Ready, Healthy: h.Healthy, ReadyCapacity: h.ReadyCapacity, HealthyCapacity: h.HealthyCapacity, Draining: d.Draining, Said: d.Said(port)}
+		x := picker.Delivery{Gateway: d.Gateway, Group: d.Group, Ready: h.Ready, Healthy: h.Healthy, ReadyCapacity: h.ReadyCapacity, HealthyCapacity: h.HealthyCapacity, Draining: d.Draining, Said: d.Said(port)}
 		for _, e := range h.Exceptions {
 			if e.Cause == record.Hop {
 				x.Unreachable = append(x.Unreachable, e.Endpoint)

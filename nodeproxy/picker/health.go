@@ -33,6 +33,7 @@ type Group []Delivery
 // Delivery is what one gateway can deliver of a share.
 type Delivery struct {
 	Gateway                        string // name; empty: every gateway of the network
+	Group                          string // its group's name
 	Ready, Healthy                 uint32 // endpoints
 	ReadyCapacity, HealthyCapacity uint32 // their weights
 	Draining                       bool   // it takes no new connections for the share

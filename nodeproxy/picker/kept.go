@@ -132,11 +132,12 @@ func reaches(h *Health, gateways []*mesh.Gateway) func(way string, e mesh.Endpoi
 
 // preferred fills in the gateways that can deliver, or, if there is none, all, and how
 // many endpoints are behind them. Which come first differs from one node proxy to the
-// next, by what each can deliver.
+// next, by what each can deliver. One that says nothing is taken for one of the largest group.
 func (p *Picker) preferred(w *warmset.Share, k Share, h *Health, gateways []*mesh.Gateway, unknown int, now time.Time) {
 	type ranked struct {
 		way   string
 		score float64
+		offer *warmset.Offer // nil: unknown
 	}
 	var able, all []ranked
 	// The endpoints behind those that are able, and behind any: gateways of one group see
@@ -154,7 +155,10 @@ func (p *Picker) preferred(w *warmset.Share, k Share, h *Health, gateways []*mes
 		}
 		allIn[group] = max(allIn[group], n)
 		weight := v.gate.Weight * v.delivers(1)
-		x := ranked{Way(g), -math.Log(p.draw(k, Way(g)))}
+		x := ranked{way: Way(g), score: -math.Log(p.draw(k, Way(g)))}
+		if v.delivery != nil {
+			x.offer = &warmset.Offer{Group: v.delivery.Group, Healthy: n, Weight: max(1, v.delivery.capacity())}
+		}
 		all = append(all, x)
 		if v.gate.Usable && weight > 0 && !v.silent {
 			x.score /= weight
@@ -170,8 +174,22 @@ func (p *Picker) preferred(w *warmset.Share, k Share, h *Health, gateways []*mes
 		w.Healthy += n
 	}
 	w.Healthy = max(w.Healthy, ableIn[last]) // of gateways that say nothing: all there are
+	var largest *warmset.Offer
 	for _, x := range able {
 		w.Gateways = append(w.Gateways, x.way)
+		if x.offer != nil && (largest == nil || x.offer.Weight > largest.Weight) {
+			largest = x.offer
+		}
+	}
+	if largest == nil {
+		return
+	}
+	w.Offers = make(map[string]warmset.Offer, len(able))
+	for _, x := range able {
+		if x.offer == nil {
+			x.offer = largest
+		}
+		w.Offers[x.way] = *x.offer
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/warmset"
 )
 
 // spread picks n times and returns how often each place was chosen.
@@ -313,6 +314,22 @@ func TestConnectionsGoToGroupsByWhatEachHas(t *testing.T) {
 	for name, want := range map[string]int{"gw-1": 1500, "gw-2": 1500, "gw-3": 1000} {
 		if n := got[name]; n < want*9/10 || n > want*11/10 {
 			t.Errorf("%s got %d connections, want about %d", name, n, want)
+		}
+	}
+}
+
+// What a warm set knows of a gateway is what that says; one that says nothing counts as
+// one of the largest group, and is no group beside the others.
+func TestAWarmSetTakesASilentGatewayForOneOfTheLargestGroup(t *testing.T) {
+	snap := layout{west: 20, gateways: 3}.snapshot(t, 1)
+	c := defaults()
+	c.Health = func(Share) (Health, bool) {
+		return Health{Groups: []Group{{{Gateway: "gw-1", Group: "a", Ready: 4, Healthy: 3, HealthyCapacity: 6}}, {{Gateway: "gw-2", Group: "b", Ready: 10, Healthy: 10}}}}, true
+	}
+	got := New(c).Warm(Share{"west", host, 80}, snap.Gateways("west"), 20, epoch).Offers
+	for i, want := range []warmset.Offer{{Group: "a", Healthy: 3, Weight: 6}, {Group: "b", Healthy: 10, Weight: 10}, {Group: "b", Healthy: 10, Weight: 10}} {
+		if g := Way(snap.Gateways("west")[i]); got[g] != want {
+			t.Errorf("%s offers %+v, want %+v", g, got[g], want)
 		}
 	}
 }

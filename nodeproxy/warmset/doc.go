@@ -3,11 +3,12 @@
 // to list that network's pods.
 //
 // A [Set] belongs to one source identity, share and port. It learns endpoints from
-// the answers of gateways: each of its slots holds one, over one of two gateways. As
+// the answers of gateways: each of its slots holds one, over one of two gateways of its group. As
 // many slots as there are endpoints: each is held once, chosen by its weight, and not
 // renewed. Fewer slots: a slot that was used [usesPerSlot] times, more or less, or
 // for [renewAfter], takes what the gateway chooses anew, so that in the end everybody
-// has a turn.
+// has a turn. Where gateways reach different endpoints ([Share.Offers]), each group of
+// them has as many slots as it has endpoints, or turns by their weight.
 //
 // It promises that there are never more slots than endpoints that may be chosen, nor
 // than [MaxSlots]; that no slot holds an endpoint that is out, one whose identity may

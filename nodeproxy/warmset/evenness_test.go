@@ -47,6 +47,7 @@ type gateway struct {
 	draws    *balance.Draws
 	index    balance.Index
 	sessions sessions
+	from, to int // the pods that it reaches
 }
 
 type sessions []float64
@@ -86,16 +87,27 @@ func (t *town) after(d time.Duration, do func()) {
 	heap.Push(&t.queue, moment{t.now.Add(d), t.serial, do})
 }
 
-func newTown(seed uint64, sources, pods int) *town {
+func newTown(seed uint64, sources, pods int) *town { return newTownOf(seed, sources, []int{pods}, 2) }
+
+// newTownOf has so many gateways in front of each group of pods.
+func newTownOf(seed uint64, sources int, groups []int, each int) *town {
+	pods := 0
+	for _, n := range groups {
+		pods += n
+	}
 	t := &town{rng: rand.New(rand.NewPCG(seed, 7)), now: epoch, gateways: map[string]*gateway{}, got: make([]int, pods)}
 	t.out, t.absent = make([]time.Time, pods), make([]time.Duration, pods)
 	t.share = Share{Healthy: pods, Expect: accounts[:1]}
-	for i := range 2 {
-		name := fmt.Sprint("gw-", i)
+	from := 0
+	for i := range each * len(groups) {
+		name, n := fmt.Sprint("gw-", i), groups[i/each]
 		t.share.Gateways = append(t.share.Gateways, name)
-		g := &gateway{draws: balance.NewDraws(t.rng.Uint64()), sessions: make([]float64, pods)}
+		g := &gateway{draws: balance.NewDraws(t.rng.Uint64()), sessions: make([]float64, pods), from: from, to: from + n}
+		if i%each == each-1 {
+			from += n
+		}
 		g.index.Reset(slices.Repeat([]balance.Candidate{there}, pods))
-		g.index.TakeTurns(func(pod int) balance.Turn { return balance.NewTurn(balance.PlaceInRound(uint64(pod), i)) })
+		g.index.TakeTurns(func(pod int) balance.Turn { return balance.NewTurn(balance.PlaceInRound(uint64(pod), i%each)) })
 		t.gateways[name] = g
 	}
 	for range sources {
@@ -108,7 +120,17 @@ func newTown(seed uint64, sources, pods int) *town {
 
 // revise tells every source what is so now.
 func (t *town) revise() {
-	t.share.Healthy, t.share.Out = 0, nil
+	t.share.Healthy, t.share.Out, t.share.Offers = 0, nil, map[string]Offer{}
+	for name, g := range t.gateways {
+		o := Offer{Group: fmt.Sprint(g.from)}
+		for _, since := range t.out[g.from:g.to] {
+			if since.IsZero() {
+				o.Healthy++
+			}
+		}
+		o.Weight = float64(o.Healthy)
+		t.share.Offers[name] = o
+	}
 	for i, since := range t.out {
 		if since.IsZero() {
 			t.share.Healthy++
@@ -145,14 +167,18 @@ func (t *town) churn(every, away, lost, found time.Duration) {
 	t.after(every, next)
 }
 
+func (g *gateway) reaches(id mesh.EndpointID) bool { return int(id) > g.from && int(id) <= g.to }
+
 // asks is the choice of a pod by g.
 func (t *town) asks(g *gateway, r Request) mesh.EndpointID {
-	if r.Pin != 0 {
+	if r.Pin != 0 && g.reaches(r.Pin) {
 		return r.Pin
+	} else if r.Pin != 0 {
+		return 0
 	}
 	for i := range t.out {
 		pod := there
-		pod.Usable = t.out[i].IsZero()
+		pod.Usable = t.out[i].IsZero() && g.reaches(mesh.EndpointID(i+1))
 		g.index.Set(i, pod)
 	}
 	for _, id := range r.Avoid {
@@ -172,7 +198,12 @@ func (t *town) asks(g *gateway, r Request) mesh.EndpointID {
 func (t *town) open(s *source, r Request, connected bool) {
 	g := t.gateways[r.Gateway]
 	t.after(roundTrip/2, func() {
-		a := Answer{Endpoint: t.asks(g, r), Weight: 1, Identity: accounts[0], Gateway: r.Gateway}
+		id := t.asks(g, r)
+		if id == 0 {
+			t.after(roundTrip/2, func() { s.set.Failed(r.ID, true, t.now); t.background(s) })
+			return
+		}
+		a := Answer{Endpoint: id, Weight: 1, Identity: accounts[0], Gateway: r.Gateway}
 		g.sessions[a.Endpoint-1]++
 		t.opened++
 		if connected {
@@ -215,6 +246,17 @@ func (t *town) background(s *source) {
 	}
 }
 
+// way is by what each gateway offers: that of a random pod, and one of a random gateway
+// of those that reach it.
+func (t *town) way() string {
+	may := t.share.Gateways
+	if g := t.gateways[may[0]]; g.to-g.from < len(t.out) {
+		pod := mesh.EndpointID(t.rng.IntN(len(t.out)) + 1)
+		may = slices.DeleteFunc(slices.Clone(may), func(name string) bool { return !t.gateways[name].reaches(pod) })
+	}
+	return may[t.rng.IntN(len(may))]
+}
+
 func (t *town) connect(s *source) {
 	if c, ok := s.set.Choose(t.now, "", nil); ok {
 		t.arrives(c.Endpoint)
@@ -224,7 +266,7 @@ func (t *town) connect(s *source) {
 		if c.Joined {
 			c.ID = 0 // as far as the others go, it is alone
 		}
-		t.open(s, Request{ID: c.ID, Gateway: t.share.Gateways[t.rng.IntN(len(t.share.Gateways))]}, true)
+		t.open(s, Request{ID: c.ID, Gateway: t.way()}, true)
 	}
 	t.background(s)
 }
@@ -328,6 +370,40 @@ func TestConnectionsAreSpreadEvenlyWhilePodsComeAndGo(t *testing.T) {
 			t.Errorf("%d pods, %g connections a second: the hottest has %.2f times the mean, want at most %.2f", c.pods, c.rate, h, c.bound)
 		} else {
 			t.Logf("%d pods, %g connections a second: the hottest has %.2f times the mean; %.1f connections per session", c.pods, c.rate, h, 900*c.rate/float64(w.opened))
+		}
+	}
+}
+
+// Gateways of several groups reach each other pods of their own: every pod of each has
+// its part, whether all are held or take turns.
+func TestConnectionsAreSpreadEvenlyOverGroups(t *testing.T) {
+	for _, c := range []struct {
+		groups []int
+		each   int     // gateways of each group
+		rate   float64 // of each of three sources
+		perPod int
+		bound  float64
+	}{
+		{[]int{1, 1}, 1, 1, 1000, 1.1},
+		{[]int{2}, 2, 1, 1000, 1.1}, // both see all
+		{[]int{3, 1}, 1, 0.5, 1000, 1.2},
+		{[]int{3, 1}, 1, 10, 1000, 1.1},
+		{[]int{3, 1}, 2, 10, 1000, 1.1},
+		{[]int{1, 1, 1}, 1, 10, 1000, 1.1}, // more groups than two
+		{[]int{10, 1}, 1, 0.5, 1000, 1.2},
+		{[]int{10, 1}, 1, 10, 1000, 1.1},
+		{[]int{10, 1}, 2, 0.5, 1000, 1.2},
+		{[]int{60, 20}, 2, 5, 1000, 1.2},
+	} {
+		w, pods := newTownOf(1, 3, c.groups, c.each), 0
+		for _, n := range c.groups {
+			pods += n
+		}
+		w.run(c.rate, pods*c.perPod)
+		least, hottest := float64(slices.Min(w.got))/float64(c.perPod), float64(slices.Max(w.got))/float64(c.perPod)
+		t.Logf("groups %v, %d gateways of each, %g connections a second: from %.2f to %.2f of the mean; %.1f connections per session", c.groups, c.each, c.rate, least, hottest, float64(pods*c.perPod)/float64(w.opened))
+		if hottest > c.bound || least < 2-c.bound {
+			t.Errorf("groups %v, %d gateways of each, %g connections a second: pods have from %.2f to %.2f of the mean %v, want %.2f at most and %.2f at least", c.groups, c.each, c.rate, least, hottest, w.got, c.bound, 2-c.bound)
 		}
 	}
 }

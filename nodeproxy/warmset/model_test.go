@@ -24,6 +24,7 @@ type world struct {
 	share Share
 	pods  map[mesh.EndpointID]*pod
 	known []mesh.EndpointID // of pods, in the order in which they came
+	parts int               // groups of gateways, each of which reaches pods of its own; zero is one
 
 	inFlight map[uint64]Request
 	sessions map[uint64]int // that the owner has: open connections
@@ -63,18 +64,34 @@ func (w *world) say(format string, args ...any) {
 
 // revise tells the set what is so now.
 func (w *world) revise() {
-	w.share.Healthy, w.share.Out = 0, nil
+	w.share.Healthy, w.share.Out, w.share.Offers = 0, nil, map[string]Offer{}
 	for _, id := range w.known {
 		if w.pods[id].out {
 			w.share.Out = append(w.share.Out, id)
-		} else {
+		} else if slices.ContainsFunc(w.share.Gateways, func(g string) bool { return w.reaches(g, id) }) {
 			w.share.Healthy++
 		}
+	}
+	for _, g := range w.share.Gateways {
+		n := 0
+		for _, id := range w.known {
+			if !w.pods[id].out && w.reaches(g, id) {
+				n++
+			}
+		}
+		w.share.Offers[g] = Offer{Group: fmt.Sprint(w.part(g)), Healthy: n, Weight: float64(max(1, n))}
 	}
 	share := w.share
 	share.Out, share.Expect, share.Gateways = slices.Clone(share.Out), slices.Clone(share.Expect), slices.Clone(share.Gateways)
 	w.set.Revise(share, w.now)
 	w.collect()
+}
+
+// part is the group of a gateway.
+func (w *world) part(gateway string) int { return int(gateway[len(gateway)-1]) % max(1, w.parts) }
+
+func (w *world) reaches(gateway string, id mesh.EndpointID) bool {
+	return int(id)%max(1, w.parts) == w.part(gateway)
 }
 
 // collect takes what the set has ended.
@@ -144,7 +161,7 @@ func (w *world) answer(r Request, odd bool) {
 	delete(w.inFlight, r.ID)
 	id := r.Pin
 	if id == 0 {
-		id = w.gatewayChooses(r.Avoid)
+		id = w.gatewayChooses(r.Gateway, r.Avoid)
 	}
 	if odd {
 		switch w.rng.IntN(4) {
@@ -161,7 +178,7 @@ func (w *world) answer(r Request, odd bool) {
 	if p == nil {
 		p = &pod{identity: accounts[0]}
 	}
-	if p.out && !odd {
+	if !odd && (p.out || !w.reaches(r.Gateway, id)) {
 		w.set.Failed(r.ID, r.Pin != 0, w.now)
 		return
 	}
@@ -175,11 +192,11 @@ func (w *world) answer(r Request, odd bool) {
 	w.collect()
 }
 
-func (w *world) gatewayChooses(avoid []mesh.EndpointID) mesh.EndpointID {
+func (w *world) gatewayChooses(gateway string, avoid []mesh.EndpointID) mesh.EndpointID {
 	var may, rest []mesh.EndpointID
 	for _, id := range w.known {
 		switch {
-		case w.pods[id].out:
+		case w.pods[id].out, !w.reaches(gateway, id):
 		case slices.Contains(avoid, id):
 			rest = append(rest, id)
 		default:
@@ -319,7 +336,11 @@ func (w *world) step() {
 		w.share.Gateways = [][]string{{"gw-1", "gw-2"}, {"gw-2", "gw-3"}, {"gw-1"}, {"gw-3", "gw-2", "gw-1"}}[w.rng.IntN(4)]
 		w.say("gateways %v", w.share.Gateways)
 		w.revise()
-	case n < 88 && len(w.sessions) > 0:
+	case n < 87:
+		w.parts = 1 + w.rng.IntN(3)
+		w.say("groups %d", w.parts)
+		w.revise()
+	case n < 89 && len(w.sessions) > 0:
 		w.say("broken")
 		for _, sl := range w.set.slots {
 			if sl.session != nil {

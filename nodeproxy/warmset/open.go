@@ -68,12 +68,14 @@ func (s *Set) opening(now time.Time) int {
 
 func (s *Set) ask(sl *slot, now time.Time) Request {
 	s.next++
-	r := Request{ID: s.next, Gateway: s.gateway(sl.pin), Pin: sl.pin}
-	if sl.pin == 0 && s.complete(now) {
+	whole := s.complete(now)
+	r := Request{ID: s.next, Gateway: s.by(s.groupFor(sl, whole), sl.pin), Pin: sl.pin}
+	if sl.pin == 0 && whole {
 		r.Avoid = s.others(sl)
 	}
+	s.took(r.Gateway)
 	sl.request, sl.gateway, sl.named, sl.due, sl.avoid = r.ID, r.Gateway, r.Pin, time.Time{}, r.Avoid
-	sl.joined, sl.vain = 0, false
+	sl.joined, sl.vain, sl.elsewhere = 0, false, false
 	s.requests[r.ID] = sl
 	return r
 }
@@ -91,35 +93,6 @@ func (s *Set) others(sl *slot) (out []mesh.EndpointID) {
 		}
 	}
 	return out
-}
-
-// gateway is the one of the first two through which fewer sessions go, if both can
-// reach pin.
-func (s *Set) gateway(pin mesh.EndpointID) string {
-	first := s.share.Gateways[0]
-	if len(s.share.Gateways) == 1 {
-		return first
-	}
-	if pin != 0 && s.share.reaches(first, pin) != s.share.reaches(s.share.Gateways[1], pin) {
-		if s.share.reaches(first, pin) {
-			return first
-		}
-		return s.share.Gateways[1]
-	}
-	second, balance := s.share.Gateways[1], 0
-	for _, sl := range s.slots {
-		switch {
-		case sl.session == nil:
-		case sl.session.Gateway == first:
-			balance++
-		case sl.session.Gateway == second:
-			balance--
-		}
-	}
-	if balance > 0 || balance == 0 && s.random() < 0.5 {
-		return second
-	}
-	return first
 }
 
 // expire has slots renewed whose time is over, and ends those that the demand no
@@ -178,7 +151,7 @@ func (s *Set) Opened(request uint64, a Answer, now time.Time) (kept bool) {
 			sl.due, sl.tries = now, 0 // two were asked for at once and are the same
 		} else if s.inVain(sl, a) {
 			// Seldom at last, but not at first: the gateway may not know of a new endpoint yet.
-			sl.vain = true
+			sl.vain, sl.elsewhere = true, true
 			if d := retryFirst << min(sl.tries, 10); d > retryLimit {
 				d = min(d, renewAfter)
 				sl.due = now.Add(d + time.Duration(s.random()*float64(d/2)))
@@ -265,7 +238,10 @@ func (s *Set) taken(sl *slot, e mesh.EndpointID) bool {
 
 func (s *Set) fill(sl *slot, id uint64, a Answer, now time.Time) {
 	s.leave(sl)
-	e := &session{Choice: Choice{ID: id, Answer: a}, weight: float64(max(1, a.Weight)), since: now}
+	for _, o := range s.slots {
+		o.elsewhere = false
+	}
+	e := &session{Choice: Choice{ID: id, Answer: a}, weight: float64(max(1, a.Weight)), since: now, group: s.share.offer(a.Gateway).Group}
 	// Give or take half, but seldom: the turns of a pod shall be of one length, and
 	// those of the slots not end at one time.
 	e.last = usesPerSlot/2 + int(s.random()*(usesPerSlot/2)) + int(s.random()*(usesPerSlot/2)) + 1

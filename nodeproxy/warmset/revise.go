@@ -1,6 +1,7 @@
 package warmset
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -22,22 +23,23 @@ const (
 // Revise takes in what is known of the share now. Who must not be held leaves at
 // once.
 func (s *Set) Revise(share Share, now time.Time) {
-	changed := share.Healthy != s.share.Healthy || !slices.Equal(share.Out, s.share.Out) || !slices.Equal(share.Gateways, s.share.Gateways)
+	changed := share.Healthy != s.share.Healthy || !slices.Equal(share.Out, s.share.Out) || !slices.Equal(share.Gateways, s.share.Gateways) || !maps.Equal(share.Offers, s.share.Offers)
 	s.share, s.known, s.dirty = share, true, true
+	s.regroup()
 	for _, sl := range s.slots {
 		if sl.vain && changed {
-			sl.vain, sl.due, sl.tries = false, now, 0
+			sl.vain, sl.elsewhere, sl.due, sl.tries = false, false, now, 0
 		}
 		e := sl.session
 		switch {
 		case e == nil:
 		case !e.Unnamed && !share.has(e.Endpoint):
-			s.remember(e.Endpoint)
-			s.refill(sl, 0, now)
+			s.remember(homed{e.Endpoint, e.group})
+			s.refill(sl, homed{}, now)
 		case !slices.Contains(share.Expect, e.Identity):
-			s.refill(sl, 0, now)
+			s.refill(sl, homed{}, now)
 		case !share.reaches(e.Gateway, e.Endpoint):
-			s.refill(sl, e.name(), now) // it is well, through another one
+			s.refill(sl, homed{e.name(), e.group}, now) // it is well, through another one
 		}
 		if sl.pin != 0 && !share.has(sl.pin) {
 			sl.pin = 0
@@ -50,23 +52,28 @@ func (s *Set) Revise(share Share, now time.Time) {
 	s.rebalance(now)
 }
 
-// rebalance has sessions go by the other of the first two gateways until both have as
+// rebalance has sessions go by the other of the two gateways of their group until both have as
 // many, if one of them is back, or more is known of them. Each pod stays if all are held.
 // If they are renewed, which evens small differences out by itself, those that change take
 // what the other gateway chooses: a pod that stayed would have one turn after another.
 func (s *Set) rebalance(now time.Time) {
-	if len(s.share.Gateways) < 2 {
-		return
+	for i := range s.groups {
+		if g := &s.groups[i]; len(g.ways) == 2 {
+			s.rebalanceGroup(g, now)
+		}
 	}
+}
+
+func (s *Set) rebalanceGroup(g *group, now time.Time) {
 	stay, apart := s.complete(now), 2
 	if !stay {
-		apart = max(apart, len(s.slots)/4)
+		apart = max(apart, len(s.slots)/4/len(s.groups))
 	}
 	var by [2]int // sessions, and requests by name
 	renewed := 0  // sessions that are to be, by way of the gateway that has fewer
-	of := func(sl *slot) int { return slices.Index(s.share.Gateways[:2], sl.session.Gateway) }
+	of := func(sl *slot) int { return slices.Index(g.ways, sl.session.Gateway) }
 	for _, sl := range s.slots {
-		if sl.session == nil {
+		if sl.session == nil || sl.session.group != g.name {
 			continue
 		}
 		switch i := of(sl); {
@@ -84,31 +91,31 @@ func (s *Set) rebalance(now time.Time) {
 		by[1] += renewed
 	}
 	for _, sl := range s.slots {
-		if sl.session == nil || sl.session.Unnamed || sl.request != 0 || sl.pin != 0 || !sl.due.IsZero() {
+		if sl.session == nil || sl.session.group != g.name || sl.session.Unnamed || sl.request != 0 || sl.pin != 0 || !sl.due.IsZero() {
 			continue
 		}
 		i := of(sl)
-		if i < 0 || by[i] < by[1-i]+apart || !s.share.reaches(s.share.Gateways[1-i], sl.session.Endpoint) {
+		if i < 0 || by[i] < by[1-i]+apart || !s.share.reaches(g.ways[1-i], sl.session.Endpoint) {
 			continue
 		}
 		by[i]--
 		by[1-i]++
 		if sl.tries = 0; stay {
-			sl.pin = sl.session.Endpoint
+			sl.pin, sl.home = sl.session.Endpoint, g.name
 		}
 		sl.due = now.Add(time.Duration(s.random() * float64(redrawWithin)))
 	}
 }
 
-// refill empties sl and has it filled at once, with pin unless that is zero.
-func (s *Set) refill(sl *slot, pin mesh.EndpointID, now time.Time) {
+// refill empties sl and has it filled at once, with pin unless that is nobody.
+func (s *Set) refill(sl *slot, pin homed, now time.Time) {
 	s.leave(sl)
-	sl.pin, sl.due, sl.tries = pin, now, 0
+	sl.pin, sl.home, sl.due, sl.tries = pin.endpoint, pin.group, now, 0
 }
 
 // remember notes who is to be asked for when it is back.
-func (s *Set) remember(e mesh.EndpointID) {
-	s.away = slices.DeleteFunc(s.away, func(o mesh.EndpointID) bool { return o == e })
+func (s *Set) remember(e homed) {
+	s.away = slices.DeleteFunc(s.away, func(o homed) bool { return o.endpoint == e.endpoint })
 	if len(s.away) == maxAway {
 		s.away = slices.Delete(s.away, 0, 1)
 	}
@@ -140,14 +147,14 @@ func (sl *slot) uses() int {
 func (s *Set) returned(now time.Time) (back int) {
 	for i := 0; i < len(s.away); {
 		e := s.away[i]
-		if !s.share.has(e) {
+		if !s.share.has(e.endpoint) {
 			i++
 			continue
 		}
 		s.away = slices.Delete(s.away, i, i+1)
 		back++
-		if sl := s.placeFor(e); sl != nil {
-			sl.pin, sl.tries = e, 0
+		if sl := s.placeFor(e.endpoint); sl != nil {
+			sl.pin, sl.home, sl.tries = e.endpoint, e.group, 0
 			sl.due = now.Add(time.Duration(s.random() * float64(returnWithin)))
 		}
 	}

@@ -18,9 +18,12 @@ type Share struct {
 	Out []mesh.EndpointID
 	// Expect is who may answer.
 	Expect []spiffeid.ID
-	// Gateways are the names of the usable ones, the best first. The first two are
-	// used.
+	// Gateways are the names of the usable ones, the best first. The first two of each
+	// group are used.
 	Gateways []string
+	// Offers is what gateways offer, by name. Who is not in it is of the group without a
+	// name, and offers all that is healthy.
+	Offers map[string]Offer
 	// Reaches reports whether a gateway can reach an endpoint; nil: each can reach all.
 	Reaches func(gateway string, e mesh.EndpointID) bool
 }
@@ -62,7 +65,9 @@ type Set struct {
 	random func() float64
 	draws  *balance.Draws
 	share  Share
-	known  bool // share was given
+	known  bool               // share was given
+	groups []group            // of share
+	turns  map[string]float64 // by group, if there are several: turns that it had, by its weight
 	demand demand
 	used   time.Time // of the last Choose
 	asleep bool      // slots may be; see there
@@ -77,10 +82,10 @@ type Set struct {
 	held     map[uint64]*session // by ID; those that left too, while they have connections
 	requests map[uint64]*slot    // in flight; nil: its slot is gone
 	ended    []uint64
-	next     uint64            // the last ID given out
-	open     int               // connections
-	away     []mesh.EndpointID // who has left because it was out, and is asked for when it is back
-	redrawn  int               // how many were healthy when slots were last drawn among all
+	next     uint64  // the last ID given out
+	open     int     // connections
+	away     []homed // who has left because it was out, and is asked for when it is back
+	redrawn  int     // how many were healthy when slots were last drawn among all
 	scratch  []balance.Candidate
 }
 
@@ -96,7 +101,11 @@ type slot struct {
 	asleep  bool              // given up until somebody uses the set
 	avoid   []mesh.EndpointID // of the last request
 	pin     mesh.EndpointID   // what to ask for; zero leaves it to the gateway
-	vain    bool              // its gateway had nobody but those that are held
+	home    string            // the group of pin
+	// elsewhere says that another group than that of gateway is to be asked: nobody has been
+	// found since vain was set.
+	elsewhere bool
+	vain      bool // its gateway had nobody but those that are held
 }
 
 // session is one answer that was kept.
@@ -109,6 +118,13 @@ type session struct {
 	since  time.Time
 	first  time.Time // use
 	left   bool
+	group  string // of its gateway
+}
+
+// homed is an endpoint and its group.
+type homed struct {
+	endpoint mesh.EndpointID
+	group    string
 }
 
 // name is the endpoint as its gateways know it; zero if they have not named it.
@@ -176,6 +192,7 @@ func (s *Set) reserve(gateway string) uint64 {
 			s.next++
 			sl.request, sl.gateway, sl.named, sl.due, sl.avoid, sl.joined = s.next, gateway, 0, time.Time{}, nil, 0
 			s.requests[s.next] = sl
+			s.took(gateway)
 			return s.next
 		}
 	}
@@ -298,7 +315,7 @@ func (s *Set) Close() {
 	for len(s.slots) > 0 {
 		s.drop(len(s.slots) - 1)
 	}
-	s.away, s.share, s.known = nil, Share{}, false
+	s.away, s.share, s.known, s.groups, s.turns = nil, Share{}, false, nil, nil
 }
 
 // Unused returns for how long there was no connection and none was opened.

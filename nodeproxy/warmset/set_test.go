@@ -507,7 +507,7 @@ func TestOneGatewayNamesAndTheOtherDoesNot(t *testing.T) {
 					a.Unnamed, a.Endpoint, r.Avoid = true, 0, nil
 				}
 				if a.Endpoint == 0 {
-					a.Endpoint = w.gatewayChooses(r.Avoid)
+					a.Endpoint = w.gatewayChooses(r.Gateway, r.Avoid)
 				}
 				e := a.Endpoint
 				a.Identity = w.pods[e].identity
