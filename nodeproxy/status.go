@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/health/standing"
@@ -30,10 +32,20 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	followed := map[string]bool{}
 	if p.stream != nil && p.view.reports {
 		s.Detached = p.stream.Attached() == 0
+		s.Gateways = append(s.Gateways, p.unattached(snap)...)
 		s.Problems = append(s.Problems, p.doubts()...)
+		told := map[string]heardOf{}
 		for _, f := range p.stream.Followed() {
 			followed[f.Service] = true
+			for _, n := range f.Networks {
+				k, _ := p.view.known(n.Network, f.Service)
+				told[n.Network] = told[n.Network].and(k)
+			}
 		}
+		s.Gateways = append(s.Gateways, p.view.unheard(snap, told, s.Gateways)...)
+		slices.SortStableFunc(s.Gateways, func(a, b answer.Gateway) int {
+			return cmp.Or(cmp.Compare(a.Network, b.Network), cmp.Compare(a.Name, b.Name))
+		})
 	}
 	for _, svc := range snap.Services() {
 		for _, network := range snap.Networks(svc) {
@@ -149,11 +161,69 @@ func (v *view) gatewaysOut(snap *mesh.Snapshot, now time.Time) []answer.Gateway 
 		}
 		for _, g := range snap.Gateways(n) {
 			if b := v.GatewayBelief(picker.GatewayKey(g), now); b.Phase != health.Healthy {
-				out = append(out, answer.Gateway{Network: n, Name: g.Name, Reason: b.Turn.Reason, Since: b.Turn.At})
+				x := answer.Gateway{Network: n, Name: g.Name, Reason: b.Turn.Reason, Since: b.Turn.At, Until: b.Until}
+				if f := v.Unreached(picker.GatewayKey(g)); f != nil {
+					x.Error = f.Error
+				}
+				out = append(out, x)
 			}
 		}
 	}
 	return out
+}
+
+// unattached are the gateways of the own network that there is no health stream to, but
+// for those that discovery drains, which may end.
+func (p *Proxy) unattached(snap *mesh.Snapshot) (out []answer.Gateway) {
+	for _, u := range p.stream.Unattached() {
+		if !slices.ContainsFunc(snap.Gateways(p.cfg.Network), func(g *mesh.Gateway) bool { return g.Name == u.Gateway && g.Drained }) {
+			out = append(out, answer.Gateway{Network: p.cfg.Network, Name: u.Gateway, Reason: "no health stream", Error: header.Error(u.Err.Error()), Since: u.Since})
+		}
+	}
+	return out
+}
+
+// heardOf is which gateways of a network those of the own one hear, by what they tell of
+// the services that are followed. The zero value is nothing.
+type heardOf struct {
+	live    []string
+	silent  map[string]time.Time // since when
+	grouped bool                 // not all reach the same pods, so one may have nothing to say
+}
+
+func (h heardOf) and(k healthstream.Known) heardOf {
+	silent := map[string]time.Time{}
+	maps.Copy(silent, h.silent)
+	for _, d := range k.Deliveries {
+		h.grouped = h.grouped || d.Group != ""
+		if d.Live {
+			h.live = append(h.live, d.Gateway)
+		} else if at := k.Silent[d.Instance]; at.After(silent[d.Gateway]) {
+			silent[d.Gateway] = at
+		}
+	}
+	h.silent = silent
+	return h
+}
+
+// unheard are the gateways of other networks that no gateway of the own one hears, while it
+// hears others there that reach the same pods: connections go by these, so that own
+// evidence may never say that one is away. Those of out are listed already.
+func (v *view) unheard(snap *mesh.Snapshot, told map[string]heardOf, out []answer.Gateway) (list []answer.Gateway) {
+	for _, n := range slices.Sorted(maps.Keys(told)) {
+		h := told[n]
+		if n == v.network || len(h.live) == 0 {
+			continue
+		}
+		for _, g := range snap.Gateways(n) {
+			since, silent := h.silent[g.Name]
+			if g.Drained || slices.Contains(h.live, g.Name) || h.grouped && !silent || slices.ContainsFunc(out, func(x answer.Gateway) bool { return x.Network == n && x.Name == g.Name }) {
+				continue
+			}
+			list = append(list, answer.Gateway{Network: n, Name: g.Name, Reason: "not heard by the gateways of network " + v.network, Since: since})
+		}
+	}
+	return list
 }
 
 // localOut are the ports of this node's pods that are out, as witnessed here.

@@ -3,12 +3,14 @@ package nodeproxy
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
+	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -58,6 +60,45 @@ func TestAStatusRowSaysWhereNoWayLeads(t *testing.T) {
 		}
 		if well := (&answer.Status{Services: []answer.Row{row}}).Well(); ok && well != (c.want == "") {
 			t.Errorf("%s: well: %v", name, well)
+		}
+	}
+}
+
+// Connections go by the gateways that are heard: own evidence may never say of another one
+// that it is away.
+func TestAStatusNamesTheGatewaysOfAnotherNetworkThatNobodyHears(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Node, cfg.Network = "east-1", "east"
+	v := newView(cfg, nil, func(string) {}, zerolog.Nop(), NewMetrics(prometheus.NewRegistry()))
+	fell := time.Unix(1e9, 0)
+	live := func(gateway, group string) healthstream.Delivery {
+		return healthstream.Delivery{Gateway: gateway, Group: group, Live: true}
+	}
+	for name, c := range map[string]struct {
+		told    []healthstream.Delivery
+		drained bool
+		out     []answer.Gateway
+		want    string
+	}{
+		"both are heard":                     {told: []healthstream.Delivery{live("gw-1", ""), live("gw-2", "")}},
+		"one is not":                         {told: []healthstream.Delivery{live("gw-1", "")}, want: "gw-2"},
+		"one fell silent":                    {told: []healthstream.Delivery{live("gw-1", "a"), {Gateway: "gw-2", Group: "a", Instance: record.Instance{2}}}, want: "gw-2 silent"},
+		"it may have nothing to say":         {told: []healthstream.Delivery{live("gw-1", "a")}},
+		"discovery drains it":                {told: []healthstream.Delivery{live("gw-1", "")}, drained: true},
+		"own evidence says more":             {told: []healthstream.Delivery{live("gw-1", "")}, out: []answer.Gateway{{Network: "west", Name: "gw-2"}}},
+		"nobody is heard, so nobody is told": {told: []healthstream.Delivery{}},
+	} {
+		snap := mesh.NewSnapshot(1, mesh.Parts{Networks: []mesh.Network{{Name: "east"}, {Name: "west"}}, Gateways: []*mesh.Gateway{
+			{Name: "gw-1", Network: "west"}, {Name: "gw-2", Network: "west", Drained: c.drained}}})
+		h := heardOf{}.and(healthstream.Known{Deliveries: c.told, Silent: map[record.Instance]time.Time{{2}: fell}})
+		got := ""
+		for _, g := range v.unheard(snap, map[string]heardOf{"west": h}, c.out) {
+			if got += g.Name; g.Since.Equal(fell) {
+				got += " silent"
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }

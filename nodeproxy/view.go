@@ -181,7 +181,7 @@ func (v *view) unopened(g *mesh.Gateway, f *failure, now time.Time) {
 		return
 	}
 	key := picker.GatewayKey(g)
-	v.tell(v.Asked(key, health.Failure, f.reason, now))
+	v.tell(v.Asked(key, health.Failure, f.reason, header.Error(f.err.Error()), now))
 	v.probe(key)
 }
 
@@ -191,16 +191,16 @@ func (v *view) done(c *picker.Choice) { v.tell(v.Done(c, picker.Outcome{}, time.
 // gatewayAnswered is what a probe of the gateway key found, and reports whether it
 // answers: one that refuses this node proxy by a limit does.
 func (v *view) gatewayAnswered(key string, err error, now time.Time) bool {
-	outcome, reason := health.Success, ""
+	outcome, reason, text := health.Success, "", ""
 	if err != nil {
 		switch f := hopFailure(atGateway, hopOuter, err); {
 		case f.fault:
-			outcome, reason = health.Failure, f.reason
+			outcome, reason, text = health.Failure, f.reason, header.Error(err.Error())
 		case !f.overload():
-			outcome, reason = health.Neutral, f.reason
+			outcome, reason, text = health.Neutral, f.reason, header.Error(err.Error())
 		}
 	}
-	v.tell(v.Asked(key, outcome, reason, now))
+	v.tell(v.Asked(key, outcome, reason, text, now))
 	return outcome == health.Success
 }
 

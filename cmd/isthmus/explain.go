@@ -114,6 +114,10 @@ func (x *explained) text() string {
 					f := *g.Failed
 					f.Error, g.Failed = "", &f
 				}
+				if f := g.Failed; f != nil && slices.ContainsFunc(g.Causes, func(c standing.Cause) bool { return c.Error != "" && strings.HasSuffix(f.Error, c.Error) }) { // the cause has it
+					x := *f
+					x.Error, g.Failed = "", &x
+				}
 				fmt.Fprintf(&b, "    by gateway %s\n", plain(g.Sentence(e.Now)))
 			}
 			for _, c := range v.Endpoints {

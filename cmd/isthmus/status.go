@@ -25,8 +25,9 @@ func newStatusCommand() *cobra.Command {
 its own network, a node proxy of those that its workloads use, on every network.
 
 A row with ? is a share of a service of which nobody says anything: it is used all the
-same; so is what a gateway has no node proxy's word of. Gateways of other networks and
-pods of its own node that a node proxy itself has seen fail are listed too. AGE is how long
+same; so is what a gateway has no node proxy's word of. Gateways that a node proxy cannot
+reach, or that nobody hears, are listed too, with the last error, and pods of its own node
+that it has seen fail. AGE is how long
 ago READY, HEALTHY or OUT changed, as a node proxy heard of it; at a gateway, how old the
 newest word about one of these pods is. HEALTHY is ? while none of a network's gateways
 can be reached. OUT names eight endpoints, -o json all. A row of a
@@ -102,7 +103,11 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 		fmt.Fprintf(b, "no gateway of network %s tells this process anything\n", s.Network)
 	}
 	for _, g := range s.Gateways {
-		fmt.Fprintf(b, "gateway %s of network %s out (%s, %s)\n", plain(g.Name), plain(g.Network), orNothing(g.Reason), age(s.Now, g.Since))
+		fmt.Fprintf(b, "gateway %s of network %s out (%s, %s%s)", plain(g.Name), plain(g.Network), orNothing(g.Reason), age(s.Now, g.Since), asked(s.Now, g.Until))
+		if g.Error != "" {
+			fmt.Fprintf(b, ": %s", plain(g.Error))
+		}
+		b.WriteString("\n")
 	}
 	for _, h := range s.Heard {
 		if h.Quiet() {
@@ -221,11 +226,15 @@ func certifies(s *answer.Status, network, fingerprint string) string {
 }
 
 func outText(now time.Time, o standing.Out) string {
-	again := ""
-	if o.Until.After(now) && !now.IsZero() {
-		again = fmt.Sprintf(", asked again in %s at the latest", o.Until.Sub(now).Round(time.Second))
+	return fmt.Sprintf("%s (%s, %s, by %s%s)", plain(o.Endpoint), orNothing(o.Reason), age(now, o.Since), plain(o.Witness), asked(now, o.Until))
+}
+
+// asked is when that which is out until a time is asked again.
+func asked(now, until time.Time) string {
+	if now.IsZero() || !until.After(now) {
+		return ""
 	}
-	return fmt.Sprintf("%s (%s, %s, by %s%s)", plain(o.Endpoint), orNothing(o.Reason), age(now, o.Since), plain(o.Witness), again)
+	return fmt.Sprintf(", asked again in %s at the latest", until.Sub(now).Round(time.Second))
 }
 
 func orNothing(s string) string {

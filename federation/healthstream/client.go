@@ -104,13 +104,14 @@ type Client struct {
 
 	mu       sync.Mutex
 	links    map[*uplink]struct{} // attached
+	missed   map[gatewayKey]Unattached
 	draining bool
 }
 
 // NewClient returns a client that does nothing until Run.
 func NewClient(cfg ClientConfig) *Client {
 	cfg.setDefaults()
-	c := &Client{cfg: cfg, refusals: identity.NewRefusals(cfg.Log), services: newServices(cfg.MaxServices, newVerified(cfg.Network, cfg.Known)), links: map[*uplink]struct{}{}}
+	c := &Client{cfg: cfg, refusals: identity.NewRefusals(cfg.Log), services: newServices(cfg.MaxServices, newVerified(cfg.Network, cfg.Known)), links: map[*uplink]struct{}{}, missed: map[gatewayKey]Unattached{}}
 	c.unproven.log, c.unproven.metrics = cfg.Log, cfg.Metrics
 	c.services.unproven = c.unproven.note
 	for _, why := range Unprovens {
@@ -288,7 +289,8 @@ type gatewayKey struct {
 func (c *Client) keep(ctx context.Context, g gatewayKey) {
 	log := c.cfg.Log.With().Str("gateway", g.name).Logger()
 	pauses := backoff.Backoff{First: c.cfg.MinBackoff, Limit: c.cfg.MaxBackoff}
-	failures, told := 0, false
+	failures, told, since := 0, false, time.Now()
+	defer c.missing(g, nil, since)
 	for ctx.Err() == nil {
 		spread, attached, err := c.stream(ctx, g, log)
 		if ctx.Err() != nil {
@@ -302,9 +304,10 @@ func (c *Client) keep(ctx context.Context, g gatewayKey) {
 		}
 		if attached {
 			log.Warn().Err(err).Msg("health stream lost")
-			failures, told = 0, false
+			failures, told, since = 0, false, time.Now()
 		}
 		failures++
+		c.missing(g, err, since)
 		var refused *refusedError
 		if errors.As(err, &refused) && !told {
 			told = true
@@ -348,6 +351,7 @@ func (c *Client) stream(ctx context.Context, g gatewayKey, log zerolog.Logger) (
 	c.cfg.OnAsk(out, welcome.GetResumed())
 	up := newUplink(g.name, f)
 	c.add(up)
+	c.missing(g, nil, time.Time{})
 	defer c.remove(up)
 
 	var writing sync.WaitGroup

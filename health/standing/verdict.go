@@ -29,6 +29,7 @@ type Cause struct {
 	Endpoint string    `json:"endpoint,omitempty"` // of a share's endpoint
 	Port     uint16    `json:"port,omitempty"`     // of the same, where its application listens
 	Reason   string    `json:"reason,omitempty"`   // of the failure
+	Error    string    `json:"error,omitempty"`    // of the last attempt to reach a gateway that is out
 	By       string    `json:"by,omitempty"`       // who says so; empty: this process has seen it
 	Since    time.Time `json:"since,omitzero"`     // since when
 	Until    time.Time `json:"until,omitzero"`     // when it is asked again at the latest
@@ -107,6 +108,9 @@ func (c Cause) Sentence(now time.Time) string {
 	again := ""
 	if c.Until.After(now) {
 		again = "; asked again in " + Age(c.Until.Sub(now)) + " at the latest"
+	}
+	if c.Error != "" && c.Error != c.Reason {
+		reason += " (" + c.Error + ")"
 	}
 	switch c.Word {
 	case HeldFailed:

@@ -17,7 +17,9 @@ type Status struct {
 	Services []Row     `json:"services"` // of which it knows something: a gateway those of its own network
 	// Group is that of a gateway, which names those that reach the same pods; empty: none.
 	Group string `json:"group,omitempty"`
-	// Gateways are those of other networks that are out, by a node proxy's own evidence.
+	// Gateways are those that are out. By a node proxy: those of other networks by its own
+	// evidence or because the own gateways hear others there and not them, and those of its own
+	// that it has no health stream to.
 	Gateways []Gateway `json:"gateways"`
 	// Local are the ports of pods beside a node proxy that are out, as it has
 	// witnessed itself: workload UID and target port.
@@ -83,12 +85,14 @@ type Known struct {
 	Fingerprints []string `json:"fingerprints"` // as isthmus network show prints them
 }
 
-// Gateway is a gateway that takes no connections.
+// Gateway is a gateway that takes no connections, or that nothing is heard of.
 type Gateway struct {
 	Network string    `json:"network"`          // where it is
 	Name    string    `json:"name"`             // in discovery
-	Reason  string    `json:"reason,omitempty"` // of the last failure
+	Reason  string    `json:"reason,omitempty"` // of the last failure, or what is missing
+	Error   string    `json:"error,omitempty"`  // of the last attempt to reach it
 	Since   time.Time `json:"since,omitzero"`   // since when it is out
+	Until   time.Time `json:"until,omitzero"`   // when it is asked again at the latest
 }
 
 // Well reports whether all that s names is known and healthy.

@@ -78,6 +78,9 @@ func (a *attempts[K]) get(k K) *answer.Attempts {
 
 // remember takes in for people what came of c.
 func (p *Picker) remember(c *Choice, o Outcome, now time.Time) {
+	if c.gate != nil {
+		p.reached(c, o, now)
+	}
 	switch failed := o.Reason != "" && !o.Left; {
 	case c.gate == nil && failed:
 		p.attempts.failed(c.cell.Key(), o, now)
@@ -92,3 +95,17 @@ func (p *Picker) remember(c *Choice, o Outcome, now time.Time) {
 		c.share.attempts.succeeded(c.Gateway.Name)
 	}
 }
+
+// reached remembers for people whether c has reached its gateway.
+func (p *Picker) reached(c *Choice, o Outcome, now time.Time) {
+	switch {
+	case o.Reason != "" && o.At == AtGateway && !o.Left:
+		p.unreached.failed(c.gate.key, o, now)
+	case c.opened && o.Reason == "", o.Responded:
+		p.unreached.succeeded(c.gate.key)
+	}
+}
+
+// Unreached is what failed last on the way to the gateway of key since it was reached, by
+// whatever service, or a question of our own; nil: nothing.
+func (p *Picker) Unreached(key string) *answer.Attempts { return p.unreached.get(key) }

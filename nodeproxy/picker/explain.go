@@ -110,6 +110,13 @@ func (s *share) explain(v *answer.Verdict, m *member, c *route.Candidate, now ti
 		g := answer.Verdict{Verdict: standing.Verdict{Kind: "gateway", Name: w.name, Weight: w.gate.Weight * w.delivers(float64(c.Capacity)), Open: m.gates[i].cell.Open()}}
 		g.Failed = s.attempts.get(w.name)
 		g.Causes = weakOf(standing.OfCell([]standing.Cause{}, m.gates[i].cell, now), "to this gateway")
+		if f := s.picker.Unreached(m.gates[i].key); f != nil {
+			for j := range g.Causes {
+				if c := &g.Causes[j]; c.Word == standing.HeldFailed || c.Word == standing.HeldProbing {
+					c.Error = f.Error
+				}
+			}
+		}
 		for _, x := range weakOf(standing.OfCell(nil, m.paths[i], now), "of this service through it") {
 			if x.Word == standing.HeldFailed {
 				x.Word = standing.HeldPath

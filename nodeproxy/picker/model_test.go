@@ -482,7 +482,7 @@ func (s *schedule) ask() {
 	} else {
 		s.m.gateways.End(k, s.m.gateways.Begin(k, s.now), o, s.now)
 	}
-	s.edges(s.p.Asked(k, o, "connect", s.now))
+	s.edges(s.p.Asked(k, o, "connect", "", s.now))
 }
 
 // rediscover takes pods away and brings them back; those that are gone are

@@ -159,17 +159,22 @@ func gatewayEdge(key string) Edge {
 	return Edge{Scope: ScopeGateway, Network: network, Gateway: name}
 }
 
-// Asked takes in what a question of our own to the gateway of key found.
-func (p *Picker) Asked(key string, o health.Outcome, reason string, now time.Time) []Edge {
+// Asked takes in what a question of our own to the gateway of key found; reason and text,
+// which is for people, are of a failure.
+func (p *Picker) Asked(key string, o health.Outcome, reason, text string, now time.Time) []Edge {
 	p.mu.Lock()
 	g := p.gates[key]
 	p.mu.Unlock()
 	if g == nil {
 		return nil // gone
 	}
+	if reason != "" {
+		p.unreached.failed(key, Outcome{Reason: reason, Error: text, Fault: o == health.Failure}, now)
+	}
 	edge := health.NoEdge
 	switch o {
 	case health.Success:
+		p.unreached.succeeded(key)
 		edge = g.cell.Readmit("", now)
 	case health.Failure:
 		edge = g.cell.Fail(reason, now)

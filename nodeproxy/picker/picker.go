@@ -65,12 +65,13 @@ const (
 type Picker struct {
 	config Config
 
-	pods     *standing.Book[health.Key] // of the own network
-	shares   *standing.Book[Share]
-	paths    *standing.Book[Path]
-	gateways *standing.Book[string]
-	attempts attempts[health.Key] // at pods of the own network
-	salt     uint64               // of the order in which gateways are preferred
+	pods      *standing.Book[health.Key] // of the own network
+	shares    *standing.Book[Share]
+	paths     *standing.Book[Path]
+	gateways  *standing.Book[string]
+	attempts  attempts[health.Key] // at pods of the own network
+	unreached attempts[string]     // of gateways, by key
+	salt      uint64               // of the order in which gateways are preferred
 
 	// destinations is copied on write, so that finding one takes no lock.
 	destinations atomic.Pointer[map[destinationKey]*Destination]
@@ -241,6 +242,7 @@ func (p *Picker) Retain(snap *mesh.Snapshot, now time.Time) {
 	p.shares.Prune(func(k Share) bool { return listed(k.Service, k.Port) }, now)
 	p.paths.Prune(func(k Path) bool { return listed(k.Service, k.Port) && gateway(k.Network+"/"+k.Gateway) }, now)
 	p.gateways.Prune(gateway, now)
+	p.unreached.retain(gateway)
 }
 
 // Gateway finds the gateway of a key; nil if snap does not list it.
