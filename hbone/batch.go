@@ -53,8 +53,10 @@ func (s *Session) readError(err error) error {
 	switch {
 	case goAway != nil && goAway.Code != http2.ErrCodeNo:
 		return goAway
+	case (errors.Is(err, io.EOF) || err == errCut) && open == 0 && goAway == nil:
+		return ErrPeerClosed // nobody was cut off
 	case (errors.Is(err, io.EOF) || err == errCut) && open == 0:
-		return ErrSessionClosed // the peer left, and nobody was cut off
+		return ErrSessionClosed // the peer left in order
 	case (errors.Is(err, io.EOF) || err == errCut) && goAway != nil:
 		return goAway
 	case errors.Is(err, io.EOF):

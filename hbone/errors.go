@@ -18,6 +18,9 @@ var (
 	ErrSessionFull = errors.New("session has no free stream")
 	// ErrSessionClosed is the cause of a session that was closed on purpose.
 	ErrSessionClosed = errors.New("session closed")
+	// ErrPeerClosed is the cause of a session whose peer has ended the connection
+	// without GOAWAY while no stream was open. It matches ErrSessionClosed.
+	ErrPeerClosed = fmt.Errorf("%w by its peer without GOAWAY", ErrSessionClosed)
 	// ErrPingTimeout is the cause of a session whose peer left a PING
 	// unanswered.
 	ErrPingTimeout = errors.New("no answer to ping")

@@ -38,7 +38,7 @@ func blameOf(err error) blame {
 	switch reason := identity.ReasonOf(err); {
 	case errors.Is(err, pool.ErrExhausted), errors.Is(err, pool.ErrHalted): // it serves others, as many as it allows
 		return blameLimit
-	case errors.As(err, &superseded), errors.Is(err, pool.ErrClosed), errors.Is(err, hbone.ErrSessionClosed), errors.Is(err, hbone.ErrCertificateExpired):
+	case errors.As(err, &superseded), errors.Is(err, pool.ErrClosed), errors.Is(err, hbone.ErrSessionClosed) && !errors.Is(err, hbone.ErrPeerClosed), errors.Is(err, hbone.ErrCertificateExpired):
 		return blameClosed
 	case reason == reasonOwn:
 		return blameOwn

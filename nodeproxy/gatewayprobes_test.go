@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
 // lossy is a distant world whose gateway gw-1 can be lost, and what it is dialled for.
@@ -120,6 +122,55 @@ func TestAConnectionThatAGatewayCarriesEndsItsProbes(t *testing.T) {
 		synctest.Wait()
 		if n := w.client.gatewayProbes.Active(); n > 1 {
 			t.Errorf("%d gateways are asked two seconds after one of two carried a connection", n)
+		}
+	})
+}
+
+// A gateway that ends each session behind its handshake is out until it serves one: what
+// asks it finds it ill, before a connection tries it.
+func TestAGatewayThatEndsSessionsBehindTheirHandshakeStaysOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newLossy()
+		defer w.end()
+		w.traffic(t, 100*time.Millisecond, 5*time.Second, nil)
+		address := w.gateways[0].Address.String()
+		w.lose(address)
+		l, err := w.net.Listen(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		w.work.Go(func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				w.work.Go(func() {
+					if tls, err := hbone.ServerTLS(w.ctx, conn, w.client.ids.ServerTLS(torturedID("gateway"), nil, "h2")); err == nil {
+						tls.Close()
+					}
+				})
+			}
+		})
+		w.traffic(t, 100*time.Millisecond, time.Minute, func() bool { return w.is(true) })
+		const checks = 3000
+		tried := 0
+		for range checks {
+			w.traffic(t, 100*time.Millisecond, 100*time.Millisecond, nil)
+			if w.is(false) {
+				tried++
+			}
+		}
+		if tried > checks/50 {
+			t.Errorf("in %d of %d moments connections may try a gateway that serves nobody; want one in 50 at most, while it is asked", tried, checks)
+		}
+		l.Close()
+		w.listen(address)
+		back := time.Now()
+		w.traffic(t, 100*time.Millisecond, time.Hour, func() bool { return w.is(false) })
+		if took := time.Since(back); took > 31*time.Second {
+			t.Errorf("used %v after it serves again; want at most 30 s", took)
 		}
 	})
 }
