@@ -32,6 +32,13 @@ func newLossy() *lossy {
 	return w
 }
 
+// lose is distant.lose, seen by who had a connection there: what a connection writes
+// between the cut and its being read is lost (early data is not repeated).
+func (w *lossy) lose(address string) {
+	w.distant.lose(address)
+	synctest.Wait()
+}
+
 func (w *lossy) is(out bool) bool {
 	return w.client.view.GatewayOut("west/gw-1", time.Now()).IsZero() != out
 }
