@@ -49,7 +49,7 @@ func BenchmarkOnePodChanges(b *testing.B) {
 			}
 			w := c.Workloads[i]
 			w.Ready = &ready
-			builder.Apply(Change{Key{Kind: KindWorkload, Name: w.UID}, w})
+			builder.Apply(Change{Key: Key{Kind: KindWorkload, Name: w.UID}, Record: w})
 			if _, changes, _ := builder.Commit(); len(changes.Workloads) > 1 || len(changes.Services) > 2 {
 				b.Fatal(changes)
 			}
@@ -91,7 +91,7 @@ func TestOneChangeCostsTheSameInALargeMesh(t *testing.T) {
 			i += 31
 			w := c.Workloads[i]
 			w.Ready = &ready
-			b.Apply(Change{Key{Kind: KindWorkload, Name: w.UID}, w})
+			b.Apply(Change{Key: Key{Kind: KindWorkload, Name: w.UID}, Record: w})
 			b.Commit()
 		})
 	}

@@ -45,6 +45,7 @@ type Builder struct {
 	current *mesh.Snapshot
 	from    map[string]Source // who says that a network is there, of those that are in
 	begun   bool              // there was a Commit
+	faults  map[Key][]Problem // that sources have found themselves
 
 	// Of the batch that is being collected.
 	queues   [KindWorkload + 1]queue
@@ -58,6 +59,7 @@ type Builder struct {
 	shared   map[string]struct{} // hostnames whose shares changed
 	fresh    []*entry            // whose problems must be found again
 	departed map[Key]struct{}
+	faulty   map[Key]struct{} // of which the source has found something else wrong
 	changes  Changes
 
 	problems map[Key][]Problem
@@ -68,7 +70,7 @@ type Builder struct {
 // snapshot is one above revision.
 func NewBuilder(revision uint64) *Builder {
 	b := &Builder{
-		entries: map[Key]*entry{}, claims: contests{}, refs: map[string]*mention{}, shares: map[string][]*entry{}, made: map[string]struct{}{}, from: map[string]Source{}, problems: map[Key][]Problem{},
+		entries: map[Key]*entry{}, claims: contests{}, refs: map[string]*mention{}, shares: map[string][]*entry{}, made: map[string]struct{}{}, from: map[string]Source{}, problems: map[Key][]Problem{}, faults: map[Key][]Problem{},
 		current: &mesh.Snapshot{Revision: revision},
 	}
 	b.begin()
@@ -86,7 +88,7 @@ func (b *Builder) begin() {
 	b.uids, b.networks, b.gateways = nil, map[string]struct{}{}, map[string]struct{}{}
 	b.hosts, b.aliases, b.vips = map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
 	b.shared = map[string]struct{}{}
-	b.fresh, b.departed, b.changes = nil, map[Key]struct{}{}, newChanges()
+	b.fresh, b.departed, b.faulty, b.changes = nil, map[Key]struct{}{}, map[Key]struct{}{}, newChanges()
 	b.changes.All = !b.begun
 	b.asOf++
 }
@@ -117,6 +119,7 @@ func (b *Builder) Apply(changes ...Change) {
 		b.entries, b.claims = make(map[Key]*entry, len(changes)), make(contests, 2*len(changes))
 	}
 	for _, c := range changes {
+		b.fault(c.Key, c.Faults)
 		old := b.entries[c.Key]
 		if old != nil {
 			if c.Record != nil && reflect.DeepEqual(old.record, c.Record) {
@@ -130,6 +133,28 @@ func (b *Builder) Apply(changes ...Change) {
 			b.departed[c.Key] = struct{}{}
 		}
 	}
+}
+
+// fault takes in what the source of k has found wrong with it.
+func (b *Builder) fault(k Key, faults []Problem) {
+	was := b.faults[k]
+	if len(was) == 0 && len(faults) == 0 {
+		return
+	}
+	now := slices.Clone(faults)
+	for i := range now {
+		now[i].Object = k
+		if now[i].Field == "" {
+			now[i].Field = fieldOf(now[i].Path)
+		}
+	}
+	if slices.EqualFunc(was, now, Problem.equal) {
+		return
+	}
+	if delete(b.faults, k); len(now) > 0 {
+		b.faults[k] = now
+	}
+	b.faulty[k] = struct{}{}
 }
 
 // Alone reports whether what a source says under k is in the last snapshot, and no later

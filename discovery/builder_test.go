@@ -218,7 +218,7 @@ func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 		end := ofSources(t, config.Draw(t, "end").List())
 		var long []Change
 		for _, it := range detours.items {
-			long = append(long, Change{it.key, it.record})
+			long = append(long, Change{Key: it.key, Record: it.record})
 		}
 		slices.SortFunc(long, func(a, b Change) int { return a.Key.compare(b.Key) }) // the draws must not depend on a map
 		long = rapid.Permutation(long).Draw(t, "there")

@@ -111,6 +111,7 @@ type Workload struct {
 	Capacity       *uint32      `yaml:"capacity" default:"1" doc:"its weight beside other workloads, 1 to 65535"`
 	Ports          []NamedPort  `yaml:"ports" doc:"names of ports, for services with targetName"`
 	Services       []string     `yaml:"services" doc:"hostnames of the services it answers for"`
+	Protocol       string       `yaml:"protocol" default:"HBONE" doc:"HBONE, or TCP for one without a node proxy, which nothing of ours connects to yet"`
 }
 
 // Locality places a gateway or a workload. Empty parts are unknown.

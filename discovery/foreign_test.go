@@ -13,9 +13,9 @@ import (
 // what is theirs.
 func toldMesh(changes ...Change) *mesh.Snapshot {
 	b := NewBuilder(0)
-	b.Apply(Change{Key{Kind: KindNetwork, Name: "east"}, Network{Name: "east"}})
+	b.Apply(Change{Key: Key{Kind: KindNetwork, Name: "east"}, Record: Network{Name: "east"}})
 	for _, n := range []string{"evil", "west"} {
-		b.Apply(Change{Key{Kind: KindNetwork, Source: Told, Name: n}, Network{Name: n}})
+		b.Apply(Change{Key: Key{Kind: KindNetwork, Source: Told, Name: n}, Record: Network{Name: n}})
 	}
 	b.Apply(changes...)
 	s, _, _ := b.Commit()
@@ -28,11 +28,11 @@ func toldShare(network, name string, change func(*Share)) Change {
 	if change != nil {
 		change(&s)
 	}
-	return Change{Key{Kind: KindShare, Source: Told, Name: network + "/" + name}, s}
+	return Change{Key: Key{Kind: KindShare, Source: Told, Name: network + "/" + name}, Record: s}
 }
 
 func toldGateway(network, name, address string) Change {
-	return Change{Key{Kind: KindGateway, Source: Told, Name: network + "/" + name}, Gateway{Name: name, Network: network, Address: netip.MustParseAddrPort(address)}}
+	return Change{Key: Key{Kind: KindGateway, Source: Told, Name: network + "/" + name}, Record: Gateway{Name: name, Network: network, Address: netip.MustParseAddrPort(address)}}
 }
 
 // Where a network's gateways are it says itself: another one that names the same address
@@ -40,7 +40,7 @@ func toldGateway(network, name, address string) Change {
 func TestANetworkThatNamesTheAddressOfAnotherTakesNoGatewayFromIt(t *testing.T) {
 	written := toldGateway("west", "gw-2", "10.2.0.2:15008")
 	written.Key.Source = Written
-	network := Change{Key{Kind: KindNetwork, Name: "west"}, Network{Name: "west"}}
+	network := Change{Key: Key{Kind: KindNetwork, Name: "west"}, Record: Network{Name: "west"}}
 	s := toldMesh(toldGateway("west", "gw-1", "10.2.0.1:15008"), network, written,
 		toldGateway("evil", "gw-1", "10.2.0.1:15008"), toldGateway("evil", "gw-2", "10.2.0.2:15008"))
 	if g := s.Gateways("west"); len(g) != 2 {
@@ -103,7 +103,7 @@ func TestAShareTakesNoNameThatAServiceHasByItself(t *testing.T) {
 	}
 	written := toldShare("west", "aaa", func(s *Share) { s.Aliases = []string{name} })
 	written.Key.Source = Written
-	network := Change{Key{Kind: KindNetwork, Name: "west"}, Network{Name: "west"}}
+	network := Change{Key: Key{Kind: KindNetwork, Name: "west"}, Record: Network{Name: "west"}}
 	payer := toldShare("west", "payments", nil)
 	payer.Key.Source = Written
 	if svc := toldMesh(network, written, payer).Service(name); svc == nil || svc.Hostname != payments {
@@ -118,7 +118,7 @@ func TestANetworkGivesItsServicesNoOtherNames(t *testing.T) {
 	named := func(s *Share) { s.Hostname = foreign }
 	with := func(changes ...Change) (*Builder, *mesh.Snapshot) {
 		b := NewBuilder(0)
-		b.Apply(Change{Key{Kind: KindNetwork, Name: "east"}, Network{Name: "east"}}, Change{Key{Kind: KindNetwork, Source: Told, Name: "west"}, Network{Name: "west"}})
+		b.Apply(Change{Key: Key{Kind: KindNetwork, Name: "east"}, Record: Network{Name: "east"}}, Change{Key: Key{Kind: KindNetwork, Source: Told, Name: "west"}, Record: Network{Name: "west"}})
 		b.Apply(changes...)
 		s, _, _ := b.Commit()
 		return b, s
@@ -130,7 +130,7 @@ func TestANetworkGivesItsServicesNoOtherNames(t *testing.T) {
 	if p := b.Problems(); len(p) != 1 || p[0].Field != "hostname" || p[0].Value != foreign || p[0].Cause != CauseReference {
 		t.Errorf("problems %v, want one of the hostname", p)
 	}
-	listed := Change{Key{Kind: KindService, Name: "web"}, Service{Name: "web", Hostname: foreign, Global: true, Ports: []ServicePort{{Port: 80}}}}
+	listed := Change{Key: Key{Kind: KindService, Name: "web"}, Record: Service{Name: "web", Hostname: foreign, Global: true, Ports: []ServicePort{{Port: 80}}}}
 	b.Apply(listed)
 	if s, _, _ = b.Commit(); !slices.Contains(s.Networks(s.Named(foreign)), "west") || len(b.Problems()) > 0 {
 		t.Errorf("a service that is listed here has no share of west; problems %v", b.Problems())
@@ -155,7 +155,7 @@ func TestNamesThatTheFilesSharesGiveHold(t *testing.T) {
 	const foreign, derived = "www.example.com", "payments.default.mesh.internal"
 	written := toldShare("west", "web", func(s *Share) { s.Hostname, s.Aliases = foreign, []string{derived} })
 	written.Key.Source = Written
-	s := toldMesh(Change{Key{Kind: KindNetwork, Name: "west"}, Network{Name: "west"}}, written,
+	s := toldMesh(Change{Key: Key{Kind: KindNetwork, Name: "west"}, Record: Network{Name: "west"}}, written,
 		toldShare("evil", "web", func(s *Share) { s.Hostname = foreign }), toldShare("evil", "payments", nil))
 	for _, name := range []string{foreign, derived} {
 		if svc := s.Service(name); svc == nil || svc.Hostname != foreign || !slices.Equal(s.Networks(svc), []string{"west"}) {

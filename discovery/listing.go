@@ -127,7 +127,7 @@ func (l Listing) Since(earlier Listing) (changes []Change) {
 	}
 	for i, it := range l.items {
 		if old := earlier.record(it.key); old == nil || !reflect.DeepEqual(old, it.record) {
-			changes = append(changes, Change{it.key, it.record})
+			changes = append(changes, Change{Key: it.key, Record: it.record})
 		} else {
 			l.items[i].record = old
 		}

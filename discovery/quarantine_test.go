@@ -136,7 +136,7 @@ func TestAnOddObjectIsQuarantinedAlone(t *testing.T) {
 					t.Errorf("%s: the object is in: %t", when, b.entries[key].in)
 				}
 			}
-			late.Apply(Change{key, o.record})
+			late.Apply(Change{Key: key, Record: o.record})
 			_, set, news := late.Commit()
 			check("last", late)
 			if len(news.Appeared) != 1 || set.All || o.out != set.Empty() {
@@ -146,13 +146,13 @@ func TestAnOddObjectIsQuarantinedAlone(t *testing.T) {
 			if _, _, news := late.Commit(); len(news.Gone) != 1 || len(late.Problems()) != 0 || different(before, late.current) != "" {
 				t.Errorf("gone: news %+v, problems %v", news, late.Problems())
 			}
-			check("with all", fresh(append([]Change{{key, o.record}}, good...)...))
+			check("with all", fresh(append([]Change{{Key: key, Record: o.record}}, good...)...))
 		})
 	}
 	for what, record := range ordinary {
 		t.Run(what, func(t *testing.T) {
 			key := Key{Kind: record.kind(), Name: "odd"}
-			late.Apply(Change{key, record})
+			late.Apply(Change{Key: key, Record: record})
 			_, set, _ := late.Commit()
 			if len(late.Problems()) != 0 || set.Len() != 1 || different(before, late.current) != "" {
 				t.Errorf("problems %v, changes %+v; want none, and the object", late.Problems(), set)

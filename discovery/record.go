@@ -19,9 +19,10 @@ const (
 	KindService
 	KindShare
 	KindWorkload
+	KindNamespace // of a cluster: of no record, but a source finds faults of it
 )
 
-var kindNames = [...]string{KindNetwork: "network", KindGateway: "gateway", KindService: "service", KindShare: "share", KindWorkload: "workload"}
+var kindNames = [...]string{KindNetwork: "network", KindGateway: "gateway", KindService: "service", KindShare: "share", KindWorkload: "workload", KindNamespace: "namespace"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) && kindNames[k] != "" {
@@ -38,6 +39,7 @@ type Source uint8
 // The sources.
 const (
 	Written Source = iota // whoever runs the mesh: a file
+	Cluster               // the API server of the cluster that this process is in
 	Told                  // the owners of other networks, of their own
 	// derivedFromShares is the Builder itself, of services that only shares describe.
 	derivedFromShares
@@ -74,6 +76,10 @@ func (k Key) String() string {
 type Change struct {
 	Key    Key
 	Record Record
+	// Faults is what the source itself has found wrong with the object, in the words of
+	// the source: problems of Key from now on, also where no record came of it. Their
+	// Object is set by the Builder, which does not keep the list.
+	Faults []Problem
 }
 
 // Record is a Network, Gateway, Service, Share or Workload, by value. A Builder keeps

@@ -222,7 +222,14 @@ func (b *Builder) commitProblems() News {
 	}
 	replace(Key{}, b.settings)
 	for key := range b.departed {
-		replace(key, nil)
+		replace(key, b.faults[key])
+	}
+	for key := range b.faulty {
+		if e := b.entries[key]; e == nil {
+			replace(key, b.faults[key])
+		} else {
+			b.refresh(e)
+		}
 	}
 	for _, e := range b.fresh {
 		if !e.gone {
@@ -246,7 +253,7 @@ func missing(list, others []Problem) (out []Problem) {
 
 // problemsOf returns all that is wrong with e as things stand.
 func (b *Builder) problemsOf(e *entry) []Problem {
-	r := reader{names: b.names, object: e.key, problems: slices.Clip(e.problems)}
+	r := reader{names: b.names, object: e.key, problems: slices.Concat(b.faults[e.key], e.problems)}
 	if e.key.Source == derivedFromShares {
 		return nil // those of the shares
 	}

@@ -31,6 +31,13 @@ func (w Workload) read(r *reader) reading {
 	out.State = r.state(w)
 	out.Capacity = r.capacity(w.Capacity)
 	out.Ports = r.named(w.Ports)
+	switch strings.ToUpper(or(w.Protocol, "HBONE")) {
+	case "HBONE":
+	case "TCP":
+		out.Plain = true
+	default:
+		r.drop(CauseValue, at{"protocol"}, w.Protocol, "is not a protocol of workloads: use HBONE or TCP")
+	}
 	if r.label(at{"namespace"}, out.Namespace) {
 		out.Identity = r.identity(at{"serviceAccount"}, out.Namespace, out.ServiceAccount)
 	}

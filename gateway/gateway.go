@@ -269,7 +269,7 @@ func (g *Gateway) unattached() (out []string) {
 		attached[n] = true
 	}
 	snap := g.store.Current()
-	ready := func(w *mesh.Workload) bool { return w.State == mesh.Ready }
+	ready := func(w *mesh.Workload) bool { return w.State == mesh.Ready && !w.Plain }
 	for _, n := range snap.Nodes(g.cfg.Network) {
 		if !attached[n] && slices.ContainsFunc(snap.OnNode(g.cfg.Network, n), ready) {
 			out = append(out, n)

@@ -53,6 +53,7 @@ type Workload struct {
 	State          State
 	Ports          []NamedPort // what services mean by the name of a target port
 	Capacity       uint32      // weight, ≥ 1
+	Plain          bool        // no node proxy accepts tunnels for it, so it is never chosen
 	Identity       spiffeid.ID
 	Endpoint       EndpointID
 }

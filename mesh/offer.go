@@ -23,7 +23,7 @@ func (s *Service) Offer(p Port, members []*Workload) Offer {
 
 // Has reports whether w is offered.
 func (o Offer) Has(w *Workload) bool {
-	if w.Capacity == 0 || len(w.Addresses) == 0 || w.Target(o.port) == 0 {
+	if w.Plain || w.Capacity == 0 || len(w.Addresses) == 0 || w.Target(o.port) == 0 {
 		return false
 	}
 	switch w.State {

@@ -33,24 +33,28 @@ type ExportPort struct {
 
 // ExportOf returns what the network of members says of svc, of which they are all
 // the members there. ok is false if there is nothing to say: the service is not for
-// other networks, or nobody there is a member.
+// other networks, or nobody there is a member that has a node proxy.
 func ExportOf(svc *Service, members []*Workload) (e Export, ok bool) {
-	if !svc.Exported() || len(members) == 0 {
+	if !svc.Exported() || !slices.ContainsFunc(members, func(w *Workload) bool { return !w.Plain }) {
 		return Export{}, false
 	}
 	return *shareOf(svc, members), true
 }
 
-// shareOf is ExportOf whatever the scope of svc. A port that nobody has is none.
+// shareOf is ExportOf whatever the scope of svc. A port that nobody has is none, and who
+// has no node proxy is nobody.
 func shareOf(svc *Service, members []*Workload) *Export {
 	e := &Export{Name: svc.Name, Namespace: svc.Namespace, Hostname: svc.Hostname, Aliases: svc.Aliases, Scope: svc.Scope, Distribution: svc.Distribution}
 	for _, p := range svc.Ports {
-		if p.TargetName == "" || slices.ContainsFunc(members, func(w *Workload) bool { return w.Target(p) != 0 }) {
+		if p.TargetName == "" || slices.ContainsFunc(members, func(w *Workload) bool { return !w.Plain && w.Target(p) != 0 }) {
 			e.Ports = append(e.Ports, ExportPort{p.Name, p.Service})
 		}
 	}
 	ready, serving := uint64(0), uint64(0)
 	for _, w := range members {
+		if w.Plain {
+			continue
+		}
 		e.Identities = append(e.Identities, w.Identity)
 		switch {
 		case w.State == Ready || w.State == NotReady && svc.PublishNotReady:

@@ -2,6 +2,7 @@ package file
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -143,4 +144,36 @@ func TestSourcesMayApplyAtOnce(t *testing.T) {
 			t.Errorf("capacity of s%d is %d, want the last that was applied", i, got)
 		}
 	}
+}
+
+// What a cluster says goes on beside the file: its problems are told as its own, and a
+// change of the file is no removal of the cluster's pods.
+func TestAClusterBesideTheFileHasItsOwnProblemsAndIsNotGuarded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, oneOfTwo)
+		for i := range 10 {
+			uid := fmt.Sprintf("pod-%d", i)
+			c := discovery.Change{Key: discovery.Key{Kind: discovery.KindWorkload, Source: discovery.Cluster, Name: "demo/" + uid},
+				Record: discovery.Workload{UID: uid, Network: "one", Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 1, byte(i)})}}}
+			if i == 0 {
+				c.Faults = []discovery.Problem{{Cause: discovery.CauseValue, Field: "metadata.labels[x]", Value: "odd", Message: "means nothing"}}
+			}
+			w.Apply(c)
+		}
+		if n := w.store.Current().NumWorkloads(); n != 11 {
+			t.Fatalf("%d workloads, want 11", n)
+		}
+		s := w.Status()
+		if len(s.Problems) != 1 || s.Problems[0].Source != "kubernetes" || s.ProblemsByCause["value"] != 1 {
+			t.Errorf("problems %+v, want the cluster's", s.Problems)
+		}
+		if f := s.Findings(); len(f) != 1 || !strings.Contains(f[0], `told by Kubernetes: workload "demo/pod-0" this field is not used: metadata.labels[x] "odd": means nothing`) {
+			t.Errorf("findings %q", f)
+		}
+		w.write("networks: [{name: one}, {name: west}, {name: north}]\nworkloads: [{uid: b, network: one, addresses: [10.0.0.2]}]\n")
+		w.after(time.Minute)
+		if s := w.Status(); s.Failing || w.store.Current().Workload("b") == nil || w.store.Current().NumWorkloads() != 11 {
+			t.Errorf("%d workloads, %+v; want the change of the file in force", w.store.Current().NumWorkloads(), s)
+		}
+	})
 }

@@ -49,10 +49,12 @@ func (i inventory) written(kind discovery.Kind, name string) bool {
 	return i.alone == nil || i.alone(discovery.Key{Kind: kind, Name: name})
 }
 
-// each yields the UID of each workload.
+// each yields the UID of each workload that the file lists.
 func (i inventory) each(yield func(uid string)) {
 	for _, w := range i.Workloads() {
-		yield(w.UID)
+		if i.written(discovery.KindWorkload, w.UID) {
+			yield(w.UID)
+		}
 	}
 	for n := range i.elsewhere.Len() {
 		yield(i.elsewhere.UID(n))
@@ -105,10 +107,11 @@ func (r removal) exceeds(limit float64) bool {
 }
 
 func workloadsGone(old, next inventory) removal {
-	r := removal{before: uint64(old.size()), what: " workloads"}
+	r := removal{what: " workloads"}
 	there := make(map[string]struct{}, next.size())
 	next.each(func(uid string) { there[uid] = struct{}{} })
 	old.each(func(uid string) {
+		r.before++
 		if _, still := there[uid]; !still {
 			r.names = append(r.names, uid)
 		}

@@ -16,13 +16,14 @@ import (
 // maxListed is how many problems Status lists; it counts them all.
 const maxListed = 100
 
-// Problem is one reason why an object of the file, or a field of it, is not used.
+// Problem is one reason why an object, or a field of it, is not used.
 type Problem struct {
+	Source  string `json:"source"`          // who says it: file, kubernetes, or network if another network's gateways tell it
 	Object  string `json:"object"`          // kind and name, such as workload "web-1"
 	Out     bool   `json:"out"`             // the whole object is left out, not the field alone
 	Cause   string `json:"cause"`           // value, missing, conflict, reference or unsupported
-	Line    int    `json:"line,omitzero"`   // of the field, in the file; left out if another network's gateways tell it
-	Field   string `json:"field"`           // such as workloads[3].addresses[0]
+	Line    int    `json:"line,omitzero"`   // of the field, in the file; left out if somebody else says it
+	Field   string `json:"field"`           // such as workloads[3].addresses[0], or spec.ports[0] of a Kubernetes object
 	Value   string `json:"value,omitempty"` // what stands there; empty if nothing does
 	Message string `json:"message"`         // what is wrong with it, and the remedy
 }
@@ -33,10 +34,14 @@ func (p Problem) sentence() string {
 	if p.Out {
 		what = "is left out"
 	}
-	if p.Line == 0 {
-		return fmt.Sprintf("told by another network: %s %s: %s %q: %s", p.Object, what, p.Field, p.Value, p.Message)
+	says := fmt.Sprintf("line %d", p.Line)
+	switch p.Source {
+	case "network":
+		says = "told by another network"
+	case "kubernetes":
+		says = "told by Kubernetes"
 	}
-	return fmt.Sprintf("line %d: %s %s: %s %q: %s", p.Line, p.Object, what, p.Field, p.Value, p.Message)
+	return fmt.Sprintf("%s: %s %s: %s %q: %s", says, p.Object, what, p.Field, p.Value, p.Message)
 }
 
 // LeftOut says why what the file has of the service namespace/name, or of a share of it,
@@ -57,7 +62,7 @@ func (w *Watcher) LeftOut(namespace, name string) string {
 }
 
 func (w *Watcher) problem(doc *strictyaml.Doc, p discovery.Problem) Problem {
-	return Problem{p.Object.String(), p.Out, p.Cause.String(), doc.Line(p.Path...), p.Field, p.Value, p.Message}
+	return Problem{"file", p.Object.String(), p.Out, p.Cause.String(), doc.Line(p.Path...), p.Field, p.Value, p.Message}
 }
 
 // problems are the first of some, and how many there are.
@@ -107,31 +112,48 @@ func (w *Watcher) report(doc *strictyaml.Doc, news discovery.News) {
 	w.reportTold(news)
 }
 
+// others are the sources beside the file: how a Problem calls them, and what it is that
+// has a problem.
+var others = []struct {
+	source       discovery.Source
+	name, speaks string
+}{
+	{discovery.Cluster, "kubernetes", "what the Kubernetes cluster says"},
+	{discovery.Told, "network", "what another network tells"},
+}
+
 // reportTold is report of what Apply was given.
 func (w *Watcher) reportTold(news discovery.News) {
-	said := func(p discovery.Problem) Problem {
-		return Problem{p.Object.String(), p.Out, p.Cause.String(), 0, p.Field, p.Value, p.Message}
-	}
-	for _, p := range of(discovery.Told, news.Appeared) {
-		if held, ok := w.mayLog(p, "there"); ok {
-			w.logTold(said(p), held)
+	for _, o := range others {
+		for _, p := range of(o.source, news.Appeared) {
+			if held, ok := w.mayLog(p, "there"); ok {
+				w.logTold(said(o.name, p), held, o.speaks+" has a problem, everything else in it is in force")
+			}
 		}
-	}
-	for _, p := range of(discovery.Told, news.Gone) {
-		if held, ok := w.mayLog(p, "gone"); ok {
-			similar(w.Log.Info(), held).Stringer("object", p.Object).Str("problem", p.Error()).Msg("a problem of what another network tells is gone")
+		for _, p := range of(o.source, news.Gone) {
+			if held, ok := w.mayLog(p, "gone"); ok {
+				similar(w.Log.Info(), held).Stringer("object", p.Object).Str("problem", p.Error()).Msg("a problem of " + o.speaks + " is gone")
+			}
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.others = problems{}
-	for _, p := range of(discovery.Told, w.problems()) { // asked for with mu held: the last to ask is the last to write
-		w.others.add(said(p))
+	all := w.problems() // asked for with mu held: the last to ask is the last to write
+	for _, o := range others {
+		for _, p := range of(o.source, all) {
+			w.others.add(said(o.name, p))
+		}
 	}
 	w.status.Revision = w.store.Current().Revision
 	w.status.Problems, w.status.ProblemsByCause = make([]Problem, 0, len(w.written.list)+len(w.others.list)), map[string]int{}
 	w.written.fill(&w.status)
 	w.others.fill(&w.status)
+}
+
+// said is p as somebody else than the file says it.
+func said(source string, p discovery.Problem) Problem {
+	return Problem{source, p.Object.String(), p.Out, p.Cause.String(), 0, p.Field, p.Value, p.Message}
 }
 
 func (w *Watcher) problems() []discovery.Problem {
@@ -152,11 +174,12 @@ func of(source discovery.Source, list []discovery.Problem) (out []discovery.Prob
 
 // toldEvery is how often a line says of one field of what another network tells that it
 // has a problem, or none any more, and of all of a network beyond the first 64 together.
+// Of what a cluster says it is the same, by namespace.
 const toldEvery = 10 * time.Second
 
 // mayLog reports whether a line says what became of p, and of how many before it none did.
 func (w *Watcher) mayLog(p discovery.Problem, what string) (held int, ok bool) {
-	network, _, _ := strings.Cut(p.Object.Name, "/")
+	network, _, _ := strings.Cut(p.Object.Name, "/") // of a cluster, the namespace
 	return w.toldLines.Allow(network, what+" "+p.Object.String()+" "+p.Field, time.Now())
 }
 
@@ -167,9 +190,9 @@ func similar(e *zerolog.Event, held int) *zerolog.Event {
 	return e
 }
 
-func (w *Watcher) logTold(p Problem, held int) {
+func (w *Watcher) logTold(p Problem, held int, message string) {
 	similar(w.Log.Warn(), held).Str("object", p.Object).Bool("out", p.Out).Str("cause", p.Cause).Str("field", p.Field).Str("value", p.Value).Str("problem", p.Message).
-		Msg("what another network tells has a problem, everything else in it is in force")
+		Msg(message)
 }
 
 func (w *Watcher) logProblem(p Problem) {
