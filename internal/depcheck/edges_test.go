@@ -78,6 +78,11 @@ var allowed = map[string]why{
 		"internal/settled":    "when the file is left alone",
 		"internal/strictyaml": "reads YAML with lines",
 	},
+	"discovery/kube": {
+		"discovery":           "the records that it makes",
+		"internal/strictyaml": "checks its configuration",
+		"mesh":                "the words of records",
+	},
 	"federation/gossip": {
 		"federation/antientropy":  "decides what is sent",
 		"federation/federationpb": "how connections introduce themselves",

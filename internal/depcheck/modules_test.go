@@ -14,7 +14,16 @@ var modules = map[string]why{
 	"route":             {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"discovery":         {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"discovery/ztunnel": {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "go.yaml.in/yaml/v3": "writes the configuration"},
-	"discovery/file":    {"github.com/prometheus/client_golang": "its metrics", "github.com/rs/zerolog": "its log"},
+	"discovery/kube": {
+		"github.com/go-logr/logr":             "silences client-go, which writes to stderr",
+		"github.com/prometheus/client_golang": "its metrics",
+		"github.com/rs/zerolog":               "its log",
+		"k8s.io/api":                          "the objects of Kubernetes",
+		"k8s.io/apimachinery":                 "what all of them have, and the errors of its API",
+		"k8s.io/client-go":                    "lists, watches and their retries",
+		"k8s.io/klog/v2":                      "hands client-go a log that says nothing",
+	},
+	"discovery/file": {"github.com/prometheus/client_golang": "its metrics", "github.com/rs/zerolog": "its log"},
 
 	"federation":                    {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"federation/antientropy":        {"google.golang.org/protobuf": "the codec of records"},

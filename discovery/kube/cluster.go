@@ -1,0 +1,315 @@
+package kube
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+)
+
+// name is that of an object in its namespace, which is empty for what has none.
+type name struct{ namespace, name string }
+
+func (n name) String() string {
+	if n.namespace == "" {
+		return n.name
+	}
+	return n.namespace + "/" + n.name
+}
+
+func (n name) compare(o name) int {
+	return cmp.Or(cmp.Compare(n.namespace, o.namespace), cmp.Compare(n.name, o.name))
+}
+
+// Kind is which list of the API server an object is in.
+type Kind uint8
+
+// The kinds, by what the API server calls their lists.
+const (
+	Namespaces Kind = iota
+	Nodes
+	Services
+	EndpointSlices
+	Pods
+	ServiceExports
+	kinds
+)
+
+func (k Kind) String() string {
+	return [...]string{"namespaces", "nodes", "services", "endpointslices", "pods", "serviceexports"}[k]
+}
+
+// Event says that an object is as it is now.
+type Event struct {
+	Kind            Kind
+	Namespace, Name string // Namespace is empty for nodes and namespaces
+	// Object is a pointer to the type of corev1 or discoveryv1 that Kind is a list of;
+	// anything but nil for ServiceExports. Nil says that there is none any more. Who
+	// hands it over does not change it again.
+	Object any
+}
+
+// Cluster keeps the objects of a cluster and says which records of discovery come of
+// them. What a change costs is in proportion to what depends on it. Not safe for
+// concurrent use.
+type Cluster struct {
+	network string
+	system  string // the namespace that says which network this is
+
+	namespaces map[string]*corev1.Namespace
+	nodes      map[string]*corev1.Node
+	services   map[name]*corev1.Service
+	slices     map[name]*discoveryv1.EndpointSlice
+	pods       map[name]*corev1.Pod
+	exports    map[name]struct{}
+
+	inService   index[name]   // slices, by their service
+	aboutPod    index[name]   // slices, by the pods that they list
+	onNode      index[string] // pods
+	podsOf      index[string] // by namespace
+	servicesOf  index[string] // by namespace
+	described   map[name]bool // services that there is a record of: whether other networks may reach them
+	staleSpaces map[string]struct{}
+	staleNames  map[name]struct{} // services
+	stalePods   map[name]struct{}
+}
+
+// NewCluster returns a Cluster without objects, on the network.
+func NewCluster(network, systemNamespace string) *Cluster {
+	return &Cluster{
+		network: network, system: systemNamespace,
+		namespaces: map[string]*corev1.Namespace{}, nodes: map[string]*corev1.Node{}, services: map[name]*corev1.Service{},
+		slices: map[name]*discoveryv1.EndpointSlice{}, pods: map[name]*corev1.Pod{}, exports: map[name]struct{}{},
+		inService: index[name]{}, aboutPod: index[name]{}, onNode: index[string]{}, podsOf: index[string]{}, servicesOf: index[string]{}, described: map[name]bool{},
+		staleSpaces: map[string]struct{}{}, staleNames: map[name]struct{}{}, stalePods: map[name]struct{}{},
+	}
+}
+
+// Apply takes in events and returns what they change, each record once. Some of it may be
+// as it was.
+func (c *Cluster) Apply(events ...Event) []discovery.Change {
+	for _, e := range events {
+		n := name{e.Namespace, e.Name}
+		switch e.Kind {
+		case Namespaces:
+			c.setNamespace(e.Name, object[corev1.Namespace](e))
+		case Nodes:
+			c.setNode(e.Name, object[corev1.Node](e))
+		case Services:
+			c.setService(n, object[corev1.Service](e))
+		case EndpointSlices:
+			c.setSlice(n, object[discoveryv1.EndpointSlice](e))
+		case Pods:
+			c.setPod(n, object[corev1.Pod](e))
+		case ServiceExports:
+			if e.Object == nil {
+				delete(c.exports, n)
+			} else {
+				c.exports[n] = struct{}{}
+			}
+			c.staleNames[n] = struct{}{}
+		}
+	}
+	return c.translate()
+}
+
+// object returns that of e, nil if it is of another type.
+func object[T any](e Event) *T {
+	o, _ := e.Object.(*T)
+	return o
+}
+
+// set makes m[k] be v, or nothing if v is nil.
+func set[K comparable, V any](m map[K]*V, k K, v *V) {
+	if v == nil {
+		delete(m, k)
+	} else {
+		m[k] = v
+	}
+}
+
+func (c *Cluster) setNamespace(n string, now *corev1.Namespace) {
+	set(c.namespaces, n, now)
+	c.staleSpaces[n] = struct{}{}
+	maps.Copy(c.staleNames, c.servicesOf[n])
+	maps.Copy(c.stalePods, c.podsOf[n])
+}
+
+func (c *Cluster) setNode(n string, now *corev1.Node) {
+	set(c.nodes, n, now)
+	maps.Copy(c.stalePods, c.onNode[n])
+}
+
+func (c *Cluster) setService(n name, now *corev1.Service) {
+	set(c.services, n, now)
+	if now == nil {
+		c.servicesOf.remove(n.namespace, n)
+	} else {
+		c.servicesOf.add(n.namespace, n)
+	}
+	c.staleNames[n] = struct{}{}
+}
+
+func (c *Cluster) setPod(n name, now *corev1.Pod) {
+	if old := c.pods[n]; old != nil {
+		c.onNode.remove(old.Spec.NodeName, n)
+	}
+	set(c.pods, n, now)
+	if now == nil {
+		c.podsOf.remove(n.namespace, n)
+	} else {
+		c.podsOf.add(n.namespace, n)
+		c.onNode.add(now.Spec.NodeName, n)
+	}
+	c.stalePods[n] = struct{}{}
+}
+
+func (c *Cluster) setSlice(n name, now *discoveryv1.EndpointSlice) {
+	if old := c.slices[n]; old != nil {
+		svc := serviceOf(old)
+		c.inService.remove(svc, n)
+		c.staleNames[svc] = struct{}{}
+		for i := range old.Endpoints {
+			p := podOf(old, &old.Endpoints[i])
+			c.aboutPod.remove(p, n)
+			c.stalePods[p] = struct{}{}
+		}
+	}
+	set(c.slices, n, now)
+	if now == nil {
+		return
+	}
+	svc := serviceOf(now)
+	c.inService.add(svc, n)
+	c.staleNames[svc] = struct{}{}
+	for i := range now.Endpoints {
+		p := podOf(now, &now.Endpoints[i])
+		if p != (name{}) {
+			c.aboutPod.add(p, n)
+		}
+		c.stalePods[p] = struct{}{}
+	}
+}
+
+// serviceOf returns the service of a slice; one of no service has the name of none.
+func serviceOf(s *discoveryv1.EndpointSlice) name {
+	return name{s.Namespace, s.Labels[labelOfSlice]}
+}
+
+// translate reads again what depends on what has changed: namespaces, then services, and
+// then pods, which also depend on services.
+func (c *Cluster) translate() []discovery.Change {
+	out := make([]discovery.Change, 0, len(c.staleSpaces)+len(c.staleNames)+len(c.stalePods))
+	for _, n := range slices.Sorted(maps.Keys(c.staleSpaces)) {
+		out = append(out, c.readNamespace(n))
+	}
+	for _, n := range slices.SortedFunc(maps.Keys(c.staleNames), name.compare) {
+		out = append(out, c.readService(n))
+	}
+	delete(c.stalePods, name{}) // of endpoints that are no pods
+	for _, n := range slices.SortedFunc(maps.Keys(c.stalePods), name.compare) {
+		out = append(out, c.readPod(n))
+	}
+	clear(c.staleSpaces)
+	clear(c.staleNames)
+	clear(c.stalePods)
+	return out
+}
+
+func key(kind discovery.Kind, n name) discovery.Key {
+	return discovery.Key{Kind: kind, Source: discovery.Cluster, Name: n.String()}
+}
+
+func (c *Cluster) readNamespace(n string) discovery.Change {
+	ns := namespace{object: c.namespaces[n]}
+	if n == c.system {
+		ns.network = c.network
+	}
+	return discovery.Change{Key: key(discovery.KindNamespace, name{name: n}), Faults: ns.read()}
+}
+
+func (c *Cluster) readService(n name) discovery.Change {
+	s := service{name: n, object: c.services[n], namespace: c.namespaces[n.namespace]}
+	_, s.exported = c.exports[n]
+	for _, slice := range slices.SortedFunc(maps.Keys(c.inService[n]), name.compare) {
+		s.slices = append(s.slices, c.slices[slice])
+	}
+	ch := discovery.Change{Key: key(discovery.KindService, n)}
+	r, f := s.read()
+	ch.Faults = f
+	was, had := c.described[n]
+	if delete(c.described, n); r != nil {
+		ch.Record, c.described[n] = *r, r.Scope != ""
+	}
+	if is, has := c.described[n]; has != had || is != was {
+		for _, slice := range s.slices {
+			for i := range slice.Endpoints {
+				c.stalePods[podOf(slice, &slice.Endpoints[i])] = struct{}{}
+			}
+		}
+	}
+	return ch
+}
+
+func (c *Cluster) readPod(n name) discovery.Change {
+	p := pod{object: c.pods[n], namespace: c.namespaces[n.namespace], network: c.network, members: c.membersOf(n)}
+	if p.object != nil {
+		p.node = c.nodes[p.object.Spec.NodeName]
+	}
+	ch := discovery.Change{Key: key(discovery.KindWorkload, n)}
+	r, f := p.read()
+	if ch.Faults = f; r != nil {
+		ch.Record = *r
+	}
+	return ch
+}
+
+// membersOf returns what the slices say of a pod, by service.
+func (c *Cluster) membersOf(n name) (out []membership) {
+	for slice := range c.aboutPod[n] {
+		s := c.slices[slice]
+		svc := serviceOf(s)
+		exported, is := c.described[svc]
+		if !is {
+			continue
+		}
+		i := slices.IndexFunc(out, func(m membership) bool { return m.hostname == hostnameOf(svc) })
+		if i < 0 {
+			i = len(out)
+			out = append(out, membership{hostname: hostnameOf(svc), exported: exported})
+		}
+		for j := range s.Endpoints {
+			if e := &s.Endpoints[j]; podOf(s, e) == n && sameLife(e, c.pods[n]) {
+				out[i].add(e.Conditions)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b membership) int { return cmp.Compare(a.hostname, b.hostname) })
+	return out
+}
+
+// sameLife reports whether an endpoint is about this pod, and not about one of its name
+// that was there before.
+func sameLife(e *discoveryv1.Endpoint, p *corev1.Pod) bool {
+	return p == nil || e.TargetRef.UID == "" || e.TargetRef.UID == p.UID
+}
+
+// index lists names under keys.
+type index[K comparable] map[K]map[name]struct{}
+
+func (x index[K]) add(k K, n name) {
+	if x[k] == nil {
+		x[k] = map[name]struct{}{}
+	}
+	x[k][n] = struct{}{}
+}
+
+func (x index[K]) remove(k K, n name) {
+	if delete(x[k], n); len(x[k]) == 0 {
+		delete(x, k)
+	}
+}

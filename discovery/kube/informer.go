@@ -1,0 +1,192 @@
+package kube
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// quiet keeps client-go from writing to stderr what list says in the log.
+func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, logr.Discard()) }
+
+// informer follows one kind of objects, but for ServiceExports.
+func (s *Source) informer(k Kind) (c cache.Controller) {
+	core, all := s.client.CoreV1(), metav1.NamespaceAll
+	switch k {
+	case Namespaces:
+		_, c = follow(s, k, &corev1.Namespace{}, core.Namespaces().List, core.Namespaces().Watch, s.client)
+	case Nodes:
+		_, c = follow(s, k, &corev1.Node{}, core.Nodes().List, core.Nodes().Watch, s.client)
+	case Services:
+		_, c = follow(s, k, &corev1.Service{}, core.Services(all).List, core.Services(all).Watch, s.client)
+	case EndpointSlices:
+		_, c = follow(s, k, &discoveryv1.EndpointSlice{}, s.client.DiscoveryV1().EndpointSlices(all).List, s.client.DiscoveryV1().EndpointSlices(all).Watch, s.client)
+	case Pods:
+		_, c = follow(s, k, &corev1.Pod{}, core.Pods(all).List, core.Pods(all).Watch, s.client)
+	}
+	return c
+}
+
+// follow makes an informer that tells s what becomes of objects, and whether the API
+// server answers.
+func follow[L runtime.Object](s *Source, k Kind, example runtime.Object, list func(context.Context, metav1.ListOptions) (L, error), watching func(context.Context, metav1.ListOptions) (watch.Interface, error), client any) (cache.Store, cache.Controller) {
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			l, err := list(ctx, o)
+			if err != nil {
+				s.failed(k, err)
+				return nil, err
+			}
+			return l, nil
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := watching(ctx, o)
+			if err != nil {
+				s.failed(k, err)
+				return nil, err
+			}
+			s.answered(k)
+			return &watched{Interface: w, ended: func() { s.ended(k) }}, nil
+		},
+	}
+	return cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, client), ObjectType: example, Transform: trim, Logger: new(logr.Discard()),
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(o any) { s.noteObject(k, o, false) },
+			UpdateFunc: func(_, o any) { s.noteObject(k, o, false) },
+			DeleteFunc: func(o any) { s.noteObject(k, o, true) },
+		},
+	})
+}
+
+func (s *Source) noteObject(k Kind, o any, gone bool) {
+	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o)
+	if err != nil {
+		return // of no type that was asked for
+	}
+	e := Event{Kind: k}
+	if e.Namespace, e.Name, err = cache.SplitMetaNamespaceKey(key); err != nil {
+		return
+	}
+	if gone {
+		o = nil
+	}
+	s.note(e, o)
+}
+
+// watched is a watch that says when it is over.
+type watched struct {
+	watch.Interface
+	ended func()
+}
+
+// Stop implements watch.Interface; a reflector calls it once for each watch.
+func (w *watched) Stop() {
+	w.ended()
+	w.Interface.Stop()
+}
+
+// exportsEvery is about how often the API server is asked whether it has ServiceExports
+// by now.
+const exportsEvery = 30 * time.Second
+
+const exportsGroup = "multicluster.x-k8s.io"
+
+// followExports follows ServiceExports while the API server has them, which are no part
+// of Kubernetes itself. known is closed when it is clear whether there are any.
+func (s *Source) followExports(ctx context.Context, known chan struct{}) {
+	clear := func() {
+		select {
+		case <-known:
+		default:
+			close(known)
+		}
+	}
+	for ctx.Err() == nil {
+		version, err := s.exportsVersion()
+		switch {
+		case err != nil:
+			s.failed(ServiceExports, err)
+		case version == "":
+			s.absent(ServiceExports)
+			s.withdraw(ServiceExports, nil)
+			clear()
+		default:
+			s.exports(ctx, version, clear)
+			continue
+		}
+		pause := exportsEvery
+		if err != nil {
+			pause /= 10
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait.Jitter(pause, 1)):
+		}
+	}
+}
+
+// exportsVersion returns the version that ServiceExports are asked for, empty if there is
+// none.
+func (s *Source) exportsVersion() (string, error) {
+	for _, version := range []string{"v1beta1", "v1alpha1"} {
+		l, err := s.client.Discovery().ServerResourcesForGroupVersion(exportsGroup + "/" + version)
+		if apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return "", err
+		}
+		for _, r := range l.APIResources {
+			if r.Name == ServiceExports.String() {
+				return version, nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// exports follows ServiceExports of a version until there are none of it any more.
+func (s *Source) exports(ctx context.Context, version string, known func()) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	r := s.meta.Resource(schema.GroupVersionResource{Group: exportsGroup, Version: version, Resource: ServiceExports.String()})
+	judge := func(err error) {
+		switch {
+		case apierrors.IsNotFound(err): // perhaps the definition is gone, and with it all objects: ask
+			stop()
+		case apierrors.IsForbidden(err): // said in the log: what is global by labels goes on
+			known()
+		}
+	}
+	list := func(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+		l, err := r.List(ctx, o)
+		judge(err)
+		return l, err
+	}
+	watching := func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		w, err := r.Watch(ctx, o)
+		judge(err)
+		return w, err
+	}
+	store, c := follow(s, ServiceExports, &metav1.PartialObjectMetadata{}, list, watching, s.meta)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-c.HasSyncedChecker().Done():
+			s.withdraw(ServiceExports, store) // what went between the last informer and this one
+			known()
+		}
+	}()
+	c.RunWithContext(ctx)
+}

@@ -1,0 +1,122 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/cache"
+)
+
+// list is how it stands with the list of one kind.
+type list struct {
+	kind    Kind
+	objects map[Event]struct{}
+	open    bool      // a watch is open: all that happens is told
+	none    bool      // the API server has no such list, which is no fault
+	failing bool      // the last question was not answered as it should be
+	why     string    // the last time that it failed
+	whyTime time.Time // when that began
+	since   time.Time // when it was last known to be current; unless open
+}
+
+// answered notes that a watch is open.
+func (s *Source) answered(k Kind) {
+	s.mu.Lock()
+	l := &s.lists[k]
+	was := l.failing
+	l.open, l.none, l.failing = true, false, false
+	s.mu.Unlock()
+	if was {
+		s.log.Info().Str("server", s.server).Stringer("list", k).Msg("the Kubernetes API server answers again")
+	}
+}
+
+// ended notes that a watch is over, as each is from time to time.
+func (s *Source) ended(k Kind) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := &s.lists[k]; l.open {
+		l.open, l.since = false, time.Now()
+	}
+}
+
+// absent notes that there are no objects of the kind, nor could be.
+func (s *Source) absent(k Kind) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := &s.lists[k]
+	l.open, l.none, l.failing = false, true, false
+}
+
+// failed notes why a list cannot be followed now.
+func (s *Source) failed(k Kind, err error) {
+	if errors.Is(err, context.Canceled) {
+		return // this process stops
+	}
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		err = u.Err // the address is known, and the rest of the question differs each time
+	}
+	why, remedy := err.Error(), "what is known of the cluster stays in force; see whether the API server runs and can be reached"
+	switch {
+	case apierrors.IsForbidden(err):
+		remedy = fmt.Sprintf("give the role of this process the verbs list and watch for %s", k)
+	case apierrors.IsUnauthorized(err):
+		remedy = "give this process a token or a certificate that is valid"
+	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		return // the list is read anew at once
+	}
+	s.mu.Lock()
+	l := &s.lists[k]
+	tell := !l.failing || l.why != why
+	if tell {
+		l.why, l.whyTime = why, time.Now()
+	}
+	first := !l.failing
+	l.failing = true
+	s.mu.Unlock()
+	if first {
+		s.log.Warn().Str("server", s.server).Stringer("list", k).Err(err).Str("remedy", remedy).Msg("the Kubernetes API server does not answer as it should")
+	}
+}
+
+// withdraw notes that all objects of a kind are gone that are not in store; nil is an
+// empty one.
+func (s *Source) withdraw(k Kind, store cache.Store) {
+	s.mu.Lock()
+	all := slices.Collect(maps.Keys(s.lists[k].objects))
+	s.mu.Unlock()
+	for _, e := range all {
+		if store != nil {
+			if _, there, _ := store.GetByKey(name{e.Namespace, e.Name}.String()); there {
+				continue
+			}
+		}
+		s.note(e, nil)
+	}
+}
+
+// count keeps books of the objects that there are; s.mu is held.
+func (l *list) count(e Event, there bool) {
+	if !there {
+		delete(l.objects, e)
+		return
+	}
+	if l.objects == nil {
+		l.objects = map[Event]struct{}{}
+	}
+	l.objects[e] = struct{}{}
+}
+
+// age is how long ago l was last known to be current.
+func (l *list) age(now time.Time) time.Duration {
+	if l.open || l.none {
+		return 0
+	}
+	return max(0, now.Sub(l.since))
+}

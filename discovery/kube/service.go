@@ -1,0 +1,254 @@
+package kube
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// service is a Service with the other objects that it is read with.
+type service struct {
+	name      name
+	object    *corev1.Service              // nil: there is none
+	namespace *corev1.Namespace            // nil: it is not known
+	exported  bool                         // a ServiceExport names it
+	slices    []*discoveryv1.EndpointSlice // by name
+}
+
+// read translates s. Only of a service that other networks may reach it matters what
+// cannot be carried: of the others that is left out without a word, since most clusters
+// have such, like their DNS. A record is nil if none comes of s.
+func (s service) read() (record *discovery.Service, f faults) {
+	if s.object == nil {
+		if s.exported {
+			f.out(discovery.CauseReference, "ServiceExport", s.name.String(), "exports a Service that is not there: create the Service, or delete the ServiceExport")
+		}
+		return nil, f
+	}
+	global, takeover := s.scope(&f)
+	spec := &s.object.Spec
+	if spec.Type == corev1.ServiceTypeExternalName {
+		if global {
+			f.out(discovery.CauseUnsupported, "spec.type", string(spec.Type), "has no pods that another network could reach: take away what makes the service global")
+		}
+		return nil, f
+	}
+	r := &discovery.Service{Name: s.name.name, Namespace: s.name.namespace, PublishNotReady: spec.PublishNotReadyAddresses}
+	said := &f
+	if !global {
+		said = &faults{}
+	} else {
+		r.Scope, r.Takeover = string(mesh.ScopeGlobal), takeover
+		if s.exported {
+			r.Aliases = []string{s.name.name + "." + s.name.namespace + clusterSetSuffix}
+		}
+		s.foreign(said)
+	}
+	r.VIPs = s.addresses(said)
+	r.TrafficDistribution, r.Inherited.Namespace = s.distribution(said)
+	if r.Ports = s.ports(said); !slices.ContainsFunc(r.Ports, func(p discovery.ServicePort) bool { return p.Protocol == "TCP" }) {
+		said.out(discovery.CauseMissing, "spec.ports", "", "has no TCP port that can be carried: add one, or take away what makes the service global")
+		return nil, f
+	}
+	return r, f
+}
+
+// scope says who may reach the service. Whoever says that it is for its own cluster alone
+// is believed against all other words; so is, until its meaning is verified, whoever says
+// what nobody here understands.
+func (s service) scope(f *faults) (global, takeover bool) {
+	labels := s.object.Labels
+	takeover = f.flag(labels, labelGlobal)
+	takeover = f.flag(labels, labelTakeover) || takeover
+	global = takeover || s.exported
+	own := labels[labelScope]
+	switch own {
+	case "":
+		global = global || s.namespace != nil && s.namespace.Labels[labelScope] == "global"
+	case "global":
+		global = true
+	case "cluster":
+		if global {
+			f.drop(discovery.CauseConflict, label(labelScope), own, "contradicts %s, and holds: remove one of the two", s.globalBy())
+		}
+		return false, false
+	default:
+		f.drop(scopeFault(own))
+		return false, false
+	}
+	return global, takeover
+}
+
+// scopeFault is what is wrong with a scope that is neither global nor cluster.
+func scopeFault(scope string) (c discovery.Cause, field, value, message string) {
+	if scope == "segment" || scope == "global-only" {
+		return discovery.CauseUnsupported, label(labelScope), scope, "is a scope whose meaning is not supported yet, so that the services stay in their cluster: use global or cluster"
+	}
+	return discovery.CauseValue, label(labelScope), scope, "is not a scope, so that the services stay in their cluster: use global or cluster"
+}
+
+// globalBy names what makes the service global, apart from a scope.
+func (s service) globalBy() string {
+	switch {
+	case s.object.Labels[labelGlobal] == "true":
+		return "label " + labelGlobal
+	case s.object.Labels[labelTakeover] == "true":
+		return "label " + labelTakeover
+	}
+	return "its ServiceExport"
+}
+
+// addresses returns the cluster IPs.
+func (s service) addresses(f *faults) (out []netip.Addr) {
+	spec := &s.object.Spec
+	list := spec.ClusterIPs
+	if len(list) == 0 && spec.ClusterIP != "" {
+		list = []string{spec.ClusterIP}
+	}
+	for i, text := range list {
+		if text == corev1.ClusterIPNone {
+			f.drop(discovery.CauseUnsupported, "spec.clusterIP", text, "other networks reach the pods of a headless service by its name alone, and any of them answers: give it a cluster IP if that is what is meant")
+			return nil
+		}
+		a, err := netip.ParseAddr(text)
+		if a = a.Unmap(); err != nil || !usable(a) {
+			f.drop(discovery.CauseValue, fmt.Sprintf("spec.clusterIPs[%d]", i), text, "is not a unicast IP address, and counts for nothing")
+		} else if !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// usable reports whether a can be the address of one machine.
+func usable(a netip.Addr) bool {
+	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && a.Zone() == "" && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}
+
+// distribution returns the first of internalTrafficPolicy, spec.trafficDistribution, the
+// annotation of the service and that of its namespace that means something, in the words
+// of package discovery.
+func (s service) distribution(f *faults) (own, inherited string) {
+	spec := &s.object.Spec
+	if p := spec.InternalTrafficPolicy; p != nil {
+		switch *p {
+		case corev1.ServiceInternalTrafficPolicyLocal:
+			return string(mesh.StrictNode), ""
+		case corev1.ServiceInternalTrafficPolicyCluster, "":
+		default:
+			f.drop(discovery.CauseValue, "spec.internalTrafficPolicy", string(*p), "is not a policy, and counts for nothing: use Cluster or Local")
+		}
+	}
+	if w := spec.TrafficDistribution; w != nil && *w != "" {
+		if d, ok := distribution(*w); ok {
+			return string(d), ""
+		}
+		f.drop(discovery.CauseValue, "spec.trafficDistribution", *w, "is not a traffic distribution, and counts for nothing: %s", distributionWords)
+	}
+	if w := s.object.Annotations[annotationDistribution]; w != "" {
+		if d, ok := distribution(w); ok {
+			return string(d), ""
+		}
+		f.drop(discovery.CauseValue, annotation(annotationDistribution), w, "is not a traffic distribution, and counts for nothing: %s", distributionWords)
+	}
+	if s.namespace != nil {
+		if d, ok := distribution(s.namespace.Annotations[annotationDistribution]); ok { // what else it says is a fault of the namespace
+			return "", string(d)
+		}
+	}
+	return "", ""
+}
+
+// ports leaves out each port that cannot be carried. UDP and SCTP stay, so that whoever
+// asks for one is told why it is not there.
+func (s service) ports(f *faults) (out []discovery.ServicePort) {
+	for i, p := range s.object.Spec.Ports {
+		field := "spec.ports[" + strconv.Itoa(i) + "]"
+		r := discovery.ServicePort{Name: p.Name, Port: uint16(p.Port), Protocol: strings.ToUpper(string(p.Protocol))}
+		if r.Protocol == "" {
+			r.Protocol = "TCP"
+		}
+		twice := func(o discovery.ServicePort) bool {
+			return o.Port == r.Port && o.Protocol == r.Protocol || o.Name != "" && o.Name == r.Name
+		}
+		switch {
+		case p.Port < 1 || p.Port > 65535:
+			f.drop(discovery.CauseValue, field+".port", strconv.Itoa(int(p.Port)), "is not a port: write a number from 1 to 65535")
+			continue
+		case slices.ContainsFunc(out, twice):
+			f.drop(discovery.CauseConflict, field, strconv.Itoa(int(p.Port)), "has the number or the name of an earlier port: give each its own")
+			continue
+		}
+		switch r.Protocol {
+		case "UDP", "SCTP":
+			f.drop(discovery.CauseUnsupported, field+".protocol", r.Protocol, "is not carried to other networks, the TCP ports of the service are")
+		case "TCP":
+			if !target(&r, p.TargetPort, field+".targetPort", f) {
+				continue
+			}
+		default:
+			f.drop(discovery.CauseValue, field+".protocol", string(p.Protocol), "is not a protocol: use TCP, UDP or SCTP")
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// target says where r leads.
+func target(r *discovery.ServicePort, to intstr.IntOrString, field string, f *faults) (ok bool) {
+	switch {
+	case to.Type == intstr.String && to.StrVal != "":
+		if !isPortName(to.StrVal) {
+			f.drop(discovery.CauseValue, field, to.StrVal, "is not the name of a port: write what the pods call it, or a number")
+			return false
+		}
+		r.TargetName = to.StrVal
+		return true
+	case to.Type == intstr.String || to.IntVal == 0:
+		r.TargetPort = r.Port
+	case to.IntVal < 1 || to.IntVal > 65535:
+		f.drop(discovery.CauseValue, field, strconv.Itoa(int(to.IntVal)), "is not a port: write a number from 1 to 65535")
+		return false
+	default:
+		r.TargetPort = uint16(to.IntVal)
+	}
+	if mesh.ReservedPort(r.TargetPort) {
+		f.drop(discovery.CauseUnsupported, field, strconv.Itoa(int(r.TargetPort)), "is a port of the node proxy itself, which never connects there: let the application listen on another one")
+		return false
+	}
+	return true
+}
+
+// isPortName reports whether s can name a port: printable ASCII without a space, at most
+// 63 characters, four times of what Kubernetes allows.
+func isPortName(s string) bool {
+	return s != "" && len(s) <= 63 && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// foreign notes the first of the endpoints that no pod is behind: nothing carries a tunnel
+// to it.
+func (s service) foreign(f *faults) {
+	for _, slice := range s.slices {
+		for i, e := range slice.Endpoints {
+			if podOf(slice, &e) != (name{}) {
+				continue
+			}
+			address := ""
+			if len(e.Addresses) > 0 {
+				address = e.Addresses[0]
+			}
+			f.drop(discovery.CauseUnsupported, fmt.Sprintf("EndpointSlice %s endpoints[%d]", slice.Name, i), address, "is no pod of this cluster: other networks reach only pods, which have a node proxy beside them")
+			return
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package kube
+
+import (
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Status is what an operator should know about the cluster that is followed.
+type Status struct {
+	Server string       `json:"server"` // address of the API server
+	Synced bool         `json:"synced"` // all that it had has been read once, and is in force
+	AgeMS  int64        `json:"ageMs"`  // how long ago the oldest of the lists was last known to be current; 0 while all are followed
+	Lists  []ListStatus `json:"lists"`  // of objects, by kind
+}
+
+// ListStatus is how it stands with one list of objects.
+type ListStatus struct {
+	Kind          string    `json:"kind"`                   // as the API server calls it
+	Objects       int       `json:"objects"`                // that are known
+	AgeMS         int64     `json:"ageMs"`                  // how long ago the list was last known to be current; 0 while it is followed
+	Absent        bool      `json:"absent,omitzero"`        // the API server has no such kind, which is no fault
+	Failing       bool      `json:"failing"`                // the API server does not answer for it as it should
+	LastError     string    `json:"lastError,omitempty"`    // now, or the last time that it did not
+	LastErrorTime time.Time `json:"lastErrorTime,omitzero"` // when lastError began
+}
+
+// Status tells how it stands.
+func (s *Source) Status() Status {
+	now := time.Now()
+	out := Status{Server: host(s.server)}
+	select {
+	case <-s.synced:
+		out.Synced = true
+	default:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.lists {
+		l := &s.lists[i]
+		age := l.age(now).Milliseconds()
+		out.AgeMS = max(out.AgeMS, age)
+		out.Lists = append(out.Lists, ListStatus{l.kind.String(), len(l.objects), age, l.none, l.failing, l.why, l.whyTime})
+	}
+	return out
+}
+
+// host leaves out what of an address could be a secret.
+func host(server string) string {
+	if u, err := url.Parse(server); err == nil && u.Host != "" {
+		return u.Scheme + "://" + u.Host
+	}
+	return server
+}
+
+// Findings says, a line each, what of the cluster cannot be followed now.
+func (s Status) Findings() (lines []string) {
+	for _, l := range s.Lists {
+		if l.Failing {
+			lines = append(lines, fmt.Sprintf("Kubernetes API server %s: %s are as they were %s ago: %s", s.Server, l.Kind, time.Duration(l.AgeMS)*time.Millisecond, l.LastError))
+		}
+	}
+	return lines
+}
+
+// Collector is what an operator's alert needs of a Source: it collects when it is
+// scraped.
+type Collector struct {
+	s                             *Source
+	synced, age, failing, objects *prometheus.Desc
+}
+
+// NewCollector makes the collector of s; the process registers it. Of a nil Source it
+// describes what it would collect, and collects nothing.
+func NewCollector(s *Source) *Collector {
+	return &Collector{s,
+		prometheus.NewDesc("isthmus_kubernetes_synced", "1 once all that the Kubernetes API server had has been read, and is in force.", nil, nil),
+		prometheus.NewDesc("isthmus_kubernetes_age_seconds", "How long ago a list of the Kubernetes API server was last known to be current; 0 while it is followed.", []string{"list"}, nil),
+		prometheus.NewDesc("isthmus_kubernetes_failing", "1 while the Kubernetes API server does not answer as it should.", []string{"list"}, nil),
+		prometheus.NewDesc("isthmus_kubernetes_objects", "Objects of the Kubernetes cluster that are known.", []string{"list"}, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.synced, c.age, c.failing, c.objects} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	if c.s == nil {
+		return
+	}
+	s := c.s.Status()
+	gauge(c.synced, truth(s.Synced))
+	for _, l := range s.Lists {
+		gauge(c.age, float64(l.AgeMS)/1000, l.Kind)
+		gauge(c.failing, truth(l.Failing), l.Kind)
+		gauge(c.objects, float64(l.Objects), l.Kind)
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

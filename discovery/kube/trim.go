@@ -1,0 +1,96 @@
+package kube
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// trim drops what is not read of an object, so that it is not kept: of a pod some nine
+// tenths. What it does not know stays as it is.
+func trim(o any) (any, error) {
+	switch o := o.(type) {
+	case *corev1.Namespace:
+		return &corev1.Namespace{ObjectMeta: trimMeta(o.ObjectMeta)}, nil
+	case *corev1.Node:
+		return &corev1.Node{ObjectMeta: trimMeta(o.ObjectMeta)}, nil
+	case *corev1.Service:
+		s := &o.Spec
+		return &corev1.Service{ObjectMeta: trimMeta(o.ObjectMeta), Spec: corev1.ServiceSpec{
+			Type: s.Type, ClusterIP: s.ClusterIP, ClusterIPs: s.ClusterIPs, Ports: s.Ports, PublishNotReadyAddresses: s.PublishNotReadyAddresses,
+			InternalTrafficPolicy: s.InternalTrafficPolicy, TrafficDistribution: s.TrafficDistribution,
+		}}, nil
+	case *discoveryv1.EndpointSlice:
+		slice := &discoveryv1.EndpointSlice{ObjectMeta: trimMeta(o.ObjectMeta), AddressType: o.AddressType, Endpoints: make([]discoveryv1.Endpoint, len(o.Endpoints))}
+		for i, e := range o.Endpoints {
+			slice.Endpoints[i] = discoveryv1.Endpoint{Conditions: e.Conditions}
+			if t := e.TargetRef; t != nil {
+				slice.Endpoints[i].TargetRef = &corev1.ObjectReference{Kind: t.Kind, Name: t.Name, UID: t.UID}
+			}
+			if podOf(slice, &slice.Endpoints[i]) == (name{}) {
+				slice.Endpoints[i].Addresses = e.Addresses // only shown
+			}
+		}
+		return slice, nil
+	case *corev1.Pod:
+		return trimPod(o), nil
+	case *metav1.PartialObjectMetadata:
+		return &metav1.PartialObjectMetadata{TypeMeta: o.TypeMeta, ObjectMeta: trimMeta(o.ObjectMeta)}, nil
+	}
+	return o, nil
+}
+
+func trimPod(o *corev1.Pod) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: trimMeta(o.ObjectMeta),
+		Spec:   corev1.PodSpec{NodeName: o.Spec.NodeName, ServiceAccountName: o.Spec.ServiceAccountName, HostNetwork: o.Spec.HostNetwork},
+		Status: corev1.PodStatus{Phase: o.Status.Phase, PodIP: o.Status.PodIP, PodIPs: o.Status.PodIPs}}
+	if ports := namedPorts(o.Spec.Containers); ports != nil {
+		p.Spec.Containers = []corev1.Container{{Ports: ports}}
+	}
+	var sidecars []corev1.Container
+	for _, c := range o.Spec.InitContainers {
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			sidecars = append(sidecars, c)
+		}
+	}
+	if ports := namedPorts(sidecars); ports != nil {
+		always := corev1.ContainerRestartPolicyAlways
+		p.Spec.InitContainers = []corev1.Container{{RestartPolicy: &always, Ports: ports}}
+	}
+	for _, c := range o.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: c.Type, Status: c.Status})
+		}
+	}
+	return p
+}
+
+// namedPorts returns those of containers that a service can mean by their names.
+func namedPorts(containers []corev1.Container) (out []corev1.ContainerPort) {
+	for _, c := range containers {
+		for _, p := range c.Ports {
+			if p.Name != "" {
+				out = append(out, corev1.ContainerPort{Name: p.Name, ContainerPort: p.ContainerPort, Protocol: p.Protocol})
+			}
+		}
+	}
+	return out
+}
+
+func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, DeletionTimestamp: m.DeletionTimestamp,
+		Labels: only(m.Labels, labelsRead), Annotations: only(m.Annotations, annotationsRead)}
+}
+
+// only returns what of m is named, nil if nothing is.
+func only(m map[string]string, names []string) (out map[string]string) {
+	for _, n := range names {
+		if v, ok := m[n]; ok {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[n] = v
+		}
+	}
+	return out
+}
