@@ -9,6 +9,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/discovery/file"
+	"github.com/isthmus-mesh/isthmus/discovery/kube"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
@@ -27,7 +28,7 @@ type Config struct {
 	TrustDomain        string         `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process and of its node proxies" env:"TRUST_DOMAIN"`
 	NodeServiceAccount string         `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as; nobody else may report health, and each only about pods of the node that its identity names" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
 
-	Discovery        file.Config     `yaml:"discovery"`
+	Discovery        Discovery       `yaml:"discovery"`
 	Identity         identity.Config `yaml:"identity"`
 	OutlierDetection Outlier         `yaml:"outlierDetection"`
 	Federation       Federation      `yaml:"federation"`
@@ -37,6 +38,13 @@ type Config struct {
 	Admin            admin.Config    `yaml:"admin"`
 	Diagnose         diagnose.Config `yaml:"diagnose"`
 	Log              logging.Config  `yaml:"log"`
+}
+
+// Discovery is where the mesh is described: in a file, and, of the own network's pods and
+// services, by a Kubernetes cluster beside it.
+type Discovery struct {
+	file.Config `yaml:",inline"`
+	Kube        kube.Config `yaml:"kube"`
 }
 
 // Outlier is the health arithmetic of hops (gateway to pod address).
@@ -96,7 +104,7 @@ func DefaultConfig() Config {
 	return Config{
 		TrustDomain:        "cluster.local",
 		NodeServiceAccount: "isthmus-system/nodeproxy",
-		Discovery:          file.DefaultConfig(),
+		Discovery:          Discovery{file.DefaultConfig(), kube.DefaultConfig()},
 		OutlierDetection:   Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
 		Federation:         Federation{Health: true},
 		Retry:              Retry{BudgetBurst: 500, BudgetRatio: 0.5},
@@ -136,7 +144,8 @@ func (c Config) Validate() (warnings []string, err error) {
 	v.Required("network", c.Network, "give the network that this gateway serves")
 	_, err = c.nodeAccount()
 	v.Join(err)
-	v.Join(c.Discovery.Validate())
+	v.Join(c.Discovery.Config.Validate())
+	v.Join(c.Discovery.Kube.Validate())
 	v.Join(c.Identity.Validate())
 	warnings = c.OutlierDetection.check(&v)
 	c.Federation.check(&v, c.Network)

@@ -116,6 +116,7 @@ func TestAllMistakesAreReportedAtOnceInTheOrderOfTheFields(t *testing.T) {
 	c := gateway.DefaultConfig()
 	c.TrustDomain, c.NodeServiceAccount = "Not a domain", "nodeproxy"
 	c.Discovery.MaxRemoval = 1.5
+	c.Discovery.Kube.InCluster, c.Discovery.Kube.Kubeconfig, c.Discovery.Kube.SystemNamespace = true, "/nowhere", "Istio System"
 	c.Identity.Source, c.Identity.TTL = "spire", time.Millisecond
 	c.OutlierDetection.Scope, c.OutlierDetection.Mode, c.OutlierDetection.FailureThreshold, c.OutlierDetection.JitterFrac = "pod", health.ModeHybrid, 0, 1
 	c.OutlierDetection.EWMAHealthFloor, c.OutlierDetection.EWMAAlpha = 1, 2
@@ -124,7 +125,7 @@ func TestAllMistakesAreReportedAtOnceInTheOrderOfTheFields(t *testing.T) {
 	c.Limits = gateway.Limits{Config: admission.Config{HandshakesPerAddress: -1, Identity: admission.IdentityLimits{Sessions: -1, StreamsPerSecond: -1}, Address: admission.AddressLimits{Streams: -1, UnreadBytes: -1}}, Inner: gateway.InnerLimits{HandshakesPerIdentity: -1, HandshakesPerPod: -1}}
 	c.Admin.Address = netip.MustParseAddrPort("10.0.0.1:15000")
 	c.Log = logging.Config{Level: "loud", Format: "xml"}
-	broken := []string{"name", "network", "trustDomain", "nodeServiceAccount", "discovery.file", "discovery.maxRemoval", "identity.source", "identity.dir", "identity.ttl",
+	broken := []string{"name", "network", "trustDomain", "nodeServiceAccount", "discovery.file", "discovery.maxRemoval", "discovery.kube.inCluster", "discovery.kube.systemNamespace", "identity.source", "identity.dir", "identity.ttl",
 		"outlierDetection.scope", "outlierDetection.ewmaHealthFloor", "outlierDetection.ewmaAlpha", "outlierDetection.failureThreshold", "outlierDetection.jitterFrac", "federation.keys",
 		"retry.budgetBurst", "retry.budgetRatio",
 		"timeouts.handshake", "timeouts.dial", "timeouts.hello", "timeouts.answer", "timeouts.silence", "timeouts.halfClosed", "timeouts.drain", "timeouts.certificateGrace",

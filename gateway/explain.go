@@ -74,7 +74,7 @@ func (g *Gateway) hasNoPartOf(snap *mesh.Snapshot, destination string) bool {
 func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := g.store.Current(), time.Now()
 	s := answer.Status{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Version: buildinfo.Version(), Now: now, Services: []answer.Row{}, Gateways: []answer.Gateway{}, Local: []standing.Out{},
-		Pending: g.pending(), Problems: slices.Concat(g.watcher.Status().Findings(), g.disbelieved(), g.unpublished(), g.unheard()), Heard: g.heard(), Keys: g.keysOf(), Known: g.believed(), Group: g.cfg.Federation.Group}
+		Pending: g.pending(), Problems: slices.Concat(g.watcher.Status().Findings(), g.unfollowed(), g.disbelieved(), g.unpublished(), g.unheard()), Heard: g.heard(), Keys: g.keysOf(), Known: g.believed(), Group: g.cfg.Federation.Group}
 	if d, err := keyfile.Open(g.cfg.Federation.Keys); err == nil && g.fed != nil {
 		s.Rotation, s.RotationNext = d.Step().String(), d.Remaining()
 		if d.NextError != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/file"
+	"github.com/isthmus-mesh/isthmus/discovery/kube"
 	"github.com/isthmus-mesh/isthmus/federation/gossip"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/hbone"
@@ -36,6 +37,7 @@ type Gateway struct {
 	log        zerolog.Logger
 	store      *discovery.Store
 	watcher    *file.Watcher
+	kube       *kube.Source // nil without discovery.kube
 	diagnose   *diagnose.Diagnosis
 	ids        *identity.Manager
 	self       *mesh.Gateway        // as discovery described it at start
@@ -98,6 +100,12 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 		return nil, err
 	}
 	g.registry.MustRegister(file.NewCollector(g.watcher))
+	if cfg.Discovery.Kube.Enabled() {
+		if g.kube, err = cfg.Discovery.Kube.Open(cfg.Network, g.watcher, log); err != nil {
+			return nil, err
+		}
+	}
+	g.registry.MustRegister(kube.NewCollector(g.kube))
 	if g.self, err = cfg.find(g.store.Current()); err != nil {
 		return nil, err
 	}
@@ -177,6 +185,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 	server := &admin.Server{Pending: g.pending, Details: g.details, State: g.dump, Registry: g.registry, More: slices.Concat(g.watcher.Endpoints(), g.diagnose.Endpoints(), g.Endpoints())}
 	background, bctx := errgroup.WithContext(g.background)
 	background.Go(func() error { g.watcher.Run(bctx); return nil })
+	if g.kube != nil {
+		background.Go(func() error { g.kube.Run(bctx); return nil })
+	}
 	background.Go(func() error { return g.ids.Run(bctx) })
 	sub := g.store.Subscribe() // now: what changes before the first summaries must not be lost
 	background.Go(func() error { g.follow(bctx, sub); return nil })
@@ -217,8 +228,16 @@ func (g *Gateway) Run(ctx context.Context) error {
 // a first word from other gateways before it publishes anything and calls itself ready.
 const settleLimit = 3 * time.Second
 
-// settle waits, bounded, until this gateway knows what its siblings know.
+// settle waits until this gateway knows its cluster, and then, bounded, until it knows
+// what its siblings know.
 func (g *Gateway) settle(ctx context.Context) {
+	if g.kube != nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.kube.Synced():
+		}
+	}
 	if g.fed != nil {
 		if g.cfg.ReusePort {
 			g.succeed(ctx)

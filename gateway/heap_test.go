@@ -83,7 +83,7 @@ func BenchmarkHeap(b *testing.B) {
 
 // discovered is what a gateway of west keeps of the file at path.
 func discovered(path string, store *discovery.Store) (*file.Watcher, error) {
-	c := Config{Network: "west", Discovery: file.Config{File: path, MaxRemoval: 1}}
+	c := Config{Network: "west", Discovery: Discovery{Config: file.Config{File: path, MaxRemoval: 1}}}
 	return c.discover(store, zerolog.Nop())
 }
 

@@ -7,6 +7,9 @@ func (g *Gateway) pending() []string {
 		return []string{"draining"}
 	}
 	missing := g.ids.Missing()
+	if g.kube != nil && !g.kube.Status().Synced {
+		return append([]string{"kubernetes"}, missing...)
+	}
 	select {
 	case <-g.settled:
 		return missing
@@ -17,5 +20,17 @@ func (g *Gateway) pending() []string {
 
 // details is what is shown beside readiness.
 func (g *Gateway) details() map[string]any {
-	return map[string]any{"discovery": g.watcher.Status()}
+	details := map[string]any{"discovery": g.watcher.Status()}
+	if g.kube != nil {
+		details["kubernetes"] = g.kube.Status()
+	}
+	return details
+}
+
+// unfollowed says what of the cluster this gateway cannot follow now.
+func (g *Gateway) unfollowed() []string {
+	if g.kube == nil {
+		return nil
+	}
+	return g.kube.Status().Findings()
 }

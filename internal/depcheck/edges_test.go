@@ -144,6 +144,7 @@ var allowed = map[string]why{
 		"gateway/picker":                "chooses a pod",
 		"discovery":                     "the store of snapshots",
 		"discovery/file":                "the source of snapshots",
+		"discovery/kube":                "what a cluster says beside it",
 		"federation":                    "records and tables",
 		"federation/damping":            "who is held back of a share",
 		"federation/gossip":             "gossip with gateways of all networks",

@@ -39,6 +39,9 @@ func gatewayLabels(t *testing.T) map[string]map[string][]string {
 	out := commonLabels(t)
 	out["istio_tcp_connections_closed_total"] = map[string][]string{"result": append(constants(t, "gateway", "", "result"),
 		"overload", "unreachable", "pinned_gone", "no_endpoint", "unknown_service", "not_exported", "bad_authority")}
+	for _, name := range []string{"age_seconds", "failing", "objects"} {
+		out["isthmus_kubernetes_"+name] = map[string][]string{"list": {"namespaces", "nodes", "services", "endpointslices", "pods", "serviceexports"}}
+	}
 	out["isthmus_moved_connections_total"] = map[string][]string{"reason": {"reset", "silence"}}
 	out["isthmus_outlier_edges_total"] = map[string][]string{"scope": {"endpoint", "hop"}, "edge": {"ejected", "readmitted"}}
 	out["isthmus_inner_handshake_waits_total"] = map[string][]string{"bound": {"identity", "pod"}, "result": {"served", "timeout", "cancelled"}}
