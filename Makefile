@@ -7,7 +7,7 @@ SHELL       := bash
 
 GO       ?= go
 TOOL     := $(GO) tool -modfile=internal/tools/go.mod
-MODULES  := . internal/tools internal/tools/proto
+MODULES  := . internal/tools internal/tools/proto integration/kubernetes/components
 FUZZTIME ?= 10s
 COUNT    ?= 10
 SEEDS    ?= 2000
@@ -25,10 +25,10 @@ else
 $(warning no C compiler: tests run without the race detector)
 endif
 
-.PHONY: help demo build test test-sessions test-race test-debug test-large integration interop wan drills soak torture overload race lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
+.PHONY: help demo build test test-sessions test-race test-debug test-large integration interop test-kubernetes wan drills soak torture overload race lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: build ## run the failover drill and leave build/demo/report.html
 	bin/isthmus drill examples/drills/partial-failure.yaml --out build/demo
@@ -81,6 +81,15 @@ integration: ## start the real binaries as processes: the README's commands, sma
 interop: ## as root: every role beside stock ztunnel (ZTUNNEL=<binary>)
 	ZTUNNEL="$(abspath $(ZTUNNEL))" $(GO) test -v -count 1 -timeout 15m ./integration/interop
 
+# The version is stamped as the release builds of Kubernetes have it: clients ask for it.
+KUBE_VERSION := v1.36.3
+build/kubernetes/components: integration/kubernetes/components/main.go integration/kubernetes/components/go.mod
+	@mkdir -p build/kubernetes
+	cd integration/kubernetes/components && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w $$(printf -- '-X %s.gitVersion=$(KUBE_VERSION) -X %s.gitMajor=1 -X %s.gitMinor=36 -X %s.gitTreeState=clean ' $$(for p in k8s.io/component-base/version k8s.io/client-go/pkg/version; do echo $$p $$p $$p $$p; done))" -o ../../../build/kubernetes/components .
+
+test-kubernetes: build/kubernetes/components ## a gateway on a real etcd, kube-apiserver and kube-controller-manager (their first build takes minutes)
+	KUBERNETES="$(abspath build/kubernetes/components)" $(GO) test -v -count 1 -timeout 10m ./integration/kubernetes
+
 wan: ## as root: new connections, load and faults over a line of 40 ms; with ZTUNNEL=<binary> beside stock ztunnel
 	WAN=yes ZTUNNEL="$(abspath $(ZTUNNEL))" $(GO) test -v -count 1 -timeout 15m ./integration/wan
 
@@ -132,7 +141,7 @@ benchstat: ## compare build/bench.txt with OLD=build/bench.old.txt
 	$(TOOL) benchstat $(OLD) build/bench.txt
 
 golden: ## rewrite golden files and the tables that docs/ has from the code; review the diff as code
-	$(GO) test ./discovery/file ./discovery/ztunnel ./health ./internal/doccheck -update
+	$(GO) test ./discovery/file ./discovery/kube ./discovery/ztunnel ./health ./internal/doccheck -update
 
 generate: ## rewrite generated code with the pinned generators
 	$(GO) generate ./...

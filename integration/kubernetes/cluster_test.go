@@ -1,0 +1,215 @@
+package kubernetes
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// components is the binary that make test-kubernetes builds.
+const components = "KUBERNETES"
+
+// cluster is etcd, kube-apiserver and kube-controller-manager on loopback, without nodes:
+// tests do what a kubelet would.
+type cluster struct {
+	kubernetes.Interface
+	config     *rest.Config
+	kubeconfig string // of an administrator
+	dir        string
+	ca         *x509.Certificate
+	caKey      crypto.Signer
+	server     *exec.Cmd
+	serve      func() *exec.Cmd // starts the API server
+}
+
+// startCluster starts one, and ends it with the test.
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	binary := os.Getenv(components)
+	if binary == "" {
+		t.Skipf("NOT RUN: %s names no binary of the Kubernetes components: run `make test-kubernetes`", components)
+	}
+	c := &cluster{dir: t.TempDir()}
+	ports := freePorts(t, 4)
+	etcd, peer, api, manager := ports[0], ports[1], ports[2], ports[3]
+	server := "https://127.0.0.1:" + api
+	c.certificates(t)
+	began := time.Now()
+	c.run(t, binary, "etcd", "--data-dir", c.at("etcd-data"), "--listen-client-urls", "http://127.0.0.1:"+etcd, "--advertise-client-urls", "http://127.0.0.1:"+etcd,
+		"--listen-peer-urls", "http://127.0.0.1:"+peer, "--initial-advertise-peer-urls", "http://127.0.0.1:"+peer, "--initial-cluster", "default=http://127.0.0.1:"+peer, "--log-level", "warn", "--unsafe-no-fsync")
+	c.serve = func() *exec.Cmd {
+		return c.run(t, binary, "kube-apiserver", "--bind-address=127.0.0.1", "--secure-port="+api, "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
+			"--etcd-servers=http://127.0.0.1:"+etcd, "--service-cluster-ip-range=10.96.0.0/16", "--tls-cert-file="+c.at("apiserver.crt"), "--tls-private-key-file="+c.at("apiserver.key"),
+			"--client-ca-file="+c.at("ca.crt"), "--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.at("sa.key"), "--service-account-signing-key-file="+c.at("sa.key"),
+			"--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount")
+	}
+	c.server = c.serve()
+	c.kubeconfig = c.user(t, server, "admin", "system:masters")
+	var err error
+	if c.config, err = clientcmd.BuildConfigFromFlags("", c.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	c.config.QPS, c.config.Burst = 1000, 1000
+	if c.Interface, err = kubernetes.NewForConfig(c.config); err != nil {
+		t.Fatal(err)
+	}
+	c.await(t)
+	config := c.user(t, server, "system:kube-controller-manager", "system:masters")
+	c.run(t, binary, "kube-controller-manager", "--kubeconfig="+config, "--authentication-kubeconfig="+config, "--authorization-kubeconfig="+config,
+		"--bind-address=127.0.0.1", "--secure-port="+manager, "--leader-elect=false", "--cert-dir="+c.dir, "--controllers=endpointslice-controller,namespace-controller")
+	t.Logf("the cluster runs after %v", time.Since(began).Round(time.Millisecond))
+	return c
+}
+
+func (c *cluster) at(name string) string { return filepath.Join(c.dir, name) }
+
+// await waits until the API server is ready.
+func (c *cluster) await(t *testing.T) {
+	t.Helper()
+	eventually(t, time.Minute, "the API server is ready", func() bool {
+		return c.Discovery().RESTClient().Get().AbsPath("/readyz").Do(context.Background()).Error() == nil
+	})
+}
+
+// run starts a component, and kills it when the test ends; its log is shown if that
+// failed.
+func (c *cluster) run(t *testing.T, binary, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	link := c.at(name)
+	if err := os.Symlink(binary, link); err != nil && !os.IsExist(err) {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(link, args...)
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		if t.Failed() {
+			b := log.Bytes()
+			t.Logf("the end of the log of %s:\n%s", name, b[max(0, len(b)-2000):])
+		}
+	})
+	return cmd
+}
+
+// eventually waits until what holds, and returns how long that took.
+func eventually(t *testing.T, limit time.Duration, what string, holds func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for tick := time.NewTicker(2 * time.Millisecond); !holds(); <-tick.C {
+		if time.Since(began) > limit {
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+	return time.Since(began)
+}
+
+// freePorts returns ports that nobody listens on now.
+func freePorts(t *testing.T, n int) (out []string) {
+	t.Helper()
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		out = append(out, port)
+	}
+	return out
+}
+
+// certificates makes a CA, the certificate of the API server, and the key of its tokens.
+func (c *cluster) certificates(t *testing.T) {
+	t.Helper()
+	key := newKey(t)
+	c.caKey = key
+	c.ca = &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, c.ca, c.ca, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.write(t, "ca.crt", "CERTIFICATE", der)
+	c.issue(t, "apiserver", pkix.Name{CommonName: "kube-apiserver"})
+	c.writeKey(t, "sa.key", newKey(t))
+}
+
+// issue writes <file>.crt and <file>.key.
+func (c *cluster) issue(t *testing.T, file string, who pkix.Name) {
+	t.Helper()
+	key := newKey(t)
+	leaf := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: who, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, leaf, c.ca, key.Public(), c.caKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.write(t, file+".crt", "CERTIFICATE", der)
+	c.writeKey(t, file+".key", key)
+}
+
+// user writes the kubeconfig of a user, and returns its path.
+func (c *cluster) user(t *testing.T, server, name string, groups ...string) string {
+	t.Helper()
+	file := fmt.Sprintf("user-%x", name)
+	c.issue(t, file, pkix.Name{CommonName: name, Organization: groups})
+	k := clientcmdapi.NewConfig()
+	k.Clusters["test"] = &clientcmdapi.Cluster{Server: server, CertificateAuthority: c.at("ca.crt")}
+	k.AuthInfos["test"] = &clientcmdapi.AuthInfo{ClientCertificate: c.at(file + ".crt"), ClientKey: c.at(file + ".key")}
+	k.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
+	k.CurrentContext = "test"
+	if err := clientcmd.WriteToFile(*k, c.at(file+".kubeconfig")); err != nil {
+		t.Fatal(err)
+	}
+	return c.at(file + ".kubeconfig")
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func (c *cluster) writeKey(t *testing.T, file string, k *ecdsa.PrivateKey) {
+	t.Helper()
+	der, err := x509.MarshalECPrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.write(t, file, "EC PRIVATE KEY", der)
+}
+
+func (c *cluster) write(t *testing.T, file, kind string, der []byte) {
+	t.Helper()
+	if err := os.WriteFile(c.at(file), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
