@@ -1,5 +1,6 @@
 // Package admin serves what operators ask a process: readiness, metrics,
-// profiles, and the state its decisions are made from, on a loopback address.
+// profiles, and the state its decisions are made from, on a loopback address;
+// and, of these, readiness and metrics alone to other machines.
 package admin
 
 import (
@@ -68,7 +69,8 @@ func (s *Server) Endpoints() []Endpoint {
 	metrics := promhttp.HandlerFor(s.Registry, promhttp.HandlerOpts{})
 	return append([]Endpoint{
 		{"GET /{$}", "this list", Only(s.index)},
-		{"GET /healthz/ready", "200 if the process is ready, otherwise 503 and what it waits for", Only(s.ready)},
+		{"GET /healthz/live", "200", Only(live)},
+		{"GET /healthz/ready", "200 if the process is ready, otherwise 503 and what it waits for", Only(s.readiness(s.Details))},
 		{"GET /state", "what decisions are made from; of one service with ?service=<hostname>", s.state},
 		{"GET /metrics", "metrics, in Prometheus's text format", Only(metrics.ServeHTTP, "name[]")},
 		{"GET /debug/pprof/", "profiles of the Go runtime", Only(pprof.Index, "debug", "gc", "seconds")},
@@ -118,6 +120,10 @@ func Only(h http.HandlerFunc, known ...string) http.HandlerFunc {
 // size of the heap, it does not depend on when that was.
 var liveHeap = regexp.MustCompile("^/gc/heap/live:bytes$")
 
+// ConnectBuckets are those of histograms of how long connecting took, in seconds: from a warm
+// path inside a cluster to a few attempts that hung.
+var ConnectBuckets = prometheus.ExponentialBuckets(0.0005, 2, 16)
+
 // NewRegistry returns a registry that holds the metrics of the Go runtime and of
 // the operating system's process, by the names that every Go program has.
 func NewRegistry() *prometheus.Registry {
@@ -139,17 +145,21 @@ func Listen(c Config) (net.Listener, error) {
 
 // Run serves l until ctx ends.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
-	mux := http.NewServeMux()
-	for _, e := range s.Endpoints() {
-		mux.HandleFunc(e.Pattern, e.Handler)
-	}
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	srv := &http.Server{Handler: mux(s.Endpoints()), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("admin: serve %s: %w", l.Addr(), err)
 	}
 	return nil
+}
+
+func mux(endpoints []Endpoint) *http.ServeMux {
+	m := http.NewServeMux()
+	for _, e := range endpoints {
+		m.HandleFunc(e.Pattern, e.Handler)
+	}
+	return m
 }
 
 func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
@@ -164,16 +174,19 @@ func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
 	Answer(w, http.StatusOK, list)
 }
 
-func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
-	body, status := map[string]any{}, http.StatusOK
-	if s.Details != nil {
-		maps.Copy(body, s.Details())
+// readiness answers whether the process is ready, with what details returns beside it.
+func (s *Server) readiness(details func() map[string]any) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		body, status := map[string]any{}, http.StatusOK
+		if details != nil {
+			maps.Copy(body, details())
+		}
+		pending := s.Pending()
+		if body["ready"] = len(pending) == 0; len(pending) > 0 {
+			body["pending"], status = pending, http.StatusServiceUnavailable
+		}
+		Answer(w, status, body)
 	}
-	pending := s.Pending()
-	if body["ready"] = len(pending) == 0; len(pending) > 0 {
-		body["pending"], status = pending, http.StatusServiceUnavailable
-	}
-	Answer(w, status, body)
 }
 
 // readyAfter is how long [Server.AwaitReady] waits before it says what is missing:

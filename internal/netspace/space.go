@@ -126,6 +126,22 @@ func (s *Space) Segment(name string, hosts map[string][]string) error {
 	return nil
 }
 
+// Host adds a host to a segment; see Segment.
+func (s *Space) Host(segment, name string, addresses ...string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bridge := s.segments[segment]
+	if bridge == "" {
+		return fmt.Errorf("no segment %q", segment)
+	}
+	return s.addHost(name, bridge, addresses)
+}
+
+// IP runs the command ip in a host, for example to add an address or a route.
+func (s *Space) IP(host string, args ...string) error {
+	return ip("-n " + s.prefix + host + " " + strings.Join(args, " "))
+}
+
 func (s *Space) addHost(host, bridge string, addresses []string) error {
 	ns := s.prefix + host
 	s.ports++

@@ -36,6 +36,10 @@ func TestMain(m *testing.M) {
 		report()
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == "stubborn" {
+		stubborn()
+		return
+	}
 	os.Exit(m.Run())
 }
 

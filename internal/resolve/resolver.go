@@ -1,0 +1,172 @@
+// Package resolve keeps the addresses of host names, by the time to live that DNS gives
+// them. What a name has led to once stays until it leads elsewhere: that it is not found,
+// or nobody answers, takes nothing away.
+package resolve
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/backoff"
+)
+
+const (
+	// A name is asked for again when its time to live is over, and at once after that: what
+	// has changed is known within the time to live and the time that two questions take.
+	shortest = time.Second // a record that must not be kept is kept for so long
+	longest  = 5 * time.Minute
+
+	maxNames     = 256 // that are followed
+	maxAddresses = 32  // of one name
+	attempt      = 2 * time.Second
+)
+
+// failures are the pauses while a name is not found, or nobody answers.
+var failures = backoff.Backoff{First: 500 * time.Millisecond, Limit: 5 * time.Second}
+
+// ErrNotFound is a name without addresses.
+var ErrNotFound = errors.New("the name has no addresses")
+
+// Lookup returns the addresses of a name and how long they may be kept.
+type Lookup func(ctx context.Context, name string) ([]netip.Addr, time.Duration, error)
+
+// Resolver follows names. Safe for concurrent use.
+type Resolver struct {
+	lookup  Lookup
+	changed func()
+
+	mu    sync.Mutex
+	names map[string]*name
+	wake  chan struct{}
+}
+
+type name struct {
+	addresses []netip.Addr // sorted
+	err       error        // of the last question
+	due       time.Time
+	failed    int
+	asking    bool
+}
+
+// New returns a resolver that has changed called, and not under any lock, when a name leads elsewhere.
+// Run it.
+func New(lookup Lookup, changed func()) *Resolver {
+	return &Resolver{lookup: lookup, changed: changed, names: map[string]*name{}, wake: make(chan struct{}, 1)}
+}
+
+// Follow replaces the names that are followed; of more than 256 the first ones are.
+func (r *Resolver) Follow(names ...string) {
+	names = names[:min(len(names), maxNames)]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for n := range r.names {
+		if !slices.Contains(names, n) {
+			delete(r.names, n)
+		}
+	}
+	for _, n := range names {
+		if r.names[n] == nil {
+			r.names[n] = &name{}
+		}
+	}
+	r.hurry()
+}
+
+func (r *Resolver) hurry() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Addresses returns what a name led to last, sorted, and why nothing newer is known; it
+// is not to be changed.
+func (r *Resolver) Addresses(host string) ([]netip.Addr, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.names[host]
+	if n == nil {
+		return nil, nil
+	}
+	return n.addresses, n.err
+}
+
+// Run asks for what is due until ctx ends, and waits for what it has started.
+func (r *Resolver) Run(ctx context.Context) {
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-r.wake:
+		}
+		now := time.Now()
+		next := now.Add(time.Hour)
+		r.mu.Lock()
+		for host, n := range r.names {
+			switch {
+			case n.asking:
+			case !n.due.After(now):
+				n.asking = true
+				asking.Go(func() { r.ask(ctx, host, n) })
+			case n.due.Before(next):
+				next = n.due
+			}
+		}
+		r.mu.Unlock()
+		timer.Reset(time.Until(next))
+	}
+}
+
+// ask asks for one name.
+func (r *Resolver) ask(ctx context.Context, host string, n *name) {
+	actx, cancel := context.WithTimeout(ctx, attempt)
+	found, ttl, err := r.lookup(actx, host)
+	cancel()
+	if ctx.Err() != nil {
+		return
+	}
+	found = tidy(found)
+	if err == nil && len(found) == 0 {
+		err = ErrNotFound
+	}
+	r.mu.Lock()
+	n.asking, n.err = false, err
+	news := false
+	if err != nil {
+		n.failed++
+		n.due = time.Now().Add(failures.Next(n.failed))
+	} else {
+		n.failed, n.due = 0, time.Now().Add(min(max(ttl, shortest), longest))
+		if news = !slices.Equal(found, n.addresses); news {
+			n.addresses = found
+		}
+	}
+	news = news && r.names[host] == n
+	r.hurry()
+	r.mu.Unlock()
+	if news {
+		r.changed()
+	}
+}
+
+// tidy sorts what was found, once each.
+func tidy(found []netip.Addr) []netip.Addr {
+	out := make([]netip.Addr, 0, len(found))
+	for _, a := range found {
+		if a = a.Unmap(); a.IsValid() && a.Zone() == "" {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	out = slices.Compact(out)
+	return out[:min(len(out), maxAddresses)]
+}

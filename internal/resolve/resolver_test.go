@@ -1,0 +1,217 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+func addrs(list ...string) (out []netip.Addr) {
+	for _, a := range list {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
+// zone is what a name leads to.
+type zone struct {
+	mu    sync.Mutex
+	found []netip.Addr
+	err   error
+	ttl   time.Duration
+	since time.Time // of a cache on the way, which keeps an answer for ttl
+	kept  []netip.Addr
+	asked atomic.Int64
+}
+
+func (z *zone) set(err error, list ...string) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.found, z.err = addrs(list...), err
+}
+
+// lookup is a server that keeps what it was told for its time to live.
+func (z *zone) lookup(context.Context, string) ([]netip.Addr, time.Duration, error) {
+	z.asked.Add(1)
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.err != nil {
+		return nil, 0, z.err
+	}
+	if time.Since(z.since) >= z.ttl {
+		z.kept, z.since = z.found, time.Now()
+	}
+	return z.kept, z.ttl - time.Since(z.since), nil
+}
+
+// What a name leads to is known within its time to live and 2 s, whatever that is and
+// whenever it changes, and it is asked for about once in that time.
+func TestANameIsFollowedWithinItsTimeToLive(t *testing.T) {
+	for _, ttl := range []time.Duration{0, time.Second, 5 * time.Second, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			z := &zone{ttl: ttl}
+			z.set(nil, "192.0.2.1")
+			var news atomic.Int64
+			r := New(z.lookup, func() { news.Add(1) })
+			ctx, cancel := context.WithCancel(t.Context())
+			var run sync.WaitGroup
+			run.Go(func() { r.Run(ctx) })
+			r.Follow("gw.example.com")
+			time.Sleep(3 * time.Second)
+			start := time.Now()
+			for i := range 10 {
+				want := addrs(fmt.Sprintf("192.0.2.%d", i+10), fmt.Sprintf("2001:db8::%d", i+10))
+				z.set(nil, want[1].String(), want[0].String(), want[0].String())
+				changed := time.Now()
+				for {
+					if got, _ := r.Addresses("gw.example.com"); slices.Equal(got, want) {
+						break
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+				if took := time.Since(changed); took > ttl+2*time.Second {
+					t.Errorf("with a time to live of %v a change was known after %v", ttl, took)
+				}
+				time.Sleep(time.Duration(i) * 700 * time.Millisecond)
+			}
+			if n, most := z.asked.Load(), 3+int64(time.Since(start)/max(ttl, time.Second)); n > 2*most {
+				t.Errorf("with a time to live of %v it was asked for %d times in %v", ttl, n, time.Since(start))
+			}
+			if news.Load() != 11 {
+				t.Errorf("%d changes were told; want 11", news.Load())
+			}
+			cancel()
+			run.Wait()
+		})
+	}
+}
+
+// A name that is not found, or leads nowhere, leads where it led; and it is asked for ever
+// more seldom.
+func TestWhatANameLedToStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		z := &zone{}
+		z.set(nil, "192.0.2.1")
+		r := New(z.lookup, func() {})
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { r.Run(ctx) })
+		r.Follow("gw.example.com")
+		time.Sleep(3 * time.Second)
+		for _, err := range []error{ErrNotFound, errors.New("nobody answers"), nil} {
+			z.set(err)
+			before := z.asked.Load()
+			time.Sleep(5 * time.Minute)
+			got, why := r.Addresses("gw.example.com")
+			if !slices.Equal(got, addrs("192.0.2.1")) || why == nil {
+				t.Errorf("after %v the name leads to %v (%v); want what it led to, and why", err, got, why)
+			}
+			if n := z.asked.Load() - before; n > 130 {
+				t.Errorf("asked %d times in 5 minutes while nothing came", n)
+			}
+		}
+		z.set(nil, "192.0.2.2")
+		time.Sleep(7 * time.Second)
+		if got, err := r.Addresses("gw.example.com"); !slices.Equal(got, addrs("192.0.2.2")) || err != nil {
+			t.Errorf("it leads to %v (%v) once it is found again", got, err)
+		}
+		r.Follow()
+		if got, _ := r.Addresses("gw.example.com"); got != nil {
+			t.Errorf("a name that nobody follows leads to %v", got)
+		}
+		cancel()
+		run.Wait()
+	})
+}
+
+// By DNS both families are asked for, with search domains, and the shortest time to live
+// counts.
+func TestAnswersOfAServer(t *testing.T) {
+	var mu sync.Mutex
+	records := map[string][]string{
+		"gw.example.com.":         {"gw.example.com. 30 IN A 192.0.2.1", "gw.example.com. 30 IN A 192.0.2.2", "gw.example.com. 7 IN AAAA 2001:db8::1"},
+		"gateway.system.test.":    {"gateway.system.test. 5 IN A 192.0.2.9"},
+		"alias.example.com.":      {"alias.example.com. 3 IN CNAME gw.example.com.", "gw.example.com. 30 IN A 192.0.2.1"},
+		"many.example.com.":       nil,
+		"nothing.example.com.":    {},
+		"nothing-is.example.com.": {},
+	}
+	for i := range 100 {
+		records["many.example.com."] = append(records["many.example.com."], fmt.Sprintf("many.example.com. 9 IN A 192.0.2.%d", i+1))
+	}
+	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		m := new(dns.Msg).SetReply(q)
+		mu.Lock()
+		list, found := records[q.Question[0].Name]
+		mu.Unlock()
+		if !found {
+			m.Rcode = dns.RcodeNameError
+		}
+		for _, line := range list {
+			rr, err := dns.NewRR(line)
+			if err != nil {
+				t.Error(err)
+			} else if h := rr.Header().Rrtype; h == q.Question[0].Qtype || h == dns.TypeCNAME {
+				m.Answer = append(m.Answer, rr)
+			}
+		}
+		if _, udp := w.RemoteAddr().(*net.UDPAddr); udp {
+			m.Truncate(1232)
+		}
+		w.WriteMsg(m)
+	})
+	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := net.Listen("tcp", packets.LocalAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*dns.Server{{PacketConn: packets, Handler: handler}, {Listener: stream, Handler: handler}} {
+		started := make(chan struct{})
+		s.NotifyStartedFunc = func() { close(started) }
+		go s.ActivateAndServe()
+		<-started
+		t.Cleanup(func() { s.Shutdown() })
+	}
+	c := &dns.ClientConfig{Servers: []string{"127.0.0.1"}, Port: fmt.Sprint(packets.LocalAddr().(*net.UDPAddr).Port), Search: []string{"system.test"}, Ndots: 5}
+	for name, want := range map[string]struct {
+		addresses []netip.Addr
+		ttl       time.Duration
+	}{
+		"gw.example.com":      {addrs("192.0.2.1", "192.0.2.2", "2001:db8::1"), 7 * time.Second},
+		"gateway":             {addrs("192.0.2.9"), 5 * time.Second},
+		"alias.example.com":   {addrs("192.0.2.1"), 3 * time.Second},
+		"nothing.example.com": {nil, 0},
+		"unknown.example.com": {nil, 0},
+	} {
+		got, ttl, err := inDomains(t.Context(), c, name)
+		if !slices.Equal(got, want.addresses) || ttl != want.ttl || (err == nil) != (len(want.addresses) > 0) || err != nil && !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s: %v for %v, %v; want %v for %v", name, got, ttl, err, want.addresses, want.ttl)
+		}
+	}
+	if got, _, err := inDomains(t.Context(), c, "many.example.com"); err != nil || len(got) != 100 {
+		t.Errorf("of a hundred addresses %d came: %v", len(got), err)
+	}
+	path := filepath.Join(t.TempDir(), "resolv.conf")
+	if _, _, err := DNS(path)(t.Context(), "x"); err == nil {
+		t.Error("without a resolv.conf there is no error")
+	}
+	os.WriteFile(path, []byte("search a.test\n"), 0o600)
+	if _, _, err := DNS(path)(t.Context(), "x"); err == nil {
+		t.Error("without a server there is no error")
+	}
+}
