@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
@@ -134,7 +135,7 @@ func OpenCA(dir string) (*CA, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open ca: %w", caRemedy(dir, err))
 	}
-	if m := info.Mode().Perm(); m&0o077 != 0 {
+	if m := info.Mode().Perm(); m&othersMay(info) != 0 {
 		return nil, fmt.Errorf("open ca: %s has mode %04o, others may read it: chmod 600 %[1]s, and make a new ca if somebody has", keyPath, m)
 	}
 	data, err := readFile(keyPath)
@@ -153,7 +154,39 @@ func OpenCA(dir string) (*CA, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open ca: %s: %w", certPath, err)
 	}
+	if err := ca.readBundle(filepath.Join(dir, bundleFile)); err != nil {
+		return nil, fmt.Errorf("open ca: %w", err)
+	}
 	return ca, nil
+}
+
+// othersMay is what the mode of a key file must not allow. A mounted Secret belongs to
+// root and is read by its group (fsGroup): that is how it is meant.
+func othersMay(info fs.FileInfo) fs.FileMode {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != uint32(os.Geteuid()) {
+		return 0o037
+	}
+	return 0o077
+}
+
+// readBundle takes the roots that are believed beside c's own from the file at path, as
+// they are while a root is replaced. Without the file there are none.
+func (c *CA) readBundle(path string) error {
+	data, err := readFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	b, err := ParseBundle(c.td, data)
+	if err != nil {
+		return fmt.Errorf("bundle %s: %w", path, err)
+	}
+	if !b.HasX509Authority(c.cert) {
+		return fmt.Errorf("bundle %s: it does not hold the root of %s, so that nobody would believe what it signs: write both with `isthmus ca rotate`, or remove the bundle", path, caCertFile)
+	}
+	c.bundle = b
+	return nil
 }
 
 // caRemedy says what to do about err, met while a file of the CA in dir was read. A
@@ -201,5 +234,12 @@ func assembleCA(certs []*x509.Certificate, key crypto.Signer) (*CA, error) {
 // TrustDomain is the one that c signs for.
 func (c *CA) TrustDomain() spiffeid.TrustDomain { return c.td }
 
-// Certificate is the root. The caller must not change it.
+// Certificate is the root that signs. The caller must not change it.
 func (c *CA) Certificate() *x509.Certificate { return c.cert }
+
+// Roots are those that are to be believed, the one that signs among them: more than one
+// while it is replaced.
+func (c *CA) Roots() []*x509.Certificate { return c.bundle.X509Authorities() }
+
+// Current returns c: it is the CA of this moment of whoever has just one.
+func (c *CA) Current() *CA { return c }

@@ -6,24 +6,37 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/isthmus-mesh/isthmus/identity/istioclient"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
 
 // Config is the part of a process's YAML that says where its SVIDs come from.
 type Config struct {
-	Source string        `yaml:"source" default:"ca" doc:"where SVIDs come from: ca (a development CA whose key this process reads) or files (somebody else rotates them)" env:"ISTHMUS_IDENTITY_SOURCE"`
-	Dir    string        `yaml:"dir" doc:"directory of the CA (ca.pem, ca-key.pem), or of bundle.pem and <namespace>/<service account>/{cert,key}.pem, for a node proxy <namespace>/<service account>/node/<network>/<node>/{cert,key}.pem" env:"ISTHMUS_IDENTITY_DIR"`
-	TTL    time.Duration `yaml:"ttl" default:"1h" doc:"lifetime of an issued SVID, renewed at half of it; source ca only" env:"ISTHMUS_IDENTITY_TTL"`
+	Source     string        `yaml:"source" default:"ca" doc:"where SVIDs come from: ca (a development CA whose key this process reads), files (somebody else rotates them) or istio (a CA that speaks Istio's protocol: the controller's, or istiod)" env:"ISTHMUS_IDENTITY_SOURCE"`
+	Dir        string        `yaml:"dir" doc:"directory of the CA (ca.pem, ca-key.pem), or of bundle.pem and <namespace>/<service account>/{cert,key}.pem, for a node proxy <namespace>/<service account>/node/<network>/<node>/{cert,key}.pem; not for source istio" env:"ISTHMUS_IDENTITY_DIR"`
+	TTL        time.Duration `yaml:"ttl" default:"1h" doc:"lifetime of an SVID, renewed at half of it: of source ca, and what is asked of source istio, whose CA may give less" env:"ISTHMUS_IDENTITY_TTL"`
+	Address    string        `yaml:"address" doc:"source istio: host:port of the CA, such as isthmus-controller.isthmus-system.svc:15012 or istiod.istio-system.svc:15012" env:"ISTHMUS_IDENTITY_ADDRESS"`
+	Root       string        `yaml:"root" doc:"source istio: file of the roots by which the CA proves its name, in PEM; read for each connection" env:"ISTHMUS_IDENTITY_ROOT"`
+	ServerName string        `yaml:"serverName" doc:"source istio: name that the CA must prove; the host of address when left out" env:"ISTHMUS_IDENTITY_SERVER_NAME"`
+	Token      string        `yaml:"token" doc:"source istio: file of the service-account token, of audience istio-ca, by which the CA knows who asks: who asks for another identity than that of the token asks as its node's proxy, as ztunnel does. Read for each request, as the kubelet replaces it" env:"ISTHMUS_IDENTITY_TOKEN"`
+	Cluster    string        `yaml:"cluster" default:"Kubernetes" doc:"source istio: what istiod calls the cluster that has issued the token" env:"ISTHMUS_IDENTITY_CLUSTER"`
+	Bundle     string        `yaml:"bundle" doc:"file of further roots of the own trust domain, in PEM, that peers may prove themselves by, beside those that come with an SVID; read again when it changes, so that a new root is believed everywhere before it signs. Left out: there are none" env:"ISTHMUS_IDENTITY_BUNDLE"`
 }
 
 // DefaultConfig is source ca with a lifetime of one hour; Dir has no default.
-func DefaultConfig() Config { return Config{Source: "ca", TTL: DefaultTTL} }
+func DefaultConfig() Config { return Config{Source: SourceCA, TTL: DefaultTTL, Cluster: "Kubernetes"} }
+
+// Values of identity.source.
+const (
+	SourceCA    = "ca"
+	SourceFiles = "files"
+	SourceIstio = "istio"
+)
 
 // withDefaults fills what the file left out.
 func (c Config) withDefaults() Config {
@@ -34,6 +47,12 @@ func (c Config) withDefaults() Config {
 	if c.TTL == 0 {
 		c.TTL = d.TTL
 	}
+	if c.Cluster == "" {
+		c.Cluster = d.Cluster
+	}
+	if host, err := istioclient.HostOf(c.Address); err == nil && c.ServerName == "" {
+		c.ServerName = host
+	}
 	return c
 }
 
@@ -42,14 +61,39 @@ func (c Config) withDefaults() Config {
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	var v strictyaml.Check
-	if c.Source != "ca" && c.Source != "files" {
-		v.Fail("identity.source", "%q is not a source: use ca or files", c.Source)
+	switch c.Source {
+	case SourceIstio:
+		if c.Dir != "" {
+			v.Fail("identity.dir", "%q: source istio keeps nothing in files: leave it out", c.Dir)
+		}
+	case SourceCA, SourceFiles:
+		v.Required("identity.dir", c.Dir, "name the directory of the ca (`isthmus ca init`) or of the files (`isthmus ca issue`)")
+	default:
+		v.Fail("identity.source", "%q is not a source: use ca, files or istio", c.Source)
+		v.Required("identity.dir", c.Dir, "name the directory of the ca (`isthmus ca init`) or of the files (`isthmus ca issue`)")
 	}
-	v.Required("identity.dir", c.Dir, "name the directory of the ca (`isthmus ca init`) or of the files (`isthmus ca issue`)")
 	if c.TTL < MinTTL {
 		v.Fail("identity.ttl", "%s is too short: want at least %s", c.TTL, MinTTL)
 	}
+	c.checkIstio(&v)
 	return v.Err()
+}
+
+// checkIstio checks what source istio needs, and others do not.
+func (c Config) checkIstio(v *strictyaml.Check) {
+	if c.Source != SourceIstio {
+		for _, f := range [][2]string{{"address", c.Address}, {"root", c.Root}, {"token", c.Token}} {
+			if f[1] != "" {
+				v.Fail("identity."+f[0], "%q: is for source istio: leave it out, or set source", f[1])
+			}
+		}
+		return
+	}
+	if _, err := istioclient.HostOf(c.Address); err != nil {
+		v.Field("identity.address", err)
+	}
+	v.Required("identity.root", c.Root, "name the file of the CA's roots, such as /etc/isthmus/root/bundle.pem")
+	v.Required("identity.token", c.Token, "name the file of a projected service-account token of audience istio-ca")
 }
 
 // Open validates c and opens the source. The caller starts Run.
@@ -58,19 +102,34 @@ func (c Config) Open(log zerolog.Logger) (*Manager, error) {
 		return nil, err
 	}
 	c = c.withDefaults()
-	if c.Source == "files" {
+	src, err := c.open()
+	if err != nil {
+		return nil, err
+	}
+	return NewManager(src, log, withBundleFile(c.Bundle)), nil
+}
+
+func (c Config) open() (Source, error) {
+	switch c.Source {
+	case SourceIstio:
+		client, err := istioclient.New(istioclient.Config{Address: c.Address, ServerName: c.ServerName, Root: c.Root, Token: c.Token, Cluster: c.Cluster})
+		if err != nil {
+			return nil, err
+		}
+		return istioSource{client, c.TTL}, nil
+	case SourceFiles:
 		if info, err := os.Stat(c.Dir); err != nil {
 			return nil, fmt.Errorf("identity.dir: %w", c.filesRemedy(err))
 		} else if !info.IsDir() {
 			return nil, fmt.Errorf("identity.dir: %s is a file: name the directory that holds %s", c.Dir, bundleFile)
 		}
-		return NewManager(FileSource{Dir: c.Dir}, log), nil
+		return FileSource{Dir: c.Dir}, nil
 	}
-	src := &caDir{dir: c.Dir, ttl: c.TTL}
-	if err := src.Reload(); err != nil {
-		return nil, err
+	dir, err := OpenCADir(c.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("identity.dir: %w", err)
 	}
-	return NewManager(src, log), nil
+	return caDir{CADir: dir, ttl: c.TTL}, nil
 }
 
 // filesRemedy says what to do about err, met while the directory was looked at.
@@ -87,26 +146,19 @@ func (c Config) filesRemedy(err error) error {
 // caDir is a CASource whose CA is read from a directory, and again when it is
 // told to.
 type caDir struct {
-	dir string
+	*CADir
 	ttl time.Duration
-	ca  atomic.Pointer[CA]
 }
 
 // Fetch issues an SVID with the CA of this moment.
-func (d *caDir) Fetch(ctx context.Context, id spiffeid.ID) (*SVID, error) {
-	return CASource{CA: d.ca.Load(), TTL: d.ttl}.Fetch(ctx, id)
+func (d caDir) Fetch(ctx context.Context, id spiffeid.ID) (*SVID, error) {
+	return CASource{CA: d.Current(), TTL: d.ttl}.Fetch(ctx, id)
 }
 
-// Reload reads the CA again and keeps the old one on error, and if the new one is
-// another mesh's: nobody here would accept what it signs.
-func (d *caDir) Reload() error {
-	ca, err := OpenCA(d.dir)
-	if err != nil {
+// Reload reads the CA again; see [CADir.Reload].
+func (d caDir) Reload() error {
+	if err := d.CADir.Reload(); err != nil {
 		return fmt.Errorf("identity.dir: %w", err)
 	}
-	if old := d.ca.Load(); old != nil && old.TrustDomain() != ca.TrustDomain() {
-		return fmt.Errorf("identity.dir: %s: the ca signs for trust domain %q now, before for %q: put the ca of this mesh back, or restart every process with the new trustDomain", d.dir, ca.TrustDomain().Name(), old.TrustDomain().Name())
-	}
-	d.ca.Store(ca)
 	return nil
 }

@@ -36,7 +36,7 @@ func TestConfigErrorsNameFieldValueAndRemedy(t *testing.T) {
 		want   []string
 	}{
 		{Config{}, []string{"identity.dir", "isthmus ca init"}},
-		{Config{Source: "spire", Dir: dir}, []string{"identity.source", `"spire"`, "ca or files"}},
+		{Config{Source: "spire", Dir: dir}, []string{"identity.source", `"spire"`, "ca, files or istio"}},
 		{Config{Dir: dir, TTL: time.Millisecond}, []string{"identity.ttl", "1ms", "1s"}},
 		{Config{Dir: dir, TTL: -time.Hour}, []string{"identity.ttl", "-1h"}},
 		{Config{Dir: filepath.Join(dir, "none")}, []string{"identity.dir", "none", "isthmus ca init"}},

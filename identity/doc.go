@@ -9,7 +9,12 @@
 // tickets, and checks the identity that the caller expects.
 //
 // Where SVIDs come from is a [Source]: an in-process development CA
-// ([CASource]) or files that somebody else rotates ([FileSource]).
+// ([CASource]), files that somebody else rotates ([FileSource]), or a CA that is asked by
+// Istio's protocol (package istioclient).
+//
+// A root vouches for the trust domain that it was given for alone: that of the SVID's
+// bundle for the own one, and those of links to other networks ([Manager.Believe]) for
+// what the link says.
 //
 // It does not decide who may talk to whom (the caller passes that in), does
 // not dial or listen, and does not check revocation: lifetimes are short

@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -118,20 +116,7 @@ func (f FileSource) Fingerprint(id spiffeid.ID) string {
 	if err != nil {
 		return ""
 	}
-	var b strings.Builder
-	for _, p := range []string{bundle, cert, key} {
-		info, err := os.Stat(p)
-		if err != nil {
-			b.WriteString("-;")
-			continue
-		}
-		var inode uint64
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			inode = st.Ino
-		}
-		fmt.Fprintf(&b, "%d/%d/%d;", inode, info.Size(), info.ModTime().UnixNano())
-	}
-	return b.String()
+	return fingerprint([]string{bundle, cert, key})
 }
 
 // WriteSVID writes s below dir in FileSource's layout: directories 0700, the

@@ -55,10 +55,14 @@ type Manager struct {
 	fetched, failed atomic.Int64 // fetches, for Metrics
 	refused         atomic.Int64 // sources that Reload did not take, for Metrics
 
-	mu      sync.Mutex // never held across a fetch, a log line or a wait
-	running bool
-	stopped bool
-	entries map[spiffeid.ID]*entry
+	belief     atomic.Pointer[belief]
+	bundlePath string // of further roots of the own trust domain; empty: there is none
+
+	mu          sync.Mutex // never held across a fetch, a log line or a wait
+	bundlePrint string     // of the file there, as it was read last
+	running     bool
+	stopped     bool
+	entries     map[spiffeid.ID]*entry
 	// required are the identities that must not be missing; their entries are
 	// there as long as they are required. Replaced as a whole.
 	required map[spiffeid.ID]bool
@@ -103,6 +107,7 @@ func NewManager(src Source, log zerolog.Logger, opts ...Option) *Manager {
 	for _, o := range opts {
 		o(m)
 	}
+	m.readBundleFile()
 	return m
 }
 

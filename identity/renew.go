@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 )
 
@@ -22,7 +23,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer m.stop()
 
 	var poll <-chan time.Time
-	if _, ok := m.src.(fingerprinter); ok {
+	src, looks := m.src.(fingerprinter)
+	if looks || m.bundlePath != "" {
 		t := time.NewTicker(pollEvery)
 		defer t.Stop()
 		poll = t.C
@@ -39,7 +41,10 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-timer.C:
 		case <-clock.C:
 		case <-poll:
-			m.pollSource()
+			m.readBundleFile()
+			if looks {
+				m.pollSource(src)
+			}
 		}
 		if next, ok := m.renewDue(time.Now()); ok {
 			timer.Reset(time.Until(next))
@@ -55,6 +60,11 @@ func (m *Manager) stop() {
 	m.mu.Unlock()
 	m.cancel(ErrStopped)
 	m.fetches.Wait()
+	if c, ok := m.src.(io.Closer); ok {
+		if err := c.Close(); err != nil {
+			m.log.Debug().Err(err).Msg("identity source not closed")
+		}
+	}
 }
 
 // renewDue starts what is due and returns when to look again; false if nothing
@@ -86,8 +96,7 @@ func (m *Manager) renewDue(now time.Time) (next time.Time, ok bool) {
 }
 
 // pollSource makes due whatever the source would now answer differently.
-func (m *Manager) pollSource() {
-	src := m.src.(fingerprinter)
+func (m *Manager) pollSource(src fingerprinter) {
 	m.mu.Lock()
 	seen := make(map[*entry]string, len(m.entries))
 	for _, e := range m.entries {

@@ -76,11 +76,11 @@ func (m *Manager) Missing() []string {
 // CheckTrustDomain refuses a source that is known to sign for another trust
 // domain only.
 func (m *Manager) CheckTrustDomain(name string) error {
-	d, ok := m.src.(*caDir)
+	d, ok := m.src.(caDir)
 	if !ok {
 		return nil
 	}
-	if td := d.ca.Load().TrustDomain().Name(); td != name {
+	if td := d.Current().TrustDomain().Name(); td != name {
 		return fmt.Errorf("identity.dir: %s: the ca signs for trust domain %q, this process is in %q: use the ca of that mesh, or correct trustDomain", d.dir, td, name)
 	}
 	return nil

@@ -72,7 +72,7 @@ func (m *Manager) ClientTLS(ctx context.Context, id spiffeid.ID, expect []spiffe
 	cfg.InsecureSkipVerify = true // there is no host name; VerifyConnection does it all
 	expect = slices.Clone(expect)
 	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
-		got, err := verifyPeer(cs, s, x509.ExtKeyUsageServerAuth)
+		got, err := verifyPeer(cs, s, m.belief.Load(), x509.ExtKeyUsageServerAuth)
 		if wrong := (*PeerError)(nil); errors.As(err, &wrong) && !slices.Contains(expect, wrong.Got) {
 			wrong.Expected = expect
 		}
@@ -80,7 +80,7 @@ func (m *Manager) ClientTLS(ctx context.Context, id spiffeid.ID, expect []spiffe
 			return err
 		}
 		if !slices.Contains(expect, got) {
-			return &PeerError{Got: got, Expected: expect, TrustDomain: s.ID.TrustDomain()}
+			return &PeerError{Got: got, Expected: expect, TrustDomain: got.TrustDomain()}
 		}
 		if len(alpn) > 0 && cs.NegotiatedProtocol == "" {
 			return fmt.Errorf("identity: server %q chose none of the protocols %q: it is no HBONE port of this mesh", got, alpn)
@@ -92,8 +92,9 @@ func (m *Manager) ClientTLS(ctx context.Context, id spiffeid.ID, expect []spiffe
 
 // ServerTLS returns a configuration that serves as id for as long as the
 // Manager lives: every handshake uses the SVID and bundle of its moment. The
-// client must prove an identity of id's trust domain (else *PeerError or
-// *ChainError), then authorize decides; nil accepts every such identity.
+// client must prove an identity of id's trust domain, or of one that Believe has
+// named (else *PeerError or *ChainError), then authorize decides; nil accepts every
+// such identity.
 // authorize runs during the handshake and must not wait.
 func (m *Manager) ServerTLS(id spiffeid.ID, authorize func(peer spiffeid.ID) error, alpn ...string) *tls.Config {
 	type made struct {
@@ -110,7 +111,7 @@ func (m *Manager) ServerTLS(id spiffeid.ID, authorize func(peer spiffeid.ID) err
 		}
 		l := last.Load()
 		if l == nil || l.svid != s {
-			l = &made{svid: s, cfg: serverTLS(s, authorize, alpn), classic: serverTLS(s, authorize, alpn)}
+			l = &made{svid: s, cfg: m.serverTLS(s, authorize, alpn), classic: m.serverTLS(s, authorize, alpn)}
 			l.classic.CurvePreferences = []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384}
 			last.Store(l)
 		}
@@ -131,12 +132,12 @@ func prefersClassic(hello *tls.ClientHelloInfo) bool {
 		slices.Contains([]tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384}, hello.SupportedCurves[0])
 }
 
-func serverTLS(s *SVID, authorize func(spiffeid.ID) error, alpn []string) *tls.Config {
+func (m *Manager) serverTLS(s *SVID, authorize func(spiffeid.ID) error, alpn []string) *tls.Config {
 	cfg := baseTLS(alpn)
 	cfg.Certificates = []tls.Certificate{*s.certificate()}
 	cfg.ClientAuth = tls.RequireAnyClientCert
 	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
-		peer, err := verifyPeer(cs, s, x509.ExtKeyUsageClientAuth)
+		peer, err := verifyPeer(cs, s, m.belief.Load(), x509.ExtKeyUsageClientAuth)
 		if err != nil || authorize == nil {
 			return err
 		}
@@ -161,20 +162,22 @@ func baseTLS(alpn []string) *tls.Config {
 }
 
 // verifyPeer returns the identity that the peer has proved to s: one URI SAN of
-// s's trust domain, a chain to s's bundle, made for use.
-func verifyPeer(cs tls.ConnectionState, s *SVID, use x509.ExtKeyUsage) (spiffeid.ID, error) {
+// s's trust domain or of one that b has roots of, a chain to a root of that trust
+// domain, made for use.
+func verifyPeer(cs tls.ConnectionState, s *SVID, b *belief, use x509.ExtKeyUsage) (spiffeid.ID, error) {
 	got, err := PeerID(cs)
 	if err != nil {
 		return spiffeid.ID{}, err
 	}
-	if td := s.ID.TrustDomain(); !got.MemberOf(td) {
-		return spiffeid.ID{}, &PeerError{Got: got, TrustDomain: td}
+	bundle := b.bundle(s, got.TrustDomain())
+	if bundle == nil {
+		return spiffeid.ID{}, &PeerError{Got: got, TrustDomain: s.ID.TrustDomain()}
 	}
 	leaf := cs.PeerCertificates[0]
 	if err := checkValidity(leaf, time.Now()); err != nil {
 		return spiffeid.ID{}, &ChainError{Got: got, Err: err}
 	}
-	if _, _, err := x509svid.Verify(cs.PeerCertificates, s.Bundle); err != nil {
+	if _, _, err := x509svid.Verify(cs.PeerCertificates, bundle); err != nil {
 		return spiffeid.ID{}, &ChainError{Got: got, Err: err}
 	}
 	// go-spiffe leaves this to us (X.509-SVID §4.4: if the extension is there,

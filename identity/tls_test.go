@@ -198,7 +198,7 @@ func TestExpiredCertificateIsRejectedByBothSides(t *testing.T) {
 		if e := wantAs[*ChainError](t, serr); !strings.Contains(e.Error(), "expired") || e.Got != cartID {
 			t.Errorf("server: %v", e)
 		}
-		_, cerr, _ := shake(clientConfig(t, m, stockID), serverTLS(oldServer, nil, []string{"h2"}))
+		_, cerr, _ := shake(clientConfig(t, m, stockID), m.serverTLS(oldServer, nil, []string{"h2"}))
 		if e := wantAs[*ChainError](t, cerr); !strings.Contains(e.Error(), "expired") {
 			t.Errorf("client: %v", e)
 		}

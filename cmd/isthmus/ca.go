@@ -18,7 +18,7 @@ func newCACommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newCAInitCommand(), newCAIssueCommand(), newCAShowCommand(), newCAServeCommand())
+	cmd.AddCommand(newCAInitCommand(), newCAIssueCommand(), newCAShowCommand(), newCAServeCommand(), newCARotateCommand())
 	return cmd
 }
 

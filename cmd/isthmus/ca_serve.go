@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -37,7 +39,7 @@ It logs every certificate that it issues or refuses to standard error.`,
 			if !address.Addr().IsLoopback() && !anyAddress {
 				return exit(exitUsage, fmt.Errorf("--listen %s is no loopback address: whoever reaches it can be anybody in the mesh; listen on 127.0.0.1, or give --insecure-any-address on a network that is yours alone", address))
 			}
-			ca, err := identity.OpenCA(dir)
+			ca, err := identity.OpenCADir(dir)
 			if err != nil {
 				return exit(exitStart, err)
 			}
@@ -50,8 +52,14 @@ It logs every certificate that it issues or refuses to standard error.`,
 			if err != nil {
 				return exit(exitStart, fmt.Errorf("serve certificates: %w", err))
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "ca of trust domain %s listens on %s\n", ca.TrustDomain(), l.Addr())
-			return exit(exitFinding, s.Serve(cmd.Context(), l))
+			fmt.Fprintf(cmd.OutOrStdout(), "ca of trust domain %s listens on %s\n", ca.Current().TrustDomain(), l.Addr())
+			ctx, cancel := context.WithCancel(cmd.Context())
+			defer cancel()
+			reading := make(chan error, 1)
+			go func() { reading <- ca.Run(ctx, log) }()
+			err = s.Serve(ctx, l)
+			cancel()
+			return exit(exitFinding, errors.Join(err, <-reading))
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "ca", "directory of the ca")

@@ -1,5 +1,5 @@
 // Package istioca serves Istio's certificate protocol (gRPC
-// istio.v1.auth.IstioCertificateService) from the development CA, so that an
+// istio.v1.auth.IstioCertificateService) from a CA of ours, so that an
 // unmodified ztunnel has SVIDs of our mesh.
 //
 // It promises that a certificate carries exactly the one SPIFFE ID of a request
@@ -7,7 +7,8 @@
 // than the server allows. A refusal is InvalidArgument (the request is wrong) or
 // PermissionDenied (nobody gets this identity here), and says why.
 //
-// It does not ask who the caller is: tokens are not looked at, and whoever
-// reaches the socket can be anybody in the mesh, just as whoever can read the
-// CA's key. That is why `isthmus ca serve` listens on loopback only.
+// Who asks is for an [Authorizer] to say, and what they may be. Without one it does not
+// ask: tokens are not looked at, and whoever reaches the socket can be anybody in the
+// mesh, just as whoever can read the CA's key. That is why `isthmus ca serve` listens on
+// loopback only.
 package istioca

@@ -2,6 +2,7 @@ package istioca
 
 import (
 	"context"
+	"net"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -17,28 +18,77 @@ import (
 // workloads says for which of them it asks.
 const impersonated = "ImpersonatedIdentity"
 
-// createCertificate answers one request: the leaf, then the root.
+// createCertificate answers one request: the leaf, then the roots that are to be
+// believed, all in one text.
 func (s *Server) createCertificate(ctx context.Context, in *istiocapb.IstioCertificateRequest) (*istiocapb.IstioCertificateResponse, error) {
-	r, err := s.permit(in)
+	out, err := s.answer(ctx, in)
+	s.metrics.count(err)
+	return out, err
+}
+
+func (s *Server) answer(ctx context.Context, in *istiocapb.IstioCertificateRequest) (*istiocapb.IstioCertificateResponse, error) {
+	caller, err := s.authenticate(ctx)
 	if err != nil {
-		s.log.Warn().Str("peer", from(ctx)).Err(err).Msg("refused a certificate")
+		s.refused(ctx, host(ctx), spiffeid.ID{}, err)
 		return nil, err
 	}
-	leaf, err := s.ca.Sign(r.ID, r.Key, s.lifetime(in.GetValidityDuration()))
+	if s.authorizer != nil && !s.callers.allow(caller.Key(), time.Now()) {
+		err := status.Errorf(codes.ResourceExhausted, "%s has asked for more than %d certificates at once, or %d a second: ask again later", caller, burst, perSecond)
+		s.refused(ctx, caller.String(), spiffeid.ID{}, err)
+		return nil, err
+	}
+	ca := s.authority.Current()
+	r, err := permit(ca, in)
+	if err == nil {
+		if why := caller.May(r.ID); why != nil {
+			err = status.Error(codes.PermissionDenied, why.Error())
+		}
+	}
 	if err != nil {
-		s.log.Error().Str("peer", from(ctx)).Stringer("identity", r.ID).Err(err).Msg("could not issue a certificate")
+		s.refused(ctx, caller.String(), r.ID, err)
+		return nil, err
+	}
+	leaf, err := ca.Sign(r.ID, r.Key, s.lifetime(in.GetValidityDuration()))
+	if err != nil {
+		s.log.Error().Str("peer", from(ctx)).Stringer("caller", caller).Stringer("identity", r.ID).Err(err).Msg("could not issue a certificate")
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	s.log.Info().Str("peer", from(ctx)).Stringer("identity", r.ID).Time("not_after", leaf.NotAfter).Msg("issued a certificate")
+	s.log.Info().Str("peer", from(ctx)).Stringer("caller", caller).Stringer("identity", r.ID).Time("not_after", leaf.NotAfter).Msg("issued a certificate")
 	return &istiocapb.IstioCertificateResponse{CertChain: []string{
 		string(identity.EncodeCertificates(leaf)),
-		string(identity.EncodeCertificates(s.ca.Certificate())),
+		string(identity.EncodeCertificates(ca.Roots()...)),
 	}}, nil
+}
+
+// refused writes who was refused what, and why: of each caller a line a minute for each
+// identity and kind of refusal, and bounded for all.
+func (s *Server) refused(ctx context.Context, caller string, id spiffeid.ID, err error) {
+	more, ok := s.refusals.Allow(caller, status.Code(err).String()+" "+id.String(), time.Now())
+	if !ok {
+		return
+	}
+	e := s.log.Warn().Str("peer", from(ctx)).Str("caller", caller)
+	if !id.IsZero() {
+		e.Stringer("identity", id)
+	}
+	if more > 0 {
+		e.Int("not_logged", more)
+	}
+	e.Str("error", clip(status.Convert(err).Message())).Stringer("code", status.Code(err)).Msg("refused a certificate")
+}
+
+// clip bounds what a stranger can put into a line.
+func clip(s string) string {
+	const length = 512
+	if len(s) <= length {
+		return s
+	}
+	return s[:length] + "…"
 }
 
 // permit reads what in asks for, or says why it is refused. The error is a gRPC
 // status.
-func (s *Server) permit(in *istiocapb.IstioCertificateRequest) (identity.Request, error) {
+func permit(ca *identity.CA, in *istiocapb.IstioCertificateRequest) (identity.Request, error) {
 	r, err := identity.ParseRequest([]byte(in.GetCsr()))
 	if err != nil {
 		return r, status.Error(codes.InvalidArgument, err.Error())
@@ -52,8 +102,8 @@ func (s *Server) permit(in *istiocapb.IstioCertificateRequest) (identity.Request
 			return r, status.Errorf(codes.PermissionDenied, "metadata %s is %q, the request is for %q: ask for one of them", impersonated, id, r.ID)
 		}
 	}
-	if !r.ID.MemberOf(s.ca.TrustDomain()) {
-		return r, status.Errorf(codes.PermissionDenied, "identity %q is in trust domain %q, this ca signs for %q: use the ca of that mesh", r.ID, r.ID.TrustDomain(), s.ca.TrustDomain())
+	if !r.ID.MemberOf(ca.TrustDomain()) {
+		return r, status.Errorf(codes.PermissionDenied, "identity %q is in trust domain %q, this ca signs for %q: use the ca of that mesh", r.ID, r.ID.TrustDomain(), ca.TrustDomain())
 	}
 	return r, nil
 }
@@ -73,4 +123,13 @@ func from(ctx context.Context) string {
 		return p.Addr.String()
 	}
 	return ""
+}
+
+// host is the address of the caller without its port, for counting lines.
+func host(ctx context.Context) string {
+	h, _, err := net.SplitHostPort(from(ctx))
+	if err != nil {
+		return from(ctx)
+	}
+	return h
 }

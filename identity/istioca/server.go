@@ -16,6 +16,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/identity/istioca/istiocapb"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 )
 
 const (
@@ -37,24 +38,51 @@ const (
 // elsewhere. The server proves them and what else the caller names.
 var Names = []string{"istiod.istio-system.svc", "localhost", "127.0.0.1"}
 
-// Server issues certificates of one CA. Make it with New.
-type Server struct {
-	ca    *identity.CA
-	ttl   time.Duration
-	names []string
-	log   zerolog.Logger
-
-	mu   sync.Mutex
-	cert *tls.Certificate // what it proves its names with
+// Authority is whose certificates a server issues: a [identity.CA], or a
+// [identity.CADir] that is read again when it changes.
+type Authority interface {
+	// Current is the CA of this moment; always of one trust domain. It must not wait.
+	Current() *identity.CA
 }
 
-// New returns a server that signs with ca, for ttl at most, and proves Names
-// and names.
-func New(ca *identity.CA, ttl time.Duration, names []string, log zerolog.Logger) (*Server, error) {
+// Server issues certificates of one CA. Make it with New.
+type Server struct {
+	authority  Authority
+	ttl        time.Duration
+	names      []string
+	log        zerolog.Logger
+	authorizer Authorizer // nil: anybody may be anybody
+	metrics    *Metrics
+	callers    limiter
+	refusals   logging.PeerLimits
+
+	mu     sync.Mutex
+	cert   *tls.Certificate // what it proves its names with
+	signer *identity.CA     // of cert
+}
+
+// Option changes a Server.
+type Option func(*Server)
+
+// WithAuthorizer makes the server ask a who may have which certificate.
+func WithAuthorizer(a Authorizer) Option { return func(s *Server) { s.authorizer = a } }
+
+// WithMetrics makes the server count in m.
+func WithMetrics(m *Metrics) Option { return func(s *Server) { s.metrics = m } }
+
+// New returns a server that signs with the CA of authority, for ttl at most, and proves
+// Names and names.
+func New(authority Authority, ttl time.Duration, names []string, log zerolog.Logger, options ...Option) (*Server, error) {
 	if ttl < identity.MinTTL {
 		return nil, fmt.Errorf("serve certificates: ttl %s is too short: want at least %s", ttl, identity.MinTTL)
 	}
-	s := &Server{ca: ca, ttl: ttl, names: append(append([]string{}, Names...), names...), log: log}
+	s := &Server{authority: authority, ttl: ttl, names: append(append([]string{}, Names...), names...), log: log, refusals: logging.PeerLimits{Every: time.Minute}}
+	for _, o := range options {
+		o(s)
+	}
+	if s.metrics == nil {
+		s.metrics = NewMetrics(nil)
+	}
 	if _, err := s.certificate(nil); err != nil {
 		return nil, fmt.Errorf("serve certificates: %w", err)
 	}
@@ -91,18 +119,19 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 }
 
 // certificate is what the server proves its names with; made anew when half of
-// its life is over.
+// its life is over, and when another root signs.
 func (s *Server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	ca := s.authority.Current()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cert != nil && time.Until(s.cert.Leaf.NotAfter) > s.ttl/2 {
+	if s.cert != nil && s.signer == ca && time.Until(s.cert.Leaf.NotAfter) > s.ttl/2 {
 		return s.cert, nil
 	}
-	cert, err := s.ca.ServerCertificate(s.names, s.ttl)
+	cert, err := ca.ServerCertificate(s.names, s.ttl)
 	if err != nil {
 		return nil, err
 	}
-	s.cert = cert
+	s.cert, s.signer = cert, ca
 	return cert, nil
 }
 

@@ -71,7 +71,7 @@ func csr(t testing.TB, ids ...string) (string, *ecdsa.PrivateKey) {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})), key
 }
 
-func metadata(t testing.TB, value any) *structpb.Struct {
+func asking(t testing.TB, value any) *structpb.Struct {
 	t.Helper()
 	m, err := structpb.NewStruct(map[string]any{impersonated: value})
 	if err != nil {
@@ -89,7 +89,7 @@ func dial(t *testing.T, s *Server, name string) *grpc.ClientConn {
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l) }()
 	roots := x509.NewCertPool()
-	roots.AddCert(s.ca.Certificate())
+	roots.AddCert(s.authority.Current().Certificate())
 	c, err := grpc.NewClient("passthrough:///"+name,
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }),
 		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: name})))
@@ -165,11 +165,11 @@ func TestRefusalsSayWhy(t *testing.T) {
 	}{
 		"nothing":           {&istiocapb.IstioCertificateRequest{}, codes.InvalidArgument, "no PEM block"},
 		"two identities":    {&istiocapb.IstioCertificateRequest{Csr: two}, codes.InvalidArgument, "2 URI SANs"},
-		"somebody else":     {&istiocapb.IstioCertificateRequest{Csr: good, Metadata: metadata(t, stock)}, codes.PermissionDenied, stock},
-		"no SPIFFE ID":      {&istiocapb.IstioCertificateRequest{Csr: good, Metadata: metadata(t, "cart")}, codes.InvalidArgument, `"cart"`},
-		"not text":          {&istiocapb.IstioCertificateRequest{Csr: good, Metadata: metadata(t, 1)}, codes.InvalidArgument, impersonated},
+		"somebody else":     {&istiocapb.IstioCertificateRequest{Csr: good, Metadata: asking(t, stock)}, codes.PermissionDenied, stock},
+		"no SPIFFE ID":      {&istiocapb.IstioCertificateRequest{Csr: good, Metadata: asking(t, "cart")}, codes.InvalidArgument, `"cart"`},
+		"not text":          {&istiocapb.IstioCertificateRequest{Csr: good, Metadata: asking(t, 1)}, codes.InvalidArgument, impersonated},
 		"other mesh":        {&istiocapb.IstioCertificateRequest{Csr: foreign}, codes.PermissionDenied, "other.example"},
-		"other mesh, twice": {&istiocapb.IstioCertificateRequest{Csr: foreign, Metadata: metadata(t, other)}, codes.PermissionDenied, "use the ca of that mesh"},
+		"other mesh, twice": {&istiocapb.IstioCertificateRequest{Csr: foreign, Metadata: asking(t, other)}, codes.PermissionDenied, "use the ca of that mesh"},
 		"too large":         {&istiocapb.IstioCertificateRequest{Csr: strings.Repeat("x", maxMessage)}, codes.ResourceExhausted, "larger than max"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestRefusalsSayWhy(t *testing.T) {
 			}
 		})
 	}
-	if _, err := create(t, c, &istiocapb.IstioCertificateRequest{Csr: good, Metadata: metadata(t, cart)}); err != nil {
+	if _, err := create(t, c, &istiocapb.IstioCertificateRequest{Csr: good, Metadata: asking(t, cart)}); err != nil {
 		t.Errorf("the same identity twice: %v", err)
 	}
 }
@@ -211,7 +211,7 @@ func TestServerCertificateIsRenewedInTime(t *testing.T) {
 }
 
 func TestBadNamesAndLifetimesAreFoundAtTheStart(t *testing.T) {
-	ca := newServer(t, time.Hour).ca
+	ca := newServer(t, time.Hour).authority
 	if _, err := New(ca, time.Millisecond, nil, zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "too short") {
 		t.Errorf("ttl of 1 ms: %v", err)
 	}
@@ -235,7 +235,7 @@ func FuzzPermit(f *testing.F) {
 		if named {
 			in.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{impersonated: structpb.NewStringValue(who)}}
 		}
-		r, err := s.permit(in)
+		r, err := permit(s.authority.Current(), in)
 		switch {
 		case err == nil && (!r.ID.MemberOf(meshTD) || named && who != r.ID.String()):
 			t.Fatalf("permitted %s for %q", r.ID, who)

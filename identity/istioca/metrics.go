@@ -1,0 +1,40 @@
+package istioca
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Metrics counts what becomes of requests. Create it with NewMetrics.
+type Metrics struct {
+	requests *prometheus.CounterVec
+}
+
+// results are what can become of a request, by the code that it is answered with.
+var results = map[codes.Code]string{
+	codes.OK: "issued", codes.InvalidArgument: "invalid", codes.Unauthenticated: "unauthenticated", codes.PermissionDenied: "denied",
+	codes.ResourceExhausted: "limited", codes.Unavailable: "unavailable",
+}
+
+// NewMetrics registers them with reg; nil leaves them unregistered.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_ca_requests_total",
+		Help: "Requests for certificates, by result: issued, invalid (no request that could be granted), unauthenticated (not clear who asks), denied (not for whoever asks), limited (too many), unavailable (who asks cannot be told now), failed."}, []string{"result"})}
+	for _, result := range results {
+		m.requests.WithLabelValues(result)
+	}
+	m.requests.WithLabelValues("failed")
+	if reg != nil {
+		reg.MustRegister(m.requests)
+	}
+	return m
+}
+
+func (m *Metrics) count(err error) {
+	result, ok := results[status.Code(err)]
+	if !ok {
+		result = "failed"
+	}
+	m.requests.WithLabelValues(result).Inc()
+}
