@@ -100,24 +100,29 @@ func who(names *names, records Listing) map[Key]bool {
 		all = append(all, e)
 	}
 	slices.SortFunc(all, func(a, b *entry) int { return cmp.Or(cmp.Compare(a.key.Kind, b.key.Kind), a.before(b)) })
-	taken, in := map[claimKey]*entry{}, map[Key]bool{}
-	claimed := func(e *entry, c claim) claimKey {
-		k := c.key()
-		if c.what == gatewayAddress && e.key.Source == Told && taken[k] == nil {
-			k.text += " of " + e.reading.on // of two networks that tell it of themselves each has it
+	taken, in, at := map[claimKey]*entry{}, map[Key]bool{}, map[claimKey][]*entry{}
+	// Several gateways may have one address: those of one network that one source says, and
+	// those of any that networks say of themselves.
+	free := func(e *entry, c claim) bool {
+		if c.what != gatewayAddress {
+			return taken[c.key()] == nil
 		}
-		return k
+		return !slices.ContainsFunc(at[c.key()], func(o *entry) bool {
+			together := o.key.Source == e.key.Source && (e.key.Source == Told || o.reading.on == e.reading.on)
+			return !together
+		})
 	}
 	for _, e := range all {
 		n := taken[claimKey{networkName, e.reading.on}]
 		ok := !e.faulty && (e.key.Kind == KindNetwork || e.key.Kind == KindService || n != nil && n.key.Source <= e.key.Source)
 		for _, c := range e.reading.claims {
-			ok = ok && taken[claimed(e, c)] == nil
+			ok = ok && free(e, c)
 		}
 		if ok {
 			in[e.key] = true
 			for _, c := range e.reading.claims {
-				taken[claimed(e, c)] = e
+				taken[c.key()] = e
+				at[c.key()] = append(at[c.key()], e)
 			}
 		}
 	}

@@ -48,14 +48,16 @@ type Network struct {
 
 // Gateway is one instance of a network's east-west gateway.
 type Gateway struct {
-	Name              string         `yaml:"name" doc:"required; unique on its network; the gateway process has the same name in its own file"`
-	Network           string         `yaml:"network" doc:"required; the network behind it"`
-	Address           netip.AddrPort `yaml:"address" doc:"required; where node proxies of other networks dial it"`
-	ServiceAccount    string         `yaml:"serviceAccount" default:"isthmus-system/gateway" doc:"namespace/name of its service account: the identity it must show"`
-	Locality          Locality       `yaml:"locality"`
-	Drained           bool           `yaml:"drained" doc:"true: nothing new goes through it"`
-	FederationAddress netip.AddrPort `yaml:"federationAddress" doc:"where other gateways dial it for gossip; address when left out"`
-	Sources           []netip.Prefix `yaml:"sources" doc:"where its connections to pods come from, such as 10.0.0.7/32: a node proxy holds what comes from there to exported services; the addresses above when left out"`
+	Name              string           `yaml:"name" doc:"required; unique on its network; the gateway process has the same name in its own file"`
+	Network           string           `yaml:"network" doc:"required; the network behind it"`
+	Address           netip.AddrPort   `yaml:"address" doc:"required; where node proxies of other networks dial it. Gateways of one network may share one, as replicas behind a load balancer: give each its own federationAddress then"`
+	MoreAddresses     []netip.AddrPort `yaml:"moreAddresses" doc:"where else node proxies of other networks may dial it, such as the other addresses of a load balancer; they are tried in turn"`
+	ServiceAccount    string           `yaml:"serviceAccount" default:"isthmus-system/gateway" doc:"namespace/name of its service account: the identity it must show"`
+	TrustDomain       string           `yaml:"trustDomain" doc:"trust domain of that identity; that of the mesh when left out. Another one is believed by the trustBundles of federation.networks"`
+	Locality          Locality         `yaml:"locality"`
+	Drained           bool             `yaml:"drained" doc:"true: nothing new goes through it"`
+	FederationAddress netip.AddrPort   `yaml:"federationAddress" doc:"where other gateways dial it for gossip, and, if others share its address, node proxies of its network; address when left out"`
+	Sources           []netip.Prefix   `yaml:"sources" doc:"where its connections to pods come from, such as 10.0.0.7/32: a node proxy holds what comes from there to exported services; the addresses above when left out"`
 }
 
 // Service is a name that several workloads answer for.

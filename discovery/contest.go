@@ -148,11 +148,12 @@ func (e *entry) lost() (claim, *entry) {
 	return claim{}, nil
 }
 
-// between reports whether only one of e and o can have what cl claims. Where its gateways
-// are a network says of itself alone: what another one says evicts none of them, unless
-// whoever runs the mesh has written it.
+// between reports whether only one of e and o can have what cl claims. One address may
+// stand for several gateways of a network, the replicas behind a load balancer. Where its
+// gateways are a network says of itself alone: what another one says evicts none of them,
+// unless whoever runs the mesh has written it.
 func (cl claim) between(e, o *entry) bool {
-	return cl.what != gatewayAddress || e.key.Source != Told || o.key.Source != Told || e.reading.on == o.reading.on
+	return cl.what != gatewayAddress || e.key.Source != o.key.Source || e.key.Source != Told && e.reading.on != o.reading.on
 }
 
 // queue holds the entries of one kind that must be looked at. What becomes of an
@@ -217,7 +218,7 @@ func (e *entry) conflict(r *reader, cl claim, has *entry, out bool) {
 		_, text, _ = strings.Cut(cl.text, "/")
 		whose = "is also the name of another gateway of its network: give each gateway its own name"
 	case gatewayAddress:
-		whose = "is also an address of " + has.key.String() + ": give each gateway its own address or port"
+		whose = "is also an address of " + has.key.String() + ": gateways share one within a network alone, and in one source: correct one of them"
 	case shareName:
 		_, text, _ = strings.Cut(cl.text, " ")
 		whose = "is also a share of its network under another entry: list the share of each service on a network once"

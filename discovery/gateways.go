@@ -33,8 +33,15 @@ func (g Gateway) read(r *reader) reading {
 		out.Federation = r.dialable(at{"federationAddress"}, g.FederationAddress)
 		claims = append(claims, claim{what: gatewayAddress, text: out.Federation.String(), path: at{"federationAddress"}})
 	}
+	for i, a := range g.MoreAddresses {
+		if a = unmap(a); a.IsValid() && a.Port() != 0 && usable(a.Addr()) {
+			out.More = append(out.More, a)
+		} else {
+			r.drop(CauseValue, at{"moreAddresses", i}, a, "is not where one machine listens, and counts for nothing: write a unicast address without a zone, and a port from 1 to 65535")
+		}
+	}
 	out.Sources = r.sources(out, g.Sources)
-	out.Identity = r.gatewayIdentity(at{"serviceAccount"}, g.ServiceAccount)
+	out.Identity = r.gatewayIdentity(at{"serviceAccount"}, g.ServiceAccount, g.TrustDomain)
 	return reading{gateway: out, claims: claims, on: g.Network}
 }
 
@@ -81,12 +88,24 @@ func unmap(a netip.AddrPort) netip.AddrPort {
 }
 
 // gatewayIdentity reads "namespace/name".
-func (r *reader) gatewayIdentity(path at, account string) spiffeid.ID {
+func (r *reader) gatewayIdentity(path at, account, domain string) spiffeid.ID {
 	account = or(account, DefaultGatewayServiceAccount)
 	namespace, name, _ := strings.Cut(account, "/")
 	if !isLabel(namespace) || spiffeid.ValidatePathSegment(name) != nil {
 		r.out(CauseValue, path, account, "is not a service account: write namespace/name, such as %s", DefaultGatewayServiceAccount)
 		return spiffeid.ID{}
 	}
-	return r.identity(path, namespace, name)
+	if domain == "" {
+		return r.identity(path, namespace, name)
+	}
+	td, err := spiffeid.TrustDomainFromString(domain)
+	if err != nil || td.Name() != domain {
+		r.out(CauseValue, at{"trustDomain"}, domain, "is not the name of a trust domain: write one such as cluster.local, or leave the key out")
+		return spiffeid.ID{}
+	}
+	id, err := spiffeid.FromSegments(td, "ns", namespace, "sa", name)
+	if err != nil {
+		r.out(CauseValue, path, account, "cannot be part of a SPIFFE ID: use letters, digits, dots, hyphens and underscores")
+	}
+	return id
 }

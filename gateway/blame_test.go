@@ -63,7 +63,7 @@ func TestAClientThatDoesNotFinishItsHelloEjectsNobody(t *testing.T) {
 	if row := gw.Row(t, "pods", "workload", pod.UID); !row.Has("hop", "healthy", "hopHealth", 1, "open", 0) {
 		t.Errorf("/state says %v of the pod; want full health", row)
 	}
-	if n := gw.Metric(t, `istio_tcp_connections_closed_total{result="no_hello"}`); n < 12 {
+	if n := gw.Metric(t, `isthmus_tunnels_closed_total{result="no_hello"}`); n < 12 {
 		t.Errorf("%v connections ended with result no_hello, want 12 or more", n)
 	}
 }
@@ -145,7 +145,7 @@ func TestDiallingEndsWithTheClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	meshtest.Eventually(t, "a pod is dialled", func() bool { return gw.Metric(t, "istio_tcp_connections_opened_total") == 1 })
+	meshtest.Eventually(t, "a pod is dialled", func() bool { return gw.Metric(t, "isthmus_tunnels_opened_total") == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := st.AwaitResponse(ctx); err == nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/discovery/kube"
 	"github.com/isthmus-mesh/isthmus/health"
@@ -16,28 +17,33 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // Config is the YAML of one gateway process.
 type Config struct {
-	Name               string         `yaml:"name" doc:"name of this gateway in the discovery file" env:"ISTHMUS_GATEWAY_NAME"`
-	Network            string         `yaml:"network" doc:"network this gateway serves" env:"NETWORK"`
-	Listen             netip.AddrPort `yaml:"listen" doc:"address and port to listen on; the gateway's address in discovery when left out" env:"ISTHMUS_LISTEN"`
-	DialFrom           netip.Addr     `yaml:"dialFrom" doc:"address that connections to pods come from, by which node proxies know them: discovery must list it (gateways[].sources); that of listen when left out" env:"ISTHMUS_DIAL_FROM"`
-	ReusePort          bool           `yaml:"reusePort" default:"false" doc:"let a second process of this gateway listen on the same address, so that it takes over while the first one drains; both need it, and admin addresses of their own. From its start the second one has the health streams of node proxies: stop the first one within a minute of the second being ready. It sets net.ipv4.tcp_migrate_req in its network namespace; where that cannot be (before Linux 5.14, or without the right) connections whose TCP handshake is under way at the hand-over are reset, and the log says so" env:"ISTHMUS_REUSE_PORT"`
-	TrustDomain        string         `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process and of its node proxies" env:"TRUST_DOMAIN"`
-	NodeServiceAccount string         `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as; nobody else may report health, and each only about pods of the node that its identity names" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
+	Name                     string         `yaml:"name" doc:"name of this gateway in the discovery file" env:"ISTHMUS_GATEWAY_NAME"`
+	Network                  string         `yaml:"network" doc:"network this gateway serves" env:"NETWORK"`
+	Listen                   netip.AddrPort `yaml:"listen" doc:"address and port to listen on; the gateway's address in discovery when left out" env:"ISTHMUS_LISTEN"`
+	DialFrom                 netip.Addr     `yaml:"dialFrom" doc:"address that connections to pods come from, by which node proxies know them: discovery must list it (gateways[].sources); that of listen when left out" env:"ISTHMUS_DIAL_FROM"`
+	ReusePort                bool           `yaml:"reusePort" default:"false" doc:"let a second process of this gateway listen on the same address, so that it takes over while the first one drains; both need it, and admin addresses of their own. From its start the second one has the health streams of node proxies: stop the first one within a minute of the second being ready. It sets net.ipv4.tcp_migrate_req in its network namespace; where that cannot be (before Linux 5.14, or without the right) connections whose TCP handshake is under way at the hand-over are reset, and the log says so" env:"ISTHMUS_REUSE_PORT"`
+	TrustDomain              string         `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process and of its node proxies" env:"TRUST_DOMAIN"`
+	ServiceAccount           string         `yaml:"serviceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that this gateway runs as, without discovery.file, which says it otherwise" env:"ISTHMUS_GATEWAY_SERVICE_ACCOUNT"`
+	NodeServiceAccount       string         `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as; nobody else may report health, and each only about pods of the node that its identity names or, with discovery.kube, its token (discovery.kube.nodeAudience)" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
+	ControllerServiceAccount string         `yaml:"controllerServiceAccount" default:"isthmus-system/controller" doc:"namespace/name of the service account that isthmus-controller runs as; it alone may follow all that other networks export. Empty lets nobody" env:"ISTHMUS_CONTROLLER_SERVICE_ACCOUNT"`
 
-	Discovery        Discovery       `yaml:"discovery"`
-	Identity         identity.Config `yaml:"identity"`
-	OutlierDetection Outlier         `yaml:"outlierDetection"`
-	Federation       Federation      `yaml:"federation"`
-	Retry            Retry           `yaml:"retry"`
-	Timeouts         Timeouts        `yaml:"timeouts"`
-	Limits           Limits          `yaml:"limits"`
-	Admin            admin.Config    `yaml:"admin"`
-	Diagnose         diagnose.Config `yaml:"diagnose"`
-	Log              logging.Config  `yaml:"log"`
+	Address          Address                `yaml:"address"`
+	Discovery        Discovery              `yaml:"discovery"`
+	Identity         identity.Config        `yaml:"identity"`
+	OutlierDetection Outlier                `yaml:"outlierDetection"`
+	Federation       Federation             `yaml:"federation"`
+	Retry            Retry                  `yaml:"retry"`
+	Timeouts         Timeouts               `yaml:"timeouts"`
+	Limits           Limits                 `yaml:"limits"`
+	Admin            admin.Config           `yaml:"admin"`
+	Operations       admin.OperationsConfig `yaml:"operations"`
+	Diagnose         diagnose.Config        `yaml:"diagnose"`
+	Log              logging.Config         `yaml:"log"`
 }
 
 // Discovery is where the mesh is described: in a file, and, of the own network's pods and
@@ -95,6 +101,7 @@ type Timeouts struct {
 	Answer           time.Duration `yaml:"answer" default:"500ms" doc:"how long a pod address may take to answer a client's TLS hello before another pod gets it; after a fifth of it new connections go elsewhere"`
 	Silence          time.Duration `yaml:"silence" default:"2s" doc:"a pod address that took a complete TLS hello and sent nothing back for this long has failed as a hop"`
 	HalfClosed       time.Duration `yaml:"halfClosed" default:"30s" doc:"how long a client may leave its stream open after the pod has closed the connection"`
+	LameDuck         time.Duration `yaml:"lameDuck" default:"0s" doc:"how long the process goes on as before, new connections too, after it was told to stop, before it drains: for load balancers that send new connections for a while to a gateway that is gone from their list. Other gateways and node proxies prefer its siblings from the begin, and readiness stays. The chart sets 30s"`
 	Drain            time.Duration `yaml:"drain" default:"10s" doc:"how long open connections may go on after the process was told to stop"`
 	CertificateGrace time.Duration `yaml:"certificateGrace" default:"24h" doc:"how long open connections may go on after a certificate that their session rests on has expired; new ones are refused on that session a little before that"`
 }
@@ -102,12 +109,14 @@ type Timeouts struct {
 // DefaultConfig returns what a key that is left out means.
 func DefaultConfig() Config {
 	return Config{
-		TrustDomain:        "cluster.local",
-		NodeServiceAccount: "isthmus-system/nodeproxy",
-		Discovery:          Discovery{file.DefaultConfig(), kube.DefaultConfig()},
-		OutlierDetection:   Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
-		Federation:         Federation{Health: true},
-		Retry:              Retry{BudgetBurst: 500, BudgetRatio: 0.5},
+		TrustDomain:              "cluster.local",
+		ServiceAccount:           discovery.DefaultGatewayServiceAccount,
+		NodeServiceAccount:       "isthmus-system/nodeproxy",
+		ControllerServiceAccount: "isthmus-system/controller",
+		Discovery:                Discovery{file.DefaultConfig(), kube.DefaultConfig()},
+		OutlierDetection:         Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
+		Federation:               Federation{Health: true},
+		Retry:                    Retry{BudgetBurst: 500, BudgetRatio: 0.5},
 		Timeouts: Timeouts{Handshake: 5 * time.Second, Dial: 2 * time.Second, Hello: 5 * time.Second, Answer: 500 * time.Millisecond, Silence: 2 * time.Second,
 			HalfClosed: 30 * time.Second, Drain: 10 * time.Second, CertificateGrace: 24 * time.Hour},
 		Limits: defaultLimits(),
@@ -144,7 +153,10 @@ func (c Config) Validate() (warnings []string, err error) {
 	v.Required("network", c.Network, "give the network that this gateway serves")
 	_, err = c.nodeAccount()
 	v.Join(err)
-	v.Join(c.Discovery.Config.Validate())
+	_, err = c.controllerAccount()
+	v.Join(err)
+	c.Address.check(&v, c.Discovery.Kube.Enabled())
+	c.checkDiscovery(&v)
 	v.Join(c.Discovery.Kube.Validate())
 	v.Join(c.Identity.Validate())
 	warnings = c.OutlierDetection.check(&v)
@@ -170,6 +182,50 @@ func (c Config) nodeAccount() (spiffeid.ID, error) {
 	return id, v.Err()
 }
 
+// controllerAccount is what the controller runs as; zero is nobody.
+func (c Config) controllerAccount() (spiffeid.ID, error) {
+	if c.ControllerServiceAccount == "" {
+		return spiffeid.ID{}, nil
+	}
+	var v strictyaml.Check
+	id, _, account := identity.ParseAccount(c.TrustDomain, c.ControllerServiceAccount)
+	v.Field("controllerServiceAccount", account)
+	return id, v.Err()
+}
+
+// checkDiscovery checks that something says which gateways there are: the file, or the
+// cluster.
+func (c Config) checkDiscovery(v *strictyaml.Check) {
+	kube := c.Discovery.Kube
+	if c.Discovery.File != "" || !kube.Enabled() || kube.Gateways == "" {
+		if v.Join(c.Discovery.Config.Validate()); kube.Gateways != "" && c.Discovery.File != "" {
+			v.Fail("discovery.kube.gateways", "%q: discovery.file says which gateways there are: remove one of the two", kube.Gateways)
+		}
+		return
+	}
+	if _, ok := c.address(); !ok {
+		v.Fail("dialFrom", "must be set without discovery.file, or a listen address that is not all of them: the address of this pod, such as from status.podIP")
+	}
+	_, _, account := identity.ParseAccount(c.TrustDomain, c.ServiceAccount)
+	v.Field("serviceAccount", account)
+	rest := c.Discovery.Config
+	rest.File = "none"
+	v.Join(rest.Validate())
+}
+
+// address is where this gateway is by its own configuration.
+func (c Config) address() (netip.AddrPort, bool) {
+	port := uint16(mesh.HBONEPort)
+	if c.Listen.IsValid() {
+		port = c.Listen.Port()
+	}
+	at := c.DialFrom
+	if !at.IsValid() {
+		at = c.Listen.Addr()
+	}
+	return netip.AddrPortFrom(at.Unmap(), port), at.IsValid() && !at.IsUnspecified()
+}
+
 func (o Outlier) check(v *strictyaml.Check) (warnings []string) {
 	if o.Scope != ScopeEndpoint && o.Scope != ScopeNone {
 		v.Fail("outlierDetection.scope", "%q is unknown: use %s or %s", o.Scope, ScopeEndpoint, ScopeNone)
@@ -186,6 +242,9 @@ func (t Timeouts) check(v *strictyaml.Check) {
 	v.Positive("timeouts.answer", t.Answer)
 	v.Positive("timeouts.silence", t.Silence)
 	v.Positive("timeouts.halfClosed", t.HalfClosed)
+	if t.LameDuck < 0 {
+		v.Fail("timeouts.lameDuck", "%v: must not be negative; 0s drains at once", t.LameDuck)
+	}
 	v.Positive("timeouts.drain", t.Drain)
 	v.Positive("timeouts.certificateGrace", t.CertificateGrace)
 }

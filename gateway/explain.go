@@ -23,10 +23,14 @@ import (
 
 // Endpoints are what the admin port answers about decisions.
 func (g *Gateway) Endpoints() []admin.Endpoint {
-	return []admin.Endpoint{
+	out := []admin.Endpoint{
 		{Pattern: "GET /explain", Doc: "why each pod of ?destination=<hostname>:<port> is in or out; the same for every ?source=", Handler: admin.Only(g.explain, "source", "destination")},
 		{Pattern: "GET /status", Doc: "what is known of the health of this network's services, by port", Handler: admin.Only(g.status)},
 	}
+	if g.kube != nil {
+		out = append(out, admin.Endpoint{Pattern: "POST /kubernetes/confirm", Doc: "believe that what is held as ?id= is gone from the Kubernetes cluster", Handler: admin.Only(g.confirmKubernetes, "id")})
+	}
+	return out
 }
 
 func (g *Gateway) explain(w http.ResponseWriter, r *http.Request) {
@@ -74,7 +78,7 @@ func (g *Gateway) hasNoPartOf(snap *mesh.Snapshot, destination string) bool {
 func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := g.store.Current(), time.Now()
 	s := answer.Status{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Version: buildinfo.Version(), Now: now, Services: []answer.Row{}, Gateways: []answer.Gateway{}, Local: []standing.Out{},
-		Pending: g.pending(), Problems: slices.Concat(g.watcher.Status().Findings(), g.unfollowed(), g.disbelieved(), g.unpublished(), g.unheard()), Heard: g.heard(), Keys: g.keysOf(), Known: g.believed(), Group: g.cfg.Federation.Group}
+		Pending: g.pending(), Problems: slices.Concat(g.watcher.Status().Findings(), g.unfollowed(), g.unreachable(), g.disbelieved(), g.unpublished(), g.unheard()), Heard: g.heard(), Keys: g.keysOf(), Known: g.believed(), Group: g.cfg.Federation.Group}
 	if d, err := keyfile.Open(g.cfg.Federation.Keys); err == nil && g.fed != nil {
 		s.Rotation, s.RotationNext = d.Step().String(), d.Remaining()
 		if d.NextError != nil {

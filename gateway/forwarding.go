@@ -221,6 +221,9 @@ func (f *forwarding) refuse(status int, reason header.Reason, err error) {
 func (g *Gateway) finish(f *forwarding) {
 	result := f.outcome(g.background)
 	g.metrics.closed.WithLabelValues(result).Inc()
+	if f.connect > 0 {
+		g.metrics.connect.Observe(f.connect.Seconds())
+	}
 	g.metrics.received.Add(float64(f.relayed.ToConn))
 	g.metrics.sent.Add(float64(f.relayed.ToStream))
 	trace, _, _ := header.ParseTraceparent(f.in.Header.Get(header.NameTraceparent))

@@ -15,8 +15,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/discovery/excerpt"
 	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/discovery/kube"
+	"github.com/isthmus-mesh/isthmus/discovery/kube/boundtoken"
+	"github.com/isthmus-mesh/isthmus/discovery/kube/imported"
 	"github.com/isthmus-mesh/isthmus/federation/gossip"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/hbone"
@@ -27,6 +30,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
+	"github.com/isthmus-mesh/isthmus/internal/resolve"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -37,12 +41,16 @@ type Gateway struct {
 	log        zerolog.Logger
 	store      *discovery.Store
 	watcher    *file.Watcher
-	kube       *kube.Source // nil without discovery.kube
+	kube       *kube.Source         // nil without discovery.kube
+	imported   *imported.Source     // likewise
+	tokens     *boundtoken.Reviewer // of node proxies; nil without discovery.kube
 	diagnose   *diagnose.Diagnosis
 	ids        *identity.Manager
-	self       *mesh.Gateway        // as discovery described it at start
-	fed        *gossip.Federation   // nil when federation.health is off
+	self       *mesh.Gateway      // as discovery described it at start
+	fed        *gossip.Federation // nil when federation.health is off
+	doors      *doors
 	nodes      *healthstream.Server // nil when federation.health is off
+	excerpts   *excerpt.Index       // what nodes are told of discovery; nil when federation.health is off
 	backends   *backends
 	deliveries *deliveries
 	budget     *retrybudget.Budget // of repeats, by service
@@ -61,15 +69,16 @@ type Gateway struct {
 	registry   *prometheus.Registry
 	listener   *net.TCPListener
 	admin      net.Listener
+	operations net.Listener // nil without operations.address
 
-	background   context.Context // what outlives the listeners during drain
-	stop         context.CancelFunc
-	draining     atomic.Bool
-	introduction introduction
-	handover     *handover
-	settled      chan struct{} // closed when this gateway knows what its nodes know
-	conns        sync.WaitGroup
-	sessions     hbone.Group
+	background     context.Context // what outlives the listeners during drain
+	stop           context.CancelFunc
+	lame, draining atomic.Bool // told to stop: serves still; or finishes what is open
+	introduction   introduction
+	handover       *handover
+	settled        chan struct{} // closed when this gateway knows what its nodes know
+	conns          sync.WaitGroup
+	sessions       hbone.Group
 }
 
 // Registry holds the metrics of this gateway.
@@ -100,10 +109,20 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 		return nil, err
 	}
 	g.registry.MustRegister(file.NewCollector(g.watcher))
+	reviews := boundtoken.NewMetrics(g.registry)
 	if cfg.Discovery.Kube.Enabled() {
 		if g.kube, err = cfg.Discovery.Kube.Open(cfg.Network, g.watcher, log); err != nil {
 			return nil, err
 		}
+		if g.imported, err = imported.Open(cfg.Discovery.Kube, g.watcher, log); err != nil {
+			return nil, err
+		}
+		if err := g.reviewTokens(reviews); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Address.Service != "" {
+		g.kube.SetFront(cfg.Address.Service)
 	}
 	g.registry.MustRegister(kube.NewCollector(g.kube))
 	if g.self, err = cfg.find(g.store.Current()); err != nil {
@@ -115,7 +134,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	if a := g.cfg.Listen.Addr(); !cfg.DialFrom.IsValid() && !a.IsUnspecified() {
 		g.cfg.DialFrom = a
 	}
-	if a := g.cfg.DialFrom; a.IsValid() && !g.store.Current().FromGateway(cfg.Network, a) {
+	if a := g.cfg.DialFrom; a.IsValid() && cfg.Discovery.File != "" && !g.store.Current().FromGateway(cfg.Network, a) {
 		g.log.Warn().Stringer("dial_from", a).Msg("discovery does not list the address that connections to pods come from: node proxies will let other networks ask for every port of a pod; set gateways[].sources")
 	}
 	if g.ids, err = cfg.Identity.Open(log); err != nil {
@@ -144,6 +163,8 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 				g.nodes.Changed(k.service)
 			}
 		}, ports: map[portKey]*delivery{}, exports: map[string]exported{}, behind: make(chan struct{}, 1)}
+	g.registry.MustRegister(newCapacity(g.deliveries))
+	g.doors = newDoors(cfg.Network, cfg.TrustDomain, g.store.Current, resolve.DNS(resolvConf))
 	if cfg.Federation.Health {
 		if err := g.federate(); err != nil {
 			return nil, err
@@ -159,12 +180,20 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 		g.listener.Close()
 		return nil, err
 	}
+	if g.operations, err = admin.ListenOperations(cfg.Operations); err != nil {
+		g.listener.Close()
+		g.admin.Close()
+		return nil, err
+	}
 	return g, nil
 }
 
 // discover loads what discovery says into store. Of other networks nothing is chosen, so
 // their workloads are not kept: their gateways are, and what their services come to.
 func (c *Config) discover(store *discovery.Store, log zerolog.Logger) (*file.Watcher, error) {
+	if c.Discovery.File == "" {
+		return file.Without(c.Network, c.TrustDomain, store, log), nil
+	}
 	return c.Discovery.OpenFor(c.Network, store, log)
 }
 
@@ -178,8 +207,8 @@ func (g *Gateway) listed(id mesh.EndpointID) *mesh.Workload {
 	return w
 }
 
-// Run serves until ctx ends, then drains for at most timeouts.drain. It
-// returns the first error that ended it early.
+// Run serves until ctx ends, and then for timeouts.lameDuck as before, and then drains for
+// at most timeouts.drain. It returns the first error that ended it early.
 func (g *Gateway) Run(ctx context.Context) error {
 	g.ids.Require(g.self.Identity)
 	server := &admin.Server{Pending: g.pending, Details: g.details, State: g.dump, Registry: g.registry, More: slices.Concat(g.watcher.Endpoints(), g.diagnose.Endpoints(), g.Endpoints())}
@@ -187,6 +216,8 @@ func (g *Gateway) Run(ctx context.Context) error {
 	background.Go(func() error { g.watcher.Run(bctx); return nil })
 	if g.kube != nil {
 		background.Go(func() error { g.kube.Run(bctx); return nil })
+		background.Go(func() error { g.imported.Run(bctx); return nil })
+		background.Go(func() error { return g.tokens.Run(bctx) })
 	}
 	background.Go(func() error { return g.ids.Run(bctx) })
 	sub := g.store.Subscribe() // now: what changes before the first summaries must not be lost
@@ -195,14 +226,22 @@ func (g *Gateway) Run(ctx context.Context) error {
 	background.Go(func() error { g.load.Run(bctx); return nil })
 	background.Go(func() error { g.clients.Run(bctx); return nil })
 	background.Go(func() error { return server.Run(bctx, g.admin) })
+	background.Go(func() error { return server.RunOperations(bctx, g.operations) })
 	if g.fed != nil {
 		background.Go(func() error { return g.fed.Run(bctx) })
 		background.Go(func() error { return g.nodes.Run(bctx) })
 		background.Go(func() error { g.tellFollowers(bctx); return nil })
+		excerpts := g.store.Subscribe()
+		g.excerpts.Revise(g.store.Current(), discovery.Everything()) // since New
+		background.Go(func() error { g.tellExcerpts(bctx, excerpts); return nil })
+		heard := g.fed.Subscribe()
+		background.Go(func() error { defer heard.Close(); g.doors.run(bctx, heard, g.toldAddresses); return nil })
 	}
 	front, fctx := errgroup.WithContext(ctx)
+	accepting, stopAccepting := context.WithCancel(g.background)
+	defer stopAccepting()
 	accepted := make(chan struct{}) // closed when no connection can come any more
-	front.Go(func() error { defer close(accepted); return g.accept(fctx) })
+	front.Go(func() error { defer close(accepted); return g.accept(accepting) })
 	starting, stop := context.WithCancel(bctx)
 	defer context.AfterFunc(fctx, stop)()
 	front.Go(func() error { g.settle(fctx); g.announce(starting, server); return nil })
@@ -210,7 +249,10 @@ func (g *Gateway) Run(ctx context.Context) error {
 	case <-fctx.Done(): // told to stop, or the listener failed
 	case <-bctx.Done(): // a part failed; Wait below says which
 	}
-	g.stopAccepting()
+	if ctx.Err() != nil {
+		g.serveOn(accepted, bctx.Done())
+	}
+	stopAccepting()
 	<-accepted
 	g.drain()
 	g.stop()
@@ -319,6 +361,10 @@ func (g *Gateway) follow(ctx context.Context, sub *discovery.Subscription) {
 	defer sub.Close()
 	tick := time.NewTicker(keepEvery)
 	defer tick.Stop()
+	var moved <-chan struct{} // the address for other networks has
+	if g.kube != nil {
+		moved = g.kube.FrontChanged()
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -328,6 +374,8 @@ func (g *Gateway) follow(ctx context.Context, sub *discovery.Subscription) {
 			g.reintroduce()
 			g.moves.Keep(func(string) bool { return false })
 			g.doubts.Keep(func(string) bool { return false })
+		case <-moved:
+			g.reintroduce()
 		case <-sub.C():
 			_, changes := sub.Take()
 			g.rediscover(changes, time.Now())

@@ -32,8 +32,8 @@ func TestAPodAddressThatDoesNotAnswerIsLeftOutUntilItDoes(t *testing.T) {
 		}
 		return len(gw.Log.Find("outlier changed", "edge", "ejected", "scope", "hop", "endpoint", dead.Endpoint(), "workload", dead.UID, "reason", "unreachable")) > 0
 	})
-	ended := func() float64 { return gw.Metric(t, `istio_tcp_connections_closed_total{result="ended"}`) }
-	idle := func() bool { return ended() == gw.Metric(t, "istio_tcp_connections_opened_total") }
+	ended := func() float64 { return gw.Metric(t, `isthmus_tunnels_closed_total{result="ended"}`) }
+	idle := func() bool { return ended() == gw.Metric(t, "isthmus_tunnels_opened_total") }
 	meshtest.Eventually(t, "access log", idle)
 	forwards := len(gw.Log.Find("tunnel", "direction", "forward", "attempts", 2))
 	for range 20 {
@@ -200,7 +200,9 @@ func TestAPinnedHelloStaysWhereItIs(t *testing.T) {
 		t.Fatal(refused)
 	}
 	go tls.Client(stream, s.TLS(s.shop.Identity(), "h2", s.pods[0].Identity())).Handshake()
-	meshtest.Eventually(t, "the slow pod has answered", func() bool { return s.gateway().Metric(t, "istio_tcp_sent_bytes_total") > 0 || stream.Buffered() > 0 })
+	meshtest.Eventually(t, "the slow pod has answered", func() bool {
+		return s.gateway().Metric(t, "isthmus_tunnel_sent_bytes_total") > 0 || stream.Buffered() > 0
+	})
 	if n := other.Accepted.Load(); n != 0 {
 		t.Errorf("another pod got %d connections", n)
 	}

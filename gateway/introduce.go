@@ -11,8 +11,9 @@ import (
 
 // introduction is what this gateway has said of itself. Safe for concurrent use.
 type introduction struct {
-	mu   sync.Mutex
-	said *record.Network // nil before the first
+	mu      sync.Mutex
+	said    *record.Network // nil before the first
+	problem string          // of the address, as it was logged last
 }
 
 // introduce tells other gateways, and the node proxies of the own network, what this
@@ -24,9 +25,15 @@ func (g *Gateway) introduce() {
 	g.introduction.mu.Lock()
 	defer g.introduction.mu.Unlock()
 	old, self := g.introduction.said, g.itself()
+	at, problem := g.addresses()
+	if problem != g.introduction.problem {
+		if g.introduction.problem = problem; problem != "" {
+			g.log.Warn().Str("field", "address").Msg(problem)
+		}
+	}
 	said := record.Network{
-		Gateway: g.cfg.Name, Addresses: []record.Address{{Host: self.Address.Addr().String(), Port: self.Address.Port()}},
-		Locality: self.Locality, Draining: g.draining.Load() || self.Drained, Keys: g.fed.PublicKeys(), Group: g.cfg.Federation.Group,
+		Gateway: g.cfg.Name, Addresses: at,
+		Locality: self.Locality, Draining: g.stopping() || self.Drained, Keys: g.fed.PublicKeys(), Group: g.cfg.Federation.Group,
 	}
 	if old != nil && reflect.DeepEqual(*old, said) {
 		return
@@ -60,4 +67,4 @@ func (g *Gateway) itself() *mesh.Gateway {
 }
 
 // givesWay reports whether other gateways are to be preferred.
-func (g *Gateway) givesWay() bool { return g.draining.Load() || g.itself().Drained }
+func (g *Gateway) givesWay() bool { return g.stopping() || g.itself().Drained }

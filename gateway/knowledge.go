@@ -22,7 +22,7 @@ func (g *Gateway) federate() error {
 		return err
 	}
 	g.fed, err = gossip.New(gossip.Config{
-		Name: g.cfg.Name, Network: g.cfg.Network, Self: g.self.Identity, Identity: g.ids, Keys: g.keys, Peers: g.peers, Log: g.log, Metrics: metrics,
+		Name: g.cfg.Name, Network: g.cfg.Network, Self: g.self.Identity, Identity: g.ids, Keys: g.keys, Peers: g.peers, Doors: g.doors.all, Log: g.log, Metrics: metrics,
 	})
 	if err == nil {
 		g.warnOfKeys()
@@ -71,6 +71,7 @@ func (g *Gateway) disbelieved() (list []string) {
 			list = append(list, fmt.Sprintf("no key for network %s: nothing that its gateways say is believed: add what `isthmus network show` prints there to %s", n, into))
 		}
 	}
+	list = append(list, g.doors.problems(g.hears)...)
 	for _, err := range g.fed.Refused() {
 		list = append(list, "not believed: "+err.Error())
 	}
@@ -101,7 +102,25 @@ func (g *Gateway) ring() keyfile.Ring {
 // keys reads the keys of this network and of the others.
 func (g *Gateway) keys() (gossip.Keys, error) {
 	key, known, err := g.ring().Load(g.cfg.Network, "federation.keys", "federation.networks")
+	if err == nil {
+		err = g.believe()
+	}
 	return gossip.Keys{Network: key, Known: known}, err
+}
+
+// believe takes the roots of other networks' trust domains, as the file has them now.
+func (g *Gateway) believe() error {
+	if g.cfg.Federation.Networks == "" {
+		return nil
+	}
+	_, links, err := keyfile.ReadLinks(g.cfg.Federation.Networks)
+	if err != nil {
+		return fmt.Errorf("federation.networks: %w", err)
+	}
+	delete(links, g.cfg.Network)
+	g.ids.Believe(keyfile.Roots(links))
+	g.doors.setLinks(links)
+	return nil
 }
 
 // peers lists every other gateway of every network.

@@ -1,6 +1,10 @@
 package gateway
 
 import (
+	"errors"
+	"net/netip"
+
+	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -25,6 +29,11 @@ func (c Config) checkKnown() (left, err error) {
 func (c Config) find(snap *mesh.Snapshot) (*mesh.Gateway, error) {
 	var v strictyaml.Check
 	path := c.Discovery.File
+	if path == "" { // the cluster will list it
+		id, domain, account := identity.ParseAccount(c.TrustDomain, c.ServiceAccount)
+		at, _ := c.address()
+		return &mesh.Gateway{Name: c.Name, Network: c.Network, Address: at, Federation: at, Identity: id, Sources: []netip.Prefix{netip.PrefixFrom(at.Addr(), at.Addr().BitLen())}}, errors.Join(domain, account)
+	}
 	if _, err := c.nodeAccount(); err == nil && c.TrustDomain != snap.TrustDomain() { // else Validate has said so
 		v.Fail("trustDomain", "%q: the mesh of %s is in %q: correct one of them", c.TrustDomain, path, snap.TrustDomain())
 	}

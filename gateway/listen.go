@@ -44,17 +44,14 @@ func listen(address netip.AddrPort, reuse bool) (*net.TCPListener, error) {
 // it, even if another process listens on the same address.
 const acceptGrace = 50 * time.Millisecond
 
-// stopAccepting makes accept end after acceptGrace.
-func (g *Gateway) stopAccepting() { g.listener.SetDeadline(time.Now().Add(acceptGrace)) }
-
 // accept takes connections until a little after ctx ends, and hands each to its
 // protocol.
 func (g *Gateway) accept(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, g.stopAccepting)
+	stop := context.AfterFunc(ctx, func() { g.listener.SetDeadline(time.Now().Add(acceptGrace)) })
 	defer stop()
 	defer g.listener.Close()
 	handshakes := pending.New(g.cfg.Limits.Handshakes, g.cfg.Limits.HandshakesPerAddress)
-	protocols := []string{"h2"}
+	protocols := hbone.ServerProtocols(g.cfg.Instance())
 	if g.fed != nil {
 		protocols = append(protocols, gossip.ALPN, healthstream.ALPN)
 		if g.cfg.ReusePort {
@@ -87,6 +84,10 @@ func (g *Gateway) accept(ctx context.Context) error {
 		g.conns.Go(func() {
 			t, expiry, err := g.handshake(conn, entry.TLS(tlsConfig))
 			entry.Leave()
+			if kind := entry.Probe(err); kind != "" {
+				g.metrics.probed.WithLabelValues(kind).Inc()
+				return
+			}
 			if err != nil {
 				refusal := g.refusals.Note("outer", "", conn.RemoteAddr(), err)
 				g.metrics.refused.WithLabelValues(refusal).Inc()
@@ -218,6 +219,9 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
 }
 
 func (g *Gateway) isGateway(id spiffeid.ID) bool {
+	if g.doors.shows(id) {
+		return true
+	}
 	snap := g.store.Current()
 	for _, n := range snap.GatewayNetworks() {
 		for _, x := range snap.Gateways(n) {
@@ -227,18 +231,4 @@ func (g *Gateway) isGateway(id spiffeid.ID) bool {
 		}
 	}
 	return false
-}
-
-// drain sends clients to other gateways and waits for open streams. What it says of
-// the pods behind it stays as it is: they are as well as before.
-func (g *Gateway) drain() {
-	g.draining.Store(true)
-	g.introduce()
-	if g.cfg.ReusePort {
-		g.handover.yield() // for good: whoever listens here now is to hear the node proxies
-	}
-	g.log.Info().Msg("draining")
-	ctx, cancel := context.WithTimeout(g.background, g.cfg.Timeouts.Drain)
-	defer cancel()
-	g.sessions.Drain(ctx)
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/discovery/excerpt"
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/ledger"
@@ -21,14 +22,22 @@ func (g *Gateway) listenToNodes(metrics *peer.Metrics) (*healthstream.Server, er
 	if err != nil {
 		return nil, err
 	}
+	observers, err := g.observers()
+	if err != nil {
+		return nil, err
+	}
+	g.excerpts = excerpt.NewIndex(g.cfg.Network, g.store.Current())
 	return healthstream.NewServer(healthstream.ServerConfig{
+		Excerpts: g.excerpts, Offer: g.offer,
 		Name: g.cfg.Name, Network: g.cfg.Network, Log: g.log, Metrics: metrics,
-		Prover:  healthstream.NodeIdentities{Account: account, Network: g.cfg.Network},
+		Prover:  g.prover(account),
 		Place:   g.place,
 		Source:  shares{g},
 		Settled: g.settled,
 		Holds:   g.holds,
-		OnEdge:  g.takeEdges,
+
+		Observers: observers,
+		OnEdge:    g.takeEdges,
 		OnDetach: func(name string) {
 			if !g.handover.yields() { // else this process has sent it away
 				g.backends.left(g.store.Current(), name)
@@ -128,20 +137,27 @@ func (g *Gateway) tellFollowers(ctx context.Context) {
 			return
 		case <-sub.C():
 		}
-		var services []string
+		var services, exports []string
 		all := false
 		for _, c := range sub.Take() {
-			if c.Network != g.cfg.Network { // of the own one this gateway tells its own word
-				all = all || c.All || c.Key.Service == ""
-				services = append(services, c.Key.Service)
+			if c.Network == g.cfg.Network { // of the own one this gateway tells its own word
+				continue
+			}
+			all = all || c.All || c.Key.Service == ""
+			services = append(services, c.Key.Service)
+			if c.Key.Kind == fedrecord.KindExport {
+				exports = append(exports, c.Key.Service)
 			}
 		}
 		if all {
 			g.nodes.ChangedAll()
+			g.nodes.ExportedAll()
 			continue
 		}
 		slices.Sort(services)
 		g.nodes.Changed(slices.Compact(services)...)
+		slices.Sort(exports)
+		g.nodes.Exported(slices.Compact(exports)...)
 	}
 }
 

@@ -72,7 +72,7 @@ func TestForwardsToExportedServicesOfItsOwnNetworkOnly(t *testing.T) {
 		t.Errorf("policy moved somebody's health: %v", l[0])
 	}
 	for _, r := range []string{"unknown_service", "not_exported", "no_endpoint"} {
-		if n := s.gateway().Metric(t, `istio_tcp_connections_closed_total{result="`+r+`"}`); n < 1 {
+		if n := s.gateway().Metric(t, `isthmus_tunnels_closed_total{result="`+r+`"}`); n < 1 {
 			t.Errorf("connections closed with result %s: %v; want some", r, n)
 		}
 	}

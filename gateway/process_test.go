@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,7 +50,7 @@ func TestAdminShowsReadinessMetricsAndState(t *testing.T) {
 	}
 	stream.Close()
 	meshtest.Eventually(t, "the stream is counted", func() bool {
-		return gw.Metric(t, "istio_tcp_connections_opened_total") == 1 && gw.Metric(t, `istio_tcp_connections_closed_total{result="ended"}`) == 1
+		return gw.Metric(t, "isthmus_tunnels_opened_total") == 1 && gw.Metric(t, `isthmus_tunnels_closed_total{result="ended"}`) == 1
 	})
 	for _, row := range gw.Rows(t, "pods") {
 		if !row.Has("open", 0) {
@@ -135,6 +136,10 @@ func TestNewNamesWhatCannotWork(t *testing.T) {
 			c.Admin.Address = s.GatewayAt("west", "gw-1")
 			c.Listen = c.Admin.Address
 		}, []string{s.GatewayAt("west", "gw-1").String()}},
+		{"operations address in use", func(c *gateway.Config) {
+			c.Operations.Address = s.GatewayAt("west", "gw-1")
+			c.Listen = netip.AddrPortFrom(s.Addr(), 15008)
+		}, []string{"operations.address", s.GatewayAt("west", "gw-1").String()}},
 		{"bad node account", func(c *gateway.Config) { c.NodeServiceAccount = "nodeproxy" }, []string{"nodeServiceAccount", `"nodeproxy"`, "namespace/name"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -24,6 +24,9 @@ func (g *Gateway) details() map[string]any {
 	if g.kube != nil {
 		details["kubernetes"] = g.kube.Status()
 	}
+	if problem := g.unreachable(); problem != nil { // no reason not to be ready: a load balancer leads to what is, and pods of this network need it
+		details["address"] = problem
+	}
 	return details
 }
 
@@ -32,5 +35,5 @@ func (g *Gateway) unfollowed() []string {
 	if g.kube == nil {
 		return nil
 	}
-	return g.kube.Status().Findings()
+	return append(g.kube.Status().Findings(), g.tokens.Status().Findings()...)
 }

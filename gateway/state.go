@@ -8,6 +8,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/discovery/kube"
+	"github.com/isthmus-mesh/isthmus/discovery/kube/boundtoken"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/ledger"
 	"github.com/isthmus-mesh/isthmus/health"
@@ -17,20 +18,23 @@ import (
 
 // state is the admin dump: what decisions are made from.
 type state struct {
-	Name       string              `json:"name"`                // of this gateway
-	Network    string              `json:"network"`             // this process's own
-	Revision   uint64              `json:"revision"`            // of the snapshot that decisions are made from; see discovery.revision
-	Discovery  file.Status         `json:"discovery"`           // how the discovery file stands
-	Kubernetes kube.Status         `json:"kubernetes,omitzero"` // how it stands with the cluster; left out without discovery.kube
-	Identities []identity.Status   `json:"identities"`          // those that this process needs
-	Draining   bool                `json:"draining"`            // it was told to stop, and finishes what is open
-	Pods       []podState          `json:"pods"`                // of this network, by discovery
-	Nodes      []string            `json:"nodes"`               // whose node proxies are attached, by name
-	Members    []string            `json:"members"`             // of the federation that are alive, network/name, this one included
-	Instances  []instanceState     `json:"instances"`           // of the gateways of all networks, as this one has heard them
-	Reports    []healthstream.Word `json:"reports"`             // what node proxies have said of their pods
-	Sessions   int                 `json:"sessions"`            // of clients, tunnels only
-	Streams    int                 `json:"streams"`             // on them
+	Name       string                `json:"name"`                // of this gateway
+	Network    string                `json:"network"`             // this process's own
+	Revision   uint64                `json:"revision"`            // of the snapshot that decisions are made from; see discovery.revision
+	Discovery  file.Status           `json:"discovery"`           // how the discovery file stands
+	Kubernetes kube.Status           `json:"kubernetes,omitzero"` // how it stands with the cluster; left out without discovery.kube
+	Identities []identity.Status     `json:"identities"`          // those that this process needs
+	LameDuck   bool                  `json:"lameDuck"`            // it was told to stop, and serves on: see timeouts.lameDuck
+	Draining   bool                  `json:"draining"`            // it was told to stop, and finishes what is open
+	Pods       []podState            `json:"pods"`                // of this network, by discovery
+	Nodes      []string              `json:"nodes"`               // whose node proxies are attached, by name
+	Proven     []healthstream.Proven `json:"proven"`              // by what each attached node proxy has proved its node
+	Tokens     boundtoken.Status     `json:"tokens,omitzero"`     // how it stands with proof by token; left out without discovery.kube
+	Members    []string              `json:"members"`             // of the federation that are alive, network/name, this one included
+	Instances  []instanceState       `json:"instances"`           // of the gateways of all networks, as this one has heard them
+	Reports    []healthstream.Word   `json:"reports"`             // what node proxies have said of their pods
+	Sessions   int                   `json:"sessions"`            // of clients, tunnels only
+	Streams    int                   `json:"streams"`             // on them
 }
 
 // instanceState is what this gateway believes of one life of one gateway.
@@ -133,14 +137,14 @@ func (g *Gateway) dump(service string) (any, error) {
 		}
 	}
 	clients := g.clients.Counts()
-	s := state{Name: g.cfg.Name, Network: g.cfg.Network, Revision: snap.Revision, Discovery: g.watcher.Status(), Identities: g.ids.Status(), Draining: g.draining.Load(),
-		Pods: g.backends.dump(snap, only, time.Now()), Nodes: []string{}, Members: []string{}, Instances: g.instances(time.Now()), Reports: []healthstream.Word{},
+	s := state{Name: g.cfg.Name, Network: g.cfg.Network, Revision: snap.Revision, Discovery: g.watcher.Status(), Identities: g.ids.Status(), LameDuck: g.lame.Load() && !g.draining.Load(), Draining: g.draining.Load(),
+		Pods: g.backends.dump(snap, only, time.Now()), Nodes: []string{}, Proven: []healthstream.Proven{}, Members: []string{}, Instances: g.instances(time.Now()), Reports: []healthstream.Word{},
 		Sessions: g.sessions.Len(), Streams: clients.Streams}
 	if g.kube != nil {
-		s.Kubernetes = g.kube.Status()
+		s.Kubernetes, s.Tokens = g.kube.Status(), g.tokens.Status()
 	}
 	if g.fed != nil {
-		s.Nodes, s.Members, s.Reports = g.nodes.Nodes(), g.fed.Members(), reportsOf(snap, g.nodes.Words(), only)
+		s.Nodes, s.Proven, s.Members, s.Reports = g.nodes.Nodes(), g.nodes.Proven(), g.fed.Members(), reportsOf(snap, g.nodes.Words(), only)
 	}
 	return s, nil
 }

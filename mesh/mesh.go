@@ -179,9 +179,13 @@ const (
 
 // Gateway is one instance of a network's east-west gateway.
 type Gateway struct {
-	Name     string
-	Network  string
-	Address  netip.AddrPort // where outer tunnels are dialled
+	Name    string
+	Network string
+	// Address is where outer tunnels are dialled, and More where else. Gateways of one
+	// network that have the same Address are replicas behind it: whoever is dialled, any of
+	// them may answer.
+	Address  netip.AddrPort
+	More     []netip.AddrPort
 	Identity spiffeid.ID
 	Locality Locality
 	Drained  bool

@@ -110,6 +110,9 @@ func (p *Proxy) finish(a *access) {
 		reporter = "destination"
 	}
 	p.metrics.closed.WithLabelValues(reporter, a.result).Inc()
+	if a.connect > 0 {
+		p.metrics.connect.Observe(a.connect.Seconds())
+	}
 	p.metrics.sent.WithLabelValues(reporter).Add(float64(a.sent))
 	p.metrics.received.WithLabelValues(reporter).Add(float64(a.received))
 	e := p.log.Info()

@@ -17,13 +17,14 @@ import (
 type blame uint8
 
 const (
-	blameHop      blame = iota // the hop: its health moves
-	blameLimit                 // nobody: the identity is at a limit of its own there
-	blameLeaving               // nobody: the hop leaves in order
-	blameClosed                // nobody: this side has ended the session, or this process stops
-	blameIdentity              // nobody: they do not believe each other
-	blameLocal                 // nobody: this process could not ask; a moment later it may
-	blameOwn                   // nobody: no other peer would get on with us either
+	blameHop       blame = iota // the hop: its health moves
+	blameLimit                  // nobody: the identity is at a limit of its own there
+	blameLeaving                // nobody: the hop leaves in order
+	blameClosed                 // nobody: this side has ended the session, or this process stops
+	blameIdentity               // nobody: they do not believe each other
+	blameLocal                  // nobody: this process could not ask; a moment later it may
+	blameElsewhere              // nobody: another replica at the address has answered
+	blameOwn                    // nobody: no other peer would get on with us either
 )
 
 // blameOf says whom err is held against, which is of a hop that gave no response.
@@ -36,6 +37,8 @@ func blameOf(err error) blame {
 	var reset *hbone.ResetError
 	var superseded *supersededError
 	switch reason := identity.ReasonOf(err); {
+	case isElsewhere(err):
+		return blameElsewhere
 	case errors.Is(err, pool.ErrExhausted), errors.Is(err, pool.ErrHalted): // it serves others, as many as it allows
 		return blameLimit
 	case errors.As(err, &superseded), errors.Is(err, pool.ErrClosed), errors.Is(err, hbone.ErrSessionClosed) && !errors.Is(err, hbone.ErrPeerClosed), errors.Is(err, hbone.ErrCertificateExpired):
@@ -78,6 +81,10 @@ func hopFailure(at layer, hop string, err error) *failure {
 	case blameLimit:
 		f.reason = string(header.ReasonOverload)
 		f.refused = !errors.Is(err, pool.ErrExhausted) && !errors.Is(err, pool.ErrHalted)
+	case blameElsewhere:
+		var e *elsewhereError
+		errors.As(err, &e)
+		f.reason, f.fault = reasonElsewhere, e.lost
 	case blameOwn:
 		f.at, f.final, f.reason = 0, true, reasonOwn
 	case blameLocal:

@@ -60,6 +60,7 @@ var refusals = []struct {
 	{"all our sessions there are halted", pool.ErrHalted, "`overload`: nobody's; another gateway", "`overload`: nobody's; another pod"},
 	{"we have closed the session", hbone.ErrSessionClosed, "`connect`: nobody's; another gateway", "`connect`: nobody's; another pod"},
 	{"a certificate that the session rests on has expired", hbone.ErrCertificateExpired, "`connect`: nobody's; another gateway", "`connect`: nobody's; another pod"},
+	{"another replica at that address answers", &elsewhereError{want: "west/gw-1", got: "west/gw-2"}, "`elsewhere`: nobody's; another gateway", "`elsewhere`: nobody's; another pod"},
 	{"401", status(401, "", false), "`status`: nobody's; not repeated", "`status`: nobody's; not repeated"},
 	{"429", status(429, "", false), "`overload`: nobody's; once, another gateway", "`overload`: nobody's; once, another pod"},
 	{"any other 4xx", status(403, "", false), "`status`: nobody's; another network", "`status`: nobody's; another pod"},

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -22,22 +23,24 @@ import (
 // call is one connection of a local application, from accept to its access-log
 // line. Its own goroutine owns it.
 type call struct {
-	p       *Proxy
-	app     appConn
-	early   *earlyData
-	uid     string // of the local workload
-	flow    route.Flow
-	who     caller
-	to      *picker.Destination
-	plan    *route.Plan   // of to
-	pick    picker.Choice // where the open tunnel goes
-	tried   tried
-	access  access
-	opening overload.Work       // admitted, and not yet open
-	towards overload.Toward     // likewise, of its destination
-	learned bool                // the gateways were asked for the name
-	granted func() error        // tells the application, once, that the way is open (SOCKS); may be nil
-	denied  func(reason string) // tells it instead that there is none; may be nil
+	p         *Proxy
+	app       appConn
+	early     *earlyData
+	uid       string // of the local workload
+	flow      route.Flow
+	who       caller
+	to        *picker.Destination
+	plan      *route.Plan   // of to
+	pick      picker.Choice // where the open tunnel goes
+	tried     tried
+	missed    []string // gateways that others have answered for, by picker.GatewayKey
+	access    access
+	opening   overload.Work       // admitted, and not yet open
+	towards   overload.Toward     // likewise, of its destination
+	elsewhere int                 // dials that others have answered
+	learned   bool                // the gateways were asked for the name
+	granted   func() error        // tells the application, once, that the way is open (SOCKS); may be nil
+	denied    func(reason string) // tells it instead that there is none; may be nil
 }
 
 // tried is where a call has already failed.
@@ -82,7 +85,7 @@ func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.F
 // the plan was made from. For what discovery does not know it asks the gateways once.
 func (c *call) resolve(ctx context.Context) *failure {
 	f := c.replan()
-	if f != nil && !c.learned && f.unlisted() && c.p.learn(ctx, c.flow) {
+	if f != nil && !c.learned && (f.unlisted() || c.p.own != nil && f.reason == reasonNoRoute) && c.p.learn(ctx, c.flow) {
 		f = c.replan()
 	}
 	c.learned = true
@@ -144,6 +147,8 @@ func (c *call) tryAll(ctx context.Context) (*tunnel, *failure) {
 			if f := c.replan(); f != nil { // the first use may have brought shares
 				return nil, f
 			}
+		} else if w := c.plan.Direct; w != nil && c.p.own != nil && len(w.Addresses) > 0 {
+			c.p.use(ctx, w.Addresses[0].String()) // or the gateways stop telling of it
 		}
 		if c.access.attempts++; c.access.attempts == 1 {
 			c.p.budget.Earn(budgetKey(c.identity(), c.plan))
@@ -151,6 +156,9 @@ func (c *call) tryAll(ctx context.Context) (*tunnel, *failure) {
 		t, f := c.attempt(ctx)
 		if f == nil {
 			return t, nil
+		}
+		if c.again(f) && ctx.Err() == nil && time.Now().Before(deadline) {
+			continue
 		}
 		c.note(f)
 		switch {
@@ -174,6 +182,28 @@ func (c *call) tryAll(ctx context.Context) (*tunnel, *failure) {
 		if appClosed(c.app) {
 			return nil, cancelled(&appGoneError{errors.New("found closed before an attempt")})
 		}
+	}
+}
+
+// mostElsewhere is how often one connection is dialled by replicas that were not meant.
+const mostElsewhere = 24
+
+// again reports whether f is only that another replica has answered than the one that was
+// chosen: no attempt has failed. Those that were not reached come last in the next choice, as
+// long as there are others.
+func (c *call) again(f *failure) bool {
+	if f.reason != reasonElsewhere || f.fault || c.elsewhere >= mostElsewhere {
+		return false
+	}
+	c.access.attempts--
+	c.elsewhere++
+	return true
+}
+
+// miss notes that the gateway of p was not reached.
+func (c *call) miss(p picker.Choice) {
+	if c.missed = append(c.missed, picker.GatewayKey(p.Gateway)); len(c.missed) >= len(replicasOf(c.who.snap, p.Gateway)) {
+		c.missed = nil
 	}
 }
 
@@ -245,7 +275,9 @@ func retryDelay(n int) time.Duration {
 
 // attempt chooses, opens, and waits for the first byte.
 func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
-	pick, f := c.p.view.choose(c.to, c.tried, keptBy{c.p.kept, c.who.source.Identity}, time.Now())
+	where := c.tried
+	where.Gateways = slices.Concat(c.tried.Gateways, c.missed)
+	pick, f := c.p.view.choose(c.to, where, keptBy{c.p.kept, c.who.source.Identity}, time.Now())
 	if f != nil {
 		return nil, f
 	}
@@ -275,7 +307,11 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	} else {
 		c.p.view.failed(&pick, f, time.Now())
 		f.final = f.final || c.plan.Undeclared && f.at == atEndpoint && f.responded() // a closed port, and no other pod is meant
-		addTried(&c.tried, pick, f)
+		if f.reason == reasonElsewhere && !f.fault {
+			c.miss(pick)
+		} else {
+			addTried(&c.tried, pick, f)
+		}
 		c.access.endpoint = f.endpoint
 		if name := c.p.view.nameOf(c.who.snap, f.endpoint); name != "" {
 			c.access.workload = name

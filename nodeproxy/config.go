@@ -10,6 +10,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
@@ -26,21 +27,53 @@ type Config struct {
 	Node           string `yaml:"node" doc:"name of this node in the discovery file" env:"NODE_NAME"`
 	Network        string `yaml:"network" doc:"network this node is on" env:"NETWORK"`
 	TrustDomain    string `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process" env:"TRUST_DOMAIN"`
-	ServiceAccount string `yaml:"serviceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account this process itself runs as: its identity is spiffe://<trustDomain>/ns/<namespace>/sa/<name>/node/<network>/<node>" env:"ISTHMUS_SERVICE_ACCOUNT"`
+	ServiceAccount string `yaml:"serviceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account this process itself runs as: its identity is spiffe://<trustDomain>/ns/<namespace>/sa/<name>, with /node/<network>/<node> behind it unless federation.token proves the node" env:"ISTHMUS_SERVICE_ACCOUNT"`
 
-	Discovery        file.Config      `yaml:"discovery"`
-	Identity         identity.Config  `yaml:"identity"`
-	Inbound          Inbound          `yaml:"inbound"`
-	Outbound         []Outbound       `yaml:"outbound" doc:"static listeners of local workloads, each for one destination"`
-	Socks            []Socks          `yaml:"socks" doc:"SOCKS5 listeners of local workloads"`
-	OutlierDetection Outlier          `yaml:"outlierDetection"`
-	Retry            Retry            `yaml:"retry"`
-	Federation       Federation       `yaml:"federation"`
-	Timeouts         Timeouts         `yaml:"timeouts"`
-	Limits           admission.Config `yaml:"limits"`
-	Admin            admin.Config     `yaml:"admin"`
-	Diagnose         diagnose.Config  `yaml:"diagnose"`
-	Log              logging.Config   `yaml:"log"`
+	Discovery        Discovery              `yaml:"discovery"`
+	Identity         identity.Config        `yaml:"identity"`
+	Inbound          Inbound                `yaml:"inbound"`
+	Outbound         []Outbound             `yaml:"outbound" doc:"static listeners of local workloads, each for one destination"`
+	Socks            []Socks                `yaml:"socks" doc:"SOCKS5 listeners of local workloads"`
+	OutlierDetection Outlier                `yaml:"outlierDetection"`
+	Retry            Retry                  `yaml:"retry"`
+	Federation       Federation             `yaml:"federation"`
+	Timeouts         Timeouts               `yaml:"timeouts"`
+	Limits           admission.Config       `yaml:"limits"`
+	Admin            admin.Config           `yaml:"admin"`
+	Operations       admin.OperationsConfig `yaml:"operations"`
+	Diagnose         diagnose.Config        `yaml:"diagnose"`
+	Log              logging.Config         `yaml:"log"`
+}
+
+// Discovery is where the mesh is described: in a file, or, as far as this node needs it, by
+// the gateways of its own network.
+type Discovery struct {
+	file.Config           `yaml:",inline"`
+	Gateways              []string `yaml:"gateways" doc:"instead of file: gateways of this node's own network, host:port each, that tell what this node needs of it; a name stands for all of its addresses and is resolved again and again" env:"ISTHMUS_DISCOVERY_GATEWAYS"`
+	GatewayServiceAccount string   `yaml:"gatewayServiceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that gateways run as: the identity that those under gateways must show, in the trust domain of this process" env:"ISTHMUS_GATEWAY_SERVICE_ACCOUNT"`
+	Cache                 string   `yaml:"cache" doc:"file in which this process keeps what the gateways told last, from which it starts while none of them can be reached; left out, it waits for one" env:"ISTHMUS_DISCOVERY_CACHE"`
+}
+
+func (d Discovery) check(v *strictyaml.Check, trustDomain string, health bool) {
+	if len(d.Gateways) == 0 {
+		v.Join(d.Config.Validate())
+		if d.Cache != "" {
+			v.Fail("discovery.cache", "%q: is of what gateways tell: set discovery.gateways, or leave it out", d.Cache)
+		}
+		return
+	}
+	if d.File != "" {
+		v.Fail("discovery.file", "%q: stands beside discovery.gateways: remove one of the two", d.File)
+	}
+	if !health {
+		v.Fail("discovery.gateways", "%q: what gateways tell comes over the health streams: turn federation.health on, or set discovery.file", d.Gateways[0])
+	}
+	for i, g := range d.Gateways {
+		_, _, err := splitTarget(g)
+		v.Field(fmt.Sprintf("discovery.gateways[%d]", i), err)
+	}
+	_, _, account := identity.ParseAccount(trustDomain, d.GatewayServiceAccount)
+	v.Field("discovery.gatewayServiceAccount", account)
 }
 
 // Inbound says what peers of a local pod may ask for.
@@ -112,6 +145,7 @@ type Retry struct {
 type Federation struct {
 	Health   bool          `yaml:"health" default:"true" doc:"report local pods to this network's gateways and learn from them about other networks" env:"ISTHMUS_FEDERATION_HEALTH"`
 	Networks string        `yaml:"networks" doc:"file that lists the other networks with their public keys, the one that gateways of this network read: what these networks export, and where their gateways are, is used beside discovery as far as those keys prove it. Its keys are below. Read again every 10 s. Left out, discovery alone says so" env:"ISTHMUS_FEDERATION_NETWORKS"`
+	Token    string        `yaml:"token" doc:"file of the token that proves to gateways on which node this process is: a service-account token bound to its pod, for the audience that gateways name in discovery.kube.nodeAudience. It is read for each attempt, as the kubelet replaces it. Its own identity is then that of its service account alone, without the node. Left out: its certificate names the node" env:"ISTHMUS_FEDERATION_TOKEN"`
 	Idle     time.Duration `yaml:"idle" default:"10m" doc:"how long what is known of a service is kept up to date after a local pod has used it last; those that static listeners lead to are never forgotten"`
 }
 
@@ -131,7 +165,7 @@ func DefaultConfig() Config {
 	return Config{
 		TrustDomain:      "cluster.local",
 		ServiceAccount:   "isthmus-system/nodeproxy",
-		Discovery:        file.DefaultConfig(),
+		Discovery:        Discovery{Config: file.DefaultConfig(), GatewayServiceAccount: discovery.DefaultGatewayServiceAccount},
 		Inbound:          Inbound{Ports: PortsAny},
 		OutlierDetection: Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
 		Retry:            Retry{Attempts: 8, Deadline: 15 * time.Second, Early: true, BudgetBurst: 500, BudgetRatio: 0.5},
@@ -166,13 +200,19 @@ func (c Config) Validate() (warnings []string, err error) {
 	v.Required("network", c.Network, "give the network that this node is on")
 	_, err = c.SPIFFEID()
 	v.Join(err)
-	v.Join(c.Discovery.Validate())
+	c.Discovery.check(&v, c.TrustDomain, c.Federation.Health)
 	v.Join(c.Identity.Validate())
 	c.Inbound.check(&v)
 	c.checkListeners(&v)
 	warnings = c.OutlierDetection.check(&v)
 	c.Retry.check(&v)
 	v.Positive("federation.idle", c.Federation.Idle)
+	if c.Identity.Source == identity.SourceIstio && c.Federation.Health && c.Federation.Token == "" {
+		v.Fail("federation.token", "must be set: by identity.source istio no certificate names this node, so a token has to: name the file of one for audience isthmus-gateway, or turn federation.health off")
+	}
+	if c.Federation.Token != "" && !c.Federation.Health {
+		v.Fail("federation.token", "%q: it is shown on the health streams: turn federation.health on, or leave the file out", c.Federation.Token)
+	}
 	if c.Federation.Networks != "" && !c.Federation.Health {
 		v.Fail("federation.networks", "%q: exports come over the health streams: turn federation.health on, or leave the file out", c.Federation.Networks)
 	}
@@ -241,13 +281,14 @@ func (t Timeouts) check(v *strictyaml.Check) {
 func (c Config) Instance() string { return c.Network + "/" + c.Node }
 
 // SPIFFEID is the identity of the process itself: that of its service account with
-// the node behind it, by which gateways know for which pods it may speak.
+// the node behind it, by which gateways know for which pods it may speak, unless a token
+// tells them.
 func (c Config) SPIFFEID() (spiffeid.ID, error) {
 	id, domain, account := identity.ParseAccount(c.TrustDomain, c.ServiceAccount)
 	var v strictyaml.Check
 	v.Field("trustDomain", domain)
 	v.Field("serviceAccount", account)
-	if err := v.Err(); err != nil || c.Node == "" || c.Network == "" { // Validate has said so
+	if err := v.Err(); err != nil || c.Node == "" || c.Network == "" || c.Federation.Token != "" { // Validate has said so; or the token names the node
 		return id, err
 	}
 	id, err := identity.NodeID(id, c.Network, c.Node)

@@ -236,10 +236,10 @@ func TestAdminShowsReadinessMetricsAndState(t *testing.T) {
 	meshtest.Eventually(t, "the gateway is healthy with one open connection", func() bool {
 		return p.client().Row(t, "gateways", "network", "west", "name", "gw-1", "phase", "healthy", "open", 1) != nil
 	})
-	if n := p.client().Metric(t, `istio_tcp_connections_opened_total{reporter="source"}`); n != 2 {
+	if n := p.client().Metric(t, `isthmus_connections_opened_total{reporter="source"}`); n != 2 {
 		t.Errorf("opened, as source: %v; want 2", n)
 	}
-	if n := p.node(1).Metric(t, `istio_tcp_connections_opened_total{reporter="destination"}`); n != 2 {
+	if n := p.node(1).Metric(t, `isthmus_connections_opened_total{reporter="destination"}`); n != 2 {
 		t.Errorf("opened, as destination: %v; want 2", n)
 	}
 	if status, body := p.client().Get(t, "/healthz/ready"); status != 200 || !strings.Contains(body, "true") {

@@ -156,7 +156,7 @@ func TestKeptSessionsSpreadLoadOverPodsAndGateways(t *testing.T) {
 	}
 	opened := 0.0
 	for name := range w.wires {
-		of := w.gateway(name).Metric(t, "istio_tcp_connections_opened_total")
+		of := w.gateway(name).Metric(t, "isthmus_tunnels_opened_total")
 		if of == 0 {
 			t.Errorf("nothing went through %s", name)
 		}

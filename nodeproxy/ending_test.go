@@ -46,7 +46,7 @@ func TestTheResultSaysWhoResetAConnection(t *testing.T) {
 			if l := p.node(1).Log.Await(t, "connection", "direction", "inbound"); !l.Has("result", result) {
 				t.Errorf("the server's side: %v; want %s", l, result)
 			}
-			if n := p.client().Metric(t, `istio_tcp_connections_closed_total{reporter="source",result="`+result+`"}`); n != 1 {
+			if n := p.client().Metric(t, `isthmus_connections_closed_total{reporter="source",result="`+result+`"}`); n != 1 {
 				t.Errorf("%v connections are counted as %s; want 1", n, result)
 			}
 		})

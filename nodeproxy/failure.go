@@ -38,6 +38,7 @@ const (
 	reasonIdentity  = identity.ReasonIdentity    // the peer is somebody else, or we are to the peer
 	reasonOwn       = identity.ReasonOwnIdentity // we have no valid certificate: nobody's fault but ours
 	reasonLocal     = "local"                    // this process could not dial: no descriptor, port or permission
+	reasonElsewhere = "elsewhere"                // another replica at the gateway's address has answered
 	reasonTunnel    = "tunnel"                   // the tunnel broke before the first byte
 	reasonNoRoute   = "no_route"                 // no candidate is left
 	reasonStatus    = "status"                   // a status without a reason of the closed list; the error tells which

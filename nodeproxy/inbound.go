@@ -86,6 +86,10 @@ func (in *inbound) clientAddress(conn net.Conn) netip.Addr {
 func (in *inbound) serve(ctx context.Context, conn net.Conn, from netip.Addr, entry *pending.Entry) {
 	t, expiry, err := in.handshake(ctx, conn, entry)
 	entry.Leave()
+	if kind := entry.Probe(err); kind != "" {
+		in.p.metrics.probed.WithLabelValues(kind).Inc()
+		return
+	}
 	if err != nil {
 		refusal := in.p.refusals.Note("inbound", in.uid, conn.RemoteAddr(), err)
 		in.p.metrics.refused.WithLabelValues(refusal).Inc()
@@ -242,7 +246,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, a access, o
 // and not where it is, so the address of the connection decides. A header can only
 // narrow the scope: it is the client's own word.
 func (in *inbound) scope(snap *mesh.Snapshot, req *hbone.Incoming) route.Scope {
-	if in.fromGateway(snap, req) {
+	if in.fromGateway(snap, req) || req.Session.Peer().ID.TrustDomain() != in.p.self.TrustDomain() { // nobody of another trust domain is of the own network
 		return route.ExportedPorts
 	}
 	return in.p.cfg.Inbound.scope()

@@ -86,7 +86,7 @@ func (p *Proxy) openKept(ctx context.Context, s warm.Session, r warmset.Request)
 			c.source = w
 		}
 	}
-	v := via{authority: authorityOf(s.Key), pin: r.Pin, avoid: r.Avoid, session: s}
+	v := via{authority: authorityOf(s.Key), pin: r.Pin, avoid: r.Avoid, session: s, dials: patientDials}
 	for _, g := range c.snap.Gateways(s.Network) {
 		if picker.Way(g) == r.Gateway {
 			v.gateway = g

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing/synctest"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
+	"github.com/isthmus-mesh/isthmus/internal/testlb"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -42,7 +44,9 @@ type distant struct {
 	gateways []*mesh.Gateway
 	sources  []*mesh.Workload // each with an identity of its own
 	groups   []int            // pods that each gateway reaches, one after the other and nobody else's; nil: each reaches all
-	silent   bool             // gateways know nothing of pins and avoided pods, and name nobody
+	balancer *testlb.Balancer // before all gateways, at fronts; nil: each has an address of its own
+	fronts   func() []netip.AddrPort
+	silent   bool // gateways know nothing of pins and avoided pods, and name nobody
 	ctx      context.Context
 	stop     context.CancelFunc
 	work     sync.WaitGroup
@@ -52,6 +56,7 @@ type distant struct {
 	out       map[mesh.EndpointID]bool
 	begun     int // gateways
 	listeners map[string]net.Listener
+	processes map[string]*distantGateway
 	lines     map[string][]*simnet.Conn // by where they lead
 	got       map[mesh.EndpointID]int   // connections
 	handshake int                       // of sessions with pods
@@ -61,7 +66,7 @@ const distantHost = "far.default"
 
 func newDistant(pods, gateways int, delay time.Duration) *distant {
 	w := &distant{delay: delay, net: simnet.Network{Options: simnet.Options{Delay: delay}}, rng: rand.New(rand.NewPCG(1, uint64(pods))),
-		out: map[mesh.EndpointID]bool{}, listeners: map[string]net.Listener{}, lines: map[string][]*simnet.Conn{}, got: map[mesh.EndpointID]int{}}
+		out: map[mesh.EndpointID]bool{}, listeners: map[string]net.Listener{}, processes: map[string]*distantGateway{}, lines: map[string][]*simnet.Conn{}, got: map[mesh.EndpointID]int{}}
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	cfg := DefaultConfig()
 	cfg.Node, cfg.Network = "east-1", "east"
@@ -170,14 +175,35 @@ func (w *distant) tellHealth() {
 func (w *distant) dial(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, os.ErrDeadlineExceeded)
 	defer cancel()
-	c, err := w.net.Dial(ctx, addr.String())
+	to, over := addr.String(), func() {}
+	if w.balancer != nil && slices.Contains(w.fronts(), addr) {
+		backend, ended, err := w.balancer.Pick(netip.AddrFrom4([4]byte{10, 0, 0, 1}))
+		if err != nil {
+			return nil, err
+		}
+		to, over = backend, ended
+	} else if w.balancer != nil {
+		return nil, fmt.Errorf("dial %s: %w", addr, syscall.ECONNREFUSED)
+	}
+	c, err := w.net.Dial(ctx, to)
+	addr = netip.MustParseAddrPort(to)
 	if err == nil {
 		w.mu.Lock()
 		w.lines[addr.String()] = append(w.lines[addr.String()], c)
 		w.mu.Unlock()
+		return &counted{Conn: c, over: over}, nil
 	}
-	return c, err
+	over()
+	return nil, err
 }
+
+// counted is a connection that tells its end.
+type counted struct {
+	*simnet.Conn
+	over func()
+}
+
+func (c *counted) Close() error { c.over(); return c.Conn.Close() }
 
 // listen has a gateway answer at addr.
 func (w *distant) listen(addr string) {
@@ -188,6 +214,7 @@ func (w *distant) listen(addr string) {
 	w.mu.Lock()
 	w.listeners[addr] = l
 	g := w.newGateway()
+	w.processes[addr] = g
 	w.mu.Unlock()
 	w.work.Go(func() {
 		for {
@@ -196,9 +223,9 @@ func (w *distant) listen(addr string) {
 				return
 			}
 			w.work.Go(func() {
-				t, err := hbone.ServerTLS(w.ctx, conn, w.client.ids.ServerTLS(torturedID("gateway"), nil, "h2"))
+				t, err := hbone.ServerTLS(w.ctx, conn, w.client.ids.ServerTLS(torturedID("gateway"), nil, hbone.ServerProtocols(fmt.Sprint("west/gw-", g.nth+1))...))
 				if err == nil {
-					hbone.NewServer(t, hbone.DefaultConfig(), g.forward).Serve(w.ctx)
+					g.sessions.Serve(w.ctx, hbone.NewServer(t, hbone.DefaultConfig(), g.forward))
 				}
 			})
 		}
@@ -219,10 +246,13 @@ func (w *distant) lose(addr string) {
 // distantGateway is one gateway process: the pods are beside it.
 type distantGateway struct {
 	*distant
-	picker  *gwpicker.Picker
-	nth     int
-	offered map[mesh.EndpointID]bool // that was out when service was offered
-	service *gwpicker.Service
+	picker   *gwpicker.Picker
+	nth      int
+	sessions hbone.Group
+	cut      bool                     // from its pods
+	asked    int                      // for tunnels
+	offered  map[mesh.EndpointID]bool // that was out when service was offered
+	service  *gwpicker.Service
 }
 
 // newGateway is the next gateway; the caller holds mu.
@@ -251,8 +281,14 @@ func (g *distantGateway) forward(ctx context.Context, in *hbone.Incoming) {
 		r = gwpicker.Request{}
 	}
 	w.mu.Lock()
+	cut := g.cut
+	g.asked++
 	c, ok := g.choose(r)
 	w.mu.Unlock()
+	if cut {
+		in.Refuse(503, hbone.Header{header.NameReason: string(header.ReasonNoEndpoint)})
+		return
+	}
 	if !ok {
 		in.Refuse(503, hbone.Header{header.NameReason: string(header.ReasonPinnedGone)})
 		return

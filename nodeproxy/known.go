@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/isthmus-mesh/isthmus/federation/links"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -44,7 +45,7 @@ func (c Config) checkKnown(snap *mesh.Snapshot, nameOf func(mesh.EndpointID) str
 // and cannot be used: no reason not to start, and perhaps that of what is unknown.
 func (c Config) checkNames() (left, err error) {
 	if c.Discovery.File == "" {
-		return nil, nil // Validate has said so
+		return nil, nil // Validate has said so, or gateways will tell
 	}
 	snap, left, err := c.Discovery.Load()
 	if err != nil {
@@ -100,7 +101,7 @@ func (c Config) checkTarget(snap *mesh.Snapshot, o Outbound) error {
 	}
 	switch re.Kind {
 	case route.UnknownService:
-		if _, ok := canonical(host); ok && c.Federation.Networks != "" {
+		if _, ok := links.Canonical(host); ok && c.Federation.Networks != "" {
 			return nil // another network may export it
 		}
 		return fmt.Errorf("%q: %s knows no service %q: %s", o.To, c.Discovery.File, host, strictyaml.Suggest(host, hostnames(snap)))

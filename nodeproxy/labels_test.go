@@ -48,7 +48,7 @@ func TestWhatAPeerAnswersIsNoLabel(t *testing.T) {
 			t.Errorf("a label comes from the peer: %s", line)
 		}
 	}
-	if n := proxy.Metric(t, `istio_tcp_connections_closed_total{reporter="source",result="status"}`); n == 0 || answers.Load() < 10 {
+	if n := proxy.Metric(t, `isthmus_connections_closed_total{reporter="source",result="status"}`); n == 0 || answers.Load() < 10 {
 		t.Errorf("%v connections ended with result status after %d answers", n, answers.Load())
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/isthmus-mesh/isthmus/federation/links"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -102,7 +103,7 @@ func (p *Proxy) sweepNames(now time.Time) {
 func (p *Proxy) forgetNames(names []string) {
 	snap := p.store.Current()
 	for _, name := range names {
-		if snap.Named(name) == nil {
+		if snap.Named(name) == nil && !p.own.means(name) {
 			p.stream.Forget(name)
 		}
 	}
@@ -111,7 +112,7 @@ func (p *Proxy) forgetNames(names []string) {
 // learn asks the gateways of this network for what flow asks for and discovery does not
 // know, and returns when other networks' offers, if there are any, are in force.
 func (p *Proxy) learn(ctx context.Context, flow route.Flow) bool {
-	if p.links == nil || p.stream == nil {
+	if p.links == nil && p.own == nil || p.stream == nil {
 		return false
 	}
 	snap := p.store.Current()
@@ -119,7 +120,7 @@ func (p *Proxy) learn(ctx context.Context, flow route.Flow) bool {
 		p.use(ctx, svc.Hostname)
 		return p.store.Current() != snap
 	}
-	name, ok := canonical(flow.Host)
+	name, ok := p.askable(flow)
 	if !ok {
 		return false
 	}
@@ -128,38 +129,9 @@ func (p *Proxy) learn(ctx context.Context, flow route.Flow) bool {
 	if !asked {
 		return false
 	}
-	p.stream.Use(ctx, name, firstUse)
+	p.stream.Use(ctx, name, p.firstAnswer())
 	p.shares.update(name)
 	return p.store.Current() != snap
-}
-
-// canonical returns the hostname by which other networks export what host may be a name
-// of; not ok for what is none.
-func canonical(host string) (string, bool) {
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	if name, namespace, ok := namespaced(host); ok {
-		host = name + "." + namespace + ".svc.cluster.local"
-	}
-	if host == "" || len(host) > 253 || !strings.Contains(host, ".") {
-		return "", false
-	}
-	for _, c := range host {
-		if c != '.' && c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z') {
-			return "", false
-		}
-	}
-	return host, true
-}
-
-// namespaced takes apart a hostname that says which namespace it is of.
-func namespaced(host string) (name, namespace string, ok bool) {
-	for _, suffix := range []string{".svc.cluster.local", ".mesh.internal"} {
-		if rest, is := strings.CutSuffix(host, suffix); is {
-			name, namespace, ok = strings.Cut(rest, ".")
-			return name, namespace, ok && name != "" && namespace != "" && !strings.Contains(namespace, ".")
-		}
-	}
-	return "", "", false
 }
 
 // because adds to a refusal of f why the discovery file's word on that service is not
@@ -169,7 +141,7 @@ func (p *Proxy) because(snap *mesh.Snapshot, f route.Flow, err error) error {
 	if !errors.As(err, &re) || re.Kind != route.UnknownService && re.Kind != route.NoEndpoint {
 		return err
 	}
-	name, namespace, ok := namespaced(strings.ToLower(strings.TrimSuffix(f.Host, ".")))
+	name, namespace, ok := links.Namespaced(strings.ToLower(strings.TrimSuffix(f.Host, ".")))
 	if svc := snap.Service(f.Host); svc != nil {
 		name, namespace, ok = svc.Name, svc.Namespace, true
 	} else if svc := snap.ServiceAt(f.Addr.Addr().Unmap()); svc != nil {

@@ -46,7 +46,7 @@ func TestTheLimitOfOneIdentityIsNotItsGatewaysFault(t *testing.T) {
 			t.Errorf("a connection of another identity: %v", err)
 		}
 	}
-	if n := first.Metric(t, `istio_tcp_connections_opened_total`); n < 2 {
+	if n := first.Metric(t, `isthmus_tunnels_opened_total`); n < 2 {
 		t.Errorf("gw-1 was asked for %v tunnels; want some of the other identity", n)
 	}
 	if row := p.client().Row(t, "gateways", "name", "gw-1"); !row.Has("health", 1) {

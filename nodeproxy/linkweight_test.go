@@ -54,10 +54,10 @@ func TestHealthWeighsNoMoreThanTheLinkLets(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.Network, cfg.Node = "east", "east-1"
 		v := newView(cfg, known, func(string) {}, zerolog.Nop(), NewMetrics(prometheus.NewRegistry()))
-		v.most = w.file.most
+		v.most = w.file.Most
 		link := func(bound int) {
 			w.link(t, fmt.Sprint(", maxCapacity: ", bound))
-			if _, err := w.file.reread(); err != nil {
+			if _, err := w.file.Reread(); err != nil {
 				t.Fatal(err)
 			}
 			w.updateAll([]healthstream.Change{{Service: shopName, Network: "west"}})

@@ -1,14 +1,20 @@
 package nodeproxy
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/isthmus-mesh/isthmus/internal/admin"
+)
 
 // Metrics of one node proxy. Labels are closed sets: reporter is source or
 // destination, result and reason come from the closed lists of the access log.
 type Metrics struct {
-	opened, closed, sent, received *prometheus.CounterVec
-	retries, edges, refused        *prometheus.CounterVec
-	sessions, streams, warm        *prometheus.CounterVec
-	budget, dazed, indeterminate   prometheus.Counter
+	opened, closed, sent, received  *prometheus.CounterVec
+	retries, edges, refused         *prometheus.CounterVec
+	sessions, streams, warm, probed *prometheus.CounterVec
+	replicas                        *prometheus.CounterVec
+	budget, dazed, indeterminate    prometheus.Counter
+	connect                         prometheus.Histogram
 }
 
 // NewMetrics registers the node proxy's metrics.
@@ -23,17 +29,22 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		r.MustRegister(c)
 		return c
 	}
+	connect := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_connect_duration_seconds", Help: "Time from an application's connect until the far application had accepted, of local applications' connections that were established.", Buckets: admin.ConnectBuckets})
+	r.MustRegister(connect)
 	return &Metrics{
-		opened:        vec("istio_tcp_connections_opened_total", "Connections that were started.", "reporter"),
-		closed:        vec("istio_tcp_connections_closed_total", "Connections that ended, by result.", "reporter", "result"),
-		sent:          vec("istio_tcp_sent_bytes_total", "Bytes into tunnels.", "reporter"),
-		received:      vec("istio_tcp_received_bytes_total", "Bytes out of tunnels.", "reporter"),
+		connect:       connect,
+		opened:        vec("isthmus_connections_opened_total", "Connections that were started.", "reporter"),
+		closed:        vec("isthmus_connections_closed_total", "Connections that ended, by result.", "reporter", "result"),
+		sent:          vec("isthmus_connection_sent_bytes_total", "Bytes into tunnels.", "reporter"),
+		received:      vec("isthmus_connection_received_bytes_total", "Bytes out of tunnels.", "reporter"),
 		retries:       vec("isthmus_connect_retries_total", "Connects that were repeated elsewhere, by the reason of the failure.", "reason"),
 		edges:         vec("isthmus_outlier_edges_total", "Ejections and readmissions, by scope and edge.", "scope", "edge"),
 		refused:       vec("isthmus_peers_refused_total", "Inbound connections refused before any stream, by reason (handshake, identity, own_identity, overload).", "reason"),
+		probed:        vec("isthmus_connections_without_hello_total", "Inbound connections that ended (left) before a TLS hello, or said something else than TLS (not_tls): probes, which are no refused peers and no lines of the log.", "kind"),
 		sessions:      vec("isthmus_sessions_ended_total", "Inbound sessions that ended, by outcome (orderly, goaway, protocol_error, abuse, settings_timeout, ping_timeout, certificate_expired, lost).", "outcome"),
 		streams:       vec("isthmus_streams_refused_total", "CONNECTs refused with REFUSED_STREAM, by reason (draining, streams, handlers, rate).", "reason"),
 		warm:          vec("isthmus_warm_choices_total", "Attempts to reach a pod of another network, by the session they went on: held (by a warm set: one round trip), awaited (another connection was opening it), opened (to be held), alone (for this connection).", "session"),
+		replicas:      vec("isthmus_replica_answers_total", "Dials of gateways that share an address with others, by who has answered: asked (the one that was wanted), other (another one: the session is its own), unknown (one that discovery does not list yet: dialled again), taken (likewise, and nobody else answers: it stands for the one that was wanted).", "answer"),
 		budget:        one("isthmus_retry_budget_exhausted_total", "Connections that failed because the retry budget of their identity and service was spent."),
 		indeterminate: one("isthmus_indeterminate_connects_total", "Connections given up because the far side vanished after it may have got the application's first bytes."),
 		dazed:         one("isthmus_dazed_picks_total", "Choices made among places none of which was healthy."),

@@ -1,14 +1,9 @@
 package nodeproxy
 
 import (
-	"context"
-	"errors"
 	"fmt"
 
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
-
 	"github.com/isthmus-mesh/isthmus/discovery"
-	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -23,25 +18,12 @@ type misnamedGateway struct {
 func (e *misnamedGateway) Error() string { return e.err.Error() + ": " + e.remedy }
 func (e *misnamedGateway) Unwrap() error { return e.err }
 
-// gatewayDialer is dialer of a session with g as source.
-func (p *Proxy) gatewayDialer(source spiffeid.ID, g *mesh.Gateway) func(context.Context) (*hbone.Session, error) {
-	dial := p.dialer(hopOuter, source, []spiffeid.ID{g.Identity}, g.Address)
-	return func(ctx context.Context) (*hbone.Session, error) {
-		s, err := dial(ctx)
-		var wrong *identity.PeerError
-		if errors.As(err, &wrong) {
-			err = &misnamedGateway{err, p.renamed(g, wrong)}
-		}
-		return s, err
-	}
-}
-
 // renamed says which key is to have which value if it is g that has shown itself as
 // another one.
 func (p *Proxy) renamed(g *mesh.Gateway, shown *identity.PeerError) string {
 	file, key := "gateways[] of network "+g.Network+" in the discovery file", "serviceAccount"
-	if p.links.has(g.Network) && !p.watcher.Lists(discovery.Key{Kind: discovery.KindGateway, Name: g.Network + "/" + g.Name}) {
-		file, key = "network "+g.Network+" in federation.networks ("+p.links.path+")", "gatewayServiceAccount"
+	if p.links.Has(g.Network) && !p.watcher.Lists(discovery.Key{Kind: discovery.KindGateway, Name: g.Network + "/" + g.Name}) {
+		file, key = "network "+g.Network+" in federation.networks ("+p.links.Path()+")", "gatewayServiceAccount"
 	}
 	if namespace, account, err := identity.Names(shown.Got); err == nil && shown.Got.MemberOf(g.Identity.TrustDomain()) {
 		return fmt.Sprintf("if this is gateway %s, write %s: %s/%s at %s", g.Name, key, namespace, account, file)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/file"
+	"github.com/isthmus-mesh/isthmus/federation/links"
 	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 	"github.com/isthmus-mesh/isthmus/route"
 )
@@ -45,7 +46,7 @@ workloads: [{uid: shop, network: east, node: n, addresses: [10.0.0.1]}]
 			if err := os.WriteFile(path, []byte(mesh+"shares: [{"+c.share+"}]\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			p := &Proxy{store: new(discovery.Store), links: &linkFile{own: "east", of: map[string]keyfile.Link{"west": {TrustDomains: []string{"cluster.local", "linked.org"}}}}}
+			p := &Proxy{store: new(discovery.Store), links: links.Of("east", map[string]keyfile.Link{"west": {TrustDomains: []string{"cluster.local", "linked.org"}}})}
 			p.cfg.Network, p.cfg.Outbound = "east", []Outbound{{Workload: "shop", Listen: netip.MustParseAddrPort("127.0.0.1:80"), To: "hello.demo.svc.cluster.local:80"}}
 			var err error
 			if p.watcher, err = file.OpenFor("east", path, p.store); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
+	"github.com/isthmus-mesh/isthmus/federation/links"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
@@ -27,6 +28,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
+	"github.com/isthmus-mesh/isthmus/internal/resolve"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
@@ -35,43 +37,47 @@ import (
 
 // Proxy is one process's node proxy. Build it with New, then Run it once.
 type Proxy struct {
-	cfg      Config
-	log      zerolog.Logger
-	self     spiffeid.ID
-	store    *discovery.Store
-	watcher  *file.Watcher
-	ids      *identity.Manager
-	stream   *healthstream.Client // nil when federation.health is off
-	askedAll sync.Once
-	lines    knownLines
-	links    *linkFile   // to other networks; nil without federation.networks
-	shares   *toldShares // what these have proven to offer
-	asking   askedNames  // names that discovery did not know
-	pool     *pool.Pool
-	kept     *warm.Keeper // of sessions with pods of other networks
-	answers  sync.Map     // *hbone.Session of kept → warmset.Answer
-	onesMu   sync.Mutex
-	ones     map[warm.Session]*oneEndpoint // of the sessions in answers, and of dials
-	witness  *witness
-	view     *view
-	budget   *retrybudget.Budget
-	load     *overload.Limiter
-	admit    func(string) (overload.Work, error)                  // of connections that others open to pods of this node, if they come again: load's TryAdmit
-	hold     func(context.Context, string) (overload.Work, error) // if they do not: load's AdmitOnce
-	crowded  func(coming int) bool                                // may no more connections of local applications even wait? load's Refuse
-	towards  *overload.Destinations
-	throttle overload.Throttle          // of what others refuse for overload: by sharedKey, as towards, and by identity
-	late     func(since time.Time) bool // may what did not come since then be our own doing?
-	gateways gatewaySources
-	refusals *identity.Refusals
-	clients  *admission.Guard
-	strays   every // warns of gateways that discovery does not list
-	metrics  *Metrics
-	registry *prometheus.Registry
-	admin    net.Listener
-	session  hbone.Config // what all sessions are made from
-	diagnose *diagnose.Diagnosis
-	dialHop  dialTCP // to pods and gateways
+	cfg        Config
+	log        zerolog.Logger
+	self       spiffeid.ID
+	store      *discovery.Store
+	watcher    *file.Watcher
+	own        *ownNetwork // what gateways tell of it; nil where a file says so
+	ids        *identity.Manager
+	stream     *healthstream.Client // nil when federation.health is off
+	askedAll   sync.Once
+	lines      knownLines
+	links      *links.File       // to other networks; nil without federation.networks
+	shares     *toldShares       // what these have proven to offer
+	names      *resolve.Resolver // of the hosts of their gateways; nil without links
+	asking     askedNames        // names that discovery did not know
+	pool       *pool.Pool
+	kept       *warm.Keeper // of sessions with pods of other networks
+	answers    sync.Map     // *hbone.Session of kept → warmset.Answer
+	onesMu     sync.Mutex
+	ones       map[warm.Session]*oneEndpoint // of the sessions in answers, and of dials
+	witness    *witness
+	view       *view
+	budget     *retrybudget.Budget
+	load       *overload.Limiter
+	admit      func(string) (overload.Work, error)                  // of connections that others open to pods of this node, if they come again: load's TryAdmit
+	hold       func(context.Context, string) (overload.Work, error) // if they do not: load's AdmitOnce
+	crowded    func(coming int) bool                                // may no more connections of local applications even wait? load's Refuse
+	towards    *overload.Destinations
+	throttle   overload.Throttle          // of what others refuse for overload: by sharedKey, as towards, and by identity
+	late       func(since time.Time) bool // may what did not come since then be our own doing?
+	gateways   gatewaySources
+	replicas   replicas
+	refusals   *identity.Refusals
+	clients    *admission.Guard
+	strays     every // warns of gateways that discovery does not list
+	metrics    *Metrics
+	registry   *prometheus.Registry
+	admin      net.Listener
+	operations net.Listener // nil without operations.address
+	session    hbone.Config // what all sessions are made from
+	diagnose   *diagnose.Diagnosis
+	dialHop    dialTCP // to pods and gateways
 	// started is told of each client session; nil outside tests.
 	started func(*hbone.Session)
 
@@ -96,6 +102,9 @@ type Proxy struct {
 var gatewaySchedule = reprobe.Schedule{First: 250 * time.Millisecond, Limit: 2 * time.Second, Bound: 30 * time.Second, Least: time.Second,
 	Timeout: 3 * time.Second, Spacing: 20 * time.Millisecond, Concurrent: 16}
 
+// resolvConf names the DNS servers of this machine.
+const resolvConf = "/etc/resolv.conf"
+
 // Registry holds the metrics of this node proxy.
 func (p *Proxy) Registry() *prometheus.Registry { return p.registry }
 
@@ -107,10 +116,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	if p.self, err = cfg.SPIFFEID(); err != nil {
 		return nil, err
 	}
-	if p.watcher, err = cfg.Discovery.OpenFor(cfg.Network, p.store, log); err != nil {
-		return nil, err
-	}
-	if err := cfg.checkKnown(p.store.Current(), p.watcher.NameOf); err != nil {
+	if p.watcher, err = p.discover(); err != nil {
 		return nil, err
 	}
 	if p.ids, err = cfg.Identity.Open(log); err != nil {
@@ -120,7 +126,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 		return nil, err
 	}
 	p.registry.MustRegister(identity.NewMetrics(p.ids))
-	p.registry.MustRegister(file.NewCollector(p.watcher))
+	p.registry.MustRegister(file.NewCollector(p.watcher), newToldCollector(p.own))
 	p.witness = newWitness(p.data, cfg, p.declared, dialKernel(0), p.changed, log)
 	p.witness.late = p.late
 	p.registry.MustRegister(
@@ -131,20 +137,26 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Local applications and gateways that failed and are asked now whether they answer."},
 		func() float64 { return float64(p.witness.prober.Active() + p.gatewayProbes.Active()) }))
 	if cfg.Federation.Networks != "" {
-		if p.links, err = openLinks(cfg.Federation.Networks, cfg.Network); err != nil {
+		if p.links, err = links.Open(cfg.Federation.Networks, cfg.Network); err != nil {
 			return nil, err
 		}
-		p.view.most = p.links.most
+		p.ids.Believe(p.links.Roots())
+		p.view.most = p.links.Most
 	}
 	if cfg.Federation.Health {
 		p.stream = healthstream.NewClient(healthstream.ClientConfig{
-			Node: cfg.Node, Network: cfg.Network, Self: p.self, Identity: p.ids,
-			Gateways: func() []*mesh.Gateway { return p.store.Current().Gateways(cfg.Network) },
-			Lists:    func(network string) bool { return p.links.has(network) || p.store.Current().HasNetwork(network) },
-			Known:    p.links.known(),
+			Node: cfg.Node, Network: cfg.Network, Self: p.self, Identity: p.ids, Token: cfg.Federation.token(),
+			Gateways: p.ownGateways,
+			Lists:    func(network string) bool { return p.links.Has(network) || p.store.Current().HasNetwork(network) },
+			Known:    p.links.Known(),
 			Facts:    p.witness, OnAsk: p.asked, Idle: cfg.Federation.Idle, Log: log, Metrics: peer.NewNodeMetrics(p.registry),
+			Excerpts: p.ownExcerpts(),
 		})
 		p.shares = newToldShares(p.cfg.Network, p.store.Current, p.links, p.stream, func(c ...discovery.Change) { p.watcher.Apply(c...) }, log)
+		if p.shares != nil {
+			p.names = resolve.New(resolve.DNS(resolvConf), p.shares.relocated)
+			p.shares.resolveBy(p.names)
+		}
 		p.pin(p.store.Current())
 	}
 	if err := p.listen(); err != nil {
@@ -208,6 +220,9 @@ func (p *Proxy) listen() (err error) {
 	if p.admin, err = admin.Listen(p.cfg.Admin); err != nil {
 		return err
 	}
+	if p.operations, err = admin.ListenOperations(p.cfg.Operations); err != nil {
+		return err
+	}
 	for i, o := range p.cfg.Outbound {
 		l, err := p.listenOutbound(o.Listen, fmt.Sprintf("outbound[%d].listen", i), p.static(o))
 		if err != nil {
@@ -237,6 +252,9 @@ func (p *Proxy) listen() (err error) {
 func (p *Proxy) closeListeners() {
 	if p.admin != nil {
 		p.admin.Close()
+	}
+	if p.operations != nil {
+		p.operations.Close()
 	}
 	for _, o := range p.outbounds {
 		o.listener.Close()
@@ -283,7 +301,12 @@ func (p *Proxy) probeGateway(key string) {
 			return errUndeclared
 		}
 		started = time.Now()
-		s, err := p.gatewayDialer(p.self, g)(ctx)
+		s, err := p.gatewayDialer(p.self, g, nil)(ctx)
+		for range len(replicasOf(p.store.Current(), g)) - 1 { // each has its turn
+			if isElsewhere(err) && ctx.Err() == nil {
+				s, err = p.gatewayDialer(p.self, g, nil)(ctx)
+			}
+		}
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,9 @@ func (p *Proxy) pending() []string {
 		return []string{"draining"}
 	}
 	missing := p.ids.Missing()
+	if !p.own.told() {
+		return append([]string{"discovery"}, missing...)
+	}
 	if !p.ready.Load() {
 		return append([]string{"federation"}, missing...)
 	}
@@ -17,7 +20,11 @@ func (p *Proxy) pending() []string {
 
 // details is what is shown beside readiness.
 func (p *Proxy) details() map[string]any {
-	return map[string]any{"discovery": p.watcher.Status()}
+	details := map[string]any{"discovery": p.watcher.Status()}
+	if p.own != nil {
+		details["told"] = p.own.state()
+	}
+	return details
 }
 
 // identities are those that this process shows to others: its own, and those of

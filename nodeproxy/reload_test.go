@@ -183,7 +183,7 @@ func TestAGatewayThatDiscoveryDrainsGetsNothingNew(t *testing.T) {
 	}
 	p.Start()
 	flow := meshtest.Flow(t, p.listen.hello, 4)
-	opened := func() float64 { return p.Process("gateway west/gw-1").Metric(t, "istio_tcp_connections_opened_total") }
+	opened := func() float64 { return p.Process("gateway west/gw-1").Metric(t, "isthmus_tunnels_opened_total") }
 	meshtest.Eventually(t, "gw-1 is used", func() bool { return opened() > 0 })
 	p.Config.Gateways[0].Drained = true
 	known(t, p.Mesh, p.client())

@@ -32,10 +32,15 @@ func (p *Proxy) Run(ctx context.Context) error {
 	background.Go(func() error { p.towards.Run(bctx); return nil })
 	background.Go(func() error { p.clients.Run(bctx); return nil })
 	background.Go(func() error { return server.Run(bctx, p.admin) })
+	background.Go(func() error { return server.RunOperations(bctx, p.operations) })
 	if p.stream != nil {
 		background.Go(func() error { return p.stream.Run(bctx) })
 		background.Go(func() error { p.listenServices(bctx); return nil })
 		background.Go(func() error { p.followLinks(bctx); return nil })
+		background.Go(func() error { p.own.run(bctx); return nil })
+		if p.names != nil {
+			background.Go(func() error { p.names.Run(bctx); return nil })
+		}
 	}
 	p.settle(ctx)
 	starting, stop := context.WithCancel(bctx)
@@ -64,6 +69,12 @@ const settleLimit = 2 * time.Second
 
 func (p *Proxy) settle(ctx context.Context) {
 	limit := time.Now().Add(settleLimit)
+	if !p.own.await(ctx) {
+		return
+	}
+	if after := time.Now().Add(settleLimit / 4); p.own != nil && p.own.leader() != "" && after.After(limit) {
+		limit = after // who has just told everything answers for what listeners lead to
+	}
 	for p.stream != nil && !p.stream.Settled() && len(p.store.Current().Gateways(p.cfg.Network)) > 0 {
 		if time.Now().After(limit) {
 			p.log.Warn().Msg("starting without a health stream: no gateway of this network has accepted one")

@@ -30,7 +30,9 @@ func (p *Proxy) use(ctx context.Context, service string) {
 }
 
 // follows reports whether anything is asked of the gateways.
-func (p *Proxy) follows() bool { return p.stream != nil && (p.view.reports || p.links != nil) }
+func (p *Proxy) follows() bool {
+	return p.stream != nil && (p.view.reports || p.links != nil || p.own != nil)
+}
 
 // pin follows the services that static listeners lead to.
 func (p *Proxy) pin(snap *mesh.Snapshot) {
@@ -49,7 +51,7 @@ func (p *Proxy) pin(snap *mesh.Snapshot) {
 		}
 		if svc != nil {
 			names = append(names, svc.Hostname)
-		} else if name, ok := canonical(host); ok && p.links != nil {
+		} else if name, ok := p.askable(flowTo(host, 0)); ok {
 			names = append(names, name)
 		}
 	}

@@ -22,6 +22,7 @@ type state struct {
 	Network    string                  `json:"network"`          // this process's own
 	Revision   uint64                  `json:"revision"`         // of the snapshot that decisions are made from; see discovery.revision
 	Discovery  file.Status             `json:"discovery"`        // how the discovery file stands
+	Told       *toldState              `json:"told,omitempty"`   // what gateways of this network tell of it, where no file does
 	Identities []identity.Status       `json:"identities"`       // those that this process needs
 	Draining   bool                    `json:"draining"`         // it was told to stop, and finishes what is open
 	Attached   int                     `json:"attachedGateways"` // gateways of this network that a health stream is open to
@@ -121,7 +122,7 @@ func (p *Proxy) dump(service string) (any, error) {
 			return nil, fmt.Errorf("service: %q: discovery lists no service of this hostname or alias", service)
 		}
 	}
-	s := state{Node: p.cfg.Node, Network: p.cfg.Network, Revision: snap.Revision, Discovery: p.watcher.Status(), Identities: p.ids.Status(), Draining: p.draining.Load(),
+	s := state{Node: p.cfg.Node, Network: p.cfg.Network, Revision: snap.Revision, Discovery: p.watcher.Status(), Told: p.own.state(), Identities: p.ids.Status(), Draining: p.draining.Load(),
 		Local: p.witness.dump(), Services: []healthstream.Followed{}}
 	if p.stream != nil {
 		s.Attached, s.Services = p.stream.Attached(), p.stream.Followed()

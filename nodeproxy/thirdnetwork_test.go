@@ -47,7 +47,7 @@ func TestALinkedNetworkTakesNothingFromAnother(t *testing.T) {
 			if err := os.WriteFile(w.path, []byte("networks:\n  - {name: west, keys: ['"+testKey+"']}\n  - {name: evil, keys: ['"+key.Public().String()+"']}\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := w.file.reread(); err != nil {
+			if _, err := w.file.Reread(); err != nil {
 				t.Fatal(err)
 			}
 			w.take(discovery.Change{Key: discovery.Key{Kind: discovery.KindWorkload, Name: "client"}, Record: discovery.Workload{UID: "client", Network: "east", Node: "east-1", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.9")}}})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -11,13 +12,13 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
-	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
+	"github.com/isthmus-mesh/isthmus/federation/links"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
+	"github.com/isthmus-mesh/isthmus/internal/resolve"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -29,10 +30,11 @@ import (
 type toldShares struct {
 	own      string // network
 	snapshot func() *mesh.Snapshot
-	links    *linkFile
+	links    *links.File
 	from     offers
 	apply    func(...discovery.Change)
 	log      zerolog.Logger
+	names    *resolve.Resolver // of host names; nil: IP addresses alone are dialled
 
 	mu     sync.Mutex // held while it applies: the latest word is applied last
 	told   map[discovery.Key]discovery.Record
@@ -40,6 +42,7 @@ type toldShares struct {
 	faults map[discovery.Key]string   // what does not hold of that, in words
 	unused map[string][]discovery.Key // gateways that have a fault, by network
 	lines  logging.PeerLimits         // of the log, by network and object
+	hosts  map[string][]string        // names of the hosts that gateways have told, by network
 }
 
 // offers is what the health streams have proven; *healthstream.Client is one.
@@ -48,11 +51,11 @@ type offers interface {
 	Gateways(network string) []healthstream.Gateway
 }
 
-func newToldShares(own string, snapshot func() *mesh.Snapshot, l *linkFile, from offers, apply func(...discovery.Change), log zerolog.Logger) *toldShares {
+func newToldShares(own string, snapshot func() *mesh.Snapshot, l *links.File, from offers, apply func(...discovery.Change), log zerolog.Logger) *toldShares {
 	if l == nil {
 		return nil
 	}
-	return &toldShares{own: own, snapshot: snapshot, links: l, from: from, apply: apply, log: log, told: map[discovery.Key]discovery.Record{}, ways: map[string][]discovery.Key{}, faults: map[discovery.Key]string{}, unused: map[string][]discovery.Key{}, lines: logging.PeerLimits{Every: faultEvery}}
+	return &toldShares{own: own, snapshot: snapshot, links: l, from: from, apply: apply, log: log, told: map[discovery.Key]discovery.Record{}, ways: map[string][]discovery.Key{}, faults: map[discovery.Key]string{}, unused: map[string][]discovery.Key{}, lines: logging.PeerLimits{Every: faultEvery}, hosts: map[string][]string{}}
 }
 
 func shareKey(network, service string) discovery.Key {
@@ -73,7 +76,7 @@ func (t *toldShares) update(service string) {
 		return
 	}
 	var changes []healthstream.Change
-	for _, n := range t.links.names() {
+	for _, n := range t.links.Names() {
 		changes = append(changes, healthstream.Change{Service: service, Network: n})
 	}
 	t.updateAll(changes)
@@ -159,33 +162,13 @@ func (t *toldShares) put(next map[discovery.Key]discovery.Record, networks map[s
 // share is what holds of the export of service on network; nil: nothing.
 func (t *toldShares) share(network, service string) discovery.Record {
 	k := shareKey(network, service)
-	link, linked := t.links.get(network)
+	link, linked := t.links.Get(network)
 	known, _ := t.from.Known(network, service)
 	if !linked || known.Offer == nil {
 		t.fault(k, "")
 		return nil
 	}
-	export := exportOf(service, known.Offer)
-	fault := known.Differ
-	namespace, ok := t.namespace(service)
-	if !ok {
-		t.fault(k, fmt.Sprintf("what network %s exports as %s is not used: the name says no namespace, and discovery here lists no such service", network, service))
-		return nil
-	}
-	if export.Namespace != namespace { // whoever may answer for one namespace may not for another
-		t.fault(k, fmt.Sprintf("what network %s exports as %s is not used: it calls it a service of namespace %s, and here that is one of %s", network, service, export.Namespace, namespace))
-		return nil
-	}
-	if name, _, ok := namespaced(service); ok { // its names follow from that, and discovery takes no others
-		export.Name = name
-	}
-	admitted, refused := t.linkOf(link).Admit(export)
-	switch {
-	case len(refused) > 0 && len(admitted.Identities) == 0:
-		fault = fmt.Sprintf("what network %s exports as %s is not used: the link to it lets none of %s answer (trustDomains, namespaces in federation.networks)", network, service, idsOf(refused))
-	case len(refused) > 0:
-		fault = fmt.Sprintf("of what network %s exports as %s, %s may not answer: the link to it does not let them (trustDomains, namespaces in federation.networks)", network, service, idsOf(refused))
-	}
+	admitted, fault := links.Admit(link, links.Offer{Network: network, Service: service, Export: known.Offer, Differ: known.Differ}, t.snapshot().TrustDomain(), t.listed)
 	t.fault(k, fault)
 	if len(admitted.Identities) == 0 || len(admitted.Ports) == 0 {
 		return nil
@@ -204,41 +187,12 @@ func (t *toldShares) share(network, service string) discovery.Record {
 	return s
 }
 
-// namespace is that of a service by its name, and of one whose name does not say it, by
-// what is listed here: an export cannot choose it.
-func (t *toldShares) namespace(service string) (string, bool) {
-	if _, namespace, ok := namespaced(service); ok {
-		return namespace, true
-	}
+// listed is the namespace of a service whose name does not say it, by what is listed here.
+func (t *toldShares) listed(service string) (string, bool) {
 	if svc := t.snapshot().Named(service); svc != nil {
 		return svc.Namespace, true
 	}
 	return "", false
-}
-
-// linkOf is what bounds l, with what is left out filled in.
-func (t *toldShares) linkOf(l keyfile.Link) mesh.Link {
-	out := mesh.Link{TrustDomains: l.TrustDomains, Namespaces: l.Namespaces, MaxCapacity: l.MaxCapacity}
-	if len(out.TrustDomains) == 0 {
-		out.TrustDomains = []string{t.snapshot().TrustDomain()}
-	}
-	return out
-}
-
-func exportOf(service string, e *record.Export) mesh.Export {
-	out := mesh.Export{Name: e.Name, Namespace: e.Namespace, Hostname: service, Aliases: e.Aliases, Distribution: e.Distribution, Identities: e.Identities, Capacity: e.Capacity}
-	switch e.Scope {
-	case record.ScopeSegment:
-		out.Scope = mesh.ScopeSegment
-	case record.ScopeGlobalOnly:
-		out.Scope = mesh.ScopeGlobalOnly
-	default:
-		out.Scope = mesh.ScopeGlobal
-	}
-	for _, p := range e.Ports {
-		out.Ports = append(out.Ports, mesh.ExportPort{Name: p.Name, Port: p.Port})
-	}
-	return out
 }
 
 // gateways are those of network that have proved where they are, one of each name: the
@@ -246,9 +200,11 @@ func exportOf(service string, e *record.Export) mesh.Export {
 // What does not hold of those that are gone is forgotten. The caller holds mu.
 func (t *toldShares) gateways(network string) map[discovery.Key]discovery.Record {
 	out := map[discovery.Key]discovery.Record{}
-	link, linked := t.links.get(network)
+	link, linked := t.links.Get(network)
 	before := t.unused[network]
 	delete(t.unused, network)
+	delete(t.hosts, network)
+	defer t.followNames()
 	defer func() {
 		for _, k := range before {
 			if !slices.Contains(t.unused[network], k) {
@@ -265,17 +221,47 @@ func (t *toldShares) gateways(network string) map[discovery.Key]discovery.Record
 			best[g.Name] = g
 		}
 	}
+	live := map[record.Address]bool{} // addresses at which a replica is that lives
+	for _, g := range best {
+		for _, a := range g.Body.Addresses {
+			live[a] = live[a] || g.Live
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(best)) {
 		k, b := gatewayKeyOf(network, name), best[name].Body
-		at, odd := t.addressOf(b)
-		if odd != "" {
+		if !best[name].Live && slices.ContainsFunc(b.Addresses, func(a record.Address) bool { return live[a] }) {
+			continue // a replica that is gone, and whose siblings answer in its place
+		}
+		var before netip.AddrPort
+		if old, ok := t.told[k].(discovery.Gateway); ok {
+			before = old.Address
+		}
+		at, odd := t.addressesOf(network, b, before)
+		if len(at) == 0 {
 			t.fault(k, fmt.Sprintf("gateway %s of network %s is not used: %s", name, network, odd))
 			t.unused[network] = append(t.unused[network], k)
 			continue
 		}
-		out[k] = discovery.Gateway{Name: name, Network: network, Address: at, ServiceAccount: link.GatewayServiceAccount, Locality: discovery.Locality(b.Locality), Drained: b.Draining}
+		out[k] = discovery.Gateway{Name: name, Network: network, Address: at[0], MoreAddresses: slices.Clip(at[1:]), ServiceAccount: link.GatewayServiceAccount, TrustDomain: link.GatewayDomain(), Locality: discovery.Locality(b.Locality), Drained: b.Draining}
 	}
+	keepLast(out, func(name string) bool { return best[name].Live })
 	return out
+}
+
+// keepLast takes back the drain of the gateways that live where all are draining: a lame
+// duck serves on, and there is nobody else.
+func keepLast(gateways map[discovery.Key]discovery.Record, live func(name string) bool) {
+	for _, r := range gateways {
+		if !r.(discovery.Gateway).Drained {
+			return
+		}
+	}
+	for k, r := range gateways {
+		if g := r.(discovery.Gateway); live(g.Name) {
+			g.Drained = false
+			gateways[k] = g
+		}
+	}
 }
 
 func rankOf(g healthstream.Gateway) (rank int) {
@@ -323,16 +309,4 @@ func (t *toldShares) problems() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Sorted(maps.Values(t.faults))
-}
-
-func idsOf(ids []spiffeid.ID) string {
-	const most = 3
-	var out []string
-	for _, id := range ids[:min(len(ids), most)] {
-		out = append(out, id.String())
-	}
-	if len(ids) > most {
-		out = append(out, fmt.Sprintf("%d more", len(ids)-most))
-	}
-	return strings.Join(out, ", ")
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
+	"github.com/isthmus-mesh/isthmus/federation/links"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -48,7 +49,7 @@ func gatewayAt(name string, last byte, live, draining bool) healthstream.Gateway
 type toldWorld struct {
 	*toldShares
 	proven  *proven
-	file    *linkFile
+	file    *links.File
 	path    string
 	builder *discovery.Builder
 	snap    *mesh.Snapshot
@@ -61,7 +62,7 @@ func newToldWorld(t *testing.T, link string) *toldWorld {
 	w := &toldWorld{proven: &proven{map[healthstream.Change]*record.Export{}, map[string][]healthstream.Gateway{"west": {gatewayAt("gw-1", 1, true, false)}}}, path: filepath.Join(t.TempDir(), "networks.yaml"), builder: discovery.NewBuilder(0)}
 	w.link(t, link)
 	var err error
-	if w.file, err = openLinks(w.path, "east"); err != nil {
+	if w.file, err = links.Open(w.path, "east"); err != nil {
 		t.Fatal(err)
 	}
 	w.builder.SetTrustDomain("cluster.local")
@@ -214,7 +215,7 @@ func TestLinksAreReadAgain(t *testing.T) {
 	w.proven.offer(shopName, shopExport(nil))
 	w.update(shopName)
 	w.link(t, ", maxCapacity: 3")
-	if changed, err := w.file.reread(); !changed || err != nil {
+	if changed, err := w.file.Reread(); !changed || err != nil {
 		t.Fatal(changed, err)
 	}
 	w.relinked()
@@ -222,14 +223,14 @@ func TestLinksAreReadAgain(t *testing.T) {
 		t.Errorf("with a bound: %+v", s.Export)
 	}
 	w.link(t, ", namespaces: ['a b']")
-	if changed, err := w.file.reread(); changed || err == nil || !strings.Contains(err.Error(), "networks[0].namespaces") || w.file.failure() == nil || !w.file.has("west") {
+	if changed, err := w.file.Reread(); changed || err == nil || !strings.Contains(err.Error(), "networks[0].namespaces") || w.file.Failure() == nil || !w.file.Has("west") {
 		t.Errorf("odd: %v, %v", changed, err)
 	}
 	w.link(t, "")
 	if err := os.WriteFile(w.path, []byte("networks: []\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if changed, err := w.file.reread(); !changed || err != nil {
+	if changed, err := w.file.Reread(); !changed || err != nil {
 		t.Fatal(changed, err)
 	}
 	w.relinked()
@@ -243,10 +244,10 @@ func TestMistakesInLinksHaveTheirOwnRemedy(t *testing.T) {
 	w := newToldWorld(t, "")
 	const remedy = "isthmus network show"
 	w.link(t, ", maxCapacity: -1")
-	if _, err := openLinks(w.path, "east"); err == nil || strings.Contains(err.Error(), remedy) || !strings.Contains(err.Error(), "federation.networks: ") || !strings.Contains(err.Error(), "maxCapacity") {
+	if _, err := links.Open(w.path, "east"); err == nil || strings.Contains(err.Error(), remedy) || !strings.Contains(err.Error(), "federation.networks: ") || !strings.Contains(err.Error(), "maxCapacity") {
 		t.Errorf("a bad bound: %v", err)
 	}
-	if _, err := openLinks(w.path+".none", "east"); err == nil || !strings.Contains(err.Error(), remedy) {
+	if _, err := links.Open(w.path+".none", "east"); err == nil || !strings.Contains(err.Error(), remedy) {
 		t.Errorf("no file: %v", err)
 	}
 }
@@ -255,17 +256,17 @@ func TestMistakesInLinksHaveTheirOwnRemedy(t *testing.T) {
 func TestANetworkThatIsNotLinkedIsTold(t *testing.T) {
 	w := newToldWorld(t, "")
 	none := func(string) bool { return false }
-	got := w.file.unlinked([]string{"east", "wset"}, none)
+	got := w.file.Unlinked([]string{"east", "wset"}, none)
 	if want := `did you mean "west" in ` + w.path; len(got) != 1 || !strings.Contains(got["wset"], "network wset") || !strings.Contains(got["wset"], want) {
 		t.Errorf("got %q; want of wset %q", got, want)
 	}
-	if got := w.file.unlinked([]string{"west", "wset"}, none); len(got) != 1 || strings.Contains(got["wset"], "did you mean") || !strings.Contains(got["wset"], w.path) {
+	if got := w.file.Unlinked([]string{"west", "wset"}, none); len(got) != 1 || strings.Contains(got["wset"], "did you mean") || !strings.Contains(got["wset"], w.path) {
 		t.Errorf("beside west: %q", got)
 	}
-	if got := w.file.unlinked([]string{"east", "west"}, none); len(got) != 0 {
+	if got := w.file.Unlinked([]string{"east", "west"}, none); len(got) != 0 {
 		t.Errorf("all are linked: %q", got)
 	}
-	if got := w.file.unlinked([]string{"wset"}, func(n string) bool { return n == "wset" }); len(got) != 0 {
+	if got := w.file.Unlinked([]string{"wset"}, func(n string) bool { return n == "wset" }); len(got) != 0 {
 		t.Errorf("discovery lists it: %q", got)
 	}
 }
@@ -310,8 +311,8 @@ func TestNamesThatAreAskedForAreBounded(t *testing.T) {
 		"Shop.Default.svc.cluster.local.": shopName, "shop.default.mesh.internal": shopName, "db.example.com": "db.example.com",
 		"shop": "", "": "", "a b.c": "", strings.Repeat("a", 254) + ".b": "", "x\x00.y": "",
 	} {
-		if got, ok := canonical(host); got != want || ok != (want != "") {
-			t.Errorf("canonical(%q) = %q, %v; want %q", host, got, ok, want)
+		if got, ok := links.Canonical(host); got != want || ok != (want != "") {
+			t.Errorf("links.Canonical(%q) = %q, %v; want %q", host, got, ok, want)
 		}
 	}
 }

@@ -2,65 +2,99 @@ package nodeproxy
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/federation/record"
-	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/internal/hostport"
+	"github.com/isthmus-mesh/isthmus/internal/resolve"
 )
 
-// addressOf returns the first IP address of b that may be that of another network's
-// gateway, or why there is none.
-func (t *toldShares) addressOf(b *record.Network) (at netip.AddrPort, odd string) {
+const (
+	maxNamesOfNetwork = 16 // host names of its gateways that are asked for
+	maxToldAddresses  = 32 // of one gateway that are dialled
+)
+
+// addressesOf returns the addresses of b that may be those of another network's gateway,
+// host names resolved, or why there is none. The one that was first before stays so: sessions
+// are kept under it.
+func (t *toldShares) addressesOf(network string, b *record.Network, before netip.AddrPort) (out []netip.AddrPort, odd string) {
 	snap := t.snapshot()
 	for _, a := range b.Addresses {
-		ip, err := netip.ParseAddr(a.Host)
-		if err != nil || ip.Zone() != "" {
-			continue
+		found, why := t.found(network, a.Host)
+		if why != "" && odd == "" {
+			odd = why
 		}
-		at := netip.AddrPortFrom(ip.Unmap(), a.Port)
-		why := elsewhere(snap, t.own, at)
-		if why == "" {
-			return at, ""
+		for _, ip := range found {
+			at := netip.AddrPortFrom(ip, a.Port)
+			why := discovery.NotElsewhere(snap, t.own, at)
+			switch {
+			case why == "" && !slices.Contains(out, at) && len(out) < maxToldAddresses:
+				out = append(out, at)
+			case why != "" && odd == "":
+				odd = fmt.Sprintf("its address %s %s: that network must give it one at which it is reached from here", at, why)
+			}
 		}
-		if odd == "" {
-			odd = fmt.Sprintf("its address %s %s: that network must give it one at which it is reached from here", at, why)
-		}
+	}
+	if i := slices.Index(out, before); i > 0 {
+		out[0], out[i] = out[i], out[0]
 	}
 	if odd == "" {
-		odd = "it has no IP address that can be dialled"
+		odd = "it has no address that can be dialled"
 	}
-	return netip.AddrPort{}, odd
+	return out, odd
 }
 
-// elsewhere returns why at cannot be a gateway of another network than own; empty if it
-// can. Node proxies dial and probe it, and not all that listens on their own node or network
-// expects that: other networks do not choose it. Where the own gateways are on loopback, as
-// in a demonstration, others may be too.
-func elsewhere(snap *mesh.Snapshot, own string, at netip.AddrPort) string {
-	ip, gateways := at.Addr(), snap.Gateways(own)
+// found is what the host of a told address leads to, and why to nothing.
+func (t *toldShares) found(network, host string) (found []netip.Addr, why string) {
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Zone() == "" {
+		return []netip.Addr{ip.Unmap()}, ""
+	}
+	if t.names == nil || !hostport.IsName(host) {
+		return nil, ""
+	}
+	if names := t.hosts[network]; !slices.Contains(names, host) {
+		if len(names) >= maxNamesOfNetwork {
+			return nil, fmt.Sprintf("its host name %s is one of more than %d of that network: the first are used", host, maxNamesOfNetwork)
+		}
+		t.hosts[network] = append(names, host)
+	}
+	found, err := t.names.Addresses(host)
 	switch {
-	case ip.IsLinkLocalUnicast():
-		return "is link-local, where a cloud keeps its metadata service"
-	case slices.ContainsFunc(gateways, func(g *mesh.Gateway) bool { return g.Address == at || g.Federation == at }):
-		return "is that of a gateway of this network"
-	case ip.IsLoopback() && slices.ContainsFunc(gateways, func(g *mesh.Gateway) bool { return g.Address.Addr().IsLoopback() }):
-		return ""
-	case ip.IsLoopback():
-		return "is on loopback, and no gateway of this network is"
+	case len(found) > 0:
+		return found, ""
+	case err != nil:
+		return nil, fmt.Sprintf("its host name %s leads nowhere: %s", host, strings.TrimPrefix(err.Error(), "resolve "+host+": "))
 	}
-	if w := snap.WorkloadAt(own, ip); w != nil {
-		return fmt.Sprintf("is that of workload %s of this network", w.UID)
+	return nil, fmt.Sprintf("its host name %s is being resolved", host)
+}
+
+// resolveBy has host names of other networks' gateways followed by r, which calls relocated when one
+// of them leads elsewhere.
+func (t *toldShares) resolveBy(r *resolve.Resolver) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.names = r
+}
+
+// followNames follows the host names that are told now; the caller holds mu.
+func (t *toldShares) followNames() {
+	if t.names == nil {
+		return
 	}
-	if svc := snap.ServiceAt(ip); svc != nil {
-		return "is the virtual address of service " + svc.Hostname
+	var all []string
+	for _, network := range slices.Sorted(maps.Keys(t.hosts)) {
+		all = append(all, t.hosts[network]...)
 	}
-	return ""
+	slices.Sort(all)
+	t.names.Follow(slices.Compact(all)...)
 }
 
 // relocated looks again at the gateways of other networks by what discovery says
-// of the own network now.
+// of the own network now, and DNS of their host names.
 func (t *toldShares) relocated() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

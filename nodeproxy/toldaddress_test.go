@@ -40,7 +40,7 @@ func TestGatewaysOfOtherNetworksAreElsewhere(t *testing.T) {
 		"the second of two addresses":       {cluster, []string{"127.0.0.1:15008", "10.9.0.1:15008"}, "10.9.0.1:15008", ""},
 		"no machine's":                      {cluster, []string{"0.0.0.0:15008"}, "", ""},
 		"those of many":                     {cluster, []string{"224.0.0.1:15008"}, "", ""},
-		"nowhere that can be dialled as is": {cluster, nil, "", "no IP address"},
+		"nowhere that can be dialled as is": {cluster, nil, "", "no address"},
 	} {
 		w := newToldWorld(t, "")
 		discovered(w, c.own, "10.1.7.7")

@@ -48,7 +48,7 @@ func TestProblemsOfOtherNetworksEndWithWhatTheyAreOf(t *testing.T) {
 	if err := os.WriteFile(w.path, []byte("networks: []\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.file.reread(); err != nil {
+	if _, err := w.file.Reread(); err != nil {
 		t.Fatal(err)
 	}
 	w.relinked()

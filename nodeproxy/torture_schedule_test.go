@@ -81,7 +81,7 @@ const (
 	linkFar     link = "far"     // gateway to a far pod's node proxy
 )
 
-var links = []link{linkPods, linkGateway, linkFar}
+var allLinks = []link{linkPods, linkGateway, linkFar}
 
 func (o op) opens() bool  { return o == opOpen || o == opRefuse || o == opHang }
 func (o op) onLink() bool { return strings.Contains("cut kill up down freeze drain close", string(o)) }
@@ -327,7 +327,7 @@ func (g *generator) fault() {
 	if o == opFreeze {
 		n = pickOne(g.rng, 100, 900, 5000, 15_000, 45_000)
 	}
-	g.add(step{op: o, link: pickOne(g.rng, links...), n: n})
+	g.add(step{op: o, link: pickOne(g.rng, allLinks...), n: n})
 }
 
 // clog has several connections of one session fill its queue behind a link that
@@ -359,5 +359,5 @@ func (g *generator) clog() {
 }
 
 func (g *generator) serverStep() {
-	g.add(step{op: pickOne(g.rng, opDrain, opDrain, opClose), link: pickOne(g.rng, links...)})
+	g.add(step{op: pickOne(g.rng, opDrain, opDrain, opClose), link: pickOne(g.rng, allLinks...)})
 }

@@ -147,7 +147,7 @@ func newTortured(o options, log zerolog.Logger) *tortured {
 	w := &tortured{o: o, net: simnet.Network{Options: simnet.Options{Delay: o.Delay, Buffer: o.LinkBuffer}}, group: map[link]*hbone.Group{},
 		conns: map[int]*torturedConn{}, lines: map[link][]*simnet.Conn{}, held: map[link]time.Time{}}
 	w.ctx, w.stop = context.WithCancel(context.Background())
-	for _, l := range links {
+	for _, l := range allLinks {
 		w.group[l] = &hbone.Group{}
 	}
 	snap := torturedSnapshot(o.Pods)
@@ -765,7 +765,7 @@ func (w *tortured) end() {
 	for _, l := range w.closed {
 		l.Close()
 	}
-	for _, l := range links {
+	for _, l := range allLinks {
 		w.each(l, (*simnet.Conn).Cut)
 	}
 	w.client.gatewayProbes.Wait()

@@ -90,7 +90,7 @@ func (p *Proxy) connect(ctx context.Context, s *hbone.Session, e *earlyData, req
 // openSingle opens a tunnel to a pod of the own network.
 func (p *Proxy) openSingle(ctx context.Context, c caller, e *earlyData, to *mesh.Workload, target uint16) (*tunnel, *failure) {
 	addr := netip.AddrPortFrom(to.Addresses[0], mesh.HBONEPort)
-	key := p.poolKey(c.source, []spiffeid.ID{to.Identity}, addr.String(), to.UID)
+	key := p.poolKey(c.source.Identity, []spiffeid.ID{to.Identity}, addr.String(), to.UID)
 	req := &hbone.Request{Authority: netip.AddrPortFrom(to.Addresses[0], target).String(), Header: p.headers(c)}
 	t := &tunnel{endpoint: to.Endpoint}
 	err := p.pool.Use(ctx, key, p.dialer(hopSingle, c.source.Identity, []spiffeid.ID{to.Identity}, addr), func(s *hbone.Session) (err error) {
@@ -183,6 +183,7 @@ type via struct {
 	session  warm.Session
 	chosen   bool // session is held, and the connection is counted
 	reserved bool // this connection opens session, and says what came of it
+	dials    int  // of gateway, at most, while other replicas at its address answer
 }
 
 // answered is whom a gateway has named.
@@ -202,9 +203,8 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 	} else if len(v.avoid) > 0 {
 		req.Header[header.NameAvoid] = formatAvoid(v.avoid)
 	}
-	key := p.poolKey(c.source, []spiffeid.ID{gw.Identity}, gw.Address.String(), gatewayUID+picker.GatewayKey(gw))
-	dial := p.gatewayDialer(c.source.Identity, gw)
-	err = p.pool.Use(ctx, key, dial, func(s *hbone.Session) error {
+	dial := p.gatewayDialer(c.source.Identity, gw, p.adopt(c.source.Identity))
+	open := func(s *hbone.Session) error {
 		started := time.Now()
 		outer, err := s.Start(req)
 		if err != nil {
@@ -233,7 +233,13 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 			return f
 		}
 		return nil
-	})
+	}
+	for n := 1; ; n++ {
+		err = p.pool.Use(ctx, p.gatewayKey(c.source.Identity, gw), dial, open)
+		if !isElsewhere(err) || n >= v.dials || ctx.Err() != nil {
+			break
+		}
+	}
 	var f *failure
 	if err == nil || errors.As(err, &f) {
 		return inner, by, err
@@ -256,7 +262,7 @@ func formatAvoid(avoid []mesh.EndpointID) string {
 // innerSession runs the second handshake inside an outer stream. The stream is
 // left open if it fails.
 func (p *Proxy) innerSession(ctx context.Context, source spiffeid.ID, expect []spiffeid.ID, outer *hbone.Stream) (*hbone.Session, error) {
-	cfg, expiry, err := p.clientTLS(ctx, source, expect)
+	cfg, expiry, err := p.clientTLS(ctx, source, expect, "h2")
 	if err != nil {
 		return nil, err
 	}
@@ -280,12 +286,12 @@ func (p *Proxy) startSession(t *hbone.TLSTransport, notAfter time.Time) (*hbone.
 
 // clientTLS is how a session of source is opened with one of expect, and when the
 // certificate for it expires.
-func (p *Proxy) clientTLS(ctx context.Context, source spiffeid.ID, expect []spiffeid.ID) (*tls.Config, time.Time, error) {
+func (p *Proxy) clientTLS(ctx context.Context, source spiffeid.ID, expect []spiffeid.ID, protocols ...string) (*tls.Config, time.Time, error) {
 	svid, err := p.ids.Get(ctx, source)
 	if err != nil {
 		return nil, time.Time{}, &identity.OwnError{ID: source, Err: err}
 	}
-	cfg, err := p.ids.ClientTLS(ctx, source, expect, "h2")
+	cfg, err := p.ids.ClientTLS(ctx, source, expect, protocols...)
 	return cfg, svid.NotAfter(), err // it may have been renewed in between: then this is early
 }
 
@@ -303,32 +309,45 @@ func (p *Proxy) sessionConfig(notAfter time.Time) hbone.Config {
 // until the peer serves.
 func (p *Proxy) dialer(hop string, source spiffeid.ID, expect []spiffeid.ID, addr netip.AddrPort) func(context.Context) (*hbone.Session, error) {
 	return func(ctx context.Context) (*hbone.Session, error) {
-		cfg, expiry, err := p.clientTLS(ctx, source, expect)
+		t, expiry, err := p.dialTLS(ctx, hop, source, expect, addr, "h2")
 		if err != nil {
 			return nil, err
-		}
-		conn, err := p.dialHop(ctx, addr, p.cfg.Timeouts.Dial)
-		if err != nil {
-			return nil, err
-		}
-		hctx, cancel := context.WithTimeout(ctx, p.cfg.Timeouts.Handshake)
-		defer cancel()
-		t, err := hbone.ClientTLS(hctx, conn, cfg)
-		if err != nil {
-			return nil, inHandshake(hop, err)
 		}
 		return p.startSession(t, expiry)
 	}
 }
 
+// dialTLS is a dialer as far as the handshake; expiry is when the own certificate expires.
+func (p *Proxy) dialTLS(ctx context.Context, hop string, source spiffeid.ID, expect []spiffeid.ID, addr netip.AddrPort, protocols ...string) (t *hbone.TLSTransport, expiry time.Time, err error) {
+	cfg, expiry, err := p.clientTLS(ctx, source, expect, protocols...)
+	if err != nil {
+		return nil, expiry, err
+	}
+	conn, err := p.dialHop(ctx, addr, p.cfg.Timeouts.Dial)
+	if err != nil {
+		return nil, expiry, err
+	}
+	hctx, cancel := context.WithTimeout(ctx, p.cfg.Timeouts.Handshake)
+	defer cancel()
+	if t, err = hbone.ClientTLS(hctx, conn, cfg); err != nil {
+		return nil, expiry, inHandshake(hop, err)
+	}
+	return t, expiry, nil
+}
+
 // gatewayUID precedes a gateway's key where a pool wants a workload's UID.
 const gatewayUID = "gateway/"
 
-func (p *Proxy) poolKey(source *mesh.Workload, expect []spiffeid.ID, addr, uid string) pool.Key {
+// gatewayKey is that of sessions with g as source.
+func (p *Proxy) gatewayKey(source spiffeid.ID, g *mesh.Gateway) pool.Key {
+	return p.poolKey(source, []spiffeid.ID{g.Identity}, g.Address.String(), gatewayUID+picker.GatewayKey(g))
+}
+
+func (p *Proxy) poolKey(source spiffeid.ID, expect []spiffeid.ID, addr, uid string) pool.Key {
 	names := make([]string, len(expect))
 	for i, id := range expect {
 		names[i] = id.String()
 	}
 	slices.Sort(names)
-	return pool.Key{Source: source.Identity.String(), Expected: strings.Join(names, " "), Address: addr, UID: uid}
+	return pool.Key{Source: source.String(), Expected: strings.Join(names, " "), Address: addr, UID: uid}
 }

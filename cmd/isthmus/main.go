@@ -1,5 +1,5 @@
-// Command isthmus is the operator's tool: it makes development certificates
-// and shows what is in them, and answers which version this is. Each command
+// Command isthmus is the operator's tool: it makes keys and certificates, links clusters,
+// shows what is in certificates, and answers which version this is. Each command
 // is thin: flags, one call into a package, text or JSON.
 //
 // Exit codes: 0 done, 1 a finding, 2 usage, 3 could not start, 4 inconclusive.

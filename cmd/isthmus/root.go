@@ -25,6 +25,10 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		newCACommand(),
 		newNetworkCommand(),
+		newInitCommand(),
+		newLinkCommand(),
+		newUnlinkCommand(),
+		newCheckCommand(),
 		newVersionCommand(),
 		newDrillCommand(),
 		newExportCommand(),

@@ -18,7 +18,7 @@ const maxListed = 100
 
 // Problem is one reason why an object, or a field of it, is not used.
 type Problem struct {
-	Source  string `json:"source"`          // who says it: file, kubernetes, or network if another network's gateways tell it
+	Source  string `json:"source"`          // who says it: file, kubernetes, gateway of the own network, or network if another network's gateways tell it
 	Object  string `json:"object"`          // kind and name, such as workload "web-1"
 	Out     bool   `json:"out"`             // the whole object is left out, not the field alone
 	Cause   string `json:"cause"`           // value, missing, conflict, reference or unsupported
@@ -40,6 +40,8 @@ func (p Problem) sentence() string {
 		says = "told by another network"
 	case "kubernetes":
 		says = "told by Kubernetes"
+	case "gateway":
+		says = "told by a gateway of this network"
 	}
 	return fmt.Sprintf("%s: %s %s: %s %q: %s", says, p.Object, what, p.Field, p.Value, p.Message)
 }
@@ -112,19 +114,25 @@ func (w *Watcher) report(doc *strictyaml.Doc, news discovery.News) {
 	w.reportTold(news)
 }
 
-// others are the sources beside the file: how a Problem calls them, and what it is that
-// has a problem.
-var others = []struct {
+// speaker is a source beside the file: how a Problem calls it, and what it is that has a
+// problem.
+type speaker struct {
 	source       discovery.Source
 	name, speaks string
-}{
-	{discovery.Cluster, "kubernetes", "what the Kubernetes cluster says"},
-	{discovery.Told, "network", "what another network tells"},
+}
+
+// speakers are the sources beside the file. Without one, gateways tell of the cluster.
+func (w *Watcher) speakers() []speaker {
+	cluster := speaker{discovery.Cluster, "kubernetes", "what the Kubernetes cluster says"}
+	if w.path == "" {
+		cluster.name, cluster.speaks = "gateway", "what a gateway of this network tells"
+	}
+	return []speaker{cluster, {discovery.Told, "network", "what another network tells"}}
 }
 
 // reportTold is report of what Apply was given.
 func (w *Watcher) reportTold(news discovery.News) {
-	for _, o := range others {
+	for _, o := range w.speakers() {
 		for _, p := range of(o.source, news.Appeared) {
 			if held, ok := w.mayLog(p, "there"); ok {
 				w.logTold(said(o.name, p), held, o.speaks+" has a problem, everything else in it is in force")
@@ -140,7 +148,7 @@ func (w *Watcher) reportTold(news discovery.News) {
 	defer w.mu.Unlock()
 	w.others = problems{}
 	all := w.problems() // asked for with mu held: the last to ask is the last to write
-	for _, o := range others {
+	for _, o := range w.speakers() {
 		for _, p := range of(o.source, all) {
 			w.others.add(said(o.name, p))
 		}

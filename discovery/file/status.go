@@ -14,7 +14,7 @@ import (
 
 // Status is what an operator should know about a file that is followed.
 type Status struct {
-	File     string `json:"file"`     // its path
+	File     string `json:"file"`     // its path; empty of a process without a file
 	Revision uint64 `json:"revision"` // in force
 	// LastSuccess is when the file was last found to be good and in force.
 	LastSuccess time.Time `json:"lastSuccess"`
@@ -52,12 +52,20 @@ func (s Status) Findings() (list []string) {
 	}
 	named := s.Problems[:min(len(s.Problems), namedProblems)]
 	for _, p := range named {
-		list = append(list, "discovery file "+s.File+": "+p.sentence())
+		list = append(list, s.of()+": "+p.sentence())
 	}
 	if more := total - len(named); more > 0 {
-		list = append(list, fmt.Sprintf("discovery file %s: %d further problems, which /healthz/ready lists", s.File, more))
+		list = append(list, fmt.Sprintf("%s: %d further problems, which /healthz/ready lists", s.of(), more))
 	}
 	return list
+}
+
+// of is what the problems are of.
+func (s Status) of() string {
+	if s.File == "" {
+		return "discovery"
+	}
+	return "discovery file " + s.File
 }
 
 // Status tells how it stands. Safe for concurrent use.

@@ -277,6 +277,10 @@ func (w *Watcher) Reload() {
 // Run looks at the file until ctx ends: a good change is swapped into the
 // store, a bad one is logged once and changes nothing. It blocks; call it once.
 func (w *Watcher) Run(ctx context.Context) {
+	if w.path == "" {
+		w.idle(ctx)
+		return
+	}
 	every := w.Every
 	if every <= 0 {
 		every = DefaultEvery

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 )
@@ -59,6 +60,7 @@ type Event struct {
 type Cluster struct {
 	network string
 	system  string // the namespace that says which network this is
+	front   front
 
 	namespaces map[string]*corev1.Namespace
 	nodes      map[string]*corev1.Node
@@ -92,7 +94,9 @@ func NewCluster(network, systemNamespace string) *Cluster {
 // Apply takes in events and returns what they change, each record once. Some of it may be
 // as it was.
 func (c *Cluster) Apply(events ...Event) []discovery.Change {
+	gateways := false
 	for _, e := range events {
+		gateways = gateways || c.front.concerns(e)
 		n := name{e.Namespace, e.Name}
 		switch e.Kind {
 		case Namespaces:
@@ -114,7 +118,50 @@ func (c *Cluster) Apply(events ...Event) []discovery.Change {
 			c.staleNames[n] = struct{}{}
 		}
 	}
+	if gateways {
+		return append(c.readGateways(), c.translate()...)
+	}
 	return c.translate()
+}
+
+// Objects returns all that the cluster has now. They are not to be changed.
+func (c *Cluster) Objects() []Event {
+	out := make([]Event, 0, len(c.namespaces)+len(c.nodes)+len(c.services)+len(c.slices)+len(c.pods)+len(c.exports))
+	for n, o := range c.namespaces {
+		out = append(out, Event{Namespaces, "", n, o})
+	}
+	for n, o := range c.nodes {
+		out = append(out, Event{Nodes, "", n, o})
+	}
+	for n, o := range c.services {
+		out = append(out, Event{Services, n.namespace, n.name, o})
+	}
+	for n, o := range c.slices {
+		out = append(out, Event{EndpointSlices, n.namespace, n.name, o})
+	}
+	for n, o := range c.pods {
+		out = append(out, Event{Pods, n.namespace, n.name, o})
+	}
+	for n := range c.exports {
+		out = append(out, Event{ServiceExports, n.namespace, n.name, struct{}{}})
+	}
+	return out
+}
+
+// uid names the cluster as Kubernetes users do; empty if it is not known.
+func (c *Cluster) uid() string {
+	if ns := c.namespaces[metav1.NamespaceSystem]; ns != nil {
+		return string(ns.UID)
+	}
+	return ""
+}
+
+// address is that of a pod; empty if it has none.
+func (c *Cluster) address(pod name) string {
+	if p := c.pods[pod]; p != nil {
+		return p.Status.PodIP
+	}
+	return ""
 }
 
 // object returns that of e, nil if it is of another type.

@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
@@ -19,10 +20,16 @@ type Config struct {
 	InCluster       bool   `yaml:"inCluster" default:"false" doc:"true: follow the API server of the cluster that this process runs in as a pod, as its service account; it needs the verbs list and watch for pods, services, nodes, namespaces, endpointslices.discovery.k8s.io and serviceexports.multicluster.x-k8s.io" env:"ISTHMUS_KUBE_IN_CLUSTER"`
 	Kubeconfig      string `yaml:"kubeconfig" doc:"instead of inCluster: path of a kubeconfig file, of which the current context counts" env:"ISTHMUS_KUBECONFIG"`
 	SystemNamespace string `yaml:"systemNamespace" default:"istio-system" doc:"namespace whose label topology.istio.io/network says which network the cluster is: another one than network is a problem" env:"ISTHMUS_SYSTEM_NAMESPACE"`
+	Cache           string `yaml:"cache" doc:"file that keeps what is known of the cluster, written at most every 10 s, for a start while the API server does not answer; in a directory that outlives the process, such as an emptyDir. Left out, a process that starts then is not ready before the API server answers" env:"ISTHMUS_KUBE_CACHE"`
+	NodeAudience    string `yaml:"nodeAudience" default:"isthmus-gateway" doc:"audience of the bound service-account tokens by which node proxies prove their nodes, where their certificates do not name them; needs the verb create for tokenreviews.authentication.k8s.io and, for the time without the API server, get for nonResourceURLs /.well-known/openid-configuration and /openid/v1/jwks" env:"ISTHMUS_NODE_AUDIENCE"`
+	KeyCache        string `yaml:"keyCache" doc:"file that keeps the API server's public keys for tokens, so that a gateway which starts while it is away can verify them; its directory must be writable. Keys that the API server has not had for a day are not used. Left out: they are kept in memory alone" env:"ISTHMUS_KUBE_KEY_CACHE"`
+	Gateways        string `yaml:"gateways" doc:"namespace/name of the Service whose pods are the gateways of this network, each by its pod's name, such as isthmus-system/isthmus-gateway-nodes; it publishes addresses that are not ready. Needed without discovery.file, where nothing else says which gateways there are" env:"ISTHMUS_KUBE_GATEWAYS"`
 }
 
 // DefaultConfig returns what a key that is left out means.
-func DefaultConfig() Config { return Config{SystemNamespace: "istio-system"} }
+func DefaultConfig() Config {
+	return Config{SystemNamespace: "istio-system", NodeAudience: "isthmus-gateway"}
+}
 
 // Enabled reports whether there is a cluster to follow.
 func (c Config) Enabled() bool { return c.InCluster || c.Kubeconfig != "" }
@@ -39,8 +46,22 @@ func (c Config) Validate() error {
 	} else if _, err := c.rest(); err != nil {
 		v.Join(err)
 	}
+	v.Required("discovery.kube.nodeAudience", c.NodeAudience, "write the audience of the node proxies' tokens, such as isthmus-gateway")
+	if c.KeyCache != "" {
+		if info, err := os.Stat(filepath.Dir(c.KeyCache)); err != nil || !info.IsDir() {
+			v.Fail("discovery.kube.keyCache", "%q: its directory is not there: make it, or leave the key out", c.KeyCache)
+		}
+	}
 	if discovery.NetworkName(c.SystemNamespace) != nil { // which is a label as well
 		v.Fail("discovery.kube.systemNamespace", "%q is not the name of a namespace: write such as istio-system", c.SystemNamespace)
+	}
+	if c.Cache != "" {
+		if i, err := os.Stat(filepath.Dir(c.Cache)); err != nil || !i.IsDir() {
+			v.Fail("discovery.kube.cache", "%q: there is no directory %s: make it, or mount a volume there", c.Cache, filepath.Dir(c.Cache))
+		}
+	}
+	if c.Gateways != "" {
+		v.Field("discovery.kube.gateways", IsObject(c.Gateways))
 	}
 	return v.Err()
 }
@@ -66,14 +87,23 @@ func (c Config) rest() (*rest.Config, error) {
 	return r, v.Err()
 }
 
-// clients returns those of the API server, and its address.
-func (c Config) clients() (kubernetes.Interface, metadata.Interface, string, error) {
+// Rest returns how to reach the API server, as this process calls itself there.
+func (c Config) Rest() (*rest.Config, error) {
 	r, err := c.rest()
 	if err != nil {
-		return nil, nil, "", err
+		return nil, err
 	}
 	r.UserAgent = "isthmus"
 	r.WarningHandlerWithContext = rest.NoWarnings{}
+	return r, nil
+}
+
+// clients returns those of the API server, and its address.
+func (c Config) clients() (kubernetes.Interface, metadata.Interface, string, error) {
+	r, err := c.Rest()
+	if err != nil {
+		return nil, nil, "", err
+	}
 	meta, err := metadata.NewForConfig(metadata.ConfigFor(r))
 	if err != nil {
 		return nil, nil, "", fmt.Errorf("discovery.kube: %w", err)

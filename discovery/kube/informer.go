@@ -21,21 +21,21 @@ import (
 func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, logr.Discard()) }
 
 // informer follows one kind of objects, but for ServiceExports.
-func (s *Source) informer(k Kind) (c cache.Controller) {
+func (s *Source) informer(k Kind) (store cache.Store, c cache.Controller) {
 	core, all := s.client.CoreV1(), metav1.NamespaceAll
 	switch k {
 	case Namespaces:
-		_, c = follow(s, k, &corev1.Namespace{}, core.Namespaces().List, core.Namespaces().Watch, s.client)
+		store, c = follow(s, k, &corev1.Namespace{}, core.Namespaces().List, core.Namespaces().Watch, s.client)
 	case Nodes:
-		_, c = follow(s, k, &corev1.Node{}, core.Nodes().List, core.Nodes().Watch, s.client)
+		store, c = follow(s, k, &corev1.Node{}, core.Nodes().List, core.Nodes().Watch, s.client)
 	case Services:
-		_, c = follow(s, k, &corev1.Service{}, core.Services(all).List, core.Services(all).Watch, s.client)
+		store, c = follow(s, k, &corev1.Service{}, core.Services(all).List, core.Services(all).Watch, s.client)
 	case EndpointSlices:
-		_, c = follow(s, k, &discoveryv1.EndpointSlice{}, s.client.DiscoveryV1().EndpointSlices(all).List, s.client.DiscoveryV1().EndpointSlices(all).Watch, s.client)
+		store, c = follow(s, k, &discoveryv1.EndpointSlice{}, s.client.DiscoveryV1().EndpointSlices(all).List, s.client.DiscoveryV1().EndpointSlices(all).Watch, s.client)
 	case Pods:
-		_, c = follow(s, k, &corev1.Pod{}, core.Pods(all).List, core.Pods(all).Watch, s.client)
+		store, c = follow(s, k, &corev1.Pod{}, core.Pods(all).List, core.Pods(all).Watch, s.client)
 	}
-	return c
+	return store, c
 }
 
 // follow makes an informer that tells s what becomes of objects, and whether the API
@@ -79,10 +79,15 @@ func (s *Source) noteObject(k Kind, o any, gone bool) {
 	if e.Namespace, e.Name, err = cache.SplitMetaNamespaceKey(key); err != nil {
 		return
 	}
-	if gone {
-		o = nil
+	_, missing := o.(cache.DeletedFinalStateUnknown)
+	switch {
+	case missing: // nobody has said that it was deleted: a list that was read anew lacks it
+		s.miss(e)
+	case gone:
+		s.note(e, nil)
+	default:
+		s.note(e, o)
 	}
-	s.note(e, o)
 }
 
 // watched is a watch that says when it is over.
@@ -120,7 +125,7 @@ func (s *Source) followExports(ctx context.Context, known chan struct{}) {
 			s.failed(ServiceExports, err)
 		case version == "":
 			s.absent(ServiceExports)
-			s.withdraw(ServiceExports, nil)
+			s.withdraw(ServiceExports, nil, s.miss)
 			clear()
 		default:
 			s.exports(ctx, version, clear)
@@ -184,7 +189,7 @@ func (s *Source) exports(ctx context.Context, version string, known func()) {
 		select {
 		case <-ctx.Done():
 		case <-c.HasSyncedChecker().Done():
-			s.withdraw(ServiceExports, store) // what went between the last informer and this one
+			s.withdraw(ServiceExports, store, s.miss) // what went between the last informer and this one
 			known()
 		}
 	}()

@@ -15,14 +15,17 @@ import (
 
 // list is how it stands with the list of one kind.
 type list struct {
-	kind    Kind
-	objects map[Event]struct{}
-	open    bool      // a watch is open: all that happens is told
-	none    bool      // the API server has no such list, which is no fault
-	failing bool      // the last question was not answered as it should be
-	why     string    // the last time that it failed
-	whyTime time.Time // when that began
-	since   time.Time // when it was last known to be current; unless open
+	kind      Kind
+	objects   map[Event]struct{}
+	open      bool      // a watch is open: all that happens is told
+	none      bool      // the API server has no such list, which is no fault
+	failing   bool      // the last question was not answered as it should be
+	why       string    // the last time that it failed
+	whyTime   time.Time // when that began
+	since     time.Time // when it was last known to be current; unless open
+	held      int       // objects that a list which was read anew lacks, and that stay in force
+	heldOf    int       // objects that were known then
+	heldSince time.Time
 }
 
 // answered notes that a watch is open.
@@ -85,9 +88,9 @@ func (s *Source) failed(k Kind, err error) {
 	}
 }
 
-// withdraw notes that all objects of a kind are gone that are not in store; nil is an
+// withdraw calls missing for all objects of a kind that are not in store; nil is an
 // empty one.
-func (s *Source) withdraw(k Kind, store cache.Store) {
+func (s *Source) withdraw(k Kind, store cache.Store, missing func(Event)) {
 	s.mu.Lock()
 	all := slices.Collect(maps.Keys(s.lists[k].objects))
 	s.mu.Unlock()
@@ -97,7 +100,7 @@ func (s *Source) withdraw(k Kind, store cache.Store) {
 				continue
 			}
 		}
-		s.note(e, nil)
+		missing(e)
 	}
 }
 

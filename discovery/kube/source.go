@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/discovery/kube/pods"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -33,13 +35,28 @@ type Source struct {
 	sink   Sink
 	log    zerolog.Logger
 
-	cluster *Cluster      // of Run alone
-	wake    chan struct{} // one slot
-	synced  chan struct{} // closed when all lists have been read and applied once
+	// Of Run alone.
+	cluster *Cluster
+	guard   guard
+	saver   saver
+	asked   time.Time   // when held pods were probed last
+	asking  bool        // they are being probed
+	pods    *pods.Index // nil: nobody asks
+	front   fronts
 
-	mu      sync.Mutex
-	pending map[Event]any // by the event without its object: the newest object
-	lists   [kinds]list
+	wake    chan struct{} // one slot
+	synced  chan struct{} // closed when all lists have been read and applied once, or a cache was
+	confirm chan confirmation
+	probed  chan probes
+	probe   func(ctx context.Context, address string) bool // whether a pod answers there
+
+	mu         sync.Mutex
+	pending    map[Event]any      // by the event without its object: the newest object
+	missed     map[Event]struct{} // what lists lack that were read anew, until the guard looks
+	lists      [kinds]list
+	held       string      // what the guard holds, by name; empty: nothing
+	cached     CacheStatus // how it stands with the cache
+	restoredOf string      // the cluster that the cache was of
 }
 
 // Open returns a Source of the cluster that c names, which is on network. It asks the API
@@ -49,19 +66,29 @@ func (c Config) Open(network string, sink Sink, log zerolog.Logger) (*Source, er
 	if err != nil {
 		return nil, err
 	}
-	return open(client, meta, server, NewCluster(network, c.SystemNamespace), sink, log), nil
+	cluster := NewCluster(network, c.SystemNamespace)
+	cluster.front.gateways = parseName(c.Gateways)
+	s := open(client, meta, server, cluster, sink, log)
+	s.saver.path = c.Cache
+	s.cached.File = c.Cache
+	return s, nil
 }
 
 func open(client kubernetes.Interface, meta metadata.Interface, server string, cluster *Cluster, sink Sink, log zerolog.Logger) *Source {
 	s := &Source{client: client, meta: meta, server: server, cluster: cluster, sink: sink, log: log,
-		wake: make(chan struct{}, 1), synced: make(chan struct{}), pending: map[Event]any{}}
+		wake: make(chan struct{}, 1), synced: make(chan struct{}), pending: map[Event]any{},
+		confirm: make(chan confirmation), probed: make(chan probes, 1), probe: answers}
 	for k := range s.lists {
 		s.lists[k] = list{kind: Kind(k), since: time.Now()}
 	}
 	return s
 }
 
-// Synced is closed once all that the cluster had when it was first read is in force.
+// TellPods makes s tell x what it hears of pods. Call it before Run.
+func (s *Source) TellPods(x *pods.Index) { s.pods = x }
+
+// Synced is closed once all that the cluster had when it was first read is in force, or
+// what a cache has of it.
 func (s *Source) Synced() <-chan struct{} { return s.synced }
 
 // Run follows the cluster until ctx ends, and returns when everything that it started
@@ -70,45 +97,101 @@ func (s *Source) Run(ctx context.Context) {
 	ctx = quiet(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
-	var read []cache.DoneChecker
-	for _, k := range []Kind{Namespaces, Nodes, Services, EndpointSlices, Pods} {
-		c := s.informer(k)
-		read = append(read, c.HasSyncedChecker())
-		running.Go(func() { c.RunWithContext(ctx) })
-	}
-	known := make(chan struct{})
-	running.Go(func() { s.followExports(ctx, known) })
-	for _, r := range read {
+	restored := s.restore()
+	read := make(chan struct{})
+	s.follow(ctx, &running, read)
+	if !restored {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.Done():
+		case <-read:
 		}
+		s.apply()
+		close(s.synced)
+		s.podsKnown()
 	}
-	select {
-	case <-ctx.Done():
-		return
-	case <-known:
-	}
-	s.apply()
-	close(s.synced)
-	s.log.Info().Str("server", s.server).Msg("the Kubernetes cluster is known")
-	pause := time.NewTimer(0)
+	pause, tick := time.NewTimer(0), time.NewTicker(lookEvery)
 	defer pause.Stop()
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-read:
+			s.log.Info().Str("server", s.server).Msg("the Kubernetes cluster is known")
+			s.current(true)
+			s.podsKnown()
+			read = nil
+			continue
+		case confirm := <-s.confirm:
+			s.release(confirm)
+			continue
+		case probed := <-s.probed:
+			s.judgeProbes(probed)
+			continue
+		case now := <-tick.C:
+			if s.lacks(Pods) { // those of the cache are all that anybody can know
+				s.podsKnown()
+			}
+			s.look(ctx, &running, now)
+			continue
 		case <-s.wake:
 		}
 		select {
 		case <-ctx.Done():
-			return
+			continue
 		case <-pause.C:
 		}
 		s.apply()
 		pause.Reset(pace)
 	}
+}
+
+// follow starts the informers, and closes read when each list has been read once.
+func (s *Source) follow(ctx context.Context, running *sync.WaitGroup, read chan<- struct{}) {
+	order := []Kind{Namespaces, Nodes, Services, EndpointSlices, Pods}
+	var done []cache.DoneChecker
+	var stores []cache.Store
+	for _, k := range order {
+		store, c := s.informer(k)
+		done, stores = append(done, c.HasSyncedChecker()), append(stores, store)
+		running.Go(func() { c.RunWithContext(ctx) })
+	}
+	known := make(chan struct{})
+	running.Go(func() { s.followExports(ctx, known) })
+	running.Go(func() {
+		missing := s.miss
+		for i, d := range done {
+			select {
+			case <-ctx.Done():
+				return
+			case <-d.Done():
+			}
+			if i == 0 && s.foreign(stores[0]) {
+				missing = func(e Event) { s.note(e, nil) }
+			}
+			s.withdraw(order[i], stores[i], missing) // what a cache had, and is there no more
+		}
+		select {
+		case <-ctx.Done():
+		case <-known:
+			close(read)
+		}
+	})
+}
+
+// podsKnown says that a pod of which nothing was told is none.
+func (s *Source) podsKnown() {
+	if s.pods != nil {
+		s.pods.SetKnown()
+	}
+}
+
+// lacks reports whether the API server does not answer for a kind.
+func (s *Source) lacks(k Kind) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lists[k].failing
 }
 
 // apply takes all that has come into force.
@@ -121,18 +204,47 @@ func (s *Source) apply() {
 	}
 	clear(s.pending)
 	s.mu.Unlock()
-	if len(events) > 0 {
-		s.sink.Apply(s.cluster.Apply(events...)...)
+	if len(events) == 0 {
+		return
 	}
+	s.screen(events)
+	s.sink.Apply(s.cluster.Apply(events...)...)
+	s.front.set(s.cluster.addresses())
+	s.saver.dirty = true
 }
 
 // note keeps what has become of an object until apply; nil is that it is gone. Of two
 // that come meanwhile the later one counts, so this is never more than there are objects.
 func (s *Source) note(e Event, o any) {
+	if s.pods != nil && e.Kind == Pods {
+		if p, is := o.(*corev1.Pod); is {
+			s.pods.Set(p)
+		} else {
+			s.pods.Remove(e.Namespace, e.Name)
+		}
+	}
 	s.mu.Lock()
 	s.pending[e] = o
+	delete(s.missed, e)
 	s.lists[e.Kind].count(e, o != nil)
 	s.mu.Unlock()
+	s.poke()
+}
+
+// miss keeps that an object is missing until the guard looks at it.
+func (s *Source) miss(e Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.lists[e.Kind].objects[e]; !known {
+		return // somebody has said meanwhile that it is gone
+	}
+	if s.missed == nil {
+		s.missed = map[Event]struct{}{}
+	}
+	s.missed[e] = struct{}{}
+}
+
+func (s *Source) poke() {
 	select {
 	case s.wake <- struct{}{}:
 	default:

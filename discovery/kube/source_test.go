@@ -66,6 +66,13 @@ func (w *world) refuse(err error) {
 
 // start runs a Source of these objects in a bubble. ServiceExports are not there.
 func start(t *testing.T, objects ...runtime.Object) *world {
+	w := prepare(t, objects...)
+	w.run(t)
+	return w
+}
+
+// prepare is start without running it.
+func prepare(t *testing.T, objects ...runtime.Object) *world {
 	scheme := runtime.NewScheme()
 	metav1.AddMetaToScheme(scheme)
 	w := &world{api: fake.NewSimpleClientset(objects...), meta: metafake.NewSimpleMetadataClient(scheme), b: west()}
@@ -91,12 +98,15 @@ func start(t *testing.T, objects ...runtime.Object) *world {
 		})
 	}
 	w.Source = open(w.api, w.meta, "https://10.0.0.1:6443", NewCluster("west", "istio-system"), w, zerolog.Nop())
+	return w
+}
+
+func (w *world) run(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); w.Run(ctx) }()
 	w.stop = func() { cancel(); <-done }
 	t.Cleanup(w.stop)
-	return w
 }
 
 // objects returns those of a fixture as an API server has them.

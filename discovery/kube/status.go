@@ -10,10 +10,12 @@ import (
 
 // Status is what an operator should know about the cluster that is followed.
 type Status struct {
-	Server string       `json:"server"` // address of the API server
-	Synced bool         `json:"synced"` // all that it had has been read once, and is in force
-	AgeMS  int64        `json:"ageMs"`  // how long ago the oldest of the lists was last known to be current; 0 while all are followed
-	Lists  []ListStatus `json:"lists"`  // of objects, by kind
+	Server string       `json:"server"`         // address of the API server
+	Synced bool         `json:"synced"`         // all that it had has been read once, and is in force
+	AgeMS  int64        `json:"ageMs"`          // how long ago the oldest of the lists was last known to be current; 0 while all are followed
+	Lists  []ListStatus `json:"lists"`          // of objects, by kind
+	Held   string       `json:"held,omitempty"` // name of what is missing in lists that were read anew, and stays in force
+	Cache  CacheStatus  `json:"cache,omitzero"` // how it stands with the file for a start without the API server
 }
 
 // ListStatus is how it stands with one list of objects.
@@ -25,6 +27,9 @@ type ListStatus struct {
 	Failing       bool      `json:"failing"`                // the API server does not answer for it as it should
 	LastError     string    `json:"lastError,omitempty"`    // now, or the last time that it did not
 	LastErrorTime time.Time `json:"lastErrorTime,omitzero"` // when lastError began
+	Held          int       `json:"held,omitzero"`          // objects that the API server listed no more after the watch was lost, too many to be believed
+	HeldOf        int       `json:"heldOf,omitzero"`        // of so many
+	HeldSince     time.Time `json:"heldSince,omitzero"`     // since then
 }
 
 // Status tells how it stands.
@@ -42,8 +47,14 @@ func (s *Source) Status() Status {
 		l := &s.lists[i]
 		age := l.age(now).Milliseconds()
 		out.AgeMS = max(out.AgeMS, age)
-		out.Lists = append(out.Lists, ListStatus{l.kind.String(), len(l.objects), age, l.none, l.failing, l.why, l.whyTime})
+		out.Lists = append(out.Lists, ListStatus{l.kind.String(), len(l.objects), age, l.none, l.failing, l.why, l.whyTime, l.held, l.heldOf, time.Time{}})
+		if l.held > 0 {
+			out.Lists[i].HeldSince = l.heldSince
+		} else {
+			out.Lists[i].HeldOf = 0
+		}
 	}
+	out.Held, out.Cache = s.held, s.cached
 	return out
 }
 
@@ -61,6 +72,13 @@ func (s Status) Findings() (lines []string) {
 		if l.Failing {
 			lines = append(lines, fmt.Sprintf("Kubernetes API server %s: %s are as they were %s ago: %s", s.Server, l.Kind, time.Duration(l.AgeMS)*time.Millisecond, l.LastError))
 		}
+		if l.Held > 0 {
+			lines = append(lines, fmt.Sprintf("Kubernetes API server %s: %d of %d %s are missing since %s, and stay in force, pods for as long as they answer: see whether it has lost them; if they are meant to be gone, POST /kubernetes/confirm?id=%s to the admin address",
+				s.Server, l.Held, l.HeldOf, l.Kind, l.HeldSince.UTC().Format(time.RFC3339), s.Held))
+		}
+	}
+	if s.Cache.Error != "" {
+		lines = append(lines, fmt.Sprintf("cache %s of the Kubernetes cluster: %s: this process cannot start while the API server does not answer", s.Cache.File, s.Cache.Error))
 	}
 	return lines
 }
@@ -68,8 +86,8 @@ func (s Status) Findings() (lines []string) {
 // Collector is what an operator's alert needs of a Source: it collects when it is
 // scraped.
 type Collector struct {
-	s                             *Source
-	synced, age, failing, objects *prometheus.Desc
+	s                                          *Source
+	synced, age, failing, objects, held, cache *prometheus.Desc
 }
 
 // NewCollector makes the collector of s; the process registers it. Of a nil Source it
@@ -80,12 +98,14 @@ func NewCollector(s *Source) *Collector {
 		prometheus.NewDesc("isthmus_kubernetes_age_seconds", "How long ago a list of the Kubernetes API server was last known to be current; 0 while it is followed.", []string{"list"}, nil),
 		prometheus.NewDesc("isthmus_kubernetes_failing", "1 while the Kubernetes API server does not answer as it should.", []string{"list"}, nil),
 		prometheus.NewDesc("isthmus_kubernetes_objects", "Objects of the Kubernetes cluster that are known.", []string{"list"}, nil),
+		prometheus.NewDesc("isthmus_kubernetes_held", "Objects that the Kubernetes API server listed no more after the watch was lost, too many to be believed: they stay in force.", []string{"list"}, nil),
+		prometheus.NewDesc("isthmus_kubernetes_cache_age_seconds", "How old what the cache holds is, for a start without the Kubernetes API server; left out while there is none.", nil, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.synced, c.age, c.failing, c.objects} {
+	for _, d := range []*prometheus.Desc{c.synced, c.age, c.failing, c.objects, c.held, c.cache} {
 		out <- d
 	}
 }
@@ -104,6 +124,10 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		gauge(c.age, float64(l.AgeMS)/1000, l.Kind)
 		gauge(c.failing, truth(l.Failing), l.Kind)
 		gauge(c.objects, float64(l.Objects), l.Kind)
+		gauge(c.held, float64(l.Held), l.Kind)
+	}
+	if !s.Cache.Saved.IsZero() {
+		gauge(c.cache, time.Since(s.Cache.Saved).Seconds())
 	}
 }
 

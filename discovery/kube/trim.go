@@ -13,13 +13,19 @@ func trim(o any) (any, error) {
 	case *corev1.Namespace:
 		return &corev1.Namespace{ObjectMeta: trimMeta(o.ObjectMeta)}, nil
 	case *corev1.Node:
-		return &corev1.Node{ObjectMeta: trimMeta(o.ObjectMeta)}, nil
+		n := &corev1.Node{ObjectMeta: trimMeta(o.ObjectMeta)}
+		for _, a := range o.Status.Addresses {
+			if a.Type == corev1.NodeExternalIP || a.Type == corev1.NodeInternalIP {
+				n.Status.Addresses = append(n.Status.Addresses, a)
+			}
+		}
+		return n, nil
 	case *corev1.Service:
 		s := &o.Spec
 		return &corev1.Service{ObjectMeta: trimMeta(o.ObjectMeta), Spec: corev1.ServiceSpec{
 			Type: s.Type, ClusterIP: s.ClusterIP, ClusterIPs: s.ClusterIPs, Ports: s.Ports, PublishNotReadyAddresses: s.PublishNotReadyAddresses,
-			InternalTrafficPolicy: s.InternalTrafficPolicy, TrafficDistribution: s.TrafficDistribution,
-		}}, nil
+			InternalTrafficPolicy: s.InternalTrafficPolicy, TrafficDistribution: s.TrafficDistribution, ExternalIPs: s.ExternalIPs,
+		}, Status: corev1.ServiceStatus{LoadBalancer: trimLoadBalancer(o.Status.LoadBalancer)}}, nil
 	case *discoveryv1.EndpointSlice:
 		slice := &discoveryv1.EndpointSlice{ObjectMeta: trimMeta(o.ObjectMeta), AddressType: o.AddressType, Endpoints: make([]discoveryv1.Endpoint, len(o.Endpoints))}
 		for i, e := range o.Endpoints {
@@ -38,6 +44,13 @@ func trim(o any) (any, error) {
 		return &metav1.PartialObjectMetadata{TypeMeta: o.TypeMeta, ObjectMeta: trimMeta(o.ObjectMeta)}, nil
 	}
 	return o, nil
+}
+
+func trimLoadBalancer(o corev1.LoadBalancerStatus) (out corev1.LoadBalancerStatus) {
+	for _, in := range o.Ingress {
+		out.Ingress = append(out.Ingress, corev1.LoadBalancerIngress{IP: in.IP, Hostname: in.Hostname})
+	}
+	return out
 }
 
 func trimPod(o *corev1.Pod) *corev1.Pod {

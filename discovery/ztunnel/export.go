@@ -37,8 +37,9 @@ func Export(s *mesh.Snapshot, node string) (Config, error) {
 		c.Services = append(c.Services, service(s, svc, network))
 	}
 	for _, n := range s.GatewayNetworks() {
-		for _, g := range s.Gateways(n) {
-			if n != network {
+		for i, g := range s.Gateways(n) {
+			twin := func(x *mesh.Gateway) bool { return x.Address == g.Address } // replicas are one workload
+			if n != network && !slices.ContainsFunc(s.Gateways(n)[:i], twin) {
 				c.Workloads = append(c.Workloads, gateway(g))
 			}
 		}

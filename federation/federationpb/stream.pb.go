@@ -80,6 +80,61 @@ func (PortState) EnumDescriptor() ([]byte, []int) {
 	return file_stream_proto_rawDescGZIP(), []int{0}
 }
 
+type WorkloadState int32
+
+const (
+	WorkloadState_WORKLOAD_STATE_UNSPECIFIED WorkloadState = 0
+	WorkloadState_WORKLOAD_STATE_READY       WorkloadState = 1
+	WorkloadState_WORKLOAD_STATE_NOT_READY   WorkloadState = 2
+	WorkloadState_WORKLOAD_STATE_TERMINATING WorkloadState = 3
+	WorkloadState_WORKLOAD_STATE_SERVING     WorkloadState = 4
+)
+
+// Enum value maps for WorkloadState.
+var (
+	WorkloadState_name = map[int32]string{
+		0: "WORKLOAD_STATE_UNSPECIFIED",
+		1: "WORKLOAD_STATE_READY",
+		2: "WORKLOAD_STATE_NOT_READY",
+		3: "WORKLOAD_STATE_TERMINATING",
+		4: "WORKLOAD_STATE_SERVING",
+	}
+	WorkloadState_value = map[string]int32{
+		"WORKLOAD_STATE_UNSPECIFIED": 0,
+		"WORKLOAD_STATE_READY":       1,
+		"WORKLOAD_STATE_NOT_READY":   2,
+		"WORKLOAD_STATE_TERMINATING": 3,
+		"WORKLOAD_STATE_SERVING":     4,
+	}
+)
+
+func (x WorkloadState) Enum() *WorkloadState {
+	p := new(WorkloadState)
+	*p = x
+	return p
+}
+
+func (x WorkloadState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WorkloadState) Descriptor() protoreflect.EnumDescriptor {
+	return file_stream_proto_enumTypes[1].Descriptor()
+}
+
+func (WorkloadState) Type() protoreflect.EnumType {
+	return &file_stream_proto_enumTypes[1]
+}
+
+func (x WorkloadState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WorkloadState.Descriptor instead.
+func (WorkloadState) EnumDescriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{1}
+}
+
 // StreamMessage is one frame.
 type StreamMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -94,6 +149,9 @@ type StreamMessage struct {
 	//	*StreamMessage_Services
 	//	*StreamMessage_Proofs
 	//	*StreamMessage_Holdings
+	//	*StreamMessage_Offer
+	//	*StreamMessage_Lead
+	//	*StreamMessage_Excerpt
 	Message       isStreamMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -217,6 +275,33 @@ func (x *StreamMessage) GetHoldings() *Holdings {
 	return nil
 }
 
+func (x *StreamMessage) GetOffer() *Offer {
+	if x != nil {
+		if x, ok := x.Message.(*StreamMessage_Offer); ok {
+			return x.Offer
+		}
+	}
+	return nil
+}
+
+func (x *StreamMessage) GetLead() *Lead {
+	if x != nil {
+		if x, ok := x.Message.(*StreamMessage_Lead); ok {
+			return x.Lead
+		}
+	}
+	return nil
+}
+
+func (x *StreamMessage) GetExcerpt() *Excerpt {
+	if x != nil {
+		if x, ok := x.Message.(*StreamMessage_Excerpt); ok {
+			return x.Excerpt
+		}
+	}
+	return nil
+}
+
 type isStreamMessage_Message interface {
 	isStreamMessage_Message()
 }
@@ -257,6 +342,18 @@ type StreamMessage_Holdings struct {
 	Holdings *Holdings `protobuf:"bytes,9,opt,name=holdings,proto3,oneof"`
 }
 
+type StreamMessage_Offer struct {
+	Offer *Offer `protobuf:"bytes,10,opt,name=offer,proto3,oneof"`
+}
+
+type StreamMessage_Lead struct {
+	Lead *Lead `protobuf:"bytes,11,opt,name=lead,proto3,oneof"`
+}
+
+type StreamMessage_Excerpt struct {
+	Excerpt *Excerpt `protobuf:"bytes,12,opt,name=excerpt,proto3,oneof"`
+}
+
 func (*StreamMessage_Attach) isStreamMessage_Message() {}
 
 func (*StreamMessage_Welcome) isStreamMessage_Message() {}
@@ -275,6 +372,12 @@ func (*StreamMessage_Proofs) isStreamMessage_Message() {}
 
 func (*StreamMessage_Holdings) isStreamMessage_Message() {}
 
+func (*StreamMessage_Offer) isStreamMessage_Message() {}
+
+func (*StreamMessage_Lead) isStreamMessage_Message() {}
+
+func (*StreamMessage_Excerpt) isStreamMessage_Message() {}
+
 // Attach is the first frame of a node proxy.
 type Attach struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -284,7 +387,12 @@ type Attach struct {
 	Instance []byte `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
 	// What the platform of the node gave it to prove its name by; empty where its
 	// certificate names it.
-	Token         []byte `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`
+	Token []byte `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`
+	// The sender is no node proxy: it follows all that other networks export, without
+	// being asked to subscribe to each, and says nothing of pods. Its Subscribe, which it
+	// sends first, names what it knows already. A gateway of an older version refuses it,
+	// as it would any identity that is no node proxy's.
+	Observe       bool `protobuf:"varint,15,opt,name=observe,proto3" json:"observe,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -345,6 +453,13 @@ func (x *Attach) GetToken() []byte {
 		return x.Token
 	}
 	return nil
+}
+
+func (x *Attach) GetObserve() bool {
+	if x != nil {
+		return x.Observe
+	}
+	return false
 }
 
 // Welcome is the gateway's answer to an accepted Attach.
@@ -677,6 +792,852 @@ func (x *Ask) GetTargets() []*Target {
 	return nil
 }
 
+// Offer is how far a gateway can tell of its own network. It is said when a node proxy
+// attaches and when it changes; without it a gateway tells nothing of discovery.
+type Offer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Synchronised  bool                   `protobuf:"varint,1,opt,name=synchronised,proto3" json:"synchronised,omitempty"` // its source has told it everything
+	Behind        bool                   `protobuf:"varint,2,opt,name=behind,proto3" json:"behind,omitempty"`             // its source has been away for a while: others may know more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Offer) Reset() {
+	*x = Offer{}
+	mi := &file_stream_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Offer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Offer) ProtoMessage() {}
+
+func (x *Offer) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Offer.ProtoReflect.Descriptor instead.
+func (*Offer) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Offer) GetSynchronised() bool {
+	if x != nil {
+		return x.Synchronised
+	}
+	return false
+}
+
+func (x *Offer) GetBehind() bool {
+	if x != nil {
+		return x.Behind
+	}
+	return false
+}
+
+// Lead begins, or ends, what one gateway tells of the own network: a node proxy follows
+// one at a time.
+type Lead struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	On            bool                   `protobuf:"varint,1,opt,name=on,proto3" json:"on,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lead) Reset() {
+	*x = Lead{}
+	mi := &file_stream_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lead) ProtoMessage() {}
+
+func (x *Lead) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lead.ProtoReflect.Descriptor instead.
+func (*Lead) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Lead) GetOn() bool {
+	if x != nil {
+		return x.On
+	}
+	return false
+}
+
+// Excerpt is what a node proxy needs of its own network's discovery, as of one revision:
+// the network, its gateways, the pods of its node with the services that those are members
+// of, and each service that it follows (Subscribe) with its members there. A change may
+// take several messages, of which the last one has end.
+type Excerpt struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Whole     bool                   `protobuf:"varint,1,opt,name=whole,proto3" json:"whole,omitempty"` // the first change after a Lead: what it does not name is not there
+	End       bool                   `protobuf:"varint,2,opt,name=end,proto3" json:"end,omitempty"`
+	Base      *Base                  `protobuf:"bytes,3,opt,name=base,proto3" json:"base,omitempty"` // replaces the one before
+	Names     []*ExcerptName         `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty"`
+	Services  []*ExcerptService      `protobuf:"bytes,5,rep,name=services,proto3" json:"services,omitempty"`
+	Workloads []*ExcerptWorkload     `protobuf:"bytes,6,rep,name=workloads,proto3" json:"workloads,omitempty"`
+	// Of these the node proxy needs nothing any more.
+	GoneServices  []string `protobuf:"bytes,7,rep,name=gone_services,json=goneServices,proto3" json:"gone_services,omitempty"`    // hostnames
+	GoneWorkloads []string `protobuf:"bytes,8,rep,name=gone_workloads,json=goneWorkloads,proto3" json:"gone_workloads,omitempty"` // UIDs
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Excerpt) Reset() {
+	*x = Excerpt{}
+	mi := &file_stream_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Excerpt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Excerpt) ProtoMessage() {}
+
+func (x *Excerpt) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Excerpt.ProtoReflect.Descriptor instead.
+func (*Excerpt) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Excerpt) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+func (x *Excerpt) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
+}
+
+func (x *Excerpt) GetBase() *Base {
+	if x != nil {
+		return x.Base
+	}
+	return nil
+}
+
+func (x *Excerpt) GetNames() []*ExcerptName {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *Excerpt) GetServices() []*ExcerptService {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *Excerpt) GetWorkloads() []*ExcerptWorkload {
+	if x != nil {
+		return x.Workloads
+	}
+	return nil
+}
+
+func (x *Excerpt) GetGoneServices() []string {
+	if x != nil {
+		return x.GoneServices
+	}
+	return nil
+}
+
+func (x *Excerpt) GetGoneWorkloads() []string {
+	if x != nil {
+		return x.GoneWorkloads
+	}
+	return nil
+}
+
+// Base is what every node proxy of a network needs.
+type Base struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TrustDomain   string                 `protobuf:"bytes,1,opt,name=trust_domain,json=trustDomain,proto3" json:"trust_domain,omitempty"`
+	Networks      []*ExcerptNetwork      `protobuf:"bytes,2,rep,name=networks,proto3" json:"networks,omitempty"`
+	Gateways      []*ExcerptGateway      `protobuf:"bytes,3,rep,name=gateways,proto3" json:"gateways,omitempty"` // of the own network
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Base) Reset() {
+	*x = Base{}
+	mi := &file_stream_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Base) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Base) ProtoMessage() {}
+
+func (x *Base) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Base.ProtoReflect.Descriptor instead.
+func (*Base) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Base) GetTrustDomain() string {
+	if x != nil {
+		return x.TrustDomain
+	}
+	return ""
+}
+
+func (x *Base) GetNetworks() []*ExcerptNetwork {
+	if x != nil {
+		return x.Networks
+	}
+	return nil
+}
+
+func (x *Base) GetGateways() []*ExcerptGateway {
+	if x != nil {
+		return x.Gateways
+	}
+	return nil
+}
+
+type ExcerptNetwork struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Segment       string                 `protobuf:"bytes,2,opt,name=segment,proto3" json:"segment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExcerptNetwork) Reset() {
+	*x = ExcerptNetwork{}
+	mi := &file_stream_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExcerptNetwork) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExcerptNetwork) ProtoMessage() {}
+
+func (x *ExcerptNetwork) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExcerptNetwork.ProtoReflect.Descriptor instead.
+func (*ExcerptNetwork) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ExcerptNetwork) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExcerptNetwork) GetSegment() string {
+	if x != nil {
+		return x.Segment
+	}
+	return ""
+}
+
+type ExcerptGateway struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Name           string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Address        []byte                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`       // netip.AddrPort as it marshals itself
+	Federation     []byte                 `protobuf:"bytes,3,opt,name=federation,proto3" json:"federation,omitempty"` // likewise; left out if it is the address
+	ServiceAccount string                 `protobuf:"bytes,4,opt,name=service_account,json=serviceAccount,proto3" json:"service_account,omitempty"`
+	Region         string                 `protobuf:"bytes,5,opt,name=region,proto3" json:"region,omitempty"`
+	Zone           string                 `protobuf:"bytes,6,opt,name=zone,proto3" json:"zone,omitempty"`
+	Subzone        string                 `protobuf:"bytes,7,opt,name=subzone,proto3" json:"subzone,omitempty"`
+	Drained        bool                   `protobuf:"varint,8,opt,name=drained,proto3" json:"drained,omitempty"`
+	Sources        [][]byte               `protobuf:"bytes,9,rep,name=sources,proto3" json:"sources,omitempty"` // netip.Prefix as it marshals itself
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ExcerptGateway) Reset() {
+	*x = ExcerptGateway{}
+	mi := &file_stream_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExcerptGateway) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExcerptGateway) ProtoMessage() {}
+
+func (x *ExcerptGateway) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExcerptGateway.ProtoReflect.Descriptor instead.
+func (*ExcerptGateway) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ExcerptGateway) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExcerptGateway) GetAddress() []byte {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
+
+func (x *ExcerptGateway) GetFederation() []byte {
+	if x != nil {
+		return x.Federation
+	}
+	return nil
+}
+
+func (x *ExcerptGateway) GetServiceAccount() string {
+	if x != nil {
+		return x.ServiceAccount
+	}
+	return ""
+}
+
+func (x *ExcerptGateway) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *ExcerptGateway) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *ExcerptGateway) GetSubzone() string {
+	if x != nil {
+		return x.Subzone
+	}
+	return ""
+}
+
+func (x *ExcerptGateway) GetDrained() bool {
+	if x != nil {
+		return x.Drained
+	}
+	return false
+}
+
+func (x *ExcerptGateway) GetSources() [][]byte {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+// ExcerptName is what a name or address that was asked for is here now. All members of
+// the service, and no others, are among the workloads of the same change.
+type ExcerptName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Asked         string                 `protobuf:"bytes,1,opt,name=asked,proto3" json:"asked,omitempty"`
+	Service       string                 `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`   // hostname; empty: no service
+	Workload      string                 `protobuf:"bytes,3,opt,name=workload,proto3" json:"workload,omitempty"` // UID of the pod that has this address; empty: none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExcerptName) Reset() {
+	*x = ExcerptName{}
+	mi := &file_stream_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExcerptName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExcerptName) ProtoMessage() {}
+
+func (x *ExcerptName) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExcerptName.ProtoReflect.Descriptor instead.
+func (*ExcerptName) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ExcerptName) GetAsked() string {
+	if x != nil {
+		return x.Asked
+	}
+	return ""
+}
+
+func (x *ExcerptName) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *ExcerptName) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+type ExcerptService struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Name             string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Namespace        string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Hostname         string                 `protobuf:"bytes,3,opt,name=hostname,proto3" json:"hostname,omitempty"` // left out if it follows from name and namespace
+	Aliases          []string               `protobuf:"bytes,4,rep,name=aliases,proto3" json:"aliases,omitempty"`
+	Vips             [][]byte               `protobuf:"bytes,5,rep,name=vips,proto3" json:"vips,omitempty"` // 4 or 16 bytes
+	Scope            string                 `protobuf:"bytes,6,opt,name=scope,proto3" json:"scope,omitempty"`
+	Takeover         bool                   `protobuf:"varint,7,opt,name=takeover,proto3" json:"takeover,omitempty"`
+	Distribution     string                 `protobuf:"bytes,8,opt,name=distribution,proto3" json:"distribution,omitempty"`
+	DistributionFrom string                 `protobuf:"bytes,9,opt,name=distribution_from,json=distributionFrom,proto3" json:"distribution_from,omitempty"` // service, namespace or mesh
+	PublishNotReady  bool                   `protobuf:"varint,10,opt,name=publish_not_ready,json=publishNotReady,proto3" json:"publish_not_ready,omitempty"`
+	Ports            []*ExcerptPort         `protobuf:"bytes,11,rep,name=ports,proto3" json:"ports,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ExcerptService) Reset() {
+	*x = ExcerptService{}
+	mi := &file_stream_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExcerptService) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExcerptService) ProtoMessage() {}
+
+func (x *ExcerptService) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExcerptService.ProtoReflect.Descriptor instead.
+func (*ExcerptService) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ExcerptService) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExcerptService) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ExcerptService) GetHostname() string {
+	if x != nil {
+		return x.Hostname
+	}
+	return ""
+}
+
+func (x *ExcerptService) GetAliases() []string {
+	if x != nil {
+		return x.Aliases
+	}
+	return nil
+}
+
+func (x *ExcerptService) GetVips() [][]byte {
+	if x != nil {
+		return x.Vips
+	}
+	return nil
+}
+
+func (x *ExcerptService) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+func (x *ExcerptService) GetTakeover() bool {
+	if x != nil {
+		return x.Takeover
+	}
+	return false
+}
+
+func (x *ExcerptService) GetDistribution() string {
+	if x != nil {
+		return x.Distribution
+	}
+	return ""
+}
+
+func (x *ExcerptService) GetDistributionFrom() string {
+	if x != nil {
+		return x.DistributionFrom
+	}
+	return ""
+}
+
+func (x *ExcerptService) GetPublishNotReady() bool {
+	if x != nil {
+		return x.PublishNotReady
+	}
+	return false
+}
+
+func (x *ExcerptService) GetPorts() []*ExcerptPort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+type ExcerptPort struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Port          uint32                 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
+	Target        uint32                 `protobuf:"varint,3,opt,name=target,proto3" json:"target,omitempty"`
+	TargetName    string                 `protobuf:"bytes,4,opt,name=target_name,json=targetName,proto3" json:"target_name,omitempty"`
+	Protocol      string                 `protobuf:"bytes,5,opt,name=protocol,proto3" json:"protocol,omitempty"` // empty: TCP
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExcerptPort) Reset() {
+	*x = ExcerptPort{}
+	mi := &file_stream_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExcerptPort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExcerptPort) ProtoMessage() {}
+
+func (x *ExcerptPort) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExcerptPort.ProtoReflect.Descriptor instead.
+func (*ExcerptPort) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ExcerptPort) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExcerptPort) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *ExcerptPort) GetTarget() uint32 {
+	if x != nil {
+		return x.Target
+	}
+	return 0
+}
+
+func (x *ExcerptPort) GetTargetName() string {
+	if x != nil {
+		return x.TargetName
+	}
+	return ""
+}
+
+func (x *ExcerptPort) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+type ExcerptWorkload struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Uid            string                 `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	Name           string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // left out if it is the UID
+	Namespace      string                 `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	ServiceAccount string                 `protobuf:"bytes,4,opt,name=service_account,json=serviceAccount,proto3" json:"service_account,omitempty"`
+	Node           string                 `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
+	Cluster        string                 `protobuf:"bytes,6,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Addresses      [][]byte               `protobuf:"bytes,7,rep,name=addresses,proto3" json:"addresses,omitempty"` // 4 or 16 bytes
+	Region         string                 `protobuf:"bytes,8,opt,name=region,proto3" json:"region,omitempty"`
+	Zone           string                 `protobuf:"bytes,9,opt,name=zone,proto3" json:"zone,omitempty"`
+	Subzone        string                 `protobuf:"bytes,10,opt,name=subzone,proto3" json:"subzone,omitempty"`
+	State          WorkloadState          `protobuf:"varint,11,opt,name=state,proto3,enum=isthmus.federation.v2.WorkloadState" json:"state,omitempty"`
+	Capacity       uint32                 `protobuf:"varint,12,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	Plain          bool                   `protobuf:"varint,13,opt,name=plain,proto3" json:"plain,omitempty"` // no node proxy accepts tunnels for it
+	Ports          []*ExcerptPort         `protobuf:"bytes,14,rep,name=ports,proto3" json:"ports,omitempty"`  // name and target
+	// Of a pod of the node proxy's own node all that it is a member of, of others those
+	// that it has asked for.
+	Services      []string `protobuf:"bytes,15,rep,name=services,proto3" json:"services,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExcerptWorkload) Reset() {
+	*x = ExcerptWorkload{}
+	mi := &file_stream_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExcerptWorkload) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExcerptWorkload) ProtoMessage() {}
+
+func (x *ExcerptWorkload) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExcerptWorkload.ProtoReflect.Descriptor instead.
+func (*ExcerptWorkload) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ExcerptWorkload) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ExcerptWorkload) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExcerptWorkload) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ExcerptWorkload) GetServiceAccount() string {
+	if x != nil {
+		return x.ServiceAccount
+	}
+	return ""
+}
+
+func (x *ExcerptWorkload) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ExcerptWorkload) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ExcerptWorkload) GetAddresses() [][]byte {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *ExcerptWorkload) GetRegion() string {
+	if x != nil {
+		return x.Region
+	}
+	return ""
+}
+
+func (x *ExcerptWorkload) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *ExcerptWorkload) GetSubzone() string {
+	if x != nil {
+		return x.Subzone
+	}
+	return ""
+}
+
+func (x *ExcerptWorkload) GetState() WorkloadState {
+	if x != nil {
+		return x.State
+	}
+	return WorkloadState_WORKLOAD_STATE_UNSPECIFIED
+}
+
+func (x *ExcerptWorkload) GetCapacity() uint32 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+func (x *ExcerptWorkload) GetPlain() bool {
+	if x != nil {
+		return x.Plain
+	}
+	return false
+}
+
+func (x *ExcerptWorkload) GetPorts() []*ExcerptPort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *ExcerptWorkload) GetServices() []string {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
 // Beat says that the sender is alive. A gateway answers each.
 type Beat struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -686,7 +1647,7 @@ type Beat struct {
 
 func (x *Beat) Reset() {
 	*x = Beat{}
-	mi := &file_stream_proto_msgTypes[7]
+	mi := &file_stream_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +1659,7 @@ func (x *Beat) String() string {
 func (*Beat) ProtoMessage() {}
 
 func (x *Beat) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[7]
+	mi := &file_stream_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +1672,7 @@ func (x *Beat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beat.ProtoReflect.Descriptor instead.
 func (*Beat) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{7}
+	return file_stream_proto_rawDescGZIP(), []int{17}
 }
 
 // Subscribe begins and ends what a node proxy is told of.
@@ -725,7 +1686,7 @@ type Subscribe struct {
 
 func (x *Subscribe) Reset() {
 	*x = Subscribe{}
-	mi := &file_stream_proto_msgTypes[8]
+	mi := &file_stream_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +1698,7 @@ func (x *Subscribe) String() string {
 func (*Subscribe) ProtoMessage() {}
 
 func (x *Subscribe) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[8]
+	mi := &file_stream_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +1711,7 @@ func (x *Subscribe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subscribe.ProtoReflect.Descriptor instead.
 func (*Subscribe) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{8}
+	return file_stream_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Subscribe) GetAdd() []string {
@@ -777,7 +1738,7 @@ type ServiceStates struct {
 
 func (x *ServiceStates) Reset() {
 	*x = ServiceStates{}
-	mi := &file_stream_proto_msgTypes[9]
+	mi := &file_stream_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -789,7 +1750,7 @@ func (x *ServiceStates) String() string {
 func (*ServiceStates) ProtoMessage() {}
 
 func (x *ServiceStates) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[9]
+	mi := &file_stream_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -802,7 +1763,7 @@ func (x *ServiceStates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceStates.ProtoReflect.Descriptor instead.
 func (*ServiceStates) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{9}
+	return file_stream_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ServiceStates) GetServices() []*ServiceState {
@@ -827,7 +1788,7 @@ type ServiceState struct {
 
 func (x *ServiceState) Reset() {
 	*x = ServiceState{}
-	mi := &file_stream_proto_msgTypes[10]
+	mi := &file_stream_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +1800,7 @@ func (x *ServiceState) String() string {
 func (*ServiceState) ProtoMessage() {}
 
 func (x *ServiceState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[10]
+	mi := &file_stream_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +1813,7 @@ func (x *ServiceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceState.ProtoReflect.Descriptor instead.
 func (*ServiceState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{10}
+	return file_stream_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ServiceState) GetService() string {
@@ -896,7 +1857,7 @@ type ShareState struct {
 
 func (x *ShareState) Reset() {
 	*x = ShareState{}
-	mi := &file_stream_proto_msgTypes[11]
+	mi := &file_stream_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -908,7 +1869,7 @@ func (x *ShareState) String() string {
 func (*ShareState) ProtoMessage() {}
 
 func (x *ShareState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[11]
+	mi := &file_stream_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -921,7 +1882,7 @@ func (x *ShareState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareState.ProtoReflect.Descriptor instead.
 func (*ShareState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{11}
+	return file_stream_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ShareState) GetNetwork() string {
@@ -950,7 +1911,7 @@ type Proofs struct {
 
 func (x *Proofs) Reset() {
 	*x = Proofs{}
-	mi := &file_stream_proto_msgTypes[12]
+	mi := &file_stream_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1923,7 @@ func (x *Proofs) String() string {
 func (*Proofs) ProtoMessage() {}
 
 func (x *Proofs) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[12]
+	mi := &file_stream_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1936,7 @@ func (x *Proofs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proofs.ProtoReflect.Descriptor instead.
 func (*Proofs) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{12}
+	return file_stream_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Proofs) GetProofs() []*Proof {
@@ -996,7 +1957,7 @@ type Proof struct {
 
 func (x *Proof) Reset() {
 	*x = Proof{}
-	mi := &file_stream_proto_msgTypes[13]
+	mi := &file_stream_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1008,7 +1969,7 @@ func (x *Proof) String() string {
 func (*Proof) ProtoMessage() {}
 
 func (x *Proof) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[13]
+	mi := &file_stream_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1021,7 +1982,7 @@ func (x *Proof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proof.ProtoReflect.Descriptor instead.
 func (*Proof) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{13}
+	return file_stream_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Proof) GetCertificate() []byte {
@@ -1050,7 +2011,7 @@ type Holdings struct {
 
 func (x *Holdings) Reset() {
 	*x = Holdings{}
-	mi := &file_stream_proto_msgTypes[14]
+	mi := &file_stream_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1062,7 +2023,7 @@ func (x *Holdings) String() string {
 func (*Holdings) ProtoMessage() {}
 
 func (x *Holdings) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[14]
+	mi := &file_stream_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1075,7 +2036,7 @@ func (x *Holdings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holdings.ProtoReflect.Descriptor instead.
 func (*Holdings) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{14}
+	return file_stream_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Holdings) GetNetworks() []string {
@@ -1102,7 +2063,7 @@ type InstanceState struct {
 
 func (x *InstanceState) Reset() {
 	*x = InstanceState{}
-	mi := &file_stream_proto_msgTypes[15]
+	mi := &file_stream_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +2075,7 @@ func (x *InstanceState) String() string {
 func (*InstanceState) ProtoMessage() {}
 
 func (x *InstanceState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[15]
+	mi := &file_stream_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +2088,7 @@ func (x *InstanceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceState.ProtoReflect.Descriptor instead.
 func (*InstanceState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{15}
+	return file_stream_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *InstanceState) GetInstance() []byte {
@@ -1176,7 +2137,7 @@ var File_stream_proto protoreflect.FileDescriptor
 
 const file_stream_proto_rawDesc = "" +
 	"\n" +
-	"\fstream.proto\x12\x15isthmus.federation.v2\x1a\rrecords.proto\"\xa9\x04\n" +
+	"\fstream.proto\x12\x15isthmus.federation.v2\x1a\rrecords.proto\"\xce\x05\n" +
 	"\rStreamMessage\x127\n" +
 	"\x06attach\x18\x01 \x01(\v2\x1d.isthmus.federation.v2.AttachH\x00R\x06attach\x12:\n" +
 	"\awelcome\x18\x02 \x01(\v2\x1e.isthmus.federation.v2.WelcomeH\x00R\awelcome\x127\n" +
@@ -1186,13 +2147,18 @@ const file_stream_proto_rawDesc = "" +
 	"\tsubscribe\x18\x06 \x01(\v2 .isthmus.federation.v2.SubscribeH\x00R\tsubscribe\x12B\n" +
 	"\bservices\x18\a \x01(\v2$.isthmus.federation.v2.ServiceStatesH\x00R\bservices\x127\n" +
 	"\x06proofs\x18\b \x01(\v2\x1d.isthmus.federation.v2.ProofsH\x00R\x06proofs\x12=\n" +
-	"\bholdings\x18\t \x01(\v2\x1f.isthmus.federation.v2.HoldingsH\x00R\bholdingsB\t\n" +
-	"\amessage\"h\n" +
+	"\bholdings\x18\t \x01(\v2\x1f.isthmus.federation.v2.HoldingsH\x00R\bholdings\x124\n" +
+	"\x05offer\x18\n" +
+	" \x01(\v2\x1c.isthmus.federation.v2.OfferH\x00R\x05offer\x121\n" +
+	"\x04lead\x18\v \x01(\v2\x1b.isthmus.federation.v2.LeadH\x00R\x04lead\x12:\n" +
+	"\aexcerpt\x18\f \x01(\v2\x1e.isthmus.federation.v2.ExcerptH\x00R\aexcerptB\t\n" +
+	"\amessage\"\x82\x01\n" +
 	"\x06Attach\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\anetwork\x18\x02 \x01(\tR\anetwork\x12\x1a\n" +
 	"\binstance\x18\x03 \x01(\fR\binstance\x12\x14\n" +
-	"\x05token\x18\x04 \x01(\fR\x05token\"\x8b\x01\n" +
+	"\x05token\x18\x04 \x01(\fR\x05token\x12\x18\n" +
+	"\aobserve\x18\x0f \x01(\bR\aobserve\"\x8b\x01\n" +
 	"\aWelcome\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12/\n" +
 	"\x03out\x18\x02 \x03(\v2\x1d.isthmus.federation.v2.TargetR\x03out\x12\x18\n" +
@@ -1215,7 +2181,81 @@ const file_stream_proto_rawDesc = "" +
 	"\x06health\x18\x05 \x01(\x02R\x06health\x12\x15\n" +
 	"\x06age_ms\x18\x06 \x01(\x04R\x05ageMs\">\n" +
 	"\x03Ask\x127\n" +
-	"\atargets\x18\x01 \x03(\v2\x1d.isthmus.federation.v2.TargetR\atargets\"\x06\n" +
+	"\atargets\x18\x01 \x03(\v2\x1d.isthmus.federation.v2.TargetR\atargets\"C\n" +
+	"\x05Offer\x12\"\n" +
+	"\fsynchronised\x18\x01 \x01(\bR\fsynchronised\x12\x16\n" +
+	"\x06behind\x18\x02 \x01(\bR\x06behind\"\x16\n" +
+	"\x04Lead\x12\x0e\n" +
+	"\x02on\x18\x01 \x01(\bR\x02on\"\xf1\x02\n" +
+	"\aExcerpt\x12\x14\n" +
+	"\x05whole\x18\x01 \x01(\bR\x05whole\x12\x10\n" +
+	"\x03end\x18\x02 \x01(\bR\x03end\x12/\n" +
+	"\x04base\x18\x03 \x01(\v2\x1b.isthmus.federation.v2.BaseR\x04base\x128\n" +
+	"\x05names\x18\x04 \x03(\v2\".isthmus.federation.v2.ExcerptNameR\x05names\x12A\n" +
+	"\bservices\x18\x05 \x03(\v2%.isthmus.federation.v2.ExcerptServiceR\bservices\x12D\n" +
+	"\tworkloads\x18\x06 \x03(\v2&.isthmus.federation.v2.ExcerptWorkloadR\tworkloads\x12#\n" +
+	"\rgone_services\x18\a \x03(\tR\fgoneServices\x12%\n" +
+	"\x0egone_workloads\x18\b \x03(\tR\rgoneWorkloads\"\xaf\x01\n" +
+	"\x04Base\x12!\n" +
+	"\ftrust_domain\x18\x01 \x01(\tR\vtrustDomain\x12A\n" +
+	"\bnetworks\x18\x02 \x03(\v2%.isthmus.federation.v2.ExcerptNetworkR\bnetworks\x12A\n" +
+	"\bgateways\x18\x03 \x03(\v2%.isthmus.federation.v2.ExcerptGatewayR\bgateways\">\n" +
+	"\x0eExcerptNetwork\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\asegment\x18\x02 \x01(\tR\asegment\"\x81\x02\n" +
+	"\x0eExcerptGateway\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x1e\n" +
+	"\n" +
+	"federation\x18\x03 \x01(\fR\n" +
+	"federation\x12'\n" +
+	"\x0fservice_account\x18\x04 \x01(\tR\x0eserviceAccount\x12\x16\n" +
+	"\x06region\x18\x05 \x01(\tR\x06region\x12\x12\n" +
+	"\x04zone\x18\x06 \x01(\tR\x04zone\x12\x18\n" +
+	"\asubzone\x18\a \x01(\tR\asubzone\x12\x18\n" +
+	"\adrained\x18\b \x01(\bR\adrained\x12\x18\n" +
+	"\asources\x18\t \x03(\fR\asources\"Y\n" +
+	"\vExcerptName\x12\x14\n" +
+	"\x05asked\x18\x01 \x01(\tR\x05asked\x12\x18\n" +
+	"\aservice\x18\x02 \x01(\tR\aservice\x12\x1a\n" +
+	"\bworkload\x18\x03 \x01(\tR\bworkload\"\xf5\x02\n" +
+	"\x0eExcerptService\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x1a\n" +
+	"\bhostname\x18\x03 \x01(\tR\bhostname\x12\x18\n" +
+	"\aaliases\x18\x04 \x03(\tR\aaliases\x12\x12\n" +
+	"\x04vips\x18\x05 \x03(\fR\x04vips\x12\x14\n" +
+	"\x05scope\x18\x06 \x01(\tR\x05scope\x12\x1a\n" +
+	"\btakeover\x18\a \x01(\bR\btakeover\x12\"\n" +
+	"\fdistribution\x18\b \x01(\tR\fdistribution\x12+\n" +
+	"\x11distribution_from\x18\t \x01(\tR\x10distributionFrom\x12*\n" +
+	"\x11publish_not_ready\x18\n" +
+	" \x01(\bR\x0fpublishNotReady\x128\n" +
+	"\x05ports\x18\v \x03(\v2\".isthmus.federation.v2.ExcerptPortR\x05ports\"\x8a\x01\n" +
+	"\vExcerptPort\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04port\x18\x02 \x01(\rR\x04port\x12\x16\n" +
+	"\x06target\x18\x03 \x01(\rR\x06target\x12\x1f\n" +
+	"\vtarget_name\x18\x04 \x01(\tR\n" +
+	"targetName\x12\x1a\n" +
+	"\bprotocol\x18\x05 \x01(\tR\bprotocol\"\xd4\x03\n" +
+	"\x0fExcerptWorkload\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
+	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12'\n" +
+	"\x0fservice_account\x18\x04 \x01(\tR\x0eserviceAccount\x12\x12\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\x12\x18\n" +
+	"\acluster\x18\x06 \x01(\tR\acluster\x12\x1c\n" +
+	"\taddresses\x18\a \x03(\fR\taddresses\x12\x16\n" +
+	"\x06region\x18\b \x01(\tR\x06region\x12\x12\n" +
+	"\x04zone\x18\t \x01(\tR\x04zone\x12\x18\n" +
+	"\asubzone\x18\n" +
+	" \x01(\tR\asubzone\x12:\n" +
+	"\x05state\x18\v \x01(\x0e2$.isthmus.federation.v2.WorkloadStateR\x05state\x12\x1a\n" +
+	"\bcapacity\x18\f \x01(\rR\bcapacity\x12\x14\n" +
+	"\x05plain\x18\r \x01(\bR\x05plain\x128\n" +
+	"\x05ports\x18\x0e \x03(\v2\".isthmus.federation.v2.ExcerptPortR\x05ports\x12\x1a\n" +
+	"\bservices\x18\x0f \x03(\tR\bservices\"\x06\n" +
 	"\x04Beat\"5\n" +
 	"\tSubscribe\x12\x10\n" +
 	"\x03add\x18\x01 \x03(\tR\x03add\x12\x16\n" +
@@ -1249,7 +2289,13 @@ const file_stream_proto_rawDesc = "" +
 	"\x16PORT_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12PORT_STATE_HEALTHY\x10\x01\x12\x16\n" +
 	"\x12PORT_STATE_EJECTED\x10\x02\x12\x1a\n" +
-	"\x16PORT_STATE_TERMINATING\x10\x03B9Z7github.com/isthmus-mesh/isthmus/federation/federationpbb\x06proto3"
+	"\x16PORT_STATE_TERMINATING\x10\x03*\xa3\x01\n" +
+	"\rWorkloadState\x12\x1e\n" +
+	"\x1aWORKLOAD_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14WORKLOAD_STATE_READY\x10\x01\x12\x1c\n" +
+	"\x18WORKLOAD_STATE_NOT_READY\x10\x02\x12\x1e\n" +
+	"\x1aWORKLOAD_STATE_TERMINATING\x10\x03\x12\x1a\n" +
+	"\x16WORKLOAD_STATE_SERVING\x10\x04B9Z7github.com/isthmus-mesh/isthmus/federation/federationpbb\x06proto3"
 
 var (
 	file_stream_proto_rawDescOnce sync.Once
@@ -1263,54 +2309,77 @@ func file_stream_proto_rawDescGZIP() []byte {
 	return file_stream_proto_rawDescData
 }
 
-var file_stream_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_stream_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_stream_proto_goTypes = []any{
-	(PortState)(0),        // 0: isthmus.federation.v2.PortState
-	(*StreamMessage)(nil), // 1: isthmus.federation.v2.StreamMessage
-	(*Attach)(nil),        // 2: isthmus.federation.v2.Attach
-	(*Welcome)(nil),       // 3: isthmus.federation.v2.Welcome
-	(*Target)(nil),        // 4: isthmus.federation.v2.Target
-	(*Report)(nil),        // 5: isthmus.federation.v2.Report
-	(*PortHealth)(nil),    // 6: isthmus.federation.v2.PortHealth
-	(*Ask)(nil),           // 7: isthmus.federation.v2.Ask
-	(*Beat)(nil),          // 8: isthmus.federation.v2.Beat
-	(*Subscribe)(nil),     // 9: isthmus.federation.v2.Subscribe
-	(*ServiceStates)(nil), // 10: isthmus.federation.v2.ServiceStates
-	(*ServiceState)(nil),  // 11: isthmus.federation.v2.ServiceState
-	(*ShareState)(nil),    // 12: isthmus.federation.v2.ShareState
-	(*Proofs)(nil),        // 13: isthmus.federation.v2.Proofs
-	(*Proof)(nil),         // 14: isthmus.federation.v2.Proof
-	(*Holdings)(nil),      // 15: isthmus.federation.v2.Holdings
-	(*InstanceState)(nil), // 16: isthmus.federation.v2.InstanceState
-	(*Entry)(nil),         // 17: isthmus.federation.v2.Entry
+	(PortState)(0),          // 0: isthmus.federation.v2.PortState
+	(WorkloadState)(0),      // 1: isthmus.federation.v2.WorkloadState
+	(*StreamMessage)(nil),   // 2: isthmus.federation.v2.StreamMessage
+	(*Attach)(nil),          // 3: isthmus.federation.v2.Attach
+	(*Welcome)(nil),         // 4: isthmus.federation.v2.Welcome
+	(*Target)(nil),          // 5: isthmus.federation.v2.Target
+	(*Report)(nil),          // 6: isthmus.federation.v2.Report
+	(*PortHealth)(nil),      // 7: isthmus.federation.v2.PortHealth
+	(*Ask)(nil),             // 8: isthmus.federation.v2.Ask
+	(*Offer)(nil),           // 9: isthmus.federation.v2.Offer
+	(*Lead)(nil),            // 10: isthmus.federation.v2.Lead
+	(*Excerpt)(nil),         // 11: isthmus.federation.v2.Excerpt
+	(*Base)(nil),            // 12: isthmus.federation.v2.Base
+	(*ExcerptNetwork)(nil),  // 13: isthmus.federation.v2.ExcerptNetwork
+	(*ExcerptGateway)(nil),  // 14: isthmus.federation.v2.ExcerptGateway
+	(*ExcerptName)(nil),     // 15: isthmus.federation.v2.ExcerptName
+	(*ExcerptService)(nil),  // 16: isthmus.federation.v2.ExcerptService
+	(*ExcerptPort)(nil),     // 17: isthmus.federation.v2.ExcerptPort
+	(*ExcerptWorkload)(nil), // 18: isthmus.federation.v2.ExcerptWorkload
+	(*Beat)(nil),            // 19: isthmus.federation.v2.Beat
+	(*Subscribe)(nil),       // 20: isthmus.federation.v2.Subscribe
+	(*ServiceStates)(nil),   // 21: isthmus.federation.v2.ServiceStates
+	(*ServiceState)(nil),    // 22: isthmus.federation.v2.ServiceState
+	(*ShareState)(nil),      // 23: isthmus.federation.v2.ShareState
+	(*Proofs)(nil),          // 24: isthmus.federation.v2.Proofs
+	(*Proof)(nil),           // 25: isthmus.federation.v2.Proof
+	(*Holdings)(nil),        // 26: isthmus.federation.v2.Holdings
+	(*InstanceState)(nil),   // 27: isthmus.federation.v2.InstanceState
+	(*Entry)(nil),           // 28: isthmus.federation.v2.Entry
 }
 var file_stream_proto_depIdxs = []int32{
-	2,  // 0: isthmus.federation.v2.StreamMessage.attach:type_name -> isthmus.federation.v2.Attach
-	3,  // 1: isthmus.federation.v2.StreamMessage.welcome:type_name -> isthmus.federation.v2.Welcome
-	5,  // 2: isthmus.federation.v2.StreamMessage.report:type_name -> isthmus.federation.v2.Report
-	7,  // 3: isthmus.federation.v2.StreamMessage.ask:type_name -> isthmus.federation.v2.Ask
-	8,  // 4: isthmus.federation.v2.StreamMessage.beat:type_name -> isthmus.federation.v2.Beat
-	9,  // 5: isthmus.federation.v2.StreamMessage.subscribe:type_name -> isthmus.federation.v2.Subscribe
-	10, // 6: isthmus.federation.v2.StreamMessage.services:type_name -> isthmus.federation.v2.ServiceStates
-	13, // 7: isthmus.federation.v2.StreamMessage.proofs:type_name -> isthmus.federation.v2.Proofs
-	15, // 8: isthmus.federation.v2.StreamMessage.holdings:type_name -> isthmus.federation.v2.Holdings
-	4,  // 9: isthmus.federation.v2.Welcome.out:type_name -> isthmus.federation.v2.Target
-	6,  // 10: isthmus.federation.v2.Report.ports:type_name -> isthmus.federation.v2.PortHealth
-	4,  // 11: isthmus.federation.v2.Report.forgotten:type_name -> isthmus.federation.v2.Target
-	0,  // 12: isthmus.federation.v2.PortHealth.state:type_name -> isthmus.federation.v2.PortState
-	4,  // 13: isthmus.federation.v2.Ask.targets:type_name -> isthmus.federation.v2.Target
-	11, // 14: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
-	12, // 15: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
-	16, // 16: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
-	14, // 17: isthmus.federation.v2.Proofs.proofs:type_name -> isthmus.federation.v2.Proof
-	17, // 18: isthmus.federation.v2.Proof.network:type_name -> isthmus.federation.v2.Entry
-	17, // 19: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	3,  // 0: isthmus.federation.v2.StreamMessage.attach:type_name -> isthmus.federation.v2.Attach
+	4,  // 1: isthmus.federation.v2.StreamMessage.welcome:type_name -> isthmus.federation.v2.Welcome
+	6,  // 2: isthmus.federation.v2.StreamMessage.report:type_name -> isthmus.federation.v2.Report
+	8,  // 3: isthmus.federation.v2.StreamMessage.ask:type_name -> isthmus.federation.v2.Ask
+	19, // 4: isthmus.federation.v2.StreamMessage.beat:type_name -> isthmus.federation.v2.Beat
+	20, // 5: isthmus.federation.v2.StreamMessage.subscribe:type_name -> isthmus.federation.v2.Subscribe
+	21, // 6: isthmus.federation.v2.StreamMessage.services:type_name -> isthmus.federation.v2.ServiceStates
+	24, // 7: isthmus.federation.v2.StreamMessage.proofs:type_name -> isthmus.federation.v2.Proofs
+	26, // 8: isthmus.federation.v2.StreamMessage.holdings:type_name -> isthmus.federation.v2.Holdings
+	9,  // 9: isthmus.federation.v2.StreamMessage.offer:type_name -> isthmus.federation.v2.Offer
+	10, // 10: isthmus.federation.v2.StreamMessage.lead:type_name -> isthmus.federation.v2.Lead
+	11, // 11: isthmus.federation.v2.StreamMessage.excerpt:type_name -> isthmus.federation.v2.Excerpt
+	5,  // 12: isthmus.federation.v2.Welcome.out:type_name -> isthmus.federation.v2.Target
+	7,  // 13: isthmus.federation.v2.Report.ports:type_name -> isthmus.federation.v2.PortHealth
+	5,  // 14: isthmus.federation.v2.Report.forgotten:type_name -> isthmus.federation.v2.Target
+	0,  // 15: isthmus.federation.v2.PortHealth.state:type_name -> isthmus.federation.v2.PortState
+	5,  // 16: isthmus.federation.v2.Ask.targets:type_name -> isthmus.federation.v2.Target
+	12, // 17: isthmus.federation.v2.Excerpt.base:type_name -> isthmus.federation.v2.Base
+	15, // 18: isthmus.federation.v2.Excerpt.names:type_name -> isthmus.federation.v2.ExcerptName
+	16, // 19: isthmus.federation.v2.Excerpt.services:type_name -> isthmus.federation.v2.ExcerptService
+	18, // 20: isthmus.federation.v2.Excerpt.workloads:type_name -> isthmus.federation.v2.ExcerptWorkload
+	13, // 21: isthmus.federation.v2.Base.networks:type_name -> isthmus.federation.v2.ExcerptNetwork
+	14, // 22: isthmus.federation.v2.Base.gateways:type_name -> isthmus.federation.v2.ExcerptGateway
+	17, // 23: isthmus.federation.v2.ExcerptService.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	1,  // 24: isthmus.federation.v2.ExcerptWorkload.state:type_name -> isthmus.federation.v2.WorkloadState
+	17, // 25: isthmus.federation.v2.ExcerptWorkload.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	22, // 26: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
+	23, // 27: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
+	27, // 28: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
+	25, // 29: isthmus.federation.v2.Proofs.proofs:type_name -> isthmus.federation.v2.Proof
+	28, // 30: isthmus.federation.v2.Proof.network:type_name -> isthmus.federation.v2.Entry
+	28, // 31: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_stream_proto_init() }
@@ -1329,14 +2398,17 @@ func file_stream_proto_init() {
 		(*StreamMessage_Services)(nil),
 		(*StreamMessage_Proofs)(nil),
 		(*StreamMessage_Holdings)(nil),
+		(*StreamMessage_Offer)(nil),
+		(*StreamMessage_Lead)(nil),
+		(*StreamMessage_Excerpt)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_stream_proto_rawDesc), len(file_stream_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   16,
+			NumEnums:      2,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -19,7 +19,8 @@ func (f *Federation) census() {
 	for _, s := range f.node.Ledger().Status() {
 		if s.Phase == ledger.Live {
 			name := s.Network + "/" + s.Gateway
-			if s.Own || listed[name] && f.members.alive(name, s.Instance) {
+			_, behind := f.transport.doors.get(s.Network)
+			if s.Own || listed[name] && f.members.alive(name, s.Instance) || !listed[name] && behind {
 				alive = append(alive, name)
 			}
 			if !s.Own {
@@ -49,7 +50,8 @@ func (f *Federation) census() {
 }
 
 // Members returns the names (network/name) of the gateways of which memberlist
-// holds an instance for alive that is believed now, this one included, sorted.
+// holds an instance for alive that is believed now, this one included, sorted; of those behind
+// a door, which are no members of memberlist, those of which one is believed.
 func (f *Federation) Members() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

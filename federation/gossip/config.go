@@ -38,7 +38,10 @@ type Config struct {
 	Keys func() (Keys, error)
 	// Peers returns the gateways of all networks but this one itself. It must be
 	// quick: a read of a snapshot.
-	Peers   func() []*mesh.Gateway
+	Peers func() []*mesh.Gateway
+	// Doors returns where other networks' gateways are that Peers does not list, one of
+	// each network; nil: there are none. It may wait for nothing.
+	Doors   func() []Door
 	Log     zerolog.Logger
 	Metrics *peer.Metrics
 

@@ -41,6 +41,7 @@ type conn struct {
 	dialled   bool
 	gateway   string // network/name
 	local     bool   // of the own network
+	door      string // the network whose door was dialled; empty: none
 	instance  record.Instance
 	identity  spiffeid.ID // by TLS
 	queue     chan []byte
@@ -133,7 +134,7 @@ func (c *conn) end(cause error, abruptly bool) {
 // read hands messages to the federation. What is wrong with one is counted and
 // logged, and the connection goes on.
 func (c *conn) read() error {
-	in := inspector{from: c.instance}
+	in := inspector{from: c.instance, about: c.member()}
 	for {
 		c.SetReadDeadline(time.Now().Add(c.patience()))
 		m, err := link.ReadFrame(c, 1+antientropy.MaxMessage, nil) // passed on as it is: no buffer to use again

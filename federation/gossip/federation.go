@@ -199,6 +199,11 @@ func (f *Federation) connected(id record.Instance, gateway string, local bool) {
 	})
 }
 
+// dialsDoors reports whether there is a network behind a door that this gateway dials.
+func (f *Federation) dialsDoors() bool {
+	return f.cfg.Doors != nil && slices.ContainsFunc(f.cfg.Doors(), func(d Door) bool { return d.Dialled })
+}
+
 // Synced is closed when this gateway holds all that others say, or when
 // there was nobody to ask for a bounded time.
 func (f *Federation) Synced() <-chan struct{} { return f.synced }
@@ -253,7 +258,7 @@ func (f *Federation) Run(ctx context.Context) error {
 		case <-f.members.changed:
 			counted = time.Time{}
 		}
-		if time.Since(start) > f.cfg.SyncWait || len(f.cfg.Peers()) == 0 {
+		if time.Since(start) > f.cfg.SyncWait || len(f.cfg.Peers()) == 0 && !f.dialsDoors() {
 			f.setSynced()
 		}
 		f.mu.Lock()

@@ -169,8 +169,9 @@ func (w *world) all() []*mesh.Gateway {
 	return slices.Clone(w.gateways)
 }
 
-// add describes a gateway; the first of a network links it.
-func (w *world) add(network, name string) *mesh.Gateway {
+// add makes a gateway known, described by with beside what all have; the first of a
+// network links it. From then on others read it.
+func (w *world) add(network, name string, with ...func(*mesh.Gateway)) *mesh.Gateway {
 	w.t.Helper()
 	if _, known := w.known[network]; !known {
 		w.link(network)
@@ -178,6 +179,9 @@ func (w *world) add(network, name string) *mesh.Gateway {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	g := &mesh.Gateway{Name: name, Network: network, Identity: workload("gateway-" + network)}
+	for _, set := range with {
+		set(g)
+	}
 	w.gateways = append(w.gateways, g)
 	return g
 }

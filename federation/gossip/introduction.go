@@ -105,7 +105,10 @@ func (c *conn) hear(id spiffeid.ID) error {
 		return errSelf
 	}
 	c.gateway, c.identity, c.local = m.GetNetwork()+"/"+m.GetGateway(), id, m.GetNetwork() == f.cfg.Network
-	if !slices.ContainsFunc(f.cfg.Peers(), c.is) {
+	if c.door != "" && c.door != m.GetNetwork() {
+		return &peer.IdentityError{Cause: fmt.Errorf("what was dialled as network %s is gateway %.80q of network %.80q", c.door, m.GetGateway(), m.GetNetwork())}
+	}
+	if !slices.ContainsFunc(f.cfg.Peers(), c.is) && !c.transport.doors.admits(m.GetNetwork(), id) {
 		return &peer.IdentityError{Cause: fmt.Errorf("%q is not the identity of gateway %.80q of network %.80q, by discovery", id, m.GetGateway(), m.GetNetwork())}
 	}
 	return c.proven(&m, f.held().Known, time.Now())

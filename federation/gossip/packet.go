@@ -42,6 +42,7 @@ const (
 // each indirect probe; nobody here compresses or nests.
 type inspector struct {
 	from   record.Instance
+	about  bool // it may speak of members
 	second time.Time
 	asked  int // indirect probes in this second
 }
@@ -88,7 +89,11 @@ func (i *inspector) message(b []byte, now time.Time) error {
 		if i.asked++; i.asked > maxIndirect {
 			return fmt.Errorf("indirect probes, more than %d in a second: %w", maxIndirect, peer.ErrFull)
 		}
-	case typePing, typeAck, typeNack, typeSuspect, typeAlive, typeDead:
+	case typePing, typeAck, typeNack:
+	case typeSuspect, typeAlive, typeDead:
+		if !i.about {
+			return &peer.IdentityError{Cause: fmt.Errorf("word about members (type %d) of one who is none", b[0])}
+		}
 	default:
 		return &peer.MalformedError{Cause: fmt.Errorf("packet of type %d", b[0])}
 	}

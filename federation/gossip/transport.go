@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,12 +44,14 @@ type transport struct {
 	packets   chan *memberlist.Packet
 	streams   chan net.Conn
 	exchanges chan struct{} // as many as others have begun
+	doors     doors
 
-	mu     sync.Mutex
-	lanes  map[laneKey]*lane
-	links  map[string]*links // by peer, as the node calls it
-	open   map[net.Conn]struct{}
-	closed bool
+	mu        sync.Mutex
+	lanes     map[laneKey]*lane
+	doorLanes map[doorKey]*doorLane
+	links     map[string]*links // by peer, as the node calls it
+	open      map[net.Conn]struct{}
+	closed    bool
 }
 
 // links are the connections of one instance: the one that we have dialled and
@@ -79,7 +82,7 @@ func (l *links) of(kind byte) *conn {
 }
 
 func newTransport(f *Federation) *transport {
-	t := &transport{f: f, refusals: identity.NewRefusals(f.cfg.Log), lanes: map[laneKey]*lane{}, links: map[string]*links{}, open: map[net.Conn]struct{}{},
+	t := &transport{f: f, refusals: identity.NewRefusals(f.cfg.Log), lanes: map[laneKey]*lane{}, doorLanes: map[doorKey]*doorLane{}, links: map[string]*links{}, open: map[net.Conn]struct{}{},
 		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), exchanges: make(chan struct{}, maxStreams)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
@@ -90,6 +93,7 @@ func (t *transport) run(ctx context.Context) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for ctx.Err() == nil {
+		t.followDoors()
 		t.follow()
 		select {
 		case <-ctx.Done():
@@ -142,12 +146,18 @@ func (t *transport) follow() {
 	now := time.Now()
 	for c := range t.conns() {
 		switch {
-		case !peers[peerKey{c.gateway, c.identity}]:
+		case !peers[peerKey{c.gateway, c.identity}] && !t.doors.admits(c.network(), c.identity):
 			c.end(&peer.IdentityError{Cause: fmt.Errorf("discovery lists gateway %s with the identity %q no more", c.gateway, c.identity)}, true)
 		case now.After(c.expiry):
 			c.end(errExpired, false)
 		}
 	}
+}
+
+// network is that of the other end of c.
+func (c *conn) network() string {
+	network, _, _ := strings.Cut(c.gateway, "/")
+	return network
 }
 
 // peerKey is who a connection is with.
@@ -188,6 +198,9 @@ func (t *transport) redial() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range t.lanes {
+		l.retry()
+	}
+	for _, l := range t.doorLanes {
 		l.retry()
 	}
 }
@@ -279,11 +292,17 @@ func (t *transport) add(c *conn) error {
 	name := c.instance.String()
 	l := t.links[name]
 	if l == nil {
-		siblings := 0
+		siblings, behind := 0, 0
 		for _, other := range t.links {
 			if other.gateway == c.gateway {
 				siblings++
 			}
+			if strings.HasPrefix(other.gateway, c.network()+"/") {
+				behind++
+			}
+		}
+		if behind >= maxBehind && !c.member() {
+			return fmt.Errorf("%d instances of network %s are connected, the limit: %w", behind, c.network(), peer.ErrFull)
 		}
 		if siblings >= maxInstances {
 			return fmt.Errorf("%d instances of gateway %s are connected, the limit: %w", siblings, c.gateway, peer.ErrFull)
@@ -292,6 +311,9 @@ func (t *transport) add(c *conn) error {
 		t.links[name] = l
 	}
 	slot := l.slot(c)
+	if c.door != "" && *slot != nil {
+		return errTwice
+	}
 	if old := *slot; old != nil {
 		link.CloseAbruptly(old.Conn)
 	}
@@ -328,7 +350,7 @@ func (t *transport) accept(conn net.Conn, id spiffeid.ID) {
 }
 
 func (t *transport) admit(raw net.Conn, id spiffeid.ID) error {
-	if !slices.ContainsFunc(t.f.cfg.Peers(), func(g *mesh.Gateway) bool { return g.Identity == id }) {
+	if !slices.ContainsFunc(t.f.cfg.Peers(), func(g *mesh.Gateway) bool { return g.Identity == id }) && !t.doors.shows(id) {
 		return &peer.IdentityError{Cause: fmt.Errorf("%q is no gateway that discovery knows", id)}
 	}
 	t.mu.Lock()
@@ -357,6 +379,9 @@ func (t *transport) answer(raw net.Conn, id spiffeid.ID) error {
 		return err
 	}
 	if c.kind == kindStream {
+		if !c.member() {
+			return &peer.IdentityError{Cause: fmt.Errorf("gateway %.80q would exchange members, and discovery lists it not", c.gateway)}
+		}
 		return t.handOver(c)
 	}
 	return c.serve(t.ctx)

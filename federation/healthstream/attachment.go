@@ -23,6 +23,8 @@ type attachment struct {
 	life *life
 	down *downlink
 	end  context.CancelFunc
+	// proof is what its node was proven by.
+	proof Proof
 }
 
 // Accept serves the stream on conn, whose other end has proved to be id. It
@@ -34,13 +36,20 @@ func (s *Server) Accept(ctx context.Context, conn net.Conn, id spiffeid.ID) {
 	stop := context.AfterFunc(stream, func() { link.CloseAbruptly(conn) })
 	defer stop()
 	c := &frames{conn: conn, dead: s.cfg.Dead, metrics: s.cfg.Metrics}
-	hello, err := s.greet(stream, c, id)
+	hello, proof, err := s.greet(stream, c, id)
 	if err != nil {
 		s.refused(id, "", err)
 		return
 	}
-	a := &attachment{peer: id, end: cancel, down: newDownlink(s.topics, s.cfg.MaxServices)}
+	if hello.GetObserve() {
+		s.serveObserver(ctx, stream, c, id)
+		return
+	}
+	a := &attachment{peer: id, end: cancel, down: newDownlink(s.topics, s.cfg.MaxServices), proof: proof}
+	a.down.excerpts.index, a.down.excerpts.node = s.cfg.Excerpts, hello.GetNode()
 	defer a.down.close()
+	s.offer()
+	a.down.nudge() // the offer is made at once, also if it is what others were told before
 	welcome, err := s.attach(hello, a)
 	if err != nil {
 		s.refused(id, hello.GetNode(), err)
@@ -54,29 +63,36 @@ func (s *Server) Accept(ctx context.Context, conn net.Conn, id spiffeid.ID) {
 }
 
 // greet reads the Attach and decides whether its node may attach.
-func (s *Server) greet(ctx context.Context, c *frames, id spiffeid.ID) (*pb.Attach, error) {
+func (s *Server) greet(ctx context.Context, c *frames, id spiffeid.ID) (*pb.Attach, Proof, error) {
 	m, err := c.read()
 	if err != nil {
-		return nil, err
+		return nil, Proof{}, err
 	}
 	hello := m.GetAttach()
 	switch {
 	case hello == nil:
-		return nil, malformed("the first message must be an attach")
+		return nil, Proof{}, malformed("the first message must be an attach")
 	case hello.GetNode() == "" || len(hello.GetNode()) > federation.MaxName:
-		return nil, malformed("the attach must name its node in 1 to %d bytes", federation.MaxName)
+		return nil, Proof{}, malformed("the attach must name its node in 1 to %d bytes", federation.MaxName)
 	case len(hello.GetInstance()) != len(Instance{}):
-		return nil, malformed("instance of %d bytes: want %d", len(hello.GetInstance()), len(Instance{}))
+		return nil, Proof{}, malformed("instance of %d bytes: want %d", len(hello.GetInstance()), len(Instance{}))
 	case hello.GetNetwork() != s.cfg.Network:
-		return nil, &federation.ForeignError{Signer: id, Origin: hello.GetNode(), Subject: fmt.Sprintf("network %.80q", hello.GetNetwork()),
+		return nil, Proof{}, &federation.ForeignError{Signer: id, Origin: hello.GetNode(), Subject: fmt.Sprintf("network %.80q", hello.GetNetwork()),
 			Reason: fmt.Sprintf("this is a gateway of network %q", s.cfg.Network)}
+	}
+	if hello.GetObserve() {
+		return hello, Proof{}, nil // what it may, observe says
+	}
+	if err := s.cfg.Prover.Admit(id); err != nil { // one who may observe is no node proxy
+		return nil, Proof{}, &peer.IdentityError{Cause: err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Dead)
 	defer cancel()
-	if err := s.cfg.Prover.Prove(ctx, id, Claim{Network: hello.GetNetwork(), Node: hello.GetNode(), Token: hello.GetToken()}); err != nil {
-		return nil, &peer.IdentityError{Cause: err}
+	proof, err := s.cfg.Prover.Prove(ctx, id, Claim{Network: hello.GetNetwork(), Node: hello.GetNode(), Token: hello.GetToken(), From: c.conn.RemoteAddr()})
+	if err != nil {
+		return nil, Proof{}, &peer.IdentityError{Cause: err}
 	}
-	return hello, nil
+	return hello, proof, nil
 }
 
 // attach registers the stream of an instance. Its older stream, if it still has
@@ -97,7 +113,7 @@ func (s *Server) attach(hello *pb.Attach, a *attachment) (*pb.Welcome, error) {
 	a.life = l
 	s.streams[l] = a
 	s.cfg.Metrics.Attached.Set(float64(len(s.streams)))
-	s.cfg.Log.Info().Str("node", l.node).Stringer("node_instance", l.instance).Bool("resumed", resumed).Msg("node attached")
+	s.cfg.Log.Info().Str("node", l.node).Stringer("node_instance", l.instance).Bool("resumed", resumed).Str("proven_by", a.proof.How).Msg("node attached")
 	out := s.book.open(l)
 	s.book.asked(l.node)
 	s.tell()
@@ -144,8 +160,8 @@ func (s *Server) serve(ctx context.Context, c *frames, a *attachment, welcome *p
 	return context.Cause(ctx)
 }
 
-// push writes what is due until ctx ends; what is known of services when settled is
-// closed, or nil. A node proxy that reads slowly gets
+// push writes what is due until ctx ends; what is known of the health of services when
+// settled is closed, or nil. A node proxy that reads slowly gets
 // fewer, later messages; one that does not read at all is cut off by the deadline.
 func push(ctx context.Context, c *frames, d *downlink, settled <-chan struct{}) error {
 	for {
@@ -161,6 +177,9 @@ func push(ctx context.Context, c *frames, d *downlink, settled <-chan struct{}) 
 			if err := c.write(ask(asks)); err != nil {
 				return err
 			}
+		}
+		if err := d.drainExcerpts(c.write); err != nil {
+			return err
 		}
 		if settled == nil {
 			if err := d.drain(c.writeBody); err != nil {
@@ -187,6 +206,8 @@ func (s *Server) listen(c *frames, a *attachment) error {
 			err = s.report(a, x.Report)
 		case *pb.StreamMessage_Subscribe:
 			err = s.subscribe(a, x.Subscribe)
+		case *pb.StreamMessage_Lead:
+			a.down.lead(x.Lead.GetOn())
 		case *pb.StreamMessage_Beat:
 			a.down.beat()
 		}
@@ -238,10 +259,8 @@ func (s *Server) elsewhere(a *attachment, targets []Target) {
 
 // subscribe changes what a node proxy follows.
 func (s *Server) subscribe(a *attachment, m *pb.Subscribe) error {
-	for _, name := range slices.Concat(m.GetAdd(), m.GetRemove()) {
-		if name == "" || len(name) > federation.MaxName {
-			return malformed("service name of %d bytes: want 1 to %d", len(name), federation.MaxName)
-		}
+	if err := checkNames(slices.Concat(m.GetAdd(), m.GetRemove())); err != nil {
+		return err
 	}
 	if beyond := a.down.subscribe(m.GetAdd(), m.GetRemove()); beyond > 0 {
 		s.cfg.Metrics.Rejected.WithLabelValues("full").Add(float64(beyond))

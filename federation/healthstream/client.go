@@ -3,14 +3,7 @@ package healthstream
 import (
 	"context"
 	"crypto/rand"
-	"errors"
-	"fmt"
-	"io"
-	mrand "math/rand/v2"
-	"net"
-	"net/netip"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -21,7 +14,6 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/identity"
-	"github.com/isthmus-mesh/isthmus/internal/backoff"
 	"github.com/isthmus-mesh/isthmus/internal/link"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -39,6 +31,11 @@ type Facts interface {
 // ClientConfig is what a node proxy's end of the health streams needs.
 // Node, Network, Self, Identity, Gateways and Facts are required.
 type ClientConfig struct {
+	// Observe makes this an observer instead: without being asked for it, it follows all
+	// that other networks export, and nothing of their health; it says nothing of pods.
+	// Node and Facts are not used then.
+	Observe bool
+
 	Node     string
 	Network  string
 	Self     spiffeid.ID
@@ -56,6 +53,9 @@ type ClientConfig struct {
 	// say of themselves is taken only as far as these vouch for it. See [Client.SetKnown].
 	Known networkkey.Known
 	Facts Facts
+	// Excerpts takes what one gateway tells of the own network's discovery; nil: a file says
+	// so, and no gateway is asked.
+	Excerpts Excerpts
 	// OnAsk is told which targets a gateway wants a word on: it holds them as out,
 	// by the word of somebody who has gone. With everything another instance of
 	// this node proxy was attached before, and what happened to the other targets
@@ -83,6 +83,9 @@ func (c *ClientConfig) setDefaults() {
 	c.Heartbeat = orDefault(c.Heartbeat, 2*time.Second)
 	c.Dead = orDefault(c.Dead, 6*time.Second)
 	c.Idle = orDefault(c.Idle, 10*time.Minute)
+	if c.Observe {
+		c.MaxServices, c.Facts, c.Node = orDefault(c.MaxServices, MaxObserved), noFacts{}, "observer"
+	}
 	c.MaxServices = orDefault(c.MaxServices, MaxServices)
 	c.Metrics = c.Metrics.OrDiscard()
 	if c.OnAsk == nil {
@@ -102,6 +105,8 @@ type Client struct {
 	services *services
 	unproven unprovens
 
+	leading leading
+
 	mu       sync.Mutex
 	links    map[*uplink]struct{} // attached
 	missed   map[gatewayKey]Unattached
@@ -114,9 +119,12 @@ func NewClient(cfg ClientConfig) *Client {
 	c := &Client{cfg: cfg, refusals: identity.NewRefusals(cfg.Log), services: newServices(cfg.MaxServices, newVerified(cfg.Network, cfg.Known)), links: map[*uplink]struct{}{}, missed: map[gatewayKey]Unattached{}}
 	c.unproven.log, c.unproven.metrics = cfg.Log, cfg.Metrics
 	c.services.unproven = c.unproven.note
+	c.services.observes = cfg.Observe
 	for _, why := range Unprovens {
 		cfg.Metrics.Unproven.WithLabelValues(string(why))
 	}
+	c.leading.offers = map[*uplink]*pb.Offer{}
+	c.services.excerpts = cfg.Excerpts != nil
 	if cfg.Lists != nil {
 		c.services.listed = cfg.Lists
 	}
@@ -161,17 +169,27 @@ func (c *Client) Drain() {
 // wait, as do others until that is over; without a gateway it does not wait. From then on the service is followed
 // until it was not used for Idle. It returns whether it has waited.
 func (c *Client) Use(ctx context.Context, service string, wait time.Duration) (waited bool) {
-	ready, answered, since := c.services.use(service, false)
-	wait -= time.Since(since)
-	if answered || ready == nil || wait <= 0 || c.Attached() == 0 {
+	f, answered := c.services.use(service, false)
+	if answered || f == nil {
+		return false
+	}
+	wait -= time.Since(f.since)
+	if wait <= 0 || c.Attached() == 0 {
 		return false
 	}
 	t := time.NewTimer(wait)
 	defer t.Stop()
-	select {
-	case <-ready:
-	case <-t.C:
-	case <-ctx.Done():
+	for _, done := range []<-chan struct{}{f.described, f.ready} {
+		if done == f.described && c.Leader() == "" {
+			continue // nobody describes it
+		}
+		select {
+		case <-done:
+		case <-t.C:
+			return true
+		case <-ctx.Done():
+			return true
+		}
 	}
 	return true
 }
@@ -258,6 +276,7 @@ func (c *Client) Run(ctx context.Context) error {
 		c.services.lapse(time.Now())
 		c.services.expire(time.Now())
 		c.services.relist()
+		c.services.prune()
 		c.unproven.certified(c.services.proofs.certifies)
 		c.services.doubt(c.unproven.doubted(time.Now()))
 		if time.Since(swept) >= c.cfg.Idle/10 {
@@ -266,6 +285,9 @@ func (c *Client) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
+			c.leading.mu.Lock()
+			c.leading.ended = true
+			c.leading.mu.Unlock()
 			for _, cancel := range running {
 				cancel()
 			}
@@ -275,176 +297,8 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// gatewayKey is all that a stream depends on: when it changes, so must the
-// stream.
-type gatewayKey struct {
-	name     string
-	address  netip.AddrPort
-	identity spiffeid.ID
-}
-
-// keep holds one stream up, with backoff between the attempts. The first attempt
-// after a loss is spread over the time that the gateway has asked for: all node
-// proxies of a gateway that restarts lose it at the same moment.
-func (c *Client) keep(ctx context.Context, g gatewayKey) {
-	log := c.cfg.Log.With().Str("gateway", g.name).Logger()
-	pauses := backoff.Backoff{First: c.cfg.MinBackoff, Limit: c.cfg.MaxBackoff}
-	failures, told, since := 0, false, time.Now()
-	defer c.missing(g, nil, since)
-	for ctx.Err() == nil {
-		spread, attached, err := c.stream(ctx, g, log)
-		if ctx.Err() != nil {
-			return
-		}
-		if reason := peer.Reason(err); reason != "" {
-			c.cfg.Metrics.Rejected.WithLabelValues(reason).Inc()
-		}
-		if identity.ReasonOf(err) != identity.ReasonHandshake {
-			c.refusals.Note("health", "", net.TCPAddrFromAddrPort(g.address), err)
-		}
-		if attached {
-			log.Warn().Err(err).Msg("health stream lost")
-			failures, told, since = 0, false, time.Now()
-		}
-		failures++
-		c.missing(g, err, since)
-		var refused *refusedError
-		if errors.As(err, &refused) && !told {
-			told = true
-			log.Warn().Err(err).Msg("health stream refused")
-		}
-		pause := pauses.Next(failures)
-		if attached {
-			pause += time.Duration(mrand.Float64() * float64(spread))
-		} else {
-			log.Debug().Err(err).Dur("retry_in_ms", pause).Msg("health stream not attached")
-		}
-		if !link.Pause(ctx, pause) {
-			return
-		}
-	}
-}
-
 // maxSpread bounds what a gateway may make its node proxies wait.
 const maxSpread = 30 * time.Second
-
-// stream runs one stream to its end; attached says whether it was accepted.
-func (c *Client) stream(ctx context.Context, g gatewayKey, log zerolog.Logger) (spread time.Duration, attached bool, err error) {
-	conn, err := c.cfg.dial.TLS(ctx, c.cfg.Identity, c.cfg.Self, g.identity, g.address.String(), ALPN, c.cfg.DialTimeout)
-	if err != nil {
-		return 0, false, err
-	}
-	defer link.CloseAbruptly(conn)
-	stop := context.AfterFunc(ctx, func() { link.CloseAbruptly(conn) })
-	defer stop()
-	f := &frames{conn: conn, dead: c.cfg.DialTimeout, metrics: c.cfg.Metrics}
-	welcome, err := c.greet(ctx, f)
-	if err != nil {
-		return 0, false, err
-	}
-	out, err := targetsFromWire(welcome.GetOut())
-	if err != nil {
-		return 0, false, err
-	}
-	f.dead = c.cfg.Dead
-	log.Info().Int("held_out", len(out)).Bool("resumed", welcome.GetResumed()).Msg("health stream attached")
-	c.cfg.OnAsk(out, welcome.GetResumed())
-	up := newUplink(g.name, f)
-	c.add(up)
-	c.missing(g, nil, time.Time{})
-	defer c.remove(up)
-
-	var writing sync.WaitGroup
-	ctx, cancel := context.WithCancelCause(ctx)
-	writing.Go(func() {
-		if err := up.run(ctx, c.cfg.Heartbeat, c.cfg.Facts); err != nil {
-			cancel(err)
-			link.CloseAbruptly(conn)
-		}
-	})
-	cancel(c.listen(f, up))
-	link.CloseAbruptly(conn)
-	writing.Wait()
-	return min(time.Duration(welcome.GetSpreadMs())*time.Millisecond, maxSpread), true, context.Cause(ctx)
-}
-
-func (c *Client) greet(ctx context.Context, f *frames) (*pb.Welcome, error) {
-	var token []byte
-	if c.cfg.Token != nil {
-		ctx, cancel := context.WithTimeout(ctx, c.cfg.DialTimeout)
-		defer cancel()
-		var err error
-		if token, err = c.cfg.Token(ctx); err != nil {
-			return nil, fmt.Errorf("get the token of this node: %w", err)
-		}
-	}
-	err := f.write(&pb.StreamMessage{Message: &pb.StreamMessage_Attach{Attach: &pb.Attach{
-		Node: c.cfg.Node, Network: c.cfg.Network, Instance: c.instance[:], Token: token,
-	}}})
-	if closed(err) {
-		return nil, &refusedError{err}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("write attach: %w", err)
-	}
-	m, err := f.read()
-	if closed(err) {
-		return nil, &refusedError{err}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read welcome: %w", err)
-	}
-	if m.GetWelcome() == nil {
-		return nil, malformed("the first message of a gateway must be a welcome")
-	}
-	return m.GetWelcome(), nil
-}
-
-// refusedError is a gateway that knew who we are and closed the stream without a word.
-type refusedError struct{ err error }
-
-func (e *refusedError) Error() string {
-	return "the gateway closed the stream before its welcome: its log says why (client refused: limits.identity.sessions; or health stream refused): " + e.err.Error()
-}
-func (e *refusedError) Unwrap() error { return e.err }
-
-// closed reports an end that the peer has chosen, as far as a socket can tell.
-func closed(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
-}
-
-// listen reads what the gateway says until the stream ends.
-func (c *Client) listen(f *frames, up *uplink) error {
-	for {
-		m, err := f.read()
-		if err != nil {
-			return err
-		}
-		switch x := m.GetMessage().(type) {
-		case *pb.StreamMessage_Services:
-			odd, err := c.services.take(up, x.Services)
-			c.cfg.Metrics.Rejected.WithLabelValues("malformed").Add(float64(odd))
-			if err != nil {
-				return err
-			}
-		case *pb.StreamMessage_Proofs:
-			if err := c.services.introduce(up, x.Proofs, time.Now()); err != nil {
-				return err
-			}
-		case *pb.StreamMessage_Holdings:
-			if err := c.services.hold(up, x.Holdings); err != nil {
-				return err
-			}
-		case *pb.StreamMessage_Ask:
-			targets, err := targetsFromWire(x.Ask.GetTargets())
-			if err != nil {
-				return err
-			}
-			c.repeat(up, targets)
-			c.cfg.OnAsk(targets, false)
-		}
-	}
-}
 
 // repeat says once more what there is to say of targets: a gateway that asks has lost it.
 func (c *Client) repeat(l *uplink, targets []Target) {
@@ -474,4 +328,5 @@ func (c *Client) remove(l *uplink) {
 	c.cfg.Metrics.Attached.Set(float64(len(c.links)))
 	c.mu.Unlock()
 	c.services.detach(l)
+	c.withdrawn(l)
 }

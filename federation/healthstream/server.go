@@ -1,14 +1,19 @@
 package healthstream
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/isthmus-mesh/isthmus/discovery/excerpt"
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
@@ -33,6 +38,15 @@ type ServerConfig struct {
 	// know: what it does not say of these is withdrawn. It is asked every second, and
 	// must not wait. Nil is none.
 	Holds func() []string
+
+	// Observers is who may follow all that other networks export; the zero value lets
+	// nobody.
+	Observers Observers
+	// Excerpts is what node proxies are told of the own network's discovery; nil: nothing.
+	Excerpts *excerpt.Index
+	// Offer says whether Excerpts has everything, and whether its source has been away for
+	// a while. It is asked every second, and must not wait. Nil is yes, and no.
+	Offer func() (synchronised, behind bool)
 
 	// OnEdge is told what changed in what is believed of this network's ports, in
 	// order and one call at a time. It must not wait.
@@ -66,6 +80,12 @@ func (c *ServerConfig) setDefaults() {
 	if c.Holds == nil {
 		c.Holds = func() []string { return nil }
 	}
+	if c.Observers.Offered == nil {
+		c.Observers.Offered = func() []string { return nil }
+	}
+	if c.Offer == nil {
+		c.Offer = func() (synchronised, behind bool) { return true, false }
+	}
 	if c.OnDetach == nil {
 		c.OnDetach = func(string) {}
 	}
@@ -81,10 +101,11 @@ func orDefault[T ~int | ~int64](v, d T) T {
 // Server is a gateway's end of the health streams of its node proxies.
 // It is safe for concurrent use.
 type Server struct {
-	cfg    ServerConfig
-	topics *topics
-	once   logging.Once
-	others logging.Limit // of lines about reports of other nodes' pods, by peer
+	cfg       ServerConfig
+	topics    *topics
+	observers *observers
+	once      logging.Once
+	others    logging.Limit // of lines about reports of other nodes' pods, by peer
 
 	mu      sync.Mutex
 	book    *book
@@ -97,7 +118,7 @@ type Server struct {
 func NewServer(cfg ServerConfig) *Server {
 	cfg.setDefaults()
 	return &Server{
-		cfg: cfg, topics: newTopics(cfg.Source), once: logging.Once{Log: cfg.Log}, others: logging.Limit{Every: time.Minute},
+		cfg: cfg, topics: newTopics(cfg.Source), observers: newObservers(cfg.Observers, cfg.Network, cfg.Source), once: logging.Once{Log: cfg.Log}, others: logging.Limit{Every: time.Minute},
 		book: newBook(cfg.Place), streams: map[*life]*attachment{},
 	}
 }
@@ -113,9 +134,49 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			s.change(func(now time.Time) { s.book.advance(now) })
-			s.topics.hold(s.cfg.Holds())
+			held := s.cfg.Holds()
+			s.topics.hold(held)
+			s.observers.topics.hold(held)
+			s.endUnproven(time.Now())
+			s.offer()
 		}
 	}
+}
+
+// endUnproven ends streams whose proof is worth nothing any more: their node proxies
+// attach again, with what proves them then.
+func (s *Server) endUnproven(now time.Time) {
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.streams))
+	s.mu.Unlock()
+	for _, a := range all {
+		if err := a.proof.check(now); err != nil {
+			s.cfg.Log.Info().Err(err).Str("node", a.life.node).Stringer("peer", a.peer).Msg("health stream ended: the node has to prove itself again")
+			a.end()
+		}
+	}
+}
+
+// Proven is by what an attached instance has proved its node.
+type Proven struct {
+	Node     string    `json:"node"`           // whose proxy it is
+	Instance Instance  `json:"instance"`       // of that proxy
+	How      string    `json:"how"`            // certificate: it names the node; review: the API server has reviewed its token; keys: the API server was away, and a key of its has signed the token
+	Until    time.Time `json:"until,omitzero"` // when it has to prove itself again; left out: with its certificate
+}
+
+// Proven returns by what those that are attached have proved their nodes, sorted.
+func (s *Server) Proven() []Proven {
+	out := []Proven{}
+	s.mu.Lock()
+	for l, a := range s.streams {
+		out = append(out, Proven{l.node, l.instance, a.proof.How, a.proof.Expires})
+	}
+	s.mu.Unlock()
+	slices.SortFunc(out, func(a, b Proven) int {
+		return cmp.Or(strings.Compare(a.Node, b.Node), bytes.Compare(a.Instance[:], b.Instance[:]))
+	})
+	return out
 }
 
 // Relocate takes notice of a change of discovery. OnEdge is told again what is out.
@@ -146,6 +207,13 @@ func (s *Server) Changed(services ...string) { s.topics.changed(services) }
 
 // ChangedAll is Changed for every service that somebody follows.
 func (s *Server) ChangedAll() { s.topics.changedAll() }
+
+// Exported tells whoever observes that what other networks export of services may have
+// changed.
+func (s *Server) Exported(services ...string) { s.observers.exported(services) }
+
+// ExportedAll is Exported for everything.
+func (s *Server) ExportedAll() { s.observers.exportedAll() }
 
 // Endpoint returns what is believed of a port of an endpoint of this network, and
 // how old the evidence is.
@@ -243,7 +311,12 @@ func (s *Server) tell() {
 }
 
 // Admit says whether the holder of an identity may attach at all.
-func (s *Server) Admit(peer spiffeid.ID) error { return s.cfg.Prover.Admit(peer) }
+func (s *Server) Admit(peer spiffeid.ID) error {
+	if s.observers.admit(peer) == nil {
+		return nil
+	}
+	return s.cfg.Prover.Admit(peer)
+}
 
 // Refuse counts and logs, once in a while, that a peer was sent away before Accept
 // because of its identity.

@@ -20,16 +20,19 @@ const MaxServices = 2_000
 // services is what a node proxy follows and what it has been told of it. Safe for
 // concurrent use.
 type services struct {
-	start  time.Time // of the clock of used
-	limit  int
-	budget int                       // of bytes that are kept of one stream, as they came
-	listed func(network string) bool // by discovery: of others nothing is kept
-	proofs *verified
+	start    time.Time // of the clock of used
+	limit    int
+	budget   int                       // of bytes that are kept of one stream, as they came
+	listed   func(network string) bool // by discovery: of others nothing is kept
+	excerpts bool                      // gateways tell of discovery too
+	proofs   *verified
 	// unproven is told what is not the word of who is said to have said it; it must not wait.
 	unproven func(l *uplink, network string, id record.Instance, what string, why Unproven, err error)
 	signal   chan struct{}
+	observes bool // follows what it is told of, without being asked for it
 
 	mu      sync.RWMutex
+	emptied map[string]struct{} // with observes: services of which something was known that is no more
 	byName  map[string]*followed
 	changed map[Change]struct{}
 	links   map[*uplink]struct{}
@@ -45,11 +48,13 @@ type followed struct {
 	since  time.Time    // it is followed
 	used   atomic.Int64 // since start
 
-	answered bool // some gateway has told the whole of it
-	ready    chan struct{}
-	views    map[*uplink]map[string]told // by attached stream and network
-	known    map[string]Known            // by network; see [services.learn]
-	returned map[string]returns          // by network, also of those of which nothing is known any more
+	answered    bool // some gateway has told the whole of its health
+	ready       chan struct{}
+	isDescribed bool
+	described   chan struct{}               // closed when the gateway that leads has told what discovery has of it
+	views       map[*uplink]map[string]told // by attached stream and network
+	known       map[string]Known            // by network; see [services.learn]
+	returned    map[string]returns          // by network, also of those of which nothing is known any more
 }
 
 // returns is who of a share is taken back.
@@ -73,37 +78,73 @@ type told struct {
 const maxKept = 32 << 20
 
 func newServices(limit int, proofs *verified) *services {
-	return &services{start: time.Now(), proofs: proofs, unproven: func(*uplink, string, record.Instance, string, Unproven, error) {}, limit: limit, budget: maxKept, listed: func(string) bool { return true }, signal: make(chan struct{}, 1), byName: map[string]*followed{}, changed: map[Change]struct{}{}, links: map[*uplink]struct{}{}, voices: voices{}, silent: map[*followed]time.Time{}, unheard: map[Change]time.Time{}}
+	return &services{start: time.Now(), proofs: proofs, unproven: func(*uplink, string, record.Instance, string, Unproven, error) {}, limit: limit, budget: maxKept, listed: func(string) bool { return true }, signal: make(chan struct{}, 1), byName: map[string]*followed{}, emptied: map[string]struct{}{}, changed: map[Change]struct{}{}, links: map[*uplink]struct{}{}, voices: voices{}, silent: map[*followed]time.Time{}, unheard: map[Change]time.Time{}}
 }
 
-// use notes that service is used now, and follows it from now on. It returns what
-// closes when it was answered, nil if it is not followed, because all that are
-// followed may not be forgotten, and since when it is.
-func (s *services) use(service string, pin bool) (ready <-chan struct{}, answered bool, since time.Time) {
+// use notes that service is used now, and follows it from now on. It returns it, nil if
+// it is not followed, because all that are followed may not be forgotten, and whether
+// there is nothing to wait for.
+func (s *services) use(service string, pin bool) (f *followed, answered bool) {
 	s.mu.RLock()
-	f := s.byName[service]
+	f = s.byName[service]
 	if f != nil && (f.pinned || !pin) {
 		f.used.Store(int64(time.Since(s.start)))
-		ready, answered, since = f.ready, f.answered, f.since
+		answered = f.answered && f.isDescribed
 		s.mu.RUnlock()
-		return ready, answered, since
+		return f, answered
 	}
 	s.mu.RUnlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f = s.byName[service]; f == nil {
 		if len(s.byName) >= s.limit && !s.evict() {
-			return nil, false, time.Time{}
+			return nil, false
 		}
-		f = &followed{name: service, since: time.Now(), ready: make(chan struct{}), views: map[*uplink]map[string]told{}, known: map[string]Known{}, returned: map[string]returns{}}
-		s.byName[service] = f
+		f = s.add(service)
 		for l := range s.links {
 			l.subscribe(service, true)
 		}
 	}
 	f.pinned = f.pinned || pin
 	f.used.Store(int64(time.Since(s.start)))
-	return f.ready, f.answered, f.since
+	return f, f.answered && f.isDescribed
+}
+
+func (f *followed) describe() {
+	if !f.isDescribed {
+		f.isDescribed = true
+		close(f.described)
+	}
+}
+
+// describe notes that discovery has all that there is to know of names.
+func (s *services) describe(names []string) {
+	if len(names) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range names {
+		if f := s.byName[name]; f != nil {
+			f.describe()
+		}
+	}
+}
+
+func (s *services) follows(name string) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.byName[name] != nil
+}
+
+// add begins to follow a service; the caller holds mu.
+func (s *services) add(service string) *followed {
+	f := &followed{name: service, since: time.Now(), ready: make(chan struct{}), described: make(chan struct{}), views: map[*uplink]map[string]told{}, known: map[string]Known{}, returned: map[string]returns{}}
+	if !s.excerpts {
+		f.describe()
+	}
+	s.byName[service] = f
+	return f
 }
 
 // evict forgets the service that was not used for longest; the caller holds mu.
@@ -138,6 +179,7 @@ func (s *services) forget(f *followed) {
 	if !f.answered {
 		close(f.ready)
 	}
+	f.describe()
 }
 
 // drop forgets a service that is not pinned.
@@ -165,7 +207,7 @@ func (s *services) settled() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, f := range s.byName {
-		if f.pinned && !f.answered {
+		if f.pinned && !(f.answered && f.isDescribed) {
 			return false
 		}
 	}
@@ -296,6 +338,9 @@ func (s *services) takeOne(l *uplink, m *pb.ServiceState) (odd int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.byName[m.GetService()]
+	if f == nil && s.observes {
+		f = s.observe(m)
+	}
 	if f == nil {
 		return odd, nil // forgotten meanwhile
 	}

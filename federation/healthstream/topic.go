@@ -27,6 +27,7 @@ type topics struct {
 	proofs   map[record.Instance][]byte // as they were encoded last, so that topics share them
 	holdings []string                   // networks of which the source knows everything, sorted
 	streams  map[*downlink]struct{}
+	offer    offer // of discovery, to every stream
 }
 
 // topic is one service that somebody follows.
@@ -231,6 +232,8 @@ type downlink struct {
 	beats   bool // one is owed
 	anew    bool // what was introduced is to be introduced again
 
+	excerpts downlinkExcerpts
+
 	// Of the goroutine that drains:
 	introduced map[record.Instance][]byte // the proofs that were sent, at most maxIntroduced
 	holdings   []string                   // that were sent
@@ -265,6 +268,7 @@ func (d *downlink) subscribe(add, remove []string) (beyond int) {
 		d.mu.Unlock()
 		if f != nil {
 			d.topics.leave(f.topic, d)
+			d.excerpts.unfollow(s)
 		}
 	}
 	d.again(add)
@@ -275,6 +279,7 @@ func (d *downlink) subscribe(add, remove []string) (beyond int) {
 		d.mu.Unlock()
 		switch {
 		case f != nil:
+			d.excerpts.follow(s)
 			continue
 		case n >= d.limit:
 			beyond++
@@ -285,9 +290,16 @@ func (d *downlink) subscribe(add, remove []string) (beyond int) {
 		d.mu.Lock()
 		d.follows[s], d.due[s] = f, f
 		d.mu.Unlock()
+		d.excerpts.follow(s)
 	}
 	d.nudge()
 	return beyond
+}
+
+func (d *downlink) isFollowed(service string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.follows[service] != nil
 }
 
 // again owes the whole of those of services that d follows, and once more what proves
@@ -352,6 +364,7 @@ func (d *downlink) nudge() {
 
 // close leaves every topic.
 func (d *downlink) close() {
+	d.lead(false)
 	d.mu.Lock()
 	follows := d.follows
 	d.follows, d.due = map[string]*following{}, map[string]*following{}

@@ -25,10 +25,13 @@ type uplink struct {
 	missed map[string]struct{}
 
 	mu       sync.Mutex
+	observes bool // says nothing of pods
+	begun    bool // and has said what it knows
 	dirty    map[Target]struct{}
 	whole    bool
 	draining bool
 	wants    map[string]bool // service → to be followed, or not any more
+	leads    *bool           // to be told so; nil: nothing to say
 }
 
 func newUplink(gateway string, c *frames) *uplink {
@@ -66,6 +69,14 @@ func (u *uplink) subscribe(service string, on bool) {
 	u.nudge()
 }
 
+// lead notes that the gateway is to tell of discovery, or not any more.
+func (u *uplink) lead(on bool) {
+	u.mu.Lock()
+	u.leads = &on
+	u.mu.Unlock()
+	u.nudge()
+}
+
 func (u *uplink) drain() {
 	u.mu.Lock()
 	u.draining, u.whole = true, true
@@ -92,10 +103,16 @@ func (u *uplink) take(facts Facts) []*pb.StreamMessage {
 			sub.Remove = append(sub.Remove, name)
 		}
 	}
+	leads := u.leads
 	clear(u.dirty)
 	clear(u.wants)
-	u.whole = false
+	u.whole, u.leads = false, nil
+	observes, begun := u.observes, u.begun
+	u.begun = true
 	u.mu.Unlock()
+	if observes {
+		return subscribes(&sub, !begun)
+	}
 	var out []*pb.StreamMessage
 	if r := (&pb.Report{Whole: whole, Draining: draining}); whole || len(targets) > 0 {
 		if whole {
@@ -107,6 +124,9 @@ func (u *uplink) take(facts Facts) []*pb.StreamMessage {
 	}
 	if len(sub.Add)+len(sub.Remove) > 0 {
 		out = append(out, &pb.StreamMessage{Message: &pb.StreamMessage_Subscribe{Subscribe: &sub}})
+	}
+	if leads != nil { // behind what is followed, which it is told of at once
+		out = append(out, &pb.StreamMessage{Message: &pb.StreamMessage_Lead{Lead: &pb.Lead{On: *leads}}})
 	}
 	return out
 }

@@ -59,6 +59,9 @@ func (s *services) learn(f *followed, network string, k Known) {
 func (s *services) unlearn(f *followed, network string) {
 	s.voices.count(network, f.known[network].Deliveries, -1)
 	delete(f.known, network)
+	if s.observes {
+		s.emptied[f.name] = struct{}{}
+	}
 }
 
 // gateways returns those of network, sorted by instance.

@@ -69,7 +69,7 @@ func newMetrics() *Metrics {
 		Members:     gauge("members", "Gateways that are alive for memberlist and believed, this one included."),
 		Attached:    gauge("attached_streams", "Health streams attached."),
 		Unpublished: gauge("unpublished_records", "Records of this gateway that no other gateway is told of, because they are invalid or there is no room for them."),
-		Joins:       vec("joins_total", "Connections dialled to other gateways, by result.", "result"),
+		Joins:       vec("joins_total", "Connections dialled to other gateways, by result (ok, failed, twice: the address has led to one that is connected already).", "result"),
 	}
 }
 

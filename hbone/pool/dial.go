@@ -87,17 +87,8 @@ func (p *Pool) dialled(e *entry, d *dialing, s *hbone.Session, err error) {
 		p.dialFailed(e, err)
 		return
 	}
-	p.giveUpSilent(e)
 	p.stats.Dialled++
-	e.failed = nil
-	p.seq++
-	sh := &shared{e: e, s: s, seq: p.seq, expires: p.cfg.ExpiresAt(e.key, s)}
-	e.sessions = append(e.sessions, sh)
-	s.Observe(e.changed, func() { p.silent(e) })
-	if p.sweep == nil && !p.closed {
-		p.sweep = time.AfterFunc(p.sweepEvery(), p.sweepNow)
-	}
-	p.serve(e)
+	p.enter(e, s)
 }
 
 // unusable says why a session that was just dialled can open no stream.

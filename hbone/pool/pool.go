@@ -110,6 +110,7 @@ type Stats struct {
 	Crowded, Halted                           int // sessions of which streams that nobody reads take half of the window, or all
 
 	Dials, Dialled, DialErrors uint64 // started, answered, failed
+	Adopted                    uint64 // sessions that were dialled for another key
 
 	Reused    uint64 // calls that found a session at once
 	Waited    uint64 // calls that waited for a session or for a stream

@@ -338,7 +338,7 @@ func TestGatewayWithAnotherIdentityIsRefused(t *testing.T) {
 		refused(t, c)
 	}
 	metrics, err := here.Get("gateway", ourAdmin, "/metrics")
-	if err != nil || !strings.Contains(string(metrics), "\nistio_tcp_connections_opened_total 0\n") {
+	if err != nil || !strings.Contains(string(metrics), "\nisthmus_tunnels_opened_total 0\n") {
 		t.Errorf("a stream was opened through the impostor (%v)\n%s", err, metrics)
 	}
 	if err := here.gateway.Stop(os.Kill, 5*time.Second); err != nil {

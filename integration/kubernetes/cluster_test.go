@@ -9,17 +9,22 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/internal/netspace"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -29,36 +34,75 @@ import (
 // components is the binary that make test-kubernetes builds.
 const components = "KUBERNETES"
 
-// cluster is etcd, kube-apiserver and kube-controller-manager on loopback, without nodes:
-// tests do what a kubelet would.
+// cluster is etcd, kube-apiserver and kube-controller-manager, without nodes: tests do
+// what a kubelet would.
 type cluster struct {
 	kubernetes.Interface
 	config     *rest.Config
 	kubeconfig string // of an administrator
 	dir        string
+	place      place
+	etcd       string // its address
 	ca         *x509.Certificate
 	caKey      crypto.Signer
 	server     *exec.Cmd
 	serve      func() *exec.Cmd // starts the API server
 }
 
-// startCluster starts one, and ends it with the test.
-func startCluster(t *testing.T) *cluster {
+// place is where a cluster runs: on loopback, or in a host of a world.
+type place struct {
+	space   *netspace.Space // nil: here
+	host    string
+	address string // of the API server
+
+	controllers string // beside those that every cluster has
+}
+
+// enter runs f where the processes of the place are started.
+func (p place) enter(f func() error) error {
+	if p.space == nil {
+		return f()
+	}
+	return p.space.In(p.host, f)
+}
+
+// needComponents returns the binary of the Kubernetes components, and skips without.
+func needComponents(t *testing.T) string {
 	t.Helper()
 	binary := os.Getenv(components)
 	if binary == "" {
 		t.Skipf("NOT RUN: %s names no binary of the Kubernetes components: run `make test-kubernetes`", components)
 	}
-	c := &cluster{dir: t.TempDir()}
-	ports := freePorts(t, 4)
+	return binary
+}
+
+// startCluster starts one on loopback, and ends it with the test.
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	return startClusterWith(t, "")
+}
+
+// startClusterWith is startCluster with more controllers, by commas.
+func startClusterWith(t *testing.T, controllers string) *cluster {
+	t.Helper()
+	return startClusterAt(t, place{address: "127.0.0.1", controllers: controllers}, freePorts(t, 4))
+}
+
+// startClusterAt is startCluster at a place; ports are of etcd, two, the API server and
+// the controller manager.
+func startClusterAt(t *testing.T, at place, ports []string) *cluster {
+	t.Helper()
+	binary := needComponents(t)
+	c := &cluster{dir: t.TempDir(), place: at}
 	etcd, peer, api, manager := ports[0], ports[1], ports[2], ports[3]
-	server := "https://127.0.0.1:" + api
+	server := "https://" + at.address + ":" + api
 	c.certificates(t)
 	began := time.Now()
+	c.etcd = "127.0.0.1:" + etcd
 	c.run(t, binary, "etcd", "--data-dir", c.at("etcd-data"), "--listen-client-urls", "http://127.0.0.1:"+etcd, "--advertise-client-urls", "http://127.0.0.1:"+etcd,
 		"--listen-peer-urls", "http://127.0.0.1:"+peer, "--initial-advertise-peer-urls", "http://127.0.0.1:"+peer, "--initial-cluster", "default=http://127.0.0.1:"+peer, "--log-level", "warn", "--unsafe-no-fsync")
 	c.serve = func() *exec.Cmd {
-		return c.run(t, binary, "kube-apiserver", "--bind-address=127.0.0.1", "--secure-port="+api, "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
+		return c.run(t, binary, "kube-apiserver", "--bind-address="+at.address, "--secure-port="+api, "--advertise-address="+at.address, "--endpoint-reconciler-type=none",
 			"--etcd-servers=http://127.0.0.1:"+etcd, "--service-cluster-ip-range=10.96.0.0/16", "--tls-cert-file="+c.at("apiserver.crt"), "--tls-private-key-file="+c.at("apiserver.key"),
 			"--client-ca-file="+c.at("ca.crt"), "--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.at("sa.key"), "--service-account-signing-key-file="+c.at("sa.key"),
 			"--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount")
@@ -70,13 +114,16 @@ func startCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c.config.QPS, c.config.Burst = 1000, 1000
+	if at.space != nil {
+		c.config.Dial = func(_ context.Context, _, address string) (net.Conn, error) { return at.space.Dial(at.host, address) }
+	}
 	if c.Interface, err = kubernetes.NewForConfig(c.config); err != nil {
 		t.Fatal(err)
 	}
 	c.await(t)
 	config := c.user(t, server, "system:kube-controller-manager", "system:masters")
 	c.run(t, binary, "kube-controller-manager", "--kubeconfig="+config, "--authentication-kubeconfig="+config, "--authorization-kubeconfig="+config,
-		"--bind-address=127.0.0.1", "--secure-port="+manager, "--leader-elect=false", "--cert-dir="+c.dir, "--controllers=endpointslice-controller,namespace-controller")
+		"--bind-address=127.0.0.1", "--secure-port="+manager, "--leader-elect=false", "--kube-api-qps=1000", "--kube-api-burst=2000", "--concurrent-service-endpoint-syncs=20", "--cert-dir="+c.dir, strings.TrimSuffix("--controllers=endpointslice-controller,namespace-controller,"+at.controllers, ","))
 	t.Logf("the cluster runs after %v", time.Since(began).Round(time.Millisecond))
 	return c
 }
@@ -103,7 +150,7 @@ func (c *cluster) run(t *testing.T, binary, name string, args ...string) *exec.C
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	if err := c.place.enter(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -164,7 +211,7 @@ func (c *cluster) issue(t *testing.T, file string, who pkix.Name) {
 	t.Helper()
 	key := newKey(t)
 	leaf := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: who, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, IPAddresses: []net.IP{net.ParseIP(c.place.address)}}
 	der, err := x509.CreateCertificate(rand.Reader, leaf, c.ca, key.Public(), c.caKey)
 	if err != nil {
 		t.Fatal(err)
@@ -211,5 +258,28 @@ func (c *cluster) write(t *testing.T, file, kind string, der []byte) {
 	t.Helper()
 	if err := os.WriteFile(c.at(file), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// forget takes keys with these prefixes out of etcd behind the back of the API server, as
+// an old backup would not have them.
+func (c *cluster) forget(t *testing.T, prefixes ...string) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+		return c.place.space.Dial(c.place.host, address)
+	}}}
+	for _, p := range prefixes {
+		end := []byte(p)
+		end[len(end)-1]++
+		body, _ := json.Marshal(map[string][]byte{"key": []byte(p), "range_end": end})
+		r, err := client.Post("http://"+c.etcd+"/v3/kv/deleterange", "application/json", bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, _ := io.ReadAll(r.Body)
+		r.Body.Close()
+		if r.StatusCode != http.StatusOK || !bytes.Contains(answer, []byte(`"deleted"`)) {
+			t.Fatalf("delete %s: %s: %s", p, r.Status, answer)
+		}
 	}
 }

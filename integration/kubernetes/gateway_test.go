@@ -33,6 +33,10 @@ func (c *cluster) apply(t *testing.T, objects ...any) {
 			_, err = c.CoreV1().Services(x.Namespace).Create(ctx, x, o)
 		case *corev1.Pod:
 			_, err = c.CoreV1().Pods(x.Namespace).Create(ctx, x, o)
+		case *rbacv1.Role:
+			_, err = c.RbacV1().Roles(x.Namespace).Create(ctx, x, o)
+		case *rbacv1.RoleBinding:
+			_, err = c.RbacV1().RoleBindings(x.Namespace).Create(ctx, x, o)
 		case *rbacv1.ClusterRole:
 			_, err = c.RbacV1().ClusterRoles().Create(ctx, x, o)
 		case *rbacv1.ClusterRoleBinding:
@@ -54,10 +58,10 @@ func pod(app, name string) *corev1.Pod {
 }
 
 // kubelet says of a pod what its kubelet would.
-func (c *cluster) kubelet(t *testing.T, name, address string, ready corev1.ConditionStatus) {
+func (c *cluster) kubelet(t *testing.T, namespace, name, address string, ready corev1.ConditionStatus) {
 	t.Helper()
 	patch := fmt.Sprintf(`{"status":{"phase":"Running","podIP":%q,"podIPs":[{"ip":%[1]q}],"conditions":[{"type":"Ready","status":%q}]}}`, address, ready)
-	if _, err := c.CoreV1().Pods("demo").Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+	if _, err := c.CoreV1().Pods(namespace).Patch(t.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -75,7 +79,7 @@ func role() (*rbacv1.ClusterRole, *rbacv1.ClusterRoleBinding) {
 	return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "gateway"}, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{"pods", "services", "nodes", "namespaces"}, Verbs: verbs},
 			{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: verbs},
-			{APIGroups: []string{"multicluster.x-k8s.io"}, Resources: []string{"serviceexports"}, Verbs: verbs},
+			{APIGroups: []string{"multicluster.x-k8s.io"}, Resources: []string{"serviceexports", "serviceimports"}, Verbs: verbs},
 		}}, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "gateway"},
 			RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "gateway"}, Subjects: []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: "gateway"}}}
 }
@@ -156,7 +160,7 @@ func TestGatewayFollowsARealAPIServer(t *testing.T) {
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "demo", Labels: map[string]string{"istio.io/dataplane-mode": "ambient"}}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: map[string]string{"topology.kubernetes.io/zone": "eu-1"}}},
 		service("hello", global, corev1.ServicePort{Port: 80}), pod("hello", "hello-1"), pod("hello", "hello-2"))
-	c.kubelet(t, "hello-1", "10.2.0.1", "True")
+	c.kubelet(t, "demo", "hello-1", "10.2.0.1", "True")
 	began := time.Now()
 	s := startSite(t, c.user(t, c.config.Host, "gateway"))
 	t.Logf("the gateway is ready after %v", time.Since(began).Round(time.Millisecond))
@@ -174,7 +178,7 @@ func TestGatewayFollowsARealAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for round := range 5 {
-		c.kubelet(t, "hello-2", "10.2.0.2", "True")
+		c.kubelet(t, "demo", "hello-2", "10.2.0.2", "True")
 		member := func() bool {
 			for _, p := range s.gateway.Rows(t, "pods") {
 				if p.Has("workload", string(second.UID), "state", "ready") {
@@ -188,7 +192,7 @@ func TestGatewayFollowsARealAPIServer(t *testing.T) {
 		if took > time.Second {
 			t.Errorf("round %d: %v after it is ready a pod is in the snapshot, want less than 1 s", round, took)
 		}
-		c.kubelet(t, "hello-2", "10.2.0.2", "False")
+		c.kubelet(t, "demo", "hello-2", "10.2.0.2", "False")
 		took = eventually(t, time.Second, "a pod that is ready no more is not", func() bool { return s.has("pods", "workload", string(second.UID), "state", "notReady") })
 		t.Logf("not ready → not chosen: %v", took.Round(time.Millisecond))
 	}
@@ -224,7 +228,7 @@ func TestGatewayFollowsARealAPIServer(t *testing.T) {
 	}
 	c.server = c.serve()
 	c.await(t)
-	c.kubelet(t, "hello-1", "10.2.0.1", "False")
+	c.kubelet(t, "demo", "hello-1", "10.2.0.1", "False")
 	took = eventually(t, 90*time.Second, "what happens is known again", func() bool { return s.has("pods", "workload", string(hello.UID), "state", "notReady") })
 	t.Logf("API server back → followed again: %v", took.Round(time.Millisecond))
 	eventually(t, 90*time.Second, "the age is over", func() bool { return age() == 0 })

@@ -45,7 +45,7 @@ func TestLoadIsSpreadEvenlyOverPods(t *testing.T) {
 // outerStreams is how many streams the gateway in the west has forwarded.
 func outerStreams(t *testing.T) (n float64) {
 	t.Helper()
-	const name = "istio_tcp_connections_opened_total "
+	const name = "isthmus_tunnels_opened_total "
 	text, err := here.Get("gateway", admin, "/metrics")
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,13 @@ import (
 // directory, each with the closed set that it comes from. What a peer sends must
 // not reach a label: every value is a time series for ever.
 var labels = map[string]map[string]string{
+	"controller": {
+		"w.Do.String()":     "the constants of imports.Do",
+		"outcome(err)":      "stale, gone, failed",
+		"w":                 "the constants of imports.Do, and conditions",
+		"eventOutcome(err)": "done, and what outcome says",
+	},
+	"discovery/kube/boundtoken": {"string(why)": "boundtoken.Reasons", "string(how)": "boundtoken.ByReview, boundtoken.ByKeys"},
 	"federation/gossip": {
 		"reason":    "reasonOf, of errors by their kinds",
 		"c.label()": "the two kinds of connections",
@@ -29,9 +36,11 @@ var labels = map[string]map[string]string{
 		"refusal":                      "the reasons of identity.ReasonOf",
 		"reason":                       "what the first pod of a replay did: constants of replay.go",
 		"waitBounds[bound].label":      "the table waitBounds",
+		"kind":                         "the constants of pending.Entry's Probe",
 		"string(why)":                  "the constants of hbone.Refusal",
 		"string(hbone.OutcomeOf(err))": "the constants of hbone.Outcome",
 	},
+	"identity/istioca": {"result": "the table results, and failed"},
 	"internal/admission": {
 		"string(s)":          "admission.Scopes",
 		"string(l)":          "admission.LimitNames",
@@ -46,6 +55,7 @@ var labels = map[string]map[string]string{
 		"refusal":                      "the reasons of identity.ReasonOf",
 		"a.result":                     "ok, cancelled, and the reasons of failures; inbound those that we give ourselves",
 		"f.reason":                     "an isthmus-reason that is on the list, or a constant of failure.go",
+		"kind":                         "the constants of pending.Entry's Probe",
 		"string(why)":                  "the constants of hbone.Refusal",
 		"string(hbone.OutcomeOf(err))": "the constants of hbone.Outcome",
 		"string(e.Scope)":              "the constants of picker.Scope",

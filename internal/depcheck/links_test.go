@@ -27,7 +27,7 @@ var bans = []ban{
 	},
 	{
 		rooms:  []string{"nodeproxy", "cmd/nodeproxy", "federation/gossip", "federation/healthstream", "federation/peer", "hbone", "hbone/pool", "identity", "internal/link"},
-		never:  []string{"k8s.io/", "sigs.k8s.io/", module + "/discovery/kube"},
+		never:  []string{"k8s.io/", "sigs.k8s.io/", module + "/discovery/kube", module + "/discovery/kube/"},
 		remedy: "the data path never links client-go: discovery/kube alone speaks to Kubernetes",
 	},
 	{

@@ -13,6 +13,7 @@ var modules = map[string]why{
 	"mesh":              {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"route":             {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"discovery":         {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"discovery/excerpt": {"google.golang.org/protobuf": "the codec of what is told"},
 	"discovery/ztunnel": {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "go.yaml.in/yaml/v3": "writes the configuration"},
 	"discovery/kube": {
 		"github.com/go-logr/logr":             "silences client-go, which writes to stderr",
@@ -23,13 +24,28 @@ var modules = map[string]why{
 		"k8s.io/client-go":                    "lists, watches and their retries",
 		"k8s.io/klog/v2":                      "hands client-go a log that says nothing",
 	},
-	"discovery/file": {"github.com/prometheus/client_golang": "its metrics", "github.com/rs/zerolog": "its log"},
+
+	"discovery/kube/pods": {
+		"k8s.io/api":       "a Pod",
+		"k8s.io/client-go": "what an informer calls",
+	},
+	"discovery/kube/boundtoken": {
+		"github.com/go-jose/go-jose/v4":       "reads the keys of an API server and verifies its tokens by them: a library that others look after, and the one of Kubernetes",
+		"github.com/prometheus/client_golang": "its metrics",
+		"github.com/rs/zerolog":               "its log",
+		"github.com/spiffe/go-spiffe/v2":      "the type of an identity",
+		"k8s.io/api":                          "a TokenReview",
+		"k8s.io/apimachinery":                 "the errors of its API",
+		"k8s.io/client-go":                    "asks the API server",
+	}, "discovery/file": {"github.com/prometheus/client_golang": "its metrics", "github.com/rs/zerolog": "its log"},
 
 	"federation":                    {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"federation/antientropy":        {"google.golang.org/protobuf": "the codec of records"},
 	"federation/federationpb":       {"google.golang.org/protobuf": "what the generated code runs on"},
 	"federation/ledger":             {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "google.golang.org/protobuf": "the codec of records"},
+	"federation/links":              {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"federation/networkkey/keyfile": {"github.com/spiffe/go-spiffe/v2": "names of trust domains and accounts", "go.yaml.in/yaml/v3": "replaces keys in a file, and leaves what else it says"},
+	"federation/linkcard":           {"github.com/spiffe/go-spiffe/v2": "names of trust domains", "go.yaml.in/yaml/v3": "writes a card"},
 	"federation/networkkey":         {"google.golang.org/protobuf": "the codec of certificates"},
 	"federation/record":             {"github.com/spiffe/go-spiffe/v2": "the type of an identity", "google.golang.org/protobuf": "the codec of records"},
 	"federation/peer":               {"github.com/prometheus/client_golang": "its metrics"},
@@ -55,10 +71,15 @@ var modules = map[string]why{
 		"github.com/spiffe/go-spiffe/v2":      "SVIDs, bundles and their verification",
 		"golang.org/x/sys":                    "locks of files",
 	},
+	"identity/istioclient": {
+		"google.golang.org/grpc":     "the transport of Istio's certificate protocol",
+		"google.golang.org/protobuf": "the metadata of a request",
+	},
 	"identity/istioca": {
-		"github.com/rs/zerolog":          "its log",
-		"github.com/spiffe/go-spiffe/v2": "the type of an identity",
-		"google.golang.org/grpc":         "the transport of Istio's certificate protocol",
+		"github.com/prometheus/client_golang": "its metrics",
+		"github.com/rs/zerolog":               "its log",
+		"github.com/spiffe/go-spiffe/v2":      "the type of an identity",
+		"google.golang.org/grpc":              "the transport of Istio's certificate protocol",
 	},
 	"identity/istioca/istiocapb": {"google.golang.org/protobuf": "what the generated code runs on"},
 
@@ -84,8 +105,24 @@ var modules = map[string]why{
 	"drill/demoapp":     {"golang.org/x/sys": "accepts, and filters of sockets"},
 	"drill/lab":         {"go.yaml.in/yaml/v3": "writes configurations", "golang.org/x/sync": "groups of goroutines", "golang.org/x/sys": "network namespaces"},
 
-	"cmd/gateway":   {"github.com/rs/zerolog": "its log"},
-	"cmd/nodeproxy": {"github.com/rs/zerolog": "its log"},
+	"controller": {
+		"github.com/prometheus/client_golang": "its metrics",
+		"github.com/rs/zerolog":               "its log",
+		"github.com/spiffe/go-spiffe/v2":      "the type of an identity",
+		"golang.org/x/sync":                   "groups of goroutines",
+	},
+	"discovery/kube/imported": {"github.com/rs/zerolog": "its log"},
+	"discovery/kube/owned": {
+		"github.com/go-logr/logr": "silences client-go, which writes to stderr",
+		"github.com/rs/zerolog":   "its log",
+		"k8s.io/api":              "the objects of Kubernetes",
+		"k8s.io/apimachinery":     "what all of them have, and the errors of its API",
+		"k8s.io/client-go":        "lists, watches, writes, and the election of a leader",
+		"k8s.io/klog/v2":          "hands client-go a log that says nothing",
+	},
+	"cmd/controller": {"github.com/rs/zerolog": "its log"},
+	"cmd/gateway":    {"github.com/rs/zerolog": "its log"},
+	"cmd/nodeproxy":  {"github.com/rs/zerolog": "its log"},
 	"cmd/isthmus": {
 		"github.com/rs/zerolog":          "its log",
 		"github.com/spf13/cobra":         "commands and flags",
@@ -108,6 +145,7 @@ var modules = map[string]why{
 	"internal/netspace":   {"golang.org/x/sys": "namespaces"},
 	"internal/overload":   {"github.com/prometheus/client_golang": "its metrics"},
 	"internal/process":    {"github.com/rs/zerolog": "its log", "golang.org/x/sys": "the timer slack"},
+	"internal/resolve":    {"github.com/miekg/dns": "the messages of DNS: net.Resolver does not tell how long an answer holds"},
 	"internal/strictyaml": {"go.yaml.in/yaml/v3": "reads YAML with lines"},
 	"internal/wan":        {"golang.org/x/sys": "sleeps precisely"},
 }

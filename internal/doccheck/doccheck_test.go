@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/controller"
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/drill/scenario"
 	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
@@ -24,6 +25,7 @@ var documents = []document{
 	{name: "discovery.Config", root: discovery.DefaultConfig()},
 	{name: "nodeproxy.Config", root: nodeproxy.DefaultConfig(), later: []string{"identity."}},
 	{name: "gateway.Config", root: gateway.DefaultConfig(), later: []string{"identity."}},
+	{name: "controller.Config", root: controller.DefaultConfig(), later: []string{"identity."}},
 	{name: "keyfile.File", root: keyfile.File{}, later: []string{"networks"}},
 	{name: "scenario.Scenario", root: scenario.Scenario{}, later: []string{""}},
 }

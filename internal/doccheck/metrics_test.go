@@ -27,9 +27,10 @@ func commonLabels(t *testing.T) map[string]map[string][]string {
 		"isthmus_sessions_ended_total":            {"outcome": constants(t, "hbone", "Outcome", "")},
 		"isthmus_streams_refused_total":           {"reason": constants(t, "hbone", "Refusal", "")},
 		"isthmus_peers_refused_total":             {"reason": append(identities, "overload")},
+		"isthmus_connections_without_hello_total": {"kind": constants(t, "internal/pending", "", "Probe")},
 		"isthmus_federation_rejected_total":       {"reason": {"malformed", "foreign", "signature", "identity", "oversized", "full", "own", "other_node", "network_malformed", "network_unknown_network", "network_wrong_key", "network_expired", "network_too_long"}},
 		"isthmus_federation_dropped_total":        {"queue": {"packets_out", "bulk_out", "unknown_peer", "inbox", "streams"}},
-		"isthmus_federation_joins_total":          {"result": {"ok", "failed"}},
+		"isthmus_federation_joins_total":          {"result": {"ok", "failed", "twice"}},
 		"isthmus_federation_sent_bytes_total":     {"kind": {"packet", "stream", "health"}},
 		"isthmus_federation_received_bytes_total": {"kind": {"packet", "stream", "health"}},
 	}
@@ -37,11 +38,13 @@ func commonLabels(t *testing.T) map[string]map[string][]string {
 
 func gatewayLabels(t *testing.T) map[string]map[string][]string {
 	out := commonLabels(t)
-	out["istio_tcp_connections_closed_total"] = map[string][]string{"result": append(constants(t, "gateway", "", "result"),
+	out["isthmus_endpoints_out"] = map[string][]string{"cause": constants(t, "gateway", "", "out")}
+	out["isthmus_tunnels_closed_total"] = map[string][]string{"result": append(constants(t, "gateway", "", "result"),
 		"overload", "unreachable", "pinned_gone", "no_endpoint", "unknown_service", "not_exported", "bad_authority")}
-	for _, name := range []string{"age_seconds", "failing", "objects"} {
+	for _, name := range []string{"age_seconds", "failing", "held", "objects"} {
 		out["isthmus_kubernetes_"+name] = map[string][]string{"list": {"namespaces", "nodes", "services", "endpointslices", "pods", "serviceexports"}}
 	}
+	out["isthmus_bound_tokens_total"] = map[string][]string{"result": {"review", "keys", "malformed", "not_bound", "audience", "account", "expired", "signature", "denied", "pod", "node", "unavailable"}}
 	out["isthmus_moved_connections_total"] = map[string][]string{"reason": {"reset", "silence"}}
 	out["isthmus_outlier_edges_total"] = map[string][]string{"scope": {"endpoint", "hop"}, "edge": {"ejected", "readmitted"}}
 	out["isthmus_inner_handshake_waits_total"] = map[string][]string{"bound": {"identity", "pod"}, "result": {"served", "timeout", "cancelled"}}
@@ -60,14 +63,15 @@ func nodeLabels(t *testing.T) map[string]map[string][]string {
 	reasons := union(constants(t, "nodeproxy", "", "reason"), []string{"identity", "own_identity"}, constants(t, "hbone/header", "Reason", ""))
 	reporter := []string{"source", "destination"}
 	for _, name := range []string{"opened_total", "closed_total"} {
-		out["istio_tcp_connections_"+name] = map[string][]string{"reporter": reporter}
+		out["isthmus_connections_"+name] = map[string][]string{"reporter": reporter}
 	}
-	out["istio_tcp_connections_closed_total"]["result"] = union(constants(t, "nodeproxy", "", "result"), reasons)
-	out["istio_tcp_sent_bytes_total"] = map[string][]string{"reporter": reporter}
-	out["istio_tcp_received_bytes_total"] = map[string][]string{"reporter": reporter}
+	out["isthmus_connections_closed_total"]["result"] = union(constants(t, "nodeproxy", "", "result"), reasons)
+	out["isthmus_connection_sent_bytes_total"] = map[string][]string{"reporter": reporter}
+	out["isthmus_connection_received_bytes_total"] = map[string][]string{"reporter": reporter}
 	out["isthmus_connect_retries_total"] = map[string][]string{"reason": reasons}
 	out["isthmus_outlier_edges_total"] = map[string][]string{"scope": {"endpoint", "network_service", "gateway"}, "edge": {"ejected", "readmitted"}}
 	out["isthmus_warm_choices_total"] = map[string][]string{"session": {"held", "awaited", "opened", "alone"}}
+	out["isthmus_replica_answers_total"] = map[string][]string{"answer": {"asked", "other", "unknown", "taken"}}
 	out["isthmus_pool_requests_total"] = map[string][]string{"session": {"ready", "waited"}}
 	out["isthmus_pool_failed_total"] = map[string][]string{"reason": {"halted", "full", "dial", "left"}}
 	out["isthmus_pool_dials_total"] = map[string][]string{"result": {"ok", "error"}}
@@ -126,6 +130,8 @@ func metricsTable(t *testing.T, r *prometheus.Registry, values map[string]map[st
 		typ := "gauge"
 		if strings.HasSuffix(name, "_total") {
 			typ = "counter"
+		} else if strings.HasSuffix(name, "_duration_seconds") {
+			typ = "histogram"
 		}
 		if got := types[name]; got != "" && got != typ {
 			t.Errorf("%s is a %s: its name says that it is a %s", name, got, typ)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -273,7 +274,7 @@ func (m *Mesh) WriteOwn(network string) string {
 }
 
 // LinkFile writes the file by which node proxies of one network know all others, and
-// returns its path.
+// gateways too that are given it, and returns its path.
 func (m *Mesh) LinkFile(network string) string {
 	m.t.Helper()
 	known, err := keyfile.ReadKnown(m.Keys(network).List)
@@ -288,6 +289,13 @@ func (m *Mesh) LinkFile(network string) string {
 		for _, k := range known[n] {
 			fmt.Fprintf(&b, "      - %s\n", k)
 		}
+		var at []string
+		for _, g := range m.Config.Gateways {
+			if a := strconv.Quote(g.Address.String()); g.Network == n && !slices.Contains(at, a) {
+				at = append(at, a)
+			}
+		}
+		fmt.Fprintf(&b, "    addresses: [%s]\n", strings.Join(at, ", "))
 	}
 	path := filepath.Join(m.dir, network+".networks.yaml")
 	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {

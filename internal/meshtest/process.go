@@ -63,6 +63,9 @@ func (m *Mesh) GatewayConfig(network, name string) gateway.Config {
 	c.Discovery.File = m.File()
 	c.Identity = identity.Config{Source: "ca", Dir: m.caDir(), TTL: time.Hour}
 	c.Admin.Address = netip.AddrPortFrom(m.Addr(), 15000)
+	if own := m.OwnAddress(network, name); own != m.GatewayAt(network, name) {
+		c.Listen = own
+	}
 	ring := m.Keys(network)
 	c.Federation.Keys, c.Federation.Networks = ring.Dir, ring.List
 	c.Timeouts.Drain = 5 * time.Second

@@ -14,6 +14,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+	"github.com/isthmus-mesh/isthmus/internal/hostport"
 	"github.com/isthmus-mesh/isthmus/internal/settled"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
@@ -30,13 +31,16 @@ type Network struct {
 	Link `yaml:",inline"`
 }
 
-// Link bounds what node proxies take from the exports of a network. Gateways do not look
-// at it.
+// Link says where the gateways of a network are, for gateways, bounds what node proxies
+// take from its exports, and says by which
+// roots the identities there are believed, which gateways look at too.
 type Link struct {
-	TrustDomains          []string `yaml:"trustDomains" doc:"trust domains of those who may answer there; that of the mesh when left out. For node proxies, as all that follows"`
-	Namespaces            []string `yaml:"namespaces" doc:"namespaces whose service accounts may answer there, whatever the service; that of the service alone when left out"`
-	MaxCapacity           uint32   `yaml:"maxCapacity" doc:"greatest weight of one service there, whatever its gateways say of its health; 0 is no bound"`
-	GatewayServiceAccount string   `yaml:"gatewayServiceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that gateways there run as: the identity they must show, in the trust domain of the mesh, if discovery does not list them"`
+	Addresses             []string      `yaml:"addresses" doc:"where gateways here dial the gateways there, if discovery does not list them: IP addresses or host names with ports, such as 203.0.113.7:15008; one may stand for several gateways, of which any answers. What these say of themselves is dialled too. Left out, they are to dial here"`
+	TrustDomains          []string      `yaml:"trustDomains" doc:"trust domains of those who may answer there; those of trustBundles when left out, and without these that of the mesh. For node proxies, as namespaces and maxCapacity are but trustBundles"`
+	Namespaces            []string      `yaml:"namespaces" doc:"namespaces whose service accounts may answer there, whatever the service; that of the service alone when left out"`
+	MaxCapacity           uint32        `yaml:"maxCapacity" doc:"greatest weight of one service there, whatever its gateways say of its health; 0 is no bound"`
+	GatewayServiceAccount string        `yaml:"gatewayServiceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that gateways there run as: the identity they must show, in the first trust domain of trustBundles, else that of the mesh, if discovery does not list them"`
+	TrustBundles          []TrustBundle `yaml:"trustBundles" doc:"roots by which identities of trust domains there are believed, at gateways and node proxies; without any, those of the own trust domain by the own roots alone"`
 }
 
 // ReadKnown reads the file of known networks at path. Every mistake is a line
@@ -125,6 +129,11 @@ func parse(name string, b []byte) (networkkey.Known, map[string]Link, error) {
 // check yields what cannot be of l, by field.
 func (l Link) check() iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
+		for _, a := range l.Addresses {
+			if _, _, err := hostport.Split(a); err != nil && !yield("addresses", err) {
+				return
+			}
+		}
 		for _, d := range l.TrustDomains {
 			if td, err := spiffeid.TrustDomainFromString(d); (err != nil || td.Name() != d) && !yield("trustDomains", fmt.Errorf("%.80q is not the name of a trust domain: write one such as cluster.local, or leave the key out", d)) {
 				return
@@ -132,6 +141,14 @@ func (l Link) check() iter.Seq2[string, error] {
 		}
 		for _, n := range l.Namespaces {
 			if err := spiffeid.ValidatePathSegment(n); err != nil && !yield("namespaces", fmt.Errorf("%.80q is not a namespace: %w: write one such as default, or leave the key out", n, err)) {
+				return
+			}
+		}
+		for i, b := range l.TrustBundles {
+			if _, _, err := b.parse(); err != nil && !yield("trustBundles", fmt.Errorf("[%d].%w", i, err)) {
+				return
+			}
+			if slices.ContainsFunc(l.TrustBundles[:i], func(o TrustBundle) bool { return o.TrustDomain == b.TrustDomain }) && !yield("trustBundles", fmt.Errorf("[%d].trustDomain: %q is listed already: put all of its roots in one place", i, b.TrustDomain)) {
 				return
 			}
 		}
@@ -165,7 +182,7 @@ func (l Link) append(b []byte) []byte {
 	for _, f := range []struct {
 		key    string
 		values []string
-	}{{"trustDomains", l.TrustDomains}, {"namespaces", l.Namespaces}} {
+	}{{"addresses", l.Addresses}, {"trustDomains", l.TrustDomains}, {"namespaces", l.Namespaces}} {
 		if len(f.values) == 0 {
 			continue
 		}
@@ -180,5 +197,5 @@ func (l Link) append(b []byte) []byte {
 	if l.GatewayServiceAccount != "" {
 		b = fmt.Appendf(b, "    gatewayServiceAccount: %s\n", strconv.Quote(l.GatewayServiceAccount))
 	}
-	return b
+	return l.appendBundles(b)
 }

@@ -1,5 +1,5 @@
-// Command components is etcd, kube-apiserver and kube-controller-manager in one binary,
-// for tests: it runs the one by whose name it is called. They share most of their code,
+// Command components is etcd, kube-apiserver, kube-controller-manager and kubectl in one
+// binary, for tests: it runs the one by whose name it is called. They share most of their code,
 // so one binary takes a third of the time to link.
 package main
 
@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	etcd "go.etcd.io/etcd/server/v3/etcdmain"
 	"k8s.io/component-base/cli"
+	kubectl "k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	kcm "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 )
@@ -19,6 +20,7 @@ func main() {
 	commands := map[string]func() *cobra.Command{
 		"kube-apiserver":          apiserver.NewAPIServerCommand,
 		"kube-controller-manager": kcm.NewControllerManagerCommand,
+		"kubectl":                 kubectl.NewDefaultKubectlCommand,
 	}
 	name := filepath.Base(os.Args[0])
 	if name == "etcd" {
@@ -27,7 +29,7 @@ func main() {
 	}
 	command, ok := commands[name]
 	if !ok {
-		fmt.Fprintf(os.Stderr, "%s: is none of etcd, kube-apiserver and kube-controller-manager: call this binary by one of these names\n", name)
+		fmt.Fprintf(os.Stderr, "%s: is none of etcd, kube-apiserver, kube-controller-manager and kubectl: call this binary by one of these names\n", name)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command()))

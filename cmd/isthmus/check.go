@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func newCheckCommand() *cobra.Command {
+	var contexts, admin []string
+	var wait time.Duration
+	var k kubectl
+	cmd := &cobra.Command{
+		Use:   "check [--contexts A,B] [--admin ADDRESS…]",
+		Short: "Check clusters, what they know of each other, and processes",
+		Long: `check looks at clusters by their contexts (objects, certificates, expected against
+actual pods, addresses, what each knows of the others) and at processes by their admin
+addresses (ready, clock, problems, whom they hear: a network that is heard has proved itself
+over a connection between its gateways and these). Give both, and of both sides, to see a
+link in both directions. It changes nothing.
+
+✓ is as it should be, ! is not wrong yet, ✗ is wrong; each has a code that docs/operations.md
+explains, and a remedy. With --wait it looks again until nothing is wrong or the time is over.
+
+Exit codes: 0 nothing is wrong, 1 something is, 2 usage, 3 a cluster or a process could not
+be asked; the checks of the others are printed.`,
+		Example: "  isthmus check --contexts east,west\n  kubectl --context east -n isthmus-system port-forward deploy/isthmus-gateway 15000 &\n  isthmus check --admin 127.0.0.1:15000 --wait 1m",
+		Args:    cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&contexts, "contexts", nil, "contexts of clusters, with commas")
+	f.StringSliceVar(&admin, "admin", nil, "admin addresses of gateways and node proxies, with commas")
+	f.DurationVar(&wait, "wait", 0, "look again until nothing is wrong, for so long")
+	kubectlFlags(cmd, &k)
+	format, valid := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := errors.Join(valid(), (&asking{admin: admin, check: func() error { return nil }}).validate()); err != nil {
+			return exit(exitUsage, err)
+		}
+		if len(contexts)+len(admin) == 0 {
+			return exit(exitUsage, errors.New("name what to check: --contexts, --admin, or both"))
+		}
+		ctx, until := cmd.Context(), time.Now().Add(wait)
+		for {
+			c, err := checkAll(ctx, k, contexts, admin)
+			if err == nil && c.count(checkBad) == 0 || time.Now().After(until) || ctx.Err() != nil {
+				if shown := showChecks(cmd.OutOrStdout(), c, *format); shown != nil {
+					return exit(exitStart, shown)
+				}
+				if err == nil && c.count(checkBad) > 0 {
+					err = &exitError{code: exitFinding}
+				}
+				return err
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}
+	return cmd
+}
+
+// checkAll looks at everything once; the error is of what could not be asked.
+func checkAll(ctx context.Context, k kubectl, contexts, admin []string) (*checkup, error) {
+	c := &checkup{}
+	var errs []error
+	var clusters []*checkedCluster
+	for _, name := range contexts {
+		x, err := c.cluster(ctx, k.of(name))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		clusters = append(clusters, x)
+	}
+	for _, a := range clusters {
+		for _, b := range clusters {
+			if a != b {
+				c.pair(a, b)
+			}
+		}
+	}
+	for _, address := range admin {
+		if err := c.process(ctx, address); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return c, exit(exitStart, err)
+	}
+	return c, nil
+}
+
+// showChecks prints what was checked; a group for each place.
+func showChecks(w io.Writer, c *checkup, format string) error {
+	if format == "json" {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(c.all)
+	}
+	var b strings.Builder
+	last := ""
+	for _, x := range c.all {
+		if x.Where != last {
+			fmt.Fprintf(&b, "%s\n", plain(x.Where))
+			last = x.Where
+		}
+		mark := map[string]string{checkWell: "✓", checkWarning: "!", checkBad: "✗"}[x.Level]
+		fmt.Fprintf(&b, "  %s %s %s\n", mark, x.Code, x.What)
+		if x.Found != "" {
+			fmt.Fprintf(&b, "      %s\n      → %s\n", plainLines(x.Found), x.Remedy)
+		}
+	}
+	fmt.Fprintf(&b, "%d ✓, %d !, %d ✗\n", c.count(checkWell), c.count(checkWarning), c.count(checkBad))
+	_, err := io.WriteString(w, b.String())
+	return err
+}

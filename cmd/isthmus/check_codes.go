@@ -1,0 +1,75 @@
+package main
+
+// checkCode is one thing that check looks at. Codes never change their meaning, and
+// docs/operations.md has a line for each.
+type checkCode struct {
+	code, what, remedy string
+}
+
+// What check looks at, in its order: 1xx one cluster, 2xx two clusters, 3xx a process.
+var (
+	checkCard      = checkCode{"ISTH-101", "the cluster has a link card", "run isthmus init --network NAME --apply --context CONTEXT"}
+	checkSecrets   = checkCode{"ISTH-102", "the Secrets that gateways and controller mount are there", "run isthmus init with the directory that it made, or make the network anew"}
+	checkRoots     = checkCode{"ISTH-103", "the own roots are those of the card, and valid for 30 days and more", "run isthmus init again; before a root expires make another one and let both be believed"}
+	checkGateways  = checkCode{"ISTH-104", "as many gateways are ready as are wanted", "see kubectl describe pods -l app.kubernetes.io/name=isthmus-gateway, and isthmus status at a gateway"}
+	checkControl   = checkCode{"ISTH-105", "as many controllers are ready as are wanted", "see kubectl describe pods -l app.kubernetes.io/name=isthmus-controller"}
+	checkNodes     = checkCode{"ISTH-106", "as many node proxies are ready as there are nodes for", "see kubectl describe pods -l app.kubernetes.io/name=isthmus-nodeproxy"}
+	checkAddress   = checkCode{"ISTH-107", "the gateway's Service has an address that others can dial", "see kubectl describe service isthmus-gateway; without a load balancer give isthmus link card --address"}
+	checkNetworks  = checkCode{"ISTH-108", "the file of known networks can be read", "see the field that is named; isthmus unlink and isthmus link write it anew"}
+	checkName      = checkCode{"ISTH-201", "both clusters have names of their own", "make one of the networks anew with another name: isthmus init --network"}
+	checkDomain    = checkCode{"ISTH-202", "both clusters have trust domains of their own", "if they are not one and the same administration, make one of them anew with isthmus init --trust-domain"}
+	checkLinked    = checkCode{"ISTH-203", "the cluster knows the other's network", "run isthmus link --contexts A,B --apply"}
+	checkKeys      = checkCode{"ISTH-204", "the keys that it knows are those that the other has", "run isthmus link again; if the network was made anew, isthmus unlink first"}
+	checkTrusted   = checkCode{"ISTH-205", "it believes the other's roots", "run isthmus link again"}
+	checkAsked     = checkCode{"ISTH-301", "the process answers at its admin address", "see whether it runs; --admin names its admin.address"}
+	checkReady     = checkCode{"ISTH-302", "the process is ready", "what it waits for is named: docs/operations.md, Ready"}
+	checkClock     = checkCode{"ISTH-303", "its clock is within 5 s of the clock here", "run a time service on both machines: certificates begin and end by the clock"}
+	checkProblems  = checkCode{"ISTH-304", "the process has no problems", "each names its field and what to write"}
+	checkHeard     = checkCode{"ISTH-305", "each network that it knows is heard, over a connection that its gateways have proved", "see the addresses in both directions: firewalls, load balancers, and whether the other side is linked"}
+	checkAttached  = checkCode{"ISTH-306", "the node proxy has a health stream to a gateway of its network", "see its log for why gateways refuse it, and whether its network's gateways run"}
+	checkReachable = checkCode{"ISTH-307", "the gateways that it needs take its connections", "the last error is named"}
+)
+
+// checkCodes are all, in their order.
+var checkCodes = []checkCode{checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks,
+	checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable}
+
+// Levels of a checked thing.
+const (
+	checkWell    = "ok"
+	checkWarning = "warning"
+	checkBad     = "error"
+)
+
+// checked is what came of one check at one place.
+type checked struct {
+	Code   string `json:"code"`
+	Level  string `json:"level"`            // ok, warning or error
+	Where  string `json:"where"`            // context or process
+	What   string `json:"what"`             // what should be
+	Found  string `json:"found,omitempty"`  // what is instead
+	Remedy string `json:"remedy,omitempty"` // unless it is ok
+}
+
+// checkup gathers what is checked.
+type checkup struct {
+	all []checked
+}
+
+// add notes a check: well if found is empty.
+func (c *checkup) add(code checkCode, where, level, found string) {
+	x := checked{Code: code.code, Level: level, Where: where, What: code.what, Found: found, Remedy: code.remedy}
+	if found == "" {
+		x.Level, x.Remedy = checkWell, ""
+	}
+	c.all = append(c.all, x)
+}
+
+func (c *checkup) count(level string) (n int) {
+	for _, x := range c.all {
+		if x.Level == level {
+			n++
+		}
+	}
+	return n
+}

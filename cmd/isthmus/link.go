@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/isthmus-mesh/isthmus/federation/linkcard"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
+)
+
+const gatewayPort = "15008"
+
+func newLinkCommand() *cobra.Command {
+	var contexts []string
+	var apply bool
+	var k kubectl
+	cmd := &cobra.Command{
+		Use:   "link --contexts A,B [--apply] | link --contexts A CARD…",
+		Short: "Let networks know each other",
+		Long: `link tells clusters what they need of each other: the public key of the network, the
+roots of its trust domain, and where its gateways are dialled. Nothing of it is secret, and
+no credential of one cluster's API server comes to another.
+
+Of several contexts each is linked with each. Where nobody may ask both API servers, each
+side prints its card (isthmus link card) and takes the other's as a file. Without --apply
+the manifests are printed, which is of use for one context at a time. Linking again brings
+what is there up to date: a rotated key, another address.
+
+A cluster believes another's certificate authority for the trust domain on its card, and for
+nothing else. Where both have one trust domain either's authority can vouch for every
+identity of both: isthmus init --trust-domain gives each its own.`,
+		Example: "  isthmus link --contexts east,west --apply\n  isthmus link card --context west > west.card\n  isthmus link --contexts east west.card | kubectl --context east apply -f -",
+	}
+	cmd.RunE = func(cmd *cobra.Command, files []string) error {
+		if len(contexts) == 0 || len(contexts)+len(files) < 2 {
+			return exit(exitUsage, errors.New("--contexts: name two or more clusters, or one and the cards of others as files"))
+		}
+		if len(contexts) > 1 && !apply {
+			return exit(exitUsage, errors.New("--contexts: manifests of several clusters are not to be mixed up: name one at a time, or let --apply do it"))
+		}
+		var others []linkcard.Card
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			if err != nil {
+				return exit(exitStart, err)
+			}
+			c, err := linkcard.Parse(f, b)
+			if err != nil {
+				return exit(exitStart, err)
+			}
+			others = append(others, c)
+		}
+		cards := make([]linkcard.Card, len(contexts))
+		for i, c := range contexts {
+			var err error
+			if cards[i], err = readCard(cmd.Context(), k.of(c), nil); err != nil {
+				return err
+			}
+		}
+		// All of it is found out before any cluster is changed.
+		texts := make([]string, len(contexts))
+		for i, c := range contexts {
+			of := slices.Concat(slices.Delete(slices.Clone(cards), i, i+1), others)
+			var err error
+			if texts[i], err = linked(cmd.Context(), k.of(c), cards[i], of); err != nil {
+				return err
+			}
+		}
+		return give(cmd, k, contexts, texts, apply)
+	}
+	cmd.Flags().StringSliceVar(&contexts, "contexts", nil, "contexts of the clusters, with commas (required)")
+	cmd.Flags().BoolVar(&apply, "apply", false, "apply the manifests by kubectl instead of printing them")
+	kubectlFlags(cmd, &k)
+	cmd.AddCommand(newLinkCardCommand())
+	return cmd
+}
+
+func newLinkCardCommand() *cobra.Command {
+	var k kubectl
+	var addresses []string
+	cmd := &cobra.Command{
+		Use:     "card",
+		Short:   "Print what other networks need to know of this one",
+		Long:    "card prints the link card of a cluster's network: its public key, the roots of its trust domain and the\naddresses of its gateways. Nothing of it is secret; see that nobody changes it on its way.",
+		Example: "  isthmus link card --context west > west.card\n  isthmus link card --context west --address gw.west.example.com:15008",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := readCard(cmd.Context(), k, addresses)
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(c.Format())
+			return exit(exitStart, err)
+		},
+	}
+	cmd.Flags().StringVar(&k.context, "context", "", "context of the cluster; the current one when left out")
+	cmd.Flags().StringSliceVar(&addresses, "address", nil, "where its gateways are dialled, host:port, instead of what the Service isthmus-gateway says")
+	kubectlFlags(cmd, &k)
+	return cmd
+}
+
+func newUnlinkCommand() *cobra.Command {
+	var contexts, networks []string
+	var apply bool
+	var k kubectl
+	cmd := &cobra.Command{
+		Use:   "unlink --contexts A,B [--apply] | unlink --contexts A --network NAME",
+		Short: "Let networks forget each other",
+		Long: `unlink takes back what link has written: of several contexts each forgets each, of one it
+forgets the networks that are named. Gateways and node proxies end what leads there within
+ten seconds; connections that are open go on until they end or their certificates do.`,
+		Example: "  isthmus unlink --contexts east,west --apply\n  isthmus unlink --contexts east --network west | kubectl --context east apply -f -",
+		Args:    cobra.NoArgs,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case len(contexts) == 0 || len(contexts) == 1 && len(networks) == 0:
+			return exit(exitUsage, errors.New("--contexts: name two or more clusters, or one and --network"))
+		case len(contexts) > 1 && !apply:
+			return exit(exitUsage, errors.New("--contexts: manifests of several clusters are not to be mixed up: name one at a time, or let --apply do it"))
+		}
+		cards := make([]linkcard.Card, len(contexts))
+		for i, c := range contexts {
+			var err error
+			if cards[i], err = readCard(cmd.Context(), k.of(c), nil); err != nil {
+				return err
+			}
+		}
+		texts := make([]string, len(contexts))
+		for i, c := range contexts {
+			gone := slices.Clone(networks)
+			for j, o := range cards {
+				if j != i {
+					gone = append(gone, o.Network)
+				}
+			}
+			var err error
+			if texts[i], err = linked(cmd.Context(), k.of(c), cards[i], nil, gone...); err != nil {
+				return err
+			}
+		}
+		return give(cmd, k, contexts, texts, apply)
+	}
+	cmd.Flags().StringSliceVar(&contexts, "contexts", nil, "contexts of the clusters, with commas (required)")
+	cmd.Flags().StringSliceVar(&networks, "network", nil, "networks to forget, with commas")
+	cmd.Flags().BoolVar(&apply, "apply", false, "apply the manifests by kubectl instead of printing them")
+	kubectlFlags(cmd, &k)
+	return cmd
+}
+
+// give prints the manifests of one cluster, or applies those of all.
+func give(cmd *cobra.Command, k kubectl, contexts, texts []string, apply bool) error {
+	for i, c := range contexts {
+		if !apply {
+			if _, err := fmt.Fprint(cmd.OutOrStdout(), texts[i]); err != nil {
+				return exit(exitStart, err)
+			}
+			continue
+		}
+		said, err := k.of(c).apply(cmd.Context(), []byte(texts[i]))
+		for line := range strings.Lines(said) {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s", c, line)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readCard is what a cluster says of its network; addresses stand for what its Service
+// says, unless they are nil.
+func readCard(ctx context.Context, k kubectl, addresses []string) (linkcard.Card, error) {
+	var m configMap
+	there, err := k.get(ctx, "configmap", cardMap, &m)
+	if err != nil {
+		return linkcard.Card{}, err
+	}
+	if !there || m.Data[cardFile] == "" {
+		return linkcard.Card{}, exit(exitStart, fmt.Errorf("context %q has no ConfigMap %s in namespace %s: run `isthmus init --network NAME --apply --context %[1]s` first", k.context, cardMap, k.namespace))
+	}
+	c, err := linkcard.Parse(fmt.Sprintf("ConfigMap %s of context %q", cardMap, k.context), []byte(m.Data[cardFile]))
+	if err != nil {
+		return c, exit(exitStart, err)
+	}
+	if addresses == nil {
+		if addresses, err = gatewayAddresses(ctx, k); err != nil {
+			return c, err
+		}
+	}
+	c.Addresses = addresses
+	if err := c.Check(); err != nil {
+		return c, exit(exitUsage, err)
+	}
+	return c, nil
+}
+
+// gatewayAddresses are those that the load balancer of a cluster has.
+func gatewayAddresses(ctx context.Context, k kubectl) (out []string, err error) {
+	var s struct {
+		Status struct {
+			LoadBalancer struct {
+				Ingress []struct{ IP, Hostname string }
+			}
+		}
+	}
+	if _, err := k.get(ctx, "service", "isthmus-gateway", &s); err != nil {
+		return nil, err
+	}
+	for _, i := range s.Status.LoadBalancer.Ingress {
+		for _, host := range []string{i.IP, i.Hostname} {
+			if host != "" {
+				out = append(out, net.JoinHostPort(host, gatewayPort))
+			}
+		}
+	}
+	return out, nil
+}
+
+// linked are the manifests of a cluster that knows the networks of these cards too, and
+// forgets those that are named.
+func linked(ctx context.Context, k kubectl, own linkcard.Card, others []linkcard.Card, gone ...string) (string, error) {
+	var m configMap
+	if _, err := k.get(ctx, "configmap", networksMap, &m); err != nil {
+		return "", err
+	}
+	data := maps.Clone(m.Data)
+	if data == nil {
+		data = map[string]string{}
+	}
+	where := fmt.Sprintf("%s in ConfigMap %s of context %q", networksFile, networksMap, k.context)
+	f := keyfile.File{}
+	if data[networksFile] != "" {
+		var err error
+		if f, err = keyfile.ParseFile(where, []byte(data[networksFile])); err != nil {
+			return "", exit(exitStart, err)
+		}
+	}
+	for _, n := range gone {
+		f, _ = linkcard.Drop(f, n)
+	}
+	for _, c := range others {
+		var err error
+		if f, err = linkcard.Join(f, own, c); err != nil {
+			return "", exit(exitFinding, fmt.Errorf("link context %q: %w", k.context, err))
+		}
+	}
+	data[networksFile] = string(f.Format())
+	return manifest("ConfigMap", k.namespace, networksMap, data), nil
+}

@@ -1,0 +1,71 @@
+package controller
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/controller/vip"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
+	"github.com/isthmus-mesh/isthmus/federation/links"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
+	"github.com/isthmus-mesh/isthmus/federation/record"
+)
+
+// said is what a network has proven to export, by hostname.
+type said map[string]*record.Export
+
+func (s said) Known(_, service string) (healthstream.Known, bool) {
+	x, ok := s[service]
+	return healthstream.Known{Offer: x}, ok
+}
+
+func (s said) Whole(string) bool { return true }
+
+func offerOf(namespace string) *record.Export {
+	return &record.Export{Name: "web", Namespace: namespace, Scope: record.ScopeGlobal, Ports: []record.Port{{Name: "http", Port: 80}}, Capacity: 1,
+		Identities: []spiffeid.ID{spiffeid.RequireFromString("spiffe://cluster.local/ns/" + namespace + "/sa/web")}}
+}
+
+// What is no name of an object is a problem of the network that says it, and of nobody
+// else: neither the ledger nor the API server hears of it.
+func TestNamesThatNoObjectCanHaveAreNotImported(t *testing.T) {
+	from := said{"web.demo.svc.cluster.local": offerOf("demo")}
+	for _, odd := range []string{"a/b.demo.svc.cluster.local", "A_B.demo.svc.cluster.local", "x\u00a0y.demo.svc.cluster.local", "web.A_B.svc.cluster.local", strings.Repeat("a", 64) + ".demo.svc.cluster.local", "web.demo.example.com"} {
+		from[odd] = offerOf("demo")
+	}
+	var changes []healthstream.Change
+	for host := range from {
+		changes = append(changes, healthstream.Change{Network: "west", Service: host})
+	}
+	e := newExports(links.Of("east", map[string]keyfile.Link{"west": {}}), "cluster.local", from)
+	e.update(changes)
+	all := e.all()
+	if _, ok := all[vip.Name{Namespace: "demo", Name: "web"}]; !ok || len(all) != 1 {
+		t.Errorf("imported are %v; want demo/web alone", all)
+	}
+	if n := len(e.problems()); n != len(from)-1 {
+		t.Errorf("%d problems; want one for each odd name, %d: %q", n, len(from)-1, e.problems())
+	}
+	for n := range all {
+		l := vip.New(vip.DefaultRanges())
+		l.Assign(n, time.Now())
+		if _, err := vip.Parse(vip.DefaultRanges(), l.String()); err != nil {
+			t.Errorf("the ledger with %v cannot be read: %v", n, err)
+		}
+	}
+}
+
+func TestAnotherHostnameOfAServiceTakesNothingFromIt(t *testing.T) {
+	from := said{"web.demo.svc.cluster.local": offerOf("demo"), "web.demo.mesh.internal": offerOf("demo")}
+	e := newExports(links.Of("east", map[string]keyfile.Link{"west": {}}), "cluster.local", from)
+	canonical, other := healthstream.Change{Network: "west", Service: "web.demo.svc.cluster.local"}, healthstream.Change{Network: "west", Service: "web.demo.mesh.internal"}
+	e.update([]healthstream.Change{canonical, other})
+	delete(from, other.Service)
+	e.update([]healthstream.Change{other})
+	if len(e.all()) != 1 {
+		t.Error("the service is not imported any more, and its canonical hostname is exported")
+	}
+}

@@ -1,0 +1,165 @@
+package imports
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/controller/vip"
+)
+
+// View is what is known of exports.
+type View struct {
+	Exports map[vip.Name][]Export
+	// Vague reports whether of a network less is known than it exports: what an import
+	// says of it stands.
+	Vague func(network string) bool
+	// Lacks reports whether the cluster has no such namespace: nothing can be imported
+	// there.
+	Lacks func(namespace string) bool
+}
+
+// Write is one that brings an import into line.
+type Write struct {
+	Do     Do
+	Import Import // as it is to be
+}
+
+// Do is what a Write does.
+type Do uint8
+
+// The writes.
+const (
+	Create Do = iota
+	Update    // what it is
+	Status    // who exports it
+	Delete
+)
+
+func (d Do) String() string { return [...]string{"create", "update", "status", "delete"}[d] }
+
+// Problem is why an import is not as it should be.
+type Problem struct {
+	vip.Name
+	Exists  bool // as an object
+	Reason  string
+	Message string
+}
+
+// Result is what is to be done.
+type Result struct {
+	Writes    []Write
+	Problems  []Problem
+	Conflicts map[vip.Name]Conflicts // of services, where there are any
+}
+
+// Plan compares imports that there are with those that there should be. The ledger is
+// changed, and is to be written before any of the writes is done.
+func Plan(v View, have map[vip.Name]Import, ledger *vip.Ledger, now time.Time) Result {
+	out := Result{Conflicts: map[vip.Name]Conflicts{}}
+	names := map[vip.Name]bool{}
+	for n := range v.Exports {
+		names[n] = true
+	}
+	for n, i := range have {
+		names[n] = true
+		if i.Ours && !i.Headless {
+			ledger.Adopt(n, i.IPs)
+		}
+	}
+	sorted := slices.SortedFunc(maps.Keys(names), vip.Name.Compare)
+	for _, n := range sorted { // first what is given back, so that it is known when more is given
+		is, exists := have[n]
+		if exists && !is.Ours {
+			continue
+		}
+		if _, wanted := v.wanted(n, is, exists); !wanted {
+			ledger.Release(n, now)
+			if exists {
+				out.Writes = append(out.Writes, Write{Delete, is})
+			}
+		}
+	}
+	for _, n := range ledger.Names() { // of imports that somebody else has deleted
+		if !names[n] {
+			ledger.Release(n, now)
+		}
+	}
+	for _, n := range sorted {
+		out.one(v, n, have, ledger, now)
+	}
+	return out
+}
+
+// wanted are the exports by which n is imported.
+func (v View) wanted(n vip.Name, is Import, exists bool) ([]Export, bool) {
+	exports := v.Exports[n]
+	if !exists {
+		return exports, len(exports) > 0 && !v.Lacks(n.Namespace)
+	}
+	for _, cluster := range is.Clusters {
+		if v.Vague(cluster) && !slices.ContainsFunc(exports, func(e Export) bool { return e.Cluster == cluster }) {
+			exports = append(slices.Clip(exports), Export{Cluster: cluster, Headless: is.Headless, Ports: is.Ports, stands: true})
+		}
+	}
+	return exports, len(exports) > 0 && !v.Lacks(n.Namespace)
+}
+
+func (r *Result) one(v View, n vip.Name, have map[vip.Name]Import, ledger *vip.Ledger, now time.Time) {
+	is, exists := have[n]
+	if exists && !is.Ours {
+		if len(v.Exports[n]) > 0 {
+			r.Problems = append(r.Problems, Problem{n, true, "NotOurs", "other networks export this service, and this ServiceImport was not made by isthmus-controller, which leaves it alone: delete it, and isthmus-controller makes its own"})
+		}
+		return
+	}
+	exports, wanted := v.wanted(n, is, exists)
+	if !wanted {
+		return
+	}
+	want, _ := Merge(n, exports)
+	if _, conflicts := Merge(n, known(exports)); len(conflicts) > 0 {
+		r.Conflicts[n] = conflicts
+	}
+	if !want.Headless {
+		if _, ok := ledger.Assign(n, now); !ok {
+			used, of := ledger.Used()
+			r.Problems = append(r.Problems, Problem{n, exists, "NoAddress", fmt.Sprintf("no virtual address is free for it: %d of %d numbers are taken or were given back in the last %v: give the controller wider ranges (vips.ipv4, vips.ipv6), or import less", used, of, vip.Quarantine)})
+		}
+		want.IPs = ledger.Addresses(n)
+	}
+	want.Ours, want.Ready = true, want.Headless || len(want.IPs) > 0
+	want.Version, want.UID, want.Created = is.Version, is.UID, is.Created
+	switch {
+	case !exists:
+		r.Writes = append(r.Writes, Write{Create, want})
+	case !sameSpec(want, is):
+		r.Writes = append(r.Writes, Write{Update, want})
+	case !slices.Equal(want.Clusters, is.Clusters) || want.Ready != is.Ready:
+		r.Writes = append(r.Writes, Write{Status, want})
+	}
+}
+
+// known leaves out what only stands for what is not known now.
+func known(exports []Export) []Export {
+	out := slices.DeleteFunc(slices.Clone(exports), func(e Export) bool { return e.stands })
+	if len(out) == 0 {
+		return exports
+	}
+	return out
+}
+
+func sameSpec(a, b Import) bool {
+	return a.Headless == b.Headless && slices.Equal(a.IPs, b.IPs) && slices.Equal(a.Ports, b.Ports)
+}
+
+// Overlap is what is wrong with the ranges of virtual addresses, beside what else uses
+// addresses; empty: nothing. Who says so is in what.
+func Overlap(r vip.Ranges, what string, a netip.Addr) string {
+	if !r.Contains(a) {
+		return ""
+	}
+	return fmt.Sprintf("%s has %s, which is in the range of virtual addresses for imported services: give the controller others (vips.ipv4, vips.ipv6), which no pod, no Service and no istiod has", what, a)
+}

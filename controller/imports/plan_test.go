@@ -1,0 +1,220 @@
+package imports
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/controller/vip"
+)
+
+var start = time.Unix(1_800_000_000, 0)
+
+func named(i int) vip.Name {
+	return vip.Name{Namespace: []string{"demo", "shop"}[i%2], Name: fmt.Sprint("s", i)}
+}
+
+func tcp(ports ...uint16) (out []Port) {
+	for _, p := range ports {
+		out = append(out, Port{Name: fmt.Sprint("p", p), Protocol: "TCP", Port: p})
+	}
+	return out
+}
+
+// server is the API server of a test: what Plan wants is written there, perhaps not all.
+type server struct {
+	objects map[vip.Name]Import
+	serial  int
+}
+
+func (s *server) do(t *testing.T, w Write) {
+	t.Helper()
+	is, exists := s.objects[w.Import.Name]
+	if exists && !is.Ours {
+		t.Fatalf("%s of %s, which somebody else has made", w.Do, w.Import.Name)
+	}
+	if exists == (w.Do == Create) {
+		t.Fatalf("%s of %s, which exists: %v", w.Do, w.Import.Name, exists)
+	}
+	s.serial++
+	if w.Do == Delete {
+		delete(s.objects, w.Import.Name)
+		return
+	}
+	next := w.Import
+	next.Version = fmt.Sprint(s.serial)
+	if w.Do == Create {
+		next.UID = fmt.Sprint("uid-", s.serial)
+	}
+	s.objects[next.Name] = next
+}
+
+// TestImportsFollowExports runs random schedules of exports that come, change and go, of
+// networks of which not all is known, of writes that fail, of leaders that start again and
+// of people who make and delete imports, and compares what there is with what is exported.
+func TestImportsFollowExports(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		s := &server{objects: map[vip.Name]Import{}}
+		ledger := vip.New(vip.DefaultRanges())
+		truth := map[vip.Name]map[string]Export{} // what networks export
+		vague := map[string]bool{}
+		lacks := map[string]bool{}
+		addresses := map[string]string{} // of imports, by UID
+		now := start
+		for step := range 150 {
+			now = now.Add(time.Duration(rng.IntN(30)) * time.Second)
+			n, network := named(rng.IntN(8)), []string{"east", "north"}[rng.IntN(2)]
+			switch op := rng.IntN(16); {
+			case op < 6:
+				if truth[n] == nil {
+					truth[n] = map[string]Export{}
+				}
+				truth[n][network] = Export{Cluster: network, Ports: tcp(uint16(80 + rng.IntN(3))), Created: start.Add(time.Duration(rng.IntN(3)) * time.Hour), Headless: rng.IntN(8) == 0}
+			case op < 10:
+				if delete(truth[n], network); len(truth[n]) == 0 {
+					delete(truth, n)
+				}
+			case op < 12:
+				vague[network] = !vague[network]
+			case op == 12:
+				ledger, _ = vip.Parse(vip.DefaultRanges(), ledger.String())
+			case op == 13:
+				if is, exists := s.objects[n]; exists {
+					delete(s.objects, n)
+					_ = is
+				} else {
+					s.serial++
+					s.objects[n] = Import{Name: n, Version: fmt.Sprint(s.serial), UID: "foreign", Clusters: []string{"elsewhere"}}
+				}
+			case op == 14:
+				lacks["shop"] = !lacks["shop"]
+				if lacks["shop"] { // and all that was there
+					for n := range s.objects {
+						if n.Namespace == "shop" {
+							delete(s.objects, n)
+						}
+					}
+				}
+			default:
+				ledger = vip.New(vip.DefaultRanges()) // it was lost
+			}
+			view := View{Exports: map[vip.Name][]Export{}, Vague: func(n string) bool { return vague[n] }, Lacks: func(n string) bool { return lacks[n] }}
+			for n, of := range truth {
+				for network, e := range of {
+					if !vague[network] {
+						view.Exports[n] = append(view.Exports[n], e)
+					}
+				}
+			}
+			before := map[vip.Name]Import{}
+			for n, i := range s.objects {
+				before[n] = i
+			}
+			r := Plan(view, s.objects, ledger, now)
+			whole := rng.IntN(4) > 0
+			for _, w := range r.Writes {
+				if !whole && rng.IntN(2) == 0 {
+					break // the API server is away
+				}
+				s.do(t, w)
+			}
+			seen := map[netip.Addr]vip.Name{}
+			for n, i := range s.objects {
+				if !i.Ours {
+					if before[n].Version != i.Version {
+						t.Fatalf("seed %d, step %d: %s was changed, which somebody else has made", seed, step, n)
+					}
+					continue
+				}
+				for _, a := range i.IPs {
+					if other, twice := seen[a]; twice {
+						t.Fatalf("seed %d, step %d: %s is of %s and of %s", seed, step, a, n, other)
+					}
+					seen[a] = n
+				}
+				if was := addresses[i.UID]; !i.Headless && was != "" && was != fmt.Sprint(i.IPs) {
+					t.Fatalf("seed %d, step %d: %s had %s and has %s", seed, step, n, was, i.IPs)
+				}
+				if !i.Headless {
+					addresses[i.UID] = fmt.Sprint(i.IPs)
+				}
+			}
+			for n, is := range before { // what is not known is not taken back
+				for _, cluster := range is.Clusters {
+					if now, still := s.objects[n]; is.Ours && vague[cluster] && !lacks[n.Namespace] && (!still || !slices.Contains(now.Clusters, cluster)) {
+						t.Fatalf("seed %d, step %d: %s is not imported from %s any more, of which not all is known", seed, step, n, cluster)
+					}
+				}
+			}
+			if !whole {
+				continue
+			}
+			for n, of := range truth {
+				is, exists := s.objects[n]
+				for network := range of {
+					if !vague[network] && !lacks[n.Namespace] && (!exists || is.Ours && !slices.Contains(is.Clusters, network)) {
+						t.Fatalf("seed %d, step %d: %s is exported by %s and imported is %v", seed, step, n, network, is)
+					}
+				}
+			}
+			for n, is := range s.objects {
+				for _, network := range is.Clusters {
+					if _, exported := truth[n][network]; is.Ours && !exported && !vague[network] {
+						t.Fatalf("seed %d, step %d: %s is imported from %s, which does not export it", seed, step, n, network)
+					}
+				}
+			}
+			if again := Plan(view, s.objects, ledger, now); len(again.Writes) > 0 {
+				t.Fatalf("seed %d, step %d: written again is %v", seed, step, again.Writes)
+			}
+		}
+	}
+}
+
+func TestTheOldestExportCountsAndPortsAreTheUnion(t *testing.T) {
+	web := vip.Name{Namespace: "demo", Name: "web"}
+	old := Export{Cluster: "north", Created: start, Ports: []Port{{Name: "http", Protocol: "TCP", Port: 80}}}
+	young := Export{Cluster: "east", Created: start.Add(time.Hour), Ports: []Port{{Name: "http", Protocol: "TCP", Port: 8080}, {Name: "admin", Protocol: "TCP", Port: 9000}}}
+	for _, exports := range [][]Export{{old, young}, {young, old}} {
+		got, conflicts := Merge(web, exports)
+		want := []Port{{Name: "http", Protocol: "TCP", Port: 80}, {Name: "admin", Protocol: "TCP", Port: 9000}}
+		if !slices.Equal(got.Ports, want) || !slices.Equal(conflicts, []string{PortConflict}) || !slices.Equal(got.Clusters, []string{"east", "north"}) {
+			t.Errorf("merged: %v of %v, %v; want %v", got.Ports, got.Clusters, conflicts, want)
+		}
+	}
+	headless := old
+	headless.Headless = true
+	headless.Created = time.Time{} // not known: the youngest
+	if got, conflicts := Merge(web, []Export{headless, young}); got.Headless || !slices.Contains(conflicts, TypeConflict) {
+		t.Errorf("merged with a headless one: %v, %v", got.Headless, conflicts)
+	}
+}
+
+func TestWhatSomebodyElseHasMadeIsAProblem(t *testing.T) {
+	web := vip.Name{Namespace: "demo", Name: "web"}
+	view := View{Exports: map[vip.Name][]Export{web: {{Cluster: "east", Ports: tcp(80)}}}, Vague: func(string) bool { return false }, Lacks: func(string) bool { return false }}
+	r := Plan(view, map[vip.Name]Import{web: {Name: web, Version: "1", UID: "1"}}, vip.New(vip.DefaultRanges()), start)
+	if len(r.Writes) != 0 || len(r.Problems) != 1 || r.Problems[0].Reason != "NotOurs" {
+		t.Errorf("writes %v, problems %v; want one problem", r.Writes, r.Problems)
+	}
+}
+
+func TestAnExhaustedRangeIsAProblem(t *testing.T) {
+	view := View{Exports: map[vip.Name][]Export{}, Vague: func(string) bool { return false }, Lacks: func(string) bool { return false }}
+	for i := range 20 {
+		view.Exports[named(i)] = []Export{{Cluster: "east", Ports: tcp(80)}}
+	}
+	r := Plan(view, nil, vip.New(vip.Ranges{V4: netip.MustParsePrefix("10.9.8.0/28")}), start)
+	if len(r.Problems) != 6 || len(r.Writes) != 20 {
+		t.Errorf("%d problems and %d writes; want 6 and 20", len(r.Problems), len(r.Writes))
+	}
+	for _, w := range r.Writes {
+		if w.Import.Ready != (len(w.Import.IPs) > 0) {
+			t.Errorf("%s has %v and is ready: %v", w.Import.Name, w.Import.IPs, w.Import.Ready)
+		}
+	}
+}

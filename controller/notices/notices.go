@@ -1,0 +1,176 @@
+// Package notices decides which Events are written at objects that are problems, and when
+// ([Board]).
+//
+// It promises that what stands is said once and then again before the API server forgets
+// it, that what has ended is not said any more, that of one text at one object there is
+// one Event, and that whatever objects say, no more than so many are written in a time.
+//
+// Pure: time is an argument.
+package notices
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Kind is that of an object.
+type Kind uint8
+
+// The kinds that Events are written at.
+const (
+	_ Kind = iota
+	Namespace
+	Service
+	Pod
+	ServiceExport
+	ServiceImport
+)
+
+// Object is one of the API server.
+type Object struct {
+	Kind            Kind
+	Namespace, Name string // Namespace is empty for a namespace
+}
+
+// String returns the object for people.
+func (o Object) String() string { return strings.TrimPrefix(o.Namespace+"/"+o.Name, "/") }
+
+// Notice is one thing that is wrong with an object.
+type Notice struct {
+	Object
+	Reason  string // one word, in the form of Kubernetes' reasons
+	Message string // with the remedy
+}
+
+// maxMessage is how long a message of an Event may be.
+const maxMessage = 1000
+
+// ID names the Event of n in its namespace: the same for the same object and text.
+func (n Notice) ID() string {
+	sum := sha256.Sum256([]byte(string(rune(n.Kind)) + "\x00" + n.Reason + "\x00" + n.Message))
+	name := n.Name
+	if len(name) > 200 {
+		name = name[:200]
+	}
+	return strings.TrimRight(name, ".-") + "." + hex.EncodeToString(sum[:6])
+}
+
+const (
+	// again is when a notice that stands is said again: the API server forgets an Event
+	// after an hour.
+	again = 40 * time.Minute
+	// retry is when one is tried again that could not be written.
+	retry = time.Minute
+	// perObject is how many notices of one object are told.
+	perObject = 8
+	// maxNotices is how many stand at once; the rest is left to the metrics.
+	maxNotices = 5_000
+	// burst is how many are written at once, and every is how long each further one takes.
+	burst = 25
+	every = time.Second
+)
+
+// Board is what stands and what was said of it. Not safe for concurrent use; the zero
+// Board is empty.
+type Board struct {
+	stands map[Object][]Notice
+	count  int
+	next   map[Notice]time.Time // when it is to be said; those that stand
+	tokens float64
+	filled time.Time
+	left   int // out
+}
+
+// Set makes list what is wrong with an object; empty is nothing.
+func (b *Board) Set(o Object, list []Notice, now time.Time) {
+	if b.stands == nil {
+		b.stands, b.next, b.tokens, b.filled = map[Object][]Notice{}, map[Notice]time.Time{}, burst, now
+	}
+	list = tidy(o, list)
+	for _, n := range b.stands[o] {
+		if !slices.Contains(list, n) {
+			delete(b.next, n)
+		}
+	}
+	b.count -= len(b.stands[o])
+	delete(b.stands, o)
+	if room := maxNotices - b.count; len(list) > room {
+		b.left += len(list) - room
+		for _, n := range list[room:] {
+			delete(b.next, n)
+		}
+		list = list[:room]
+	}
+	for _, n := range list {
+		if _, known := b.next[n]; !known {
+			b.next[n] = now
+		}
+	}
+	if len(list) > 0 {
+		b.stands[o] = list
+		b.count += len(list)
+	}
+}
+
+// tidy returns what is told of list, each once.
+func tidy(o Object, list []Notice) (out []Notice) {
+	for _, n := range list[:min(len(list), perObject)] {
+		n.Object = o
+		if len(n.Message) > maxMessage {
+			n.Message = strings.ToValidUTF8(n.Message[:maxMessage], "")
+		}
+		if !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// Due returns what is to be written now, at most as much as may be, the longest due first,
+// and when to ask again. What is returned counts as said.
+func (b *Board) Due(now time.Time) (due []Notice, wait time.Duration) {
+	if passed := now.Sub(b.filled); passed > 0 {
+		b.tokens = min(burst, b.tokens+float64(passed)/float64(every))
+		b.filled = now
+	}
+	wait = again
+	for n, at := range b.next {
+		if at.After(now) {
+			wait = min(wait, at.Sub(now))
+			continue
+		}
+		due = append(due, n)
+	}
+	slices.SortFunc(due, func(x, y Notice) int {
+		return cmp.Or(b.next[x].Compare(b.next[y]), cmp.Compare(x.Kind, y.Kind), strings.Compare(x.Object.String(), y.Object.String()), strings.Compare(x.Message, y.Message))
+	})
+	if may := int(b.tokens); len(due) > may {
+		due, wait = due[:may], every
+	}
+	b.tokens -= float64(len(due))
+	for _, n := range due {
+		b.next[n] = now.Add(again)
+	}
+	return due, wait
+}
+
+// Failed says that n could not be written: it is tried again, if it stands still.
+func (b *Board) Failed(n Notice, now time.Time) {
+	if _, stands := b.next[n]; stands {
+		b.next[n] = now.Add(retry)
+	}
+}
+
+// Forget makes everything that stands to be said again: by another leader, say.
+func (b *Board) Forget(now time.Time) {
+	for n := range b.next {
+		b.next[n] = now
+	}
+}
+
+// Len is how many notices stand, and how many were left out because there were too many.
+func (b *Board) Len() (stand, left int) { return b.count, b.left }

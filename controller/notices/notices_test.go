@@ -1,0 +1,106 @@
+package notices
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+var start = time.Unix(1_800_000_000, 0)
+
+func web(i int) Object { return Object{Service, "demo", fmt.Sprint("web-", i)} }
+
+// TestWhatStandsIsSaidAndNothingElse runs random schedules and compares what is said with
+// what stands: each at once, as far as the rate lets it, and again before an hour is over.
+func TestWhatStandsIsSaidAndNothingElse(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		var b Board
+		now := start
+		stands := map[Notice]time.Time{} // since when
+		said := map[Notice]time.Time{}
+		written, from := 0, now
+		for step := range 300 {
+			if rng.IntN(3) == 0 {
+				o := web(rng.IntN(10))
+				var list []Notice
+				for range rng.IntN(3) {
+					list = append(list, Notice{Reason: "Unsupported", Message: fmt.Sprint("text ", rng.IntN(4))})
+				}
+				b.Set(o, list, now)
+				for n := range stands {
+					if n.Object == o {
+						delete(stands, n)
+					}
+				}
+				for _, n := range list {
+					n.Object = o
+					stands[n] = now
+				}
+			}
+			due, wait := b.Due(now)
+			if wait <= 0 || wait > again {
+				t.Fatalf("seed %d, step %d: asks to be asked again in %v", seed, step, wait)
+			}
+			for _, n := range due {
+				if _, is := stands[n]; !is {
+					t.Fatalf("seed %d, step %d: %v is said, and does not stand", seed, step, n)
+				}
+				written++
+				if said[n] = now; rng.IntN(20) == 0 {
+					b.Failed(n, now)
+				}
+			}
+			if limit := burst + int(now.Sub(from)/every) + 1; written > limit {
+				t.Fatalf("seed %d, step %d: %d written in %v; want at most %d", seed, step, written, now.Sub(from), limit)
+			}
+			now = now.Add(time.Duration(rng.IntN(60)) * time.Second)
+		}
+		now = now.Add(time.Minute)
+		for range 100 {
+			due, _ := b.Due(now)
+			for _, n := range due {
+				said[n] = now
+			}
+			now = now.Add(10 * time.Second)
+		}
+		for n := range stands {
+			if at, ever := said[n]; !ever || now.Sub(at) > time.Hour {
+				t.Fatalf("seed %d: %v stands and was said at %v; now it is %v", seed, n, at, now)
+			}
+		}
+		if stand, _ := b.Len(); stand != len(stands) || len(b.next) != stand {
+			t.Fatalf("seed %d: %d stand and %d are remembered; want %d", seed, stand, len(b.next), len(stands))
+		}
+	}
+}
+
+func TestABoardIsBounded(t *testing.T) {
+	var b Board
+	for i := range maxNotices + 50 {
+		b.Set(web(i), []Notice{{Reason: "R", Message: "m"}}, start)
+	}
+	if stand, left := b.Len(); stand != maxNotices || left != 50 {
+		t.Errorf("%d stand and %d were left out", stand, left)
+	}
+	var many []Notice
+	for i := range 100 {
+		many = append(many, Notice{Reason: "R", Message: fmt.Sprint(i, strings.Repeat("ü", 2*maxMessage))})
+	}
+	b = Board{}
+	b.Set(web(1), many, start)
+	if n := len(b.stands[web(1)]); n != perObject {
+		t.Errorf("%d notices of one object; want %d", n, perObject)
+	}
+}
+
+func TestAnEventHasOneName(t *testing.T) {
+	n := Notice{web(1), "Unsupported", "a"}
+	same, o := n, n
+	o.Message = "b"
+	if n.ID() != same.ID() || n.ID() == o.ID() || !strings.HasPrefix(n.ID(), "web-1.") {
+		t.Errorf("%s, %s", n.ID(), o.ID())
+	}
+}

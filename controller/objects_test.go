@@ -1,0 +1,69 @@
+package controller
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-mesh/isthmus/controller/notices"
+	"github.com/isthmus-mesh/isthmus/controller/vip"
+	"github.com/isthmus-mesh/isthmus/discovery"
+)
+
+func key(kind discovery.Kind, name string) discovery.Key {
+	return discovery.Key{Kind: kind, Source: discovery.Cluster, Name: name}
+}
+
+func TestAddressesInTheRangesOfImportsAreProblems(t *testing.T) {
+	o := newObjects("west", vip.DefaultRanges(), func() {})
+	web := key(discovery.KindService, "demo/web")
+	pod := key(discovery.KindWorkload, "demo/web-1")
+	record := discovery.Service{Name: "web", Namespace: "demo", VIPs: []netip.Addr{netip.MustParseAddr("240.240.3.4")}, Ports: []discovery.ServicePort{{Port: 80, Protocol: "TCP"}}}
+	o.Apply(discovery.Change{Key: web, Record: record}, discovery.Change{Key: pod, Record: discovery.Workload{Addresses: []netip.Addr{netip.MustParseAddr("2001:2::9")}}})
+	said := o.take()
+	for _, at := range []notices.Object{{Kind: notices.Service, Namespace: "demo", Name: "web"}, {Kind: notices.Pod, Namespace: "demo", Name: "web-1"}} {
+		if len(said[at]) != 1 || said[at][0].Reason != "AddressOverlap" || !strings.Contains(said[at][0].Message, "vips.ipv4") {
+			t.Errorf("said of %s: %v; want the overlap and what to do", at, said[at])
+		}
+	}
+	if got := o.overlaps(); len(got) != 2 {
+		t.Errorf("overlaps are %q", got)
+	}
+	record.VIPs = []netip.Addr{netip.MustParseAddr("10.96.0.1")}
+	o.Apply(discovery.Change{Key: web, Record: record}, discovery.Change{Key: pod})
+	for at, list := range o.take() {
+		if len(list) != 0 {
+			t.Errorf("said of %s is still %v", at, list)
+		}
+	}
+	if got := o.overlaps(); len(got) != 0 {
+		t.Errorf("overlaps are %q still", got)
+	}
+}
+
+func TestWhatAnExportComesTo(t *testing.T) {
+	o := newObjects("west", vip.DefaultRanges(), func() {})
+	n := vip.Name{Namespace: "demo", Name: "web"}
+	web := key(discovery.KindService, "demo/web")
+	if l := o.local(n); l.Exported || l.Why == "" {
+		t.Errorf("of no service: %+v", l)
+	}
+	o.Apply(discovery.Change{Key: web, Faults: []discovery.Problem{{Out: true, Field: "ServiceExport", Value: "demo/web", Message: "exports a Service that is not there"}}})
+	if l := o.local(n); l.Exists {
+		t.Errorf("without a Service: %+v", l)
+	}
+	o.Apply(discovery.Change{Key: web, Faults: []discovery.Problem{{Out: true, Field: "spec.type", Value: "ExternalName"}}})
+	if l := o.local(n); l.Type != "ExternalName" || l.Exported {
+		t.Errorf("of an ExternalName: %+v", l)
+	}
+	record := discovery.Service{Name: "web", Namespace: "demo", Scope: "global", Ports: []discovery.ServicePort{{Name: "http", Port: 80, Protocol: "TCP"}, {Name: "dns", Port: 53, Protocol: "UDP"}}}
+	o.Apply(discovery.Change{Key: web, Record: record, Faults: []discovery.Problem{{Field: "spec.clusterIP", Value: "None", Message: "headless"}}})
+	if l := o.local(n); !l.Exported || !l.Export.Headless || len(l.Export.Ports) != 1 || len(l.Notes) != 1 {
+		t.Errorf("of a headless one: %+v", l)
+	}
+	record.Scope = "cluster"
+	o.Apply(discovery.Change{Key: web, Record: record})
+	if l := o.local(n); l.Exported || l.Why == "" {
+		t.Errorf("of one that stays in its cluster: %+v", l)
+	}
+}

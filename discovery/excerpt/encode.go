@@ -1,0 +1,85 @@
+package excerpt
+
+import (
+	"net/netip"
+
+	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+func encodeBase(s *mesh.Snapshot, network string) *pb.Base {
+	out := &pb.Base{TrustDomain: s.TrustDomain()}
+	for _, n := range s.ListNetworks() {
+		out.Networks = append(out.Networks, &pb.ExcerptNetwork{Name: n.Name, Segment: n.Segment})
+	}
+	for _, g := range s.Gateways(network) {
+		x := &pb.ExcerptGateway{Name: g.Name, ServiceAccount: accountOf(g), Region: g.Locality.Region, Zone: g.Locality.Zone, Subzone: g.Locality.Subzone, Drained: g.Drained}
+		x.Address, _ = g.Address.MarshalBinary() // never fails
+		if g.Federation != g.Address {
+			x.Federation, _ = g.Federation.MarshalBinary()
+		}
+		for _, p := range g.Sources {
+			b, _ := p.MarshalBinary()
+			x.Sources = append(x.Sources, b)
+		}
+		out.Gateways = append(out.Gateways, x)
+	}
+	return out
+}
+
+func encodeService(s *mesh.Service) *pb.ExcerptService {
+	out := &pb.ExcerptService{Name: s.Name, Namespace: s.Namespace, Scope: string(s.Scope), Takeover: s.Takeover,
+		Distribution: string(s.Distribution), DistributionFrom: string(s.DistributionFrom), PublishNotReady: s.PublishNotReady, Vips: encodeAddresses(s.VIPs)}
+	if s.Hostname != hostnameOf(s.Name, s.Namespace) {
+		out.Hostname = s.Hostname
+	}
+	for _, a := range s.Aliases {
+		if a != globalNameOf(s.Name, s.Namespace) || !s.Exported() { // else it follows
+			out.Aliases = append(out.Aliases, a)
+		}
+	}
+	for _, p := range s.Ports {
+		x := &pb.ExcerptPort{Name: p.Name, Port: uint32(p.Service), TargetName: p.TargetName}
+		if p.TargetName == "" && p.Target != p.Service {
+			x.Target = uint32(p.Target)
+		}
+		out.Ports = append(out.Ports, x)
+	}
+	for _, p := range s.Others {
+		out.Ports = append(out.Ports, &pb.ExcerptPort{Name: p.Name, Port: uint32(p.Service), Protocol: p.Protocol})
+	}
+	return out
+}
+
+var stateToWire = map[mesh.State]pb.WorkloadState{
+	mesh.Ready: pb.WorkloadState_WORKLOAD_STATE_READY, mesh.NotReady: pb.WorkloadState_WORKLOAD_STATE_NOT_READY,
+	mesh.Terminating: pb.WorkloadState_WORKLOAD_STATE_TERMINATING, mesh.Serving: pb.WorkloadState_WORKLOAD_STATE_SERVING,
+}
+
+// encodeWorkload encodes w as a member of services.
+func encodeWorkload(w *mesh.Workload, services []string) *pb.ExcerptWorkload {
+	out := &pb.ExcerptWorkload{Uid: w.UID, Namespace: w.Namespace, ServiceAccount: w.ServiceAccount, Node: w.Node, Cluster: w.Cluster,
+		Addresses: encodeAddresses(w.Addresses), Region: w.Locality.Region, Zone: w.Locality.Zone, Subzone: w.Locality.Subzone,
+		State: stateToWire[w.State], Plain: w.Plain, Services: services}
+	if w.Name != w.UID {
+		out.Name = w.Name
+	}
+	if w.Capacity != 1 {
+		out.Capacity = w.Capacity
+	}
+	for _, p := range w.Ports {
+		out.Ports = append(out.Ports, &pb.ExcerptPort{Name: p.Name, Target: uint32(p.Port)})
+	}
+	return out
+}
+
+func encodeAddresses(list []netip.Addr) (out [][]byte) {
+	for _, a := range list {
+		out = append(out, a.AsSlice())
+	}
+	return out
+}
+
+func hostnameOf(name, namespace string) string { return name + "." + namespace + ".svc.cluster.local" }
+
+func globalNameOf(name, namespace string) string { return name + "." + namespace + ".mesh.internal" }

@@ -1,0 +1,390 @@
+package excerpt
+
+import (
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
+)
+
+const (
+	// Doubt is how long a node proxy keeps what the gateway that leads now does not list,
+	// while the one before did: a replica's view of its API server is behind another's by
+	// less.
+	Doubt = 10 * time.Second
+	// LongDoubt is Doubt for more than [massRemoval] of the workloads at once: then it is
+	// more likely the gateway that is wrong.
+	LongDoubt   = 5 * time.Minute
+	massRemoval = 0.3
+	// freeRemovals is how many may always go after Doubt: of three pods one is a third.
+	freeRemovals = 2
+
+	// MaxWorkloads and MaxServices are how many of either a node proxy holds; those of its
+	// own node always.
+	MaxWorkloads = 20_000
+	MaxServices  = 4_000
+	// maxStaged is how many bytes one change may have, as it came.
+	maxStaged = 32 << 20
+)
+
+// Held is what a node proxy has been told of its own network, by one gateway at a time.
+//
+// The word of the gateway that leads holds, at once. When another one begins to lead, what
+// it does not list of what the last one listed is kept in doubt for a while, and what the
+// last one withdrew just before does not come back for as long: the two need not have
+// heard of the same changes yet. So nothing that each of them lists vanishes because one
+// of them has gone.
+type Held struct {
+	network, node, trustDomain string
+
+	leader string // who leads; "" before anybody does, and of what was saved
+	began  bool   // it has told everything
+	anew   bool   // its first change is to come: that of another one than before
+
+	base     base
+	names    map[string]target // that were asked for
+	hosts    map[string]int    // that names mean, and how many do
+	byPod    map[string]int    // pods that addresses mean
+	services map[string]discovery.Service
+	pods     map[string]discovery.Workload  // as they were told
+	members  map[string]map[string]struct{} // hostname → UIDs of those that name it
+
+	doubted   map[thing]time.Time           // what the leader does not list: until when it is kept
+	mass      string                        // why much is in doubt; "" if not much is
+	withdrawn map[string]time.Time          // UIDs that a leader has withdrawn lately: when
+	early     map[string]discovery.Workload // told by the next leader, and withdrawn by the one before
+	leftOut   int                           // objects of the last change that there is no room for
+	odd       error                         // why an object of the last change is not used
+
+	stage  []*pb.Excerpt
+	staged int // bytes
+
+	touched map[discovery.Key]struct{}
+	giving  map[discovery.Key]struct{} // what is in doubt and may give way to what is not
+}
+
+// NewHeld returns a Held of the node proxy of node.
+func NewHeld(network, node, trustDomain string) *Held {
+	return &Held{network: network, node: node, trustDomain: trustDomain, names: map[string]target{}, hosts: map[string]int{}, byPod: map[string]int{},
+		services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, members: map[string]map[string]struct{}{}, doubted: map[thing]time.Time{},
+		withdrawn: map[string]time.Time{}, early: map[string]discovery.Workload{}, touched: map[discovery.Key]struct{}{}, giving: map[discovery.Key]struct{}{}}
+}
+
+// Lead notes that gateway is the one that tells from now on, beginning with everything.
+func (h *Held) Lead(gateway string) {
+	h.leader, h.anew = gateway, true
+	h.stage, h.staged = nil, 0
+}
+
+// Told reports whether a gateway has told everything since the process started.
+func (h *Held) Told() bool { return h.began }
+
+// Means reports whether a name or an address that was asked for means something.
+func (h *Held) Means(asked string) bool { return h.names[normal(asked)] != target{} }
+
+// Take takes one message of the gateway that leads. When it ends a change it returns what
+// is different, and the names of which everything has been told. follows says which names
+// the node proxy asks for still. An error is a message that makes no sense: the gateway is
+// not to be followed.
+func (h *Held) Take(m *pb.Excerpt, follows func(asked string) bool, now time.Time) (changes []discovery.Change, answered []string, err error) {
+	if h.anew && len(h.stage) == 0 && !m.GetWhole() {
+		return nil, nil, nil // on its way since this gateway has led before
+	}
+	if h.staged += proto.Size(m); h.staged > maxStaged {
+		return nil, nil, malformed("a change of more than %d bytes", maxStaged)
+	}
+	if h.stage = append(h.stage, m); !m.GetEnd() {
+		return nil, nil, nil
+	}
+	c, err := h.decode(h.stage)
+	h.stage, h.staged = nil, 0
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case c.whole && c.base == nil:
+		return nil, nil, malformed("everything without a network")
+	}
+	for _, n := range c.names {
+		answered = append(answered, n.asked)
+	}
+	h.forget(follows)
+	h.take(c, follows, now)
+	return h.changes(), answered, nil
+}
+
+func (h *Held) take(c change, follows func(string) bool, now time.Time) {
+	another := c.whole && h.anew
+	if another {
+		h.anew = false
+		clear(h.early)
+		h.doubtMissing(c, now)
+	}
+	h.began, h.leftOut, h.odd = h.began || c.whole, 0, c.why
+	if c.base != nil {
+		h.setBase(*c.base)
+	}
+	for _, n := range c.names {
+		if !follows(n.asked) {
+			continue
+		}
+		if old := h.names[n.asked]; another && n.target == (target{}) && old != n.target {
+			h.doubt(thing{name: n.asked}, now.Add(Doubt))
+			continue
+		}
+		delete(h.doubted, thing{name: n.asked})
+		h.mean(n.asked, n.target)
+		if another {
+			continue
+		}
+		for uid := range h.members[n.host] { // who is not listed is no member
+			if _, listed := c.pods[uid]; !listed && n.host != "" {
+				h.dismiss(uid, n.host)
+			}
+		}
+	}
+	if c.whole && !another {
+		h.keepOnly(c, now)
+	}
+	for host, s := range c.services {
+		h.putService(host, s)
+	}
+	for uid, w := range c.pods {
+		if _, lately := h.withdrawn[uid]; lately && another {
+			h.early[uid] = w
+			continue
+		}
+		h.putPod(w)
+	}
+	for _, host := range c.goneServices {
+		h.dropService(host)
+	}
+	for _, uid := range c.gonePods {
+		h.withdraw(uid, now)
+	}
+	h.sweep()
+}
+
+// Settle lets time pass: it returns what is different now that doubt has ended.
+func (h *Held) Settle(now time.Time) []discovery.Change {
+	for x, until := range h.doubted {
+		if now.Before(until) {
+			continue
+		}
+		delete(h.doubted, x)
+		switch x.kind {
+		case discovery.KindWorkload:
+			h.dropPod(x.name)
+		case discovery.KindService:
+			h.dropService(x.name)
+		default:
+			h.mean(x.name, target{})
+		}
+	}
+	if len(h.doubted) == 0 {
+		h.mass = ""
+	}
+	for uid, at := range h.withdrawn {
+		if now.Sub(at) < Doubt {
+			continue
+		}
+		delete(h.withdrawn, uid)
+		if w, there := h.early[uid]; there {
+			delete(h.early, uid)
+			h.putPod(w)
+		}
+	}
+	h.sweep()
+	return h.changes()
+}
+
+// Prune drops what is held for names that follows does not know any more.
+func (h *Held) Prune(follows func(asked string) bool) []discovery.Change {
+	if h.forget(follows) {
+		h.sweep()
+	}
+	return h.changes()
+}
+
+func (h *Held) forget(follows func(string) bool) (any bool) {
+	for asked := range h.names {
+		if !follows(asked) {
+			h.mean(asked, target{})
+			delete(h.names, asked)
+			delete(h.doubted, thing{name: asked})
+			any = true
+		}
+	}
+	return any
+}
+
+// mean makes asked mean t.
+func (h *Held) mean(asked string, t target) {
+	old, had := h.names[asked]
+	if h.names[asked] = t; had && old == t {
+		return
+	}
+	if old.host != "" {
+		if h.hosts[old.host]--; h.hosts[old.host] == 0 {
+			delete(h.hosts, old.host)
+			h.touchMembers(old.host)
+		}
+	}
+	if old.uid != "" {
+		if h.byPod[old.uid]--; h.byPod[old.uid] == 0 {
+			delete(h.byPod, old.uid)
+			h.touch(podKey(old.uid))
+		}
+	}
+	if t.host != "" {
+		if h.hosts[t.host]++; h.hosts[t.host] == 1 {
+			h.touchMembers(t.host)
+		}
+	}
+	if t.uid != "" {
+		h.byPod[t.uid]++
+	}
+}
+
+func (h *Held) putPod(w discovery.Workload) {
+	delete(h.doubted, thing{discovery.KindWorkload, w.UID})
+	delete(h.early, w.UID)
+	delete(h.withdrawn, w.UID)
+	old, had := h.pods[w.UID]
+	if !had && len(h.pods) >= MaxWorkloads && w.Node != h.node {
+		h.leftOut++
+		return
+	}
+	for _, host := range old.Services {
+		h.unlist(host, w.UID)
+	}
+	h.pods[w.UID] = w
+	for _, host := range w.Services {
+		if h.members[host] == nil {
+			h.members[host] = map[string]struct{}{}
+		}
+		h.members[host][w.UID] = struct{}{}
+	}
+	h.touch(podKey(w.UID))
+}
+
+func (h *Held) dropPod(uid string) {
+	delete(h.doubted, thing{discovery.KindWorkload, uid})
+	delete(h.early, uid)
+	w, had := h.pods[uid]
+	if !had {
+		return
+	}
+	for _, host := range w.Services {
+		h.unlist(host, uid)
+	}
+	delete(h.pods, uid)
+	h.touch(podKey(uid))
+}
+
+func (h *Held) unlist(host, uid string) {
+	if delete(h.members[host], uid); len(h.members[host]) == 0 {
+		delete(h.members, host)
+	}
+}
+
+// dismiss ends that the pod is a member of host.
+func (h *Held) dismiss(uid, host string) {
+	w := h.pods[uid]
+	w.Services = slices.DeleteFunc(slices.Clone(w.Services), func(s string) bool { return s == host })
+	h.unlist(host, uid)
+	h.pods[uid] = w
+	h.touch(podKey(uid))
+}
+
+func (h *Held) putService(host string, s discovery.Service) {
+	delete(h.doubted, thing{discovery.KindService, host})
+	_, had := h.services[host]
+	if !had && len(h.services) >= MaxServices {
+		h.leftOut++
+		return
+	}
+	if h.services[host] = s; !had {
+		h.touchMembers(host)
+	}
+	h.touch(serviceKey(host))
+}
+
+func (h *Held) dropService(host string) {
+	delete(h.doubted, thing{discovery.KindService, host})
+	if _, had := h.services[host]; had {
+		delete(h.services, host)
+		h.touch(serviceKey(host))
+		h.touchMembers(host)
+	}
+}
+
+func (h *Held) touchMembers(host string) {
+	for uid := range h.members[host] {
+		h.touch(podKey(uid))
+	}
+}
+
+func (h *Held) needed(uid string) bool {
+	w, has := h.pods[uid]
+	return has && (w.Node == h.node || h.byPod[uid] > 0 || slices.ContainsFunc(w.Services, func(host string) bool { return h.hosts[host] > 0 }))
+}
+
+// local reports whether a pod of this node is a member of host.
+func (h *Held) local(host string) bool {
+	for uid := range h.members[host] {
+		if h.pods[uid].Node == h.node {
+			return true
+		}
+	}
+	for _, w := range h.early { // which will be
+		if w.Node == h.node && slices.Contains(w.Services, host) {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *Held) setBase(b base) {
+	for _, old := range []base{h.base, b} {
+		for _, n := range old.networks {
+			h.touch(networkKey(n.Name))
+		}
+		for _, g := range old.gateways {
+			h.touch(gatewayKey(g))
+		}
+	}
+	h.base = b
+}
+
+// Status is what an operator should know of it.
+type Status struct {
+	Gateway   string    `json:"gateway"`          // that tells; empty if none does
+	Told      bool      `json:"told"`             // everything is known
+	AgeMS     int64     `json:"ageMs"`            // how long ago it was last known to be current; 0 while a gateway tells
+	Cached    time.Time `json:"cached,omitzero"`  // when this was saved, if it is from the cache and no gateway has told since
+	Services  int       `json:"services"`         // that are known
+	Workloads int       `json:"workloads"`        // that are known
+	Names     int       `json:"names"`            // names and addresses that gateways are asked for
+	Unknown   int       `json:"unknown"`          // of these, that mean nothing
+	Doubted   int       `json:"doubted"`          // what the gateway that tells does not list, and the one before did
+	Held      string    `json:"held,omitempty"`   // why much is in doubt
+	LeftOut   int       `json:"leftOut,omitzero"` // objects of the last change that there is no room for
+	Odd       string    `json:"odd,omitempty"`    // why an object of the last change is not used
+}
+
+// Status tells how it stands, but for what a Keeper knows.
+func (h *Held) Status() Status {
+	s := Status{Services: len(h.services), Workloads: len(h.pods), Doubted: len(h.doubted), Held: h.mass, LeftOut: h.leftOut, Names: len(h.names)}
+	if h.odd != nil {
+		s.Odd = h.odd.Error()
+	}
+	for _, t := range h.names {
+		if t == (target{}) {
+			s.Unknown++
+		}
+	}
+	return s
+}

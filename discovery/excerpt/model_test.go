@@ -1,0 +1,430 @@
+package excerpt
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+const (
+	modelNetwork = "east"
+	modelNode    = "n0"
+)
+
+// view is a Builder and what it has built.
+type view struct {
+	b    *discovery.Builder
+	snap *mesh.Snapshot
+}
+
+func newView() *view {
+	v := &view{b: discovery.NewBuilder(0)}
+	v.snap, _, _ = v.b.Commit()
+	return v
+}
+
+func (v *view) apply(c ...discovery.Change) (changes discovery.Changes, news discovery.News) {
+	v.b.Apply(c...)
+	v.snap, changes, news = v.b.Commit()
+	return changes, news
+}
+
+// replica is a gateway: what it has heard of the cluster, which comes late.
+type replica struct {
+	*view
+	index *Index
+	heard int // changes of the world
+}
+
+// world is a cluster, its gateways and one node proxy.
+type world struct {
+	t       *testing.T
+	r       *rand.Rand
+	now     time.Time
+	log     []discovery.Change // of the cluster, all of them
+	objects map[discovery.Key]discovery.Record
+
+	replicas []*replica
+	leader   *replica // nil: none
+	reader   *Reader
+	pending  []*pb.Excerpt // on its way to the node proxy
+
+	held    *Held
+	follows map[string]bool
+	node    *view
+	steps   []string
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1e9, 0), objects: map[discovery.Key]discovery.Record{}, follows: map[string]bool{}, node: newView(),
+		held: NewHeld(modelNetwork, modelNode, "cluster.local")}
+	w.say(discovery.Change{Key: discovery.Key{Kind: discovery.KindNetwork, Name: modelNetwork}, Record: discovery.Network{Name: modelNetwork}})
+	w.say(discovery.Change{Key: discovery.Key{Kind: discovery.KindNetwork, Name: "west"}, Record: discovery.Network{Name: "west"}})
+	for range 3 {
+		w.replicas = append(w.replicas, nil)
+		w.restart(len(w.replicas) - 1)
+	}
+	return w
+}
+
+// say is a change of the cluster.
+func (w *world) say(c discovery.Change) {
+	if c.Record == nil {
+		delete(w.objects, c.Key)
+	} else {
+		w.objects[c.Key] = c.Record
+	}
+	w.log = append(w.log, c)
+}
+
+// restart makes a gateway one that has just read the cluster, at some moment lately.
+func (w *world) restart(i int) {
+	g := &replica{view: newView(), heard: max(2, len(w.log)-w.r.IntN(6))}
+	if old := w.replicas[i]; old != nil && w.leader == old {
+		w.lead(nil)
+	}
+	g.apply(w.log[:g.heard]...)
+	g.index = NewIndex(modelNetwork, g.snap)
+	w.replicas[i] = g
+}
+
+// hear brings a gateway n changes further.
+func (w *world) hear(g *replica, n int) {
+	to := min(len(w.log), g.heard+n)
+	changes, _ := g.apply(w.log[g.heard:to]...)
+	g.heard = to
+	if !changes.Empty() {
+		g.index.Revise(g.snap, changes)
+	}
+}
+
+// lead makes g the gateway that tells the node proxy.
+func (w *world) lead(g *replica) {
+	if w.reader != nil {
+		w.reader.End()
+	}
+	w.leader, w.reader, w.pending = g, nil, nil
+	if g == nil {
+		return
+	}
+	w.held.Lead("gw")
+	w.reader = g.index.Add(modelNode, slices.Collect(maps.Keys(w.follows)), func() {})
+}
+
+// tell brings what is due, n messages of it.
+func (w *world) tell(n int) {
+	if w.reader == nil {
+		return
+	}
+	if len(w.pending) == 0 {
+		w.pending = w.reader.Take()
+	}
+	for ; n > 0 && len(w.pending) > 0; n-- {
+		body, err := proto.Marshal(w.pending[0])
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		m := &pb.Excerpt{}
+		if err := proto.Unmarshal(body, m); err != nil {
+			w.t.Fatal(err)
+		}
+		w.pending = w.pending[1:]
+		another := w.held.anew
+		w.bring(w.held.Prune(func(s string) bool { return w.follows[s] }))
+		before := w.neededStill()
+		changes, _, err := w.held.Take(m, func(s string) bool { return w.follows[s] }, w.now)
+		if err != nil {
+			w.t.Fatalf("take: %v", err)
+		}
+		w.bring(changes)
+		if another && !w.held.anew {
+			w.checkNothingLost(before)
+		}
+	}
+}
+
+func (w *world) bring(changes []discovery.Change) {
+	_, news := w.node.apply(changes...)
+	for _, p := range news.Appeared {
+		_, doubted := w.held.doubted[thing{p.Object.Kind, p.Object.Name}]
+		if doubted || p.Object.Kind == discovery.KindService && !w.held.firm(p.Object.Name) {
+			continue // two that are in doubt may claim one thing
+		}
+		w.t.Fatalf("a problem at the node proxy: %s: %s %s\n%s", p.Object, p.Field, p.Message, w.story())
+	}
+}
+
+func (w *world) story() string { return strings.Join(w.steps[max(0, len(w.steps)-60):], "\n") }
+
+// neededStill lists the pods that the node proxy has and needs by names that mean the same by
+// the leader, or nothing: one that leads elsewhere leads elsewhere at once.
+func (w *world) neededStill() (uids []string) {
+	x := w.leader.index
+	for uid, p := range w.held.pods {
+		needed := p.Node == modelNode
+		for name, t := range w.held.names {
+			is := x.resolve(x.snap, name)
+			needed = needed || (is == t || is == target{}) && (t.uid == uid || slices.Contains(p.Services, t.host))
+		}
+		if needed {
+			uids = append(uids, uid)
+		}
+	}
+	return uids
+}
+
+// checkNothingLost looks whether the first word of another gateway has taken away what a
+// gateway still lists that the node proxy needs.
+func (w *world) checkNothingLost(before []string) {
+	for _, uid := range before {
+		for i, g := range w.replicas {
+			if p := g.snap.Workload(uid); p != nil && p.Network == modelNetwork && w.node.snap.Workload(uid) == nil {
+				w.t.Fatalf("pod %s vanished with a change of the leader, and gateway %d lists it\n%s", uid, i, w.story())
+			}
+		}
+	}
+}
+
+// expected names what the node proxy needs of s: the slow obvious twin of Index and Held.
+func (w *world) expected(s *mesh.Snapshot) (out []string) {
+	services, pods := map[string]bool{}, map[string]bool{}
+	for _, p := range s.Workloads() {
+		if p.Network != modelNetwork {
+			continue
+		}
+		if p.Node == modelNode {
+			pods[p.UID] = true
+			for _, svc := range s.ServicesOf(p.UID) {
+				services[svc.Hostname] = true
+			}
+		}
+	}
+	for name := range w.follows {
+		svc := s.Service(name)
+		if a, err := netip.ParseAddr(name); err == nil {
+			svc = s.ServiceAt(a)
+			if p := s.WorkloadAt(modelNetwork, a); svc == nil && p != nil {
+				pods[p.UID] = true
+			}
+		}
+		if own, ok := strings.CutSuffix(name, ".svc.cluster.local"); svc == nil && ok {
+			svc = s.Service(own + ".mesh.internal")
+		}
+		if svc == nil {
+			continue
+		}
+		services[svc.Hostname] = true
+		for _, p := range s.Members(svc, modelNetwork) {
+			pods[p.UID] = true
+		}
+	}
+	for h := range services {
+		out = append(out, "service "+h)
+	}
+	for p := range pods {
+		out = append(out, "pod "+p)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// checkQuiet brings everybody up to date and compares.
+func (w *world) checkQuiet() {
+	for _, g := range w.replicas {
+		w.hear(g, len(w.log))
+	}
+	if w.leader == nil {
+		w.lead(w.replicas[0])
+	}
+	w.tell(1000)
+	w.tell(1000)
+	w.now = w.now.Add(LongDoubt)
+	w.bring(w.held.Settle(w.now))
+	w.bring(w.held.Prune(func(s string) bool { return w.follows[s] }))
+	truth, got := w.replicas[0].snap, w.node.snap
+	var have []string
+	for _, s := range got.Services() {
+		have = append(have, "service "+s.Hostname)
+		if want := truth.Named(s.Hostname); want != nil && !reflect.DeepEqual(want, s) {
+			w.t.Fatalf("service %+v at the node proxy, %+v at the gateway\n%s", s, want, w.story())
+		}
+	}
+	for _, p := range got.Workloads() {
+		have = append(have, "pod "+p.UID)
+		if want := truth.Workload(p.UID); want != nil && !reflect.DeepEqual(want, p) {
+			w.t.Fatalf("pod %+v at the node proxy, %+v at the gateway\n%s", p, want, w.story())
+		}
+	}
+	slices.Sort(have)
+	if want := w.expected(truth); !slices.Equal(have, want) {
+		w.t.Fatalf("the node proxy has\n%v\nwant\n%v\n%s", have, want, w.story())
+	}
+	for name := range w.follows { // all members of what is followed, and of a local service those that are known
+		if svc := truth.Service(name); svc != nil {
+			if a, b := members(truth, svc), members(got, svc); !slices.Equal(a, b) {
+				w.t.Fatalf("members of %s: %v at the node proxy, %v at the gateway\n%s", name, b, a, w.story())
+			}
+		}
+	}
+	for _, p := range truth.OnNode(modelNetwork, modelNode) {
+		if a, b := hosts(truth, p.UID), hosts(got, p.UID); !slices.Equal(a, b) {
+			w.t.Fatalf("services of local pod %s: %v at the node proxy, %v at the gateway\n%s", p.UID, b, a, w.story())
+		}
+	}
+	if !reflect.DeepEqual(truth.Gateways(modelNetwork), got.Gateways(modelNetwork)) {
+		w.t.Fatalf("gateways %v, want %v", got.Gateways(modelNetwork), truth.Gateways(modelNetwork))
+	}
+	if n := len(w.held.doubted) + len(w.held.early) + len(w.held.withdrawn); n > 0 {
+		w.t.Fatalf("%d things are in doubt still\n%s", n, w.story())
+	}
+}
+
+func members(s *mesh.Snapshot, svc *mesh.Service) (out []string) {
+	for _, p := range s.Members(svc, modelNetwork) {
+		out = append(out, p.UID)
+	}
+	return out
+}
+
+func hosts(s *mesh.Snapshot, uid string) (out []string) {
+	for _, svc := range s.ServicesOf(uid) {
+		out = append(out, svc.Hostname)
+	}
+	return out
+}
+
+// step does something at random.
+func (w *world) step(pods, services, uid int) (next int) {
+	pick := func(n int) int { return w.r.IntN(n) }
+	host := func(i int) string { return fmt.Sprintf("s%d.default.svc.cluster.local", i) }
+	switch k := pick(20); {
+	case k < 6: // a pod comes or changes
+		i := pick(pods)
+		if pick(3) == 0 {
+			uid++
+		}
+		network := modelNetwork
+		if pick(12) == 0 {
+			network = "west"
+		}
+		p := discovery.Workload{UID: fmt.Sprintf("p%d", i), Network: network, Node: fmt.Sprintf("n%d", pick(3)), ServiceAccount: fmt.Sprintf("a%d", pick(3)),
+			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})}, State: []string{"ready", "ready", "notReady", "serving", "terminating"}[pick(5)]}
+		for s := range services {
+			if _, there := w.objects[discovery.Key{Kind: discovery.KindService, Name: host(s)}]; there && pick(2) == 0 {
+				p.Services = append(p.Services, host(s))
+			}
+		}
+		w.steps = append(w.steps, fmt.Sprintf("pod %s on %s %s %s %v", p.UID, p.Network, p.Node, p.State, p.Services))
+		w.say(discovery.Change{Key: discovery.Key{Kind: discovery.KindWorkload, Name: p.UID}, Record: p})
+	case k < 8:
+		id := fmt.Sprintf("p%d", pick(pods))
+		w.steps = append(w.steps, "pod "+id+" goes")
+		w.say(discovery.Change{Key: discovery.Key{Kind: discovery.KindWorkload, Name: id}})
+	case k < 10: // a service comes, goes or changes
+		i := pick(services)
+		c := discovery.Change{Key: discovery.Key{Kind: discovery.KindService, Name: host(i)}}
+		if pick(3) > 0 {
+			s := discovery.Service{Name: fmt.Sprintf("s%d", i), Namespace: "default", Global: pick(2) == 0, Ports: []discovery.ServicePort{{Port: uint16(80 + pick(2)), TargetPort: 8080}}}
+			if pick(2) == 0 {
+				s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{240, 240, 0, byte(i + 1)})}
+			}
+			if pick(2) == 0 {
+				s.Aliases = []string{"www.example.com"}
+			}
+			c.Record = s
+		} else {
+			for k, r := range w.objects { // of a service that is gone nobody is a member, or there is a problem
+				if p, is := r.(discovery.Workload); is && slices.Contains(p.Services, host(i)) {
+					p.Services = slices.DeleteFunc(slices.Clone(p.Services), func(s string) bool { return s == host(i) })
+					w.say(discovery.Change{Key: k, Record: p})
+				}
+			}
+		}
+		w.steps = append(w.steps, fmt.Sprintf("service %d is %+v", i, c.Record))
+		w.say(c)
+	case k < 11:
+		c := discovery.Change{Key: discovery.Key{Kind: discovery.KindGateway, Name: "east/gw"}}
+		if pick(2) == 0 {
+			c.Record = discovery.Gateway{Name: "gw", Network: modelNetwork, Address: netip.MustParseAddrPort("192.168.0.1:15008"), Drained: pick(2) == 0}
+		}
+		w.say(c)
+	case k < 14:
+		i := pick(len(w.replicas))
+		n := pick(4)
+		w.steps = append(w.steps, fmt.Sprintf("gateway %d hears %d", i, n))
+		w.hear(w.replicas[i], n)
+	case k < 15:
+		i := pick(len(w.replicas))
+		w.steps = append(w.steps, fmt.Sprintf("gateway %d restarts", i))
+		w.restart(i)
+	case k < 16:
+		i := pick(len(w.replicas) + 1)
+		w.steps = append(w.steps, fmt.Sprintf("gateway %d leads", i))
+		if i == len(w.replicas) {
+			w.lead(nil)
+		} else {
+			w.lead(w.replicas[i])
+		}
+	case k < 17:
+		name := []string{host(pick(services)), host(pick(services)), "www.example.com", "s0.default.mesh.internal", fmt.Sprintf("240.240.0.%d", 1+pick(services)), fmt.Sprintf("10.0.0.%d", 1+pick(pods)), "nosuch.example.com"}[pick(7)]
+		w.steps = append(w.steps, fmt.Sprintf("%s followed: %v", name, !w.follows[name]))
+		if w.follows[name] {
+			delete(w.follows, name)
+			if w.reader != nil {
+				w.reader.Unfollow(name)
+			}
+			if pick(2) == 0 {
+				w.bring(w.held.Prune(func(s string) bool { return w.follows[s] }))
+			}
+		} else {
+			w.bring(w.held.Prune(func(s string) bool { return w.follows[s] }))
+			w.follows[name] = true
+			if w.reader != nil {
+				w.reader.Follow(name)
+			}
+		}
+	case k < 19:
+		w.steps = append(w.steps, "told")
+		w.tell(1 + pick(3))
+	default:
+		w.now = w.now.Add(time.Duration(pick(12)) * time.Second)
+		w.steps = append(w.steps, "time passes")
+		w.bring(w.held.Settle(w.now))
+	}
+	return uid
+}
+
+// Whatever happens to pods, services, gateways and streams: when it is quiet a node proxy
+// has what it needs of the cluster, and nothing else; and when another gateway leads, that
+// takes nothing away that any gateway still lists.
+func TestANodeProxyHasWhatItNeedsWhateverHappens(t *testing.T) {
+	seeds := 1000
+	if testing.Short() {
+		seeds = 300
+	}
+	for seed := range seeds {
+		w := newWorld(t, uint64(seed))
+		uid := 0
+		for range 3 {
+			for range 60 {
+				uid = w.step(8, 4, uid)
+			}
+			w.checkQuiet()
+		}
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}

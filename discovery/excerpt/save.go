@@ -1,0 +1,114 @@
+package excerpt
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+)
+
+// format names the form of what is saved; another one is not read.
+const format = "isthmus-discovery-cache/1"
+
+// MaxSaved is how many bytes are saved at most, and read.
+const MaxSaved = 64 << 20
+
+// header is the first line of what is saved.
+type header struct {
+	Format      string    `json:"format"`
+	Network     string    `json:"network"`
+	Node        string    `json:"node"`
+	TrustDomain string    `json:"trustDomain"`
+	Saved       time.Time `json:"saved"`
+	Gateway     string    `json:"gateway"` // that led
+	SHA256      string    `json:"sha256"`  // of the rest
+}
+
+// saved is the rest.
+type saved struct {
+	Networks  []discovery.Network
+	Gateways  []discovery.Gateway
+	Services  []discovery.Service
+	Workloads []discovery.Workload
+	Names     map[string]savedName
+}
+
+type savedName struct{ Service, Workload string }
+
+// Save returns what is held, to be restored by the next process of this node proxy.
+func (h *Held) Save(now time.Time) ([]byte, error) {
+	s := saved{Networks: h.base.networks, Gateways: h.base.gateways, Names: map[string]savedName{}}
+	for _, x := range h.services {
+		s.Services = append(s.Services, x)
+	}
+	for _, w := range h.pods {
+		s.Workloads = append(s.Workloads, w)
+	}
+	for asked, t := range h.names {
+		if t != (target{}) {
+			s.Names[asked] = savedName{t.host, t.uid}
+		}
+	}
+	body, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("save discovery: %w", err)
+	}
+	sum := sha256.Sum256(body)
+	head, err := json.Marshal(header{format, h.network, h.node, h.trustDomain, now.UTC(), h.leader, hex.EncodeToString(sum[:])})
+	if err != nil {
+		return nil, fmt.Errorf("save discovery: %w", err)
+	}
+	if n := len(head) + 1 + len(body); n > MaxSaved {
+		return nil, fmt.Errorf("save discovery: %d bytes are more than %d", n, MaxSaved)
+	}
+	return append(append(head, '\n'), body...), nil
+}
+
+// Restore takes what Save returned, if nothing is held yet. It returns what to change, the
+// names that were asked for, and when it was saved. An error says what is wrong with it:
+// nothing has changed then.
+func (h *Held) Restore(data []byte) (changes []discovery.Change, asked []string, at time.Time, err error) {
+	head, body, _ := bytes.Cut(data, []byte{'\n'})
+	var x header
+	if err := json.Unmarshal(head, &x); err != nil {
+		return nil, nil, at, fmt.Errorf("it is damaged, or something else: %w", err)
+	}
+	sum := sha256.Sum256(body)
+	switch {
+	case x.Format != format:
+		return nil, nil, at, fmt.Errorf("its format is %.60q: this version reads %q", x.Format, format)
+	case x.Network != h.network || x.Node != h.node || x.TrustDomain != h.trustDomain:
+		return nil, nil, at, fmt.Errorf("it is of node %.80q of network %.80q in trust domain %.80q: this is node %q of network %q in %q", x.Node, x.Network, x.TrustDomain, h.node, h.network, h.trustDomain)
+	case x.SHA256 != hex.EncodeToString(sum[:]):
+		return nil, nil, at, fmt.Errorf("it is damaged: its content is not what was written")
+	}
+	var s saved
+	if err := json.Unmarshal(body, &s); err != nil {
+		return nil, nil, at, fmt.Errorf("it is damaged: %w", err)
+	}
+	if h.began {
+		return nil, nil, at, nil
+	}
+	h.setBase(base{h.trustDomain, s.Networks, s.Gateways})
+	for name, t := range s.Names {
+		h.mean(name, target{t.Service, t.Workload})
+		asked = append(asked, name)
+	}
+	for _, x := range s.Services {
+		host := x.Hostname
+		if host == "" {
+			host = hostnameOf(x.Name, x.Namespace)
+		}
+		h.putService(host, x)
+	}
+	for _, w := range s.Workloads {
+		w.Network = h.network
+		h.putPod(w)
+	}
+	h.began = true
+	return h.changes(), asked, x.Saved, nil
+}

@@ -1,0 +1,163 @@
+package kube
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+const (
+	// cacheFormat is what a file says that it is; another number is another format.
+	cacheFormat = "isthmus kubernetes cache 1"
+	// maxCache bounds what is read of a file, unpacked: 200 000 pods with what belongs to them
+	// are 150 MiB.
+	maxCache = 512 << 20
+	// maxCacheLine bounds one object in it: the API server takes 1.5 MiB.
+	maxCacheLine = 4 << 20
+)
+
+// cacheHeader is the first line of a cache.
+type cacheHeader struct {
+	Format  string    `json:"format"`
+	Network string    `json:"network"`
+	Cluster string    `json:"cluster,omitempty"` // UID of the namespace kube-system; empty if that is not known
+	Saved   time.Time `json:"saved"`             // when all of it was current
+}
+
+// cacheLine is each further one; the last has End.
+type cacheLine struct {
+	Kind      string          `json:"kind,omitempty"`
+	Namespace string          `json:"namespace,omitempty"`
+	Name      string          `json:"name,omitempty"`
+	Object    json.RawMessage `json:"object,omitempty"`
+	End       int             `json:"end,omitempty"` // how many objects there were, and one more
+}
+
+// writeCache writes objects to the file at path in one step, gzipped JSON lines.
+func writeCache(path string, h cacheHeader, objects []Event) (err error) {
+	h.Format = cacheFormat
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+		}
+	}()
+	buffer := bufio.NewWriterSize(f, 64<<10)
+	packed, _ := gzip.NewWriterLevel(buffer, gzip.BestSpeed)
+	to := json.NewEncoder(packed)
+	to.SetEscapeHTML(false)
+	if err := to.Encode(h); err != nil {
+		return err
+	}
+	for _, e := range objects {
+		l := cacheLine{Kind: e.Kind.String(), Namespace: e.Namespace, Name: e.Name}
+		if e.Kind != ServiceExports {
+			if l.Object, err = json.Marshal(e.Object); err != nil {
+				return err
+			}
+		}
+		if err := to.Encode(l); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(to.Encode(cacheLine{End: len(objects) + 1}), packed.Close(), buffer.Flush(), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// readCache reads the file at path. One that is damaged or not whole has an error, and
+// nothing of it counts.
+func readCache(path string) (cacheHeader, []Event, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return cacheHeader{}, nil, err
+	}
+	defer f.Close()
+	return decodeCache(f)
+}
+
+func decodeCache(r io.Reader) (h cacheHeader, objects []Event, err error) {
+	packed, err := gzip.NewReader(bufio.NewReaderSize(r, 64<<10))
+	if err != nil {
+		return h, nil, fmt.Errorf("it is no cache: %w", err)
+	}
+	lines := bufio.NewScanner(io.LimitReader(packed, maxCache))
+	lines.Buffer(make([]byte, 0, 64<<10), maxCacheLine)
+	if !lines.Scan() || json.Unmarshal(lines.Bytes(), &h) != nil || h.Format != cacheFormat {
+		return h, nil, fmt.Errorf("it is no cache of this format: %q", h.Format)
+	}
+	for lines.Scan() {
+		var l cacheLine
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			return h, nil, fmt.Errorf("line %d: %w", len(objects)+2, err)
+		}
+		if l.End > 0 {
+			if l.End != len(objects)+1 {
+				return h, nil, fmt.Errorf("it has %d objects, want %d", len(objects), l.End-1)
+			}
+			if lines.Scan() || lines.Err() != nil { // the sum at the end is read, and right
+				return h, nil, fmt.Errorf("it goes on behind its end: %w", lines.Err())
+			}
+			return h, objects, nil
+		}
+		e, err := l.event()
+		if err != nil {
+			return h, nil, fmt.Errorf("line %d: %w", len(objects)+2, err)
+		}
+		objects = append(objects, e)
+	}
+	return h, nil, errors.Join(errors.New("it is not whole"), lines.Err())
+}
+
+// event returns the object of a line.
+func (l cacheLine) event() (e Event, err error) {
+	e = Event{Kind: kinds, Namespace: l.Namespace, Name: l.Name}
+	for k := range kinds {
+		if k.String() == l.Kind {
+			e.Kind = k
+		}
+	}
+	switch e.Kind {
+	case Namespaces:
+		e.Object = &corev1.Namespace{}
+	case Nodes:
+		e.Object = &corev1.Node{}
+	case Services:
+		e.Object = &corev1.Service{}
+	case EndpointSlices:
+		e.Object = &discoveryv1.EndpointSlice{}
+	case Pods:
+		e.Object = &corev1.Pod{}
+	case ServiceExports:
+		e.Object = struct{}{}
+		return e, nil
+	default:
+		return e, fmt.Errorf("kind %q is unknown", l.Kind)
+	}
+	if err := json.Unmarshal(l.Object, e.Object); err != nil {
+		return e, err
+	}
+	// A record of discovery is made of what an object says of itself.
+	o := e.Object.(interface {
+		GetName() string
+		GetNamespace() string
+	})
+	if o.GetName() != l.Name || o.GetNamespace() != l.Namespace {
+		return e, fmt.Errorf("%s %s/%s calls itself %s/%s", l.Kind, l.Namespace, l.Name, o.GetNamespace(), o.GetName())
+	}
+	return e, nil
+}

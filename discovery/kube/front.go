@@ -1,0 +1,254 @@
+package kube
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/internal/hostport"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// Address is where something listens: an IP address or a host name, and a port.
+type Address struct {
+	Host string
+	Port uint16
+}
+
+// front is what the cluster says of the gateways of its own network: which there are, if
+// nothing else says so, and where other networks dial them. The zero value is asked for nothing.
+type front struct {
+	gateways name // the Service whose pods they are
+	service  name // the Service that other networks dial
+	listed   map[name]struct{}
+	begun    bool // the network itself has been said
+}
+
+// parseName reads namespace/name; what cannot be is no name.
+func parseName(s string) name {
+	namespace, n, _ := strings.Cut(s, "/")
+	return name{namespace, n}
+}
+
+// IsObject reports, as an error with the remedy, that s is not namespace/name of an object.
+func IsObject(s string) error {
+	namespace, n, ok := strings.Cut(s, "/")
+	if !ok || discovery.NetworkName(namespace) != nil || !hostport.IsName(n) {
+		return fmt.Errorf("%.80q is not a Service: write namespace/name, such as isthmus-system/isthmus-gateway", s)
+	}
+	return nil
+}
+
+// concerns reports whether what e says may change who the gateways are.
+func (f *front) concerns(e Event) bool {
+	return f.gateways != (name{}) && e.Namespace == f.gateways.namespace && (e.Kind == EndpointSlices || e.Kind == Pods) || !f.begun && f.gateways != (name{})
+}
+
+// readGateways returns the records of the network and its gateways that have changed.
+func (c *Cluster) readGateways() (out []discovery.Change) {
+	f := &c.front
+	if !f.begun {
+		f.begun = true
+		out = append(out, discovery.Change{Key: key(discovery.KindNetwork, name{name: c.network}), Record: discovery.Network{Name: c.network}})
+	}
+	now := map[name]struct{}{}
+	for slice := range c.inService[f.gateways] {
+		s := c.slices[slice]
+		for i := range s.Endpoints {
+			n := podOf(s, &s.Endpoints[i])
+			p := c.pods[n]
+			if p == nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+				continue
+			}
+			at, err := netip.ParseAddr(p.Status.PodIP)
+			if err != nil || !usable(at) {
+				continue // it will have one
+			}
+			now[n] = struct{}{}
+			out = append(out, discovery.Change{Key: c.gatewayKey(n), Record: discovery.Gateway{
+				Name: n.name, Network: c.network, Address: netip.AddrPortFrom(at.Unmap(), mesh.HBONEPort), ServiceAccount: n.namespace + "/" + cmp.Or(p.Spec.ServiceAccountName, "default")}})
+		}
+	}
+	for n := range f.listed {
+		if _, there := now[n]; !there {
+			out = append(out, discovery.Change{Key: c.gatewayKey(n)})
+		}
+	}
+	f.listed = now
+	slices.SortStableFunc(out, func(a, b discovery.Change) int {
+		return cmp.Or(cmp.Compare(a.Key.Kind, b.Key.Kind), cmp.Compare(a.Key.Name, b.Key.Name))
+	})
+	return slices.CompactFunc(out, func(a, b discovery.Change) bool { return a.Key == b.Key })
+}
+
+func (c *Cluster) gatewayKey(n name) discovery.Key {
+	return discovery.Key{Kind: discovery.KindGateway, Source: discovery.Cluster, Name: c.network + "/" + n.name}
+}
+
+// addresses is where other networks dial the gateways, sorted, and, if there is nothing, why and what
+// to do.
+func (c *Cluster) addresses() (out []Address, problem string) {
+	n := c.front.service
+	if n == (name{}) {
+		return nil, ""
+	}
+	svc := c.services[n]
+	if svc == nil {
+		return nil, fmt.Sprintf("there is no Service %s: create it, or correct address.service", n)
+	}
+	port := tunnelPort(svc)
+	if port == nil {
+		return nil, fmt.Sprintf("Service %s has no TCP port: give it one that leads to port %d of the gateways", n, mesh.HBONEPort)
+	}
+	switch svc.Spec.Type {
+	case corev1.ServiceTypeLoadBalancer:
+		for _, in := range svc.Status.LoadBalancer.Ingress {
+			if a, err := netip.ParseAddr(in.IP); err == nil && usable(a) {
+				out = append(out, Address{a.Unmap().String(), uint16(port.Port)})
+			} else if hostport.IsName(in.Hostname) {
+				out = append(out, Address{strings.TrimSuffix(in.Hostname, "."), uint16(port.Port)})
+			}
+		}
+		if len(out) == 0 {
+			problem = fmt.Sprintf("the load balancer of Service %s is pending: `kubectl describe service -n %s %s` says why; a cluster that nobody gives load balancers needs type NodePort, or address.hosts", n, n.namespace, n.name)
+		}
+	case corev1.ServiceTypeNodePort:
+		if port.NodePort > 0 {
+			out = c.nodeAddresses(uint16(port.NodePort))
+		}
+		if len(out) == 0 {
+			problem = fmt.Sprintf("no node with a gateway of Service %s has an address: see `kubectl get nodes -o wide`, or write address.hosts", n)
+		}
+	default:
+		for _, ip := range svc.Spec.ExternalIPs {
+			if a, err := netip.ParseAddr(ip); err == nil && usable(a) {
+				out = append(out, Address{a.Unmap().String(), uint16(port.Port)})
+			}
+		}
+		if len(out) == 0 && c.onHostNetwork() {
+			out = c.nodeAddresses(mesh.HBONEPort)
+		}
+		if len(out) == 0 {
+			problem = fmt.Sprintf("Service %s of type %s has no address outside the cluster: make it LoadBalancer or NodePort, give it externalIPs, or write address.hosts", n, cmp.Or(svc.Spec.Type, corev1.ServiceTypeClusterIP))
+		}
+	}
+	slices.SortFunc(out, func(a, b Address) int { return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port)) })
+	return slices.Compact(out), problem
+}
+
+// tunnelPort is that of svc which leads to gateways: the one of that number, else the
+// first for TCP.
+func tunnelPort(svc *corev1.Service) (found *corev1.ServicePort) {
+	for i := range svc.Spec.Ports {
+		p := &svc.Spec.Ports[i]
+		if p.Protocol != corev1.ProtocolTCP && p.Protocol != "" || p.Port < 1 || p.Port > 65535 {
+			continue
+		}
+		if found == nil || p.TargetPort.IntVal == mesh.HBONEPort && found.TargetPort.IntVal != mesh.HBONEPort {
+			found = p
+		}
+	}
+	return found
+}
+
+// behind are the pods of the Service that other networks dial.
+func (c *Cluster) behind() (out []*corev1.Pod) {
+	for slice := range c.inService[c.front.service] {
+		s := c.slices[slice]
+		for i := range s.Endpoints {
+			if p := c.pods[podOf(s, &s.Endpoints[i])]; p != nil && !slices.Contains(out, p) {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+func (c *Cluster) onHostNetwork() bool {
+	pods := c.behind()
+	return len(pods) > 0 && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !p.Spec.HostNetwork })
+}
+
+// nodeAddresses are those of the nodes that gateways run on: what reaches these goes no
+// further, whatever externalTrafficPolicy says. An external address goes before an internal one.
+func (c *Cluster) nodeAddresses(port uint16) (out []Address) {
+	on := map[string]struct{}{}
+	for _, p := range c.behind() {
+		on[p.Spec.NodeName] = struct{}{}
+	}
+	for _, n := range slices.Sorted(maps.Keys(on)) {
+		node := c.nodes[n]
+		if node == nil {
+			continue
+		}
+		for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeInternalIP} {
+			had := len(out)
+			for _, a := range node.Status.Addresses {
+				if ip, err := netip.ParseAddr(a.Address); a.Type == kind && err == nil && usable(ip) {
+					out = append(out, Address{ip.Unmap().String(), port})
+				}
+			}
+			if len(out) > had {
+				break
+			}
+		}
+	}
+	return out
+}
+
+// fronts is what was last found of a front. The zero value is empty. Safe for concurrent use.
+type fronts struct {
+	mu        sync.Mutex
+	addresses []Address
+	problem   string
+	known     bool
+	changed   chan struct{}
+}
+
+// signal is a channel with room for one, in which there is something after a change.
+func (f *fronts) signal() chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.changed == nil {
+		f.changed = make(chan struct{}, 1)
+	}
+	return f.changed
+}
+
+func (f *fronts) set(addresses []Address, problem string) {
+	changed := f.signal()
+	f.mu.Lock()
+	same := f.known && problem == f.problem && slices.Equal(addresses, f.addresses)
+	f.addresses, f.problem, f.known = addresses, problem, true
+	f.mu.Unlock()
+	if !same {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Front returns where other networks dial the gateways by address.service, and, if
+// nowhere, why.
+func (s *Source) Front() ([]Address, string) {
+	s.front.mu.Lock()
+	defer s.front.mu.Unlock()
+	if !s.front.known {
+		return nil, "the Kubernetes cluster is not known yet: see whether the API server can be reached"
+	}
+	return s.front.addresses, s.front.problem
+}
+
+// FrontChanged has a token whenever Front returns something else.
+func (s *Source) FrontChanged() <-chan struct{} { return s.front.signal() }
+
+// SetFront has s follow the Service that other networks dial, namespace/name. Call it before Run.
+func (s *Source) SetFront(service string) { s.cluster.front.service = parseName(service) }

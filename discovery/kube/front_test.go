@@ -1,0 +1,127 @@
+package kube
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+)
+
+const system = "isthmus-system"
+
+func frontService(kind corev1.ServiceType, edit func(*corev1.Service)) Event {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "isthmus-gateway"}, Spec: corev1.ServiceSpec{Type: kind, ClusterIPs: []string{"10.96.0.7"},
+		Ports: []corev1.ServicePort{{Name: "status", Port: 15021, NodePort: 31021}, {Name: "hbone", Port: 443, TargetPort: intstr.FromInt32(15008), NodePort: 31008}}}}
+	if edit != nil {
+		edit(s)
+	}
+	trimmed, _ := trim(s)
+	return Event{Services, system, s.Name, trimmed}
+}
+
+func gatewayPod(name, ip, node string, edit func(*corev1.Pod)) Event {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: name}, Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: "gateway"}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip}}
+	if edit != nil {
+		edit(p)
+	}
+	trimmed, _ := trim(p)
+	return Event{Pods, system, name, trimmed}
+}
+
+func sliceOf(service string, pods ...string) Event {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: service + "-x", Labels: map[string]string{labelOfSlice: service}}, AddressType: discoveryv1.AddressTypeIPv4}
+	for _, p := range pods {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: p, Namespace: system}})
+	}
+	trimmed, _ := trim(s)
+	return Event{EndpointSlices, system, s.Name, trimmed}
+}
+
+func nodeAt(name string, addresses ...string) Event {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for i := 0; i < len(addresses); i += 2 {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeAddressType(addresses[i]), Address: addresses[i+1]})
+	}
+	trimmed, _ := trim(n)
+	return Event{Nodes, "", name, trimmed}
+}
+
+// Where other networks dial the gateways follows their Service, whatever its type; without
+// an address there is a problem that says what to do.
+func TestTheAddressOfItsServiceIsTheGateways(t *testing.T) {
+	ingress := func(list ...corev1.LoadBalancerIngress) func(*corev1.Service) {
+		return func(s *corev1.Service) { s.Status.LoadBalancer.Ingress = list }
+	}
+	pods := []Event{
+		nodeAt("n1", "InternalIP", "10.0.0.1", "ExternalIP", "203.0.113.1", "Hostname", "n1"), nodeAt("n2", "InternalIP", "10.0.0.2", "InternalIP", "2001:db8::2"), nodeAt("n3", "ExternalIP", "203.0.113.3"),
+		gatewayPod("gw-a", "10.1.0.1", "n1", nil), gatewayPod("gw-b", "10.1.0.2", "n2", nil), sliceOf("isthmus-gateway", "gw-a", "gw-b"),
+	}
+	onHost := func(p *corev1.Pod) { p.Spec.HostNetwork = true }
+	for what, c := range map[string]struct {
+		events  []Event
+		want    []Address
+		problem string
+	}{
+		"none":                    {nil, nil, "there is no Service isthmus-system/isthmus-gateway"},
+		"a load balancer":         {[]Event{frontService("LoadBalancer", ingress(corev1.LoadBalancerIngress{IP: "203.0.113.7"}))}, []Address{{"203.0.113.7", 443}}, ""},
+		"several addresses":       {[]Event{frontService("LoadBalancer", ingress(corev1.LoadBalancerIngress{IP: "203.0.113.9"}, corev1.LoadBalancerIngress{IP: "2001:db8::7"}, corev1.LoadBalancerIngress{IP: "203.0.113.7"}))}, []Address{{"2001:db8::7", 443}, {"203.0.113.7", 443}, {"203.0.113.9", 443}}, ""},
+		"a host name":             {[]Event{frontService("LoadBalancer", ingress(corev1.LoadBalancerIngress{Hostname: "a1.elb.example.com."}))}, []Address{{"a1.elb.example.com", 443}}, ""},
+		"a pending one":           {[]Event{frontService("LoadBalancer", nil)}, nil, "pending"},
+		"an odd one":              {[]Event{frontService("LoadBalancer", ingress(corev1.LoadBalancerIngress{IP: "0.0.0.0"}, corev1.LoadBalancerIngress{Hostname: "a b"}))}, nil, "pending"},
+		"node ports":              {append([]Event{frontService("NodePort", nil)}, pods...), []Address{{"10.0.0.2", 31008}, {"2001:db8::2", 31008}, {"203.0.113.1", 31008}}, ""},
+		"node ports without pods": {[]Event{frontService("NodePort", nil)}, nil, "no node with a gateway"},
+		"a cluster IP":            {append([]Event{frontService("ClusterIP", nil)}, pods...), nil, "has no address outside the cluster"},
+		"external IPs":            {[]Event{frontService("ClusterIP", func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.8"} })}, []Address{{"203.0.113.8", 443}}, ""},
+		"pods on their hosts": {[]Event{frontService("ClusterIP", nil), pods[0], gatewayPod("gw-a", "10.0.0.1", "n1", onHost), sliceOf("isthmus-gateway", "gw-a")},
+			[]Address{{"203.0.113.1", 15008}}, ""},
+		"no port": {[]Event{frontService("LoadBalancer", func(s *corev1.Service) { s.Spec.Ports = []corev1.ServicePort{{Port: 53, Protocol: "UDP"}} })}, nil, "no TCP port"},
+	} {
+		cluster := NewCluster("west", "istio-system")
+		cluster.front.service = parseName("isthmus-system/isthmus-gateway")
+		cluster.Apply(c.events...)
+		got, problem := cluster.addresses()
+		if !reflect.DeepEqual(got, c.want) || (problem == "") != (c.problem == "") || !strings.Contains(problem, c.problem) {
+			t.Errorf("%s: %v, %q; want %v, %q", what, got, problem, c.want, c.problem)
+		}
+	}
+}
+
+// Without a file the gateways of the network are the pods of their Service, each by its own
+// name and at its own address, whatever order objects come in.
+func TestGatewaysAreThePodsOfTheirService(t *testing.T) {
+	cluster := NewCluster("west", "istio-system")
+	cluster.front.gateways = parseName("isthmus-system/isthmus-gateway-nodes")
+	b := discovery.NewBuilder(0)
+	apply := func(events ...Event) []string {
+		b.Apply(cluster.Apply(events...)...)
+		snap, _, _ := b.Commit()
+		var out []string
+		for _, g := range snap.Gateways("west") {
+			out = append(out, g.Name+" "+g.Address.String()+" "+g.Identity.Path())
+		}
+		return out
+	}
+	a, bee := "gw-a 10.1.0.1:15008 /ns/isthmus-system/sa/gateway", "gw-b 10.1.0.2:15008 /ns/isthmus-system/sa/gateway"
+	for i, step := range []struct {
+		events []Event
+		want   []string
+	}{
+		{[]Event{sliceOf("isthmus-gateway-nodes", "gw-a", "gw-b")}, nil},
+		{[]Event{gatewayPod("gw-a", "", "n1", nil)}, nil},
+		{[]Event{gatewayPod("gw-a", "10.1.0.1", "n1", nil), gatewayPod("other", "10.1.0.9", "n1", nil)}, []string{a}},
+		{[]Event{gatewayPod("gw-b", "10.1.0.2", "n1", nil)}, []string{a, bee}},
+		{[]Event{gatewayPod("gw-a", "10.1.0.1", "n1", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })}, []string{bee}},
+		{[]Event{{Pods, system, "gw-a", nil}, sliceOf("isthmus-gateway-nodes", "gw-b")}, []string{bee}},
+		{[]Event{sliceOf("isthmus-gateway", "gw-b"), {EndpointSlices, system, "isthmus-gateway-nodes-x", nil}}, nil},
+	} {
+		if got := apply(step.events...); !reflect.DeepEqual(got, step.want) {
+			t.Errorf("step %d: %v; want %v", i, got, step.want)
+		}
+	}
+}

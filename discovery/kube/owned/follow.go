@@ -1,0 +1,186 @@
+package owned
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/isthmus-mesh/isthmus/controller/vip"
+)
+
+// group is that of the Multi-Cluster Services API.
+const group = "multicluster.x-k8s.io"
+
+// everyKind is about how often the API server is asked whether it has a kind by now.
+const everyKind = 30 * time.Second
+
+// follower follows the objects of one kind of the group, while the API server has it. Safe
+// for concurrent use.
+type follower struct {
+	client   *Client
+	kind     string
+	resource string
+	wake     chan struct{} // one slot
+
+	mu      sync.Mutex
+	version string // of the group; empty: the API server has no such kind
+	asked   bool   // whether it has, is known
+	synced  bool
+	objects map[vip.Name]*unstructured.Unstructured
+}
+
+func (c *Client) follower(kind, resource string) follower {
+	return follower{client: c, kind: kind, resource: resource, wake: make(chan struct{}, 1), objects: map[vip.Name]*unstructured.Unstructured{}}
+}
+
+// Changed is signalled when something else is known than before.
+func (f *follower) Changed() <-chan struct{} { return f.wake }
+
+func (f *follower) nudge() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Status says whether all objects are known, and whether the API server has no such kind.
+func (f *follower) Status() (synced, absent bool, objects int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.synced, f.asked && f.version == "", len(f.objects)
+}
+
+// all returns what each object is read as; not ok as long as they are not all known.
+func all[T any](f *follower, read func(*unstructured.Unstructured) T) (map[vip.Name]T, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.synced || f.version == "" {
+		return nil, false
+	}
+	out := make(map[vip.Name]T, len(f.objects))
+	for n, o := range f.objects {
+		out[n] = read(o)
+	}
+	return out, true
+}
+
+// get returns an object as it is known, nil if there is none, and the version of the group.
+func (f *follower) get(n vip.Name) (o *unstructured.Unstructured, version string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.objects[n], f.version
+}
+
+// Run follows the objects until ctx ends.
+func (f *follower) Run(ctx context.Context) {
+	ctx = quiet(ctx)
+	for ctx.Err() == nil {
+		version, err := f.client.versionOf(ctx, f.resource)
+		if err == nil {
+			f.mu.Lock()
+			f.version, f.asked = version, true
+			f.mu.Unlock()
+		}
+		if err == nil && version != "" {
+			f.follow(ctx, version)
+			continue
+		}
+		pause := everyKind
+		if err != nil {
+			pause /= 10
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait.Jitter(pause, 1)):
+		}
+	}
+}
+
+// follow follows the objects of a version until there are none of it any more.
+func (f *follower) follow(ctx context.Context, version string) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	r := f.client.dynamic.Resource(f.at(version))
+	judge := func(verb string, err error) {
+		f.client.note(ctx, verb+" "+f.resource, err)
+		if apierrors.IsNotFound(err) { // perhaps the definition is gone: ask
+			stop()
+		}
+	}
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			l, err := r.List(ctx, o)
+			judge("list", err)
+			return l, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			w, err := r.Watch(ctx, o)
+			judge("watch", err)
+			return w, err
+		},
+	}
+	store, c := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, f.client.dynamic), ObjectType: &unstructured.Unstructured{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(o any) { f.put(o, false) },
+			UpdateFunc: func(_, o any) { f.put(o, false) },
+			DeleteFunc: func(o any) { f.put(o, true) },
+		},
+	})
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-c.HasSyncedChecker().Done():
+			f.settle(store)
+		}
+	}()
+	c.RunWithContext(ctx)
+	f.mu.Lock()
+	f.synced = false
+	f.mu.Unlock()
+}
+
+// settle forgets what went between the last informer and this one.
+func (f *follower) settle(store cache.Store) {
+	f.mu.Lock()
+	maps.DeleteFunc(f.objects, func(n vip.Name, _ *unstructured.Unstructured) bool {
+		_, there, _ := store.GetByKey(n.String())
+		return !there
+	})
+	f.synced = true
+	f.mu.Unlock()
+	f.nudge()
+}
+
+func (f *follower) put(o any, gone bool) {
+	if tomb, is := o.(cache.DeletedFinalStateUnknown); is {
+		o = tomb.Obj
+	}
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return
+	}
+	n := vip.Name{Namespace: u.GetNamespace(), Name: u.GetName()}
+	f.mu.Lock()
+	if gone {
+		delete(f.objects, n)
+	} else {
+		f.objects[n] = u
+	}
+	f.mu.Unlock()
+	f.nudge()
+}
+
+func (f *follower) at(version string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: group, Version: version, Resource: f.resource}
+}

@@ -1,0 +1,144 @@
+package kube
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+const (
+	// lookEvery is how often Run looks at what time alone changes.
+	lookEvery = time.Second
+	// saveEvery is the least time between two writes of the cache, and restEvery the time
+	// after which it is written anew although nothing has changed: its age is what a process
+	// that starts from it will call its own.
+	saveEvery = 10 * time.Second
+	restEvery = 5 * time.Minute
+)
+
+// saver writes the cache of a Source. Run's alone.
+type saver struct {
+	path    string // empty: there is none
+	dirty   bool   // something has changed since the last write
+	live    bool   // every list has been read
+	tried   time.Time
+	writing chan struct{} // closed when the last write is over
+}
+
+// CacheStatus is how it stands with the cache of a Source.
+type CacheStatus struct {
+	File     string    `json:"file,omitempty"`    // empty: there is none
+	Saved    time.Time `json:"saved,omitzero"`    // when what it holds was current
+	Restored bool      `json:"restored,omitzero"` // what is in force was read from it, and the API server has not said all of it since
+	Error    string    `json:"error,omitempty"`   // why it could not be read or written
+}
+
+// restore puts into force what the cache has, and reports whether there was anything.
+func (s *Source) restore() bool {
+	if s.saver.path == "" {
+		return false
+	}
+	h, objects, err := readCache(s.saver.path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return false
+	case err == nil && h.Network != s.cluster.network:
+		err = errors.New("it is of network " + h.Network)
+	}
+	if err != nil {
+		s.cacheFailed("the cache of the Kubernetes cluster is left aside", err)
+		return false
+	}
+	s.mu.Lock()
+	s.cached.Saved, s.cached.Restored, s.restoredOf = h.Saved, true, h.Cluster
+	for k := range s.lists {
+		s.lists[k].since = h.Saved
+	}
+	s.mu.Unlock()
+	for _, e := range objects {
+		o := e.Object
+		e.Object = nil
+		s.note(e, o)
+	}
+	s.apply()
+	s.saver.dirty = false
+	close(s.synced)
+	s.log.Warn().Str("file", s.saver.path).Int("objects", len(objects)).Dur("age", time.Since(h.Saved)).Msg("the Kubernetes cluster is as the cache has it, until its API server answers")
+	return true
+}
+
+// current notes whether what is in force is what the API server said in this life.
+func (s *Source) current(is bool) {
+	s.saver.live = is
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cached.Restored = s.cached.Restored && !is
+}
+
+// save writes the cache if it is time to.
+func (s *Source) save(running *sync.WaitGroup, now time.Time) {
+	v := &s.saver
+	age := now.Sub(v.tried)
+	if v.path == "" || !v.live || age < saveEvery || !v.dirty && age < restEvery {
+		return
+	}
+	if v.writing != nil {
+		select {
+		case <-v.writing:
+		default:
+			return
+		}
+	}
+	oldest := time.Duration(0)
+	s.mu.Lock()
+	for k := range s.lists {
+		oldest = max(oldest, s.lists[k].age(now))
+	}
+	s.mu.Unlock()
+	if !v.dirty && oldest > 0 {
+		return // it would be no younger
+	}
+	v.tried, v.dirty, v.writing = now, false, make(chan struct{})
+	h, objects, done := cacheHeader{Network: s.cluster.network, Cluster: s.cluster.uid(), Saved: now.Add(-oldest)}, s.cluster.Objects(), v.writing
+	running.Go(func() {
+		defer close(done)
+		if err := writeCache(v.path, h, objects); err != nil {
+			s.cacheFailed("the cache of the Kubernetes cluster cannot be written", err)
+			return
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.cached.Saved, s.cached.Error = h.Saved, ""
+	})
+}
+
+// cacheFailed notes why the cache is of no use, and logs it once.
+func (s *Source) cacheFailed(message string, err error) {
+	s.mu.Lock()
+	again := s.cached.Error != ""
+	s.cached.Error = err.Error()
+	s.mu.Unlock()
+	if !again {
+		s.log.Warn().Str("file", s.saver.path).Err(err).Str("remedy", "give discovery.kube.cache a path in a directory that this process alone writes to").Msg(message)
+	}
+}
+
+// foreign reports whether the cache was of another cluster than the one whose namespaces
+// have been read: then nothing of it is to be held.
+func (s *Source) foreign(namespaces cache.Store) bool {
+	s.mu.Lock()
+	of := s.restoredOf
+	s.mu.Unlock()
+	o, there, _ := namespaces.GetByKey(metav1.NamespaceSystem)
+	ns, is := o.(*corev1.Namespace)
+	if of == "" || !there || !is || string(ns.UID) == of {
+		return false
+	}
+	s.log.Warn().Str("file", s.saver.path).Str("cached", of).Str("found", string(ns.UID)).Msg("the cache is of another Kubernetes cluster: nothing of it counts any more")
+	return true
+}

@@ -1,0 +1,122 @@
+package linkcard
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
+	"github.com/isthmus-mesh/isthmus/identity"
+)
+
+// card makes one of a new network.
+func card(t *testing.T, network, domain string) Card {
+	t.Helper()
+	key, err := networkkey.Generate(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := identity.InitCA(t.TempDir()+"/ca", spiffeid.RequireTrustDomainFromString(domain))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Card{Version: Version, Network: network, TrustDomain: domain, Keys: []string{key.Public().String()}, Addresses: []string{"203.0.113.7:15008"}, Roots: Bundle([]*x509.Certificate{ca.Certificate()})}
+}
+
+func TestCardIsReadAsItWasPrinted(t *testing.T) {
+	c := card(t, "west", "cluster.local")
+	got, err := Parse("west.card", c.Format())
+	if err != nil || !bytes.Equal(got.Format(), c.Format()) {
+		t.Fatalf("%v\n%s\nwant\n%s", err, got.Format(), c.Format())
+	}
+}
+
+func TestCardThatCannotBeNamesItsField(t *testing.T) {
+	for want, spoil := range map[string]func(*Card){
+		"version: 2":   func(c *Card) { c.Version = 2 },
+		"network: ":    func(c *Card) { c.Network = "West!" },
+		"trustDomain:": func(c *Card) { c.TrustDomain = "spiffe://x/y" },
+		"keys[0]:":     func(c *Card) { c.Keys[0] = "nonsense" },
+		"keys: ":       func(c *Card) { c.Keys = nil },
+		"addresses[0]": func(c *Card) { c.Addresses = []string{"no port"} },
+		"roots: there": func(c *Card) { c.Roots = "" },
+		"roots: the":   func(c *Card) { c.TrustDomain = "other.local" },
+		"never give":   func(c *Card) { c.Roots = "-----BEGIN EC PRIVATE KEY-----\nAA==\n-----END EC PRIVATE KEY-----\n" },
+	} {
+		c := card(t, "west", "cluster.local")
+		spoil(&c)
+		if _, err := Parse("west.card", c.Format()); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "isthmus link card") {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+}
+
+func TestLinkingTwiceIsLinkingOnceAndKeepsWhatOperatorsWrote(t *testing.T) {
+	east, west, north := card(t, "east", "cluster.local"), card(t, "west", "cluster.local"), card(t, "north", "cluster.local")
+	var f keyfile.File
+	join := func(c Card) {
+		t.Helper()
+		var err error
+		if f, err = Join(f, east, c); err != nil {
+			t.Fatal(err)
+		}
+		if f, err = keyfile.ParseFile("networks.yaml", f.Format()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	join(west)
+	if a := f.Networks[0].Addresses; !slices.Equal(a, west.Addresses) {
+		t.Errorf("its gateways are dialled at %q, want %q", a, west.Addresses)
+	}
+	f.Networks[0].MaxCapacity, f.Networks[0].Namespaces = 7, []string{"shop"}
+	join(north)
+	before := string(f.Format())
+	join(west)
+	if got := string(f.Format()); got != before {
+		t.Errorf("linked again\n%s\nwant\n%s", got, before)
+	}
+	next := card(t, "west", "cluster.local").Keys[0] // it is rotated: both are listed
+	west.Keys = []string{west.Keys[0], next}
+	join(west)
+	if !slices.Equal(f.Networks[0].Keys, west.Keys) || f.Networks[0].MaxCapacity != 7 {
+		t.Errorf("rotated: %+v", f.Networks[0])
+	}
+	if _, err := Join(f, east, card(t, "west", "cluster.local")); !errors.Is(err, ErrOtherKeys) {
+		t.Errorf("another cluster of the name: %v", err)
+	}
+	if _, err := Join(f, east, card(t, "east", "cluster.local")); err == nil || !strings.Contains(err.Error(), "both clusters") {
+		t.Errorf("its own name: %v", err)
+	}
+	south := card(t, "south", "south.local")
+	join(south)
+	if b := f.Networks[2].TrustBundles; len(b) != 1 || b[0].TrustDomain != "south.local" || b[0].Roots != south.Roots {
+		t.Errorf("another trust domain: %+v", b)
+	}
+	f, _ = Drop(f, "south")
+	f, there := Drop(f, "west")
+	if _, again := Drop(f, "west"); !there || again || len(f.Networks) != 1 || f.Networks[0].Name != "north" {
+		t.Errorf("unlinked: %+v", f)
+	}
+	f, _ = Drop(f, "north")
+	if _, err := keyfile.ParseKnown("networks.yaml", f.Format()); err != nil {
+		t.Errorf("of none: %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("version: 1\nnetwork: west\nkeys: [a]\nroots: b\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if c, err := Parse("card", b); err == nil {
+			if _, err := Parse("card", c.Format()); err != nil {
+				t.Errorf("what was read is not printed so that it can be read: %v", err)
+			}
+		}
+	})
+}

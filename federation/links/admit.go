@@ -1,0 +1,86 @@
+package links
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
+	"github.com/isthmus-mesh/isthmus/federation/record"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// Offer is what another network has proven to export.
+type Offer struct {
+	Network string
+	Service string // canonical hostname
+	Export  *record.Export
+	Differ  string // in what its gateways differ; empty if they do not
+}
+
+// Admit returns what of o the link l lets hold, in the mesh of trustDomain, and what does
+// not, in words. Nothing does of an export without identities or ports. listed is the
+// namespace of a service whose name does not say it, as it is known here: an export cannot
+// choose it.
+func Admit(l keyfile.Link, o Offer, trustDomain string, listed func(service string) (namespace string, ok bool)) (admitted mesh.Export, fault string) {
+	export := exportOf(o.Service, o.Export)
+	name, namespace, named := Namespaced(o.Service)
+	if !named {
+		var ok bool
+		if namespace, ok = listed(o.Service); !ok {
+			return mesh.Export{}, fmt.Sprintf("what network %s exports as %s is not used: the name says no namespace, and discovery here lists no such service", o.Network, o.Service)
+		}
+	}
+	if export.Namespace != namespace { // whoever may answer for one namespace may not for another
+		return mesh.Export{}, fmt.Sprintf("what network %s exports as %s is not used: it calls it a service of namespace %s, and here that is one of %s", o.Network, o.Service, export.Namespace, namespace)
+	}
+	if named { // its names follow from that, and discovery takes no others
+		export.Name = name
+	}
+	admitted, refused := linkOf(l, trustDomain).Admit(export)
+	switch {
+	case len(refused) > 0 && len(admitted.Identities) == 0:
+		return admitted, fmt.Sprintf("what network %s exports as %s is not used: the link to it lets none of %s answer (trustDomains, namespaces in federation.networks)", o.Network, o.Service, idsOf(refused))
+	case len(refused) > 0:
+		return admitted, fmt.Sprintf("of what network %s exports as %s, %s may not answer: the link to it does not let them (trustDomains, namespaces in federation.networks)", o.Network, o.Service, idsOf(refused))
+	}
+	return admitted, o.Differ
+}
+
+// linkOf is what bounds l, with what is left out filled in.
+func linkOf(l keyfile.Link, trustDomain string) mesh.Link {
+	out := mesh.Link{TrustDomains: l.Domains(), Namespaces: l.Namespaces, MaxCapacity: l.MaxCapacity}
+	if len(out.TrustDomains) == 0 {
+		out.TrustDomains = []string{trustDomain}
+	}
+	return out
+}
+
+func exportOf(service string, e *record.Export) mesh.Export {
+	out := mesh.Export{Name: e.Name, Namespace: e.Namespace, Hostname: service, Aliases: e.Aliases, Distribution: e.Distribution, Identities: e.Identities, Capacity: e.Capacity}
+	switch e.Scope {
+	case record.ScopeSegment:
+		out.Scope = mesh.ScopeSegment
+	case record.ScopeGlobalOnly:
+		out.Scope = mesh.ScopeGlobalOnly
+	default:
+		out.Scope = mesh.ScopeGlobal
+	}
+	for _, p := range e.Ports {
+		out.Ports = append(out.Ports, mesh.ExportPort{Name: p.Name, Port: p.Port})
+	}
+	return out
+}
+
+func idsOf(ids []spiffeid.ID) string {
+	const most = 3
+	var out []string
+	for _, id := range ids[:min(len(ids), most)] {
+		out = append(out, id.String())
+	}
+	if len(ids) > most {
+		out = append(out, fmt.Sprintf("%d more", len(ids)-most))
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,207 @@
+package nodeproxy
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/discovery/excerpt"
+	"github.com/isthmus-mesh/isthmus/discovery/file"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
+	"github.com/isthmus-mesh/isthmus/federation/links"
+	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// ownNetwork is what the gateways of the own network tell of it, where no file does. A nil
+// one is that of a process with a file.
+type ownNetwork struct {
+	cfg    Config
+	log    zerolog.Logger
+	keeper *excerpt.Keeper
+	dialed *gatewayAddresses
+	cache  discoveryCache
+	ask    func(names []string) // follows names
+}
+
+// tendEvery is how often what time alone ends is looked for.
+const tendEvery = time.Second
+
+// firstTold is how long the first connection to a name that discovery does not know waits
+// for the gateway that tells of the own network.
+const firstTold = time.Second
+
+// discover opens what says what the mesh is.
+func (p *Proxy) discover() (*file.Watcher, error) {
+	if len(p.cfg.Discovery.Gateways) > 0 {
+		w := file.Without(p.cfg.Network, p.cfg.TrustDomain, p.store, p.log)
+		id, domain, account := identity.ParseAccount(p.cfg.TrustDomain, p.cfg.Discovery.GatewayServiceAccount)
+		if err := cmp.Or(domain, account); err != nil {
+			return nil, err
+		}
+		p.own = &ownNetwork{cfg: p.cfg, log: p.log, dialed: newGatewayAddresses(p.cfg.Discovery.Gateways, id, p.log), cache: discoveryCache{path: p.cfg.Discovery.Cache, log: p.log}}
+		p.own.ask = func(names []string) { p.stream.Follow(names...) }
+		p.own.keeper = excerpt.NewKeeper(excerpt.NewHeld(p.cfg.Network, p.cfg.Node, p.cfg.TrustDomain),
+			func(c ...discovery.Change) { w.Apply(c...) }, func(name string) bool { return p.stream.Follows(name) }, time.Now)
+		return w, nil
+	}
+	w, err := p.cfg.Discovery.OpenFor(p.cfg.Network, p.store, p.log)
+	if err != nil {
+		return nil, err
+	}
+	return w, p.cfg.checkKnown(p.store.Current(), w.NameOf)
+}
+
+// ownExcerpts takes what gateways tell of the own network; nil where a file says so.
+func (p *Proxy) ownExcerpts() healthstream.Excerpts {
+	if p.own == nil {
+		return nil
+	}
+	return p.own.keeper
+}
+
+// ownGateways are the gateways of the own network that health streams go to.
+func (p *Proxy) ownGateways() []*mesh.Gateway {
+	if p.own == nil {
+		return apart(p.store.Current().Gateways(p.cfg.Network))
+	}
+	return p.own.dialed.list()
+}
+
+// run lets time pass until ctx ends.
+func (o *ownNetwork) run(ctx context.Context) {
+	if o == nil {
+		return
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { o.dialed.run(ctx) })
+	for pause(ctx, tendEvery) {
+		o.keeper.Tend()
+		o.cache.keep(o.keeper, time.Now(), false)
+	}
+	o.cache.keep(o.keeper, time.Now(), true)
+}
+
+// told reports whether what this node needs of its network is known.
+func (o *ownNetwork) told() bool { return o == nil || o.keeper.Told() }
+
+// means reports whether the own network has something of a name or an address that was
+// asked for.
+func (o *ownNetwork) means(name string) bool { return o != nil && o.keeper.Means(name) }
+
+// await waits until a gateway has told everything, or the cache has: it is used when no
+// gateway tells within settleLimit. False if ctx ends before.
+func (o *ownNetwork) await(ctx context.Context) bool {
+	if o == nil {
+		return true
+	}
+	limit, waiting := time.Now().Add(settleLimit), true
+	for !o.told() {
+		if waiting && time.Now().After(limit) {
+			if waiting = false; o.leader() == "" {
+				o.cache.restore(o.keeper, o.ask)
+			}
+			continue
+		}
+		if !pause(ctx, 10*time.Millisecond) {
+			return false
+		}
+	}
+	return true
+}
+
+// toldState is what the gateways tell, and how it stands with them.
+type toldState struct {
+	excerpt.Status
+	Gateways []string   `json:"gateways"`           // addresses that are dialled
+	NotFound string     `json:"notFound,omitempty"` // why names of discovery.gateways are not resolved now
+	Cache    cacheState `json:"cache,omitzero"`     // the file for a start without gateways
+}
+
+func (o *ownNetwork) state() *toldState {
+	if o == nil {
+		return nil
+	}
+	s := &toldState{Status: o.keeper.Status(), Gateways: []string{}, Cache: o.cache.state()}
+	for _, g := range o.dialed.list() {
+		s.Gateways = append(s.Gateways, g.Name)
+	}
+	if err := o.dialed.failing(); err != nil {
+		s.NotFound = err.Error()
+	}
+	return s
+}
+
+// leader is the gateway that tells; "" if none does.
+func (o *ownNetwork) leader() string { return o.keeper.Status().Gateway }
+
+// findings says, a line each, what of the own network is not known as it should be.
+func (o *ownNetwork) findings() (lines []string) {
+	if o == nil {
+		return nil
+	}
+	s := o.state()
+	age := (time.Duration(s.AgeMS) * time.Millisecond).Round(time.Second)
+	switch {
+	case !s.Told:
+		lines = append(lines, "no gateway of this network has told what is on it yet: nothing is known")
+	case !s.Cached.IsZero():
+		lines = append(lines, fmt.Sprintf("no gateway of this network tells what is on it: what is known is from the cache %s and %v old", s.Cache.Path, age))
+	case s.Gateway == "":
+		lines = append(lines, fmt.Sprintf("no gateway of this network tells what is on it: what is known is %v old", age))
+	}
+	if s.NotFound != "" {
+		lines = append(lines, "discovery.gateways: "+s.NotFound)
+	}
+	if s.Held != "" {
+		lines = append(lines, s.Held)
+	}
+	if s.LeftOut > 0 {
+		lines = append(lines, fmt.Sprintf("%d objects that this node uses are left out: it holds at most %d workloads and %d services of others", s.LeftOut, excerpt.MaxWorkloads, excerpt.MaxServices))
+	}
+	if s.Odd != "" {
+		lines = append(lines, "gateway "+s.Gateway+" has told what makes no sense, which is not used: "+s.Odd)
+	}
+	if s.Cache.LastError != "" {
+		lines = append(lines, "discovery.cache "+s.Cache.Path+": "+s.Cache.LastError)
+	}
+	return lines
+}
+
+// firstAnswer is how long the first connection to a name waits for gateways.
+func (p *Proxy) firstAnswer() time.Duration {
+	if p.own != nil {
+		return firstTold
+	}
+	return firstUse
+}
+
+// askable returns what gateways are asked for when discovery does not know what flow asks
+// for; not ok for what none of them could know. Other networks export by the canonical
+// hostname; the own one is asked for any name, and for addresses.
+func (p *Proxy) askable(flow route.Flow) (name string, ok bool) {
+	host := strings.ToLower(strings.TrimSuffix(flow.Host, "."))
+	if p.own != nil {
+		if a, err := netip.ParseAddr(host); err == nil {
+			return a.Unmap().String(), a.Zone() == ""
+		}
+		if a := flow.Addr.Addr(); host == "" && a.IsValid() {
+			return a.Unmap().String(), a.Zone() == ""
+		}
+	}
+	name, ok = links.Canonical(host)
+	if !ok && p.own != nil && host != "" && !strings.Contains(host, ".") {
+		_, ok = links.Canonical(host + ".local") // an alias of one word
+		name = host
+	}
+	return name, ok && (p.links != nil || p.own != nil)
+}

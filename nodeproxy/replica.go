@@ -1,0 +1,279 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/localfault"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
+)
+
+// Several gateways of a network may have one address, as the replicas behind a load
+// balancer. Who has answered a dial is known when the TLS handshake is over
+// (hbone.ReplicaProtocol), and the session is that replica's, whoever was wanted: one dial
+// is one handshake, and what came of it is booked to who answered. Those who wanted
+// another one are told, and dial again or take the one that is there.
+
+// elsewhereError is a dial of one gateway that another replica at its address has answered.
+type elsewhereError struct {
+	want string // picker.GatewayKey
+	got  string // likewise; empty: one that discovery does not list yet
+	lost bool   // it was dialled so often in vain that it does not seem to be there
+}
+
+func (e *elsewhereError) Error() string {
+	got := "a replica that is not known here"
+	if e.got != "" {
+		got = "gateway " + e.got
+	}
+	return fmt.Sprintf("gateway %s was dialled, and %s has answered at the same address", e.want, got)
+}
+
+// isElsewhere reports whether err is that another replica has answered.
+func isElsewhere(err error) bool { return errors.As(err, new(*elsewhereError)) }
+
+const (
+	// patientDials is how often one replica is dialled in a row for a session to be kept.
+	patientDials = 6
+	// After vainDials dials in a row for each gateway at an address, of which none was
+	// answered by the one that was wanted, that one is held for lost: with one drawn at
+	// random each time, one in 400 that is there is.
+	vainDials = 6
+	// strangersFirst is how many replicas in a row that are not known here are passed over.
+	// The next one stands for who was wanted: all that is known of that network is out of date.
+	strangersFirst = 4
+	// dialsAtFailure is how many ways to an address are tried in one dial, one after another has
+	// failed, or has said nothing for dialStagger: it may have been a backend that is gone.
+	dialsAtFailure = 3
+	dialStagger    = 400 * time.Millisecond
+)
+
+// replicas remembers how dials of gateways that share an address went. The zero value is
+// ready. Safe for concurrent use.
+type replicas struct {
+	mu        sync.Mutex
+	vain      map[string]int // dials since the gateway has answered, by picker.GatewayKey
+	strangers map[string]int // in a row, by address
+}
+
+// answered notes that a dial of want, one of the gateways at an address, was answered by
+// got; empty: by a stranger. It returns whether want is held for lost, and, of a stranger,
+// whether that is to be taken for want.
+func (r *replicas) answered(want, got, address string, gateways int) (lost, taken bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.vain == nil {
+		r.vain, r.strangers = map[string]int{}, map[string]int{}
+	}
+	if got == "" {
+		if r.strangers[address]++; r.strangers[address] > strangersFirst {
+			return false, true
+		}
+	} else {
+		delete(r.strangers, address)
+		delete(r.vain, got)
+	}
+	if got == want {
+		return false, false
+	}
+	r.vain[want]++
+	return r.vain[want] >= vainDials*gateways, false
+}
+
+// retain forgets the gateways and addresses that snap does not list.
+func (r *replicas) retain(snap *mesh.Snapshot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key := range r.vain {
+		if picker.Gateway(snap, key) == nil {
+			delete(r.vain, key)
+		}
+	}
+	clear(r.strangers)
+}
+
+// meet reports whether x and g have an address in common.
+func meet(x, g *mesh.Gateway) bool {
+	at := func(a netip.AddrPort) bool { return a == g.Address || slices.Contains(g.More, a) }
+	return at(x.Address) || slices.ContainsFunc(x.More, at)
+}
+
+// replicasOf are the gateways at an address of g, g first.
+func replicasOf(snap *mesh.Snapshot, g *mesh.Gateway) []*mesh.Gateway {
+	out := []*mesh.Gateway{g}
+	for _, x := range snap.Gateways(g.Network) {
+		if x.Name != g.Name && meet(x, g) && x.Identity == g.Identity {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// apart are gateways of the own network with an address of its own each: those that share
+// one have another one for each other, and each node proxy speaks with all of them.
+func apart(gateways []*mesh.Gateway) []*mesh.Gateway {
+	out := slices.Clone(gateways)
+	for i, g := range out {
+		if g.Federation.IsValid() && g.Federation != g.Address && slices.ContainsFunc(gateways, func(x *mesh.Gateway) bool { return x != g && x.Address == g.Address }) {
+			own := *g
+			own.Address = g.Federation
+			out[i] = &own
+		}
+	}
+	return out
+}
+
+// gatewayDialer returns how a session with g is opened as source. keep is offered a
+// session that another replica has answered, and says whether it takes it.
+func (p *Proxy) gatewayDialer(source spiffeid.ID, g *mesh.Gateway, keep func(*mesh.Gateway, *hbone.Session) bool) func(context.Context) (*hbone.Session, error) {
+	return func(ctx context.Context) (*hbone.Session, error) {
+		s, err := p.dialGateway(ctx, source, g, keep)
+		var wrong *identity.PeerError
+		if errors.As(err, &wrong) {
+			err = &misnamedGateway{err, p.renamed(g, wrong)}
+		}
+		return s, err
+	}
+}
+
+func (p *Proxy) dialGateway(ctx context.Context, source spiffeid.ID, g *mesh.Gateway, keep func(*mesh.Gateway, *hbone.Session) bool) (*hbone.Session, error) {
+	all := replicasOf(p.store.Current(), g)
+	if len(all) == 1 && len(g.More) == 0 {
+		return p.dialer(hopOuter, source, []spiffeid.ID{g.Identity}, g.Address)(ctx)
+	}
+	names := make([]string, len(all))
+	for i, x := range all {
+		names[i] = picker.GatewayKey(x)
+	}
+	to := append([]netip.AddrPort{g.Address}, g.More...)
+	turn := rand.IntN(len(to))
+	type open struct {
+		t       *hbone.TLSTransport
+		expires time.Time
+	}
+	o, err := firstOf(ctx, max(dialsAtFailure, len(to)), func(ctx context.Context, i int) (open, error) {
+		t, expires, err := p.dialTLS(ctx, hopOuter, source, []spiffeid.ID{g.Identity}, to[(turn+i)%len(to)], hbone.ClientProtocols(names...)...)
+		return open{t, expires}, err
+	}, func(o open) { o.t.Close() })
+	if err != nil {
+		return nil, err
+	}
+	by := g
+	switch protocol := o.t.Protocol(); protocol {
+	case "h2": // it does not say
+	case hbone.AnyReplica:
+		by = nil
+	default:
+		if i := slices.IndexFunc(names, func(n string) bool { return hbone.ReplicaProtocol(n) == protocol }); i >= 0 {
+			by = all[i]
+		}
+	}
+	if len(all) == 1 {
+		by = g
+	}
+	e := &elsewhereError{want: names[0]}
+	if by != nil {
+		e.got = picker.GatewayKey(by)
+	}
+	lost, taken := p.replicas.answered(e.want, e.got, g.Address.String(), len(all))
+	e.lost = lost
+	if by == nil && !taken {
+		p.metrics.replicas.WithLabelValues("unknown").Inc()
+		o.t.Close()
+		return nil, e
+	}
+	s, err := p.startSession(o.t, o.expires)
+	switch {
+	case err != nil:
+		return nil, err
+	case taken:
+		p.metrics.replicas.WithLabelValues("taken").Inc()
+		return s, nil
+	case by == g:
+		p.metrics.replicas.WithLabelValues("asked").Inc()
+		return s, nil
+	}
+	p.metrics.replicas.WithLabelValues("other").Inc()
+	if by.Drained || keep == nil || !keep(by, s) {
+		s.Close(nil)
+	}
+	return nil, e
+}
+
+// adopt offers a session that was dialled for another replica to those of g.
+func (p *Proxy) adopt(source spiffeid.ID) func(*mesh.Gateway, *hbone.Session) bool {
+	return func(g *mesh.Gateway, s *hbone.Session) bool { return p.pool.Adopt(p.gatewayKey(source, g), s) }
+}
+
+// firstOf makes up to n attempts and returns the first that succeeds; those that come
+// later are dropped. The next one begins when one has failed by the hop's own doing, or after
+// dialStagger. If all fail it is the error of the first.
+func firstOf[T any](ctx context.Context, n int, try func(ctx context.Context, i int) (T, error), drop func(T)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	var none T
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results := make(chan result, n)
+	begun, ended := 0, 0
+	begin := func() {
+		i := begun
+		begun++
+		go func() {
+			v, err := try(ctx, i)
+			results <- result{v, err}
+		}()
+	}
+	begin()
+	defer func() {
+		left := begun - ended
+		if left == 0 {
+			return
+		}
+		go func() { // each ends with ctx
+			for range left {
+				if r := <-results; r.err == nil {
+					drop(r.value)
+				}
+			}
+		}()
+	}()
+	stagger := time.NewTicker(dialStagger)
+	defer stagger.Stop()
+	var first error
+	for {
+		select {
+		case r := <-results:
+			ended++
+			if r.err == nil {
+				return r.value, nil
+			}
+			if first == nil {
+				first = r.err
+			}
+			again := begun < n && ctx.Err() == nil && blameOf(r.err) == blameHop && !localfault.Is(r.err)
+			if again {
+				begin()
+			} else if ended == begun {
+				return none, first
+			}
+		case <-stagger.C:
+			if begun < n && ctx.Err() == nil {
+				begin()
+			}
+		}
+	}
+}
