@@ -1,0 +1,164 @@
+package helm
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+var update = flag.Bool("update", false, "rewrite values.schema.json, and, with HELM, the golden files")
+
+// cases are the sets of values that are rendered: testdata/<name>.values.yaml becomes
+// testdata/<name>.golden.yaml.
+func cases(t *testing.T) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.values.yaml")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("sets of values: %v, %v; want some", files, err)
+	}
+	for _, f := range files {
+		names = append(names, strings.TrimSuffix(filepath.Base(f), ".values.yaml"))
+	}
+	return names
+}
+
+// helm runs the binary that make chart builds.
+func helm(t *testing.T, args ...string) (out string, err error) {
+	t.Helper()
+	binary := os.Getenv("HELM")
+	if binary == "" {
+		t.Skip("NOT RUN: HELM names no helm: run `make chart`")
+	}
+	var stderr bytes.Buffer
+	cmd := exec.Command(binary, args...)
+	cmd.Stderr = &stderr
+	b, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("helm %s: %w: %s%s", strings.Join(args, " "), err, stderr.String(), b)
+	}
+	return string(b), err
+}
+
+func render(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	return helm(t, append([]string{"template", "isthmus", "isthmus", "--namespace", "isthmus-system"}, args...)...)
+}
+
+func TestChartRendersAsTheGoldenFilesSay(t *testing.T) {
+	for _, name := range cases(t) {
+		t.Run(name, func(t *testing.T) {
+			got, err := render(t, "--values", "testdata/"+name+".values.yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := "testdata/" + name + ".golden.yaml"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				a, b := difference(got, string(want))
+				t.Errorf("helm renders\n%s\nwhere %s has\n%s\nto rewrite it: make chart UPDATE=-update", a, golden, b)
+			}
+		})
+	}
+}
+
+// difference returns what follows where a and b part.
+func difference(a, b string) (string, string) {
+	x, y := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for i := range x {
+		if i >= len(y) || x[i] != y[i] {
+			return strings.Join(x[i:min(i+5, len(x))], "\n"), strings.Join(y[min(i, len(y)):min(i+5, len(y))], "\n")
+		}
+	}
+	return "", strings.Join(y[len(x):], "\n")
+}
+
+func TestHelmLintsTheCharts(t *testing.T) {
+	for _, name := range cases(t) {
+		if out, err := helm(t, "lint", "--strict", "isthmus", "--values", "testdata/"+name+".values.yaml"); err != nil {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+	if out, err := helm(t, "lint", "--strict", "isthmus-crds"); err != nil {
+		t.Errorf("isthmus-crds: %v\n%s", err, out)
+	}
+}
+
+// A value that is mistyped must not be taken for one that was left out.
+func TestHelmRefusesWhatIsNoValue(t *testing.T) {
+	for set, says := range map[string]string{
+		"network=west,gateway.replica=3":                       "replica",
+		"network=west,nodeproxy.enabled=true":                  "nodeproxy",
+		"network=west,gateway.service.externalTrafficPolicy=x": "externalTrafficPolicy",
+		"network=west,gateway.lameDuckSeconds=-1":              "lameDuckSeconds",
+		"network=West":       "network",
+		"gateway.replicas=3": "network",
+	} {
+		out, err := render(t, "--set", set)
+		if err == nil {
+			t.Errorf("--set %s is taken:\n%.300s", set, out)
+		} else if !strings.Contains(err.Error(), says) {
+			t.Errorf("--set %s: %v; want it to name %q", set, err, says)
+		}
+	}
+}
+
+// object is one document of what helm renders.
+type object struct {
+	Kind     string
+	Metadata struct{ Name, Namespace string }
+	Data     map[string]string
+	Spec     map[string]any
+	Rules    []struct {
+		APIGroups       []string `yaml:"apiGroups"`
+		Resources       []string `yaml:"resources"`
+		Verbs           []string `yaml:"verbs"`
+		ResourceNames   []string `yaml:"resourceNames"`
+		NonResourceURLs []string `yaml:"nonResourceURLs"`
+	}
+	all map[string]any
+}
+
+// rendered returns the objects of a golden file.
+func rendered(t *testing.T, name string) (out []object) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + name + ".golden.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	for {
+		var n yaml.Node
+		if err := d.Decode(&n); err == io.EOF {
+			return out
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		var o object
+		if err := n.Decode(&o); err != nil && !strings.Contains(err.Error(), "cannot unmarshal") {
+			t.Fatal(err)
+		}
+		if err := n.Decode(&o.all); err != nil {
+			t.Fatal(err)
+		}
+		if o.Kind != "" {
+			out = append(out, o)
+		}
+	}
+}

@@ -1,0 +1,3 @@
+// Package helm holds the chart isthmus and the chart of its custom resources; its tests
+// render them. It exports nothing.
+package helm

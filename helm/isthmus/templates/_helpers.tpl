@@ -1,0 +1,146 @@
+{{/* labels of all objects of a component: (dict "root" $ "component" "gateway") */}}
+{{- define "isthmus.labels" -}}
+{{ include "isthmus.selector" . }}
+app.kubernetes.io/version: {{ .root.Values.image.tag | default .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: isthmus
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end }}
+
+{{/* by what a workload finds its pods: never changes */}}
+{{- define "isthmus.selector" -}}
+app.kubernetes.io/name: isthmus-{{ .component }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- end }}
+
+{{- define "isthmus.image" -}}
+image: {{ printf "%s/isthmus-%s:%s" (trimSuffix "/" .root.Values.image.registry) .component (.root.Values.image.tag | default .root.Chart.AppVersion) | quote }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+{{- end }}
+
+{{- define "isthmus.pullSecrets" -}}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* what gateway and controller may do to their node: nothing */}}
+{{- define "isthmus.podSecurity" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "isthmus.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* the kubelet's probes: of the operations port, by number, as a node proxy declares none */}}
+{{- define "isthmus.probes" -}}
+startupProbe:
+  httpGet: {path: /healthz/live, port: 15020}
+  periodSeconds: 1
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {path: /healthz/live, port: 15020}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /healthz/ready, port: 15020}
+  periodSeconds: 2
+  timeoutSeconds: 2
+{{- end }}
+
+{{/* the identity of a process: its own service account, by the controller's CA */}}
+{{- define "isthmus.identity" -}}
+source: istio
+address: isthmus-controller.{{ .Release.Namespace }}.svc:15012
+root: /etc/isthmus/root/bundle.pem
+bundle: /etc/isthmus/root/bundle.pem
+token: /var/run/secrets/isthmus/ca-token
+{{- end }}
+
+{{- define "isthmus.common" -}}
+network: {{ required "network: name this cluster's network, as other clusters are to know it: --set network=west" .Values.network | quote }}
+trustDomain: {{ .Values.trustDomain }}
+operations: {address: "0.0.0.0:15020"}
+log: {level: {{ .Values.log.level }}, format: json}
+{{- end }}
+
+{{- define "isthmus.gatewayConfig" -}}
+{{ include "isthmus.common" . }}
+listen: 0.0.0.0:15008
+serviceAccount: {{ .Release.Namespace }}/gateway
+nodeServiceAccount: {{ .Release.Namespace }}/nodeproxy
+controllerServiceAccount: {{ .Release.Namespace }}/controller
+discovery:
+  kube:
+    inCluster: true
+    systemNamespace: {{ .Values.systemNamespace }}
+    cache: /var/lib/isthmus/cluster
+    keyCache: /var/lib/isthmus/keys
+    gateways: {{ .Release.Namespace }}/isthmus-gateway-nodes
+address:
+  service: {{ .Release.Namespace }}/isthmus-gateway
+identity:
+  {{- include "isthmus.identity" . | nindent 2 }}
+federation:
+  keys: /etc/isthmus/network
+  networks: /etc/isthmus/networks/networks.yaml
+timeouts:
+  lameDuck: {{ .Values.gateway.lameDuckSeconds }}s
+  drain: {{ .Values.gateway.drainSeconds }}s
+{{- end }}
+
+{{- define "isthmus.nodeproxyConfig" -}}
+{{ include "isthmus.common" . }}
+serviceAccount: {{ .Release.Namespace }}/nodeproxy
+discovery:
+  gateways: ["isthmus-gateway-nodes.{{ .Release.Namespace }}.svc:15008"]
+  gatewayServiceAccount: {{ .Release.Namespace }}/gateway
+  cache: /var/lib/isthmus/discovery.cache
+identity:
+  {{- include "isthmus.identity" . | nindent 2 }}
+federation:
+  networks: /etc/isthmus/networks/networks.yaml
+  token: /var/run/secrets/isthmus/gateway-token
+timeouts:
+  drain: {{ .Values.nodeProxy.drainSeconds }}s
+{{- end }}
+
+{{/* (dict "root" $ "template" "isthmus.gatewayConfig" "over" .Values.gateway.config) */}}
+{{- define "isthmus.config" -}}
+{{ toYaml (mergeOverwrite (include .template .root | fromYaml) (deepCopy .over)) }}
+{{- end }}
+
+{{/* a token of the pod's own service account, for one audience, renewed by the kubelet */}}
+{{- define "isthmus.token" -}}
+- serviceAccountToken: {path: {{ .path }}, audience: {{ .audience }}, expirationSeconds: 3600}
+{{- end }}
+
+{{- define "isthmus.controllerConfig" -}}
+{{ include "isthmus.common" . }}
+namespace: {{ .Release.Namespace }}
+serviceAccount: {{ .Release.Namespace }}/controller
+nodeServiceAccount: {{ .Release.Namespace }}/nodeproxy
+gateways: ["isthmus-gateway-nodes.{{ .Release.Namespace }}.svc:15008"]
+gatewayServiceAccount: {{ .Release.Namespace }}/gateway
+discovery:
+  kube:
+    inCluster: true
+    systemNamespace: {{ .Values.systemNamespace }}
+identity: {source: ca, dir: /etc/isthmus/ca}
+ca: {address: "0.0.0.0:15012", keys: /var/lib/isthmus/keys.json}
+federation:
+  networks: /etc/isthmus/networks/networks.yaml
+{{- end }}

@@ -1,0 +1,170 @@
+package helm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// dig follows keys, and indexes of lists, into what was decoded.
+func dig(v any, path ...any) any {
+	for _, p := range path {
+		switch p := p.(type) {
+		case string:
+			m, _ := v.(map[string]any)
+			v = m[p]
+		case int:
+			l, _ := v.([]any)
+			if p >= len(l) {
+				return nil
+			}
+			v = l[p]
+		}
+	}
+	return v
+}
+
+func find(t *testing.T, objects []object, kind, name string) object {
+	t.Helper()
+	for _, o := range objects {
+		if o.Kind == kind && o.Metadata.Name == name {
+			return o
+		}
+	}
+	t.Fatalf("no %s %s is rendered", kind, name)
+	return object{}
+}
+
+func TestGatewaysAndControllerMayDoNothingToTheirNode(t *testing.T) {
+	for _, set := range cases(t) {
+		objects := rendered(t, set)
+		for _, o := range objects {
+			if o.Kind != "Deployment" {
+				continue
+			}
+			pod := dig(o.all, "spec", "template", "spec")
+			container := dig(pod, "containers", 0)
+			for path, want := range map[string]any{
+				"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": map[string]any{"type": "RuntimeDefault"},
+			} {
+				if got := dig(pod, "securityContext", path); fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("%s: %s: securityContext.%s is %v; want %v", set, o.Metadata.Name, path, got, want)
+				}
+			}
+			for path, want := range map[string]any{
+				"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": map[string]any{"drop": []any{"ALL"}}, "privileged": nil,
+			} {
+				if got := dig(container, "securityContext", path); fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("%s: %s: container's securityContext.%s is %v; want %v", set, o.Metadata.Name, path, got, want)
+				}
+			}
+			for _, key := range []string{"hostNetwork", "hostPID", "hostIPC"} {
+				if v := dig(pod, key); v != nil {
+					t.Errorf("%s: %s has %s: %v", set, o.Metadata.Name, key, v)
+				}
+			}
+			for _, v := range dig(pod, "volumes").([]any) {
+				if dig(v, "hostPath") != nil {
+					t.Errorf("%s: %s mounts %v of its node", set, o.Metadata.Name, v)
+				}
+			}
+			for _, probe := range []string{"startupProbe", "livenessProbe", "readinessProbe"} {
+				if port := dig(container, probe, "httpGet", "port"); port != 15020 {
+					t.Errorf("%s: %s: %s asks port %v; want 15020", set, o.Metadata.Name, probe, port)
+				}
+			}
+		}
+		gateway := find(t, objects, "Deployment", "isthmus-gateway")
+		grace := dig(gateway.all, "spec", "template", "spec", "terminationGracePeriodSeconds")
+		if want := map[string]int{"everything": 790}[set]; want != 0 && grace != want {
+			t.Errorf("%s: a gateway has %v s to stop; want lame duck, drain and 10 s: %d", set, grace, want)
+		}
+	}
+}
+
+// A node proxy has no right at the API server and no token of it, and proves itself by
+// tokens for two audiences that are of no use there.
+func TestNodeProxiesHaveNoRights(t *testing.T) {
+	for _, set := range cases(t) {
+		objects := rendered(t, set)
+		for _, o := range objects {
+			switch o.Kind {
+			case "ClusterRoleBinding", "RoleBinding":
+				if s := fmt.Sprint(o.all["subjects"]); strings.Contains(s, "nodeproxy") {
+					t.Errorf("%s: %s gives node proxies rights: %s", set, o.Metadata.Name, s)
+				}
+			case "Secret":
+				t.Errorf("%s: the chart makes Secret %s: keys are made by isthmus init", set, o.Metadata.Name)
+			case "ServiceAccount":
+				if o.all["automountServiceAccountToken"] != false {
+					t.Errorf("%s: account %s mounts its token everywhere", set, o.Metadata.Name)
+				}
+			}
+		}
+		if set == "smallest" {
+			continue // node proxies are off by default
+		}
+		proxy := find(t, objects, "DaemonSet", "isthmus-nodeproxy")
+		pod := dig(proxy.all, "spec", "template", "spec")
+		if dig(pod, "automountServiceAccountToken") != false || dig(pod, "containers", 0, "ports") != nil {
+			t.Errorf("%s: node proxies mount a token or declare ports, which keeps two apart", set)
+		}
+		surge := dig(proxy.all, "spec", "updateStrategy", "rollingUpdate", "maxSurge")
+		if host := dig(pod, "hostNetwork") == true; host == (surge == 1) {
+			t.Errorf("%s: host network %v and maxSurge %v: two of one node would want the same ports", set, host, surge)
+		}
+		var audiences []string
+		for _, v := range dig(pod, "volumes").([]any) {
+			sources, _ := dig(v, "projected", "sources").([]any)
+			for _, s := range sources {
+				audiences = append(audiences, fmt.Sprint(dig(s, "serviceAccountToken", "audience")))
+			}
+		}
+		if slices.Sort(audiences); !slices.Equal(audiences, []string{"isthmus-gateway", "istio-ca"}) {
+			t.Errorf("%s: node proxies have tokens for %q", set, audiences)
+		}
+	}
+}
+
+// Gateways ask and watch, and have tokens reviewed; the controller alone writes.
+func TestRightsAreTheLeast(t *testing.T) {
+	for _, o := range rendered(t, "everything") {
+		if o.Kind != "ClusterRole" && o.Kind != "Role" {
+			continue
+		}
+		for _, r := range o.Rules {
+			all := slices.Concat(r.APIGroups, r.Resources, r.Verbs, r.NonResourceURLs)
+			if slices.Contains(all, "*") || slices.Contains(r.Resources, "secrets") || slices.Contains(r.Verbs, "impersonate") {
+				t.Errorf("%s %s: rule %+v is too much", o.Kind, o.Metadata.Name, r)
+			}
+			if o.Metadata.Name == "isthmus-gateway" && !slices.Equal(r.Resources, []string{"tokenreviews"}) {
+				for _, v := range r.Verbs {
+					if !slices.Contains([]string{"get", "list", "watch"}, v) {
+						t.Errorf("a gateway may %s %v", v, r.Resources)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A change of the configuration restarts the pods, since it is read at the start alone.
+func TestAChangedConfigurationRestarts(t *testing.T) {
+	sum := func(args ...string) any {
+		out, err := render(t, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, after, ok := strings.Cut(out, "isthmus.io/config: ")
+		if !ok {
+			t.Fatal("no checksum is rendered")
+		}
+		return strings.Fields(after)[0]
+	}
+	same, other := []string{"--set", "network=west,gateway.replicas=5"}, []string{"--set", "network=west,trustDomain=west.example"}
+	base := sum("--set", "network=west")
+	if sum(same...) != base || sum(other...) == base {
+		t.Errorf("checksums: %v, with more replicas %v, with another trust domain %v", base, sum(same...), sum(other...))
+	}
+}
