@@ -7,7 +7,7 @@ SHELL       := bash
 
 GO       ?= go
 TOOL     := $(GO) tool -modfile=internal/tools/go.mod
-MODULES  := . internal/tools internal/tools/proto integration/kubernetes/components
+MODULES  := . internal/tools internal/tools/proto internal/tools/helm internal/tools/images integration/kubernetes/components
 FUZZTIME ?= 10s
 COUNT    ?= 10
 SEEDS    ?= 2000
@@ -25,7 +25,7 @@ else
 $(warning no C compiler: tests run without the race detector)
 endif
 
-.PHONY: help demo build test test-sessions test-race test-debug test-large integration interop test-kubernetes wan drills soak torture overload race lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
+.PHONY: help demo build test test-sessions test-race test-debug test-large integration interop test-kubernetes scale-kubernetes chart images images-twice wan drills soak torture overload race lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ demo: build ## run the failover drill and leave build/demo/report.html
 # What programs say they are; without git the go command's own word counts.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 
-build: ## compile gateway, nodeproxy and isthmus into bin/
+build: ## compile all of cmd/ into bin/
 	@mkdir -p bin
 	$(GO) build -trimpath -ldflags '-X github.com/isthmus-mesh/isthmus/internal/buildinfo.stamp=$(VERSION)' -o bin/ ./cmd/...
 
@@ -81,14 +81,42 @@ integration: ## start the real binaries as processes: the README's commands, sma
 interop: ## as root: every role beside stock ztunnel (ZTUNNEL=<binary>)
 	ZTUNNEL="$(abspath $(ZTUNNEL))" $(GO) test -v -count 1 -timeout 15m ./integration/interop
 
+# helm is in a module of its own: its first build takes a minute or two of CPU.
+build/helm: internal/tools/helm/go.mod
+	@mkdir -p build
+	CGO_ENABLED=0 $(GO) build -modfile=internal/tools/helm/go.mod -trimpath -o build/helm helm.sh/helm/v4/cmd/helm
+
+# Static binaries without a build id, and images that depend on nothing but them. What the
+# images say of their time is the commit's.
+IMAGES  ?= build/images
+CREATED ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+images: ## build OCI images of all programs for amd64 and arm64 into build/images, without a registry or daemon (layouts and tars)
+	rm -rf $(IMAGES); mkdir -p $(IMAGES)/bin
+	$(GO) build -C internal/tools/images -o $(abspath $(IMAGES))/tool .
+	@for arch in amd64 arm64; do for p in cmd/*/; do name=isthmus-$$(basename $$p); echo "$$arch $$name"; \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -buildid= -X github.com/isthmus-mesh/isthmus/internal/buildinfo.stamp=$(VERSION)' \
+			-o $(IMAGES)/bin/$$arch/$${name/isthmus-isthmus/isthmus} ./$$p || exit $$?; done; done
+	$(IMAGES)/tool --bin $(IMAGES)/bin --out $(IMAGES) --version "$(subst +,-,$(VERSION))" --created $(CREATED)
+
+images-twice: ## build the images twice, the second time from a copy of the source elsewhere, and compare every byte
+	again=$$(mktemp -d); trap 'rm -rf "$$again"' EXIT; git ls-files -z | xargs -0 cp --parents -t "$$again"; \
+	$(MAKE) images VERSION=$(VERSION) CREATED=$(CREATED); $(MAKE) -C "$$again" images VERSION=$(VERSION) CREATED=$(CREATED); \
+	rm $(IMAGES)/tool "$$again/$(IMAGES)/tool"; diff -r $(IMAGES) "$$again/$(IMAGES)"; echo "the same bytes twice"
+
+chart: build/helm ## lint and render the chart, and compare with its golden files (UPDATE=-update rewrites them; helm's first build takes a minute)
+	HELM="$(abspath build/helm)" $(GO) test -count 1 ./helm $(UPDATE)
+
 # The version is stamped as the release builds of Kubernetes have it: clients ask for it.
 KUBE_VERSION := v1.36.3
 build/kubernetes/components: integration/kubernetes/components/main.go integration/kubernetes/components/go.mod
 	@mkdir -p build/kubernetes
 	cd integration/kubernetes/components && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w $$(printf -- '-X %s.gitVersion=$(KUBE_VERSION) -X %s.gitMajor=1 -X %s.gitMinor=36 -X %s.gitTreeState=clean ' $$(for p in k8s.io/component-base/version k8s.io/client-go/pkg/version; do echo $$p $$p $$p $$p; done))" -o ../../../build/kubernetes/components .
 
-test-kubernetes: build/kubernetes/components ## a gateway on a real etcd, kube-apiserver and kube-controller-manager (their first build takes minutes)
-	KUBERNETES="$(abspath build/kubernetes/components)" $(GO) test -v -count 1 -timeout 10m ./integration/kubernetes
+test-kubernetes: build/kubernetes/components build/helm ## as root: two clusters with gateways and node proxies on real API servers (their first build takes minutes; OUTAGE=5m)
+	KUBERNETES="$(abspath build/kubernetes/components)" HELM="$(abspath build/helm)" $(GO) test -v -count 1 -timeout 20m ./integration/kubernetes
+
+scale-kubernetes: build/kubernetes/components ## 20 000 pods and 2 000 services on a real kube-apiserver: what a gateway needs and costs (ten minutes)
+	SCALE=yes KUBERNETES="$(abspath build/kubernetes/components)" $(GO) test -v -count 1 -timeout 20m -run '^TestScale$$' ./integration/kubernetes
 
 wan: ## as root: new connections, load and faults over a line of 40 ms; with ZTUNNEL=<binary> beside stock ztunnel
 	WAN=yes ZTUNNEL="$(abspath $(ZTUNNEL))" $(GO) test -v -count 1 -timeout 15m ./integration/wan
