@@ -24,7 +24,7 @@ type relay struct {
 	conns  map[*link]struct{}
 	work   sync.WaitGroup
 
-	passed    atomic.Int64 // bytes, in all
+	passed    atomic.Int64 // bytes let through, in all
 	swallowed atomic.Int64 // bytes, while cut
 	met       atomic.Int64 // connections that came while cut
 }
@@ -111,13 +111,15 @@ func (r *relay) pass(l *link, dst net.Conn, p []byte) bool {
 		l.lost = true
 	}
 	lost := l.lost
+	if !lost { // before the cut, even where the write ends after it
+		r.passed.Add(int64(len(p)))
+	}
 	r.mu.Unlock()
 	if lost {
 		r.swallowed.Add(int64(len(p)))
 		return true
 	}
-	n, err := dst.Write(p)
-	r.passed.Add(int64(n))
+	_, err := dst.Write(p)
 	return err == nil
 }
 
