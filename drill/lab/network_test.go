@@ -61,16 +61,16 @@ func TestPacketsVanishBothWaysAndComeBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if got := n.probe(t.Context(), addr, 10*time.Second); got != "answers" {
+	if got := n.probeFor(t.Context(), addr, "answers"); got != "answers" {
 		t.Errorf("before: %s", got)
 	}
 	if err := n.vanish(addr.Addr(), true); err != nil {
 		t.Fatal(err)
 	}
-	if got := n.probe(t.Context(), addr, look); got != "hangs" {
+	if got := n.probeFor(t.Context(), addr, "hangs"); got != "hangs" {
 		t.Errorf("a new connection: %s, want no answer at all", got)
 	}
-	if got := n.probe(t.Context(), netip.MustParseAddrPort("127.9.9.10:7000"), look); got != "refused" {
+	if got := n.probeFor(t.Context(), netip.MustParseAddrPort("127.9.9.10:7000"), "refused"); got != "refused" {
 		t.Errorf("another address: %s", got)
 	}
 	c.Write([]byte("x"))
@@ -81,7 +81,7 @@ func TestPacketsVanishBothWaysAndComeBack(t *testing.T) {
 	if err := n.vanish(addr.Addr(), false); err != nil {
 		t.Fatal(err)
 	}
-	if got := n.probe(t.Context(), addr, 10*time.Second); got != "answers" {
+	if got := n.probeFor(t.Context(), addr, "answers"); got != "answers" {
 		t.Errorf("after: %s", got)
 	}
 	c.SetReadDeadline(time.Now().Add(30 * time.Second)) // the kernel sends again

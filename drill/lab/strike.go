@@ -130,7 +130,7 @@ func (j *injection) proveProcess(ctx context.Context, what, want string) (string
 	if g := j.gateway(name); g.Name != "" {
 		addr = g.Address
 	}
-	got := j.network.probe(ctx, addr, look)
+	got := j.network.probeFor(ctx, addr, want)
 	if got != want {
 		return fmt.Sprintf("%s %s %s %s, expected %s", name, what, addr, got, want), false
 	}
@@ -141,7 +141,7 @@ func (j *injection) proveProcess(ctx context.Context, what, want string) (string
 // proveEach probes every victim's port directly, beside the mesh.
 func (j *injection) proveEach(ctx context.Context, want, verb string) (string, bool) {
 	err := j.each(j.o, func(p *pod, port uint16) error {
-		if got := j.network.probe(ctx, netip.AddrPortFrom(p.Address, port), look); got != want {
+		if got := j.network.probeFor(ctx, netip.AddrPortFrom(p.Address, port), want); got != want {
 			return fmt.Errorf("%s port %d %s, expected %s", p.Name, port, got, want)
 		}
 		return nil
@@ -157,7 +157,7 @@ func (j *injection) proveSlow(ctx context.Context) (string, bool) {
 	delay := j.o.Fault.Delay
 	err := j.each(j.o, func(p *pod, port uint16) error {
 		began := time.Now()
-		got := j.network.probe(ctx, netip.AddrPortFrom(p.Address, port), delay+orderTimeout)
+		got := j.network.probe(ctx, netip.AddrPortFrom(p.Address, port), orderTimeout, delay+orderTimeout)
 		if took := time.Since(began); got != "answers" || took < delay {
 			return fmt.Errorf("%s port %d %s after %v, expected an answer after %v", p.Name, port, got, took.Round(time.Millisecond), delay)
 		}
@@ -225,7 +225,7 @@ func (j *injection) mend(ctx context.Context) error {
 		return j.wellAgain(ctx, name)
 	}
 	return j.each(j.o, func(p *pod, port uint16) error {
-		if got := j.network.probe(ctx, netip.AddrPortFrom(p.Address, port), orderTimeout); got != "answers" {
+		if got := j.network.probeFor(ctx, netip.AddrPortFrom(p.Address, port), "answers"); got != "answers" {
 			return fmt.Errorf("%s port %d %s, expected an answer", p.Name, port, got)
 		}
 		return nil
@@ -240,7 +240,7 @@ func (j *injection) wellAgain(ctx context.Context, name string) error {
 	admin := j.node(name).Admin
 	if g := j.gateway(name); g.Name != "" {
 		admin = g.Admin
-		if got := j.network.probe(ctx, g.Address, orderTimeout); got != "closes" && got != "answers" {
+		if got := j.network.probeFor(ctx, g.Address, "answers"); got != "closes" && got != "answers" {
 			return fmt.Errorf("%s %s %s, expected an answer", name, g.Address, got)
 		}
 	}
