@@ -164,6 +164,41 @@ func (c *Cluster) address(pod name) string {
 	return ""
 }
 
+// needs reports whether something would be lost with an object that a list lacks: a pod that can
+// be asked, a service, what is known of a service, or the last word that a pod that is known is
+// its member, runs on a node or belongs to a namespace.
+func (c *Cluster) needs(k Kind, n name, missing func(Kind, name) bool) bool {
+	switch k {
+	case Pods:
+		p := c.pods[n]
+		return p != nil && p.Status.PodIP != "" && !p.Spec.HostNetwork // who answers at a node's address is somebody else
+	case EndpointSlices:
+		s := c.slices[n]
+		return s != nil && slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool { return c.lastOf(s, podOf(s, &e), missing) })
+	case ServiceExports:
+		return c.services[n] != nil
+	case Nodes:
+		return len(c.onNode[n.name]) > 0
+	case Namespaces:
+		return len(c.podsOf[n.name])+len(c.servicesOf[n.name]) > 0
+	}
+	return true
+}
+
+// lastOf reports whether no slice that is there says what s does: that a pod is a member of
+// its service.
+func (c *Cluster) lastOf(s *discoveryv1.EndpointSlice, pod name, missing func(Kind, name) bool) bool {
+	if c.pods[pod] == nil {
+		return false
+	}
+	for other := range c.aboutPod[pod] {
+		if serviceOf(c.slices[other]) == serviceOf(s) && !missing(EndpointSlices, other) {
+			return false
+		}
+	}
+	return true
+}
+
 // object returns that of e, nil if it is of another type.
 func object[T any](e Event) *T {
 	o, _ := e.Object.(*T)

@@ -13,129 +13,177 @@ const (
 	// judgeAfter is how long what a list lacks is gathered before it is judged: it comes one
 	// by one.
 	judgeAfter = time.Second
-	// maxMissing is the largest part of the objects of a kind that a list which is read anew
-	// may lack and be believed at once.
-	maxMissing = 0.3
 	// holdFor is how long objects without an address are held, and longer while a pod that is
 	// missing with them answers.
 	holdFor = 10 * time.Minute
+	// restoredFor is the same for what an API server lacks that has gone backwards: it has
+	// lost them for certain, and somebody has to make them anew. It also ends what is held
+	// for the sake of pods.
+	restoredFor = 24 * time.Hour
+	// rewoundFor is how long before and after it is noticed that the API server has gone
+	// backwards a list may lack something for that reason.
+	rewoundFor = time.Minute
 	// deadAfter is how many probes in a row a held pod does not answer before it is believed
 	// to be gone.
 	deadAfter = 2
 )
 
-// freeMissing is how many objects of a kind may always be missing. A service that goes takes
-// all its pods out of reach, and a cluster may have one: a third of these, of slices, nodes or
-// namespaces is held however few they are.
-var freeMissing = [kinds]int{Pods: 2, ServiceExports: 2}
-
 // guard decides what becomes of objects that were known and that a list which was read
 // anew does not have, after the watch was lost: either they were deleted meanwhile, or
 // the API server has lost them (an etcd from an old backup, another cluster behind the
-// address). Deletions that a watch tells of never come here: somebody made them, however
-// many. A few that are missing are believed; many are held, pods for as long as their
-// addresses answer. It asks nobody anything, and is not safe for concurrent use.
+// address). Nothing in a list tells the two apart, and they do not cost the same: what is
+// kept for some minutes after it was deleted is asked for by nobody, and a service that is
+// dropped while its pods run fails all its connections. So all that is missing is held,
+// however few: pods for as long as their addresses answer, what rests on pods as long as
+// these are known, and the rest for a while. Deletions that a watch tells of never come
+// here: somebody made them. It asks nobody anything, and is not safe for concurrent use.
 type guard struct {
 	missing [kinds]absence
+	rewound time.Time // when the API server was last seen to have gone backwards
 }
 
 // absence is what is missing of one kind.
 type absence struct {
-	fresh map[name]struct{} // not judged yet
-	since time.Time         // when the oldest of fresh came
-	held  map[name]int      // by how many probes in a row were not answered
-	begun time.Time         // when the oldest of held was
-	of    int               // objects of the kind that were known then
+	lost map[name]*loss
+	of   int // objects of the kind that were known when the oldest was first held
 }
 
-// miss notes that a list which was read anew lacks an object.
-func (g *guard) miss(k Kind, n name, now time.Time) {
-	a := &g.missing[k]
-	if _, is := a.held[n]; is {
-		return
-	}
-	if len(a.fresh) == 0 {
-		a.fresh, a.since = map[name]struct{}{}, now
-	}
-	a.fresh[n] = struct{}{}
+// loss is one object that is missing.
+type loss struct {
+	verdict
+	since      time.Time
+	held       bool // it was judged, and is not believed to be gone
+	restored   bool // the API server had gone backwards
+	unanswered int  // probes in a row
 }
 
-// there notes that an object is there, or is gone by a better word.
-func (g *guard) there(k Kind, n name) {
+// verdict is that an object is gone. It holds unless there is other news of the object
+// than when a list lacked it.
+type verdict struct {
+	name
+	news uint64 // the number of the news that the list lacked
+}
+
+// set says what is missing of a kind now, each object with the number of its latest news.
+func (g *guard) set(k Kind, missing map[name]uint64, now time.Time) {
 	a := &g.missing[k]
-	delete(a.fresh, n)
-	delete(a.held, n)
+	for n, l := range a.lost {
+		if news, is := missing[n]; !is || news != l.news {
+			delete(a.lost, n) // it was there meanwhile, or is gone by a better word
+		}
+	}
+	for n, news := range missing {
+		if a.lost[n] != nil {
+			continue
+		}
+		if a.lost == nil {
+			a.lost = map[name]*loss{}
+		}
+		a.lost[n] = &loss{verdict: verdict{n, news}, since: now, restored: !g.rewound.IsZero() && now.Sub(g.rewound) < rewoundFor}
+	}
+}
+
+// rewind notes that the API server has gone backwards.
+func (g *guard) rewind(now time.Time) {
+	g.rewound = now
+	for k := range g.missing {
+		for _, l := range g.missing[k].lost {
+			l.restored = l.restored || now.Sub(l.since) < rewoundFor
+		}
+	}
+}
+
+// empty reports whether nothing is missing.
+func (g *guard) empty() bool {
+	return !slices.ContainsFunc(g.missing[:], func(a absence) bool { return len(a.lost) > 0 })
 }
 
 // judge returns what is believed to be gone of a kind of which so many objects are known,
-// and how many more it holds from now on. probed reports whether an object has an address
-// that can be asked: a pod that has none is believed to be gone.
-func (g *guard) judge(k Kind, known int, now time.Time, probed func(name) bool) (gone []name, held int) {
+// and how many more it holds from now on. Of what nothing that is known needs, a list is
+// believed.
+func (g *guard) judge(k Kind, known int, now time.Time, needed func(name) bool) (gone []verdict, held int) {
 	a := &g.missing[k]
-	if len(a.fresh) == 0 || now.Sub(a.since) < judgeAfter {
-		return nil, 0
-	}
-	many := len(a.fresh) > freeMissing[k] && float64(len(a.fresh)) > maxMissing*float64(known)
-	for n := range a.fresh {
-		if !many || k == Pods && !probed(n) {
-			gone = append(gone, n)
-			continue
+	was, asked := a.held(), g.missing[Pods].held() > 0
+	for n, l := range a.lost {
+		age := now.Sub(l.since)
+		switch {
+		case age < judgeAfter:
+		case !needed(n), k != Pods && l.over(age, asked):
+			delete(a.lost, n)
+			gone = append(gone, l.verdict)
+		case !l.held:
+			l.held = true
+			held++
 		}
-		if len(a.held) == 0 {
-			a.held, a.begun, a.of = map[name]int{}, now, known
-		}
-		a.held[n] = 0
-		held++
 	}
-	clear(a.fresh)
+	if was == 0 {
+		a.of = known
+	}
 	return gone, held
 }
 
-// probe returns the held pods, at most so many.
-func (g *guard) probe(most int) (out []name) {
-	for n := range g.missing[Pods].held {
-		if len(out) == most {
-			break
+// over reports whether an object without an address has been held for long enough; asked: pods
+// are held beside it.
+func (l *loss) over(age time.Duration, asked bool) bool {
+	return age >= restoredFor || age >= holdFor && !l.restored && !asked
+}
+
+// held is how many objects are held.
+func (a *absence) held() (n int) {
+	for _, l := range a.lost {
+		if l.held {
+			n++
 		}
-		out = append(out, n)
+	}
+	return n
+}
+
+// begun is since when the oldest that is held is missing.
+func (a *absence) begun() (at time.Time) {
+	for _, l := range a.lost {
+		if l.held && (at.IsZero() || l.since.Before(at)) {
+			at = l.since
+		}
+	}
+	return at
+}
+
+// probe returns held pods, at most so many.
+func (g *guard) probe(most int) (out []verdict) {
+	for _, l := range g.missing[Pods].lost {
+		if l.held && len(out) < most {
+			out = append(out, l.verdict)
+		}
 	}
 	return out
 }
 
 // answered takes in whether a held pod answers, and reports whether it is now believed to
 // be gone.
-func (g *guard) answered(n name, does bool) (gone bool) {
-	held := g.missing[Pods].held
-	if _, is := held[n]; !is {
+func (g *guard) answered(v verdict, does bool) (gone bool) {
+	l := g.missing[Pods].lost[v.name]
+	if l == nil || l.news != v.news {
 		return false
 	}
 	if does {
-		held[n] = 0
+		l.unanswered = 0
 		return false
 	}
-	held[n]++
-	if held[n] < deadAfter {
+	if l.unanswered++; l.unanswered < deadAfter {
 		return false
 	}
-	delete(held, n)
+	delete(g.missing[Pods].lost, v.name)
 	return true
 }
 
-// over returns what else is believed to be gone: all that has no address, once no held pod
-// answers and its time is over.
-func (g *guard) over(k Kind, now time.Time) (gone []name) {
-	a := &g.missing[k]
-	if k == Pods || len(a.held) == 0 || len(g.missing[Pods].held) > 0 || now.Sub(a.begun) < holdFor {
-		return nil
-	}
-	return g.release(k)
-}
-
 // release returns all that is held of a kind, and holds it no more.
-func (g *guard) release(k Kind) []name {
-	a := &g.missing[k]
-	gone := slices.Collect(maps.Keys(a.held))
-	clear(a.held)
+func (g *guard) release(k Kind) (gone []verdict) {
+	for n, l := range g.missing[k].lost {
+		if l.held {
+			delete(g.missing[k].lost, n)
+			gone = append(gone, l.verdict)
+		}
+	}
 	return gone
 }
 
@@ -144,9 +192,11 @@ func (g *guard) id() string {
 	sum := sha256.New()
 	any := false
 	for k := range g.missing {
-		for _, n := range slices.SortedFunc(maps.Keys(g.missing[k].held), name.compare) {
-			fmt.Fprintln(sum, Kind(k), n)
-			any = true
+		for _, n := range slices.SortedFunc(maps.Keys(g.missing[k].lost), name.compare) {
+			if g.missing[k].lost[n].held {
+				fmt.Fprintln(sum, Kind(k), n)
+				any = true
+			}
 		}
 	}
 	if !any {

@@ -60,7 +60,7 @@ func follow[L runtime.Object](s *Source, k Kind, example runtime.Object, list fu
 			return &watched{Interface: w, ended: func() { s.ended(k) }}, nil
 		},
 	}
-	return cache.NewInformerWithOptions(cache.InformerOptions{
+	store, c := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, client), ObjectType: example, Transform: trim, Logger: new(logr.Discard()),
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(o any) { s.noteObject(k, o, false) },
@@ -68,6 +68,10 @@ func follow[L runtime.Object](s *Source, k Kind, example runtime.Object, list fu
 			DeleteFunc: func(o any) { s.noteObject(k, o, true) },
 		},
 	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.followed[k] = c
+	return store, c
 }
 
 func (s *Source) noteObject(k Kind, o any, gone bool) {
@@ -125,7 +129,7 @@ func (s *Source) followExports(ctx context.Context, known chan struct{}) {
 			s.failed(ServiceExports, err)
 		case version == "":
 			s.absent(ServiceExports)
-			s.withdraw(ServiceExports, nil, s.miss)
+			s.withdraw(ServiceExports, nil, false)
 			clear()
 		default:
 			s.exports(ctx, version, clear)
@@ -189,7 +193,7 @@ func (s *Source) exports(ctx context.Context, version string, known func()) {
 		select {
 		case <-ctx.Done():
 		case <-c.HasSyncedChecker().Done():
-			s.withdraw(ServiceExports, store, s.miss) // what went between the last informer and this one
+			s.withdraw(ServiceExports, store, false) // what went between the last informer and this one
 			known()
 		}
 	}()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,15 +15,16 @@ import (
 // list is how it stands with the list of one kind.
 type list struct {
 	kind      Kind
-	objects   map[Event]struct{}
-	open      bool      // a watch is open: all that happens is told
-	none      bool      // the API server has no such list, which is no fault
-	failing   bool      // the last question was not answered as it should be
-	why       string    // the last time that it failed
-	whyTime   time.Time // when that began
-	since     time.Time // when it was last known to be current; unless open
-	held      int       // objects that a list which was read anew lacks, and that stay in force
-	heldOf    int       // objects that were known then
+	objects   map[Event]uint64 // the number of the latest news of each
+	open      bool             // a watch is open: all that happens is told
+	none      bool             // the API server has no such list, which is no fault
+	failing   bool             // the last question was not answered as it should be
+	why       string           // the last time that it failed
+	whyTime   time.Time        // when that began
+	since     time.Time        // when it was last known to be current; unless open
+	held      int              // objects that a list which was read anew lacks, and that stay in force
+	heldOf    int              // objects that were known then
+	version   uint64           // of the list and of what the watch told since, as far as the guard has looked
 	heldSince time.Time
 }
 
@@ -88,32 +88,41 @@ func (s *Source) failed(k Kind, err error) {
 	}
 }
 
-// withdraw calls missing for all objects of a kind that are not in store; nil is an
-// empty one.
-func (s *Source) withdraw(k Kind, store cache.Store, missing func(Event)) {
+// withdraw takes notice of all objects of a kind that are not in store; nil is an empty
+// one. They are missing, or gone where that is believed.
+func (s *Source) withdraw(k Kind, store cache.Store, believed bool) {
 	s.mu.Lock()
-	all := slices.Collect(maps.Keys(s.lists[k].objects))
+	all := maps.Clone(s.lists[k].objects)
 	s.mu.Unlock()
-	for _, e := range all {
+	for e, news := range all {
 		if store != nil {
 			if _, there, _ := store.GetByKey(name{e.Namespace, e.Name}.String()); there {
 				continue
 			}
 		}
-		missing(e)
+		s.mu.Lock()
+		switch {
+		case s.lists[k].objects[e] != news: // the informer has said something else meanwhile
+		case believed:
+			s.put(e, nil)
+		default:
+			s.missing[e] = struct{}{}
+		}
+		s.mu.Unlock()
 	}
+	s.poke()
 }
 
 // count keeps books of the objects that there are; s.mu is held.
-func (l *list) count(e Event, there bool) {
+func (l *list) count(e Event, news uint64, there bool) {
 	if !there {
 		delete(l.objects, e)
 		return
 	}
 	if l.objects == nil {
-		l.objects = map[Event]struct{}{}
+		l.objects = map[Event]uint64{}
 	}
-	l.objects[e] = struct{}{}
+	l.objects[e] = news
 }
 
 // age is how long ago l was last known to be current.

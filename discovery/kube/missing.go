@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
 	"sync"
 	"time"
 
@@ -22,7 +23,7 @@ const (
 )
 
 // probes are the answers of one round, by pod.
-type probes map[name]bool
+type probes map[verdict]bool
 
 // answers asks whether somebody listens at the address of a pod.
 func answers(ctx context.Context, address string) bool {
@@ -34,64 +35,114 @@ func answers(ctx context.Context, address string) bool {
 	return err == nil
 }
 
-// screen lets the guard know of what is said of objects. A pod that has the address of one
-// that is held has taken its place.
-func (s *Source) screen(events []Event) {
-	var taken map[string]bool
-	for _, e := range events {
-		n := name{e.Namespace, e.Name}
-		s.guard.there(e.Kind, n)
-		if p := object[corev1.Pod](e); p != nil && e.Kind == Pods && len(s.guard.missing[Pods].held) > 0 {
-			if taken == nil {
-				taken = map[string]bool{}
-			}
-			taken[p.Status.PodIP] = true
-		}
-	}
-	if taken == nil {
-		return
-	}
-	for _, n := range s.guard.probe(len(s.guard.missing[Pods].held)) {
-		if taken[s.cluster.address(n)] {
-			s.guard.there(Pods, n)
-			s.gone(Pods, n)
-		}
-	}
-}
-
 // look does what is due: it judges what is missing, asks held pods, writes the cache.
 func (s *Source) look(ctx context.Context, running *sync.WaitGroup, now time.Time) {
-	s.mu.Lock()
-	missed := s.missed
-	s.missed = nil
-	var known [kinds]int
-	for k := range s.lists {
-		known[k] = len(s.lists[k].objects)
-	}
-	s.mu.Unlock()
-	for e := range missed {
-		s.guard.miss(e.Kind, name{e.Namespace, e.Name}, now)
-	}
+	s.rewound(now)
+	known := s.misses(now)
+	taken := s.addresses()
 	for k := range kinds {
-		gone, held := s.guard.judge(k, known[k], now, func(n name) bool { return s.cluster.address(n) != "" })
+		gone, held := s.guard.judge(k, known[k], now, func(n name) bool {
+			return s.cluster.needs(k, n, s.isMissing) && (k != Pods || !taken[s.cluster.address(n)])
+		})
 		s.gone(k, gone...)
 		if held > 0 {
-			s.log.Error().Str("server", s.server).Stringer("list", k).Int("missing", held).Int("of", known[k]).Str("confirm", s.guard.id()).
-				Str("remedy", "see whether the API server has lost them (an etcd from an old backup, another cluster); if they are meant to be gone, POST /kubernetes/confirm?id= with the name at confirm to the admin address").
-				Msg("a list of the Kubernetes API server lacks much that was known: it stays in force, pods for as long as they answer")
+			s.log.Warn().Str("server", s.server).Stringer("list", k).Int("missing", held).Int("of", known[k]).Str("confirm", s.guard.id()).
+				Str("remedy", "if they were deleted while the API server was out of reach, wait or POST /kubernetes/confirm?id= with the name at confirm to the admin address; if it has lost them (an etcd from an old backup, another cluster), make them anew").
+				Msg("a list of the Kubernetes API server lacks what was known: it stays in force for a while, pods for as long as they answer")
 		}
-		s.gone(k, s.guard.over(k, now)...)
 	}
 	s.tellHeld()
 	s.ask(ctx, running, now)
 	s.save(running, now)
 }
 
-// gone notes that objects are believed to be gone.
-func (s *Source) gone(k Kind, names ...name) {
-	for _, n := range names {
-		s.note(Event{Kind: k, Namespace: n.namespace, Name: n.name}, nil)
+// misses lets the guard know what is missing now, and returns how many objects are known.
+func (s *Source) misses(now time.Time) (known [kinds]int) {
+	var missing [kinds]map[name]uint64
+	s.mu.Lock()
+	for k := range s.lists {
+		known[k] = len(s.lists[k].objects)
 	}
+	for e := range s.missing {
+		if missing[e.Kind] == nil {
+			missing[e.Kind] = map[name]uint64{}
+		}
+		missing[e.Kind][name{e.Namespace, e.Name}] = s.lists[e.Kind].objects[e]
+	}
+	s.mu.Unlock()
+	for k := range kinds {
+		s.guard.set(k, missing[k], now)
+	}
+	return known
+}
+
+// isMissing reports whether the guard knows that an object is missing.
+func (s *Source) isMissing(k Kind, n name) bool { return s.guard.missing[k].lost[n] != nil }
+
+// addresses returns those of pods that are there, if any pod is missing: who has the address of
+// one that is missing has taken its place.
+func (s *Source) addresses() map[string]bool {
+	if len(s.guard.missing[Pods].lost) == 0 {
+		return nil
+	}
+	out := map[string]bool{}
+	for n, p := range s.cluster.pods {
+		over := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		if !over && !p.Spec.HostNetwork && p.Status.PodIP != "" && !s.isMissing(Pods, n) {
+			out[p.Status.PodIP] = true
+		}
+	}
+	return out
+}
+
+// rewound looks whether the API server has gone backwards: what it counts its changes by
+// (resourceVersion, of which Kubernetes says since 1.35 that they may be compared) is less
+// than it was. An etcd that was restored from a backup does that, unless whoever restored it
+// has moved its revision on (etcdutl snapshot restore --bump-revision).
+func (s *Source) rewound(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := range s.lists {
+		c, l := s.followed[k], &s.lists[k]
+		if c == nil {
+			continue
+		}
+		is := parseVersion(c.LastSyncResourceVersion())
+		if is == 0 { // it has read no list yet
+			continue
+		}
+		if is < l.version {
+			if now.Sub(s.guard.rewound) >= rewoundFor {
+				s.log.Error().Str("server", s.server).Stringer("list", Kind(k)).Uint64("was", l.version).Uint64("is", is).
+					Str("remedy", "see whether its etcd was restored from a backup: make anew what was made since that, or POST /kubernetes/confirm to the admin address").
+					Msg("the Kubernetes API server has gone backwards: what it lacks is held for a day")
+			}
+			s.guard.rewind(now)
+		}
+		l.version = is
+	}
+}
+
+// parseVersion returns a resourceVersion as a number; 0 if it is none.
+func parseVersion(v string) uint64 {
+	n, _ := strconv.ParseUint(v, 10, 64)
+	return n
+}
+
+// gone notes that objects are believed to be gone, but for those of which there is other
+// news by now.
+func (s *Source) gone(k Kind, verdicts ...verdict) {
+	if len(verdicts) == 0 {
+		return
+	}
+	s.mu.Lock()
+	for _, v := range verdicts {
+		if e := (Event{Kind: k, Namespace: v.namespace, Name: v.name.name}); s.lists[k].objects[e] == v.news {
+			s.put(e, nil)
+		}
+	}
+	s.mu.Unlock()
+	s.poke()
 }
 
 // tellHeld lets Status know what is held.
@@ -102,7 +153,7 @@ func (s *Source) tellHeld() {
 	s.held = id
 	for k := range kinds {
 		a := &s.guard.missing[k]
-		s.lists[k].held, s.lists[k].heldOf, s.lists[k].heldSince = len(a.held), a.of, a.begun
+		s.lists[k].held, s.lists[k].heldOf, s.lists[k].heldSince = a.held(), a.of, a.begun()
 	}
 }
 
@@ -111,9 +162,9 @@ func (s *Source) ask(ctx context.Context, running *sync.WaitGroup, now time.Time
 	if s.asking || now.Sub(s.asked) < probeEvery {
 		return
 	}
-	ask := map[name]string{}
-	for _, n := range s.guard.probe(probesPerRound) {
-		ask[n] = s.cluster.address(n)
+	ask := map[verdict]string{}
+	for _, v := range s.guard.probe(probesPerRound) {
+		ask[v] = s.cluster.address(v.name)
 	}
 	if len(ask) == 0 {
 		return
@@ -123,14 +174,14 @@ func (s *Source) ask(ctx context.Context, running *sync.WaitGroup, now time.Time
 		var mu sync.Mutex
 		var all sync.WaitGroup
 		got, slots := probes{}, make(chan struct{}, probesAtOnce)
-		for n, address := range ask {
+		for v, address := range ask {
 			slots <- struct{}{}
 			all.Go(func() {
 				defer func() { <-slots }()
 				is := s.probe(ctx, address)
 				mu.Lock()
 				defer mu.Unlock()
-				got[n] = is
+				got[v] = is
 			})
 		}
 		all.Wait()

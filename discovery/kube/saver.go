@@ -64,6 +64,10 @@ func (s *Source) restore() bool {
 		o := e.Object
 		e.Object = nil
 		s.note(e, o)
+		if m, is := o.(metav1.Object); is { // so that it is seen if the API server has gone backwards since
+			l := &s.lists[e.Kind]
+			l.version = max(l.version, parseVersion(m.GetResourceVersion()))
+		}
 	}
 	s.apply()
 	s.saver.dirty = false

@@ -52,11 +52,13 @@ type Source struct {
 
 	mu         sync.Mutex
 	pending    map[Event]any      // by the event without its object: the newest object
-	missed     map[Event]struct{} // what lists lack that were read anew, until the guard looks
+	missing    map[Event]struct{} // the latest news is that a list which was read anew lacks them
+	news       uint64             // counts what is noted
 	lists      [kinds]list
-	held       string      // what the guard holds, by name; empty: nothing
-	cached     CacheStatus // how it stands with the cache
-	restoredOf string      // the cluster that the cache was of
+	followed   [kinds]cache.Controller // nil: not yet
+	held       string                  // what the guard holds, by name; empty: nothing
+	cached     CacheStatus             // how it stands with the cache
+	restoredOf string                  // the cluster that the cache was of
 }
 
 // Open returns a Source of the cluster that c names, which is on network. It asks the API
@@ -76,7 +78,7 @@ func (c Config) Open(network string, sink Sink, log zerolog.Logger) (*Source, er
 
 func open(client kubernetes.Interface, meta metadata.Interface, server string, cluster *Cluster, sink Sink, log zerolog.Logger) *Source {
 	s := &Source{client: client, meta: meta, server: server, cluster: cluster, sink: sink, log: log,
-		wake: make(chan struct{}, 1), synced: make(chan struct{}), pending: map[Event]any{},
+		wake: make(chan struct{}, 1), synced: make(chan struct{}), pending: map[Event]any{}, missing: map[Event]struct{}{},
 		confirm: make(chan confirmation), probed: make(chan probes, 1), probe: answers}
 	for k := range s.lists {
 		s.lists[k] = list{kind: Kind(k), since: time.Now()}
@@ -160,7 +162,7 @@ func (s *Source) follow(ctx context.Context, running *sync.WaitGroup, read chan<
 	known := make(chan struct{})
 	running.Go(func() { s.followExports(ctx, known) })
 	running.Go(func() {
-		missing := s.miss
+		believed := false
 		for i, d := range done {
 			select {
 			case <-ctx.Done():
@@ -168,9 +170,9 @@ func (s *Source) follow(ctx context.Context, running *sync.WaitGroup, read chan<
 			case <-d.Done():
 			}
 			if i == 0 && s.foreign(stores[0]) {
-				missing = func(e Event) { s.note(e, nil) }
+				believed = true
 			}
-			s.withdraw(order[i], stores[i], missing) // what a cache had, and is there no more
+			s.withdraw(order[i], stores[i], believed) // what a cache had, and is there no more
 		}
 		select {
 		case <-ctx.Done():
@@ -207,15 +209,26 @@ func (s *Source) apply() {
 	if len(events) == 0 {
 		return
 	}
-	s.screen(events)
 	s.sink.Apply(s.cluster.Apply(events...)...)
 	s.front.set(s.cluster.addresses())
 	s.saver.dirty = true
+	if !s.guard.empty() { // perhaps of what was missing
+		s.misses(time.Now())
+		s.tellHeld()
+	}
 }
 
 // note keeps what has become of an object until apply; nil is that it is gone. Of two
 // that come meanwhile the later one counts, so this is never more than there are objects.
 func (s *Source) note(e Event, o any) {
+	s.mu.Lock()
+	s.put(e, o)
+	s.mu.Unlock()
+	s.poke()
+}
+
+// put is note; s.mu is held.
+func (s *Source) put(e Event, o any) {
 	if s.pods != nil && e.Kind == Pods {
 		if p, is := o.(*corev1.Pod); is {
 			s.pods.Set(p)
@@ -223,25 +236,19 @@ func (s *Source) note(e Event, o any) {
 			s.pods.Remove(e.Namespace, e.Name)
 		}
 	}
-	s.mu.Lock()
 	s.pending[e] = o
-	delete(s.missed, e)
-	s.lists[e.Kind].count(e, o != nil)
-	s.mu.Unlock()
-	s.poke()
+	delete(s.missing, e)
+	s.news++
+	s.lists[e.Kind].count(e, s.news, o != nil)
 }
 
-// miss keeps that an object is missing until the guard looks at it.
+// miss keeps that an object is missing, for the guard to look at.
 func (s *Source) miss(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.lists[e.Kind].objects[e]; !known {
-		return // somebody has said meanwhile that it is gone
+	if _, known := s.lists[e.Kind].objects[e]; known { // else somebody has said meanwhile that it is gone
+		s.missing[e] = struct{}{}
 	}
-	if s.missed == nil {
-		s.missed = map[Event]struct{}{}
-	}
-	s.missed[e] = struct{}{}
 }
 
 func (s *Source) poke() {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,7 +40,8 @@ type world struct {
 	// batches is how often something was applied.
 	batches int
 	stop    func()
-	watches sync.Map // of the API server
+	watches sync.Map     // of the API server
+	version atomic.Value // resourceVersion of its lists, a string; empty: as they come
 }
 
 func (w *world) Apply(changes ...discovery.Change) *mesh.Snapshot {
@@ -82,6 +84,19 @@ func prepare(t *testing.T, objects ...runtime.Object) *world {
 		defer w.mu.Unlock()
 		return w.down != nil, nil, w.down
 	}
+	w.version.Store("")
+	w.api.PrependReactor("list", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		v := w.version.Load().(string)
+		if v == "" {
+			return false, nil, nil
+		}
+		l := a.(clienttesting.ListActionImpl)
+		o, err := w.api.Tracker().List(l.Resource, l.Kind, l.Namespace, l.ListOptions)
+		if err == nil {
+			o.(metav1.ListInterface).SetResourceVersion(v)
+		}
+		return true, o, err
+	})
 	for f, tracker := range map[*clienttesting.Fake]clienttesting.ObjectTracker{&w.api.Fake: w.api.Tracker(), &w.meta.Fake: w.meta.Tracker()} {
 		f.PrependReactor("*", "*", refuse)
 		f.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
@@ -98,6 +113,7 @@ func prepare(t *testing.T, objects ...runtime.Object) *world {
 		})
 	}
 	w.Source = open(w.api, w.meta, "https://10.0.0.1:6443", NewCluster("west", "istio-system"), w, zerolog.Nop())
+	w.probe = func(context.Context, string) bool { return false }
 	return w
 }
 
@@ -294,8 +310,12 @@ func TestServiceExportsMayComeAndGo(t *testing.T) {
 		after(2 * exportsEvery)
 		w.refuse(nil)
 		after(2 * exportsEvery)
+		if svc := w.snapshot().Named(web); svc == nil || !svc.Exported() {
+			t.Errorf("the definition is gone, or lost: %+v", svc)
+		}
+		after(holdFor)
 		if svc := w.snapshot().Named(web); svc == nil || svc.Exported() {
-			t.Errorf("the definition is gone: %+v", svc)
+			t.Errorf("the definition has been gone for long: %+v", svc)
 		}
 		w.define(served)
 		after(2 * exportsEvery)

@@ -27,7 +27,7 @@ type ListStatus struct {
 	Failing       bool      `json:"failing"`                // the API server does not answer for it as it should
 	LastError     string    `json:"lastError,omitempty"`    // now, or the last time that it did not
 	LastErrorTime time.Time `json:"lastErrorTime,omitzero"` // when lastError began
-	Held          int       `json:"held,omitzero"`          // objects that the API server listed no more after the watch was lost, too many to be believed
+	Held          int       `json:"held,omitzero"`          // objects that the API server listed no more after the watch was lost, and that stay in force for a while
 	HeldOf        int       `json:"heldOf,omitzero"`        // of so many
 	HeldSince     time.Time `json:"heldSince,omitzero"`     // since then
 }
@@ -73,7 +73,7 @@ func (s Status) Findings() (lines []string) {
 			lines = append(lines, fmt.Sprintf("Kubernetes API server %s: %s are as they were %s ago: %s", s.Server, l.Kind, time.Duration(l.AgeMS)*time.Millisecond, l.LastError))
 		}
 		if l.Held > 0 {
-			lines = append(lines, fmt.Sprintf("Kubernetes API server %s: %d of %d %s are missing since %s, and stay in force, pods for as long as they answer: see whether it has lost them; if they are meant to be gone, POST /kubernetes/confirm?id=%s to the admin address",
+			lines = append(lines, fmt.Sprintf("Kubernetes API server %s: %d of %d %s are missing since %s, and stay in force for a while, pods for as long as they answer: see whether it has lost them (an etcd from an old backup), and make them anew; if they were deleted, wait, or POST /kubernetes/confirm?id=%s to the admin address",
 				s.Server, l.Held, l.HeldOf, l.Kind, l.HeldSince.UTC().Format(time.RFC3339), s.Held))
 		}
 	}
@@ -98,7 +98,7 @@ func NewCollector(s *Source) *Collector {
 		prometheus.NewDesc("isthmus_kubernetes_age_seconds", "How long ago a list of the Kubernetes API server was last known to be current; 0 while it is followed.", []string{"list"}, nil),
 		prometheus.NewDesc("isthmus_kubernetes_failing", "1 while the Kubernetes API server does not answer as it should.", []string{"list"}, nil),
 		prometheus.NewDesc("isthmus_kubernetes_objects", "Objects of the Kubernetes cluster that are known.", []string{"list"}, nil),
-		prometheus.NewDesc("isthmus_kubernetes_held", "Objects that the Kubernetes API server listed no more after the watch was lost, too many to be believed: they stay in force.", []string{"list"}, nil),
+		prometheus.NewDesc("isthmus_kubernetes_held", "Objects that the Kubernetes API server listed no more after the watch was lost, and that stay in force for a while.", []string{"list"}, nil),
 		prometheus.NewDesc("isthmus_kubernetes_cache_age_seconds", "How old what the cache holds is, for a start without the Kubernetes API server; left out while there is none.", nil, nil),
 	}
 }
