@@ -56,7 +56,7 @@ func (e *Exports) Write(ctx context.Context, n vip.Name, conditions []imports.Co
 		object.Object["status"] = status
 		object, err := e.client.dynamic.Resource(e.at(version)).Namespace(n.Namespace).UpdateStatus(ctx, object, metav1.UpdateOptions{})
 		if err == nil {
-			e.put(object, false)
+			e.change(func(k *known) { k.wrote(object) })
 		}
 		return err
 	})

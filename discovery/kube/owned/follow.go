@@ -2,7 +2,7 @@ package owned
 
 import (
 	"context"
-	"maps"
+	"math"
 	"sync"
 	"time"
 
@@ -36,11 +36,11 @@ type follower struct {
 	version string // of the group; empty: the API server has no such kind
 	asked   bool   // whether it has, is known
 	synced  bool
-	objects map[vip.Name]*unstructured.Unstructured
+	objects known
 }
 
 func (c *Client) follower(kind, resource string) follower {
-	return follower{client: c, kind: kind, resource: resource, wake: make(chan struct{}, 1), objects: map[vip.Name]*unstructured.Unstructured{}}
+	return follower{client: c, kind: kind, resource: resource, wake: make(chan struct{}, 1), objects: newKnown()}
 }
 
 // Changed is signalled when something else is known than before.
@@ -57,7 +57,7 @@ func (f *follower) nudge() {
 func (f *follower) Status() (synced, absent bool, objects int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.synced, f.asked && f.version == "", len(f.objects)
+	return f.synced, f.asked && f.version == "", len(f.objects.told)
 }
 
 // all returns what each object is read as; not ok as long as they are not all known.
@@ -67,8 +67,8 @@ func all[T any](f *follower, read func(*unstructured.Unstructured) T) (map[vip.N
 	if !f.synced || f.version == "" {
 		return nil, false
 	}
-	out := make(map[vip.Name]T, len(f.objects))
-	for n, o := range f.objects {
+	out := make(map[vip.Name]T, len(f.objects.told))
+	for n, o := range f.objects.all() {
 		out[n] = read(o)
 	}
 	return out, true
@@ -78,7 +78,7 @@ func all[T any](f *follower, read func(*unstructured.Unstructured) T) (map[vip.N
 func (f *follower) get(n vip.Name) (o *unstructured.Unstructured, version string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.objects[n], f.version
+	return f.objects.get(n), f.version
 }
 
 // Run follows the objects until ctx ends.
@@ -129,56 +129,64 @@ func (f *follower) follow(ctx context.Context, version string) {
 			return w, err
 		},
 	}
-	store, c := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, f.client.dynamic), ObjectType: &unstructured.Unstructured{},
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(o any) { f.put(o, false) },
-			UpdateFunc: func(_, o any) { f.put(o, false) },
-			DeleteFunc: func(o any) { f.put(o, true) },
-		},
-	})
-	go func() {
-		select {
-		case <-ctx.Done():
-		case <-c.HasSyncedChecker().Done():
-			f.settle(store)
-		}
-	}()
-	c.RunWithContext(ctx)
+	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, f.client.dynamic), &unstructured.Unstructured{}, told{f},
+		cache.ReflectorOptions{Backoff: &wait.Backoff{Duration: relistFirst, Cap: relistLimit, Factor: 2, Jitter: 1, Steps: math.MaxInt}}).RunWithContext(ctx)
 	f.mu.Lock()
 	f.synced = false
 	f.mu.Unlock()
 }
 
-// settle forgets what went between the last informer and this one.
-func (f *follower) settle(store cache.Store) {
+// Between lists that fail: a right that is given back is used within seconds, and those
+// who lost an API server together do not return to it together.
+const (
+	relistFirst = 800 * time.Millisecond
+	relistLimit = 5 * time.Second
+)
+
+// change has the objects changed.
+func (f *follower) change(by func(k *known)) {
 	f.mu.Lock()
-	maps.DeleteFunc(f.objects, func(n vip.Name, _ *unstructured.Unstructured) bool {
-		_, there, _ := store.GetByKey(n.String())
-		return !there
-	})
-	f.synced = true
+	by(&f.objects)
 	f.mu.Unlock()
 	f.nudge()
 }
 
-func (f *follower) put(o any, gone bool) {
-	if tomb, is := o.(cache.DeletedFinalStateUnknown); is {
-		o = tomb.Obj
+// told is where a reflector tells a follower what the watch says.
+type told struct{ *follower }
+
+func (t told) Add(o any) error    { return t.event(o, false) }
+func (t told) Update(o any) error { return t.event(o, false) }
+func (t told) Delete(o any) error { return t.event(o, true) }
+func (t told) Resync() error      { return nil }
+
+func (t told) event(o any, deleted bool) error {
+	if u, ok := o.(*unstructured.Unstructured); ok {
+		t.change(func(k *known) { k.tell(u, deleted) })
 	}
-	u, ok := o.(*unstructured.Unstructured)
-	if !ok {
-		return
+	return nil
+}
+
+// Replace implements [cache.ReflectorStore]: list is all that there is.
+func (t told) Replace(list []any, version string) error {
+	objects := make([]*unstructured.Unstructured, 0, len(list))
+	for _, o := range list {
+		if u, ok := o.(*unstructured.Unstructured); ok {
+			objects = append(objects, u)
+		}
 	}
-	n := vip.Name{Namespace: u.GetNamespace(), Name: u.GetName()}
-	f.mu.Lock()
-	if gone {
-		delete(f.objects, n)
-	} else {
-		f.objects[n] = u
-	}
-	f.mu.Unlock()
-	f.nudge()
+	t.change(func(k *known) {
+		k.replace(objects, version)
+		t.synced = true
+	})
+	return nil
+}
+
+// UpdateResourceVersion implements [cache.ResourceVersionUpdater]: bookmarks come by it as
+// well, and are no news.
+func (t told) UpdateResourceVersion(version string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.objects.reach(version)
 }
 
 func (f *follower) at(version string) schema.GroupVersionResource {

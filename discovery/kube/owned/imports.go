@@ -67,7 +67,7 @@ func (i *Imports) Do(ctx context.Context, w imports.Write) error {
 		case imports.Delete:
 			uid, version := types.UID(w.Import.UID), w.Import.Version
 			if err = r.Delete(ctx, w.Import.Name.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}); err == nil {
-				i.put(object, true)
+				i.change(func(k *known) { k.deleted(object) })
 			}
 			return err
 		case imports.Create:
@@ -88,13 +88,13 @@ func (i *Imports) Do(ctx context.Context, w imports.Write) error {
 		default:
 			object = object.DeepCopy()
 		}
-		i.put(object, false) // the informer says so later
+		i.change(func(k *known) { k.wrote(object) }) // the informer says so later
 		if is := read(object); is.Ready == w.Import.Ready && slices.Equal(is.Clusters, w.Import.Clusters) {
 			return nil
 		}
 		writeStatus(object, w.Import, time.Now())
 		if object, err = r.UpdateStatus(ctx, object, metav1.UpdateOptions{}); err == nil {
-			i.put(object, false)
+			i.change(func(k *known) { k.wrote(object) })
 		}
 		return err
 	})
