@@ -186,15 +186,19 @@ func (e *exports) vague(network string) bool {
 	return was || e.linked[network] && !e.whole[network]
 }
 
-// unheard are the linked networks of which not all is known, sorted.
+// unheard are the networks of which less is known than they export (vague), sorted.
 func (e *exports) unheard() (out []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, n := range slices.Sorted(maps.Keys(e.linked)) {
+	for n := range e.linked {
 		if !e.whole[n] {
 			out = append(out, n)
 		}
 	}
+	for n := range e.unlinked {
+		out = append(out, n)
+	}
+	slices.Sort(out)
 	return out
 }
 

@@ -118,7 +118,7 @@ func (l *leader) plan(ctx context.Context) error {
 	}
 	others := l.exports.all()
 	vague := func(network string) bool { return l.exports.vague(network) || network == l.cfg.Network && !synced }
-	r := imports.Plan(imports.View{Exports: l.withOwn(others, declared), Vague: vague, Lacks: l.namespaces.Lacks}, have, l.ledger, time.Now())
+	r := imports.Plan(imports.View{Exports: l.withOwn(others, declared), Vague: vague, Unheard: !synced || len(l.exports.unheard()) > 0, Lacks: l.namespaces.Lacks}, have, l.ledger, time.Now())
 	l.mu.Lock()
 	l.problems = r.Problems
 	l.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/isthmus-mesh/isthmus/controller/vip"
 )
@@ -49,7 +50,29 @@ func Conditions(l Local, others []Export) []Condition {
 			conflict = Condition{"Conflict", "True", strings.Join(conflicts, ","), conflictMessage(conflicts, merged, all)}
 		}
 	}
-	return []Condition{valid, ready, conflict}
+	out := []Condition{valid, ready, conflict}
+	for i := range out {
+		out[i].Message = cut(out[i].Message)
+	}
+	return out
+}
+
+// maxMessage is how long the message of a condition may be, in bytes; the definitions of
+// MCS take as many characters.
+const maxMessage = 32_768
+
+// cut returns text as the API server takes it for a message, and gives it back: valid
+// UTF-8, and where it is too long, as much as fits and how much is left out.
+func cut(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) <= maxMessage {
+		return text
+	}
+	end := maxMessage - len("… (cut: 9223372036854775807 bytes more)")
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return fmt.Sprintf("%s… (cut: %d bytes more)", text[:end], len(text)-end)
 }
 
 // conflictMessage says who differs, what holds, and what to do.

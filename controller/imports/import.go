@@ -35,9 +35,12 @@ type Import struct {
 	Ports    []Port
 	Clusters []string // that export it, sorted
 
-	// Of one that the API server has:
+	// Of one that the API server has; Clusters are then those by which it was written last,
+	// none if it does not say.
 	Ours    bool
 	Ready   bool      // its condition says so
+	Behind  bool      // its status is not of what it is now, or missing
+	Ending  bool      // it was deleted, and something keeps it still
 	Version string    // by which a writer proves that it knows it
 	UID     string    // empty: the API server has none
 	Created time.Time // there

@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -16,6 +17,9 @@ type View struct {
 	// Vague reports whether of a network less is known than it exports: what an import
 	// says of it stands.
 	Vague func(network string) bool
+	// Unheard says that of any network less is known than it exports: an import that does
+	// not say by whose exports it was made stands.
+	Unheard bool
 	// Lacks reports whether the cluster has no such namespace: nothing can be imported
 	// there.
 	Lacks func(namespace string) bool
@@ -63,16 +67,16 @@ func Plan(v View, have map[vip.Name]Import, ledger *vip.Ledger, now time.Time) R
 	for n := range v.Exports {
 		names[n] = true
 	}
-	for n, i := range have {
-		names[n] = true
+	for _, i := range slices.SortedFunc(maps.Values(have), byAge) {
+		names[i.Name] = true
 		if i.Ours && !i.Headless {
-			ledger.Adopt(n, i.IPs)
+			ledger.Adopt(i.Name, i.IPs)
 		}
 	}
 	sorted := slices.SortedFunc(maps.Keys(names), vip.Name.Compare)
 	for _, n := range sorted { // first what is given back, so that it is known when more is given
 		is, exists := have[n]
-		if exists && !is.Ours {
+		if exists && v.alone(is) {
 			continue
 		}
 		if _, wanted := v.wanted(n, is, exists); !wanted {
@@ -91,6 +95,18 @@ func Plan(v View, have map[vip.Name]Import, ledger *vip.Ledger, now time.Time) R
 		out.one(v, n, have, ledger, now)
 	}
 	return out
+}
+
+// byAge orders imports: of two with one address the older one keeps it.
+func byAge(a, b Import) int {
+	return cmp.Or(compareTimes(a.Created, b.Created), a.Name.Compare(b.Name))
+}
+
+// alone reports whether an import is left alone: what somebody else has made; what was
+// deleted, and is not gone yet; and what does not say by whose exports it was made, while
+// these may be of a network that is not known now.
+func (v View) alone(is Import) bool {
+	return !is.Ours || is.Ending || len(is.Clusters) == 0 && v.Unheard
 }
 
 // wanted are the exports by which n is imported.
@@ -115,6 +131,9 @@ func (r *Result) one(v View, n vip.Name, have map[vip.Name]Import, ledger *vip.L
 		}
 		return
 	}
+	if exists && v.alone(is) {
+		return
+	}
 	exports, wanted := v.wanted(n, is, exists)
 	if !wanted {
 		return
@@ -137,7 +156,7 @@ func (r *Result) one(v View, n vip.Name, have map[vip.Name]Import, ledger *vip.L
 		r.Writes = append(r.Writes, Write{Create, want})
 	case !sameSpec(want, is):
 		r.Writes = append(r.Writes, Write{Update, want})
-	case !slices.Equal(want.Clusters, is.Clusters) || want.Ready != is.Ready:
+	case !slices.Equal(want.Clusters, is.Clusters) || want.Ready != is.Ready || is.Behind:
 		r.Writes = append(r.Writes, Write{Status, want})
 	}
 }

@@ -3,10 +3,9 @@ package owned
 import (
 	"context"
 	"fmt"
-
 	"net/netip"
 	"slices"
-
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +18,10 @@ import (
 )
 
 const conditionType = "Ready"
+
+// clustersAnnotation is by whose exports a ServiceImport was written, with commas between:
+// its status says so too, and is written later.
+const clustersAnnotation = "isthmus.io/clusters"
 
 // Imports follows and writes the ServiceImports of the cluster. Safe for concurrent use.
 type Imports struct{ follower }
@@ -89,7 +92,7 @@ func (i *Imports) Do(ctx context.Context, w imports.Write) error {
 			object = object.DeepCopy()
 		}
 		i.change(func(k *known) { k.wrote(object) }) // the informer says so later
-		if is := read(object); is.Ready == w.Import.Ready && slices.Equal(is.Clusters, w.Import.Clusters) {
+		if is := read(object); !is.Behind && is.Ready == w.Import.Ready && slices.Equal(is.Clusters, w.Import.Clusters) {
 			return nil
 		}
 		writeStatus(object, w.Import, time.Now())
@@ -103,7 +106,7 @@ func (i *Imports) Do(ctx context.Context, w imports.Write) error {
 // read returns what an object says.
 func read(o *unstructured.Unstructured) imports.Import {
 	out := imports.Import{Name: vip.Name{Namespace: o.GetNamespace(), Name: o.GetName()}, Ours: o.GetLabels()[ManagedByLabel] == ManagedBy,
-		Version: o.GetResourceVersion(), UID: string(o.GetUID()), Created: o.GetCreationTimestamp().Time}
+		Version: o.GetResourceVersion(), UID: string(o.GetUID()), Created: o.GetCreationTimestamp().Time, Behind: true, Ending: o.GetDeletionTimestamp() != nil}
 	kind, _, _ := unstructured.NestedString(o.Object, "spec", "type")
 	out.Headless = kind == "Headless"
 	ips, _, _ := unstructured.NestedStringSlice(o.Object, "spec", "ips")
@@ -123,12 +126,18 @@ func read(o *unstructured.Unstructured) imports.Import {
 	for _, c := range listAt(o, "status", "clusters") {
 		out.Clusters = append(out.Clusters, textAt(c, "cluster"))
 	}
-	slices.Sort(out.Clusters)
 	for _, c := range listAt(o, "status", "conditions") {
 		if textAt(c, "type") == conditionType {
 			out.Ready = textAt(c, "status") == "True"
+			of, _, _ := unstructured.NestedInt64(c, "observedGeneration")
+			out.Behind = of != o.GetGeneration()
 		}
 	}
+	if text := o.GetAnnotations()[clustersAnnotation]; out.Behind && text != "" {
+		out.Clusters = append(out.Clusters, strings.Split(text, ",")...)
+	}
+	slices.Sort(out.Clusters)
+	out.Clusters = slices.Compact(out.Clusters)
 	return out
 }
 
@@ -177,6 +186,12 @@ func writeSpec(o *unstructured.Unstructured, i imports.Import) {
 	}
 	spec["ports"] = ports
 	o.Object["spec"] = spec
+	annotations := o.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[clustersAnnotation] = strings.Join(i.Clusters, ",")
+	o.SetAnnotations(annotations)
 }
 
 func writeStatus(o *unstructured.Unstructured, i imports.Import, now time.Time) {
