@@ -11,6 +11,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/discovery/kube"
+	"github.com/isthmus-mesh/isthmus/discovery/kube/imported"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
@@ -34,6 +35,7 @@ type Config struct {
 
 	Address          Address                `yaml:"address"`
 	Discovery        Discovery              `yaml:"discovery"`
+	VIPs             imported.Config        `yaml:"vips"`
 	Identity         identity.Config        `yaml:"identity"`
 	OutlierDetection Outlier                `yaml:"outlierDetection"`
 	Federation       Federation             `yaml:"federation"`
@@ -114,6 +116,7 @@ func DefaultConfig() Config {
 		NodeServiceAccount:       "isthmus-system/nodeproxy",
 		ControllerServiceAccount: "isthmus-system/controller",
 		Discovery:                Discovery{file.DefaultConfig(), kube.DefaultConfig()},
+		VIPs:                     imported.DefaultConfig(),
 		OutlierDetection:         Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
 		Federation:               Federation{Health: true},
 		Retry:                    Retry{BudgetBurst: 500, BudgetRatio: 0.5},
@@ -158,6 +161,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	c.Address.check(&v, c.Discovery.Kube.Enabled())
 	c.checkDiscovery(&v)
 	v.Join(c.Discovery.Kube.Validate())
+	v.Join(c.VIPs.Validate())
 	v.Join(c.Identity.Validate())
 	warnings = c.OutlierDetection.check(&v)
 	c.Federation.check(&v, c.Network)

@@ -111,10 +111,10 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.registry.MustRegister(file.NewCollector(g.watcher))
 	reviews := boundtoken.NewMetrics(g.registry)
 	if cfg.Discovery.Kube.Enabled() {
-		if g.kube, err = cfg.Discovery.Kube.Open(cfg.Network, g.watcher, log); err != nil {
+		if g.imported, err = imported.Open(cfg.Discovery.Kube, cfg.VIPs, g.watcher, log); err != nil {
 			return nil, err
 		}
-		if g.imported, err = imported.Open(cfg.Discovery.Kube, g.watcher, log); err != nil {
+		if g.kube, err = cfg.Discovery.Kube.Open(cfg.Network, g.imported.Beside(g.watcher), log); err != nil {
 			return nil, err
 		}
 		if err := g.reviewTokens(reviews); err != nil {

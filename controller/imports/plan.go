@@ -67,7 +67,7 @@ func Plan(v View, have map[vip.Name]Import, ledger *vip.Ledger, now time.Time) R
 	for n := range v.Exports {
 		names[n] = true
 	}
-	for _, i := range slices.SortedFunc(maps.Values(have), byAge) {
+	for _, i := range slices.SortedFunc(maps.Values(have), ByAge) {
 		names[i.Name] = true
 		if i.Ours && !i.Headless {
 			ledger.Adopt(i.Name, i.IPs)
@@ -97,8 +97,8 @@ func Plan(v View, have map[vip.Name]Import, ledger *vip.Ledger, now time.Time) R
 	return out
 }
 
-// byAge orders imports: of two with one address the older one keeps it.
-func byAge(a, b Import) int {
+// ByAge orders imports: of two with one address the older one keeps it.
+func ByAge(a, b Import) int {
 	return cmp.Or(compareTimes(a.Created, b.Created), a.Name.Compare(b.Name))
 }
 

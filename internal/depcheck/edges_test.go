@@ -293,6 +293,8 @@ var allowed = map[string]why{
 	"controller/vip":     {},
 	"discovery/kube/imported": {
 		"controller/imports":   "what a ServiceImport says",
+		"controller/vip":       "the ranges of virtual addresses",
+		"internal/strictyaml":  "its configuration",
 		"discovery":            "the records that it makes",
 		"discovery/kube":       "which cluster it is, and who is told",
 		"discovery/kube/owned": "follows ServiceImports",

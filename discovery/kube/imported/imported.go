@@ -2,12 +2,19 @@
 // of them: the virtual addresses of what other networks export to this one, and its names.
 //
 // It promises that an import gives way to a Service of its name, which discovery knows
-// already, and that without the API server everything stays as it was. It never writes.
+// already; that no address is taken of an import that isthmus-controller has not made, or
+// that is not in its ranges, or that a Service, a pod or an older import has, whatever its
+// object says; and that without the API server everything stays as it was. It never writes.
+//
+// An import that somebody else has made leads to an address that somebody else answers and
+// gives to no other service. Taken here, it would take connections away from there, and
+// nothing would keep it apart from the addresses of isthmus-controller's own ledger.
 package imported
 
 import (
 	"cmp"
 	"context"
+	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -28,17 +35,23 @@ const pace = 100 * time.Millisecond
 type Source struct {
 	imports *owned.Imports
 	sink    kube.Sink
-	told    map[discovery.Key]discovery.Service // of Run alone
+	taken   *taken
+	told    map[discovery.Key]discovery.Change // of Run alone
 }
 
-// Open returns a Source of the cluster that c names. It asks the API server nothing yet.
-func Open(c kube.Config, sink kube.Sink, log zerolog.Logger) (*Source, error) {
+// Open returns a Source of the cluster that c names, which takes what addresses says. It
+// asks the API server nothing yet.
+func Open(c kube.Config, addresses Config, sink kube.Sink, log zerolog.Logger) (*Source, error) {
 	client, err := owned.Open(c, "", log)
 	if err != nil {
 		return nil, err
 	}
-	return &Source{client.Imports(), sink, map[discovery.Key]discovery.Service{}}, nil
+	return &Source{client.Imports(), sink, newTaken(addresses), map[discovery.Key]discovery.Change{}}, nil
 }
+
+// Beside returns a sink for what the cluster itself says, which passes it on to sink: so
+// imports get no address that something of the cluster has.
+func (s *Source) Beside(sink kube.Sink) kube.Sink { return beside{s.taken, sink} }
 
 // Run follows them until ctx ends.
 func (s *Source) Run(ctx context.Context) {
@@ -53,6 +66,7 @@ func (s *Source) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-s.imports.Changed():
+		case <-s.taken.changed:
 		}
 		all, ok := s.imports.All()
 		list := make([]imports.Import, 0, len(all))
@@ -74,15 +88,26 @@ func (s *Source) Run(ctx context.Context) {
 
 // compare returns what is new in list, and forgets what it lacks.
 func (s *Source) compare(list []imports.Import) (changes []discovery.Change) {
-	next := map[discovery.Key]discovery.Service{}
+	next := map[discovery.Key]discovery.Change{}
+	holders := map[netip.Addr]imports.Import{}
+	slices.SortFunc(list, imports.ByAge)
 	for _, i := range list {
+		k := discovery.Key{Kind: discovery.KindService, Source: discovery.Told, Name: i.Name.String()}
+		c := discovery.Change{Key: k}
+		i.IPs, c.Faults = s.taken.admit(i, holders)
+		for _, a := range i.IPs {
+			holders[a] = i
+		}
 		if r, ok := service(i); ok {
-			next[discovery.Key{Kind: discovery.KindService, Source: discovery.Told, Name: i.Name.String()}] = r
+			c.Record = r
+		}
+		if c.Record != nil || len(c.Faults) > 0 {
+			next[k] = c
 		}
 	}
-	for k, r := range next {
-		if old, was := s.told[k]; !was || !reflect.DeepEqual(old, r) {
-			changes = append(changes, discovery.Change{Key: k, Record: r})
+	for k, c := range next {
+		if old, was := s.told[k]; !was || !reflect.DeepEqual(old, c) {
+			changes = append(changes, c)
 		}
 	}
 	for k := range s.told {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/controller/imports"
 	"github.com/isthmus-mesh/isthmus/controller/vip"
@@ -13,7 +14,7 @@ import (
 )
 
 func web(ips ...string) imports.Import {
-	i := imports.Import{Name: vip.Name{Namespace: "demo", Name: "web"}, Ports: []imports.Port{{Name: "http", Protocol: "TCP", Port: 80}}, Clusters: []string{"east"}}
+	i := imports.Import{Name: vip.Name{Namespace: "demo", Name: "web"}, Ports: []imports.Port{{Name: "http", Protocol: "TCP", Port: 80}}, Clusters: []string{"east"}, Ours: true}
 	for _, a := range ips {
 		i.IPs = append(i.IPs, netip.MustParseAddr(a))
 	}
@@ -21,7 +22,7 @@ func web(ips ...string) imports.Import {
 }
 
 func TestAnImportLeadsToItsServiceByAddressAndNames(t *testing.T) {
-	s := &Source{told: map[discovery.Key]discovery.Service{}}
+	s := &Source{taken: newTaken(DefaultConfig()), told: map[discovery.Key]discovery.Change{}}
 	b := discovery.NewBuilder(0)
 	var snap *mesh.Snapshot
 	apply := func(list ...imports.Import) int {
@@ -67,4 +68,67 @@ func TestAnImportLeadsToItsServiceByAddressAndNames(t *testing.T) {
 	if n := apply(web()); n != 0 {
 		t.Errorf("%d changes by an import without an address", n)
 	}
+}
+
+// Whoever may write ServiceImports must not lead connections to an address elsewhere.
+func TestAnImportTakesNoAddressThatIsNotItsOwn(t *testing.T) {
+	c := DefaultConfig()
+	c.InUse = []netip.Prefix{netip.MustParsePrefix("240.240.9.0/24")}
+	key := func(kind discovery.Kind, name string) discovery.Key {
+		return discovery.Key{Kind: kind, Source: discovery.Cluster, Name: name}
+	}
+	foreign := web("240.240.1.2")
+	foreign.Ours = false
+	young := web("240.240.7.7", "2001:2::707")
+	young.Name.Namespace = "a"
+	young.Created = time.Unix(2, 0)
+	old := web("240.240.7.7")
+	old.Created = time.Unix(1, 0)
+	for name, x := range map[string]struct {
+		list []imports.Import
+		want string // addresses of each that comes of it
+		says string // what is wrong
+	}{
+		"its own":                     {[]imports.Import{web("240.240.1.2", "2001:2::102")}, "demo/web [240.240.1.2 2001:2::102]", ""},
+		"of a Service elsewhere":      {[]imports.Import{web("10.96.0.1")}, "", "ranges"},
+		"of the range and not":        {[]imports.Import{web("240.240.1.2", "10.96.0.1", "fd00::1")}, "demo/web [240.240.1.2]", "spec.ips[2]"},
+		"of somebody else":            {[]imports.Import{foreign}, "", "not made by isthmus-controller"},
+		"of a Service in the range":   {[]imports.Import{web("240.240.3.4", "2001:2::102")}, "demo/web [2001:2::102]", "is the address of service"},
+		"of a pod in the range":       {[]imports.Import{web("240.240.3.5")}, "", "is the address of workload"},
+		"of a range that is in use":   {[]imports.Import{web("240.240.9.9")}, "", "vips.inUse"},
+		"of an import that was first": {[]imports.Import{young, old}, "a/web [2001:2::707] demo/web [240.240.7.7]", "ServiceImport demo/web"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			passed := &sink{}
+			s := &Source{taken: newTaken(c), told: map[discovery.Key]discovery.Change{}}
+			s.Beside(passed).Apply(discovery.Change{Key: key(discovery.KindService, "demo/other"), Record: discovery.Service{VIPs: []netip.Addr{netip.MustParseAddr("240.240.3.4")}}},
+				discovery.Change{Key: key(discovery.KindWorkload, "demo/pod"), Record: discovery.Workload{Addresses: []netip.Addr{netip.MustParseAddr("240.240.3.5")}}})
+			if len(passed.changes) != 2 || len(s.taken.changed) != 1 {
+				t.Errorf("%d changes of the cluster are passed on; want 2, and a signal", len(passed.changes))
+			}
+			got, said := []string{}, ""
+			for _, c := range s.compare(x.list) {
+				if r, ok := c.Record.(discovery.Service); ok {
+					got = append(got, fmt.Sprintf("%s %v", c.Key.Name, r.VIPs))
+				}
+				for _, p := range c.Faults {
+					said += p.Error() + "; "
+				}
+			}
+			if strings.Join(got, " ") != x.want || !strings.Contains(said, x.says) || (x.says == "") != (said == "") {
+				t.Errorf("services %q, problems %q; want %q and %q", got, said, x.want, x.says)
+			}
+			s.Beside(passed).Apply(discovery.Change{Key: key(discovery.KindService, "demo/other")}, discovery.Change{Key: key(discovery.KindWorkload, "demo/pod")})
+			if len(s.taken.of) != 0 {
+				t.Errorf("addresses of what is gone are remembered: %v", s.taken.of)
+			}
+		})
+	}
+}
+
+type sink struct{ changes []discovery.Change }
+
+func (s *sink) Apply(changes ...discovery.Change) *mesh.Snapshot {
+	s.changes = append(s.changes, changes...)
+	return nil
 }

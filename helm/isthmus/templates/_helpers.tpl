@@ -92,6 +92,9 @@ discovery:
     gateways: {{ .Release.Namespace }}/isthmus-gateway-nodes
 address:
   service: {{ .Release.Namespace }}/isthmus-gateway
+{{- with .Values.controller.config.vips }}
+vips: {{- toYaml . | nindent 2 }}
+{{- end }}
 identity:
   {{- include "isthmus.identity" . | nindent 2 }}
 federation:
