@@ -53,7 +53,16 @@ func TestResultAndErrorOfAConnectionAgree(t *testing.T) {
 			s := newSite(t, 1)
 			s.EachGateway = func(g *gateway.Config) {
 				alone(g)
-				g.Timeouts.Hello, g.Timeouts.HalfClosed, g.Timeouts.Drain = 500*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
+				switch c.want { // where a time decides it is short, and nowhere else over
+				case "no_hello":
+					g.Timeouts.Hello = 500 * time.Millisecond
+				case "half_closed":
+					g.Timeouts.HalfClosed = 50 * time.Millisecond
+				case "stopped":
+					g.Timeouts.Drain = 50 * time.Millisecond
+				default:
+					g.Timeouts.Hello, g.Timeouts.HalfClosed = time.Hour, time.Hour
+				}
 			}
 			s.Write()
 			gw := s.StartGateway("west", "gw-1")

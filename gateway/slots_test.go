@@ -110,11 +110,15 @@ func TestAPlaceIsGivenBackWhenThePodHasEnded(t *testing.T) {
 				t.Errorf("an honest client: %v", refused)
 			}
 			if !reads {
-				if line := gw.Log.Await(t, "tunnel"); line.Text("result") != "no_handshake" || line.Text("error") == "" {
-					t.Errorf("result %q, error %q; want %q", line.Text("result"), line.Text("error"), "no_handshake")
+				if line := gw.Log.Await(t, "tunnel", "result", "no_handshake"); line.Text("error") == "" {
+					t.Error("no_handshake without an error")
 				}
-			} else if l := gw.Log.Find("tunnel"); len(l) > 0 {
-				t.Errorf("a tunnel has ended: %v", l[0])
+			} else {
+				for _, l := range gw.Log.Find("tunnel") {
+					if l.Text("result") != "server_reset" { // by a pod that was too busy to read the hello in its time
+						t.Errorf("a tunnel has ended: %v", l)
+					}
+				}
 			}
 		})
 	}
