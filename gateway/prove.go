@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -28,7 +29,7 @@ type nodeProver struct {
 
 // reviewer is a [boundtoken.Reviewer].
 type reviewer interface {
-	Review(ctx context.Context, token string) (boundtoken.Holder, error)
+	Review(ctx context.Context, from netip.Addr, token string) (boundtoken.Holder, error)
 	Refuse(why boundtoken.Reason)
 	Holds(h boundtoken.Holder, now time.Time) error
 }
@@ -82,7 +83,7 @@ func (p nodeProver) Prove(ctx context.Context, peer spiffeid.ID, claim healthstr
 	if len(claim.Token) == 0 {
 		return healthstream.Proof{}, fmt.Errorf("node %q brings no token, and identity %s does not name its node: set federation.token of the node proxy", claim.Node, peer)
 	}
-	h, err := p.tokens.Review(ctx, strings.TrimSpace(string(claim.Token)))
+	h, err := p.tokens.Review(ctx, addressOf(claim.From), strings.TrimSpace(string(claim.Token)))
 	reason := boundtoken.ReasonOf(err)
 	if err == nil && h.Node != claim.Node {
 		reason = boundtoken.WrongNode

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ type fakeTokens struct {
 	refused map[boundtoken.Reason]int
 }
 
-func (h *fakeTokens) Review(_ context.Context, token string) (boundtoken.Holder, error) {
+func (h *fakeTokens) Review(_ context.Context, _ netip.Addr, token string) (boundtoken.Holder, error) {
 	if x, ok := h.holders[token]; ok {
 		return x, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,7 +47,7 @@ func (g *gatekeeper) set(f func()) {
 	f()
 }
 
-func (g *gatekeeper) Authenticate(_ context.Context, token string) (istioca.Caller, error) {
+func (g *gatekeeper) Authenticate(_ context.Context, _ netip.Addr, token string) (istioca.Caller, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.tokens[token] {

@@ -3,6 +3,7 @@ package istioca
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"strings"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -14,10 +15,10 @@ import (
 // Authorizer says who asks for certificates. Without one a server gives anybody any
 // identity of its trust domain. Safe for concurrent use.
 type Authorizer interface {
-	// Authenticate returns who has brought the bearer token of a request. An error that
+	// Authenticate returns who has brought the bearer token of a request from an address. An error that
 	// matches ErrUnavailable says that it cannot be told now; any other one, that it is
 	// nobody who may ask for anything. It may wait until ctx ends.
-	Authenticate(ctx context.Context, token string) (Caller, error)
+	Authenticate(ctx context.Context, from netip.Addr, token string) (Caller, error)
 }
 
 // Caller is who asks.
@@ -70,7 +71,7 @@ func (s *Server) authenticate(ctx context.Context) (Caller, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.authorizer.Authenticate(ctx, token)
+	c, err := s.authorizer.Authenticate(ctx, address(ctx), token)
 	switch {
 	case errors.Is(err, ErrUnavailable):
 		return nil, status.Error(codes.Unavailable, err.Error())

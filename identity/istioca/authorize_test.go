@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func (o owner) May(id spiffeid.ID) error {
 	return fmt.Errorf("%s may not be %s", o.name, id)
 }
 
-func (x tokens) Authenticate(_ context.Context, token string) (Caller, error) {
+func (x tokens) Authenticate(_ context.Context, _ netip.Addr, token string) (Caller, error) {
 	if token == "away" {
 		return nil, fmt.Errorf("the API server is away: %w", ErrUnavailable)
 	}

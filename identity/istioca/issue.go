@@ -3,6 +3,7 @@ package istioca
 import (
 	"context"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -123,6 +124,15 @@ func from(ctx context.Context) string {
 		return p.Addr.String()
 	}
 	return ""
+}
+
+// address is that of the caller without its port; none if it has no IP address.
+func address(ctx context.Context) netip.Addr {
+	a, err := netip.ParseAddrPort(from(ctx))
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a.Addr()
 }
 
 // host is the address of the caller without its port, for counting lines.

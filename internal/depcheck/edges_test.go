@@ -110,6 +110,7 @@ var allowed = map[string]why{
 		"discovery/kube/pods": "which pods live, and where",
 		"identity":            "which account an identity names",
 		"identity/istioca":    "answers its CA who asks",
+		"internal/fairqueue":  "turns of addresses whose tokens nobody can verify",
 	},
 	"federation/gossip": {
 		"federation/antientropy":  "decides what is sent",

@@ -44,7 +44,7 @@ func gatewayLabels(t *testing.T) map[string]map[string][]string {
 	for _, name := range []string{"age_seconds", "failing", "held", "objects"} {
 		out["isthmus_kubernetes_"+name] = map[string][]string{"list": {"namespaces", "nodes", "services", "endpointslices", "pods", "serviceexports"}}
 	}
-	out["isthmus_bound_tokens_total"] = map[string][]string{"result": {"review", "keys", "malformed", "not_bound", "audience", "account", "expired", "signature", "denied", "pod", "node", "unavailable"}}
+	out["isthmus_bound_tokens_total"] = map[string][]string{"result": {"review", "keys", "malformed", "not_bound", "audience", "account", "expired", "signature", "denied", "pod", "node", "limited", "unavailable"}}
 	out["isthmus_moved_connections_total"] = map[string][]string{"reason": {"reset", "silence"}}
 	out["isthmus_outlier_edges_total"] = map[string][]string{"scope": {"endpoint", "hop"}, "edge": {"ejected", "readmitted"}}
 	out["isthmus_inner_handshake_waits_total"] = map[string][]string{"bound": {"identity", "pod"}, "result": {"served", "timeout", "cancelled"}}

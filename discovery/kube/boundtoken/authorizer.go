@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -42,9 +43,9 @@ func NewAuthorizer(api API, index *pods.Index, td spiffeid.TrustDomain, nodeProx
 }
 
 // Authenticate implements [istioca.Authorizer].
-func (a Authorizer) Authenticate(ctx context.Context, token string) (istioca.Caller, error) {
-	h, err := a.Reviewer.Review(ctx, token)
-	if ReasonOf(err) == Unavailable && err != nil {
+func (a Authorizer) Authenticate(ctx context.Context, from netip.Addr, token string) (istioca.Caller, error) {
+	h, err := a.Reviewer.Review(ctx, from, token)
+	if why := ReasonOf(err); err != nil && (why == Unavailable || why == Limited) {
 		return nil, errors.Join(err, istioca.ErrUnavailable)
 	}
 	if err != nil {

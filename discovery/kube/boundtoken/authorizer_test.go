@@ -60,7 +60,7 @@ func TestWhoMayHaveWhichCertificate(t *testing.T) {
 		"the controller, itself":                            {ct, identityOf(td, controller), true},
 		"the controller, the gateway":                       {ct, identityOf(td, gateways), false},
 	} {
-		c, err := a.Authenticate(t.Context(), x.token)
+		c, err := a.Authenticate(t.Context(), home, x.token)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -68,10 +68,10 @@ func TestWhoMayHaveWhichCertificate(t *testing.T) {
 			t.Errorf("%s: %v; want allowed: %t", name, err, x.ok)
 		}
 	}
-	if _, err := a.Authenticate(t.Context(), here); err == nil || errors.Is(err, istioca.ErrUnavailable) {
+	if _, err := a.Authenticate(t.Context(), home, here); err == nil || errors.Is(err, istioca.ErrUnavailable) {
 		t.Errorf("a pod that asks for itself: %v; want it refused for good", err)
 	}
-	c, err := a.Authenticate(t.Context(), np)
+	c, err := a.Authenticate(t.Context(), home, np)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestWhoMayHaveWhichCertificate(t *testing.T) {
 		t.Error("a node proxy gets the certificate of a pod that is gone")
 	}
 	w.server.set(func() { w.server.away = errors.New("connection refused") })
-	if _, err := a.Authenticate(t.Context(), w.token(nodeproxy, "np-1", "uid-np", "node-1", forCA, func(x *token) { x.expires = x.expires.Add(time.Minute) })); !errors.Is(err, istioca.ErrUnavailable) {
+	if _, err := a.Authenticate(t.Context(), home, w.token(nodeproxy, "np-1", "uid-np", "node-1", forCA, func(x *token) { x.expires = x.expires.Add(time.Minute) })); !errors.Is(err, istioca.ErrUnavailable) {
 		t.Errorf("without the API server and its keys: %v; want that it cannot be told now", err)
 	}
 }
@@ -165,7 +165,7 @@ func TestNobodyEverGetsACertificateOfWhatIsNotOnItsNode(t *testing.T) {
 				if live := slices.Sorted(maps.Keys(m.pods)); len(live) > 0 && r.IntN(2) == 0 {
 					uid = live[r.IntN(len(live))]
 				}
-				c, err := a.Authenticate(t.Context(), tokens[uid])
+				c, err := a.Authenticate(t.Context(), home, tokens[uid])
 				got := err == nil && c.May(identityOf(td, asks)) == nil
 				if want := m.may(uid, asks); got != want {
 					t.Fatalf("seed %d, step %d: the holder of pod %s %+v gets %s: %t (%v); want %t", seed, step, uid, m.pods[uid], asks, got, err, want)

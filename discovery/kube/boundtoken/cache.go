@@ -28,11 +28,27 @@ func (c *cache) get(k [sha256.Size]byte, now time.Time) (entry, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, ok := c.entries[k]
-	if ok && !now.Before(e.until) {
+	if ok && e.over(now) {
 		delete(c.entries, k)
+	}
+	if !ok || !now.Before(e.until) {
 		return entry{}, false
 	}
-	return e, ok
+	return e, true
+}
+
+// over reports whether e is of no use any more at now: an accepted token is remembered as
+// such until it expires.
+func (e entry) over(now time.Time) bool {
+	return !now.Before(e.until) && (e.refusal != nil || !now.Before(e.holder.Expires))
+}
+
+// accepted reports whether k was accepted before, and may be so again.
+func (c *cache) accepted(k [sha256.Size]byte, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.entries[k]
+	return ok && e.refusal == nil && now.Before(e.holder.Expires)
 }
 
 // put remembers e of k. Where there is no room any entry gives way: it costs a question.
@@ -45,7 +61,7 @@ func (c *cache) put(k [sha256.Size]byte, e entry, now time.Time) {
 	if _, there := c.entries[k]; !there && len(c.entries) >= maxEntries {
 		looked := 0
 		for old, x := range c.entries {
-			if looked++; !now.Before(x.until) || looked > 64 {
+			if looked++; x.over(now) || looked > 64 {
 				delete(c.entries, old)
 				break
 			}
@@ -72,7 +88,7 @@ func (c *cache) sweep(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for k, e := range c.entries {
-		if !now.Before(e.until) {
+		if e.over(now) {
 			delete(c.entries, k)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -27,6 +28,9 @@ const (
 	ours   = "isthmus-gateway"
 	issuer = "https://kubernetes.default.svc"
 )
+
+// home is where tokens are shown from.
+var home = netip.MustParseAddr("10.0.0.7")
 
 var (
 	nodeproxy  = pods.Account{Namespace: "isthmus-system", Name: "nodeproxy"}
@@ -105,13 +109,30 @@ type server struct {
 	keyless error           // nor give its keys
 	gone    map[string]bool // UIDs of pods that are gone
 	reviews int
-	asked   int // for keys
+	asked   int           // for keys
+	takes   time.Duration // for a review
+	now     int           // reviews that are under way
+	most    int           // of them, at once
 }
 
-func (s *server) Review(_ context.Context, text, audience string) (authnv1.TokenReviewStatus, error) {
+func (s *server) Review(ctx context.Context, text, audience string) (authnv1.TokenReviewStatus, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reviews++
+	s.now++
+	s.most = max(s.most, s.now)
+	defer func() { s.now-- }()
+	if s.takes > 0 {
+		s.mu.Unlock()
+		select {
+		case <-time.After(s.takes):
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+		if ctx.Err() != nil {
+			return authnv1.TokenReviewStatus{}, ctx.Err()
+		}
+	}
 	if s.away != nil {
 		return authnv1.TokenReviewStatus{}, s.away
 	}
@@ -156,6 +177,12 @@ func (s *server) set(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
+}
+
+// count reads one of the counts of s.
+func (s *server) count(n *int) (now int) {
+	s.set(func() { now = *n })
+	return now
 }
 
 // world is an API server, the pods that its informer has told of, and a Reviewer.

@@ -19,11 +19,12 @@ const (
 	Denied        Reason = "denied"      // the API server does not accept it
 	WrongPod      Reason = "pod"         // its pod does not live, or is another one
 	WrongNode     Reason = "node"        // its pod is on another node
+	Limited       Reason = "limited"     // its address has shown too many that nobody can verify
 	Unavailable   Reason = "unavailable" // nobody can tell now
 )
 
 // Reasons are all of them.
-var Reasons = []Reason{Malformed, NotBound, WrongAudience, WrongAccount, Expired, Unsigned, Denied, WrongPod, WrongNode, Unavailable}
+var Reasons = []Reason{Malformed, NotBound, WrongAudience, WrongAccount, Expired, Unsigned, Denied, WrongPod, WrongNode, Limited, Unavailable}
 
 // Refusal says why a token does not count.
 type Refusal struct {

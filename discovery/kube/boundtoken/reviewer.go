@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"slices"
 	"sync"
@@ -61,9 +62,9 @@ type Config struct {
 }
 
 const (
-	// reviewTime is how long the API server may take: a node proxy waits 2 s for its
-	// welcome.
-	reviewTime = time.Second
+	// turnTime is how long a token waits for others that are reviewed, and reviewTime how long
+	// the API server may take then: a node proxy waits 2 s for its welcome.
+	turnTime, reviewTime = 500 * time.Millisecond, time.Second
 	// awayFor is how long, after it did not answer, it is not asked again: each question
 	// would cost its asker reviewTime.
 	awayFor = 2 * time.Second
@@ -75,27 +76,30 @@ const (
 	// deniedFor is how long the API server is not asked again about a token that it has
 	// refused.
 	deniedFor = 10 * time.Second
-	// maxReviews are under way at once.
+	// maxReviews are under way at once, of tokens that are no stranger's.
 	maxReviews = 32
-	// keysEvery is about how often the keys are fetched, and keysAgain how soon after a
-	// failure, or for a key that is not known.
+	// keysEvery is about how often the keys are fetched, and keysAgain how soon again after a
+	// failure, or for tokens of a key that is not known, however many.
 	keysEvery, keysAgain = 10 * time.Minute, 5 * time.Second
 )
 
 // Reviewer finds out who holds a token. Make it with New; Run keeps its keys. Safe for
 // concurrent use.
 type Reviewer struct {
-	cfg   Config
-	api   API
-	cache cache
-	slots chan struct{}
-	wake  chan struct{} // a key is not known
+	cfg       Config
+	api       API
+	cache     cache
+	slots     chan struct{}
+	strangers *strangers
+	wake      chan struct{} // a key is not known
 
 	mu    sync.Mutex
 	keys  keySet
-	away  time.Time // until then the API server is not asked
-	why   string    // it could not be asked the last time; empty if it could
-	stale string    // why the keys could not be fetched the last time; empty if they could
+	asked time.Time     // when they were last asked for
+	next  chan struct{} // closed when they have been asked for again, for a key that is not known; nil: nobody waits
+	away  time.Time     // until then the API server is not asked
+	why   string        // it could not be asked the last time; empty if it could
+	stale string        // why the keys could not be fetched the last time; empty if they could
 }
 
 // New returns a Reviewer that asks api. Keys of cfg.KeyFile that cannot be read are said
@@ -104,7 +108,7 @@ func New(api API, cfg Config) *Reviewer {
 	if cfg.Metrics == nil {
 		cfg.Metrics = NewMetrics(nil)
 	}
-	r := &Reviewer{cfg: cfg, api: api, slots: make(chan struct{}, maxReviews), wake: make(chan struct{}, 1)}
+	r := &Reviewer{cfg: cfg, api: api, slots: make(chan struct{}, maxReviews), strangers: newStrangers(), wake: make(chan struct{}, 1)}
 	if cfg.KeyFile != "" {
 		keys, err := readKeyFile(cfg.KeyFile)
 		switch {
@@ -134,11 +138,6 @@ func (r *Reviewer) Run(ctx context.Context) error {
 		case <-t.C:
 		case <-r.wake:
 			t.Stop()
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(keysAgain): // at most so often, whatever tokens come
-			}
 		}
 	}
 }
@@ -146,6 +145,9 @@ func (r *Reviewer) Run(ctx context.Context) error {
 func (r *Reviewer) fetchKeys(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
+	r.mu.Lock()
+	r.asked = time.Now()
+	r.mu.Unlock()
 	configuration, set, err := r.api.Keys(ctx)
 	var keys keySet
 	if err == nil {
@@ -161,6 +163,14 @@ func (r *Reviewer) fetchKeys(ctx context.Context) error {
 		r.stale = err.Error()
 	} else {
 		r.keys = keys
+	}
+	if r.next != nil {
+		close(r.next)
+		r.next = nil
+		select {
+		case <-r.wake:
+		default:
+		}
 	}
 	r.mu.Unlock()
 	switch {
@@ -186,9 +196,41 @@ func inner(err error) error {
 	return err
 }
 
-// Review returns who holds the token. An error is a *Refusal.
-func (r *Reviewer) Review(ctx context.Context, token string) (Holder, error) {
-	h, err := r.review(ctx, token)
+// latest returns the keys for a token of a key that is not among those of before: all such
+// tokens share one question to the API server, at most one in keysAgain. Trusted reports
+// that a key which is not among them either is none of this cluster.
+func (r *Reviewer) latest(ctx context.Context, now time.Time) (keys keySet, trusted bool) {
+	r.mu.Lock()
+	if r.next == nil && now.Sub(r.asked) >= keysAgain {
+		r.next = make(chan struct{})
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+	next := r.next
+	r.mu.Unlock()
+	if next != nil {
+		t := time.NewTimer(turnTime)
+		defer t.Stop()
+		select {
+		case <-next:
+		case <-ctx.Done():
+		case <-t.C:
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now = time.Now()
+	return r.keys, r.stale == "" && r.keys.fresh(now) && now.Sub(r.keys.Fetched) <= keysAgain+turnTime
+}
+
+// Review returns who holds the token, which has come from an address. An error is a *Refusal.
+//
+// A token that a key of the cluster has signed, or that was accepted before, takes at most
+// turnTime and reviewTime, whatever tokens others show that are neither.
+func (r *Reviewer) Review(ctx context.Context, from netip.Addr, token string) (Holder, error) {
+	h, err := r.review(ctx, from, token)
 	if err != nil {
 		r.cfg.Metrics.refused(ReasonOf(err))
 		return Holder{}, err
@@ -200,7 +242,7 @@ func (r *Reviewer) Review(ctx context.Context, token string) (Holder, error) {
 // Refuse counts that a token, though accepted, was refused by who had asked.
 func (r *Reviewer) Refuse(why Reason) { r.cfg.Metrics.refused(why) }
 
-func (r *Reviewer) review(ctx context.Context, token string) (Holder, error) {
+func (r *Reviewer) review(ctx context.Context, from netip.Addr, token string) (Holder, error) {
 	if len(token) > maxToken {
 		return Holder{}, refuse(Malformed, "a token of %d bytes: want at most %d", len(token), maxToken)
 	}
@@ -215,7 +257,7 @@ func (r *Reviewer) review(ctx context.Context, token string) (Holder, error) {
 		}
 		return e.holder, nil
 	}
-	h, err := r.find(ctx, token, now)
+	h, err := r.find(ctx, shown{token, from, r.cache.accepted(k, now)}, now)
 	if err != nil {
 		var why *Refusal
 		if errors.As(err, &why) && why.Reason == Denied {
@@ -234,9 +276,16 @@ func (r *Reviewer) review(ctx context.Context, token string) (Holder, error) {
 	return h, nil
 }
 
+// shown is a token that somebody has brought.
+type shown struct {
+	token    string
+	from     netip.Addr
+	accepted bool // before
+}
+
 // find asks whoever can tell.
-func (r *Reviewer) find(ctx context.Context, token string, now time.Time) (Holder, error) {
-	body, err := payload(token)
+func (r *Reviewer) find(ctx context.Context, t shown, now time.Time) (Holder, error) {
+	body, err := payload(t.token)
 	if err != nil {
 		return Holder{}, refuse(Malformed, "the token is none: %w", err)
 	}
@@ -253,40 +302,57 @@ func (r *Reviewer) find(ctx context.Context, token string, now time.Time) (Holde
 	if err := c.check(r.cfg.Audience, r.cfg.Accounts, keys.Issuer, now); err != nil {
 		return Holder{}, err
 	}
-	signed := keys.verify(token)
-	switch {
-	case signed == nil:
-	case errors.Is(signed, errUnknownKey):
-		select {
-		case r.wake <- struct{}{}:
-		default:
+	signed := keys.verify(t.token)
+	stranger := errors.Is(signed, errUnknownKey) && !t.accepted
+	if stranger {
+		if !r.strangers.allow(t.from, now) {
+			return Holder{}, refuse(Limited, "the token that says it is of pod %s of %s: %w, and %s has shown too many of those: at most %d at once and %d a second are looked at; try again later", c.Pod, c.Account, signed, t.from, strangersBurst, strangersPerSecond)
 		}
-	default:
+		if latest, trusted := r.latest(ctx, now); trusted {
+			if err := c.check(r.cfg.Audience, r.cfg.Accounts, latest.Issuer, now); err != nil {
+				return Holder{}, err
+			}
+			signed, stranger = latest.verify(t.token), false
+		}
+	}
+	if signed != nil && (!errors.Is(signed, errUnknownKey) || !stranger && !t.accepted) {
 		return Holder{}, refuse(Unsigned, "the token that says it is of pod %s of %s: %w", c.Pod, c.Account, signed)
 	}
 	if now.Before(away) {
 		return r.byKeys(c, signed, now)
 	}
-	status, err := r.ask(ctx, token)
+	status, err := r.ask(ctx, t, stranger)
 	if err != nil {
 		return r.byKeys(c, signed, now)
 	}
 	return r.byReview(c, status, now)
 }
 
-// ask has the API server review the token.
-func (r *Reviewer) ask(ctx context.Context, token string) (authnv1.TokenReviewStatus, error) {
-	limited, cancel := context.WithTimeout(ctx, reviewTime)
+// enter waits until one more token may be reviewed. The caller calls leave.
+func (r *Reviewer) enter(ctx context.Context, from netip.Addr, stranger bool) (leave func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, turnTime)
 	defer cancel()
-	var status authnv1.TokenReviewStatus
-	var err error
+	if stranger {
+		return r.strangers.enter(ctx, from)
+	}
 	select {
 	case r.slots <- struct{}{}:
-		status, err = r.api.Review(limited, token, r.cfg.Audience)
-		<-r.slots
-	case <-limited.Done():
-		return status, limited.Err() // others wait for it; that says nothing of it
+		return func() { <-r.slots }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
+}
+
+// ask has the API server review the token.
+func (r *Reviewer) ask(ctx context.Context, t shown, stranger bool) (authnv1.TokenReviewStatus, error) {
+	leave, err := r.enter(ctx, t.from, stranger)
+	if err != nil {
+		return authnv1.TokenReviewStatus{}, err // others wait for it; that says nothing of it
+	}
+	limited, cancel := context.WithTimeout(ctx, reviewTime) // its own: a wait must not look as if the API server were away
+	defer cancel()
+	status, err := r.api.Review(limited, t.token, r.cfg.Audience)
+	leave()
 	if ctx.Err() != nil {
 		return status, ctx.Err() // whoever asks has left
 	}
