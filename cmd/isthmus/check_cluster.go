@@ -162,7 +162,9 @@ func (c *checkup) pair(a, b *checkedCluster) {
 	}
 	c.add(checkName, where, checkBad, "")
 	found := ""
-	if a.card.TrustDomain == b.card.TrustDomain {
+	foreign := func(r *x509.Certificate) bool { return !slices.ContainsFunc(a.roots, r.Equal) }
+	list, _ := linkcard.Certificates(b.card.Roots)
+	if a.card.TrustDomain == b.card.TrustDomain && slices.ContainsFunc(list, foreign) {
 		found = fmt.Sprintf("both are of %q: the authority of either can vouch for every identity of both", a.card.TrustDomain)
 	}
 	c.add(checkDomain, where, checkWarning, found)
@@ -185,12 +187,15 @@ func (c *checkup) pair(a, b *checkedCluster) {
 	c.add(checkKeys, where, level, strings.Join(wrong, "\n"))
 	wrong = nil
 	var believed []*x509.Certificate
+	if a.card.TrustDomain == b.card.TrustDomain {
+		believed = slices.Clone(a.roots)
+	}
 	for _, t := range a.known.Networks[i].TrustBundles {
 		if t.TrustDomain == b.card.TrustDomain {
-			believed, _ = linkcard.Certificates(t.Roots)
+			more, _ := linkcard.Certificates(t.Roots)
+			believed = append(believed, more...)
 		}
 	}
-	list, _ := linkcard.Certificates(b.card.Roots)
 	for _, r := range list {
 		if !slices.ContainsFunc(believed, r.Equal) {
 			wrong = append(wrong, fmt.Sprintf("%q is not among the roots that it believes for %s", r.Subject, b.card.TrustDomain))

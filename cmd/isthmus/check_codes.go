@@ -17,7 +17,7 @@ var (
 	checkAddress   = checkCode{"ISTH-107", "the gateway's Service has an address that others can dial", "see kubectl describe service isthmus-gateway; without a load balancer give isthmus link card --address"}
 	checkNetworks  = checkCode{"ISTH-108", "the file of known networks can be read", "see the field that is named; isthmus unlink and isthmus link write it anew"}
 	checkName      = checkCode{"ISTH-201", "both clusters have names of their own", "make one of the networks anew with another name: isthmus init --network"}
-	checkDomain    = checkCode{"ISTH-202", "both clusters have trust domains of their own", "if they are not one and the same administration, make one of them anew with isthmus init --trust-domain"}
+	checkDomain    = checkCode{"ISTH-202", "both clusters have trust domains of their own, or one root", "if they are not one and the same administration, make one of them anew with isthmus init --trust-domain"}
 	checkLinked    = checkCode{"ISTH-203", "the cluster knows the other's network", "run isthmus link --contexts A,B --apply"}
 	checkKeys      = checkCode{"ISTH-204", "the keys that it knows are those that the other has", "run isthmus link again; if the network was made anew, isthmus unlink first"}
 	checkTrusted   = checkCode{"ISTH-205", "it believes the other's roots", "run isthmus link again"}

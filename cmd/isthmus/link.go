@@ -20,7 +20,7 @@ const gatewayPort = "15008"
 
 func newLinkCommand() *cobra.Command {
 	var contexts []string
-	var apply bool
+	var apply, share bool
 	var k kubectl
 	cmd := &cobra.Command{
 		Use:   "link --contexts A,B [--apply] | link --contexts A CARD…",
@@ -35,8 +35,10 @@ the manifests are printed, which is of use for one context at a time. Linking ag
 what is there up to date: a rotated key, another address.
 
 A cluster believes another's certificate authority for the trust domain on its card, and for
-nothing else. Where both have one trust domain either's authority can vouch for every
-identity of both: isthmus init --trust-domain gives each its own.`,
+nothing else. A trust domain that both have, or that another linked network has, is refused
+unless the roots are the same too: the authority of either could vouch for every identity of
+both. isthmus init --trust-domain gives each its own; --share-trust-domain says that it is
+meant.`,
 		Example: "  isthmus link --contexts east,west --apply\n  isthmus link card --context west > west.card\n  isthmus link --contexts east west.card | kubectl --context east apply -f -",
 	}
 	cmd.RunE = func(cmd *cobra.Command, files []string) error {
@@ -70,7 +72,7 @@ identity of both: isthmus init --trust-domain gives each its own.`,
 		for i, c := range contexts {
 			of := slices.Concat(slices.Delete(slices.Clone(cards), i, i+1), others)
 			var err error
-			if texts[i], err = linked(cmd.Context(), k.of(c), cards[i], of); err != nil {
+			if texts[i], err = linked(cmd.Context(), k.of(c), cards[i], of, share); err != nil {
 				return err
 			}
 		}
@@ -78,6 +80,7 @@ identity of both: isthmus init --trust-domain gives each its own.`,
 	}
 	cmd.Flags().StringSliceVar(&contexts, "contexts", nil, "contexts of the clusters, with commas (required)")
 	cmd.Flags().BoolVar(&apply, "apply", false, "apply the manifests by kubectl instead of printing them")
+	cmd.Flags().BoolVar(&share, "share-trust-domain", false, "believe other roots for a trust domain that is the cluster's own, or another network's")
 	kubectlFlags(cmd, &k)
 	cmd.AddCommand(newLinkCardCommand())
 	return cmd
@@ -143,7 +146,7 @@ ten seconds; connections that are open go on until they end or their certificate
 				}
 			}
 			var err error
-			if texts[i], err = linked(cmd.Context(), k.of(c), cards[i], nil, gone...); err != nil {
+			if texts[i], err = linked(cmd.Context(), k.of(c), cards[i], nil, false, gone...); err != nil {
 				return err
 			}
 		}
@@ -227,7 +230,7 @@ func gatewayAddresses(ctx context.Context, k kubectl) (out []string, err error) 
 
 // linked are the manifests of a cluster that knows the networks of these cards too, and
 // forgets those that are named.
-func linked(ctx context.Context, k kubectl, own linkcard.Card, others []linkcard.Card, gone ...string) (string, error) {
+func linked(ctx context.Context, k kubectl, own linkcard.Card, others []linkcard.Card, share bool, gone ...string) (string, error) {
 	var m configMap
 	if _, err := k.get(ctx, "configmap", networksMap, &m); err != nil {
 		return "", err
@@ -249,7 +252,7 @@ func linked(ctx context.Context, k kubectl, own linkcard.Card, others []linkcard
 	}
 	for _, c := range others {
 		var err error
-		if f, err = linkcard.Join(f, own, c); err != nil {
+		if f, err = linkcard.Join(f, own, c, share); err != nil {
 			return "", exit(exitFinding, fmt.Errorf("link context %q: %w", k.context, err))
 		}
 	}

@@ -58,13 +58,75 @@ func TestCardThatCannotBeNamesItsField(t *testing.T) {
 	}
 }
 
+// sharing gives c the roots of o.
+func sharing(c, o Card) Card {
+	c.TrustDomain, c.Roots = o.TrustDomain, o.Roots
+	return c
+}
+
+// A card says for which trust domain its roots vouch: never without being asked for one that
+// is the own, or another network's, unless these have the same roots.
+func TestACardTakesNoTrustDomainOfOthers(t *testing.T) {
+	own, west := card(t, "east", "east.local"), card(t, "west", "west.local")
+	f, err := Join(keyfile.File{}, own, west, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stolen := card(t, "south", "west.local")
+	both := stolen
+	both.Roots = west.Roots + stolen.Roots
+	later := card(t, "west", "east.local")
+	later.Keys = west.Keys
+	for name, x := range map[string]struct {
+		card Card
+		ok   bool
+		says string
+	}{
+		"the own":                             {card(t, "south", "east.local"), false, "this cluster"},
+		"another network's":                   {stolen, false, `network "west"`},
+		"another network's, and its roots":    {both, false, `network "west"`},
+		"the own, of a network that has its":  {later, false, "this cluster"},
+		"the own, by the same root":           {sharing(card(t, "south", "x.local"), own), true, ""},
+		"another network's, by the same root": {sharing(card(t, "south", "x.local"), west), true, ""},
+		"its own":                             {card(t, "south", "south.local"), true, ""},
+	} {
+		got, err := Join(f, own, x.card, false)
+		if x.ok != (err == nil) || !x.ok && (!errors.Is(err, ErrTrustDomain) || !strings.Contains(err.Error(), x.says) || !strings.Contains(err.Error(), "--share-trust-domain")) {
+			t.Errorf("%s: %v; want it taken: %t", name, err, x.ok)
+		}
+		if !x.ok {
+			if b := keyfile.Roots(links(got)); len(b[spiffeid.RequireTrustDomainFromString("east.local")]) != 0 || len(b[spiffeid.RequireTrustDomainFromString("west.local")]) != 1 {
+				t.Errorf("%s: refused, and believed: %v", name, b)
+			}
+			if got, err = Join(f, own, x.card, true); err != nil {
+				t.Errorf("%s, shared: %v", name, err)
+			}
+			if _, err := Join(got, own, x.card, false); err != nil {
+				t.Errorf("%s, shared, linked again: %v", name, err)
+			}
+		}
+	}
+	same, err := Join(keyfile.File{}, own, sharing(card(t, "south", "x.local"), own), false)
+	if err != nil || len(same.Networks[0].TrustBundles) != 0 {
+		t.Errorf("%v: with one root the file has roots of its own, which would outlive a rotation: %+v", err, same.Networks)
+	}
+}
+
+func links(f keyfile.File) map[string]keyfile.Link {
+	out := map[string]keyfile.Link{}
+	for _, n := range f.Networks {
+		out[n.Name] = n.Link
+	}
+	return out
+}
+
 func TestLinkingTwiceIsLinkingOnceAndKeepsWhatOperatorsWrote(t *testing.T) {
 	east, west, north := card(t, "east", "cluster.local"), card(t, "west", "cluster.local"), card(t, "north", "cluster.local")
 	var f keyfile.File
 	join := func(c Card) {
 		t.Helper()
 		var err error
-		if f, err = Join(f, east, c); err != nil {
+		if f, err = Join(f, east, c, true); err != nil {
 			t.Fatal(err)
 		}
 		if f, err = keyfile.ParseFile("networks.yaml", f.Format()); err != nil {
@@ -88,10 +150,10 @@ func TestLinkingTwiceIsLinkingOnceAndKeepsWhatOperatorsWrote(t *testing.T) {
 	if !slices.Equal(f.Networks[0].Keys, west.Keys) || f.Networks[0].MaxCapacity != 7 {
 		t.Errorf("rotated: %+v", f.Networks[0])
 	}
-	if _, err := Join(f, east, card(t, "west", "cluster.local")); !errors.Is(err, ErrOtherKeys) {
+	if _, err := Join(f, east, card(t, "west", "cluster.local"), true); !errors.Is(err, ErrOtherKeys) {
 		t.Errorf("another cluster of the name: %v", err)
 	}
-	if _, err := Join(f, east, card(t, "east", "cluster.local")); err == nil || !strings.Contains(err.Error(), "both clusters") {
+	if _, err := Join(f, east, card(t, "east", "cluster.local"), true); err == nil || !strings.Contains(err.Error(), "both clusters") {
 		t.Errorf("its own name: %v", err)
 	}
 	south := card(t, "south", "south.local")
