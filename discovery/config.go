@@ -55,7 +55,7 @@ type Gateway struct {
 	ServiceAccount    string           `yaml:"serviceAccount" default:"isthmus-system/gateway" doc:"namespace/name of its service account: the identity it must show"`
 	TrustDomain       string           `yaml:"trustDomain" doc:"trust domain of that identity; that of the mesh when left out. Another one is believed by the trustBundles of federation.networks"`
 	Locality          Locality         `yaml:"locality"`
-	Drained           bool             `yaml:"drained" doc:"true: nothing new goes through it"`
+	Drained           bool             `yaml:"drained" doc:"true: nothing new goes through it while another gateway of its network serves"`
 	FederationAddress netip.AddrPort   `yaml:"federationAddress" doc:"where other gateways dial it for gossip, and, if others share its address, node proxies of its network; address when left out"`
 	Sources           []netip.Prefix   `yaml:"sources" doc:"where its connections to pods come from, such as 10.0.0.7/32: a node proxy holds what comes from there to exported services; the addresses above when left out"`
 }

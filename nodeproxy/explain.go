@@ -105,9 +105,6 @@ func (v *view) detail(x *answer.Verdict, snap *mesh.Snapshot, plan *route.Plan, 
 	if x.Kind == "share" && v.reports {
 		x.Stale = said.Stale(uint16(port))
 	}
-	if x.Kind == "share" {
-		x.Gateways = append(x.Gateways, drained(snap, network)...)
-	}
 	for i := range x.Endpoints {
 		c := &x.Endpoints[i]
 		id, err := mesh.ParseEndpointID(c.Endpoint)
@@ -129,17 +126,6 @@ func (v *view) detail(x *answer.Verdict, snap *mesh.Snapshot, plan *route.Plan, 
 			}
 		}
 	}
-}
-
-// drained are the gateways of network that a plan leaves out, so that nobody looks for
-// them in vain.
-func drained(snap *mesh.Snapshot, network string) (out []answer.Verdict) {
-	for _, g := range snap.Gateways(network) {
-		if g.Drained {
-			out = append(out, answer.Verdict{Verdict: standing.Verdict{Kind: "gateway", Name: g.Name, Causes: []standing.Cause{{Word: answer.HeldDrained}}}})
-		}
-	}
-	return out
 }
 
 // detail adds to c what is said of an endpoint that is out: why, by whom, since when. An

@@ -104,14 +104,15 @@ func (p *Proxy) budgeted(snap *mesh.Snapshot) func(key string) bool {
 }
 
 // stale says whether a session must take no new stream: its pod is gone,
-// terminating, or no longer at that address.
+// terminating, or no longer at that address. A gateway that drains is not asked while another
+// one serves; its session is there for when none does, and ends idle or by its GOAWAY.
 func stale(snap *mesh.Snapshot, k pool.Key) bool {
 	if k.Through == keptThrough {
 		return false // its warm set says when
 	}
 	if name, ok := strings.CutPrefix(k.UID, gatewayUID); ok {
 		g := picker.Gateway(snap, name)
-		return g == nil || g.Drained || g.Address.String() != k.Address
+		return g == nil || g.Address.String() != k.Address
 	}
 	w := snap.Workload(k.UID)
 	if w == nil {

@@ -67,13 +67,7 @@ func (p *Proxy) warmShare(k warm.Key) warmset.Share {
 	if _, has := svc.Port(k.Port); !ok || !has || !share.Offers(k.Port) || share.Capacity == 0 {
 		return warmset.Share{}
 	}
-	var gateways []*mesh.Gateway
-	for _, g := range share.Gateways {
-		if !g.Drained {
-			gateways = append(gateways, g)
-		}
-	}
-	s := p.view.Warm(picker.Share{Network: k.Network, Service: k.Service, Port: k.Port}, gateways, int(share.Capacity), time.Now())
+	s := p.view.Warm(picker.Share{Network: k.Network, Service: k.Service, Port: k.Port}, share.Gateways, int(share.Capacity), time.Now())
 	s.Expect = share.Identities
 	return s
 }

@@ -205,7 +205,7 @@ func (p *Proxy) dialGateway(ctx context.Context, source spiffeid.ID, g *mesh.Gat
 		return s, nil
 	}
 	p.metrics.replicas.WithLabelValues("other").Inc()
-	if by.Drained || keep == nil || !keep(by, s) {
+	if keep == nil || !keep(by, s) { // of one that drains too: it may be the only one that the balancer leads to
 		s.Close(nil)
 	}
 	return nil, e

@@ -197,7 +197,15 @@ type replicaTraffic struct {
 	failed  []error
 	count   int
 	slowest float64
+	killed  []time.Time // gateways: what was under way through one may have got its first bytes already
 	work    sync.WaitGroup
+}
+
+// kill notes that a gateway is killed now.
+func (x *replicaTraffic) kill() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.killed = append(x.killed, time.Now())
 }
 
 func (w *replicated) traffic(perSecond int, d time.Duration) *replicaTraffic {
@@ -205,10 +213,13 @@ func (w *replicated) traffic(perSecond int, d time.Duration) *replicaTraffic {
 	x.work.Go(func() {
 		for i := range int(d.Seconds() * float64(perSecond)) {
 			x.work.Go(func() {
+				began := time.Now()
 				trips, err := w.connect(i, 50*time.Millisecond)
 				x.mu.Lock()
 				defer x.mu.Unlock()
-				x.count++
+				if x.count++; slices.ContainsFunc(x.killed, func(at time.Time) bool { return err != nil && !began.After(at) }) {
+					return
+				}
 				if x.slowest = max(x.slowest, trips); err != nil {
 					x.failed = append(x.failed, fmt.Errorf("connection %d: %w", i, err))
 				}

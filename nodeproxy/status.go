@@ -100,7 +100,7 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 		row.Why = fmt.Sprintf("%s: the scope of the service (%s) does not lead to network %s", route.NotExported, cmp.Or(svc.Scope, mesh.ScopeCluster), network)
 		return row, (known || followed) && !slices.ContainsFunc(snap.Networks(svc), func(n string) bool { return snap.Reaches(svc, v.network, n) })
 	}
-	row.Unreached = v.unreached(snap, network)
+	row.Unreached, row.Draining = v.unreached(snap, network)
 	if a := v.Attempts(k); a != nil && a.InVain() {
 		row.Failed = a
 	}
@@ -109,7 +109,7 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 		return row, followed && svc.Exported() && (network == v.network || offered(snap, svc, network, port))
 	}
 	row.Ready, row.Healthy = f.Ready, f.Healthy
-	row.Draining = f.Draining && network != v.network // pods of the own one need no gateway
+	row.Draining = row.Draining || f.Draining && network != v.network // pods of the own one need no gateway
 	said, _ := v.known(network, svc.Hostname)
 	row.Changed, row.Stale = said.Turned[port], said.Stale(port)
 	for _, id := range f.Exceptions {
@@ -128,28 +128,31 @@ func offered(snap *mesh.Snapshot, svc *mesh.Service, network string, port uint16
 }
 
 // unreached is why no gateway of another network takes connections: why the one that went
-// out last did, by own evidence, or that discovery drains all of them or has none.
-func (v *view) unreached(snap *mesh.Snapshot, network string) string {
+// out last did, by own evidence, or that discovery has none. draining says that those that do
+// are drained.
+func (v *view) unreached(snap *mesh.Snapshot, network string) (why string, draining bool) {
 	if network == v.network {
-		return ""
+		return "", false
 	}
 	var last standing.Turn
-	why := "discovery has none"
+	why = "discovery has none"
 	for _, g := range snap.Gateways(network) {
-		if g.Drained {
-			why = cmp.Or(last.Reason, "drained")
-			continue
-		}
 		b := v.GatewayBelief(picker.GatewayKey(g), time.Now())
 		if b.Phase == health.Healthy {
-			return ""
+			if !g.Drained {
+				return "", false
+			}
+			draining = true
 		}
 		if b.Turn.At.After(last.At) {
 			last = b.Turn
 		}
 		why = cmp.Or(last.Reason, "unknown")
 	}
-	return why
+	if draining {
+		return "", true
+	}
+	return why, false
 }
 
 // gatewaysOut are the gateways of other networks that are out by own evidence.

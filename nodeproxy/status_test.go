@@ -31,7 +31,7 @@ func TestAStatusRowSaysWhereNoWayLeads(t *testing.T) {
 		want     string // of the row of west; "none": it has none
 	}{
 		"one takes connections":      {mesh.ScopeGlobal, []bool{true, false}, []string{"west"}, ""},
-		"all are drained":            {mesh.ScopeGlobal, []bool{true, true}, []string{"west"}, "unreached: drained"},
+		"all are drained":            {mesh.ScopeGlobal, []bool{true, true}, []string{"west"}, "draining"},
 		"there is none":              {mesh.ScopeGlobal, nil, []string{"west"}, "unreached: discovery has none"},
 		"of another segment":         {mesh.ScopeSegment, []bool{false}, []string{"west"}, "not exported: the scope of the service (segment) does not lead to network west"},
 		"not exported":               {"", []bool{false}, []string{"west"}, "not exported: the scope of the service (cluster) does not lead to network west"},
@@ -54,6 +54,8 @@ func TestAStatusRowSaysWhereNoWayLeads(t *testing.T) {
 			got = "none"
 		case row.Unreached != "":
 			got = strings.TrimPrefix(got+"; unreached: "+row.Unreached, "; ")
+		case row.Draining:
+			got = "draining"
 		}
 		if got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)

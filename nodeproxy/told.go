@@ -244,24 +244,7 @@ func (t *toldShares) gateways(network string) map[discovery.Key]discovery.Record
 		}
 		out[k] = discovery.Gateway{Name: name, Network: network, Address: at[0], MoreAddresses: slices.Clip(at[1:]), ServiceAccount: link.GatewayServiceAccount, TrustDomain: link.GatewayDomain(), Locality: discovery.Locality(b.Locality), Drained: b.Draining}
 	}
-	keepLast(out, func(name string) bool { return best[name].Live })
 	return out
-}
-
-// keepLast takes back the drain of the gateways that live where all are draining: a lame
-// duck serves on, and there is nobody else.
-func keepLast(gateways map[discovery.Key]discovery.Record, live func(name string) bool) {
-	for _, r := range gateways {
-		if !r.(discovery.Gateway).Drained {
-			return
-		}
-	}
-	for k, r := range gateways {
-		if g := r.(discovery.Gateway); live(g.Name) {
-			g.Drained = false
-			gateways[k] = g
-		}
-	}
 }
 
 func rankOf(g healthstream.Gateway) (rank int) {

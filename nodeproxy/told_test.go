@@ -121,7 +121,12 @@ func TestProvenExportsBecomeSharesAndGateways(t *testing.T) {
 	}; !slices.Equal(got, want) {
 		t.Errorf("gateways %q; want %q", got, want)
 	}
-	w.proven.gateways["west"] = w.proven.gateways["west"][:3]
+	w.proven.gateways["west"] = w.proven.gateways["west"][3:]
+	w.updateAll([]healthstream.Change{{Service: shopName, Network: "west"}})
+	if gs := w.snap.Gateways("west"); len(gs) != 1 || !gs[0].Drained {
+		t.Errorf("%v when one is left that drains; want it, and that it drains: who chooses knows that there is no other", gs)
+	}
+	w.proven.gateways["west"] = []healthstream.Gateway{gatewayAt("gw-1", 3, true, false)}
 	w.updateAll([]healthstream.Change{{Service: shopName, Network: "west"}})
 	if n := len(w.snap.Gateways("west")); n != 1 {
 		t.Errorf("%d gateways when one is gone; want 1", n)

@@ -33,9 +33,9 @@ type Plan struct {
 type Candidate struct {
 	Workload *mesh.Workload
 	Network  string
-	Gateways []*mesh.Gateway // those of Network that are not drained, at least one
+	Gateways []*mesh.Gateway // of Network, at least one; those that are drained are for when no other serves
 	Capacity uint32          // of Workload; of Network nominal: what counts while nothing is known of its health
-	Rank     int             // see balance.Rank; of Network that of its best gateway
+	Rank     int             // see balance.Rank; of Network that of its best gateway that is not drained, if there is one
 	// Expect is who may answer the handshake with the pod, sorted: one identity
 	// of a Workload, those of the share of a Network, because the gateway chooses
 	// which.

@@ -181,27 +181,30 @@ func (r *resolver) addShare(svc *mesh.Service, share mesh.Share) {
 	if ready == 0 || !share.Offers(r.plan.Port.Service) {
 		return
 	}
-	gateways := open(share.Gateways)
-	rank, near := r.rankGateways(share.Network, gateways)
+	rank, near := r.rankGateways(share.Network, share.Gateways)
 	switch {
 	case !r.everywhere:
 		r.missed.notGlobal += ready
 	case !r.snapshot.Reaches(svc, r.flow.Source.Network, share.Network):
 		r.missed.otherSegment += ready
-	case len(gateways) == 0:
+	case len(share.Gateways) == 0:
 		r.missed.noGateway += ready
 	case !near:
 		r.missed.elsewhere += ready
 	default:
 		r.plan.Candidates = append(r.plan.Candidates, Candidate{
-			Network: share.Network, Gateways: gateways, Capacity: share.Capacity, Rank: rank, Expect: share.Identities,
+			Network: share.Network, Gateways: share.Gateways, Capacity: share.Capacity, Rank: rank, Expect: share.Identities,
 		})
 	}
 }
 
-// rankGateways returns the best rank among gateways.
+// rankGateways returns the best rank among gateways, of those that are drained if all are.
 func (r *resolver) rankGateways(network string, gateways []*mesh.Gateway) (best int, ok bool) {
+	open := slices.ContainsFunc(gateways, func(g *mesh.Gateway) bool { return !g.Drained })
 	for _, g := range gateways {
+		if open && g.Drained {
+			continue
+		}
 		rank, near := r.rule.Rank(r.from, balance.Place{Network: network, Locality: g.Locality})
 		if near && (!ok || rank > best) {
 			best, ok = rank, true
@@ -217,7 +220,7 @@ func (r *resolver) nowhere(svc *mesh.Service) error {
 	case r.missed.elsewhere > 0:
 		return r.refuse(NoEndpoint, fmt.Sprintf("no ready workload is where trafficDistribution %s demands; %d are elsewhere", svc.Distribution, r.missed.elsewhere))
 	case r.missed.noGateway > 0:
-		return r.refuse(NoRoute, fmt.Sprintf("its ready workloads are on networks without a gateway that takes connections (of %s): add a gateway or end its drain", networks))
+		return r.refuse(NoRoute, fmt.Sprintf("its ready workloads are on networks without a gateway (of %s): add one", networks))
 	case r.missed.otherSegment > 0:
 		return r.refuse(NotExported, fmt.Sprintf("its ready workloads are on networks of other segments (of %s), and its scope is segment: set scope: global, or the same segment at both networks", networks))
 	case r.missed.notGlobal > 0 && svc.Exported():
@@ -234,11 +237,6 @@ func (r *resolver) refuse(k Kind, detail string) error {
 		subject = r.flow.Host + ":" + strconv.Itoa(int(r.flow.Port))
 	}
 	return &Error{k, subject, detail}
-}
-
-// open returns the gateways that are not drained, without copying if all are.
-func open(gateways []*mesh.Gateway) []*mesh.Gateway {
-	return keep(gateways, func(g *mesh.Gateway) bool { return !g.Drained })
 }
 
 // keep returns the items that ok accepts, all itself if those are all.

@@ -16,7 +16,7 @@ func TestResolveService(t *testing.T) {
 	s := standard().snapshot()
 	web := "e-1 capacity=1 rank=1 web\n" +
 		"north capacity=2 rank=0 gw-1 web\n" +
-		"west capacity=4 rank=0 gw-1 gw-2 web web2\n"
+		"west capacity=4 rank=0 gw-1 gw-2 gw-3 web web2\n"
 	cases := []struct {
 		name string
 		flow Flow
@@ -29,10 +29,10 @@ func TestResolveService(t *testing.T) {
 		{"virtual address, mapped into IPv6", Flow{Source: s.Workload("client"), Addr: netip.MustParseAddrPort("[::ffff:240.0.0.1]:80")}, web},
 		{"virtual address written as a host", flow(s, "240.0.0.1", 80), web},
 		{"no preference", flow(s, "any.shop.mesh.internal", 80),
-			"e-1 capacity=1 rank=0 web\nnorth capacity=2 rank=0 gw-1 web\nwest capacity=1 rank=0 gw-1 gw-2 web2\n"},
+			"e-1 capacity=1 rank=0 web\nnorth capacity=2 rank=0 gw-1 web\nwest capacity=1 rank=0 gw-1 gw-2 gw-3 web2\n"},
 		{"not global: the own network alone", flow(s, "private.shop.svc.cluster.local", 80), "e-1 capacity=1 rank=0 web\n"},
 		{"rank of the nearest gateway that is not drained", flow(s, "remote.shop.mesh.internal", 80),
-			"north capacity=2 rank=0 gw-1 web\nwest capacity=4 rank=1 gw-1 gw-2 web web2\n"},
+			"north capacity=2 rank=0 gw-1 web\nwest capacity=4 rank=1 gw-1 gw-2 gw-3 web web2\n"},
 	}
 	for _, c := range cases {
 		p, err := Resolve(s, c.flow)
@@ -85,7 +85,7 @@ func TestResolveErrors(t *testing.T) {
 		{"unknown port", flow(s, "web.shop.mesh.internal", 8080), UnknownPort, "web.shop.mesh.internal:8080", "has ports 80, 81"},
 		{"unknown port of a virtual address", Flow{Source: client, Addr: netip.MustParseAddrPort("240.0.0.1:1")}, UnknownPort, "240.0.0.1:1", ""},
 		{"another network's service that is not global", flow(s, "elsewhere.shop.svc.cluster.local", 80), NotExported, "elsewhere.shop.svc.cluster.local:80", "set global: true"},
-		{"a network without a gateway", flow(s, "marooned.shop.mesh.internal", 80), NoRoute, "marooned.shop.mesh.internal:80", "add a gateway"},
+		{"a network without a gateway", flow(s, "marooned.shop.mesh.internal", 80), NoRoute, "marooned.shop.mesh.internal:80", "without a gateway"},
 		{"nobody ready", flow(s, "gone.shop.mesh.internal", 80), NoEndpoint, "gone.shop.mesh.internal:80", "no ready workload"},
 		{"no members", flow(s, "empty.shop.mesh.internal", 80), NoEndpoint, "empty.shop.mesh.internal:80", "no ready workload"},
 		{"an address of another network", Flow{Source: client, Addr: netip.MustParseAddrPort("10.0.0.5:80")}, NoRoute, "10.0.0.5:80", `network "east"`},
@@ -107,21 +107,19 @@ func TestResolveErrors(t *testing.T) {
 	}
 }
 
-func TestDrainedGatewaysAreLeftOut(t *testing.T) {
+// Who chooses among gateways knows which of them serve: those that are drained stay in the
+// plan, and rank a network only if all of its are.
+func TestDrainedGatewaysStayInThePlan(t *testing.T) {
 	w := standard()
-	for _, g := range w.gateways {
-		g.Drained = g.Network == "west"
-	}
-	s := w.snapshot()
-	p, err := Resolve(s, flow(s, "web.shop.mesh.internal", 80))
-	if err != nil || strings.Contains(describe(p.Candidates), "west") {
-		t.Errorf("got %v and\n%swant no west: all its gateways are drained", err, describe(p.Candidates))
-	}
 	for _, g := range w.gateways {
 		g.Drained = true
 	}
-	_, err = Resolve(s, flow(s, "remote.shop.mesh.internal", 80))
-	wantKind(t, "every gateway drained", err, NoRoute, "remote.shop.mesh.internal:80")
+	s := w.snapshot()
+	p, err := Resolve(s, flow(s, "remote.shop.mesh.internal", 80))
+	want := "north capacity=2 rank=0 gw-1 web\nwest capacity=4 rank=1 gw-1 gw-2 gw-3 web web2\n"
+	if got := describe(p.Candidates); err != nil || got != want {
+		t.Errorf("got %v and\n%swant\n%s", err, got, want)
+	}
 }
 
 func TestStrictNodeStaysOnTheNode(t *testing.T) {
@@ -201,7 +199,7 @@ func TestResolveProperties(t *testing.T) {
 		s := w.service("web", global, mesh.PreferNetwork, uids...).snapshot()
 		want := map[string]uint32{}
 		for _, p := range w.workloads[1:] {
-			open := slices.ContainsFunc(w.gateways, func(g *mesh.Gateway) bool { return g.Network == p.Network && !g.Drained })
+			open := slices.ContainsFunc(w.gateways, func(g *mesh.Gateway) bool { return g.Network == p.Network })
 			if p.State == mesh.Ready && p.Capacity > 0 && (p.Network == "east" || global && open) {
 				key := p.Network
 				if p.Network == "east" {

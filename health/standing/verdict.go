@@ -47,7 +47,7 @@ const (
 	HeldReported Held = "reported"    // others say that it is out
 	HeldDoubted  Held = "doubted"     // it owes an answer
 	HeldNothing  Held = "nothing"     // a gateway says that it has nobody healthy
-	HeldDraining Held = "draining"    // it takes no new connections
+	HeldDraining Held = "draining"    // it leaves: it gets new connections while nobody else serves
 	HeldSilent   Held = "silent"      // attempts wait for it, and nothing comes
 	HeldFarther  Held = "farther"     // somebody healthy is preferred
 	HeldPath     Held = "path_failed" // what it delivers of this service failed

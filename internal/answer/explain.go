@@ -27,7 +27,7 @@ type Explanation struct {
 const (
 	HeldUnreached   standing.Held = "unreached"   // none of its gateways takes connections
 	HeldUndelivered standing.Held = "undelivered" // they do, and nobody gets through to a pod
-	HeldDrained     standing.Held = "drained"     // of a gateway: it is to get nothing new, as discovery or its network says
+	HeldDrained     standing.Held = "drained"     // of a gateway: it is to get nothing new while another one serves, as discovery or its network says
 )
 
 // Verdict says of one candidate whether it takes part in the choice, and why.

@@ -95,7 +95,7 @@ func (s *share) explain(v *answer.Verdict, m *member, c *route.Candidate, now ti
 	h := s.current(now)
 	ways := waysOf(m, c, &h, Tried{}, now, nil)
 	s.mu.Lock()
-	if s.known && sumUp(ways, &h, float64(c.Capacity)).draining {
+	if sumUp(ways, &h, float64(c.Capacity)).draining {
 		v.Causes = append(v.Causes, standing.Cause{Word: standing.HeldDraining})
 	}
 	v.Unknown = !s.known && s.picker.config.Endpoints
@@ -105,6 +105,7 @@ func (s *share) explain(v *answer.Verdict, m *member, c *route.Candidate, now ti
 		x.Endpoint = id.String()
 		v.Endpoints = append(v.Endpoints, x)
 	}
+	preferStaying(ways)
 	nobody, reached, says := true, false, false
 	for i, w := range ways {
 		g := answer.Verdict{Verdict: standing.Verdict{Kind: "gateway", Name: w.name, Weight: w.gate.Weight * w.delivers(float64(c.Capacity)), Open: m.gates[i].cell.Open()}}
@@ -126,9 +127,12 @@ func (s *share) explain(v *answer.Verdict, m *member, c *route.Candidate, now ti
 		if w.silent {
 			g.Causes = append(g.Causes, standing.Cause{Word: standing.HeldSilent})
 		}
-		if d := w.delivery; d != nil && d.Draining {
+		switch d := w.delivery; {
+		case d != nil && d.Draining:
 			g.Causes = append(g.Causes, standing.Cause{Word: standing.HeldDraining})
-		} else if d != nil && !d.able() {
+		case w.draining:
+			g.Causes = append(g.Causes, standing.Cause{Word: answer.HeldDrained})
+		case d != nil && !d.able():
 			g.Causes = append(g.Causes, standing.Cause{Word: standing.HeldNothing})
 		}
 		g.In = g.Weight > 0 && w.gate.Usable && !w.silent
@@ -147,7 +151,7 @@ func (s *share) explain(v *answer.Verdict, m *member, c *route.Candidate, now ti
 		}
 		v.Causes = append(v.Causes, standing.Cause{Word: word})
 	}
-	partGateways(v, c, nobody)
+	partGateways(v, nobody)
 }
 
 // weakOf says which connections failed of what is weak in list.
@@ -160,13 +164,13 @@ func weakOf(list []standing.Cause, which string) []standing.Cause {
 	return list
 }
 
-// partGateways says which part of v each gateway gets. If it has none that takes part
-// and is chosen all the same, so are those that discovery does not drain.
-func partGateways(v *answer.Verdict, c *route.Candidate, nobody bool) {
+// partGateways says which part of v each gateway gets: all if it has none that takes part
+// and is chosen all the same.
+func partGateways(v *answer.Verdict, nobody bool) {
 	total := 0.0
 	for i := range v.Gateways {
 		g := &v.Gateways[i]
-		if nobody && v.In && !c.Gateways[i].Drained {
+		if nobody && v.In {
 			g.In, g.Weight = true, 1
 		}
 		if g.In {

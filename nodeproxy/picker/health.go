@@ -36,7 +36,7 @@ type Delivery struct {
 	Group                          string // its group's name
 	Ready, Healthy                 uint32 // endpoints
 	ReadyCapacity, HealthyCapacity uint32 // their weights
-	Draining                       bool   // it takes no new connections for the share
+	Draining                       bool   // it is about to leave: it takes connections while no other one does
 	// Said is since when it has said what it says; zero: nobody knows.
 	Said time.Time
 	// Unreachable are endpoints that this gateway alone cannot reach, sorted.
@@ -44,7 +44,7 @@ type Delivery struct {
 }
 
 // able reports whether d has somebody healthy to offer.
-func (d *Delivery) able() bool { return d.Healthy > 0 && !d.Draining }
+func (d *Delivery) able() bool { return d.Healthy > 0 }
 
 // capacity is what d has to offer; of one that does not say, its endpoints count 1.
 func (d *Delivery) capacity() float64 {
@@ -66,6 +66,12 @@ func (h *Health) of(gateway string) *Delivery {
 		}
 	}
 	return nil
+}
+
+// drains reports whether g is about to leave, by discovery or by its own word.
+func (h *Health) drains(g *mesh.Gateway) bool {
+	d := h.of(g.Name)
+	return g.Drained || d != nil && d.Draining
 }
 
 // unreachable reports whether gateway says that it cannot reach id.

@@ -30,7 +30,7 @@ func Way(g *mesh.Gateway) string { return g.Name + " " + g.Address.String() }
 func (s *share) chooseKept(c *Choice, m *member, candidate *route.Candidate, g int, t Tried, kept Kept, now time.Time) int {
 	x, ok := kept.Choose(s.key, m.ways[g], func(x warmset.Choice) bool {
 		i := slices.Index(m.ways, x.Gateway)
-		if i < 0 || i != g && !s.open(m, candidate, i, t, now) {
+		if i < 0 || i != g && !s.open(m, candidate, i, g, t, now) {
 			return false
 		}
 		if x.Joined {
@@ -50,11 +50,12 @@ func (s *share) chooseKept(c *Choice, m *member, candidate *route.Candidate, g i
 	return slices.Index(m.ways, x.Gateway) // that was asked: what comes of it is its own
 }
 
-// open reports whether nothing speaks against the gateway i.
-func (s *share) open(m *member, candidate *route.Candidate, i int, t Tried, now time.Time) bool {
+// open reports whether nothing speaks against the gateway i, beside g: that it drains does
+// unless g does.
+func (s *share) open(m *member, candidate *route.Candidate, i, g int, t Tried, now time.Time) bool {
 	h := s.current(now)
 	d := h.of(candidate.Gateways[i].Name)
-	return !candidate.Gateways[i].Drained && !slices.Contains(t.Gateways, m.gates[i].key) && !m.gates[i].silent(now) && m.gates[i].cell.Score(now).Usable &&
+	return (!h.drains(candidate.Gateways[i]) || h.drains(candidate.Gateways[g])) && !slices.Contains(t.Gateways, m.gates[i].key) && !m.gates[i].silent(now) && m.gates[i].cell.Score(now).Usable &&
 		m.paths[i].Score(now).Usable && (d == nil || d.able())
 }
 
@@ -130,8 +131,8 @@ func reaches(h *Health, gateways []*mesh.Gateway) func(way string, e mesh.Endpoi
 	return func(way string, e mesh.EndpointID) bool { return !slices.Contains(not[way], e) }
 }
 
-// preferred fills in the gateways that can deliver, or, if there is none, all, and how
-// many endpoints are behind them. Which come first differs from one node proxy to the
+// preferred fills in the gateways that can deliver, of those that drain if no other can, or,
+// if there is none, all, and how many endpoints are behind them. Which come first differs from one node proxy to the
 // next, by what each can deliver. One that says nothing is taken for one of the largest group.
 func (p *Picker) preferred(w *warmset.Share, k Share, h *Health, gateways []*mesh.Gateway, unknown int, now time.Time) {
 	type ranked struct {
@@ -139,10 +140,10 @@ func (p *Picker) preferred(w *warmset.Share, k Share, h *Health, gateways []*mes
 		score float64
 		offer *warmset.Offer // nil: unknown
 	}
-	var able, all []ranked
+	var able, leaving, all []ranked
 	// The endpoints behind those that are able, and behind any: gateways of one group see
 	// the same ones, other groups others.
-	ableIn, allIn := make([]int, len(h.Groups)+1), make([]int, len(h.Groups)+1)
+	ableIn, leavingIn, allIn := make([]int, len(h.Groups)+1), make([]int, len(h.Groups)+1), make([]int, len(h.Groups)+1)
 	for _, g := range gateways {
 		v := p.way(k, h, g, now)
 		n := max(0, unknown)
@@ -161,11 +162,18 @@ func (p *Picker) preferred(w *warmset.Share, k Share, h *Health, gateways []*mes
 		}
 		all = append(all, x)
 		if v.gate.Usable && weight > 0 && !v.silent {
-			x.score /= weight
-			able, ableIn[group] = append(able, x), max(ableIn[group], n)
+			if x.score /= weight; v.draining {
+				leaving, leavingIn[group] = append(leaving, x), max(leavingIn[group], n)
+			} else {
+				able, ableIn[group] = append(able, x), max(ableIn[group], n)
+			}
 		}
 	}
-	if len(able) == 0 {
+	switch {
+	case len(able) > 0:
+	case len(leaving) > 0:
+		able, ableIn = leaving, leavingIn
+	default:
 		able, ableIn = all, allIn
 	}
 	slices.SortFunc(able, func(a, b ranked) int { return cmp.Compare(a.score, b.score) })
@@ -195,7 +203,7 @@ func (p *Picker) preferred(w *warmset.Share, k Share, h *Health, gateways []*mes
 
 // way is how one gateway stands to k.
 func (p *Picker) way(k Share, h *Health, g *mesh.Gateway, now time.Time) way {
-	v := way{name: g.Name, delivery: h.of(g.Name)}
+	v := way{name: g.Name, delivery: h.of(g.Name), draining: h.drains(g)}
 	v.gate.Usable, v.gate.Weight, v.path = true, 1, v.gate
 	v.path.Usable, v.path.Weight = true, 1
 	p.mu.Lock()

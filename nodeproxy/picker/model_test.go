@@ -2,6 +2,7 @@ package picker
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -64,12 +65,40 @@ func (m *model) candidates(plan *route.Plan, t Tried, now time.Time) []balance.C
 	return out
 }
 
-// share weighs a share: the sum over groups of the best that can deliver.
+// drains is whether g leaves, whoever says so.
+func (m *model) drains(s Share, g *mesh.Gateway) bool {
+	h := m.health[s]
+	return g.Drained || h.of(g.Name) != nil && h.of(g.Name).Draining
+}
+
+// share weighs a share by the gateways that stay, or by all if those have nothing.
 func (m *model) share(c route.Candidate, t Tried, now time.Time) balance.Candidate {
 	s := Share{c.Network, host, 80}
-	h, known := m.health[s]
-	x := balance.Candidate{Rank: c.Rank, Avoid: true, Faint: true}
-	draining := known
+	var stay []*mesh.Gateway
+	for _, g := range c.Gateways {
+		if !m.drains(s, g) {
+			stay = append(stay, g)
+		}
+	}
+	x := m.shareBy(c, stay, t, now)
+	if x.Weight == 0 {
+		x = m.shareBy(c, c.Gateways, t, now)
+	}
+	x.Avoid = true
+	for _, g := range stay {
+		k := GatewayKey(g)
+		if m.gateways.Usable(k, now) && m.paths.Usable(Path{s, g.Name}, now) && !slices.Contains(t.Gateways, k) && !m.waits[k].long(now) {
+			x.Avoid = slices.Contains(t.Networks, c.Network)
+		}
+	}
+	return x
+}
+
+// shareBy is the sum over groups of the best of gateways that can deliver.
+func (m *model) shareBy(c route.Candidate, gateways []*mesh.Gateway, t Tried, now time.Time) balance.Candidate {
+	s := Share{c.Network, host, 80}
+	h := m.health[s]
+	x := balance.Candidate{Rank: c.Rank, Faint: true}
 	anyUp := false
 	able := func(g *mesh.Gateway) (float64, bool) {
 		if !m.paths.Usable(Path{s, g.Name}, now) {
@@ -79,26 +108,20 @@ func (m *model) share(c route.Candidate, t Tried, now time.Time) balance.Candida
 		switch {
 		case d == nil:
 			return float64(c.Capacity) * m.paths.Weight(Path{s, g.Name}, now), true
-		case d.Healthy == 0 || d.Draining:
+		case d.Healthy == 0:
 			return 0, false
 		}
 		return float64(d.HealthyCapacity) * m.paths.Weight(Path{s, g.Name}, now), true
 	}
-	for _, g := range c.Gateways {
-		k := GatewayKey(g)
-		up := m.gateways.Usable(k, now)
+	for _, g := range gateways {
 		if _, ok := able(g); ok {
-			anyUp = anyUp || up
+			anyUp = anyUp || m.gateways.Usable(GatewayKey(g), now)
 			x.Faint = x.Faint && m.paths.Faint(Path{s, g.Name})
 		}
-		if up && m.paths.Usable(Path{s, g.Name}, now) && !slices.Contains(t.Gateways, k) && !m.waits[k].long(now) {
-			x.Avoid = false
-		}
-		draining = draining && h.of(g.Name) != nil && h.of(g.Name).Draining
 	}
 	add := func(of func(*Delivery) bool) {
 		most := 0.0
-		for _, g := range c.Gateways {
+		for _, g := range gateways {
 			if w, ok := able(g); ok && of(h.of(g.Name)) && (!anyUp || m.gateways.Usable(GatewayKey(g), now)) {
 				most = max(most, w)
 			}
@@ -113,7 +136,6 @@ func (m *model) share(c route.Candidate, t Tried, now time.Time) balance.Candida
 	}
 	x.Usable = x.Weight > 0
 	x.Faint = x.Faint && x.Usable
-	x.Avoid = x.Avoid || draining || slices.Contains(t.Networks, c.Network)
 	return x
 }
 
@@ -246,16 +268,21 @@ func (s *schedule) pick() {
 // way checks the gateway and the pod of another network.
 func (s *schedule) way(c route.Candidate, x Choice, t Tried) {
 	h := s.m.health[x.Share]
-	good := func(g *mesh.Gateway) bool {
+	stays := func(g *mesh.Gateway) bool { return !s.m.drains(x.Share, g) }
+	serves := func(g *mesh.Gateway) bool {
 		k := GatewayKey(g)
 		d := h.of(g.Name)
 		return s.m.gateways.Usable(k, s.now) && !s.m.gateways.Faint(k) && s.m.paths.Usable(Path{x.Share, g.Name}, s.now) && !s.m.paths.Faint(Path{x.Share, g.Name}) &&
 			!slices.Contains(t.Gateways, k) && !s.m.waits[k].long(s.now) && (d == nil || d.able())
 	}
-	if !good(x.Gateway) && s.m.gateways.Faint(GatewayKey(x.Gateway)) == false && slices.ContainsFunc(c.Gateways, good) {
-		if f := s.m.paths.Faint(Path{x.Share, x.Gateway.Name}); !f {
-			s.fail("chose gateway %s, which is sick, silent, tried or has nothing, beside one that is well", x.Gateway.Name)
-		}
+	good := func(g *mesh.Gateway) bool { return serves(g) && stays(g) }
+	faint := s.m.gateways.Faint(GatewayKey(x.Gateway)) || s.m.paths.Faint(Path{x.Share, x.Gateway.Name})
+	switch {
+	case good(x.Gateway):
+	case slices.ContainsFunc(c.Gateways, good) && (!faint || !stays(x.Gateway)):
+		s.fail("chose gateway %s, which is sick, silent, tried, drains or has nothing, beside one that is well", x.Gateway.Name)
+	case !serves(x.Gateway) && !faint && slices.ContainsFunc(c.Gateways, serves):
+		s.fail("chose gateway %s, which is sick, silent, tried or has nothing, beside one that drains and serves", x.Gateway.Name)
 	}
 	if x.Joined != (s.joined != "") || x.Joined && Way(x.Gateway) != s.joined {
 		s.fail("goes by way of %s (joined %v), and waits for what is opened by way of %q", x.Gateway.Name, x.Joined, s.joined)
@@ -498,6 +525,11 @@ func (s *schedule) rediscover(revision uint64) {
 			delete(s.l.absent, uid)
 		}
 	}
+	for _, n := range []string{"west", "north"} {
+		for g := range s.l.gateways {
+			s.l.drained[fmt.Sprintf("%s/gw-%d", n, g+1)] = s.rng.IntN(3) == 0
+		}
+	}
 	s.snap = s.l.snapshot(s.t, revision)
 	s.p.Retain(s.snap, s.now)
 	keep := func(k health.Key) bool { return s.snap.WorkloadByEndpoint(k.Endpoint) != nil }
@@ -518,7 +550,7 @@ func TestThePickerDoesWhatTheScanWouldWhateverHappens(t *testing.T) {
 	for seed := range uint64(400) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		s := &schedule{t: t, seed: seed, rng: rng, now: epoch, l: layout{distribution: []string{"PreferClose", "Any", "PreferNetwork"}[seed%3],
-			east: rng.IntN(6), west: 1 + rng.IntN(5), north: rng.IntN(4), gateways: 1 + rng.IntN(2), absent: map[string]bool{}}}
+			east: rng.IntN(6), west: 1 + rng.IntN(5), north: rng.IntN(4), gateways: 1 + rng.IntN(3), absent: map[string]bool{}, drained: map[string]bool{}}}
 		c := defaults()
 		s.m = newModel(c)
 		c.Health = func(k Share) (Health, bool) { h, ok := s.m.health[k]; return h, ok }
@@ -536,7 +568,7 @@ func TestThePickerDoesWhatTheScanWouldWhateverHappens(t *testing.T) {
 			case 10:
 				s.now = s.now.Add(time.Duration(rng.Int64N(int64(20 * time.Second))))
 			case 11:
-				if rng.IntN(10) == 0 {
+				if rng.IntN(4) == 0 {
 					s.rediscover(uint64(step + 2))
 				}
 			}

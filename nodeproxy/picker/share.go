@@ -184,12 +184,12 @@ func (s *share) avoid(gateway string, tried []mesh.EndpointID, members int, now 
 
 // weigh returns how the share counts for one connection: by the sum over the
 // groups of its gateways of what the best of each can deliver. avoid says that no
-// gateway is there, as far as is known, that this connection has not tried, or that all
-// of them drain: that was the last word of one that has stopped and may be back.
+// gateway is there, as far as is known, that this connection has not tried and that does
+// not drain: one that does serves on, or has stopped since and may be back.
 func (s *share) weigh(m *member, c *route.Candidate, t Tried, now time.Time) (x balance.Candidate, avoid bool) {
 	whole := s.whole.Score(now)
 	s.mu.Lock()
-	h, known := s.health, s.known
+	h := s.health
 	s.mu.Unlock()
 	ways := waysOf(m, c, &h, t, now, make([]way, 0, maxWays))
 	w := sumUp(ways, &h, float64(c.Capacity))
@@ -197,7 +197,7 @@ func (s *share) weigh(m *member, c *route.Candidate, t Tried, now time.Time) (x 
 		Weight: w.weight * whole.Weight, Size: w.size, Faint: whole.Faint || w.faint, Rank: c.Rank,
 		Usable: whole.Usable && w.usable,
 	}
-	return x, !w.here || known && w.draining || slices.Contains(t.Networks, c.Network)
+	return x, !w.here || slices.Contains(t.Networks, c.Network)
 }
 
 // maxWays is how many gateways of a network are looked at without memory of their
@@ -212,22 +212,49 @@ type way struct {
 	delivery *Delivery // nil: unknown
 	tried    bool
 	silent   bool
+	draining bool // by discovery, or by its own word
+	out      bool // draining, and not looked at: others are there
 }
 
 func waysOf(m *member, c *route.Candidate, h *Health, t Tried, now time.Time, out []way) []way {
 	for i, g := range c.Gateways {
 		out = append(out, way{
 			name: g.Name, gate: m.gates[i].cell.Score(now), path: m.paths[i].Score(now), delivery: h.of(g.Name),
-			tried: slices.Contains(t.Gateways, m.gates[i].key), silent: m.gates[i].silent(now),
+			tried: slices.Contains(t.Gateways, m.gates[i].key), silent: m.gates[i].silent(now), draining: h.drains(g),
 		})
 	}
 	return out
 }
 
+// preferStaying leaves out of ways those that drain, unless none of the others serves as
+// far as is known: then the better part of what is left is what drains and serves on.
+func preferStaying(ways []way) {
+	var fresh, any [2]bool // by whether it drains: one not tried, any one
+	for i := range ways {
+		w, k := &ways[i], 0
+		if w.draining {
+			k = 1
+		}
+		if w.out = false; w.gate.Usable && w.delivers(1) > 0 {
+			any[k] = true
+			fresh[k] = fresh[k] || !w.tried && !w.silent && !w.gate.Faint && !w.path.Faint
+		}
+	}
+	if fresh[0] || !fresh[1] && any[0] {
+		leaveOut(ways)
+	}
+}
+
+func leaveOut(ways []way) {
+	for i := range ways {
+		ways[i].out = ways[i].draining
+	}
+}
+
 // delivers returns what the share has by way of w: nothing if the gateway has
-// nobody to offer, or refuses; nominal if it does not say.
+// nobody to offer, refuses or is left out; nominal if it does not say.
 func (w *way) delivers(nominal float64) float64 {
-	if !w.path.Usable {
+	if !w.path.Usable || w.out {
 		return 0
 	}
 	switch d := w.delivery; {
@@ -244,22 +271,35 @@ type worth struct {
 	weight, size float64
 	usable       bool // somebody can deliver
 	faint        bool // but hardly
-	here         bool // by a gateway that takes connections
+	here         bool // by a gateway that takes connections and does not drain
 	draining     bool // all of it
 }
 
+// sumUp weighs what does not drain, or all if that has nothing to offer.
 func sumUp(ways []way, h *Health, nominal float64) worth {
+	leaveOut(ways)
+	r := sum(ways, h, nominal)
+	if r.weight == 0 && slices.ContainsFunc(ways, func(w way) bool { return w.draining }) {
+		for i := range ways {
+			ways[i].out = false
+		}
+		r = sum(ways, h, nominal)
+	}
+	return r
+}
+
+func sum(ways []way, h *Health, nominal float64) worth {
 	groups := h.Groups
-	r := worth{faint: true, draining: len(groups) > 0}
+	r := worth{faint: true, draining: true}
 	up := false
 	for i := range ways {
 		w := &ways[i]
-		r.here = r.here || w.gate.Usable && w.path.Usable && !w.tried && !w.silent
+		r.here = r.here || w.gate.Usable && w.path.Usable && !w.tried && !w.silent && !w.draining
 		up = up || w.gate.Usable && w.delivers(nominal) > 0
 		if w.delivers(nominal) > 0 && !w.path.Faint {
 			r.faint = false
 		}
-		r.draining = r.draining && w.delivery != nil && w.delivery.Draining
+		r.draining = r.draining && w.draining
 	}
 	best := func(of func(*way) float64, in func(*way) bool) (most float64) {
 		for i := range ways {
@@ -320,7 +360,7 @@ func (h *Health) siblings(ways []way, d *Delivery) float64 {
 }
 
 // chooseGateway picks by what each can deliver, of which those of one group that can have
-// a part each; -1 if all are drained.
+// a part each. One that drains is left to when no other serves.
 func (s *share) chooseGateway(m *member, c *route.Candidate, t Tried, now time.Time) int {
 	s.mu.Lock()
 	h := s.health
@@ -328,6 +368,7 @@ func (s *share) chooseGateway(m *member, c *route.Candidate, t Tried, now time.T
 	var space [maxWays]balance.Candidate
 	list := space[:0]
 	ways := waysOf(m, c, &h, t, now, make([]way, 0, maxWays))
+	preferStaying(ways)
 	for i := range ways {
 		w := &ways[i]
 		size, of := float64(c.Capacity), 1.0
@@ -336,7 +377,7 @@ func (s *share) chooseGateway(m *member, c *route.Candidate, t Tried, now time.T
 		}
 		x := balance.Candidate{
 			Weight: w.gate.Weight * w.delivers(float64(c.Capacity)) / of, Size: size / of, Faint: w.gate.Faint || w.path.Faint,
-			Usable: w.gate.Usable, Drained: c.Gateways[i].Drained, Avoid: w.tried || w.silent,
+			Usable: w.gate.Usable, Drained: w.out, Avoid: w.tried || w.silent,
 		}
 		x.Load = float64(m.gates[i].cell.Open())
 		list = append(list, x)

@@ -24,6 +24,7 @@ type layout struct {
 	east, west, north int
 	gateways          int             // of west and of north
 	absent            map[string]bool // workloads by UID
+	drained           map[string]bool // gateways by key
 	capacity          int
 }
 
@@ -33,7 +34,7 @@ func (l layout) snapshot(tb testing.TB, revision uint64) *mesh.Snapshot {
 	for i, n := range []string{"east", "west", "north"} {
 		c.Networks = append(c.Networks, discovery.Network{Name: n})
 		for g := range l.gateways {
-			c.Gateways = append(c.Gateways, discovery.Gateway{Name: fmt.Sprintf("gw-%d", g+1), Network: n, ServiceAccount: "isthmus-system/gateway-" + n,
+			c.Gateways = append(c.Gateways, discovery.Gateway{Name: fmt.Sprintf("gw-%d", g+1), Network: n, ServiceAccount: "isthmus-system/gateway-" + n, Drained: l.drained[fmt.Sprintf("%s/gw-%d", n, g+1)],
 				Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i), 255, byte(g + 1)}), 15008)})
 		}
 	}
