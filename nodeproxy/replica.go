@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -100,7 +101,13 @@ func (r *replicas) retain(snap *mesh.Snapshot) {
 			delete(r.vain, key)
 		}
 	}
-	clear(r.strangers)
+	listed := map[string]bool{}
+	for _, n := range snap.GatewayNetworks() {
+		for _, g := range snap.Gateways(n) {
+			listed[g.Address.String()] = true
+		}
+	}
+	maps.DeleteFunc(r.strangers, func(address string, _ int) bool { return !listed[address] })
 }
 
 // meet reports whether x and g have an address in common.
@@ -165,7 +172,7 @@ func (p *Proxy) dialGateway(ctx context.Context, source spiffeid.ID, g *mesh.Gat
 	o, err := firstOf(ctx, max(dialsAtFailure, len(to)), func(ctx context.Context, i int) (open, error) {
 		t, expires, err := p.dialTLS(ctx, hopOuter, source, []spiffeid.ID{g.Identity}, to[(turn+i)%len(to)], hbone.ClientProtocols(names...)...)
 		return open{t, expires}, err
-	}, func(o open) { o.t.Close() })
+	}, anotherWay(len(to)), func(o open) { o.t.Close() })
 	if err != nil {
 		return nil, err
 	}
@@ -216,10 +223,20 @@ func (p *Proxy) adopt(source spiffeid.ID) func(*mesh.Gateway, *hbone.Session) bo
 	return func(g *mesh.Gateway, s *hbone.Session) bool { return p.pool.Adopt(p.gatewayKey(source, g), s) }
 }
 
+// anotherWay returns whether one more dial is made after err: what failed by its own doing may
+// have been one backend. Somebody else may be at one of several addresses, as at one that a load
+// balancer has given up.
+func anotherWay(addresses int) func(err error) bool {
+	return func(err error) bool {
+		b := blameOf(err)
+		return b == blameHop && !localfault.Is(err) || b == blameIdentity && addresses > 1
+	}
+}
+
 // firstOf makes up to n attempts and returns the first that succeeds; those that come
-// later are dropped. The next one begins when one has failed by the hop's own doing, or after
+// later are dropped. The next one begins when one has failed and another says so, or after
 // dialStagger. If all fail it is the error of the first.
-func firstOf[T any](ctx context.Context, n int, try func(ctx context.Context, i int) (T, error), drop func(T)) (T, error) {
+func firstOf[T any](ctx context.Context, n int, try func(ctx context.Context, i int) (T, error), another func(error) bool, drop func(T)) (T, error) {
 	type result struct {
 		value T
 		err   error
@@ -264,7 +281,7 @@ func firstOf[T any](ctx context.Context, n int, try func(ctx context.Context, i 
 			if first == nil {
 				first = r.err
 			}
-			again := begun < n && ctx.Err() == nil && blameOf(r.err) == blameHop && !localfault.Is(r.err)
+			again := begun < n && ctx.Err() == nil && another(r.err)
 			if again {
 				begin()
 			} else if ended == begun {

@@ -15,6 +15,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/internal/testlb"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/warmset"
@@ -281,4 +282,72 @@ func TestReplicasBehindOneAddressAreToldApart(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A balancer that leads to nobody but a replica which is not known here: that it does is known
+// by several dials, however often discovery changes meanwhile.
+func TestAReplicaThatIsNotKnownIsTakenWhileDiscoveryChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newReplicated(2, 2, testlb.RoundRobin)
+		defer w.end()
+		stranger := w.start(false)
+		w.behind(stranger)
+		changing, stop := context.WithCancel(t.Context())
+		var changes sync.WaitGroup
+		changes.Go(func() {
+			for changing.Err() == nil {
+				w.discover()
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+		x := w.traffic(20, 5*time.Second)
+		x.wait(t)
+		stop()
+		changes.Wait()
+		if len(w.client.replicas.strangers) != 1 {
+			t.Errorf("strangers are counted at %v; want the one address", w.client.replicas.strangers)
+		}
+		w.move(8)
+		if len(w.client.replicas.strangers) != 0 {
+			t.Errorf("strangers are counted at %v, where nobody is any more", w.client.replicas.strangers)
+		}
+	})
+}
+
+// One of a gateway's addresses is somebody else's now: the other one is dialled at once.
+func TestAnAddressThatIsSomebodyElsesIsPassedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newDistant(2, 1, 10*time.Millisecond)
+		defer w.end()
+		l, err := w.net.Listen("10.3.7.7:15008")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		w.work.Go(func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				w.work.Go(func() {
+					hbone.ServerTLS(w.ctx, conn, w.client.ids.ServerTLS(torturedID("other"), nil, "h2"))
+					conn.Close()
+				})
+			}
+		})
+		g := *w.gateways[0]
+		g.Address, g.More = netip.MustParseAddrPort("10.3.7.7:15008"), []netip.AddrPort{g.Address}
+		w.gateways[0] = &g
+		w.discover()
+		for range 8 { // each begins at an address drawn at random
+			if trips, err := w.connect(0, 0); err != nil || trips > 12 {
+				t.Errorf("a connection took %.1f round trips (%v)", trips, err)
+			}
+			w.client.pool.Retire(func(pool.Key) bool { return true })
+		}
+		if s := w.client.pool.Stats(); s.DialErrors > 0 {
+			t.Errorf("%d of %d dials failed", s.DialErrors, s.Dials)
+		}
+	})
 }
