@@ -89,7 +89,7 @@ func TestAnAPIServerTakesWhatTheChartRenders(t *testing.T) {
 func TestHelmInstallsTheCharts(t *testing.T) {
 	binary := os.Getenv("HELM")
 	if binary == "" {
-		t.Skip("NOT RUN: HELM names no helm: run `make build/helm test-kubernetes`")
+		notRun(t, "HELM names no helm: run `make test-kubernetes`")
 	}
 	c := startCluster(t)
 	home := t.TempDir()

@@ -21,14 +21,15 @@ import (
 // operator is somebody with a shell: programs, a directory, and a kubeconfig with the
 // contexts of clusters.
 type operator struct {
-	dir string
-	env []string
+	dir   string
+	env   []string
+	enter func(func() error) error // where the shell is
 }
 
 // newOperator has kubectl and isthmus in the path.
 func newOperator(t *testing.T, clusters map[string]*cluster) *operator {
 	t.Helper()
-	o := &operator{dir: t.TempDir()}
+	o := &operator{dir: t.TempDir(), enter: oneOf(clusters).place.enter}
 	bin := filepath.Join(o.dir, "bin")
 	build := exec.Command("go", "build", "-o", bin+"/", "./cmd/isthmus")
 	build.Dir = "../.."
@@ -71,7 +72,10 @@ func (o *operator) shell(t *testing.T, line string) (out string, code int) {
 	cmd.Dir, cmd.Env = o.dir, o.env
 	var b bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &b, &b
-	err := cmd.Run()
+	if err := o.enter(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	err := cmd.Wait()
 	if e, is := err.(*exec.ExitError); is {
 		return b.String(), e.ExitCode()
 	} else if err != nil {

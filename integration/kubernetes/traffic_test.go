@@ -40,6 +40,24 @@ func (p *demoPod) ask(to string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return greet(c)
+}
+
+// callAt is call by a static listener.
+func (p *demoPod) callAt(listener string) (a attempt) {
+	a.began = time.Now()
+	c, err := p.side.world.Dial(p.node.name, listener)
+	if err != nil {
+		a.err = err
+	} else {
+		a.pod, a.err = greet(c)
+	}
+	a.ended = time.Now()
+	return a
+}
+
+// greet asks over a connection who answers, and ends it.
+func greet(c net.Conn) (string, error) {
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(dialTime))
 	if _, err := io.WriteString(c, "hello\n"); err != nil {

@@ -14,6 +14,7 @@ import (
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -49,6 +50,7 @@ type side struct {
 	nodes    []*node
 	pods     map[string]*demoPod // by name
 	next     int                 // pod address
+	imports  dynamic.Interface   // of a side with a controller
 }
 
 // node is a host with a node proxy and the pods that run there.
@@ -56,10 +58,25 @@ type node struct {
 	name, address string
 	side          *side
 	proxy         *netspace.Process
+	more          string // of its configuration
 }
 
-// newWorld starts clusters with nodes and gateways, and ends all of it with the test.
+// newWorld starts clusters with nodes, and with what gateways and node proxies that are
+// started by hand need of them, and ends all of it with the test.
 func newWorld(t *testing.T, nodes int, networks ...string) *world {
+	t.Helper()
+	w := newClusters(t, nodes, "", networks...)
+	w.isthmus("ca", "init", "--dir", "ca", "--trust-domain", "cluster.local")
+	for _, s := range w.sides {
+		w.isthmus("network", "init", "--dir", "key-"+s.network, "--network", s.network)
+		s.furnish()
+	}
+	return w
+}
+
+// newClusters starts clusters with nodes, in which nothing else is, and ends them with the
+// test. The controllers, by commas, run beside those that every cluster has.
+func newClusters(t *testing.T, nodes int, controllers string, networks ...string) *world {
 	t.Helper()
 	needComponents(t)
 	if os.Geteuid() != 0 {
@@ -74,15 +91,18 @@ func newWorld(t *testing.T, nodes int, networks ...string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{Space: space, t: t, bin: filepath.Join(space.Dir, "bin")}
+	bin, err := filepath.Abs("../../build/kubernetes/bin") // what is up to date there is not linked again
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{Space: space, t: t, bin: bin}
 	t.Cleanup(w.showLogs)
-	build := exec.Command("go", "build", "-o", w.bin+"/", "./cmd/...")
-	build.Dir = "../.."
+	build := exec.Command("go", "build", "-trimpath", "-o", w.bin+"/", "./cmd/...")
+	build.Dir, build.Env = "../..", append(os.Environ(), "CGO_ENABLED=0") // as in the images
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the binaries: %v\n%s", err, out)
 	}
 	w.must(space.Segment(segment, nil))
-	w.isthmus("ca", "init", "--dir", "ca", "--trust-domain", "cluster.local")
 	for i, n := range networks {
 		s := &side{world: w, network: n, number: i + 1, api: n + "-api", pods: map[string]*demoPod{}, next: 100}
 		w.sides = append(w.sides, s)
@@ -92,9 +112,7 @@ func newWorld(t *testing.T, nodes int, networks ...string) *world {
 			s.host(n.name, n.address)
 			s.nodes = append(s.nodes, n)
 		}
-		w.isthmus("network", "init", "--dir", "key-"+n, "--network", n)
-		s.cluster = startClusterAt(t, place{space: space, host: s.api, address: s.address(250)}, []string{"2379", "2380", "6443", "10257"})
-		s.furnish()
+		s.cluster = startClusterAt(t, place{space: space, host: s.api, address: s.address(250), controllers: controllers}, []string{"2379", "2380", "6443", "10257"})
 	}
 	return w
 }
@@ -158,15 +176,21 @@ const maxGateways = 4
 func (s *side) host(name string, addresses ...string) {
 	s.world.t.Helper()
 	s.world.must(s.world.Host(segment, name, addresses...))
+	s.world.must(s.routes(name))
+}
+
+// routes leads a host of the network to what it may reach of others.
+func (s *side) routes(name string) (err error) {
 	for n := range 4 {
 		if n+1 == s.number {
 			continue
 		}
-		s.world.must(s.world.IP(name, "route", "add", "unreachable", fmt.Sprintf("10.71.%d.0/24", n+1)))
+		err = errors.Join(err, s.world.IP(name, "route", "add", "unreachable", fmt.Sprintf("10.71.%d.0/24", n+1)))
 		for g := range maxGateways {
-			s.world.must(s.world.IP(name, "route", "add", fmt.Sprintf("10.71.%d.%d/32", n+1, 1+g), "dev", "eth0"))
+			err = errors.Join(err, s.world.IP(name, "route", "add", fmt.Sprintf("10.71.%d.%d/32", n+1, 1+g), "dev", "eth0"))
 		}
 	}
+	return err
 }
 
 // furnish makes what every cluster has: namespaces, accounts, the gateway's role, nodes.
@@ -314,8 +338,8 @@ func (w *world) startNodes() {
 				socks = "socks:\n" + socks
 			}
 			s.token("nodeproxy", "isthmus-nodeproxy-"+n.name, n.name, "isthmus-gateway")
-			w.write(n.name+".yaml", fmt.Sprintf("node: %s\nnetwork: %s\ndiscovery: {gateways: [%[7]s], cache: %[1]s.cache}\nfederation: {networks: %[2]s-knows.yaml}\nadmin: {address: %[3]q}\ntimeouts: {drain: %[4]v}\n%[5]s%[6]s",
-				n.name, s.network, adminAddress, drainTime, commonConfig, socks, strings.Join(gateways, ", ")))
+			w.write(n.name+".yaml", fmt.Sprintf("node: %s\nnetwork: %s\ndiscovery: {gateways: [%[7]s], cache: %[1]s.cache}\nfederation: {networks: %[2]s-knows.yaml}\nadmin: {address: %[3]q}\ntimeouts: {drain: %[4]v}\n%[5]s%[6]s%[8]s",
+				n.name, s.network, adminAddress, drainTime, commonConfig, socks, strings.Join(gateways, ", "), n.more))
 			n.proxy = &netspace.Process{Host: n.name, Args: []string{filepath.Join(w.bin, "nodeproxy"), "--config", n.name + ".yaml"}, Log: filepath.Join(w.Dir, n.name+".log")}
 			w.launch(n.proxy)
 		}
