@@ -51,6 +51,7 @@ func (p *Proxy) discover() (*file.Watcher, error) {
 		p.own.ask = func(names []string) { p.stream.Follow(names...) }
 		p.own.keeper = excerpt.NewKeeper(excerpt.NewHeld(p.cfg.Network, p.cfg.Node, p.cfg.TrustDomain),
 			func(c ...discovery.Change) { w.Apply(c...) }, func(name string) bool { return p.stream.Follows(name) }, time.Now)
+		p.own.keeper.Reread = func() { p.stream.Reread() }
 		return w, nil
 	}
 	w, err := p.cfg.Discovery.OpenFor(p.cfg.Network, p.store, p.log)
@@ -166,7 +167,7 @@ func (o *ownNetwork) findings() (lines []string) {
 		lines = append(lines, s.Held)
 	}
 	if s.LeftOut > 0 {
-		lines = append(lines, fmt.Sprintf("%d objects that this node uses are left out: it holds at most %d workloads and %d services of others", s.LeftOut, excerpt.MaxWorkloads, excerpt.MaxServices))
+		lines = append(lines, fmt.Sprintf("%d objects that gateway %s has told this node proxy of are left out, beyond its bound of %s: they are asked for again when there is room; if no node needs that much, see whether the gateway can be trusted", s.LeftOut, s.Gateway, s.Bound))
 	}
 	if s.Odd != "" {
 		lines = append(lines, "gateway "+s.Gateway+" has told what makes no sense, which is not used: "+s.Odd)

@@ -17,6 +17,8 @@ type change struct {
 	goneServices []string
 	gonePods     []string
 
+	cost int // of what has come of it, in bytes
+
 	odd int   // objects that make no sense
 	why error // of the first of them
 }
@@ -26,45 +28,77 @@ type named struct {
 	target
 }
 
-func (h *Held) decode(stage []*pb.Excerpt) (c change, err error) {
+func newChange(whole bool) *change {
+	return &change{whole: whole, services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}}
+}
+
+// add counts what is kept of a change until it is whole.
+func (c *change) add(cost int) error {
+	if c.cost += cost; c.cost > maxStaged {
+		return malformed("a change of more than %d bytes", maxStaged)
+	}
+	return nil
+}
+
+// decode adds one message to c.
+func (h *Held) decode(m *pb.Excerpt, c *change) error {
 	odd := func(err error) {
 		c.odd++
 		c.why = cmp.Or(c.why, err)
 	}
-	c = change{whole: stage[0].GetWhole(), services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}}
-	for _, m := range stage {
-		if m.GetBase() != nil {
-			b, err := decodeBase(m.GetBase(), h.network, h.trustDomain, odd)
-			if err != nil {
-				return c, err
-			}
-			c.base = &b
-		}
-		for _, n := range m.GetNames() {
-			if err := checkNames("name", n.GetAsked(), n.GetService(), n.GetWorkload()); err != nil {
-				odd(err)
-				continue
-			}
-			c.names = append(c.names, named{n.GetAsked(), target{n.GetService(), n.GetWorkload()}})
-		}
-		for _, s := range m.GetServices() {
-			x, host, err := decodeService(s)
-			if err != nil {
-				odd(err)
-				continue
-			}
-			c.services[host] = x
-		}
-		for _, w := range m.GetWorkloads() {
-			x, err := decodeWorkload(w, h.network)
-			if err != nil {
-				odd(err)
-				continue
-			}
-			c.pods[x.UID] = x
-		}
-		c.goneServices = append(c.goneServices, m.GetGoneServices()...)
-		c.gonePods = append(c.gonePods, m.GetGoneWorkloads()...)
+	if err := c.add(costOfObject); err != nil { // also of one that says nothing
+		return err
 	}
-	return c, nil
+	if m.GetBase() != nil {
+		b, err := decodeBase(m.GetBase(), h.network, h.trustDomain, odd)
+		if err != nil {
+			return err
+		}
+		if err := c.add(b.cost()); err != nil {
+			return err
+		}
+		c.base = &b
+	}
+	for _, n := range m.GetNames() {
+		if err := checkNames("name", n.GetAsked(), n.GetService(), n.GetWorkload()); err != nil {
+			odd(err)
+			continue
+		}
+		if err := c.add(costOfObject + len(n.GetAsked()) + len(n.GetService()) + len(n.GetWorkload())); err != nil {
+			return err
+		}
+		c.names = append(c.names, named{n.GetAsked(), target{n.GetService(), n.GetWorkload()}})
+	}
+	for _, s := range m.GetServices() {
+		x, host, err := decodeService(s)
+		if err != nil {
+			odd(err)
+			continue
+		}
+		if err := c.add(costOfService(x)); err != nil {
+			return err
+		}
+		c.services[host] = x
+	}
+	for _, w := range m.GetWorkloads() {
+		x, err := decodeWorkload(w, h.network)
+		if err != nil {
+			odd(err)
+			continue
+		}
+		if err := c.add(costOfWorkload(x)); err != nil {
+			return err
+		}
+		c.pods[x.UID] = x
+	}
+	for _, gone := range [][]string{m.GetGoneServices(), m.GetGoneWorkloads()} {
+		for _, g := range gone {
+			if err := c.add(costOfString + len(g)); err != nil {
+				return err
+			}
+		}
+	}
+	c.goneServices = append(c.goneServices, m.GetGoneServices()...)
+	c.gonePods = append(c.gonePods, m.GetGoneWorkloads()...)
+	return nil
 }

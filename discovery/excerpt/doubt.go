@@ -2,7 +2,6 @@ package excerpt
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
@@ -15,35 +14,55 @@ type thing struct {
 }
 
 // doubtMissing keeps in doubt what is held and not listed by c, the first word of another
-// gateway.
-func (h *Held) doubtMissing(c change, now time.Time) {
-	var pods []string
+// gateway, and returns until when.
+func (h *Held) doubtMissing(c change, now time.Time) (until time.Time) {
+	var pods, services []string
 	for uid := range h.pods {
 		if _, listed := c.pods[uid]; !listed {
 			pods = append(pods, uid)
 		}
 	}
-	until := now.Add(Doubt)
+	for host := range h.services {
+		if _, listed := c.services[host]; !listed {
+			services = append(services, host)
+		}
+	}
+	until = now.Add(Doubt)
 	h.mass = ""
-	if len(pods) > freeRemovals && float64(len(pods)) > massRemoval*float64(len(h.pods)) {
-		until = now.Add(LongDoubt)
-		slices.Sort(pods)
-		h.mass = fmt.Sprintf("gateway %s does not list %d of %d workloads that were known: they are kept until %s, unless it lists them before", h.leader, len(pods), len(h.pods), until.UTC().Format(time.RFC3339))
+	for _, x := range []struct {
+		missing, of int
+		what        string
+	}{{len(pods), len(h.pods), "workloads"}, {len(services), len(h.services), "services"}} {
+		if h.mass == "" && x.missing > freeRemovals && float64(x.missing) > massRemoval*float64(x.of) {
+			until = now.Add(LongDoubt)
+			h.mass = fmt.Sprintf("gateway %s does not list %d of %d %s that were known: they are kept until %s, unless it lists them before", h.leader, x.missing, x.of, x.what, until.UTC().Format(time.RFC3339))
+		}
 	}
 	for _, uid := range pods {
 		h.doubt(thing{discovery.KindWorkload, uid}, until)
 	}
-	for host := range h.services {
-		if _, listed := c.services[host]; !listed {
-			h.doubt(thing{discovery.KindService, host}, until)
-		}
+	for _, host := range services {
+		h.doubt(thing{discovery.KindService, host}, until)
 	}
+	return until
 }
 
 // doubt keeps x until then, or as long as it was to be kept already.
 func (h *Held) doubt(x thing, until time.Time) {
-	if old, already := h.doubted[x]; !already || old.After(until) {
+	old, already := h.doubted[x]
+	if !already {
+		h.backed(x, -1)
+	}
+	if !already || old.After(until) {
 		h.doubted[x] = until
+	}
+}
+
+// trust ends doubt.
+func (h *Held) trust(x thing) {
+	if _, doubted := h.doubted[x]; doubted {
+		delete(h.doubted, x)
+		h.backed(x, 1)
 	}
 }
 
@@ -52,7 +71,7 @@ func (h *Held) doubt(x thing, until time.Time) {
 func (h *Held) keepOnly(c change, now time.Time) {
 	for uid := range h.early {
 		if _, listed := c.pods[uid]; !listed {
-			delete(h.early, uid)
+			h.notEarly(uid)
 		}
 	}
 	for uid := range h.pods {
@@ -108,28 +127,4 @@ func (h *Held) sweep() {
 			h.touch(podKey(x.name))
 		}
 	}
-}
-
-// firm reports whether the service is what the leader says: it is not in doubt, and not
-// there for the sake of what is alone, of which the leader would tell no change.
-func (h *Held) firm(host string) bool {
-	if _, doubted := h.doubted[thing{discovery.KindService, host}]; doubted {
-		return false
-	}
-	for asked, t := range h.names {
-		if _, doubted := h.doubted[thing{name: asked}]; t.host == host && !doubted {
-			return true
-		}
-	}
-	for uid := range h.members[host] {
-		if _, doubted := h.doubted[thing{discovery.KindWorkload, uid}]; !doubted && h.pods[uid].Node == h.node {
-			return true
-		}
-	}
-	for _, w := range h.early {
-		if w.Node == h.node && slices.Contains(w.Services, host) {
-			return true
-		}
-	}
-	return false
 }

@@ -4,8 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/isthmus-mesh/isthmus/discovery"
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
 )
@@ -21,13 +19,6 @@ const (
 	massRemoval = 0.3
 	// freeRemovals is how many may always go after Doubt: of three pods one is a third.
 	freeRemovals = 2
-
-	// MaxWorkloads and MaxServices are how many of either a node proxy holds; those of its
-	// own node always.
-	MaxWorkloads = 20_000
-	MaxServices  = 4_000
-	// maxStaged is how many bytes one change may have, as it came.
-	maxStaged = 32 << 20
 )
 
 // Held is what a node proxy has been told of its own network, by one gateway at a time.
@@ -42,7 +33,7 @@ type Held struct {
 
 	leader string // who leads; "" before anybody does, and of what was saved
 	began  bool   // it has told everything
-	anew   bool   // its first change is to come: that of another one than before
+	anew   bool   // its first change is to come: that of another one than before, or everything once more
 
 	base     base
 	names    map[string]target // that were asked for
@@ -51,16 +42,19 @@ type Held struct {
 	services map[string]discovery.Service
 	pods     map[string]discovery.Workload  // as they were told
 	members  map[string]map[string]struct{} // hostname → UIDs of those that name it
+	backs    map[string]backing             // what services are held for, by hostname
+	bytes    int                            // that all of this costs, and what is early: see [MaxBytes]
+	here     int                            // pods of this node
 
 	doubted   map[thing]time.Time           // what the leader does not list: until when it is kept
 	mass      string                        // why much is in doubt; "" if not much is
 	withdrawn map[string]time.Time          // UIDs that a leader has withdrawn lately: when
 	early     map[string]discovery.Workload // told by the next leader, and withdrawn by the one before
-	leftOut   int                           // objects of the last change that there is no room for
+	left      map[thing]struct{}            // what there was no room for, as far as [maxLeft] goes
+	bound     string                        // what of the last that was left out is too much; "" if nothing is left out
 	odd       error                         // why an object of the last change is not used
 
-	stage  []*pb.Excerpt
-	staged int // bytes
+	stage *change // as far as it has come; nil: none has begun
 
 	touched map[discovery.Key]struct{}
 	giving  map[discovery.Key]struct{} // what is in doubt and may give way to what is not
@@ -69,14 +63,14 @@ type Held struct {
 // NewHeld returns a Held of the node proxy of node.
 func NewHeld(network, node, trustDomain string) *Held {
 	return &Held{network: network, node: node, trustDomain: trustDomain, names: map[string]target{}, hosts: map[string]int{}, byPod: map[string]int{},
-		services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, members: map[string]map[string]struct{}{}, doubted: map[thing]time.Time{},
+		services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, members: map[string]map[string]struct{}{}, backs: map[string]backing{}, left: map[thing]struct{}{}, doubted: map[thing]time.Time{},
 		withdrawn: map[string]time.Time{}, early: map[string]discovery.Workload{}, touched: map[discovery.Key]struct{}{}, giving: map[discovery.Key]struct{}{}}
 }
 
 // Lead notes that gateway is the one that tells from now on, beginning with everything.
 func (h *Held) Lead(gateway string) {
 	h.leader, h.anew = gateway, true
-	h.stage, h.staged = nil, 0
+	h.stage = nil
 }
 
 // Told reports whether a gateway has told everything since the process started.
@@ -90,51 +84,60 @@ func (h *Held) Means(asked string) bool { return h.names[normal(asked)] != targe
 // the node proxy asks for still. An error is a message that makes no sense: the gateway is
 // not to be followed.
 func (h *Held) Take(m *pb.Excerpt, follows func(asked string) bool, now time.Time) (changes []discovery.Change, answered []string, err error) {
-	if h.anew && len(h.stage) == 0 && !m.GetWhole() {
+	if h.anew && h.stage == nil && !m.GetWhole() {
 		return nil, nil, nil // on its way since this gateway has led before
 	}
-	if h.staged += proto.Size(m); h.staged > maxStaged {
-		return nil, nil, malformed("a change of more than %d bytes", maxStaged)
+	if h.stage == nil {
+		h.stage = newChange(m.GetWhole())
 	}
-	if h.stage = append(h.stage, m); !m.GetEnd() {
+	c := h.stage
+	if err := h.decode(m, c); err != nil {
+		h.stage = nil
+		return nil, nil, err
+	}
+	if !m.GetEnd() {
 		return nil, nil, nil
 	}
-	c, err := h.decode(h.stage)
-	h.stage, h.staged = nil, 0
-	switch {
-	case err != nil:
-		return nil, nil, err
-	case c.whole && c.base == nil:
+	h.stage = nil
+	if c.whole && c.base == nil {
 		return nil, nil, malformed("everything without a network")
 	}
 	for _, n := range c.names {
 		answered = append(answered, n.asked)
 	}
 	h.forget(follows)
-	h.take(c, follows, now)
+	h.take(*c, follows, now)
 	return h.changes(), answered, nil
 }
 
 func (h *Held) take(c change, follows func(string) bool, now time.Time) {
-	another := c.whole && h.anew
+	another, until := c.whole && h.anew, now
 	if another {
 		h.anew = false
-		clear(h.early)
-		h.doubtMissing(c, now)
+		for uid := range h.early {
+			h.notEarly(uid)
+		}
+		until = h.doubtMissing(c, now)
 	}
-	h.began, h.leftOut, h.odd = h.began || c.whole, 0, c.why
+	if c.whole {
+		h.roomAgain()
+	}
+	h.began, h.odd = h.began || c.whole, c.why
 	if c.base != nil {
-		h.setBase(*c.base)
+		h.takeBase(*c.base, another, until)
 	}
 	for _, n := range c.names {
 		if !follows(n.asked) {
 			continue
 		}
-		if old := h.names[n.asked]; another && n.target == (target{}) && old != n.target {
-			h.doubt(thing{name: n.asked}, now.Add(Doubt))
+		old := h.names[n.asked]
+		if _, doubted := h.doubted[thing{name: n.asked}]; n.target == (target{}) && old != n.target && (another || doubted) {
+			if another {
+				h.doubt(thing{name: n.asked}, until)
+			}
 			continue
 		}
-		delete(h.doubted, thing{name: n.asked})
+		h.trust(thing{name: n.asked})
 		h.mean(n.asked, n.target)
 		if another {
 			continue
@@ -148,15 +151,15 @@ func (h *Held) take(c change, follows func(string) bool, now time.Time) {
 	if c.whole && !another {
 		h.keepOnly(c, now)
 	}
-	for host, s := range c.services {
-		h.putService(host, s)
-	}
-	for uid, w := range c.pods {
+	for uid, w := range c.pods { // before services: those of this node's pods have room
 		if _, lately := h.withdrawn[uid]; lately && another {
-			h.early[uid] = w
+			h.putEarly(w)
 			continue
 		}
 		h.putPod(w)
+	}
+	for host, s := range c.services {
+		h.putService(host, s)
 	}
 	for _, host := range c.goneServices {
 		h.dropService(host)
@@ -173,12 +176,14 @@ func (h *Held) Settle(now time.Time) []discovery.Change {
 		if now.Before(until) {
 			continue
 		}
-		delete(h.doubted, x)
+		h.trust(x)
 		switch x.kind {
 		case discovery.KindWorkload:
 			h.dropPod(x.name)
 		case discovery.KindService:
 			h.dropService(x.name)
+		case discovery.KindNetwork, discovery.KindGateway:
+			h.dropFromBase(x)
 		default:
 			h.mean(x.name, target{})
 		}
@@ -192,7 +197,7 @@ func (h *Held) Settle(now time.Time) []discovery.Change {
 		}
 		delete(h.withdrawn, uid)
 		if w, there := h.early[uid]; there {
-			delete(h.early, uid)
+			h.notEarly(uid)
 			h.putPod(w)
 		}
 	}
@@ -211,9 +216,9 @@ func (h *Held) Prune(follows func(asked string) bool) []discovery.Change {
 func (h *Held) forget(follows func(string) bool) (any bool) {
 	for asked := range h.names {
 		if !follows(asked) {
+			h.trust(thing{name: asked})
 			h.mean(asked, target{})
 			delete(h.names, asked)
-			delete(h.doubted, thing{name: asked})
 			any = true
 		}
 	}
@@ -225,6 +230,10 @@ func (h *Held) mean(asked string, t target) {
 	old, had := h.names[asked]
 	if h.names[asked] = t; had && old == t {
 		return
+	}
+	if _, doubted := h.doubted[thing{name: asked}]; !doubted {
+		h.back(old.host, func(b *backing) { b.names-- })
+		h.back(t.host, func(b *backing) { b.names++ })
 	}
 	if old.host != "" {
 		if h.hosts[old.host]--; h.hosts[old.host] == 0 {
@@ -249,37 +258,56 @@ func (h *Held) mean(asked string, t target) {
 }
 
 func (h *Held) putPod(w discovery.Workload) {
-	delete(h.doubted, thing{discovery.KindWorkload, w.UID})
-	delete(h.early, w.UID)
+	x := thing{discovery.KindWorkload, w.UID}
+	h.trust(x)
+	h.notEarly(w.UID)
 	delete(h.withdrawn, w.UID)
 	old, had := h.pods[w.UID]
-	if !had && len(h.pods) >= MaxWorkloads && w.Node != h.node {
-		h.leftOut++
+	if why := h.noRoomFor(w, old, had); why != "" {
+		h.dropPod(w.UID)
+		h.leave(x, why)
 		return
 	}
-	for _, host := range old.Services {
-		h.unlist(host, w.UID)
-	}
+	h.unenter(old, had)
+	delete(h.left, x)
+	h.enter(w)
+	h.touch(podKey(w.UID))
+}
+
+// enter puts a pod into the books.
+func (h *Held) enter(w discovery.Workload) {
 	h.pods[w.UID] = w
+	h.bytes += costOfWorkload(w)
+	h.vouch(w, 1)
 	for _, host := range w.Services {
 		if h.members[host] == nil {
 			h.members[host] = map[string]struct{}{}
 		}
 		h.members[host][w.UID] = struct{}{}
 	}
-	h.touch(podKey(w.UID))
 }
 
-func (h *Held) dropPod(uid string) {
-	delete(h.doubted, thing{discovery.KindWorkload, uid})
-	delete(h.early, uid)
-	w, had := h.pods[uid]
+// unenter takes a pod out of the books, if it is in them.
+func (h *Held) unenter(w discovery.Workload, had bool) {
 	if !had {
 		return
 	}
 	for _, host := range w.Services {
-		h.unlist(host, uid)
+		h.unlist(host, w.UID)
 	}
+	h.bytes -= costOfWorkload(w)
+	h.vouch(w, -1)
+}
+
+func (h *Held) dropPod(uid string) {
+	h.trust(thing{discovery.KindWorkload, uid})
+	h.notEarly(uid)
+	delete(h.left, thing{discovery.KindWorkload, uid})
+	w, had := h.pods[uid]
+	if !had {
+		return
+	}
+	h.unenter(w, had)
 	delete(h.pods, uid)
 	h.touch(podKey(uid))
 }
@@ -293,19 +321,26 @@ func (h *Held) unlist(host, uid string) {
 // dismiss ends that the pod is a member of host.
 func (h *Held) dismiss(uid, host string) {
 	w := h.pods[uid]
+	h.unenter(w, true)
 	w.Services = slices.DeleteFunc(slices.Clone(w.Services), func(s string) bool { return s == host })
-	h.unlist(host, uid)
-	h.pods[uid] = w
+	h.enter(w)
 	h.touch(podKey(uid))
 }
 
 func (h *Held) putService(host string, s discovery.Service) {
-	delete(h.doubted, thing{discovery.KindService, host})
-	_, had := h.services[host]
-	if !had && len(h.services) >= MaxServices {
-		h.leftOut++
+	x := thing{discovery.KindService, host}
+	h.trust(x)
+	old, had := h.services[host]
+	if why := h.noRoomForService(host, s, old, had); why != "" {
+		h.dropService(host)
+		h.leave(x, why)
 		return
 	}
+	delete(h.left, x)
+	if had {
+		h.bytes -= costOfService(old)
+	}
+	h.bytes += costOfService(s)
 	if h.services[host] = s; !had {
 		h.touchMembers(host)
 	}
@@ -313,9 +348,11 @@ func (h *Held) putService(host string, s discovery.Service) {
 }
 
 func (h *Held) dropService(host string) {
-	delete(h.doubted, thing{discovery.KindService, host})
-	if _, had := h.services[host]; had {
+	h.trust(thing{discovery.KindService, host})
+	delete(h.left, thing{discovery.KindService, host})
+	if s, had := h.services[host]; had {
 		delete(h.services, host)
+		h.bytes -= costOfService(s)
 		h.touch(serviceKey(host))
 		h.touchMembers(host)
 	}
@@ -332,33 +369,6 @@ func (h *Held) needed(uid string) bool {
 	return has && (w.Node == h.node || h.byPod[uid] > 0 || slices.ContainsFunc(w.Services, func(host string) bool { return h.hosts[host] > 0 }))
 }
 
-// local reports whether a pod of this node is a member of host.
-func (h *Held) local(host string) bool {
-	for uid := range h.members[host] {
-		if h.pods[uid].Node == h.node {
-			return true
-		}
-	}
-	for _, w := range h.early { // which will be
-		if w.Node == h.node && slices.Contains(w.Services, host) {
-			return true
-		}
-	}
-	return false
-}
-
-func (h *Held) setBase(b base) {
-	for _, old := range []base{h.base, b} {
-		for _, n := range old.networks {
-			h.touch(networkKey(n.Name))
-		}
-		for _, g := range old.gateways {
-			h.touch(gatewayKey(g))
-		}
-	}
-	h.base = b
-}
-
 // Status is what an operator should know of it.
 type Status struct {
 	Gateway   string    `json:"gateway"`          // that tells; empty if none does
@@ -371,13 +381,14 @@ type Status struct {
 	Unknown   int       `json:"unknown"`          // of these, that mean nothing
 	Doubted   int       `json:"doubted"`          // what the gateway that tells does not list, and the one before did
 	Held      string    `json:"held,omitempty"`   // why much is in doubt
-	LeftOut   int       `json:"leftOut,omitzero"` // objects of the last change that there is no room for
+	LeftOut   int       `json:"leftOut,omitzero"` // objects that were told and that there is no room for
+	Bound     string    `json:"bound,omitempty"`  // what of the last of them is too much: a number or a size, with the most that is held
 	Odd       string    `json:"odd,omitempty"`    // why an object of the last change is not used
 }
 
 // Status tells how it stands, but for what a Keeper knows.
 func (h *Held) Status() Status {
-	s := Status{Services: len(h.services), Workloads: len(h.pods), Doubted: len(h.doubted), Held: h.mass, LeftOut: h.leftOut, Names: len(h.names)}
+	s := Status{Services: len(h.services), Workloads: len(h.pods), Doubted: len(h.doubted), Held: h.mass, LeftOut: len(h.left), Bound: h.bound, Names: len(h.names)}
 	if h.odd != nil {
 		s.Odd = h.odd.Error()
 	}

@@ -14,13 +14,20 @@ type Keeper struct {
 	apply   func(...discovery.Change)
 	follows func(asked string) bool
 	now     func() time.Time
+	// Reread makes the gateway that leads tell everything once more; nil: nobody can. It may
+	// call the Keeper.
+	Reread func()
 
 	mu      sync.Mutex // held while it applies: the latest word is applied last
 	held    *Held
 	version uint64    // of what is held
 	heard   time.Time // when a gateway that leads was last known to: zero, none has
 	saved   time.Time // what was restored, when that was saved; zero: a gateway has told since
+	reread  time.Time // when everything was last asked for once more
 }
+
+// rereadEvery is the pause before everything is asked for again, which there was no room for.
+const rereadEvery = time.Minute
 
 // NewKeeper returns a Keeper of h. apply brings changes into force; follows says which
 // names the node proxy asks for still. Neither may call the Keeper.
@@ -63,12 +70,25 @@ func (k *Keeper) Take(m *pb.Excerpt) (answered []string, err error) {
 	return answered, err
 }
 
-// Tend lets time pass, and drops what the node proxy has stopped asking for.
+// Tend lets time pass, and drops what the node proxy has stopped asking for. When there is room
+// again for what was left out it is asked for.
 func (k *Keeper) Tend() {
+	if k.tend() && k.Reread != nil {
+		k.Reread()
+	}
+}
+
+func (k *Keeper) tend() (reread bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.bring(k.held.Settle(k.now()))
+	now := k.now()
+	k.bring(k.held.Settle(now))
 	k.bring(k.held.Prune(k.follows))
+	if !k.held.Again() || now.Sub(k.reread) < rereadEvery {
+		return false
+	}
+	k.reread = now
+	return true
 }
 
 // bring applies changes; the caller holds mu.

@@ -143,7 +143,7 @@ func (w *world) tell(n int) {
 		w.pending = w.pending[1:]
 		another := w.held.anew
 		w.bring(w.held.Prune(func(s string) bool { return w.follows[s] }))
-		before := w.neededStill()
+		before, gateways := w.neededStill(), w.node.snap.Gateways(modelNetwork)
 		changes, _, err := w.held.Take(m, func(s string) bool { return w.follows[s] }, w.now)
 		if err != nil {
 			w.t.Fatalf("take: %v", err)
@@ -151,6 +151,9 @@ func (w *world) tell(n int) {
 		w.bring(changes)
 		if another && !w.held.anew {
 			w.checkNothingLost(before)
+			for _, g := range gateways {
+				w.checkGateway(g)
+			}
 		}
 	}
 }
@@ -193,6 +196,21 @@ func (w *world) checkNothingLost(before []string) {
 			if p := g.snap.Workload(uid); p != nil && p.Network == modelNetwork && w.node.snap.Workload(uid) == nil {
 				w.t.Fatalf("pod %s vanished with a change of the leader, and gateway %d lists it\n%s", uid, i, w.story())
 			}
+		}
+	}
+}
+
+// checkGateway looks whether the first word of another gateway has taken away a gateway that some
+// gateway still lists, and of whose address no other one has come.
+func (w *world) checkGateway(g *mesh.Gateway) {
+	for _, x := range w.node.snap.Gateways(modelNetwork) {
+		if x.Name == g.Name || x.Federation == g.Federation {
+			return
+		}
+	}
+	for i, r := range w.replicas {
+		if slices.ContainsFunc(r.snap.Gateways(modelNetwork), func(x *mesh.Gateway) bool { return x.Name == g.Name }) {
+			w.t.Fatalf("gateway %s vanished with a change of the leader, and gateway %d lists it\n%s", g.Name, i, w.story())
 		}
 	}
 }
@@ -291,6 +309,67 @@ func (w *world) checkQuiet() {
 	}
 }
 
+// firmSlowly and localSlowly are the slow obvious twins of Held.firm and Held.local.
+func (h *Held) firmSlowly(host string) bool {
+	in := func(x thing) bool { _, is := h.doubted[x]; return is }
+	if in(thing{discovery.KindService, host}) {
+		return false
+	}
+	for asked, t := range h.names {
+		if t.host == host && !in(thing{name: asked}) {
+			return true
+		}
+	}
+	for uid, p := range h.pods {
+		if p.Node == h.node && slices.Contains(p.Services, host) && !in(thing{discovery.KindWorkload, uid}) {
+			return true
+		}
+	}
+	for _, p := range h.early {
+		if p.Node == h.node && slices.Contains(p.Services, host) {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *Held) localSlowly(host string) bool {
+	is := func(p discovery.Workload) bool { return p.Node == h.node && slices.Contains(p.Services, host) }
+	return slices.ContainsFunc(slices.Collect(maps.Values(h.pods)), is) || slices.ContainsFunc(slices.Collect(maps.Values(h.early)), is)
+}
+
+// checkBooks counts anew what Held counts as it comes and goes.
+func (w *world) checkBooks() {
+	h := w.held
+	hosts := slices.Concat(slices.Collect(maps.Keys(h.services)), slices.Collect(maps.Keys(h.backs)), slices.Collect(maps.Keys(h.hosts)))
+	for _, host := range hosts {
+		if got, want := h.firm(host), h.firmSlowly(host); got != want {
+			w.t.Fatalf("service %s is firm: %v, want %v: %+v\n%s", host, got, want, h.backs[host], w.story())
+		}
+		if got, want := h.local(host), h.localSlowly(host); got != want {
+			w.t.Fatalf("service %s is local: %v, want %v: %+v\n%s", host, got, want, h.backs[host], w.story())
+		}
+	}
+	here, bytes := 0, h.base.cost()
+	for _, p := range h.pods {
+		if bytes += costOfWorkload(p); p.Node == h.node {
+			here++
+		}
+	}
+	for _, p := range h.early {
+		bytes += costOfWorkload(p)
+	}
+	for _, s := range h.services {
+		bytes += costOfService(s)
+	}
+	if h.here != here || h.bytes != bytes {
+		w.t.Fatalf("%d pods here and %d bytes, want %d and %d\n%s", h.here, h.bytes, here, bytes, w.story())
+	}
+	if len(h.left) > 0 || h.bound != "" {
+		w.t.Fatalf("%v are left out for %q", h.left, h.bound)
+	}
+}
+
 func members(s *mesh.Snapshot, svc *mesh.Service) (out []string) {
 	for _, p := range s.Members(svc, modelNetwork) {
 		out = append(out, p.UID)
@@ -355,10 +434,19 @@ func (w *world) step(pods, services, uid int) (next int) {
 		w.steps = append(w.steps, fmt.Sprintf("service %d is %+v", i, c.Record))
 		w.say(c)
 	case k < 11:
-		c := discovery.Change{Key: discovery.Key{Kind: discovery.KindGateway, Name: "east/gw"}}
+		name := fmt.Sprintf("gw%d", pick(3))
+		c := discovery.Change{Key: discovery.Key{Kind: discovery.KindGateway, Name: "east/" + name}}
 		if pick(2) == 0 {
-			c.Record = discovery.Gateway{Name: "gw", Network: modelNetwork, Address: netip.MustParseAddrPort("192.168.0.1:15008"), Drained: pick(2) == 0}
+			i := pick(3) // one may come at the address of another that goes
+			at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 168, 0, byte(i)}), 15008)
+			for k, r := range w.objects {
+				if g, is := r.(discovery.Gateway); is && g.Address == at && g.Name != name {
+					w.say(discovery.Change{Key: k})
+				}
+			}
+			c.Record = discovery.Gateway{Name: name, Network: modelNetwork, Address: at, Drained: pick(2) == 0}
 		}
+		w.steps = append(w.steps, fmt.Sprintf("gateway %s is %+v", name, c.Record))
 		w.say(c)
 	case k < 14:
 		i := pick(len(w.replicas))
@@ -420,6 +508,7 @@ func TestANodeProxyHasWhatItNeedsWhateverHappens(t *testing.T) {
 		for range 3 {
 			for range 60 {
 				uid = w.step(8, 4, uid)
+				w.checkBooks()
 			}
 			w.checkQuiet()
 		}

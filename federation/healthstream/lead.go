@@ -39,6 +39,16 @@ func (c *Client) Leader() string {
 	return c.leading.leader.gateway
 }
 
+// Reread asks the gateway that tells of discovery to tell everything once more, if one does.
+func (c *Client) Reread() {
+	c.leading.mu.Lock()
+	defer c.leading.mu.Unlock()
+	if l := c.leading.leader; l != nil && !c.leading.ended {
+		c.cfg.Excerpts.Lead(l.gateway)
+		l.lead(true)
+	}
+}
+
 // Follow begins to follow names that were followed before, without a use.
 func (c *Client) Follow(names ...string) {
 	for _, name := range names {
