@@ -219,3 +219,18 @@ func TestLayoutGivesEveryListenerItsOwnAddress(t *testing.T) {
 		t.Errorf("%d relays, want %d: every gateway seen from the two other networks", len(l.Relays), want)
 	}
 }
+
+// Every try of a drill is another /16, none of them among the addresses of tests that run
+// beside it (internal/meshtest).
+func TestDrillsDrawAddressesBelowThoseOfTests(t *testing.T) {
+	for pid := range 1000 {
+		drawn := map[byte]bool{}
+		for try := range 32 {
+			b := SecondByte(uint64(pid%7), pid, try)
+			if b < 1 || b > 129 || drawn[b] {
+				t.Fatalf("process %d draws 127.%d.0.0/16 at try %d; want 127.1.0.0/16 to 127.129.0.0/16, each once", pid, b, try)
+			}
+			drawn[b] = true
+		}
+	}
+}

@@ -17,8 +17,8 @@ const lockPort = 15007
 // claims counts the /24s this process has asked for.
 var claims atomic.Uint32
 
-// claim finds a /24 of 127.0.0.0/8 that nobody uses, holds it until the test
-// ends, and returns its first three bytes.
+// claim finds a /24 of 127.130.0.0 to 127.229.255.255 that nobody uses, holds it until
+// the test ends, and returns its first three bytes. Drills have addresses below those.
 func claim(t testing.TB) [3]byte {
 	t.Helper()
 	used := inUse()
