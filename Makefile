@@ -56,7 +56,7 @@ test: lint ## everything that must pass: lint, import laws, all tests with the r
 # again on one. A fault of ours panics, or says DATA RACE, and is not repeated.
 test-sessions:
 	@mkdir -p build; for package in nodeproxy hbone/pool; do for cpu in '' '-cpu 1' '-cpu 1'; do \
-		$(GO) test $(RACE) -timeout 20m -count 1 $$cpu ./$$package >build/race.txt 2>&1 && ok=yes && break; \
+		$(GO) test $(RACE) -timeout 40m -count 1 $$cpu ./$$package >build/race.txt 2>&1 && ok=yes && break; \
 		ok=; grep -qE '^SIGSEGV: segmentation violation|ThreadSanitizer: CHECK failed' build/race.txt && ! grep -q 'DATA RACE' build/race.txt || break; \
 		done; cat build/race.txt; [ "$$ok" = yes ] || exit 1; done
 
