@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/drill/scenario"
@@ -20,6 +21,10 @@ import (
 // the machine's own.
 type network struct {
 	ns *os.File
+
+	mu     sync.Mutex
+	closed bool
+	inside sync.WaitGroup // those who use ns; joined with mu held, and closed false
 }
 
 // networkFor returns the machine's own network, or a new one if a fault needs
@@ -69,15 +74,35 @@ func newNetwork(st *starter) (*network, error) {
 		})
 	}
 	if err != nil {
-		return nil, errors.Join(err, n.ns.Close())
+		n.close()
+		return nil, err
 	}
 	return n, nil
 }
 
+// close waits for those who are inside: package net/http goes on dialling for a request
+// that was given up.
 func (n *network) close() {
-	if n != nil {
-		n.ns.Close()
+	if n == nil {
+		return
 	}
+	n.mu.Lock()
+	n.closed = true
+	n.mu.Unlock()
+	n.inside.Wait()
+	n.ns.Close()
+}
+
+var errNetworkClosed = errors.New("the drill is over")
+
+// enter reports whether n may be used until n.inside.Done.
+func (n *network) enter() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.closed {
+		n.inside.Add(1)
+	}
+	return !n.closed
 }
 
 // in runs f on a thread in the network: sockets and processes that f makes
@@ -86,8 +111,12 @@ func (n *network) in(f func() error) error {
 	if n == nil {
 		return f()
 	}
+	if !n.enter() {
+		return errNetworkClosed
+	}
 	done := make(chan error, 1)
 	go func() {
+		defer n.inside.Done()
 		runtime.LockOSThread() // it goes back, or the thread ends with the goroutine
 		back, err := enterNetwork(n.ns)
 		if err != nil {

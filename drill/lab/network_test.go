@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -87,6 +88,40 @@ func TestPacketsVanishBothWaysAndComeBack(t *testing.T) {
 	c.SetReadDeadline(time.Now().Add(30 * time.Second)) // the kernel sends again
 	if _, err := c.Read(make([]byte, 1)); err != nil {
 		t.Errorf("the open connection after: %v", err)
+	}
+}
+
+// A request that was given up may still be dialling when the drill is over.
+func TestANetworkEndsBehindThoseWhoUseIt(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Log("needs root: others have no network of their own")
+		return
+	}
+	st := newStarter()
+	defer st.close()
+	n, err := newNetwork(st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, leave, left := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() { left <- n.in(func() error { close(inside); <-leave; return nil }) }()
+	<-inside
+	closed := make(chan struct{})
+	go func() { n.close(); close(closed) }()
+	for n.in(func() error { return nil }) == nil { // until it is being closed
+	}
+	select {
+	case <-closed:
+		t.Error("closed while it is used")
+	default:
+	}
+	close(leave)
+	if err := <-left; err != nil {
+		t.Error(err)
+	}
+	<-closed
+	if err := n.in(func() error { return nil }); !errors.Is(err, errNetworkClosed) {
+		t.Errorf("after its end: %v", err)
 	}
 }
 

@@ -41,7 +41,7 @@ func (a *armRun) launchPod(ctx context.Context, p scenario.Pod) (*pod, error) {
 		return nil, err
 	}
 	d.process = proc
-	if err := d.await(ctx, "ready"); err != nil {
+	if err := d.await(ctx, "ready", startTimeout); err != nil {
 		return nil, a.startError(p.Name, err)
 	}
 	return d, nil
@@ -61,11 +61,11 @@ func (p *pod) obey(ctx context.Context, o demoapp.Order) error {
 	if _, err := p.in.Write(append(b, '\n')); err != nil {
 		return fmt.Errorf("tell %s to %s: %w", p.Name, o.Do, err)
 	}
-	return p.await(ctx, o.Do)
+	return p.await(ctx, o.Do, orderTimeout)
 }
 
-func (p *pod) await(ctx context.Context, do string) error {
-	t := time.NewTimer(orderTimeout)
+func (p *pod) await(ctx context.Context, do string, limit time.Duration) error {
+	t := time.NewTimer(limit)
 	defer t.Stop()
 	select {
 	case r := <-p.replies:
@@ -81,6 +81,6 @@ func (p *pod) await(ctx context.Context, do string) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-t.C:
-		return fmt.Errorf("%s did not %s within %v", p.Name, do, orderTimeout)
+		return fmt.Errorf("%s did not %s within %v", p.Name, do, limit)
 	}
 }
