@@ -87,7 +87,12 @@ func TestDrainLetsOpenConnectionsEnd(t *testing.T) {
 func TestDrainEndsWithItsTimeLimit(t *testing.T) {
 	p := newPair(t, 1)
 	p.EachNode = func(c *nodeproxy.Config) { c.Timeouts.Drain = 200 * time.Millisecond }
-	p.pods[0].Serve(8080, func(c *net.TCPConn) { io.Copy(io.Discard, c) })
+	arrived := make(chan struct{}, 1)
+	p.pods[0].Serve(8080, func(c *net.TCPConn) {
+		io.ReadFull(c, make([]byte, 1))
+		arrived <- struct{}{}
+		io.Copy(io.Discard, c)
+	})
 	p.Start()
 	c, err := meshtest.Dial(p.listen.hello)
 	if err != nil {
@@ -95,7 +100,11 @@ func TestDrainEndsWithItsTimeLimit(t *testing.T) {
 	}
 	defer c.Close()
 	io.WriteString(c, "and never ends")
-	p.node(1).Log.Await(t, "svid fetched", "id", p.pods[0].Identity())
+	select {
+	case <-arrived:
+	case <-time.After(meshtest.Patience):
+		t.Fatal("the connection does not arrive")
+	}
 	p.client().Stop(t)
 	if _, err := c.Read(make([]byte, 1)); err == nil || err == io.EOF {
 		t.Errorf("the application reads %v; want a reset: its connection was cut", err)
