@@ -15,12 +15,21 @@ import (
 	"github.com/isthmus-mesh/isthmus/drill/measure"
 )
 
-// Bounds of the flagship drill (examples/drills/partial-failure.yaml) on a quiet machine,
-// and how much more a test takes, whose machine has other things to do.
+// What the flagship drill (examples/drills/partial-failure.yaml) is held to on a quiet
+// machine. News crosses fewer processes than a connection does: node proxy, gateway, and for
+// clients one gateway and node proxy more. So where the machine is busy and connections to
+// pods that are well take longer than this (median, and 99th percentile), news may take as
+// long as they do, and no longer.
 const (
-	excludeWithin = 50 * time.Millisecond
-	knownWithin   = time.Second
+	excludeWithin = 5 * time.Millisecond  // median
+	knownWithin   = 20 * time.Millisecond // worst
 )
+
+// within is the bound of a machine on which connections took so long.
+func within(quiet time.Duration, took []time.Duration, quantile float64) time.Duration {
+	slices.Sort(took)
+	return max(quiet, took[int(quantile*float64(len(took)-1))])
+}
 
 // events returns what the processes of the hosts have logged since zero, in the order of
 // time.
@@ -101,7 +110,8 @@ func (s *shop) news(zero time.Time, p *demoPod, port uint16) (excluded, known []
 
 func TestSickPodsOfARealCluster(t *testing.T) {
 	s := openShop(t, 2, 10, "", 8080, 8081)
-	for i, fault := range []string{"refuse", "hang", "reset"} {
+	var excluded, known, beside []time.Duration // of all strikes; beside: what connections took meanwhile
+	for i, fault := range []string{"refuse", "hang", "reset", "refuse", "refuse"} {
 		t.Run(fault, func(t *testing.T) {
 			zero := time.Now()
 			var loads []*traffic
@@ -152,22 +162,33 @@ func TestSickPodsOfARealCluster(t *testing.T) {
 			if fault == "reset" {
 				return
 			}
-			var excluded, known []time.Duration
 			for _, p := range sick {
 				e, k := s.news(zero, p, 8080)
+				t.Logf("%s: left out by the gateways %v, known to the clients %v after the first connection that failed", p.name, e, k)
 				excluded, known = append(excluded, e...), append(known, k...)
 			}
-			slices.Sort(excluded)
-			slices.Sort(known)
-			median, worst := excluded[len(excluded)/2], known[len(known)-1]
-			t.Logf("%d connections; left out by the gateways (median) %v, known to the clients (worst) %v, after the first connection that failed", len(all), median.Round(10*time.Microsecond), worst.Round(10*time.Microsecond))
-			if median >= excludeWithin || worst >= knownWithin {
-				t.Errorf("left out after %v (median), known after %v (worst), want less than %v and %v: %v %v", median, worst, excludeWithin, knownWithin, excluded, known)
+			for _, l := range []*traffic{loads[1], loads[3]} { // port 8081 of every pod is well
+				for _, a := range l.attempts {
+					if a.began.After(began) && a.ended.Before(healed) {
+						beside = append(beside, a.ended.Sub(a.began))
+					}
+				}
 			}
 			if port := s.portB(loads, sick, began, healed); port == 0 {
 				t.Error("the sick pods got no connection on their other port meanwhile")
 			}
 		})
+	}
+	if len(excluded) == 0 || len(beside) == 0 {
+		t.Fatal("no strike was measured")
+	}
+	slices.Sort(excluded)
+	slices.Sort(known)
+	median, worst := excluded[len(excluded)/2], known[len(known)-1]
+	excludeBound, knownBound := within(excludeWithin, beside, 0.5), within(knownWithin, beside, 0.99)
+	t.Logf("of %d, left out by the gateways (median) %v, known to the clients (worst) %v, after the first connection that failed; connections beside it took %v (median), %v (99 %%)", len(excluded), median, worst, beside[len(beside)/2], beside[len(beside)*99/100])
+	if median >= excludeBound || worst >= knownBound {
+		t.Errorf("left out after %v (median), known after %v (worst), want less than %v and %v: %v %v", median, worst, excludeBound, knownBound, excluded, known)
 	}
 }
 
