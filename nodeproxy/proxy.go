@@ -268,7 +268,7 @@ func (p *Proxy) closeListeners() {
 func (p *Proxy) locals() []*mesh.Workload {
 	var out []*mesh.Workload
 	for _, w := range p.store.Current().OnNode(p.cfg.Network, p.cfg.Node) {
-		if len(w.Addresses) > 0 {
+		if len(w.Addresses) > 0 && !w.Plain {
 			out = append(out, w)
 		}
 	}

@@ -21,6 +21,7 @@ type list struct {
 	failing   bool             // the last question was not answered as it should be
 	why       string           // the last time that it failed
 	whyTime   time.Time        // when that began
+	remedy    string           // against that
 	since     time.Time        // when it was last known to be current; unless open
 	held      int              // objects that a list which was read anew lacks, and that stay in force
 	heldOf    int              // objects that were known then
@@ -80,10 +81,10 @@ func (s *Source) failed(k Kind, err error) {
 	if tell {
 		l.why, l.whyTime = why, time.Now()
 	}
-	first := !l.failing
-	l.failing = true
+	other := !l.failing || l.remedy != remedy // who has to act may be another one than before
+	l.failing, l.remedy = true, remedy
 	s.mu.Unlock()
-	if first {
+	if other {
 		s.log.Warn().Str("server", s.server).Stringer("list", k).Err(err).Str("remedy", remedy).Msg("the Kubernetes API server does not answer as it should")
 	}
 }
