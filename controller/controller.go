@@ -50,6 +50,7 @@ type Controller struct {
 	mu       sync.Mutex
 	problems []imports.Problem // of the last plan, while this process leads
 	failure  string            // why the last plan could not be carried out
+	ledger   string            // what of the ledger of addresses could not be read when it was last
 }
 
 // New reads what it needs and binds its listeners, so that whatever cannot work is an
@@ -260,15 +261,28 @@ func (c *Controller) findings() []string {
 	out = append(out, c.exports.problems()...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	most := map[string]int{}
 	for _, p := range c.problems {
-		out = append(out, fmt.Sprintf("ServiceImport %s: %s", p.Name, p.Message))
+		if most[p.Reason]++; most[p.Reason] <= maxFindings {
+			out = append(out, fmt.Sprintf("ServiceImport %s: %s", p.Name, p.Message))
+		}
 	}
-	if c.failure != "" {
-		out = append(out, c.failure)
+	for reason, n := range most {
+		if n > maxFindings {
+			out = append(out, fmt.Sprintf("ServiceImports: %d more have the problem %s, each with an Event", n-maxFindings, reason))
+		}
+	}
+	for _, text := range []string{c.failure, c.ledger} {
+		if text != "" {
+			out = append(out, text)
+		}
 	}
 	slices.Sort(out)
 	return out
 }
+
+// maxFindings is how many imports with the same problem are listed.
+const maxFindings = 20
 
 // observersSince is when gateways began to let controllers observe.
 const observersSince = "23 November 2026"

@@ -31,7 +31,7 @@ const (
 func (c *Controller) lead(ctx context.Context) {
 	defer func() {
 		c.mu.Lock()
-		c.problems, c.failure = nil, ""
+		c.problems, c.failure, c.ledger = nil, "", ""
 		c.mu.Unlock()
 	}()
 	l := &leader{Controller: c, text: c.client.Text(ledgerName)}
@@ -198,18 +198,22 @@ func outcome(err error) string {
 	return "failed"
 }
 
-// read reads the ledger. One that cannot be read is made anew of the imports that there
-// are.
+// read reads the ledger.
 func (l *leader) read(ctx context.Context) error {
 	text, err := l.text.Read(ctx)
 	if err != nil {
 		return err
 	}
-	ledger, err := vip.Parse(l.cfg.VIPs.ranges(), text)
-	if err != nil {
-		l.log.Warn().Err(err).Str("configmap", ledgerName).Msg("the ledger of virtual addresses cannot be read: it is made anew of the ServiceImports that there are")
-		ledger = vip.New(l.cfg.VIPs.ranges())
+	ledger, odd := vip.Parse(l.cfg.VIPs.ranges(), text, time.Now())
+	said := ""
+	if len(odd) > 0 {
+		said = fmt.Sprintf("%d lines of the ledger of virtual addresses (ConfigMap %s) could not be read and were left out, the first: %v: addresses in use stay; those that were given back lately may be held for %v again", len(odd), ledgerName, odd[0], vip.Quarantine)
+		l.log.Warn().Int("lines", len(odd)).Err(odd[0]).Str("configmap", ledgerName).Dur("quarantine", vip.Quarantine).
+			Msg("lines of the ledger of virtual addresses cannot be read: addresses that are in use stay, and those that were given back lately may be held for as long again")
 	}
+	l.Controller.mu.Lock()
+	l.Controller.ledger = said
+	l.Controller.mu.Unlock()
 	l.ledger, l.saved = ledger, text
 	return nil
 }

@@ -34,6 +34,7 @@ type Import struct {
 	IPs      []netip.Addr // the one of IPv4 first
 	Ports    []Port
 	Clusters []string // that export it, sorted
+	Waits    string   // why it has no address and is not ready; empty: it is
 
 	// Of one that the API server has; Clusters are then those by which it was written last,
 	// none if it does not say.

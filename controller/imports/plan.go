@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/controller/vip"
@@ -70,7 +71,7 @@ func Plan(v View, have map[vip.Name]Import, ledger *vip.Ledger, now time.Time) R
 	for _, i := range slices.SortedFunc(maps.Values(have), ByAge) {
 		names[i.Name] = true
 		if i.Ours && !i.Headless {
-			ledger.Adopt(i.Name, i.IPs)
+			ledger.Adopt(i.Name, firstOf(i.Clusters), i.IPs)
 		}
 	}
 	sorted := slices.SortedFunc(maps.Keys(names), vip.Name.Compare)
@@ -143,9 +144,9 @@ func (r *Result) one(v View, n vip.Name, have map[vip.Name]Import, ledger *vip.L
 		r.Conflicts[n] = conflicts
 	}
 	if !want.Headless {
-		if _, ok := ledger.Assign(n, now); !ok {
-			used, of := ledger.Used()
-			r.Problems = append(r.Problems, Problem{n, exists, "NoAddress", fmt.Sprintf("no virtual address is free for it: %d of %d numbers are taken or were given back in the last %v: give the controller wider ranges (vips.ipv4, vips.ipv6), or import less", used, of, vip.Quarantine)})
+		_, why := ledger.Assign(n, want.Clusters, now)
+		if want.Waits = why.String(); why != vip.None {
+			r.Problems = append(r.Problems, Problem{n, exists, noAddress[why], want.Waits + remedyOf(why, want.Clusters, ledger)})
 		}
 		want.IPs = ledger.Addresses(n)
 	}
@@ -156,9 +157,36 @@ func (r *Result) one(v View, n vip.Name, have map[vip.Name]Import, ledger *vip.L
 		r.Writes = append(r.Writes, Write{Create, want})
 	case !sameSpec(want, is):
 		r.Writes = append(r.Writes, Write{Update, want})
-	case !slices.Equal(want.Clusters, is.Clusters) || want.Ready != is.Ready || is.Behind:
+	case !slices.Equal(want.Clusters, is.Clusters) || want.Ready != is.Ready || is.Behind || want.Waits != is.Waits:
 		r.Writes = append(r.Writes, Write{Status, want})
 	}
+}
+
+// noAddress are the reasons of Events at imports without an address.
+var noAddress = map[vip.Why]string{vip.Exhausted: "NoAddress", vip.Share: "NetworkShare", vip.Unreadable: "LedgerUnreadable"}
+
+// remedyOf is what to do about it, and of how much.
+func remedyOf(why vip.Why, networks []string, ledger *vip.Ledger) string {
+	used, of := ledger.Used()
+	taken := fmt.Sprintf("%d of %d numbers are taken or were given back in the last %v", used, of, vip.Quarantine)
+	switch why {
+	case vip.Share:
+		said := make([]string, len(networks))
+		for i, n := range networks {
+			said[i] = fmt.Sprintf("%s has %d", n, ledger.UsedBy(n))
+		}
+		return fmt.Sprintf(" (%s; %s): let them export less, or give the controller and the gateways wider ranges (vips.ipv4, vips.ipv6)", strings.Join(said, ", "), taken)
+	case vip.Unreadable:
+		return ": it gets one then; who may write the ConfigMap isthmus-vips is the controller alone"
+	}
+	return ": " + taken + ": give the controller and the gateways wider ranges (vips.ipv4, vips.ipv6), or import less"
+}
+
+func firstOf(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[0]
 }
 
 // known leaves out what only stands for what is not known now.

@@ -102,7 +102,7 @@ func TestImportsFollowExports(t *testing.T) {
 			case op < 12:
 				vague[network] = !vague[network]
 			case op == 12:
-				ledger, _ = vip.Parse(vip.DefaultRanges(), ledger.String())
+				ledger, _ = vip.Parse(vip.DefaultRanges(), ledger.String(), now)
 			case op == 13:
 				if is, exists := s.objects[n]; exists {
 					delete(s.objects, n)
@@ -240,11 +240,11 @@ func TestAnExhaustedRangeIsAProblem(t *testing.T) {
 		view.Exports[named(i)] = []Export{{Cluster: "east", Ports: tcp(80)}}
 	}
 	r := Plan(view, nil, vip.New(vip.Ranges{V4: netip.MustParsePrefix("10.9.8.0/28")}), start)
-	if len(r.Problems) != 6 || len(r.Writes) != 20 {
-		t.Errorf("%d problems and %d writes; want 6 and 20", len(r.Problems), len(r.Writes))
+	if len(r.Problems) != 8 || len(r.Writes) != 20 || r.Problems[0].Reason != "NetworkShare" {
+		t.Errorf("%d problems and %d writes; want 8 (of 14 numbers one network has no more than twelve) and 20: %v", len(r.Problems), len(r.Writes), r.Problems)
 	}
 	for _, w := range r.Writes {
-		if w.Import.Ready != (len(w.Import.IPs) > 0) {
+		if w.Import.Ready != (len(w.Import.IPs) > 0) || w.Import.Ready != (w.Import.Waits == "") {
 			t.Errorf("%s has %v and is ready: %v", w.Import.Name, w.Import.IPs, w.Import.Ready)
 		}
 	}

@@ -7,6 +7,9 @@
 // before a service is made that has an address of it, also if it stays as it is, by one
 // writer at a time: who brings an older one makes nothing, and has to read it again.
 //
+// No network has more than four times what is left free: so whatever one exports, others
+// get addresses too, and those who come later.
+//
 // Pure: time is an argument.
 package vip
 
@@ -14,20 +17,25 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 )
 
-// Quarantine is how long an address belongs to nobody after it was given back.
-const Quarantine = 10 * time.Minute
-
-// MaxText is how long a ledger may become, in bytes, as text: what one object of
-// Kubernetes takes, with room to spare.
-const MaxText = 900 << 10
+const (
+	// Quarantine is how long an address belongs to nobody after it was given back.
+	Quarantine = 10 * time.Minute
+	// MaxText is how long a ledger may become, in bytes, as text: what one object of
+	// Kubernetes takes (1 MiB), with room to spare.
+	MaxText = 900 << 10
+	// maxAdopted is how long it may become by addresses that are in use already.
+	maxAdopted = 1000 << 10
+	// share is how many times what is left free a network may have: with the bound of a
+	// buffer that several share (Choudhury and Hahne, "Dynamic queue length thresholds for
+	// shared-memory packet switches", 1998), one network alone may have four fifths, and
+	// ten that want all they can get leave each other and a newcomer a fair part.
+	share = 4
+)
 
 // Name is a service.
 type Name struct{ Namespace, Name string }
@@ -42,181 +50,215 @@ func (n Name) Compare(o Name) int {
 // Ledger is who has which number in the ranges. Not safe for concurrent use; make it with
 // New.
 type Ledger struct {
-	ranges   Ranges
-	numbers  map[Name]uint32
-	holders  map[uint32]Name
-	released map[Name]int64 // of numbers: when they were given back, in Unix seconds
-	size     int            // as text
+	ranges  Ranges
+	usable  int
+	entries map[Name]entry
+	holders map[uint32]Name
+	lost    map[uint32]int64 // numbers that somebody had whose name cannot be read, and since when
+	blind   int64            // since when some numbers cannot be read that somebody had; 0: all are known
+	size    int              // as text
+	used    map[string]usage // by network
+	expired int64            // when expire last looked, in Unix seconds
 }
+
+// entry is what one service has.
+type entry struct {
+	number   uint32
+	network  string // for whose exports
+	released int64  // when it was given back, in Unix seconds; 0: it was not
+}
+
+// usage is what a network has, with what was given back and is nobody's yet.
+type usage struct{ numbers, bytes int }
 
 // New returns a ledger in which nobody has anything.
 func New(r Ranges) *Ledger {
-	return &Ledger{ranges: r, numbers: map[Name]uint32{}, holders: map[uint32]Name{}, released: map[Name]int64{}}
+	return &Ledger{ranges: r, usable: r.usable(), entries: map[Name]entry{}, holders: map[uint32]Name{}, lost: map[uint32]int64{}, used: map[string]usage{}}
 }
 
-// Parse reads what String has written. A line that cannot be is an error: who has lost
-// the ledger makes a new one of the addresses that are in use.
-func Parse(r Ranges, text string) (*Ledger, error) {
-	l := New(r)
-	for line := range strings.Lines(text) {
-		fields := strings.Fields(line)
-		if len(fields) != 2 && len(fields) != 3 {
-			return nil, fmt.Errorf("%.80q: want a number, namespace/name, and perhaps a time", line)
-		}
-		number, err := strconv.ParseUint(fields[0], 10, 32)
-		namespace, name, ok := strings.Cut(fields[1], "/")
-		if err != nil || !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-			return nil, fmt.Errorf("%.80q: want a number, namespace/name, and perhaps a time", line)
-		}
-		n := Name{namespace, name}
-		if _, twice := l.numbers[n]; twice || l.holders[uint32(number)] != (Name{}) {
-			return nil, fmt.Errorf("%.80q: the number or the name is on an earlier line too", line)
-		}
-		l.give(n, uint32(number))
-		if len(fields) == 3 {
-			at, err := strconv.ParseInt(fields[2], 10, 64)
-			if err != nil {
-				return nil, fmt.Errorf("%.80q: %q is not a time in Unix seconds", line, fields[2])
-			}
-			l.released[n] = at
-		}
+// entrySize is how long the line of an entry may be, with a number and a time of any length.
+func entrySize(n Name, network string) int {
+	return len(n.Namespace) + len(n.Name) + len(network) + 10 + 1 + 2 + 1 + 20 + 1
+}
+
+// account adds what n has, or with -1 takes it away, at its network.
+func (l *Ledger) account(n Name, e entry, by int) {
+	size := by * entrySize(n, e.network)
+	l.size += size
+	u := l.used[e.network]
+	u.numbers, u.bytes = u.numbers+by, u.bytes+size
+	if l.used[e.network] = u; u == (usage{}) {
+		delete(l.used, e.network)
 	}
-	return l, nil
 }
 
-// String returns l as text, one line for each number, sorted.
-func (l *Ledger) String() string {
-	var b strings.Builder
-	for _, number := range slices.Sorted(maps.Keys(l.holders)) {
-		n := l.holders[number]
-		fmt.Fprintf(&b, "%d %s", number, n)
-		if at, ok := l.released[n]; ok {
-			fmt.Fprintf(&b, " %d", at)
-		}
-		b.WriteByte('\n')
-	}
-	return b.String()
-}
-
-// entrySize is the greatest length of a line for n: number, two spaces, time, newline.
-func entrySize(n Name) int { return len(n.Namespace) + len(n.Name) + 10 + 1 + 2 + 20 + 1 }
-
-func (l *Ledger) give(n Name, number uint32) {
-	l.numbers[n], l.holders[number] = number, n
-	l.size += entrySize(n)
+func (l *Ledger) give(n Name, e entry) {
+	delete(l.lost, e.number)
+	l.entries[n], l.holders[e.number] = e, n
+	l.account(n, e, 1)
 }
 
 func (l *Ledger) drop(n Name) {
-	number, ok := l.numbers[n]
-	if !ok {
-		return
+	if e, ok := l.entries[n]; ok {
+		delete(l.entries, n)
+		delete(l.holders, e.number)
+		l.account(n, e, -1)
 	}
-	delete(l.numbers, n)
-	delete(l.holders, number)
-	delete(l.released, n)
-	l.size -= entrySize(n)
 }
 
 // Addresses returns those of n, one of each family; none if it has no number.
 func (l *Ledger) Addresses(n Name) []netip.Addr {
-	number, ok := l.numbers[n]
-	if _, gone := l.released[n]; !ok || gone {
+	e, ok := l.entries[n]
+	if !ok || e.released != 0 {
 		return nil
 	}
-	return l.ranges.at(number)
+	return l.ranges.at(e.number)
 }
 
-// Adopt gives n the number of addresses that it has already, if they are in the ranges
-// and nobody has it: of what a lost ledger said. It does nothing for one that has a
-// number.
-func (l *Ledger) Adopt(n Name, addresses []netip.Addr) (changed bool) {
-	if _, has := l.numbers[n]; has {
+// Adopt gives n the number of addresses that it has already, for the exports of a network,
+// if they are in the ranges and nobody has it: of what a lost ledger said. It does nothing
+// for one that has a number.
+func (l *Ledger) Adopt(n Name, network string, addresses []netip.Addr) (changed bool) {
+	if _, has := l.entries[n]; has {
 		return false
 	}
 	number, ok := l.ranges.numberOf(addresses)
-	if !ok || l.holders[number] != (Name{}) || l.size+entrySize(n) > MaxText {
+	if !ok || l.holders[number] != (Name{}) || l.size+entrySize(n, network) > maxAdopted {
 		return false
 	}
-	l.give(n, number)
+	l.give(n, entry{number: number, network: network})
 	return true
 }
 
-// Assign gives n a number if it has none: the one that it had lately, or else the first
-// that is free behind one that follows from its name. ok is false if none is free.
-func (l *Ledger) Assign(n Name, now time.Time) (changed, ok bool) {
-	if number, has := l.numbers[n]; has {
-		_, changed = l.released[n]
-		delete(l.released, n)
-		if l.ranges.has(number) {
-			return changed, true
+// Why is why a service gets no address. The zero Why is that it has one.
+type Why uint8
+
+// The reasons.
+const (
+	None       Why = iota
+	Exhausted      // no number is free, or no room in the ledger
+	Share          // the networks that export it have as much as they may
+	Unreadable     // which numbers were given is not known, until Quarantine is over
+)
+
+// Assign gives n a number if it has none, for the exports of one of these networks, of
+// which there is at least one: the number that it had lately, or else the first that is
+// free behind one that follows from its name.
+func (l *Ledger) Assign(n Name, networks []string, now time.Time) (changed bool, why Why) {
+	if e, has := l.entries[n]; has && l.ranges.has(e.number) {
+		next := entry{number: e.number, network: e.network}
+		if !slices.Contains(networks, e.network) {
+			next.network = l.least(networks)
 		}
-		l.drop(n) // the ranges are others than before
-	}
-	if l.size+entrySize(n) > MaxText {
-		l.expire(now)
-		if l.size+entrySize(n) > MaxText {
-			return false, false
+		if next == e {
+			return false, None
 		}
+		l.drop(n)
+		l.give(n, next)
+		return true, None
 	}
-	number, ok := l.free(n)
-	if !ok && l.expire(now) {
-		number, ok = l.free(n)
+	l.drop(n) // the ranges are others than before
+	network := l.least(networks)
+	number, why := l.free(n, network)
+	if why != None && l.expire(now) {
+		number, why = l.free(n, network)
 	}
-	if ok {
-		l.give(n, number)
+	if why == None {
+		l.give(n, entry{number: number, network: network})
 	}
-	return ok, ok
+	return why == None, why
 }
 
-func (l *Ledger) free(n Name) (number uint32, ok bool) {
-	size := l.ranges.size()
-	if size == 0 {
-		return 0, false
+// least is which of the networks has least.
+func (l *Ledger) least(networks []string) string {
+	return slices.MinFunc(networks, func(a, b string) int {
+		return cmp.Or(cmp.Compare(l.used[a].bytes, l.used[b].bytes), cmp.Compare(a, b))
+	})
+}
+
+// free returns a number that n can have.
+func (l *Ledger) free(n Name, network string) (number uint32, why Why) {
+	size := entrySize(n, network)
+	numbers, bytes := l.usable-len(l.holders)-len(l.lost), MaxText-l.size
+	switch u := l.used[network]; {
+	case numbers <= 0 || bytes < size:
+		return 0, Exhausted
+	case l.blind != 0:
+		return 0, Unreadable
+	case u.numbers >= share*numbers || u.bytes+size > share*bytes:
+		return 0, Share
 	}
 	h := fnv.New32a()
 	h.Write([]byte(n.String()))
-	start := h.Sum32() % size
-	for i := range size {
-		number = (start + i) % size
-		if _, taken := l.holders[number]; !taken && l.ranges.has(number) {
-			return number, true
+	start, of := h.Sum32()%l.ranges.size(), l.ranges.size()
+	for i := range of {
+		number = (start + i) % of
+		_, taken := l.holders[number]
+		_, lost := l.lost[number]
+		if !taken && !lost && l.ranges.has(number) {
+			return number, None
 		}
 	}
-	return 0, false
+	return 0, Exhausted
 }
 
 // Release gives back what n has, for others after Quarantine.
 func (l *Ledger) Release(n Name, now time.Time) (changed bool) {
-	if _, has := l.numbers[n]; !has {
+	e, has := l.entries[n]
+	if !has || e.released != 0 {
 		return false
 	}
-	if _, gone := l.released[n]; gone {
-		return false
-	}
-	l.released[n] = now.Unix()
+	e.released = now.Unix()
+	l.entries[n] = e
 	return true
 }
 
-// expire forgets what was given back long ago. A time that lies ahead is one of another
-// clock, and counts from now on.
+// expire forgets what was given back long ago. It looks once for each time.
 func (l *Ledger) expire(now time.Time) (changed bool) {
-	for n, at := range l.released {
-		switch {
-		case at > now.Unix()+60:
-			l.released[n] = now.Unix()
-		case now.Unix()-at >= int64(Quarantine/time.Second):
+	if l.expired == now.Unix() {
+		return false
+	}
+	l.expired = now.Unix()
+	for n, e := range l.entries {
+		if e.released == 0 {
+			continue
+		}
+		if over(&e.released, now) {
 			l.drop(n)
 			changed = true
+			continue
 		}
+		l.entries[n] = e
+	}
+	for number, at := range l.lost {
+		if l.lost[number] = at; over(&at, now) {
+			delete(l.lost, number)
+			changed = true
+			continue
+		}
+		l.lost[number] = at
+	}
+	if l.blind != 0 && over(&l.blind, now) {
+		l.blind = 0
+		changed = true
 	}
 	return changed
+}
+
+// over reports whether the quarantine since a time is. A time that lies ahead is one of
+// another clock, and counts from now on.
+func over(at *int64, now time.Time) bool {
+	if *at > now.Unix()+60 {
+		*at = now.Unix()
+	}
+	return now.Unix()-*at >= int64(Quarantine/time.Second)
 }
 
 // Names returns who has a number that was not given back, sorted.
 func (l *Ledger) Names() []Name {
 	var out []Name
-	for n := range l.numbers {
-		if _, gone := l.released[n]; !gone {
+	for n, e := range l.entries {
+		if e.released == 0 {
 			out = append(out, n)
 		}
 	}
@@ -225,4 +267,20 @@ func (l *Ledger) Names() []Name {
 }
 
 // Used is how many numbers are not free, and how many there are.
-func (l *Ledger) Used() (used, of int) { return len(l.holders), int(l.ranges.size()) }
+func (l *Ledger) Used() (used, of int) { return len(l.holders) + len(l.lost), l.usable }
+
+// UsedBy is how many numbers a network has, with those that it gave back lately.
+func (l *Ledger) UsedBy(network string) int { return l.used[network].numbers }
+
+// String returns n's reason for people.
+func (w Why) String() string {
+	switch w {
+	case None:
+		return ""
+	case Share:
+		return "the networks that export it have as many virtual addresses as they may: four times what is left for others"
+	case Unreadable:
+		return fmt.Sprintf("lines of the ledger of virtual addresses cannot be read, and until %v later nobody gets an address that might be somebody's", Quarantine)
+	}
+	return "no virtual address is free for it"
+}

@@ -2,9 +2,11 @@ package vip
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -32,26 +34,26 @@ type leader struct {
 	seen    map[Name]int // versions of imports, as its informer told
 }
 
-func (l *leader) read(s *store) {
+func (l *leader) read(s *store, now time.Time) {
 	l.ledger, l.version = nil, s.version
-	l.ledger, _ = Parse(l.ranges, s.text)
+	l.ledger, _ = Parse(l.ranges, s.text, now)
 	l.seen = map[Name]int{}
 	for n, i := range s.imports {
 		l.seen[n] = i.version
-		l.ledger.Adopt(n, i.addresses)
+		l.ledger.Adopt(n, "east", i.addresses)
 	}
 }
 
 // assign makes import n as a leader does: the ledger first, and then the import, each of
 // which the version that it knows must be that of.
 func (l *leader) assign(s *store, n Name, now time.Time) {
-	changed, ok := l.ledger.Assign(n, now)
-	if !ok {
+	changed, why := l.ledger.Assign(n, networksOf(n), now)
+	if why != None {
 		return
 	}
 	if _, exists := s.imports[n]; changed || !exists { // also if the ledger stays as it is
 		if l.version != s.version {
-			l.read(s)
+			l.read(s, now)
 			return // again later
 		}
 		s.text = l.ledger.String()
@@ -59,7 +61,7 @@ func (l *leader) assign(s *store, n Name, now time.Time) {
 		l.version = s.version
 	}
 	if at, exists := s.imports[n]; exists && at.version != l.seen[n] {
-		l.read(s)
+		l.read(s, now)
 		return
 	}
 	i := stored{l.ledger.Addresses(n), s.imports[n].version + 1}
@@ -69,7 +71,7 @@ func (l *leader) assign(s *store, n Name, now time.Time) {
 func (l *leader) release(s *store, n Name, now time.Time) {
 	if at, exists := s.imports[n]; exists {
 		if at.version != l.seen[n] {
-			l.read(s)
+			l.read(s, now)
 			return
 		}
 		delete(s.imports, n)
@@ -78,12 +80,24 @@ func (l *leader) release(s *store, n Name, now time.Time) {
 		return
 	}
 	if l.version != s.version {
-		l.read(s)
+		l.read(s, now)
 		return
 	}
 	s.text = l.ledger.String()
 	s.version++
 	l.version = s.version
+}
+
+func networksOf(n Name) []string { return []string{[]string{"east", "north"}[len(n.Name)%2]} }
+
+// damage makes one line of a ledger such as cannot be read, or contradicts it.
+func damage(rng *rand.Rand, text string) string {
+	lines := strings.SplitAfter(text, "\n")
+	at := rng.IntN(len(lines))
+	line := strings.TrimSuffix(lines[at], "\n")
+	number, rest, _ := strings.Cut(line, " ")
+	lines[at] = []string{"x" + line, number, line + "/", number + " demo/ " + rest, line + "\n" + line, number + " demo/s1\n" + line}[rng.IntN(6)] + "\n"
+	return strings.Join(lines, "")
 }
 
 // TestNoAddressIsGivenTwice runs random schedules of two leaders, of which the wrong one
@@ -98,10 +112,10 @@ func TestNoAddressIsGivenTwice(t *testing.T) {
 		}
 		s := &store{imports: map[Name]stored{}}
 		leaders := []*leader{{ranges: ranges}, {ranges: ranges}}
-		leaders[0].read(s)
-		leaders[1].read(s)
-		current := 0
 		now := time.Unix(1_800_000_000, 0)
+		leaders[0].read(s, now)
+		leaders[1].read(s, now)
+		current := 0
 		had := map[Name]string{}
 		lost := map[netip.Addr]time.Time{} // since when addresses are given back
 		for step := range 400 {
@@ -122,10 +136,13 @@ func TestNoAddressIsGivenTwice(t *testing.T) {
 				l.release(s, n, now)
 			case op < 18:
 				current = 1 - current
-				leaders[current].read(s)
+				leaders[current].read(s, now)
 			case op == 18:
 				*l = leader{ranges: ranges}
-				l.read(s)
+				l.read(s, now)
+			case op == 19 && rng.IntN(3) == 0: // somebody writes into the ledger what cannot be read
+				s.text = damage(rng, s.text)
+				s.version++
 			default: // somebody else's word on the ledger is none: it is read again
 				l.version--
 			}
@@ -165,26 +182,126 @@ func TestNoAddressIsGivenTwice(t *testing.T) {
 	}
 }
 
+var east = []string{"east"}
+
 func TestALedgerIsReadAsItWasWritten(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	l := New(DefaultRanges())
 	for i := range 500 {
-		l.Assign(Name{"demo", fmt.Sprint("s", i)}, now)
+		l.Assign(Name{"demo", fmt.Sprint("s", i)}, []string{fmt.Sprint("network-", i%5)}, now)
 		if i%7 == 0 {
 			l.Release(Name{"demo", fmt.Sprint("s", i/2)}, now)
 		}
 	}
-	again, err := Parse(DefaultRanges(), l.String())
-	if err != nil || again.String() != l.String() || again.size != l.size {
-		t.Fatalf("read again: %v, %d bytes; want %d", err, again.size, l.size)
+	l.lost[7], l.blind = now.Unix(), now.Unix()
+	again, odd := Parse(DefaultRanges(), l.String(), now)
+	if len(odd) > 0 || again.String() != l.String() || again.size != l.size || !maps.Equal(again.used, l.used) {
+		t.Fatalf("read again: %v, %d bytes; want %d", odd, again.size, l.size)
 	}
-	if len(l.String()) > l.size {
+	if len(l.String()) > l.size+100 {
 		t.Errorf("%d bytes of text; counted are %d", len(l.String()), l.size)
 	}
-	for _, text := range []string{"x demo/a\n", "1 demo\n", "1 demo/a\n1 demo/b\n", "1 demo/a\n2 demo/a\n", "1 demo/a x\n", "1\n", "1 /a\n", "1 a/b/c\n"} {
-		if _, err := Parse(DefaultRanges(), text); err == nil {
-			t.Errorf("%q is read without an error", text)
+	before, odd := Parse(DefaultRanges(), "1 demo/a\n2 demo/b 1800000000\n", now) // without networks, as it was
+	if len(odd) > 0 || len(before.Names()) != 1 || before.UsedBy("") != 2 {
+		t.Errorf("a ledger without networks: %v, %v", before.Names(), odd)
+	}
+}
+
+// What cannot be read is left out, what can is kept, and no address that somebody may have
+// is given to another one before its quarantine is over.
+func TestLinesThatCannotBeReadTakeNothingFromOthers(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	r := Ranges{V4: prefix("10.9.8.0/28")}
+	for text, want := range map[string]struct {
+		odd   int
+		names string
+		held  []uint32 // numbers that nobody gets
+		blind bool     // nobody gets any
+	}{
+		"x demo/a\n2 demo/b\n":                      {1, "[demo/b]", nil, true},
+		"3 demo\n2 demo/b @east\n":                  {1, "[demo/b]", []uint32{3}, false},
+		"1 demo/a\n1 demo/b\n2 demo/c\n":            {2, "[demo/c]", []uint32{1}, false},
+		"1 demo/a\n2 demo/a\n3 demo/c\n":            {2, "[demo/c]", []uint32{1, 2}, false},
+		"1 demo/a x\n2 demo/b @east 1799999999 y\n": {2, "[]", []uint32{1, 2}, false},
+		"1\n\n \n2 demo/b\n":                        {1, "[demo/b]", []uint32{1}, false},
+		"1 /a\n":                                    {1, "[]", []uint32{1}, false},
+		"1 a/b/c\n":                                 {1, "[]", []uint32{1}, false},
+		"4294967296 a/b\n":                          {1, "[]", nil, true},
+	} {
+		l, odd := Parse(r, text, now)
+		if len(odd) != want.odd || fmt.Sprint(l.Names()) != want.names {
+			t.Errorf("%q: %v are in it, and odd are %v; want %s and %d", text, l.Names(), odd, want.names, want.odd)
 		}
+		l, _ = Parse(r, l.String(), now) // as the next leader reads it
+		given := func(at time.Time) (out []uint32) {
+			for i := range 14 {
+				n := Name{"demo", fmt.Sprint("new", i)}
+				if _, why := l.Assign(n, []string{fmt.Sprint("network-", i)}, at); why == None {
+					out = append(out, l.entries[n].number)
+				}
+			}
+			return out
+		}
+		early := given(now.Add(Quarantine - time.Second))
+		if want.blind != (len(early) == 0) || slices.ContainsFunc(early, func(n uint32) bool { return slices.Contains(want.held, n) }) {
+			t.Errorf("%q: in the quarantine others got %v; want none of %v, and none at all: %v", text, early, want.held, want.blind)
+		}
+		if late := given(now.Add(Quarantine)); len(late) < 10 {
+			t.Errorf("%q: after the quarantine others got %v", text, late)
+		}
+	}
+	l, _ := Parse(r, "1 demo/a\n1 demo/b\nx\n", now)
+	if !l.Adopt(Name{"demo", "b"}, "east", []netip.Addr{netip.MustParseAddr("10.9.8.1")}) || l.Adopt(Name{"demo", "a"}, "east", []netip.Addr{netip.MustParseAddr("10.9.8.1")}) {
+		t.Error("who uses the address does not keep it, or two do")
+	}
+}
+
+// One network that exports all that it can leaves room for the others, those too that come
+// later; and by giving back and taking again it gets no more.
+func TestANetworkGetsNoMoreThanItsShare(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	l := New(DefaultRanges())
+	fill := func(network, of string, most int) (n int) {
+		long := strings.Repeat("n", 50)
+		for ; n < most; n++ {
+			if _, why := l.Assign(Name{of + long, fmt.Sprint(long, n)}, []string{network}, now); why != None {
+				if why != Share {
+					t.Fatalf("%s gets no more after %d: %v; want that it has its share", network, n, why)
+				}
+				return n
+			}
+		}
+		return n
+	}
+	greedy := fill("greedy", "a", 1<<20)
+	if u := l.used["greedy"].bytes; u > MaxText*share/(share+1)+200 {
+		t.Errorf("one network has %d bytes of %d", u, MaxText)
+	}
+	for _, n := range l.Names()[:greedy/2] {
+		l.Release(n, now)
+	}
+	if n := fill("greedy", "b", 1<<20); n > 0 {
+		t.Errorf("it has given back, and gets %d more within the quarantine", n)
+	}
+	for i := range 3 {
+		if n := fill(fmt.Sprint("modest-", i), "c", 200); n != 200 {
+			t.Errorf("network %d gets %d addresses beside it; want 200", i, n)
+		}
+	}
+	if used, of := l.Used(); used >= of || len(l.String()) > MaxText {
+		t.Errorf("%d of %d numbers, %d bytes", used, of, len(l.String()))
+	}
+	// What two export counts at the one that has less.
+	if _, why := l.Assign(Name{"demo", "both"}, []string{"greedy", "modest-0"}, now); why != None || l.entries[Name{"demo", "both"}].network != "modest-0" {
+		t.Errorf("what a modest network exports too gets no address: %v", why)
+	}
+	if l.Assign(Name{"demo", "both"}, []string{"greedy"}, now); l.entries[Name{"demo", "both"}].network != "greedy" || l.Addresses(Name{"demo", "both"}) == nil {
+		t.Error("what it exports alone now does not count as its own, or has lost its address")
+	}
+	// In numbers as well, where names are short.
+	l = New(Ranges{V4: prefix("10.9.0.0/20")})
+	if n := fill("greedy", "a", 1<<20); n > l.usable*share/(share+1)+1 || n < l.usable/2 {
+		t.Errorf("one network has %d of %d numbers", n, l.usable)
 	}
 }
 
@@ -192,21 +309,23 @@ func TestAFullRangeGivesNothingAndTakesBack(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	l := New(Ranges{V4: prefix("10.9.8.0/28")})
 	var names []Name
-	for i := range 20 {
+	for i := range 200 {
 		n := Name{"demo", fmt.Sprint("s", i)}
-		if _, ok := l.Assign(n, now); ok {
+		if _, why := l.Assign(n, []string{fmt.Sprint("network-", i)}, now); why == None {
 			names = append(names, n)
+		} else if why != Exhausted {
+			t.Fatalf("%s: %v; want that no number is free", n, why)
 		}
 	}
 	if len(names) != 14 {
 		t.Fatalf("%d services have an address of a /28; want 14", len(names))
 	}
 	l.Release(names[3], now)
-	if _, ok := l.Assign(Name{"demo", "late"}, now.Add(Quarantine-time.Second)); ok {
+	if _, why := l.Assign(Name{"demo", "late"}, east, now.Add(Quarantine-time.Second)); why == None {
 		t.Error("an address was given to another service within its quarantine")
 	}
-	if _, ok := l.Assign(Name{"demo", "late"}, now.Add(Quarantine)); !ok {
-		t.Error("no address after the quarantine")
+	if _, why := l.Assign(Name{"demo", "late"}, east, now.Add(Quarantine)); why != None {
+		t.Errorf("no address after the quarantine: %v", why)
 	}
 }
 
@@ -214,13 +333,13 @@ func TestAServiceThatReturnsHasItsAddress(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	l := New(DefaultRanges())
 	n := Name{"demo", "web"}
-	l.Assign(n, now)
+	l.Assign(n, east, now)
 	had := l.Addresses(n)
 	l.Release(n, now)
 	if got := l.Addresses(n); got != nil {
 		t.Errorf("what was given back is %v", got)
 	}
-	l.Assign(n, now.Add(time.Minute))
+	l.Assign(n, east, now.Add(time.Minute))
 	if got := l.Addresses(n); !slices.Equal(got, had) || len(got) != 2 {
 		t.Errorf("it had %v and has %v", had, got)
 	}
@@ -231,11 +350,11 @@ func TestALostLedgerIsMadeOfWhatIsInUse(t *testing.T) {
 	r := DefaultRanges()
 	l := New(r)
 	for i := range 200 {
-		l.Assign(Name{"demo", fmt.Sprint("s", i)}, now)
+		l.Assign(Name{"demo", fmt.Sprint("s", i)}, east, now)
 	}
 	again := New(r)
 	for _, n := range l.Names() {
-		if !again.Adopt(n, l.Addresses(n)) {
+		if !again.Adopt(n, "east", l.Addresses(n)) {
 			t.Fatalf("%s with %v is not taken", n, l.Addresses(n))
 		}
 	}
@@ -243,8 +362,23 @@ func TestALostLedgerIsMadeOfWhatIsInUse(t *testing.T) {
 		t.Error("what is in use makes another ledger")
 	}
 	for _, odd := range [][]netip.Addr{nil, {netip.MustParseAddr("10.0.0.1")}, {netip.MustParseAddr("240.240.0.0")}, {netip.MustParseAddr("240.240.1.1"), netip.MustParseAddr("2001:2::102")}} {
-		if again.Adopt(Name{"demo", "odd"}, odd) {
+		if again.Adopt(Name{"demo", "odd"}, "east", odd) {
 			t.Errorf("%v is taken", odd)
+		}
+	}
+}
+
+func TestUsableNumbersAreCounted(t *testing.T) {
+	for bits := 12; bits <= 28; bits++ {
+		r := Ranges{V4: netip.PrefixFrom(netip.MustParseAddr("10.16.0.0"), bits)}
+		want := 0
+		for n := range r.size() {
+			if r.has(n) {
+				want++
+			}
+		}
+		if got := r.usable(); got != want {
+			t.Errorf("of a /%d %d numbers can be used; want %d", bits, got, want)
 		}
 	}
 }

@@ -43,6 +43,12 @@ func (r Ranges) has(number uint32) bool {
 	return number < r.size() && low != 0 && low != 0xff && number != r.size()-1
 }
 
+// usable is how many numbers can be used.
+func (r Ranges) usable() int {
+	size := int(r.size())
+	return size/256*254 + max(0, size%256-2)
+}
+
 // at returns the addresses of a number, the one of IPv4 first.
 func (r Ranges) at(number uint32) (out []netip.Addr) {
 	for _, p := range []netip.Prefix{r.V4, r.V6} {

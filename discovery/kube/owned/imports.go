@@ -92,7 +92,7 @@ func (i *Imports) Do(ctx context.Context, w imports.Write) error {
 			object = object.DeepCopy()
 		}
 		i.change(func(k *known) { k.wrote(object) }) // the informer says so later
-		if is := read(object); !is.Behind && is.Ready == w.Import.Ready && slices.Equal(is.Clusters, w.Import.Clusters) {
+		if is := read(object); !is.Behind && is.Ready == w.Import.Ready && is.Waits == w.Import.Waits && slices.Equal(is.Clusters, w.Import.Clusters) {
 			return nil
 		}
 		writeStatus(object, w.Import, time.Now())
@@ -128,7 +128,9 @@ func read(o *unstructured.Unstructured) imports.Import {
 	}
 	for _, c := range listAt(o, "status", "conditions") {
 		if textAt(c, "type") == conditionType {
-			out.Ready = textAt(c, "status") == "True"
+			if out.Ready = textAt(c, "status") == "True"; !out.Ready {
+				out.Waits = textAt(c, "message")
+			}
 			of, _, _ := unstructured.NestedInt64(c, "observedGeneration")
 			out.Behind = of != o.GetGeneration()
 		}
@@ -204,7 +206,7 @@ func writeStatus(o *unstructured.Unstructured, i imports.Import, now time.Time) 
 	case i.Headless:
 		ready.Message = "there is no data path to the single pods of a headless service of another network: it has no address"
 	case !i.Ready:
-		ready.Status, ready.Reason, ready.Message = "False", "Pending", "no virtual address is free for it"
+		ready.Status, ready.Reason, ready.Message = "False", "Pending", i.Waits
 	}
 	status, _, _ := unstructured.NestedMap(o.Object, "status")
 	if status == nil {
