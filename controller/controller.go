@@ -49,6 +49,7 @@ type Controller struct {
 
 	mu       sync.Mutex
 	problems []imports.Problem // of the last plan, while this process leads
+	refusals []string          // what the API server refuses of it
 	failure  string            // why the last plan could not be carried out
 	ledger   string            // what of the ledger of addresses could not be read when it was last
 }
@@ -272,6 +273,7 @@ func (c *Controller) findings() []string {
 			out = append(out, fmt.Sprintf("ServiceImports: %d more have the problem %s, each with an Event", n-maxFindings, reason))
 		}
 	}
+	out = append(out, c.refusals...)
 	for _, text := range []string{c.failure, c.ledger} {
 		if text != "" {
 			out = append(out, text)

@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,28 +30,34 @@ const (
 func (c *Controller) lead(ctx context.Context) {
 	defer func() {
 		c.mu.Lock()
-		c.problems, c.failure, c.ledger = nil, "", ""
+		c.problems, c.refusals, c.failure, c.ledger = nil, nil, "", ""
 		c.mu.Unlock()
 	}()
-	l := &leader{Controller: c, text: c.client.Text(ledgerName)}
+	l := &leader{Controller: c, text: c.client.Text(ledgerName), gates: newGates()}
 	var telling sync.WaitGroup
 	defer telling.Wait()
 	telling.Go(func() { c.tell(ctx) })
-	pauses := backoff.Backoff{First: pace, Limit: 30 * time.Second}
+	pauses := backoff.Backoff{First: pace, Limit: 10 * time.Second}
 	c.nudge()
 	for failures := 0; ; {
 		wait := again/2 + rand.N(again)
+		if at, ok := l.gates.next(l.began); ok {
+			wait = min(wait, max(0, time.Until(at)))
+		}
 		if failures > 0 {
 			wait = pauses.Next(failures)
 		}
 		if !c.await(ctx, wait, failures == 0) {
 			return
 		}
-		switch err := l.plan(ctx); {
+		l.began = time.Now()
+		err := l.plan(ctx)
+		c.refused(l.gates.said())
+		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, owned.ErrStale), errors.Is(err, owned.ErrGone):
-			failures = 1 // somebody has been there meanwhile: look again soon
+		case errors.Is(err, owned.ErrStale): // somebody else has written the ledger: look again soon
+			failures = 1
 		case err != nil:
 			failures++
 			c.fail(fmt.Sprintf("the Kubernetes API server takes no writes, which are tried again: %v", err))
@@ -61,6 +66,12 @@ func (c *Controller) lead(ctx context.Context) {
 			c.fail("")
 		}
 	}
+}
+
+func (c *Controller) refused(list []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refusals = list
 }
 
 func (c *Controller) fail(why string) {
@@ -97,6 +108,8 @@ type leader struct {
 	text   *owned.Text
 	ledger *vip.Ledger // nil: to be read
 	saved  string      // what the API server has of it
+	gates  *gates
+	began  time.Time // the last plan
 }
 
 // plan compares what there is with what there should be, and writes the difference.
@@ -106,10 +119,18 @@ func (l *leader) plan(ctx context.Context) error {
 	if !ok || !known {
 		return nil // its news wakes
 	}
-	if l.ledger == nil {
-		if err := l.read(ctx); err != nil {
+	blocked := !l.gates.open(ledgerWrite, vip.Name{}, time.Now()) // nothing gets an address before the ledger says so
+	if l.ledger == nil && !blocked {
+		if err := l.read(ctx); owned.OfOne(err) {
+			blocked = true
+			l.shut(ledgerWrite, vip.Name{}, err)
+		} else if err != nil {
 			return err
 		}
+	}
+	ledger := l.ledger
+	if ledger == nil {
+		ledger = vip.New(l.cfg.VIPs.ranges()) // of what is in use, for what needs no address
 	}
 	synced := l.synced()
 	declared, ok := l.declared.All()
@@ -118,34 +139,77 @@ func (l *leader) plan(ctx context.Context) error {
 	}
 	others := l.exports.all()
 	vague := func(network string) bool { return l.exports.vague(network) || network == l.cfg.Network && !synced }
-	r := imports.Plan(imports.View{Exports: l.withOwn(others, declared), Vague: vague, Unheard: !synced || len(l.exports.unheard()) > 0, Lacks: l.namespaces.Lacks}, have, l.ledger, time.Now())
+	r := imports.Plan(imports.View{Exports: l.withOwn(others, declared), Vague: vague, Unheard: !synced || len(l.exports.unheard()) > 0, Lacks: l.namespaces.Lacks}, have, ledger, time.Now())
 	l.mu.Lock()
 	l.problems = r.Problems
 	l.mu.Unlock()
 	nudge(l.wrong)
-	if err := l.save(ctx, r.Writes); err != nil {
-		l.ledger = nil
-		return err
+	if !blocked {
+		err := l.save(ctx, r.Writes)
+		if err != nil {
+			l.ledger = nil
+		}
+		if blocked = owned.OfOne(err) && !errors.Is(err, owned.ErrStale); blocked {
+			l.shut(ledgerWrite, vip.Name{}, err)
+		} else if err != nil {
+			return err
+		}
+		l.opened(ledgerWrite, vip.Name{})
 	}
-	var first error
 	for _, w := range r.Writes {
-		if err := l.imports.Do(ctx, w); err != nil {
-			if first == nil || errors.Is(first, owned.ErrStale) {
-				first = fmt.Errorf("%s ServiceImport %s: %w", w.Do, w.Import.Name, err)
-			}
-			l.metrics.writes.WithLabelValues(w.Do.String(), outcome(err)).Inc()
-			if ctx.Err() != nil || !concernsOne(err) {
-				return first // of the others it would be the same
-			}
+		if blocked && w.Do <= imports.Update {
 			continue
 		}
-		l.metrics.writes.WithLabelValues(w.Do.String(), "done").Inc()
-		l.log.Info().Str("import", w.Import.Name.String()).Str("write", w.Do.String()).Strs("clusters", w.Import.Clusters).Msg("ServiceImport written")
+		err := l.try(ctx, w.Do.String(), w.Import.Name, func() error { return l.imports.Do(ctx, w) })
+		if err != nil {
+			return fmt.Errorf("%s ServiceImport %s: %w", w.Do, w.Import.Name, err)
+		}
 	}
 	if !synced {
-		return first
+		return nil
 	}
-	return cmp.Or(l.condition(ctx, declared, others), first)
+	return l.condition(ctx, declared, others)
+}
+
+// ledgerWrite is what gates call reads and writes of the ledger.
+const ledgerWrite = "the ledger of virtual addresses"
+
+// try does a write unless its gate is closed. It fails only if the others would too.
+func (l *leader) try(ctx context.Context, do string, n vip.Name, write func() error) error {
+	if !l.gates.open(do, n, time.Now()) {
+		return nil
+	}
+	err := write()
+	switch {
+	case err == nil:
+		l.metrics.writes.WithLabelValues(do, "done").Inc()
+		l.log.Info().Str("name", n.String()).Str("write", do).Msg("written")
+		l.opened(do, n)
+		return nil
+	case ctx.Err() != nil:
+		return err
+	}
+	l.metrics.writes.WithLabelValues(do, outcome(err)).Inc()
+	if !owned.OfOne(err) {
+		return err
+	}
+	l.shut(do, n, err)
+	return nil
+}
+
+// shut keeps writes of the same cause back for a while. Of a right that is missing the
+// client says so.
+func (l *leader) shut(do string, n vip.Name, err error) {
+	c, first := l.gates.failed(do, n, err, time.Now())
+	if first && (errors.Is(err, owned.ErrRefused) || errors.Is(err, owned.ErrDenied)) {
+		l.log.Warn().Stringer("write", c).Err(err).Msg("the Kubernetes API server refuses a write, which is tried again now and then; others go on")
+	}
+}
+
+func (l *leader) opened(do string, n vip.Name) {
+	for _, c := range l.gates.done(do, n, time.Now()) {
+		l.log.Debug().Stringer("write", c).Msg("a write is taken again")
+	}
 }
 
 // withOwn adds to what other networks export what ServiceExports of this cluster do: MCS
@@ -161,31 +225,17 @@ func (l *leader) withOwn(others map[vip.Name][]imports.Export, declared map[vip.
 }
 
 // condition gives ServiceExports the conditions that they should have.
-func (l *leader) condition(ctx context.Context, declared map[vip.Name][]imports.Condition, others map[vip.Name][]imports.Export) (first error) {
+func (l *leader) condition(ctx context.Context, declared map[vip.Name][]imports.Condition, others map[vip.Name][]imports.Export) error {
 	for _, n := range slices.SortedFunc(maps.Keys(declared), vip.Name.Compare) {
 		want := imports.Conditions(l.objects.local(n), others[n])
 		if !imports.Differ(want, declared[n]) {
 			continue
 		}
-		err := l.declared.Write(ctx, n, want)
-		switch {
-		case err == nil:
-			l.metrics.writes.WithLabelValues("conditions", "done").Inc()
-			continue
-		case first == nil || errors.Is(first, owned.ErrStale):
-			first = fmt.Errorf("conditions of ServiceExport %s: %w", n, err)
-		}
-		l.metrics.writes.WithLabelValues("conditions", outcome(err)).Inc()
-		if ctx.Err() != nil || !concernsOne(err) {
-			return first
+		if err := l.try(ctx, "conditions", n, func() error { return l.declared.Write(ctx, n, want) }); err != nil {
+			return fmt.Errorf("conditions of ServiceExport %s: %w", n, err)
 		}
 	}
-	return first
-}
-
-// concernsOne reports whether a write has failed for what it is of, so that others may not.
-func concernsOne(err error) bool {
-	return errors.Is(err, owned.ErrStale) || errors.Is(err, owned.ErrGone) || errors.Is(err, owned.ErrRefused)
+	return nil
 }
 
 func outcome(err error) string {
@@ -194,6 +244,8 @@ func outcome(err error) string {
 		return "stale"
 	case errors.Is(err, owned.ErrGone):
 		return "gone"
+	case owned.OfOne(err):
+		return "refused"
 	}
 	return "failed"
 }

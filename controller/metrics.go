@@ -7,18 +7,20 @@ type Metrics struct {
 	writes  *prometheus.CounterVec
 	events  *prometheus.CounterVec
 	noticed prometheus.Gauge
+	unsaid  prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer, c *Controller) *Metrics {
 	m := &Metrics{writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_controller_writes_total", Help: "Writes of ServiceImports (create, update, status, delete) and of the conditions of ServiceExports, by what came of them."}, []string{"write", "result"}),
 		events:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_controller_events_total", Help: "Events that were written at objects that are problems, by what came of it."}, []string{"result"}),
 		noticed: prometheus.NewGauge(prometheus.GaugeOpts{Name: "isthmus_controller_notices", Help: "What is wrong with objects and stands in Events, while this controller leads."}),
+		unsaid:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "isthmus_controller_notices_waiting", Help: "What is wrong with objects and waits for room among the Events, which are 5000 at most."}),
 	}
 	for _, w := range []string{"create", "update", "status", "delete", "conditions"} {
 		m.writes.WithLabelValues(w, "done")
 	}
 	m.events.WithLabelValues("done")
-	r.MustRegister(m.writes, m.events, m.noticed,
+	r.MustRegister(m.writes, m.events, m.noticed, m.unsaid,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_controller_leading", Help: "1 while this controller leads: it alone writes."}, func() float64 {
 			if _, leading := c.election.Leader(); leading {
 				return 1

@@ -174,6 +174,24 @@ func (o *objects) everything() {
 	}
 }
 
+// again makes take return what is wrong with an object.
+func (o *objects) again(at notices.Object) {
+	k := discovery.Key{Source: discovery.Cluster, Name: at.String()}
+	switch at.Kind {
+	case notices.Namespace:
+		k.Kind = discovery.KindNamespace
+	case notices.Service, notices.ServiceExport:
+		k.Kind = discovery.KindService
+	case notices.Pod:
+		k.Kind = discovery.KindWorkload
+	default:
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.news[k] = struct{}{}
+}
+
 // say adds what is wrong with the object of k; the caller holds mu.
 func (o *objects) say(k discovery.Key, out map[notices.Object][]notices.Notice) {
 	kind := kindsOf[k.Kind]

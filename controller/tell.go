@@ -14,6 +14,8 @@ func (c *Controller) tell(ctx context.Context) {
 	var board notices.Board
 	c.objects.everything()
 	imported := map[notices.Object]bool{}
+	var paused time.Time // until when nothing is written
+	failures := 0
 	for wait := time.Duration(0); ; {
 		t := time.NewTimer(wait)
 		select {
@@ -26,25 +28,57 @@ func (c *Controller) tell(ctx context.Context) {
 		}
 		now := time.Now()
 		if c.synced() { // before that much is wrong that is only not known
-			for o, list := range c.objects.take() {
-				board.Set(o, list, now)
-			}
+			c.setObjects(&board, now)
 		}
 		c.setImports(&board, imported, now)
+		stand, left := board.Len()
+		c.metrics.noticed.Set(float64(stand))
+		c.metrics.unsaid.Set(float64(left))
+		if wait = paused.Sub(now); wait > 0 {
+			continue
+		}
 		var due []notices.Notice
 		due, wait = board.Due(now)
-		for _, n := range due {
+		for i, n := range due {
 			err := c.client.Tell(ctx, n, now)
 			c.metrics.events.WithLabelValues(eventOutcome(err)).Inc()
-			switch {
-			case ctx.Err() != nil:
+			if ctx.Err() != nil {
 				return
-			case err != nil && !errors.Is(err, owned.ErrGone):
-				board.Failed(n, now)
 			}
+			if err == nil || errors.Is(err, owned.ErrGone) {
+				failures = 0
+				continue
+			}
+			if owned.OfOne(err) && !errors.Is(err, owned.ErrNoRight) {
+				board.Failed(n, now)
+				continue
+			}
+			failures++ // of the others it would be the same
+			wait = rights.Next(failures)
+			paused = now.Add(wait)
+			for _, n := range due[i:] {
+				board.Unsaid(n, paused)
+			}
+			break
 		}
-		stand, _ := board.Len()
-		c.metrics.noticed.Set(float64(stand))
+	}
+}
+
+// setObjects puts what is wrong with objects of the cluster on the board, if it is not what
+// was before, or there is room now for what there was none.
+func (c *Controller) setObjects(board *notices.Board, now time.Time) {
+	const rounds = 10 // each has room for some more, as a rule for all
+	for range rounds {
+		for o, list := range c.objects.take() {
+			board.Set(o, list, now)
+		}
+		waiting := board.Waiting()
+		if len(waiting) == 0 {
+			return
+		}
+		for _, o := range waiting {
+			c.objects.again(o)
+		}
 	}
 }
 

@@ -4,6 +4,8 @@
 // It promises that what stands is said once and then again before the API server forgets
 // it, that what has ended is not said any more, that of one text at one object there is
 // one Event, and that whatever objects say, no more than so many are written in a time.
+// Beyond so many notices it knows only which objects it has left out, and names them when
+// there is room.
 //
 // Pure: time is an argument.
 package notices
@@ -46,7 +48,7 @@ type Notice struct {
 	Message string // with the remedy
 }
 
-// maxMessage is how long a message of an Event may be.
+// maxMessage is how much is said of a message: an Event takes 1024 bytes.
 const maxMessage = 1000
 
 // ID names the Event of n in its namespace: the same for the same object and text.
@@ -67,7 +69,7 @@ const (
 	retry = time.Minute
 	// perObject is how many notices of one object are told.
 	perObject = 8
-	// maxNotices is how many stand at once; the rest is left to the metrics.
+	// maxNotices is how many stand at once; the rest waits for room.
 	maxNotices = 5_000
 	// burst is how many are written at once, and every is how long each further one takes.
 	burst = 25
@@ -82,13 +84,16 @@ type Board struct {
 	next   map[Notice]time.Time // when it is to be said; those that stand
 	tokens float64
 	filled time.Time
-	left   int // out
+	out    map[Object]int // how many notices of each were left out, for want of room
+	left   int            // their sum
+	limit  int            // how many stand at once; maxNotices
 }
 
 // Set makes list what is wrong with an object; empty is nothing.
 func (b *Board) Set(o Object, list []Notice, now time.Time) {
 	if b.stands == nil {
 		b.stands, b.next, b.tokens, b.filled = map[Object][]Notice{}, map[Notice]time.Time{}, burst, now
+		b.out, b.limit = map[Object]int{}, cmp.Or(b.limit, maxNotices)
 	}
 	list = tidy(o, list)
 	for _, n := range b.stands[o] {
@@ -98,8 +103,11 @@ func (b *Board) Set(o Object, list []Notice, now time.Time) {
 	}
 	b.count -= len(b.stands[o])
 	delete(b.stands, o)
-	if room := maxNotices - b.count; len(list) > room {
-		b.left += len(list) - room
+	b.left -= b.out[o]
+	delete(b.out, o)
+	if room := b.limit - b.count; len(list) > room {
+		b.out[o] = len(list) - room
+		b.left += b.out[o]
 		for _, n := range list[room:] {
 			delete(b.next, n)
 		}
@@ -116,12 +124,26 @@ func (b *Board) Set(o Object, list []Notice, now time.Time) {
 	}
 }
 
+// Waiting returns objects of which notices were left out and for which there is room now:
+// Set them again, also to nothing.
+func (b *Board) Waiting() (out []Object) {
+	room := b.limit - b.count
+	for o, n := range b.out {
+		if room <= 0 {
+			break
+		}
+		out = append(out, o)
+		room -= n
+	}
+	return out
+}
+
 // tidy returns what is told of list, each once.
 func tidy(o Object, list []Notice) (out []Notice) {
 	for _, n := range list[:min(len(list), perObject)] {
 		n.Object = o
 		if len(n.Message) > maxMessage {
-			n.Message = strings.ToValidUTF8(n.Message[:maxMessage], "")
+			n.Message = strings.ToValidUTF8(n.Message[:maxMessage], "") + "… (cut)"
 		}
 		if !slices.Contains(out, n) {
 			out = append(out, n)
@@ -159,9 +181,12 @@ func (b *Board) Due(now time.Time) (due []Notice, wait time.Duration) {
 }
 
 // Failed says that n could not be written: it is tried again, if it stands still.
-func (b *Board) Failed(n Notice, now time.Time) {
+func (b *Board) Failed(n Notice, now time.Time) { b.Unsaid(n, now.Add(retry)) }
+
+// Unsaid says that n was not written: it is due at that time, if it stands still.
+func (b *Board) Unsaid(n Notice, at time.Time) {
 	if _, stands := b.next[n]; stands {
-		b.next[n] = now.Add(retry)
+		b.next[n] = at
 	}
 }
 
@@ -172,5 +197,5 @@ func (b *Board) Forget(now time.Time) {
 	}
 }
 
-// Len is how many notices stand, and how many were left out because there were too many.
+// Len is how many notices stand, and how many are left out because there are too many.
 func (b *Board) Len() (stand, left int) { return b.count, b.left }

@@ -96,6 +96,48 @@ func TestABoardIsBounded(t *testing.T) {
 	}
 }
 
+// TestWhatIsLeftOutIsSaidWhenThereIsRoom runs random schedules of objects on a board that
+// is too small: as much stands as there is room for, whatever came first, and the rest is
+// named as soon as something has ended.
+func TestWhatIsLeftOutIsSaidWhenThereIsRoom(t *testing.T) {
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 6))
+		b := Board{limit: 7}
+		truth := map[Object][]Notice{}
+		for step := range 200 {
+			o := web(rng.IntN(8))
+			truth[o] = nil
+			for i := range rng.IntN(5) {
+				truth[o] = append(truth[o], Notice{Reason: "Unsupported", Message: fmt.Sprint("text ", i)})
+			}
+			b.Set(o, truth[o], start)
+			for round := 0; ; round++ { // as its owner does
+				waiting := b.Waiting()
+				if len(waiting) == 0 {
+					break
+				}
+				if round > 20 {
+					t.Fatalf("seed %d, step %d: after %d rounds these wait still: %v", seed, step, round, waiting)
+				}
+				for _, o := range waiting {
+					b.Set(o, truth[o], start)
+				}
+			}
+			all, stands := 0, 0
+			for o, list := range truth {
+				all += len(list)
+				stands += len(b.stands[o])
+				if n := len(b.stands[o]) + b.out[o]; n != len(list) {
+					t.Fatalf("seed %d, step %d: of %d notices of %s %d stand or wait", seed, step, len(list), o, n)
+				}
+			}
+			if stand, left := b.Len(); stand != min(all, 7) || stands != stand || left != all-stand || len(b.next) != stand {
+				t.Fatalf("seed %d, step %d: of %d notices %d stand and %d are left out; want as many as there is room for, 7", seed, step, all, stand, left)
+			}
+		}
+	}
+}
+
 func TestAnEventHasOneName(t *testing.T) {
 	n := Notice{web(1), "Unsupported", "a"}
 	same, o := n, n

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,9 +38,26 @@ var ErrStale = errors.New("it has changed since it was read")
 var ErrGone = errors.New("it is not there")
 
 // ErrRefused is matched by the error of a write that the API server refuses for what it
-// is of, such as an object that cannot be, or one beyond the quota of its namespace: it says
-// nothing of writes of others.
+// is of, such as an object that cannot be: it says nothing of writes of others.
 var ErrRefused = errors.New("it is refused")
+
+// ErrDenied is matched by the error of a write that something beside the role of this
+// process forbids, such as the quota of a namespace: its like fail too, as a rule.
+var ErrDenied = errors.New("it is denied")
+
+// ErrNoRight is matched by the error of a write that the role of this process does not
+// allow, in that namespace at least.
+var ErrNoRight = errors.New("this process has no right to it")
+
+// OfOne reports whether a write has failed for what it is, or is of, so that others may not.
+func OfOne(err error) bool {
+	for _, e := range []error{ErrStale, ErrGone, ErrRefused, ErrDenied, ErrNoRight} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
 
 // ManagedBy is the label of what the controller has made, and its value.
 const (
@@ -65,8 +83,9 @@ type Client struct {
 	namespace string // of this process
 	log       zerolog.Logger
 
-	mu    sync.Mutex
-	fails map[string]string // what does not work now, and why
+	mu     sync.Mutex
+	fails  map[string]string    // what does not work now, and why
+	warned map[string]time.Time // when that was logged, of each request
 }
 
 // Open returns a client of the cluster that c names; namespace is that of the controller's
@@ -78,7 +97,7 @@ func Open(c kube.Config, namespace string, log zerolog.Logger) (*Client, error) 
 	}
 	r.UserAgent = ManagedBy
 	r.QPS, r.Burst = writesPerSecond, writesAtOnce
-	out := &Client{server: r.Host, namespace: namespace, log: log, fails: map[string]string{}}
+	out := &Client{server: r.Host, namespace: namespace, log: log, fails: map[string]string{}, warned: map[string]time.Time{}}
 	if out.core, err = kubernetes.NewForConfig(rest.CopyConfig(r)); err == nil {
 		if out.dynamic, err = dynamic.NewForConfig(rest.CopyConfig(r)); err == nil {
 			out.meta, err = metadata.NewForConfig(metadata.ConfigFor(r))
@@ -102,8 +121,12 @@ func judged(err error) error {
 		return fmt.Errorf("%w: %w", ErrStale, err)
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("%w: %w", ErrGone, err)
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err), apierrors.IsRequestEntityTooLargeError(err):
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		return fmt.Errorf("%w: %w", ErrRefused, err)
+	case apierrors.IsForbidden(err) && lacksRight(err):
+		return fmt.Errorf("%w: %w", ErrNoRight, err)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%w: %w", ErrDenied, err)
 	}
 	if u := (*url.Error)(nil); errors.As(err, &u) {
 		return u.Err // the address is known, and the rest of the question differs each time
@@ -111,24 +134,43 @@ func judged(err error) error {
 	return err
 }
 
+// lacksRight reports whether an authorizer forbids it, and not admission, which says so by
+// the same status: the words are those of the API server's own filter for all authorizers.
+func lacksRight(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "User ") && strings.Contains(text, " cannot ")
+}
+
+// warnAgain is how long the failure of a request is not logged again, which works and does
+// not by turns.
+const warnAgain = 10 * time.Minute
+
 // note keeps what came of doing what, and logs the first failure and its end. What is
-// stale or gone is no failure.
+// stale or gone, and what is refused for what it is, is an answer as any other.
 func (c *Client) note(ctx context.Context, what string, err error) {
-	if ctx.Err() != nil || errors.Is(err, ErrStale) || errors.Is(err, ErrGone) || errors.Is(err, context.Canceled) {
+	if ctx.Err() != nil || errors.Is(err, context.Canceled) {
 		return
 	}
+	if errors.Is(err, ErrStale) || errors.Is(err, ErrGone) || errors.Is(err, ErrRefused) || errors.Is(err, ErrDenied) {
+		return
+	}
+	now := time.Now()
 	c.mu.Lock()
 	_, failed := c.fails[what]
+	quiet := !failed && now.Sub(c.warned[what]) < warnAgain
 	if err == nil {
 		delete(c.fails, what)
 	} else {
 		c.fails[what] = err.Error()
+		if !failed && !quiet {
+			c.warned[what] = now
+		}
 	}
 	c.mu.Unlock()
 	switch {
 	case err == nil && failed:
 		c.log.Info().Str("server", c.server).Str("request", what).Msg("the Kubernetes API server answers again")
-	case err != nil && !failed:
+	case err != nil && !failed && !quiet:
 		remedy := "what is there stays; see whether the API server runs and can be reached"
 		if apierrors.IsForbidden(err) {
 			remedy = "give the role of this process the right that the error names (docs/rights.md)"

@@ -1,0 +1,171 @@
+package controller
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/controller/vip"
+	"github.com/isthmus-mesh/isthmus/discovery/kube/owned"
+	"github.com/isthmus-mesh/isthmus/internal/backoff"
+)
+
+// cause is what writes have in common that fail together. Where both are empty, it is all
+// writes that do the same; without a name, those in one namespace.
+type cause struct {
+	do              string
+	namespace, name string
+}
+
+func (c cause) String() string {
+	switch {
+	case c.namespace == "":
+		return c.do
+	case c.name == "":
+		return c.do + " in " + c.namespace
+	}
+	return c.do + " " + c.namespace + "/" + c.name
+}
+
+var (
+	// rights are the pauses where a right is missing: one that is given back is used within
+	// seconds.
+	rights = backoff.Backoff{First: time.Second, Limit: 5 * time.Second}
+	// refusals are those of what the API server refuses for what it is.
+	refusals = backoff.Backoff{First: time.Second, Limit: 2 * time.Minute}
+	// meetings are those where somebody else has been there meanwhile.
+	meetings = backoff.Backoff{First: pace, Limit: 10 * time.Second}
+)
+
+const (
+	// abreast is how many namespaces in turn lack a right before it counts as missing in all.
+	abreast = 3
+	// forgotten is how long after its pause a gate is remembered that nobody has asked for.
+	forgotten = 10 * time.Minute
+)
+
+// gate is why writes wait, and until when.
+type gate struct {
+	failures int
+	until    time.Time
+	right    bool // one is missing
+	why      error
+}
+
+// gates keep writes back that have failed for what they are, each cause by itself: the rest
+// goes on. When its time is over one write of a cause is let through, and tells whether the
+// others follow. Not safe for concurrent use.
+type gates struct {
+	of      map[cause]*gate
+	lacking map[string]int       // by what is done: in how many namespaces in turn the right was missing
+	turns   map[string]time.Time // likewise: when the last of these namespaces is tried again, each in its turn
+}
+
+func newGates() *gates {
+	return &gates{map[cause]*gate{}, map[string]int{}, map[string]time.Time{}}
+}
+
+// open reports whether a write may be tried.
+func (g *gates) open(do string, n vip.Name, now time.Time) bool {
+	for _, c := range []cause{{do: do}, {do, n.Namespace, ""}, {do, n.Namespace, n.Name}} {
+		if x := g.of[c]; x != nil && now.Before(x.until) {
+			return false
+		}
+	}
+	return true
+}
+
+// failed closes the gate of a write that has failed with err, which concerns it alone or
+// its like; first says that none of its cause has failed before.
+func (g *gates) failed(do string, n vip.Name, err error, now time.Time) (c cause, first bool) {
+	c, pauses, right := cause{do, n.Namespace, n.Name}, refusals, false
+	switch {
+	case errors.Is(err, owned.ErrStale), errors.Is(err, owned.ErrGone):
+		pauses = meetings
+	case errors.Is(err, owned.ErrNoRight):
+		c.name, pauses, right = "", rights, true
+	case errors.Is(err, owned.ErrDenied):
+		c.name = ""
+	}
+	first = g.shut(c, pauses, right, err, now)
+	if all := (cause{do: do}); right && c != all {
+		if g.turns[do].After(now) {
+			g.of[c].until = g.turns[do].Add(g.of[c].until.Sub(now))
+		}
+		g.turns[do] = g.of[c].until
+		if g.lacking[do]++; g.lacking[do] >= abreast {
+			g.lacking[do] = 0 // when it opens as many are tried, of which not all are known to lack it
+			g.shut(all, rights, true, err, now)
+		}
+	}
+	return c, first
+}
+
+func (g *gates) shut(c cause, pauses backoff.Backoff, right bool, err error, now time.Time) (first bool) {
+	x := g.of[c]
+	if x == nil {
+		x, first = &gate{}, true
+		g.of[c] = x
+	}
+	x.failures++
+	x.right, x.why = right, err
+	x.until = now.Add(pauses.Next(x.failures))
+	return first
+}
+
+// done opens the gates of a write that was done. If a right was missing for its like, it
+// may be back for all.
+func (g *gates) done(do string, n vip.Name, now time.Time) (ended []cause) {
+	delete(g.lacking, do)
+	delete(g.turns, do)
+	for _, c := range []cause{{do: do}, {do, n.Namespace, ""}, {do, n.Namespace, n.Name}} {
+		if g.of[c] != nil {
+			delete(g.of, c)
+			ended = append(ended, c)
+		}
+	}
+	if len(ended) > 0 {
+		for c, x := range g.of {
+			if c.do == do && x.right && x.until.After(now) {
+				x.until = now.Add(pace)
+			}
+		}
+	}
+	return ended
+}
+
+// next returns when the first gate opens of those that were closed since a time, and
+// forgets those that nobody has asked for in long.
+func (g *gates) next(since time.Time) (at time.Time, ok bool) {
+	for c, x := range g.of {
+		switch {
+		case since.Sub(x.until) > forgotten:
+			delete(g.of, c)
+		case x.until.After(since) && (!ok || x.until.Before(at)):
+			at, ok = x.until, true
+		}
+	}
+	return at, ok
+}
+
+// said are the gates that have failed for more than that somebody else was there, in words.
+func (g *gates) said() (out []string) {
+	var causes []cause
+	for c, x := range g.of {
+		if !errors.Is(x.why, owned.ErrStale) && !errors.Is(x.why, owned.ErrGone) {
+			causes = append(causes, c)
+		}
+	}
+	slices.SortFunc(causes, func(a, b cause) int {
+		return cmp.Or(cmp.Compare(a.do, b.do), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+	})
+	for i, c := range causes {
+		if i == maxFindings {
+			return append(out, fmt.Sprintf("%d more writes are refused", len(causes)-i))
+		}
+		out = append(out, fmt.Sprintf("%s is refused, and is tried again: %v", c, g.of[c].why))
+	}
+	return out
+}

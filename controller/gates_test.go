@@ -1,0 +1,162 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/controller/vip"
+	"github.com/isthmus-mesh/isthmus/discovery/kube/owned"
+)
+
+// world is an API server of a test, of which a right may be taken away.
+type world struct {
+	pending map[vip.Name]bool
+	none    bool            // no right at all
+	lacks   map[string]bool // namespaces without it
+	denied  map[string]bool // namespaces that are full
+	bad     map[vip.Name]bool
+	tried   int
+}
+
+func (w *world) create(n vip.Name) error {
+	w.tried++
+	switch {
+	case w.none, w.lacks[n.Namespace]:
+		return fmt.Errorf("create: %w", owned.ErrNoRight)
+	case w.denied[n.Namespace]:
+		return fmt.Errorf("create: %w", owned.ErrDenied)
+	case w.bad[n]:
+		return fmt.Errorf("create: %w", owned.ErrRefused)
+	}
+	delete(w.pending, n)
+	return nil
+}
+
+// plan tries what is pending, in its order, as a leader does; it returns when to look again.
+func (w *world) plan(g *gates, names []vip.Name, now time.Time) time.Time {
+	for _, n := range names {
+		if !w.pending[n] || !g.open("create", n, now) {
+			continue
+		}
+		if err := w.create(n); err != nil {
+			g.failed("create", n, err, now)
+		} else {
+			g.done("create", n, now)
+		}
+	}
+	if at, ok := g.next(now); ok {
+		return at
+	}
+	return now.Add(time.Hour)
+}
+
+func names(namespaces, each int) (out []vip.Name) {
+	for i := range namespaces {
+		for j := range each {
+			out = append(out, vip.Name{Namespace: fmt.Sprintf("n%03d", i), Name: fmt.Sprint("s", j)})
+		}
+	}
+	return out
+}
+
+func newWorld(all []vip.Name) *world {
+	w := &world{pending: map[vip.Name]bool{}, lacks: map[string]bool{}, denied: map[string]bool{}, bad: map[vip.Name]bool{}}
+	for _, n := range all {
+		w.pending[n] = true
+	}
+	return w
+}
+
+// Without the right to write, some writes tell of it and the rest waits, however many there
+// are and however often there is news; when it is back all is done within seconds.
+func TestWritesWithoutTheRightWait(t *testing.T) {
+	all := names(200, 10)
+	w, g, now := newWorld(all), newGates(), time.Unix(1_800_000_000, 0)
+	w.none = true
+	for range 5 * 60 * 5 { // five minutes, with news each 200 ms
+		w.plan(g, all, now)
+		now = now.Add(pace)
+	}
+	if w.tried > 5*60 {
+		t.Errorf("%d writes were tried in five minutes without the right; want fewer than one a second", w.tried)
+	}
+	if len(g.said()) == 0 || len(g.said()) > maxFindings+1 {
+		t.Errorf("said is %q", g.said())
+	}
+	w.none = false
+	back := now
+	for now.Sub(back) < time.Minute {
+		next := w.plan(g, all, now) // without news
+		if len(w.pending) == 0 {
+			break
+		}
+		now = next
+	}
+	if took := now.Sub(back); len(w.pending) > 0 || took > 2*rights.Limit {
+		t.Errorf("%v after the right is back %d of %d are not written", took, len(w.pending), len(all))
+	}
+	if len(g.of) != 0 || len(g.lacking) != 0 || len(g.turns) != 0 || len(g.said()) != 0 {
+		t.Errorf("all is written, and there are gates: %q", g.said())
+	}
+}
+
+// What may be written is, whatever else is refused; and in any order of faults and mends
+// everything is written in the end that may be, and tries stay few.
+func TestWhatMayBeWrittenIs(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 8))
+		all := names(12, 5)
+		w, g, now := newWorld(all), newGates(), time.Unix(1_800_000_000, 0)
+		start, fresh := now, len(all)
+		for range 400 {
+			switch n := all[rng.IntN(len(all))]; rng.IntN(12) {
+			case 0:
+				w.lacks[n.Namespace] = !w.lacks[n.Namespace]
+			case 1:
+				w.denied[n.Namespace] = !w.denied[n.Namespace]
+			case 2:
+				w.bad[n] = !w.bad[n]
+			case 3:
+				w.none = rng.IntN(3) == 0
+			case 4:
+				if !w.pending[n] {
+					w.pending[n] = true
+					fresh++
+				}
+			}
+			w.plan(g, all, now)
+			now = now.Add(time.Duration(rng.IntN(2_000)) * time.Millisecond)
+		}
+		// Each that is written is one try. Beside these each of twelve namespaces and sixty
+		// objects that fail for ever would be tried once a second at most.
+		if limit := fresh + int(now.Sub(start)/time.Second)*10; w.tried > limit {
+			t.Errorf("seed %d: %d tries in %v; want at most %d", seed, w.tried, now.Sub(start), limit)
+		}
+		w.none = false
+		for until := now.Add(10 * time.Minute); now.Before(until); {
+			now = w.plan(g, all, now)
+		}
+		for n := range w.pending {
+			if !w.lacks[n.Namespace] && !w.denied[n.Namespace] && !w.bad[n] {
+				t.Fatalf("seed %d: nothing keeps %s back, and it is not written; gates: %q", seed, n, g.said())
+			}
+		}
+	}
+}
+
+func TestAGateThatNobodyAsksForIsForgotten(t *testing.T) {
+	g, now := newGates(), time.Unix(1_800_000_000, 0)
+	g.failed("create", vip.Name{Namespace: "demo", Name: "web"}, owned.ErrStale, now)
+	if _, ok := g.next(now); !ok || len(g.said()) != 0 {
+		t.Errorf("it is to be tried again: %v; said is %q, and it is no fault", ok, g.said())
+	}
+	if g.next(now.Add(time.Hour)); len(g.of) != 0 {
+		t.Error("an hour later it is remembered")
+	}
+	if errors.Is(owned.ErrNoRight, owned.ErrDenied) || !owned.OfOne(fmt.Errorf("x: %w", owned.ErrDenied)) || owned.OfOne(errors.New("no route to host")) {
+		t.Error("errors are told apart wrongly")
+	}
+}
