@@ -2,14 +2,20 @@ package helm
 
 import (
 	"encoding/json"
+	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
 
+	"github.com/isthmus-mesh/isthmus/controller"
+	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 )
 
@@ -45,15 +51,34 @@ func labelsOf(t *testing.T, registries ...*prometheus.Registry) map[string][]str
 	return out
 }
 
-// Every query of the dashboard names metrics that a gateway or a node proxy registers, and
-// labels that these have.
+// controllerOf is a controller that never runs.
+func controllerOf(t *testing.T, s *meshtest.Mesh) *controller.Controller {
+	t.Helper()
+	c := controller.DefaultConfig()
+	c.Name, c.Network = "controller-1", "west"
+	c.Discovery.Kube.Kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	text := `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], clusters: [{name: a, cluster: {server: "https://127.0.0.1:1"}}], users: [{name: a, user: {}}]}`
+	if err := os.WriteFile(c.Discovery.Kube.Kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.Identity = identity.Config{Source: "ca", Dir: filepath.Join(s.Dir(), "ca"), TTL: time.Hour}
+	c.Admin.Address = netip.AddrPortFrom(s.Addr(), 15000)
+	out, err := controller.New(c, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Every query of the dashboard names metrics that a gateway, a node proxy or a controller
+// registers, and labels that these have.
 func TestDashboardAsksForWhatThereIs(t *testing.T) {
 	s := meshtest.New(t)
 	s.Networks("west")
 	s.Gateway("west", "gw-1")
 	s.Pod("west", "west-1", "hello-1")
 	s.Start()
-	known := labelsOf(t, s.Process("gateway west/gw-1").Metrics, s.Process("node proxy west-1").Metrics)
+	known := labelsOf(t, s.Process("gateway west/gw-1").Metrics, s.Process("node proxy west-1").Metrics, controllerOf(t, s).Registry())
 	text, err := os.ReadFile("isthmus/dashboards/isthmus.json")
 	if err != nil {
 		t.Fatal(err)

@@ -14,9 +14,9 @@ import (
 // not reach a label: every value is a time series for ever.
 var labels = map[string]map[string]string{
 	"controller": {
-		"w.Do.String()":     "the constants of imports.Do",
-		"outcome(err)":      "stale, gone, failed",
+		"outcome(err)":      "stale, gone, refused, failed",
 		"w":                 "the constants of imports.Do, and conditions",
+		"do":                "the constants of imports.Do, and conditions",
 		"eventOutcome(err)": "done, and what outcome says",
 	},
 	"discovery/kube/boundtoken": {"string(why)": "boundtoken.Reasons", "string(how)": "boundtoken.ByReview, boundtoken.ByKeys"},
