@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -27,18 +28,43 @@ func DNS(path string) Lookup {
 	}
 }
 
-// inDomains asks for host itself and in each search domain, until it is found.
+// question is how long one server has for its answer; resolv.conf may give it less.
+const question = time.Second
+
+// maxAttempts is how often all servers are asked at most, whatever resolv.conf says.
+const maxAttempts = 3
+
+// errRefused is a server that answers, and not for that name: SERVFAIL, REFUSED and the like.
+// Another server, or another domain, may.
+var errRefused = errors.New("the server does not answer for the name")
+
+// inDomains asks for host itself and in each search domain, until it is found, as resolv.conf(5)
+// and glibc have it: a name that does not exist, has no addresses or that no server answers for (a
+// search domain of somebody else's) is followed by the next one. When no server answers at all, there is
+// nobody to ask for that one.
 func inDomains(ctx context.Context, c *dns.ClientConfig, host string) ([]netip.Addr, time.Duration, error) {
+	why := ErrNotFound
+	a := &asker{config: c}
 	for _, full := range c.NameList(host) {
-		found, ttl, err := both(ctx, c, full)
-		if len(found) > 0 {
+		found, ttl, err := a.both(ctx, full)
+		switch {
+		case len(found) > 0:
 			return found, ttl, nil
-		}
-		if err != nil && !errors.Is(err, ErrNotFound) {
+		case err == nil || errors.Is(err, ErrNotFound):
+		case errors.Is(err, errRefused):
+			why = err
+		default:
 			return nil, 0, fmt.Errorf("resolve %s: %w", host, err)
 		}
 	}
-	return nil, 0, fmt.Errorf("resolve %s: %w", host, ErrNotFound)
+	return nil, 0, fmt.Errorf("resolve %s: %w", host, why)
+}
+
+// asker asks the servers of a configuration, the one that has answered last first: one that is
+// gone costs its time once for all names of a search.
+type asker struct {
+	config *dns.ClientConfig
+	first  atomic.Int64 // of config.Servers
 }
 
 // answer is that of one question.
@@ -50,17 +76,19 @@ type answer struct {
 
 // both asks for both families at once. One that fails while the other one has addresses
 // is as if it had none.
-func both(ctx context.Context, c *dns.ClientConfig, full string) ([]netip.Addr, time.Duration, error) {
+func (k *asker) both(ctx context.Context, full string) ([]netip.Addr, time.Duration, error) {
 	var answers [2]answer
 	var asking sync.WaitGroup
 	for i, kind := range [...]uint16{dns.TypeA, dns.TypeAAAA} {
-		asking.Go(func() { answers[i] = ask(ctx, c, full, kind) })
+		asking.Go(func() { answers[i] = k.ask(ctx, full, kind) })
 	}
 	asking.Wait()
 	var out answer
 	for _, a := range answers {
 		if a.err != nil {
-			out.err = a.err
+			if out.err == nil || !errors.Is(a.err, ErrNotFound) && (errors.Is(out.err, ErrNotFound) || !errors.Is(a.err, errRefused)) {
+				out.err = a.err // the one that says least of the name
+			}
 			continue
 		}
 		if len(a.addresses) > 0 && (out.addresses == nil || a.ttl < out.ttl) {
@@ -74,35 +102,61 @@ func both(ctx context.Context, c *dns.ClientConfig, full string) ([]netip.Addr, 
 	return nil, 0, out.err
 }
 
-// ask asks each server in turn until one answers.
-func ask(ctx context.Context, c *dns.ClientConfig, full string, kind uint16) (out answer) {
-	q := new(dns.Msg).SetQuestion(full, kind)
-	q.SetEdns0(1232, false)
-	for _, server := range c.Servers {
-		sctx, cancel := context.WithTimeout(ctx, time.Second)
-		r, err := exchange(sctx, q, netJoin(server, c.Port))
-		cancel()
-		switch {
-		case err != nil:
-			out.err = fmt.Errorf("%s: %w", server, err)
-			continue
-		case r.Rcode == dns.RcodeNameError:
-			out.err = ErrNotFound
-			return out
-		case r.Rcode != dns.RcodeSuccess:
-			out.err = fmt.Errorf("%s answers %s", server, dns.RcodeToString[r.Rcode])
-			continue
+// ask asks each server in turn until one answers for the name, as often as resolv.conf says.
+func (k *asker) ask(ctx context.Context, full string, kind uint16) (out answer) {
+	c := k.config
+	limit := question
+	if c.Timeout > 0 {
+		limit = min(limit, time.Duration(c.Timeout)*time.Second)
+	}
+	for range max(1, min(c.Attempts, maxAttempts)) {
+		first := int(k.first.Load())
+		silent := false
+		for i := range c.Servers {
+			at := (first + i) % len(c.Servers)
+			r, err := exchange(ctx, limit, full, kind, netJoin(c.Servers[at], c.Port))
+			if err != nil {
+				silent = true
+				if !errors.Is(out.err, errRefused) {
+					out.err = fmt.Errorf("%s: %w", c.Servers[at], err)
+				}
+				continue
+			}
+			switch r.Rcode {
+			case dns.RcodeSuccess:
+				k.first.Store(int64(at))
+				return read(r)
+			case dns.RcodeNameError:
+				k.first.Store(int64(at))
+				return answer{err: ErrNotFound}
+			}
+			out.err = fmt.Errorf("%w: %s answers %s", errRefused, c.Servers[at], dns.RcodeToString[r.Rcode])
 		}
-		return read(r)
+		if !silent || ctx.Err() != nil {
+			break
+		}
 	}
 	return out
 }
 
-// exchange asks by UDP, and again by TCP if the answer was cut short.
-func exchange(ctx context.Context, q *dns.Msg, server string) (*dns.Msg, error) {
-	r, _, err := (&dns.Client{Net: "udp"}).ExchangeContext(ctx, q, server)
+// exchange asks one server by UDP, again without EDNS if it does not know that, and again by TCP if
+// the answer was cut short. Each has its own time.
+func exchange(ctx context.Context, limit time.Duration, full string, kind uint16, server string) (*dns.Msg, error) {
+	q := new(dns.Msg).SetQuestion(full, kind)
+	q.SetEdns0(1232, false)
+	by := func(transport string) (*dns.Msg, error) {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		r, _, err := (&dns.Client{Net: transport, Timeout: limit}).ExchangeContext(ctx, q, server)
+		return r, err
+	}
+	r, err := by("udp")
+	if err == nil && (r.Rcode == dns.RcodeFormatError || r.Rcode == dns.RcodeNotImplemented) {
+		q.Extra = nil
+		r, err = by("udp")
+	}
 	if err == nil && r.Truncated {
-		r, _, err = (&dns.Client{Net: "tcp"}).ExchangeContext(ctx, q, server)
+		r, err = by("tcp")
 	}
 	return r, err
 }

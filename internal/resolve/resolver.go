@@ -1,6 +1,7 @@
 // Package resolve keeps the addresses of host names, by the time to live that DNS gives
 // them. What a name has led to once stays until it leads elsewhere: that it is not found,
-// or nobody answers, takes nothing away.
+// or nobody answers, takes nothing away. An address that the last answers did not have stays
+// for a while beside those that they had: a server may give a part of the addresses each time.
 package resolve
 
 import (
@@ -21,8 +22,14 @@ const (
 	longest  = 5 * time.Minute
 
 	maxNames     = 256 // that are followed
-	maxAddresses = 32  // of one name
-	attempt      = 2 * time.Second
+	maxAddresses = 32  // of one name, those of the last answer first
+
+	// An address is given up when missedAnswers in a row, or all that came in missedFor, did not have it.
+	missedAnswers = 6
+	missedFor     = 5 * time.Minute
+	// attempt bounds all questions for one name: of each server, search domain and attempt; one server
+	// that is gone costs a second of it.
+	attempt = 15 * time.Second
 )
 
 // failures are the pauses while a name is not found, or nobody answers.
@@ -46,10 +53,17 @@ type Resolver struct {
 
 type name struct {
 	addresses []netip.Addr // sorted
-	err       error        // of the last question
+	missed    map[netip.Addr]missed
+	err       error // of the last question
 	due       time.Time
 	failed    int
 	asking    bool
+}
+
+// missed is since when answers have not had an address.
+type missed struct {
+	answers int
+	since   time.Time
 }
 
 // New returns a resolver that has changed called, and not under any lock, when a name leads elsewhere.
@@ -145,9 +159,10 @@ func (r *Resolver) ask(ctx context.Context, host string, n *name) {
 		n.failed++
 		n.due = time.Now().Add(failures.Next(n.failed))
 	} else {
-		n.failed, n.due = 0, time.Now().Add(min(max(ttl, shortest), longest))
-		if news = !slices.Equal(found, n.addresses); news {
-			n.addresses = found
+		now := time.Now()
+		n.failed, n.due = 0, now.Add(min(max(ttl, shortest), longest))
+		if all := n.with(found, now); !slices.Equal(all, n.addresses) {
+			news, n.addresses = true, all
 		}
 	}
 	news = news && r.names[host] == n
@@ -156,6 +171,28 @@ func (r *Resolver) ask(ctx context.Context, host string, n *name) {
 	if news {
 		r.changed()
 	}
+}
+
+// with returns found, which an answer had, and those before it that are not given up yet, sorted.
+func (n *name) with(found []netip.Addr, now time.Time) []netip.Addr {
+	out := slices.Clone(found)
+	left := map[netip.Addr]missed{}
+	for _, a := range n.addresses {
+		if slices.Contains(found, a) || len(out) == maxAddresses {
+			continue
+		}
+		m, before := n.missed[a]
+		if !before {
+			m.since = now
+		}
+		if m.answers++; m.answers < missedAnswers && (!before || now.Sub(m.since) < missedFor) {
+			left[a] = m
+			out = append(out, a)
+		}
+	}
+	n.missed = left
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
 }
 
 // tidy sorts what was found, once each.
