@@ -25,8 +25,8 @@ type gatewayAddresses struct {
 	log      zerolog.Logger
 
 	mu       sync.Mutex
-	known    map[netip.AddrPort]int // how many answers lately did not have it
-	err      error                  // of the last lookup that failed
+	known    map[string]map[netip.AddrPort]int // by target: how many answers lately did not have it
+	err      error                             // of the last lookup that failed
 	gateways []*mesh.Gateway
 }
 
@@ -39,18 +39,20 @@ const (
 	// missedAnswers is how many answers in a row must not have an address before it is
 	// dialled no more: a gateway that is not ready for a moment keeps its streams.
 	missedAnswers = 6
-	// maxOwnGateways is how many addresses are dialled at most.
+	// maxOwnGateways is how many addresses are dialled at most: of each target in turn, those of its
+	// last answer first, so that none shuts out others.
 	maxOwnGateways = 64
 )
 
 func newGatewayAddresses(targets []string, id spiffeid.ID, log zerolog.Logger) *gatewayAddresses {
-	g := &gatewayAddresses{identity: id, targets: targets, log: log, known: map[netip.AddrPort]int{}}
+	g := &gatewayAddresses{identity: id, targets: targets, log: log, known: map[string]map[netip.AddrPort]int{}}
 	g.lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
 		return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	}
-	for _, t := range targets { // addresses need nobody to resolve them
-		if a, err := netip.ParseAddrPort(t); err == nil {
-			g.known[a] = 0
+	for _, t := range targets {
+		g.known[t] = map[netip.AddrPort]int{}
+		if a, err := netip.ParseAddrPort(t); err == nil { // nobody needs to resolve it
+			g.known[t][a] = 0
 		}
 	}
 	g.publish()
@@ -86,49 +88,78 @@ func (g *gatewayAddresses) run(ctx context.Context) {
 }
 
 func (g *gatewayAddresses) resolve(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, resolveEvery)
-	defer cancel()
-	found, failed := map[netip.AddrPort]bool{}, error(nil)
-	for _, t := range g.targets {
+	var asking sync.WaitGroup
+	errs := make([]error, len(g.targets))
+	for i, t := range g.targets {
 		host, port, err := splitTarget(t)
 		if err != nil {
 			continue // Validate has said so
 		}
-		if a, err := netip.ParseAddr(host); err == nil {
-			found[netip.AddrPortFrom(a.Unmap(), port)] = true
-			continue
+		if _, err := netip.ParseAddr(host); err == nil {
+			continue // it is known
 		}
-		addrs, err := g.lookup(ctx, host)
-		failed = cmp.Or(failed, err)
-		for _, a := range addrs {
-			found[netip.AddrPortFrom(a.Unmap(), port)] = true
-		}
+		asking.Go(func() { errs[i] = g.ask(ctx, t, host, port) })
 	}
+	asking.Wait()
+	failed := cmp.Or(errs...)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if failed != nil && g.err == nil && ctx.Err() == nil {
 		g.log.Warn().Err(failed).Str("field", "discovery.gateways").Msg("gateways of this network are not found, those found before are used")
 	}
 	g.err = failed
-	for a := range g.known {
-		if g.known[a]++; failed != nil || found[a] {
-			g.known[a] = 0
-		} else if g.known[a] >= missedAnswers {
-			delete(g.known, a)
-		}
-	}
-	for _, a := range slices.SortedFunc(maps.Keys(found), netip.AddrPort.Compare) {
-		if _, has := g.known[a]; !has && len(g.known) < maxOwnGateways {
-			g.known[a] = 0
-		}
-	}
 	g.publish()
+}
+
+// ask asks for the host of one target. What it led to stays while it is not found.
+func (g *gatewayAddresses) ask(ctx context.Context, target, host string, port uint16) error {
+	ctx, cancel := context.WithTimeout(ctx, resolveEvery)
+	defer cancel()
+	addrs, err := g.lookup(ctx, host)
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := g.known[target]
+	for a := range known {
+		if known[a]++; known[a] >= missedAnswers {
+			delete(known, a)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	for _, a := range addrs[:min(len(addrs), maxOwnGateways)] {
+		known[netip.AddrPortFrom(a.Unmap(), port)] = 0
+	}
+	for len(known) > maxOwnGateways {
+		delete(known, inOrder(known)[len(known)-1])
+	}
+	return nil
+}
+
+// inOrder are addresses of one target, those of its last answers first.
+func inOrder(known map[netip.AddrPort]int) []netip.AddrPort {
+	return slices.SortedFunc(maps.Keys(known), func(a, b netip.AddrPort) int { return cmp.Or(known[a]-known[b], a.Compare(b)) })
 }
 
 // publish makes the list; the caller holds mu, or nobody else has g.
 func (g *gatewayAddresses) publish() {
+	var parts [][]netip.AddrPort
+	for _, t := range g.targets {
+		parts = append(parts, inOrder(g.known[t]))
+	}
+	dialled := map[netip.AddrPort]struct{}{}
+	for i, left := 0, true; left && len(dialled) < maxOwnGateways; i++ {
+		left = false
+		for _, p := range parts {
+			if i < len(p) && len(dialled) < maxOwnGateways {
+				left = true
+				dialled[p[i]] = struct{}{}
+			}
+		}
+	}
 	var out []*mesh.Gateway
-	for _, a := range slices.SortedFunc(maps.Keys(g.known), netip.AddrPort.Compare) {
+	for _, a := range slices.SortedFunc(maps.Keys(dialled), netip.AddrPort.Compare) {
 		out = append(out, &mesh.Gateway{Name: a.String(), Address: a, Identity: g.identity})
 	}
 	g.gateways = out
