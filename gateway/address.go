@@ -2,7 +2,11 @@ package gateway
 
 import (
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
+	"sync"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery/kube"
 	"github.com/isthmus-mesh/isthmus/federation/record"
@@ -48,17 +52,52 @@ func (g *Gateway) addresses() (out []record.Address, problem string) {
 		}
 	case g.cfg.Address.Service != "":
 		at, problem := g.kube.Front()
-		for _, a := range at[:min(len(at), record.MaxAddresses)] {
-			out = append(out, record.Address{Host: a.Host, Port: a.Port})
-		}
-		if problem != "" {
-			return out, "no address for other networks: " + problem
-		}
+		return g.introduction.last.keep(at, problem, time.Now())
 	default:
 		self := g.itself()
 		out = append(out, record.Address{Host: self.Address.Addr().String(), Port: self.Address.Port()})
 	}
 	return slices.Compact(out), ""
+}
+
+// lastAddressFor is how long the last addresses of the Service are told once it has none: a load
+// balancer's controller may empty the status for a moment, and without an address the network is gone for all
+// others. If the load balancer is really gone they fail to connect there, which is no worse; somebody else who has
+// got its address shows no certificate of the gateways.
+const lastAddressFor = 10 * time.Minute
+
+// lastAddress is what a Service's addresses were when it last had any. The zero value is none.
+// Safe for concurrent use.
+type lastAddress struct {
+	mu   sync.Mutex
+	at   []record.Address
+	lost time.Time // since when it has had none
+}
+
+// keep returns where other networks are to dial by what is found now, or was, and what is wrong
+// with that.
+func (l *lastAddress) keep(found []kube.Address, problem string, now time.Time) (out []record.Address, wrong string) {
+	for _, a := range found[:min(len(found), record.MaxAddresses)] {
+		out = append(out, record.Address{Host: a.Host, Port: a.Port})
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(out) > 0 {
+		l.at, l.lost = out, time.Time{}
+	} else if l.lost.IsZero() {
+		l.lost = now
+	}
+	until := l.lost.Add(lastAddressFor)
+	switch {
+	case problem == "":
+		return out, ""
+	case len(out) > 0 || len(l.at) == 0:
+	case now.Before(until):
+		return l.at, fmt.Sprintf("the address for other networks is lost, and the last one (%s) is told until %s: %s", net.JoinHostPort(l.at[0].Host, strconv.Itoa(int(l.at[0].Port))), until.Format(time.RFC3339), problem)
+	default:
+		l.at = nil
+	}
+	return out, "no address for other networks: " + problem
 }
 
 // unreachable says why other networks cannot dial this gateway.

@@ -11,9 +11,10 @@ import (
 
 // introduction is what this gateway has said of itself. Safe for concurrent use.
 type introduction struct {
-	mu      sync.Mutex
+	mu      sync.Mutex      // of said and problem
 	said    *record.Network // nil before the first
 	problem string          // of the address, as it was logged last
+	last    lastAddress     // by address.service
 }
 
 // introduce tells other gateways, and the node proxies of the own network, what this
