@@ -107,8 +107,12 @@ func TestHelmRefusesWhatIsNoValue(t *testing.T) {
 		"network=west,nodeproxy.enabled=true":                  "nodeproxy",
 		"network=west,gateway.service.externalTrafficPolicy=x": "externalTrafficPolicy",
 		"network=west,gateway.lameDuckSeconds=-1":              "lameDuckSeconds",
-		"network=West":       "network",
-		"gateway.replicas=3": "network",
+		"network=West":                                                            "network",
+		"gateway.replicas=3":                                                      "network",
+		"network=west,gateway.minAvailable=2":                                     "gateway.minAvailable",
+		"network=west,gateway.config.timeouts.lameDuck=60s":                       "gateway.lameDuckSeconds",
+		"network=west,gateway.config.timeouts.drain=10m":                          "gateway.drainSeconds",
+		"network=west,nodeProxy.enabled=true,nodeProxy.config.timeouts.drain=10m": "nodeProxy.drainSeconds",
 	} {
 		out, err := render(t, "--set", set)
 		if err == nil {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 )
 
 // dig follows keys, and indexes of lists, into what was decoded.
@@ -118,7 +120,9 @@ func TestNodeProxiesHaveNoRights(t *testing.T) {
 		for _, v := range dig(pod, "volumes").([]any) {
 			sources, _ := dig(v, "projected", "sources").([]any)
 			for _, s := range sources {
-				audiences = append(audiences, fmt.Sprint(dig(s, "serviceAccountToken", "audience")))
+				if token := dig(s, "serviceAccountToken"); token != nil {
+					audiences = append(audiences, fmt.Sprint(dig(token, "audience")))
+				}
 			}
 		}
 		if slices.Sort(audiences); !slices.Equal(audiences, []string{"isthmus-gateway", "istio-ca"}) {
@@ -166,5 +170,31 @@ func TestAChangedConfigurationRestarts(t *testing.T) {
 	base := sum("--set", "network=west")
 	if sum(same...) != base || sum(other...) == base {
 		t.Errorf("checksums: %v, with more replicas %v, with another trust domain %v", base, sum(same...), sum(other...))
+	}
+}
+
+// Before isthmus link there is no ConfigMap of other networks. What a process finds then is a
+// file that lists none: a missing one is a mistake, with which it does not start.
+func TestProcessesStartBeforeTheirClusterIsLinked(t *testing.T) {
+	for _, set := range cases(t) {
+		objects := rendered(t, set)
+		for _, o := range objects {
+			if o.Kind != "Deployment" && o.Kind != "DaemonSet" {
+				continue
+			}
+			for _, v := range dig(o.all, "spec", "template", "spec", "volumes").([]any) {
+				if dig(v, "name") != "networks" {
+					continue
+				}
+				first, second := dig(v, "projected", "sources", 0, "configMap"), dig(v, "projected", "sources", 1, "configMap")
+				if dig(second, "name") != "isthmus-networks" || dig(second, "optional") != true || dig(second, "items") != nil {
+					t.Errorf("%s: %s: the second source is %v, want isthmus-networks, if it is there", set, o.Metadata.Name, second)
+				}
+				text := find(t, objects, "ConfigMap", fmt.Sprint(dig(first, "name"))).Data["networks.yaml"]
+				if f, err := keyfile.ParseFile("networks.yaml", []byte(text)); err != nil || len(f.Networks) != 0 || dig(first, "items", 0, "path") != "networks.yaml" {
+					t.Errorf("%s: %s: without isthmus link the file is %q (%v), want one that lists no networks", set, o.Metadata.Name, text, err)
+				}
+			}
+		}
 	}
 }

@@ -2,15 +2,23 @@ package kubernetes
 
 import (
 	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/isthmus-mesh/isthmus/internal/testlb"
 )
 
 // commands returns the lines of a page's fenced blocks of shell.
@@ -34,96 +42,205 @@ func commands(t *testing.T, page string) (out []string) {
 	return out
 }
 
-// nodes play the nodes of a cluster until the test ends: each pod of the mesh's namespace
-// is running and ready.
-func (c *cluster) nodes(t *testing.T) {
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	t.Cleanup(func() { stop(); <-done })
-	go func() {
-		defer close(done)
-		pods := c.CoreV1().Pods("isthmus-system")
-		for tick := time.NewTicker(200 * time.Millisecond); ; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			list, err := pods.List(ctx, metav1.ListOptions{})
-			if err != nil {
-				continue
-			}
-			for i, p := range list.Items {
-				if p.Spec.NodeName == "" {
-					pods.Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: p.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: "node-1"}}, metav1.CreateOptions{})
-				} else if p.DeletionTimestamp != nil {
-					none := int64(0)
-					pods.Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: &none})
-				} else if p.Status.Phase != corev1.PodRunning {
-					patch := `{"status":{"phase":"Running","podIP":"10.2.0.` + string(rune('1'+i)) + `","podIPs":[{"ip":"10.2.0.` + string(rune('1'+i)) + `"}],"conditions":[{"type":"Ready","status":"True"}]}}`
-					pods.Patch(ctx, p.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
-				}
-			}
-		}
-	}()
+// newcomer is somebody with two empty clusters, kubectl, helm, isthmus and this repository.
+type newcomer struct {
+	*shop
+	*operator
+	agents    map[*side]*agent
+	balancers map[*side]*balancer
 }
 
-func TestEachCommandOfTheKubernetesPage(t *testing.T) {
+// newNewcomer starts the clusters: what makes pods of Deployments and DaemonSets, what runs
+// them, and a client pod on east. There is nothing of ours in them.
+func newNewcomer(t *testing.T) *newcomer {
+	t.Helper()
 	helm := os.Getenv("HELM")
 	if helm == "" {
-		t.Skip("NOT RUN: HELM names no helm: run `make test-kubernetes`")
+		notRun(t, "HELM names no helm: run `make test-kubernetes`")
 	}
-	clusters := map[string]*cluster{"east": startClusterWith(t, "deployment-controller,replicaset-controller"), "west": startClusterWith(t, "deployment-controller,replicaset-controller")}
-	for _, c := range clusters {
-		c.apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "demo"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}},
-			service("hello", nil, corev1.ServicePort{Port: 80}))
-		c.nodes(t)
+	w := newClusters(t, 2, "deployment-controller,replicaset-controller,daemonset-controller,root-ca-certificate-publisher-controller", "east", "west")
+	n := &newcomer{shop: &shop{world: w, east: w.side("east"), west: w.side("west")}, agents: map[*side]*agent{}, balancers: map[*side]*balancer{}}
+	clusters := map[string]*cluster{}
+	for _, s := range w.sides {
+		clusters[s.network] = s.cluster
+		s.apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "demo", Labels: map[string]string{"istio.io/dataplane-mode": "ambient"}}})
+		for _, n := range s.nodes {
+			s.apply(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: map[string]string{"kubernetes.io/os": "linux"}}})
+		}
+		n.agents[s] = s.startAgent()
 	}
-	o := newOperator(t, clusters)
+	n.client = n.east.run(t, "shop", "shop-1", n.east.nodes[0])
+	n.client.say(t, corev1.ConditionTrue)
+	n.operator = newOperator(t, clusters)
+	w.must(w.Host(segment, "operator", "10.71.9.1")) // API servers answer who administers them
+	n.enter = func(f func() error) error { return w.In("operator", f) }
 	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.must(err)
 	for link, to := range map[string]string{"bin/helm": helm, "helm": filepath.Join(root, "helm")} {
-		if err := os.Symlink(to, filepath.Join(o.dir, link)); err != nil {
-			t.Fatal(err)
-		}
+		w.must(os.Symlink(to, filepath.Join(n.dir, link)))
 	}
-	lines := commands(t, "../../docs/kubernetes.md")
-	setUp := 0
-	for i, line := range lines {
-		if strings.HasPrefix(line, "isthmus unlink") {
-			setUp = i
-		}
+	return n
+}
+
+// follow runs a line of the page. Where it installs a gateway, the cloud of that cluster
+// answers with a load balancer.
+func (n *newcomer) follow(t *testing.T, line string) string {
+	t.Helper()
+	if strings.HasPrefix(line, "curl") { // in the calling pod
+		home := n.enter
+		defer func() { n.enter = home }()
+		n.enter = func(f func() error) error { return n.world.In(n.client.node.name, f) }
+		n.env = append(n.env, "HOST_IP="+n.client.node.address)
+		return n.does(t, line)
 	}
-	if setUp == 0 || setUp > 10 {
-		t.Errorf("the page has %d commands until a service is global, want at most 10", setUp)
-	}
-	for i, line := range lines {
-		if strings.HasPrefix(line, "isthmus link") {
-			for _, c := range clusters {
-				c.lends(t, "203.0.113.7")
+	out := n.does(t, line)
+	if strings.Contains(line, "install isthmus ") && !strings.Contains(line, "uninstall") {
+		for _, s := range n.sides {
+			if strings.Contains(line, "--kube-context "+s.network) {
+				n.balancers[s] = s.startBalancer()
 			}
 		}
-		began := time.Now()
-		out := o.does(t, line)
-		t.Logf("%.1f s: %s", time.Since(began).Seconds(), line)
+	}
+	return out
+}
+
+// undone is the index of the command by which the page begins to undo what it has done.
+func undone(t *testing.T, lines []string) int {
+	t.Helper()
+	i := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "isthmus unlink") })
+	if i < 1 || i > 10 {
+		t.Fatalf("the page has %d commands to a call across, want 1 to 10: %q", i, lines)
+	}
+	return i
+}
+
+// From two clusters that know nothing of each other to a call from one to the other, by the
+// commands of the page exactly as they are printed, and back.
+func TestEachCommandOfTheKubernetesPage(t *testing.T) {
+	n := newNewcomer(t)
+	n.west.expose(t, "hello", nil, 8080)
+	for i := range 2 {
+		n.servers = append(n.servers, n.west.web(t, "hello", "hello-"+string(rune('a'+i)), n.west.nodes[i], 8080))
+	}
+	lines := commands(t, "../../docs/kubernetes.md")
+	end := undone(t, lines)
+	if !strings.HasPrefix(lines[end-1], "curl ") {
+		t.Fatalf("the last command before it is undone is %q, want the call", lines[end-1])
+	}
+	began := time.Now()
+	for _, line := range lines[:end] {
+		at := time.Now()
+		out := n.follow(t, line)
+		t.Logf("%.1f s: %s", time.Since(at).Seconds(), line)
 		switch {
 		case strings.HasPrefix(line, "isthmus check"):
 			t.Log(out)
-			if !strings.Contains(out, " 0 !, 0 ✗") {
+			if !strings.Contains(out, ", 0 ✗") { // "!": not all node proxies are ready yet
 				t.Errorf("check is not content:\n%s", out)
 			}
-		case i == setUp-1:
-			s, err := clusters["west"].CoreV1().Services("demo").Get(t.Context(), "hello", metav1.GetOptions{})
-			if err != nil || s.Labels["istio.io/global"] != "true" {
-				t.Errorf("the service is %+v (%v), want a global one", s, err)
+		case strings.HasPrefix(line, "curl"):
+			if !strings.HasPrefix(out, "hello from hello-") {
+				t.Errorf("the call is answered %q, want that a pod of west says hello", out)
 			}
+			t.Logf("%d commands and %.0f s to %q", end, time.Since(began).Seconds(), strings.TrimSpace(out))
 		}
 	}
-	for name, c := range clusters {
-		if n := c.known(t); len(n) != 0 {
-			t.Errorf("undone, %s still knows %v", name, n)
+	for _, a := range n.agents {
+		a.calm(t)
+	}
+	for _, line := range lines[end:] {
+		n.follow(t, line)
+	}
+	for _, s := range n.sides {
+		if known := s.known(t); len(known) != 0 {
+			t.Errorf("undone, %s still knows %v", s.network, known)
+		}
+	}
+	if out, code := n.shell(t, "kubectl --context west --namespace isthmus-system get deployment,daemonset,service --output name"); code != 0 || strings.TrimSpace(out) != "" {
+		t.Errorf("undone, west still has (%d) %s", code, out)
+	}
+}
+
+// web starts a pod of a service that answers by HTTP who it is.
+func (s *side) web(t *testing.T, app, name string, n *node, port int) *demoPod {
+	t.Helper()
+	p := s.run(t, app, name, n)
+	l, err := s.world.Listen(n.name, fmt.Sprintf("%s:%d", p.address, port))
+	s.world.must(err)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "hello from %s\n", name) })}
+	var work sync.WaitGroup
+	work.Go(func() { server.Serve(l) })
+	t.Cleanup(func() { server.Close(); work.Wait() })
+	p.say(t, corev1.ConditionTrue)
+	return p
+}
+
+// balancer is the load balancer of a cloud before the gateways of one side: it follows the
+// ready endpoints of their Service, late.
+type balancer struct {
+	testlb.Balancer
+	side *side
+}
+
+// balancerLag is how long a load balancer goes on as if nothing had changed.
+const balancerLag = 3 * time.Second
+
+// startBalancer gives the gateways' Service an address, and serves it until the test ends.
+func (s *side) startBalancer() *balancer {
+	t := s.world.t
+	t.Helper()
+	b := &balancer{side: s}
+	host, address := s.network+"-lb", s.gatewayAddress(0)
+	s.world.must(s.world.Host(segment, host, address)) // it answers whoever reaches it
+	var front *testlb.Front
+	s.world.must(s.world.In(host, func() (err error) {
+		front, err = testlb.ServeBy(&b.Balancer, netip.AddrPortFrom(netip.MustParseAddr(address), 15008), func(_ context.Context, backend string) (*net.TCPConn, error) { return s.world.Dial(host, backend) })
+		return err
+	}))
+	ctx, stop := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	work.Go(func() { b.follow(ctx) })
+	t.Cleanup(func() {
+		stop()
+		work.Wait()
+		front.Close()
+	})
+	s.cluster.lends(t, address)
+	return b
+}
+
+// follow takes the ready endpoints for its backends, each time as they were a while ago.
+func (b *balancer) follow(ctx context.Context) {
+	type seen struct {
+		at       time.Time
+		backends []string
+	}
+	var past []seen
+	for tick := time.NewTicker(200 * time.Millisecond); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		list, err := b.side.DiscoveryV1().EndpointSlices("isthmus-system").List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=isthmus-gateway"})
+		if err != nil {
+			continue
+		}
+		now := seen{at: time.Now()}
+		for _, s := range list.Items {
+			for _, e := range s.Endpoints {
+				if e.Conditions.Ready != nil && *e.Conditions.Ready && s.AddressType == "IPv4" {
+					now.backends = append(now.backends, net.JoinHostPort(e.Addresses[0], "15008"))
+				}
+			}
+		}
+		slices.Sort(now.backends)
+		past = append(past, now)
+		for len(past) > 1 && time.Since(past[1].at) > balancerLag {
+			past = past[1:]
+		}
+		if time.Since(past[0].at) > balancerLag {
+			b.Set(past[0].backends...)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 type Front struct {
 	b        *Balancer
 	listener *net.TCPListener
+	dial     Dial
 	work     sync.WaitGroup
 
 	mu    sync.Mutex
@@ -20,13 +21,28 @@ type Front struct {
 	dead  bool
 }
 
+// Dial connects to a backend.
+type Dial func(ctx context.Context, address string) (*net.TCPConn, error)
+
 // Serve listens on address for b.
 func Serve(b *Balancer, address netip.AddrPort) (*Front, error) {
+	return ServeBy(b, address, func(ctx context.Context, backend string) (*net.TCPConn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", backend)
+		if err != nil {
+			return nil, err
+		}
+		return c.(*net.TCPConn), nil
+	})
+}
+
+// ServeBy is Serve with another way to the backends, such as that of a network namespace.
+// It listens in the namespace of its caller's thread.
+func ServeBy(b *Balancer, address netip.AddrPort, dial Dial) (*Front, error) {
 	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(address))
 	if err != nil {
 		return nil, err
 	}
-	f := &Front{b: b, listener: l, conns: map[*net.TCPConn]struct{}{}}
+	f := &Front{b: b, listener: l, dial: dial, conns: map[*net.TCPConn]struct{}{}}
 	f.work.Go(f.accept)
 	return f, nil
 }
@@ -88,13 +104,12 @@ func (f *Front) carry(client *net.TCPConn) {
 	}
 	defer ended()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", backend)
+	server, err := f.dial(ctx, backend)
 	cancel()
 	if err != nil {
 		client.SetLinger(0)
 		return
 	}
-	server := raw.(*net.TCPConn)
 	defer f.end(server)
 	if !f.hold(server) {
 		server.SetLinger(0)

@@ -1,10 +1,15 @@
 {{/* labels of all objects of a component: (dict "root" $ "component" "gateway") */}}
 {{- define "isthmus.labels" -}}
+{{ include "isthmus.podLabels" . }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end }}
+
+{{/* those of its pods: a new version of the chart alone restarts nothing */}}
+{{- define "isthmus.podLabels" -}}
 {{ include "isthmus.selector" . }}
 app.kubernetes.io/version: {{ .root.Values.image.tag | default .root.Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: isthmus
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 
 {{/* by what a workload finds its pods: never changes */}}
@@ -146,4 +151,25 @@ identity: {source: ca, dir: /etc/isthmus/ca}
 ca: {address: "0.0.0.0:15012", keys: /var/lib/isthmus/keys.json}
 federation:
   networks: /etc/isthmus/networks/networks.yaml
+{{- end }}
+
+{{/* values that contradict each other, and would only be found out when it hurts */}}
+{{- define "isthmus.checkTimes" -}}
+{{- $times := .over.timeouts | default dict }}
+{{- range $key, $value := .seconds }}
+{{- if hasKey $times $key }}
+{{- fail (printf "%s.config.timeouts.%s is %v: set %s.%s instead, from which the pods' grace period is computed" $.name $key (get $times $key) $.name $value) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* the other networks: none, until isthmus link says so; of two files of one name the later counts */}}
+{{- define "isthmus.networks" -}}
+- name: networks
+  projected:
+    sources:
+      - configMap:
+          name: {{ .own }}
+          items: [{key: networks.yaml, path: networks.yaml}]
+      - configMap: {name: {{ .root.Values.objects.networks }}, optional: true}
 {{- end }}
