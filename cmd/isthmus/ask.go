@@ -56,7 +56,12 @@ var direct = http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 // ask reads what the admin port at address answers to path. A refusal of the request
 // is of usage, everything else could not be done.
 func ask(ctx context.Context, address, path string, query url.Values, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	return askFor(ctx, askLimit, address, path, query, into)
+}
+
+// askFor is ask of what takes its time.
+func askFor(ctx context.Context, limit time.Duration, address, path string, query url.Values, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	u := url.URL{Scheme: "http", Host: address, Path: path, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)

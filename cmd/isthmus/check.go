@@ -22,8 +22,10 @@ func newCheckCommand() *cobra.Command {
 		Long: `check looks at clusters by their contexts (objects, certificates, expected against
 actual pods, addresses, what each knows of the others) and at processes by their admin
 addresses (ready, clock, problems, whom they hear: a network that is heard has proved itself
-over a connection between its gateways and these). Give both, and of both sides, to see a
-link in both directions. It changes nothing.
+over a connection between its gateways and these). A gateway is asked to open a tunnel to
+those of each other network at each address, now: a link is seen in both directions when
+gateways of both sides are asked. Of a cluster kubectl forwards to one, if it can. It changes
+nothing.
 
 ✓ is as it should be, ! is not wrong yet, ✗ is wrong; each has a code that docs/operations.md
 explains, and a remedy. With --wait it looks again until nothing is wrong or the time is over.
@@ -79,6 +81,7 @@ func checkAll(ctx context.Context, k kubectl, contexts, admin []string) (*checku
 			continue
 		}
 		clusters = append(clusters, x)
+		c.gateway(ctx, k.of(name), x.where)
 	}
 	for _, a := range clusters {
 		for _, b := range clusters {
@@ -114,6 +117,9 @@ func showChecks(w io.Writer, c *checkup, format string) error {
 		}
 		mark := map[string]string{checkWell: "✓", checkWarning: "!", checkBad: "✗"}[x.Level]
 		fmt.Fprintf(&b, "  %s %s %s\n", mark, x.Code, x.What)
+		for _, line := range x.Seen {
+			fmt.Fprintf(&b, "      %s\n", plain(line))
+		}
 		if x.Found != "" {
 			fmt.Fprintf(&b, "      %s\n      → %s\n", plainLines(x.Found), x.Remedy)
 		}

@@ -16,6 +16,7 @@ var (
 	checkNodes     = checkCode{"ISTH-106", "as many node proxies are ready as there are nodes for", "see kubectl describe pods -l app.kubernetes.io/name=isthmus-nodeproxy"}
 	checkAddress   = checkCode{"ISTH-107", "the gateway's Service has an address that others can dial", "see kubectl describe service isthmus-gateway; without a load balancer give isthmus link card --address"}
 	checkNetworks  = checkCode{"ISTH-108", "the file of known networks can be read", "see the field that is named; isthmus unlink and isthmus link write it anew"}
+	checkForward   = checkCode{"ISTH-109", "kubectl forwards to a gateway, which is asked itself", "give whoever runs this create on pods/portforward, or forward yourself and use --admin"}
 	checkName      = checkCode{"ISTH-201", "both clusters have names of their own", "make one of the networks anew with another name: isthmus init --network"}
 	checkDomain    = checkCode{"ISTH-202", "both clusters have trust domains of their own, or one root", "if they are not one and the same administration, make one of them anew with isthmus init --trust-domain"}
 	checkLinked    = checkCode{"ISTH-203", "the cluster knows the other's network", "run isthmus link --contexts A,B --apply"}
@@ -28,11 +29,12 @@ var (
 	checkHeard     = checkCode{"ISTH-305", "each network that it knows is heard, over a connection that its gateways have proved", "see the addresses in both directions: firewalls, load balancers, and whether the other side is linked"}
 	checkAttached  = checkCode{"ISTH-306", "the node proxy has a health stream to a gateway of its network", "see its log for why gateways refuse it, and whether its network's gateways run"}
 	checkReachable = checkCode{"ISTH-307", "the gateways that it needs take its connections", "the last error is named"}
+	checkTunnels   = checkCode{"ISTH-308", "the gateway opens a tunnel to the gateways of each other network, at each address", "what is named: an address, a firewall, a certificate or its trust domain; isthmus link again if it has changed"}
 )
 
 // checkCodes are all, in their order.
-var checkCodes = []checkCode{checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks,
-	checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable}
+var checkCodes = []checkCode{checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks, checkForward,
+	checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels}
 
 // Levels of a checked thing.
 const (
@@ -49,6 +51,8 @@ type checked struct {
 	What   string `json:"what"`             // what should be
 	Found  string `json:"found,omitempty"`  // what is instead
 	Remedy string `json:"remedy,omitempty"` // unless it is ok
+	// Seen is what was measured: a tunnel that was opened, how fast, and who has answered.
+	Seen []string `json:"seen,omitempty"`
 }
 
 // checkup gathers what is checked.

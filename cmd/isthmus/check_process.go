@@ -22,8 +22,54 @@ func (c *checkup) process(ctx context.Context, address string) error {
 		c.add(checkAsked, address, checkBad, errorText(err))
 		return err
 	}
-	c.processOf(fmt.Sprintf("%s on network %s (%s)", s.Process, s.Network, address), &s, began, time.Now())
+	where := fmt.Sprintf("%s on network %s (%s)", s.Process, s.Network, address)
+	c.processOf(where, &s, began, time.Now())
+	if !strings.HasPrefix(s.Process, "gateway") {
+		return nil
+	}
+	var r answer.Reach
+	if err := askFor(ctx, reachLimit, address, "/reach", nil, &r); err != nil {
+		c.add(checkTunnels, where, checkWarning, errorText(err))
+		return nil
+	}
+	c.reached(where, &r)
 	return nil
+}
+
+// reachLimit bounds how long a gateway dials others.
+const reachLimit = 30 * time.Second
+
+// reached checks what came of a gateway's tunnels to those of each other network: of one
+// that is reached at some of its addresses the others are a warning.
+func (c *checkup) reached(where string, r *answer.Reach) {
+	networks, well := []string{}, map[string]bool{}
+	for _, t := range r.Tried {
+		if !slices.Contains(networks, t.Network) {
+			networks = append(networks, t.Network)
+		}
+		well[t.Network] = well[t.Network] || t.Error == ""
+	}
+	for _, n := range networks {
+		var wrong, reached []string
+		level := checkBad
+		if well[n] {
+			level = checkWarning
+		}
+		for _, t := range r.Tried {
+			switch {
+			case t.Network != n:
+			case t.Address == "":
+				level = checkWarning
+				wrong = append(wrong, fmt.Sprintf("network %q: %s", n, t.Error))
+			case t.Error != "":
+				wrong = append(wrong, fmt.Sprintf("network %q at %s: %s", n, t.Address, t.Error))
+			default:
+				reached = append(reached, fmt.Sprintf("%s %s at %s in %.1f ms, certificate of %s until %s", n, t.Gateway, t.Address, t.RTTMS, t.Identity, t.Expires.UTC().Format(time.RFC3339)))
+			}
+		}
+		c.add(checkTunnels, where, level, strings.Join(wrong, "\n"))
+		c.all[len(c.all)-1].Seen = reached
+	}
 }
 
 // processOf checks what a process says of itself, which was asked between two instants.

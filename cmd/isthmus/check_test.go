@@ -1,8 +1,12 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -61,6 +65,69 @@ func TestCheckOfAProcess(t *testing.T) {
 		}
 		if want := slices.DeleteFunc([]string{code}, func(s string) bool { return s == "" }); !slices.Equal(bad, want) {
 			t.Errorf("%q is found, want %q", bad, want)
+		}
+	}
+}
+
+func TestCheckOfTunnels(t *testing.T) {
+	well := answer.Tried{Network: "west", Address: "203.0.113.1:15008", Gateway: "west/gw-1", RTTMS: 1.25, Identity: "spiffe://west.local/ns/isthmus-system/sa/gateway"}
+	bad := answer.Tried{Network: "west", Address: "203.0.113.2:15008", Error: "connection refused"}
+	for name, x := range map[string]struct {
+		tried []answer.Tried
+		level string
+		says  []string
+	}{
+		"reached":            {[]answer.Tried{well}, checkWell, []string{"west/gw-1 at 203.0.113.1:15008 in 1.2 ms", "spiffe://west.local"}},
+		"not at one address": {[]answer.Tried{well, bad}, checkWarning, []string{"at 203.0.113.2:15008: connection refused", "west/gw-1"}},
+		"not at all":         {[]answer.Tried{bad}, checkBad, []string{"connection refused", "firewall"}},
+		"no address":         {[]answer.Tried{{Network: "west", Error: "no address of it is known"}}, checkWarning, []string{"no address"}},
+	} {
+		c := &checkup{}
+		c.reached("gateway gw-1 on network east", &answer.Reach{Tried: x.tried})
+		var b strings.Builder
+		if err := showChecks(&b, c, "text"); err != nil {
+			t.Fatal(err)
+		}
+		if len(c.all) != 1 || c.all[0].Level != x.level {
+			t.Errorf("%s: %+v; want %s", name, c.all, x.level)
+		}
+		wantIn(t, b.String(), append(x.says, "ISTH-308")...)
+	}
+}
+
+// kubectl of the test forwards to a gateway that answers, or says why it does not.
+func TestCheckOfAClusterAsksAGateway(t *testing.T) {
+	gw := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/status":
+			json.NewEncoder(w).Encode(answer.Status{Process: "gateway gw-1", Network: "east", Now: time.Now()})
+		case "/reach":
+			json.NewEncoder(w).Encode(answer.Reach{Network: "east", Tried: []answer.Tried{{Network: "west", Address: "203.0.113.1:15008", RTTMS: 3}}})
+		}
+	}))
+	defer gw.Close()
+	program := filepath.Join(t.TempDir(), "kubectl")
+	for name, x := range map[string]struct{ forward, want string }{
+		"forwarded": {"echo 'Forwarding from " + gw.Listener.Addr().String() + " -> 15000'; exec sleep 600", "✓ ISTH-109"},
+		"forbidden": {"echo 'error: pods \"x\" is forbidden' >&2; exit 1", "forbidden"},
+		"nonsense":  {"echo nonsense; exec sleep 600", "! ISTH-109"},
+	} {
+		script := "#!/bin/sh\ncase $1 in\nget) echo '{\"status\":{\"readyReplicas\":1}}';;\nport-forward) " + x.forward + ";;\nesac\n"
+		if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		c := &checkup{}
+		c.gateway(t.Context(), kubectl{program: program, namespace: "n"}, "context east")
+		var b strings.Builder
+		if err := showChecks(&b, c, "text"); err != nil {
+			t.Fatal(err)
+		}
+		wantIn(t, b.String(), x.want)
+		if got := strings.Contains(b.String(), "✓ ISTH-308") && strings.Contains(b.String(), "gateway gw-1 on network east (context east)"); got != (name == "forwarded") {
+			t.Errorf("%s:\n%s", name, &b)
+		}
+		if c.count(checkBad) > 0 {
+			t.Errorf("%s: it is an error:\n%s", name, &b)
 		}
 	}
 }

@@ -28,8 +28,13 @@ type shop struct {
 // openShop starts a world whose west has so many pods of hello, on two nodes.
 func openShop(t *testing.T, gateways, pods int, more string, ports ...int) *shop {
 	t.Helper()
+	return newWorld(t, 2, "east", "west").openShop(t, gateways, pods, more, ports...)
+}
+
+// openShop is openShop of a world that is there.
+func (w *world) openShop(t *testing.T, gateways, pods int, more string, ports ...int) *shop {
+	t.Helper()
 	began := time.Now()
-	w := newWorld(t, 2, "east", "west")
 	s := &shop{world: w, east: w.side("east"), west: w.side("west")}
 	s.client = s.east.run(t, "shop", "shop-1", s.east.nodes[0])
 	s.client.say(t, corev1.ConditionTrue)
@@ -62,7 +67,7 @@ func TestPodOfOneClusterCallsAnother(t *testing.T) {
 	})
 	// isthmus check, asked at both gateways, sees the link in both directions.
 	for _, side := range []*side{s.east, s.west} {
-		if out, code := s.check(t, side.gateways[0].Host, "--wait", "20s"); code != 0 || !strings.Contains(out, "✓ ISTH-305") {
+		if out, code := s.check(t, side.gateways[0].Host, "--wait", "20s"); code != 0 || !strings.Contains(out, "✓ ISTH-305") || !strings.Contains(out, "✓ ISTH-308") {
 			t.Errorf("check at %s exits with %d:\n%s", side.network, code, out)
 		}
 	}
@@ -83,7 +88,7 @@ func TestPodOfOneClusterCallsAnother(t *testing.T) {
 	s.must(s.west.gateways[0].Stop(os.Kill, time.Minute))
 	eventually(t, 30*time.Second, "check at east says that nobody of west is heard", func() bool {
 		out, code := s.check(t, s.east.gateways[0].Host)
-		return code == 1 && strings.Contains(out, "✗ ISTH-305")
+		return code == 1 && strings.Contains(out, "✗ ISTH-305") && strings.Contains(out, "✗ ISTH-308")
 	})
 }
 
