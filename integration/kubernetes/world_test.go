@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/isthmus-mesh/isthmus/federation/linkcard"
 	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
@@ -34,7 +35,8 @@ type world struct {
 	*netspace.Space
 	t     *testing.T
 	bin   string
-	sides []*side // in the order of their numbers
+	sides []*side                  // in the order of their numbers
+	cards map[string]linkcard.Card // of networks that have trust domains of their own; nil: all have one
 
 	starting []chan error
 }
@@ -241,6 +243,14 @@ func (s *side) kubeconfigOf(token string) string {
 
 const commonConfig = "identity: {source: ca, dir: ca}\nlog: {level: info, format: json}\n"
 
+// common is of the configuration of all processes of the side.
+func (s *side) common() string {
+	if c, own := s.world.cards[s.network]; own {
+		return fmt.Sprintf("trustDomain: %s\n%s", c.TrustDomain, strings.ReplaceAll(commonConfig, "dir: ca", "dir: ca-"+s.network))
+	}
+	return commonConfig
+}
+
 // startGateways starts n gateways on every network.
 func (w *world) startGateways(n int, more string) {
 	w.t.Helper()
@@ -254,7 +264,7 @@ func (w *world) startGateways(n int, more string) {
 			config := s.kubeconfigOf(s.token("gateway", name, s.nodes[0].name))
 			s.kubelet(w.t, "isthmus-system", name, s.gatewayAddress(i), corev1.ConditionTrue)
 			w.write(host+".yaml", fmt.Sprintf("name: %s\nnetwork: %s\nlisten: \"%s:15008\"\naddress: {service: isthmus-system/isthmus-gateway}\ndiscovery: {kube: {kubeconfig: %q, gateways: isthmus-system/isthmus-gateway-nodes%s}}\nfederation: {keys: key-%[2]s, networks: %[2]s-knows.yaml}\nadmin: {address: %[6]q}\ntimeouts: {drain: %[7]v}\n%[8]s",
-				name, s.network, s.gatewayAddress(i), config, strings.ReplaceAll(more, "CACHE", host+".cache"), adminAddress, drainTime, commonConfig))
+				name, s.network, s.gatewayAddress(i), config, strings.ReplaceAll(more, "CACHE", host+".cache"), adminAddress, drainTime, s.common()))
 			p := &netspace.Process{Host: host, Args: []string{filepath.Join(w.bin, "gateway"), "--config", host + ".yaml"}, Log: filepath.Join(w.Dir, host+".log")}
 			s.gateways = append(s.gateways, p)
 			w.launch(p)
@@ -302,6 +312,9 @@ func (w *world) started() {
 
 // others is the file of the other networks' keys, and of where their n gateways are dialled.
 func (s *side) others(n int) string {
+	if s.world.cards != nil {
+		return s.linked()
+	}
 	var entries []string
 	for _, o := range s.world.sides {
 		if o == s {
@@ -339,7 +352,7 @@ func (w *world) startNodes() {
 			}
 			s.token("nodeproxy", "isthmus-nodeproxy-"+n.name, n.name, "isthmus-gateway")
 			w.write(n.name+".yaml", fmt.Sprintf("node: %s\nnetwork: %s\ndiscovery: {gateways: [%[7]s], cache: %[1]s.cache}\nfederation: {networks: %[2]s-knows.yaml}\nadmin: {address: %[3]q}\ntimeouts: {drain: %[4]v}\n%[5]s%[6]s%[8]s",
-				n.name, s.network, adminAddress, drainTime, commonConfig, socks, strings.Join(gateways, ", "), n.more))
+				n.name, s.network, adminAddress, drainTime, s.common(), socks, strings.Join(gateways, ", "), n.more))
 			n.proxy = &netspace.Process{Host: n.name, Args: []string{filepath.Join(w.bin, "nodeproxy"), "--config", n.name + ".yaml"}, Log: filepath.Join(w.Dir, n.name+".log")}
 			w.launch(n.proxy)
 		}
