@@ -47,7 +47,7 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		admin.Fail(w, http.StatusBadRequest, fmt.Errorf("source: %q is no workload of node %s, whose node proxy this is: %s", source, p.cfg.Node, strictyaml.Suggest(source, here)))
 		return
 	}
-	e := answer.Explanation{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Source: source, Destination: destination, Now: now, Candidates: []answer.Verdict{}}
+	e := answer.Explanation{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Source: source, Destination: destination, Now: now, Discovery: p.own.source(), Candidates: []answer.Verdict{}}
 	flow := flowTo(host, port)
 	flow.Source = from
 	if d, err := p.view.Resolve(snap, flow, now); err != nil {

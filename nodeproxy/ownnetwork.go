@@ -5,11 +5,13 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/excerpt"
@@ -17,6 +19,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/links"
 	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
 )
@@ -74,7 +77,39 @@ func (p *Proxy) ownGateways() []*mesh.Gateway {
 	if p.own == nil {
 		return apart(p.store.Current().Gateways(p.cfg.Network))
 	}
-	return p.own.dialed.list()
+	if !p.own.told() {
+		return p.own.dialed.list()
+	}
+	names, up := p.stream.Answered()
+	return beside(p.own.dialed.list(), p.store.Current().Gateways(p.cfg.Network), p.own.dialed.identity, names, up)
+}
+
+// beside returns the gateways of configuration and those that the gateways list, so that a node proxy that
+// was given one has others when that one goes. Who answers must have the identity that
+// configuration gives, also where the list has another one: who tells is not believed who else may. A gateway that a stream is up to at another
+// address is left out: it would end the older of two streams. names says who has answered at an
+// address, up where a stream is up.
+func beside(configured, listed []*mesh.Gateway, id spiffeid.ID, names map[netip.AddrPort]string, up map[netip.AddrPort]bool) []*mesh.Gateway {
+	out, has := slices.Clone(configured), map[netip.AddrPort]bool{}
+	for _, g := range configured {
+		has[g.Address] = true
+	}
+	reached := map[string]netip.AddrPort{} // at which address of configuration, or another
+	for a := range up {
+		if old, is := reached[names[a]]; !is || has[a] && !has[old] || has[a] == has[old] && a.Compare(old) < 0 {
+			reached[names[a]] = a
+		}
+	}
+	for _, g := range listed {
+		at := cmp.Or(g.Federation, g.Address)
+		by, is := reached[cmp.Or(names[at], g.Name)]
+		if has[at] || is && by != at || len(out) >= maxOwnGateways {
+			continue
+		}
+		has[at] = true
+		out = append(out, &mesh.Gateway{Name: at.String(), Address: at, Identity: id})
+	}
+	return out
 }
 
 // run lets time pass until ctx ends.
@@ -99,18 +134,23 @@ func (o *ownNetwork) told() bool { return o == nil || o.keeper.Told() }
 // asked for.
 func (o *ownNetwork) means(name string) bool { return o != nil && o.keeper.Means(name) }
 
+// firstWhole is how long a new node proxy waits for a gateway that leads to tell everything, which
+// may have died since without a word.
+const firstWhole = settleLimit + time.Second
+
 // await waits until a gateway has told everything, or the cache has: it is used when no
-// gateway tells within settleLimit. False if ctx ends before.
+// gateway leads after settleLimit, or one does and has not told everything after firstWhole. What that
+// tells then goes before the cache. False if ctx ends before.
 func (o *ownNetwork) await(ctx context.Context) bool {
 	if o == nil {
 		return true
 	}
-	limit, waiting := time.Now().Add(settleLimit), true
+	began, waiting := time.Now(), true
 	for !o.told() {
-		if waiting && time.Now().After(limit) {
-			if waiting = false; o.leader() == "" {
-				o.cache.restore(o.keeper, o.ask)
-			}
+		after := time.Since(began)
+		if waiting && (after > firstWhole || after > settleLimit && o.leader() == "") {
+			waiting = false
+			o.cache.restore(o.keeper, o.ask)
 			continue
 		}
 		if !pause(ctx, 10*time.Millisecond) {
@@ -128,18 +168,27 @@ type toldState struct {
 	Cache    cacheState `json:"cache,omitzero"`     // the file for a start without gateways
 }
 
-func (o *ownNetwork) state() *toldState {
+func (o *ownNetwork) state(gateways []*mesh.Gateway) *toldState {
 	if o == nil {
 		return nil
 	}
 	s := &toldState{Status: o.keeper.Status(), Gateways: []string{}, Cache: o.cache.state()}
-	for _, g := range o.dialed.list() {
+	for _, g := range gateways {
 		s.Gateways = append(s.Gateways, g.Name)
 	}
 	if err := o.dialed.failing(); err != nil {
 		s.NotFound = err.Error()
 	}
 	return s
+}
+
+// source says where what is known of the own network comes from; nil where a file says it.
+func (o *ownNetwork) source() *answer.Told {
+	if o == nil {
+		return nil
+	}
+	s := o.keeper.Status()
+	return &answer.Told{Known: s.Told, Gateway: s.Gateway, Last: o.keeper.Current(), Cached: !s.Cached.IsZero(), Doubted: s.Doubted}
 }
 
 // leader is the gateway that tells; "" if none does.
@@ -150,7 +199,7 @@ func (o *ownNetwork) findings() (lines []string) {
 	if o == nil {
 		return nil
 	}
-	s := o.state()
+	s := o.state(nil)
 	age := (time.Duration(s.AgeMS) * time.Millisecond).Round(time.Second)
 	switch {
 	case !s.Told:

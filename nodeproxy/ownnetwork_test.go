@@ -179,3 +179,33 @@ func TestANodeProxyStartsFromItsCache(t *testing.T) {
 		t.Errorf("log %v", line)
 	}
 }
+
+// A node proxy that was given one gateway attaches to those that it lists too: when the one
+// that it was given goes another one tells, and nobody fails.
+func TestANodeProxyWithOneGatewayFindsTheOthers(t *testing.T) {
+	m := meshtest.New(t)
+	m.Networks("east")
+	m.Service("hello", 80, 8080)
+	m.Gateway("east", "gw-1")
+	m.Gateway("east", "gw-2")
+	m.EachNode = func(c *nodeproxy.Config) {
+		c.Discovery.File, c.Discovery.GatewayServiceAccount = "", "isthmus-system/gateway-"+c.Network
+		c.Discovery.Gateways = []string{m.GatewayAt("east", "gw-1").String()}
+	}
+	shop := m.Pod("east", "east-1", "shop-1")
+	m.Pod("east", "east-2", "hello-1", "hello").App(8080)
+	at := shop.Outbound(hello)
+	m.Start()
+	client := m.Process("node proxy east-1")
+	meshtest.Eventually(t, "both are attached", func() bool { return client.State(t)["attachedGateways"] == 2.0 })
+	flow := meshtest.Flow(t, at, 2)
+	m.Process("gateway east/gw-1").Stop(t)
+	meshtest.Eventually(t, "the other one tells", func() bool { return told(t, client)["gateway"] == "gw-2" })
+	pod := m.Pod("east", "east-2", "hello-2", "hello")
+	pod.App(8080)
+	m.Write()
+	meshtest.Eventually(t, "a pod that came since is found", func() bool { return flow.Answered("hello-2") > 0 })
+	if _, failed := flow.Stop(); len(failed) > 0 {
+		t.Errorf("%d connections failed, the first: %v", len(failed), failed[0])
+	}
+}

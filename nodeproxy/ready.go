@@ -22,7 +22,7 @@ func (p *Proxy) pending() []string {
 func (p *Proxy) details() map[string]any {
 	details := map[string]any{"discovery": p.watcher.Status()}
 	if p.own != nil {
-		details["told"] = p.own.state()
+		details["told"] = p.own.state(p.ownGateways())
 	}
 	return details
 }

@@ -122,7 +122,7 @@ func (p *Proxy) dump(service string) (any, error) {
 			return nil, fmt.Errorf("service: %q: discovery lists no service of this hostname or alias", service)
 		}
 	}
-	s := state{Node: p.cfg.Node, Network: p.cfg.Network, Revision: snap.Revision, Discovery: p.watcher.Status(), Told: p.own.state(), Identities: p.ids.Status(), Draining: p.draining.Load(),
+	s := state{Node: p.cfg.Node, Network: p.cfg.Network, Revision: snap.Revision, Discovery: p.watcher.Status(), Told: p.own.state(p.ownGateways()), Identities: p.ids.Status(), Draining: p.draining.Load(),
 		Local: p.witness.dump(), Services: []healthstream.Followed{}}
 	if p.stream != nil {
 		s.Attached, s.Services = p.stream.Attached(), p.stream.Followed()

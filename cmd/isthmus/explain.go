@@ -101,6 +101,9 @@ func (x *explained) text() string {
 		} else if e.Refused != "" {
 			fmt.Fprintf(&b, "  refused: %s\n", plain(e.Refused))
 		}
+		if e.Discovery != nil {
+			fmt.Fprintf(&b, "  discovery: %s\n", plain(e.Discovery.Sentence(e.Now)))
+		}
 		if e.Unasked {
 			b.WriteString("  nothing is asked of this service yet: the first connection will ask\n")
 		}

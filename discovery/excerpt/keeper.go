@@ -144,6 +144,20 @@ func (k *Keeper) Means(asked string) bool {
 	return k.held.Means(asked)
 }
 
+// Current returns when what is held was last known to be current; zero while a gateway leads that
+// has told everything, or if none ever has.
+func (k *Keeper) Current() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.led():
+		return time.Time{}
+	case !k.saved.IsZero():
+		return k.saved
+	}
+	return k.heard
+}
+
 // Status tells how it stands.
 func (k *Keeper) Status() Status {
 	k.mu.Lock()

@@ -103,6 +103,7 @@ func (c *Client) stream(ctx context.Context, g gatewayKey, log zerolog.Logger) (
 	log.Info().Int("held_out", len(out)).Bool("resumed", welcome.GetResumed()).Msg("health stream attached")
 	c.cfg.OnAsk(out, welcome.GetResumed())
 	up := newUplink(g.called(welcome), f)
+	up.address = g.address
 	if c.cfg.Observe {
 		up.observe()
 	}

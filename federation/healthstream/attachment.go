@@ -35,6 +35,7 @@ func (s *Server) Accept(ctx context.Context, conn net.Conn, id spiffeid.ID) {
 	defer cancel()
 	stop := context.AfterFunc(stream, func() { link.CloseAbruptly(conn) })
 	defer stop()
+	bufferLittle(conn)
 	c := &frames{conn: conn, dead: s.cfg.Dead, metrics: s.cfg.Metrics}
 	hello, proof, err := s.greet(stream, c, id)
 	if err != nil {
@@ -163,26 +164,15 @@ func (s *Server) serve(ctx context.Context, c *frames, a *attachment, welcome *p
 // push writes what is due until ctx ends; what is known of the health of services when
 // settled is closed, or nil. A node proxy that reads slowly gets
 // fewer, later messages; one that does not read at all is cut off by the deadline.
+//
+// Discovery may be megabytes, and an edge of health is not to wait for it: what else is due goes
+// before each message of it, of about [chunkBytes] each. So an edge waits for what is known of the health of services that have just
+// been followed, one such message, and what is on its way already, at most [sendBuffer].
 func push(ctx context.Context, c *frames, d *downlink, settled <-chan struct{}) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-d.signal:
-		case <-settled:
-			settled = nil
-		}
+	urgent := func() error {
 		asks, beats := d.owed()
 		if len(asks) > 0 {
 			if err := c.write(ask(asks)); err != nil {
-				return err
-			}
-		}
-		if err := d.drainExcerpts(c.write); err != nil {
-			return err
-		}
-		if settled == nil {
-			if err := d.drain(c.writeBody); err != nil {
 				return err
 			}
 		}
@@ -191,6 +181,45 @@ func push(ctx context.Context, c *frames, d *downlink, settled <-chan struct{}) 
 				return err
 			}
 		}
+		select {
+		case <-settled: // never, if it is nil
+			settled = nil
+		default:
+		}
+		if settled != nil {
+			return nil
+		}
+		return d.drain(c.writeBody)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.signal:
+		case <-settled:
+			settled = nil
+		}
+		if err := urgent(); err != nil {
+			return err
+		}
+		if err := d.drainExcerpts(c.write, urgent); err != nil {
+			return err
+		}
+	}
+}
+
+// sendBuffer is how many bytes the kernel takes of a stream before the node proxy has received
+// them, as far as it heeds that (Linux doubles it).
+const sendBuffer = 128 << 10
+
+// bufferLittle makes what is written to conn wait here, where something more urgent may go first, and not in
+// the kernel.
+func bufferLittle(conn net.Conn) {
+	if c, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = c.NetConn()
+	}
+	if c, ok := conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
+		_ = c.SetWriteBuffer(sendBuffer) // without, it is as the kernel likes it
 	}
 }
 

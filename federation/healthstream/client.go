@@ -3,6 +3,8 @@ package healthstream
 import (
 	"context"
 	"crypto/rand"
+	"maps"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -110,13 +112,14 @@ type Client struct {
 	mu       sync.Mutex
 	links    map[*uplink]struct{} // attached
 	missed   map[gatewayKey]Unattached
+	answered map[netip.AddrPort]string // which gateway has answered there last, at most maxAnswered
 	draining bool
 }
 
 // NewClient returns a client that does nothing until Run.
 func NewClient(cfg ClientConfig) *Client {
 	cfg.setDefaults()
-	c := &Client{cfg: cfg, refusals: identity.NewRefusals(cfg.Log), services: newServices(cfg.MaxServices, newVerified(cfg.Network, cfg.Known)), links: map[*uplink]struct{}{}, missed: map[gatewayKey]Unattached{}}
+	c := &Client{cfg: cfg, refusals: identity.NewRefusals(cfg.Log), services: newServices(cfg.MaxServices, newVerified(cfg.Network, cfg.Known)), links: map[*uplink]struct{}{}, missed: map[gatewayKey]Unattached{}, answered: map[netip.AddrPort]string{}}
 	c.unproven.log, c.unproven.metrics = cfg.Log, cfg.Metrics
 	c.services.unproven = c.unproven.note
 	c.services.observes = cfg.Observe
@@ -137,6 +140,21 @@ func (c *Client) Attached() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.links)
+}
+
+// maxAnswered is of how many addresses it is remembered who has answered there.
+const maxAnswered = 256
+
+// Answered returns which gateway answered last at each address that a stream was up to, by its
+// name, and at which of them a stream is up.
+func (c *Client) Answered() (names map[netip.AddrPort]string, up map[netip.AddrPort]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	up = map[netip.AddrPort]bool{}
+	for l := range c.links {
+		up[l.address] = true
+	}
+	return maps.Clone(c.answered), up
 }
 
 // Settled says whether a gateway has told what it knows of every service that
@@ -316,6 +334,10 @@ func (c *Client) add(l *uplink) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.links[l] = struct{}{}
+	if len(c.answered) >= maxAnswered {
+		clear(c.answered)
+	}
+	c.answered[l.address] = l.gateway
 	if c.draining {
 		l.drain()
 	}

@@ -84,8 +84,9 @@ func (d *downlink) lead(on bool) {
 	x.reader = x.index.Add(x.node, asked, d.nudge)
 }
 
-// drainExcerpts writes what is due of discovery until nothing is.
-func (d *downlink) drainExcerpts(write func(*pb.StreamMessage) error) error {
+// drainExcerpts writes what is due of discovery until nothing is. before is called in front of each
+// message of it: what may not wait for all of them is written there.
+func (d *downlink) drainExcerpts(write func(*pb.StreamMessage) error, before func() error) error {
 	x := &d.excerpts
 	if now := d.topics.offered(); now != x.offered {
 		x.offered = now
@@ -98,6 +99,9 @@ func (d *downlink) drainExcerpts(write func(*pb.StreamMessage) error) error {
 		return nil
 	}
 	for _, m := range r.Take() {
+		if err := before(); err != nil {
+			return err
+		}
 		if err := write(&pb.StreamMessage{Message: &pb.StreamMessage_Excerpt{Excerpt: m}}); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -16,6 +17,7 @@ import (
 // less, and never something older after something newer.
 type uplink struct {
 	gateway string
+	address netip.AddrPort
 	conn    *frames
 	signal  chan struct{}
 	kept    int             // bytes of what it says, guarded by services.mu

@@ -17,10 +17,38 @@ type Explanation struct {
 	Source      string    `json:"source,omitempty"`     // UID of the workload that asks; gateways choose for all alike
 	Destination string    `json:"destination"`          // host:port
 	Now         time.Time `json:"now"`                  // by its clock
+	Discovery   *Told     `json:"discovery,omitempty"`  // by a node proxy without a file: who has told what is on its network
 	Refused     string    `json:"refused,omitempty"`    // why there is no candidate at all
 	Unasked     bool      `json:"unasked,omitempty"`    // by a node proxy: no gateway is asked of this service until it is used
 	NotCarried  bool      `json:"notCarried,omitempty"` // by a gateway: no pod of its network serves this
 	Candidates  []Verdict `json:"candidates"`           // pods of its own network, and shares of others
+}
+
+// Told says where a node proxy has what it knows of its own network.
+type Told struct {
+	Known   bool      `json:"known"`            // everything that it needs has been told, now or ever
+	Gateway string    `json:"gateway"`          // that tells now; empty if none does
+	Last    time.Time `json:"last,omitzero"`    // when it was last known to be current; left out while a gateway tells
+	Cached  bool      `json:"cached,omitzero"`  // it is from the cache of discovery, and no gateway has told since
+	Doubted int       `json:"doubted,omitzero"` // objects that the gateway that tells does not list, and the one before did
+}
+
+// Sentence says it in words.
+func (t *Told) Sentence(now time.Time) string {
+	s := "no gateway has told what is on this network yet"
+	switch {
+	case !t.Known:
+	case t.Cached:
+		s = "from the cache, as it was " + standing.Age(now.Sub(t.Last)) + " ago: no gateway has told since"
+	case t.Gateway == "" || !t.Last.IsZero():
+		s = "as gateways told it until " + standing.Age(now.Sub(t.Last)) + " ago: none does now"
+	default:
+		s = "told by gateway " + t.Gateway
+	}
+	if t.Doubted > 0 {
+		s += fmt.Sprintf(", which does not list %d objects that another one did", t.Doubted)
+	}
+	return s
 }
 
 // Words of what may be held against a share or its gateways, beside those of package standing.
