@@ -14,10 +14,11 @@ import (
 
 func newCheckCommand() *cobra.Command {
 	var contexts, admin []string
+	var files offline
 	var wait time.Duration
 	var k kubectl
 	cmd := &cobra.Command{
-		Use:   "check [--contexts A,B] [--admin ADDRESS…]",
+		Use:   "check [--contexts A,B] [--admin ADDRESS…] [--config KIND=FILE…] [--values FILE…]",
 		Short: "Check clusters, what they know of each other, and processes",
 		Long: `check looks at clusters by their contexts (objects, certificates, expected against
 actual pods, addresses, what each knows of the others) and at processes by their admin
@@ -27,17 +28,25 @@ those of each other network at each address, now: a link is seen in both directi
 gateways of both sides are asked. Of a cluster kubectl forwards to one, if it can. It changes
 nothing.
 
+Without a cluster and a process it checks files: configurations by the programs that read
+them (KIND is gateway, nodeproxy or controller; each is taken from beside isthmus, else from
+PATH), and values of the chart by helm and the chart's values.schema.json.
+
 ✓ is as it should be, ! is not wrong yet, ✗ is wrong; each has a code that docs/operations.md
 explains, and a remedy. With --wait it looks again until nothing is wrong or the time is over.
 
 Exit codes: 0 nothing is wrong, 1 something is, 2 usage, 3 a cluster or a process could not
 be asked; the checks of the others are printed.`,
-		Example: "  isthmus check --contexts east,west\n  kubectl --context east -n isthmus-system port-forward deploy/isthmus-gateway 15000 &\n  isthmus check --admin 127.0.0.1:15000 --wait 1m",
+		Example: "  isthmus check --contexts east,west\n  kubectl --context east -n isthmus-system port-forward deploy/isthmus-gateway 15000 &\n  isthmus check --admin 127.0.0.1:15000 --wait 1m\n  isthmus check --config gateway=gateway.yaml --values my-values.yaml",
 		Args:    cobra.NoArgs,
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&contexts, "contexts", nil, "contexts of clusters, with commas")
 	f.StringSliceVar(&admin, "admin", nil, "admin addresses of gateways and node proxies, with commas")
+	f.StringArrayVar(&files.configs, "config", nil, "KIND=FILE: configuration of a gateway, nodeproxy or controller; several times")
+	f.StringArrayVar(&files.values, "values", nil, "values of the chart, which later files override as with helm; several times")
+	f.StringVar(&files.chart, "chart", "helm/isthmus", "chart that --values is for")
+	f.StringVar(&files.helm, "helm", "helm", "program that knows charts")
 	f.DurationVar(&wait, "wait", 0, "look again until nothing is wrong, for so long")
 	kubectlFlags(cmd, &k)
 	format, valid := outputFlag(cmd)
@@ -45,12 +54,15 @@ be asked; the checks of the others are printed.`,
 		if err := errors.Join(valid(), (&asking{admin: admin, check: func() error { return nil }}).validate()); err != nil {
 			return exit(exitUsage, err)
 		}
-		if len(contexts)+len(admin) == 0 {
-			return exit(exitUsage, errors.New("name what to check: --contexts, --admin, or both"))
+		if len(contexts)+len(admin)+len(files.configs)+len(files.values) == 0 {
+			return exit(exitUsage, errors.New("name what to check: --contexts, --admin, --config or --values"))
+		}
+		if err := files.validate(); err != nil {
+			return exit(exitUsage, err)
 		}
 		ctx, until := cmd.Context(), time.Now().Add(wait)
 		for {
-			c, err := checkAll(ctx, k, contexts, admin)
+			c, err := checkAll(ctx, k, contexts, admin, files)
 			if err == nil && c.count(checkBad) == 0 || time.Now().After(until) || ctx.Err() != nil {
 				if shown := showChecks(cmd.OutOrStdout(), c, *format); shown != nil {
 					return exit(exitStart, shown)
@@ -70,9 +82,9 @@ be asked; the checks of the others are printed.`,
 }
 
 // checkAll looks at everything once; the error is of what could not be asked.
-func checkAll(ctx context.Context, k kubectl, contexts, admin []string) (*checkup, error) {
+func checkAll(ctx context.Context, k kubectl, contexts, admin []string, files offline) (*checkup, error) {
 	c := &checkup{}
-	var errs []error
+	errs := c.files(ctx, files)
 	var clusters []*checkedCluster
 	for _, name := range contexts {
 		x, err := c.cluster(ctx, k.of(name))

@@ -60,6 +60,9 @@ func (c *checkup) cluster(ctx context.Context, k kubectl) (*checkedCluster, erro
 	if err := c.workloads(ctx, k, x.where); err != nil {
 		return nil, err
 	}
+	if err := c.objects(ctx, k, x.where, time.Now()); err != nil {
+		return nil, err
+	}
 	addresses, err := gatewayAddresses(ctx, k)
 	if err != nil {
 		return nil, err

@@ -6,8 +6,10 @@ type checkCode struct {
 	code, what, remedy string
 }
 
-// What check looks at, in its order: 1xx one cluster, 2xx two clusters, 3xx a process.
+// What check looks at, in its order: 0xx files, 1xx one cluster, 2xx two clusters, 3xx a process.
 var (
+	checkConfig    = checkCode{"ISTH-001", "the program takes the configuration", "correct the field that is named: docs/configuration.md; files that it names have to be there too"}
+	checkValues    = checkCode{"ISTH-002", "the chart takes the values", "correct the value that is named: helm show values, and values.schema.json"}
 	checkCard      = checkCode{"ISTH-101", "the cluster has a link card", "run isthmus init --network NAME --apply --context CONTEXT"}
 	checkSecrets   = checkCode{"ISTH-102", "the Secrets that gateways and controller mount are there", "run isthmus init with the directory that it made, or make the network anew"}
 	checkRoots     = checkCode{"ISTH-103", "the own roots are those of the card, and valid for 30 days and more", "run isthmus init again; before a root expires make another one and let both be believed"}
@@ -17,6 +19,8 @@ var (
 	checkAddress   = checkCode{"ISTH-107", "the gateway's Service has an address that others can dial", "see kubectl describe service isthmus-gateway; without a load balancer give isthmus link card --address"}
 	checkNetworks  = checkCode{"ISTH-108", "the file of known networks can be read", "see the field that is named; isthmus unlink and isthmus link write it anew"}
 	checkForward   = checkCode{"ISTH-109", "kubectl forwards to a gateway, which is asked itself", "give whoever runs this create on pods/portforward, or forward yourself and use --admin"}
+	checkObjects   = checkCode{"ISTH-110", "no object has a problem that the controller has written an Event of within 45 minutes", "do what it says; kubectl describe shows it at the object, and what is mended is not written again"}
+	checkExports   = checkCode{"ISTH-111", "each ServiceExport is valid and ready, and agrees with those of other clusters", "do what its condition says; kubectl describe serviceexport shows it"}
 	checkName      = checkCode{"ISTH-201", "both clusters have names of their own", "make one of the networks anew with another name: isthmus init --network"}
 	checkDomain    = checkCode{"ISTH-202", "both clusters have trust domains of their own, or one root", "if they are not one and the same administration, make one of them anew with isthmus init --trust-domain"}
 	checkLinked    = checkCode{"ISTH-203", "the cluster knows the other's network", "run isthmus link --contexts A,B --apply"}
@@ -33,7 +37,7 @@ var (
 )
 
 // checkCodes are all, in their order.
-var checkCodes = []checkCode{checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks, checkForward,
+var checkCodes = []checkCode{checkConfig, checkValues, checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks, checkForward, checkObjects, checkExports,
 	checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels}
 
 // Levels of a checked thing.

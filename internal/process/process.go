@@ -71,6 +71,7 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 	}
 	path := flags.String("config", "", "path of the YAML configuration (required)")
 	version := flags.Bool("version", false, "print the version and exit")
+	check := flags.Bool("check", false, "check the configuration and exit: with 2 if it has mistakes")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return OK
 	} else if err != nil {
@@ -91,6 +92,12 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 	if err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", s.Name, err)
 		return Usage
+	}
+	if *check {
+		for _, w := range warnings {
+			fmt.Fprintf(stderr, "%s: %s\n", s.Name, w)
+		}
+		return OK
 	}
 	log, sink, err := logging.New(s.Log(cfg), os.Stderr)
 	if err != nil {

@@ -128,3 +128,21 @@ func TestVersionSaysSomething(t *testing.T) {
 		t.Errorf("version %q does not name the Go release", v)
 	}
 }
+
+// With --check a configuration is read and nothing is started.
+func TestCheckReadsTheConfigurationAlone(t *testing.T) {
+	for name, x := range map[string]struct {
+		c    config
+		code int
+		says string
+	}{
+		"well":     {config{new: errors.New("started")}, OK, ""},
+		"warnings": {config{warn: []string{"careful"}, new: errors.New("started")}, OK, "careful"},
+		"mistakes": {config{load: errors.New("names no network")}, Usage, "names no network"},
+	} {
+		var b bytes.Buffer
+		if code := Main(spec(x.c), []string{"--config", "x.yaml", "--check"}, &b); code != x.code || !strings.Contains(b.String(), x.says) || x.says == "" && b.Len() > 0 {
+			t.Errorf("%s: %d, %q; want %d and %q", name, code, &b, x.code, x.says)
+		}
+	}
+}
