@@ -12,6 +12,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/controller/vip"
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/kube"
+	"github.com/isthmus-mesh/isthmus/discovery/kube/owned"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
@@ -28,6 +29,7 @@ type Config struct {
 	Gateways              []string `yaml:"gateways" doc:"host:port of the gateways of the own network, from which it hears what other networks export; a host name stands for all of its addresses, and is asked for again every 5 s" env:"ISTHMUS_GATEWAYS"`
 	NodeServiceAccount    string   `yaml:"nodeServiceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account that node proxies run as: it may have certificates of the pods on its node" env:"ISTHMUS_NODE_SERVICE_ACCOUNT"`
 	GatewayServiceAccount string   `yaml:"gatewayServiceAccount" default:"isthmus-system/gateway" doc:"namespace/name of the service account that these gateways run as" env:"ISTHMUS_GATEWAY_SERVICE_ACCOUNT"`
+	StartupTaint          string   `yaml:"startupTaint" doc:"key of a taint, such as isthmus.io/agent-not-ready, that nodes register with (kubelet --register-with-taints, or the node pool's taints): the leader removes it from a node when the node proxy there is ready, whatever its value and effect; needs the verb patch for nodes. It sets none. Empty: it removes none" env:"ISTHMUS_STARTUP_TAINT"`
 
 	Discovery  Discovery              `yaml:"discovery"`
 	Lease      Lease                  `yaml:"lease"`
@@ -120,6 +122,11 @@ func (c Config) Validate() (warnings []string, err error) {
 	v.Join(err)
 	_, err = c.account(c.GatewayServiceAccount, "gatewayServiceAccount", false)
 	v.Join(err)
+	if c.StartupTaint != "" {
+		if err := owned.CheckTaint(c.StartupTaint); err != nil {
+			v.Fail("startupTaint", "%w: write such as isthmus.io/agent-not-ready, or leave it out", err)
+		}
+	}
 	if !c.Discovery.Kube.Enabled() {
 		v.Fail("discovery.kube.inCluster", "must be set, or discovery.kube.kubeconfig: the cluster that this controller is for")
 	}

@@ -37,6 +37,7 @@ func (c *Controller) lead(ctx context.Context) {
 	var telling sync.WaitGroup
 	defer telling.Wait()
 	telling.Go(func() { c.tell(ctx) })
+	telling.Go(func() { c.untaint(ctx) })
 	pauses := backoff.Backoff{First: pace, Limit: 10 * time.Second}
 	c.nudge()
 	for failures := 0; ; {

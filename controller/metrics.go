@@ -11,12 +11,12 @@ type Metrics struct {
 }
 
 func newMetrics(r prometheus.Registerer, c *Controller) *Metrics {
-	m := &Metrics{writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_controller_writes_total", Help: "Writes of ServiceImports (create, update, status, delete) and of the conditions of ServiceExports, by what came of them."}, []string{"write", "result"}),
+	m := &Metrics{writes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_controller_writes_total", Help: "Writes of ServiceImports (create, update, status, delete) of the conditions of ServiceExports, and of start-up taints that are removed, by what came of them."}, []string{"write", "result"}),
 		events:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_controller_events_total", Help: "Events that were written at objects that are problems, by what came of it."}, []string{"result"}),
 		noticed: prometheus.NewGauge(prometheus.GaugeOpts{Name: "isthmus_controller_notices", Help: "What is wrong with objects and stands in Events, while this controller leads."}),
 		unsaid:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "isthmus_controller_notices_waiting", Help: "What is wrong with objects and waits for room among the Events, which are 5000 at most."}),
 	}
-	for _, w := range []string{"create", "update", "status", "delete", "conditions"} {
+	for _, w := range []string{"create", "update", "status", "delete", "conditions", taintWrite} {
 		m.writes.WithLabelValues(w, "done")
 	}
 	m.events.WithLabelValues("done")

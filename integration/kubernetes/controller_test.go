@@ -77,7 +77,7 @@ func controllerRole() []any {
 	return []any{
 		&rbacv1.ClusterRole{ObjectMeta: meta(""), Rules: []rbacv1.PolicyRule{
 			rule("", []string{"namespaces", "services", "pods"}, "get", "list", "watch"),
-			rule("", []string{"nodes"}, "list", "watch"),
+			rule("", []string{"nodes"}, "list", "watch", "patch"),
 			rule("discovery.k8s.io", []string{"endpointslices"}, "list", "watch"),
 			rule("multicluster.x-k8s.io", []string{"serviceimports"}, "get", "list", "watch", "create", "update", "delete"),
 			rule("multicluster.x-k8s.io", []string{"serviceexports"}, "get", "list", "watch"),

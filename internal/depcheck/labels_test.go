@@ -17,6 +17,7 @@ var labels = map[string]map[string]string{
 		"outcome(err)":      "stale, gone, refused, failed",
 		"w":                 "the constants of imports.Do, and conditions",
 		"do":                "the constants of imports.Do, and conditions",
+		"taintWrite":        "taint",
 		"eventOutcome(err)": "done, and what outcome says",
 	},
 	"discovery/kube/boundtoken": {"string(why)": "boundtoken.Reasons", "string(how)": "boundtoken.ByReview, boundtoken.ByKeys"},

@@ -143,6 +143,9 @@ serviceAccount: {{ .Release.Namespace }}/controller
 nodeServiceAccount: {{ .Release.Namespace }}/nodeproxy
 gateways: ["isthmus-gateway-nodes.{{ .Release.Namespace }}.svc:15008"]
 gatewayServiceAccount: {{ .Release.Namespace }}/gateway
+{{- with .Values.controller.startupTaint }}
+startupTaint: {{ . }}
+{{- end }}
 discovery:
   kube:
     inCluster: true
