@@ -81,7 +81,11 @@ func conflictMessage(conflicts Conflicts, merged Import, all []Export) string {
 	for _, e := range slices.SortedFunc(slices.Values(all), older) {
 		said = append(said, fmt.Sprintf("%s has %s", e.Cluster, e.words()))
 	}
-	return fmt.Sprintf("networks export it differently: %s; the oldest export counts, and the ports are %s: make them the same, or give one service another name", strings.Join(said, ", "), wordsOf(merged.Ports))
+	var fields []string
+	for _, c := range conflicts {
+		fields = append(fields, map[string]string{PortConflict: "spec.ports", TypeConflict: "spec.clusterIP (headless or not)"}[c])
+	}
+	return fmt.Sprintf("networks export it with different %s: %s; the oldest export counts, and the ports are %s: make them the same, or give one service another name", strings.Join(fields, " and "), strings.Join(said, ", "), wordsOf(merged.Ports))
 }
 
 func (e Export) words() string {

@@ -35,3 +35,15 @@ func TestMessagesOfConditionsFit(t *testing.T) {
 		t.Errorf("text that is not UTF-8 is %q: the API server would give back another one", got)
 	}
 }
+
+func TestAConflictNamesTheFieldAndWhoSaysWhat(t *testing.T) {
+	l := Local{Exists: true, Exported: true, Export: Export{Cluster: "west", Ports: tcp(80)}}
+	for want, other := range map[string]Export{
+		"different spec.ports: east has p8080 8080/TCP, west has p80 80/TCP":                                           {Cluster: "east", Ports: tcp(8080)},
+		"different spec.clusterIP (headless or not): east has a headless service with p80 80/TCP, west has p80 80/TCP": {Cluster: "east", Ports: tcp(80), Headless: true},
+	} {
+		if got := Conditions(l, []Export{other})[2]; got.Status != "True" || !strings.Contains(got.Message, want) {
+			t.Errorf("%s %s: %q; want %q", got.Kind, got.Status, got.Message, want)
+		}
+	}
+}
