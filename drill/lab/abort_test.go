@@ -13,7 +13,8 @@ func TestConnectionsThatClientsBreakOffAreCountedApart(t *testing.T) {
 	for _, exchange := range []string{"request", "banner"} {
 		t.Run(exchange, func(t *testing.T) {
 			t.Parallel()
-			s := tinyScenario(t, "rate: 60", "rate: 60, abort: 40 %", "EXCHANGE", exchange, "FAULT", "kind: gatewayKill, target: {network: west, gateway: 1}") // the fakes do not use gateways
+			// A transfer before the break has a minute: on a busy machine 5 s are over before it.
+			s := tinyScenario(t, "rate: 60", "rate: 60, abort: 40 %, timeout: 1m", "EXCHANGE", exchange, "FAULT", "kind: gatewayKill, target: {network: west, gateway: 1}") // the fakes do not use gateways
 			planned := map[string]int{}
 			for _, a := range scenario.Schedule(s, 1) {
 				planned[a.Abort.How]++
