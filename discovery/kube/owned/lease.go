@@ -96,6 +96,8 @@ func (e *Election) term(ctx context.Context, lead func(ctx context.Context)) err
 		e.leading.Store(true)
 		lead(both)
 		e.leading.Store(false)
+		lock.over.Store(true) // whoever holds the Lease works, or gives it back
+		stop()
 	}()
 	elector.Run(election)
 	stop()
