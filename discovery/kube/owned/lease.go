@@ -57,11 +57,6 @@ func (e *Election) term(ctx context.Context, lead func(ctx context.Context)) err
 	renewDeadline := e.duration * 2 / 3
 	lock := &lock{Interface: &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: e.client.namespace, Name: e.name}, Client: e.client.core.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: e.self}}}
-	defer context.AfterFunc(ctx, func() {
-		working.Wait() // lead has the end of ctx as well
-		lock.over.Store(true)
-		stop()
-	})()
 	started := make(chan context.Context, 1)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:          lock,
@@ -78,7 +73,12 @@ func (e *Election) term(ctx context.Context, lead func(ctx context.Context)) err
 	if err != nil {
 		return fmt.Errorf("lease: %w", err)
 	}
-	working.Add(1)
+	working.Add(1) // before anybody waits
+	defer context.AfterFunc(ctx, func() {
+		working.Wait() // lead has the end of ctx as well
+		lock.over.Store(true)
+		stop()
+	})()
 	go func() {
 		defer working.Done()
 		var leading context.Context
