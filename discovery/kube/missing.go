@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -39,10 +40,11 @@ func answers(ctx context.Context, address string) bool {
 func (s *Source) look(ctx context.Context, running *sync.WaitGroup, now time.Time) {
 	s.rewound(now)
 	known := s.misses(now)
-	taken := s.addresses()
+	taken, clusterIPs := s.addresses(), s.clusterIPs()
 	for k := range kinds {
 		gone, held := s.guard.judge(k, known[k], now, func(n name) bool {
-			return s.cluster.needs(k, n, s.isMissing) && (k != Pods || !taken[s.cluster.address(n)])
+			return s.cluster.needs(k, n, s.isMissing) && (k != Pods || !taken[s.cluster.address(n)]) &&
+				(k != Services || !slices.ContainsFunc(clusterIPsOf(s.cluster.services[n]), func(ip string) bool { return clusterIPs[ip] }))
 		})
 		s.gone(k, gone...)
 		if held > 0 {
@@ -90,6 +92,36 @@ func (s *Source) addresses() map[string]bool {
 		over := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 		if !over && !p.Spec.HostNetwork && p.Status.PodIP != "" && !s.isMissing(Pods, n) {
 			out[p.Status.PodIP] = true
+		}
+	}
+	return out
+}
+
+// clusterIPs returns those of services that are there, if any service is missing: who has that of
+// one that is missing has taken its place.
+func (s *Source) clusterIPs() map[string]bool {
+	if len(s.guard.missing[Services].lost) == 0 {
+		return nil
+	}
+	out := map[string]bool{}
+	for n, svc := range s.cluster.services {
+		if !s.isMissing(Services, n) {
+			for _, ip := range clusterIPsOf(svc) {
+				out[ip] = true
+			}
+		}
+	}
+	return out
+}
+
+// clusterIPsOf are the virtual addresses of a service, nil of none.
+func clusterIPsOf(s *corev1.Service) (out []string) {
+	if s == nil {
+		return nil
+	}
+	for _, ip := range append(slices.Clone(s.Spec.ClusterIPs), s.Spec.ClusterIP) {
+		if ip != "" && ip != corev1.ClusterIPNone {
+			out = append(out, ip)
 		}
 	}
 	return out
