@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -278,6 +280,41 @@ func FuzzCache(f *testing.F) {
 		_, objects, err := decodeCache(strings.NewReader(string(b)))
 		if err == nil {
 			NewCluster("west", "istio-system").Apply(objects...) // nothing of it may end the process
+		}
+	})
+}
+
+// While the watch was lost a service was deleted, and another one got its ClusterIP.
+func TestAHeldServiceGivesItsClusterIPToWhoHasItNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := prepare(t, shops(4)...)
+		w.probe = func(context.Context, string) bool { return true }
+		w.run(t)
+		<-w.Synced()
+		after(5 * time.Second)
+		w.refuse(errors.New("connection refused"))
+		w.cut()
+		after(time.Second)
+		old, oldSlice, _ := shopOf(1)
+		_, _, pod := shopOf(5)
+		service, slice := old.DeepCopy(), oldSlice.DeepCopy()
+		service.Name, slice.Name = "z-new", "z-new-x"
+		slice.Labels = map[string]string{labelOfSlice: service.Name}
+		slice.Endpoints[0].Addresses = []string{pod.Status.PodIP}
+		slice.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: pod.Name, UID: pod.UID}
+		objects := w.api.Tracker()
+		if err := errors.Join(objects.Delete(corev1.SchemeGroupVersion.WithResource("services"), "shop", old.Name),
+			objects.Delete(discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), "shop", oldSlice.Name),
+			objects.Add(service), objects.Add(slice), objects.Add(pod)); err != nil {
+			t.Fatal(err)
+		}
+		w.refuse(nil)
+		for _, d := range []time.Duration{5 * time.Second, time.Minute, 7 * time.Minute} {
+			after(d)
+			at := w.snapshot().ServiceAt(netip.MustParseAddr(old.Spec.ClusterIP))
+			if at == nil || at.Hostname != "z-new.shop.svc.cluster.local" {
+				t.Errorf("after another %v: %s leads to %v, want z-new", d, old.Spec.ClusterIP, at)
+			}
 		}
 	})
 }
