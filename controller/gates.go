@@ -40,7 +40,7 @@ var (
 )
 
 const (
-	// abreast is how many namespaces in turn lack a right before it counts as missing in all.
+	// abreast is how many other namespaces are tried when a right is back in one.
 	abreast = 3
 	// forgotten is how long after its pause a gate is remembered that nobody has asked for.
 	forgotten = 10 * time.Minute
@@ -56,16 +56,19 @@ type gate struct {
 
 // gates keep writes back that have failed for what they are, each cause by itself: the rest
 // goes on. When its time is over one write of a cause is let through, and tells whether the
-// others follow. Not safe for concurrent use.
+// others follow.
+//
+// A namespace that has not been seen to lack a right is not kept waiting by those that do: of
+// these one a second is tried again, each in its turn, and the sooner when the right is back in
+// another one. So a namespace that is given its right has it used within 5 s, or within as many
+// seconds as there are namespaces without it.
+//
+// Not safe for concurrent use.
 type gates struct {
-	of      map[cause]*gate
-	lacking map[string]int       // by what is done: in how many namespaces in turn the right was missing
-	turns   map[string]time.Time // likewise: when the last of these namespaces is tried again, each in its turn
+	of map[cause]*gate
 }
 
-func newGates() *gates {
-	return &gates{map[cause]*gate{}, map[string]int{}, map[string]time.Time{}}
-}
+func newGates() *gates { return &gates{map[cause]*gate{}} }
 
 // open reports whether a write may be tried.
 func (g *gates) open(do string, n vip.Name, now time.Time) bool {
@@ -89,18 +92,7 @@ func (g *gates) failed(do string, n vip.Name, err error, now time.Time) (c cause
 	case errors.Is(err, owned.ErrDenied):
 		c.name = ""
 	}
-	first = g.shut(c, pauses, right, err, now)
-	if all := (cause{do: do}); right && c != all {
-		if g.turns[do].After(now) {
-			g.of[c].until = g.turns[do].Add(g.of[c].until.Sub(now))
-		}
-		g.turns[do] = g.of[c].until
-		if g.lacking[do]++; g.lacking[do] >= abreast {
-			g.lacking[do] = 0 // when it opens as many are tried, of which not all are known to lack it
-			g.shut(all, rights, true, err, now)
-		}
-	}
-	return c, first
+	return c, g.shut(c, pauses, right, err, now)
 }
 
 func (g *gates) shut(c cause, pauses backoff.Backoff, right bool, err error, now time.Time) (first bool) {
@@ -111,25 +103,40 @@ func (g *gates) shut(c cause, pauses backoff.Backoff, right bool, err error, now
 	}
 	x.failures++
 	x.right, x.why = right, err
-	x.until = now.Add(pauses.Next(x.failures))
+	wait := pauses.Next(x.failures)
+	if right {
+		wait = max(wait, time.Duration(1+len(g.lacking(c, now)))*rights.First)
+	}
+	x.until = now.Add(wait)
 	return first
 }
 
-// done opens the gates of a write that was done. If a right was missing for its like, it
-// may be back for all.
-func (g *gates) done(do string, n vip.Name, now time.Time) (ended []cause) {
-	delete(g.lacking, do)
-	delete(g.turns, do)
-	for _, c := range []cause{{do: do}, {do, n.Namespace, ""}, {do, n.Namespace, n.Name}} {
-		if g.of[c] != nil {
-			delete(g.of, c)
-			ended = append(ended, c)
+// lacking are the gates of other causes that wait for the same right until after a time.
+func (g *gates) lacking(but cause, after time.Time) (out []*gate) {
+	for c, x := range g.of {
+		if c.do == but.do && c != but && x.right && x.until.After(after) {
+			out = append(out, x)
 		}
 	}
-	if len(ended) > 0 {
-		for c, x := range g.of {
-			if c.do == do && x.right && x.until.After(now) {
-				x.until = now.Add(pace)
+	return out
+}
+
+// done opens the gates of a write that was done. If a right was missing for it, it may be
+// back for its like: some of these are tried, and each that is done has more tried.
+func (g *gates) done(do string, n vip.Name, now time.Time) (ended []cause) {
+	for _, c := range []cause{{do: do}, {do, n.Namespace, ""}, {do, n.Namespace, n.Name}} {
+		x := g.of[c]
+		if x == nil {
+			continue
+		}
+		delete(g.of, c)
+		ended = append(ended, c)
+		if x.right {
+			soon := now.Add(pace)
+			like := g.lacking(c, soon) // beyond those that others have had tried
+			slices.SortFunc(like, func(a, b *gate) int { return a.until.Compare(b.until) })
+			for _, other := range like[:min(abreast, len(like))] {
+				other.until = soon
 			}
 		}
 	}
