@@ -113,6 +113,8 @@ func TestHelmRefusesWhatIsNoValue(t *testing.T) {
 		"network=west,gateway.config.timeouts.lameDuck=60s":                       "gateway.lameDuckSeconds",
 		"network=west,gateway.config.timeouts.drain=10m":                          "gateway.drainSeconds",
 		"network=west,nodeProxy.enabled=true,nodeProxy.config.timeouts.drain=10m": "nodeProxy.drainSeconds",
+		"network=west,nodeProxy.enabled=true,nodeProxy.hostNetwork=true":          "networkPolicy.nodeCIDRs",
+		"network=west,log.level=trace":                                            "log.level",
 	} {
 		out, err := render(t, "--set", set)
 		if err == nil {

@@ -21,7 +21,7 @@ var constraints = map[string]map[string]any{
 	"objects.ca":                            {"minLength": 1},
 	"objects.root":                          {"minLength": 1},
 	"objects.networks":                      {"minLength": 1},
-	"log.level":                             {"enum": []string{"trace", "debug", "info", "warn", "error"}},
+	"log.level":                             {"enum": []string{"debug", "info", "warn", "error"}},
 	"gateway.replicas":                      {"minimum": 1},
 	"gateway.lameDuckSeconds":               {"minimum": 0},
 	"gateway.drainSeconds":                  {"minimum": 1},
