@@ -35,8 +35,11 @@ func TestGatewaysBesideThoseOfConfiguration(t *testing.T) {
 		"an address for all leads to the first": {configured: []netip.AddrPort{shared}, names: map[netip.AddrPort]string{shared: "gw-1"}, up: []netip.AddrPort{shared}, want: []netip.AddrPort{shared, two}},
 		"it leads to one with another stream": {configured: []netip.AddrPort{shared}, names: map[netip.AddrPort]string{shared: "gw-2", two: "gw-2"}, up: []netip.AddrPort{shared, two},
 			want: []netip.AddrPort{shared, one}},
-		"it leads nowhere now":                {configured: []netip.AddrPort{shared}, names: map[netip.AddrPort]string{shared: "gw-1", two: "gw-2"}, up: []netip.AddrPort{two}, want: []netip.AddrPort{shared, one, two}},
-		"a gateway is listed by another name": {configured: []netip.AddrPort{shared}, names: map[netip.AddrPort]string{shared: "first", one: "first"}, up: []netip.AddrPort{shared}, want: []netip.AddrPort{shared, two}},
+		"it leads nowhere now":                   {configured: []netip.AddrPort{shared}, names: map[netip.AddrPort]string{shared: "gw-1", two: "gw-2"}, up: []netip.AddrPort{two}, want: []netip.AddrPort{shared, one, two}},
+		"a gateway is listed by another name":    {configured: []netip.AddrPort{shared}, names: map[netip.AddrPort]string{shared: "first", one: "first"}, up: []netip.AddrPort{shared}, want: []netip.AddrPort{shared, two}},
+		"one has the address that another had":   {names: map[netip.AddrPort]string{two: "gw-2", one: "gw-2"}, up: []netip.AddrPort{two}, want: []netip.AddrPort{one, two}},
+		"so, behind an address for all":          {configured: []netip.AddrPort{shared}, names: map[netip.AddrPort]string{shared: "gw-2", one: "gw-2"}, up: []netip.AddrPort{shared}, want: []netip.AddrPort{shared, one}},
+		"so, and both are listed by other names": {names: map[netip.AddrPort]string{two: "first", one: "first"}, up: []netip.AddrPort{two}, want: []netip.AddrPort{one, two}},
 	} {
 		var configured []*mesh.Gateway
 		for _, a := range x.configured {

@@ -87,8 +87,9 @@ func (p *Proxy) ownGateways() []*mesh.Gateway {
 // beside returns the gateways of configuration and those that the gateways list, so that a node proxy that
 // was given one has others when that one goes. Who answers must have the identity that
 // configuration gives, also where the list has another one: who tells is not believed who else may. A gateway that a stream is up to at another
-// address is left out: it would end the older of two streams. names says who has answered at an
-// address, up where a stream is up.
+// address is left out: it would end the older of two streams. names says who has answered last at an
+// address, up where a stream is up: elsewhere another one may answer by now, and does if the list has
+// the one that answered, or what a stream to it is up to, at an address of its own.
 func beside(configured, listed []*mesh.Gateway, id spiffeid.ID, names map[netip.AddrPort]string, up map[netip.AddrPort]bool) []*mesh.Gateway {
 	out, has := slices.Clone(configured), map[netip.AddrPort]bool{}
 	for _, g := range configured {
@@ -103,6 +104,12 @@ func beside(configured, listed []*mesh.Gateway, id spiffeid.ID, names map[netip.
 	for _, g := range listed {
 		at := cmp.Or(g.Federation, g.Address)
 		by, is := reached[cmp.Or(names[at], g.Name)]
+		if is && !up[at] && slices.ContainsFunc(listed, func(o *mesh.Gateway) bool {
+			other := cmp.Or(o.Federation, o.Address)
+			return other != at && (o.Name == names[at] || other == by)
+		}) {
+			by, is = reached[g.Name]
+		}
 		if has[at] || is && by != at || len(out) >= maxOwnGateways {
 			continue
 		}
