@@ -40,21 +40,31 @@ var errRefused = errors.New("the server does not answer for the name")
 
 // inDomains asks for host itself and in each search domain, until it is found, as resolv.conf(5)
 // and glibc have it: a name that does not exist, has no addresses or that no server answers for (a
-// search domain of somebody else's) is followed by the next one. When no server answers at all, there is
-// nobody to ask for that one.
+// search domain of somebody else's) is followed by the next one. When no server says anything of one,
+// as for a domain that is forwarded to where nobody is, the other search domains are left, and host
+// itself is asked for if it has a dot: each such name costs all the time that there is for one.
 func inDomains(ctx context.Context, c *dns.ClientConfig, host string) ([]netip.Addr, time.Duration, error) {
 	why := ErrNotFound
 	a := &asker{config: c}
+	absolute := dns.Fqdn(host)
+	silent := false
 	for _, full := range c.NameList(host) {
+		if silent && full != absolute {
+			continue
+		}
 		found, ttl, err := a.both(ctx, full)
 		switch {
 		case len(found) > 0:
 			return found, ttl, nil
 		case err == nil || errors.Is(err, ErrNotFound):
 		case errors.Is(err, errRefused):
-			why = err
-		default:
+			if !silent {
+				why = err
+			}
+		case full == absolute || dns.CountLabel(absolute) < 2:
 			return nil, 0, fmt.Errorf("resolve %s: %w", host, err)
+		default:
+			why, silent = err, true
 		}
 	}
 	return nil, 0, fmt.Errorf("resolve %s: %w", host, why)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -354,6 +355,41 @@ func TestSearchDomainsAndServersThatFail(t *testing.T) {
 			}
 			if took := time.Since(began); c.want != "" && took > 4*time.Second {
 				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}
+
+// Nobody is where a search domain is forwarded to: a name with a dot is asked for as it is, as by
+// glibc, and no other search domain costs its time. What does not exist otherwise may exist there.
+func TestASearchDomainThatNobodyAnswersForHidesNoName(t *testing.T) {
+	for name, want := range map[string]string{"gw.example.com": "192.0.2.1", "none.example.com": "", "gateway": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			normal := answering(map[string]string{"gw.example.com.": "192.0.2.1"}, nil)
+			var mu sync.Mutex
+			asked := map[string]bool{}
+			at, port := servers(t, func(w dns.ResponseWriter, q *dns.Msg) {
+				if full := q.Question[0].Name; strings.HasSuffix(full, ".test.") {
+					mu.Lock()
+					defer mu.Unlock()
+					asked[full] = true
+					return
+				}
+				normal(w, q)
+			})
+			c := &dns.ClientConfig{Servers: at, Port: port, Search: []string{"svc.cluster.local", "a.test", "b.test"}, Ndots: 5, Timeout: 1, Attempts: 1}
+			found, _, err := inDomains(t.Context(), c, name)
+			switch {
+			case want == "" && (err == nil || errors.Is(err, ErrNotFound)):
+				t.Errorf("found %v, %v; want that nobody answers, which says nothing of the name", found, err)
+			case want != "" && !slices.Equal(found, addrs(want)):
+				t.Errorf("found %v, %v; want %s", found, err, want)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if len(asked) != 1 {
+				t.Errorf("asked for %v; want one search domain that is silent", asked)
 			}
 		})
 	}
