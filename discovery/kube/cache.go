@@ -31,6 +31,7 @@ type cacheHeader struct {
 	Network string    `json:"network"`
 	Cluster string    `json:"cluster,omitempty"` // UID of the namespace kube-system; empty if that is not known
 	Saved   time.Time `json:"saved"`             // when all of it was current
+	Written time.Time `json:"written,omitzero"`  // when the file was written
 }
 
 // cacheLine is each further one; the last has End.
@@ -39,11 +40,20 @@ type cacheLine struct {
 	Namespace string          `json:"namespace,omitempty"`
 	Name      string          `json:"name,omitempty"`
 	Object    json.RawMessage `json:"object,omitempty"`
+	Missing   *cacheMissing   `json:"missing,omitempty"`
 	End       int             `json:"end,omitempty"` // how many objects there were, and one more
 }
 
-// writeCache writes objects to the file at path in one step, gzipped JSON lines.
-func writeCache(path string, h cacheHeader, objects []Event) (err error) {
+// cacheMissing says of an object that the latest list of the API server lacked it. It has how long
+// and not since when: a clock that goes backwards between two processes takes nothing of it away.
+type cacheMissing struct {
+	MS       int64 `json:"ms"`                 // for how long, when the file was written
+	Restored bool  `json:"restored,omitempty"` // the API server had gone backwards
+}
+
+// writeCache writes objects to the file at path in one step, gzipped JSON lines. missing has some of
+// them, by the event without its object.
+func writeCache(path string, h cacheHeader, objects []Event, missing map[Event]cacheMissing) (err error) {
 	h.Format = cacheFormat
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -64,6 +74,9 @@ func writeCache(path string, h cacheHeader, objects []Event) (err error) {
 	}
 	for _, e := range objects {
 		l := cacheLine{Kind: e.Kind.String(), Namespace: e.Namespace, Name: e.Name}
+		if m, is := missing[Event{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name}]; is {
+			l.Missing = &m
+		}
 		if e.Kind != ServiceExports {
 			if l.Object, err = json.Marshal(e.Object); err != nil {
 				return err
@@ -81,50 +94,57 @@ func writeCache(path string, h cacheHeader, objects []Event) (err error) {
 
 // readCache reads the file at path. One that is damaged or not whole has an error, and
 // nothing of it counts.
-func readCache(path string) (cacheHeader, []Event, error) {
+func readCache(path string) (cacheHeader, []Event, map[Event]cacheMissing, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return cacheHeader{}, nil, err
+		return cacheHeader{}, nil, nil, err
 	}
 	defer f.Close()
 	return decodeCache(f)
 }
 
-func decodeCache(r io.Reader) (h cacheHeader, objects []Event, err error) {
+func decodeCache(r io.Reader) (h cacheHeader, objects []Event, missing map[Event]cacheMissing, err error) {
+	missing = map[Event]cacheMissing{}
 	packed, err := gzip.NewReader(bufio.NewReaderSize(r, 64<<10))
 	if err != nil {
-		return h, nil, fmt.Errorf("it is no cache: %w", err)
+		return h, nil, nil, fmt.Errorf("it is no cache: %w", err)
 	}
 	lines := bufio.NewScanner(io.LimitReader(packed, maxCache))
 	lines.Buffer(make([]byte, 0, 64<<10), maxCacheLine)
 	if !lines.Scan() || json.Unmarshal(lines.Bytes(), &h) != nil || h.Format != cacheFormat {
-		return h, nil, fmt.Errorf("it is no cache of this format: %q", h.Format)
+		return h, nil, nil, fmt.Errorf("it is no cache of this format: %q", h.Format)
 	}
 	for lines.Scan() {
 		var l cacheLine
 		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
-			return h, nil, fmt.Errorf("line %d: %w", len(objects)+2, err)
+			return h, nil, nil, fmt.Errorf("line %d: %w", len(objects)+2, err)
 		}
 		if l.End > 0 {
 			if l.End != len(objects)+1 {
-				return h, nil, fmt.Errorf("it has %d objects, want %d", len(objects), l.End-1)
+				return h, nil, nil, fmt.Errorf("it has %d objects, want %d", len(objects), l.End-1)
 			}
 			if lines.Scan() || lines.Err() != nil { // the sum at the end is read, and right
-				return h, nil, fmt.Errorf("it goes on behind its end: %w", lines.Err())
+				return h, nil, nil, fmt.Errorf("it goes on behind its end: %w", lines.Err())
 			}
-			return h, objects, nil
+			return h, objects, missing, nil
 		}
 		e, err := l.event()
 		if err != nil {
-			return h, nil, fmt.Errorf("line %d: %w", len(objects)+2, err)
+			return h, nil, nil, fmt.Errorf("line %d: %w", len(objects)+2, err)
 		}
 		objects = append(objects, e)
+		if l.Missing != nil {
+			missing[Event{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name}] = *l.Missing
+		}
 	}
-	return h, nil, errors.Join(errors.New("it is not whole"), lines.Err())
+	return h, nil, nil, errors.Join(errors.New("it is not whole"), lines.Err())
 }
 
 // event returns the object of a line.
 func (l cacheLine) event() (e Event, err error) {
+	if l.Missing != nil && l.Missing.MS < 0 {
+		return e, fmt.Errorf("missing.ms %d is less than 0", l.Missing.MS)
+	}
 	e = Event{Kind: kinds, Namespace: l.Namespace, Name: l.Name}
 	for k := range kinds {
 		if k.String() == l.Kind {

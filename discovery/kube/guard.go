@@ -46,6 +46,9 @@ type guard struct {
 type absence struct {
 	lost map[name]*loss
 	of   int // objects of the kind that were known when the oldest was first held
+	// cached: some are missing by the word of a cache, and the list has not been read since. The
+	// next one may have them.
+	cached bool
 }
 
 // loss is one object that is missing.
@@ -64,8 +67,30 @@ type verdict struct {
 	news uint64 // the number of the news that the list lacked
 }
 
-// set says what is missing of a kind now, each object with the number of its latest news.
-func (g *guard) set(k Kind, missing map[name]uint64, now time.Time) {
+// restore takes in an object that was missing in an earlier life, of so many that are known.
+func (g *guard) restore(e Event, news uint64, since time.Time, restored bool, of int) {
+	a, n := &g.missing[e.Kind], name{e.Namespace, e.Name}
+	if a.lost == nil {
+		a.lost = map[name]*loss{}
+	}
+	a.lost[n] = &loss{verdict: verdict{n, news}, since: since, held: true, restored: restored}
+	a.of, a.cached = of, true
+}
+
+// cached returns all that is missing, for restore in a later life.
+func (g *guard) cached(now time.Time) map[Event]cacheMissing {
+	out := map[Event]cacheMissing{}
+	for k := range g.missing {
+		for n, l := range g.missing[k].lost {
+			out[Event{Kind: Kind(k), Namespace: n.namespace, Name: n.name}] = cacheMissing{now.Sub(l.since).Milliseconds(), l.restored}
+		}
+	}
+	return out
+}
+
+// set says what is missing of a kind now, each object with the number of its latest news, and
+// reports whether more is missing than was.
+func (g *guard) set(k Kind, missing map[name]uint64, now time.Time) (more bool) {
 	a := &g.missing[k]
 	for n, l := range a.lost {
 		if news, is := missing[n]; !is || news != l.news {
@@ -80,7 +105,9 @@ func (g *guard) set(k Kind, missing map[name]uint64, now time.Time) {
 			a.lost = map[name]*loss{}
 		}
 		a.lost[n] = &loss{verdict: verdict{n, news}, since: now, restored: !g.rewound.IsZero() && now.Sub(g.rewound) < rewoundFor}
+		more = true
 	}
+	return more
 }
 
 // rewind notes that the API server has gone backwards.
@@ -108,7 +135,7 @@ func (g *guard) judge(k Kind, known int, now time.Time, needed func(name) bool) 
 		age := now.Sub(l.since)
 		switch {
 		case age < judgeAfter:
-		case !needed(n), k != Pods && l.over(age, asked):
+		case !needed(n), k != Pods && !a.cached && l.over(age, asked):
 			delete(a.lost, n)
 			gone = append(gone, l.verdict)
 		case !l.held:

@@ -226,7 +226,7 @@ func TestCacheOfAnotherClusterIsForgottenWhenThatIsKnown(t *testing.T) {
 func TestDamagedCacheIsLeftAside(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cache")
 	h := cacheHeader{Network: "west", Saved: time.Now()}
-	if err := writeCache(path, h, NewCluster("west", "istio-system").Objects()); err != nil {
+	if err := writeCache(path, h, NewCluster("west", "istio-system").Objects(), nil); err != nil {
 		t.Fatal(err)
 	}
 	whole, err := os.ReadFile(path)
@@ -241,7 +241,7 @@ func TestDamagedCacheIsLeftAside(t *testing.T) {
 			if err := os.WriteFile(path, b, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			got, objects, err := readCache(path)
+			got, objects, _, err := readCache(path)
 			if err == nil && (!got.Saved.Equal(h.Saved) || len(objects) != 0 || got.Network != "west") {
 				t.Fatalf("%s at %d: %+v %v is believed", what, i, got, objects)
 			}
@@ -268,7 +268,8 @@ func TestDamagedCacheIsLeftAside(t *testing.T) {
 
 func FuzzCache(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "cache")
-	if err := writeCache(path, cacheHeader{Network: "west"}, []Event{{Pods, "a", "b", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}}, {ServiceExports, "a", "b", struct{}{}}}); err != nil {
+	if err := writeCache(path, cacheHeader{Network: "west"}, []Event{{Pods, "a", "b", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b"}}}, {ServiceExports, "a", "b", struct{}{}}},
+		map[Event]cacheMissing{{ServiceExports, "a", "b", nil}: {600_000, true}}); err != nil {
 		f.Fatal(err)
 	}
 	b, err := os.ReadFile(path)
@@ -277,7 +278,7 @@ func FuzzCache(f *testing.F) {
 	}
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, objects, err := decodeCache(strings.NewReader(string(b)))
+		_, objects, _, err := decodeCache(strings.NewReader(string(b)))
 		if err == nil {
 			NewCluster("west", "istio-system").Apply(objects...) // nothing of it may end the process
 		}

@@ -16,6 +16,7 @@ import (
 type list struct {
 	kind      Kind
 	objects   map[Event]uint64 // the number of the latest news of each
+	read      bool             // in this life, and all that it lacks is noted
 	open      bool             // a watch is open: all that happens is told
 	none      bool             // the API server has no such list, which is no fault
 	failing   bool             // the last question was not answered as it should be
@@ -111,6 +112,9 @@ func (s *Source) withdraw(k Kind, store cache.Store, believed bool) {
 		}
 		s.mu.Unlock()
 	}
+	s.mu.Lock()
+	s.lists[k].read = true
+	s.mu.Unlock()
 	s.poke()
 }
 

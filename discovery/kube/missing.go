@@ -64,6 +64,8 @@ func (s *Source) misses(now time.Time) (known [kinds]int) {
 	s.mu.Lock()
 	for k := range s.lists {
 		known[k] = len(s.lists[k].objects)
+		a := &s.guard.missing[k]
+		a.cached = a.cached && !s.lists[k].read
 	}
 	for e := range s.missing {
 		if missing[e.Kind] == nil {
@@ -73,7 +75,8 @@ func (s *Source) misses(now time.Time) (known [kinds]int) {
 	}
 	s.mu.Unlock()
 	for k := range kinds {
-		s.guard.set(k, missing[k], now)
+		more := s.guard.set(k, missing[k], now)
+		s.saver.dirty = s.saver.dirty || more
 	}
 	return known
 }
@@ -150,6 +153,7 @@ func (s *Source) rewound(now time.Time) {
 					Msg("the Kubernetes API server has gone backwards: what it lacks is held for a day")
 			}
 			s.guard.rewind(now)
+			s.saver.dirty = true
 		}
 		l.version = is
 	}

@@ -19,6 +19,8 @@ const (
 	// that starts from it will call its own.
 	saveEvery = 10 * time.Second
 	restEvery = 5 * time.Minute
+	// longestMissing bounds what is believed of a cache.
+	longestMissing = 365 * 24 * time.Hour
 )
 
 // saver writes the cache of a Source. Run's alone.
@@ -43,7 +45,7 @@ func (s *Source) restore() bool {
 	if s.saver.path == "" {
 		return false
 	}
-	h, objects, err := readCache(s.saver.path)
+	h, objects, missing, err := readCache(s.saver.path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return false
@@ -64,16 +66,32 @@ func (s *Source) restore() bool {
 		o := e.Object
 		e.Object = nil
 		s.note(e, o)
+		if _, lacked := missing[e]; lacked { // it may be of before the API server went backwards the last time
+			continue
+		}
 		if m, is := o.(metav1.Object); is { // so that it is seen if the API server has gone backwards since
 			l := &s.lists[e.Kind]
 			l.version = max(l.version, parseVersion(m.GetResourceVersion()))
 		}
 	}
+	s.missesStill(missing, h.Written, time.Now())
 	s.apply()
 	s.saver.dirty = false
 	close(s.synced)
-	s.log.Warn().Str("file", s.saver.path).Int("objects", len(objects)).Dur("age", time.Since(h.Saved)).Msg("the Kubernetes cluster is as the cache has it, until its API server answers")
+	s.log.Warn().Str("file", s.saver.path).Int("objects", len(objects)).Int("missing", len(missing)).Dur("age", time.Since(h.Saved)).Msg("the Kubernetes cluster is as the cache has it, until its API server answers")
 	return true
+}
+
+// missesStill takes in what was missing when the cache was written. It is held on from there, and for
+// as long as a list is not read anew.
+func (s *Source) missesStill(missing map[Event]cacheMissing, written, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for e, m := range missing {
+		s.missing[e] = struct{}{}
+		since := now.Add(-time.Duration(min(m.MS, longestMissing.Milliseconds())) * time.Millisecond).Add(-max(0, now.Sub(written)))
+		s.guard.restore(e, s.lists[e.Kind].objects[e], since, m.Restored, len(s.lists[e.Kind].objects))
+	}
 }
 
 // current notes whether what is in force is what the API server said in this life.
@@ -108,10 +126,11 @@ func (s *Source) save(running *sync.WaitGroup, now time.Time) {
 		return // it would be no younger
 	}
 	v.tried, v.dirty, v.writing = now, false, make(chan struct{})
-	h, objects, done := cacheHeader{Network: s.cluster.network, Cluster: s.cluster.uid(), Saved: now.Add(-oldest)}, s.cluster.Objects(), v.writing
+	h := cacheHeader{Network: s.cluster.network, Cluster: s.cluster.uid(), Saved: now.Add(-oldest), Written: now}
+	objects, missing, done := s.cluster.Objects(), s.guard.cached(now), v.writing
 	running.Go(func() {
 		defer close(done)
-		if err := writeCache(v.path, h, objects); err != nil {
+		if err := writeCache(v.path, h, objects, missing); err != nil {
 			s.cacheFailed("the cache of the Kubernetes cluster cannot be written", err)
 			return
 		}
