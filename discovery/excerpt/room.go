@@ -127,7 +127,8 @@ func (h *Held) roomAgain() {
 }
 
 // Again reports whether something was left out, and there is room by now: then the gateway that
-// leads is to tell everything once more.
+// leads is to tell everything once more. For a service there is when a pod of this node has become
+// its member, of which that gateway tells as if the service was held.
 func (h *Held) Again() bool {
 	if h.bound == "" || h.anew {
 		return false
@@ -137,5 +138,13 @@ func (h *Held) Again() bool {
 		return false
 	}
 	free := func(is, most int) bool { return is <= most-most/roomPart }
-	return free(len(h.pods), MaxWorkloads) && free(h.here, MaxLocal) && free(len(h.services), MaxServices) && free(h.bytes, MaxBytes)
+	if !free(h.bytes, MaxBytes) {
+		return false
+	}
+	for x := range h.left {
+		if x.kind == discovery.KindService && h.local(x.name) {
+			return true
+		}
+	}
+	return free(len(h.pods), MaxWorkloads) && free(h.here, MaxLocal) && free(len(h.services), MaxServices)
 }

@@ -174,6 +174,62 @@ func TestWhatWasLeftOutIsAskedForWhenThereIsRoom(t *testing.T) {
 	}
 }
 
+// A service that there was no room for has room once a pod of this node is its member: it is asked
+// for then, though the gateway, which has told it, does not tell it again with the pod.
+func TestAServiceThatWasLeftOutIsAskedForWhenAPodOfThisNodeIsItsMember(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	h, asked := NewHeld(modelNetwork, modelNode, "cluster.local"), 0
+	k := NewKeeper(h, func(...discovery.Change) {}, all, func() time.Time { return now })
+	k.Reread = func() { asked++; k.Lead("gw-1") }
+	tell := func(m *pb.Excerpt) {
+		t.Helper()
+		m.End = true
+		if _, err := k.Take(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pass := func() {
+		for range 5 {
+			now = now.Add(time.Second)
+			k.Tend()
+		}
+	}
+	name := func(i int) string { return fmt.Sprintf("s%d.shop.svc.cluster.local", i) }
+	whole := func(pods ...*pb.ExcerptWorkload) {
+		m := begin()
+		for i := range MaxServices {
+			m.Names = append(m.Names, &pb.ExcerptName{Asked: name(i), Service: name(i)})
+			m.Services = append(m.Services, &pb.ExcerptService{Name: fmt.Sprintf("s%d", i), Namespace: "shop"})
+		}
+		tell(m)
+		last := &pb.Excerpt{Services: []*pb.ExcerptService{{Name: fmt.Sprintf("s%d", MaxServices), Namespace: "shop"}}}
+		last.Names = []*pb.ExcerptName{{Asked: name(MaxServices), Service: name(MaxServices)}}
+		last.Workloads = pods
+		tell(last)
+	}
+	k.Lead("gw-1")
+	whole()
+	elsewhere := ownPod(2, name(MaxServices))
+	elsewhere.Node = "n-9"
+	tell(&pb.Excerpt{Workloads: []*pb.ExcerptWorkload{ownPod(1, name(0)), elsewhere}})
+	if pass(); asked > 0 || h.Status().LeftOut != 1 {
+		t.Fatalf("asked %d times again without room; %d are left out, want 1", asked, h.Status().LeftOut)
+	}
+	pod := ownPod(3, name(MaxServices))
+	tell(&pb.Excerpt{Workloads: []*pb.ExcerptWorkload{pod}})
+	if pass(); asked != 1 {
+		t.Fatalf("a pod of this node is a member of a service that was left out, which is asked for %d times, want once", asked)
+	}
+	whole(elsewhere, pod)
+	if _, held := h.services[name(MaxServices)]; !held || h.Status().LeftOut != 0 {
+		t.Errorf("it is held: %v; %d are left out, want none", held, h.Status().LeftOut)
+	}
+	now = now.Add(rereadEvery)
+	if pass(); asked != 1 {
+		t.Errorf("it is held, and asked for again")
+	}
+}
+
 // Another gateway that lists fewer gateways, networks or services takes them away after a
 // while alone.
 func TestAnotherGatewayTakesNothingAwayAtOnce(t *testing.T) {
