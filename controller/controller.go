@@ -265,7 +265,7 @@ func (c *Controller) findings() []string {
 	most := map[string]int{}
 	for _, p := range c.problems {
 		if most[p.Reason]++; most[p.Reason] <= maxFindings {
-			out = append(out, fmt.Sprintf("ServiceImport %s: %s", p.Name, p.Message))
+			out = append(out, fmt.Sprintf("ServiceImport %s: %s", p.Name, p))
 		}
 	}
 	for reason, n := range most {

@@ -50,7 +50,16 @@ type Problem struct {
 	vip.Name
 	Exists  bool // as an object
 	Reason  string
-	Message string
+	Message string // with the remedy; the same while the problem is
+	Counts  string // how much of what, as it is now; empty if that is not what is wrong
+}
+
+// String returns all that is known of it.
+func (p Problem) String() string {
+	if p.Counts == "" {
+		return p.Message
+	}
+	return p.Message + " (" + p.Counts + ")"
 }
 
 // Result is what is to be done.
@@ -128,7 +137,7 @@ func (r *Result) one(v View, n vip.Name, have map[vip.Name]Import, ledger *vip.L
 	is, exists := have[n]
 	if exists && !is.Ours {
 		if len(v.Exports[n]) > 0 {
-			r.Problems = append(r.Problems, Problem{n, true, "NotOurs", "other networks export this service, and this ServiceImport was not made by isthmus-controller, which leaves it alone: delete it, and isthmus-controller makes its own"})
+			r.Problems = append(r.Problems, Problem{Name: n, Exists: true, Reason: "NotOurs", Message: "other networks export this service, and this ServiceImport was not made by isthmus-controller, which leaves it alone: delete it, and isthmus-controller makes its own"})
 		}
 		return
 	}
@@ -146,7 +155,7 @@ func (r *Result) one(v View, n vip.Name, have map[vip.Name]Import, ledger *vip.L
 	if !want.Headless {
 		_, why := ledger.Assign(n, want.Clusters, now)
 		if want.Waits = why.String(); why != vip.None {
-			r.Problems = append(r.Problems, Problem{n, exists, noAddress[why], want.Waits + remedyOf(why, want.Clusters, ledger)})
+			r.Problems = append(r.Problems, Problem{n, exists, noAddress[why], want.Waits + remedies[why], counts(why, want.Clusters, ledger)})
 		}
 		want.IPs = ledger.Addresses(n)
 	}
@@ -165,21 +174,26 @@ func (r *Result) one(v View, n vip.Name, have map[vip.Name]Import, ledger *vip.L
 // noAddress are the reasons of Events at imports without an address.
 var noAddress = map[vip.Why]string{vip.Exhausted: "NoAddress", vip.Share: "NetworkShare", vip.Unreadable: "LedgerUnreadable"}
 
-// remedyOf is what to do about it, and of how much.
-func remedyOf(why vip.Why, networks []string, ledger *vip.Ledger) string {
-	used, of := ledger.Used()
-	taken := fmt.Sprintf("%d of %d numbers are taken or were given back in the last %v", used, of, vip.Quarantine)
-	switch why {
-	case vip.Share:
-		said := make([]string, len(networks))
-		for i, n := range networks {
-			said[i] = fmt.Sprintf("%s has %d", n, ledger.UsedBy(n))
-		}
-		return fmt.Sprintf(" (%s; %s): let them export less, or give the controller and the gateways wider ranges (vips.ipv4, vips.ipv6)", strings.Join(said, ", "), taken)
-	case vip.Unreadable:
-		return ": it gets one then; who may write the ConfigMap isthmus-vips is the controller alone"
+// remedies are what to do about it.
+var remedies = map[vip.Why]string{
+	vip.Exhausted:  ": give the controller and the gateways wider ranges (vips.ipv4, vips.ipv6), or import less",
+	vip.Share:      ": let them export less, or give the controller and the gateways wider ranges (vips.ipv4, vips.ipv6)",
+	vip.Unreadable: ": it gets one then; who may write the ConfigMap isthmus-vips is the controller alone",
+}
+
+// counts say of how much there is too little.
+func counts(why vip.Why, networks []string, ledger *vip.Ledger) string {
+	if why == vip.Unreadable {
+		return ""
 	}
-	return ": " + taken + ": give the controller and the gateways wider ranges (vips.ipv4, vips.ipv6), or import less"
+	var said []string
+	if why == vip.Share {
+		for _, n := range networks {
+			said = append(said, fmt.Sprintf("%s has %d", n, ledger.UsedBy(n)))
+		}
+	}
+	used, of := ledger.Used()
+	return strings.Join(append(said, fmt.Sprintf("%d of %d numbers are taken or were given back in the last %v", used, of, vip.Quarantine)), ", ")
 }
 
 func firstOf(list []string) string {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -247,6 +248,32 @@ func TestAnExhaustedRangeIsAProblem(t *testing.T) {
 		if w.Import.Ready != (len(w.Import.IPs) > 0) || w.Import.Ready != (w.Import.Waits == "") {
 			t.Errorf("%s has %v and is ready: %v", w.Import.Name, w.Import.IPs, w.Import.Ready)
 		}
+	}
+}
+
+// What a problem says stays as it is while others come and go: the message names the Event.
+func TestTheMessageOfAProblemStays(t *testing.T) {
+	view := View{Exports: map[vip.Name][]Export{}, Vague: func(string) bool { return false }, Lacks: func(string) bool { return false }}
+	ledger, messages, numbers := vip.New(vip.Ranges{V4: netip.MustParsePrefix("10.9.8.0/28")}), map[string]bool{}, map[string]bool{}
+	for i := range 20 {
+		view.Exports[named(i)] = []Export{{Cluster: "east", Ports: tcp(80)}}
+	}
+	for i := range 5 {
+		if i > 0 {
+			view.Exports[named(100+i)] = []Export{{Cluster: fmt.Sprint("west-", i), Ports: tcp(80)}}
+		}
+		for _, p := range Plan(view, nil, ledger, start).Problems {
+			if p.Reason != "NetworkShare" {
+				continue
+			}
+			messages[p.Message], numbers[p.String()] = true, true
+			if !strings.Contains(p.Message, "vips.ipv4") || !strings.Contains(p.String(), "east has 12") {
+				t.Errorf("%s: %s; want the remedy, and how many it has", p.Name, p)
+			}
+		}
+	}
+	if len(messages) != 1 || len(numbers) < 2 {
+		t.Errorf("messages %v for what is, in numbers, %v; want one", messages, numbers)
 	}
 }
 
