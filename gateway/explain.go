@@ -51,6 +51,9 @@ func (g *Gateway) explain(w http.ResponseWriter, r *http.Request) {
 		}
 	} else {
 		for _, v := range g.backends.Explain(s, now) {
+			if w := snap.Workload(v.Name); w != nil {
+				v.Pod = w.PodName()
+			}
 			e.Candidates = append(e.Candidates, answer.Verdict{Verdict: v})
 		}
 	}
@@ -92,7 +95,7 @@ func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 			continue
 		}
 		for _, port := range svc.Ports {
-			s.Services = append(s.Services, answer.Row{Row: g.statusOf(svc, port, members, now)})
+			s.Services = append(s.Services, answer.Row{Row: g.statusOf(svc, port, members, now), NoPod: !slices.ContainsFunc(members, func(w *mesh.Workload) bool { return !w.Plain })})
 		}
 	}
 	slices.SortStableFunc(s.Services, func(a, b answer.Row) int {
@@ -117,7 +120,7 @@ func (g *Gateway) statusOf(svc *mesh.Service, port mesh.Port, members []*mesh.Wo
 		if _, left := slices.BinarySearch(x.fact.Exceptions, w.Endpoint); !left {
 			continue
 		}
-		out := standing.Out{Endpoint: w.UID, Reason: "unreachable", Witness: "gateway " + g.cfg.Name, Since: g.backends.Hop(w.Endpoint, now).Turned}
+		out := standing.Out{Endpoint: w.UID, Pod: w.PodName(), Reason: "unreachable", Witness: "gateway " + g.cfg.Name, Since: g.backends.Hop(w.Endpoint, now).Turned}
 		if word, sick := g.backends.Word(health.Key{Endpoint: w.Endpoint, Port: w.Target(port)}); sick {
 			out.Reason, out.Witness, out.Since = word.Reason, word.Witness, word.Since
 		}

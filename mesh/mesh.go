@@ -58,6 +58,17 @@ type Workload struct {
 	Endpoint       EndpointID
 }
 
+// PodName returns namespace/name of w, or "" if its UID says it already, or if w has no
+// name but that: the UIDs of files are such. What Kubernetes draws as the UID of a pod
+// names it to nobody. Pods of different clusters, and one after another, may share a name.
+func (w *Workload) PodName() string {
+	name := w.Namespace + "/" + w.Name
+	if w.Namespace == "" || w.Name == "" || w.UID == w.Name || w.UID == name || strings.HasSuffix(w.UID, "/"+name) {
+		return ""
+	}
+	return name
+}
+
 // NamedPort is a port of one workload that has a name there.
 type NamedPort struct {
 	Name string

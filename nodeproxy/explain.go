@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -25,7 +26,7 @@ import (
 // Endpoints are what the admin port answers about decisions.
 func (p *Proxy) Endpoints() []admin.Endpoint {
 	return []admin.Endpoint{
-		{Pattern: "GET /explain", Doc: "why each candidate for a connection from ?source=<workload UID> to ?destination=<host>:<port> is in or out", Handler: admin.Only(p.explain, "source", "destination")},
+		{Pattern: "GET /explain", Doc: "why each candidate for a connection from ?source=<workload UID, or namespace/name> to ?destination=<host>:<port> is in or out", Handler: admin.Only(p.explain, "source", "destination")},
 		{Pattern: "GET /status", Doc: "what is known of the health of services, by network and port", Handler: admin.Only(p.status)},
 	}
 }
@@ -38,16 +39,12 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		admin.Fail(w, http.StatusBadRequest, fmt.Errorf("destination: %w, for example hello.default.svc.cluster.local:80", err))
 		return
 	}
-	from := snap.Workload(source)
-	if from == nil || from.Network != p.cfg.Network || from.Node != p.cfg.Node {
-		var here []string
-		for _, l := range p.locals() {
-			here = append(here, l.UID)
-		}
-		admin.Fail(w, http.StatusBadRequest, fmt.Errorf("source: %q is no workload of node %s, whose node proxy this is: %s", source, p.cfg.Node, strictyaml.Suggest(source, here)))
+	from, err := sourceOf(snap.OnNode(p.cfg.Network, p.cfg.Node), source, p.cfg.Node)
+	if err != nil {
+		admin.Fail(w, http.StatusBadRequest, fmt.Errorf("source: %w", err))
 		return
 	}
-	e := answer.Explanation{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Source: source, Destination: destination, Now: now, Discovery: p.own.source(), Candidates: []answer.Verdict{}}
+	e := answer.Explanation{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Source: from.UID, Destination: destination, Now: now, Discovery: p.own.source(), Candidates: []answer.Verdict{}}
 	flow := flowTo(host, port)
 	flow.Source = from
 	if d, err := p.view.Resolve(snap, flow, now); err != nil {
@@ -65,6 +62,32 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	admin.Answer(w, http.StatusOK, e)
+}
+
+// sourceOf returns the workload that source names: by its UID, or by namespace/name if no
+// UID is like that.
+func sourceOf(onNode []*mesh.Workload, source, node string) (*mesh.Workload, error) {
+	var named []*mesh.Workload
+	var here, uids []string
+	for _, w := range onNode {
+		if w.UID == source {
+			return w, nil
+		}
+		if w.Namespace+"/"+w.Name == source {
+			named, uids = append(named, w), append(uids, w.UID)
+		}
+		if !w.Plain {
+			here = append(here, cmp.Or(w.PodName(), w.UID))
+		}
+	}
+	switch len(named) {
+	case 0:
+		return nil, fmt.Errorf("%q is no workload of node %s, whose node proxy this is: %s", source, node, strictyaml.Suggest(source, here))
+	case 1:
+		return named[0], nil
+	}
+	slices.Sort(uids)
+	return nil, fmt.Errorf("%q is the name of %d workloads of node %s: write the UID of one, %s", source, len(named), node, strings.Join(uids, " or "))
 }
 
 // unasked reports whether the gateways of this network are asked of a plan's service only
@@ -92,6 +115,9 @@ func (p *Proxy) keptBehind(x *answer.Verdict, source spiffeid.ID, plan *route.Pl
 // detail adds to a verdict what gateways say of the pods that are out of it, with their
 // names, and how old that is.
 func (v *view) detail(x *answer.Verdict, snap *mesh.Snapshot, plan *route.Plan, now time.Time) {
+	if w := snap.Workload(x.Name); x.Kind == "pod" && w != nil {
+		x.Pod = w.PodName()
+	}
 	host, number, err := net.SplitHostPort(plan.Authority)
 	port, perr := strconv.ParseUint(number, 10, 16)
 	if err != nil || perr != nil {
@@ -113,7 +139,7 @@ func (v *view) detail(x *answer.Verdict, snap *mesh.Snapshot, plan *route.Plan, 
 		}
 		detail(c, said, network, uint16(port), id, now)
 		if name := v.nameOf(snap, id); name != "" {
-			c.Endpoint, c.Port = name, plan.Port.Target
+			c.Endpoint, c.Pod, c.Port = name, podName(snap, id), plan.Port.Target
 		}
 		if w := snap.WorkloadByEndpoint(id); w != nil {
 			c.Port = w.Target(plan.Port)
@@ -153,4 +179,12 @@ func detail(c *standing.Cause, said healthstream.Known, network string, port uin
 // called is the UID of an endpoint's workload, or its ID if nobody has said that.
 func (v *view) called(snap *mesh.Snapshot, id mesh.EndpointID) string {
 	return cmp.Or(v.nameOf(snap, id), id.String())
+}
+
+// podName is [mesh.Workload.PodName] of an endpoint's workload, "" if that is not known.
+func podName(snap *mesh.Snapshot, id mesh.EndpointID) string {
+	if w := snap.WorkloadByEndpoint(id); w != nil {
+		return w.PodName()
+	}
+	return ""
 }

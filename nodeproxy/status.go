@@ -115,7 +115,7 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 	for _, id := range f.Exceptions {
 		x := standing.Cause{Since: v.Since(k, id), Reason: "reported", By: "gateways of " + network}
 		detail(&x, said, network, port, id, time.Now())
-		row.Out = append(row.Out, standing.Out{Endpoint: v.called(snap, id), Since: x.Since, Reason: x.Reason, Witness: x.By})
+		row.Out = append(row.Out, standing.Out{Endpoint: v.called(snap, id), Pod: podName(snap, id), Since: x.Since, Reason: x.Reason, Witness: x.By})
 	}
 	return row, true
 }
@@ -236,8 +236,12 @@ func (p *Proxy) localOut(snap *mesh.Snapshot) []standing.Out {
 		if l.Phase == health.Healthy.String() {
 			continue
 		}
-		name := p.view.called(snap, mesh.EndpointID(header.ParseEndpoint(l.Endpoint)))
-		out = append(out, standing.Out{Endpoint: net.JoinHostPort(name, strconv.Itoa(int(l.Port))), Reason: l.Reason, Since: l.Since, Until: l.Until, Witness: "this node"})
+		id, port := mesh.EndpointID(header.ParseEndpoint(l.Endpoint)), strconv.Itoa(int(l.Port))
+		pod := podName(snap, id)
+		if pod != "" {
+			pod = net.JoinHostPort(pod, port)
+		}
+		out = append(out, standing.Out{Endpoint: net.JoinHostPort(p.view.called(snap, id), port), Pod: pod, Reason: l.Reason, Since: l.Since, Until: l.Until, Witness: "this node"})
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,8 +21,8 @@ func newExplainCommand() *cobra.Command {
 		Use:   "explain SOURCE DEST:PORT",
 		Short: "Say where connections go, and why not elsewhere",
 		Long: `explain asks node proxies and gateways why each candidate for a connection of the
-workload SOURCE to DEST:PORT is in or out. SOURCE is the UID of a workload, as the
-discovery file has it: network/namespace/name. Name the node proxy of SOURCE with
+workload SOURCE to DEST:PORT is in or out. SOURCE is namespace/name of a pod, or the UID
+of a workload, as the discovery file has it. Name the node proxy of SOURCE with
 --admin, and a gateway of the destination's network too, to see where they believe
 differently. A gateway of another network does not carry the service.
 
@@ -124,7 +125,7 @@ func (x *explained) text() string {
 				fmt.Fprintf(&b, "    by gateway %s\n", plain(g.Sentence(e.Now)))
 			}
 			for _, c := range v.Endpoints {
-				name := c.Endpoint
+				name := cmp.Or(c.Pod, c.Endpoint)
 				if c.Port != 0 {
 					name = fmt.Sprintf("%s:%d", name, c.Port)
 				}
@@ -174,7 +175,19 @@ func differences(a, b answer.Explanation) (list []string) {
 }
 
 func difference(name string, in bool, a, b answer.Explanation) string {
-	return fmt.Sprintf("%s is %s by %s, and %s by %s", name, inOut(in), a.Process, inOut(!in), b.Process)
+	return fmt.Sprintf("%s is %s by %s, and %s by %s", called(name, a, b), inOut(in), a.Process, inOut(!in), b.Process)
+}
+
+// called is the name of a pod whose UID one of e has.
+func called(uid string, e ...answer.Explanation) string {
+	for _, x := range e {
+		for _, v := range x.Candidates {
+			if v.Kind == "pod" && v.Name == uid && v.Pod != "" {
+				return v.Pod
+			}
+		}
+	}
+	return uid
 }
 
 // behind is whether e believes in a pod behind the gateways of network.

@@ -8,17 +8,22 @@ import (
 // pod is what a process of its own network calls it.
 type pod struct {
 	uid  string
+	name string // namespace/name, if the UID does not say it
 	port uint16 // where its application listens; 0: not said
 }
 
-// podNames are pods by the IDs that other networks know them by: of a network that is
-// known by its shares alone, a node proxy knows no names.
-type podNames map[string]pod // by the ID's text
+// podNames are pods by what other networks know them by: the ID, or the UID that a
+// discovery file says. Of a network that is known by its shares alone, a node proxy knows
+// no names.
+type podNames map[string]pod
 
 // add takes the name of a workload of network. What is an ID already stays one.
-func (n podNames) add(network, uid string, port uint16) {
+func (n podNames) add(network, uid, name string, port uint16) {
+	if name != "" {
+		n[uid] = pod{uid, name, port}
+	}
 	if _, err := mesh.ParseEndpointID(uid); err != nil {
-		n[mesh.EndpointIDOf(network, uid).String()] = pod{uid, port}
+		n[mesh.EndpointIDOf(network, uid).String()] = pod{uid, name, port}
 	}
 }
 
@@ -28,7 +33,7 @@ func nameExplained(processes []answer.Explanation) {
 	for _, e := range processes {
 		for _, v := range e.Candidates {
 			if v.Kind == "pod" {
-				names.add(e.Network, v.Name, v.Port)
+				names.add(e.Network, v.Name, v.Pod, v.Port)
 			}
 		}
 	}
@@ -36,7 +41,7 @@ func nameExplained(processes []answer.Explanation) {
 		for _, v := range e.Candidates {
 			for i, c := range v.Endpoints {
 				if p, ok := names[c.Endpoint]; ok {
-					v.Endpoints[i].Endpoint, v.Endpoints[i].Port = p.uid, p.port
+					v.Endpoints[i].Endpoint, v.Endpoints[i].Pod, v.Endpoints[i].Port = p.uid, p.name, p.port
 				}
 			}
 		}
@@ -50,7 +55,7 @@ func nameStatus(list []answer.Status) {
 		for _, r := range s.Services {
 			for _, o := range r.Out {
 				if r.Network == s.Network {
-					names.add(s.Network, o.Endpoint, 0)
+					names.add(s.Network, o.Endpoint, o.Pod, 0)
 				}
 			}
 		}
@@ -59,7 +64,7 @@ func nameStatus(list []answer.Status) {
 		for _, r := range s.Services {
 			for i, o := range r.Out {
 				if p, ok := names[o.Endpoint]; ok {
-					r.Out[i].Endpoint = p.uid
+					r.Out[i].Endpoint, r.Out[i].Pod = p.uid, p.name
 				}
 			}
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -30,7 +31,8 @@ reach, or that nobody hears, are listed too, with the last error, and pods of it
 that it has seen fail. AGE is how long
 ago READY, HEALTHY or OUT changed, as a node proxy heard of it; at a gateway, how old the
 newest word about one of these pods is. HEALTHY is ? while none of a network's gateways
-can be reached. OUT names eight endpoints, -o json all. A row of a
+can be reached. OUT names eight endpoints, -o json all, and says of a service that none of
+its pods is in the mesh. A row of a
 node proxy with - for its network is of a static listener whose service cannot be
 reached at all. A line with "not ready" says why a process is not, one with "problem" what of its discovery file is
 not in force or not used, or whose words a gateway does not believe.
@@ -145,6 +147,9 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 			continue
 		}
 		var out []string
+		if r.NoPod {
+			out = append(out, "no pod in the mesh")
+		}
 		if r.Draining {
 			out = append(out, "all of it (draining)")
 		}
@@ -226,7 +231,7 @@ func certifies(s *answer.Status, network, fingerprint string) string {
 }
 
 func outText(now time.Time, o standing.Out) string {
-	return fmt.Sprintf("%s (%s, %s, by %s%s)", plain(o.Endpoint), orNothing(o.Reason), age(now, o.Since), plain(o.Witness), asked(now, o.Until))
+	return fmt.Sprintf("%s (%s, %s, by %s%s)", plain(cmp.Or(o.Pod, o.Endpoint)), orNothing(o.Reason), age(now, o.Since), plain(o.Witness), asked(now, o.Until))
 }
 
 // asked is when that which is out until a time is asked again.

@@ -1,6 +1,7 @@
 package standing
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 type Verdict struct {
 	Kind      string    `json:"kind"`                // pod, share (of another network) or gateway
 	Name      string    `json:"name"`                // UID of a pod, a network, the name of a gateway
+	Pod       string    `json:"pod,omitempty"`       // namespace/name of a pod whose UID does not say it
 	Port      uint16    `json:"port,omitempty"`      // of a pod, where its application listens
 	In        bool      `json:"in"`                  // it takes part in the choice
 	Rank      int       `json:"rank"`                // higher is preferred
@@ -27,6 +29,7 @@ type Verdict struct {
 type Cause struct {
 	Word     Held      `json:"word"`               // what is held against it
 	Endpoint string    `json:"endpoint,omitempty"` // of a share's endpoint
+	Pod      string    `json:"pod,omitempty"`      // namespace/name of the same, if its UID does not say it
 	Port     uint16    `json:"port,omitempty"`     // of the same, where its application listens
 	Reason   string    `json:"reason,omitempty"`   // of the failure
 	Error    string    `json:"error,omitempty"`    // of the last attempt to reach a gateway that is out
@@ -75,7 +78,7 @@ func OfCell[K comparable](list []Cause, c *Cell[K], now time.Time) []Cause {
 
 // Sentence says v in plain words.
 func (v Verdict) Sentence(now time.Time) string {
-	name := v.Name
+	name := cmp.Or(v.Pod, v.Name)
 	if v.Port != 0 {
 		name = fmt.Sprintf("%s:%d", name, v.Port)
 	}
@@ -177,6 +180,7 @@ type Row struct {
 // Out is an endpoint that is ready and left out.
 type Out struct {
 	Endpoint string    `json:"endpoint"`          // a workload's UID, or an endpoint ID
+	Pod      string    `json:"pod,omitempty"`     // namespace/name of the workload, if its UID does not say it
 	Reason   string    `json:"reason,omitempty"`  // of the failure
 	Since    time.Time `json:"since,omitzero"`    // since when it is out
 	Witness  string    `json:"witness,omitempty"` // who has seen it

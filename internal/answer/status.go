@@ -46,6 +46,7 @@ type Status struct {
 type Row struct {
 	standing.Row
 	Unknown  bool `json:"unknown,omitempty"`  // nobody says anything of it; the numbers mean nothing
+	NoPod    bool `json:"noPod,omitempty"`    // by a gateway: it has pods here, and none of them is in the mesh
 	Draining bool `json:"draining,omitempty"` // all of its gateways give way
 	// Why is why no connection can be made to the service at all, in the words of
 	// /explain: the row is of a static listener of a node proxy, or of a service that is
