@@ -34,32 +34,49 @@ type demoPod struct {
 // without ports is a client.
 func (s *side) run(t *testing.T, app, name string, n *node, ports ...int) *demoPod {
 	t.Helper()
-	p := &demoPod{name: name, address: s.address(s.next), side: s, node: n, client: len(ports) == 0}
-	s.next++
-	s.pods[name] = p
-	s.world.must(s.world.IP(n.name, "addr", "add", p.address+"/16", "dev", "eth0"))
+	p := s.place(name, n)
+	p.client = len(ports) == 0
 	spec := corev1.PodSpec{NodeName: n.name, ServiceAccountName: app, Containers: []corev1.Container{{Name: "app", Image: "demo"}}}
-	args := []string{"app", "--control", "--name", name}
 	for _, port := range ports {
 		spec.Containers[0].Ports = append(spec.Containers[0].Ports, corev1.ContainerPort{ContainerPort: int32(port)})
-		args = append(args, "--listen", fmt.Sprintf("%s:%d", p.address, port))
 	}
 	made, err := s.CoreV1().Pods("demo").Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}}, Spec: spec}, metav1.CreateOptions{})
 	s.world.must(err)
 	p.uid = string(made.UID)
 	if !p.client {
-		p.cmd = exec.Command(filepath.Join(s.world.bin, "isthmus"), args...)
-		p.in, err = p.cmd.StdinPipe() // its end is the application's
-		s.world.must(err)
-		out, err := p.cmd.StdoutPipe()
-		s.world.must(err)
-		p.replies = json.NewDecoder(bufio.NewReader(out))
-		s.world.must(s.world.In(n.name, p.cmd.Start))
-		t.Cleanup(p.kill)
-		p.await(t, "ready")
+		p.serve(t, ports...)
 	}
 	p.say(t, corev1.ConditionFalse)
 	return p
+}
+
+// place gives a pod an address on a node.
+func (s *side) place(name string, n *node) *demoPod {
+	p := &demoPod{name: name, address: s.address(s.next), side: s, node: n}
+	s.next++
+	s.pods[name] = p
+	s.world.must(s.world.IP(n.name, "addr", "add", p.address+"/16", "dev", "eth0"))
+	return p
+}
+
+// serve starts the demonstration application, and waits until it listens.
+func (p *demoPod) serve(t *testing.T, ports ...int) {
+	t.Helper()
+	w := p.side.world
+	args := []string{"app", "--control", "--name", p.name}
+	for _, port := range ports {
+		args = append(args, "--listen", fmt.Sprintf("%s:%d", p.address, port))
+	}
+	p.cmd = exec.Command(filepath.Join(w.bin, "isthmus"), args...)
+	var err error
+	p.in, err = p.cmd.StdinPipe() // its end is the application's
+	w.must(err)
+	out, err := p.cmd.StdoutPipe()
+	w.must(err)
+	p.replies = json.NewDecoder(bufio.NewReader(out))
+	w.must(w.In(p.node.name, p.cmd.Start))
+	t.Cleanup(p.kill)
+	p.await(t, "ready")
 }
 
 // say tells the API server how the pod is.

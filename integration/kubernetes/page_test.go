@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -48,42 +49,67 @@ type newcomer struct {
 	*operator
 	agents    map[*side]*agent
 	balancers map[*side]*balancer
+	serve     func(t *testing.T, p *demoPod, port int) // what answers in the pods of hello
 }
 
-// newNewcomer starts the clusters: what makes pods of Deployments and DaemonSets, what runs
-// them, and a client pod on east. There is nothing of ours in them.
-func newNewcomer(t *testing.T) *newcomer {
+// newNewcomer starts the clusters: what makes pods of Deployments and DaemonSets, and what
+// runs them. There is nothing of ours in them.
+func newNewcomer(t *testing.T, serve func(t *testing.T, p *demoPod, port int)) *newcomer {
 	t.Helper()
 	helm := os.Getenv("HELM")
 	if helm == "" {
 		notRun(t, "HELM names no helm: run `make test-kubernetes`")
 	}
 	w := newClusters(t, 2, "deployment-controller,replicaset-controller,daemonset-controller,root-ca-certificate-publisher-controller", "east", "west")
-	n := &newcomer{shop: &shop{world: w, east: w.side("east"), west: w.side("west")}, agents: map[*side]*agent{}, balancers: map[*side]*balancer{}}
+	n := &newcomer{shop: &shop{world: w, east: w.side("east"), west: w.side("west")}, agents: map[*side]*agent{}, balancers: map[*side]*balancer{}, serve: serve}
 	clusters := map[string]*cluster{}
 	for _, s := range w.sides {
 		clusters[s.network] = s.cluster
-		s.apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "demo", Labels: map[string]string{"istio.io/dataplane-mode": "ambient"}}})
 		for _, n := range s.nodes {
 			s.apply(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: map[string]string{"kubernetes.io/os": "linux"}}})
 		}
 		n.agents[s] = s.startAgent()
 	}
-	n.client = n.east.run(t, "shop", "shop-1", n.east.nodes[0])
-	n.client.say(t, corev1.ConditionTrue)
 	n.operator = newOperator(t, clusters)
 	w.must(w.Host(segment, "operator", "10.71.9.1")) // API servers answer who administers them
 	n.enter = func(f func() error) error { return w.In("operator", f) }
 	root, err := filepath.Abs("../..")
 	w.must(err)
-	for link, to := range map[string]string{"bin/helm": helm, "helm": filepath.Join(root, "helm")} {
+	for link, to := range map[string]string{"bin/helm": helm, "helm": filepath.Join(root, "helm"), "docs": filepath.Join(root, "docs")} {
 		w.must(os.Symlink(to, filepath.Join(n.dir, link)))
 	}
+	n.env = append(n.env, "REGISTRY=registry.example/isthmus", "TAG=v0.1.0-7-g0123abc", "EAST_NODES="+n.east.address(0)+"/24", "WEST_NODES="+n.west.address(0)+"/24")
 	return n
 }
 
-// follow runs a line of the page. Where it installs a gateway, the cloud of that cluster
-// answers with a load balancer.
+// settle plays the scheduler and the kubelets for the pods that somebody has made in demo.
+func (n *newcomer) settle(t *testing.T, s *side) {
+	t.Helper()
+	eventually(t, time.Minute, "the Deployments on "+s.network+" have their pods", func() bool {
+		list, err := s.AppsV1().Deployments("demo").List(t.Context(), metav1.ListOptions{})
+		n.world.must(err)
+		return !slices.ContainsFunc(list.Items, func(d appsv1.Deployment) bool { return d.Status.Replicas != *d.Spec.Replicas })
+	})
+	pods := s.CoreV1().Pods("demo")
+	list, err := pods.List(t.Context(), metav1.ListOptions{})
+	n.world.must(err)
+	for i, made := range list.Items {
+		at := s.nodes[i%len(s.nodes)]
+		n.world.must(pods.Bind(t.Context(), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: made.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: at.name}}, metav1.CreateOptions{}))
+		p := s.place(made.Name, at)
+		p.uid = string(made.UID)
+		if ports := made.Spec.Containers[0].Ports; len(ports) == 0 {
+			p.client, n.client = true, p
+		} else {
+			n.serve(t, p, int(ports[0].ContainerPort))
+			n.servers = append(n.servers, p)
+		}
+		p.say(t, corev1.ConditionTrue)
+	}
+}
+
+// follow runs a line of the page. Where it makes pods, they are run, and where it installs a
+// gateway, the cloud of that cluster answers with a load balancer.
 func (n *newcomer) follow(t *testing.T, line string) string {
 	t.Helper()
 	if strings.HasPrefix(line, "curl") { // in the calling pod
@@ -94,6 +120,11 @@ func (n *newcomer) follow(t *testing.T, line string) string {
 		return n.does(t, line)
 	}
 	out := n.does(t, line)
+	for _, s := range n.sides {
+		if strings.Contains(line, "--context "+s.network+" apply -f docs/") {
+			n.settle(t, s)
+		}
+	}
 	if strings.Contains(line, "install isthmus ") && !strings.Contains(line, "uninstall") {
 		for _, s := range n.sides {
 			if strings.Contains(line, "--kube-context "+s.network) {
@@ -117,11 +148,7 @@ func undone(t *testing.T, lines []string) int {
 // From two clusters that know nothing of each other to a call from one to the other, by the
 // commands of the page exactly as they are printed, and back.
 func TestEachCommandOfTheKubernetesPage(t *testing.T) {
-	n := newNewcomer(t)
-	n.west.expose(t, "hello", nil, 8080)
-	for i := range 2 {
-		n.servers = append(n.servers, n.west.web(t, "hello", "hello-"+string(rune('a'+i)), n.west.nodes[i], 8080))
-	}
+	n := newNewcomer(t, web)
 	lines := commands(t, "../../docs/kubernetes.md")
 	end := undone(t, lines)
 	if !strings.HasPrefix(lines[end-1], "curl ") {
@@ -139,10 +166,12 @@ func TestEachCommandOfTheKubernetesPage(t *testing.T) {
 				t.Errorf("check is not content:\n%s", out)
 			}
 		case strings.HasPrefix(line, "curl"):
-			if !strings.HasPrefix(out, "hello from hello-") {
+			said := strings.Split(strings.TrimSpace(out), "\n") // by curl too, of what it has tried again
+			answer := said[len(said)-1]
+			if !strings.HasPrefix(answer, "hello from hello-") {
 				t.Errorf("the call is answered %q, want that a pod of west says hello", out)
 			}
-			t.Logf("%d commands and %.0f s to %q", end, time.Since(began).Seconds(), strings.TrimSpace(out))
+			t.Logf("%d commands and %.0f s to %q", end, time.Since(began).Seconds(), answer)
 		}
 	}
 	for _, a := range n.agents {
@@ -161,18 +190,16 @@ func TestEachCommandOfTheKubernetesPage(t *testing.T) {
 	}
 }
 
-// web starts a pod of a service that answers by HTTP who it is.
-func (s *side) web(t *testing.T, app, name string, n *node, port int) *demoPod {
+// web answers by HTTP for a pod, and says which it is.
+func web(t *testing.T, p *demoPod, port int) {
 	t.Helper()
-	p := s.run(t, app, name, n)
-	l, err := s.world.Listen(n.name, fmt.Sprintf("%s:%d", p.address, port))
-	s.world.must(err)
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "hello from %s\n", name) })}
+	w := p.side.world
+	l, err := w.Listen(p.node.name, fmt.Sprintf("%s:%d", p.address, port))
+	w.must(err)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "hello from %s\n", p.name) })}
 	var work sync.WaitGroup
 	work.Go(func() { server.Serve(l) })
 	t.Cleanup(func() { server.Close(); work.Wait() })
-	p.say(t, corev1.ConditionTrue)
-	return p
 }
 
 // balancer is the load balancer of a cloud before the gateways of one side: it follows the

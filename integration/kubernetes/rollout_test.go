@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 )
 
 // The Deployment of gateways is rolled under 200 connections a second (fewer where the machine
@@ -14,13 +12,7 @@ import (
 // Deployment controller, with the chart's own lame duck and drain, behind one address of a
 // load balancer that hears of each change three seconds late.
 func TestGatewayDeploymentRollsUnderTraffic(t *testing.T) {
-	n := newNewcomer(t)
-	n.west.expose(t, "hello", nil, 8080)
-	for i := range 4 {
-		p := n.west.run(t, "hello", "hello-"+string(rune('a'+i)), n.west.nodes[i%2], 8080)
-		p.say(t, corev1.ConditionTrue)
-		n.servers = append(n.servers, p)
-	}
+	n := newNewcomer(t, func(t *testing.T, p *demoPod, port int) { p.serve(t, port) })
 	lines := commands(t, "../../docs/kubernetes.md")
 	for _, line := range lines[:undone(t, lines)] {
 		if !strings.HasPrefix(line, "curl") {
