@@ -55,7 +55,11 @@ func (s Status) Findings() (list []string) {
 		list = append(list, s.of()+": "+p.sentence())
 	}
 	if more := total - len(named); more > 0 {
-		list = append(list, fmt.Sprintf("%s: %d further problems, which /healthz/ready lists", s.of(), more))
+		what := "problems"
+		if more == 1 {
+			what = "problem"
+		}
+		list = append(list, fmt.Sprintf("%s: %d further %s: GET /discovery of the admin address lists them", s.of(), more, what))
 	}
 	return list
 }

@@ -57,6 +57,9 @@ type Observation struct {
 	Observed *float64 `json:"observed"` // null: nothing to measure, or never
 	Note     string   `json:"note,omitempty"`
 	Held     bool     `json:"held"`
+	// Unmeasured is whether there was nothing to measure, so that Held says nothing of a run
+	// that is inconclusive.
+	Unmeasured bool `json:"unmeasured,omitempty"`
 	// Doubt is why Held says nothing: the verdict is then inconclusive.
 	Doubt string `json:"doubt,omitempty"`
 }
@@ -183,7 +186,7 @@ func (r *Record) Evaluate() []Observation {
 		}
 		v := r.Measure(e)
 		o := Observation{Arm: r.Arm.Name, Name: a.Name, Metric: a.Metric, Bound: b.String(),
-			Observed: finite(v.Number), Note: v.Note, Held: !math.IsNaN(v.Number) && b.Holds(v.Number)}
+			Observed: finite(v.Number), Note: v.Note, Held: !math.IsNaN(v.Number) && b.Holds(v.Number), Unmeasured: math.IsNaN(v.Number)}
 		if e.Name == "latency_ms" {
 			o.Doubt = r.doubtLatency(e.Args, b, o.Held)
 		}

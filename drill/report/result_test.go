@@ -102,6 +102,28 @@ func TestPrinterTellsVerdictInOneLine(t *testing.T) {
 	}
 }
 
+// What could not be measured in a run that proves nothing has not failed; what never happened has.
+func TestPrinterCallsNothingBrokenThatWasNotMeasured(t *testing.T) {
+	r := result(t)
+	r.Assertions = []measure.Observation{
+		{Arm: "isthmus", Name: "a share", Bound: ">= 0.8", Note: "nothing to measure", Unmeasured: true},
+		{Arm: "isthmus", Name: "an exclusion", Bound: "< 50", Note: "never for one"},
+	}
+	for verdict, want := range map[measure.Verdict][]string{
+		measure.Inconclusive: {"not measured isthmus  a share", "BROKEN isthmus  an exclusion", "0 of 2 assertions held in 60 s, 1 not measured"},
+		measure.Broken:       {"BROKEN isthmus  a share", "BROKEN isthmus  an exclusion", "0 of 2 assertions held in 60 s"},
+	} {
+		var b strings.Builder
+		r.Verdict = verdict
+		NewPrinter(&b, false).End(r)
+		for _, w := range want {
+			if !strings.Contains(b.String(), w) {
+				t.Errorf("%s: the end lacks %q:\n%s", verdict, w, b.String())
+			}
+		}
+	}
+}
+
 func TestEveryReportSaysWhyLatenciesAreNotComparable(t *testing.T) {
 	const why = "arm one began 1 % of its connections more than 30 ms late"
 	r := result(t)

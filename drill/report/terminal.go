@@ -183,6 +183,8 @@ func (p *Printer) End(r *measure.Result) {
 		switch {
 		case o.Doubt != "":
 			mark = p.paint(amber, "doubt ")
+		case unmeasured(r, o):
+			mark = p.paint(amber, "not measured")
 		case !o.Held:
 			mark = p.paint(red, "BROKEN")
 		}
@@ -202,6 +204,11 @@ func (p *Printer) End(r *measure.Result) {
 	fmt.Fprintf(p.w, "\n%s\n", p.verdict(r))
 }
 
+// unmeasured is whether o is neither held nor broken: of a run that proves nothing.
+func unmeasured(r *measure.Result, o measure.Observation) bool {
+	return r.Verdict == measure.Inconclusive && o.Unmeasured
+}
+
 func note(n string) string {
 	if n == "" {
 		return ""
@@ -210,14 +217,19 @@ func note(n string) string {
 }
 
 func (p *Printer) verdict(r *measure.Result) string {
-	held := 0
+	held, without := 0, 0
 	for _, o := range r.Assertions {
 		if o.Held {
 			held++
+		} else if unmeasured(r, o) {
+			without++
 		}
 	}
 	code := map[measure.Verdict]string{measure.Held: green, measure.Broken: red, measure.Inconclusive: amber}[r.Verdict]
 	text := fmt.Sprintf("%s: %s, seed %d: %d of %d assertions held in %.0f s", strings.ToUpper(string(r.Verdict)), r.Scenario, r.Seed, held, len(r.Assertions), r.Finished.Sub(r.Started).Seconds())
+	if without > 0 {
+		text += fmt.Sprintf(", %d not measured", without)
+	}
 	if len(r.Reasons) > 0 {
 		text += "; " + strings.Join(r.Reasons, "; ")
 	}

@@ -98,18 +98,18 @@ func readClaims(body []byte) (claims, error) {
 	var err error
 	var w wireClaims
 	if err := json.Unmarshal(body, &w); err != nil {
-		return claims{}, refuse(Malformed, "the token is none: %w", err)
+		return claims{}, refuse(Malformed, "the token is no JWT: %w", err)
 	}
 	c := claims{Issuer: w.Issuer, Audiences: w.Audience, Account: pods.Account{Namespace: w.Private.Namespace, Name: w.Private.Account.Name}}
 	if w.Expiry == nil {
 		return claims{}, refuse(Malformed, "the token never expires: mount a projected one with expirationSeconds")
 	}
 	if c.Expires, err = w.Expiry.time(); err != nil {
-		return claims{}, refuse(Malformed, "the token is none: exp: %w", err)
+		return claims{}, refuse(Malformed, "the token is no JWT: exp: %w", err)
 	}
 	if w.NotBefore != nil {
 		if c.NotBefore, err = w.NotBefore.time(); err != nil {
-			return claims{}, refuse(Malformed, "the token is none: nbf: %w", err)
+			return claims{}, refuse(Malformed, "the token is no JWT: nbf: %w", err)
 		}
 	}
 	if w.Private.Node != nil {
