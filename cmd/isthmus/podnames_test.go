@@ -81,3 +81,14 @@ func TestPodsAreCalledByNamespaceAndName(t *testing.T) {
 		t.Errorf("exit %d: %s", code, errs)
 	}
 }
+
+func TestDifferencesCallPodsByTheirNames(t *testing.T) {
+	var x explained
+	if err := json.Unmarshal([]byte(`{"processes":[{"process":"node proxy east-1","network":"east","candidates":[{"kind":"share","name":"west","in":true}]},
+		{"process":"gateway gw-1","network":"west","candidates":[{"kind":"pod","name":"3c8bab73","pod":"demo/hello-1","causes":[{"word":"reported"}]}]}]}`), &x); err != nil {
+		t.Fatal(err)
+	}
+	if list := differences(x.Processes[0], x.Processes[1]); len(list) != 1 || !strings.HasPrefix(list[0], "demo/hello-1 is ") {
+		t.Errorf("differences %q; want demo/hello-1 by its name", list)
+	}
+}
