@@ -10,9 +10,9 @@ type checkCode struct {
 var (
 	checkConfig    = checkCode{"ISTH-001", "the program takes the configuration", "correct the field that is named: docs/configuration.md; files that it names have to be there too"}
 	checkValues    = checkCode{"ISTH-002", "the chart takes the values", "correct the value that is named: helm show values, and values.schema.json"}
-	checkCard      = checkCode{"ISTH-101", "the cluster has a link card", "run isthmus init --network NAME --apply --context CONTEXT"}
-	checkSecrets   = checkCode{"ISTH-102", "the Secrets that gateways and controller mount are there", "run isthmus init with the directory that it made, or make the network anew"}
-	checkRoots     = checkCode{"ISTH-103", "the own roots are those of the card, and valid for 30 days and more", "run isthmus init again; before a root expires make another one and let both be believed"}
+	checkCard      = checkCode{"ISTH-101", "the cluster has a link card", "run isthmus init --network NAME --trust-domain DOMAIN --apply --context CONTEXT, where DOMAIN is trustDomain of the chart and NAME its network; where init has been run before, with its directory"}
+	checkSecrets   = checkCode{"ISTH-102", "the Secrets that gateways and controller mount are there", "run isthmus init --apply with the directory that it made; without it make the network anew, with --replace and --trust-domain"}
+	checkRoots     = checkCode{"ISTH-103", "the own roots are those of the card, and valid for 30 days and more", "run isthmus init --apply again with the directory that it made; before a root expires make another one and let both be believed"}
 	checkGateways  = checkCode{"ISTH-104", "as many gateways are ready as are wanted", "see kubectl describe pods -l app.kubernetes.io/name=isthmus-gateway, and isthmus status at a gateway"}
 	checkControl   = checkCode{"ISTH-105", "as many controllers are ready as are wanted", "see kubectl describe pods -l app.kubernetes.io/name=isthmus-controller"}
 	checkNodes     = checkCode{"ISTH-106", "as many node proxies are ready as there are nodes for", "see kubectl describe pods -l app.kubernetes.io/name=isthmus-nodeproxy"}

@@ -23,7 +23,7 @@ const caLifetime = 10 * 365 * 24 * time.Hour
 
 func newInitCommand() *cobra.Command {
 	var network, domain, dir, at string
-	var apply bool
+	var apply, replace bool
 	var k kubectl
 	cmd := &cobra.Command{
 		Use:   "init --network NAME",
@@ -31,7 +31,8 @@ func newInitCommand() *cobra.Command {
 		Long: `init makes the key of a network and the certificate authority of a cluster in a directory,
 and prints what its cluster needs of them: pipe it to kubectl apply -f -, or let --apply
 do that. What the directory has already is used as it is, so that init can be run again,
-after isthmus network rotate for example.
+after isthmus network rotate for example. With --apply a cluster whose key or root the
+directory does not have is left as it is, unless --replace says that the network is made anew.
 
 The directory has the secrets: keep it where you keep such things, or remove it, for the
 cluster has them in the Secrets isthmus-network-key and isthmus-ca.`,
@@ -49,6 +50,14 @@ cluster has them in the Secrets isthmus-network-key and isthmus-ca.`,
 		if dir == "" {
 			dir = network
 		}
+		if ca, err := identity.OpenCA(filepath.Join(dir, "ca")); err == nil && !cmd.Flags().Changed("trust-domain") {
+			td = ca.TrustDomain()
+		}
+		if apply && !replace {
+			if err := replaces(cmd.Context(), k.of(at), dir); err != nil {
+				return err
+			}
+		}
 		text, err := initManifests(dir, network, td, k.namespace)
 		if err != nil {
 			return exit(exitStart, err)
@@ -63,9 +72,10 @@ cluster has them in the Secrets isthmus-network-key and isthmus-ca.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&network, "network", "", "name of the cluster's network, as other clusters will know it (required)")
-	f.StringVar(&domain, "trust-domain", "cluster.local", "trust domain of its identities, which the chart has to have too")
+	f.StringVar(&domain, "trust-domain", "cluster.local", "trust domain of its identities, which the chart has to have too; that of the directory when left out and there is one")
 	f.StringVar(&dir, "dir", "", "directory of the keys; the network's name when left out")
 	f.BoolVar(&apply, "apply", false, "apply the manifests by kubectl instead of printing them")
+	f.BoolVar(&replace, "replace", false, "with --apply: replace another key or root that the cluster has")
 	f.StringVar(&at, "context", "", "with --apply: context of the cluster; the current one when left out")
 	kubectlFlags(cmd, &k)
 	_ = cmd.MarkFlagRequired("network")

@@ -67,12 +67,17 @@ meant.`,
 				return err
 			}
 		}
+		for _, c := range slices.Concat(cards, others) {
+			if len(c.Addresses) == 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "isthmus: network %q: its card has no address, so others do not know where to dial its gateways: run isthmus link again when isthmus check shows ✓ at ISTH-107 for it, or give isthmus link card --address\n", c.Network)
+			}
+		}
 		// All of it is found out before any cluster is changed.
 		texts := make([]string, len(contexts))
 		for i, c := range contexts {
 			of := slices.Concat(slices.Delete(slices.Clone(cards), i, i+1), others)
 			var err error
-			if texts[i], err = linked(cmd.Context(), k.of(c), cards[i], of, share); err != nil {
+			if texts[i], err = linked(cmd.Context(), k.of(c), cards[i], of, share, nil); err != nil {
 				return err
 			}
 		}
@@ -139,14 +144,14 @@ ten seconds; connections that are open go on until they end or their certificate
 		}
 		texts := make([]string, len(contexts))
 		for i, c := range contexts {
-			gone := slices.Clone(networks)
+			var gone []string
 			for j, o := range cards {
 				if j != i {
 					gone = append(gone, o.Network)
 				}
 			}
 			var err error
-			if texts[i], err = linked(cmd.Context(), k.of(c), cards[i], nil, false, gone...); err != nil {
+			if texts[i], err = linked(cmd.Context(), k.of(c), cards[i], nil, false, networks, gone...); err != nil {
 				return err
 			}
 		}
@@ -229,8 +234,8 @@ func gatewayAddresses(ctx context.Context, k kubectl) (out []string, err error) 
 }
 
 // linked are the manifests of a cluster that knows the networks of these cards too, and
-// forgets those that are named.
-func linked(ctx context.Context, k kubectl, own linkcard.Card, others []linkcard.Card, share bool, gone ...string) (string, error) {
+// forgets others: those that are named have to be known, the rest may be forgotten already.
+func linked(ctx context.Context, k kubectl, own linkcard.Card, others []linkcard.Card, share bool, named []string, gone ...string) (string, error) {
 	var m configMap
 	if _, err := k.get(ctx, "configmap", networksMap, &m); err != nil {
 		return "", err
@@ -247,7 +252,16 @@ func linked(ctx context.Context, k kubectl, own linkcard.Card, others []linkcard
 			return "", exit(exitStart, err)
 		}
 	}
-	for _, n := range gone {
+	known := make([]string, len(f.Networks))
+	for i, n := range f.Networks {
+		known[i] = n.Name
+	}
+	for _, n := range named {
+		if !slices.Contains(known, n) {
+			return "", exit(exitFinding, fmt.Errorf("--network %.80q: context %q is not linked with it: known are %q", n, k.context, known))
+		}
+	}
+	for _, n := range slices.Concat(named, gone) {
 		f, _ = linkcard.Drop(f, n)
 	}
 	for _, c := range others {
