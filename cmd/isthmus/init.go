@@ -34,8 +34,9 @@ do that. What the directory has already is used as it is, so that init can be ru
 after isthmus network rotate for example. With --apply a cluster whose key or root the
 directory does not have is left as it is, unless --replace says that the network is made anew.
 
-The directory has the secrets: keep it where you keep such things, or remove it, for the
-cluster has them in the Secrets isthmus-network-key and isthmus-ca.`,
+The directory has the secrets: keep it where you keep such things. Whoever rotates a key or a
+root, or runs init again, needs it; the cluster has them in the Secrets isthmus-network-key
+and isthmus-ca.`,
 		Example: "  isthmus init --network west | kubectl --context west apply -f -\n  isthmus init --network west --apply --context west",
 		Args:    cobra.NoArgs,
 	}
