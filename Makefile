@@ -25,7 +25,7 @@ else
 $(warning no C compiler: tests run without the race detector)
 endif
 
-.PHONY: help demo build test test-sessions test-race test-debug test-large integration interop test-kubernetes test-kubernetes-ci scale-kubernetes chart images images-twice wan drills soak torture overload race lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
+.PHONY: help demo build test test-sessions test-race test-debug test-large integration interop test-kubernetes test-kubernetes-ci scale-kubernetes chart images images-twice wan replicas drills soak torture overload race lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ race: ## package tests with the race detector, without lint (PKG=./gateway)
 integration: ## start the real binaries as processes: the README's commands, small drills and, as root, a part of wan
 	$(GO) test -count 1 -timeout 20m ./integration
 	WAN=yes $(GO) test -short -v -count 1 -timeout 15m ./integration/wan
+
+replicas: ## as root, on a machine that has little else to do: replicas behind one address are cut off, killed and replaced (40 s)
+	REPLICAS=yes $(GO) test -v -count 1 -timeout 10m ./integration/replicas
 
 interop: ## as root: every role beside stock ztunnel (ZTUNNEL=<binary>)
 	ZTUNNEL="$(abspath $(ZTUNNEL))" $(GO) test -v -count 1 -timeout 15m ./integration/interop
