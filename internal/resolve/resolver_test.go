@@ -1,7 +1,6 @@
 package resolve
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -270,19 +269,42 @@ func TestAnswersOfAServer(t *testing.T) {
 	}
 }
 
+// atOnePort returns sockets at 127.0.0.1, 127.0.0.2 and so on. A port that is free at the first
+// may be taken at another one: then the next is tried.
+func atOnePort(t *testing.T, n int) (sockets []net.PacketConn, port string) {
+	t.Helper()
+	var err error
+	for range 100 {
+		sockets, port = nil, "0"
+		for i := range n {
+			var s net.PacketConn
+			if s, err = net.ListenPacket("udp", fmt.Sprintf("127.0.0.%d:%s", i+1, port)); err != nil {
+				break
+			}
+			sockets, port = append(sockets, s), fmt.Sprint(s.LocalAddr().(*net.UDPAddr).Port)
+		}
+		if len(sockets) == n {
+			for _, s := range sockets {
+				t.Cleanup(func() { s.Close() })
+			}
+			return sockets, port
+		}
+		for _, s := range sockets {
+			s.Close()
+		}
+	}
+	t.Fatalf("no port is free at %d addresses: %v", n, err)
+	return nil, ""
+}
+
 // servers serve DNS at 127.0.0.1, 127.0.0.2 and so on, at one port; a nil handler is one that
 // never answers.
 func servers(t *testing.T, handlers ...dns.HandlerFunc) (addresses []string, port string) {
 	t.Helper()
+	sockets, port := atOnePort(t, len(handlers))
 	for i, h := range handlers {
-		at := fmt.Sprintf("127.0.0.%d", i+1)
-		packets, err := net.ListenPacket("udp", net.JoinHostPort(at, cmp.Or(port, "0")))
-		if err != nil {
-			t.Skipf("the port that the first server got is taken at %s: %v", at, err)
-		}
-		t.Cleanup(func() { packets.Close() })
-		addresses = append(addresses, at)
-		port = fmt.Sprint(packets.LocalAddr().(*net.UDPAddr).Port)
+		packets := sockets[i]
+		addresses = append(addresses, packets.LocalAddr().(*net.UDPAddr).IP.String())
 		if h == nil {
 			continue
 		}
