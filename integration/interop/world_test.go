@@ -85,11 +85,8 @@ func newWorld(ztunnel string) (*world, error) {
 	if err != nil {
 		return w, err
 	}
-	w.bin = filepath.Join(w.Dir, "bin")
-	build := exec.Command("go", "build", "-o", w.bin+"/", "./cmd/...")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		return w, fmt.Errorf("build the binaries: %w\n%s", err, out)
+	if w.bin, err = w.Build(root); err != nil {
+		return w, err
 	}
 	for _, step := range []func() error{
 		w.makeHosts,

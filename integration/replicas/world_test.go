@@ -61,7 +61,7 @@ type world struct {
 // also with an error.
 func newWorld() (*world, error) {
 	space, err := netspace.New("replicas")
-	w := &world{Space: space, bin: filepath.Join(space.Dir, "bin"), gateways: map[string]*netspace.Process{}}
+	w := &world{Space: space, gateways: map[string]*netspace.Process{}}
 	w.balancer.Policy = testlb.RoundRobin
 	if err != nil {
 		return w, err
@@ -81,13 +81,9 @@ func (w *world) close() error {
 	return w.Close()
 }
 
-func (w *world) build() error {
-	build := exec.Command("go", "build", "-o", w.bin+"/", "./cmd/...")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the binaries: %w\n%s", err, out)
-	}
-	return nil
+func (w *world) build() (err error) {
+	w.bin, err = w.Build(root)
+	return err
 }
 
 func (w *world) lay() error {

@@ -74,7 +74,7 @@ type world struct {
 // newWorld starts all of it. The caller closes what it gets, also with an error.
 func newWorld(ztunnel string) (*world, error) {
 	space, err := netspace.New("wan")
-	w := &world{Space: space, bin: filepath.Join(space.Dir, "bin"), ztunnel: ztunnel, clients: map[string]*netspace.Process{}}
+	w := &world{Space: space, ztunnel: ztunnel, clients: map[string]*netspace.Process{}}
 	if err != nil {
 		return w, err
 	}
@@ -95,13 +95,9 @@ func (w *world) close() error {
 	return w.Close()
 }
 
-func (w *world) build() error {
-	build := exec.Command("go", "build", "-o", w.bin+"/", "./cmd/...")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the binaries: %w\n%s", err, out)
-	}
-	return nil
+func (w *world) build() (err error) {
+	w.bin, err = w.Build(root)
+	return err
 }
 
 // lay makes the hosts and the line.

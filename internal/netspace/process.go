@@ -28,6 +28,18 @@ type Process struct {
 	ended chan struct{} // closed when the process has ended and cmd says how
 }
 
+// Build compiles all programs of the repository at root, and returns their directory, which is
+// in that of the space.
+func (s *Space) Build(root string) (bin string, err error) {
+	bin = filepath.Join(s.Dir, "bin")
+	build := exec.Command("go", "build", "-o", bin+"/", "./cmd/...")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the binaries: %w\n%s", err, out)
+	}
+	return bin, nil
+}
+
 // Start runs p and returns when ready, which it asks again and again, has no
 // error. The process is killed when the caller of Start dies.
 func (s *Space) Start(p *Process, ready func() error) error {
