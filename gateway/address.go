@@ -17,7 +17,7 @@ import (
 // Address is where other networks dial this gateway.
 type Address struct {
 	Hosts   []string `yaml:"hosts" doc:"where other networks dial this gateway: IP addresses or host names with ports, such as 203.0.113.7:15008 or gw.example.com:15008. All gateways behind one load balancer give the same ones. Without hosts and service it is the address in discovery"`
-	Service string   `yaml:"service" doc:"instead of hosts: namespace/name of the Kubernetes Service before this gateway, whose address is followed: that of its load balancer, or, of type NodePort, those of the nodes. It needs discovery.kube" env:"ISTHMUS_ADDRESS_SERVICE"`
+	Service string   `yaml:"service" doc:"instead of hosts: namespace/name of the Kubernetes Service before this gateway, whose address is followed: that of its load balancer, or, of type NodePort, those of the nodes, or else its externalIPs, the hostPort of this gateway's pod or the node's network. It needs discovery.kube" env:"ISTHMUS_ADDRESS_SERVICE"`
 }
 
 func (a Address) check(v *strictyaml.Check, cluster bool) {

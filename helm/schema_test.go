@@ -29,6 +29,7 @@ var constraints = map[string]map[string]any{
 	"gateway.service.type":                  {"enum": []string{"LoadBalancer", "NodePort", "ClusterIP"}},
 	"gateway.service.externalTrafficPolicy": {"enum": []string{"Local", "Cluster"}},
 	"gateway.service.nodePort":              {"minimum": 0, "maximum": 65535},
+	"gateway.hostPort":                      {"minimum": 0, "maximum": 65535},
 	"gateway.service.ipFamilyPolicy":        {"enum": []string{"SingleStack", "PreferDualStack", "RequireDualStack"}},
 	"controller.replicas":                   {"minimum": 1},
 	"nodeProxy.drainSeconds":                {"minimum": 1},

@@ -25,8 +25,9 @@ type Address struct {
 // front is what the cluster says of the gateways of its own network: which there are, if
 // nothing else says so, and where other networks dial them. The zero value is asked for nothing.
 type front struct {
-	gateways name // the Service whose pods they are
-	service  name // the Service that other networks dial
+	gateways name   // the Service whose pods they are
+	service  name   // the Service that other networks dial
+	self     string // the pod that asks, if it is one
 	listed   map[name]struct{}
 	begun    bool // the network itself has been said
 }
@@ -132,11 +133,14 @@ func (c *Cluster) addresses() (out []Address, problem string) {
 				out = append(out, Address{a.Unmap().String(), uint16(port.Port)})
 			}
 		}
+		if len(out) == 0 {
+			out = c.hostPorts()
+		}
 		if len(out) == 0 && c.onHostNetwork() {
 			out = c.nodeAddresses(mesh.HBONEPort)
 		}
 		if len(out) == 0 {
-			problem = fmt.Sprintf("Service %s of type %s has no address outside the cluster: make it LoadBalancer or NodePort, give it externalIPs, or write address.hosts", n, cmp.Or(svc.Spec.Type, corev1.ServiceTypeClusterIP))
+			problem = fmt.Sprintf("Service %s of type %s has no address outside the cluster: make it LoadBalancer or NodePort, give it externalIPs or its pods a hostPort, or write address.hosts", n, cmp.Or(svc.Spec.Type, corev1.ServiceTypeClusterIP))
 		}
 	}
 	slices.SortFunc(out, func(a, b Address) int { return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port)) })
@@ -171,33 +175,81 @@ func (c *Cluster) behind() (out []*corev1.Pod) {
 	return out
 }
 
+// hostPorts are where the asking pod is reached on its node, by a hostPort of its tunnel port. If no
+// pod asks they are those of all pods: who answers says which it is.
+func (c *Cluster) hostPorts() (out []Address) {
+	pods := c.behind()
+	if p := c.pods[name{c.front.service.namespace, c.front.self}]; p != nil {
+		pods = []*corev1.Pod{p}
+	}
+	for _, p := range pods {
+		for _, container := range p.Spec.Containers {
+			for _, port := range container.Ports {
+				if isHostPort(port) {
+					out = append(out, c.onNodeOf(p, port)...)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// isHostPort reports whether tunnels come by p of the node. On the network of the node every
+// containerPort is one.
+func isHostPort(p corev1.ContainerPort) bool {
+	return p.HostPort > 0 && p.HostPort <= 65535 && p.ContainerPort == mesh.HBONEPort && (p.Protocol == corev1.ProtocolTCP || p.Protocol == "")
+}
+
+// onNodeOf is where port of p is reached: at the one address of its node that it is bound to, else at the
+// external or else the internal ones, or, before the Node is known, those of the pod's status.
+func (c *Cluster) onNodeOf(p *corev1.Pod, port corev1.ContainerPort) (out []Address) {
+	if ip, err := netip.ParseAddr(port.HostIP); err == nil && usable(ip) {
+		return []Address{{ip.Unmap().String(), uint16(port.HostPort)}}
+	}
+	if node := c.nodes[p.Spec.NodeName]; node != nil {
+		out = addressesOf(node, uint16(port.HostPort))
+	}
+	if len(out) > 0 {
+		return out
+	}
+	for _, h := range p.Status.HostIPs {
+		if ip, err := netip.ParseAddr(h.IP); err == nil && usable(ip) {
+			out = append(out, Address{ip.Unmap().String(), uint16(port.HostPort)})
+		}
+	}
+	return out
+}
+
 func (c *Cluster) onHostNetwork() bool {
 	pods := c.behind()
 	return len(pods) > 0 && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !p.Spec.HostNetwork })
 }
 
 // nodeAddresses are those of the nodes that gateways run on: what reaches these goes no
-// further, whatever externalTrafficPolicy says. An external address goes before an internal one.
+// further, whatever externalTrafficPolicy says.
 func (c *Cluster) nodeAddresses(port uint16) (out []Address) {
 	on := map[string]struct{}{}
 	for _, p := range c.behind() {
 		on[p.Spec.NodeName] = struct{}{}
 	}
 	for _, n := range slices.Sorted(maps.Keys(on)) {
-		node := c.nodes[n]
-		if node == nil {
-			continue
+		if node := c.nodes[n]; node != nil {
+			out = append(out, addressesOf(node, port)...)
 		}
-		for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeInternalIP} {
-			had := len(out)
-			for _, a := range node.Status.Addresses {
-				if ip, err := netip.ParseAddr(a.Address); a.Type == kind && err == nil && usable(ip) {
-					out = append(out, Address{ip.Unmap().String(), port})
-				}
+	}
+	return out
+}
+
+// addressesOf are the external ones of a node, or else the internal ones.
+func addressesOf(node *corev1.Node, port uint16) (out []Address) {
+	for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeInternalIP} {
+		for _, a := range node.Status.Addresses {
+			if ip, err := netip.ParseAddr(a.Address); a.Type == kind && err == nil && usable(ip) {
+				out = append(out, Address{ip.Unmap().String(), port})
 			}
-			if len(out) > had {
-				break
-			}
+		}
+		if len(out) > 0 {
+			break
 		}
 	}
 	return out
@@ -250,5 +302,8 @@ func (s *Source) Front() ([]Address, string) {
 // FrontChanged has a token whenever Front returns something else.
 func (s *Source) FrontChanged() <-chan struct{} { return s.front.signal() }
 
-// SetFront has s follow the Service that other networks dial, namespace/name. Call it before Run.
-func (s *Source) SetFront(service string) { s.cluster.front.service = parseName(service) }
+// SetFront has s follow the Service that other networks dial, namespace/name. self is the pod of its
+// namespace that asks: where it has a hostPort, its own address is meant. Call it before Run.
+func (s *Source) SetFront(service, self string) {
+	s.cluster.front.service, s.cluster.front.self = parseName(service), self
+}

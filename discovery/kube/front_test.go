@@ -63,21 +63,43 @@ func TestTheAddressOfItsServiceIsTheGateways(t *testing.T) {
 		gatewayPod("gw-a", "10.1.0.1", "n1", nil), gatewayPod("gw-b", "10.1.0.2", "n2", nil), sliceOf("isthmus-gateway", "gw-a", "gw-b"),
 	}
 	onHost := func(p *corev1.Pod) { p.Spec.HostNetwork = true }
+	hostPort := func(ports ...corev1.ContainerPort) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Containers = []corev1.Container{{Ports: append([]corev1.ContainerPort{{Name: "operations", ContainerPort: 15020, HostPort: 31020}}, ports...)}}
+			p.Status.HostIPs = []corev1.HostIP{{IP: "10.0.0.9"}, {IP: "2001:db8::9"}}
+		}
+	}
+	onNodes := func(kind corev1.ServiceType, edit func(*corev1.Service)) []Event {
+		port := hostPort(corev1.ContainerPort{Name: "hbone", ContainerPort: 15008, HostPort: 31508, Protocol: "TCP"})
+		return append([]Event{frontService(kind, edit)}, pods[0], pods[1], gatewayPod("gw-a", "10.1.0.1", "n1", port), gatewayPod("gw-b", "10.1.0.2", "n2", port), pods[5])
+	}
 	for what, c := range map[string]struct {
 		events  []Event
 		want    []Address
 		problem string
 	}{
-		"none":                    {nil, nil, "there is no Service isthmus-system/isthmus-gateway"},
-		"a load balancer":         {[]Event{frontService("LoadBalancer", ingress(corev1.LoadBalancerIngress{IP: "203.0.113.7"}))}, []Address{{"203.0.113.7", 443}}, ""},
-		"several addresses":       {[]Event{frontService("LoadBalancer", ingress(corev1.LoadBalancerIngress{IP: "203.0.113.9"}, corev1.LoadBalancerIngress{IP: "2001:db8::7"}, corev1.LoadBalancerIngress{IP: "203.0.113.7"}))}, []Address{{"2001:db8::7", 443}, {"203.0.113.7", 443}, {"203.0.113.9", 443}}, ""},
-		"a host name":             {[]Event{frontService("LoadBalancer", ingress(corev1.LoadBalancerIngress{Hostname: "a1.elb.example.com."}))}, []Address{{"a1.elb.example.com", 443}}, ""},
-		"a pending one":           {[]Event{frontService("LoadBalancer", nil)}, nil, "pending"},
-		"an odd one":              {[]Event{frontService("LoadBalancer", ingress(corev1.LoadBalancerIngress{IP: "0.0.0.0"}, corev1.LoadBalancerIngress{Hostname: "a b"}))}, nil, "pending"},
-		"node ports":              {append([]Event{frontService("NodePort", nil)}, pods...), []Address{{"10.0.0.2", 31008}, {"2001:db8::2", 31008}, {"203.0.113.1", 31008}}, ""},
-		"node ports without pods": {[]Event{frontService("NodePort", nil)}, nil, "no node with a gateway"},
-		"a cluster IP":            {append([]Event{frontService("ClusterIP", nil)}, pods...), nil, "has no address outside the cluster"},
-		"external IPs":            {[]Event{frontService("ClusterIP", func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.8"} })}, []Address{{"203.0.113.8", 443}}, ""},
+		"host ports of the pods":     {onNodes("ClusterIP", nil), []Address{{"10.0.0.2", 31508}, {"2001:db8::2", 31508}, {"203.0.113.1", 31508}}, ""},
+		"of a pod whose node is new": {[]Event{frontService("", nil), gatewayPod("gw-a", "10.1.0.1", "n9", hostPort(corev1.ContainerPort{ContainerPort: 15008, HostPort: 15008})), sliceOf("isthmus-gateway", "gw-a")}, []Address{{"10.0.0.9", 15008}, {"2001:db8::9", 15008}}, ""},
+		"of one that has no node yet": {[]Event{frontService("", nil), gatewayPod("gw-a", "", "", func(p *corev1.Pod) {
+			hostPort(corev1.ContainerPort{ContainerPort: 15008, HostPort: 15008})(p)
+			p.Status.HostIPs = nil
+		}), sliceOf("isthmus-gateway", "gw-a")}, nil, "has no address outside the cluster"},
+		"at one address of the node":   {append(onNodes("ClusterIP", nil)[:3], gatewayPod("gw-a", "10.1.0.1", "n1", hostPort(corev1.ContainerPort{ContainerPort: 15008, HostPort: 31508, HostIP: "203.0.113.99"})), sliceOf("isthmus-gateway", "gw-a")), []Address{{"203.0.113.99", 31508}}, ""},
+		"of a port for something else": {append(onNodes("ClusterIP", nil)[:3], gatewayPod("gw-a", "10.1.0.1", "n1", hostPort(corev1.ContainerPort{ContainerPort: 15008, HostPort: 31508, Protocol: "UDP"})), sliceOf("isthmus-gateway", "gw-a")), nil, "or its pods a hostPort"},
+		"external IPs before them":     {onNodes("ClusterIP", func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.8"} }), []Address{{"203.0.113.8", 443}}, ""},
+		"node ports before them":       {onNodes("NodePort", nil), []Address{{"10.0.0.2", 31008}, {"2001:db8::2", 31008}, {"203.0.113.1", 31008}}, ""},
+		"a load balancer before them":  {onNodes("LoadBalancer", ingress(corev1.LoadBalancerIngress{IP: "203.0.113.7"})), []Address{{"203.0.113.7", 443}}, ""},
+		"also while it is pending":     {onNodes("LoadBalancer", nil), nil, "pending"},
+		"none":                         {nil, nil, "there is no Service isthmus-system/isthmus-gateway"},
+		"a load balancer":              {[]Event{frontService("LoadBalancer", ingress(corev1.LoadBalancerIngress{IP: "203.0.113.7"}))}, []Address{{"203.0.113.7", 443}}, ""},
+		"several addresses":            {[]Event{frontService("LoadBalancer", ingress(corev1.LoadBalancerIngress{IP: "203.0.113.9"}, corev1.LoadBalancerIngress{IP: "2001:db8::7"}, corev1.LoadBalancerIngress{IP: "203.0.113.7"}))}, []Address{{"2001:db8::7", 443}, {"203.0.113.7", 443}, {"203.0.113.9", 443}}, ""},
+		"a host name":                  {[]Event{frontService("LoadBalancer", ingress(corev1.LoadBalancerIngress{Hostname: "a1.elb.example.com."}))}, []Address{{"a1.elb.example.com", 443}}, ""},
+		"a pending one":                {[]Event{frontService("LoadBalancer", nil)}, nil, "pending"},
+		"an odd one":                   {[]Event{frontService("LoadBalancer", ingress(corev1.LoadBalancerIngress{IP: "0.0.0.0"}, corev1.LoadBalancerIngress{Hostname: "a b"}))}, nil, "pending"},
+		"node ports":                   {append([]Event{frontService("NodePort", nil)}, pods...), []Address{{"10.0.0.2", 31008}, {"2001:db8::2", 31008}, {"203.0.113.1", 31008}}, ""},
+		"node ports without pods":      {[]Event{frontService("NodePort", nil)}, nil, "no node with a gateway"},
+		"a cluster IP":                 {append([]Event{frontService("ClusterIP", nil)}, pods...), nil, "has no address outside the cluster"},
+		"external IPs":                 {[]Event{frontService("ClusterIP", func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.8"} })}, []Address{{"203.0.113.8", 443}}, ""},
 		"pods on their hosts": {[]Event{frontService("ClusterIP", nil), pods[0], gatewayPod("gw-a", "10.0.0.1", "n1", onHost), sliceOf("isthmus-gateway", "gw-a")},
 			[]Address{{"203.0.113.1", 15008}}, ""},
 		"no port": {[]Event{frontService("LoadBalancer", func(s *corev1.Service) { s.Spec.Ports = []corev1.ServicePort{{Port: 53, Protocol: "UDP"}} })}, nil, "no TCP port"},
@@ -88,6 +110,31 @@ func TestTheAddressOfItsServiceIsTheGateways(t *testing.T) {
 		got, problem := cluster.addresses()
 		if !reflect.DeepEqual(got, c.want) || (problem == "") != (c.problem == "") || !strings.Contains(problem, c.problem) {
 			t.Errorf("%s: %v, %q; want %v, %q", what, got, problem, c.want, c.problem)
+		}
+	}
+}
+
+// By a hostPort each gateway is reached at its own node: it says no other's.
+func TestAGatewayWithAHostPortSaysItsOwnNode(t *testing.T) {
+	port := func(p *corev1.Pod) {
+		p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 15008, HostPort: 31508}}}}
+	}
+	cluster := NewCluster("west", "istio-system")
+	cluster.front.service, cluster.front.self = parseName("isthmus-system/isthmus-gateway"), "gw-b"
+	cluster.Apply(frontService("ClusterIP", nil), nodeAt("n1", "InternalIP", "10.0.0.1"), nodeAt("n2", "InternalIP", "10.0.0.2"), nodeAt("n3", "InternalIP", "10.0.0.3"),
+		gatewayPod("gw-a", "10.1.0.1", "n1", port), sliceOf("isthmus-gateway", "gw-a"))
+	for _, step := range []struct {
+		event Event
+		want  []Address
+	}{
+		{gatewayPod("gw-b", "10.1.0.2", "n2", port), []Address{{"10.0.0.2", 31508}}}, // before it is ready
+		{sliceOf("isthmus-gateway", "gw-a", "gw-b"), []Address{{"10.0.0.2", 31508}}},
+		{nodeAt("n2", "InternalIP", "10.0.0.2", "ExternalIP", "203.0.113.2"), []Address{{"203.0.113.2", 31508}}},
+		{gatewayPod("gw-b", "10.1.0.2", "n2", nil), nil}, // without a hostPort
+	} {
+		cluster.Apply(step.event)
+		if got, problem := cluster.addresses(); !reflect.DeepEqual(got, step.want) || (problem == "") != (len(step.want) > 0) {
+			t.Errorf("%v, %q; want %v", got, problem, step.want)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -59,6 +61,9 @@ func trimPod(o *corev1.Pod) *corev1.Pod {
 		Status: corev1.PodStatus{Phase: o.Status.Phase, PodIP: o.Status.PodIP, PodIPs: o.Status.PodIPs}}
 	if ports := namedPorts(o.Spec.Containers); ports != nil {
 		p.Spec.Containers = []corev1.Container{{Ports: ports}}
+		if slices.ContainsFunc(ports, isHostPort) {
+			p.Status.HostIPs = o.Status.HostIPs
+		}
 	}
 	var sidecars []corev1.Container
 	for _, c := range o.Spec.InitContainers {
@@ -78,11 +83,14 @@ func trimPod(o *corev1.Pod) *corev1.Pod {
 	return p
 }
 
-// namedPorts returns those of containers that a service can mean by their names.
+// namedPorts returns those of containers that a service can mean by their names, and where a gateway's
+// tunnels come by the node.
 func namedPorts(containers []corev1.Container) (out []corev1.ContainerPort) {
 	for _, c := range containers {
 		for _, p := range c.Ports {
-			if p.Name != "" {
+			if isHostPort(p) {
+				out = append(out, p)
+			} else if p.Name != "" {
 				out = append(out, corev1.ContainerPort{Name: p.Name, ContainerPort: p.ContainerPort, Protocol: p.Protocol})
 			}
 		}
