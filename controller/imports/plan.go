@@ -80,7 +80,7 @@ func Plan(v View, have map[vip.Name]Import, ledger *vip.Ledger, now time.Time) R
 	for _, i := range slices.SortedFunc(maps.Values(have), ByAge) {
 		names[i.Name] = true
 		if i.Ours && !i.Headless {
-			ledger.Adopt(i.Name, firstOf(i.Clusters), i.IPs)
+			ledger.Adopt(i.Name, v.payers(i), i.IPs)
 		}
 	}
 	sorted := slices.SortedFunc(maps.Keys(names), vip.Name.Compare)
@@ -131,6 +131,19 @@ func (v View) wanted(n vip.Name, is Import, exists bool) ([]Export, bool) {
 		}
 	}
 	return exports, len(exports) > 0 && !v.Lacks(n.Namespace)
+}
+
+// payers are the networks in whose shares the addresses of an import are that there is: those by
+// whose exports it stands, whatever it says itself.
+func (v View) payers(is Import) (networks []string) {
+	exports, wanted := v.wanted(is.Name, is, true)
+	if !wanted || v.alone(is) {
+		return nil
+	}
+	for _, e := range exports {
+		networks = append(networks, e.Cluster)
+	}
+	return networks
 }
 
 func (r *Result) one(v View, n vip.Name, have map[vip.Name]Import, ledger *vip.Ledger, now time.Time) {
@@ -194,13 +207,6 @@ func counts(why vip.Why, networks []string, ledger *vip.Ledger) string {
 	}
 	used, of := ledger.Used()
 	return strings.Join(append(said, fmt.Sprintf("%d of %d numbers are taken or were given back in the last %v", used, of, vip.Quarantine)), ", ")
-}
-
-func firstOf(list []string) string {
-	if len(list) == 0 {
-		return ""
-	}
-	return list[0]
 }
 
 // known leaves out what only stands for what is not known now.

@@ -261,6 +261,35 @@ func TestTheMessageOfAProblemStays(t *testing.T) {
 	for i := range 5 {
 		if i > 0 {
 			view.Exports[named(100+i)] = []Export{{Cluster: fmt.Sprint("west-", i), Ports: tcp(80)}}
+// Imports that there are when the ledger is lost are in the shares of those that export them, as they were,
+// and what nobody exports, whatever it says of itself, is in nobody's.
+func TestImportsThatAreAdoptedTakeNoShareOfOthers(t *testing.T) {
+	real := vip.Name{Namespace: "demo", Name: "real"}
+	for what, exporters := range map[string][]string{"that two networks export": {"east", "north"}, "that nobody exports": nil} {
+		view := View{Exports: map[vip.Name][]Export{real: {{Cluster: "east", Ports: tcp(80)}}}, Vague: func(string) bool { return false }, Lacks: func(string) bool { return false }}
+		have := map[vip.Name]Import{}
+		for i := range 12 { // of 14 numbers one network has no more
+			have[named(i)] = Import{Name: named(i), Ours: true, UID: fmt.Sprint(i), Ports: tcp(80), Clusters: []string{"east", "north"}, IPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 9, 8, byte(i + 1)})}}
+			for _, e := range exporters {
+				view.Exports[named(i)] = append(view.Exports[named(i)], Export{Cluster: e, Ports: tcp(80)})
+			}
+		}
+		ledger := vip.New(vip.Ranges{V4: netip.MustParsePrefix("10.9.8.0/28")})
+		r := Plan(view, have, ledger, start)
+		if len(ledger.Addresses(real)) != 1 {
+			t.Errorf("beside imports %s a service of east has no address: %v", what, r.Problems)
+		}
+		for n, i := range have {
+			if got := ledger.Addresses(n); len(exporters) > 0 && !slices.Equal(got, i.IPs) {
+				t.Errorf("%s: %v has %v, had %v", what, n, got, i.IPs)
+			}
+		}
+		if a, b := ledger.UsedBy("east"), ledger.UsedBy("north"); len(exporters) > 0 && (a > 7 || b > 7) {
+			t.Errorf("%s: east has %d, north %d; want as much as they can have alike", what, a, b)
+		}
+	}
+}
+
 		}
 		for _, p := range Plan(view, nil, ledger, start).Problems {
 			if p.Reason != "NetworkShare" {

@@ -115,19 +115,30 @@ func (l *Ledger) Addresses(n Name) []netip.Addr {
 	return l.ranges.at(e.number)
 }
 
-// Adopt gives n the number of addresses that it has already, for the exports of a network,
-// if they are in the ranges and nobody has it: of what a lost ledger said. It does nothing
-// for one that has a number.
-func (l *Ledger) Adopt(n Name, network string, addresses []netip.Addr) (changed bool) {
+// Adopt gives n the number of addresses that it has already, for the exports of that of these networks
+// which has least, if they are in the ranges and nobody has it: of what a lost ledger said. What no
+// network exports is of the network "", and has, with what else is, no more than a network's share: who writes
+// ServiceImports takes nobody's addresses with that. It does nothing for one that has a number.
+func (l *Ledger) Adopt(n Name, networks []string, addresses []netip.Addr) (changed bool) {
 	if _, has := l.entries[n]; has {
 		return false
 	}
+	network := ""
+	if len(networks) > 0 {
+		network = l.least(networks)
+	}
 	number, ok := l.ranges.numberOf(addresses)
-	if !ok || l.holders[number] != (Name{}) || l.size+entrySize(n, network) > maxAdopted {
+	if size := entrySize(n, network); !ok || l.holders[number] != (Name{}) || l.size+size > maxAdopted || network == "" && l.beyond(network, size) {
 		return false
 	}
 	l.give(n, entry{number: number, network: network})
 	return true
+}
+
+// beyond reports whether one more number, and size more bytes, are beyond the share of a network.
+func (l *Ledger) beyond(network string, size int) bool {
+	u := l.used[network]
+	return u.numbers >= share*(l.usable-len(l.holders)-len(l.lost)) || u.bytes+size > share*(MaxText-l.size)
 }
 
 // Why is why a service gets no address. The zero Why is that it has one.
@@ -141,14 +152,15 @@ const (
 	Unreadable     // which numbers were given is not known, until Quarantine is over
 )
 
-// Assign gives n a number if it has none, for the exports of one of these networks, of
-// which there is at least one: the number that it had lately, or else the first that is
-// free behind one that follows from its name.
+// Assign gives n a number if it has none, for the exports of that of these networks which has
+// least, of which there is at least one: the number that it had lately, or else the first that is
+// free behind one that follows from its name. A number that it has is the least one's from then on.
 func (l *Ledger) Assign(n Name, networks []string, now time.Time) (changed bool, why Why) {
 	if e, has := l.entries[n]; has && l.ranges.has(e.number) {
 		next := entry{number: e.number, network: e.network}
-		if !slices.Contains(networks, e.network) {
-			next.network = l.least(networks)
+		least := l.least(networks)
+		if !slices.Contains(networks, e.network) || l.used[least].bytes+entrySize(n, least) < l.used[e.network].bytes {
+			next.network = least
 		}
 		if next == e {
 			return false, None
@@ -180,12 +192,12 @@ func (l *Ledger) least(networks []string) string {
 func (l *Ledger) free(n Name, network string) (number uint32, why Why) {
 	size := entrySize(n, network)
 	numbers, bytes := l.usable-len(l.holders)-len(l.lost), MaxText-l.size
-	switch u := l.used[network]; {
+	switch {
 	case numbers <= 0 || bytes < size:
 		return 0, Exhausted
 	case l.blind != 0:
 		return 0, Unreadable
-	case u.numbers >= share*numbers || u.bytes+size > share*bytes:
+	case l.beyond(network, size):
 		return 0, Share
 	}
 	h := fnv.New32a()

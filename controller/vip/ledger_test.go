@@ -40,7 +40,7 @@ func (l *leader) read(s *store, now time.Time) {
 	l.seen = map[Name]int{}
 	for n, i := range s.imports {
 		l.seen[n] = i.version
-		l.ledger.Adopt(n, "east", i.addresses)
+		l.ledger.Adopt(n, []string{"east"}, i.addresses)
 	}
 }
 
@@ -251,7 +251,7 @@ func TestLinesThatCannotBeReadTakeNothingFromOthers(t *testing.T) {
 		}
 	}
 	l, _ := Parse(r, "1 demo/a\n1 demo/b\nx\n", now)
-	if !l.Adopt(Name{"demo", "b"}, "east", []netip.Addr{netip.MustParseAddr("10.9.8.1")}) || l.Adopt(Name{"demo", "a"}, "east", []netip.Addr{netip.MustParseAddr("10.9.8.1")}) {
+	if !l.Adopt(Name{"demo", "b"}, []string{"east"}, []netip.Addr{netip.MustParseAddr("10.9.8.1")}) || l.Adopt(Name{"demo", "a"}, []string{"east"}, []netip.Addr{netip.MustParseAddr("10.9.8.1")}) {
 		t.Error("who uses the address does not keep it, or two do")
 	}
 }
@@ -354,7 +354,7 @@ func TestALostLedgerIsMadeOfWhatIsInUse(t *testing.T) {
 	}
 	again := New(r)
 	for _, n := range l.Names() {
-		if !again.Adopt(n, "east", l.Addresses(n)) {
+		if !again.Adopt(n, []string{"east"}, l.Addresses(n)) {
 			t.Fatalf("%s with %v is not taken", n, l.Addresses(n))
 		}
 	}
@@ -362,7 +362,7 @@ func TestALostLedgerIsMadeOfWhatIsInUse(t *testing.T) {
 		t.Error("what is in use makes another ledger")
 	}
 	for _, odd := range [][]netip.Addr{nil, {netip.MustParseAddr("10.0.0.1")}, {netip.MustParseAddr("240.240.0.0")}, {netip.MustParseAddr("240.240.1.1"), netip.MustParseAddr("2001:2::102")}} {
-		if again.Adopt(Name{"demo", "odd"}, "east", odd) {
+		if again.Adopt(Name{"demo", "odd"}, []string{"east"}, odd) {
 			t.Errorf("%v is taken", odd)
 		}
 	}
