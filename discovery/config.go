@@ -76,6 +76,16 @@ type Service struct {
 
 	// Inherited is what holds where the service says nothing; a list fills it in.
 	Inherited Inherited `yaml:"-"`
+	// Import is what other networks export under its name; see mesh.Import. Where a record of its own
+	// says so, as a ServiceImport, the Builder puts it here.
+	Import *Import `yaml:"-"`
+}
+
+// Import is how the service of that name of other networks is asked for, beside one of this network.
+type Import struct {
+	Aliases []string
+	VIPs    []netip.Addr
+	Ports   []ServicePort
 }
 
 // Inherited is the traffic distribution that a service's namespace and the mesh

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"net/netip"
 	"reflect"
 	"slices"
 
@@ -96,25 +97,59 @@ func (b *Builder) requeueRefs(snap *mesh.Snapshot) {
 }
 
 // derive returns the service of e with the aliases and virtual addresses that it
-// has got.
+// has got, and what others export under its name.
 func (b *Builder) derive(e *entry) *mesh.Service {
 	full := e.reading.service
-	if b.hasAll(e) {
+	beside := b.beside(e)
+	if beside == nil && b.hasAll(e) {
 		return full
 	}
 	svc := *full
-	svc.Aliases, svc.VIPs = nil, nil // of none, not empty lists: they would count as another service
-	for _, a := range full.Aliases {
-		if b.claims.named(a) == e {
-			svc.Aliases = append(svc.Aliases, a)
-		}
+	svc.Aliases, svc.VIPs = b.got(e, full.Aliases, full.VIPs)
+	if x := full.Import; x != nil {
+		x = &mesh.Import{Ports: x.Ports}
+		x.Aliases, x.VIPs = b.got(e, full.Import.Aliases, full.Import.VIPs)
+		svc.Import = x
 	}
-	for _, v := range full.VIPs {
-		if b.claims.holder(claimKey{virtualAddress, v.String()}) == e {
-			svc.VIPs = append(svc.VIPs, v)
-		}
+	if beside != nil {
+		x := &mesh.Import{Ports: beside.reading.service.Ports}
+		x.Aliases, x.VIPs = b.got(nil, beside.reading.service.Aliases, beside.reading.service.VIPs)
+		svc.Import = x
+	}
+	if x := svc.Import; x != nil && len(x.Aliases)+len(x.VIPs) == 0 {
+		svc.Import = nil
 	}
 	return &svc
+}
+
+// got returns which of these aliases and virtual addresses holder has, or, if that is nil, nobody. Of none
+// that is no empty list: it would count as another service.
+func (b *Builder) got(holder *entry, aliases []string, vips []netip.Addr) (names []string, addresses []netip.Addr) {
+	for _, a := range aliases {
+		if b.claims.named(a) == holder {
+			names = append(names, a)
+		}
+	}
+	for _, v := range vips {
+		if b.claims.holder(claimKey{virtualAddress, v.String()}) == holder {
+			addresses = append(addresses, v)
+		}
+	}
+	return names, addresses
+}
+
+// beside returns the record of what other networks export under the hostname of e, which e has: such
+// a record is out, and what nobody else has of its names and addresses leads to the others by e.
+func (b *Builder) beside(e *entry) *entry {
+	if e.key.Source >= Told {
+		return nil
+	}
+	for _, o := range b.claims.all(claimKey{hostName, e.reading.service.Hostname}) {
+		if o.key.Source == Told && !o.faulty {
+			return o
+		}
+	}
+	return nil
 }
 
 func (b *Builder) hasAll(e *entry) bool {

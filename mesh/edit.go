@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -69,7 +70,7 @@ func (e *Edit) PutService(svc *Service) {
 	for name := range namesOf(svc) {
 		e.s.names.put(e.by, name, svc)
 	}
-	for _, v := range svc.VIPs {
+	for v := range vipsOf(svc) {
 		e.s.byVIP.put(e.by, vipKey{v}, svc)
 	}
 	e.s.services.put(e.by, svc)
@@ -110,7 +111,7 @@ func (e *Edit) unname(svc *Service) {
 			e.s.names.del(e.by, name)
 		}
 	}
-	for _, v := range svc.VIPs {
+	for v := range vipsOf(svc) {
 		if k := (vipKey{v}); e.s.byVIP.get(k) == svc {
 			e.s.byVIP.del(e.by, k)
 		}
@@ -289,6 +290,33 @@ func namesOf(svc *Service) func(func(textKey) bool) {
 		}
 		for _, a := range svc.Aliases {
 			if !yield(textKey(strings.ToLower(a))) {
+				return
+			}
+		}
+		if svc.Import == nil {
+			return
+		}
+		for _, a := range svc.Import.Aliases {
+			if !yield(textKey(strings.ToLower(a))) {
+				return
+			}
+		}
+	}
+}
+
+// vipsOf yields the addresses that lead to svc.
+func vipsOf(svc *Service) func(func(netip.Addr) bool) {
+	return func(yield func(netip.Addr) bool) {
+		for _, v := range svc.VIPs {
+			if !yield(v) {
+				return
+			}
+		}
+		if svc.Import == nil {
+			return
+		}
+		for _, v := range svc.Import.VIPs {
+			if !yield(v) {
 				return
 			}
 		}

@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -123,7 +124,27 @@ type Service struct {
 	DistributionFrom Source
 	// PublishNotReady counts workloads that are not ready as ready.
 	PublishNotReady bool
+	// Import is what other networks export under its name, where this one has it too; nil: nothing
+	// that has names or addresses of its own.
+	Import *Import
 }
+
+// Import is how a service is asked for as that of other networks: by names and virtual addresses
+// that the Service of this network does not have. They lead to this network's workloads too if the
+// service is exported.
+type Import struct {
+	Aliases []string
+	VIPs    []netip.Addr
+	Ports   []Port // that any network exports
+}
+
+// HasAlias reports whether name is one of i's, which may be nil.
+func (i *Import) HasAlias(name string) bool {
+	return i != nil && slices.ContainsFunc(i.Aliases, func(a string) bool { return strings.EqualFold(a, name) })
+}
+
+// HasVIP reports whether a is a virtual address of i, which may be nil.
+func (i *Import) HasVIP(a netip.Addr) bool { return i != nil && slices.Contains(i.VIPs, a.Unmap()) }
 
 // Port returns the service's mapping for service port p.
 func (s *Service) Port(p uint16) (Port, bool) {

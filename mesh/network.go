@@ -33,6 +33,13 @@ func (s *Snapshot) Reaches(svc *Service, from, to string) bool {
 	return s.crosses(svc.Scope, from, to) && (p == nil || len(p.members) > 0 || s.crosses(p.told.Scope, from, to))
 }
 
+// Imports is Reaches for what network to exports to all under the name of svc, whatever the scope of
+// the service that from has of that name.
+func (s *Snapshot) Imports(svc *Service, from, to string) bool {
+	p := s.membership(svc).part(to)
+	return from != to && p != nil && p.told != nil && s.crosses(p.told.Scope, from, to)
+}
+
 func (s *Snapshot) crosses(scope Scope, from, to string) bool {
 	if scope == ScopeSegment {
 		return s.segment(from) == s.segment(to)

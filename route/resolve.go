@@ -28,6 +28,9 @@ type Target struct {
 	Direct  *mesh.Workload // the pod that was addressed itself
 	// Everywhere is whether the name that was asked for leads to other networks.
 	Everywhere bool
+	// Elsewhere is whether it leads to these alone: a name or address of what they export, while
+	// the source's network has a service of that name for itself.
+	Elsewhere bool
 }
 
 // Find returns what f asks for; what it costs does not depend on how many serve
@@ -57,6 +60,7 @@ type resolver struct {
 	from       balance.Place
 	missed     missed
 	everywhere bool // see Target
+	elsewhere  bool
 }
 
 // missed counts the ready workloads that are no candidates, by the reason: of another
@@ -109,6 +113,9 @@ func (r *resolver) find() (Target, error) {
 // another network is never meant: its address may be in use here.
 func (r *resolver) findAddress(a netip.AddrPort) (Target, error) {
 	if svc := r.snapshot.ServiceAt(a.Addr()); svc != nil {
+		if svc.Import.HasVIP(a.Addr()) {
+			return r.findImport(svc, a.Port())
+		}
 		return r.findService(svc, svc.Hostname, a.Port())
 	}
 	w := r.snapshot.WorkloadAt(r.flow.Source.Network, a.Addr())
@@ -123,25 +130,48 @@ func (r *resolver) findAddress(a netip.AddrPort) (Target, error) {
 
 // findService finds a port of svc, which was asked for as name.
 func (r *resolver) findService(svc *mesh.Service, name string, port uint16) (Target, error) {
+	if svc.Import.HasAlias(name) {
+		return r.findImport(svc, port)
+	}
 	if !svc.Offers(name) {
 		return Target{}, r.refuse(UnknownService, fmt.Sprintf("the service has global names alone: %s", strings.Join(svc.Aliases, ", ")))
 	}
 	p, ok := svc.Port(port)
+	if !ok && svc.Import != nil && svc.Everywhere(name) {
+		return r.findImport(svc, port)
+	}
 	if !ok {
 		return Target{}, r.refuse(UnknownPort, unknownPort(svc, port))
 	}
 	return Target{Service: svc, Port: p, Everywhere: svc.Everywhere(name)}, nil
 }
 
+// findImport finds a port of what other networks export under the name of svc. The own network's
+// workloads are among those who answer if it exports svc with this port.
+func (r *resolver) findImport(svc *mesh.Service, port uint16) (Target, error) {
+	if p, ok := svc.Port(port); ok && svc.Exported() {
+		return Target{Service: svc, Port: p, Everywhere: true}, nil
+	}
+	i := slices.IndexFunc(svc.Import.Ports, func(p mesh.Port) bool { return p.Service == port })
+	if i < 0 {
+		return Target{}, r.refuse(UnknownPort, unknownPort(&mesh.Service{Hostname: svc.Hostname, Ports: svc.Import.Ports}, port))
+	}
+	return Target{Service: svc, Port: svc.Import.Ports[i], Everywhere: true, Elsewhere: true}, nil
+}
+
 // toService plans a flow to a port of a service.
 func (r *resolver) toService(t Target) error {
 	svc := t.Service
-	r.plan.Port, r.everywhere = t.Port, t.Everywhere
+	r.plan.Port, r.everywhere, r.elsewhere = t.Port, t.Everywhere, t.Elsewhere
 	src := r.flow.Source
-	r.rule = balance.RuleOf(svc.Distribution)
+	if r.rule = balance.RuleOf(svc.Distribution); t.Elsewhere { // it is for the own network's
+		r.rule = balance.RuleOf(mesh.PreferNetwork)
+	}
 	r.from = balance.Place{Network: src.Network, Node: src.Node, Locality: src.Locality}
 	for _, network := range r.snapshot.Networks(svc) {
-		if network == src.Network {
+		if network == src.Network && t.Elsewhere {
+			continue
+		} else if network == src.Network {
 			r.addLocal(svc, r.snapshot.Members(svc, network))
 		} else if share, ok := r.snapshot.Share(svc, network); ok {
 			r.addShare(svc, share)
@@ -185,7 +215,7 @@ func (r *resolver) addShare(svc *mesh.Service, share mesh.Share) {
 	switch {
 	case !r.everywhere:
 		r.missed.notGlobal += ready
-	case !r.snapshot.Reaches(svc, r.flow.Source.Network, share.Network):
+	case !r.reaches(svc, share.Network):
 		r.missed.otherSegment += ready
 	case len(share.Gateways) == 0:
 		r.missed.noGateway += ready
@@ -196,6 +226,13 @@ func (r *resolver) addShare(svc *mesh.Service, share mesh.Share) {
 			Network: share.Network, Gateways: share.Gateways, Capacity: share.Capacity, Rank: rank, Expect: share.Identities,
 		})
 	}
+}
+
+func (r *resolver) reaches(svc *mesh.Service, network string) bool {
+	if r.elsewhere {
+		return r.snapshot.Imports(svc, r.flow.Source.Network, network)
+	}
+	return r.snapshot.Reaches(svc, r.flow.Source.Network, network)
 }
 
 // rankGateways returns the best rank among gateways, of those that are drained if all are.
@@ -225,6 +262,8 @@ func (r *resolver) nowhere(svc *mesh.Service) error {
 		return r.refuse(NotExported, fmt.Sprintf("its ready workloads are on networks of other segments (of %s), and its scope is segment: set scope: global, or the same segment at both networks", networks))
 	case r.missed.notGlobal > 0 && svc.Exported():
 		return r.refuse(NotExported, fmt.Sprintf("its ready workloads are on other networks (of %s), to which this name does not lead: ask for %s, or set takeover: true", networks, strings.Join(svc.Aliases, ", ")))
+	case r.elsewhere:
+		return r.refuse(NoEndpoint, "no other network has a ready workload of it, and this network's service of that name is not global")
 	case r.missed.notGlobal > 0:
 		return r.refuse(NotExported, fmt.Sprintf("its ready workloads are on other networks (of %s) and it is not global: set global: true", networks))
 	}

@@ -127,17 +127,42 @@ func decodeService(m *pb.ExcerptService) (s discovery.Service, hostname string, 
 	case mesh.FromMesh:
 		s.Inherited.Mesh = m.GetDistribution()
 	}
-	for _, p := range m.GetPorts() {
-		if err := checkPort(p); err != nil {
-			return s, "", err
-		}
-		s.Ports = append(s.Ports, discovery.ServicePort{Name: p.GetName(), Port: uint16(p.GetPort()), TargetPort: uint16(p.GetTarget()), TargetName: p.GetTargetName(), Protocol: p.GetProtocol()})
+	if s.Ports, err = decodePorts(m.GetPorts()); err != nil {
+		return s, "", err
+	}
+	if s.Import, err = decodeImport(m.GetImport()); err != nil {
+		return s, "", err
 	}
 	hostname = strings.ToLower(cmp.Or(s.Hostname, hostnameOf(s.Name, s.Namespace)))
 	if s.Name == "" || s.Namespace == "" || len(hostname) > maxName {
 		return s, "", malformed("service %.80q of namespace %.80q", s.Name, s.Namespace)
 	}
 	return s, hostname, nil
+}
+
+func decodeImport(m *pb.ExcerptImport) (*discovery.Import, error) {
+	if m == nil {
+		return nil, nil
+	}
+	if err := cmp.Or(checkNames("alias", m.GetAliases()...), checkNumber("aliases", len(m.GetAliases()), maxListed), checkNumber("virtual addresses", len(m.GetVips()), maxListed), checkNumber("ports", len(m.GetPorts()), maxListed)); err != nil {
+		return nil, err
+	}
+	x := &discovery.Import{Aliases: m.GetAliases()}
+	var err error
+	if x.VIPs, err = decodeAddresses(m.GetVips()); err == nil {
+		x.Ports, err = decodePorts(m.GetPorts())
+	}
+	return x, err
+}
+
+func decodePorts(list []*pb.ExcerptPort) (out []discovery.ServicePort, err error) {
+	for _, p := range list {
+		if err := checkPort(p); err != nil {
+			return nil, err
+		}
+		out = append(out, discovery.ServicePort{Name: p.GetName(), Port: uint16(p.GetPort()), TargetPort: uint16(p.GetTarget()), TargetName: p.GetTargetName(), Protocol: p.GetProtocol()})
+	}
+	return out, nil
 }
 
 func checkPort(p *pb.ExcerptPort) error {

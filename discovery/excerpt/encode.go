@@ -38,15 +38,23 @@ func encodeService(s *mesh.Service) *pb.ExcerptService {
 			out.Aliases = append(out.Aliases, a)
 		}
 	}
-	for _, p := range s.Ports {
+	out.Ports = encodePorts(s.Ports)
+	for _, p := range s.Others {
+		out.Ports = append(out.Ports, &pb.ExcerptPort{Name: p.Name, Port: uint32(p.Service), Protocol: p.Protocol})
+	}
+	if x := s.Import; x != nil {
+		out.Import = &pb.ExcerptImport{Aliases: x.Aliases, Vips: encodeAddresses(x.VIPs), Ports: encodePorts(x.Ports)}
+	}
+	return out
+}
+
+func encodePorts(ports []mesh.Port) (out []*pb.ExcerptPort) {
+	for _, p := range ports {
 		x := &pb.ExcerptPort{Name: p.Name, Port: uint32(p.Service), TargetName: p.TargetName}
 		if p.TargetName == "" && p.Target != p.Service {
 			x.Target = uint32(p.Target)
 		}
-		out.Ports = append(out.Ports, x)
-	}
-	for _, p := range s.Others {
-		out.Ports = append(out.Ports, &pb.ExcerptPort{Name: p.Name, Port: uint32(p.Service), Protocol: p.Protocol})
+		out = append(out, x)
 	}
 	return out
 }

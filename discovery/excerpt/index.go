@@ -75,6 +75,14 @@ func namesOf(svc *mesh.Service, yield func(string)) {
 	for _, v := range svc.VIPs {
 		yield(v.String())
 	}
+	if x := svc.Import; x != nil {
+		for _, a := range x.Aliases {
+			yield(strings.ToLower(a))
+		}
+		for _, v := range x.VIPs {
+			yield(v.String())
+		}
+	}
 }
 
 // normal writes a name or an address in the one way in which it is compared.

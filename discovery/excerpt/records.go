@@ -31,6 +31,14 @@ func (h *Held) claims() (c claims) {
 		for _, a := range s.VIPs {
 			c.addresses[a.Unmap()] = true
 		}
+		if x := s.Import; x != nil {
+			for _, a := range x.Aliases {
+				c.names[strings.ToLower(a)] = true
+			}
+			for _, a := range x.VIPs {
+				c.addresses[a.Unmap()] = true
+			}
+		}
 	}
 	for uid, w := range h.pods {
 		if _, doubted := h.doubted[thing{discovery.KindWorkload, uid}]; doubted {
@@ -47,6 +55,10 @@ func (h *Held) claims() (c claims) {
 func (c claims) without(s discovery.Service) discovery.Service {
 	s.Aliases = slices.DeleteFunc(slices.Clone(s.Aliases), func(a string) bool { return c.names[strings.ToLower(a)] })
 	s.VIPs = slices.DeleteFunc(slices.Clone(s.VIPs), func(a netip.Addr) bool { return c.addresses[a.Unmap()] })
+	if x := s.Import; x != nil {
+		s.Import = &discovery.Import{Ports: x.Ports, Aliases: slices.DeleteFunc(slices.Clone(x.Aliases), func(a string) bool { return c.names[strings.ToLower(a)] }),
+			VIPs: slices.DeleteFunc(slices.Clone(x.VIPs), func(a netip.Addr) bool { return c.addresses[a.Unmap()] })}
+	}
 	return s
 }
 

@@ -56,7 +56,15 @@ func costOfStrings(list ...string) (n int) {
 
 func costOfService(s discovery.Service) int {
 	n := costOfObject + costOfStrings(s.Name, s.Namespace, s.Hostname, s.Scope, s.TrafficDistribution) + costOfStrings(s.Aliases...) + len(s.VIPs)*costOfAddress
-	for _, p := range s.Ports {
+	n += costOfPorts(s.Ports)
+	if x := s.Import; x != nil {
+		n += costOfObject + costOfStrings(x.Aliases...) + len(x.VIPs)*costOfAddress + costOfPorts(x.Ports)
+	}
+	return n
+}
+
+func costOfPorts(ports []discovery.ServicePort) (n int) {
+	for _, p := range ports {
 		n += costOfPort + len(p.Name) + len(p.TargetName) + len(p.Protocol)
 	}
 	return n

@@ -1293,6 +1293,7 @@ type ExcerptService struct {
 	DistributionFrom string                 `protobuf:"bytes,9,opt,name=distribution_from,json=distributionFrom,proto3" json:"distribution_from,omitempty"` // service, namespace or mesh
 	PublishNotReady  bool                   `protobuf:"varint,10,opt,name=publish_not_ready,json=publishNotReady,proto3" json:"publish_not_ready,omitempty"`
 	Ports            []*ExcerptPort         `protobuf:"bytes,11,rep,name=ports,proto3" json:"ports,omitempty"`
+	Import           *ExcerptImport         `protobuf:"bytes,12,opt,name=import,proto3" json:"import,omitempty"` // of what other networks export under the same name
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -1404,6 +1405,75 @@ func (x *ExcerptService) GetPorts() []*ExcerptPort {
 	return nil
 }
 
+func (x *ExcerptService) GetImport() *ExcerptImport {
+	if x != nil {
+		return x.Import
+	}
+	return nil
+}
+
+// ExcerptImport is names and addresses of a ServiceImport beside a Service of its name. Node proxies
+// of versions before November 23, 2026 do not know it.
+type ExcerptImport struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Aliases       []string               `protobuf:"bytes,1,rep,name=aliases,proto3" json:"aliases,omitempty"`
+	Vips          [][]byte               `protobuf:"bytes,2,rep,name=vips,proto3" json:"vips,omitempty"` // 4 or 16 bytes
+	Ports         []*ExcerptPort         `protobuf:"bytes,3,rep,name=ports,proto3" json:"ports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExcerptImport) Reset() {
+	*x = ExcerptImport{}
+	mi := &file_stream_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExcerptImport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExcerptImport) ProtoMessage() {}
+
+func (x *ExcerptImport) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExcerptImport.ProtoReflect.Descriptor instead.
+func (*ExcerptImport) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ExcerptImport) GetAliases() []string {
+	if x != nil {
+		return x.Aliases
+	}
+	return nil
+}
+
+func (x *ExcerptImport) GetVips() [][]byte {
+	if x != nil {
+		return x.Vips
+	}
+	return nil
+}
+
+func (x *ExcerptImport) GetPorts() []*ExcerptPort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
 type ExcerptPort struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1417,7 +1487,7 @@ type ExcerptPort struct {
 
 func (x *ExcerptPort) Reset() {
 	*x = ExcerptPort{}
-	mi := &file_stream_proto_msgTypes[15]
+	mi := &file_stream_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1499,7 @@ func (x *ExcerptPort) String() string {
 func (*ExcerptPort) ProtoMessage() {}
 
 func (x *ExcerptPort) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[15]
+	mi := &file_stream_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1512,7 @@ func (x *ExcerptPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptPort.ProtoReflect.Descriptor instead.
 func (*ExcerptPort) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{15}
+	return file_stream_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExcerptPort) GetName() string {
@@ -1505,7 +1575,7 @@ type ExcerptWorkload struct {
 
 func (x *ExcerptWorkload) Reset() {
 	*x = ExcerptWorkload{}
-	mi := &file_stream_proto_msgTypes[16]
+	mi := &file_stream_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1587,7 @@ func (x *ExcerptWorkload) String() string {
 func (*ExcerptWorkload) ProtoMessage() {}
 
 func (x *ExcerptWorkload) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[16]
+	mi := &file_stream_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1600,7 @@ func (x *ExcerptWorkload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptWorkload.ProtoReflect.Descriptor instead.
 func (*ExcerptWorkload) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{16}
+	return file_stream_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExcerptWorkload) GetUid() string {
@@ -1647,7 +1717,7 @@ type Beat struct {
 
 func (x *Beat) Reset() {
 	*x = Beat{}
-	mi := &file_stream_proto_msgTypes[17]
+	mi := &file_stream_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1659,7 +1729,7 @@ func (x *Beat) String() string {
 func (*Beat) ProtoMessage() {}
 
 func (x *Beat) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[17]
+	mi := &file_stream_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1672,7 +1742,7 @@ func (x *Beat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beat.ProtoReflect.Descriptor instead.
 func (*Beat) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{17}
+	return file_stream_proto_rawDescGZIP(), []int{18}
 }
 
 // Subscribe begins and ends what a node proxy is told of.
@@ -1686,7 +1756,7 @@ type Subscribe struct {
 
 func (x *Subscribe) Reset() {
 	*x = Subscribe{}
-	mi := &file_stream_proto_msgTypes[18]
+	mi := &file_stream_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1698,7 +1768,7 @@ func (x *Subscribe) String() string {
 func (*Subscribe) ProtoMessage() {}
 
 func (x *Subscribe) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[18]
+	mi := &file_stream_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1711,7 +1781,7 @@ func (x *Subscribe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subscribe.ProtoReflect.Descriptor instead.
 func (*Subscribe) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{18}
+	return file_stream_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Subscribe) GetAdd() []string {
@@ -1738,7 +1808,7 @@ type ServiceStates struct {
 
 func (x *ServiceStates) Reset() {
 	*x = ServiceStates{}
-	mi := &file_stream_proto_msgTypes[19]
+	mi := &file_stream_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1750,7 +1820,7 @@ func (x *ServiceStates) String() string {
 func (*ServiceStates) ProtoMessage() {}
 
 func (x *ServiceStates) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[19]
+	mi := &file_stream_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1763,7 +1833,7 @@ func (x *ServiceStates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceStates.ProtoReflect.Descriptor instead.
 func (*ServiceStates) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{19}
+	return file_stream_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ServiceStates) GetServices() []*ServiceState {
@@ -1788,7 +1858,7 @@ type ServiceState struct {
 
 func (x *ServiceState) Reset() {
 	*x = ServiceState{}
-	mi := &file_stream_proto_msgTypes[20]
+	mi := &file_stream_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1800,7 +1870,7 @@ func (x *ServiceState) String() string {
 func (*ServiceState) ProtoMessage() {}
 
 func (x *ServiceState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[20]
+	mi := &file_stream_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1813,7 +1883,7 @@ func (x *ServiceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceState.ProtoReflect.Descriptor instead.
 func (*ServiceState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{20}
+	return file_stream_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ServiceState) GetService() string {
@@ -1857,7 +1927,7 @@ type ShareState struct {
 
 func (x *ShareState) Reset() {
 	*x = ShareState{}
-	mi := &file_stream_proto_msgTypes[21]
+	mi := &file_stream_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +1939,7 @@ func (x *ShareState) String() string {
 func (*ShareState) ProtoMessage() {}
 
 func (x *ShareState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[21]
+	mi := &file_stream_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +1952,7 @@ func (x *ShareState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareState.ProtoReflect.Descriptor instead.
 func (*ShareState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{21}
+	return file_stream_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ShareState) GetNetwork() string {
@@ -1911,7 +1981,7 @@ type Proofs struct {
 
 func (x *Proofs) Reset() {
 	*x = Proofs{}
-	mi := &file_stream_proto_msgTypes[22]
+	mi := &file_stream_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1923,7 +1993,7 @@ func (x *Proofs) String() string {
 func (*Proofs) ProtoMessage() {}
 
 func (x *Proofs) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[22]
+	mi := &file_stream_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1936,7 +2006,7 @@ func (x *Proofs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proofs.ProtoReflect.Descriptor instead.
 func (*Proofs) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{22}
+	return file_stream_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Proofs) GetProofs() []*Proof {
@@ -1957,7 +2027,7 @@ type Proof struct {
 
 func (x *Proof) Reset() {
 	*x = Proof{}
-	mi := &file_stream_proto_msgTypes[23]
+	mi := &file_stream_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1969,7 +2039,7 @@ func (x *Proof) String() string {
 func (*Proof) ProtoMessage() {}
 
 func (x *Proof) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[23]
+	mi := &file_stream_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1982,7 +2052,7 @@ func (x *Proof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proof.ProtoReflect.Descriptor instead.
 func (*Proof) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{23}
+	return file_stream_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Proof) GetCertificate() []byte {
@@ -2011,7 +2081,7 @@ type Holdings struct {
 
 func (x *Holdings) Reset() {
 	*x = Holdings{}
-	mi := &file_stream_proto_msgTypes[24]
+	mi := &file_stream_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2023,7 +2093,7 @@ func (x *Holdings) String() string {
 func (*Holdings) ProtoMessage() {}
 
 func (x *Holdings) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[24]
+	mi := &file_stream_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2036,7 +2106,7 @@ func (x *Holdings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holdings.ProtoReflect.Descriptor instead.
 func (*Holdings) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{24}
+	return file_stream_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Holdings) GetNetworks() []string {
@@ -2063,7 +2133,7 @@ type InstanceState struct {
 
 func (x *InstanceState) Reset() {
 	*x = InstanceState{}
-	mi := &file_stream_proto_msgTypes[25]
+	mi := &file_stream_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2075,7 +2145,7 @@ func (x *InstanceState) String() string {
 func (*InstanceState) ProtoMessage() {}
 
 func (x *InstanceState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[25]
+	mi := &file_stream_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2088,7 +2158,7 @@ func (x *InstanceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceState.ProtoReflect.Descriptor instead.
 func (*InstanceState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{25}
+	return file_stream_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *InstanceState) GetInstance() []byte {
@@ -2218,7 +2288,7 @@ const file_stream_proto_rawDesc = "" +
 	"\vExcerptName\x12\x14\n" +
 	"\x05asked\x18\x01 \x01(\tR\x05asked\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x1a\n" +
-	"\bworkload\x18\x03 \x01(\tR\bworkload\"\xf5\x02\n" +
+	"\bworkload\x18\x03 \x01(\tR\bworkload\"\xb3\x03\n" +
 	"\x0eExcerptService\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x1a\n" +
@@ -2231,7 +2301,12 @@ const file_stream_proto_rawDesc = "" +
 	"\x11distribution_from\x18\t \x01(\tR\x10distributionFrom\x12*\n" +
 	"\x11publish_not_ready\x18\n" +
 	" \x01(\bR\x0fpublishNotReady\x128\n" +
-	"\x05ports\x18\v \x03(\v2\".isthmus.federation.v2.ExcerptPortR\x05ports\"\x8a\x01\n" +
+	"\x05ports\x18\v \x03(\v2\".isthmus.federation.v2.ExcerptPortR\x05ports\x12<\n" +
+	"\x06import\x18\f \x01(\v2$.isthmus.federation.v2.ExcerptImportR\x06import\"w\n" +
+	"\rExcerptImport\x12\x18\n" +
+	"\aaliases\x18\x01 \x03(\tR\aaliases\x12\x12\n" +
+	"\x04vips\x18\x02 \x03(\fR\x04vips\x128\n" +
+	"\x05ports\x18\x03 \x03(\v2\".isthmus.federation.v2.ExcerptPortR\x05ports\"\x8a\x01\n" +
 	"\vExcerptPort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x16\n" +
@@ -2310,7 +2385,7 @@ func file_stream_proto_rawDescGZIP() []byte {
 }
 
 var file_stream_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_stream_proto_goTypes = []any{
 	(PortState)(0),          // 0: isthmus.federation.v2.PortState
 	(WorkloadState)(0),      // 1: isthmus.federation.v2.WorkloadState
@@ -2329,29 +2404,30 @@ var file_stream_proto_goTypes = []any{
 	(*ExcerptGateway)(nil),  // 14: isthmus.federation.v2.ExcerptGateway
 	(*ExcerptName)(nil),     // 15: isthmus.federation.v2.ExcerptName
 	(*ExcerptService)(nil),  // 16: isthmus.federation.v2.ExcerptService
-	(*ExcerptPort)(nil),     // 17: isthmus.federation.v2.ExcerptPort
-	(*ExcerptWorkload)(nil), // 18: isthmus.federation.v2.ExcerptWorkload
-	(*Beat)(nil),            // 19: isthmus.federation.v2.Beat
-	(*Subscribe)(nil),       // 20: isthmus.federation.v2.Subscribe
-	(*ServiceStates)(nil),   // 21: isthmus.federation.v2.ServiceStates
-	(*ServiceState)(nil),    // 22: isthmus.federation.v2.ServiceState
-	(*ShareState)(nil),      // 23: isthmus.federation.v2.ShareState
-	(*Proofs)(nil),          // 24: isthmus.federation.v2.Proofs
-	(*Proof)(nil),           // 25: isthmus.federation.v2.Proof
-	(*Holdings)(nil),        // 26: isthmus.federation.v2.Holdings
-	(*InstanceState)(nil),   // 27: isthmus.federation.v2.InstanceState
-	(*Entry)(nil),           // 28: isthmus.federation.v2.Entry
+	(*ExcerptImport)(nil),   // 17: isthmus.federation.v2.ExcerptImport
+	(*ExcerptPort)(nil),     // 18: isthmus.federation.v2.ExcerptPort
+	(*ExcerptWorkload)(nil), // 19: isthmus.federation.v2.ExcerptWorkload
+	(*Beat)(nil),            // 20: isthmus.federation.v2.Beat
+	(*Subscribe)(nil),       // 21: isthmus.federation.v2.Subscribe
+	(*ServiceStates)(nil),   // 22: isthmus.federation.v2.ServiceStates
+	(*ServiceState)(nil),    // 23: isthmus.federation.v2.ServiceState
+	(*ShareState)(nil),      // 24: isthmus.federation.v2.ShareState
+	(*Proofs)(nil),          // 25: isthmus.federation.v2.Proofs
+	(*Proof)(nil),           // 26: isthmus.federation.v2.Proof
+	(*Holdings)(nil),        // 27: isthmus.federation.v2.Holdings
+	(*InstanceState)(nil),   // 28: isthmus.federation.v2.InstanceState
+	(*Entry)(nil),           // 29: isthmus.federation.v2.Entry
 }
 var file_stream_proto_depIdxs = []int32{
 	3,  // 0: isthmus.federation.v2.StreamMessage.attach:type_name -> isthmus.federation.v2.Attach
 	4,  // 1: isthmus.federation.v2.StreamMessage.welcome:type_name -> isthmus.federation.v2.Welcome
 	6,  // 2: isthmus.federation.v2.StreamMessage.report:type_name -> isthmus.federation.v2.Report
 	8,  // 3: isthmus.federation.v2.StreamMessage.ask:type_name -> isthmus.federation.v2.Ask
-	19, // 4: isthmus.federation.v2.StreamMessage.beat:type_name -> isthmus.federation.v2.Beat
-	20, // 5: isthmus.federation.v2.StreamMessage.subscribe:type_name -> isthmus.federation.v2.Subscribe
-	21, // 6: isthmus.federation.v2.StreamMessage.services:type_name -> isthmus.federation.v2.ServiceStates
-	24, // 7: isthmus.federation.v2.StreamMessage.proofs:type_name -> isthmus.federation.v2.Proofs
-	26, // 8: isthmus.federation.v2.StreamMessage.holdings:type_name -> isthmus.federation.v2.Holdings
+	20, // 4: isthmus.federation.v2.StreamMessage.beat:type_name -> isthmus.federation.v2.Beat
+	21, // 5: isthmus.federation.v2.StreamMessage.subscribe:type_name -> isthmus.federation.v2.Subscribe
+	22, // 6: isthmus.federation.v2.StreamMessage.services:type_name -> isthmus.federation.v2.ServiceStates
+	25, // 7: isthmus.federation.v2.StreamMessage.proofs:type_name -> isthmus.federation.v2.Proofs
+	27, // 8: isthmus.federation.v2.StreamMessage.holdings:type_name -> isthmus.federation.v2.Holdings
 	9,  // 9: isthmus.federation.v2.StreamMessage.offer:type_name -> isthmus.federation.v2.Offer
 	10, // 10: isthmus.federation.v2.StreamMessage.lead:type_name -> isthmus.federation.v2.Lead
 	11, // 11: isthmus.federation.v2.StreamMessage.excerpt:type_name -> isthmus.federation.v2.Excerpt
@@ -2363,23 +2439,25 @@ var file_stream_proto_depIdxs = []int32{
 	12, // 17: isthmus.federation.v2.Excerpt.base:type_name -> isthmus.federation.v2.Base
 	15, // 18: isthmus.federation.v2.Excerpt.names:type_name -> isthmus.federation.v2.ExcerptName
 	16, // 19: isthmus.federation.v2.Excerpt.services:type_name -> isthmus.federation.v2.ExcerptService
-	18, // 20: isthmus.federation.v2.Excerpt.workloads:type_name -> isthmus.federation.v2.ExcerptWorkload
+	19, // 20: isthmus.federation.v2.Excerpt.workloads:type_name -> isthmus.federation.v2.ExcerptWorkload
 	13, // 21: isthmus.federation.v2.Base.networks:type_name -> isthmus.federation.v2.ExcerptNetwork
 	14, // 22: isthmus.federation.v2.Base.gateways:type_name -> isthmus.federation.v2.ExcerptGateway
-	17, // 23: isthmus.federation.v2.ExcerptService.ports:type_name -> isthmus.federation.v2.ExcerptPort
-	1,  // 24: isthmus.federation.v2.ExcerptWorkload.state:type_name -> isthmus.federation.v2.WorkloadState
-	17, // 25: isthmus.federation.v2.ExcerptWorkload.ports:type_name -> isthmus.federation.v2.ExcerptPort
-	22, // 26: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
-	23, // 27: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
-	27, // 28: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
-	25, // 29: isthmus.federation.v2.Proofs.proofs:type_name -> isthmus.federation.v2.Proof
-	28, // 30: isthmus.federation.v2.Proof.network:type_name -> isthmus.federation.v2.Entry
-	28, // 31: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	18, // 23: isthmus.federation.v2.ExcerptService.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	17, // 24: isthmus.federation.v2.ExcerptService.import:type_name -> isthmus.federation.v2.ExcerptImport
+	18, // 25: isthmus.federation.v2.ExcerptImport.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	1,  // 26: isthmus.federation.v2.ExcerptWorkload.state:type_name -> isthmus.federation.v2.WorkloadState
+	18, // 27: isthmus.federation.v2.ExcerptWorkload.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	23, // 28: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
+	24, // 29: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
+	28, // 30: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
+	26, // 31: isthmus.federation.v2.Proofs.proofs:type_name -> isthmus.federation.v2.Proof
+	29, // 32: isthmus.federation.v2.Proof.network:type_name -> isthmus.federation.v2.Entry
+	29, // 33: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_stream_proto_init() }
@@ -2408,7 +2486,7 @@ func file_stream_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_stream_proto_rawDesc), len(file_stream_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

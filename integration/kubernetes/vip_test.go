@@ -141,4 +141,32 @@ func TestAnImportedServiceIsCalledByItsAddressAndNames(t *testing.T) {
 		now := s.east.vips(t, "hello")
 		return len(now) == 2 && s.client.call(net.JoinHostPort(now[0], "8080")).err == nil
 	})
+	s.besideAService(t)
+}
+
+// besideAService gives east a Service of the imported one's name, for its own cluster: the name of the
+// cluster leads there, the addresses and names of the import lead to west.
+func (s *shop) besideAService(t *testing.T) {
+	t.Helper()
+	vips := s.east.vips(t, "hello")
+	s.east.expose(t, "hello", nil, 8080)
+	own := s.east.run(t, "hello", "hello-east", s.east.nodes[1], 8080)
+	own.say(t, corev1.ConditionTrue)
+	eventually(t, 30*time.Second, "the Service of east answers by the name of the cluster", func() bool { return s.client.call(hello).pod == own.name })
+	for range 20 {
+		if a := s.client.call(hello); a.err != nil || a.pod != own.name {
+			t.Errorf("the Service of east: %s answers, %v", a.pod, a.err)
+		}
+		for _, to := range []string{net.JoinHostPort(vips[0], "8080"), net.JoinHostPort(vips[1], "8080"), "hello.demo.svc.clusterset.local:8080", "hello.demo.mesh.internal:8080"} {
+			if a := s.client.call(to); a.err != nil || a.pod == own.name {
+				t.Errorf("beside a Service of east, at %s: %s answers, %v", to, a.pod, a.err)
+			}
+		}
+	}
+	s.east.label(t, "hello", `{"istio.io/global":"true"}`)
+	seen := map[string]bool{}
+	eventually(t, 30*time.Second, "made global, east answers by the import's address", func() bool {
+		seen[s.client.call(net.JoinHostPort(vips[0], "8080")).pod] = true
+		return seen[own.name]
+	})
 }

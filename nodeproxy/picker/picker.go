@@ -102,6 +102,7 @@ type destinationKey struct {
 	service    string
 	port       uint16
 	everywhere bool
+	elsewhere  bool
 	from       balance.Place
 }
 
@@ -119,7 +120,7 @@ func (p *Picker) Resolve(snap *mesh.Snapshot, f route.Flow, now time.Time) (*Des
 		d.plan.Store(&d.direct)
 		return d, nil
 	}
-	key := destinationKey{t.Service.Hostname, t.Port.Service, t.Everywhere, balance.Place{Network: f.Source.Network, Node: f.Source.Node, Locality: f.Source.Locality}}
+	key := destinationKey{t.Service.Hostname, t.Port.Service, t.Everywhere, t.Elsewhere, balance.Place{Network: f.Source.Network, Node: f.Source.Node, Locality: f.Source.Locality}}
 	for {
 		d := (*p.destinations.Load())[key]
 		if d == nil {

@@ -1,8 +1,10 @@
 package imported
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/controller/vip"
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
 )
 
 func web(ips ...string) imports.Import {
@@ -124,6 +127,98 @@ func TestAnImportTakesNoAddressThatIsNotItsOwn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Where this cluster has a Service of the name that others export, the names and addresses of the
+// import lead to theirs, and to its own pods only if it exports them; those of the Service lead where they led,
+// whatever order all of it comes in.
+func TestAnImportBesideAServiceOfItsName(t *testing.T) {
+	const west, own, both = "west", "own", "own west"
+	local := func(edit func(*discovery.Service)) *discovery.Service {
+		s := &discovery.Service{Name: "web", Namespace: "demo", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.7")}, Ports: []discovery.ServicePort{{Port: 80, TargetPort: 8080}}}
+		edit(s)
+		return s
+	}
+	const service, cluster = "web.demo.svc.cluster.local", "10.96.0.7"
+	names := []string{service, cluster, "240.240.1.2", "2001:2::102", "web.demo.svc.clusterset.local", "web.demo.mesh.internal"}
+	for what, c := range map[string]struct {
+		service *discovery.Service
+		want    []string // by names
+	}{
+		"no Service":      {nil, []string{west, "no route", west, west, west, west}},
+		"for its cluster": {local(func(*discovery.Service) {}), []string{own, own, west, west, west, west}},
+		"on its node":     {local(func(s *discovery.Service) { s.TrafficDistribution = string(mesh.StrictNode) }), []string{own, own, west, west, west, west}},
+		"global":          {local(func(s *discovery.Service) { s.Scope = "global" }), []string{own, own, both, both, both, both}},
+		"exported":        {local(func(s *discovery.Service) { s.Scope, s.Aliases = "global", []string{"web.demo.svc.clusterset.local"} }), []string{own, own, both, both, both, both}},
+		"taking over":     {local(func(s *discovery.Service) { s.Scope, s.Takeover = "global", true }), []string{both, both, both, both, both, both}},
+		"global, of another port": {local(func(s *discovery.Service) { s.Scope, s.Ports = "global", []discovery.ServicePort{{Port: 81}} }),
+			[]string{"unknown port", "unknown port", west, west, west, west}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			changes := []discovery.Change{
+				{Key: discovery.Key{Kind: discovery.KindNetwork, Name: "east"}, Record: discovery.Network{Name: "east"}},
+				{Key: discovery.Key{Kind: discovery.KindNetwork, Name: "west", Source: discovery.Told}, Record: discovery.Network{Name: "west"}},
+				{Key: discovery.Key{Kind: discovery.KindGateway, Name: "west/gw", Source: discovery.Told}, Record: discovery.Gateway{Name: "gw", Network: "west", Address: netip.MustParseAddrPort("203.0.113.7:15008")}},
+				{Key: discovery.Key{Kind: discovery.KindShare, Name: "west/web", Source: discovery.Told}, Record: discovery.Share{Network: "west", Name: "web", Namespace: "demo", Ports: []discovery.SharePort{{Port: 80}}, Identities: []string{"spiffe://cluster.local/ns/demo/sa/web"}}},
+			}
+			pod := discovery.Workload{UID: "own", Namespace: "demo", Network: "east", Node: "n", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}
+			if c.service != nil {
+				pod.Services = []string{service}
+				changes = append(changes, discovery.Change{Key: discovery.Key{Kind: discovery.KindService, Source: discovery.Cluster, Name: "demo/web"}, Record: *c.service})
+			}
+			changes = append(changes, discovery.Change{Key: discovery.Key{Kind: discovery.KindWorkload, Source: discovery.Cluster, Name: "own"}, Record: pod})
+			s := &Source{taken: newTaken(DefaultConfig()), told: map[discovery.Key]discovery.Change{}}
+			changes = append(changes, s.compare([]imports.Import{web("240.240.1.2", "2001:2::102")})...)
+			for order := range 3 { // as they are; the other way round; and the import comes back
+				b := discovery.NewBuilder(0)
+				if order == 1 {
+					slices.Reverse(changes)
+				}
+				for _, c := range changes {
+					b.Apply(c)
+					b.Commit()
+				}
+				if order == 2 {
+					last := changes[0]
+					b.Apply(discovery.Change{Key: last.Key})
+					if snap, _, _ := b.Commit(); snap.ServiceAt(netip.MustParseAddr("240.240.1.2")) != nil {
+						t.Error("the address of an import that is gone leads somewhere")
+					}
+					b.Apply(last)
+				}
+				snap, _, _ := b.Commit()
+				for i, n := range names {
+					if got := leads(snap, n); got != c.want[i] {
+						t.Errorf("order %d: %s leads to %s, want %s", order, n, got, c.want[i])
+					}
+				}
+				if e, ok := mesh.ExportOf(snap.Service(service), snap.Members(snap.Service(service), "east")); ok && slices.Contains(e.Aliases, "web.demo.svc.clusterset.local") != (what == "exported") {
+					t.Errorf("order %d: other networks are told %v", order, e.Aliases)
+				}
+				for _, p := range b.Problems() {
+					t.Errorf("order %d: problem: %v", order, p)
+				}
+			}
+		})
+	}
+}
+
+// leads says who of a service answers at port 80 of a name or an address, or why nobody does.
+func leads(snap *mesh.Snapshot, name string) string {
+	plan, err := route.Resolve(snap, route.Flow{Source: snap.Workload("own"), Host: name, Port: 80})
+	if e := (*route.Error)(nil); errors.As(err, &e) {
+		return e.Kind.String()
+	}
+	var out []string
+	for _, c := range plan.Candidates {
+		if c.Workload != nil {
+			out = append(out, c.Workload.UID)
+		} else {
+			out = append(out, c.Network)
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
 }
 
 type sink struct{ changes []discovery.Change }
