@@ -125,7 +125,7 @@ func (e *exports) one(c healthstream.Change) {
 	if len(admitted.Identities) == 0 || len(admitted.Ports) == 0 {
 		return
 	}
-	x := imports.Export{Cluster: c.Network}
+	x := imports.Export{Cluster: c.Network, Headless: known.Offer.Headless, Affinity: string(known.Offer.Affinity)}
 	if known.Offer.Created > 0 {
 		x.Created = time.Unix(known.Offer.Created, 0).UTC()
 	}

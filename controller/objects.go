@@ -95,7 +95,6 @@ func (o *objects) local(n vip.Name) imports.Local {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	out := imports.Local{Exists: true, Export: imports.Export{Cluster: o.network}}
-	headless := false
 	for _, p := range o.faults[discovery.Key{Kind: discovery.KindService, Source: discovery.Cluster, Name: n.String()}] {
 		switch {
 		case p.Field == "ServiceExport":
@@ -105,7 +104,6 @@ func (o *objects) local(n vip.Name) imports.Local {
 		case p.Out:
 			out.Why = cmp.Or(out.Why, textOf(p))
 		default:
-			headless = headless || p.Field == "spec.clusterIP"
 			out.Notes = append(out.Notes, textOf(p))
 		}
 	}
@@ -120,7 +118,7 @@ func (o *objects) local(n vip.Name) imports.Local {
 		}
 	default:
 		out.Exported = true
-		out.Export.Headless = headless
+		out.Export.Headless, out.Export.Affinity = s.Headless, string(s.Affinity)
 		for _, p := range s.Ports {
 			if p.Protocol == "TCP" {
 				out.Export.Ports = append(out.Export.Ports, imports.Port{Name: p.Name, Protocol: "TCP", Port: p.Port})

@@ -8,6 +8,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/controller/notices"
 	"github.com/isthmus-mesh/isthmus/controller/vip"
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 func key(kind discovery.Kind, name string) discovery.Key {
@@ -57,8 +58,9 @@ func TestWhatAnExportComesTo(t *testing.T) {
 		t.Errorf("of an ExternalName: %+v", l)
 	}
 	record := discovery.Service{Name: "web", Namespace: "demo", Scope: "global", Ports: []discovery.ServicePort{{Name: "http", Port: 80, Protocol: "TCP"}, {Name: "dns", Port: 53, Protocol: "UDP"}}}
+	record.Headless, record.Affinity = true, mesh.ClientIP
 	o.Apply(discovery.Change{Key: web, Record: record, Faults: []discovery.Problem{{Field: "spec.clusterIP", Value: "None", Message: "headless"}}})
-	if l := o.local(n); !l.Exported || !l.Export.Headless || len(l.Export.Ports) != 1 || len(l.Notes) != 1 {
+	if l := o.local(n); !l.Exported || !l.Export.Headless || l.Export.Affinity != "ClientIP" || len(l.Export.Ports) != 1 || len(l.Notes) != 1 {
 		t.Errorf("of a headless one: %+v", l)
 	}
 	record.Scope = "cluster"

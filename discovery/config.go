@@ -1,6 +1,10 @@
 package discovery
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
 
 // DefaultTrustDomain is the trust domain of a mesh that names none.
 const DefaultTrustDomain = "cluster.local"
@@ -76,6 +80,9 @@ type Service struct {
 
 	// Inherited is what holds where the service says nothing; a list fills it in.
 	Inherited Inherited `yaml:"-"`
+	// Headless and Affinity are what its Service asks for; see mesh.Service.
+	Headless bool          `yaml:"-"`
+	Affinity mesh.Affinity `yaml:"-"`
 	// Import is what other networks export under its name; see mesh.Import. Where a record of its own
 	// says so, as a ServiceImport, the Builder puts it here.
 	Import *Import `yaml:"-"`

@@ -296,7 +296,7 @@ var scopes = map[mesh.Scope]record.Scope{
 
 func exportOf(e mesh.Export) record.Export {
 	out := record.Export{Name: e.Name, Namespace: e.Namespace, Aliases: e.Aliases, Scope: scopes[e.Scope], Distribution: e.Distribution,
-		Identities: e.Identities, Capacity: min(e.Capacity, record.MaxCapacity)}
+		Identities: e.Identities, Capacity: min(e.Capacity, record.MaxCapacity), Headless: e.Headless, Affinity: e.Affinity}
 	for _, p := range e.Ports {
 		out.Ports = append(out.Ports, record.Port{Name: p.Name, Port: p.Port})
 	}

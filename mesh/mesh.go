@@ -124,6 +124,10 @@ type Service struct {
 	DistributionFrom Source
 	// PublishNotReady counts workloads that are not ready as ready.
 	PublishNotReady bool
+	// Headless and Affinity are what its Service asks for; other networks are told, and nothing here
+	// goes by them.
+	Headless bool
+	Affinity Affinity
 	// Import is what other networks export under its name, where this one has it too; nil: nothing
 	// that has names or addresses of its own.
 	Import *Import
@@ -145,6 +149,12 @@ func (i *Import) HasAlias(name string) bool {
 
 // HasVIP reports whether a is a virtual address of i, which may be nil.
 func (i *Import) HasVIP(a netip.Addr) bool { return i != nil && slices.Contains(i.VIPs, a.Unmap()) }
+
+// Affinity is what of a client's connections goes to one workload, in the words of Kubernetes.
+type Affinity string
+
+// The affinities; the zero Affinity is None.
+const ClientIP Affinity = "ClientIP"
 
 // Port returns the service's mapping for service port p.
 func (s *Service) Port(p uint16) (Port, bool) {

@@ -23,6 +23,8 @@ type Export struct {
 	// nothing is known of their health, and must not change with each of them. While
 	// nobody is ready, it is that of those that are terminating and still serve.
 	Capacity uint32
+	Headless bool     // see Service
+	Affinity Affinity // likewise
 }
 
 // ExportPort is a port that clients may ask for.
@@ -44,7 +46,7 @@ func ExportOf(svc *Service, members []*Workload) (e Export, ok bool) {
 // shareOf is ExportOf whatever the scope of svc. A port that nobody has is none, and who
 // has no node proxy is nobody.
 func shareOf(svc *Service, members []*Workload) *Export {
-	e := &Export{Name: svc.Name, Namespace: svc.Namespace, Hostname: svc.Hostname, Aliases: svc.Aliases, Scope: svc.Scope, Distribution: svc.Distribution}
+	e := &Export{Name: svc.Name, Namespace: svc.Namespace, Hostname: svc.Hostname, Aliases: svc.Aliases, Scope: svc.Scope, Distribution: svc.Distribution, Headless: svc.Headless, Affinity: svc.Affinity}
 	for _, p := range svc.Ports {
 		if p.TargetName == "" || slices.ContainsFunc(members, func(w *Workload) bool { return !w.Plain && w.Target(p) != 0 }) {
 			e.Ports = append(e.Ports, ExportPort{p.Name, p.Service})

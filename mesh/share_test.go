@@ -12,12 +12,12 @@ import (
 func answering(name string) spiffeid.ID { return spiffeid.RequireFromString("spiffe://" + name) }
 
 func TestExportNamesNoWorkload(t *testing.T) {
-	svc := &Service{Name: "web", Namespace: "shop", Hostname: "web.shop", Scope: ScopeGlobal, Distribution: Any, Ports: []Port{{Name: "http", Service: 80, TargetName: "web"}}}
+	svc := &Service{Name: "web", Namespace: "shop", Hostname: "web.shop", Scope: ScopeGlobal, Distribution: Any, Headless: true, Affinity: ClientIP, Ports: []Port{{Name: "http", Service: 80, TargetName: "web"}}}
 	pod := func(uid, account string, s State, capacity uint32) *Workload {
 		return &Workload{UID: uid, Network: "west", State: s, Capacity: capacity, Identity: answering("x/ns/shop/sa/" + account), Ports: []NamedPort{{"web", 8080}}}
 	}
 	pods := []*Workload{pod("a", "web", Ready, 3), pod("b", "web", Ready, 4), pod("c", "canary", NotReady, 8), pod("d", "old", Terminating, 8), pod("e", "old", Serving, 8)}
-	want := "{web shop web.shop [] [{http 80}] global Any [spiffe://x/ns/shop/sa/canary spiffe://x/ns/shop/sa/old spiffe://x/ns/shop/sa/web] 7}"
+	want := "{web shop web.shop [] [{http 80}] global Any [spiffe://x/ns/shop/sa/canary spiffe://x/ns/shop/sa/old spiffe://x/ns/shop/sa/web] 7 true ClientIP}"
 	if e, ok := ExportOf(svc, pods); !ok || fmt.Sprint(e) != want {
 		t.Errorf("got %v, %t; want %s", e, ok, want)
 	}

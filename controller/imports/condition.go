@@ -83,16 +83,20 @@ func conflictMessage(conflicts Conflicts, merged Import, all []Export) string {
 	}
 	var fields []string
 	for _, c := range conflicts {
-		fields = append(fields, map[string]string{PortConflict: "spec.ports", TypeConflict: "spec.clusterIP (headless or not)"}[c])
+		fields = append(fields, map[string]string{PortConflict: "spec.ports", TypeConflict: "spec.clusterIP (headless or not)", AffinityConflict: "spec.sessionAffinity"}[c])
 	}
 	return fmt.Sprintf("networks export it with different %s: %s; the oldest export counts, and the ports are %s: make them the same, or give one service another name", strings.Join(fields, " and "), strings.Join(said, ", "), wordsOf(merged.Ports))
 }
 
 func (e Export) words() string {
+	words := wordsOf(e.Ports)
 	if e.Headless {
-		return "a headless service with " + wordsOf(e.Ports)
+		words = "a headless service with " + words
 	}
-	return wordsOf(e.Ports)
+	if e.Affinity != "" {
+		words += " and session affinity " + e.Affinity
+	}
+	return words
 }
 
 func wordsOf(ports []Port) string {

@@ -41,6 +41,7 @@ func TestAConflictNamesTheFieldAndWhoSaysWhat(t *testing.T) {
 	for want, other := range map[string]Export{
 		"different spec.ports: east has p8080 8080/TCP, west has p80 80/TCP":                                           {Cluster: "east", Ports: tcp(8080)},
 		"different spec.clusterIP (headless or not): east has a headless service with p80 80/TCP, west has p80 80/TCP": {Cluster: "east", Ports: tcp(80), Headless: true},
+		"different spec.sessionAffinity: east has p80 80/TCP and session affinity ClientIP, west has p80 80/TCP":       {Cluster: "east", Ports: tcp(80), Affinity: "ClientIP"},
 	} {
 		if got := Conditions(l, []Export{other})[2]; got.Status != "True" || !strings.Contains(got.Message, want) {
 			t.Errorf("%s %s: %q; want %q", got.Kind, got.Status, got.Message, want)

@@ -31,6 +31,7 @@ type Port struct {
 type Import struct {
 	vip.Name
 	Headless bool
+	Affinity string       // sessionAffinity: ClientIP; empty: None
 	IPs      []netip.Addr // the one of IPv4 first
 	Ports    []Port
 	Clusters []string // that export it, sorted
@@ -51,6 +52,7 @@ type Import struct {
 type Export struct {
 	Cluster  string // its network
 	Headless bool
+	Affinity string // as of an Import
 	Ports    []Port
 	Created  time.Time // zero: not known, which is younger than all others
 
@@ -62,8 +64,9 @@ type Conflicts []string
 
 // The conflicts that are looked for.
 const (
-	PortConflict = "PortConflict"
-	TypeConflict = "TypeConflict"
+	PortConflict     = "PortConflict"
+	TypeConflict     = "TypeConflict"
+	AffinityConflict = "SessionAffinityConflict"
 )
 
 // Merge returns the import of exports, of which there is at least one: of each property
@@ -71,7 +74,7 @@ const (
 func Merge(n vip.Name, exports []Export) (Import, Conflicts) {
 	exports = slices.Clone(exports)
 	slices.SortFunc(exports, older)
-	out := Import{Name: n, Headless: exports[0].Headless}
+	out := Import{Name: n, Headless: exports[0].Headless, Affinity: exports[0].Affinity}
 	var conflicts Conflicts
 	differ := func(what string) {
 		if !slices.Contains(conflicts, what) {
@@ -82,6 +85,9 @@ func Merge(n vip.Name, exports []Export) (Import, Conflicts) {
 		out.Clusters = append(out.Clusters, e.Cluster)
 		if e.Headless != out.Headless {
 			differ(TypeConflict)
+		}
+		if e.Affinity != out.Affinity {
+			differ(AffinityConflict)
 		}
 		if i > 0 && !samePorts(e.Ports, exports[0].Ports) {
 			differ(PortConflict)

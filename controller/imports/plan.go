@@ -127,7 +127,7 @@ func (v View) wanted(n vip.Name, is Import, exists bool) ([]Export, bool) {
 	}
 	for _, cluster := range is.Clusters {
 		if v.Vague(cluster) && !slices.ContainsFunc(exports, func(e Export) bool { return e.Cluster == cluster }) {
-			exports = append(slices.Clip(exports), Export{Cluster: cluster, Headless: is.Headless, Ports: is.Ports, stands: true})
+			exports = append(slices.Clip(exports), Export{Cluster: cluster, Headless: is.Headless, Affinity: is.Affinity, Ports: is.Ports, stands: true})
 		}
 	}
 	return exports, len(exports) > 0 && !v.Lacks(n.Namespace)
@@ -219,7 +219,7 @@ func known(exports []Export) []Export {
 }
 
 func sameSpec(a, b Import) bool {
-	return a.Headless == b.Headless && slices.Equal(a.IPs, b.IPs) && slices.Equal(a.Ports, b.Ports)
+	return a.Headless == b.Headless && a.Affinity == b.Affinity && slices.Equal(a.IPs, b.IPs) && slices.Equal(a.Ports, b.Ports)
 }
 
 // Overlap is what is wrong with the ranges of virtual addresses, beside what else uses

@@ -95,7 +95,7 @@ func TestImportsFollowExports(t *testing.T) {
 				if truth[n] == nil {
 					truth[n] = map[string]Export{}
 				}
-				truth[n][network] = Export{Cluster: network, Ports: tcp(uint16(80 + rng.IntN(3))), Created: start.Add(time.Duration(rng.IntN(3)) * time.Hour), Headless: rng.IntN(8) == 0}
+				truth[n][network] = Export{Cluster: network, Ports: tcp(uint16(80 + rng.IntN(3))), Created: start.Add(time.Duration(rng.IntN(3)) * time.Hour), Headless: rng.IntN(8) == 0, Affinity: []string{"", "", "ClientIP"}[rng.IntN(3)]}
 			case op < 10:
 				if delete(truth[n], network); len(truth[n]) == 0 {
 					delete(truth, n)
@@ -224,6 +224,16 @@ func TestTheOldestExportCountsAndPortsAreTheUnion(t *testing.T) {
 	if got, conflicts := Merge(web, []Export{headless, young}); got.Headless || !slices.Contains(conflicts, TypeConflict) {
 		t.Errorf("merged with a headless one: %v, %v", got.Headless, conflicts)
 	}
+	sticky := young
+	sticky.Affinity = "ClientIP"
+	for _, exports := range [][]Export{{old, sticky}, {sticky, old}} {
+		if got, conflicts := Merge(web, exports); got.Affinity != "" || !slices.Contains(conflicts, AffinityConflict) {
+			t.Errorf("merged with one that asks for affinity: %q, %v", got.Affinity, conflicts)
+		}
+	}
+	if got, conflicts := Merge(web, []Export{sticky, sticky}); got.Affinity != "ClientIP" || len(conflicts) > 0 {
+		t.Errorf("merged of two that ask for affinity: %q, %v", got.Affinity, conflicts)
+	}
 }
 
 func TestWhatSomebodyElseHasMadeIsAProblem(t *testing.T) {
@@ -251,16 +261,6 @@ func TestAnExhaustedRangeIsAProblem(t *testing.T) {
 	}
 }
 
-// What a problem says stays as it is while others come and go: the message names the Event.
-func TestTheMessageOfAProblemStays(t *testing.T) {
-	view := View{Exports: map[vip.Name][]Export{}, Vague: func(string) bool { return false }, Lacks: func(string) bool { return false }}
-	ledger, messages, numbers := vip.New(vip.Ranges{V4: netip.MustParsePrefix("10.9.8.0/28")}), map[string]bool{}, map[string]bool{}
-	for i := range 20 {
-		view.Exports[named(i)] = []Export{{Cluster: "east", Ports: tcp(80)}}
-	}
-	for i := range 5 {
-		if i > 0 {
-			view.Exports[named(100+i)] = []Export{{Cluster: fmt.Sprint("west-", i), Ports: tcp(80)}}
 // Imports that there are when the ledger is lost are in the shares of those that export them, as they were,
 // and what nobody exports, whatever it says of itself, is in nobody's.
 func TestImportsThatAreAdoptedTakeNoShareOfOthers(t *testing.T) {
@@ -290,6 +290,16 @@ func TestImportsThatAreAdoptedTakeNoShareOfOthers(t *testing.T) {
 	}
 }
 
+// What a problem says stays as it is while others come and go: the message names the Event.
+func TestTheMessageOfAProblemStays(t *testing.T) {
+	view := View{Exports: map[vip.Name][]Export{}, Vague: func(string) bool { return false }, Lacks: func(string) bool { return false }}
+	ledger, messages, numbers := vip.New(vip.Ranges{V4: netip.MustParsePrefix("10.9.8.0/28")}), map[string]bool{}, map[string]bool{}
+	for i := range 20 {
+		view.Exports[named(i)] = []Export{{Cluster: "east", Ports: tcp(80)}}
+	}
+	for i := range 5 {
+		if i > 0 {
+			view.Exports[named(100+i)] = []Export{{Cluster: fmt.Sprint("west-", i), Ports: tcp(80)}}
 		}
 		for _, p := range Plan(view, nil, ledger, start).Problems {
 			if p.Reason != "NetworkShare" {

@@ -54,6 +54,8 @@ func (s service) read() (record *discovery.Service, f faults) {
 		s.foreign(said)
 	}
 	r.VIPs = s.addresses(said)
+	r.Headless = spec.ClusterIP == corev1.ClusterIPNone || slices.Contains(spec.ClusterIPs, corev1.ClusterIPNone)
+	r.Affinity = s.affinity(said)
 	r.TrafficDistribution, r.Inherited.Namespace = s.distribution(said)
 	if r.Ports = s.ports(said); !slices.ContainsFunc(r.Ports, func(p discovery.ServicePort) bool { return p.Protocol == "TCP" }) {
 		said.out(discovery.CauseMissing, "spec.ports", "", "has no TCP port that can be carried: add one, or take away what makes the service global")
@@ -127,6 +129,15 @@ func (s service) addresses(f *faults) (out []netip.Addr) {
 		}
 	}
 	return out
+}
+
+// affinity returns what the service asks for, which nobody keeps.
+func (s service) affinity(f *faults) mesh.Affinity {
+	if s.object.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
+		return ""
+	}
+	f.drop(discovery.CauseUnsupported, "spec.sessionAffinity", string(mesh.ClientIP), "is not kept: each connection of a client, of this network and of others, goes to any pod: use None, and let no pod depend on it")
+	return mesh.ClientIP
 }
 
 // usable reports whether a can be the address of one machine.

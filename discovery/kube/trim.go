@@ -26,7 +26,7 @@ func trim(o any) (any, error) {
 		s := &o.Spec
 		return &corev1.Service{ObjectMeta: trimMeta(o.ObjectMeta), Spec: corev1.ServiceSpec{
 			Type: s.Type, ClusterIP: s.ClusterIP, ClusterIPs: s.ClusterIPs, Ports: s.Ports, PublishNotReadyAddresses: s.PublishNotReadyAddresses,
-			InternalTrafficPolicy: s.InternalTrafficPolicy, TrafficDistribution: s.TrafficDistribution, ExternalIPs: s.ExternalIPs,
+			InternalTrafficPolicy: s.InternalTrafficPolicy, TrafficDistribution: s.TrafficDistribution, ExternalIPs: s.ExternalIPs, SessionAffinity: s.SessionAffinity,
 		}, Status: corev1.ServiceStatus{LoadBalancer: trimLoadBalancer(o.Status.LoadBalancer)}}, nil
 	case *discoveryv1.EndpointSlice:
 		slice := &discoveryv1.EndpointSlice{ObjectMeta: trimMeta(o.ObjectMeta), AddressType: o.AddressType, Endpoints: make([]discoveryv1.Endpoint, len(o.Endpoints))}

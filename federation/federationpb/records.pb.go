@@ -545,17 +545,20 @@ func (x *TrustBundle) GetX509Authorities() [][]byte {
 
 // ExportBody is a service that a network offers to others.
 type ExportBody struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Namespace     string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Aliases       []string               `protobuf:"bytes,3,rep,name=aliases,proto3" json:"aliases,omitempty"`
-	Ports         []*ExportPort          `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
-	Scope         ExportScope            `protobuf:"varint,5,opt,name=scope,proto3,enum=isthmus.federation.v2.ExportScope" json:"scope,omitempty"`
-	Distribution  string                 `protobuf:"bytes,6,opt,name=distribution,proto3" json:"distribution,omitempty"` // word of mesh.Distribution; empty: the default
-	Identities    []string               `protobuf:"bytes,7,rep,name=identities,proto3" json:"identities,omitempty"`     // SPIFFE IDs that may answer, sorted
-	Created       int64                  `protobuf:"varint,8,opt,name=created,proto3" json:"created,omitempty"`          // of the service, seconds of Unix time; orders nothing between networks
-	Capacity      uint32                 `protobuf:"varint,9,opt,name=capacity,proto3" json:"capacity,omitempty"`        // nominal and rounded, for when health is unknown
-	Signature     []byte                 `protobuf:"bytes,2047,opt,name=signature,proto3" json:"signature,omitempty"`    // stays the last field
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Name         string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Namespace    string                 `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Aliases      []string               `protobuf:"bytes,3,rep,name=aliases,proto3" json:"aliases,omitempty"`
+	Ports        []*ExportPort          `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
+	Scope        ExportScope            `protobuf:"varint,5,opt,name=scope,proto3,enum=isthmus.federation.v2.ExportScope" json:"scope,omitempty"`
+	Distribution string                 `protobuf:"bytes,6,opt,name=distribution,proto3" json:"distribution,omitempty"` // word of mesh.Distribution; empty: the default
+	Identities   []string               `protobuf:"bytes,7,rep,name=identities,proto3" json:"identities,omitempty"`     // SPIFFE IDs that may answer, sorted
+	Created      int64                  `protobuf:"varint,8,opt,name=created,proto3" json:"created,omitempty"`          // of the service, seconds of Unix time; orders nothing between networks
+	Capacity     uint32                 `protobuf:"varint,9,opt,name=capacity,proto3" json:"capacity,omitempty"`        // nominal and rounded, for when health is unknown
+	// Versions before November 23, 2026 say neither, and pass both on.
+	Affinity      string `protobuf:"bytes,12,opt,name=affinity,proto3" json:"affinity,omitempty"`     // sessionAffinity of the Service: ClientIP; empty: None
+	Headless      bool   `protobuf:"varint,16,opt,name=headless,proto3" json:"headless,omitempty"`    // it has no address of its own
+	Signature     []byte `protobuf:"bytes,2047,opt,name=signature,proto3" json:"signature,omitempty"` // stays the last field
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -651,6 +654,20 @@ func (x *ExportBody) GetCapacity() uint32 {
 		return x.Capacity
 	}
 	return 0
+}
+
+func (x *ExportBody) GetAffinity() string {
+	if x != nil {
+		return x.Affinity
+	}
+	return ""
+}
+
+func (x *ExportBody) GetHeadless() bool {
+	if x != nil {
+		return x.Headless
+	}
+	return false
 }
 
 func (x *ExportBody) GetSignature() []byte {
@@ -1839,7 +1856,7 @@ const file_records_proto_rawDesc = "" +
 	"\x04port\x18\x02 \x01(\rR\x04port\"[\n" +
 	"\vTrustBundle\x12!\n" +
 	"\ftrust_domain\x18\x01 \x01(\tR\vtrustDomain\x12)\n" +
-	"\x10x509_authorities\x18\x02 \x03(\fR\x0fx509Authorities\"\xaf\x03\n" +
+	"\x10x509_authorities\x18\x02 \x03(\fR\x0fx509Authorities\"\xdf\x03\n" +
 	"\n" +
 	"ExportBody\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
@@ -1852,9 +1869,11 @@ const file_records_proto_rawDesc = "" +
 	"identities\x18\a \x03(\tR\n" +
 	"identities\x12\x18\n" +
 	"\acreated\x18\b \x01(\x03R\acreated\x12\x1a\n" +
-	"\bcapacity\x18\t \x01(\rR\bcapacity\x12\x1d\n" +
+	"\bcapacity\x18\t \x01(\rR\bcapacity\x12\x1a\n" +
+	"\baffinity\x18\f \x01(\tR\baffinity\x12\x1a\n" +
+	"\bheadless\x18\x10 \x01(\bR\bheadless\x12\x1d\n" +
 	"\tsignature\x18\xff\x0f \x01(\fR\tsignatureJ\x04\b\n" +
-	"\x10\x11R\x04vipsR\x10address_familiesR\baffinityR\bwaypointR\rservice_entryR\bheadless\"W\n" +
+	"\x10\vJ\x04\b\v\x10\fJ\x04\b\r\x10\x10R\x04vipsR\x10address_familiesR\bwaypointR\rservice_entry\"W\n" +
 	"\n" +
 	"ExportPort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +

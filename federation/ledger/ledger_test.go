@@ -17,6 +17,7 @@ import (
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 	"github.com/isthmus-mesh/isthmus/federation/record"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 const hello = "hello.shop.svc.cluster.local"
@@ -181,6 +182,18 @@ func TestAnExportHoldsWhileOneInstanceSaysSo(t *testing.T) {
 
 // One gateway cannot reach the pods, its sibling can: the network keeps its
 // full weight, and a client sees through whom.
+// An instance of a version that says nothing of it takes no property away.
+func TestWhatOneInstanceSaysOfAHeadlessServiceHolds(t *testing.T) {
+	old := record.Export{Name: "web", Namespace: "demo", Ports: []record.Port{{Name: "http", Port: 80}}}
+	young := old
+	young.Headless, young.Affinity = true, mesh.ClientIP
+	for _, exports := range [][]*record.Export{{&old, &young}, {&young, &old}} {
+		if got, differ := MergeExports("west", "web", exports); !got.Headless || got.Affinity != mesh.ClientIP || differ != "" {
+			t.Errorf("merged: headless %v, affinity %q, %q", got.Headless, got.Affinity, differ)
+		}
+	}
+}
+
 func TestHealthIsPerGatewayAndTheBestOfAGroupCounts(t *testing.T) {
 	l := newLedger(epoch)
 	a, b, c := newSpeaker(t, "west", "gw-1"), newSpeaker(t, "west", "gw-2"), newSpeaker(t, "west", "gw-3")

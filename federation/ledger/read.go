@@ -92,6 +92,8 @@ func intersect(a, b *record.Export) (differ []string) {
 	}
 	a.Ports, a.Identities = ports, ids
 	a.Capacity = max(a.Capacity, b.Capacity)
+	a.Headless = a.Headless || b.Headless // an instance of an older version says neither
+	a.Affinity = cmp.Or(a.Affinity, b.Affinity)
 	return differ
 }
 

@@ -182,7 +182,7 @@ func networkFromWire(m *pb.NetworkBody) *Network {
 func exportToWire(e *Export) *pb.ExportBody {
 	m := &pb.ExportBody{
 		Name: e.Name, Namespace: e.Namespace, Aliases: e.Aliases, Scope: pb.ExportScope(e.Scope),
-		Distribution: string(e.Distribution), Created: e.Created, Capacity: e.Capacity,
+		Distribution: string(e.Distribution), Created: e.Created, Capacity: e.Capacity, Affinity: string(e.Affinity), Headless: e.Headless,
 	}
 	for _, p := range e.Ports {
 		m.Ports = append(m.Ports, &pb.ExportPort{Name: p.Name, Port: uint32(p.Port)})
@@ -199,7 +199,10 @@ func exportFromWire(m *pb.ExportBody) (*Export, error) {
 	}
 	e := &Export{
 		Name: m.GetName(), Namespace: m.GetNamespace(), Aliases: m.GetAliases(), Scope: scope(m.GetScope()),
-		Distribution: mesh.Distribution(m.GetDistribution()), Created: m.GetCreated(), Capacity: m.GetCapacity(),
+		Distribution: mesh.Distribution(m.GetDistribution()), Created: m.GetCreated(), Capacity: m.GetCapacity(), Headless: m.GetHeadless(),
+	}
+	if a := mesh.Affinity(m.GetAffinity()); a == mesh.ClientIP { // a word of a newer version is none
+		e.Affinity = a
 	}
 	for _, p := range m.GetPorts() {
 		e.Ports = append(e.Ports, Port{Name: p.GetName(), Port: port(p.GetPort())})

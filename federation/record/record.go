@@ -136,6 +136,8 @@ type Export struct {
 	Identities      []spiffeid.ID     // that may answer, sorted
 	Created         int64             // seconds of Unix time; orders nothing between networks
 	Capacity        uint32            // nominal and rounded, for when health is unknown
+	Affinity        mesh.Affinity     // that the service asks for
+	Headless        bool
 }
 
 // Port is one port of an exported service.

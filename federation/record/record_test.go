@@ -28,6 +28,7 @@ func sampleExport() Export {
 	return Export{
 		Name: "hello", Namespace: "shop", Aliases: []string{"hello.shop"}, Ports: []Port{{"http", 80}, {"", 9090}}, Scope: ScopeGlobal,
 		Distribution: mesh.PreferNetwork, Identities: []spiffeid.ID{spiffeid.RequireFromString("spiffe://cluster.local/ns/shop/sa/hello")}, Created: 1, Capacity: 10,
+		Affinity: mesh.ClientIP, Headless: true,
 	}
 }
 
@@ -89,6 +90,38 @@ func TestInvalidRecordsNameFieldValueAndRemedy(t *testing.T) {
 		var invalid *InvalidError
 		if _, err := Encode(c.in); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: got %v, want an InvalidError with %q", c.in.Key, err, c.want)
+		}
+	}
+}
+
+// A version that says neither whether a service is headless nor its affinity reads one that does, and
+// the other way round; a word for an affinity that is not known is none.
+func TestVersionsThatDifferReadEachOthersExports(t *testing.T) {
+	e, err := Encode(ExportRecord(hello, sampleExport()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const affinity, headless = 12, 16
+	var before []byte // as versions write it that do not know the two
+	for b := e.Body; len(b) > 0; {
+		n, _, size := protowire.ConsumeField(b)
+		if n != affinity && n != headless {
+			before = append(before, b[:size]...)
+		}
+		b = b[size:]
+	}
+	if len(before) == len(e.Body) {
+		t.Fatal("the fields have other numbers")
+	}
+	want := sampleExport()
+	want.Affinity, want.Headless = "", false
+	for what, body := range map[string][]byte{
+		"of the version before": before,
+		"with another word":     protowire.AppendString(protowire.AppendTag(before, affinity, protowire.BytesType), "ClientCookie"),
+	} {
+		got, err := Entry{Key: e.Key, Sequence: 1, Body: body}.Decode()
+		if err != nil || !reflect.DeepEqual(*got.Export, want) {
+			t.Errorf("%s: %+v, %v", what, got.Export, err)
 		}
 	}
 }

@@ -109,6 +109,9 @@ func read(o *unstructured.Unstructured) imports.Import {
 		Version: o.GetResourceVersion(), UID: string(o.GetUID()), Created: o.GetCreationTimestamp().Time, Behind: true, Ending: o.GetDeletionTimestamp() != nil}
 	kind, _, _ := unstructured.NestedString(o.Object, "spec", "type")
 	out.Headless = kind == "Headless"
+	if a, _, _ := unstructured.NestedString(o.Object, "spec", "sessionAffinity"); a != "None" {
+		out.Affinity = a
+	}
 	ips, _, _ := unstructured.NestedStringSlice(o.Object, "spec", "ips")
 	for _, text := range ips {
 		if a, err := netip.ParseAddr(text); err == nil {
@@ -168,6 +171,10 @@ func writeSpec(o *unstructured.Unstructured, i imports.Import) {
 	if i.Headless {
 		spec["type"] = "Headless"
 	}
+	delete(spec, "sessionAffinity")
+	if i.Affinity != "" {
+		spec["sessionAffinity"] = i.Affinity
+	}
 	delete(spec, "ips")
 	if ips := make([]any, 0, 2); len(i.IPs) > 0 {
 		for _, a := range i.IPs {
@@ -207,6 +214,9 @@ func writeStatus(o *unstructured.Unstructured, i imports.Import, now time.Time) 
 		ready.Message = "there is no data path to the single pods of a headless service of another network: it has no address"
 	case !i.Ready:
 		ready.Status, ready.Reason, ready.Message = "False", "Pending", i.Waits
+	}
+	if i.Ready && i.Affinity != "" {
+		ready.Message += "; and spec.sessionAffinity: " + i.Affinity + " is not kept: each connection of a client goes to any pod"
 	}
 	status, _, _ := unstructured.NestedMap(o.Object, "status")
 	if status == nil {

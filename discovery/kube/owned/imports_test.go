@@ -3,6 +3,7 @@ package owned
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +26,24 @@ func TestAnImportSaysWhoExportsItBeforeItsStatusIsWritten(t *testing.T) {
 	if writeStatus(o, want, time.Now()); fmt.Sprint(read(o).Clusters) != "[east north]" || read(o).Behind || !read(o).Ready {
 		t.Errorf("with its status it is read as %+v", read(o))
 	}
+	message := func() string { return textAt(listAt(o, "status", "conditions")[0], "message") }
+	want.Affinity = "ClientIP"
+	write()
+	if writeStatus(o, want, time.Now()); read(o).Affinity != "ClientIP" || !strings.Contains(message(), "spec.sessionAffinity: ClientIP is not kept") {
+		t.Errorf("with an affinity it is read as %+v, and says %q", read(o), message())
+	}
+	want.Affinity = ""
+	write()
+	if writeStatus(o, want, time.Now()); read(o).Affinity != "" || strings.Contains(message(), "sessionAffinity") {
+		t.Errorf("without an affinity it is read as %+v, and says %q", read(o), message())
+	}
+	want.Headless, want.IPs = true, nil
+	write()
+	if writeStatus(o, want, time.Now()); !read(o).Headless || len(read(o).IPs) > 0 || !strings.Contains(message(), "no data path") {
+		t.Errorf("headless it is read as %+v, and says %q", read(o), message())
+	}
+	want.Headless = false
+	write()
 	want.Clusters = []string{"north"}
 	if writeStatus(o, want, time.Now()); fmt.Sprint(read(o).Clusters) != "[north]" {
 		t.Errorf("its status says that north alone exports it, and it is read as %+v", read(o))
