@@ -93,7 +93,8 @@ func local(s *mesh.Snapshot, w *mesh.Workload) Workload {
 }
 
 // remotes are the split-horizon workloads of svc: one for each gateway of each
-// other network that has ready members, or a share that counts for some. Nothing goes through a drained gateway.
+// other network that has ready members, or a share that counts for some. As node proxies do, a ztunnel goes through a
+// drained gateway while its network has no other.
 func remotes(s *mesh.Snapshot, svc *mesh.Service, network string) (out []Workload) {
 	if !svc.Exported() {
 		return nil
@@ -108,6 +109,9 @@ func remotes(s *mesh.Snapshot, svc *mesh.Service, network string) (out []Workloa
 			continue
 		}
 		gateways := slices.DeleteFunc(slices.Clone(s.Gateways(n)), func(g *mesh.Gateway) bool { return g.Drained })
+		if len(gateways) == 0 {
+			gateways = s.Gateways(n)
+		}
 		for i, g := range gateways {
 			namespace, _ := account(g.Identity)
 			out = append(out, Workload{

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -93,6 +94,40 @@ func TestOnlyGatewaysOfOtherNetworksHaveAddresses(t *testing.T) {
 		if g := w.NetworkGateway; g != nil && !gateways[g.Destination] {
 			t.Errorf("%s goes through %s, which is no workload (have %v)", w.UID, g.Destination, gateways)
 		}
+	}
+}
+
+// As at node proxies, a network all of whose gateways are drained is still reached.
+func TestDrainedGatewaysAreUsedWhileTheirNetworkHasNoOther(t *testing.T) {
+	in, err := os.ReadFile("testdata/split.in.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const serving = `address: "[2001:db8::9]:15008"`
+	if !bytes.Contains(in, []byte(serving)) {
+		t.Fatal("split.in.yaml has no gateway of c that serves")
+	}
+	path := filepath.Join(t.TempDir(), "mesh.yaml")
+	if err := os.WriteFile(path, bytes.Replace(in, []byte(serving), []byte(serving+", drained: true"), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	through := map[string][]string{}
+	for name, mesh := range map[string]string{"one is drained": "testdata/split.in.yaml", "all are drained": path} {
+		var c Config
+		if err := yaml.Unmarshal(export(t, load(t, mesh)), &c); err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range c.Workloads {
+			if w.Name == "pay" && w.Network == "c" && w.NetworkGateway != nil {
+				through[name] = append(through[name], w.NetworkGateway.Destination)
+			}
+		}
+	}
+	if got := through["one is drained"]; !slices.Equal(got, []string{"c/2001:db8::9"}) {
+		t.Errorf("with one drained pay goes through %q", got)
+	}
+	if got := through["all are drained"]; len(got) != 2 {
+		t.Errorf("with all drained pay goes through %q, want both gateways of c", got)
 	}
 }
 
