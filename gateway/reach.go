@@ -26,9 +26,11 @@ const reachAuthority = "check.isthmus.invalid:1"
 
 const (
 	// reachAtOnce are dialled at once.
-	reachAtOnce = 8
+	reachAtOnce = 16
 	// reachTime bounds one attempt.
 	reachTime = 4 * time.Second
+	// reachAll bounds all of them: who asks waits half a minute.
+	reachAll = 20 * time.Second
 )
 
 // peerAddress is where a gateway of another network is dialled, and whom it has to be.
@@ -70,30 +72,63 @@ func (g *Gateway) peerAddresses() (list []peerAddress) {
 // tunnel as clients do, on a session of its own that ends with the answer: nothing of what is
 // open already counts.
 func (g *Gateway) reach(w http.ResponseWriter, r *http.Request) {
-	list := g.peerAddresses()
-	out := answer.Reach{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Tried: make([]answer.Tried, len(list))}
-	slots := make(chan struct{}, reachAtOnce)
+	out := answer.Reach{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Tried: tryAll(r.Context(), g.peerAddresses(), g.tryTunnel)}
+	admin.Answer(w, http.StatusOK, out)
+}
+
+// tryAll tries each address, a few at once and within reachAll: where many are silent, some
+// are not dialled, and are said to be. Networks take turns, so that none is left out for
+// another's addresses.
+func tryAll(ctx context.Context, list []peerAddress, try func(context.Context, peerAddress, *answer.Tried) error) []answer.Tried {
+	ctx, cancel := context.WithTimeout(ctx, reachAll)
+	defer cancel()
+	tried := make([]answer.Tried, len(list))
+	next := make(chan int, len(list))
+	for _, i := range byTurns(list) {
+		next <- i
+	}
+	close(next)
 	var all sync.WaitGroup
-	for i, p := range list {
+	for range min(reachAtOnce, len(list)) {
 		all.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			ctx, cancel := context.WithTimeout(r.Context(), reachTime)
-			defer cancel()
-			t := &out.Tried[i]
-			t.Network = p.network
-			if !p.address.IsValid() {
-				t.Error = "no address of it is known: its gateways have to dial here"
-				return
-			}
-			t.Address = p.address.String()
-			if err := g.tryTunnel(ctx, p, t); err != nil {
-				t.Error = err.Error()
+			for i := range next {
+				tryOne(ctx, list[i], &tried[i], try)
 			}
 		})
 	}
 	all.Wait()
-	admin.Answer(w, http.StatusOK, out)
+	return tried
+}
+
+func tryOne(ctx context.Context, p peerAddress, t *answer.Tried, try func(context.Context, peerAddress, *answer.Tried) error) {
+	t.Network = p.network
+	if !p.address.IsValid() {
+		t.Error = "no address of it is known: its gateways have to dial here"
+		return
+	}
+	t.Address = p.address.String()
+	if ctx.Err() != nil {
+		t.Undialled, t.Error = true, fmt.Sprintf("not dialled: other addresses took all of %v", reachAll)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	if err := try(ctx, p, t); err != nil {
+		t.Error = err.Error()
+	}
+}
+
+// byTurns are the indices of a list that is sorted by network: the first of each network, then
+// the second of each.
+func byTurns(list []peerAddress) []int {
+	turn, out := make([]int, len(list)), make([]int, len(list))
+	for i := range list {
+		if out[i] = i; i > 0 && list[i].network == list[i-1].network {
+			turn[i] = turn[i-1] + 1
+		}
+	}
+	slices.SortStableFunc(out, func(a, b int) int { return cmp.Compare(turn[a], turn[b]) })
+	return out
 }
 
 // tryTunnel notes in t how far it comes.

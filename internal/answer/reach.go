@@ -19,4 +19,6 @@ type Tried struct {
 	Expires  time.Time `json:"expires,omitzero"`   // of its certificate
 	RTTMS    float64   `json:"rttMs,omitempty"`    // from a CONNECT to the gateway's response
 	Error    string    `json:"error,omitempty"`    // empty: the tunnel's CONNECT was answered
+	// Undialled is whether there was no time to dial it beside the others.
+	Undialled bool `json:"undialled,omitempty"`
 }

@@ -1,0 +1,58 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/answer"
+)
+
+// Who asks waits half a minute, however many addresses are silent: what there was no time for
+// is said, and each network is dialled, also beside one with many addresses.
+func TestReachAnswersInTimeHoweverManyAreSilent(t *testing.T) {
+	for _, silent := range []int{0, 1, 16, 61, 500} {
+		t.Run(fmt.Sprint(silent), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var list []peerAddress
+				for i := range silent {
+					list = append(list, peerAddress{network: "a", address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, byte(i / 250), byte(i % 250)}), 15008)})
+				}
+				list = append(list, peerAddress{network: "b", address: netip.MustParseAddrPort("203.0.113.1:15008")}, peerAddress{network: "c"})
+				began := time.Now()
+				tried := tryAll(t.Context(), list, func(ctx context.Context, p peerAddress, x *answer.Tried) error {
+					if p.network == "b" {
+						x.Gateway = "b/gw-1"
+						return nil
+					}
+					<-ctx.Done()
+					return ctx.Err()
+				})
+				if took := time.Since(began); took > reachAll {
+					t.Errorf("it took %v, want at most %v", took, reachAll)
+				}
+				dialled := 0
+				for i, x := range tried {
+					if x.Network != list[i].network || (x.Address == "") == list[i].address.IsValid() {
+						t.Fatalf("%d: %+v is not of %+v", i, x, list[i])
+					}
+					if (x.Error == "") != (x.Gateway != "") {
+						t.Errorf("%+v", x)
+					}
+					if x.Network == "a" && !x.Undialled {
+						dialled++
+					}
+				}
+				if want := min(silent, reachAtOnce*int(reachAll/reachTime)-1); dialled < want {
+					t.Errorf("%d of %d were dialled, want %d", dialled, silent, want)
+				}
+				if b := tried[silent]; b.Gateway != "b/gw-1" {
+					t.Errorf("beside %d silent ones: %+v", silent, b)
+				}
+			})
+		})
+	}
+}
