@@ -45,7 +45,7 @@ const firstTold = time.Second
 // discover opens what says what the mesh is.
 func (p *Proxy) discover() (*file.Watcher, error) {
 	if len(p.cfg.Discovery.Gateways) > 0 {
-		w := file.Without(p.cfg.Network, p.cfg.TrustDomain, p.store, p.log)
+		w := file.Excerpt(p.cfg.Network, p.cfg.TrustDomain, p.store, p.log)
 		id, domain, account := identity.ParseAccount(p.cfg.TrustDomain, p.cfg.Discovery.GatewayServiceAccount)
 		if err := cmp.Or(domain, account); err != nil {
 			return nil, err

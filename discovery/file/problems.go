@@ -121,10 +121,11 @@ type speaker struct {
 	name, speaks string
 }
 
-// speakers are the sources beside the file. Without one, gateways tell of the cluster.
+// speakers are the sources beside the file. Gateways tell a node proxy of the cluster, and the
+// cluster tells gateways.
 func (w *Watcher) speakers() []speaker {
 	cluster := speaker{discovery.Cluster, "kubernetes", "what the Kubernetes cluster says"}
-	if w.path == "" {
+	if w.excerpt {
 		cluster.name, cluster.speaks = "gateway", "what a gateway of this network tells"
 	}
 	return []speaker{cluster, {discovery.Told, "network", "what another network tells"}}

@@ -41,6 +41,7 @@ type Watcher struct {
 	path    string
 	network string // of a process that keeps no workload of others; "": it keeps all
 	own     string // of the process; "": of none
+	excerpt bool   // gateways of its network tell it of the cluster
 	store   *discovery.Store
 	again   chan struct{} // one slot: look now, whatever the stamp says
 	confirm chan confirmation

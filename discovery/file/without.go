@@ -20,6 +20,13 @@ func Without(network, trustDomain string, store *discovery.Store, log zerolog.Lo
 	return w
 }
 
+// Excerpt is Without for a node proxy, which gateways of its network tell of the cluster.
+func Excerpt(network, trustDomain string, store *discovery.Store, log zerolog.Logger) *Watcher {
+	w := Without(network, trustDomain, store, log)
+	w.excerpt = true
+	return w
+}
+
 // idle is Run without a file.
 func (w *Watcher) idle(ctx context.Context) {
 	for {
