@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,23 +22,31 @@ import (
 // caLifetime is that of the root that init makes.
 const caLifetime = 10 * 365 * 24 * time.Hour
 
+// printedInit is what is said before manifests that are printed: who prints them cannot look
+// at the cluster.
+const printedInit = `# Keys and certificates of network %s, trust domain %s. Two of them are Secrets: keep this out of repositories.
+# kubectl create replaces nothing that the cluster has. kubectl apply does, also keys and roots of another
+# directory, which linked networks believe: isthmus init --apply looks before, and refuses.
+%s`
+
 func newInitCommand() *cobra.Command {
 	var network, domain, dir, at string
 	var apply, replace bool
 	var k kubectl
 	cmd := &cobra.Command{
 		Use:   "init --network NAME",
-		Short: "Make the keys and certificates of a cluster, as manifests",
+		Short: "Make the keys and certificates of a cluster",
 		Long: `init makes the key of a network and the certificate authority of a cluster in a directory,
-and prints what its cluster needs of them: pipe it to kubectl apply -f -, or let --apply
-do that. What the directory has already is used as it is, so that init can be run again,
+and gives its cluster what it needs of them, by kubectl, with --apply; without it prints that
+as manifests. What the directory has already is used as it is, so that init can be run again,
 after isthmus network rotate for example. With --apply a cluster whose key or root the
 directory does not have is left as it is, unless --replace says that the network is made anew.
+Whoever prints manifests has to see to that: kubectl create replaces nothing, kubectl apply does.
 
 The directory has the secrets: keep it where you keep such things. Whoever rotates a key or a
 root, or runs init again, needs it; the cluster has them in the Secrets isthmus-network-key
 and isthmus-ca.`,
-		Example: "  isthmus init --network west | kubectl --context west apply -f -\n  isthmus init --network west --apply --context west",
+		Example: "  isthmus init --network west --trust-domain west.local --apply --context west\n  isthmus init --network west --trust-domain west.local | kubectl --context west create -f -",
 		Args:    cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -64,7 +73,7 @@ and isthmus-ca.`,
 			return exit(exitStart, err)
 		}
 		if !apply {
-			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), printedInit, network, td, text)
 			return exit(exitStart, err)
 		}
 		said, err := k.of(at).apply(cmd.Context(), []byte(text))
@@ -91,7 +100,12 @@ func initManifests(dir, network string, td spiffeid.TrustDomain, namespace strin
 	}
 	keys, caDir := filepath.Join(dir, "network"), filepath.Join(dir, "ca")
 	d, err := keyfile.Open(keys)
-	if errors.Is(err, fs.ErrNotExist) {
+	made := err == nil
+	switch {
+	case !errors.Is(err, fs.ErrNotExist):
+	case anyOf(keys, keyfile.ListFile):
+		err = fmt.Errorf("%w, though %s is there: put the missing file back; a new key would be believed by nobody who knows this one", err, filepath.Join(keys, keyfile.ListFile))
+	default:
 		d, err = keyfile.Init(keys, network, rand.Reader)
 	}
 	if err != nil {
@@ -101,7 +115,10 @@ func initManifests(dir, network string, td spiffeid.TrustDomain, namespace strin
 		return "", fmt.Errorf("--network %s: the key in %s is of network %s: name another directory with --dir", network, keys, d.Network)
 	}
 	ca, err := identity.OpenCA(caDir)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && !anyOf(caDir, caFiles...) {
+		if made {
+			return "", fmt.Errorf("%s has the key of network %s, and there is no certificate authority in %s: put the one back that it had, or make it another one with `isthmus ca init --dir %[3]s --trust-domain %s`, which linked networks believe once they are linked again", keys, network, caDir, td)
+		}
 		ca, err = identity.InitCA(caDir, td, identity.WithCALifetime(caLifetime))
 	}
 	if err != nil {
@@ -110,11 +127,11 @@ func initManifests(dir, network string, td spiffeid.TrustDomain, namespace strin
 	if ca.TrustDomain() != td {
 		return "", fmt.Errorf("--trust-domain %s: the certificate authority in %s is of %s: name another directory with --dir", td, caDir, ca.TrustDomain())
 	}
-	key, err := contents(keys)
+	key, err := contents(keys, networkFiles...)
 	if err != nil {
 		return "", err
 	}
-	authority, err := contents(caDir)
+	authority, err := contents(caDir, caFiles...)
 	if err != nil {
 		return "", err
 	}
@@ -129,22 +146,33 @@ func initManifests(dir, network string, td spiffeid.TrustDomain, namespace strin
 		manifest("ConfigMap", namespace, rootMap, map[string]string{bundleFile: card.Roots}), nil
 }
 
-// contents are the files of a directory, but for hidden ones.
-func contents(dir string) (map[string]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
+// What a cluster needs of the two directories. Of a root that signs nothing yet it needs the
+// certificate alone, which is in bundle.pem: next-ca-key.pem stays where it was made.
+var (
+	networkFiles = []string{keyfile.KeyFile, keyfile.NextFile, keyfile.ListFile, keyfile.FinishedFile}
+	caFiles      = []string{"ca.pem", "ca-key.pem", "bundle.pem"}
+)
+
+// contents are those of these files of a directory that are there.
+func contents(dir string, names ...string) (map[string]string, error) {
 	out := map[string]string{}
-	for _, e := range entries {
-		if !e.Type().IsRegular() || e.Name()[0] == '.' {
+	for _, name := range names {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if err != nil {
 			return nil, err
 		}
-		out[e.Name()] = string(b)
+		out[name] = string(b)
 	}
 	return out, nil
+}
+
+// anyOf reports whether a directory has one of these files.
+func anyOf(dir string, names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		_, err := os.Lstat(filepath.Join(dir, name))
+		return err == nil
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,60 +17,119 @@ import (
 	"github.com/isthmus-mesh/isthmus/identity"
 )
 
-// replaces says which Secrets of a cluster init would replace by what dir does not share:
-// other networks believe the keys and roots that are there. A step of a rotation shares a
-// key, and believes the root that signs.
+// replaces says what of a cluster init would replace by what dir does not share: other
+// networks believe the keys and roots that are there. A step of a rotation shares a key, and
+// believes the root that signs. Where the Secret of a key or a root is gone, the link card has
+// its public half still.
 func replaces(ctx context.Context, k kubectl, dir string) error {
-	var found []string
-	data, err := k.secret(ctx, keySecret)
+	card, err := ownCard(ctx, k)
 	if err != nil {
 		return err
 	}
-	if text := data["network.yaml"]; text != "" {
-		f, err := keyfile.ParseFile("network.yaml of Secret "+keySecret, []byte(text))
-		if err != nil {
-			return exit(exitStart, err)
-		}
-		d, err := keyfile.Open(filepath.Join(dir, "network"))
-		var own []string
-		switch {
-		case err == nil:
-			for _, key := range d.Public() {
-				own = append(own, key.String())
-			}
-		case !errors.Is(err, fs.ErrNotExist):
-			return exit(exitStart, err)
-		}
-		for _, n := range f.Networks {
-			if !slices.ContainsFunc(own, func(key string) bool { return slices.Contains(n.Keys, key) }) {
-				found = append(found, fmt.Sprintf("Secret %s has the key of network %q, %s", keySecret, n.Name, strings.Join(n.Keys, ", ")))
-			}
-		}
-	}
-	if data, err = k.secret(ctx, caSecret); err != nil {
+	key, err := otherKey(ctx, k, card, filepath.Join(dir, "network"))
+	if err != nil {
 		return err
 	}
-	if text := data["ca.pem"]; text != "" {
-		there, err := linkcard.Certificates(text)
-		if err != nil {
-			return exit(exitStart, fmt.Errorf("ca.pem of Secret %s: %w", caSecret, err))
-		}
-		var own []*x509.Certificate
-		ca, err := identity.OpenCA(filepath.Join(dir, "ca"))
-		switch {
-		case err == nil:
-			own = ca.Roots()
-		case !errors.Is(err, fs.ErrNotExist):
-			return exit(exitStart, err)
-		}
-		if !slices.ContainsFunc(own, there[0].Equal) {
-			found = append(found, fmt.Sprintf("Secret %s has the root %q of %s", caSecret, there[0].Subject, trustDomainOf(there[0])))
-		}
+	root, err := otherRoot(ctx, k, card, filepath.Join(dir, "ca"))
+	if err != nil {
+		return err
 	}
+	found := slices.DeleteFunc([]string{key, root}, func(s string) bool { return s == "" })
 	if len(found) == 0 {
 		return nil
 	}
 	return exit(exitFinding, fmt.Errorf("init of context %q: %s, and %s does not: use the directory that made them (--dir), or say --replace to make the network anew, which linked networks refuse until they unlink and link it again", k.context, strings.Join(found, "; "), dir))
+}
+
+// ownCard is the link card of a cluster; nothing if it has none that can be read.
+func ownCard(ctx context.Context, k kubectl) (linkcard.Card, error) {
+	var m configMap
+	if _, err := k.get(ctx, "configmap", cardMap, &m); err != nil {
+		return linkcard.Card{}, err
+	}
+	if c, err := linkcard.Parse(cardMap, []byte(m.Data[cardFile])); err == nil {
+		return c, nil
+	}
+	return linkcard.Card{}, nil
+}
+
+// otherKey says which key of its network a cluster has that dir does not.
+func otherKey(ctx context.Context, k kubectl, card linkcard.Card, dir string) (found string, err error) {
+	data, err := k.secret(ctx, keySecret)
+	if err != nil {
+		return "", err
+	}
+	there, where := keyfile.File{}, "Secret "+keySecret
+	switch {
+	case data[keyfile.ListFile] != "":
+		if there, err = keyfile.ParseFile(keyfile.ListFile+" of "+where, []byte(data[keyfile.ListFile])); err != nil {
+			return "", exit(exitStart, err)
+		}
+	case data[keyfile.KeyFile] != "":
+		if sameFile(filepath.Join(dir, keyfile.KeyFile), data[keyfile.KeyFile]) {
+			return "", nil
+		}
+		return fmt.Sprintf("%s has a key of a network, and no %s that says of which", where, keyfile.ListFile), nil
+	case card.Network != "":
+		there.Networks = []keyfile.Network{{Name: card.Network, Keys: card.Keys}}
+		where = fmt.Sprintf("there is no %s, but ConfigMap %s", where, cardMap)
+	}
+	var own []string
+	switch d, err := keyfile.Open(dir); {
+	case err == nil:
+		for _, key := range d.Public() {
+			own = append(own, key.String())
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return "", exit(exitStart, err)
+	}
+	for _, n := range there.Networks {
+		if !slices.ContainsFunc(own, func(key string) bool { return slices.Contains(n.Keys, key) }) {
+			return fmt.Sprintf("%s has the key of network %q, %s", where, n.Name, strings.Join(n.Keys, ", ")), nil
+		}
+	}
+	return "", nil
+}
+
+// otherRoot says which root a cluster has that dir does not.
+func otherRoot(ctx context.Context, k kubectl, card linkcard.Card, dir string) (found string, err error) {
+	data, err := k.secret(ctx, caSecret)
+	if err != nil {
+		return "", err
+	}
+	text, where := data["ca.pem"], "Secret "+caSecret
+	switch {
+	case text != "":
+	case data["ca-key.pem"] != "":
+		if sameFile(filepath.Join(dir, "ca-key.pem"), data["ca-key.pem"]) {
+			return "", nil
+		}
+		return fmt.Sprintf("%s has the key of a root, and no ca.pem that says of which", where), nil
+	case card.Roots != "":
+		text, where = card.Roots, fmt.Sprintf("there is no %s, but ConfigMap %s", where, cardMap)
+	default:
+		return "", nil
+	}
+	there, err := linkcard.Certificates(text)
+	if err != nil {
+		return "", exit(exitStart, fmt.Errorf("%s: %w", where, err))
+	}
+	var own []*x509.Certificate
+	switch ca, err := identity.OpenCA(dir); {
+	case err == nil:
+		own = ca.Roots()
+	case !errors.Is(err, fs.ErrNotExist):
+		return "", exit(exitStart, err)
+	}
+	if slices.ContainsFunc(own, there[0].Equal) {
+		return "", nil
+	}
+	return fmt.Sprintf("%s has the root %q of %s", where, there[0].Subject, trustDomainOf(there[0])), nil
+}
+
+func sameFile(path, text string) bool {
+	b, err := os.ReadFile(path)
+	return err == nil && string(b) == text
 }
 
 // trustDomainOf is the one that a root names.

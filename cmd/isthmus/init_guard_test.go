@@ -4,10 +4,13 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/isthmus-mesh/isthmus/identity"
 )
 
 // storingKubectl is a program that reads the objects of manifests, and writes what it is to
@@ -78,6 +81,122 @@ func TestInitReplacesNoKeyThatItsDirectoryDoesNotHave(t *testing.T) {
 	}
 	if _, err := os.Stat("new"); err == nil {
 		t.Error("a refused init leaves keys that no cluster has")
+	}
+}
+
+// without are manifests less those of one object, or less one file of it.
+func without(t *testing.T, manifests, object, file string) string {
+	t.Helper()
+	var b strings.Builder
+	cut := false
+	for part := range strings.SplitSeq(strings.TrimPrefix(manifests, "---\n"), "---\n") {
+		if strings.Contains(part, "name: "+object+"\n") && strings.Contains(part, "data:") {
+			if file == "" {
+				cut = true
+				continue
+			}
+			lines := strings.SplitAfter(part, "\n")
+			part = strings.Join(slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "  \""+file+"\"") }), "")
+			cut = len(strings.SplitAfter(part, "\n")) < len(lines)
+		}
+		b.WriteString("---\n" + part)
+	}
+	if !cut {
+		t.Fatalf("there is no %s of %s to leave out", file, object)
+	}
+	return b.String()
+}
+
+// What is left of a pair says whose the other half was: its Secret is made again by its own
+// directory, and by no other.
+func TestInitKnowsAClusterByEitherHalfOfItsKeys(t *testing.T) {
+	t.Chdir(t.TempDir())
+	_, live, _ := isthmus(t, "init", "--network", "west", "--trust-domain", "west.local")
+	bare := without(t, without(t, live, cardMap, ""), rootMap, "")
+	for name, x := range map[string]struct {
+		has     string
+		refused []string
+	}{
+		"no key":              {without(t, live, keySecret, ""), []string{"there is no Secret " + keySecret, cardMap, `"west"`, "--replace"}},
+		"no root":             {without(t, live, caSecret, ""), []string{"there is no Secret " + caSecret, cardMap, "west.local", "--replace"}},
+		"a key without list":  {without(t, bare, keySecret, "network.yaml"), []string{"no network.yaml", "--replace"}},
+		"a root without cert": {without(t, bare, caSecret, "ca.pem"), []string{"no ca.pem", "--replace"}},
+		"a list without key":  {without(t, bare, keySecret, "key.pem"), []string{`the key of network "west"`, "--replace"}},
+	} {
+		for dir, refused := range map[string]bool{"west": false, "other": true} {
+			program, applied := storingKubectl(t, x.has)
+			code, _, errs := isthmus(t, strings.Fields("init --network west --trust-domain west.local --apply --kubectl "+program+" --dir "+dir)...)
+			if _, err := os.Stat(applied); (err == nil) == refused || (code == exitFinding) != refused {
+				t.Errorf("%s, from %s: exits with %d; %s", name, dir, code, errs)
+			}
+			if refused {
+				wantIn(t, errs, x.refused...)
+			}
+		}
+		if _, err := os.Stat("other"); err == nil {
+			t.Fatalf("%s: a refused init leaves keys that no cluster has", name)
+		}
+	}
+}
+
+// A directory that has lost a half gets no new one, which nobody would believe.
+func TestInitOfADirectoryThatIsNotWhole(t *testing.T) {
+	for lost, want := range map[string]string{
+		"ca": "isthmus ca init --dir", "ca/ca.pem": "put the missing file back", "ca/ca-key.pem": "put the missing file back", "network/key.pem": "put the missing file back",
+	} {
+		t.Run(lost, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			if code, _, errs := isthmus(t, "init", "--network", "west"); code != exitOK {
+				t.Fatal(errs)
+			}
+			if err := os.RemoveAll(filepath.Join("west", lost)); err != nil {
+				t.Fatal(err)
+			}
+			code, out, errs := isthmus(t, "init", "--network", "west")
+			if code != exitStart || out != "" {
+				t.Errorf("exits with %d, prints %d bytes", code, len(out))
+			}
+			wantIn(t, errs, want)
+			if _, err := os.Stat(filepath.Join("west", lost)); err == nil {
+				t.Errorf("%s was made anew", lost)
+			}
+		})
+	}
+}
+
+// What signs nothing yet stays where it was made: the cluster has its certificate alone.
+func TestInitGivesAClusterNoKeyBeforeItSigns(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if code, _, errs := isthmus(t, "init", "--network", "west"); code != exitOK {
+		t.Fatal(errs)
+	}
+	if code, _, errs := isthmus(t, "ca", "rotate", "--dir", "west/ca"); code != exitOK {
+		t.Fatal(errs)
+	}
+	if err := os.WriteFile("west/ca/mine.pem", []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, out, _ := isthmus(t, "init", "--network", "west")
+	wantIn(t, out, `"ca-key.pem"`, `"bundle.pem"`, `"network.yaml"`, "kubectl create replaces nothing", "isthmus init --apply")
+	for _, s := range []string{"next-ca", "mine.pem"} {
+		if strings.Contains(out, s) {
+			t.Errorf("the manifests have %s", s)
+		}
+	}
+	// What it has is enough for a controller to sign and to believe both.
+	dir := t.TempDir()
+	program, _ := storingKubectl(t, out)
+	data, err := kubectl{program: program}.secret(t.Context(), caSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range data {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ca, err := identity.OpenCADir(dir); err != nil || len(ca.Current().Roots()) != 2 {
+		t.Errorf("%v: the Secret is no CA that believes both roots", err)
 	}
 }
 
