@@ -13,10 +13,15 @@ import (
 func newCACommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ca",
-		Short: "Make and inspect development certificates",
-		Long:  "ca runs a small certificate authority in a directory, for development, tests and demonstrations.\nWhoever can read its key can be anybody in the mesh: do not use it in production.",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Short: "Make, inspect and rotate a certificate authority and what it issues",
+		Long: `ca keeps a small certificate authority in a directory. On Kubernetes isthmus init makes it
+(DIR/ca), the controller issues what it signs, and rotate replaces its root; init, issue and
+serve are for meshes from files, development, tests and demonstrations.
+
+Whoever can read its key can be anybody in the mesh: keep the directory where you keep such
+things. serve asks nobody who they are, and is for one machine.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newCAInitCommand(), newCAIssueCommand(), newCAShowCommand(), newCAServeCommand(), newCARotateCommand())
 	return cmd

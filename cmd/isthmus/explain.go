@@ -22,13 +22,15 @@ func newExplainCommand() *cobra.Command {
 		Short: "Say where connections go, and why not elsewhere",
 		Long: `explain asks node proxies and gateways why each candidate for a connection of the
 workload SOURCE to DEST:PORT is in or out. SOURCE is namespace/name of a pod, or the UID
-of a workload, as the discovery file has it. Name the node proxy of SOURCE with
---admin, and a gateway of the destination's network too, to see where they believe
-differently. A gateway of another network does not carry the service.
+of a workload, as the discovery file has it; DEST is the host name of a service.
 
-Exit codes: 0 somebody healthy takes connections, 1 nobody does, the last attempts
-failed, or processes differ,
-2 usage, 3 a process could not be asked; the answers of the others are printed.`,
+Name the node proxy of SOURCE with --admin, and a gateway of the destination's network too,
+to see where they believe differently. A gateway of another network does not carry the
+service. In a cluster kubectl port-forward POD 15000 leads to an admin address.
+
+Exit codes: 0 somebody healthy takes connections, 1 nobody does, the last attempts failed,
+or processes differ, 2 usage, 3 a process could not be asked; the answers of the others are
+printed.`,
 		Example: "  isthmus explain east/default/shop-1 hello.default.svc.cluster.local:80\n  isthmus explain east/default/shop-1 hello.default.svc.cluster.local:80 --admin 127.20.1.2:15000,127.20.2.1:15000",
 		Args:    cobra.ExactArgs(2),
 	}

@@ -11,6 +11,7 @@ func newExportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Write what other proxies must know of the mesh",
+		Long:  "export writes the mesh of a discovery file in the form that other proxies read: stock ztunnels, beside\nnode proxies of ours on other nodes (docs/interop.md).",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

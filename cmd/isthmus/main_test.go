@@ -103,7 +103,7 @@ func TestFailuresExitThree(t *testing.T) {
 }
 
 func TestHelpAndCompletionExitZero(t *testing.T) {
-	wantIn(t, succeed(t), "Available Commands", "Exit codes")
+	wantIn(t, succeed(t), "Join Kubernetes clusters:\n  check ", "docs/kubernetes.md", "Exit codes")
 	wantIn(t, succeed(t, "ca"), "init", "issue", "show")
 	wantIn(t, succeed(t, "ca", "issue", "--help"), "--id", "Examples")
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {

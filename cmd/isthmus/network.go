@@ -18,7 +18,8 @@ func newNetworkCommand() *cobra.Command {
 		Use:   "network",
 		Short: "Make, show and rotate the key of a network",
 		Long: `network keeps the key by which other networks will know this one: the network
-certifies its gateways with it, and others list its public half.
+certifies its gateways with it, and others list its public half. On Kubernetes isthmus init
+makes it (DIR/network) and isthmus link lists it at others.
 
 Each gateway needs both: federation.keys is the directory of its own network's key,
 federation.networks the file with the public keys of the others.`,

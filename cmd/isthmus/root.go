@@ -9,9 +9,16 @@ import (
 // newRoot builds the whole command tree anew, so that tests share nothing.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "isthmus",
-		Short:         "Operate a mesh that spans networks",
-		Long:          "isthmus makes development certificates and inspects a mesh whose networks are joined by gateways.\n\nExit codes: 0 done, 1 a finding, 2 usage, 3 could not start, 4 inconclusive.",
+		Use:   "isthmus",
+		Short: "Operate a mesh that spans networks",
+		Long: `isthmus sets up and inspects a mesh whose networks are joined by gateways. A network is
+what reaches its own pods directly: mostly one Kubernetes cluster.
+
+Two clusters are joined by init for each, the chart helm/isthmus in each, link, and check, which
+says what is still missing: docs/kubernetes.md has every command. Without Kubernetes keys and
+certificates come from ca and network; README.md has two networks on one machine.
+
+Exit codes, unless a command says more: 0 done, 1 a finding, 2 usage, 3 it could not do its work.`,
 		Version:       buildVersion().String(),
 		SilenceErrors: true, // run prints them, once
 		SilenceUsage:  true,
@@ -22,20 +29,22 @@ func newRoot() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = false
-	root.AddCommand(
-		newCACommand(),
-		newNetworkCommand(),
-		newInitCommand(),
-		newLinkCommand(),
-		newUnlinkCommand(),
-		newCheckCommand(),
-		newVersionCommand(),
-		newDrillCommand(),
-		newExportCommand(),
-		newAppCommand(),
-		newStatusCommand(),
-		newExplainCommand(),
-	)
+	for _, g := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Join Kubernetes clusters:", []*cobra.Command{newInitCommand(), newLinkCommand(), newUnlinkCommand(), newCheckCommand()}},
+		{"See what a mesh does:", []*cobra.Command{newStatusCommand(), newExplainCommand()}},
+		{"Keys, certificates and configuration as files:", []*cobra.Command{newCACommand(), newNetworkCommand(), newExportCommand()}},
+		{"Try it out:", []*cobra.Command{newDrillCommand(), newAppCommand()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+		for _, c := range g.commands {
+			c.GroupID = g.title
+			root.AddCommand(c)
+		}
+	}
+	root.AddCommand(newVersionCommand())
 	return root
 }
 

@@ -22,23 +22,27 @@ func newStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show which services are healthy where, and what is out",
-		Long: `status asks node proxies and gateways what they know: a gateway of the services of
-its own network, a node proxy of those that its workloads use, on every network.
+		Long: `status asks node proxies and gateways, at their admin addresses, what they know: a gateway
+of the services of its own network, a node proxy of those that its workloads use, on every
+network. In a cluster kubectl port-forward POD 15000 leads to such an address.
 
-A row with ? is a share of a service of which nobody says anything: it is used all the
-same; so is what a gateway has no node proxy's word of. Gateways that a node proxy cannot
-reach, or that nobody hears, are listed too, with the last error, and pods of its own node
-that it has seen fail. AGE is how long
-ago READY, HEALTHY or OUT changed, as a node proxy heard of it; at a gateway, how old the
-newest word about one of these pods is. HEALTHY is ? while none of a network's gateways
-can be reached. OUT names eight endpoints, -o json all, and says of a service that none of
-its pods is in the mesh. A row of a
-node proxy with - for its network is of a static listener whose service cannot be
-reached at all. A line with "not ready" says why a process is not, one with "problem" what of its discovery file is
-not in force or not used, or whose words a gateway does not believe.
+READY    pods that discovery has as ready
+HEALTHY  those of them that take connections; ? while none of the network's gateways can be
+         reached
+AGE      how long ago READY, HEALTHY or OUT changed, as a node proxy heard of it; at a gateway,
+         how old the newest word about one of these pods is
+OUT      eight endpoints that are out, and why (-o json has all), or that no pod of the service
+         is in the mesh
 
-Exit codes: 0 all is known and healthy, 1 something is out or unknown, 2 usage, 3 a
-process could not be asked; the answers of the others are printed.`,
+A row with ? is a share of a service of which nobody says anything: it is used all the same; so
+is what a gateway has no node proxy's word of. A row of a node proxy with - for its network is
+of a static listener whose service cannot be reached at all. Above the table are gateways that
+a node proxy cannot reach, or that nobody hears, with the last error; "not ready" says why a
+process is not, "problem" what of its discovery is not in force or not used, or whose words it
+does not believe. Pods of a node proxy's own node that it has seen fail come last.
+
+Exit codes: 0 all is known and healthy, 1 something is out or unknown, 2 usage, 3 a process
+could not be asked; the answers of the others are printed.`,
 		Example: "  isthmus status --admin 127.20.1.2:15000\n  isthmus status -w",
 		Args:    cobra.NoArgs,
 	}
