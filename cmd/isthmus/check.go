@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"time"
 
@@ -30,10 +31,12 @@ nothing.
 
 Without a cluster and a process it checks files: configurations by the programs that read
 them (KIND is gateway, nodeproxy or controller; each is taken from beside isthmus, else from
-PATH), and values of the chart by helm and the chart's values.schema.json.
+PATH), and values of the chart by helm, which renders it, and by the programs, which read the
+configurations that come out; what was not checked is said.
 
 ✓ is as it should be, ! is not wrong yet, ✗ is wrong; each has a code that docs/operations.md
-explains, and a remedy. With --wait it looks again until nothing is wrong or the time is over.
+explains, and a remedy. With --wait it looks again until nothing is wrong or the time is over,
+and says on standard error what it waits for, whenever that changes.
 
 Exit codes: 0 nothing is wrong, 1 something is, 2 usage, 3 a cluster or a process could not
 be asked; the checks of the others are printed.`,
@@ -60,7 +63,7 @@ be asked; the checks of the others are printed.`,
 		if err := files.validate(); err != nil {
 			return exit(exitUsage, err)
 		}
-		ctx, until := cmd.Context(), time.Now().Add(wait)
+		ctx, until, said := cmd.Context(), time.Now().Add(wait), ""
 		for {
 			c, err := checkAll(ctx, k, contexts, admin, files)
 			if err == nil && c.count(checkBad) == 0 || time.Now().After(until) || ctx.Err() != nil {
@@ -72,6 +75,10 @@ be asked; the checks of the others are printed.`,
 				}
 				return err
 			}
+			if now := waitsFor(c, err); now != said {
+				fmt.Fprintf(cmd.ErrOrStderr(), "isthmus: waiting for %s\n", now)
+				said = now
+			}
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Second):
@@ -81,9 +88,21 @@ be asked; the checks of the others are printed.`,
 	return cmd
 }
 
+// waitsFor is what keeps check --wait from ending.
+func waitsFor(c *checkup, err error) string {
+	var list []string
+	if wrong := c.wrong(); wrong != "" {
+		list = append(list, wrong)
+	}
+	if err != nil {
+		list = append(list, "an answer: "+strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	return strings.Join(list, ", and for ")
+}
+
 // checkAll looks at everything once; the error is of what could not be asked.
 func checkAll(ctx context.Context, k kubectl, contexts, admin []string, files offline) (*checkup, error) {
-	c := &checkup{}
+	c := &checkup{lookup: net.DefaultResolver.LookupHost}
 	errs := c.files(ctx, files)
 	var clusters []*checkedCluster
 	for _, name := range contexts {
@@ -98,7 +117,7 @@ func checkAll(ctx context.Context, k kubectl, contexts, admin []string, files of
 	for _, a := range clusters {
 		for _, b := range clusters {
 			if a != b {
-				c.pair(a, b)
+				c.pair(ctx, a, b)
 			}
 		}
 	}
@@ -107,13 +126,15 @@ func checkAll(ctx context.Context, k kubectl, contexts, admin []string, files of
 			errs = append(errs, err)
 		}
 	}
+	c.sort()
 	if err := errors.Join(errs...); err != nil {
 		return c, exit(exitStart, err)
 	}
 	return c, nil
 }
 
-// showChecks prints what was checked; a group for each place.
+// showChecks prints what was checked; a group for each place. What others have written has as
+// many lines as it had, none of which begins where a check does.
 func showChecks(w io.Writer, c *checkup, format string) error {
 	if format == "json" {
 		e := json.NewEncoder(w)
@@ -132,8 +153,11 @@ func showChecks(w io.Writer, c *checkup, format string) error {
 		for _, line := range x.Seen {
 			fmt.Fprintf(&b, "      %s\n", plain(line))
 		}
-		if x.Found != "" {
-			fmt.Fprintf(&b, "      %s\n      → %s\n", plainLines(x.Found), x.Remedy)
+		for line := range strings.Lines(x.Found) {
+			fmt.Fprintf(&b, "      %s\n", plain(strings.TrimRight(line, "\n")))
+		}
+		if x.Remedy != "" {
+			fmt.Fprintf(&b, "      → %s\n", x.Remedy)
 		}
 	}
 	fmt.Fprintf(&b, "%d ✓, %d !, %d ✗\n", c.count(checkWell), c.count(checkWarning), c.count(checkBad))

@@ -21,14 +21,19 @@ type checkedCluster struct {
 	card  linkcard.Card
 	known keyfile.File
 	roots []*x509.Certificate
+	// addresses are where its gateways are dialled now, as far as it says itself.
+	addresses []string
 }
 
 // cluster checks one alone. An error is that it could not be asked.
 func (c *checkup) cluster(ctx context.Context, k kubectl) (*checkedCluster, error) {
 	x := &checkedCluster{where: "context " + k.context}
 	var card, roots, networks configMap
-	for name, into := range map[string]*configMap{cardMap: &card, rootMap: &roots, networksMap: &networks} {
-		if _, err := k.get(ctx, "configmap", name, into); err != nil {
+	for _, m := range []struct {
+		name string
+		into *configMap
+	}{{cardMap, &card}, {rootMap, &roots}, {networksMap, &networks}} {
+		if _, err := k.get(ctx, "configmap", m.name, m.into); err != nil {
 			return nil, err
 		}
 	}
@@ -63,13 +68,13 @@ func (c *checkup) cluster(ctx context.Context, k kubectl) (*checkedCluster, erro
 	if err := c.objects(ctx, k, x.where, time.Now()); err != nil {
 		return nil, err
 	}
-	addresses, err := gatewayAddresses(ctx, k)
+	f, err := frontOf(ctx, k)
 	if err != nil {
 		return nil, err
 	}
-	found = ""
-	if len(addresses) == 0 {
-		found = "Service isthmus-gateway has none"
+	x.addresses, found = f.addresses, ""
+	if len(f.addresses) == 0 {
+		found = "Service isthmus-gateway has none: " + f.why
 	}
 	c.add(checkAddress, x.where, checkWarning, found)
 	return x, nil
@@ -113,48 +118,8 @@ func (c *checkup) rootsOf(x *checkedCluster, bundle string, now time.Time) {
 	c.add(checkRoots, x.where, level, strings.Join(append(bad, soon...), "\n"))
 }
 
-// workloads checks expected against actual pods.
-func (c *checkup) workloads(ctx context.Context, k kubectl, where string) error {
-	for _, w := range []struct {
-		code       checkCode
-		kind, name string
-		needed     bool
-	}{{checkGateways, "deployment", "isthmus-gateway", true}, {checkControl, "deployment", "isthmus-controller", false}, {checkNodes, "daemonset", "isthmus-nodeproxy", false}} {
-		var o struct {
-			Spec   struct{ Replicas *int }
-			Status struct{ ReadyReplicas, NumberReady, DesiredNumberScheduled int }
-		}
-		there, err := k.get(ctx, w.kind, w.name, &o)
-		if err != nil {
-			return err
-		}
-		if !there {
-			if w.needed {
-				c.add(w.code, where, checkBad, fmt.Sprintf("there is no %s %s: install the chart", w.kind, w.name))
-			}
-			continue // it is not installed: helm/README.md
-		}
-		ready, want := o.Status.ReadyReplicas, 1
-		if o.Spec.Replicas != nil {
-			want = *o.Spec.Replicas
-		}
-		if w.kind == "daemonset" {
-			ready, want = o.Status.NumberReady, o.Status.DesiredNumberScheduled
-		}
-		found, level := "", checkWarning
-		if ready < want {
-			found = fmt.Sprintf("%d of %d are ready", ready, want)
-		}
-		if ready == 0 {
-			level = checkBad
-		}
-		c.add(w.code, where, level, found)
-	}
-	return nil
-}
-
 // pair checks what a knows of b.
-func (c *checkup) pair(a, b *checkedCluster) {
+func (c *checkup) pair(ctx context.Context, a, b *checkedCluster) {
 	if a.card.Network == "" || b.card.Network == "" {
 		return // that is said already
 	}
@@ -205,4 +170,21 @@ func (c *checkup) pair(a, b *checkedCluster) {
 		}
 	}
 	c.add(checkTrusted, where, checkBad, strings.Join(wrong, "\n"))
+	c.dialled(ctx, where, a.known.Networks[i], b)
+}
+
+// dialled checks where a cluster dials the gateways of another. What the other does not say
+// itself is compared with nothing.
+func (c *checkup) dialled(ctx context.Context, where string, known keyfile.Network, b *checkedCluster) {
+	if len(b.addresses) == 0 {
+		return
+	}
+	found := ""
+	switch gone := stale(ctx, known.Addresses, b.addresses, c.lookup); {
+	case len(known.Addresses) == 0:
+		found = fmt.Sprintf("no address of network %q is known, and it has %s", known.Name, strings.Join(b.addresses, ", "))
+	case len(gone) > 0:
+		found = fmt.Sprintf("network %q is dialled at %s, which it does not have: it has %s", known.Name, strings.Join(gone, ", "), strings.Join(b.addresses, ", "))
+	}
+	c.add(checkDialled, where, checkWarning, found)
 }

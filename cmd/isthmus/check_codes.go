@@ -1,5 +1,13 @@
 package main
 
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
 // checkCode is one thing that check looks at. Codes never change their meaning, and
 // docs/operations.md has a line for each.
 type checkCode struct {
@@ -16,16 +24,18 @@ var (
 	checkGateways  = checkCode{"ISTH-104", "as many gateways are ready as are wanted", "see kubectl describe pods -l app.kubernetes.io/name=isthmus-gateway, and isthmus status at a gateway"}
 	checkControl   = checkCode{"ISTH-105", "as many controllers are ready as are wanted", "see kubectl describe pods -l app.kubernetes.io/name=isthmus-controller"}
 	checkNodes     = checkCode{"ISTH-106", "as many node proxies are ready as there are nodes for", "see kubectl describe pods -l app.kubernetes.io/name=isthmus-nodeproxy"}
-	checkAddress   = checkCode{"ISTH-107", "the gateway's Service has an address that others can dial", "see kubectl describe service isthmus-gateway; without a load balancer give isthmus link card --address"}
+	checkAddress   = checkCode{"ISTH-107", "the gateway's Service has an address that others can dial", "see kubectl describe service isthmus-gateway; without a load balancer give isthmus link --address"}
 	checkNetworks  = checkCode{"ISTH-108", "the file of known networks can be read", "see the field that is named; isthmus unlink and isthmus link write it anew"}
 	checkForward   = checkCode{"ISTH-109", "kubectl forwards to a gateway, which is asked itself", "give whoever runs this create on pods/portforward, or forward yourself and use --admin"}
 	checkObjects   = checkCode{"ISTH-110", "no object has a problem that the controller has written an Event of within 45 minutes", "do what it says; kubectl describe shows it at the object, and what is mended is not written again"}
 	checkExports   = checkCode{"ISTH-111", "each ServiceExport is valid and ready, and agrees with those of other clusters", "do what its condition says; kubectl describe serviceexport shows it"}
+	checkRollouts  = checkCode{"ISTH-112", "all pods of gateways, controllers and node proxies are of the version that was installed last", "see kubectl rollout status and kubectl describe of what is named; helm rollback takes a version back"}
 	checkName      = checkCode{"ISTH-201", "both clusters have names of their own", "make one of the networks anew with another name: isthmus init --network"}
 	checkDomain    = checkCode{"ISTH-202", "both clusters have trust domains of their own, or one root", "if they are not one and the same administration, make one of them anew with isthmus init --trust-domain"}
 	checkLinked    = checkCode{"ISTH-203", "the cluster knows the other's network", "run isthmus link --contexts A,B --apply"}
 	checkKeys      = checkCode{"ISTH-204", "the keys that it knows are those that the other has", "run isthmus link again; if the network was made anew, isthmus unlink first"}
 	checkTrusted   = checkCode{"ISTH-205", "it believes the other's roots", "run isthmus link again"}
+	checkDialled   = checkCode{"ISTH-206", "it dials the other's gateways where they are now", "run isthmus link again; for an address that the other's Service does not know, write it to address.hosts of the gateways there, so that everybody is told"}
 	checkAsked     = checkCode{"ISTH-301", "the process answers at its admin address", "see whether it runs; --admin names its admin.address"}
 	checkReady     = checkCode{"ISTH-302", "the process is ready", "what it waits for is named: docs/operations.md, Ready"}
 	checkClock     = checkCode{"ISTH-303", "its clock is within 5 s of the clock here", "run a time service on both machines: certificates begin and end by the clock"}
@@ -37,8 +47,8 @@ var (
 )
 
 // checkCodes are all, in their order.
-var checkCodes = []checkCode{checkConfig, checkValues, checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks, checkForward, checkObjects, checkExports,
-	checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels}
+var checkCodes = []checkCode{checkConfig, checkValues, checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks, checkForward, checkObjects, checkExports, checkRollouts,
+	checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels}
 
 // Levels of a checked thing.
 const (
@@ -62,6 +72,8 @@ type checked struct {
 // checkup gathers what is checked.
 type checkup struct {
 	all []checked
+	// lookup resolves host names.
+	lookup func(ctx context.Context, host string) ([]string, error)
 }
 
 // add notes a check: well if found is empty.
@@ -71,6 +83,31 @@ func (c *checkup) add(code checkCode, where, level, found string) {
 		x.Level, x.Remedy = checkWell, ""
 	}
 	c.all = append(c.all, x)
+}
+
+// sort puts the checks of each place side by side, by code: places, and what is of one code, stay
+// in the order in which they were looked at.
+func (c *checkup) sort() {
+	places := map[string]int{}
+	for _, x := range c.all {
+		if _, known := places[x.Where]; !known {
+			places[x.Where] = len(places)
+		}
+	}
+	slices.SortStableFunc(c.all, func(a, b checked) int {
+		return cmp.Or(cmp.Compare(places[a.Where], places[b.Where]), cmp.Compare(a.Code, b.Code))
+	})
+}
+
+// wrong is what is, in one line: codes and places, without what changes from look to look.
+func (c *checkup) wrong() string {
+	var list []string
+	for _, x := range c.all {
+		if s := fmt.Sprintf("%s (%s)", x.Code, plain(x.Where)); x.Level == checkBad && !slices.Contains(list, s) {
+			list = append(list, s)
+		}
+	}
+	return strings.Join(list, ", ")
 }
 
 func (c *checkup) count(level string) (n int) {

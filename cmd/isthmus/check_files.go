@@ -36,7 +36,7 @@ func (f offline) validate() error {
 func (c *checkup) files(ctx context.Context, f offline) (errs []error) {
 	for _, x := range f.configs {
 		kind, file, _ := strings.Cut(x, "=")
-		said, mistakes, err := runCheck(ctx, beside(kind), "--config", file, "--check")
+		_, said, mistakes, err := runCheck(ctx, nil, beside(kind), "--config", file, "--check")
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--config %s: %w: install %s beside isthmus, or in PATH", x, err, kind))
 			continue
@@ -47,44 +47,32 @@ func (c *checkup) files(ctx context.Context, f offline) (errs []error) {
 		}
 		c.add(checkConfig, kind+" "+file, level, said)
 	}
-	if len(f.values) == 0 {
-		return errs
+	if len(f.values) > 0 {
+		errs = append(errs, c.chart(ctx, f)...)
 	}
-	args := []string{"template", "isthmus", f.chart}
-	for _, v := range f.values {
-		args = append(args, "--values", v)
-	}
-	said, mistakes, err := runCheck(ctx, f.helm, args...)
-	if err != nil {
-		return append(errs, fmt.Errorf("--values: %w: name helm with --helm", err))
-	}
-	if !mistakes {
-		said = "" // manifests, and what helm says beside
-	}
-	c.add(checkValues, "values "+strings.Join(f.values, " "), checkBad, said)
 	return errs
 }
 
 // checkLimit bounds how long a program checks a file.
 const checkLimit = 30 * time.Second
 
-// runCheck runs a program and returns what it says of mistakes; an error is that it could not
-// be run.
-func runCheck(ctx context.Context, program string, args ...string) (said string, mistakes bool, err error) {
+// runCheck runs a program, with more environment, and returns what it prints and what it says of
+// mistakes; an error is that it could not be run.
+func runCheck(ctx context.Context, env []string, program string, args ...string) (out []byte, said string, mistakes bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
-	var b bytes.Buffer
-	cmd.Stderr = &b
+	var printed, b bytes.Buffer
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), env...), &printed, &b
 	err = cmd.Run()
 	said = strings.TrimSpace(b.String())
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) && ctx.Err() == nil {
 		if said == "" {
 			said = err.Error()
 		}
-		return said, true, nil
+		return nil, said, true, nil
 	}
-	return said, false, err
+	return printed.Bytes(), said, false, err
 }
 
 // beside is the program of that name in the directory of this one, else the one in PATH.

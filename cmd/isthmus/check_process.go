@@ -40,26 +40,27 @@ func (c *checkup) process(ctx context.Context, address string) error {
 const reachLimit = 30 * time.Second
 
 // reached checks what came of a gateway's tunnels to those of each other network: of one
-// that is reached at some of its addresses the others are a warning.
+// that is reached at some of its addresses the others are a warning, and so is one that could not
+// be dialled.
 func (c *checkup) reached(where string, r *answer.Reach) {
-	networks, well := []string{}, map[string]bool{}
+	networks, well, failed := []string{}, map[string]bool{}, map[string]bool{}
 	for _, t := range r.Tried {
 		if !slices.Contains(networks, t.Network) {
 			networks = append(networks, t.Network)
 		}
 		well[t.Network] = well[t.Network] || t.Error == ""
+		failed[t.Network] = failed[t.Network] || t.Error != "" && t.Address != "" && !t.Undialled
 	}
 	for _, n := range networks {
 		var wrong, reached []string
 		level := checkBad
-		if well[n] {
+		if well[n] || !failed[n] {
 			level = checkWarning
 		}
 		for _, t := range r.Tried {
 			switch {
 			case t.Network != n:
 			case t.Address == "":
-				level = checkWarning
 				wrong = append(wrong, fmt.Sprintf("network %q: %s", n, t.Error))
 			case t.Error != "":
 				wrong = append(wrong, fmt.Sprintf("network %q at %s: %s", n, t.Address, t.Error))
@@ -67,15 +68,26 @@ func (c *checkup) reached(where string, r *answer.Reach) {
 				reached = append(reached, fmt.Sprintf("%s %s at %s in %.1f ms, certificate of %s until %s", n, t.Gateway, t.Address, t.RTTMS, t.Identity, t.Expires.UTC().Format(time.RFC3339)))
 			}
 		}
-		c.add(checkTunnels, where, level, strings.Join(wrong, "\n"))
+		c.add(checkTunnels, where, level, items(wrong))
 		c.all[len(c.all)-1].Seen = reached
 	}
+}
+
+// items are what is wrong with several objects, sorted, each once: further lines of one are
+// indented.
+func items(list []string) string {
+	list = slices.Clone(list)
+	for i, s := range list {
+		list[i] = strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n  ")
+	}
+	slices.Sort(list)
+	return strings.Join(slices.Compact(list), "\n")
 }
 
 // processOf checks what a process says of itself, which was asked between two instants.
 func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Time) {
 	c.add(checkAsked, where, checkBad, "")
-	c.add(checkReady, where, checkBad, strings.Join(s.Pending, "\n"))
+	c.add(checkReady, where, checkBad, items(s.Pending))
 	skew := time.Duration(0)
 	if s.Now.Before(began) {
 		skew = began.Sub(s.Now)
@@ -87,7 +99,7 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 		found = fmt.Sprintf("it differs by %v: it says %s, here it is %s", skew.Round(time.Second), s.Now.UTC().Format(time.RFC3339), ended.UTC().Format(time.RFC3339))
 	}
 	c.add(checkClock, where, checkBad, found)
-	c.add(checkProblems, where, checkBad, strings.Join(s.Problems, "\n"))
+	c.add(checkProblems, where, checkBad, items(s.Problems))
 	var silent []string
 	for _, k := range s.Known {
 		if k.Network != s.Network && !slices.ContainsFunc(s.Heard, func(h answer.Heard) bool { return h.Network == k.Network && h.Phase == "live" }) {
@@ -95,7 +107,7 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 		}
 	}
 	if len(s.Known) > 0 {
-		c.add(checkHeard, where, checkBad, strings.Join(silent, "\n"))
+		c.add(checkHeard, where, checkBad, items(silent))
 	}
 	if strings.HasPrefix(s.Process, "node proxy") {
 		found = ""
@@ -106,7 +118,11 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 	}
 	var out []string
 	for _, g := range s.Gateways {
-		out = append(out, fmt.Sprintf("gateway %s of network %s: %s %s", g.Name, g.Network, orNothing(g.Reason), g.Error))
+		line := fmt.Sprintf("gateway %s of network %s is out (%s)", g.Name, g.Network, orNothing(g.Reason))
+		if g.Error != "" {
+			line += ": " + g.Error
+		}
+		out = append(out, line)
 	}
-	c.add(checkReachable, where, checkBad, strings.Join(out, "\n"))
+	c.add(checkReachable, where, checkBad, items(out))
 }

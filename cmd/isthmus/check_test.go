@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,6 +81,8 @@ func TestCheckOfTunnels(t *testing.T) {
 		"reached":            {[]answer.Tried{well}, checkWell, []string{"west/gw-1 at 203.0.113.1:15008 in 1.2 ms", "spiffe://west.local"}},
 		"not at one address": {[]answer.Tried{well, bad}, checkWarning, []string{"at 203.0.113.2:15008: connection refused", "west/gw-1"}},
 		"not at all":         {[]answer.Tried{bad}, checkBad, []string{"connection refused", "firewall"}},
+		"not dialled":        {[]answer.Tried{{Network: "west", Address: "203.0.113.2:15008", Error: "not dialled", Undialled: true}}, checkWarning, []string{"not dialled"}},
+		"and one failed":     {[]answer.Tried{bad, {Network: "west", Address: "203.0.113.3:15008", Error: "not dialled", Undialled: true}}, checkBad, []string{"not dialled", "refused"}},
 		"no address":         {[]answer.Tried{{Network: "west", Error: "no address of it is known"}}, checkWarning, []string{"no address"}},
 	} {
 		c := &checkup{}
@@ -140,5 +143,89 @@ func TestCheckThatCannotAskExitsThree(t *testing.T) {
 		if code, _, errs := isthmus(t, strings.Fields(line)...); code != want || errs == "" {
 			t.Errorf("%s: %d, %s; want %d", line, code, errs, want)
 		}
+	}
+}
+
+// Each place is one group, with its checks by their codes; objects of one check are sorted, and
+// further lines of one are indented, none of which begins where a check does.
+func TestChecksAreShownByPlaceAndCode(t *testing.T) {
+	c := &checkup{}
+	c.add(checkAddress, "context east", checkWarning, "")
+	c.add(checkProblems, "gateway gw-1", checkBad, items([]string{"b: odd", "a: has mistakes:\nline 1\n✓ ISTH-999 well", "b: odd"}))
+	c.add(checkAsked, "gateway gw-1", checkBad, "")
+	c.add(checkForward, "context east", checkWarning, "")
+	c.add(checkCard, "context east", checkBad, "")
+	c.add(checkReachable, "gateway gw-1", checkBad, "")
+	c.sort()
+	var b strings.Builder
+	if err := showChecks(&b, c, "text"); err != nil {
+		t.Fatal(err)
+	}
+	want := `context east
+  ✓ ISTH-101 ` + checkCard.what + `
+  ✓ ISTH-107 ` + checkAddress.what + `
+  ✓ ISTH-109 ` + checkForward.what + `
+gateway gw-1
+  ✓ ISTH-301 ` + checkAsked.what + `
+  ✗ ISTH-304 ` + checkProblems.what + `
+      a: has mistakes:
+        line 1
+        ✓ ISTH-999 well
+      b: odd
+      → ` + checkProblems.remedy + `
+  ✓ ISTH-307 ` + checkReachable.what + `
+5 ✓, 0 !, 1 ✗
+`
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", &b, want)
+	}
+}
+
+func TestCheckOfGatewaysThatAreOutSaysWhyOnce(t *testing.T) {
+	c := &checkup{}
+	c.processOf("x", &answer.Status{Process: "node proxy n", Gateways: []answer.Gateway{{Network: "west", Name: "gw-2", Reason: "no_connect", Error: "dial tcp: refused"}, {Network: "west", Name: "gw-1", Reason: "draining"}}}, time.Now(), time.Now())
+	want := "gateway gw-1 of network west is out (draining)\ngateway gw-2 of network west is out (no_connect): dial tcp: refused"
+	if got := c.all[len(c.all)-1].Found; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// check --wait says what it waits for, once as long as that is the same.
+func TestCheckSaysWhatItWaitsFor(t *testing.T) {
+	var asked atomic.Int32
+	gw := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s := answer.Status{Process: "node proxy n", Network: "east", Now: time.Now()}
+		switch n := asked.Add(1); {
+		case n <= 2:
+			s.Pending, s.Problems = []string{fmt.Sprint("look ", n)}, []string{"odd"}
+		case n == 3:
+			s.Problems = []string{"odd"}
+		}
+		json.NewEncoder(w).Encode(s)
+	}))
+	defer gw.Close()
+	code, out, errs := isthmus(t, "check", "--admin", gw.Listener.Addr().String(), "--wait", "1m")
+	where := "(node proxy n on network east (" + gw.Listener.Addr().String() + "))"
+	want := "isthmus: waiting for ISTH-302 " + where + ", ISTH-304 " + where + "\nisthmus: waiting for ISTH-304 " + where + "\n"
+	if code != exitOK || errs != want || strings.Contains(out, "waiting") {
+		t.Errorf("exits with %d and says\n%s\nwant\n%s", code, errs, want)
+	}
+}
+
+// An API server that is away is one line, as often as kubectl says it.
+func TestCheckOfAClusterThatIsAwayIsOneLine(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "kubectl")
+	const away = "The connection to the server 192.0.2.1:6443 was refused - did you specify the right host or port?"
+	attempt := `E1123 08:50:28.123456   12345 memcache.go:265] "Unhandled Error" err="couldn'\''t get current server API group list"`
+	script := "#!/bin/sh\nfor i in 1 2 3 4 5; do echo '" + attempt + "' >&2; done\necho '" + away + "' >&2\nexit 1\n"
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	code, _, errs := isthmus(t, "check", "--contexts", "east", "--kubectl", program)
+	if code != exitStart || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, away) || !strings.Contains(errs, "--context east") {
+		t.Errorf("exits with %d and says\n%s", code, errs)
+	}
+	if got := complaint("E1123 08:50:28.1 1 a.go:1] x\nE1123 08:50:29.1 1 a.go:1] x\n"); got != "E1123 08:50:28.1 1 a.go:1] x" {
+		t.Errorf("of a log alone it leaves %q", got)
 	}
 }

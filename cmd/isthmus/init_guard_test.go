@@ -217,7 +217,7 @@ func TestUnlinkOfANetworkThatIsNotLinkedFails(t *testing.T) {
 	if code != exitOK {
 		t.Fatal(errs)
 	}
-	wantIn(t, errs, `network "east"`, `network "west"`, "no address", "isthmus link again")
+	wantIn(t, errs, `network "east"`, `network "west"`, "no address", "--wait")
 	program, _ = storingKubectl(t, east+linked)
 	if code, _, errs := isthmus(t, "unlink", "--contexts", "e", "--network", "wset", "--kubectl", program); code != exitFinding || !strings.Contains(errs, `known are ["west"]`) {
 		t.Errorf("a network that is not linked: %d, %s", code, errs)

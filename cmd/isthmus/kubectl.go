@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,7 +49,7 @@ func (k kubectl) run(ctx context.Context, in []byte, args ...string) ([]byte, er
 	var out, failed bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, &failed
 	if err := cmd.Run(); err != nil {
-		why := strings.TrimSpace(failed.String())
+		why := complaint(failed.String())
 		if why == "" {
 			why = err.Error()
 		}
@@ -55,6 +57,27 @@ func (k kubectl) run(ctx context.Context, in []byte, args ...string) ([]byte, er
 	}
 	return out.Bytes(), nil
 }
+
+// complaint is what kubectl says of a failure, each line once. Lines of its log (such as
+// "E1123 09:00:00.000000 1 memcache.go:265] …", one for each attempt) only say the same before.
+func complaint(text string) string {
+	var all, own []string
+	for line := range strings.Lines(strings.TrimSpace(text)) {
+		if line = strings.TrimSpace(line); line == "" || slices.Contains(all, line) {
+			continue
+		}
+		all = append(all, line)
+		if !logLine.MatchString(line) {
+			own = append(own, line)
+		}
+	}
+	if len(own) == 0 {
+		own = all[:min(len(all), 1)]
+	}
+	return strings.Join(own, "\n")
+}
+
+var logLine = regexp.MustCompile(`^[IWEF][0-9]{4} [0-9:.]+ +[0-9]+ [^ ]+:[0-9]+\]`)
 
 // get reads an object of the namespace; there is false if there is none.
 func (k kubectl) get(ctx context.Context, kind, name string, into any) (there bool, err error) {

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
-	"net"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,14 +17,13 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 )
 
-const gatewayPort = "15008"
-
 func newLinkCommand() *cobra.Command {
-	var contexts []string
+	var contexts, addresses []string
 	var apply, share bool
+	var wait time.Duration
 	var k kubectl
 	cmd := &cobra.Command{
-		Use:   "link --contexts A,B [--apply] | link --contexts A CARD…",
+		Use:   "link --contexts A,B --apply | link --contexts A CARD… [--apply]",
 		Short: "Let networks know each other",
 		Long: `link tells clusters what they need of each other: the public key of the network, the
 roots of its trust domain, and where its gateways are dialled. Nothing of it is secret, and
@@ -38,8 +38,16 @@ A cluster believes another's certificate authority for the trust domain on its c
 nothing else. A trust domain that both have, or that another linked network has, is refused
 unless the roots are the same too: the authority of either could vouch for every identity of
 both. isthmus init --trust-domain gives each its own; --share-trust-domain says that it is
-meant.`,
-		Example: "  isthmus link --contexts east,west --apply\n  isthmus link card --context west > west.card\n  isthmus link --contexts east west.card | kubectl --context east apply -f -",
+meant.
+
+A network without an address is linked all the same: its gateways have to dial the others
+then. A load balancer may take minutes to have one: --wait looks until it has, and links
+nothing if it has none by then. What no Service says, as the nodes of a Service of type
+NodePort or a name that somebody else made, goes into --address.
+
+Exit codes: 0 linked or printed, 1 refused, or --wait is over, 2 usage, 3 a cluster could not
+be asked or changed.`,
+		Example: "  isthmus link --contexts east,west --apply --wait 5m\n  isthmus link --contexts east,west --apply --address west=203.0.113.7:31008,west=203.0.113.8:31008\n  isthmus link card --context west > west.card\n  isthmus link --contexts east west.card | kubectl --context east apply -f -",
 	}
 	cmd.RunE = func(cmd *cobra.Command, files []string) error {
 		if len(contexts) == 0 || len(contexts)+len(files) < 2 {
@@ -47,6 +55,13 @@ meant.`,
 		}
 		if len(contexts) > 1 && !apply {
 			return exit(exitUsage, errors.New("--contexts: manifests of several clusters are not to be mixed up: name one at a time, or let --apply do it"))
+		}
+		written, err := byNetwork(addresses)
+		if err != nil {
+			return err
+		}
+		if wait < 0 {
+			return exit(exitUsage, fmt.Errorf("--wait: %v: want a time such as 5m, or 0s not to wait", wait))
 		}
 		var others []linkcard.Card
 		for _, f := range files {
@@ -67,9 +82,17 @@ meant.`,
 				return err
 			}
 		}
+		if err := writeAddresses(cards, others, written); err != nil {
+			return err
+		}
+		if wait > 0 {
+			if err := awaitFronts(cmd, k, contexts, cards, wait); err != nil {
+				return err
+			}
+		}
 		for _, c := range slices.Concat(cards, others) {
 			if len(c.Addresses) == 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "isthmus: network %q: its card has no address, so others do not know where to dial its gateways: run isthmus link again when isthmus check shows ✓ at ISTH-107 for it, or give isthmus link card --address\n", c.Network)
+				fmt.Fprintf(cmd.ErrOrStderr(), "isthmus: network %q: it has no address, so others do not know where to dial its gateways: link again with --wait 5m if its load balancer is pending, or with --address %[1]s=ADDRESS\n", c.Network)
 			}
 		}
 		// All of it is found out before any cluster is changed.
@@ -77,7 +100,7 @@ meant.`,
 		for i, c := range contexts {
 			of := slices.Concat(slices.Delete(slices.Clone(cards), i, i+1), others)
 			var err error
-			if texts[i], err = linked(cmd.Context(), k.of(c), cards[i], of, share, nil); err != nil {
+			if texts[i], err = linked(cmd.Context(), k.of(c), cmd.ErrOrStderr(), cards[i], of, share, nil); err != nil {
 				return err
 			}
 		}
@@ -85,6 +108,8 @@ meant.`,
 	}
 	cmd.Flags().StringSliceVar(&contexts, "contexts", nil, "contexts of the clusters, with commas (required)")
 	cmd.Flags().BoolVar(&apply, "apply", false, "apply the manifests by kubectl instead of printing them")
+	cmd.Flags().StringSliceVar(&addresses, "address", nil, "NETWORK=ADDRESS: where gateways of a network are dialled, instead of what its Service or card says: an IP address or a host name, with a port unless it is 15008; with commas, or several times")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait until load balancers have addresses, for so long")
 	cmd.Flags().BoolVar(&share, "share-trust-domain", false, "believe other roots for a trust domain that is the cluster's own, or another network's")
 	kubectlFlags(cmd, &k)
 	cmd.AddCommand(newLinkCardCommand())
@@ -101,7 +126,11 @@ func newLinkCardCommand() *cobra.Command {
 		Example: "  isthmus link card --context west > west.card\n  isthmus link card --context west --address gw.west.example.com:15008",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := readCard(cmd.Context(), k, addresses)
+			written, err := dialledAll(addresses)
+			if err != nil {
+				return err
+			}
+			c, err := readCard(cmd.Context(), k, written)
 			if err != nil {
 				return err
 			}
@@ -110,7 +139,7 @@ func newLinkCardCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&k.context, "context", "", "context of the cluster; the current one when left out")
-	cmd.Flags().StringSliceVar(&addresses, "address", nil, "where its gateways are dialled, host:port, instead of what the Service isthmus-gateway says")
+	cmd.Flags().StringSliceVar(&addresses, "address", nil, "where its gateways are dialled, instead of what the Service isthmus-gateway says: an IP address or a host name, with a port unless it is 15008; with commas")
 	kubectlFlags(cmd, &k)
 	return cmd
 }
@@ -120,7 +149,7 @@ func newUnlinkCommand() *cobra.Command {
 	var apply bool
 	var k kubectl
 	cmd := &cobra.Command{
-		Use:   "unlink --contexts A,B [--apply] | unlink --contexts A --network NAME",
+		Use:   "unlink --contexts A,B --apply | unlink --contexts A --network NAME [--apply]",
 		Short: "Let networks forget each other",
 		Long: `unlink takes back what link has written: of several contexts each forgets each, of one it
 forgets the networks that are named. Gateways and node proxies end what leads there within
@@ -151,7 +180,7 @@ ten seconds; connections that are open go on until they end or their certificate
 				}
 			}
 			var err error
-			if texts[i], err = linked(cmd.Context(), k.of(c), cards[i], nil, false, networks, gone...); err != nil {
+			if texts[i], err = linked(cmd.Context(), k.of(c), cmd.ErrOrStderr(), cards[i], nil, false, networks, gone...); err != nil {
 				return err
 			}
 		}
@@ -200,9 +229,11 @@ func readCard(ctx context.Context, k kubectl, addresses []string) (linkcard.Card
 		return c, exit(exitStart, err)
 	}
 	if addresses == nil {
-		if addresses, err = gatewayAddresses(ctx, k); err != nil {
+		f, err := frontOf(ctx, k)
+		if err != nil {
 			return c, err
 		}
+		addresses = f.addresses
 	}
 	c.Addresses = addresses
 	if err := c.Check(); err != nil {
@@ -211,31 +242,10 @@ func readCard(ctx context.Context, k kubectl, addresses []string) (linkcard.Card
 	return c, nil
 }
 
-// gatewayAddresses are those that the load balancer of a cluster has.
-func gatewayAddresses(ctx context.Context, k kubectl) (out []string, err error) {
-	var s struct {
-		Status struct {
-			LoadBalancer struct {
-				Ingress []struct{ IP, Hostname string }
-			}
-		}
-	}
-	if _, err := k.get(ctx, "service", "isthmus-gateway", &s); err != nil {
-		return nil, err
-	}
-	for _, i := range s.Status.LoadBalancer.Ingress {
-		for _, host := range []string{i.IP, i.Hostname} {
-			if host != "" {
-				out = append(out, net.JoinHostPort(host, gatewayPort))
-			}
-		}
-	}
-	return out, nil
-}
-
 // linked are the manifests of a cluster that knows the networks of these cards too, and
-// forgets others: those that are named have to be known, the rest may be forgotten already.
-func linked(ctx context.Context, k kubectl, own linkcard.Card, others []linkcard.Card, share bool, named []string, gone ...string) (string, error) {
+// forgets others: those that are named have to be known, the rest may be forgotten already. It
+// tells errs of trust domains that are believed and on no card.
+func linked(ctx context.Context, k kubectl, errs io.Writer, own linkcard.Card, others []linkcard.Card, share bool, named []string, gone ...string) (string, error) {
 	var m configMap
 	if _, err := k.get(ctx, "configmap", networksMap, &m); err != nil {
 		return "", err
@@ -268,6 +278,9 @@ func linked(ctx context.Context, k kubectl, own linkcard.Card, others []linkcard
 		var err error
 		if f, err = linkcard.Join(f, own, c, share); err != nil {
 			return "", exit(exitFinding, fmt.Errorf("link context %q: %w", k.context, err))
+		}
+		for _, domain := range linkcard.Beside(f, c) {
+			fmt.Fprintf(errs, "isthmus: context %q: network %q is believed for trust domain %q too, which is not on its card: if it was on an earlier one, isthmus unlink and isthmus link end that once nobody there is of it\n", k.context, c.Network, domain)
 		}
 	}
 	data[networksFile] = string(f.Format())

@@ -172,6 +172,32 @@ func TestLinkingTwiceIsLinkingOnceAndKeepsWhatOperatorsWrote(t *testing.T) {
 	}
 }
 
+// A network that changes its trust domain is believed for both, as its identities are of both
+// for a while; who has linked it is told so, and unlinking ends it.
+func TestANetworkThatChangesItsTrustDomainIsBelievedForBoth(t *testing.T) {
+	east, west := card(t, "east", "east.local"), card(t, "west", "west.local")
+	f, err := Join(keyfile.File{}, east, west, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := Beside(f, west); len(d) != 0 {
+		t.Errorf("beside its own it is believed for %q", d)
+	}
+	moved := card(t, "west", "new.local")
+	moved.Keys = west.Keys
+	if f, err = Join(f, east, moved, false); err != nil {
+		t.Fatal(err)
+	}
+	b := f.Networks[0].TrustBundles
+	if d := Beside(f, moved); !slices.Equal(d, []string{"west.local"}) || len(b) != 2 || b[0].TrustDomain != "new.local" || b[1].Roots != west.Roots {
+		t.Errorf("beside %q: %+v; want the new one first, and the old one", d, b)
+	}
+	f, _ = Drop(f, "west")
+	if f, err = Join(f, east, moved, false); err != nil || len(Beside(f, moved)) != 0 || len(f.Networks[0].TrustBundles) != 1 {
+		t.Errorf("unlinked and linked: %+v, %v", f.Networks, err)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("version: 1\nnetwork: west\nkeys: [a]\nroots: b\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -21,7 +21,9 @@ var ErrTrustDomain = errors.New("roots of one could then vouch for every identit
 // there up to date. The roots of the card vouch for its trust domain alone: one that is the
 // own, or that of another linked network, is refused (ErrTrustDomain) unless its roots are
 // believed for it already, as where clusters have one root, or share says that it is meant.
-// What operators have written of namespaces, capacity and the account of gateways stays.
+// What operators have written of namespaces, capacity and the account of gateways stays, and so
+// do the roots of other trust domains: while a network changes its own, its identities are of
+// both. [Beside] names them.
 func Join(f keyfile.File, own Card, c Card, share bool) (keyfile.File, error) {
 	if c.Network == own.Network {
 		return f, fmt.Errorf("network %q: both clusters call their network so: names are unique among linked networks; make one of them anew with another", c.Network)
@@ -49,6 +51,19 @@ func Join(f keyfile.File, own Card, c Card, share bool) (keyfile.File, error) {
 	}
 	setAddresses(&n.Link, c.Addresses)
 	return f, nil
+}
+
+// Beside are the trust domains for which roots of a card's network are believed beside that of
+// the card.
+func Beside(f keyfile.File, c Card) (domains []string) {
+	for _, n := range f.Networks {
+		for _, b := range n.TrustBundles {
+			if n.Name == c.Network && b.TrustDomain != c.TrustDomain {
+				domains = append(domains, b.TrustDomain)
+			}
+		}
+	}
+	return domains
 }
 
 // alone refuses a card whose roots would be new for a trust domain that is not its network's

@@ -168,6 +168,22 @@ func TestClustersAreLinkedAndUnlinkedByTheirContexts(t *testing.T) {
 	if out := o.does(t, "isthmus link --contexts east,west --apply"); strings.Contains(out, "configured") {
 		t.Errorf("linking again changes something: %s", out)
 	}
+	west.moves(t, "203.0.113.8")
+	if out, code := o.shell(t, "isthmus check --contexts east,west"); code != 0 || strings.Count(out, "! ISTH-206") != 1 || !strings.Contains(out, "dialled at 203.0.113.7:15008, which it does not have: it has 203.0.113.8:15008") {
+		t.Errorf("with another load balancer of west check exits with %d:\n%s", code, out)
+	}
+	o.does(t, "isthmus link --contexts east,west --apply")
+	if out, code := o.shell(t, "isthmus check --contexts east,west"); code != 0 || strings.Count(out, "✓ ISTH-206") != 1 {
+		t.Errorf("linked again check exits with %d:\n%s", code, out)
+	}
+	if out, code := o.shell(t, "isthmus link --contexts east,west --apply --wait 1s"); code != 1 || !strings.Contains(out, `network "east" gets no address by waiting`) {
+		t.Errorf("east has no Service: link --wait exits with %d: %s", code, out)
+	}
+	// What kubectl says five times of an API server that is away is said once.
+	o.does(t, "kubectl config set-cluster gone --server https://127.0.0.1:1 && kubectl config set-credentials gone --token x && kubectl config set-context gone --cluster gone --user gone")
+	if out, code := o.shell(t, "isthmus check --contexts gone 2>&1 >/dev/null"); code != 3 || strings.Count(strings.TrimSpace(out), "\n") != 0 || !strings.Contains(out, "127.0.0.1:1") {
+		t.Errorf("of an API server that is away check says, with %d:\n%s", code, out)
+	}
 
 	o.does(t, "isthmus link card --context west > first.card")
 	// Where nobody may ask both: a card, whose rotated key is taken over.
@@ -206,6 +222,20 @@ func (c *cluster) pretend(t *testing.T, name string, want, ready int32) {
 	}
 	d.Status.Replicas, d.Status.ReadyReplicas = want, ready
 	if _, err := deployments.UpdateStatus(t.Context(), d, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// moves gives the load balancer of a cluster another address.
+func (c *cluster) moves(t *testing.T, ip string) {
+	t.Helper()
+	services := c.CoreV1().Services("isthmus-system")
+	s, err := services.Get(t.Context(), "isthmus-gateway", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: ip}}
+	if _, err := services.UpdateStatus(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -328,6 +328,7 @@ var allowed = map[string]why{
 		"internal/buildinfo":            "isthmus version",
 		"federation/networkkey/keyfile": "network keys in files",
 		"federation/linkcard":           "isthmus link: what networks tell each other",
+		"internal/hostport":             "isthmus link: where gateways are dialled",
 		"discovery":                     "isthmus network init: names of networks",
 		"discovery/file":                "isthmus export: reads the mesh",
 		"discovery/ztunnel":             "isthmus export: translates it",

@@ -127,6 +127,7 @@ var modules = map[string]why{
 		"github.com/rs/zerolog":          "its log",
 		"github.com/spf13/cobra":         "commands and flags",
 		"github.com/spiffe/go-spiffe/v2": "the type of an identity",
+		"go.yaml.in/yaml/v3":             "reads what helm renders, and the addresses of gateways",
 	},
 
 	"integration/benchpath": {"golang.org/x/sys": "sleeps precisely, names the kernel"},
