@@ -112,7 +112,7 @@ func newCA(td spiffeid.TrustDomain, lifetime time.Duration) (*CA, error) {
 		SerialNumber: serial,
 		// Not empty: an issuer must have a name (RFC 5280 §4.1.2.4), and two
 		// roots of one trust domain must have two.
-		Subject:               pkix.Name{CommonName: "Isthmus development CA", SerialNumber: fmt.Sprintf("%x", serial)},
+		Subject:               pkix.Name{CommonName: commonName(td), SerialNumber: fmt.Sprintf("%x", serial)},
 		NotBefore:             now.Add(-backdate),
 		NotAfter:              ceilSecond(now.Add(lifetime)),
 		URIs:                  []*url.URL{td.ID().URL()},
@@ -125,6 +125,18 @@ func newCA(td spiffeid.TrustDomain, lifetime time.Duration) (*CA, error) {
 		return nil, err
 	}
 	return &CA{td: td, cert: cert, key: key, bundle: x509bundle.FromX509Authorities(td, []*x509.Certificate{cert})}, nil
+}
+
+// maxCommonName is the longest that a name may be (RFC 5280 appendix A.1, ub-common-name).
+const maxCommonName = 64
+
+// commonName is what people see of a root. Nothing depends on it.
+func commonName(td spiffeid.TrustDomain) string {
+	const name = "Isthmus CA"
+	if full := name + " of " + td.Name(); len(full) <= maxCommonName {
+		return full
+	}
+	return name
 }
 
 // OpenCA reads what InitCA wrote. It refuses a key file that others than its

@@ -52,6 +52,7 @@ func (s service) read() (record *discovery.Service, f faults) {
 			r.Aliases = []string{s.name.name + "." + s.name.namespace + clusterSetSuffix}
 		}
 		s.foreign(said)
+		s.unselected(said)
 	}
 	r.VIPs = s.addresses(said)
 	r.Headless = spec.ClusterIP == corev1.ClusterIPNone || slices.Contains(spec.ClusterIPs, corev1.ClusterIPNone)
@@ -262,4 +263,13 @@ func (s service) foreign(f *faults) {
 			return
 		}
 	}
+}
+
+// unselected notes that s has neither a selector, by which Kubernetes would find its pods, nor
+// endpoints that somebody else has written.
+func (s service) unselected(f *faults) {
+	if len(s.object.Spec.Selector) > 0 || slices.ContainsFunc(s.slices, func(x *discoveryv1.EndpointSlice) bool { return len(x.Endpoints) > 0 }) {
+		return
+	}
+	f.drop(discovery.CauseMissing, "spec.selector", "", "is empty, and no EndpointSlice of the service has endpoints: nobody answers; write the labels of its pods, or an EndpointSlice whose endpoints name pods (targetRef)")
 }

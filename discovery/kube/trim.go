@@ -27,6 +27,7 @@ func trim(o any) (any, error) {
 		return &corev1.Service{ObjectMeta: trimMeta(o.ObjectMeta), Spec: corev1.ServiceSpec{
 			Type: s.Type, ClusterIP: s.ClusterIP, ClusterIPs: s.ClusterIPs, Ports: s.Ports, PublishNotReadyAddresses: s.PublishNotReadyAddresses,
 			InternalTrafficPolicy: s.InternalTrafficPolicy, TrafficDistribution: s.TrafficDistribution, ExternalIPs: s.ExternalIPs, SessionAffinity: s.SessionAffinity,
+			Selector: trimSelector(s.Selector),
 		}, Status: corev1.ServiceStatus{LoadBalancer: trimLoadBalancer(o.Status.LoadBalancer)}}, nil
 	case *discoveryv1.EndpointSlice:
 		slice := &discoveryv1.EndpointSlice{ObjectMeta: trimMeta(o.ObjectMeta), AddressType: o.AddressType, Endpoints: make([]discoveryv1.Endpoint, len(o.Endpoints))}
@@ -53,6 +54,16 @@ func trimLoadBalancer(o corev1.LoadBalancerStatus) (out corev1.LoadBalancerStatu
 		out.Ingress = append(out.Ingress, corev1.LoadBalancerIngress{IP: in.IP, Hostname: in.Hostname})
 	}
 	return out
+}
+
+// selects stands for any selector: only that there is one matters.
+var selects = map[string]string{"": ""}
+
+func trimSelector(s map[string]string) map[string]string {
+	if len(s) == 0 {
+		return nil
+	}
+	return selects
 }
 
 func trimPod(o *corev1.Pod) *corev1.Pod {

@@ -120,7 +120,7 @@ func readClaims(body []byte) (claims, error) {
 	}
 	for _, s := range []string{c.Account.Namespace, c.Account.Name, c.Pod, c.UID, c.Node} {
 		if !isName(s) {
-			return claims{}, refuse(Malformed, "the token is none: it has the name %.80q", s)
+			return claims{}, refuse(Malformed, "the token names %.80q, which can be no name of an object of Kubernetes: show a projected service-account token (serviceAccountToken in a volume)", s)
 		}
 	}
 	switch {

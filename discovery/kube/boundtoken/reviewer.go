@@ -287,7 +287,7 @@ type shown struct {
 func (r *Reviewer) find(ctx context.Context, t shown, now time.Time) (Holder, error) {
 	body, err := payload(t.token)
 	if err != nil {
-		return Holder{}, refuse(Malformed, "the token is none: %w", err)
+		return Holder{}, refuse(Malformed, "what was shown as a token is no JWT in the compact form: %w: show a projected service-account token (serviceAccountToken in a volume)", err)
 	}
 	c, err := readClaims(body)
 	if err != nil {
