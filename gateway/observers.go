@@ -18,7 +18,7 @@ func (g *Gateway) observers() (healthstream.Observers, error) {
 	if err != nil {
 		return healthstream.Observers{}, err
 	}
-	return healthstream.Observers{Offered: g.offered, Admit: func(peer spiffeid.ID) error {
+	return healthstream.Observers{Offered: g.offered, Notices: g.notices, Admit: func(peer spiffeid.ID) error {
 		if account.IsZero() || peer != account {
 			return fmt.Errorf("identity %s may not observe: want the controller's, of service account %q (controllerServiceAccount)", peer, g.cfg.ControllerServiceAccount)
 		}

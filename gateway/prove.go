@@ -81,7 +81,7 @@ func (p nodeProver) Prove(ctx context.Context, peer spiffeid.ID, claim healthstr
 		return p.certificates.Prove(ctx, peer, claim)
 	}
 	if len(claim.Token) == 0 {
-		return healthstream.Proof{}, fmt.Errorf("node %q brings no token, and identity %s does not name its node: set federation.token of the node proxy", claim.Node, peer)
+		return healthstream.Proof{}, &healthstream.RefusedError{Refusal: healthstream.RefusedToken, Err: fmt.Errorf("node %q brings no token, and identity %s does not name its node: set federation.token of the node proxy", claim.Node, peer)}
 	}
 	h, err := p.tokens.Review(ctx, addressOf(claim.From), strings.TrimSpace(string(claim.Token)))
 	reason := boundtoken.ReasonOf(err)
@@ -92,9 +92,27 @@ func (p nodeProver) Prove(ctx context.Context, peer spiffeid.ID, claim healthstr
 	}
 	if err != nil {
 		p.refused(peer, claim, reason, err)
-		return healthstream.Proof{}, fmt.Errorf("node %q: token refused (%s): %w", claim.Node, reason, err)
+		return healthstream.Proof{}, &healthstream.RefusedError{Refusal: classOf(reason), Err: fmt.Errorf("node %q: token refused (%s): %w", claim.Node, reason, err)}
 	}
 	return healthstream.Proof{How: string(h.How), Expires: h.Expires, Holds: func(now time.Time) error { return p.tokens.Holds(h, now) }}, nil
+}
+
+// classOf is what the holder of a token that does not count is told: no more than helps
+// whoever has a token of this cluster and has mounted it wrongly.
+func classOf(why boundtoken.Reason) healthstream.Refusal {
+	switch why {
+	case boundtoken.Expired:
+		return healthstream.RefusedExpired
+	case boundtoken.WrongAudience:
+		return healthstream.RefusedAudience
+	case boundtoken.WrongAccount:
+		return healthstream.RefusedAccount
+	case boundtoken.WrongPod, boundtoken.WrongNode:
+		return healthstream.RefusedPod
+	case boundtoken.Limited, boundtoken.Unavailable:
+		return healthstream.RefusedUnavailable
+	}
+	return healthstream.RefusedToken
 }
 
 // refused writes who has shown which token that does not count, from where: a line a

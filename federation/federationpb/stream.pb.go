@@ -152,6 +152,8 @@ type StreamMessage struct {
 	//	*StreamMessage_Offer
 	//	*StreamMessage_Lead
 	//	*StreamMessage_Excerpt
+	//	*StreamMessage_Refused
+	//	*StreamMessage_Notices
 	Message       isStreamMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -302,6 +304,24 @@ func (x *StreamMessage) GetExcerpt() *Excerpt {
 	return nil
 }
 
+func (x *StreamMessage) GetRefused() *Refused {
+	if x != nil {
+		if x, ok := x.Message.(*StreamMessage_Refused); ok {
+			return x.Refused
+		}
+	}
+	return nil
+}
+
+func (x *StreamMessage) GetNotices() *Notices {
+	if x != nil {
+		if x, ok := x.Message.(*StreamMessage_Notices); ok {
+			return x.Notices
+		}
+	}
+	return nil
+}
+
 type isStreamMessage_Message interface {
 	isStreamMessage_Message()
 }
@@ -354,6 +374,14 @@ type StreamMessage_Excerpt struct {
 	Excerpt *Excerpt `protobuf:"bytes,12,opt,name=excerpt,proto3,oneof"`
 }
 
+type StreamMessage_Refused struct {
+	Refused *Refused `protobuf:"bytes,13,opt,name=refused,proto3,oneof"`
+}
+
+type StreamMessage_Notices struct {
+	Notices *Notices `protobuf:"bytes,14,opt,name=notices,proto3,oneof"`
+}
+
 func (*StreamMessage_Attach) isStreamMessage_Message() {}
 
 func (*StreamMessage_Welcome) isStreamMessage_Message() {}
@@ -378,6 +406,10 @@ func (*StreamMessage_Lead) isStreamMessage_Message() {}
 
 func (*StreamMessage_Excerpt) isStreamMessage_Message() {}
 
+func (*StreamMessage_Refused) isStreamMessage_Message() {}
+
+func (*StreamMessage_Notices) isStreamMessage_Message() {}
+
 // Attach is the first frame of a node proxy.
 type Attach struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -388,6 +420,9 @@ type Attach struct {
 	// What the platform of the node gave it to prove its name by; empty where its
 	// certificate names it.
 	Token []byte `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`
+	// The sender understands Refused. Who does not say so is refused without a word, as by
+	// a gateway of an older version.
+	Explain bool `protobuf:"varint,5,opt,name=explain,proto3" json:"explain,omitempty"`
 	// The sender is no node proxy: it follows all that other networks export, without
 	// being asked to subscribe to each, and says nothing of pods. Its Subscribe, which it
 	// sends first, names what it knows already. A gateway of an older version refuses it,
@@ -453,6 +488,13 @@ func (x *Attach) GetToken() []byte {
 		return x.Token
 	}
 	return nil
+}
+
+func (x *Attach) GetExplain() bool {
+	if x != nil {
+		return x.Explain
+	}
+	return false
 }
 
 func (x *Attach) GetObserve() bool {
@@ -536,6 +578,159 @@ func (x *Welcome) GetSpreadMs() uint32 {
 	return 0
 }
 
+// Refused is the gateway's answer to an Attach that it does not accept, if whoever attaches
+// has shown a certificate of the right service account, and understands it. The stream
+// ends with it.
+type Refused struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"` // a word of healthstream.Refusals; the gateway's log says more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Refused) Reset() {
+	*x = Refused{}
+	mi := &file_stream_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Refused) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Refused) ProtoMessage() {}
+
+func (x *Refused) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Refused.ProtoReflect.Descriptor instead.
+func (*Refused) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Refused) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// Notices are what is wrong at a gateway that somebody who writes Events should say. They
+// replace those before. An observer alone is told of them.
+type Notices struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Notices       []*Notice              `protobuf:"bytes,1,rep,name=notices,proto3" json:"notices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Notices) Reset() {
+	*x = Notices{}
+	mi := &file_stream_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Notices) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Notices) ProtoMessage() {}
+
+func (x *Notices) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Notices.ProtoReflect.Descriptor instead.
+func (*Notices) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Notices) GetNotices() []*Notice {
+	if x != nil {
+		return x.Notices
+	}
+	return nil
+}
+
+type Notice struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`       // a word of healthstream.NoticeKinds
+	Subject       string                 `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"` // what it is about, by its kind: a network, or namespace/name of an object
+	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`       // with the remedy; nothing that changes by itself, such as an age
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Notice) Reset() {
+	*x = Notice{}
+	mi := &file_stream_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Notice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Notice) ProtoMessage() {}
+
+func (x *Notice) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Notice.ProtoReflect.Descriptor instead.
+func (*Notice) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Notice) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Notice) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Notice) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 // Target is one port of an endpoint.
 type Target struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -547,7 +742,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_stream_proto_msgTypes[3]
+	mi := &file_stream_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -559,7 +754,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[3]
+	mi := &file_stream_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -572,7 +767,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{3}
+	return file_stream_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Target) GetEndpoint() uint64 {
@@ -606,7 +801,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_stream_proto_msgTypes[4]
+	mi := &file_stream_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -618,7 +813,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[4]
+	mi := &file_stream_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +826,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{4}
+	return file_stream_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Report) GetPorts() []*PortHealth {
@@ -677,7 +872,7 @@ type PortHealth struct {
 
 func (x *PortHealth) Reset() {
 	*x = PortHealth{}
-	mi := &file_stream_proto_msgTypes[5]
+	mi := &file_stream_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +884,7 @@ func (x *PortHealth) String() string {
 func (*PortHealth) ProtoMessage() {}
 
 func (x *PortHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[5]
+	mi := &file_stream_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +897,7 @@ func (x *PortHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortHealth.ProtoReflect.Descriptor instead.
 func (*PortHealth) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{5}
+	return file_stream_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PortHealth) GetEndpoint() uint64 {
@@ -757,7 +952,7 @@ type Ask struct {
 
 func (x *Ask) Reset() {
 	*x = Ask{}
-	mi := &file_stream_proto_msgTypes[6]
+	mi := &file_stream_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +964,7 @@ func (x *Ask) String() string {
 func (*Ask) ProtoMessage() {}
 
 func (x *Ask) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[6]
+	mi := &file_stream_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +977,7 @@ func (x *Ask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ask.ProtoReflect.Descriptor instead.
 func (*Ask) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{6}
+	return file_stream_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Ask) GetTargets() []*Target {
@@ -804,7 +999,7 @@ type Offer struct {
 
 func (x *Offer) Reset() {
 	*x = Offer{}
-	mi := &file_stream_proto_msgTypes[7]
+	mi := &file_stream_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -816,7 +1011,7 @@ func (x *Offer) String() string {
 func (*Offer) ProtoMessage() {}
 
 func (x *Offer) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[7]
+	mi := &file_stream_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -829,7 +1024,7 @@ func (x *Offer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offer.ProtoReflect.Descriptor instead.
 func (*Offer) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{7}
+	return file_stream_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Offer) GetSynchronised() bool {
@@ -857,7 +1052,7 @@ type Lead struct {
 
 func (x *Lead) Reset() {
 	*x = Lead{}
-	mi := &file_stream_proto_msgTypes[8]
+	mi := &file_stream_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -869,7 +1064,7 @@ func (x *Lead) String() string {
 func (*Lead) ProtoMessage() {}
 
 func (x *Lead) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[8]
+	mi := &file_stream_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -882,7 +1077,7 @@ func (x *Lead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lead.ProtoReflect.Descriptor instead.
 func (*Lead) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{8}
+	return file_stream_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Lead) GetOn() bool {
@@ -913,7 +1108,7 @@ type Excerpt struct {
 
 func (x *Excerpt) Reset() {
 	*x = Excerpt{}
-	mi := &file_stream_proto_msgTypes[9]
+	mi := &file_stream_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -925,7 +1120,7 @@ func (x *Excerpt) String() string {
 func (*Excerpt) ProtoMessage() {}
 
 func (x *Excerpt) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[9]
+	mi := &file_stream_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -938,7 +1133,7 @@ func (x *Excerpt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Excerpt.ProtoReflect.Descriptor instead.
 func (*Excerpt) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{9}
+	return file_stream_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Excerpt) GetWhole() bool {
@@ -1009,7 +1204,7 @@ type Base struct {
 
 func (x *Base) Reset() {
 	*x = Base{}
-	mi := &file_stream_proto_msgTypes[10]
+	mi := &file_stream_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1021,7 +1216,7 @@ func (x *Base) String() string {
 func (*Base) ProtoMessage() {}
 
 func (x *Base) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[10]
+	mi := &file_stream_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1034,7 +1229,7 @@ func (x *Base) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Base.ProtoReflect.Descriptor instead.
 func (*Base) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{10}
+	return file_stream_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Base) GetTrustDomain() string {
@@ -1068,7 +1263,7 @@ type ExcerptNetwork struct {
 
 func (x *ExcerptNetwork) Reset() {
 	*x = ExcerptNetwork{}
-	mi := &file_stream_proto_msgTypes[11]
+	mi := &file_stream_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1080,7 +1275,7 @@ func (x *ExcerptNetwork) String() string {
 func (*ExcerptNetwork) ProtoMessage() {}
 
 func (x *ExcerptNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[11]
+	mi := &file_stream_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1093,7 +1288,7 @@ func (x *ExcerptNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptNetwork.ProtoReflect.Descriptor instead.
 func (*ExcerptNetwork) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{11}
+	return file_stream_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ExcerptNetwork) GetName() string {
@@ -1127,7 +1322,7 @@ type ExcerptGateway struct {
 
 func (x *ExcerptGateway) Reset() {
 	*x = ExcerptGateway{}
-	mi := &file_stream_proto_msgTypes[12]
+	mi := &file_stream_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1334,7 @@ func (x *ExcerptGateway) String() string {
 func (*ExcerptGateway) ProtoMessage() {}
 
 func (x *ExcerptGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[12]
+	mi := &file_stream_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1347,7 @@ func (x *ExcerptGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptGateway.ProtoReflect.Descriptor instead.
 func (*ExcerptGateway) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{12}
+	return file_stream_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExcerptGateway) GetName() string {
@@ -1231,7 +1426,7 @@ type ExcerptName struct {
 
 func (x *ExcerptName) Reset() {
 	*x = ExcerptName{}
-	mi := &file_stream_proto_msgTypes[13]
+	mi := &file_stream_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1438,7 @@ func (x *ExcerptName) String() string {
 func (*ExcerptName) ProtoMessage() {}
 
 func (x *ExcerptName) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[13]
+	mi := &file_stream_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1451,7 @@ func (x *ExcerptName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptName.ProtoReflect.Descriptor instead.
 func (*ExcerptName) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{13}
+	return file_stream_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExcerptName) GetAsked() string {
@@ -1300,7 +1495,7 @@ type ExcerptService struct {
 
 func (x *ExcerptService) Reset() {
 	*x = ExcerptService{}
-	mi := &file_stream_proto_msgTypes[14]
+	mi := &file_stream_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1312,7 +1507,7 @@ func (x *ExcerptService) String() string {
 func (*ExcerptService) ProtoMessage() {}
 
 func (x *ExcerptService) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[14]
+	mi := &file_stream_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,7 +1520,7 @@ func (x *ExcerptService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptService.ProtoReflect.Descriptor instead.
 func (*ExcerptService) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{14}
+	return file_stream_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExcerptService) GetName() string {
@@ -1425,7 +1620,7 @@ type ExcerptImport struct {
 
 func (x *ExcerptImport) Reset() {
 	*x = ExcerptImport{}
-	mi := &file_stream_proto_msgTypes[15]
+	mi := &file_stream_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1437,7 +1632,7 @@ func (x *ExcerptImport) String() string {
 func (*ExcerptImport) ProtoMessage() {}
 
 func (x *ExcerptImport) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[15]
+	mi := &file_stream_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1450,7 +1645,7 @@ func (x *ExcerptImport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptImport.ProtoReflect.Descriptor instead.
 func (*ExcerptImport) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{15}
+	return file_stream_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExcerptImport) GetAliases() []string {
@@ -1487,7 +1682,7 @@ type ExcerptPort struct {
 
 func (x *ExcerptPort) Reset() {
 	*x = ExcerptPort{}
-	mi := &file_stream_proto_msgTypes[16]
+	mi := &file_stream_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1694,7 @@ func (x *ExcerptPort) String() string {
 func (*ExcerptPort) ProtoMessage() {}
 
 func (x *ExcerptPort) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[16]
+	mi := &file_stream_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1707,7 @@ func (x *ExcerptPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptPort.ProtoReflect.Descriptor instead.
 func (*ExcerptPort) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{16}
+	return file_stream_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ExcerptPort) GetName() string {
@@ -1575,7 +1770,7 @@ type ExcerptWorkload struct {
 
 func (x *ExcerptWorkload) Reset() {
 	*x = ExcerptWorkload{}
-	mi := &file_stream_proto_msgTypes[17]
+	mi := &file_stream_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1782,7 @@ func (x *ExcerptWorkload) String() string {
 func (*ExcerptWorkload) ProtoMessage() {}
 
 func (x *ExcerptWorkload) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[17]
+	mi := &file_stream_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +1795,7 @@ func (x *ExcerptWorkload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptWorkload.ProtoReflect.Descriptor instead.
 func (*ExcerptWorkload) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{17}
+	return file_stream_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExcerptWorkload) GetUid() string {
@@ -1717,7 +1912,7 @@ type Beat struct {
 
 func (x *Beat) Reset() {
 	*x = Beat{}
-	mi := &file_stream_proto_msgTypes[18]
+	mi := &file_stream_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +1924,7 @@ func (x *Beat) String() string {
 func (*Beat) ProtoMessage() {}
 
 func (x *Beat) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[18]
+	mi := &file_stream_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +1937,7 @@ func (x *Beat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beat.ProtoReflect.Descriptor instead.
 func (*Beat) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{18}
+	return file_stream_proto_rawDescGZIP(), []int{21}
 }
 
 // Subscribe begins and ends what a node proxy is told of.
@@ -1756,7 +1951,7 @@ type Subscribe struct {
 
 func (x *Subscribe) Reset() {
 	*x = Subscribe{}
-	mi := &file_stream_proto_msgTypes[19]
+	mi := &file_stream_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1768,7 +1963,7 @@ func (x *Subscribe) String() string {
 func (*Subscribe) ProtoMessage() {}
 
 func (x *Subscribe) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[19]
+	mi := &file_stream_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1781,7 +1976,7 @@ func (x *Subscribe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subscribe.ProtoReflect.Descriptor instead.
 func (*Subscribe) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{19}
+	return file_stream_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Subscribe) GetAdd() []string {
@@ -1808,7 +2003,7 @@ type ServiceStates struct {
 
 func (x *ServiceStates) Reset() {
 	*x = ServiceStates{}
-	mi := &file_stream_proto_msgTypes[20]
+	mi := &file_stream_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1820,7 +2015,7 @@ func (x *ServiceStates) String() string {
 func (*ServiceStates) ProtoMessage() {}
 
 func (x *ServiceStates) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[20]
+	mi := &file_stream_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1833,7 +2028,7 @@ func (x *ServiceStates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceStates.ProtoReflect.Descriptor instead.
 func (*ServiceStates) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{20}
+	return file_stream_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ServiceStates) GetServices() []*ServiceState {
@@ -1858,7 +2053,7 @@ type ServiceState struct {
 
 func (x *ServiceState) Reset() {
 	*x = ServiceState{}
-	mi := &file_stream_proto_msgTypes[21]
+	mi := &file_stream_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1870,7 +2065,7 @@ func (x *ServiceState) String() string {
 func (*ServiceState) ProtoMessage() {}
 
 func (x *ServiceState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[21]
+	mi := &file_stream_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1883,7 +2078,7 @@ func (x *ServiceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceState.ProtoReflect.Descriptor instead.
 func (*ServiceState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{21}
+	return file_stream_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ServiceState) GetService() string {
@@ -1927,7 +2122,7 @@ type ShareState struct {
 
 func (x *ShareState) Reset() {
 	*x = ShareState{}
-	mi := &file_stream_proto_msgTypes[22]
+	mi := &file_stream_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1939,7 +2134,7 @@ func (x *ShareState) String() string {
 func (*ShareState) ProtoMessage() {}
 
 func (x *ShareState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[22]
+	mi := &file_stream_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1952,7 +2147,7 @@ func (x *ShareState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareState.ProtoReflect.Descriptor instead.
 func (*ShareState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{22}
+	return file_stream_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ShareState) GetNetwork() string {
@@ -1981,7 +2176,7 @@ type Proofs struct {
 
 func (x *Proofs) Reset() {
 	*x = Proofs{}
-	mi := &file_stream_proto_msgTypes[23]
+	mi := &file_stream_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1993,7 +2188,7 @@ func (x *Proofs) String() string {
 func (*Proofs) ProtoMessage() {}
 
 func (x *Proofs) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[23]
+	mi := &file_stream_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2006,7 +2201,7 @@ func (x *Proofs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proofs.ProtoReflect.Descriptor instead.
 func (*Proofs) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{23}
+	return file_stream_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Proofs) GetProofs() []*Proof {
@@ -2027,7 +2222,7 @@ type Proof struct {
 
 func (x *Proof) Reset() {
 	*x = Proof{}
-	mi := &file_stream_proto_msgTypes[24]
+	mi := &file_stream_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2234,7 @@ func (x *Proof) String() string {
 func (*Proof) ProtoMessage() {}
 
 func (x *Proof) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[24]
+	mi := &file_stream_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2247,7 @@ func (x *Proof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proof.ProtoReflect.Descriptor instead.
 func (*Proof) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{24}
+	return file_stream_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Proof) GetCertificate() []byte {
@@ -2081,7 +2276,7 @@ type Holdings struct {
 
 func (x *Holdings) Reset() {
 	*x = Holdings{}
-	mi := &file_stream_proto_msgTypes[25]
+	mi := &file_stream_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2093,7 +2288,7 @@ func (x *Holdings) String() string {
 func (*Holdings) ProtoMessage() {}
 
 func (x *Holdings) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[25]
+	mi := &file_stream_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2106,7 +2301,7 @@ func (x *Holdings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holdings.ProtoReflect.Descriptor instead.
 func (*Holdings) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{25}
+	return file_stream_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Holdings) GetNetworks() []string {
@@ -2133,7 +2328,7 @@ type InstanceState struct {
 
 func (x *InstanceState) Reset() {
 	*x = InstanceState{}
-	mi := &file_stream_proto_msgTypes[26]
+	mi := &file_stream_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2145,7 +2340,7 @@ func (x *InstanceState) String() string {
 func (*InstanceState) ProtoMessage() {}
 
 func (x *InstanceState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[26]
+	mi := &file_stream_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2158,7 +2353,7 @@ func (x *InstanceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceState.ProtoReflect.Descriptor instead.
 func (*InstanceState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{26}
+	return file_stream_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *InstanceState) GetInstance() []byte {
@@ -2207,7 +2402,7 @@ var File_stream_proto protoreflect.FileDescriptor
 
 const file_stream_proto_rawDesc = "" +
 	"\n" +
-	"\fstream.proto\x12\x15isthmus.federation.v2\x1a\rrecords.proto\"\xce\x05\n" +
+	"\fstream.proto\x12\x15isthmus.federation.v2\x1a\rrecords.proto\"\xc6\x06\n" +
 	"\rStreamMessage\x127\n" +
 	"\x06attach\x18\x01 \x01(\v2\x1d.isthmus.federation.v2.AttachH\x00R\x06attach\x12:\n" +
 	"\awelcome\x18\x02 \x01(\v2\x1e.isthmus.federation.v2.WelcomeH\x00R\awelcome\x127\n" +
@@ -2221,19 +2416,30 @@ const file_stream_proto_rawDesc = "" +
 	"\x05offer\x18\n" +
 	" \x01(\v2\x1c.isthmus.federation.v2.OfferH\x00R\x05offer\x121\n" +
 	"\x04lead\x18\v \x01(\v2\x1b.isthmus.federation.v2.LeadH\x00R\x04lead\x12:\n" +
-	"\aexcerpt\x18\f \x01(\v2\x1e.isthmus.federation.v2.ExcerptH\x00R\aexcerptB\t\n" +
-	"\amessage\"\x82\x01\n" +
+	"\aexcerpt\x18\f \x01(\v2\x1e.isthmus.federation.v2.ExcerptH\x00R\aexcerpt\x12:\n" +
+	"\arefused\x18\r \x01(\v2\x1e.isthmus.federation.v2.RefusedH\x00R\arefused\x12:\n" +
+	"\anotices\x18\x0e \x01(\v2\x1e.isthmus.federation.v2.NoticesH\x00R\anoticesB\t\n" +
+	"\amessage\"\x9c\x01\n" +
 	"\x06Attach\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\anetwork\x18\x02 \x01(\tR\anetwork\x12\x1a\n" +
 	"\binstance\x18\x03 \x01(\fR\binstance\x12\x14\n" +
 	"\x05token\x18\x04 \x01(\fR\x05token\x12\x18\n" +
+	"\aexplain\x18\x05 \x01(\bR\aexplain\x12\x18\n" +
 	"\aobserve\x18\x0f \x01(\bR\aobserve\"\x8b\x01\n" +
 	"\aWelcome\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12/\n" +
 	"\x03out\x18\x02 \x03(\v2\x1d.isthmus.federation.v2.TargetR\x03out\x12\x18\n" +
 	"\aresumed\x18\x03 \x01(\bR\aresumed\x12\x1b\n" +
-	"\tspread_ms\x18\x04 \x01(\rR\bspreadMs\"8\n" +
+	"\tspread_ms\x18\x04 \x01(\rR\bspreadMs\"!\n" +
+	"\aRefused\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"B\n" +
+	"\aNotices\x127\n" +
+	"\anotices\x18\x01 \x03(\v2\x1d.isthmus.federation.v2.NoticeR\anotices\"J\n" +
+	"\x06Notice\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\"8\n" +
 	"\x06Target\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\x06R\bendpoint\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\"\xb0\x01\n" +
@@ -2385,79 +2591,85 @@ func file_stream_proto_rawDescGZIP() []byte {
 }
 
 var file_stream_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_stream_proto_goTypes = []any{
 	(PortState)(0),          // 0: isthmus.federation.v2.PortState
 	(WorkloadState)(0),      // 1: isthmus.federation.v2.WorkloadState
 	(*StreamMessage)(nil),   // 2: isthmus.federation.v2.StreamMessage
 	(*Attach)(nil),          // 3: isthmus.federation.v2.Attach
 	(*Welcome)(nil),         // 4: isthmus.federation.v2.Welcome
-	(*Target)(nil),          // 5: isthmus.federation.v2.Target
-	(*Report)(nil),          // 6: isthmus.federation.v2.Report
-	(*PortHealth)(nil),      // 7: isthmus.federation.v2.PortHealth
-	(*Ask)(nil),             // 8: isthmus.federation.v2.Ask
-	(*Offer)(nil),           // 9: isthmus.federation.v2.Offer
-	(*Lead)(nil),            // 10: isthmus.federation.v2.Lead
-	(*Excerpt)(nil),         // 11: isthmus.federation.v2.Excerpt
-	(*Base)(nil),            // 12: isthmus.federation.v2.Base
-	(*ExcerptNetwork)(nil),  // 13: isthmus.federation.v2.ExcerptNetwork
-	(*ExcerptGateway)(nil),  // 14: isthmus.federation.v2.ExcerptGateway
-	(*ExcerptName)(nil),     // 15: isthmus.federation.v2.ExcerptName
-	(*ExcerptService)(nil),  // 16: isthmus.federation.v2.ExcerptService
-	(*ExcerptImport)(nil),   // 17: isthmus.federation.v2.ExcerptImport
-	(*ExcerptPort)(nil),     // 18: isthmus.federation.v2.ExcerptPort
-	(*ExcerptWorkload)(nil), // 19: isthmus.federation.v2.ExcerptWorkload
-	(*Beat)(nil),            // 20: isthmus.federation.v2.Beat
-	(*Subscribe)(nil),       // 21: isthmus.federation.v2.Subscribe
-	(*ServiceStates)(nil),   // 22: isthmus.federation.v2.ServiceStates
-	(*ServiceState)(nil),    // 23: isthmus.federation.v2.ServiceState
-	(*ShareState)(nil),      // 24: isthmus.federation.v2.ShareState
-	(*Proofs)(nil),          // 25: isthmus.federation.v2.Proofs
-	(*Proof)(nil),           // 26: isthmus.federation.v2.Proof
-	(*Holdings)(nil),        // 27: isthmus.federation.v2.Holdings
-	(*InstanceState)(nil),   // 28: isthmus.federation.v2.InstanceState
-	(*Entry)(nil),           // 29: isthmus.federation.v2.Entry
+	(*Refused)(nil),         // 5: isthmus.federation.v2.Refused
+	(*Notices)(nil),         // 6: isthmus.federation.v2.Notices
+	(*Notice)(nil),          // 7: isthmus.federation.v2.Notice
+	(*Target)(nil),          // 8: isthmus.federation.v2.Target
+	(*Report)(nil),          // 9: isthmus.federation.v2.Report
+	(*PortHealth)(nil),      // 10: isthmus.federation.v2.PortHealth
+	(*Ask)(nil),             // 11: isthmus.federation.v2.Ask
+	(*Offer)(nil),           // 12: isthmus.federation.v2.Offer
+	(*Lead)(nil),            // 13: isthmus.federation.v2.Lead
+	(*Excerpt)(nil),         // 14: isthmus.federation.v2.Excerpt
+	(*Base)(nil),            // 15: isthmus.federation.v2.Base
+	(*ExcerptNetwork)(nil),  // 16: isthmus.federation.v2.ExcerptNetwork
+	(*ExcerptGateway)(nil),  // 17: isthmus.federation.v2.ExcerptGateway
+	(*ExcerptName)(nil),     // 18: isthmus.federation.v2.ExcerptName
+	(*ExcerptService)(nil),  // 19: isthmus.federation.v2.ExcerptService
+	(*ExcerptImport)(nil),   // 20: isthmus.federation.v2.ExcerptImport
+	(*ExcerptPort)(nil),     // 21: isthmus.federation.v2.ExcerptPort
+	(*ExcerptWorkload)(nil), // 22: isthmus.federation.v2.ExcerptWorkload
+	(*Beat)(nil),            // 23: isthmus.federation.v2.Beat
+	(*Subscribe)(nil),       // 24: isthmus.federation.v2.Subscribe
+	(*ServiceStates)(nil),   // 25: isthmus.federation.v2.ServiceStates
+	(*ServiceState)(nil),    // 26: isthmus.federation.v2.ServiceState
+	(*ShareState)(nil),      // 27: isthmus.federation.v2.ShareState
+	(*Proofs)(nil),          // 28: isthmus.federation.v2.Proofs
+	(*Proof)(nil),           // 29: isthmus.federation.v2.Proof
+	(*Holdings)(nil),        // 30: isthmus.federation.v2.Holdings
+	(*InstanceState)(nil),   // 31: isthmus.federation.v2.InstanceState
+	(*Entry)(nil),           // 32: isthmus.federation.v2.Entry
 }
 var file_stream_proto_depIdxs = []int32{
 	3,  // 0: isthmus.federation.v2.StreamMessage.attach:type_name -> isthmus.federation.v2.Attach
 	4,  // 1: isthmus.federation.v2.StreamMessage.welcome:type_name -> isthmus.federation.v2.Welcome
-	6,  // 2: isthmus.federation.v2.StreamMessage.report:type_name -> isthmus.federation.v2.Report
-	8,  // 3: isthmus.federation.v2.StreamMessage.ask:type_name -> isthmus.federation.v2.Ask
-	20, // 4: isthmus.federation.v2.StreamMessage.beat:type_name -> isthmus.federation.v2.Beat
-	21, // 5: isthmus.federation.v2.StreamMessage.subscribe:type_name -> isthmus.federation.v2.Subscribe
-	22, // 6: isthmus.federation.v2.StreamMessage.services:type_name -> isthmus.federation.v2.ServiceStates
-	25, // 7: isthmus.federation.v2.StreamMessage.proofs:type_name -> isthmus.federation.v2.Proofs
-	27, // 8: isthmus.federation.v2.StreamMessage.holdings:type_name -> isthmus.federation.v2.Holdings
-	9,  // 9: isthmus.federation.v2.StreamMessage.offer:type_name -> isthmus.federation.v2.Offer
-	10, // 10: isthmus.federation.v2.StreamMessage.lead:type_name -> isthmus.federation.v2.Lead
-	11, // 11: isthmus.federation.v2.StreamMessage.excerpt:type_name -> isthmus.federation.v2.Excerpt
-	5,  // 12: isthmus.federation.v2.Welcome.out:type_name -> isthmus.federation.v2.Target
-	7,  // 13: isthmus.federation.v2.Report.ports:type_name -> isthmus.federation.v2.PortHealth
-	5,  // 14: isthmus.federation.v2.Report.forgotten:type_name -> isthmus.federation.v2.Target
-	0,  // 15: isthmus.federation.v2.PortHealth.state:type_name -> isthmus.federation.v2.PortState
-	5,  // 16: isthmus.federation.v2.Ask.targets:type_name -> isthmus.federation.v2.Target
-	12, // 17: isthmus.federation.v2.Excerpt.base:type_name -> isthmus.federation.v2.Base
-	15, // 18: isthmus.federation.v2.Excerpt.names:type_name -> isthmus.federation.v2.ExcerptName
-	16, // 19: isthmus.federation.v2.Excerpt.services:type_name -> isthmus.federation.v2.ExcerptService
-	19, // 20: isthmus.federation.v2.Excerpt.workloads:type_name -> isthmus.federation.v2.ExcerptWorkload
-	13, // 21: isthmus.federation.v2.Base.networks:type_name -> isthmus.federation.v2.ExcerptNetwork
-	14, // 22: isthmus.federation.v2.Base.gateways:type_name -> isthmus.federation.v2.ExcerptGateway
-	18, // 23: isthmus.federation.v2.ExcerptService.ports:type_name -> isthmus.federation.v2.ExcerptPort
-	17, // 24: isthmus.federation.v2.ExcerptService.import:type_name -> isthmus.federation.v2.ExcerptImport
-	18, // 25: isthmus.federation.v2.ExcerptImport.ports:type_name -> isthmus.federation.v2.ExcerptPort
-	1,  // 26: isthmus.federation.v2.ExcerptWorkload.state:type_name -> isthmus.federation.v2.WorkloadState
-	18, // 27: isthmus.federation.v2.ExcerptWorkload.ports:type_name -> isthmus.federation.v2.ExcerptPort
-	23, // 28: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
-	24, // 29: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
-	28, // 30: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
-	26, // 31: isthmus.federation.v2.Proofs.proofs:type_name -> isthmus.federation.v2.Proof
-	29, // 32: isthmus.federation.v2.Proof.network:type_name -> isthmus.federation.v2.Entry
-	29, // 33: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	9,  // 2: isthmus.federation.v2.StreamMessage.report:type_name -> isthmus.federation.v2.Report
+	11, // 3: isthmus.federation.v2.StreamMessage.ask:type_name -> isthmus.federation.v2.Ask
+	23, // 4: isthmus.federation.v2.StreamMessage.beat:type_name -> isthmus.federation.v2.Beat
+	24, // 5: isthmus.federation.v2.StreamMessage.subscribe:type_name -> isthmus.federation.v2.Subscribe
+	25, // 6: isthmus.federation.v2.StreamMessage.services:type_name -> isthmus.federation.v2.ServiceStates
+	28, // 7: isthmus.federation.v2.StreamMessage.proofs:type_name -> isthmus.federation.v2.Proofs
+	30, // 8: isthmus.federation.v2.StreamMessage.holdings:type_name -> isthmus.federation.v2.Holdings
+	12, // 9: isthmus.federation.v2.StreamMessage.offer:type_name -> isthmus.federation.v2.Offer
+	13, // 10: isthmus.federation.v2.StreamMessage.lead:type_name -> isthmus.federation.v2.Lead
+	14, // 11: isthmus.federation.v2.StreamMessage.excerpt:type_name -> isthmus.federation.v2.Excerpt
+	5,  // 12: isthmus.federation.v2.StreamMessage.refused:type_name -> isthmus.federation.v2.Refused
+	6,  // 13: isthmus.federation.v2.StreamMessage.notices:type_name -> isthmus.federation.v2.Notices
+	8,  // 14: isthmus.federation.v2.Welcome.out:type_name -> isthmus.federation.v2.Target
+	7,  // 15: isthmus.federation.v2.Notices.notices:type_name -> isthmus.federation.v2.Notice
+	10, // 16: isthmus.federation.v2.Report.ports:type_name -> isthmus.federation.v2.PortHealth
+	8,  // 17: isthmus.federation.v2.Report.forgotten:type_name -> isthmus.federation.v2.Target
+	0,  // 18: isthmus.federation.v2.PortHealth.state:type_name -> isthmus.federation.v2.PortState
+	8,  // 19: isthmus.federation.v2.Ask.targets:type_name -> isthmus.federation.v2.Target
+	15, // 20: isthmus.federation.v2.Excerpt.base:type_name -> isthmus.federation.v2.Base
+	18, // 21: isthmus.federation.v2.Excerpt.names:type_name -> isthmus.federation.v2.ExcerptName
+	19, // 22: isthmus.federation.v2.Excerpt.services:type_name -> isthmus.federation.v2.ExcerptService
+	22, // 23: isthmus.federation.v2.Excerpt.workloads:type_name -> isthmus.federation.v2.ExcerptWorkload
+	16, // 24: isthmus.federation.v2.Base.networks:type_name -> isthmus.federation.v2.ExcerptNetwork
+	17, // 25: isthmus.federation.v2.Base.gateways:type_name -> isthmus.federation.v2.ExcerptGateway
+	21, // 26: isthmus.federation.v2.ExcerptService.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	20, // 27: isthmus.federation.v2.ExcerptService.import:type_name -> isthmus.federation.v2.ExcerptImport
+	21, // 28: isthmus.federation.v2.ExcerptImport.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	1,  // 29: isthmus.federation.v2.ExcerptWorkload.state:type_name -> isthmus.federation.v2.WorkloadState
+	21, // 30: isthmus.federation.v2.ExcerptWorkload.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	26, // 31: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
+	27, // 32: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
+	31, // 33: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
+	29, // 34: isthmus.federation.v2.Proofs.proofs:type_name -> isthmus.federation.v2.Proof
+	32, // 35: isthmus.federation.v2.Proof.network:type_name -> isthmus.federation.v2.Entry
+	32, // 36: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_stream_proto_init() }
@@ -2479,6 +2691,8 @@ func file_stream_proto_init() {
 		(*StreamMessage_Offer)(nil),
 		(*StreamMessage_Lead)(nil),
 		(*StreamMessage_Excerpt)(nil),
+		(*StreamMessage_Refused)(nil),
+		(*StreamMessage_Notices)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2486,7 +2700,7 @@ func file_stream_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_stream_proto_rawDesc), len(file_stream_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   27,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

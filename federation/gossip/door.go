@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -47,8 +48,22 @@ var errTwice = errors.New("that instance is connected already")
 
 // doors are those that are known now, by network. Safe for concurrent use.
 type doors struct {
-	mu sync.Mutex
-	of map[string]Door
+	mu     sync.Mutex
+	of     map[string]Door
+	failed map[string]error // the last attempt at a network, of those in of
+}
+
+// ended notes why the last connection through the door of a network was none, or ended.
+func (d *doors) ended(network string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, there := d.of[network]; !there || err == nil || errors.Is(err, errTwice) || errors.Is(err, context.Canceled) {
+		return
+	}
+	if d.failed == nil {
+		d.failed = map[string]error{}
+	}
+	d.failed[network] = err
 }
 
 // set replaces them and returns the networks whose addresses have changed.
@@ -66,6 +81,7 @@ func (d *doors) set(list []Door) (moved map[string]bool) {
 		}
 	}
 	d.of = of
+	maps.DeleteFunc(d.failed, func(n string, _ error) bool { _, there := of[n]; return !there })
 	return moved
 }
 
@@ -125,6 +141,7 @@ func (l *doorLane) run(ctx context.Context) {
 		start := time.Now()
 		err := l.connect(ctx)
 		l.transport.f.cfg.Log.Debug().Err(err).Str("network", l.network).Msg("federation connection through a door ended")
+		l.transport.doors.ended(l.network, err)
 		if time.Since(start) > l.transport.f.cfg.timing.silence {
 			failures, repeats, failing = 0, 0, time.Now()
 		}
@@ -214,3 +231,20 @@ func (t *transport) followDoors() {
 // member reports whether the other end of c is one that discovery lists: only those take
 // part in memberlist.
 func (c *conn) member() bool { return slices.ContainsFunc(c.transport.f.cfg.Peers(), c.is) }
+
+// DoorError is why no connection with a gateway of network is in use, although its door was
+// dialled: the last attempt's error. Nil: one is in use, none was tried yet, or there is no door.
+func (f *Federation) DoorError(network string) error {
+	t := f.transport
+	t.mu.Lock()
+	for c := range t.conns() {
+		if c.network() == network {
+			t.mu.Unlock()
+			return nil
+		}
+	}
+	t.mu.Unlock()
+	t.doors.mu.Lock()
+	defer t.doors.mu.Unlock()
+	return t.doors.failed[network]
+}

@@ -27,17 +27,21 @@ type refusal struct {
 	at  time.Time
 }
 
-// note takes in that err was found with a gateway. What names no gateway that listed
-// accepts is not held: anybody can write any name into a certificate. Nor is that no key
-// of its network is known, which [Federation.Knows] tells.
-func (r *refusals) note(err error, listed func(name string) bool, now time.Time) {
+// note takes in that err was found with a gateway. Of those that listed does not accept
+// one is held for each network that linked accepts, and none otherwise: anybody can write
+// any name into a certificate. Nor is held that no key of its network is known, which
+// [Federation.Knows] tells.
+func (r *refusals) note(err error, listed, linked func(name string) bool, now time.Time) {
 	var x *networkkey.RefusedError
 	if !errors.As(err, &x) || x.Network == "" || x.Reason == networkkey.UnknownNetwork {
 		return
 	}
 	name := x.Network + "/" + x.Gateway
 	if !listed(name) {
-		return
+		if !linked(x.Network) {
+			return
+		}
+		name = x.Network + "/"
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,9 +80,9 @@ func (r *refusals) prune(now time.Time) {
 	}
 }
 
-// Refused returns why gateways of discovery are not believed, sorted: of each the last
-// certificate that was refused, if that was within a minute and by the keys that are
-// known now. Those of networks of which no key is known are not among them.
+// Refused returns why gateways of discovery, and of networks that are linked, are not
+// believed, sorted: of each the last certificate that was refused, if that was within a
+// minute and by the keys that are known now. Those of networks of which no key is known are not among them.
 func (f *Federation) Refused() []error { return f.refusals.recent(time.Now()) }
 
 // KeysError is why the keys were not read when they were last to be; those read before
@@ -99,5 +103,9 @@ func (f *Federation) KnownKeys(network string) []networkkey.Public { return f.he
 func (f *Federation) KnownNetworks() []string { return slices.Sorted(maps.Keys(f.held().Known)) }
 
 func (f *Federation) noteRefusal(err error) {
-	f.refusals.note(err, func(name string) bool { return f.gateway(name) != nil }, time.Now())
+	linked := func(network string) bool {
+		_, door := f.transport.doors.get(network)
+		return door || network == f.cfg.Network
+	}
+	f.refusals.note(err, func(name string) bool { return f.gateway(name) != nil }, linked, time.Now())
 }

@@ -45,7 +45,7 @@ func (k gatewayKey) called(w *pb.Welcome) string {
 func (c *Client) keep(ctx context.Context, g gatewayKey) {
 	log := c.cfg.Log.With().Str("gateway", g.name).Logger()
 	pauses := backoff.Backoff{First: c.cfg.MinBackoff, Limit: c.cfg.MaxBackoff}
-	failures, told, since := 0, false, time.Now()
+	failures, said, since := 0, refusalLine{}, time.Now()
 	defer c.missing(g, nil, since)
 	for ctx.Err() == nil {
 		spread, attached, err := c.stream(ctx, g, log)
@@ -60,13 +60,11 @@ func (c *Client) keep(ctx context.Context, g gatewayKey) {
 		}
 		if attached {
 			log.Warn().Err(err).Msg("health stream lost")
-			failures, told, since = 0, false, time.Now()
+			failures, said, since = 0, refusalLine{}, time.Now()
 		}
 		failures++
 		c.missing(g, err, since)
-		var refused *refusedError
-		if errors.As(err, &refused) && !told {
-			told = true
+		if said.first(err) {
 			log.Warn().Err(err).Msg("health stream refused")
 		}
 		pause := pauses.Next(failures)
@@ -136,35 +134,29 @@ func (c *Client) greet(ctx context.Context, f *frames) (*pb.Welcome, error) {
 		}
 	}
 	err := f.write(&pb.StreamMessage{Message: &pb.StreamMessage_Attach{Attach: &pb.Attach{
-		Node: c.cfg.Node, Network: c.cfg.Network, Instance: c.instance[:], Token: token, Observe: c.cfg.Observe,
+		Node: c.cfg.Node, Network: c.cfg.Network, Instance: c.instance[:], Token: token, Observe: c.cfg.Observe, Explain: true,
 	}}})
 	if closed(err) {
-		return nil, &refusedError{err}
+		return nil, &refusedError{err: err}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("write attach: %w", err)
 	}
 	m, err := f.read()
 	if closed(err) {
-		return nil, &refusedError{err}
+		return nil, &refusedError{err: err}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read welcome: %w", err)
+	}
+	if r := m.GetRefused(); r != nil {
+		return nil, &refusedError{why: Refusal(r.GetReason()).known()}
 	}
 	if m.GetWelcome() == nil {
 		return nil, malformed("the first message of a gateway must be a welcome")
 	}
 	return m.GetWelcome(), nil
 }
-
-// refusedError is a gateway that knew who we are and closed the stream without a word.
-type refusedError struct{ err error }
-
-func (e *refusedError) Error() string {
-	return "the gateway closed the stream before its welcome: its log says why (client refused: limits.identity.sessions; or health stream refused): " + e.err.Error()
-}
-
-func (e *refusedError) Unwrap() error { return e.err }
 
 // closed reports an end that the peer has chosen, as far as a socket can tell.
 func closed(err error) bool {
@@ -193,6 +185,8 @@ func (c *Client) listen(f *frames, up *uplink) error {
 			if err := c.services.hold(up, x.Holdings); err != nil {
 				return err
 			}
+		case *pb.StreamMessage_Notices:
+			c.noticed(up, noticesFromWire(x.Notices))
 		case *pb.StreamMessage_Offer:
 			c.offered(up, x.Offer)
 		case *pb.StreamMessage_Excerpt:

@@ -39,6 +39,7 @@ func (s *Server) Accept(ctx context.Context, conn net.Conn, id spiffeid.ID) {
 	c := &frames{conn: conn, dead: s.cfg.Dead, metrics: s.cfg.Metrics}
 	hello, proof, err := s.greet(stream, c, id)
 	if err != nil {
+		explain(c, hello, err)
 		s.refused(id, "", err)
 		return
 	}
@@ -53,6 +54,7 @@ func (s *Server) Accept(ctx context.Context, conn net.Conn, id spiffeid.ID) {
 	a.down.nudge() // the offer is made at once, also if it is what others were told before
 	welcome, err := s.attach(hello, a)
 	if err != nil {
+		explain(c, hello, err)
 		s.refused(id, hello.GetNode(), err)
 		return
 	}
@@ -63,7 +65,8 @@ func (s *Server) Accept(ctx context.Context, conn net.Conn, id spiffeid.ID) {
 	}
 }
 
-// greet reads the Attach and decides whether its node may attach.
+// greet reads the Attach and decides whether its node may attach. With an error it returns
+// the Attach if that could be read.
 func (s *Server) greet(ctx context.Context, c *frames, id spiffeid.ID) (*pb.Attach, Proof, error) {
 	m, err := c.read()
 	if err != nil {
@@ -78,20 +81,20 @@ func (s *Server) greet(ctx context.Context, c *frames, id spiffeid.ID) (*pb.Atta
 	case len(hello.GetInstance()) != len(Instance{}):
 		return nil, Proof{}, malformed("instance of %d bytes: want %d", len(hello.GetInstance()), len(Instance{}))
 	case hello.GetNetwork() != s.cfg.Network:
-		return nil, Proof{}, &federation.ForeignError{Signer: id, Origin: hello.GetNode(), Subject: fmt.Sprintf("network %.80q", hello.GetNetwork()),
+		return hello, Proof{}, &federation.ForeignError{Signer: id, Origin: hello.GetNode(), Subject: fmt.Sprintf("network %.80q", hello.GetNetwork()),
 			Reason: fmt.Sprintf("this is a gateway of network %q", s.cfg.Network)}
 	}
 	if hello.GetObserve() {
 		return hello, Proof{}, nil // what it may, observe says
 	}
 	if err := s.cfg.Prover.Admit(id); err != nil { // one who may observe is no node proxy
-		return nil, Proof{}, &peer.IdentityError{Cause: err}
+		return hello, Proof{}, &peer.IdentityError{Cause: err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Dead)
 	defer cancel()
 	proof, err := s.cfg.Prover.Prove(ctx, id, Claim{Network: hello.GetNetwork(), Node: hello.GetNode(), Token: hello.GetToken(), From: c.conn.RemoteAddr()})
 	if err != nil {
-		return nil, Proof{}, &peer.IdentityError{Cause: err}
+		return hello, Proof{}, &peer.IdentityError{Cause: err}
 	}
 	return hello, proof, nil
 }
@@ -178,6 +181,11 @@ func push(ctx context.Context, c *frames, d *downlink, settled <-chan struct{}) 
 		}
 		if beats {
 			if err := c.write(beat()); err != nil {
+				return err
+			}
+		}
+		if list := d.unsaid(); list != nil {
+			if err := c.write(noticesToWire(*list)); err != nil {
 				return err
 			}
 		}

@@ -25,6 +25,9 @@ type Observers struct {
 	// Offered returns the services that other networks export, in any order. Call
 	// [Server.Exported] when it changes, or what they say of one. It must not wait.
 	Offered func() []string
+	// Notices returns what is wrong here, which observers are told of. It is asked every second, and
+	// must not wait. Nil is nothing.
+	Notices func() []Notice
 }
 
 const (
@@ -43,6 +46,7 @@ type observers struct {
 
 	mu      sync.Mutex
 	streams map[*observer]struct{}
+	notices []Notice // that stand
 }
 
 func newObservers(cfg Observers, network string, s Source) *observers {
@@ -140,6 +144,9 @@ func (x *observers) add(o *observer) bool {
 		return false
 	}
 	x.streams[o] = struct{}{}
+	if len(x.notices) > 0 {
+		o.down.notify(x.notices)
+	}
 	return true
 }
 

@@ -83,6 +83,9 @@ func (c *ServerConfig) setDefaults() {
 	if c.Observers.Offered == nil {
 		c.Observers.Offered = func() []string { return nil }
 	}
+	if c.Observers.Notices == nil {
+		c.Observers.Notices = func() []Notice { return nil }
+	}
 	if c.Offer == nil {
 		c.Offer = func() (synchronised, behind bool) { return true, false }
 	}
@@ -137,6 +140,7 @@ func (s *Server) Run(ctx context.Context) error {
 			held := s.cfg.Holds()
 			s.topics.hold(held)
 			s.observers.topics.hold(held)
+			s.observers.notify(s.wrong())
 			s.endUnproven(time.Now())
 			s.offer()
 		}

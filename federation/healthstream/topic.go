@@ -229,8 +229,9 @@ type downlink struct {
 	due     map[string]*following // something to send
 	refused map[string]struct{}
 	asks    []Target
-	beats   bool // one is owed
-	anew    bool // what was introduced is to be introduced again
+	beats   bool      // one is owed
+	notices *[]Notice // that are owed; nil: none
+	anew    bool      // what was introduced is to be introduced again
 
 	excerpts downlinkExcerpts
 

@@ -25,6 +25,8 @@ type uplink struct {
 	// missed are networks that discovery did not list when it spoke of them, at most
 	// maxNetworks, guarded by services.mu: one stream cannot fill them for others.
 	missed map[string]struct{}
+	// notices are what the gateway says is wrong there; guarded by Client.mu.
+	notices []Notice
 
 	mu       sync.Mutex
 	observes bool // says nothing of pods
