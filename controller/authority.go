@@ -22,6 +22,7 @@ type authority struct {
 	reviewer *boundtoken.Reviewer
 	index    *pods.Index
 	listener net.Listener
+	requests *istioca.Metrics
 }
 
 // openAuthority binds the address of the CA service; nil if there is none. What is known of
@@ -57,12 +58,12 @@ func (c *Controller) openAuthority() (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &authority{dir: dir, index: pods.NewIndex(nil)}
+	a := &authority{dir: dir, index: pods.NewIndex(nil), requests: istioca.NewMetrics(c.registry)}
 	c.source.TellPods(a.index)
 	authorizer := boundtoken.NewAuthorizer(api, a.index, td, accounts[0], accounts[1:], c.cfg.CA.Keys, c.log, boundtoken.NewMetrics(c.registry))
 	a.reviewer = authorizer.Reviewer
 	names := append([]string{"isthmus-controller." + c.cfg.Namespace + ".svc", "isthmus-controller." + c.cfg.Namespace + ".svc.cluster.local"}, c.cfg.CA.Names...)
-	if a.server, err = istioca.New(dir, c.cfg.CA.TTL, names, c.log, istioca.WithAuthorizer(authorizer), istioca.WithMetrics(istioca.NewMetrics(c.registry))); err != nil {
+	if a.server, err = istioca.New(dir, c.cfg.CA.TTL, names, c.log, istioca.WithAuthorizer(authorizer), istioca.WithMetrics(a.requests)); err != nil {
 		return nil, err
 	}
 	if a.listener, err = net.Listen("tcp", c.cfg.CA.Address.String()); err != nil {

@@ -82,7 +82,8 @@ func (c Config) caDir() string {
 
 // Federation is what this network has agreed with others.
 type Federation struct {
-	Networks string `yaml:"networks" doc:"file that lists the other networks with their public keys, and what bounds their exports, the same as that of node proxies; read again every 10 s. Left out, nothing is imported" env:"ISTHMUS_FEDERATION_NETWORKS"`
+	Networks  string `yaml:"networks" doc:"file that lists the other networks with their public keys, and what bounds their exports, the same as that of node proxies; read again every 10 s. Left out, nothing is imported" env:"ISTHMUS_FEDERATION_NETWORKS"`
+	ConfigMap string `yaml:"configMap" default:"isthmus-networks" doc:"name of the ConfigMap, in the namespace of this process, that isthmus link writes networks to: Events about links are written there"`
 }
 
 // DefaultConfig returns what a key that is left out means.
@@ -90,7 +91,7 @@ func DefaultConfig() Config {
 	r := vip.DefaultRanges()
 	return Config{
 		Namespace: "isthmus-system", TrustDomain: "cluster.local", ServiceAccount: "isthmus-system/controller", NodeServiceAccount: "isthmus-system/nodeproxy", GatewayServiceAccount: "isthmus-system/gateway",
-		Discovery: Discovery{kube.DefaultConfig()}, Lease: Lease{"isthmus-controller", 15 * time.Second}, VIPs: VIPs{IPv4: r.V4, IPv6: r.V6},
+		Discovery: Discovery{kube.DefaultConfig()}, Lease: Lease{"isthmus-controller", 15 * time.Second}, VIPs: VIPs{IPv4: r.V4, IPv6: r.V6}, Federation: Federation{ConfigMap: "isthmus-networks"},
 		CA:    CA{TTL: identity.DefaultTTL},
 		Admin: admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")}, Log: logging.Config{Level: "info", Format: "auto"},
 	}
@@ -145,6 +146,9 @@ func (c Config) Validate() (warnings []string, err error) {
 	}
 	if c.Federation.Networks == "" {
 		warnings = append(warnings, "federation.networks is not set: nothing that other networks export is imported; name the file that lists them")
+	}
+	if discovery.NetworkName(c.Federation.ConfigMap) != nil {
+		v.Fail("federation.configMap", "%q is not a name: write such as isthmus-networks", c.Federation.ConfigMap)
 	}
 	v.Join(c.Identity.Validate())
 	if c.CA.Address.IsValid() {

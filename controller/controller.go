@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/isthmus-mesh/isthmus/controller/imports"
+	"github.com/isthmus-mesh/isthmus/controller/notices"
 	"github.com/isthmus-mesh/isthmus/discovery/kube"
 	"github.com/isthmus-mesh/isthmus/discovery/kube/owned"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
@@ -21,6 +22,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/internal/answer"
 )
 
 // Controller is one process's controller. Build it with New, then Run it once.
@@ -48,10 +50,12 @@ type Controller struct {
 	wrong      chan struct{} // one slot: something else is wrong, for who leads
 
 	mu       sync.Mutex
-	problems []imports.Problem // of the last plan, while this process leads
-	refusals []string          // what the API server refuses of it
-	failure  string            // why the last plan could not be carried out
-	ledger   string            // what of the ledger of addresses could not be read when it was last
+	problems []imports.Problem                   // of the last plan, while this process leads
+	held     []answer.HeldWrite                  // writes that the API server refuses of it
+	vips     *answer.VIPs                        // as of the last plan; nil: not known here
+	failure  string                              // why the last plan could not be carried out
+	told     map[notices.Object][]notices.Notice // what is wrong with processes and links, that is told
+	ledger   string                              // what of the ledger of addresses could not be read when it was last
 }
 
 // New reads what it needs and binds its listeners, so that whatever cannot work is an
@@ -117,7 +121,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if id, err := c.cfg.account(c.cfg.ServiceAccount, "serviceAccount", true); err == nil {
 		c.ids.Require(id)
 	}
-	server := &admin.Server{Pending: c.pending, Details: c.details, State: c.state, Registry: c.registry}
+	server := &admin.Server{Pending: c.pending, Details: c.details, State: c.state, Registry: c.registry, More: c.endpoints()}
 	g, run := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.ids.Run(run) })
 	g.Go(func() error { c.gateways.run(run); return nil })
@@ -189,6 +193,7 @@ func nudge(slot chan struct{}) {
 func (c *Controller) notice(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	var s steady
 	for {
 		select {
 		case <-ctx.Done():
@@ -204,6 +209,7 @@ func (c *Controller) notice(ctx context.Context) {
 			c.nudge()
 			continue
 		case <-tick.C:
+			c.tellFaults(s.settle(c.faults(), time.Now()))
 		}
 		whole := c.exports.settle(time.Now())
 		changes := c.stream.TakeChanges()
@@ -249,6 +255,7 @@ func (c *Controller) findings() []string {
 	for what, why := range c.client.Failing() {
 		out = append(out, fmt.Sprintf("Kubernetes API server: %s: %s", what, why))
 	}
+	out = append(out, c.source.Status().Findings()...)
 	if err := c.links.Failure(); err != nil {
 		out = append(out, "federation.networks not read, what was read before is used: "+err.Error())
 	}
@@ -273,7 +280,7 @@ func (c *Controller) findings() []string {
 			out = append(out, fmt.Sprintf("ServiceImports: %d more have the problem %s, each with an Event", n-maxFindings, reason))
 		}
 	}
-	out = append(out, c.refusals...)
+	out = append(out, sentences(c.held)...)
 	for _, text := range []string{c.failure, c.ledger} {
 		if text != "" {
 			out = append(out, text)

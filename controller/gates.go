@@ -9,6 +9,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/controller/vip"
 	"github.com/isthmus-mesh/isthmus/discovery/kube/owned"
+	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/internal/backoff"
 )
 
@@ -157,22 +158,27 @@ func (g *gates) next(since time.Time) (at time.Time, ok bool) {
 	return at, ok
 }
 
-// said are the gates that have failed for more than that somebody else was there, in words.
-func (g *gates) said() (out []string) {
-	var causes []cause
+// held are the writes that are kept back because they have failed for more than that somebody
+// else was there, in the order of their causes.
+func (g *gates) held() (out []answer.HeldWrite) {
 	for c, x := range g.of {
 		if !errors.Is(x.why, owned.ErrStale) && !errors.Is(x.why, owned.ErrGone) {
-			causes = append(causes, c)
+			out = append(out, answer.HeldWrite{Write: c.do, Namespace: c.namespace, Name: c.name, Why: x.why.Error(), MissingRight: x.right, Failures: x.failures, Until: x.until})
 		}
 	}
-	slices.SortFunc(causes, func(a, b cause) int {
-		return cmp.Or(cmp.Compare(a.do, b.do), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+	slices.SortFunc(out, func(a, b answer.HeldWrite) int {
+		return cmp.Or(cmp.Compare(a.Write, b.Write), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	for i, c := range causes {
+	return out
+}
+
+// sentences say what of held there is, in lines for an operator.
+func sentences(held []answer.HeldWrite) (out []string) {
+	for i, h := range held {
 		if i == maxFindings {
-			return append(out, fmt.Sprintf("%d more writes are refused", len(causes)-i))
+			return append(out, fmt.Sprintf("%d more writes are refused", len(held)-i))
 		}
-		out = append(out, fmt.Sprintf("%s is refused, and is tried again: %v", c, g.of[c].why))
+		out = append(out, fmt.Sprintf("%s is refused, and is tried again: %s", cause{h.Write, h.Namespace, h.Name}, h.Why))
 	}
 	return out
 }

@@ -84,8 +84,8 @@ func TestWritesWithoutTheRightWait(t *testing.T) {
 	if w.tried > 200+5*60 {
 		t.Errorf("%d writes were tried in five minutes without the right; want one of each of 200 namespaces, and one a second", w.tried)
 	}
-	if len(g.said()) == 0 || len(g.said()) > maxFindings+1 {
-		t.Errorf("said is %q", g.said())
+	if len(sentences(g.held())) == 0 || len(sentences(g.held())) > maxFindings+1 {
+		t.Errorf("said is %q", sentences(g.held()))
 	}
 	w.none = false
 	back := now
@@ -99,8 +99,8 @@ func TestWritesWithoutTheRightWait(t *testing.T) {
 	if took := now.Sub(back); len(w.pending) > 0 || took > 2*rights.Limit {
 		t.Errorf("%v after the right is back %d of %d are not written", took, len(w.pending), len(all))
 	}
-	if len(g.of) != 0 || len(g.said()) != 0 {
-		t.Errorf("all is written, and there are gates: %q", g.said())
+	if len(g.of) != 0 || len(sentences(g.held())) != 0 {
+		t.Errorf("all is written, and there are gates: %q", sentences(g.held()))
 	}
 }
 
@@ -117,7 +117,7 @@ func TestNamespacesWithoutTheRightKeepNoOtherWaiting(t *testing.T) {
 		w.plan(g, all, now)
 		for _, name := range all[2*n:] {
 			if w.pending[name] {
-				t.Fatalf("%d namespaces lack the right, and %s, which has it, is not written in the first plan; gates: %q", n, name, g.said())
+				t.Fatalf("%d namespaces lack the right, and %s, which has it, is not written in the first plan; gates: %q", n, name, sentences(g.held()))
 			}
 		}
 		bound := max(rights.Limit, time.Duration(n)*rights.First)
@@ -184,7 +184,7 @@ func TestWhatMayBeWrittenIs(t *testing.T) {
 		}
 		for n := range w.pending {
 			if !w.lacks[n.Namespace] && !w.denied[n.Namespace] && !w.bad[n] {
-				t.Fatalf("seed %d: nothing keeps %s back, and it is not written; gates: %q", seed, n, g.said())
+				t.Fatalf("seed %d: nothing keeps %s back, and it is not written; gates: %q", seed, n, sentences(g.held()))
 			}
 		}
 	}
@@ -193,8 +193,8 @@ func TestWhatMayBeWrittenIs(t *testing.T) {
 func TestAGateThatNobodyAsksForIsForgotten(t *testing.T) {
 	g, now := newGates(), time.Unix(1_800_000_000, 0)
 	g.failed("create", vip.Name{Namespace: "demo", Name: "web"}, owned.ErrStale, now)
-	if _, ok := g.next(now); !ok || len(g.said()) != 0 {
-		t.Errorf("it is to be tried again: %v; said is %q, and it is no fault", ok, g.said())
+	if _, ok := g.next(now); !ok || len(sentences(g.held())) != 0 {
+		t.Errorf("it is to be tried again: %v; said is %q, and it is no fault", ok, sentences(g.held()))
 	}
 	if g.next(now.Add(time.Hour)); len(g.of) != 0 {
 		t.Error("an hour later it is remembered")

@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/controller/imports"
 	"github.com/isthmus-mesh/isthmus/controller/vip"
 	"github.com/isthmus-mesh/isthmus/discovery/kube/owned"
+	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/internal/backoff"
 )
 
@@ -30,7 +31,7 @@ const (
 func (c *Controller) lead(ctx context.Context) {
 	defer func() {
 		c.mu.Lock()
-		c.problems, c.refusals, c.failure, c.ledger = nil, nil, "", ""
+		c.problems, c.held, c.failure, c.ledger, c.vips = nil, nil, "", "", nil
 		c.mu.Unlock()
 	}()
 	l := &leader{Controller: c, text: c.client.Text(ledgerName), gates: newGates()}
@@ -53,7 +54,7 @@ func (c *Controller) lead(ctx context.Context) {
 		}
 		l.began = time.Now()
 		err := l.plan(ctx)
-		c.refused(l.gates.said())
+		c.refused(l.gates.held())
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -69,10 +70,10 @@ func (c *Controller) lead(ctx context.Context) {
 	}
 }
 
-func (c *Controller) refused(list []string) {
+func (c *Controller) refused(list []answer.HeldWrite) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.refusals = list
+	c.held = list
 }
 
 func (c *Controller) fail(why string) {
@@ -143,6 +144,10 @@ func (l *leader) plan(ctx context.Context) error {
 	r := imports.Plan(imports.View{Exports: l.withOwn(others, declared), Vague: vague, Unheard: !synced || len(l.exports.unheard()) > 0, Lacks: l.namespaces.Lacks}, have, ledger, time.Now())
 	l.mu.Lock()
 	l.problems = r.Problems
+	if l.ledger != nil {
+		used, of := l.ledger.Used()
+		l.vips = &answer.VIPs{Used: used, Free: of - used}
+	}
 	l.mu.Unlock()
 	nudge(l.wrong)
 	if !blocked {

@@ -3,6 +3,9 @@ package controller
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/controller/notices"
@@ -13,7 +16,7 @@ import (
 func (c *Controller) tell(ctx context.Context) {
 	var board notices.Board
 	c.objects.everything()
-	imported := map[notices.Object]bool{}
+	imported, faulty := map[notices.Object]bool{}, map[notices.Object]bool{}
 	var paused time.Time // until when nothing is written
 	failures := 0
 	for wait := time.Duration(0); ; {
@@ -31,37 +34,56 @@ func (c *Controller) tell(ctx context.Context) {
 			c.setObjects(&board, now)
 		}
 		c.setImports(&board, imported, now)
+		c.setFaults(&board, faulty, now)
 		stand, left := board.Len()
 		c.metrics.noticed.Set(float64(stand))
 		c.metrics.unsaid.Set(float64(left))
 		if wait = paused.Sub(now); wait > 0 {
 			continue
 		}
-		var due []notices.Notice
-		due, wait = board.Due(now)
-		for i, n := range due {
-			err := c.client.Tell(ctx, n, now)
-			c.metrics.events.WithLabelValues(eventOutcome(err)).Inc()
-			if ctx.Err() != nil {
-				return
-			}
-			if err == nil || errors.Is(err, owned.ErrGone) {
-				failures = 0
-				continue
-			}
-			if owned.OfOne(err) && !errors.Is(err, owned.ErrNoRight) {
-				board.Failed(n, now)
-				continue
-			}
-			failures++ // of the others it would be the same
-			wait = rights.Next(failures)
-			paused = now.Add(wait)
-			for _, n := range due[i:] {
-				board.Unsaid(n, paused)
-			}
-			break
+		var err error
+		if wait, err = c.write(ctx, &board, now); ctx.Err() != nil {
+			return
 		}
+		if err == nil {
+			failures = 0
+			continue
+		}
+		failures++
+		wait = rights.Next(failures)
+		paused = now.Add(wait)
 	}
+}
+
+// write writes what is due, and returns how long until more is. It fails when everything else
+// would fail too.
+func (c *Controller) write(ctx context.Context, board *notices.Board, now time.Time) (wait time.Duration, err error) {
+	due, wait := board.Due(now)
+	ended := board.Ended()
+	for i, n := range due {
+		err := c.client.Tell(ctx, n, now)
+		if c.metrics.events.WithLabelValues(eventOutcome(err)).Inc(); err == nil || errors.Is(err, owned.ErrGone) {
+			continue
+		}
+		if owned.OfOne(err) && !errors.Is(err, owned.ErrNoRight) {
+			board.Failed(n, now)
+			continue
+		}
+		for _, n := range due[i:] {
+			board.Unsaid(n, now)
+		}
+		board.Keep(ended)
+		return 0, err
+	}
+	for i, n := range ended {
+		err := c.client.TakeBack(ctx, n, now)
+		if c.metrics.events.WithLabelValues(eventOutcome(err)).Inc(); err == nil || owned.OfOne(err) && !errors.Is(err, owned.ErrNoRight) {
+			continue
+		}
+		board.Keep(ended[i:])
+		return 0, err
+	}
+	return wait, nil
 }
 
 // setObjects puts what is wrong with objects of the cluster on the board, if it is not what
@@ -95,15 +117,43 @@ func (c *Controller) setImports(board *notices.Board, imported map[notices.Objec
 			lists[o] = append(lists[o], notices.Notice{Reason: p.Reason, Message: p.Message})
 		}
 	}
-	for o := range imported {
+	replace(board, lists, imported, now)
+}
+
+// setFaults puts what is wrong with processes and links on the board; faulty are the objects
+// that it was told at.
+func (c *Controller) setFaults(board *notices.Board, faulty map[notices.Object]bool, now time.Time) {
+	c.mu.Lock()
+	told := c.told
+	c.mu.Unlock()
+	replace(board, told, faulty, now)
+}
+
+// tellFaults takes what is to be told of processes and links.
+func (c *Controller) tellFaults(told map[notices.Object][]notices.Notice) {
+	for _, list := range told {
+		slices.SortFunc(list, func(a, b notices.Notice) int { return strings.Compare(a.Message, b.Message) })
+	}
+	c.mu.Lock()
+	same := maps.EqualFunc(told, c.told, slices.Equal)
+	c.told = told
+	c.mu.Unlock()
+	if !same {
+		nudge(c.wrong)
+	}
+}
+
+// replace puts lists on the board in the place of what was said at the objects in said.
+func replace(board *notices.Board, lists map[notices.Object][]notices.Notice, said map[notices.Object]bool, now time.Time) {
+	for o := range said {
 		if len(lists[o]) == 0 {
 			board.Set(o, nil, now)
-			delete(imported, o)
+			delete(said, o)
 		}
 	}
 	for o, list := range lists {
 		board.Set(o, list, now)
-		imported[o] = true
+		said[o] = true
 	}
 }
 

@@ -2,7 +2,7 @@
 // ([Board]).
 //
 // It promises that what stands is said once and then again before the API server forgets
-// it, that what has ended is not said any more, that of one text at one object there is
+// it, that what has ended is taken back once and not said any more, that of one text at one object there is
 // one Event, and that whatever objects say, no more than so many are written in a time.
 // Beyond so many notices it knows only which objects it has left out, and names them when
 // there is room.
@@ -30,6 +30,8 @@ const (
 	Pod
 	ServiceExport
 	ServiceImport
+	ConfigMap
+	Deployment
 )
 
 // Object is one of the API server.
@@ -82,6 +84,8 @@ type Board struct {
 	stands map[Object][]Notice
 	count  int
 	next   map[Notice]time.Time // when it is to be said; those that stand
+	said   map[Notice]struct{}  // of those that stand, and were due once
+	ended  []Notice             // that were said and stand no more, to be taken back; at most maxNotices
 	tokens float64
 	filled time.Time
 	out    map[Object]int // how many notices of each were left out, for want of room
@@ -92,13 +96,13 @@ type Board struct {
 // Set makes list what is wrong with an object; empty is nothing.
 func (b *Board) Set(o Object, list []Notice, now time.Time) {
 	if b.stands == nil {
-		b.stands, b.next, b.tokens, b.filled = map[Object][]Notice{}, map[Notice]time.Time{}, burst, now
+		b.stands, b.next, b.said, b.tokens, b.filled = map[Object][]Notice{}, map[Notice]time.Time{}, map[Notice]struct{}{}, burst, now
 		b.out, b.limit = map[Object]int{}, cmp.Or(b.limit, maxNotices)
 	}
 	list = tidy(o, list)
 	for _, n := range b.stands[o] {
 		if !slices.Contains(list, n) {
-			delete(b.next, n)
+			b.end(n)
 		}
 	}
 	b.count -= len(b.stands[o])
@@ -110,17 +114,49 @@ func (b *Board) Set(o Object, list []Notice, now time.Time) {
 		b.left += b.out[o]
 		for _, n := range list[room:] {
 			delete(b.next, n)
+			delete(b.said, n)
 		}
 		list = list[:room]
 	}
 	for _, n := range list {
 		if _, known := b.next[n]; !known {
 			b.next[n] = now
+			if i := slices.Index(b.ended, n); i >= 0 {
+				b.ended = slices.Delete(b.ended, i, i+1)
+			}
 		}
 	}
 	if len(list) > 0 {
 		b.stands[o] = list
 		b.count += len(list)
+	}
+}
+
+// end takes note that n stands no more.
+func (b *Board) end(n Notice) {
+	delete(b.next, n)
+	if _, said := b.said[n]; said && len(b.ended) < maxNotices {
+		b.ended = append(b.ended, n)
+	}
+	delete(b.said, n)
+}
+
+// Ended returns what was said, does not stand any more, and is to be taken back now: as much as
+// may be written beside what Due has returned. It is returned once; Keep it for later if it could not be written.
+func (b *Board) Ended() (out []Notice) {
+	n := min(len(b.ended), int(b.tokens))
+	out, b.ended = slices.Clone(b.ended[:n]), slices.Delete(b.ended, 0, n)
+	b.tokens -= float64(n)
+	return out
+}
+
+// Keep says that list could not be taken back: it is returned by Ended again, but for what stands
+// by then.
+func (b *Board) Keep(list []Notice) {
+	for _, n := range list {
+		if _, stands := b.next[n]; !stands && len(b.ended) < maxNotices {
+			b.ended = append(b.ended, n)
+		}
 	}
 }
 
@@ -176,6 +212,10 @@ func (b *Board) Due(now time.Time) (due []Notice, wait time.Duration) {
 	b.tokens -= float64(len(due))
 	for _, n := range due {
 		b.next[n] = now.Add(again)
+		b.said[n] = struct{}{}
+	}
+	if len(b.ended) > int(b.tokens) {
+		wait = min(wait, every)
 	}
 	return due, wait
 }

@@ -146,3 +146,73 @@ func TestAnEventHasOneName(t *testing.T) {
 		t.Errorf("%s, %s", n.ID(), o.ID())
 	}
 }
+
+// What was said and has ended is taken back once; what comes again before that is not, and what
+// was never said needs none of it.
+func TestWhatHasEndedIsTakenBackOnce(t *testing.T) {
+	var b Board
+	now := time.Now()
+	o := Object{Kind: Service, Namespace: "shop", Name: "cart"}
+	n := Notice{Object: o, Reason: "Conflict", Message: "remove one of the two"}
+	b.Set(o, []Notice{n}, now)
+	b.Set(o, nil, now)
+	if b.Due(now); len(b.Ended()) != 0 {
+		t.Error("what was never said is taken back")
+	}
+	b.Set(o, []Notice{n}, now)
+	b.Due(now)
+	b.Set(o, nil, now)
+	b.Set(o, []Notice{n}, now)
+	if got := b.Ended(); len(got) != 0 {
+		t.Errorf("%v is taken back, and stands", got)
+	}
+	b.Due(now)
+	b.Set(o, nil, now)
+	if got := b.Ended(); len(got) != 1 || got[0] != n {
+		t.Errorf("ended is %v; want %v", got, n)
+	}
+	if got := b.Ended(); len(got) != 0 {
+		t.Errorf("%v is taken back twice", got)
+	}
+	if b.Keep([]Notice{n}); len(b.ended) != 1 {
+		t.Error("what could not be taken back is forgotten")
+	}
+	b.Set(o, []Notice{n}, now)
+	if got := b.Ended(); len(got) != 0 {
+		t.Errorf("%v is taken back, and stands again", got)
+	}
+}
+
+// Taking back has its share of what may be written.
+func TestTakingBackIsBounded(t *testing.T) {
+	var b Board
+	now := time.Now()
+	objects := make([]Object, 60)
+	for i := range objects {
+		objects[i] = Object{Kind: Service, Namespace: "shop", Name: fmt.Sprint("s", i)}
+		b.Set(objects[i], []Notice{{Reason: "R", Message: "m"}}, now)
+	}
+	for len(b.said) < len(objects) {
+		now = now.Add(time.Minute)
+		b.Due(now)
+	}
+	for _, o := range objects {
+		b.Set(o, nil, now)
+	}
+	now = now.Add(time.Minute)
+	taken := 0
+	for rounds := 0; taken < len(objects); rounds++ {
+		if rounds > len(objects) {
+			t.Fatalf("%d of %d are taken back", taken, len(objects))
+		}
+		_, wait := b.Due(now)
+		got := len(b.Ended())
+		if got > burst {
+			t.Fatalf("%d at once", got)
+		}
+		if taken += got; taken < len(objects) && wait > every {
+			t.Fatalf("%d are left, and it waits %v", len(objects)-taken, wait)
+		}
+		now = now.Add(wait)
+	}
+}

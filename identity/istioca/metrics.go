@@ -1,6 +1,9 @@
 package istioca
 
 import (
+	"maps"
+	"sync"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -9,6 +12,16 @@ import (
 // Metrics counts what becomes of requests. Create it with NewMetrics.
 type Metrics struct {
 	requests *prometheus.CounterVec
+
+	mu     sync.Mutex
+	counts map[string]uint64 // the same
+}
+
+// Results is how many requests there were, by what became of them.
+func (m *Metrics) Results() map[string]uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.counts)
 }
 
 // results are what can become of a request, by the code that it is answered with.
@@ -19,7 +32,7 @@ var results = map[codes.Code]string{
 
 // NewMetrics registers them with reg; nil leaves them unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	m := &Metrics{requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_ca_requests_total",
+	m := &Metrics{counts: map[string]uint64{"issued": 0}, requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_ca_requests_total",
 		Help: "Requests for certificates, by result: issued, invalid (no request that could be granted), unauthenticated (not clear who asks), denied (not for whoever asks), limited (too many), unavailable (who asks cannot be told now), failed."}, []string{"result"})}
 	for _, result := range results {
 		m.requests.WithLabelValues(result)
@@ -37,4 +50,7 @@ func (m *Metrics) count(err error) {
 		result = "failed"
 	}
 	m.requests.WithLabelValues(result).Inc()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.counts[result]++
 }

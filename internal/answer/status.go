@@ -3,6 +3,7 @@
 package answer
 
 import (
+	"slices"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/health/standing"
@@ -40,6 +41,8 @@ type Status struct {
 	Problems []string `json:"problems,omitempty"`
 	// Detached says that no gateway of its network tells a node proxy what is known.
 	Detached bool `json:"detached,omitempty"`
+	// Controller is what a controller says of itself.
+	Controller *Controller `json:"controller,omitempty"`
 }
 
 // Row is one share of a service.
@@ -96,6 +99,54 @@ type Gateway struct {
 	Until   time.Time `json:"until,omitzero"`   // when it is asked again at the latest
 }
 
+// Controller is how it stands with a controller.
+type Controller struct {
+	Leader  string    `json:"leader"`         // who leads, as far as is known here; empty: nobody is known to
+	Leading bool      `json:"leading"`        // that is this process: it alone writes
+	Since   time.Time `json:"since,omitzero"` // since when that is known here
+	// Attached is how many gateways of its network tell what others export.
+	Attached int `json:"attached"`
+	Imports  int `json:"imports"` // ServiceImports that there are
+	Own      int `json:"own"`     // of these, made by a controller of ours
+	// VIPs are the virtual addresses, as the leader knows them; nil at others.
+	VIPs *VIPs `json:"vips,omitempty"`
+	// Held are the writes that the leader holds back because such were refused, by what is
+	// written and where; the others go on.
+	Held []HeldWrite `json:"held"`
+	// Certificates are the requests that the CA of this process has answered, by result
+	// (isthmus_ca_requests_total); nil without a CA.
+	Certificates map[string]uint64 `json:"certificates,omitempty"`
+	Synced       bool              `json:"synced"`  // all sources were read once
+	Sources      []Source          `json:"sources"` // what it follows at the API server, by kind
+}
+
+// VIPs are how many services have virtual addresses, one of each family.
+type VIPs struct {
+	Used int `json:"used"` // also by those that are gone, for a while
+	Free int `json:"free"` // for how many more there is room
+}
+
+// HeldWrite is a kind of write that is held back.
+type HeldWrite struct {
+	Write        string    `json:"write"`                  // create, update, status, delete, conditions, taint, or the ledger
+	Namespace    string    `json:"namespace,omitempty"`    // empty: wherever it is
+	Name         string    `json:"name,omitempty"`         // empty: all of the namespace
+	Why          string    `json:"why"`                    // the last error
+	MissingRight bool      `json:"missingRight,omitempty"` // it is that this process has no right to it
+	Failures     int       `json:"failures"`               // one after another
+	Until        time.Time `json:"until"`                  // when one is tried again
+}
+
+// Source is what a controller follows at the API server.
+type Source struct {
+	Kind    string `json:"kind"`             // as the API server calls it
+	Objects int    `json:"objects"`          // that are known
+	AgeMS   int64  `json:"ageMs"`            // how long ago it was last known to be current; 0 while it is followed
+	Unread  bool   `json:"unread,omitempty"` // it was not read yet
+	Absent  bool   `json:"absent,omitempty"` // the API server has no such kind
+	Error   string `json:"error,omitempty"`  // why it is not followed now
+}
+
 // Well reports whether all that s names is known and healthy.
 func (s *Status) Well() bool {
 	for _, r := range s.Services {
@@ -107,6 +158,9 @@ func (s *Status) Well() bool {
 		if h.Quiet() {
 			return false
 		}
+	}
+	if c := s.Controller; c != nil && (len(c.Held) > 0 || slices.ContainsFunc(c.Sources, func(x Source) bool { return x.Error != "" })) {
+		return false
 	}
 	return len(s.Gateways) == 0 && len(s.Local) == 0 && len(s.Pending) == 0 && len(s.Problems) == 0 && !s.Detached
 }

@@ -19,8 +19,14 @@ type Election struct {
 	name     string
 	self     string
 	duration time.Duration
-	leader   atomic.Pointer[string]
+	leader   atomic.Pointer[leader]
 	leading  atomic.Bool
+}
+
+// leader is who leads, and since when that is known here.
+type leader struct {
+	name  string
+	since time.Time
 }
 
 // Election returns one by the Lease of this name in the namespace of the client. self
@@ -33,9 +39,17 @@ func (c *Client) Election(name, self string, duration time.Duration) *Election {
 // Leader is who leads, as far as is known here, and whether that is this process.
 func (e *Election) Leader() (name string, self bool) {
 	if p := e.leader.Load(); p != nil {
-		name = *p
+		name = p.name
 	}
 	return name, e.leading.Load()
+}
+
+// Since is since when who leads is known here to lead; zero: nobody is.
+func (e *Election) Since() time.Time {
+	if p := e.leader.Load(); p != nil {
+		return p.since
+	}
+	return time.Time{}
 }
 
 // Run calls lead whenever this process leads, with a context that ends when it does not any
@@ -65,7 +79,7 @@ func (e *Election) term(ctx context.Context, lead func(ctx context.Context)) err
 			OnStartedLeading: func(leading context.Context) { started <- leading },
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(identity string) {
-				e.leader.Store(&identity)
+				e.leader.Store(&leader{identity, time.Now()})
 				e.client.log.Info().Str("leader", identity).Bool("self", identity == e.self).Msg("a controller leads")
 			},
 		},

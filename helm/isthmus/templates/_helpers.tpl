@@ -154,6 +154,7 @@ identity: {source: ca, dir: /etc/isthmus/ca}
 ca: {address: "0.0.0.0:15012", keys: /var/lib/isthmus/keys.json}
 federation:
   networks: /etc/isthmus/networks/networks.yaml
+  configMap: {{ .Values.objects.networks }}
 {{- end }}
 
 {{/* values that contradict each other, and would only be found out when it hurts */}}
