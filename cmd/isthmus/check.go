@@ -112,7 +112,7 @@ func checkAll(ctx context.Context, k kubectl, contexts, admin []string, files of
 			continue
 		}
 		clusters = append(clusters, x)
-		c.gateway(ctx, k.of(name), x.where)
+		c.processes(ctx, k.of(name), x.where)
 	}
 	for _, a := range clusters {
 		for _, b := range clusters {

@@ -68,6 +68,9 @@ func (c *checkup) cluster(ctx context.Context, k kubectl) (*checkedCluster, erro
 	if err := c.objects(ctx, k, x.where, time.Now()); err != nil {
 		return nil, err
 	}
+	if err := c.rights(ctx, k, x.where); err != nil {
+		return nil, err
+	}
 	f, err := frontOf(ctx, k)
 	if err != nil {
 		return nil, err

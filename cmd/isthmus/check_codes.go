@@ -26,10 +26,11 @@ var (
 	checkNodes     = checkCode{"ISTH-106", "as many node proxies are ready as there are nodes for", "see kubectl describe pods -l app.kubernetes.io/name=isthmus-nodeproxy"}
 	checkAddress   = checkCode{"ISTH-107", "the gateway's Service has an address that others can dial", "see kubectl describe service isthmus-gateway; without a load balancer give isthmus link --address"}
 	checkNetworks  = checkCode{"ISTH-108", "the file of known networks can be read", "see the field that is named; isthmus unlink and isthmus link write it anew"}
-	checkForward   = checkCode{"ISTH-109", "kubectl forwards to a gateway, which is asked itself", "give whoever runs this create on pods/portforward, or forward yourself and use --admin"}
+	checkForward   = checkCode{"ISTH-109", "kubectl forwards to a gateway and a controller, which are asked themselves", "give whoever runs this create on pods/portforward, or forward yourself and use --admin"}
 	checkObjects   = checkCode{"ISTH-110", "no object has a problem that the controller has written an Event of within 45 minutes", "do what it says; kubectl describe shows it at the object, and what is mended is not written again"}
 	checkExports   = checkCode{"ISTH-111", "each ServiceExport is valid and ready, and agrees with those of other clusters", "do what its condition says; kubectl describe serviceexport shows it"}
 	checkRollouts  = checkCode{"ISTH-112", "all pods of gateways, controllers and node proxies are of the version that was installed last", "see kubectl rollout status and kubectl describe of what is named; helm rollback takes a version back"}
+	checkRights    = checkCode{"ISTH-113", "the service accounts of gateways and controller have their rights at the API server", "give them those that are named: docs/rights.md has the reason for each; helm upgrade makes the roles anew"}
 	checkName      = checkCode{"ISTH-201", "both clusters have names of their own", "make one of the networks anew with another name: isthmus init --network"}
 	checkDomain    = checkCode{"ISTH-202", "both clusters have trust domains of their own, or one root", "if they are not one and the same administration, make one of them anew with isthmus init --trust-domain"}
 	checkLinked    = checkCode{"ISTH-203", "the cluster knows the other's network", "run isthmus link --contexts A,B --apply"}
@@ -47,7 +48,7 @@ var (
 )
 
 // checkCodes are all, in their order.
-var checkCodes = []checkCode{checkConfig, checkValues, checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks, checkForward, checkObjects, checkExports, checkRollouts,
+var checkCodes = []checkCode{checkConfig, checkValues, checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks, checkForward, checkObjects, checkExports, checkRollouts, checkRights,
 	checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels}
 
 // Levels of a checked thing.

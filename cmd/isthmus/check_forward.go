@@ -12,32 +12,49 @@ import (
 	"time"
 )
 
-// gatewayAdmin is the port of admin.address that the chart gives gateways.
-const gatewayAdmin = "15000"
+// adminPort is the port of admin.address that the chart gives gateways and controllers.
+const adminPort = "15000"
 
 // forwardLimit is how long kubectl may take to forward a port.
 const forwardLimit = 10 * time.Second
 
-// gateway checks a gateway of a cluster by its admin address, to which kubectl forwards. Where
-// it cannot that is a warning: who runs this may have no right to, or the gateway no kubelet.
-func (c *checkup) gateway(ctx context.Context, k kubectl, where string) {
-	var o struct{ Status struct{ ReadyReplicas int } }
-	if there, err := k.get(ctx, "deployment", "isthmus-gateway", &o); err != nil || !there || o.Status.ReadyReplicas == 0 {
-		return // that is said already
-	}
-	address, stop, err := k.forward(ctx, "deployment/isthmus-gateway", gatewayAdmin)
-	if err == nil {
-		defer stop()
-		n := len(c.all)
-		if err = c.process(ctx, address); err == nil {
-			for i := range c.all[n:] { // the port is another one each time
-				c.all[n+i].Where = strings.Replace(c.all[n+i].Where, address, where, 1)
-			}
-		} else {
-			c.all = c.all[:n]
+// processes checks a gateway and a controller of a cluster by their admin addresses, to which
+// kubectl forwards. Where it cannot that is a warning: who runs this may have no right to, or the
+// pod no kubelet.
+func (c *checkup) processes(ctx context.Context, k kubectl, where string) {
+	var failed []string
+	tried := false
+	for _, deployment := range []string{"isthmus-gateway", "isthmus-controller"} {
+		var o struct{ Status struct{ ReadyReplicas int } }
+		if there, err := k.get(ctx, "deployment", deployment, &o); err != nil || !there || o.Status.ReadyReplicas == 0 {
+			continue // that is said already
+		}
+		tried = true
+		if err := c.forwarded(ctx, k, deployment, where); err != nil {
+			failed = append(failed, err.Error())
 		}
 	}
-	c.add(checkForward, where, checkWarning, errorText(err))
+	if tried {
+		c.add(checkForward, where, checkWarning, strings.Join(failed, "\n"))
+	}
+}
+
+// forwarded checks one process of a Deployment.
+func (c *checkup) forwarded(ctx context.Context, k kubectl, deployment, where string) error {
+	address, stop, err := k.forward(ctx, "deployment/"+deployment, adminPort)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	n := len(c.all)
+	if err := c.process(ctx, address); err != nil {
+		c.all = c.all[:n]
+		return err
+	}
+	for i := range c.all[n:] { // the port is another one each time
+		c.all[n+i].Where = strings.Replace(c.all[n+i].Where, address, where, 1)
+	}
+	return nil
 }
 
 // forward has kubectl lead an address of this host to a port of an object until stop.

@@ -100,6 +100,9 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 	}
 	c.add(checkClock, where, checkBad, found)
 	c.add(checkProblems, where, checkBad, items(s.Problems))
+	if s.Controller != nil {
+		return // it needs neither other networks nor pods
+	}
 	var silent []string
 	for _, k := range s.Known {
 		if k.Network != s.Network && !slices.ContainsFunc(s.Heard, func(h answer.Heard) bool { return h.Network == k.Network && h.Phase == "live" }) {
@@ -113,6 +116,11 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 		found = ""
 		if s.Detached {
 			found = "it has none"
+			for _, g := range s.Gateways {
+				if g.Network == s.Network && g.Error != "" {
+					found += fmt.Sprintf("\ngateway %s: %s", g.Name, g.Error)
+				}
+			}
 		}
 		c.add(checkAttached, where, checkBad, found)
 	}

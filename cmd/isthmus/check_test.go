@@ -120,7 +120,7 @@ func TestCheckOfAClusterAsksAGateway(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := &checkup{}
-		c.gateway(t.Context(), kubectl{program: program, namespace: "n"}, "context east")
+		c.processes(t.Context(), kubectl{program: program, namespace: "n"}, "context east")
 		var b strings.Builder
 		if err := showChecks(&b, c, "text"); err != nil {
 			t.Fatal(err)

@@ -24,7 +24,8 @@ func newStatusCommand() *cobra.Command {
 		Short: "Show which services are healthy where, and what is out",
 		Long: `status asks node proxies and gateways, at their admin addresses, what they know: a gateway
 of the services of its own network, a node proxy of those that its workloads use, on every
-network. In a cluster kubectl port-forward POD 15000 leads to such an address.
+network. A controller says who leads, what it has imported, and what it cannot write or follow.
+In a cluster kubectl port-forward POD 15000 leads to such an address.
 
 READY    pods that discovery has as ready
 HEALTHY  those of them that take connections; ? while none of the network's gateways can be
@@ -123,6 +124,10 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 	writeKeys(b, s)
 	for _, p := range s.Problems {
 		fmt.Fprintf(b, "problem: %s\n", plainLines(p))
+	}
+	if s.Controller != nil {
+		writeController(b, s.Now, s.Controller)
+		return
 	}
 	if len(s.Services) == 0 && strings.HasPrefix(s.Process, "gateway ") { // it lists all that its network has
 		fmt.Fprintf(b, "no pod of network %s serves anything\n", s.Network)
