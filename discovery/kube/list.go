@@ -118,6 +118,22 @@ func (s *Source) withdraw(k Kind, store cache.Store, believed bool) {
 	s.poke()
 }
 
+// forget drops the ServiceExports that only a cache of another cluster has, as they may come to be
+// followed late, and what that cluster counted its changes by.
+func (s *Source) forget() {
+	s.mu.Lock()
+	for k := range s.lists {
+		s.lists[k].version = 0
+	}
+	for e, news := range maps.Clone(s.lists[ServiceExports].objects) {
+		if news <= s.restoredTo { // nobody has said since that this cluster has it
+			s.put(e, nil)
+		}
+	}
+	s.mu.Unlock()
+	s.poke()
+}
+
 // count keeps books of the objects that there are; s.mu is held.
 func (l *list) count(e Event, news uint64, there bool) {
 	if !there {

@@ -59,6 +59,7 @@ type Source struct {
 	held       string                  // what the guard holds, by name; empty: nothing
 	cached     CacheStatus             // how it stands with the cache
 	restoredOf string                  // the cluster that the cache was of
+	restoredTo uint64                  // the number of the latest news that it had
 }
 
 // Open returns a Source of the cluster that c names, which is on network. It asks the API
@@ -100,6 +101,9 @@ func (s *Source) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	restored := s.restore()
+	s.mu.Lock()
+	s.restoredTo = s.news
+	s.mu.Unlock()
 	read := make(chan struct{})
 	s.follow(ctx, &running, read)
 	if !restored {
@@ -171,6 +175,7 @@ func (s *Source) follow(ctx context.Context, running *sync.WaitGroup, read chan<
 			}
 			if i == 0 && s.foreign(stores[0]) {
 				believed = true
+				s.forget()
 			}
 			s.withdraw(order[i], stores[i], believed) // what a cache had, and is there no more
 		}
