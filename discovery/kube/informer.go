@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
@@ -123,21 +124,19 @@ func (s *Source) followExports(ctx context.Context, known chan struct{}) {
 		}
 	}
 	for ctx.Err() == nil {
-		version, err := s.exportsVersion()
+		version, err := s.exportsVersion(ctx)
+		pause := exportsEvery
 		switch {
 		case err != nil:
 			s.failed(ServiceExports, err)
+			pause /= 10
 		case version == "":
 			s.absent(ServiceExports)
 			s.withdraw(ServiceExports, nil, false)
 			clear()
 		default:
 			s.exports(ctx, version, clear)
-			continue
-		}
-		pause := exportsEvery
-		if err != nil {
-			pause /= 10
+			pause = time.Second // they may be said to be there for as long as it likes, and are not
 		}
 		select {
 		case <-ctx.Done():
@@ -146,11 +145,30 @@ func (s *Source) followExports(ctx context.Context, known chan struct{}) {
 	}
 }
 
+// resourcesTime bounds the question which resources there are.
+const resourcesTime = 10 * time.Second
+
+// Resources returns what an API server has of a version of a group. That of client-go knows no
+// context, nor an end: an API server that says nothing would be waited for as long as that.
+func Resources(ctx context.Context, d discovery.DiscoveryInterface, groupVersion string) (*metav1.APIResourceList, error) {
+	c := d.RESTClient()
+	if c == nil { // a made-up one, which answers at once
+		return d.ServerResourcesForGroupVersion(groupVersion)
+	}
+	ctx, cancel := context.WithTimeout(ctx, resourcesTime)
+	defer cancel()
+	out := &metav1.APIResourceList{}
+	if err := c.Get().AbsPath("/apis/" + groupVersion).Do(ctx).Into(out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // exportsVersion returns the version that ServiceExports are asked for, empty if there is
 // none.
-func (s *Source) exportsVersion() (string, error) {
+func (s *Source) exportsVersion(ctx context.Context) (string, error) {
 	for _, version := range []string{"v1beta1", "v1alpha1"} {
-		l, err := s.client.Discovery().ServerResourcesForGroupVersion(exportsGroup + "/" + version)
+		l, err := Resources(ctx, s.client.Discovery(), exportsGroup+"/"+version)
 		if apierrors.IsNotFound(err) {
 			continue
 		} else if err != nil {

@@ -91,13 +91,13 @@ func (f *follower) Run(ctx context.Context) {
 			f.version, f.asked = version, true
 			f.mu.Unlock()
 		}
-		if err == nil && version != "" {
-			f.follow(ctx, version)
-			continue
-		}
 		pause := everyKind
-		if err != nil {
+		switch {
+		case err != nil:
 			pause /= 10
+		case version != "":
+			f.follow(ctx, version)
+			pause = relistFirst // it may be said to be there for as long as it likes, and is not
 		}
 		select {
 		case <-ctx.Done():

@@ -15,6 +15,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/controller/imports"
 	"github.com/isthmus-mesh/isthmus/controller/vip"
+	"github.com/isthmus-mesh/isthmus/discovery/kube"
 )
 
 const conditionType = "Ready"
@@ -35,9 +36,9 @@ func (i *Imports) All() (map[vip.Name]imports.Import, bool) { return all(&i.foll
 // versionOf returns the version of the group that resource is asked for in, empty if there
 // is none.
 func (c *Client) versionOf(ctx context.Context, resource string) (out string, err error) {
-	err = c.once(ctx, "discover "+resource, func(context.Context) error {
+	err = c.once(ctx, "discover "+resource, func(ctx context.Context) error {
 		for _, version := range []string{"v1beta1", "v1alpha1"} {
-			l, err := c.core.Discovery().ServerResourcesForGroupVersion(group + "/" + version)
+			l, err := kube.Resources(ctx, c.core.Discovery(), group+"/"+version)
 			if apierrors.IsNotFound(err) {
 				continue
 			} else if err != nil {
