@@ -69,7 +69,7 @@ func (c *checkup) chart(ctx context.Context, f offline) (errs []error) {
 		if mistakes {
 			level = checkBad
 		}
-		c.add(checkConfig, where, level, said)
+		c.add(checkConfig, kind+".yaml of "+where, level, said)
 		read = append(read, kind+".yaml")
 	}
 	seen := "checked: " + strings.Join(append([]string{"values.schema.json and the templates of " + f.chart}, read...), ", ")

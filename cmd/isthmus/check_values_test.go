@@ -33,7 +33,7 @@ func TestCheckOfValuesReadsWhatIsRendered(t *testing.T) {
 		not    string
 	}{
 		"well": {"    network: a\n", exitOK, []string{"✓ ISTH-002", "checked: values.schema.json and the templates of c, gateway.yaml", "not checked: whether controller takes its configuration: install controller", "✓ ISTH-001", "not checked: what only a cluster knows"}, "✗"},
-		"odd":  {"    netwrok: a\n", exitFinding, []string{"✓ ISTH-002", "✗ ISTH-001", "gateway: gateway.yaml as rendered:2: netwrok"}, dir},
+		"odd":  {"    netwrok: a\n", exitFinding, []string{"✓ ISTH-002", "gateway.yaml of values " + values + "\n  ✗ ISTH-001", "gateway: gateway.yaml as rendered:2: netwrok"}, dir},
 	} {
 		helm := write("helm", fmt.Sprintf("#!/bin/sh\ncat <<'EOT'\n%sEOT\n", rendered(x.config)))
 		code, out, errs := isthmus(t, "check", "--helm", helm, "--chart", "c", "--values", values)

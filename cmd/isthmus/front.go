@@ -68,13 +68,15 @@ func frontOf(ctx context.Context, k kubectl) (front, error) {
 		}
 		f.pending, f.why = true, "its load balancer is pending"
 	case "NodePort":
-		f.why = "it is of type NodePort, whose addresses are those of nodes"
+		f.why = "it is of type NodePort, and no gateway is on a node with an address"
 		if len(s.Spec.Ports) > 0 && s.Spec.Ports[0].NodePort > 0 {
-			f.why += fmt.Sprintf(", at port %d", s.Spec.Ports[0].NodePort)
+			f.nodes(ctx, k, s.Spec.Ports[0].NodePort)
 		}
 	default:
-		take(s.Spec.ExternalIPs...)
-		f.why = "it is of type ClusterIP and has no externalIPs"
+		f.why = "it is of type ClusterIP and has no externalIPs, and no gateway has a hostPort"
+		if take(s.Spec.ExternalIPs...); there && len(f.addresses) == 0 {
+			f.nodes(ctx, k, 0)
+		}
 	}
 	if !there {
 		f.why = "it is not there: install the chart"
@@ -83,6 +85,14 @@ func frontOf(ctx context.Context, k kubectl) (front, error) {
 		return front{addresses: f.addresses}, nil
 	}
 	return f, nil
+}
+
+// nodes takes the addresses of nodes. Who may not ask for these is told so, and may write them.
+func (f *front) nodes(ctx context.Context, k kubectl, port int) {
+	var err error
+	if f.addresses, err = atNodes(ctx, k, port); err != nil {
+		f.why = fmt.Sprintf("its nodes could not be asked for: %v", err)
+	}
 }
 
 // dialled is an address that somebody has written, with the port of gateways where it has none.

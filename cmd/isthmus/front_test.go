@@ -19,6 +19,25 @@ func service(kind, more string) string {
 	return "---\napiVersion: v1\nkind: Service\nmetadata: {name: isthmus-gateway}\nspec:\n  type: " + kind + "\n  ports: [{port: 15008, nodePort: 31008}]\n" + more
 }
 
+// onNodes are two gateways on nodes, one of which has an external address, and a pod that waits
+// for a node. kubectl of the test takes "get pods --namespace" for an object of that name.
+const onNodes = `---
+kind: Pods
+metadata: {name: --namespace}
+items:
+- {spec: {nodeName: n1, containers: [{ports: [{containerPort: 15020, hostPort: 1}, {containerPort: 15008}]}]}}
+- {spec: {nodeName: n2, containers: [{ports: []}]}}
+- {spec: {containers: []}}
+---
+kind: Node
+metadata: {name: n1}
+status: {addresses: [{type: InternalIP, address: 10.1.0.5}, {type: ExternalIP, address: 192.0.2.5}]}
+---
+kind: Node
+metadata: {name: n2}
+status: {addresses: [{type: Hostname, address: n2}, {type: InternalIP, address: 10.1.0.6}]}
+`
+
 const balanced = "status: {loadBalancer: {ingress: [{ip: 203.0.113.7}, {hostname: gw.example.com}]}}\n"
 
 func TestFrontIsWhatAClusterSaysOfItsGateways(t *testing.T) {
@@ -29,7 +48,11 @@ func TestFrontIsWhatAClusterSaysOfItsGateways(t *testing.T) {
 	}{
 		"a load balancer":       {service("LoadBalancer", balanced), "203.0.113.7:15008 gw.example.com:15008", "", false},
 		"a pending one":         {service("LoadBalancer", ""), "", "pending", true},
-		"node ports":            {service("NodePort", ""), "", "at port 31008", false},
+		"node ports":            {service("NodePort", "") + onNodes, "10.1.0.6:31008 192.0.2.5:31008", "", false},
+		"no node":               {service("NodePort", ""), "", "no gateway is on a node", false},
+		"a hostPort":            {service("ClusterIP", "") + strings.Replace(onNodes, "containerPort: 15008", "containerPort: 15008, hostPort: 443", 1), "192.0.2.5:443", "", false},
+		"one at an address":     {service("ClusterIP", "") + strings.Replace(onNodes, "containerPort: 15008", "containerPort: 15008, hostPort: 443, hostIP: 192.0.2.9", 1), "192.0.2.9:443", "", false},
+		"the node's network":    {service("ClusterIP", "") + strings.ReplaceAll(onNodes, "nodeName", "hostNetwork: true, nodeName"), "10.1.0.6:15008 192.0.2.5:15008", "", false},
 		"external IPs":          {service("ClusterIP", "  externalIPs: [192.0.2.1]\n"), "192.0.2.1:15008", "", false},
 		"nothing":               {service("ClusterIP", ""), "", "ClusterIP", false},
 		"no Service":            {"", "", "install the chart", false},
@@ -87,7 +110,7 @@ func TestLinkWaitsForAddresses(t *testing.T) {
 	}{
 		"it is there":         {service("LoadBalancer", balanced), "--wait 1h", exitOK, nil},
 		"pending to the end":  {service("LoadBalancer", ""), "--wait 10ms", exitFinding, []string{"isthmus: waiting for an address of the load balancer of network \"west\" (context w,", "after 10ms", "--address", "nothing was linked"}},
-		"of no use":           {service("NodePort", ""), "--wait 1h", exitFinding, []string{"NodePort", "31008", "--address west=ADDRESS", "nothing was linked"}},
+		"of no use":           {service("NodePort", ""), "--wait 1h", exitFinding, []string{"NodePort", "no gateway is on a node", "--address west=ADDRESS", "nothing was linked"}},
 		"written":             {service("NodePort", ""), "--wait 1h --address west=192.0.2.1:31008", exitOK, nil},
 		"not waited for":      {service("LoadBalancer", ""), "", exitOK, []string{`network "west": it has no address`, "--wait", "--address west="}},
 		"of another network":  {service("NodePort", ""), "--address wset=192.0.2.1", exitUsage, []string{"wset", `["west" "east"]`}},

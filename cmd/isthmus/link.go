@@ -42,8 +42,8 @@ meant.
 
 A network without an address is linked all the same: its gateways have to dial the others
 then. A load balancer may take minutes to have one: --wait looks until it has, and links
-nothing if it has none by then. What no Service says, as the nodes of a Service of type
-NodePort or a name that somebody else made, goes into --address.
+nothing if it has none by then. What the cluster does not say, such as a name that somebody
+made for its load balancer or the addresses of a NAT gateway, goes into --address.
 
 Exit codes: 0 linked or printed, 1 refused, or --wait is over, 2 usage, 3 a cluster could not
 be asked or changed.`,
