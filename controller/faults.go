@@ -83,6 +83,7 @@ func rightOf(why string) string {
 		return ""
 	}
 	right, _, _ = strings.Cut(right, " in the namespace ")
+	right, _, _ = strings.Cut(right, " - error from a previous attempt") // with the port that it came from
 	right, _, _ = strings.Cut(right, "\n")
 	return right
 }

@@ -50,6 +50,9 @@ func TestTheTextOfAMissingRightNamesNoObject(t *testing.T) {
 	if want := `User "system:serviceaccount:isthmus-system:controller" cannot create resource "serviceimports" in API group "multicluster.x-k8s.io"`; one != want || other != want {
 		t.Errorf("%q and %q; want %q", one, other, want)
 	}
+	if got := rightOf(`pods is forbidden: User "gateway" cannot watch resource "pods" in API group "" at the cluster scope - error from a previous attempt: read tcp 127.0.0.1:54992->127.0.0.1:42109: read: connection reset by peer`); got != `User "gateway" cannot watch resource "pods" in API group "" at the cluster scope` {
+		t.Errorf("after an attempt that was cut off it is %q", got)
+	}
 	if got := rightOf("i/o timeout"); got != "" {
 		t.Errorf("what is no right is %q", got)
 	}

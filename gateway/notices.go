@@ -39,6 +39,7 @@ func (g *Gateway) rightsNotices() (out []healthstream.Notice) {
 		return nil
 	}
 	add := func(what, why string) {
+		why, _, _ = strings.Cut(why, " - error from a previous attempt") // with the port that it came from
 		if strings.Contains(why, "forbidden") {
 			out = append(out, healthstream.Notice{Kind: healthstream.NoticeRights, Subject: what,
 				Text: fmt.Sprintf("the API server refuses the gateways %s, so that what was known stays in force: %s: give their role that right (docs/rights.md; helm upgrade makes the roles anew)", what, why)})

@@ -71,3 +71,14 @@ func TestBadInputIsShownAtTheObjectAndByCheck(t *testing.T) {
 	}
 	eventually(t, 30*time.Second, "what is well is imported", func() bool { return addressesOf(o.imports()["well"]) != "" })
 }
+
+// Two clusters whose link cards have one name are named by check, with the remedy.
+func TestOneNetworkNameInTwoClustersIsShownByCheck(t *testing.T) {
+	c := startCluster(t)
+	op := newOperator(t, map[string]*cluster{"west": c, "again": c})
+	op.does(t, "isthmus init --network west --apply --context west")
+	out, code := op.shell(t, "isthmus check --contexts west,again")
+	if code != 1 || !strings.Contains(out, "✗ ISTH-201") || !strings.Contains(out, `both are network "west"`) || !strings.Contains(out, "make one of the networks anew with another name") {
+		t.Errorf("check exits with %d:\n%s", code, out)
+	}
+}
