@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 )
 
 const (
@@ -78,7 +79,11 @@ func writeCache(path string, h cacheHeader, objects []Event, missing map[Event]c
 			l.Missing = &m
 		}
 		if e.Kind != ServiceExports {
-			if l.Object, err = json.Marshal(e.Object); err != nil {
+			o := e.Object
+			if p, is := o.(*keptPod); is {
+				o = p.object()
+			}
+			if l.Object, err = json.Marshal(o); err != nil {
 				return err
 			}
 		}
@@ -171,13 +176,18 @@ func (l cacheLine) event() (e Event, err error) {
 	if err := json.Unmarshal(l.Object, e.Object); err != nil {
 		return e, err
 	}
-	// A record of discovery is made of what an object says of itself.
-	o := e.Object.(interface {
-		GetName() string
-		GetNamespace() string
-	})
-	if o.GetName() != l.Name || o.GetNamespace() != l.Namespace {
-		return e, fmt.Errorf("%s %s/%s calls itself %s/%s", l.Kind, l.Namespace, l.Name, o.GetNamespace(), o.GetName())
+	if p, is := e.Object.(*corev1.Pod); is {
+		e.Object = keepPod(p)
 	}
-	return e, nil
+	return e, l.calls(e.Object)
+}
+
+// calls reports, as an error, that o calls itself something else than l does: a record of discovery
+// is made of what an object says of itself.
+func (l cacheLine) calls(o any) error {
+	m, err := meta.Accessor(o)
+	if err == nil && (m.GetName() != l.Name || m.GetNamespace() != l.Namespace) {
+		err = fmt.Errorf("%s %s/%s calls itself %s/%s", l.Kind, l.Namespace, l.Name, m.GetNamespace(), m.GetName())
+	}
+	return err
 }

@@ -66,7 +66,7 @@ type Cluster struct {
 	nodes      map[string]*corev1.Node
 	services   map[name]*corev1.Service
 	slices     map[name]*discoveryv1.EndpointSlice
-	pods       map[name]*corev1.Pod
+	pods       map[name]*keptPod
 	exports    map[name]struct{}
 
 	inService   index[name]   // slices, by their service
@@ -85,7 +85,7 @@ func NewCluster(network, systemNamespace string) *Cluster {
 	return &Cluster{
 		network: network, system: systemNamespace,
 		namespaces: map[string]*corev1.Namespace{}, nodes: map[string]*corev1.Node{}, services: map[name]*corev1.Service{},
-		slices: map[name]*discoveryv1.EndpointSlice{}, pods: map[name]*corev1.Pod{}, exports: map[name]struct{}{},
+		slices: map[name]*discoveryv1.EndpointSlice{}, pods: map[name]*keptPod{}, exports: map[name]struct{}{},
 		inService: index[name]{}, aboutPod: index[name]{}, onNode: index[string]{}, podsOf: index[string]{}, servicesOf: index[string]{}, described: map[name]bool{},
 		staleSpaces: map[string]struct{}{}, staleNames: map[name]struct{}{}, stalePods: map[name]struct{}{},
 	}
@@ -98,6 +98,9 @@ func (c *Cluster) Apply(events ...Event) []discovery.Change {
 	for _, e := range events {
 		gateways = gateways || c.front.concerns(e)
 		n := name{e.Namespace, e.Name}
+		if c.has(e, n) {
+			continue
+		}
 		switch e.Kind {
 		case Namespaces:
 			c.setNamespace(e.Name, object[corev1.Namespace](e))
@@ -108,7 +111,7 @@ func (c *Cluster) Apply(events ...Event) []discovery.Change {
 		case EndpointSlices:
 			c.setSlice(n, object[discoveryv1.EndpointSlice](e))
 		case Pods:
-			c.setPod(n, object[corev1.Pod](e))
+			c.setPod(n, podIn(e))
 		case ServiceExports:
 			if e.Object == nil {
 				delete(c.exports, n)
@@ -122,6 +125,23 @@ func (c *Cluster) Apply(events ...Event) []discovery.Change {
 		return append(c.readGateways(), c.translate()...)
 	}
 	return c.translate()
+}
+
+// has reports whether what e says is what was said last, in the very same object.
+func (c *Cluster) has(e Event, n name) bool {
+	switch o := e.Object.(type) {
+	case *corev1.Namespace:
+		return o == c.namespaces[e.Name]
+	case *corev1.Node:
+		return o == c.nodes[e.Name]
+	case *corev1.Service:
+		return o == c.services[n]
+	case *discoveryv1.EndpointSlice:
+		return o == c.slices[n]
+	case *keptPod:
+		return o == c.pods[n]
+	}
+	return false
 }
 
 // Objects returns all that the cluster has now. They are not to be changed.
@@ -236,7 +256,7 @@ func (c *Cluster) setService(n name, now *corev1.Service) {
 	c.staleNames[n] = struct{}{}
 }
 
-func (c *Cluster) setPod(n name, now *corev1.Pod) {
+func (c *Cluster) setPod(n name, now *keptPod) {
 	if old := c.pods[n]; old != nil {
 		c.onNode.remove(old.Spec.NodeName, n)
 	}
@@ -376,7 +396,7 @@ func (c *Cluster) membersOf(n name) (out []membership) {
 
 // sameLife reports whether an endpoint is about this pod, and not about one of its name
 // that was there before.
-func sameLife(e *discoveryv1.Endpoint, p *corev1.Pod) bool {
+func sameLife(e *discoveryv1.Endpoint, p *keptPod) bool {
 	return p == nil || e.TargetRef.UID == "" || e.TargetRef.UID == p.UID
 }
 

@@ -163,7 +163,7 @@ func tunnelPort(svc *corev1.Service) (found *corev1.ServicePort) {
 }
 
 // behind are the pods of the Service that other networks dial.
-func (c *Cluster) behind() (out []*corev1.Pod) {
+func (c *Cluster) behind() (out []*keptPod) {
 	for slice := range c.inService[c.front.service] {
 		s := c.slices[slice]
 		for i := range s.Endpoints {
@@ -180,15 +180,11 @@ func (c *Cluster) behind() (out []*corev1.Pod) {
 func (c *Cluster) hostPorts() (out []Address) {
 	pods := c.behind()
 	if p := c.pods[name{c.front.service.namespace, c.front.self}]; p != nil {
-		pods = []*corev1.Pod{p}
+		pods = []*keptPod{p}
 	}
 	for _, p := range pods {
-		for _, container := range p.Spec.Containers {
-			for _, port := range container.Ports {
-				if isHostPort(port) {
-					out = append(out, c.onNodeOf(p, port)...)
-				}
-			}
+		for _, port := range p.HostPorts {
+			out = append(out, c.onNodeOf(p, port)...)
 		}
 	}
 	return out
@@ -202,7 +198,7 @@ func isHostPort(p corev1.ContainerPort) bool {
 
 // onNodeOf is where port of p is reached: at the one address of its node that it is bound to, else at the
 // external or else the internal ones, or, before the Node is known, those of the pod's status.
-func (c *Cluster) onNodeOf(p *corev1.Pod, port corev1.ContainerPort) (out []Address) {
+func (c *Cluster) onNodeOf(p *keptPod, port corev1.ContainerPort) (out []Address) {
 	if ip, err := netip.ParseAddr(port.HostIP); err == nil && usable(ip) {
 		return []Address{{ip.Unmap().String(), uint16(port.HostPort)}}
 	}
@@ -222,7 +218,7 @@ func (c *Cluster) onNodeOf(p *corev1.Pod, port corev1.ContainerPort) (out []Addr
 
 func (c *Cluster) onHostNetwork() bool {
 	pods := c.behind()
-	return len(pods) > 0 && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !p.Spec.HostNetwork })
+	return len(pods) > 0 && !slices.ContainsFunc(pods, func(p *keptPod) bool { return !p.Spec.HostNetwork })
 }
 
 // nodeAddresses are those of the nodes that gateways run on: what reaches these goes no

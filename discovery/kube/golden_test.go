@@ -76,6 +76,9 @@ func decode(kind string, raw []byte) (Event, error) {
 	e.Namespace, e.Name = o.GetNamespace(), o.GetName()
 	var err error
 	e.Object, err = trim(o)
+	if p, is := e.Object.(*keptPod); is {
+		e.Object = p.object()
+	}
 	return e, err
 }
 

@@ -2,12 +2,14 @@ package kube
 
 import (
 	"context"
+	"reflect"
 	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -62,7 +64,7 @@ func follow[L runtime.Object](s *Source, k Kind, example runtime.Object, list fu
 		},
 	}
 	store, c := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, client), ObjectType: example, Transform: trim, Logger: new(logr.Discard()),
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, client), ObjectType: example, Transform: func(o any) (any, error) { return s.keep(k, o) }, Logger: new(logr.Discard()),
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(o any) { s.noteObject(k, o, false) },
 			UpdateFunc: func(_, o any) { s.noteObject(k, o, false) },
@@ -73,6 +75,24 @@ func follow[L runtime.Object](s *Source, k Kind, example runtime.Object, list fu
 	defer s.mu.Unlock()
 	s.followed[k] = c
 	return store, c
+}
+
+// keep returns what is kept of an object: of one that is as it is known, what is known, so that a list
+// that is read anew is not in memory twice, and nobody looks at it again. That its resourceVersion is
+// the same would not say so: the API server may have gone backwards in between.
+func (s *Source) keep(k Kind, o any) (any, error) {
+	kept, err := trim(o)
+	m, none := meta.Accessor(kept)
+	if err != nil || none != nil {
+		return kept, err
+	}
+	s.mu.Lock()
+	was := s.lists[k].objects[Event{Kind: k, Namespace: m.GetNamespace(), Name: m.GetName()}].object
+	s.mu.Unlock()
+	if was != nil && reflect.DeepEqual(was, kept) {
+		return was, nil
+	}
+	return kept, nil
 }
 
 func (s *Source) noteObject(k Kind, o any, gone bool) {

@@ -15,18 +15,18 @@ import (
 // list is how it stands with the list of one kind.
 type list struct {
 	kind      Kind
-	objects   map[Event]uint64 // the number of the latest news of each
-	read      bool             // in this life, and all that it lacks is noted
-	open      bool             // a watch is open: all that happens is told
-	none      bool             // the API server has no such list, which is no fault
-	failing   bool             // the last question was not answered as it should be
-	why       string           // the last time that it failed
-	whyTime   time.Time        // when that began
-	remedy    string           // against that
-	since     time.Time        // when it was last known to be current; unless open
-	held      int              // objects that a list which was read anew lacks, and that stay in force
-	heldOf    int              // objects that were known then
-	version   uint64           // of the list and of what the watch told since, as far as the guard has looked
+	objects   map[Event]known
+	read      bool      // in this life, and all that it lacks is noted
+	open      bool      // a watch is open: all that happens is told
+	none      bool      // the API server has no such list, which is no fault
+	failing   bool      // the last question was not answered as it should be
+	why       string    // the last time that it failed
+	whyTime   time.Time // when that began
+	remedy    string    // against that
+	since     time.Time // when it was last known to be current; unless open
+	held      int       // objects that a list which was read anew lacks, and that stay in force
+	heldOf    int       // objects that were known then
+	version   uint64    // of the list and of what the watch told since, as far as the guard has looked
 	heldSince time.Time
 }
 
@@ -96,7 +96,7 @@ func (s *Source) withdraw(k Kind, store cache.Store, believed bool) {
 	s.mu.Lock()
 	all := maps.Clone(s.lists[k].objects)
 	s.mu.Unlock()
-	for e, news := range all {
+	for e, was := range all {
 		if store != nil {
 			if _, there, _ := store.GetByKey(name{e.Namespace, e.Name}.String()); there {
 				continue
@@ -104,7 +104,7 @@ func (s *Source) withdraw(k Kind, store cache.Store, believed bool) {
 		}
 		s.mu.Lock()
 		switch {
-		case s.lists[k].objects[e] != news: // the informer has said something else meanwhile
+		case s.lists[k].objects[e].news != was.news: // the informer has said something else meanwhile
 		case believed:
 			s.put(e, nil)
 		default:
@@ -125,8 +125,8 @@ func (s *Source) forget() {
 	for k := range s.lists {
 		s.lists[k].version = 0
 	}
-	for e, news := range maps.Clone(s.lists[ServiceExports].objects) {
-		if news <= s.restoredTo { // nobody has said since that this cluster has it
+	for e, was := range maps.Clone(s.lists[ServiceExports].objects) {
+		if was.news <= s.restoredTo { // nobody has said since that this cluster has it
 			s.put(e, nil)
 		}
 	}
@@ -134,16 +134,22 @@ func (s *Source) forget() {
 	s.poke()
 }
 
-// count keeps books of the objects that there are; s.mu is held.
-func (l *list) count(e Event, news uint64, there bool) {
-	if !there {
+// known is what was told last of an object that there is.
+type known struct {
+	news   uint64 // the number of that
+	object any
+}
+
+// count keeps books of the objects that there are, nil is that o is gone; s.mu is held.
+func (l *list) count(e Event, news uint64, o any) {
+	if o == nil {
 		delete(l.objects, e)
 		return
 	}
 	if l.objects == nil {
-		l.objects = map[Event]uint64{}
+		l.objects = map[Event]known{}
 	}
-	l.objects[e] = news
+	l.objects[e] = known{news, o}
 }
 
 // age is how long ago l was last known to be current.

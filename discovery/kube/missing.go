@@ -71,7 +71,7 @@ func (s *Source) misses(now time.Time) (known [kinds]int) {
 		if missing[e.Kind] == nil {
 			missing[e.Kind] = map[name]uint64{}
 		}
-		missing[e.Kind][name{e.Namespace, e.Name}] = s.lists[e.Kind].objects[e]
+		missing[e.Kind][name{e.Namespace, e.Name}] = s.lists[e.Kind].objects[e].news
 	}
 	s.mu.Unlock()
 	for k := range kinds {
@@ -173,7 +173,7 @@ func (s *Source) gone(k Kind, verdicts ...verdict) {
 	}
 	s.mu.Lock()
 	for _, v := range verdicts {
-		if e := (Event{Kind: k, Namespace: v.namespace, Name: v.name.name}); s.lists[k].objects[e] == v.news {
+		if e := (Event{Kind: k, Namespace: v.namespace, Name: v.name.name}); s.lists[k].objects[e].news == v.news {
 			s.put(e, nil)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 // pod is a Pod with the other objects that it is read with.
 type pod struct {
-	object    *corev1.Pod       // nil: there is none
+	object    *keptPod          // nil: there is none
 	namespace *corev1.Namespace // nil: it is not known
 	node      *corev1.Node      // nil: it is not known
 	network   string            // of the cluster
@@ -89,9 +89,7 @@ func (m membership) admits(state string) bool {
 
 // state is the pod's own word, which is there before the slices have it.
 func (p pod) state() string {
-	ready := slices.ContainsFunc(p.object.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+	ready := p.object.Status.Ready == corev1.ConditionTrue
 	switch gone := p.object.DeletionTimestamp != nil; {
 	case gone && ready:
 		return "serving"
@@ -146,22 +144,12 @@ func (p pod) meshed(f *faults) bool {
 // ports returns the TCP ports that have names. Of two of one name the first counts, as
 // for Kubernetes.
 func (p pod) ports() (out []discovery.NamedPort) {
-	add := func(c corev1.Container) {
-		for _, port := range c.Ports {
-			if port.Name == "" || port.Protocol != corev1.ProtocolTCP && port.Protocol != "" || port.ContainerPort < 1 || port.ContainerPort > 65535 || mesh.ReservedPort(uint16(port.ContainerPort)) {
-				continue
-			}
-			if !slices.ContainsFunc(out, func(o discovery.NamedPort) bool { return o.Name == port.Name }) {
-				out = append(out, discovery.NamedPort{Name: port.Name, Port: uint16(port.ContainerPort)})
-			}
+	for _, port := range p.object.Ports {
+		if port.Protocol != corev1.ProtocolTCP && port.Protocol != "" || port.Port < 1 || port.Port > 65535 || mesh.ReservedPort(uint16(port.Port)) {
+			continue
 		}
-	}
-	for _, c := range p.object.Spec.Containers {
-		add(c)
-	}
-	for _, c := range p.object.Spec.InitContainers {
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways { // a sidecar
-			add(c)
+		if !slices.ContainsFunc(out, func(o discovery.NamedPort) bool { return o.Name == port.Name }) {
+			out = append(out, discovery.NamedPort{Name: port.Name, Port: uint16(port.Port)})
 		}
 	}
 	return out

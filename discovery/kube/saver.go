@@ -90,7 +90,7 @@ func (s *Source) missesStill(missing map[Event]cacheMissing, written, now time.T
 	for e, m := range missing {
 		s.missing[e] = struct{}{}
 		since := now.Add(-time.Duration(min(m.MS, longestMissing.Milliseconds())) * time.Millisecond).Add(-max(0, now.Sub(written)))
-		s.guard.restore(e, s.lists[e.Kind].objects[e], since, m.Restored, len(s.lists[e.Kind].objects))
+		s.guard.restore(e, s.lists[e.Kind].objects[e].news, since, m.Restored, len(s.lists[e.Kind].objects))
 	}
 }
 

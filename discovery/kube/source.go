@@ -235,8 +235,8 @@ func (s *Source) note(e Event, o any) {
 // put is note; s.mu is held.
 func (s *Source) put(e Event, o any) {
 	if s.pods != nil && e.Kind == Pods {
-		if p, is := o.(*corev1.Pod); is {
-			s.pods.Set(p)
+		if p := podIn(Event{Object: o}); p != nil {
+			s.pods.Set(&corev1.Pod{ObjectMeta: p.meta(), Spec: corev1.PodSpec{NodeName: p.Spec.NodeName, ServiceAccountName: p.Spec.ServiceAccountName}, Status: corev1.PodStatus{Phase: p.Status.Phase}})
 		} else {
 			s.pods.Remove(e.Namespace, e.Name)
 		}
@@ -244,7 +244,7 @@ func (s *Source) put(e Event, o any) {
 	s.pending[e] = o
 	delete(s.missing, e)
 	s.news++
-	s.lists[e.Kind].count(e, s.news, o != nil)
+	s.lists[e.Kind].count(e, s.news, o)
 }
 
 // miss keeps that an object is missing, for the guard to look at.

@@ -1,8 +1,6 @@
 package kube
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,7 +40,7 @@ func trim(o any) (any, error) {
 		}
 		return slice, nil
 	case *corev1.Pod:
-		return trimPod(o), nil
+		return keepPod(o), nil
 	case *metav1.PartialObjectMetadata:
 		return &metav1.PartialObjectMetadata{TypeMeta: o.TypeMeta, ObjectMeta: trimMeta(o.ObjectMeta)}, nil
 	}
@@ -64,49 +62,6 @@ func trimSelector(s map[string]string) map[string]string {
 		return nil
 	}
 	return selects
-}
-
-func trimPod(o *corev1.Pod) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: trimMeta(o.ObjectMeta),
-		Spec:   corev1.PodSpec{NodeName: o.Spec.NodeName, ServiceAccountName: o.Spec.ServiceAccountName, HostNetwork: o.Spec.HostNetwork},
-		Status: corev1.PodStatus{Phase: o.Status.Phase, PodIP: o.Status.PodIP, PodIPs: o.Status.PodIPs}}
-	if ports := namedPorts(o.Spec.Containers); ports != nil {
-		p.Spec.Containers = []corev1.Container{{Ports: ports}}
-		if slices.ContainsFunc(ports, isHostPort) {
-			p.Status.HostIPs = o.Status.HostIPs
-		}
-	}
-	var sidecars []corev1.Container
-	for _, c := range o.Spec.InitContainers {
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-			sidecars = append(sidecars, c)
-		}
-	}
-	if ports := namedPorts(sidecars); ports != nil {
-		always := corev1.ContainerRestartPolicyAlways
-		p.Spec.InitContainers = []corev1.Container{{RestartPolicy: &always, Ports: ports}}
-	}
-	for _, c := range o.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: c.Type, Status: c.Status})
-		}
-	}
-	return p
-}
-
-// namedPorts returns those of containers that a service can mean by their names, and where a gateway's
-// tunnels come by the node.
-func namedPorts(containers []corev1.Container) (out []corev1.ContainerPort) {
-	for _, c := range containers {
-		for _, p := range c.Ports {
-			if isHostPort(p) {
-				out = append(out, p)
-			} else if p.Name != "" {
-				out = append(out, corev1.ContainerPort{Name: p.Name, ContainerPort: p.ContainerPort, Protocol: p.Protocol})
-			}
-		}
-	}
-	return out
 }
 
 func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
