@@ -339,3 +339,40 @@ func TestBooksAreRightWhateverIsTold(t *testing.T) {
 		}
 	}
 }
+
+// A node proxy that starts from what it saved has the services of its own pods, however many others it followed.
+func TestServicesOfOwnPodsHaveRoomAfterARestart(t *testing.T) {
+	m := begin()
+	m.Workloads = []*pb.ExcerptWorkload{ownPod(1, "own.shop.svc.cluster.local")}
+	m.Services = []*pb.ExcerptService{{Name: "own", Namespace: "shop"}}
+	for i := range MaxServices - 1 {
+		s := fmt.Sprintf("s%d.shop.svc.cluster.local", i)
+		m.Names = append(m.Names, &pb.ExcerptName{Asked: s, Service: s})
+		m.Services = append(m.Services, &pb.ExcerptService{Name: fmt.Sprintf("s%d", i), Namespace: "shop"})
+	}
+	m.End = true
+	h, err := taken(t, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 { // services of more pods, which need no room of the others
+		s := fmt.Sprintf("more%d.shop.svc.cluster.local", i)
+		if err := take(t, h, &pb.Excerpt{Workloads: []*pb.ExcerptWorkload{ownPod(2+i, s)}, Services: []*pb.ExcerptService{{Name: fmt.Sprintf("more%d", i), Namespace: "shop"}}, End: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := h.Status(); st.LeftOut != 0 || st.Services != MaxServices+100 {
+		t.Fatalf("it has %d services, %d are left out", st.Services, st.LeftOut)
+	}
+	data, err := h.Save(time.Unix(1e9, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := NewHeld(modelNetwork, modelNode, "cluster.local")
+	if _, _, _, err := again.Restore(data); err != nil {
+		t.Fatal(err)
+	}
+	if st := again.Status(); st.LeftOut != 0 || st.Services != MaxServices+100 {
+		t.Errorf("restored, it has %d services, and %d are left out for %q; want what was held", st.Services, st.LeftOut, st.Bound)
+	}
+}

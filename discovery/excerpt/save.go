@@ -98,16 +98,16 @@ func (h *Held) Restore(data []byte) (changes []discovery.Change, asked []string,
 		h.mean(name, target{t.Service, t.Workload})
 		asked = append(asked, name)
 	}
+	for _, w := range s.Workloads { // before services: those of this node's pods have room
+		w.Network = h.network
+		h.putPod(w)
+	}
 	for _, x := range s.Services {
 		host := x.Hostname
 		if host == "" {
 			host = hostnameOf(x.Name, x.Namespace)
 		}
 		h.putService(host, x)
-	}
-	for _, w := range s.Workloads {
-		w.Network = h.network
-		h.putPod(w)
 	}
 	h.began = true
 	return h.changes(), asked, x.Saved, nil
