@@ -49,6 +49,19 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* nine tenths of the container's memory limit: the garbage collector works harder from there on, and
+     what it does not count (the program itself, socket buffers, the kernel's part) has room. A limit that is not
+     written in Mi or Gi, or none, is taken as the kubelet has it: (dict "limit" "512Mi" "container" "gateway") */}}
+{{- define "isthmus.memoryLimit" -}}
+{{- $limit := .limit | default "" | toString -}}
+- name: GOMEMLIMIT
+{{- if regexMatch "^[0-9]+[MG]i$" $limit }}
+  value: {{ printf "%dMiB" (div (mul (regexFind "^[0-9]+" $limit | int64) (ternary 1024 1 (hasSuffix "Gi" $limit)) 9) 10) }}
+{{- else }}
+  valueFrom: {resourceFieldRef: {containerName: {{ .container }}, resource: limits.memory}}
+{{- end }}
+{{- end }}
+
 {{/* the kubelet's probes: of the operations port, by number, as a node proxy declares none */}}
 {{- define "isthmus.probes" -}}
 startupProbe:
