@@ -18,7 +18,8 @@ const (
 	holdFor = 10 * time.Minute
 	// restoredFor is the same for what an API server lacks that has gone backwards: it has
 	// lost them for certain, and somebody has to make them anew. It also ends what is held
-	// for the sake of pods.
+	// for the sake of pods, and pods themselves: who answers at the address of one for so long,
+	// and no list knows it, may be somebody whom this cluster does not know.
 	restoredFor = 24 * time.Hour
 	// rewoundFor is how long before and after it is noticed that the API server has gone
 	// backwards a list may lack something for that reason.
@@ -35,7 +36,7 @@ const (
 // kept for some minutes after it was deleted is asked for by nobody, and a service that is
 // dropped while its pods run fails all its connections. So all that is missing is held,
 // however few: pods for as long as their addresses answer, what rests on pods as long as
-// these are known, and the rest for a while. Deletions that a watch tells of never come
+// these are known, at most a day, and the rest for a while. Deletions that a watch tells of never come
 // here: somebody made them. It asks nobody anything, and is not safe for concurrent use.
 type guard struct {
 	missing [kinds]absence
@@ -135,7 +136,7 @@ func (g *guard) judge(k Kind, known int, now time.Time, needed func(name) bool) 
 		age := now.Sub(l.since)
 		switch {
 		case age < judgeAfter:
-		case !needed(n), k != Pods && !a.cached && l.over(age, asked):
+		case !needed(n), !a.cached && l.over(age, asked || k == Pods):
 			delete(a.lost, n)
 			gone = append(gone, l.verdict)
 		case !l.held:
@@ -149,8 +150,8 @@ func (g *guard) judge(k Kind, known int, now time.Time, needed func(name) bool) 
 	return gone, held
 }
 
-// over reports whether an object without an address has been held for long enough; asked: pods
-// are held beside it.
+// over reports whether an object has been held for long enough, whoever answers; asked: it is a pod,
+// or pods are held beside it.
 func (l *loss) over(age time.Duration, asked bool) bool {
 	return age >= restoredFor || age >= holdFor && !l.restored && !asked
 }

@@ -84,8 +84,8 @@ func (s *Source) misses(now time.Time) (known [kinds]int) {
 // isMissing reports whether the guard knows that an object is missing.
 func (s *Source) isMissing(k Kind, n name) bool { return s.guard.missing[k].lost[n] != nil }
 
-// addresses returns those of pods that are there, if any pod is missing: who has the address of
-// one that is missing has taken its place.
+// addresses returns those of pods and nodes that are there, if any pod is missing: who has the
+// address of one that is missing has taken its place.
 func (s *Source) addresses() map[string]bool {
 	if len(s.guard.missing[Pods].lost) == 0 {
 		return nil
@@ -95,6 +95,13 @@ func (s *Source) addresses() map[string]bool {
 		over := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 		if !over && !p.Spec.HostNetwork && p.Status.PodIP != "" && !s.isMissing(Pods, n) {
 			out[p.Status.PodIP] = true
+		}
+	}
+	for n, node := range s.cluster.nodes {
+		for _, a := range node.Status.Addresses {
+			if !s.isMissing(Nodes, name{name: n}) {
+				out[a.Address] = true
+			}
 		}
 	}
 	return out

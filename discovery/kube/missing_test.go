@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -315,5 +316,87 @@ func TestAddressThatAnotherPodHasIsNoSignOfLife(t *testing.T) {
 		if s := w.snapshot(); s.Workload("u3") != nil || s.Workload("other") == nil || w.Status().Held != "" {
 			t.Errorf("%d pods, held %q; want the new one alone at its address", s.NumWorkloads(), w.Status().Held)
 		}
+	})
+}
+
+// Who has the address of a missing pod may be nobody that this cluster knows, and answer for ever.
+func TestMissingPodThatAnswersIsHeldForADay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := prepare(t, crowd(10)...)
+		w.probe = func(context.Context, string) bool { return true }
+		w.run(t)
+		<-w.Synced()
+		w.lose(t, 3, 4)
+		after(restoredFor - time.Minute)
+		if w.snapshot().Workload("u3") == nil {
+			t.Fatalf("gone before %v, and it answers", restoredFor)
+		}
+		after(2 * time.Minute)
+		if s := w.snapshot(); s.Workload("u3") != nil || s.NumWorkloads() != 9 || w.Status().Held != "" {
+			t.Errorf("%d pods, held %q; want the missing one to be gone after %v", s.NumWorkloads(), w.Status().Held, restoredFor)
+		}
+	})
+}
+
+// A node that has the address of a missing pod has taken its place, as where nodes and pods get theirs from one range.
+func TestAddressThatANodeHasIsNoSignOfLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := crowd(10)
+		w := prepare(t, all...)
+		w.probe = func(context.Context, string) bool { return true }
+		w.run(t)
+		<-w.Synced()
+		if err := w.api.Tracker().Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "new"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: all[3].(*corev1.Pod).Status.PodIP}}}}); err != nil {
+			t.Fatal(err)
+		}
+		w.lose(t, 3, 4)
+		after(2 * time.Minute)
+		if s := w.snapshot(); s.Workload("u3") != nil || w.Status().Held != "" {
+			t.Errorf("%d pods, held %q; want the one whose address a node has to be gone", s.NumWorkloads(), w.Status().Held)
+		}
+	})
+}
+
+// A list that is read anew, or that comes after a cache, is not in memory a second time: what has not
+// changed is what was known.
+func TestObjectsThatHaveNotChangedAreKeptOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cache")
+	synctest.Test(t, func(t *testing.T) {
+		first(t, path)
+		w := life(t, path, "300", 0)
+		w.refuse(errors.New("connection refused"))
+		w.run(t)
+		after(time.Second)
+		known := func() map[name]any {
+			out := map[name]any{}
+			for _, e := range w.cluster.Objects() {
+				if e.Kind == Pods || e.Kind == Services || e.Kind == EndpointSlices {
+					out[name{e.Kind.String() + "/" + e.Namespace, e.Name}] = e.Object
+				}
+			}
+			return out
+		}
+		had := known()
+		w.refuse(nil)
+		after(2 * time.Minute)
+		if w.Status().Cache.Restored {
+			t.Fatal("the API server is not followed")
+		}
+		for n, o := range known() {
+			if o != had[n] {
+				t.Errorf("%s is in memory twice", n)
+			}
+		}
+		// The same resourceVersion, and something else: an etcd that was restored counts again.
+		p := crowd(2)[1].(*corev1.Pod)
+		p.ResourceVersion, p.Status.PodIP, p.Status.PodIPs = "50", "10.9.9.9", []corev1.PodIP{{IP: "10.9.9.9"}}
+		if err := w.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), p, "shop"); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Second)
+		if got := w.snapshot().Workload("u1").Addresses; len(got) != 1 || got[0].String() != "10.9.9.9" {
+			t.Errorf("addresses %v, want the new one", got)
+		}
+		w.stop()
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -258,4 +259,33 @@ func TestCacheOfNegativeAgesIsRefused(t *testing.T) {
 	if _, _, _, err := readCache(path); err == nil || !strings.Contains(err.Error(), "line 2: missing.ms -1") {
 		t.Errorf("error %v, want one that names the field and its value", err)
 	}
+}
+
+// A disk that is full for a moment leaves no old cache behind for minutes, and one that stays full is not
+// written to all the time.
+func TestCacheThatCannotBeWrittenIsTriedAgain(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "later")
+	synctest.Test(t, func(t *testing.T) {
+		w := life(t, filepath.Join(dir, "cache"), "200", 0)
+		w.run(t)
+		after(20 * time.Second)
+		if w.Status().Cache.Error == "" {
+			t.Fatal("there is no directory, and no error")
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		after(20 * time.Second)
+		if st := w.Status().Cache; st.Error != "" || st.Saved.IsZero() {
+			t.Errorf("the directory has been there for 20 s: %+v", st)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		after(2 * time.Hour)
+		w.stop()
+		if w.saver.failed < 24 || w.saver.failed > 60 {
+			t.Errorf("tried %d times in two hours, want every few minutes", w.saver.failed)
+		}
+	})
 }

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/isthmus-mesh/isthmus/internal/backoff"
 )
 
 const (
@@ -19,6 +21,8 @@ const (
 	// that starts from it will call its own.
 	saveEvery = 10 * time.Second
 	restEvery = 5 * time.Minute
+	// retryFirst is the longest wait after a first write that failed; restEvery bounds it.
+	retryFirst = 2 * time.Second
 	// longestMissing bounds what is believed of a cache.
 	longestMissing = 365 * 24 * time.Hour
 )
@@ -29,7 +33,9 @@ type saver struct {
 	dirty   bool   // something has changed since the last write
 	live    bool   // every list has been read
 	tried   time.Time
-	writing chan struct{} // closed when the last write is over
+	next    time.Time  // not before then
+	failed  int        // writes in a row
+	writing chan error // nil: nobody writes; has one when the write is over
 }
 
 // CacheStatus is how it stands with the cache of a Source.
@@ -105,16 +111,9 @@ func (s *Source) current(is bool) {
 // save writes the cache if it is time to.
 func (s *Source) save(running *sync.WaitGroup, now time.Time) {
 	v := &s.saver
-	age := now.Sub(v.tried)
-	if v.path == "" || !v.live || age < saveEvery || !v.dirty && age < restEvery {
+	v.written(now)
+	if v.path == "" || !v.live || v.writing != nil || now.Before(v.next) || !v.dirty && now.Sub(v.tried) < restEvery {
 		return
-	}
-	if v.writing != nil {
-		select {
-		case <-v.writing:
-		default:
-			return
-		}
 	}
 	oldest := time.Duration(0)
 	s.mu.Lock()
@@ -125,12 +124,13 @@ func (s *Source) save(running *sync.WaitGroup, now time.Time) {
 	if !v.dirty && oldest > 0 {
 		return // it would be no younger
 	}
-	v.tried, v.dirty, v.writing = now, false, make(chan struct{})
+	v.tried, v.next, v.dirty, v.writing = now, now.Add(saveEvery), false, make(chan error, 1)
 	h := cacheHeader{Network: s.cluster.network, Cluster: s.cluster.uid(), Saved: now.Add(-oldest), Written: now}
 	objects, missing, done := s.cluster.Objects(), s.guard.cached(now), v.writing
 	running.Go(func() {
-		defer close(done)
-		if err := writeCache(v.path, h, objects, missing); err != nil {
+		err := writeCache(v.path, h, objects, missing)
+		done <- err
+		if err != nil {
 			s.cacheFailed("the cache of the Kubernetes cluster cannot be written", err)
 			return
 		}
@@ -138,6 +138,20 @@ func (s *Source) save(running *sync.WaitGroup, now time.Time) {
 		defer s.mu.Unlock()
 		s.cached.Saved, s.cached.Error = h.Saved, ""
 	})
+}
+
+// written takes in how the last write went, once it is over. One that failed is tried again, ever
+// later: a disk that was full for a moment must not leave an old cache for longer.
+func (v *saver) written(now time.Time) {
+	select {
+	case err := <-v.writing:
+		if v.writing, v.failed = nil, v.failed+1; err == nil {
+			v.failed = 0
+			return
+		}
+		v.dirty, v.next = true, now.Add(backoff.Backoff{First: retryFirst, Limit: restEvery}.Next(v.failed))
+	default:
+	}
 }
 
 // cacheFailed notes why the cache is of no use, and logs it once.

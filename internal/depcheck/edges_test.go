@@ -98,6 +98,7 @@ var allowed = map[string]why{
 		"internal/strictyaml": "reads YAML with lines",
 	},
 	"discovery/kube": {
+		"internal/backoff":    "when a cache is written again that could not be",
 		"internal/hostport":   "names of load balancers",
 		"discovery":           "the records that it makes",
 		"discovery/kube/pods": "tells it which pods live",
