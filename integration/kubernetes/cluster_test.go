@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -56,6 +57,8 @@ type place struct {
 	address string // of the API server
 
 	controllers string // beside those that every cluster has
+	data        string // directory of etcd, which is kept; empty: one of the test's own
+	audit       string // user whose requests the API server writes to audit.log; empty: nobody's
 }
 
 // enter runs f where the processes of the place are started.
@@ -108,13 +111,14 @@ func startClusterAt(t *testing.T, at place, ports []string) *cluster {
 	c.certificates(t)
 	began := time.Now()
 	c.etcd = "127.0.0.1:" + etcd
-	c.run(t, binary, "etcd", "--data-dir", c.at("etcd-data"), "--listen-client-urls", "http://127.0.0.1:"+etcd, "--advertise-client-urls", "http://127.0.0.1:"+etcd,
+	c.run(t, binary, "etcd", "--data-dir", cmp.Or(at.data, c.at("etcd-data")), "--listen-client-urls", "http://127.0.0.1:"+etcd, "--advertise-client-urls", "http://127.0.0.1:"+etcd,
 		"--listen-peer-urls", "http://127.0.0.1:"+peer, "--initial-advertise-peer-urls", "http://127.0.0.1:"+peer, "--initial-cluster", "default=http://127.0.0.1:"+peer, "--log-level", "warn", "--unsafe-no-fsync")
+	audit := c.audit(t)
 	c.serve = func() *exec.Cmd {
-		return c.run(t, binary, "kube-apiserver", "--bind-address="+at.address, "--secure-port="+api, "--advertise-address="+at.address, "--endpoint-reconciler-type=none",
+		return c.run(t, binary, "kube-apiserver", append(audit, "--bind-address="+at.address, "--secure-port="+api, "--advertise-address="+at.address, "--endpoint-reconciler-type=none",
 			"--etcd-servers=http://127.0.0.1:"+etcd, "--service-cluster-ip-range=10.96.0.0/16", "--tls-cert-file="+c.at("apiserver.crt"), "--tls-private-key-file="+c.at("apiserver.key"),
 			"--client-ca-file="+c.at("ca.crt"), "--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.at("sa.key"), "--service-account-signing-key-file="+c.at("sa.key"),
-			"--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount")
+			"--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount")...)
 	}
 	c.server = c.serve()
 	c.kubeconfig = c.user(t, server, "admin", "system:masters")
@@ -138,6 +142,19 @@ func startClusterAt(t *testing.T, at place, ports []string) *cluster {
 }
 
 func (c *cluster) at(name string) string { return filepath.Join(c.dir, name) }
+
+// audit returns the arguments by which the API server writes what a user asks, if anybody's.
+func (c *cluster) audit(t *testing.T) []string {
+	t.Helper()
+	if c.place.audit == "" {
+		return nil
+	}
+	policy := fmt.Sprintf(`{"apiVersion":"audit.k8s.io/v1","kind":"Policy","omitStages":["ResponseStarted","ResponseComplete","Panic"],"rules":[{"level":"Metadata","users":[%q]},{"level":"None"}]}`, c.place.audit)
+	if err := os.WriteFile(c.at("audit.json"), []byte(policy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"--audit-policy-file=" + c.at("audit.json"), "--audit-log-path=" + c.at("audit.log"), "--audit-log-mode=blocking"}
+}
 
 // await waits until the API server is ready: three seconds, and more than a minute was seen
 // on a machine with thirty processes for each of its processors.

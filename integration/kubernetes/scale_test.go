@@ -2,304 +2,226 @@ package kubernetes
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
-// What a cluster of this size may cost a gateway.
+// What a process may have in memory at most, in bytes.
 const (
-	scalePods     = 20_000
-	scaleServices = 2_000
-	scaleNodes    = 200
-	maxGatewayRSS = 400 << 20
-	// One that starts from its cache has, for a while, what that had and what the API server
-	// says side by side; the chart's limit is as much.
-	maxFromCache = 512 << 20
+	maxGatewayRSS   = 400 << 20
+	maxNodeProxyRSS = 40 << 20
 )
 
-// TestScale makes 20 000 pods of 2 000 services on a real API server, and looks at what a
-// gateway needs that follows them, and costs.
+// TestScale makes 20 000 pods of 2 000 services on a real API server, and looks at what a gateway and a
+// node proxy need, and what a gateway costs the API server. Each part runs by itself too; if SCALE is a
+// path what the API server has stays there, and the next run begins at once.
 func TestScale(t *testing.T) {
 	if os.Getenv("SCALE") == "" {
 		t.Skip("NOT RUN: it takes minutes: run `make scale-kubernetes`")
 	}
-	c := startClusterWith(t, "")
-	began := time.Now()
-	c.populate(t)
-	t.Logf("%d pods and %d services are there after %v", scalePods, scaleServices, time.Since(began).Round(time.Second))
-	eventually(t, 10*time.Minute, "every service has its slice", func() bool {
-		time.Sleep(time.Second)
-		l, err := c.DiscoveryV1().EndpointSlices("demo").List(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
-		if err != nil {
-			return false
-		}
-		ready := 0
-		for _, s := range l.Items {
-			for _, e := range s.Endpoints {
-				if e.Conditions.Ready != nil && *e.Conditions.Ready {
-					ready++
-				}
-			}
-		}
-		return ready == scalePods
+	w := newScale(t)
+	t.Run("Lists", func(t *testing.T) { // as an API server before 1.32 is asked, or one that does not stream lists
+		w.gateway.Env = []string{"KUBE_FEATURE_WatchListClient=false"}
+		defer func() { w.gateway.Env = nil }()
+		w.fresh(t)
+		w.kill(t)
 	})
-	t.Logf("their slices after %v", time.Since(began).Round(time.Second))
-
-	space, err := netspace.New("scale")
-	t.Cleanup(func() { space.Close() })
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin := filepath.Join(space.Dir, "bin")
-	build := exec.Command("go", "build", "-o", bin+"/", "./cmd/gateway", "./cmd/isthmus")
-	build.Dir = "../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the binaries: %v\n%s", err, out)
-	}
-	for _, args := range [][]string{{"ca", "init", "--dir", "ca"}, {"network", "init", "--dir", "key", "--network", "west"}} {
-		cmd := exec.Command(filepath.Join(bin, "isthmus"), args...)
-		cmd.Dir = space.Dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("isthmus %v: %v\n%s", args, err, out)
-		}
-	}
-	ports := freePorts(t, 2)
-	write := func(name, text string) {
-		if err := os.WriteFile(filepath.Join(space.Dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	admin := "127.0.0.1:" + ports[1]
-	write("mesh.yaml", "trustDomain: cluster.local\nnetworks: [{name: west}]\ngateways: [{name: gw-1, network: west, address: \"127.0.0.1:"+ports[0]+"\"}]\n")
-	write("gateway.yaml", fmt.Sprintf("name: gw-1\nnetwork: west\ndiscovery: {file: mesh.yaml, kube: {kubeconfig: %q, cache: cache}}\nfederation: {keys: key}\nadmin: {address: %q}\n%s", c.kubeconfig, admin, commonConfig))
-	before := c.requests(t)
-	p := &netspace.Process{Args: []string{filepath.Join(bin, "gateway"), "--config", "gateway.yaml"}, Log: filepath.Join(space.Dir, "gateway.log")}
-	began = time.Now()
-	startLarge(t, space, p, admin)
-	t.Logf("a gateway is ready after %v; it asked the API server %s", time.Since(began).Round(10*time.Millisecond), since(before, c.requests(t)))
-	eventually(t, time.Minute, "the cache is written", func() bool {
-		i, err := os.Stat(filepath.Join(space.Dir, "cache"))
-		return err == nil && i.Size() > 0
+	t.Run("Start", func(t *testing.T) {
+		w.fresh(t)
+		w.awaitCache(t)
 	})
-	if i, err := os.Stat(filepath.Join(space.Dir, "cache")); err == nil {
-		t.Logf("its cache has %d KiB", i.Size()>>10)
-	}
-	// A tenth of the pods changes.
-	rss, peak := memory(t, p.PID())
-	t.Logf("the gateway has %d MiB, and had at most %d MiB", rss>>20, peak>>20)
-	before = c.requests(t)
-	began = time.Now()
-	each(t, scalePods/10, 64, func(ctx context.Context, i int) error { return c.tell(ctx, i, "False") })
-	eventually(t, time.Minute, "the gateway knows which pods are not ready", func() bool {
-		time.Sleep(time.Second) // what it answers has 20 000 rows
-		return notReady(t, admin) == scalePods/10
+	t.Run("Node", w.node)
+	t.Run("Change", w.change)
+	t.Run("Rest", func(t *testing.T) {
+		w.running(t)
+		before := w.total(t)
+		time.Sleep(time.Minute)
+		t.Logf("a minute at rest: %v", w.loadSince(t, before))
 	})
-	t.Logf("%d pods changed, and are known, after %v; the gateway asked %s", scalePods/10, time.Since(began).Round(10*time.Millisecond), since(before, c.requests(t)))
-	rss, peak = memory(t, p.PID())
-	t.Logf("the gateway has %d MiB, and had at most %d MiB", rss>>20, peak>>20)
-	if peak > maxGatewayRSS {
-		t.Errorf("the gateway had %d MiB, want at most %d MiB", peak>>20, maxGatewayRSS>>20)
-	}
-
-	// Started again, from its cache and then from the API server.
-	if err := p.Stop(os.Kill, time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	began = time.Now()
-	startLarge(t, space, p, admin)
-	t.Logf("from its cache a gateway is ready after %v", time.Since(began).Round(10*time.Millisecond))
-	eventually(t, 2*time.Minute, "it follows the API server", func() bool {
-		time.Sleep(100 * time.Millisecond)
-		return live(admin)
-	})
-	if _, peak := memory(t, p.PID()); peak > maxFromCache {
-		t.Errorf("the gateway that started from its cache had %d MiB, want at most %d MiB", peak>>20, maxFromCache>>20)
-	} else {
-		t.Logf("it had at most %d MiB", peak>>20)
-	}
-}
-
-// startLarge starts a gateway that may take its time on a busy machine.
-func startLarge(t *testing.T, space *netspace.Space, p *netspace.Process, admin string) {
-	t.Helper()
-	if err := space.Start(p, func() error { return nil }); err != nil {
-		t.Fatal(err)
-	}
-	ready := space.Ready("", admin)
-	eventually(t, 2*time.Minute, "the gateway is ready", func() bool {
-		time.Sleep(10 * time.Millisecond)
-		return ready() == nil
+	t.Run("Cache", func(t *testing.T) {
+		w.running(t)
+		w.awaitCache(t)
+		w.kill(t)
+		w.launch(t)
 	})
 }
 
-// each runs f for 0 to n-1, some at once.
-func each(t *testing.T, n, atOnce int, f func(ctx context.Context, i int) error) {
+// fresh starts the gateway without a cache.
+func (w *scale) fresh(t *testing.T) {
 	t.Helper()
-	var all sync.WaitGroup
-	next, errs := make(chan int), make(chan error, atOnce)
-	for range atOnce {
-		all.Go(func() {
-			for i := range next {
-				if err := f(t.Context(), i); err != nil {
-					select {
-					case errs <- fmt.Errorf("%d: %w", i, err):
-					default:
-					}
-				}
-			}
+	w.kill(t)
+	os.Remove(w.cache)
+	w.launch(t)
+}
+
+// running starts the gateway if no other part has.
+func (w *scale) running(t *testing.T) {
+	t.Helper()
+	if !w.up {
+		w.launch(t)
+	}
+}
+
+// launch starts the gateway, and returns when it follows the API server.
+func (w *scale) launch(t *testing.T) {
+	t.Helper()
+	_, err := os.Stat(w.cache)
+	before, began := w.total(t), time.Now()
+	w.start(t, w.gateway, w.admin)
+	w.up = true
+	ready := time.Since(began)
+	w.awaitLive(t)
+	how := "without a cache"
+	if err == nil {
+		how = "from a cache"
+	}
+	t.Logf("%s a gateway is ready after %v, and follows the API server after %v: %v", how, ready.Round(10*time.Millisecond), time.Since(began).Round(10*time.Millisecond), w.loadSince(t, before))
+	w.bounded(t, w.gateway, maxGatewayRSS)
+}
+
+func (w *scale) kill(t *testing.T) {
+	t.Helper()
+	if !w.up {
+		return
+	}
+	if err := w.gateway.Stop(os.Kill, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	w.up = false
+}
+
+// bounded fails the test if a process has had more memory than that.
+func (w *scale) bounded(t *testing.T, p *netspace.Process, bound int) {
+	t.Helper()
+	now, most := memory(t, p)
+	t.Logf("%s has %d MiB, and had at most %d MiB", filepath.Base(p.Args[0]), now>>20, most>>20)
+	if most > bound {
+		t.Errorf("%s had %d MiB, want at most %d MiB", filepath.Base(p.Args[0]), most>>20, bound>>20)
+	}
+}
+
+// change lets a tenth of the pods become not ready, and ready again.
+func (w *scale) change(t *testing.T) {
+	w.running(t)
+	const n = scalePods / 10
+	for _, ready := range []string{"False", "True"} {
+		before, began := w.total(t), time.Now()
+		each(t, n, 64, func(ctx context.Context, i int) error { return w.tell(ctx, i, ready) })
+		want := 0
+		if ready == "False" {
+			want = n
+		}
+		eventually(t, time.Minute, "the gateway knows which pods are not ready", func() bool {
+			time.Sleep(time.Second) // what it answers has 20 000 rows
+			return w.notReady() == want
 		})
+		w.awaitSlices(t, scalePods-want)
+		l := w.loadSince(t, before)
+		t.Logf("%d pods became ready: %s, which was known after %v: %v; %d B for each, with its slice", n, ready, time.Since(began).Round(10*time.Millisecond), l, (l.up+l.down)/n)
 	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	all.Wait()
-	select {
-	case err := <-errs:
-		t.Fatal(err)
-	default:
-	}
+	w.bounded(t, w.gateway, maxGatewayRSS)
 }
 
-// populate makes the objects, and says of the pods what kubelets would.
-func (c *cluster) populate(t *testing.T) {
-	t.Helper()
-	c.apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "istio-system", Labels: map[string]string{"topology.istio.io/network": "west"}}},
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "demo", Labels: map[string]string{"istio.io/dataplane-mode": "ambient"}}})
-	o := metav1.CreateOptions{}
-	each(t, scaleNodes, 32, func(ctx context.Context, i int) error {
-		_, err := c.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i), Labels: map[string]string{"topology.kubernetes.io/zone": fmt.Sprintf("z-%d", i%3)}}}, o)
-		return err
-	})
-	each(t, scaleServices, 32, func(ctx context.Context, i int) error {
-		s := service(fmt.Sprintf("s-%d", i), global, corev1.ServicePort{Port: 80})
-		_, err := c.CoreV1().Services("demo").Create(ctx, s, o)
-		return err
-	})
-	each(t, scalePods, 64, func(ctx context.Context, i int) error {
-		p := pod(fmt.Sprintf("s-%d", i%scaleServices), fmt.Sprintf("p-%d", i))
-		p.Spec.NodeName = fmt.Sprintf("node-%d", i%scaleNodes)
-		// As real ones have: most of an object is of no use to a gateway.
-		p.Annotations = map[string]string{"kubernetes.io/config.seen": time.Now().String(), "checksum/config": strings.Repeat("0123456789abcdef", 8)}
-		for k := range 12 {
-			p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: fmt.Sprintf("SETTING_%d", k), Value: strings.Repeat("x", 40)})
-		}
-		if _, err := c.CoreV1().Pods("demo").Create(ctx, p, o); err != nil {
-			return err
-		}
-		return c.tell(ctx, i, "True")
-	})
-}
+// used are the services that node proxies' pods use; none is one of their own.
+const used = 20
 
-// tell says of pod i whether it is ready.
-func (c *cluster) tell(ctx context.Context, i int, ready string) error {
-	ip := fmt.Sprintf("10.%d.%d.%d", 100+i/62500, i/250%250, 1+i%250)
-	patch := fmt.Sprintf(`{"status":{"phase":"Running","podIP":%q,"podIPs":[{"ip":%[1]q}],"conditions":[{"type":"Ready","status":%q}]}}`, ip, ready)
-	_, err := c.CoreV1().Pods("demo").Patch(ctx, fmt.Sprintf("p-%d", i), types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
-	return err
-}
-
-// notReady is how many pods a gateway knows to be not ready.
-func notReady(t *testing.T, admin string) (n int) {
-	r, err := http.Get("http://" + admin + "/state")
-	if err != nil {
-		return -1
-	}
-	defer r.Body.Close()
-	var s struct{ Pods []struct{ State string } }
-	if json.NewDecoder(r.Body).Decode(&s) != nil {
-		return -1
-	}
-	for _, p := range s.Pods {
-		if p.State == "notReady" {
-			n++
+// node starts a node proxy, has its pods use some services, and looks at what changes of pods cost it.
+func (w *scale) node(t *testing.T) {
+	w.running(t)
+	var own []int // its pods
+	services := map[int]bool{}
+	for i := range scalePods {
+		if fmt.Sprintf("node-%d", nodeOf(i)) == scaleNode {
+			own = append(own, i)
+			services[i%scaleServices] = true
 		}
 	}
-	return n
-}
-
-// live reports whether a gateway has what it knows from its API server.
-func live(admin string) bool {
-	r, err := http.Get("http://" + admin + "/healthz/ready")
-	if err != nil {
-		return false
-	}
-	defer r.Body.Close()
-	var s struct{ Kubernetes kubernetesOf }
-	return json.NewDecoder(r.Body).Decode(&s) == nil && s.Kubernetes.Synced && !s.Kubernetes.Cache.Restored
-}
-
-// memory is what a process has in memory now, and had at most.
-func memory(t *testing.T, pid int) (now, most int) {
-	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	local, err := w.CoreV1().Pods("demo").Get(t.Context(), fmt.Sprintf("p-%d", own[0]), metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(b)) {
-		f := strings.Fields(line)
-		if len(f) == 3 && f[2] == "kB" {
-			n, _ := strconv.Atoi(f[1])
-			switch f[0] {
-			case "VmRSS:":
-				now = n << 10
-			case "VmHWM:":
-				most = n << 10
-			}
-		}
-	}
-	return now, most
-}
-
-// requests are the lists and watches that the API server has answered, by kind.
-func (c *cluster) requests(t *testing.T) map[string]int {
-	t.Helper()
-	b, err := c.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string]int{}
-	for line := range strings.Lines(string(b)) {
-		if !strings.HasPrefix(line, "apiserver_request_total{") {
+	const admin = "127.0.0.1:15000"
+	var outbound strings.Builder
+	var followed []int
+	for i := 0; len(followed) < used; i += 7 {
+		if services[i] {
 			continue
 		}
-		for _, kind := range []string{"pods", "services", "endpointslices", "nodes", "namespaces"} {
-			for _, verb := range []string{"LIST", "WATCH"} {
-				if strings.Contains(line, `resource="`+kind+`"`) && strings.Contains(line, `verb="`+verb+`"`) {
-					x, _ := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndex(line, " "):]), 64)
-					out[verb+" "+kind] += int(x)
-				}
-			}
+		fmt.Fprintf(&outbound, "  - {workload: %s, listen: \"127.0.0.1:%d\", to: \"s-%d.demo.svc.cluster.local:80\"}\n", local.UID, 20_000+i, i)
+		followed = append(followed, i)
+	}
+	w.write(t, "node.yaml", "node: %s\nnetwork: west\ndiscovery: {gateways: [%q]}\nadmin: {address: %q}\noutbound:\n%s%s", scaleNode, w.tunnel.address(), admin, outbound.String(), commonConfig)
+	p := &netspace.Process{Host: scaleNode, Args: []string{filepath.Join(w.bin, "nodeproxy"), "--config", "node.yaml"}, Log: filepath.Join(w.space.Dir, "node.log")}
+	before := w.tunnel.bytes()
+	w.start(t, p, admin)
+	t.Cleanup(func() { p.Stop(os.Kill, time.Minute) })
+	want := len(services) + used
+	var s struct {
+		Told struct{ Services, Workloads int }
+	}
+	eventually(t, time.Minute, "the node proxy knows what its pods use", func() bool {
+		return w.state(scaleNode, admin, "/state", &s) == nil && s.Told.Services == want
+	})
+	t.Logf("a node proxy with %d pods that use %d services, and %d of their own, knows %d workloads and %d services, for %d B with its gateway", len(own), used, len(services), s.Told.Workloads, s.Told.Services, w.tunnel.bytes()-before)
+	var others []int
+	for i := range scalePods {
+		if svc := i % scaleServices; !services[svc] && !slices.Contains(followed, svc) && len(others) < scalePods/10 {
+			others = append(others, i)
 		}
 	}
-	return out
+	w.costsNothing(t, others)
+	w.costsSomething(t, followed)
+	w.bounded(t, p, maxNodeProxyRSS)
 }
 
-// since is what was asked between two counts.
-func since(before, after map[string]int) string {
-	var b strings.Builder
-	for k, n := range after {
-		if d := n - before[k]; d > 0 {
-			fmt.Fprintf(&b, "%s ×%d, ", k, d)
+// costsNothing lets pods change that the node proxy does not use, and compares what it has with its
+// gateway meanwhile with as long a time in which nothing changes: not a byte for each change.
+func (w *scale) costsNothing(t *testing.T, others []int) {
+	t.Helper()
+	time.Sleep(5 * time.Second) // what follows a start
+	before, began := w.tunnel.bytes(), time.Now()
+	for _, ready := range []string{"False", "True"} {
+		each(t, len(others), 64, func(ctx context.Context, i int) error { return w.tell(ctx, others[i], ready) })
+		want := len(others)
+		if ready == "True" {
+			want = 0
 		}
+		eventually(t, time.Minute, "the gateway knows which pods are not ready", func() bool {
+			time.Sleep(time.Second)
+			return w.notReady() == want
+		})
 	}
-	if b.Len() == 0 {
-		return "nothing that it has answered to the end"
+	w.awaitSlices(t, scalePods)
+	took, changing := time.Since(began), w.tunnel.bytes()-before
+	before = w.tunnel.bytes()
+	time.Sleep(took)
+	resting, changes := w.tunnel.bytes()-before, int64(2*len(others))
+	t.Logf("%d B between node proxy and gateway in %v in which pods that it does not use changed %d times, %d B in as long in which none did", changing, took.Round(time.Second), changes, resting)
+	if changing-resting > changes/4 {
+		t.Errorf("%d changes of pods that the node proxy does not use cost it %d B; want none", changes, changing-resting)
 	}
-	return strings.TrimSuffix(b.String(), ", ")
+}
+
+// costsSomething lets pods change that the node proxy uses: else costsNothing would prove nothing.
+func (w *scale) costsSomething(t *testing.T, followed []int) {
+	t.Helper()
+	before := w.tunnel.bytes()
+	for _, ready := range []string{"False", "True"} {
+		each(t, len(followed), 8, func(ctx context.Context, i int) error { return w.tell(ctx, followed[i], ready) })
+		time.Sleep(5 * time.Second)
+	}
+	got := w.tunnel.bytes() - before
+	t.Logf("%d B when pods that it uses changed %d times", got, 2*len(followed))
+	if got < int64(50*2*len(followed)) {
+		t.Errorf("%d changes of pods that the node proxy uses cost it %d B: the relay does not see what it is told", 2*len(followed), got)
+	}
 }
