@@ -232,9 +232,9 @@ func (t *toldShares) gateways(network string) map[discovery.Key]discovery.Record
 		if !best[name].Live && slices.ContainsFunc(b.Addresses, func(a record.Address) bool { return live[a] }) {
 			continue // a replica that is gone, and whose siblings answer in its place
 		}
-		var before netip.AddrPort
+		var before []netip.AddrPort
 		if old, ok := t.told[k].(discovery.Gateway); ok {
-			before = old.Address
+			before = append([]netip.AddrPort{old.Address}, old.MoreAddresses...)
 		}
 		at, odd := t.addressesOf(network, b, before)
 		if len(at) == 0 {

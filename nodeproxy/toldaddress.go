@@ -20,24 +20,36 @@ const (
 
 // addressesOf returns the addresses of b that may be those of another network's gateway,
 // host names resolved, or why there is none. The one that was first before stays so: sessions
-// are kept under it.
-func (t *toldShares) addressesOf(network string, b *record.Network, before netip.AddrPort) (out []netip.AddrPort, odd string) {
-	snap := t.snapshot()
+// are kept under it. While DNS has not answered for any of its names yet, those from before stay.
+func (t *toldShares) addressesOf(network string, b *record.Network, told []netip.AddrPort) (out []netip.AddrPort, odd string) {
+	snap, pending := t.snapshot(), false
+	add := func(at netip.AddrPort) {
+		why := discovery.NotElsewhere(snap, t.own, at)
+		switch {
+		case why == "" && !slices.Contains(out, at) && len(out) < maxToldAddresses:
+			out = append(out, at)
+		case why != "" && odd == "":
+			odd = fmt.Sprintf("its address %s %s: that network must give it one at which it is reached from here", at, why)
+		}
+	}
 	for _, a := range b.Addresses {
 		found, why := t.found(network, a.Host)
 		if why != "" && odd == "" {
 			odd = why
 		}
+		pending = pending || why == beingResolved(a.Host)
 		for _, ip := range found {
-			at := netip.AddrPortFrom(ip, a.Port)
-			why := discovery.NotElsewhere(snap, t.own, at)
-			switch {
-			case why == "" && !slices.Contains(out, at) && len(out) < maxToldAddresses:
-				out = append(out, at)
-			case why != "" && odd == "":
-				odd = fmt.Sprintf("its address %s %s: that network must give it one at which it is reached from here", at, why)
-			}
+			add(netip.AddrPortFrom(ip, a.Port))
 		}
+	}
+	if len(out) == 0 && pending {
+		for _, at := range told {
+			add(at)
+		}
+	}
+	var before netip.AddrPort
+	if len(told) > 0 {
+		before = told[0]
 	}
 	if i := slices.Index(out, before); i > 0 {
 		out[0], out[i] = out[i], out[0]
@@ -69,7 +81,11 @@ func (t *toldShares) found(network, host string) (found []netip.Addr, why string
 	case err != nil:
 		return nil, fmt.Sprintf("its host name %s leads nowhere: %s", host, strings.TrimPrefix(err.Error(), "resolve "+host+": "))
 	}
-	return nil, fmt.Sprintf("its host name %s is being resolved", host)
+	return nil, beingResolved(host)
+}
+
+func beingResolved(host string) string {
+	return fmt.Sprintf("its host name %s is being resolved", host)
 }
 
 // resolveBy has host names of other networks' gateways followed by r, which calls relocated when one

@@ -1,12 +1,15 @@
 // Package resolve keeps the addresses of host names, by the time to live that DNS gives
 // them. What a name has led to once stays until it leads elsewhere: that it is not found,
-// or nobody answers, takes nothing away. An address that the last answers did not have stays
-// for a while beside those that they had: a server may give a part of the addresses each time.
+// or nobody answers, takes nothing away. An address that an answer does not have has been left, and
+// goes at once; only where addresses come back, as a server gives a part of them each time, do those that
+// the last answers did not have stay for a while.
 package resolve
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -24,9 +27,11 @@ const (
 	maxNames     = 256 // that are followed
 	maxAddresses = 32  // of one name, those of the last answer first
 
-	// An address is given up when missedAnswers in a row, or all that came in missedFor, did not have it.
+	// An address is given up when missedAnswers in a row, or all that came in missedFor, did not have it. One
+	// that comes before has the name count, for inTurns answers, as one that gives its addresses by turns.
 	missedAnswers = 6
 	missedFor     = 5 * time.Minute
+	inTurns       = 2 * missedAnswers
 	// attempt bounds all questions for one name: of each server, search domain and attempt; one server
 	// that is gone costs a second of it.
 	attempt = 15 * time.Second
@@ -52,9 +57,10 @@ type Resolver struct {
 }
 
 type name struct {
-	addresses []netip.Addr // sorted
-	missed    map[netip.Addr]missed
-	err       error // of the last question
+	addresses []netip.Addr          // sorted
+	missed    map[netip.Addr]missed // that it has led to, and the last answer did not have
+	turns     int                   // for how many answers it counts as one that gives them by turns
+	err       error                 // of the last question
 	due       time.Time
 	failed    int
 	asking    bool
@@ -173,26 +179,42 @@ func (r *Resolver) ask(ctx context.Context, host string, n *name) {
 	}
 }
 
-// with returns found, which an answer had, and those before it that are not given up yet, sorted.
+// with returns found, which an answer had, sorted; and those before it that are not given up yet, of
+// a name that gives its addresses by turns.
 func (n *name) with(found []netip.Addr, now time.Time) []netip.Addr {
-	out := slices.Clone(found)
+	if n.turns > 0 {
+		n.turns--
+	}
 	left := map[netip.Addr]missed{}
-	for _, a := range n.addresses {
-		if slices.Contains(found, a) || len(out) == maxAddresses {
-			continue
-		}
-		m, before := n.missed[a]
-		if !before {
-			m.since = now
-		}
-		if m.answers++; m.answers < missedAnswers && (!before || now.Sub(m.since) < missedFor) {
+	for a, m := range n.missed {
+		if slices.Contains(found, a) {
+			n.turns = inTurns
+		} else if m.answers++; m.answers < missedAnswers && now.Sub(m.since) < missedFor {
 			left[a] = m
+		}
+	}
+	for _, a := range n.addresses {
+		if _, before := n.missed[a]; !before && !slices.Contains(found, a) {
+			left[a] = missed{answers: 1, since: now}
+		}
+	}
+	for len(left) > maxAddresses {
+		delete(left, oldest(left))
+	}
+	n.missed = left
+	out := slices.Clone(found)
+	for _, a := range slices.SortedFunc(maps.Keys(left), func(a, b netip.Addr) int { return cmp.Or(left[a].answers-left[b].answers, a.Compare(b)) }) {
+		if n.turns > 0 && len(out) < maxAddresses {
 			out = append(out, a)
 		}
 	}
-	n.missed = left
 	slices.SortFunc(out, netip.Addr.Compare)
 	return out
+}
+
+// oldest is what answers have not had for longest.
+func oldest(all map[netip.Addr]missed) netip.Addr {
+	return slices.MaxFunc(slices.Collect(maps.Keys(all)), func(a, b netip.Addr) int { return cmp.Or(all[a].answers-all[b].answers, a.Compare(b)) })
 }
 
 // tidy sorts what was found, once each.

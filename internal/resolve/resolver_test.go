@@ -76,8 +76,8 @@ func TestANameIsFollowedWithinItsTimeToLive(t *testing.T) {
 				want := addrs(fmt.Sprintf("192.0.2.%d", i+10), fmt.Sprintf("2001:db8::%d", i+10))
 				z.set(nil, want[1].String(), want[0].String(), want[0].String())
 				changed := time.Now()
-				for {
-					if got, _ := r.Addresses("gw.example.com"); slices.Contains(got, want[0]) && slices.Contains(got, want[1]) {
+				for { // also that it leads nowhere else
+					if got, _ := r.Addresses("gw.example.com"); slices.Equal(got, want) {
 						break
 					}
 					time.Sleep(10 * time.Millisecond)
@@ -90,12 +90,11 @@ func TestANameIsFollowedWithinItsTimeToLive(t *testing.T) {
 			if n, most := z.asked.Load(), 3+int64(time.Since(start)/max(ttl, time.Second)); n > 2*most {
 				t.Errorf("with a time to live of %v it was asked for %d times in %v", ttl, n, time.Since(start))
 			}
-			time.Sleep(missedAnswers * (max(ttl, time.Second) + 2*time.Second))
 			if got, _ := r.Addresses("gw.example.com"); !slices.Equal(got, addrs("192.0.2.19", "2001:db8::19")) {
 				t.Errorf("long after the last change it leads to %v", got)
 			}
-			if n := news.Load(); n < 11 || n > 22 {
-				t.Errorf("%d changes were told; want one for each, and one for each that was given up", n)
+			if n := news.Load(); n != 11 {
+				t.Errorf("%d changes were told; want one for each", n)
 			}
 			cancel()
 			run.Wait()
@@ -173,12 +172,8 @@ func TestWhatANameLedToStays(t *testing.T) {
 		}
 		z.set(nil, "192.0.2.2")
 		time.Sleep(7 * time.Second)
-		if got, err := r.Addresses("gw.example.com"); !slices.Contains(got, addrs("192.0.2.2")[0]) || err != nil {
-			t.Errorf("it leads to %v (%v) once it is found again", got, err)
-		}
-		time.Sleep(10 * time.Second)
 		if got, err := r.Addresses("gw.example.com"); !slices.Equal(got, addrs("192.0.2.2")) || err != nil {
-			t.Errorf("it leads to %v (%v) a while later", got, err)
+			t.Errorf("it leads to %v (%v) once it is found again", got, err)
 		}
 		r.Follow()
 		if got, _ := r.Addresses("gw.example.com"); got != nil {
