@@ -7,7 +7,7 @@ SHELL       := bash
 
 GO       ?= go
 TOOL     := $(GO) tool -modfile=internal/tools/go.mod
-MODULES  := . internal/tools internal/tools/proto internal/tools/helm internal/tools/images integration/kubernetes/components
+MODULES  := . internal/tools internal/tools/proto internal/tools/helm internal/tools/images integration/kubernetes/components integration/kubernetes/containerd
 FUZZTIME ?= 10s
 COUNT    ?= 10
 SEEDS    ?= 2000
@@ -18,6 +18,9 @@ BENCH    ?= .
 PKG      ?= ./...
 OLD      ?= build/bench.old.txt
 
+empty :=
+comma := ,
+
 # The race detector needs a C compiler. CI has one; a laptop without one is told.
 ifneq ($(shell command -v $$($(GO) env CC) 2>/dev/null),)
 RACE := -race
@@ -25,7 +28,7 @@ else
 $(warning no C compiler: tests run without the race detector)
 endif
 
-.PHONY: help demo build test test-sessions test-race test-debug test-large integration interop test-kubernetes test-kubernetes-ci scale-kubernetes chart images images-twice wan replicas drills soak torture overload race lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
+.PHONY: help demo build test test-sessions test-race test-debug test-large integration interop test-kubernetes test-kubernetes-ci scale-kubernetes test-kubelet chart images images-twice wan replicas drills soak torture overload race lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,13 +96,14 @@ build/helm: internal/tools/helm/go.mod
 # images say of their time is the commit's.
 IMAGES  ?= build/images
 CREATED ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
-images: ## build OCI images of all programs for amd64 and arm64 into build/images, without a registry or daemon (layouts and tars)
+ARCHES  ?= amd64 arm64
+images: ## build OCI images of all programs for amd64 and arm64 into build/images, without a registry or daemon (layouts and tars; ARCHES=amd64)
 	rm -rf $(IMAGES); mkdir -p $(IMAGES)/bin
 	$(GO) build -C internal/tools/images -o $(abspath $(IMAGES))/tool .
-	@for arch in amd64 arm64; do for p in cmd/*/; do name=isthmus-$$(basename $$p); echo "$$arch $$name"; \
+	@for arch in $(ARCHES); do for p in cmd/*/; do name=isthmus-$$(basename $$p); echo "$$arch $$name"; \
 		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -buildid= -X github.com/isthmus-mesh/isthmus/internal/buildinfo.stamp=$(VERSION)' \
 			-o $(IMAGES)/bin/$$arch/$${name/isthmus-isthmus/isthmus} ./$$p || exit $$?; done; done
-	$(IMAGES)/tool --bin $(IMAGES)/bin --out $(IMAGES) --version "$(subst +,-,$(VERSION))" --created $(CREATED)
+	$(IMAGES)/tool --bin $(IMAGES)/bin --out $(IMAGES) --version "$(subst +,-,$(VERSION))" --created $(CREATED) --architectures "$(subst $(empty) ,$(comma),$(strip $(ARCHES)))"
 
 images-twice: ## build the images twice, the second time from a copy of the source elsewhere, and compare every byte
 	again=$$(mktemp -d); trap 'rm -rf "$$again"' EXIT; git ls-files -z | xargs -0 cp --parents -t "$$again"; \
@@ -117,7 +121,22 @@ build/kubernetes/components: integration/kubernetes/components/main.go integrati
 
 RUN  ?= .
 test-kubernetes: build/kubernetes/components build/helm ## as root: two clusters with gateways and node proxies on real API servers (their first build takes minutes; OUTAGE=5m RUN=Page)
-	KUBERNETES="$(abspath build/kubernetes/components)" HELM="$(abspath build/helm)" $(GO) test -v -count 1 -timeout 25m -run '$(RUN)' -skip '^TestScale$$' ./integration/kubernetes
+	KUBERNETES="$(abspath build/kubernetes/components)" HELM="$(abspath build/helm)" $(GO) test -v -count 1 -timeout 25m -run '$(RUN)' -skip '^Test(Scale|Kubelet.*)$$' ./integration/kubernetes
+
+# containerd, runc and CNI plugins, pinned in a module of their own. runc without seccomp
+# would refuse the pods of a kubelet.
+CONTAINERS := build/kubernetes/containers
+$(CONTAINERS)/ctr: integration/kubernetes/containerd/go.mod
+	@pkg-config --exists libseccomp || { echo 'runc needs the headers of libseccomp: apt-get install libseccomp-dev pkg-config gcc' >&2; exit 1; }
+	cd integration/kubernetes/containerd && out=$(abspath $(CONTAINERS))/ && \
+		CGO_ENABLED=1 $(GO) build -trimpath -tags seccomp -ldflags '-s -w' -o $$out github.com/opencontainers/runc && \
+		CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $$out github.com/containernetworking/plugins/plugins/{ipam/host-local,main/ptp,main/loopback} && \
+		CGO_ENABLED=0 $(GO) build -trimpath -tags 'no_btrfs no_devmapper no_zfs' -ldflags '-s -w' -o $$out github.com/containerd/containerd/v2/cmd/{containerd,containerd-shim-runc-v2,ctr}
+
+test-kubelet: build/kubernetes/components build/helm $(CONTAINERS)/ctr ## as root: the charts on two clusters of real kubelets with containerd (six minutes; the first build takes minutes more)
+	$(MAKE) --no-print-directory images IMAGES=build/kubernetes/images ARCHES=$$($(GO) env GOARCH)
+	KUBERNETES="$(abspath build/kubernetes/components)" HELM="$(abspath build/helm)" CONTAINERS="$(abspath $(CONTAINERS))" IMAGES="$(abspath build/kubernetes/images)" \
+		$(GO) test -v -count 1 -timeout 25m -run '^TestKubelet' ./integration/kubernetes
 
 # What of that CI runs: tests that were green ten times in a row on a busy machine. A test
 # comes here when it has been, and leaves when it fails for a reason of its own.
@@ -126,7 +145,6 @@ KUBERNETES_CI := \
 	TestEachControllerIssuesCertificates \
 	TestGatewayFollowsARealAPIServer \
 	TestTheProcessesOfTheChartBecomeReady
-empty :=
 test-kubernetes-ci:
 	$(MAKE) --no-print-directory test-kubernetes RUN='^($(subst $(empty) ,|,$(strip $(KUBERNETES_CI))))$$'
 

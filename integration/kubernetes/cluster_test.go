@@ -56,9 +56,10 @@ type place struct {
 	host    string
 	address string // of the API server
 
-	controllers string // beside those that every cluster has
-	data        string // directory of etcd, which is kept; empty: one of the test's own
-	audit       string // user whose requests the API server writes to audit.log; empty: nobody's
+	names       []net.IP // others of the API server
+	controllers string   // beside those that every cluster has
+	data        string   // directory of etcd, which is kept; empty: one of the test's own
+	audit       string   // user whose requests the API server writes to audit.log; empty: nobody's
 }
 
 // enter runs f where the processes of the place are started.
@@ -128,7 +129,7 @@ func startClusterAt(t *testing.T, at place, ports []string) *cluster {
 	}
 	c.config.QPS, c.config.Burst = 1000, 1000
 	if at.space != nil {
-		c.config.Dial = func(_ context.Context, _, address string) (net.Conn, error) { return at.space.Dial(at.host, address) }
+		c.config.Dial = c.dial
 	}
 	if c.Interface, err = kubernetes.NewForConfig(c.config); err != nil {
 		t.Fatal(err)
@@ -139,6 +140,11 @@ func startClusterAt(t *testing.T, at place, ports []string) *cluster {
 		"--bind-address=127.0.0.1", "--secure-port="+manager, "--leader-elect=false", "--kube-api-qps=1000", "--kube-api-burst=2000", "--concurrent-service-endpoint-syncs=20", "--cert-dir="+c.dir, "--root-ca-file="+c.at("ca.crt"), strings.TrimSuffix("--controllers=endpointslice-controller,namespace-controller,"+at.controllers, ","))
 	t.Logf("the cluster runs after %v", time.Since(began).Round(time.Millisecond))
 	return c
+}
+
+// dial connects to an address as seen from where the cluster is.
+func (c *cluster) dial(_ context.Context, _, address string) (net.Conn, error) {
+	return c.place.space.Dial(c.place.host, address)
 }
 
 func (c *cluster) at(name string) string { return filepath.Join(c.dir, name) }
@@ -238,7 +244,7 @@ func (c *cluster) issue(t *testing.T, file string, who pkix.Name) {
 	t.Helper()
 	key := newKey(t)
 	leaf := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: who, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, IPAddresses: []net.IP{net.ParseIP(c.place.address)}}
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, IPAddresses: append([]net.IP{net.ParseIP(c.place.address)}, c.place.names...)}
 	der, err := x509.CreateCertificate(rand.Reader, leaf, c.ca, key.Public(), c.caKey)
 	if err != nil {
 		t.Fatal(err)

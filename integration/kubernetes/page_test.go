@@ -56,10 +56,7 @@ type newcomer struct {
 // runs them. There is nothing of ours in them.
 func newNewcomer(t *testing.T, serve func(t *testing.T, p *demoPod, port int)) *newcomer {
 	t.Helper()
-	helm := os.Getenv("HELM")
-	if helm == "" {
-		notRun(t, "HELM names no helm: run `make test-kubernetes`")
-	}
+	helm := needHelm(t)
 	w := newClusters(t, 2, "deployment-controller,replicaset-controller,daemonset-controller,root-ca-certificate-publisher-controller", "east", "west")
 	n := &newcomer{shop: &shop{world: w, east: w.side("east"), west: w.side("west")}, agents: map[*side]*agent{}, balancers: map[*side]*balancer{}, serve: serve}
 	clusters := map[string]*cluster{}
@@ -73,13 +70,33 @@ func newNewcomer(t *testing.T, serve func(t *testing.T, p *demoPod, port int)) *
 	n.operator = newOperator(t, clusters)
 	w.must(w.Host(segment, "operator", "10.71.9.1")) // API servers answer who administers them
 	n.enter = func(f func() error) error { return w.In("operator", f) }
-	root, err := filepath.Abs("../..")
-	w.must(err)
-	for link, to := range map[string]string{"bin/helm": helm, "helm": filepath.Join(root, "helm"), "docs": filepath.Join(root, "docs")} {
-		w.must(os.Symlink(to, filepath.Join(n.dir, link)))
-	}
+	n.checkout(t, helm)
 	n.env = append(n.env, "REGISTRY=registry.example/isthmus", "TAG=v0.1.0-7-g0123abc", "EAST_NODES="+n.east.address(0)+"/24", "WEST_NODES="+n.west.address(0)+"/24")
 	return n
+}
+
+// checkout gives an operator helm and this repository.
+func (o *operator) checkout(t *testing.T, helm string) {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for link, to := range map[string]string{"bin/helm": helm, "helm": filepath.Join(root, "helm"), "docs": filepath.Join(root, "docs")} {
+		if err := os.Symlink(to, filepath.Join(o.dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// needHelm returns the binary of helm.
+func needHelm(t *testing.T) string {
+	t.Helper()
+	helm := os.Getenv("HELM")
+	if helm == "" {
+		notRun(t, "HELM names no helm: run `make test-kubernetes`")
+	}
+	return helm
 }
 
 // settle plays the scheduler and the kubelets for the pods that somebody has made in demo.

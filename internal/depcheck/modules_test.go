@@ -130,6 +130,8 @@ var modules = map[string]why{
 		"go.yaml.in/yaml/v3":             "reads what helm renders, and the addresses of gateways",
 	},
 
+	"integration/kubernetes/node": {"golang.org/x/sys": "mounts of a node that only tests have"},
+
 	"integration/benchpath": {"golang.org/x/sys": "sleeps precisely, names the kernel"},
 	"integration/fleet": {
 		"github.com/prometheus/client_model": "reads metrics",

@@ -24,12 +24,14 @@ func main() {
 	out := flag.String("out", "build/images", "directory that the images go to")
 	version := flag.String("version", "", "version of the programs (required)")
 	created := flag.Int64("created", 0, "when the source was written, as Unix time")
+	only := flag.String("architectures", strings.Join(architectures, ","), "what the images are for, by commas")
 	registry := flag.String("registry", "localhost", "what stands before the names of the images")
 	flag.Parse()
 	if *version == "" || flag.NArg() > 0 {
 		flag.Usage()
 		os.Exit(2)
 	}
+	architectures = strings.Split(*only, ",")
 	if err := run(*bin, *out, *registry, *version, time.Unix(*created, 0).UTC()); err != nil {
 		fmt.Fprintln(os.Stderr, "images:", err)
 		os.Exit(1)

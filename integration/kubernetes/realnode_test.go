@@ -1,0 +1,369 @@
+package kubernetes
+
+import (
+	"crypto/x509/pkix"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/isthmus-mesh/isthmus/internal/netspace"
+)
+
+// containers is the directory of containerd, runc and CNI plugins that make test-kubelet
+// builds.
+const containers = "CONTAINERS"
+
+const (
+	podNetwork     = "10.244.0.0/24" // on every network: pods of one cannot reach those of another
+	serviceNetwork = "10.96.0.0/16"
+	apiService     = "10.96.0.1"
+)
+
+// realNode is a cluster of one node with everything that a cluster has: etcd, API server,
+// controller manager, scheduler, kube-proxy, kubelet, containerd, runc and CNI plugins. All
+// of it lives in namespaces of the node's own, and ends with its first process.
+type realNode struct {
+	*cluster
+	name, address string
+	dir           string // what is the node's on the disk
+	began         time.Time
+	first         *exec.Cmd
+	ended         chan struct{} // closed when first has
+	tools         string        // directory of containerd and the others
+}
+
+// needContainers returns the directory of the container runtime. Whoever has asked for tests
+// with kubelets by its variable is not spared them.
+func needContainers(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv(containers)
+	if dir == "" {
+		notRun(t, containers+" names no directory with containerd, runc and CNI plugins: run `make test-kubelet`")
+	}
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc", "ptp", "host-local", "loopback"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Fatalf("%v: run `make test-kubelet`, which builds it", err)
+		}
+	}
+	for _, name := range []string{"nft", "ip", "busybox", "curl"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Fatalf("%v: apt-get install nftables iproute2 busybox-static curl", err)
+		}
+	}
+	if os.Geteuid() != 0 {
+		t.Fatal("kubelets need root: run make test-kubelet as root")
+	}
+	return dir
+}
+
+// startRealNode starts a node in a host of a space. It is gone with the test, or when this
+// process dies.
+func startRealNode(t *testing.T, space *netspace.Space, program, host, address string) *realNode {
+	t.Helper()
+	n := &realNode{name: host, address: address, tools: needContainers(t)}
+	n.cluster = &cluster{dir: t.TempDir(), place: place{space: space, host: host, address: address, names: []net.IP{net.ParseIP(apiService)}}}
+	n.certificates(t)
+	n.leavesNothing(t)
+	n.began = time.Now()
+	n.describe(t, program)
+	n.first = exec.Command(filepath.Join(n.dir, "bin", "node"), filepath.Join(n.dir, "spec.json"))
+	log, err := os.Create(filepath.Join(n.dir, "first.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	n.first.Env = append(os.Environ(), "PATH="+n.dir+"/bin:"+n.tools+":/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root")
+	n.first.Stdout, n.first.Stderr = log, log
+	n.first.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC}
+	if err := n.place.enter(n.first.Start); err != nil {
+		t.Fatal(err)
+	}
+	n.ended = make(chan struct{})
+	go func() { defer close(n.ended); n.first.Wait() }()
+	t.Cleanup(func() {
+		n.first.Process.Kill()
+		<-n.ended
+		if t.Failed() {
+			n.showLogs(t)
+		}
+	})
+	if n.config, err = clientcmd.BuildConfigFromFlags("", n.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	n.config.QPS, n.config.Burst = 1000, 1000
+	n.config.Dial = n.dial
+	if n.Interface, err = kubernetes.NewForConfig(n.config); err != nil {
+		t.Fatal(err)
+	}
+	n.answerNames(t)
+	return n
+}
+
+// awaitReady waits until the node is Ready.
+func (n *realNode) awaitReady(t *testing.T) {
+	t.Helper()
+	eventually(t, 4*time.Minute, "node "+n.name+" is Ready", n.ready(t))
+	t.Logf("node %s is Ready after %.1f s", n.name, time.Since(n.began).Seconds())
+}
+
+func (n *realNode) ready(t *testing.T) func() bool {
+	return func() bool {
+		select {
+		case <-n.ended:
+			t.Fatalf("the first process of node %s has ended: %v: %s", n.name, n.first.ProcessState, netspace.Tail(filepath.Join(n.dir, "first.log")))
+		default:
+		}
+		time.Sleep(50 * time.Millisecond)
+		node, err := n.CoreV1().Nodes().Get(t.Context(), n.name, metav1.GetOptions{})
+		if err != nil {
+			return false
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// describe writes the node's configuration, and what its first process is to do.
+func (n *realNode) describe(t *testing.T, program string) {
+	t.Helper()
+	for _, d := range []string{"bin", "lib", "log", "cni", "etcd", "images"} {
+		if err := os.MkdirAll(filepath.Join(n.dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	links := map[string]string{"node": program, "served-by-node": program}
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"} {
+		links[name] = needComponents(t)
+	}
+	for _, name := range []string{"ptp", "host-local", "loopback"} {
+		links[name] = filepath.Join(n.tools, name)
+	}
+	for name, to := range links {
+		if err := os.Symlink(to, filepath.Join(n.dir, "bin", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.issue(t, "kubelet", pkix.Name{CommonName: "system:node:" + n.name, Organization: []string{"system:nodes"}})
+	server := "https://" + n.address + ":6443"
+	n.kubeconfig = n.user(t, server, "admin", "system:masters")
+	users := map[string]string{}
+	for _, u := range []string{"system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy"} {
+		users[u] = n.user(t, server, u, "system:masters")
+	}
+	kubelet := n.user(t, server, "system:node:"+n.name, "system:nodes")
+	replacer := strings.NewReplacer("DIR", n.dir, "PKI", n.cluster.dir, "TOOLS", n.tools, "NAME", n.name, "ADDRESS", n.address, "PODS", podNetwork, "SERVICES", serviceNetwork, "CGROUP", n.cgroup(),
+		"PROXYUSER", users["system:kube-proxy"])
+	for file, text := range nodeFiles {
+		if err := os.WriteFile(filepath.Join(n.dir, file), []byte(replacer.Replace(text)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var setup [][]string
+	for _, line := range nodeSetup {
+		setup = append(setup, strings.Fields(replacer.Replace(line)))
+	}
+	var programs []map[string]any
+	run := func(name string, args ...string) {
+		binary := filepath.Join(n.dir, "bin", name)
+		if name == "containerd" {
+			binary = filepath.Join(n.tools, name)
+		}
+		programs = append(programs, map[string]any{"Name": name, "Args": append([]string{binary}, args...)})
+	}
+	run("etcd", "--data-dir", n.dir+"/etcd", "--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
+		"--listen-peer-urls", "http://127.0.0.1:2380", "--initial-advertise-peer-urls", "http://127.0.0.1:2380", "--initial-cluster", "default=http://127.0.0.1:2380", "--log-level", "warn", "--unsafe-no-fsync")
+	run("containerd", "-c", n.dir+"/containerd.toml")
+	run("kube-apiserver", "--bind-address="+n.address, "--secure-port=6443", "--advertise-address="+n.address, "--etcd-servers=http://127.0.0.1:2379", "--service-cluster-ip-range="+serviceNetwork,
+		"--tls-cert-file="+n.at("apiserver.crt"), "--tls-private-key-file="+n.at("apiserver.key"), "--client-ca-file="+n.at("ca.crt"),
+		"--kubelet-client-certificate="+n.at("user-61646d696e.crt"), "--kubelet-client-key="+n.at("user-61646d696e.key"), "--kubelet-certificate-authority="+n.at("ca.crt"), "--kubelet-preferred-address-types=InternalIP",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+n.at("sa.key"), "--service-account-signing-key-file="+n.at("sa.key"),
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true")
+	as := func(user string) []string {
+		return []string{"--kubeconfig=" + users[user], "--authentication-kubeconfig=" + users[user], "--authorization-kubeconfig=" + users[user], "--bind-address=127.0.0.1", "--leader-elect=false", "--cert-dir=/run/" + strings.TrimPrefix(user, "system:")}
+	}
+	run("kube-controller-manager", append(as("system:kube-controller-manager"), "--service-account-private-key-file="+n.at("sa.key"), "--root-ca-file="+n.at("ca.crt"))...)
+	run("kube-scheduler", as("system:kube-scheduler")...)
+	run("kubelet", "--config="+n.dir+"/kubelet.yaml", "--kubeconfig="+kubelet, "--node-ip="+n.address, "--hostname-override="+n.name, "--root-dir=/var/lib/kubelet", "--v=2")
+	run("kube-proxy", "--config="+n.dir+"/proxy.yaml")
+	text, err := json.Marshal(map[string]any{"Name": n.name, "Dir": n.dir, "Setup": setup, "Programs": programs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.dir, "spec.json"), text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nodeSetup is done before a node's programs start. Pods reach what is outside as the node.
+// Port 15008 of a pod whose address is one of the node too (see served-by-node) is the
+// node's own; all others are the pod's. 10.244.0.1 is the node, as its pods see it.
+var nodeSetup = []string{
+	"sysctl -qw net.ipv4.ip_forward=1",
+	"ip rule add preference 100 from all lookup local",
+	"ip rule add preference 5 to 10.244.0.1 lookup local",
+	"ip rule add preference 10 to PODS ipproto tcp dport 15008 lookup local",
+	"ip rule add preference 20 to PODS lookup main",
+	"ip rule del preference 0",
+	"nft -f DIR/masquerade.nft",
+}
+
+// nodeFiles are the configurations of a node's programs.
+var nodeFiles = map[string]string{
+	"masquerade.nft": `table ip node {
+  chain leave {
+    type nat hook postrouting priority 90;
+    ip saddr PODS ip daddr != PODS oifname "eth0" masquerade
+  }
+}
+`,
+	"containerd.toml": `version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+[grpc]
+  address = "/run/containerd/containerd.sock"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = "localhost/pause:1"
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+  BinaryName = "TOOLS/runc"
+  SystemdCgroup = false
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+  bin_dirs = ["DIR/bin"]
+  conf_dir = "DIR/cni"
+`,
+	"cni/10-pods.conflist": `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
+  {"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "/run/ipam", "ranges": [[{"subnet": "PODS"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+  {"type": "served-by-node", "namespaces": ["demo"]}]}
+`,
+	"resolv.conf": "",
+	"kubelet.yaml": `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: ADDRESS
+readOnlyPort: 0
+healthzBindAddress: 127.0.0.1
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: PKI/ca.crt}}
+authorization: {mode: Webhook}
+tlsCertFile: PKI/kubelet.crt
+tlsPrivateKeyFile: PKI/kubelet.key
+cgroupDriver: cgroupfs
+cgroupRoot: /CGROUP
+failCgroupV1: false
+failSwapOn: false
+makeIPTablesUtilChains: false
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+clusterDomain: cluster.local
+clusterDNS: ["ADDRESS"]
+resolvConf: DIR/resolv.conf
+imageGCHighThresholdPercent: 100
+evictionHard: {memory.available: 100Mi}
+`,
+	"proxy.yaml": `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+clientConnection: {kubeconfig: PROXYUSER}
+hostnameOverride: NAME
+bindAddress: ADDRESS
+healthzBindAddress: 127.0.0.1:10256
+metricsBindAddress: 127.0.0.1:10249
+clusterCIDR: PODS
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+`,
+}
+
+// answerNames answers for the names of Services, on the node's address: what CoreDNS does.
+func (n *realNode) answerNames(t *testing.T) {
+	t.Helper()
+	conn, err := n.place.space.ListenPacket(n.place.host, net.JoinHostPort(n.address, "53"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		r := new(dns.Msg).SetReply(q)
+		defer func() { w.WriteMsg(r) }()
+		name := q.Question[0]
+		labels := strings.Split(strings.TrimSuffix(strings.ToLower(name.Name), ".svc.cluster.local."), ".")
+		if len(labels) != 2 {
+			r.Rcode = dns.RcodeNameError
+			return
+		}
+		addresses, err := n.addressesOf(t, labels[1], labels[0])
+		if err != nil {
+			r.Rcode = dns.RcodeNameError
+			return
+		}
+		for _, ip := range addresses {
+			if name.Qtype == dns.TypeA {
+				r.Answer = append(r.Answer, &dns.A{Hdr: dns.RR_Header{Name: name.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 1}, A: net.ParseIP(ip)})
+			}
+		}
+	})}
+	done := make(chan struct{})
+	go func() { defer close(done); server.ActivateAndServe() }()
+	t.Cleanup(func() { server.Shutdown(); <-done })
+}
+
+// addressesOf is what the name of a Service stands for.
+func (n *realNode) addressesOf(t *testing.T, namespace, name string) (out []string, err error) {
+	s, err := n.CoreV1().Services(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if s.Spec.ClusterIP != corev1.ClusterIPNone {
+		return []string{s.Spec.ClusterIP}, nil
+	}
+	list, err := n.DiscoveryV1().EndpointSlices(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range list.Items {
+		for _, e := range s.Endpoints {
+			if (e.Conditions.Ready == nil || *e.Conditions.Ready) && s.AddressType == discoveryv1.AddressTypeIPv4 {
+				out = append(out, e.Addresses...)
+			}
+		}
+	}
+	return out, nil
+}
+
+// load puts image archives into the node's containerd, as docs/operations.md says.
+func (n *realNode) load(t *testing.T, archives []string) {
+	t.Helper()
+	socket := fmt.Sprintf("/proc/%d/root/run/containerd/containerd.sock", n.first.Process.Pid)
+	eventually(t, time.Minute, "containerd listens", func() bool { _, err := os.Stat(socket); return err == nil })
+	for _, a := range archives {
+		out, err := exec.Command(filepath.Join(n.tools, "ctr"), "--address", socket, "--namespace", "k8s.io", "images", "import", a).CombinedOutput()
+		if err != nil {
+			t.Fatalf("import %s: %v\n%s", a, err, out)
+		}
+	}
+}
+
+// showLogs prints the ends of the node's logs.
+func (n *realNode) showLogs(t *testing.T) {
+	logs, _ := filepath.Glob(filepath.Join(n.dir, "log", "*.log"))
+	pods, _ := filepath.Glob(filepath.Join(n.dir, "log", "pods", "*", "*", "*.log"))
+	for _, l := range append(append([]string{filepath.Join(n.dir, "first.log")}, logs...), pods...) {
+		t.Logf("the end of %s:\n%s", strings.TrimPrefix(l, n.dir), netspace.Tail(l))
+	}
+}
