@@ -99,10 +99,11 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 		found = fmt.Sprintf("it differs by %v: it says %s, here it is %s", skew.Round(time.Second), s.Now.UTC().Format(time.RFC3339), ended.UTC().Format(time.RFC3339))
 	}
 	c.add(checkClock, where, checkBad, found)
-	c.add(checkProblems, where, checkBad, items(s.Problems))
-	if s.Controller != nil {
-		return // it needs neither other networks nor pods
+	if s.Controller != nil { // it needs neither other networks nor pods, and most of its problems are those of objects
+		c.add(checkProblems, where, checkWarning, items(s.Problems))
+		return
 	}
+	c.add(checkProblems, where, checkBad, items(s.Problems))
 	var silent []string
 	for _, k := range s.Known {
 		if k.Network != s.Network && !slices.ContainsFunc(s.Heard, func(h answer.Heard) bool { return h.Network == k.Network && h.Phase == "live" }) {
