@@ -133,7 +133,7 @@ $(CONTAINERS)/ctr: integration/kubernetes/containerd/go.mod
 		CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $$out github.com/containernetworking/plugins/plugins/{ipam/host-local,main/ptp,main/loopback} && \
 		CGO_ENABLED=0 $(GO) build -trimpath -tags 'no_btrfs no_devmapper no_zfs' -ldflags '-s -w' -o $$out github.com/containerd/containerd/v2/cmd/{containerd,containerd-shim-runc-v2,ctr}
 
-test-kubelet: build/kubernetes/components build/helm $(CONTAINERS)/ctr ## as root: the charts on two clusters of real kubelets with containerd (six minutes; the first build takes minutes more)
+test-kubelet: build/kubernetes/components build/helm $(CONTAINERS)/ctr ## as root: the charts on two clusters of real kubelets with containerd (their first build takes minutes)
 	$(MAKE) --no-print-directory images IMAGES=build/kubernetes/images ARCHES=$$($(GO) env GOARCH)
 	KUBERNETES="$(abspath build/kubernetes/components)" HELM="$(abspath build/helm)" CONTAINERS="$(abspath $(CONTAINERS))" IMAGES="$(abspath build/kubernetes/images)" \
 		$(GO) test -v -count 1 -timeout 25m -run '^TestKubelet' ./integration/kubernetes
