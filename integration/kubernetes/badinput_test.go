@@ -24,8 +24,9 @@ func TestBadInputIsShownAtTheObjectAndByCheck(t *testing.T) {
 		return s
 	}
 	outside := local("outside", global, corev1.ServicePort{Port: 80})
-	outside.Spec.Selector = nil
-	o.cluster.apply(t, local("hello", nil, corev1.ServicePort{Name: "web", Port: 8000}), outside,
+	empty := local("empty", global, corev1.ServicePort{Port: 80})
+	outside.Spec.Selector, empty.Spec.Selector = nil, nil
+	o.cluster.apply(t, local("hello", nil, corev1.ServicePort{Name: "web", Port: 8000}), outside, empty,
 		local("odd", map[string]string{"istio.io/global": "true", "solo.io/service-scope": "cluster"}, corev1.ServicePort{Port: 80}),
 		local("mistyped", map[string]string{"istio.io/global": "yes"}, corev1.ServicePort{Port: 80}))
 	port := int32(80)
@@ -49,6 +50,7 @@ func TestBadInputIsShownAtTheObjectAndByCheck(t *testing.T) {
 		{"conflicting labels", "Service", "odd", "ISTH-110", "remove one of the two"},
 		{"a label of another word", "Service", "mistyped", "ISTH-110", "write one of them"},
 		{"a Service without selector, for an address that is no pod's", "Service", "outside", "ISTH-110", "other networks reach only pods"},
+		{"a Service without selector and without endpoints", "Service", "empty", "ISTH-110", "write the labels of its pods"},
 		{"an export of a Service that is not there", "ServiceExport", "missing", "ISTH-110", "create the Service"},
 		{"exports with different ports", "ServiceExport", "hello", "ISTH-111", "PortConflict"},
 	} {

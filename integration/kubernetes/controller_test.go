@@ -90,6 +90,7 @@ func controllerRole() []any {
 		&rbacv1.Role{ObjectMeta: meta("isthmus-system"), Rules: []rbacv1.PolicyRule{
 			rule("coordination.k8s.io", []string{"leases"}, "get", "create", "update"),
 			rule("", []string{"configmaps"}, "get", "create", "update"),
+			rule("apps", []string{"deployments"}, "get"),
 		}},
 		&rbacv1.RoleBinding{ObjectMeta: meta("isthmus-system"), RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: "controller"}, Subjects: user},
 	}
@@ -111,9 +112,10 @@ type office struct {
 // desk is one controller.
 type desk struct {
 	*controller.Controller
-	log  *buffer
-	stop context.CancelFunc
-	done chan struct{}
+	log   *buffer
+	admin string // its admin address
+	stop  context.CancelFunc
+	done  chan struct{}
 }
 
 // buffer is a log.
@@ -206,7 +208,7 @@ func (o *office) hire(name string, edits ...func(*controller.Config)) *desk {
 	for _, e := range edits {
 		e(&cfg)
 	}
-	d := &desk{log: &buffer{}, done: make(chan struct{})}
+	d := &desk{log: &buffer{}, admin: cfg.Admin.Address.String(), done: make(chan struct{})}
 	var err error
 	if d.Controller, err = controller.New(cfg, zerolog.New(d.log).With().Timestamp().Str("instance", name).Logger()); err != nil {
 		o.t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -159,9 +160,18 @@ func TestNodesAreProvenByRealBoundTokens(t *testing.T) {
 		}
 		return path
 	}
+	var shown *meshtest.Process
 	show := func(node, path string) (done func()) {
 		n := p.StartNode("west", node, func(c *nodeproxy.Config) { c.Federation.Token = path })
+		shown = n
 		return func() { n.Stop(t) }
+	}
+	// told reports whether the last node proxy that was started says in its log and its status of
+	// which class its refusal is.
+	told := func(class string) bool {
+		said := slices.ContainsFunc(shown.Log.Find("health stream refused"), func(l meshtest.Line) bool { return strings.Contains(l.Text("error"), "("+class+")") })
+		_, status := shown.Get(t, "/status")
+		return said && strings.Contains(status, "("+class+")")
 	}
 	real := c.token(t, first, "isthmus-gateway")
 	path := file(real)
@@ -169,20 +179,21 @@ func TestNodesAreProvenByRealBoundTokens(t *testing.T) {
 	took := eventually(t, 5*time.Second, "a node proxy with its own token is attached", func() bool { return p.by("node-1") == "review" })
 	t.Logf("attached by a reviewed token after %v", took.Round(time.Millisecond))
 
-	for name, x := range map[string]struct{ token, why string }{
-		"the node proxy's of another node":      {real, "node"},
-		"another pod's":                         {c.token(t, other, "isthmus-gateway"), "account"},
-		"that of the name in another namespace": {c.token(t, elsewhere, "isthmus-gateway"), "account"},
-		"for another audience":                  {c.token(t, second, "istio-ca"), "audience"},
-		"for the API server":                    {c.token(t, second, "https://kubernetes.default.svc"), "audience"},
-		"bound to no pod":                       {c.token(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: system}, Spec: corev1.PodSpec{ServiceAccountName: "nodeproxy"}}, "isthmus-gateway"), "not_bound"},
-		"expired":                               {c.expired(t, c.token(t, second, "isthmus-gateway")), "expired"},
-		"garbage":                               {"x.y.z", "malformed"},
-		"with a changed signature":              {real[:strings.LastIndexByte(real, '.')+1] + strings.Repeat("A", 86), "signature"},
+	for name, x := range map[string]struct{ token, why, told string }{
+		"the node proxy's of another node":      {real, "node", "pod"},
+		"another pod's":                         {c.token(t, other, "isthmus-gateway"), "account", "account"},
+		"that of the name in another namespace": {c.token(t, elsewhere, "isthmus-gateway"), "account", "account"},
+		"for another audience":                  {c.token(t, second, "istio-ca"), "audience", "audience"},
+		"for the API server":                    {c.token(t, second, "https://kubernetes.default.svc"), "audience", "audience"},
+		"bound to no pod":                       {c.token(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: system}, Spec: corev1.PodSpec{ServiceAccountName: "nodeproxy"}}, "isthmus-gateway"), "not_bound", "token"},
+		"expired":                               {c.expired(t, c.token(t, second, "isthmus-gateway")), "expired", "expired"},
+		"garbage":                               {"x.y.z", "malformed", "token"},
+		"with a changed signature":              {real[:strings.LastIndexByte(real, '.')+1] + strings.Repeat("A", 86), "signature", "token"},
 	} {
 		before := p.refused(x.why)
 		stop := show("node-2", file(x.token))
 		eventually(t, 5*time.Second, name+" is refused for "+x.why, func() bool { return p.refused(x.why) > before })
+		eventually(t, 5*time.Second, name+" is told as "+x.told, func() bool { return told(x.told) })
 		if how := p.by("node-2"); how != "" {
 			t.Errorf("a token %s attached node-2 by %s", name, how)
 		}
