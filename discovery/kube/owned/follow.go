@@ -126,6 +126,9 @@ func (f *follower) follow(ctx context.Context, version string) {
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			w, err := r.Watch(ctx, o)
 			judge("watch", err)
+			if err == nil { // no list is missed: this one came behind it, or tells all objects itself
+				judge("list", nil)
+			}
 			return w, err
 		},
 	}

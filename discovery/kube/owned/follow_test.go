@@ -34,8 +34,20 @@ func TestAKindThatIsSaidToBeThereAndIsNotIsAskedForWithPauses(t *testing.T) {
 		json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404, "message": "the server could not find the requested resource"})
 	}))
 	defer server.Close()
+	c := clientOf(t, server.URL)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	c.Imports().Run(ctx)
+	if n := asked.Load(); n > 30 {
+		t.Errorf("%d requests in 3 s", n)
+	}
+}
+
+// clientOf is a client of the API server at url.
+func clientOf(t *testing.T, url string) *Client {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	text := fmt.Sprintf("{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: x, cluster: {server: %q}}], contexts: [{name: x, context: {cluster: x, user: x}}], users: [{name: x, user: {}}]}", server.URL)
+	text := fmt.Sprintf("{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: x, cluster: {server: %q}}], contexts: [{name: x, context: {cluster: x, user: x}}], users: [{name: x, user: {}}]}", url)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -43,10 +55,52 @@ func TestAKindThatIsSaidToBeThereAndIsNotIsAskedForWithPauses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	c.Imports().Run(ctx)
-	if n := asked.Load(); n > 30 {
-		t.Errorf("%d requests in 3 s", n)
+	return c
+}
+
+// Of a right that was taken away and given back nothing is left to be told. client-go asks by a
+// watch that tells all objects, lists if that is refused, and begins with the watch again.
+func TestARightThatIsGivenBackIsMissedNoLonger(t *testing.T) {
+	var allowed atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/v1beta1"):
+			json.NewEncoder(w).Encode(map[string]any{"kind": "APIResourceList", "groupVersion": group + "/v1beta1",
+				"resources": []any{map[string]any{"name": "serviceimports", "kind": "ServiceImport"}}})
+		case allowed.Load() && r.URL.Query().Get("watch") != "":
+			json.NewEncoder(w).Encode(map[string]any{"type": "BOOKMARK", "object": map[string]any{"kind": "ServiceImport", "apiVersion": group + "/v1beta1",
+				"metadata": map[string]any{"resourceVersion": "7", "annotations": map[string]any{"k8s.io/initial-events-end": "true"}}}})
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		default:
+			w.WriteHeader(http.StatusForbidden)
+			json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": `serviceimports is forbidden: User "x" cannot list resource "serviceimports"`})
+		}
+	}))
+	defer server.Close()
+	c := clientOf(t, server.URL)
+	imports := c.Imports()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); imports.Run(ctx) }()
+	defer func() { cancel(); <-done; server.CloseClientConnections() }()
+	eventually(t, "the right to list is missed", func() bool { return c.Failing()["list serviceimports"] != "" })
+	allowed.Store(true)
+	eventually(t, "nothing is missed any more", func() bool {
+		synced, _, _ := imports.Status()
+		return synced && len(c.Failing()) == 0
+	})
+}
+
+func eventually(t *testing.T, what string, ask func() bool) {
+	t.Helper()
+	patience := time.After(30 * time.Second)
+	for !ask() {
+		select {
+		case <-patience:
+			t.Fatal(what + ": not within 30 s")
+		case <-time.After(5 * time.Millisecond):
+		}
 	}
 }
