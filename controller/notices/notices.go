@@ -99,10 +99,14 @@ func (b *Board) Set(o Object, list []Notice, now time.Time) {
 		b.stands, b.next, b.said, b.tokens, b.filled = map[Object][]Notice{}, map[Notice]time.Time{}, map[Notice]struct{}{}, burst, now
 		b.out, b.limit = map[Object]int{}, cmp.Or(b.limit, maxNotices)
 	}
-	list = tidy(o, list)
+	all := tidy(o, list)
+	list = all[:min(len(all), perObject)]
 	for _, n := range b.stands[o] {
-		if !slices.Contains(list, n) {
+		if !slices.Contains(all, n) {
 			b.end(n)
+		} else if !slices.Contains(list, n) { // it stands still, and is not told any more
+			delete(b.next, n)
+			delete(b.said, n)
 		}
 	}
 	b.count -= len(b.stands[o])
@@ -174,9 +178,9 @@ func (b *Board) Waiting() (out []Object) {
 	return out
 }
 
-// tidy returns what is told of list, each once.
+// tidy returns list as it is told, each once.
 func tidy(o Object, list []Notice) (out []Notice) {
-	for _, n := range list[:min(len(list), perObject)] {
+	for _, n := range list {
 		n.Object = o
 		if len(n.Message) > maxMessage {
 			n.Message = strings.ToValidUTF8(n.Message[:maxMessage], "") + "… (cut)"

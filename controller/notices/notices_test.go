@@ -216,3 +216,33 @@ func TestTakingBackIsBounded(t *testing.T) {
 		now = now.Add(wait)
 	}
 }
+
+// Of more than are told of one object those that others displace stand still: nothing may say that they do not.
+func TestWhatIsDisplacedIsNotTakenBack(t *testing.T) {
+	var b Board
+	now := time.Unix(1, 0)
+	o := Object{Kind: ConfigMap, Namespace: "demo", Name: "links"}
+	list := func(first, last int) (out []Notice) {
+		for i := first; i <= last; i++ {
+			out = append(out, Notice{Reason: "NotConnected", Message: fmt.Sprintf("network %02d", i)})
+		}
+		return out
+	}
+	b.Set(o, list(1, perObject), now)
+	b.Due(now)
+	b.Set(o, list(0, perObject), now) // one more, which is told before them
+	if ended := b.Ended(); len(ended) > 0 {
+		t.Errorf("taken back are %v, which stand", ended)
+	}
+	if due, _ := b.Due(now); len(due) != 1 || due[0].Message != "network 00" {
+		t.Errorf("due are %v; want the first", due)
+	}
+	b.Set(o, list(0, perObject-1), now) // the last is right again: what it displaced was taken from it
+	if ended := b.Ended(); len(ended) > 0 {
+		t.Errorf("taken back are %v, which were not told any more", ended)
+	}
+	b.Set(o, list(1, perObject-1), now)
+	if ended := b.Ended(); len(ended) != 1 || ended[0].Message != "network 00" {
+		t.Errorf("taken back are %v; want the first", ended)
+	}
+}
