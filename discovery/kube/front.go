@@ -200,6 +200,9 @@ func isHostPort(p corev1.ContainerPort) bool {
 // external or else the internal ones, or, before the Node is known, those of the pod's status.
 func (c *Cluster) onNodeOf(p *keptPod, port corev1.ContainerPort) (out []Address) {
 	if ip, err := netip.ParseAddr(port.HostIP); err == nil && usable(ip) {
+		if ip.Unmap().IsLoopback() {
+			return nil // for the node alone: at other networks it is theirs
+		}
 		return []Address{{ip.Unmap().String(), uint16(port.HostPort)}}
 	}
 	if node := c.nodes[p.Spec.NodeName]; node != nil {

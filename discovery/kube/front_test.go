@@ -86,6 +86,7 @@ func TestTheAddressOfItsServiceIsTheGateways(t *testing.T) {
 		}), sliceOf("isthmus-gateway", "gw-a")}, nil, "has no address outside the cluster"},
 		"at one address of the node":   {append(onNodes("ClusterIP", nil)[:3], gatewayPod("gw-a", "10.1.0.1", "n1", hostPort(corev1.ContainerPort{ContainerPort: 15008, HostPort: 31508, HostIP: "203.0.113.99"})), sliceOf("isthmus-gateway", "gw-a")), []Address{{"203.0.113.99", 31508}}, ""},
 		"of a port for something else": {append(onNodes("ClusterIP", nil)[:3], gatewayPod("gw-a", "10.1.0.1", "n1", hostPort(corev1.ContainerPort{ContainerPort: 15008, HostPort: 31508, Protocol: "UDP"})), sliceOf("isthmus-gateway", "gw-a")), nil, "or its pods a hostPort"},
+		"of the node's loopback":       {append(onNodes("ClusterIP", nil)[:3], gatewayPod("gw-a", "10.1.0.1", "n1", hostPort(corev1.ContainerPort{ContainerPort: 15008, HostPort: 31508, HostIP: "127.0.0.1"})), sliceOf("isthmus-gateway", "gw-a")), nil, "or its pods a hostPort"},
 		"external IPs before them":     {onNodes("ClusterIP", func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.8"} }), []Address{{"203.0.113.8", 443}}, ""},
 		"node ports before them":       {onNodes("NodePort", nil), []Address{{"10.0.0.2", 31008}, {"2001:db8::2", 31008}, {"203.0.113.1", 31008}}, ""},
 		"a load balancer before them":  {onNodes("LoadBalancer", ingress(corev1.LoadBalancerIngress{IP: "203.0.113.7"})), []Address{{"203.0.113.7", 443}}, ""},
