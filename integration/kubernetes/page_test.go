@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -234,23 +235,31 @@ func (s *side) startBalancer() *balancer {
 	t := s.world.t
 	t.Helper()
 	b := &balancer{side: s}
-	host, address := s.network+"-lb", s.gatewayAddress(0)
-	s.world.must(s.world.Host(segment, host, address)) // it answers whoever reaches it
-	var front *testlb.Front
-	s.world.must(s.world.In(host, func() (err error) {
-		front, err = testlb.ServeBy(&b.Balancer, netip.AddrPortFrom(netip.MustParseAddr(address), 15008), func(_ context.Context, backend string) (*net.TCPConn, error) { return s.world.Dial(host, backend) })
-		return err
-	}))
+	address := s.gatewayAddress(0)
+	s.serveBalancer(s.network+"-lb", address, &b.Balancer)
 	ctx, stop := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	work.Go(func() { b.follow(ctx) })
 	t.Cleanup(func() {
 		stop()
 		work.Wait()
-		front.Close()
 	})
 	s.cluster.lends(t, address)
 	return b
+}
+
+// serveBalancer serves an address that others reach on a host of its own, until the test ends.
+func (s *side) serveBalancer(host, address string, b *testlb.Balancer) {
+	w, t := s.world, s.world.t
+	t.Helper()
+	w.must(w.Host(segment, host, address)) // it answers whoever reaches it
+	w.must(w.In(host, func() error {
+		front, err := testlb.ServeBy(b, netip.AddrPortFrom(netip.MustParseAddr(address), 15008), func(_ context.Context, backend string) (*net.TCPConn, error) { return w.Dial(host, backend) })
+		if err == nil {
+			t.Cleanup(front.Close)
+		}
+		return err
+	}))
 }
 
 // follow takes the ready endpoints for its backends, each time as they were a while ago.
@@ -289,11 +298,14 @@ func (b *balancer) follow(ctx context.Context) {
 	}
 }
 
-// lends gives the gateway's Service that is there an address, as a load balancer does.
-func (c *cluster) lends(t *testing.T, ip string) {
+// lends gives the gateway's Service that is there addresses, IP or host names, as a load balancer does.
+func (c *cluster) lends(t *testing.T, hosts ...string) {
 	t.Helper()
-	patch := `{"status":{"loadBalancer":{"ingress":[{"ip":"` + ip + `"}]}}}`
-	if _, err := c.CoreV1().Services("isthmus-system").Patch(t.Context(), "isthmus-gateway", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+	status, err := json.Marshal(map[string]any{"status": corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: ingress(hosts...)}}})
+	if err == nil {
+		_, err = c.CoreV1().Services("isthmus-system").Patch(t.Context(), "isthmus-gateway", types.MergePatchType, status, metav1.PatchOptions{}, "status")
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }

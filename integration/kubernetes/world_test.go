@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,6 +38,7 @@ type world struct {
 	bin   string
 	sides []*side                  // in the order of their numbers
 	cards map[string]linkcard.Card // of networks that have trust domains of their own; nil: all have one
+	names string                   // resolv.conf of the gateways and node proxies; "": that of the machine
 
 	starting []chan error
 }
@@ -49,6 +51,7 @@ type side struct {
 	number   int
 	api      string // host of the API server
 	gateways []*netspace.Process
+	balanced []string // hosts at which its load balancer is; none: its gateways are dialled at their own addresses
 	nodes    []*node
 	pods     map[string]*demoPod // by name
 	next     int                 // pod address
@@ -265,15 +268,38 @@ func (w *world) startGateways(n int, more string) {
 			s.kubelet(w.t, "isthmus-system", name, s.gatewayAddress(i), corev1.ConditionTrue)
 			w.write(host+".yaml", fmt.Sprintf("name: %s\nnetwork: %s\nlisten: \"%s:15008\"\naddress: {service: isthmus-system/isthmus-gateway}\ndiscovery: {kube: {kubeconfig: %q, gateways: isthmus-system/isthmus-gateway-nodes%s}}\nfederation: {keys: key-%[2]s, networks: %[2]s-knows.yaml}\nadmin: {address: %[6]q}\ntimeouts: {drain: %[7]v}\n%[8]s",
 				name, s.network, s.gatewayAddress(i), config, strings.ReplaceAll(more, "CACHE", host+".cache"), adminAddress, drainTime, s.common()))
-			p := &netspace.Process{Host: host, Args: []string{filepath.Join(w.bin, "gateway"), "--config", host + ".yaml"}, Log: filepath.Join(w.Dir, host+".log")}
+			p := &netspace.Process{Host: host, Args: []string{filepath.Join(w.bin, "gateway"), "--config", host + ".yaml"}, Log: filepath.Join(w.Dir, host+".log"), Names: w.names}
 			s.gateways = append(s.gateways, p)
 			w.launch(p)
 		}
 	}
 }
 
+// fronts are where other networks dial n gateways.
+func (s *side) fronts(n int) (hosts []string) {
+	if len(s.balanced) > 0 {
+		return s.balanced
+	}
+	for i := range n {
+		hosts = append(hosts, s.gatewayAddress(i))
+	}
+	return hosts
+}
+
+// ingress is what the status of a Service says of a load balancer at hosts.
+func ingress(hosts ...string) (list []corev1.LoadBalancerIngress) {
+	for _, h := range hosts {
+		if _, err := netip.ParseAddr(h); err == nil {
+			list = append(list, corev1.LoadBalancerIngress{IP: h})
+		} else {
+			list = append(list, corev1.LoadBalancerIngress{Hostname: h})
+		}
+	}
+	return list
+}
+
 // balance makes the Services before the gateways, and plays the load balancer that other
-// networks dial: it has the addresses of all n.
+// networks dial.
 func (s *side) balance(n int) {
 	t := s.world.t
 	t.Helper()
@@ -287,9 +313,7 @@ func (s *side) balance(n int) {
 	s.world.must(err)
 	made, err := services.Create(t.Context(), front, metav1.CreateOptions{})
 	s.world.must(err)
-	for i := range n {
-		made.Status.LoadBalancer.Ingress = append(made.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: s.gatewayAddress(i)})
-	}
+	made.Status.LoadBalancer.Ingress = ingress(s.fronts(n)...)
 	_, err = services.UpdateStatus(t.Context(), made, metav1.UpdateOptions{})
 	s.world.must(err)
 }
@@ -324,8 +348,8 @@ func (s *side) others(n int) string {
 		s.world.must(err)
 		_, list, _ := strings.Cut(string(text), "networks:\n")
 		var addresses []string
-		for i := range n {
-			addresses = append(addresses, fmt.Sprintf("%q", o.gatewayAddress(i)+":15008"))
+		for _, h := range o.fronts(n) {
+			addresses = append(addresses, fmt.Sprintf("%q", h+":15008"))
 		}
 		entries = append(entries, fmt.Sprintf("%s    addresses: [%s]\n", list, strings.Join(addresses, ", ")))
 	}
@@ -353,7 +377,7 @@ func (w *world) startNodes() {
 			s.token("nodeproxy", "isthmus-nodeproxy-"+n.name, n.name, "isthmus-gateway")
 			w.write(n.name+".yaml", fmt.Sprintf("node: %s\nnetwork: %s\ndiscovery: {gateways: [%[7]s], cache: %[1]s.cache}\nfederation: {networks: %[2]s-knows.yaml}\nadmin: {address: %[3]q}\ntimeouts: {drain: %[4]v}\n%[5]s%[6]s%[8]s",
 				n.name, s.network, adminAddress, drainTime, s.common(), socks, strings.Join(gateways, ", "), n.more))
-			n.proxy = &netspace.Process{Host: n.name, Args: []string{filepath.Join(w.bin, "nodeproxy"), "--config", n.name + ".yaml"}, Log: filepath.Join(w.Dir, n.name+".log")}
+			n.proxy = &netspace.Process{Host: n.name, Args: []string{filepath.Join(w.bin, "nodeproxy"), "--config", n.name + ".yaml"}, Log: filepath.Join(w.Dir, n.name+".log"), Names: w.names}
 			w.launch(n.proxy)
 		}
 	}

@@ -23,6 +23,9 @@ type Process struct {
 	Args []string // program and arguments; the directory is the space's
 	Env  []string // beside the caller's own
 	Log  string   // file that gets what it writes, after what is there
+	// Names is a file that the process has for /etc/resolv.conf; empty: that of the machine. It
+	// works in a host alone, as the command ip gives a process there mounts of its own.
+	Names string
 
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when the process has ended and cmd says how
@@ -67,6 +70,9 @@ func (s *Space) run(p *Process) error {
 	}
 	defer log.Close()
 	args := p.Args
+	if p.Names != "" {
+		args = append([]string{"sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, p.Names}, args...)
+	}
 	if p.Host != Here {
 		args = append([]string{"ip", "netns", "exec", s.prefix + p.Host}, args...)
 	}

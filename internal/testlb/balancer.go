@@ -31,6 +31,7 @@ type Balancer struct {
 	cut      map[string]bool
 	open     map[string]int
 	given    map[string]int // connections, ever
+	from     map[netip.Addr]int
 	next     int
 }
 
@@ -59,6 +60,13 @@ func (b *Balancer) Given(backend string) int {
 	return b.given[backend]
 }
 
+// From is how many connections source has begun.
+func (b *Balancer) From(source netip.Addr) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.from[source.Unmap()]
+}
+
 // Pick chooses the backend of a connection from source. ended is called when the
 // connection is over.
 func (b *Balancer) Pick(source netip.Addr) (backend string, ended func(), err error) {
@@ -79,9 +87,10 @@ func (b *Balancer) Pick(source netip.Addr) (backend string, ended func(), err er
 		b.next++
 	}
 	if b.given == nil {
-		b.given, b.open = map[string]int{}, map[string]int{}
+		b.given, b.open, b.from = map[string]int{}, map[string]int{}, map[netip.Addr]int{}
 	}
 	b.given[backend]++
+	b.from[source.Unmap()]++
 	if b.cut[backend] {
 		return backend, nil, fmt.Errorf("testlb: backend %s is cut off: %w", backend, syscall.ECONNREFUSED)
 	}
