@@ -151,16 +151,16 @@ func (l *leader) plan(ctx context.Context) error {
 	l.mu.Unlock()
 	nudge(l.wrong)
 	if !blocked {
-		err := l.save(ctx, r.Writes)
-		if err != nil {
-			l.ledger = nil
-		}
-		if blocked = owned.OfOne(err) && !errors.Is(err, owned.ErrStale); blocked {
+		switch err := l.save(ctx, r.Writes); {
+		case err == nil:
+			l.opened(ledgerWrite, vip.Name{})
+		case owned.OfOne(err) && !errors.Is(err, owned.ErrStale):
+			l.ledger, blocked = nil, true
 			l.shut(ledgerWrite, vip.Name{}, err)
-		} else if err != nil {
+		default:
+			l.ledger = nil
 			return err
 		}
-		l.opened(ledgerWrite, vip.Name{})
 	}
 	for _, w := range r.Writes {
 		if blocked && w.Do <= imports.Update {
