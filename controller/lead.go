@@ -162,6 +162,7 @@ func (l *leader) plan(ctx context.Context) error {
 			return err
 		}
 	}
+	shuffle(r.Writes)
 	for _, w := range r.Writes {
 		if blocked && w.Do <= imports.Update {
 			continue
@@ -175,6 +176,12 @@ func (l *leader) plan(ctx context.Context) error {
 		return nil
 	}
 	return l.condition(ctx, declared, others)
+}
+
+// shuffle puts writes in another order each time: one that is never taken, whatever the API
+// server says of it, keeps none of the others waiting for ever.
+func shuffle[T any](list []T) {
+	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 }
 
 // ledgerWrite is what gates call reads and writes of the ledger.
@@ -232,7 +239,9 @@ func (l *leader) withOwn(others map[vip.Name][]imports.Export, declared map[vip.
 
 // condition gives ServiceExports the conditions that they should have.
 func (l *leader) condition(ctx context.Context, declared map[vip.Name][]imports.Condition, others map[vip.Name][]imports.Export) error {
-	for _, n := range slices.SortedFunc(maps.Keys(declared), vip.Name.Compare) {
+	names := slices.Collect(maps.Keys(declared))
+	shuffle(names)
+	for _, n := range names {
 		want := imports.Conditions(l.objects.local(n), others[n])
 		if !imports.Differ(want, declared[n]) {
 			continue

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -42,6 +43,48 @@ func TestALedgerThatIsRefusedIsTriedAgain(t *testing.T) {
 			}
 			if what != "gone" && len(l.gates.held()) != 1 {
 				t.Errorf("held are %+v, want the ledger", l.gates.held())
+			}
+		})
+	}
+}
+
+// One import that the API server never takes, whatever it says of that, does not keep others from
+// being made: neither of its namespace nor of others.
+func TestAnImportThatIsNeverTakenKeepsNoOtherWaiting(t *testing.T) {
+	for what, x := range map[string]refusal{
+		"a webhook that is away": {http.StatusInternalServerError, "InternalError", `Internal error occurred: failed calling webhook "policy.example.com": failed to call webhook: Post "https://policy": connection refused`},
+		"a webhook that denies":  {http.StatusForbidden, "Forbidden", `admission webhook "policy.example.com" denied the request: no such name`},
+		"something else":         {http.StatusServiceUnavailable, "ServiceUnavailable", "not now"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			l, a := newLeader(t, Config{VIPs: ranges}, "a", "b")
+			bad := vip.Name{Namespace: "a", Name: "a"}
+			names := []vip.Name{bad}
+			for i := range 5 {
+				names = append(names, vip.Name{Namespace: "a", Name: fmt.Sprint("web-", i)}, vip.Name{Namespace: "b", Name: fmt.Sprint("web-", i)})
+			}
+			for _, n := range names {
+				l.offer(n)
+			}
+			a.refuse = func(verb, resource, namespace, name string) *refusal {
+				if resource == "serviceimports" && namespace == bad.Namespace && name == bad.Name {
+					return &x
+				}
+				return nil
+			}
+			for range 40 {
+				_ = l.plan(t.Context()) // tried again after a pause
+				for _, g := range l.gates.of {
+					g.until = time.Time{}
+				}
+			}
+			for _, n := range names[1:] {
+				if a.imported(n) == nil {
+					t.Errorf("%s is not imported after 40 attempts", n)
+				}
+			}
+			if a.imported(bad) != nil {
+				t.Error("what is refused was made: this tests nothing")
 			}
 		})
 	}

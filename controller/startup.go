@@ -36,7 +36,9 @@ func (c *Controller) untaint(ctx context.Context) {
 	gates := newGates()
 	for {
 		began := time.Now()
-		for _, node := range s.Ready() {
+		nodes := s.Ready()
+		shuffle(nodes)
+		for _, node := range nodes {
 			n := vip.Name{Name: node}
 			if !gates.open(taintWrite, n, time.Now()) {
 				continue

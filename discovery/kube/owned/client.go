@@ -42,7 +42,8 @@ var ErrGone = errors.New("it is not there")
 var ErrRefused = errors.New("it is refused")
 
 // ErrDenied is matched by the error of a write that something beside the role of this
-// process forbids, such as the quota of a namespace: its like fail too, as a rule.
+// process forbids, such as the quota of a namespace, or a webhook that is to allow it and
+// does not answer: its like fail too, as a rule.
 var ErrDenied = errors.New("it is denied")
 
 // ErrNoRight is matched by the error of a write that the role of this process does not
@@ -125,7 +126,7 @@ func judged(err error) error {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	case apierrors.IsForbidden(err) && lacksRight(err):
 		return fmt.Errorf("%w: %w", ErrNoRight, err)
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err), apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed calling webhook"):
 		return fmt.Errorf("%w: %w", ErrDenied, err)
 	}
 	if u := (*url.Error)(nil); errors.As(err, &u) {
