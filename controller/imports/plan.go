@@ -89,14 +89,16 @@ func Plan(v View, have map[vip.Name]Import, ledger *vip.Ledger, now time.Time) R
 		if exists && v.alone(is) {
 			continue
 		}
-		if _, wanted := v.wanted(n, is, exists); !wanted {
+		if _, wanted := v.wanted(n, is, exists); wanted {
+			continue
+		}
+		if exists { // which may be refused: it has its address until it is gone
+			out.Writes = append(out.Writes, Write{Delete, is})
+		} else {
 			ledger.Release(n, now)
-			if exists {
-				out.Writes = append(out.Writes, Write{Delete, is})
-			}
 		}
 	}
-	for _, n := range ledger.Names() { // of imports that somebody else has deleted
+	for _, n := range ledger.Names() { // of imports that were deleted
 		if !names[n] {
 			ledger.Release(n, now)
 		}

@@ -118,16 +118,22 @@ func (l *Ledger) Addresses(n Name) []netip.Addr {
 // Adopt gives n the number of addresses that it has already, for the exports of that of these networks
 // which has least, if they are in the ranges and nobody has it: of what a lost ledger said. What no
 // network exports is of the network "", and has, with what else is, no more than a network's share: who writes
-// ServiceImports takes nobody's addresses with that. It does nothing for one that has a number.
+// ServiceImports takes nobody's addresses with that. It does nothing for one that has a number, unless
+// it is this and was given back: then it was not.
 func (l *Ledger) Adopt(n Name, networks []string, addresses []netip.Addr) (changed bool) {
-	if _, has := l.entries[n]; has {
-		return false
+	number, ok := l.ranges.numberOf(addresses)
+	if e, has := l.entries[n]; has {
+		if !ok || number != e.number || e.released == 0 {
+			return false
+		}
+		e.released = 0
+		l.entries[n] = e
+		return true
 	}
 	network := ""
 	if len(networks) > 0 {
 		network = l.least(networks)
 	}
-	number, ok := l.ranges.numberOf(addresses)
 	if size := entrySize(n, network); !ok || l.holders[number] != (Name{}) || l.size+size > maxAdopted || network == "" && l.beyond(network, size) {
 		return false
 	}
