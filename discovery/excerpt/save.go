@@ -98,16 +98,20 @@ func (h *Held) Restore(data []byte) (changes []discovery.Change, asked []string,
 		h.mean(name, target{t.Service, t.Workload})
 		asked = append(asked, name)
 	}
-	for _, w := range s.Workloads { // before services: those of this node's pods have room
+	for _, w := range s.Workloads { // before services: they say which are of this node's pods
 		w.Network = h.network
 		h.putPod(w)
 	}
-	for _, x := range s.Services {
-		host := x.Hostname
-		if host == "" {
-			host = hostnameOf(x.Name, x.Namespace)
+	for _, local := range []bool{false, true} { // last those of this node's pods, which have room beside the others
+		for _, x := range s.Services {
+			host := x.Hostname
+			if host == "" {
+				host = hostnameOf(x.Name, x.Namespace)
+			}
+			if h.local(host) == local {
+				h.putService(host, x)
+			}
 		}
-		h.putService(host, x)
 	}
 	h.began = true
 	return h.changes(), asked, x.Saved, nil
