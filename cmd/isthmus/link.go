@@ -222,7 +222,7 @@ func readCard(ctx context.Context, k kubectl, addresses []string) (linkcard.Card
 		return linkcard.Card{}, err
 	}
 	if !there || m.Data[cardFile] == "" {
-		return linkcard.Card{}, exit(exitStart, fmt.Errorf("context %q has no ConfigMap %s in namespace %s: run `isthmus init --network NAME --apply --context %[1]s` first", k.context, cardMap, k.namespace))
+		return linkcard.Card{}, exit(exitStart, fmt.Errorf("context %q has no ConfigMap %s in namespace %s: run `isthmus init --network NAME --trust-domain DOMAIN --apply --context %[1]s` first, where NAME and DOMAIN are network and trustDomain of the chart; where init has been run before, with --dir of its directory", k.context, cardMap, k.namespace))
 	}
 	c, err := linkcard.Parse(fmt.Sprintf("ConfigMap %s of context %q", cardMap, k.context), []byte(m.Data[cardFile]))
 	if err != nil {
