@@ -83,7 +83,7 @@ func TestLinkSaysWhatIsMissing(t *testing.T) {
 		"link --contexts east":                    "two or more",
 		"link --contexts east,west":               "--apply",
 		"unlink --contexts east":                  "--network",
-		"link card --context west":                "isthmus init --network NAME --apply --context west",
+		"link card --context west":                "isthmus init --network NAME --trust-domain DOMAIN --apply --context west",
 		"init --network west --apply --context w": "context is gone",
 	} {
 		t.Run(line, func(t *testing.T) {
