@@ -248,9 +248,6 @@ func (c *Controller) details() map[string]any {
 // findings are what an operator should know, a line each.
 func (c *Controller) findings() []string {
 	out := []string{}
-	if _, absent, _ := c.imports.Status(); absent {
-		out = append(out, "the API server has no ServiceImports (multicluster.x-k8s.io): nothing is imported: install the chart isthmus-crds")
-	}
 	out = append(out, c.objects.overlaps()...)
 	for what, why := range c.client.Failing() {
 		out = append(out, fmt.Sprintf("Kubernetes API server: %s: %s", what, why))

@@ -50,11 +50,22 @@ func writeController(b *strings.Builder, now time.Time, c *answer.Controller) {
 		said := plain(s.Error)
 		switch {
 		case s.Absent:
-			said = "the API server has no such kind"
+			said = absentSource(s.Kind)
 		case s.Unread && said == "":
 			said = "not read yet"
 		}
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", plain(s.Kind), s.Objects, standing.Age(time.Duration(s.AgeMS)*time.Millisecond), said)
 	}
 	w.Flush()
+}
+
+// absentSource is what it means that the API server has no such kind, which is no fault.
+func absentSource(kind string) string {
+	switch kind {
+	case "serviceimports":
+		return "the API server has no such kind (helm/isthmus-crds has): services of other networks have no virtual address and no name in clusterset.local here"
+	case "serviceexports":
+		return "the API server has no such kind (helm/isthmus-crds has): services are exported by label alone"
+	}
+	return "the API server has no such kind"
 }

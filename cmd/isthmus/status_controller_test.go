@@ -39,3 +39,13 @@ func TestStatusOfAController(t *testing.T) {
 		t.Error("nothing is wrong, and not all is well")
 	}
 }
+
+// A cluster without the kind of ServiceImports is a choice: status says so, and finds nothing.
+func TestStatusOfAControllerWithoutServiceImports(t *testing.T) {
+	s := answer.Status{Process: "controller c-1", Network: "west", Controller: &answer.Controller{Leading: true, Leader: "c-1", Sources: []answer.Source{{Kind: "pods", Objects: 5}, {Kind: "serviceimports", Absent: true}}}}
+	got := statusText([]answer.Status{s})
+	wantIn(t, got, "the API server has no such kind", "helm/isthmus-crds")
+	if n := strings.Count(got, "no such kind"); n != 1 || !s.Well() {
+		t.Errorf("it is said %d times, and well: %t; want once, and true:\n%s", n, s.Well(), got)
+	}
+}
