@@ -6,15 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/isthmus-mesh/isthmus/internal/hostport"
 )
 
 // asking are the flags of commands that ask running processes.
@@ -33,14 +38,34 @@ func askFlags(cmd *cobra.Command) *asking {
 	return a
 }
 
-// validate checks the flags; the error is of usage.
+// validate checks the flags, and brings addresses to host:port; the error is of usage.
 func (a *asking) validate() error {
-	for _, s := range a.admin {
-		if _, err := netip.ParseAddrPort(s); err != nil {
-			return exit(exitUsage, fmt.Errorf("--admin: %q: write address:port, for example 127.0.0.1:15000", s))
+	for i, s := range a.admin {
+		address, err := adminAddress(s)
+		if err != nil {
+			return exit(exitUsage, fmt.Errorf("--admin %.80q: %w", s, err))
 		}
+		a.admin[i] = address
 	}
 	return a.check()
+}
+
+// adminAddress is host:port of what somebody has written, which may be a URL.
+func adminAddress(s string) (string, error) {
+	s = strings.TrimSpace(s)
+	scheme, rest, is := strings.Cut(s, "://")
+	if !is {
+		rest = s
+	} else if !strings.EqualFold(scheme, "http") {
+		return "", fmt.Errorf("admin ports speak plain HTTP: write address:port, such as 127.0.0.1:%s", adminPort)
+	}
+	rest, path, _ := strings.Cut(rest, "/")
+	host, port, err := net.SplitHostPort(rest)
+	_, no := netip.ParseAddr(host)
+	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || path != "" || no != nil && !hostport.IsName(host) {
+		return "", fmt.Errorf("write address:port, such as 127.0.0.1:%s", adminPort)
+	}
+	return net.JoinHostPort(host, port), nil
 }
 
 // askLimit bounds one question and its answer.
@@ -70,26 +95,60 @@ func askFor(ctx context.Context, limit time.Duration, address, path string, quer
 	}
 	r, err := direct.Do(req)
 	if err != nil {
-		return exit(exitStart, fmt.Errorf("ask %s: %w: is a node proxy or gateway running there? name its admin.address with --admin", address, err))
+		return exit(exitStart, fmt.Errorf("ask %s: %w", address, unasked(err, limit)))
 	}
 	defer r.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxAnswer))
 	if err != nil {
 		return exit(exitStart, fmt.Errorf("ask %s: %w", address, err))
 	}
-	if r.StatusCode != http.StatusOK {
-		said := struct{ Error string }{}
-		json.Unmarshal(body, &said) // what is no JSON shows as its status
-		code := exitStart
-		if r.StatusCode == http.StatusBadRequest {
-			code = exitUsage
-		}
-		return exit(code, fmt.Errorf("%s answers %s: %s", address, r.Status, said.Error))
+	said := struct{ Error string }{}
+	switch json.Unmarshal(body, &said); { // what is no JSON shows as its status
+	case r.StatusCode == http.StatusBadRequest:
+		return exit(exitUsage, fmt.Errorf("%s answers %s: %s", address, r.Status, said.Error))
+	case r.StatusCode == http.StatusNotFound && said.Error == "":
+		return exit(exitStart, unanswered(ctx, address, path))
+	case r.StatusCode != http.StatusOK:
+		return exit(exitStart, fmt.Errorf("%s answers %s: %s", address, r.Status, said.Error))
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return exit(exitStart, fmt.Errorf("ask %s: %w: is it of another version?", address, err))
+		return exit(exitStart, fmt.Errorf("%s answers %s with what cannot be read: %w: it is of another version, or no process of Isthmus: --admin wants its admin.address", address, path, err))
 	}
 	return nil
+}
+
+// unasked is why nobody has answered within limit, and what to do.
+func unasked(err error, limit time.Duration) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err // the URL says no more than the address
+	}
+	var dns *net.DNSError
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w: nothing listens there: in a cluster run `kubectl --namespace isthmus-system port-forward deploy/isthmus-gateway %s` before, with the pod of a node proxy for what its pods see, and elsewhere name the admin.address of a process that runs with --admin", err, adminPort)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: it does not answer within %v: admin ports are on loopback addresses, which others reach by kubectl port-forward alone", err, limit)
+	case errors.As(err, &dns):
+		return fmt.Errorf("%w: --admin wants an address of this host, such as 127.0.0.1:%s", err, adminPort)
+	case strings.Contains(err.Error(), "malformed HTTP"):
+		return fmt.Errorf("%w: what listens there speaks no HTTP: --admin wants the admin.address of a process, port %s in a cluster", err, adminPort)
+	}
+	return fmt.Errorf("%w: --admin wants the admin.address of a process that runs", err)
+}
+
+// unanswered says who does not answer to path, and who does.
+func unanswered(ctx context.Context, address, path string) error {
+	var s struct{ Process, Network string }
+	var list []struct{ Endpoint string }
+	question := strings.TrimPrefix(path, "/")
+	switch {
+	case path != "/status" && ask(ctx, address, "/status", nil, &s) == nil && s.Process != "":
+		return fmt.Errorf("%s is %s on network %s, which does not answer %s: ask a node proxy or a gateway", address, plain(s.Process), plain(s.Network), question)
+	case path != "/" && ask(ctx, address, "/", nil, &list) == nil && len(list) > 0 && strings.HasPrefix(list[0].Endpoint, "GET "):
+		return fmt.Errorf("%s is a process of Isthmus that does not answer %s: is it of an earlier version? Ask a node proxy or a gateway", address, question)
+	}
+	return fmt.Errorf("%s answers HTTP and knows no %s: it is no admin port of Isthmus: name admin.address with --admin (port %s in a cluster; operations.address, 15020, has readiness and metrics alone)", address, path, adminPort)
 }
 
 // askAll asks every process at once, and returns the answers in the order of --admin,

@@ -32,7 +32,7 @@ Exit codes: 0 somebody healthy takes connections, 1 nobody does, the last attemp
 or processes differ, 2 usage, 3 a process could not be asked; the answers of the others are
 printed.`,
 		Example: "  isthmus explain east/default/shop-1 hello.default.svc.cluster.local:80\n  isthmus explain east/default/shop-1 hello.default.svc.cluster.local:80 --admin 127.20.1.2:15000,127.20.2.1:15000",
-		Args:    cobra.ExactArgs(2),
+		Args:    sourceAndDestination,
 	}
 	a := askFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -42,6 +42,14 @@ printed.`,
 		return a.follow(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), func(ctx context.Context) (answered, error) { return a.explain(ctx, args[0], args[1]) })
 	}
 	return cmd
+}
+
+// sourceAndDestination wants both, in this order.
+func sourceAndDestination(cmd *cobra.Command, args []string) error {
+	if len(args) != 2 {
+		return fmt.Errorf("%s takes 2 arguments, SOURCE and DEST:PORT, such as demo/shop-1 hello.demo.svc.cluster.local:80; there are %d", cmd.Name(), len(args))
+	}
+	return nil
 }
 
 // explained is what `explain -o json` prints.

@@ -111,7 +111,7 @@ func TestExplainRefusesWhatItCannotAsk(t *testing.T) {
 		{[]string{"explain", "one"}, exitUsage, []string{"2 arg"}},
 		{[]string{"status", "--admin", "here"}, exitUsage, []string{"--admin", `"here"`, "address:port"}},
 		{[]string{"status", "-o", "xml"}, exitUsage, []string{"--output", "xml"}},
-		{[]string{"status", "--admin", s.Addr().String() + ":1"}, exitStart, []string{"is a node proxy or gateway running there"}},
+		{[]string{"status", "--admin", s.Addr().String() + ":1"}, exitStart, []string{"connection refused", "nothing listens there", "port-forward", "--admin"}},
 	} {
 		code, out, errs := isthmus(t, x.args...)
 		if code != x.code {

@@ -49,6 +49,7 @@ Exit codes: 0 linked or printed, 1 refused, or --wait is over, 2 usage, 3 a clus
 be asked or changed.`,
 		Example: "  isthmus link --contexts east,west --apply --wait 5m\n  isthmus link --contexts east,west --apply --address west=203.0.113.7:31008,west=203.0.113.8:31008\n  isthmus link card --context west > west.card\n  isthmus link --contexts east west.card | kubectl --context east apply -f -",
 	}
+	cmd.Args = cardsOrCommand
 	cmd.RunE = func(cmd *cobra.Command, files []string) error {
 		if len(contexts) == 0 || len(contexts)+len(files) < 2 {
 			return exit(exitUsage, errors.New("--contexts: name two or more clusters, or one and the cards of others as files"))

@@ -126,6 +126,7 @@ var modules = map[string]why{
 	"cmd/isthmus": {
 		"github.com/rs/zerolog":          "its log",
 		"github.com/spf13/cobra":         "commands and flags",
+		"github.com/spf13/pflag":         "names of flags and what is wrong with one, which cobra takes from it",
 		"github.com/spiffe/go-spiffe/v2": "the type of an identity",
 		"go.yaml.in/yaml/v3":             "reads what helm renders, and the addresses of gateways",
 	},
