@@ -29,7 +29,7 @@ func TestEveryEdgeIsAllowedAndEveryAllowedEdgeIsUsed(t *testing.T) {
 
 // pure packages decide and touch nothing: time and randomness are arguments.
 var pure = []string{
-	"mesh", "route", "health", "health/standing", "balance", "nodeproxy/picker", "nodeproxy/warmset", "gateway/picker", "discovery", "discovery/ztunnel", "hbone/flow", "hbone/header", "hbone/wire",
+	"mesh", "policy", "route", "health", "health/standing", "balance", "nodeproxy/picker", "nodeproxy/warmset", "gateway/picker", "discovery", "discovery/ztunnel", "hbone/flow", "hbone/header", "hbone/wire",
 	"federation", "federation/antientropy", "federation/damping", "federation/ledger", "federation/networkkey", "federation/record",
 }
 
@@ -169,7 +169,7 @@ func TestTestPartsStayInTests(t *testing.T) {
 
 // domains are the folders at the top: ls is the architecture.
 var domains = []string{
-	"balance", "build", "bin", "cmd", "controller", "discovery", "docs", "drill", "examples", "federation", "gateway", "hbone", "health", "helm", "identity", "integration", "internal", "mesh", "nodeproxy", "route",
+	"balance", "build", "bin", "cmd", "controller", "discovery", "docs", "drill", "examples", "federation", "gateway", "hbone", "health", "helm", "identity", "integration", "internal", "mesh", "nodeproxy", "policy", "route",
 }
 
 func TestTopLevelFoldersAreDomainNouns(t *testing.T) {

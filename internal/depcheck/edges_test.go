@@ -8,6 +8,7 @@ type why map[string]string
 var allowed = map[string]why{
 	// Pure: they speak mesh and little else.
 	"mesh":            {},
+	"policy":          {},
 	"route":           {"mesh": "snapshots are what it plans on", "balance": "the rank of a candidate"},
 	"health":          {"mesh": "endpoint IDs are its keys"},
 	"balance":         {"mesh": "localities and distributions"},

@@ -11,6 +11,7 @@ import (
 // with what it takes from them. A room that is not here imports none.
 var modules = map[string]why{
 	"mesh":              {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"policy":            {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"route":             {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"discovery":         {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"discovery/excerpt": {"google.golang.org/protobuf": "the codec of what is told"},

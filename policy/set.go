@@ -1,0 +1,161 @@
+package policy
+
+import (
+	"cmp"
+	"slices"
+)
+
+// DefaultRootNamespace is the root namespace of an Istio that says none.
+const DefaultRootNamespace = "istio-system"
+
+// Set is the policies that are in force. It is immutable; a nil Set has none.
+type Set struct {
+	root  string
+	rules map[string][]*Authorization      // by namespace, by name
+	peers map[string][]*PeerAuthentication // by namespace, the oldest first
+}
+
+// NewSet returns the set of objects, whose names differ; what is in the namespace root is for
+// every namespace. It keeps the objects.
+func NewSet(root string, objects []Object) *Set {
+	s := &Set{root: root, rules: map[string][]*Authorization{}, peers: map[string][]*PeerAuthentication{}}
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *Authorization:
+			s.rules[o.Namespace] = append(s.rules[o.Namespace], o)
+		case *PeerAuthentication:
+			s.peers[o.Namespace] = append(s.peers[o.Namespace], o)
+		}
+	}
+	for _, list := range s.rules {
+		slices.SortFunc(list, func(a, b *Authorization) int { return cmp.Compare(a.Called, b.Called) })
+	}
+	for _, list := range s.peers {
+		slices.SortFunc(list, func(a, b *PeerAuthentication) int {
+			return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Called, b.Called))
+		})
+	}
+	return s
+}
+
+// Len returns how many policies there are.
+func (s *Set) Len() (n int) {
+	if s == nil {
+		return 0
+	}
+	for _, list := range s.rules {
+		n += len(list)
+	}
+	for _, list := range s.peers {
+		n += len(list)
+	}
+	return n
+}
+
+// For returns the policies that are for w. It costs as much as there are policies in the
+// namespace of w and in the root namespace.
+func (s *Set) For(w Workload) *Effective {
+	e := &Effective{}
+	if s == nil {
+		return e
+	}
+	namespaces := []string{s.root, w.Namespace}
+	if w.Namespace == s.root {
+		namespaces = namespaces[1:]
+	}
+	for _, ns := range namespaces {
+		for _, a := range s.rules[ns] {
+			if a.Selector.selects(w.Labels) {
+				e.add(a)
+			}
+		}
+	}
+	e.modes = s.modesFor(w)
+	return e
+}
+
+// modesFor returns the modes for w, those that go first first.
+func (s *Set) modesFor(w Workload) (out []*PeerAuthentication) {
+	first := func(ns string, fits func(*PeerAuthentication) bool) {
+		if i := slices.IndexFunc(s.peers[ns], fits); i >= 0 {
+			out = append(out, s.peers[ns][i])
+		}
+	}
+	for _, p := range slices.Concat(s.peers[w.Namespace], s.peers[s.root]) {
+		if p.unread && p.Selector.selects(w.Labels) {
+			return []*PeerAuthentication{p}
+		}
+	}
+	if w.Namespace != s.root {
+		first(w.Namespace, func(p *PeerAuthentication) bool { return len(p.Selector) > 0 && p.Selector.selects(w.Labels) })
+		first(w.Namespace, func(p *PeerAuthentication) bool { return len(p.Selector) == 0 })
+	}
+	first(s.root, func(p *PeerAuthentication) bool { return len(p.Selector) == 0 })
+	return out
+}
+
+// Effective is the policies for one workload. It is immutable; the zero value allows everything.
+type Effective struct {
+	deny, allow []*Authorization
+	dryRun      []*Authorization
+	allows      []Name // of allow
+	modes       []*PeerAuthentication
+}
+
+func (e *Effective) add(a *Authorization) {
+	switch {
+	case a.DryRun:
+		e.dryRun = append(e.dryRun, a)
+	case a.Action == Deny:
+		e.deny = append(e.deny, a)
+	default:
+		e.allow, e.allows = append(e.allow, a), append(e.allows, a.Name())
+	}
+}
+
+// Decide says whether c may be, and why.
+func (e *Effective) Decide(c Connection) Decision {
+	if mode, by := e.mode(c.Destination.Port()); mode == Strict && c.Source.IsZero() {
+		return Decision{Verdict: PlainText, Policy: by, Rule: NoRule}
+	}
+	p := peerOf(c)
+	for _, a := range e.deny {
+		if i := a.matched(&p); i >= 0 {
+			return Decision{Verdict: Denied, Policy: a.Name(), Rule: i}
+		}
+	}
+	for _, a := range e.allow {
+		if i := a.matched(&p); i >= 0 {
+			return Decision{Verdict: Allowed, Policy: a.Name(), Rule: i}
+		}
+	}
+	if len(e.allow) > 0 {
+		return Decision{Verdict: NotAllowed, Rule: NoRule, Among: e.allows}
+	}
+	return Decision{Verdict: NoPolicy, Rule: NoRule}
+}
+
+// mode returns the mode on a port of the application, and whose that is.
+func (e *Effective) mode(port uint16) (Mode, Name) {
+	for _, p := range e.modes {
+		if m := p.Ports[port]; m != Unset && len(p.Selector) > 0 {
+			return m, p.Name()
+		}
+		if p.Mode != Unset {
+			return p.Mode, p.Name()
+		}
+	}
+	return Permissive, Name{}
+}
+
+// DryRun returns the decisions that policies in dry run would make about c, if they were the only
+// ones: those that match.
+func (e *Effective) DryRun(c Connection) (out []Decision) {
+	p := peerOf(c)
+	for _, a := range e.dryRun {
+		if i := a.matched(&p); i >= 0 {
+			out = append(out, Decision{Verdict: map[Action]Verdict{Allow: Allowed, Deny: Denied}[a.Action], Policy: a.Name(), Rule: i})
+		}
+	}
+	return out
+}
