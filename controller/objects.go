@@ -24,14 +24,14 @@ type objects struct {
 	mu       sync.Mutex
 	services map[vip.Name]*discovery.Service
 	faults   map[discovery.Key][]discovery.Problem
-	news     map[discovery.Key]struct{} // of which something else is wrong than when they were taken
+	news     map[discovery.Key]struct{} // of which something else is wrong than when they were taken; nil: nobody takes
 	overlap  map[discovery.Key]string   // services and pods whose addresses are in the ranges of imports
 	ranges   vip.Ranges
 }
 
 func newObjects(network string, ranges vip.Ranges, changed func()) *objects {
 	return &objects{network: network, ranges: ranges, changed: changed, services: map[vip.Name]*discovery.Service{},
-		faults: map[discovery.Key][]discovery.Problem{}, news: map[discovery.Key]struct{}{}, overlap: map[discovery.Key]string{}}
+		faults: map[discovery.Key][]discovery.Problem{}, overlap: map[discovery.Key]string{}}
 }
 
 // Apply implements [kube.Sink]: nothing is made of it here.
@@ -48,7 +48,7 @@ func (o *objects) Apply(changes ...discovery.Change) *mesh.Snapshot {
 // one takes in a change; the caller holds mu.
 func (o *objects) one(c discovery.Change) {
 	if len(c.Faults) > 0 || len(o.faults[c.Key]) > 0 {
-		o.news[c.Key] = struct{}{}
+		o.isNews(c.Key)
 	}
 	if delete(o.faults, c.Key); len(c.Faults) > 0 {
 		o.faults[c.Key] = slices.Clone(c.Faults)
@@ -76,7 +76,14 @@ func (o *objects) one(c discovery.Change) {
 		}
 	}
 	if was != o.overlap[c.Key] {
-		o.news[c.Key] = struct{}{}
+		o.isNews(c.Key)
+	}
+}
+
+// isNews notes that something else is wrong with an object, if anybody takes; the caller holds mu.
+func (o *objects) isNews(k discovery.Key) {
+	if o.news != nil {
+		o.news[k] = struct{}{}
 	}
 }
 
@@ -160,16 +167,25 @@ func (o *objects) take() map[notices.Object][]notices.Notice {
 	return out
 }
 
-// everything makes take return all that is wrong.
+// everything makes take return all that is wrong, and from then on what changes, until rest.
 func (o *objects) everything() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.news = map[discovery.Key]struct{}{}
 	for k := range o.faults {
-		o.news[k] = struct{}{}
+		o.isNews(k)
 	}
 	for k := range o.overlap {
-		o.news[k] = struct{}{}
+		o.isNews(k)
 	}
+}
+
+// rest ends what everything has begun: nobody takes, for as long as another process leads, and pods
+// with new names come all the time.
+func (o *objects) rest() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.news = nil
 }
 
 // again makes take return what is wrong with an object.
@@ -187,7 +203,7 @@ func (o *objects) again(at notices.Object) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.news[k] = struct{}{}
+	o.isNews(k)
 }
 
 // say adds what is wrong with the object of k; the caller holds mu.

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ func TestAddressesInTheRangesOfImportsAreProblems(t *testing.T) {
 	web := key(discovery.KindService, "demo/web")
 	pod := key(discovery.KindWorkload, "demo/web-1")
 	record := discovery.Service{Name: "web", Namespace: "demo", VIPs: []netip.Addr{netip.MustParseAddr("240.240.3.4")}, Ports: []discovery.ServicePort{{Port: 80, Protocol: "TCP"}}}
+	o.everything()
 	o.Apply(discovery.Change{Key: web, Record: record}, discovery.Change{Key: pod, Record: discovery.Workload{Addresses: []netip.Addr{netip.MustParseAddr("2001:2::9")}}})
 	said := o.take()
 	for _, at := range []notices.Object{{Kind: notices.Service, Namespace: "demo", Name: "web"}, {Kind: notices.Pod, Namespace: "demo", Name: "web-1"}} {
@@ -67,5 +69,41 @@ func TestWhatAnExportComesTo(t *testing.T) {
 	o.Apply(discovery.Change{Key: web, Record: record})
 	if l := o.local(n); l.Exported || l.Why == "" {
 		t.Errorf("of one that stays in its cluster: %+v", l)
+	}
+}
+
+// A process that does not lead keeps no names of pods that were wrong and are gone, however many come,
+// and neither does one that leads no more; who leads then is told what is wrong by then.
+func TestStandbyKeepsNothingOfPodsThatAreGone(t *testing.T) {
+	o := newObjects("west", vip.DefaultRanges(), func() {})
+	churn := func(life string) {
+		for i := range 1000 {
+			pod := key(discovery.KindWorkload, fmt.Sprintf("demo/%s-%d", life, i))
+			o.Apply(discovery.Change{Key: pod, Faults: []discovery.Problem{{Field: "status.podIP", Value: "x", Message: "is no address"}}})
+			o.Apply(discovery.Change{Key: pod})
+		}
+		for range 2000 {
+			o.again(notices.Object{Kind: notices.Pod, Namespace: "demo", Name: life})
+		}
+	}
+	churn("standby")
+	if n := len(o.news); n != 0 {
+		t.Errorf("before it ever led: %d names are kept", n)
+	}
+	stays := key(discovery.KindWorkload, "demo/stays")
+	o.Apply(discovery.Change{Key: stays, Faults: []discovery.Problem{{Field: "status.podIP", Value: "x", Message: "is no address"}}})
+	o.everything()
+	if said := o.take(); len(said) != 1 || len(said[notices.Object{Kind: notices.Pod, Namespace: "demo", Name: "stays"}]) != 1 {
+		t.Errorf("who begins to lead is told of %d objects; want the pod that is wrong alone", len(said))
+	}
+	o.Apply(discovery.Change{Key: stays})
+	if said := o.take(); len(said) != 1 {
+		t.Errorf("who leads is told %v; want that the pod is well", said)
+	}
+	churn("led")
+	o.rest()
+	churn("after")
+	if n := len(o.news); n != 0 {
+		t.Errorf("after it led: %d names are kept", n)
 	}
 }

@@ -16,6 +16,7 @@ import (
 func (c *Controller) tell(ctx context.Context) {
 	var board notices.Board
 	c.objects.everything()
+	defer c.objects.rest()
 	imported, faulty := map[notices.Object]bool{}, map[notices.Object]bool{}
 	var paused time.Time // until when nothing is written
 	failures := 0
