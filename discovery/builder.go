@@ -21,7 +21,9 @@ import (
 // smaller Key; and before all that the earlier Source. Gateways that two networks tell of
 // themselves may have one address. Who is out claims nothing; who lost comes in by itself when the
 // winner goes. Of an alias or a virtual address the same holds, but who loses one
-// is only without it; a hostname goes before an alias.
+// is only without it; a hostname goes before an alias of the same Source. A service whose hostname an
+// earlier Source gives to another one is out. What others export under the hostname of a service (see
+// Import) has the names and addresses that no service has, and of two such records the first has them.
 //
 // Shares of a service that no record lists make one. Each keeps its own ports and scope:
 // the service has the ports that any of them has, and leads to each by those. It is
@@ -203,6 +205,16 @@ func (b *Builder) queueRivals(e *entry) {
 			}
 		}
 	}
+	for _, c := range e.reading.extras {
+		if c.what == virtualAddress {
+			continue
+		}
+		for _, o := range b.claims.all(claimKey{hostName, c.text}) { // whose hostname it is
+			if o != e {
+				b.queues[e.key.Kind].add(o)
+			}
+		}
+	}
 }
 
 // refresh notes that e may have other problems.
@@ -246,11 +258,12 @@ func (b *Builder) noteResult(e *entry) {
 // settle decides which of the queued records of one kind are in, the best first.
 func (b *Builder) settle(kind Kind) {
 	q := &b.queues[kind]
+	q.claims = b.claims
 	for e := q.next(); e != nil; e = q.next() {
 		if e.gone {
 			continue
 		}
-		_, winner := e.lost()
+		_, winner := b.claims.lost(e)
 		in := !e.faulty && winner == nil && b.placed(e)
 		b.refresh(e) // another may have won
 		if in == e.in {

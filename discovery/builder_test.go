@@ -30,7 +30,12 @@ func facts(s *mesh.Snapshot) map[string]string {
 		}
 	}
 	for _, svc := range s.Services() {
-		text := fmt.Sprintf("%+v", *svc)
+		flat := *svc
+		flat.Import = nil
+		text := fmt.Sprintf("%+v", flat)
+		if svc.Import != nil {
+			text += fmt.Sprintf(" import %+v", *svc.Import)
+		}
 		for _, n := range s.Networks(svc) {
 			share, _ := s.Share(svc, n)
 			text += fmt.Sprintf(" %+v, told %+v,", *share.Export, s.Told(svc, n))
@@ -74,6 +79,18 @@ func checkSnapshot(t *rapid.T, s *mesh.Snapshot) {
 				t.Fatalf("%s does not lead to %s", v, svc.Hostname)
 			}
 		}
+		if x := svc.Import; x != nil {
+			for _, a := range x.Aliases {
+				if s.Service(a) != svc {
+					t.Fatalf("%s does not lead to the service of its import", a)
+				}
+			}
+			for _, v := range x.VIPs {
+				if s.ServiceAt(v) != svc {
+					t.Fatalf("%s does not lead to the import beside %s", v, svc.Hostname)
+				}
+			}
+		}
 		for _, n := range s.Networks(svc) {
 			for _, w := range s.Members(svc, n) {
 				if w.Network != n || s.Workload(w.UID) != w || !contains(s.ServicesOf(w.UID), svc) || !contains(s.Identities(svc, n), w.Identity) {
@@ -100,6 +117,7 @@ func who(names *names, records Listing) map[Key]bool {
 		all = append(all, e)
 	}
 	slices.SortFunc(all, func(a, b *entry) int { return cmp.Or(cmp.Compare(a.key.Kind, b.key.Kind), a.before(b)) })
+	aliases := map[string][]Source{} // names that services have beside their hostnames, by who says so
 	taken, in, at := map[claimKey]*entry{}, map[Key]bool{}, map[claimKey][]*entry{}
 	// Several gateways may have one address: those of one network that one source says, and
 	// those of any that networks say of themselves.
@@ -116,10 +134,15 @@ func who(names *names, records Listing) map[Key]bool {
 		n := taken[claimKey{networkName, e.reading.on}]
 		ok := !e.faulty && (e.key.Kind == KindNetwork || e.key.Kind == KindService || n != nil && n.key.Source <= e.key.Source)
 		for _, c := range e.reading.claims {
-			ok = ok && free(e, c)
+			ok = ok && free(e, c) && (c.what != hostName || !slices.ContainsFunc(aliases[c.text], func(s Source) bool { return s < e.key.Source }))
 		}
 		if ok {
 			in[e.key] = true
+			for _, c := range e.reading.extras {
+				if c.what != virtualAddress {
+					aliases[c.text] = append(aliases[c.text], e.key.Source)
+				}
+			}
 			for _, c := range e.reading.claims {
 				taken[c.key()] = e
 				at[c.key()] = append(at[c.key()], e)
@@ -216,7 +239,7 @@ func checkChanges(t *rapid.T, before, after map[string]string, set Changes) {
 // Whatever the order in which changes come, and whatever was said in between, the
 // snapshot and the problems are those of the records that there are in the end.
 func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
-	conflicts := 0
+	conflicts, beside := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		config := rapid.OneOf(anyConfig(), crowded())
 		detours := ofSources(t, config.Draw(t, "detours").List())
@@ -242,6 +265,7 @@ func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 		}
 		checkSnapshot(t, s1)
 		checkNames(t, one, s1)
+		beside += checkBeside(t, one, s1)
 		want := who(one.names, end)
 		checkMade(t, one, s1)
 		for k, e := range one.entries {
@@ -251,7 +275,7 @@ func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 			if e.in != want[k] {
 				t.Fatalf("%s is in: %t, want %t", k, e.in, want[k])
 			}
-			if _, winner := e.lost(); winner != nil && winner.key.Source < k.Source {
+			if _, winner := one.claims.lost(e); winner != nil && winner.key.Source < k.Source {
 				continue // which is no problem
 			}
 			if !e.in && !slices.ContainsFunc(one.problems[k], func(p Problem) bool { return p.Out }) {
@@ -270,14 +294,25 @@ func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 	if conflicts == 0 {
 		t.Error("no two records ever claimed one thing: the draws prove nothing")
 	}
+	if beside == 0 {
+		t.Error("no import ever stood beside a service: the draws prove nothing")
+	}
 }
 
-// ofSources has some of the records told by the owners of other networks.
+// ofSources has some of the records told by the owners of other networks, and services by the
+// cluster too.
 func ofSources(t *rapid.T, l Listing) Listing {
 	out := Listing{byKey: map[Key]int{}, times: map[Key]int{}}
 	for _, it := range l.items {
-		told := it.key.Kind == KindShare || it.key.Kind == KindGateway || it.key.Kind == KindNetwork
-		if told && rapid.Bool().Draw(t, "told") {
+		switch told := it.key.Kind != KindWorkload; {
+		case it.key.Kind == KindService:
+			it.key.Source = rapid.SampledFrom([]Source{Written, Cluster, Told}).Draw(t, "source")
+			if svc := it.record.(Service); it.key.Source == Cluster && rapid.Bool().Draw(t, "import") { // as gateways tell node proxies
+				svc.Import = &Import{Aliases: rapid.SliceOfN(rapid.SampledFrom([]string{"x.example.org", "s0.default.mesh.internal", "z.example.org"}), 0, 2).Draw(t, "aliases"),
+					VIPs: rapid.SliceOfN(rapid.SampledFrom([]netip.Addr{netip.MustParseAddr("240.0.0.1"), netip.MustParseAddr("240.0.0.2"), {}}), 0, 2).Draw(t, "vips")}
+				it.record = svc
+			}
+		case told && rapid.Bool().Draw(t, "told"):
 			it.key.Source = Told
 		}
 		out.byKey[it.key] = len(out.items)
@@ -372,6 +407,63 @@ func checkMade(t *rapid.T, b *Builder, s *mesh.Snapshot) {
 	}
 }
 
+// checkBeside goes through all services for what others export under each one's hostname: its names and
+// addresses that no service has, each by the first of those that are told of it. It returns how many have any.
+func checkBeside(t *rapid.T, b *Builder, s *mesh.Snapshot) (count int) {
+	var told []*entry
+	has := map[string]bool{} // by a service that is in
+	for _, e := range b.entries {
+		if e.key.Kind != KindService {
+			continue
+		}
+		for _, c := range slices.Concat(e.reading.claims, e.reading.extras) {
+			has[c.text] = has[c.text] || e.in
+		}
+		if e.key.Source == Told && !e.faulty && !e.in {
+			told = append(told, e)
+		}
+	}
+	slices.SortFunc(told, (*entry).before)
+	first, of := map[string]*entry{}, map[string]*entry{}
+	for _, e := range told {
+		if host := e.reading.service.Hostname; of[host] == nil {
+			of[host] = e
+		}
+		for _, c := range e.reading.extras {
+			if first[c.text] == nil {
+				first[c.text] = e
+			}
+		}
+	}
+	for _, svc := range s.Services() {
+		e := b.claims.holder(claimKey{hostName, svc.Hostname})
+		if e == nil || e.key.Source >= Told || e.reading.service.Import != nil || of[svc.Hostname] == nil {
+			continue
+		}
+		var want, got []string
+		for _, c := range of[svc.Hostname].reading.extras {
+			if !has[c.text] && first[c.text] == of[svc.Hostname] {
+				want = append(want, c.text)
+			}
+		}
+		if svc.Import != nil {
+			got = slices.Clone(svc.Import.Aliases)
+			for _, v := range svc.Import.VIPs {
+				got = append(got, v.String())
+			}
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Fatalf("beside %s there are %q, want %q", svc.Hostname, got, want)
+		}
+		if len(got) > 0 {
+			count++
+		}
+	}
+	return count
+}
+
 // checkNames goes through all services for who has each name and virtual address.
 func checkNames(t *rapid.T, b *Builder, s *mesh.Snapshot) {
 	best := map[claimKey]*entry{}
@@ -385,8 +477,12 @@ func checkNames(t *rapid.T, b *Builder, s *mesh.Snapshot) {
 			switch c.what {
 			case virtualAddress:
 				k.what = virtualAddress
-			case sharedDerived, sharedAlias: // the earlier source's first
-				n += 2 * e.reading.rank
+			case derivedName, aliasName: // the earlier source's first
+				n += 2 * int(e.key.Source)
+			case sharedHost:
+				n += 100
+			case sharedDerived, sharedAlias: // likewise
+				n += 100 + 2*e.reading.rank
 			}
 			if best[k] == nil || n < strength[k] || n == strength[k] && e.before(best[k]) < 0 {
 				best[k], strength[k] = e, n

@@ -129,12 +129,17 @@ func (c contests) claimsName(name string) bool {
 }
 
 // contested reports whether others claim what e claims.
-func (e *entry) contested() bool {
-	return slices.ContainsFunc(e.reading.claims, func(c claim) bool { return len(c.contest.list) > 1 })
+func (c contests) contested(e *entry) bool {
+	for _, cl := range e.reading.claims {
+		if len(cl.contest.list) > 1 {
+			return true
+		}
+	}
+	return c.given(e, func(*entry) bool { return true }) != nil
 }
 
 // lost returns the first of e's claims that a better record has, and that record.
-func (e *entry) lost() (claim, *entry) {
+func (c contests) lost(e *entry) (claim, *entry) {
 	for _, cl := range e.reading.claims {
 		for _, o := range cl.contest.list {
 			if o == e {
@@ -145,7 +150,28 @@ func (e *entry) lost() (claim, *entry) {
 			}
 		}
 	}
+	if o := c.given(e, func(o *entry) bool { return o.in }); o != nil {
+		return e.reading.claims[0], o
+	}
 	return claim{}, nil
+}
+
+// given returns the first service, of those that are wanted, to which an earlier source gives the hostname
+// of e beside its own: what that source says is not judged by what e says.
+func (c contests) given(e *entry, wanted func(*entry) bool) *entry {
+	for _, cl := range e.reading.claims {
+		if cl.what != hostName {
+			continue
+		}
+		for _, what := range namesOfServices[1:] {
+			for _, o := range c.all(claimKey{what, cl.text}) {
+				if o.key.Source < e.key.Source && wanted(o) {
+					return o
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // between reports whether only one of e and o can have what cl claims. One address may
@@ -161,6 +187,7 @@ func (cl claim) between(e, o *entry) bool {
 // and each is looked at once. In a batch the order is asked for last, because
 // nearly nobody is contested, and to sort everybody costs more than the rest.
 type queue struct {
+	claims contests
 	batch  []*entry // in no order
 	sorted ranking
 }
@@ -178,7 +205,7 @@ func (q *queue) next() *entry {
 		last := len(q.batch) - 1
 		e := q.batch[last]
 		q.batch[last], q.batch = nil, q.batch[:last]
-		if !e.gone && e.contested() {
+		if !e.gone && q.claims.contested(e) {
 			heap.Push(&q.sorted, e)
 			continue
 		}

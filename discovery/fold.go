@@ -58,7 +58,7 @@ func (c Config) ListFor(network string) (Listing, *mesh.Snapshot) {
 func (b *Builder) folds(e *entry, network string) bool {
 	switch e.key.Kind {
 	case KindWorkload:
-		_, winner := e.lost()
+		_, winner := b.claims.lost(e)
 		return e.reading.on != network || !e.in && winner != nil && winner.reading.on != network
 	case KindShare:
 		return e.in && len(b.current.Members(b.current.Named(e.reading.share.Hostname), e.reading.on)) > 0

@@ -77,6 +77,9 @@ func (b *Builder) requeueRefs(snap *mesh.Snapshot) {
 		was, now := "", ""
 		if svc := snap.Service(name); svc != nil {
 			was = svc.Hostname
+			if svc.Import.HasAlias(name) {
+				was = "" // perhaps of a record beside it, by whose names no workload is a member
+			}
 		}
 		if _, made := b.made[was]; made {
 			was = "" // no name of a workload leads there
@@ -113,7 +116,7 @@ func (b *Builder) derive(e *entry) *mesh.Service {
 	}
 	if beside != nil {
 		x := &mesh.Import{Ports: beside.reading.service.Ports}
-		x.Aliases, x.VIPs = b.got(nil, beside.reading.service.Aliases, beside.reading.service.VIPs)
+		x.Aliases, x.VIPs = b.left(beside, beside.reading.service.Aliases, beside.reading.service.VIPs)
 		svc.Import = x
 	}
 	if x := svc.Import; x != nil && len(x.Aliases)+len(x.VIPs) == 0 {
@@ -122,26 +125,61 @@ func (b *Builder) derive(e *entry) *mesh.Service {
 	return &svc
 }
 
-// got returns which of these aliases and virtual addresses holder has, or, if that is nil, nobody. Of none
-// that is no empty list: it would count as another service.
-func (b *Builder) got(holder *entry, aliases []string, vips []netip.Addr) (names []string, addresses []netip.Addr) {
+// got returns which of these aliases and virtual addresses e has. Of none that is no empty list: it
+// would count as another service.
+func (b *Builder) got(e *entry, aliases []string, vips []netip.Addr) ([]string, []netip.Addr) {
+	return only(aliases, vips, func(c claim) bool { return b.holder(c.key()) == e })
+}
+
+// left returns which aliases and virtual addresses of told, a record that is out, nobody has: of several
+// such records that claim one, the first.
+func (b *Builder) left(told *entry, aliases []string, vips []netip.Addr) ([]string, []netip.Addr) {
+	return only(aliases, vips, func(c claim) bool {
+		if b.holder(c.key()) != nil {
+			return false
+		}
+		ways := namesOfServices
+		if c.what == virtualAddress {
+			ways = []claimed{virtualAddress}
+		}
+		for _, what := range ways {
+			for _, o := range b.claims.all(claimKey{what, c.text}) {
+				if o.key.Source == Told && !o.faulty && o.before(told) < 0 {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
+// only returns those of aliases and virtual addresses that are wanted.
+func only(aliases []string, vips []netip.Addr, want func(claim) bool) (names []string, addresses []netip.Addr) {
 	for _, a := range aliases {
-		if b.claims.named(a) == holder {
+		if want(claim{what: aliasName, text: a}) {
 			names = append(names, a)
 		}
 	}
 	for _, v := range vips {
-		if b.claims.holder(claimKey{virtualAddress, v.String()}) == holder {
+		if want(claim{what: virtualAddress, text: v.String()}) {
 			addresses = append(addresses, v)
 		}
 	}
 	return names, addresses
 }
 
+// holder returns who has the name or virtual address of k.
+func (b *Builder) holder(k claimKey) *entry {
+	if k.what == virtualAddress {
+		return b.claims.holder(k)
+	}
+	return b.claims.named(k.text)
+}
+
 // beside returns the record of what other networks export under the hostname of e, which e has: such
 // a record is out, and what nobody else has of its names and addresses leads to the others by e.
 func (b *Builder) beside(e *entry) *entry {
-	if e.key.Source >= Told {
+	if e.key.Source >= Told || e.reading.service.Import != nil {
 		return nil
 	}
 	for _, o := range b.claims.all(claimKey{hostName, e.reading.service.Hostname}) {
@@ -296,7 +334,7 @@ func (b *Builder) problemsOf(e *entry) []Problem {
 		if e.key.Kind.onNetwork() && e.reading.folded == nil {
 			b.checkNetwork(&r, e)
 		}
-		if cl, winner := e.lost(); winner != nil && cl.text != "" && winner.key.Source == e.key.Source {
+		if cl, winner := b.claims.lost(e); winner != nil && cl.text != "" && winner.key.Source == e.key.Source {
 			e.conflict(&r, cl, winner, true)
 		}
 	}

@@ -18,7 +18,7 @@ func (s Service) read(r *reader) reading {
 	out.service.Scope, out.service.Takeover = s.scope(r)
 	named := r.label(at{"name"}, s.Name) && r.label(at{"namespace"}, out.service.Namespace)
 	s.addNames(r, &out, named)
-	out.service.VIPs = r.virtual(&out, s.VIPs)
+	out.service.VIPs = r.virtual(&out, at{"vips"}, s.VIPs)
 	out.service.Distribution, out.service.DistributionFrom = r.distribution(at{"trafficDistribution"}, s.TrafficDistribution, s.Inherited)
 	out.service.Ports, out.service.Others = r.ports(at{"ports"}, s.Ports)
 	if s.Import != nil {
@@ -28,9 +28,9 @@ func (s Service) read(r *reader) reading {
 }
 
 // virtual adds the virtual addresses of list that can be.
-func (r *reader) virtual(out *reading, list []netip.Addr) (vips []netip.Addr) {
+func (r *reader) virtual(out *reading, field at, list []netip.Addr) (vips []netip.Addr) {
 	for i, vip := range list {
-		path := at{"vips", i}
+		path := field.below(i)
 		if vip = vip.Unmap(); !usable(vip) {
 			r.drop(CauseValue, path, vip, "is not a virtual address: write a unicast IP address without a zone")
 		} else if c := (claim{what: virtualAddress, text: vip.String(), path: path}); !r.twice(out.extras, c, "virtual address") {
@@ -44,15 +44,15 @@ func (r *reader) virtual(out *reading, list []netip.Addr) (vips []netip.Addr) {
 // addImport adds what other networks export under the name of the service.
 func (s Service) addImport(r *reader, out *reading) {
 	svc := out.service
-	x := &mesh.Import{VIPs: r.virtual(out, s.Import.VIPs)}
+	x := &mesh.Import{VIPs: r.virtual(out, at{"import", "vips"}, s.Import.VIPs)}
 	for i, a := range s.Import.Aliases {
 		if a = strings.ToLower(a); isHostname(a) && a != svc.Hostname && !slices.Contains(svc.Aliases, a) && !slices.Contains(x.Aliases, a) {
-			out.extras = append(out.extras, claim{what: aliasName, text: a, path: at{"aliases", i}})
+			out.extras = append(out.extras, claim{what: aliasName, text: a, path: at{"import", "aliases", i}})
 			x.Aliases = append(x.Aliases, a)
 		}
 	}
 	if len(s.Import.Ports) > 0 {
-		x.Ports, _ = r.ports(at{"ports"}, s.Import.Ports)
+		x.Ports, _ = r.ports(at{"import", "ports"}, s.Import.Ports)
 	}
 	svc.Import = x
 }

@@ -381,7 +381,7 @@ func (b *Builder) checkShare(r *reader, e *entry) {
 		return
 	}
 	x, here := e.reading.share, e.reading.claims[0].path
-	if _, winner := e.lost(); winner != nil || x.Hostname == "" {
+	if _, winner := b.claims.lost(e); winner != nil || x.Hostname == "" {
 		return // another entry is the share, or nobody knows of what it is one
 	}
 	has := b.claims.named(x.Hostname)
