@@ -100,8 +100,8 @@ func TestADrainingReplicaServesWhileTheBalancerLeadsToNoOther(t *testing.T) {
 // is there, whatever it says; and one that leaves is given nothing while another one serves.
 func TestTheLastGatewayUnderRandomSchedules(t *testing.T) {
 	seeds := 24
-	if testing.Short() {
-		seeds = 8
+	if underRace {
+		seeds = 4 // one of each kind of balancer
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
