@@ -54,7 +54,8 @@ func noticesToWire(list []Notice) *pb.StreamMessage {
 	return &pb.StreamMessage{Message: &pb.StreamMessage_Notices{Notices: out}}
 }
 
-// bounded are the first of list, sorted, each once, with texts that are valid and short.
+// bounded is list, sorted, each once, with texts that are valid and short. Of too many the first of
+// each kind stay, as many of one as of another: networks that are not reached hide no missing right.
 func bounded(list []Notice) []Notice {
 	out := make([]Notice, 0, len(list))
 	for _, n := range list {
@@ -62,8 +63,19 @@ func bounded(list []Notice) []Notice {
 		out = append(out, n)
 	}
 	slices.SortFunc(out, compareNotices)
-	out = slices.Compact(out)
-	return out[:min(len(out), maxNotices)]
+	if out = slices.Compact(out); len(out) <= maxNotices {
+		return out
+	}
+	turn := make(map[Notice]int, len(out)) // how many of its kind come before it
+	for i := 1; i < len(out); i++ {
+		if out[i].Kind == out[i-1].Kind {
+			turn[out[i]] = turn[out[i-1]] + 1
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Notice) int { return turn[a] - turn[b] })
+	out = out[:maxNotices]
+	slices.SortFunc(out, compareNotices)
+	return out
 }
 
 // printable is s without control characters, and at most maxNoticeText bytes of it.

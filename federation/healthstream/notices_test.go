@@ -2,6 +2,7 @@ package healthstream
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -71,6 +72,37 @@ func TestNoticesAreBoundedAndPlain(t *testing.T) {
 		for _, n := range got {
 			if len(n.Text) > maxNoticeText || !utf8.ValidString(n.Text) || strings.ContainsAny(n.Text, "\x1b\n") || n.Kind != NoticePeer {
 				t.Fatalf("%s: %q", what, n)
+			}
+		}
+	}
+}
+
+// However much of one kind is wrong, of each other kind as much is told, and what is left over is filled.
+func TestManyNoticesOfOneKindHideNoOther(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		var list []Notice
+		count := map[NoticeKind]int{}
+		for _, k := range NoticeKinds {
+			count[k] = r.IntN([]int{1, 4, 40, 200}[r.IntN(4)] + 1)
+			for i := range count[k] {
+				list = append(list, Notice{k, fmt.Sprint("n", i), "text"})
+			}
+		}
+		total := len(list)
+		r.Shuffle(total, func(i, j int) { list[i], list[j] = list[j], list[i] })
+		got, told := bounded(list), map[NoticeKind]int{}
+		for _, n := range got {
+			told[n.Kind]++
+		}
+		if len(got) != min(total, maxNotices) || !slices.IsSortedFunc(got, compareNotices) {
+			t.Fatalf("of %v %d are told, sorted %t", count, len(got), slices.IsSortedFunc(got, compareNotices))
+		}
+		for k, n := range told {
+			for o, had := range count {
+				if told[o] < had && told[o]+1 < n {
+					t.Fatalf("of %v are told %v: %s has more than %s, of which some are left out", count, told, k, o)
+				}
 			}
 		}
 	}
