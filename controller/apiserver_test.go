@@ -31,7 +31,8 @@ type apiServer struct {
 	objects map[string]map[string]any // by resource/namespace/name
 	watches map[chan string]string    // by the resource that they are of
 	refuse  func(verb, resource, namespace, name string) *refusal
-	wrote   map[string]int // requests that were not refused, by verb and resource
+	admit   func(resource string, o map[string]any) // what a mutating webhook does to specs; nil: nothing
+	wrote   map[string]int                          // requests that were not refused, by verb and resource
 }
 
 // refusal is an answer of an API server.
@@ -129,6 +130,9 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		body = next
 	} else if exists {
 		body["status"] = is["status"]
+	}
+	if a.admit != nil && sub != "status" {
+		a.admit(resource, body)
 	}
 	a.put(key, body, sub != "status")
 	reply(w, http.StatusOK, a.objects[key])
@@ -313,7 +317,7 @@ func leaderOf(t *testing.T, a *apiServer, cfg Config) *leader {
 			t.Fatalf("nothing is known: %v", client.Failing())
 		}
 	}
-	return &leader{Controller: c, text: client.Text(ledgerName), gates: newGates()}
+	return &leader{Controller: c, text: client.Text(ledgerName), gates: newGates(), fights: newFights()}
 }
 
 // offer has network east export a service.

@@ -144,6 +144,22 @@ func (g *gates) done(do string, n vip.Name, now time.Time) (ended []cause) {
 	return ended
 }
 
+// calm opens the gate of a write that somebody has fought: it is not wanted any more, or another one is.
+func (g *gates) calm(do string, n vip.Name) {
+	if c := (cause{do, n.Namespace, n.Name}); g.of[c] != nil && errors.Is(g.of[c].why, errFought) {
+		delete(g.of, c)
+	}
+}
+
+// calmed opens the gates of fought writes whose pause is over and which are not wanted now.
+func (g *gates) calmed(wanted map[cause]bool, now time.Time) {
+	for c, x := range g.of {
+		if errors.Is(x.why, errFought) && now.After(x.until) && !wanted[c] {
+			delete(g.of, c)
+		}
+	}
+}
+
 // next returns when the first gate opens of those that were closed since a time, and
 // forgets those that nobody has asked for in long.
 func (g *gates) next(since time.Time) (at time.Time, ok bool) {
@@ -178,7 +194,11 @@ func sentences(held []answer.HeldWrite) (out []string) {
 		if i == maxFindings {
 			return append(out, fmt.Sprintf("%d more writes are refused", len(held)-i))
 		}
-		out = append(out, fmt.Sprintf("%s is refused, and is tried again: %s", cause{h.Write, h.Namespace, h.Name}, h.Why))
+		what := "is refused"
+		if h.Why == errFought.Error() {
+			what = "does not stay"
+		}
+		out = append(out, fmt.Sprintf("%s %s, and is tried again: %s", cause{h.Write, h.Namespace, h.Name}, what, h.Why))
 	}
 	return out
 }

@@ -34,7 +34,7 @@ func (c *Controller) lead(ctx context.Context) {
 		c.problems, c.held, c.failure, c.ledger, c.vips = nil, nil, "", "", nil
 		c.mu.Unlock()
 	}()
-	l := &leader{Controller: c, text: c.client.Text(ledgerName), gates: newGates()}
+	l := &leader{Controller: c, text: c.client.Text(ledgerName), gates: newGates(), fights: newFights()}
 	var telling sync.WaitGroup
 	defer telling.Wait()
 	telling.Go(func() { c.tell(ctx) })
@@ -111,11 +111,13 @@ type leader struct {
 	ledger *vip.Ledger // nil: to be read
 	saved  string      // what the API server has of it
 	gates  *gates
+	fights *fights
 	began  time.Time // the last plan
 }
 
 // plan compares what there is with what there should be, and writes the difference.
 func (l *leader) plan(ctx context.Context) error {
+	l.fights.forget(time.Now())
 	have, ok := l.imports.All()
 	known := l.namespaces.Known()
 	if !ok || !known {
@@ -123,7 +125,7 @@ func (l *leader) plan(ctx context.Context) error {
 	}
 	blocked := !l.gates.open(ledgerWrite, vip.Name{}, time.Now()) // nothing gets an address before the ledger says so
 	if l.ledger == nil && !blocked {
-		if err := l.read(ctx); owned.OfOne(err) {
+		if err := l.read(ctx, have); owned.OfOne(err) {
 			blocked = true
 			l.shut(ledgerWrite, vip.Name{}, err)
 		} else if err != nil {
@@ -154,6 +156,9 @@ func (l *leader) plan(ctx context.Context) error {
 		switch err := l.save(ctx, r.Writes); {
 		case err == nil:
 			l.opened(ledgerWrite, vip.Name{})
+		case errors.Is(err, owned.ErrGone): // somebody has deleted it: what is known of it is written anew
+			l.saved, blocked = "", true
+			l.shut(ledgerWrite, vip.Name{}, err)
 		case owned.OfOne(err) && !errors.Is(err, owned.ErrStale):
 			l.ledger, blocked = nil, true
 			l.shut(ledgerWrite, vip.Name{}, err)
@@ -163,19 +168,26 @@ func (l *leader) plan(ctx context.Context) error {
 		}
 	}
 	shuffle(r.Writes)
+	wanted := map[cause]bool{}
 	for _, w := range r.Writes {
+		wanted[cause{w.Do.String(), w.Import.Namespace, w.Import.Name.Name}] = true
 		if blocked && w.Do <= imports.Update {
 			continue
 		}
-		err := l.try(ctx, w.Do.String(), w.Import.Name, func() error { return l.imports.Do(ctx, w) })
+		want := w.Import
+		want.Version, want.UID, want.Created = "", "", time.Time{}
+		err := l.try(ctx, w.Do.String(), w.Import.Name, want, func() error { return l.imports.Do(ctx, w) })
 		if err != nil {
 			return fmt.Errorf("%s ServiceImport %s: %w", w.Do, w.Import.Name, err)
 		}
 	}
-	if !synced {
-		return nil
+	if synced {
+		if err := l.condition(ctx, declared, others, wanted); err != nil {
+			return err
+		}
 	}
-	return l.condition(ctx, declared, others)
+	l.gates.calmed(wanted, time.Now())
+	return nil
 }
 
 // shuffle puts writes in another order each time: one that is never taken, whatever the API
@@ -187,8 +199,12 @@ func shuffle[T any](list []T) {
 // ledgerWrite is what gates call reads and writes of the ledger.
 const ledgerWrite = "the ledger of virtual addresses"
 
-// try does a write unless its gate is closed. It fails only if the others would too.
-func (l *leader) try(ctx context.Context, do string, n vip.Name, write func() error) error {
+// try does a write, which makes what is wanted, unless its gate is closed. It fails only if the others
+// would too.
+func (l *leader) try(ctx context.Context, do string, n vip.Name, want any, write func() error) error {
+	if l.fights.another(do, n, want) {
+		l.gates.calm(do, n)
+	}
 	if !l.gates.open(do, n, time.Now()) {
 		return nil
 	}
@@ -197,7 +213,11 @@ func (l *leader) try(ctx context.Context, do string, n vip.Name, write func() er
 	case err == nil:
 		l.metrics.writes.WithLabelValues(do, "done").Inc()
 		l.log.Info().Str("name", n.String()).Str("write", do).Msg("written")
-		l.opened(do, n)
+		if l.fights.did(do, n, want, time.Now()) {
+			l.shut(do, n, errFought)
+		} else {
+			l.opened(do, n)
+		}
 		return nil
 	case ctx.Err() != nil:
 		return err
@@ -214,7 +234,10 @@ func (l *leader) try(ctx context.Context, do string, n vip.Name, write func() er
 // client says so.
 func (l *leader) shut(do string, n vip.Name, err error) {
 	c, first := l.gates.failed(do, n, err, time.Now())
-	if first && (errors.Is(err, owned.ErrRefused) || errors.Is(err, owned.ErrDenied)) {
+	switch {
+	case first && errors.Is(err, errFought):
+		l.log.Warn().Stringer("write", c).Err(err).Msg("what is written does not stay, and is written again now and then")
+	case first && (errors.Is(err, owned.ErrRefused) || errors.Is(err, owned.ErrDenied)):
 		l.log.Warn().Stringer("write", c).Err(err).Msg("the Kubernetes API server refuses a write, which is tried again now and then; others go on")
 	}
 }
@@ -238,7 +261,7 @@ func (l *leader) withOwn(others map[vip.Name][]imports.Export, declared map[vip.
 }
 
 // condition gives ServiceExports the conditions that they should have.
-func (l *leader) condition(ctx context.Context, declared map[vip.Name][]imports.Condition, others map[vip.Name][]imports.Export) error {
+func (l *leader) condition(ctx context.Context, declared map[vip.Name][]imports.Condition, others map[vip.Name][]imports.Export, wanted map[cause]bool) error {
 	names := slices.Collect(maps.Keys(declared))
 	shuffle(names)
 	for _, n := range names {
@@ -246,7 +269,8 @@ func (l *leader) condition(ctx context.Context, declared map[vip.Name][]imports.
 		if !imports.Differ(want, declared[n]) {
 			continue
 		}
-		if err := l.try(ctx, "conditions", n, func() error { return l.declared.Write(ctx, n, want) }); err != nil {
+		wanted[cause{"conditions", n.Namespace, n.Name}] = true
+		if err := l.try(ctx, "conditions", n, want, func() error { return l.declared.Write(ctx, n, want) }); err != nil {
 			return fmt.Errorf("conditions of ServiceExport %s: %w", n, err)
 		}
 	}
@@ -265,14 +289,28 @@ func outcome(err error) string {
 	return "failed"
 }
 
-// read reads the ledger.
-func (l *leader) read(ctx context.Context) error {
+// read reads the ledger. If there is none, and some of have got addresses of one, it was deleted: then
+// it is not known which were given back lately.
+func (l *leader) read(ctx context.Context, have map[vip.Name]imports.Import) error {
 	text, err := l.text.Read(ctx)
 	if err != nil {
 		return err
 	}
 	ledger, odd := vip.Parse(l.cfg.VIPs.ranges(), text, time.Now())
 	said := ""
+	if !l.text.Exists() {
+		of := 0
+		for _, i := range have {
+			if i.Ours && len(i.IPs) > 0 {
+				of++
+			}
+		}
+		if of > 0 {
+			ledger = vip.Lost(l.cfg.VIPs.ranges(), time.Now())
+			said = fmt.Sprintf("the ledger of virtual addresses (ConfigMap %s) is gone, and %d ServiceImports have addresses of it: these stay, and others get none for %v, as it is not known which were given back lately", ledgerName, of, vip.Quarantine)
+			l.log.Warn().Str("configmap", ledgerName).Int("imports", of).Dur("quarantine", vip.Quarantine).Msg("the ledger of virtual addresses is gone: addresses that are in use stay, and no others are given for as long")
+		}
+	}
 	if len(odd) > 0 {
 		said = fmt.Sprintf("%d lines of the ledger of virtual addresses (ConfigMap %s) could not be read and were left out, the first: %v: addresses in use stay; those that were given back lately may be held for %v again", len(odd), ledgerName, odd[0], vip.Quarantine)
 		l.log.Warn().Int("lines", len(odd)).Err(odd[0]).Str("configmap", ledgerName).Dur("quarantine", vip.Quarantine).

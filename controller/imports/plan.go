@@ -74,6 +74,7 @@ type Result struct {
 func Plan(v View, have map[vip.Name]Import, ledger *vip.Ledger, now time.Time) Result {
 	out := Result{Conflicts: map[vip.Name]Conflicts{}}
 	names := map[vip.Name]bool{}
+	var used []netip.Addr
 	for n := range v.Exports {
 		names[n] = true
 	}
@@ -82,7 +83,9 @@ func Plan(v View, have map[vip.Name]Import, ledger *vip.Ledger, now time.Time) R
 		if i.Ours && !i.Headless {
 			ledger.Adopt(i.Name, v.payers(i), i.IPs)
 		}
+		used = append(used, i.IPs...)
 	}
+	ledger.Avoid(used)
 	sorted := slices.SortedFunc(maps.Keys(names), vip.Name.Compare)
 	for _, n := range sorted { // first what is given back, so that it is known when more is given
 		is, exists := have[n]

@@ -290,6 +290,37 @@ func TestImportsThatAreAdoptedTakeNoShareOfOthers(t *testing.T) {
 	}
 }
 
+// What nobody adopts is in use all the same, as is what somebody else has made: nobody else gets its address
+// while there is another one.
+func TestAddressesInUseAreTheLastToBeGiven(t *testing.T) {
+	view := View{Exports: map[vip.Name][]Export{}, Vague: func(string) bool { return false }, Lacks: func(string) bool { return false }}
+	have := map[vip.Name]Import{}
+	for i := range 12 { // of 14 numbers, beyond the share of what no network exports
+		have[named(i)] = Import{Name: named(i), Ours: i%2 == 0, Ending: true, UID: fmt.Sprint(i), Ports: tcp(80), IPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 9, 8, byte(i + 1)})}}
+	}
+	ledger := vip.New(vip.Ranges{V4: netip.MustParsePrefix("10.9.8.0/28")})
+	for i := range 2 {
+		view.Exports[vip.Name{Namespace: "demo", Name: fmt.Sprint("new-", i)}] = []Export{{Cluster: fmt.Sprint("n", i), Ports: tcp(80)}}
+	}
+	Plan(view, have, ledger, start)
+	for n := range view.Exports {
+		got := ledger.Addresses(n)
+		if len(got) != 1 {
+			t.Fatalf("%s has no address", n)
+		}
+		for _, i := range have {
+			if slices.Contains(i.IPs, got[0]) {
+				t.Errorf("%s is given %s, which %s has, and two are free", n, got[0], i.Name)
+			}
+		}
+	}
+	view.Exports[vip.Name{Namespace: "demo", Name: "third"}] = []Export{{Cluster: "n3", Ports: tcp(80)}}
+	Plan(view, have, ledger, start)
+	if len(ledger.Addresses(vip.Name{Namespace: "demo", Name: "third"})) != 1 {
+		t.Error("who claims addresses of the ranges keeps others from getting any")
+	}
+}
+
 // What a problem says stays as it is while others come and go: the message names the Event.
 func TestTheMessageOfAProblemStays(t *testing.T) {
 	view := View{Exports: map[vip.Name][]Export{}, Vague: func(string) bool { return false }, Lacks: func(string) bool { return false }}

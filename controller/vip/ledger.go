@@ -54,11 +54,12 @@ type Ledger struct {
 	usable  int
 	entries map[Name]entry
 	holders map[uint32]Name
-	lost    map[uint32]int64 // numbers that somebody had whose name cannot be read, and since when
-	blind   int64            // since when some numbers cannot be read that somebody had; 0: all are known
-	size    int              // as text
-	used    map[string]usage // by network
-	expired int64            // when expire last looked, in Unix seconds
+	lost    map[uint32]int64    // numbers that somebody had whose name cannot be read, and since when
+	blind   int64               // since when some numbers cannot be read that somebody had; 0: all are known
+	size    int                 // as text
+	used    map[string]usage    // by network
+	expired int64               // when expire last looked, in Unix seconds
+	avoided map[uint32]struct{} // numbers that nobody has here and that are in use (Avoid)
 }
 
 // entry is what one service has.
@@ -74,6 +75,14 @@ type usage struct{ numbers, bytes int }
 // New returns a ledger in which nobody has anything.
 func New(r Ranges) *Ledger {
 	return &Ledger{ranges: r, usable: r.usable(), entries: map[Name]entry{}, holders: map[uint32]Name{}, lost: map[uint32]int64{}, used: map[string]usage{}}
+}
+
+// Lost returns a ledger in the place of one that is gone: what is in use is adopted, and nobody gets any other
+// address until Quarantine is over.
+func Lost(r Ranges, now time.Time) *Ledger {
+	l := New(r)
+	l.blind = now.Unix()
+	return l
 }
 
 // entrySize is how long the line of an entry may be, with a number and a time of any length.
@@ -139,6 +148,22 @@ func (l *Ledger) Adopt(n Name, networks []string, addresses []netip.Addr) (chang
 	}
 	l.give(n, entry{number: number, network: network})
 	return true
+}
+
+// Avoid says which addresses are in use that Adopt has not given to anybody, in place of what it said
+// before: they are the last that Assign gives to others. Not kept in the text.
+func (l *Ledger) Avoid(addresses []netip.Addr) {
+	l.avoided = nil
+	for _, a := range addresses {
+		number, ok := l.ranges.numberOf([]netip.Addr{a})
+		if !ok || l.holders[number] != (Name{}) {
+			continue
+		}
+		if l.avoided == nil {
+			l.avoided = map[uint32]struct{}{}
+		}
+		l.avoided[number] = struct{}{}
+	}
 }
 
 // beyond reports whether one more number, and size more bytes, are beyond the share of a network.
@@ -209,15 +234,22 @@ func (l *Ledger) free(n Name, network string) (number uint32, why Why) {
 	h := fnv.New32a()
 	h.Write([]byte(n.String()))
 	start, of := h.Sum32()%l.ranges.size(), l.ranges.size()
+	last, why := uint32(0), Exhausted
 	for i := range of {
 		number = (start + i) % of
 		_, taken := l.holders[number]
 		_, lost := l.lost[number]
-		if !taken && !lost && l.ranges.has(number) {
+		if taken || lost || !l.ranges.has(number) {
+			continue
+		}
+		if _, avoid := l.avoided[number]; !avoid {
 			return number, None
 		}
+		if why != None {
+			last, why = number, None
+		}
 	}
-	return 0, Exhausted
+	return last, why
 }
 
 // Release gives back what n has, for others after Quarantine.
@@ -298,7 +330,7 @@ func (w Why) String() string {
 	case Share:
 		return "the networks that export it have as many virtual addresses as they may: four times what is left for others"
 	case Unreadable:
-		return fmt.Sprintf("lines of the ledger of virtual addresses cannot be read, and until %v later nobody gets an address that might be somebody's", Quarantine)
+		return fmt.Sprintf("not all that the ledger of virtual addresses said is known, and until %v later nobody gets an address that might be somebody's", Quarantine)
 	}
 	return "no virtual address is free for it"
 }

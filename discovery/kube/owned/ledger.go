@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -37,8 +38,12 @@ func (t *Text) Read(ctx context.Context) (text string, err error) {
 	return t.object.Data[keyOfLedger], nil
 }
 
+// Exists reports whether there was one when it was read or written last.
+func (t *Text) Exists() bool { return t.object != nil }
+
 // Write replaces what Read has read, or Write written, also by the same. It fails with
-// ErrStale if it is not that any more.
+// ErrStale if it is not that any more, and with ErrGone if there is none any more: the next Write makes
+// one then.
 func (t *Text) Write(ctx context.Context, text string) error {
 	maps := t.client.core.CoreV1().ConfigMaps(t.client.namespace)
 	return t.client.once(ctx, "write configmap "+t.name, func(ctx context.Context) error {
@@ -52,6 +57,8 @@ func (t *Text) Write(ctx context.Context, text string) error {
 		written, err := write()
 		if err == nil {
 			t.object = written
+		} else if apierrors.IsNotFound(err) {
+			t.object = nil
 		}
 		return err
 	})
