@@ -146,7 +146,13 @@ type object struct {
 // rendered returns the objects of a golden file.
 func rendered(t *testing.T, name string) (out []object) {
 	t.Helper()
-	text, err := os.ReadFile("testdata/" + name + ".golden.yaml")
+	return objectsOf(t, "testdata/"+name+".golden.yaml")
+}
+
+// objectsOf returns the objects of a file.
+func objectsOf(t *testing.T, path string) (out []object) {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,13 +106,14 @@ func checkAll(ctx context.Context, k kubectl, contexts, admin []string, files of
 	errs := c.files(ctx, files)
 	var clusters []*checkedCluster
 	for _, name := range contexts {
-		x, err := c.cluster(ctx, k.of(name))
+		x, err := c.cluster(ctx, k.of(name), files.chart)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		clusters = append(clusters, x)
 		c.processes(ctx, k.of(name), x.where)
+		c.allowed(x.where)
 	}
 	for _, a := range clusters {
 		for _, b := range clusters {
@@ -156,8 +157,11 @@ func showChecks(w io.Writer, c *checkup, format string) error {
 		for line := range strings.Lines(x.Found) {
 			fmt.Fprintf(&b, "      %s\n", plain(strings.TrimRight(line, "\n")))
 		}
-		if x.Remedy != "" {
-			fmt.Fprintf(&b, "      → %s\n", x.Remedy)
+		for line := range strings.Lines(x.Remedy) {
+			fmt.Fprintf(&b, "      → %s\n", plain(strings.TrimRight(line, "\n")))
+		}
+		if x.Follows != "" {
+			fmt.Fprintf(&b, "      ↳ follows from %s\n", x.Follows)
 		}
 	}
 	fmt.Fprintf(&b, "%d ✓, %d !, %d ✗\n", c.count(checkWell), c.count(checkWarning), c.count(checkBad))

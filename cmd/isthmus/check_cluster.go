@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,70 +18,147 @@ const rootsEndSoon = 30 * 24 * time.Hour
 
 // checkedCluster is what check has read of one.
 type checkedCluster struct {
-	where string
-	card  linkcard.Card
-	known keyfile.File
-	roots []*x509.Certificate
+	where     string
+	card      linkcard.Card
+	known     keyfile.File
+	roots     []*x509.Certificate
+	installed []installedAs // how the chart was
+	gateways  bool          // there is their Deployment, or it could not be asked for
 	// addresses are where its gateways are dialled now, as far as it says itself.
 	addresses []string
+	// unread is set where the card, or the file of known networks, could not be asked for.
+	unread bool
+	// lacking are objects of init that are not there, which pods wait for.
+	lacking map[string]bool
 }
 
-// cluster checks one alone. An error is that it could not be asked.
-func (c *checkup) cluster(ctx context.Context, k kubectl) (*checkedCluster, error) {
-	x := &checkedCluster{where: "context " + k.context}
-	var card, roots, networks configMap
-	for _, m := range []struct {
-		name string
-		into *configMap
-	}{{cardMap, &card}, {rootMap, &roots}, {networksMap, &networks}} {
-		if _, err := k.get(ctx, "configmap", m.name, m.into); err != nil {
-			return nil, err
+// cluster checks one alone. An error is that it could not be asked; what whoever runs this may
+// not ask is a warning.
+func (c *checkup) cluster(ctx context.Context, k kubectl, chart string) (*checkedCluster, error) {
+	x := &checkedCluster{where: "context " + k.context, lacking: map[string]bool{}}
+	p := c.at(x.where, &place{k: k, chart: chart})
+	err := c.steps(
+		func() error { return c.chartOf(ctx, x, p) },
+		func() error { return c.card(ctx, x, p) },
+		func() error { return c.secrets(ctx, x, p) },
+		func() error { return c.known(ctx, x, p) },
+		func() error { return c.rootMap(ctx, x, p) },
+		func() error { return c.workloads(ctx, x, p) },
+		func() error { return c.objects(ctx, p, x.where, time.Now()) },
+		func() error { return c.rights(ctx, p, x.where) },
+		func() error { return c.address(ctx, x, p) })
+	if errors.Is(err, errElsewhere) {
+		return x, nil
+	}
+	return x, err
+}
+
+func (c *checkup) steps(list ...func() error) error {
+	for _, step := range list {
+		if err := step(); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// allowed says what whoever runs check may not ask of a cluster.
+func (c *checkup) allowed(where string) {
+	c.add(checkAllowed, where, checkWarning, strings.Join(c.place(where).refused, "\n"))
+}
+
+// card reads the link card. A namespace that has neither one nor gateways, where another one has, is
+// the wrong one: nothing else of it says anything.
+func (c *checkup) card(ctx context.Context, x *checkedCluster, p *place) error {
+	var m configMap
+	_, err := p.k.get(ctx, "configmap", cardMap, &m)
+	if may, err := p.may(err, checkCard.code+", and what others know of this cluster"); !may {
+		x.unread = true
+		return err
+	}
 	found := ""
-	var err error
-	if x.card, err = linkcard.Parse("ConfigMap "+cardMap, []byte(card.Data[cardFile])); err != nil {
+	if x.card, err = linkcard.Parse("ConfigMap "+cardMap, []byte(m.Data[cardFile])); err != nil {
 		found = "there is no ConfigMap " + cardMap
-		if card.Data != nil {
+		if m.Data != nil {
 			found = err.Error()
+		} else if len(x.installed) == 0 {
+			if err := c.elsewhere(ctx, x.where, p); err != nil {
+				return err
+			}
 		}
 	}
 	c.add(checkCard, x.where, checkBad, found)
+	if c.compared(x, p); x.card.Network != "" {
+		p.network, p.domain = x.card.Network, x.card.TrustDomain
+	}
+	return nil
+}
+
+// secrets looks whether those of init are there.
+func (c *checkup) secrets(ctx context.Context, x *checkedCluster, p *place) error {
 	var missing []string
 	for _, s := range []string{keySecret, caSecret} {
-		b, err := k.run(ctx, nil, "get", "secret", s, "--namespace", k.namespace, "--output", "name", "--ignore-not-found")
-		if err != nil {
-			return nil, err
+		b, err := p.k.run(ctx, nil, "get", "secret", s, "--namespace", p.k.namespace, "--output", "name", "--ignore-not-found")
+		if may, err := p.may(err, checkSecrets.code); !may {
+			return err
 		}
 		if len(b) == 0 {
 			missing = append(missing, "there is no Secret "+s)
+			x.lacking[s] = true
 		}
 	}
-	c.add(checkSecrets, x.where, checkBad, strings.Join(missing, "\n"))
-	if text := networks.Data[networksFile]; text != "" {
+	c.add(checkSecrets, x.where, checkBad, strings.Join(missing, "\n"), checkCard)
+	return nil
+}
+
+// known reads the file of known networks.
+func (c *checkup) known(ctx context.Context, x *checkedCluster, p *place) error {
+	var m configMap
+	_, err := p.k.get(ctx, "configmap", networksMap, &m)
+	if may, err := p.may(err, checkNetworks.code+", and what this cluster knows of others"); !may {
+		x.unread = true
+		return err
+	}
+	if text := m.Data[networksFile]; text != "" {
 		x.known, err = keyfile.ParseFile(networksFile, []byte(text))
 		c.add(checkNetworks, x.where, checkBad, errorText(err))
 	}
-	c.rootsOf(x, roots.Data[bundleFile], time.Now())
-	if err := c.workloads(ctx, k, x.where); err != nil {
-		return nil, err
+	return nil
+}
+
+// rootMap reads the bundle of a cluster.
+func (c *checkup) rootMap(ctx context.Context, x *checkedCluster, p *place) error {
+	var m configMap
+	there, err := p.k.get(ctx, "configmap", rootMap, &m)
+	if may, err := p.may(err, checkRoots.code); !may {
+		x.unread = true
+		return err
 	}
-	if err := c.objects(ctx, k, x.where, time.Now()); err != nil {
-		return nil, err
+	if !there {
+		x.lacking[rootMap] = true
+		c.add(checkRoots, x.where, checkBad, "there is no ConfigMap "+rootMap, checkCard, checkSecrets)
+		return nil
 	}
-	if err := c.rights(ctx, k, x.where); err != nil {
-		return nil, err
+	c.rootsOf(x, m.Data[bundleFile], time.Now())
+	return nil
+}
+
+// address looks where the gateways are dialled.
+func (c *checkup) address(ctx context.Context, x *checkedCluster, p *place) error {
+	f, err := frontOf(ctx, p.k)
+	if may, err := p.may(err, checkAddress.code); !may {
+		return err
 	}
-	f, err := frontOf(ctx, k)
-	if err != nil {
-		return nil, err
-	}
-	x.addresses, found = f.addresses, ""
-	if len(f.addresses) == 0 {
+	found := ""
+	if x.addresses = f.addresses; len(f.addresses) == 0 {
 		found = "Service isthmus-gateway has none: " + f.why
 	}
-	c.add(checkAddress, x.where, checkWarning, found)
-	return x, nil
+	var after []checkCode
+	if !x.gateways { // nor is their Service
+		after = append(after, checkGateways)
+	}
+	c.add(checkAddress, x.where, checkWarning, found, after...)
+	return nil
 }
 
 func errorText(err error) string {
@@ -123,10 +201,14 @@ func (c *checkup) rootsOf(x *checkedCluster, bundle string, now time.Time) {
 
 // pair checks what a knows of b.
 func (c *checkup) pair(ctx context.Context, a, b *checkedCluster) {
-	if a.card.Network == "" || b.card.Network == "" {
+	if a.card.Network == "" || b.card.Network == "" || a.unread {
 		return // that is said already
 	}
 	where := fmt.Sprintf("%s of %s", a.where, strings.TrimPrefix(b.where, "context "))
+	if p := *c.place(a.where); p.k.context != "" {
+		p.contexts = p.k.context + "," + c.place(b.where).k.context
+		c.at(where, &p)
+	}
 	if a.card.Network == b.card.Network {
 		c.add(checkName, where, checkBad, fmt.Sprintf("both are network %q", a.card.Network))
 		return

@@ -29,7 +29,27 @@ func (f offline) validate() error {
 			return fmt.Errorf("--config %q: write KIND=FILE, with one of %s", x, strings.Join(kindsOfConfig, ", "))
 		}
 	}
+	for _, v := range f.values {
+		if err := isThere(v); err != nil {
+			return fmt.Errorf("--values: %w", err)
+		}
+	}
+	if len(f.values) == 0 {
+		return nil
+	}
+	if err := isThere(f.chart); err != nil {
+		return fmt.Errorf("--chart: %w: name the directory of the chart, helm/isthmus of this project's repository: --chart DIRECTORY/helm/isthmus", err)
+	}
 	return nil
+}
+
+// isThere is that of a file or directory; an address is for helm to ask.
+func isThere(path string) error {
+	if strings.Contains(path, "://") {
+		return nil
+	}
+	_, err := os.Stat(path)
+	return err
 }
 
 // files checks files. The errors are of programs that could not be run.

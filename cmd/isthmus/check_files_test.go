@@ -20,6 +20,10 @@ func TestCheckOfFiles(t *testing.T) {
 	}
 	// The programs are not in this test: internal/process tests their --check.
 	write("gateway", "#!/bin/sh\n[ \"$1 $3\" = '--config --check' ] || exit 9\ncase \"$2\" in *odd*) echo 'gateway: odd.yaml:2: netwrok: no such key: network?' >&2; exit 2;; *warns*) echo careful >&2;; esac\n")
+	t.Chdir(dir)
+	if err := os.Mkdir("c", 0o700); err != nil {
+		t.Fatal(err)
+	}
 	well, odd, warns := write("well.yaml", ""), write("odd.yaml", ""), write("warns.yaml", "")
 	// helm is not in this test: what it says of values comes through.
 	helm := write("helm", "#!/bin/sh\ncase \"$5\" in *bad*) echo 'values don'\"'\"'t meet the specifications of the schema: at /gateway/replicas: minimum: got 0, want 1' >&2; exit 1;; esac\n")
@@ -35,7 +39,10 @@ func TestCheckOfFiles(t *testing.T) {
 		"--config controller=" + odd:                     {exitStart, "PATH"},
 		"--helm " + helm + " --chart c --values " + good: {exitOK, "✓ ISTH-002"},
 		"--helm " + helm + " --chart c --values " + bad:  {exitFinding, "/gateway/replicas"},
-		"--helm " + dir + "/none --values " + good:       {exitStart, "--helm"},
+		// Outside the repository the default is nowhere, and so is a file of values that is mistyped.
+		"--helm " + helm + " --values " + good:               {exitUsage, "--chart DIRECTORY/helm/isthmus"},
+		"--helm " + helm + " --chart c --values none.yaml":   {exitUsage, "none.yaml"},
+		"--chart c --helm " + dir + "/none --values " + good: {exitStart, "--helm"},
 	} {
 		code, out, errs := isthmus(t, append([]string{"check"}, strings.Fields(line)...)...)
 		if code != x.code || !strings.Contains(out+errs, x.says) {

@@ -18,7 +18,7 @@ const objectsNamed = 20
 
 // objects checks what the controller has written at objects of a cluster: what kubectl
 // describe shows there. An error is that the cluster could not be asked.
-func (c *checkup) objects(ctx context.Context, k kubectl, where string, now time.Time) error {
+func (c *checkup) objects(ctx context.Context, p *place, where string, now time.Time) error {
 	var events struct {
 		Items []struct {
 			InvolvedObject        struct{ Kind, Namespace, Name string }
@@ -26,7 +26,9 @@ func (c *checkup) objects(ctx context.Context, k kubectl, where string, now time
 			LastTimestamp         time.Time
 		}
 	}
-	if _, err := k.list(ctx, &events, "events", "--selector", "app.kubernetes.io/managed-by=isthmus-controller"); err != nil {
+	_, err := p.k.list(ctx, &events, "events", "--selector", "app.kubernetes.io/managed-by=isthmus-controller")
+	may, err := p.may(err, checkObjects.code)
+	if err != nil {
 		return err
 	}
 	var said []string
@@ -35,7 +37,9 @@ func (c *checkup) objects(ctx context.Context, k kubectl, where string, now time
 			said = append(said, fmt.Sprintf("%s %s (%s, %v ago): %s", e.InvolvedObject.Kind, strings.TrimPrefix(e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name, "/"), e.Reason, max(0, age).Round(time.Second), e.Message))
 		}
 	}
-	c.add(checkObjects, where, checkWarning, firstOf(said))
+	if may {
+		c.add(checkObjects, where, checkWarning, firstOf(said))
+	}
 
 	var exports struct {
 		Items []struct {
@@ -45,9 +49,12 @@ func (c *checkup) objects(ctx context.Context, k kubectl, where string, now time
 			}
 		}
 	}
-	there, err := k.list(ctx, &exports, "serviceexports.multicluster.x-k8s.io")
-	if err != nil || !there {
+	there, err := p.k.list(ctx, &exports, "serviceexports."+multicluster)
+	if may, err := p.may(err, checkExports.code); !may {
 		return err
+	}
+	if c.kinds(ctx, p, where, there); !there {
+		return nil
 	}
 	said = nil
 	for _, e := range exports.Items {
@@ -59,6 +66,19 @@ func (c *checkup) objects(ctx context.Context, k kubectl, where string, now time
 	}
 	c.add(checkExports, where, checkWarning, firstOf(said))
 	return nil
+}
+
+// kinds warns of a cluster with a controller that lacks what it imports by.
+func (c *checkup) kinds(ctx context.Context, p *place, where string, there bool) {
+	found := ""
+	if !there {
+		var o struct{}
+		if controller, err := p.k.get(ctx, "deployment", "isthmus-controller", &o); err != nil || !controller {
+			return // nobody needs them; what could not be asked is said by workloads
+		}
+		found = "there is no kind ServiceExport of " + multicluster
+	}
+	c.add(checkKinds, where, checkWarning, found)
 }
 
 // firstOf are the first of lines, sorted, and how many there are beside them.

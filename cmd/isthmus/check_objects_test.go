@@ -25,18 +25,18 @@ func TestCheckOfObjects(t *testing.T) {
 		"nothing":    {"", "", []string{"✓ ISTH-110", "✓ ISTH-111"}, []string{"!"}},
 		"events":     {event("Service", "shop", "odd", "Warning", time.Minute) + "," + event("Namespace", "", "shop", "Warning", time.Hour), "", []string{"! ISTH-110", "Service shop/odd (Conflict, 1m0s ago): remove one of the two"}, []string{"Namespace"}},
 		"conditions": {"", exports, []string{"! ISTH-111", "ServiceExport shop/cart: Conflict is True (PortConflict): ports differ"}, []string{"Valid is"}},
-		"no exports": {"", "none", []string{"✓ ISTH-110"}, []string{"ISTH-111"}},
+		"no kinds":   {"", "none", []string{"✓ ISTH-110", "! ISTH-115"}, []string{"ISTH-111"}},
 	} {
 		answer := "echo '{\"items\":[" + x.exports + "]}'"
 		if x.exports == "none" {
 			answer = "echo \"error: the server doesn't have a resource type \\\"serviceexports\\\"\" >&2; exit 1"
 		}
-		script := "#!/bin/sh\ncase $2 in\nevents) echo '{\"items\":[" + x.events + "]}';;\n*) " + answer + ";;\nesac\n"
+		script := "#!/bin/sh\ncase $2 in\nevents) echo '{\"items\":[" + x.events + "]}';;\ndeployment) echo '{}';;\n*) " + answer + ";;\nesac\n"
 		if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		c := &checkup{}
-		if err := c.objects(t.Context(), kubectl{program: program}, "context east", now); err != nil {
+		if err := c.objects(t.Context(), &place{k: kubectl{program: program}}, "context east", now); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		var b strings.Builder

@@ -12,6 +12,10 @@ import (
 // what was not is said.
 func TestCheckOfValuesReadsWhatIsRendered(t *testing.T) {
 	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := os.Mkdir("c", 0o700); err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)

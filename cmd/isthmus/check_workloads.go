@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 )
 
 // workload is what is read of a Deployment or DaemonSet.
@@ -47,44 +48,54 @@ func (w *workload) rollout(kind string) (found, level string) {
 }
 
 // workloads checks expected against actual pods.
-func (c *checkup) workloads(ctx context.Context, k kubectl, where string) error {
+func (c *checkup) workloads(ctx context.Context, x *checkedCluster, p *place) error {
 	var rollouts []string
 	installed, stuck := false, checkWarning
-	for _, x := range []struct {
-		code       checkCode
-		kind, name string
-		needed     bool
-	}{{checkGateways, "deployment", "isthmus-gateway", true}, {checkControl, "deployment", "isthmus-controller", false}, {checkNodes, "daemonset", "isthmus-nodeproxy", false}} {
+	for _, of := range []struct {
+		code            checkCode
+		kind, component string
+		needed          bool
+	}{{checkGateways, "deployment", "gateway", true}, {checkControl, "deployment", "controller", false}, {checkNodes, "daemonset", "nodeproxy", false}} {
 		var w workload
-		there, err := k.get(ctx, x.kind, x.name, &w)
+		name := "isthmus-" + of.component
+		there, err := p.k.get(ctx, of.kind, name, &w)
+		may, err := p.may(err, of.code.code)
 		if err != nil {
 			return err
 		}
+		if x.gateways = x.gateways || of.needed && (there || !may); !may {
+			continue
+		}
 		if !there {
-			if x.needed {
-				c.add(x.code, where, checkBad, fmt.Sprintf("there is no %s %s: install the chart", x.kind, x.name))
+			if of.needed {
+				c.remedied(of.code, x.where, checkBad, fmt.Sprintf("there is no %s %s", of.kind, name), notInstalled(x))
 			}
 			continue // it is not installed: helm/README.md
 		}
 		installed = true
-		want, ready, _ := w.pods(x.kind)
-		found, level := "", checkWarning
-		if ready < want {
-			found = fmt.Sprintf("%d of %d are ready", ready, want)
+		if want, ready, _ := w.pods(of.kind); ready >= want {
+			c.add(of.code, x.where, checkBad, "")
+		} else if err := c.unready(ctx, x, p, of.code, of.kind, of.component, &w); err != nil {
+			return err
 		}
-		if ready == 0 {
-			level = checkBad
-		}
-		c.add(x.code, where, level, found)
-		if found, level = w.rollout(x.kind); found != "" {
-			rollouts = append(rollouts, fmt.Sprintf("%s %s: %s", x.kind, x.name, found))
+		found, level := w.rollout(of.kind)
+		if found != "" {
+			rollouts = append(rollouts, fmt.Sprintf("%s %s: %s", of.kind, name, found))
 		}
 		if level == checkBad {
 			stuck = level
 		}
 	}
 	if installed {
-		c.add(checkRollouts, where, stuck, items(rollouts))
+		c.add(checkRollouts, x.where, stuck, items(rollouts), checkGateways, checkControl, checkNodes)
 	}
 	return nil
+}
+
+// notInstalled is the remedy of a cluster without gateways.
+func notInstalled(x *checkedCluster) string {
+	if len(x.installed) > 0 {
+		return strings.TrimSpace(upgrade)
+	}
+	return "{helm} install isthmus {chart} --create-namespace --set network={network},trustDomain={domain} --set-string image.registry=REGISTRY,image.tag=TAG # of your images: docs/kubernetes.md"
 }

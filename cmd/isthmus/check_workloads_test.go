@@ -29,7 +29,7 @@ func TestCheckOfRollouts(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := &checkup{}
-		if err := c.workloads(t.Context(), kubectl{program: program}, "context east"); err != nil {
+		if err := c.workloads(t.Context(), &checkedCluster{where: "context east"}, &place{k: kubectl{program: program}}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		var b strings.Builder
