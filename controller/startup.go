@@ -36,7 +36,7 @@ func (c *Controller) untaint(ctx context.Context) {
 	gates := newGates()
 	for {
 		began := time.Now()
-		nodes := s.Ready()
+		nodes, later := s.Ready(began)
 		shuffle(nodes)
 		for _, node := range nodes {
 			n := vip.Name{Name: node}
@@ -55,8 +55,11 @@ func (c *Controller) untaint(ctx context.Context) {
 			c.log.Info().Str("node", node).Str("taint", c.cfg.StartupTaint).Msg("the node proxy is ready: start-up taint removed")
 		}
 		wait := again
+		if later > 0 {
+			wait = min(wait, later)
+		}
 		if at, ok := gates.next(began); ok {
-			wait = max(0, time.Until(at))
+			wait = min(wait, max(0, time.Until(at)))
 		}
 		t := time.NewTimer(wait)
 		select {

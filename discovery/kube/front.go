@@ -136,9 +136,6 @@ func (c *Cluster) addresses() (out []Address, problem string) {
 		if len(out) == 0 {
 			out = c.hostPorts()
 		}
-		if len(out) == 0 && c.onHostNetwork() {
-			out = c.nodeAddresses(mesh.HBONEPort)
-		}
 		if len(out) == 0 {
 			problem = fmt.Sprintf("Service %s of type %s has no address outside the cluster: make it LoadBalancer or NodePort, give it externalIPs or its pods a hostPort, or write address.hosts", n, cmp.Or(svc.Spec.Type, corev1.ServiceTypeClusterIP))
 		}
@@ -175,7 +172,8 @@ func (c *Cluster) behind() (out []*keptPod) {
 	return out
 }
 
-// hostPorts are where the asking pod is reached on its node, by a hostPort of its tunnel port. If no
+// hostPorts are where the asking pod is reached on its node, by a hostPort of its tunnel port: on the network
+// of the node that port itself, which the API server writes as a hostPort where the pod lists it. If no
 // pod asks they are those of all pods: who answers says which it is.
 func (c *Cluster) hostPorts() (out []Address) {
 	pods := c.behind()
@@ -183,7 +181,11 @@ func (c *Cluster) hostPorts() (out []Address) {
 		pods = []*keptPod{p}
 	}
 	for _, p := range pods {
-		for _, port := range p.HostPorts {
+		ports := p.HostPorts
+		if len(ports) == 0 && p.Spec.HostNetwork {
+			ports = []corev1.ContainerPort{{HostPort: mesh.HBONEPort}}
+		}
+		for _, port := range ports {
 			out = append(out, c.onNodeOf(p, port)...)
 		}
 	}
@@ -217,11 +219,6 @@ func (c *Cluster) onNodeOf(p *keptPod, port corev1.ContainerPort) (out []Address
 		}
 	}
 	return out
-}
-
-func (c *Cluster) onHostNetwork() bool {
-	pods := c.behind()
-	return len(pods) > 0 && !slices.ContainsFunc(pods, func(p *keptPod) bool { return !p.Spec.HostNetwork })
 }
 
 // nodeAddresses are those of the nodes that gateways run on: what reaches these goes no

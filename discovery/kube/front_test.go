@@ -103,6 +103,10 @@ func TestTheAddressOfItsServiceIsTheGateways(t *testing.T) {
 		"external IPs":                 {[]Event{frontService("ClusterIP", func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.8"} })}, []Address{{"203.0.113.8", 443}}, ""},
 		"pods on their hosts": {[]Event{frontService("ClusterIP", nil), pods[0], gatewayPod("gw-a", "10.0.0.1", "n1", onHost), sliceOf("isthmus-gateway", "gw-a")},
 			[]Address{{"203.0.113.1", 15008}}, ""},
+		"on their hosts with a port that the API server writes as a hostPort": {[]Event{frontService("ClusterIP", nil), pods[0], gatewayPod("gw-a", "10.0.0.1", "n1", func(p *corev1.Pod) {
+			onHost(p)
+			hostPort(corev1.ContainerPort{ContainerPort: 15008, HostPort: 15008})(p)
+		}), sliceOf("isthmus-gateway", "gw-a")}, []Address{{"203.0.113.1", 15008}}, ""},
 		"no port": {[]Event{frontService("LoadBalancer", func(s *corev1.Service) { s.Spec.Ports = []corev1.ServicePort{{Port: 53, Protocol: "UDP"}} })}, nil, "no TCP port"},
 	} {
 		cluster := NewCluster("west", "istio-system")
@@ -131,6 +135,11 @@ func TestAGatewayWithAHostPortSaysItsOwnNode(t *testing.T) {
 		{gatewayPod("gw-b", "10.1.0.2", "n2", port), []Address{{"10.0.0.2", 31508}}}, // before it is ready
 		{sliceOf("isthmus-gateway", "gw-a", "gw-b"), []Address{{"10.0.0.2", 31508}}},
 		{nodeAt("n2", "InternalIP", "10.0.0.2", "ExternalIP", "203.0.113.2"), []Address{{"203.0.113.2", 31508}}},
+		{gatewayPod("gw-b", "10.0.0.2", "n2", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), []Address{{"203.0.113.2", 15008}}},
+		{gatewayPod("gw-b", "10.0.0.2", "n2", func(p *corev1.Pod) { // as the API server writes it where the pod lists the port
+			p.Spec.HostNetwork = true
+			p.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{ContainerPort: 15008, HostPort: 15008}}}}
+		}), []Address{{"203.0.113.2", 15008}}},
 		{gatewayPod("gw-b", "10.1.0.2", "n2", nil), nil}, // without a hostPort
 	} {
 		cluster.Apply(step.event)

@@ -24,6 +24,8 @@ const (
 	// rewoundFor is how long before and after it is noticed that the API server has gone
 	// backwards a list may lack something for that reason.
 	rewoundFor = time.Minute
+	// lagFor is how long it may be behind before that is noticed: less than rewoundFor.
+	lagFor = 10 * time.Second
 	// deadAfter is how many probes in a row a held pod does not answer before it is believed
 	// to be gone.
 	deadAfter = 2

@@ -26,6 +26,7 @@ type list struct {
 	since     time.Time // when it was last known to be current; unless open
 	held      int       // objects that a list which was read anew lacks, and that stay in force
 	heldOf    int       // objects that were known then
+	behind    time.Time // since when the API server has been at less than version; zero: it is not
 	version   uint64    // of the list and of what the watch told since, as far as the guard has looked
 	heldSince time.Time
 }

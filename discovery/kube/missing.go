@@ -140,7 +140,9 @@ func clusterIPsOf(s *corev1.Service) (out []string) {
 // rewound looks whether the API server has gone backwards: what it counts its changes by
 // (resourceVersion, of which Kubernetes says since 1.35 that they may be compared) is less
 // than it was. An etcd that was restored from a backup does that, unless whoever restored it
-// has moved its revision on (etcdutl snapshot restore --bump-revision).
+// has moved its revision on (etcdutl snapshot restore --bump-revision). One of several API servers that
+// lags behind the others looks so at the first list, which it may answer from what it has; it has caught up
+// within lagFor.
 func (s *Source) rewound(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,6 +156,12 @@ func (s *Source) rewound(now time.Time) {
 			continue
 		}
 		if is < l.version {
+			if l.behind.IsZero() {
+				l.behind = now
+			}
+			if now.Sub(l.behind) < lagFor {
+				continue
+			}
 			if now.Sub(s.guard.rewound) >= rewoundFor {
 				s.log.Error().Str("server", s.server).Stringer("list", Kind(k)).Uint64("was", l.version).Uint64("is", is).
 					Str("remedy", "see whether its etcd was restored from a backup: make anew what was made since that, or POST /kubernetes/confirm to the admin address").
@@ -162,7 +170,7 @@ func (s *Source) rewound(now time.Time) {
 			s.guard.rewind(now)
 			s.saver.dirty = true
 		}
-		l.version = is
+		l.version, l.behind = is, time.Time{}
 	}
 }
 

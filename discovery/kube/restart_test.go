@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -247,6 +248,37 @@ func TestHeldServiceOfACacheOfAnotherTime(t *testing.T) {
 			y.stop()
 		})
 	}
+}
+
+// One of several API servers that lags behind when a process starts has not gone backwards: what was deleted
+// meanwhile is held for no longer than ever.
+func TestAPIServerThatLagsHasNotGoneBackwards(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cache")
+	synctest.Test(t, func(t *testing.T) {
+		first(t, path)
+		began := time.Now()
+		w := life(t, path, "189", 1) // the latest that the cache has is of 190 and 191
+		var log bytes.Buffer
+		w.log = zerolog.New(&log)
+		w.run(t)
+		after(5 * time.Second)
+		s, slice, _ := shopOf(0)
+		s.ResourceVersion, slice.ResourceVersion = "195", "196"
+		_, err := w.api.CoreV1().Services("shop").Update(t.Context(), s, metav1.UpdateOptions{})
+		_, other := w.api.DiscoveryV1().EndpointSlices("shop").Update(t.Context(), slice, metav1.UpdateOptions{})
+		if err := errors.Join(err, other); err != nil {
+			t.Fatal(err)
+		}
+		after(holdFor - time.Since(began) - 5*time.Second)
+		if w.snapshot().Named(lost) == nil {
+			t.Errorf("what the list lacked is gone after %v, want it to be held for %v", time.Since(began), holdFor)
+		}
+		after(time.Minute)
+		if w.snapshot().Named(lost) != nil || strings.Contains(log.String(), "gone backwards") {
+			t.Errorf("an API server that lagged for 5 s is taken for one that has gone backwards; held for %v still: %t", time.Since(began), w.snapshot().Named(lost) != nil)
+		}
+		w.stop()
+	})
 }
 
 func TestCacheOfNegativeAgesIsRefused(t *testing.T) {

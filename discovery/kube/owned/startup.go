@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,13 +29,25 @@ type Startup struct {
 	wake               chan struct{} // one slot
 
 	mu    sync.Mutex
-	nodes map[string]*corev1.Node // that have the taint, with nothing but what is used
-	pods  map[string]*corev1.Pod  // likewise, that are ready
+	nodes map[string]tainted     // that have the taint
+	pods  map[string]*corev1.Pod // likewise, that are ready
 }
+
+// tainted is a node with the taint.
+type tainted struct {
+	*corev1.Node           // with nothing but what is used
+	since        time.Time // when it was told first
+}
+
+// olderFor is how long a pod that is older than its node has to stay ready beside it to count. The node
+// may be another machine under the name of one that is gone: its kubelet says within seconds that such a
+// pod is not ready yet, and the pods of nodes that are gone are deleted after 40 s. Or it is the same one,
+// registered anew with the taint, where the pod has run on all the while and nothing of it will change.
+const olderFor = time.Minute
 
 // Startup returns what follows the nodes with a taint of this key; run it once.
 func (c *Client) Startup(taint, namespace, account string) *Startup {
-	return &Startup{client: c, taint: taint, namespace: namespace, account: account, wake: make(chan struct{}, 1), nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{}}
+	return &Startup{client: c, taint: taint, namespace: namespace, account: account, wake: make(chan struct{}, 1), nodes: map[string]tainted{}, pods: map[string]*corev1.Pod{}}
 }
 
 // CheckTaint says what is wrong with the key of a taint.
@@ -48,19 +61,38 @@ func CheckTaint(key string) error {
 // Changed is signalled when there may be something else to do.
 func (s *Startup) Changed() <-chan struct{} { return s.wake }
 
-// Ready returns the nodes that have the taint and a ready pod, sorted. A pod that was
-// created before its node is of a node of that name before.
-func (s *Startup) Ready() (out []string) {
+// Ready returns the nodes that have the taint and a ready pod, sorted, and when to ask again if no
+// Changed says so before; 0: never. A pod that was ready before its node was created may be of a node of
+// that name before, and counts after olderFor.
+func (s *Startup) Ready(now time.Time) (out []string, again time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.pods {
-		n := s.nodes[p.Spec.NodeName]
-		if n != nil && !p.CreationTimestamp.Before(&n.CreationTimestamp) {
-			out = append(out, n.Name)
+		n, has := s.nodes[p.Spec.NodeName]
+		if !has {
+			continue
 		}
+		older := p.CreationTimestamp.Before(&n.CreationTimestamp) && readySince(p).Before(&n.CreationTimestamp)
+		if left := olderFor - now.Sub(n.since); older && left > 0 {
+			if again == 0 || left < again {
+				again = left
+			}
+			continue
+		}
+		out = append(out, n.Name)
 	}
 	slices.Sort(out)
-	return slices.Compact(out)
+	return slices.Compact(out), again
+}
+
+// readySince is when a pod has become ready; nil: it is not.
+func readySince(p *corev1.Pod) *metav1.Time {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			return &c.LastTransitionTime
+		}
+	}
+	return nil
 }
 
 // Remove takes the taint from a node, and changes nothing else of it. It fails with
@@ -69,7 +101,7 @@ func (s *Startup) Remove(ctx context.Context, node string) error {
 	s.mu.Lock()
 	n := s.nodes[node]
 	s.mu.Unlock()
-	if n == nil {
+	if n.Node == nil {
 		return fmt.Errorf("node %s: %w", node, ErrGone)
 	}
 	rest := slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t corev1.Taint) bool { return t.Key == s.taint })
@@ -151,14 +183,16 @@ func (s *Startup) put(o any, gone bool) {
 	s.mu.Lock()
 	switch o := o.(type) {
 	case *corev1.Node:
+		was := s.nodes[o.Name]
 		if delete(s.nodes, o.Name); !gone && slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool { return t.Key == s.taint }) {
-			s.nodes[o.Name] = o
+			since := time.Now()
+			if was.Node != nil && was.UID == o.UID {
+				since = was.since
+			}
+			s.nodes[o.Name] = tainted{o, since}
 		}
 	case *corev1.Pod:
-		ready := slices.ContainsFunc(o.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		})
-		if delete(s.pods, o.Name); !gone && ready && o.DeletionTimestamp == nil {
+		if delete(s.pods, o.Name); !gone && readySince(o) != nil && o.DeletionTimestamp == nil {
 			s.pods[o.Name] = o
 		}
 	}
