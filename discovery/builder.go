@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // Builder makes snapshots from single changes of records. What a change costs is
@@ -50,7 +51,7 @@ type Builder struct {
 	faults  map[Key][]Problem // that sources have found themselves
 
 	// Of the batch that is being collected.
-	queues   [KindWorkload + 1]queue
+	queues   [KindPolicy + 1]queue
 	settings []Problem // of the mesh itself
 	uids     []string  // some perhaps twice
 	networks map[string]struct{}
@@ -64,6 +65,10 @@ type Builder struct {
 	faulty   map[Key]struct{} // of which the source has found something else wrong
 	changes  Changes
 
+	policies map[Key]*entry
+	root     string // namespace of policies for all
+	policed  bool   // policies have changed in the batch
+
 	problems map[Key][]Problem
 	asOf     int // which batch it is
 }
@@ -72,7 +77,7 @@ type Builder struct {
 // snapshot is one above revision.
 func NewBuilder(revision uint64) *Builder {
 	b := &Builder{
-		entries: map[Key]*entry{}, claims: contests{}, refs: map[string]*mention{}, shares: map[string][]*entry{}, made: map[string]struct{}{}, from: map[string]Source{}, problems: map[Key][]Problem{}, faults: map[Key][]Problem{},
+		entries: map[Key]*entry{}, claims: contests{}, refs: map[string]*mention{}, shares: map[string][]*entry{}, made: map[string]struct{}{}, from: map[string]Source{}, policies: map[Key]*entry{}, root: policy.DefaultRootNamespace, problems: map[Key][]Problem{}, faults: map[Key][]Problem{},
 		current: &mesh.Snapshot{Revision: revision},
 	}
 	b.begin()
@@ -91,7 +96,7 @@ func (b *Builder) begin() {
 	b.hosts, b.aliases, b.vips = map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
 	b.shared = map[string]struct{}{}
 	b.fresh, b.departed, b.faulty, b.changes = nil, map[Key]struct{}{}, map[Key]struct{}{}, newChanges()
-	b.changes.All = !b.begun
+	b.changes.All, b.policed = !b.begun, false
 	b.asOf++
 }
 
@@ -112,6 +117,12 @@ func (b *Builder) SetTrustDomain(name string) {
 		b.remove(e)
 		b.add(e.key, e.record)
 	}
+}
+
+// SetRootNamespace names the namespace whose policies are for every one; "" is Istio's.
+func (b *Builder) SetRootNamespace(name string) {
+	name = or(name, policy.DefaultRootNamespace)
+	b.policed, b.root = b.policed || name != b.root, name
 }
 
 // Apply takes changes into the batch that the next Commit ends. A record as it
@@ -171,6 +182,9 @@ func (b *Builder) add(key Key, record Record) {
 	e := &entry{key: key, record: record, reading: record.read(&r)}
 	e.problems, e.faulty = r.problems, r.unusable()
 	b.entries[key] = e
+	if key.Kind == KindPolicy {
+		b.policies[key] = e
+	}
 	delete(b.departed, key)
 	b.claims.enter(e, e.reading.claims)
 	b.claims.enter(e, e.reading.extras)
@@ -183,6 +197,7 @@ func (b *Builder) remove(e *entry) {
 	b.touch(e)
 	e.gone, e.in = true, false
 	delete(b.entries, e.key)
+	delete(b.policies, e.key)
 	b.claims.leave(e, e.reading.claims)
 	b.claims.leave(e, e.reading.extras)
 	b.unrefer(e)
@@ -252,6 +267,8 @@ func (b *Builder) noteResult(e *entry) {
 		b.shared[rd.sharedHost()] = struct{}{}
 	case KindWorkload:
 		b.uids = append(b.uids, rd.workload.UID)
+	case KindPolicy:
+		b.policed = true
 	}
 }
 
@@ -304,6 +321,8 @@ func (b *Builder) Commit() (*mesh.Snapshot, Changes, News) {
 	b.settle(KindWorkload)
 	b.commitWorkloads()
 	b.commitShares()
+	b.settle(KindPolicy)
+	b.commitPolicies()
 	news := b.commitProblems()
 	changes := b.changes
 	if b.begun = true; !changes.Empty() {
@@ -359,6 +378,25 @@ func (b *Builder) requeue(networks map[string]struct{}) {
 			b.queues[e.key.Kind].add(e)
 		}
 	}
+}
+
+// commitPolicies says who may connect, if that may have changed.
+func (b *Builder) commitPolicies() {
+	if !b.policed {
+		return
+	}
+	var list []policy.Object
+	for _, e := range b.policies {
+		if e.in {
+			list = append(list, e.reading.policy)
+		}
+	}
+	next, was := policy.NewSet(b.root, list), b.edit.Peek().Policies()
+	if len(list) == 0 && was == nil || reflect.DeepEqual(next, was) {
+		return
+	}
+	b.edit.SetPolicies(next)
+	b.changes.Policies = true
 }
 
 func (b *Builder) commitGateways() {

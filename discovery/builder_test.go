@@ -53,6 +53,9 @@ func facts(s *mesh.Snapshot) map[string]string {
 		}
 		out["workload "+w.UID] = text
 	}
+	for _, o := range s.Policies().Objects() {
+		out["policies"] += fmt.Sprintf("%+v\n", o)
+	}
 	return out
 }
 
@@ -132,7 +135,7 @@ func who(names *names, records Listing) map[Key]bool {
 	}
 	for _, e := range all {
 		n := taken[claimKey{networkName, e.reading.on}]
-		ok := !e.faulty && (e.key.Kind == KindNetwork || e.key.Kind == KindService || n != nil && n.key.Source <= e.key.Source)
+		ok := !e.faulty && (e.key.Kind == KindNetwork || e.key.Kind == KindService || e.key.Kind == KindPolicy || n != nil && n.key.Source <= e.key.Source)
 		for _, c := range e.reading.claims {
 			ok = ok && free(e, c) && (c.what != hostName || !slices.ContainsFunc(aliases[c.text], func(s Source) bool { return s < e.key.Source }))
 		}
@@ -228,6 +231,9 @@ func checkChanges(t *rapid.T, before, after map[string]string, set Changes) {
 	}
 	for n := range set.Networks {
 		got = append(got, "network "+n)
+	}
+	if set.Policies {
+		got = append(got, "policies")
 	}
 	slices.Sort(want)
 	slices.Sort(got)
@@ -547,6 +553,10 @@ func crowded() *rapid.Generator[Config] {
 				w.Addresses = append(w.Addresses, netip.MustParseAddr(a))
 			}
 			c.Workloads = append(c.Workloads, w)
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "policies") {
+			c.Policies = append(c.Policies, Policy{"apiVersion": "security.istio.io/v1", "kind": rapid.SampledFrom([]string{"AuthorizationPolicy", "PeerAuthentication", "Gateway"}).Draw(t, "kind"),
+				"metadata": map[string]any{"name": rapid.SampledFrom([]string{"p", "q"}).Draw(t, "name")}, "spec": map[string]any{"action": rapid.SampledFrom([]string{"DENY", "ALLOW", "AUDIT"}).Draw(t, "action")}})
 		}
 		return c
 	})

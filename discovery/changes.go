@@ -10,6 +10,7 @@ type Changes struct {
 	Services  map[string]struct{}      // by hostname: itself, or one of its members
 	Gateways  map[GatewayName]struct{} // new, gone, or different
 	Networks  map[string]struct{}
+	Policies  bool // others are in force
 }
 
 // GatewayName is a gateway's name on its network.
@@ -36,7 +37,7 @@ func note[K comparable](c *Changes, set map[K]struct{}, k K) {
 }
 
 // Empty reports whether nothing is different.
-func (c Changes) Empty() bool { return !c.All && c.Len() == 0 }
+func (c Changes) Empty() bool { return !c.All && !c.Policies && c.Len() == 0 }
 
 // Len returns how many objects are named.
 func (c Changes) Len() int {
@@ -56,6 +57,7 @@ func (c *Changes) merge(later Changes) {
 	if c.Workloads == nil {
 		*c = newChanges()
 	}
+	c.Policies = c.Policies || later.Policies
 	maps.Copy(c.Workloads, later.Workloads)
 	maps.Copy(c.Services, later.Services)
 	maps.Copy(c.Gateways, later.Gateways)

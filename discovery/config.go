@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // DefaultTrustDomain is the trust domain of a mesh that names none.
@@ -31,11 +32,15 @@ type Config struct {
 	Gateways            []Gateway   `yaml:"gateways" doc:"every gateway instance of every network"`
 	Services            []Service   `yaml:"services" doc:"names that workloads answer for"`
 	Shares              []Share     `yaml:"shares" doc:"what other networks have of services, where their workloads are not listed"`
+	RootNamespace       string      `yaml:"rootNamespace" default:"istio-system" doc:"namespace whose policies are for the workloads of every namespace"`
+	Policies            []Policy    `yaml:"policies" doc:"who may connect to workloads: each is an AuthorizationPolicy or a PeerAuthentication of security.istio.io, as Istio has it"`
 	Workloads           []Workload  `yaml:"workloads" doc:"every running instance; of other networks only those whose services have no share there under shares"`
 }
 
 // DefaultConfig returns what a root key that is left out means.
-func DefaultConfig() Config { return Config{TrustDomain: DefaultTrustDomain} }
+func DefaultConfig() Config {
+	return Config{TrustDomain: DefaultTrustDomain, RootNamespace: policy.DefaultRootNamespace}
+}
 
 // Namespace is what holds for all services of one namespace.
 type Namespace struct {
@@ -116,21 +121,22 @@ type NamedPort struct {
 
 // Workload is one running instance: a pod or a virtual machine.
 type Workload struct {
-	UID            string       `yaml:"uid" doc:"required; unique in the whole mesh, and never given to another instance"`
-	Name           string       `yaml:"name" doc:"for people; uid when left out"`
-	Namespace      string       `yaml:"namespace" default:"default" doc:"its namespace; part of its identity"`
-	ServiceAccount string       `yaml:"serviceAccount" default:"default" doc:"its service account; part of its identity"`
-	Network        string       `yaml:"network" doc:"required; the network its addresses are on"`
-	Node           string       `yaml:"node" doc:"the node it runs on, as that node's node proxy is called"`
-	Cluster        string       `yaml:"cluster" doc:"the cluster it belongs to; for people and baggage"`
-	Addresses      []netip.Addr `yaml:"addresses" doc:"required; unique on its network; the first is dialled"`
-	Locality       Locality     `yaml:"locality"`
-	Ready          *bool        `yaml:"ready" default:"true" doc:"false: never chosen"`
-	State          string       `yaml:"state" doc:"ready, notReady, terminating, or serving: terminating too, but chosen while nobody else is ready; finer than ready"`
-	Capacity       *uint32      `yaml:"capacity" default:"1" doc:"its weight beside other workloads, 1 to 65535"`
-	Ports          []NamedPort  `yaml:"ports" doc:"names of ports, for services with targetName"`
-	Services       []string     `yaml:"services" doc:"hostnames of the services it answers for"`
-	Protocol       string       `yaml:"protocol" default:"HBONE" doc:"HBONE, or TCP for one without a node proxy, which nothing of ours connects to yet"`
+	UID            string            `yaml:"uid" doc:"required; unique in the whole mesh, and never given to another instance"`
+	Name           string            `yaml:"name" doc:"for people; uid when left out"`
+	Namespace      string            `yaml:"namespace" default:"default" doc:"its namespace; part of its identity"`
+	ServiceAccount string            `yaml:"serviceAccount" default:"default" doc:"its service account; part of its identity"`
+	Network        string            `yaml:"network" doc:"required; the network its addresses are on"`
+	Node           string            `yaml:"node" doc:"the node it runs on, as that node's node proxy is called"`
+	Cluster        string            `yaml:"cluster" doc:"the cluster it belongs to; for people and baggage"`
+	Addresses      []netip.Addr      `yaml:"addresses" doc:"required; unique on its network; the first is dialled"`
+	Locality       Locality          `yaml:"locality"`
+	Ready          *bool             `yaml:"ready" default:"true" doc:"false: never chosen"`
+	State          string            `yaml:"state" doc:"ready, notReady, terminating, or serving: terminating too, but chosen while nobody else is ready; finer than ready"`
+	Capacity       *uint32           `yaml:"capacity" default:"1" doc:"its weight beside other workloads, 1 to 65535"`
+	Ports          []NamedPort       `yaml:"ports" doc:"names of ports, for services with targetName"`
+	Labels         map[string]string `yaml:"labels" doc:"labels, by which policies select workloads"`
+	Services       []string          `yaml:"services" doc:"hostnames of the services it answers for"`
+	Protocol       string            `yaml:"protocol" default:"HBONE" doc:"HBONE, or TCP for one without a node proxy, which nothing of ours connects to yet"`
 }
 
 // Locality places a gateway or a workload. Empty parts are unknown.

@@ -255,6 +255,8 @@ func (e *entry) conflict(r *reader, cl claim, has *entry, out bool) {
 		whose = "is also a virtual address of " + has.key.String() + ": give each service its own virtual addresses"
 	case workloadUID:
 		whose = "is also the uid of another workload: give each workload its own"
+	case policyName:
+		whose = "is also the name of another policy, which alone is in force: give each policy of a namespace its own name"
 	case workloadAddress:
 		var network string
 		network, text, _ = strings.Cut(cl.text, " ")

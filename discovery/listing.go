@@ -2,8 +2,11 @@ package discovery
 
 import (
 	"cmp"
+	"maps"
 	"reflect"
 	"slices"
+
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // Listing is a Config as records with keys: a list says which objects there are,
@@ -26,10 +29,11 @@ type item struct {
 	place  int
 }
 
-// List names the records of c: by name, network and name, hostname, network and service, UID. A name
+// List names the records of c: by name, network and name, hostname, network and service, UID, kind
+// with namespace and name. A name
 // that is listed again is told apart by Nth, so that the first one has it.
 func (c Config) List() Listing {
-	n := len(c.Networks) + len(c.Gateways) + len(c.Services) + len(c.Shares) + len(c.Workloads)
+	n := len(c.Networks) + len(c.Gateways) + len(c.Services) + len(c.Shares) + len(c.Workloads) + len(c.Policies)
 	l := Listing{items: make([]item, 0, n), byKey: make(map[Key]int, n), times: map[Key]int{}}
 	for i, x := range c.Networks {
 		x.Nodes = slices.Clone(x.Nodes)
@@ -63,8 +67,11 @@ func (c Config) List() Listing {
 	}
 	for i, x := range c.Workloads {
 		x.Addresses, x.Services = slices.Clone(x.Addresses), slices.Clone(x.Services)
-		x.Ports = slices.Clone(x.Ports)
+		x.Ports, x.Labels = slices.Clone(x.Ports), maps.Clone(x.Labels)
 		l.add(KindWorkload, x.UID, i, x)
+	}
+	for i, x := range c.Policies {
+		l.add(KindPolicy, policy.NameOf(x).String(), i, x)
 	}
 	l.times = nil
 	return l
@@ -156,7 +163,7 @@ func (l Listing) FaultsSince(earlier Listing) News {
 
 func (l Listing) changes() []Change { return l.Since(Listing{}) }
 
-var sections = [...]string{KindNetwork: "networks", KindGateway: "gateways", KindService: "services", KindShare: "shares", KindWorkload: "workloads"}
+var sections = [...]string{KindNetwork: "networks", KindGateway: "gateways", KindService: "services", KindShare: "shares", KindWorkload: "workloads", KindPolicy: "policies"}
 
 // Locate turns the paths of problems, which begin at their records, into paths
 // from the root of the Config that was listed, and puts them in its order.

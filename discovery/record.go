@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // Kind is what a record describes.
@@ -19,10 +20,11 @@ const (
 	KindService
 	KindShare
 	KindWorkload
+	KindPolicy
 	KindNamespace // of a cluster: of no record, but a source finds faults of it
 )
 
-var kindNames = [...]string{KindNetwork: "network", KindGateway: "gateway", KindService: "service", KindShare: "share", KindWorkload: "workload", KindNamespace: "namespace"}
+var kindNames = [...]string{KindNetwork: "network", KindGateway: "gateway", KindService: "service", KindShare: "share", KindWorkload: "workload", KindPolicy: "policy", KindNamespace: "namespace"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) && kindNames[k] != "" {
@@ -82,7 +84,7 @@ type Change struct {
 	Faults []Problem
 }
 
-// Record is a Network, Gateway, Service, Share or Workload, by value. A Builder keeps
+// Record is a Network, Gateway, Service, Share, Workload or Policy, by value. A Builder keeps
 // nothing of it that the caller could still change.
 type Record interface {
 	// kind tells which; it also keeps other types out.
@@ -95,6 +97,7 @@ func (Network) kind() Kind  { return KindNetwork }
 func (Gateway) kind() Kind  { return KindGateway }
 func (Service) kind() Kind  { return KindService }
 func (Workload) kind() Kind { return KindWorkload }
+func (Policy) kind() Kind   { return KindPolicy }
 
 // reading is what a record says by itself, whatever others there are.
 type reading struct {
@@ -104,6 +107,7 @@ type reading struct {
 	share    *mesh.Export
 	folded   *folded
 	workload *mesh.Workload
+	policy   policy.Object
 
 	created time.Time // of a share
 	offers  []claim   // aliases that a share gives to a service that only shares describe
@@ -140,6 +144,7 @@ const (
 	shareName
 	workloadUID
 	workloadAddress
+	policyName
 )
 
 // key is what claims of several records meet in.

@@ -30,7 +30,7 @@ func (w Workload) read(r *reader) reading {
 	out.Addresses, claims = r.addresses(w, claims)
 	out.State = r.state(w)
 	out.Capacity = r.capacity(w.Capacity)
-	out.Ports = r.named(w.Ports)
+	out.Ports, out.Labels = r.named(w.Ports), w.Labels
 	switch strings.ToUpper(or(w.Protocol, "HBONE")) {
 	case "HBONE":
 	case "TCP":

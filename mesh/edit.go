@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // Edit is a batch of changes of a Snapshot. What it costs is in proportion to
@@ -36,6 +38,9 @@ func (e *Edit) Peek() *Snapshot { return &e.s }
 
 // SetTrustDomain names the trust domain.
 func (e *Edit) SetTrustDomain(name string) { e.s.trustDomain = name }
+
+// SetPolicies says who may connect to workloads.
+func (e *Edit) SetPolicies(policies *policy.Set) { e.s.policies = policies }
 
 // SetNetworks says which networks there are; the edit keeps the list.
 func (e *Edit) SetNetworks(networks []Network) {

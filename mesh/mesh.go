@@ -52,9 +52,10 @@ type Workload struct {
 	Addresses      []netip.Addr // unique within Network; first is dialled
 	Locality       Locality
 	State          State
-	Ports          []NamedPort // what services mean by the name of a target port
-	Capacity       uint32      // weight, ≥ 1
-	Plain          bool        // no node proxy accepts tunnels for it, so it is never chosen
+	Ports          []NamedPort       // what services mean by the name of a target port
+	Labels         map[string]string // what policies select it by
+	Capacity       uint32            // weight, ≥ 1
+	Plain          bool              // no node proxy accepts tunnels for it, so it is never chosen
 	Identity       spiffeid.ID
 	Endpoint       EndpointID
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // Snapshot is one consistent, immutable state of the mesh. The zero value is
@@ -31,6 +33,7 @@ type Snapshot struct {
 	gateways    map[string][]*Gateway // by network
 	allNetworks []Network
 	trustDomain string
+	policies    *policy.Set
 }
 
 // Parts is what a Snapshot is built from. Members maps the hostname of a
@@ -201,6 +204,9 @@ func (s *Snapshot) Declares(uid string, port uint16) bool {
 	}
 	return false
 }
+
+// Policies returns who may connect to workloads; nil says that nothing does.
+func (s *Snapshot) Policies() *policy.Set { return s.policies }
 
 // Gateways returns the gateways of network, by name.
 func (s *Snapshot) Gateways(network string) []*Gateway { return s.gateways[network] }

@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"errors"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -9,6 +10,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // access is what the one log line of a connection says, inbound or outbound.
@@ -30,6 +32,7 @@ type access struct {
 	attempts       int
 	sent, received int64  // bytes towards and from the mesh (outbound) or the peer (inbound)
 	opened         bool   // both applications had it; result says how it ended
+	policy         string // inbound: the policies that have denied it
 	result         string // see ending; of one that was not opened an isthmus-reason, or one of the failure reasons
 	err            error
 }
@@ -103,6 +106,19 @@ func (a *access) refuse(in *hbone.Incoming, status int, reason header.Reason, id
 	in.Refuse(status, h)
 }
 
+// deny answers as ztunnel does to what policies do not allow. The client is not told which.
+func (a *access) deny(in *hbone.Incoming, id mesh.EndpointID, d policy.Decision) {
+	a.refuse(in, 401, header.ReasonDenied, id, errDenied)
+	a.denied(d)
+}
+
+var errDenied = errors.New("a policy does not allow it: the access log of the node proxy of that pod names it")
+
+// denied remembers who has denied it.
+func (a *access) denied(d policy.Decision) {
+	a.result, a.policy, a.err = string(header.ReasonDenied), d.By(), errors.New(d.String())
+}
+
 // finish counts the connection and writes its line.
 func (p *Proxy) finish(a *access) {
 	reporter := "source"
@@ -153,6 +169,9 @@ func (p *Proxy) finish(a *access) {
 	}
 	if a.source != "" {
 		e.Str("source", a.source)
+	}
+	if a.policy != "" {
+		e.Str("policy", a.policy)
 	}
 	e.Int("attempts", a.attempts).Str("result", a.result).AnErr("error", a.err).Time("started", a.started).
 		Float64("connect_ms", ms(a.connect)).Float64("duration_ms", ms(time.Since(a.started))).

@@ -18,6 +18,7 @@ type established struct {
 	early  *earlyData // what was read from conn and is not sent yet; usually nil
 	sent   int64      // bytes that were sent into the tunnel before
 	ended  func()     // closes the books, may be nil
+	permit *permit    // of an inbound one
 }
 
 // relay moves bytes until the end.
@@ -33,6 +34,11 @@ func (e *established) relay(ctx context.Context) {
 	a := &e.access
 	a.sent, a.received, a.err = r.ToStream+e.sent, r.ToConn, r.Err
 	a.result, a.opened = ending(e.p.data, a.direction, e.stream, r.Err), true
+	if e.permit != nil {
+		if revoked := e.permit.end(); revoked != nil {
+			a.denied(*revoked)
+		}
+	}
 	if e.ended != nil {
 		e.ended()
 	}

@@ -28,6 +28,7 @@ type inbound struct {
 	p        *Proxy
 	uid      string
 	listener net.Listener
+	permits  *permits
 	conns    sync.WaitGroup
 	sessions hbone.Group
 }
@@ -38,12 +39,29 @@ func (p *Proxy) listenInbound(w *mesh.Workload) (*inbound, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for workload %s: %w: is another node proxy serving it?", w.UID, err)
 	}
-	return &inbound{p: p, uid: w.UID, listener: l}, nil
+	return newInbound(p, w.UID, l), nil
+}
+
+func newInbound(p *Proxy, uid string, l net.Listener) *inbound {
+	return &inbound{p: p, uid: uid, listener: l, permits: newPermits(uid, p.store)}
+}
+
+// police has the connections of in follow policies, until it has none any more.
+func (in *inbound) police() (stop func()) {
+	in.p.mu.Lock()
+	defer in.p.mu.Unlock()
+	in.p.policed[in.permits] = struct{}{}
+	return func() {
+		in.p.mu.Lock()
+		defer in.p.mu.Unlock()
+		delete(in.p.policed, in.permits)
+	}
 }
 
 // run accepts until the listener is closed and returns when the last of its
 // sessions has ended.
 func (in *inbound) run(ctx context.Context) {
+	defer in.police()()
 	defer in.conns.Wait()
 	handshakes := pending.New(in.p.cfg.Limits.Handshakes, in.p.cfg.Limits.HandshakesPerAddress)
 	var failures accept.Failures
@@ -213,6 +231,16 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, a access, o
 		a.service = svc.Hostname
 		a.port = servicePort(svc, w, target)
 	}
+	permit, decision := in.permits.ask(req.Session, w, target)
+	if permit == nil {
+		a.deny(req, w.Endpoint, decision)
+		return false
+	}
+	defer func() {
+		if !relayed {
+			permit.end()
+		}
+	}()
 	conn, reason, err := in.p.witness.dial(ctx, w, target)
 	if err != nil {
 		if reason == "" {
@@ -220,6 +248,11 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, a access, o
 			return false
 		}
 		a.refuse(req, 503, reason, w.Endpoint, err)
+		return false
+	}
+	if revoked := permit.revoked(); revoked != nil {
+		reset(conn)
+		a.deny(req, w.Endpoint, *revoked)
 		return false
 	}
 	stream, err := req.Accept(hbone.Header{
@@ -236,7 +269,8 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, a access, o
 	}
 	a.connect = time.Since(a.started)
 	opening.Opened()
-	e := &established{p: in.p, conn: conn, stream: stream, access: a, ended: over}
+	e := &established{p: in.p, conn: conn, stream: stream, access: a, ended: over, permit: permit}
+	permit.opened(e)
 	req.Then(e.relay)
 	return true
 }

@@ -263,7 +263,7 @@ func (w *tortured) servePod(pod *mesh.Workload) func(net.Listener, *hbone.TLSTra
 		l = linkFar
 	}
 	return func(listener net.Listener, t *hbone.TLSTransport) {
-		in := &inbound{p: w.server, uid: pod.UID, listener: listener}
+		in := newInbound(w.server, pod.UID, listener)
 		cfg := w.server.session
 		cfg.MaxStreams, cfg.SettingsTimeout = w.o.PodStreams, w.server.cfg.Timeouts.Handshake
 		client := admission.Client{Identity: t.Peer().ID.String()}

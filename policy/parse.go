@@ -39,6 +39,15 @@ func Parse(tree map[string]any) (Object, []Problem) {
 	return o, p.problems
 }
 
+// NameOf returns the name of the object that tree says, as Parse would have it; what it does not
+// say is empty.
+func NameOf(tree map[string]any) Name {
+	top, _ := node{p: &parser{}, v: tree}.group()
+	kind, _ := top["kind"].v.(string)
+	m, _, _ := head(node{p: &parser{}, v: tree}, top)
+	return Name{kind, m.Namespace, m.Called}
+}
+
 // head reads what every object has besides its spec. Keys that Kubernetes adds are not looked at.
 func head(root node, top map[string]node) (m Metadata, annotations map[string]node, ok bool) {
 	_, ok = root.fields("apiVersion", "kind", "metadata", "spec", "status")

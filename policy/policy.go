@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"time"
@@ -16,6 +17,10 @@ const (
 
 // Name names a policy among all. The zero Name is none.
 type Name struct{ Kind, Namespace, Name string }
+
+func (n Name) compare(o Name) int {
+	return cmp.Or(cmp.Compare(n.Kind, o.Kind), cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
+}
 
 // String returns, for example, "AuthorizationPolicy demo/allow-web"; "" for none.
 func (n Name) String() string {

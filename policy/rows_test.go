@@ -82,7 +82,7 @@ func TestADecisionNamesAFewPolicies(t *testing.T) {
 	if got, want := d.By(), "AuthorizationPolicy demo/a, AuthorizationPolicy demo/b, AuthorizationPolicy demo/c, 2 more"; got != want {
 		t.Errorf("By() = %q, want %q", got, want)
 	}
-	if (*Set)(nil).Len() != 0 || NewSet("root", list).Len() != 5 || !(*Set)(nil).For(Workload{}).Decide(Connection{}).Allowed() {
+	if len((*Set)(nil).Objects()) != 0 || len(NewSet("root", list).Objects()) != 5 || !(*Set)(nil).For(Workload{}).Decide(Connection{}).Allowed() {
 		t.Error("a nil set does not stand for no policies")
 	}
 }

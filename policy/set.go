@@ -38,18 +38,23 @@ func NewSet(root string, objects []Object) *Set {
 	return s
 }
 
-// Len returns how many policies there are.
-func (s *Set) Len() (n int) {
+// Objects returns all policies, by kind, namespace and name.
+func (s *Set) Objects() (all []Object) {
 	if s == nil {
-		return 0
+		return nil
 	}
 	for _, list := range s.rules {
-		n += len(list)
+		for _, a := range list {
+			all = append(all, a)
+		}
 	}
 	for _, list := range s.peers {
-		n += len(list)
+		for _, p := range list {
+			all = append(all, p)
+		}
 	}
-	return n
+	slices.SortFunc(all, func(a, b Object) int { return a.Name().compare(b.Name()) })
+	return all
 }
 
 // For returns the policies that are for w. It costs as much as there are policies in the

@@ -15,7 +15,7 @@ import (
 // Config is the part of a process's YAML that says where the mesh is described.
 type Config struct {
 	File       string  `yaml:"file" doc:"path of the YAML file that describes the mesh, from the root or from the directory that the process is started in; reloaded when it changes" env:"LOCAL_XDS_PATH"`
-	MaxRemoval float64 `yaml:"maxRemoval" default:"0.3" doc:"largest part of the workloads, of the services, of the capacity that shares count, or of the gateways that one change of the file may remove, above 0 to 1: what removes more is held until it is confirmed; two may always go, but not the last gateway of a network"`
+	MaxRemoval float64 `yaml:"maxRemoval" default:"0.3" doc:"largest part of the workloads, of the services, of the capacity that shares count, of the gateways or of the policies that one change of the file may remove, above 0 to 1: what removes more is held until it is confirmed; two may always go, but not the last gateway of a network"`
 }
 
 // DefaultConfig returns what a key that is left out means; File has no default.

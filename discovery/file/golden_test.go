@@ -82,6 +82,14 @@ func describe(s *mesh.Snapshot) string {
 		fmt.Fprintf(&b, "workload %s %q on %s node %q cluster %q at %s, %s, locality %+v, %s, capacity %d, endpoint %s\n",
 			w.UID, w.Name, w.Network, w.Node, w.Cluster, w.Addresses, w.Identity, w.Locality, w.State, w.Capacity, w.Endpoint)
 	}
+	for _, w := range s.Workloads() {
+		if len(w.Labels) > 0 {
+			fmt.Fprintf(&b, "labels of %s: %v\n", w.UID, w.Labels)
+		}
+	}
+	for _, o := range s.Policies().Objects() {
+		fmt.Fprintf(&b, "policy %+v\n", o)
+	}
 	return b.String()
 }
 

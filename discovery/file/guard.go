@@ -11,6 +11,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // Guard says which changes of a file are held until somebody confirms them: a
@@ -21,8 +22,8 @@ type Guard struct {
 	// Empty holds no file for this.
 	Network string
 	// MaxRemoval is the largest part, in (0, 1], of the workloads, of the listed services,
-	// of the capacity of the listed shares, and of the listed gateways, that one change may
-	// remove. A service whose last workload goes counts as removed. Zero is
+	// of the capacity of the listed shares, of the listed gateways, and of the policies, that
+	// one change may remove. A service whose last workload goes counts as removed. Zero is
 	// DefaultMaxRemoval; 1 holds nothing for this.
 	MaxRemoval float64
 }
@@ -83,7 +84,7 @@ func (g Guard) objection(old, next inventory) string {
 	}
 	services := servicesGone(old, next)
 	var why []string
-	for _, r := range []removal{workloadsGone(old, next), services, capacityGone(old, next), gatewaysGone(old, next)} {
+	for _, r := range []removal{workloadsGone(old, next), services, capacityGone(old, next), gatewaysGone(old, next), policiesGone(old, next)} {
 		if r.exceeds(limit) {
 			why = append(why, fmt.Sprintf("it removes %d of %d%s, more than %.6g %%: %s", r.gone, r.before, r.what, 100*limit, few(r.names)))
 		}
@@ -117,6 +118,22 @@ func workloadsGone(old, next inventory) removal {
 		}
 	})
 	slices.Sort(r.names)
+	r.gone = uint64(len(r.names))
+	return r
+}
+
+// policiesGone counts the policies: without one more may connect than before.
+func policiesGone(old, next inventory) removal {
+	r := removal{what: " policies"}
+	there := map[policy.Name]bool{}
+	for _, o := range next.Policies().Objects() {
+		there[o.Name()] = true
+	}
+	for _, o := range old.Policies().Objects() {
+		if r.before++; !there[o.Name()] {
+			r.names = append(r.names, o.Name().String())
+		}
+	}
 	r.gone = uint64(len(r.names))
 	return r
 }

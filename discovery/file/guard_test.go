@@ -168,6 +168,37 @@ func TestAFileCutBehindItsWorkloadsIsHeld(t *testing.T) {
 	}
 }
 
+// Without its policies a file lets everybody connect.
+func TestAFileWithoutMostPoliciesIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		with := func(first, n int) string {
+			text := "networks: [{name: zero}]\nworkloads: [{uid: a, network: zero, addresses: [10.0.0.1]}]\npolicies:\n"
+			for i := range n {
+				text += fmt.Sprintf("- {apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: p%d, namespace: demo}}\n", first+i)
+			}
+			return text
+		}
+		w := watch(t, with(0, 5))
+		for _, c := range []struct {
+			content string
+			held    string
+			left    int
+		}{
+			{with(0, 2), "it removes 3 of 5 policies, more than 30 %: AuthorizationPolicy demo/p2, AuthorizationPolicy demo/p3, AuthorizationPolicy demo/p4", 5},
+			{with(0, 3), "", 3},
+			{with(3, 3), "it removes 3 of 3 policies, more than 30 %: AuthorizationPolicy demo/p0, AuthorizationPolicy demo/p1, AuthorizationPolicy demo/p2", 3},
+			{with(2, 9), "", 9},
+		} {
+			w.write(c.content)
+			w.after(5 * time.Second)
+			s, left := w.Status(), len(w.store.Current().Policies().Objects())
+			if (s.Held != "") != (c.held != "") || s.Held != "" && !strings.Contains(s.LastError, c.held) || left != c.left {
+				t.Errorf("held %q: %s; %d policies in force, want %q with %d", s.Held, s.LastError, left, c.held, c.left)
+			}
+		}
+	})
+}
+
 // What other networks tell is no part of the file, and a change of the file removes none
 // of it.
 func TestWhatOthersTellIsNotCountedAsTheFiles(t *testing.T) {

@@ -213,11 +213,15 @@ func (w *Watcher) logProblem(p Problem) {
 // so that nobody needs to build the mesh twice to find out. What of old is no record, as
 // workloads elsewhere, is in no change.
 func riskless(old *mesh.Snapshot, changes []discovery.Change) bool {
-	workloads, services := 0, 0
+	workloads, services, policies := 0, 0, 0
 	for _, c := range changes {
 		switch c.Key.Kind {
 		case discovery.KindNetwork, discovery.KindGateway, discovery.KindShare:
 			return false
+		case discovery.KindPolicy:
+			if policies++; policies > freeRemovals {
+				return false
+			}
 		case discovery.KindService:
 			services++
 			if c.Record != nil {

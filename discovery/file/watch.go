@@ -181,6 +181,7 @@ func (w *Watcher) take(c discovery.Config, next discovery.Listing) (*mesh.Snapsh
 	w.listed.Store(&next)
 	s, news := w.build(func() {
 		w.builder.SetTrustDomain(c.TrustDomain)
+		w.builder.SetRootNamespace(c.RootNamespace)
 		w.builder.Apply(changes...)
 	})
 	news.Appeared, news.Gone = append(faults.Appeared, news.Appeared...), append(faults.Gone, news.Gone...)

@@ -7,7 +7,7 @@ type why map[string]string
 // reason says what crosses the edge.
 var allowed = map[string]why{
 	// Pure: they speak mesh and little else.
-	"mesh":            {},
+	"mesh":            {"policy": "who may connect, as a snapshot has it"},
 	"policy":          {},
 	"route":           {"mesh": "snapshots are what it plans on", "balance": "the rank of a candidate"},
 	"health":          {"mesh": "endpoint IDs are its keys"},
@@ -37,7 +37,7 @@ var allowed = map[string]why{
 		"nodeproxy/warmset": "sessions with pods of other networks, and what their sets are to know",
 		"route":             "plans",
 	},
-	"discovery": {"mesh": "snapshots are what it builds"},
+	"discovery": {"mesh": "snapshots are what it builds", "policy": "reads policies"},
 	"federation": {
 		"mesh": "endpoint IDs",
 	},
@@ -93,6 +93,7 @@ var allowed = map[string]why{
 	"discovery/file": {
 		"discovery":           "the records it reads and the store it fills",
 		"mesh":                "snapshots are what it returns",
+		"policy":              "how many a change of the file removes",
 		"internal/admin":      "what it answers to operators",
 		"internal/logging":    "bounds what other networks can have logged",
 		"internal/settled":    "when the file is left alone",
@@ -250,6 +251,7 @@ var allowed = map[string]why{
 		"nodeproxy/picker":        "chooses where connections go",
 		"nodeproxy/warm":          "keeps sessions with pods of other networks",
 		"nodeproxy/warmset":       "what is known of a share, and who has answered",
+		"policy":                  "who may connect to its pods",
 		"route":                   "flows, and why they lead nowhere",
 	},
 	"drill/scenario": {

@@ -1,0 +1,183 @@
+package nodeproxy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/internal/meshtest"
+)
+
+// policed is hello on west, with clients on east, through gateways, and on west.
+type policed struct {
+	*meshtest.Mesh
+	at map[string]netip.AddrPort // where clients connect
+}
+
+func newPoliced(t testing.TB) *policed {
+	p := &policed{meshtest.New(t), map[string]netip.AddrPort{}}
+	p.Networks("east", "west")
+	p.Service("hello", 80, 8080)
+	p.Gateway("east", "gw-1")
+	p.Gateway("west", "gw-1")
+	for _, name := range []string{"shop", "batch"} {
+		p.at[name] = p.Pod("east", "east-1", name+"-1").Outbound(hello)
+	}
+	p.at["near"] = p.Pod("west", "west-1", "near-1").Outbound(hello)
+	for i := range 2 {
+		pod := p.Pod("west", "west-2", fmt.Sprintf("hello-%d", i+1), "hello")
+		pod.Edit(func(w *discovery.Workload) { w.Labels = map[string]string{"app": "hello"} })
+		pod.App(8080)
+	}
+	return p
+}
+
+// policies writes the objects into the discovery file, in place of those before.
+func (p *policed) policies(t testing.TB, objects ...string) {
+	t.Helper()
+	p.Config.Policies = nil
+	for _, text := range objects {
+		var o discovery.Policy
+		if err := yaml.Unmarshal([]byte("apiVersion: security.istio.io/v1\n"+text), &o); err != nil {
+			t.Fatal(err)
+		}
+		p.Config.Policies = append(p.Config.Policies, o)
+	}
+	p.Write()
+}
+
+func (p *policed) dial(t testing.TB, name string) net.Conn {
+	t.Helper()
+	c, err := meshtest.Dial(p.at[name])
+	if err == nil {
+		_, err = meshtest.Ask(c, "1")
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+const (
+	noBatch = `
+kind: AuthorizationPolicy
+metadata: {name: no-batch, namespace: default}
+spec:
+  action: DENY
+  rules: [{from: [{source: {principals: ["cluster.local/ns/default/sa/batch"]}}]}]`
+	nearOnly = `
+kind: AuthorizationPolicy
+metadata: {name: near-only, namespace: default}
+spec:
+  selector: {matchLabels: {app: hello}}
+  rules: [{from: [{source: {serviceAccounts: [near]}}], to: [{operation: {ports: ["8080"]}}]}]`
+)
+
+// Policies are in force beside the pod, for clients of its own network and of others, for new
+// connections and for those that are open, and are nobody's fault.
+func TestPoliciesDecideAtTheDestination(t *testing.T) {
+	p := newPoliced(t)
+	p.Start()
+	server, client := p.Process("node proxy west-2"), p.Process("node proxy east-1")
+	open := map[string]net.Conn{}
+	for name := range p.at {
+		open[name] = p.dial(t, name)
+	}
+
+	// Reset says that it has ended, and that nothing is complete.
+	reset := func(name string) {
+		t.Helper()
+		if _, err := open[name].Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("the open connection of %s ended with %v, want a reset", name, err)
+		}
+	}
+	goesOn := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			if _, err := meshtest.Ask(open[name], "2"); err != nil {
+				t.Errorf("the open connection of %s: %v", name, err)
+			}
+			p.dial(t, name)
+		}
+	}
+	denied := func(name, by string) {
+		t.Helper()
+		before := len(client.Log.Find("connection", "result", "denied"))
+		if _, err := meshtest.Hello(p.at[name]); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a new connection of %s: %v, want a reset", name, err)
+		}
+		line := server.Log.Await(t, "connection", "direction", "inbound", "result", "denied", "policy", by, "bytes_received", 0)
+		if line.Text("connect_ms") != "0" || !strings.Contains(line.Text("error"), by) {
+			t.Errorf("the line of a denied connection: %v", line)
+		}
+		meshtest.Eventually(t, "the client's line of a denied connection", func() bool { return len(client.Log.Find("connection", "result", "denied")) > before })
+		told := client.Log.Find("connection", "result", "denied", "attempts", 1)
+		if len(told) != len(client.Log.Find("connection", "result", "denied")) {
+			t.Errorf("a denied connection was repeated: %v", client.Log.Find("connection", "result", "denied"))
+		}
+		for _, line := range told {
+			if strings.Contains(line.Text("error"), by) || !strings.Contains(line.Text("error"), "401") {
+				t.Errorf("what the client is told of a policy: %s", line.Text("error"))
+			}
+		}
+	}
+
+	p.policies(t, noBatch)
+	reset("batch")
+	goesOn("shop", "near")
+	denied("batch", "AuthorizationPolicy default/no-batch")
+	if cut := server.Log.Await(t, "connection", "result", "denied", "policy", "AuthorizationPolicy default/no-batch", "bytes_received", 8); cut.Text("connect_ms") == "0" {
+		t.Errorf("the line of a connection that was cut: %v", cut)
+	}
+
+	p.policies(t, noBatch, nearOnly)
+	reset("shop")
+	goesOn("near")
+	denied("shop", "AuthorizationPolicy default/near-only")
+
+	p.policies(t)
+	meshtest.Eventually(t, "everybody may connect again", func() bool {
+		_, err := meshtest.Hello(p.at["batch"])
+		return err == nil
+	})
+	for _, process := range []*meshtest.Process{server, client, p.Process("gateway west/gw-1"), p.Process("node proxy west-1")} {
+		_, metrics := process.Get(t, "/metrics")
+		for line := range strings.Lines(metrics) { // counters with labels are there once they count
+			if strings.HasPrefix(line, "isthmus_connect_retries_total{") || strings.HasPrefix(line, "isthmus_outlier_edges_total{") {
+				t.Errorf("%s: %s: a policy was somebody's fault", process.Name, line)
+			}
+		}
+	}
+	if n := server.Metric(t, `isthmus_connections_closed_total{reporter="destination",result="denied"}`); n < 4 {
+		t.Errorf("%v denied connections are counted, want at least 4", n)
+	}
+}
+
+// On the wire it is what a stock ztunnel answers, and a reason, but not which policy.
+func TestADeniedConnectIsAnswered401(t *testing.T) {
+	p := newPoliced(t)
+	p.policies(t, noBatch)
+	p.Start()
+	pod := netip.AddrPortFrom(p.Config.Workloads[3].Addresses[0], meshtest.HBONEPort)
+	s, err := p.Session(p.ID("default/batch"), pod, p.ID("default/hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(nil)
+	_, _, err = s.Open(context.Background(), &hbone.Request{Authority: netip.AddrPortFrom(pod.Addr(), 8080).String()})
+	var status *hbone.StatusError
+	if !errors.As(err, &status) || status.Status != 401 || status.Reason() != header.ReasonDenied || strings.Contains(fmt.Sprint(status.Header), "no-batch") {
+		t.Errorf("a CONNECT that policies deny is answered %v, %+v", err, status)
+	}
+}
