@@ -26,7 +26,7 @@ import (
 // Endpoints are what the admin port answers about decisions.
 func (p *Proxy) Endpoints() []admin.Endpoint {
 	return []admin.Endpoint{
-		{Pattern: "GET /explain", Doc: "why each candidate for a connection from ?source=<workload UID, or namespace/name> to ?destination=<host>:<port> is in or out", Handler: admin.Only(p.explain, "source", "destination")},
+		{Pattern: "GET /explain", Doc: "why each candidate for a connection from ?source=<workload UID, or namespace/name> to ?destination=<host>:<port> is in or out, and, of pods of this node, what their policies say; at the node proxy of the destination source may be any workload that discovery knows, or a SPIFFE ID", Handler: admin.Only(p.explain, "source", "destination")},
 		{Pattern: "GET /status", Doc: "what is known of the health of services, by network and port", Handler: admin.Only(p.status)},
 	}
 }
@@ -41,10 +41,17 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	}
 	from, err := sourceOf(snap.OnNode(p.cfg.Network, p.cfg.Node), source, p.cfg.Node)
 	if err != nil {
-		admin.Fail(w, http.StatusBadRequest, fmt.Errorf("source: %w", err))
+		c, known := p.askerOf(snap, source)
+		permissions := p.permissions(snap, c, host, port)
+		if !known || len(permissions) == 0 {
+			admin.Fail(w, http.StatusBadRequest, fmt.Errorf("source: %w; where pods of the destination run, what their policies say of it is told by its UID, namespace/name or SPIFFE ID", err))
+			return
+		}
+		admin.Answer(w, http.StatusOK, answer.Explanation{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Source: c.name, Destination: destination, Now: now, AtDestination: true, Candidates: []answer.Verdict{}, Permissions: permissions})
 		return
 	}
 	e := answer.Explanation{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Source: from.UID, Destination: destination, Now: now, Discovery: p.own.source(), Candidates: []answer.Verdict{}}
+	e.Permissions = p.permissions(snap, asker{from.UID, from.Identity, from.Addresses[0]}, host, port)
 	flow := flowTo(host, port)
 	flow.Source = from
 	if d, err := p.view.Resolve(snap, flow, now); err != nil {

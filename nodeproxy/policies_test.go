@@ -2,10 +2,13 @@ package nodeproxy_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +18,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 )
 
@@ -179,5 +183,47 @@ func TestADeniedConnectIsAnswered401(t *testing.T) {
 	var status *hbone.StatusError
 	if !errors.As(err, &status) || status.Status != 401 || status.Reason() != header.ReasonDenied || strings.Contains(fmt.Sprint(status.Header), "no-batch") {
 		t.Errorf("a CONNECT that policies deny is answered %v, %+v", err, status)
+	}
+}
+
+// Explain says at the destination which policy decides about whom, and what it would be in dry run.
+func TestExplainNamesThePolicyThatDecides(t *testing.T) {
+	p := newPoliced(t)
+	p.policies(t, noBatch, nearOnly, `
+kind: AuthorizationPolicy
+metadata: {name: tried, namespace: default, annotations: {istio.io/dry-run: "true"}}
+spec: {action: DENY, rules: [{}]}`)
+	p.Start()
+	ask := func(process, source string) (status int, e answer.Explanation, body string) {
+		status, body = p.Process("node proxy "+process).Get(t, "/explain?destination="+hello+"&source="+url.QueryEscape(source))
+		if err := json.Unmarshal([]byte(body), &e); err != nil {
+			t.Fatalf("%v: %s", err, body)
+		}
+		return status, e, body
+	}
+	for source, want := range map[string]answer.Permission{
+		"spiffe://cluster.local/ns/default/sa/batch": {Policy: "AuthorizationPolicy default/no-batch", Why: "denied by AuthorizationPolicy default/no-batch, rules[0]"},
+		"spiffe://cluster.local/ns/default/sa/shop":  {Policy: "AuthorizationPolicy default/near-only", Why: "denied: no rule of an ALLOW policy matches: AuthorizationPolicy default/near-only"},
+		"default/near-1": {Policy: "AuthorizationPolicy default/near-only", Why: "allowed by AuthorizationPolicy default/near-only, rules[0]", Allowed: true, From: p.at["near"].Addr().String()},
+	} {
+		_, e, body := ask("west-2", source)
+		want.Port, want.DryRun = 8080, []string{"denied by AuthorizationPolicy default/tried, rules[0]"}
+		for i := range e.Permissions {
+			want.UID = fmt.Sprintf("west/default/hello-%d", i+1)
+			if !reflect.DeepEqual(e.Permissions[i], want) {
+				t.Errorf("%s: %+v, want %+v", source, e.Permissions[i], want)
+			}
+		}
+		if len(e.Permissions) != 2 || !e.AtDestination || e.Serves() != want.Allowed {
+			t.Errorf("%s: serves %v: %s", source, e.Serves(), body)
+		}
+	}
+	if _, e, body := ask("east-1", "default/batch-1"); len(e.Permissions) != 0 || e.AtDestination || len(e.Candidates) == 0 {
+		t.Errorf("the node proxy of the source: %s", body)
+	}
+	for process, source := range map[string]string{"west-2": "default/nobody", "west-1": "spiffe://cluster.local/ns/default/sa/batch"} {
+		if status, _, body := ask(process, source); status != 400 || !strings.Contains(body, "SPIFFE ID") {
+			t.Errorf("%s asked of %s: %d %s", process, source, status, body)
+		}
 	}
 }

@@ -26,10 +26,11 @@ of a workload, as the discovery file has it; DEST is the host name of a service.
 
 Name the node proxy of SOURCE with --admin, and a gateway of the destination's network too,
 to see where they believe differently. A gateway of another network does not carry the
-service. In a cluster kubectl port-forward POD 15000 leads to an admin address.
+service. The node proxy of a pod of the destination says which policy decides, also where
+SOURCE is a workload of another node that it knows, or a SPIFFE ID. In a cluster kubectl port-forward POD 15000 leads to an admin address.
 
 Exit codes: 0 somebody healthy takes connections, 1 nobody does, the last attempts failed,
-or processes differ, 2 usage, 3 a process could not be asked; the answers of the others are
+policies deny or processes differ, 2 usage, 3 a process could not be asked; the answers of the others are
 printed.`,
 		Example: "  isthmus explain east/default/shop-1 hello.default.svc.cluster.local:80\n  isthmus explain east/default/shop-1 hello.default.svc.cluster.local:80 --admin 127.20.1.2:15000,127.20.2.1:15000",
 		Args:    sourceAndDestination,
@@ -117,6 +118,9 @@ func (x *explained) text() string {
 		}
 		if e.Unasked {
 			b.WriteString("  nothing is asked of this service yet: the first connection will ask\n")
+		}
+		for _, p := range e.Permissions {
+			fmt.Fprintf(&b, "  %s\n", plain(p.Sentence()))
 		}
 		if len(e.Candidates) > 0 && !slices.ContainsFunc(e.Candidates, answer.Verdict.Well) {
 			b.WriteString("  nobody is known to be healthy: those below are used although out\n")

@@ -155,6 +155,27 @@ func TestExplainAtAGatewayWithoutPartInTheService(t *testing.T) {
 }
 
 // What fails on identity is nobody's health: it is shown all the same.
+func TestExplainNamesThePolicyThatDecides(t *testing.T) {
+	e := answer.Explanation{Process: "node proxy west-1", Network: "west", AtDestination: true, Permissions: []answer.Permission{
+		{UID: "west/demo/hello-1", Port: 8080, Allowed: true, From: "10.0.0.7", Why: "allowed by AuthorizationPolicy demo/web, rules[1]", DryRun: []string{"denied by AuthorizationPolicy demo/new, rules[0]"}},
+		{UID: "1f", Pod: "demo/hello-2", Port: 8080, Why: "denied by AuthorizationPolicy demo/no-batch, rules[0]"},
+	}}
+	x := explained{Processes: []answer.Explanation{e}}
+	want := `node proxy west-1 on network west:
+  west/demo/hello-1:8080 by its policies: allowed by AuthorizationPolicy demo/web, rules[1], for connections from 10.0.0.7; in dry run: denied by AuthorizationPolicy demo/new, rules[0]
+  demo/hello-2:8080 by its policies: denied by AuthorizationPolicy demo/no-batch, rules[0]
+`
+	if got := x.text(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if x.finding() == nil {
+		t.Error("a policy that denies is no finding")
+	}
+	if x.Processes[0].Permissions = e.Permissions[:1]; x.finding() != nil {
+		t.Error("policies that allow are a finding")
+	}
+}
+
 func TestExplainShowsAttemptsThatAreHeldAgainstNobody(t *testing.T) {
 	s := describe(t)
 	s.Write()

@@ -1,6 +1,7 @@
 package answer
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,6 +23,38 @@ type Explanation struct {
 	Unasked     bool      `json:"unasked,omitempty"`    // by a node proxy: no gateway is asked of this service until it is used
 	NotCarried  bool      `json:"notCarried,omitempty"` // by a gateway: no pod of its network serves this
 	Candidates  []Verdict `json:"candidates"`           // pods of its own network, and shares of others
+
+	AtDestination bool         `json:"atDestination,omitempty"` // by a node proxy that is not the source's: it says what its policies decide, and nothing else
+	Permissions   []Permission `json:"permissions,omitempty"`   // by a node proxy, of the pods on its node that the destination leads to
+}
+
+// Permission is what the policies of a pod say of connections of the source.
+type Permission struct {
+	UID     string   `json:"uid"`              // of the pod
+	Pod     string   `json:"pod,omitempty"`    // its namespace/name, if the UID does not say it
+	Port    uint16   `json:"port"`             // on which its application listens
+	From    string   `json:"from,omitempty"`   // address that connections are taken to come from; left out: it is not known, and ranges match nothing
+	Allowed bool     `json:"allowed"`          // they may be
+	Policy  string   `json:"policy,omitempty"` // that decides; empty if none is for the pod
+	Why     string   `json:"why"`              // in words, with the rule
+	DryRun  []string `json:"dryRun,omitempty"` // what policies in dry run would decide
+}
+
+// Sentence says it in plain words.
+func (p Permission) Sentence() string {
+	s := fmt.Sprintf("%s:%d by its policies: %s", cmp.Or(p.Pod, p.UID), p.Port, p.Why)
+	if p.From != "" {
+		s += ", for connections from " + p.From
+	}
+	for _, d := range p.DryRun {
+		s += "; in dry run: " + d
+	}
+	return s
+}
+
+// Denied reports whether policies deny connections of the source to any of the pods.
+func (e *Explanation) Denied() bool {
+	return slices.ContainsFunc(e.Permissions, func(p Permission) bool { return !p.Allowed })
 }
 
 // Told says where a node proxy has what it knows of its own network.
@@ -104,8 +137,12 @@ func (v Verdict) Fails(times int) bool {
 func (a *Attempts) InVain() bool { return !a.Fault && a.Times >= clearly }
 
 // Serves reports whether connections to the destination may be expected to succeed:
-// somebody healthy is left, and nobody who takes part fails all the time.
+// somebody healthy is left, nobody who takes part fails all the time, and no policy that the
+// process has denies them.
 func (e *Explanation) Serves() bool {
+	if e.AtDestination || e.Denied() {
+		return !e.Denied()
+	}
 	return slices.ContainsFunc(e.Candidates, func(v Verdict) bool { return v.Well() && !v.Fails(1) }) &&
 		!slices.ContainsFunc(e.Candidates, func(v Verdict) bool { return v.Fails(clearly) })
 }

@@ -1,0 +1,71 @@
+package nodeproxy
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/internal/answer"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/policy"
+	"github.com/isthmus-mesh/isthmus/route"
+)
+
+// asker is whose connections policies are asked about.
+type asker struct {
+	name string
+	id   spiffeid.ID
+	from netip.Addr // that its connections come from; zero: it is not known
+}
+
+// askerOf returns the client that source names: a workload that discovery knows, or a SPIFFE ID.
+func (p *Proxy) askerOf(snap *mesh.Snapshot, source string) (asker, bool) {
+	if strings.HasPrefix(source, "spiffe://") {
+		id, err := spiffeid.FromString(source)
+		return asker{name: source, id: id}, err == nil
+	}
+	w := snap.Workload(source)
+	if w == nil {
+		named := slices.DeleteFunc(snap.Workloads(), func(w *mesh.Workload) bool { return w.Namespace+"/"+w.Name != source })
+		if len(named) != 1 {
+			return asker{}, false
+		}
+		w = named[0]
+	}
+	c := asker{name: w.UID, id: w.Identity}
+	if w.Network == p.cfg.Network {
+		c.from = w.Addresses[0]
+	} else if gateways := snap.Gateways(p.cfg.Network); len(gateways) > 0 {
+		c.from = gateways[0].Sources[0].Addr()
+	}
+	return c, true
+}
+
+// permissions returns what the policies of the pods of this node that host:port leads to say of
+// connections of c.
+func (p *Proxy) permissions(snap *mesh.Snapshot, c asker, host string, port uint16) (list []answer.Permission) {
+	for _, w := range snap.OnNode(p.cfg.Network, p.cfg.Node) {
+		if w.Plain {
+			continue
+		}
+		target, _, err := route.Inbound(snap, w, net.JoinHostPort(host, itoa(port)), route.AnyPort)
+		if err != nil {
+			continue
+		}
+		connection := policy.Connection{Source: c.id, From: c.from, Destination: netip.AddrPortFrom(w.Addresses[0], target)}
+		rules := snap.Policies().For(policy.Workload{Namespace: w.Namespace, Labels: w.Labels})
+		d := rules.Decide(connection)
+		x := answer.Permission{UID: w.UID, Pod: w.PodName(), Port: target, Allowed: d.Allowed(), Policy: d.By(), Why: d.String()}
+		if c.from.IsValid() {
+			x.From = c.from.String()
+		}
+		for _, would := range rules.DryRun(connection) {
+			x.DryRun = append(x.DryRun, would.String())
+		}
+		list = append(list, x)
+	}
+	return list
+}
