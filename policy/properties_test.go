@@ -100,6 +100,15 @@ func TestInvariants(t *testing.T) {
 			t.Errorf("in another order %s: %s, before %s", show(shuffled), got, was)
 		}
 
+		e, modeless := setOf(t, objects).For(workload), NewSet(rootOfTests, nil).For(workload)
+		modeless.deny, modeless.allow, modeless.allows = e.deny, e.allow, e.allows
+		if rules := e.StrictAs(); rules != nil {
+			modeless.deny = append(slices.Clip(e.deny), &Authorization{Action: Deny, Rules: rules})
+		}
+		if got := modeless.Decide(c); got.Allowed() != was.Allowed() {
+			t.Errorf("without modes, and with %+v: %s, before %s", e.StrictAs(), got, was)
+		}
+
 		more := w.object(9)
 		if more["kind"] != KindAuthorization {
 			return

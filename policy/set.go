@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -37,6 +38,9 @@ func NewSet(root string, objects []Object) *Set {
 	}
 	return s
 }
+
+// Root returns the root namespace.
+func (s *Set) Root() string { return s.root }
 
 // Objects returns all policies, by kind, namespace and name.
 func (s *Set) Objects() (all []Object) {
@@ -163,4 +167,31 @@ func (e *Effective) DryRun(c Connection) (out []Decision) {
 		}
 	}
 	return out
+}
+
+// Authorizations returns the AuthorizationPolicies for the workload, those in dry run among them.
+func (e *Effective) Authorizations() []*Authorization {
+	return slices.Concat(e.deny, e.allow, e.dryRun)
+}
+
+// StrictAs returns rules of a DENY policy that deny what the modes do, for who knows no
+// PeerAuthentication; none if that is nothing.
+func (e *Effective) StrictAs() []Rule {
+	var strict, exempt []uint16
+	for _, p := range e.modes {
+		for _, port := range slices.Sorted(maps.Keys(p.Ports)) {
+			if mode, _ := e.mode(port); mode == Strict {
+				strict = append(strict, port)
+			} else {
+				exempt = append(exempt, port)
+			}
+		}
+	}
+	m := Match{Principals: Field[Text]{Not: []Text{{How: Present}}}}
+	if mode, _ := e.mode(0); mode == Strict {
+		m.DestinationPorts.Not = exempt
+	} else if m.DestinationPorts.Is = strict; len(strict) == 0 {
+		return nil
+	}
+	return []Rule{{Clause{m}}}
 }

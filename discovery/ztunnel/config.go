@@ -10,9 +10,9 @@ import (
 // Config is the root of ztunnel's local configuration. A key that ztunnel does
 // not know is an error there, so there is none that it does not need.
 type Config struct {
-	Workloads []Workload `yaml:"workloads"`
-	Services  []Service  `yaml:"services"`
-	Policies  []struct{} `yaml:"policies"` // always empty
+	Workloads []Workload      `yaml:"workloads"`
+	Services  []Service       `yaml:"services"`
+	Policies  []Authorization `yaml:"policies"`
 }
 
 // Workload is a pod, a whole service on another network (a split-horizon
@@ -34,6 +34,8 @@ type Workload struct {
 	NetworkGateway *NetworkGateway `yaml:"networkGateway,omitempty,flow"`
 	// Services maps "namespace/hostname" to service port and target port.
 	Services map[string]map[uint16]uint16 `yaml:"services"`
+	// AuthorizationPolicies are those with a selector, "namespace/name".
+	AuthorizationPolicies []string `yaml:"authorizationPolicies,omitempty,flow"`
 }
 
 // Locality must be complete: ztunnel refuses one with a key left out.

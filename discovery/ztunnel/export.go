@@ -9,6 +9,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 const (
@@ -18,7 +19,7 @@ const (
 
 // Export returns what the ztunnel of node must know: the workloads of its own
 // network with their addresses, what it can reach on each other network through
-// each gateway, those gateways, and every service. The order is that of
+// each gateway, those gateways, every service, and every policy. The order is that of
 // discovery. A node name that two networks have is an error: nothing says which
 // of them is meant.
 func Export(s *mesh.Snapshot, node string) (Config, error) {
@@ -26,10 +27,12 @@ func Export(s *mesh.Snapshot, node string) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	c := Config{Workloads: []Workload{}, Services: []Service{}, Policies: []struct{}{}}
+	c := Config{Workloads: []Workload{}, Services: []Service{}, Policies: []Authorization{}}
 	for _, w := range s.Workloads() {
 		if w.Network == network {
-			c.Workloads = append(c.Workloads, local(s, w))
+			out := local(s, w)
+			c.police(s.Policies(), w, &out)
+			c.Workloads = append(c.Workloads, out)
 		}
 	}
 	for _, svc := range s.Services() {
@@ -42,6 +45,11 @@ func Export(s *mesh.Snapshot, node string) (Config, error) {
 			if n != network && !slices.ContainsFunc(s.Gateways(n)[:i], twin) {
 				c.Workloads = append(c.Workloads, gateway(g))
 			}
+		}
+	}
+	for _, o := range s.Policies().Objects() {
+		if a, is := o.(*policy.Authorization); is {
+			c.Policies = append(c.Policies, authorization(s.Policies(), a))
 		}
 	}
 	return c, nil

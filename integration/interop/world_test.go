@@ -171,7 +171,7 @@ func (w *world) write(name string, text []byte) error {
 }
 
 // denyPort is an authorization policy of stock proxies: a server of theirs answers
-// 401 on that port. Ours has no policies.
+// 401 on that port. Ours have no policies here.
 const denyPort = `policies:
   - {name: no-8082, namespace: demo, scope: Namespace, action: Deny, dryRun: false, rules: [[[{destinationPorts: [8082]}]]]}`
 

@@ -87,7 +87,7 @@ var allowed = map[string]why{
 		"federation/federationpb": "the messages to node proxies",
 		"mesh":                    "snapshots are what it takes from",
 	},
-	"discovery/ztunnel": {"mesh": "snapshots are what it translates"},
+	"discovery/ztunnel": {"mesh": "snapshots are what it translates", "policy": "who may connect, in ztunnel's words"},
 
 	// The world below them.
 	"discovery/file": {
