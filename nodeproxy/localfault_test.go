@@ -51,7 +51,10 @@ func cannotDial(t *testing.T, errno syscall.Errno) {
 	set(errno)
 	time.Sleep(time.Minute)
 	key := health.Key{Endpoint: w.pod.Load().Endpoint, Port: 8080}
-	if s := w.tracker.State(key, time.Now()); s.Consecutive > 2 {
+	w.mu.Lock() // another probe may be on
+	s := w.tracker.State(key, time.Now())
+	w.mu.Unlock()
+	if s.Consecutive > 2 {
 		t.Errorf("%d failures are held against the application; one, and at most one probe, reached it", s.Consecutive)
 	}
 }
