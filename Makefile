@@ -144,7 +144,7 @@ test-kubernetes-ci:
 SCALE ?= yes
 PART  ?= .
 scale-kubernetes: build/kubernetes/components ## as root: 20 000 pods and 2 000 services on a real kube-apiserver: what gateways and node proxies need and cost (ten minutes; SCALE=/tmp/scale keeps the cluster for the next time, PART=Cache runs one part)
-	SCALE=$(SCALE) KUBERNETES="$(abspath build/kubernetes/components)" $(GO) test -v -count 1 -timeout 20m -run '^TestScale$$/$(PART)' ./integration/kubernetes
+	SCALE=$(SCALE) KUBERNETES="$(abspath build/kubernetes/components)" $(GO) test -v -count 1 -timeout 40m -run '^TestScale$$/$(PART)' ./integration/kubernetes
 
 wan: ## as root: new connections, load and faults over a line of 40 ms; with ZTUNNEL=<binary> beside stock ztunnel
 	WAN=yes ZTUNNEL="$(abspath $(ZTUNNEL))" $(GO) test -v -count 1 -timeout 15m ./integration/wan

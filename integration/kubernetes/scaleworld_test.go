@@ -200,7 +200,7 @@ func (w *scale) putPods(t *testing.T) {
 // makeReady makes those pods ready that an earlier run has left in another state.
 func (w *scale) makeReady(t *testing.T) {
 	t.Helper()
-	l, err := w.CoreV1().Pods("demo").List(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	l, err := w.CoreV1().Pods("demo").List(t.Context(), metav1.ListOptions{}) // not from a cache, which may lack the last
 	if err != nil {
 		t.Fatal(err)
 	}
