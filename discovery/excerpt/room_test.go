@@ -376,3 +376,31 @@ func TestServicesOfOwnPodsHaveRoomAfterARestart(t *testing.T) {
 		t.Errorf("restored, it has %d services, and %d are left out for %q; want what was held", st.Services, st.LeftOut, st.Bound)
 	}
 }
+
+// So have the pods of its own node, which take no room of the others.
+func TestOwnPodsTakeNoRoomOfOthersAfterARestart(t *testing.T) {
+	h := NewHeld(modelNetwork, modelNode, "cluster.local")
+	put := func(i int, node string) {
+		h.putPod(discovery.Workload{UID: fmt.Sprint("pod-", i), Name: fmt.Sprint("pod-", i), Network: modelNetwork, Node: node, Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})}})
+	}
+	for i := range MaxWorkloads {
+		put(i, "elsewhere")
+	}
+	for i := range 200 {
+		put(MaxWorkloads+i, modelNode)
+	}
+	if st := h.Status(); st.LeftOut != 0 || len(h.pods) != MaxWorkloads+200 {
+		t.Fatalf("it has %d pods, %d are left out", len(h.pods), st.LeftOut)
+	}
+	data, err := h.Save(time.Unix(1e9, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := NewHeld(modelNetwork, modelNode, "cluster.local")
+	if _, _, _, err := again.Restore(data); err != nil {
+		t.Fatal(err)
+	}
+	if st := again.Status(); st.LeftOut != 0 || len(again.pods) != MaxWorkloads+200 {
+		t.Errorf("restored, it has %d pods, and %d are left out for %q; want what was held", len(again.pods), st.LeftOut, st.Bound)
+	}
+}

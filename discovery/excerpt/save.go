@@ -98,11 +98,16 @@ func (h *Held) Restore(data []byte) (changes []discovery.Change, asked []string,
 		h.mean(name, target{t.Service, t.Workload})
 		asked = append(asked, name)
 	}
-	for _, w := range s.Workloads { // before services: they say which are of this node's pods
-		w.Network = h.network
-		h.putPod(w)
+	// Last what is of this node, which has room beside the rest; pods before services, as they say which of
+	// these are of this node's.
+	for _, local := range []bool{false, true} {
+		for _, w := range s.Workloads {
+			if w.Network = h.network; (w.Node == h.node) == local {
+				h.putPod(w)
+			}
+		}
 	}
-	for _, local := range []bool{false, true} { // last those of this node's pods, which have room beside the others
+	for _, local := range []bool{false, true} {
 		for _, x := range s.Services {
 			host := x.Hostname
 			if host == "" {
