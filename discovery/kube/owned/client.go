@@ -180,6 +180,14 @@ func (c *Client) note(ctx context.Context, what string, err error) {
 	}
 }
 
+// noteWatch keeps what came of a watch. Where it is there no list is missed: it came behind one, or it
+// begins with all objects itself.
+func (c *Client) noteWatch(ctx context.Context, of string, err error) {
+	if c.note(ctx, "watch "+of, err); err == nil {
+		c.note(ctx, "list "+of, nil)
+	}
+}
+
 // Failing says, by what was asked, why the API server does not answer as it should.
 func (c *Client) Failing() map[string]string {
 	c.mu.Lock()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -91,6 +92,37 @@ func TestARightThatIsGivenBackIsMissedNoLonger(t *testing.T) {
 		synced, _, _ := imports.Status()
 		return synced && len(c.Failing()) == 0
 	})
+}
+
+// So is it of namespaces, and of the nodes and pods that start-up taints are for.
+func TestARightToCoreObjectsThatIsGivenBackIsMissedNoLonger(t *testing.T) {
+	var allowed atomic.Bool
+	kinds := map[string][2]string{"namespaces": {"PartialObjectMetadata", "meta.k8s.io/v1"}, "nodes": {"Node", "v1"}, "pods": {"Pod", "v1"}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+		w.Header().Set("Content-Type", "application/json")
+		if allowed.Load() && r.URL.Query().Get("watch") != "" {
+			json.NewEncoder(w).Encode(map[string]any{"type": "BOOKMARK", "object": map[string]any{"kind": kinds[resource][0], "apiVersion": kinds[resource][1],
+				"metadata": map[string]any{"resourceVersion": "7", "annotations": map[string]any{"k8s.io/initial-events-end": "true"}}}})
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+			return
+		}
+		w.WriteHeader(http.StatusForbidden)
+		json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": resource + ` is forbidden: User "x" cannot list resource`})
+	}))
+	defer server.Close()
+	c := clientOf(t, server.URL)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { c.Namespaces().Run(ctx) })
+	running.Go(func() { c.Startup("isthmus.io/agent-not-ready", "x", "nodeproxy").Run(ctx) })
+	defer func() { cancel(); running.Wait(); server.CloseClientConnections() }()
+	for _, what := range []string{"list namespaces", "list nodes", "list pods of x"} {
+		eventually(t, what+" is missed", func() bool { return c.Failing()[what] != "" })
+	}
+	allowed.Store(true)
+	eventually(t, "nothing is missed any more", func() bool { return len(c.Failing()) == 0 })
 }
 
 func eventually(t *testing.T, what string, ask func() bool) {

@@ -56,7 +56,7 @@ func (n *Namespaces) Run(ctx context.Context) {
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			w, err := r.Watch(ctx, o)
-			n.client.note(ctx, "watch namespaces", err)
+			n.client.noteWatch(ctx, "namespaces", err)
 			return w, err
 		},
 	}

@@ -128,7 +128,11 @@ func (s *Startup) Run(ctx context.Context) {
 				s.client.note(ctx, "list nodes", err)
 				return l, err
 			},
-			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return nodes.Watch(ctx, o) },
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				w, err := nodes.Watch(ctx, o)
+				s.client.noteWatch(ctx, "nodes", err)
+				return w, err
+			},
 		}, &corev1.Node{})
 	})
 	both.Go(func() {
@@ -141,7 +145,9 @@ func (s *Startup) Run(ctx context.Context) {
 			},
 			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 				o.FieldSelector = selector
-				return pods.Watch(ctx, o)
+				w, err := pods.Watch(ctx, o)
+				s.client.noteWatch(ctx, "pods of "+s.namespace, err)
+				return w, err
 			},
 		}, &corev1.Pod{})
 	})
