@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-mesh/isthmus/internal/tempfile"
 )
 
 const (
@@ -46,7 +48,7 @@ func createFile(path string, data []byte, mode fs.FileMode) error {
 // writeTemp leaves data in a complete, synced file beside path. It is 0600 from
 // its first byte on.
 func writeTemp(path string, data []byte, mode fs.FileMode) (name string, err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	f, err := tempfile.Create(path)
 	if err != nil {
 		return "", err
 	}

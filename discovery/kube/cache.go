@@ -8,12 +8,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/isthmus-mesh/isthmus/internal/tempfile"
 )
 
 const (
@@ -56,7 +57,7 @@ type cacheMissing struct {
 // them, by the event without its object.
 func writeCache(path string, h cacheHeader, objects []Event, missing map[Event]cacheMissing) (err error) {
 	h.Format = cacheFormat
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	f, err := tempfile.Create(path)
 	if err != nil {
 		return err
 	}

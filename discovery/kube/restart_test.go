@@ -250,6 +250,33 @@ func TestHeldServiceOfACacheOfAnotherTime(t *testing.T) {
 	}
 }
 
+// A cache that could not be written is, once it can be, also when the API server has gone meanwhile; and what
+// a process that was killed has left beside it goes.
+func TestCacheIsWrittenWhileTheAPIServerIsAway(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "later")
+	synctest.Test(t, func(t *testing.T) {
+		w := life(t, filepath.Join(dir, "cache"), "200", 0)
+		w.run(t)
+		after(20 * time.Second)
+		w.refuse(errors.New("connection refused"))
+		w.cut()
+		after(time.Second)
+		away := time.Now()
+		left := filepath.Join(dir, ".cache.123")
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(left, nil, 0o600), os.Chtimes(left, away.Add(-time.Hour), away.Add(-time.Hour))); err != nil {
+			t.Fatal(err)
+		}
+		after(time.Minute)
+		if st := w.Status().Cache; st.Error != "" || st.Saved.IsZero() || st.Saved.After(away) {
+			t.Errorf("the directory has been there for a minute, and the API server away since %v: %+v", away, st)
+		}
+		if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("what a crash has left is there still: %v", err)
+		}
+		w.stop()
+	})
+}
+
 // One of several API servers that lags behind when a process starts has not gone backwards: what was deleted
 // meanwhile is held for no longer than ever.
 func TestAPIServerThatLagsHasNotGoneBackwards(t *testing.T) {

@@ -67,6 +67,7 @@ var allowed = map[string]why{
 		"mesh":                          "exports, and what bounds them",
 	},
 	"federation/networkkey/keyfile": {
+		"internal/tempfile":     "what is written before it takes the place of a file",
 		"internal/hostport":     "addresses of other networks",
 		"federation/networkkey": "the keys in the files",
 		"internal/settled":      "when a file is left alone",
@@ -100,6 +101,7 @@ var allowed = map[string]why{
 		"internal/strictyaml": "reads YAML with lines",
 	},
 	"discovery/kube": {
+		"internal/tempfile":   "what is written before it takes the place of a file",
 		"internal/backoff":    "when a cache is written again that could not be",
 		"internal/hostport":   "names of load balancers",
 		"discovery":           "the records that it makes",
@@ -109,6 +111,7 @@ var allowed = map[string]why{
 	},
 	"discovery/kube/pods": {},
 	"discovery/kube/boundtoken": {
+		"internal/tempfile":   "what is written before it takes the place of a file",
 		"discovery/kube":      "how to reach the API server",
 		"discovery/kube/pods": "which pods live, and where",
 		"identity":            "which account an identity names",
@@ -158,6 +161,7 @@ var allowed = map[string]why{
 	"hbone/wire":   {},
 	"hbone/pool":   {"hbone": "the sessions that it shares"},
 	"identity": {
+		"internal/tempfile":    "what is written before it takes the place of a file",
 		"identity/istioclient": "asks a CA by Istio's protocol",
 		"internal/backoff":     "pauses between fetches",
 		"internal/logging":     "bounds lines about one peer",
@@ -396,5 +400,6 @@ var allowed = map[string]why{
 	"internal/resolve":     {"internal/backoff": "pauses while nobody answers"},
 	"internal/retrybudget": {},
 	"internal/strictyaml":  {},
+	"internal/tempfile":    {},
 	"internal/wan":         {},
 }

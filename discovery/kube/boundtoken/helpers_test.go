@@ -208,7 +208,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 // fetch has the keys fetched once.
 func (w *world) fetch() {
 	w.t.Helper()
-	if err := w.fetchKeys(w.t.Context()); err != nil {
+	if err := errors.Join(w.fetchKeys(w.t.Context()), w.keepKeys()); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/isthmus-mesh/isthmus/internal/tempfile"
 )
 
 // algorithms are those that an API server signs tokens with.
@@ -124,7 +125,7 @@ func writeKeyFile(path string, k keySet) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	f, err := tempfile.Create(path)
 	if err != nil {
 		return err
 	}

@@ -81,6 +81,8 @@ const (
 	// keysEvery is about how often the keys are fetched, and keysAgain how soon again after a
 	// failure, or for tokens of a key that is not known, however many.
 	keysEvery, keysAgain = 10 * time.Minute, 5 * time.Second
+	// keepAgain is about how soon a file that could not be written is tried again.
+	keepAgain = time.Minute
 )
 
 // Reviewer finds out who holds a token. Make it with New; Run keeps its keys. Safe for
@@ -92,6 +94,10 @@ type Reviewer struct {
 	slots     chan struct{}
 	strangers *strangers
 	wake      chan struct{} // a key is not known
+
+	// Of Run alone.
+	unkept  bool  // keys were fetched that the file does not have
+	keeping error // of the last write of the file
 
 	mu    sync.Mutex
 	keys  keySet
@@ -128,6 +134,9 @@ func (r *Reviewer) Run(ctx context.Context) error {
 		pause := keysEvery
 		if err := r.fetchKeys(ctx); err != nil {
 			pause = keysAgain
+		}
+		if err := r.keepKeys(); err != nil {
+			pause = min(pause, keepAgain)
 		}
 		r.cache.sweep(time.Now())
 		t := time.NewTimer(wait.Jitter(pause, 0.5))
@@ -173,18 +182,31 @@ func (r *Reviewer) fetchKeys(ctx context.Context) error {
 		}
 	}
 	r.mu.Unlock()
-	switch {
-	case err != nil && was == "" && !errors.Is(err, context.Canceled):
+	r.unkept = r.unkept || err == nil
+	if err != nil && was == "" && !errors.Is(err, context.Canceled) {
 		remedy := "without them no token counts while the API server is away; see whether it runs and can be reached"
 		if apierrors.IsForbidden(err) {
 			remedy = fmt.Sprintf("without them no token counts while the API server is away: give the role of this process get on nonResourceURLs %s and %s", configurationPath, keysPath)
 		}
 		r.cfg.Log.Warn().Err(err).Str("remedy", remedy).Msg("the keys of the Kubernetes API server cannot be fetched")
-	case err == nil && r.cfg.KeyFile != "":
-		if err := writeKeyFile(r.cfg.KeyFile, keys); err != nil {
-			r.cfg.Log.Warn().Err(err).Msg("the keys of the Kubernetes API server cannot be kept for the next start")
-		}
 	}
+	return err
+}
+
+// keepKeys keeps the keys for the next start, if they were fetched since that was last done: also those of
+// an API server that is away by now.
+func (r *Reviewer) keepKeys() error {
+	if !r.unkept || r.cfg.KeyFile == "" {
+		return nil
+	}
+	r.mu.Lock()
+	keys := r.keys
+	r.mu.Unlock()
+	err := writeKeyFile(r.cfg.KeyFile, keys)
+	if err != nil && r.keeping == nil {
+		r.cfg.Log.Warn().Err(err).Msg("the keys of the Kubernetes API server cannot be kept for the next start")
+	}
+	r.unkept, r.keeping = err != nil, err
 	return err
 }
 

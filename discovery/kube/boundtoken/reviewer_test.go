@@ -1,6 +1,7 @@
 package boundtoken
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -246,4 +247,28 @@ func TestAKeyFileThatCannotBeUsedIsNone(t *testing.T) {
 			w.want("reviewed all the same", w.run(nodeproxy, "np-1", "uid-1", "node-1"), "")
 		})
 	}
+}
+
+// Keys that could not be written are, once they can be, also when the API server has gone meanwhile.
+func TestKeysAreKeptWhileTheAPIServerIsAway(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "later")
+		w := newWorld(t, func(c *Config) { c.KeyFile = filepath.Join(dir, "keys") })
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Run(ctx) }()
+		time.Sleep(10 * time.Second)
+		w.server.set(func() { w.server.away = errors.New("connection refused") })
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * keepAgain)
+		if k, err := readKeyFile(filepath.Join(dir, "keys")); err != nil || !k.fresh(time.Now()) {
+			t.Errorf("the file has %+v, %v; want the keys", k, err)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -20,6 +20,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+	"github.com/isthmus-mesh/isthmus/internal/tempfile"
 )
 
 // Files of a directory.
@@ -416,7 +417,7 @@ func writeFile(path string, content []byte) error {
 
 // writeTemp writes a file beside path and returns its name, if it is there.
 func writeTemp(path string, content []byte, mode fs.FileMode) (string, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	f, err := tempfile.Create(path)
 	if err != nil {
 		return "", err
 	}
