@@ -2,6 +2,8 @@ package helm
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -195,6 +197,40 @@ func TestProcessesStartBeforeTheirClusterIsLinked(t *testing.T) {
 					t.Errorf("%s: %s: without isthmus link the file is %q (%v), want one that lists no networks", set, o.Metadata.Name, text, err)
 				}
 			}
+		}
+	}
+}
+
+// Listeners that other pods reach are open to clients alone; those on loopback addresses, of the host
+// network, and all of them where nobody may use them, are open to nobody.
+func TestClientsReachListenersOfNodeProxies(t *testing.T) {
+	admitted := func(objects []object) (out []any) {
+		ingress, _ := find(t, objects, "NetworkPolicy", "isthmus-nodeproxy").Spec["ingress"].([]any)
+		return ingress[1:] // the first one is monitoring
+	}
+	rules := admitted(rendered(t, "listeners"))
+	want := map[string]any{
+		"from":  []any{map[string]any{"namespaceSelector": map[string]any{"matchLabels": map[string]any{"isthmus.io/clients": "true"}}}},
+		"ports": []any{map[string]any{"port": 15080, "protocol": "TCP"}, map[string]any{"port": 15090, "protocol": "TCP"}},
+	}
+	if len(rules) != 1 || fmt.Sprint(rules[0]) != fmt.Sprint(want) {
+		t.Errorf("it admits %v; want %v", rules, want)
+	}
+	for _, set := range []string{"networkPolicy.clients=[]", "nodeProxy.hostNetwork=true", `nodeProxy.config.socks=[{"listen":"127.9.9.9:1","workload":"u"}]`} {
+		args := []string{"--values", "testdata/listeners.values.yaml", "--set-json", set, "--set", "networkPolicy.nodeCIDRs={10.0.0.0/8}"}
+		if strings.Contains(set, "socks") {
+			args = append(args, "--set-json", "nodeProxy.config.outbound=[]")
+		}
+		text, err := render(t, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "rendered.yaml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if rules := admitted(objectsOf(t, file)); len(rules) != 0 {
+			t.Errorf("with %s it admits %v", set, rules)
 		}
 	}
 }

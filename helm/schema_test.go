@@ -3,6 +3,7 @@ package helm
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -11,30 +12,117 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// constraints are what values.yaml does not say of a value by its type.
+// constraints are what values.yaml does not say of a value by its type: what the API server or the
+// programs refuse, helm is to refuse before.
 var constraints = map[string]map[string]any{
-	"network":                               {"pattern": "^$|^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"},
-	"trustDomain":                           {"minLength": 1},
-	"image.registry":                        {"minLength": 1},
-	"image.pullPolicy":                      {"enum": []string{"Always", "IfNotPresent", "Never"}},
-	"objects.networkKey":                    {"minLength": 1},
-	"objects.ca":                            {"minLength": 1},
-	"objects.root":                          {"minLength": 1},
-	"objects.networks":                      {"minLength": 1},
-	"log.level":                             {"enum": []string{"debug", "info", "warn", "error"}},
-	"gateway.replicas":                      {"minimum": 1},
-	"gateway.lameDuckSeconds":               {"minimum": 0},
-	"gateway.drainSeconds":                  {"minimum": 1},
-	"gateway.minAvailable":                  {"minimum": 1},
-	"gateway.service.type":                  {"enum": []string{"LoadBalancer", "NodePort", "ClusterIP"}},
-	"gateway.service.externalTrafficPolicy": {"enum": []string{"Local", "Cluster"}},
-	"gateway.service.nodePort":              {"minimum": 0, "maximum": 65535},
-	"gateway.hostPort":                      {"minimum": 0, "maximum": 65535},
-	"gateway.service.ipFamilyPolicy":        {"enum": []string{"SingleStack", "PreferDualStack", "RequireDualStack"}},
-	"controller.replicas":                   {"minimum": 1},
-	"nodeProxy.drainSeconds":                {"minimum": 1},
-	"nodeProxy.stateDir":                    {"pattern": "^/"},
-	"monitoring.interval":                   {"pattern": "^[0-9]+(ms|s|m|h)$"},
+	"network":                                  {"pattern": "^$|" + whole(label)},
+	"trustDomain":                              {"pattern": whole(trustDomain)},
+	"systemNamespace":                          {"pattern": "^$|" + whole(label)},
+	"image.registry":                           {"pattern": "^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*/?$"},
+	"image.tag":                                {"pattern": "^$|^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$"},
+	"image.pullPolicy":                         {"enum": []string{"Always", "IfNotPresent", "Never"}},
+	"image.pullSecrets":                        {"items": text(whole(subdomain))},
+	"objects.networkKey":                       {"pattern": whole(subdomain)},
+	"objects.ca":                               {"pattern": whole(subdomain)},
+	"objects.root":                             {"pattern": whole(subdomain)},
+	"objects.networks":                         {"pattern": whole(subdomain)},
+	"log.level":                                {"enum": []string{"debug", "info", "warn", "error"}},
+	"gateway.replicas":                         {"minimum": 1},
+	"gateway.lameDuckSeconds":                  {"minimum": 0},
+	"gateway.drainSeconds":                     {"minimum": 1},
+	"gateway.minAvailable":                     {"minimum": 1},
+	"gateway.resources":                        resources,
+	"gateway.priorityClassName":                {"pattern": "^$|" + whole(subdomain)},
+	"gateway.nodeSelector":                     words,
+	"gateway.tolerations":                      objects,
+	"gateway.podAnnotations":                   words,
+	"gateway.podLabels":                        labels,
+	"gateway.config":                           configOf(nil),
+	"gateway.service.annotations":              words,
+	"gateway.service.type":                     {"enum": []string{"LoadBalancer", "NodePort", "ClusterIP"}},
+	"gateway.service.externalTrafficPolicy":    {"enum": []string{"Local", "Cluster"}},
+	"gateway.service.externalIPs":              {"items": text(whole(ip))},
+	"gateway.service.loadBalancerSourceRanges": {"items": text(whole(cidr))},
+	"gateway.service.nodePort":                 {"anyOf": []any{map[string]any{"const": 0}, map[string]any{"minimum": 30000, "maximum": 32767}}},
+	"gateway.hostPort":                         {"minimum": 0, "maximum": 65535},
+	"gateway.service.ipFamilyPolicy":           {"enum": []string{"SingleStack", "PreferDualStack", "RequireDualStack"}},
+	"controller.replicas":                      {"minimum": 1},
+	"controller.resources":                     resources,
+	"controller.priorityClassName":             {"pattern": "^$|" + whole(subdomain)},
+	"controller.nodeSelector":                  words,
+	"controller.tolerations":                   objects,
+	"controller.podAnnotations":                words,
+	"controller.podLabels":                     labels,
+	"controller.startupTaint":                  {"pattern": "^$|^(" + subdomain + "/)?" + name + "$"},
+	"controller.config":                        configOf(nil),
+	"nodeProxy.drainSeconds":                   {"minimum": 1},
+	"nodeProxy.stateDir":                       {"pattern": "^/", "not": map[string]any{"pattern": `(^|/)\.\.(/|$)`}},
+	"nodeProxy.resources":                      resources,
+	"nodeProxy.priorityClassName":              {"pattern": "^$|" + whole(subdomain)},
+	"nodeProxy.nodeSelector":                   words,
+	"nodeProxy.tolerations":                    objects,
+	"nodeProxy.podAnnotations":                 words,
+	"nodeProxy.podLabels":                      labels,
+	"nodeProxy.config": configOf(map[string]any{
+		"socks":    listeners(nil),
+		"outbound": listeners(map[string]any{"to": text(`^([^:\[\]]+|\[[^\[\]]+\]):` + port + "$")}),
+	}),
+	"networkPolicy.clients": {"items": map[string]any{"type": "object", "minProperties": 1, "additionalProperties": false,
+		"properties": map[string]any{"namespaceSelector": map[string]any{"type": "object"}, "podSelector": map[string]any{"type": "object"}, "ipBlock": map[string]any{"type": "object"}}}},
+	"networkPolicy.nodeCIDRs": {"items": text(whole(cidr))},
+	"monitoring.interval":     {"pattern": "^[0-9]+(ms|s|m|h)$"},
+}
+
+// Patterns, of what Kubernetes and the programs take.
+const (
+	label       = `[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?`
+	subdomain   = `[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*`
+	name        = `[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?`
+	trustDomain = `[a-z0-9._-]{1,255}`
+	octet       = `(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])`
+	ipv4        = octet + `(\.` + octet + `){3}`
+	hextet      = `[0-9a-fA-F]{1,4}`
+	ipv6        = `((` + hextet + `:){7}` + hextet + `|(` + hextet + `:){1,7}:|(` + hextet + `:){1,6}:` + hextet + `|(` + hextet + `:){1,5}(:` + hextet + `){1,2}|(` + hextet + `:){1,4}(:` + hextet + `){1,3}|(` +
+		hextet + `:){1,3}(:` + hextet + `){1,4}|(` + hextet + `:){1,2}(:` + hextet + `){1,5}|` + hextet + `:(:` + hextet + `){1,6}|:((:` + hextet + `){1,7}|:))`
+	ip       = ipv4 + `|` + ipv6
+	cidr     = ipv4 + `/(3[0-2]|[12]?[0-9])|` + ipv6 + `/(12[0-8]|1[01][0-9]|[1-9]?[0-9])`
+	port     = `([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])`
+	addrPort = `(` + ipv4 + `|\[` + ipv6 + `\]):` + port
+	units    = `(ns|us|µs|ms|s|m|h)`
+	// duration is above zero: some digit of it is none.
+	duration = `([0-9]+(\.[0-9]+)?` + units + `)*([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*)` + units + `([0-9]+(\.[0-9]+)?` + units + `)*`
+	quantity = `[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?`
+)
+
+func whole(pattern string) string { return "^(" + pattern + ")$" }
+
+func text(pattern string) map[string]any { return map[string]any{"type": "string", "pattern": pattern} }
+
+var (
+	words     = map[string]any{"additionalProperties": map[string]any{"type": "string"}}
+	labels    = map[string]any{"additionalProperties": text("^$|^" + name + "$")}
+	objects   = map[string]any{"items": map[string]any{"type": "object"}}
+	amount    = map[string]any{"anyOf": []any{text(whole(quantity)), map[string]any{"type": "number", "minimum": 0}}}
+	amounts   = map[string]any{"type": "object", "additionalProperties": amount}
+	resources = map[string]any{"properties": map[string]any{"limits": amounts, "requests": amounts}}
+)
+
+// configOf is of a program's configuration what is often mistyped, and would end the program.
+func configOf(more map[string]any) map[string]any {
+	p := map[string]any{
+		"network":     text(whole(label)),
+		"trustDomain": text(whole(trustDomain)),
+		"timeouts":    map[string]any{"type": "object", "properties": map[string]any{"lameDuck": map[string]any{"type": "string"}}, "additionalProperties": text(whole(duration))},
+	}
+	maps.Copy(p, more)
+	return map[string]any{"properties": p}
+}
+
+// listeners are those of node proxies: an address and whose connections arrive there.
+func listeners(more map[string]any) map[string]any {
+	p := map[string]any{"listen": text(whole(addrPort)), "workload": map[string]any{"type": "string", "minLength": 1}}
+	maps.Copy(p, more)
+	return map[string]any{"type": "array", "items": map[string]any{"type": "object", "properties": p, "required": slices.Sorted(maps.Keys(p)), "additionalProperties": false}}
 }
 
 // free are maps whose keys are the reader's own, or those of Kubernetes, beside the empty ones.
@@ -57,10 +145,10 @@ func schemaOf(t *testing.T, path string, n *yaml.Node) map[string]any {
 			for k, v := range schemaOf(t, at, value) {
 				p[k] = v
 			}
-		case value.Kind == yaml.SequenceNode && key.Value == "tolerations":
-			p["type"], p["items"] = "array", map[string]any{"type": "object"}
 		case value.Kind == yaml.SequenceNode:
-			p["type"], p["items"] = "array", map[string]any{"type": "string"}
+			if p["type"] = "array"; p["items"] == nil {
+				p["items"] = map[string]any{"type": "string"}
+			}
 		default:
 			p["type"] = map[string]string{"!!str": "string", "!!int": "integer", "!!bool": "boolean"}[value.Tag]
 			var v any

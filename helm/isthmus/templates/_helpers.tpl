@@ -170,6 +170,21 @@ federation:
   configMap: {{ .Values.objects.networks }}
 {{- end }}
 
+{{/* ports of the node proxy's listeners that others than its own pod reach, sorted, as JSON: none on the host network, where
+     no NetworkPolicy holds */}}
+{{- define "isthmus.listenerPorts" -}}
+{{- $ports := list }}
+{{- if not .Values.nodeProxy.hostNetwork }}
+{{- range concat (.Values.nodeProxy.config.socks | default list) (.Values.nodeProxy.config.outbound | default list) }}
+{{- $listen := .listen | default "" | toString }}
+{{- if not (regexMatch `^(127\.|\[::1\]|\[::ffff:127\.)` $listen) }}
+{{- $ports = append $ports (regexFind "[0-9]+$" $listen | int) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- $ports | uniq | sortAlpha | toJson }}
+{{- end }}
+
 {{/* values that contradict each other, and would only be found out when it hurts */}}
 {{- define "isthmus.checkTimes" -}}
 {{- $times := .over.timeouts | default dict }}
