@@ -168,6 +168,11 @@ func TestCheckOfAnotherNamespace(t *testing.T) {
 		t.Errorf("exits with %d:\n%s%s", code, out, errs)
 	}
 	wantIn(t, out, "✗ ISTH-100", "namespace isthmus-system has neither gateways nor a link card; namespace mesh has", "→ isthmus check --contexts 'a b' --kubeconfig k.yaml --namespace mesh --kubectl "+program)
+	// Gateways that are here, whatever they lack and wherever others are, are those that are meant.
+	program = fakeCluster(t, map[string]string{"all-deployments.apps": `{"items":[{"metadata":{"namespace":"isthmus-system"}},{"metadata":{"namespace":"mesh"}}]}`})
+	if _, out, _ := isthmus(t, "check", "--contexts", "w", "--kubectl", program); strings.Contains(out, "ISTH-100") || !strings.Contains(out, "✗ ISTH-101") {
+		t.Errorf("with gateways here it says\n%s", out)
+	}
 }
 
 // Who may not read something is told which right is missing and what was not checked for it; the

@@ -168,6 +168,11 @@ func TestWhatIsWrongBetweenClustersIsShownAndTakenBack(t *testing.T) {
 		out = check()
 		return strings.Contains(out, "✓ ISTH-107") && strings.Contains(out, "✓ ISTH-110") && strings.Contains(out, "✓ ISTH-113")
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("check says\n%s", out)
+		}
+	})
 	eventually(t, 60*time.Second, "check has nothing of it yet", well)
 
 	// All of it at once.
