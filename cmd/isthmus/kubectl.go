@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -12,6 +14,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
 
 // kubectl asks the cluster of one context by the program of that name, with the rights of
@@ -32,7 +36,7 @@ func kubectlFlags(cmd *cobra.Command, k *kubectl) {
 
 // of is k at another context.
 func (k kubectl) of(context string) kubectl {
-	k.context = context
+	k.context = strings.TrimSpace(context)
 	return k
 }
 
@@ -48,14 +52,73 @@ func (k kubectl) run(ctx context.Context, in []byte, args ...string) ([]byte, er
 	cmd := exec.CommandContext(ctx, k.program, args...)
 	var out, failed bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, &failed
-	if err := cmd.Run(); err != nil {
-		why := complaint(failed.String())
-		if why == "" {
-			why = err.Error()
-		}
-		return nil, exit(exitStart, fmt.Errorf("%s %s: %s", k.program, strings.Join(args, " "), why))
+	cmd.WaitDelay = time.Second // a plugin for credentials may go on
+	err := cmd.Run()
+	if err == nil {
+		return out.Bytes(), nil
 	}
-	return out.Bytes(), nil
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		return nil, exit(exitStart, fmt.Errorf("--kubectl %s: there is no such program: install kubectl, or say where it is: %w", k.program, err))
+	}
+	why := complaint(failed.String())
+	if why == "" {
+		why = err.Error()
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		why = fmt.Sprintf("no answer within %v", kubectlLimit)
+	}
+	why = fmt.Sprintf("%s %s: %s", k.program, strings.Join(args, " "), why)
+	if remedy := k.remedy(ctx, why); remedy != "" {
+		why = fmt.Sprintf("%s: %s (%s)", k.where(), remedy, why)
+	}
+	return nil, exit(exitStart, errors.New(why))
+}
+
+// where names the cluster that is asked.
+func (k kubectl) where() string {
+	if k.context == "" {
+		return "the kubeconfig's current context"
+	}
+	return fmt.Sprintf("context %q", k.context)
+}
+
+// remedy is what to do about what kubectl says; empty: it says enough itself.
+func (k kubectl) remedy(ctx context.Context, why string) string {
+	has := func(parts ...string) bool {
+		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(why, p) })
+	}
+	switch {
+	case k.context != "" && has(fmt.Sprintf("context %q does not exist", k.context), "context was not found"):
+		return k.knownContexts(ctx)
+	case has("(Forbidden)"):
+		return "you have no right to that there: use a context of somebody who has, or have it given to you"
+	case has("(Unauthorized)", "must be logged in", "getting credentials"):
+		return "your credentials are not taken there: log in anew"
+	case k.context == "" && has("localhost:8080"):
+		return "there is none: name one with --context, or a kubeconfig with --kubeconfig"
+	case has("certificate signed by unknown authority", "x509: "):
+		return "its API server shows a certificate that the kubeconfig does not take: is the kubeconfig of an earlier cluster?"
+	case has("no such host", "connection refused", "was refused", "i/o timeout", "Unable to connect to the server", "no answer within", "no route to host"):
+		return "its API server cannot be reached: is the cluster up, and this machine on a network or VPN that leads there?"
+	}
+	return ""
+}
+
+// knownContexts says which contexts there are instead of k's.
+func (k kubectl) knownContexts(ctx context.Context) string {
+	args := []string{"config", "get-contexts", "--output", "name"}
+	if k.kubeconfig != "" {
+		args = append(args, "--kubeconfig", k.kubeconfig)
+	}
+	b, err := exec.CommandContext(ctx, k.program, args...).Output()
+	if err != nil {
+		return "the kubeconfig has no such context: see `kubectl config get-contexts`"
+	}
+	names := strings.Fields(string(b))
+	if len(names) == 0 {
+		return "the kubeconfig has no contexts at all: name another with --kubeconfig, or in KUBECONFIG"
+	}
+	return "the kubeconfig has no such context: " + strictyaml.Suggest(k.context, names)
 }
 
 // complaint is what kubectl says of a failure, each line once. Lines of its log (such as
@@ -99,5 +162,9 @@ func (k kubectl) apply(ctx context.Context, manifest []byte) (string, error) {
 
 // configMap is what is read of one.
 type configMap struct {
+	Metadata struct {
+		Name, Namespace string
+		Annotations     map[string]string
+	}
 	Data map[string]string
 }
