@@ -47,7 +47,7 @@ cat $f
 func initialised(t *testing.T) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for d := yaml.NewDecoder(strings.NewReader(succeed(t, "init", "--network", "west", "--trust-domain", "west.local", "--dir", filepath.Join(t.TempDir(), "west")))); ; {
+	for d := yaml.NewDecoder(strings.NewReader(printed(t, "--network", "west", "--trust-domain", "west.local", "--dir", filepath.Join(t.TempDir(), "west")))); ; {
 		var o map[string]any
 		if err := d.Decode(&o); errors.Is(err, io.EOF) {
 			return out

@@ -40,7 +40,8 @@ func newInitCommand() *cobra.Command {
 and gives its cluster what it needs of them, by kubectl, with --apply; without it prints that
 as manifests. What the directory has already is used as it is, so that init can be run again,
 after isthmus network rotate for example. With --apply a cluster whose key or root the
-directory does not have is left as it is, unless --replace says that the network is made anew.
+directory does not have, such as that of another network, is left as it is, unless --replace
+says that the network is made anew, and so is one that is a network by another namespace.
 Whoever prints manifests has to see to that: kubectl create replaces nothing, kubectl apply does.
 
 The directory has the secrets: keep it where you keep such things. Whoever rotates a key or a
@@ -63,22 +64,39 @@ and isthmus-ca.`,
 		if ca, err := identity.OpenCA(filepath.Join(dir, "ca")); err == nil && !cmd.Flags().Changed("trust-domain") {
 			td = ca.TrustDomain()
 		}
+		k := k.of(at)
 		if apply && !replace {
-			if err := replaces(cmd.Context(), k.of(at), dir); err != nil {
+			if err := replaces(cmd.Context(), k, network, dir); err != nil {
 				return err
 			}
 		}
-		text, err := initManifests(dir, network, td, k.namespace)
+		if apply {
+			if err := elsewhere(cmd.Context(), k); err != nil {
+				return err
+			}
+		}
+		text, made, err := initManifests(dir, network, td, k.namespace)
 		if err != nil {
 			return exit(exitStart, err)
 		}
 		if !apply {
+			if made {
+				fmt.Fprintf(cmd.ErrOrStderr(), "isthmus: made %s. If a cluster is network %[2]q already, they are not what it has: name the directory of its keys with --dir\n", keysOf(network, td, dir), network)
+			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), printedInit, network, td, text)
 			return exit(exitStart, err)
 		}
-		said, err := k.of(at).apply(cmd.Context(), []byte(text))
+		said, err := k.apply(cmd.Context(), []byte(text))
 		fmt.Fprint(cmd.OutOrStdout(), said)
-		return err
+		if err != nil {
+			return err
+		}
+		word := "uses"
+		if made {
+			word = "made"
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n%s", word, keysOf(network, td, dir), k.afterInit(network, td))
+		return exit(exitStart, err)
 	}
 	f := cmd.Flags()
 	f.StringVar(&network, "network", "", "name of the cluster's network, as other clusters will know it (required)")
@@ -93,14 +111,38 @@ and isthmus-ca.`,
 	return cmd
 }
 
+// keysOf says what a directory has, and where that is.
+func keysOf(network string, td spiffeid.TrustDomain, dir string) string {
+	return fmt.Sprintf("the key of network %q and the certificate authority of trust domain %q in %s", network, td, absolute(dir))
+}
+
+func absolute(dir string) string {
+	if path, err := filepath.Abs(dir); err == nil {
+		return path
+	}
+	return dir
+}
+
+// afterInit says what is to be kept, and what comes next.
+func (k kubectl) afterInit(network string, td spiffeid.TrustDomain) string {
+	helm := "{helm}"
+	if k.context == "" {
+		helm += " --namespace " + quoted(k.namespace)
+	}
+	return (&place{k: k, network: network, domain: td.Name()}).fill(`Keep that directory where you keep secrets: rotations, and init when it is run again, need it.
+Next, unless the chart is there: ` + helm + ` install isthmus helm/isthmus --set network={network},trustDomain={domain} …
+then, also after a rotation: isthmus link --contexts {context},OTHER --apply{flags} (docs/kubernetes.md has each step)
+`)
+}
+
 // initManifests makes what is not in dir yet, and returns all that the cluster needs of it.
-func initManifests(dir, network string, td spiffeid.TrustDomain, namespace string) (string, error) {
+func initManifests(dir, network string, td spiffeid.TrustDomain, namespace string) (text string, made bool, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
+		return "", false, err
 	}
 	keys, caDir := filepath.Join(dir, "network"), filepath.Join(dir, "ca")
 	d, err := keyfile.Open(keys)
-	made := err == nil
+	kept := err == nil
 	switch {
 	case !errors.Is(err, fs.ErrNotExist):
 	case anyOf(keys, keyfile.ListFile):
@@ -109,31 +151,31 @@ func initManifests(dir, network string, td spiffeid.TrustDomain, namespace strin
 		d, err = keyfile.Init(keys, network, rand.Reader)
 	}
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	if d.Network != network {
-		return "", fmt.Errorf("--network %s: the key in %s is of network %s: name another directory with --dir", network, keys, d.Network)
+		return "", false, fmt.Errorf("--network %s: the key in %s is of network %s: name another directory with --dir", network, keys, d.Network)
 	}
 	ca, err := identity.OpenCA(caDir)
 	if errors.Is(err, fs.ErrNotExist) && !anyOf(caDir, caFiles...) {
-		if made {
-			return "", fmt.Errorf("%s has the key of network %s, and there is no certificate authority in %s: put the one back that it had, or make it another one with `isthmus ca init --dir %[3]s --trust-domain %s`, which linked networks believe once they are linked again", keys, network, caDir, td)
+		if kept {
+			return "", false, fmt.Errorf("%s has the key of network %s, and there is no certificate authority in %s: put the one back that it had, or make it another one with `isthmus ca init --dir %[3]s --trust-domain %s`, which linked networks believe once they are linked again", keys, network, caDir, td)
 		}
 		ca, err = identity.InitCA(caDir, td, identity.WithCALifetime(caLifetime))
 	}
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	if ca.TrustDomain() != td {
-		return "", fmt.Errorf("--trust-domain %s: the certificate authority in %s is of %s: name another directory with --dir", td, caDir, ca.TrustDomain())
+		return "", false, fmt.Errorf("--trust-domain %s: the certificate authority in %s is of %s: name another directory with --dir", td, caDir, ca.TrustDomain())
 	}
 	key, err := contents(keys, networkFiles...)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	authority, err := contents(caDir, caFiles...)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	card := linkcard.Card{Version: linkcard.Version, Network: network, TrustDomain: td.Name(), Roots: linkcard.Bundle(ca.Roots())}
 	for _, p := range d.Public() {
@@ -143,7 +185,7 @@ func initManifests(dir, network string, td spiffeid.TrustDomain, namespace strin
 		manifest("Secret", namespace, keySecret, key) +
 		manifest("Secret", namespace, caSecret, authority) +
 		manifest("ConfigMap", namespace, cardMap, map[string]string{cardFile: string(card.Format())}) +
-		manifest("ConfigMap", namespace, rootMap, map[string]string{bundleFile: card.Roots}), nil
+		manifest("ConfigMap", namespace, rootMap, map[string]string{bundleFile: card.Roots}), !kept, nil
 }
 
 // What a cluster needs of the two directories. Of a root that signs nothing yet it needs the

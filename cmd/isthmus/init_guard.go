@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,12 +22,12 @@ import (
 // networks believe the keys and roots that are there. A step of a rotation shares a key, and
 // believes the root that signs. Where the Secret of a key or a root is gone, the link card has
 // its public half still.
-func replaces(ctx context.Context, k kubectl, dir string) error {
+func replaces(ctx context.Context, k kubectl, network, dir string) error {
 	card, err := ownCard(ctx, k)
 	if err != nil {
 		return err
 	}
-	key, err := otherKey(ctx, k, card, filepath.Join(dir, "network"))
+	key, of, err := otherKey(ctx, k, card, filepath.Join(dir, "network"))
 	if err != nil {
 		return err
 	}
@@ -38,7 +39,38 @@ func replaces(ctx context.Context, k kubectl, dir string) error {
 	if len(found) == 0 {
 		return nil
 	}
-	return exit(exitFinding, fmt.Errorf("init of context %q: %s, and %s does not: use the directory that made them (--dir), or say --replace to make the network anew, which linked networks refuse until they unlink and link it again", k.context, strings.Join(found, "; "), dir))
+	at := "init of " + k.where()
+	if of != "" && of != network {
+		return exit(exitFinding, fmt.Errorf("%s: its cluster is network %q already: %s: name the context of network %q with --context, or this network with --network %[2]s, or say --replace to make the cluster network %[4]q, which networks that are linked with it do not believe until they unlink and link it again", at, of, strings.Join(found, "; "), network))
+	}
+	missing := absolute(dir)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		missing += ", which is not there yet,"
+	}
+	return exit(exitFinding, fmt.Errorf("%s: %s, and %s does not have that: use the directory that made them (--dir), or say --replace to make the network anew, which linked networks refuse until they unlink and link it again", at, strings.Join(found, "; "), missing))
+}
+
+// elsewhere refuses a cluster that is a network already by another namespace. Who may not look
+// there is let through.
+func elsewhere(ctx context.Context, k kubectl) error {
+	b, err := k.run(ctx, nil, "get", "configmaps", "--all-namespaces", "--field-selector", "metadata.name="+cardMap, "--output", "json")
+	if err != nil {
+		return nil // a right in the namespace alone is enough
+	}
+	var list struct{ Items []configMap }
+	if len(b) > 0 {
+		if err := json.Unmarshal(b, &list); err != nil {
+			return exit(exitStart, fmt.Errorf("ConfigMaps %s of %s: %w", cardMap, k.where(), err))
+		}
+	}
+	for _, m := range list.Items {
+		c, err := linkcard.Parse(cardMap, []byte(m.Data[cardFile]))
+		if err != nil || m.Metadata.Namespace == k.namespace {
+			continue
+		}
+		return exit(exitFinding, fmt.Errorf("init of %s: its cluster is network %q already, in namespace %s: a cluster is one network: name another context with --context, or that namespace with --namespace %[3]s; if that is given up, delete its ConfigMap %s before", k.where(), c.Network, m.Metadata.Namespace, cardMap))
+	}
+	return nil
 }
 
 // ownCard is the link card of a cluster; nothing if it has none that can be read.
@@ -53,23 +85,23 @@ func ownCard(ctx context.Context, k kubectl) (linkcard.Card, error) {
 	return linkcard.Card{}, nil
 }
 
-// otherKey says which key of its network a cluster has that dir does not.
-func otherKey(ctx context.Context, k kubectl, card linkcard.Card, dir string) (found string, err error) {
+// otherKey says which key of its network a cluster has that dir does not, and of which network it is.
+func otherKey(ctx context.Context, k kubectl, card linkcard.Card, dir string) (found, network string, err error) {
 	data, err := k.secret(ctx, keySecret)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	there, where := keyfile.File{}, "Secret "+keySecret
 	switch {
 	case data[keyfile.ListFile] != "":
 		if there, err = keyfile.ParseFile(keyfile.ListFile+" of "+where, []byte(data[keyfile.ListFile])); err != nil {
-			return "", exit(exitStart, err)
+			return "", "", exit(exitStart, err)
 		}
 	case data[keyfile.KeyFile] != "":
 		if sameFile(filepath.Join(dir, keyfile.KeyFile), data[keyfile.KeyFile]) {
-			return "", nil
+			return "", "", nil
 		}
-		return fmt.Sprintf("%s has a key of a network, and no %s that says of which", where, keyfile.ListFile), nil
+		return fmt.Sprintf("%s has a key of a network, and no %s that says of which", where, keyfile.ListFile), card.Network, nil
 	case card.Network != "":
 		there.Networks = []keyfile.Network{{Name: card.Network, Keys: card.Keys}}
 		where = fmt.Sprintf("there is no %s, but ConfigMap %s", where, cardMap)
@@ -81,14 +113,14 @@ func otherKey(ctx context.Context, k kubectl, card linkcard.Card, dir string) (f
 			own = append(own, key.String())
 		}
 	case !errors.Is(err, fs.ErrNotExist):
-		return "", exit(exitStart, err)
+		return "", "", exit(exitStart, err)
 	}
 	for _, n := range there.Networks {
 		if !slices.ContainsFunc(own, func(key string) bool { return slices.Contains(n.Keys, key) }) {
-			return fmt.Sprintf("%s has the key of network %q, %s", where, n.Name, strings.Join(n.Keys, ", ")), nil
+			return fmt.Sprintf("%s has the key of network %q, %s", where, n.Name, strings.Join(n.Keys, ", ")), n.Name, nil
 		}
 	}
-	return "", nil
+	return "", "", nil
 }
 
 // otherRoot says which root a cluster has that dir does not.

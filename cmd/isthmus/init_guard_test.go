@@ -84,6 +84,73 @@ func TestInitReplacesNoKeyThatItsDirectoryDoesNotHave(t *testing.T) {
 	}
 }
 
+// A cluster that is another network already, here or by another namespace, is left as it is: no
+// object and no file is made, and what is said names the way out.
+func TestInitInTheWrongPlaceWritesNothing(t *testing.T) {
+	t.Chdir(t.TempDir())
+	_, east, _ := isthmus(t, "init", "--network", "east", "--trust-domain", "east.local")
+	card := without(t, without(t, without(t, east, keySecret, ""), caSecret, ""), rootMap, "")
+	for name, x := range map[string]struct {
+		args  string
+		has   string
+		wants []string
+	}{
+		"the context of another network":         {"--network west --context w", east, []string{`init of context "w": its cluster is network "east" already`, "--context", "--network east", "--replace"}},
+		"the current context":                    {"--network west", east, []string{"the kubeconfig's current context", `network "east" already`}},
+		"another network, of which a card stays": {"--network west", card, []string{`network "east" already`, "there is no Secret"}},
+		"a directory that is mistyped":           {"--network east --dir esat", east, []string{"esat, which is not there yet, does not have that", "(--dir)"}},
+		"another namespace":                      {"--network west --namespace mesh --replace", elsewhereHas(t, east), []string{`network "east" already, in namespace isthmus-system`, "--namespace isthmus-system", "delete its ConfigMap"}},
+		"its own network in another namespace":   {"--network east --namespace mesh", elsewhereHas(t, east), []string{`network "east" already, in namespace isthmus-system`}},
+	} {
+		program, applied := storingKubectl(t, x.has)
+		code, out, errs := isthmus(t, append(strings.Fields("init --apply --kubectl "+program), strings.Fields(x.args)...)...)
+		if _, err := os.Stat(applied); err == nil || code != exitFinding || out != "" {
+			t.Errorf("%s: exit %d, applied: %t, %s%s", name, code, err == nil, out, errs)
+		}
+		wantIn(t, errs, x.wants...)
+		if files, _ := os.ReadDir("."); len(files) != 1 {
+			t.Errorf("%s: %d directories; want that of east alone", name, len(files))
+		}
+	}
+	program, _ := storingKubectl(t, elsewhereHas(t, east))
+	if code, _, errs := isthmus(t, strings.Fields("init --network east --apply --kubectl "+program)...); code != exitOK {
+		t.Errorf("the namespace that the network is in: %d, %s", code, errs)
+	}
+}
+
+// elsewhereHas is what kubectl lists of the card of a cluster in all namespaces.
+func elsewhereHas(t *testing.T, manifests string) string {
+	t.Helper()
+	for part := range strings.SplitSeq(manifests, "\n---\n") {
+		if strings.Contains(part, "kind: ConfigMap") && strings.Contains(part, "name: "+cardMap+"\n") {
+			return "---\nkind: Configmaps\nmetadata: {name: --all-namespaces}\nitems:\n- " + strings.ReplaceAll(strings.TrimSpace(part), "\n", "\n  ") + "\n"
+		}
+	}
+	t.Fatal("there is no card")
+	return ""
+}
+
+// Who has run init knows where the keys are, whether they are new, and what comes next.
+func TestInitSaysWhereTheKeysAreAndWhatIsNext(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	program, _ := storingKubectl(t, "")
+	line := strings.Fields("init --network west --trust-domain west.local --apply --context w --kubectl " + program)
+	for i, word := range []string{"made", "uses"} {
+		code, out, errs := isthmus(t, line...)
+		if code != exitOK || errs != "" {
+			t.Fatalf("%d: %d, %s", i, code, errs)
+		}
+		wantIn(t, out, word+` the key of network "west" and the certificate authority of trust domain "west.local" in `+filepath.Join(dir, "west")+"\n", "where you keep secrets",
+			"helm --kube-context w --namespace isthmus-system install isthmus helm/isthmus --set network=west,trustDomain=west.local", "isthmus link --contexts w,OTHER --apply")
+	}
+	if _, _, errs := isthmus(t, "init", "--network", "west"); errs != "" {
+		t.Errorf("of keys that are there it says %s", errs)
+	}
+	_, _, errs := isthmus(t, "init", "--network", "west", "--dir", "wset")
+	wantIn(t, errs, "made the key of network", filepath.Join(dir, "wset"), "--dir")
+}
+
 // without are manifests less those of one object, or less one file of it.
 func without(t *testing.T, manifests, object, file string) string {
 	t.Helper()

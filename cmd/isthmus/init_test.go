@@ -27,6 +27,16 @@ func fakeKubectl(t *testing.T, get string) string {
 	return path
 }
 
+// printed are the manifests that init prints.
+func printed(t *testing.T, args ...string) string {
+	t.Helper()
+	code, out, errs := isthmus(t, append([]string{"init"}, args...)...)
+	if code != exitOK {
+		t.Fatalf("isthmus init %s: exit %d, %s", strings.Join(args, " "), code, errs)
+	}
+	return out
+}
+
 func TestInitPrintsTheSameTwiceAndKeepsSecretsInSecrets(t *testing.T) {
 	t.Chdir(t.TempDir())
 	code, first, errs := isthmus(t, "init", "--network", "west")
