@@ -8,12 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/isthmus-mesh/isthmus/federation/linkcard"
 	"github.com/isthmus-mesh/isthmus/internal/hostport"
 )
 
@@ -23,7 +20,8 @@ const gatewayPort = "15008"
 type front struct {
 	addresses []string // host:port
 	why       string   // there is none
-	pending   bool     // a load balancer may have one later
+	pending   bool     // there may be one later
+	look      string   // what kubectl describes to say why it is pending
 }
 
 // frontOf asks a cluster: address.hosts of its gateways goes before what their Service has, as
@@ -66,7 +64,7 @@ func frontOf(ctx context.Context, k kubectl) (front, error) {
 		for _, in := range s.Status.LoadBalancer.Ingress {
 			take(in.IP, in.Hostname)
 		}
-		f.pending, f.why = true, "its load balancer is pending"
+		f.pending, f.why, f.look = true, "its load balancer is pending", "service isthmus-gateway"
 	case "NodePort":
 		f.why = "it is of type NodePort, and no gateway is on a node with an address"
 		if len(s.Spec.Ports) > 0 && s.Spec.Ports[0].NodePort > 0 {
@@ -89,10 +87,14 @@ func frontOf(ctx context.Context, k kubectl) (front, error) {
 
 // nodes takes the addresses of nodes. Who may not ask for these is told so, and may write them.
 func (f *front) nodes(ctx context.Context, k kubectl, port int) {
-	var err error
-	if f.addresses, err = atNodes(ctx, k, port); err != nil {
+	addresses, waits, err := atNodes(ctx, k, port)
+	switch {
+	case err != nil:
 		f.why = fmt.Sprintf("its nodes could not be asked for: %v", err)
+	case len(addresses) == 0 && len(waits) > 0:
+		f.pending, f.why, f.look = true, "its gateways are on no nodes with addresses yet: "+strings.Join(waits, ", "), "pods --selector "+gatewayPods
 	}
+	f.addresses = addresses
 }
 
 // dialled is an address that somebody has written, with the port of gateways where it has none.
@@ -107,7 +109,27 @@ func dialled(s string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return net.JoinHostPort(host, strconv.Itoa(int(port))), nil
+	full = net.JoinHostPort(host, strconv.Itoa(int(port)))
+	if why := nearOnly(full); why != "" {
+		return "", fmt.Errorf("%.80q is %s: write an address by which other networks reach the gateways", s, why)
+	}
+	return full, nil
+}
+
+// nearOnly says of an address that other networks cannot mean the same machine by what it is; empty if they can.
+func nearOnly(address string) string {
+	host, _, _ := net.SplitHostPort(address)
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	a, err := netip.ParseAddr(host)
+	switch a = a.Unmap(); {
+	case host == "localhost" || strings.HasSuffix(host, ".localhost") || err == nil && a.IsLoopback():
+		return "a loopback address, which leads to whoever dials it"
+	case err == nil && a.IsLinkLocalUnicast():
+		return "a link-local address, which leads no further than one link"
+	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return "the broadcast address"
+	}
+	return ""
 }
 
 // dialledAll is dialled of all; errors name --address.
@@ -124,18 +146,33 @@ func dialledAll(list []string) (out []string, err error) {
 	return out, nil
 }
 
-// byNetwork reads values of link --address, NETWORK=ADDRESS.
+// byNetwork reads values of link --address, NETWORK=ADDRESS. NETWORK= alone has the network with no
+// address: it is dialled where its cluster says.
 func byNetwork(list []string) (map[string][]string, error) {
-	out := map[string][]string{}
+	out, of := map[string][]string{}, map[string]string{}
 	for _, s := range list {
-		network, a, ok := strings.Cut(s, "=")
+		network, a, ok := strings.Cut(strings.TrimSpace(s), "=")
 		if !ok || network == "" {
 			return nil, exit(exitUsage, fmt.Errorf("--address %.80q: write NETWORK=ADDRESS, such as west=203.0.113.7:15008", s))
+		}
+		if a == "" {
+			if len(out[network]) > 0 {
+				return nil, bothWays(network)
+			}
+			out[network] = nil
+			continue
+		}
+		if was, there := out[network]; there && len(was) == 0 {
+			return nil, bothWays(network)
 		}
 		more, err := dialledAll([]string{a})
 		if err != nil {
 			return nil, err
 		}
+		if other, taken := of[more[0]]; taken && other != network {
+			return nil, exit(exitUsage, fmt.Errorf("--address: %s is given to networks %q and %q: each has addresses of its own, as who dials one of them must reach its gateways", more[0], other, network))
+		}
+		of[more[0]] = network
 		if !slices.Contains(out[network], more[0]) {
 			out[network] = append(out[network], more...)
 		}
@@ -143,67 +180,8 @@ func byNetwork(list []string) (map[string][]string, error) {
 	return out, nil
 }
 
-// writeAddresses gives cards the addresses that somebody has written for their networks.
-func writeAddresses(cards, others []linkcard.Card, written map[string][]string) error {
-	for network, list := range written {
-		var names []string
-		found := false
-		for _, cs := range [][]linkcard.Card{cards, others} {
-			for i := range cs {
-				names = append(names, cs[i].Network)
-				if cs[i].Network == network {
-					cs[i].Addresses, found = list, true
-				}
-			}
-		}
-		if !found {
-			return exit(exitUsage, fmt.Errorf("--address %.80q: no such network is linked here: they are %q", network, names))
-		}
-	}
-	return nil
-}
-
-// awaitFronts looks until each cluster's load balancer has an address, for so long, and says on
-// stderr what it waits for whenever that changes. A cluster that waiting does not help is a
-// finding at once.
-func awaitFronts(cmd *cobra.Command, k kubectl, contexts []string, cards []linkcard.Card, limit time.Duration) error {
-	said, until := "", time.Now().Add(limit)
-	for {
-		var waits []string
-		for i, c := range contexts {
-			if len(cards[i].Addresses) > 0 {
-				continue
-			}
-			f, err := frontOf(cmd.Context(), k.of(c))
-			if err != nil {
-				return err
-			}
-			switch {
-			case len(f.addresses) > 0:
-				cards[i].Addresses = f.addresses
-			case !f.pending:
-				return exit(exitFinding, fmt.Errorf("--wait: network %q gets no address by waiting: Service isthmus-gateway: %s: give --address %[1]s=ADDRESS; nothing was linked", cards[i].Network, f.why))
-			default:
-				waits = append(waits, fmt.Sprintf("the load balancer of network %q (context %s, Service isthmus-gateway)", cards[i].Network, c))
-			}
-		}
-		if len(waits) == 0 {
-			return nil
-		}
-		now := strings.Join(waits, ", ")
-		if now != said {
-			fmt.Fprintf(cmd.ErrOrStderr(), "isthmus: waiting for an address of %s\n", now)
-			said = now
-		}
-		if !time.Now().Before(until) {
-			return exit(exitFinding, fmt.Errorf("--wait: after %v without an address: %s: `kubectl describe service isthmus-gateway` there says why; without a load balancer give --address NETWORK=ADDRESS; nothing was linked", limit, now))
-		}
-		select {
-		case <-cmd.Context().Done():
-			return exit(exitFinding, cmd.Context().Err())
-		case <-time.After(min(time.Second, time.Until(until))):
-		}
-	}
+func bothWays(network string) error {
+	return exit(exitUsage, fmt.Errorf("--address: %[1]s= takes what the cluster of network %[1]q says, and there is an address for it beside that: leave one of them out", network))
 }
 
 // stale says which addresses that a cluster knows of another are none of those that this one

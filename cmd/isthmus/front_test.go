@@ -38,6 +38,22 @@ metadata: {name: n2}
 status: {addresses: [{type: Hostname, address: n2}, {type: InternalIP, address: 10.1.0.6}]}
 `
 
+// unscheduled are two gateways that wait for nodes.
+const unscheduled = `---
+kind: Pods
+metadata: {name: --namespace}
+items:
+- {metadata: {name: g-1}, spec: {containers: [{ports: [{containerPort: 15008}]}]}, status: {conditions: [{type: PodScheduled, status: 'False', message: 0/3 nodes are available}]}}
+- {metadata: {name: g-2}, spec: {containers: [{ports: []}]}}
+`
+
+// deployed is a Deployment of gateways that has no pods yet.
+const deployed = `---
+kind: Deployment
+metadata: {name: isthmus-gateway}
+spec: {replicas: 2, template: {spec: {containers: [{ports: [{containerPort: 15008}]}]}}}
+`
+
 const balanced = "status: {loadBalancer: {ingress: [{ip: 203.0.113.7}, {hostname: gw.example.com}]}}\n"
 
 func TestFrontIsWhatAClusterSaysOfItsGateways(t *testing.T) {
@@ -55,6 +71,14 @@ func TestFrontIsWhatAClusterSaysOfItsGateways(t *testing.T) {
 		"the node's network":    {service("ClusterIP", "") + strings.ReplaceAll(onNodes, "nodeName", "hostNetwork: true, nodeName"), "10.1.0.6:15008 192.0.2.5:15008", "", false},
 		"external IPs":          {service("ClusterIP", "  externalIPs: [192.0.2.1]\n"), "192.0.2.1:15008", "", false},
 		"nothing":               {service("ClusterIP", ""), "", "ClusterIP", false},
+		"node ports, no node":   {service("NodePort", "") + unscheduled, "", "pod g-1 is not scheduled: 0/3 nodes are available, pod g-2 is not scheduled", true},
+		"a hostPort, no node":   {service("ClusterIP", "") + strings.Replace(unscheduled, "containerPort: 15008", "containerPort: 15008, hostPort: 443", 1), "", "pod g-1 is not scheduled: 0/3 nodes are available", true},
+		"no hostPort, no node":  {service("ClusterIP", "") + unscheduled, "", "no gateway has a hostPort", false},
+		"a node without any":    {service("NodePort", "") + strings.ReplaceAll(onNodes, "address: ", "address: x"), "", "node n1 of pod", true},
+		"node ports, no pods":   {service("NodePort", "") + deployed, "", "pod of Deployment isthmus-gateway is not scheduled", true},
+		"a hostPort, no pods":   {service("ClusterIP", "") + strings.Replace(deployed, "15008", "15008, hostPort: 443", 1), "", "pod of Deployment isthmus-gateway", true},
+		"no hostPort, no pods":  {service("ClusterIP", "") + deployed, "", "no gateway has a hostPort", false},
+		"no replicas":           {service("NodePort", "") + strings.Replace(deployed, "replicas: 2", "replicas: 0", 1), "", "no gateway is on a node", false},
 		"no Service":            {"", "", "install the chart", false},
 		"hosts go before it":    {service("LoadBalancer", balanced) + hosts, "nat.example.com:443", "", false},
 		"a version 6 of a load": {service("LoadBalancer", "status: {loadBalancer: {ingress: [{ip: '2001:db8::1'}]}}\n"), "[2001:db8::1]:15008", "", false},
@@ -76,7 +100,8 @@ func TestWrittenAddressesHaveAPort(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %s once", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"", "0.0.0.0", "203.0.113.7:0", "https://gw.example.com", "gw..example.com", "224.0.0.1:15008"} {
+	for _, in := range []string{"", "0.0.0.0", "203.0.113.7:0", "https://gw.example.com", "gw..example.com", "224.0.0.1:15008", "[::]:15008",
+		"127.0.0.1", "127.9.9.9:15008", "::1", "[::ffff:127.0.0.1]:15008", "localhost", "Localhost.:15008", "gw.localhost", "169.254.1.1", "fe80::1", "[fe80::1]:15008", "fe80::1%eth0", "255.255.255.255:15008"} {
 		if got, err := dialledAll([]string{in}); err == nil || !strings.Contains(err.Error(), "--address") || !strings.Contains(err.Error(), "write") {
 			t.Errorf("%q: %q, %v", in, got, err)
 		}
@@ -109,12 +134,18 @@ func TestLinkWaitsForAddresses(t *testing.T) {
 		says          []string
 	}{
 		"it is there":         {service("LoadBalancer", balanced), "--wait 1h", exitOK, nil},
-		"pending to the end":  {service("LoadBalancer", ""), "--wait 10ms", exitFinding, []string{"isthmus: waiting for an address of the load balancer of network \"west\" (context w,", "after 10ms", "--address", "nothing was linked"}},
+		"pending to the end":  {service("LoadBalancer", ""), "--wait 10ms", exitFinding, []string{"isthmus: waiting for an address of network \"west\" (context w, Service isthmus-gateway): its load balancer is pending", "after 10ms", "describe service isthmus-gateway", "--address", "nothing was linked"}},
+		"on no node":          {service("NodePort", "") + unscheduled, "--wait 10ms", exitFinding, []string{"isthmus: waiting for an address of network \"west\" (context w,", "pod g-1 is not scheduled: 0/3 nodes", "after 10ms", "describe pods --selector app.kubernetes.io/name=isthmus-gateway", "nothing was linked"}},
 		"of no use":           {service("NodePort", ""), "--wait 1h", exitFinding, []string{"NodePort", "no gateway is on a node", "--address west=ADDRESS", "nothing was linked"}},
 		"written":             {service("NodePort", ""), "--wait 1h --address west=192.0.2.1:31008", exitOK, nil},
 		"not waited for":      {service("LoadBalancer", ""), "", exitOK, []string{`network "west": it has no address`, "--wait", "--address west="}},
 		"of another network":  {service("NodePort", ""), "--address wset=192.0.2.1", exitUsage, []string{"wset", `["west" "east"]`}},
 		"of no network":       {service("NodePort", ""), "--address 192.0.2.1", exitUsage, []string{"NETWORK=ADDRESS"}},
+		"of two networks":     {service("NodePort", ""), "--address west=192.0.2.1,east=192.0.2.1:15008", exitUsage, []string{"--address: 192.0.2.1:15008", `"west" and "east"`, "of its own"}},
+		"of another already":  {service("NodePort", ""), "--address west=192.0.2.9", exitUsage, []string{"--address: 192.0.2.9:15008", `"west" and "east"`, "unlink"}},
+		"both ways":           {service("NodePort", ""), "--address west=192.0.2.1,west=", exitUsage, []string{"west=", "leave one of them out"}},
+		"of this machine":     {service("NodePort", ""), "--address west=127.0.0.1", exitUsage, []string{`--address: "127.0.0.1" is a loopback address`, "write an address"}},
+		"no unit":             {service("NodePort", ""), "--wait 4", exitUsage, []string{"did you mean 4s?"}},
 		"of no address":       {service("NodePort", ""), "--address west=https://x", exitUsage, []string{"--address", "https://x", "such as"}},
 		"a time that is none": {service("NodePort", ""), "--wait -1s", exitUsage, []string{"--wait", "5m"}},
 	} {
@@ -141,13 +172,13 @@ func TestLinkTakesTheAddressThatItWaitedFor(t *testing.T) {
 	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	k, cards := kubectl{program: program}, []linkcard.Card{{Network: "west"}}
+	west := &linking{kubectl: kubectl{program: program, context: "w"}, card: linkcard.Card{Network: "west"}}
 	cmd := newLinkCommand()
 	var said strings.Builder
 	cmd.SetErr(&said)
 	cmd.SetContext(t.Context())
-	if err := awaitFronts(cmd, k, []string{"w"}, cards, 1<<40); err != nil || !slices.Equal(cards[0].Addresses, []string{"203.0.113.8:15008"}) {
-		t.Errorf("%+v, %v", cards, err)
+	if err := awaitFronts(cmd, []*linking{west}, nil, 1<<40); err != nil || !slices.Equal(west.card.Addresses, []string{"203.0.113.8:15008"}) {
+		t.Errorf("%+v, %v", west.card, err)
 	}
 	if strings.Count(said.String(), "\n") != 1 {
 		t.Errorf("it says\n%s", said.String())

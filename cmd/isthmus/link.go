@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/isthmus-mesh/isthmus/federation/linkcard"
-	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 )
 
 func newLinkCommand() *cobra.Command {
@@ -41,9 +40,11 @@ both. isthmus init --trust-domain gives each its own; --share-trust-domain says 
 meant.
 
 A network without an address is linked all the same: its gateways have to dial the others
-then. A load balancer may take minutes to have one: --wait looks until it has, and links
+then, and who knew an address of it goes on dialling that. A load balancer, or a gateway's pod
+that is dialled at its node, may take minutes to have one: --wait looks until it has, and links
 nothing if it has none by then. What the cluster does not say, such as a name that somebody
-made for its load balancer or the addresses of a NAT gateway, goes into --address.
+made for its load balancer or the addresses of a NAT gateway, goes into --address. Later links
+keep that, whatever the cluster says; --address NETWORK= takes what it says again.
 
 Exit codes: 0 linked or printed, 1 refused, or --wait is over, 2 usage, 3 a cluster could not
 be asked or changed.`,
@@ -51,6 +52,10 @@ be asked or changed.`,
 	}
 	cmd.Args = cardsOrCommand
 	cmd.RunE = func(cmd *cobra.Command, files []string) error {
+		contexts, err := contextList(contexts)
+		if err != nil {
+			return err
+		}
 		if len(contexts) == 0 || len(contexts)+len(files) < 2 {
 			return exit(exitUsage, errors.New("--contexts: name two or more clusters, or one and the cards of others as files"))
 		}
@@ -67,7 +72,9 @@ be asked or changed.`,
 		var others []linkcard.Card
 		for _, f := range files {
 			b, err := os.ReadFile(f)
-			if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return exit(exitStart, fmt.Errorf("link card %s: there is no such file; if it is a context, write --contexts %s,%[1]s", f, strings.Join(contexts, ",")))
+			} else if err != nil {
 				return exit(exitStart, err)
 			}
 			c, err := linkcard.Parse(f, b)
@@ -76,41 +83,50 @@ be asked or changed.`,
 			}
 			others = append(others, c)
 		}
-		cards := make([]linkcard.Card, len(contexts))
-		for i, c := range contexts {
-			var err error
-			if cards[i], err = readCard(cmd.Context(), k.of(c), nil); err != nil {
-				return err
+		clusters, err := openAll(cmd.Context(), k, contexts)
+		if err != nil {
+			return err
+		}
+		var cards []linkcard.Card
+		var names []string
+		for _, l := range clusters {
+			cards, names = append(cards, l.card), append(names, fmt.Sprintf("context %q", l.context))
+		}
+		cards, names = append(cards, others...), append(names, files...)
+		if err := oneCluster(names, cards); err != nil {
+			return err
+		}
+		if err := writtenFor(cards, written); err != nil {
+			return err
+		}
+		for _, l := range clusters {
+			if given := written[l.card.Network]; len(given) > 0 {
+				l.card.Addresses = given
 			}
 		}
-		if err := writeAddresses(cards, others, written); err != nil {
+		// All of it is found out before any cluster is changed, and what no address mends
+		// before one is waited for.
+		texts, notes, err := linked(clusters, others, written, share)
+		if err != nil {
 			return err
 		}
 		if wait > 0 {
-			if err := awaitFronts(cmd, k, contexts, cards, wait); err != nil {
+			if err := awaitFronts(cmd, clusters, written, wait); err != nil {
+				return err
+			}
+			if texts, notes, err = linked(clusters, others, written, share); err != nil {
 				return err
 			}
 		}
-		for _, c := range slices.Concat(cards, others) {
-			if len(c.Addresses) == 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "isthmus: network %q: it has no address, so others do not know where to dial its gateways: link again with --wait 5m if its load balancer is pending, or with --address %[1]s=ADDRESS\n", c.Network)
-			}
+		for _, n := range notes {
+			fmt.Fprintf(cmd.ErrOrStderr(), "isthmus: %s\n", n)
 		}
-		// All of it is found out before any cluster is changed.
-		texts := make([]string, len(contexts))
-		for i, c := range contexts {
-			of := slices.Concat(slices.Delete(slices.Clone(cards), i, i+1), others)
-			var err error
-			if texts[i], err = linked(cmd.Context(), k.of(c), cmd.ErrOrStderr(), cards[i], of, share, nil); err != nil {
-				return err
-			}
-		}
-		return give(cmd, k, contexts, texts, apply)
+		return give(cmd, clusters, texts, apply)
 	}
 	cmd.Flags().StringSliceVar(&contexts, "contexts", nil, "contexts of the clusters, with commas (required)")
 	cmd.Flags().BoolVar(&apply, "apply", false, "apply the manifests by kubectl instead of printing them")
-	cmd.Flags().StringSliceVar(&addresses, "address", nil, "NETWORK=ADDRESS: where gateways of a network are dialled, instead of what its Service or card says: an IP address or a host name, with a port unless it is 15008; with commas, or several times")
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait until load balancers have addresses, for so long")
+	cmd.Flags().StringSliceVar(&addresses, "address", nil, "NETWORK=ADDRESS: where gateways of a network are dialled, whatever its Service or card says, now and when it is linked again: an IP address or a host name, with a port unless it is 15008; with commas, or several times. NETWORK= alone ends that")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait until each network has an address, for so long")
 	cmd.Flags().BoolVar(&share, "share-trust-domain", false, "believe other roots for a trust domain that is the cluster's own, or another network's")
 	kubectlFlags(cmd, &k)
 	cmd.AddCommand(newLinkCardCommand())
@@ -159,33 +175,32 @@ ten seconds; connections that are open go on until they end or their certificate
 		Args:    cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		contexts, err := contextList(contexts)
 		switch {
+		case err != nil:
+			return err
 		case len(contexts) == 0 || len(contexts) == 1 && len(networks) == 0:
 			return exit(exitUsage, errors.New("--contexts: name two or more clusters, or one and --network"))
 		case len(contexts) > 1 && !apply:
 			return exit(exitUsage, errors.New("--contexts: manifests of several clusters are not to be mixed up: name one at a time, or let --apply do it"))
 		}
-		cards := make([]linkcard.Card, len(contexts))
-		for i, c := range contexts {
-			var err error
-			if cards[i], err = readCard(cmd.Context(), k.of(c), nil); err != nil {
-				return err
-			}
+		clusters, err := openAll(cmd.Context(), k, contexts)
+		if err != nil {
+			return err
 		}
-		texts := make([]string, len(contexts))
-		for i, c := range contexts {
+		texts := make([]string, len(clusters))
+		for i, l := range clusters {
 			var gone []string
-			for j, o := range cards {
+			for j, o := range clusters {
 				if j != i {
-					gone = append(gone, o.Network)
+					gone = append(gone, o.card.Network)
 				}
 			}
-			var err error
-			if texts[i], err = linked(cmd.Context(), k.of(c), cmd.ErrOrStderr(), cards[i], nil, false, networks, gone...); err != nil {
+			if texts[i], err = l.without(networks, gone); err != nil {
 				return err
 			}
 		}
-		return give(cmd, k, contexts, texts, apply)
+		return give(cmd, clusters, texts, apply)
 	}
 	cmd.Flags().StringSliceVar(&contexts, "contexts", nil, "contexts of the clusters, with commas (required)")
 	cmd.Flags().StringSliceVar(&networks, "network", nil, "networks to forget, with commas")
@@ -194,18 +209,71 @@ ten seconds; connections that are open go on until they end or their certificate
 	return cmd
 }
 
+// openAll reads the clusters of contexts.
+func openAll(ctx context.Context, k kubectl, contexts []string) (out []*linking, err error) {
+	for _, c := range contexts {
+		l, err := openLinking(ctx, k.of(c))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+// linked are the manifests of clusters that know each other and the networks of these cards, and
+// what is to be said, each once.
+func linked(clusters []*linking, others []linkcard.Card, written map[string][]string, share bool) (texts, notes []string, err error) {
+	for i, l := range clusters {
+		cards := slices.Clone(others)
+		for j, o := range clusters {
+			if j != i {
+				cards = append(cards, o.card)
+			}
+		}
+		text, more, err := l.with(cards, written, share)
+		if err != nil {
+			return nil, nil, err
+		}
+		texts = append(texts, text)
+		for _, n := range more {
+			if !slices.Contains(notes, n) {
+				notes = append(notes, n)
+			}
+		}
+	}
+	if own := clusters[0].card; len(clusters) == 1 && len(own.Addresses) == 0 {
+		notes = append(notes, noAddress(own.Network))
+	}
+	return texts, notes, nil
+}
+
+// writtenFor refuses addresses that somebody has written for networks of no card.
+func writtenFor(cards []linkcard.Card, written map[string][]string) error {
+	names := make([]string, len(cards))
+	for i, c := range cards {
+		names[i] = c.Network
+	}
+	for _, network := range slices.Sorted(maps.Keys(written)) {
+		if !slices.Contains(names, network) {
+			return exit(exitUsage, fmt.Errorf("--address %.80q: no such network is linked here: they are %q", network, names))
+		}
+	}
+	return nil
+}
+
 // give prints the manifests of one cluster, or applies those of all.
-func give(cmd *cobra.Command, k kubectl, contexts, texts []string, apply bool) error {
-	for i, c := range contexts {
+func give(cmd *cobra.Command, clusters []*linking, texts []string, apply bool) error {
+	for i, l := range clusters {
 		if !apply {
 			if _, err := fmt.Fprint(cmd.OutOrStdout(), texts[i]); err != nil {
 				return exit(exitStart, err)
 			}
 			continue
 		}
-		said, err := k.of(c).apply(cmd.Context(), []byte(texts[i]))
+		said, err := l.apply(cmd.Context(), []byte(texts[i]))
 		for line := range strings.Lines(said) {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s", c, line)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s", l.context, line)
 		}
 		if err != nil {
 			return err
@@ -241,49 +309,4 @@ func readCard(ctx context.Context, k kubectl, addresses []string) (linkcard.Card
 		return c, exit(exitUsage, err)
 	}
 	return c, nil
-}
-
-// linked are the manifests of a cluster that knows the networks of these cards too, and
-// forgets others: those that are named have to be known, the rest may be forgotten already. It
-// tells errs of trust domains that are believed and on no card.
-func linked(ctx context.Context, k kubectl, errs io.Writer, own linkcard.Card, others []linkcard.Card, share bool, named []string, gone ...string) (string, error) {
-	var m configMap
-	if _, err := k.get(ctx, "configmap", networksMap, &m); err != nil {
-		return "", err
-	}
-	data := maps.Clone(m.Data)
-	if data == nil {
-		data = map[string]string{}
-	}
-	where := fmt.Sprintf("%s in ConfigMap %s of context %q", networksFile, networksMap, k.context)
-	f := keyfile.File{}
-	if data[networksFile] != "" {
-		var err error
-		if f, err = keyfile.ParseFile(where, []byte(data[networksFile])); err != nil {
-			return "", exit(exitStart, err)
-		}
-	}
-	known := make([]string, len(f.Networks))
-	for i, n := range f.Networks {
-		known[i] = n.Name
-	}
-	for _, n := range named {
-		if !slices.Contains(known, n) {
-			return "", exit(exitFinding, fmt.Errorf("--network %.80q: context %q is not linked with it: known are %q", n, k.context, known))
-		}
-	}
-	for _, n := range slices.Concat(named, gone) {
-		f, _ = linkcard.Drop(f, n)
-	}
-	for _, c := range others {
-		var err error
-		if f, err = linkcard.Join(f, own, c, share); err != nil {
-			return "", exit(exitFinding, fmt.Errorf("link context %q: %w", k.context, err))
-		}
-		for _, domain := range linkcard.Beside(f, c) {
-			fmt.Fprintf(errs, "isthmus: context %q: network %q is believed for trust domain %q too, which is not on its card: if it was on an earlier one, isthmus unlink and isthmus link end that once nobody there is of it\n", k.context, c.Network, domain)
-		}
-	}
-	data[networksFile] = string(f.Format())
-	return manifest("ConfigMap", k.namespace, networksMap, data), nil
 }

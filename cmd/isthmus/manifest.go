@@ -21,10 +21,13 @@ const (
 	cardFile     = "card.yaml"
 )
 
-// manifest is an object with data, in the order of their names.
-func manifest(kind, namespace, name string, data map[string]string) string {
+// manifest is an object with data, in the order of their names, and with annotations, lines of YAML.
+func manifest(kind, namespace, name string, data map[string]string, annotations ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "---\napiVersion: v1\nkind: %s\nmetadata:\n  name: %s\n  namespace: %s\n  labels: {app.kubernetes.io/part-of: isthmus, app.kubernetes.io/managed-by: isthmus}\n", kind, name, namespace)
+	if len(annotations) > 0 {
+		fmt.Fprintf(&b, "  annotations: {%s}\n", strings.Join(annotations, ", "))
+	}
 	if kind == "Secret" {
 		b.WriteString("type: Opaque\n")
 	}

@@ -105,6 +105,7 @@ func TestAskingWhoCannotAnswer(t *testing.T) {
 			if err != nil {
 				return
 			}
+			c.Read(make([]byte, 1<<10))
 			c.Write([]byte("SSH-2.0-x\r\n"))
 			c.Close()
 		}

@@ -137,6 +137,21 @@ func TestClustersAreLinkedAndUnlinkedByTheirContexts(t *testing.T) {
 	if out := o.does(t, "isthmus init --network west --apply --context west"); strings.Contains(out, "created") || strings.Contains(out, "configured") {
 		t.Errorf("init again changes something: %s", out)
 	}
+	// What is in the wrong place is refused before anything is made.
+	for line, want := range map[string]string{
+		"isthmus init --network north --apply --context west":                  `its cluster is network "west" already`,
+		"isthmus init --network west --dir wset --apply --context west":        "wset, which is not there yet",
+		"isthmus init --network north --apply --context west --namespace mesh": `network "west" already, in namespace isthmus-system`,
+		"isthmus init --network north --apply --context wset":                  `did you mean "west"?`,
+		"isthmus link --contexts east,wset --apply":                            `did you mean "west"?`,
+	} {
+		if out, code := o.shell(t, line); code == 0 || strings.Count(out, "\n") != 1 || !strings.Contains(out, want) {
+			t.Errorf("%s: %d, %s; want %q in one line", line, code, out, want)
+		}
+	}
+	if out := o.does(t, "ls; kubectl --context west get namespaces --output name"); strings.Contains(out, "north") || strings.Contains(out, "wset") || strings.Contains(out, "mesh") {
+		t.Errorf("a refused init has made something: %s", out)
+	}
 	west.lend(t, "203.0.113.7")
 
 	o.does(t, "isthmus link --contexts east,west --apply")
@@ -172,13 +187,29 @@ func TestClustersAreLinkedAndUnlinkedByTheirContexts(t *testing.T) {
 	if out, code := o.shell(t, "isthmus check --contexts east,west"); code != 0 || strings.Count(out, "! ISTH-206") != 1 || !strings.Contains(out, "dialled at 203.0.113.7:15008, which it does not have: it has 203.0.113.8:15008") {
 		t.Errorf("with another load balancer of west check exits with %d:\n%s", code, out)
 	}
-	o.does(t, "isthmus link --contexts east,west --apply")
+	if out := o.does(t, "isthmus link --contexts east,west --apply"); !strings.Contains(out, "203.0.113.8:15008 from now on, and no longer at 203.0.113.7:15008") {
+		t.Errorf("of another address link says %s", out)
+	}
 	if out, code := o.shell(t, "isthmus check --contexts east,west"); code != 0 || strings.Count(out, "✓ ISTH-206") != 1 {
 		t.Errorf("linked again check exits with %d:\n%s", code, out)
+	}
+	// An address that somebody has written stays until somebody says otherwise.
+	for _, x := range []struct{ args, want string }{
+		{"--address west=192.0.2.1:443", "192.0.2.1:443"}, {"", "192.0.2.1:443"}, {"--address west=", "203.0.113.8:15008"}, {"", "203.0.113.8:15008"},
+	} {
+		o.does(t, "isthmus link --contexts east,west --apply "+x.args)
+		if n := east.known(t); !slices.Equal(n[0].Addresses, []string{x.want}) {
+			t.Errorf("after link %s east dials %v, want %s", x.args, n[0].Addresses, x.want)
+		}
 	}
 	if out, code := o.shell(t, "isthmus link --contexts east,west --apply --wait 1s"); code != 1 || !strings.Contains(out, `network "east" gets no address by waiting`) {
 		t.Errorf("east has no Service: link --wait exits with %d: %s", code, out)
 	}
+	east.waits(t)
+	if out, code := o.shell(t, "isthmus link --contexts east,west --apply --wait 1s"); code != 1 || !strings.Contains(out, "waiting for an address of network \"east\"") || !strings.Contains(out, "pod waiting is not scheduled: no nodes") {
+		t.Errorf("the gateway of east is on no node: link --wait exits with %d: %s", code, out)
+	}
+	east.unwaits(t)
 	// What kubectl says five times of an API server that is away is said once.
 	o.does(t, "kubectl config set-cluster gone --server https://127.0.0.1:1 && kubectl config set-credentials gone --token x && kubectl config set-context gone --cluster gone --user gone")
 	if out, code := o.shell(t, "isthmus check --contexts gone 2>&1 >/dev/null"); code != 3 || strings.Count(strings.TrimSpace(out), "\n") != 0 || !strings.Contains(out, "127.0.0.1:1") {
@@ -222,6 +253,35 @@ func (c *cluster) pretend(t *testing.T, name string, want, ready int32) {
 	}
 	d.Status.Replicas, d.Status.ReadyReplicas = want, ready
 	if _, err := deployments.UpdateStatus(t.Context(), d, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waits makes a gateway with a hostPort that no node has yet, behind a Service that is no load balancer.
+func (c *cluster) waits(t *testing.T) {
+	t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "waiting", Labels: map[string]string{"app.kubernetes.io/name": "isthmus-gateway"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "x", Ports: []corev1.ContainerPort{{ContainerPort: 15008, HostPort: 15008}}}}}}
+	pods := c.CoreV1().Pods("isthmus-system")
+	made, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
+	if err == nil {
+		made.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "no nodes"}}
+		_, err = pods.UpdateStatus(t.Context(), made, metav1.UpdateOptions{})
+	}
+	if err == nil {
+		_, err = c.CoreV1().Services("isthmus-system").Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "isthmus-gateway"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 15008}}}}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cluster) unwaits(t *testing.T) {
+	t.Helper()
+	if err := c.CoreV1().Pods("isthmus-system").Delete(t.Context(), "waiting", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CoreV1().Services("isthmus-system").Delete(t.Context(), "isthmus-gateway", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
