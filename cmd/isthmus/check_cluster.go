@@ -21,6 +21,7 @@ type checkedCluster struct {
 	where     string
 	card      linkcard.Card
 	known     keyfile.File
+	byHand    []string // networks of known whose addresses link was given
 	roots     []*x509.Certificate
 	installed []installedAs // how the chart was
 	gateways  bool          // there is their Deployment, or it could not be asked for
@@ -121,6 +122,7 @@ func (c *checkup) known(ctx context.Context, x *checkedCluster, p *place) error 
 	}
 	if text := m.Data[networksFile]; text != "" {
 		x.known, err = keyfile.ParseFile(networksFile, []byte(text))
+		x.byHand = m.byHand(x.known)
 		c.add(checkNetworks, x.where, checkBad, errorText(err))
 	}
 	return nil
@@ -255,13 +257,14 @@ func (c *checkup) pair(ctx context.Context, a, b *checkedCluster) {
 		}
 	}
 	c.add(checkTrusted, where, checkBad, strings.Join(wrong, "\n"))
-	c.dialled(ctx, where, a.known.Networks[i], b)
+	c.dialled(ctx, where, a, a.known.Networks[i], b)
 }
 
 // dialled checks where a cluster dials the gateways of another. What the other does not say
-// itself is compared with nothing.
-func (c *checkup) dialled(ctx context.Context, where string, known keyfile.Network, b *checkedCluster) {
-	if len(b.addresses) == 0 {
+// itself is compared with nothing, and what somebody has given to link stays as it is: the other
+// need not know of it.
+func (c *checkup) dialled(ctx context.Context, where string, a *checkedCluster, known keyfile.Network, b *checkedCluster) {
+	if len(b.addresses) == 0 || slices.Contains(a.byHand, known.Name) {
 		return
 	}
 	found := ""

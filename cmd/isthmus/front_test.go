@@ -219,7 +219,7 @@ func TestCheckOfWhereGatewaysAreDialled(t *testing.T) {
 			}
 			return nil, errors.New("no such host")
 		}}
-		c.dialled(t.Context(), "x", keyfile.Network{Name: "west", Link: keyfile.Link{Addresses: x.known}}, &checkedCluster{addresses: x.now})
+		c.dialled(t.Context(), "x", &checkedCluster{byHand: []string{"south"}}, keyfile.Network{Name: "west", Link: keyfile.Link{Addresses: x.known}}, &checkedCluster{addresses: x.now})
 		switch {
 		case len(x.now) == 0:
 			if len(c.all) != 0 {
@@ -229,6 +229,10 @@ func TestCheckOfWhereGatewaysAreDialled(t *testing.T) {
 			t.Errorf("%s: %+v; want %q", name, c.all, x.want)
 		case x.want != "" && (c.all[0].Level != checkWarning || !strings.Contains(c.all[0].Remedy, "isthmus link again")):
 			t.Errorf("%s: %+v", name, c.all[0])
+		}
+		c.all = nil
+		if c.dialled(t.Context(), "x", &checkedCluster{byHand: []string{"south", "west"}}, keyfile.Network{Name: "west", Link: keyfile.Link{Addresses: x.known}}, &checkedCluster{addresses: x.now}); len(c.all) != 0 {
+			t.Errorf("%s: %+v of an address that link was given", name, c.all)
 		}
 	}
 }

@@ -42,12 +42,18 @@ func openLinking(ctx context.Context, k kubectl) (*linking, error) {
 			return nil, exit(exitStart, err)
 		}
 	}
+	l.byHand = m.byHand(l.known)
+	return l, nil
+}
+
+// byHand are the networks of known whose addresses in it somebody has written with --address.
+func (m *configMap) byHand(known keyfile.File) (networks []string) {
 	for n := range strings.SplitSeq(m.Metadata.Annotations[byHandAnnotation], ",") {
-		if len(addressesOf(l.known, n)) > 0 {
-			l.byHand = append(l.byHand, n)
+		if len(addressesOf(known, n)) > 0 {
+			networks = append(networks, n)
 		}
 	}
-	return l, nil
+	return networks
 }
 
 // addressesOf are those by which a network is known.
