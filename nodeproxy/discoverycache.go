@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/discovery/excerpt"
+	"github.com/isthmus-mesh/isthmus/internal/tempfile"
 )
 
 // discoveryCache is the file in which a node proxy keeps what gateways told last, for a
@@ -22,6 +22,7 @@ type discoveryCache struct {
 
 	version uint64    // of what was written; of one goroutine
 	tried   time.Time // likewise
+	failed  bool      // likewise: the last write
 
 	mu      sync.Mutex
 	written time.Time
@@ -69,7 +70,7 @@ func (c *discoveryCache) keep(k *excerpt.Keeper, now time.Time, anyway bool) {
 	if c.path == "" || !anyway && now.Sub(c.tried) < cacheEvery {
 		return
 	}
-	data, version, err := k.Save(c.version, anyway || now.Sub(c.tried) >= cacheAgain)
+	data, version, err := k.Save(c.version, anyway || c.failed || now.Sub(c.tried) >= cacheAgain)
 	if data == nil && err == nil {
 		return
 	}
@@ -77,6 +78,7 @@ func (c *discoveryCache) keep(k *excerpt.Keeper, now time.Time, anyway bool) {
 	if err == nil {
 		err = replaceFile(c.path, data)
 	}
+	c.failed = err != nil
 	if c.note("cache of discovery not written", err); err == nil {
 		c.version = version
 		c.mu.Lock()
@@ -119,7 +121,7 @@ func readAtMost(path string, most int64) ([]byte, error) {
 // replaceFile writes a file in one step: a reader has the whole of the old or of the new
 // one, also after a crash.
 func replaceFile(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	f, err := tempfile.Create(path)
 	if err != nil {
 		return err
 	}

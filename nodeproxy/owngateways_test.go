@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -58,6 +59,34 @@ func TestGatewaysBesideThoseOfConfiguration(t *testing.T) {
 		if !slices.Equal(got, x.want) {
 			t.Errorf("%s: %v, want %v", what, got, x.want)
 		}
+	}
+}
+
+// A cache that is to be written anew for its age alone, and cannot be, is tried again within minutes.
+func TestACacheThatWasNotWrittenIsTriedAgain(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "cache")
+	now := time.Now()
+	o := &ownNetwork{cache: discoveryCache{path: path, log: zerolog.Nop()}, ask: func([]string) {}}
+	o.keeper = excerpt.NewKeeper(excerpt.NewHeld("east", "n1", "cluster.local"), func(...discovery.Change) {}, func(string) bool { return true }, func() time.Time { return now })
+	o.keeper.Lead("gw-1")
+	if _, err := o.keeper.Take(&pb.Excerpt{Whole: true, End: true, Base: &pb.Base{TrustDomain: "cluster.local", Networks: []*pb.ExcerptNetwork{{Name: "east"}}}}); err != nil {
+		t.Fatal(err)
+	}
+	o.cache.keep(o.keeper, now, false)
+	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil { // in the way
+		t.Fatal(err)
+	}
+	now = now.Add(cacheAgain)
+	if o.cache.keep(o.keeper, now, false); o.cache.state().LastError == "" {
+		t.Fatal("there is a directory in the way, and no error")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(cacheEvery)
+	if o.cache.keep(o.keeper, now, false); o.cache.state().LastError != "" || !o.cache.state().Written.Equal(now) {
+		t.Errorf("a minute later: %+v, want it to be written", o.cache.state())
 	}
 }
 

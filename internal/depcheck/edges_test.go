@@ -219,6 +219,7 @@ var allowed = map[string]why{
 		"route":                         "why an authority leads nowhere",
 	},
 	"nodeproxy": {
+		"internal/tempfile":       "what is written before it takes the place of a file",
 		"internal/hostport":       "names of other networks' gateways",
 		"internal/resolve":        "where host names of other networks' gateways lead",
 		"discovery/excerpt":       "what gateways tell where no file does",
