@@ -15,8 +15,8 @@ type peer struct {
 
 func peerOf(c Connection) peer {
 	p := peer{Connection: c}
-	p.From = c.From.Unmap()
-	p.Destination = netip.AddrPortFrom(c.Destination.Addr().Unmap(), c.Destination.Port())
+	p.From = plain(c.From)
+	p.Destination = netip.AddrPortFrom(plain(c.Destination.Addr()), c.Destination.Port())
 	if c.Source.IsZero() {
 		return p
 	}
@@ -26,6 +26,10 @@ func peerOf(c Connection) peer {
 	}
 	return p
 }
+
+// plain is a as ranges have it: no range holds an address with a zone, which says by which interface it is
+// reached.
+func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // matched returns the index of the first rule that matches, or -1.
 func (a *Authorization) matched(p *peer) int {

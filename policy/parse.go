@@ -94,11 +94,12 @@ func selector(n node) (Selector, bool) {
 	}
 	s := Selector{}
 	for _, k := range slices.Sorted(maps.Keys(labels)) {
-		if v, is := labels[k].text(); is {
-			s[k] = v
-		} else {
-			ok = false
+		v, is := labels[k].text()
+		if is && strings.Contains(k+v, "*") {
+			labels[k].note(BadValue, v, "has a *, which no label has: write the whole label")
+			is = false
 		}
+		s[k], ok = v, ok && is
 	}
 	if !ok || len(s) == 0 {
 		return nil, ok

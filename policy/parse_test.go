@@ -57,6 +57,14 @@ func TestProblems(t *testing.T) {
 			`spec.rules[0].to[0].operation.ports[0] "http": is not a port: write a number from 1 to 65535` + allow,
 			`spec.rules[0].to[0].operation.ports[1] "0": is not a port: write a number from 1 to 65535` + allow,
 			`spec.rules[0].to[0].operation.ports[2] "65536": is not a port: write a number from 1 to 65535` + allow}},
+		{`{kind: AuthorizationPolicy, spec: {action: DENY, rules: [{from: [{source: {principals: ["cluster.local/ns/*/sa/web", "*/ns/demo/*"], namespaces: ["d*o"], serviceAccounts: ["*", "demo/web*"]}}]}]}}`, false, []string{
+			`spec.rules[0].from[0].source.principals[0] "cluster.local/ns/*/sa/web": has a * inside, which stands for itself there, and so for nobody: write * at its beginning or at its end, or alone` + deny,
+			`spec.rules[0].from[0].source.principals[1] "*/ns/demo/*": has a * inside, which stands for itself there, and so for nobody: write * at its beginning or at its end, or alone` + deny,
+			`spec.rules[0].from[0].source.namespaces[0] "d*o": has a * inside, which stands for itself there, and so for nobody: write * at its beginning or at its end, or alone` + deny,
+			`spec.rules[0].from[0].source.serviceAccounts[0] "*": is not a service account: write its name, or namespace/name` + deny,
+			`spec.rules[0].from[0].source.serviceAccounts[1] "demo/web*": is not a service account: write its name, or namespace/name` + deny}},
+		{`{kind: AuthorizationPolicy, spec: {action: DENY, selector: {matchLabels: {app: web-*}}, rules: [{}]}}`, false, []string{
+			`spec.selector.matchLabels.app "web-*": has a *, which no label has: write the whole label; until then it is for every workload that it would be for without a selector`}},
 		{`{kind: AuthorizationPolicy, spec: {rules: [null]}}`, false, []string{`spec.rules[0] "": is empty: write {} for a rule that always matches` + allow}},
 		{`{kind: PeerAuthentication, spec: {mtls: {mode: STRCT}}}`, false, []string{`spec.mtls.mode "STRCT": is not a mode: write STRICT, PERMISSIVE, DISABLE or UNSET` + strict}},
 		{`{kind: PeerAuthentication, spec: {selector: {matchLabels: {a: b}}, portLevelMtls: {http: {mode: PERMISSIVE}}}}`, false, []string{`spec.portLevelMtls.http "http": is not a port: write a number from 1 to 65535` + strict}},

@@ -13,6 +13,8 @@ func TestWhatZtunnelDecides(t *testing.T) {
 	web := Connection{Source: spiffeid.RequireFromString("spiffe://cluster.local/ns/demo/sa/web"), From: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddrPort("10.0.9.9:8080")}
 	plain := web
 	plain.Source = spiffeid.ID{}
+	linked := web
+	linked.From = netip.MustParseAddr("fe80::1%eth0")
 	mapped := web
 	mapped.From = netip.MustParseAddr("::ffff:10.0.0.1")
 	var (
@@ -56,6 +58,8 @@ func TestWhatZtunnelDecides(t *testing.T) {
 		{"the end of a principal", rules(Rule{{Match{Principals: is(TextOf("*/sa/web"))}}}), web, "allowed by AuthorizationPolicy demo/allow, rules[0]"},
 		{"a service account is of any trust domain", rules(Rule{{Match{ServiceAccounts: is(Account{"demo", "web"})}}}), web, "allowed by AuthorizationPolicy demo/allow, rules[0]"},
 		{"an IPv4 client of an IPv6 listener", rules(Rule{{Match{SourceIPs: is(netip.MustParsePrefix("10.0.0.0/8"))}}}), mapped, "allowed by AuthorizationPolicy demo/allow, rules[0]"},
+		{"a client of a link", []Object{auth("deny", Deny, Rule{{Match{SourceIPs: is(netip.MustParsePrefix("fe80::/10"))}}})}, linked, "denied by AuthorizationPolicy demo/deny, rules[0]"},
+		{"a client of a link that is left out", rules(Rule{{Match{SourceIPs: Field[netip.Prefix]{Not: []netip.Prefix{netip.MustParsePrefix("fe80::/10")}}}}}), linked, "denied: no rule of an ALLOW policy matches: AuthorizationPolicy demo/allow"},
 		{"the destination is the pod", rules(Rule{{Match{DestinationIPs: is(netip.MustParsePrefix("10.0.9.9/32"))}}}), web, "allowed by AuthorizationPolicy demo/allow, rules[0]"},
 		{"another namespace's policy", []Object{&Authorization{Metadata: Metadata{Namespace: "demo-2", Called: "allow"}}}, web, "allowed: no ALLOW policy is for the workload, and no DENY policy matches"},
 		{"the root namespace's policy", []Object{&Authorization{Metadata: Metadata{Namespace: "root", Called: "allow"}}}, web, "denied: no rule of an ALLOW policy matches: AuthorizationPolicy root/allow"},

@@ -193,7 +193,11 @@ func text(s string) (Text, string) {
 	if s == "" {
 		return Text{}, "is empty, which nothing is: write a text, or * for any"
 	}
-	return TextOf(s), ""
+	t := TextOf(s)
+	if strings.Contains(t.Value, "*") {
+		return Text{}, "has a * inside, which stands for itself there, and so for nobody: write * at its beginning or at its end, or alone"
+	}
+	return t, ""
 }
 
 func prefix(s string) (netip.Prefix, string) {
@@ -222,7 +226,7 @@ func (r *ruleReader) account(s string) (Account, string) {
 	if !ok {
 		ns, name = r.namespace, s
 	}
-	if ns == "" || name == "" || strings.Contains(name, "/") {
+	if ns == "" || name == "" || strings.ContainsAny(name, "/*") || strings.Contains(ns, "*") {
 		return Account{}, "is not a service account: write its name, or namespace/name"
 	}
 	return Account{ns, name}, ""
