@@ -21,6 +21,7 @@ func (c Config) ListFor(network string) (Listing, *mesh.Snapshot) {
 	}
 	b := NewBuilder(0)
 	b.SetTrustDomain(c.TrustDomain)
+	b.SetRootNamespace(c.RootNamespace)
 	b.Apply(full.changes()...)
 	whole, _, _ := b.Commit()
 	l := Listing{items: make([]item, 0, len(full.items)), byKey: map[Key]int{}, places: map[Key]int{}, faults: full.faults}

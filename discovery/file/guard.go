@@ -122,16 +122,21 @@ func workloadsGone(old, next inventory) removal {
 	return r
 }
 
-// policiesGone counts the policies: without one more may connect than before.
+// policiesGone counts the policies: without one more may connect than before. So it is with one that
+// was for every namespace, and is for its own alone.
 func policiesGone(old, next inventory) removal {
 	r := removal{what: " policies"}
-	there := map[policy.Name]bool{}
-	for _, o := range next.Policies().Objects() {
-		there[o.Name()] = true
+	there := map[policy.Name]bool{} // for every namespace
+	set := next.Policies()
+	for _, o := range set.Objects() {
+		there[o.Name()] = o.Name().Namespace == set.Root()
 	}
-	for _, o := range old.Policies().Objects() {
-		if r.before++; !there[o.Name()] {
-			r.names = append(r.names, o.Name().String())
+	set = old.Policies()
+	for _, o := range set.Objects() {
+		n := o.Name()
+		all, still := there[n]
+		if r.before++; !still || n.Namespace == set.Root() && !all {
+			r.names = append(r.names, n.String())
 		}
 	}
 	r.gone = uint64(len(r.names))

@@ -199,6 +199,33 @@ func TestAFileWithoutMostPoliciesIsHeld(t *testing.T) {
 	})
 }
 
+// Without the line that says which namespace they are in, policies for everybody are for nobody else.
+func TestAFileThatLosesTheRootNamespaceIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text := "networks: [{name: zero}]\nworkloads: [{uid: a, network: zero, addresses: [10.0.0.1]}]\npolicies:\n"
+		for i := range 5 {
+			text += fmt.Sprintf("- {apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: p%d, namespace: mesh}}\n", i)
+		}
+		w := watchFor(t, "zero", text+"rootNamespace: mesh\n")
+		w.write(text)
+		w.after(5 * time.Second)
+		if s := w.Status(); s.Held == "" || !strings.Contains(s.LastError, "it removes 5 of 5 policies") || w.store.Current().Policies().Root() != "mesh" {
+			t.Errorf("held %q: %s; policies of %s are for everybody", s.Held, s.LastError, w.store.Current().Policies().Root())
+		}
+		w.write("rootNamespace: demo\n" + strings.ReplaceAll(text, "namespace: mesh", "namespace: demo") + strings.Join(strings.SplitAfter(text, "\n")[3:], ""))
+		w.after(5 * time.Second)
+		if s := w.Status(); s.Held == "" {
+			t.Error("policies that were for everybody are for the workloads of their namespace alone, and nothing is held")
+		}
+		text += "rootNamespace: mesh\nnetworks: [{name: zero}, {name: one}]\n"
+		w.write(strings.Replace(text[len("networks: [{name: zero}]\n"):], "workloads: [", "workloads: [{uid: b, network: one, addresses: [10.0.0.2]}, ", 1))
+		w.after(5 * time.Second)
+		if s := w.Status(); s.Held != "" || !w.store.Current().HasNetwork("one") {
+			t.Errorf("a workload elsewhere more is held: %s", s.LastError)
+		}
+	})
+}
+
 // What other networks tell is no part of the file, and a change of the file removes none
 // of it.
 func TestWhatOthersTellIsNotCountedAsTheFiles(t *testing.T) {

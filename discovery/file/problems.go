@@ -209,10 +209,13 @@ func (w *Watcher) logProblem(p Problem) {
 		Str("field", p.Field).Str("value", p.Value).Str("problem", p.Message).Msg("the discovery file has a problem, everything else in it is in force")
 }
 
-// riskless reports whether changes of old cannot take away more than a Guard lets pass,
+// riskless reports whether changes of old, and another root namespace, cannot take away more than a Guard lets pass,
 // so that nobody needs to build the mesh twice to find out. What of old is no record, as
 // workloads elsewhere, is in no change.
-func riskless(old *mesh.Snapshot, changes []discovery.Change) bool {
+func riskless(old *mesh.Snapshot, root string, changes []discovery.Change) bool {
+	if was := old.Policies(); was != nil && was.Root() != root {
+		return false
+	}
 	workloads, services, policies := 0, 0, 0
 	for _, c := range changes {
 		switch c.Key.Kind {

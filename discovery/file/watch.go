@@ -398,7 +398,7 @@ func (w *Watcher) consider(data []byte) {
 	id := identifier(c, data)
 	next, whole := w.list(c)
 	before := w.inForce()
-	if c.Confirm != id && (whole != nil || before.elsewhere.Len() > 0 || !riskless(old, next.Since(w.listing))) {
+	if c.Confirm != id && (whole != nil || before.elsewhere.Len() > 0 || !riskless(old, c.RootNamespace, next.Since(w.listing))) {
 		if whole == nil {
 			whole, _ = discovery.Build(old.Revision+1, c)
 		}
