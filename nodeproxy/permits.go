@@ -58,7 +58,7 @@ func (s *permits) ask(session peered, pod *mesh.Workload, target uint16) (*permi
 	defer s.mu.Unlock()
 	s.held[p] = struct{}{} // before the snapshot is read: whoever revises for a later one finds it
 	s.refresh(pod)
-	d := s.decide(p)
+	d := s.rules.Decide(s.asked(p))
 	if !d.Allowed() {
 		delete(s.held, p)
 		return nil, d
@@ -84,8 +84,9 @@ func (s *permits) refresh(otherwise *mesh.Workload) {
 	s.rules = s.set.For(policy.Workload{Namespace: pod.Namespace, Labels: pod.Labels})
 }
 
-func (s *permits) decide(p *permit) policy.Decision {
-	return s.rules.Decide(policy.Connection{Source: p.session.Peer().ID, From: addrPort(p.session.RemoteAddr()).Addr(), Destination: netip.AddrPortFrom(s.pod.Addresses[0], p.target)})
+// asked is what policies are asked about p.
+func (s *permits) asked(p *permit) policy.Connection {
+	return policy.Connection{Source: p.session.Peer().ID, From: addrPort(p.session.RemoteAddr()).Addr(), Destination: netip.AddrPortFrom(s.pod.Addresses[0], p.target)}
 }
 
 // revise ends what the policies of the current snapshot do not allow, and returns how many that
@@ -95,13 +96,20 @@ func (s *permits) revise() int {
 	s.mu.Lock()
 	if s.refresh(nil); s.other {
 		s.other = false
+		decisions := map[policy.Connection]policy.Decision{} // once for all of one client: new connections wait meanwhile
 		for p := range s.held {
-			d := s.decide(p)
+			c := s.asked(p)
+			d, known := decisions[c]
+			if !known {
+				d = s.rules.Decide(c)
+				decisions[c] = d
+			}
 			if d.Allowed() {
 				continue
 			}
 			delete(s.held, p)
-			if p.denied = &d; p.open != nil {
+			why := d // only those that are denied take memory
+			if p.denied = &why; p.open != nil {
 				cut = append(cut, p.open)
 			}
 		}

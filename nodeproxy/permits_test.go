@@ -19,7 +19,9 @@ import (
 type madePeer struct{ id spiffeid.ID }
 
 func (m madePeer) Peer() hbone.Peer     { return hbone.Peer{ID: m.id} }
-func (m madePeer) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 9), Port: 1} }
+func (m madePeer) RemoteAddr() net.Addr { return madeAddress }
+
+var madeAddress = &net.TCPAddr{IP: net.IPv4(10, 0, 0, 9), Port: 1}
 
 // madeConnection counts how often it was cut.
 type madeConnection struct {
@@ -31,6 +33,27 @@ type madeConnection struct {
 }
 
 func (m *madeConnection) cut() { m.cuts++ }
+
+// New connections to a pod wait while its open ones are judged anew: once for all of one client.
+func TestRevisionAsksOnceForEachClient(t *testing.T) {
+	pod := &mesh.Workload{UID: "pod", Namespace: "demo", Network: "east", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Capacity: 1}
+	store := &discovery.Store{}
+	store.Swap(mesh.NewSnapshot(1, mesh.Parts{Workloads: []*mesh.Workload{pod}}))
+	s := newPermits("pod", store)
+	const connections = 2000
+	for i := range connections {
+		s.ask(madePeer{spiffeid.RequireFromString(fmt.Sprintf("spiffe://cluster.local/ns/demo/sa/client-%d", i%4))}, pod, 8080)
+	}
+	deny := &policy.Authorization{Metadata: policy.Metadata{Namespace: "demo", Called: "deny"}, Action: policy.Deny}
+	if n := testing.AllocsPerRun(5, func() { // each decision takes some
+		edit := store.Current().Edit()
+		edit.SetPolicies(policy.NewSet("root", []policy.Object{deny}))
+		store.Swap(edit.Snapshot(store.Current().Revision + 1))
+		s.revise()
+	}); n > connections/2 || len(s.held) != connections {
+		t.Errorf("%v allocations for %d connections of 4 clients, of which %d may be", n, connections, len(s.held))
+	}
+}
 
 // What holds after each step of whatever order in which policies change, connections come, are
 // opened and end, and permits are revised: who is asked gets the answer of the policies of that
