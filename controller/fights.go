@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/controller/imports"
 	"github.com/isthmus-mesh/isthmus/controller/vip"
 )
 
@@ -17,6 +18,9 @@ const (
 	// foughtFrom is how many times in a row that is nobody's who corrects it by hand.
 	foughtFrom = 2
 )
+
+// undoes are the writes that end what another has made.
+var undoes = map[string]string{imports.Create.String(): imports.Delete.String(), imports.Delete.String(): imports.Create.String()}
 
 // fights remember what was written last, so that what somebody else changes back each time is written
 // ever more rarely, and an operator hears of it. Not safe for concurrent use.
@@ -40,6 +44,9 @@ func (f *fights) did(do string, n vip.Name, want any, now time.Time) bool {
 	if x == nil || now.Sub(x.at) > foughtWithin || !reflect.DeepEqual(x.want, want) {
 		x = &fight{want: want, times: -1}
 		f.of[c] = x
+	}
+	if undone, ok := undoes[do]; ok {
+		delete(f.of, cause{undone, n.Namespace, n.Name}) // who did not let it stay was this process
 	}
 	x.at = now
 	x.times++

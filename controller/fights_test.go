@@ -165,3 +165,31 @@ func TestADeletedLedgerFreesNoAddress(t *testing.T) {
 		t.Errorf("said is %q", l.Controller.ledger)
 	}
 }
+
+// A service that others export and withdraw again and again is nobody's fight: its import is made and
+// deleted by what is wanted.
+func TestAnExportThatComesAndGoesIsNoFight(t *testing.T) {
+	l, a := newLeader(t, Config{VIPs: ranges}, "demo")
+	n := vip.Name{Namespace: "demo", Name: "web"}
+	for i := range 5 {
+		for _, wanted := range []bool{true, false} {
+			l.exports.mu.Lock()
+			delete(l.exports.of, n)
+			l.exports.mu.Unlock()
+			if wanted {
+				l.offer(n)
+			}
+			for end := time.Now().Add(5 * time.Second); (a.imported(n) != nil) != wanted; time.Sleep(5 * time.Millisecond) {
+				if err := l.plan(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if said := sentences(l.gates.held()); len(said) > 0 {
+					t.Fatalf("round %d, wanted %v: said is %q", i, wanted, said)
+				}
+				if time.Now().After(end) {
+					t.Fatalf("round %d: not done, wanted %v", i, wanted)
+				}
+			}
+		}
+	}
+}
