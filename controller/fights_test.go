@@ -193,3 +193,38 @@ func TestAnExportThatComesAndGoesIsNoFight(t *testing.T) {
 		}
 	}
 }
+
+// A ledger that somebody empties is as one that is deleted, also under who leads: nobody gets an address that
+// was given back a moment ago.
+func TestAnEmptiedLedgerFreesNoAddress(t *testing.T) {
+	for what, another := range map[string]bool{"the same process": false, "another": true} {
+		l, a := newLeader(t, Config{VIPs: ranges}, "demo")
+		stays, later := vip.Name{Namespace: "demo", Name: "stays"}, vip.Name{Namespace: "demo", Name: "later"}
+		made := func(n vip.Name) {
+			t.Helper()
+			for end := time.Now().Add(5 * time.Second); a.imported(n) == nil; time.Sleep(5 * time.Millisecond) {
+				_ = l.plan(t.Context()) // the ledger is not what was read
+				clear(l.gates.of)
+				if time.Now().After(end) {
+					t.Fatalf("%s: %s is not imported", what, n)
+				}
+			}
+		}
+		l.offer(stays)
+		made(stays)
+		a.mu.Lock()
+		key := "configmaps/isthmus-system/" + ledgerName
+		empty := clone(a.objects[key])
+		delete(empty, "data")
+		a.put(key, empty, true)
+		a.mu.Unlock()
+		if another {
+			l.ledger, l.text = nil, l.client.Text(ledgerName)
+		}
+		l.offer(later)
+		made(later)
+		if ips, _ := a.imported(later)["spec"].(map[string]any)["ips"].([]any); len(ips) > 0 {
+			t.Errorf("%s: %v, which somebody may have had, are given", what, ips)
+		}
+	}
+}

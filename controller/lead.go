@@ -289,8 +289,8 @@ func outcome(err error) string {
 	return "failed"
 }
 
-// read reads the ledger. If there is none, and some of have got addresses of one, it was deleted: then
-// it is not known which were given back lately.
+// read reads the ledger. If there is none or nothing in it, and some of have got addresses of one, it was
+// deleted or emptied: then it is not known which were given back lately.
 func (l *leader) read(ctx context.Context, have map[vip.Name]imports.Import) error {
 	text, err := l.text.Read(ctx)
 	if err != nil {
@@ -298,7 +298,7 @@ func (l *leader) read(ctx context.Context, have map[vip.Name]imports.Import) err
 	}
 	ledger, odd := vip.Parse(l.cfg.VIPs.ranges(), text, time.Now())
 	said := ""
-	if !l.text.Exists() {
+	if strings.TrimSpace(text) == "" {
 		of := 0
 		for _, i := range have {
 			if i.Ours && len(i.IPs) > 0 {
@@ -307,8 +307,8 @@ func (l *leader) read(ctx context.Context, have map[vip.Name]imports.Import) err
 		}
 		if of > 0 {
 			ledger = vip.Lost(l.cfg.VIPs.ranges(), time.Now())
-			said = fmt.Sprintf("the ledger of virtual addresses (ConfigMap %s) is gone, and %d ServiceImports have addresses of it: these stay, and others get none for %v, as it is not known which were given back lately", ledgerName, of, vip.Quarantine)
-			l.log.Warn().Str("configmap", ledgerName).Int("imports", of).Dur("quarantine", vip.Quarantine).Msg("the ledger of virtual addresses is gone: addresses that are in use stay, and no others are given for as long")
+			said = fmt.Sprintf("the ledger of virtual addresses (ConfigMap %s) is gone or empty, and %d ServiceImports have addresses of it: these stay, and others get none for %v, as it is not known which were given back lately", ledgerName, of, vip.Quarantine)
+			l.log.Warn().Str("configmap", ledgerName).Int("imports", of).Dur("quarantine", vip.Quarantine).Msg("the ledger of virtual addresses is gone or empty: addresses that are in use stay, and no others are given for as long")
 		}
 	}
 	if len(odd) > 0 {

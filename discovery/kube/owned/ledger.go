@@ -38,9 +38,6 @@ func (t *Text) Read(ctx context.Context) (text string, err error) {
 	return t.object.Data[keyOfLedger], nil
 }
 
-// Exists reports whether there was one when it was read or written last.
-func (t *Text) Exists() bool { return t.object != nil }
-
 // Write replaces what Read has read, or Write written, also by the same. It fails with
 // ErrStale if it is not that any more, and with ErrGone if there is none any more: the next Write makes
 // one then.
