@@ -51,7 +51,7 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e := answer.Explanation{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Source: from.UID, Destination: destination, Now: now, Discovery: p.own.source(), Candidates: []answer.Verdict{}}
-	e.Permissions = p.permissions(snap, asker{from.UID, from.Identity, from.Addresses[0]}, host, port)
+	e.Permissions = p.permissions(snap, asker{name: from.UID, id: from.Identity}, host, port)
 	flow := flowTo(host, port)
 	flow.Source = from
 	if d, err := p.view.Resolve(snap, flow, now); err != nil {

@@ -18,7 +18,7 @@ import (
 type asker struct {
 	name string
 	id   spiffeid.ID
-	from netip.Addr // that its connections come from; zero: it is not known
+	from netip.Addr // that its connections come from; zero: it is not known, as on the own network, where node proxies open them
 }
 
 // askerOf returns the client that source names: a workload that discovery knows, or a SPIFFE ID.
@@ -36,9 +36,7 @@ func (p *Proxy) askerOf(snap *mesh.Snapshot, source string) (asker, bool) {
 		w = named[0]
 	}
 	c := asker{name: w.UID, id: w.Identity}
-	if w.Network == p.cfg.Network {
-		c.from = w.Addresses[0]
-	} else if gateways := snap.Gateways(p.cfg.Network); len(gateways) > 0 {
+	if gateways := snap.Gateways(p.cfg.Network); w.Network != p.cfg.Network && len(gateways) > 0 && gateways[0].Sources[0].IsSingleIP() {
 		c.from = gateways[0].Sources[0].Addr()
 	}
 	return c, true
@@ -61,6 +59,8 @@ func (p *Proxy) permissions(snap *mesh.Snapshot, c asker, host string, port uint
 		x := answer.Permission{UID: w.UID, Pod: w.PodName(), Port: target, Allowed: d.Allowed(), Policy: d.By(), Why: d.String()}
 		if c.from.IsValid() {
 			x.From = c.from.String()
+		} else if rules.ByAddress() {
+			x.Why += "; where its connections come from is not known, and ranges of addresses match nothing here"
 		}
 		for _, would := range rules.DryRun(connection) {
 			x.DryRun = append(x.DryRun, would.String())

@@ -204,7 +204,7 @@ spec: {action: DENY, rules: [{}]}`)
 	for source, want := range map[string]answer.Permission{
 		"spiffe://cluster.local/ns/default/sa/batch": {Policy: "AuthorizationPolicy default/no-batch", Why: "denied by AuthorizationPolicy default/no-batch, rules[0]"},
 		"spiffe://cluster.local/ns/default/sa/shop":  {Policy: "AuthorizationPolicy default/near-only", Why: "denied: no rule of an ALLOW policy matches: AuthorizationPolicy default/near-only"},
-		"default/near-1": {Policy: "AuthorizationPolicy default/near-only", Why: "allowed by AuthorizationPolicy default/near-only, rules[0]", Allowed: true, From: p.at["near"].Addr().String()},
+		"default/near-1": {Policy: "AuthorizationPolicy default/near-only", Why: "allowed by AuthorizationPolicy default/near-only, rules[0]", Allowed: true},
 	} {
 		_, e, body := ask("west-2", source)
 		want.Port, want.DryRun = 8080, []string{"denied by AuthorizationPolicy default/tried, rules[0]"}
@@ -225,5 +225,30 @@ spec: {action: DENY, rules: [{}]}`)
 		if status, _, body := ask(process, source); status != 400 || !strings.Contains(body, "SPIFFE ID") {
 			t.Errorf("%s asked of %s: %d %s", process, source, status, body)
 		}
+	}
+}
+
+// Explain does not take clients of the own network to come from their pods' addresses: they come from those of
+// their node proxies, which it does not know.
+func TestExplainSaysOfRangesWhatHolds(t *testing.T) {
+	p := newPoliced(t)
+	p.policies(t, fmt.Sprintf(`
+kind: AuthorizationPolicy
+metadata: {name: no-near, namespace: default}
+spec: {action: DENY, rules: [{from: [{source: {ipBlocks: ["%s"]}}]}]}`, p.at["near"].Addr()))
+	p.Start()
+	_, body := p.Process("node proxy west-2").Get(t, "/explain?destination="+hello+"&source=default/near-1")
+	var e answer.Explanation
+	if err := json.Unmarshal([]byte(body), &e); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	_, err := meshtest.Hello(p.at["near"])
+	for _, x := range e.Permissions {
+		if x.Allowed != (err == nil) || x.From != "" || !strings.Contains(x.Why, "is not known") {
+			t.Errorf("a connection: %v; said is %+v", err, x)
+		}
+	}
+	if len(e.Permissions) != 2 {
+		t.Errorf("%s", body)
 	}
 }

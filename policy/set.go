@@ -174,6 +174,17 @@ func (e *Effective) Authorizations() []*Authorization {
 	return slices.Concat(e.deny, e.allow, e.dryRun)
 }
 
+// ByAddress reports whether policies for the workload ask where connections come from.
+func (e *Effective) ByAddress() bool {
+	return slices.ContainsFunc(e.Authorizations(), func(a *Authorization) bool {
+		return slices.ContainsFunc(a.Rules, func(r Rule) bool {
+			return slices.ContainsFunc(r, func(c Clause) bool {
+				return slices.ContainsFunc(c, func(m Match) bool { return !m.SourceIPs.empty() })
+			})
+		})
+	})
+}
+
 // StrictAs returns rules of a DENY policy that deny what the modes do, for who knows no
 // PeerAuthentication; none if that is nothing.
 func (e *Effective) StrictAs() []Rule {
