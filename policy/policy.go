@@ -37,7 +37,8 @@ type Object interface{ Name() Name }
 // workload.
 type Selector map[string]string
 
-func (s Selector) selects(labels map[string]string) bool {
+// Selects reports whether labels have all of s.
+func (s Selector) Selects(labels map[string]string) bool {
 	for k, v := range s {
 		if has, ok := labels[k]; !ok || has != v {
 			return false

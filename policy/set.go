@@ -74,7 +74,7 @@ func (s *Set) For(w Workload) *Effective {
 	}
 	for _, ns := range namespaces {
 		for _, a := range s.rules[ns] {
-			if a.Selector.selects(w.Labels) {
+			if a.Selector.Selects(w.Labels) {
 				e.add(a)
 			}
 		}
@@ -91,12 +91,12 @@ func (s *Set) modesFor(w Workload) (out []*PeerAuthentication) {
 		}
 	}
 	for _, p := range slices.Concat(s.peers[w.Namespace], s.peers[s.root]) {
-		if p.unread && p.Selector.selects(w.Labels) {
+		if p.unread && p.Selector.Selects(w.Labels) {
 			return []*PeerAuthentication{p}
 		}
 	}
 	if w.Namespace != s.root {
-		first(w.Namespace, func(p *PeerAuthentication) bool { return len(p.Selector) > 0 && p.Selector.selects(w.Labels) })
+		first(w.Namespace, func(p *PeerAuthentication) bool { return len(p.Selector) > 0 && p.Selector.Selects(w.Labels) })
 		first(w.Namespace, func(p *PeerAuthentication) bool { return len(p.Selector) == 0 })
 	}
 	first(s.root, func(p *PeerAuthentication) bool { return len(p.Selector) == 0 })

@@ -123,24 +123,66 @@ func workloadsGone(old, next inventory) removal {
 }
 
 // policiesGone counts the policies: without one more may connect than before. So it is with one that
-// was for every namespace, and is for its own alone.
+// was for every namespace, and is for its own alone, and with one of whose workloads, though they are still
+// there, none has its labels any more.
 func policiesGone(old, next inventory) removal {
 	r := removal{what: " policies"}
-	there := map[policy.Name]bool{} // for every namespace
-	set := next.Policies()
-	for _, o := range set.Objects() {
-		there[o.Name()] = o.Name().Namespace == set.Root()
+	there := map[policy.Name]policy.Object{}
+	is := selectors{set: next.Policies(), workloads: next.Workloads}
+	for _, o := range is.set.Objects() {
+		there[o.Name()] = o
 	}
-	set = old.Policies()
-	for _, o := range set.Objects() {
+	was := selectors{set: old.Policies(), workloads: func() []*mesh.Workload {
+		return slices.DeleteFunc(old.Workloads(), func(w *mesh.Workload) bool { return next.Workload(w.UID) == nil })
+	}}
+	for _, o := range was.set.Objects() {
 		n := o.Name()
-		all, still := there[n]
-		if r.before++; !still || n.Namespace == set.Root() && !all {
+		now := there[n]
+		if r.before++; now == nil || n.Namespace == was.set.Root() && n.Namespace != is.set.Root() || was.forAnybody(o) && !is.forAnybody(now) {
 			r.names = append(r.names, n.String())
 		}
 	}
 	r.gone = uint64(len(r.names))
 	return r
+}
+
+// selectors find whether policies of a set are for any workload.
+type selectors struct {
+	set       *policy.Set
+	workloads func() []*mesh.Workload
+	labelled  map[label][]*mesh.Workload // nil: nobody has asked yet
+}
+
+type label struct{ namespace, key, value string } // of every namespace: ""
+
+// forAnybody reports whether o is for any workload.
+func (s *selectors) forAnybody(o policy.Object) bool {
+	a, is := o.(*policy.Authorization)
+	if !is || len(a.Selector) == 0 {
+		return true
+	}
+	if s.labelled == nil {
+		s.labelled = map[label][]*mesh.Workload{}
+		for _, w := range s.workloads() {
+			for k, v := range w.Labels {
+				for _, l := range []label{{w.Namespace, k, v}, {"", k, v}} {
+					s.labelled[l] = append(s.labelled[l], w)
+				}
+			}
+		}
+	}
+	namespace := a.Namespace
+	if namespace == s.set.Root() {
+		namespace = ""
+	}
+	var fewest []*mesh.Workload
+	first := true
+	for k, v := range a.Selector {
+		if list := s.labelled[label{namespace, k, v}]; first || len(list) < len(fewest) {
+			fewest, first = list, false
+		}
+	}
+	return slices.ContainsFunc(fewest, func(w *mesh.Workload) bool { return a.Selector.Selects(w.Labels) })
 }
 
 // servicesGone counts the services that the file lists: those that it lists no more, or that

@@ -199,6 +199,34 @@ func TestAFileWithoutMostPoliciesIsHeld(t *testing.T) {
 	})
 }
 
+// Without the labels of its workloads a policy with a selector is for nobody; one whose workloads are gone was.
+func TestAFileThatLosesLabelsIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pods, policies := "", ""
+		for i := range 10 {
+			pods += fmt.Sprintf("- {uid: a%d, namespace: demo, network: zero, addresses: [10.0.0.%d], labels: {app: web%d, tier: front}}\n", i, i+1, i)
+			policies += fmt.Sprintf("- {apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: p%d, namespace: %s}, spec: {selector: {matchLabels: {tier: front, app: web%d}}}}\n", i, []string{"demo", "istio-system"}[i%2], i)
+		}
+		file := func(pods, policies string) string {
+			return "networks: [{name: zero}]\nworkloads:\n" + pods + "policies:\n" + policies
+		}
+		w := watch(t, file(pods, policies))
+		for _, c := range []struct{ content, held string }{
+			{file(strings.ReplaceAll(pods, "app: ", "run: "), policies), "it removes 10 of 10 policies"},
+			{file(strings.Join(strings.SplitAfter(pods, "\n")[3:], ""), policies), ""},
+			{file(pods, policies), ""},
+			{file(strings.ReplaceAll(pods, "app: ", "run: "), strings.ReplaceAll(policies, "app: ", "run: ")), ""},
+			{file(strings.ReplaceAll(pods, "labels: ", "ports: [], labels: "), strings.ReplaceAll(policies, "app: ", "run: ")), "it removes 10 of 10 policies"},
+		} {
+			w.write(c.content)
+			w.after(5 * time.Second)
+			if s := w.Status(); (s.Held != "") != (c.held != "") || !strings.Contains(s.LastError, c.held) {
+				t.Errorf("held %q: %s; want %q", s.Held, s.LastError, c.held)
+			}
+		}
+	})
+}
+
 // Without the line that says which namespace they are in, policies for everybody are for nobody else.
 func TestAFileThatLosesTheRootNamespaceIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
