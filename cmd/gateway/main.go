@@ -20,6 +20,7 @@ func main() {
 		Name:     "gateway",
 		Instance: gateway.Config.Instance,
 		Load:     gateway.LoadConfig,
+		Problems: func(c gateway.Config) error { return c.Discovery.Problems() },
 		Log:      func(c gateway.Config) logging.Config { return c.Log },
 		New:      func(c gateway.Config, log zerolog.Logger) (process.Runner, error) { return gateway.New(c, log) },
 	}, os.Args[1:], os.Stderr))

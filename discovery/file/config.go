@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -38,6 +39,16 @@ func (c Config) Load() (s *mesh.Snapshot, left, err error) {
 		err = fmt.Errorf("discovery.file: %w: give a path from the root, or from the directory that the process is started in", failed)
 	}
 	return s, left, err
+}
+
+// Problems joins an error for each object or field of the file that is not used, or not as it is
+// written, by a process that starts with it. Without a file there are none.
+func (c Config) Problems() error {
+	if c.File == "" {
+		return nil
+	}
+	_, left, err := c.Load()
+	return cmp.Or(err, left)
 }
 
 // Open is [Open] of the file for a process that is on network.

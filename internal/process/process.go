@@ -54,6 +54,9 @@ type Spec[C any] struct {
 	Instance func(C) string
 	// Load reads the file at path; warnings go to the log.
 	Load func(path string) (c C, warnings []string, err error)
+	// Problems joins what is wrong with files that a configuration names and keeps nobody from
+	// starting, for --check: a running process tells of it itself. It may be nil.
+	Problems func(C) error
 	// Log picks the logging part of the configuration.
 	Log func(C) logging.Config
 	// New binds sockets and reads what it needs; an error means exit 3.
@@ -71,7 +74,7 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 	}
 	path := flags.String("config", "", "path of the YAML configuration (required)")
 	version := flags.Bool("version", false, "print the version and exit")
-	check := flags.Bool("check", false, "check the configuration and exit: with 2 if it has mistakes")
+	check := flags.Bool("check", false, "check the configuration and the discovery file, and exit: with 2 if the process would not start by them")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return OK
 	} else if err != nil {
@@ -96,6 +99,11 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 	if *check {
 		for _, w := range warnings {
 			fmt.Fprintf(stderr, "%s: %s\n", s.Name, w)
+		}
+		if s.Problems != nil {
+			if left := s.Problems(cfg); left != nil {
+				fmt.Fprintf(stderr, "%s: starts, with problems:\n%v\n", s.Name, left)
+			}
 		}
 		return OK
 	}

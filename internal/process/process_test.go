@@ -22,6 +22,7 @@ type config struct {
 	log  logging.Config
 	load error
 	warn []string
+	left error
 	new  error
 	run  func(context.Context) error
 	hups chan struct{} // one value for each Reload
@@ -41,6 +42,7 @@ func spec(c config) Spec[config] {
 			}
 			return c, c.warn, nil
 		},
+		Problems: func(c config) error { return c.left },
 		Instance: func(config) string { return "west/gw-1" },
 		Log:      func(c config) logging.Config { return c.log },
 		New:      func(c config, _ zerolog.Logger) (Runner, error) { return runner(c), c.new },
@@ -139,6 +141,7 @@ func TestCheckReadsTheConfigurationAlone(t *testing.T) {
 		"well":     {config{new: errors.New("started")}, OK, ""},
 		"warnings": {config{warn: []string{"careful"}, new: errors.New("started")}, OK, "careful"},
 		"mistakes": {config{load: errors.New("names no network")}, Usage, "names no network"},
+		"problems": {config{left: errors.New("mesh.yaml:7: no such action"), new: errors.New("started")}, OK, "tester: starts, with problems:\nmesh.yaml:7: no such action\n"},
 	} {
 		var b bytes.Buffer
 		if code := Main(spec(x.c), []string{"--config", "x.yaml", "--check"}, &b); code != x.code || !strings.Contains(b.String(), x.says) || x.says == "" && b.Len() > 0 {
