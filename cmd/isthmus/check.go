@@ -60,6 +60,10 @@ be asked; the checks of the others are printed.`,
 		if len(contexts)+len(admin)+len(files.configs)+len(files.values) == 0 {
 			return exit(exitUsage, errors.New("name what to check: --contexts, --admin, --config or --values"))
 		}
+		contexts, err := contextList(contexts)
+		if err != nil {
+			return err
+		}
 		if err := files.validate(); err != nil {
 			return exit(exitUsage, err)
 		}

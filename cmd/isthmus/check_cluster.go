@@ -211,6 +211,10 @@ func (c *checkup) pair(ctx context.Context, a, b *checkedCluster) {
 		p.contexts = p.k.context + "," + c.place(b.where).k.context
 		c.at(where, &p)
 	}
+	if oneCluster([]string{a.where, b.where}, []linkcard.Card{a.card, b.card}) != nil {
+		c.remedied(checkName, where, checkBad, fmt.Sprintf("both are network %q with the same key: the contexts are of one cluster", a.card.Network), "name each cluster once, or correct one of the contexts: kubectl config get-contexts")
+		return
+	}
 	if a.card.Network == b.card.Network {
 		c.add(checkName, where, checkBad, fmt.Sprintf("both are network %q", a.card.Network))
 		return

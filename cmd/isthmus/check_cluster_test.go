@@ -175,6 +175,42 @@ func TestCheckOfAnotherNamespace(t *testing.T) {
 	}
 }
 
+// The namespace of the mesh is known by its link card too, before the chart is there, to check and to link.
+func TestALinkCardInAnotherNamespaceIsNamed(t *testing.T) {
+	card := initialised(t)["configmap-isthmus-network"]
+	elsewhere := `{"items":[` + strings.Replace(card, `"namespace":"isthmus-system"`, `"namespace":"mesh"`, 1) + `]}`
+	program := fakeCluster(t, map[string]string{"all-configmaps": elsewhere})
+	code, out, errs := isthmus(t, "check", "--contexts", "w", "--kubectl", program)
+	if code != exitFinding || strings.Count(out, "✗ ISTH") != 1 || errs != "" {
+		t.Errorf("exits with %d:\n%s%s", code, out, errs)
+	}
+	wantIn(t, out, "✗ ISTH-100", "namespace mesh has", "→ isthmus check --contexts w --namespace mesh --kubectl "+program)
+	for _, line := range []string{"link --contexts v,w --apply", "unlink --contexts v,w --apply", "link card --context v"} {
+		code, out, errs := isthmus(t, append(strings.Fields(line), "--kubectl", program)...)
+		if code != exitStart || out != "" || strings.Contains(errs, "isthmus init") {
+			t.Errorf("%s exits with %d:\n%s%s", line, code, out, errs)
+		}
+		wantIn(t, errs, `context "v" has no ConfigMap isthmus-network in namespace isthmus-system, and one of network "west" in namespace mesh: name that with --namespace mesh`)
+	}
+	// Without one, or a right to look for it, the command that makes one is for the namespace that was asked.
+	for _, more := range []map[string]string{nil, {"all-configmaps": "Error from server (Forbidden): configmaps is forbidden"}} {
+		_, _, errs := isthmus(t, "link", "card", "--context", "v", "--namespace", "other", "--kubectl", fakeCluster(t, more))
+		wantIn(t, errs, "run `isthmus init --network NAME --trust-domain DOMAIN --apply --context v --namespace other")
+	}
+}
+
+// A cluster that is named twice is no pair.
+func TestCheckOfOneClusterByTwoNames(t *testing.T) {
+	program := fakeCluster(t, initialised(t))
+	for contexts, want := range map[string]string{"w,w": `"w" is there twice`, "w,": "empty name"} {
+		if code, _, errs := isthmus(t, "check", "--contexts", contexts, "--kubectl", program); code != exitUsage || !strings.Contains(errs, want) {
+			t.Errorf("%s: exits with %d: %s, want %q", contexts, code, errs, want)
+		}
+	}
+	_, out, _ := isthmus(t, "check", "--contexts", "w,v", "--kubectl", program)
+	wantIn(t, out, "✗ ISTH-201", `both are network "west" with the same key: the contexts are of one cluster`, "→ name each cluster once")
+}
+
 // Who may not read something is told which right is missing and what was not checked for it; the
 // rest is checked.
 func TestCheckGoesOnWithoutARight(t *testing.T) {

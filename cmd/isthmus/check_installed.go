@@ -13,18 +13,27 @@ import (
 // errElsewhere ends the checks of a namespace that is not that of the mesh.
 var errElsewhere = errors.New("the mesh is in another namespace")
 
-// elsewhere says which namespaces have gateways, where this one has neither these nor a link card.
+// elsewhere says which namespaces have gateways or a link card, where this one has neither these nor a link card.
 func (c *checkup) elsewhere(ctx context.Context, where string, p *place) error {
 	var list struct {
 		Items []struct{ Metadata struct{ Namespace string } }
 	}
 	_, err := p.k.list(ctx, &list, "deployments.apps", "--field-selector", "metadata.name=isthmus-gateway")
-	if may, err := p.may(err, "whether the mesh is in another namespace ("+checkNamespace.code+")"); !may {
+	if _, err := p.may(err, "whether the mesh is in another namespace ("+checkNamespace.code+")"); err != nil {
 		return err
 	}
 	var others []string
 	for _, o := range list.Items {
 		others = append(others, o.Metadata.Namespace)
+	}
+	cards, err := cardsElsewhere(ctx, p.k)
+	if err != nil {
+		return err
+	}
+	for _, o := range cards {
+		if !slices.Contains(others, o.namespace) {
+			others = append(others, o.namespace)
+		}
 	}
 	if len(others) == 0 || slices.Contains(others, p.k.namespace) {
 		return nil

@@ -130,8 +130,8 @@ func (k kubectl) afterInit(network string, td spiffeid.TrustDomain) string {
 		helm += " --namespace " + quoted(k.namespace)
 	}
 	return (&place{k: k, network: network, domain: td.Name()}).fill(`Keep that directory where you keep secrets: rotations, and init when it is run again, need it.
-Next, unless the chart is there: ` + helm + ` install isthmus helm/isthmus --set network={network},trustDomain={domain} …
-then, also after a rotation: isthmus link --contexts {context},OTHER --apply{flags} (docs/kubernetes.md has each step)
+Next, unless the chart is there: ` + helm + ` install isthmus helm/isthmus --set network={network},trustDomain={domain} --set-string image.registry=REGISTRY,image.tag=TAG # of your images
+then, also after a rotation: isthmus link --contexts {context},OTHER --apply{flags} # docs/kubernetes.md has each step
 `)
 }
 

@@ -50,27 +50,42 @@ func replaces(ctx context.Context, k kubectl, network, dir string) error {
 	return exit(exitFinding, fmt.Errorf("%s: %s, and %s does not have that: use the directory that made them (--dir), or say --replace to make the network anew, which linked networks refuse until they unlink and link it again", at, strings.Join(found, "; "), missing))
 }
 
-// elsewhere refuses a cluster that is a network already by another namespace. Who may not look
-// there is let through.
+// elsewhere refuses a cluster that is a network already by another namespace.
 func elsewhere(ctx context.Context, k kubectl) error {
+	others, err := cardsElsewhere(ctx, k)
+	if err != nil || len(others) == 0 {
+		return err
+	}
+	o := others[0]
+	at, kubectl := k, "{kubectl}"
+	if at.namespace = o.namespace; k.context == "" {
+		kubectl += " --namespace " + quoted(o.namespace)
+	}
+	return exit(exitFinding, fmt.Errorf("init of %s: its cluster is network %q already, in namespace %s: a cluster is one network: name another context with --context, or that namespace with --namespace %[3]s; if that is given up, before: %s", k.where(), o.network, o.namespace, (&place{k: at}).fill(kubectl+" delete configmap "+cardMap)))
+}
+
+// cardElsewhere is a link card in a namespace that is not asked.
+type cardElsewhere struct{ namespace, network string }
+
+// cardsElsewhere are those that can be read. Who may not look there has none: a right in the own
+// namespace is enough.
+func cardsElsewhere(ctx context.Context, k kubectl) (out []cardElsewhere, err error) {
 	b, err := k.run(ctx, nil, "get", "configmaps", "--all-namespaces", "--field-selector", "metadata.name="+cardMap, "--output", "json")
 	if err != nil {
-		return nil // a right in the namespace alone is enough
+		return nil, nil
 	}
 	var list struct{ Items []configMap }
 	if len(b) > 0 {
 		if err := json.Unmarshal(b, &list); err != nil {
-			return exit(exitStart, fmt.Errorf("ConfigMaps %s of %s: %w", cardMap, k.where(), err))
+			return nil, exit(exitStart, fmt.Errorf("ConfigMaps %s of %s: %w", cardMap, k.where(), err))
 		}
 	}
 	for _, m := range list.Items {
-		c, err := linkcard.Parse(cardMap, []byte(m.Data[cardFile]))
-		if err != nil || m.Metadata.Namespace == k.namespace {
-			continue
+		if c, err := linkcard.Parse(cardMap, []byte(m.Data[cardFile])); err == nil && m.Metadata.Namespace != k.namespace {
+			out = append(out, cardElsewhere{m.Metadata.Namespace, c.Network})
 		}
-		return exit(exitFinding, fmt.Errorf("init of %s: its cluster is network %q already, in namespace %s: a cluster is one network: name another context with --context, or that namespace with --namespace %[3]s; if that is given up, delete its ConfigMap %s before", k.where(), c.Network, m.Metadata.Namespace, cardMap))
 	}
-	return nil
+	return out, nil
 }
 
 // ownCard is the link card of a cluster; nothing if it has none that can be read.

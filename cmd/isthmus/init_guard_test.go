@@ -99,7 +99,7 @@ func TestInitInTheWrongPlaceWritesNothing(t *testing.T) {
 		"the current context":                    {"--network west", east, []string{"the kubeconfig's current context", `network "east" already`}},
 		"another network, of which a card stays": {"--network west", card, []string{`network "east" already`, "there is no Secret"}},
 		"a directory that is mistyped":           {"--network east --dir esat", east, []string{"esat, which is not there yet, does not have that", "(--dir)"}},
-		"another namespace":                      {"--network west --namespace mesh --replace", elsewhereHas(t, east), []string{`network "east" already, in namespace isthmus-system`, "--namespace isthmus-system", "delete its ConfigMap"}},
+		"another namespace":                      {"--network west --namespace mesh --replace", elsewhereHas(t, east), []string{`network "east" already, in namespace isthmus-system`, "--namespace isthmus-system", "--namespace isthmus-system delete configmap isthmus-network"}},
 		"its own network in another namespace":   {"--network east --namespace mesh", elsewhereHas(t, east), []string{`network "east" already, in namespace isthmus-system`}},
 	} {
 		program, applied := storingKubectl(t, x.has)
@@ -142,7 +142,7 @@ func TestInitSaysWhereTheKeysAreAndWhatIsNext(t *testing.T) {
 			t.Fatalf("%d: %d, %s", i, code, errs)
 		}
 		wantIn(t, out, word+` the key of network "west" and the certificate authority of trust domain "west.local" in `+filepath.Join(dir, "west")+"\n", "where you keep secrets",
-			"helm --kube-context w --namespace isthmus-system install isthmus helm/isthmus --set network=west,trustDomain=west.local", "isthmus link --contexts w,OTHER --apply")
+			"helm --kube-context w --namespace isthmus-system install isthmus helm/isthmus --set network=west,trustDomain=west.local --set-string image.registry=REGISTRY,image.tag=TAG # ", "isthmus link --contexts w,OTHER --apply")
 	}
 	if _, _, errs := isthmus(t, "init", "--network", "west"); errs != "" {
 		t.Errorf("of keys that are there it says %s", errs)

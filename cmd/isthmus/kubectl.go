@@ -91,7 +91,7 @@ func (k kubectl) remedy(ctx context.Context, why string) string {
 	case k.context != "" && has(fmt.Sprintf("context %q does not exist", k.context), "context was not found"):
 		return k.knownContexts(ctx)
 	case has("(Forbidden)"):
-		return "you have no right to that there: use a context of somebody who has, or have it given to you"
+		return "you have no right to that there: use a context of somebody who has, or have it given to you: docs/kubernetes/operator.yaml has all that isthmus needs"
 	case has("(Unauthorized)", "must be logged in", "getting credentials"):
 		return "your credentials are not taken there: log in anew"
 	case k.context == "" && has("localhost:8080"):

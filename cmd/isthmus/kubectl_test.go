@@ -11,7 +11,7 @@ import (
 func TestKubectlFailuresNameTheContextAndTheRemedy(t *testing.T) {
 	for says, want := range map[string][]string{
 		`error: context "w" does not exist`: {`context "w": the kubeconfig has no such context: did you mean "w1"?`},
-		`Error from server (Forbidden): configmaps "isthmus-network" is forbidden: User "u" cannot get resource "configmaps"`: {`context "w": you have no right`, `User "u"`},
+		`Error from server (Forbidden): configmaps "isthmus-network" is forbidden: User "u" cannot get resource "configmaps"`: {`context "w": you have no right`, "docs/kubernetes/operator.yaml", `User "u"`},
 		`error: You must be logged in to the server (Unauthorized)`:                                                           {`context "w": your credentials`, "log in"},
 		`The connection to the server 10.0.0.1:6443 was refused - did you specify the right host or port?`:                    {`context "w": its API server cannot be reached`, "10.0.0.1:6443"},
 		`Unable to connect to the server: dial tcp: lookup api.example.com: no such host`:                                     {"cannot be reached", "api.example.com"},

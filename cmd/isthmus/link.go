@@ -291,7 +291,15 @@ func readCard(ctx context.Context, k kubectl, addresses []string) (linkcard.Card
 		return linkcard.Card{}, err
 	}
 	if !there || m.Data[cardFile] == "" {
-		return linkcard.Card{}, exit(exitStart, fmt.Errorf("context %q has no ConfigMap %s in namespace %s: run `isthmus init --network NAME --trust-domain DOMAIN --apply --context %[1]s` first, where NAME and DOMAIN are network and trustDomain of the chart; where init has been run before, with --dir of its directory", k.context, cardMap, k.namespace))
+		others, err := cardsElsewhere(ctx, k)
+		if err != nil {
+			return linkcard.Card{}, err
+		}
+		missing := fmt.Sprintf("%s has no ConfigMap %s in namespace %s", k.where(), cardMap, k.namespace)
+		if len(others) > 0 {
+			return linkcard.Card{}, exit(exitStart, fmt.Errorf("%s, and one of network %q in namespace %s: name that with --namespace %[3]s", missing, others[0].network, others[0].namespace))
+		}
+		return linkcard.Card{}, exit(exitStart, fmt.Errorf("%s: run `%s` first, where NAME and DOMAIN are network and trustDomain of the chart; where init has been run before, with --dir of its directory", missing, (&place{k: k, network: "NAME", domain: "DOMAIN"}).fill("isthmus init --network {network} --trust-domain {domain} --apply {at}")))
 	}
 	c, err := linkcard.Parse(fmt.Sprintf("ConfigMap %s of context %q", cardMap, k.context), []byte(m.Data[cardFile]))
 	if err != nil {

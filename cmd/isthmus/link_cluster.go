@@ -156,7 +156,7 @@ func (l *linking) clashes(f keyfile.File, written map[string][]string) (notes []
 
 // noAddress is what is said of a network that nobody can dial.
 func noAddress(network string) string {
-	return fmt.Sprintf("network %q: it has no address, so others do not know where to dial its gateways: link again with --wait 5m if it has none yet, or with --address %[1]s=ADDRESS", network)
+	return fmt.Sprintf("network %q: it has no address, so others do not know where to dial its gateways: link again with --wait 5m if the chart or its load balancer is not there yet, or with --address %[1]s=ADDRESS", network)
 }
 
 // dialling is what is known of where a cluster dials a network.
@@ -188,7 +188,7 @@ func (d *dialling) notes(decided []string) (out []string) {
 	switch {
 	case len(d.known) == 0:
 	case len(decided) == 0:
-		out = append(out, fmt.Sprintf("network %q says no address now: it is dialled at %s as before: link again with --wait 5m if it has none yet, or with --address %[1]s=ADDRESS", d.network, list(d.known)))
+		out = append(out, fmt.Sprintf("network %q says no address now: it is dialled at %s as before: link again with --wait 5m if the chart or its load balancer is not there yet, or with --address %[1]s=ADDRESS", d.network, list(d.known)))
 	case !same(d.known, decided):
 		out = append(out, fmt.Sprintf("network %q is dialled at %s from now on, and no longer at %s", d.network, list(decided), list(d.known)))
 	}
