@@ -43,8 +43,16 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		c, known := p.askerOf(snap, source)
 		permissions := p.permissions(snap, c, host, port)
-		if !known || len(permissions) == 0 {
-			admin.Fail(w, http.StatusBadRequest, fmt.Errorf("source: %w; where pods of the destination run, what their policies say of it is told by its UID, namespace/name or SPIFFE ID", err))
+		switch {
+		case !known:
+			err = fmt.Errorf("%w; what policies of pods of this node say of a client of another one is told by its SPIFFE ID: spiffe://%s/ns/NAMESPACE/sa/SERVICE-ACCOUNT", err, snap.TrustDomain())
+		case len(permissions) == 0:
+			err = fmt.Errorf("%w, and none of its pods is one of %s: ask the node proxy of the client's node, or of a pod of the destination", err, destination)
+		default:
+			err = nil
+		}
+		if err != nil {
+			admin.Fail(w, http.StatusBadRequest, fmt.Errorf("source: %w", err))
 			return
 		}
 		admin.Answer(w, http.StatusOK, answer.Explanation{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Source: c.name, Destination: destination, Now: now, AtDestination: true, Candidates: []answer.Verdict{}, Permissions: permissions})

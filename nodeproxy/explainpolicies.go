@@ -28,6 +28,10 @@ func (p *Proxy) askerOf(snap *mesh.Snapshot, source string) (asker, bool) {
 		return asker{name: source, id: id}, err == nil
 	}
 	w := snap.Workload(source)
+	if w == nil && strings.Contains(source, "/ns/") && strings.Contains(source, "/sa/") { // as principals of policies are written
+		id, err := spiffeid.FromString("spiffe://" + source)
+		return asker{name: id.String(), id: id}, err == nil
+	}
 	if w == nil {
 		named := slices.DeleteFunc(snap.Workloads(), func(w *mesh.Workload) bool { return w.Namespace+"/"+w.Name != source })
 		if len(named) != 1 {

@@ -203,6 +203,7 @@ spec: {action: DENY, rules: [{}]}`)
 	}
 	for source, want := range map[string]answer.Permission{
 		"spiffe://cluster.local/ns/default/sa/batch": {Policy: "AuthorizationPolicy default/no-batch", Why: "denied by AuthorizationPolicy default/no-batch, rules[0]"},
+		"cluster.local/ns/default/sa/batch":          {Policy: "AuthorizationPolicy default/no-batch", Why: "denied by AuthorizationPolicy default/no-batch, rules[0]"}, // as principals are written
 		"spiffe://cluster.local/ns/default/sa/shop":  {Policy: "AuthorizationPolicy default/near-only", Why: "denied: no rule of an ALLOW policy matches: AuthorizationPolicy default/near-only"},
 		"default/near-1": {Policy: "AuthorizationPolicy default/near-only", Why: "allowed by AuthorizationPolicy default/near-only, rules[0]", Allowed: true},
 	} {
@@ -221,9 +222,13 @@ spec: {action: DENY, rules: [{}]}`)
 	if _, e, body := ask("east-1", "default/batch-1"); len(e.Permissions) != 0 || e.AtDestination || len(e.Candidates) == 0 {
 		t.Errorf("the node proxy of the source: %s", body)
 	}
-	for process, source := range map[string]string{"west-2": "default/nobody", "west-1": "spiffe://cluster.local/ns/default/sa/batch"} {
-		if status, _, body := ask(process, source); status != 400 || !strings.Contains(body, "SPIFFE ID") {
-			t.Errorf("%s asked of %s: %d %s", process, source, status, body)
+	for asked, want := range map[[2]string]string{
+		{"west-2", "default/nobody"}:                             "its SPIFFE ID: spiffe://cluster.local/ns/NAMESPACE/sa/",
+		{"west-2", "default/batch-1"}:                            "its SPIFFE ID: spiffe://cluster.local/ns/NAMESPACE/sa/", // of another network
+		{"west-1", "spiffe://cluster.local/ns/default/sa/batch"}: "none of its pods is one of " + hello + ": ask the node proxy of",
+	} {
+		if status, _, body := ask(asked[0], asked[1]); status != 400 || !strings.Contains(body, want) {
+			t.Errorf("%q: %d %s, want %q", asked, status, body, want)
 		}
 	}
 }
