@@ -80,13 +80,14 @@ func (d *doors) notices(live func(network string) bool, failed func(network stri
 		if err == nil && live(x.Network) {
 			continue
 		}
-		where := "no address of it is known"
-		if len(x.Addresses) > 0 {
-			where = "at " + x.Addresses[0].String()
+		if len(x.Addresses) == 0 {
+			out = append(out, healthstream.Notice{Kind: healthstream.NoticePeer, Subject: x.Network,
+				Text: fmt.Sprintf("there is no connection with a gateway of network %q: no address of it is known, and none of them has dialled here: isthmus link again once that cluster has an address for its gateways (isthmus check of its context says what it waits for), or with --address %[1]s=ADDRESS; isthmus unlink ends it here too", x.Network)})
+			continue
 		}
 		out = append(out, healthstream.Notice{Kind: healthstream.NoticePeer, Subject: x.Network,
-			Text: fmt.Sprintf("there is no connection with a gateway of network %q (%s): %s: see whether the address leads there and a firewall lets it by, whether the link was taken back there (isthmus unlink), and whether its trust domain and keys are those that it was linked with: isthmus check --contexts of both names what differs, isthmus link again mends it, isthmus unlink ends it here too",
-				x.Network, where, whyUnheard(err))})
+			Text: fmt.Sprintf("there is no connection with a gateway of network %q (at %s): %s: see whether the address leads there and a firewall lets it by, whether the link was taken back there (isthmus unlink), and whether its trust domain and keys are those that it was linked with: isthmus check --contexts of both names what differs, isthmus link again mends it, isthmus unlink ends it here too",
+				x.Network, x.Addresses[0], whyUnheard(err))})
 	}
 	return out
 }

@@ -5,8 +5,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/isthmus-mesh/isthmus/federation/gossip"
 )
 
 func TestWhyNobodyIsHeardHasNoPortOfItsOwn(t *testing.T) {
@@ -20,5 +24,22 @@ func TestWhyNobodyIsHeardHasNoPortOfItsOwn(t *testing.T) {
 		if got := whyUnheard(err); got != whyUnheard(io.EOF) {
 			t.Errorf("%v is %q", err, got)
 		}
+	}
+}
+
+// A network that nobody can dial is no case for firewalls and keys: it lacks an address.
+func TestANetworkWithoutAConnectionIsToldByWhatIsMissing(t *testing.T) {
+	d := &doors{}
+	d.list.Store(&[]gossip.Door{{Network: "west"}, {Network: "north", Addresses: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:15008")}}, {Network: "south"}})
+	heard := func(network string) bool { return network == "south" }
+	got := map[string]string{}
+	for _, n := range d.notices(heard, func(string) error { return nil }) {
+		got[n.Subject] = n.Text
+	}
+	if len(got) != 2 || !strings.Contains(got["west"], "no address of it is known") || !strings.Contains(got["west"], "--address west=ADDRESS") || strings.Contains(got["west"], "firewall") {
+		t.Errorf("%q", got)
+	}
+	if north := got["north"]; !strings.Contains(north, "(at 192.0.2.1:15008)") || !strings.Contains(north, "firewall") {
+		t.Errorf("%q", north)
 	}
 }
