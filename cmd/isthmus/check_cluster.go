@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -159,7 +160,7 @@ func (c *checkup) address(ctx context.Context, x *checkedCluster, p *place) erro
 	if !x.gateways { // nor is their Service
 		after = append(after, checkGateways)
 	}
-	c.add(checkAddress, x.where, checkWarning, found, after...)
+	c.remedied(checkAddress, x.where, checkWarning, found, strings.Replace(checkAddress.remedy, "service isthmus-gateway", cmp.Or(f.look, "service isthmus-gateway"), 1), after...)
 	return nil
 }
 

@@ -93,6 +93,9 @@ func (f *front) nodes(ctx context.Context, k kubectl, port int) {
 		f.why = fmt.Sprintf("its nodes could not be asked for: %v", err)
 	case len(addresses) == 0 && len(waits) > 0:
 		f.pending, f.why, f.look = true, "its gateways are on no nodes with addresses yet: "+strings.Join(waits, ", "), "pods --selector "+gatewayPods
+		if !slices.ContainsFunc(waits, func(w string) bool { return strings.HasPrefix(w, "pod ") }) {
+			f.look = "nodes" // all are scheduled
+		}
 	}
 	f.addresses = addresses
 }

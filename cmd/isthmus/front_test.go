@@ -54,6 +54,23 @@ metadata: {name: isthmus-gateway}
 spec: {replicas: 2, template: {spec: {containers: [{ports: [{containerPort: 15008}]}]}}}
 `
 
+// What says why there is no address is described, and check says so.
+func TestCheckDescribesWhatLacksAnAddress(t *testing.T) {
+	for has, want := range map[string]string{
+		service("LoadBalancer", ""):           "service isthmus-gateway",
+		service("NodePort", "") + unscheduled: "pods --selector app.kubernetes.io/name=isthmus-gateway",
+		service("NodePort", "") + onNodes:     "nodes",
+		service("ClusterIP", ""):              "service isthmus-gateway",
+	} {
+		program, _ := storingKubectl(t, strings.NewReplacer("address: ", "address: x", "- {spec: {containers: []}}\n", "").Replace(has)+deployed)
+		_, out, _ := isthmus(t, "check", "--contexts", "w", "--kubectl", program)
+		_, after, _ := strings.Cut(out, "! ISTH-107")
+		if wants := "describe " + want + " # without a load balancer"; !strings.Contains(after, wants) {
+			t.Errorf("%s:\n%s\nwant %q", has, after, wants)
+		}
+	}
+}
+
 const balanced = "status: {loadBalancer: {ingress: [{ip: 203.0.113.7}, {hostname: gw.example.com}]}}\n"
 
 func TestFrontIsWhatAClusterSaysOfItsGateways(t *testing.T) {
