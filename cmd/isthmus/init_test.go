@@ -91,8 +91,9 @@ func TestInitPrintsTheSameTwiceAndKeepsSecretsInSecrets(t *testing.T) {
 func TestLinkSaysWhatIsMissing(t *testing.T) {
 	for line, want := range map[string]string{
 		"link --contexts east":                    "two or more",
-		"link --contexts east,west":               "--apply",
+		"link --contexts east,west":               "isthmus link card --context OTHER",
 		"unlink --contexts east":                  "--network",
+		"unlink --contexts east,west":             "the others by --network",
 		"link card --context west":                "isthmus init --network NAME --trust-domain DOMAIN --apply --context west",
 		"init --network west --apply --context w": "context is gone",
 	} {

@@ -60,7 +60,7 @@ be asked or changed.`,
 			return exit(exitUsage, errors.New("--contexts: name two or more clusters, or one and the cards of others as files"))
 		}
 		if len(contexts) > 1 && !apply {
-			return exit(exitUsage, errors.New("--contexts: manifests of several clusters are not to be mixed up: name one at a time, or let --apply do it"))
+			return exit(exitUsage, errors.New("--contexts: without --apply the manifests of one cluster are printed, and there are several contexts: let --apply write to each, or name one context and the cards of the others as files (isthmus link card --context OTHER)"))
 		}
 		written, err := byNetwork(addresses)
 		if err != nil {
@@ -182,7 +182,7 @@ ten seconds; connections that are open go on until they end or their certificate
 		case len(contexts) == 0 || len(contexts) == 1 && len(networks) == 0:
 			return exit(exitUsage, errors.New("--contexts: name two or more clusters, or one and --network"))
 		case len(contexts) > 1 && !apply:
-			return exit(exitUsage, errors.New("--contexts: manifests of several clusters are not to be mixed up: name one at a time, or let --apply do it"))
+			return exit(exitUsage, errors.New("--contexts: without --apply the manifests of one cluster are printed, and there are several contexts: let --apply write to each, or name one context and the others by --network"))
 		}
 		clusters, err := openAll(cmd.Context(), k, contexts)
 		if err != nil {
