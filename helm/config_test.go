@@ -19,22 +19,30 @@ contexts: [{name: c, context: {cluster: c, user: u}}]
 current-context: c
 `
 
-// What the chart writes into ConfigMaps is what the processes take, with the environment
-// that the chart sets.
-func TestProcessesTakeTheConfigurationThatIsRendered(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name, text string) string {
+// inContainer gives the test the environment of the chart's containers, a directory with what writes
+// files into it, and a kubeconfig there.
+func inContainer(t *testing.T) (dir string, write func(name, text string) string, api string) {
+	t.Helper()
+	dir = t.TempDir()
+	write = func(name, text string) string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return path
 	}
-	api := write("kubeconfig", kubeconfig)
+	api = write("kubeconfig", kubeconfig)
 	t.Setenv("ISTHMUS_GATEWAY_NAME", "isthmus-gateway-5d9c-x2x4")
 	t.Setenv("ISTHMUS_DIAL_FROM", "10.1.2.3")
 	t.Setenv("NODE_NAME", "node-1")
 	t.Setenv("POD_NAME", "isthmus-controller-5d9c-x2x4")
+	return dir, write, api
+}
+
+// What the chart writes into ConfigMaps is what the processes take, with the environment
+// that the chart sets.
+func TestProcessesTakeTheConfigurationThatIsRendered(t *testing.T) {
+	dir, write, api := inContainer(t)
 	load := map[string]func(path string) error{
 		"controller.yaml": func(path string) error { _, _, err := controller.LoadConfig(path); return err },
 		"gateway.yaml":    func(path string) error { _, _, err := gateway.LoadConfig(path); return err },

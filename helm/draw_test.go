@@ -119,27 +119,8 @@ func put(v any, to any, path ...string) any {
 // What values.schema.json takes, the programs take, and so do the rules of the API server for
 // addresses: of what both know, drawn at random around good values.
 func TestWhatTheSchemaTakesTheProgramsTake(t *testing.T) {
-	b, err := os.ReadFile("isthmus/values.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var schema map[string]any
-	if err := json.Unmarshal(b, &schema); err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	api := write("kubeconfig", kubeconfig)
-	t.Setenv("ISTHMUS_GATEWAY_NAME", "isthmus-gateway-5d9c-x2x4")
-	t.Setenv("ISTHMUS_DIAL_FROM", "10.1.2.3")
-	t.Setenv("NODE_NAME", "node-1")
-	t.Setenv("POD_NAME", "isthmus-controller-5d9c-x2x4")
+	schema := readSchema(t)
+	dir, write, api := inContainer(t)
 	configs := map[string]any{}
 	for _, o := range rendered(t, "everything") {
 		for key, text := range o.Data {
@@ -230,16 +211,21 @@ func TestWhatTheSchemaTakesTheProgramsTake(t *testing.T) {
 	}
 }
 
-// The schema takes the sets of values of testdata, and what values.yaml has.
-func TestTheSchemaTakesGoodValues(t *testing.T) {
+func readSchema(t *testing.T) (schema map[string]any) {
+	t.Helper()
 	b, err := os.ReadFile("isthmus/values.schema.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var schema map[string]any
 	if err := json.Unmarshal(b, &schema); err != nil {
 		t.Fatal(err)
 	}
+	return schema
+}
+
+// The schema takes the sets of values of testdata, and what values.yaml has.
+func TestTheSchemaTakesGoodValues(t *testing.T) {
+	schema := readSchema(t)
 	files, err := filepath.Glob("testdata/*.values.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +239,8 @@ func TestTheSchemaTakesGoodValues(t *testing.T) {
 		if err := yaml.Unmarshal(text, &v); err != nil {
 			t.Fatal(err)
 		}
-		if b, err = json.Marshal(v); err == nil { // numbers as JSON has them
+		b, err := json.Marshal(v)
+		if err == nil { // numbers as JSON has them
 			err = json.Unmarshal(b, &v)
 		}
 		if err != nil || !takes(t, schema, v) {
