@@ -29,7 +29,7 @@ func TestEveryEdgeIsAllowedAndEveryAllowedEdgeIsUsed(t *testing.T) {
 
 // pure packages decide and touch nothing: time and randomness are arguments.
 var pure = []string{
-	"mesh", "policy", "route", "health", "health/standing", "balance", "nodeproxy/picker", "nodeproxy/warmset", "gateway/picker", "discovery", "discovery/ztunnel", "hbone/flow", "hbone/header", "hbone/wire",
+	"mesh", "policy", "route", "health", "health/standing", "balance", "nodeproxy/picker", "nodeproxy/warmset", "nodeproxy/acceptqueue", "gateway/picker", "discovery", "discovery/ztunnel", "hbone/flow", "hbone/header", "hbone/wire",
 	"federation", "federation/antientropy", "federation/damping", "federation/ledger", "federation/networkkey", "federation/record",
 }
 

@@ -100,11 +100,12 @@ var modules = map[string]why{
 		"golang.org/x/sync":                   "groups of goroutines",
 		"golang.org/x/sys":                    "the kernel's state of a TCP connection",
 	},
-	"nodeproxy/warm":    {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
-	"nodeproxy/warmset": {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
-	"nodeproxy/picker":  {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
-	"drill/demoapp":     {"golang.org/x/sys": "accepts, and filters of sockets"},
-	"drill/lab":         {"go.yaml.in/yaml/v3": "writes configurations", "golang.org/x/sync": "groups of goroutines", "golang.org/x/sys": "network namespaces"},
+	"nodeproxy/warm":     {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"nodeproxy/sockdiag": {"golang.org/x/sys": "netlink sockets"},
+	"nodeproxy/warmset":  {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"nodeproxy/picker":   {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
+	"drill/demoapp":      {"golang.org/x/sys": "accepts, and filters of sockets"},
+	"drill/lab":          {"go.yaml.in/yaml/v3": "writes configurations", "golang.org/x/sync": "groups of goroutines", "golang.org/x/sys": "network namespaces"},
 
 	"controller": {
 		"github.com/prometheus/client_golang": "its metrics",

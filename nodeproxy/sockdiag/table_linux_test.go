@@ -1,0 +1,303 @@
+package sockdiag
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-mesh/isthmus/internal/netspace"
+)
+
+func open(t testing.TB) *Table {
+	t.Helper()
+	table, err := Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(table.Close)
+	return table
+}
+
+// listen listens without accepting; reuse shares the port with others that say so.
+func listen(t testing.TB, network, at string, reuse bool) *net.TCPListener {
+	t.Helper()
+	c := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		if !reuse {
+			return nil
+		}
+		return c.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+	}}
+	l, err := c.Listen(t.Context(), network, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.(*net.TCPListener)
+}
+
+func dial(t testing.TB, at netip.AddrPort) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func portOf(l *net.TCPListener) uint16 { return l.Addr().(*net.TCPAddr).AddrPort().Port() }
+
+func loopback(l *net.TCPListener) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), portOf(l))
+}
+
+func TestAListenerIsFoundHoweverItIsBound(t *testing.T) {
+	table := open(t)
+	for _, c := range []struct{ network, at, ask string }{
+		{"tcp4", "127.0.0.1:0", "127.0.0.1"}, {"tcp4", "0.0.0.0:0", "127.0.0.1"}, {"tcp", ":0", "127.0.0.1"},
+		{"tcp", ":0", "::1"}, {"tcp6", "[::1]:0", "::1"}, {"tcp6", "[::]:0", "::1"},
+	} {
+		l := listen(t, c.network, c.at, false)
+		at := netip.AddrPortFrom(netip.MustParseAddr(c.ask), portOf(l))
+		got, ok, err := table.Listener(at)
+		if err != nil || !ok || got.Local.Port() != at.Port() || got.Queue != 0 || got.Backlog == 0 {
+			t.Errorf("%s %s: asked for %v: %+v, %t, %v", c.network, c.at, at, got, ok, err)
+		}
+		if group, err := table.Group(got); err != nil || len(group) != 1 || group[0] != got {
+			t.Errorf("%s %s: group %+v, %v; want it alone", c.network, c.at, group, err)
+		}
+		l.Close()
+		if got, ok, err := table.Listener(at); ok || err != nil {
+			t.Errorf("%s %s: closed, and there is %+v, %v", c.network, c.at, got, err)
+		}
+	}
+	only6 := listen(t, "tcp6", "[::]:0", false)
+	if got, ok, err := table.Listener(loopback(only6)); ok || err != nil {
+		t.Errorf("a listener of IPv6 alone is taken for one of IPv4: %+v, %v", got, err)
+	}
+}
+
+func TestWhatWaitsInTheQueueIsToldFromWhatWasAccepted(t *testing.T) {
+	table := open(t)
+	for _, network := range []string{"tcp4", "tcp"} { // the second one is of both families
+		l := listen(t, network, ":0", false)
+		at := loopback(l)
+		for range 3 {
+			dial(t, at)
+		}
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		got, ok, err := table.Listener(at)
+		if err != nil || !ok || got.Queue != 2 {
+			t.Errorf("%s: %+v, %t, %v; want 2 in the queue", network, got, ok, err)
+		}
+		list, err := table.Connections(at)
+		accepted := 0
+		for _, c := range list {
+			if c.Accepted {
+				accepted++
+			}
+		}
+		if err != nil || len(list) != 3 || accepted != 1 {
+			t.Errorf("%s: %+v, %v; want 3 connections, 1 of them accepted", network, list, err)
+		}
+	}
+}
+
+func TestAGroupHasAllThatShareAPort(t *testing.T) {
+	table := open(t)
+	first := listen(t, "tcp4", "127.0.0.1:0", true)
+	listen(t, "tcp4", first.Addr().String(), true)
+	listen(t, "tcp4", netip.AddrPortFrom(netip.IPv4Unspecified(), portOf(first)).String(), true) // less exact: serves others
+	one, ok, err := table.Listener(loopback(first))
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if group, err := table.Group(one); err != nil || len(group) != 2 || !slices.Contains(group, one) {
+		t.Errorf("%+v, %v; want the two of this address", group, err)
+	}
+}
+
+// next returns the ports of the next event, and fails after a while.
+func next(t *testing.T, table *Table) []uint16 {
+	t.Helper()
+	timer := time.AfterFunc(10*time.Second, table.Close)
+	defer timer.Stop()
+	ports, err := table.Next(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ports
+}
+
+func TestTheEndOfAListenerIsHeardAndThatOfConnectionsIsNot(t *testing.T) {
+	table := open(t)
+	for _, network := range []string{"tcp4", "tcp", "tcp6"} {
+		l := listen(t, network, ":0", false)
+		at := loopback(l)
+		if network == "tcp6" {
+			at = netip.AddrPortFrom(netip.IPv6Loopback(), at.Port())
+		}
+		for range 20 {
+			c := dial(t, at)
+			s, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+			s.Close()
+		}
+		began := time.Now()
+		l.Close()
+		for ports := next(t, table); !slices.Contains(ports, at.Port()); ports = next(t, table) {
+			t.Logf("%s: another one: %v", network, ports) // of this machine
+		}
+		t.Logf("%s: heard after %v", network, time.Since(began))
+	}
+}
+
+func TestCloseEndsNextAndFreesTheNamespace(t *testing.T) {
+	table, err := Open(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() {
+		for {
+			if _, err := table.Next(nil); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	table.Close()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, os.ErrClosed) {
+			t.Errorf("Next ended with %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("Next goes on")
+	}
+	if _, _, err := table.Listener(netip.MustParseAddrPort("127.0.0.1:1")); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("a closed table answers %v", err)
+	}
+}
+
+// TestATableIsOfItsNamespace also shows what happens to what is seen when that ends.
+func TestATableIsOfItsNamespace(t *testing.T) {
+	s := space(t)
+	in := inHost{s, "pod"}
+	table, err := Open(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(table.Close)
+	l, err := s.Listen("pod", "127.0.0.1:8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.MustParseAddrPort("127.0.0.1:8080")
+	if _, ok, err := table.Listener(at); !ok || err != nil {
+		t.Errorf("not seen in its namespace: %v", err)
+	}
+	if got, ok, _ := open(t).Listener(at); ok {
+		t.Errorf("seen in the test's own namespace: %+v", got)
+	}
+	l.Close()
+	if got := next(t, table); !slices.Equal(got, []uint16{8080}) {
+		t.Errorf("%v; want the end of 8080", got)
+	}
+}
+
+type inHost struct {
+	s    *netspace.Space
+	host string
+}
+
+func (h inHost) Do(f func() error) error { return h.s.In(h.host, f) }
+
+// space is one host without a network.
+func space(t *testing.T) *netspace.Space {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") != "" {
+			t.Fatal("namespaces need root")
+		}
+		t.Skip("namespaces need root")
+	}
+	s, err := netspace.New("sockdiag")
+	t.Cleanup(func() { s.Close() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Segment("lan", map[string][]string{"pod": {"10.9.0.1"}}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func BenchmarkListener(b *testing.B) {
+	table := open(b)
+	l := listen(b, "tcp4", "127.0.0.1:0", false)
+	at := loopback(l)
+	for b.Loop() {
+		if _, ok, err := table.Listener(at); !ok || err != nil {
+			b.Fatal(ok, err)
+		}
+	}
+}
+
+func BenchmarkConnections(b *testing.B) {
+	table := open(b)
+	l := listen(b, "tcp4", "127.0.0.1:0", false)
+	at := loopback(l)
+	for b.Loop() {
+		if _, err := table.Connections(at); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkConnection is what a connection costs, with and without somebody who hears
+// that it ends.
+func BenchmarkConnection(b *testing.B) {
+	for _, heard := range []bool{false, true} {
+		b.Run(map[bool]string{false: "unheard", true: "heard"}[heard], func(b *testing.B) {
+			if heard {
+				open(b)
+			}
+			l := listen(b, "tcp4", "127.0.0.1:0", false)
+			ctx, stop := context.WithCancel(b.Context())
+			defer stop()
+			go func() {
+				for ctx.Err() == nil {
+					if c, err := l.Accept(); err == nil {
+						c.Close()
+					}
+				}
+			}()
+			at := loopback(l).String()
+			for b.Loop() {
+				c, err := net.Dial("tcp", at)
+				if err != nil {
+					b.Fatal(err)
+				}
+				c.(*net.TCPConn).SetLinger(0)
+				c.Close()
+			}
+			l.Close()
+		})
+	}
+}

@@ -1,0 +1,31 @@
+//go:build !linux
+
+package sockdiag
+
+import (
+	"errors"
+	"net/netip"
+)
+
+// Table is the TCP sockets of one network namespace: a thing of Linux.
+type Table struct{}
+
+// Open fails: there is no sock_diag here.
+func Open(Namespace) (*Table, error) { return nil, errors.ErrUnsupported }
+
+// Close does nothing.
+func (*Table) Close() {}
+
+// Next fails.
+func (*Table) Next(ports []uint16) ([]uint16, error) { return ports, errors.ErrUnsupported }
+
+// Listener fails.
+func (*Table) Listener(netip.AddrPort) (Listener, bool, error) {
+	return Listener{}, false, errors.ErrUnsupported
+}
+
+// Group fails.
+func (*Table) Group(Listener) ([]Listener, error) { return nil, errors.ErrUnsupported }
+
+// Connections fails.
+func (*Table) Connections(netip.AddrPort) ([]Connection, error) { return nil, errors.ErrUnsupported }
