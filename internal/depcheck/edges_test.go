@@ -28,6 +28,9 @@ var allowed = map[string]why{
 		"mesh":               "snapshots",
 		"route":              "authority to exported service",
 	},
+	"nodeproxy/capture": {
+		"nodeproxy/podns": "the namespace that rules are set in",
+	},
 	"nodeproxy/picker": {
 		"balance":           "the index of candidates, and the draws",
 		"health":            "who is ejected",

@@ -160,7 +160,7 @@ func (s *Space) addHost(host, bridge string, addresses []string) error {
 	if err := ip(lines...); err != nil {
 		return err
 	}
-	f, err := os.Open(filepath.Join("/run/netns", ns))
+	f, err := os.Open(s.Path(host))
 	if err != nil {
 		return err
 	}
@@ -171,6 +171,9 @@ func (s *Space) addHost(host, bridge string, addresses []string) error {
 		return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("20000 60999"), 0o644)
 	})
 }
+
+// Path is where the network namespace of a host is mounted.
+func (s *Space) Path(host string) string { return filepath.Join("/run/netns", s.prefix+host) }
 
 // In runs f on a thread inside a host: sockets that f makes itself belong there.
 func (s *Space) In(host string, f func() error) error {

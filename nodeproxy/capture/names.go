@@ -1,0 +1,109 @@
+//go:build linux
+
+package capture
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
+)
+
+// Names leads a pod's queries to its node proxy for as long as that lives: the table belongs to a
+// socket of this process, and the kernel removes it with that. Two processes that overlap have one each.
+type Names struct {
+	conn  *nftables.Conn
+	table *nftables.Table
+}
+
+// tableOwner is NFT_TABLE_F_OWNER: the table goes with the socket that made it (Linux 5.12).
+const tableOwner = 0x2
+
+// CaptureNames leads queries of a pod to resolvers, port 53 of UDP and TCP, to NamesPort.
+// Resolvers on a loopback address are left alone: those are in the pod itself. Close ends it.
+func CaptureNames(ns *podns.Namespace, resolvers []netip.Addr) (*Names, error) {
+	var r Rules
+	for _, a := range resolvers {
+		if !a.IsLoopback() && a.IsValid() {
+			r.Addresses = append(r.Addresses, a.WithZone(""))
+		}
+	}
+	n := &Names{table: &nftables.Table{Name: namesTable + "-" + rand.Text()[:8], Family: nftables.TableFamilyINet}}
+	err := ns.FD(func(fd int) (err error) {
+		var socket *netlink.Conn
+		n.conn, err = nftables.New(nftables.WithNetNSFd(fd), nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
+			socket = c
+			return nil
+		}))
+		if err != nil {
+			return err
+		}
+		return own(socket, n.table)
+	})
+	if err == nil {
+		err = n.set(r)
+	}
+	if err != nil {
+		n.Close()
+		return nil, explain(err)
+	}
+	return n, nil
+}
+
+// own makes the table t, which goes with the socket.
+func own(socket *netlink.Conn, t *nftables.Table) error {
+	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{
+		{Type: unix.NFTA_TABLE_NAME, Data: []byte(t.Name + "\x00")},
+		{Type: unix.NFTA_TABLE_FLAGS, Data: []byte{0, 0, 0, tableOwner}},
+	})
+	if err != nil {
+		return err
+	}
+	header := func(family byte, resource uint16) []byte {
+		return []byte{family, unix.NFNETLINK_V0, byte(resource >> 8), byte(resource)}
+	}
+	_, err = socket.SendMessages([]netlink.Message{
+		{Header: netlink.Header{Type: unix.NFNL_MSG_BATCH_BEGIN, Flags: netlink.Request}, Data: header(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)},
+		{Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWTABLE, Flags: netlink.Request | netlink.Acknowledge | netlink.Create | netlink.Excl},
+			Data: append(header(unix.NFPROTO_INET, 0), attrs...)},
+		{Header: netlink.Header{Type: unix.NFNL_MSG_BATCH_END, Flags: netlink.Request}, Data: header(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)},
+	})
+	if err == nil {
+		_, err = socket.Receive() // the acknowledgement, or what is wrong
+	}
+	return err
+}
+
+func (n *Names) set(r Rules) error {
+	b := &batch{c: n.conn, table: n.table}
+	four, six := intervals(r)
+	b.prefixes("resolvers4", nftables.TypeIPAddr, four)
+	b.prefixes("resolvers6", nftables.TypeIP6Addr, six)
+	out := n.conn.AddChain(&nftables.Chain{Name: "output", Table: n.table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: before(nftables.ChainPriorityNATDest)})
+	for _, p := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+		b.rule(out, notOurs(), protocol(p), toPort(53), to(4, "resolvers4"), redirect(NamesPort))
+		b.rule(out, notOurs(), protocol(p), toPort(53), to(6, "resolvers6"), redirect(NamesPort))
+	}
+	if b.err != nil {
+		return b.err
+	}
+	return n.conn.Flush()
+}
+
+// Close gives the pod its resolvers back.
+func (n *Names) Close() error {
+	if n.conn == nil {
+		return nil
+	}
+	if err := n.conn.CloseLasting(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return fmt.Errorf("release table %s: %w", n.table.Name, err)
+	}
+	return nil
+}

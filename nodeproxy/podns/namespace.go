@@ -1,0 +1,193 @@
+//go:build linux
+
+package podns
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// ID tells network namespaces apart while somebody keeps both of them alive.
+type ID struct{ Device, Inode uint64 }
+
+// Namespace is an open network namespace. Safe for concurrent use.
+type Namespace struct {
+	file *os.File
+	id   ID
+	home *os.File // the process's own
+}
+
+// own is the network namespace that the process began in.
+var own = sync.OnceValues(func() (*os.File, error) { return os.Open("/proc/self/ns/net") })
+
+// Open opens the network namespace at path: a file below /run/netns, or /proc/<pid>/ns/net.
+func Open(path string) (*Namespace, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace: %w", err)
+	}
+	return newNamespace(f)
+}
+
+// newNamespace owns f.
+func newNamespace(f *os.File) (*Namespace, error) {
+	home, err := own()
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("open the network namespace of this process: %w", err)
+	}
+	n := &Namespace{file: f, home: home}
+	if n.id, err = identify(f); err == nil {
+		err = n.isNetwork()
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return n, nil
+}
+
+// identify returns the ID of an open namespace.
+func identify(f *os.File) (ID, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return ID{}, os.NewSyscallError("fstat", err)
+	}
+	return ID{uint64(st.Dev), st.Ino}, nil
+}
+
+// isNetwork has an error if the file is no network namespace, such as one below /run/netns
+// that nothing is mounted on.
+func (n *Namespace) isNetwork() error {
+	kind, err := unix.IoctlRetInt(int(n.file.Fd()), unix.NS_GET_NSTYPE)
+	switch {
+	case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL), err == nil && kind != unix.CLONE_NEWNET:
+		return errors.New("is no network namespace")
+	}
+	return os.NewSyscallError("ioctl NS_GET_NSTYPE", err)
+}
+
+// Own is the network namespace of the process itself.
+func Own() (ID, error) {
+	home, err := own()
+	if err != nil {
+		return ID{}, err
+	}
+	return identify(home)
+}
+
+// ID of n, also when it is closed.
+func (n *Namespace) ID() ID { return n.id }
+
+// Close lets go of the namespace: it ends when nobody else keeps it. Sockets that were opened in
+// it live on, and keep it.
+func (n *Namespace) Close() error { return n.file.Close() }
+
+// FD calls f with the descriptor of the namespace, which stays open until f has returned.
+func (n *Namespace) FD(f func(fd int) error) error {
+	raw, err := n.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	if err := raw.Control(func(fd uintptr) { inner = f(int(fd)) }); err != nil {
+		return err
+	}
+	return inner
+}
+
+// Do runs f on a thread that is in the namespace. What f starts on other goroutines is not.
+func (n *Namespace) Do(f func() error) error {
+	errs := make(chan error, 1)
+	go func() { // of its own: a thread that cannot get back ends with it
+		var err error
+		defer func() { errs <- err }()
+		runtime.LockOSThread()
+		if err = n.FD(enter); err != nil {
+			runtime.UnlockOSThread()
+			err = fmt.Errorf("enter network namespace %s: %w", n.file.Name(), err)
+			return
+		}
+		defer func() {
+			if enter(int(n.home.Fd())) == nil {
+				runtime.UnlockOSThread()
+			}
+		}()
+		err = errors.New("the function has ended its goroutine")
+		err = f()
+	}()
+	return <-errs
+}
+
+func enter(fd int) error {
+	return os.NewSyscallError("setns", unix.Setns(fd, unix.CLONE_NEWNET))
+}
+
+// Control implements the Control of a net.Dialer and of a net.ListenConfig: the socket becomes
+// one of the namespace before it is bound or connected.
+func (n *Namespace) Control(_, _ string, c syscall.RawConn) error {
+	var inner error
+	if err := c.Control(func(fd uintptr) { inner = n.replace(int(fd)) }); err != nil {
+		return err
+	}
+	return inner
+}
+
+// replace puts a socket of the namespace, of the same kind and with what package net has set, in
+// the place of fd. That is not registered with the runtime's poller yet.
+func (n *Namespace) replace(fd int) error {
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil {
+		return os.NewSyscallError("getsockopt", err)
+	}
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil {
+		return os.NewSyscallError("getsockopt", err)
+	}
+	s := -1
+	err = n.Do(func() (err error) {
+		s, err = unix.Socket(domain, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0) // not MPTCP: this is for peers that need none
+		return os.NewSyscallError("socket", err)
+	})
+	if err != nil {
+		return err
+	}
+	defer unix.Close(s)
+	for _, o := range [][2]int{{unix.SOL_SOCKET, unix.SO_REUSEADDR}, {unix.SOL_SOCKET, unix.SO_BROADCAST}, {unix.IPPROTO_IPV6, unix.IPV6_V6ONLY}} {
+		if o[0] == unix.IPPROTO_IPV6 && domain != unix.AF_INET6 {
+			continue
+		}
+		v, err := unix.GetsockoptInt(fd, o[0], o[1])
+		if err == nil {
+			err = unix.SetsockoptInt(s, o[0], o[1], v)
+		}
+		if err != nil {
+			return os.NewSyscallError("setsockopt", err)
+		}
+	}
+	return os.NewSyscallError("dup3", unix.Dup3(s, fd, unix.O_CLOEXEC))
+}
+
+// Addresses are those of the namespace's interfaces, loopback ones among them.
+func (n *Namespace) Addresses() (out []netip.Addr, err error) {
+	err = n.Do(func() error {
+		list, err := net.InterfaceAddrs()
+		for _, a := range list {
+			if p, ok := a.(*net.IPNet); ok {
+				if ip, ok := netip.AddrFromSlice(p.IP); ok {
+					out = append(out, ip.Unmap())
+				}
+			}
+		}
+		return err
+	})
+	return out, err
+}
