@@ -7,7 +7,7 @@ SHELL       := bash
 
 GO       ?= go
 TOOL     := $(GO) tool -modfile=internal/tools/go.mod
-MODULES  := . internal/tools internal/tools/proto internal/tools/helm internal/tools/images integration/kubernetes/components integration/kubernetes/containerd
+MODULES  := . internal/tools internal/tools/proto internal/tools/helm internal/tools/images integration/kubernetes/components integration/kubernetes/containerd integration/kubernetes/coredns
 FUZZTIME ?= 10s
 COUNT    ?= 10
 SEEDS    ?= 2000
@@ -123,12 +123,16 @@ $(CONTAINERS)/ctr: integration/kubernetes/containerd/go.mod
 	@pkg-config --exists libseccomp || { echo 'runc needs the headers of libseccomp: apt-get install libseccomp-dev pkg-config gcc' >&2; exit 1; }
 	cd integration/kubernetes/containerd && out=$(abspath $(CONTAINERS))/ && \
 		CGO_ENABLED=1 $(GO) build -trimpath -tags seccomp -ldflags '-s -w' -o $$out github.com/opencontainers/runc && \
-		CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $$out github.com/containernetworking/plugins/plugins/{ipam/host-local,main/ptp,main/loopback} && \
+		CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $$out github.com/containernetworking/plugins/plugins/{ipam/host-local,main/bridge,main/ptp,main/loopback} && \
 		CGO_ENABLED=0 $(GO) build -trimpath -tags 'no_btrfs no_devmapper no_zfs' -ldflags '-s -w' -o $$out github.com/containerd/containerd/v2/cmd/{containerd,containerd-shim-runc-v2,ctr}
 
-test-kubelet: build/kubernetes/components build/helm $(CONTAINERS)/ctr ## as root: the charts on two clusters of real kubelets with containerd (their first build takes minutes)
+build/kubernetes/coredns: integration/kubernetes/coredns/main.go integration/kubernetes/coredns/go.mod
+	@mkdir -p build/kubernetes
+	cd integration/kubernetes/coredns && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../../../build/kubernetes/coredns .
+
+test-kubelet: build/kubernetes/components build/kubernetes/coredns build/helm $(CONTAINERS)/ctr ## as root: the charts on two clusters of real kubelets with containerd (their first build takes minutes)
 	$(MAKE) --no-print-directory images IMAGES=build/kubernetes/images ARCHES=$$($(GO) env GOARCH)
-	KUBERNETES="$(abspath build/kubernetes/components)" HELM="$(abspath build/helm)" CONTAINERS="$(abspath $(CONTAINERS))" IMAGES="$(abspath build/kubernetes/images)" \
+	KUBERNETES="$(abspath build/kubernetes/components)" HELM="$(abspath build/helm)" CONTAINERS="$(abspath $(CONTAINERS))" COREDNS="$(abspath build/kubernetes/coredns)" IMAGES="$(abspath build/kubernetes/images)" \
 		$(GO) test -v -count 1 -timeout 25m -run '^TestKubelet' ./integration/kubernetes
 
 # What of that CI runs: tests that were green ten times in a row on a busy machine. A test

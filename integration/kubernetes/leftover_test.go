@@ -122,7 +122,7 @@ func TestOwnerOfANode(t *testing.T) {
 	if how == "" {
 		return
 	}
-	w := newRealWorld(t, "west")
+	w := newRealWorld(t, []string{"bridge"}, "west")
 	w.does(t, "kubectl --context west apply -f docs/kubernetes/west.yaml")
 	w.wait(t, "west", "--namespace demo rollout status deployment/hello", 3*time.Minute)
 	n := w.nodes["west"]

@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"crypto/x509/pkix"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -13,9 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -31,14 +30,16 @@ const (
 	podNetwork     = "10.244.0.0/24" // on every network: pods of one cannot reach those of another
 	serviceNetwork = "10.96.0.0/16"
 	apiService     = "10.96.0.1"
+	dnsService     = "10.96.0.10"
 )
 
 // realNode is a cluster of one node with everything that a cluster has: etcd, API server,
-// controller manager, scheduler, kube-proxy, kubelet, containerd, runc and CNI plugins. All
-// of it lives in namespaces of the node's own, and ends with its first process.
+// controller manager, scheduler, kube-proxy, kubelet, containerd, runc, CNI plugins and, in a
+// pod, CoreDNS. All of it lives in namespaces of the node's own, and ends with its first process.
 type realNode struct {
 	*cluster
 	name, address string
+	layout        string // the CNI plugin that joins pods to the node: ptp or bridge
 	dir           string // what is the node's on the disk
 	began         time.Time
 	first         *exec.Cmd
@@ -54,7 +55,7 @@ func needContainers(t *testing.T) string {
 	if dir == "" {
 		notRun(t, containers+" names no directory with containerd, runc and CNI plugins: run `make test-kubelet`")
 	}
-	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc", "ptp", "host-local", "loopback"} {
+	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc", "bridge", "ptp", "host-local", "loopback"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			t.Fatalf("%v: run `make test-kubelet`, which builds it", err)
 		}
@@ -72,9 +73,9 @@ func needContainers(t *testing.T) string {
 
 // startRealNode starts a node in a host of a space. It is gone with the test, or when this
 // process dies.
-func startRealNode(t *testing.T, space *netspace.Space, program, host, address string) *realNode {
+func startRealNode(t *testing.T, space *netspace.Space, program, host, address, layout string) *realNode {
 	t.Helper()
-	n := &realNode{name: host, address: address, tools: needContainers(t)}
+	n := &realNode{name: host, address: address, layout: layout, tools: needContainers(t)}
 	n.cluster = &cluster{dir: t.TempDir(), place: place{space: space, host: host, address: address, names: []net.IP{net.ParseIP(apiService)}}}
 	n.certificates(t)
 	n.leavesNothing(t)
@@ -109,7 +110,6 @@ func startRealNode(t *testing.T, space *netspace.Space, program, host, address s
 	if n.Interface, err = kubernetes.NewForConfig(n.config); err != nil {
 		t.Fatal(err)
 	}
-	n.answerNames(t)
 	return n
 }
 
@@ -153,7 +153,7 @@ func (n *realNode) describe(t *testing.T, program string) {
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"} {
 		links[name] = needComponents(t)
 	}
-	for _, name := range []string{"ptp", "host-local", "loopback"} {
+	for _, name := range []string{"bridge", "ptp", "host-local", "loopback"} {
 		links[name] = filepath.Join(n.tools, name)
 	}
 	for name, to := range links {
@@ -169,7 +169,7 @@ func (n *realNode) describe(t *testing.T, program string) {
 		users[u] = n.user(t, server, u, "system:masters")
 	}
 	kubelet := n.user(t, server, "system:node:"+n.name, "system:nodes")
-	replacer := strings.NewReplacer("DIR", n.dir, "PKI", n.cluster.dir, "TOOLS", n.tools, "NAME", n.name, "ADDRESS", n.address, "PODS", podNetwork, "SERVICES", serviceNetwork, "CGROUP", n.cgroup(),
+	replacer := strings.NewReplacer("DIR", n.dir, "PKI", n.cluster.dir, "TOOLS", n.tools, "NAME", n.name, "ADDRESS", n.address, "PODS", podNetwork, "SERVICES", serviceNetwork, "CGROUP", n.cgroup(), "RESOLVER", dnsService, "INTERNET", internetNames, "LAYOUT", layouts[n.layout],
 		"PROXYUSER", users["system:kube-proxy"])
 	for file, text := range nodeFiles {
 		if err := os.WriteFile(filepath.Join(n.dir, file), []byte(replacer.Replace(text)), 0o644); err != nil {
@@ -225,6 +225,10 @@ var nodeSetup = []string{
 	"nft -f DIR/masquerade.nft",
 }
 
+// layouts are how a CNI plugin joins pods to their node: by a line for each, or all by a bridge,
+// over which frames of one go to another without the node's routes.
+var layouts = map[string]string{"ptp": `"type": "ptp"`, "bridge": `"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true`}
+
 // nodeFiles are the configurations of a node's programs.
 var nodeFiles = map[string]string{
 	"masquerade.nft": `table ip node {
@@ -253,10 +257,10 @@ state = "/run/containerd"
   conf_dir = "DIR/cni"
 `,
 	"cni/10-pods.conflist": `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
-  {"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "/run/ipam", "ranges": [[{"subnet": "PODS"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+  {LAYOUT, "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "/run/ipam", "ranges": [[{"subnet": "PODS"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
   {"type": "served-by-node", "namespaces": ["demo"]}]}
 `,
-	"resolv.conf": "",
+	"resolv.conf": "nameserver INTERNET\n",
 	"kubelet.yaml": `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: ADDRESS
@@ -273,7 +277,7 @@ failSwapOn: false
 makeIPTablesUtilChains: false
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 clusterDomain: cluster.local
-clusterDNS: ["ADDRESS"]
+clusterDNS: ["RESOLVER"]
 resolvConf: DIR/resolv.conf
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 100Mi}
@@ -291,61 +295,6 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 `,
 }
 
-// answerNames answers for the names of Services, on the node's address: what CoreDNS does.
-func (n *realNode) answerNames(t *testing.T) {
-	t.Helper()
-	conn, err := n.place.space.ListenPacket(n.place.host, net.JoinHostPort(n.address, "53"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &dns.Server{PacketConn: conn, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		r := new(dns.Msg).SetReply(q)
-		defer func() { w.WriteMsg(r) }()
-		name := q.Question[0]
-		labels := strings.Split(strings.TrimSuffix(strings.ToLower(name.Name), ".svc.cluster.local."), ".")
-		if len(labels) != 2 {
-			r.Rcode = dns.RcodeNameError
-			return
-		}
-		addresses, err := n.addressesOf(t, labels[1], labels[0])
-		if err != nil {
-			r.Rcode = dns.RcodeNameError
-			return
-		}
-		for _, ip := range addresses {
-			if name.Qtype == dns.TypeA {
-				r.Answer = append(r.Answer, &dns.A{Hdr: dns.RR_Header{Name: name.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 1}, A: net.ParseIP(ip)})
-			}
-		}
-	})}
-	done := make(chan struct{})
-	go func() { defer close(done); server.ActivateAndServe() }()
-	t.Cleanup(func() { server.Shutdown(); <-done })
-}
-
-// addressesOf is what the name of a Service stands for.
-func (n *realNode) addressesOf(t *testing.T, namespace, name string) (out []string, err error) {
-	s, err := n.CoreV1().Services(namespace).Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		return nil, err
-	}
-	if s.Spec.ClusterIP != corev1.ClusterIPNone {
-		return []string{s.Spec.ClusterIP}, nil
-	}
-	list, err := n.DiscoveryV1().EndpointSlices(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range list.Items {
-		for _, e := range s.Endpoints {
-			if (e.Conditions.Ready == nil || *e.Conditions.Ready) && s.AddressType == discoveryv1.AddressTypeIPv4 {
-				out = append(out, e.Addresses...)
-			}
-		}
-	}
-	return out, nil
-}
-
 // load puts image archives into the node's containerd, as docs/operations.md says.
 func (n *realNode) load(t *testing.T, archives []string) {
 	t.Helper()
@@ -359,11 +308,20 @@ func (n *realNode) load(t *testing.T, archives []string) {
 	}
 }
 
-// showLogs prints the ends of the node's logs.
+// showLogs keeps all logs of the node below build/kubernetes/logs, and prints what the processes of
+// the mesh there said last.
 func (n *realNode) showLogs(t *testing.T) {
-	logs, _ := filepath.Glob(filepath.Join(n.dir, "log", "*.log"))
-	pods, _ := filepath.Glob(filepath.Join(n.dir, "log", "pods", "*", "*", "*.log"))
-	for _, l := range append(append([]string{filepath.Join(n.dir, "first.log")}, logs...), pods...) {
-		t.Logf("the end of %s:\n%s", strings.TrimPrefix(l, n.dir), netspace.Tail(l))
+	keep := filepath.Join(filepath.Dir(n.tools), "logs", t.Name(), n.name)
+	if err := errors.Join(os.RemoveAll(keep), os.CopyFS(keep, os.DirFS(filepath.Join(n.dir, "log")))); err != nil {
+		t.Errorf("keep the logs of %s: %v", n.name, err)
+	}
+	first, _ := os.ReadFile(filepath.Join(n.dir, "first.log"))
+	t.Logf("logs of %s are in %s %s", n.name, keep, first)
+	pods, _ := filepath.Glob(filepath.Join(n.dir, "log", "pods", system+"_*", "*", "*.log"))
+	for _, l := range pods {
+		lines := strings.Split(strings.TrimSpace(netspace.Tail(l)), "\n")
+		for _, line := range lines[max(0, len(lines)-3):] {
+			t.Logf("%s %s: %.400s", n.name, strings.TrimPrefix(filepath.Dir(filepath.Dir(l)), filepath.Join(n.dir, "log", "pods", system)+"_"), line)
+		}
 	}
 }

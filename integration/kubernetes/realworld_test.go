@@ -25,8 +25,9 @@ type realWorld struct {
 	nodes map[string]*realNode // by network
 }
 
-// newRealWorld starts the clusters, side by side, and loads the images that they will need.
-func newRealWorld(t *testing.T, networks ...string) *realWorld {
+// newRealWorld starts the clusters, side by side, and loads the images that they will need. Pods
+// are joined to their nodes by the layouts in turn.
+func newRealWorld(t *testing.T, layouts []string, networks ...string) *realWorld {
 	t.Helper()
 	needContainers(t)
 	w := &realWorld{t: t, nodes: map[string]*realNode{}}
@@ -38,19 +39,15 @@ func newRealWorld(t *testing.T, networks ...string) *realWorld {
 		}
 	})
 	w.must(err)
-	program := filepath.Join(w.Space.Dir, "node")
-	build := exec.Command("go", "build", "-trimpath", "-o", program, "./node")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the node's first process: %v\n%s", err, out)
-	}
+	program := w.built("node")
 	w.must(w.Segment(segment, nil))
+	w.internet()
 	archives := w.archives(program)
 	clusters := map[string]*cluster{}
 	for i, network := range networks {
 		host, address := network+"-1", fmt.Sprintf("10.71.%d.11", i+1)
 		w.must(w.Host(segment, host, address))
-		n := startRealNode(t, w.Space, program, host, address)
+		n := startRealNode(t, w.Space, program, host, address, layouts[i%len(layouts)])
 		w.nodes[network], clusters[network] = n, n.cluster
 	}
 	for _, n := range w.nodes {
@@ -61,7 +58,22 @@ func newRealWorld(t *testing.T, networks ...string) *realWorld {
 	w.checkout(t, needHelm(t))
 	w.must(w.Host(segment, "operator", "10.71.9.1"))
 	w.enter = func(f func() error) error { return w.In("operator", f) }
+	for network := range w.nodes {
+		w.names(network)
+	}
 	return w
+}
+
+// built is a program of a directory here, for images of this machine.
+func (w *realWorld) built(directory string) string {
+	w.t.Helper()
+	program := filepath.Join(w.Space.Dir, directory)
+	build := exec.Command("go", "build", "-trimpath", "-o", program, "./"+directory)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		w.t.Fatalf("build ./%s: %v\n%s", directory, err, out)
+	}
+	return program
 }
 
 func (w *realWorld) must(err error) {
@@ -80,7 +92,9 @@ func (w *realWorld) archives(program string) []string {
 		w.t.Fatalf("%s=%q has no archives of images: run `make test-kubelet`, which builds them", images, dir)
 	}
 	return append(ours, image(w.t, "localhost/pause:1", []string{"/pause"}, map[string]string{"/pause": program}, nil),
-		busybox(w.t, "docker.io/library/busybox:1.37"), busybox(w.t, "docker.io/curlimages/curl:8.11.1", "curl"))
+		busybox(w.t, "docker.io/library/busybox:1.37"), busybox(w.t, "docker.io/curlimages/curl:8.11.1", "curl"),
+		image(w.t, "localhost/app:1", []string{"/app"}, map[string]string{"/app": w.built("app")}, nil),
+		image(w.t, "localhost/coredns:1", []string{"/coredns"}, map[string]string{"/coredns": os.Getenv(coredns)}, nil))
 }
 
 // wait waits for what kubectl waits for.
@@ -95,12 +109,20 @@ func (w *realWorld) wait(t *testing.T, network, what string, limit time.Duration
 }
 
 // A node made of real components is Ready, and its kubelet runs pods, probes them and lets
-// somebody look into them.
+// somebody look into them, however the pods are joined to the node. They call one another by the
+// names and addresses of Services.
 func TestKubeletRunsPods(t *testing.T) {
-	w := newRealWorld(t, "west")
-	w.does(t, "kubectl --context west apply -f docs/kubernetes/west.yaml")
-	w.wait(t, "west", "--namespace demo rollout status deployment/hello", 2*time.Minute)
-	if out := w.does(t, "kubectl --context west --namespace demo exec deployment/hello -- id"); !strings.HasPrefix(out, "uid=0") {
-		t.Errorf("id in a pod of hello says %q, want uid=0", out)
+	w := newRealWorld(t, []string{"ptp", "bridge"}, "east", "west")
+	for network := range w.nodes {
+		w.does(t, "kubectl --context "+network+" apply -f docs/kubernetes/west.yaml -f docs/kubernetes/east.yaml")
+		w.wait(t, network, "--namespace demo rollout status deployment/hello", 2*time.Minute)
+		w.wait(t, network, "--namespace demo wait --for condition=Ready pod/shop-1", 2*time.Minute)
+		in := "kubectl --context " + network + " --namespace demo exec "
+		if out := w.does(t, in+"deployment/hello -- id"); !strings.HasPrefix(out, "uid=0") {
+			t.Errorf("id in a pod of hello on %s says %q, want uid=0", network, out)
+		}
+		if out := w.does(t, in+"shop-1 -- curl --silent --show-error --retry 5 --retry-all-errors http://hello:8080/"); !strings.Contains(out, "hello from hello-") {
+			t.Errorf("on %s hello is answered %q", network, out)
+		}
 	}
 }
