@@ -324,7 +324,7 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	if err := c.grant(); err != nil {
 		return c.abandon(pick, t, err)
 	}
-	c.pick, c.access.endpoint = pick, t.endpoint
+	c.pick, c.access.endpoint, c.access.peer = pick, t.endpoint, t.stream.Session().Peer().ID
 	if name := c.p.view.nameOf(c.who.snap, t.endpoint); name != "" {
 		c.access.workload = name
 	}

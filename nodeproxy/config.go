@@ -34,6 +34,7 @@ type Config struct {
 	Inbound          Inbound                `yaml:"inbound"`
 	Outbound         []Outbound             `yaml:"outbound" doc:"static listeners of local workloads, each for one destination"`
 	Socks            []Socks                `yaml:"socks" doc:"SOCKS5 listeners of local workloads"`
+	Capture          Capture                `yaml:"capture"`
 	OutlierDetection Outlier                `yaml:"outlierDetection"`
 	Retry            Retry                  `yaml:"retry"`
 	Federation       Federation             `yaml:"federation"`
@@ -167,6 +168,7 @@ func DefaultConfig() Config {
 		ServiceAccount:   "isthmus-system/nodeproxy",
 		Discovery:        Discovery{Config: file.DefaultConfig(), GatewayServiceAccount: discovery.DefaultGatewayServiceAccount},
 		Inbound:          Inbound{Ports: PortsAny},
+		Capture:          defaultCapture(),
 		OutlierDetection: Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
 		Retry:            Retry{Attempts: 8, Deadline: 15 * time.Second, Early: true, BudgetBurst: 500, BudgetRatio: 0.5},
 		Federation:       Federation{Health: true, Idle: 10 * time.Minute},
@@ -204,6 +206,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	v.Join(c.Identity.Validate())
 	c.Inbound.check(&v)
 	c.checkListeners(&v)
+	c.Capture.check(&v)
 	warnings = c.OutlierDetection.check(&v)
 	c.Retry.check(&v)
 	v.Positive("federation.idle", c.Federation.Idle)

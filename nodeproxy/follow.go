@@ -52,7 +52,7 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	p.budget.Keep(p.budgeted(snap))
 	p.gateways.revise(snap, p.cfg.Network, time.Now())
 	local := map[string]*mesh.Workload{}
-	for _, w := range p.locals() {
+	for _, w := range p.hosted() {
 		local[w.UID] = w
 	}
 	p.mu.Lock()

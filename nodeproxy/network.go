@@ -2,10 +2,14 @@ package nodeproxy
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
 )
 
 // dialTCP connects within timeout. Tests put a network in memory in its place.
@@ -39,14 +43,27 @@ func tryRead(app appConn, fd uintptr, p []byte) (int, error) {
 	}
 }
 
-func dialKernel(keepAlive time.Duration) dialTCP {
+func dialKernel(keepAlive time.Duration) dialTCP { return dialWith(keepAlive, resetUnlessConnected) }
+
+// dialFrom connects from within a pod's network namespace; no rule of the pod applies.
+func dialFrom(ns *podns.Namespace) dialTCP {
+	enter := func(network, address string, c syscall.RawConn) error {
+		if err := ns.Control(network, address, c); err != nil {
+			return fmt.Errorf("%w (%w)", err, syscall.EACCES) // a fault of this host, whatever it is
+		}
+		return nil
+	}
+	return dialWith(0, controls(enter, capture.Mark, resetUnlessConnected))
+}
+
+func dialWith(keepAlive time.Duration, c control) dialTCP {
 	return func(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {
-		d := net.Dialer{Timeout: timeout, KeepAlive: keepAlive, Control: resetUnlessConnected}
-		c, err := d.DialContext(ctx, "tcp", addr.String())
-		if tc, ok := c.(*net.TCPConn); ok {
+		d := net.Dialer{Timeout: timeout, KeepAlive: keepAlive, Control: c}
+		conn, err := d.DialContext(ctx, "tcp", addr.String())
+		if tc, ok := conn.(*net.TCPConn); ok {
 			tc.SetLinger(-1) // the kernel's own again
 		}
-		return c, err
+		return conn, err
 	}
 }
 

@@ -52,12 +52,21 @@ func (p *Proxy) listenOutbound(addr netip.AddrPort, field string, serve serve) (
 	if err != nil {
 		return nil, fmt.Errorf("%s: listen: %w: choose a free address", field, err)
 	}
-	o := &outbound{p: p, listener: l.(*net.TCPListener), serve: serve, slots: make(chan struct{}, maxAppConns)}
-	if o.raw, err = o.listener.SyscallConn(); err != nil {
-		l.Close()
+	o, err := p.newOutbound(l.(*net.TCPListener), serve)
+	if err != nil {
 		return nil, fmt.Errorf("%s: listen: %w", field, err)
 	}
 	return o, nil
+}
+
+// newOutbound owns l.
+func (p *Proxy) newOutbound(l *net.TCPListener, serve serve) (*outbound, error) {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return &outbound{p: p, listener: l, serve: serve, slots: make(chan struct{}, maxAppConns), raw: raw}, nil
 }
 
 // keepAlive has what a listener accepts inherit the keep-alive that package net sets

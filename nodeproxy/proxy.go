@@ -68,6 +68,7 @@ type Proxy struct {
 	late       func(since time.Time) bool // may what did not come since then be our own doing?
 	gateways   gatewaySources
 	replicas   replicas
+	captures   *captures // nil: applications connect to listeners, and tunnels to pods' addresses here
 	refusals   *identity.Refusals
 	clients    *admission.Guard
 	strays     every // warns of gateways that discovery does not list
@@ -129,7 +130,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	p.registry.MustRegister(identity.NewMetrics(p.ids))
 	p.registry.MustRegister(file.NewCollector(p.watcher), newToldCollector(p.own))
 	p.witness = newWitness(p.data, cfg, p.declared, dialKernel(0), p.changed, log)
-	p.witness.late = p.late
+	p.witness.late, p.witness.from = p.late, p.captures.dialer
 	p.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_served_sessions", Help: "Sessions of clients."},
 			func() float64 { return p.served((*hbone.Group).Len) }),
@@ -181,6 +182,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.admit, p.hold, p.crowded = p.load.TryAdmit, p.load.AdmitOnce, p.load.Refuse
 	p.towards = overload.NewDestinations(p.load)
 	p.late = func(since time.Time) bool { return p.load.Late(since) > lateLimit }
+	p.captures = newCaptures(p)
 	p.clients = admission.NewGuard(cfg.Limits, p.session.MaxUnread(), p.registry, log)
 	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle})
 	p.registry.MustRegister(pool.NewMetrics(p.pool))
@@ -214,6 +216,9 @@ func (p *Proxy) served(what func(*hbone.Group) int) (n float64) {
 	for _, in := range p.inbounds {
 		n += float64(what(&in.sessions))
 	}
+	for _, h := range p.captures.list() {
+		n += float64(what(&h.in.sessions))
+	}
 	return n
 }
 
@@ -240,7 +245,7 @@ func (p *Proxy) listen() (err error) {
 		l.refuse = p.refusalOfAll(s.Workload)
 		p.outbounds = append(p.outbounds, l)
 	}
-	for _, w := range p.locals() {
+	for _, w := range p.hosted() {
 		in, err := p.listenInbound(w)
 		if err != nil {
 			return err
@@ -274,6 +279,15 @@ func (p *Proxy) locals() []*mesh.Workload {
 		}
 	}
 	return out
+}
+
+// hosted lists those whose addresses are this machine's own: none if they are captured, each
+// in its network namespace.
+func (p *Proxy) hosted() []*mesh.Workload {
+	if p.captures != nil {
+		return nil
+	}
+	return p.locals()
 }
 
 func (p *Proxy) changed(targets ...healthstream.Target) {

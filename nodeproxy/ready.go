@@ -12,6 +12,9 @@ func (p *Proxy) pending() []string {
 	if !p.own.told() {
 		return append([]string{"discovery"}, missing...)
 	}
+	if !p.captures.settled() {
+		return append([]string{"capture"}, missing...)
+	}
 	if !p.ready.Load() {
 		return append([]string{"federation"}, missing...)
 	}

@@ -33,6 +33,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 	background.Go(func() error { p.clients.Run(bctx); return nil })
 	background.Go(func() error { return server.Run(bctx, p.admin) })
 	background.Go(func() error { return server.RunOperations(bctx, p.operations) })
+	if p.captures != nil {
+		background.Go(func() error { p.captures.follow(bctx); return nil })
+	}
 	if p.stream != nil {
 		background.Go(func() error { return p.stream.Run(bctx) })
 		background.Go(func() error { p.listenServices(bctx); return nil })
@@ -56,6 +59,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.gatewayProbes.Wait()
 	p.witness.prober.Wait()
 	err := background.Wait()
+	p.captures.close()
 	if ctx.Err() != nil {
 		err = nil
 	}
@@ -112,6 +116,7 @@ func (p *Proxy) drain() {
 		o.listener.Close()
 		wg.Go(func() { o.drain(ctx) })
 	}
+	wg.Go(func() { p.captures.drain(ctx) })
 	if p.stream != nil {
 		p.stream.Drain() // while open connections end, what happens to the pods is still said
 	}

@@ -41,6 +41,7 @@ type witness struct {
 	timeout  time.Duration
 	declared declared
 	connect  dialTCP
+	from     func(uid string, otherwise dialTCP) dialTCP // how a workload is dialled
 	prober   *reprobe.Prober[health.Key]
 	changed  func(...healthstream.Target) // there is news of these; never waits
 	late     func(since time.Time) bool   // was this process itself late meanwhile?
@@ -73,7 +74,7 @@ func newWitness(ctx context.Context, c Config, d declared, connect dialTCP, chan
 		network: c.Network, on: c.OutlierDetection.Scope == ScopeEndpoint, timeout: c.Timeouts.App, declared: d, connect: connect,
 		prober: reprobe.New[health.Key](ctx, schedule), changed: changed, log: log,
 		tracker: health.NewTracker[health.Key](c.OutlierDetection.Config, rand.Float64), damper: damping.New(maxDamped),
-		late: func(time.Time) bool { return false },
+		late: func(time.Time) bool { return false }, from: func(_ string, otherwise dialTCP) dialTCP { return otherwise },
 		hung: map[health.Key]bool{}, facts: map[health.Key]fact{}, owed: map[health.Key]time.Time{},
 	}
 }
@@ -115,7 +116,7 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (
 }
 
 func (w *witness) dialApp(ctx context.Context, pod *mesh.Workload, target uint16) (net.Conn, error) {
-	return w.connect(ctx, netip.AddrPortFrom(pod.Addresses[0], target), w.timeout)
+	return w.from(pod.UID, w.connect)(ctx, netip.AddrPortFrom(pod.Addresses[0], target), w.timeout)
 }
 
 func reasonOf(err error) header.Reason {

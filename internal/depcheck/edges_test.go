@@ -256,6 +256,8 @@ var allowed = map[string]why{
 		"internal/stack":          "room for the calls that open connections",
 		"internal/strictyaml":     "its configuration",
 		"mesh":                    "snapshots",
+		"nodeproxy/capture":       "rules in the pods' namespaces, and what they lead here",
+		"nodeproxy/podns":         "sockets in the pods' namespaces",
 		"nodeproxy/picker":        "chooses where connections go",
 		"nodeproxy/warm":          "keeps sessions with pods of other networks",
 		"nodeproxy/warmset":       "what is known of a share, and who has answered",

@@ -3,8 +3,10 @@
 package capture
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -262,4 +264,33 @@ func (r Rules) String() string {
 		words = append(words, a.String())
 	}
 	return strings.Join(words, ", ")
+}
+
+// Present reports whether rules of ours are in a namespace: a node proxy has set them, which may
+// have ended since.
+func Present(ns *podns.Namespace) (there bool, err error) {
+	err = ns.FD(func(fd int) error {
+		c, err := nftables.New(nftables.WithNetNSFd(fd))
+		if err != nil {
+			return explain(err)
+		}
+		tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
+		there = slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == table })
+		return explain(err)
+	})
+	return there, err
+}
+
+// Free has an error if somebody in a namespace listens on a, on all addresses, or shares
+// its port with others.
+func Free(ns *podns.Namespace, a netip.AddrPort) error {
+	c := net.ListenConfig{Control: ns.Control}
+	l, err := c.Listen(context.Background(), "tcp", a.String())
+	if errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("port %d of the pod is taken by another program in it, which may be another mesh (is the pod enrolled by istio-cni?): end that, or take the pod out of this mesh", a.Port())
+	}
+	if err != nil {
+		return fmt.Errorf("listen in the pod: %w", err)
+	}
+	return l.Close()
 }

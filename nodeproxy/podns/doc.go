@@ -6,5 +6,5 @@
 // namespace is kept alive by nobody but an open Namespace, until Close; and that of a
 // pod is the one its oldest process is in, whatever later ones of it have made.
 //
-// It knows nothing of meshes, rules or ports. Linux only: elsewhere everything is an error.
+// It knows nothing of meshes, rules or ports. Linux only.
 package podns

@@ -1,0 +1,170 @@
+//go:build linux
+
+package capture
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/netspace"
+)
+
+// What an unchanged pod sends to a virtual address is answered by a pod of the other network, as
+// whom its node's proxy has proven it.
+func TestAnUnchangedPodCallsTheOtherNetwork(t *testing.T) {
+	w := newWorld(t)
+	for _, to := range []string{hello + ":80", "[" + hello6 + "]:80", taken + ":80", local + ":80"} {
+		text, err := w.call("shop-1", to)
+		if err != nil {
+			t.Errorf("a call to %s: %v", to, err)
+			continue
+		}
+		want := "hello-"
+		if to == local+":80" {
+			want = "shop-" // itself, by chance
+		}
+		if !strings.HasPrefix(text, want) {
+			t.Errorf("a call to %s is answered %q, want by a pod called %s…", to, text, want)
+		}
+	}
+	// Nothing else is touched: pods reach each other as before.
+	if text, err := w.call("shop-1", addresses["shop-2"]+":8080"); err != nil || text != "shop-2 sees "+addresses["shop-1"] {
+		t.Errorf("a call to the other pod itself: %q, %v", text, err)
+	}
+	if _, err := w.call("shop-1", "240.240.77.77:80"); err == nil {
+		t.Error("an address that nobody has answers")
+	}
+	if _, err := w.call("shop-2", hello+":80"); err != nil {
+		t.Error(err)
+	}
+	who := map[string]string{"shop-1": "shop", "shop-2": "basket"}
+	for pod, account := range who {
+		found := false
+		for _, l := range w.lines(t, "node-a") {
+			found = found || l["source"] == pod && strings.HasPrefix(fmt.Sprint(l["workload"]), "hello") && l["peer"] == "spiffe://cluster.local/ns/demo/sa/hello"
+		}
+		if !found {
+			t.Errorf("no line of node-a's log says that %s has called hello as the identity of hello", pod)
+		}
+		found = false
+		for _, l := range w.lines(t, "node-b") {
+			found = found || l["direction"] == "inbound" && l["peer"] == "spiffe://cluster.local/ns/demo/sa/"+account
+		}
+		if !found {
+			t.Errorf("no line of node-b's log has the identity of %s", pod)
+		}
+	}
+}
+
+// A killed node proxy leaves rules behind: what they capture is refused, and never sent on.
+func TestAKilledNodeProxy(t *testing.T) {
+	w := newWorld(t)
+	strays := w.strays(t, "gateway", hello+":80", taken+":80", "["+hello6+"]:80")
+	if _, err := w.call("shop-1", hello+":80"); err != nil {
+		t.Fatal(err)
+	}
+	must(t, w.nodes["node-a"].Stop(syscall.SIGKILL, 5*time.Second))
+	for _, to := range []string{hello + ":80", taken + ":80", "[" + hello6 + "]:80", "240.240.9.9:80"} {
+		if text, err := w.call("shop-1", to); !refused(text, err) {
+			t.Errorf("a call to %s without a node proxy: %q, %v, want refused", to, text, err)
+		}
+	}
+	if text, err := w.call("shop-1", addresses["shop-2"]+":8080"); err != nil {
+		t.Errorf("a call that is not the mesh's: %q, %v", text, err)
+	}
+	began := time.Now()
+	w.start(t, "node-a")
+	t.Logf("answered again %v after the start of the process, which was ready after %v", time.Since(began)+w.until(t, time.Second, "shop-1", hello+":80", answered), time.Since(began))
+	if got := strays(); len(got) > 0 {
+		t.Errorf("these left the pod in plain text: %v", got)
+	}
+}
+
+// The next node proxy is in the pods before the one before it stops, and not one connection fails.
+func TestTheNextNodeProxyTakesOver(t *testing.T) {
+	w := newWorld(t)
+	w.write(t, "node-a-2.yaml", w.node("a", secondary, "shop-1", "shop-2"))
+	stop, done := make(chan struct{}), make(chan error, 1)
+	calls := 0
+	go func() {
+		for {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+			if _, err := w.call("shop-1", hello+":80"); err != nil {
+				done <- fmt.Errorf("call %d: %w", calls, err)
+				return
+			}
+			calls++
+		}
+	}()
+	next := w.process("node-a", "node-a-2")
+	must(t, w.Start(next, w.Ready("node-a", secondary)))
+	w.nodes["node-a"].Signal(syscall.SIGTERM)
+	select {
+	case <-w.nodes["node-a"].Ended():
+	case <-time.After(10 * time.Second):
+		t.Error("the node proxy does not stop")
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		t.Errorf("%v\n%s", err, netspace.Tail(w.file("node-a-2.log")))
+	}
+	t.Logf("%d calls", calls)
+	if _, err := w.call("shop-2", hello+":80"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A pod that leaves the mesh keeps nothing of it, and is captured again when it comes back.
+func TestPodsLeaveAndComeBack(t *testing.T) {
+	w := newWorld(t)
+	if _, err := w.call("shop-2", hello+":80"); err != nil {
+		t.Fatal(err)
+	}
+	var rest strings.Builder
+	for line := range strings.Lines(mesh) {
+		if !strings.Contains(line, "uid: shop-2") {
+			rest.WriteString(line)
+		}
+	}
+	w.write(t, "mesh.yaml", rest.String())
+	w.until(t, 2*time.Second, "shop-2", hello+":80", func(_ string, err error) bool { return err != nil && !refused("", err) })
+	if _, err := w.call("shop-1", hello+":80"); err != nil {
+		t.Errorf("the other pod: %v", err)
+	}
+	w.write(t, "mesh.yaml", mesh)
+	t.Logf("captured %v after the file was written", w.until(t, 10*time.Second, "shop-2", hello+":80", answered))
+}
+
+// A pod whose ports are taken is not captured by half.
+func TestAPodWhosePortsAreTaken(t *testing.T) {
+	w := newWorld(t)
+	must(t, w.Host("all", "shop-3", "10.71.1.13"))
+	other, err := w.Listen("shop-3", ":15001")
+	must(t, err)
+	w.write(t, "node-a.yaml", w.node("a", admin, "shop-1", "shop-2", "shop-3"))
+	w.write(t, "mesh.yaml", mesh+"  - {uid: shop-3, namespace: demo, serviceAccount: shop, network: net-a, node: node-a, addresses: [10.71.1.13]}\n")
+	must(t, w.nodes["node-a"].Stop(syscall.SIGTERM, 5*time.Second))
+	w.start(t, "node-a")
+	if _, err := w.call("shop-1", hello+":80"); err != nil {
+		t.Errorf("the other pod: %v", err)
+	}
+	if text, err := w.call("shop-3", hello+":80"); err == nil || refused(text, err) {
+		t.Errorf("a pod that cannot be captured has rules: %q, %v", text, err)
+	}
+	text, err := os.ReadFile(w.file("node-a.log"))
+	must(t, err)
+	if !strings.Contains(string(text), "port 15001 of the pod is taken") {
+		t.Errorf("the log does not say that the port is taken")
+	}
+	other.Close()
+	w.until(t, 12*time.Second, "shop-3", hello+":80", answered)
+}

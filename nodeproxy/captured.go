@@ -1,0 +1,489 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/isthmus-mesh/isthmus/internal/backoff"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
+)
+
+// captures are the local workloads that are captured in their network namespaces, and those
+// that are to be. Its goroutine is follow's; what it holds ends with its workload, its
+// sandbox or the process. Safe for concurrent use.
+type captures struct {
+	p       *Proxy
+	cfg     Capture
+	finder  podns.Finder
+	leaving sync.WaitGroup // drains of what is captured no more
+	first   atomic.Bool    // all workloads that were there have been looked for once
+
+	mu      sync.Mutex
+	held    map[string]*captured // by workload UID
+	failing map[string]*lack
+}
+
+// captured is one workload in its namespace.
+type captured struct {
+	uid     string
+	address netip.Addr // the first of the workload
+	place   place
+	rules   capture.Rules
+	in      *inbound
+	outs    []*outbound
+	since   time.Time
+}
+
+// place is a network namespace that was found.
+type place struct {
+	ns      *podns.Namespace
+	sandbox *podns.Sandbox // the process by which it was found; nil: path
+	path    string
+}
+
+func (l place) close() {
+	if l.sandbox != nil {
+		l.sandbox.Close()
+		return
+	}
+	l.ns.Close()
+}
+
+// alive reports whether it is still the workload's.
+func (l place) alive() bool {
+	if l.sandbox != nil {
+		return l.sandbox.Alive()
+	}
+	now, err := podns.Open(l.path)
+	if err != nil {
+		return false
+	}
+	defer now.Close()
+	return now.ID() == l.ns.ID()
+}
+
+// lack is why a workload is not captured.
+type lack struct {
+	err   error
+	since time.Time
+	tries int
+	again time.Time
+}
+
+const (
+	// checkEvery is how often captured namespaces are looked at, whether they still are their workloads'.
+	checkEvery = 250 * time.Millisecond
+	// findShare is the part of one processor's time that looking for pods may take.
+	findShare = 10
+	// enterAtOnce is how many namespaces are entered at once: the kernel does that one after the other.
+	enterAtOnce = 4
+)
+
+// tries of what could not be captured, and of pods whose processes are not there yet.
+var (
+	enterAgain = backoff.Backoff{First: 250 * time.Millisecond, Limit: 10 * time.Second}
+	findAgain  = backoff.Backoff{First: 20 * time.Millisecond, Limit: time.Second}
+)
+
+// newCaptures returns nil if nothing is to be captured.
+func newCaptures(p *Proxy) *captures {
+	if !p.cfg.Capture.on() {
+		return nil
+	}
+	return &captures{p: p, cfg: p.cfg.Capture, finder: podns.Finder{Proc: p.cfg.Capture.Proc}, held: map[string]*captured{}, failing: map[string]*lack{}}
+}
+
+// follow captures what is on this node, until ctx ends.
+func (c *captures) follow(ctx context.Context) {
+	sub := c.p.store.Subscribe()
+	defer sub.Close()
+	next := time.NewTimer(0)
+	defer next.Stop()
+	misses := 0
+	for {
+		changed := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-sub.C():
+			changed = true
+		case <-next.C:
+		}
+		began := time.Now()
+		missing, found := c.revise(ctx)
+		c.first.Store(true)
+		if misses++; changed || found || !missing {
+			misses = 1
+		}
+		wait := checkEvery
+		if missing {
+			wait = min(wait, max(findAgain.Next(misses), findShare*time.Since(began)))
+		}
+		next.Reset(wait)
+	}
+}
+
+// settled reports whether what was on this node at the start is captured, as far as that could be.
+func (c *captures) settled() bool { return c == nil || c.first.Load() }
+
+// revise brings what is captured in line with the current snapshot. missing: a workload's namespace
+// was not found; found: another one's was.
+func (c *captures) revise(ctx context.Context) (missing, found bool) {
+	snap, now := c.p.store.Current(), time.Now()
+	wanted := map[string]*mesh.Workload{}
+	for _, w := range c.p.locals() {
+		wanted[w.UID] = w
+	}
+	rules := c.cfg.rules(snap)
+	overlap := c.cfg.overlapping(snap, c.p.cfg.Network)
+	for _, h := range c.list() {
+		switch w := wanted[h.uid]; {
+		case w == nil, !h.place.alive(), w.Addresses[0] != h.address:
+			c.leave(ctx, h, w == nil)
+		case overlap == nil && !sameRules(h.rules, rules):
+			c.replace(h, rules)
+		}
+	}
+	look := map[string]bool{}
+	for uid := range wanted {
+		if c.get(uid) == nil && c.due(uid, now) {
+			look[uid] = true
+		}
+	}
+	c.forget(wanted)
+	if len(look) == 0 {
+		return false, false
+	}
+	if overlap != nil {
+		for uid := range look {
+			c.fail(uid, overlap)
+		}
+		return false, false
+	}
+	places := c.find(look)
+	var enter errgroup.Group
+	enter.SetLimit(enterAtOnce)
+	for uid, at := range places {
+		enter.Go(func() error {
+			c.enter(wanted[uid], at, rules)
+			return nil
+		})
+	}
+	enter.Wait()
+	return len(places) < len(look), len(places) > 0
+}
+
+func sameRules(a, b capture.Rules) bool {
+	return slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Addresses, b.Addresses)
+}
+
+// find looks for the namespaces of those workloads; the caller owns what it returns.
+func (c *captures) find(look map[string]bool) map[string]place {
+	out := map[string]place{}
+	for _, n := range c.cfg.Namespaces {
+		if !look[n.Workload] {
+			continue
+		}
+		delete(look, n.Workload)
+		ns, err := podns.Open(n.Path)
+		if err != nil {
+			c.fail(n.Workload, err)
+			continue
+		}
+		out[n.Workload] = place{ns: ns, path: n.Path}
+	}
+	found, err := c.finder.Find(look)
+	if err != nil {
+		c.p.log.Error().Err(err).Msg("cannot look for the network namespaces of pods: give this process the node's proc file system (capture.proc) and the capabilities SYS_PTRACE and DAC_READ_SEARCH")
+	}
+	for uid, s := range found {
+		out[uid] = place{ns: s.Namespace, sandbox: s}
+	}
+	for uid := range out {
+		look[uid] = true
+	}
+	return out
+}
+
+// enter captures w; it owns at.
+func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
+	h := &captured{uid: w.UID, address: w.Addresses[0], place: at, rules: rules, since: time.Now()}
+	err := c.open(h, w)
+	c.mu.Lock()
+	if err == nil && c.p.draining.Load() {
+		err = errors.New("this process stops")
+	}
+	if err == nil {
+		c.held[w.UID] = h
+		delete(c.failing, w.UID)
+		c.start(h)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		h.closeListeners()
+		at.close()
+		c.fail(w.UID, err)
+		return
+	}
+	c.p.log.Info().Str("workload", w.UID).Stringer("address", h.address).Msg("captured")
+}
+
+// open opens the sockets of h in its namespace, and then sets its rules. What it has opened when it
+// fails is the caller's to close; rules are not set then.
+func (c *captures) open(h *captured, w *mesh.Workload) error {
+	if home, err := podns.Own(); err != nil || h.place.ns.ID() == home {
+		return errors.Join(err, errors.New("its network namespace is that of this node proxy"))
+	}
+	for _, o := range c.list() {
+		if o.place.ns.ID() == h.place.ns.ID() {
+			return fmt.Errorf("its network namespace is that of workload %s", o.uid)
+		}
+	}
+	addresses, err := h.place.ns.Addresses()
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(addresses, h.address) {
+		return fmt.Errorf("no interface of its network namespace has its address %s", h.address)
+	}
+	ours, err := capture.Present(h.place.ns)
+	if err != nil {
+		return err
+	}
+	loopback := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+	if slices.Contains(addresses, netip.IPv6Loopback()) {
+		loopback = append(loopback, netip.IPv6Loopback())
+	}
+	listen := func(a netip.AddrPort, more ...control) (net.Listener, error) {
+		if !ours { // or those of another node proxy of ours, which this one takes over from
+			if err := capture.Free(h.place.ns, a); err != nil {
+				return nil, err
+			}
+		}
+		lc := net.ListenConfig{KeepAlive: -1, Control: controls(append([]control{h.place.ns.Control, capture.Share}, more...)...)}
+		l, err := lc.Listen(context.Background(), "tcp", a.String())
+		if err != nil {
+			return nil, fmt.Errorf("listen in its network namespace: %w", err)
+		}
+		return l, nil
+	}
+	in, err := listen(netip.AddrPortFrom(h.address, mesh.HBONEPort))
+	if err != nil {
+		return err
+	}
+	h.in = newInbound(c.p, h.uid, in)
+	for _, a := range loopback {
+		l, err := listen(netip.AddrPortFrom(a, capture.OutboundPort), keepAlive)
+		if err != nil {
+			return err
+		}
+		o, err := c.p.newOutbound(l.(*net.TCPListener), c.p.captured(h.uid))
+		if err != nil {
+			return err
+		}
+		o.refuse = c.p.refusalOfAll(h.uid)
+		h.outs = append(h.outs, o)
+	}
+	return capture.Set(h.place.ns, h.rules)
+}
+
+// control is a Control of package net.
+type control = func(network, address string, c syscall.RawConn) error
+
+// controls calls one after the other.
+func controls(all ...control) control {
+	return func(network, address string, c syscall.RawConn) error {
+		for _, f := range all {
+			if err := f(network, address, c); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// start serves what h has opened; the caller holds mu, and this process does not drain.
+func (c *captures) start(h *captured) {
+	c.p.running.Go(func() { h.in.run(c.p.data) })
+	for _, o := range h.outs {
+		c.p.running.Go(func() { o.run(c.p.data) })
+	}
+}
+
+func (h *captured) closeListeners() {
+	if h.in != nil {
+		h.in.listener.Close()
+	}
+	for _, o := range h.outs {
+		o.listener.Close()
+	}
+}
+
+// leave ends the capture of a workload that is gone or whose namespace is another one's; whole:
+// it may go on without the mesh, so its rules go as well.
+func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
+	c.mu.Lock()
+	delete(c.held, h.uid)
+	c.mu.Unlock()
+	if whole && h.place.alive() {
+		if err := capture.Remove(h.place.ns); err != nil {
+			c.p.log.Error().Str("workload", h.uid).Err(err).Msg("rules are left in a pod that is captured no more")
+		}
+	}
+	h.closeListeners()
+	h.place.close()
+	c.leaving.Go(func() {
+		dctx, cancel := context.WithTimeout(ctx, c.p.cfg.Timeouts.Drain)
+		defer cancel()
+		h.in.drain(dctx)
+	})
+	c.p.log.Info().Str("workload", h.uid).Msg("captured no more")
+}
+
+// replace has h captured by other rules.
+func (c *captures) replace(h *captured, rules capture.Rules) {
+	if err := capture.Set(h.place.ns, rules); err != nil {
+		c.fail(h.uid, err)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h.rules = rules
+	delete(c.failing, h.uid)
+}
+
+// drain takes no more connections, and returns when those that are open have ended or ctx has.
+func (c *captures) drain(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, h := range c.list() {
+		h.closeListeners()
+		wg.Go(func() { h.in.drain(ctx) })
+		for _, o := range h.outs {
+			wg.Go(func() { o.drain(ctx) })
+		}
+	}
+	wg.Wait()
+}
+
+// close lets go of all namespaces, when follow has ended. Their rules stay: what they lead to is refused until
+// the next node proxy is there.
+func (c *captures) close() {
+	if c == nil {
+		return
+	}
+	c.leaving.Wait()
+	for _, h := range c.list() {
+		c.mu.Lock()
+		delete(c.held, h.uid)
+		c.mu.Unlock()
+		h.closeListeners()
+		h.place.close()
+	}
+}
+
+func (c *captures) get(uid string) *captured {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held[uid]
+}
+
+func (c *captures) list() (out []*captured) {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range c.held {
+		out = append(out, h)
+	}
+	return out
+}
+
+// due reports whether it is time to try a workload again.
+func (c *captures) due(uid string, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.failing[uid]
+	return l == nil || !now.Before(l.again)
+}
+
+// fail notes why a workload is not captured, and says it when that is news.
+func (c *captures) fail(uid string, err error) {
+	now := time.Now()
+	c.mu.Lock()
+	l := c.failing[uid]
+	news := l == nil || l.err.Error() != err.Error()
+	if l == nil {
+		l = &lack{since: now}
+		c.failing[uid] = l
+	}
+	l.err = err
+	l.tries++
+	l.again = now.Add(enterAgain.Next(l.tries))
+	c.mu.Unlock()
+	if news && !errors.Is(err, os.ErrNotExist) {
+		c.p.log.Error().Str("workload", uid).Err(err).Msg("cannot capture a local pod: its connections to the mesh are refused")
+	}
+}
+
+// forget drops what is known of workloads that are not here.
+func (c *captures) forget(wanted map[string]*mesh.Workload) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for uid := range c.failing {
+		if wanted[uid] == nil {
+			delete(c.failing, uid)
+		}
+	}
+}
+
+// dialer returns how connections are opened from where a workload is: in its network namespace, or
+// where this process is if it is not captured.
+func (c *captures) dialer(uid string, otherwise dialTCP) dialTCP {
+	if c == nil {
+		return otherwise
+	}
+	h := c.get(uid)
+	if h == nil {
+		return func(context.Context, netip.AddrPort, time.Duration) (net.Conn, error) {
+			return nil, &notCapturedError{uid}
+		}
+	}
+	return dialFrom(h.place.ns)
+}
+
+// notCapturedError is that of a connection from or to a pod whose namespace this process is not in.
+type notCapturedError struct{ uid string }
+
+func (e *notCapturedError) Error() string {
+	return "this node proxy is not in the network namespace of workload " + e.uid
+}
+
+// Unwrap makes it a fault of this host, and not of the pod's.
+func (e *notCapturedError) Unwrap() error { return syscall.EACCES }
+
+// captured serves what rules lead here of one workload.
+func (p *Proxy) captured(uid string) serve {
+	return func(ctx context.Context, app *net.TCPConn) func(context.Context) {
+		to, err := capture.Original(app)
+		if err != nil {
+			p.log.Debug().Str("workload", uid).Stringer("from", app.RemoteAddr()).Err(err).Msg("bad captured connection")
+			reset(app)
+			return nil
+		}
+		return p.carry(ctx, app, uid, flowTo(to.Addr().String(), to.Port()), nil, nil, nil)
+	}
+}

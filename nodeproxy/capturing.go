@@ -1,0 +1,124 @@
+package nodeproxy
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
+)
+
+// Capture is how connections of local pods are captured in their own network namespaces.
+type Capture struct {
+	Scope      string         `yaml:"scope" default:"off" doc:"which connections of local pods come here by themselves: off, none, so that applications connect to a listener below; vips, those to virtual addresses (ranges) and to cluster IPs of services that lead to other networks too; what else a pod sends is left alone. Needs root, or the capabilities SYS_ADMIN, NET_ADMIN, SYS_PTRACE and DAC_READ_SEARCH, and nf_tables" env:"ISTHMUS_CAPTURE"`
+	Proc       string         `yaml:"proc" default:"/proc" doc:"proc file system of the node, where the processes of its pods are: a container has to mount it"`
+	Ranges     []netip.Prefix `yaml:"ranges" doc:"virtual addresses of the mesh, those that the controller gives out: they must be nobody's in the cluster; left out: 240.240.0.0/16 and 2001:2::/48"`
+	Namespaces []PodNamespace `yaml:"namespaces" doc:"where there is no kubelet: workloads whose network namespaces are known by a file"`
+}
+
+// PodNamespace is where the network namespace of one workload is.
+type PodNamespace struct {
+	Workload   string `yaml:"workload" doc:"UID of the local workload"`
+	Path       string `yaml:"path" doc:"file of its network namespace, such as /run/netns/shop"`
+	ResolvConf string `yaml:"resolvConf" doc:"its resolver configuration; left out, names are not answered in it"`
+}
+
+// Values of capture.scope.
+const (
+	CaptureOff  = "off"
+	CaptureVIPs = "vips"
+)
+
+func defaultCapture() Capture {
+	return Capture{Scope: CaptureOff, Proc: "/proc", Ranges: []netip.Prefix{netip.MustParsePrefix("240.240.0.0/16"), netip.MustParsePrefix("2001:2::/48")}}
+}
+
+func (c Capture) on() bool { return c.Scope != CaptureOff && c.Scope != "" }
+
+func (c Capture) check(v *strictyaml.Check) {
+	switch c.Scope {
+	case CaptureOff, "":
+		if len(c.Namespaces) > 0 {
+			v.Fail("capture.namespaces", "%q: nothing is captured: set capture.scope to %s, or leave it out", c.Namespaces[0].Workload, CaptureVIPs)
+		}
+		return
+	case CaptureVIPs:
+	default:
+		v.Fail("capture.scope", "%q is unknown: use %s or %s", c.Scope, CaptureOff, CaptureVIPs)
+	}
+	if !filepath.IsAbs(c.Proc) {
+		v.Fail("capture.proc", "%q is no absolute path: use /proc, or where the node's is mounted", c.Proc)
+	}
+	for i, r := range c.Ranges {
+		field := fmt.Sprintf("capture.ranges[%d]", i)
+		switch {
+		case !r.IsValid():
+			v.Fail(field, "must be a range such as 240.240.0.0/16")
+		case r != r.Masked():
+			v.Fail(field, "%s: has bits behind its length: write %s", r, r.Masked())
+		case r.Addr().Is4() && r.Bits() < 8 || r.Addr().Is6() && r.Bits() < 16:
+			v.Fail(field, "%s: holds more than any mesh needs, and pods would reach nothing of it: use a longer prefix, such as 240.240.0.0/16", r)
+		case r.Overlaps(netip.MustParsePrefix("127.0.0.0/8")), r.Overlaps(netip.MustParsePrefix("::1/128")), r.Overlaps(netip.MustParsePrefix("169.254.0.0/16")), r.Overlaps(netip.MustParsePrefix("fe80::/10")):
+			v.Fail(field, "%s: holds loopback or link-local addresses, which never leave a pod or its node: use another range", r)
+		}
+	}
+	for i, n := range c.Namespaces {
+		field := fmt.Sprintf("capture.namespaces[%d]", i)
+		if n.Workload == "" || !filepath.IsAbs(n.Path) {
+			v.Fail(field, "needs workload, and path, an absolute one")
+		}
+		if slices.ContainsFunc(c.Namespaces[:i], func(o PodNamespace) bool { return o.Workload == n.Workload || o.Path == n.Path }) {
+			v.Fail(field, "%q at %s: one above has the workload or the path already: remove one of the two", n.Workload, n.Path)
+		}
+	}
+}
+
+// holds reports whether a is one of the virtual addresses of ranges.
+func (c Capture) holds(a netip.Addr) bool {
+	return slices.ContainsFunc(c.Ranges, func(r netip.Prefix) bool { return r.Contains(a) })
+}
+
+// rules are what pods of this node are captured by, as discovery is now: ranges, and beside
+// them the addresses of services that lead to other networks too.
+func (c Capture) rules(snap *mesh.Snapshot) capture.Rules {
+	r := capture.Rules{Ranges: c.Ranges}
+	add := func(list []netip.Addr) {
+		for _, a := range list {
+			if !c.holds(a) {
+				r.Addresses = append(r.Addresses, a)
+			}
+		}
+	}
+	for _, s := range snap.Services() {
+		if s.Exported() && s.Takeover {
+			add(s.VIPs)
+		}
+		if s.Import != nil {
+			add(s.Import.VIPs)
+		}
+	}
+	slices.SortFunc(r.Addresses, netip.Addr.Compare)
+	r.Addresses = slices.Compact(r.Addresses)
+	return r
+}
+
+// overlapping names what of this network's own is within ranges: pods, whose connections to each
+// other would be captured, and nodes' gateways.
+func (c Capture) overlapping(snap *mesh.Snapshot, network string) error {
+	for _, w := range snap.Workloads() {
+		for _, a := range w.Addresses {
+			if w.Network == network && c.holds(a) {
+				return fmt.Errorf("capture.ranges: hold %s, which is the address of workload %s: give the mesh virtual addresses that no pod has", a, w.UID)
+			}
+		}
+	}
+	for _, g := range snap.Gateways(network) {
+		if c.holds(g.Address.Addr()) {
+			return fmt.Errorf("capture.ranges: hold %s, which is the address of gateway %s: give the mesh virtual addresses that nobody has", g.Address, g.Name)
+		}
+	}
+	return nil
+}
