@@ -133,6 +133,58 @@ func TestNodeProxiesHaveNoRights(t *testing.T) {
 	}
 }
 
+// A node proxy that captures has the capabilities by which it enters network namespaces, and sees the
+// processes of its node; any other one has nothing, and the directory with its state.
+func TestNodeProxiesMayWhatCaptureNeedsAndNothingElse(t *testing.T) {
+	for _, set := range cases(t) {
+		if set == "smallest" {
+			continue // node proxies are off by default
+		}
+		pod := dig(find(t, rendered(t, set), "DaemonSet", "isthmus-nodeproxy").all, "spec", "template", "spec")
+		container := dig(pod, "containers", 0)
+		capabilities := map[string]any{"drop": []any{"ALL"}}
+		paths := []string{"/var/lib/isthmus"}
+		var armor any
+		switch set {
+		case "capture":
+			capabilities["add"] = []any{"NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE"}
+			paths = append(paths, "/proc")
+			armor = map[string]any{"type": "Unconfined"}
+		case "everything":
+			capabilities["add"] = []any{"NET_BIND_SERVICE"} // of nodeProxy.capabilities
+		}
+		for path, want := range map[string]any{"capabilities": capabilities, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "privileged": nil} {
+			if got := dig(container, "securityContext", path); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s: securityContext.%s of a node proxy is %v, want %v", set, path, got, want)
+			}
+		}
+		for path, want := range map[string]any{"appArmorProfile": armor, "seccompProfile": map[string]any{"type": "RuntimeDefault"}} {
+			if got := dig(pod, "securityContext", path); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s: securityContext.%s of the pod of a node proxy is %v, want %v", set, path, got, want)
+			}
+		}
+		for _, key := range []string{"hostPID", "hostIPC"} {
+			if v := dig(pod, key); v != nil {
+				t.Errorf("%s: a node proxy has %s: %v", set, key, v)
+			}
+		}
+		var got []string
+		for _, v := range dig(pod, "volumes").([]any) {
+			if path := dig(v, "hostPath", "path"); path != nil {
+				got = append(got, fmt.Sprint(path))
+			}
+		}
+		if !slices.Equal(got, paths) {
+			t.Errorf("%s: a node proxy mounts %q of its node, want %q", set, got, paths)
+		}
+		for _, m := range dig(container, "volumeMounts").([]any) {
+			if dig(m, "name") == "proc" && dig(m, "readOnly") != true {
+				t.Errorf("%s: a node proxy can write to the node's /proc", set)
+			}
+		}
+	}
+}
+
 // Gateways ask and watch, and have tokens reviewed; the controller alone writes.
 func TestRightsAreTheLeast(t *testing.T) {
 	for _, o := range rendered(t, "everything") {

@@ -207,7 +207,7 @@ func (c *captures) find(look map[string]bool) map[string]place {
 	}
 	found, err := c.finder.Find(look)
 	if err != nil {
-		c.p.log.Error().Err(err).Msg("cannot look for the network namespaces of pods: give this process the node's proc file system (capture.proc) and the capabilities SYS_PTRACE and DAC_READ_SEARCH")
+		c.p.log.Error().Err(err).Msg("cannot look for the network namespaces of pods: give this process the node's proc file system (capture.proc) and the capability SYS_PTRACE")
 	}
 	for uid, s := range found {
 		out[uid] = place{ns: s.Namespace, sandbox: s}

@@ -13,7 +13,7 @@ import (
 
 // Capture is how connections of local pods are captured in their own network namespaces.
 type Capture struct {
-	Scope      string         `yaml:"scope" default:"off" doc:"which connections of local pods come here by themselves: off, none, so that applications connect to a listener below; vips, those to virtual addresses (ranges) and to cluster IPs of services that lead to other networks too; what else a pod sends is left alone. Needs root, or the capabilities SYS_ADMIN, NET_ADMIN, SYS_PTRACE and DAC_READ_SEARCH, and nf_tables" env:"ISTHMUS_CAPTURE"`
+	Scope      string         `yaml:"scope" default:"off" doc:"which connections of local pods come here by themselves: off, none, so that applications connect to a listener below; vips, those to virtual addresses (ranges) and to cluster IPs of services that lead to other networks too; what else a pod sends is left alone. Needs root, or the capabilities SYS_ADMIN, NET_ADMIN and SYS_PTRACE, and nf_tables" env:"ISTHMUS_CAPTURE"`
 	Proc       string         `yaml:"proc" default:"/proc" doc:"proc file system of the node, where the processes of its pods are: a container has to mount it"`
 	Ranges     []netip.Prefix `yaml:"ranges" doc:"virtual addresses of the mesh, those that the controller gives out: they must be nobody's in the cluster; left out: 240.240.0.0/16 and 2001:2::/48"`
 	Namespaces []PodNamespace `yaml:"namespaces" doc:"where there is no kubelet: workloads whose network namespaces are known by a file"`

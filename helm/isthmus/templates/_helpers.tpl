@@ -137,6 +137,11 @@ federation:
   token: /var/run/secrets/isthmus/gateway-token
 timeouts:
   drain: {{ .Values.nodeProxy.drainSeconds }}s
+{{- with .Values.nodeProxy.capture.scope }}
+{{- if ne . "off" }}
+capture: {scope: {{ . }}, proc: /host/proc}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* (dict "root" $ "template" "isthmus.gatewayConfig" "over" .Values.gateway.config) */}}
