@@ -161,6 +161,13 @@ func (p *Proxy) finish(a *access) {
 	if a.workload != "" {
 		e.Str("workload", a.workload)
 	}
+	local := a.source
+	if a.direction == "inbound" {
+		local = a.workload
+	}
+	if w := p.store.Current().Workload(local); w != nil {
+		e.Stringer("identity", w.Identity)
+	}
 	if !a.peer.IsZero() {
 		e.Stringer("peer", a.peer)
 	}

@@ -55,12 +55,12 @@ func TestCarriesAConnectionThroughDoubleHBONE(t *testing.T) {
 	}
 	line := p.client().Log.Await(t, "connection", "direction", "outbound")
 	want := []any{"service", "hello.default.svc.cluster.local", "port", 80, "network", "west", "endpoint", p.pods[0].Endpoint(),
-		"workload", p.pods[0].UID, "attempts", 1, "result", "ok", "bytes_sent", 8, "bytes_received", 15}
+		"workload", p.pods[0].UID, "identity", p.shop.Identity(), "peer", p.pods[0].Identity(), "attempts", 1, "result", "ok", "bytes_sent", 8, "bytes_received", 15}
 	if !line.Has(want...) {
 		t.Errorf("access log of the client's node = %v; want %v", line, want)
 	}
 	inbound := p.node(1).Log.Await(t, "connection", "direction", "inbound")
-	if want := []any{"peer", p.shop.Identity(), "target", 8080, "port", 80, "trace", line.Text("trace"), "result", "ok"}; !inbound.Has(want...) {
+	if want := []any{"identity", p.pods[0].Identity(), "peer", p.shop.Identity(), "target", 8080, "port", 80, "trace", line.Text("trace"), "result", "ok"}; !inbound.Has(want...) {
 		t.Errorf("access log of the pod's node = %v; want %v", inbound, want)
 	}
 	p.client().Stop(t) // the session with the pod is kept as long as it lives
