@@ -41,6 +41,7 @@ var labels = map[string]map[string]string{
 		"string(why)":                  "the constants of hbone.Refusal",
 		"string(hbone.OutcomeOf(err))": "the constants of hbone.Outcome",
 	},
+	"nodeproxy/names":  {"name": "the table results"},
 	"identity/istioca": {"result": "the table results, and failed"},
 	"internal/admission": {
 		"string(s)":          "admission.Scopes",

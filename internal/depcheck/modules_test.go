@@ -105,6 +105,11 @@ var modules = map[string]why{
 		"github.com/mdlayher/netlink": "makes the table that goes with its socket, which nftables has no word for",
 		"golang.org/x/sys":            "options of sockets, and constants of nf_tables",
 	},
+	"nodeproxy/names": {
+		"github.com/miekg/dns":                "the messages of DNS",
+		"github.com/prometheus/client_golang": "its metrics",
+		"github.com/rs/zerolog":               "its log",
+	},
 	"nodeproxy/sockdiag": {"golang.org/x/sys": "netlink sockets"},
 	"nodeproxy/podns":    {"golang.org/x/sys": "namespaces"},
 	"nodeproxy/warm":     {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},

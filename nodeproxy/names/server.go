@@ -1,0 +1,273 @@
+package names
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+const (
+	// maxOutstanding is how many queries of a pod wait for somebody at once. One more is
+	// answered with SERVFAIL: a client that is not answered at all tries again, and waits seconds for it.
+	maxOutstanding = 256
+	// maxConns is how many TCP connections of a pod there are at once.
+	maxConns = 64
+	// tcpIdle ends a TCP connection on which nothing was asked for so long, as ztunnel's does.
+	tcpIdle = 5 * time.Second
+	// askLimit is how long gateways have for their word on a name.
+	askLimit = 2 * time.Second
+	// contestLimit is how long the cluster's DNS has for its word on a name that is known here: after that
+	// what is known here is the answer.
+	contestLimit = 2 * time.Second
+)
+
+// Config is what a Server is made of. Its functions are called by many goroutines at once.
+type Config struct {
+	// Snapshot returns what is known of the mesh now.
+	Snapshot func() *mesh.Snapshot
+	// Ask waits until gateways have said what they know of a service's name, in lower case, that the
+	// snapshot does not have with an address, and reports whether they have. Nil: the snapshot is all there is.
+	Ask func(ctx context.Context, host string) (sure bool)
+	// Used is told of each name that is answered; it must not wait. May be nil.
+	Used func(host string)
+	// Resolver returns what the pod's resolv.conf says now.
+	Resolver func() Resolver
+	// Dial opens a socket to a server, in the pod's namespace; what it opens must not be
+	// captured again. Network is udp or tcp.
+	Dial    func(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error)
+	Metrics *Metrics
+	Log     zerolog.Logger
+}
+
+// Server answers the queries of one pod. Several sockets may be served at once.
+type Server struct {
+	cfg   Config
+	up    upstream
+	slots chan struct{} // one for each query that waits for somebody
+	conns chan struct{} // one for each TCP connection
+}
+
+// New returns a Server; it opens nothing.
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg, slots: make(chan struct{}, maxOutstanding), conns: make(chan struct{}, maxConns)}
+	s.up.dial = cfg.Dial
+	s.up.failed = func(server netip.AddrPort, err error) {
+		cfg.Metrics.upstreamFailures.Inc()
+		cfg.Log.Debug().Stringer("server", server).Err(err).Msg("DNS server of a pod does not answer")
+	}
+	return s
+}
+
+// ServeUDP answers the datagrams of conn until ctx ends or conn fails or is closed, and closes it. When it returns
+// nothing that it began goes on. It returns nil after ctx has ended.
+func (s *Server) ServeUDP(ctx context.Context, conn net.PacketConn) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var begun sync.WaitGroup
+	defer begun.Wait()
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	defer conn.Close()
+	buf := make([]byte, 65535)
+	for {
+		n, from, err := conn.ReadFrom(buf)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && passing(err):
+			continue
+		case err != nil:
+			return err
+		}
+		q, reply, later := s.atOnce(buf[:n], true)
+		if !later {
+			if reply != nil {
+				conn.WriteTo(reply, from)
+			}
+			continue
+		}
+		q = copied(q)
+		begun.Go(func() {
+			defer s.free()
+			if reply := s.wait(ctx, &q, "udp", sizeFor(&q)); reply != nil {
+				conn.WriteTo(reply, from)
+			}
+		})
+	}
+}
+
+// passing reports whether a socket works on after err: an ICMP message about an earlier
+// datagram, for example.
+func passing(err error) bool {
+	ne, ok := err.(net.Error)
+	return ok && ne.Timeout() || isReset(err)
+}
+
+// copied returns q in memory of its own.
+func copied(q query) query {
+	n := len(q.question)
+	q.raw = append([]byte(nil), q.raw...)
+	if n > 0 {
+		q.question = q.raw[headerSize : headerSize+n]
+	}
+	return q
+}
+
+// atOnce reads a message, and answers it if that needs nobody else; later means that the caller is to
+// call wait with q, and free then.
+func (s *Server) atOnce(raw []byte, udp bool) (q query, reply []byte, later bool) {
+	q, err := readQuery(raw)
+	switch err {
+	case nil:
+	case errShort, errReply:
+		s.count(dropped)
+		return q, nil, false
+	default:
+		s.count(malformed)
+		return q, bare(raw, dns.RcodeFormatError), false
+	}
+	size := dns.MaxMsgSize
+	if udp {
+		size = sizeFor(&q)
+	}
+	if j, snap := s.judge(&q, unasked); j.do == answer {
+		return q, s.answer(&q, j, snap, size), false
+	}
+	select {
+	case s.slots <- struct{}{}:
+		return q, nil, true
+	default:
+		s.count(busy)
+		return q, failed(&q, dns.ExtendedErrorCodeOther, "too many queries of this pod wait", size), false
+	}
+}
+
+func (s *Server) free() { <-s.slots }
+
+// judge says what becomes of q by what is known now. What no name of the mesh could be asked by goes
+// to the pod's resolver.
+func (s *Server) judge(q *query, asked state) (judgement, *mesh.Snapshot) {
+	snap := s.cfg.Snapshot()
+	if len(q.question) == 0 || q.class != dns.ClassINET {
+		return judgement{do: pass}, snap
+	}
+	if s.cfg.Ask == nil && asked == unasked {
+		asked = sure
+	}
+	v := view{snap, s.cfg.Resolver().Search}
+	return v.judge(q.lower, q.kind, asked), snap
+}
+
+// wait answers what others have to be asked for.
+func (s *Server) wait(ctx context.Context, q *query, network string, size int) []byte {
+	j, snap := s.judge(q, unasked)
+	if j.do == ask {
+		j, snap = s.judge(q, s.ask(ctx, j.host))
+	}
+	switch j.do {
+	case answer:
+		return s.answer(q, j, snap, size)
+	case contest:
+		return s.contest(ctx, q, j.host, network, size)
+	}
+	reply, err := s.exchange(ctx, network, q)
+	return s.passOn(q, reply, err, size)
+}
+
+// ask asks gateways for a name.
+func (s *Server) ask(ctx context.Context, host string) state {
+	if s.cfg.Ask == nil {
+		return sure
+	}
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	if s.cfg.Ask(ctx, host) {
+		return sure
+	}
+	return unsure
+}
+
+// contest asks the cluster's DNS for a name of its own, and answers from the mesh what it denies.
+func (s *Server) contest(ctx context.Context, q *query, host, network string, size int) []byte {
+	limited := ctx
+	if j, _ := s.denied(q, sure); j.do == answer {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(ctx, contestLimit)
+		defer cancel()
+	}
+	reply, err := s.exchange(limited, network, q)
+	if err == nil && !denies(reply) && !refuses(reply) {
+		return s.passOn(q, reply, nil, size)
+	}
+	j, snap := s.denied(q, unasked)
+	if j.do == ask && err == nil && denies(reply) {
+		j, snap = s.denied(q, s.ask(ctx, host))
+	}
+	if j.do == answer {
+		return s.answer(q, j, snap, size)
+	}
+	return s.passOn(q, reply, err, size)
+}
+
+func (s *Server) denied(q *query, asked state) (judgement, *mesh.Snapshot) {
+	snap := s.cfg.Snapshot()
+	if s.cfg.Ask == nil {
+		asked = sure
+	}
+	return view{snap: snap}.denied(q.lower, asked), snap
+}
+
+// answer writes what is answered here.
+func (s *Server) answer(q *query, j judgement, snap *mesh.Snapshot, size int) []byte {
+	result := found
+	switch {
+	case j.rcode == dns.RcodeNameError:
+		result = nameError
+	case j.rcode != dns.RcodeSuccess:
+		result = unknown
+	case s.cfg.Used != nil && len(j.entry.addresses) > 0:
+		s.cfg.Used(j.host)
+	}
+	reply := replyTo(q, j, serialOf(snap), size)
+	if result == found && binary.BigEndian.Uint16(reply[6:]) == 0 && reply[2]&2 == 0 {
+		result = noData
+	}
+	s.count(result)
+	s.log(q, result)
+	return reply
+}
+
+// passOn is the reply of a server as it came, or says that there is none.
+func (s *Server) passOn(q *query, reply []byte, err error, size int) []byte {
+	if err == nil {
+		s.count(passed)
+		return reply
+	}
+	s.count(unanswered)
+	s.cfg.Log.Debug().Str("name", q.name).Err(err).Msg("DNS query of a pod not answered")
+	return failed(q, dns.ExtendedErrorCodeNetworkError, err.Error(), size)
+}
+
+func (s *Server) exchange(ctx context.Context, network string, q *query) ([]byte, error) {
+	began := time.Now()
+	s.cfg.Metrics.upstreamRequests.Inc()
+	reply, err := s.up.exchange(ctx, network, q, s.cfg.Resolver())
+	if err == nil {
+		s.cfg.Metrics.upstreamDuration.Observe(time.Since(began).Seconds())
+	}
+	return reply, err
+}
+
+func (s *Server) count(r result) { s.cfg.Metrics.requests[r].Inc() }
+
+func (s *Server) log(q *query, r result) {
+	s.cfg.Log.Debug().Str("name", q.name).Str("type", dns.TypeToString[q.kind]).Str("result", results[r]).Msg("DNS query of a pod answered")
+}
