@@ -12,7 +12,9 @@ import (
 	"github.com/isthmus-mesh/isthmus/controller/notices"
 	"github.com/isthmus-mesh/isthmus/controller/vip"
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/discovery/kube"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // objects is what discovery reads of the own cluster: what services come to, and what is
@@ -198,6 +200,10 @@ func (o *objects) again(at notices.Object) {
 		k.Kind = discovery.KindService
 	case notices.Pod:
 		k.Kind = discovery.KindWorkload
+	case notices.AuthorizationPolicy:
+		k = kube.PolicyKey(policy.KindAuthorization, at.Namespace, at.Name)
+	case notices.PeerAuthentication:
+		k = kube.PolicyKey(policy.KindPeerAuthentication, at.Namespace, at.Name)
 	default:
 		return
 	}
@@ -212,6 +218,11 @@ func (o *objects) say(k discovery.Key, out map[notices.Object][]notices.Notice) 
 	n, namespaced := nameOf(k)
 	at := notices.Object{Kind: kind, Namespace: n.Namespace, Name: n.Name}
 	switch {
+	case k.Kind == discovery.KindPolicy:
+		n := policy.ParseName(k.Name)
+		if at = (notices.Object{Kind: notices.AuthorizationPolicy, Namespace: n.Namespace, Name: n.Name}); n.Kind == policy.KindPeerAuthentication {
+			at.Kind = notices.PeerAuthentication
+		}
 	case kind == 0:
 		return
 	case kind == notices.Namespace:

@@ -69,6 +69,8 @@ type Builder struct {
 	root     string // namespace of policies for all
 	policed  bool   // policies have changed in the batch
 
+	clusterRoot string // the same by the cluster; "" as long as its policies are not all known
+
 	problems map[Key][]Problem
 	asOf     int // which batch it is
 }
@@ -132,6 +134,10 @@ func (b *Builder) Apply(changes ...Change) {
 		b.entries, b.claims = make(map[Key]*entry, len(changes)), make(contests, 2*len(changes))
 	}
 	for _, c := range changes {
+		if c.Key.Kind == KindRootNamespace {
+			b.setCluster(c.Record)
+			continue
+		}
 		b.fault(c.Key, c.Faults)
 		old := b.entries[c.Key]
 		if old != nil {
@@ -378,25 +384,6 @@ func (b *Builder) requeue(networks map[string]struct{}) {
 			b.queues[e.key.Kind].add(e)
 		}
 	}
-}
-
-// commitPolicies says who may connect, if that may have changed.
-func (b *Builder) commitPolicies() {
-	if !b.policed {
-		return
-	}
-	var list []policy.Object
-	for _, e := range b.policies {
-		if e.in {
-			list = append(list, e.reading.policy)
-		}
-	}
-	next, was := policy.NewSet(b.root, list), b.edit.Peek().Policies()
-	if len(list) == 0 && was == nil || reflect.DeepEqual(next, was) {
-		return
-	}
-	b.edit.SetPolicies(next)
-	b.changes.Policies = true
 }
 
 func (b *Builder) commitGateways() {

@@ -22,9 +22,10 @@ const (
 	KindWorkload
 	KindPolicy
 	KindNamespace // of a cluster: of no record, but a source finds faults of it
+	KindRootNamespace
 )
 
-var kindNames = [...]string{KindNetwork: "network", KindGateway: "gateway", KindService: "service", KindShare: "share", KindWorkload: "workload", KindPolicy: "policy", KindNamespace: "namespace"}
+var kindNames = [...]string{KindNetwork: "network", KindGateway: "gateway", KindService: "service", KindShare: "share", KindWorkload: "workload", KindPolicy: "policy", KindNamespace: "namespace", KindRootNamespace: "root namespace"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) && kindNames[k] != "" {
@@ -84,7 +85,7 @@ type Change struct {
 	Faults []Problem
 }
 
-// Record is a Network, Gateway, Service, Share, Workload or Policy, by value. A Builder keeps
+// Record is a Network, Gateway, Service, Share, Workload, Policy or RootNamespace, by value. A Builder keeps
 // nothing of it that the caller could still change.
 type Record interface {
 	// kind tells which; it also keeps other types out.

@@ -27,6 +27,9 @@ func (g *Gateway) listenToNodes(metrics *peer.Metrics) (*healthstream.Server, er
 		return nil, err
 	}
 	g.excerpts = excerpt.NewIndex(g.cfg.Network, g.store.Current())
+	if g.kube != nil {
+		g.excerpts.AwaitCluster()
+	}
 	return healthstream.NewServer(healthstream.ServerConfig{
 		Excerpts: g.excerpts, Offer: g.offer,
 		Name: g.cfg.Name, Network: g.cfg.Network, Log: g.log, Metrics: metrics,

@@ -18,6 +18,7 @@ var constraints = map[string]map[string]any{
 	"network":                                  {"pattern": "^$|" + whole(label)},
 	"trustDomain":                              {"pattern": whole(trustDomain)},
 	"systemNamespace":                          {"pattern": "^$|" + whole(label)},
+	"rootNamespace":                            {"pattern": "^$|" + whole(label)},
 	"image.registry":                           {"pattern": "^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*/?$"},
 	"image.tag":                                {"pattern": "^$|^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$"},
 	"image.pullPolicy":                         {"enum": []string{"Always", "IfNotPresent", "Never"}},

@@ -216,6 +216,9 @@ func (o *ownNetwork) findings() (lines []string) {
 	case s.Gateway == "":
 		lines = append(lines, fmt.Sprintf("no gateway of this network tells what is on it: what is known is %v old", age))
 	}
+	if s.Told && s.Gateway != "" && !s.Policed {
+		lines = append(lines, fmt.Sprintf("gateway %s tells no policies: its version has none, or the API server refuses it their list (`isthmus status` there): the %d that were known stay in force, and changes do not arrive", s.Gateway, s.Policies))
+	}
 	if s.NotFound != "" {
 		lines = append(lines, "discovery.gateways: "+s.NotFound)
 	}

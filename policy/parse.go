@@ -27,9 +27,14 @@ func Parse(tree map[string]any) (Object, []Problem) {
 	var o Object
 	switch kind {
 	case KindAuthorization:
-		o = authorization(root, top)
+		if a := authorization(root, top); a != nil {
+			a.text = Write(tree)
+			o = a
+		}
 	case KindPeerAuthentication:
-		o = peerAuthentication(root, top)
+		a := peerAuthentication(root, top)
+		a.text = Write(tree)
+		o = a
 	default:
 		root.below("kind", nil).note(Unsupported, top["kind"].v, "is not a kind of policy that is done here: write %s or %s of %s/v1", KindAuthorization, KindPeerAuthentication, group)
 	}
@@ -68,10 +73,15 @@ func head(root node, top map[string]node) (m Metadata, annotations map[string]no
 		root.below("metadata", nil).below("name", nil).note(Missing, nil, "is missing: write what the policy is called in logs and answers")
 	}
 	switch t := metadata["creationTimestamp"].v.(type) {
-	case string:
-		m.Created, _ = time.Parse(time.RFC3339, t)
+	case nil:
 	case time.Time:
 		m.Created = t
+	default:
+		var err error
+		if m.Created, err = time.Parse(time.RFC3339, fmt.Sprint(t)); err != nil && top["kind"].v == KindPeerAuthentication { // of several the oldest counts
+			metadata["creationTimestamp"].note(BadValue, t, "is not a time: write such as 2026-01-02T15:04:05Z, or leave it away")
+			ok = false
+		}
 	}
 	if n := metadata["annotations"]; n.there() {
 		annotations, _ = n.group()
@@ -115,7 +125,7 @@ func (n node) orEmpty(parent node, key string) node {
 	return n
 }
 
-func authorization(root node, top map[string]node) Object {
+func authorization(root node, top map[string]node) *Authorization {
 	m, annotations, whole := head(root, top)
 	a := &Authorization{Metadata: m}
 	if n := annotations[dryRun]; n.there() {
@@ -173,7 +183,7 @@ func targets(spec map[string]node) *node {
 	return nil
 }
 
-func peerAuthentication(root node, top map[string]node) Object {
+func peerAuthentication(root node, top map[string]node) *PeerAuthentication {
 	root.p.consequence = "STRICT holds on all ports"
 	m, _, whole := head(root, top)
 	out := &PeerAuthentication{Metadata: m, Ports: map[uint16]Mode{}}

@@ -18,7 +18,8 @@ const (
 // Name names a policy among all. The zero Name is none.
 type Name struct{ Kind, Namespace, Name string }
 
-func (n Name) compare(o Name) int {
+// Compare orders names by kind, namespace and name.
+func (n Name) Compare(o Name) int {
 	return cmp.Or(cmp.Compare(n.Kind, o.Kind), cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
 }
 
@@ -30,8 +31,19 @@ func (n Name) String() string {
 	return n.Kind + " " + n.Namespace + "/" + n.Name
 }
 
+// ParseName reads what String returns.
+func ParseName(s string) (n Name) {
+	var rest string
+	n.Kind, rest, _ = strings.Cut(s, " ")
+	n.Namespace, n.Name, _ = strings.Cut(rest, "/")
+	return n
+}
+
 // Object is an *Authorization or a *PeerAuthentication. It is immutable.
-type Object interface{ Name() Name }
+type Object interface {
+	Name() Name
+	Text() string
+}
 
 // Selector are labels that a workload must have, all of them. One without labels selects every
 // workload.
@@ -72,7 +84,12 @@ type Metadata struct {
 	Namespace string
 	Called    string
 	Created   time.Time // zero: it does not say
+
+	text string
 }
+
+// Text is [Write] of the object that was parsed; "" if none was.
+func (m Metadata) Text() string { return m.text }
 
 // Name names a.
 func (a *Authorization) Name() Name { return Name{KindAuthorization, a.Namespace, a.Called} }

@@ -12,15 +12,32 @@ const DefaultRootNamespace = "istio-system"
 // Set is the policies that are in force. It is immutable; a nil Set has none.
 type Set struct {
 	root  string
+	whole bool
+	full  []string
 	rules map[string][]*Authorization      // by namespace, by name
 	peers map[string][]*PeerAuthentication // by namespace, the oldest first
 }
 
 // NewSet returns the set of objects, whose names differ; what is in the namespace root is for
-// every namespace. It keeps the objects.
+// every namespace. It keeps the objects. In place of more than [MaxOfNamespace] of a namespace there
+// is one that denies everything.
 func NewSet(root string, objects []Object) *Set {
 	s := &Set{root: root, rules: map[string][]*Authorization{}, peers: map[string][]*PeerAuthentication{}}
+	costs := map[string]int{}
 	for _, o := range objects {
+		costs[o.Name().Namespace] += costOfPolicy + len(o.Text())
+	}
+	for ns, cost := range costs {
+		if cost > MaxOfNamespace {
+			s.full = append(s.full, ns)
+			s.rules[ns] = []*Authorization{tooMany(ns)}
+		}
+	}
+	slices.Sort(s.full)
+	for _, o := range objects {
+		if len(s.full) > 0 && slices.Contains(s.full, o.Name().Namespace) {
+			continue
+		}
 		switch o := o.(type) {
 		case *Authorization:
 			s.rules[o.Namespace] = append(s.rules[o.Namespace], o)
@@ -37,6 +54,84 @@ func NewSet(root string, objects []Object) *Set {
 		})
 	}
 	return s
+}
+
+// tooMany stands for all policies of a namespace.
+func tooMany(namespace string) *Authorization {
+	tree, _ := Read(Closed(Name{Namespace: namespace, Name: "all"}, "more than 2 MiB of policies"))
+	o, _ := Parse(tree)
+	return o.(*Authorization)
+}
+
+// Full returns the namespaces that have more than [MaxOfNamespace], in order.
+func (s *Set) Full() []string {
+	if s == nil {
+		return nil
+	}
+	return s.full
+}
+
+// WithCluster returns s, of which is known that all policies of the own cluster are in it.
+func (s *Set) WithCluster() *Set {
+	out := *s
+	out.whole = true
+	return &out
+}
+
+// HasCluster reports whether s is WithCluster.
+func (s *Set) HasCluster() bool { return s != nil && s.whole }
+
+// Get returns the policy of a name; nil if there is none.
+func (s *Set) Get(n Name) Object {
+	if s == nil {
+		return nil
+	}
+	if n.Kind == KindPeerAuthentication {
+		if i := slices.IndexFunc(s.peers[n.Namespace], func(p *PeerAuthentication) bool { return p.Called == n.Name }); i >= 0 {
+			return s.peers[n.Namespace][i]
+		}
+		return nil
+	}
+	list := s.rules[n.Namespace]
+	if i, found := slices.BinarySearchFunc(list, n.Name, func(a *Authorization, name string) int { return cmp.Compare(a.Called, name) }); found {
+		return list[i]
+	}
+	return nil
+}
+
+// Concerns reports whether o, which is in s, is for w, also if another one goes first.
+func (s *Set) Concerns(o Object, w Workload) bool {
+	ns := o.Name().Namespace
+	if ns != w.Namespace && ns != s.root {
+		return false
+	}
+	switch o := o.(type) {
+	case *Authorization:
+		return o.Selector.Selects(w.Labels)
+	case *PeerAuthentication:
+		return o.Selector.Selects(w.Labels)
+	}
+	return false
+}
+
+// All returns the policies for w, also those before which others go.
+func (s *Set) All(w Workload) (out []Object) {
+	if s == nil {
+		return nil
+	}
+	for _, ns := range slices.Compact([]string{s.root, w.Namespace}) {
+		for _, a := range s.rules[ns] {
+			if a.Selector.Selects(w.Labels) {
+				out = append(out, a)
+			}
+		}
+		for _, p := range s.peers[ns] {
+			if p.Selector.Selects(w.Labels) {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
 }
 
 // Root returns the root namespace.
@@ -57,7 +152,7 @@ func (s *Set) Objects() (all []Object) {
 			all = append(all, p)
 		}
 	}
-	slices.SortFunc(all, func(a, b Object) int { return a.Name().compare(b.Name()) })
+	slices.SortFunc(all, func(a, b Object) int { return a.Name().Compare(b.Name()) })
 	return all
 }
 

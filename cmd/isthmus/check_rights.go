@@ -44,10 +44,11 @@ const multicluster = "multicluster.x-k8s.io"
 // The rights of docs/rights.md, apart from that to patch nodes, which few give.
 var (
 	tokenRights   = []right{{verb: "create", group: "authentication.k8s.io", resource: "tokenreviews"}, {verb: "get", path: "/openid/v1/jwks"}, {verb: "get", path: "/.well-known/openid-configuration"}}
+	policyRights  = rightsOf("security.istio.io", "authorizationpolicies,peerauthentications", "list,watch")
 	gatewayRights = slices.Concat(rightsOf("", "pods,services,nodes,namespaces", "list,watch"), rightsOf("discovery.k8s.io", "endpointslices", "list,watch"),
-		rightsOf(multicluster, "serviceexports,serviceimports", "list,watch"), tokenRights)
+		rightsOf(multicluster, "serviceexports,serviceimports", "list,watch"), policyRights, tokenRights)
 	controllerRights = slices.Concat(rightsOf("", "namespaces,services,pods", "get,list,watch"), rightsOf("", "nodes", "list,watch"), rightsOf("discovery.k8s.io", "endpointslices", "list,watch"),
-		rightsOf(multicluster, "serviceexports", "get,list,watch"), rightsOf(multicluster, "serviceimports", "get,list,watch,create,update,delete"), rightsOf(multicluster, "serviceexports/status,serviceimports/status", "update"),
+		rightsOf(multicluster, "serviceexports", "get,list,watch"), rightsOf(multicluster, "serviceimports", "get,list,watch,create,update,delete"), rightsOf(multicluster, "serviceexports/status,serviceimports/status", "update"), policyRights,
 		rightsOf("", "events", "create,patch"), tokenRights, []right{
 			{verb: "get", group: "coordination.k8s.io", resource: "leases", own: true, name: "isthmus-controller"}, {verb: "update", group: "coordination.k8s.io", resource: "leases", own: true, name: "isthmus-controller"},
 			{verb: "get", resource: "configmaps", own: true, name: "isthmus-vips"}, {verb: "update", resource: "configmaps", own: true, name: "isthmus-vips"}})

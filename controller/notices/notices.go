@@ -32,6 +32,8 @@ const (
 	ServiceImport
 	ConfigMap
 	Deployment
+	AuthorizationPolicy
+	PeerAuthentication
 )
 
 // Object is one of the API server.

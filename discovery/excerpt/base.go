@@ -90,6 +90,9 @@ func (h *Held) setBase(b base) {
 			h.touch(gatewayKey(g))
 		}
 	}
+	if b.root != h.base.root {
+		h.touch(discovery.RootNamespaceKey())
+	}
 	h.bytes += b.cost() - h.base.cost()
 	h.base = b
 }

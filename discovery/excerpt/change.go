@@ -14,8 +14,12 @@ type change struct {
 	names        []named
 	services     map[string]discovery.Service
 	pods         map[string]discovery.Workload
+	policies     map[string]string // texts, by name
+	gonePolicies []string
 	goneServices []string
 	gonePods     []string
+
+	texts int // bytes of policies
 
 	cost int // of what has come of it, in bytes
 
@@ -29,7 +33,7 @@ type named struct {
 }
 
 func newChange(whole bool) *change {
-	return &change{whole: whole, services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}}
+	return &change{whole: whole, services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, policies: map[string]string{}}
 }
 
 // add counts what is kept of a change until it is whole.
@@ -91,7 +95,22 @@ func (h *Held) decode(m *pb.Excerpt, c *change) error {
 		}
 		c.pods[x.UID] = x
 	}
-	for _, gone := range [][]string{m.GetGoneServices(), m.GetGoneWorkloads()} {
+	for _, p := range m.GetPolicies() {
+		name, text := p.GetName(), p.GetObject()
+		if len(name) > 2*maxName || len(c.policies) >= MaxPolicies {
+			return malformed("policy %.80q, or as one of more than %d", name, MaxPolicies)
+		}
+		if c.texts+len(text) > maxStagedPolicies {
+			text = closedPolicy(name, "no room").text
+		}
+		c.texts += len(text)
+		if err := c.add(costOfObject + len(name) + len(text)); err != nil {
+			return err
+		}
+		c.policies[name] = text
+	}
+	c.gonePolicies = append(c.gonePolicies, m.GetGonePolicies()...)
+	for _, gone := range [][]string{m.GetGoneServices(), m.GetGoneWorkloads(), m.GetGonePolicies()} {
 		for _, g := range gone {
 			if err := c.add(costOfString + len(g)); err != nil {
 				return err

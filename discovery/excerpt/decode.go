@@ -42,6 +42,7 @@ func checkNumber(what string, n, most int) error {
 // base is a decoded pb.Base.
 type base struct {
 	trustDomain string
+	root        string // namespace of policies for all; "": none are told
 	networks    []discovery.Network
 	gateways    []discovery.Gateway
 }
@@ -49,7 +50,10 @@ type base struct {
 // decodeBase refuses one that does not list network: what a gateway says that has no idea
 // of its own network is no state to be in.
 func decodeBase(m *pb.Base, network, trustDomain string, odd func(error)) (base, error) {
-	out := base{trustDomain: m.GetTrustDomain()}
+	out := base{trustDomain: m.GetTrustDomain(), root: m.GetRootNamespace()}
+	if err := checkNames("root namespace", out.root); err != nil {
+		return base{}, err
+	}
 	if out.trustDomain != trustDomain {
 		return base{}, malformed("trust domain %.80q: this node proxy is in %q", out.trustDomain, trustDomain)
 	}
@@ -180,13 +184,21 @@ var stateFromWire = map[pb.WorkloadState]string{
 // decodeWorkload returns a workload of network. A state of a later version is not ready.
 func decodeWorkload(m *pb.ExcerptWorkload, network string) (w discovery.Workload, err error) {
 	w = discovery.Workload{UID: m.GetUid(), Name: m.GetName(), Namespace: m.GetNamespace(), ServiceAccount: m.GetServiceAccount(), Network: network, Node: m.GetNode(), Cluster: m.GetCluster(),
-		Locality: discovery.Locality{Region: m.GetRegion(), Zone: m.GetZone(), Subzone: m.GetSubzone()}, State: cmp.Or(stateFromWire[m.GetState()], "notReady"), Services: m.GetServices()}
+		Locality: discovery.Locality{Region: m.GetRegion(), Zone: m.GetZone(), Subzone: m.GetSubzone()}, State: cmp.Or(stateFromWire[m.GetState()], "notReady"), Services: m.GetServices(), Labels: m.GetLabels()}
 	if err := cmp.Or(checkNames("workload", w.UID, w.Name, w.Namespace, w.ServiceAccount, w.Node, w.Cluster, w.Locality.Region, w.Locality.Zone, w.Locality.Subzone), checkNames("service of a workload", w.Services...),
 		checkNumber("services of a workload", len(w.Services), maxMembers), checkNumber("addresses", len(m.GetAddresses()), maxListed), checkNumber("ports", len(m.GetPorts()), maxListed)); err != nil {
 		return w, err
 	}
 	if w.UID == "" {
 		return w, malformed("workload without a UID")
+	}
+	if err := checkNumber("labels", len(w.Labels), maxListed); err != nil {
+		return w, err
+	}
+	for k, v := range w.Labels {
+		if len(k)+len(v) > 2*maxName { // a prefix, a name and a value
+			return w, malformed("label of %d bytes", len(k)+len(v))
+		}
 	}
 	if w.Addresses, err = decodeAddresses(m.GetAddresses()); err != nil {
 		return w, err

@@ -27,12 +27,18 @@ func (h *Held) doubtMissing(c change, now time.Time) (until time.Time) {
 			services = append(services, host)
 		}
 	}
+	var policies []string
+	for name := range h.policies {
+		if _, listed := c.policies[name]; !listed && h.tells {
+			policies = append(policies, name)
+		}
+	}
 	until = now.Add(Doubt)
 	h.mass = ""
 	for _, x := range []struct {
 		missing, of int
 		what        string
-	}{{len(pods), len(h.pods), "workloads"}, {len(services), len(h.services), "services"}} {
+	}{{len(pods), len(h.pods), "workloads"}, {len(services), len(h.services), "services"}, {len(policies), len(h.policies), "policies"}} {
 		if h.mass == "" && x.missing > freeRemovals && float64(x.missing) > massRemoval*float64(x.of) {
 			until = now.Add(LongDoubt)
 			h.mass = fmt.Sprintf("gateway %s does not list %d of %d %s that were known: they are kept until %s, unless it lists them before", h.leader, x.missing, x.of, x.what, until.UTC().Format(time.RFC3339))
@@ -43,6 +49,9 @@ func (h *Held) doubtMissing(c change, now time.Time) (until time.Time) {
 	}
 	for _, host := range services {
 		h.doubt(thing{discovery.KindService, host}, until)
+	}
+	for _, name := range policies {
+		h.doubt(policyThing(name), until)
 	}
 	return until
 }

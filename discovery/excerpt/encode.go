@@ -7,8 +7,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-func encodeBase(s *mesh.Snapshot, network string) *pb.Base {
-	out := &pb.Base{TrustDomain: s.TrustDomain()}
+func encodeBase(s *mesh.Snapshot, network, root string) *pb.Base {
+	out := &pb.Base{TrustDomain: s.TrustDomain(), RootNamespace: root}
 	for _, n := range s.ListNetworks() {
 		out.Networks = append(out.Networks, &pb.ExcerptNetwork{Name: n.Name, Segment: n.Segment})
 	}
@@ -64,13 +64,16 @@ var stateToWire = map[mesh.State]pb.WorkloadState{
 	mesh.Terminating: pb.WorkloadState_WORKLOAD_STATE_TERMINATING, mesh.Serving: pb.WorkloadState_WORKLOAD_STATE_SERVING,
 }
 
-// encodeWorkload encodes w as a member of services.
-func encodeWorkload(w *mesh.Workload, services []string) *pb.ExcerptWorkload {
+// encodeWorkload encodes w as a member of services, for a node proxy of node.
+func encodeWorkload(w *mesh.Workload, services []string, node string) *pb.ExcerptWorkload {
 	out := &pb.ExcerptWorkload{Uid: w.UID, Namespace: w.Namespace, ServiceAccount: w.ServiceAccount, Node: w.Node, Cluster: w.Cluster,
 		Addresses: encodeAddresses(w.Addresses), Region: w.Locality.Region, Zone: w.Locality.Zone, Subzone: w.Locality.Subzone,
 		State: stateToWire[w.State], Plain: w.Plain, Services: services}
 	if w.Name != w.UID {
 		out.Name = w.Name
+	}
+	if w.Node == node {
+		out.Labels = w.Labels
 	}
 	if w.Capacity != 1 {
 		out.Capacity = w.Capacity

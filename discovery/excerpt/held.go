@@ -41,6 +41,8 @@ type Held struct {
 	byPod    map[string]int    // pods that addresses mean
 	services map[string]discovery.Service
 	pods     map[string]discovery.Workload  // as they were told
+	policies map[string]heldPolicy          // by name
+	tells    bool                           // who leads tells policies
 	members  map[string]map[string]struct{} // hostname → UIDs of those that name it
 	backs    map[string]backing             // what services are held for, by hostname
 	bytes    int                            // that all of this costs, and what is early: see [MaxBytes]
@@ -63,7 +65,7 @@ type Held struct {
 // NewHeld returns a Held of the node proxy of node.
 func NewHeld(network, node, trustDomain string) *Held {
 	return &Held{network: network, node: node, trustDomain: trustDomain, names: map[string]target{}, hosts: map[string]int{}, byPod: map[string]int{},
-		services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, members: map[string]map[string]struct{}{}, backs: map[string]backing{}, left: map[thing]struct{}{}, doubted: map[thing]time.Time{},
+		services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, policies: map[string]heldPolicy{}, members: map[string]map[string]struct{}{}, backs: map[string]backing{}, left: map[thing]struct{}{}, doubted: map[thing]time.Time{},
 		withdrawn: map[string]time.Time{}, early: map[string]discovery.Workload{}, touched: map[discovery.Key]struct{}{}, giving: map[discovery.Key]struct{}{}}
 }
 
@@ -112,6 +114,12 @@ func (h *Held) Take(m *pb.Excerpt, follows func(asked string) bool, now time.Tim
 
 func (h *Held) take(c change, follows func(string) bool, now time.Time) {
 	another, until := c.whole && h.anew, now
+	if c.base != nil {
+		h.tells = c.base.root != ""
+		if !h.tells {
+			c.base.root = h.base.root
+		}
+	}
 	if another {
 		h.anew = false
 		for uid := range h.early {
@@ -156,8 +164,9 @@ func (h *Held) take(c change, follows func(string) bool, now time.Time) {
 			h.putEarly(w)
 			continue
 		}
-		h.putPod(w)
+		h.putPod(h.labelled(w))
 	}
+	h.takePolicies(c, another)
 	for host, s := range c.services {
 		h.putService(host, s)
 	}
@@ -182,6 +191,8 @@ func (h *Held) Settle(now time.Time) []discovery.Change {
 			h.dropPod(x.name)
 		case discovery.KindService:
 			h.dropService(x.name)
+		case discovery.KindPolicy:
+			h.dropPolicy(x.name)
 		case discovery.KindNetwork, discovery.KindGateway:
 			h.dropFromBase(x)
 		default:
@@ -377,6 +388,8 @@ type Status struct {
 	Cached    time.Time `json:"cached,omitzero"`  // when this was saved, if it is from the cache and no gateway has told since
 	Services  int       `json:"services"`         // that are known
 	Workloads int       `json:"workloads"`        // that are known
+	Policies  int       `json:"policies"`         // that are known
+	Policed   bool      `json:"policed"`          // the gateway that tells knows the policies of the cluster; else those that were known stay in force
 	Names     int       `json:"names"`            // names and addresses that gateways are asked for
 	Unknown   int       `json:"unknown"`          // of these, that mean nothing
 	Doubted   int       `json:"doubted"`          // what the gateway that tells does not list, and the one before did
@@ -388,7 +401,7 @@ type Status struct {
 
 // Status tells how it stands, but for what a Keeper knows.
 func (h *Held) Status() Status {
-	s := Status{Services: len(h.services), Workloads: len(h.pods), Doubted: len(h.doubted), Held: h.mass, LeftOut: len(h.left), Bound: h.bound, Names: len(h.names)}
+	s := Status{Services: len(h.services), Workloads: len(h.pods), Policies: len(h.policies), Policed: h.tells, Doubted: len(h.doubted), Held: h.mass, LeftOut: len(h.left), Bound: h.bound, Names: len(h.names)}
 	if h.odd != nil {
 		s.Odd = h.odd.Error()
 	}

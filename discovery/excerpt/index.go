@@ -26,13 +26,14 @@ type Index struct {
 	byName  map[string]set // by what was asked for
 	byHost  map[string]set // by hostname of a service that a name means
 	byPod   map[string]set // by UID of a pod whose address was asked for
+	late    bool           // policies are told once those of the cluster are known
 }
 
 type set map[*Reader]struct{}
 
 // NewIndex returns an index of what s has of network.
 func NewIndex(network string, s *mesh.Snapshot) *Index {
-	return &Index{network: network, snap: s, base: encodeBase(s, network), readers: set{}, byNode: map[string]set{}, byName: map[string]set{}, byHost: map[string]set{}, byPod: map[string]set{}}
+	return &Index{network: network, snap: s, base: encodeBase(s, network, rootOf(s, false)), readers: set{}, byNode: map[string]set{}, byName: map[string]set{}, byHost: map[string]set{}, byPod: map[string]set{}}
 }
 
 // target is what a name or an address means: a service, a pod, or nothing.
@@ -101,6 +102,7 @@ func (x *Index) Revise(next *mesh.Snapshot, changes discovery.Changes) {
 	x.snap = next
 	woken := set{}
 	x.reviseBase(prev, changes, woken)
+	x.revisePolicies(prev, changes, woken)
 	if changes.All {
 		for r := range x.readers {
 			for asked := range r.names {
@@ -122,20 +124,21 @@ func (x *Index) Revise(next *mesh.Snapshot, changes discovery.Changes) {
 }
 
 func (x *Index) reviseBase(prev *mesh.Snapshot, changes discovery.Changes, woken set) {
-	touched := changes.All || len(changes.Networks) > 0
+	touched := changes.All || changes.Policies || len(changes.Networks) > 0
 	for g := range changes.Gateways {
 		touched = touched || g.Network == x.network
 	}
 	if !touched {
 		return
 	}
-	base := encodeBase(x.snap, x.network)
+	base := encodeBase(x.snap, x.network, rootOf(x.snap, x.late))
 	if proto.Equal(base, x.base) {
 		return
 	}
+	others := base.GetRootNamespace() != x.base.GetRootNamespace() // which policies are for whom
 	x.base = base
 	for r := range x.readers {
-		r.base = true
+		r.base, r.whole = true, r.whole || others
 		woken[r] = struct{}{}
 	}
 }
@@ -189,6 +192,9 @@ func (x *Index) reviseWorkload(prev *mesh.Snapshot, uid string, woken set) {
 		}
 		for r := range x.byNode[w.Node] {
 			touch(r)
+			if repoliced(before, now) {
+				r.reconsider(x.snap.Policies(), w)
+			}
 			for _, svc := range slices.Concat(was, is) { // which its node has to know, or not any more
 				r.dueServices[svc.Hostname] = struct{}{}
 			}

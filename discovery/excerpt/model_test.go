@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/discovery"
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 const (
@@ -96,7 +97,11 @@ func (w *world) restart(i int) {
 		w.lead(nil)
 	}
 	g.apply(w.log[:g.heard]...)
+	if w.r.IntN(3) > 0 {
+		g.apply(rootOfTests)
+	}
 	g.index = NewIndex(modelNetwork, g.snap)
+	g.index.AwaitCluster()
 	w.replicas[i] = g
 }
 
@@ -144,6 +149,7 @@ func (w *world) tell(n int) {
 		another := w.held.anew
 		w.bring(w.held.Prune(func(s string) bool { return w.follows[s] }))
 		before, gateways := w.neededStill(), w.node.snap.Gateways(modelNetwork)
+		policies := w.policiesOfPods()
 		changes, _, err := w.held.Take(m, func(s string) bool { return w.follows[s] }, w.now)
 		if err != nil {
 			w.t.Fatalf("take: %v", err)
@@ -154,6 +160,7 @@ func (w *world) tell(n int) {
 			for _, g := range gateways {
 				w.checkGateway(g)
 			}
+			w.checkPolicies(policies)
 		}
 	}
 }
@@ -248,6 +255,13 @@ func (w *world) expected(s *mesh.Snapshot) (out []string) {
 			pods[p.UID] = true
 		}
 	}
+	for _, o := range s.Policies().Objects() {
+		if slices.ContainsFunc(s.Workloads(), func(p *mesh.Workload) bool {
+			return p.Network == modelNetwork && p.Node == modelNode && s.Policies().Concerns(o, policy.Workload{Namespace: p.Namespace, Labels: p.Labels})
+		}) {
+			out = append(out, "policy "+o.Text())
+		}
+	}
 	for h := range services {
 		out = append(out, "service "+h)
 	}
@@ -262,6 +276,7 @@ func (w *world) expected(s *mesh.Snapshot) (out []string) {
 func (w *world) checkQuiet() {
 	for _, g := range w.replicas {
 		w.hear(g, len(w.log))
+		w.know(g)
 	}
 	if w.leader == nil {
 		w.lead(w.replicas[0])
@@ -281,9 +296,20 @@ func (w *world) checkQuiet() {
 	}
 	for _, p := range got.Workloads() {
 		have = append(have, "pod "+p.UID)
-		if want := truth.Workload(p.UID); want != nil && !reflect.DeepEqual(want, p) {
+		want := truth.Workload(p.UID)
+		if want != nil && want.Node != modelNode { // whose labels are nobody's business
+			other := *want
+			want, other.Labels = &other, nil
+		}
+		if want != nil && !reflect.DeepEqual(want, p) {
 			w.t.Fatalf("pod %+v at the node proxy, %+v at the gateway\n%s", p, want, w.story())
 		}
+	}
+	for _, o := range got.Policies().Objects() {
+		have = append(have, "policy "+o.Text())
+	}
+	if truth.Policies().Root() != got.Policies().Root() {
+		w.t.Fatalf("root namespace %q, want %q", got.Policies().Root(), truth.Policies().Root())
 	}
 	slices.Sort(have)
 	if want := w.expected(truth); !slices.Equal(have, want) {
@@ -362,6 +388,9 @@ func (w *world) checkBooks() {
 	for _, s := range h.services {
 		bytes += costOfService(s)
 	}
+	for _, p := range h.policies {
+		bytes += costOfPolicy(p)
+	}
 	if h.here != here || h.bytes != bytes {
 		w.t.Fatalf("%d pods here and %d bytes, want %d and %d\n%s", h.here, h.bytes, here, bytes, w.story())
 	}
@@ -388,7 +417,9 @@ func hosts(s *mesh.Snapshot, uid string) (out []string) {
 func (w *world) step(pods, services, uid int) (next int) {
 	pick := func(n int) int { return w.r.IntN(n) }
 	host := func(i int) string { return fmt.Sprintf("s%d.default.svc.cluster.local", i) }
-	switch k := pick(20); {
+	switch k := pick(24); {
+	case k >= 20:
+		w.stepPolicy(pick)
 	case k < 6: // a pod comes or changes
 		i := pick(pods)
 		if pick(3) == 0 {
@@ -398,7 +429,7 @@ func (w *world) step(pods, services, uid int) (next int) {
 		if pick(12) == 0 {
 			network = "west"
 		}
-		p := discovery.Workload{UID: fmt.Sprintf("p%d", i), Network: network, Node: fmt.Sprintf("n%d", pick(3)), ServiceAccount: fmt.Sprintf("a%d", pick(3)),
+		p := discovery.Workload{UID: fmt.Sprintf("p%d", i), Network: network, Node: fmt.Sprintf("n%d", pick(3)), ServiceAccount: fmt.Sprintf("a%d", pick(3)), Namespace: namespacesOfTests[i%2], Labels: labelsOfTests[pick(3)],
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})}, State: []string{"ready", "ready", "notReady", "serving", "terminating"}[pick(5)]}
 		for s := range services {
 			if _, there := w.objects[discovery.Key{Kind: discovery.KindService, Name: host(s)}]; there && pick(2) == 0 {

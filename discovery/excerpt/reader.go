@@ -8,6 +8,7 @@ import (
 
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // Reader is one node proxy that an [Index] tells of what it needs. It holds names, not
@@ -24,6 +25,8 @@ type Reader struct {
 
 	whole       bool // the next Take says everything
 	base        bool
+	told        map[policy.Object]struct{} // policies that were told
+	duePolicies map[policy.Name]bool       // true: another one was told under that name
 	dueNames    map[string]struct{}
 	dueServices map[string]struct{} // hostnames
 	duePods     map[string]struct{} // UIDs
@@ -36,7 +39,7 @@ const maxDue = 20_000
 // Add adds the node proxy of a node, which asks for names and addresses. wake is called, with the Index locked, when there is
 // something to take: it must not wait, and not call the Index. End ends it.
 func (x *Index) Add(node string, asked []string, wake func()) *Reader {
-	r := &Reader{index: x, node: node, wake: wake, names: map[string]target{}, hosts: map[string]int{}, pods: map[string]int{}, whole: true}
+	r := &Reader{index: x, node: node, wake: wake, names: map[string]target{}, hosts: map[string]int{}, pods: map[string]int{}, told: map[policy.Object]struct{}{}, whole: true}
 	r.settle()
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -63,6 +66,7 @@ func (r *Reader) End() {
 
 // settle notes that nothing is due.
 func (r *Reader) settle() {
+	r.duePolicies = map[policy.Name]bool{}
 	r.base, r.dueNames, r.dueServices, r.duePods = false, map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
 }
 
@@ -109,14 +113,14 @@ func (r *Reader) Take() []*pb.Excerpt {
 	x := r.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if len(r.dueServices)+len(r.duePods) > maxDue {
+	if len(r.dueServices)+len(r.duePods)+len(r.duePolicies) > maxDue {
 		r.whole = true
 	}
 	b := batch{reader: r, services: r.dueServices, pods: r.duePods}
 	switch {
 	case r.whole:
 		b.everything()
-	case !r.base && len(r.dueNames)+len(r.dueServices)+len(r.duePods) == 0:
+	case !r.base && len(r.dueNames)+len(r.dueServices)+len(r.duePods)+len(r.duePolicies) == 0:
 		return nil
 	default:
 		b.names = slices.Sorted(maps.Keys(r.dueNames))
@@ -125,6 +129,7 @@ func (r *Reader) Take() []*pb.Excerpt {
 		}
 	}
 	b.follow()
+	b.police()
 	r.whole = false
 	r.settle()
 	return b.messages()
@@ -190,7 +195,7 @@ func (b *batch) messages() []*pb.Excerpt {
 		services, needed := b.reader.needs(w)
 		switch {
 		case needed:
-			b.add(&pb.Excerpt{Workloads: []*pb.ExcerptWorkload{encodeWorkload(w, services)}})
+			b.add(&pb.Excerpt{Workloads: []*pb.ExcerptWorkload{encodeWorkload(w, services, b.reader.node)}})
 		case !b.whole:
 			b.add(&pb.Excerpt{GoneWorkloads: []string{uid}})
 		}
@@ -245,6 +250,8 @@ func (b *batch) add(m *pb.Excerpt) {
 	last.Names = append(last.Names, m.Names...)
 	last.Services = append(last.Services, m.Services...)
 	last.Workloads = append(last.Workloads, m.Workloads...)
+	last.Policies = append(last.Policies, m.Policies...)
+	last.GonePolicies = append(last.GonePolicies, m.GonePolicies...)
 	last.GoneServices = append(last.GoneServices, m.GoneServices...)
 	last.GoneWorkloads = append(last.GoneWorkloads, m.GoneWorkloads...)
 }

@@ -118,6 +118,14 @@ func (h *Held) record(k discovery.Key, c claims) discovery.Record {
 				return g
 			}
 		}
+	case discovery.KindPolicy:
+		if p, ok := h.policies[k.Name]; ok {
+			return p.record
+		}
+	case discovery.KindRootNamespace:
+		if h.base.root != "" {
+			return discovery.RootNamespace{Name: h.base.root}
+		}
 	case discovery.KindService:
 		if s, ok := h.services[k.Name]; ok {
 			if c.names != nil && !h.firm(k.Name) {

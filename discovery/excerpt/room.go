@@ -75,6 +75,9 @@ func costOfWorkload(w discovery.Workload) int {
 	for _, p := range w.Ports {
 		n += costOfPort + len(p.Name)
 	}
+	for k, v := range w.Labels {
+		n += costOfStrings(k, v)
+	}
 	return n
 }
 

@@ -35,13 +35,18 @@ type saved struct {
 	Services  []discovery.Service
 	Workloads []discovery.Workload
 	Names     map[string]savedName
+	Policies  map[string]string // texts, by name
+	Root      string            // namespace of policies for all; "": no gateway has told policies
 }
 
 type savedName struct{ Service, Workload string }
 
 // Save returns what is held, to be restored by the next process of this node proxy.
 func (h *Held) Save(now time.Time) ([]byte, error) {
-	s := saved{Networks: h.base.networks, Gateways: h.base.gateways, Names: map[string]savedName{}}
+	s := saved{Networks: h.base.networks, Gateways: h.base.gateways, Names: map[string]savedName{}, Policies: map[string]string{}, Root: h.base.root}
+	for name, p := range h.policies {
+		s.Policies[name] = p.text
+	}
 	for _, x := range h.services {
 		s.Services = append(s.Services, x)
 	}
@@ -93,7 +98,11 @@ func (h *Held) Restore(data []byte) (changes []discovery.Change, asked []string,
 	if h.began {
 		return nil, nil, at, nil
 	}
-	h.setBase(base{h.trustDomain, s.Networks, s.Gateways})
+	h.setBase(base{h.trustDomain, s.Root, s.Networks, s.Gateways})
+	h.tells = s.Root != ""
+	for name, text := range s.Policies {
+		h.putPolicy(name, text)
+	}
 	for name, t := range s.Names {
 		h.mean(name, target{t.Service, t.Workload})
 		asked = append(asked, name)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/isthmus-mesh/isthmus/internal/tempfile"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 const (
@@ -34,6 +35,7 @@ type cacheHeader struct {
 	Cluster string    `json:"cluster,omitempty"` // UID of the namespace kube-system; empty if that is not known
 	Saved   time.Time `json:"saved"`             // when all of it was current
 	Written time.Time `json:"written,omitzero"`  // when the file was written
+	Policed bool      `json:"policed,omitzero"`  // all policies are in it
 }
 
 // cacheLine is each further one; the last has End.
@@ -84,7 +86,9 @@ func writeCache(path string, h cacheHeader, objects []Event, missing map[Event]c
 			if p, is := o.(*keptPod); is {
 				o = p.object()
 			}
-			if l.Object, err = json.Marshal(o); err != nil {
+			if p, is := o.(*keptPolicy); is {
+				l.Object = json.RawMessage(p.text)
+			} else if l.Object, err = json.Marshal(o); err != nil {
 				return err
 			}
 		}
@@ -170,6 +174,17 @@ func (l cacheLine) event() (e Event, err error) {
 		e.Object = &corev1.Pod{}
 	case ServiceExports:
 		e.Object = struct{}{}
+		return e, nil
+	case AuthorizationPolicies, PeerAuthentications:
+		tree, err := policy.Read(string(l.Object))
+		if err != nil {
+			return e, err
+		}
+		p := keepPolicy(e.Kind, e.Namespace, e.Name, tree)
+		if p.text != policy.Write(tree) {
+			return e, fmt.Errorf("%s %s/%s is something else: %.80q", l.Kind, l.Namespace, l.Name, l.Object)
+		}
+		e.Object = p
 		return e, nil
 	default:
 		return e, fmt.Errorf("kind %q is unknown", l.Kind)

@@ -37,11 +37,13 @@ const (
 	EndpointSlices
 	Pods
 	ServiceExports
+	AuthorizationPolicies
+	PeerAuthentications
 	kinds
 )
 
 func (k Kind) String() string {
-	return [...]string{"namespaces", "nodes", "services", "endpointslices", "pods", "serviceexports"}[k]
+	return [...]string{"namespaces", "nodes", "services", "endpointslices", "pods", "serviceexports", "authorizationpolicies", "peerauthentications"}[k]
 }
 
 // Event says that an object is as it is now.
@@ -49,7 +51,7 @@ type Event struct {
 	Kind            Kind
 	Namespace, Name string // Namespace is empty for nodes and namespaces
 	// Object is a pointer to the type of corev1 or discoveryv1 that Kind is a list of;
-	// anything but nil for ServiceExports. Nil says that there is none any more. Who
+	// anything but nil for ServiceExports, and what keepPolicy returns of policies. Nil says that there is none any more. Who
 	// hands it over does not change it again.
 	Object any
 }
@@ -68,6 +70,7 @@ type Cluster struct {
 	slices     map[name]*discoveryv1.EndpointSlice
 	pods       map[name]*keptPod
 	exports    map[name]struct{}
+	policies   policies
 
 	inService   index[name]   // slices, by their service
 	aboutPod    index[name]   // slices, by the pods that they list
@@ -85,7 +88,7 @@ func NewCluster(network, systemNamespace string) *Cluster {
 	return &Cluster{
 		network: network, system: systemNamespace,
 		namespaces: map[string]*corev1.Namespace{}, nodes: map[string]*corev1.Node{}, services: map[name]*corev1.Service{},
-		slices: map[name]*discoveryv1.EndpointSlice{}, pods: map[name]*keptPod{}, exports: map[name]struct{}{},
+		slices: map[name]*discoveryv1.EndpointSlice{}, pods: map[name]*keptPod{}, exports: map[name]struct{}{}, policies: newPolicies(),
 		inService: index[name]{}, aboutPod: index[name]{}, onNode: index[string]{}, podsOf: index[string]{}, servicesOf: index[string]{}, described: map[name]bool{},
 		staleSpaces: map[string]struct{}{}, staleNames: map[name]struct{}{}, stalePods: map[name]struct{}{},
 	}
@@ -119,6 +122,8 @@ func (c *Cluster) Apply(events ...Event) []discovery.Change {
 				c.exports[n] = struct{}{}
 			}
 			c.staleNames[n] = struct{}{}
+		case AuthorizationPolicies, PeerAuthentications:
+			c.setPolicy(policyName{e.Kind, n}, object[keptPolicy](e))
 		}
 	}
 	if gateways {
@@ -140,13 +145,15 @@ func (c *Cluster) has(e Event, n name) bool {
 		return o == c.slices[n]
 	case *keptPod:
 		return o == c.pods[n]
+	case *keptPolicy:
+		return o == c.policies.all[policyName{e.Kind, n}]
 	}
 	return false
 }
 
 // Objects returns all that the cluster has now. They are not to be changed.
 func (c *Cluster) Objects() []Event {
-	out := make([]Event, 0, len(c.namespaces)+len(c.nodes)+len(c.services)+len(c.slices)+len(c.pods)+len(c.exports))
+	out := make([]Event, 0, len(c.namespaces)+len(c.nodes)+len(c.services)+len(c.slices)+len(c.pods)+len(c.exports)+len(c.policies.all))
 	for n, o := range c.namespaces {
 		out = append(out, Event{Namespaces, "", n, o})
 	}
@@ -164,6 +171,9 @@ func (c *Cluster) Objects() []Event {
 	}
 	for n := range c.exports {
 		out = append(out, Event{ServiceExports, n.namespace, n.name, struct{}{}})
+	}
+	for n, o := range c.policies.all {
+		out = append(out, Event{n.kind, n.namespace, n.name.name, o})
 	}
 	return out
 }
@@ -316,6 +326,7 @@ func (c *Cluster) translate() []discovery.Change {
 	for _, n := range slices.SortedFunc(maps.Keys(c.stalePods), name.compare) {
 		out = append(out, c.readPod(n))
 	}
+	out = append(out, c.policies.translate()...)
 	clear(c.staleSpaces)
 	clear(c.staleNames)
 	clear(c.stalePods)
@@ -361,6 +372,7 @@ func (c *Cluster) readPod(n name) discovery.Change {
 	p := pod{object: c.pods[n], namespace: c.namespaces[n.namespace], network: c.network, members: c.membersOf(n)}
 	if p.object != nil {
 		p.node = c.nodes[p.object.Spec.NodeName]
+		p.labels = c.policies.labels(n.namespace, p.object.Labels)
 	}
 	ch := discovery.Change{Key: key(discovery.KindWorkload, n)}
 	r, f := p.read()

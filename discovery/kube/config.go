@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -12,14 +13,16 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // Config is the part of a process's YAML that says whose objects it follows. The zero
 // Config follows nobody's.
 type Config struct {
-	InCluster       bool   `yaml:"inCluster" default:"false" doc:"true: follow the API server of the cluster that this process runs in as a pod, as its service account; it needs the verbs list and watch for pods, services, nodes, namespaces, endpointslices.discovery.k8s.io and serviceexports.multicluster.x-k8s.io" env:"ISTHMUS_KUBE_IN_CLUSTER"`
+	InCluster       bool   `yaml:"inCluster" default:"false" doc:"true: follow the API server of the cluster that this process runs in as a pod, as its service account; it needs the verbs list and watch for pods, services, nodes, namespaces, endpointslices.discovery.k8s.io, serviceexports.multicluster.x-k8s.io, and authorizationpolicies and peerauthentications.security.istio.io" env:"ISTHMUS_KUBE_IN_CLUSTER"`
 	Kubeconfig      string `yaml:"kubeconfig" doc:"instead of inCluster: path of a kubeconfig file, of which the current context counts" env:"ISTHMUS_KUBECONFIG"`
 	SystemNamespace string `yaml:"systemNamespace" default:"istio-system" doc:"namespace whose label topology.istio.io/network says which network the cluster is: another one than network is a problem" env:"ISTHMUS_SYSTEM_NAMESPACE"`
+	RootNamespace   string `yaml:"rootNamespace" default:"istio-system" doc:"namespace whose policies (AuthorizationPolicy, PeerAuthentication) are for the workloads of every namespace, as rootNamespace of Istio's mesh configuration; it goes before that of a discovery file" env:"ISTHMUS_ROOT_NAMESPACE"`
 	Cache           string `yaml:"cache" doc:"file that keeps what is known of the cluster, written at most every 10 s, for a start while the API server does not answer; in a directory that outlives the process, such as an emptyDir. Left out, a process that starts then is not ready before the API server answers" env:"ISTHMUS_KUBE_CACHE"`
 	NodeAudience    string `yaml:"nodeAudience" default:"isthmus-gateway" doc:"audience of the bound service-account tokens by which node proxies prove their nodes, where their certificates do not name them; needs the verb create for tokenreviews.authentication.k8s.io and, for the time without the API server, get for nonResourceURLs /.well-known/openid-configuration and /openid/v1/jwks" env:"ISTHMUS_NODE_AUDIENCE"`
 	KeyCache        string `yaml:"keyCache" doc:"file that keeps the API server's public keys for tokens, so that a gateway which starts while it is away can verify them; its directory must be writable. Keys that the API server has not had for a day are not used. Left out: they are kept in memory alone" env:"ISTHMUS_KUBE_KEY_CACHE"`
@@ -28,7 +31,7 @@ type Config struct {
 
 // DefaultConfig returns what a key that is left out means.
 func DefaultConfig() Config {
-	return Config{SystemNamespace: "istio-system", NodeAudience: "isthmus-gateway"}
+	return Config{SystemNamespace: "istio-system", RootNamespace: policy.DefaultRootNamespace, NodeAudience: "isthmus-gateway"}
 }
 
 // Enabled reports whether there is a cluster to follow.
@@ -54,6 +57,9 @@ func (c Config) Validate() error {
 	}
 	if discovery.NetworkName(c.SystemNamespace) != nil { // which is a label as well
 		v.Fail("discovery.kube.systemNamespace", "%q is not the name of a namespace: write such as istio-system", c.SystemNamespace)
+	}
+	if discovery.NetworkName(c.RootNamespace) != nil {
+		v.Fail("discovery.kube.rootNamespace", "%q is not the name of a namespace: write such as istio-system", c.RootNamespace)
 	}
 	if c.Cache != "" {
 		if i, err := os.Stat(filepath.Dir(c.Cache)); err != nil || !i.IsDir() {
@@ -98,21 +104,32 @@ func (c Config) Rest() (*rest.Config, error) {
 	return r, nil
 }
 
+// clients are those of the API server.
+type clients struct {
+	client kubernetes.Interface
+	meta   metadata.Interface
+	whole  dynamic.Interface // of kinds that Kubernetes itself does not have, whole
+}
+
 // clients returns those of the API server, and its address.
-func (c Config) clients() (kubernetes.Interface, metadata.Interface, string, error) {
+func (c Config) clients() (clients, string, error) {
 	r, err := c.Rest()
 	if err != nil {
-		return nil, nil, "", err
+		return clients{}, "", err
 	}
 	meta, err := metadata.NewForConfig(metadata.ConfigFor(r))
 	if err != nil {
-		return nil, nil, "", fmt.Errorf("discovery.kube: %w", err)
+		return clients{}, "", fmt.Errorf("discovery.kube: %w", err)
+	}
+	whole, err := dynamic.NewForConfig(rest.CopyConfig(r))
+	if err != nil {
+		return clients{}, "", fmt.Errorf("discovery.kube: %w", err)
 	}
 	typed := rest.CopyConfig(r)
 	typed.ContentType, typed.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
 	client, err := kubernetes.NewForConfig(typed)
 	if err != nil {
-		return nil, nil, "", fmt.Errorf("discovery.kube: %w", err)
+		return clients{}, "", fmt.Errorf("discovery.kube: %w", err)
 	}
-	return client, meta, r.Host, nil
+	return clients{client, meta, whole}, r.Host, nil
 }

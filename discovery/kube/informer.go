@@ -3,19 +3,14 @@ package kube
 import (
 	"context"
 	"reflect"
-	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
@@ -125,115 +120,4 @@ type watched struct {
 func (w *watched) Stop() {
 	w.ended()
 	w.Interface.Stop()
-}
-
-// exportsEvery is about how often the API server is asked whether it has ServiceExports
-// by now.
-const exportsEvery = 30 * time.Second
-
-const exportsGroup = "multicluster.x-k8s.io"
-
-// followExports follows ServiceExports while the API server has them, which are no part
-// of Kubernetes itself. known is closed when it is clear whether there are any.
-func (s *Source) followExports(ctx context.Context, known chan struct{}) {
-	clear := func() {
-		select {
-		case <-known:
-		default:
-			close(known)
-		}
-	}
-	for ctx.Err() == nil {
-		version, err := s.exportsVersion(ctx)
-		pause := exportsEvery
-		switch {
-		case err != nil:
-			s.failed(ServiceExports, err)
-			pause /= 10
-		case version == "":
-			s.absent(ServiceExports)
-			s.withdraw(ServiceExports, nil, false)
-			clear()
-		default:
-			s.exports(ctx, version, clear)
-			pause = time.Second // they may be said to be there for as long as it likes, and are not
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait.Jitter(pause, 1)):
-		}
-	}
-}
-
-// resourcesTime bounds the question which resources there are.
-const resourcesTime = 10 * time.Second
-
-// Resources returns what an API server has of a version of a group. That of client-go knows no
-// context, nor an end: an API server that says nothing would be waited for as long as that.
-func Resources(ctx context.Context, d discovery.DiscoveryInterface, groupVersion string) (*metav1.APIResourceList, error) {
-	c := d.RESTClient()
-	if c == nil { // a made-up one, which answers at once
-		return d.ServerResourcesForGroupVersion(groupVersion)
-	}
-	ctx, cancel := context.WithTimeout(ctx, resourcesTime)
-	defer cancel()
-	out := &metav1.APIResourceList{}
-	if err := c.Get().AbsPath("/apis/" + groupVersion).Do(ctx).Into(out); err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-// exportsVersion returns the version that ServiceExports are asked for, empty if there is
-// none.
-func (s *Source) exportsVersion(ctx context.Context) (string, error) {
-	for _, version := range []string{"v1beta1", "v1alpha1"} {
-		l, err := Resources(ctx, s.client.Discovery(), exportsGroup+"/"+version)
-		if apierrors.IsNotFound(err) {
-			continue
-		} else if err != nil {
-			return "", err
-		}
-		for _, r := range l.APIResources {
-			if r.Name == ServiceExports.String() {
-				return version, nil
-			}
-		}
-	}
-	return "", nil
-}
-
-// exports follows ServiceExports of a version until there are none of it any more.
-func (s *Source) exports(ctx context.Context, version string, known func()) {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	r := s.meta.Resource(schema.GroupVersionResource{Group: exportsGroup, Version: version, Resource: ServiceExports.String()})
-	judge := func(err error) {
-		switch {
-		case apierrors.IsNotFound(err): // perhaps the definition is gone, and with it all objects: ask
-			stop()
-		case apierrors.IsForbidden(err): // said in the log: what is global by labels goes on
-			known()
-		}
-	}
-	list := func(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
-		l, err := r.List(ctx, o)
-		judge(err)
-		return l, err
-	}
-	watching := func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-		w, err := r.Watch(ctx, o)
-		judge(err)
-		return w, err
-	}
-	store, c := follow(s, ServiceExports, &metav1.PartialObjectMetadata{}, list, watching, s.meta)
-	go func() {
-		select {
-		case <-ctx.Done():
-		case <-c.HasSyncedChecker().Done():
-			s.withdraw(ServiceExports, store, false) // what went between the last informer and this one
-			known()
-		}
-	}()
-	c.RunWithContext(ctx)
 }

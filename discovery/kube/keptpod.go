@@ -13,8 +13,8 @@ type keptPod struct {
 	ResourceVersion   string
 	UID               types.UID
 	DeletionTimestamp *metav1.Time
-	Labels            map[string]string // that are read
-	Annotations       map[string]string // likewise
+	Labels            labels
+	Annotations       map[string]string // that are read
 	Spec              keptSpec
 	Status            keptStatus
 	Ports             []keptPort             // of containers and sidecars, that have names
@@ -48,7 +48,7 @@ type keptPort struct {
 func keepPod(o *corev1.Pod) *keptPod {
 	p := &keptPod{
 		Namespace: o.Namespace, Name: o.Name, ResourceVersion: o.ResourceVersion, UID: o.UID, DeletionTimestamp: o.DeletionTimestamp,
-		Labels: only(o.Labels, labelsRead), Annotations: only(o.Annotations, annotationsRead),
+		Labels: labelsOf(o.Labels), Annotations: only(o.Annotations, annotationsRead),
 		Spec:   keptSpec{o.Spec.NodeName, o.Spec.ServiceAccountName, o.Spec.HostNetwork},
 		Status: keptStatus{Phase: o.Status.Phase, PodIP: o.Status.PodIP, PodIPs: o.Status.PodIPs},
 	}
@@ -95,6 +95,7 @@ func (p *keptPod) object() *corev1.Pod {
 	o := &corev1.Pod{ObjectMeta: p.meta(),
 		Spec:   corev1.PodSpec{NodeName: p.Spec.NodeName, ServiceAccountName: p.Spec.ServiceAccountName, HostNetwork: p.Spec.HostNetwork},
 		Status: corev1.PodStatus{Phase: p.Status.Phase, PodIP: p.Status.PodIP, PodIPs: p.Status.PodIPs, HostIPs: p.Status.HostIPs}}
+	o.Labels = p.Labels.all()
 	if p.Status.Ready != "" {
 		o.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: p.Status.Ready}}
 	}
@@ -116,8 +117,9 @@ func (p *keptPod) object() *corev1.Pod {
 	return o
 }
 
+// meta has no labels, which would have to be unpacked.
 func (p *keptPod) meta() metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, ResourceVersion: p.ResourceVersion, UID: p.UID, DeletionTimestamp: p.DeletionTimestamp, Labels: p.Labels, Annotations: p.Annotations}
+	return metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, ResourceVersion: p.ResourceVersion, UID: p.UID, DeletionTimestamp: p.DeletionTimestamp, Annotations: p.Annotations}
 }
 
 // GetObjectMeta implements metav1.ObjectMetaAccessor, by which client-go finds names.

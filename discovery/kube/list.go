@@ -119,16 +119,19 @@ func (s *Source) withdraw(k Kind, store cache.Store, believed bool) {
 	s.poke()
 }
 
-// forget drops the ServiceExports that only a cache of another cluster has, as they may come to be
+// forget drops the objects of optional kinds that only a cache of another cluster has, as they may come to be
 // followed late, and what that cluster counted its changes by.
 func (s *Source) forget() {
 	s.mu.Lock()
 	for k := range s.lists {
 		s.lists[k].version = 0
 	}
-	for e, was := range maps.Clone(s.lists[ServiceExports].objects) {
-		if was.news <= s.restoredTo { // nobody has said since that this cluster has it
-			s.put(e, nil)
+	for _, o := range optionals {
+		s.policed[o.kind] = s.policed[o.kind] && s.lists[o.kind].read
+		for e, was := range maps.Clone(s.lists[o.kind].objects) {
+			if was.news <= s.restoredTo { // nobody has said since that this cluster has it
+				s.put(e, nil)
+			}
 		}
 	}
 	s.mu.Unlock()

@@ -19,6 +19,7 @@ type pod struct {
 	node      *corev1.Node      // nil: it is not known
 	network   string            // of the cluster
 	members   []membership      // by hostname
+	labels    map[string]string // that selectors of policies name; not to be changed
 }
 
 // membership is what endpoint slices say of a pod and one service that there is a record
@@ -53,7 +54,7 @@ func (p pod) read() (record *discovery.Workload, f faults) {
 		}
 		return nil, f
 	}
-	if n := p.object.Labels[labelNetwork]; n != "" {
+	if n := p.object.Labels.get(labelNetwork); n != "" {
 		w.Network = n
 	}
 	if p.node != nil {
@@ -62,10 +63,10 @@ func (p pod) read() (record *discovery.Workload, f faults) {
 	if !p.meshed(&f) {
 		w.Protocol = "TCP"
 		if exported {
-			f.drop(discovery.CauseUnsupported, label(labelDataplane), p.object.Labels[labelDataplane], "is not in the mesh, so that other networks do not reach it: write ambient here or at the namespace")
+			f.drop(discovery.CauseUnsupported, label(labelDataplane), p.object.Labels.get(labelDataplane), "is not in the mesh, so that other networks do not reach it: write ambient here or at the namespace")
 		}
 	}
-	w.Ports = p.ports()
+	w.Ports, w.Labels = p.ports(), p.labels
 	for _, m := range p.members {
 		if m.admits(w.State) {
 			w.Services = append(w.Services, m.hostname)
@@ -129,7 +130,7 @@ func (p pod) meshed(f *faults) bool {
 	if p.object.Annotations[annotationRedirection] == "enabled" {
 		return true
 	}
-	switch mode := p.object.Labels[labelDataplane]; mode {
+	switch mode := p.object.Labels.get(labelDataplane); mode {
 	case "ambient":
 		return true
 	case "none":

@@ -64,6 +64,9 @@ func (s *Source) restore() bool {
 	}
 	s.mu.Lock()
 	s.cached.Saved, s.cached.Restored, s.restoredOf = h.Saved, true, h.Cluster
+	for _, k := range policyKinds {
+		s.policed[k] = h.Policed
+	}
 	for k := range s.lists {
 		s.lists[k].since = h.Saved
 	}
@@ -125,7 +128,7 @@ func (s *Source) save(running *sync.WaitGroup, now time.Time) {
 		return // it would be no younger
 	}
 	v.tried, v.next, v.dirty, v.writing = now, now.Add(saveEvery), false, make(chan error, 1)
-	h := cacheHeader{Network: s.cluster.network, Cluster: s.cluster.uid(), Saved: now.Add(-oldest), Written: now}
+	h := cacheHeader{Network: s.cluster.network, Cluster: s.cluster.uid(), Saved: now.Add(-oldest), Written: now, Policed: s.cluster.policies.known}
 	objects, missing, done := s.cluster.Objects(), s.guard.cached(now), v.writing
 	running.Go(func() {
 		err := writeCache(v.path, h, objects, missing)

@@ -7,8 +7,6 @@ import (
 
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
@@ -29,8 +27,7 @@ const pace = 20 * time.Millisecond
 // Source follows the objects of a cluster. Build it with Open, then Run it once; the rest
 // is safe for concurrent use.
 type Source struct {
-	client kubernetes.Interface
-	meta   metadata.Interface
+	clients
 	server string
 	sink   Sink
 	log    zerolog.Logger
@@ -60,25 +57,26 @@ type Source struct {
 	cached     CacheStatus             // how it stands with the cache
 	restoredOf string                  // the cluster that the cache was of
 	restoredTo uint64                  // the number of the latest news that it had
+	policed    [kinds]bool             // kinds of policies of which all are known
 }
 
 // Open returns a Source of the cluster that c names, which is on network. It asks the API
 // server nothing yet.
 func (c Config) Open(network string, sink Sink, log zerolog.Logger) (*Source, error) {
-	client, meta, server, err := c.clients()
+	clients, server, err := c.clients()
 	if err != nil {
 		return nil, err
 	}
 	cluster := NewCluster(network, c.SystemNamespace)
-	cluster.front.gateways = parseName(c.Gateways)
-	s := open(client, meta, server, cluster, sink, log)
+	cluster.front.gateways, cluster.policies.root = parseName(c.Gateways), c.RootNamespace
+	s := open(clients, server, cluster, sink, log)
 	s.saver.path = c.Cache
 	s.cached.File = c.Cache
 	return s, nil
 }
 
-func open(client kubernetes.Interface, meta metadata.Interface, server string, cluster *Cluster, sink Sink, log zerolog.Logger) *Source {
-	s := &Source{client: client, meta: meta, server: server, cluster: cluster, sink: sink, log: log,
+func open(clients clients, server string, cluster *Cluster, sink Sink, log zerolog.Logger) *Source {
+	s := &Source{clients: clients, server: server, cluster: cluster, sink: sink, log: log,
 		wake: make(chan struct{}, 1), synced: make(chan struct{}), pending: map[Event]any{}, missing: map[Event]struct{}{},
 		confirm: make(chan confirmation), probed: make(chan probes, 1), probe: answers}
 	for k := range s.lists {
@@ -163,8 +161,12 @@ func (s *Source) follow(ctx context.Context, running *sync.WaitGroup, read chan<
 		done, stores = append(done, c.HasSyncedChecker()), append(stores, store)
 		running.Go(func() { c.RunWithContext(ctx) })
 	}
-	known := make(chan struct{})
-	running.Go(func() { s.followExports(ctx, known) })
+	var known []chan struct{}
+	for _, o := range optionals {
+		is := make(chan struct{})
+		known = append(known, is)
+		running.Go(func() { s.followOptional(ctx, o, is) })
+	}
 	running.Go(func() {
 		believed := false
 		for i, d := range done {
@@ -179,11 +181,14 @@ func (s *Source) follow(ctx context.Context, running *sync.WaitGroup, read chan<
 			}
 			s.withdraw(order[i], stores[i], believed) // what a cache had, and is there no more
 		}
-		select {
-		case <-ctx.Done():
-		case <-known:
-			close(read)
+		for _, is := range known {
+			select {
+			case <-ctx.Done():
+				return
+			case <-is:
+			}
 		}
+		close(read)
 	})
 }
 
@@ -210,10 +215,12 @@ func (s *Source) apply() {
 		events = append(events, e)
 	}
 	clear(s.pending)
+	policed := s.policed[AuthorizationPolicies] && s.policed[PeerAuthentications]
 	s.mu.Unlock()
-	if len(events) == 0 {
+	if len(events) == 0 && policed == s.cluster.policies.known {
 		return
 	}
+	s.cluster.policies.known = policed
 	s.sink.Apply(s.cluster.Apply(events...)...)
 	s.front.set(s.cluster.addresses())
 	s.saver.dirty = true

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	dynfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	metafake "k8s.io/client-go/metadata/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -32,6 +33,7 @@ type world struct {
 	*Source
 	api  *fake.Clientset
 	meta *metafake.FakeMetadataClient
+	dyn  *dynfake.FakeDynamicClient
 
 	mu   sync.Mutex
 	down error // what the API server answers, unless it is nil
@@ -77,7 +79,8 @@ func start(t *testing.T, objects ...runtime.Object) *world {
 func prepare(t *testing.T, objects ...runtime.Object) *world {
 	scheme := runtime.NewScheme()
 	metav1.AddMetaToScheme(scheme)
-	w := &world{api: fake.NewSimpleClientset(objects...), meta: metafake.NewSimpleMetadataClient(scheme), b: west()}
+	w := &world{api: fake.NewSimpleClientset(objects...), meta: metafake.NewSimpleMetadataClient(scheme), b: west(),
+		dyn: dynfake.NewSimpleDynamicClientWithCustomListKinds(scheme, map[schema.GroupVersionResource]string{rulesOfTests: "AuthorizationPolicyList", modesOfTests: "PeerAuthenticationList"})}
 	w.last, _, _ = w.b.Commit()
 	refuse := func(clienttesting.Action) (bool, runtime.Object, error) {
 		w.mu.Lock()
@@ -97,7 +100,7 @@ func prepare(t *testing.T, objects ...runtime.Object) *world {
 		}
 		return true, o, err
 	})
-	for f, tracker := range map[*clienttesting.Fake]clienttesting.ObjectTracker{&w.api.Fake: w.api.Tracker(), &w.meta.Fake: w.meta.Tracker()} {
+	for f, tracker := range map[*clienttesting.Fake]clienttesting.ObjectTracker{&w.api.Fake: w.api.Tracker(), &w.meta.Fake: w.meta.Tracker(), &w.dyn.Fake: w.dyn.Tracker()} {
 		f.PrependReactor("*", "*", refuse)
 		f.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
 			if is, _, err := refuse(a); is {
@@ -112,7 +115,7 @@ func prepare(t *testing.T, objects ...runtime.Object) *world {
 			return true, x, err
 		})
 	}
-	w.Source = open(w.api, w.meta, "https://10.0.0.1:6443", NewCluster("west", "istio-system"), w, zerolog.Nop())
+	w.Source = open(clients{w.api, w.meta, w.dyn}, "https://10.0.0.1:6443", NewCluster("west", "istio-system"), w, zerolog.Nop())
 	w.probe = func(context.Context, string) bool { return false }
 	return w
 }
@@ -154,6 +157,11 @@ func members(s *mesh.Snapshot, hostname string) (uids []string) {
 // outside of the bubble, and would sleep until then.
 func init() { utilruntime.ErrorHandlers = nil }
 
+const (
+	exportsGroup = "multicluster.x-k8s.io"
+	exportsEvery = 30 * time.Second
+)
+
 const cart = "cart.shop.svc.cluster.local"
 
 func TestClusterIsInForceOnceItIsRead(t *testing.T) {
@@ -171,7 +179,7 @@ func TestClusterIsInForceOnceItIsRead(t *testing.T) {
 			t.Errorf("status %+v", st)
 		}
 		for _, l := range st.Lists {
-			if want := map[string]int{"namespaces": 2, "nodes": 1, "services": 1, "endpointslices": 1, "pods": 5}[l.Kind]; l.Objects != want || l.Absent != (l.Kind == "serviceexports") {
+			if want := map[string]int{"namespaces": 2, "nodes": 1, "services": 1, "endpointslices": 1, "pods": 5}[l.Kind]; l.Objects != want || l.Absent != slices.Contains([]string{"serviceexports", "authorizationpolicies", "peerauthentications"}, l.Kind) {
 				t.Errorf("%+v, want %d objects", l, want)
 			}
 		}

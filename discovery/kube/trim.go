@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // trim drops what is not read of an object, so that it is not kept: of a pod some nine
@@ -41,6 +42,12 @@ func trim(o any) (any, error) {
 		return slice, nil
 	case *corev1.Pod:
 		return keepPod(o), nil
+	case *unstructured.Unstructured:
+		for _, k := range policyKinds {
+			if o.GetKind() == objectKind(k) {
+				return keepPolicy(k, o.GetNamespace(), o.GetName(), o.Object), nil
+			}
+		}
 	case *metav1.PartialObjectMetadata:
 		return &metav1.PartialObjectMetadata{TypeMeta: o.TypeMeta, ObjectMeta: trimMeta(o.ObjectMeta)}, nil
 	}

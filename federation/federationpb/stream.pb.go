@@ -1102,6 +1102,9 @@ type Excerpt struct {
 	// Of these the node proxy needs nothing any more.
 	GoneServices  []string `protobuf:"bytes,7,rep,name=gone_services,json=goneServices,proto3" json:"gone_services,omitempty"`    // hostnames
 	GoneWorkloads []string `protobuf:"bytes,8,rep,name=gone_workloads,json=goneWorkloads,proto3" json:"gone_workloads,omitempty"` // UIDs
+	// Policies for pods of the node proxy's node, and no others.
+	Policies      []*ExcerptPolicy `protobuf:"bytes,9,rep,name=policies,proto3" json:"policies,omitempty"`
+	GonePolicies  []string         `protobuf:"bytes,10,rep,name=gone_policies,json=gonePolicies,proto3" json:"gone_policies,omitempty"` // their names
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1192,12 +1195,30 @@ func (x *Excerpt) GetGoneWorkloads() []string {
 	return nil
 }
 
+func (x *Excerpt) GetPolicies() []*ExcerptPolicy {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+func (x *Excerpt) GetGonePolicies() []string {
+	if x != nil {
+		return x.GonePolicies
+	}
+	return nil
+}
+
 // Base is what every node proxy of a network needs.
 type Base struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	TrustDomain   string                 `protobuf:"bytes,1,opt,name=trust_domain,json=trustDomain,proto3" json:"trust_domain,omitempty"`
-	Networks      []*ExcerptNetwork      `protobuf:"bytes,2,rep,name=networks,proto3" json:"networks,omitempty"`
-	Gateways      []*ExcerptGateway      `protobuf:"bytes,3,rep,name=gateways,proto3" json:"gateways,omitempty"` // of the own network
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	TrustDomain string                 `protobuf:"bytes,1,opt,name=trust_domain,json=trustDomain,proto3" json:"trust_domain,omitempty"`
+	Networks    []*ExcerptNetwork      `protobuf:"bytes,2,rep,name=networks,proto3" json:"networks,omitempty"`
+	Gateways    []*ExcerptGateway      `protobuf:"bytes,3,rep,name=gateways,proto3" json:"gateways,omitempty"` // of the own network
+	// The namespace whose policies are for all. Empty: this gateway tells no policies, which takes
+	// nothing away that another one has told: its version is older, or it does not know those of its
+	// cluster.
+	RootNamespace string `protobuf:"bytes,4,opt,name=root_namespace,json=rootNamespace,proto3" json:"root_namespace,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1253,6 +1274,67 @@ func (x *Base) GetGateways() []*ExcerptGateway {
 	return nil
 }
 
+func (x *Base) GetRootNamespace() string {
+	if x != nil {
+		return x.RootNamespace
+	}
+	return ""
+}
+
+// ExcerptPolicy is an AuthorizationPolicy or a PeerAuthentication of security.istio.io. Node proxies
+// of older versions do not know it.
+type ExcerptPolicy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`     // AuthorizationPolicy namespace/name
+	Object        string                 `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"` // JSON: the node proxy reads it itself, so that what it does not understand allows nothing
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExcerptPolicy) Reset() {
+	*x = ExcerptPolicy{}
+	mi := &file_stream_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExcerptPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExcerptPolicy) ProtoMessage() {}
+
+func (x *ExcerptPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExcerptPolicy.ProtoReflect.Descriptor instead.
+func (*ExcerptPolicy) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ExcerptPolicy) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ExcerptPolicy) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
 type ExcerptNetwork struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1263,7 +1345,7 @@ type ExcerptNetwork struct {
 
 func (x *ExcerptNetwork) Reset() {
 	*x = ExcerptNetwork{}
-	mi := &file_stream_proto_msgTypes[14]
+	mi := &file_stream_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1275,7 +1357,7 @@ func (x *ExcerptNetwork) String() string {
 func (*ExcerptNetwork) ProtoMessage() {}
 
 func (x *ExcerptNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[14]
+	mi := &file_stream_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1288,7 +1370,7 @@ func (x *ExcerptNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptNetwork.ProtoReflect.Descriptor instead.
 func (*ExcerptNetwork) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{14}
+	return file_stream_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExcerptNetwork) GetName() string {
@@ -1322,7 +1404,7 @@ type ExcerptGateway struct {
 
 func (x *ExcerptGateway) Reset() {
 	*x = ExcerptGateway{}
-	mi := &file_stream_proto_msgTypes[15]
+	mi := &file_stream_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1416,7 @@ func (x *ExcerptGateway) String() string {
 func (*ExcerptGateway) ProtoMessage() {}
 
 func (x *ExcerptGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[15]
+	mi := &file_stream_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1429,7 @@ func (x *ExcerptGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptGateway.ProtoReflect.Descriptor instead.
 func (*ExcerptGateway) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{15}
+	return file_stream_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExcerptGateway) GetName() string {
@@ -1426,7 +1508,7 @@ type ExcerptName struct {
 
 func (x *ExcerptName) Reset() {
 	*x = ExcerptName{}
-	mi := &file_stream_proto_msgTypes[16]
+	mi := &file_stream_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1520,7 @@ func (x *ExcerptName) String() string {
 func (*ExcerptName) ProtoMessage() {}
 
 func (x *ExcerptName) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[16]
+	mi := &file_stream_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1533,7 @@ func (x *ExcerptName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptName.ProtoReflect.Descriptor instead.
 func (*ExcerptName) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{16}
+	return file_stream_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExcerptName) GetAsked() string {
@@ -1495,7 +1577,7 @@ type ExcerptService struct {
 
 func (x *ExcerptService) Reset() {
 	*x = ExcerptService{}
-	mi := &file_stream_proto_msgTypes[17]
+	mi := &file_stream_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1507,7 +1589,7 @@ func (x *ExcerptService) String() string {
 func (*ExcerptService) ProtoMessage() {}
 
 func (x *ExcerptService) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[17]
+	mi := &file_stream_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1520,7 +1602,7 @@ func (x *ExcerptService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptService.ProtoReflect.Descriptor instead.
 func (*ExcerptService) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{17}
+	return file_stream_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExcerptService) GetName() string {
@@ -1620,7 +1702,7 @@ type ExcerptImport struct {
 
 func (x *ExcerptImport) Reset() {
 	*x = ExcerptImport{}
-	mi := &file_stream_proto_msgTypes[18]
+	mi := &file_stream_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1632,7 +1714,7 @@ func (x *ExcerptImport) String() string {
 func (*ExcerptImport) ProtoMessage() {}
 
 func (x *ExcerptImport) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[18]
+	mi := &file_stream_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1645,7 +1727,7 @@ func (x *ExcerptImport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptImport.ProtoReflect.Descriptor instead.
 func (*ExcerptImport) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{18}
+	return file_stream_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ExcerptImport) GetAliases() []string {
@@ -1682,7 +1764,7 @@ type ExcerptPort struct {
 
 func (x *ExcerptPort) Reset() {
 	*x = ExcerptPort{}
-	mi := &file_stream_proto_msgTypes[19]
+	mi := &file_stream_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +1776,7 @@ func (x *ExcerptPort) String() string {
 func (*ExcerptPort) ProtoMessage() {}
 
 func (x *ExcerptPort) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[19]
+	mi := &file_stream_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +1789,7 @@ func (x *ExcerptPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptPort.ProtoReflect.Descriptor instead.
 func (*ExcerptPort) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{19}
+	return file_stream_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExcerptPort) GetName() string {
@@ -1763,14 +1845,15 @@ type ExcerptWorkload struct {
 	Ports          []*ExcerptPort         `protobuf:"bytes,14,rep,name=ports,proto3" json:"ports,omitempty"`  // name and target
 	// Of a pod of the node proxy's own node all that it is a member of, of others those
 	// that it has asked for.
-	Services      []string `protobuf:"bytes,15,rep,name=services,proto3" json:"services,omitempty"`
+	Services      []string          `protobuf:"bytes,15,rep,name=services,proto3" json:"services,omitempty"`
+	Labels        map[string]string `protobuf:"bytes,16,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of a pod of that node, that policies select by
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ExcerptWorkload) Reset() {
 	*x = ExcerptWorkload{}
-	mi := &file_stream_proto_msgTypes[20]
+	mi := &file_stream_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +1865,7 @@ func (x *ExcerptWorkload) String() string {
 func (*ExcerptWorkload) ProtoMessage() {}
 
 func (x *ExcerptWorkload) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[20]
+	mi := &file_stream_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +1878,7 @@ func (x *ExcerptWorkload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptWorkload.ProtoReflect.Descriptor instead.
 func (*ExcerptWorkload) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{20}
+	return file_stream_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExcerptWorkload) GetUid() string {
@@ -1903,6 +1986,13 @@ func (x *ExcerptWorkload) GetServices() []string {
 	return nil
 }
 
+func (x *ExcerptWorkload) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
 // Beat says that the sender is alive. A gateway answers each.
 type Beat struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1912,7 +2002,7 @@ type Beat struct {
 
 func (x *Beat) Reset() {
 	*x = Beat{}
-	mi := &file_stream_proto_msgTypes[21]
+	mi := &file_stream_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +2014,7 @@ func (x *Beat) String() string {
 func (*Beat) ProtoMessage() {}
 
 func (x *Beat) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[21]
+	mi := &file_stream_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +2027,7 @@ func (x *Beat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beat.ProtoReflect.Descriptor instead.
 func (*Beat) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{21}
+	return file_stream_proto_rawDescGZIP(), []int{22}
 }
 
 // Subscribe begins and ends what a node proxy is told of.
@@ -1951,7 +2041,7 @@ type Subscribe struct {
 
 func (x *Subscribe) Reset() {
 	*x = Subscribe{}
-	mi := &file_stream_proto_msgTypes[22]
+	mi := &file_stream_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1963,7 +2053,7 @@ func (x *Subscribe) String() string {
 func (*Subscribe) ProtoMessage() {}
 
 func (x *Subscribe) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[22]
+	mi := &file_stream_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1976,7 +2066,7 @@ func (x *Subscribe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subscribe.ProtoReflect.Descriptor instead.
 func (*Subscribe) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{22}
+	return file_stream_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Subscribe) GetAdd() []string {
@@ -2003,7 +2093,7 @@ type ServiceStates struct {
 
 func (x *ServiceStates) Reset() {
 	*x = ServiceStates{}
-	mi := &file_stream_proto_msgTypes[23]
+	mi := &file_stream_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2015,7 +2105,7 @@ func (x *ServiceStates) String() string {
 func (*ServiceStates) ProtoMessage() {}
 
 func (x *ServiceStates) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[23]
+	mi := &file_stream_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2028,7 +2118,7 @@ func (x *ServiceStates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceStates.ProtoReflect.Descriptor instead.
 func (*ServiceStates) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{23}
+	return file_stream_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ServiceStates) GetServices() []*ServiceState {
@@ -2053,7 +2143,7 @@ type ServiceState struct {
 
 func (x *ServiceState) Reset() {
 	*x = ServiceState{}
-	mi := &file_stream_proto_msgTypes[24]
+	mi := &file_stream_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2065,7 +2155,7 @@ func (x *ServiceState) String() string {
 func (*ServiceState) ProtoMessage() {}
 
 func (x *ServiceState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[24]
+	mi := &file_stream_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2078,7 +2168,7 @@ func (x *ServiceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceState.ProtoReflect.Descriptor instead.
 func (*ServiceState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{24}
+	return file_stream_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ServiceState) GetService() string {
@@ -2122,7 +2212,7 @@ type ShareState struct {
 
 func (x *ShareState) Reset() {
 	*x = ShareState{}
-	mi := &file_stream_proto_msgTypes[25]
+	mi := &file_stream_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +2224,7 @@ func (x *ShareState) String() string {
 func (*ShareState) ProtoMessage() {}
 
 func (x *ShareState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[25]
+	mi := &file_stream_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +2237,7 @@ func (x *ShareState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareState.ProtoReflect.Descriptor instead.
 func (*ShareState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{25}
+	return file_stream_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ShareState) GetNetwork() string {
@@ -2176,7 +2266,7 @@ type Proofs struct {
 
 func (x *Proofs) Reset() {
 	*x = Proofs{}
-	mi := &file_stream_proto_msgTypes[26]
+	mi := &file_stream_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2188,7 +2278,7 @@ func (x *Proofs) String() string {
 func (*Proofs) ProtoMessage() {}
 
 func (x *Proofs) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[26]
+	mi := &file_stream_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2201,7 +2291,7 @@ func (x *Proofs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proofs.ProtoReflect.Descriptor instead.
 func (*Proofs) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{26}
+	return file_stream_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Proofs) GetProofs() []*Proof {
@@ -2222,7 +2312,7 @@ type Proof struct {
 
 func (x *Proof) Reset() {
 	*x = Proof{}
-	mi := &file_stream_proto_msgTypes[27]
+	mi := &file_stream_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2234,7 +2324,7 @@ func (x *Proof) String() string {
 func (*Proof) ProtoMessage() {}
 
 func (x *Proof) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[27]
+	mi := &file_stream_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2247,7 +2337,7 @@ func (x *Proof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proof.ProtoReflect.Descriptor instead.
 func (*Proof) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{27}
+	return file_stream_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Proof) GetCertificate() []byte {
@@ -2276,7 +2366,7 @@ type Holdings struct {
 
 func (x *Holdings) Reset() {
 	*x = Holdings{}
-	mi := &file_stream_proto_msgTypes[28]
+	mi := &file_stream_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2288,7 +2378,7 @@ func (x *Holdings) String() string {
 func (*Holdings) ProtoMessage() {}
 
 func (x *Holdings) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[28]
+	mi := &file_stream_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2301,7 +2391,7 @@ func (x *Holdings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holdings.ProtoReflect.Descriptor instead.
 func (*Holdings) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{28}
+	return file_stream_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Holdings) GetNetworks() []string {
@@ -2328,7 +2418,7 @@ type InstanceState struct {
 
 func (x *InstanceState) Reset() {
 	*x = InstanceState{}
-	mi := &file_stream_proto_msgTypes[29]
+	mi := &file_stream_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2340,7 +2430,7 @@ func (x *InstanceState) String() string {
 func (*InstanceState) ProtoMessage() {}
 
 func (x *InstanceState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[29]
+	mi := &file_stream_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2353,7 +2443,7 @@ func (x *InstanceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceState.ProtoReflect.Descriptor instead.
 func (*InstanceState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{29}
+	return file_stream_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *InstanceState) GetInstance() []byte {
@@ -2462,7 +2552,7 @@ const file_stream_proto_rawDesc = "" +
 	"\fsynchronised\x18\x01 \x01(\bR\fsynchronised\x12\x16\n" +
 	"\x06behind\x18\x02 \x01(\bR\x06behind\"\x16\n" +
 	"\x04Lead\x12\x0e\n" +
-	"\x02on\x18\x01 \x01(\bR\x02on\"\xf1\x02\n" +
+	"\x02on\x18\x01 \x01(\bR\x02on\"\xd8\x03\n" +
 	"\aExcerpt\x12\x14\n" +
 	"\x05whole\x18\x01 \x01(\bR\x05whole\x12\x10\n" +
 	"\x03end\x18\x02 \x01(\bR\x03end\x12/\n" +
@@ -2471,11 +2561,18 @@ const file_stream_proto_rawDesc = "" +
 	"\bservices\x18\x05 \x03(\v2%.isthmus.federation.v2.ExcerptServiceR\bservices\x12D\n" +
 	"\tworkloads\x18\x06 \x03(\v2&.isthmus.federation.v2.ExcerptWorkloadR\tworkloads\x12#\n" +
 	"\rgone_services\x18\a \x03(\tR\fgoneServices\x12%\n" +
-	"\x0egone_workloads\x18\b \x03(\tR\rgoneWorkloads\"\xaf\x01\n" +
+	"\x0egone_workloads\x18\b \x03(\tR\rgoneWorkloads\x12@\n" +
+	"\bpolicies\x18\t \x03(\v2$.isthmus.federation.v2.ExcerptPolicyR\bpolicies\x12#\n" +
+	"\rgone_policies\x18\n" +
+	" \x03(\tR\fgonePolicies\"\xd6\x01\n" +
 	"\x04Base\x12!\n" +
 	"\ftrust_domain\x18\x01 \x01(\tR\vtrustDomain\x12A\n" +
 	"\bnetworks\x18\x02 \x03(\v2%.isthmus.federation.v2.ExcerptNetworkR\bnetworks\x12A\n" +
-	"\bgateways\x18\x03 \x03(\v2%.isthmus.federation.v2.ExcerptGatewayR\bgateways\">\n" +
+	"\bgateways\x18\x03 \x03(\v2%.isthmus.federation.v2.ExcerptGatewayR\bgateways\x12%\n" +
+	"\x0eroot_namespace\x18\x04 \x01(\tR\rrootNamespace\";\n" +
+	"\rExcerptPolicy\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06object\x18\x02 \x01(\tR\x06object\">\n" +
 	"\x0eExcerptNetwork\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\asegment\x18\x02 \x01(\tR\asegment\"\x81\x02\n" +
@@ -2519,7 +2616,7 @@ const file_stream_proto_rawDesc = "" +
 	"\x06target\x18\x03 \x01(\rR\x06target\x12\x1f\n" +
 	"\vtarget_name\x18\x04 \x01(\tR\n" +
 	"targetName\x12\x1a\n" +
-	"\bprotocol\x18\x05 \x01(\tR\bprotocol\"\xd4\x03\n" +
+	"\bprotocol\x18\x05 \x01(\tR\bprotocol\"\xdb\x04\n" +
 	"\x0fExcerptWorkload\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
@@ -2536,7 +2633,11 @@ const file_stream_proto_rawDesc = "" +
 	"\bcapacity\x18\f \x01(\rR\bcapacity\x12\x14\n" +
 	"\x05plain\x18\r \x01(\bR\x05plain\x128\n" +
 	"\x05ports\x18\x0e \x03(\v2\".isthmus.federation.v2.ExcerptPortR\x05ports\x12\x1a\n" +
-	"\bservices\x18\x0f \x03(\tR\bservices\"\x06\n" +
+	"\bservices\x18\x0f \x03(\tR\bservices\x12J\n" +
+	"\x06labels\x18\x10 \x03(\v22.isthmus.federation.v2.ExcerptWorkload.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x06\n" +
 	"\x04Beat\"5\n" +
 	"\tSubscribe\x12\x10\n" +
 	"\x03add\x18\x01 \x03(\tR\x03add\x12\x16\n" +
@@ -2591,7 +2692,7 @@ func file_stream_proto_rawDescGZIP() []byte {
 }
 
 var file_stream_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_stream_proto_goTypes = []any{
 	(PortState)(0),          // 0: isthmus.federation.v2.PortState
 	(WorkloadState)(0),      // 1: isthmus.federation.v2.WorkloadState
@@ -2609,34 +2710,36 @@ var file_stream_proto_goTypes = []any{
 	(*Lead)(nil),            // 13: isthmus.federation.v2.Lead
 	(*Excerpt)(nil),         // 14: isthmus.federation.v2.Excerpt
 	(*Base)(nil),            // 15: isthmus.federation.v2.Base
-	(*ExcerptNetwork)(nil),  // 16: isthmus.federation.v2.ExcerptNetwork
-	(*ExcerptGateway)(nil),  // 17: isthmus.federation.v2.ExcerptGateway
-	(*ExcerptName)(nil),     // 18: isthmus.federation.v2.ExcerptName
-	(*ExcerptService)(nil),  // 19: isthmus.federation.v2.ExcerptService
-	(*ExcerptImport)(nil),   // 20: isthmus.federation.v2.ExcerptImport
-	(*ExcerptPort)(nil),     // 21: isthmus.federation.v2.ExcerptPort
-	(*ExcerptWorkload)(nil), // 22: isthmus.federation.v2.ExcerptWorkload
-	(*Beat)(nil),            // 23: isthmus.federation.v2.Beat
-	(*Subscribe)(nil),       // 24: isthmus.federation.v2.Subscribe
-	(*ServiceStates)(nil),   // 25: isthmus.federation.v2.ServiceStates
-	(*ServiceState)(nil),    // 26: isthmus.federation.v2.ServiceState
-	(*ShareState)(nil),      // 27: isthmus.federation.v2.ShareState
-	(*Proofs)(nil),          // 28: isthmus.federation.v2.Proofs
-	(*Proof)(nil),           // 29: isthmus.federation.v2.Proof
-	(*Holdings)(nil),        // 30: isthmus.federation.v2.Holdings
-	(*InstanceState)(nil),   // 31: isthmus.federation.v2.InstanceState
-	(*Entry)(nil),           // 32: isthmus.federation.v2.Entry
+	(*ExcerptPolicy)(nil),   // 16: isthmus.federation.v2.ExcerptPolicy
+	(*ExcerptNetwork)(nil),  // 17: isthmus.federation.v2.ExcerptNetwork
+	(*ExcerptGateway)(nil),  // 18: isthmus.federation.v2.ExcerptGateway
+	(*ExcerptName)(nil),     // 19: isthmus.federation.v2.ExcerptName
+	(*ExcerptService)(nil),  // 20: isthmus.federation.v2.ExcerptService
+	(*ExcerptImport)(nil),   // 21: isthmus.federation.v2.ExcerptImport
+	(*ExcerptPort)(nil),     // 22: isthmus.federation.v2.ExcerptPort
+	(*ExcerptWorkload)(nil), // 23: isthmus.federation.v2.ExcerptWorkload
+	(*Beat)(nil),            // 24: isthmus.federation.v2.Beat
+	(*Subscribe)(nil),       // 25: isthmus.federation.v2.Subscribe
+	(*ServiceStates)(nil),   // 26: isthmus.federation.v2.ServiceStates
+	(*ServiceState)(nil),    // 27: isthmus.federation.v2.ServiceState
+	(*ShareState)(nil),      // 28: isthmus.federation.v2.ShareState
+	(*Proofs)(nil),          // 29: isthmus.federation.v2.Proofs
+	(*Proof)(nil),           // 30: isthmus.federation.v2.Proof
+	(*Holdings)(nil),        // 31: isthmus.federation.v2.Holdings
+	(*InstanceState)(nil),   // 32: isthmus.federation.v2.InstanceState
+	nil,                     // 33: isthmus.federation.v2.ExcerptWorkload.LabelsEntry
+	(*Entry)(nil),           // 34: isthmus.federation.v2.Entry
 }
 var file_stream_proto_depIdxs = []int32{
 	3,  // 0: isthmus.federation.v2.StreamMessage.attach:type_name -> isthmus.federation.v2.Attach
 	4,  // 1: isthmus.federation.v2.StreamMessage.welcome:type_name -> isthmus.federation.v2.Welcome
 	9,  // 2: isthmus.federation.v2.StreamMessage.report:type_name -> isthmus.federation.v2.Report
 	11, // 3: isthmus.federation.v2.StreamMessage.ask:type_name -> isthmus.federation.v2.Ask
-	23, // 4: isthmus.federation.v2.StreamMessage.beat:type_name -> isthmus.federation.v2.Beat
-	24, // 5: isthmus.federation.v2.StreamMessage.subscribe:type_name -> isthmus.federation.v2.Subscribe
-	25, // 6: isthmus.federation.v2.StreamMessage.services:type_name -> isthmus.federation.v2.ServiceStates
-	28, // 7: isthmus.federation.v2.StreamMessage.proofs:type_name -> isthmus.federation.v2.Proofs
-	30, // 8: isthmus.federation.v2.StreamMessage.holdings:type_name -> isthmus.federation.v2.Holdings
+	24, // 4: isthmus.federation.v2.StreamMessage.beat:type_name -> isthmus.federation.v2.Beat
+	25, // 5: isthmus.federation.v2.StreamMessage.subscribe:type_name -> isthmus.federation.v2.Subscribe
+	26, // 6: isthmus.federation.v2.StreamMessage.services:type_name -> isthmus.federation.v2.ServiceStates
+	29, // 7: isthmus.federation.v2.StreamMessage.proofs:type_name -> isthmus.federation.v2.Proofs
+	31, // 8: isthmus.federation.v2.StreamMessage.holdings:type_name -> isthmus.federation.v2.Holdings
 	12, // 9: isthmus.federation.v2.StreamMessage.offer:type_name -> isthmus.federation.v2.Offer
 	13, // 10: isthmus.federation.v2.StreamMessage.lead:type_name -> isthmus.federation.v2.Lead
 	14, // 11: isthmus.federation.v2.StreamMessage.excerpt:type_name -> isthmus.federation.v2.Excerpt
@@ -2649,27 +2752,29 @@ var file_stream_proto_depIdxs = []int32{
 	0,  // 18: isthmus.federation.v2.PortHealth.state:type_name -> isthmus.federation.v2.PortState
 	8,  // 19: isthmus.federation.v2.Ask.targets:type_name -> isthmus.federation.v2.Target
 	15, // 20: isthmus.federation.v2.Excerpt.base:type_name -> isthmus.federation.v2.Base
-	18, // 21: isthmus.federation.v2.Excerpt.names:type_name -> isthmus.federation.v2.ExcerptName
-	19, // 22: isthmus.federation.v2.Excerpt.services:type_name -> isthmus.federation.v2.ExcerptService
-	22, // 23: isthmus.federation.v2.Excerpt.workloads:type_name -> isthmus.federation.v2.ExcerptWorkload
-	16, // 24: isthmus.federation.v2.Base.networks:type_name -> isthmus.federation.v2.ExcerptNetwork
-	17, // 25: isthmus.federation.v2.Base.gateways:type_name -> isthmus.federation.v2.ExcerptGateway
-	21, // 26: isthmus.federation.v2.ExcerptService.ports:type_name -> isthmus.federation.v2.ExcerptPort
-	20, // 27: isthmus.federation.v2.ExcerptService.import:type_name -> isthmus.federation.v2.ExcerptImport
-	21, // 28: isthmus.federation.v2.ExcerptImport.ports:type_name -> isthmus.federation.v2.ExcerptPort
-	1,  // 29: isthmus.federation.v2.ExcerptWorkload.state:type_name -> isthmus.federation.v2.WorkloadState
-	21, // 30: isthmus.federation.v2.ExcerptWorkload.ports:type_name -> isthmus.federation.v2.ExcerptPort
-	26, // 31: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
-	27, // 32: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
-	31, // 33: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
-	29, // 34: isthmus.federation.v2.Proofs.proofs:type_name -> isthmus.federation.v2.Proof
-	32, // 35: isthmus.federation.v2.Proof.network:type_name -> isthmus.federation.v2.Entry
-	32, // 36: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
-	37, // [37:37] is the sub-list for method output_type
-	37, // [37:37] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	19, // 21: isthmus.federation.v2.Excerpt.names:type_name -> isthmus.federation.v2.ExcerptName
+	20, // 22: isthmus.federation.v2.Excerpt.services:type_name -> isthmus.federation.v2.ExcerptService
+	23, // 23: isthmus.federation.v2.Excerpt.workloads:type_name -> isthmus.federation.v2.ExcerptWorkload
+	16, // 24: isthmus.federation.v2.Excerpt.policies:type_name -> isthmus.federation.v2.ExcerptPolicy
+	17, // 25: isthmus.federation.v2.Base.networks:type_name -> isthmus.federation.v2.ExcerptNetwork
+	18, // 26: isthmus.federation.v2.Base.gateways:type_name -> isthmus.federation.v2.ExcerptGateway
+	22, // 27: isthmus.federation.v2.ExcerptService.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	21, // 28: isthmus.federation.v2.ExcerptService.import:type_name -> isthmus.federation.v2.ExcerptImport
+	22, // 29: isthmus.federation.v2.ExcerptImport.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	1,  // 30: isthmus.federation.v2.ExcerptWorkload.state:type_name -> isthmus.federation.v2.WorkloadState
+	22, // 31: isthmus.federation.v2.ExcerptWorkload.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	33, // 32: isthmus.federation.v2.ExcerptWorkload.labels:type_name -> isthmus.federation.v2.ExcerptWorkload.LabelsEntry
+	27, // 33: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
+	28, // 34: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
+	32, // 35: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
+	30, // 36: isthmus.federation.v2.Proofs.proofs:type_name -> isthmus.federation.v2.Proof
+	34, // 37: isthmus.federation.v2.Proof.network:type_name -> isthmus.federation.v2.Entry
+	34, // 38: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_stream_proto_init() }
@@ -2700,7 +2805,7 @@ func file_stream_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_stream_proto_rawDesc), len(file_stream_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

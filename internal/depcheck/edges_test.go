@@ -88,6 +88,7 @@ var allowed = map[string]why{
 		"federation/federationpb": "the wire form of records",
 	},
 	"discovery/excerpt": {
+		"policy":                  "which policies are for which pods",
 		"discovery":               "the records that it makes of what is told",
 		"federation/federationpb": "the messages to node proxies",
 		"mesh":                    "snapshots are what it takes from",
@@ -112,6 +113,7 @@ var allowed = map[string]why{
 		"discovery/kube/pods": "tells it which pods live",
 		"internal/strictyaml": "checks its configuration",
 		"mesh":                "the words of records",
+		"policy":              "what counts of policies, and what is wrong with them",
 	},
 	"discovery/kube/pods": {},
 	"discovery/kube/boundtoken": {
@@ -294,6 +296,7 @@ var allowed = map[string]why{
 		"discovery/kube/boundtoken": "who asks the CA for certificates",
 		"discovery/kube/pods":       "which pods live where, for that",
 		"identity/istioca":          "the CA service",
+		"policy":                    "names of policies, which Events are written at",
 		"discovery/kube/owned":      "reads and writes at the API server",
 		"federation/healthstream":   "what other networks export, from the own gateways",
 		"federation/links":          "the other networks, and what of their exports holds",

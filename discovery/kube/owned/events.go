@@ -26,6 +26,9 @@ var kinds = map[notices.Kind]struct {
 	notices.ServiceImport: {"ServiceImport", group, "serviceimports"},
 	notices.ConfigMap:     {"ConfigMap", "", "configmaps"},
 	notices.Deployment:    {"Deployment", "apps", "deployments"},
+
+	notices.AuthorizationPolicy: {"AuthorizationPolicy", "security.istio.io", "authorizationpolicies"},
+	notices.PeerAuthentication:  {"PeerAuthentication", "security.istio.io", "peerauthentications"},
 }
 
 // Tell writes an Event at its object, so that `kubectl describe` shows it there. One that

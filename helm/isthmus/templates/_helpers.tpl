@@ -105,6 +105,7 @@ discovery:
   kube:
     inCluster: true
     systemNamespace: {{ .Values.systemNamespace }}
+    rootNamespace: {{ .Values.rootNamespace }}
     cache: /var/lib/isthmus/cluster
     keyCache: /var/lib/isthmus/keys
     gateways: {{ .Release.Namespace }}/isthmus-gateway-nodes
@@ -168,6 +169,7 @@ discovery:
   kube:
     inCluster: true
     systemNamespace: {{ .Values.systemNamespace }}
+    rootNamespace: {{ .Values.rootNamespace }}
 identity: {source: ca, dir: /etc/isthmus/ca}
 ca: {address: "0.0.0.0:15012", keys: /var/lib/isthmus/keys.json}
 federation:

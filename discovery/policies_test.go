@@ -1,0 +1,74 @@
+package discovery
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/isthmus-mesh/isthmus/policy"
+)
+
+func policyOf(ns, name, action string) Policy {
+	return Policy{"apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy", "metadata": map[string]any{"name": name, "namespace": ns}, "spec": map[string]any{"action": action, "rules": []any{map[string]any{}}}}
+}
+
+func keyOf(s Source, ns, name string) Key {
+	return Key{Kind: KindPolicy, Source: s, Name: "AuthorizationPolicy " + ns + "/" + name}
+}
+
+func denied(b *Builder, ns string) bool {
+	s, _, _ := b.Commit()
+	return !s.Policies().For(policy.Workload{Namespace: ns}).Decide(policy.Connection{}).Allowed()
+}
+
+// Until all policies of a cluster are known nobody is told that there are none.
+func TestTheRootNamespaceOfTheClusterGoesFirst(t *testing.T) {
+	b := NewBuilder(0)
+	b.SetRootNamespace("written")
+	b.Apply(Change{Key: keyOf(Cluster, "told", "all"), Record: policyOf("told", "all", "DENY")})
+	s, _, _ := b.Commit()
+	if s.Policies().Root() != "written" || s.Policies().HasCluster() || denied(b, "demo") {
+		t.Errorf("root %q before the cluster is known", s.Policies().Root())
+	}
+	b.Apply(Change{Key: RootNamespaceKey(), Record: RootNamespace{"told"}})
+	s, changes, _ := b.Commit()
+	if s.Policies().Root() != "told" || !s.Policies().HasCluster() || !changes.Policies || !denied(b, "demo") {
+		t.Errorf("root %q, changes %+v", s.Policies().Root(), changes)
+	}
+	b.Apply(Change{Key: keyOf(Cluster, "told", "all")})
+	if s, _, _ = b.Commit(); !s.Policies().HasCluster() || denied(b, "demo") {
+		t.Error("without policies of a cluster that is known")
+	}
+	b.Apply(Change{Key: RootNamespaceKey()})
+	if s, _, _ = b.Commit(); s.Policies().HasCluster() {
+		t.Error("the cluster is not known any more")
+	}
+	if n := len(b.Problems()); n > 0 {
+		t.Error(b.Problems())
+	}
+}
+
+func TestANamespaceThatIsFullOfPoliciesIsAProblem(t *testing.T) {
+	b := NewBuilder(0)
+	b.Apply(Change{Key: RootNamespaceKey(), Record: RootNamespace{"root"}}, Change{Key: Key{Kind: KindNamespace, Source: Cluster, Name: "demo"}, Faults: []Problem{{Message: "something else"}}})
+	long := policyOf("demo", "x", "ALLOW")
+	long["spec"].(map[string]any)["selector"] = map[string]any{"matchLabels": map[string]any{"app": strings.Repeat("x", 60_000)}}
+	for i := range 40 {
+		p := Policy{}
+		for k, v := range long {
+			p[k] = v
+		}
+		p["metadata"] = map[string]any{"name": fmt.Sprint(i), "namespace": "demo"}
+		b.Apply(Change{Key: keyOf(Cluster, "demo", fmt.Sprint(i)), Record: p})
+	}
+	if !denied(b, "demo") || denied(b, "other") {
+		t.Error("a namespace that is full is not closed, or another one is")
+	}
+	if list := b.Problems(); len(list) != 2 || !strings.Contains(list[1].Message, "2 MiB") {
+		t.Errorf("problems %v", list)
+	}
+	b.Apply(Change{Key: keyOf(Cluster, "demo", "0")}, Change{Key: keyOf(Cluster, "demo", "1")}, Change{Key: keyOf(Cluster, "demo", "2")}, Change{Key: keyOf(Cluster, "demo", "3")}, Change{Key: keyOf(Cluster, "demo", "4")}, Change{Key: keyOf(Cluster, "demo", "5")})
+	if denied(b, "demo") || len(b.Problems()) != 1 {
+		t.Errorf("it is not full any more, and is closed, or a problem: %v", b.Problems())
+	}
+}
