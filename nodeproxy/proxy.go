@@ -31,6 +31,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/resolve"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/names"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/warm"
 )
@@ -73,6 +74,7 @@ type Proxy struct {
 	clients    *admission.Guard
 	strays     every // warns of gateways that discovery does not list
 	metrics    *Metrics
+	dns        *names.Metrics // of what pods ask of DNS
 	registry   *prometheus.Registry
 	admin      net.Listener
 	operations net.Listener // nil without operations.address
@@ -177,6 +179,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	data, stop := context.WithCancelCause(context.Background())
 	p.data, p.stop = data, func() { stop(fmt.Errorf("this process stopped: timeouts.drain (%v) was over", cfg.Timeouts.Drain)) }
 	p.metrics = NewMetrics(p.registry)
+	p.dns = names.NewMetrics(p.registry)
 	p.refusals = identity.NewRefusals(log)
 	p.load = overload.New(p.registry)
 	p.admit, p.hold, p.crowded = p.load.TryAdmit, p.load.AdmitOnce, p.load.Refuse

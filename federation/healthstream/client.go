@@ -212,6 +212,10 @@ func (c *Client) Use(ctx context.Context, service string, wait time.Duration) (w
 	return true
 }
 
+// Heard reports whether gateways have said all that they know of a service that is followed: the one
+// that leads what discovery has of it, and one of them its health and what other networks export.
+func (c *Client) Heard(service string) bool { return c.services.heard(service) }
+
 // Forget ends what Use has begun, of a service that is not pinned.
 func (c *Client) Forget(service string) { c.services.drop(service) }
 

@@ -137,6 +137,13 @@ func (s *services) follows(name string) bool {
 	return s.byName[name] != nil
 }
 
+func (s *services) heard(name string) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	f := s.byName[name]
+	return f != nil && f.answered && f.isDescribed
+}
+
 // add begins to follow a service; the caller holds mu.
 func (s *services) add(service string) *followed {
 	f := &followed{name: service, since: time.Now(), ready: make(chan struct{}), described: make(chan struct{}), views: map[*uplink]map[string]told{}, known: map[string]Known{}, returned: map[string]returns{}}

@@ -261,6 +261,7 @@ var allowed = map[string]why{
 		"mesh":                    "snapshots",
 		"nodeproxy/capture":       "rules in the pods' namespaces, and what they lead here",
 		"nodeproxy/podns":         "sockets in the pods' namespaces",
+		"nodeproxy/names":         "answers what pods ask of DNS",
 		"nodeproxy/picker":        "chooses where connections go",
 		"nodeproxy/warm":          "keeps sessions with pods of other networks",
 		"nodeproxy/warmset":       "what is known of a share, and who has answered",

@@ -74,6 +74,7 @@ func nodeLabels(t *testing.T) map[string]map[string][]string {
 	out["isthmus_replica_answers_total"] = map[string][]string{"answer": {"asked", "other", "unknown", "taken"}}
 	out["isthmus_pool_requests_total"] = map[string][]string{"session": {"ready", "waited"}}
 	out["isthmus_pool_failed_total"] = map[string][]string{"reason": {"halted", "full", "dial", "left"}}
+	out["isthmus_dns_requests_total"] = map[string][]string{"result": {"found", "no_data", "no_such_name", "unknown", "passed", "unanswered", "malformed", "busy", "dropped"}}
 	out["isthmus_pool_dials_total"] = map[string][]string{"result": {"ok", "error"}}
 	out["isthmus_pool_repeats_total"] = map[string][]string{"reason": {"full", "refused", "gone"}}
 	return out
