@@ -277,7 +277,7 @@ func retryDelay(n int) time.Duration {
 func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	where := c.tried
 	where.Gateways = slices.Concat(c.tried.Gateways, c.missed)
-	pick, f := c.p.view.choose(c.to, where, keptBy{c.p.kept, c.who.source.Identity}, time.Now())
+	pick, f := c.p.view.choose(c.to, where, keptBy{c.p.kept, c.p.origin(c.who.source)}, time.Now())
 	if f != nil {
 		return nil, f
 	}
@@ -385,7 +385,7 @@ func (c *call) tunnel(ctx context.Context, pick picker.Choice) (*tunnel, *failur
 		return c.p.openSingle(ctx, c.who, c.early, pick.Pod, pick.Target)
 	}
 	v := via{gateway: pick.Gateway, authority: c.plan.Authority, expect: pick.Expect, avoid: pick.Avoid, pin: pick.Chosen()}
-	kept := keptBy{c.p.kept, c.who.source.Identity}
+	kept := keptBy{c.p.kept, c.p.origin(c.who.source)}
 	session := "alone"
 	switch {
 	case pick.Kept.ID != 0:

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/internal/backoff"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
@@ -345,6 +346,7 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 	}
 	h.closeListeners()
 	h.place.close()
+	c.p.pool.Retire(func(k pool.Key) bool { return k.From == h.uid }) // the next ones begin where it is then
 	c.leaving.Go(func() {
 		dctx, cancel := context.WithTimeout(ctx, c.p.cfg.Timeouts.Drain)
 		defer cancel()
@@ -452,7 +454,7 @@ func (c *captures) forget(wanted map[string]*mesh.Workload) {
 
 // dialer returns how connections are opened from where a workload is: in its network namespace, or
 // where this process is if it is not captured.
-func (c *captures) dialer(uid string, otherwise dialTCP) dialTCP {
+func (c *captures) dialer(uid string, keepAlive time.Duration, otherwise dialTCP) dialTCP {
 	if c == nil {
 		return otherwise
 	}
@@ -462,7 +464,7 @@ func (c *captures) dialer(uid string, otherwise dialTCP) dialTCP {
 			return nil, &notCapturedError{uid}
 		}
 	}
-	return dialFrom(h.place.ns)
+	return dialFrom(h.place.ns, keepAlive)
 }
 
 // notCapturedError is that of a connection from or to a pod whose namespace this process is not in.

@@ -108,6 +108,9 @@ func (p *Proxy) budgeted(snap *mesh.Snapshot) func(key string) bool {
 // terminating, or no longer at that address. A gateway that drains is not asked while another
 // one serves; its session is there for when none does, and ends idle or by its GOAWAY.
 func stale(snap *mesh.Snapshot, k pool.Key) bool {
+	if k.From != "" && snap.Workload(k.From) == nil {
+		return true
+	}
 	if k.Through == keptThrough {
 		return false // its warm set says when
 	}

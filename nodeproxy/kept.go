@@ -23,14 +23,14 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/warmset"
 )
 
-// keptBy are the warm sets of one source identity, as the picker asks for them.
+// keptBy are the warm sets of one origin, as the picker asks for them.
 type keptBy struct {
 	keeper *warm.Keeper
-	source spiffeid.ID
+	source origin
 }
 
 func (k keptBy) session(s picker.Share, id uint64) warm.Session {
-	return warm.Session{Key: warm.Key{Source: k.source, Network: s.Network, Service: s.Service, Port: s.Port}, ID: id}
+	return warm.Session{Key: warm.Key{Source: k.source.id, From: k.source.from, Network: s.Network, Service: s.Service, Port: s.Port}, ID: id}
 }
 
 // Choose implements [picker.Kept].
@@ -41,7 +41,7 @@ func (k keptBy) Choose(s picker.Share, gateway string, fits func(warmset.Choice)
 // keptKey is that of the session s, and of the others with the same endpoint that the
 // pool opens when it is full.
 func keptKey(s warm.Session) pool.Key {
-	return pool.Key{Source: s.Source.String(), Address: s.Network + " " + authorityOf(s.Key), UID: strconv.FormatUint(s.ID, 16), Through: keptThrough}
+	return pool.Key{Source: s.Source.String(), From: s.From, Address: s.Network + " " + authorityOf(s.Key), UID: strconv.FormatUint(s.ID, 16), Through: keptThrough}
 }
 
 // keptThrough is in the key of each session that a warm set keeps: the set sees to it
@@ -76,7 +76,7 @@ func (p *Proxy) warmShare(k warm.Key) warmset.Share {
 func (p *Proxy) openKept(ctx context.Context, s warm.Session, r warmset.Request) (a warmset.Answer, gone bool, err error) {
 	c := caller{snap: p.store.Current(), host: s.Service, app: netip.AddrPortFrom(netip.IPv4Unspecified(), 0), trace: header.NewTraceparent(crand.Reader)}
 	for _, w := range c.snap.OnNode(p.cfg.Network, p.cfg.Node) {
-		if w.Identity == s.Source {
+		if w.Identity == s.Source && (s.From == "" || s.From == w.UID) {
 			c.source = w
 		}
 	}

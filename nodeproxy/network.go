@@ -43,17 +43,20 @@ func tryRead(app appConn, fd uintptr, p []byte) (int, error) {
 	}
 }
 
+// hopKeepAlive is that of connections to pods and gateways, where sessions have their own PING.
+const hopKeepAlive = 180 * time.Second
+
 func dialKernel(keepAlive time.Duration) dialTCP { return dialWith(keepAlive, resetUnlessConnected) }
 
 // dialFrom connects from within a pod's network namespace; no rule of the pod applies.
-func dialFrom(ns *podns.Namespace) dialTCP {
+func dialFrom(ns *podns.Namespace, keepAlive time.Duration) dialTCP {
 	enter := func(network, address string, c syscall.RawConn) error {
 		if err := ns.Control(network, address, c); err != nil {
 			return fmt.Errorf("%w (%w)", err, syscall.EACCES) // a fault of this host, whatever it is
 		}
 		return nil
 	}
-	return dialWith(0, controls(enter, capture.Mark, resetUnlessConnected))
+	return dialWith(keepAlive, controls(enter, capture.Mark, resetUnlessConnected))
 }
 
 func dialWith(keepAlive time.Duration, c control) dialTCP {

@@ -132,7 +132,8 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	p.registry.MustRegister(identity.NewMetrics(p.ids))
 	p.registry.MustRegister(file.NewCollector(p.watcher), newToldCollector(p.own))
 	p.witness = newWitness(p.data, cfg, p.declared, dialKernel(0), p.changed, log)
-	p.witness.late, p.witness.from = p.late, p.captures.dialer
+	p.witness.late = p.late
+	p.witness.from = func(uid string, otherwise dialTCP) dialTCP { return p.captures.dialer(uid, 0, otherwise) }
 	p.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_served_sessions", Help: "Sessions of clients."},
 			func() float64 { return p.served((*hbone.Group).Len) }),
@@ -173,7 +174,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 // newProxy returns a Proxy without what New takes from the world around it.
 func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, lines: newKnownLines(), registry: admin.NewRegistry(), budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio), inbounds: map[string]*inbound{}, policed: map[*permits]struct{}{}, ones: map[warm.Session]*oneEndpoint{},
-		strays: every{interval: time.Minute}, session: hbone.DefaultConfig(), dialHop: dialKernel(180 * time.Second)}
+		strays: every{interval: time.Minute}, session: hbone.DefaultConfig(), dialHop: dialKernel(hopKeepAlive)}
 	p.diagnose = diagnose.New(cfg.Diagnose)
 	p.diagnose.Apply(&p.session)
 	data, stop := context.WithCancelCause(context.Background())
@@ -319,10 +320,10 @@ func (p *Proxy) probeGateway(key string) {
 			return errUndeclared
 		}
 		started = time.Now()
-		s, err := p.gatewayDialer(p.self, g, nil)(ctx)
+		s, err := p.gatewayDialer(origin{id: p.self}, g, nil)(ctx)
 		for range len(replicasOf(p.store.Current(), g)) - 1 { // each has its turn
 			if isElsewhere(err) && ctx.Err() == nil {
-				s, err = p.gatewayDialer(p.self, g, nil)(ctx)
+				s, err = p.gatewayDialer(origin{id: p.self}, g, nil)(ctx)
 			}
 		}
 		if err != nil {

@@ -143,7 +143,7 @@ func apart(gateways []*mesh.Gateway) []*mesh.Gateway {
 
 // gatewayDialer returns how a session with g is opened as source. keep is offered a
 // session that another replica has answered, and says whether it takes it.
-func (p *Proxy) gatewayDialer(source spiffeid.ID, g *mesh.Gateway, keep func(*mesh.Gateway, *hbone.Session) bool) func(context.Context) (*hbone.Session, error) {
+func (p *Proxy) gatewayDialer(source origin, g *mesh.Gateway, keep func(*mesh.Gateway, *hbone.Session) bool) func(context.Context) (*hbone.Session, error) {
 	return func(ctx context.Context) (*hbone.Session, error) {
 		s, err := p.dialGateway(ctx, source, g, keep)
 		var wrong *identity.PeerError
@@ -154,7 +154,7 @@ func (p *Proxy) gatewayDialer(source spiffeid.ID, g *mesh.Gateway, keep func(*me
 	}
 }
 
-func (p *Proxy) dialGateway(ctx context.Context, source spiffeid.ID, g *mesh.Gateway, keep func(*mesh.Gateway, *hbone.Session) bool) (*hbone.Session, error) {
+func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway, keep func(*mesh.Gateway, *hbone.Session) bool) (*hbone.Session, error) {
 	all := replicasOf(p.store.Current(), g)
 	if len(all) == 1 && len(g.More) == 0 {
 		return p.dialer(hopOuter, source, []spiffeid.ID{g.Identity}, g.Address)(ctx)
@@ -219,7 +219,7 @@ func (p *Proxy) dialGateway(ctx context.Context, source spiffeid.ID, g *mesh.Gat
 }
 
 // adopt offers a session that was dialled for another replica to those of g.
-func (p *Proxy) adopt(source spiffeid.ID) func(*mesh.Gateway, *hbone.Session) bool {
+func (p *Proxy) adopt(source origin) func(*mesh.Gateway, *hbone.Session) bool {
 	return func(g *mesh.Gateway, s *hbone.Session) bool { return p.pool.Adopt(p.gatewayKey(source, g), s) }
 }
 

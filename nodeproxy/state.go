@@ -68,16 +68,17 @@ type shareBelief struct {
 
 // warmBelief is one warm set.
 type warmBelief struct {
-	Source   string         `json:"source"`     // SPIFFE ID of the pods that use it
-	Network  string         `json:"network"`    // where the share is
-	Service  string         `json:"service"`    // hostname
-	Port     uint16         `json:"port"`       // service port
-	Wanted   int            `json:"wanted"`     // sessions that its connections a second ask for, at most one for each endpoint that may be chosen
-	Held     int            `json:"held"`       // sessions, each with one endpoint
-	Opening  int            `json:"opening"`    // sessions that are being opened
-	Whole    bool           `json:"everybody"`  // each endpoint is to be held once; else the sessions take turns among them
-	Open     int            `json:"open"`       // connections now
-	Gateways []warmSessions `json:"perGateway"` // of the sessions that are held
+	Source   string         `json:"source"`         // SPIFFE ID of the pods that use it
+	From     string         `json:"from,omitempty"` // UID of the captured pod that alone uses it
+	Network  string         `json:"network"`        // where the share is
+	Service  string         `json:"service"`        // hostname
+	Port     uint16         `json:"port"`           // service port
+	Wanted   int            `json:"wanted"`         // sessions that its connections a second ask for, at most one for each endpoint that may be chosen
+	Held     int            `json:"held"`           // sessions, each with one endpoint
+	Opening  int            `json:"opening"`        // sessions that are being opened
+	Whole    bool           `json:"everybody"`      // each endpoint is to be held once; else the sessions take turns among them
+	Open     int            `json:"open"`           // connections now
+	Gateways []warmSessions `json:"perGateway"`     // of the sessions that are held
 }
 
 type warmSessions struct {
@@ -91,7 +92,7 @@ func (p *Proxy) warmSets(service string) []warmBelief {
 		if service != "" && s.Service != service {
 			continue
 		}
-		w := warmBelief{Source: s.Source.String(), Network: s.Network, Service: s.Service, Port: s.Port, Wanted: s.Wanted, Held: s.Held,
+		w := warmBelief{Source: s.Source.String(), From: s.From, Network: s.Network, Service: s.Service, Port: s.Port, Wanted: s.Wanted, Held: s.Held,
 			Opening: s.Opening, Whole: s.Whole, Open: s.Open, Gateways: []warmSessions{}}
 		for _, g := range slices.Sorted(maps.Keys(s.By)) {
 			w.Gateways = append(w.Gateways, warmSessions{g, s.By[g]})
@@ -99,7 +100,7 @@ func (p *Proxy) warmSets(service string) []warmBelief {
 		out = append(out, w)
 	}
 	slices.SortFunc(out, func(a, b warmBelief) int {
-		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Network, b.Network), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Source, b.Source))
+		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Network, b.Network), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Source, b.Source), cmp.Compare(a.From, b.From))
 	})
 	return out
 }

@@ -50,6 +50,30 @@ type caller struct {
 	trace  string         // traceparent, the same on both hops
 }
 
+// origin is as whom sessions are opened, and from where: those of a captured pod begin in its own
+// network namespace, so that what holds for its packets holds for them, and serve no
+// other pod.
+type origin struct {
+	id   spiffeid.ID
+	from string // UID of the captured workload; empty: here
+}
+
+func (p *Proxy) origin(w *mesh.Workload) origin {
+	o := origin{id: w.Identity}
+	if p.captures != nil {
+		o.from = w.UID
+	}
+	return o
+}
+
+// dialerOf returns how o dials.
+func (p *Proxy) dialerOf(o origin) dialTCP {
+	if o.from == "" {
+		return p.dialHop
+	}
+	return p.captures.dialer(o.from, hopKeepAlive, p.dialHop)
+}
+
 func (p *Proxy) headers(c caller) hbone.Header {
 	h := hbone.Header{
 		header.NameBaggage:     p.baggage(c.snap, c.source),
@@ -90,10 +114,10 @@ func (p *Proxy) connect(ctx context.Context, s *hbone.Session, e *earlyData, req
 // openSingle opens a tunnel to a pod of the own network.
 func (p *Proxy) openSingle(ctx context.Context, c caller, e *earlyData, to *mesh.Workload, target uint16) (*tunnel, *failure) {
 	addr := netip.AddrPortFrom(to.Addresses[0], mesh.HBONEPort)
-	key := p.poolKey(c.source.Identity, []spiffeid.ID{to.Identity}, addr.String(), to.UID)
+	key := p.poolKey(p.origin(c.source), []spiffeid.ID{to.Identity}, addr.String(), to.UID)
 	req := &hbone.Request{Authority: netip.AddrPortFrom(to.Addresses[0], target).String(), Header: p.headers(c)}
 	t := &tunnel{endpoint: to.Endpoint}
-	err := p.pool.Use(ctx, key, p.dialer(hopSingle, c.source.Identity, []spiffeid.ID{to.Identity}, addr), func(s *hbone.Session) (err error) {
+	err := p.pool.Use(ctx, key, p.dialer(hopSingle, p.origin(c.source), []spiffeid.ID{to.Identity}, addr), func(s *hbone.Session) (err error) {
 		t.stream, _, err = p.connect(ctx, s, e, req)
 		return err
 	})
@@ -196,14 +220,14 @@ type answered struct {
 // the second handshake starts before the gateway has responded. A failure of the
 // hop to the gateway, or its refusal, is a *failure already.
 func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Session, by answered, err error) {
-	gw := v.gateway
+	gw, from := v.gateway, p.origin(c.source)
 	req := &hbone.Request{Authority: v.authority, Header: p.headers(c), Replayable: true}
 	if v.pin != 0 {
 		req.Header[header.NamePin] = v.pin.String()
 	} else if len(v.avoid) > 0 {
 		req.Header[header.NameAvoid] = formatAvoid(v.avoid)
 	}
-	dial := p.gatewayDialer(c.source.Identity, gw, p.adopt(c.source.Identity))
+	dial := p.gatewayDialer(from, gw, p.adopt(from))
 	open := func(s *hbone.Session) error {
 		started := time.Now()
 		outer, err := s.Start(req)
@@ -235,7 +259,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 		return nil
 	}
 	for n := 1; ; n++ {
-		err = p.pool.Use(ctx, p.gatewayKey(c.source.Identity, gw), dial, open)
+		err = p.pool.Use(ctx, p.gatewayKey(from, gw), dial, open)
 		if !isElsewhere(err) || n >= v.dials || ctx.Err() != nil {
 			break
 		}
@@ -307,7 +331,7 @@ func (p *Proxy) sessionConfig(notAfter time.Time) hbone.Config {
 
 // dialer returns how the pool opens one more session as source. It does not wait
 // until the peer serves.
-func (p *Proxy) dialer(hop string, source spiffeid.ID, expect []spiffeid.ID, addr netip.AddrPort) func(context.Context) (*hbone.Session, error) {
+func (p *Proxy) dialer(hop string, source origin, expect []spiffeid.ID, addr netip.AddrPort) func(context.Context) (*hbone.Session, error) {
 	return func(ctx context.Context) (*hbone.Session, error) {
 		t, expiry, err := p.dialTLS(ctx, hop, source, expect, addr, "h2")
 		if err != nil {
@@ -318,12 +342,12 @@ func (p *Proxy) dialer(hop string, source spiffeid.ID, expect []spiffeid.ID, add
 }
 
 // dialTLS is a dialer as far as the handshake; expiry is when the own certificate expires.
-func (p *Proxy) dialTLS(ctx context.Context, hop string, source spiffeid.ID, expect []spiffeid.ID, addr netip.AddrPort, protocols ...string) (t *hbone.TLSTransport, expiry time.Time, err error) {
-	cfg, expiry, err := p.clientTLS(ctx, source, expect, protocols...)
+func (p *Proxy) dialTLS(ctx context.Context, hop string, source origin, expect []spiffeid.ID, addr netip.AddrPort, protocols ...string) (t *hbone.TLSTransport, expiry time.Time, err error) {
+	cfg, expiry, err := p.clientTLS(ctx, source.id, expect, protocols...)
 	if err != nil {
 		return nil, expiry, err
 	}
-	conn, err := p.dialHop(ctx, addr, p.cfg.Timeouts.Dial)
+	conn, err := p.dialerOf(source)(ctx, addr, p.cfg.Timeouts.Dial)
 	if err != nil {
 		return nil, expiry, err
 	}
@@ -339,15 +363,15 @@ func (p *Proxy) dialTLS(ctx context.Context, hop string, source spiffeid.ID, exp
 const gatewayUID = "gateway/"
 
 // gatewayKey is that of sessions with g as source.
-func (p *Proxy) gatewayKey(source spiffeid.ID, g *mesh.Gateway) pool.Key {
+func (p *Proxy) gatewayKey(source origin, g *mesh.Gateway) pool.Key {
 	return p.poolKey(source, []spiffeid.ID{g.Identity}, g.Address.String(), gatewayUID+picker.GatewayKey(g))
 }
 
-func (p *Proxy) poolKey(source spiffeid.ID, expect []spiffeid.ID, addr, uid string) pool.Key {
+func (p *Proxy) poolKey(source origin, expect []spiffeid.ID, addr, uid string) pool.Key {
 	names := make([]string, len(expect))
 	for i, id := range expect {
 		names[i] = id.String()
 	}
 	slices.Sort(names)
-	return pool.Key{Source: source.String(), Expected: strings.Join(names, " "), Address: addr, UID: uid}
+	return pool.Key{Source: source.id.String(), From: source.from, Expected: strings.Join(names, " "), Address: addr, UID: uid}
 }

@@ -51,6 +51,7 @@ var (
 // expected peers, another address or another workload at that address.
 type Key struct {
 	Source   string // SPIFFE ID of the caller
+	From     string // where it is dialled from, if that matters: the workload in whose network namespace
 	Expected string // SPIFFE IDs that may answer, in a stable order
 	Address  string // ip:port dialled, or the authority asked for through a gateway
 	UID      string // the workload behind Address, or the gateway

@@ -60,6 +60,38 @@ func TestAnUnchangedPodCallsTheOtherNetwork(t *testing.T) {
 	}
 }
 
+// Tunnels begin in the namespace of the pod whose connection they carry: what holds for the packets of
+// one pod holds for its tunnels, and no other pod's connection is in them.
+func TestTunnelsBeginInThePod(t *testing.T) {
+	w := newWorld(t)
+	tunnels := func(host string) (n int) {
+		must(t, w.In(host, func() error {
+			b, err := os.ReadFile("/proc/thread-self/net/tcp")
+			for line := range strings.Lines(string(b)) {
+				if f := strings.Fields(line); len(f) > 3 && f[2] == "0109470A:3AA0" && f[3] == "01" { // 10.71.9.1:15008, established
+					n++
+				}
+			}
+			return err
+		}))
+		return n
+	}
+	hosts := []string{"shop-1", "shop-2"}
+	for i, pod := range hosts {
+		if _, err := w.call(pod, hello+":80"); err != nil {
+			t.Fatal(err)
+		}
+		for j, other := range hosts {
+			if n := tunnels(other); (n > 0) != (j <= i) {
+				t.Errorf("after a call of %s there are %d tunnels from %s", pod, n, other)
+			}
+		}
+	}
+	if n := tunnels("node-a"); n > 0 {
+		t.Errorf("%d tunnels begin at the node", n)
+	}
+}
+
 // A killed node proxy leaves rules behind: what they capture is refused, and never sent on.
 func TestAKilledNodeProxy(t *testing.T) {
 	w := newWorld(t)

@@ -13,6 +13,7 @@ import (
 // Key says whose set it is, and of what.
 type Key struct {
 	Source  spiffeid.ID
+	From    string // UID of the one workload whose connections use them; empty: all of Source
 	Network string
 	Service string // its hostname
 	Port    uint16 // of the service
