@@ -89,8 +89,8 @@ const (
 	checkEvery = 250 * time.Millisecond
 	// findShare is the part of one processor's time that looking for pods may take.
 	findShare = 10
-	// enterAtOnce is how many namespaces are entered at once: the kernel does that one after the other.
-	enterAtOnce = 4
+	// enterAtOnce is how many namespaces are entered at once: most of the time the kernel waits, for all processors to have seen the rules.
+	enterAtOnce = 16
 )
 
 // tries of what could not be captured, and of pods whose processes are not there yet.

@@ -4,6 +4,8 @@ package capture
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -199,4 +201,40 @@ func TestAPodWhosePortsAreTaken(t *testing.T) {
 	}
 	other.Close()
 	w.until(t, 12*time.Second, "shop-3", hello+":80", answered)
+}
+
+// Who a connection is from is decided by the namespace that it begins in, and by nothing that a pod says.
+func TestAPodWithItsNeighboursAddressIsItself(t *testing.T) {
+	w := newWorld(t)
+	must(t, w.IP("shop-2", "addr add "+addresses["shop-1"]+"/32 dev lo"))
+	var c net.Conn
+	must(t, w.In("shop-2", func() (err error) {
+		d := net.Dialer{Timeout: 5 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(addresses["shop-1"])}}
+		c, err = d.Dial("tcp", hello+":80")
+		return err
+	}))
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(5 * time.Second))
+	b := make([]byte, 6)
+	if _, err := io.ReadFull(c, b); err != nil || string(b) != "hello-" {
+		t.Fatalf("the answer is %q, %v", b, err)
+	}
+	c.Close()
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		lines := w.lines(t, "node-b")
+		if len(lines) > 0 {
+			if peer := lines[len(lines)-1]["peer"]; peer != "spiffe://cluster.local/ns/demo/sa/basket" {
+				t.Errorf("the connection is one of %v", peer)
+			}
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("node-b has no line of the connection")
+		}
+	}
+	for _, l := range w.lines(t, "node-a") {
+		if l["source"] != "shop-2" {
+			t.Errorf("the log of node-a says that the connection is one of %v", l["source"])
+		}
+	}
 }

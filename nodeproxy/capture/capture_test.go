@@ -34,7 +34,7 @@ type pod struct {
 	ns *podns.Namespace
 }
 
-func newPod(t *testing.T) *pod {
+func newPod(t testing.TB) *pod {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") != "" {
@@ -60,7 +60,7 @@ func newPod(t *testing.T) *pod {
 	return &pod{s, ns}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,21 @@
+//go:build linux
+
+package capture
+
+import "testing"
+
+func BenchmarkSet(b *testing.B) {
+	p := newPod(b)
+	for b.Loop() {
+		must(b, Set(p.ns, mesh))
+	}
+}
+
+func BenchmarkPresent(b *testing.B) {
+	p := newPod(b)
+	must(b, Set(p.ns, mesh))
+	for b.Loop() {
+		_, err := Present(p.ns)
+		must(b, err)
+	}
+}
