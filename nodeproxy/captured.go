@@ -45,7 +45,10 @@ type captured struct {
 	rules   capture.Rules
 	in      *inbound
 	outs    []*outbound
+	names   *nameSockets // nil: it has no resolver that could be captured
 	since   time.Time
+	data    context.Context // of its names; ended by stop
+	stop    context.CancelFunc
 }
 
 // place is a network namespace that was found.
@@ -222,6 +225,7 @@ func (c *captures) find(look map[string]bool) map[string]place {
 // enter captures w; it owns at.
 func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
 	h := &captured{uid: w.UID, address: w.Addresses[0], place: at, rules: rules, since: time.Now()}
+	h.data, h.stop = context.WithCancel(c.p.data)
 	err := c.open(h, w)
 	c.mu.Lock()
 	if err == nil && c.p.draining.Load() {
@@ -234,6 +238,8 @@ func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
 	}
 	c.mu.Unlock()
 	if err != nil {
+		h.stop()
+		h.names.close()
 		h.closeListeners()
 		at.close()
 		c.fail(w.UID, err)
@@ -298,6 +304,9 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 		o.refuse = c.p.refusalOfAll(h.uid)
 		h.outs = append(h.outs, o)
 	}
+	if err := c.openNames(h, loopback, listen); err != nil {
+		return err
+	}
 	return capture.Set(h.place.ns, h.rules)
 }
 
@@ -322,6 +331,7 @@ func (c *captures) start(h *captured) {
 	for _, o := range h.outs {
 		c.p.running.Go(func() { o.run(c.p.data) })
 	}
+	h.names.serve(h.data, c.p.running.Go)
 }
 
 func (h *captured) closeListeners() {
@@ -344,12 +354,14 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 			c.p.log.Error().Str("workload", h.uid).Err(err).Msg("rules are left in a pod that is captured no more")
 		}
 	}
+	h.names.release()
 	h.closeListeners()
 	h.place.close()
 	c.p.pool.Retire(func(k pool.Key) bool { return k.From == h.uid }) // the next ones begin where it is then
 	c.leaving.Go(func() {
 		dctx, cancel := context.WithTimeout(ctx, c.p.cfg.Timeouts.Drain)
 		defer cancel()
+		defer h.stop()
 		h.in.drain(dctx)
 	})
 	c.p.log.Info().Str("workload", h.uid).Msg("captured no more")
@@ -371,6 +383,7 @@ func (c *captures) replace(h *captured, rules capture.Rules) {
 func (c *captures) drain(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, h := range c.list() {
+		h.names.release()
 		h.closeListeners()
 		wg.Go(func() { h.in.drain(ctx) })
 		for _, o := range h.outs {
@@ -391,6 +404,8 @@ func (c *captures) close() {
 		c.mu.Lock()
 		delete(c.held, h.uid)
 		c.mu.Unlock()
+		h.stop()
+		h.names.close()
 		h.closeListeners()
 		h.place.close()
 	}

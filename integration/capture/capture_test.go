@@ -3,14 +3,18 @@
 package capture
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
@@ -59,6 +63,59 @@ func TestAnUnchangedPodCallsTheOtherNetwork(t *testing.T) {
 		if !found {
 			t.Errorf("no line of node-b's log has the identity of %s", pod)
 		}
+	}
+}
+
+// A name is answered in the pod, by curl's own resolver and with curl's own request, as long as there is a
+// node proxy; other names, and all of them without it, are answered by the pod's own server.
+func TestNamesAreAnsweredInThePod(t *testing.T) {
+	w := newWorld(t)
+	var asked sync.Map
+	u, err := w.ListenPacket("gateway", addresses["gateway"]+":53")
+	must(t, err)
+	server := &dns.Server{PacketConn: u, Handler: dns.HandlerFunc(func(rw dns.ResponseWriter, q *dns.Msg) {
+		name := strings.ToLower(q.Question[0].Name)
+		asked.Store(name, true)
+		r := new(dns.Msg).SetRcode(q, dns.RcodeNameError)
+		if name == "other.example." {
+			r.SetReply(q)
+			if q.Question[0].Qtype == dns.TypeA {
+				r.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 5}, A: net.ParseIP("192.0.2.7")}}
+			}
+		}
+		rw.WriteMsg(r)
+	})}
+	go server.ActivateAndServe()
+	t.Cleanup(func() { server.Shutdown() })
+	resolve := func(name string) string {
+		t.Helper()
+		p := &netspace.Process{Host: "shop-1", Args: []string{"getent", "ahosts", name}, Log: w.file("getent.log"), Names: w.file("resolv.conf")}
+		os.Remove(p.Log)
+		w.Start(p, func() error { return errors.New("it ends") })
+		b, err := os.ReadFile(p.Log)
+		must(t, err)
+		return string(b)
+	}
+	if got := resolve("hello.demo.mesh.internal"); !strings.Contains(got, hello+" ") || !strings.Contains(got, hello6+" ") {
+		t.Errorf("hello.demo.mesh.internal is %q, want %s and %s", got, hello, hello6)
+	}
+	asked.Range(func(name, _ any) bool {
+		t.Errorf("the pod's server was asked for %s", name)
+		return true
+	})
+	if got := resolve("other.example"); !strings.Contains(got, "192.0.2.7") {
+		t.Errorf("other.example is %q", got)
+	}
+	must(t, w.nodes["node-a"].Stop(syscall.SIGKILL, 5*time.Second))
+	if got := resolve("other.example"); !strings.Contains(got, "192.0.2.7") {
+		t.Errorf("without a node proxy other.example is %q", got)
+	}
+	if got := resolve("hello.demo.mesh.internal"); strings.Contains(got, "240.240") {
+		t.Errorf("without a node proxy the mesh's name is %q", got)
+	}
+	w.start(t, "node-a")
+	if got := resolve("hello.demo.mesh.internal"); !strings.Contains(got, hello+" ") {
+		t.Errorf("with the next node proxy hello.demo.mesh.internal is %q", got)
 	}
 }
 

@@ -116,6 +116,7 @@ func newWorld(t *testing.T) *world {
 		must(t, s.IP(host, "-6 route add default dev eth0"))
 	}
 	w.write(t, "mesh.yaml", mesh)
+	w.write(t, "resolv.conf", "nameserver "+addresses["gateway"]+"\nsearch demo.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n")
 	w.write(t, "gateway.yaml", "name: eastwest\nnetwork: net-b\nfederation: {keys: network}\n"+w.common(admin))
 	w.write(t, "node-a.yaml", w.node("a", admin, "shop-1", "shop-2"))
 	w.write(t, "node-b.yaml", w.node("b", admin, "hello-1", "hello-2"))
@@ -143,7 +144,7 @@ func (w *world) common(admin string) string {
 func (w *world) node(name, admin string, pods ...string) string {
 	text := fmt.Sprintf("node: node-%s\nnetwork: net-%s\ntimeouts: {drain: 2s}\n%scapture:\n  scope: vips\n  namespaces:\n", name, name, w.common(admin))
 	for _, p := range pods {
-		text += fmt.Sprintf("    - {workload: %s, path: %s}\n", p, w.Path(p))
+		text += fmt.Sprintf("    - {workload: %s, path: %s, resolvConf: resolv.conf}\n", p, w.Path(p))
 	}
 	return text
 }

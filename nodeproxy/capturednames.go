@@ -1,0 +1,119 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/names"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
+)
+
+// nameSockets answer the queries of one captured workload. They end with their context.
+type nameSockets struct {
+	server  *names.Server
+	udp     []net.PacketConn
+	tcp     []net.Listener
+	capture *capture.Names // leads queries here; nil until it does
+}
+
+// resolvConfOf is what a workload's own resolver goes by; not ok if it has nothing that
+// queries could be captured of.
+func (c *captures) resolvConfOf(h *captured) (r names.Resolver, ok bool, err error) {
+	var text []byte
+	if h.place.sandbox != nil {
+		text, err = h.place.sandbox.ReadFile(resolvConf)
+	} else {
+		i := slices.IndexFunc(c.cfg.Namespaces, func(n PodNamespace) bool { return n.Workload == h.uid })
+		if i < 0 || c.cfg.Namespaces[i].ResolvConf == "" {
+			return r, false, nil
+		}
+		text, err = os.ReadFile(c.cfg.Namespaces[i].ResolvConf)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, false, nil
+	}
+	if err != nil {
+		return r, false, fmt.Errorf("read its resolver configuration: %w", err)
+	}
+	r = names.ParseResolvConf(string(text))
+	return r, slices.ContainsFunc(r.Servers, func(s netip.AddrPort) bool { return !s.Addr().IsLoopback() }), nil
+}
+
+// openNames opens the sockets for the names of h at those addresses, and leads its queries there.
+func (c *captures) openNames(h *captured, loopback []netip.Addr, listen func(netip.AddrPort, ...control) (net.Listener, error)) error {
+	r, ok, err := c.resolvConfOf(h)
+	if err != nil || !ok {
+		return err
+	}
+	ns := h.place.ns
+	h.names = &nameSockets{server: c.p.namesOf(h.uid, func() names.Resolver { return r }, dialServer(ns))}
+	for _, a := range loopback {
+		at := netip.AddrPortFrom(a, capture.NamesPort)
+		l, err := listen(at)
+		if err != nil {
+			return err
+		}
+		h.names.tcp = append(h.names.tcp, l)
+		lc := net.ListenConfig{Control: controls(ns.Control, capture.Share)}
+		u, err := lc.ListenPacket(context.Background(), "udp", at.String())
+		if err != nil {
+			return fmt.Errorf("listen in its network namespace: %w", err)
+		}
+		h.names.udp = append(h.names.udp, u)
+	}
+	var servers []netip.Addr
+	for _, s := range r.Servers {
+		servers = append(servers, s.Addr())
+	}
+	h.names.capture, err = capture.CaptureNames(ns, servers)
+	return err
+}
+
+// dialServer reaches the DNS servers of a pod from where it is.
+func dialServer(ns *podns.Namespace) func(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error) {
+	return func(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error) {
+		d := net.Dialer{Control: controls(ns.Control, capture.Mark)}
+		return d.DialContext(ctx, network, server.String())
+	}
+}
+
+// serve answers until ctx ends.
+func (n *nameSockets) serve(ctx context.Context, run func(func())) {
+	if n == nil {
+		return
+	}
+	for _, u := range n.udp {
+		run(func() { n.server.ServeUDP(ctx, u) })
+	}
+	for _, l := range n.tcp {
+		run(func() { n.server.ServeTCP(ctx, l) })
+	}
+}
+
+// release has the pod ask its own resolvers, or the next node proxy; what was asked before is answered.
+func (n *nameSockets) release() {
+	if n != nil && n.capture != nil {
+		n.capture.Close()
+	}
+}
+
+// close ends sockets that nobody serves.
+func (n *nameSockets) close() {
+	n.release()
+	if n == nil {
+		return
+	}
+	for _, u := range n.udp {
+		u.Close()
+	}
+	for _, l := range n.tcp {
+		l.Close()
+	}
+}
