@@ -116,7 +116,7 @@ func (p *Proxy) learn(ctx context.Context, flow route.Flow) bool {
 		return false
 	}
 	snap := p.store.Current()
-	if svc := snap.Service(strings.TrimSuffix(flow.Host, ".")); svc != nil {
+	if svc := known(snap, flow); svc != nil {
 		p.use(ctx, svc.Hostname)
 		return p.store.Current() != snap
 	}
@@ -131,7 +131,18 @@ func (p *Proxy) learn(ctx context.Context, flow route.Flow) bool {
 	}
 	p.stream.Use(ctx, name, p.firstAnswer())
 	p.shares.update(name)
+	if svc := known(p.store.Current(), flow); svc != nil && svc.Hostname != name { // other networks offer it by that
+		p.use(ctx, svc.Hostname)
+	}
 	return p.store.Current() != snap
+}
+
+// known is the service that flow asks for, by name or virtual address, if discovery lists it.
+func known(snap *mesh.Snapshot, flow route.Flow) *mesh.Service {
+	if flow.Host == "" {
+		return snap.ServiceAt(flow.Addr.Addr().Unmap())
+	}
+	return snap.Service(strings.TrimSuffix(flow.Host, "."))
 }
 
 // because adds to a refusal of f why the discovery file's word on that service is not

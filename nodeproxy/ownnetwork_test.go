@@ -81,6 +81,38 @@ func TestNoNodeProxyOfTwoNetworksNeedsAFile(t *testing.T) {
 	}
 }
 
+// A virtual address that nobody has asked for by name leads to what other networks export too, also as the
+// first thing that is asked of the service.
+func TestAVirtualAddressLeadsToOtherNetworks(t *testing.T) {
+	p := newPair(t, 1)
+	p.Gateway("east", "gw-1")
+	withoutFile(t, p.Mesh, "gw-1")
+	each := p.EachNode
+	p.EachNode = func(c *nodeproxy.Config) {
+		each(c)
+		c.Federation.Networks = p.LinkFile(c.Network)
+	}
+	p.Service("other", 80, 8080)
+	p.EditService("other", func(s *discovery.Service) { s.VIPs = append(s.VIPs, netip.MustParseAddr("240.240.0.7")) })
+	other := p.Pod("west", "west-9", "other-1", "other")
+	other.App(8080)
+	p.pods[0].App(8080)
+	p.Start()
+	meshtest.Eventually(t, "west's export of another service has come", func() bool {
+		got, err := meshtest.Hello(p.listen.hello)
+		return err == nil && got == "hello-1"
+	})
+	meshtest.Eventually(t, "other answers by its address", func() bool {
+		c, err := p.shop.Connect("240.240.0.7:80")
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		got, err := meshtest.Ask(c, "1")
+		return err == nil && got == "other-1"
+	})
+}
+
 // Two gateways restart one after the other, with node proxies that have no file: nobody
 // fails, and a pod that goes is gone at once.
 func TestOwnGatewaysMayRestartOneByOne(t *testing.T) {
