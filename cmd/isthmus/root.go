@@ -33,7 +33,7 @@ Exit codes, unless a command says more: 0 done, 1 a finding, 2 usage, 3 it could
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Join Kubernetes clusters:", []*cobra.Command{newInitCommand(), newLinkCommand(), newUnlinkCommand(), newCheckCommand()}},
+		{"Join Kubernetes clusters:", []*cobra.Command{newInitCommand(), newLinkCommand(), newUnlinkCommand(), newCheckCommand(), newDNSCommand()}},
 		{"See what a mesh does:", []*cobra.Command{newStatusCommand(), newExplainCommand()}},
 		{"Keys, certificates and configuration as files:", []*cobra.Command{newCACommand(), newNetworkCommand(), newExportCommand()}},
 		{"Try it out:", []*cobra.Command{newDrillCommand(), newAppCommand()}},
