@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/isthmus-mesh/isthmus/discovery/excerpt"
 	"github.com/isthmus-mesh/isthmus/federation"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/record"
@@ -54,6 +55,9 @@ func (p *Proxy) pin(snap *mesh.Snapshot) {
 		} else if name, ok := p.askable(flowTo(host, 0)); ok {
 			names = append(names, name)
 		}
+	}
+	if p.captures != nil && p.own != nil {
+		names = append(names, excerpt.TakenOver)
 	}
 	p.stream.Pin(names...)
 }

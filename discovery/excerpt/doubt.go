@@ -114,8 +114,8 @@ func (h *Held) sweep() {
 			h.dropPod(k.Name)
 		}
 	}
-	for host := range h.services {
-		if h.hosts[host] == 0 && !h.local(host) {
+	for host, s := range h.services {
+		if h.hosts[host] == 0 && !h.local(host) && !h.keepsTakenOver(s) {
 			h.dropService(host)
 		}
 	}

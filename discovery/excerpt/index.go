@@ -159,6 +159,7 @@ func (x *Index) reviseService(prev *mesh.Snapshot, host string, woken set) {
 	}
 	namesOf(before, again)
 	namesOf(now, again)
+	x.reviseTakenOver(before, now, host, woken)
 	for r := range x.byHost[host] {
 		r.dueServices[host] = struct{}{}
 		woken[r] = struct{}{}

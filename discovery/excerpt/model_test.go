@@ -236,6 +236,13 @@ func (w *world) expected(s *mesh.Snapshot) (out []string) {
 			}
 		}
 	}
+	if w.follows[TakenOver] {
+		for _, svc := range s.Services() {
+			if svc.Takeover && svc.Exported() && slices.ContainsFunc(svc.VIPs, func(a netip.Addr) bool { return a.As16()[12] != 240 }) {
+				services[svc.Hostname] = true
+			}
+		}
+	}
 	for name := range w.follows {
 		svc := s.Service(name)
 		if a, err := netip.ParseAddr(name); err == nil {
@@ -448,7 +455,7 @@ func (w *world) step(pods, services, uid int) (next int) {
 		if pick(3) > 0 {
 			s := discovery.Service{Name: fmt.Sprintf("s%d", i), Namespace: "default", Global: pick(2) == 0, Ports: []discovery.ServicePort{{Port: uint16(80 + pick(2)), TargetPort: 8080}}}
 			if pick(2) == 0 {
-				s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{240, 240, 0, byte(i + 1)})}
+				s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{byte(240 - 230*pick(2)), 240, 0, byte(i + 1)})}
 			}
 			if pick(2) == 0 {
 				s.Aliases = []string{"www.example.com"}
@@ -497,9 +504,9 @@ func (w *world) step(pods, services, uid int) (next int) {
 			w.lead(w.replicas[i])
 		}
 	case k < 17:
-		name := []string{host(pick(services)), host(pick(services)), "www.example.com", "s0.default.mesh.internal", fmt.Sprintf("240.240.0.%d", 1+pick(services)), fmt.Sprintf("10.0.0.%d", 1+pick(pods)), "nosuch.example.com"}[pick(7)]
+		name := []string{host(pick(services)), host(pick(services)), "www.example.com", "s0.default.mesh.internal", fmt.Sprintf("240.240.0.%d", 1+pick(services)), fmt.Sprintf("10.0.0.%d", 1+pick(pods)), "nosuch.example.com", TakenOver}[pick(8)]
 		w.steps = append(w.steps, fmt.Sprintf("%s followed: %v", name, !w.follows[name]))
-		if w.follows[name] {
+		if w.follows[name] && name != TakenOver { // who captures does so to its end
 			delete(w.follows, name)
 			if w.reader != nil {
 				w.reader.Unfollow(name)

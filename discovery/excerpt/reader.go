@@ -166,6 +166,9 @@ func (b *batch) follow() {
 	x := b.reader.index
 	for _, name := range b.names {
 		t := b.reader.names[name]
+		if name == TakenOver {
+			b.takeOver()
+		}
 		b.add(&pb.Excerpt{Names: []*pb.ExcerptName{{Asked: name, Service: t.host, Workload: t.uid}}})
 		if t.uid != "" {
 			b.pods[t.uid] = struct{}{}
@@ -223,10 +226,10 @@ func (r *Reader) needs(w *mesh.Workload) (services []string, needed bool) {
 }
 
 func (r *Reader) needsService(host string) bool {
-	if r.hosts[host] > 0 {
+	s := r.index.snap
+	if r.hosts[host] > 0 || r.followsTakenOver() && takenOver(s.Named(host)) {
 		return true
 	}
-	s := r.index.snap
 	return slices.ContainsFunc(s.OnNode(r.index.network, r.node), func(w *mesh.Workload) bool {
 		return slices.ContainsFunc(s.ServicesOf(w.UID), func(svc *mesh.Service) bool { return svc.Hostname == host })
 	})
