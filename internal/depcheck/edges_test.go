@@ -16,7 +16,10 @@ var allowed = map[string]why{
 	"nodeproxy/warm": {
 		"nodeproxy/warmset": "what it runs",
 	},
-	"nodeproxy/names": {"mesh": "names, virtual addresses and ports of services"},
+	"nodeproxy/names": {
+		"internal/accept": "sockets that fail",
+		"mesh":            "names, virtual addresses and ports of services",
+	},
 	"nodeproxy/warmset": {
 		"balance": "which of the endpoints that are held",
 		"mesh":    "the names of endpoints",

@@ -3,6 +3,7 @@ package names
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/rs/zerolog"
 
+	"github.com/isthmus-mesh/isthmus/internal/accept"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -66,8 +68,8 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// ServeUDP answers the datagrams of conn until ctx ends or conn fails or is closed, and closes it. When it returns
-// nothing that it began goes on. It returns nil after ctx has ended.
+// ServeUDP answers the datagrams of conn until ctx ends or conn is closed, and closes it. When it returns nothing
+// that it began goes on. It returns nil after ctx has ended.
 func (s *Server) ServeUDP(ctx context.Context, conn net.PacketConn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var begun sync.WaitGroup
@@ -77,16 +79,18 @@ func (s *Server) ServeUDP(ctx context.Context, conn net.PacketConn) error {
 	defer stop()
 	defer conn.Close()
 	buf := make([]byte, 65535)
+	var failures accept.Failures
 	for {
 		n, from, err := conn.ReadFrom(buf)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && passing(err):
-			continue
-		case err != nil:
+		case err != nil && !s.goesOn(ctx, &failures, err):
 			return err
+		case err != nil:
+			continue
 		}
+		failures.Succeeded()
 		q, reply, later := s.atOnce(buf[:n], true)
 		if !later {
 			if reply != nil {
@@ -104,11 +108,17 @@ func (s *Server) ServeUDP(ctx context.Context, conn net.PacketConn) error {
 	}
 }
 
-// passing reports whether a socket works on after err: an ICMP message about an earlier
-// datagram, for example.
-func passing(err error) bool {
-	ne, ok := err.(net.Error)
-	return ok && ne.Timeout() || isReset(err)
+// goesOn reports whether a socket that has failed with err is used again, after a pause: it is while it is
+// open, as what lacks comes back and the pod has no other.
+func (s *Server) goesOn(ctx context.Context, f *accept.Failures, err error) bool {
+	if errors.Is(err, net.ErrClosed) {
+		return false
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(f.Failed(s.cfg.Log, err, time.Now())):
+	}
+	return true
 }
 
 // copied returns q in memory of its own.

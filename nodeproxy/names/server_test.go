@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -543,5 +544,65 @@ func TestNothingGoesOnOnceItIsStopped(t *testing.T) {
 	}
 	if len(s.slots) != 0 || len(s.conns) != 0 {
 		t.Errorf("%d queries and %d connections are left", len(s.slots), len(s.conns))
+	}
+}
+
+// lacking is a listener and a socket that fail for want of descriptors or memory, three times each.
+type lacking struct {
+	net.Listener
+	net.PacketConn
+	left int
+}
+
+func (l *lacking) fail() error {
+	if l.left--; l.left < 0 {
+		return net.ErrClosed
+	}
+	return syscall.EMFILE
+}
+
+func (l *lacking) Accept() (net.Conn, error)              { return nil, l.fail() }
+func (l *lacking) ReadFrom([]byte) (int, net.Addr, error) { return 0, nil, l.fail() }
+func (l *lacking) Close() error                           { return nil }
+
+// A socket that fails for want of something is used until it is closed: the pod has no other.
+func TestASocketThatFailsIsUsedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := still(nil)
+		for name, serve := range map[string]func(*lacking) error{
+			"UDP": func(l *lacking) error { return s.ServeUDP(t.Context(), udpOf{l}) },
+			"TCP": func(l *lacking) error { return s.ServeTCP(t.Context(), tcpOf{l}) },
+		} {
+			l := &lacking{left: 3}
+			if err := serve(l); !errors.Is(err, net.ErrClosed) || l.left != -1 {
+				t.Errorf("%s: ended with %v, %d failures before the end", name, err, 3-l.left)
+			}
+		}
+	})
+}
+
+type udpOf struct{ *lacking }
+
+func (u udpOf) LocalAddr() net.Addr                { return nil }
+func (u udpOf) SetDeadline(time.Time) error        { return nil }
+func (u udpOf) SetReadDeadline(t time.Time) error  { return nil }
+func (u udpOf) SetWriteDeadline(t time.Time) error { return nil }
+
+type tcpOf struct{ *lacking }
+
+func (tcpOf) Addr() net.Addr { return nil }
+
+func BenchmarkAnswer(b *testing.B) {
+	s := still([]string{"demo.svc.cluster.local", "svc.cluster.local", "cluster.local"}, imported("cart", "shop", "240.240.0.1"))
+	for _, name := range []string{"cart.shop.mesh.internal", "cart.shop.mesh.internal.demo.svc.cluster.local"} {
+		raw := packed(b, name, dns.TypeA, edns(1232))
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, reply, _ := s.atOnce(raw, true); reply == nil {
+					b.Fatal("not answered")
+				}
+			}
+		})
 	}
 }

@@ -2,16 +2,16 @@ package names
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/isthmus-mesh/isthmus/internal/accept"
 )
 
-// ServeTCP answers the connections of l until ctx ends or l fails or is closed, and closes it. When it
+// ServeTCP answers the connections of l until ctx ends or l is closed, and closes it. When it
 // returns nothing that it began goes on. It returns nil after ctx has ended.
 func (s *Server) ServeTCP(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -21,6 +21,7 @@ func (s *Server) ServeTCP(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	defer l.Close()
+	var failures accept.Failures
 	for {
 		c, err := l.Accept()
 		switch {
@@ -29,11 +30,12 @@ func (s *Server) ServeTCP(ctx context.Context, l net.Listener) error {
 				c.Close()
 			}
 			return nil
-		case err != nil && isReset(err):
-			continue
-		case err != nil:
+		case err != nil && !s.goesOn(ctx, &failures, err):
 			return err
+		case err != nil:
+			continue
 		}
+		failures.Succeeded()
 		select {
 		case s.conns <- struct{}{}:
 		default:
@@ -91,14 +93,4 @@ func (s *Server) streamed(ctx context.Context, q *query, write func([]byte) erro
 	}
 	s.count(passed)
 	return nil
-}
-
-// isReset reports whether err is about what a client has done, and not about the socket.
-func isReset(err error) bool {
-	for _, e := range []error{syscall.ECONNABORTED, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EINTR} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }
