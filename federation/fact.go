@@ -42,7 +42,7 @@ type EndpointFact struct {
 	Endpoint mesh.EndpointID `json:"endpoint"`         // whom it is about
 	Port     uint16          `json:"port"`             // target port
 	State    FactState       `json:"state"`            // what the witness says
-	Reason   string          `json:"reason,omitempty"` // token of the isthmus-reason list, flapping, or empty
+	Reason   string          `json:"reason,omitempty"` // token of the isthmus-reason list, flapping, stalled, or empty
 	Health   float64         `json:"health"`           // score in [0, 1]
 }
 

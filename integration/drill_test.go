@@ -105,6 +105,17 @@ func TestABrokenAssertionIsReportedAsBroken(t *testing.T) {
 	}
 }
 
+// With the kernel's word on sockets, and by connects alone, in one run.
+func TestTheWitnessSeesBeforeUsersDo(t *testing.T) {
+	code, r, text := drill(t, "testdata/seen-first.yaml")
+	if code != 0 || r.Verdict != "held" {
+		t.Fatalf("exit %d, verdict %q; want 0 and held\n%s", code, r.Verdict, text)
+	}
+	for _, a := range r.Assertions {
+		t.Logf("%s: %s: %v", a.Arm, a.Name, a.Observed)
+	}
+}
+
 // Nothing fails, because nobody came near the fault: that must not look like
 // a success.
 func TestAFaultThatNobodyMeetsIsInconclusive(t *testing.T) {

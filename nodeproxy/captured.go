@@ -153,10 +153,17 @@ func (c *captures) revise(ctx context.Context) (missing, found bool) {
 	}
 	rules := c.cfg.rules(snap)
 	overlap := c.cfg.overlapping(snap, c.p.cfg.Network)
+	moved := false
+	defer func() {
+		if moved {
+			c.p.watchListeners()
+		}
+	}()
 	for _, h := range c.list() {
 		switch w := wanted[h.uid]; {
 		case w == nil, !h.place.alive(), w.Addresses[0] != h.address:
 			c.leave(ctx, h, w == nil)
+			moved = true
 		case overlap == nil && !sameRules(h.rules, rules):
 			c.replace(h, rules)
 		}
@@ -187,6 +194,7 @@ func (c *captures) revise(ctx context.Context) (missing, found bool) {
 		})
 	}
 	enter.Wait()
+	moved = moved || len(places) > 0
 	return len(places) < len(look), len(places) > 0
 }
 

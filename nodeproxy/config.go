@@ -123,6 +123,7 @@ type Socks struct {
 // Outlier is the health arithmetic of what this node proxy sees itself.
 type Outlier struct {
 	Scope         string `yaml:"scope" default:"endpoint" doc:"endpoint: leave out single endpoints, here and at other networks by what their own side reports; networkService: leave out a service's whole share of a network by what this client sees; none: never leave anything out" env:"ISTHMUS_OUTLIER_SCOPE"`
+	Listeners     bool   `yaml:"listeners" default:"true" doc:"with scope endpoint, watch the listening sockets of local applications (Linux): what is closed or accepts nobody is left out before a connection meets it; false: faults are found by connects alone" env:"ISTHMUS_OUTLIER_LISTENERS"`
 	health.Config `yaml:",inline"`
 }
 
@@ -169,7 +170,7 @@ func DefaultConfig() Config {
 		Discovery:        Discovery{Config: file.DefaultConfig(), GatewayServiceAccount: discovery.DefaultGatewayServiceAccount},
 		Inbound:          Inbound{Ports: PortsAny},
 		Capture:          defaultCapture(),
-		OutlierDetection: Outlier{Scope: ScopeEndpoint, Config: health.DefaultConfig()},
+		OutlierDetection: Outlier{Scope: ScopeEndpoint, Listeners: true, Config: health.DefaultConfig()},
 		Retry:            Retry{Attempts: 8, Deadline: 15 * time.Second, Early: true, BudgetBurst: 500, BudgetRatio: 0.5},
 		Federation:       Federation{Health: true, Idle: 10 * time.Minute},
 		Timeouts: Timeouts{Dial: 2 * time.Second, Handshake: 3 * time.Second, Connect: 5 * time.Second, App: 2 * time.Second, Idle: 5 * time.Minute, Drain: 10 * time.Second,

@@ -38,6 +38,7 @@ const listenAgain = time.Second
 // rediscover brings listeners, sessions and beliefs in line with the current
 // snapshot. served is false if a local workload has no listener yet.
 func (p *Proxy) rediscover(ctx context.Context) (served bool) {
+	defer p.watchListeners()
 	p.repolice()
 	snap := p.store.Current()
 	p.pool.Retire(func(k pool.Key) bool { return stale(snap, k) })

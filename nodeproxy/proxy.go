@@ -134,6 +134,9 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	p.witness = newWitness(p.data, cfg, p.declared, dialKernel(0), p.changed, log)
 	p.witness.late = p.late
 	p.witness.from = func(uid string, otherwise dialTCP) dialTCP { return p.captures.dialer(uid, 0, otherwise) }
+	if p.witness.on && cfg.OutlierDetection.Listeners {
+		p.witness.sockets = newListeners(p.data, openSockets, p.witness, p.registry, log)
+	}
 	p.registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_served_sessions", Help: "Sessions of clients."},
 			func() float64 { return p.served((*hbone.Group).Len) }),

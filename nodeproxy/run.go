@@ -21,6 +21,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 	for _, o := range p.outbounds {
 		p.running.Go(func() { o.run(p.data) })
 	}
+	p.witness.sockets.start()
+	p.watchListeners()
 	p.gateways.revise(p.store.Current(), p.cfg.Network, time.Now())
 	p.ids.Require(p.identities()...)
 	server := &admin.Server{Pending: p.pending, Details: p.details, State: p.dump, Registry: p.registry, More: slices.Concat(p.watcher.Endpoints(), p.diagnose.Endpoints(), p.Endpoints())}
@@ -60,6 +62,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.witness.prober.Wait()
 	err := background.Wait()
 	p.captures.close()
+	p.witness.sockets.wait() // nobody watches more of them
 	if ctx.Err() != nil {
 		err = nil
 	}

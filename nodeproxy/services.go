@@ -87,11 +87,17 @@ func (p *Proxy) declaredKeys() (keys []health.Key) {
 		if w.State != mesh.Ready && w.State != mesh.Serving {
 			continue
 		}
-		for _, svc := range snap.ServicesOf(w.UID) {
-			for _, port := range svc.Ports {
-				if k := (health.Key{Endpoint: w.Endpoint, Port: w.Target(port)}); k.Port != 0 && !slices.Contains(keys, k) {
-					keys = append(keys, k)
-				}
+		keys = append(keys, keysOf(snap, w)...)
+	}
+	return keys
+}
+
+// keysOf lists the target ports of w's services.
+func keysOf(snap *mesh.Snapshot, w *mesh.Workload) (keys []health.Key) {
+	for _, svc := range snap.ServicesOf(w.UID) {
+		for _, port := range svc.Ports {
+			if k := (health.Key{Endpoint: w.Endpoint, Port: w.Target(port)}); k.Port != 0 && !slices.Contains(keys, k) {
+				keys = append(keys, k)
 			}
 		}
 	}

@@ -36,23 +36,27 @@ import (
 // or whoever may connect to a pod could have any number of ports reported and
 // probed.
 type witness struct {
-	network  string
-	on       bool // scope endpoint: observe, probe and report
-	timeout  time.Duration
-	declared declared
-	connect  dialTCP
-	from     func(uid string, otherwise dialTCP) dialTCP // how a workload is dialled
-	prober   *reprobe.Prober[health.Key]
-	changed  func(...healthstream.Target) // there is news of these; never waits
-	late     func(since time.Time) bool   // was this process itself late meanwhile?
-	log      zerolog.Logger
+	network   string
+	on        bool // scope endpoint: observe, probe and report
+	timeout   time.Duration
+	declared  declared
+	connect   dialTCP
+	from      func(uid string, otherwise dialTCP) dialTCP // how a workload is dialled
+	prober    *reprobe.Prober[health.Key]
+	changed   func(...healthstream.Target) // there is news of these; never waits
+	late      func(since time.Time) bool   // was this process itself late meanwhile?
+	sockets   *listeners                   // of the applications; nil: they are not watched
+	threshold int                          // failures in a row that eject
+	log       zerolog.Logger
 
-	mu      sync.Mutex
-	tracker *health.Tracker[health.Key]
-	damper  *damping.Damper
-	hung    map[health.Key]bool // ejected, and the last dial timed out
-	facts   map[health.Key]fact
-	owed    map[health.Key]time.Time // gateways want a word on these, whatever it is, until then
+	mu        sync.Mutex
+	tracker   *health.Tracker[health.Key]
+	damper    *damping.Damper
+	hung      map[health.Key]bool // ejected, and the last dial timed out
+	stalled   map[health.Key]bool // nobody is accepted; see suspicion.go
+	suspected map[health.Key]int  // questions that are due at once, as its listener has vanished
+	facts     map[health.Key]fact
+	owed      map[health.Key]time.Time // gateways want a word on these, whatever it is, until then
 }
 
 // declared returns the workload of this node that k is about, as discovery lists
@@ -75,7 +79,7 @@ func newWitness(ctx context.Context, c Config, d declared, connect dialTCP, chan
 		prober: reprobe.New[health.Key](ctx, schedule), changed: changed, log: log,
 		tracker: health.NewTracker[health.Key](c.OutlierDetection.Config, rand.Float64), damper: damping.New(maxDamped),
 		late: func(time.Time) bool { return false }, from: func(_ string, otherwise dialTCP) dialTCP { return otherwise },
-		hung: map[health.Key]bool{}, facts: map[health.Key]fact{}, owed: map[health.Key]time.Time{},
+		threshold: max(c.OutlierDetection.FailureThreshold, 1), hung: map[health.Key]bool{}, stalled: map[health.Key]bool{}, suspected: map[health.Key]int{}, facts: map[health.Key]fact{}, owed: map[health.Key]time.Time{},
 	}
 }
 
@@ -98,7 +102,9 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (
 	w.mu.Lock()
 	attempt := w.tracker.Begin(key, time.Now())
 	w.mu.Unlock()
+	answered := w.sockets.dialling(key)
 	conn, err := w.dialApp(ctx, pod, target)
+	answered()
 	reason, outcome := reasonOf(err), health.Success
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -143,10 +149,15 @@ func (w *witness) isHung(k health.Key) bool {
 // watch asks the application until it answers or discovery lists it no more, each
 // time where discovery says that it is.
 func (w *witness) watch(key health.Key) {
+	w.sockets.use(key)
 	ask := func(ctx context.Context) error {
+		w.pauseSuspected(ctx, key)
 		pod := w.declared(key)
-		if pod == nil {
+		switch {
+		case pod == nil:
 			return errUndeclared
+		case w.isStalled(key):
+			return errStalled
 		}
 		c, err := w.dialApp(ctx, pod, key.Port)
 		if err != nil {
@@ -159,7 +170,10 @@ func (w *witness) watch(key health.Key) {
 		switch {
 		case pod == nil:
 			return true
+		case errors.Is(err, errStalled):
+			return w.isStalled(key)
 		case err == nil:
+			w.askOnce(key, true)
 			return !w.observe(key, health.Attempt{}, health.Success, "")
 		case errors.Is(err, errUndeclared):
 			return false // it is back since the question
@@ -171,7 +185,9 @@ func (w *witness) watch(key health.Key) {
 		w.mu.Lock()
 		a := w.tracker.Begin(key, time.Now())
 		w.mu.Unlock()
-		w.observe(key, a, health.Failure, reasonOf(err))
+		if out := w.observe(key, a, health.Failure, reasonOf(err)); w.askOnce(key, out) {
+			w.watch(key)
+		}
 		return false
 	})
 }
@@ -194,6 +210,9 @@ func (w *witness) observe(key health.Key, a health.Attempt, o health.Outcome, re
 	}
 	if o == health.Failure && reason == header.ReasonTimeout && w.late(now.Add(-w.timeout)) {
 		o = health.Neutral // what took so long may have been us
+	}
+	if o == health.Success && w.stalled[key] {
+		o = health.Neutral // it is in the queue
 	}
 	edge, held := w.judge(key, a, o, now)
 	phase := w.tracker.State(key, now)
@@ -361,7 +380,10 @@ func (w *witness) drop(keep func(health.Key) bool, now time.Time) (forgotten []h
 			w.owed[k] = now.Add(healthstream.Held)
 		}
 	}
-	maps.DeleteFunc(w.hung, func(k health.Key, _ bool) bool { return !keep(k) })
+	for _, m := range []map[health.Key]bool{w.hung, w.stalled} {
+		maps.DeleteFunc(m, func(k health.Key, _ bool) bool { return !keep(k) })
+	}
+	maps.DeleteFunc(w.suspected, func(k health.Key, _ int) bool { return !keep(k) })
 	return forgotten
 }
 

@@ -38,6 +38,7 @@ func (p *pair) untilFirst(t testing.TB, l *meshtest.Log, message string, pairs .
 
 func TestOneRefusedConnectionEjectsOnePortEverywhere(t *testing.T) {
 	p := reported(t, 2)
+	p.EachNode = func(c *nodeproxy.Config) { c.OutlierDetection.Listeners = false } // or nobody is refused
 	sick := p.pods[0].App(8080, 8081)
 	p.pods[1].App(8080, 8081)
 	p.Start()

@@ -163,6 +163,9 @@ func nodeConfig(l *scenario.Layout, n scenario.Node, arm scenario.Arm) object {
 	if *arm.Federation.Health { // what other networks' gateways say is checked by their keys
 		c["federation"] = object{"health": true, "networks": keyfile.RingIn(keysDir, n.Network).List}
 	}
+	if v := arm.OutlierDetection.Listeners; v != nil {
+		c["outlierDetection"].(object)["listeners"] = *v
+	}
 	if a := arm.Retry.Attempts; a != nil {
 		c["retry"] = object{"attempts": *a}
 	}

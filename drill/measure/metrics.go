@@ -29,6 +29,7 @@ var evals = map[string]func(*Record, map[string]string) Value{
 	"cut_unexplained":      cutUnexplained,
 	"latency_ms":           latency,
 	"to_sick":              toSick,
+	"last_to_sick_ms":      lastToSickMS,
 	"collateral_ejections": collateralEjections,
 	"gateway_ejections":    gatewayEjections,
 	"ejections":            ejections,

@@ -18,6 +18,19 @@ func toSick(r *Record, args map[string]string) Value {
 		after, _ = time.ParseDuration(v)
 	}
 	n, opened := 0, 0
+	r.eachSpell(args, func(o Outage, s Window) {
+		span := Window{From: s.From + after, To: s.To}
+		r.arrivals(o, span, func(time.Duration) { n++ })
+		opened += r.openedIn(o, span)
+	})
+	if n == 0 && opened == 0 {
+		return Value{Number: math.NaN(), Note: "clients opened no connection in that time that a sick pod could have got"}
+	}
+	return number(n)
+}
+
+// eachSpell calls f for each time that pods were sick.
+func (r *Record) eachSpell(args map[string]string, f func(Outage, Window)) {
 	for _, o := range r.Outages {
 		if len(o.Victims.Pods) == 0 || args["fault"] != "" && o.Fault.Name != args["fault"] || o.Effect == 0 || o.Fault.Kind == scenario.Slow {
 			continue // a slow pod answers
@@ -27,15 +40,23 @@ func toSick(r *Record, args map[string]string) Value {
 			spells = o.Downs
 		}
 		for _, s := range spells {
-			span := Window{From: s.From + after, To: s.To}
-			n += r.arrivedAt(o, span)
-			opened += r.openedIn(o, span)
+			f(o, s)
 		}
 	}
-	if n == 0 && opened == 0 {
+}
+
+// lastToSickMS is how late after the fault's effect the last of toSick's connections
+// began; zero if there was none.
+func lastToSickMS(r *Record, args map[string]string) Value {
+	last, opened := time.Duration(0), 0
+	r.eachSpell(args, func(o Outage, s Window) {
+		r.arrivals(o, s, func(started time.Duration) { last = max(last, started-s.From) })
+		opened += r.openedIn(o, s)
+	})
+	if opened == 0 {
 		return Value{Number: math.NaN(), Note: "clients opened no connection in that time that a sick pod could have got"}
 	}
-	return number(n)
+	return number(float64(last) / float64(time.Millisecond))
 }
 
 // openedIn counts connections that began in the span, to a port that the
@@ -50,7 +71,8 @@ func (r *Record) openedIn(o Outage, span Window) (n int) {
 	return n
 }
 
-func (r *Record) arrivedAt(o Outage, span Window) (n int) {
+// arrivals calls f with the start of each connection that met a pod of o in the span.
+func (r *Record) arrivals(o Outage, span Window, f func(started time.Duration)) {
 	ports := r.Layout.Scenario.Ports()
 	for _, e := range r.Events {
 		p, ok := podOf(r.Layout, e)
@@ -64,17 +86,16 @@ func (r *Record) arrivedAt(o Outage, span Window) (n int) {
 		// A node proxy that cannot be reached logs nothing: then the gateway's own
 		// line tells.
 		if e.Direction == "inbound" || noWitness(o.Fault) && e.Direction == "forward" && e.Result != "ok" {
-			n++
+			f(e.Started)
 		}
 	}
 	if noWitness(o.Fault) {
 		for _, a := range r.Attempts { // it cannot have answered; if it did, say so
 			if span.Has(a.Started) && slices.Contains(o.Victims.Pods, a.Pod) {
-				n++
+				f(a.Started)
 			}
 		}
 	}
-	return n
 }
 
 // noWitness reports whether the fault keeps connections from the node proxy of

@@ -71,6 +71,7 @@ func TestMetricsOfTheCannedStory(t *testing.T) {
 		"to_sick":                                 1, // 6.4 s; 4.4 s is too soon, 8.5 s is healed, port B is well
 		"to_sick(after=0s)":                       3,
 		"to_sick(after=3s, fault=sick)":           0,
+		"last_to_sick_ms(fault=sick)":             2399,
 		"collateral_ejections":                    3 + 1 + 2 + 1,
 		"gateway_ejections":                       1,
 		"ejections(fault=sick)":                   4, // witness, two gateways, and the pod's other port

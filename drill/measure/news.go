@@ -9,12 +9,13 @@ import (
 )
 
 // News is how word of one sick pod:port travelled. Milliseconds count from the
-// first client connection that it refused; null is never.
+// first client connection that it refused, or from when its witness has ejected it if
+// that was sooner; null is never.
 type News struct {
 	Fault         string              `json:"fault"`
 	Pod           string              `json:"pod"`
 	Port          string              `json:"port"`
-	FirstRefused  float64             `json:"first_refused"`    // seconds
+	FirstRefused  float64             `json:"first_refused"`    // seconds; or when its witness had seen it
 	ExcludedMS    map[string]*float64 `json:"excluded_ms"`      // by gateway of the pod's network
 	KnownMS       map[string]*float64 `json:"known_ms"`         // by client node proxy of other networks
 	AnswersAgain  *float64            `json:"answers_again_ms"` // from its healing
@@ -22,7 +23,7 @@ type News struct {
 }
 
 // news follows every sick pod:port at which a client's connection (not a probe)
-// was refused.
+// was refused, or that its witness has ejected before one could be.
 func (r *Record) news(fault string) (out []News) {
 	for _, o := range r.Outages {
 		if fault != "" && o.Fault.Name != fault {
@@ -48,7 +49,8 @@ func (r *Record) news(fault string) (out []News) {
 
 func (r *Record) newsOf(o Outage, p scenario.Pod, port scenario.Port) (News, bool) {
 	first := slices.IndexFunc(r.Events, func(e Event) bool {
-		return e.AppFailed() && e.Target == port.Target && o.during(e.At, 0) && r.about(e, p)
+		seen := e.Kind == OutlierChanged && e.Edge == "ejected" && e.Process == p.Node && e.Scope == "endpoint" && e.Port == port.Target
+		return (seen || e.AppFailed() && e.Target == port.Target) && o.during(e.At, 0) && r.about(e, p)
 	})
 	if first < 0 {
 		return News{}, false
@@ -95,8 +97,8 @@ func (r *Record) after(t time.Duration, o Outage, match func(Event) bool) float6
 	return math.Inf(1)
 }
 
-// excludeMS measures from each sick pod:port's first refused client connection
-// to the moment when each gateway of its network left it out.
+// excludeMS measures from when each sick pod:port was first seen (see [News]) to
+// the moment when each gateway of its network left it out.
 func excludeMS(r *Record, args map[string]string) Value {
 	var ms []float64
 	for _, n := range r.news(args["fault"]) {

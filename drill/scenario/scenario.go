@@ -88,6 +88,7 @@ type Arm struct {
 // Outlier is an arm's outlier detection, as in the processes' own YAML.
 type Outlier struct {
 	Scope            string   `yaml:"scope" json:"scope" default:"endpoint" doc:"endpoint, networkService or none"`
+	Listeners        *bool    `yaml:"listeners" json:"listeners,omitempty" doc:"whether node proxies watch the listening sockets of their pods; the processes' default when left out"`
 	Mode             string   `yaml:"mode" json:"mode,omitempty" doc:"hybrid, circuitBreaker, ewma or off; the processes' default when left out"`
 	FailureThreshold *int     `yaml:"failureThreshold" json:"failureThreshold,omitempty" doc:"consecutive failures that eject; the processes' default when left out"`
 	BaseBackoffSecs  *float64 `yaml:"baseBackoffSecs" json:"baseBackoffSecs,omitempty" doc:"first ejection in seconds; the processes' default when left out"`

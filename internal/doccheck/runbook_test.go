@@ -26,8 +26,8 @@ func TestRunbookNamesWhatThereIs(t *testing.T) {
 		also  []string
 	}{
 		{"metric", regexp.MustCompile("`((?:isthmus|istio)_[a-z_]+)[`{]"), written, nil},
-		// A row that begins with … goes on about a reason; flapping is one of health alone.
-		{"reason", regexp.MustCompile("(?m)^\\| … `([a-z_]+)`"), written, []string{"flapping"}},
+		// A row that begins with … goes on about a reason; flapping and stalled are of health alone.
+		{"reason", regexp.MustCompile("(?m)^\\| … `([a-z_]+)`"), written, []string{"flapping", "stalled"}},
 		{"reason", regexp.MustCompile("the reason: `([a-z_]+)`"), written, nil},
 		{"key", regexp.MustCompile("`((?:gateways|services|shares|workloads|discovery|federation|timeouts|limits|retry|admin|log|identity|outbound|socks)(?:\\[\\])?\\.[A-Za-z.\\[\\]]+)`"), keys, nil},
 	} {

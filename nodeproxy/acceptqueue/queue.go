@@ -126,6 +126,9 @@ func (q *Queue) Look(now time.Time, l Look) Verdict {
 	return Nothing
 }
 
+// Interrupt forgets a suspicion: what was seen meanwhile may have had another cause.
+func (q *Queue) Interrupt() { q.end() }
+
 func (q *Queue) begin(now time.Time) { q.since, q.base, q.first = now, q.last, nil }
 
 func (q *Queue) end() { q.since, q.first = time.Time{}, nil }

@@ -33,6 +33,8 @@ type Listener struct {
 	Local   netip.AddrPort // where it listens; the unspecified address for all
 	Queue   uint32         // connections that nobody has accepted yet
 	Backlog uint32         // Queue may be one more than that, and then the kernel drops what comes
+
+	family uint8 // of the socket, and of all that it accepts
 }
 
 // Full says whether the kernel drops new connections.

@@ -31,6 +31,7 @@ const (
 
 // socket is a struct inet_diag_msg.
 type socket struct {
+	family        uint8
 	state         uint8
 	local, remote netip.AddrPort
 	cookie        uint64
@@ -39,7 +40,7 @@ type socket struct {
 }
 
 func (s socket) listener() Listener {
-	return Listener{Cookie: s.cookie, Local: s.local, Queue: s.queue, Backlog: s.limit}
+	return Listener{Cookie: s.cookie, Local: s.local, Queue: s.queue, Backlog: s.limit, family: s.family}
 }
 
 // question asks for one socket, or for all that have its local port and one of these
@@ -134,7 +135,7 @@ func decodeSocket(b []byte) (s socket, err error) {
 	}
 	native := binary.NativeEndian
 	return socket{
-		state: b[1], local: address(4, 0), remote: address(20, 2),
+		family: b[0], state: b[1], local: address(4, 0), remote: address(20, 2),
 		cookie: uint64(native.Uint32(id[40:])) | uint64(native.Uint32(id[44:]))<<32,
 		queue:  native.Uint32(b[56:]), limit: native.Uint32(b[60:]), inode: native.Uint32(b[68:]),
 	}, nil

@@ -42,7 +42,7 @@ func TestSocketsAreReadAsTheKernelWritesThem(t *testing.T) {
 	if !done || err != nil || len(got) != 2 || got[0].local != at || got[1].local != at {
 		t.Fatalf("done %t, %v, %+v; want two sockets of %v and the end", done, err, got, at)
 	}
-	if l := got[0].listener(); l != (Listener{Cookie: 1<<32 | 7, Local: at, Queue: 5, Backlog: 128}) {
+	if l := got[0].listener(); l != (Listener{Cookie: 1<<32 | 7, Local: at, Queue: 5, Backlog: 128, family: familyV4}) {
 		t.Errorf("%+v", l)
 	}
 }

@@ -144,7 +144,7 @@ func (t *Table) Listener(at netip.AddrPort) (l Listener, ok bool, err error) {
 // Group returns the listeners that share the address of l, itself among them. It looks
 // at every listener of the machine: for once in a while.
 func (t *Table) Group(l Listener) (group []Listener, err error) {
-	err = t.dump(l.Local.Port(), listenStates, func(s socket) {
+	err = t.ask(question{all: true, family: l.family, states: listenStates, local: portOnly(l.Local)}, func(s socket) {
 		if s.local == l.Local {
 			group = append(group, s.listener())
 		}
@@ -152,10 +152,10 @@ func (t *Table) Group(l Listener) (group []Listener, err error) {
 	return group, err
 }
 
-// Connections returns the established connections to at, at most [MaxConnections]. It
-// looks at every connection of the machine: for once in a while.
-func (t *Table) Connections(at netip.AddrPort) (list []Connection, err error) {
-	err = t.dump(at.Port(), waitingStates, func(s socket) {
+// Connections returns the established connections to at that the group of l has taken, at
+// most [MaxConnections]. It looks at every connection of the machine: for once in a while.
+func (t *Table) Connections(l Listener, at netip.AddrPort) (list []Connection, err error) {
+	err = t.ask(question{all: true, family: l.family, states: waitingStates, local: portOnly(at)}, func(s socket) {
 		if s.local == at && len(list) < MaxConnections {
 			list = append(list, Connection{Cookie: s.cookie, Accepted: s.inode != 0})
 		}
@@ -163,14 +163,8 @@ func (t *Table) Connections(at netip.AddrPort) (list []Connection, err error) {
 	return list, err
 }
 
-func (t *Table) dump(port uint16, states uint32, each func(socket)) error {
-	for _, family := range []uint8{familyV4, familyV6} { // a socket of either may serve IPv4
-		if err := t.ask(question{all: true, family: family, states: states, local: netip.AddrPortFrom(netip.Addr{}, port)}, each); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// portOnly is the port of at and any address: what a dump goes by.
+func portOnly(at netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(netip.Addr{}, at.Port()) }
 
 func family(a netip.Addr) uint8 {
 	if a.Is4() {

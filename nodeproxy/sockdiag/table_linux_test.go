@@ -102,7 +102,7 @@ func TestWhatWaitsInTheQueueIsToldFromWhatWasAccepted(t *testing.T) {
 		if err != nil || !ok || got.Queue != 2 {
 			t.Errorf("%s: %+v, %t, %v; want 2 in the queue", network, got, ok, err)
 		}
-		list, err := table.Connections(at)
+		list, err := table.Connections(got, at)
 		accepted := 0
 		for _, c := range list {
 			if c.Accepted {
@@ -263,8 +263,12 @@ func BenchmarkConnections(b *testing.B) {
 	table := open(b)
 	l := listen(b, "tcp4", "127.0.0.1:0", false)
 	at := loopback(l)
+	one, _, err := table.Listener(at)
+	if err != nil {
+		b.Fatal(err)
+	}
 	for b.Loop() {
-		if _, err := table.Connections(at); err != nil {
+		if _, err := table.Connections(one, at); err != nil {
 			b.Fatal(err)
 		}
 	}

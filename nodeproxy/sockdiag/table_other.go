@@ -28,4 +28,6 @@ func (*Table) Listener(netip.AddrPort) (Listener, bool, error) {
 func (*Table) Group(Listener) ([]Listener, error) { return nil, errors.ErrUnsupported }
 
 // Connections fails.
-func (*Table) Connections(netip.AddrPort) ([]Connection, error) { return nil, errors.ErrUnsupported }
+func (*Table) Connections(Listener, netip.AddrPort) ([]Connection, error) {
+	return nil, errors.ErrUnsupported
+}

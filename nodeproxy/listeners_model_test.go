@@ -1,0 +1,303 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/federation"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/sockdiag"
+)
+
+// fakeKernel is one application as the kernel shows it, and what connects to it find:
+// sockets, and a dialTCP.
+type fakeKernel struct {
+	mu      sync.Mutex
+	cookie  uint64 // of the listener; 0: none
+	next    uint64
+	queue   []uint64 // cookies of who waits
+	backlog int
+	paused  bool // accepts nobody
+	hidden  bool // the kernel shows nothing
+	failing bool // nor answers
+	events  chan error
+
+	accepted time.Time // the last one
+}
+
+func newFakeKernel() *fakeKernel { return &fakeKernel{events: make(chan error, 1), backlog: 128} }
+
+func (k *fakeKernel) Close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.failing {
+		k.failing = true
+		k.tell(os.ErrClosed)
+	}
+}
+
+// tell says that a listener has ended; what was not taken is lost.
+func (k *fakeKernel) tell(what error) {
+	select {
+	case k.events <- what:
+		return
+	default:
+	}
+	select {
+	case <-k.events:
+	default:
+	}
+	if what == nil {
+		what = sockdiag.ErrLost
+	}
+	k.events <- what
+}
+
+func (k *fakeKernel) Next(ports []uint16) ([]uint16, error) {
+	if err := <-k.events; err != nil {
+		return ports, err
+	}
+	return append(ports, 8080), nil
+}
+
+func (k *fakeKernel) Listener(netip.AddrPort) (l sockdiag.Listener, ok bool, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.failing {
+		return l, false, os.ErrClosed
+	}
+	if k.cookie == 0 || k.hidden {
+		return l, false, nil
+	}
+	return sockdiag.Listener{Cookie: k.cookie, Queue: uint32(len(k.queue)), Backlog: uint32(k.backlog)}, true, nil
+}
+
+func (k *fakeKernel) Group(sockdiag.Listener) ([]sockdiag.Listener, error) {
+	l, ok, err := k.Listener(netip.AddrPort{})
+	if !ok {
+		return nil, err
+	}
+	return []sockdiag.Listener{l}, err
+}
+
+func (k *fakeKernel) Connections(sockdiag.Listener, netip.AddrPort) (list []sockdiag.Connection, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, c := range k.queue {
+		list = append(list, sockdiag.Connection{Cookie: c})
+	}
+	return list, nil
+}
+
+// dial implements dialTCP.
+func (k *fakeKernel) dial(ctx context.Context, _ netip.AddrPort, timeout time.Duration) (net.Conn, error) {
+	k.mu.Lock()
+	switch {
+	case k.cookie == 0:
+		k.mu.Unlock()
+		return nil, syscall.ECONNREFUSED
+	case len(k.queue) > k.backlog:
+		k.mu.Unlock()
+		if !pause(ctx, timeout) {
+			return nil, ctx.Err()
+		}
+		return nil, os.ErrDeadlineExceeded
+	}
+	k.next++
+	k.queue = append(k.queue, k.next)
+	k.drain()
+	k.mu.Unlock()
+	a, b := net.Pipe()
+	b.Close()
+	return a, nil
+}
+
+// drain accepts everybody; the caller holds mu.
+func (k *fakeKernel) drain() {
+	if !k.paused && len(k.queue) > 0 {
+		k.queue, k.accepted = nil, time.Now()
+	}
+}
+
+// listen opens or closes the listener, or replaces it.
+func (k *fakeKernel) listen(on bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	was := k.cookie != 0
+	k.cookie, k.queue = 0, nil
+	if on {
+		k.next++
+		k.cookie = k.next
+	}
+	if was && !k.failing {
+		k.tell(nil)
+	}
+}
+
+func (k *fakeKernel) pause(on bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.paused = on
+	if k.cookie != 0 {
+		k.drain()
+	}
+}
+
+// seenWorld is a witness beside a fakeKernel.
+type seenWorld struct {
+	*witness
+	k   *fakeKernel
+	key health.Key
+	pod *mesh.Workload
+}
+
+func newSeenWorld(ctx context.Context, k *fakeKernel) *seenWorld {
+	pod := &mesh.Workload{UID: "x", Network: "west", Endpoint: mesh.EndpointIDOf("west", "x"), Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
+	w := &seenWorld{k: k, key: health.Key{Endpoint: pod.Endpoint, Port: 8080}, pod: pod}
+	c := DefaultConfig()
+	w.witness = newWitness(ctx, c, func(health.Key) *mesh.Workload { return pod }, k.dial, func(...healthstream.Target) {}, zerolog.Nop())
+	w.sockets = newListeners(ctx, func(sockdiag.Namespace) (sockets, error) {
+		if k.failing {
+			return nil, errors.ErrUnsupported
+		}
+		return k, nil
+	}, w.witness, prometheus.NewRegistry(), zerolog.Nop())
+	w.sockets.start()
+	w.sockets.watch("x", nil)
+	w.sockets.revise(func(string) []watchedPort {
+		return []watchedPort{{w.key, netip.AddrPortFrom(pod.Addresses[0], 8080)}}
+	})
+	return w
+}
+
+func (w *seenWorld) connect(ctx context.Context) {
+	if c, _, err := w.dial(ctx, w.pod, 8080); err == nil {
+		c.Close()
+	}
+}
+
+// TestTheWitnessUnderRandomSchedules has an application open, close, replace and pause
+// its listener while users come, and the kernel hide it, lose events or stop answering. A
+// port is called stalled only while it accepts nobody; a sound one is in within the
+// damping's time, and one that is closed is out, wherever it was seen; and all ends.
+func TestTheWitnessUnderRandomSchedules(t *testing.T) {
+	stalls, gone := 0, 0
+	for seed := range uint64(300) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			rng := rand.New(rand.NewPCG(seed, 1))
+			k := newFakeKernel()
+			k.backlog = 1 + rng.IntN(100)
+			k.listen(true)
+			w := newSeenWorld(ctx, k)
+			var users sync.WaitGroup
+			rate := time.Duration(1+rng.IntN(40)) * time.Millisecond
+			for range 60 {
+				switch rng.IntN(12) {
+				case 0, 1:
+					k.listen(false)
+				case 2, 3, 4:
+					k.listen(true)
+				case 5, 6:
+					k.pause(true)
+				case 7, 8:
+					k.pause(false)
+				case 9:
+					k.mu.Lock()
+					k.hidden = rng.IntN(3) == 0
+					k.mu.Unlock()
+				case 10:
+					if rng.IntN(10) == 0 {
+						k.Close()
+					}
+				case 11:
+					rate = time.Duration(1+rng.IntN(40)) * time.Millisecond
+				}
+				for end := time.Now().Add(time.Duration(rng.IntN(600)) * time.Millisecond); time.Now().Before(end); time.Sleep(rate) {
+					users.Go(func() { w.connect(ctx) })
+					f, _ := w.Fact(healthstream.Target(w.key))
+					k.mu.Lock()
+					if stalled := f.State == federation.Ejected && f.Reason == string(stalledReason); stalled && f.Age == 0 {
+						stalls++
+						// at the very instant either may have been first
+						if d := time.Since(k.accepted); d > 0 && d < 20*time.Millisecond {
+							t.Errorf("seed %d: called stalled %v after it has accepted", seed, time.Since(k.accepted))
+						}
+					}
+					k.mu.Unlock()
+				}
+			}
+			// A seen listener that ends is found without a user.
+			k.mu.Lock()
+			k.hidden = false
+			k.mu.Unlock()
+			k.listen(true)
+			k.pause(false)
+			time.Sleep(3 * time.Minute) // all penalties are over
+			synctest.Wait()
+			if w.isOut(w.key) || w.isStalled(w.key) || w.prober.Active() != 0 {
+				t.Errorf("seed %d: out %t, stalled %t, %d series of probes; it has been well for three minutes", seed, w.isOut(w.key), w.isStalled(w.key), w.prober.Active())
+			}
+			w.connect(ctx)
+			time.Sleep(2 * listenerLook)
+			k.listen(false)
+			time.Sleep(2 * suspectPause)
+			synctest.Wait()
+			if k.mu.Lock(); !k.failing {
+				gone++
+				if k.mu.Unlock(); !w.isOut(w.key) {
+					t.Errorf("seed %d: its listener has ended, and it is not out", seed)
+				}
+				k.mu.Lock()
+			}
+			k.mu.Unlock()
+			users.Wait()
+			cancel()
+			w.sockets.wait()
+			w.prober.Wait()
+		})
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("%d looks at a stall, %d ends that were seen", stalls, gone)
+	if stalls < 20 || gone < 100 {
+		t.Error("the schedules cause too little")
+	}
+}
+
+func TestAWitnessThatSeesNothingGoesOnByConnects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		k := newFakeKernel()
+		k.failing = true
+		w := newSeenWorld(ctx, k)
+		w.connect(ctx)
+		time.Sleep(200 * time.Millisecond)
+		if !w.isOut(w.key) {
+			t.Error("one that refuses is not out")
+		}
+		k.listen(true)
+		time.Sleep(time.Second)
+		if w.isOut(w.key) {
+			t.Error("one that answers is not in")
+		}
+		cancel()
+		w.sockets.wait()
+		w.prober.Wait()
+	})
+}

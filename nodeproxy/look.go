@@ -1,0 +1,228 @@
+package nodeproxy
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/isthmus-mesh/isthmus/nodeproxy/acceptqueue"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/sockdiag"
+)
+
+// run looks at the ports in use until ctx ends.
+func (l *listeners) run() {
+	tick := time.NewTimer(0)
+	defer tick.Stop()
+	for ticks := true; ; {
+		select {
+		case <-l.ctx.Done():
+			return
+		case <-l.wake:
+			if ticks {
+				continue
+			}
+		case <-tick.C:
+			if ticks = l.lookAll(time.Now()); !ticks {
+				continue
+			}
+		}
+		ticks = true
+		tick.Reset(listenerLook)
+	}
+}
+
+// lookAll looks at every port in use, and reports whether there is any.
+func (l *listeners) lookAll(now time.Time) (any bool) {
+	l.mu.RLock()
+	list := make([]*watchedSocket, 0, len(l.active))
+	for w := range l.active {
+		list = append(list, w)
+	}
+	l.mu.RUnlock()
+	for _, w := range list {
+		if l.look(w, now) || l.rests(w, now) {
+			any = true
+		}
+	}
+	return any
+}
+
+// rests takes a port that nobody uses off the list, and reports whether somebody does.
+func (l *listeners) rests(w *watchedSocket, now time.Time) (used bool) {
+	recent := func() bool {
+		return w.waiting.Load() > 0 || now.UnixNano()-w.used.Load() < int64(inUse)
+	}
+	if recent() || l.tell.isOut(w.key) {
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w.isActive.Store(false); recent() {
+		w.isActive.Store(true)
+		return true
+	}
+	delete(l.active, w)
+	return false
+}
+
+// hear looks at the ports whose listeners end, until the table is closed.
+func (l *listeners) hear(s *sighted) {
+	var ended []uint16
+	for {
+		var err error
+		ended, err = s.table.Next(ended[:0])
+		lost := errors.Is(err, sockdiag.ErrLost)
+		switch {
+		case lost:
+			l.metrics.lost.Inc()
+		case err != nil:
+			if !errors.Is(err, os.ErrClosed) {
+				l.log.Debug().Err(err).Msg("the end of listeners is no longer heard: ports in use are looked at all the same")
+			}
+			return
+		}
+		if !lost && len(ended) == 0 {
+			continue
+		}
+		var list []*watchedSocket
+		l.mu.RLock()
+		for _, w := range l.ports {
+			if w.from == s && (lost || slices.Contains(ended, w.at.Port())) {
+				list = append(list, w)
+			}
+		}
+		l.mu.RUnlock()
+		now := time.Now()
+		for _, w := range list {
+			l.look(w, now)
+		}
+	}
+}
+
+// look asks for the listener of one port, and tells what has changed. It reports whether
+// somebody waits in its queue.
+func (l *listeners) look(w *watchedSocket, now time.Time) (waits bool) {
+	s := w.from
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.dropped || s.broken {
+		return false
+	}
+	found, ok, err := s.table.Listener(w.at)
+	if err != nil {
+		l.fails(s, err)
+		return false
+	}
+	switch before := w.cookie; {
+	case !ok && before != 0:
+		w.cookie = 0
+		l.release(w)
+		l.metrics.suspected.WithLabelValues("gone").Inc()
+		l.tell.gone(w.key)
+	case ok && before != found.Cookie:
+		w.cookie = found.Cookie
+		l.release(w)
+		l.tell.listens(w.key)
+	}
+	if !ok {
+		return false
+	}
+	wanted := w.waiting.Load() > 0 && now.UnixNano()-w.answered.Load() >= int64(waitsLong)
+	verdict := w.queue.Look(now, acceptqueue.Look{Cookie: found.Cookie, Queue: found.Queue, Backlog: found.Backlog, Wanted: wanted})
+	if verdict == acceptqueue.Count {
+		verdict = l.count(w, found, now)
+	}
+	switch verdict {
+	case acceptqueue.Stalled:
+		l.metrics.suspected.WithLabelValues("stalled").Inc()
+		l.tell.stall(w.key)
+	case acceptqueue.Drained, acceptqueue.Replaced:
+		l.tell.unstall(w.key)
+	}
+	return !w.queue.Empty()
+}
+
+// count takes a census of a queue that does not get shorter. The caller holds the
+// sighted's mu.
+func (l *listeners) count(w *watchedSocket, found sockdiag.Listener, now time.Time) acceptqueue.Verdict {
+	if l.tell.lately(acceptqueue.Stall) {
+		w.queue.Interrupt() // what has too little processor time is not only we
+		return acceptqueue.Nothing
+	}
+	last := l.census.Load()
+	if now.UnixNano()-last < int64(censusEvery) || !l.census.CompareAndSwap(last, now.UnixNano()) {
+		return acceptqueue.Nothing // at the next look
+	}
+	census, err := takeCensus(w.from.table, found, w.at)
+	if err != nil {
+		l.fails(w.from, err)
+		return acceptqueue.Nothing
+	}
+	l.metrics.censuses.Inc()
+	return w.queue.Census(now, census)
+}
+
+func takeCensus(t sockets, l sockdiag.Listener, at netip.AddrPort) (c acceptqueue.Census, err error) {
+	lengths := func() map[uint64]uint32 {
+		group, err2 := t.Group(l)
+		err = errors.Join(err, err2)
+		n := make(map[uint64]uint32, len(group))
+		for _, g := range group {
+			n[g.Cookie] = g.Queue
+		}
+		return n
+	}
+	c.Before = lengths()
+	list, err2 := t.Connections(l, at)
+	err = errors.Join(err, err2)
+	c.Waiting = map[uint64]struct{}{}
+	for _, one := range list {
+		if !one.Accepted {
+			c.Waiting[one.Cookie] = struct{}{}
+		}
+	}
+	c.After = lengths()
+	return c, err
+}
+
+// fails gives a namespace up: it has ended, or the kernel does not answer. What it
+// held for stalled is asked by connects again. The caller holds the sighted's mu.
+func (l *listeners) fails(s *sighted, err error) {
+	s.broken = true
+	if !errors.Is(err, os.ErrClosed) {
+		l.unseen(err)
+	}
+	l.mu.RLock()
+	var list []*watchedSocket
+	for _, w := range l.ports {
+		if w.from == s {
+			list = append(list, w)
+		}
+	}
+	l.mu.RUnlock()
+	for _, w := range list {
+		l.release(w)
+	}
+}
+
+// listenerMetrics count what is suspected by what is seen of sockets.
+type listenerMetrics struct {
+	suspected      *prometheus.CounterVec
+	censuses, lost prometheus.Counter
+}
+
+func newListenerMetrics(r prometheus.Registerer, seen func() float64) *listenerMetrics {
+	m := &listenerMetrics{
+		suspected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_listener_suspicions_total", Help: "Ports of local applications that were suspected by what the kernel shows of their sockets, by why: the listener has gone (and is asked at once), the accept queue does not drain (stalled)."}, []string{"why"}),
+		censuses:  prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_listener_censuses_total", Help: "Times that the connections in an accept queue were counted, since it did not get shorter."}),
+		lost:      prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_listener_events_lost_total", Help: "Times that the kernel had more closed sockets to tell of than were taken: all ports were looked at instead."}),
+	}
+	m.suspected.WithLabelValues("gone")
+	m.suspected.WithLabelValues("stalled")
+	r.MustRegister(m.suspected, m.censuses, m.lost, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_listeners_watched", Help: "Declared ports of local workloads whose listening socket is seen: 0 where the kernel shows none, and faults are found by connects alone."}, seen))
+	return m
+}
