@@ -84,7 +84,10 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T) *world { return newWorldWith(t, "") }
+
+// newWorldWith adds more to the configuration of node-a.
+func newWorldWith(t testing.TB, more string) *world {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") != "" {
@@ -118,7 +121,7 @@ func newWorld(t *testing.T) *world {
 	w.write(t, "mesh.yaml", mesh)
 	w.write(t, "resolv.conf", "nameserver "+addresses["gateway"]+"\nsearch demo.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n")
 	w.write(t, "gateway.yaml", "name: eastwest\nnetwork: net-b\nfederation: {keys: network}\n"+w.common(admin))
-	w.write(t, "node-a.yaml", w.node("a", admin, "shop-1", "shop-2"))
+	w.write(t, "node-a.yaml", w.node("a", admin, "shop-1", "shop-2")+more)
 	w.write(t, "node-b.yaml", w.node("b", admin, "hello-1", "hello-2"))
 	w.isthmus(t, "ca", "init", "--dir", "ca", "--trust-domain", "cluster.local")
 	w.isthmus(t, "network", "init", "--dir", "network", "--network", "net-b")
@@ -149,13 +152,13 @@ func (w *world) node(name, admin string, pods ...string) string {
 	return text
 }
 
-func (w *world) write(t *testing.T, name, text string) {
+func (w *world) write(t testing.TB, name, text string) {
 	t.Helper()
 	must(t, os.WriteFile(w.file(name)+".new", []byte(text), 0o600))
 	must(t, os.Rename(w.file(name)+".new", w.file(name)))
 }
 
-func (w *world) isthmus(t *testing.T, args ...string) {
+func (w *world) isthmus(t testing.TB, args ...string) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(w.bin, "isthmus"), args...)
 	cmd.Dir = w.Dir
@@ -164,7 +167,7 @@ func (w *world) isthmus(t *testing.T, args ...string) {
 	}
 }
 
-func (w *world) start(t *testing.T, host string) {
+func (w *world) start(t testing.TB, host string) {
 	t.Helper()
 	w.nodes[host] = w.process(host, host)
 	must(t, w.Start(w.nodes[host], w.Ready(host, admin)))
@@ -176,7 +179,7 @@ func (w *world) process(host, config string) *netspace.Process {
 
 // serve has a pod answer on port 8080 with its name and whom it sees, until the client ends, and
 // then echo.
-func (w *world) serve(t *testing.T, pod string) io.Closer {
+func (w *world) serve(t testing.TB, pod string) io.Closer {
 	t.Helper()
 	l, err := w.Listen(pod, ":8080")
 	must(t, err)
