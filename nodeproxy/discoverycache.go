@@ -87,6 +87,16 @@ func (c *discoveryCache) keep(k *excerpt.Keeper, now time.Time, anyway bool) {
 	}
 }
 
+// policies takes the policies that the file has into k, before gateways tell.
+func (c *discoveryCache) policies(k *excerpt.Keeper) {
+	if c.path == "" {
+		return
+	}
+	if data, err := readAtMost(c.path, excerpt.MaxSaved); err == nil {
+		k.RestorePolicies(data)
+	}
+}
+
 // restore takes what the file has into k. ask is told which names were asked for.
 func (c *discoveryCache) restore(k *excerpt.Keeper, ask func([]string)) {
 	if c.path == "" {

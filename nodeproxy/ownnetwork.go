@@ -152,6 +152,7 @@ func (o *ownNetwork) await(ctx context.Context) bool {
 	if o == nil {
 		return true
 	}
+	o.cache.policies(o.keeper)
 	began, waiting := time.Now(), true
 	for !o.told() {
 		after := time.Since(began)

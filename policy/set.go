@@ -264,6 +264,11 @@ func (e *Effective) DryRun(c Connection) (out []Decision) {
 	return out
 }
 
+// Same reports whether e has the very policies of o.
+func (e *Effective) Same(o *Effective) bool {
+	return slices.Equal(e.deny, o.deny) && slices.Equal(e.allow, o.allow) && slices.Equal(e.dryRun, o.dryRun) && slices.Equal(e.modes, o.modes)
+}
+
 // Authorizations returns the AuthorizationPolicies for the workload, those in dry run among them.
 func (e *Effective) Authorizations() []*Authorization {
 	return slices.Concat(e.deny, e.allow, e.dryRun)

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 )
@@ -135,12 +133,4 @@ func plainTree(v any) any {
 		return v.Format(time.RFC3339Nano)
 	}
 	return v
-}
-
-// Labels returns the keys of the labels that the selector of an object names, in order.
-func Labels(tree map[string]any) []string {
-	spec, _ := tree["spec"].(map[string]any)
-	s, _ := spec["selector"].(map[string]any)
-	labels, _ := s["matchLabels"].(map[string]any)
-	return slices.Sorted(maps.Keys(labels))
 }

@@ -130,6 +130,13 @@ func (k *Keeper) Restore(data []byte, ask func(names []string)) (at time.Time, e
 	return at, nil
 }
 
+// RestorePolicies is [Held.RestorePolicies].
+func (k *Keeper) RestorePolicies(data []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.held.RestorePolicies(data)
+}
+
 // Told is [Held.Told].
 func (k *Keeper) Told() bool {
 	k.mu.Lock()

@@ -294,3 +294,35 @@ func TestOnePolicyIsOneMessage(t *testing.T) {
 		t.Errorf("told %v", m)
 	}
 }
+
+// A node proxy that starts again has its policies from the cache, also where the first gateway that tells has not
+// heard of them yet, and until it should have.
+func TestANodeProxyThatStartsHoldsThePoliciesOfItsCache(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	v, _ := cluster(1)
+	v.apply(localPod("w", labelsOfTests[1]), rootOfTests)
+	behind := NewIndex(modelNetwork, v.snap)
+	v.apply(policyOf("shop", "x", "DENY", labelsOfTests[1], 0))
+	h, node := NewHeld(modelNetwork, modelNode, "cluster.local"), newView()
+	h.Lead("gw")
+	told(t, NewIndex(modelNetwork, v.snap).Add(modelNode, nil, func() {}), h, node, now)
+	data, err := h.Save(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, node = NewHeld(modelNetwork, modelNode, "cluster.local"), newView()
+	h.RestorePolicies(data[:len(data)-1])
+	if len(h.policies) > 0 {
+		t.Error("a damaged cache has policies")
+	}
+	h.RestorePolicies(data)
+	h.Lead("gw")
+	told(t, behind.Add(modelNode, nil, func() {}), h, node, now)
+	if !closed(node.snap, "w") {
+		t.Error("a gateway that is behind opens a pod when its node proxy starts")
+	}
+	node.apply(h.Settle(now.Add(Doubt))...)
+	if closed(node.snap, "w") {
+		t.Error("a policy that no gateway lists is held for longer than a doubt")
+	}
+}

@@ -73,36 +73,40 @@ func (h *Held) Save(now time.Time) ([]byte, error) {
 	return append(append(head, '\n'), body...), nil
 }
 
+// RestorePolicies takes the policies of what Save returned, before any gateway tells: what the first one does
+// not list of them is kept for a while, as it may not have heard of it yet. Damaged data has none.
+func (h *Held) RestorePolicies(data []byte) {
+	s, _, err := h.read(data)
+	if err != nil || h.began || h.base.root != "" {
+		return
+	}
+	h.takeSavedPolicies(s)
+}
+
+func (h *Held) takeSavedPolicies(s saved) {
+	if h.tells = s.Root != ""; !h.tells {
+		return
+	}
+	h.base.root = s.Root
+	h.touch(discovery.RootNamespaceKey())
+	for name, text := range s.Policies {
+		h.putPolicy(name, text)
+	}
+}
+
 // Restore takes what Save returned, if nothing is held yet. It returns what to change, the
 // names that were asked for, and when it was saved. An error says what is wrong with it:
 // nothing has changed then.
 func (h *Held) Restore(data []byte) (changes []discovery.Change, asked []string, at time.Time, err error) {
-	head, body, _ := bytes.Cut(data, []byte{'\n'})
-	var x header
-	if err := json.Unmarshal(head, &x); err != nil {
-		return nil, nil, at, fmt.Errorf("it is damaged, or something else: %w", err)
-	}
-	sum := sha256.Sum256(body)
-	switch {
-	case x.Format != format:
-		return nil, nil, at, fmt.Errorf("its format is %.60q: this version reads %q", x.Format, format)
-	case x.Network != h.network || x.Node != h.node || x.TrustDomain != h.trustDomain:
-		return nil, nil, at, fmt.Errorf("it is of node %.80q of network %.80q in trust domain %.80q: this is node %q of network %q in %q", x.Node, x.Network, x.TrustDomain, h.node, h.network, h.trustDomain)
-	case x.SHA256 != hex.EncodeToString(sum[:]):
-		return nil, nil, at, fmt.Errorf("it is damaged: its content is not what was written")
-	}
-	var s saved
-	if err := json.Unmarshal(body, &s); err != nil {
-		return nil, nil, at, fmt.Errorf("it is damaged: %w", err)
+	s, x, err := h.read(data)
+	if err != nil {
+		return nil, nil, at, err
 	}
 	if h.began {
 		return nil, nil, at, nil
 	}
 	h.setBase(base{h.trustDomain, s.Root, s.Networks, s.Gateways})
-	h.tells = s.Root != ""
-	for name, text := range s.Policies {
-		h.putPolicy(name, text)
-	}
+	h.takeSavedPolicies(s)
 	for name, t := range s.Names {
 		h.mean(name, target{t.Service, t.Workload})
 		asked = append(asked, name)
@@ -129,4 +133,25 @@ func (h *Held) Restore(data []byte) (changes []discovery.Change, asked []string,
 	}
 	h.began = true
 	return h.changes(), asked, x.Saved, nil
+}
+
+// read checks that data is what Save returned for this node proxy.
+func (h *Held) read(data []byte) (s saved, x header, err error) {
+	head, body, _ := bytes.Cut(data, []byte{'\n'})
+	if err := json.Unmarshal(head, &x); err != nil {
+		return s, x, fmt.Errorf("it is damaged, or something else: %w", err)
+	}
+	sum := sha256.Sum256(body)
+	switch {
+	case x.Format != format:
+		return s, x, fmt.Errorf("its format is %.60q: this version reads %q", x.Format, format)
+	case x.Network != h.network || x.Node != h.node || x.TrustDomain != h.trustDomain:
+		return s, x, fmt.Errorf("it is of node %.80q of network %.80q in trust domain %.80q: this is node %q of network %q in %q", x.Node, x.Network, x.TrustDomain, h.node, h.network, h.trustDomain)
+	case x.SHA256 != hex.EncodeToString(sum[:]):
+		return s, x, fmt.Errorf("it is damaged: its content is not what was written")
+	}
+	if err := json.Unmarshal(body, &s); err != nil {
+		return s, x, fmt.Errorf("it is damaged: %w", err)
+	}
+	return s, x, nil
 }

@@ -272,7 +272,9 @@ func (c *Cluster) setPod(n name, now *keptPod) {
 	}
 	set(c.pods, n, now)
 	if now == nil {
-		c.podsOf.remove(n.namespace, n)
+		if c.podsOf.remove(n.namespace, n); len(c.pods) == 0 {
+			clear(c.policies.seen)
+		}
 	} else {
 		c.podsOf.add(n.namespace, n)
 		c.onNode.add(now.Spec.NodeName, n)
@@ -372,7 +374,7 @@ func (c *Cluster) readPod(n name) discovery.Change {
 	p := pod{object: c.pods[n], namespace: c.namespaces[n.namespace], network: c.network, members: c.membersOf(n)}
 	if p.object != nil {
 		p.node = c.nodes[p.object.Spec.NodeName]
-		p.labels = c.policies.labels(n.namespace, p.object.Labels)
+		p.labels = c.policies.labels(p.object.Labels)
 	}
 	ch := discovery.Change{Key: key(discovery.KindWorkload, n)}
 	r, f := p.read()

@@ -19,7 +19,7 @@ type pod struct {
 	node      *corev1.Node      // nil: it is not known
 	network   string            // of the cluster
 	members   []membership      // by hostname
-	labels    map[string]string // that selectors of policies name; not to be changed
+	labels    map[string]string // not to be changed
 }
 
 // membership is what endpoint slices say of a pod and one service that there is a record

@@ -72,17 +72,14 @@ func TestPoliciesMayComeAndGo(t *testing.T) {
 			}
 		}
 		is("without the definitions", true, false, false)
-		if l := w.snapshot().Workload(string(web.UID)).Labels; l != nil {
-			t.Errorf("labels %v are told, which no policy names", l)
-		}
 		if err := w.dyn.Tracker().Create(rulesOfTests, denyAll("demo", "x", map[string]string{"app": "web"}), "demo"); err != nil {
 			t.Fatal(err)
 		}
 		w.define(servedOfIt)
 		after(10 * time.Second)
 		is("the definitions have come", true, true, false)
-		if l := w.snapshot().Workload(string(web.UID)).Labels; !maps.Equal(l, map[string]string{"app": "web"}) {
-			t.Errorf("labels %v, want those that policies name", l)
+		if l := w.snapshot().Workload(string(web.UID)).Labels; !maps.Equal(l, web.Labels) {
+			t.Errorf("labels %v, want all: a node proxy may know other policies", l)
 		}
 		if err := w.dyn.Tracker().Update(rulesOfTests, denyAll("demo", "x", map[string]string{"app": "job"}), "demo"); err != nil {
 			t.Fatal(err)
@@ -254,7 +251,7 @@ func TestPoliciesInAnyOrder(t *testing.T) {
 				t.Fatalf("seed %d: labels %v at once, %v one by one", seed, got, w.Labels)
 			}
 		}
-		if n := len(c.policies.all) + len(c.policies.named) + len(c.policies.stale); n > 0 {
+		if n := len(c.policies.all) + len(c.policies.stale); n > 0 {
 			t.Fatalf("seed %d: %d entries are left", seed, n)
 		}
 	}

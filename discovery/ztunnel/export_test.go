@@ -161,3 +161,29 @@ func TestNodeMustBelongToOneNetwork(t *testing.T) {
 		}
 	}
 }
+
+// A policy of a file that is called as a mode is exported takes nothing from it.
+func TestAPolicyThatIsCalledAsAModeIs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mesh.yaml")
+	if err := os.WriteFile(path, []byte(`
+networks: [{name: west}]
+policies:
+  - {apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: strict, namespace: demo}, spec: {mtls: {mode: STRICT}}}
+  - {apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: isthmus_strict, namespace: demo}, spec: {selector: {matchLabels: {app: x}}, rules: [{}]}}
+workloads:
+  - {uid: x, namespace: demo, labels: {app: x}, network: west, node: n1, addresses: [10.0.0.1]}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Export(load(t, path), "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]string{}
+	for _, a := range c.Policies {
+		names[a.Namespace+"/"+a.Name] += a.Action
+	}
+	if len(c.Policies) != 2 || names["demo/isthmus_strict"] != "Allow" || names["demo/isthmus_strict_"] != "Deny" || !slices.Equal(c.Workloads[0].AuthorizationPolicies, []string{"demo/isthmus_strict", "demo/isthmus_strict_"}) {
+		t.Errorf("policies %v, of the workload %v", names, c.Workloads[0].AuthorizationPolicies)
+	}
+}

@@ -75,6 +75,9 @@ func (c *Config) police(set *policy.Set, w *mesh.Workload, out *Workload) {
 	for _, port := range rules[0][0][0].DestinationPorts.Is {
 		name += fmt.Sprintf("_on_%d", port)
 	}
+	for set.Get(policy.Name{Kind: policy.KindAuthorization, Namespace: w.Namespace, Name: name}) != nil { // a file may call one so
+		name += "_"
+	}
 	out.AuthorizationPolicies = append(out.AuthorizationPolicies, w.Namespace+"/"+name)
 	if !slices.ContainsFunc(c.Policies, func(a Authorization) bool { return a.Namespace == w.Namespace && a.Name == name }) {
 		c.Policies = append(c.Policies, Authorization{Name: name, Namespace: w.Namespace, Scope: "WorkloadSelector", Action: "Deny", Rules: rulesOf(rules)})

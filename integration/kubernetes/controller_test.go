@@ -82,6 +82,7 @@ func controllerRole() []any {
 			rule("multicluster.x-k8s.io", []string{"serviceimports"}, "get", "list", "watch", "create", "update", "delete"),
 			rule("multicluster.x-k8s.io", []string{"serviceexports"}, "get", "list", "watch"),
 			rule("multicluster.x-k8s.io", []string{"serviceimports/status", "serviceexports/status"}, "update"),
+			rule("security.istio.io", []string{"authorizationpolicies", "peerauthentications"}, "get", "list", "watch"),
 			rule("", []string{"events"}, "create", "patch"),
 			rule("authentication.k8s.io", []string{"tokenreviews"}, "create"),
 			{NonResourceURLs: []string{"/openid/v1/jwks", "/.well-known/openid-configuration"}, Verbs: []string{"get"}},
