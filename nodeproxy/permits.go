@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"cmp"
 	"maps"
 	"net"
 	"net/netip"
@@ -16,18 +17,35 @@ import (
 )
 
 // permits are the connections to one workload that its policies allow, for as long as they
-// last: those that change end what they no longer allow. Safe for concurrent use.
+// last: those that change end what they no longer allow. Nothing is decided under mu, so that new
+// connections do not wait for many open ones. Safe for concurrent use.
 type permits struct {
 	uid   string
 	store *discovery.Store
 
-	mu    sync.Mutex
-	held  map[*permit]struct{}
-	set   *policy.Set // that rules are of
-	pod   *mesh.Workload
-	rules *policy.Effective // nil: nobody has asked yet
-	other bool              // than those that held was judged by
+	mu   sync.Mutex
+	held map[*permit]struct{}
+	set  *policy.Set // of the newest snapshot that was looked at
+	pod  *mesh.Workload
+	last *judgement // by these; nil: nobody has asked yet
 }
+
+// judgement is what some policies say of connections to the workload. It is another one only when the
+// workload's policies are, or its address.
+type judgement struct {
+	address netip.Addr
+	rules   *policy.Effective
+
+	mu    sync.Mutex
+	known map[policy.Connection]policy.Decision // nil: rules are few
+}
+
+const (
+	// manyPolicies is how many it takes before decisions are kept: each costs some 20 ns.
+	manyPolicies = 16
+	// maxKnown bounds how many are, some 300 bytes each for each pod.
+	maxKnown = 256
+)
 
 // permit is one of them. end must be called.
 type permit struct {
@@ -36,6 +54,7 @@ type permit struct {
 	target  uint16
 
 	// Under of.mu.
+	by     *judgement         // that allows it; nil: nobody has decided yet
 	open   interface{ cut() } // nil: the application has not accepted yet
 	denied *policy.Decision
 }
@@ -55,70 +74,139 @@ func newPermits(uid string, store *discovery.Store) *permits {
 func (s *permits) ask(session peered, pod *mesh.Workload, target uint16) (*permit, policy.Decision) {
 	p := &permit{of: s, session: session, target: target}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.held[p] = struct{}{} // before the snapshot is read: whoever revises for a later one finds it
-	s.refresh(pod)
-	d := s.rules.Decide(s.asked(p))
+	j := s.judge(pod)
+	s.mu.Unlock()
+	d := j.decide(j.asked(p))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.denied != nil { // by a later one
+		return nil, *p.denied
+	}
 	if !d.Allowed() {
 		delete(s.held, p)
 		return nil, d
 	}
+	if p.by == nil {
+		p.by = j
+	}
 	return p, d
 }
 
-// refresh has rules be those of the current snapshot. A workload that is gone keeps its labels;
-// otherwise is who it was, if nobody has asked yet.
-func (s *permits) refresh(otherwise *mesh.Workload) {
+// judge returns the judgement of the current snapshot; mu is held. A workload that is gone keeps its
+// labels; otherwise is who it was, if nobody has asked yet, and without it there is none.
+func (s *permits) judge(otherwise *mesh.Workload) *judgement {
 	snap := s.store.Current()
-	pod := snap.Workload(s.uid)
-	if pod == nil {
-		pod = s.pod
+	pod := cmp.Or(snap.Workload(s.uid), s.pod, otherwise)
+	if pod == nil || s.last != nil && s.set == snap.Policies() && s.pod == pod {
+		return s.last
 	}
-	if pod == nil {
-		pod = otherwise
+	s.set, s.pod = snap.Policies(), pod
+	j := &judgement{address: pod.Addresses[0], rules: s.set.For(policy.Workload{Namespace: pod.Namespace, Labels: pod.Labels})}
+	if s.last != nil && s.last.address == j.address && s.last.rules.Same(j.rules) {
+		return s.last
 	}
-	if pod == nil || s.rules != nil && s.set == snap.Policies() && s.pod == pod {
-		return
+	if len(j.rules.Authorizations()) >= manyPolicies {
+		j.known = map[policy.Connection]policy.Decision{}
 	}
-	s.set, s.pod, s.other = snap.Policies(), pod, true
-	s.rules = s.set.For(policy.Workload{Namespace: pod.Namespace, Labels: pod.Labels})
+	s.last = j
+	return j
 }
 
 // asked is what policies are asked about p.
-func (s *permits) asked(p *permit) policy.Connection {
-	return policy.Connection{Source: p.session.Peer().ID, From: addrPort(p.session.RemoteAddr()).Addr(), Destination: netip.AddrPortFrom(s.pod.Addresses[0], p.target)}
+func (j *judgement) asked(p *permit) policy.Connection {
+	return policy.Connection{Source: p.session.Peer().ID, From: addrPort(p.session.RemoteAddr()).Addr(), Destination: netip.AddrPortFrom(j.address, p.target)}
 }
+
+// decide is Decide of the rules.
+func (j *judgement) decide(c policy.Connection) policy.Decision {
+	if j.known == nil {
+		return j.rules.Decide(c)
+	}
+	j.mu.Lock()
+	d, known := j.known[c]
+	j.mu.Unlock()
+	if known {
+		return d
+	}
+	d = j.rules.Decide(c)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.known) >= maxKnown {
+		clear(j.known)
+	}
+	j.known[c] = d
+	return d
+}
+
+// reviseAtOnce is how many connections are judged between two looks at whether other policies are in
+// force by now: some milliseconds' worth.
+const reviseAtOnce = 256
 
 // revise ends what the policies of the current snapshot do not allow, and returns how many that
 // are.
-func (s *permits) revise() int {
+func (s *permits) revise() (ended int) {
+	for {
+		s.mu.Lock()
+		j := s.judge(nil)
+		var due []*permit
+		for p := range s.held {
+			if p.by != j {
+				due = append(due, p)
+			}
+		}
+		s.mu.Unlock()
+		if len(due) == 0 {
+			return ended
+		}
+		decisions := map[policy.Connection]policy.Decision{} // once for all of one client
+		for some := range slices.Chunk(due, reviseAtOnce) {
+			judged := make([]policy.Decision, len(some))
+			for i, p := range some {
+				c := j.asked(p)
+				d, known := decisions[c]
+				if !known {
+					d = j.rules.Decide(c)
+					decisions[c] = d
+				}
+				judged[i] = d
+			}
+			n, still := s.bring(j, some, judged)
+			if ended += n; !still {
+				break
+			}
+		}
+	}
+}
+
+// bring brings into force what j says of some, and cuts what it denies. If j is not the judgement of the
+// current snapshot any more it does nothing: that may allow them again.
+func (s *permits) bring(j *judgement, some []*permit, judged []policy.Decision) (ended int, still bool) {
 	var cut []interface{ cut() }
 	s.mu.Lock()
-	if s.refresh(nil); s.other {
-		s.other = false
-		decisions := map[policy.Connection]policy.Decision{} // once for all of one client: new connections wait meanwhile
-		for p := range s.held {
-			c := s.asked(p)
-			d, known := decisions[c]
-			if !known {
-				d = s.rules.Decide(c)
-				decisions[c] = d
-			}
-			if d.Allowed() {
-				continue
-			}
-			delete(s.held, p)
-			why := d // only those that are denied take memory
-			if p.denied = &why; p.open != nil {
-				cut = append(cut, p.open)
-			}
+	if s.judge(nil) != j {
+		s.mu.Unlock()
+		return 0, false
+	}
+	for i, p := range some {
+		if _, held := s.held[p]; !held {
+			continue
+		}
+		if p.by = j; judged[i].Allowed() {
+			continue
+		}
+		delete(s.held, p)
+		ended++
+		why := judged[i] // only those that are denied take memory
+		if p.denied = &why; p.open != nil {
+			cut = append(cut, p.open)
 		}
 	}
 	s.mu.Unlock()
 	for _, e := range cut {
 		e.cut()
 	}
-	return len(cut)
+	return ended, true
 }
 
 // revoked returns why the connection may no longer be; nil while it may.

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -146,5 +148,107 @@ func TestPermitsFollowPolicies(t *testing.T) {
 	}
 	if cuts < 100 || refusals < 100 {
 		t.Errorf("%d cuts and %d refusals: the test proves nothing", cuts, refusals)
+	}
+}
+
+// What holds after each step holds when all of it happens at once: a connection that no policy has ever denied
+// is not cut, and when it is quiet those that the policies deny have been, once, and nobody asks in vain.
+func TestPermitsFollowPoliciesAtOnce(t *testing.T) {
+	const clients, rounds = 6, 300 // client 0 is never denied
+	id := func(i int) madePeer {
+		return madePeer{spiffeid.RequireFromString(fmt.Sprintf("spiffe://cluster.local/ns/demo/sa/client-%d", i))}
+	}
+	for seed := range uint64(20) {
+		pod := &mesh.Workload{UID: "pod", Namespace: "demo", Network: "east", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Capacity: 1}
+		store := &discovery.Store{}
+		store.Swap(mesh.NewSnapshot(1, mesh.Parts{Workloads: []*mesh.Workload{pod}}))
+		s := newPermits("pod", store)
+		var denied map[int]bool
+		var all sync.WaitGroup
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(seed, 0))
+			for range rounds {
+				denied = map[int]bool{}
+				var list []policy.Object
+				for i := range clients * 4 { // more than are decided anew each time
+					name := id(i % clients).id.String()[len("spiffe://"):]
+					a := &policy.Authorization{Metadata: policy.Metadata{Namespace: "demo", Called: fmt.Sprint(i)}, Action: policy.Deny}
+					if i > 0 && i < clients && r.IntN(3) == 0 {
+						denied[i] = true
+						a.Rules = []policy.Rule{{policy.Clause{policy.Match{Principals: policy.Field[policy.Text]{Is: []policy.Text{policy.TextOf(name)}}}}}}
+					}
+					list = append(list, a)
+				}
+				edit := store.Current().Edit()
+				edit.SetPolicies(policy.NewSet("root", list))
+				store.Swap(edit.Snapshot(store.Current().Revision + 1))
+				if r.IntN(2) == 0 {
+					s.revise()
+				}
+			}
+		})
+		open := make([][]*onceCut, clients)
+		for i := range clients {
+			all.Go(func() {
+				r := rand.New(rand.NewPCG(seed, uint64(i+1)))
+				for range rounds {
+					p, d := s.ask(id(i), pod, 8080)
+					if p == nil && (i == 0 || d.Allowed()) {
+						t.Errorf("client %d is answered %s", i, d)
+					}
+					if p != nil {
+						c := &onceCut{permit: p}
+						p.opened(c)
+						open[i] = append(open[i], c)
+					}
+					if n := len(open[i]); n > 0 && r.IntN(3) == 0 {
+						c := open[i][n-1]
+						if open[i] = open[i][:n-1]; (c.permit.end() != nil) != (c.cuts.Load() > 0) && i == 0 {
+							t.Errorf("client %d ends otherwise than it was cut", i)
+						}
+					}
+				}
+			})
+		}
+		all.Wait()
+		s.revise()
+		for i, list := range open {
+			for _, c := range list {
+				revoked, cuts := c.permit.revoked() != nil, int(c.cuts.Load())
+				if cuts > 1 || (cuts == 1) != revoked || i == 0 && revoked || denied[i] && !revoked {
+					t.Fatalf("seed %d: a connection of client %d was cut %d times, revoked %v; denied %v", seed, i, cuts, revoked, denied[i])
+				}
+				c.permit.end()
+			}
+		}
+		if len(s.held) != 0 {
+			t.Fatalf("seed %d: %d connections are kept that are over", seed, len(s.held))
+		}
+	}
+}
+
+// onceCut counts how often it was cut, by anybody.
+type onceCut struct {
+	permit *permit
+	cuts   atomic.Int32
+}
+
+func (c *onceCut) cut() { c.cuts.Add(1) }
+
+// A policy that concerns other pods alone has no open connection judged anew.
+func TestAPolicyOfOthersJudgesNobody(t *testing.T) {
+	pod := &mesh.Workload{UID: "pod", Namespace: "demo", Network: "east", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Capacity: 1}
+	store := &discovery.Store{}
+	store.Swap(mesh.NewSnapshot(1, mesh.Parts{Workloads: []*mesh.Workload{pod}}))
+	s := newPermits("pod", store)
+	p, _ := s.ask(madePeer{spiffeid.RequireFromString("spiffe://cluster.local/ns/demo/sa/a")}, pod, 8080)
+	by := p.by
+	for _, ns := range []string{"other", "demo"} {
+		edit := store.Current().Edit()
+		edit.SetPolicies(policy.NewSet("root", []policy.Object{&policy.Authorization{Metadata: policy.Metadata{Namespace: ns, Called: "x"}, Action: policy.Deny}}))
+		store.Swap(edit.Snapshot(store.Current().Revision + 1))
+		if s.revise(); (p.by == by) != (ns == "other") {
+			t.Errorf("a policy of %s: judged anew: %v", ns, p.by != by)
+		}
 	}
 }
