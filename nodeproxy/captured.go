@@ -3,7 +3,6 @@ package nodeproxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -151,7 +150,7 @@ func (c *captures) revise(ctx context.Context) (missing, found bool) {
 	for _, w := range c.p.locals() {
 		wanted[w.UID] = w
 	}
-	rules := c.cfg.rules(snap)
+	rules := c.cfg.rules(snap, c.owner())
 	overlap := c.cfg.overlapping(snap, c.p.cfg.Network)
 	moved := false
 	defer func() {
@@ -256,83 +255,6 @@ func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
 	c.p.log.Info().Str("workload", w.UID).Stringer("address", h.address).Msg("captured")
 }
 
-// open opens the sockets of h in its namespace, and then sets its rules. What it has opened when it
-// fails is the caller's to close; rules are not set then.
-func (c *captures) open(h *captured, w *mesh.Workload) error {
-	if home, err := podns.Own(); err != nil || h.place.ns.ID() == home {
-		return errors.Join(err, errors.New("its network namespace is that of this node proxy"))
-	}
-	for _, o := range c.list() {
-		if o.place.ns.ID() == h.place.ns.ID() {
-			return fmt.Errorf("its network namespace is that of workload %s", o.uid)
-		}
-	}
-	addresses, err := h.place.ns.Addresses()
-	if err != nil {
-		return err
-	}
-	if !slices.Contains(addresses, h.address) {
-		return fmt.Errorf("no interface of its network namespace has its address %s", h.address)
-	}
-	ours, err := capture.Present(h.place.ns)
-	if err != nil {
-		return err
-	}
-	loopback := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
-	if slices.Contains(addresses, netip.IPv6Loopback()) {
-		loopback = append(loopback, netip.IPv6Loopback())
-	}
-	listen := func(a netip.AddrPort, more ...control) (net.Listener, error) {
-		if !ours { // or those of another node proxy of ours, which this one takes over from
-			if err := capture.Free(h.place.ns, a); err != nil {
-				return nil, err
-			}
-		}
-		lc := net.ListenConfig{KeepAlive: -1, Control: controls(append([]control{h.place.ns.Control, capture.Share}, more...)...)}
-		l, err := lc.Listen(context.Background(), "tcp", a.String())
-		if err != nil {
-			return nil, fmt.Errorf("listen in its network namespace: %w", err)
-		}
-		return l, nil
-	}
-	in, err := listen(netip.AddrPortFrom(h.address, mesh.HBONEPort))
-	if err != nil {
-		return err
-	}
-	h.in = newInbound(c.p, h.uid, in)
-	for _, a := range loopback {
-		l, err := listen(netip.AddrPortFrom(a, capture.OutboundPort), keepAlive)
-		if err != nil {
-			return err
-		}
-		o, err := c.p.newOutbound(l.(*net.TCPListener), c.p.captured(h.uid))
-		if err != nil {
-			return err
-		}
-		o.refuse = c.p.refusalOfAll(h.uid)
-		h.outs = append(h.outs, o)
-	}
-	if err := c.openNames(h, loopback, listen); err != nil {
-		return err
-	}
-	return capture.Set(h.place.ns, h.rules)
-}
-
-// control is a Control of package net.
-type control = func(network, address string, c syscall.RawConn) error
-
-// controls calls one after the other.
-func controls(all ...control) control {
-	return func(network, address string, c syscall.RawConn) error {
-		for _, f := range all {
-			if err := f(network, address, c); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
 // start serves what h has opened; the caller holds mu, and this process does not drain.
 func (c *captures) start(h *captured) {
 	c.p.running.Go(func() { h.in.run(c.p.data) })
@@ -349,6 +271,12 @@ func (h *captured) closeListeners() {
 	for _, o := range h.outs {
 		o.listener.Close()
 	}
+}
+
+// owner is whose rules this process sets.
+func (c *captures) owner() string {
+	o := c.p.cfg.TrustDomain + "/" + c.p.cfg.Network
+	return o[:min(len(o), 100)]
 }
 
 // leave ends the capture of a workload that is gone or whose namespace is another one's; whole:

@@ -13,7 +13,7 @@ import (
 
 // Capture is how connections of local pods are captured in their own network namespaces.
 type Capture struct {
-	Scope      string         `yaml:"scope" default:"off" doc:"which connections of local pods come here by themselves: off, none, so that applications connect to a listener below; vips, those to virtual addresses (ranges) and to cluster IPs of services that lead to other networks too; what else a pod sends is left alone. Needs root, or the capabilities SYS_ADMIN, NET_ADMIN and SYS_PTRACE, and nf_tables" env:"ISTHMUS_CAPTURE"`
+	Scope      string         `yaml:"scope" default:"off" doc:"which connections of local pods come here by themselves: off, none, so that applications connect to a listener below; vips, those to virtual addresses (ranges) and to cluster IPs of services that lead to other networks too; what else a pod sends is left alone; release, none, and rules that were set before are taken out of all pods of the node, which otherwise go on to refuse such connections. Needs root, or the capabilities SYS_ADMIN, NET_ADMIN and SYS_PTRACE, and nf_tables" env:"ISTHMUS_CAPTURE"`
 	Proc       string         `yaml:"proc" default:"/proc" doc:"proc file system of the node, where the processes of its pods are: a container has to mount it"`
 	Ranges     []netip.Prefix `yaml:"ranges" doc:"virtual addresses of the mesh, those that the controller gives out: they must be nobody's in the cluster; left out: 240.240.0.0/16 and 2001:2::/48"`
 	Namespaces []PodNamespace `yaml:"namespaces" doc:"where there is no kubelet: workloads whose network namespaces are known by a file"`
@@ -30,13 +30,15 @@ type PodNamespace struct {
 const (
 	CaptureOff  = "off"
 	CaptureVIPs = "vips"
+	// CaptureRelease ends capture: before the node proxies of a node go for good.
+	CaptureRelease = "release"
 )
 
 func defaultCapture() Capture {
 	return Capture{Scope: CaptureOff, Proc: "/proc", Ranges: []netip.Prefix{netip.MustParsePrefix("240.240.0.0/16"), netip.MustParsePrefix("2001:2::/48")}}
 }
 
-func (c Capture) on() bool { return c.Scope != CaptureOff && c.Scope != "" }
+func (c Capture) on() bool { return c.Scope == CaptureVIPs }
 
 func (c Capture) check(v *strictyaml.Check) {
 	switch c.Scope {
@@ -45,9 +47,9 @@ func (c Capture) check(v *strictyaml.Check) {
 			v.Fail("capture.namespaces", "%q: nothing is captured: set capture.scope to %s, or leave it out", c.Namespaces[0].Workload, CaptureVIPs)
 		}
 		return
-	case CaptureVIPs:
+	case CaptureVIPs, CaptureRelease:
 	default:
-		v.Fail("capture.scope", "%q is unknown: use %s or %s", c.Scope, CaptureOff, CaptureVIPs)
+		v.Fail("capture.scope", "%q is unknown: use %s, %s or %s", c.Scope, CaptureOff, CaptureVIPs, CaptureRelease)
 	}
 	if !filepath.IsAbs(c.Proc) {
 		v.Fail("capture.proc", "%q is no absolute path: use /proc, or where the node's is mounted", c.Proc)
@@ -83,8 +85,8 @@ func (c Capture) holds(a netip.Addr) bool {
 
 // rules are what pods of this node are captured by, as discovery is now: ranges, and beside
 // them the addresses of services that lead to other networks too.
-func (c Capture) rules(snap *mesh.Snapshot) capture.Rules {
-	r := capture.Rules{Ranges: c.Ranges}
+func (c Capture) rules(snap *mesh.Snapshot, owner string) capture.Rules {
+	r := capture.Rules{Owner: owner, Ranges: c.Ranges}
 	add := func(list []netip.Addr) {
 		for _, a := range list {
 			if !c.holds(a) {

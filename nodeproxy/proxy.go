@@ -288,10 +288,10 @@ func (p *Proxy) locals() []*mesh.Workload {
 	return out
 }
 
-// hosted lists those whose addresses are this machine's own: none if they are captured, each
+// hosted lists those whose addresses are this machine's own: none if they are, or were, captured, each
 // in its network namespace.
 func (p *Proxy) hosted() []*mesh.Workload {
-	if p.captures != nil {
+	if p.captures != nil || p.cfg.Capture.Scope == CaptureRelease {
 		return nil
 	}
 	return p.locals()

@@ -35,6 +35,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 	background.Go(func() error { p.clients.Run(bctx); return nil })
 	background.Go(func() error { return server.Run(bctx, p.admin) })
 	background.Go(func() error { return server.RunOperations(bctx, p.operations) })
+	if p.cfg.Capture.Scope == CaptureRelease {
+		background.Go(func() error { p.release(bctx); return nil })
+	}
 	if p.captures != nil {
 		background.Go(func() error { p.captures.follow(bctx); return nil })
 	}

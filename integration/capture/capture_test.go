@@ -295,3 +295,32 @@ func TestAPodWithItsNeighboursAddressIsItself(t *testing.T) {
 		}
 	}
 }
+
+// The node proxy of another mesh leaves a pod alone that one has already, and rules that nobody needs any more are
+// taken out by a node proxy that is told to.
+func TestPodsOfAnotherMeshAndRelease(t *testing.T) {
+	w := newWorld(t)
+	w.write(t, "mesh-2.yaml", strings.ReplaceAll(mesh, "net-a", "net-z"))
+	other := strings.NewReplacer("network: net-a", "network: net-z", "mesh.yaml", "mesh-2.yaml").Replace(w.node("a", secondary, "shop-1"))
+	w.write(t, "node-z.yaml", other)
+	must(t, w.Start(w.process("node-a", "node-z"), w.Ready("node-a", secondary)))
+	text, err := os.ReadFile(w.file("node-z.log"))
+	must(t, err)
+	if !strings.Contains(string(text), "captured by a node proxy of another mesh or network (cluster.local/net-a; this is one of cluster.local/net-z)") {
+		t.Errorf("the second mesh's node proxy does not say that the pod is taken:\n%s", text)
+	}
+	for range 20 {
+		if _, err := w.call("shop-1", hello+":80"); err != nil {
+			t.Fatalf("with another mesh's node proxy beside: %v", err)
+		}
+	}
+	must(t, w.nodes["node-a"].Stop(syscall.SIGTERM, 10*time.Second))
+	if text, err := w.call("shop-2", hello+":80"); !refused(text, err) {
+		t.Errorf("without a node proxy: %q, %v", text, err)
+	}
+	w.write(t, "node-a.yaml", strings.Replace(w.node("a", admin, "shop-1", "shop-2"), "scope: vips", "scope: release", 1))
+	w.start(t, "node-a")
+	for _, pod := range []string{"shop-1", "shop-2"} {
+		w.until(t, 10*time.Second, pod, hello+":80", func(text string, err error) bool { return err != nil && !refused(text, err) })
+	}
+}

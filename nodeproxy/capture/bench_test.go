@@ -11,11 +11,11 @@ func BenchmarkSet(b *testing.B) {
 	}
 }
 
-func BenchmarkPresent(b *testing.B) {
+func BenchmarkOwner(b *testing.B) {
 	p := newPod(b)
 	must(b, Set(p.ns, mesh))
 	for b.Loop() {
-		_, err := Present(p.ns)
+		_, _, err := Owner(p.ns)
 		must(b, err)
 	}
 }

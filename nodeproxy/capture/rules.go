@@ -4,6 +4,7 @@ package capture
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -40,6 +41,9 @@ const (
 
 // Rules are what leads connections of a pod to its node proxy.
 type Rules struct {
+	// Owner names whose node proxies set them, in at most 100 bytes: two of one owner take over from each
+	// other, one of another owner leaves the pod alone.
+	Owner string
 	// Ranges are the virtual addresses of the mesh: TCP is captured, anything else is refused.
 	Ranges []netip.Prefix
 	// Addresses are others to which TCP is captured, such as the cluster IPs of services that lead to
@@ -59,6 +63,9 @@ func Set(ns *podns.Namespace, r Rules) error {
 		four, six := intervals(r)
 		b.prefixes("addresses4", nftables.TypeIPAddr, four)
 		b.prefixes("addresses6", nftables.TypeIP6Addr, six)
+		if err := c.AddSet(&nftables.Set{Table: t, Name: ownerMark + hex.EncodeToString([]byte(r.Owner)), KeyType: nftables.TypeInetService}, nil); err != nil {
+			return err
+		}
 		out := c.AddChain(&nftables.Chain{Name: "output", Table: t, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: before(nftables.ChainPriorityNATDest)})
 		b.rule(out, notOurs(), protocol(unix.IPPROTO_TCP), to(4, "addresses4"), redirect(OutboundPort))
 		b.rule(out, notOurs(), protocol(unix.IPPROTO_TCP), to(6, "addresses6"), redirect(OutboundPort))
@@ -266,19 +273,33 @@ func (r Rules) String() string {
 	return strings.Join(words, ", ")
 }
 
-// Present reports whether rules of ours are in a namespace: a node proxy has set them, which may
-// have ended since.
-func Present(ns *podns.Namespace) (there bool, err error) {
+// ownerMark begins the name of a set that has no other use.
+const ownerMark = "owner-"
+
+// Owner returns whose rules are in a namespace, of a node proxy that may have ended since; there is false if
+// nobody's are.
+func Owner(ns *podns.Namespace) (owner string, there bool, err error) {
 	err = ns.FD(func(fd int) error {
 		c, err := nftables.New(nftables.WithNetNSFd(fd))
 		if err != nil {
 			return explain(err)
 		}
 		tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
-		there = slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == table })
+		i := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == table })
+		if err != nil || i < 0 {
+			return explain(err)
+		}
+		there = true
+		sets, err := c.GetSets(tables[i])
+		for _, s := range sets {
+			if mark, ok := strings.CutPrefix(s.Name, ownerMark); ok {
+				text, _ := hex.DecodeString(mark)
+				owner = string(text)
+			}
+		}
 		return explain(err)
 	})
-	return there, err
+	return owner, there, err
 }
 
 // Free has an error if somebody in a namespace listens on a, on all addresses, or shares

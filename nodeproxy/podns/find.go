@@ -36,6 +36,15 @@ func (f *Finder) Find(wanted map[string]bool) (map[string]*Sandbox, error) {
 	if len(wanted) == 0 {
 		return nil, nil
 	}
+	return f.find(func(uid string) bool { return wanted[uid] })
+}
+
+// All is Find for all pods of the machine.
+func (f *Finder) All() (map[string]*Sandbox, error) {
+	return f.find(func(uid string) bool { return uid != "" })
+}
+
+func (f *Finder) find(wanted func(uid string) bool) (map[string]*Sandbox, error) {
 	dir, err := os.Open(f.Proc)
 	if err != nil {
 		return nil, err
@@ -56,7 +65,7 @@ func (f *Finder) Find(wanted map[string]bool) (map[string]*Sandbox, error) {
 			continue
 		}
 		uid := podOf(text)
-		if !wanted[uid] {
+		if !wanted(uid) {
 			continue
 		}
 		stat, ok := readInto(filepath.Join(f.Proc, pid, "stat"), buf)
