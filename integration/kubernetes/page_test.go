@@ -23,8 +23,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/testlb"
 )
 
-// commands returns the lines of a page's fenced blocks of shell.
-func commands(t *testing.T, page string) (out []string) {
+// commands returns the lines of a page's fenced blocks that begin with fence, such as sh.
+func commands(t *testing.T, page, fence string) (out []string) {
 	t.Helper()
 	b, err := os.ReadFile(page)
 	if err != nil {
@@ -33,7 +33,7 @@ func commands(t *testing.T, page string) (out []string) {
 	inside := false
 	for line := range strings.Lines(string(b)) {
 		switch line = strings.TrimSuffix(line, "\n"); {
-		case line == "```sh":
+		case line == "```"+fence:
 			inside = true
 		case line == "```":
 			inside = false
@@ -43,6 +43,23 @@ func commands(t *testing.T, page string) (out []string) {
 	}
 	return out
 }
+
+// withSocks are the commands of the page with those of its section on SOCKS in their places.
+func withSocks(t *testing.T) (lines []string) {
+	t.Helper()
+	lines = commands(t, kubernetesPage, "sh")
+	for _, other := range commands(t, kubernetesPage, "sh socks") {
+		begins := strings.Join(strings.Fields(other)[:4], " ") // helm --kube-context east install
+		i := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, begins) })
+		if i < 0 {
+			t.Fatalf("no command of the page begins with %q", begins)
+		}
+		lines[i] = other
+	}
+	return lines
+}
+
+const kubernetesPage = "../../docs/kubernetes.md"
 
 // newcomer is somebody with two empty clusters, kubectl, helm, isthmus and this repository.
 type newcomer struct {
@@ -164,10 +181,11 @@ func undone(t *testing.T, lines []string) int {
 }
 
 // From two clusters that know nothing of each other to a call from one to the other, by the
-// commands of the page exactly as they are printed, and back.
+// commands of the page for SOCKS exactly as they are printed, and back. Here are no network namespaces of
+// pods, which others are captured in: TestKubelets runs the page with those.
 func TestEachCommandOfTheKubernetesPage(t *testing.T) {
 	n := newNewcomer(t, web)
-	lines := commands(t, "../../docs/kubernetes.md")
+	lines := withSocks(t)
 	end := undone(t, lines)
 	if !strings.HasPrefix(lines[end-1], "curl ") {
 		t.Fatalf("the last command before it is undone is %q, want the call", lines[end-1])

@@ -149,7 +149,7 @@ func (n *realNode) describe(t *testing.T, program string) {
 			t.Fatal(err)
 		}
 	}
-	links := map[string]string{"node": program, "served-by-node": program}
+	links := map[string]string{"node": program}
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"} {
 		links[name] = needComponents(t)
 	}
@@ -212,16 +212,10 @@ func (n *realNode) describe(t *testing.T, program string) {
 	}
 }
 
-// nodeSetup is done before a node's programs start. Pods reach what is outside as the node.
-// Port 15008 of a pod whose address is one of the node too (see served-by-node) is the
-// node's own; all others are the pod's. 10.244.0.1 is the node, as its pods see it.
+// nodeSetup is done before a node's programs start. Pods reach what is outside as the node. What pods
+// send to virtual addresses is counted: nothing of it should leave them.
 var nodeSetup = []string{
 	"sysctl -qw net.ipv4.ip_forward=1",
-	"ip rule add preference 100 from all lookup local",
-	"ip rule add preference 5 to 10.244.0.1 lookup local",
-	"ip rule add preference 10 to PODS ipproto tcp dport 15008 lookup local",
-	"ip rule add preference 20 to PODS lookup main",
-	"ip rule del preference 0",
 	"nft -f DIR/masquerade.nft",
 }
 
@@ -235,6 +229,10 @@ var nodeFiles = map[string]string{
   chain leave {
     type nat hook postrouting priority 90;
     ip saddr PODS ip daddr != PODS oifname "eth0" masquerade
+  }
+  chain escaped {
+    type filter hook prerouting priority -310;
+    ip daddr 240.240.0.0/16 counter
   }
 }
 `,
@@ -257,8 +255,7 @@ state = "/run/containerd"
   conf_dir = "DIR/cni"
 `,
 	"cni/10-pods.conflist": `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
-  {LAYOUT, "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "/run/ipam", "ranges": [[{"subnet": "PODS"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
-  {"type": "served-by-node", "namespaces": ["demo"]}]}
+  {LAYOUT, "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "/run/ipam", "ranges": [[{"subnet": "PODS"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 `,
 	"resolv.conf": "nameserver INTERNET\n",
 	"kubelet.yaml": `apiVersion: kubelet.config.k8s.io/v1beta1
@@ -280,6 +277,7 @@ clusterDomain: cluster.local
 clusterDNS: ["RESOLVER"]
 resolvConf: DIR/resolv.conf
 imageGCHighThresholdPercent: 100
+syncFrequency: 5s # by default a minute, after which pods see a change of a ConfigMap
 evictionHard: {memory.available: 100Mi}
 `,
 	"proxy.yaml": `apiVersion: kubeproxy.config.k8s.io/v1alpha1

@@ -92,9 +92,8 @@ const stopTimes = " --set gateway.lameDuckSeconds=8,gateway.drainSeconds=10,node
 // pod is Ready as its probe says, under what the chart lets it do and with the volumes that a
 // kubelet mounts, and a pod calls the other network as the page says.
 func TestKubelets(t *testing.T) {
-	// What leads port 15008 of pods to their node's proxy are routes here, which frames over a bridge do not take.
-	w := newRealWorld(t, []string{"ptp"}, "east", "west")
-	w.env = append(w.env, "REGISTRY=localhost", "TAG="+w.tag(), "EAST_NODES="+w.nodes["east"].address+"/32", "WEST_NODES="+w.nodes["west"].address+"/32")
+	w := newRealWorld(t, []string{"ptp", "bridge"}, "east", "west")
+	w.env = append(w.env, "REGISTRY=localhost", "TAG="+w.tag())
 	if !t.Run("ThePage", w.follows) {
 		return // what comes after stands on it
 	}
@@ -102,11 +101,12 @@ func TestKubelets(t *testing.T) {
 	for _, n := range w.nodes {
 		n.calm(t)
 	}
+	t.Run("Captured", w.captured)
 }
 
 // follows runs the commands of the page.
 func (w *realWorld) follows(t *testing.T) {
-	lines := commands(t, "../../docs/kubernetes.md")
+	lines := commands(t, kubernetesPage, "sh")
 	for _, line := range lines[:undone(t, lines)] {
 		began := time.Now()
 		typed := line
@@ -150,16 +150,20 @@ func (w *realWorld) follows(t *testing.T) {
 func (w *realWorld) confined(t *testing.T) {
 	for network, n := range w.nodes {
 		for prefix, want := range map[string]struct {
-			user string
-			pods int
-		}{"isthmus-gateway-": {"65532", 2}, "isthmus-controller-": {"65532", 2}, "isthmus-nodeproxy-": {"0", 1}} {
+			user         string
+			pods         int
+			capabilities string
+		}{
+			"isthmus-gateway-": {"65532", 2, "0000000000000000"}, "isthmus-controller-": {"65532", 2, "0000000000000000"},
+			"isthmus-nodeproxy-": {"0", 1, "0000000000281000"}, // NET_ADMIN, SYS_PTRACE, SYS_ADMIN
+		} {
 			pods := n.list(t, system, prefix)
 			if len(pods) != want.pods {
 				t.Errorf("%s has %d pods %s, want %d", network, len(pods), prefix, want.pods)
 			}
 			for _, p := range pods {
 				pid := n.process(t, p)
-				for field, value := range map[string]string{"Uid": want.user, "Gid": want.user, "CapEff": "0000000000000000", "CapBnd": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2"} {
+				for field, value := range map[string]string{"Uid": want.user, "Gid": want.user, "CapEff": want.capabilities, "CapBnd": want.capabilities, "NoNewPrivs": "1", "Seccomp": "2"} {
 					if got := status(t, pid, field); got != value {
 						t.Errorf("%s of %s has %s %s, want %s", p.Name, network, field, got, value)
 					}

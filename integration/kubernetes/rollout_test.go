@@ -13,7 +13,7 @@ import (
 // load balancer that hears of each change three seconds late.
 func TestGatewayDeploymentRollsUnderTraffic(t *testing.T) {
 	n := newNewcomer(t, func(t *testing.T, p *demoPod, port int) { p.serve(t, port) })
-	lines := commands(t, "../../docs/kubernetes.md")
+	lines := withSocks(t)
 	for _, line := range lines[:undone(t, lines)] {
 		if !strings.HasPrefix(line, "curl") {
 			n.follow(t, line)

@@ -60,7 +60,7 @@ func TestTheRootOfAClusterIsReplacedAsThePageSays(t *testing.T) {
 	if err := os.WriteFile(page, []byte(section), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	lines := commands(t, page)
+	lines := commands(t, page, "sh")
 	if len(lines) != 8 {
 		t.Fatalf("the page has %d commands, want 8: %q", len(lines), lines)
 	}

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Command node is three small programs of a Kubernetes node that lives in namespaces of its
+// Command node is two small programs of a Kubernetes node that lives in namespaces of its
 // own, for tests. It runs the one by whose name it is called: node, which is the first process
-// there; pause, of which pods have a container each; and served-by-node, a CNI plugin.
+// there, or pause, of which pods have a container each.
 package main
 
 import (
@@ -20,10 +20,8 @@ func main() {
 		err = node(os.Args[1])
 	case "pause":
 		pause()
-	case "served-by-node":
-		err = servedByNode()
 	default:
-		err = fmt.Errorf("%s is none of node, pause and served-by-node: call this binary by one of these names", name)
+		err = fmt.Errorf("%s is neither node nor pause: call this binary by one of these names", name)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
