@@ -15,6 +15,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
@@ -54,13 +55,13 @@ type Rules struct {
 // Set puts r in the place of the rules that are in a namespace, in one transaction.
 func Set(ns *podns.Namespace, r Rules) error {
 	return ns.FD(func(fd int) error {
-		c, err := nftables.New(nftables.WithNetNSFd(fd))
+		four, six := intervals(r)
+		c, err := nftables.New(nftables.WithNetNSFd(fd), nftables.WithSockOptions(room(len(four)+len(six))))
 		if err != nil {
 			return explain(err)
 		}
 		t := replaced(c)
 		b := &batch{c: c, table: t}
-		four, six := intervals(r)
 		b.prefixes("addresses4", nftables.TypeIPAddr, four)
 		b.prefixes("addresses6", nftables.TypeIP6Addr, six)
 		if err := c.AddSet(&nftables.Set{Table: t, Name: ownerMark + hex.EncodeToString([]byte(r.Owner)), KeyType: nftables.TypeInetService}, nil); err != nil {
@@ -100,6 +101,13 @@ func replaced(c *nftables.Conn) *nftables.Table {
 	c.AddTable(t) // there is one to delete, then
 	c.DelTable(t)
 	return c.AddTable(t)
+}
+
+// room has a socket take a transaction that has so many intervals, which the kernel wants in one piece.
+func room(intervals int) func(*netlink.Conn) error {
+	return func(c *netlink.Conn) error {
+		return c.SetWriteBuffer(256<<10 + 64*2*intervals) // an element of IPv6 is 36 bytes
+	}
 }
 
 // before is a priority just before p: the first rule that translates a connection decides.
@@ -147,18 +155,26 @@ func (b *batch) rule(c *nftables.Chain, parts ...any) {
 // prefixes adds a set of addresses.
 func (b *batch) prefixes(name string, kind nftables.SetDatatype, ranges []span) {
 	s := &nftables.Set{Table: b.table, Name: name, KeyType: kind, Interval: true}
-	var elements []nftables.SetElement
-	for _, r := range ranges {
-		elements = append(elements, nftables.SetElement{Key: r.first.AsSlice()})
-		if r.end.IsValid() {
-			elements = append(elements, nftables.SetElement{Key: r.end.AsSlice(), IntervalEnd: true})
-		}
-	}
 	b.sets = append(b.sets, s)
-	if err := b.c.AddSet(s, elements); err != nil && b.err == nil {
+	err := b.c.AddSet(s, nil)
+	for part := range slices.Chunk(ranges, maxIntervals) {
+		var elements []nftables.SetElement
+		for _, r := range part {
+			elements = append(elements, nftables.SetElement{Key: r.first.AsSlice()})
+			if r.end.IsValid() {
+				elements = append(elements, nftables.SetElement{Key: r.end.AsSlice(), IntervalEnd: true})
+			}
+		}
+		err = errors.Join(err, b.c.SetAddElements(s, elements))
+	}
+	if err != nil && b.err == nil {
 		b.err = fmt.Errorf("set %s: %w", name, err)
 	}
 }
+
+// maxIntervals is how many intervals one message has: the length of their attribute is 16 bits, and what is
+// longer is cut off without an error.
+const maxIntervals = 512
 
 // lookup matches a destination address in a set.
 type lookup struct {
