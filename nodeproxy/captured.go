@@ -150,7 +150,7 @@ func (c *captures) revise(ctx context.Context) (missing, found bool) {
 	for _, w := range c.p.locals() {
 		wanted[w.UID] = w
 	}
-	rules := c.cfg.rules(snap, c.owner())
+	rules := c.cfg.rules(snap, c.p.captureOwner())
 	overlap := c.cfg.overlapping(snap, c.p.cfg.Network)
 	moved := false
 	defer func() {
@@ -273,9 +273,9 @@ func (h *captured) closeListeners() {
 	}
 }
 
-// owner is whose rules this process sets.
-func (c *captures) owner() string {
-	o := c.p.cfg.TrustDomain + "/" + c.p.cfg.Network
+// captureOwner is whose rules this process sets.
+func (p *Proxy) captureOwner() string {
+	o := p.cfg.TrustDomain + "/" + p.cfg.Network
 	return o[:min(len(o), 100)]
 }
 

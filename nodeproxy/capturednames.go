@@ -47,13 +47,13 @@ func (c *captures) resolvConfOf(h *captured) (r names.Resolver, ok bool, err err
 }
 
 // openNames opens the sockets for the names of h at those addresses, and leads its queries there.
-func (c *captures) openNames(h *captured, loopback []netip.Addr, listen func(netip.AddrPort, ...control) (net.Listener, error)) error {
+func (c *captures) openNames(h *captured, addresses, loopback []netip.Addr, listen func(netip.AddrPort, ...control) (net.Listener, error)) error {
 	r, ok, err := c.resolvConfOf(h)
 	if err != nil || !ok {
 		return err
 	}
 	ns := h.place.ns
-	h.names = &nameSockets{server: c.p.namesOf(h.uid, func() names.Resolver { return r }, dialServer(ns))}
+	h.names = &nameSockets{server: c.p.namesOf(h.uid, addresses, func() names.Resolver { return r }, dialServer(ns))}
 	for _, a := range loopback {
 		at := netip.AddrPortFrom(a, capture.NamesPort)
 		l, err := listen(at)

@@ -73,7 +73,7 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 		o.refuse = c.p.refusalOfAll(h.uid)
 		h.outs = append(h.outs, o)
 	}
-	if err := c.openNames(h, loopback, listen); err != nil {
+	if err := c.openNames(h, addresses, loopback, listen); err != nil {
 		return err
 	}
 	return capture.Set(h.place.ns, h.rules)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -13,10 +14,13 @@ import (
 )
 
 // namesOf returns what answers the DNS queries of a workload. resolver says what its resolv.conf says
-// now; dial opens a socket in its network namespace, to one of the servers there, that is not
+// now; addresses are those of its network namespace; dial opens a socket in its network namespace, to one of the servers there, that is not
 // captured itself.
-func (p *Proxy) namesOf(uid string, resolver func() names.Resolver, dial func(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error)) *names.Server {
+func (p *Proxy) namesOf(uid string, addresses []netip.Addr, resolver func() names.Resolver, dial func(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error)) *names.Server {
 	c := names.Config{Snapshot: p.store.Current, Resolver: resolver, Dial: dial, Metrics: p.dns, Log: p.log.With().Str("workload", uid).Logger()}
+	c.NoIPv4, c.NoIPv6 = !slices.ContainsFunc(addresses, func(a netip.Addr) bool { return a.Is4() && !a.IsLoopback() }), !slices.ContainsFunc(addresses, func(a netip.Addr) bool {
+		return a.Is6() && a.IsGlobalUnicast()
+	})
 	if p.stream != nil && (p.own != nil || p.links != nil) {
 		c.Ask = func(ctx context.Context, host string) bool { return p.askName(ctx, uid, host) }
 		c.Used = p.soonUsed

@@ -65,7 +65,7 @@ func TestANameIsDeniedWhenGatewaysDoNotKnowItAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := conn.LocalAddr().String()
-	server := nodeproxy.NamesOf(p, shop.UID, func() names.Resolver { return names.ParseResolvConf("nameserver 127.0.0.1\n") },
+	server := nodeproxy.NamesOf(p, shop.UID, []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd00::1")}, func() names.Resolver { return names.ParseResolvConf("nameserver 127.0.0.1\n") },
 		func(context.Context, string, netip.AddrPort) (net.Conn, error) { return nil, errors.New("no network") })
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -127,7 +127,7 @@ func TestAFileSaysWhichNamesThereAre(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := nodeproxy.NamesOf(p, shop.UID, func() names.Resolver { return names.Resolver{} }, nil)
+	server := nodeproxy.NamesOf(p, shop.UID, []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd00::1")}, func() names.Resolver { return names.Resolver{} }, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { p.Run(ctx) })

@@ -190,6 +190,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.towards = overload.NewDestinations(p.load)
 	p.late = func(since time.Time) bool { return p.load.Late(since) > lateLimit }
 	p.captures = newCaptures(p)
+	p.captures.register(p.registry)
 	p.clients = admission.NewGuard(cfg.Limits, p.session.MaxUnread(), p.registry, log)
 	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle})
 	p.registry.MustRegister(pool.NewMetrics(p.pool))

@@ -11,7 +11,7 @@ import (
 // releaseEvery is how often rules are looked for that a node proxy which still runs may have set.
 const releaseEvery = 5 * time.Second
 
-// release takes the rules of node proxies out of all pods of the node, until ctx ends.
+// release takes the rules of this mesh's node proxies out of all pods of the node, until ctx ends.
 func (p *Proxy) release(ctx context.Context) {
 	finder := podns.Finder{Proc: p.cfg.Capture.Proc}
 	said := ""
@@ -19,7 +19,7 @@ func (p *Proxy) release(ctx context.Context) {
 		pods, err := finder.All()
 		if err != nil && err.Error() != said {
 			said = err.Error()
-			p.log.Error().Err(err).Msg("cannot look for the network namespaces of pods: give this process the node's proc file system (capture.proc) and the capabilities SYS_PTRACE and DAC_READ_SEARCH")
+			p.log.Error().Err(err).Msg("cannot look for the network namespaces of pods: give this process the node's proc file system (capture.proc) and the capability SYS_PTRACE")
 		}
 		for uid, s := range pods {
 			p.releasePod(uid, s.Namespace)
@@ -40,7 +40,7 @@ func (p *Proxy) releasePod(uid string, ns *podns.Namespace) {
 		return
 	}
 	owner, there, err := capture.Owner(ns)
-	if err == nil && there {
+	if err == nil && there && owner == p.captureOwner() {
 		if err = capture.Remove(ns); err == nil {
 			p.log.Info().Str("workload", uid).Str("owner", owner).Msg("released")
 		}

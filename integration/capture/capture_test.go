@@ -106,6 +106,12 @@ func TestNamesAreAnsweredInThePod(t *testing.T) {
 	if got := resolve("other.example"); !strings.Contains(got, "192.0.2.7") {
 		t.Errorf("other.example is %q", got)
 	}
+	must(t, w.IP("shop-1", "-6 addr flush dev eth0 scope global"))
+	must(t, w.nodes["node-a"].Stop(syscall.SIGKILL, 5*time.Second))
+	w.start(t, "node-a")
+	if got := resolve("hello.demo.mesh.internal"); !strings.Contains(got, hello+" ") || strings.Contains(got, hello6) {
+		t.Errorf("in a pod without IPv6 hello.demo.mesh.internal is %q, want %s alone", got, hello)
+	}
 	must(t, w.nodes["node-a"].Stop(syscall.SIGKILL, 5*time.Second))
 	if got := resolve("other.example"); !strings.Contains(got, "192.0.2.7") {
 		t.Errorf("without a node proxy other.example is %q", got)
@@ -255,6 +261,11 @@ func TestAPodWhosePortsAreTaken(t *testing.T) {
 	must(t, err)
 	if !strings.Contains(string(text), "port 15001 of the pod is taken") {
 		t.Errorf("the log does not say that the port is taken")
+	}
+	status, err := w.Get("node-a", admin, "/status")
+	must(t, err)
+	if !strings.Contains(string(status), "pod shop-3 is not captured: port 15001 of the pod is taken") {
+		t.Errorf("the status does not say that shop-3 is not captured: %s", status)
 	}
 	other.Close()
 	w.until(t, 12*time.Second, "shop-3", hello+":80", answered)

@@ -145,7 +145,7 @@ func (w *world) common(admin string) string {
 
 // node is the configuration of a node proxy that captures pods.
 func (w *world) node(name, admin string, pods ...string) string {
-	text := fmt.Sprintf("node: node-%s\nnetwork: net-%s\ntimeouts: {drain: 2s}\n%scapture:\n  scope: vips\n  namespaces:\n", name, name, w.common(admin))
+	text := fmt.Sprintf("node: node-%s\nnetwork: net-%s\ntimeouts: {drain: 2s}\n%scapture:\n  scope: vips\n  proc: %s\n  namespaces:\n", name, name, w.common(admin), w.Dir) // no process of this machine is a pod of this test
 	for _, p := range pods {
 		text += fmt.Sprintf("    - {workload: %s, path: %s, resolvConf: resolv.conf}\n", p, w.Path(p))
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,9 +45,22 @@ type Config struct {
 	Resolver func() Resolver
 	// Dial opens a socket to a server, in the pod's namespace; what it opens must not be
 	// captured again. Network is udp or tcp.
-	Dial    func(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error)
-	Metrics *Metrics
-	Log     zerolog.Logger
+	Dial func(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error)
+	// NoIPv4 and NoIPv6 leave out the addresses of a family that the pod has no address of: its connections
+	// there fail, and a client may try them first.
+	NoIPv4, NoIPv6 bool
+	Metrics        *Metrics
+	Log            zerolog.Logger
+}
+
+func (c Config) reachable(list []netip.Addr) []netip.Addr {
+	if !c.NoIPv4 && !c.NoIPv6 {
+		return list
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool {
+		four := a.Unmap().Is4()
+		return four && c.NoIPv4 || !four && c.NoIPv6
+	})
 }
 
 // Server answers the queries of one pod. Several sockets may be served at once.
@@ -246,6 +260,7 @@ func (s *Server) answer(q *query, j judgement, snap *mesh.Snapshot, size int) []
 	case s.cfg.Used != nil && len(j.entry.addresses) > 0:
 		s.cfg.Used(j.host)
 	}
+	j.entry.addresses = s.cfg.reachable(j.entry.addresses)
 	reply := replyTo(q, j, serialOf(snap), size)
 	if result == found && binary.BigEndian.Uint16(reply[6:]) == 0 && reply[2]&2 == 0 {
 		result = noData

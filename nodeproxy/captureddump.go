@@ -1,0 +1,84 @@
+package nodeproxy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// capturedBelief is how the capture of one local workload stands.
+type capturedBelief struct {
+	Workload string    `json:"workload"`        // its UID
+	Captured bool      `json:"captured"`        // this process is in its network namespace, and its rules are there
+	Names    bool      `json:"names"`           // its queries for names are answered here
+	Since    time.Time `json:"since"`           // when it was captured, or first could not be
+	Error    string    `json:"error,omitempty"` // why it is not captured, or not by the latest rules
+	Again    time.Time `json:"again,omitzero"`  // when that is tried again
+}
+
+// dump lists all, those that are not captured first.
+func (c *captures) dump() []capturedBelief {
+	out := []capturedBelief{}
+	if c == nil {
+		return out
+	}
+	c.mu.Lock()
+	for uid, h := range c.held {
+		b := capturedBelief{Workload: uid, Captured: true, Names: h.names != nil, Since: h.since}
+		if l := c.failing[uid]; l != nil {
+			b.Error, b.Again = l.err.Error(), l.again
+		}
+		out = append(out, b)
+	}
+	for uid, l := range c.failing {
+		if c.held[uid] == nil {
+			out = append(out, capturedBelief{Workload: uid, Since: l.since, Error: l.err.Error(), Again: l.again})
+		}
+	}
+	c.mu.Unlock()
+	slices.SortFunc(out, func(a, b capturedBelief) int {
+		switch {
+		case (a.Error == "") != (b.Error == ""):
+			if a.Error != "" {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.Workload, b.Workload)
+	})
+	return out
+}
+
+// problems are those that an operator can do something about.
+func (c *captures) problems(nameOf func(uid string) string) (list []string) {
+	for _, b := range c.dump() {
+		if b.Error != "" {
+			list = append(list, fmt.Sprintf("pod %s is not captured: %s", nameOf(b.Workload), b.Error))
+		}
+	}
+	return list
+}
+
+// podName is how people call a local workload.
+func (p *Proxy) podName(uid string) string {
+	if w := p.store.Current().Workload(uid); w != nil && w.PodName() != "" {
+		return w.PodName()
+	}
+	return uid
+}
+
+func (c *captures) register(r *prometheus.Registry) {
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_captured_workloads", Help: "Local pods that are captured in their network namespaces."}, func() float64 {
+		return float64(len(c.list()))
+	}), prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_capture_failures", Help: "Local pods that cannot be captured, or not by the latest rules; what is not found yet is none."}, func() float64 {
+		if c == nil {
+			return 0
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return float64(len(c.failing))
+	}))
+}
