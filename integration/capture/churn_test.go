@@ -68,6 +68,14 @@ func (k *kubelet) pod(t *testing.T) *sandbox {
 	t.Helper()
 	k.next++
 	p := &sandbox{uid: fmt.Sprintf("0a1b2c3d-0000-0000-0000-%012d", k.next), address: fmt.Sprintf("10.72.%d.%d", k.next/250, k.next%250+1)}
+	k.run(t, p)
+	k.pods = append(k.pods, p)
+	return p
+}
+
+// run makes the sandbox of a pod.
+func (k *kubelet) run(t *testing.T, p *sandbox) {
+	t.Helper()
 	p.cmd = exec.Command("unshare", "-n", "sh", "-c", "ip link set lo up && ip addr add "+p.address+"/32 dev lo && echo up && exec sleep 600")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := p.cmd.StdoutPipe()
@@ -82,8 +90,14 @@ func (k *kubelet) pod(t *testing.T) *sandbox {
 	for _, name := range []string{"stat", "ns", "root"} {
 		must(t, os.Symlink(fmt.Sprintf("/proc/%d/%s", p.cmd.Process.Pid, name), filepath.Join(dir, name)))
 	}
-	k.pods = append(k.pods, p)
-	return p
+}
+
+// end is the end of a sandbox.
+func (k *kubelet) end(t *testing.T, p *sandbox) {
+	t.Helper()
+	p.cmd.Process.Kill()
+	p.cmd.Wait()
+	must(t, os.RemoveAll(filepath.Join(k.proc, fmt.Sprint(p.cmd.Process.Pid))))
 }
 
 // stop ends the i-th pod.
@@ -91,9 +105,7 @@ func (k *kubelet) stop(t *testing.T, i int) {
 	t.Helper()
 	p := k.pods[i]
 	k.pods = slices.Delete(k.pods, i, i+1)
-	p.cmd.Process.Kill()
-	p.cmd.Wait()
-	must(t, os.RemoveAll(filepath.Join(k.proc, fmt.Sprint(p.cmd.Process.Pid))))
+	k.end(t, p)
 }
 
 // publish tells discovery which pods there are.
@@ -227,4 +239,47 @@ func delays(t *testing.T, file string) string {
 		return "none captured"
 	}
 	return fmt.Sprintf("captured %v (median), %v (99 %%), %v (most) after discovery changed", all[len(all)/2], all[len(all)*99/100], all[len(all)-1])
+}
+
+// A pod whose sandbox is made anew, as after a restart of its node, is captured in the new namespace, and nothing of the
+// one before is kept.
+func TestASandboxIsMadeAnew(t *testing.T) {
+	k := newKubelet(t)
+	p := k.pod(t)
+	k.publish(t)
+	k.start(t, "node-a")
+	pid := k.nodes["node-a"].PID()
+	await := func() time.Duration {
+		t.Helper()
+		began := time.Now()
+		for !p.captured(t) {
+			if time.Since(began) > 5*time.Second {
+				t.Fatalf("not captured: %s", netspace.Tail(k.file("node-a.log")))
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		return time.Since(began)
+	}
+	await()
+	_, before := descriptors(t, pid)
+	var took []time.Duration
+	for range 100 {
+		k.end(t, p)
+		k.run(t, p)
+		took = append(took, await())
+	}
+	slices.Sort(took)
+	t.Logf("captured in the new namespace after %v (median), %v (most)", took[50], took[99])
+	if took[99] > time.Second {
+		t.Errorf("the longest took %v, want within a second", took[99])
+	}
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		spaces, all := descriptors(t, pid)
+		if spaces <= 2 && all <= before {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d namespaces and %d descriptors are open, want 2 and %d", spaces, all, before)
+		}
+	}
 }
