@@ -402,3 +402,65 @@ func TestNamesAreAskedOfTheNodeProxyWhileItLives(t *testing.T) {
 		t.Errorf("tables %v are left", left)
 	}
 }
+
+// The kernel decides once for a pair of addresses and ports. A query of the pod from a port that the node
+// proxy has just asked the same resolver from is one of the pod's all the same.
+func TestAQueryIsNotTakenForOneOfTheNodeProxys(t *testing.T) {
+	p := newPod(t)
+	for _, x := range []struct{ own, proxy, resolver string }{{podAddress, "127.0.0.1:15053", otherAddress + ":53"}, {pod6, "[::1]:15053", "[" + other6 + "]:53"}} {
+		serve := func(c net.PacketConn, err error, who string) {
+			must(t, err)
+			t.Cleanup(func() { c.Close() })
+			go func() {
+				b := make([]byte, 10)
+				for {
+					_, from, err := c.ReadFrom(b)
+					if err != nil {
+						return
+					}
+					c.WriteTo([]byte(who), from)
+				}
+			}()
+		}
+		c, err := p.ListenPacket("other", x.resolver)
+		serve(c, err, "resolver")
+		lc := net.ListenConfig{Control: p.ns.Control}
+		c, err = lc.ListenPacket(t.Context(), "udp", x.proxy)
+		serve(c, err, "proxy")
+		ask := func(port int, more func(string, string, syscall.RawConn) error) string {
+			t.Helper()
+			d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(x.own), Port: port}, Control: func(n, a string, c syscall.RawConn) error {
+				err := p.ns.Control(n, a, c)
+				if err == nil && more != nil {
+					err = more(n, a, c)
+				}
+				return err
+			}}
+			c, err := d.Dial("udp", x.resolver)
+			must(t, err)
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(2 * time.Second))
+			c.Write([]byte("?"))
+			b := make([]byte, 10)
+			n, err := c.Read(b)
+			if err != nil {
+				return err.Error()
+			}
+			return string(b[:n])
+		}
+		n, err := CaptureNames(p.ns, []netip.Addr{netip.MustParseAddrPort(x.resolver).Addr()})
+		must(t, err)
+		for port := 30000; port < 30010; port++ {
+			if got := ask(port, Mark); got != "resolver" {
+				t.Errorf("the node proxy asks %s and is answered by %q", x.resolver, got)
+			}
+			if got := ask(port, nil); got != "proxy" {
+				t.Errorf("the pod asks %s from the same port and is answered by %q, want the node proxy", x.resolver, got)
+			}
+			if got := ask(port, Mark); got != "resolver" {
+				t.Errorf("the node proxy asks %s from the pod's port and is answered by %q", x.resolver, got)
+			}
+		}
+		must(t, n.Close())
+	}
+}

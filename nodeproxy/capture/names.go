@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -90,6 +91,16 @@ func (n *Names) set(r Rules) error {
 	for _, p := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		b.rule(out, notOurs(), protocol(p), toPort(53), to(4, "resolvers4"), redirect(NamesPort))
 		b.rule(out, notOurs(), protocol(p), toPort(53), to(6, "resolvers6"), redirect(NamesPort))
+	}
+	// What the node proxy asks itself is not followed, nor are its answers: a query of the pod from the same
+	// port, within half a minute, would be taken for one more of that and go to the resolver.
+	raw := func(name string, hook *nftables.ChainHook) *nftables.Chain {
+		return n.conn.AddChain(&nftables.Chain{Name: name, Table: n.table, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: nftables.ChainPriorityRaw})
+	}
+	asks, answers := raw("asks", nftables.ChainHookOutput), raw("answers", nftables.ChainHookPrerouting)
+	for set, version := range map[string]byte{"resolvers4": 4, "resolvers6": 6} {
+		b.rule(asks, ours(), protocol(unix.IPPROTO_UDP), toPort(53), to(version, set), []expr.Any{&expr.Notrack{}})
+		b.rule(answers, protocol(unix.IPPROTO_UDP), fromPort(53), from(version, set), []expr.Any{&expr.Notrack{}})
 	}
 	if b.err != nil {
 		return b.err

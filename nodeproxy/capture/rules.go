@@ -180,14 +180,20 @@ const maxIntervals = 512
 type lookup struct {
 	version byte
 	set     string
+	source  bool // of the source instead
 }
 
-func to(version byte, set string) lookup { return lookup{version, set} }
+func to(version byte, set string) lookup { return lookup{version: version, set: set} }
+
+func from(version byte, set string) lookup { return lookup{version: version, set: set, source: true} }
 
 func (l lookup) load() []expr.Any {
 	family, offset, size := byte(unix.NFPROTO_IPV4), uint32(16), uint32(4)
 	if l.version == 6 {
 		family, offset, size = unix.NFPROTO_IPV6, 24, 16
+	}
+	if l.source {
+		offset -= size
 	}
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
@@ -196,12 +202,15 @@ func (l lookup) load() []expr.Any {
 	}
 }
 
-// notOurs matches packets of others than node proxies.
-func notOurs() []expr.Any {
+// notOurs matches packets of others than node proxies, ours those of node proxies.
+func notOurs() []expr.Any { return marked(expr.CmpOpNeq) }
+func ours() []expr.Any    { return marked(expr.CmpOpEq) }
+
+func marked(op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(markMask), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(mark)},
+		&expr.Cmp{Op: op, Register: 1, Data: binaryutil.NativeEndian.PutUint32(mark)},
 	}
 }
 
@@ -212,9 +221,12 @@ func protocol(n byte) []expr.Any {
 	}
 }
 
-func toPort(n uint16) []expr.Any {
+func toPort(n uint16) []expr.Any   { return port(2, n) }
+func fromPort(n uint16) []expr.Any { return port(0, n) }
+
+func port(offset uint32, n uint16) []expr.Any {
 	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(n)},
 	}
 }
