@@ -44,6 +44,9 @@ func TestWhatAPeerAnswersIsNoLabel(t *testing.T) {
 	}
 	_, metrics := proxy.Get(t, "/metrics")
 	for line := range strings.Lines(metrics) {
+		if strings.Contains(line, `le="`) {
+			continue // a bucket of a histogram
+		}
 		if strings.Contains(line, `="odd`) || strings.Contains(line, `="5`) || strings.Contains(line, `="status_`) {
 			t.Errorf("a label comes from the peer: %s", line)
 		}

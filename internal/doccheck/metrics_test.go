@@ -43,7 +43,7 @@ func gatewayLabels(t *testing.T) map[string]map[string][]string {
 	out["isthmus_tunnels_closed_total"] = map[string][]string{"result": append(constants(t, "gateway", "", "result"),
 		"overload", "unreachable", "pinned_gone", "no_endpoint", "unknown_service", "not_exported", "bad_authority")}
 	for _, name := range []string{"age_seconds", "failing", "held", "objects"} {
-		out["isthmus_kubernetes_"+name] = map[string][]string{"list": {"namespaces", "nodes", "services", "endpointslices", "pods", "serviceexports"}}
+		out["isthmus_kubernetes_"+name] = map[string][]string{"list": {"namespaces", "nodes", "services", "endpointslices", "pods", "serviceexports", "authorizationpolicies", "peerauthentications"}}
 	}
 	out["isthmus_bound_tokens_total"] = map[string][]string{"result": {"review", "keys", "malformed", "not_bound", "audience", "account", "expired", "signature", "denied", "pod", "node", "limited", "unavailable"}}
 	out["isthmus_moved_connections_total"] = map[string][]string{"reason": {"reset", "silence"}}
