@@ -62,10 +62,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.stop()
 	p.running.Wait()
 	p.gatewayProbes.Wait()
-	p.witness.prober.Wait()
 	err := background.Wait()
 	p.captures.close()
 	p.witness.sockets.wait() // nobody watches more of them
+	p.witness.prober.Wait()  // last: all of these may have an application asked
 	if ctx.Err() != nil {
 		err = nil
 	}
