@@ -19,7 +19,7 @@ import (
 type sockets interface {
 	Listener(at netip.AddrPort) (sockdiag.Listener, bool, error)
 	Group(l sockdiag.Listener) ([]sockdiag.Listener, error)
-	Connections(l sockdiag.Listener, at netip.AddrPort) ([]sockdiag.Connection, error)
+	Waiting(l sockdiag.Listener) ([]uint64, error)
 	Next(ports []uint16) ([]uint16, error)
 	Close()
 }
@@ -32,6 +32,7 @@ type suspicious interface {
 	stall(health.Key)            // nobody is accepted any more
 	unstall(health.Key)          // that has ended, one way or another
 	isOut(health.Key) bool       // is it ejected?
+	isStalled(health.Key) bool   // was it told stall, and does it know that still?
 	lately(d time.Duration) bool // was this process itself late meanwhile?
 }
 
@@ -48,6 +49,7 @@ type listeners struct {
 	log     zerolog.Logger
 	metrics *listenerMetrics
 	ctx     context.Context // ends the loop; set once
+	began   time.Time       // what atomic times count from: the clock of the machine may be set
 	wake    chan struct{}
 	wg      sync.WaitGroup
 
@@ -59,7 +61,7 @@ type listeners struct {
 	active map[*watchedSocket]struct{}
 	blind  bool // it was said that nothing is seen
 
-	census atomic.Int64 // when the last one was taken, in Unix nanoseconds
+	census atomic.Int64 // when the last one was taken, in nanoseconds since began
 }
 
 const (
@@ -71,6 +73,10 @@ const (
 	// censusEvery bounds what censuses cost: 1.4 ms of CPU each, on a machine with 262144
 	// buckets of connections.
 	censusEvery = 20 * time.Millisecond
+	// failedPause is how long a namespace is not asked after an error: less than inUse.
+	failedPause = 500 * time.Millisecond
+	// maxFailed is how many errors in a row end that it is asked.
+	maxFailed = 5
 )
 
 // sighted is a namespace that is watched, for one workload or, if it is the process's
@@ -82,7 +88,9 @@ type sighted struct {
 
 	mu     sync.Mutex // one look at a time: what is told is told in order
 	table  sockets
-	broken bool
+	failed int       // questions in a row
+	again  time.Time // after an error: not asked before
+	broken bool      // asked no more
 }
 
 // watchedSocket is one declared port of a local workload.
@@ -92,7 +100,7 @@ type watchedSocket struct {
 	at   netip.AddrPort
 	from *sighted
 
-	used     atomic.Int64 // Unix nanoseconds of the last dial
+	used     atomic.Int64 // of the last dial, in nanoseconds since listeners.began
 	answered atomic.Int64 // of the last that was answered, or began to wait alone
 	waiting  atomic.Int32 // dials
 	isActive atomic.Bool
@@ -110,10 +118,13 @@ type watchedPort struct {
 }
 
 func newListeners(ctx context.Context, open func(sockdiag.Namespace) (sockets, error), tell suspicious, r prometheus.Registerer, log zerolog.Logger) *listeners {
-	l := &listeners{open: open, tell: tell, log: log, ctx: ctx, wake: make(chan struct{}, 1), views: map[string]*sighted{}, ports: map[health.Key]*watchedSocket{}, active: map[*watchedSocket]struct{}{}}
+	l := &listeners{open: open, tell: tell, log: log, ctx: ctx, began: time.Now(), wake: make(chan struct{}, 1), views: map[string]*sighted{}, ports: map[health.Key]*watchedSocket{}, active: map[*watchedSocket]struct{}{}}
 	l.metrics = newListenerMetrics(r, l.seen)
 	return l
 }
+
+// at is now, as atomic times are kept.
+func (l *listeners) at(now time.Time) int64 { return int64(now.Sub(l.began)) }
 
 // start begins to look, until ctx ends. The caller then calls wait.
 func (l *listeners) start() {
@@ -275,7 +286,7 @@ func (l *listeners) use(k health.Key) *watchedSocket {
 	if w == nil {
 		return nil
 	}
-	w.used.Store(time.Now().UnixNano())
+	w.used.Store(l.at(time.Now()))
 	if w.isActive.Load() {
 		return w
 	}
@@ -300,10 +311,10 @@ func (l *listeners) dialling(k health.Key) (answered func()) {
 		return func() {}
 	}
 	if w.waiting.Add(1) == 1 {
-		w.answered.Store(time.Now().UnixNano())
+		w.answered.Store(l.at(time.Now()))
 	}
 	return func() {
-		w.answered.Store(time.Now().UnixNano())
+		w.answered.Store(l.at(time.Now()))
 		w.waiting.Add(-1)
 	}
 }

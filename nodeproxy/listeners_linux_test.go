@@ -169,3 +169,39 @@ func TestAFullAcceptQueueIsFoundWhileTheFirstConnectWaits(t *testing.T) {
 	cancel()
 	<-ended
 }
+
+// Who accepts is not stalled, also if others than ours connect: by another address of the pod.
+func TestWhoAcceptsThoseOfAnotherAddressIsNotStalled(t *testing.T) {
+	l := listenAt(t, "0.0.0.0:0", false)
+	port := addrPort(l.Addr()).Port()
+	w, k := seeing(t, "127.99.6.5", port)
+	for range 40 {
+		c, reason, err := w.dial(t.Context(), w.pod.Load(), k.Port)
+		if err != nil {
+			t.Fatal(reason, err)
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+	accepted := 0
+	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		accepted++
+		for range 2 {
+			c, err := net.Dial("tcp4", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port).String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+		}
+		if w.isOut(k) {
+			t.Fatalf("out as %q, and has accepted %d", w.said(k).Reason, accepted)
+		}
+	}
+	if testutil.ToFloat64(w.sockets.metrics.censuses) < 2 {
+		t.Error("no censuses: this proves nothing")
+	}
+}

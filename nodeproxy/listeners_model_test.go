@@ -7,11 +7,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -34,6 +36,7 @@ type fakeKernel struct {
 	paused  bool // accepts nobody
 	hidden  bool // the kernel shows nothing
 	failing bool // nor answers
+	short   bool // it lacks memory
 	events  chan error
 
 	accepted time.Time // the last one
@@ -80,6 +83,9 @@ func (k *fakeKernel) Listener(netip.AddrPort) (l sockdiag.Listener, ok bool, err
 	if k.failing {
 		return l, false, os.ErrClosed
 	}
+	if k.short {
+		return l, false, syscall.ENOBUFS
+	}
 	if k.cookie == 0 || k.hidden {
 		return l, false, nil
 	}
@@ -94,13 +100,10 @@ func (k *fakeKernel) Group(sockdiag.Listener) ([]sockdiag.Listener, error) {
 	return []sockdiag.Listener{l}, err
 }
 
-func (k *fakeKernel) Connections(sockdiag.Listener, netip.AddrPort) (list []sockdiag.Connection, err error) {
+func (k *fakeKernel) Waiting(sockdiag.Listener) ([]uint64, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, c := range k.queue {
-		list = append(list, sockdiag.Connection{Cookie: c})
-	}
-	return list, nil
+	return slices.Clone(k.queue), nil
 }
 
 // dial implements dialTCP.
@@ -166,6 +169,14 @@ type seenWorld struct {
 }
 
 func newSeenWorld(ctx context.Context, k *fakeKernel) *seenWorld {
+	w := newUnseenWorld(ctx, k)
+	w.sockets.start()
+	w.watchIt()
+	return w
+}
+
+// newUnseenWorld is one that nobody looks at.
+func newUnseenWorld(ctx context.Context, k *fakeKernel) *seenWorld {
 	pod := &mesh.Workload{UID: "x", Network: "west", Endpoint: mesh.EndpointIDOf("west", "x"), Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
 	w := &seenWorld{k: k, key: health.Key{Endpoint: pod.Endpoint, Port: 8080}, pod: pod}
 	c := DefaultConfig()
@@ -176,12 +187,14 @@ func newSeenWorld(ctx context.Context, k *fakeKernel) *seenWorld {
 		}
 		return k, nil
 	}, w.witness, prometheus.NewRegistry(), zerolog.Nop())
-	w.sockets.start()
+	return w
+}
+
+func (w *seenWorld) watchIt() {
 	w.sockets.watch("x", nil)
 	w.sockets.revise(func(string) []watchedPort {
-		return []watchedPort{{w.key, netip.AddrPortFrom(pod.Addresses[0], 8080)}}
+		return []watchedPort{{w.key, netip.AddrPortFrom(w.pod.Addresses[0], 8080)}}
 	})
-	return w
 }
 
 func (w *seenWorld) connect(ctx context.Context) {
@@ -295,6 +308,103 @@ func TestAWitnessThatSeesNothingGoesOnByConnects(t *testing.T) {
 		time.Sleep(time.Second)
 		if w.isOut(w.key) {
 			t.Error("one that answers is not in")
+		}
+		cancel()
+		w.sockets.wait()
+		w.prober.Wait()
+	})
+}
+
+// The kernel was short of something once (ENOBUFS, ENOMEM): what is seen afterwards counts as before.
+func TestOneErrorOfTheKernelBlindsNobodyForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		k := newFakeKernel()
+		k.listen(true)
+		w := newSeenWorld(ctx, k)
+		k.mu.Lock()
+		k.short = true
+		k.mu.Unlock()
+		w.connect(ctx)
+		time.Sleep(2 * listenerLook)
+		k.mu.Lock()
+		k.short = false
+		k.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		w.connect(ctx)
+		time.Sleep(2 * listenerLook)
+		k.listen(false)
+		time.Sleep(2 * suspectPause)
+		synctest.Wait()
+		if !w.isOut(w.key) {
+			t.Error("its listener has ended, and it is not out")
+		}
+		cancel()
+		w.sockets.wait()
+		w.prober.Wait()
+	})
+}
+
+// The clock of the machine is set back by an hour: stalls are found as before.
+func TestAClockThatIsSetBackHidesNoStall(t *testing.T) {
+	setBack := func(now time.Time) time.Time {
+		(*struct{ wall uint64 })(unsafe.Pointer(&now)).wall -= 3600 << 30 // seconds; the monotonic reading goes on
+		return now
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	k := newFakeKernel()
+	k.listen(true)
+	w := newUnseenWorld(ctx, k)
+	w.watchIt()
+	k.pause(true)
+	began := time.Now()
+	for i := range 100 {
+		w.connect(ctx)
+		now := began.Add(time.Duration(i) * 10 * time.Millisecond)
+		if i >= 15 { // one census has been taken
+			now = setBack(now)
+		}
+		w.sockets.lookAll(now)
+	}
+	if w.sockets.census.Load() == 0 || !w.isOut(w.key) {
+		t.Error("it accepts nobody, and is not out")
+	}
+	cancel()
+	w.sockets.wait()
+	w.prober.Wait()
+}
+
+// A service comes back before anybody has looked that it went: the witness has forgotten the stall,
+// and the application accepts nobody still.
+func TestAStallOutlastsWhatIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		k := newFakeKernel()
+		k.listen(true)
+		w := newSeenWorld(ctx, k)
+		users := func(n int) {
+			for range n {
+				w.connect(ctx)
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		k.pause(true)
+		users(60)
+		if !w.isOut(w.key) {
+			t.Fatal("it accepts nobody, and is not out")
+		}
+		listed := w.declared
+		w.declared = func(health.Key) *mesh.Workload { return nil }
+		w.forget()
+		w.declared = listed
+		users(60)
+		if !w.isOut(w.key) {
+			t.Error("it accepts nobody, and is not out any more")
+		}
+		k.pause(false)
+		time.Sleep(time.Minute)
+		if w.isOut(w.key) {
+			t.Error("it accepts, and is out")
 		}
 		cancel()
 		w.sockets.wait()

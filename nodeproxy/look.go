@@ -2,7 +2,6 @@ package nodeproxy
 
 import (
 	"errors"
-	"net/netip"
 	"os"
 	"slices"
 	"time"
@@ -54,7 +53,7 @@ func (l *listeners) lookAll(now time.Time) (any bool) {
 // rests takes a port that nobody uses off the list, and reports whether somebody does.
 func (l *listeners) rests(w *watchedSocket, now time.Time) (used bool) {
 	recent := func() bool {
-		return w.waiting.Load() > 0 || now.UnixNano()-w.used.Load() < int64(inUse)
+		return w.waiting.Load() > 0 || l.at(now)-w.used.Load() < int64(inUse)
 	}
 	if recent() || l.tell.isOut(w.key) {
 		return true
@@ -109,14 +108,15 @@ func (l *listeners) look(w *watchedSocket, now time.Time) (waits bool) {
 	s := w.from
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w.dropped || s.broken {
+	if w.dropped || s.broken || now.Before(s.again) {
 		return false
 	}
 	found, ok, err := s.table.Listener(w.at)
 	if err != nil {
-		l.fails(s, err)
+		l.fails(s, err, now)
 		return false
 	}
+	s.failed = 0
 	switch before := w.cookie; {
 	case !ok && before != 0:
 		w.cookie = 0
@@ -131,7 +131,7 @@ func (l *listeners) look(w *watchedSocket, now time.Time) (waits bool) {
 	if !ok {
 		return false
 	}
-	wanted := w.waiting.Load() > 0 && now.UnixNano()-w.answered.Load() >= int64(waitsLong)
+	wanted := w.waiting.Load() > 0 && l.at(now)-w.answered.Load() >= int64(waitsLong)
 	verdict := w.queue.Look(now, acceptqueue.Look{Cookie: found.Cookie, Queue: found.Queue, Backlog: found.Backlog, Wanted: wanted})
 	if verdict == acceptqueue.Count {
 		verdict = l.count(w, found, now)
@@ -142,6 +142,10 @@ func (l *listeners) look(w *watchedSocket, now time.Time) (waits bool) {
 		l.tell.stall(w.key)
 	case acceptqueue.Drained, acceptqueue.Replaced:
 		l.tell.unstall(w.key)
+	default:
+		if w.queue.Stalled() && !l.tell.isStalled(w.key) {
+			l.tell.stall(w.key) // it was not declared for a moment, and forgotten
+		}
 	}
 	return !w.queue.Empty()
 }
@@ -154,19 +158,19 @@ func (l *listeners) count(w *watchedSocket, found sockdiag.Listener, now time.Ti
 		return acceptqueue.Nothing
 	}
 	last := l.census.Load()
-	if now.UnixNano()-last < int64(censusEvery) || !l.census.CompareAndSwap(last, now.UnixNano()) {
+	if l.at(now)-last < int64(censusEvery) || !l.census.CompareAndSwap(last, l.at(now)) {
 		return acceptqueue.Nothing // at the next look
 	}
-	census, err := takeCensus(w.from.table, found, w.at)
+	census, err := takeCensus(w.from.table, found)
 	if err != nil {
-		l.fails(w.from, err)
+		l.fails(w.from, err, now)
 		return acceptqueue.Nothing
 	}
 	l.metrics.censuses.Inc()
 	return w.queue.Census(now, census)
 }
 
-func takeCensus(t sockets, l sockdiag.Listener, at netip.AddrPort) (c acceptqueue.Census, err error) {
+func takeCensus(t sockets, l sockdiag.Listener) (c acceptqueue.Census, err error) {
 	lengths := func() map[uint64]uint32 {
 		group, err2 := t.Group(l)
 		err = errors.Join(err, err2)
@@ -177,23 +181,22 @@ func takeCensus(t sockets, l sockdiag.Listener, at netip.AddrPort) (c acceptqueu
 		return n
 	}
 	c.Before = lengths()
-	list, err2 := t.Connections(l, at)
+	list, err2 := t.Waiting(l)
 	err = errors.Join(err, err2)
 	c.Waiting = map[uint64]struct{}{}
-	for _, one := range list {
-		if !one.Accepted {
-			c.Waiting[one.Cookie] = struct{}{}
-		}
+	for _, cookie := range list {
+		c.Waiting[cookie] = struct{}{}
 	}
 	c.After = lengths()
 	return c, err
 }
 
-// fails gives a namespace up: it has ended, or the kernel does not answer. What it
-// held for stalled is asked by connects again. The caller holds the sighted's mu.
-func (l *listeners) fails(s *sighted, err error) {
-	s.broken = true
-	if !errors.Is(err, os.ErrClosed) {
+// fails leaves a namespace alone for a while, or for good: it has ended, or the kernel does not
+// answer. What it held for stalled is asked by connects again. The caller holds the sighted's mu.
+func (l *listeners) fails(s *sighted, err error, now time.Time) {
+	s.failed++
+	s.again = now.Add(failedPause)
+	if s.broken = errors.Is(err, os.ErrClosed) || s.failed >= maxFailed; !errors.Is(err, os.ErrClosed) {
 		l.unseen(err)
 	}
 	l.mu.RLock()
@@ -206,6 +209,9 @@ func (l *listeners) fails(s *sighted, err error) {
 	l.mu.RUnlock()
 	for _, w := range list {
 		l.release(w)
+		if !s.broken {
+			l.use(w.key) // looked at when the pause is over: what happens meanwhile is missed
+		}
 	}
 }
 

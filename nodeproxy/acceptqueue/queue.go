@@ -24,7 +24,7 @@ const (
 	LongestStall = 2 * time.Second
 	// Memory is how long a stall that ended by itself is remembered.
 	Memory = time.Minute
-	// fullShare is the part of that which a full queue must not drain: whoever
+	// fullShare is the part of these two which a full queue must not drain: whoever
 	// comes then is dropped, and tries again after a second.
 	fullShare = 5
 )
@@ -52,7 +52,7 @@ type Look struct {
 // Census says who waits in the queues of all listeners that share one address.
 type Census struct {
 	Before, After map[uint64]uint32   // length of each queue, by cookie: before and after Waiting was taken
-	Waiting       map[uint64]struct{} // cookies of connections that nobody has accepted
+	Waiting       map[uint64]struct{} // cookies of connections that nobody has accepted: all of these, and perhaps others
 }
 
 // Queue is the accept queue of one listener. The zero value has seen nothing. Not safe
@@ -81,12 +81,17 @@ func (q *Queue) Stalled() bool { return q.stalled }
 func (q *Queue) Empty() bool { return q.last == 0 }
 
 // Patience is how long the queue must not drain to be called stalled: Stall, or twice
-// as long as the last stall that ended by itself within Memory, and at most LongestStall.
-func (q *Queue) Patience(now time.Time) time.Duration {
-	if q.patience == 0 || now.Sub(q.learnt) >= Memory {
-		return Stall
+// as long as the last stall that ended by itself within Memory, and at most LongestStall. A full queue
+// is given a fifth of these bounds.
+func (q *Queue) Patience(now time.Time, full bool) time.Duration {
+	least, most := Stall, LongestStall
+	if full {
+		least, most = Stall/fullShare, LongestStall/fullShare
 	}
-	return q.patience
+	if q.patience == 0 || now.Sub(q.learnt) >= Memory {
+		return least
+	}
+	return min(max(q.patience, least), most)
 }
 
 // Look takes in one look. After Count the caller calls Census at once.
@@ -110,10 +115,8 @@ func (q *Queue) Look(now time.Time, l Look) Verdict {
 	case q.since.IsZero(), shorter:
 		q.begin(now)
 	}
-	wait, full := q.Patience(now), l.Wanted && l.Queue > l.Backlog
-	if full {
-		wait /= fullShare
-	}
+	full := l.Wanted && l.Queue > l.Backlog
+	wait := q.Patience(now, full)
 	apart := wait * 2 / 5 // the census that a stall is proven from
 	switch lasted := now.Sub(q.since); {
 	case q.first == nil:
@@ -140,8 +143,7 @@ func (q *Queue) drained(now time.Time) Verdict {
 	if q.last > q.held/2 {
 		return Nothing
 	}
-	q.patience = min(max(2*now.Sub(q.since), Stall), LongestStall)
-	q.learnt, q.stalled = now, false
+	q.patience, q.learnt, q.stalled = 2*now.Sub(q.since), now, false
 	q.end()
 	return Drained
 }

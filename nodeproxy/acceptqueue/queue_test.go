@@ -133,7 +133,7 @@ func TestAnotherListenerBeginsAnew(t *testing.T) {
 	if got := m.look(); got != Replaced {
 		t.Errorf("verdict %d; want Replaced", got)
 	}
-	if m.q.Stalled() || m.q.Patience(m.now) != Stall {
+	if m.q.Stalled() || m.q.Patience(m.now, false) != Stall {
 		t.Error("the new one has the old one's past")
 	}
 }
@@ -153,5 +153,32 @@ func TestAQueueThatIsSeenShorterNowAndThenIsNotCounted(t *testing.T) {
 			t.Fatalf("look %d: verdict %d at length %d", i, v, m.length(0))
 		}
 		m.now = m.now.Add(step)
+	}
+}
+
+// An application that serves one after the other, each for a while, and whose queue is short: what it
+// has recovered from once is no stall the next time.
+func TestPausesOfAFullQueueAreLearnt(t *testing.T) {
+	for _, pause := range []time.Duration{60, 100, 150} {
+		pause *= time.Millisecond
+		m := newModel(1, 1)
+		m.wanted = true
+		stalls := 0
+		for next := pause; m.now.Sub(epoch) < 30*time.Second; m.now = m.now.Add(5 * time.Millisecond) {
+			m.arrive(0)
+			if m.now.Sub(epoch) >= next {
+				m.acceptOne(0)
+				m.acceptOne(0)
+				next += pause
+				m.look() // while they are served
+				continue
+			}
+			if m.look() == Stalled {
+				stalls++
+			}
+		}
+		if stalls > 2 {
+			t.Errorf("%v between accepts: called stalled %d times in 30 s", pause, stalls)
+		}
 	}
 }

@@ -24,9 +24,6 @@ type Namespace interface{ Do(f func() error) error }
 // been closed that were not told of.
 var ErrLost = errors.New("sockdiag: events were lost")
 
-// MaxConnections bounds what [Table.Connections] returns.
-const MaxConnections = 1 << 16
-
 // Listener is one listening socket.
 type Listener struct {
 	Cookie  uint64         // its name, never used again in this namespace
@@ -39,9 +36,3 @@ type Listener struct {
 
 // Full says whether the kernel drops new connections.
 func (l Listener) Full() bool { return l.Queue > l.Backlog }
-
-// Connection is one established connection, at its accepting end.
-type Connection struct {
-	Cookie   uint64
-	Accepted bool // by the application: not one that waits in the queue
-}

@@ -53,7 +53,11 @@ func (t *Table) openAsks() (err error) {
 		return os.NewSyscallError("socket", err)
 	}
 	limit := unix.NsecToTimeval(int64(answerTime))
-	return os.NewSyscallError("setsockopt", unix.SetsockoptTimeval(t.asks, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
+	return errors.Join(
+		os.NewSyscallError("setsockopt", unix.SetsockoptTimeval(t.asks, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)),
+		// To the kernel, and nobody else: whoever has CAP_NET_ADMIN in a pod could send answers otherwise.
+		os.NewSyscallError("connect", unix.Connect(t.asks, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})),
+	)
 }
 
 // openEvents subscribes to the end of TCP sockets. Of all that end only those without a
@@ -152,15 +156,17 @@ func (t *Table) Group(l Listener) (group []Listener, err error) {
 	return group, err
 }
 
-// Connections returns the established connections to at that the group of l has taken, at
-// most [MaxConnections]. It looks at every connection of the machine: for once in a while.
-func (t *Table) Connections(l Listener, at netip.AddrPort) (list []Connection, err error) {
-	err = t.ask(question{all: true, family: l.family, states: waitingStates, local: portOnly(at)}, func(s socket) {
-		if s.local == at && len(list) < MaxConnections {
-			list = append(list, Connection{Cookie: s.cookie, Accepted: s.inode != 0})
+// Waiting returns the cookies of the connections that wait in the queues of the group of l, by whatever
+// address they came; of a listener of all addresses also those of others that have its port. It looks at
+// every connection of the machine: for once in a while.
+func (t *Table) Waiting(l Listener) (cookies []uint64, err error) {
+	all := l.Local.Addr().IsUnspecified()
+	err = t.ask(question{all: true, family: l.family, states: waitingStates, local: portOnly(l.Local)}, func(s socket) {
+		if s.inode == 0 && (all || s.local == l.Local) {
+			cookies = append(cookies, s.cookie)
 		}
 	})
-	return list, err
+	return cookies, err
 }
 
 // portOnly is the port of at and any address: what a dump goes by.

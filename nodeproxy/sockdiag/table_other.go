@@ -27,7 +27,7 @@ func (*Table) Listener(netip.AddrPort) (Listener, bool, error) {
 // Group fails.
 func (*Table) Group(Listener) ([]Listener, error) { return nil, errors.ErrUnsupported }
 
-// Connections fails.
-func (*Table) Connections(Listener, netip.AddrPort) ([]Connection, error) {
+// Waiting fails.
+func (*Table) Waiting(Listener) ([]uint64, error) {
 	return nil, errors.ErrUnsupported
 }
