@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // capturedBelief is how the capture of one local workload stands.
@@ -54,6 +56,14 @@ func (c *captures) dump() []capturedBelief {
 
 // problems are those that an operator can do something about.
 func (c *captures) problems(nameOf func(uid string) string) (list []string) {
+	if c != nil {
+		here := c.p.locals()
+		for i, n := range c.cfg.Namespaces {
+			if !slices.ContainsFunc(here, func(w *mesh.Workload) bool { return w.UID == n.Workload }) {
+				list = append(list, fmt.Sprintf("capture.namespaces[%d].workload: discovery has no workload %q on node %s of network %s: name one by its uid there, or remove the entry", i, n.Workload, c.p.cfg.Node, c.p.cfg.Network))
+			}
+		}
+	}
 	for _, b := range c.dump() {
 		if b.Error != "" {
 			list = append(list, fmt.Sprintf("pod %s is not captured: %s", nameOf(b.Workload), b.Error))

@@ -34,7 +34,9 @@ func (c *captures) resolvConfOf(h *captured) (r names.Resolver, ok bool, err err
 		if i < 0 || c.cfg.Namespaces[i].ResolvConf == "" {
 			return r, false, nil
 		}
-		text, err = os.ReadFile(c.cfg.Namespaces[i].ResolvConf)
+		if text, err = os.ReadFile(c.cfg.Namespaces[i].ResolvConf); err != nil {
+			return r, false, fmt.Errorf("capture.namespaces[%d].resolvConf: %w: name the file by which the pod resolves, or leave it out, and names are not answered in it", i, err)
+		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, false, nil

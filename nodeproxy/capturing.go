@@ -21,9 +21,9 @@ type Capture struct {
 
 // PodNamespace is where the network namespace of one workload is.
 type PodNamespace struct {
-	Workload   string `yaml:"workload" doc:"UID of the local workload"`
+	Workload   string `yaml:"workload" doc:"UID of the local workload; its first address is at an interface of that namespace"`
 	Path       string `yaml:"path" doc:"file of its network namespace, such as /run/netns/shop"`
-	ResolvConf string `yaml:"resolvConf" doc:"its resolver configuration; left out, names are not answered in it"`
+	ResolvConf string `yaml:"resolvConf" doc:"file of its resolver configuration, such as /etc/netns/shop/resolv.conf; left out, names are not answered in it"`
 }
 
 // Values of capture.scope.
