@@ -299,6 +299,7 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 		defer cancel()
 		defer h.stop()
 		h.in.drain(dctx)
+		h.names.drain(dctx)
 	})
 	c.p.log.Info().Str("workload", h.uid).Msg("captured no more")
 }
@@ -321,6 +322,7 @@ func (c *captures) drain(ctx context.Context) {
 	for _, h := range c.list() {
 		h.names.release()
 		h.closeListeners()
+		wg.Go(func() { h.names.drain(ctx) })
 		wg.Go(func() { h.in.drain(ctx) })
 		for _, o := range h.outs {
 			wg.Go(func() { o.drain(ctx) })

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/names"
@@ -18,9 +20,10 @@ import (
 // nameSockets answer the queries of one captured workload. They end with their context.
 type nameSockets struct {
 	server  *names.Server
-	udp     []net.PacketConn
+	udp     []*net.UDPConn
 	tcp     []net.Listener
 	capture *capture.Names // leads queries here; nil until it does
+	served  sync.WaitGroup
 }
 
 // resolvConfOf is what a workload's own resolver goes by; not ok if it has nothing that
@@ -68,7 +71,7 @@ func (c *captures) openNames(h *captured, addresses, loopback []netip.Addr, list
 		if err != nil {
 			return fmt.Errorf("listen in its network namespace: %w", err)
 		}
-		h.names.udp = append(h.names.udp, u)
+		h.names.udp = append(h.names.udp, u.(*net.UDPConn))
 	}
 	var servers []netip.Addr
 	for _, s := range r.Servers {
@@ -91,18 +94,55 @@ func (n *nameSockets) serve(ctx context.Context, run func(func())) {
 	if n == nil {
 		return
 	}
+	n.served.Add(len(n.udp) + len(n.tcp))
 	for _, u := range n.udp {
-		run(func() { n.server.ServeUDP(ctx, u) })
+		run(func() {
+			defer n.served.Done()
+			n.server.ServeUDP(ctx, u)
+		})
 	}
 	for _, l := range n.tcp {
-		run(func() { n.server.ServeTCP(ctx, l) })
+		run(func() {
+			defer n.served.Done()
+			n.server.ServeTCP(ctx, l)
+		})
 	}
 }
 
-// release has the pod ask its own resolvers, or the next node proxy; what was asked before is answered.
+// lastQueries is how long queries are taken that were in a socket's queue when it was released.
+const lastQueries = 50 * time.Millisecond
+
+// release has the pod ask its own resolvers, or the next node proxy; what was asked before is answered
+// until drain has returned.
 func (n *nameSockets) release() {
-	if n != nil && n.capture != nil {
+	if n == nil {
+		return
+	}
+	if n.capture != nil {
 		n.capture.Close()
+	}
+	for _, l := range n.tcp {
+		l.Close()
+	}
+	for _, u := range n.udp {
+		capture.Leave(u)
+		u.SetReadDeadline(time.Now().Add(lastQueries))
+	}
+}
+
+// drain returns when what was asked before release has been answered, or ctx has ended.
+func (n *nameSockets) drain(ctx context.Context) {
+	if n == nil {
+		return
+	}
+	ended := make(chan struct{})
+	go func() { // ends at the latest with the context of serve
+		n.served.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
 	}
 }
 
@@ -114,8 +154,5 @@ func (n *nameSockets) close() {
 	}
 	for _, u := range n.udp {
 		u.Close()
-	}
-	for _, l := range n.tcp {
-		l.Close()
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -82,8 +83,9 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// ServeUDP answers the datagrams of conn until ctx ends or conn is closed, and closes it. When it returns nothing
-// that it began goes on. It returns nil after ctx has ended.
+// ServeUDP answers the datagrams of conn until ctx ends or conn is closed, and closes it. Once a read deadline of
+// conn has passed it reads no more, and returns when what was asked is answered. When it returns nothing
+// that it began goes on. It returns nil after ctx has ended, or the deadline has passed.
 func (s *Server) ServeUDP(ctx context.Context, conn net.PacketConn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var begun sync.WaitGroup
@@ -98,6 +100,9 @@ func (s *Server) ServeUDP(ctx context.Context, conn net.PacketConn) error {
 		n, from, err := conn.ReadFrom(buf)
 		switch {
 		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			begun.Wait()
 			return nil
 		case err != nil && !s.goesOn(ctx, &failures, err):
 			return err

@@ -465,7 +465,7 @@ func TestAnIdleTCPConnectionEnds(t *testing.T) {
 			s := still(nil, imported("cart", "shop", "240.240.0.1"))
 			here, there := net.Pipe()
 			began := time.Now()
-			go s.stream(t.Context(), there)
+			go s.stream(t.Context(), t.Context(), there)
 			time.Sleep(3 * time.Second)
 			go here.Write(prefixed(packed(t, "cart.shop.mesh.internal", dns.TypeA)))
 			if _, err := readPrefixed(here); err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/accept"
 )
 
-// ServeTCP answers the connections of l until ctx ends or l is closed, and closes it. When it
+// ServeTCP answers the connections of l until ctx ends or l is closed, and closes it. If it was l that was
+// closed, what was asked on connections is answered before these end. When it
 // returns nothing that it began goes on. It returns nil after ctx has ended.
 func (s *Server) ServeTCP(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -21,6 +22,8 @@ func (s *Server) ServeTCP(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	defer l.Close()
+	last, end := context.WithCancel(ctx) // ends with l
+	defer end()
 	var failures accept.Failures
 	for {
 		c, err := l.Accept()
@@ -31,6 +34,8 @@ func (s *Server) ServeTCP(ctx context.Context, l net.Listener) error {
 			}
 			return nil
 		case err != nil && !s.goesOn(ctx, &failures, err):
+			end()
+			begun.Wait()
 			return err
 		case err != nil:
 			continue
@@ -45,16 +50,18 @@ func (s *Server) ServeTCP(ctx context.Context, l net.Listener) error {
 		}
 		begun.Go(func() {
 			defer func() { <-s.conns }()
-			s.stream(ctx, c)
+			s.stream(ctx, last, c)
 		})
 	}
 }
 
-// stream answers the queries of one connection, one after the other.
-func (s *Server) stream(ctx context.Context, c net.Conn) {
+// stream answers the queries of one connection, one after the other; the one that is
+// being answered when last ends, before ctx does, is the last.
+func (s *Server) stream(ctx, last context.Context, c net.Conn) {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
+	defer context.AfterFunc(last, func() { c.SetReadDeadline(time.Unix(1, 0)) })()
 	write := func(b []byte) error {
 		c.SetWriteDeadline(time.Now().Add(tcpIdle))
 		if ctx.Err() != nil {
@@ -65,7 +72,7 @@ func (s *Server) stream(ctx context.Context, c net.Conn) {
 	}
 	for {
 		c.SetReadDeadline(time.Now().Add(tcpIdle))
-		if ctx.Err() != nil {
+		if last.Err() != nil {
 			return
 		}
 		raw, err := readPrefixed(c)
