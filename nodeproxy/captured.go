@@ -44,7 +44,9 @@ type captured struct {
 	rules   capture.Rules
 	in      *inbound
 	outs    []*outbound
-	names   *nameSockets // nil: it has no resolver that could be captured
+	names   *nameSockets   // nil: it has no resolver that could be captured
+	watch   *capture.Watch // of its rules
+	reset   time.Time      // when they were set again last, since somebody else had changed them
 	since   time.Time
 	data    context.Context // of its names; ended by stop
 	stop    context.CancelFunc
@@ -163,7 +165,7 @@ func (c *captures) revise(ctx context.Context) (missing, found bool) {
 		case w == nil, !h.place.alive(), w.Addresses[0] != h.address:
 			c.leave(ctx, h, w == nil)
 			moved = true
-		case overlap == nil && !sameRules(h.rules, rules):
+		case overlap == nil && !c.p.draining.Load() && (!sameRules(h.rules, rules) || c.meddled(h, now)):
 			c.replace(h, rules)
 		}
 	}
@@ -234,6 +236,9 @@ func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
 	h := &captured{uid: w.UID, address: w.Addresses[0], place: at, rules: rules, since: time.Now()}
 	h.data, h.stop = context.WithCancel(c.p.data)
 	err := c.open(h, w)
+	if err == nil {
+		h.watch, err = capture.NewWatch(at.ns)
+	}
 	c.mu.Lock()
 	if err == nil && c.p.draining.Load() {
 		err = errors.New("this process stops")
@@ -248,6 +253,7 @@ func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
 		h.stop()
 		h.names.close()
 		h.closeListeners()
+		h.watch.Close()
 		at.close()
 		c.fail(w.UID, err)
 		return
@@ -292,6 +298,7 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 	}
 	h.names.release()
 	h.closeListeners()
+	h.watch.Close()
 	h.place.close()
 	c.p.pool.Retire(func(k pool.Key) bool { return k.From == h.uid }) // the next ones begin where it is then
 	c.leaving.Go(func() {
@@ -302,6 +309,31 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 		h.names.drain(dctx)
 	})
 	c.p.log.Info().Str("workload", h.uid).Msg("captured no more")
+}
+
+// resetEvery is how often rules are set again at most: another process of this node may have set its own, the next
+// one with another configuration, and neither is to keep the other busy.
+const resetEvery = time.Second
+
+// meddled reports whether somebody else has changed the rules of h or taken them away.
+func (c *captures) meddled(h *captured, now time.Time) bool {
+	if now.Sub(h.reset) < resetEvery {
+		return false
+	}
+	changed, err := h.watch.Changed()
+	if err == nil && !changed {
+		return false
+	}
+	hold, err := capture.Hold(h.place.ns, h.rules)
+	if err != nil {
+		c.fail(h.uid, err)
+		return false
+	}
+	if !hold {
+		h.reset = now
+		c.p.log.Warn().Str("workload", h.uid).Msg("somebody else has changed the rules in a captured pod: they are set again")
+	}
+	return !hold
 }
 
 // replace has h captured by other rules.
@@ -345,6 +377,7 @@ func (c *captures) close() {
 		h.stop()
 		h.names.close()
 		h.closeListeners()
+		h.watch.Close()
 		h.place.close()
 	}
 }

@@ -61,7 +61,7 @@ func Set(ns *podns.Namespace, r Rules) error {
 			return explain(err)
 		}
 		t := replaced(c)
-		b := &batch{c: c, table: t}
+		b := &batch{c: c, table: t, about: r.digest()}
 		b.prefixes("addresses4", nftables.TypeIPAddr, four)
 		b.prefixes("addresses6", nftables.TypeIP6Addr, six)
 		if err := c.AddSet(&nftables.Set{Table: t, Name: ownerMark + hex.EncodeToString([]byte(r.Owner)), KeyType: nftables.TypeInetService}, nil); err != nil {
@@ -133,6 +133,7 @@ func explain(err error) error {
 type batch struct {
 	c     *nftables.Conn
 	table *nftables.Table
+	about []byte // kept with each rule
 	sets  []*nftables.Set
 	err   error
 }
@@ -149,7 +150,7 @@ func (b *batch) rule(c *nftables.Chain, parts ...any) {
 			all = append(all, &expr.Lookup{SourceRegister: 1, SetName: p.set, SetID: b.sets[i].ID})
 		}
 	}
-	b.c.AddRule(&nftables.Rule{Table: b.table, Chain: c, Exprs: all})
+	b.c.AddRule(&nftables.Rule{Table: b.table, Chain: c, Exprs: all, UserData: b.about})
 }
 
 // prefixes adds a set of addresses.

@@ -1,0 +1,116 @@
+//go:build linux
+
+package capture
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
+)
+
+// Watch says cheaply whether any rules in a namespace have changed: containers in it that may set
+// rules may take ours away with theirs (nft flush ruleset). Not safe for concurrent use.
+type Watch struct {
+	socket     *netlink.Conn
+	generation uint32
+}
+
+// NewWatch begins to watch. Close ends it.
+func NewWatch(ns *podns.Namespace) (w *Watch, err error) {
+	w = &Watch{}
+	err = ns.FD(func(fd int) error {
+		w.socket, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: fd})
+		return err
+	})
+	if err != nil {
+		return nil, explain(err)
+	}
+	return w, nil
+}
+
+// Changed reports whether rules have changed since the last call: whoever's, ours too. The first one says so.
+// It costs two system calls.
+func (w *Watch) Changed() (bool, error) {
+	got, err := w.socket.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
+		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
+	})
+	if err != nil {
+		return false, fmt.Errorf("ask for the generation of nftables rules: %w", err)
+	}
+	for _, m := range got {
+		if len(m.Data) < 4 {
+			continue
+		}
+		attrs, err := netlink.UnmarshalAttributes(m.Data[4:])
+		if err != nil {
+			return false, fmt.Errorf("generation of nftables rules: %w", err)
+		}
+		for _, a := range attrs {
+			if a.Type == unix.NFTA_GEN_ID && len(a.Data) == 4 {
+				before := w.generation
+				w.generation = binary.BigEndian.Uint32(a.Data)
+				return before != w.generation, nil
+			}
+		}
+	}
+	return true, nil // a kernel that does not say
+}
+
+// Close ends the watch; nil is one that never began.
+func (w *Watch) Close() error {
+	if w == nil {
+		return nil
+	}
+	return w.socket.Close()
+}
+
+// Hold reports whether the rules in a namespace are r, as Set has set them.
+func Hold(ns *podns.Namespace, r Rules) (bool, error) {
+	_, there, err := Owner(ns)
+	if !there || err != nil {
+		return false, err
+	}
+	holds := true
+	err = ns.FD(func(fd int) error {
+		c, err := nftables.New(nftables.WithNetNSFd(fd))
+		if err != nil {
+			return err
+		}
+		t := &nftables.Table{Name: table, Family: nftables.TableFamilyINet}
+		for _, chain := range []string{"output", "refuse"} {
+			rules, err := c.GetRules(t, &nftables.Chain{Name: chain, Table: t})
+			if err != nil {
+				return err
+			}
+			if len(rules) != 2 { // one for each version of IP
+				holds = false
+			}
+			for _, rule := range rules {
+				if !bytes.Equal(rule.UserData, r.digest()) {
+					holds = false
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return false, explain(err)
+	}
+	return holds, nil
+}
+
+// digest tells rules apart, as the comment that the kernel keeps with each.
+func (r Rules) digest() []byte {
+	sum := sha256.Sum256([]byte(r.String()))
+	return userdata.AppendString(nil, userdata.TypeComment, "isthmus "+hex.EncodeToString(sum[:8]))
+}
