@@ -29,7 +29,8 @@ type captures struct {
 	cfg     Capture
 	finder  podns.Finder
 	leaving sync.WaitGroup // drains of what is captured no more
-	first   atomic.Bool    // all workloads that were there have been looked for once
+	sources sources
+	first   atomic.Bool // all workloads that were there have been looked for once
 
 	mu      sync.Mutex
 	held    map[string]*captured // by workload UID
@@ -44,9 +45,11 @@ type captured struct {
 	rules   capture.Rules
 	in      *inbound
 	outs    []*outbound
-	names   *nameSockets   // nil: it has no resolver that could be captured
-	watch   *capture.Watch // of its rules
-	reset   time.Time      // when they were set again last, since somebody else had changed them
+	names   *nameSockets    // nil: it has no resolver that could be captured
+	use     *sourceUse      // of its namespace
+	source  *originalSource // nil: its application sees the pod's own address
+	watch   *capture.Watch  // of its rules
+	reset   time.Time       // when they were set again last, since somebody else had changed them
 	since   time.Time
 	data    context.Context // of its names; ended by stop
 	stop    context.CancelFunc
@@ -108,7 +111,7 @@ func newCaptures(p *Proxy) *captures {
 	if !p.cfg.Capture.on() {
 		return nil
 	}
-	return &captures{p: p, cfg: p.cfg.Capture, finder: podns.Finder{Proc: p.cfg.Capture.Proc}, held: map[string]*captured{}, failing: map[string]*lack{}}
+	return &captures{p: p, cfg: p.cfg.Capture, finder: podns.Finder{Proc: p.cfg.Capture.Proc}, held: map[string]*captured{}, sources: sources{uses: map[podns.ID]*sourceUse{}}, failing: map[string]*lack{}}
 }
 
 // follow captures what is on this node, until ctx ends.
@@ -291,7 +294,8 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 	c.mu.Lock()
 	delete(c.held, h.uid)
 	c.mu.Unlock()
-	if whole && h.place.alive() {
+	released := whole && h.place.alive()
+	if released {
 		if err := capture.Remove(h.place.ns); err != nil {
 			c.p.log.Error().Str("workload", h.uid).Err(err).Msg("rules are left in a pod that is captured no more")
 		}
@@ -299,7 +303,6 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 	h.names.release()
 	h.closeListeners()
 	h.watch.Close()
-	h.place.close()
 	c.p.pool.Retire(func(k pool.Key) bool { return k.From == h.uid }) // the next ones begin where it is then
 	c.leaving.Go(func() {
 		dctx, cancel := context.WithTimeout(ctx, c.p.cfg.Timeouts.Drain)
@@ -307,7 +310,15 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 		defer h.stop()
 		h.in.drain(dctx)
 		h.names.drain(dctx)
+		if released { // not before: what applications answer would leave the pod
+			c.closeSource(h, true)
+			h.place.close()
+		}
 	})
+	if !released {
+		c.closeSource(h, false)
+		h.place.close() // its sockets may be all that keeps the namespace
+	}
 	c.p.log.Info().Str("workload", h.uid).Msg("captured no more")
 }
 

@@ -76,7 +76,14 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 	if err := c.openNames(h, addresses, loopback, listen); err != nil {
 		return err
 	}
-	return capture.Set(h.place.ns, h.rules)
+	if err := c.openSource(h, addresses, !ours); err != nil {
+		return err
+	}
+	if err := capture.Set(h.place.ns, h.rules); err != nil {
+		c.closeSource(h, !ours)
+		return err
+	}
+	return nil
 }
 
 // control is a Control of package net.

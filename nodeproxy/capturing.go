@@ -13,10 +13,11 @@ import (
 
 // Capture is how connections of local pods are captured in their own network namespaces.
 type Capture struct {
-	Scope      string         `yaml:"scope" default:"off" doc:"which connections of local pods come here by themselves: off, none, so that applications connect to a listener below; vips, those to virtual addresses (ranges) and to cluster IPs of services that lead to other networks too; what else a pod sends is left alone; release, none, and rules that were set before are taken out of all pods of the node, which otherwise go on to refuse such connections. Needs root, or the capabilities SYS_ADMIN, NET_ADMIN and SYS_PTRACE, and nf_tables" env:"ISTHMUS_CAPTURE"`
-	Proc       string         `yaml:"proc" default:"/proc" doc:"proc file system of the node, where the processes of its pods are: a container has to mount it"`
-	Ranges     []netip.Prefix `yaml:"ranges" doc:"virtual addresses of the mesh, those that the controller gives out: they must be nobody's in the cluster; left out: 240.240.0.0/16 and 2001:2::/48"`
-	Namespaces []PodNamespace `yaml:"namespaces" doc:"where there is no kubelet: workloads whose network namespaces are known by a file"`
+	Scope          string         `yaml:"scope" default:"off" doc:"which connections of local pods come here by themselves: off, none, so that applications connect to a listener below; vips, those to virtual addresses (ranges) and to cluster IPs of services that lead to other networks too; what else a pod sends is left alone; release, none, and rules that were set before are taken out of all pods of the node, which otherwise go on to refuse such connections. Needs root, or the capabilities SYS_ADMIN, NET_ADMIN and SYS_PTRACE, and nf_tables" env:"ISTHMUS_CAPTURE"`
+	Proc           string         `yaml:"proc" default:"/proc" doc:"proc file system of the node, where the processes of its pods are: a container has to mount it"`
+	Ranges         []netip.Prefix `yaml:"ranges" doc:"virtual addresses of the mesh, those that the controller gives out: they must be nobody's in the cluster; left out: 240.240.0.0/16 and 2001:2::/48"`
+	OriginalSource string         `yaml:"originalSource" default:"auto" doc:"whether the application of a captured pod sees the address of who connects to the pod (a pod of its network, or the gateway through which other networks come) as that of its client: true, always, and a pod where that is impossible is not captured; auto, where it is possible; false, never: it sees the pod's own. It sees the pod's own as well where the other one is of another family, or one of the pod's" env:"ENABLE_ORIG_SRC"`
+	Namespaces     []PodNamespace `yaml:"namespaces" doc:"where there is no kubelet: workloads whose network namespaces are known by a file"`
 }
 
 // PodNamespace is where the network namespace of one workload is.
@@ -35,7 +36,7 @@ const (
 )
 
 func defaultCapture() Capture {
-	return Capture{Scope: CaptureOff, Proc: "/proc", Ranges: []netip.Prefix{netip.MustParsePrefix("240.240.0.0/16"), netip.MustParsePrefix("2001:2::/48")}}
+	return Capture{Scope: CaptureOff, OriginalSource: SourceAuto, Proc: "/proc", Ranges: []netip.Prefix{netip.MustParsePrefix("240.240.0.0/16"), netip.MustParsePrefix("2001:2::/48")}}
 }
 
 func (c Capture) on() bool { return c.Scope == CaptureVIPs }
@@ -50,6 +51,11 @@ func (c Capture) check(v *strictyaml.Check) {
 	case CaptureVIPs, CaptureRelease:
 	default:
 		v.Fail("capture.scope", "%q is unknown: use %s, %s or %s", c.Scope, CaptureOff, CaptureVIPs, CaptureRelease)
+	}
+	switch c.OriginalSource {
+	case SourceAuto, SourceTrue, SourceFalse, "":
+	default:
+		v.Fail("capture.originalSource", "%q is unknown: use %s, %s or %s", c.OriginalSource, SourceAuto, SourceTrue, SourceFalse)
 	}
 	if !filepath.IsAbs(c.Proc) {
 		v.Fail("capture.proc", "%q is no absolute path: use /proc, or where the node's is mounted", c.Proc)

@@ -343,3 +343,19 @@ func TestConfigNamesThatAreNotKnownHaveTheirLines(t *testing.T) {
 		})
 	}
 }
+
+// The words are those of ztunnel's variable, which are booleans in YAML and empty for auto.
+func TestValuesOfOriginalSource(t *testing.T) {
+	for value, good := range map[string]bool{"auto": true, "true": true, "false": true, "yes": false, "always": false} {
+		c, _, err := load(t, smallest+"capture: {scope: vips, originalSource: "+value+"}\n")
+		if (err == nil) != good || good && c.Capture.OriginalSource != value {
+			t.Errorf("%s is read as %q, %v", value, c.Capture.OriginalSource, err)
+		}
+	}
+	for value, want := range map[string]string{"": "auto", "true": "true", "false": "false"} {
+		t.Setenv("ENABLE_ORIG_SRC", value)
+		if c, _, err := load(t, smallest+"capture: {scope: vips}\n"); err != nil || c.Capture.OriginalSource != want {
+			t.Errorf("ENABLE_ORIG_SRC=%s is read as %q, %v; want %s", value, c.Capture.OriginalSource, err, want)
+		}
+	}
+}

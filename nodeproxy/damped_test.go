@@ -76,7 +76,7 @@ func watchFor(t *testing.T, long time.Duration, down func(time.Duration) bool) *
 	}, zerolog.Nop())
 	for time.Since(begun) < long {
 		if !s.isOut() {
-			if c, _, err := w.dial(ctx, pod, 8080); err == nil {
+			if c, _, err := w.dial(ctx, pod, 8080, netip.Addr{}); err == nil {
 				c.Close()
 			}
 		}

@@ -241,7 +241,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, a access, o
 			permit.end()
 		}
 	}()
-	conn, reason, err := in.p.witness.dial(ctx, w, target)
+	conn, reason, err := in.p.witness.dial(ctx, w, target, addrPort(req.Session.RemoteAddr()).Addr())
 	if err != nil {
 		if reason == "" {
 			a.result, a.err = "cancelled", err

@@ -84,7 +84,7 @@ func TestAListenerThatHandsItsPortOverMovesNothing(t *testing.T) {
 		next := listenAt(t, l.Addr().String(), true)
 		l.Close()
 		l = next
-		if c, reason, err := w.dial(t.Context(), w.pod.Load(), k.Port); err != nil {
+		if c, reason, err := w.dial(t.Context(), w.pod.Load(), k.Port, netip.Addr{}); err != nil {
 			t.Fatal(reason, err)
 		} else {
 			c.Close()
@@ -101,7 +101,7 @@ func TestAnApplicationThatAcceptsNobodyIsOutUntilItDoes(t *testing.T) {
 	w, k := seeing(t, "127.99.6.3", addrPort(l.Addr()).Port())
 	began := time.Now()
 	connect := func() {
-		c, reason, err := w.dial(t.Context(), w.pod.Load(), k.Port)
+		c, reason, err := w.dial(t.Context(), w.pod.Load(), k.Port, netip.Addr{})
 		if err != nil {
 			t.Fatalf("%s, %v: there is room in the queue", reason, err)
 		}
@@ -159,7 +159,7 @@ func TestAFullAcceptQueueIsFoundWhileTheFirstConnectWaits(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		w.dial(ctx, w.pod.Load(), k.Port)
+		w.dial(ctx, w.pod.Load(), k.Port, netip.Addr{})
 	}()
 	within(t, "ejected", func() bool { return w.isOut(k) })
 	t.Logf("ejected after %v", time.Since(began))
@@ -176,7 +176,7 @@ func TestWhoAcceptsThoseOfAnotherAddressIsNotStalled(t *testing.T) {
 	port := addrPort(l.Addr()).Port()
 	w, k := seeing(t, "127.99.6.5", port)
 	for range 40 {
-		c, reason, err := w.dial(t.Context(), w.pod.Load(), k.Port)
+		c, reason, err := w.dial(t.Context(), w.pod.Load(), k.Port, netip.Addr{})
 		if err != nil {
 			t.Fatal(reason, err)
 		}

@@ -198,7 +198,7 @@ func (w *seenWorld) watchIt() {
 }
 
 func (w *seenWorld) connect(ctx context.Context) {
-	if c, _, err := w.dial(ctx, w.pod, 8080); err == nil {
+	if c, _, err := w.dial(ctx, w.pod, 8080, netip.Addr{}); err == nil {
 		c.Close()
 	}
 }

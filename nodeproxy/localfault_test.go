@@ -37,7 +37,7 @@ func cannotDial(t *testing.T, errno syscall.Errno) {
 
 	set(errno)
 	for range 20 {
-		if _, reason, err := w.dial(t.Context(), w.pod.Load(), 8080); err == nil || reason != header.ReasonOverload {
+		if _, reason, err := w.dial(t.Context(), w.pod.Load(), 8080, netip.Addr{}); err == nil || reason != header.ReasonOverload {
 			t.Fatalf("reason %q, %v; want overload, which is nobody's health", reason, err)
 		}
 	}
@@ -47,7 +47,7 @@ func cannotDial(t *testing.T, errno syscall.Errno) {
 	}
 
 	set(syscall.ECONNREFUSED) // and the series that this begins finds no descriptor
-	w.dial(t.Context(), w.pod.Load(), 8080)
+	w.dial(t.Context(), w.pod.Load(), 8080, netip.Addr{})
 	set(errno)
 	time.Sleep(time.Minute)
 	key := health.Key{Endpoint: w.pod.Load().Endpoint, Port: 8080}

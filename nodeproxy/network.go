@@ -48,15 +48,16 @@ const hopKeepAlive = 180 * time.Second
 
 func dialKernel(keepAlive time.Duration) dialTCP { return dialWith(keepAlive, resetUnlessConnected) }
 
-// dialFrom connects from within a pod's network namespace; no rule of the pod applies.
-func dialFrom(ns *podns.Namespace, keepAlive time.Duration) dialTCP {
+// dialFrom connects from within a pod's network namespace; no rule of the pod applies. more come
+// after all other settings.
+func dialFrom(ns *podns.Namespace, keepAlive time.Duration, more ...control) dialTCP {
 	enter := func(network, address string, c syscall.RawConn) error {
 		if err := ns.Control(network, address, c); err != nil {
 			return fmt.Errorf("%w (%w)", err, syscall.EACCES) // a fault of this host, whatever it is
 		}
 		return nil
 	}
-	return dialWith(keepAlive, controls(enter, capture.Mark, resetUnlessConnected))
+	return dialWith(keepAlive, controls(append([]control{enter, capture.Mark, resetUnlessConnected}, more...)...))
 }
 
 func dialWith(keepAlive time.Duration, c control) dialTCP {

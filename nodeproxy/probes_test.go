@@ -58,7 +58,7 @@ func closedPort(t *testing.T, addr string) uint16 {
 
 func (w *testWitness) refused(t *testing.T, port uint16) {
 	t.Helper()
-	if c, reason, err := w.dial(t.Context(), w.pod.Load(), port); err == nil || reason != header.ReasonRefused {
+	if c, reason, err := w.dial(t.Context(), w.pod.Load(), port, netip.Addr{}); err == nil || reason != header.ReasonRefused {
 		t.Fatalf("connection %v, reason %q, %v; want refused", c, reason, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -133,7 +134,9 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	p.registry.MustRegister(file.NewCollector(p.watcher), newToldCollector(p.own))
 	p.witness = newWitness(p.data, cfg, p.declared, dialKernel(0), p.changed, log)
 	p.witness.late = p.late
-	p.witness.from = func(uid string, otherwise dialTCP) dialTCP { return p.captures.dialer(uid, 0, otherwise) }
+	p.witness.from = func(uid string, client netip.Addr, otherwise dialTCP) dialTCP {
+		return p.captures.toApplication(uid, client, otherwise)
+	}
 	if p.witness.on && cfg.OutlierDetection.Listeners {
 		p.witness.sockets = newListeners(p.data, openSockets, p.witness, p.registry, log)
 	}

@@ -2,6 +2,7 @@ package nodeproxy
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
@@ -41,7 +42,7 @@ func (p *Proxy) releasePod(uid string, ns *podns.Namespace) {
 	}
 	owner, there, err := capture.Owner(ns)
 	if err == nil && there && owner == p.captureOwner() {
-		if err = capture.Remove(ns); err == nil {
+		if err = errors.Join(capture.Remove(ns), capture.RemoveSource(ns)); err == nil {
 			p.log.Info().Str("workload", uid).Str("owner", owner).Msg("released")
 		}
 	}

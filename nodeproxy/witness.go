@@ -41,7 +41,7 @@ type witness struct {
 	timeout   time.Duration
 	declared  declared
 	connect   dialTCP
-	from      func(uid string, otherwise dialTCP) dialTCP // how a workload is dialled
+	from      func(uid string, client netip.Addr, otherwise dialTCP) dialTCP // how a workload is dialled for a client; none: for this process
 	prober    *reprobe.Prober[health.Key]
 	changed   func(...healthstream.Target) // there is news of these; never waits
 	late      func(since time.Time) bool   // was this process itself late meanwhile?
@@ -78,18 +78,18 @@ func newWitness(ctx context.Context, c Config, d declared, connect dialTCP, chan
 		network: c.Network, on: c.OutlierDetection.Scope == ScopeEndpoint, timeout: c.Timeouts.App, declared: d, connect: connect,
 		prober: reprobe.New[health.Key](ctx, schedule), changed: changed, log: log,
 		tracker: health.NewTracker[health.Key](c.OutlierDetection.Config, rand.Float64), damper: damping.New(maxDamped),
-		late: func(time.Time) bool { return false }, from: func(_ string, otherwise dialTCP) dialTCP { return otherwise },
+		late: func(time.Time) bool { return false }, from: func(_ string, _ netip.Addr, otherwise dialTCP) dialTCP { return otherwise },
 		threshold: max(c.OutlierDetection.FailureThreshold, 1), hung: map[health.Key]bool{}, stalled: map[health.Key]bool{}, suspected: map[health.Key]int{}, facts: map[health.Key]fact{}, owed: map[health.Key]time.Time{},
 	}
 }
 
-// dial connects to the application of w on target. The reason of a failure is
+// dial connects to the application of w on target, as client where that can be. The reason of a failure is
 // one of refused, timeout and reset, or overload if it was not the application's:
 // this process could not ask. It is empty when ctx ended first.
-func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (net.Conn, header.Reason, error) {
+func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16, client netip.Addr) (net.Conn, header.Reason, error) {
 	key := health.Key{Endpoint: pod.Endpoint, Port: target}
 	if !w.on || w.declared(key) == nil {
-		conn, err := w.dialApp(ctx, pod, target)
+		conn, err := w.dialApp(ctx, pod, target, client)
 		if err != nil && ctx.Err() != nil {
 			return nil, "", err // the client left
 		}
@@ -103,7 +103,7 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (
 	attempt := w.tracker.Begin(key, time.Now())
 	w.mu.Unlock()
 	answered := w.sockets.dialling(key)
-	conn, err := w.dialApp(ctx, pod, target)
+	conn, err := w.dialApp(ctx, pod, target, client)
 	answered()
 	reason, outcome := reasonOf(err), health.Success
 	switch {
@@ -121,8 +121,8 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16) (
 	return conn, reason, err
 }
 
-func (w *witness) dialApp(ctx context.Context, pod *mesh.Workload, target uint16) (net.Conn, error) {
-	return w.from(pod.UID, w.connect)(ctx, netip.AddrPortFrom(pod.Addresses[0], target), w.timeout)
+func (w *witness) dialApp(ctx context.Context, pod *mesh.Workload, target uint16, client netip.Addr) (net.Conn, error) {
+	return w.from(pod.UID, client, w.connect)(ctx, netip.AddrPortFrom(pod.Addresses[0], target), w.timeout)
 }
 
 func reasonOf(err error) header.Reason {
@@ -159,7 +159,7 @@ func (w *witness) watch(key health.Key) {
 		case w.isStalled(key):
 			return errStalled
 		}
-		c, err := w.dialApp(ctx, pod, key.Port)
+		c, err := w.dialApp(ctx, pod, key.Port, netip.Addr{})
 		if err != nil {
 			return err
 		}

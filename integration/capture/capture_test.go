@@ -48,19 +48,17 @@ func TestAnUnchangedPodCallsTheOtherNetwork(t *testing.T) {
 		t.Error(err)
 	}
 	who := map[string]string{"shop-1": "shop", "shop-2": "basket"}
-	for pod, account := range who {
-		found := false
-		for _, l := range w.lines(t, "node-a") {
-			found = found || l["source"] == pod && strings.HasPrefix(fmt.Sprint(l["workload"]), "hello") && l["peer"] == "spiffe://cluster.local/ns/demo/sa/hello"
+	for pod, account := range who { // the log is written after the connections
+		out := func(l map[string]any) bool {
+			return l["source"] == pod && strings.HasPrefix(fmt.Sprint(l["workload"]), "hello") && l["peer"] == "spiffe://cluster.local/ns/demo/sa/hello"
 		}
-		if !found {
+		if !w.logs(t, "node-a", out) {
 			t.Errorf("no line of node-a's log says that %s has called hello as the identity of hello", pod)
 		}
-		found = false
-		for _, l := range w.lines(t, "node-b") {
-			found = found || l["direction"] == "inbound" && l["peer"] == "spiffe://cluster.local/ns/demo/sa/"+account
+		in := func(l map[string]any) bool {
+			return l["direction"] == "inbound" && l["peer"] == "spiffe://cluster.local/ns/demo/sa/"+account
 		}
-		if !found {
+		if !w.logs(t, "node-b", in) {
 			t.Errorf("no line of node-b's log has the identity of %s", pod)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -254,6 +255,17 @@ func (w *world) lines(t *testing.T, host string) (out []map[string]any) {
 		}
 	}
 	return out
+}
+
+// logs waits for a line of a node proxy's access log.
+func (w *world) logs(t *testing.T, host string, want func(map[string]any) bool) bool {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if slices.ContainsFunc(w.lines(t, host), want) {
+			return true
+		}
+	}
+	return false
 }
 
 // strays listens in a host for what rules should have caught.

@@ -102,7 +102,7 @@ var modules = map[string]why{
 	},
 	"nodeproxy/capture": {
 		"github.com/google/nftables":  "sets rules",
-		"github.com/mdlayher/netlink": "makes the table that goes with its socket, which nftables has no word for",
+		"github.com/mdlayher/netlink": "makes the table that goes with its socket, which nftables has no word for, and rules of routing",
 		"golang.org/x/sys":            "options of sockets, and constants of nf_tables",
 	},
 	"nodeproxy/names": {

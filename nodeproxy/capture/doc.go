@@ -1,6 +1,7 @@
 // Package capture leads connections of a pod to sockets of its node proxy in the pod's own
 // network namespace: rules of nftables, in tables of their own there, and what an
-// accepted connection was meant for.
+// accepted connection was meant for. And it has an application see the address of its client: rules
+// by which its answers to that address come back to the node proxy's socket.
 //
 // It promises: rules are replaced in one transaction, so that no packet meets half of them,
 // and setting them again changes nothing; connections to a virtual address are

@@ -60,7 +60,7 @@ func Set(ns *podns.Namespace, r Rules) error {
 		if err != nil {
 			return explain(err)
 		}
-		t := replaced(c)
+		t := replaced(c, table)
 		b := &batch{c: c, table: t, about: r.digest()}
 		b.prefixes("addresses4", nftables.TypeIPAddr, four)
 		b.prefixes("addresses6", nftables.TypeIP6Addr, six)
@@ -84,20 +84,22 @@ func Set(ns *podns.Namespace, r Rules) error {
 }
 
 // Remove takes all rules out of a namespace. That there are none is no error.
-func Remove(ns *podns.Namespace) error {
+func Remove(ns *podns.Namespace) error { return removeTable(ns, table) }
+
+func removeTable(ns *podns.Namespace, name string) error {
 	return ns.FD(func(fd int) error {
 		c, err := nftables.New(nftables.WithNetNSFd(fd))
 		if err != nil {
 			return explain(err)
 		}
-		c.DelTable(replaced(c))
+		c.DelTable(replaced(c, name))
 		return explain(c.Flush())
 	})
 }
 
-// replaced begins a transaction that makes our table anew.
-func replaced(c *nftables.Conn) *nftables.Table {
-	t := &nftables.Table{Name: table, Family: nftables.TableFamilyINet}
+// replaced begins a transaction that makes a table of ours anew.
+func replaced(c *nftables.Conn, name string) *nftables.Table {
+	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	c.AddTable(t) // there is one to delete, then
 	c.DelTable(t)
 	return c.AddTable(t)
@@ -204,16 +206,8 @@ func (l lookup) load() []expr.Any {
 }
 
 // notOurs matches packets of others than node proxies, ours those of node proxies.
-func notOurs() []expr.Any { return marked(expr.CmpOpNeq) }
-func ours() []expr.Any    { return marked(expr.CmpOpEq) }
-
-func marked(op expr.CmpOp) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(markMask), Xor: make([]byte, 4)},
-		&expr.Cmp{Op: op, Register: 1, Data: binaryutil.NativeEndian.PutUint32(mark)},
-	}
-}
+func notOurs() []expr.Any { return packetMark(mark, false) }
+func ours() []expr.Any    { return packetMark(mark, true) }
 
 func protocol(n byte) []expr.Any {
 	return []expr.Any{
