@@ -5,6 +5,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // change is one change, decoded.
@@ -15,6 +16,7 @@ type change struct {
 	services     map[string]discovery.Service
 	pods         map[string]discovery.Workload
 	policies     map[string]string // texts, by name
+	full         map[string]string // namespaces of which there were too many: what closes them
 	gonePolicies []string
 	goneServices []string
 	gonePods     []string
@@ -33,7 +35,7 @@ type named struct {
 }
 
 func newChange(whole bool) *change {
-	return &change{whole: whole, services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, policies: map[string]string{}}
+	return &change{whole: whole, services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, policies: map[string]string{}, full: map[string]string{}}
 }
 
 // add counts what is kept of a change until it is whole.
@@ -97,8 +99,16 @@ func (h *Held) decode(m *pb.Excerpt, c *change) error {
 	}
 	for _, p := range m.GetPolicies() {
 		name, text := p.GetName(), p.GetObject()
-		if len(name) > 2*maxName || len(c.policies) >= MaxPolicies {
-			return malformed("policy %.80q, or as one of more than %d", name, MaxPolicies)
+		if len(name) > 2*maxName {
+			return malformed("policy %.80q", name)
+		}
+		if len(c.policies)-len(c.full) >= MaxPolicies {
+			ns := policy.ParseName(name).Namespace
+			if _, has := c.full[ns]; has || len(ns) > maxName {
+				continue
+			}
+			name, text = closedNamespace(ns)
+			c.full[ns] = name
 		}
 		if c.texts+len(text) > maxStagedPolicies {
 			text = closedPolicy(name, "no room").text

@@ -40,13 +40,15 @@ type Held struct {
 	hosts    map[string]int    // that names mean, and how many do
 	byPod    map[string]int    // pods that addresses mean
 	services map[string]discovery.Service
-	pods     map[string]discovery.Workload  // as they were told
-	policies map[string]heldPolicy          // by name
-	tells    bool                           // who leads tells policies
-	members  map[string]map[string]struct{} // hostname → UIDs of those that name it
-	backs    map[string]backing             // what services are held for, by hostname
-	bytes    int                            // that all of this costs, and what is early: see [MaxBytes]
-	here     int                            // pods of this node
+	pods     map[string]discovery.Workload // as they were told
+	policies map[string]heldPolicy         // by name
+	tells    bool                          // who leads tells policies
+	// savedLabels are those of the pods of this node before the start, by UID, until a gateway tells policies.
+	savedLabels map[string]map[string]string
+	members     map[string]map[string]struct{} // hostname → UIDs of those that name it
+	backs       map[string]backing             // what services are held for, by hostname
+	bytes       int                            // that all of this costs, and what is early: see [MaxBytes]
+	here        int                            // pods of this node
 
 	doubted   map[thing]time.Time           // what the leader does not list: until when it is kept
 	mass      string                        // why much is in doubt; "" if not much is
@@ -115,8 +117,9 @@ func (h *Held) Take(m *pb.Excerpt, follows func(asked string) bool, now time.Tim
 func (h *Held) take(c change, follows func(string) bool, now time.Time) {
 	another, until := c.whole && h.anew, now
 	if c.base != nil {
-		h.tells = c.base.root != ""
-		if !h.tells {
+		if h.tells = c.base.root != ""; h.tells {
+			h.savedLabels = nil
+		} else {
 			c.base.root = h.base.root
 		}
 	}

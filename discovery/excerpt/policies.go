@@ -1,6 +1,7 @@
 package excerpt
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -117,7 +118,7 @@ func (b *batch) police() {
 				all[o] = struct{}{}
 			}
 		}
-		for _, o := range slices.SortedFunc(maps.Keys(all), byName) {
+		for _, o := range inTurn(all, x.base.GetRootNamespace()) {
 			tell(o)
 		}
 		return
@@ -141,7 +142,20 @@ func (b *batch) police() {
 	}
 }
 
-func byName(a, b policy.Object) int { return a.Name().Compare(b.Name()) }
+// inTurn returns all in the order in which they are told, as a node proxy may have no room for the last ones: first
+// those of root, then those of the namespaces that have least.
+func inTurn(all map[policy.Object]struct{}, root string) []policy.Object {
+	costs := map[string]int{}
+	for o := range all {
+		if ns := o.Name().Namespace; ns != root {
+			costs[ns] += costOfObject + len(o.Text())
+		}
+	}
+	return slices.SortedFunc(maps.Keys(all), func(a, b policy.Object) int {
+		x, y := a.Name(), b.Name()
+		return cmp.Or(cmp.Compare(costs[x.Namespace], costs[y.Namespace]), cmp.Compare(x.Namespace, y.Namespace), x.Compare(y))
+	})
+}
 
 func policyThing(name string) thing { return thing{discovery.KindPolicy, name} }
 
@@ -156,7 +170,8 @@ type heldPolicy struct {
 }
 
 const (
-	// MaxPolicies is how many policies a node proxy holds.
+	// MaxPolicies is how many policies a node proxy takes of one change; beyond it one for each namespace is
+	// there that closes it.
 	MaxPolicies = 20_000
 	// maxStagedPolicies bounds the texts of one change, beyond which what is told closes its namespace.
 	maxStagedPolicies = 8 << 20
@@ -191,6 +206,13 @@ func closedPolicy(name, why string) heldPolicy {
 	return heldPolicy{text, tree}
 }
 
+// closedNamespace is in the place of policies of a namespace.
+func closedNamespace(ns string) (name, text string) {
+	const why = "no room"
+	text = policy.Closed(policy.Name{Namespace: ns, Name: "all"}, why)
+	return policy.Name{Kind: policy.KindAuthorization, Namespace: ns, Name: "all (" + why + ")"}.String(), text
+}
+
 // takePolicies takes the policies of a change.
 func (h *Held) takePolicies(c change, another bool) {
 	if !h.tells {
@@ -206,6 +228,9 @@ func (h *Held) takePolicies(c change, another bool) {
 	}
 	for name, text := range c.policies {
 		h.putPolicy(name, text)
+	}
+	for _, name := range c.full {
+		h.leave(policyThing(name), boundOfPolicies)
 	}
 	for _, name := range c.gonePolicies {
 		h.dropPolicy(name)
@@ -245,10 +270,16 @@ func (h *Held) dropPolicy(name string) {
 	}
 }
 
-// labelled returns w with the labels that it has: a gateway that tells no policies does not know them.
+// labelled returns w with the labels that it has, or had before the start: a gateway that tells no policies
+// does not know them.
 func (h *Held) labelled(w discovery.Workload) discovery.Workload {
-	if old, had := h.pods[w.UID]; had && !h.tells {
+	old, had := h.pods[w.UID]
+	switch saved := h.savedLabels[w.UID]; {
+	case h.tells:
+	case had:
 		w.Labels = old.Labels
+	case len(w.Labels) == 0 && w.Node == h.node:
+		w.Labels = saved
 	}
 	return w
 }

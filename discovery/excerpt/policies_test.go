@@ -326,3 +326,78 @@ func TestANodeProxyThatStartsHoldsThePoliciesOfItsCache(t *testing.T) {
 		t.Error("a policy that no gateway lists is held for longer than a doubt")
 	}
 }
+
+// Who owns some namespaces with pods on a node fills what there is room for, and closes his own alone.
+func TestPoliciesOfSomeNamespacesCloseNoOther(t *testing.T) {
+	for _, c := range []struct {
+		what             string
+		namespaces, each int
+		label            string
+	}{{"long", 6, 25, strings.Repeat("x", 60_000)}, {"many", 17, 2000, ""}} {
+		v, _ := cluster(1)
+		changes := []discovery.Change{localPod("w", nil), rootOfTests, policyOf("shop", "x", "ALLOW", nil, 0)}
+		for i := range c.namespaces {
+			p := localPod(strings.Repeat("p", i+2), nil)
+			w := p.Record.(discovery.Workload)
+			w.Namespace = fmt.Sprintf("full-%d", i) // before shop
+			p.Record = w
+			changes = append(changes, p)
+			for n := range c.each {
+				x := policyOf(w.Namespace, fmt.Sprint(n), "ALLOW", nil, 0)
+				if c.label != "" {
+					x.Record.(discovery.Policy)["spec"].(map[string]any)["rules"] = []any{map[string]any{"from": []any{map[string]any{"source": map[string]any{"principals": []any{c.label}}}}}}
+				}
+				changes = append(changes, x)
+			}
+			for n := range 400 { // what the long ones leave
+				changes = append(changes, policyOf(w.Namespace, fmt.Sprint("short-", n), "ALLOW", nil, 0))
+			}
+		}
+		v.apply(changes...)
+		if closed(v.snap, "w") || len(v.snap.Policies().Full()) > 0 {
+			t.Fatal("closed at the gateway: this proves nothing")
+		}
+		h, node := NewHeld(modelNetwork, modelNode, "cluster.local"), newView()
+		h.Lead("gw")
+		for _, m := range NewIndex(modelNetwork, v.snap).Add(modelNode, nil, func() {}).Take() {
+			changes, _, err := h.Take(m, func(string) bool { return false }, time.Unix(1e9, 0))
+			if err != nil {
+				t.Fatalf("%s: %v", c.what, err)
+			}
+			node.apply(changes...)
+		}
+		if node.snap.Workload("w") == nil || closed(node.snap, "w") {
+			t.Errorf("%s: policies of other namespaces have closed the pod", c.what)
+		}
+		for _, w := range node.snap.OnNode(modelNetwork, modelNode) {
+			if all := node.snap.Policies().All(workloadOf(w)); len(all) == 0 {
+				t.Errorf("%s: pod %s has no policies", c.what, w.UID)
+			}
+		}
+	}
+}
+
+// The first gateway that tells after a start is of a version without policies: it tells no labels either.
+func TestANodeProxyThatStartsHoldsTheLabelsOfItsCache(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	v, _ := cluster(1)
+	v.apply(localPod("w", labelsOfTests[1]), rootOfTests, policyOf("shop", "x", "DENY", labelsOfTests[1], 0))
+	h, node := NewHeld(modelNetwork, modelNode, "cluster.local"), newView()
+	h.Lead("gw")
+	told(t, NewIndex(modelNetwork, v.snap).Add(modelNode, nil, func() {}), h, node, now)
+	data, err := h.Save(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, _ := cluster(1)
+	old.apply(localPod("w", nil))
+	x := NewIndex(modelNetwork, old.snap)
+	x.AwaitCluster()
+	h, node = NewHeld(modelNetwork, modelNode, "cluster.local"), newView()
+	h.RestorePolicies(data)
+	h.Lead("gw")
+	told(t, x.Add(modelNode, nil, func() {}), h, node, now)
+	if !closed(node.snap, "w") {
+		t.Error("a gateway that tells no policies opens a pod when its node proxy starts")
+	}
+}

@@ -34,6 +34,7 @@ const boundOfBytes = "64 MiB in all"
 var (
 	boundOfWorkloads = fmt.Sprintf("%d workloads", MaxWorkloads)
 	boundOfLocal     = fmt.Sprintf("%d workloads of this node", MaxLocal)
+	boundOfPolicies  = fmt.Sprintf("%d policies", MaxPolicies)
 	boundOfServices  = fmt.Sprintf("%d services", MaxServices)
 )
 
@@ -157,5 +158,5 @@ func (h *Held) Again() bool {
 			return true
 		}
 	}
-	return free(len(h.pods), MaxWorkloads) && free(h.here, MaxLocal) && free(len(h.services), MaxServices)
+	return free(len(h.pods), MaxWorkloads) && free(h.here, MaxLocal) && free(len(h.services), MaxServices) && free(len(h.policies), MaxPolicies)
 }

@@ -81,6 +81,12 @@ func (h *Held) RestorePolicies(data []byte) {
 		return
 	}
 	h.takeSavedPolicies(s)
+	h.savedLabels = map[string]map[string]string{}
+	for _, w := range s.Workloads {
+		if w.Node == h.node && len(w.Labels) > 0 && len(h.savedLabels) < MaxLocal {
+			h.savedLabels[w.UID] = w.Labels
+		}
+	}
 }
 
 func (h *Held) takeSavedPolicies(s saved) {
