@@ -13,9 +13,26 @@ type labels struct{ packed unique.Handle[string] } // keys in order, each with i
 
 const labelEnd = "\x00" // which no label has
 
+// Bounds of the labels of one pod, several times what is usual: Kubernetes has none but that of an object, and
+// gateways and the pod's node proxy hold them all.
+const (
+	maxLabels     = 256
+	maxLabelBytes = 16 << 10
+)
+
+// crowded is kept in place of labels that are beyond these.
+var crowded = map[string]string{labelCrowded: "true"}
+
 func labelsOf(m map[string]string) (l labels) {
 	if len(m) == 0 {
 		return l
+	}
+	size := 0
+	for k, v := range m {
+		size += len(k) + len(v) + 2*len(labelEnd)
+	}
+	if len(m) > maxLabels || size > maxLabelBytes {
+		m = crowded
 	}
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(m)) {

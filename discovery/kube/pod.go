@@ -44,6 +44,10 @@ func (p pod) read() (record *discovery.Workload, f faults) {
 		}
 		return nil, f
 	}
+	if p.object.Labels.get(labelCrowded) != "" { // which policies select it is not known
+		f.out(discovery.CauseUnsupported, "metadata.labels", "", "has more than %d labels, or more than %d KiB of them, and is not in the mesh: delete what nothing selects by", maxLabels, maxLabelBytes>>10)
+		return nil, f
+	}
 	w := &discovery.Workload{
 		UID: string(p.object.UID), Name: p.object.Name, Namespace: p.object.Namespace, ServiceAccount: p.object.Spec.ServiceAccountName,
 		Network: p.network, Node: p.object.Spec.NodeName, State: p.state(),

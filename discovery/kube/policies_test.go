@@ -305,6 +305,41 @@ func TestLabelsArePackedAndUnpacked(t *testing.T) {
 	}
 }
 
+// Who may create pods has node proxies hold their labels, and gateways: what is beyond a bound takes the pod out,
+// not the others of its node, and not its policies alone.
+func TestAPodWithLabelsWithoutEndIsNotInTheMesh(t *testing.T) {
+	many, long := map[string]string{}, map[string]string{}
+	for i := range maxLabels + 1 {
+		many[fmt.Sprint("l", i)] = ""
+		if i < maxLabels/2 {
+			long[fmt.Sprint(strings.Repeat("x", 240), "/l", i)] = strings.Repeat("v", 63)
+		}
+	}
+	for what, labels := range map[string]map[string]string{"many": many, "long": long} {
+		c, b := NewCluster("west", "istio-system"), west()
+		pod := labelledPod("demo", "web", labels)
+		kept := keepPod(pod)
+		again := keepPod(kept.object()) // as after a start
+		if n := len(kept.Labels.packed.Value()); n > maxLabelBytes || again.Labels != kept.Labels {
+			t.Errorf("%s: %d bytes are kept; after a start %v", what, n, again.Labels.all())
+		}
+		changes := c.Apply(Event{Pods, "demo", "web", again})
+		b.Apply(changes...)
+		s, _, _ := b.Commit()
+		got := said{}
+		got.take(changes)
+		if s.Workload(string(pod.UID)) != nil || !strings.Contains(got.String(), "metadata.labels") {
+			t.Errorf("%s: in the mesh, or nothing is said of it: %s", what, got.String())
+		}
+	}
+	few := labelledPod("demo", "web", map[string]string{"app": "web"})
+	c, b := NewCluster("west", "istio-system"), west()
+	b.Apply(c.Apply(Event{Pods, "demo", "web", keepPod(few)})...)
+	if s, _, _ := b.Commit(); s.Workload(string(few.UID)) == nil {
+		t.Error("one with a label is not in the mesh")
+	}
+}
+
 // refusing answers with *err, unless it is nil.
 func refusing(mu *sync.Mutex, err *error) clienttesting.ReactionFunc {
 	return func(clienttesting.Action) (bool, runtime.Object, error) {

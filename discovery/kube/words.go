@@ -18,6 +18,7 @@ const (
 	labelZone      = "topology.kubernetes.io/zone"
 	labelSubzone   = "topology.istio.io/subzone"
 	labelOfSlice   = "kubernetes.io/service-name"
+	labelCrowded   = "isthmus.io/too-many-labels" // nobody writes it: see labelsOf
 
 	annotationRedirection  = "ambient.istio.io/redirection" // Pod: enabled
 	annotationDistribution = "networking.istio.io/traffic-distribution"
