@@ -116,6 +116,8 @@ func TestHelmRefusesWhatIsNoValue(t *testing.T) {
 		"network=west,gateway.config.timeouts.drain=10m":                                                    "gateway.drainSeconds",
 		"network=west,nodeProxy.enabled=true,nodeProxy.config.timeouts.drain=10m":                           "nodeProxy.drainSeconds",
 		"network=west,nodeProxy.enabled=true,nodeProxy.hostNetwork=true":                                    "networkPolicy.nodeCIDRs",
+		"network=west,nodeProxy.enabled=true,nodeProxy.capture.scope=vip":                                   "/nodeProxy/capture/scope",
+		"network=west,nodeProxy.enabled=true,nodeProxy.config.capture.scope=vips":                           "nodeProxy.capture.scope",
 		"network=west,log.level=trace":                                                                      "log.level",
 		"network=west,trustDomain=West.Local":                                                               "trustDomain",
 		"network=west,gateway.service.nodePort=80":                                                          "nodePort",
