@@ -189,6 +189,7 @@ func (c *captures) revise(ctx context.Context) (missing, found bool) {
 		return false, false
 	}
 	places := c.find(look)
+	c.single(places)
 	var enter errgroup.Group
 	enter.SetLimit(enterAtOnce)
 	for uid, at := range places {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,6 +15,27 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
 )
 
+// single leaves out workloads whose namespace another one that is to be entered now has as well: whose connections
+// are there nobody could say.
+func (c *captures) single(places map[string]place) {
+	whose := map[podns.ID]string{}
+	for _, uid := range slices.Sorted(maps.Keys(places)) {
+		at := places[uid]
+		other, taken := whose[at.ns.ID()]
+		if !taken {
+			whose[at.ns.ID()] = uid
+			continue
+		}
+		c.fail(uid, notSingle(other))
+		at.close()
+		delete(places, uid)
+	}
+}
+
+func notSingle(other string) error {
+	return fmt.Errorf("its network namespace is that of workload %s", other)
+}
+
 // open opens the sockets of h in its namespace, and then sets its rules. What it has opened when it
 // fails is the caller's to close; rules are not set then.
 func (c *captures) open(h *captured, w *mesh.Workload) error {
@@ -22,7 +44,7 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 	}
 	for _, o := range c.list() {
 		if o.place.ns.ID() == h.place.ns.ID() {
-			return fmt.Errorf("its network namespace is that of workload %s", o.uid)
+			return notSingle(o.uid)
 		}
 	}
 	addresses, err := h.place.ns.Addresses()
