@@ -28,6 +28,7 @@ type captures struct {
 	p       *Proxy
 	cfg     Capture
 	finder  podns.Finder
+	unfound string         // why namespaces could not be looked for last; follow's alone
 	leaving sync.WaitGroup // drains of what is captured no more
 	sources sources
 	first   atomic.Bool // all workloads that were there have been looked for once
@@ -223,7 +224,11 @@ func (c *captures) find(look map[string]bool) map[string]place {
 		out[n.Workload] = place{ns: ns, path: n.Path}
 	}
 	found, err := c.finder.Find(look)
-	if err != nil {
+	news := err != nil && err.Error() != c.unfound
+	if c.unfound = ""; err != nil {
+		c.unfound = err.Error()
+	}
+	if news {
 		c.p.log.Error().Err(err).Msg("cannot look for the network namespaces of pods: give this process the node's proc file system (capture.proc) and the capability SYS_PTRACE")
 	}
 	for uid, s := range found {
