@@ -349,6 +349,9 @@ func (c *captures) meddled(h *captured, now time.Time) bool {
 	if !hold {
 		h.reset = now
 		c.p.log.Warn().Str("workload", h.uid).Msg("somebody else has changed the rules in a captured pod: they are set again")
+		if h.source != nil {
+			c.leaving.Go(h.source.doubt) // those may be gone too
+		}
 	}
 	return !hold
 }

@@ -7,7 +7,9 @@
 // and setting them again changes nothing; connections to a virtual address are
 // refused when nobody listens, and never leave the pod in plain text; names are
 // resolved as without it as soon as the process that answers has ended, however that
-// ended; what else is in the pod's tables is not touched.
+// ended, by all who ask from a port that they have not asked from in the last half
+// minute (the kernel remembers where those were led, the other way round too); what else
+// is in the pod's tables is not touched.
 //
 // It does not find namespaces (package podns), accept anything or know what an address
 // means. Linux only.
