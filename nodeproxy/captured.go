@@ -131,9 +131,11 @@ func (c *captures) follow(ctx context.Context) {
 			changed = true
 		case <-next.C:
 		}
-		began := time.Now()
+		began, told := time.Now(), c.p.own.told()
 		missing, found := c.revise(ctx)
-		c.first.Store(true)
+		if told { // before, there was nobody to look for
+			c.first.Store(true)
+		}
 		if misses++; changed || found || !missing {
 			misses = 1
 		}
