@@ -53,8 +53,15 @@ test: lint ## everything that must pass: lint, import laws, all tests with the r
 	$(MAKE) --no-print-directory torture TIMEOUT=20m
 	$(MAKE) --no-print-directory integration
 
+# The race detector's own runtime (go 1.26) crashes now and then where timers that are due at once share a bubble of
+# synctest. After such a crash, and only then, a package is run again, on one processor, where it was never seen to. A fault
+# of ours panics, or says DATA RACE, and is not repeated.
 test-sessions:
-	$(GO) test $(RACE) -timeout 20m ./nodeproxy ./hbone/pool
+	@mkdir -p build; for package in nodeproxy hbone/pool; do for cpu in '' '-cpu 1'; do \
+		echo "$(GO) test $(RACE) $$cpu ./$$package"; \
+		$(GO) test $(RACE) -timeout 20m $$cpu ./$$package >build/race.txt 2>&1 && ok=yes && break; \
+		ok=; grep -qE '^SIGSEGV: segmentation violation|ThreadSanitizer: CHECK failed' build/race.txt && ! grep -q 'DATA RACE' build/race.txt || break; \
+		done; cat build/race.txt; [ "$$ok" = yes ] || exit 1; done
 
 test-race:
 	$(GO) test $(RACE) -timeout 30m $$($(GO) list ./... | grep -vE '/integration(/|$$)|/isthmus/(hbone/pool|nodeproxy)$$')
