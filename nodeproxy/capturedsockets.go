@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,27 +13,6 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
 )
-
-// single leaves out workloads whose namespace another one that is to be entered now has as well: whose connections
-// are there nobody could say.
-func (c *captures) single(places map[string]place) {
-	whose := map[podns.ID]string{}
-	for _, uid := range slices.Sorted(maps.Keys(places)) {
-		at := places[uid]
-		other, taken := whose[at.ns.ID()]
-		if !taken {
-			whose[at.ns.ID()] = uid
-			continue
-		}
-		c.fail(uid, notSingle(other))
-		at.close()
-		delete(places, uid)
-	}
-}
-
-func notSingle(other string) error {
-	return fmt.Errorf("its network namespace is that of workload %s", other)
-}
 
 // open opens the sockets of h in its namespace, and then sets its rules. What it has opened when it
 // fails is the caller's to close; rules are not set then.

@@ -1,0 +1,73 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
+)
+
+// enterAtOnce is how many namespaces are entered at once: most of the time the kernel waits, for all processors to have seen the rules.
+const enterAtOnce = 16
+
+// enterAll captures those of wanted whose places were found; it owns places.
+func (c *captures) enterAll(wanted map[string]*mesh.Workload, places map[string]place, rules capture.Rules) {
+	var enter errgroup.Group
+	enter.SetLimit(enterAtOnce)
+	for uid, at := range places {
+		enter.Go(func() error {
+			c.enter(wanted[uid], at, rules)
+			return nil
+		})
+	}
+	enter.Wait()
+}
+
+// enter captures w; it owns at.
+func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
+	h := &captured{uid: w.UID, address: w.Addresses[0], place: at, rules: rules, since: time.Now()}
+	h.data, h.stop = context.WithCancel(c.p.data)
+	err := c.open(h, w)
+	if err == nil {
+		h.watch, err = capture.NewWatch(at.ns)
+	}
+	c.mu.Lock()
+	if err == nil && c.p.draining.Load() {
+		err = errors.New("this process stops")
+	}
+	if err == nil {
+		c.held[w.UID] = h
+		delete(c.failing, w.UID)
+		c.start(h)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		h.stop()
+		h.names.close()
+		h.closeListeners()
+		h.watch.Close()
+		at.close()
+		c.fail(w.UID, err)
+		return
+	}
+	c.p.log.Info().Str("workload", w.UID).Stringer("address", h.address).Msg("captured")
+}
+
+// start serves what h has opened; the caller holds mu, and this process does not drain.
+func (c *captures) start(h *captured) {
+	c.p.running.Go(func() { h.in.run(c.p.data) })
+	for _, o := range h.outs {
+		c.p.running.Go(func() { o.run(c.p.data) })
+	}
+	h.names.serve(h.data, c.p.running.Go)
+}
+
+// captureOwner is whose rules this process sets.
+func (p *Proxy) captureOwner() string {
+	o := p.cfg.TrustDomain + "/" + p.cfg.Network
+	return o[:min(len(o), 100)]
+}

@@ -1,0 +1,59 @@
+package nodeproxy
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/backoff"
+	"github.com/isthmus-mesh/isthmus/mesh"
+)
+
+// lack is why a workload is not captured.
+type lack struct {
+	err   error
+	since time.Time
+	tries int
+	again time.Time
+}
+
+// enterAgain are the tries of what could not be captured.
+var enterAgain = backoff.Backoff{First: 250 * time.Millisecond, Limit: 10 * time.Second}
+
+// due reports whether it is time to try a workload again.
+func (c *captures) due(uid string, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.failing[uid]
+	return l == nil || !now.Before(l.again)
+}
+
+// fail notes why a workload is not captured, and says it when that is news.
+func (c *captures) fail(uid string, err error) {
+	now := time.Now()
+	c.mu.Lock()
+	l := c.failing[uid]
+	news := l == nil || l.err.Error() != err.Error()
+	if l == nil {
+		l = &lack{since: now}
+		c.failing[uid] = l
+	}
+	l.err = err
+	l.tries++
+	l.again = now.Add(enterAgain.Next(l.tries))
+	c.mu.Unlock()
+	if news && !errors.Is(err, os.ErrNotExist) {
+		c.p.log.Error().Str("workload", uid).Err(err).Msg("cannot capture a local pod: its connections to the mesh are refused")
+	}
+}
+
+// forget drops what is known of workloads that are not here.
+func (c *captures) forget(wanted map[string]*mesh.Workload) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for uid := range c.failing {
+		if wanted[uid] == nil {
+			delete(c.failing, uid)
+		}
+	}
+}

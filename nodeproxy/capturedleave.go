@@ -1,0 +1,86 @@
+package nodeproxy
+
+import (
+	"context"
+	"sync"
+
+	"github.com/isthmus-mesh/isthmus/hbone/pool"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
+)
+
+// leave ends the capture of a workload that is gone or whose namespace is another one's; whole:
+// it may go on without the mesh, so its rules go as well.
+func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
+	c.mu.Lock()
+	delete(c.held, h.uid)
+	c.mu.Unlock()
+	released := whole && h.place.alive()
+	if released {
+		if err := capture.Remove(h.place.ns); err != nil {
+			c.p.log.Error().Str("workload", h.uid).Err(err).Msg("rules are left in a pod that is captured no more")
+		}
+	}
+	h.names.release()
+	h.closeListeners()
+	h.watch.Close()
+	c.p.pool.Retire(func(k pool.Key) bool { return k.From == h.uid }) // the next ones begin where it is then
+	c.leaving.Go(func() {
+		dctx, cancel := context.WithTimeout(ctx, c.p.cfg.Timeouts.Drain)
+		defer cancel()
+		defer h.stop()
+		h.in.drain(dctx)
+		h.names.drain(dctx)
+		if released { // not before: what applications answer would leave the pod
+			c.closeSource(h, true)
+			h.place.close()
+		}
+	})
+	if !released {
+		c.closeSource(h, false)
+		h.place.close() // its sockets may be all that keeps the namespace
+	}
+	c.p.log.Info().Str("workload", h.uid).Msg("captured no more")
+}
+
+// drain takes no more connections, and returns when those that are open have ended or ctx has.
+func (c *captures) drain(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, h := range c.list() {
+		h.names.release()
+		h.closeListeners()
+		wg.Go(func() { h.names.drain(ctx) })
+		wg.Go(func() { h.in.drain(ctx) })
+		for _, o := range h.outs {
+			wg.Go(func() { o.drain(ctx) })
+		}
+	}
+	wg.Wait()
+}
+
+// close lets go of all namespaces, when follow has ended. Their rules stay: what they lead to is refused until
+// the next node proxy is there.
+func (c *captures) close() {
+	if c == nil {
+		return
+	}
+	c.leaving.Wait()
+	for _, h := range c.list() {
+		c.mu.Lock()
+		delete(c.held, h.uid)
+		c.mu.Unlock()
+		h.stop()
+		h.names.close()
+		h.closeListeners()
+		h.watch.Close()
+		h.place.close()
+	}
+}
+
+func (h *captured) closeListeners() {
+	if h.in != nil {
+		h.in.listener.Close()
+	}
+	for _, o := range h.outs {
+		o.listener.Close()
+	}
+}

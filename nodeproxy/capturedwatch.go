@@ -1,0 +1,69 @@
+package nodeproxy
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
+)
+
+// keep leaves what is captured and wanted no more, and has the rest captured by rules, if those may be set. It
+// reports whether any was left.
+func (c *captures) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules capture.Rules, set bool, now time.Time) (left bool) {
+	for _, h := range c.list() {
+		switch w := wanted[h.uid]; {
+		case w == nil, !h.place.alive(), w.Addresses[0] != h.address:
+			c.leave(ctx, h, w == nil)
+			left = true
+		case set && !c.p.draining.Load() && (!sameRules(h.rules, rules) || c.meddled(h, now)):
+			c.replace(h, rules)
+		}
+	}
+	return left
+}
+
+func sameRules(a, b capture.Rules) bool {
+	return slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Addresses, b.Addresses)
+}
+
+// resetEvery is how often rules are set again at most: another process of this node may have set its own, the next
+// one with another configuration, and neither is to keep the other busy.
+const resetEvery = time.Second
+
+// meddled reports whether somebody else has changed the rules of h or taken them away.
+func (c *captures) meddled(h *captured, now time.Time) bool {
+	if now.Sub(h.reset) < resetEvery {
+		return false
+	}
+	changed, err := h.watch.Changed()
+	if err == nil && !changed {
+		return false
+	}
+	hold, err := capture.Hold(h.place.ns, h.rules)
+	if err != nil {
+		c.fail(h.uid, err)
+		return false
+	}
+	if !hold {
+		h.reset = now
+		c.p.log.Warn().Str("workload", h.uid).Msg("somebody else has changed the rules in a captured pod: they are set again")
+		if h.source != nil {
+			c.leaving.Go(h.source.doubt) // those may be gone too
+		}
+	}
+	return !hold
+}
+
+// replace has h captured by other rules.
+func (c *captures) replace(h *captured, rules capture.Rules) {
+	if err := capture.Set(h.place.ns, rules); err != nil {
+		c.fail(h.uid, err)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h.rules = rules
+	delete(c.failing, h.uid)
+}
