@@ -275,19 +275,22 @@ func TestRulesAreReplacedUnderOpenConnectionsAndRemoved(t *testing.T) {
 	}
 }
 
-// Rules are set while connections come: each is captured or, before and after, refused.
+// Rules are set while connections come: those to what is captured before and after are captured.
 func TestNoConnectionMeetsHalfTheRules(t *testing.T) {
 	p := newPod(t)
-	must(t, p.IP("other", "addr add 240.240.0.9/32 dev eth0"))
-	leaked, err := p.Listen("other", "240.240.0.9:80")
-	must(t, err)
-	defer leaked.Close()
-	lost := make(chan struct{}, 1)
-	go func() {
-		if _, err := leaked.Accept(); err == nil {
-			lost <- struct{}{}
-		}
-	}()
+	always := []string{"240.240.0.9", "10.96.0.1"} // of a range, and one of the addresses
+	lost := make(chan string, len(always))
+	for _, a := range always {
+		must(t, p.IP("other", "addr add "+a+"/32 dev eth0"))
+		leaked, err := p.Listen("other", a+":80")
+		must(t, err)
+		defer leaked.Close()
+		go func() {
+			if _, err := leaked.Accept(); err == nil {
+				lost <- a
+			}
+		}()
+	}
 	l := p.listen(t, "tcp4", "127.0.0.1:15001")
 	go func() {
 		for {
@@ -298,9 +301,11 @@ func TestNoConnectionMeetsHalfTheRules(t *testing.T) {
 			c.Close()
 		}
 	}()
-	must(t, Set(p.ns, mesh))
-	stop := make(chan struct{})
-	done := make(chan error, 1)
+	rules := []Rules{mesh, mesh}
+	rules[0].Addresses = append(many(2), mesh.Addresses...)
+	rules[1].Addresses = many(500)
+	must(t, Set(p.ns, rules[0]))
+	stop, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		for n := 0; ; n++ {
 			select {
@@ -309,28 +314,30 @@ func TestNoConnectionMeetsHalfTheRules(t *testing.T) {
 				return
 			default:
 			}
-			r := mesh
-			if n%2 == 0 {
-				r.Addresses = nil
-			}
-			if err := Set(p.ns, r); err != nil {
+			if err := Set(p.ns, rules[n%2]); err != nil {
 				done <- err
 				return
 			}
 		}
 	}()
-	for range 500 {
-		c, err := p.dial("tcp", "240.240.0.9:80", nil)
+	var refused []error
+	for n := range 10000 {
+		c, err := p.dial("tcp", always[n%2]+":80", nil)
 		if err != nil {
-			t.Fatal(err)
+			refused = append(refused, err)
+			continue
 		}
+		c.(*net.TCPConn).SetLinger(0)
 		c.Close()
 	}
 	close(stop)
 	must(t, <-done)
+	if len(refused) > 0 {
+		t.Errorf("%d of 10000 connections failed while rules were set: %v", len(refused), refused[0])
+	}
 	select {
-	case <-lost:
-		t.Error("a connection left the pod while rules were replaced")
+	case a := <-lost:
+		t.Errorf("a connection to %s left the pod while rules were replaced", a)
 	default:
 	}
 }

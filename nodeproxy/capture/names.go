@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -30,12 +31,7 @@ const tableOwner = 0x2
 // CaptureNames leads queries of a pod to resolvers, port 53 of UDP and TCP, to NamesPort.
 // Resolvers on a loopback address are left alone: those are in the pod itself. Close ends it.
 func CaptureNames(ns *podns.Namespace, resolvers []netip.Addr) (*Names, error) {
-	var r Rules
-	for _, a := range resolvers {
-		if !a.IsLoopback() && a.IsValid() {
-			r.Addresses = append(r.Addresses, a.WithZone(""))
-		}
-	}
+	resolvers = slices.DeleteFunc(slices.Clone(resolvers), func(a netip.Addr) bool { return a.IsLoopback() || !a.IsValid() })
 	n := &Names{table: &nftables.Table{Name: namesTable + "-" + rand.Text()[:8], Family: nftables.TableFamilyINet}}
 	err := ns.FD(func(fd int) (err error) {
 		var socket *netlink.Conn
@@ -49,7 +45,7 @@ func CaptureNames(ns *podns.Namespace, resolvers []netip.Addr) (*Names, error) {
 		return own(socket, n.table)
 	})
 	if err == nil {
-		err = n.set(r)
+		err = n.set(resolvers)
 	}
 	if err != nil {
 		n.Close()
@@ -82,15 +78,14 @@ func own(socket *netlink.Conn, t *nftables.Table) error {
 	return err
 }
 
-func (n *Names) set(r Rules) error {
+func (n *Names) set(resolvers []netip.Addr) error {
 	b := &batch{c: n.conn, table: n.table}
-	four, six := intervals(r)
-	b.prefixes("resolvers4", nftables.TypeIPAddr, four)
-	b.prefixes("resolvers6", nftables.TypeIP6Addr, six)
+	b.addresses("resolvers", resolvers)
 	out := n.conn.AddChain(&nftables.Chain{Name: "output", Table: n.table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: before(nftables.ChainPriorityNATDest)})
 	for _, p := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-		b.rule(out, notOurs(), protocol(p), toPort(53), to(4, "resolvers4"), redirect(NamesPort))
-		b.rule(out, notOurs(), protocol(p), toPort(53), to(6, "resolvers6"), redirect(NamesPort))
+		for _, version := range []byte{4, 6} {
+			b.rule(out, notOurs(), protocol(p), toPort(53), to(version, "resolvers"), redirect(NamesPort))
+		}
 	}
 	// What the node proxy asks itself is not followed, nor are its answers: a query of the pod from the same
 	// port, within half a minute, would be taken for one more of that and go to the resolver.
@@ -98,9 +93,9 @@ func (n *Names) set(r Rules) error {
 		return n.conn.AddChain(&nftables.Chain{Name: name, Table: n.table, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: nftables.ChainPriorityRaw})
 	}
 	asks, answers := raw("asks", nftables.ChainHookOutput), raw("answers", nftables.ChainHookPrerouting)
-	for set, version := range map[string]byte{"resolvers4": 4, "resolvers6": 6} {
-		b.rule(asks, ours(), protocol(unix.IPPROTO_UDP), toPort(53), to(version, set), []expr.Any{&expr.Notrack{}})
-		b.rule(answers, protocol(unix.IPPROTO_UDP), fromPort(53), from(version, set), []expr.Any{&expr.Notrack{}})
+	for _, version := range []byte{4, 6} {
+		b.rule(asks, ours(), protocol(unix.IPPROTO_UDP), toPort(53), to(version, "resolvers"), []expr.Any{&expr.Notrack{}})
+		b.rule(answers, protocol(unix.IPPROTO_UDP), fromPort(53), from(version, "resolvers"), []expr.Any{&expr.Notrack{}})
 	}
 	if b.err != nil {
 		return b.err

@@ -52,35 +52,46 @@ type Rules struct {
 	Addresses []netip.Addr
 }
 
-// Set puts r in the place of the rules that are in a namespace, in one transaction.
+// Set puts r in the place of the rules that are in a namespace, in one transaction: each connection meets the
+// rules before or those after.
 func Set(ns *podns.Namespace, r Rules) error {
 	return ns.FD(func(fd int) error {
-		four, six := intervals(r)
-		c, err := nftables.New(nftables.WithNetNSFd(fd), nftables.WithSockOptions(room(len(four)+len(six))))
+		err := setRules(fd, r, renewed)
 		if err != nil {
-			return explain(err)
+			// there is no table yet, or somebody else has changed it, maybe this moment
+			err = setRules(fd, r, replaced)
 		}
-		t := replaced(c, table)
-		b := &batch{c: c, table: t, about: r.digest()}
-		b.prefixes("addresses4", nftables.TypeIPAddr, four)
-		b.prefixes("addresses6", nftables.TypeIP6Addr, six)
-		if err := c.AddSet(&nftables.Set{Table: t, Name: ownerMark + hex.EncodeToString([]byte(r.Owner)), KeyType: nftables.TypeInetService}, nil); err != nil {
-			return err
-		}
-		out := c.AddChain(&nftables.Chain{Name: "output", Table: t, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: before(nftables.ChainPriorityNATDest)})
-		b.rule(out, notOurs(), protocol(unix.IPPROTO_TCP), to(4, "addresses4"), redirect(OutboundPort))
-		b.rule(out, notOurs(), protocol(unix.IPPROTO_TCP), to(6, "addresses6"), redirect(OutboundPort))
-		refuse := c.AddChain(&nftables.Chain{Name: "refuse", Table: t, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityFilter})
-		four, six = intervals(Rules{Ranges: r.Ranges})
-		b.prefixes("virtual4", nftables.TypeIPAddr, four)
-		b.prefixes("virtual6", nftables.TypeIP6Addr, six)
-		b.rule(refuse, to(4, "virtual4"), reject())
-		b.rule(refuse, to(6, "virtual6"), reject())
-		if b.err == nil {
-			b.err = c.Flush()
-		}
-		return explain(b.err)
+		return explain(err)
 	})
+}
+
+// beginning begins a transaction that gives a table of ours those base chains, without rules.
+type beginning func(c *nftables.Conn, table string, chains ...*nftables.Chain) (*nftables.Table, error)
+
+func setRules(fd int, r Rules, begin beginning) error {
+	c, err := nftables.New(nftables.WithNetNSFd(fd), nftables.WithSockOptions(room(len(r.Addresses))))
+	if err != nil {
+		return err
+	}
+	out := &nftables.Chain{Name: "output", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: before(nftables.ChainPriorityNATDest)}
+	refuse := &nftables.Chain{Name: "refuse", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityFilter}
+	t, err := begin(c, table, out, refuse)
+	if err != nil {
+		return err
+	}
+	b := &batch{c: c, table: t, about: r.digest()}
+	b.add(&nftables.Set{Name: ownerMark + hex.EncodeToString([]byte(r.Owner)), KeyType: nftables.TypeInetService})
+	b.addresses("addresses", r.Addresses)
+	for _, m := range r.captured() {
+		b.rule(out, notOurs(), protocol(unix.IPPROTO_TCP), m, redirect(OutboundPort))
+	}
+	for _, m := range r.refused() {
+		b.rule(refuse, m, reject())
+	}
+	if b.err != nil {
+		return b.err
+	}
+	return c.Flush()
 }
 
 // Remove takes all rules out of a namespace. That there are none is no error.
@@ -92,23 +103,60 @@ func removeTable(ns *podns.Namespace, name string) error {
 		if err != nil {
 			return explain(err)
 		}
-		c.DelTable(replaced(c, name))
+		t, _ := replaced(c, name)
+		c.DelTable(t)
 		return explain(c.Flush())
 	})
 }
 
-// replaced begins a transaction that makes a table of ours anew.
-func replaced(c *nftables.Conn, name string) *nftables.Table {
+// renewed begins a transaction that gives a table of ours other rules, and keeps those base chains of it that are
+// there, empty. Were they replaced, two hooks for NAT would be there for a moment, the new one first, and the kernel
+// looks at one after the other: a connection in between would meet neither's rules, by the kernel's code.
+func renewed(c *nftables.Conn, name string, chains ...*nftables.Chain) (*nftables.Table, error) {
+	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
+	sets, err := c.GetSets(t)
+	if err != nil {
+		return nil, err
+	}
+	there, err := c.ListChainsOfTableFamily(t.Family)
+	if err != nil {
+		return nil, err
+	}
+	c.AddTable(t)
+	for _, h := range chains {
+		h.Table = t
+		c.AddChain(h)
+		c.FlushChain(h)
+	}
+	for _, h := range there {
+		if h.Table.Name == name && !slices.ContainsFunc(chains, func(o *nftables.Chain) bool { return o.Name == h.Name }) {
+			c.FlushChain(h)
+			c.DelChain(h)
+		}
+	}
+	for _, s := range sets {
+		c.DelSet(s)
+	}
+	return t, nil
+}
+
+// replaced begins a transaction that makes a table of ours anew, with empty base chains.
+func replaced(c *nftables.Conn, name string, chains ...*nftables.Chain) (*nftables.Table, error) {
 	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	c.AddTable(t) // there is one to delete, then
 	c.DelTable(t)
-	return c.AddTable(t)
+	c.AddTable(t)
+	for _, h := range chains {
+		h.Table = t
+		c.AddChain(h)
+	}
+	return t, nil
 }
 
-// room has a socket take a transaction that has so many intervals, which the kernel wants in one piece.
-func room(intervals int) func(*netlink.Conn) error {
+// room has a socket take a transaction that has so many addresses, which the kernel wants in one piece.
+func room(addresses int) func(*netlink.Conn) error {
 	return func(c *netlink.Conn) error {
-		return c.SetWriteBuffer(256<<10 + 64*2*intervals) // an element of IPv6 is 36 bytes
+		return c.SetWriteBuffer(256<<10 + 64*addresses) // an element of IPv6 is 36 bytes
 	}
 }
 
@@ -147,55 +195,68 @@ func (b *batch) rule(c *nftables.Chain, parts ...any) {
 		case []expr.Any:
 			all = append(all, p...)
 		case lookup:
-			i := slices.IndexFunc(b.sets, func(s *nftables.Set) bool { return s.Name == p.set })
-			all = append(all, p.load()...)
-			all = append(all, &expr.Lookup{SourceRegister: 1, SetName: p.set, SetID: b.sets[i].ID})
+			i := slices.IndexFunc(b.sets, func(s *nftables.Set) bool { return s.Name == versioned(p.set, p.version) })
+			all = append(all, address(p.version, p.source)...)
+			all = append(all, &expr.Lookup{SourceRegister: 1, SetName: b.sets[i].Name, SetID: b.sets[i].ID})
 		}
 	}
 	b.c.AddRule(&nftables.Rule{Table: b.table, Chain: c, Exprs: all, UserData: b.about})
 }
 
-// prefixes adds a set of addresses.
-func (b *batch) prefixes(name string, kind nftables.SetDatatype, ranges []span) {
-	s := &nftables.Set{Table: b.table, Name: name, KeyType: kind, Interval: true}
+// add adds an empty set. It gives out the id by which rules of this transaction mean the set: the library's own
+// counter is shared by all connections without a lock, and two sets of one transaction might get the same.
+func (b *batch) add(s *nftables.Set) {
+	s.Table, s.ID = b.table, uint32(len(b.sets)+1)
 	b.sets = append(b.sets, s)
-	err := b.c.AddSet(s, nil)
-	for part := range slices.Chunk(ranges, maxIntervals) {
-		var elements []nftables.SetElement
-		for _, r := range part {
-			elements = append(elements, nftables.SetElement{Key: r.first.AsSlice()})
-			if r.end.IsValid() {
-				elements = append(elements, nftables.SetElement{Key: r.end.AsSlice(), IntervalEnd: true})
-			}
-		}
-		err = errors.Join(err, b.c.SetAddElements(s, elements))
-	}
-	if err != nil && b.err == nil {
-		b.err = fmt.Errorf("set %s: %w", name, err)
+	if err := b.c.AddSet(s, nil); err != nil && b.err == nil {
+		b.err = fmt.Errorf("set %s: %w", s.Name, err)
 	}
 }
 
-// maxIntervals is how many intervals one message has: the length of their attribute is 16 bits, and what is
-// longer is cut off without an error.
-const maxIntervals = 512
+// addresses adds two sets, of the addresses of each version of IP. They hold no intervals: the kernel's sets of
+// intervals, when they are made anew, have moments in which nothing is found in them (seen on Linux 6.18).
+func (b *batch) addresses(name string, list []netip.Addr) {
+	for version, kind := range map[byte]nftables.SetDatatype{4: nftables.TypeIPAddr, 6: nftables.TypeIP6Addr} {
+		s := &nftables.Set{Name: versioned(name, version), KeyType: kind}
+		b.add(s)
+		var elements []nftables.SetElement
+		for _, a := range list {
+			if a = a.Unmap().WithZone(""); a.Is4() == (version == 4) {
+				elements = append(elements, nftables.SetElement{Key: a.AsSlice()})
+			}
+		}
+		for part := range slices.Chunk(elements, maxElements) {
+			if err := b.c.SetAddElements(s, part); err != nil && b.err == nil {
+				b.err = fmt.Errorf("set %s: %w", s.Name, err)
+			}
+		}
+	}
+}
 
-// lookup matches a destination address in a set.
+func versioned(name string, version byte) string { return fmt.Sprint(name, version) }
+
+// maxElements is how many addresses one message has: the length of their attribute is 16 bits, and what is
+// longer is cut off without an error.
+const maxElements = 1024
+
+// lookup matches an address in one of the sets of addresses.
 type lookup struct {
 	version byte
 	set     string
-	source  bool // of the source instead
+	source  bool // that of the sender instead of the receiver
 }
 
 func to(version byte, set string) lookup { return lookup{version: version, set: set} }
 
 func from(version byte, set string) lookup { return lookup{version: version, set: set, source: true} }
 
-func (l lookup) load() []expr.Any {
+// address loads an address of a packet into register 1, if it is of that version of IP.
+func address(version byte, source bool) []expr.Any {
 	family, offset, size := byte(unix.NFPROTO_IPV4), uint32(16), uint32(4)
-	if l.version == 6 {
+	if version == 6 {
 		family, offset, size = unix.NFPROTO_IPV6, 24, 16
 	}
-	if l.source {
+	if source {
 		offset -= size
 	}
 	return []expr.Any{
@@ -203,6 +264,30 @@ func (l lookup) load() []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}},
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size},
 	}
+}
+
+// within matches packets to addresses of p.
+func within(p netip.Prefix) []expr.Any {
+	p = p.Masked()
+	version, size := byte(4), p.Addr().BitLen()/8
+	if p.Addr().Is6() {
+		version = 6
+	}
+	return append(address(version, false),
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(size), Mask: net.CIDRMask(p.Bits(), size*8), Xor: make([]byte, size)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Addr().AsSlice()})
+}
+
+// captured are what matches destinations that are captured, each by one rule; refused, what is refused otherwise.
+func (r Rules) captured() []any {
+	return append(r.refused(), to(4, "addresses"), to(6, "addresses"))
+}
+
+func (r Rules) refused() (out []any) {
+	for _, p := range r.Ranges {
+		out = append(out, within(p))
+	}
+	return out
 }
 
 // notOurs matches packets of others than node proxies, ours those of node proxies.
@@ -237,51 +322,6 @@ func redirect(port uint16) []expr.Any {
 // reject tells the sender at once that nobody is there.
 func reject() []expr.Any {
 	return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}}
-}
-
-// span is from first up to end, exclusively; no end: to the last address there is.
-type span struct{ first, end netip.Addr }
-
-// intervals are the addresses of r, in order and without overlap, as the kernel wants them.
-func intervals(r Rules) (four, six []span) {
-	all := slices.Clone(r.Ranges)
-	for _, a := range r.Addresses {
-		all = append(all, netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
-	}
-	slices.SortFunc(all, func(a, b netip.Prefix) int {
-		if c := a.Masked().Addr().Compare(b.Masked().Addr()); c != 0 {
-			return c
-		}
-		return a.Bits() - b.Bits()
-	})
-	var last netip.Prefix
-	for _, p := range all {
-		if p = p.Masked(); last.IsValid() && last.Overlaps(p) {
-			continue // prefixes are apart, or one holds the other
-		}
-		last = p
-		out := &four
-		if p.Addr().Is6() {
-			out = &six
-		}
-		s := span{p.Addr(), after(p)}
-		if n := len(*out); n > 0 && (*out)[n-1].end == s.first {
-			(*out)[n-1].end = s.end // the kernel takes no two that touch
-			continue
-		}
-		*out = append(*out, s)
-	}
-	return four, six
-}
-
-// after is the first address behind p; the zero Addr: there is none.
-func after(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	last, _ := netip.AddrFromSlice(b)
-	return last.Next()
 }
 
 // String shows r as people write it.

@@ -36,16 +36,28 @@ func SetSource(ns *podns.Namespace, six bool) error {
 		return err
 	}
 	return ns.FD(func(fd int) error {
-		c, err := nftables.New(nftables.WithNetNSFd(fd))
+		err := setSource(fd, renewed)
 		if err != nil {
-			return explain(err)
+			err = setSource(fd, replaced)
 		}
-		b := &batch{c: c, table: replaced(c, sourceTable)}
-		out := c.AddChain(&nftables.Chain{Name: "output", Table: b.table, Type: nftables.ChainTypeRoute, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityMangle})
-		b.rule(out, packetMark(mark, true), overLoopback(), newConnection(), markConnection())
-		b.rule(out, answer(), packetMark(mark, false), connectionMark(), markPacket())
-		return explain(c.Flush())
+		return explain(err)
 	})
+}
+
+func setSource(fd int, begin beginning) error {
+	c, err := nftables.New(nftables.WithNetNSFd(fd))
+	if err != nil {
+		return err
+	}
+	out := &nftables.Chain{Name: "output", Type: nftables.ChainTypeRoute, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityMangle}
+	t, err := begin(c, sourceTable, out)
+	if err != nil {
+		return err
+	}
+	b := &batch{c: c, table: t}
+	b.rule(out, packetMark(mark, true), overLoopback(), newConnection(), markConnection())
+	b.rule(out, answer(), packetMark(mark, false), connectionMark(), markPacket())
+	return c.Flush()
 }
 
 // RemoveSource takes what SetSource has set out of a namespace, for both families. That there is

@@ -87,12 +87,12 @@ func Hold(ns *podns.Namespace, r Rules) (bool, error) {
 			return err
 		}
 		t := &nftables.Table{Name: table, Family: nftables.TableFamilyINet}
-		for _, chain := range []string{"output", "refuse"} {
+		for chain, want := range map[string]int{"output": len(r.captured()), "refuse": len(r.refused())} {
 			rules, err := c.GetRules(t, &nftables.Chain{Name: chain, Table: t})
 			if err != nil {
 				return err
 			}
-			if len(rules) != 2 { // one for each version of IP
+			if len(rules) != want {
 				holds = false
 			}
 			for _, rule := range rules {
