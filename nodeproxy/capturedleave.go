@@ -2,7 +2,9 @@ package nodeproxy
 
 import (
 	"context"
+	"net"
 	"sync"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
@@ -42,11 +44,21 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 	c.p.log.Info().Str("workload", h.uid).Msg("captured no more")
 }
 
+// idleWithin bounds the wait for an empty queue: of a listener that the next process has been preferred to it is empty.
+const idleWithin = 100 * time.Millisecond
+
 // drain takes no more connections, and returns when those that are open have ended or ctx has.
 func (c *captures) drain(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, h := range c.list() {
+	held := c.list()
+	for _, h := range held {
 		h.names.release()
+		for _, l := range h.listeners() { // what is in its queue would be reset
+			wg.Go(func() { capture.Idle(l, idleWithin) })
+		}
+	}
+	wg.Wait()
+	for _, h := range held {
 		h.closeListeners()
 		wg.Go(func() { h.names.drain(ctx) })
 		wg.Go(func() { h.in.drain(ctx) })
@@ -77,10 +89,18 @@ func (c *captures) close() {
 }
 
 func (h *captured) closeListeners() {
+	for _, l := range h.listeners() {
+		l.Close()
+	}
+}
+
+// listeners are those that it has opened so far.
+func (h *captured) listeners() (out []*net.TCPListener) {
 	if h.in != nil {
-		h.in.listener.Close()
+		out = append(out, h.in.listener.(*net.TCPListener))
 	}
 	for _, o := range h.outs {
-		o.listener.Close()
+		out = append(out, o.listener)
 	}
+	return out
 }

@@ -83,7 +83,20 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 		c.closeSource(h, !ours)
 		return err
 	}
+	if ours {
+		c.prefer(h)
+	}
 	return nil
+}
+
+// prefer has what h has opened get all connections, where another process of ours may listen as well: that one is
+// to stop.
+func (c *captures) prefer(h *captured) {
+	for _, l := range h.listeners() {
+		if err := capture.Prefer(h.place.ns, l); err != nil {
+			c.p.log.Warn().Str("workload", h.uid).Err(err).Msg("connections that the node proxy before this one has not accepted when it stops are reset")
+		}
+	}
 }
 
 // control is a Control of package net.

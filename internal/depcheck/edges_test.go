@@ -33,7 +33,8 @@ var allowed = map[string]why{
 		"route":              "authority to exported service",
 	},
 	"nodeproxy/capture": {
-		"nodeproxy/podns": "the namespace that rules are set in",
+		"nodeproxy/podns":    "the namespace that rules are set in",
+		"nodeproxy/sockdiag": "how many share a port",
 	},
 	"nodeproxy/picker": {
 		"balance":           "the index of candidates, and the draws",
