@@ -81,7 +81,7 @@ func own(socket *netlink.Conn, t *nftables.Table) error {
 func (n *Names) set(resolvers []netip.Addr) error {
 	b := &batch{c: n.conn, table: n.table}
 	b.addresses("resolvers", resolvers)
-	out := n.conn.AddChain(&nftables.Chain{Name: "output", Table: n.table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: before(nftables.ChainPriorityNATDest)})
+	out := n.conn.AddChain(&nftables.Chain{Name: "output", Table: n.table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: before(before(nftables.ChainPriorityNATDest))}) // and before Set's, which may lead all TCP elsewhere
 	for _, p := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		for _, version := range []byte{4, 6} {
 			b.rule(out, notOurs(), protocol(p), toPort(53), to(version, "resolvers"), redirect(NamesPort))

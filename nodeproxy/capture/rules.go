@@ -50,6 +50,9 @@ type Rules struct {
 	// Addresses are others to which TCP is captured, such as the cluster IPs of services that lead to
 	// other networks too.
 	Addresses []netip.Addr
+	// Everything has all other TCP captured too: what the pod opens to anybody but itself, and what others open to
+	// the pod, but for tunnels.
+	Everything bool
 }
 
 // Set puts r in the place of the rules that are in a namespace, in one transaction: each connection meets the
@@ -75,7 +78,12 @@ func setRules(fd int, r Rules, begin beginning) error {
 	}
 	out := &nftables.Chain{Name: "output", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: before(nftables.ChainPriorityNATDest)}
 	refuse := &nftables.Chain{Name: "refuse", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityFilter}
-	t, err := begin(c, table, out, refuse)
+	in := &nftables.Chain{Name: "input", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: before(nftables.ChainPriorityNATDest)}
+	chains := []*nftables.Chain{out, refuse}
+	if r.Everything {
+		chains = append(chains, in)
+	}
+	t, err := begin(c, table, chains...)
 	if err != nil {
 		return err
 	}
@@ -84,6 +92,9 @@ func setRules(fd int, r Rules, begin beginning) error {
 	b.addresses("addresses", r.Addresses)
 	for _, m := range r.captured() {
 		b.rule(out, notOurs(), protocol(unix.IPPROTO_TCP), m, redirect(OutboundPort))
+	}
+	if r.Everything {
+		b.everything(out, in)
 	}
 	for _, m := range r.refused() {
 		b.rule(refuse, m, reject())
@@ -174,7 +185,7 @@ func explain(err error) error {
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("set nftables rules: %w: give this process the capability NET_ADMIN", err)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EAFNOSUPPORT):
-		return fmt.Errorf("set nftables rules: %w: this kernel needs nf_tables with NAT of family inet (modules nf_tables, nft_chain_nat, nft_redir, nft_reject_inet; Linux 5.2)", err)
+		return fmt.Errorf("set nftables rules: %w: this kernel needs nf_tables with NAT of family inet (modules nf_tables, nft_chain_nat, nft_redir, nft_reject_inet, and for capture.scope all nft_fib_inet; Linux 5.2)", err)
 	}
 	return fmt.Errorf("set nftables rules: %w", err)
 }
@@ -332,6 +343,9 @@ func (r Rules) String() string {
 	}
 	for _, a := range r.Addresses {
 		words = append(words, a.String())
+	}
+	if r.Everything {
+		words = append(words, "all TCP")
 	}
 	return strings.Join(words, ", ")
 }

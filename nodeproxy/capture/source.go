@@ -68,12 +68,17 @@ func RemoveSource(ns *podns.Namespace) error {
 
 // overLoopback matches what goes to the pod itself.
 func overLoopback() []expr.Any {
-	name := make([]byte, unix.IFNAMSIZ)
-	copy(name, "lo")
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: name},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: interfaceName("lo")},
 	}
+}
+
+// interfaceName is a name as the kernel compares it.
+func interfaceName(s string) []byte {
+	name := make([]byte, unix.IFNAMSIZ)
+	copy(name, s)
+	return name
 }
 
 // newConnection matches what no packet of the other side has been seen of.

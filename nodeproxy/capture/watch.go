@@ -87,7 +87,7 @@ func Hold(ns *podns.Namespace, r Rules) (bool, error) {
 			return err
 		}
 		t := &nftables.Table{Name: table, Family: nftables.TableFamilyINet}
-		for chain, want := range map[string]int{"output": len(r.captured()), "refuse": len(r.refused())} {
+		for chain, want := range r.chains() {
 			rules, err := c.GetRules(t, &nftables.Chain{Name: chain, Table: t})
 			if err != nil {
 				return err
@@ -107,6 +107,16 @@ func Hold(ns *podns.Namespace, r Rules) (bool, error) {
 		return false, explain(err)
 	}
 	return holds, nil
+}
+
+// chains are how many rules Set sets in each.
+func (r Rules) chains() map[string]int {
+	m := map[string]int{"output": len(r.captured()), "refuse": len(r.refused())}
+	if r.Everything {
+		m["output"] += everythingOut
+		m["input"] = everythingIn
+	}
+	return m
 }
 
 // digest tells rules apart, as the comment that the kernel keeps with each.

@@ -1,0 +1,93 @@
+//go:build linux
+
+package capture
+
+import (
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// InboundPort is where connections come that are opened to the pod itself, in plain text: on all its addresses.
+const InboundPort = 15006
+
+// hbonePort is where tunnels come; they are never led elsewhere.
+const hbonePort = 15008
+
+// Rules of Everything in the chains of the table.
+const (
+	everythingOut = 2 // one for each version of IP
+	everythingIn  = 1
+)
+
+// everything leads here what the pod opens to anybody but itself, and what others open to it.
+//
+// What was open before stays as it is: only the first packet of a connection is led elsewhere, where the kernel would
+// take the next one of a connection that it has not followed yet for a new one. Link-local addresses of IPv6 mean
+// nothing without an interface, which is not known of a connection that was led elsewhere: what goes there goes as
+// without us. What the pod forwards for others, such as a virtual machine in it, is not the pod's.
+func (b *batch) everything(out, in *nftables.Chain) {
+	b.rule(out, notOurs(), version(4), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), redirect(OutboundPort))
+	b.rule(out, notOurs(), version(6), notLinkLocal(), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), redirect(OutboundPort))
+	b.rule(in, protocol(unix.IPPROTO_TCP), opening(), fromOutside(), toThePod(), notToPort(hbonePort), redirect(InboundPort))
+}
+
+// opening matches the first packet of a TCP connection: SYN, and neither ACK, RST nor FIN.
+func opening() []expr.Any {
+	const fin, syn, rst, ack = 1, 2, 4, 16
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{fin | syn | rst | ack}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{syn}},
+	}
+}
+
+// elsewhere matches what leaves the pod: what goes to itself goes over its loopback interface, whatever the address.
+func elsewhere() []expr.Any { return notLoopback(expr.MetaKeyOIFNAME) }
+
+// fromOutside matches what comes into the pod.
+func fromOutside() []expr.Any { return notLoopback(expr.MetaKeyIIFNAME) }
+
+func notLoopback(key expr.MetaKey) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: key, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: interfaceName("lo")},
+	}
+}
+
+// toThePod matches what has one of the pod's own addresses for its destination.
+func toThePod() []expr.Any {
+	return []expr.Any{
+		&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
+	}
+}
+
+func notToPort(n uint16) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.BigEndian.PutUint16(n)},
+	}
+}
+
+// version matches packets of IPv4 or IPv6.
+func version(n byte) []expr.Any {
+	family := byte(unix.NFPROTO_IPV4)
+	if n == 6 {
+		family = unix.NFPROTO_IPV6
+	}
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}},
+	}
+}
+
+// notLinkLocal matches packets of IPv6 that do not go to fe80::/10.
+func notLinkLocal() []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 24, Len: 2},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 2, Mask: []byte{0xff, 0xc0}, Xor: []byte{0, 0}},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0xfe, 0x80}},
+	}
+}
