@@ -27,6 +27,7 @@ const (
 
 	waitingStates = 1<<1 | 1<<8 // ESTABLISHED, CLOSE_WAIT: what an accept queue holds
 	listenStates  = 1 << listenState
+	anyState      = ^uint32(0)
 )
 
 // socket is a struct inet_diag_msg.
@@ -50,6 +51,7 @@ type question struct {
 	family uint8
 	states uint32
 	local  netip.AddrPort
+	remote netip.AddrPort // of a connection; not valid: a listener is asked for
 }
 
 func (q question) message(sequence uint32) []byte {
@@ -70,6 +72,10 @@ func (q question) message(sequence uint32) []byte {
 	binary.BigEndian.PutUint16(id[0:], q.local.Port())
 	if a := q.local.Addr(); a.IsValid() {
 		copy(id[4:20], a.AsSlice())
+	}
+	if q.remote.IsValid() {
+		binary.BigEndian.PutUint16(id[2:], q.remote.Port())
+		copy(id[20:36], q.remote.Addr().AsSlice())
 	}
 	native.PutUint32(id[40:], anyCookieHalf)
 	native.PutUint32(id[44:], anyCookieHalf)

@@ -145,6 +145,17 @@ func (t *Table) Listener(at netip.AddrPort) (l Listener, ok bool, err error) {
 	return l, ok, err
 }
 
+// Connected reports whether there is a connection with these ends, local its own, whatever its state.
+func (t *Table) Connected(local, remote netip.AddrPort) (there bool, err error) {
+	err = t.ask(question{family: family(local.Addr()), states: anyState, local: local, remote: remote}, func(s socket) {
+		there = s.state != listenState && s.local == local && s.remote == remote
+	})
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	return there, err
+}
+
 // Group returns the listeners that share the address of l, itself among them. It looks
 // at every listener of the machine: for once in a while.
 func (t *Table) Group(l Listener) (group []Listener, err error) {

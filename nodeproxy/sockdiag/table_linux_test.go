@@ -299,3 +299,29 @@ func BenchmarkConnection(b *testing.B) {
 		})
 	}
 }
+
+func TestAConnectionIsFoundByItsEnds(t *testing.T) {
+	table := open(t)
+	for _, at := range []string{"127.0.0.1:0", "[::1]:0", "[::]:0"} {
+		l := listen(t, "tcp", at, false)
+		to := loopback(l)
+		if at == "[::1]:0" {
+			to = netip.AddrPortFrom(netip.IPv6Loopback(), portOf(l))
+		}
+		c := dial(t, to)
+		from := c.LocalAddr().(*net.TCPAddr).AddrPort()
+		check := func(local, remote netip.AddrPort, want bool) {
+			t.Helper()
+			if got, err := table.Connected(local, remote); got != want || err != nil {
+				t.Errorf("%s: a connection of %s to %s: %t, %v, want %t", at, local, remote, got, err, want)
+			}
+		}
+		check(from, to, true)
+		check(to, from, true)                                            // the other end, which nobody has accepted
+		check(to, netip.AddrPortFrom(from.Addr(), from.Port()^1), false) // the listener is none
+		check(netip.AddrPortFrom(from.Addr(), from.Port()^1), to, false)
+		c.(*net.TCPConn).SetLinger(0)
+		c.Close()
+		check(from, to, false)
+	}
+}

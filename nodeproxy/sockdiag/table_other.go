@@ -31,3 +31,8 @@ func (*Table) Group(Listener) ([]Listener, error) { return nil, errors.ErrUnsupp
 func (*Table) Waiting(Listener) ([]uint64, error) {
 	return nil, errors.ErrUnsupported
 }
+
+// Connected fails.
+func (*Table) Connected(local, remote netip.AddrPort) (bool, error) {
+	return false, errors.ErrUnsupported
+}
