@@ -57,7 +57,7 @@ var constraints = map[string]map[string]any{
 	"controller.startupTaint":                  {"pattern": "^$|^(" + subdomain + "/)?" + name + "$"},
 	"controller.config":                        configOf(nil),
 	"nodeProxy.drainSeconds":                   {"minimum": 1},
-	"nodeProxy.capture.scope":                  {"enum": []string{"off", "vips", "release"}},
+	"nodeProxy.capture.scope":                  {"enum": []string{"off", "vips", "all", "release"}},
 	"nodeProxy.stateDir":                       {"pattern": "^/", "not": map[string]any{"pattern": `(^|/)\.\.(/|$)`}},
 	"nodeProxy.resources":                      resources,
 	"nodeProxy.priorityClassName":              {"pattern": "^$|" + whole(subdomain)},

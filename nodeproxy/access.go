@@ -2,6 +2,7 @@ package nodeproxy
 
 import (
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -30,10 +31,12 @@ type access struct {
 	source         string       // outbound: the local workload
 	tried          failedPlaces // outbound: where it had failed before
 	attempts       int
-	sent, received int64  // bytes towards and from the mesh (outbound) or the peer (inbound)
-	opened         bool   // both applications had it; result says how it ended
-	policy         string // inbound: the policies that have denied it
-	result         string // see ending; of one that was not opened an isthmus-reason, or one of the failure reasons
+	sent, received int64          // bytes towards and from the mesh (outbound) or the peer (inbound)
+	opened         bool           // both applications had it; result says how it ended
+	policy         string         // inbound: the policies that have denied it
+	plain          bool           // carried as it is, in no tunnel
+	client         netip.AddrPort // inbound and plain: whose connection it is
+	result         string         // see ending; of one that was not opened an isthmus-reason, or one of the failure reasons
 	err            error
 }
 
@@ -46,6 +49,9 @@ func (a *access) failed() bool {
 	}
 	if a.opened {
 		return a.result == resultTunnelLost || a.result == resultStopped
+	}
+	if a.plain { // the mesh has nothing to do with it
+		return a.result == string(header.ReasonOverload)
 	}
 	return a.result != reasonCancelled
 }
@@ -176,6 +182,12 @@ func (p *Proxy) finish(a *access) {
 	}
 	if a.source != "" {
 		e.Str("source", a.source)
+	}
+	if a.plain {
+		e.Bool("plain", true)
+	}
+	if a.client.IsValid() {
+		e.Stringer("client", a.client)
 	}
 	if a.policy != "" {
 		e.Str("policy", a.policy)

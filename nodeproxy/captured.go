@@ -23,6 +23,7 @@ type captures struct {
 	unfound string         // why namespaces could not be looked for last; follow's alone
 	leaving sync.WaitGroup // drains of what is captured no more
 	sources sources
+	node    nodeSockets
 	first   atomic.Bool // all workloads that were there have been looked for once
 
 	mu      sync.Mutex
@@ -37,14 +38,14 @@ type captured struct {
 	place   place
 	rules   capture.Rules
 	in      *inbound
-	outs    []*outbound
+	outs    []*outbound     // of what it opens, and of what is opened to it in plain text
 	names   *nameSockets    // nil: it has no resolver that could be captured
 	use     *sourceUse      // of its namespace
 	source  *originalSource // nil: its application sees the pod's own address
 	watch   *capture.Watch  // of its rules
 	reset   time.Time       // when they were set again last, since somebody else had changed them
 	since   time.Time
-	data    context.Context // of its names; ended by stop
+	data    context.Context // of its names, and of what is carried in plain text; ended by stop
 	stop    context.CancelFunc
 }
 
@@ -63,7 +64,7 @@ func newCaptures(p *Proxy) *captures {
 	if !p.cfg.Capture.on() {
 		return nil
 	}
-	return &captures{p: p, cfg: p.cfg.Capture, finder: podns.Finder{Proc: p.cfg.Capture.Proc}, held: map[string]*captured{}, sources: sources{uses: map[podns.ID]*sourceUse{}}, failing: map[string]*lack{}}
+	return &captures{p: p, cfg: p.cfg.Capture, finder: podns.Finder{Proc: p.cfg.Capture.Proc}, held: map[string]*captured{}, sources: sources{uses: map[podns.ID]*sourceUse{}}, node: nodeSockets{proc: p.cfg.Capture.Proc}, failing: map[string]*lack{}}
 }
 
 // follow captures what is on this node, until ctx ends.

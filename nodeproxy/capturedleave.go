@@ -18,7 +18,7 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 	c.mu.Unlock()
 	released := whole && h.place.alive()
 	if released {
-		if err := capture.Remove(h.place.ns); err != nil {
+		if err := capture.Set(h.place.ns, capture.Rules{Owner: h.rules.Owner}); err != nil { // without the table open connections would break
 			c.p.log.Error().Str("workload", h.uid).Err(err).Msg("rules are left in a pod that is captured no more")
 		}
 	}
@@ -30,8 +30,7 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 		dctx, cancel := context.WithTimeout(ctx, c.p.cfg.Timeouts.Drain)
 		defer cancel()
 		defer h.stop()
-		h.in.drain(dctx)
-		h.names.drain(dctx)
+		h.drain(dctx)
 		if released { // not before: what applications answer would leave the pod
 			c.closeSource(h, true)
 			h.place.close()
@@ -47,6 +46,17 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 // idleWithin bounds the wait for an empty queue: of a listener that the next process has been preferred to it is empty.
 const idleWithin = 100 * time.Millisecond
 
+// drain returns when what is open of h has ended or ctx has.
+func (h *captured) drain(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { h.names.drain(ctx) })
+	wg.Go(func() { h.in.drain(ctx) })
+	for _, o := range h.outs {
+		wg.Go(func() { o.drain(ctx) })
+	}
+	wg.Wait()
+}
+
 // drain takes no more connections, and returns when those that are open have ended or ctx has.
 func (c *captures) drain(ctx context.Context) {
 	var wg sync.WaitGroup
@@ -60,11 +70,7 @@ func (c *captures) drain(ctx context.Context) {
 	wg.Wait()
 	for _, h := range held {
 		h.closeListeners()
-		wg.Go(func() { h.names.drain(ctx) })
-		wg.Go(func() { h.in.drain(ctx) })
-		for _, o := range h.outs {
-			wg.Go(func() { o.drain(ctx) })
-		}
+		wg.Go(func() { h.drain(ctx) })
 	}
 	wg.Wait()
 }
@@ -76,6 +82,7 @@ func (c *captures) close() {
 		return
 	}
 	c.leaving.Wait()
+	c.node.close()
 	for _, h := range c.list() {
 		c.mu.Lock()
 		delete(c.held, h.uid)

@@ -11,15 +11,18 @@ import (
 )
 
 // captured serves what rules lead here of one workload.
-func (p *Proxy) captured(uid string) serve {
+func (p *Proxy) captured(h *captured) serve {
 	return func(ctx context.Context, app *net.TCPConn) func(context.Context) {
 		to, err := capture.Original(app)
 		if err != nil {
-			p.log.Debug().Str("workload", uid).Stringer("from", app.RemoteAddr()).Err(err).Msg("bad captured connection")
+			p.log.Debug().Str("workload", h.uid).Stringer("from", app.RemoteAddr()).Err(err).Msg("bad captured connection")
 			reset(app)
 			return nil
 		}
-		return p.carry(ctx, app, uid, flowTo(to.Addr().String(), to.Port()), nil, nil, nil)
+		if !p.carries(ctx, h, to) {
+			return p.passOn(h, app, to)
+		}
+		return p.carry(ctx, app, h.uid, flowTo(to.Addr().String(), to.Port()), nil, nil, nil)
 	}
 }
 

@@ -66,11 +66,23 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 		if err != nil {
 			return err
 		}
-		o, err := c.p.newOutbound(l.(*net.TCPListener), c.p.captured(h.uid))
+		o, err := c.p.newOutbound(l.(*net.TCPListener), c.p.captured(h))
 		if err != nil {
 			return err
 		}
 		o.refuse = c.p.refusalOfAll(h.uid)
+		h.outs = append(h.outs, o)
+	}
+	if c.cfg.all() {
+		l, err := listen(netip.AddrPortFrom(netip.IPv6Unspecified(), capture.InboundPort), keepAlive) // of both families
+		if err != nil {
+			return err
+		}
+		o, err := c.p.newOutbound(l.(*net.TCPListener), c.p.arrived(h))
+		if err != nil {
+			return err
+		}
+		o.refuse = func(int) func() { return nil } // those of others wait for their turn
 		h.outs = append(h.outs, o)
 	}
 	if err := c.openNames(h, addresses, loopback, listen); err != nil {

@@ -25,7 +25,7 @@ func (c *captures) keep(ctx context.Context, wanted map[string]*mesh.Workload, r
 }
 
 func sameRules(a, b capture.Rules) bool {
-	return slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Addresses, b.Addresses)
+	return slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Addresses, b.Addresses) && a.Everything == b.Everything
 }
 
 // resetEvery is how often rules are set again at most: another process of this node may have set its own, the next

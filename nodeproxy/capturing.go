@@ -13,7 +13,7 @@ import (
 
 // Capture is how connections of local pods are captured in their own network namespaces.
 type Capture struct {
-	Scope          string         `yaml:"scope" default:"off" doc:"which connections of local pods come here by themselves: off, none, so that applications connect to a listener below; vips, those to virtual addresses (ranges) and to cluster IPs of services that lead to other networks too; what else a pod sends is left alone; release, none, and rules that were set before are taken out of all pods of the node, which otherwise go on to refuse such connections. Needs root, or the capabilities SYS_ADMIN, NET_ADMIN and SYS_PTRACE, and nf_tables" env:"ISTHMUS_CAPTURE"`
+	Scope          string         `yaml:"scope" default:"off" doc:"which connections of local pods come here by themselves: off, none, so that applications connect to a listener below; vips, those to virtual addresses (ranges) and to cluster IPs of services that lead to other networks too; what else a pod sends is left alone; all, all TCP that a pod opens to others, of which what the mesh does not know is passed on as it is, and all TCP that others open to it in plain text, for which policies hold then; release, none, and rules that were set before are taken out of all pods of the node, which otherwise go on to refuse such connections. Needs root, or the capabilities SYS_ADMIN, NET_ADMIN and SYS_PTRACE, and nf_tables" env:"ISTHMUS_CAPTURE"`
 	Proc           string         `yaml:"proc" default:"/proc" doc:"proc file system of the node, where the processes of its pods are: a container has to mount it"`
 	Ranges         []netip.Prefix `yaml:"ranges" doc:"virtual addresses of the mesh, those that the controller gives out: they must be nobody's in the cluster; left out: 240.240.0.0/16 and 2001:2::/48"`
 	OriginalSource string         `yaml:"originalSource" default:"auto" doc:"whether the application of a captured pod sees the address of who connects to the pod (a pod of its network, or the gateway through which other networks come) as that of its client: true, always, and a pod where that is impossible is not captured; auto, where it is possible; false, never: it sees the pod's own. It sees the pod's own as well where the other one is of another family, or one of the pod's" env:"ENABLE_ORIG_SRC"`
@@ -31,6 +31,7 @@ type PodNamespace struct {
 const (
 	CaptureOff  = "off"
 	CaptureVIPs = "vips"
+	CaptureAll  = "all"
 	// CaptureRelease ends capture: before the node proxies of a node go for good.
 	CaptureRelease = "release"
 )
@@ -39,18 +40,21 @@ func defaultCapture() Capture {
 	return Capture{Scope: CaptureOff, OriginalSource: SourceAuto, Proc: "/proc", Ranges: []netip.Prefix{netip.MustParsePrefix("240.240.0.0/16"), netip.MustParsePrefix("2001:2::/48")}}
 }
 
-func (c Capture) on() bool { return c.Scope == CaptureVIPs }
+func (c Capture) on() bool { return c.Scope == CaptureVIPs || c.Scope == CaptureAll }
+
+// all reports whether what the mesh does not know is captured too.
+func (c Capture) all() bool { return c.Scope == CaptureAll }
 
 func (c Capture) check(v *strictyaml.Check) {
 	switch c.Scope {
 	case CaptureOff, "":
 		if len(c.Namespaces) > 0 {
-			v.Fail("capture.namespaces", "%q: nothing is captured: set capture.scope to %s, or leave it out", c.Namespaces[0].Workload, CaptureVIPs)
+			v.Fail("capture.namespaces", "%q: nothing is captured: set capture.scope to %s or %s, or leave it out", c.Namespaces[0].Workload, CaptureVIPs, CaptureAll)
 		}
 		return
-	case CaptureVIPs, CaptureRelease:
+	case CaptureVIPs, CaptureAll, CaptureRelease:
 	default:
-		v.Fail("capture.scope", "%q is unknown: use %s, %s or %s", c.Scope, CaptureOff, CaptureVIPs, CaptureRelease)
+		v.Fail("capture.scope", "%q is unknown: use %s, %s, %s or %s", c.Scope, CaptureOff, CaptureVIPs, CaptureAll, CaptureRelease)
 	}
 	switch c.OriginalSource {
 	case SourceAuto, SourceTrue, SourceFalse, "":
@@ -92,7 +96,7 @@ func (c Capture) holds(a netip.Addr) bool {
 // rules are what pods of this node are captured by, as discovery is now: ranges, and beside
 // them the addresses of services that lead to other networks too.
 func (c Capture) rules(snap *mesh.Snapshot, owner string) capture.Rules {
-	r := capture.Rules{Owner: owner, Ranges: c.Ranges}
+	r := capture.Rules{Owner: owner, Ranges: c.Ranges, Everything: c.all()}
 	add := func(list []netip.Addr) {
 		for _, a := range list {
 			if !c.holds(a) {

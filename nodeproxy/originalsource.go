@@ -60,6 +60,12 @@ func (s *sources) use(id podns.ID) *sourceUse {
 	return u
 }
 
+// settle returns when who takes rules out has done so.
+func (u *sourceUse) settle() {
+	u.rules.Lock()
+	defer u.rules.Unlock()
+}
+
 // end calls last if nobody else uses u, and before anybody else begins to.
 func (s *sources) end(id podns.ID, u *sourceUse, last func()) {
 	u.rules.Lock()
@@ -82,6 +88,7 @@ func (s *sources) end(id podns.ID, u *sourceUse, last func()) {
 // pod before, and what cannot be used is taken out again.
 func (c *captures) openSource(h *captured, addresses []netip.Addr, fresh bool) error {
 	h.use = c.sources.use(h.place.ns.ID())
+	h.use.settle()
 	if c.cfg.OriginalSource == SourceFalse {
 		return nil
 	}
@@ -104,13 +111,13 @@ func (c *captures) openSource(h *captured, addresses []netip.Addr, fresh bool) e
 	return nil
 }
 
-// closeSource takes out what openSource has set, if remove says so and nobody else needs it.
+// closeSource takes out what openSource has set, and all other rules, if remove says so and nobody else needs them.
 func (c *captures) closeSource(h *captured, remove bool) {
 	c.sources.end(h.place.ns.ID(), h.use, func() {
 		if !remove {
 			return
 		}
-		if err := capture.RemoveSource(h.place.ns); err != nil {
+		if err := errors.Join(capture.Remove(h.place.ns), capture.RemoveSource(h.place.ns)); err != nil {
 			c.p.log.Error().Str("workload", h.uid).Err(err).Msg("rules are left in a pod that is captured no more")
 		}
 	})

@@ -1,0 +1,232 @@
+//go:build linux
+
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	strict = `policies:
+  - {apiVersion: security.istio.io/v1, kind: PeerAuthentication, metadata: {name: mtls, namespace: demo}, spec: {mtls: {mode: STRICT}}}
+`
+	// notFrom forbids an outsider.
+	notFrom = `policies:
+  - {apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: not-from, namespace: demo}, spec: {action: DENY, rules: [{from: [{source: {ipBlocks: ["10.71.9.1/32"]}}]}]}}
+`
+	// onlyHello allows an identity, which nobody has in plain text.
+	onlyHello = `policies:
+  - {apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: only-hello, namespace: demo}, spec: {action: ALLOW, rules: [{from: [{source: {principals: ["cluster.local/ns/demo/sa/shop"]}}]}]}}
+`
+)
+
+// What comes in plain text has no identity: policies are asked all the same, also of what is open already, and the
+// node's own processes, as the kubelet with its probes, are never refused.
+func TestPoliciesHoldForPlainText(t *testing.T) {
+	w := newWorldAll(t)
+	app := addresses["shop-1"] + ":8080"
+	open, err := w.Dial("gateway", app)
+	must(t, err)
+	defer open.Close()
+	hear(t, open)
+	w.write(t, "mesh.yaml", strict+mesh)
+	open.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := open.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("under STRICT an open connection ends with %v, want a reset", err)
+	}
+	for _, from := range []string{"gateway", "hello-1", "node-b"} {
+		for _, to := range []string{app, v6(addresses["shop-1"]) + ":8080"} {
+			if err := w.ends(from, to); err != nil {
+				t.Errorf("under STRICT: %v", err)
+			}
+		}
+	}
+	w.line(t, "node-a", map[string]any{"direction": "inbound", "workload": "shop-1", "plain": true, "result": "denied", "policy": "PeerAuthentication demo/mtls"})
+	for _, to := range []string{app, v6(addresses["shop-1"]) + ":8080"} {
+		if _, err := w.call("node-a", to); err != nil {
+			t.Errorf("under STRICT a probe of the node at %s: %v", to, err)
+		}
+	}
+	for _, to := range []string{addresses["shop-2"] + ":8080", local + ":80", hello + ":80"} {
+		if _, err := w.call("shop-1", to); err != nil {
+			t.Errorf("under STRICT a call by the mesh to %s: %v", to, err)
+		}
+	}
+	for policies, wants := range map[string]map[string]bool{
+		notFrom:   {"gateway": false, "hello-1": true, "node-a": true},
+		onlyHello: {"gateway": false, "hello-1": false, "node-a": true},
+		strings.Replace(strict, "mtls: {mode: STRICT}", "mtls: {mode: PERMISSIVE}", 1):                                                                              {"gateway": true, "hello-1": true, "node-a": true},
+		strings.Replace(strict, "mtls: {mode: STRICT}", "selector: {matchLabels: {app: shop}}, mtls: {mode: STRICT}, portLevelMtls: {8080: {mode: PERMISSIVE}}", 1): {"gateway": true},
+		strings.Replace(strict, "mtls: {mode: STRICT}", "selector: {matchLabels: {app: shop}}, mtls: {mode: STRICT}, portLevelMtls: {8081: {mode: PERMISSIVE}}", 1): {"gateway": false, "node-a": true},
+	} {
+		w.write(t, "mesh.yaml", policies+strings.Replace(mesh, "{uid: shop-1,", "{uid: shop-1, labels: {app: shop},", 1))
+		for from, want := range wants {
+			w.until(t, 10*time.Second, from, app, func(_ string, err error) bool { return (err == nil) == want })
+		}
+	}
+}
+
+// The address of a node is not the node: what it masquerades for others is theirs.
+func TestWhatANodeMasqueradesIsNotItsOwn(t *testing.T) {
+	w := newWorldAll(t)
+	app := addresses["shop-1"] + ":8080"
+	must(t, w.In("node-a", func() error { return command("sysctl", "-qw", "net.ipv4.ip_forward=1") }))
+	must(t, w.In("node-a", func() error {
+		return command("nft", "add table ip nat; add chain ip nat post { type nat hook postrouting priority 100; }; add rule ip nat post ip saddr "+addresses["gateway"]+" masquerade")
+	}))
+	must(t, w.IP("gateway", "route add "+addresses["shop-1"]+"/32 via "+addresses["node-a"]))
+	if text, err := w.call("gateway", app); err != nil || text != "shop-1 sees "+addresses["node-a"] {
+		t.Fatalf("masqueraded: %q, %v", text, err)
+	}
+	w.write(t, "mesh.yaml", strict+mesh)
+	w.until(t, 10*time.Second, "hello-1", app, func(_ string, err error) bool { return err != nil })
+	if err := w.ends("gateway", app); err != nil {
+		t.Errorf("under STRICT what the node masquerades: %v", err)
+	}
+	if _, err := w.call("node-a", app); err != nil {
+		t.Errorf("under STRICT a probe of the node: %v", err)
+	}
+}
+
+// Without a node proxy nothing goes in or out past policies; the next one finds all as it was.
+func TestWithoutANodeProxyNothingPasses(t *testing.T) {
+	w := newWorldAll(t)
+	w.serve(t, "gateway")
+	must(t, w.nodes["node-a"].Stop(syscall.SIGKILL, 5*time.Second))
+	for from, to := range map[string]string{"shop-1": addresses["gateway"] + ":8080", "gateway": addresses["shop-1"] + ":8080", "shop-2": v6(addresses["gateway"]) + ":8080", "node-a": v6(addresses["shop-1"]) + ":8080"} {
+		if text, err := w.call(from, to); !refused(text, err) {
+			t.Errorf("without a node proxy, %s to %s: %q, %v", from, to, text, err)
+		}
+	}
+	w.start(t, "node-a")
+	for from, to := range map[string]string{"shop-1": addresses["gateway"] + ":8080", "gateway": addresses["shop-1"] + ":8080"} {
+		if _, err := w.call(from, to); err != nil {
+			t.Errorf("with the next node proxy, %s to %s: %v", from, to, err)
+		}
+	}
+}
+
+// One scope follows the other by a restart, or by two node proxies that overlap: what is open goes on, nothing that is
+// begun fails, and release takes all of it out.
+func TestFromOneScopeToAnother(t *testing.T) {
+	w := newWorld(t)
+	w.serve(t, "gateway")
+	outsider, app := addresses["gateway"]+":8080", addresses["shop-1"]+":8080"
+	var list []net.Conn
+	open := func(from, to string) {
+		t.Helper()
+		c, err := w.Dial(from, to)
+		must(t, err)
+		t.Cleanup(func() { c.Close() })
+		hear(t, c)
+		list = append(list, c)
+	}
+	say := func(when string) {
+		t.Helper()
+		for i, c := range list {
+			c.SetDeadline(time.Now().Add(3 * time.Second))
+			_, err := c.Write([]byte("x"))
+			if err == nil {
+				_, err = c.Read(make([]byte, 1))
+			}
+			if err != nil {
+				t.Errorf("%s: connection %d: %v", when, i, err)
+			}
+		}
+	}
+	open("shop-1", outsider)
+	open("gateway", app)
+	current := w.nodes["node-a"]
+	for i, scope := range []string{"all", "vips", "all"} {
+		next := fmt.Sprintf("127.0.0.1:%d", 16010+i)
+		name := fmt.Sprint("node-a-", i)
+		w.write(t, name+".yaml", strings.Replace(w.config("node-a", next, scope), "drain: 2s", "drain: 30s", 1))
+		p := w.process("node-a", name)
+		must(t, w.Start(p, w.Ready("node-a", next)))
+		say("with two node proxies, the next of scope " + scope)
+		for range 20 {
+			for from, to := range map[string]string{"shop-1": outsider, "gateway": app} {
+				if _, err := w.call(from, to); err != nil {
+					t.Errorf("with two node proxies, the next of scope %s: %s to %s: %v", scope, from, to, err)
+				}
+			}
+		}
+		current.Signal(syscall.SIGTERM)
+		w.until(t, 10*time.Second, "shop-1", hello+":80", answered)
+		say("while the last one drains, with scope " + scope)
+		current = p
+		open("shop-1", outsider)
+		open("gateway", app)
+	}
+	if w.plain(t, "node-a-0") == 0 {
+		t.Error("nothing was passed on with scope all")
+	}
+	for _, c := range list {
+		c.Close()
+	}
+	must(t, current.Stop(syscall.SIGTERM, 35*time.Second))
+	w.write(t, "node-a.yaml", w.config("node-a", admin, "release"))
+	w.start(t, "node-a")
+	for from, to := range map[string]string{"shop-1": outsider, "gateway": app} {
+		w.until(t, 10*time.Second, from, to, answered)
+	}
+	out, err := w.ruleset("shop-1")
+	if err != nil || strings.Contains(out, "isthmus") {
+		t.Errorf("rules are left: %v\n%s", err, out)
+	}
+}
+
+// Connections at rest are drained at SIGTERM: those that end meanwhile have an end, those that do not are reset.
+func TestWhatIsPassedOnIsDrained(t *testing.T) {
+	w := newWorldAll(t)
+	w.serve(t, "gateway")
+	must(t, w.nodes["node-a"].Stop(syscall.SIGTERM, 5*time.Second))
+	w.write(t, "node-a.yaml", strings.Replace(w.config("node-a", admin, "all"), "drain: 2s", "drain: 5s", 1))
+	w.start(t, "node-a")
+	var list []net.Conn
+	for i := range 400 {
+		from, to := "shop-1", addresses["gateway"]
+		if i%2 == 0 {
+			from, to = to, addresses[from]
+			from = "gateway"
+		}
+		c, err := w.Dial(from, to+":8080")
+		must(t, err)
+		defer c.Close()
+		hear(t, c)
+		list = append(list, c)
+	}
+	w.nodes["node-a"].Signal(syscall.SIGTERM)
+	w.until(t, 5*time.Second, "shop-1", addresses["gateway"]+":8080", refused)
+	for _, c := range list[:300] { // with data, and an end in order
+		c.SetDeadline(time.Now().Add(5 * time.Second))
+		if _, err := c.Write([]byte("last")); err != nil {
+			t.Fatal(err)
+		}
+		must(t, c.(interface{ CloseWrite() error }).CloseWrite())
+		b := make([]byte, 5)
+		if n, err := c.Read(b); err != nil || string(b[:n]) != "last" {
+			t.Fatalf("while it drains: %q, %v", b[:n], err)
+		}
+		if n, err := c.Read(b); n > 0 || err == nil || errors.Is(err, syscall.ECONNRESET) {
+			t.Fatalf("while it drains: %q, %v, want an end", b[:n], err)
+		}
+	}
+	for _, c := range list[300:] {
+		c.SetDeadline(time.Now().Add(10 * time.Second))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Fatalf("after the drain: %v, want a reset", err)
+		}
+	}
+	select {
+	case <-w.nodes["node-a"].Ended():
+	case <-time.After(5 * time.Second):
+		t.Error("the node proxy goes on")
+	}
+}

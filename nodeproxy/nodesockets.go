@@ -1,0 +1,86 @@
+package nodeproxy
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/sockdiag"
+)
+
+// nodeSockets tells connections of the node's own processes, such as the kubelet's probes, from what the node only
+// passes on: who has one of the node's addresses need not be on the node, as it gives its own to what it masquerades.
+// The node has a socket for the former. Safe for concurrent use; the zero value but for proc is ready.
+type nodeSockets struct {
+	proc string // of the node
+
+	mu     sync.Mutex
+	opened bool
+	said   bool              // that nothing can be told
+	tables []*sockdiag.Table // none: nothing is told
+	err    error             // why
+}
+
+// has reports whether a process of the node holds the end local of a connection to remote.
+func (n *nodeSockets) has(local, remote netip.AddrPort) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.opened {
+		n.opened = true
+		n.tables, n.err = openNode(n.proc)
+	}
+	for _, t := range n.tables {
+		if there, err := t.Connected(local, remote); there || err != nil {
+			return there, err
+		}
+	}
+	return false, n.err
+}
+
+// first reports whether this is the first error.
+func (n *nodeSockets) first() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	said := n.said
+	n.said = true
+	return !said
+}
+
+// openNode opens the sockets of this process's own network namespace, which is the node's where there are no
+// containers or it shares it (hostNetwork), and of that of the node's first process.
+func openNode(proc string) (tables []*sockdiag.Table, err error) {
+	own, err := sockdiag.Open(nil)
+	if err == nil {
+		tables = append(tables, own)
+	}
+	home, homeErr := podns.Own()
+	ns, first := podns.Open(filepath.Join(proc, "1/ns/net"))
+	switch {
+	case errors.Is(first, os.ErrNotExist): // no processes are there, as in tests
+		return tables, err
+	case homeErr != nil || first != nil:
+		return tables, errors.Join(err, homeErr, first)
+	}
+	defer ns.Close() // the table's socket is in it
+	if ns.ID() == home {
+		return tables, err
+	}
+	t, first := sockdiag.Open(ns)
+	if first != nil {
+		return tables, errors.Join(err, first)
+	}
+	return append(tables, t), err
+}
+
+func (n *nodeSockets) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.opened = true
+	for _, t := range n.tables {
+		t.Close()
+	}
+	n.tables = nil
+}

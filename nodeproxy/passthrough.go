@@ -1,0 +1,103 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/internal/overload"
+)
+
+// passTimeout is the longest connect to somebody whom the mesh does not know: ztunnel's.
+const passTimeout = 10 * time.Second
+
+// carries reports whether what a captured pod opens to that address is carried by the mesh; the rest is passed on as
+// it is. A virtual address and that of a service that leads to other networks are always the mesh's: nobody else
+// could serve them. Of the rest are a pod that accepts tunnels, and a service of this network that has one.
+// Where gateways say what there is they are asked, once for each address in a while.
+//
+// The scope of this process says nothing of it: with another one that takes over, and captures more, it shares a port.
+func (p *Proxy) carries(ctx context.Context, h *captured, to netip.AddrPort) bool {
+	if p.captures.leads(h, to.Addr()) || p.knows(h.uid, to) {
+		return true
+	}
+	flow := flowTo(to.Addr().String(), to.Port())
+	flow.Source = p.store.Current().Workload(h.uid)
+	return flow.Source != nil && p.learn(ctx, flow) && p.knows(h.uid, to)
+}
+
+// leads reports whether the rules for h name that address.
+func (c *captures) leads(h *captured, a netip.Addr) bool {
+	if c.cfg.holds(a) {
+		return true
+	}
+	c.mu.Lock()
+	list := h.rules.Addresses
+	c.mu.Unlock()
+	_, found := slices.BinarySearchFunc(list, a, netip.Addr.Compare)
+	return found
+}
+
+// knows reports whether discovery knows somebody at that address who is reached by the mesh.
+func (p *Proxy) knows(uid string, to netip.AddrPort) bool {
+	snap := p.store.Current()
+	flow := flowTo(to.Addr().String(), to.Port())
+	if flow.Source = snap.Workload(uid); flow.Source == nil {
+		return false
+	}
+	d, err := p.view.Resolve(snap, flow, time.Now())
+	if err != nil {
+		return false
+	}
+	plan := d.Plan()
+	return plan.Direct == nil || !plan.Direct.Plain
+}
+
+// passOn takes one application connection to where it was to go, as it is, from the pod's own network namespace. It
+// owns app; see serve.
+func (p *Proxy) passOn(h *captured, app *net.TCPConn, to netip.AddrPort) func(context.Context) {
+	a := access{direction: "outbound", started: time.Now(), source: h.uid, service: to.Addr().String(), port: to.Port(), attempts: 1, plain: true}
+	p.metrics.opened.WithLabelValues("source").Inc()
+	conn, err := p.dialOn(h, app, to, a.started)
+	if err != nil {
+		a.result, a.err = string(reasonOf(err)), err
+		switch {
+		case appGone(err), h.data.Err() != nil:
+			a.result = reasonCancelled
+		case errors.Is(err, overload.ErrOverloaded):
+			a.result = string(header.ReasonOverload)
+		}
+		reset(app)
+		p.finish(&a)
+		return nil
+	}
+	a.connect = time.Since(a.started)
+	r := &plainRelay{p: p, near: app, far: conn, access: a}
+	return func(context.Context) { r.run(h.data) }
+}
+
+// dialOn connects for app, when this process has time for that.
+func (p *Proxy) dialOn(h *captured, app *net.TCPConn, to netip.AddrPort, since time.Time) (*net.TCPConn, error) {
+	ctx, ended := whileThere(h.data, app, passTimeout)
+	opening, err := p.load.Admit(ctx, since)
+	var conn net.Conn
+	if err == nil {
+		defer opening.Done()
+		conn, err = dialFrom(h.place.ns, hopKeepAlive)(ctx, to, passTimeout)
+	}
+	gone := ended()
+	switch {
+	case gone:
+		if conn != nil {
+			reset(conn)
+		}
+		return nil, &appGoneError{errors.New("found closed while its connection was opened")}
+	case err != nil:
+		return nil, err
+	}
+	return conn.(*net.TCPConn), nil
+}

@@ -1,0 +1,186 @@
+package nodeproxy
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// plainRelay is a connection that is carried as it is, in no tunnel: near has connected, far was connected to.
+// An idle one holds two goroutines and no buffer.
+type plainRelay struct {
+	p         *Proxy
+	near, far *net.TCPConn
+	access    access
+	permit    *permit // of one to a pod of this node, unless nobody may forbid it
+
+	mu   sync.Mutex
+	by   *net.TCPConn // that has failed first; nil: none has
+	what error
+}
+
+// run moves bytes both ways until both directions have ended or ctx is done. A half-close travels as a half-close,
+// a reset as a reset; when ctx ends both sides are reset.
+func (r *plainRelay) run(ctx context.Context) {
+	setLingers(r.near, r.far, 0) // if this process dies: a FIN would be an end that nobody has sent
+	stop := context.AfterFunc(ctx, r.cut)
+	up, down := &plainHalf{r: r, from: r.near, to: r.far}, &plainHalf{r: r, from: r.far, to: r.near}
+	up.other, down.other = down, up
+	var wg sync.WaitGroup
+	wg.Go(down.pump)
+	up.pump()
+	wg.Wait()
+	stop()
+	a := &r.access
+	a.sent, a.received, a.opened = up.moved, down.moved, true
+	if a.direction == "inbound" { // sent is towards the peer
+		a.sent, a.received = down.moved, up.moved
+	}
+	a.result, a.err = r.ending(ctx), r.what
+	if a.result == resultOK {
+		setLingers(r.near, r.far, -1)
+		r.near.Close()
+		r.far.Close()
+	}
+	if r.permit != nil {
+		if revoked := r.permit.end(); revoked != nil {
+			a.denied(*revoked)
+		}
+	}
+	r.p.finish(a)
+}
+
+func setLingers(a, b *net.TCPConn, seconds int) {
+	a.SetLinger(seconds)
+	b.SetLinger(seconds)
+}
+
+// cut resets both sides. It may be called while r is relayed, and after.
+func (r *plainRelay) cut() {
+	reset(r.near)
+	reset(r.far)
+}
+
+// ending is the result, when both directions have ended.
+func (r *plainRelay) ending(ctx context.Context) string {
+	switch {
+	case r.by == nil:
+		return resultOK
+	case ctx.Err() != nil:
+		r.what = context.Cause(ctx)
+		return resultStopped
+	case r.by == r.near:
+		return resultClientReset
+	}
+	return resultServerReset
+}
+
+// fail ends both directions, as a side has.
+func (r *plainRelay) fail(by *net.TCPConn, err error) {
+	r.mu.Lock()
+	if r.by == nil {
+		r.by, r.what = by, err
+	}
+	r.mu.Unlock()
+	r.cut()
+}
+
+// plainHalf is one direction.
+type plainHalf struct {
+	r        *plainRelay
+	from, to *net.TCPConn
+	other    *plainHalf
+	moved    int64
+	ended    atomic.Bool // in order
+}
+
+// pump moves bytes until from has ended, and passes that on.
+func (h *plainHalf) pump() {
+	by, err := h.move()
+	if err != io.EOF {
+		h.r.fail(by, err)
+		return
+	}
+	h.r.mu.Lock() // one of the two is the second
+	h.ended.Store(true)
+	second := h.other.ended.Load()
+	h.r.mu.Unlock()
+	if err := h.to.CloseWrite(); err != nil {
+		h.r.fail(h.to, err)
+		return
+	}
+	if second {
+		h.to.SetReadDeadline(time.Unix(1, 0)) // ends the other's wait
+		return
+	}
+	if h.wasReset() {
+		h.r.fail(h.from, fmt.Errorf("reset after its FIN: %w", syscall.ECONNRESET))
+	}
+}
+
+// plainBuffers are for bytes that were read and not written yet.
+var plainBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+// move copies until from ends, io.EOF, or one of the two fails.
+func (h *plainHalf) move() (by *net.TCPConn, err error) {
+	raw, err := h.from.SyscallConn()
+	if err != nil {
+		return h.from, err
+	}
+	var buf *[32 << 10]byte // none while there is nothing to be read
+	var n int
+	var errno error
+	read := func(fd uintptr) bool {
+		buf = plainBuffers.Get().(*[32 << 10]byte)
+		for {
+			if n, errno = syscall.Read(int(fd), buf[:]); errno != syscall.EINTR {
+				break
+			}
+		}
+		if errno == nil && n > 0 {
+			return true
+		}
+		plainBuffers.Put(buf)
+		return errno != syscall.EAGAIN
+	}
+	for {
+		switch err := raw.Read(read); {
+		case err != nil:
+			return h.from, err
+		case errno != nil:
+			return h.from, fmt.Errorf("read from %v: %w", h.from.RemoteAddr(), errno)
+		case n == 0:
+			return nil, io.EOF
+		}
+		n, err := h.to.Write(buf[:n])
+		plainBuffers.Put(buf)
+		if h.moved += int64(n); err != nil {
+			return h.to, err
+		}
+	}
+}
+
+// wasReset waits for the end of the other direction, and reports whether from was reset before.
+func (h *plainHalf) wasReset() bool {
+	raw, err := h.from.SyscallConn()
+	if err != nil {
+		return true
+	}
+	closed := false
+	raw.Read(func(fd uintptr) bool {
+		if h.other.ended.Load() {
+			return true
+		}
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO)
+		closed = err != nil || info.State == unix.BPF_TCP_CLOSE
+		return closed
+	})
+	return closed
+}
