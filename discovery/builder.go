@@ -69,7 +69,7 @@ type Builder struct {
 	root     string // namespace of policies for all
 	policed  bool   // policies have changed in the batch
 
-	clusterRoot string // the same by the cluster; "" as long as its policies are not all known
+	cluster RootNamespace // the same by the cluster; without a name as long as its policies are not all known
 
 	problems map[Key][]Problem
 	asOf     int // which batch it is

@@ -26,10 +26,23 @@ func (p Policy) read(r *reader) reading {
 		}
 		r.note(x.Out, policyCauses[x.Cause], x.Path, value, "%s", x.Message)
 	}
-	if object == nil {
+	switch o := object.(type) {
+	case nil:
 		return reading{}
+	case *policy.Authorization:
+		o.Revision = r.revisionOf(o.Metadata)
+	case *policy.PeerAuthentication:
+		o.Revision = r.revisionOf(o.Metadata)
 	}
 	return reading{policy: object, claims: []claim{{what: policyName, text: object.Name().String(), path: at{"metadata", "name"}}}}
+}
+
+// revisionOf is none in a file, where what somebody has copied from a cluster says nothing of what is newer.
+func (r *reader) revisionOf(m policy.Metadata) uint64 {
+	if r.object.Source == Written {
+		return 0
+	}
+	return m.Revision
 }
 
 // PolicyFaults are what is wrong with the policy that tree is, for the source of it.
@@ -42,7 +55,10 @@ func PolicyFaults(problems []policy.Problem) (out []Problem) {
 
 // RootNamespace is the namespace whose policies are for every one, and says that all policies of the
 // cluster are known. There is one, which goes before that of a file.
-type RootNamespace struct{ Name string }
+type RootNamespace struct {
+	Name  string
+	Known policy.Revisions // up to which they are known
+}
 
 func (RootNamespace) kind() Kind { return KindRootNamespace }
 
@@ -54,7 +70,7 @@ func RootNamespaceKey() Key { return Key{Kind: KindRootNamespace, Source: Cluste
 // setCluster takes in a RootNamespace, or that there is none.
 func (b *Builder) setCluster(r Record) {
 	root, _ := r.(RootNamespace)
-	b.policed, b.clusterRoot = b.policed || root.Name != b.clusterRoot, root.Name
+	b.policed, b.cluster = b.policed || root != b.cluster, root
 }
 
 // commitPolicies says who may connect, if that may have changed.
@@ -69,9 +85,9 @@ func (b *Builder) commitPolicies() {
 		}
 	}
 	was := b.edit.Peek().Policies()
-	next := policy.NewSet(or(b.clusterRoot, b.root), list)
-	if b.clusterRoot != "" {
-		next = next.WithCluster()
+	next := policy.NewSet(or(b.cluster.Name, b.root), list)
+	if b.cluster.Name != "" {
+		next = next.WithCluster(b.cluster.Known)
 	}
 	if len(list) == 0 && was == nil && !next.HasCluster() || reflect.DeepEqual(next, was) {
 		return

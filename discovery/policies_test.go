@@ -30,7 +30,7 @@ func TestTheRootNamespaceOfTheClusterGoesFirst(t *testing.T) {
 	if s.Policies().Root() != "written" || s.Policies().HasCluster() || denied(b, "demo") {
 		t.Errorf("root %q before the cluster is known", s.Policies().Root())
 	}
-	b.Apply(Change{Key: RootNamespaceKey(), Record: RootNamespace{"told"}})
+	b.Apply(Change{Key: RootNamespaceKey(), Record: RootNamespace{Name: "told"}})
 	s, changes, _ := b.Commit()
 	if s.Policies().Root() != "told" || !s.Policies().HasCluster() || !changes.Policies || !denied(b, "demo") {
 		t.Errorf("root %q, changes %+v", s.Policies().Root(), changes)
@@ -50,7 +50,7 @@ func TestTheRootNamespaceOfTheClusterGoesFirst(t *testing.T) {
 
 func TestANamespaceThatIsFullOfPoliciesIsAProblem(t *testing.T) {
 	b := NewBuilder(0)
-	b.Apply(Change{Key: RootNamespaceKey(), Record: RootNamespace{"root"}}, Change{Key: Key{Kind: KindNamespace, Source: Cluster, Name: "demo"}, Faults: []Problem{{Message: "something else"}}})
+	b.Apply(Change{Key: RootNamespaceKey(), Record: RootNamespace{Name: "root"}}, Change{Key: Key{Kind: KindNamespace, Source: Cluster, Name: "demo"}, Faults: []Problem{{Message: "something else"}}})
 	long := policyOf("demo", "x", "ALLOW")
 	long["spec"].(map[string]any)["selector"] = map[string]any{"matchLabels": map[string]any{"app": strings.Repeat("x", 60_000)}}
 	for i := range 40 {
@@ -70,5 +70,19 @@ func TestANamespaceThatIsFullOfPoliciesIsAProblem(t *testing.T) {
 	b.Apply(Change{Key: keyOf(Cluster, "demo", "0")}, Change{Key: keyOf(Cluster, "demo", "1")}, Change{Key: keyOf(Cluster, "demo", "2")}, Change{Key: keyOf(Cluster, "demo", "3")}, Change{Key: keyOf(Cluster, "demo", "4")}, Change{Key: keyOf(Cluster, "demo", "5")})
 	if denied(b, "demo") || len(b.Problems()) != 1 {
 		t.Errorf("it is not full any more, and is closed, or a problem: %v", b.Problems())
+	}
+}
+
+// What somebody has copied from a cluster into a file says nothing of what is newer.
+func TestAFileHasNoRevisions(t *testing.T) {
+	for _, from := range []Source{Written, Cluster} {
+		p := policyOf("demo", "x", "DENY")
+		p["metadata"].(map[string]any)["resourceVersion"] = "700"
+		b := NewBuilder(0)
+		b.Apply(Change{Key: keyOf(from, "demo", "x"), Record: p})
+		s, _, _ := b.Commit()
+		if got := s.Policies().Objects()[0].Revised(); (got == 700) != (from == Cluster) {
+			t.Errorf("source %v: revision %d", from, got)
+		}
 	}
 }

@@ -226,6 +226,9 @@ func (o *ownNetwork) findings() (lines []string) {
 	if s.Held != "" {
 		lines = append(lines, s.Held)
 	}
+	if s.Older != "" {
+		lines = append(lines, s.Older)
+	}
 	if s.LeftOut > 0 {
 		lines = append(lines, fmt.Sprintf("%d objects that gateway %s has told this node proxy of are left out, beyond its bound of %s: they are asked for again when there is room; if no node needs that much, see whether the gateway can be trusted", s.LeftOut, s.Gateway, s.Bound))
 	}

@@ -86,6 +86,9 @@ func head(root node, top map[string]node) (m Metadata, annotations map[string]no
 	if n := metadata["annotations"]; n.there() {
 		annotations, _ = n.group()
 	}
+	if v, is := metadata["resourceVersion"].v.(string); is {
+		m.Revision, _ = strconv.ParseUint(v, 10, 64)
+	}
 	return m, annotations, ok
 }
 

@@ -43,6 +43,7 @@ func ParseName(s string) (n Name) {
 type Object interface {
 	Name() Name
 	Text() string
+	Revised() uint64
 }
 
 // Selector are labels that a workload must have, all of them. One without labels selects every
@@ -84,8 +85,25 @@ type Metadata struct {
 	Namespace string
 	Called    string
 	Created   time.Time // zero: it does not say
+	// Revision is metadata.resourceVersion: of two states of one object, and of all of its kind, the later one
+	// has the higher, until the API server is restored from a backup. Zero: there is none that is a number.
+	Revision uint64
 
 	text string
+}
+
+// Revised returns the Revision.
+func (m Metadata) Revised() uint64 { return m.Revision }
+
+// Revisions say up to which revision all is known that became of the policies of each kind. Zero: it is not known.
+type Revisions struct{ Authorizations, PeerAuthentications uint64 }
+
+// Of returns that of a kind.
+func (r Revisions) Of(kind string) uint64 {
+	if kind == KindPeerAuthentication {
+		return r.PeerAuthentications
+	}
+	return r.Authorizations
 }
 
 // Text is [Write] of the object that was parsed; "" if none was.

@@ -13,6 +13,7 @@ const DefaultRootNamespace = "istio-system"
 type Set struct {
 	root  string
 	whole bool
+	known Revisions
 	full  []string
 	rules map[string][]*Authorization      // by namespace, by name
 	peers map[string][]*PeerAuthentication // by namespace, the oldest first
@@ -71,11 +72,19 @@ func (s *Set) Full() []string {
 	return s.full
 }
 
-// WithCluster returns s, of which is known that all policies of the own cluster are in it.
-func (s *Set) WithCluster() *Set {
+// WithCluster returns s, of which is known that all policies of the own cluster are in it, as they were at known.
+func (s *Set) WithCluster(known Revisions) *Set {
 	out := *s
-	out.whole = true
+	out.whole, out.known = true, known
 	return &out
+}
+
+// Known returns what WithCluster was told.
+func (s *Set) Known() Revisions {
+	if s == nil {
+		return Revisions{}
+	}
+	return s.known
 }
 
 // HasCluster reports whether s is WithCluster.

@@ -15,9 +15,10 @@ type change struct {
 	names        []named
 	services     map[string]discovery.Service
 	pods         map[string]discovery.Workload
-	policies     map[string]string // texts, by name
-	full         map[string]string // namespaces of which there were too many: what closes them
-	gonePolicies []string
+	policies     map[string]toldPolicy // by name
+	known        *policy.Revisions     // nil: as before
+	full         map[string]string     // namespaces of which there were too many: what closes them
+	gonePolicies []gonePolicy
 	goneServices []string
 	gonePods     []string
 
@@ -29,13 +30,25 @@ type change struct {
 	why error // of the first of them
 }
 
+// toldPolicy is a policy as it was told.
+type toldPolicy struct {
+	text     string
+	revision uint64
+}
+
+// gonePolicy is one that is not for pods of this node, up to a revision.
+type gonePolicy struct {
+	name     string
+	revision uint64 // 0: that is not known
+}
+
 type named struct {
 	asked string
 	target
 }
 
 func newChange(whole bool) *change {
-	return &change{whole: whole, services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, policies: map[string]string{}, full: map[string]string{}}
+	return &change{whole: whole, services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, policies: map[string]toldPolicy{}, full: map[string]string{}}
 }
 
 // add counts what is kept of a change until it is whole.
@@ -97,8 +110,11 @@ func (h *Held) decode(m *pb.Excerpt, c *change) error {
 		}
 		c.pods[x.UID] = x
 	}
+	if k := m.GetPoliciesKnown(); k != nil {
+		c.known = &policy.Revisions{Authorizations: k.GetAuthorizationPolicies(), PeerAuthentications: k.GetPeerAuthentications()}
+	}
 	for _, p := range m.GetPolicies() {
-		name, text := p.GetName(), p.GetObject()
+		name, text, revision := p.GetName(), p.GetObject(), p.GetRevision()
 		if len(name) > 2*maxName {
 			return malformed("policy %.80q", name)
 		}
@@ -108,6 +124,7 @@ func (h *Held) decode(m *pb.Excerpt, c *change) error {
 				continue
 			}
 			name, text = closedNamespace(ns)
+			revision = 0
 			c.full[ns] = name
 		}
 		if c.texts+len(text) > maxStagedPolicies {
@@ -117,15 +134,21 @@ func (h *Held) decode(m *pb.Excerpt, c *change) error {
 		if err := c.add(costOfObject + len(name) + len(text)); err != nil {
 			return err
 		}
-		c.policies[name] = text
+		c.policies[name] = toldPolicy{text, revision}
 	}
-	c.gonePolicies = append(c.gonePolicies, m.GetGonePolicies()...)
 	for _, gone := range [][]string{m.GetGoneServices(), m.GetGoneWorkloads(), m.GetGonePolicies()} {
 		for _, g := range gone {
 			if err := c.add(costOfString + len(g)); err != nil {
 				return err
 			}
 		}
+	}
+	for i, name := range m.GetGonePolicies() {
+		g := gonePolicy{name: name}
+		if list := m.GetGoneRevisions(); i < len(list) { // an older gateway says none
+			g.revision = list[i]
+		}
+		c.gonePolicies = append(c.gonePolicies, g)
 	}
 	c.goneServices = append(c.goneServices, m.GetGoneServices()...)
 	c.gonePods = append(c.gonePods, m.GetGoneWorkloads()...)

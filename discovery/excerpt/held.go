@@ -6,6 +6,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 const (
@@ -43,6 +44,12 @@ type Held struct {
 	pods     map[string]discovery.Workload // as they were told
 	policies map[string]heldPolicy         // by name
 	tells    bool                          // who leads tells policies
+	policing bool                          // it has told policies
+	reigns   time.Time                     // since when
+	reign    int                           // counts the gateways that have led and told policies
+	known    policy.Revisions              // up to which the one that leads knows them
+	deleted  map[string]deletion           // policies, by name
+	older    map[string]older              // what who leads says of policies, and is not taken; by name
 	// savedLabels are those of the pods of this node before the start, by UID, until a gateway tells policies.
 	savedLabels map[string]map[string]string
 	members     map[string]map[string]struct{} // hostname → UIDs of those that name it
@@ -67,7 +74,7 @@ type Held struct {
 // NewHeld returns a Held of the node proxy of node.
 func NewHeld(network, node, trustDomain string) *Held {
 	return &Held{network: network, node: node, trustDomain: trustDomain, names: map[string]target{}, hosts: map[string]int{}, byPod: map[string]int{},
-		services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, policies: map[string]heldPolicy{}, members: map[string]map[string]struct{}{}, backs: map[string]backing{}, left: map[thing]struct{}{}, doubted: map[thing]time.Time{},
+		services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, policies: map[string]heldPolicy{}, deleted: map[string]deletion{}, older: map[string]older{}, members: map[string]map[string]struct{}{}, backs: map[string]backing{}, left: map[thing]struct{}{}, doubted: map[thing]time.Time{},
 		withdrawn: map[string]time.Time{}, early: map[string]discovery.Workload{}, touched: map[discovery.Key]struct{}{}, giving: map[discovery.Key]struct{}{}}
 }
 
@@ -169,7 +176,7 @@ func (h *Held) take(c change, follows func(string) bool, now time.Time) {
 		}
 		h.putPod(h.labelled(w))
 	}
-	h.takePolicies(c, another)
+	gone := h.takePolicies(c, another, now)
 	for host, s := range c.services {
 		h.putService(host, s)
 	}
@@ -179,13 +186,15 @@ func (h *Held) take(c change, follows func(string) bool, now time.Time) {
 	for _, uid := range c.gonePods {
 		h.withdraw(uid, now)
 	}
+	h.remember(gone, now)
 	h.sweep()
 }
 
 // Settle lets time pass: it returns what is different now that doubt has ended.
 func (h *Held) Settle(now time.Time) []discovery.Change {
+	var gone []lost
 	for x, until := range h.doubted {
-		if now.Before(until) {
+		if now.Before(until) || x.kind == discovery.KindPolicy && h.doubtLonger(x, now) {
 			continue
 		}
 		h.trust(x)
@@ -195,6 +204,9 @@ func (h *Held) Settle(now time.Time) []discovery.Change {
 		case discovery.KindService:
 			h.dropService(x.name)
 		case discovery.KindPolicy:
+			if p, had := h.policies[x.name]; had && h.tells {
+				gone = append(gone, lost{x.name, p, 0})
+			}
 			h.dropPolicy(x.name)
 		case discovery.KindNetwork, discovery.KindGateway:
 			h.dropFromBase(x)
@@ -202,6 +214,8 @@ func (h *Held) Settle(now time.Time) []discovery.Change {
 			h.mean(x.name, target{})
 		}
 	}
+	h.remember(gone, now)
+	h.settleOlder(now)
 	if len(h.doubted) == 0 {
 		h.mass = ""
 	}
@@ -397,6 +411,7 @@ type Status struct {
 	Unknown   int       `json:"unknown"`          // of these, that mean nothing
 	Doubted   int       `json:"doubted"`          // what the gateway that tells does not list, and the one before did
 	Held      string    `json:"held,omitempty"`   // why much is in doubt
+	Older     string    `json:"older,omitempty"`  // which policies the gateway that tells has not as they are known to be
 	LeftOut   int       `json:"leftOut,omitzero"` // objects that were told and that there is no room for
 	Bound     string    `json:"bound,omitempty"`  // what of the last of them is too much: a number or a size, with the most that is held
 	Odd       string    `json:"odd,omitempty"`    // why an object of the last change is not used
@@ -404,7 +419,7 @@ type Status struct {
 
 // Status tells how it stands, but for what a Keeper knows.
 func (h *Held) Status() Status {
-	s := Status{Services: len(h.services), Workloads: len(h.pods), Policies: len(h.policies), Policed: h.tells, Doubted: len(h.doubted), Held: h.mass, LeftOut: len(h.left), Bound: h.bound, Names: len(h.names)}
+	s := Status{Services: len(h.services), Workloads: len(h.pods), Policies: len(h.policies), Policed: h.tells, Doubted: len(h.doubted), Held: h.mass, Older: h.heldBack(), LeftOut: len(h.left), Bound: h.bound, Names: len(h.names)}
 	if h.odd != nil {
 		s.Odd = h.odd.Error()
 	}

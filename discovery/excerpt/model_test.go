@@ -46,7 +46,8 @@ func (v *view) apply(c ...discovery.Change) (changes discovery.Changes, news dis
 type replica struct {
 	*view
 	index *Index
-	heard int // changes of the world
+	heard int  // changes of the world
+	knows bool // that it has all policies
 }
 
 // world is a cluster, its gateways and one node proxy.
@@ -56,6 +57,7 @@ type world struct {
 	now     time.Time
 	log     []discovery.Change // of the cluster, all of them
 	objects map[discovery.Key]discovery.Record
+	etcd
 
 	replicas []*replica
 	leader   *replica // nil: none
@@ -70,6 +72,7 @@ type world struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1e9, 0), objects: map[discovery.Key]discovery.Record{}, follows: map[string]bool{}, node: newView(),
+		etcd: etcd{version: 1, newest: map[string]uint64{}, dead: map[string]uint64{}, deleted: map[string]uint64{}},
 		held: NewHeld(modelNetwork, modelNode, "cluster.local")}
 	w.say(discovery.Change{Key: discovery.Key{Kind: discovery.KindNetwork, Name: modelNetwork}, Record: discovery.Network{Name: modelNetwork}})
 	w.say(discovery.Change{Key: discovery.Key{Kind: discovery.KindNetwork, Name: "west"}, Record: discovery.Network{Name: "west"}})
@@ -88,18 +91,17 @@ func (w *world) say(c discovery.Change) {
 		w.objects[c.Key] = c.Record
 	}
 	w.log = append(w.log, c)
+	w.versions = append(w.versions, w.version)
 }
 
 // restart makes a gateway one that has just read the cluster, at some moment lately.
 func (w *world) restart(i int) {
-	g := &replica{view: newView(), heard: max(2, len(w.log)-w.r.IntN(6))}
+	g := &replica{view: newView(), heard: max(2, w.quiet, len(w.log)-w.r.IntN(6))}
 	if old := w.replicas[i]; old != nil && w.leader == old {
 		w.lead(nil)
 	}
-	g.apply(w.log[:g.heard]...)
-	if w.r.IntN(3) > 0 {
-		g.apply(rootOfTests)
-	}
+	g.knows = w.r.IntN(3) > 0
+	g.apply(append(slices.Clone(w.log[:g.heard]), w.rootOf(g)...)...)
 	g.index = NewIndex(modelNetwork, g.snap)
 	g.index.AwaitCluster()
 	w.replicas[i] = g
@@ -108,8 +110,9 @@ func (w *world) restart(i int) {
 // hear brings a gateway n changes further.
 func (w *world) hear(g *replica, n int) {
 	to := min(len(w.log), g.heard+n)
-	changes, _ := g.apply(w.log[g.heard:to]...)
+	news := slices.Clone(w.log[g.heard:to])
 	g.heard = to
+	changes, _ := g.apply(append(news, w.rootOf(g)...)...)
 	if !changes.Empty() {
 		g.index.Revise(g.snap, changes)
 	}
@@ -167,6 +170,7 @@ func (w *world) tell(n int) {
 
 func (w *world) bring(changes []discovery.Change) {
 	_, news := w.node.apply(changes...)
+	w.checkAge()
 	for _, p := range news.Appeared {
 		_, doubted := w.held.doubted[thing{p.Object.Kind, p.Object.Name}]
 		if doubted || p.Object.Kind == discovery.KindService && !w.held.firm(p.Object.Name) {
@@ -290,8 +294,10 @@ func (w *world) checkQuiet() {
 	}
 	w.tell(1000)
 	w.tell(1000)
-	w.now = w.now.Add(LongDoubt)
-	w.bring(w.held.Settle(w.now))
+	for range 2 { // what is gone after a while is remembered for a while
+		w.now = w.now.Add(LongDoubt)
+		w.bring(w.held.Settle(w.now))
+	}
 	w.bring(w.held.Prune(func(s string) bool { return w.follows[s] }))
 	truth, got := w.replicas[0].snap, w.node.snap
 	var have []string
@@ -337,9 +343,11 @@ func (w *world) checkQuiet() {
 	if !reflect.DeepEqual(truth.Gateways(modelNetwork), got.Gateways(modelNetwork)) {
 		w.t.Fatalf("gateways %v, want %v", got.Gateways(modelNetwork), truth.Gateways(modelNetwork))
 	}
-	if n := len(w.held.doubted) + len(w.held.early) + len(w.held.withdrawn); n > 0 {
+	if n := len(w.held.doubted) + len(w.held.early) + len(w.held.withdrawn) + len(w.held.older) + len(w.held.deleted); n > 0 {
 		w.t.Fatalf("%d things are in doubt still\n%s", n, w.story())
 	}
+	w.quiet = len(w.log) // what was before a backup was restored nobody finds any more
+	w.restored, w.newest, w.dead = false, map[string]uint64{}, map[string]uint64{}
 }
 
 // firmSlowly and localSlowly are the slow obvious twins of Held.firm and Held.local.
@@ -397,6 +405,9 @@ func (w *world) checkBooks() {
 	}
 	for _, p := range h.policies {
 		bytes += costOfPolicy(p)
+	}
+	for _, p := range h.older {
+		bytes += costOfPolicy(p.heldPolicy)
 	}
 	if h.here != here || h.bytes != bytes {
 		w.t.Fatalf("%d pods here and %d bytes, want %d and %d\n%s", h.here, h.bytes, here, bytes, w.story())

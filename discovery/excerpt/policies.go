@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
@@ -106,9 +107,13 @@ func (b *batch) police() {
 		return
 	}
 	policies, local := x.snap.Policies(), x.snap.OnNode(x.network, r.node)
+	if k := policies.Known(); b.whole || k != r.known {
+		r.known = k
+		b.add(&pb.Excerpt{PoliciesKnown: &pb.PolicyRevisions{AuthorizationPolicies: k.Authorizations, PeerAuthentications: k.PeerAuthentications}})
+	}
 	tell := func(o policy.Object) {
 		r.told[o] = struct{}{}
-		b.add(&pb.Excerpt{Policies: []*pb.ExcerptPolicy{{Name: o.Name().String(), Object: o.Text()}}})
+		b.add(&pb.Excerpt{Policies: []*pb.ExcerptPolicy{{Name: o.Name().String(), Object: o.Text(), Revision: o.Revised()}}})
 	}
 	if b.whole {
 		clear(r.told)
@@ -125,7 +130,9 @@ func (b *batch) police() {
 	}
 	for _, n := range slices.SortedFunc(maps.Keys(r.duePolicies), policy.Name.Compare) {
 		o, had := policies.Get(n), r.duePolicies[n]
+		revision := policies.Known().Of(n.Kind)
 		if o != nil {
+			revision = o.Revised() - min(o.Revised(), 1)
 			_, told := r.told[o]
 			had = had || told
 			if slices.ContainsFunc(local, func(w *mesh.Workload) bool { return policies.Concerns(o, workloadOf(w)) }) {
@@ -137,7 +144,7 @@ func (b *batch) police() {
 			delete(r.told, o)
 		}
 		if had {
-			b.add(&pb.Excerpt{GonePolicies: []string{n.String()}})
+			b.add(&pb.Excerpt{GonePolicies: []string{n.String()}, GoneRevisions: []uint64{revision}})
 		}
 	}
 }
@@ -165,8 +172,10 @@ func policyKey(name string) discovery.Key {
 
 // heldPolicy is a policy that was told.
 type heldPolicy struct {
-	text   string
-	record discovery.Policy
+	text     string
+	record   discovery.Policy
+	revision uint64 // 0: it has none
+	reign    int    // of the gateway that has said it last
 }
 
 const (
@@ -196,14 +205,14 @@ func readPolicy(name, text string) (p heldPolicy, odd error) {
 	if err != nil {
 		return closedPolicy(name, "not understood"), err
 	}
-	return heldPolicy{text, tree}, nil
+	return heldPolicy{text: text, record: tree}, nil
 }
 
 // closedPolicy is in the place of a policy of that name.
 func closedPolicy(name, why string) heldPolicy {
 	text := policy.Closed(policy.ParseName(name), why)
 	tree, _ := policy.Read(text)
-	return heldPolicy{text, tree}
+	return heldPolicy{text: text, record: tree}
 }
 
 // closedNamespace is in the place of policies of a namespace.
@@ -213,46 +222,94 @@ func closedNamespace(ns string) (name, text string) {
 	return policy.Name{Kind: policy.KindAuthorization, Namespace: ns, Name: "all (" + why + ")"}.String(), text
 }
 
-// takePolicies takes the policies of a change.
-func (h *Held) takePolicies(c change, another bool) {
-	if !h.tells {
-		return // it takes nothing away
+// takePolicies takes the policies of a change, and returns what is gone of those that were held.
+func (h *Held) takePolicies(c change, another bool, now time.Time) (gone []lost) {
+	if another {
+		h.policing = false
 	}
-	if c.whole && !another {
+	for name := range h.older {
+		if _, listed := c.policies[name]; c.whole && !listed {
+			h.notOlder(name)
+		}
+	}
+	if !h.tells {
+		return nil // it takes nothing away
+	}
+	drop := func(name string, until uint64) {
+		if p, had := h.policies[name]; had {
+			gone = append(gone, lost{name, p, until})
+		}
+		h.notOlder(name)
+		h.dropPolicy(name)
+	}
+	first := another || !h.policing // it may have told what else there is before
+	if first {
+		h.newReign(c, now)
+	}
+	if c.known != nil {
+		h.known = *c.known
+	} else if c.whole {
+		h.known = policy.Revisions{}
+	}
+	if c.whole && !first {
 		for name := range h.policies {
 			_, listed := c.policies[name]
 			if _, doubted := h.doubted[policyThing(name)]; !listed && !doubted {
-				h.dropPolicy(name)
+				drop(name, 0)
 			}
 		}
 	}
-	for name, text := range c.policies {
-		h.putPolicy(name, text)
+	for name, told := range c.policies {
+		h.trust(policyThing(name))
+		p := h.readTold(name, told)
+		if until, is := h.isOlder(name, p, now); is {
+			h.holdBack(name, p, until)
+			continue
+		}
+		h.notOlder(name)
+		delete(h.deleted, name)
+		h.putPolicy(name, p)
 	}
 	for _, name := range c.full {
 		h.leave(policyThing(name), boundOfPolicies)
 	}
-	for _, name := range c.gonePolicies {
-		h.dropPolicy(name)
+	for _, g := range c.gonePolicies {
+		drop(g.name, g.revision)
 	}
+	return gone
 }
 
-func (h *Held) putPolicy(name, text string) {
-	h.trust(policyThing(name))
-	old, had := h.policies[name]
-	if had && old.text == text {
-		return
+// readTold reads a policy, unless it is as it is held.
+func (h *Held) readTold(name string, told toldPolicy) heldPolicy {
+	p, had := h.policies[name]
+	if !had || p.text != told.text {
+		var odd error
+		if p, odd = readPolicy(name, told.text); odd != nil {
+			h.odd = odd
+		}
 	}
-	p, odd := readPolicy(name, text)
-	if odd != nil {
-		h.odd = odd
+	p.revision = told.revision
+	return p
+}
+
+// putPolicy brings a policy into force, as the gateway that leads has said it.
+func (h *Held) putPolicy(name string, p heldPolicy) {
+	h.trust(policyThing(name))
+	p.reign = h.reign
+	old, had := h.policies[name]
+	if had && old.text == p.text {
+		old.revision, old.reign = p.revision, p.reign
+		h.policies[name] = old
+		return
 	}
 	if had {
 		h.bytes -= costOfPolicy(old)
 	}
 	delete(h.left, policyThing(name))
 	if h.bytes+costOfPolicy(p) > MaxBytes {
-		p = closedPolicy(name, "no room") // not less than it was written for
+		closed := closedPolicy(name, "no room") // not less than it was written for
+		closed.revision, closed.reign = p.revision, p.reign
+		p = closed
 		h.leave(policyThing(name), boundOfBytes)
 	}
 	h.bytes += costOfPolicy(p)

@@ -41,17 +41,21 @@ func (w *world) stepPolicy(pick func(int) int) {
 		w.know(w.replicas[i])
 		return
 	}
+	if pick(12) == 0 {
+		w.restoreBackup(pick)
+		return
+	}
 	c := policyOf(namespacesOfTests[pick(3)], fmt.Sprintf("x%d", pick(3)), []string{"ALLOW", "DENY"}[pick(2)], labelsOfTests[pick(3)], pick(2))
 	if pick(4) == 0 {
 		c.Record = nil
 	}
-	w.steps = append(w.steps, fmt.Sprintf("policy %s is %v", c.Key, c.Record))
-	w.say(c)
+	w.sayPolicy(c)
 }
 
 // know has a gateway know that it has all policies.
 func (w *world) know(g *replica) {
-	if changes, _ := g.apply(rootOfTests); !changes.Empty() {
+	g.knows = true
+	if changes, _ := g.apply(w.rootOf(g)...); !changes.Empty() {
 		g.index.Revise(g.snap, changes)
 	}
 }

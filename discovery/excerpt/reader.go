@@ -26,6 +26,7 @@ type Reader struct {
 	whole       bool // the next Take says everything
 	base        bool
 	told        map[policy.Object]struct{} // policies that were told
+	known       policy.Revisions           // up to which it was told that they are known
 	duePolicies map[policy.Name]bool       // true: another one was told under that name
 	dueNames    map[string]struct{}
 	dueServices map[string]struct{} // hostnames
@@ -250,11 +251,15 @@ func (b *batch) add(m *pb.Excerpt) {
 	if m.Base != nil {
 		last.Base = m.Base
 	}
+	if m.PoliciesKnown != nil {
+		last.PoliciesKnown = m.PoliciesKnown
+	}
 	last.Names = append(last.Names, m.Names...)
 	last.Services = append(last.Services, m.Services...)
 	last.Workloads = append(last.Workloads, m.Workloads...)
 	last.Policies = append(last.Policies, m.Policies...)
 	last.GonePolicies = append(last.GonePolicies, m.GonePolicies...)
+	last.GoneRevisions = append(last.GoneRevisions, m.GoneRevisions...)
 	last.GoneServices = append(last.GoneServices, m.GoneServices...)
 	last.GoneWorkloads = append(last.GoneWorkloads, m.GoneWorkloads...)
 }

@@ -36,6 +36,8 @@ type saved struct {
 	Workloads []discovery.Workload
 	Names     map[string]savedName
 	Policies  map[string]string // texts, by name
+	Revisions map[string]uint64 // of these
+	Deleted   map[string]uint64 // names of policies, and up to which revision it is known that there is none
 	Root      string            // namespace of policies for all; "": no gateway has told policies
 }
 
@@ -43,9 +45,14 @@ type savedName struct{ Service, Workload string }
 
 // Save returns what is held, to be restored by the next process of this node proxy.
 func (h *Held) Save(now time.Time) ([]byte, error) {
-	s := saved{Networks: h.base.networks, Gateways: h.base.gateways, Names: map[string]savedName{}, Policies: map[string]string{}, Root: h.base.root}
+	s := saved{Networks: h.base.networks, Gateways: h.base.gateways, Names: map[string]savedName{}, Policies: map[string]string{}, Revisions: map[string]uint64{}, Deleted: map[string]uint64{}, Root: h.base.root}
 	for name, p := range h.policies {
-		s.Policies[name] = p.text
+		if s.Policies[name] = p.text; p.revision > 0 {
+			s.Revisions[name] = p.revision
+		}
+	}
+	for name, d := range h.deleted {
+		s.Deleted[name] = d.revision
 	}
 	for _, x := range h.services {
 		s.Services = append(s.Services, x)
@@ -96,7 +103,12 @@ func (h *Held) takeSavedPolicies(s saved) {
 	h.base.root = s.Root
 	h.touch(discovery.RootNamespaceKey())
 	for name, text := range s.Policies {
-		h.putPolicy(name, text)
+		h.putPolicy(name, h.readTold(name, toldPolicy{text, s.Revisions[name]}))
+	}
+	for name, revision := range s.Deleted {
+		if len(h.deleted) < maxDeleted {
+			h.deleted[name] = deletion{revision: revision} // its time begins with the first gateway
+		}
 	}
 }
 

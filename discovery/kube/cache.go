@@ -44,6 +44,7 @@ type cacheLine struct {
 	Namespace string          `json:"namespace,omitempty"`
 	Name      string          `json:"name,omitempty"`
 	Object    json.RawMessage `json:"object,omitempty"`
+	Revision  uint64          `json:"revision,omitempty"` // of a policy: its metadata.resourceVersion
 	Missing   *cacheMissing   `json:"missing,omitempty"`
 	End       int             `json:"end,omitempty"` // how many objects there were, and one more
 }
@@ -87,7 +88,7 @@ func writeCache(path string, h cacheHeader, objects []Event, missing map[Event]c
 				o = p.object()
 			}
 			if p, is := o.(*keptPolicy); is {
-				l.Object = json.RawMessage(p.text)
+				l.Object, l.Revision = json.RawMessage(p.text), p.revision
 			} else if l.Object, err = json.Marshal(o); err != nil {
 				return err
 			}
@@ -184,6 +185,7 @@ func (l cacheLine) event() (e Event, err error) {
 		if p.text != policy.Write(tree) {
 			return e, fmt.Errorf("%s %s/%s is something else: %.80q", l.Kind, l.Namespace, l.Name, l.Object)
 		}
+		p.revision = l.Revision
 		e.Object = p
 		return e, nil
 	default:

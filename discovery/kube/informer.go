@@ -104,7 +104,11 @@ func (s *Source) noteObject(k Kind, o any, gone bool) {
 	case missing: // nobody has said that it was deleted: a list that was read anew lacks it
 		s.miss(e)
 	case gone:
-		s.note(e, nil)
+		s.mu.Lock()
+		s.lists[k].hear(o)
+		s.put(e, nil)
+		s.mu.Unlock()
+		s.poke()
 	default:
 		s.note(e, o)
 	}

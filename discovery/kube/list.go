@@ -28,6 +28,7 @@ type list struct {
 	heldOf    int       // objects that were known then
 	behind    time.Time // since when the API server has been at less than version; zero: it is not
 	version   uint64    // of the list and of what the watch told since, as far as the guard has looked
+	heard     uint64    // of kinds of policies: the version up to which all is noted that became of them; 0: unknown
 	heldSince time.Time
 }
 
@@ -124,7 +125,7 @@ func (s *Source) withdraw(k Kind, store cache.Store, believed bool) {
 func (s *Source) forget() {
 	s.mu.Lock()
 	for k := range s.lists {
-		s.lists[k].version = 0
+		s.lists[k].version, s.lists[k].heard = 0, 0
 	}
 	for _, o := range optionals {
 		s.policed[o.kind] = s.policed[o.kind] && s.lists[o.kind].read
@@ -142,6 +143,13 @@ func (s *Source) forget() {
 type known struct {
 	news   uint64 // the number of that
 	object any
+}
+
+// hear notes of which version a policy is, or its end.
+func (l *list) hear(o any) {
+	if p, is := o.(*keptPolicy); is {
+		l.heard = max(l.heard, p.revision)
+	}
 }
 
 // count keeps books of the objects that there are, nil is that o is gone; s.mu is held.

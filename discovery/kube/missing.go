@@ -156,6 +156,7 @@ func (s *Source) rewound(now time.Time) {
 			continue
 		}
 		if is < l.version {
+			l.heard = min(l.heard, is)
 			if l.behind.IsZero() {
 				l.behind = now
 			}

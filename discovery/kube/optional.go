@@ -65,6 +65,9 @@ func (s *Source) followOptional(ctx context.Context, o optional, known chan stru
 func (s *Source) whole(k Kind) {
 	s.mu.Lock()
 	s.policed[k] = true
+	if l := &s.lists[k]; s.followed[k] != nil && !l.none { // what its watch has told since the list was read is noted within moments
+		l.heard = max(l.heard, parseVersion(s.followed[k].LastSyncResourceVersion()))
+	}
 	s.mu.Unlock()
 	s.poke()
 }

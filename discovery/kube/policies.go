@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -26,6 +27,7 @@ func objectKind(k Kind) string {
 type keptPolicy struct {
 	Namespace, Name string
 	text            string // as policy.Write has it
+	revision        uint64 // metadata.resourceVersion; 0: none that is a number
 }
 
 // keepPolicy returns what is kept of an object, which is of the name by which it was found.
@@ -34,6 +36,9 @@ func keepPolicy(k Kind, namespace, called string, tree map[string]any) *keptPoli
 	if is := policy.NameOf(tree); is != (policy.Name{Kind: objectKind(k), Namespace: namespace, Name: called}) {
 		p.text = policy.Closed(policy.Name{Namespace: namespace, Name: called}, "it calls itself something else")
 	}
+	m, _ := tree["metadata"].(map[string]any)
+	version, _ := m["resourceVersion"].(string)
+	p.revision = parseVersion(version)
 	return p
 }
 
@@ -55,9 +60,10 @@ func (n policyName) compare(o policyName) int {
 // policies are those of a Cluster. Discovery is told all labels of pods, whether a selector names them or not: a
 // node proxy may hold a policy that this process does not know yet, or not any more.
 type policies struct {
-	root  string // whose policies are for all namespaces
-	known bool   // all that the cluster has are among them
-	told  string // root, if it was said that all are known
+	root  string                  // whose policies are for all namespaces
+	known bool                    // all that the cluster has are among them
+	heard policy.Revisions        // up to which all that became of them is known
+	told  discovery.RootNamespace // what was said of it; without a name: that not all are known
 
 	all   map[policyName]*keptPolicy
 	stale map[policyName]struct{}
@@ -94,15 +100,15 @@ func (p *policies) translate() (out []discovery.Change) {
 		out = append(out, p.read(n))
 	}
 	clear(p.stale)
-	told := ""
+	told := discovery.RootNamespace{}
 	if p.known {
-		told = p.root
+		told = discovery.RootNamespace{Name: p.root, Known: p.heard}
 	}
 	if told != p.told {
 		p.told = told
 		c := discovery.Change{Key: discovery.RootNamespaceKey()}
 		if p.known {
-			c.Record = discovery.RootNamespace{Name: told}
+			c.Record = told
 		}
 		out = append(out, c)
 	}
@@ -118,6 +124,9 @@ func (p *policies) read(n policyName) discovery.Change {
 	tree, err := policy.Read(kept.text)
 	if err != nil { // which this process has written
 		tree, _ = policy.Read(policy.Closed(policy.Name{Namespace: n.namespace, Name: n.name.name}, "it cannot be read"))
+	}
+	if m, is := tree["metadata"].(map[string]any); is && kept.revision > 0 {
+		m["resourceVersion"] = strconv.FormatUint(kept.revision, 10)
 	}
 	o, problems := policy.Parse(tree)
 	if n := len(problems); n > maxFaults { // the last one may say that it is out

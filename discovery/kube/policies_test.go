@@ -181,6 +181,61 @@ func TestPoliciesAreKnownFromACache(t *testing.T) {
 	}
 }
 
+// Which state of a policy is the newer one, and up to which all is known, is told, deletions and a start from the
+// cache included.
+func TestRevisionsOfPoliciesAreTold(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cache")
+	at := func(version string, labels map[string]string) *unstructured.Unstructured {
+		o := denyAll("demo", "x", labels)
+		o.SetResourceVersion(version)
+		return o
+	}
+	named := policy.Name{Kind: policy.KindAuthorization, Namespace: "demo", Name: "x"}
+	synctest.Test(t, func(t *testing.T) {
+		w := prepare(t, labelledPod("demo", "web", nil))
+		w.saver.path = path
+		w.define(servedOfIt)
+		w.run(t)
+		<-w.Synced()
+		is := func(what string, revision, known uint64) {
+			t.Helper()
+			after(2 * pace)
+			s, got := w.snapshot().Policies(), uint64(0)
+			if o := s.Get(named); o != nil {
+				got = o.Revised()
+			}
+			if got != revision || s.Known().Authorizations != known {
+				t.Errorf("%s: revision %d, known up to %+v; want %d, %d", what, got, s.Known(), revision, known)
+			}
+		}
+		if err := w.dyn.Tracker().Create(rulesOfTests, at("700", nil), "demo"); err != nil {
+			t.Fatal(err)
+		}
+		is("made", 700, 700)
+		if err := w.dyn.Tracker().Update(rulesOfTests, at("705", nil), "demo"); err != nil { // its status, for example
+			t.Fatal(err)
+		}
+		is("as it was", 705, 705)
+		after(time.Minute) // the cache is written
+		w.stop()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := prepare(t)
+		w.saver.path = path
+		w.refuse(errors.New("connection refused"))
+		w.run(t)
+		<-w.Synced()
+		if s := w.snapshot().Policies(); s.Get(named) == nil || s.Get(named).Revised() != 705 || s.Known().Authorizations != 705 {
+			t.Errorf("from the cache: %+v, known %+v", s.Get(named), s.Known())
+		}
+	})
+	l := list{heard: 705}
+	l.hear(keepPolicy(AuthorizationPolicies, "demo", "x", at("710", nil).Object)) // the object of a deletion has its version
+	if l.heard != 710 {
+		t.Errorf("heard of %d", l.heard)
+	}
+}
+
 // A Cluster says the same of pods and policies in whichever order they come, and all that decides.
 func TestPoliciesInAnyOrder(t *testing.T) {
 	for seed := range uint64(200) {

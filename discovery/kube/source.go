@@ -12,6 +12,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/kube/pods"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // Sink takes what a Source says, and is in force when Apply returns. [file.Watcher] is
@@ -216,11 +217,13 @@ func (s *Source) apply() {
 	}
 	clear(s.pending)
 	policed := s.policed[AuthorizationPolicies] && s.policed[PeerAuthentications]
+	heard := policy.Revisions{Authorizations: s.lists[AuthorizationPolicies].heard, PeerAuthentications: s.lists[PeerAuthentications].heard}
 	s.mu.Unlock()
-	if len(events) == 0 && policed == s.cluster.policies.known {
+	if p := &s.cluster.policies; len(events) == 0 && policed == p.known && heard == p.heard {
 		return
+	} else {
+		p.known, p.heard = policed, heard
 	}
-	s.cluster.policies.known = policed
 	s.sink.Apply(s.cluster.Apply(events...)...)
 	s.front.set(s.cluster.addresses())
 	s.saver.dirty = true
@@ -249,6 +252,7 @@ func (s *Source) put(e Event, o any) {
 		}
 	}
 	s.pending[e] = o
+	s.lists[e.Kind].hear(o)
 	delete(s.missing, e)
 	s.news++
 	s.lists[e.Kind].count(e, s.news, o)

@@ -1104,7 +1104,10 @@ type Excerpt struct {
 	GoneWorkloads []string `protobuf:"bytes,8,rep,name=gone_workloads,json=goneWorkloads,proto3" json:"gone_workloads,omitempty"` // UIDs
 	// Policies for pods of the node proxy's node, and no others.
 	Policies      []*ExcerptPolicy `protobuf:"bytes,9,rep,name=policies,proto3" json:"policies,omitempty"`
-	GonePolicies  []string         `protobuf:"bytes,10,rep,name=gone_policies,json=gonePolicies,proto3" json:"gone_policies,omitempty"` // their names
+	GonePolicies  []string         `protobuf:"bytes,10,rep,name=gone_policies,json=gonePolicies,proto3" json:"gone_policies,omitempty"`    // their names
+	PoliciesKnown *PolicyRevisions `protobuf:"bytes,11,opt,name=policies_known,json=policiesKnown,proto3" json:"policies_known,omitempty"` // left out: as it was told last
+	// Of each of gone_policies up to which revision nothing of that name is for pods of the node. 0: it is not known.
+	GoneRevisions []uint64 `protobuf:"varint,12,rep,packed,name=gone_revisions,json=goneRevisions,proto3" json:"gone_revisions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1209,6 +1212,20 @@ func (x *Excerpt) GetGonePolicies() []string {
 	return nil
 }
 
+func (x *Excerpt) GetPoliciesKnown() *PolicyRevisions {
+	if x != nil {
+		return x.PoliciesKnown
+	}
+	return nil
+}
+
+func (x *Excerpt) GetGoneRevisions() []uint64 {
+	if x != nil {
+		return x.GoneRevisions
+	}
+	return nil
+}
+
 // Base is what every node proxy of a network needs.
 type Base struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -1285,8 +1302,9 @@ func (x *Base) GetRootNamespace() string {
 // of older versions do not know it.
 type ExcerptPolicy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`     // AuthorizationPolicy namespace/name
-	Object        string                 `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"` // JSON: the node proxy reads it itself, so that what it does not understand allows nothing
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`          // AuthorizationPolicy namespace/name
+	Object        string                 `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`      // JSON: the node proxy reads it itself, so that what it does not understand allows nothing
+	Revision      uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"` // metadata.resourceVersion; 0: it has none that can be compared
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1335,6 +1353,67 @@ func (x *ExcerptPolicy) GetObject() string {
 	return ""
 }
 
+func (x *ExcerptPolicy) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// PolicyRevisions says up to which metadata.resourceVersion the sender has heard of all that became of the policies
+// of a kind, deletions among them. 0: it does not know.
+type PolicyRevisions struct {
+	state                 protoimpl.MessageState `protogen:"open.v1"`
+	AuthorizationPolicies uint64                 `protobuf:"varint,1,opt,name=authorization_policies,json=authorizationPolicies,proto3" json:"authorization_policies,omitempty"`
+	PeerAuthentications   uint64                 `protobuf:"varint,2,opt,name=peer_authentications,json=peerAuthentications,proto3" json:"peer_authentications,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
+}
+
+func (x *PolicyRevisions) Reset() {
+	*x = PolicyRevisions{}
+	mi := &file_stream_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyRevisions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyRevisions) ProtoMessage() {}
+
+func (x *PolicyRevisions) ProtoReflect() protoreflect.Message {
+	mi := &file_stream_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyRevisions.ProtoReflect.Descriptor instead.
+func (*PolicyRevisions) Descriptor() ([]byte, []int) {
+	return file_stream_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PolicyRevisions) GetAuthorizationPolicies() uint64 {
+	if x != nil {
+		return x.AuthorizationPolicies
+	}
+	return 0
+}
+
+func (x *PolicyRevisions) GetPeerAuthentications() uint64 {
+	if x != nil {
+		return x.PeerAuthentications
+	}
+	return 0
+}
+
 type ExcerptNetwork struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1345,7 +1424,7 @@ type ExcerptNetwork struct {
 
 func (x *ExcerptNetwork) Reset() {
 	*x = ExcerptNetwork{}
-	mi := &file_stream_proto_msgTypes[15]
+	mi := &file_stream_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1357,7 +1436,7 @@ func (x *ExcerptNetwork) String() string {
 func (*ExcerptNetwork) ProtoMessage() {}
 
 func (x *ExcerptNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[15]
+	mi := &file_stream_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1370,7 +1449,7 @@ func (x *ExcerptNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptNetwork.ProtoReflect.Descriptor instead.
 func (*ExcerptNetwork) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{15}
+	return file_stream_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExcerptNetwork) GetName() string {
@@ -1404,7 +1483,7 @@ type ExcerptGateway struct {
 
 func (x *ExcerptGateway) Reset() {
 	*x = ExcerptGateway{}
-	mi := &file_stream_proto_msgTypes[16]
+	mi := &file_stream_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +1495,7 @@ func (x *ExcerptGateway) String() string {
 func (*ExcerptGateway) ProtoMessage() {}
 
 func (x *ExcerptGateway) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[16]
+	mi := &file_stream_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1429,7 +1508,7 @@ func (x *ExcerptGateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptGateway.ProtoReflect.Descriptor instead.
 func (*ExcerptGateway) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{16}
+	return file_stream_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExcerptGateway) GetName() string {
@@ -1508,7 +1587,7 @@ type ExcerptName struct {
 
 func (x *ExcerptName) Reset() {
 	*x = ExcerptName{}
-	mi := &file_stream_proto_msgTypes[17]
+	mi := &file_stream_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1599,7 @@ func (x *ExcerptName) String() string {
 func (*ExcerptName) ProtoMessage() {}
 
 func (x *ExcerptName) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[17]
+	mi := &file_stream_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1612,7 @@ func (x *ExcerptName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptName.ProtoReflect.Descriptor instead.
 func (*ExcerptName) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{17}
+	return file_stream_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExcerptName) GetAsked() string {
@@ -1577,7 +1656,7 @@ type ExcerptService struct {
 
 func (x *ExcerptService) Reset() {
 	*x = ExcerptService{}
-	mi := &file_stream_proto_msgTypes[18]
+	mi := &file_stream_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1589,7 +1668,7 @@ func (x *ExcerptService) String() string {
 func (*ExcerptService) ProtoMessage() {}
 
 func (x *ExcerptService) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[18]
+	mi := &file_stream_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1602,7 +1681,7 @@ func (x *ExcerptService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptService.ProtoReflect.Descriptor instead.
 func (*ExcerptService) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{18}
+	return file_stream_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ExcerptService) GetName() string {
@@ -1702,7 +1781,7 @@ type ExcerptImport struct {
 
 func (x *ExcerptImport) Reset() {
 	*x = ExcerptImport{}
-	mi := &file_stream_proto_msgTypes[19]
+	mi := &file_stream_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1714,7 +1793,7 @@ func (x *ExcerptImport) String() string {
 func (*ExcerptImport) ProtoMessage() {}
 
 func (x *ExcerptImport) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[19]
+	mi := &file_stream_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1727,7 +1806,7 @@ func (x *ExcerptImport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptImport.ProtoReflect.Descriptor instead.
 func (*ExcerptImport) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{19}
+	return file_stream_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExcerptImport) GetAliases() []string {
@@ -1764,7 +1843,7 @@ type ExcerptPort struct {
 
 func (x *ExcerptPort) Reset() {
 	*x = ExcerptPort{}
-	mi := &file_stream_proto_msgTypes[20]
+	mi := &file_stream_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1855,7 @@ func (x *ExcerptPort) String() string {
 func (*ExcerptPort) ProtoMessage() {}
 
 func (x *ExcerptPort) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[20]
+	mi := &file_stream_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1868,7 @@ func (x *ExcerptPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptPort.ProtoReflect.Descriptor instead.
 func (*ExcerptPort) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{20}
+	return file_stream_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExcerptPort) GetName() string {
@@ -1853,7 +1932,7 @@ type ExcerptWorkload struct {
 
 func (x *ExcerptWorkload) Reset() {
 	*x = ExcerptWorkload{}
-	mi := &file_stream_proto_msgTypes[21]
+	mi := &file_stream_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +1944,7 @@ func (x *ExcerptWorkload) String() string {
 func (*ExcerptWorkload) ProtoMessage() {}
 
 func (x *ExcerptWorkload) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[21]
+	mi := &file_stream_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +1957,7 @@ func (x *ExcerptWorkload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExcerptWorkload.ProtoReflect.Descriptor instead.
 func (*ExcerptWorkload) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{21}
+	return file_stream_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ExcerptWorkload) GetUid() string {
@@ -2002,7 +2081,7 @@ type Beat struct {
 
 func (x *Beat) Reset() {
 	*x = Beat{}
-	mi := &file_stream_proto_msgTypes[22]
+	mi := &file_stream_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2014,7 +2093,7 @@ func (x *Beat) String() string {
 func (*Beat) ProtoMessage() {}
 
 func (x *Beat) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[22]
+	mi := &file_stream_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2027,7 +2106,7 @@ func (x *Beat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beat.ProtoReflect.Descriptor instead.
 func (*Beat) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{22}
+	return file_stream_proto_rawDescGZIP(), []int{23}
 }
 
 // Subscribe begins and ends what a node proxy is told of.
@@ -2041,7 +2120,7 @@ type Subscribe struct {
 
 func (x *Subscribe) Reset() {
 	*x = Subscribe{}
-	mi := &file_stream_proto_msgTypes[23]
+	mi := &file_stream_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2132,7 @@ func (x *Subscribe) String() string {
 func (*Subscribe) ProtoMessage() {}
 
 func (x *Subscribe) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[23]
+	mi := &file_stream_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2145,7 @@ func (x *Subscribe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subscribe.ProtoReflect.Descriptor instead.
 func (*Subscribe) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{23}
+	return file_stream_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Subscribe) GetAdd() []string {
@@ -2093,7 +2172,7 @@ type ServiceStates struct {
 
 func (x *ServiceStates) Reset() {
 	*x = ServiceStates{}
-	mi := &file_stream_proto_msgTypes[24]
+	mi := &file_stream_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2184,7 @@ func (x *ServiceStates) String() string {
 func (*ServiceStates) ProtoMessage() {}
 
 func (x *ServiceStates) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[24]
+	mi := &file_stream_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2197,7 @@ func (x *ServiceStates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceStates.ProtoReflect.Descriptor instead.
 func (*ServiceStates) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{24}
+	return file_stream_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ServiceStates) GetServices() []*ServiceState {
@@ -2143,7 +2222,7 @@ type ServiceState struct {
 
 func (x *ServiceState) Reset() {
 	*x = ServiceState{}
-	mi := &file_stream_proto_msgTypes[25]
+	mi := &file_stream_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2155,7 +2234,7 @@ func (x *ServiceState) String() string {
 func (*ServiceState) ProtoMessage() {}
 
 func (x *ServiceState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[25]
+	mi := &file_stream_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2168,7 +2247,7 @@ func (x *ServiceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceState.ProtoReflect.Descriptor instead.
 func (*ServiceState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{25}
+	return file_stream_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ServiceState) GetService() string {
@@ -2212,7 +2291,7 @@ type ShareState struct {
 
 func (x *ShareState) Reset() {
 	*x = ShareState{}
-	mi := &file_stream_proto_msgTypes[26]
+	mi := &file_stream_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2224,7 +2303,7 @@ func (x *ShareState) String() string {
 func (*ShareState) ProtoMessage() {}
 
 func (x *ShareState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[26]
+	mi := &file_stream_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2237,7 +2316,7 @@ func (x *ShareState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShareState.ProtoReflect.Descriptor instead.
 func (*ShareState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{26}
+	return file_stream_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ShareState) GetNetwork() string {
@@ -2266,7 +2345,7 @@ type Proofs struct {
 
 func (x *Proofs) Reset() {
 	*x = Proofs{}
-	mi := &file_stream_proto_msgTypes[27]
+	mi := &file_stream_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2278,7 +2357,7 @@ func (x *Proofs) String() string {
 func (*Proofs) ProtoMessage() {}
 
 func (x *Proofs) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[27]
+	mi := &file_stream_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2291,7 +2370,7 @@ func (x *Proofs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proofs.ProtoReflect.Descriptor instead.
 func (*Proofs) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{27}
+	return file_stream_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Proofs) GetProofs() []*Proof {
@@ -2312,7 +2391,7 @@ type Proof struct {
 
 func (x *Proof) Reset() {
 	*x = Proof{}
-	mi := &file_stream_proto_msgTypes[28]
+	mi := &file_stream_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2324,7 +2403,7 @@ func (x *Proof) String() string {
 func (*Proof) ProtoMessage() {}
 
 func (x *Proof) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[28]
+	mi := &file_stream_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2337,7 +2416,7 @@ func (x *Proof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proof.ProtoReflect.Descriptor instead.
 func (*Proof) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{28}
+	return file_stream_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Proof) GetCertificate() []byte {
@@ -2366,7 +2445,7 @@ type Holdings struct {
 
 func (x *Holdings) Reset() {
 	*x = Holdings{}
-	mi := &file_stream_proto_msgTypes[29]
+	mi := &file_stream_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2378,7 +2457,7 @@ func (x *Holdings) String() string {
 func (*Holdings) ProtoMessage() {}
 
 func (x *Holdings) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[29]
+	mi := &file_stream_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2391,7 +2470,7 @@ func (x *Holdings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holdings.ProtoReflect.Descriptor instead.
 func (*Holdings) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{29}
+	return file_stream_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Holdings) GetNetworks() []string {
@@ -2418,7 +2497,7 @@ type InstanceState struct {
 
 func (x *InstanceState) Reset() {
 	*x = InstanceState{}
-	mi := &file_stream_proto_msgTypes[30]
+	mi := &file_stream_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +2509,7 @@ func (x *InstanceState) String() string {
 func (*InstanceState) ProtoMessage() {}
 
 func (x *InstanceState) ProtoReflect() protoreflect.Message {
-	mi := &file_stream_proto_msgTypes[30]
+	mi := &file_stream_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +2522,7 @@ func (x *InstanceState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InstanceState.ProtoReflect.Descriptor instead.
 func (*InstanceState) Descriptor() ([]byte, []int) {
-	return file_stream_proto_rawDescGZIP(), []int{30}
+	return file_stream_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *InstanceState) GetInstance() []byte {
@@ -2552,7 +2631,7 @@ const file_stream_proto_rawDesc = "" +
 	"\fsynchronised\x18\x01 \x01(\bR\fsynchronised\x12\x16\n" +
 	"\x06behind\x18\x02 \x01(\bR\x06behind\"\x16\n" +
 	"\x04Lead\x12\x0e\n" +
-	"\x02on\x18\x01 \x01(\bR\x02on\"\xd8\x03\n" +
+	"\x02on\x18\x01 \x01(\bR\x02on\"\xce\x04\n" +
 	"\aExcerpt\x12\x14\n" +
 	"\x05whole\x18\x01 \x01(\bR\x05whole\x12\x10\n" +
 	"\x03end\x18\x02 \x01(\bR\x03end\x12/\n" +
@@ -2564,15 +2643,21 @@ const file_stream_proto_rawDesc = "" +
 	"\x0egone_workloads\x18\b \x03(\tR\rgoneWorkloads\x12@\n" +
 	"\bpolicies\x18\t \x03(\v2$.isthmus.federation.v2.ExcerptPolicyR\bpolicies\x12#\n" +
 	"\rgone_policies\x18\n" +
-	" \x03(\tR\fgonePolicies\"\xd6\x01\n" +
+	" \x03(\tR\fgonePolicies\x12M\n" +
+	"\x0epolicies_known\x18\v \x01(\v2&.isthmus.federation.v2.PolicyRevisionsR\rpoliciesKnown\x12%\n" +
+	"\x0egone_revisions\x18\f \x03(\x04R\rgoneRevisions\"\xd6\x01\n" +
 	"\x04Base\x12!\n" +
 	"\ftrust_domain\x18\x01 \x01(\tR\vtrustDomain\x12A\n" +
 	"\bnetworks\x18\x02 \x03(\v2%.isthmus.federation.v2.ExcerptNetworkR\bnetworks\x12A\n" +
 	"\bgateways\x18\x03 \x03(\v2%.isthmus.federation.v2.ExcerptGatewayR\bgateways\x12%\n" +
-	"\x0eroot_namespace\x18\x04 \x01(\tR\rrootNamespace\";\n" +
+	"\x0eroot_namespace\x18\x04 \x01(\tR\rrootNamespace\"W\n" +
 	"\rExcerptPolicy\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06object\x18\x02 \x01(\tR\x06object\">\n" +
+	"\x06object\x18\x02 \x01(\tR\x06object\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\"{\n" +
+	"\x0fPolicyRevisions\x125\n" +
+	"\x16authorization_policies\x18\x01 \x01(\x04R\x15authorizationPolicies\x121\n" +
+	"\x14peer_authentications\x18\x02 \x01(\x04R\x13peerAuthentications\">\n" +
 	"\x0eExcerptNetwork\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\asegment\x18\x02 \x01(\tR\asegment\"\x81\x02\n" +
@@ -2692,7 +2777,7 @@ func file_stream_proto_rawDescGZIP() []byte {
 }
 
 var file_stream_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_stream_proto_goTypes = []any{
 	(PortState)(0),          // 0: isthmus.federation.v2.PortState
 	(WorkloadState)(0),      // 1: isthmus.federation.v2.WorkloadState
@@ -2711,35 +2796,36 @@ var file_stream_proto_goTypes = []any{
 	(*Excerpt)(nil),         // 14: isthmus.federation.v2.Excerpt
 	(*Base)(nil),            // 15: isthmus.federation.v2.Base
 	(*ExcerptPolicy)(nil),   // 16: isthmus.federation.v2.ExcerptPolicy
-	(*ExcerptNetwork)(nil),  // 17: isthmus.federation.v2.ExcerptNetwork
-	(*ExcerptGateway)(nil),  // 18: isthmus.federation.v2.ExcerptGateway
-	(*ExcerptName)(nil),     // 19: isthmus.federation.v2.ExcerptName
-	(*ExcerptService)(nil),  // 20: isthmus.federation.v2.ExcerptService
-	(*ExcerptImport)(nil),   // 21: isthmus.federation.v2.ExcerptImport
-	(*ExcerptPort)(nil),     // 22: isthmus.federation.v2.ExcerptPort
-	(*ExcerptWorkload)(nil), // 23: isthmus.federation.v2.ExcerptWorkload
-	(*Beat)(nil),            // 24: isthmus.federation.v2.Beat
-	(*Subscribe)(nil),       // 25: isthmus.federation.v2.Subscribe
-	(*ServiceStates)(nil),   // 26: isthmus.federation.v2.ServiceStates
-	(*ServiceState)(nil),    // 27: isthmus.federation.v2.ServiceState
-	(*ShareState)(nil),      // 28: isthmus.federation.v2.ShareState
-	(*Proofs)(nil),          // 29: isthmus.federation.v2.Proofs
-	(*Proof)(nil),           // 30: isthmus.federation.v2.Proof
-	(*Holdings)(nil),        // 31: isthmus.federation.v2.Holdings
-	(*InstanceState)(nil),   // 32: isthmus.federation.v2.InstanceState
-	nil,                     // 33: isthmus.federation.v2.ExcerptWorkload.LabelsEntry
-	(*Entry)(nil),           // 34: isthmus.federation.v2.Entry
+	(*PolicyRevisions)(nil), // 17: isthmus.federation.v2.PolicyRevisions
+	(*ExcerptNetwork)(nil),  // 18: isthmus.federation.v2.ExcerptNetwork
+	(*ExcerptGateway)(nil),  // 19: isthmus.federation.v2.ExcerptGateway
+	(*ExcerptName)(nil),     // 20: isthmus.federation.v2.ExcerptName
+	(*ExcerptService)(nil),  // 21: isthmus.federation.v2.ExcerptService
+	(*ExcerptImport)(nil),   // 22: isthmus.federation.v2.ExcerptImport
+	(*ExcerptPort)(nil),     // 23: isthmus.federation.v2.ExcerptPort
+	(*ExcerptWorkload)(nil), // 24: isthmus.federation.v2.ExcerptWorkload
+	(*Beat)(nil),            // 25: isthmus.federation.v2.Beat
+	(*Subscribe)(nil),       // 26: isthmus.federation.v2.Subscribe
+	(*ServiceStates)(nil),   // 27: isthmus.federation.v2.ServiceStates
+	(*ServiceState)(nil),    // 28: isthmus.federation.v2.ServiceState
+	(*ShareState)(nil),      // 29: isthmus.federation.v2.ShareState
+	(*Proofs)(nil),          // 30: isthmus.federation.v2.Proofs
+	(*Proof)(nil),           // 31: isthmus.federation.v2.Proof
+	(*Holdings)(nil),        // 32: isthmus.federation.v2.Holdings
+	(*InstanceState)(nil),   // 33: isthmus.federation.v2.InstanceState
+	nil,                     // 34: isthmus.federation.v2.ExcerptWorkload.LabelsEntry
+	(*Entry)(nil),           // 35: isthmus.federation.v2.Entry
 }
 var file_stream_proto_depIdxs = []int32{
 	3,  // 0: isthmus.federation.v2.StreamMessage.attach:type_name -> isthmus.federation.v2.Attach
 	4,  // 1: isthmus.federation.v2.StreamMessage.welcome:type_name -> isthmus.federation.v2.Welcome
 	9,  // 2: isthmus.federation.v2.StreamMessage.report:type_name -> isthmus.federation.v2.Report
 	11, // 3: isthmus.federation.v2.StreamMessage.ask:type_name -> isthmus.federation.v2.Ask
-	24, // 4: isthmus.federation.v2.StreamMessage.beat:type_name -> isthmus.federation.v2.Beat
-	25, // 5: isthmus.federation.v2.StreamMessage.subscribe:type_name -> isthmus.federation.v2.Subscribe
-	26, // 6: isthmus.federation.v2.StreamMessage.services:type_name -> isthmus.federation.v2.ServiceStates
-	29, // 7: isthmus.federation.v2.StreamMessage.proofs:type_name -> isthmus.federation.v2.Proofs
-	31, // 8: isthmus.federation.v2.StreamMessage.holdings:type_name -> isthmus.federation.v2.Holdings
+	25, // 4: isthmus.federation.v2.StreamMessage.beat:type_name -> isthmus.federation.v2.Beat
+	26, // 5: isthmus.federation.v2.StreamMessage.subscribe:type_name -> isthmus.federation.v2.Subscribe
+	27, // 6: isthmus.federation.v2.StreamMessage.services:type_name -> isthmus.federation.v2.ServiceStates
+	30, // 7: isthmus.federation.v2.StreamMessage.proofs:type_name -> isthmus.federation.v2.Proofs
+	32, // 8: isthmus.federation.v2.StreamMessage.holdings:type_name -> isthmus.federation.v2.Holdings
 	12, // 9: isthmus.federation.v2.StreamMessage.offer:type_name -> isthmus.federation.v2.Offer
 	13, // 10: isthmus.federation.v2.StreamMessage.lead:type_name -> isthmus.federation.v2.Lead
 	14, // 11: isthmus.federation.v2.StreamMessage.excerpt:type_name -> isthmus.federation.v2.Excerpt
@@ -2752,29 +2838,30 @@ var file_stream_proto_depIdxs = []int32{
 	0,  // 18: isthmus.federation.v2.PortHealth.state:type_name -> isthmus.federation.v2.PortState
 	8,  // 19: isthmus.federation.v2.Ask.targets:type_name -> isthmus.federation.v2.Target
 	15, // 20: isthmus.federation.v2.Excerpt.base:type_name -> isthmus.federation.v2.Base
-	19, // 21: isthmus.federation.v2.Excerpt.names:type_name -> isthmus.federation.v2.ExcerptName
-	20, // 22: isthmus.federation.v2.Excerpt.services:type_name -> isthmus.federation.v2.ExcerptService
-	23, // 23: isthmus.federation.v2.Excerpt.workloads:type_name -> isthmus.federation.v2.ExcerptWorkload
+	20, // 21: isthmus.federation.v2.Excerpt.names:type_name -> isthmus.federation.v2.ExcerptName
+	21, // 22: isthmus.federation.v2.Excerpt.services:type_name -> isthmus.federation.v2.ExcerptService
+	24, // 23: isthmus.federation.v2.Excerpt.workloads:type_name -> isthmus.federation.v2.ExcerptWorkload
 	16, // 24: isthmus.federation.v2.Excerpt.policies:type_name -> isthmus.federation.v2.ExcerptPolicy
-	17, // 25: isthmus.federation.v2.Base.networks:type_name -> isthmus.federation.v2.ExcerptNetwork
-	18, // 26: isthmus.federation.v2.Base.gateways:type_name -> isthmus.federation.v2.ExcerptGateway
-	22, // 27: isthmus.federation.v2.ExcerptService.ports:type_name -> isthmus.federation.v2.ExcerptPort
-	21, // 28: isthmus.federation.v2.ExcerptService.import:type_name -> isthmus.federation.v2.ExcerptImport
-	22, // 29: isthmus.federation.v2.ExcerptImport.ports:type_name -> isthmus.federation.v2.ExcerptPort
-	1,  // 30: isthmus.federation.v2.ExcerptWorkload.state:type_name -> isthmus.federation.v2.WorkloadState
-	22, // 31: isthmus.federation.v2.ExcerptWorkload.ports:type_name -> isthmus.federation.v2.ExcerptPort
-	33, // 32: isthmus.federation.v2.ExcerptWorkload.labels:type_name -> isthmus.federation.v2.ExcerptWorkload.LabelsEntry
-	27, // 33: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
-	28, // 34: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
-	32, // 35: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
-	30, // 36: isthmus.federation.v2.Proofs.proofs:type_name -> isthmus.federation.v2.Proof
-	34, // 37: isthmus.federation.v2.Proof.network:type_name -> isthmus.federation.v2.Entry
-	34, // 38: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	17, // 25: isthmus.federation.v2.Excerpt.policies_known:type_name -> isthmus.federation.v2.PolicyRevisions
+	18, // 26: isthmus.federation.v2.Base.networks:type_name -> isthmus.federation.v2.ExcerptNetwork
+	19, // 27: isthmus.federation.v2.Base.gateways:type_name -> isthmus.federation.v2.ExcerptGateway
+	23, // 28: isthmus.federation.v2.ExcerptService.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	22, // 29: isthmus.federation.v2.ExcerptService.import:type_name -> isthmus.federation.v2.ExcerptImport
+	23, // 30: isthmus.federation.v2.ExcerptImport.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	1,  // 31: isthmus.federation.v2.ExcerptWorkload.state:type_name -> isthmus.federation.v2.WorkloadState
+	23, // 32: isthmus.federation.v2.ExcerptWorkload.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	34, // 33: isthmus.federation.v2.ExcerptWorkload.labels:type_name -> isthmus.federation.v2.ExcerptWorkload.LabelsEntry
+	28, // 34: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
+	29, // 35: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
+	33, // 36: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
+	31, // 37: isthmus.federation.v2.Proofs.proofs:type_name -> isthmus.federation.v2.Proof
+	35, // 38: isthmus.federation.v2.Proof.network:type_name -> isthmus.federation.v2.Entry
+	35, // 39: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_stream_proto_init() }
@@ -2805,7 +2892,7 @@ func file_stream_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_stream_proto_rawDesc), len(file_stream_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   32,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
