@@ -79,7 +79,7 @@ race: ## package tests with the race detector, without lint (PKG=./gateway)
 
 integration: ## start the real binaries as processes: the README's commands, small drills and, as root, captured pods and a part of wan
 	$(GO) test -count 1 -timeout 20m ./integration
-	$(GO) test -count 1 -timeout 10m ./integration/capture
+	$(GO) test -count 1 -parallel 4 -timeout 10m ./integration/capture
 	WAN=yes $(GO) test -short -v -count 1 -timeout 15m ./integration/wan
 
 replicas: ## as root, on a machine that has little else to do: replicas behind one address are cut off, killed and replaced (40 s)

@@ -22,6 +22,7 @@ import (
 // What an unchanged pod sends to a virtual address is answered by a pod of the other network, as
 // whom its node's proxy has proven it.
 func TestAnUnchangedPodCallsTheOtherNetwork(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, to := range []string{hello + ":80", "[" + hello6 + "]:80", taken + ":80", local + ":80"} {
 		text, err := w.call("shop-1", to)
@@ -67,6 +68,7 @@ func TestAnUnchangedPodCallsTheOtherNetwork(t *testing.T) {
 // A name is answered in the pod, by curl's own resolver and with curl's own request, as long as there is a
 // node proxy; other names, and all of them without it, are answered by the pod's own server.
 func TestNamesAreAnsweredInThePod(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var asked sync.Map
 	u, err := w.ListenPacket("gateway", addresses["gateway"]+":53")
@@ -126,6 +128,7 @@ func TestNamesAreAnsweredInThePod(t *testing.T) {
 // Tunnels begin in the namespace of the pod whose connection they carry: what holds for the packets of
 // one pod holds for its tunnels, and no other pod's connection is in them.
 func TestTunnelsBeginInThePod(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	tunnels := func(host string) (n int) {
 		must(t, w.In(host, func() error {
@@ -157,6 +160,7 @@ func TestTunnelsBeginInThePod(t *testing.T) {
 
 // A killed node proxy leaves rules behind: what they capture is refused, and never sent on.
 func TestAKilledNodeProxy(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	strays := w.strays(t, "gateway", hello+":80", taken+":80", "["+hello6+"]:80")
 	if _, err := w.call("shop-1", hello+":80"); err != nil {
@@ -181,6 +185,7 @@ func TestAKilledNodeProxy(t *testing.T) {
 
 // The next node proxy is in the pods before the one before it stops, and not one connection fails.
 func TestTheNextNodeProxyTakesOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.write(t, "node-a-2.yaml", w.node("a", secondary, "shop-1", "shop-2"))
 	stop, done := make(chan struct{}), make(chan error, 1)
@@ -220,6 +225,7 @@ func TestTheNextNodeProxyTakesOver(t *testing.T) {
 
 // A pod that leaves the mesh keeps nothing of it, and is captured again when it comes back.
 func TestPodsLeaveAndComeBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	if _, err := w.call("shop-2", hello+":80"); err != nil {
 		t.Fatal(err)
@@ -241,6 +247,7 @@ func TestPodsLeaveAndComeBack(t *testing.T) {
 
 // A pod whose ports are taken is not captured by half.
 func TestAPodWhosePortsAreTaken(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	must(t, w.Host("all", "shop-3", "10.71.1.13"))
 	other, err := w.Listen("shop-3", ":15001")
@@ -271,6 +278,7 @@ func TestAPodWhosePortsAreTaken(t *testing.T) {
 
 // Who a connection is from is decided by the namespace that it begins in, and by nothing that a pod says.
 func TestAPodWithItsNeighboursAddressIsItself(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	must(t, w.IP("shop-2", "addr add "+addresses["shop-1"]+"/32 dev lo"))
 	var c net.Conn
@@ -308,6 +316,7 @@ func TestAPodWithItsNeighboursAddressIsItself(t *testing.T) {
 // The node proxy of another mesh leaves a pod alone that one has already, and rules that nobody needs any more are
 // taken out by a node proxy that is told to.
 func TestPodsOfAnotherMeshAndRelease(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.write(t, "mesh-2.yaml", strings.ReplaceAll(mesh, "net-a", "net-z"))
 	other := strings.NewReplacer("network: net-a", "network: net-z", "mesh.yaml", "mesh-2.yaml").Replace(w.node("a", secondary, "shop-1"))

@@ -17,6 +17,7 @@ import (
 
 // A pod that leaves the mesh with open connections and comes back before they end is captured as if it had never left.
 func TestAPodThatLeavesForAMoment(t *testing.T) {
+	t.Parallel()
 	w := newWorldWith(t, "")
 	w.write(t, "node-a.yaml", strings.Replace(w.node("a", admin, "shop-1", "shop-2"), "drain: 2s", "drain: 20s", 1))
 	must(t, w.nodes["node-a"].Stop(syscall.SIGTERM, 5*time.Second))
@@ -48,6 +49,7 @@ func TestAPodThatLeavesForAMoment(t *testing.T) {
 
 // A query that was asked before a node proxy was told to stop is answered.
 func TestQueriesAreAnsweredWhileANodeProxyStops(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	u, err := w.ListenPacket("gateway", addresses["gateway"]+":53")
 	must(t, err)

@@ -80,6 +80,7 @@ func TestThePagesCommandsCallFromOneNamespaceToAnother(t *testing.T) {
 
 // Status names what is wrong with an entry of capture.namespaces, and what to do about it.
 func TestWhatNamespacesLackIsAProblem(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	must(t, w.nodes["node-a"].Stop(syscall.SIGKILL, 5*time.Second))
 	w.write(t, "node-a.yaml", w.node("a", admin, "shop-1")+

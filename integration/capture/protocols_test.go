@@ -57,6 +57,7 @@ func (w *world) dialer(pod string) func(context.Context, string) (net.Conn, erro
 }
 
 func TestGRPCAndWebSockets(t *testing.T) {
+	t.Parallel()
 	w := withStore(t)
 	l, err := w.Listen("store", ":9090")
 	must(t, err)
@@ -126,6 +127,7 @@ func (w *world) runs(t *testing.T, pod string, args ...string) string {
 
 // Databases as people run them: where they are installed, and where STORES is set in any case.
 func TestRedisAndPostgreSQL(t *testing.T) {
+	t.Parallel()
 	postgres, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
 	_, err := exec.LookPath("redis-server")
 	if err != nil || len(postgres) == 0 {

@@ -12,6 +12,7 @@ import (
 
 // A namespace is one workload's: nobody's connections are ever carried as another's, whoever says that both are there.
 func TestANamespaceIsOneWorkloads(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	must(t, w.IP("shop-1", "addr add "+addresses["shop-2"]+"/32 dev lo"))
 	must(t, os.Symlink(w.Path("shop-1"), w.file("alias")))

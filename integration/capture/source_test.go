@@ -65,6 +65,7 @@ func (w *world) ownSeen(pod, to string) error {
 
 // Across networks an application sees the gateway, and within its own the pod that calls.
 func TestWhomAnApplicationSees(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.withinNetB(t, "")
 	w.until(t, 10*time.Second, "caller", hello+":80", answered)
@@ -94,6 +95,7 @@ func TestWhomAnApplicationSees(t *testing.T) {
 
 // As with one address, so with the other family's.
 func TestWhomAnApplicationSeesByIPv6(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	v6 := func(a string) string { return "fd71::" + strings.ReplaceAll(a, ".", ":") }
 	text := mesh
@@ -132,6 +134,7 @@ func (w *world) routing(t testing.TB, pod string) string {
 
 // What is asked for is what happens, and what is impossible leaves the pod's own address, or the pod alone.
 func TestSourcesThatAreNotWantedOrImpossible(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	if err := w.sees("shop-1", hello+":80", addresses["gateway"]); err != nil {
 		t.Error(err)
@@ -177,6 +180,7 @@ func (w *world) said(t testing.TB, host, what string) int {
 // One node proxy after the other is in the pod, and an open connection goes on; the rules leave with the pod,
 // once its last connection has ended.
 func TestSourcesOverAnUpgradeAndAPodThatLeaves(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	open, err := w.Dial("shop-1", hello+":80")
 	must(t, err)
@@ -230,7 +234,8 @@ func TestSourcesOverAnUpgradeAndAPodThatLeaves(t *testing.T) {
 		}
 	}
 	w.write(t, "mesh.yaml", mesh)
-	w.until(t, 10*time.Second, "shop-1", hello+":80", func(text string, err error) bool {
+	// A client that was refused in between remembers it for 10 s (health.DefaultHintTTL).
+	w.until(t, 20*time.Second, "shop-1", hello+":80", func(text string, err error) bool {
 		return err == nil && text == name+" sees "+addresses["gateway"]
 	})
 }
@@ -238,6 +243,7 @@ func TestSourcesOverAnUpgradeAndAPodThatLeaves(t *testing.T) {
 // Rules that somebody in the pod has taken out cost one connection a moment, and the application nothing: they are
 // set again.
 func TestSourcesThatSomebodyTakesOut(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	must(t, w.nodes["node-b"].Stop(syscall.SIGTERM, 5*time.Second))
 	w.write(t, "node-b.yaml", strings.Replace(w.node("b", admin, "hello-1", "hello-2"), "drain: 2s", "drain: 2s, app: 500ms", 1))
@@ -278,6 +284,7 @@ func hear(t testing.TB, c net.Conn) string {
 
 // Ends and resets of applications arrive as what they are, and who does not listen refuses.
 func TestEndsOfApplicationsThatSeeTheClient(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	text := mesh
 	for i, port := range []string{"8081", "8082"} {

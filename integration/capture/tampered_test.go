@@ -51,6 +51,7 @@ func (w *world) isCaptured(t *testing.T, within time.Duration, pod, address stri
 
 // What else uses nftables in a pod, such as a container runtime, may take all rules away: they are back at once.
 func TestRulesThatWereFlushedComeBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	if _, err := w.call("shop-1", hello+":80"); err != nil {
 		t.Fatal(err)
@@ -62,6 +63,7 @@ func TestRulesThatWereFlushedComeBack(t *testing.T) {
 // While two node proxies of one node overlap each sets the rules of its own configuration; those of the one that goes on are
 // what is left.
 func TestRulesAreThoseOfTheNodeProxyThatIsLeft(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	const more = "198.18.7.7:80" // in a range that only the next one has
 	w.write(t, "mesh-2.yaml", mesh)

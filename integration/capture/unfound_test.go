@@ -11,6 +11,7 @@ import (
 
 // A node proxy that cannot look for pods says so once, and not at each look.
 func TestWhatCannotBeLookedForIsSaidOnce(t *testing.T) {
+	t.Parallel()
 	k := newKubelet(t)
 	k.pod(t)
 	k.publish(t)

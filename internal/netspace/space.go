@@ -21,6 +21,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -48,11 +49,14 @@ type Space struct {
 	processes []*Process          // all that were started
 }
 
+// spaces counts those that this process has made: several may be there at once.
+var spaces atomic.Int64
+
 // New makes a space without hosts; name is for the eyes of whoever lists
 // namespaces. The caller closes what it gets, also with an error.
 func New(name string) (*Space, error) {
 	s := &Space{
-		prefix:   fmt.Sprintf("isthmus-%s-%d-", name, os.Getpid()),
+		prefix:   fmt.Sprintf("isthmus-%s-%d-%d-", name, os.Getpid(), spaces.Add(1)),
 		starter:  make(chan func()),
 		segments: map[string]string{},
 		hosts:    map[string]*os.File{},
