@@ -222,7 +222,7 @@ func requestFields(req *Request) []hpack.HeaderField {
 func appendFields(fields []hpack.HeaderField, h Header) []hpack.HeaderField {
 	first := len(fields)
 	for name, value := range h {
-		repeats := name == header.NameBaggage || name == header.NameForwardedNetwork
+		repeats := name == header.NameBaggage || name == header.NameForwardedNetwork || name == header.NameSlow
 		fields = append(fields, hpack.HeaderField{Name: name, Value: value, Sensitive: !repeats})
 	}
 	slices.SortFunc(fields[first:], func(a, b hpack.HeaderField) int {
@@ -280,7 +280,7 @@ func (s *Session) onResponse(f *http2.MetaHeadersFrame) error {
 	}
 	if interim {
 		s.mu.Unlock()
-		return s.countIdleFrame("informational responses", 1)
+		return s.onInterim(st, f, status)
 	}
 	st.connect.response = &Response{Status: status, Header: headerOf(f)}
 	now := time.Now()

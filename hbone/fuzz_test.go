@@ -86,8 +86,19 @@ func FuzzServer(f *testing.F) {
 		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("x", "y"), EndHeaders: true, EndStream: true})
 		fr.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersPadded|http2.FlagHeadersPriority|http2.FlagHeadersEndHeaders, 5, []byte{9, 0, 0, 0, 0, 1, 0x88})
 	}))
+	f.Add(script(true, func(fr *http2.Framer, block func(...string) []byte) {
+		fr.WriteSettings()
+		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(":method", "CONNECT", ":authority", "a:1", header.NameSlow, "tell"), EndHeaders: true})
+		fr.WriteRawFrame(http2.FrameType(wire.FrameWithdraw), 0, 1, nil)
+		fr.WriteRawFrame(http2.FrameType(wire.FrameWithdraw), 1, 1, []byte("x"))
+		fr.WriteRawFrame(http2.FrameType(wire.FrameWithdraw), 0, 0, nil)
+		fr.WriteData(1, true, []byte("end"))
+	}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := NewServer(newScript(b), DefaultConfig(), echoHandler)
+		s := NewServer(newScript(b), DefaultConfig(), func(ctx context.Context, in *Incoming) {
+			in.Inform(slow)
+			echoHandler(ctx, in)
+		})
 		s.Serve(context.Background())
 		if n := s.Streams(); n != 0 {
 			t.Errorf("%d streams outlived their session", n)
@@ -104,12 +115,20 @@ func FuzzClient(f *testing.F) {
 		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(":status", "503", header.NameReason, "refused"), EndHeaders: true, EndStream: true})
 		fr.WritePushPromise(http2.PushPromiseParam{StreamID: 1, PromiseID: 2, EndHeaders: true})
 	}))
+	f.Add(script(false, func(fr *http2.Framer, block func(...string) []byte) {
+		fr.WriteSettings()
+		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(":status", "102", header.NameSlow, "connect"), EndHeaders: true})
+		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(":status", "102"), EndHeaders: true})
+		fr.WriteRawFrame(http2.FrameType(wire.FrameWithdraw), 0, 1, nil)
+		fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block(":status", "503", header.NameReason, "withdrawn"), EndHeaders: true, EndStream: true})
+	}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := newSession(newScript(b), DefaultConfig(), true)
 		st, err := s.request(&Request{Authority: "a:1"})
 		if err != nil {
 			t.Fatal(err)
 		}
+		st.Watch(st.Withdraw)
 		s.read()
 		<-s.life.transportClosed
 		st.Write([]byte("x"))

@@ -134,6 +134,9 @@ func (r *frameReader) startFrame() error {
 	case h.Kind == wire.FramePriority:
 		r.mode = modeSkip
 		return r.s.onPriority(h)
+	case h.Kind == wire.FrameWithdraw:
+		r.mode = modeSkip
+		return r.s.onWithdraw(h)
 	case h.Kind > wire.FrameContinuation:
 		r.mode = modeSkip
 		return r.s.countIdleFrame("unknown frames", 1)

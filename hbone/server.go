@@ -214,7 +214,7 @@ func (s *Session) handle(ctx context.Context, in *Incoming, handler Handler) {
 // who would end its receiving half.
 func (s *Session) handled(in *Incoming) {
 	st := in.st
-	in.Refuse(503, nil) // does nothing if it was answered
+	in.Refuse(503, st.unserved()) // does nothing if it was answered
 	st.connect.cancel(nil)
 	s.mu.Lock()
 	s.running--
@@ -271,7 +271,8 @@ func SplitAuthority(authority string) (host string, port uint16, err error) {
 	return host, uint16(n), nil
 }
 
-// Accept answers 200 and returns the stream.
+// Accept answers 200 and returns the stream: from here on, and no sooner, what the client
+// has sent may be read.
 func (in *Incoming) Accept(h Header) (*Stream, error) {
 	s, st := in.Session, in.st
 	s.mu.Lock()
@@ -281,6 +282,8 @@ func (in *Incoming) Accept(h Header) (*Stream, error) {
 		return nil, st.send.err
 	case st.connect.response != nil:
 		return nil, errors.New("hbone: CONNECT was answered already")
+	case st.connect.withdrawn:
+		return nil, ErrWithdrawn
 	}
 	st.connect.response = plainOK
 	st.connect.accepted = true

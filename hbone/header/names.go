@@ -9,6 +9,7 @@ const (
 	NamePin              = "isthmus-pin"         // outer request: this endpoint or 503
 	NameReason           = "isthmus-reason"      // non-200: a Reason
 	NameRepeats          = "isthmus-repeats"     // outer and inner request: Reasons after which this client comes again by itself; see Repeats
+	NameSlow             = "isthmus-slow"        // inner request: "tell" of a client that wants to hear when connecting takes long; 102: "connect", it does
 	NameEnds             = "isthmus-ends"        // inner request: "explicit" of a client that ends each stream itself, see Stream.EndAtEOF
 	NameCause            = "isthmus-cause"       // non-200: what happened, for people; see Cause
 	NameBaggage          = "baggage"             // who calls, who answered

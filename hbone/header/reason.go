@@ -21,13 +21,14 @@ const (
 	ReasonOverload       Reason = "overload"        // this hop is at a limit
 	ReasonNotLocal       Reason = "not_local"       // no such local workload, or the address does not match
 	ReasonBadRequest     Reason = "bad_request"     // not a CONNECT that we understand
+	ReasonWithdrawn      Reason = "withdrawn"       // the client has taken its CONNECT back, and the application has got nothing of it
 )
 
 // Reasons is the closed list, in documentation order.
 var Reasons = []Reason{
 	ReasonRefused, ReasonTimeout, ReasonReset, ReasonUnreachable, ReasonUnknownService, ReasonNotExported,
 	ReasonBadAuthority, ReasonNoEndpoint, ReasonPinnedGone, ReasonDenied, ReasonDraining, ReasonOverload,
-	ReasonNotLocal, ReasonBadRequest,
+	ReasonNotLocal, ReasonBadRequest, ReasonWithdrawn,
 }
 
 // Repeats reports whether a client with these headers comes again by itself when it is

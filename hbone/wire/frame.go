@@ -19,6 +19,11 @@ const (
 	FrameWindowUpdate = byte(http2.FrameWindowUpdate)
 	FrameContinuation = byte(http2.FrameContinuation)
 
+	// FrameWithdraw asks a server that has informed a stream to answer it without serving
+	// it; it has no payload. The type is one of those for experiments (RFC 7540 §11.2), which
+	// whoever does not know it ignores (RFC 9113 §5.5).
+	FrameWithdraw = byte(0xf1)
+
 	FlagEndStream  = byte(http2.FlagDataEndStream)
 	FlagAck        = byte(http2.FlagSettingsAck)
 	FlagEndHeaders = byte(http2.FlagHeadersEndHeaders)
