@@ -31,6 +31,7 @@ type access struct {
 	source         string       // outbound: the local workload
 	tried          failedPlaces // outbound: where it had failed before
 	attempts       int
+	hedges         int            // outbound: how often an attempt was withdrawn, and another one made elsewhere
 	sent, received int64          // bytes towards and from the mesh (outbound) or the peer (inbound)
 	opened         bool           // both applications had it; result says how it ended
 	policy         string         // inbound: the policies that have denied it
@@ -191,6 +192,9 @@ func (p *Proxy) finish(a *access) {
 	}
 	if a.policy != "" {
 		e.Str("policy", a.policy)
+	}
+	if a.hedges > 0 {
+		e.Int("hedges", a.hedges)
 	}
 	e.Int("attempts", a.attempts).Str("result", a.result).AnErr("error", a.err).Time("started", a.started).
 		Float64("connect_ms", ms(a.connect)).Float64("duration_ms", ms(time.Since(a.started))).

@@ -116,6 +116,8 @@ func responseFailure(at layer, se *hbone.StatusError, err error) *failure {
 	case header.ReasonUnknownService, header.ReasonNotExported, header.ReasonNotLocal, header.ReasonBadAuthority, header.ReasonBadRequest,
 		header.ReasonPinnedGone: // configuration over there, or a pod that is out; elsewhere may do
 		f.fault = false
+	case header.ReasonWithdrawn: // we did not wait for it
+		f.fault = false
 	case header.ReasonOverload: // it is well, and has too much to do, or we are at a limit of ours
 		f.fault = false
 	}

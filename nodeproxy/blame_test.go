@@ -73,6 +73,7 @@ var refusals = []struct {
 	{"not_local", status(503, header.ReasonNotLocal, false), "`not_local`: nobody's; another network", "`not_local`: nobody's; another pod"},
 	{"bad_authority", status(503, header.ReasonBadAuthority, false), "`bad_authority`: nobody's; another network", "`bad_authority`: nobody's; another pod"},
 	{"bad_request", status(503, header.ReasonBadRequest, false), "`bad_request`: nobody's; another network", "`bad_request`: nobody's; another pod"},
+	{"withdrawn", status(503, header.ReasonWithdrawn, false), "`withdrawn`: nobody's; another network", "`withdrawn`: nobody's; another pod"},
 	{"pinned_gone", status(503, header.ReasonPinnedGone, false), "`pinned_gone`: nobody's; another network", "`pinned_gone`: nobody's; another pod"},
 	{"no_endpoint", status(503, header.ReasonNoEndpoint, false), "`no_endpoint`: of the service on its network; another network", "`no_endpoint`: its own; another pod"},
 	{"unreachable", status(503, header.ReasonUnreachable, true), "`unreachable`: of the service on its network; another pod", "`unreachable`: its own; another pod"},

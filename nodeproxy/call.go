@@ -33,6 +33,7 @@ type call struct {
 	plan      *route.Plan   // of to
 	pick      picker.Choice // where the open tunnel goes
 	tried     tried
+	hedge     hedging
 	missed    []string // gateways that others have answered for, by picker.GatewayKey
 	access    access
 	opening   overload.Work       // admitted, and not yet open
@@ -137,7 +138,7 @@ func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 func (c *call) tryAll(ctx context.Context) (*tunnel, *failure) {
 	retry := c.p.cfg.Retry
 	refused := false // for overload, elsewhere
-	deadline := c.access.started.Add(retry.Deadline)
+	deadline := c.deadline()
 	for {
 		if f := c.resolve(ctx); f != nil {
 			return nil, f
@@ -161,8 +162,15 @@ func (c *call) tryAll(ctx context.Context) (*tunnel, *failure) {
 			continue
 		}
 		c.note(f)
+		if c.hedged(ctx, f) {
+			if appClosed(c.app) {
+				return nil, cancelled(&appGoneError{errors.New("found closed before an attempt")})
+			}
+			continue
+		}
+		attempts := c.access.attempts - c.hedge.free
 		switch {
-		case f.final, ctx.Err() != nil, c.access.attempts > retry.Attempts, time.Now().After(deadline), refused && f.overload():
+		case f.final, ctx.Err() != nil, attempts > retry.Attempts, time.Now().After(deadline), refused && f.overload():
 			return nil, f
 		case !c.p.budget.Spend(budgetKey(c.identity(), c.plan), f.repeatCost()):
 			c.p.metrics.budget.Inc()
@@ -176,7 +184,7 @@ func (c *call) tryAll(ctx context.Context) (*tunnel, *failure) {
 			e.Stringer("endpoint", f.endpoint)
 		}
 		e.Msg("attempt failed")
-		if !pause(ctx, retryDelay(c.access.attempts)) {
+		if !pause(ctx, retryDelay(attempts)) {
 			return nil, cancelled(ctx.Err())
 		}
 		if appClosed(c.app) {
@@ -184,6 +192,9 @@ func (c *call) tryAll(ctx context.Context) (*tunnel, *failure) {
 		}
 	}
 }
+
+// deadline is when the last attempt may start.
+func (c *call) deadline() time.Time { return c.access.started.Add(c.p.cfg.Retry.Deadline) }
 
 // mostElsewhere is how often one connection is dialled by replicas that were not meant.
 const mostElsewhere = 24
@@ -275,7 +286,7 @@ func retryDelay(n int) time.Duration {
 
 // attempt chooses, opens, and waits for the first byte.
 func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
-	where := c.tried
+	where := c.hedge.where(c.tried)
 	where.Gateways = slices.Concat(c.tried.Gateways, c.missed)
 	pick, f := c.p.view.choose(c.to, where, keptBy{c.p.kept, c.p.origin(c.who.source)}, time.Now())
 	if f != nil {
@@ -290,7 +301,9 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	}
 	started := time.Now()
 	actx, ended := whileThere(ctx, c.app, c.p.cfg.Timeouts.Dial+c.p.cfg.Timeouts.Handshake+c.p.cfg.Timeouts.Connect)
+	c.hear()
 	t, f := c.tunnel(actx, pick)
+	c.heard(f)
 	gone := ended()
 	switch {
 	case f == nil:
@@ -309,7 +322,7 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 		f.final = f.final || c.plan.Undeclared && f.at == atEndpoint && f.responded() // a closed port, and no other pod is meant
 		if f.reason == reasonElsewhere && !f.fault {
 			c.miss(pick)
-		} else {
+		} else if !c.hedge.acknowledged(f) {
 			addTried(&c.tried, pick, f)
 		}
 		c.access.endpoint = f.endpoint

@@ -29,6 +29,8 @@ type earlyData struct {
 	full bool   // nothing more is read: held is full, or the application has ended
 	err  error  // the application's connection failed, an *appGoneError; read once, and the socket may not tell it again
 
+	hears hearsSlow // of the current attempt; nil: it waits for the response, however long that takes
+
 	mu      sync.Mutex
 	waiting bool // in a wait that wake ends
 }
@@ -82,6 +84,11 @@ func (e *earlyData) connect(ctx context.Context, s *hbone.Session, req *hbone.Re
 	if e.err != nil {
 		st.Reset(http2.ErrCodeConnect)
 		return nil, nil, e.err
+	}
+	if e.hears != nil {
+		if r := st.AwaitInterim(ctx); r != nil && e.hears.slow(r) {
+			st.Withdraw()
+		}
 	}
 	response, err := st.AwaitResponse(ctx)
 	return st, response, err

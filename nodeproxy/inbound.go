@@ -241,10 +241,12 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, a access, o
 			permit.end()
 		}
 	}()
+	answered := in.tellIfSlow(req, w)
 	conn, reason, err := in.p.witness.dial(ctx, w, target, addrPort(req.Session.RemoteAddr()).Addr())
+	answered()
 	if err != nil {
 		if reason == "" {
-			a.result, a.err = "cancelled", err
+			a.unwanted(ctx, req, w.Endpoint, err)
 			return false
 		}
 		a.refuse(req, 503, reason, w.Endpoint, err)
@@ -261,7 +263,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, a access, o
 	})
 	if err != nil {
 		reset(conn) // a FIN would be an end that nobody has sent
-		a.result, a.err = "cancelled", err
+		a.unwanted(ctx, req, w.Endpoint, err)
 		return false
 	}
 	if req.Header.Get(header.NameForwardedNetwork) != "" && req.Header.Get(header.NameEnds) == "" {

@@ -304,17 +304,19 @@ func (l *listeners) use(k health.Key) *watchedSocket {
 }
 
 // dialling notes that somebody connects to a port; the caller calls what it gets when
-// that was answered.
-func (l *listeners) dialling(k health.Key) (answered func()) {
+// that was answered, or is given up.
+func (l *listeners) dialling(k health.Key) (ended func(answered bool)) {
 	w := l.use(k)
 	if w == nil {
-		return func() {}
+		return func(bool) {}
 	}
 	if w.waiting.Add(1) == 1 {
 		w.answered.Store(l.at(time.Now()))
 	}
-	return func() {
-		w.answered.Store(l.at(time.Now()))
+	return func(answered bool) {
+		if answered {
+			w.answered.Store(l.at(time.Now()))
+		}
 		w.waiting.Add(-1)
 	}
 }

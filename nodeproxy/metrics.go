@@ -12,7 +12,7 @@ type Metrics struct {
 	opened, closed, sent, received  *prometheus.CounterVec
 	retries, edges, refused         *prometheus.CounterVec
 	sessions, streams, warm, probed *prometheus.CounterVec
-	replicas                        *prometheus.CounterVec
+	replicas, hedges, slow          *prometheus.CounterVec
 	budget, dazed, indeterminate    prometheus.Counter
 	connect                         prometheus.Histogram
 }
@@ -45,6 +45,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		streams:       vec("isthmus_streams_refused_total", "CONNECTs refused with REFUSED_STREAM, by reason (draining, streams, handlers, rate).", "reason"),
 		warm:          vec("isthmus_warm_choices_total", "Attempts to reach a pod of another network, by the session they went on: held (by a warm set: one round trip), awaited (another connection was opening it), opened (to be held), alone (for this connection).", "session"),
 		replicas:      vec("isthmus_replica_answers_total", "Dials of gateways that share an address with others, by who has answered: asked (the one that was wanted), other (another one: the session is its own), unknown (one that discovery does not list yet: dialled again), taken (likewise, and nobody else answers: it stands for the one that was wanted).", "answer"),
+		hedges:        vec("isthmus_hedges_total", "Attempts of whose application the far side said that it takes long to accept, by what came of it: withdrawn (it was, and the connection went elsewhere), accepted (it was to be withdrawn, and the application was faster), refused (and the far side refused first), unanswered (and no answer came), nobody (there was nobody healthy elsewhere: it was waited for), budget (the retry budget was spent: it was waited for).", "result"),
+		slow:          vec("isthmus_slow_connects_total", "Connects to local applications that took longer than 100 ms, by whether the client was told (yes, or no: it has not asked for it, as a stock one).", "told"),
 		budget:        one("isthmus_retry_budget_exhausted_total", "Connections that failed because the retry budget of their identity and service was spent."),
 		indeterminate: one("isthmus_indeterminate_connects_total", "Connections given up because the far side vanished after it may have got the application's first bytes."),
 		dazed:         one("isthmus_dazed_picks_total", "Choices made among places none of which was healthy."),

@@ -30,7 +30,11 @@ const suspectPause = 10 * time.Millisecond
 var errStalled = errors.New("the accept queue does not drain")
 
 // gone asks an application whose listener has vanished as often as it takes to eject it.
-func (w *witness) gone(k health.Key) {
+func (w *witness) gone(k health.Key) { w.doubt(k) }
+
+// doubt asks an application as often as it takes to eject it, if it does not answer: a
+// connect that was withdrawn is no outcome, and hides one that would have timed out.
+func (w *witness) doubt(k health.Key) {
 	w.mu.Lock()
 	if w.declared(k) == nil {
 		w.mu.Unlock()

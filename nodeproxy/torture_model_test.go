@@ -15,7 +15,8 @@ import (
 //   - An end reads an end only if the other one has ended in order, by a FIN behind
 //     all that it was to send, and all of that has come.
 //   - Where nobody breaks off and no fault excuses it, both ends read all, and the
-//     end behind it. A server that a connect was withdrawn from is reset.
+//     end behind it. A server that a connect was withdrawn from is reset. An application
+//     that takes long to accept, and others that refuse instead, excuse nothing.
 //   - All this ends, in bounded time.
 //
 // It allows either where two TCP connections would: who closes with bytes unread
@@ -98,7 +99,7 @@ func (c *torturedConn) endedFor(n int) bool {
 
 // undisturbed reports that nothing excuses a connection that breaks.
 func (c *torturedConn) undisturbed() bool {
-	if c.exposed != "" || c.accept.op != opOpen || c.script.quit != "" {
+	if c.exposed != "" || c.accept.op == opRefuse || c.accept.op == opHang || c.script.quit != "" {
 		return false
 	}
 	return c.client.quit == ""

@@ -49,6 +49,8 @@ const (
 	opOpen   op = "open"   // conn: to a near pod (link pods) or a far one (link gateway); the application accepts after n ms
 	opRefuse op = "refuse" // the same, and the application refuses
 	opHang   op = "hang"   // the same, and the application never accepts
+	opLate   op = "late"   // the same, and only the application that is asked first takes that long; others accept at once
+	opOnly   op = "only"   // likewise, and others refuse
 	opSend   op = "send"   // side of conn sends n bytes more
 	opEnd    op = "end"    // side of conn has nothing more to say: FIN after all that it was to send
 	opLeave  op = "leave"  // side of conn closes at once
@@ -83,7 +85,9 @@ const (
 
 var allLinks = []link{linkPods, linkGateway, linkFar}
 
-func (o op) opens() bool  { return o == opOpen || o == opRefuse || o == opHang }
+func (o op) opens() bool {
+	return o == opOpen || o == opRefuse || o == opHang || o == opLate || o == opOnly
+}
 func (o op) onLink() bool { return strings.Contains("cut kill up down freeze drain close", string(o)) }
 
 func (s step) String() string {
@@ -262,6 +266,10 @@ func (g *generator) open() {
 				s.op = opRefuse
 			case 1:
 				s.op = opHang
+			case 2, 3, 4:
+				s.op, s.n = opLate, g.late()
+			case 5, 6:
+				s.op, s.n = opOnly, g.late()
 			}
 		}
 		g.conns++
@@ -270,6 +278,11 @@ func (g *generator) open() {
 			g.steps[len(g.steps)-1].after = 0
 		}
 	}
+}
+
+// late is about as long as it takes until an attempt is withdrawn, or longer.
+func (g *generator) late() int {
+	return pickOne(g.rng, 99, 100, 101, 102, 116, 117, 118, 180, 181, 260, 300, 700, 1500)
 }
 
 // someone picks a side of a connection, rather a late one.

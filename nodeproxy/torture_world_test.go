@@ -68,7 +68,8 @@ type torturedFault struct {
 type torturedConn struct {
 	id      int
 	far     bool
-	accept  step // how the far application accepts
+	accept  step           // how the far application accepts
+	first   netip.AddrPort // the one that was asked first
 	script  script
 	client  *end
 	servers []*end
@@ -338,6 +339,10 @@ func (w *tortured) dialApp(ctx context.Context, addr netip.AddrPort, timeout tim
 	}
 	w.mu.Lock()
 	c.dials++
+	if c.first == (netip.AddrPort{}) {
+		c.first = addr
+	}
+	how := c.acceptsAt(addr)
 	w.mu.Unlock()
 	defer func() {
 		w.mu.Lock()
@@ -346,14 +351,14 @@ func (w *tortured) dialApp(ctx context.Context, addr netip.AddrPort, timeout tim
 	}()
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, os.ErrDeadlineExceeded)
 	defer cancel()
-	wait := time.Duration(c.accept.n) * time.Millisecond
-	if c.accept.op == opHang {
+	wait := time.Duration(how.n) * time.Millisecond
+	if how.op == opHang {
 		wait = time.Hour
 	}
 	if !pause(ctx, wait) {
 		return nil, context.Cause(ctx)
 	}
-	if c.accept.op == opRefuse {
+	if how.op == opRefuse {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	}
 	a, b := simnet.PairOf(simnet.Options{Buffer: w.o.AppBuffer}, addr.Addr().String()+":40000", addr.String())
@@ -365,6 +370,18 @@ func (w *tortured) dialApp(ctx context.Context, addr netip.AddrPort, timeout tim
 	}
 	c.servers = append(c.servers, startEnd(name, b, patternOf(c.id, server), patternOf(c.id, client), c.script))
 	return a, nil
+}
+
+// acceptsAt is how the application at addr accepts.
+func (c *torturedConn) acceptsAt(addr netip.AddrPort) step {
+	how := c.accept
+	switch {
+	case how.op == opLate && addr != c.first:
+		how.n = 0
+	case how.op == opOnly && addr != c.first:
+		how.op, how.n = opRefuse, 0
+	}
+	return how
 }
 
 // address is what the client's application connects from.
@@ -727,7 +744,7 @@ func (w *tortured) unbooked() error {
 // onlyApplications reports that nothing but the applications' own doing happens in steps, and
 // that all of them accept.
 func onlyApplications(steps []step) bool {
-	return !slices.ContainsFunc(steps, func(s step) bool { return s.op.onLink() || s.op == opRefuse || s.op == opHang })
+	return !slices.ContainsFunc(steps, func(s step) bool { return s.op.onLink() || s.op == opRefuse || s.op == opHang || s.op == opOnly })
 }
 
 // unrepeated states that no attempt of a connect has failed: where nothing is

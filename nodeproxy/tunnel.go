@@ -99,6 +99,9 @@ func (p *Proxy) baggage(snap *mesh.Snapshot, w *mesh.Workload) string {
 func (p *Proxy) connect(ctx context.Context, s *hbone.Session, e *earlyData, req *hbone.Request) (*hbone.Stream, *hbone.Response, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Timeouts.Connect, hbone.ErrConnectTimeout)
 	defer cancel()
+	if e.hears != nil {
+		req.Header[header.NameSlow] = tellSlow
+	}
 	st, response, err := e.connect(ctx, s, req, p.cfg.Retry.Early)
 	var status *hbone.StatusError
 	if err != nil && e.sent > 0 && e.err == nil && !errors.As(err, &status) && !errors.Is(err, hbone.ErrRetryable) {

@@ -102,9 +102,9 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16, c
 	w.mu.Lock()
 	attempt := w.tracker.Begin(key, time.Now())
 	w.mu.Unlock()
-	answered := w.sockets.dialling(key)
+	ended := w.sockets.dialling(key)
 	conn, err := w.dialApp(ctx, pod, target, client)
-	answered()
+	ended(err == nil || ctx.Err() == nil)
 	reason, outcome := reasonOf(err), health.Success
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -117,6 +117,8 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16, c
 	w.observe(key, attempt, outcome, reason)
 	if outcome == health.Failure {
 		w.watch(key)
+	} else if err != nil && withdrawn(ctx) {
+		w.doubt(key)
 	}
 	return conn, reason, err
 }

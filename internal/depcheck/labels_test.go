@@ -62,6 +62,7 @@ var labels = map[string]map[string]string{
 		"string(hbone.OutcomeOf(err))": "the constants of hbone.Outcome",
 		"string(e.Scope)":              "the constants of picker.Scope",
 		"name":                         "ejected, readmitted",
+		"result":                       "withdrawn, accepted, refused, unanswered, see call.heard",
 	},
 }
 

@@ -13,6 +13,9 @@ import "sync"
 const (
 	AfterRefusal = 1.0
 	AfterTimeout = 5.0
+	// AfterSlow is that of work which was taken back because it took long: its peer may be as
+	// overloaded.
+	AfterSlow = AfterTimeout
 )
 
 // Budget holds what may still be repeated, by key. Safe for concurrent use. It

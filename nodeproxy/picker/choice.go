@@ -18,6 +18,9 @@ import (
 type Tried struct {
 	Pods               []mesh.EndpointID
 	Gateways, Networks []string
+	// Back, unless it is no place, is where the attempt goes if that is still a candidate: the
+	// connection has left it without an answer, and not found a better one.
+	Back Place
 }
 
 // Choice is one chosen place. It is Opened at most once, and Done once.
@@ -117,6 +120,9 @@ func (d *Destination) pick(t Tried, kept Kept, now time.Time) (Choice, error) {
 	}
 	c := Choice{Dazed: dazed, Turned: dazed != d.dazed}
 	d.dazed = dazed
+	if j, ok := d.back(plan, t.Back); ok {
+		i = j
+	}
 	m := d.members[i]
 	if m.pod == nil {
 		return d.pickShare(c, m, plan, t, kept, now)
@@ -181,7 +187,9 @@ func (d *Destination) pickShare(c Choice, m *member, plan *route.Plan, t Tried, 
 		return Choice{}, &NoGatewayError{candidate.Network}
 	}
 	c.Share, c.share, c.Expect = m.share.key, m.share, candidate.Expect
-	if kept != nil && d.picker.config.Endpoints {
+	if t.Back.Endpoint != 0 && t.Back.Network == candidate.Network {
+		c.askFor(t.Back.Endpoint)
+	} else if kept != nil && d.picker.config.Endpoints {
 		g = m.share.chooseKept(&c, m, candidate, g, t, kept, now)
 	}
 	c.Gateway, c.gate, c.path = candidate.Gateways[g], m.gates[g], m.paths[g]
