@@ -1,0 +1,189 @@
+package nodeproxy_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-mesh/isthmus/internal/meshtest"
+	"github.com/isthmus-mesh/isthmus/nodeproxy"
+)
+
+// stopper is an application that can stop accepting, with a queue that can be filled.
+type stopper struct {
+	t      *testing.T
+	l      *net.TCPListener
+	name   string
+	conns  sync.WaitGroup
+	ended  chan struct{} // the accept loop
+	filled []net.Conn
+}
+
+func newStopper(t *testing.T, name string, at netip.AddrPort) *stopper {
+	t.Helper()
+	l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(at))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, _ := l.SyscallConn()
+	raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), 64) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stopper{t: t, l: l, name: name}
+	s.accept()
+	t.Cleanup(func() {
+		s.l.Close()
+		<-s.ended
+		s.conns.Wait()
+	})
+	return s
+}
+
+func (s *stopper) accept() {
+	s.ended = make(chan struct{})
+	go func() {
+		defer close(s.ended)
+		for {
+			c, err := s.l.Accept()
+			if err != nil {
+				return
+			}
+			s.conns.Go(func() {
+				defer c.Close()
+				c.SetDeadline(time.Now().Add(meshtest.ExchangeTimeout))
+				if line, err := bufio.NewReader(c).ReadString('\n'); err == nil {
+					fmt.Fprintf(c, "%s 8080 %s", s.name, line[len("hello "):])
+				}
+			})
+		}
+	}()
+}
+
+// fill stops accepting, and returns when the queue takes nobody any more.
+func (s *stopper) fill() {
+	s.t.Helper()
+	s.l.SetDeadline(time.Unix(1, 0))
+	<-s.ended
+	d := net.Dialer{Timeout: 20 * time.Millisecond}
+	for {
+		c, err := d.Dial("tcp4", s.l.Addr().String())
+		var late net.Error
+		if errors.As(err, &late) && late.Timeout() {
+			return
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.filled = append(s.filled, c)
+	}
+}
+
+// heal accepts again, those first that wait.
+func (s *stopper) heal() {
+	for _, c := range s.filled {
+		c.Close()
+	}
+	s.l.SetDeadline(time.Time{})
+	s.accept()
+}
+
+// said is one exchange of a client.
+type said struct {
+	began time.Time
+	took  time.Duration
+	pod   string
+	err   error
+}
+
+// steadily says hello n times, every 5 ms, whatever comes of the ones before.
+func steadily(at netip.AddrPort, n int) []said {
+	out := make([]said, n)
+	var wg sync.WaitGroup
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for i := range out {
+		<-tick.C
+		wg.Go(func() {
+			began := time.Now()
+			pod, err := meshtest.Hello(at)
+			out[i] = said{began, time.Since(began), pod, err}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// One of four applications stops accepting, and its queue is full, at 200 connections/s:
+// what clients wait for, with the hedge and without, and with the witness's look at
+// sockets and without.
+func TestAFilledAcceptQueueAtTwoHundredConnectionsASecond(t *testing.T) {
+	for _, arm := range []struct {
+		name             string
+		hedge, listeners bool
+	}{
+		{"neither", false, false},
+		{"hedge alone", true, false},
+		{"listeners alone", false, true},
+		{"both", true, true},
+	} {
+		t.Run(arm.name, func(t *testing.T) {
+			p := reported(t, 4)
+			p.EachNode = func(c *nodeproxy.Config) {
+				c.Retry.Hedge, c.OutlierDetection.Listeners = arm.hedge, arm.listeners
+			}
+			sick := newStopper(t, "hello-1", p.pods[0].At(8080))
+			for _, pod := range p.pods[1:] {
+				pod.App(8080)
+			}
+			p.Start()
+			warm(t, p)
+			steadily(p.listen.hello, 100)
+			sick.fill()
+			full := time.Now()
+			all := steadily(p.listen.hello, 600)
+			sick.heal()
+
+			late, failed, longest, last := 0, 0, time.Duration(0), time.Duration(0)
+			for _, x := range all {
+				longest = max(longest, x.took)
+				switch {
+				case x.err != nil:
+					failed++
+					t.Logf("begun %v after: %v", x.began.Sub(full), x.err)
+				case x.took > 90*time.Millisecond:
+					late++
+					last = max(last, x.began.Sub(full))
+				}
+			}
+			took := func(q float64) time.Duration {
+				slices.SortFunc(all, func(a, b said) int { return int(a.took - b.took) })
+				return all[int(q*float64(len(all)-1))].took.Round(100 * time.Microsecond)
+			}
+			t.Logf("of %d: %d failed, %d took more than 90 ms, the last of these begun %v after; median %v, p99 %v, longest %v",
+				len(all), failed, late, last.Round(time.Millisecond), took(0.5), took(0.99), longest.Round(100*time.Microsecond))
+			for _, result := range []string{"withdrawn", "accepted", "refused", "unanswered", "nobody", "budget"} {
+				if n := p.client().Metric(t, `isthmus_hedges_total{result="`+result+`"}`); n > 0 {
+					t.Logf("hedges %s: %v", result, n)
+				}
+			}
+			if failed > 0 {
+				t.Errorf("%d connections failed", failed)
+			}
+			if arm.hedge && longest > 900*time.Millisecond {
+				t.Errorf("the longest took %v; want less than until the kernel asks again", longest)
+			}
+			if !arm.hedge && !arm.listeners && longest < 900*time.Millisecond {
+				t.Errorf("the longest took %v: nobody met the full queue", longest)
+			}
+		})
+	}
+}
