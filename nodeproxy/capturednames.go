@@ -59,23 +59,27 @@ func (c *captures) openNames(h *captured, addresses, loopback []netip.Addr, list
 	}
 	ns := h.place.ns
 	h.names = &nameSockets{server: c.p.namesOf(h.uid, addresses, func() names.Resolver { return r }, dialServer(ns))}
+	var servers []netip.Addr
+	for _, s := range r.Servers {
+		servers = append(servers, s.Addr())
+	}
 	for _, a := range loopback {
-		at := netip.AddrPortFrom(a, capture.NamesPort)
-		l, err := listen(at)
+		l, err := listen(netip.AddrPortFrom(a, capture.NamesPort))
 		if err != nil {
 			return err
 		}
 		h.names.tcp = append(h.names.tcp, l)
+	}
+	for _, at := range capture.QueriesTo(servers) {
+		if !slices.Contains(loopback, at.Addr()) {
+			continue // without that version of IP nobody asks there
+		}
 		lc := net.ListenConfig{Control: controls(ns.Control, capture.Share)}
 		u, err := lc.ListenPacket(context.Background(), "udp", at.String())
 		if err != nil {
 			return fmt.Errorf("listen in its network namespace: %w", err)
 		}
 		h.names.udp = append(h.names.udp, u.(*net.UDPConn))
-	}
-	var servers []netip.Addr
-	for _, s := range r.Servers {
-		servers = append(servers, s.Addr())
 	}
 	h.names.capture, err = capture.CaptureNames(ns, servers)
 	return err
@@ -118,7 +122,7 @@ func (n *nameSockets) release() {
 	if n == nil {
 		return
 	}
-	if n.capture != nil {
+	if n.capture != nil && n.capture.Release() != nil {
 		n.capture.Close()
 	}
 	for _, l := range n.tcp {
@@ -144,6 +148,9 @@ func (n *nameSockets) drain(ctx context.Context) {
 	case <-ended:
 	case <-ctx.Done():
 	}
+	if n.capture != nil {
+		n.capture.Close()
+	}
 }
 
 // close ends sockets that nobody serves.
@@ -151,6 +158,9 @@ func (n *nameSockets) close() {
 	n.release()
 	if n == nil {
 		return
+	}
+	if n.capture != nil {
+		n.capture.Close()
 	}
 	for _, u := range n.udp {
 		u.Close()

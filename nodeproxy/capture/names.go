@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -21,17 +22,21 @@ import (
 // Names leads a pod's queries to its node proxy for as long as that lives: the table belongs to a
 // socket of this process, and the kernel removes it with that. Two processes that overlap have one each.
 type Names struct {
-	conn  *nftables.Conn
-	table *nftables.Table
+	conn    *nftables.Conn
+	table   *nftables.Table
+	leading []*nftables.Chain // that lead queries here
 }
 
 // tableOwner is NFT_TABLE_F_OWNER: the table goes with the socket that made it (Linux 5.12).
 const tableOwner = 0x2
 
-// CaptureNames leads queries of a pod to resolvers, port 53 of UDP and TCP, to NamesPort.
+// CaptureNames leads queries of a pod to resolvers, port 53 of UDP, to where QueriesTo says, and of TCP to NamesPort.
 // Resolvers on a loopback address are left alone: those are in the pod itself. Close ends it.
+//
+// Queries by UDP are rewritten packet by packet, and the kernel keeps no connection of them: a socket that asks for
+// years is captured with its next query, and has its resolver back with its next one when this process ends, however
+// it does. A translated connection would lead it to nobody until half a minute after it was last used.
 func CaptureNames(ns *podns.Namespace, resolvers []netip.Addr) (*Names, error) {
-	resolvers = slices.DeleteFunc(slices.Clone(resolvers), func(a netip.Addr) bool { return a.IsLoopback() || !a.IsValid() })
 	n := &Names{table: &nftables.Table{Name: namesTable + "-" + rand.Text()[:8], Family: nftables.TableFamilyINet}}
 	err := ns.FD(func(fd int) (err error) {
 		var socket *netlink.Conn
@@ -78,14 +83,50 @@ func own(socket *netlink.Conn, t *nftables.Table) error {
 	return err
 }
 
+// place is where queries to a resolver come.
+type place struct {
+	resolver netip.Addr
+	at       netip.AddrPort
+	tracked  bool // by a connection of the kernel's: from a link-local address there is no other way to a loopback one
+}
+
+// places are those of resolvers. Each has a port of its own, by which the answer is known to be its.
+func places(resolvers []netip.Addr) (out []place) {
+	next := map[netip.Addr]uint16{}
+	for _, a := range resolvers {
+		a = a.Unmap().WithZone("")
+		if !a.IsValid() || a.IsLoopback() || slices.ContainsFunc(out, func(p place) bool { return p.resolver == a }) {
+			continue
+		}
+		loopback := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		if a.Is6() {
+			loopback = netip.IPv6Loopback()
+		}
+		out = append(out, place{a, netip.AddrPortFrom(loopback, NamesPort+next[loopback]), a.IsLinkLocalUnicast()})
+		next[loopback]++
+	}
+	return out
+}
+
+// QueriesTo returns where queries by UDP to resolvers come: the first of each version of IP to NamesPort of the loopback
+// address, and others to the ports behind it.
+func QueriesTo(resolvers []netip.Addr) (out []netip.AddrPort) {
+	for _, p := range places(resolvers) {
+		out = append(out, p.at)
+	}
+	return out
+}
+
 func (n *Names) set(resolvers []netip.Addr) error {
-	b := &batch{c: n.conn, table: n.table}
+	b, places := &batch{c: n.conn, table: n.table}, places(resolvers)
+	resolvers = nil
+	for _, p := range places {
+		resolvers = append(resolvers, p.resolver)
+	}
 	b.addresses("resolvers", resolvers)
 	out := n.conn.AddChain(&nftables.Chain{Name: "output", Table: n.table, Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: before(before(nftables.ChainPriorityNATDest))}) // and before Set's, which may lead all TCP elsewhere
-	for _, p := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-		for _, version := range []byte{4, 6} {
-			b.rule(out, notOurs(), protocol(p), toPort(53), to(version, "resolvers"), redirect(NamesPort))
-		}
+	for _, version := range []byte{4, 6} {
+		b.rule(out, notOurs(), protocol(unix.IPPROTO_TCP), toPort(53), to(version, "resolvers"), redirect(NamesPort))
 	}
 	// What the node proxy asks itself is not followed, nor are its answers: a query of the pod from the same
 	// port, within half a minute, would be taken for one more of that and go to the resolver.
@@ -97,13 +138,64 @@ func (n *Names) set(resolvers []netip.Addr) error {
 		b.rule(asks, ours(), protocol(unix.IPPROTO_UDP), toPort(53), to(version, "resolvers"), []expr.Any{&expr.Notrack{}})
 		b.rule(answers, protocol(unix.IPPROTO_UDP), fromPort(53), from(version, "resolvers"), []expr.Any{&expr.Notrack{}})
 	}
+	// Answers are led back by chains of their own: until Close also those to what was asked before Release.
+	queries := n.conn.AddChain(&nftables.Chain{Name: "queries", Table: n.table, Type: nftables.ChainTypeRoute, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRaw})
+	n.leading = []*nftables.Chain{out, queries}
+	answered := raw("answered", nftables.ChainHookInput)
+	for _, p := range places {
+		if p.tracked {
+			b.rule(out, notOurs(), protocol(unix.IPPROTO_UDP), toPort(53), is(p.resolver, false), redirect(p.at.Port()))
+			continue
+		}
+		b.rule(queries, notOurs(), protocol(unix.IPPROTO_UDP), toPort(53), is(p.resolver, false), []expr.Any{&expr.Notrack{}}, become(p.at, false))
+		b.rule(asks, protocol(unix.IPPROTO_UDP), fromPort(p.at.Port()), is(p.at.Addr(), true), []expr.Any{&expr.Notrack{}})
+		b.rule(answered, protocol(unix.IPPROTO_UDP), fromPort(p.at.Port()), is(p.at.Addr(), true), become(netip.AddrPortFrom(p.resolver, 53), true))
+	}
 	if b.err != nil {
 		return b.err
 	}
 	return n.conn.Flush()
 }
 
-// Close gives the pod its resolvers back.
+// is matches packets from or to an address.
+func is(a netip.Addr, source bool) []expr.Any {
+	version := byte(4)
+	if a.Is6() {
+		version = 6
+	}
+	return append(address(version, source), &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: a.AsSlice()})
+}
+
+// become makes a UDP packet one from or to a.
+func become(a netip.AddrPort, source bool) []expr.Any {
+	host := &expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4,
+		CsumType: expr.CsumTypeInet, CsumOffset: 10, CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR}
+	if a.Addr().Is6() {
+		host.Offset, host.Len, host.CsumType, host.CsumOffset = 24, 16, expr.CsumTypeNone, 0
+	}
+	port := &expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, CsumType: expr.CsumTypeInet, CsumOffset: 6}
+	if source {
+		host.Offset, port.Offset = host.Offset-host.Len, 0
+	}
+	return []expr.Any{&expr.Immediate{Register: 1, Data: a.Addr().AsSlice()}, host, &expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(a.Port())}, port}
+}
+
+// Release gives the pod its resolvers back. Answers to what it has asked before still come from whom it has asked.
+func (n *Names) Release() error {
+	if n.conn == nil || n.leading == nil {
+		return nil
+	}
+	for _, c := range n.leading {
+		n.conn.FlushChain(c)
+	}
+	n.leading = nil
+	if err := n.conn.Flush(); err != nil {
+		return fmt.Errorf("release table %s: %w", n.table.Name, err)
+	}
+	return nil
+}
+
+// Close ends all of it, and gives the pod its resolvers back.
 func (n *Names) Close() error {
 	if n.conn == nil {
 		return nil
