@@ -137,6 +137,10 @@ type Workload struct {
 	Labels         map[string]string `yaml:"labels" doc:"labels, by which policies select workloads"`
 	Services       []string          `yaml:"services" doc:"hostnames of the services it answers for"`
 	Protocol       string            `yaml:"protocol" default:"HBONE" doc:"HBONE, or TCP for one without a node proxy, which nothing of ours connects to yet"`
+
+	// Scheduled says that it is a pod that has no address yet: the node proxy of its node alone is told of it,
+	// and it is a member of nothing.
+	Scheduled bool `yaml:"-"`
 }
 
 // Locality places a gateway or a workload. Empty parts are unknown.

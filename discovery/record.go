@@ -121,6 +121,9 @@ type reading struct {
 	refs   []ref   // services that a workload names
 }
 
+// scheduled reports whether it is a workload that has no address yet.
+func (r *reading) scheduled() bool { return len(r.workload.Addresses) == 0 }
+
 // claim is something that only one object can have.
 type claim struct {
 	what    claimed

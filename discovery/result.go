@@ -213,7 +213,8 @@ func (b *Builder) commitWorkloads() {
 		old := snap.Workload(uid)
 		before := snap.ServicesOf(uid)
 		e := b.claims.holder(claimKey{workloadUID, uid})
-		if e == nil {
+		b.commitScheduled(uid, e)
+		if e == nil || e.reading.scheduled() {
 			if old != nil {
 				b.changed(uid, before)
 				b.edit.DeleteWorkload(uid)
@@ -243,7 +244,9 @@ func (b *Builder) commitWorkloads() {
 func (b *Builder) commitFirstWorkloads() {
 	var list []mesh.Placement
 	for _, uid := range slices.Compact(b.uids) {
-		if e := b.claims.holder(claimKey{workloadUID, uid}); e != nil {
+		e := b.claims.holder(claimKey{workloadUID, uid})
+		b.commitScheduled(uid, e)
+		if e != nil && !e.reading.scheduled() {
 			list = append(list, mesh.Placement{Workload: e.reading.workload, Services: b.memberOf(e)})
 		}
 	}
@@ -251,6 +254,23 @@ func (b *Builder) commitFirstWorkloads() {
 	for _, p := range list {
 		b.changed(p.Workload.UID, b.edit.Peek().ServicesOf(p.Workload.UID))
 	}
+}
+
+// commitScheduled brings in line whether the workload uid is one that has no address yet; e is nil if there is none.
+func (b *Builder) commitScheduled(uid string, e *entry) {
+	old := b.edit.Peek().Scheduled(uid)
+	switch {
+	case e != nil && e.reading.scheduled():
+		if old != nil && reflect.DeepEqual(old, e.reading.workload) {
+			return
+		}
+		b.edit.PutScheduled(e.reading.workload)
+	case old != nil:
+		b.edit.DeleteScheduled(uid)
+	default:
+		return
+	}
+	b.changes.workload(uid)
 }
 
 func (b *Builder) changed(uid string, services []*mesh.Service) {

@@ -27,7 +27,14 @@ func (w Workload) read(r *reader) reading {
 	out.Cluster = r.word(at{"cluster"}, w.Cluster)
 	claims := make([]claim, 1, 1+len(w.Addresses))
 	claims[0] = claim{what: workloadUID, text: w.UID, path: atUID}
-	out.Addresses, claims = r.addresses(w, claims)
+	if w.Scheduled {
+		if out.Node == "" {
+			r.out(CauseMissing, at{"node"}, nil, "is missing: a pod without an address is told to its node alone")
+		}
+		w.Services = nil
+	} else {
+		out.Addresses, claims = r.addresses(w, claims)
+	}
 	out.State = r.state(w)
 	out.Capacity = r.capacity(w.Capacity)
 	out.Ports, out.Labels = r.named(w.Ports), w.Labels

@@ -24,6 +24,8 @@ type Snapshot struct {
 	byID      trie[EndpointID, *Workload]
 	byNode    trie[nodeKey, []*Workload]
 	memberOf  trie[textKey, []*Service] // by UID
+	scheduled trie[textKey, *Workload]  // by UID; those without an address, which are in none of the above
+	awaited   trie[nodeKey, []*Workload]
 
 	names    trie[textKey, *Service] // by hostname and alias in lower case
 	services list[*Service]

@@ -15,6 +15,7 @@ type change struct {
 	names        []named
 	services     map[string]discovery.Service
 	pods         map[string]discovery.Workload
+	scheduled    map[string]discovery.Workload
 	policies     map[string]toldPolicy // by name
 	known        *policy.Revisions     // nil: as before
 	full         map[string]string     // namespaces of which there were too many: what closes them
@@ -48,7 +49,7 @@ type named struct {
 }
 
 func newChange(whole bool) *change {
-	return &change{whole: whole, services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, policies: map[string]toldPolicy{}, full: map[string]string{}}
+	return &change{whole: whole, services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, scheduled: map[string]discovery.Workload{}, policies: map[string]toldPolicy{}, full: map[string]string{}}
 }
 
 // add counts what is kept of a change until it is whole.
@@ -112,6 +113,17 @@ func (h *Held) decode(m *pb.Excerpt, c *change) error {
 	}
 	if k := m.GetPoliciesKnown(); k != nil {
 		c.known = &policy.Revisions{Authorizations: k.GetAuthorizationPolicies(), PeerAuthentications: k.GetPeerAuthentications()}
+	}
+	for _, w := range m.GetScheduled() {
+		x, err := h.decodeScheduled(w)
+		if err != nil {
+			odd(err)
+			continue
+		}
+		if err := c.add(costOfWorkload(x)); err != nil {
+			return err
+		}
+		c.scheduled[x.UID] = x
 	}
 	for _, p := range m.GetPolicies() {
 		name, text, revision := p.GetName(), p.GetObject(), p.GetRevision()

@@ -177,6 +177,7 @@ func (x *Index) reviseService(prev *mesh.Snapshot, host string, woken set) {
 }
 
 func (x *Index) reviseWorkload(prev *mesh.Snapshot, uid string, woken set) {
+	x.reviseScheduled(prev, uid, woken)
 	before, now := x.own(prev, uid), x.own(x.snap, uid)
 	was, is := prev.ServicesOf(uid), x.snap.ServicesOf(uid)
 	moved := !slices.EqualFunc(was, is, func(a, b *mesh.Service) bool { return a.Hostname == b.Hostname })

@@ -1,6 +1,7 @@
 package excerpt
 
 import (
+	"net/netip"
 	"sync"
 	"time"
 
@@ -68,6 +69,20 @@ func (k *Keeper) Take(m *pb.Excerpt) (answered []string, err error) {
 	}
 	k.bring(changes)
 	return answered, err
+}
+
+// Announce is [Held.Announce].
+func (k *Keeper) Announce(uid string, addresses []netip.Addr) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.bring(k.held.Announce(uid, addresses))
+}
+
+// Forget is [Held.Forget].
+func (k *Keeper) Forget(uid string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.bring(k.held.Forget(uid))
 }
 
 // Tend lets time pass, and drops what the node proxy has stopped asking for. When there is room

@@ -240,6 +240,12 @@ func (w *world) expected(s *mesh.Snapshot) (out []string) {
 			}
 		}
 	}
+	for _, p := range s.ScheduledOn(modelNetwork, modelNode) {
+		out = append(out, "scheduled "+p.UID)
+		if _, announced := w.held.announced[p.UID]; announced {
+			pods[p.UID] = true
+		}
+	}
 	if w.follows[TakenOver] {
 		for _, svc := range s.Services() {
 			if svc.Takeover && svc.Exported() && slices.ContainsFunc(svc.VIPs, func(a netip.Addr) bool { return a.As16()[12] != 240 }) {
@@ -267,7 +273,7 @@ func (w *world) expected(s *mesh.Snapshot) (out []string) {
 		}
 	}
 	for _, o := range s.Policies().Objects() {
-		if slices.ContainsFunc(s.Workloads(), func(p *mesh.Workload) bool {
+		if slices.ContainsFunc(slices.Concat(s.Workloads(), s.ScheduledOn(modelNetwork, modelNode)), func(p *mesh.Workload) bool {
 			return p.Network == modelNetwork && p.Node == modelNode && s.Policies().Concerns(o, policy.Workload{Namespace: p.Namespace, Labels: p.Labels})
 		}) {
 			out = append(out, "policy "+o.Text())
@@ -317,6 +323,12 @@ func (w *world) checkQuiet() {
 		if want != nil && !reflect.DeepEqual(want, p) {
 			w.t.Fatalf("pod %+v at the node proxy, %+v at the gateway\n%s", p, want, w.story())
 		}
+	}
+	for uid := range w.held.scheduled {
+		have = append(have, "scheduled "+uid)
+	}
+	if got.Scheduled("p0") != nil || len(got.ScheduledOn(modelNetwork, modelNode)) > 0 {
+		w.t.Fatalf("a pod without an address is in the snapshot of a node proxy\n%s", w.story())
 	}
 	for _, o := range got.Policies().Objects() {
 		have = append(have, "policy "+o.Text())
@@ -400,6 +412,16 @@ func (w *world) checkBooks() {
 	for _, p := range h.early {
 		bytes += costOfWorkload(p)
 	}
+	for uid, p := range h.scheduled {
+		if bytes += costOfWorkload(p); p.Node != h.node || len(p.Addresses) > 0 {
+			w.t.Fatalf("%s waits for an address: %+v\n%s", uid, p, w.story())
+		}
+	}
+	for uid, p := range h.pods {
+		if len(p.Addresses) == 0 && w.leader != nil {
+			w.t.Fatalf("%s is held without an address\n%s", uid, w.story())
+		}
+	}
 	for _, s := range h.services {
 		bytes += costOfService(s)
 	}
@@ -435,7 +457,16 @@ func hosts(s *mesh.Snapshot, uid string) (out []string) {
 func (w *world) step(pods, services, uid int) (next int) {
 	pick := func(n int) int { return w.r.IntN(n) }
 	host := func(i int) string { return fmt.Sprintf("s%d.default.svc.cluster.local", i) }
-	switch k := pick(24); {
+	switch k := pick(27); {
+	case k >= 24: // the node proxy hears of an address by its node, or that it is none any more
+		i := pick(pods)
+		if id := fmt.Sprintf("p%d", i); pick(3) > 0 {
+			w.steps = append(w.steps, "address of "+id+" is announced")
+			w.bring(w.held.Announce(id, []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})}))
+		} else {
+			w.steps = append(w.steps, "address of "+id+" is forgotten")
+			w.bring(w.held.Forget(id))
+		}
 	case k >= 20:
 		w.stepPolicy(pick)
 	case k < 6: // a pod comes or changes
@@ -454,7 +485,10 @@ func (w *world) step(pods, services, uid int) (next int) {
 				p.Services = append(p.Services, host(s))
 			}
 		}
-		w.steps = append(w.steps, fmt.Sprintf("pod %s on %s %s %s %v", p.UID, p.Network, p.Node, p.State, p.Services))
+		if pick(4) == 0 {
+			p.Scheduled, p.Addresses, p.Services, p.State = true, nil, nil, "notReady"
+		}
+		w.steps = append(w.steps, fmt.Sprintf("pod %s on %s %s %s %v scheduled: %v", p.UID, p.Network, p.Node, p.State, p.Services, p.Scheduled))
 		w.say(discovery.Change{Key: discovery.Key{Kind: discovery.KindWorkload, Name: p.UID}, Record: p})
 	case k < 8:
 		id := fmt.Sprintf("p%d", pick(pods))

@@ -69,7 +69,7 @@ func (x *Index) revisePolicies(prev *mesh.Snapshot, changes discovery.Changes, w
 	}
 	for node, readers := range x.byNode {
 		due := map[policy.Object]struct{}{}
-		for _, w := range x.snap.OnNode(x.network, node) {
+		for _, w := range x.here(node) {
 			for _, ns := range slices.Compact([]string{w.Namespace, policies.Root()}) {
 				for _, o := range byNamespace[ns] {
 					if policies.Concerns(o, workloadOf(w)) {
@@ -106,7 +106,7 @@ func (b *batch) police() {
 	if x.base.GetRootNamespace() == "" {
 		return
 	}
-	policies, local := x.snap.Policies(), x.snap.OnNode(x.network, r.node)
+	policies, local := x.snap.Policies(), x.here(r.node)
 	if k := policies.Known(); b.whole || k != r.known {
 		r.known = k
 		b.add(&pb.Excerpt{PoliciesKnown: &pb.PolicyRevisions{AuthorizationPolicies: k.Authorizations, PeerAuthentications: k.PeerAuthentications}})

@@ -159,6 +159,9 @@ func (b *batch) everything() {
 			b.services[svc.Hostname] = struct{}{}
 		}
 	}
+	for _, w := range s.ScheduledOn(r.index.network, r.node) {
+		b.pods[w.UID] = struct{}{}
+	}
 	b.add(&pb.Excerpt{Base: r.index.base})
 }
 
@@ -200,6 +203,8 @@ func (b *batch) messages() []*pb.Excerpt {
 		switch {
 		case needed:
 			b.add(&pb.Excerpt{Workloads: []*pb.ExcerptWorkload{encodeWorkload(w, services, b.reader.node)}})
+		case b.reader.awaits(x.snap.Scheduled(uid)):
+			b.add(&pb.Excerpt{Scheduled: []*pb.ExcerptWorkload{encodeWorkload(x.snap.Scheduled(uid), nil, b.reader.node)}})
 		case !b.whole:
 			b.add(&pb.Excerpt{GoneWorkloads: []string{uid}})
 		}
@@ -257,6 +262,7 @@ func (b *batch) add(m *pb.Excerpt) {
 	last.Names = append(last.Names, m.Names...)
 	last.Services = append(last.Services, m.Services...)
 	last.Workloads = append(last.Workloads, m.Workloads...)
+	last.Scheduled = append(last.Scheduled, m.Scheduled...)
 	last.Policies = append(last.Policies, m.Policies...)
 	last.GonePolicies = append(last.GonePolicies, m.GonePolicies...)
 	last.GoneRevisions = append(last.GoneRevisions, m.GoneRevisions...)

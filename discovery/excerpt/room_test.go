@@ -301,12 +301,19 @@ func TestBooksAreRightWhateverIsTold(t *testing.T) {
 		h, pick := w.held, w.r.IntN
 		host := func() string { return fmt.Sprintf("s%d.shop.svc.cluster.local", pick(4)) }
 		for range 40 {
-			c := change{whole: pick(3) == 0, services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}}
+			c := change{whole: pick(3) == 0, services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, scheduled: map[string]discovery.Workload{}}
 			if pick(3) == 0 {
 				c.base = &base{networks: []discovery.Network{{Name: modelNetwork}}[:pick(2)]}
 			}
 			for range pick(4) {
-				switch n := host(); pick(6) {
+				switch n := host(); pick(9) {
+				case 6:
+					p := discovery.Workload{UID: fmt.Sprintf("p%d", pick(5)), Node: modelNode}
+					c.scheduled[p.UID] = p
+				case 7:
+					h.Announce(fmt.Sprintf("p%d", pick(5)), []netip.Addr{netip.MustParseAddr("10.0.0.1")})
+				case 8:
+					h.Forget(fmt.Sprintf("p%d", pick(5)))
 				case 0:
 					c.names = append(c.names, named{host(), target{host: n}})
 				case 1:

@@ -31,8 +31,8 @@ type membership struct {
 	serving  bool // or they would while nobody is ready
 }
 
-// read translates p. A record is nil if none comes of p: it has no address yet, it is
-// over, or its address is that of its node.
+// read translates p. A record is nil if none comes of p: it is not scheduled yet, it is
+// over, or its address is that of its node. One that has no address yet is told to its node alone.
 func (p pod) read() (record *discovery.Workload, f faults) {
 	if p.object == nil || p.object.Status.Phase == corev1.PodSucceeded || p.object.Status.Phase == corev1.PodFailed {
 		return nil, nil // the address of one that is over may be another one's by now
@@ -53,10 +53,12 @@ func (p pod) read() (record *discovery.Workload, f faults) {
 		Network: p.network, Node: p.object.Spec.NodeName, State: p.state(),
 	}
 	if w.Addresses = p.addresses(&f); len(w.Addresses) == 0 {
-		if len(f) > 0 {
-			f[len(f)-1].Out = true
+		if w.Scheduled = len(f) == 0 && w.Node != ""; !w.Scheduled {
+			if len(f) > 0 {
+				f[len(f)-1].Out = true
+			}
+			return nil, f
 		}
-		return nil, f
 	}
 	if n := p.object.Labels.get(labelNetwork); n != "" {
 		w.Network = n
@@ -72,7 +74,7 @@ func (p pod) read() (record *discovery.Workload, f faults) {
 	}
 	w.Ports, w.Labels = p.ports(), p.labels
 	for _, m := range p.members {
-		if m.admits(w.State) {
+		if m.admits(w.State) && !w.Scheduled {
 			w.Services = append(w.Services, m.hostname)
 		}
 	}

@@ -1108,6 +1108,10 @@ type Excerpt struct {
 	PoliciesKnown *PolicyRevisions `protobuf:"bytes,11,opt,name=policies_known,json=policiesKnown,proto3" json:"policies_known,omitempty"` // left out: as it was told last
 	// Of each of gone_policies up to which revision nothing of that name is for pods of the node. 0: it is not known.
 	GoneRevisions []uint64 `protobuf:"varint,12,rep,packed,name=gone_revisions,json=goneRevisions,proto3" json:"gone_revisions,omitempty"`
+	// Pods that were scheduled to the node proxy's node and have no address yet: without addresses and services.
+	// One that gets an address is among workloads from then on, one that goes is in gone_workloads. Node proxies of
+	// older versions do not know them.
+	Scheduled     []*ExcerptWorkload `protobuf:"bytes,13,rep,name=scheduled,proto3" json:"scheduled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1222,6 +1226,13 @@ func (x *Excerpt) GetPoliciesKnown() *PolicyRevisions {
 func (x *Excerpt) GetGoneRevisions() []uint64 {
 	if x != nil {
 		return x.GoneRevisions
+	}
+	return nil
+}
+
+func (x *Excerpt) GetScheduled() []*ExcerptWorkload {
+	if x != nil {
+		return x.Scheduled
 	}
 	return nil
 }
@@ -2631,7 +2642,7 @@ const file_stream_proto_rawDesc = "" +
 	"\fsynchronised\x18\x01 \x01(\bR\fsynchronised\x12\x16\n" +
 	"\x06behind\x18\x02 \x01(\bR\x06behind\"\x16\n" +
 	"\x04Lead\x12\x0e\n" +
-	"\x02on\x18\x01 \x01(\bR\x02on\"\xce\x04\n" +
+	"\x02on\x18\x01 \x01(\bR\x02on\"\x94\x05\n" +
 	"\aExcerpt\x12\x14\n" +
 	"\x05whole\x18\x01 \x01(\bR\x05whole\x12\x10\n" +
 	"\x03end\x18\x02 \x01(\bR\x03end\x12/\n" +
@@ -2645,7 +2656,8 @@ const file_stream_proto_rawDesc = "" +
 	"\rgone_policies\x18\n" +
 	" \x03(\tR\fgonePolicies\x12M\n" +
 	"\x0epolicies_known\x18\v \x01(\v2&.isthmus.federation.v2.PolicyRevisionsR\rpoliciesKnown\x12%\n" +
-	"\x0egone_revisions\x18\f \x03(\x04R\rgoneRevisions\"\xd6\x01\n" +
+	"\x0egone_revisions\x18\f \x03(\x04R\rgoneRevisions\x12D\n" +
+	"\tscheduled\x18\r \x03(\v2&.isthmus.federation.v2.ExcerptWorkloadR\tscheduled\"\xd6\x01\n" +
 	"\x04Base\x12!\n" +
 	"\ftrust_domain\x18\x01 \x01(\tR\vtrustDomain\x12A\n" +
 	"\bnetworks\x18\x02 \x03(\v2%.isthmus.federation.v2.ExcerptNetworkR\bnetworks\x12A\n" +
@@ -2843,25 +2855,26 @@ var file_stream_proto_depIdxs = []int32{
 	24, // 23: isthmus.federation.v2.Excerpt.workloads:type_name -> isthmus.federation.v2.ExcerptWorkload
 	16, // 24: isthmus.federation.v2.Excerpt.policies:type_name -> isthmus.federation.v2.ExcerptPolicy
 	17, // 25: isthmus.federation.v2.Excerpt.policies_known:type_name -> isthmus.federation.v2.PolicyRevisions
-	18, // 26: isthmus.federation.v2.Base.networks:type_name -> isthmus.federation.v2.ExcerptNetwork
-	19, // 27: isthmus.federation.v2.Base.gateways:type_name -> isthmus.federation.v2.ExcerptGateway
-	23, // 28: isthmus.federation.v2.ExcerptService.ports:type_name -> isthmus.federation.v2.ExcerptPort
-	22, // 29: isthmus.federation.v2.ExcerptService.import:type_name -> isthmus.federation.v2.ExcerptImport
-	23, // 30: isthmus.federation.v2.ExcerptImport.ports:type_name -> isthmus.federation.v2.ExcerptPort
-	1,  // 31: isthmus.federation.v2.ExcerptWorkload.state:type_name -> isthmus.federation.v2.WorkloadState
-	23, // 32: isthmus.federation.v2.ExcerptWorkload.ports:type_name -> isthmus.federation.v2.ExcerptPort
-	34, // 33: isthmus.federation.v2.ExcerptWorkload.labels:type_name -> isthmus.federation.v2.ExcerptWorkload.LabelsEntry
-	28, // 34: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
-	29, // 35: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
-	33, // 36: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
-	31, // 37: isthmus.federation.v2.Proofs.proofs:type_name -> isthmus.federation.v2.Proof
-	35, // 38: isthmus.federation.v2.Proof.network:type_name -> isthmus.federation.v2.Entry
-	35, // 39: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	24, // 26: isthmus.federation.v2.Excerpt.scheduled:type_name -> isthmus.federation.v2.ExcerptWorkload
+	18, // 27: isthmus.federation.v2.Base.networks:type_name -> isthmus.federation.v2.ExcerptNetwork
+	19, // 28: isthmus.federation.v2.Base.gateways:type_name -> isthmus.federation.v2.ExcerptGateway
+	23, // 29: isthmus.federation.v2.ExcerptService.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	22, // 30: isthmus.federation.v2.ExcerptService.import:type_name -> isthmus.federation.v2.ExcerptImport
+	23, // 31: isthmus.federation.v2.ExcerptImport.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	1,  // 32: isthmus.federation.v2.ExcerptWorkload.state:type_name -> isthmus.federation.v2.WorkloadState
+	23, // 33: isthmus.federation.v2.ExcerptWorkload.ports:type_name -> isthmus.federation.v2.ExcerptPort
+	34, // 34: isthmus.federation.v2.ExcerptWorkload.labels:type_name -> isthmus.federation.v2.ExcerptWorkload.LabelsEntry
+	28, // 35: isthmus.federation.v2.ServiceStates.services:type_name -> isthmus.federation.v2.ServiceState
+	29, // 36: isthmus.federation.v2.ServiceState.shares:type_name -> isthmus.federation.v2.ShareState
+	33, // 37: isthmus.federation.v2.ShareState.instances:type_name -> isthmus.federation.v2.InstanceState
+	31, // 38: isthmus.federation.v2.Proofs.proofs:type_name -> isthmus.federation.v2.Proof
+	35, // 39: isthmus.federation.v2.Proof.network:type_name -> isthmus.federation.v2.Entry
+	35, // 40: isthmus.federation.v2.InstanceState.entries:type_name -> isthmus.federation.v2.Entry
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_stream_proto_init() }
