@@ -26,9 +26,12 @@ type captures struct {
 	node    nodeSockets
 	first   atomic.Bool // all workloads that were there have been looked for once
 
-	mu      sync.Mutex
-	held    map[string]*captured // by workload UID
-	failing map[string]*lack
+	wake chan struct{} // has follow look again
+
+	mu        sync.Mutex
+	held      map[string]*captured // by workload UID
+	failing   map[string]*lack
+	announced map[string]*announcement // likewise; those that wait for a verdict, and of captured ones until a process was found
 }
 
 // captured is one workload in its namespace.
@@ -64,7 +67,7 @@ func newCaptures(p *Proxy) *captures {
 	if !p.cfg.Capture.on() {
 		return nil
 	}
-	return &captures{p: p, cfg: p.cfg.Capture, finder: podns.Finder{Proc: p.cfg.Capture.Proc}, held: map[string]*captured{}, sources: sources{uses: map[podns.ID]*sourceUse{}}, node: nodeSockets{proc: p.cfg.Capture.Proc}, failing: map[string]*lack{}}
+	return &captures{p: p, cfg: p.cfg.Capture, finder: podns.Finder{Proc: p.cfg.Capture.Proc}, held: map[string]*captured{}, sources: sources{uses: map[podns.ID]*sourceUse{}}, node: nodeSockets{proc: p.cfg.Capture.Proc}, failing: map[string]*lack{}, announced: map[string]*announcement{}, wake: make(chan struct{}, 1)}
 }
 
 // follow captures what is on this node, until ctx ends.
@@ -81,10 +84,13 @@ func (c *captures) follow(ctx context.Context) {
 			return
 		case <-sub.C():
 			changed = true
+		case <-c.wake:
+			changed = true
 		case <-next.C:
 		}
 		began, told := time.Now(), c.p.own.told()
 		missing, found := c.revise(ctx)
+		c.adopt()
 		if told { // before, there was nobody to look for
 			c.first.Store(true)
 		}
@@ -128,12 +134,14 @@ func (c *captures) revise(ctx context.Context) (missing, found bool) {
 		}
 	}
 	c.forget(wanted)
+	c.judge(snap)
 	if len(look) == 0 {
 		return false, false
 	}
 	if overlap != nil {
 		for uid := range look {
 			c.fail(uid, overlap)
+			c.failed(c.announcementOf(uid), overlap)
 		}
 		return false, false
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/cnisocket"
 )
 
 // enterAtOnce is how many namespaces are entered at once: most of the time the kernel waits, for all processors to have seen the rules.
@@ -52,9 +53,13 @@ func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
 		h.watch.Close()
 		at.close()
 		c.fail(w.UID, err)
+		c.failed(at.told, err)
 		return
 	}
-	c.p.log.Info().Str("workload", w.UID).Stringer("address", h.address).Msg("captured")
+	c.p.log.Info().Str("workload", w.UID).Stringer("address", h.address).Bool("announced", at.told != nil).Msg("captured")
+	if at.told != nil {
+		c.decide(at.told, cnisocket.Reply{Verdict: cnisocket.Captured})
+	}
 }
 
 // start serves what h has opened; the caller holds mu, and this process does not drain.

@@ -11,7 +11,8 @@ import (
 // place is a network namespace that was found.
 type place struct {
 	ns      *podns.Namespace
-	sandbox *podns.Sandbox // the process by which it was found; nil: path
+	sandbox *podns.Sandbox // the process by which it was found; nil: told, or path
+	told    *announcement  // of the CNI plugin; nil: path
 	path    string
 }
 
@@ -20,6 +21,9 @@ func (l place) close() {
 		l.sandbox.Close()
 		return
 	}
+	if l.told != nil && l.told.sandbox != nil {
+		l.told.sandbox.Close()
+	}
 	l.ns.Close()
 }
 
@@ -27,6 +31,9 @@ func (l place) close() {
 func (l place) alive() bool {
 	if l.sandbox != nil {
 		return l.sandbox.Alive()
+	}
+	if l.told != nil {
+		return !l.told.gone.Load() && (l.told.sandbox == nil || l.told.sandbox.Alive())
 	}
 	now, err := podns.Open(l.path)
 	if err != nil {
@@ -38,7 +45,7 @@ func (l place) alive() bool {
 
 // find looks for the namespaces of those workloads; the caller owns what it returns.
 func (c *captures) find(look map[string]bool) map[string]place {
-	out := map[string]place{}
+	out := c.announcedPlaces(look)
 	for _, n := range c.cfg.Namespaces {
 		if !look[n.Workload] {
 			continue
@@ -80,6 +87,7 @@ func (c *captures) single(places map[string]place) {
 			continue
 		}
 		c.fail(uid, notSingle(other))
+		c.failed(at.told, notSingle(other))
 		at.close()
 		delete(places, uid)
 	}

@@ -16,6 +16,9 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 	c.mu.Lock()
 	delete(c.held, h.uid)
 	c.mu.Unlock()
+	if whole && h.place.told != nil {
+		c.discard(h.place.told)
+	}
 	released := whole && h.place.alive()
 	if released {
 		if err := capture.Set(h.place.ns, capture.Rules{Owner: h.rules.Owner}); err != nil { // without the table open connections would break
@@ -93,6 +96,12 @@ func (c *captures) close() {
 		h.watch.Close()
 		h.place.close()
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range c.announced { // nobody waits any more
+		a.ns.Close()
+	}
+	clear(c.announced)
 }
 
 func (h *captured) closeListeners() {

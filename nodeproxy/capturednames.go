@@ -29,6 +29,12 @@ type nameSockets struct {
 // resolvConfOf is what a workload's own resolver goes by; not ok if it has nothing that
 // queries could be captured of.
 func (c *captures) resolvConfOf(h *captured) (r names.Resolver, ok bool, err error) {
+	if a := h.place.told; a != nil {
+		if a.resolver == nil {
+			return r, false, nil
+		}
+		return *a.resolver, resolvable(*a.resolver), nil
+	}
 	var text []byte
 	if h.place.sandbox != nil {
 		text, err = h.place.sandbox.ReadFile(resolvConf)
@@ -48,7 +54,12 @@ func (c *captures) resolvConfOf(h *captured) (r names.Resolver, ok bool, err err
 		return r, false, fmt.Errorf("read its resolver configuration: %w", err)
 	}
 	r = names.ParseResolvConf(string(text))
-	return r, slices.ContainsFunc(r.Servers, func(s netip.AddrPort) bool { return !s.Addr().IsLoopback() }), nil
+	return r, resolvable(r), nil
+}
+
+// resolvable reports whether r has a server that queries to it can be captured of.
+func resolvable(r names.Resolver) bool {
+	return slices.ContainsFunc(r.Servers, func(s netip.AddrPort) bool { return !s.Addr().IsLoopback() })
 }
 
 // openNames opens the sockets for the names of h at those addresses, and leads its queries there.

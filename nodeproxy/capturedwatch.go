@@ -14,7 +14,7 @@ import (
 func (c *captures) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules capture.Rules, set bool, now time.Time) (left bool) {
 	for _, h := range c.list() {
 		switch w := wanted[h.uid]; {
-		case w == nil, !h.place.alive(), w.Addresses[0] != h.address:
+		case w == nil, !h.place.alive(), c.moved(h), w.Addresses[0] != h.address:
 			c.leave(ctx, h, w == nil)
 			left = true
 		case set && !c.p.draining.Load() && (!sameRules(h.rules, rules) || c.meddled(h, now)):

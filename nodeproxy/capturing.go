@@ -17,6 +17,7 @@ type Capture struct {
 	Proc           string         `yaml:"proc" default:"/proc" doc:"proc file system of the node, where the processes of its pods are: a container has to mount it"`
 	Ranges         []netip.Prefix `yaml:"ranges" doc:"virtual addresses of the mesh, those that the controller gives out: they must be nobody's in the cluster; left out: 240.240.0.0/16 and 2001:2::/48"`
 	OriginalSource string         `yaml:"originalSource" default:"auto" doc:"whether the application of a captured pod sees the address of who connects to the pod (a pod of its network, or the gateway through which other networks come) as that of its client: true, always, and a pod where that is impossible is not captured; auto, where it is possible; false, never: it sees the pod's own. It sees the pod's own as well where the other one is of another family, or one of the pod's" env:"ENABLE_ORIG_SRC"`
+	CNISocket      string         `yaml:"cniSocket" doc:"unix socket at which the CNI plugin isthmus-cni announces pods before they start, and waits until they are captured; left out, pods are found by their processes alone" env:"ISTHMUS_CNI_SOCKET"`
 	Namespaces     []PodNamespace `yaml:"namespaces" doc:"where there is no kubelet: workloads whose network namespaces are known by a file"`
 }
 
@@ -26,6 +27,9 @@ type PodNamespace struct {
 	Path       string `yaml:"path" doc:"file of its network namespace, such as /run/netns/shop"`
 	ResolvConf string `yaml:"resolvConf" doc:"file of its resolver configuration, such as /etc/netns/shop/resolv.conf; left out, names are not answered in it"`
 }
+
+// maxSocket leaves room for what a socket is called before it takes its name: the kernel has 107 bytes.
+const maxSocket = 90
 
 // Values of capture.scope.
 const (
@@ -51,6 +55,9 @@ func (c Capture) check(v *strictyaml.Check) {
 		if len(c.Namespaces) > 0 {
 			v.Fail("capture.namespaces", "%q: nothing is captured: set capture.scope to %s or %s, or leave it out", c.Namespaces[0].Workload, CaptureVIPs, CaptureAll)
 		}
+		if c.CNISocket != "" {
+			v.Fail("capture.cniSocket", "%q: nothing is captured: set capture.scope to %s, or leave it out", c.CNISocket, CaptureVIPs)
+		}
 		return
 	case CaptureVIPs, CaptureAll, CaptureRelease:
 	default:
@@ -63,6 +70,9 @@ func (c Capture) check(v *strictyaml.Check) {
 	}
 	if !filepath.IsAbs(c.Proc) {
 		v.Fail("capture.proc", "%q is no absolute path: use /proc, or where the node's is mounted", c.Proc)
+	}
+	if c.CNISocket != "" && (!filepath.IsAbs(c.CNISocket) || len(c.CNISocket) > maxSocket) {
+		v.Fail("capture.cniSocket", "%q: want an absolute path of at most %d bytes, such as /run/isthmus/cni.sock", c.CNISocket, maxSocket)
 	}
 	for i, r := range c.Ranges {
 		field := fmt.Sprintf("capture.ranges[%d]", i)

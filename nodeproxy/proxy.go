@@ -32,6 +32,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/resolve"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/cnisocket"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/names"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/warm"
@@ -70,7 +71,8 @@ type Proxy struct {
 	late       func(since time.Time) bool // may what did not come since then be our own doing?
 	gateways   gatewaySources
 	replicas   replicas
-	captures   *captures // nil: applications connect to listeners, and tunnels to pods' addresses here
+	plugins    *cnisocket.Server // nil: none is answered
+	captures   *captures         // nil: applications connect to listeners, and tunnels to pods' addresses here
 	refusals   *identity.Refusals
 	clients    *admission.Guard
 	strays     every // warns of gateways that discovery does not list
@@ -240,6 +242,13 @@ func (p *Proxy) listen() (err error) {
 	if p.operations, err = admin.ListenOperations(p.cfg.Operations); err != nil {
 		return err
 	}
+	if p.captures != nil && p.cfg.Capture.CNISocket != "" {
+		if p.plugins, err = cnisocket.Listen(p.cfg.Capture.CNISocket, plugins{p.captures}, func(err error) {
+			p.log.Warn().Err(err).Msg("a request at capture.cniSocket is not answered")
+		}); err != nil {
+			return fmt.Errorf("capture.cniSocket: %w: mount a directory of the node that this process may write", err)
+		}
+	}
 	for i, o := range p.cfg.Outbound {
 		l, err := p.listenOutbound(o.Listen, fmt.Sprintf("outbound[%d].listen", i), p.static(o))
 		if err != nil {
@@ -272,6 +281,9 @@ func (p *Proxy) closeListeners() {
 	}
 	if p.operations != nil {
 		p.operations.Close()
+	}
+	if p.plugins != nil {
+		p.plugins.Close()
 	}
 	for _, o := range p.outbounds {
 		o.listener.Close()

@@ -50,9 +50,12 @@ func (p *Proxy) Run(ctx context.Context) error {
 			background.Go(func() error { p.names.Run(bctx); return nil })
 		}
 	}
-	p.settle(ctx)
 	starting, stop := context.WithCancel(bctx)
 	defer context.AfterFunc(ctx, stop)()
+	if p.plugins != nil {
+		background.Go(func() error { p.captures.answerPlugins(starting, p.plugins); return nil })
+	}
+	p.settle(ctx)
 	background.Go(func() error { p.announce(starting, server); return nil })
 	select {
 	case <-ctx.Done():

@@ -17,12 +17,18 @@ func (x *Index) here(node string) []*mesh.Workload {
 
 // reviseScheduled has the node of a pod that has, or had, no address yet told of it.
 func (x *Index) reviseScheduled(prev *mesh.Snapshot, uid string, woken set) {
-	before, now := prev.Scheduled(uid), x.snap.Scheduled(uid)
+	own := func(s *mesh.Snapshot) *mesh.Workload {
+		if w := s.Scheduled(uid); w != nil && w.Network == x.network {
+			return w
+		}
+		return nil
+	}
+	before, now := own(prev), own(x.snap)
 	if before == now {
 		return
 	}
 	for _, w := range []*mesh.Workload{before, now} {
-		if w == nil || w.Network != x.network {
+		if w == nil {
 			continue
 		}
 		for r := range x.byNode[w.Node] {

@@ -32,6 +32,10 @@ var allowed = map[string]why{
 		"mesh":               "snapshots",
 		"route":              "authority to exported service",
 	},
+	"nodeproxy/cniplugin": {
+		"internal/backoff":    "pauses until a node proxy is asked again",
+		"nodeproxy/cnisocket": "what it says to the node proxy",
+	},
 	"nodeproxy/capture": {
 		"nodeproxy/podns":    "the namespace that rules are set in",
 		"nodeproxy/sockdiag": "how many share a port",
@@ -266,6 +270,7 @@ var allowed = map[string]why{
 		"nodeproxy/capture":       "rules in the pods' namespaces, and what they lead here",
 		"nodeproxy/podns":         "sockets in the pods' namespaces",
 		"nodeproxy/names":         "answers what pods ask of DNS",
+		"nodeproxy/cnisocket":     "pods that are announced before they start",
 		"nodeproxy/acceptqueue":   "whether an application still accepts",
 		"nodeproxy/picker":        "chooses where connections go",
 		"nodeproxy/sockdiag":      "the listening sockets of its applications",
@@ -338,6 +343,10 @@ var allowed = map[string]why{
 	},
 
 	// Mains: flags to configuration to run.
+	"cmd/isthmus-cni": {
+		"internal/buildinfo":  "says what it is to who runs it by hand",
+		"nodeproxy/cniplugin": "what it runs",
+	},
 	"cmd/controller": {
 		"controller":       "what it runs",
 		"internal/logging": "which part of the configuration says how to log",

@@ -37,6 +37,22 @@ func Open(path string) (*Namespace, error) {
 	return newNamespace(f)
 }
 
+// FromFile returns the network namespace that was opened as f, which it owns, also when it fails.
+func FromFile(f *os.File) (*Namespace, error) { return newNamespace(f) }
+
+// Clone opens n once more: each of the two is closed by itself.
+func (n *Namespace) Clone() (*Namespace, error) {
+	again := -1
+	err := n.FD(func(fd int) (err error) {
+		again, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		return os.NewSyscallError("fcntl", err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Namespace{file: os.NewFile(uintptr(again), n.file.Name()), id: n.id, home: n.home}, nil
+}
+
 // newNamespace owns f.
 func newNamespace(f *os.File) (*Namespace, error) {
 	home, err := own()

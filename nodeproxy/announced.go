@@ -1,0 +1,338 @@
+package nodeproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/backoff"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/cnisocket"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/names"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
+)
+
+// announcement is the network namespace of a pod's sandbox as the node's CNI plugin has announced it, before anything of
+// the pod runs. It is kept until the pod's processes are found, which show better whether the sandbox lives, or the
+// plugin says that it has gone.
+type announcement struct {
+	uid, container string
+	ns             *podns.Namespace // its own; who enters has another one of the same
+	resolver       *names.Resolver  // nil: the runtime has not said how the pod resolves names
+
+	decided chan struct{}
+	reply   cnisocket.Reply // once decided is closed
+
+	gone    atomic.Bool    // the sandbox is no more, or is to be found by its processes
+	sandbox *podns.Sandbox // a process in it; nil: none was found yet. This and what follows is follow's alone
+	tries   int
+	again   time.Time
+}
+
+// adoptAgain are the looks for processes of pods that were announced.
+var adoptAgain = backoff.Backoff{First: 250 * time.Millisecond, Limit: 10 * time.Second}
+
+// plugins answers the CNI plugin of the node; it implements cnisocket.Node.
+type plugins struct{ c *captures }
+
+// Add implements cnisocket.Node.
+func (p plugins) Add(ctx context.Context, r cnisocket.Request, namespace *os.File) cnisocket.Reply {
+	c := p.c
+	ns, err := podns.FromFile(namespace)
+	if err != nil {
+		return cnisocket.Reply{Verdict: cnisocket.Refused, Reason: err.Error()}
+	}
+	a := &announcement{uid: r.UID, container: r.Container, ns: ns, resolver: resolverOf(r.DNS), decided: make(chan struct{})}
+	if !c.announce(a) {
+		return cnisocket.Reply{Verdict: cnisocket.Captured}
+	}
+	c.p.own.announce(r.UID, primaryFirst(r.Addresses))
+	c.wakeUp()
+	select {
+	case <-a.decided:
+	case <-ctx.Done():
+		c.decide(a, cnisocket.Reply{Verdict: cnisocket.Unknown, Reason: fmt.Sprintf("discovery does not know the pod %s/%s (%s) on node %s", r.Namespace, r.Name, r.UID, c.p.cfg.Node)})
+		<-a.decided
+	}
+	ended := a.reply.Verdict == cnisocket.Unknown && errors.Is(ctx.Err(), context.Canceled)
+	if ended || a.reply.Verdict == cnisocket.Failed && c.p.draining.Load() {
+		return cnisocket.Reply{Verdict: cnisocket.Stopping, Reason: "this node proxy stops"}
+	}
+	return a.reply
+}
+
+// Check implements cnisocket.Node.
+func (p plugins) Check(r cnisocket.Request) cnisocket.Reply {
+	w := p.c.p.store.Current().Workload(r.UID)
+	switch {
+	case p.c.get(r.UID) != nil:
+		return cnisocket.Reply{Verdict: cnisocket.Captured}
+	case w == nil:
+		return cnisocket.Reply{Verdict: cnisocket.Unknown}
+	case w.Plain:
+		return cnisocket.Reply{Verdict: cnisocket.Outside}
+	}
+	reply := cnisocket.Reply{Verdict: cnisocket.Failed, Reason: "it is not captured yet"}
+	p.c.mu.Lock()
+	defer p.c.mu.Unlock()
+	if l := p.c.failing[r.UID]; l != nil {
+		reply.Reason = l.err.Error()
+	}
+	return reply
+}
+
+// Delete implements cnisocket.Node.
+func (p plugins) Delete(r cnisocket.Request) {
+	p.c.end(func(a *announcement) bool { return a.uid == r.UID && a.container == r.Container })
+}
+
+// Retain implements cnisocket.Node.
+func (p plugins) Retain(containers []string) {
+	p.c.end(func(a *announcement) bool { return !slices.Contains(containers, a.container) })
+}
+
+// resolverOf reads what the pod's resolv.conf will say.
+func resolverOf(d *cnisocket.DNS) *names.Resolver {
+	if d == nil || len(d.Servers) == 0 {
+		return nil
+	}
+	r := names.ParseResolvConf("nameserver " + strings.Join(d.Servers, "\nnameserver ") + "\nsearch " + strings.Join(d.Search, " ") + "\noptions " + strings.Join(d.Options, " ") + "\n")
+	return &r
+}
+
+// primaryFirst has IPv4 addresses first, as runtimes have them unless told otherwise.
+func primaryFirst(addresses []netip.Addr) []netip.Addr {
+	out := slices.Clone(addresses)
+	slices.SortStableFunc(out, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
+	return out
+}
+
+// announce keeps a, which is another one's from then on. False, and a is closed, if its namespace is captured already.
+func (c *captures) announce(a *announcement) bool {
+	c.mu.Lock()
+	h, old := c.held[a.uid], c.announced[a.uid]
+	if h != nil && h.place.ns.ID() == a.ns.ID() {
+		if h.place.told != nil {
+			h.place.told.container = a.container
+		}
+		c.mu.Unlock()
+		a.ns.Close()
+		return false
+	}
+	c.announced[a.uid] = a
+	delete(c.failing, a.uid) // what failed was another sandbox's
+	c.mu.Unlock()
+	if old != nil {
+		old.ns.Close()
+		old.settle(cnisocket.Reply{Verdict: cnisocket.Refused, Reason: "another sandbox of the pod was announced"})
+	}
+	return true
+}
+
+// settle answers who waits for a, which nobody else has any more.
+func (a *announcement) settle(r cnisocket.Reply) {
+	select {
+	case <-a.decided:
+	default:
+		a.reply = r
+		close(a.decided)
+	}
+}
+
+// decide answers who waits for a, unless that was done. Only what is captured is kept then.
+func (c *captures) decide(a *announcement, r cnisocket.Reply) {
+	c.mu.Lock()
+	if c.announced[a.uid] != a {
+		c.mu.Unlock()
+		return
+	}
+	if r.Verdict == cnisocket.Captured {
+		a.settle(r)
+		c.mu.Unlock()
+		return
+	}
+	select {
+	case <-a.decided: // it is kept
+		c.mu.Unlock()
+		return
+	default:
+	}
+	delete(c.announced, a.uid)
+	c.mu.Unlock()
+	a.ns.Close()
+	c.p.own.forget(a.uid)
+	a.settle(r)
+}
+
+// failed answers who waits for a, which may be nil.
+func (c *captures) failed(a *announcement, err error) {
+	if a != nil {
+		c.decide(a, cnisocket.Reply{Verdict: cnisocket.Failed, Reason: err.Error()})
+	}
+}
+
+// announcementOf returns what was announced of a pod, or nil.
+func (c *captures) announcementOf(uid string) *announcement {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.announced[uid]
+}
+
+// end lets go of what ends says, also of what is captured.
+func (c *captures) end(ends func(*announcement) bool) {
+	c.mu.Lock()
+	var gone []*announcement
+	for _, a := range c.announced {
+		if ends(a) {
+			gone = append(gone, a)
+		}
+	}
+	for _, h := range c.held {
+		if a := h.place.told; a != nil && c.announced[h.uid] != a && ends(a) {
+			gone = append(gone, a)
+		}
+	}
+	for _, a := range gone {
+		a.gone.Store(true)
+	}
+	c.mu.Unlock()
+	for _, a := range gone {
+		c.discard(a)
+		c.p.own.forget(a.uid)
+	}
+	c.wakeUp()
+}
+
+// discard forgets a, if it is kept still.
+func (c *captures) discard(a *announcement) {
+	c.mu.Lock()
+	kept := c.announced[a.uid] == a
+	if kept {
+		delete(c.announced, a.uid)
+	}
+	c.mu.Unlock()
+	if kept {
+		a.ns.Close()
+		a.settle(cnisocket.Reply{Verdict: cnisocket.Refused, Reason: "its sandbox has gone"})
+	}
+}
+
+// wakeUp has follow look again.
+func (c *captures) wakeUp() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// judge answers who waits for pods that are not in the mesh.
+func (c *captures) judge(snap *mesh.Snapshot) {
+	for _, a := range c.undecided() {
+		w := snap.Workload(a.uid)
+		if w != nil && (w.Plain || w.Node != c.p.cfg.Node || w.Network != c.p.cfg.Network) {
+			c.decide(a, cnisocket.Reply{Verdict: cnisocket.Outside})
+		}
+	}
+}
+
+func (c *captures) undecided() (out []*announcement) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range c.announced {
+		select {
+		case <-a.decided:
+		default:
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// moved reports whether another namespace was announced for the pod of h than the one that it is captured in.
+func (c *captures) moved(h *captured) bool {
+	a := c.announcementOf(h.uid)
+	return a != nil && a.ns.ID() != h.place.ns.ID()
+}
+
+// announcedPlaces returns the namespaces of those of look that were announced, which nobody has to look for then; the caller owns them.
+func (c *captures) announcedPlaces(look map[string]bool) map[string]place {
+	out := map[string]place{}
+	for uid := range look {
+		a := c.announcementOf(uid)
+		if a == nil {
+			continue
+		}
+		if ns, err := a.ns.Clone(); err == nil { // else it was given up just now
+			out[uid] = place{ns: ns, told: a}
+			delete(look, uid)
+		}
+	}
+	return out
+}
+
+// adopt looks for processes in namespaces that were announced: from then on they show whether a sandbox lives. Where
+// they resolve names by other servers than were announced the pod is captured anew.
+func (c *captures) adopt() {
+	look, of := map[string]bool{}, map[string]*captured{}
+	began := time.Now()
+	for _, h := range c.list() {
+		if a := h.place.told; a != nil && a.sandbox == nil && !a.gone.Load() && began.After(a.again) {
+			a.tries++
+			look[h.uid], of[h.uid] = true, h
+		}
+	}
+	found, _ := c.finder.Find(look) // find says what is wrong
+	for uid, s := range found {
+		h := of[uid]
+		a := h.place.told
+		if s.Namespace.ID() != h.place.ns.ID() { // of a process that is only about to enter the pod
+			s.Close()
+			continue
+		}
+		a.sandbox = s
+		text, err := s.ReadFile(resolvConf)
+		if r := names.ParseResolvConf(string(text)); err == nil && resolvable(r) && (a.resolver == nil || !reflect.DeepEqual(r, *a.resolver)) {
+			a.gone.Store(true)
+		}
+		c.discard(a)
+	}
+	for uid, h := range of {
+		if found[uid] == nil || h.place.told.sandbox == nil {
+			h.place.told.again = began.Add(max(adoptAgain.Next(h.place.told.tries), findShare*time.Since(began)))
+		}
+	}
+}
+
+// answerPlugins answers the CNI plugin of the node from when its pods are captured until ctx ends.
+func (c *captures) answerPlugins(ctx context.Context, s *cnisocket.Server) {
+	for !c.settled() {
+		if !pause(ctx, 10*time.Millisecond) {
+			s.Close()
+			return
+		}
+	}
+	if err := s.Run(ctx); err != nil {
+		c.p.log.Error().Err(err).Msg("the CNI plugin of this node is not answered: pods may start before they are captured")
+	}
+}
+
+// announce and forget tell what the CNI plugin says of the addresses of pods; where a file says it all they do nothing.
+
+func (o *ownNetwork) announce(uid string, addresses []netip.Addr) {
+	if o != nil {
+		o.keeper.Announce(uid, addresses)
+	}
+}
+
+func (o *ownNetwork) forget(uid string) {
+	if o != nil {
+		o.keeper.Forget(uid)
+	}
+}
