@@ -108,6 +108,13 @@ func TestAPodAllOfWhoseConnectionsAreCaptured(t *testing.T) {
 	}
 	w.line(t, "node-a", map[string]any{"direction": "outbound", "source": "shop-1", "workload": "shop-2", "peer": "spiffe://cluster.local/ns/demo/sa/basket", "plain": nil})
 	w.line(t, "node-a", map[string]any{"direction": "inbound", "workload": "shop-2", "peer": "spiffe://cluster.local/ns/demo/sa/shop", "target": 8080, "plain": nil})
+	for to, passed := range map[string]bool{outsider + ":8080": true, addresses["shop-2"] + ":8080": false, hello + ":80": false, taken + ":80": false, "240.240.77.77:80": false} {
+		b, err := w.Get("node-a", admin, "/explain?source=shop-1&destination="+to)
+		must(t, err)
+		if got := strings.Contains(string(b), `"passedOn":`); got != passed {
+			t.Errorf("explain says of %s: %s, want that it is passed on: %t", to, b, passed)
+		}
+	}
 	// Itself it reaches as ever.
 	for _, at := range []string{addresses["shop-1"], "127.0.0.1", v6(addresses["shop-1"]), "[::1]"} {
 		if _, err := w.call("shop-1", at+":8080"); err != nil {

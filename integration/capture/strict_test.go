@@ -94,6 +94,31 @@ func TestWhatANodeMasqueradesIsNotItsOwn(t *testing.T) {
 	}
 }
 
+// With virtual addresses alone STRICT does not keep plain text out, and the status says so.
+func TestPlainTextPastSTRICTIsSaid(t *testing.T) {
+	w := newWorld(t)
+	w.write(t, "mesh.yaml", strict+mesh)
+	says := func(want bool) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			b, err := w.Get("node-a", admin, "/status")
+			must(t, err)
+			if strings.Contains(string(b), "pod shop-1: PeerAuthentication demo/mtls is STRICT") == want {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("the status says so: %t, want %t: %s", !want, want, b)
+			}
+		}
+	}
+	says(true)
+	if _, err := w.call("gateway", addresses["shop-1"]+":8080"); err != nil {
+		t.Errorf("plain text with scope vips: %v", err)
+	}
+	w.scope(t, "node-a", "all")
+	says(false)
+}
+
 // Without a node proxy nothing goes in or out past policies; the next one finds all as it was.
 func TestWithoutANodeProxyNothingPasses(t *testing.T) {
 	w := newWorldAll(t)
