@@ -79,6 +79,7 @@ func (w *world) ends(from, to string) error {
 // What the mesh does not know goes where it was to go, as it is, in both families; and what it knows goes by the
 // mesh, also by the address of a pod.
 func TestAPodAllOfWhoseConnectionsAreCaptured(t *testing.T) {
+	t.Parallel()
 	w := newWorldAll(t)
 	w.serve(t, "gateway") // an outsider, beside
 	outsider := addresses["gateway"]
@@ -138,6 +139,7 @@ func TestAPodAllOfWhoseConnectionsAreCaptured(t *testing.T) {
 
 // Others reach a pod in plain text as without us, and it sees who they are; but for the node proxy's own ports.
 func TestOthersReachACapturedPodInPlainText(t *testing.T) {
+	t.Parallel()
 	w := newWorldAll(t)
 	outsider := addresses["gateway"]
 	if text, err := w.call("gateway", addresses["shop-1"]+":8080"); err != nil || text != "shop-1 sees "+outsider {
@@ -174,6 +176,7 @@ func TestOthersReachACapturedPodInPlainText(t *testing.T) {
 // A pod that leaves the mesh and goes on is captured no more; what it has open goes on while it is drained, and then
 // nothing of ours is left.
 func TestAPodThatLeavesKeepsWhatIsOpen(t *testing.T) {
+	t.Parallel()
 	w := newWorldAll(t)
 	w.serve(t, "gateway")
 	outsider, app := addresses["gateway"]+":8080", addresses["shop-1"]+":8080"
