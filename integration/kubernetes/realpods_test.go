@@ -101,7 +101,6 @@ func TestKubelets(t *testing.T) {
 	for _, n := range w.nodes {
 		n.calm(t)
 	}
-	t.Run("Everything", w.everything)
 	t.Run("Captured", w.captured)
 }
 
