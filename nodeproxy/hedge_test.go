@@ -81,7 +81,7 @@ func TestACallThatMayNotLeaveWaits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := hung(t, c.pods, func(n *nodeproxy.Config) {
-				n.Timeouts.App = 600 * time.Millisecond
+				n.Timeouts.App = 300 * time.Millisecond
 				c.with(n)
 			})
 			if c.result != "" { // nor can it repeat
@@ -90,7 +90,7 @@ func TestACallThatMayNotLeaveWaits(t *testing.T) {
 						t.Error("answered")
 					}
 				}
-			} else if longest := p.slowest(t, 12); longest < 600*time.Millisecond {
+			} else if longest := p.slowest(t, 12); longest < 300*time.Millisecond {
 				t.Errorf("the longest took %v; want the time limit of its first attempt", longest)
 			}
 			if n := p.client().Metric(t, `isthmus_hedges_total{result="withdrawn"}`); n != 0 {

@@ -30,11 +30,7 @@ const suspectPause = 10 * time.Millisecond
 var errStalled = errors.New("the accept queue does not drain")
 
 // gone asks an application whose listener has vanished as often as it takes to eject it.
-func (w *witness) gone(k health.Key) { w.doubt(k) }
-
-// doubt asks an application as often as it takes to eject it, if it does not answer: a
-// connect that was withdrawn is no outcome, and hides one that would have timed out.
-func (w *witness) doubt(k health.Key) {
+func (w *witness) gone(k health.Key) {
 	w.mu.Lock()
 	if w.declared(k) == nil {
 		w.mu.Unlock()
@@ -43,6 +39,37 @@ func (w *witness) doubt(k health.Key) {
 	w.suspected[k] = w.threshold
 	w.mu.Unlock()
 	w.watch(k)
+}
+
+// abandoned asks an application whose client has withdrawn a connect that took long. That is
+// no outcome, and would have been one, if it had come to its timeout: until the
+// application answers somebody it is remembered; see unanswered.
+func (w *witness) abandoned(k health.Key) {
+	w.mu.Lock()
+	if w.declared(k) == nil {
+		w.mu.Unlock()
+		return
+	}
+	w.left[k] = min(w.left[k]+1, w.threshold)
+	w.mu.Unlock()
+	w.watch(k)
+}
+
+// unanswered takes in that a question has timed out: so would those connects have that were
+// withdrawn before, and they count as failures as well.
+func (w *witness) unanswered(k health.Key) {
+	w.mu.Lock()
+	n := w.left[k]
+	delete(w.left, k)
+	w.mu.Unlock()
+	for range n {
+		w.mu.Lock()
+		a := w.tracker.Begin(k, time.Now())
+		w.mu.Unlock()
+		if w.observe(k, a, health.Failure, header.ReasonTimeout) {
+			return
+		}
+	}
 }
 
 // listens asks an application that is out and listens again.

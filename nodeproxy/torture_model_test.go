@@ -97,9 +97,19 @@ func (c *torturedConn) endedFor(n int) bool {
 	return false
 }
 
+// acceptsFirst reports that the application that was asked first accepts within every time limit:
+// whoever waits for it is answered, so nobody is to fail.
+func (c *torturedConn) acceptsFirst() bool {
+	if c.accept.op == opMixed && !c.first.IsValid() {
+		return false // it was asked nobody
+	}
+	how := c.acceptsAt(c.first)
+	return how.op != opRefuse && how.op != opHang
+}
+
 // undisturbed reports that nothing excuses a connection that breaks.
 func (c *torturedConn) undisturbed() bool {
-	if c.exposed != "" || c.accept.op == opRefuse || c.accept.op == opHang || c.script.quit != "" {
+	if c.exposed != "" || !c.acceptsFirst() || c.script.quit != "" {
 		return false
 	}
 	return c.client.quit == ""

@@ -30,6 +30,7 @@ type options struct {
 	Kept           bool // sessions with far pods are kept
 	Early          bool
 	Attempts       int // repeats of a connect
+	Hedges         int // that the budget has at first; 0: as many as by default
 }
 
 // step is one thing that happens, After the step before it. Which fields count
@@ -51,6 +52,7 @@ const (
 	opHang   op = "hang"   // the same, and the application never accepts
 	opLate   op = "late"   // the same, and only the application that is asked first takes that long; others accept at once
 	opOnly   op = "only"   // likewise, and others refuse
+	opMixed  op = "mixed"  // the same, and each application accepts, refuses or hangs in its own way, drawn from n
 	opSend   op = "send"   // side of conn sends n bytes more
 	opEnd    op = "end"    // side of conn has nothing more to say: FIN after all that it was to send
 	opLeave  op = "leave"  // side of conn closes at once
@@ -86,7 +88,7 @@ const (
 var allLinks = []link{linkPods, linkGateway, linkFar}
 
 func (o op) opens() bool {
-	return o == opOpen || o == opRefuse || o == opHang || o == opLate || o == opOnly
+	return o == opOpen || o == opRefuse || o == opHang || o == opLate || o == opOnly || o == opMixed
 }
 func (o op) onLink() bool { return strings.Contains("cut kill up down freeze drain close", string(o)) }
 
@@ -211,7 +213,10 @@ func (g *generator) world(seed uint64) options {
 		LinkBuffer: pickOne(r, 4<<10, 32<<10, 128<<10, 256<<10, 1<<20),
 		AppBuffer:  pickOne(r, 1<<10, 4<<10, 32<<10, 128<<10),
 		PodStreams: pickOne(r, 1, 2, 3, 5, 100), GatewayStreams: pickOne(r, 1, 3, 10, 100),
-		Pods: 1 + r.IntN(2), Kept: r.IntN(3) > 0, Early: r.IntN(5) > 0, Attempts: pickOne(r, 2, 8, 8),
+		Pods: 1 + r.IntN(4), Kept: r.IntN(3) > 0, Early: r.IntN(5) > 0, Attempts: pickOne(r, 2, 8, 8),
+	}
+	if g.theme.faults+g.theme.servers == 0 { // else what breaks is repeated from the same budget
+		o.Hedges = r.IntN(4)
 	}
 	// A window must hold more than one TLS record of an inner session.
 	o.StreamWindow = pickOne(r, 32<<10, 64<<10, 256<<10, 512<<10)
@@ -270,6 +275,8 @@ func (g *generator) open() {
 				s.op, s.n = opLate, g.late()
 			case 5, 6:
 				s.op, s.n = opOnly, g.late()
+			case 7, 8, 9:
+				s.op, s.n = opMixed, g.rng.IntN(1000)
 			}
 		}
 		g.conns++
@@ -282,7 +289,24 @@ func (g *generator) open() {
 
 // late is about as long as it takes until an attempt is withdrawn, or longer.
 func (g *generator) late() int {
-	return pickOne(g.rng, 99, 100, 101, 102, 116, 117, 118, 180, 181, 260, 300, 700, 1500)
+	return pickOne(g.rng, lateness...)
+}
+
+var lateness = []int{99, 100, 101, 102, 116, 117, 118, 180, 181, 260, 300, 700, 1500}
+
+// mixed is how one of several applications accepts, drawn from seed.
+func mixed(seed uint64) step {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	s := step{op: opOpen}
+	switch rng.IntN(8) {
+	case 0, 1:
+		s.op = opRefuse
+	case 2:
+		s.op = opHang
+	case 3, 4, 5:
+		s.n = pickOne(rng, lateness...)
+	}
+	return s
 }
 
 // someone picks a side of a connection, rather a late one.

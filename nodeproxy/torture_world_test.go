@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/rs/zerolog"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
+	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/internal/simnet"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
@@ -161,6 +163,9 @@ func newTortured(o options, log zerolog.Logger) *tortured {
 			cfg.OutlierDetection.Scope = ScopeNone
 		}
 		cfg.Retry.Attempts, cfg.Retry.Early = o.Attempts, o.Early
+		if o.Hedges > 0 {
+			cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio = int(o.Hedges*retrybudget.AfterSlow), 0.5
+		}
 		p := newProxy(cfg, log)
 		p.store.Swap(snap)
 		p.ids = identity.NewManager(torturedSource{}, zerolog.Nop())
@@ -380,6 +385,8 @@ func (c *torturedConn) acceptsAt(addr netip.AddrPort) step {
 		how.n = 0
 	case how.op == opOnly && addr != c.first:
 		how.op, how.n = opRefuse, 0
+	case how.op == opMixed:
+		return mixed(uint64(how.n)<<32 | uint64(c.id)<<8 | uint64(addr.Addr().As4()[3]))
 	}
 	return how
 }
@@ -617,6 +624,7 @@ func (w *tortured) run(steps []step) (wrong []error) {
 	w.client.pool.Retire(func(k pool.Key) bool { return k.Through != "" })
 	blame(w.quiet())
 	blame(w.unbooked())
+	blame(w.affordable())
 	if onlyApplications(steps) {
 		blame(w.unrepeated())
 	}
@@ -741,10 +749,25 @@ func (w *tortured) unbooked() error {
 	return fmt.Errorf("the client's node proxy still counts %+v", w.client.view.Load())
 }
 
+// affordable states that no more attempts were withdrawn than the retry budget allows for.
+func (w *tortured) affordable() error {
+	asked := 0.0
+	for _, result := range []string{"withdrawn", "accepted", "refused", "unanswered"} {
+		asked += testutil.ToFloat64(w.client.metrics.hedges.WithLabelValues(result))
+	}
+	b := w.client.cfg.Retry
+	if most := 2*float64(b.BudgetBurst) + b.BudgetRatio*float64(len(w.conns)); asked*retrybudget.AfterSlow > most { // near and far have one each
+		return fmt.Errorf("%v attempts were to be withdrawn, for which the budget has %v", asked, most)
+	}
+	return nil
+}
+
 // onlyApplications reports that nothing but the applications' own doing happens in steps, and
 // that all of them accept.
 func onlyApplications(steps []step) bool {
-	return !slices.ContainsFunc(steps, func(s step) bool { return s.op.onLink() || s.op == opRefuse || s.op == opHang || s.op == opOnly })
+	return !slices.ContainsFunc(steps, func(s step) bool {
+		return s.op.onLink() || s.op == opRefuse || s.op == opHang || s.op == opOnly || s.op == opMixed
+	})
 }
 
 // unrepeated states that no attempt of a connect has failed: where nothing is

@@ -54,6 +54,7 @@ type witness struct {
 	damper    *damping.Damper
 	hung      map[health.Key]bool // ejected, and the last dial timed out
 	stalled   map[health.Key]bool // nobody is accepted; see suspicion.go
+	left      map[health.Key]int  // connects that were withdrawn, since it answered last
 	suspected map[health.Key]int  // questions that are due at once, as its listener has vanished
 	facts     map[health.Key]fact
 	owed      map[health.Key]time.Time // gateways want a word on these, whatever it is, until then
@@ -79,7 +80,7 @@ func newWitness(ctx context.Context, c Config, d declared, connect dialTCP, chan
 		prober: reprobe.New[health.Key](ctx, schedule), changed: changed, log: log,
 		tracker: health.NewTracker[health.Key](c.OutlierDetection.Config, rand.Float64), damper: damping.New(maxDamped),
 		late: func(time.Time) bool { return false }, from: func(_ string, _ netip.Addr, otherwise dialTCP) dialTCP { return otherwise },
-		threshold: max(c.OutlierDetection.FailureThreshold, 1), hung: map[health.Key]bool{}, stalled: map[health.Key]bool{}, suspected: map[health.Key]int{}, facts: map[health.Key]fact{}, owed: map[health.Key]time.Time{},
+		threshold: max(c.OutlierDetection.FailureThreshold, 1), hung: map[health.Key]bool{}, stalled: map[health.Key]bool{}, left: map[health.Key]int{}, suspected: map[health.Key]int{}, facts: map[health.Key]fact{}, owed: map[health.Key]time.Time{},
 	}
 }
 
@@ -118,7 +119,7 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16, c
 	if outcome == health.Failure {
 		w.watch(key)
 	} else if err != nil && withdrawn(ctx) {
-		w.doubt(key)
+		w.abandoned(key)
 	}
 	return conn, reason, err
 }
@@ -187,7 +188,11 @@ func (w *witness) watch(key health.Key) {
 		w.mu.Lock()
 		a := w.tracker.Begin(key, time.Now())
 		w.mu.Unlock()
-		if out := w.observe(key, a, health.Failure, reasonOf(err)); w.askOnce(key, out) {
+		out := w.observe(key, a, health.Failure, reasonOf(err))
+		if reasonOf(err) == header.ReasonTimeout && !out {
+			w.unanswered(key)
+		}
+		if w.askOnce(key, out) {
 			w.watch(key)
 		}
 		return false
@@ -223,6 +228,9 @@ func (w *witness) observe(key health.Key, a health.Attempt, o health.Outcome, re
 		w.hung[key] = true
 	} else if o == health.Success {
 		delete(w.hung, key)
+	}
+	if o == health.Success {
+		delete(w.left, key)
 	}
 	owed := now.Before(w.owed[key]) && o == health.Success // a failure is said when it is an ejection
 	was := w.facts[key].said.Reason == damping.Reason
@@ -385,7 +393,9 @@ func (w *witness) drop(keep func(health.Key) bool, now time.Time) (forgotten []h
 	for _, m := range []map[health.Key]bool{w.hung, w.stalled} {
 		maps.DeleteFunc(m, func(k health.Key, _ bool) bool { return !keep(k) })
 	}
-	maps.DeleteFunc(w.suspected, func(k health.Key, _ int) bool { return !keep(k) })
+	for _, m := range []map[health.Key]int{w.left, w.suspected} {
+		maps.DeleteFunc(m, func(k health.Key, _ int) bool { return !keep(k) })
+	}
 	return forgotten
 }
 
