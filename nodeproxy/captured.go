@@ -32,24 +32,27 @@ type captures struct {
 	held      map[string]*captured // by workload UID
 	failing   map[string]*lack
 	announced map[string]*announcement // likewise; those that wait for a verdict, and of captured ones until a process was found
+	reading   map[string]struct{}      // workloads of which a file is being read
 }
 
 // captured is one workload in its namespace.
 type captured struct {
-	uid     string
-	address netip.Addr // the first of the workload
-	place   place
-	rules   capture.Rules
-	in      *inbound
-	outs    []*outbound     // of what it opens, and of what is opened to it in plain text
-	names   *nameSockets    // nil: it has no resolver that could be captured
-	use     *sourceUse      // of its namespace
-	source  *originalSource // nil: its application sees the pod's own address
-	watch   *capture.Watch  // of its rules
-	reset   time.Time       // when they were set again last, since somebody else had changed them
-	since   time.Time
-	data    context.Context // of its names, and of what is carried in plain text; ended by stop
-	stop    context.CancelFunc
+	uid      string
+	address  netip.Addr // the first of the workload
+	place    place
+	rules    capture.Rules
+	share    *share // of what it opens
+	arriving *share // of what is opened to it in plain text
+	in       *inbound
+	outs     []*outbound     // of what it opens, and of what is opened to it in plain text
+	names    *nameSockets    // nil: it has no resolver that could be captured
+	use      *sourceUse      // of its namespace
+	source   *originalSource // nil: its application sees the pod's own address
+	watch    *capture.Watch  // of its rules
+	reset    time.Time       // when they were set again last, since somebody else had changed them
+	since    time.Time
+	data     context.Context // of its names, and of what is carried in plain text; ended by stop
+	stop     context.CancelFunc
 }
 
 const (

@@ -64,6 +64,13 @@ func (c *captures) problems(nameOf func(uid string) string) (list []string) {
 			}
 		}
 	}
+	for _, h := range c.list() {
+		for _, s := range []*share{h.share, h.arriving} {
+			if why := s.reached(time.Now()); why != "" {
+				list = append(list, "pod "+nameOf(h.uid)+" "+why)
+			}
+		}
+	}
 	for _, b := range c.dump() {
 		if b.Error != "" {
 			list = append(list, fmt.Sprintf("pod %s is not captured: %s", nameOf(b.Workload), b.Error))

@@ -30,7 +30,7 @@ func (c *captures) enterAll(wanted map[string]*mesh.Workload, places map[string]
 
 // enter captures w; it owns at.
 func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
-	h := &captured{uid: w.UID, address: w.Addresses[0], place: at, rules: rules, since: time.Now()}
+	h := &captured{uid: w.UID, address: w.Addresses[0], place: at, rules: rules, share: newShare(), arriving: newShare(), since: time.Now()}
 	h.data, h.stop = context.WithCancel(c.p.data)
 	err := c.open(h, w)
 	if err == nil {

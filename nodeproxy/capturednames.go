@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -37,7 +38,7 @@ func (c *captures) resolvConfOf(h *captured) (r names.Resolver, ok bool, err err
 	}
 	var text []byte
 	if h.place.sandbox != nil {
-		text, err = h.place.sandbox.ReadFile(resolvConf)
+		text, err = c.readFile(h.uid, resolvConf, h.place.sandbox.ReadFile)
 	} else {
 		i := slices.IndexFunc(c.cfg.Namespaces, func(n PodNamespace) bool { return n.Workload == h.uid })
 		if i < 0 || c.cfg.Namespaces[i].ResolvConf == "" {
@@ -100,6 +101,13 @@ func (c *captures) openNames(h *captured, addresses, loopback []netip.Addr, list
 func dialServer(ns *podns.Namespace) func(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error) {
 	return func(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error) {
 		d := net.Dialer{Control: controls(ns.Control, capture.Mark)}
+		if zone := server.Addr().Zone(); zone != "" { // an interface of the pod, not of this process
+			i, err := ns.Interface(zone)
+			if err != nil {
+				return nil, fmt.Errorf("nameserver %v: %w", server.Addr(), err)
+			}
+			server = netip.AddrPortFrom(server.Addr().WithZone(strconv.Itoa(i)), server.Port())
+		}
 		return d.DialContext(ctx, network, server.String())
 	}
 }

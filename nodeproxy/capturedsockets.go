@@ -66,11 +66,11 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 		if err != nil {
 			return err
 		}
-		o, err := c.p.newOutbound(l.(*net.TCPListener), c.p.captured(h))
+		o, err := c.p.newOutbound(l.(*net.TCPListener), h.share.counted(c.p.captured(h)))
 		if err != nil {
 			return err
 		}
-		o.refuse = c.p.refusalOfAll(h.uid)
+		o.refuse = h.share.refuse(c.p, access{source: h.uid, direction: "outbound"}, c.p.refusalOfAll(h.uid))
 		h.outs = append(h.outs, o)
 	}
 	if c.cfg.all() {
@@ -78,11 +78,11 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 		if err != nil {
 			return err
 		}
-		o, err := c.p.newOutbound(l.(*net.TCPListener), c.p.arrived(h))
+		o, err := c.p.newOutbound(l.(*net.TCPListener), h.arriving.counted(c.p.arrived(h)))
 		if err != nil {
 			return err
 		}
-		o.refuse = func(int) func() { return nil } // those of others wait for their turn
+		o.refuse = h.arriving.refuse(c.p, access{workload: h.uid, direction: "inbound", plain: true}, func(int) func() { return nil }) // those of others wait for their turn
 		h.outs = append(h.outs, o)
 	}
 	if err := c.openNames(h, addresses, loopback, listen); err != nil {

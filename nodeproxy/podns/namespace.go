@@ -207,3 +207,16 @@ func (n *Namespace) Addresses() (out []netip.Addr, err error) {
 	})
 	return out, err
 }
+
+// Interface returns the number of the interface called name, which is what a zone of an address means there.
+func (n *Namespace) Interface(name string) (index int, err error) {
+	err = n.Do(func() error {
+		i, err := net.InterfaceByName(name)
+		if err != nil {
+			return fmt.Errorf("interface %s of the pod: %w", name, err)
+		}
+		index = i.Index
+		return nil
+	})
+	return index, err
+}

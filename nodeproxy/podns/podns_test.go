@@ -310,3 +310,21 @@ func BenchmarkDial(b *testing.B) {
 		c.Close()
 	}
 }
+
+// A zone of an address is an interface of the pod, which the process itself does not have.
+func TestAZoneIsAnInterfaceOfTheNamespace(t *testing.T) {
+	s := space(t)
+	ns, err := Open(s.Path("pod"))
+	must(t, err)
+	defer ns.Close()
+	must(t, s.IP("pod", "link add zoned0 type veth peer name zoned1"))
+	if _, err := net.InterfaceByName("zoned0"); err == nil {
+		t.Fatal("the process has such an interface too")
+	}
+	if i, err := ns.Interface("zoned0"); err != nil || i < 2 {
+		t.Errorf("zoned0 has number %d, %v", i, err)
+	}
+	if _, err := ns.Interface("nosuch0"); err == nil {
+		t.Error("an interface that is not there has a number")
+	}
+}
