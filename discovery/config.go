@@ -136,7 +136,7 @@ type Workload struct {
 	Ports          []NamedPort       `yaml:"ports" doc:"names of ports, for services with targetName"`
 	Labels         map[string]string `yaml:"labels" doc:"labels, by which policies select workloads"`
 	Services       []string          `yaml:"services" doc:"hostnames of the services it answers for"`
-	Protocol       string            `yaml:"protocol" default:"HBONE" doc:"HBONE, or TCP for one without a node proxy, which nothing of ours connects to yet"`
+	Protocol       string            `yaml:"protocol" default:"HBONE" doc:"HBONE, or TCP for one without a node proxy, which no service of ours leads to: pods that are captured with capture.scope all reach it by its address, in plain TCP"`
 
 	// Scheduled says that it is a pod that has no address yet: the node proxy of its node alone is told of it,
 	// and it is a member of nothing.

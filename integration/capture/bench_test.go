@@ -134,43 +134,63 @@ func processor(b *testing.B, pid int) time.Duration {
 func BenchmarkConnect(b *testing.B) {
 	w, all := benchWorld(b)
 	for _, e := range all {
-		b.Run(e.name, func(b *testing.B) {
-			var n atomic.Int64
-			before := processor(b, w.nodes[e.host].PID())
-			b.SetParallelism(4) // times GOMAXPROCS
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					once(b, w, e.dial)
-					n.Add(1)
-				}
-			})
-			b.ReportMetric(float64((processor(b, w.nodes[e.host].PID())-before).Microseconds())/float64(n.Load()), "cpu-µs/op")
-		})
+		b.Run(e.name, func(b *testing.B) { e.connects(b, w) })
 	}
+}
+
+func (e entrance) connects(b *testing.B, w *world) {
+	var n atomic.Int64
+	before := processor(b, w.nodes[e.host].PID())
+	b.SetParallelism(4) // times GOMAXPROCS
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			once(b, w, e.dial)
+			n.Add(1)
+		}
+	})
+	b.ReportMetric(float64((processor(b, w.nodes[e.host].PID())-before).Microseconds())/float64(n.Load()), "cpu-µs/op")
 }
 
 // What goes through one open connection, there and back.
 func BenchmarkEcho(b *testing.B) {
 	w, all := benchWorld(b)
-	const chunk = 256 << 10
 	for _, e := range all {
-		b.Run(e.name, func(b *testing.B) {
-			c, err := e.dial(w)
-			must(b, err)
-			defer c.Close()
-			for c1 := make([]byte, 1); c1[0] != '\n'; {
-				_, err := io.ReadFull(c, c1)
-				must(b, err)
-			}
-			before := processor(b, w.nodes[e.host].PID())
-			b.SetBytes(chunk)
-			out, in := make([]byte, chunk), make([]byte, chunk)
-			for b.Loop() {
-				go c.Write(out)
-				_, err := io.ReadFull(c, in)
-				must(b, err)
-			}
-			b.ReportMetric(float64((processor(b, w.nodes[e.host].PID())-before).Microseconds())/float64(b.N), "cpu-µs/op")
-		})
+		b.Run(e.name, func(b *testing.B) { e.echoes(b, w) })
+	}
+}
+
+func (e entrance) echoes(b *testing.B, w *world) {
+	const chunk = 256 << 10
+	c, err := e.dial(w)
+	must(b, err)
+	defer c.Close()
+	for c1 := make([]byte, 1); c1[0] != '\n'; {
+		_, err := io.ReadFull(c, c1)
+		must(b, err)
+	}
+	before := processor(b, w.nodes[e.host].PID())
+	b.SetBytes(chunk)
+	out, in := make([]byte, chunk), make([]byte, chunk)
+	for b.Loop() {
+		go c.Write(out)
+		_, err := io.ReadFull(c, in)
+		must(b, err)
+	}
+	b.ReportMetric(float64((processor(b, w.nodes[e.host].PID())-before).Microseconds())/float64(b.N), "cpu-µs/op")
+}
+
+// What plain connections cost, out of a pod and into it: with scope vips they pass by the node proxy, and with scope all
+// they come to it.
+func BenchmarkPlain(b *testing.B) {
+	w := newWorldWith(b, "")
+	w.serve(b, "gateway")
+	for _, scope := range []string{"vips", "all"} {
+		w.scope(b, "node-a", scope)
+		for name, way := range map[string][2]string{"out": {"shop-1", addresses["gateway"]}, "in": {"gateway", addresses["shop-1"]}} {
+			e := entrance{name: name, host: "node-a", dial: func(w *world) (net.Conn, error) { return w.Dial(way[0], way[1]+":8080") }}
+			once(b, w, e.dial)
+			b.Run(scope+"/connect/"+name, func(b *testing.B) { e.connects(b, w) })
+			b.Run(scope+"/echo/"+name, func(b *testing.B) { e.echoes(b, w) })
+		}
 	}
 }

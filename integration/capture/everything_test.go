@@ -34,7 +34,7 @@ func (w *world) config(host, admin, scope string) string {
 }
 
 // scope starts a node proxy anew with that scope.
-func (w *world) scope(t *testing.T, host, scope string) {
+func (w *world) scope(t testing.TB, host, scope string) {
 	t.Helper()
 	must(t, w.nodes[host].Stop(syscall.SIGTERM, 10*time.Second))
 	w.write(t, host+".yaml", w.config(host, admin, scope))
@@ -126,6 +126,35 @@ func TestAPodAllOfWhoseConnectionsAreCaptured(t *testing.T) {
 	u.SetDeadline(time.Now().Add(2 * time.Second))
 	if _, from, err := u.ReadFrom(make([]byte, 9)); err != nil || from.String() != c.LocalAddr().String() {
 		t.Errorf("UDP comes from %v, %v", from, err)
+	}
+}
+
+// A service of the own network goes by the mesh to those of its pods that accept tunnels; one that has none of those, and a
+// pod that does not, are reached as without us.
+func TestWhatOfTheOwnNetworkTheMeshCarries(t *testing.T) {
+	t.Parallel()
+	w := newWorldAll(t)
+	const inner, outer = "10.96.0.77", "10.96.0.78"
+	w.serve(t, "gateway")
+	must(t, w.IP("gateway", "addr add "+outer+"/32 dev eth0")) // as who has that cluster IP
+	text := strings.Replace(mesh, "workloads:\n", `  - {name: inner, namespace: demo, vips: ["`+inner+`"], ports: [{port: 8080}]}
+  - {name: outer, namespace: demo, vips: ["`+outer+`"], ports: [{port: 8080}]}
+workloads:
+  - {uid: old, namespace: demo, serviceAccount: old, network: net-a, node: elsewhere, protocol: TCP, addresses: [`+addresses["gateway"]+`], services: [inner.demo.svc.cluster.local, outer.demo.svc.cluster.local]}
+`, 1)
+	w.write(t, "mesh.yaml", strings.Replace(text, "services: [local.demo.svc.cluster.local]}\n  - {uid: hello-1", "services: [local.demo.svc.cluster.local, inner.demo.svc.cluster.local]}\n  - {uid: hello-1", 1))
+	w.until(t, 10*time.Second, "shop-1", inner+":8080", answered)
+	for range 10 {
+		if text, err := w.call("shop-1", inner+":8080"); err != nil || text != "shop-2 sees "+addresses["shop-1"] {
+			t.Errorf("a service with a pod in the mesh: %q, %v", text, err)
+		}
+	}
+	w.line(t, "node-a", map[string]any{"direction": "outbound", "service": "inner.demo.svc.cluster.local", "workload": "shop-2", "peer": "spiffe://cluster.local/ns/demo/sa/basket", "plain": nil})
+	for _, to := range []string{outer, addresses["gateway"]} {
+		if text, err := w.call("shop-1", to+":8080"); err != nil || text != "gateway sees "+addresses["shop-1"] {
+			t.Errorf("a call to %s, which is not in the mesh: %q, %v", to, text, err)
+		}
+		w.line(t, "node-a", map[string]any{"direction": "outbound", "service": to, "plain": true, "result": "ok"})
 	}
 }
 
