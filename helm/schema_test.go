@@ -68,6 +68,15 @@ var constraints = map[string]map[string]any{
 	"nodeProxy.config": configOf(map[string]any{
 		"socks":    listeners(nil),
 		"outbound": listeners(map[string]any{"to": text(`^([^:\[\]]+|\[[^\[\]]+\]):` + port + "$")}),
+		"capture": map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{
+			"scope":          map[string]any{}, // the chart says what to set instead
+			"originalSource": map[string]any{"enum": []any{"auto", "true", "false", true, false}},
+			"proc":           text("^/"),
+			"cniSocket":      text("^(/.{0,89})?$"),
+			"ranges":         map[string]any{"type": "array", "items": text(whole(cidr))},
+			"namespaces": map[string]any{"type": "array", "items": map[string]any{"type": "object", "additionalProperties": false, "required": []string{"workload", "path"},
+				"properties": map[string]any{"workload": map[string]any{"type": "string", "minLength": 1}, "path": text("^/"), "resolvConf": map[string]any{"type": "string"}}}},
+		}},
 	}),
 	"networkPolicy.clients": {"items": map[string]any{"type": "object", "minProperties": 1, "additionalProperties": false,
 		"properties": map[string]any{"namespaceSelector": map[string]any{"type": "object"}, "podSelector": map[string]any{"type": "object"}, "ipBlock": map[string]any{"type": "object"}}}},

@@ -90,7 +90,7 @@ func (c Capture) check(v *strictyaml.Check) {
 	for i, n := range c.Namespaces {
 		field := fmt.Sprintf("capture.namespaces[%d]", i)
 		if n.Workload == "" || !filepath.IsAbs(n.Path) {
-			v.Fail(field, "needs workload, and path, an absolute one")
+			v.Fail(field, "workload %q, path %q: needs both, and path an absolute one, such as /run/netns/shop", n.Workload, n.Path)
 		}
 		if slices.ContainsFunc(c.Namespaces[:i], func(o PodNamespace) bool { return o.Workload == n.Workload || o.Path == n.Path }) {
 			v.Fail(field, "%q at %s: one above has the workload or the path already: remove one of the two", n.Workload, n.Path)

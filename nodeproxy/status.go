@@ -29,6 +29,10 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := p.store.Current(), time.Now()
 	s := answer.Status{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Version: buildinfo.Version(), Now: now, Services: []answer.Row{}, Gateways: p.view.gatewaysOut(snap, now), Local: p.localOut(snap),
 		Pending: p.pending(), Problems: slices.Concat(p.own.findings(), p.watcher.Status().Findings())}
+	if p.captures != nil {
+		n := len(p.captures.list())
+		s.Captured = &n
+	}
 	followed := map[string]bool{}
 	if p.stream != nil && p.view.reports {
 		s.Detached = p.stream.Attached() == 0

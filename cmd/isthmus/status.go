@@ -134,7 +134,7 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 		return
 	}
 	if len(s.Services) == 0 && len(s.Local) == 0 {
-		b.WriteString("no pod of this node uses a service, so nothing is known of any\n")
+		b.WriteString(unused(s.Captured))
 		return
 	}
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
@@ -282,4 +282,15 @@ func age(now, at time.Time) string {
 		return "-"
 	}
 	return standing.Age(now.Sub(at))
+}
+
+// unused says that no service is used yet, and by which pods one could be.
+func unused(captured *int) string {
+	switch {
+	case captured == nil:
+		return "no pod of this node uses a service, so nothing is known of any\n"
+	case *captured == 0:
+		return "no pod of this node is captured, and none uses a service: those of the mesh are, when they run here; hostNetwork pods never are\n"
+	}
+	return fmt.Sprintf("%d of the pods of this node are captured, and none has asked for a service yet: call one from such a pod, as by curl http://SERVICE.NAMESPACE.mesh.internal/\n", *captured)
 }

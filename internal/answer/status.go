@@ -25,6 +25,8 @@ type Status struct {
 	// Local are the ports of pods beside a node proxy that are out, as it has
 	// witnessed itself: workload UID and target port.
 	Local []standing.Out `json:"local"`
+	// Captured is how many pods of its node a node proxy captures; nil: it is told to capture none.
+	Captured *int `json:"captured,omitempty"`
 	// Heard are the gateways of all networks, as a gateway hears them.
 	Heard []Heard `json:"heard,omitempty"`
 	// Keys are those by which a gateway's network is known.
