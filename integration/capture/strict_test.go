@@ -167,14 +167,30 @@ func TestFromOneScopeToAnother(t *testing.T) {
 	if w.plain(t, "node-a-0") == 0 {
 		t.Error("nothing was passed on with scope all")
 	}
+	// One that releases overlaps as well.
+	w.write(t, "node-a-release.yaml", strings.Replace(w.config("node-a", secondary, "release"), "drain: 2s", "drain: 30s", 1))
+	last := w.process("node-a", "node-a-release")
+	must(t, w.Start(last, w.Ready("node-a", secondary)))
+	current.Signal(syscall.SIGTERM)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) { // until the older one does not set its own again
+		out, err := w.ruleset("shop-1")
+		must(t, err)
+		if text, err := w.call("shop-1", outsider); !strings.Contains(out, ":15006") && err == nil {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("not released: %q, %v\n%s", text, err, out)
+		}
+	}
+	say("while rules are taken out")
 	for _, c := range list {
 		c.Close()
 	}
 	must(t, current.Stop(syscall.SIGTERM, 35*time.Second))
-	w.write(t, "node-a.yaml", w.config("node-a", admin, "release"))
-	w.start(t, "node-a")
+	must(t, last.Stop(syscall.SIGTERM, 35*time.Second))
 	for from, to := range map[string]string{"shop-1": outsider, "gateway": app} {
-		w.until(t, 10*time.Second, from, to, answered)
+		if _, err := w.call(from, to); err != nil {
+			t.Errorf("released, %s to %s: %v", from, to, err)
+		}
 	}
 	out, err := w.ruleset("shop-1")
 	if err != nil || strings.Contains(out, "isthmus") {
