@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// nodeLocal is where NodeLocal DNSCache answers.
+const nodeLocal = "169.254.20.10"
+
 // A resolver library that keeps its socket (Netty, dnsmasq) is answered by the node proxy from the moment that names are
 // captured, and by its own resolvers from the moment that they are not any more.
 func TestASocketThatAsksForLongFollowsTheCapture(t *testing.T) {
@@ -32,13 +35,15 @@ func TestASocketThatAsksForLongFollowsTheCapture(t *testing.T) {
 		of string
 	}
 	var sockets []asking
-	resolvers := []netip.Addr{netip.MustParseAddr(otherAddress), netip.MustParseAddr(other6)}
+	resolvers := []netip.Addr{netip.MustParseAddr(otherAddress), netip.MustParseAddr(other6), netip.MustParseAddr(nodeLocal)}
+	must(t, p.IP("other", "addr add "+nodeLocal+"/32 dev eth0"))
+	must(t, p.IP("pod", "route add "+nodeLocal+" dev eth0"))
 	for _, a := range resolvers {
 		c, err := p.ListenPacket("other", netip.AddrPortFrom(a, 53).String())
 		must(t, err)
 		answer(c, "resolver")
 	}
-	for _, at := range []string{otherAddress + ":53", "[" + other6 + "]:53"} {
+	for _, at := range []string{otherAddress + ":53", "[" + other6 + "]:53", nodeLocal + ":53"} {
 		c, err := p.dial("udp", at, nil)
 		must(t, err)
 		defer c.Close()

@@ -87,7 +87,7 @@ func own(socket *netlink.Conn, t *nftables.Table) error {
 type place struct {
 	resolver netip.Addr
 	at       netip.AddrPort
-	tracked  bool // by a connection of the kernel's: from a link-local address there is no other way to a loopback one
+	tracked  bool // by a connection of the kernel's: from a link-local address of IPv6 there is no other way to a loopback one
 }
 
 // places are those of resolvers. Each has a port of its own, by which the answer is known to be its.
@@ -102,7 +102,7 @@ func places(resolvers []netip.Addr) (out []place) {
 		if a.Is6() {
 			loopback = netip.IPv6Loopback()
 		}
-		out = append(out, place{a, netip.AddrPortFrom(loopback, NamesPort+next[loopback]), a.IsLinkLocalUnicast()})
+		out = append(out, place{a, netip.AddrPortFrom(loopback, NamesPort+next[loopback]), a.Is6() && a.IsLinkLocalUnicast()})
 		next[loopback]++
 	}
 	return out
@@ -128,22 +128,21 @@ func (n *Names) set(resolvers []netip.Addr) error {
 	for _, version := range []byte{4, 6} {
 		b.rule(out, notOurs(), protocol(unix.IPPROTO_TCP), toPort(53), to(version, "resolvers"), redirect(NamesPort))
 	}
-	// What the node proxy asks itself is not followed, nor are its answers: a query of the pod from the same
-	// port, within half a minute, would be taken for one more of that and go to the resolver.
 	raw := func(name string, hook *nftables.ChainHook) *nftables.Chain {
 		return n.conn.AddChain(&nftables.Chain{Name: name, Table: n.table, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: nftables.ChainPriorityRaw})
 	}
 	asks, answers := raw("asks", nftables.ChainHookOutput), raw("answers", nftables.ChainHookPrerouting)
-	for _, version := range []byte{4, 6} {
-		b.rule(asks, ours(), protocol(unix.IPPROTO_UDP), toPort(53), to(version, "resolvers"), []expr.Any{&expr.Notrack{}})
-		b.rule(answers, protocol(unix.IPPROTO_UDP), fromPort(53), from(version, "resolvers"), []expr.Any{&expr.Notrack{}})
-	}
 	// Answers are led back by chains of their own: until Close also those to what was asked before Release.
 	queries := n.conn.AddChain(&nftables.Chain{Name: "queries", Table: n.table, Type: nftables.ChainTypeRoute, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRaw})
 	n.leading = []*nftables.Chain{out, queries}
 	answered := raw("answered", nftables.ChainHookInput)
 	for _, p := range places {
 		if p.tracked {
+			// What the node proxy asks itself is not followed then, nor are its answers: a query of the pod from the same
+			// port, within half a minute, would be taken for one more of that and go to the resolver. Answers of others are
+			// left alone: what a pod passes on for somebody behind it needs the kernel's connection to come back.
+			b.rule(asks, ours(), protocol(unix.IPPROTO_UDP), toPort(53), is(p.resolver, false), []expr.Any{&expr.Notrack{}})
+			b.rule(answers, protocol(unix.IPPROTO_UDP), fromPort(53), is(p.resolver, true), []expr.Any{&expr.Notrack{}})
 			b.rule(out, notOurs(), protocol(unix.IPPROTO_UDP), toPort(53), is(p.resolver, false), redirect(p.at.Port()))
 			continue
 		}

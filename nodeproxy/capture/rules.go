@@ -207,7 +207,7 @@ func (b *batch) rule(c *nftables.Chain, parts ...any) {
 			all = append(all, p...)
 		case lookup:
 			i := slices.IndexFunc(b.sets, func(s *nftables.Set) bool { return s.Name == versioned(p.set, p.version) })
-			all = append(all, address(p.version, p.source)...)
+			all = append(all, address(p.version, false)...)
 			all = append(all, &expr.Lookup{SourceRegister: 1, SetName: b.sets[i].Name, SetID: b.sets[i].ID})
 		}
 	}
@@ -254,12 +254,9 @@ const maxElements = 1024
 type lookup struct {
 	version byte
 	set     string
-	source  bool // that of the sender instead of the receiver
 }
 
 func to(version byte, set string) lookup { return lookup{version: version, set: set} }
-
-func from(version byte, set string) lookup { return lookup{version: version, set: set, source: true} }
 
 // address loads an address of a packet into register 1, if it is of that version of IP.
 func address(version byte, source bool) []expr.Any {
