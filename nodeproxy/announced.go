@@ -34,6 +34,7 @@ type announcement struct {
 	sandbox *podns.Sandbox // a process in it; nil: none was found yet. This and what follows is follow's alone
 	tries   int
 	again   time.Time
+	differs int // how often the pod's resolv.conf was another one than was announced
 }
 
 // adoptAgain are the looks for processes of pods that were announced.
@@ -296,11 +297,15 @@ func (c *captures) adopt() {
 			s.Close()
 			continue
 		}
-		a.sandbox = s
-		text, err := s.ReadFile(resolvConf)
+		text, err := c.readFile(uid, resolvConf, s.ReadFile)
 		if r := names.ParseResolvConf(string(text)); err == nil && resolvable(r) && (a.resolver == nil || !reflect.DeepEqual(r, *a.resolver)) {
+			if a.differs++; a.differs < 2 { // a process that only begins to be the pod's has the root of its node
+				s.Close()
+				continue
+			}
 			a.gone.Store(true)
 		}
+		a.sandbox = s
 		c.discard(a)
 	}
 	for uid, h := range of {
