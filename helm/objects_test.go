@@ -133,6 +133,33 @@ func TestNodeProxiesHaveNoRights(t *testing.T) {
 	}
 }
 
+// Who keeps the CNI plugin on a node writes to two directories of it, and has no capability; the node proxy has neither directory.
+func installerMayNothingElse(t *testing.T, pod any) {
+	t.Helper()
+	mounts := func(container any) (names []string) {
+		for _, m := range dig(container, "volumeMounts").([]any) {
+			names = append(names, fmt.Sprint(dig(m, "name")))
+		}
+		return names
+	}
+	proxy, installer := dig(pod, "containers", 0), dig(pod, "containers", 1)
+	if got := mounts(installer); !slices.Equal(got, []string{"cni-bin", "cni-conf"}) {
+		t.Errorf("the installer mounts %q", got)
+	}
+	if got := mounts(proxy); slices.Contains(got, "cni-bin") || slices.Contains(got, "cni-conf") || !slices.Contains(got, "cni-socket") {
+		t.Errorf("the node proxy mounts %q", got)
+	}
+	want := map[string]any{"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": map[string]any{"drop": []any{"ALL"}}}
+	if got := dig(installer, "securityContext"); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the installer's securityContext is %v, want %v", got, want)
+	}
+	for _, arg := range []string{"install", "--exclude-namespaces=kube-system,isthmus-system", "--failure-policy=Fail"} {
+		if !slices.Contains(dig(installer, "args").([]any), any(arg)) {
+			t.Errorf("the installer is not told %s: %v", arg, dig(installer, "args"))
+		}
+	}
+}
+
 // A node proxy that captures has the capabilities by which it enters network namespaces, and sees the
 // processes of its node; any other one has nothing, and the directory with its state.
 func TestNodeProxiesMayWhatCaptureNeedsAndNothingElse(t *testing.T) {
@@ -146,10 +173,14 @@ func TestNodeProxiesMayWhatCaptureNeedsAndNothingElse(t *testing.T) {
 		paths := []string{"/var/lib/isthmus"}
 		var armor any
 		switch set {
-		case "capture":
+		case "capture", "cni":
 			capabilities["add"] = []any{"NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE"}
 			paths = append(paths, "/proc")
 			armor = map[string]any{"type": "Unconfined"}
+			if set == "cni" {
+				paths = append(paths, "/run/isthmus", "/opt/cni/bin", "/etc/cni/net.d")
+				installerMayNothingElse(t, pod)
+			}
 		case "everything":
 			capabilities["add"] = []any{"NET_BIND_SERVICE"} // of nodeProxy.capabilities
 		}

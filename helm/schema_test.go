@@ -58,6 +58,13 @@ var constraints = map[string]map[string]any{
 	"controller.config":                        configOf(nil),
 	"nodeProxy.drainSeconds":                   {"minimum": 1},
 	"nodeProxy.capture.scope":                  {"enum": []string{"off", "vips", "all", "release"}},
+	"nodeProxy.cni.failurePolicy":              {"enum": []string{"Ignore", "Fail"}},
+	"nodeProxy.cni.timeout":                    {"pattern": "^([1-9][0-9]{2,3}ms|([1-9]|[12][0-9]|30)s)$"},
+	"nodeProxy.cni.excludeNamespaces":          {"items": text(whole(label))},
+	"nodeProxy.cni.binDir":                     directory,
+	"nodeProxy.cni.confDir":                    directory,
+	"nodeProxy.cni.socketDir":                  {"pattern": "^/.{0,79}$", "not": map[string]any{"pattern": `(^|/)\.\.(/|$)`}},
+	"nodeProxy.cni.resources":                  resources,
 	"nodeProxy.stateDir":                       {"pattern": "^/", "not": map[string]any{"pattern": `(^|/)\.\.(/|$)`}},
 	"nodeProxy.resources":                      resources,
 	"nodeProxy.priorityClassName":              {"pattern": "^$|" + whole(subdomain)},
@@ -115,6 +122,7 @@ var (
 	objects   = map[string]any{"items": map[string]any{"type": "object"}}
 	amount    = map[string]any{"anyOf": []any{text(whole(quantity)), map[string]any{"type": "number", "minimum": 0}}}
 	amounts   = map[string]any{"type": "object", "additionalProperties": amount}
+	directory = map[string]any{"pattern": "^/", "not": map[string]any{"pattern": `(^|/)\.\.(/|$)`}}
 	resources = map[string]any{"properties": map[string]any{"limits": amounts, "requests": amounts}}
 )
 

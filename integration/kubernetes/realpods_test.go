@@ -102,6 +102,7 @@ func TestKubelets(t *testing.T) {
 		n.calm(t)
 	}
 	t.Run("Captured", w.captured)
+	t.Run("Waiting", w.waits)
 }
 
 // follows runs the commands of the page.

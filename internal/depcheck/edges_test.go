@@ -344,8 +344,13 @@ var allowed = map[string]why{
 
 	// Mains: flags to configuration to run.
 	"cmd/isthmus-cni": {
-		"internal/buildinfo":  "says what it is to who runs it by hand",
-		"nodeproxy/cniplugin": "what it runs",
+		"internal/buildinfo":   "says what it is to who runs it by hand",
+		"nodeproxy/cniinstall": "puts it on nodes",
+		"nodeproxy/cniplugin":  "what it runs",
+	},
+	"nodeproxy/cniinstall": {
+		"internal/tempfile":   "what is written before it takes the place of a file",
+		"nodeproxy/cniplugin": "the plugin's configuration",
 	},
 	"cmd/controller": {
 		"controller":       "what it runs",

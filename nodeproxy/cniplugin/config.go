@@ -30,7 +30,7 @@ const (
 	mostTimeout    = 30 * time.Second // kubelets give a sandbox two minutes, and what is before this plugin takes some
 )
 
-// Config is the plugin's part of a network configuration, as [Install] writes it.
+// Config is the plugin's part of a network configuration, as package cniinstall writes it.
 type Config struct {
 	Type string `json:"type"`
 	// Socket is where the node proxy listens.
@@ -79,15 +79,15 @@ func read(stdin []byte) (*call, error) {
 	if c.dns = runtime.Config.DNS; err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "the network configuration cannot be read", err.Error())
 	}
-	if err := c.Config.check(); err != nil {
+	if err := c.Check(); err != nil {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "the configuration of "+Type+" is wrong", err.Error())
 	}
 	c.timeout, _ = time.ParseDuration(c.Timeout)
 	return c, nil
 }
 
-// check fills in defaults, and names the first field that is wrong.
-func (c *Config) check() error {
+// Check fills in defaults, and names the first field that is wrong.
+func (c *Config) Check() error {
 	if c.Socket == "" {
 		c.Socket = DefaultSocket
 	}

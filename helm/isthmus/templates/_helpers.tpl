@@ -140,7 +140,12 @@ timeouts:
   drain: {{ .Values.nodeProxy.drainSeconds }}s
 {{- with .Values.nodeProxy.capture.scope }}
 {{- if ne . "off" }}
-capture: {scope: {{ . }}, proc: /host/proc}
+capture:
+  scope: {{ . }}
+  proc: /host/proc
+  {{- if and $.Values.nodeProxy.cni.enabled (ne . "release") }}
+  cniSocket: {{ $.Values.nodeProxy.cni.socketDir }}/cni.sock
+  {{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -1,0 +1,74 @@
+//go:build linux
+
+package cniinstall
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/nodeproxy/cniplugin"
+)
+
+// Main runs isthmus-cni install or isthmus-cni uninstall, until it is told to stop, and returns its exit code.
+func Main(args []string, out io.Writer) int {
+	n := &Node{Executable: "/proc/self/exe", Log: zerolog.New(out).With().Timestamp().Str("component", cniplugin.Type).Logger()}
+	run, err := n.parse(args, out)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		fmt.Fprintln(out, cniplugin.Type+":", err)
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx); err != nil {
+		n.Log.Error().Err(err).Msg("stopped")
+		return 1
+	}
+	return 0
+}
+
+// parse reads the command line, and returns what it asks for.
+func (n *Node) parse(args []string, out io.Writer) (func(context.Context) error, error) {
+	f := flag.NewFlagSet(cniplugin.Type, flag.ContinueOnError)
+	f.SetOutput(out)
+	f.StringVar(&n.BinDir, "bin-dir", "/opt/cni/bin", "directory of the node's CNI plugins")
+	f.StringVar(&n.ConfDir, "conf-dir", "/etc/cni/net.d", "directory of the node's network configurations")
+	f.StringVar(&n.Plugin.Socket, "socket", cniplugin.DefaultSocket, "where the node proxy listens, as the node sees it")
+	f.StringVar(&n.Plugin.Timeout, "timeout", cniplugin.DefaultTimeout.String(), "how long a pod waits at most")
+	f.StringVar(&n.Plugin.FailurePolicy, "failure-policy", cniplugin.Ignore, "what becomes of a pod that is not captured by then: Ignore, it starts; Fail, it is tried again")
+	excluded := f.String("exclude-namespaces", "", "namespaces whose pods never wait, with commas between them")
+	if len(args) == 0 {
+		return nil, errors.New("say what to do: install, or uninstall; as a plugin it is run by a container runtime (CNI_COMMAND)")
+	}
+	if err := f.Parse(args[1:]); err != nil {
+		return nil, err
+	}
+	if f.NArg() > 0 {
+		return nil, fmt.Errorf("argument %q: there are flags alone (--help)", f.Arg(0))
+	}
+	for ns := range strings.SplitSeq(*excluded, ",") {
+		if ns != "" {
+			n.Plugin.ExcludeNamespaces = append(n.Plugin.ExcludeNamespaces, ns)
+		}
+	}
+	if err := n.Plugin.Check(); err != nil {
+		return nil, err
+	}
+	switch args[0] {
+	case "install":
+		return n.Run, nil
+	case "uninstall":
+		return n.Remove, nil
+	}
+	return nil, fmt.Errorf("%q is unknown: use install or uninstall", args[0])
+}
