@@ -51,10 +51,13 @@ func (p plugins) Add(ctx context.Context, r cnisocket.Request, namespace *os.Fil
 		return cnisocket.Reply{Verdict: cnisocket.Refused, Reason: err.Error()}
 	}
 	a := &announcement{uid: r.UID, container: r.Container, ns: ns, resolver: resolverOf(r.DNS), decided: make(chan struct{})}
-	if !c.announce(a) {
+	c.telling.Lock()
+	c.p.own.announce(r.UID, primaryFirst(r.Addresses)) // before follow can see a: it would enter with the address of the sandbox before
+	kept := c.announce(a)
+	c.telling.Unlock()
+	if !kept {
 		return cnisocket.Reply{Verdict: cnisocket.Captured}
 	}
-	c.p.own.announce(r.UID, primaryFirst(r.Addresses))
 	c.wakeUp()
 	select {
 	case <-a.decided:
@@ -119,7 +122,7 @@ func primaryFirst(addresses []netip.Addr) []netip.Addr {
 func (c *captures) announce(a *announcement) bool {
 	c.mu.Lock()
 	h, old := c.held[a.uid], c.announced[a.uid]
-	if h != nil && h.place.ns.ID() == a.ns.ID() {
+	if h != nil && h.place.ns.ID() == a.ns.ID() && (h.place.told == nil || !h.place.told.gone.Load()) {
 		if h.place.told != nil {
 			h.place.told.container = a.container
 		}
@@ -149,27 +152,34 @@ func (a *announcement) settle(r cnisocket.Reply) {
 
 // decide answers who waits for a, unless that was done. Only what is captured is kept then.
 func (c *captures) decide(a *announcement, r cnisocket.Reply) {
-	c.mu.Lock()
-	if c.announced[a.uid] != a {
-		c.mu.Unlock()
+	c.telling.Lock()
+	defer c.telling.Unlock()
+	if !c.undecide(a, r) {
 		return
 	}
-	if r.Verdict == cnisocket.Captured {
-		a.settle(r)
-		c.mu.Unlock()
-		return
-	}
-	select {
-	case <-a.decided: // it is kept
-		c.mu.Unlock()
-		return
-	default:
-	}
-	delete(c.announced, a.uid)
-	c.mu.Unlock()
 	a.ns.Close()
 	c.p.own.forget(a.uid)
 	a.settle(r)
+}
+
+// undecide gives up a, if it is kept still, without a verdict, and not to be kept with this one.
+func (c *captures) undecide(a *announcement, r cnisocket.Reply) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.announced[a.uid] != a {
+		return false
+	}
+	select {
+	case <-a.decided: // it is kept
+		return false
+	default:
+	}
+	if r.Verdict == cnisocket.Captured {
+		a.settle(r)
+		return false
+	}
+	delete(c.announced, a.uid)
+	return true
 }
 
 // failed answers who waits for a, which may be nil.
@@ -204,10 +214,14 @@ func (c *captures) end(ends func(*announcement) bool) {
 		a.gone.Store(true)
 	}
 	c.mu.Unlock()
+	c.telling.Lock()
 	for _, a := range gone {
 		c.discard(a)
-		c.p.own.forget(a.uid)
+		if c.announcementOf(a.uid) == nil { // else another sandbox has been announced
+			c.p.own.forget(a.uid)
+		}
 	}
+	c.telling.Unlock()
 	c.wakeUp()
 }
 

@@ -28,6 +28,8 @@ type captures struct {
 
 	wake chan struct{} // has follow look again
 
+	telling sync.Mutex // held while own is told of an address, or that there is none, so that the last word is that of who is announced; before mu
+
 	mu        sync.Mutex
 	held      map[string]*captured // by workload UID
 	failing   map[string]*lack

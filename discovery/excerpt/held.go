@@ -1,7 +1,6 @@
 package excerpt
 
 import (
-	"net/netip"
 	"slices"
 	"time"
 
@@ -54,7 +53,7 @@ type Held struct {
 	// scheduled are pods of this node without an address, by UID, and announced the addresses that pods have by the word
 	// of this node.
 	scheduled map[string]discovery.Workload
-	announced map[string][]netip.Addr
+	announced map[string]announced
 	// savedLabels are those of the pods of this node before the start, by UID, until a gateway tells policies.
 	savedLabels map[string]map[string]string
 	members     map[string]map[string]struct{} // hostname → UIDs of those that name it
@@ -79,7 +78,7 @@ type Held struct {
 // NewHeld returns a Held of the node proxy of node.
 func NewHeld(network, node, trustDomain string) *Held {
 	return &Held{network: network, node: node, trustDomain: trustDomain, names: map[string]target{}, hosts: map[string]int{}, byPod: map[string]int{},
-		services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, policies: map[string]heldPolicy{}, scheduled: map[string]discovery.Workload{}, announced: map[string][]netip.Addr{}, deleted: map[string]deletion{}, older: map[string]older{}, members: map[string]map[string]struct{}{}, backs: map[string]backing{}, left: map[thing]struct{}{}, doubted: map[thing]time.Time{},
+		services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, policies: map[string]heldPolicy{}, scheduled: map[string]discovery.Workload{}, announced: map[string]announced{}, deleted: map[string]deletion{}, older: map[string]older{}, members: map[string]map[string]struct{}{}, backs: map[string]backing{}, left: map[thing]struct{}{}, doubted: map[thing]time.Time{},
 		withdrawn: map[string]time.Time{}, early: map[string]discovery.Workload{}, touched: map[discovery.Key]struct{}{}, giving: map[discovery.Key]struct{}{}}
 }
 

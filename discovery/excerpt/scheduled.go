@@ -56,29 +56,68 @@ func (h *Held) decodeScheduled(m *pb.ExcerptWorkload) (discovery.Workload, error
 	return w, err
 }
 
+// announced are the addresses that a pod of this node has by the word of this node.
+type announced struct {
+	addresses []netip.Addr
+	before    []netip.Addr // which a gateway had told of it, and may tell again until it has heard; nil: none
+}
+
 // Announce says which addresses a pod of this node has, before a gateway does: from then on it is held as one that is
-// not ready, if a gateway has told that it is to be here, or as soon as one does. What a gateway says of its addresses
-// goes before that.
+// not ready, if a gateway has told that it is to be here, or as soon as one does. Where a gateway has told other
+// addresses, these are of a sandbox that is no more: what it tells next goes before that, unless it is the same again.
 func (h *Held) Announce(uid string, addresses []netip.Addr) []discovery.Change {
 	w, scheduled := h.scheduled[uid]
-	if _, told := h.pods[uid]; told && !scheduled {
-		return nil
-	}
-	if h.announced[uid] = addresses; scheduled {
+	if scheduled {
+		h.announced[uid] = announced{addresses: addresses}
 		w.Addresses = addresses
 		h.putPod(w)
+		return h.changes()
 	}
+	w, told := h.pods[uid]
+	switch {
+	case !told:
+		h.announced[uid] = announced{addresses: addresses}
+		return h.changes()
+	case w.Node != h.node:
+		return nil
+	}
+	before := w.Addresses
+	if a := h.announced[uid]; a.before != nil {
+		before = a.before
+	}
+	if delete(h.announced, uid); !sameAddresses(before, addresses) {
+		h.announced[uid] = announced{addresses, before}
+		before = addresses
+	}
+	h.move(w, before)
 	return h.changes()
+}
+
+// sameAddresses reports whether a and b are the same, in whatever order.
+func sameAddresses(a, b []netip.Addr) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(x netip.Addr) bool { return !slices.Contains(b, x) })
+}
+
+// move gives a pod that is held other addresses, whether it is in doubt or not.
+func (h *Held) move(w discovery.Workload, addresses []netip.Addr) {
+	h.unenter(w, true)
+	w.Addresses = addresses
+	h.enter(w)
+	h.touch(podKey(w.UID))
 }
 
 // Forget ends what Announce has begun: the pod has no address that a gateway does not tell.
 func (h *Held) Forget(uid string) []discovery.Change {
-	if _, is := h.announced[uid]; !is {
+	a, is := h.announced[uid]
+	if !is {
 		return nil
 	}
 	delete(h.announced, uid)
+	w, held := h.pods[uid]
 	if _, scheduled := h.scheduled[uid]; scheduled {
 		h.dropPod(uid)
+	} else if held && a.before != nil {
+		h.move(w, a.before)
 	}
 	return h.changes()
 }
@@ -86,9 +125,14 @@ func (h *Held) Forget(uid string) []discovery.Change {
 // takeScheduled takes which pods have no address yet. Those whose addresses were announced become listed with these. Of one
 // that had an address by the word of another gateway, this one may only not have heard yet.
 func (h *Held) takeScheduled(c *change, another bool) {
-	for uid := range c.pods {
+	for uid, w := range c.pods {
 		h.dropScheduled(uid)
-		delete(h.announced, uid)
+		if a, is := h.announced[uid]; is && w.Node == h.node && sameAddresses(w.Addresses, a.before) {
+			w.Addresses = a.addresses
+			c.pods[uid] = w
+		} else {
+			delete(h.announced, uid)
+		}
 	}
 	for _, uid := range c.gonePods {
 		h.dropScheduled(uid)
@@ -103,8 +147,9 @@ func (h *Held) takeScheduled(c *change, another bool) {
 		if _, listed := c.pods[uid]; listed || !h.putScheduled(w) {
 			continue
 		}
-		if addresses, is := h.announced[uid]; is {
-			w.Addresses = addresses
+		if a, is := h.announced[uid]; is {
+			h.announced[uid] = announced{addresses: a.addresses}
+			w.Addresses = a.addresses
 			c.pods[uid] = w
 		} else if !another {
 			h.dropPod(uid)

@@ -1,0 +1,71 @@
+//go:build linux
+
+package nodeproxy
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/discovery/excerpt"
+	pb "github.com/isthmus-mesh/isthmus/federation/federationpb"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/cnisocket"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
+)
+
+// What ends of a pod's sandbox that is no more takes nothing from the next one, which has been announced meanwhile: not its
+// addresses, without which nobody would capture it.
+func TestTheEndOfASandboxTakesNothingFromTheNextOne(t *testing.T) {
+	const uid = "0a1b2c3d-0000-0000-0000-000000000001"
+	for name, ended := range map[string]func(c *captures, old *announcement){
+		"DEL":            func(c *captures, old *announcement) { plugins{c}.Delete(cnisocket.Request{UID: uid, Container: "old"}) },
+		"an old verdict": func(c *captures, old *announcement) { c.decide(old, cnisocket.Reply{Verdict: cnisocket.Unknown}) },
+	} {
+		p := &Proxy{own: &ownNetwork{}}
+		var address netip.Addr // of the pod
+		apply := func(changes ...discovery.Change) {
+			for _, x := range changes {
+				if x.Key.Kind != discovery.KindWorkload {
+					continue
+				}
+				address = netip.Addr{}
+				if w, is := x.Record.(discovery.Workload); is {
+					address = w.Addresses[0]
+				}
+			}
+		}
+		p.own.keeper = excerpt.NewKeeper(excerpt.NewHeld("east", "n1", "cluster.local"), apply, func(string) bool { return true }, time.Now)
+		p.own.keeper.Lead("gw")
+		if _, err := p.own.keeper.Take(&pb.Excerpt{Whole: true, End: true, Base: &pb.Base{TrustDomain: "cluster.local", Networks: []*pb.ExcerptNetwork{{Name: "east"}}},
+			Scheduled: []*pb.ExcerptWorkload{{Uid: uid, Namespace: "demo", Node: "n1"}}}); err != nil {
+			t.Fatal(err)
+		}
+		c := &captures{p: p, held: map[string]*captured{}, failing: map[string]*lack{}, announced: map[string]*announcement{}, wake: make(chan struct{}, 1)}
+		announce := func(container, a string) *announcement {
+			ns, err := podns.Open("/proc/self/ns/net")
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := &announcement{uid: uid, container: container, ns: ns, decided: make(chan struct{})}
+			c.announce(x)
+			p.own.announce(uid, []netip.Addr{netip.MustParseAddr(a)})
+			return x
+		}
+		old := announce("old", "10.0.0.1")
+		h := &captured{uid: uid, place: place{ns: &podns.Namespace{}, told: old}} // of the sandbox before, until follow leaves it
+		c.held[uid] = h
+		announce("new", "10.0.0.2")
+		ended(c, old)
+		if address.String() != "10.0.0.2" {
+			t.Errorf("%s: the pod is at %v, want that of its next sandbox", name, address)
+		}
+		if old.gone.Load() && c.announcementOf(uid) == nil {
+			t.Errorf("%s: the next sandbox is not announced any more", name)
+		}
+		plugins{c}.Delete(cnisocket.Request{UID: uid, Container: "new"})
+		if address.IsValid() {
+			t.Errorf("%s: after the end of the last sandbox the pod is at %v", name, address)
+		}
+	}
+}
