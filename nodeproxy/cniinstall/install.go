@@ -171,11 +171,6 @@ func (n *Node) configure() error {
 	if len(names) == 0 {
 		return fmt.Errorf("%s has no network configuration (.conflist, .conf or .json) yet: the plugin is put behind what the node's CNI writes there", n.ConfDir)
 	}
-	for _, name := range names[1:] {
-		if err := n.edit(name, (*list).without); err != nil && !errors.Is(err, errNoList) {
-			n.Log.Debug().Str("file", name).Err(err).Msg("not read")
-		}
-	}
 	plugin := n.Plugin
 	plugin.Type, plugin.Capabilities = cniplugin.Type, map[string]bool{"dns": true}
 	entry, err := json.Marshal(plugin)
@@ -184,9 +179,20 @@ func (n *Node) configure() error {
 	}
 	err = n.edit(names[0], func(l *list) bool { return l.with(entry) })
 	if errors.Is(err, errNoList) {
-		return n.convert(names[0], entry)
+		err = n.convert(names[0], entry)
 	}
-	return err
+	if err != nil { // the next one may be what the runtime uses, if this one is just being written
+		return err
+	}
+	for _, name := range names[1:] {
+		if name == listOf(names[0]) { // it was just made
+			continue
+		}
+		if err := n.edit(name, (*list).without); err != nil && !errors.Is(err, errNoList) {
+			n.Log.Debug().Str("file", name).Err(err).Msg("not read")
+		}
+	}
+	return nil
 }
 
 // edit changes a list; change reports whether it has.
@@ -229,11 +235,41 @@ func (n *Node) convert(name string, entry json.RawMessage) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	ours, err := made(path, text)
+	if was, _, missing := read(path + saved); err == nil && !ours && missing == nil { // the single plugin has been written anew
+		ours, err = made(path, was)
+	}
+	switch {
+	case err == nil && !ours:
+		return fmt.Errorf("%s: %s is there as well, and another one: delete the one of the two that is not used", path, listOf(path))
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
 	l.with(entry)
 	if err := n.write(listOf(path), mode, l); err != nil { // before the other one goes, which comes first as long as it is there
 		return err
 	}
 	return os.Rename(path, path+saved)
+}
+
+// made reports whether the list beside path is the one that was made of text, which is or was there.
+func made(path string, text []byte) (bool, error) {
+	there, _, err := read(listOf(path))
+	if err != nil {
+		return false, err
+	}
+	l, err := parseList(there)
+	if err != nil {
+		return false, nil // somebody else's
+	}
+	l.without()
+	own, err := asList(text)
+	if err != nil {
+		return false, err
+	}
+	a, errA := l.text()
+	b, errB := own.text()
+	return sameJSON(a, b), errors.Join(errA, errB)
 }
 
 // listOf is what the list is called that is made of a configuration.
@@ -256,11 +292,25 @@ func (n *Node) unconfigure() error {
 			errs = append(errs, os.Remove(path+saved))
 			continue
 		}
-		if err := os.Rename(path+saved, path); err != nil {
-			errs = append(errs, err)
-			continue
+		text, _, err := read(path + saved)
+		ours := false
+		if err == nil {
+			ours, err = made(path, text)
 		}
-		errs = append(errs, os.Remove(listOf(path)))
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // the list is gone
+			errs = append(errs, os.Rename(path+saved, path))
+		case err != nil:
+			errs = append(errs, err)
+		case !ours: // somebody has written the list anew since
+			errs = append(errs, os.Remove(path+saved))
+		default:
+			if err := os.Rename(path+saved, path); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			errs = append(errs, os.Remove(listOf(path)))
+		}
 	}
 	names, err := n.configurations()
 	errs = append(errs, err)
