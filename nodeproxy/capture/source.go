@@ -32,7 +32,7 @@ const connMark = 0x111
 // such a socket sends marks its connection, and answers of marked connections alone stay in the pod. A
 // connection that was there before is never marked. Setting it again changes nothing.
 func SetSource(ns *podns.Namespace, six bool) error {
-	if err := setRoute(ns, six); err != nil {
+	if err := errors.Join(setRoute(ns, six), setZone(ns)); err != nil {
 		return err
 	}
 	return ns.FD(func(fd int) error {
@@ -63,7 +63,7 @@ func setSource(fd int, begin beginning) error {
 // RemoveSource takes what SetSource has set out of a namespace, for both families. That there is
 // none is no error.
 func RemoveSource(ns *podns.Namespace) error {
-	return errors.Join(removeTable(ns, sourceTable), removeRoute(ns, false), removeRoute(ns, true))
+	return errors.Join(removeTable(ns, sourceTable), removeTable(ns, zoneTable), removeRoute(ns, false), removeRoute(ns, true))
 }
 
 // overLoopback matches what goes to the pod itself.
@@ -145,7 +145,7 @@ func markPacket() []expr.Any {
 //
 // The kernel chooses the port as for every bind(2), odd ones first, where a connect(2) of the address's
 // real owner chooses even ones first (Linux 4.2): a connection of that one to the same port of the pod, in plain
-// text, meets none of ours.
+// text and not captured, meets none of ours. For one that is captured see setZone.
 func Source(from netip.Addr) func(network, address string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		var err error
@@ -170,6 +170,9 @@ func bindTransparent(fd int, from netip.AddrPort) error {
 		if err := unix.SetsockoptInt(fd, level, o, 1); err != nil {
 			return os.NewSyscallError("setsockopt", err)
 		}
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, sourceMark); err != nil {
+		return os.NewSyscallError("setsockopt", err)
 	}
 	return os.NewSyscallError("bind", unix.Bind(fd, sa))
 }
