@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/sockdiag"
@@ -20,16 +21,21 @@ type nodeSockets struct {
 	mu     sync.Mutex
 	opened bool
 	said   bool              // that nothing can be told
-	tables []*sockdiag.Table // none: nothing is told
-	err    error             // why
+	tables []*sockdiag.Table // of what could be opened
+	err    error             // why not all could
+	failed time.Time         // when
 }
+
+// openAgain is how often what could not be opened is tried: it may have been for want of descriptors.
+const openAgain = 500 * time.Millisecond
 
 // has reports whether a process of the node holds the end local of a connection to remote.
 func (n *nodeSockets) has(local, remote netip.AddrPort) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.opened {
-		n.opened = true
+	if !n.opened || n.err != nil && time.Since(n.failed) > openAgain {
+		n.closeTables()
+		n.opened, n.failed = true, time.Now()
 		n.tables, n.err = openNode(n.proc)
 	}
 	for _, t := range n.tables {
@@ -78,7 +84,11 @@ func openNode(proc string) (tables []*sockdiag.Table, err error) {
 func (n *nodeSockets) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.opened = true
+	n.opened, n.err = true, nil
+	n.closeTables()
+}
+
+func (n *nodeSockets) closeTables() {
 	for _, t := range n.tables {
 		t.Close()
 	}
