@@ -52,6 +52,7 @@ type captured struct {
 	source   *originalSource // nil: its application sees the pod's own address
 	watch    *capture.Watch  // of its rules
 	reset    time.Time       // when they were set again last, since somebody else had changed them
+	left     bool            // those that are there are another process's, which listens there too
 	since    time.Time
 	data     context.Context // of its names, and of what is carried in plain text; ended by stop
 	stop     context.CancelFunc

@@ -2,6 +2,7 @@ package nodeproxy
 
 import (
 	"context"
+	"net"
 	"slices"
 	"time"
 
@@ -38,12 +39,15 @@ func (c *captures) meddled(h *captured, now time.Time) bool {
 		return false
 	}
 	changed, err := h.watch.Changed()
-	if err == nil && !changed {
+	if err == nil && !changed && !h.left {
 		return false
 	}
 	hold, err := capture.Hold(h.place.ns, h.rules)
 	if err != nil {
 		c.fail(h.uid, err)
+		return false
+	}
+	if h.left = !hold && c.others(h); h.left {
 		return false
 	}
 	if !hold {
@@ -54,6 +58,18 @@ func (c *captures) meddled(h *captured, now time.Time) bool {
 		}
 	}
 	return !hold
+}
+
+// others reports whether the rules of h are those of another process of ours that listens there too. The younger one's
+// were set last, and stay as they are until one of the two has gone: what the older one set again could lead to a
+// listener that closes with it.
+func (c *captures) others(h *captured) bool {
+	_, there, err := capture.Owner(h.place.ns)
+	if err != nil || !there {
+		return false
+	}
+	shared, err := capture.Shared(h.place.ns, h.in.listener.(*net.TCPListener))
+	return err == nil && shared
 }
 
 // replace has h captured by other rules.

@@ -60,7 +60,7 @@ func TestRulesThatWereFlushedComeBack(t *testing.T) {
 	t.Logf("captured again %v after the rules were flushed", w.isCaptured(t, time.Second, "shop-1", hello+":80"))
 }
 
-// While two node proxies of one node overlap each sets the rules of its own configuration; those of the one that goes on are
+// While two node proxies of one node overlap each sets the rules of its own configuration when that has news; those of the one that goes on are
 // what is left.
 func TestRulesAreThoseOfTheNodeProxyThatIsLeft(t *testing.T) {
 	t.Parallel()

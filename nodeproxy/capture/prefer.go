@@ -19,18 +19,9 @@ import (
 // connections from now on. The older ones are then idle when their processes close them: what is in the queue of a
 // listener that is closed, its handshake done or not, is reset. When l is closed the others get connections again.
 func Prefer(ns *podns.Namespace, l *net.TCPListener) error {
-	t, err := sockdiag.Open(ns)
+	group, err := sharers(ns, l)
 	if err != nil {
-		return fmt.Errorf("ask for the listeners of the pod: %w", err)
-	}
-	defer t.Close()
-	first, ok, err := t.Listener(netip.MustParseAddrPort(l.Addr().String()))
-	if err != nil || !ok {
-		return fmt.Errorf("ask for the listener %s of the pod (there: %v): %w", l.Addr(), ok, err)
-	}
-	group, err := t.Group(first)
-	if err != nil {
-		return fmt.Errorf("ask for the listeners that share %s: %w", l.Addr(), err)
+		return err
 	}
 	// The kernel numbers them in the order in which they came, and goes by its hash where there is none of that number:
 	// when one has been closed, the youngest takes its number.
@@ -46,6 +37,30 @@ func Prefer(ns *podns.Namespace, l *net.TCPListener) error {
 		return e
 	}
 	return err
+}
+
+// Shared reports whether another process of ours listens where l does as well.
+func Shared(ns *podns.Namespace, l *net.TCPListener) (bool, error) {
+	group, err := sharers(ns, l)
+	return len(group) > 1, err
+}
+
+// sharers are the listeners that share the address of l, itself among them.
+func sharers(ns *podns.Namespace, l *net.TCPListener) ([]sockdiag.Listener, error) {
+	t, err := sockdiag.Open(ns)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the listeners of the pod: %w", err)
+	}
+	defer t.Close()
+	first, ok, err := t.Listener(netip.MustParseAddrPort(l.Addr().String()))
+	if err != nil || !ok {
+		return nil, fmt.Errorf("ask for the listener %s of the pod (there: %v): %w", l.Addr(), ok, err)
+	}
+	group, err := t.Group(first)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the listeners that share %s: %w", l.Addr(), err)
+	}
+	return group, nil
 }
 
 // Idle waits, within a time, until nothing is in the queue of l, which somebody goes on to accept from.
