@@ -3,6 +3,7 @@ package nodeproxy
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -68,9 +69,7 @@ func (c Capture) check(v *strictyaml.Check) {
 	default:
 		v.Fail("capture.originalSource", "%q is unknown: use %s, %s or %s", c.OriginalSource, SourceAuto, SourceTrue, SourceFalse)
 	}
-	if !filepath.IsAbs(c.Proc) {
-		v.Fail("capture.proc", "%q is no absolute path: use /proc, or where the node's is mounted", c.Proc)
-	}
+	c.checkProc(v)
 	if c.CNISocket != "" && (!filepath.IsAbs(c.CNISocket) || len(c.CNISocket) > maxSocket) {
 		v.Fail("capture.cniSocket", "%q: want an absolute path of at most %d bytes, such as /run/isthmus/cni.sock", c.CNISocket, maxSocket)
 	}
@@ -95,6 +94,22 @@ func (c Capture) check(v *strictyaml.Check) {
 		if slices.ContainsFunc(c.Namespaces[:i], func(o PodNamespace) bool { return o.Workload == n.Workload || o.Path == n.Path }) {
 			v.Fail(field, "%q at %s: one above has the workload or the path already: remove one of the two", n.Workload, n.Path)
 		}
+	}
+}
+
+// checkProc looks whether there is a directory: without it no pod is found, and nothing else would say so.
+func (c Capture) checkProc(v *strictyaml.Check) {
+	const remedy = "use /proc, or where the node's is mounted"
+	if !filepath.IsAbs(c.Proc) {
+		v.Fail("capture.proc", "%q is no absolute path: %s", c.Proc, remedy)
+		return
+	}
+	info, err := os.Stat(c.Proc)
+	switch {
+	case err != nil:
+		v.Fail("capture.proc", "%w: no pod would be found without it: %s", err, remedy)
+	case !info.IsDir():
+		v.Fail("capture.proc", "%q is no directory: %s", c.Proc, remedy)
 	}
 }
 

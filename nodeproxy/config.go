@@ -191,9 +191,23 @@ func LoadConfig(path string) (Config, []string, error) {
 		return err
 	})
 	if err != nil {
-		err = errors.Join(err, left)
+		return c, warnings, errors.Join(err, left)
 	}
-	return c, warnings, err
+	return c, append(warnings, c.OutlierDetection.inVain(path)...), nil
+}
+
+// inVain is what the file at path, or the environment, asks for and the scope has no use for. That a key
+// has its default does not say that somebody has written it.
+func (o Outlier) inVain(path string) []string {
+	if o.Scope == ScopeEndpoint || !o.Listeners {
+		return nil
+	}
+	written := DefaultConfig()
+	written.OutlierDetection.Listeners = false
+	if written, _, err := strictyaml.LoadValid(path, written); err != nil || !written.OutlierDetection.Listeners {
+		return nil
+	}
+	return []string{fmt.Sprintf("outlierDetection.listeners: true does nothing with scope %s: listening sockets are watched with scope %s alone: leave it out, or set that scope", o.Scope, ScopeEndpoint)}
 }
 
 // Validate names each field that cannot be, its value and the remedy, in the

@@ -359,3 +359,41 @@ func TestValuesOfOriginalSource(t *testing.T) {
 		}
 	}
 }
+
+// Without the proc file system no pod is found, which nothing would say before one is called.
+func TestProcThatIsNotThereIsAMistakeWhereItIsNeeded(t *testing.T) {
+	for scope, needed := range map[string]bool{"off": false, "vips": true, "all": true, "release": true} {
+		for proc, want := range map[string]string{
+			"/proc":         "",
+			"proc":          `node.yaml:5: capture.proc: "proc" is no absolute path: use /proc`,
+			"/nonesuch":     "node.yaml:5: capture.proc: stat /nonesuch: no such file or directory: no pod would be found without it: use /proc",
+			"/proc/version": `node.yaml:5: capture.proc: "/proc/version" is no directory: use /proc`,
+		} {
+			_, _, err := load(t, smallest+"capture: {scope: "+scope+", proc: "+proc+"}\n")
+			if bad := needed && want != ""; bad != (err != nil) || bad && !strings.Contains(err.Error(), want) {
+				t.Errorf("scope %s, proc %s: %v; want %q (needed: %v)", scope, proc, err, want, needed)
+			}
+		}
+	}
+}
+
+// Who writes that listening sockets are watched is told where they are not; that it is so by default is no
+// such word.
+func TestListenersThatNoScopeWatchesAreAWarning(t *testing.T) {
+	for text, want := range map[string]string{
+		"{scope: networkService}":                   "",
+		"{scope: networkService, listeners: false}": "",
+		"{scope: endpoint, listeners: true}":        "",
+		"{scope: networkService, listeners: true}":  "outlierDetection.listeners: true does nothing with scope networkService",
+		"{scope: none, listeners: true}":            "outlierDetection.listeners: true does nothing with scope none",
+	} {
+		_, warnings, err := load(t, smallest+"outlierDetection: "+text+"\n")
+		if err != nil || len(warnings) > 1 || (want == "") != (len(warnings) == 0) || !strings.Contains(strings.Join(warnings, ""), want) {
+			t.Errorf("%s: %v, warnings %q; want %q", text, err, warnings, want)
+		}
+	}
+	t.Setenv("ISTHMUS_OUTLIER_LISTENERS", "true")
+	if _, warnings, err := load(t, smallest+"outlierDetection: {scope: none}\n"); err != nil || len(warnings) != 1 {
+		t.Errorf("by the environment: %v, warnings %q; want one", err, warnings)
+	}
+}
