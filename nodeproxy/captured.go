@@ -20,7 +20,6 @@ type captures struct {
 	p       *Proxy
 	cfg     Capture
 	finder  podns.Finder
-	unfound string         // why namespaces could not be looked for last; follow's alone
 	leaving sync.WaitGroup // drains of what is captured no more
 	sources sources
 	node    nodeSockets
@@ -33,6 +32,7 @@ type captures struct {
 	mu        sync.Mutex
 	held      map[string]*captured // by workload UID
 	failing   map[string]*lack
+	unfound   string                   // why namespaces could not be looked for last
 	announced map[string]*announcement // likewise; those that wait for a verdict, and of captured ones until a process was found
 	reading   map[string]struct{}      // workloads of which a file is being read
 }
@@ -142,6 +142,7 @@ func (c *captures) revise(ctx context.Context) (missing, found bool) {
 	c.forget(wanted)
 	c.judge(snap)
 	if len(look) == 0 {
+		c.lookedFor(nil) // whoever was not found has left
 		return false, false
 	}
 	if overlap != nil {

@@ -71,6 +71,20 @@ func (c *captures) problems(nameOf func(uid string) string) (list []string) {
 			}
 		}
 	}
+	return append(list, c.lacking(nameOf)...)
+}
+
+// lacking is why pods of this node are not captured.
+func (c *captures) lacking(nameOf func(uid string) string) (list []string) {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	unfound := c.unfound
+	c.mu.Unlock()
+	if unfound != "" {
+		list = append(list, "pods are not found: "+unfound+": "+procRemedy)
+	}
 	for _, b := range c.dump() {
 		if b.Error != "" {
 			list = append(list, fmt.Sprintf("pod %s is not captured: %s", nameOf(b.Workload), b.Error))

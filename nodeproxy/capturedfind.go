@@ -59,12 +59,8 @@ func (c *captures) find(look map[string]bool) map[string]place {
 		out[n.Workload] = place{ns: ns, path: n.Path}
 	}
 	found, err := c.finder.Find(look)
-	news := err != nil && err.Error() != c.unfound
-	if c.unfound = ""; err != nil {
-		c.unfound = err.Error()
-	}
-	if news {
-		c.p.log.Error().Err(err).Msg("cannot look for the network namespaces of pods: give this process the node's proc file system (capture.proc) and the capability SYS_PTRACE")
+	if c.lookedFor(err) {
+		c.p.log.Error().Err(err).Msg("cannot look for the network namespaces of pods: " + procRemedy)
 	}
 	for uid, s := range found {
 		out[uid] = place{ns: s.Namespace, sandbox: s}
@@ -73,6 +69,21 @@ func (c *captures) find(look map[string]bool) map[string]place {
 		look[uid] = true
 	}
 	return out
+}
+
+const procRemedy = "give this process the node's proc file system (capture.proc) and the capability SYS_PTRACE"
+
+// lookedFor notes how it went, and reports whether that is a failure that was not known.
+func (c *captures) lookedFor(err error) (news bool) {
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	news = why != "" && why != c.unfound
+	c.unfound = why
+	return news
 }
 
 // single leaves out workloads whose namespace another one that is to be entered now has as well: whose connections

@@ -31,7 +31,7 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 		Pending: p.pending(), Problems: slices.Concat(p.own.findings(), p.watcher.Status().Findings())}
 	if p.captures != nil {
 		n := len(p.captures.list())
-		s.Captured = &n
+		s.Captured, s.Uncaptured = &n, p.captures.lacking(p.podName)
 	}
 	followed := map[string]bool{}
 	if p.stream != nil && p.view.reports {

@@ -25,6 +25,7 @@ type checkedCluster struct {
 	byHand    []string // networks of known whose addresses link was given
 	roots     []*x509.Certificate
 	installed []installedAs // how the chart was
+	captures  bool          // so that node proxies capture
 	gateways  bool          // there is their Deployment, or it could not be asked for
 	// addresses are where its gateways are dialled now, as far as it says itself.
 	addresses []string
@@ -46,6 +47,8 @@ func (c *checkup) cluster(ctx context.Context, k kubectl, chart string) (*checke
 		func() error { return c.known(ctx, x, p) },
 		func() error { return c.rootMap(ctx, x, p) },
 		func() error { return c.workloads(ctx, x, p) },
+		func() error { return c.leftOut(ctx, x, p) },
+		func() error { return c.capturing(ctx, x, p) },
 		func() error { return c.objects(ctx, p, x.where, time.Now()) },
 		func() error { return c.rights(ctx, p, x.where) },
 		func() error { return c.address(ctx, x, p) })

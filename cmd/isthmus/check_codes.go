@@ -43,6 +43,8 @@ var (
 	checkInstalled = checkCode{"ISTH-114", phaseInstall, "the chart was installed with the network and trust domain of the link card", "{helm} upgrade {release} {chart} --reuse-values --set network=NETWORK,trustDomain=DOMAIN # with those of the card; where the card is wrong, isthmus init with --replace"}
 	checkKinds     = checkCode{"ISTH-115", phaseInstall, "the cluster has the kinds ServiceExport and ServiceImport, without which services of other networks have no address", "{helm} install isthmus-crds {chart}-crds"}
 	checkAllowed   = checkCode{"ISTH-116", phaseRun, "who runs check may read what it needs", "have them given to you: docs/kubernetes/operator.yaml has them all, and docs/rights.md what for"}
+	checkLeftOut   = checkCode{"ISTH-117", phaseRun, "no pod that would be in the mesh is left out of capture because it is in the network of its node (hostNetwork)", "let it run on the pod network; or write the label istio.io/dataplane-mode: none into its template, and it is not named any more"}
+	checkCapture   = checkCode{"ISTH-118", phaseRun, "each node captures its pods, where the chart was installed to capture", "what is named: nf_tables of the kernel, or the rights of node proxies (docs/rights.md, On a node); {kubectl} logs POD # of the node proxy"}
 	checkName      = checkCode{"ISTH-201", phaseLink, "both clusters have names of their own", "make one of the networks anew with another name: isthmus init --network"}
 	checkDomain    = checkCode{"ISTH-202", phaseLink, "both clusters have trust domains of their own, or one root", "if they are not one and the same administration, make one of them anew with isthmus init --trust-domain"}
 	checkLinked    = checkCode{"ISTH-203", phaseLink, "the cluster knows the other's network", "isthmus link --contexts {contexts} --apply"}
@@ -61,7 +63,7 @@ var (
 
 // checkCodes are all, in their order.
 var checkCodes = []checkCode{checkConfig, checkValues, checkNamespace, checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks, checkForward, checkObjects, checkExports, checkRollouts, checkRights,
-	checkInstalled, checkKinds, checkAllowed, checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels}
+	checkInstalled, checkKinds, checkAllowed, checkLeftOut, checkCapture, checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels}
 
 // Levels of a checked thing.
 const (

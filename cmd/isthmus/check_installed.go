@@ -67,12 +67,14 @@ func (c *checkup) chartOf(ctx context.Context, x *checkedCluster, p *place) erro
 		config := struct {
 			Network     string
 			TrustDomain string `yaml:"trustDomain"`
+			Capture     struct{ Scope string }
 		}{TrustDomain: "cluster.local"}
 		if err := yaml.Unmarshal([]byte(m.Data[kind+".yaml"]), &config); err != nil || config.Network == "" {
 			continue // the program says so, and does not become ready
 		}
 		p.release = m.Metadata.Annotations["meta.helm.sh/release-name"]
 		p.network, p.domain = config.Network, config.TrustDomain
+		x.captures = x.captures || slices.Contains(scopesThatCapture, config.Capture.Scope)
 		x.installed = append(x.installed, installedAs{"isthmus-" + kind, config.Network, config.TrustDomain})
 	}
 	return nil

@@ -107,7 +107,7 @@ func TestRightsOfThePageAreEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chart, err := filepath.Abs("../../helm/testdata/smallest.golden.yaml")
+	chart, err := filepath.Abs("../../helm/testdata/capture.golden.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,10 +128,20 @@ func TestRightsOfThePageAreEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for name, host := range map[string]bool{"on-its-node": true, "on-the-pod-network": false} {
+		if _, err := c.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"istio.io/dataplane-mode": "ambient"}},
+			Spec: corev1.PodSpec{HostNetwork: host, Containers: []corev1.Container{{Name: "app", Image: "localhost/app:v1"}}}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const leftOut = "pod default/on-its-node\n"
 	const why = `isthmus-gateway-1: ImagePullBackOff: image "localhost/isthmus-gateway:v1": not found`
 	out, code := op.shell(t, "isthmus check --contexts test"+viewer)
 	if refused := finding(out, "ISTH-116"); code != 1 || strings.Count(refused, "may not") != 1 || !strings.Contains(refused, `"vera" may not get secrets in namespace isthmus-system: not checked: ISTH-102`) || !strings.Contains(out, why) || !strings.Contains(out, "✓ ISTH-113") || !strings.Contains(out, "✓ ISTH-114") {
 		t.Errorf("for a viewer check exits with %d:\n%s", code, out)
+	}
+	if found := finding(out, "ISTH-117"); !strings.Contains(found, leftOut) || strings.Contains(found, "on-the-pod-network") {
+		t.Errorf("of pods that are left out it says %q, want %q:\n%s", found, leftOut, out)
 	}
 	out, code = op.shell(t, "isthmus check --contexts test"+operator)
 	if code != 1 || !strings.Contains(out, "✓ ISTH-116") || !strings.Contains(out, "✓ ISTH-102") || !strings.Contains(out, why) {

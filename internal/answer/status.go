@@ -27,6 +27,8 @@ type Status struct {
 	Local []standing.Out `json:"local"`
 	// Captured is how many pods of its node a node proxy captures; nil: it is told to capture none.
 	Captured *int `json:"captured,omitempty"`
+	// Uncaptured is why pods of its node are not captured; it is among Problems too.
+	Uncaptured []string `json:"uncaptured,omitempty"`
 	// Heard are the gateways of all networks, as a gateway hears them.
 	Heard []Heard `json:"heard,omitempty"`
 	// Keys are those by which a gateway's network is known.

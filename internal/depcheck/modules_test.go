@@ -145,6 +145,7 @@ var modules = map[string]why{
 		"github.com/spf13/pflag":         "names of flags and what is wrong with one, which cobra takes from it",
 		"github.com/spiffe/go-spiffe/v2": "the type of an identity",
 		"go.yaml.in/yaml/v3":             "reads what helm renders, and the addresses of gateways",
+		"golang.org/x/sync":              "node proxies that are asked at once",
 	},
 
 	"integration/kubernetes/node": {"golang.org/x/sys": "mounts of a node that only tests have"},
