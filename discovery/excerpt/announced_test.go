@@ -59,3 +59,28 @@ func TestAnAddressThatThisNodeAnnouncesIsNewerThanTheOneThatWasTold(t *testing.T
 		t.Errorf("%v is kept", h.announced)
 	}
 }
+
+// What was announced of a pod ends with it, also where no gateway says that it has gone but one that leads does not list it.
+func TestAnAnnouncementEndsWithItsPod(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	v, _ := cluster(1)
+	pod := localPod("w", nil)
+	p := pod.Record.(discovery.Workload)
+	p.Addresses, p.Services, p.Scheduled = nil, nil, true
+	pod.Record = p
+	without := NewIndex(modelNetwork, v.snap)
+	v.apply(pod)
+	h, node := NewHeld(modelNetwork, modelNode, "cluster.local"), newView()
+	h.Lead("a")
+	told(t, NewIndex(modelNetwork, v.snap).Add(modelNode, nil, func() {}), h, node, now)
+	node.apply(h.Announce("w", []netip.Addr{netip.MustParseAddr("10.9.9.2")})...)
+	if node.snap.Workload("w") == nil {
+		t.Fatal("the pod is not there")
+	}
+	h.Lead("b")
+	told(t, without.Add(modelNode, nil, func() {}), h, node, now)
+	node.apply(h.Settle(now.Add(LongDoubt))...)
+	if node.snap.Workload("w") != nil || len(h.announced) > 0 {
+		t.Errorf("the pod is %+v, and announced is %v", node.snap.Workload("w"), h.announced)
+	}
+}

@@ -104,6 +104,7 @@ func (h *Held) withdraw(uid string, now time.Time) {
 		h.withdrawn[uid] = now
 	}
 	h.dropPod(uid)
+	delete(h.announced, uid)
 }
 
 // sweep drops those of the touched that nothing needs any more, and services that nobody

@@ -206,6 +206,7 @@ func (h *Held) Settle(now time.Time) []discovery.Change {
 		switch x.kind {
 		case discovery.KindWorkload:
 			h.dropPod(x.name)
+			delete(h.announced, x.name)
 		case discovery.KindService:
 			h.dropService(x.name)
 		case discovery.KindPolicy:
