@@ -9,12 +9,15 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // node is a Node that answers Add with what add says.
@@ -158,6 +161,80 @@ func TestOddRequests(t *testing.T) {
 			t.Fatalf("%d descriptors, want %d", descriptors(t), open+2)
 		}
 	}
+}
+
+// Who is not root cannot connect; and who could, by a mode that somebody has changed, is not heard.
+func TestOnlyRootIsHeard(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("it takes root to be somebody else")
+	}
+	dir, err := os.MkdirTemp("", "cnisocket") // not t.TempDir, which only root may search
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	must(t, os.Chmod(dir, 0o755))
+	path := filepath.Join(dir, "cni.sock")
+	n := &node{}
+	var failed atomic.Int64
+	stop := listening(t, path, n, func(error) { failed.Add(1) })
+	if c, err := asNobody(path); !errors.Is(err, syscall.EACCES) {
+		t.Errorf("somebody else connects: %v, %v", c, err)
+	}
+	must(t, os.Chmod(path, 0o777))
+	says := func(message []byte) (Reply, error) {
+		c, err := asNobody(path)
+		must(t, err)
+		defer c.Close()
+		if message != nil {
+			c.Write(message) // it may have been sent away already
+		}
+		b := make([]byte, maxMessage)
+		k, err := c.Read(b)
+		if err != nil {
+			return Reply{}, err
+		}
+		return decodeReply(b[:k])
+	}
+	if got, err := says(nil); err != nil || got.Verdict != Refused || !strings.Contains(got.Reason, "of user 65534 has connected: only root may") {
+		t.Errorf("somebody else is answered %+v, %v", got, err)
+	}
+	r := request(Delete)
+	b, err := r.encode()
+	must(t, err)
+	if got, err := says(b); err == nil && got.Verdict != Refused { // a reset may overtake the reply
+		t.Errorf("the request of somebody else is answered %+v", got)
+	}
+	stop()
+	if n.deleted.Load() != 0 || failed.Load() != 2 {
+		t.Errorf("%d requests were done and %d reported, want 0 and 2", n.deleted.Load(), failed.Load())
+	}
+}
+
+// asNobody connects as user 65534.
+func asNobody(path string) (net.Conn, error) {
+	type opened struct {
+		fd  int
+		err error
+	}
+	out := make(chan opened)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine, and nobody else becomes that user
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); e != 0 { // of this thread alone
+				err = e
+			} else {
+				err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+			}
+		}
+		out <- opened{fd, err}
+	}()
+	o := <-out
+	f := os.NewFile(uintptr(o.fd), path)
+	defer f.Close()
+	if o.err != nil {
+		return nil, o.err
+	}
+	return net.FileConn(f)
 }
 
 func descriptors(t *testing.T) int {
