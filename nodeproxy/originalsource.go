@@ -179,10 +179,16 @@ func (s *originalSource) dialer(client netip.Addr, own dialTCP) dialTCP {
 		if addr.Addr().Unmap() != s.h.address {
 			return own(ctx, addr, timeout)
 		}
+		began := time.Now()
 		conn, err := from(ctx, addr, timeout)
 		switch {
-		case err == nil || ctx.Err() != nil:
-			return conn, err
+		case err == nil:
+			return conn, nil
+		case ctx.Err() != nil: // the client has gone, maybe elsewhere, for it took so long
+			if time.Since(began) >= slowConnect {
+				s.c.p.running.Go(s.doubt)
+			}
+			return nil, err
 		case localfault.Is(err):
 			s.give(err)
 			return own(ctx, addr, timeout)
