@@ -112,23 +112,24 @@ func (c *checkup) capturing(ctx context.Context, x *checkedCluster, p *place) er
 	}
 	asked := slices.DeleteFunc(slices.Clone(pods.Items), func(o nodePod) bool { return !o.ready() })
 	wrong, unasked := askCaptures(ctx, p.k, asked)
-	alone := len(wrong) == 0
+	var unready []string
 	for _, o := range pods.Items {
 		if o.Spec.NodeName != "" && !served[o.Spec.NodeName] {
-			wrong = append(wrong, fmt.Sprintf("%s: its node proxy is not ready", &o))
+			unready = append(unready, fmt.Sprintf("%s: its node proxy is not ready", &o))
 		}
 	}
-	if len(wrong) == 0 {
-		if len(asked) > 0 {
-			c.add(checkCapture, x.where, checkWarning, firstOf(unasked))
-		}
-		return nil
+	if len(asked)+len(unready) == 0 {
+		return nil // that there is none is said already
+	}
+	level := checkWarning
+	if len(wrong) > 0 {
+		level = checkBad
 	}
 	var after []checkCode
-	if alone {
+	if len(wrong)+len(unasked) == 0 {
 		after = append(after, checkNodes)
 	}
-	c.add(checkCapture, x.where, checkBad, firstOf(append(wrong, unasked...)), after...)
+	c.add(checkCapture, x.where, level, firstOf(slices.Concat(wrong, unasked, unready)), after...)
 	return nil
 }
 

@@ -95,7 +95,7 @@ func TestCheckOfNodesThatCannotCapture(t *testing.T) {
 		"all do":           {"vips", []string{ready("np-1", "n-1", "True")}, []string{"✓ ISTH-118"}, []string{"n-1"}},
 		"one cannot":       {"all", []string{ready("np-1", "n-1", "True"), ready("np-2", "n-2", "True")}, []string{"✗ ISTH-118", "node n-2 (np-2): pod demo/shop is not captured: set nftables rules: this kernel needs nf_tables\n", "docs/rights.md"}, []string{"n-1"}},
 		"one is without":   {"vips", []string{ready("np-1", "n-1", "True"), ready("np-3", "n-3", "True")}, []string{"✗ ISTH-118", "node n-3 (np-3): it captures nothing"}, []string{"n-1"}},
-		"one is not ready": {"vips", []string{ready("np-1", "n-1", "True"), ready("np-2", "n-2", "False")}, []string{"✗ ISTH-118", "node n-2 (np-2): its node proxy is not ready"}, []string{"n-1", "nftables"}},
+		"one is not ready": {"vips", []string{ready("np-1", "n-1", "True"), ready("np-2", "n-2", "False")}, []string{"! ISTH-118", "node n-2 (np-2): its node proxy is not ready"}, []string{"n-1", "nftables"}},
 		"its next one is":  {"vips", []string{ready("np-1", "n-1", "True"), ready("np-2", "n-1", "False")}, []string{"✓ ISTH-118"}, []string{"np-2"}},
 		"cannot be asked":  {"vips", []string{ready("np-1", "n-1", "True"), ready("np-4", "n-4", "True")}, []string{"! ISTH-118", "node n-4 (np-4) cannot be asked: ", "unable to forward"}, []string{"n-1"}},
 		"nobody captures":  {"off", []string{ready("np-2", "n-2", "True")}, nil, []string{"ISTH-118"}},
