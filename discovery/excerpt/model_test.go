@@ -585,9 +585,9 @@ func (w *world) step(pods, services, uid int) (next int) {
 // has what it needs of the cluster, and nothing else; and when another gateway leads, that
 // takes nothing away that any gateway still lists.
 func TestANodeProxyHasWhatItNeedsWhateverHappens(t *testing.T) {
-	seeds := 1000
+	seeds := manySeeds
 	if testing.Short() {
-		seeds = 300
+		seeds = min(seeds, 300)
 	}
 	for seed := range seeds {
 		w := newWorld(t, uint64(seed))

@@ -180,9 +180,9 @@ func (w *world) checkCurrent() {
 // Under random schedules of gateways of different lag no policy goes back at a node proxy, and one that is current is
 // believed; also one that says less than before, as after its API server was restored, in the end.
 func TestNoPolicyGoesBack(t *testing.T) {
-	seeds := 1000
+	seeds := manySeeds
 	if testing.Short() {
-		seeds = 300
+		seeds = min(seeds, 300)
 	}
 	for seed := range seeds {
 		w := newWorld(t, uint64(seed))
