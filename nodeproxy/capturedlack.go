@@ -43,7 +43,7 @@ func (c *captures) fail(uid string, err error) {
 	l.again = now.Add(enterAgain.Next(l.tries))
 	c.mu.Unlock()
 	if news && !errors.Is(err, os.ErrNotExist) {
-		c.p.log.Error().Str("workload", uid).Err(err).Msg("cannot capture a local pod: its connections to the mesh are refused")
+		c.p.log.Error().Str("workload", uid).Err(err).Msg("cannot capture a local pod: it reaches nothing of the mesh")
 	}
 }
 

@@ -57,7 +57,7 @@ func (c Capture) check(v *strictyaml.Check) {
 			v.Fail("capture.namespaces", "%q: nothing is captured: set capture.scope to %s or %s, or leave it out", c.Namespaces[0].Workload, CaptureVIPs, CaptureAll)
 		}
 		if c.CNISocket != "" {
-			v.Fail("capture.cniSocket", "%q: nothing is captured: set capture.scope to %s, or leave it out", c.CNISocket, CaptureVIPs)
+			v.Fail("capture.cniSocket", "%q: nothing is captured: set capture.scope to %s or %s, or leave it out", c.CNISocket, CaptureVIPs, CaptureAll)
 		}
 		return
 	case CaptureVIPs, CaptureAll, CaptureRelease:

@@ -292,5 +292,5 @@ func unused(captured *int) string {
 	case *captured == 0:
 		return "no pod of this node is captured, and none uses a service: those of the mesh are, when they run here; hostNetwork pods never are\n"
 	}
-	return fmt.Sprintf("%d of the pods of this node are captured, and none has asked for a service yet: call one from such a pod, as by curl http://SERVICE.NAMESPACE.mesh.internal/\n", *captured)
+	return fmt.Sprintf("captured pods of this node: %d; none has asked for a service yet: call one from such a pod, as by curl http://SERVICE.NAMESPACE.mesh.internal/\n", *captured)
 }

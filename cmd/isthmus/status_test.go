@@ -109,7 +109,7 @@ func TestStatusOfNothingSaysSoAndOfNoGatewayIsAFinding(t *testing.T) {
 		{answer.Status{Process: "gateway g", Network: "east"}, exitOK, []string{"no pod of network east serves anything"}},
 		{answer.Status{Process: "node proxy n", Network: "east"}, exitOK, []string{"no pod of this node uses a service"}},
 		{answer.Status{Process: "node proxy n", Network: "east", Captured: new(0)}, exitOK, []string{"no pod of this node is captured", "hostNetwork"}},
-		{answer.Status{Process: "node proxy n", Network: "east", Captured: new(3)}, exitOK, []string{"3 of the pods of this node are captured", "SERVICE.NAMESPACE.mesh.internal"}},
+		{answer.Status{Process: "node proxy n", Network: "east", Captured: new(3)}, exitOK, []string{"captured pods of this node: 3", "SERVICE.NAMESPACE.mesh.internal"}},
 		{answer.Status{Process: "node proxy n", Network: "east", Detached: true}, exitFinding, []string{"no gateway of network east"}},
 		{answer.Status{Problems: []string{"a: b\nc: d\x1b"}}, exitFinding, []string{"problem: a: b\n    \"c: d\\x1b\"\n"}},
 		{answer.Status{Network: "west", Keys: []answer.Key{{Fingerprint: "f1", Signs: true}, {Fingerprint: "f2"}}}, exitOK, []string{"keys of network west: f1 signs, f2 listed\n"}},
