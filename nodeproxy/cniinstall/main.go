@@ -50,6 +50,12 @@ func (n *Node) parse(args []string, out io.Writer) (func(context.Context) error,
 	if len(args) == 0 {
 		return nil, errors.New("say what to do: install, or uninstall; as a plugin it is run by a container runtime (CNI_COMMAND)")
 	}
+	switch args[0] {
+	case "help", "-h", "-help", "--help":
+		fmt.Fprintln(out, "isthmus-cni install keeps the plugin on this node until it is stopped, and isthmus-cni uninstall keeps it off; without\narguments it is the plugin, which a container runtime runs.")
+		f.Usage()
+		return nil, flag.ErrHelp
+	}
 	if err := f.Parse(args[1:]); err != nil {
 		return nil, err
 	}
