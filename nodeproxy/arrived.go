@@ -121,7 +121,7 @@ func (a *arrival) declares() (service string, port uint16) {
 // they cannot forbid: as with ztunnel.
 func (a *arrival) ask() policy.Decision {
 	var d policy.Decision
-	if a.permit, d = a.h.in.permits.ask(nobodyProven{a.conn}, a.pod, a.to.Port()); a.permit != nil {
+	if a.permit, d = a.h.in.permits.ask(nobodyProven{a.conn}, a.pod, a.to); a.permit != nil {
 		return d
 	}
 	own, err := a.p.captures.node.has(a.from, a.to)

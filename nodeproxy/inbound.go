@@ -231,7 +231,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, a access, o
 		a.service = svc.Hostname
 		a.port = servicePort(svc, w, target)
 	}
-	permit, decision := in.permits.ask(req.Session, w, target)
+	permit, decision := in.permits.ask(req.Session, w, netip.AddrPortFrom(w.Addresses[0], target)) // where the witness dials it
 	if permit == nil {
 		a.deny(req, w.Endpoint, decision)
 		return false

@@ -31,10 +31,9 @@ type permits struct {
 }
 
 // judgement is what some policies say of connections to the workload. It is another one only when the
-// workload's policies are, or its address.
+// workload's policies are.
 type judgement struct {
-	address netip.Addr
-	rules   *policy.Effective
+	rules *policy.Effective
 
 	mu    sync.Mutex
 	known map[policy.Connection]policy.Decision // nil: rules are few
@@ -51,7 +50,7 @@ const (
 type permit struct {
 	of      *permits
 	session peered
-	target  uint16
+	to      netip.AddrPort // of the application; a pod has several addresses
 
 	// Under of.mu.
 	by     *judgement         // that allows it; nil: nobody has decided yet
@@ -69,15 +68,15 @@ func newPermits(uid string, store *discovery.Store) *permits {
 	return &permits{uid: uid, store: store, held: map[*permit]struct{}{}}
 }
 
-// ask says whether a connection that came over session may reach target of pod. If it may,
+// ask says whether a connection that came over session may reach the application of pod at to. If it may,
 // the permit tells when that is over.
-func (s *permits) ask(session peered, pod *mesh.Workload, target uint16) (*permit, policy.Decision) {
-	p := &permit{of: s, session: session, target: target}
+func (s *permits) ask(session peered, pod *mesh.Workload, to netip.AddrPort) (*permit, policy.Decision) {
+	p := &permit{of: s, session: session, to: to}
 	s.mu.Lock()
 	s.held[p] = struct{}{} // before the snapshot is read: whoever revises for a later one finds it
 	j := s.judge(pod)
 	s.mu.Unlock()
-	d := j.decide(j.asked(p))
+	d := j.decide(p.asked())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p.denied != nil { // by a later one
@@ -102,8 +101,8 @@ func (s *permits) judge(otherwise *mesh.Workload) *judgement {
 		return s.last
 	}
 	s.set, s.pod = snap.Policies(), pod
-	j := &judgement{address: pod.Addresses[0], rules: s.set.For(policy.Workload{Namespace: pod.Namespace, Labels: pod.Labels})}
-	if s.last != nil && s.last.address == j.address && s.last.rules.Same(j.rules) {
+	j := &judgement{rules: s.set.For(policy.Workload{Namespace: pod.Namespace, Labels: pod.Labels})}
+	if s.last != nil && s.last.rules.Same(j.rules) {
 		return s.last
 	}
 	if len(j.rules.Authorizations()) >= manyPolicies {
@@ -113,9 +112,9 @@ func (s *permits) judge(otherwise *mesh.Workload) *judgement {
 	return j
 }
 
-// asked is what policies are asked about p.
-func (j *judgement) asked(p *permit) policy.Connection {
-	return policy.Connection{Source: p.session.Peer().ID, From: addrPort(p.session.RemoteAddr()).Addr(), Destination: netip.AddrPortFrom(j.address, p.target)}
+// asked is what policies are asked about it.
+func (p *permit) asked() policy.Connection {
+	return policy.Connection{Source: p.session.Peer().ID, From: addrPort(p.session.RemoteAddr()).Addr(), Destination: p.to}
 }
 
 // decide is Decide of the rules.
@@ -163,7 +162,7 @@ func (s *permits) revise() (ended int) {
 		for some := range slices.Chunk(due, reviseAtOnce) {
 			judged := make([]policy.Decision, len(some))
 			for i, p := range some {
-				c := j.asked(p)
+				c := p.asked()
 				d, known := decisions[c]
 				if !known {
 					d = j.rules.Decide(c)

@@ -34,7 +34,7 @@ func BenchmarkAsk(b *testing.B) {
 			i := 0
 			b.ReportAllocs()
 			for b.Loop() {
-				if p, _ := s.ask(peers[i%8], pod, 8080); p != nil {
+				if p, _ := s.ask(peers[i%8], pod, madeApp); p != nil {
 					p.end()
 				}
 				i++

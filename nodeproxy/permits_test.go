@@ -23,7 +23,10 @@ type madePeer struct{ id spiffeid.ID }
 func (m madePeer) Peer() hbone.Peer     { return hbone.Peer{ID: m.id} }
 func (m madePeer) RemoteAddr() net.Addr { return madeAddress }
 
-var madeAddress = &net.TCPAddr{IP: net.IPv4(10, 0, 0, 9), Port: 1}
+var (
+	madeAddress = &net.TCPAddr{IP: net.IPv4(10, 0, 0, 9), Port: 1}
+	madeApp     = netip.MustParseAddrPort("10.0.0.1:8080")
+)
 
 // madeConnection counts how often it was cut.
 type madeConnection struct {
@@ -44,7 +47,7 @@ func TestRevisionAsksOnceForEachClient(t *testing.T) {
 	s := newPermits("pod", store)
 	const connections = 2000
 	for i := range connections {
-		s.ask(madePeer{spiffeid.RequireFromString(fmt.Sprintf("spiffe://cluster.local/ns/demo/sa/client-%d", i%4))}, pod, 8080)
+		s.ask(madePeer{spiffeid.RequireFromString(fmt.Sprintf("spiffe://cluster.local/ns/demo/sa/client-%d", i%4))}, pod, madeApp)
 	}
 	deny := &policy.Authorization{Metadata: policy.Metadata{Namespace: "demo", Called: "deny"}, Action: policy.Deny}
 	if n := testing.AllocsPerRun(5, func() { // each decision takes some
@@ -97,7 +100,7 @@ func TestPermitsFollowPolicies(t *testing.T) {
 				store.Swap(edit.Snapshot(store.Current().Revision + 1))
 			case 1, 2:
 				i := r.IntN(len(clients))
-				p, d := s.ask(clients[i], pod, 8080)
+				p, d := s.ask(clients[i], pod, madeApp)
 				if (p != nil) != d.Allowed() || d.Allowed() == denied[i] {
 					t.Fatalf("seed %d, step %d: client %d is answered %s, denied = %v", seed, step, i, d, denied[i])
 				}
@@ -192,7 +195,7 @@ func TestPermitsFollowPoliciesAtOnce(t *testing.T) {
 			all.Go(func() {
 				r := rand.New(rand.NewPCG(seed, uint64(i+1)))
 				for range rounds {
-					p, d := s.ask(id(i), pod, 8080)
+					p, d := s.ask(id(i), pod, madeApp)
 					if p == nil && (i == 0 || d.Allowed()) {
 						t.Errorf("client %d is answered %s", i, d)
 					}
@@ -241,7 +244,7 @@ func TestAPolicyOfOthersJudgesNobody(t *testing.T) {
 	store := &discovery.Store{}
 	store.Swap(mesh.NewSnapshot(1, mesh.Parts{Workloads: []*mesh.Workload{pod}}))
 	s := newPermits("pod", store)
-	p, _ := s.ask(madePeer{spiffeid.RequireFromString("spiffe://cluster.local/ns/demo/sa/a")}, pod, 8080)
+	p, _ := s.ask(madePeer{spiffeid.RequireFromString("spiffe://cluster.local/ns/demo/sa/a")}, pod, madeApp)
 	by := p.by
 	for _, ns := range []string{"other", "demo"} {
 		edit := store.Current().Edit()
