@@ -82,6 +82,25 @@ func (r *plainRelay) ending(ctx context.Context) string {
 	return resultServerReset
 }
 
+// lastWordsWithin bounds how long what a side has sent before it reset takes to go to the other one.
+const lastWordsWithin = 10 * time.Second
+
+// leave reports whether the other direction ends the connection, when h.to does not take any more because it was
+// reset: who answers and closes before it has read everything has its answer read, as without us.
+func (h *plainHalf) leave(err error) bool {
+	if !appClosed(h.to) {
+		return false
+	}
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	if h.r.by != nil || h.other.ended.Load() {
+		return false
+	}
+	h.r.by, h.r.what = h.to, err
+	h.from.SetWriteDeadline(time.Now().Add(lastWordsWithin))
+	return true
+}
+
 // fail ends both directions, as a side has.
 func (r *plainRelay) fail(by *net.TCPConn, err error) {
 	r.mu.Lock()
@@ -105,15 +124,23 @@ type plainHalf struct {
 func (h *plainHalf) pump() {
 	by, err := h.move()
 	if err != io.EOF {
-		h.r.fail(by, err)
+		if by == h.from || !h.leave(err) {
+			h.r.fail(by, err)
+		}
 		return
 	}
 	h.r.mu.Lock() // one of the two is the second
 	h.ended.Store(true)
-	second := h.other.ended.Load()
+	second, left := h.other.ended.Load(), h.r.by != nil
 	h.r.mu.Unlock()
+	if left { // by the other direction, to this one
+		h.r.cut()
+		return
+	}
 	if err := h.to.CloseWrite(); err != nil {
-		h.r.fail(h.to, err)
+		if !h.leave(err) {
+			h.r.fail(h.to, err)
+		}
 		return
 	}
 	if second {
@@ -156,6 +183,8 @@ func (h *plainHalf) move() (by *net.TCPConn, err error) {
 			return h.from, err
 		case errno != nil:
 			return h.from, fmt.Errorf("read from %v: %w", h.from.RemoteAddr(), errno)
+		case n == 0 && appClosed(h.from) && !h.other.ended.Load(): // a write of the other direction has taken the error
+			return h.from, fmt.Errorf("read from %v: %w", h.from.RemoteAddr(), syscall.ECONNRESET)
 		case n == 0:
 			return nil, io.EOF
 		}
