@@ -160,6 +160,9 @@ func (c *captures) revise(ctx context.Context) (missing, found bool) {
 }
 
 func (c *captures) get(uid string) *captured {
+	if c == nil {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.held[uid]

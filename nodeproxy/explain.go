@@ -65,10 +65,15 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	if d, err := p.view.Resolve(snap, flow, now); err != nil {
 		err = p.because(snap, flow, err)
 		e.Refused = err.Error()
+		e.PassedOn = p.passedOn(from.UID, host, port)
 		if re, ok := errors.AsType[*route.Error](err); ok && re.Kind == route.UnknownService {
 			e.Refused += ": " + strictyaml.Suggest(host, hostnames(snap))
 		}
 	} else {
+		if e.PassedOn = p.passedOn(from.UID, host, port); e.PassedOn != "" {
+			admin.Answer(w, http.StatusOK, e)
+			return
+		}
 		e.Candidates = p.view.Explain(d, now)
 		e.Unasked = p.unasked(d.Plan())
 		for i := range e.Candidates {

@@ -3,6 +3,7 @@ package nodeproxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // passTimeout is the longest connect to somebody whom the mesh does not know: ztunnel's.
@@ -55,6 +58,36 @@ func (p *Proxy) knows(uid string, to netip.AddrPort) bool {
 	}
 	plan := d.Plan()
 	return plan.Direct == nil || !plan.Direct.Plain
+}
+
+// passedOn is why a captured pod's connection to an address is passed on as it is; empty if it is not.
+func (p *Proxy) passedOn(uid, host string, port uint16) string {
+	to, err := netip.ParseAddr(host)
+	h := p.captures.get(uid)
+	if err != nil || !p.cfg.Capture.all() || h == nil || p.captures.leads(h, to.Unmap()) || p.knows(uid, netip.AddrPortFrom(to.Unmap(), port)) {
+		return ""
+	}
+	snap := p.store.Current()
+	if w := snap.WorkloadAt(p.cfg.Network, to.Unmap()); w != nil && w.Plain {
+		return "no node proxy accepts tunnels for pod " + p.podName(w.UID)
+	}
+	if s := snap.ServiceAt(to.Unmap()); s != nil {
+		return "service " + s.Hostname + " has no pod on that port that the mesh reaches from here"
+	}
+	return "discovery knows nobody at " + host
+}
+
+// unguarded lists the pods of this node of which a policy demands mutual TLS, and to which plain text goes past it.
+func (p *Proxy) unguarded(snap *mesh.Snapshot) (list []string) {
+	if p.cfg.Capture.all() {
+		return nil // what is not captured is a problem
+	}
+	for _, w := range p.locals() {
+		if who := snap.Policies().For(policy.Workload{Namespace: w.Namespace, Labels: w.Labels}).Demands(); who != (policy.Name{}) {
+			list = append(list, fmt.Sprintf("pod %s: %s is STRICT, and plain text goes past the node proxy", p.podName(w.UID), who))
+		}
+	}
+	return list
 }
 
 // passOn takes one application connection to where it was to go, as it is, from the pod's own network namespace. It

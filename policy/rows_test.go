@@ -75,6 +75,27 @@ func TestWhatZtunnelDecides(t *testing.T) {
 	}
 }
 
+func TestWhoDemandsMutualTLS(t *testing.T) {
+	pa := func(name string, s Selector, mode Mode, ports map[uint16]Mode) *PeerAuthentication {
+		return &PeerAuthentication{Metadata: Metadata{Namespace: "demo", Called: name}, Selector: s, Mode: mode, Ports: ports}
+	}
+	web := Selector{"app": "web"}
+	for want, list := range map[string][]Object{
+		"":                            {pa("a", nil, Permissive, nil), &Authorization{Metadata: Metadata{Namespace: "demo", Called: "allow"}}},
+		"PeerAuthentication demo/all": {pa("all", nil, Strict, nil), pa("other", Selector{"app": "other"}, Permissive, nil)},
+		"PeerAuthentication demo/web": {pa("all", nil, Permissive, nil), pa("web", web, Strict, map[uint16]Mode{80: Permissive})},
+		"PeerAuthentication demo/one": {pa("all", nil, Disable, nil), pa("one", web, Permissive, map[uint16]Mode{80: Strict, 81: Permissive})},
+	} {
+		if got := NewSet("root", list).For(Workload{Namespace: "demo", Labels: web}).Demands(); got.String() != want {
+			t.Errorf("%v demand mutual TLS by %q, want %q", list, got, want)
+		}
+	}
+	loose := []Object{pa("all", nil, Strict, nil), pa("web", web, Permissive, nil)}
+	if got := NewSet("root", loose).For(Workload{Namespace: "demo", Labels: web}).Demands(); got != (Name{}) {
+		t.Errorf("what is PERMISSIVE demands mutual TLS by %s", got)
+	}
+}
+
 func is[T any](values ...T) Field[T] { return Field[T]{Is: values} }
 
 func TestADecisionNamesAFewPolicies(t *testing.T) {

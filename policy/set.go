@@ -261,6 +261,21 @@ func (e *Effective) mode(port uint16) (Mode, Name) {
 	return Permissive, Name{}
 }
 
+// Demands names the PeerAuthentication by which plain text is denied, on all ports or some; none if nobody does.
+func (e *Effective) Demands() Name {
+	ports := []uint16{0} // nobody's: the mode of the object
+	for _, p := range e.modes {
+		ports = slices.AppendSeq(ports, maps.Keys(p.Ports))
+	}
+	slices.Sort(ports)
+	for _, port := range ports {
+		if mode, who := e.mode(port); mode == Strict {
+			return who
+		}
+	}
+	return Name{}
+}
+
 // DryRun returns the decisions that policies in dry run would make about c, if they were the only
 // ones: those that match.
 func (e *Effective) DryRun(c Connection) (out []Decision) {

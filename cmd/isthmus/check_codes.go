@@ -59,11 +59,12 @@ var (
 	checkAttached  = checkCode{"ISTH-306", phaseRun, "the node proxy has a health stream to a gateway of its network", "see its log for why gateways refuse it, and whether its network's gateways run"}
 	checkReachable = checkCode{"ISTH-307", phaseRun, "the gateways that it needs take its connections", "see the last error, which is named: address, firewall or certificate; docs/operations.md, What status and explain say, has each reason"}
 	checkTunnels   = checkCode{"ISTH-308", phaseRun, "the gateway opens a tunnel to the gateways of each other network, at each address", "what is named: an address, a firewall, a certificate or its trust domain; isthmus link again if it has changed"}
+	checkGuarded   = checkCode{"ISTH-309", phaseRun, "plain text comes to the node proxy where a policy demands mutual TLS", "capture.scope: all (nodeProxy.capture.scope=all of the chart), or keep plain text from these pods by a NetworkPolicy: docs/security.md, Policies"}
 )
 
 // checkCodes are all, in their order.
 var checkCodes = []checkCode{checkConfig, checkValues, checkNamespace, checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks, checkForward, checkObjects, checkExports, checkRollouts, checkRights,
-	checkInstalled, checkKinds, checkAllowed, checkLeftOut, checkCapture, checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels}
+	checkInstalled, checkKinds, checkAllowed, checkLeftOut, checkCapture, checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels, checkGuarded}
 
 // Levels of a checked thing.
 const (

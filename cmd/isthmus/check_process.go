@@ -124,6 +124,7 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 			}
 		}
 		c.add(checkAttached, where, checkBad, found)
+		c.add(checkGuarded, where, checkWarning, items(s.Unguarded))
 	}
 	var out []string
 	for _, g := range s.Gateways {

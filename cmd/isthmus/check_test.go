@@ -51,6 +51,7 @@ func TestCheckOfAProcess(t *testing.T) {
 		"ISTH-304": func(s *answer.Status) { s.Problems = []string{"services[0]: odd"} },
 		"ISTH-305": func(s *answer.Status) { s.Heard[0].Phase = "silent" },
 		"ISTH-306": func(s *answer.Status) { s.Process, s.Detached = "node proxy east-1", true },
+		"ISTH-309": func(s *answer.Status) { s.Process, s.Unguarded = "node proxy east-1", []string{"pod demo/web"} },
 		"ISTH-307": func(s *answer.Status) {
 			s.Gateways = []answer.Gateway{{Network: "west", Name: "gw-1", Error: "refused"}}
 		},

@@ -110,6 +110,8 @@ func (x *explained) text() string {
 		fmt.Fprintf(&b, "%s on network %s:\n", e.Process, e.Network)
 		if e.NotCarried {
 			b.WriteString("  does not carry this service\n")
+		} else if e.PassedOn != "" {
+			fmt.Fprintf(&b, "  passed on in plain TCP to where it was to go: %s\n", plain(e.PassedOn))
 		} else if e.Refused != "" {
 			fmt.Fprintf(&b, "  refused: %s\n", plain(e.Refused))
 		}

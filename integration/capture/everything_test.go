@@ -79,6 +79,7 @@ func (w *world) ends(from, to string) error {
 // What the mesh does not know goes where it was to go, as it is, in both families; and what it knows goes by the
 // mesh, also by the address of a pod.
 func TestAPodAllOfWhoseConnectionsAreCaptured(t *testing.T) {
+	t.Parallel()
 	w := newWorldAll(t)
 	w.serve(t, "gateway") // an outsider, beside
 	outsider := addresses["gateway"]
@@ -108,6 +109,13 @@ func TestAPodAllOfWhoseConnectionsAreCaptured(t *testing.T) {
 	}
 	w.line(t, "node-a", map[string]any{"direction": "outbound", "source": "shop-1", "workload": "shop-2", "peer": "spiffe://cluster.local/ns/demo/sa/basket", "plain": nil})
 	w.line(t, "node-a", map[string]any{"direction": "inbound", "workload": "shop-2", "peer": "spiffe://cluster.local/ns/demo/sa/shop", "target": 8080, "plain": nil})
+	for to, passed := range map[string]bool{outsider + ":8080": true, addresses["shop-2"] + ":8080": false, hello + ":80": false, taken + ":80": false, "240.240.77.77:80": false} {
+		b, err := w.Get("node-a", admin, "/explain?source=shop-1&destination="+to)
+		must(t, err)
+		if got := strings.Contains(string(b), `"passedOn":`); got != passed {
+			t.Errorf("explain says of %s: %s, want that it is passed on: %t", to, b, passed)
+		}
+	}
 	// Itself it reaches as ever.
 	for _, at := range []string{addresses["shop-1"], "127.0.0.1", v6(addresses["shop-1"]), "[::1]"} {
 		if _, err := w.call("shop-1", at+":8080"); err != nil {
@@ -160,6 +168,7 @@ workloads:
 
 // Others reach a pod in plain text as without us, and it sees who they are; but for the node proxy's own ports.
 func TestOthersReachACapturedPodInPlainText(t *testing.T) {
+	t.Parallel()
 	w := newWorldAll(t)
 	outsider := addresses["gateway"]
 	if text, err := w.call("gateway", addresses["shop-1"]+":8080"); err != nil || text != "shop-1 sees "+outsider {
@@ -196,6 +205,7 @@ func TestOthersReachACapturedPodInPlainText(t *testing.T) {
 // A pod that leaves the mesh and goes on is captured no more; what it has open goes on while it is drained, and then
 // nothing of ours is left.
 func TestAPodThatLeavesKeepsWhatIsOpen(t *testing.T) {
+	t.Parallel()
 	w := newWorldAll(t)
 	w.serve(t, "gateway")
 	outsider, app := addresses["gateway"]+":8080", addresses["shop-1"]+":8080"

@@ -29,6 +29,7 @@ const (
 // What comes in plain text has no identity: policies are asked all the same, also of what is open already, and the
 // node's own processes, as the kubelet with its probes, are never refused.
 func TestPoliciesHoldForPlainText(t *testing.T) {
+	t.Parallel()
 	w := newWorldAll(t)
 	app := addresses["shop-1"] + ":8080"
 	open, err := w.Dial("gateway", app)
@@ -74,6 +75,7 @@ func TestPoliciesHoldForPlainText(t *testing.T) {
 
 // The address of a node is not the node: what it masquerades for others is theirs.
 func TestWhatANodeMasqueradesIsNotItsOwn(t *testing.T) {
+	t.Parallel()
 	w := newWorldAll(t)
 	app := addresses["shop-1"] + ":8080"
 	must(t, w.In("node-a", func() error { return command("sysctl", "-qw", "net.ipv4.ip_forward=1") }))
@@ -94,8 +96,35 @@ func TestWhatANodeMasqueradesIsNotItsOwn(t *testing.T) {
 	}
 }
 
+// With virtual addresses alone STRICT does not keep plain text out, and the status says so.
+func TestPlainTextPastSTRICTIsSaid(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.write(t, "mesh.yaml", strict+mesh)
+	says := func(want bool) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			b, err := w.Get("node-a", admin, "/status")
+			must(t, err)
+			if strings.Contains(string(b), "pod shop-1: PeerAuthentication demo/mtls is STRICT") == want {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("the status says so: %t, want %t: %s", !want, want, b)
+			}
+		}
+	}
+	says(true)
+	if _, err := w.call("gateway", addresses["shop-1"]+":8080"); err != nil {
+		t.Errorf("plain text with scope vips: %v", err)
+	}
+	w.scope(t, "node-a", "all")
+	says(false)
+}
+
 // Without a node proxy nothing goes in or out past policies; the next one finds all as it was.
 func TestWithoutANodeProxyNothingPasses(t *testing.T) {
+	t.Parallel()
 	w := newWorldAll(t)
 	w.serve(t, "gateway")
 	must(t, w.nodes["node-a"].Stop(syscall.SIGKILL, 5*time.Second))
@@ -115,6 +144,7 @@ func TestWithoutANodeProxyNothingPasses(t *testing.T) {
 // One scope follows the other by a restart, or by two node proxies that overlap: what is open goes on, nothing that is
 // begun fails, and release takes all of it out.
 func TestFromOneScopeToAnother(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.serve(t, "gateway")
 	outsider, app := addresses["gateway"]+":8080", addresses["shop-1"]+":8080"
@@ -200,6 +230,7 @@ func TestFromOneScopeToAnother(t *testing.T) {
 
 // Connections at rest are drained at SIGTERM: those that end meanwhile have an end, those that do not are reset.
 func TestWhatIsPassedOnIsDrained(t *testing.T) {
+	t.Parallel()
 	w := newWorldAll(t)
 	w.serve(t, "gateway")
 	must(t, w.nodes["node-a"].Stop(syscall.SIGTERM, 5*time.Second))

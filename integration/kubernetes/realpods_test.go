@@ -101,6 +101,7 @@ func TestKubelets(t *testing.T) {
 	for _, n := range w.nodes {
 		n.calm(t)
 	}
+	t.Run("Everything", w.everything)
 	t.Run("Captured", w.captured)
 	t.Run("Waiting", w.waits)
 }

@@ -20,6 +20,7 @@ type Explanation struct {
 	Now         time.Time `json:"now"`                  // by its clock
 	Discovery   *Told     `json:"discovery,omitempty"`  // by a node proxy without a file: who has told what is on its network
 	Refused     string    `json:"refused,omitempty"`    // why there is no candidate at all
+	PassedOn    string    `json:"passedOn,omitempty"`   // by a node proxy that captures everything: why the mesh does not carry this, and the connection goes on in plain TCP
 	Unasked     bool      `json:"unasked,omitempty"`    // by a node proxy: no gateway is asked of this service until it is used
 	NotCarried  bool      `json:"notCarried,omitempty"` // by a gateway: no pod of its network serves this
 	Candidates  []Verdict `json:"candidates"`           // pods of its own network, and shares of others
@@ -142,6 +143,9 @@ func (a *Attempts) InVain() bool { return !a.Fault && a.Times >= clearly }
 func (e *Explanation) Serves() bool {
 	if e.AtDestination || e.Denied() {
 		return !e.Denied()
+	}
+	if e.PassedOn != "" {
+		return true
 	}
 	return slices.ContainsFunc(e.Candidates, func(v Verdict) bool { return v.Well() && !v.Fails(1) }) &&
 		!slices.ContainsFunc(e.Candidates, func(v Verdict) bool { return v.Fails(clearly) })

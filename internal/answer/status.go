@@ -43,6 +43,9 @@ type Status struct {
 	// gateway: what it would tell others of its services and cannot, which nodes it hears
 	// nothing of, and whose words it does not believe.
 	Problems []string `json:"problems,omitempty"`
+	// Unguarded are the pods beside a node proxy to which a policy demands mutual TLS, while plain text reaches
+	// them without coming to it.
+	Unguarded []string `json:"unguarded,omitempty"`
 	// Detached says that no gateway of its network tells a node proxy what is known.
 	Detached bool `json:"detached,omitempty"`
 	// Controller is what a controller says of itself.
