@@ -55,14 +55,17 @@ func (c Config) ListFor(network string) (Listing, *mesh.Snapshot) {
 }
 
 // folds reports whether e is in no list for a process on network: a workload elsewhere,
-// one here that has lost to one elsewhere, or a share beside listed workloads.
+// one here that has lost to one elsewhere, a share beside listed workloads, or one that has lost to such a share.
 func (b *Builder) folds(e *entry, network string) bool {
 	switch e.key.Kind {
 	case KindWorkload:
 		_, winner := b.claims.lost(e)
 		return e.reading.on != network || !e.in && winner != nil && winner.reading.on != network
 	case KindShare:
-		return e.in && len(b.current.Members(b.current.Named(e.reading.share.Hostname), e.reading.on)) > 0
+		if !e.in {
+			_, e = b.claims.lost(e)
+		}
+		return e != nil && e.key.Kind == KindShare && e.in && len(b.current.Members(b.current.Named(e.reading.share.Hostname), e.reading.on)) > 0
 	}
 	return false
 }
