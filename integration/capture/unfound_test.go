@@ -17,8 +17,11 @@ func TestWhatCannotBeLookedForIsSaidOnce(t *testing.T) {
 	k.publish(t)
 	config, err := os.ReadFile(k.file("node-a.yaml"))
 	must(t, err)
-	k.write(t, "node-a.yaml", strings.Replace(string(config), k.proc, "/nowhere", 1))
+	proc := k.file("leaves") // it has to be there at the start
+	must(t, os.Mkdir(proc, 0o700))
+	k.write(t, "node-a.yaml", strings.Replace(string(config), k.proc, proc, 1))
 	k.start(t, "node-a")
+	must(t, os.Remove(proc))
 	time.Sleep(2 * time.Second) // eight looks
 	text, err := os.ReadFile(k.file("node-a.log"))
 	must(t, err)
