@@ -238,8 +238,7 @@ func TestUnreadBytesOfAClientAreBounded(t *testing.T) {
 	}
 	well := start("w")
 	ended := make(chan error, 3)
-	for range 3 {
-		st := start("s")
+	for _, st := range []*hbone.Stream{start("s"), start("s"), start("s")} { // all before one of them is full, after which none more is let in
 		go func() {
 			for {
 				if _, err := st.Write(make([]byte, 64<<10)); err != nil {

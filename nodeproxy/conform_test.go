@@ -184,6 +184,7 @@ func (b *byHand) start(t testing.TB) (net.Conn, func() net.Conn) {
 // What RFC 9113 demands, of gateway and node proxy as they run, on connections
 // and inside tunnels. A gateway is no client: it relays tunnels, and opens none.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	c := newConformance(t)
 	gateway := c.GatewayAt("east", "gw-1")
 	outer, err := c.Session(c.shop.Identity(), gateway, c.gateway)

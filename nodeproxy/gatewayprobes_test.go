@@ -60,6 +60,7 @@ func (w *lossy) traffic(t *testing.T, every, lasts time.Duration, ok func() bool
 // A gateway that is down is asked densely at first, since most are back within
 // seconds, and rarely once it has been down for long, whatever its neighbours carry.
 func TestADeadGatewayIsAskedLessAndLess(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newLossy()
 		defer w.end()
@@ -136,6 +137,7 @@ func TestAConnectionThatAGatewayCarriesEndsItsProbes(t *testing.T) {
 // A gateway that ends each session behind its handshake is out until it serves one: what
 // asks it finds it ill, before a connection tries it.
 func TestAGatewayThatEndsSessionsBehindTheirHandshakeStaysOut(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newLossy()
 		defer w.end()

@@ -61,6 +61,7 @@ func refusedForIdentity(t *testing.T, p *pair, got string, expected ...string) {
 }
 
 func TestAGatewayOfAnotherIdentityIsRefused(t *testing.T) {
+	t.Parallel()
 	p := newPair(t, 1)
 	p.pods[0].App(8080)
 	path := mislead(t, p.Mesh, "isthmus-system/gateway-west", "isthmus-system/somebody-else")
@@ -70,6 +71,7 @@ func TestAGatewayOfAnotherIdentityIsRefused(t *testing.T) {
 }
 
 func TestAPodOfAnotherIdentityIsRefused(t *testing.T) {
+	t.Parallel()
 	p := newPair(t, 1)
 	p.pods[0].App(8080)
 	path := mislead(t, p.Mesh, "serviceAccount: hello", "serviceAccount: somebody-else")

@@ -71,6 +71,7 @@ func TestConnectionsAreSpreadEvenlyByTheRealPool(t *testing.T) {
 
 // The two gateways reach other pods: each pod has its part nevertheless, soon.
 func TestConnectionsAreSpreadEvenlyOverGroupsByTheRealPool(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		groups []int
 		perPod int

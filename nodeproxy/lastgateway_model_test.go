@@ -99,6 +99,7 @@ func TestADrainingReplicaServesWhileTheBalancerLeadsToNoOther(t *testing.T) {
 // killed, beside what a slow observer knows of each. No connection fails while one that serves
 // is there, whatever it says; and one that leaves is given nothing while another one serves.
 func TestTheLastGatewayUnderRandomSchedules(t *testing.T) {
+	t.Parallel()
 	seeds := 24
 	if underRace {
 		seeds = 4 // one of each kind of balancer

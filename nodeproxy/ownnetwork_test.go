@@ -165,6 +165,7 @@ func told(t testing.TB, p *meshtest.Process) map[string]any {
 // With all gateways away what was told holds, and a node proxy that starts then has it from
 // its cache; one of another node is refused.
 func TestANodeProxyStartsFromItsCache(t *testing.T) {
+	t.Parallel()
 	m := meshtest.New(t)
 	m.Networks("east")
 	m.Service("hello", 80, 8080)

@@ -16,8 +16,9 @@ import (
 // leave; no session is booked to another replica than it is with; one that drains is given no
 // stream once its word has come; and dials are bounded by what has happened.
 func TestReplicasUnderRandomSchedules(t *testing.T) {
+	t.Parallel()
 	seeds := 12
-	if testing.Short() {
+	if testing.Short() || underRace {
 		seeds = 4
 	}
 	for seed := range seeds {
@@ -141,6 +142,7 @@ func replicaSchedule(t *testing.T, seed uint64) {
 // A balancer with affinity never leads to the second replica: connections go on by the
 // first, and dials for the second come to an end.
 func TestABalancerWithAffinityCostsFewDials(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newReplicated(3, 4, testlb.BySource)
 		defer w.end()

@@ -242,6 +242,7 @@ func (x *replicaTraffic) wait(t *testing.T) {
 // Three replicas behind one address: one is cut off from its pods, one is killed, then
 // each is replaced in turn. No connection fails, and no session is taken for another's.
 func TestReplicasBehindOneAddressAreToldApart(t *testing.T) {
+	t.Parallel()
 	for _, policy := range []testlb.Policy{testlb.RoundRobin, testlb.LeastConnections} {
 		t.Run(string(policy), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

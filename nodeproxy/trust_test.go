@@ -26,6 +26,7 @@ func foreignCA(t *testing.T) string {
 }
 
 func TestAPodOfAnotherCAIsNotHealthyAtItsGateway(t *testing.T) {
+	t.Parallel()
 	p := newPair(t, 1)
 	p.pods[0].App(8080)
 	p.Write()
@@ -53,6 +54,7 @@ func TestAPodOfAnotherCAIsNotHealthyAtItsGateway(t *testing.T) {
 }
 
 func TestAGatewayOfAnotherCAFailsTheOuterHandshake(t *testing.T) {
+	t.Parallel()
 	p := newPair(t, 1)
 	p.Gateway("east", "gw-1")
 	p.pods[0].App(8080)

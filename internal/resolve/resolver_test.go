@@ -220,14 +220,7 @@ func TestAnswersOfAServer(t *testing.T) {
 		}
 		w.WriteMsg(m)
 	})
-	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := net.Listen("tcp", packets.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	packets, stream := bothProtocols(t)
 	for _, s := range []*dns.Server{{PacketConn: packets, Handler: handler}, {Listener: stream, Handler: handler}} {
 		started := make(chan struct{})
 		s.NotifyStartedFunc = func() { close(started) }
@@ -262,6 +255,26 @@ func TestAnswersOfAServer(t *testing.T) {
 	if _, _, err := DNS(path)(t.Context(), "x"); err == nil {
 		t.Error("without a server there is no error")
 	}
+}
+
+// bothProtocols returns sockets for UDP and TCP at one port. A port that is free for one may be
+// taken for the other: then the next is tried.
+func bothProtocols(t *testing.T) (net.PacketConn, net.Listener) {
+	t.Helper()
+	var err error
+	for range 100 {
+		var packets net.PacketConn
+		if packets, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
+			break
+		}
+		var stream net.Listener
+		if stream, err = net.Listen("tcp", packets.LocalAddr().String()); err == nil {
+			return packets, stream
+		}
+		packets.Close()
+	}
+	t.Fatal(err)
+	return nil, nil
 }
 
 // atOnePort returns sockets at 127.0.0.1, 127.0.0.2 and so on. A port that is free at the first
