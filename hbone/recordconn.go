@@ -47,9 +47,9 @@ type recordConn struct {
 // input is ciphertext that has arrived and was not handed to crypto/tls.
 type input interface {
 	have() int
-	// length returns what the record header says that is next; have is at
-	// least tlsHeaderLen.
-	length() int
+	// length returns what the record header says that is next; false without a whole
+	// one, which may be so behind have too: who closes a stream takes what it had.
+	length() (int, bool)
 	take(p []byte) (int, error)
 	// fill waits until there is more than have, which its caller has looked at:
 	// what came since then counts.
@@ -77,29 +77,36 @@ func (errNoRecord) Temporary() bool { return true }
 
 // Read implements net.Conn for crypto/tls.
 func (c *recordConn) Read(p []byte) (int, error) {
-	for have := c.in.have(); have == 0 || c.left == 0 && have < tlsHeaderLen; have = c.in.have() {
+	for have := c.in.have(); have == 0 || !c.begun(); have = c.in.have() {
 		if err := c.fill(have); err != nil {
 			c.cut = c.cut || errors.Is(err, io.EOF)
 			return 0, err
 		}
-	}
-	if c.left == 0 {
-		c.left = tlsHeaderLen + c.in.length()
 	}
 	n, err := c.in.take(p[:min(len(p), c.left)])
 	c.left -= n
 	return n, err
 }
 
+// begun reports that it is known how much of the current record is to come.
+func (c *recordConn) begun() bool {
+	if c.left == 0 {
+		if n, ok := c.in.length(); ok {
+			c.left = tlsHeaderLen + n
+		}
+	}
+	return c.left > 0
+}
+
 // next returns an upper bound of the plaintext in the next record, if that is
 // completely at hand.
 func (c *recordConn) next() (size int, ok bool) {
 	have := c.in.have()
-	if c.left != 0 || have < tlsHeaderLen {
+	if c.left != 0 {
 		return 0, false
 	}
-	size = c.in.length()
-	return size - tlsOverhead, have >= tlsHeaderLen+size
+	size, ok = c.in.length()
+	return size - tlsOverhead, ok && have >= tlsHeaderLen+size
 }
 
 // await blocks until a complete record is at hand, or until Read has an error to
@@ -141,12 +148,15 @@ type streamInput struct{ st *Stream }
 func (i streamInput) have() int                  { return i.st.Buffered() }
 func (i streamInput) take(p []byte) (int, error) { return i.st.Read(p) }
 
-func (i streamInput) length() int {
+func (i streamInput) length() (int, bool) {
 	i.st.recv.mu.Lock()
 	defer i.st.recv.mu.Unlock()
+	if i.st.recv.queue.n < tlsHeaderLen {
+		return 0, false
+	}
 	var h [tlsHeaderLen]byte
 	i.st.recv.queue.copy(h[:])
-	return recordLength(h[:])
+	return recordLength(h[:]), true
 }
 
 func (i streamInput) fill(have int) error {
@@ -164,8 +174,14 @@ type readAhead struct {
 	err  error // came with bytes
 }
 
-func (a *readAhead) have() int   { return a.w - a.r }
-func (a *readAhead) length() int { return recordLength(a.buf[a.r:]) }
+func (a *readAhead) have() int { return a.w - a.r }
+
+func (a *readAhead) length() (int, bool) {
+	if a.have() < tlsHeaderLen {
+		return 0, false
+	}
+	return recordLength(a.buf[a.r:]), true
+}
 
 func (a *readAhead) take(p []byte) (int, error) {
 	n := copy(p, a.buf[a.r:a.w])
