@@ -332,3 +332,20 @@ func TestWindowThatAStreamCannotUseIsPassedOn(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What is claimed and not sent belongs to the window: an update beyond the limit is an error while all of it is
+// claimed, too.
+func TestAClaimHidesNoOverflow(t *testing.T) {
+	p, s := rawServer(t, DefaultConfig(), http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20})
+	st, id := p.openRaw(s)
+	if n, err := st.tryClaim(wire.DefaultWindow); n != wire.DefaultWindow || err != nil {
+		t.Fatalf("claimed %d bytes (%v), want the connection's window", n, err)
+	}
+	defer st.unclaim()
+	for _, of := range []uint32{0, id} {
+		f := &http2.WindowUpdateFrame{FrameHeader: http2.FrameHeader{Type: http2.FrameWindowUpdate, StreamID: of}, Increment: wire.MaxWindow}
+		if err := s.onWindowUpdate(f); err == nil {
+			t.Errorf("a window beyond 2^31-1 is taken, of stream %d", of)
+		}
+	}
+}

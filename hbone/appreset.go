@@ -13,6 +13,9 @@ import (
 // delivered all, nil, or that connection is reset: nobody else would notice while
 // there is nothing to deliver. Only a socket of the kernel and a Stream are looked at.
 func (k *sink) awaitReset() error {
+	if k.deaf.Load() {
+		return fmt.Errorf("hbone: relay: %v was reset: %w", k.c.RemoteAddr(), syscall.ECONNRESET)
+	}
 	if st, ok := k.c.(*Stream); ok {
 		return k.awaitBroken(&st.recv)
 	}

@@ -80,6 +80,28 @@ func (st *Stream) Reset(code http2.ErrCode) {
 	st.abort(code, &ResetError{Code: code})
 }
 
+// resetBehind ends the stream with RST_STREAM(code) behind what is queued to be sent,
+// as a kernel's RST comes behind what its peer has already received. It does not wait;
+// abort may still drop what is queued.
+func (st *Stream) resetBehind(code http2.ErrCode, cause error) {
+	s := st.s
+	s.mu.Lock()
+	if !st.send.stopped && !st.closed {
+		st.send.deadline.stop()
+		if st.send.err == nil {
+			st.send.err = cause
+		}
+		st.awaitNoResponseLocked()
+		s.send.data.addData(st, wire.AppendRST(nil, st.id, code), noteRST)
+		s.kickLocked()
+		st.send.cond.Broadcast()
+	}
+	st.closed = true
+	s.mu.Unlock()
+	st.recv.fail(cause) // and no end of the handler's context, which would abort: the handler is about to return
+	st.closeRead()
+}
+
 func (st *Stream) abort(code http2.ErrCode, cause error) {
 	st.abortIf(func(*Stream) bool { return true }, code, cause)
 }

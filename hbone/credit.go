@@ -114,7 +114,7 @@ func (s *Session) onWindowUpdate(f *http2.WindowUpdateFrame) error {
 		if s.send.window <= 0 {
 			defer s.notifyObserver() // it may have been halted
 		}
-		if s.send.window += n; s.send.window > wire.MaxWindow {
+		if s.send.window += n; s.send.window+s.send.claimed > wire.MaxWindow { // what is claimed was not sent
 			return wire.ConnError(http2.ErrCodeFlowControl, "connection window overflows")
 		}
 		s.send.wakeCredit()
@@ -127,7 +127,7 @@ func (s *Session) onWindowUpdate(f *http2.WindowUpdateFrame) error {
 		}
 		return nil
 	}
-	if st.send.widen(n); st.send.window > wire.MaxWindow {
+	if st.send.widen(n); st.send.window+st.send.claimed > wire.MaxWindow {
 		return &wire.StreamError{ID: f.StreamID, Code: http2.ErrCodeFlowControl, Reason: "window overflows"}
 	}
 	return nil

@@ -177,10 +177,12 @@ func (h *recvHalf) end() {
 }
 
 // leave is end for a peer that has left in order: nothing can follow, whatever was
-// received.
+// received. A half that has failed stays failed: that peer was reset before it left.
 func (h *recvHalf) leave() {
 	h.mu.Lock()
-	h.peerLeft, h.ended = true, true
+	if h.err == nil {
+		h.peerLeft, h.ended = true, true
+	}
 	h.mu.Unlock()
 	h.notify()
 }

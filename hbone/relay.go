@@ -40,7 +40,8 @@ const (
 // Relay copies both ways between s and c until both directions have ended or ctx
 // is done, and closes both. A half-close travels as a half-close: END_STREAM to
 // FIN, FIN to END_STREAM. A reset travels as a reset: RST_STREAM to TCP RST
-// (SetLinger(0) where c has it), ECONNRESET to RST_STREAM(CONNECT_ERROR). When
+// (SetLinger(0) where c has it), ECONNRESET to RST_STREAM(CONNECT_ERROR), behind what
+// was sent before it (see lastWordsWithin). When
 // ctx ends both sides are reset, with CONNECT_ERROR too. When the peer has left in order, c gets all that
 // was received and a FIN, and is closed when it ends too or dropTime is over.
 //
@@ -82,6 +83,9 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	k := newSink(s, c)
 	k.onSend = o.OnSend
 	stop := context.AfterFunc(ctx, func() {
+		if isRemoteReset(context.Cause(ctx)) && k.lastWords() {
+			return // a handler's context, ended by the stream itself
+		}
 		s.abort(http2.ErrCodeConnect, context.Cause(ctx)) // CANCEL behind END_STREAM would be an end in order
 		hardClose(c)
 	})
@@ -103,10 +107,11 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 			hardClose(c)
 		}
 	}
-	if err = s.relayError(err); err != nil {
-		s.abort(resetCode(err), err)
+	if err = s.relayError(err); err != nil && !k.hasLastWords() {
+		s.resetBehind(resetCode(err), err)
 	}
 	<-k.done
+	k.stopLastTime()
 	res := RelayResult{ToStream: n, ToConn: k.moved, ConnFirst: first, Err: err}
 	if res.Err == nil || k.ownFault {
 		res.Err = k.err
@@ -226,11 +231,12 @@ func resetCode(err error) http2.ErrCode {
 	return http2.ErrCodeConnect
 }
 
-// hardClose closes c with a reset where c can do that.
+// hardClose closes c with a reset where c can do that, behind what was written to it:
+// the kernel has sent that already, and a stream is to lose no more.
 func hardClose(c net.Conn) {
 	switch c := c.(type) {
 	case *Stream:
-		c.Reset(http2.ErrCodeConnect)
+		c.resetBehind(http2.ErrCodeConnect, &ResetError{Code: http2.ErrCodeConnect})
 	case interface{ SetLinger(int) error }:
 		c.SetLinger(0)
 	}

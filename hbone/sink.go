@@ -22,7 +22,9 @@ type sink struct {
 	sock socket
 	// inline: c can be written without blocking, so that the reader may do it.
 	inline bool
-	done   chan struct{} // closed when this direction has ended
+	// tellsAll: c leaves what was said before a reset to be read, see lastwords.go.
+	tellsAll bool
+	done     chan struct{} // closed when this direction has ended
 
 	// Owned by whoever runs; final once done is closed.
 	moved    int64
@@ -32,6 +34,7 @@ type sink struct {
 	onSend   func([]byte) (more bool) // see RelayOptions; nil: none, or it wants no more
 	shown    int64                    // bytes that onSend was called with
 	peerLeft bool                     // the peer has left or is lost: it cannot be held back any more
+	lastTime *time.Timer              // bounds what follows deaf; nil: none
 
 	mu          sync.Mutex
 	running     bool
@@ -40,6 +43,7 @@ type sink struct {
 	onFinish    func() // nil: none, or called
 
 	ending atomic.Bool // c gets its FIN or a reset from here
+	deaf   atomic.Bool // c was reset: it takes nothing more, and what it said before is still passed on
 
 	try   func(fd uintptr) bool // attempt, with its argument and results
 	tryP  []byte
@@ -51,6 +55,8 @@ func newSink(st *Stream, c net.Conn) *sink {
 	k := &sink{st: st, c: c, done: make(chan struct{})}
 	k.try = k.attempt
 	k.sock, k.inline = socketOf(c)
+	_, stream := c.(*Stream)
+	k.tellsAll = k.inline || stream
 	return k
 }
 
@@ -66,7 +72,9 @@ func (k *sink) attach() {
 // it does not block.
 func (k *sink) kick() {
 	gone, left := k.st.resetOrLeft()
-	if gone {
+	if gone && k.lastWords() {
+		k.c.SetWriteDeadline(time.Now().Add(lastWordsWithin))
+	} else if gone {
 		hardClose(k.c) // frees a delivery that the application blocks
 	}
 	cut := !gone && k.st.brokenBehindEnd()
@@ -157,9 +165,9 @@ func (k *sink) next(block bool) (*chunk, error) {
 	st := k.st
 	st.recv.mu.Lock()
 	defer st.recv.mu.Unlock()
-	k.peerLeft = st.recv.peerLeft || st.recv.broken != nil
+	k.peerLeft = st.recv.peerLeft || st.recv.broken != nil && st.recv.err == nil
 	switch {
-	case st.recv.err != nil:
+	case st.recv.err != nil && !(k.tellsAll && st.recv.lastWordsLocked()):
 		return nil, st.recv.err
 	case st.recv.closed:
 		return nil, net.ErrClosed
@@ -170,7 +178,7 @@ func (k *sink) next(block bool) (*chunk, error) {
 	case st.recv.ended:
 		return nil, io.EOF
 	}
-	return nil, nil
+	return nil, st.recv.err
 }
 
 func (s *Session) inlineMax() int {
@@ -179,6 +187,11 @@ func (s *Session) inlineMax() int {
 
 // deliver writes c; false if it would block and must not.
 func (k *sink) deliver(c *chunk, block bool) bool {
+	if k.deaf.Load() { // the peer may be in the middle of a write: it is to hear us out
+		k.st.release(k.st.recv.delivered(c.w - c.r))
+		putChunk(c)
+		return true
+	}
 	var n int
 	var err error
 	k.show(c.b[c.r:c.w])
@@ -241,12 +254,20 @@ func (k *sink) attempt(fd uintptr) bool {
 
 // writeFailed is a write that the application did not take: it is gone.
 func (k *sink) writeFailed(err error) {
+	if k.lastWords() { // too late for it: the peer's reset is what ended the stream
+		hardClose(k.c)
+		return
+	}
+	wasReset := k.wasTold(err)
 	if !errors.Is(err, net.ErrClosed) {
 		k.ownFault = true
 		err = fmt.Errorf("hbone: relay: write to %v: %w", k.c.RemoteAddr(), err)
 	}
 	k.err = err
-	k.st.abort(http2.ErrCodeConnect, err)
+	if wasReset && k.hearOut(err) {
+		return
+	}
+	k.st.resetBehind(http2.ErrCodeConnect, err) // no abort: the source may have just reset it so, and closed c
 	hardClose(k.c)
 }
 
@@ -257,11 +278,13 @@ func (k *sink) writeFailed(err error) {
 func (k *sink) finish(err error) {
 	reset := err == io.EOF && k.wasResetNow()
 	k.ending.Store(!reset)
-	if reset {
+	switch {
+	case reset && k.err != nil: // a write was told
+	case reset:
 		k.err = fmt.Errorf("hbone: relay: %v was reset before its end: %w", k.c.RemoteAddr(), syscall.ECONNRESET)
-	} else if err == io.EOF {
+	case err == io.EOF:
 		halfClose(k.c)
-	} else {
+	default:
 		if k.err == nil {
 			k.err = err
 		}
