@@ -132,7 +132,7 @@ func anyConfig() *rapid.Generator[Config] {
 		}
 		for i := range rapid.IntRange(0, 5).Draw(t, "workloads") {
 			w := Workload{
-				UID: pick("uid", []string{fmt.Sprintf("w%d", i)}, "w0"), Network: pick("network", networks, "south"),
+				Node: nodeOfDraws, UID: pick("uid", []string{fmt.Sprintf("w%d", i)}, "w0"), Network: pick("network", networks, "south"),
 				Namespace: pick("namespace", []string{"", "shop"}), ServiceAccount: pick("account", []string{"", "web"}),
 				State: pick("state", []string{"", "terminating"}, "ready", "notReady"), Addresses: []netip.Addr{addr(i)},
 			}

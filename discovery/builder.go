@@ -287,8 +287,13 @@ func (b *Builder) settle(kind Kind) {
 			continue
 		}
 		_, winner := b.claims.lost(e)
-		in := !e.faulty && winner == nil && b.placed(e)
+		placed := b.placed(e)
+		in := !e.faulty && winner == nil && placed
 		b.refresh(e) // another may have won
+		if outside := kind == KindWorkload && (e.faulty || !placed); outside != e.outside {
+			e.outside = outside
+			b.noteResult(e)
+		}
 		if in == e.in {
 			continue
 		}

@@ -53,10 +53,36 @@ func facts(s *mesh.Snapshot) map[string]string {
 		}
 		out["workload "+w.UID] = text
 	}
+	for _, w := range s.OutsideOn("", nodeOfDraws) {
+		if w.Outside {
+			out["workload "+w.UID] = fmt.Sprintf("%+v", *w)
+		}
+	}
 	for _, o := range s.Policies().Objects() {
 		out["policies"] += fmt.Sprintf("%+v\n", o)
 	}
 	return out
+}
+
+// nodeOfDraws is where all workloads are that are drawn.
+const nodeOfDraws = "n1"
+
+// checkOutside compares which workloads are outside with what the records say: those of which each record is wrong, or on
+// a network that nobody lists.
+func checkOutside(t *rapid.T, b *Builder, s *mesh.Snapshot) {
+	want := map[string]bool{}
+	for k, e := range b.entries {
+		if uid := e.reading.workload; k.Kind == KindWorkload && isUID(uid.UID) && uid.Node != "" {
+			is, known := want[uid.UID]
+			want[uid.UID] = (is || !known) && (e.faulty || !b.placed(e))
+		}
+	}
+	for uid, is := range want {
+		w := s.Scheduled(uid)
+		if got := w != nil && w.Outside; got != is {
+			t.Fatalf("workload %s is outside: %t, want %t", uid, got, is)
+		}
+	}
 }
 
 // checkSnapshot asks for everything by every name that it has.
@@ -270,6 +296,7 @@ func TestOrderOfArrivalDoesNotMatter(t *testing.T) {
 			t.Fatalf("by detours:\n%v\nstraight:\n%v", p1, p2)
 		}
 		checkSnapshot(t, s1)
+		checkOutside(t, one, s1)
 		checkNames(t, one, s1)
 		beside += checkBeside(t, one, s1)
 		want := who(one.names, end)
@@ -551,7 +578,7 @@ func crowded() *rapid.Generator[Config] {
 			c.Shares = append(c.Shares, x)
 		}
 		for i := range rapid.IntRange(0, 6).Draw(t, "workloads") {
-			w := Workload{UID: fmt.Sprint("w", rapid.IntRange(max(0, i-1), i).Draw(t, "uid")), Network: network.Draw(t, "network"), State: rapid.SampledFrom([]string{"ready", "notReady"}).Draw(t, "state"), Services: some("member", hosts...)}
+			w := Workload{UID: fmt.Sprint("w", rapid.IntRange(max(0, i-1), i).Draw(t, "uid")), Network: network.Draw(t, "network"), Node: nodeOfDraws, State: rapid.SampledFrom([]string{"ready", "notReady"}).Draw(t, "state"), Services: some("member", hosts...)}
 			for _, a := range some("addresses", "10.0.0.1", "10.0.0.2", "10.0.0.3") {
 				w.Addresses = append(w.Addresses, netip.MustParseAddr(a))
 			}

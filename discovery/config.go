@@ -141,6 +141,9 @@ type Workload struct {
 	// Scheduled says that it is a pod that has no address yet: the node proxy of its node alone is told of it,
 	// and it is a member of nothing.
 	Scheduled bool `yaml:"-"`
+	// Outside says of one that is Scheduled that it is not in the mesh, whether it has an address or not: its node alone
+	// is told, so that nobody waits for it there.
+	Outside bool `yaml:"-"`
 }
 
 // Locality places a gateway or a workload. Empty parts are unknown.

@@ -14,6 +14,7 @@ type entry struct {
 	reading  reading
 	problems []Problem // of its own, whatever others there are
 	faulty   bool      // by one of them
+	outside  bool      // a workload that is not used, whatever others there are
 	in       bool      // it is used
 	gone     bool      // the source has withdrawn or replaced it
 

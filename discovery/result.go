@@ -259,18 +259,39 @@ func (b *Builder) commitFirstWorkloads() {
 // commitScheduled brings in line whether the workload uid is one that has no address yet; e is nil if there is none.
 func (b *Builder) commitScheduled(uid string, e *entry) {
 	old := b.edit.Peek().Scheduled(uid)
+	w := b.outsider(uid)
+	if e != nil {
+		w = nil
+		if e.reading.scheduled() {
+			w = e.reading.workload
+		}
+	}
 	switch {
-	case e != nil && e.reading.scheduled():
-		if old != nil && reflect.DeepEqual(old, e.reading.workload) {
+	case w != nil:
+		if old != nil && reflect.DeepEqual(old, w) {
 			return
 		}
-		b.edit.PutScheduled(e.reading.workload)
+		b.edit.PutScheduled(w)
 	case old != nil:
 		b.edit.DeleteScheduled(uid)
 	default:
 		return
 	}
 	b.changes.workload(uid)
+}
+
+// outsider returns the workload of a node that is not in the mesh, as every record of it is wrong in itself, or is on a
+// network that nobody lists. One that has only lost against another waits for its turn, and is none.
+func (b *Builder) outsider(uid string) (w *mesh.Workload) {
+	for _, e := range b.claims.all(claimKey{workloadUID, uid}) {
+		if !e.outside {
+			return nil
+		}
+		if r := e.reading.workload; w == nil && r.Node != "" && isUID(uid) {
+			w = &mesh.Workload{UID: uid, Name: r.Name, Namespace: r.Namespace, Network: r.Network, Node: r.Node, Outside: true}
+		}
+	}
+	return w
 }
 
 func (b *Builder) changed(uid string, services []*mesh.Service) {

@@ -31,7 +31,7 @@ func (w Workload) read(r *reader) reading {
 		if out.Node == "" {
 			r.out(CauseMissing, at{"node"}, nil, "is missing: a pod without an address is told to its node alone")
 		}
-		w.Services = nil
+		out.Outside, w.Services = w.Outside, nil
 	} else {
 		out.Addresses, claims = r.addresses(w, claims)
 	}

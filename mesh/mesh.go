@@ -56,6 +56,7 @@ type Workload struct {
 	Labels         map[string]string // what policies select it by
 	Capacity       uint32            // weight, ≥ 1
 	Plain          bool              // no node proxy accepts tunnels for it, so it is never chosen
+	Outside        bool              // it is not in the mesh, and has no address: see Snapshot.OutsideOn
 	Identity       spiffeid.ID
 	Endpoint       EndpointID
 }

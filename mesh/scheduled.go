@@ -14,11 +14,32 @@ func (s *Snapshot) ScheduledOn(network, node string) []*Workload {
 	return s.awaited.get(nodeKey{network, node})
 }
 
+// OutsideOn returns the workloads of a node of network that are of another network, or are not in the mesh at all
+// because something is wrong with them. The node proxy of that node is told of their UIDs, so that nobody waits until
+// they are captured.
+func (s *Snapshot) OutsideOn(network, node string) []*Workload {
+	out := slices.Clone(s.awaited.get(nodeKey{"", node}))
+	for _, n := range s.allNetworks {
+		if n.Name != network {
+			out = slices.Concat(out, s.OnNode(n.Name, node), s.ScheduledOn(n.Name, node))
+		}
+	}
+	return out
+}
+
+// awaitedAt is where w, which has no address, is listed: by its node alone if it is not in the mesh.
+func awaitedAt(w *Workload) nodeKey {
+	if w.Outside {
+		return nodeKey{"", w.Node}
+	}
+	return nodeKey{w.Network, w.Node}
+}
+
 // PutScheduled adds w, which has no address, in place of the one with its UID. The edit owns w.
 func (e *Edit) PutScheduled(w *Workload) {
 	e.DeleteScheduled(w.UID)
 	e.s.scheduled.put(e.by, textKey(w.UID), w)
-	k := nodeKey{w.Network, w.Node}
+	k := awaitedAt(w)
 	list := slices.Clone(e.s.awaited.get(k))
 	i, _ := search(list, w.UID)
 	e.s.awaited.put(e.by, k, slices.Insert(list, i, w))
@@ -31,7 +52,7 @@ func (e *Edit) DeleteScheduled(uid string) {
 		return
 	}
 	e.s.scheduled.del(e.by, textKey(uid))
-	k := nodeKey{old.Network, old.Node}
+	k := awaitedAt(old)
 	if left := without(e.s.awaited.get(k), old); len(left) > 0 {
 		e.s.awaited.put(e.by, k, left)
 	} else {

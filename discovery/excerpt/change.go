@@ -16,6 +16,7 @@ type change struct {
 	services     map[string]discovery.Service
 	pods         map[string]discovery.Workload
 	scheduled    map[string]discovery.Workload
+	outside      []string              // UIDs
 	policies     map[string]toldPolicy // by name
 	known        *policy.Revisions     // nil: as before
 	full         map[string]string     // namespaces of which there were too many: what closes them
@@ -124,6 +125,16 @@ func (h *Held) decode(m *pb.Excerpt, c *change) error {
 			return err
 		}
 		c.scheduled[x.UID] = x
+	}
+	for _, uid := range m.GetOutside() {
+		if err := checkNames("workload", uid); err != nil || uid == "" {
+			odd(cmp.Or(err, malformed("workload without a UID")))
+			continue
+		}
+		if err := c.add(costOfOutside(uid)); err != nil {
+			return err
+		}
+		c.outside = append(c.outside, uid)
 	}
 	for _, p := range m.GetPolicies() {
 		name, text, revision := p.GetName(), p.GetObject(), p.GetRevision()

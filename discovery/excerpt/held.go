@@ -54,6 +54,7 @@ type Held struct {
 	// of this node.
 	scheduled map[string]discovery.Workload
 	announced map[string]announced
+	outside   map[string]struct{} // UIDs of pods of this node that are not in the mesh
 	// savedLabels are those of the pods of this node before the start, by UID, until a gateway tells policies.
 	savedLabels map[string]map[string]string
 	members     map[string]map[string]struct{} // hostname → UIDs of those that name it
@@ -78,7 +79,7 @@ type Held struct {
 // NewHeld returns a Held of the node proxy of node.
 func NewHeld(network, node, trustDomain string) *Held {
 	return &Held{network: network, node: node, trustDomain: trustDomain, names: map[string]target{}, hosts: map[string]int{}, byPod: map[string]int{},
-		services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, policies: map[string]heldPolicy{}, scheduled: map[string]discovery.Workload{}, announced: map[string]announced{}, deleted: map[string]deletion{}, older: map[string]older{}, members: map[string]map[string]struct{}{}, backs: map[string]backing{}, left: map[thing]struct{}{}, doubted: map[thing]time.Time{},
+		services: map[string]discovery.Service{}, pods: map[string]discovery.Workload{}, policies: map[string]heldPolicy{}, scheduled: map[string]discovery.Workload{}, announced: map[string]announced{}, outside: map[string]struct{}{}, deleted: map[string]deletion{}, older: map[string]older{}, members: map[string]map[string]struct{}{}, backs: map[string]backing{}, left: map[thing]struct{}{}, doubted: map[thing]time.Time{},
 		withdrawn: map[string]time.Time{}, early: map[string]discovery.Workload{}, touched: map[discovery.Key]struct{}{}, giving: map[discovery.Key]struct{}{}}
 }
 
@@ -135,6 +136,7 @@ func (h *Held) take(c change, follows func(string) bool, now time.Time) {
 		}
 	}
 	h.takeScheduled(&c, another)
+	h.takeOutside(&c)
 	if another {
 		h.anew = false
 		for uid := range h.early {

@@ -240,6 +240,11 @@ func (w *world) expected(s *mesh.Snapshot) (out []string) {
 			}
 		}
 	}
+	for k, r := range w.objects { // of the cluster: what is not of its network, or wrong, is outside
+		if p, is := r.(discovery.Workload); is && p.Node == modelNode && (p.Network != modelNetwork || p.Outside) {
+			out = append(out, "outside "+k.Name)
+		}
+	}
 	for _, p := range s.ScheduledOn(modelNetwork, modelNode) {
 		out = append(out, "scheduled "+p.UID)
 		if _, announced := w.held.announced[p.UID]; announced {
@@ -331,8 +336,11 @@ func (w *world) checkQuiet() {
 	for uid := range w.held.scheduled {
 		have = append(have, "scheduled "+uid)
 	}
-	if got.Scheduled("p0") != nil || len(got.ScheduledOn(modelNetwork, modelNode)) > 0 {
+	if len(got.ScheduledOn(modelNetwork, modelNode)) > 0 {
 		w.t.Fatalf("a pod without an address is in the snapshot of a node proxy\n%s", w.story())
+	}
+	for _, p := range got.OutsideOn(modelNetwork, modelNode) {
+		have = append(have, "outside "+p.UID)
 	}
 	for _, o := range got.Policies().Objects() {
 		have = append(have, "policy "+o.Text())
@@ -421,6 +429,9 @@ func (w *world) checkBooks() {
 			w.t.Fatalf("%s waits for an address: %+v\n%s", uid, p, w.story())
 		}
 	}
+	for uid := range h.outside {
+		bytes += costOfOutside(uid)
+	}
 	for uid, p := range h.pods {
 		if len(p.Addresses) == 0 && w.leader != nil {
 			w.t.Fatalf("%s is held without an address\n%s", uid, w.story())
@@ -480,7 +491,7 @@ func (w *world) step(pods, services, uid int) (next int) {
 		}
 		network := modelNetwork
 		if pick(12) == 0 {
-			network = "west"
+			network = []string{"west", "north"}[pick(2)] // nobody lists north
 		}
 		p := discovery.Workload{UID: fmt.Sprintf("p%d", i), Network: network, Node: fmt.Sprintf("n%d", pick(3)), ServiceAccount: fmt.Sprintf("a%d", pick(3)), Namespace: namespacesOfTests[i%2], Labels: labelsOfTests[pick(3)],
 			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})}, State: []string{"ready", "ready", "notReady", "serving", "terminating"}[pick(5)]}
@@ -491,8 +502,9 @@ func (w *world) step(pods, services, uid int) (next int) {
 		}
 		if pick(4) == 0 {
 			p.Scheduled, p.Addresses, p.Services, p.State = true, nil, nil, "notReady"
+			p.Outside = pick(3) == 0
 		}
-		w.steps = append(w.steps, fmt.Sprintf("pod %s on %s %s %s %v scheduled: %v", p.UID, p.Network, p.Node, p.State, p.Services, p.Scheduled))
+		w.steps = append(w.steps, fmt.Sprintf("pod %s on %s %s %s %v scheduled: %v outside: %v", p.UID, p.Network, p.Node, p.State, p.Services, p.Scheduled, p.Outside))
 		w.say(discovery.Change{Key: discovery.Key{Kind: discovery.KindWorkload, Name: p.UID}, Record: p})
 	case k < 8:
 		id := fmt.Sprintf("p%d", pick(pods))

@@ -162,6 +162,9 @@ func (b *batch) everything() {
 	for _, w := range s.ScheduledOn(r.index.network, r.node) {
 		b.pods[w.UID] = struct{}{}
 	}
+	for _, w := range s.OutsideOn(r.index.network, r.node) {
+		b.pods[w.UID] = struct{}{}
+	}
 	b.add(&pb.Excerpt{Base: r.index.base})
 }
 
@@ -205,8 +208,11 @@ func (b *batch) messages() []*pb.Excerpt {
 			b.add(&pb.Excerpt{Workloads: []*pb.ExcerptWorkload{encodeWorkload(w, services, b.reader.node)}})
 		case b.reader.awaits(x.snap.Scheduled(uid)):
 			b.add(&pb.Excerpt{Scheduled: []*pb.ExcerptWorkload{encodeWorkload(x.snap.Scheduled(uid), nil, b.reader.node)}})
-		case !b.whole:
+		case !b.whole: // also of one that is outside: an older node proxy knows no more than that
 			b.add(&pb.Excerpt{GoneWorkloads: []string{uid}})
+		}
+		if w := x.outsider(x.snap, uid); w != nil && w.Node == b.reader.node {
+			b.add(&pb.Excerpt{Outside: []string{uid}})
 		}
 	}
 	if len(b.out) == 0 {
@@ -263,6 +269,7 @@ func (b *batch) add(m *pb.Excerpt) {
 	last.Services = append(last.Services, m.Services...)
 	last.Workloads = append(last.Workloads, m.Workloads...)
 	last.Scheduled = append(last.Scheduled, m.Scheduled...)
+	last.Outside = append(last.Outside, m.Outside...)
 	last.Policies = append(last.Policies, m.Policies...)
 	last.GonePolicies = append(last.GonePolicies, m.GonePolicies...)
 	last.GoneRevisions = append(last.GoneRevisions, m.GoneRevisions...)

@@ -146,6 +146,9 @@ func (h *Held) record(k discovery.Key, c claims) discovery.Record {
 			})
 			return w
 		}
+		if _, outside := h.outside[k.Name]; outside {
+			return discovery.Workload{UID: k.Name, Network: h.network, Node: h.node, Scheduled: true, Outside: true}
+		}
 	}
 	return nil
 }

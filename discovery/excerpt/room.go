@@ -82,6 +82,9 @@ func costOfWorkload(w discovery.Workload) int {
 	return n
 }
 
+// costOfOutside is what a pod takes that is not in the mesh.
+func costOfOutside(uid string) int { return costOfObject + costOfStrings(uid) }
+
 // cost is what b takes; decode bounds how many of each it has.
 func (b *base) cost() (n int) {
 	for _, x := range b.networks {

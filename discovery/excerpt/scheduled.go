@@ -18,11 +18,12 @@ func (x *Index) here(node string) []*mesh.Workload {
 // reviseScheduled has the node of a pod that has, or had, no address yet told of it.
 func (x *Index) reviseScheduled(prev *mesh.Snapshot, uid string, woken set) {
 	own := func(s *mesh.Snapshot) *mesh.Workload {
-		if w := s.Scheduled(uid); w != nil && w.Network == x.network {
+		if w := s.Scheduled(uid); w != nil && w.Network == x.network && !w.Outside {
 			return w
 		}
 		return nil
 	}
+	x.reviseOutside(prev, uid, woken)
 	before, now := own(prev), own(x.snap)
 	if before == now {
 		return
@@ -43,7 +44,7 @@ func (x *Index) reviseScheduled(prev *mesh.Snapshot, uid string, woken set) {
 
 // awaits says whether w, which has no address yet, is a pod of the node of r.
 func (r *Reader) awaits(w *mesh.Workload) bool {
-	return w != nil && w.Network == r.index.network && w.Node == r.node
+	return w != nil && w.Network == r.index.network && w.Node == r.node && !w.Outside
 }
 
 // decodeScheduled returns a pod of this node that has no address yet.

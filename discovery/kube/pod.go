@@ -32,7 +32,8 @@ type membership struct {
 }
 
 // read translates p. A record is nil if none comes of p: it is not scheduled yet, it is
-// over, or its address is that of its node. One that has no address yet is told to its node alone.
+// over, or its address is that of its node. One that has no address yet is told to its node alone, and so is one that is
+// not in the mesh because of a fault.
 func (p pod) read() (record *discovery.Workload, f faults) {
 	if p.object == nil || p.object.Status.Phase == corev1.PodSucceeded || p.object.Status.Phase == corev1.PodFailed {
 		return nil, nil // the address of one that is over may be another one's by now
@@ -46,7 +47,7 @@ func (p pod) read() (record *discovery.Workload, f faults) {
 	}
 	if p.object.Labels.get(labelCrowded) != "" { // which policies select it is not known
 		f.out(discovery.CauseUnsupported, "metadata.labels", "", "has more than %d labels, or more than %d KiB of them, and is not in the mesh: delete what nothing selects by", maxLabels, maxLabelBytes>>10)
-		return nil, f
+		return p.outside(), f
 	}
 	w := &discovery.Workload{
 		UID: string(p.object.UID), Name: p.object.Name, Namespace: p.object.Namespace, ServiceAccount: p.object.Spec.ServiceAccountName,
@@ -56,6 +57,7 @@ func (p pod) read() (record *discovery.Workload, f faults) {
 		if w.Scheduled = len(f) == 0 && w.Node != ""; !w.Scheduled {
 			if len(f) > 0 {
 				f[len(f)-1].Out = true
+				return p.outside(), f
 			}
 			return nil, f
 		}
@@ -79,6 +81,14 @@ func (p pod) read() (record *discovery.Workload, f faults) {
 		}
 	}
 	return w, f
+}
+
+// outside returns what the pod's node is told of it; nil if it has none yet.
+func (p pod) outside() *discovery.Workload {
+	if p.object.Spec.NodeName == "" {
+		return nil
+	}
+	return &discovery.Workload{UID: string(p.object.UID), Name: p.object.Name, Namespace: p.object.Namespace, Network: p.network, Node: p.object.Spec.NodeName, Scheduled: true, Outside: true}
 }
 
 // admits reports whether a pod in this state is a member: of what the pod says of itself

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,4 +59,49 @@ func TestAPodIsKnownToItsNodeBeforeItHasAnAddress(t *testing.T) {
 	step(shop(func(p *corev1.Pod) { p.Spec.NodeName = "n-1" }))
 	step(nil)
 	check("gone", false, false)
+}
+
+// A pod that a fault keeps out of the mesh is told to its node as such, whether it has an address or not: its CNI plugin
+// would wait for it otherwise.
+func TestANodeIsToldOfItsPodsThatAreNotInTheMesh(t *testing.T) {
+	many := map[string]string{}
+	for i := range maxLabels + 1 {
+		many[fmt.Sprint("l", i)] = ""
+	}
+	for name, x := range map[string]struct {
+		pod     corev1.Pod
+		outside bool
+	}{
+		"with too many labels":             {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: many}, Spec: corev1.PodSpec{NodeName: "n-1"}}, true},
+		"the same, with an address":        {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: many}, Spec: corev1.PodSpec{NodeName: "n-1"}, Status: corev1.PodStatus{PodIP: "10.0.0.7"}}, true},
+		"the same, on no node yet":         {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: many}}, false},
+		"with an address that is none":     {corev1.Pod{Spec: corev1.PodSpec{NodeName: "n-1"}, Status: corev1.PodStatus{PodIP: "10.0.0.777"}}, true},
+		"of a network that nobody lists":   {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{labelNetwork: "south"}}, Spec: corev1.PodSpec{NodeName: "n-1"}}, true},
+		"of another network":               {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{labelNetwork: "west"}}, Spec: corev1.PodSpec{NodeName: "n-1"}}, true},
+		"the same, with an address of its": {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{labelNetwork: "west"}}, Spec: corev1.PodSpec{NodeName: "n-1"}, Status: corev1.PodStatus{PodIP: "10.0.0.7"}}, true},
+		"on the network of its node":       {corev1.Pod{Spec: corev1.PodSpec{NodeName: "n-1", HostNetwork: true}}, false}, // no plugin is called for it
+		"as pods are":                      {corev1.Pod{Spec: corev1.PodSpec{NodeName: "n-1"}}, false},
+	} {
+		c, b := NewCluster("east", "isthmus-system"), discovery.NewBuilder(0)
+		for _, n := range []string{"east", "west"} {
+			b.Apply(discovery.Change{Key: discovery.Key{Kind: discovery.KindNetwork, Name: n}, Record: discovery.Network{Name: n}})
+		}
+		p := x.pod
+		p.Namespace, p.Name, p.UID = "demo", "shop", "u-1"
+		b.Apply(c.Apply(Event{Kind: Pods, Namespace: "demo", Name: "shop", Object: &p})...)
+		s, _, _ := b.Commit()
+		if got := len(s.OutsideOn("east", "n-1")) == 1; got != x.outside {
+			t.Errorf("a pod %s is outside: %v, want %v", name, got, x.outside)
+		}
+		if w := s.Workload("u-1"); w != nil && w.Network == "east" {
+			t.Errorf("a pod %s is %+v", name, w)
+		}
+		if len(s.ScheduledOn("east", "n-1")) > 0 == x.outside && name != "on the network of its node" && p.Spec.NodeName != "" {
+			t.Errorf("a pod %s is among those that get an address", name)
+		}
+		b.Apply(c.Apply(Event{Kind: Pods, Namespace: "demo", Name: "shop"})...)
+		if s, _, _ := b.Commit(); len(s.OutsideOn("east", "n-1")) > 0 {
+			t.Errorf("a pod %s is outside after it has gone", name)
+		}
+	}
 }

@@ -1111,7 +1111,11 @@ type Excerpt struct {
 	// Pods that were scheduled to the node proxy's node and have no address yet: without addresses and services.
 	// One that gets an address is among workloads from then on, one that goes is in gone_workloads. Node proxies of
 	// older versions do not know them.
-	Scheduled     []*ExcerptWorkload `protobuf:"bytes,13,rep,name=scheduled,proto3" json:"scheduled,omitempty"`
+	Scheduled []*ExcerptWorkload `protobuf:"bytes,13,rep,name=scheduled,proto3" json:"scheduled,omitempty"`
+	// UIDs of pods of the node proxy's node that are not in its mesh: of another network, or with something wrong. One that
+	// comes in is among workloads or scheduled from then on, one that goes is in gone_workloads. Node proxies of older
+	// versions do not know them, and older gateways do not tell them: then nobody knows of such a pod.
+	Outside       []string `protobuf:"bytes,14,rep,name=outside,proto3" json:"outside,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1233,6 +1237,13 @@ func (x *Excerpt) GetGoneRevisions() []uint64 {
 func (x *Excerpt) GetScheduled() []*ExcerptWorkload {
 	if x != nil {
 		return x.Scheduled
+	}
+	return nil
+}
+
+func (x *Excerpt) GetOutside() []string {
+	if x != nil {
+		return x.Outside
 	}
 	return nil
 }
@@ -2642,7 +2653,7 @@ const file_stream_proto_rawDesc = "" +
 	"\fsynchronised\x18\x01 \x01(\bR\fsynchronised\x12\x16\n" +
 	"\x06behind\x18\x02 \x01(\bR\x06behind\"\x16\n" +
 	"\x04Lead\x12\x0e\n" +
-	"\x02on\x18\x01 \x01(\bR\x02on\"\x94\x05\n" +
+	"\x02on\x18\x01 \x01(\bR\x02on\"\xae\x05\n" +
 	"\aExcerpt\x12\x14\n" +
 	"\x05whole\x18\x01 \x01(\bR\x05whole\x12\x10\n" +
 	"\x03end\x18\x02 \x01(\bR\x03end\x12/\n" +
@@ -2657,7 +2668,8 @@ const file_stream_proto_rawDesc = "" +
 	" \x03(\tR\fgonePolicies\x12M\n" +
 	"\x0epolicies_known\x18\v \x01(\v2&.isthmus.federation.v2.PolicyRevisionsR\rpoliciesKnown\x12%\n" +
 	"\x0egone_revisions\x18\f \x03(\x04R\rgoneRevisions\x12D\n" +
-	"\tscheduled\x18\r \x03(\v2&.isthmus.federation.v2.ExcerptWorkloadR\tscheduled\"\xd6\x01\n" +
+	"\tscheduled\x18\r \x03(\v2&.isthmus.federation.v2.ExcerptWorkloadR\tscheduled\x12\x18\n" +
+	"\aoutside\x18\x0e \x03(\tR\aoutside\"\xd6\x01\n" +
 	"\x04Base\x12!\n" +
 	"\ftrust_domain\x18\x01 \x01(\tR\vtrustDomain\x12A\n" +
 	"\bnetworks\x18\x02 \x03(\v2%.isthmus.federation.v2.ExcerptNetworkR\bnetworks\x12A\n" +
