@@ -48,6 +48,7 @@ type Hints struct {
 type hint struct {
 	endpoint mesh.EndpointID
 	gateway  string // empty: all
+	silent   bool   // nobody answered; see Silent
 	seen     time.Time
 	order    uint64 // of observation over all services
 }
@@ -67,12 +68,33 @@ func (h *Hints) Failed(k HintKey, now time.Time) {
 	if k.Endpoint == 0 {
 		return
 	}
+	h.note(k, false, now)
+}
+
+// Silent notes that k did not answer at all, as when its node is lost. To choose it is as bad as if it had failed; but
+// that nobody has said so yet says nothing of others: whoever is told of them is heard, or is silent as well. What
+// was seen failing within the ttl stays what it is.
+func (h *Hints) Silent(k HintKey, now time.Time) {
+	failed := func(x hint) bool { return x.is(k) && !x.silent && now.Sub(x.seen) < h.ttl }
+	if k.Endpoint != 0 && !slices.ContainsFunc(h.byService[k.HintService], failed) {
+		h.note(k, true, now)
+	}
+}
+
+// Heard takes in that the endpoint of k has answered: it is silent no more, by whichever way.
+func (h *Hints) Heard(s HintService, endpoint mesh.EndpointID) {
+	if h.byService[s] != nil {
+		h.filter(s, func(x hint) bool { return x.silent && x.endpoint == endpoint })
+	}
+}
+
+func (h *Hints) note(k HintKey, silent bool, now time.Time) {
 	h.remove(k)
 	if h.count >= h.limit {
 		h.dropOldest()
 	}
 	h.sequence++
-	h.byService[k.HintService] = append(h.byService[k.HintService], hint{k.Endpoint, k.Gateway, now, h.sequence})
+	h.byService[k.HintService] = append(h.byService[k.HintService], hint{k.Endpoint, k.Gateway, silent, now, h.sequence})
 	h.count++
 }
 
@@ -129,10 +151,10 @@ func (h *Hints) Until(k HintKey) time.Time {
 
 // Unexplained reports whether an endpoint of s that was seen failing within so
 // long, by way of gateway, is none that the owner reports: then the owner's word
-// has not arrived, or the owner sees it otherwise.
+// has not arrived, or the owner sees it otherwise. One that was silent is not counted.
 func (h *Hints) Unexplained(s HintService, gateway string, reported func(HintKey) bool, within time.Duration, now time.Time) bool {
 	return slices.ContainsFunc(h.byService[s], func(x hint) bool {
-		return x.concerns(gateway) && now.Sub(x.seen) < within && !reported(HintKey{s, x.endpoint, x.gateway})
+		return !x.silent && x.concerns(gateway) && now.Sub(x.seen) < within && !reported(HintKey{s, x.endpoint, x.gateway})
 	})
 }
 

@@ -168,3 +168,30 @@ func TestAFailureIsUnexplainedUntilItsOwnerNamesIt(t *testing.T) {
 		t.Error("Forget forgets nothing")
 	}
 }
+
+// What is silent is avoided as what failed is, but leaves nobody else in doubt, and is forgotten when it is heard.
+func TestASilentEndpointIsAvoidedAndDoubtsNobody(t *testing.T) {
+	nobody := func(HintKey) bool { return false }
+	h, k := NewHints(10*time.Second), HintKey{HintService{"west", "web", 80}, 7, ""}
+	avoided := func(now time.Time) bool { return slices.Contains(h.Avoid(k.HintService, "gw", nil, 10, now), 7) }
+	doubt := func(now time.Time) bool { return h.Unexplained(k.HintService, "gw", nobody, time.Minute, now) }
+	h.Silent(k, t0)
+	if !avoided(t0) || doubt(t0) {
+		t.Errorf("silent: avoided %v, others in doubt %v; want true, false", avoided(t0), doubt(t0))
+	}
+	if h.Heard(k.HintService, 8); !avoided(t0) {
+		t.Error("another one was heard, and it is no longer avoided")
+	}
+	if h.Heard(k.HintService, 7); avoided(t0) || h.Len() != 0 {
+		t.Error("it was heard, and is avoided still")
+	}
+	h.Failed(k, t0)
+	h.Silent(k, t0.Add(time.Second))
+	if h.Heard(k.HintService, 7); !avoided(t0.Add(2*time.Second)) || !doubt(t0.Add(2*time.Second)) {
+		t.Error("what failed was forgotten since it was silent as well, and heard")
+	}
+	h.Silent(k, t0.Add(11*time.Second)) // the failure is over by then
+	if at := t0.Add(12 * time.Second); !avoided(at) || doubt(at) || h.Len() != 1 {
+		t.Errorf("silent after the failure was over: avoided %v, in doubt %v, %d kept; want true, false, 1", avoided(at), doubt(at), h.Len())
+	}
+}

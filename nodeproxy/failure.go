@@ -28,6 +28,7 @@ type failure struct {
 	reason   string          // an isthmus-reason, or one of the tokens below
 	endpoint mesh.EndpointID // which endpoint, if the far side said so
 	hop      bool            // the gateway says that it has no way to endpoint
+	quiet    bool            // the session that it was asked on was silent, and the gateway was not
 	refused  bool            // without a response, by a limit of ours at that layer
 	err      error
 }
@@ -57,6 +58,13 @@ func (f *failure) responded() bool {
 
 // answered reports whether the far side has spoken: responded, or refused in HTTP/2.
 func (f *failure) answered() bool { return f == nil || f.refused || f.responded() }
+
+// silent reports whether nobody was there to answer: PINGs went unanswered, or a handshake. An
+// application that does not answer has a node proxy that does.
+func (f *failure) silent() bool {
+	var handshake *handshakeError
+	return !f.answered() && (f.quiet || errors.Is(f.err, hbone.ErrPingTimeout) || errors.As(f.err, &handshake) && isTimeout(f.err))
+}
 
 // faultOf says whether f is the fault of layer l; no failure is nobody's.
 func (f *failure) faultOf(l ...layer) bool {
@@ -127,8 +135,11 @@ func outerResponse(err error) *failure {
 	}
 	f := responseFailure(atNetwork, se, err)
 	f.endpoint = mesh.EndpointID(se.Endpoint())
-	if f.overload() || f.reason == string(header.ReasonDraining) { // it speaks of itself
+	switch {
+	case f.overload() || f.reason == string(header.ReasonDraining): // it speaks of itself
 		f.at = atGateway
+	case !f.fault: // of all that it has: another pod by way of it would be told the same
+		f.endpoint = 0
 	}
 	return f
 }
@@ -148,7 +159,8 @@ func (f *failure) pinned(pod mesh.EndpointID) {
 }
 
 // innerResponse reads how a CONNECT to a pod failed, on hop single or inner;
-// endpoint is whom the gateway named, if it did.
+// endpoint is who was asked, if that is known: then the answer is about that one, whomever
+// it names, or a pod could have others avoided.
 func innerResponse(endpoint mesh.EndpointID, hop string, err error) *failure {
 	var se *hbone.StatusError
 	if !errors.As(err, &se) {
@@ -162,8 +174,8 @@ func innerResponse(endpoint mesh.EndpointID, hop string, err error) *failure {
 	}
 	f := responseFailure(atEndpoint, se, err)
 	f.endpoint = endpoint
-	if id := mesh.EndpointID(se.Endpoint()); id != 0 {
-		f.endpoint = id
+	if endpoint == 0 {
+		f.endpoint = mesh.EndpointID(se.Endpoint())
 	}
 	if f.reason == string(header.ReasonDraining) { // its node proxy leaves, and the pod may be well
 		f.fault = false

@@ -53,6 +53,7 @@ func authorityOf(k warm.Key) string { return k.Service + ":" + itoa(k.Port) }
 func (p *Proxy) newKeeper(random func() float64, seed func() uint64) *warm.Keeper {
 	t := p.cfg.Timeouts
 	return warm.New(warm.Config{Open: p.openKept, Retire: func(s warm.Session) { p.pool.RetireKey(keptKey(s)) }, Share: p.warmShare,
+		Silent: func(s warm.Session) bool { return p.pool.Silent(keptKey(s)) },
 		Random: random, Seed: seed, Idle: t.Idle, Timeout: t.Dial + t.Handshake + t.Connect})
 }
 
@@ -131,6 +132,9 @@ func (p *Proxy) dialKept(c caller, v via, dialled *atomic.Bool) pool.Dial {
 			return nil, err
 		}
 		p.answers.Store(s, a)
+		if !a.Unnamed {
+			p.view.Reached(picker.Share{Network: v.session.Network, Service: v.session.Service, Port: v.session.Port}, a.Endpoint)
+		}
 		go func() { // ends with s
 			<-s.Done()
 			p.answers.Delete(s)

@@ -57,9 +57,12 @@ type distant struct {
 	begun     int // gateways
 	listeners map[string]net.Listener
 	processes map[string]*distantGateway
-	lines     map[string][]*simnet.Conn // by where they lead
-	got       map[mesh.EndpointID]int   // connections
-	handshake int                       // of sessions with pods
+	lines     map[string][]*simnet.Conn                             // by where they lead
+	got       map[mesh.EndpointID]int                               // connections
+	lost      map[mesh.EndpointID]bool                              // whose nodes hear nothing any more, and say nothing
+	handshake int                                                   // of sessions with pods
+	refused   func() (status int, h hbone.Header)                   // of tunnels, by gateways; nil: they serve
+	refuse    func(pod *mesh.Workload) (status int, h hbone.Header) // of connections to pods; status 0, or nil: they are served
 }
 
 const distantHost = "far.default"
@@ -285,6 +288,10 @@ func (g *distantGateway) forward(ctx context.Context, in *hbone.Incoming) {
 	g.asked++
 	c, ok := g.choose(r)
 	w.mu.Unlock()
+	if w.refused != nil {
+		in.Refuse(w.refused())
+		return
+	}
 	if cut {
 		in.Refuse(503, hbone.Header{header.NameReason: string(header.ReasonNoEndpoint)})
 		return
@@ -314,11 +321,17 @@ func (g *distantGateway) forward(ctx context.Context, in *hbone.Incoming) {
 
 // serve is a pod, and its application, which says back what it is told.
 func (w *distant) serve(pod *mesh.Workload, conn net.Conn) {
-	t, err := hbone.ServerTLS(w.ctx, conn, w.client.ids.ServerTLS(pod.Identity, nil, "h2"))
+	t, err := hbone.ServerTLS(w.ctx, &losable{Conn: conn, lost: func() bool { return w.isLost(pod) }, end: w.ctx}, w.client.ids.ServerTLS(pod.Identity, nil, "h2"))
 	if err != nil {
 		return
 	}
 	hbone.NewServer(t, hbone.DefaultConfig(), func(ctx context.Context, in *hbone.Incoming) {
+		if w.refuse != nil {
+			if status, h := w.refuse(pod); status != 0 {
+				in.Refuse(status, h)
+				return
+			}
+		}
 		h := hbone.Header{header.NameEndpoint: pod.Endpoint.String()}
 		if w.silent {
 			h = nil
@@ -333,6 +346,27 @@ func (w *distant) serve(pod *mesh.Workload, conn net.Conn) {
 		io.Copy(st, st)
 		st.CloseWrite()
 	}).Serve(w.ctx)
+}
+
+// losable is a connection of a pod whose node may be lost.
+type losable struct {
+	net.Conn
+	lost func() bool
+	end  context.Context
+}
+
+func (c *losable) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.lost() {
+		<-c.end.Done()
+	}
+	return n, err
+}
+
+func (w *distant) isLost(pod *mesh.Workload) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lost[pod.Endpoint]
 }
 
 // connect is one connection of the client's application; it returns when the first byte

@@ -50,6 +50,15 @@ type caller struct {
 	trace  string         // traceparent, the same on both hops
 }
 
+// ofNetwork is id, unless that is known to be a pod of another network than of its gateway who
+// has named it: it cannot have that avoided.
+func (c caller) ofNetwork(network string, id mesh.EndpointID) mesh.EndpointID {
+	if w := c.snap.WorkloadByEndpoint(id); w != nil && w.Network != network {
+		return 0
+	}
+	return id
+}
+
 // origin is as whom sessions are opened, and from where: those of a captured pod begin in its own
 // network namespace, so that what holds for its packets holds for them, and serve no
 // other pod.
@@ -155,8 +164,11 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 			}
 			return err
 		}
-		if id := mesh.EndpointID(response.Endpoint()); id != 0 {
-			t.endpoint = id
+		if a := p.answerOf(s); a.Endpoint != 0 && !a.Unnamed {
+			t.endpoint = a.Endpoint
+		}
+		if t.endpoint == 0 { // see innerResponse
+			t.endpoint = mesh.EndpointID(response.Endpoint())
 		}
 		t.stream = stream
 		return nil
@@ -187,6 +199,7 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 		endpoint = a.Endpoint
 	}
 	f := throughFailure(v, endpoint, err)
+	f.quiet = in != nil && in.Silent() && !in.Base().Silent()
 	left := e.err != nil || errors.Is(ctx.Err(), context.Canceled) // the application, or this process stops
 	p.keepNone(v, in, f, (f.fault || foreign) && !left)
 	if !v.chosen && !v.reserved && !dialled.Load() && in == nil && (f.at != atEndpoint || f.endpoint == 0) {
@@ -250,7 +263,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 			}
 			return err
 		}
-		by = answered{mesh.EndpointID(response.Endpoint()), header.ParseWeight(response.Header.Get(header.NameWeight))}
+		by = answered{c.ofNetwork(gw.Network, mesh.EndpointID(response.Endpoint())), header.ParseWeight(response.Header.Get(header.NameWeight))}
 		if handshake != nil {
 			outer.Close()
 			f := innerResponse(by.endpoint, hopInner, handshake)
@@ -272,6 +285,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 		return inner, by, err
 	}
 	f = outerResponse(err)
+	f.endpoint = c.ofNetwork(gw.Network, f.endpoint)
 	if v.pin != 0 {
 		f.pinned(v.pin)
 	}

@@ -168,7 +168,7 @@ func (v *view) met(edges []picker.Edge) {
 // opened and before anybody spoke through it.
 func (v *view) failed(c *picker.Choice, f *failure, now time.Time) {
 	v.met(v.Done(c, picker.Outcome{At: picker.At(f.at), Fault: f.fault, Reason: f.reason, Error: header.Error(f.err.Error()), Left: f.reason == reasonCancelled,
-		Endpoint: f.endpoint, Responded: f.answered(), Hop: f.hop}, now))
+		Endpoint: f.endpoint, Responded: f.answered(), Silent: f.silent(), Hop: f.hop}, now))
 	if f.faultOf(atGateway) && c.Gateway != nil && v.scope != ScopeNone {
 		v.probe(picker.GatewayKey(c.Gateway))
 	}

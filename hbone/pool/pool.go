@@ -324,6 +324,14 @@ func (p *Pool) Serves(key Key) bool {
 	return e != nil && slices.ContainsFunc(e.sessions, func(sh *shared) bool { return !p.past(sh, sh.s.Availability(now), now) })
 }
 
+// Silent reports whether there are sessions of key, and all of them are silent ([hbone.Session.Silent]).
+func (p *Pool) Silent(key Key) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := p.keys[key]
+	return e != nil && len(e.sessions) > 0 && !e.isFull()
+}
+
 // RetireKey is Retire of one key.
 func (p *Pool) RetireKey(key Key) {
 	p.mu.Lock()

@@ -1,8 +1,10 @@
 package picker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -28,6 +30,7 @@ type model struct {
 	waits    map[string]silence
 	health   map[Share]Health
 	hinted   map[hinted]time.Time
+	silent   map[hinted]bool // of those
 	lapsed   map[Share]map[mesh.EndpointID]time.Time
 }
 
@@ -47,7 +50,7 @@ type going struct {
 func newModel(c Config) *model {
 	return &model{pods: health.NewTracker[health.Key](c.Own, c.Jitter), paths: health.NewTracker[Path](c.Paths, c.Jitter),
 		gateways: health.NewTracker[string](c.Gateways, c.Jitter), failed: map[any]time.Time{}, out: map[any]bool{}, waits: map[string]silence{},
-		health: map[Share]Health{}, hinted: map[hinted]time.Time{}, lapsed: map[Share]map[mesh.EndpointID]time.Time{}}
+		health: map[Share]Health{}, hinted: map[hinted]time.Time{}, silent: map[hinted]bool{}, lapsed: map[Share]map[mesh.EndpointID]time.Time{}}
 }
 
 // candidates weighs every candidate of plan by the rules.
@@ -368,8 +371,34 @@ func (s *schedule) end(g *going, success bool, o Outcome) {
 		if o.Hop {
 			by.gateway = g.c.Gateway.Name
 		}
+		if was := s.m.hinted[by]; !o.Silent {
+			delete(s.m.silent, by)
+		} else if s.m.silent[by] || !s.now.Before(was) {
+			s.m.silent[by] = true
+		} else {
+			return // it has failed, which says more
+		}
 		s.m.hinted[by] = s.now.Add(hintTTL)
 	}
+}
+
+// reach has a session with a random endpoint that was silent or failed opened.
+func (s *schedule) reach() {
+	known := make([]Share, 0, len(s.m.health))
+	for k := range s.m.health {
+		known = append(known, k)
+	}
+	if len(s.m.hinted) == 0 || len(known) == 0 {
+		return
+	}
+	all := slices.SortedFunc(maps.Keys(s.m.hinted), func(a, b hinted) int {
+		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.gateway, b.gateway))
+	})
+	id := all[s.rng.IntN(len(all))].id
+	for _, k := range known {
+		s.p.Reached(k, id)
+	}
+	maps.DeleteFunc(s.m.hinted, func(h hinted, _ time.Time) bool { return h.id == id && s.m.silent[h] })
 }
 
 // finish ends or opens a random connection.
@@ -383,7 +412,7 @@ func (s *schedule) finish() {
 	if g.c.Gateway != nil {
 		o.At = At(s.rng.IntN(3) + 1)
 		if g.c.Kept.ID != 0 && o.At == AtEndpoint && s.rng.IntN(3) > 0 {
-			o.Endpoint, o.Hop = g.c.Kept.Endpoint, s.rng.IntN(2) == 0
+			o.Endpoint, o.Hop, o.Silent = g.c.Kept.Endpoint, s.rng.IntN(2) == 0, s.rng.IntN(2) == 0
 		}
 	}
 	if g.c.Gateway != nil && !g.c.opened {
@@ -556,7 +585,7 @@ func TestThePickerDoesWhatTheScanWouldWhateverHappens(t *testing.T) {
 		c.Health = func(k Share) (Health, bool) { h, ok := s.m.health[k]; return h, ok }
 		s.p, s.snap = New(c), s.l.snapshot(t, 1)
 		for step := range 400 {
-			switch rng.IntN(12) {
+			switch rng.IntN(13) {
 			case 0, 1, 2, 3:
 				s.pick()
 			case 4, 5, 6, 7:
@@ -571,6 +600,8 @@ func TestThePickerDoesWhatTheScanWouldWhateverHappens(t *testing.T) {
 				if rng.IntN(4) == 0 {
 					s.rediscover(uint64(step + 2))
 				}
+			case 12:
+				s.reach()
 			}
 		}
 		for len(s.going) > 0 {

@@ -31,6 +31,7 @@ type Outcome struct {
 	Left      bool            // who asked for it has left: it says nothing
 	Endpoint  mesh.EndpointID // which endpoint, if the far side said so
 	Responded bool            // the far side sent something, if only a no
+	Silent    bool            // Endpoint answered nothing at all: that says nothing of other pods
 	// Hop says that the gateway itself has no way to Endpoint: nothing is wrong with
 	// that by way of others.
 	Hop bool
@@ -149,7 +150,7 @@ func (p *Picker) judge(c *Choice, result health.Outcome, o Outcome, now time.Tim
 		if o.Hop {
 			by = c.Gateway.Name
 		}
-		c.share.hint(o.Endpoint, by, now)
+		c.share.hint(o.Endpoint, by, o.Silent, now)
 	}
 	return list
 }

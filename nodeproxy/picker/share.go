@@ -135,15 +135,35 @@ func (s *share) hinted() health.HintService {
 	return health.HintService{Network: s.key.Network, Service: s.key.Service, Port: s.key.Port}
 }
 
-// hint notes that an endpoint failed under our eyes, by way of gateway or, if that
-// is empty, of any.
-func (s *share) hint(id mesh.EndpointID, gateway string, now time.Time) {
+// hint notes that an endpoint failed under our eyes, or was silent, by way of gateway or,
+// if that is empty, of any.
+func (s *share) hint(id mesh.EndpointID, gateway string, silent bool, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.hints == nil {
 		s.hints = health.NewHints(hintTTL)
 	}
-	s.hints.Failed(health.HintKey{HintService: s.hinted(), Endpoint: id, Gateway: gateway}, now)
+	if k := (health.HintKey{HintService: s.hinted(), Endpoint: id, Gateway: gateway}); silent {
+		s.hints.Silent(k, now)
+	} else {
+		s.hints.Failed(k, now)
+	}
+}
+
+// Reached takes in that a session with an endpoint of k has just been opened: it is silent
+// no more.
+func (p *Picker) Reached(k Share, id mesh.EndpointID) {
+	p.mu.Lock()
+	s := p.known[k]
+	p.mu.Unlock()
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hints != nil {
+		s.hints.Heard(s.hinted(), id)
+	}
 }
 
 func (s *share) leave() { s.picker.shares.Release(s.whole) }

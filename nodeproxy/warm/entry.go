@@ -23,6 +23,9 @@ type entry struct {
 
 func newEntry(k *Keeper, key Key) *entry {
 	e := &entry{keeper: k, key: key, turns: k.turnsOf(key.Network), set: warmset.New(k.cfg.Random, k.cfg.Seed())}
+	if silent := k.cfg.Silent; silent != nil {
+		e.set.Avoid = func(id uint64) bool { return silent(Session{Key: key, ID: id}) }
+	}
 	e.set.Revise(k.cfg.Share(key), time.Now())
 	e.timer = time.AfterFunc(k.cfg.Idle, e.passed)
 	return e

@@ -26,7 +26,7 @@ type Session struct {
 }
 
 // Config is what a Keeper calls. All functions must be safe for concurrent use; none
-// is called with a lock held but Share.
+// is called with a lock held but Share and Silent.
 type Config struct {
 	// Open opens s as r says and returns who has answered. It must honour ctx. gone
 	// says that the gateway does not offer the endpoint that was asked for by name.
@@ -35,6 +35,9 @@ type Config struct {
 	Retire func(s Session)
 	// Share is what is known now; it must not wait, and not call the Keeper.
 	Share func(Key) warmset.Share
+	// Silent, unless nil, reports whether s owes an answer and nothing comes; it must not wait, and not call the Keeper.
+	// Connections go on such a session only if all are.
+	Silent func(s Session) bool
 	// Random returns numbers in [0, 1), Seed any number.
 	Random func() float64
 	Seed   func() uint64

@@ -75,7 +75,7 @@ func (s *Set) ask(sl *slot, now time.Time) Request {
 	}
 	s.took(r.Gateway)
 	sl.request, sl.gateway, sl.named, sl.due, sl.avoid = r.ID, r.Gateway, r.Pin, time.Time{}, r.Avoid
-	sl.joined, sl.vain, sl.elsewhere = 0, false, false
+	sl.joined, sl.vain, sl.elsewhere, sl.content = 0, false, false, false
 	s.requests[r.ID] = sl
 	return r
 }
@@ -149,6 +149,9 @@ func (s *Set) Opened(request uint64, a Answer, now time.Time) (kept bool) {
 		sl.pin = 0 // another slot may have it, or ask for it
 		if s.failed(sl, now); !slices.Contains(sl.avoid, a.Endpoint) && s.taken(sl, a.Endpoint) {
 			sl.due, sl.tries = now, 0 // two were asked for at once and are the same
+			if sl.content {
+				sl.due = time.Time{}
+			}
 		} else if s.inVain(sl, a) {
 			// Seldom at last, but not at first: the gateway may not know of a new endpoint yet.
 			sl.vain, sl.elsewhere = true, true

@@ -62,6 +62,10 @@ type Choice struct {
 
 // Set is the warm set of one source identity, share and port. Make it with New.
 type Set struct {
+	// Avoid, unless nil, reports whether connections had better not go on the session of this ID now, as whoever is at its
+	// other end is silent. It must not wait.
+	Avoid func(id uint64) bool
+
 	random func() float64
 	draws  *balance.Draws
 	share  Share
@@ -105,7 +109,9 @@ type slot struct {
 	// elsewhere says that another group than that of gateway is to be asked: nobody has been
 	// found since vain was set.
 	elsewhere bool
-	vain      bool // its gateway had nobody but those that are held
+	// content says that request is a connection's own, and the slot has a session that is not to be replaced.
+	content bool
+	vain    bool // its gateway had nobody but those that are held
 }
 
 // session is one answer that was kept.
@@ -177,11 +183,21 @@ func (s *Set) Choose(now time.Time, gateway string, fits func(Choice) bool) (c C
 		}
 		return s.join(fits), false
 	}
-	u, v := s.draws.Next()
-	i, _, _ := balance.Pick(s.scratch, u, v)
-	e := s.slots[i].session
+	e := s.slots[s.pick()].session
 	s.use(e, now)
 	return e.Choice, true
+}
+
+// pick is one of the candidates in scratch, one to avoid only if all are. Only who is drawn is asked about.
+func (s *Set) pick() int {
+	for {
+		u, v := s.draws.Next()
+		i, _, _ := balance.Pick(s.scratch, u, v)
+		if s.scratch[i].Avoid || s.Avoid == nil || !s.Avoid(s.slots[i].session.ID) {
+			return i
+		}
+		s.scratch[i].Avoid = true
+	}
 }
 
 // reserve makes a request for an empty slot of what gateway is asked anyway; zero if
@@ -190,6 +206,7 @@ func (s *Set) reserve(gateway string) uint64 {
 	for _, sl := range s.slots {
 		if sl.request == 0 && sl.pin == 0 {
 			s.next++
+			sl.content = sl.session != nil && sl.due.IsZero()
 			sl.request, sl.gateway, sl.named, sl.due, sl.avoid, sl.joined = s.next, gateway, 0, time.Time{}, nil, 0
 			s.requests[s.next] = sl
 			s.took(gateway)

@@ -525,3 +525,43 @@ func TestOneGatewayNamesAndTheOtherDoesNot(t *testing.T) {
 		}
 	}
 }
+
+// A session whose endpoint is silent gets connections only while all are so.
+func TestSilentSessionsAreAvoided(t *testing.T) {
+	w := newWorld(t, 1, 4)
+	w.revise()
+	w.run(20*time.Second, 20)
+	silent := map[uint64]bool{}
+	w.set.Avoid = func(id uint64) bool { return silent[id] }
+	chosen := func() map[uint64]int {
+		got := map[uint64]int{}
+		for range 200 {
+			c, ok := w.set.Choose(w.now, "", nil)
+			if !ok {
+				t.Fatalf("nobody is chosen, with %d sessions of %d silent", len(silent), len(w.set.slots))
+			}
+			got[c.ID]++
+			w.set.Done(c.ID)
+		}
+		return got
+	}
+	before := chosen()
+	if len(before) < 3 {
+		t.Fatalf("chosen are %v, want several", before)
+	}
+	for id := range before {
+		silent[id] = true
+		got := chosen()
+		if len(silent) == len(before) {
+			if len(got) != len(before) {
+				t.Errorf("all are silent: chosen are %v, want all", got)
+			}
+			return
+		}
+		for id := range got {
+			if silent[id] {
+				t.Errorf("%d connections on a silent session, with %d of %d silent", got[id], len(silent), len(before))
+			}
+		}
+	}
+}
