@@ -35,11 +35,11 @@ func TestWithdrawnConnectsCountIfTheApplicationHangs(t *testing.T) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		}
-		withdraws := func() {
+		withdraws := func(after time.Duration) {
 			t.Helper()
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
-			time.AfterFunc(slowConnect, func() { cancel(hbone.ErrWithdrawn) })
+			time.AfterFunc(after, func() { cancel(hbone.ErrWithdrawn) })
 			if _, reason, err := w.dial(ctx, w.pod.Load(), port, netip.Addr{}); err == nil || reason != "" {
 				t.Fatalf("reason %q, %v; want nobody's", reason, err)
 			}
@@ -47,7 +47,7 @@ func TestWithdrawnConnectsCountIfTheApplicationHangs(t *testing.T) {
 		for range 10 { // it answers the witness
 			hangs.Store(true)
 			time.AfterFunc(slowConnect/2, func() { hangs.Store(false) })
-			withdraws()
+			withdraws(slowConnect)
 			synctest.Wait()
 			if w.isOut(k) || w.prober.Active() > 0 || len(w.left) > 0 {
 				t.Fatalf("out %t, %d series, %v remembered; want nothing", w.isOut(k), w.prober.Active(), w.left)
@@ -57,8 +57,14 @@ func TestWithdrawnConnectsCountIfTheApplicationHangs(t *testing.T) {
 			t.Errorf("%d reports", n)
 		}
 		hangs.Store(true)
+		for range 10 { // told of a full queue: whether that drains is seen
+			withdraws(waitsLong)
+		}
+		if len(w.left) > 0 || w.prober.Active() > 0 {
+			t.Errorf("%v are remembered, %d series; want nothing of connects that were not waited for", w.left, w.prober.Active())
+		}
 		began := time.Now()
-		withdraws()
+		withdraws(slowConnect)
 		for !w.isOut(k) {
 			time.Sleep(time.Millisecond)
 		}

@@ -140,16 +140,8 @@ func (c *call) tryAll(ctx context.Context) (*tunnel, *failure) {
 	refused := false // for overload, elsewhere
 	deadline := c.deadline()
 	for {
-		if f := c.resolve(ctx); f != nil {
+		if f := c.prepare(ctx); f != nil && !(c.listed() && c.hedge.turnBack()) {
 			return nil, f
-		}
-		if c.who.host != "" {
-			c.p.use(ctx, c.who.host)
-			if f := c.replan(); f != nil { // the first use may have brought shares
-				return nil, f
-			}
-		} else if w := c.plan.Direct; w != nil && c.p.own != nil && len(w.Addresses) > 0 {
-			c.p.use(ctx, w.Addresses[0].String()) // or the gateways stop telling of it
 		}
 		if c.access.attempts++; c.access.attempts == 1 {
 			c.p.budget.Earn(budgetKey(c.identity(), c.plan))
@@ -192,6 +184,24 @@ func (c *call) tryAll(ctx context.Context) (*tunnel, *failure) {
 		}
 	}
 }
+
+// prepare makes the plan of the next attempt.
+func (c *call) prepare(ctx context.Context) *failure {
+	if f := c.resolve(ctx); f != nil {
+		return f
+	}
+	if c.who.host != "" {
+		c.p.use(ctx, c.who.host)
+		return c.replan() // the first use may have brought shares
+	}
+	if w := c.plan.Direct; w != nil && c.p.own != nil && len(w.Addresses) > 0 {
+		c.p.use(ctx, w.Addresses[0].String()) // or the gateways stop telling of it
+	}
+	return nil
+}
+
+// listed reports whether discovery still lists the workload whose connection this is.
+func (c *call) listed() bool { return c.p.store.Current().Workload(c.uid) != nil }
 
 // deadline is when the last attempt may start.
 func (c *call) deadline() time.Time { return c.access.started.Add(c.p.cfg.Retry.Deadline) }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
@@ -23,13 +25,15 @@ import (
 //   - Each hedge is paid from the retry budget before it is asked for, and there is
 //     somebody healthy elsewhere.
 //   - A call does not fail for a hedge: one that fails elsewhere goes back to where it was
-//     first, once and for nothing, and waits there as if it had not left. What may have got
-//     its bytes elsewhere ends it, as always.
+//     first, once and for nothing, and waits there as if it had not left: also if discovery has
+//     nobody for it any more, by what it had before. What may have got its bytes elsewhere
+//     ends it, as always.
 //   - If no answer comes, it is as if nothing had been said: early bytes may have arrived,
 //     and are not sent again.
 
 // slowConnect is how long connecting to a local application takes before its client is told. It
-// takes microseconds; from an accept queue that is full the kernel answers after a second.
+// takes microseconds; from an accept queue that is full the kernel answers after a second. While the
+// queue is seen to be full waitsLong is enough: who has no answer by then was dropped.
 const slowConnect = 100 * time.Millisecond
 
 // maxHedges is how often one call leaves an attempt.
@@ -52,15 +56,24 @@ type hedging struct {
 	asked    bool           // of the current attempt: it is to be withdrawn
 	times    int            // attempts that were
 	left     []picker.Place // that have acknowledged it, oldest first
-	back     picker.Place   // where the next attempt goes, to wait
+	back     picker.Place   // where the next attempt goes, to wait, until one has failed
 	returned bool           // it went there already
 	free     int            // attempts that do not count as repeats
+}
+
+// turnBack has the next attempt go back to the first place that was left, if none has, and
+// reports whether it does.
+func (h *hedging) turnBack() bool {
+	if len(h.left) > 0 && !h.returned {
+		h.back, h.returned = h.left[0], true
+	}
+	return h.back != (picker.Place{})
 }
 
 // where is what the next attempt avoids: the places where the call has failed, and those
 // that it has left.
 func (h *hedging) where(t tried) tried {
-	t.Back, h.back = h.back, picker.Place{}
+	t.Back = h.back
 	if h.returned || len(h.left) == 0 {
 		return t
 	}
@@ -132,6 +145,7 @@ func (c *call) heard(f *failure) {
 // has left that attempt, which is paid for, or goes back to the first one that it has left.
 func (c *call) hedged(ctx context.Context, f *failure) bool {
 	h := &c.hedge
+	h.back = picker.Place{}
 	var indeterminate *indeterminateError
 	switch {
 	case ctx.Err() != nil, f.reason == reasonCancelled:
@@ -139,8 +153,7 @@ func (c *call) hedged(ctx context.Context, f *failure) bool {
 	case h.acknowledged(f):
 		h.left = append(h.left, picker.Place{Network: c.access.network, Endpoint: f.endpoint})
 		c.access.hedges++
-	case len(h.left) > 0 && !h.returned && !errors.As(f.err, &indeterminate):
-		h.back, h.returned = h.left[0], true
+	case !errors.As(f.err, &indeterminate) && h.turnBack():
 	default:
 		return false
 	}
@@ -150,22 +163,37 @@ func (c *call) hedged(ctx context.Context, f *failure) bool {
 	return true
 }
 
-// tellIfSlow tells the client of req, if it asks for that, when connecting to w takes long;
-// the caller calls what it gets when it does no more. While this process itself is late it
-// says nothing.
-func (in *inbound) tellIfSlow(req *hbone.Incoming, w *mesh.Workload) (answered func()) {
+// tellIfSlow tells the client of req, if it asks for that, when connecting to target of w takes
+// long; the caller calls what it gets when it does no more. While this process itself is
+// late it says nothing.
+func (in *inbound) tellIfSlow(req *hbone.Incoming, w *mesh.Workload, target uint16) (answered func()) {
 	tells := req.Header.Get(header.NameSlow) == tellSlow
-	timer := time.AfterFunc(slowConnect, func() {
+	once := sync.Once{}
+	tell := func(since time.Duration) {
 		switch {
-		case in.p.late(time.Now().Add(-slowConnect)):
+		case in.p.late(time.Now().Add(-since)):
 		case tells:
-			in.p.metrics.slow.WithLabelValues("yes").Inc()
-			req.Inform(hbone.Header{header.NameSlow: isSlow, header.NameEndpoint: w.Endpoint.String()})
+			once.Do(func() {
+				in.p.metrics.slow.WithLabelValues("yes").Inc()
+				req.Inform(hbone.Header{header.NameSlow: isSlow, header.NameEndpoint: w.Endpoint.String()})
+			})
 		default:
 			in.p.metrics.slow.WithLabelValues("no").Inc()
 		}
+	}
+	slow := time.AfterFunc(slowConnect, func() { tell(slowConnect) })
+	if !tells {
+		return func() { slow.Stop() }
+	}
+	full := time.AfterFunc(waitsLong, func() {
+		if in.p.witness.sockets.full(health.Key{Endpoint: w.Endpoint, Port: target}) {
+			tell(waitsLong)
+		}
 	})
-	return func() { timer.Stop() }
+	return func() {
+		slow.Stop()
+		full.Stop()
+	}
 }
 
 // withdrawn reports whether ctx, that of a CONNECT, has ended because its client has

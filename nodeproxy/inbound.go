@@ -241,7 +241,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, a access, o
 			permit.end()
 		}
 	}()
-	answered := in.tellIfSlow(req, w)
+	answered := in.tellIfSlow(req, w, target)
 	conn, reason, err := in.p.witness.dial(ctx, w, target, addrPort(req.Session.RemoteAddr()).Addr())
 	answered()
 	if err != nil {

@@ -70,6 +70,8 @@ const (
 	// waitsLong is how long nobody's connect was answered while one waits: it takes
 	// microseconds.
 	waitsLong = 10 * time.Millisecond
+	// lookedLately bounds how often a port is looked at for connects that wait.
+	lookedLately = 2 * time.Millisecond
 	// censusEvery bounds what censuses cost: 1.4 ms of CPU each, on a machine with 262144
 	// buckets of connections.
 	censusEvery = 20 * time.Millisecond
@@ -108,6 +110,8 @@ type watchedSocket struct {
 	// sighted.mu guards these.
 	dropped bool
 	cookie  uint64 // of the listener at the last look; 0: none
+	full    bool   // its queue was, then
+	looked  time.Time
 	queue   acceptqueue.Queue
 }
 
@@ -319,6 +323,24 @@ func (l *listeners) dialling(k health.Key) (ended func(answered bool)) {
 		}
 		w.waiting.Add(-1)
 	}
+}
+
+// full reports whether the accept queue of a port has no room, as it was lookedLately ago at most.
+func (l *listeners) full(k health.Key) bool {
+	w := l.use(k)
+	if w == nil {
+		return false
+	}
+	now := time.Now()
+	w.from.mu.Lock()
+	stale := now.Sub(w.looked) > lookedLately
+	w.from.mu.Unlock()
+	if stale {
+		l.look(w, now)
+	}
+	w.from.mu.Lock()
+	defer w.from.mu.Unlock()
+	return w.full
 }
 
 // seen counts the ports whose listener was there at the last look.

@@ -108,6 +108,7 @@ func (l *listeners) look(w *watchedSocket, now time.Time) (waits bool) {
 	s := w.from
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	w.full = false
 	if w.dropped || s.broken || now.Before(s.again) {
 		return false
 	}
@@ -131,6 +132,7 @@ func (l *listeners) look(w *watchedSocket, now time.Time) (waits bool) {
 	if !ok {
 		return false
 	}
+	w.full, w.looked = found.Queue > found.Backlog, now
 	wanted := w.waiting.Load() > 0 && l.at(now)-w.answered.Load() >= int64(waitsLong)
 	verdict := w.queue.Look(now, acceptqueue.Look{Cookie: found.Cookie, Queue: found.Queue, Backlog: found.Backlog, Wanted: wanted})
 	if verdict == acceptqueue.Count {

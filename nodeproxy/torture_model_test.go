@@ -16,7 +16,8 @@ import (
 //     all that it was to send, and all of that has come.
 //   - Where nobody breaks off and no fault excuses it, both ends read all, and the
 //     end behind it. A server that a connect was withdrawn from is reset. An application
-//     that takes long to accept, and others that refuse instead, excuse nothing.
+//     that takes long to accept, and others that refuse instead, excuse nothing. Nor does
+//     anything, where one pod is known to accept, and the retry budget is ample.
 //   - All this ends, in bounded time.
 //
 // It allows either where two TCP connections would: who closes with bytes unread
@@ -100,16 +101,19 @@ func (c *torturedConn) endedFor(n int) bool {
 // acceptsFirst reports that the application that was asked first accepts within every time limit:
 // whoever waits for it is answered, so nobody is to fail.
 func (c *torturedConn) acceptsFirst() bool {
-	if c.accept.op == opMixed && !c.first.IsValid() {
+	if (c.accept.op == opMixed || c.placed) && !c.first.IsValid() {
 		return false // it was asked nobody
 	}
 	how := c.acceptsAt(c.first)
-	return how.op != opRefuse && how.op != opHang
+	if c.how.op != "" {
+		how = c.how
+	}
+	return how.op != opRefuse && how.op != opHang && how.op != opSpurns && how.op != opSulks
 }
 
 // undisturbed reports that nothing excuses a connection that breaks.
 func (c *torturedConn) undisturbed() bool {
-	if c.exposed != "" || !c.acceptsFirst() || c.script.quit != "" {
+	if c.exposed != "" || !c.sure && !c.acceptsFirst() || c.script.quit != "" {
 		return false
 	}
 	return c.client.quit == ""

@@ -31,6 +31,10 @@ type options struct {
 	Early          bool
 	Attempts       int // repeats of a connect
 	Hedges         int // that the budget has at first; 0: as many as by default
+	// Applications accept by their pod, as steps say, and not by connection; those of the first pods
+	// of both services always do. Health moves, and the budget is not refilled.
+	Places   bool
+	Replicas int // gateways behind one address, if more than one; each connect meets any of them
 }
 
 // step is one thing that happens, After the step before it. Which fields count
@@ -53,6 +57,9 @@ const (
 	opLate   op = "late"   // the same, and only the application that is asked first takes that long; others accept at once
 	opOnly   op = "only"   // likewise, and others refuse
 	opMixed  op = "mixed"  // the same, and each application accepts, refuses or hangs in its own way, drawn from n
+	opServes op = "serves" // the application of a pod (conn, from 0) of link pods or gateway accepts after n ms
+	opSpurns op = "spurns" // likewise, it refuses
+	opSulks  op = "sulks"  // likewise, it never accepts
 	opSend   op = "send"   // side of conn sends n bytes more
 	opEnd    op = "end"    // side of conn has nothing more to say: FIN after all that it was to send
 	opLeave  op = "leave"  // side of conn closes at once
@@ -90,6 +97,7 @@ var allLinks = []link{linkPods, linkGateway, linkFar}
 func (o op) opens() bool {
 	return o == opOpen || o == opRefuse || o == opHang || o == opLate || o == opOnly || o == opMixed
 }
+func (o op) onPod() bool  { return o == opServes || o == opSpurns || o == opSulks }
 func (o op) onLink() bool { return strings.Contains("cut kill up down freeze drain close", string(o)) }
 
 func (s step) String() string {
@@ -97,6 +105,8 @@ func (s step) String() string {
 	switch {
 	case s.op.opens():
 		return fmt.Sprintf("%s c%d %s %d", text, s.conn, s.link, s.n)
+	case s.op.onPod():
+		return fmt.Sprintf("%s p%d %s %d", text, s.conn, s.link, s.n)
 	case s.op.onLink():
 		return fmt.Sprintf("%s %s %d", text, s.link, s.n)
 	}
@@ -149,6 +159,8 @@ func parseStep(line string) (s step, err error) {
 	switch {
 	case s.op.opens():
 		_, err = fmt.Sscanf(rest, "c%d %s %d", &s.conn, &s.link, &s.n)
+	case s.op.onPod():
+		_, err = fmt.Sscanf(rest, "p%d %s %d", &s.conn, &s.link, &s.n)
 	case s.op.onLink():
 		_, err = fmt.Sscanf(rest, "%s %d", &s.link, &s.n)
 	default:

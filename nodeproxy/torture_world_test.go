@@ -3,6 +3,7 @@ package nodeproxy
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -50,7 +51,9 @@ type tortured struct {
 	lines    map[link][]*simnet.Conn // client ends of what is open between proxies
 	sessions []*torturedSession
 	faults   []torturedFault
-	held     map[link]time.Time // until when it holds something back
+	held     map[link]time.Time      // until when it holds something back
+	places   map[netip.AddrPort]step // how applications accept, with Places
+	draws    *rand.Rand              // of replicas
 }
 
 type torturedSession struct {
@@ -72,6 +75,9 @@ type torturedConn struct {
 	far     bool
 	accept  step           // how the far application accepts
 	first   netip.AddrPort // the one that was asked first
+	how     step           // how that one accepted
+	placed  bool           // with Places
+	sure    bool           // likewise: it is answered, as one of the pods accepts and the budget is ample
 	script  script
 	client  *end
 	servers []*end
@@ -120,7 +126,7 @@ func torturedID(name string) spiffeid.ID {
 	return spiffeid.RequireFromString("spiffe://cluster.local/ns/default/sa/" + name)
 }
 
-func torturedSnapshot(pods int) *mesh.Snapshot {
+func torturedParts(pods, replicas int) mesh.Parts {
 	parts := mesh.Parts{Members: map[string][]string{}}
 	pod := func(network, name, addr string) string {
 		w := &mesh.Workload{
@@ -141,30 +147,40 @@ func torturedSnapshot(pods int) *mesh.Snapshot {
 		}
 		parts.Services = append(parts.Services, svc)
 	}
-	parts.Gateways = []*mesh.Gateway{{Name: "gw", Network: "west", Address: netip.MustParseAddrPort("10.0.3.1:15008"), Identity: torturedID("gateway"),
-		Sources: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}}
-	return mesh.NewSnapshot(1, parts)
+	for i := range max(replicas, 1) {
+		parts.Gateways = append(parts.Gateways, &mesh.Gateway{Name: fmt.Sprint("gw-", i+1), Network: "west", Address: netip.MustParseAddrPort("10.0.3.1:15008"),
+			Identity: torturedID("gateway"), Sources: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
+	}
+	return parts
 }
 
 func newTortured(o options, log zerolog.Logger) *tortured {
 	w := &tortured{o: o, net: simnet.Network{Options: simnet.Options{Delay: o.Delay, Buffer: o.LinkBuffer}}, group: map[link]*hbone.Group{},
-		conns: map[int]*torturedConn{}, lines: map[link][]*simnet.Conn{}, held: map[link]time.Time{}}
+		conns: map[int]*torturedConn{}, lines: map[link][]*simnet.Conn{}, held: map[link]time.Time{}, draws: rand.New(rand.NewPCG(o.Seed, 4))}
+	if o.Places {
+		w.places = map[netip.AddrPort]step{}
+	}
 	w.ctx, w.stop = context.WithCancel(context.Background())
 	for _, l := range allLinks {
 		w.group[l] = &hbone.Group{}
 	}
-	snap := torturedSnapshot(o.Pods)
+	snap := mesh.NewSnapshot(1, torturedParts(o.Pods, o.Replicas))
 	proxy := func(network string) *Proxy {
 		cfg := DefaultConfig()
 		cfg.Node, cfg.Network = network+"-1", network
 		cfg.Federation.Health = false
-		cfg.OutlierDetection.Mode = health.ModeOff
+		if !o.Places {
+			cfg.OutlierDetection.Mode = health.ModeOff
+		}
 		if !o.Kept {
 			cfg.OutlierDetection.Scope = ScopeNone
 		}
 		cfg.Retry.Attempts, cfg.Retry.Early = o.Attempts, o.Early
 		if o.Hedges > 0 {
 			cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio = int(o.Hedges*retrybudget.AfterSlow), 0.5
+		}
+		if o.Places {
+			cfg.Retry.BudgetRatio = 0
 		}
 		p := newProxy(cfg, log)
 		p.store.Swap(snap)
@@ -185,15 +201,21 @@ func newTortured(o options, log zerolog.Logger) *tortured {
 	}
 	w.client, w.server = proxy("east"), proxy("west")
 	for _, pod := range snap.Workloads()[1:] {
-		l := linkPods
-		if pod.Network == "west" {
-			l = linkFar
-		}
-		w.listen(netip.AddrPortFrom(pod.Addresses[0], mesh.HBONEPort), pod.Identity, l, w.servePod(pod))
+		w.listen(netip.AddrPortFrom(pod.Addresses[0], mesh.HBONEPort), pod.Identity, func() []string { return []string{"h2"} }, w.servePod(pod))
 	}
 	gw := snap.Gateways("west")[0]
-	w.listen(gw.Address, gw.Identity, linkGateway, w.serveGateway(snap))
+	w.listen(gw.Address, gw.Identity, w.replica, w.serveGateway(snap))
 	return w
+}
+
+// replica is what the gateway says who answers one connect.
+func (w *tortured) replica() []string {
+	if w.o.Replicas < 2 {
+		return []string{"h2"}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return hbone.ServerProtocols(fmt.Sprint("west/gw-", w.draws.IntN(w.o.Replicas)+1))
 }
 
 func (w *tortured) track(s *hbone.Session, l link, server bool) {
@@ -235,7 +257,7 @@ func (w *tortured) isHeld(l link) bool {
 }
 
 // listen serves sessions for id at addr until the world stops.
-func (w *tortured) listen(addr netip.AddrPort, id spiffeid.ID, l link, serve func(net.Listener, *hbone.TLSTransport)) {
+func (w *tortured) listen(addr netip.AddrPort, id spiffeid.ID, protocols func() []string, serve func(net.Listener, *hbone.TLSTransport)) {
 	listener, err := w.net.Listen(addr.String())
 	if err != nil {
 		panic(err)
@@ -249,7 +271,7 @@ func (w *tortured) listen(addr netip.AddrPort, id spiffeid.ID, l link, serve fun
 			}
 			w.work.Go(func() {
 				ctx, cancel := context.WithTimeout(w.ctx, w.server.cfg.Timeouts.Handshake)
-				t, err := hbone.ServerTLS(ctx, conn, w.server.ids.ServerTLS(id, nil, "h2"))
+				t, err := hbone.ServerTLS(ctx, conn, w.server.ids.ServerTLS(id, nil, protocols()...))
 				cancel()
 				if err == nil {
 					serve(listener, t)
@@ -297,20 +319,24 @@ func (w *tortured) servePod(pod *mesh.Workload) func(net.Listener, *hbone.TLSTra
 func (w *tortured) serveGateway(snap *mesh.Snapshot) func(net.Listener, *hbone.TLSTransport) {
 	far := snap.Members(snap.Service("far.default"), "west")
 	next := 0
-	choose := func(pin mesh.EndpointID) *mesh.Workload {
+	choose := func(pin mesh.EndpointID, avoid []uint64) *mesh.Workload {
 		if pod := snap.WorkloadByEndpoint(pin); pod != nil {
 			return pod
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		next++
+		for range far {
+			if next++; !slices.Contains(avoid, uint64(far[next%len(far)].Endpoint)) {
+				break
+			}
+		}
 		return far[next%len(far)]
 	}
 	return func(_ net.Listener, t *hbone.TLSTransport) {
 		cfg := w.server.session
 		cfg.MaxStreams, cfg.CancelEnds = w.o.GatewayStreams, true
 		s := hbone.NewServer(t, cfg, func(ctx context.Context, in *hbone.Incoming) {
-			pod := choose(mesh.EndpointID(header.ParseEndpoint(in.Header.Get(header.NamePin))))
+			pod := choose(mesh.EndpointID(header.ParseEndpoint(in.Header.Get(header.NamePin))), header.ParseAvoid(in.Header.Get(header.NameAvoid)))
 			conn, err := w.dial(ctx, netip.AddrPortFrom(pod.Addresses[0], mesh.HBONEPort), w.server.cfg.Timeouts.Dial)
 			if err != nil {
 				in.Refuse(503, hbone.Header{header.NameReason: string(header.ReasonUnreachable)})
@@ -339,32 +365,33 @@ func (w *tortured) dialApp(ctx context.Context, addr netip.AddrPort, timeout tim
 		}
 	}
 	w.mu.Unlock()
+	if c == nil && forwarded == "" && w.places != nil {
+		return w.askApp(ctx, addr, timeout)
+	}
 	if c == nil {
 		return nil, fmt.Errorf("dial %v: nobody has asked for it (%q)", addr, forwarded)
 	}
 	w.mu.Lock()
 	c.dials++
-	if c.first == (netip.AddrPort{}) {
+	if w.places != nil {
+		c.accept = w.place(addr)
+	}
+	first := c.first == (netip.AddrPort{})
+	if first {
 		c.first = addr
 	}
 	how := c.acceptsAt(addr)
+	if first {
+		c.how = how
+	}
 	w.mu.Unlock()
 	defer func() {
 		w.mu.Lock()
 		c.dials--
 		w.mu.Unlock()
 	}()
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, os.ErrDeadlineExceeded)
-	defer cancel()
-	wait := time.Duration(how.n) * time.Millisecond
-	if how.op == opHang {
-		wait = time.Hour
-	}
-	if !pause(ctx, wait) {
-		return nil, context.Cause(ctx)
-	}
-	if how.op == opRefuse {
-		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	if err := how.connect(ctx, timeout); err != nil {
+		return nil, err
 	}
 	a, b := simnet.PairOf(simnet.Options{Buffer: w.o.AppBuffer}, addr.Addr().String()+":40000", addr.String())
 	w.mu.Lock()
@@ -374,6 +401,36 @@ func (w *tortured) dialApp(ctx context.Context, addr netip.AddrPort, timeout tim
 		name += fmt.Sprintf(" (%d)", n+1)
 	}
 	c.servers = append(c.servers, startEnd(name, b, patternOf(c.id, server), patternOf(c.id, client), c.script))
+	return a, nil
+}
+
+// connect takes as long as an application does that accepts like s.
+func (s step) connect(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, os.ErrDeadlineExceeded)
+	defer cancel()
+	wait := time.Duration(s.n) * time.Millisecond
+	if s.op == opHang || s.op == opSulks {
+		wait = time.Hour
+	}
+	if !pause(ctx, wait) {
+		return context.Cause(ctx)
+	}
+	if s.op == opRefuse || s.op == opSpurns {
+		return &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	}
+	return nil
+}
+
+// askApp is the witness of a pod's node proxy that asks its application.
+func (w *tortured) askApp(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {
+	w.mu.Lock()
+	how := w.place(addr)
+	w.mu.Unlock()
+	if err := how.connect(ctx, timeout); err != nil {
+		return nil, err
+	}
+	a, b := simnet.PairOf(simnet.Options{}, addr.Addr().String()+":40000", addr.String())
+	b.Close()
 	return a, nil
 }
 
@@ -408,7 +465,7 @@ func (w *tortured) open(s step) {
 	if w.conns[s.conn] != nil {
 		return
 	}
-	c := &torturedConn{id: s.conn, far: s.link != linkPods, accept: s}
+	c := &torturedConn{id: s.conn, far: s.link != linkPods, accept: s, placed: w.o.Places, sure: w.o.Places && w.o.Hedges == 0 && w.o.Attempts > w.o.Pods}
 	a, b := simnet.PairOf(simnet.Options{Buffer: w.o.AppBuffer}, c.address().String(), "10.0.0.1:20000")
 	w.mu.Lock()
 	w.conns[c.id] = c
@@ -456,11 +513,33 @@ func (w *tortured) tell(c *torturedConn, s side, change func(*script)) {
 	}
 }
 
+// place is how the application at addr accepts, with Places; mu is held.
+func (w *tortured) place(addr netip.AddrPort) step {
+	if how, ok := w.places[addr]; ok {
+		return how
+	}
+	return step{op: opServes}
+}
+
+// podAddress is where the application of s's pod is.
+func podAddress(s step) netip.AddrPort {
+	prefix := "10.0.1."
+	if s.link != linkPods {
+		prefix = "10.0.2."
+	}
+	return netip.MustParseAddrPort(fmt.Sprint(prefix, s.conn+1, ":8080"))
+}
+
 // do takes one step.
 func (w *tortured) do(s step) {
 	switch {
 	case s.op.opens():
 		w.open(s)
+		return
+	case s.op.onPod():
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.places[podAddress(s)] = s
 		return
 	case s.op.onLink():
 		w.disturb(s)
@@ -615,6 +694,11 @@ func (w *tortured) run(steps []step) (wrong []error) {
 		return wrong
 	}
 	blame(w.quiet())
+	if w.o.Places {
+		blame(w.unmoved(steps))
+		blame(w.spent())
+		clear(w.places)
+	}
 	for i, l := range []link{linkPods, linkGateway} {
 		blame(w.next(1000+i, l))
 	}
@@ -751,10 +835,7 @@ func (w *tortured) unbooked() error {
 
 // affordable states that no more attempts were withdrawn than the retry budget allows for.
 func (w *tortured) affordable() error {
-	asked := 0.0
-	for _, result := range []string{"withdrawn", "accepted", "refused", "unanswered"} {
-		asked += testutil.ToFloat64(w.client.metrics.hedges.WithLabelValues(result))
-	}
+	asked := w.hedges("withdrawn", "accepted", "refused", "unanswered")
 	b := w.client.cfg.Retry
 	if most := 2*float64(b.BudgetBurst) + b.BudgetRatio*float64(len(w.conns)); asked*retrybudget.AfterSlow > most { // near and far have one each
 		return fmt.Errorf("%v attempts were to be withdrawn, for which the budget has %v", asked, most)
@@ -762,11 +843,19 @@ func (w *tortured) affordable() error {
 	return nil
 }
 
+// hedges is how many attempts came to one of results.
+func (w *tortured) hedges(results ...string) (n float64) {
+	for _, result := range results {
+		n += testutil.ToFloat64(w.client.metrics.hedges.WithLabelValues(result))
+	}
+	return n
+}
+
 // onlyApplications reports that nothing but the applications' own doing happens in steps, and
 // that all of them accept.
 func onlyApplications(steps []step) bool {
 	return !slices.ContainsFunc(steps, func(s step) bool {
-		return s.op.onLink() || s.op == opRefuse || s.op == opHang || s.op == opOnly || s.op == opMixed
+		return s.op.onLink() || s.op == opSpurns || s.op == opSulks || s.op == opRefuse || s.op == opHang || s.op == opOnly || s.op == opMixed
 	})
 }
 

@@ -103,7 +103,7 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16, c
 	w.mu.Lock()
 	attempt := w.tracker.Begin(key, time.Now())
 	w.mu.Unlock()
-	ended := w.sockets.dialling(key)
+	ended, began := w.sockets.dialling(key), time.Now()
 	conn, err := w.dialApp(ctx, pod, target, client)
 	ended(err == nil || ctx.Err() == nil)
 	reason, outcome := reasonOf(err), health.Success
@@ -118,8 +118,8 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16, c
 	w.observe(key, attempt, outcome, reason)
 	if outcome == health.Failure {
 		w.watch(key)
-	} else if err != nil && withdrawn(ctx) {
-		w.abandoned(key)
+	} else if err != nil && withdrawn(ctx) && time.Since(began) >= slowConnect {
+		w.abandoned(key) // sooner, its queue was seen to be full: whether that drains is seen too
 	}
 	return conn, reason, err
 }
