@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -181,9 +182,14 @@ func openSandbox(dir string, start uint64) (*Sandbox, error) {
 	if err == nil {
 		s.Namespace, err = newNamespace(ns)
 	}
-	if err == nil && !s.Alive() { // another one's directory may have been opened
-		s.Namespace.Close()
-		err = unix.ESRCH
+	if err == nil { // another one's directory may have been opened
+		alive, unknown := s.alive()
+		if err = unknown; err == nil && !alive {
+			err = unix.ESRCH
+		}
+		if err != nil {
+			s.Namespace.Close()
+		}
 	}
 	if err != nil {
 		process.Close()
@@ -192,18 +198,38 @@ func openSandbox(dir string, start uint64) (*Sandbox, error) {
 	return s, nil
 }
 
-// Alive reports whether the process still runs, in the namespace.
+// Alive reports whether the process still runs, in the namespace, as far as is known: while this process can open no
+// files it does.
 func (s *Sandbox) Alive() bool {
+	alive, unknown := s.alive()
+	return alive || unknown != nil
+}
+
+// alive is Alive with an error if that cannot be said.
+func (s *Sandbox) alive() (is bool, unknown error) {
 	stat, err := readAt(int(s.process.Fd()), "stat", 4096)
 	if err != nil {
-		return false
+		return false, lacking(err)
 	}
 	if start, ok := startOf(stat); !ok || start != s.start {
-		return false
+		return false, nil
 	}
 	var st unix.Stat_t
 	err = unix.Fstatat(int(s.process.Fd()), "ns/net", &st, 0)
-	return err == nil && ID{uint64(st.Dev), st.Ino} == s.Namespace.ID()
+	return err == nil && ID{uint64(st.Dev), st.Ino} == s.Namespace.ID(), lacking(err)
+}
+
+// lacking returns err if it says nothing of a file: this process or its host lacks descriptors or memory.
+func lacking(err error) error {
+	if Lacking(err) {
+		return err
+	}
+	return nil
+}
+
+// Lacking reports whether err says nothing of what was to be opened, as this process or its host lacks descriptors or memory.
+func Lacking(err error) bool {
+	return slices.ContainsFunc([]unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EINTR}, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
 // readAt reads at most limit bytes of a file in the directory dir.

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -120,6 +121,21 @@ func (n *Namespace) FD(f func(fd int) error) error {
 	return inner
 }
 
+// lockEvery is how often a namespace is tried that another process has locked.
+const lockEvery = time.Millisecond
+
+// Lock has processes that call it do something in a namespace one after the other, for which this one waits within a
+// time and no longer: any process of a pod may lock its own namespace, and keep it locked. unlock is to be called.
+func (n *Namespace) Lock(within time.Duration) (unlock func()) {
+	lock := func(how int) error { return n.FD(func(fd int) error { return unix.Flock(fd, how) }) }
+	for end := time.Now().Add(within); lock(unix.LOCK_EX|unix.LOCK_NB) != nil; time.Sleep(lockEvery) {
+		if time.Now().After(end) {
+			return func() {}
+		}
+	}
+	return func() { lock(unix.LOCK_UN) }
+}
+
 // Do runs f on a thread that is in the namespace. What f starts on other goroutines is not.
 func (n *Namespace) Do(f func() error) error {
 	errs := make(chan error, 1)
@@ -144,7 +160,11 @@ func (n *Namespace) Do(f func() error) error {
 }
 
 func enter(fd int) error {
-	return os.NewSyscallError("setns", unix.Setns(fd, unix.CLONE_NEWNET))
+	err := os.NewSyscallError("setns", unix.Setns(fd, unix.CLONE_NEWNET))
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("%w: give this process the capability SYS_ADMIN", err)
+	}
+	return err
 }
 
 // Control implements the Control of a net.Dialer and of a net.ListenConfig: the socket becomes

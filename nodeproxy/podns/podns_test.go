@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
@@ -169,6 +171,29 @@ func TestWhatIsNoNamespaceIsRefused(t *testing.T) {
 	}
 }
 
+// Who lacks the right to enter is told which one it is.
+func TestARightThatIsMissingIsNamed(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("drops a capability of root's")
+	}
+	f, err := os.Open("/proc/self/ns/net")
+	must(t, err)
+	defer f.Close()
+	entered := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with this goroutine, and what it lacks with it
+		head, data := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+		if err := unix.Capset(&head, &data[0]); err != nil {
+			entered <- err
+			return
+		}
+		entered <- enter(int(f.Fd()))
+	}()
+	if err := <-entered; err == nil || err.Error() != "setns: operation not permitted: give this process the capability SYS_ADMIN" {
+		t.Errorf("%v, want the capability", err)
+	}
+}
+
 func TestPodsByControlGroup(t *testing.T) {
 	const uid = "0a1b2c3d-1111-2222-3333-444455556666"
 	under := strings.ReplaceAll(uid, "-", "_")
@@ -263,6 +288,18 @@ func TestFinderFindsTheNamespaceOfTheOldestProcess(t *testing.T) {
 	}
 	if !pod.Alive() {
 		t.Error("a pod that runs is not alive")
+	}
+	var files unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &files))
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: files.Max}))
+	alive := pod.Alive()
+	again, err := openSandbox(filepath.Join(n.dir, "1"), 0)
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &files))
+	if !alive {
+		t.Error("a pod is not alive while there are no descriptors")
+	}
+	if again != nil || !Lacking(err) {
+		t.Errorf("open a sandbox without descriptors: %v, %v", again, err)
 	}
 	if text, err := pod.ReadFile("/etc/hostname"); err != nil || len(text) == 0 {
 		t.Errorf("a file of the pod is %q, %v", text, err)

@@ -180,6 +180,22 @@ func (t *Table) Waiting(l Listener) (cookies []uint64, err error) {
 	return cookies, err
 }
 
+// Open calls each for the connections that a process has open, with their local and remote ends. It looks at every
+// connection of the machine: for once in a while.
+func (t *Table) Open(each func(local, remote netip.AddrPort)) error {
+	for _, family := range []uint8{familyV4, familyV6} {
+		err := t.ask(question{all: true, family: family, states: openStates}, func(s socket) {
+			if s.inode != 0 {
+				each(s.local, s.remote)
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // portOnly is the port of at and any address: what a dump goes by.
 func portOnly(at netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(netip.Addr{}, at.Port()) }
 

@@ -36,3 +36,6 @@ func (*Table) Waiting(Listener) ([]uint64, error) {
 func (*Table) Connected(local, remote netip.AddrPort) (bool, error) {
 	return false, errors.ErrUnsupported
 }
+
+// Open fails.
+func (*Table) Open(func(local, remote netip.AddrPort)) error { return errors.ErrUnsupported }
