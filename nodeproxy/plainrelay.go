@@ -2,9 +2,11 @@ package nodeproxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -92,14 +94,34 @@ func (h *plainHalf) leave(err error) bool {
 		return false
 	}
 	h.r.mu.Lock()
-	defer h.r.mu.Unlock()
-	if h.r.by != nil || h.other.ended.Load() {
-		return false
+	failed, ended := h.r.by != nil && h.r.by != h.to, h.other.ended.Load() // by h.to: see lost
+	if h.r.by == nil && !ended {
+		h.r.by, h.r.what = h.to, err
+		h.from.SetWriteDeadline(time.Now().Add(lastWordsWithin))
 	}
-	h.r.by, h.r.what = h.to, err
-	h.from.SetWriteDeadline(time.Now().Add(lastWordsWithin))
-	return true
+	h.r.mu.Unlock()
+	if ended {
+		h.other.delivered()
+	}
+	return !failed && !ended
 }
+
+// delivered waits until the peer of h.to has acknowledged all that went there, and its end, for lastWordsWithin at most: a
+// reset takes the rest away.
+func (h *plainHalf) delivered() {
+	raw, err := h.to.SyscallConn()
+	if err != nil {
+		return
+	}
+	h.to.SetWriteDeadline(time.Now().Add(lastWordsWithin))
+	raw.Write(func(fd uintptr) bool {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO)
+		return err != nil || !slices.Contains(unacknowledged, info.State)
+	})
+}
+
+// unacknowledged are the states of a socket whose end is not acknowledged, or, in the first two, about to be sent.
+var unacknowledged = []uint8{unix.BPF_TCP_ESTABLISHED, unix.BPF_TCP_CLOSE_WAIT, unix.BPF_TCP_FIN_WAIT1, unix.BPF_TCP_CLOSING, unix.BPF_TCP_LAST_ACK}
 
 // fail ends both directions, as a side has.
 func (r *plainRelay) fail(by *net.TCPConn, err error) {
@@ -133,14 +155,15 @@ func (h *plainHalf) pump() {
 	h.ended.Store(true)
 	second, left := h.other.ended.Load(), h.r.by != nil
 	h.r.mu.Unlock()
-	if left { // by the other direction, to this one
-		h.r.cut()
-		return
-	}
 	if err := h.to.CloseWrite(); err != nil {
 		if !h.leave(err) {
 			h.r.fail(h.to, err)
 		}
+		return
+	}
+	if left { // by the other direction, to this one
+		h.delivered()
+		h.r.cut()
 		return
 	}
 	if second {
@@ -148,6 +171,7 @@ func (h *plainHalf) pump() {
 		return
 	}
 	if h.wasReset() {
+		h.delivered()
 		h.r.fail(h.from, fmt.Errorf("reset after its FIN: %w", syscall.ECONNRESET))
 	}
 }
@@ -183,17 +207,63 @@ func (h *plainHalf) move() (by *net.TCPConn, err error) {
 			return h.from, err
 		case errno != nil:
 			return h.from, fmt.Errorf("read from %v: %w", h.from.RemoteAddr(), errno)
-		case n == 0 && appClosed(h.from) && !h.other.ended.Load(): // a write of the other direction has taken the error
+		case n == 0 && appClosed(h.from) && !h.other.ended.Load() && !h.endedFirst(): // a write of the other direction has taken the error
 			return h.from, fmt.Errorf("read from %v: %w", h.from.RemoteAddr(), syscall.ECONNRESET)
 		case n == 0:
 			return nil, io.EOF
 		}
-		n, err := h.to.Write(buf[:n])
+		n, err := h.write(buf[:n])
 		plainBuffers.Put(buf)
 		if h.moved += int64(n); err != nil {
 			return h.to, err
 		}
 	}
+}
+
+// write writes p to h.to. While that has no room, from is looked at: nobody reads it meanwhile, who would hear of its reset.
+func (h *plainHalf) write(p []byte) (n int, err error) {
+	raw, err := h.to.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if err := raw.Write(func(fd uintptr) bool { n, _ = syscall.Write(int(fd), p); return true }); err != nil { // what it fails with, the next one does
+		return 0, err
+	}
+	if n = max(n, 0); n == len(p) {
+		return n, nil
+	}
+	ended := onClose(h.from, h.lost)
+	m, err := h.to.Write(p[n:])
+	ended()
+	return n + m, err
+}
+
+// lost is called when from was seen closed: unless both ends were done with it, it was reset. What it has sent before has
+// lastWordsWithin to get to h.to.
+func (h *plainHalf) lost() {
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	if h.r.by == nil && !h.other.ended.Load() {
+		h.r.by, h.r.what = h.from, fmt.Errorf("reset while %v did not read: %w", h.to.RemoteAddr(), syscall.ECONNRESET)
+		h.to.SetWriteDeadline(time.Now().Add(lastWordsWithin))
+	}
+}
+
+// endedFirst reports whether from, which was reset, had sent its end before. That is EPIPE then, for whoever asks first: it
+// may have been a write of the other direction.
+func (h *plainHalf) endedFirst() bool {
+	raw, err := h.from.SyscallConn()
+	if err != nil {
+		return false
+	}
+	first := false
+	raw.Control(func(fd uintptr) {
+		code, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
+		first = err == nil && syscall.Errno(code) == syscall.EPIPE
+	})
+	h.r.mu.Lock()
+	defer h.r.mu.Unlock()
+	return first || h.r.by == h.from && errors.Is(h.r.what, syscall.EPIPE)
 }
 
 // wasReset waits for the end of the other direction, and reports whether from was reset before.
@@ -211,5 +281,5 @@ func (h *plainHalf) wasReset() bool {
 		closed = err != nil || info.State == unix.BPF_TCP_CLOSE
 		return closed
 	})
-	return closed
+	return closed && !h.other.ended.Load() // else it may be closed since, by both ends
 }
