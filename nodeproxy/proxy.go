@@ -72,7 +72,8 @@ type Proxy struct {
 	gateways   gatewaySources
 	replicas   replicas
 	plugins    *cnisocket.Server // nil: none is answered
-	captures   *captures         // nil: applications connect to listeners, and tunnels to pods' addresses here
+	verdicts   verdicts
+	captures   *captures // nil: applications connect to listeners, and tunnels to pods' addresses here
 	refusals   *identity.Refusals
 	clients    *admission.Guard
 	strays     every // warns of gateways that discovery does not list
@@ -196,6 +197,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.late = func(since time.Time) bool { return p.load.Late(since) > lateLimit }
 	p.captures = newCaptures(p)
 	p.captures.register(p.registry)
+	p.verdicts = newVerdicts(p.registry)
 	p.clients = admission.NewGuard(cfg.Limits, p.session.MaxUnread(), p.registry, log)
 	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle})
 	p.registry.MustRegister(pool.NewMetrics(p.pool))
@@ -243,7 +245,7 @@ func (p *Proxy) listen() (err error) {
 		return err
 	}
 	if p.captures != nil && p.cfg.Capture.CNISocket != "" {
-		if p.plugins, err = cnisocket.Listen(p.cfg.Capture.CNISocket, plugins{p.captures}, func(err error) {
+		if p.plugins, err = cnisocket.Listen(p.cfg.Capture.CNISocket, countedPlugins{plugins{p.captures}, p.verdicts}, func(err error) {
 			p.log.Warn().Err(err).Msg("a request at capture.cniSocket is not answered")
 		}); err != nil {
 			return fmt.Errorf("capture.cniSocket: %w: mount a directory of the node that this process may write", err)

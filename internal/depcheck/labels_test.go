@@ -52,6 +52,7 @@ var labels = map[string]map[string]string{
 		"string(r.Limit)":    "admission.LimitNames",
 	},
 	"nodeproxy": {
+		"string(v)":                    "the constants of cnisocket.Verdict that are answers to ADD",
 		"reporter":                     "source, destination",
 		"session":                      "constants of Proxy.tunnel",
 		"refusal":                      "the reasons of identity.ReasonOf",

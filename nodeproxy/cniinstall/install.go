@@ -90,7 +90,7 @@ func (n *Node) putBinary() error {
 	}
 	defer from.Close()
 	if err := replace(to, 0o755, func(f *os.File) error { _, err := io.Copy(f, from); return err }); err != nil {
-		return fmt.Errorf("%w: mount the directory of the node's CNI plugins at %s, for root to write", err, n.BinDir)
+		return fmt.Errorf("--bin-dir %s: %w: mount the directory of the node's CNI plugins there, for root to write, or name where it is", n.BinDir, err)
 	}
 	n.Log.Info().Str("file", to).Msg("installed")
 	return nil
@@ -148,14 +148,22 @@ func replace(path string, mode fs.FileMode, write func(*os.File) error) error {
 	return err
 }
 
-// configurations are the names of network configurations, in the order in which runtimes look for the first.
-func (n *Node) configurations() (out []string, err error) {
+func (n *Node) readConfDir() ([]fs.DirEntry, error) {
 	entries, err := os.ReadDir(n.ConfDir)
 	if err != nil {
-		return nil, fmt.Errorf("%w: mount the directory of the node's network configurations at %s", err, n.ConfDir)
+		return nil, fmt.Errorf("--conf-dir %s: %w: mount the directory of the node's network configurations there, or name where it is", n.ConfDir, err)
+	}
+	return entries, nil
+}
+
+// configurations are the names of network configurations, in the order in which runtimes look for the first.
+func (n *Node) configurations() (out []string, err error) {
+	entries, err := n.readConfDir()
+	if err != nil {
+		return nil, err
 	}
 	for _, e := range entries {
-		if slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
+		if !e.IsDir() && slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
 			out = append(out, e.Name())
 		}
 	}
@@ -177,22 +185,33 @@ func (n *Node) configure() error {
 	if err != nil {
 		return err
 	}
-	err = n.edit(names[0], func(l *list) bool { return l.with(entry) })
-	if errors.Is(err, errNoList) {
-		err = n.convert(names[0], entry)
+	var broken []error // passed over; one that is just being written is looked at again soon
+	first := 0
+	for ; first < len(names); first++ {
+		err = n.edit(names[first], func(l *list) bool { return l.with(entry) })
+		if errors.Is(err, errNoList) {
+			err = n.convert(names[first], entry)
+		}
+		if !errors.Is(err, errBroken) {
+			break
+		}
+		broken = append(broken, err)
 	}
-	if err != nil { // the next one may be what the runtime uses, if this one is just being written
-		return err
+	if first == len(names) {
+		return errors.Join(broken...)
 	}
-	for _, name := range names[1:] {
-		if name == listOf(names[0]) { // it was just made
+	if err != nil {
+		return errors.Join(append(broken, err)...)
+	}
+	for _, name := range names[first+1:] {
+		if name == listOf(names[first]) { // it was just made
 			continue
 		}
 		if err := n.edit(name, (*list).without); err != nil && !errors.Is(err, errNoList) {
 			n.Log.Debug().Str("file", name).Err(err).Msg("not read")
 		}
 	}
-	return nil
+	return errors.Join(broken...)
 }
 
 // edit changes a list; change reports whether it has.
@@ -277,7 +296,7 @@ func listOf(path string) string { return strings.TrimSuffix(path, filepath.Ext(p
 
 // unconfigure has no configuration call the plugin.
 func (n *Node) unconfigure() error {
-	entries, err := os.ReadDir(n.ConfDir)
+	entries, err := n.readConfDir()
 	if err != nil {
 		return err
 	}

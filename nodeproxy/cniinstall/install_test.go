@@ -176,6 +176,8 @@ func TestItIsKeptAndWhatCannotBeIsSaid(t *testing.T) {
 		{main, "is as it should be"},
 		{`{"cniVersion":"0.2.0","name":"pods","plugins":[{"type":"ptp"}]}`, "knows no chains"},
 		{`{"cniVersion":"1.0.0",`, "unexpected end of JSON"},
+		{`{"cniVersion":"1.0.0","name":"pods","plugins":{}}`, "10-pods.conflist: plugins: is no list: "},
+		{`{"cniVersion":1,"name":"pods","plugins":[{"type":"ptp"}]}`, "cniVersion: json: cannot unmarshal number into Go value of type string: write one such as"},
 		{`{"cniVersion":"1.0.0","name":"pods","plugins":[]}`, "plugins: is empty"},
 		{strings.Replace(main, "1450", "1400", 1), "is as it should be"},
 	} {
@@ -212,6 +214,39 @@ func TestTheCommandLine(t *testing.T) {
 		if code := Main(strings.Fields(args), &out); code != 2 || !strings.Contains(out.String(), want) {
 			t.Errorf("%q: code %d, %s, want %q", args, code, out.String(), want)
 		}
+	}
+}
+
+// Of a list that is mistyped nothing is left out without a word.
+func TestNamespacesThatAreExcludedHaveNames(t *testing.T) {
+	for list, want := range map[string]string{
+		"":          "",
+		"a,b-1":     "",
+		"a,,b":      `--exclude-namespaces "a,,b": entry 2, "", is the name of no namespace: write names with a comma between them`,
+		"a,":        `entry 2, "", is the name of no namespace`,
+		"a, b":      `entry 2, " b", is the name of no namespace`,
+		"default,A": `entry 2, "A", is the name of no namespace`,
+	} {
+		_, err := (&Node{}).parse([]string{"uninstall", "--exclude-namespaces", list}, &bytes.Buffer{})
+		if (err == nil) != (want == "") || want != "" && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", list, err, want)
+		}
+	}
+}
+
+// A directory that is not there may be one that is mounted elsewhere: that nothing is left of the plugin nobody knows then.
+func TestADirectoryThatIsNotThereIsNamedWithItsFlag(t *testing.T) {
+	n := newNode(t, nil)
+	must(t, os.Remove(n.ConfDir))
+	want := "--conf-dir " + n.ConfDir + ": open " + n.ConfDir + ": no such file or directory: mount the directory of the node's network configurations there, or name where it is"
+	for what, do := range map[string]func() error{"install": n.configure, "uninstall": n.unconfigure} {
+		if err := do(); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", what, err, want)
+		}
+	}
+	must(t, os.Remove(n.BinDir))
+	if err := n.putBinary(); err == nil || !strings.HasPrefix(err.Error(), "--bin-dir "+n.BinDir+": ") || !strings.HasSuffix(err.Error(), "or name where it is") {
+		t.Errorf("install: %v, want it to name --bin-dir and what to do", err)
 	}
 }
 

@@ -19,17 +19,21 @@ type list struct {
 // errNoList is that of a configuration of a single plugin.
 var errNoList = errors.New("it is no list of plugins")
 
+// errBroken is that of what is no JSON. CRI-O takes the next configuration then, and so do we; containerd (go-cni) takes
+// none if it comes first, and the next one is right as soon as it is deleted.
+var errBroken = errors.New("it is no JSON: mend it, or delete it, as containerd starts no pods with it, and CRI-O takes the next one")
+
 func parseList(text []byte) (*list, error) {
 	l := &list{}
 	if err := json.Unmarshal(text, &l.fields); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w (%w)", errBroken, err)
 	}
 	raw, ok := l.fields["plugins"]
 	if !ok {
 		return nil, errNoList
 	}
 	if err := json.Unmarshal(raw, &l.plugins); err != nil {
-		return nil, fmt.Errorf("plugins: %w", err)
+		return nil, fmt.Errorf("plugins: is no list: %w: mend it, as in \"plugins\": [{\"type\": …}]", err)
 	}
 	if len(l.plugins) == 0 {
 		return nil, errors.New("plugins: is empty: isthmus-cni comes behind a plugin that gives pods addresses")
@@ -37,7 +41,7 @@ func parseList(text []byte) (*list, error) {
 	var version string
 	if raw, ok := l.fields["cniVersion"]; ok {
 		if err := json.Unmarshal(raw, &version); err != nil {
-			return nil, fmt.Errorf("cniVersion: %w", err)
+			return nil, fmt.Errorf("cniVersion: %w: write one such as \"1.0.0\"", err)
 		}
 	}
 	if slices.Contains([]string{"", "0.1.0", "0.2.0"}, version) {
@@ -79,15 +83,19 @@ func (l *list) at() int {
 	})
 }
 
-// with puts the entry in, last if it is not there yet: whoever has come behind it stays there. It reports whether
-// anything is different.
+// with puts the entry in, last if it is not there yet: whoever has come behind it stays there. First it cannot be: nobody
+// has given the pod an address by then. It reports whether anything is different.
 func (l *list) with(entry json.RawMessage) bool {
+	moved := false
+	for l.at() == 0 && len(l.plugins) > 1 {
+		l.plugins, moved = l.plugins[1:], true
+	}
 	i := l.at()
 	switch {
 	case i < 0:
 		l.plugins = append(l.plugins, entry)
 	case sameJSON(l.plugins[i], entry):
-		return false
+		return moved
 	default:
 		l.plugins[i] = entry
 	}

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -37,6 +39,9 @@ func Main(args []string, out io.Writer) int {
 	return 0
 }
 
+// namespace is what Kubernetes calls one.
+var namespace = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
 // parse reads the command line, and returns what it asks for.
 func (n *Node) parse(args []string, out io.Writer) (func(context.Context) error, error) {
 	f := flag.NewFlagSet(cniplugin.Type, flag.ContinueOnError)
@@ -62,9 +67,17 @@ func (n *Node) parse(args []string, out io.Writer) (func(context.Context) error,
 	if f.NArg() > 0 {
 		return nil, fmt.Errorf("argument %q: there are flags alone (--help)", f.Arg(0))
 	}
-	for ns := range strings.SplitSeq(*excluded, ",") {
-		if ns != "" {
-			n.Plugin.ExcludeNamespaces = append(n.Plugin.ExcludeNamespaces, ns)
+	if *excluded != "" {
+		n.Plugin.ExcludeNamespaces = strings.Split(*excluded, ",")
+	}
+	for i, ns := range n.Plugin.ExcludeNamespaces {
+		if !namespace.MatchString(ns) {
+			return nil, fmt.Errorf("--exclude-namespaces %.200q: entry %d, %.70q, is the name of no namespace: write names with a comma between them and nothing else, such as kube-system,isthmus-system", *excluded, i+1, ns)
+		}
+	}
+	for _, d := range []struct{ flag, path, like string }{{"bin-dir", n.BinDir, "/opt/cni/bin"}, {"conf-dir", n.ConfDir, "/etc/cni/net.d"}} {
+		if !filepath.IsAbs(d.path) {
+			return nil, fmt.Errorf("--%s %q is no absolute path: name the directory as it is mounted here, such as %s", d.flag, d.path, d.like)
 		}
 	}
 	if err := n.Plugin.Check(); err != nil {

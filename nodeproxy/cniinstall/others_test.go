@@ -3,8 +3,11 @@
 package cniinstall
 
 import (
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -67,5 +70,53 @@ func TestAFirstConfigurationThatCannotBeReadTakesNothingAway(t *testing.T) {
 	}
 	if got := n.types(t, "10-pods.conflist"); len(got) != 2 {
 		t.Errorf("it calls %v", got)
+	}
+}
+
+// A configuration that is no JSON is passed over, as by CRI-O; it is said, with what to do.
+func TestABrokenConfigurationIsPassedOver(t *testing.T) {
+	n := newNode(t, map[string]string{"05-broken.conflist": `{"cniVersion":`, "10-pods.conflist": main})
+	err := n.configure()
+	if err == nil || !strings.Contains(err.Error(), "05-broken.conflist: it is no JSON: mend it, or delete it") {
+		t.Errorf("it is said as %v", err)
+	}
+	if got := n.types(t, "10-pods.conflist"); !slices.Equal(got, []string{"ptp", "portmap", "isthmus-cni"}) {
+		t.Errorf("the next one calls %v", got)
+	}
+	must(t, os.WriteFile(filepath.Join(n.ConfDir, "05-broken.conflist"), []byte(main), 0o600)) // it was just being written
+	must(t, n.configure())
+	if got := n.types(t, "05-broken.conflist"); !slices.Equal(got, []string{"ptp", "portmap", "isthmus-cni"}) {
+		t.Errorf("when it is whole it calls %v", got)
+	}
+	if got := n.types(t, "10-pods.conflist"); !slices.Equal(got, []string{"ptp", "portmap"}) {
+		t.Errorf("then the next one calls %v", got)
+	}
+}
+
+// Runtimes look for files alone.
+func TestADirectoryIsNoConfiguration(t *testing.T) {
+	n := newNode(t, map[string]string{"10-pods.conflist": main})
+	must(t, os.Mkdir(filepath.Join(n.ConfDir, "05-old.conf"), 0o700))
+	must(t, n.configure())
+	if got := n.types(t, "10-pods.conflist"); !slices.Equal(got, []string{"ptp", "portmap", "isthmus-cni"}) {
+		t.Errorf("it calls %v", got)
+	}
+}
+
+// First in a chain the plugin would be called before the pod has an address.
+func TestAnEntryThatComesFirstIsMovedToTheEnd(t *testing.T) {
+	n := newNode(t, map[string]string{"10-pods.conflist": strings.Replace(main, `"plugins":[`, `"plugins":[{"type":"isthmus-cni"},`, 1)})
+	must(t, n.configure())
+	if got := n.types(t, "10-pods.conflist"); !slices.Equal(got, []string{"ptp", "portmap", "isthmus-cni"}) {
+		t.Errorf("it calls %v", got)
+	}
+}
+
+func TestDirectoriesAreAbsolute(t *testing.T) {
+	for _, flag := range []string{"--conf-dir=net.d", "--bin-dir="} {
+		n := &Node{}
+		if _, err := n.parse([]string{"install", flag}, io.Discard); err == nil || !strings.Contains(err.Error(), "is no absolute path: name the directory") {
+			t.Errorf("%s: %v", flag, err)
+		}
 	}
 }

@@ -91,6 +91,9 @@ func (c *call) announce(r cnisocket.Request, netns string) error {
 		default:
 			return fmt.Errorf("%s: %s", reply.Verdict, reply.Reason)
 		}
+		if reply.Verdict == cnisocket.Stopping || errors.Is(err, syscall.ECONNRESET) { // another one has the socket by now, or soon
+			try = 1
+		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("after %v: %w", c.timeout, last)

@@ -26,6 +26,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv("CNI_TEST_PLUGIN") != "" {
 		os.Exit(Main("about"))
 	}
+	if path := os.Getenv("CNI_TEST_SERVER"); path != "" {
+		os.Exit(serveAlone(path))
+	}
 	os.Exit(m.Run())
 }
 

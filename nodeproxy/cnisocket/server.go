@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,13 +48,17 @@ type Server struct {
 }
 
 // Listen makes the directory of the socket if it is not there, and opens one beside it, which takes its name when Run is
-// called: until then whoever has it keeps it. failed is told of requests that make no sense.
+// called: until then whoever has it keeps it. What stands in its place and is none of ours is an error, as Free says.
+// failed is told of requests that make no sense.
 func Listen(path string, node Node, failed func(error)) (*Server, error) {
 	s := &Server{path: path, own: fmt.Sprintf("%s.%016x", path, rand.Uint64()), node: node, failed: failed}
+	if err := Free(path); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	removeDead(path + ".*")
+	removeDead(path)
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: s.own})
 	if err != nil {
 		return nil, err
@@ -66,10 +71,22 @@ func Listen(path string, node Node, failed func(error)) (*Server, error) {
 	return s, nil
 }
 
-// removeDead removes sockets that processes have left which were killed before Run.
-func removeDead(pattern string) {
-	names, _ := filepath.Glob(pattern) // the pattern is none of users'
-	for _, name := range names {
+// deadAfter is how long a socket is left alone: it refuses between its bind and its listen, in another process that starts.
+const deadAfter = 10 * time.Second
+
+// removeDead removes sockets that processes have left which were killed before Run: those that have the names of Listen.
+// Whatever else is in that directory is somebody's.
+func removeDead(path string) {
+	list, _ := os.ReadDir(filepath.Dir(path)) // who cannot read it hears so from the bind
+	for _, x := range list {
+		end, ok := strings.CutPrefix(x.Name(), filepath.Base(path)+".")
+		if !ok || !ownEnd(end) {
+			continue
+		}
+		name := filepath.Join(filepath.Dir(path), x.Name())
+		if st, err := os.Lstat(name); err != nil || st.Mode().Type() != os.ModeSocket || time.Since(st.ModTime()) < deadAfter {
+			continue
+		}
 		c, err := net.DialTimeout("unixpacket", name, 100*time.Millisecond)
 		if err == nil {
 			c.Close()
@@ -77,6 +94,11 @@ func removeDead(pattern string) {
 			os.Remove(name)
 		}
 	}
+}
+
+// ownEnd reports whether end is what Listen puts behind the name of a socket.
+func ownEnd(end string) bool {
+	return len(end) == 16 && strings.Trim(end, "0123456789abcdef") == ""
 }
 
 // Close ends a server that is not run.
@@ -89,6 +111,9 @@ func (s *Server) Close() {
 // may be the next process's already, and if not whoever dials it is refused.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.Close()
+	if err := Free(s.path); err != nil { // it may have been made since Listen
+		return fmt.Errorf("take over the socket of CNI plugins: %w", err)
+	}
 	if err := os.Rename(s.own, s.path); err != nil {
 		return fmt.Errorf("take over the socket of CNI plugins: %w", err)
 	}

@@ -285,6 +285,8 @@ func TestTheNextProcessTakesTheSocketOver(t *testing.T) {
 	must(t, err)
 	l.SetUnlinkOnClose(false)
 	l.Close()
+	before := time.Now().Add(-deadAfter)
+	must(t, os.Chtimes(left, before, before))
 	stop := listening(t, path, &node{name: "0"}, nil)
 	if _, err := os.Stat(left); err == nil {
 		t.Error("the socket of a dead process is left")
