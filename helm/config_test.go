@@ -59,7 +59,7 @@ func TestProcessesTakeTheConfigurationThatIsRendered(t *testing.T) {
 				// Outside a pod there is no API server of its own.
 				text = strings.Replace(text, "inCluster: true", "kubeconfig: "+api, 1)
 				text = strings.ReplaceAll(text, "/var/lib/isthmus", dir) // a volume
-				text = strings.ReplaceAll(text, "/host/proc", dir)       // likewise
+				text = strings.ReplaceAll(text, "/host/proc", "/proc")   // likewise
 				if err := load[key](write(name+"-"+key, text)); err != nil {
 					t.Errorf("%s: %s: %v", name, key, err)
 				}

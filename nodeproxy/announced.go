@@ -74,10 +74,13 @@ func (p plugins) Add(ctx context.Context, r cnisocket.Request, namespace *os.Fil
 
 // Check implements cnisocket.Node.
 func (p plugins) Check(r cnisocket.Request) cnisocket.Reply {
-	w := p.c.p.store.Current().Workload(r.UID)
+	snap := p.c.p.store.Current()
+	w := snap.Workload(r.UID)
 	switch {
 	case p.c.get(r.UID) != nil:
 		return cnisocket.Reply{Verdict: cnisocket.Captured}
+	case outside(snap, r.UID):
+		return cnisocket.Reply{Verdict: cnisocket.Outside}
 	case w == nil:
 		return cnisocket.Reply{Verdict: cnisocket.Unknown}
 	case w.Plain:
@@ -251,10 +254,22 @@ func (c *captures) wakeUp() {
 func (c *captures) judge(snap *mesh.Snapshot) {
 	for _, a := range c.undecided() {
 		w := snap.Workload(a.uid)
-		if w != nil && (w.Plain || w.Node != c.p.cfg.Node || w.Network != c.p.cfg.Network) {
+		if outside(snap, a.uid) || w != nil && (w.Plain || w.Node != c.p.cfg.Node || w.Network != c.p.cfg.Network) {
 			c.decide(a, cnisocket.Reply{Verdict: cnisocket.Outside})
+			continue
+		}
+		// It was found by a process while it was announced: it is captured, and that process shows how long its sandbox lives.
+		if h := c.get(a.uid); h != nil && h.place.told == nil && h.place.ns.ID() == a.ns.ID() {
+			c.decide(a, cnisocket.Reply{Verdict: cnisocket.Captured})
+			c.discard(a)
 		}
 	}
+}
+
+// outside reports whether discovery says of a pod that it is not in the mesh.
+func outside(snap *mesh.Snapshot, uid string) bool {
+	w := snap.Scheduled(uid)
+	return w != nil && w.Outside
 }
 
 func (c *captures) undecided() (out []*announcement) {
@@ -293,7 +308,7 @@ func (c *captures) announcedPlaces(look map[string]bool) map[string]place {
 }
 
 // adopt looks for processes in namespaces that were announced: from then on they show whether a sandbox lives. Where
-// they resolve names by other servers than were announced the pod is captured anew.
+// they resolve names by another resolv.conf than was announced they are answered by that one.
 func (c *captures) adopt() {
 	look, of := map[string]bool{}, map[string]*captured{}
 	began := time.Now()
@@ -317,7 +332,15 @@ func (c *captures) adopt() {
 				s.Close()
 				continue
 			}
-			a.gone.Store(true)
+			announced := a.resolver
+			a.resolver = &r
+			if err := c.reopenNames(h); err != nil {
+				a.resolver = announced
+				c.p.log.Warn().Str("workload", uid).Err(err).Msg("a pod resolves names by another resolv.conf than was announced, and they are answered by the one that was")
+				s.Close()
+				continue
+			}
+			c.p.log.Info().Str("workload", uid).Msg("a pod resolves names by another resolv.conf than was announced: they are answered by that")
 		}
 		a.sandbox = s
 		c.discard(a)

@@ -3,7 +3,9 @@
 package nodeproxy
 
 import (
+	"context"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -67,5 +69,89 @@ func TestTheEndOfASandboxTakesNothingFromTheNextOne(t *testing.T) {
 		if address.IsValid() {
 			t.Errorf("%s: after the end of the last sandbox the pod is at %v", name, address)
 		}
+	}
+}
+
+// Who asks about a pod that is not in the mesh is answered as soon as a gateway has said so, before or after it asks.
+func TestAPodThatIsNotInTheMeshWaitsForNobody(t *testing.T) {
+	const uid = "0a1b2c3d-0000-0000-0000-000000000001"
+	for _, first := range []string{"the gateway", "the plugin"} {
+		p := &Proxy{store: &discovery.Store{}, own: &ownNetwork{}, cfg: Config{Network: "east", Node: "n1"}}
+		b := discovery.NewBuilder(0)
+		p.own.keeper = excerpt.NewKeeper(excerpt.NewHeld("east", "n1", "cluster.local"), func(changes ...discovery.Change) {
+			b.Apply(changes...)
+			snap, _, _ := b.Commit()
+			p.store.Swap(snap)
+		}, func(string) bool { return true }, time.Now)
+		c := &captures{p: p, held: map[string]*captured{}, failing: map[string]*lack{}, announced: map[string]*announcement{}, wake: make(chan struct{}, 1)}
+		tell := func() {
+			p.own.keeper.Lead("gw")
+			if _, err := p.own.keeper.Take(&pb.Excerpt{Whole: true, End: true, Base: &pb.Base{TrustDomain: "cluster.local", Networks: []*pb.ExcerptNetwork{{Name: "east"}}}, Outside: []string{uid}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		replies := make(chan cnisocket.Reply)
+		ask := func() {
+			f, err := os.Open("/proc/self/ns/net")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			go func() {
+				defer cancel()
+				replies <- plugins{c}.Add(ctx, cnisocket.Request{UID: uid, Container: "a", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}, f)
+			}()
+			<-c.wake // it is announced
+		}
+		if first == "the gateway" {
+			tell()
+			ask()
+		} else {
+			ask()
+			tell()
+		}
+		c.judge(p.store.Current()) // as follow does when it is woken, and when the snapshot changes
+		if got := <-replies; got.Verdict != cnisocket.Outside {
+			t.Errorf("%s first: the reply is %+v, want that it is outside", first, got)
+		}
+		if got := (plugins{c}).Check(cnisocket.Request{UID: uid}); got.Verdict != cnisocket.Outside {
+			t.Errorf("%s first: the reply to CHECK is %+v, want that it is outside", first, got)
+		}
+		if len(c.announced) > 0 {
+			t.Errorf("%s first: its namespace is kept", first)
+		}
+	}
+}
+
+// Who announces a pod while that is being entered, since a process of it was found, is told that it is captured: nobody else
+// looks for it any more.
+func TestAPodThatIsFoundWhileItIsAnnouncedIsCaptured(t *testing.T) {
+	const uid = "0a1b2c3d-0000-0000-0000-000000000001"
+	c := &captures{p: &Proxy{store: &discovery.Store{}}, held: map[string]*captured{}, failing: map[string]*lack{}, announced: map[string]*announcement{}, wake: make(chan struct{}, 1)}
+	f, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := podns.Open("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer found.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	replies := make(chan cnisocket.Reply, 1)
+	go func() {
+		replies <- plugins{c}.Add(ctx, cnisocket.Request{UID: uid, Container: "a", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}, f)
+	}()
+	<-c.wake // it is announced
+	c.mu.Lock()
+	c.held[uid] = &captured{uid: uid, place: place{ns: found, sandbox: &podns.Sandbox{Namespace: found}}} // what follow was about to enter
+	c.mu.Unlock()
+	c.judge(c.p.store.Current())
+	if got := <-replies; got.Verdict != cnisocket.Captured {
+		t.Errorf("the reply is %+v, want that it is captured", got)
+	}
+	if len(c.announced) > 0 {
+		t.Error("the namespace that was announced is kept beside the one that was found")
 	}
 }

@@ -125,9 +125,7 @@ func (a *arrival) ask() policy.Decision {
 		return d
 	}
 	own, err := a.p.captures.node.has(a.from, a.to)
-	if err != nil && a.p.captures.node.first() {
-		a.p.log.Error().Err(err).Msg("cannot tell connections of the node's own processes from others: probes of pods are refused where policies deny plain text. Give this process the node's proc file system (capture.proc) and the capabilities SYS_PTRACE and SYS_ADMIN")
-	}
+	a.p.captures.nodeUnknown(err)
 	if own {
 		return policy.Decision{}
 	}

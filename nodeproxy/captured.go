@@ -23,14 +23,18 @@ type captures struct {
 	leaving sync.WaitGroup // drains of what is captured no more
 	sources sources
 	node    nodeSockets
-	first   atomic.Bool // all workloads that were there have been looked for once
+	finding time.Duration // what the last look for namespaces took; follow's alone
+	began   uint64        // when this process did, as capture.Now has it
+	noIPv6  sync.Once     // said
+	first   atomic.Bool   // all workloads that were there have been looked for once
 
 	wake chan struct{} // has follow look again
 
 	telling sync.Mutex // held while own is told of an address, or that there is none, so that the last word is that of who is announced; before mu
 
 	mu        sync.Mutex
-	held      map[string]*captured // by workload UID
+	held      map[string]*captured       // by workload UID
+	gone      map[chan struct{}]struct{} // of those that were left and drain: each is closed when it has
 	failing   map[string]*lack
 	unfound   string                   // why namespaces could not be looked for last
 	announced map[string]*announcement // likewise; those that wait for a verdict, and of captured ones until a process was found
@@ -52,15 +56,25 @@ type captured struct {
 	source   *originalSource // nil: its application sees the pod's own address
 	watch    *capture.Watch  // of its rules
 	reset    time.Time       // when they were set again last, since somebody else had changed them
+	unsure   bool            // whether they hold: they could not be looked at, or set again
 	left     bool            // those that are there are another process's, which listens there too
+	setBy    capture.Setter  // whose they were when that was last seen
+	beside   bool            // other processes of ours may listen where it does
+	sharers  []uint64        // cookies of those listeners, and its own, when that was last seen
+	elders   []uint64        // of them those that were there when it came
+	moved    bool            // one of those has ended: it may not be the last in the kernel's order any more, as capture.Prefer has it
+	emptied  bool            // it has left, and its rules have gone: those that come are another process's
 	since    time.Time
 	data     context.Context // of its names, and of what is carried in plain text; ended by stop
 	stop     context.CancelFunc
 }
 
 const (
-	// checkEvery is how often captured namespaces are looked at, whether they still are their workloads'.
-	checkEvery = 250 * time.Millisecond
+	// checkOften and checkEvery are how often captured namespaces are looked at, whether they still are their workloads':
+	// the less where there are many. The end of another pid namespace's process is no event.
+	checkOften, checkEvery = 50 * time.Millisecond, 250 * time.Millisecond
+	// checkShare is the part of one processor's time that it may take.
+	checkShare = 50
 	// findShare is the part of one processor's time that looking for pods may take.
 	findShare = 10
 )
@@ -73,16 +87,23 @@ func newCaptures(p *Proxy) *captures {
 	if !p.cfg.Capture.on() {
 		return nil
 	}
-	return &captures{p: p, cfg: p.cfg.Capture, finder: podns.Finder{Proc: p.cfg.Capture.Proc}, held: map[string]*captured{}, sources: sources{uses: map[podns.ID]*sourceUse{}}, node: nodeSockets{proc: p.cfg.Capture.Proc}, failing: map[string]*lack{}, announced: map[string]*announcement{}, wake: make(chan struct{}, 1)}
+	began, err := capture.Now()
+	if err != nil {
+		began = 0 // a kernel without that clock: all are as young
+	}
+	return &captures{p: p, began: began, cfg: p.cfg.Capture, finder: podns.Finder{Proc: p.cfg.Capture.Proc}, held: map[string]*captured{}, gone: map[chan struct{}]struct{}{}, sources: sources{uses: map[podns.ID]*sourceUse{}}, node: nodeSockets{proc: p.cfg.Capture.Proc}, failing: map[string]*lack{}, announced: map[string]*announcement{}, wake: make(chan struct{}, 1)}
 }
 
 // follow captures what is on this node, until ctx ends.
 func (c *captures) follow(ctx context.Context) {
+	if c.cfg.all() {
+		c.nodeUnknown(c.node.lack()) // now, and not when a probe has been refused
+	}
 	sub := c.p.store.Subscribe()
 	defer sub.Close()
 	next := time.NewTimer(0)
 	defer next.Stop()
-	misses := 0
+	misses, look := 0, time.Duration(0) // look: what a round takes in which nobody is entered
 	for {
 		changed := false
 		select {
@@ -103,9 +124,14 @@ func (c *captures) follow(ctx context.Context) {
 		if misses++; changed || found || !missing {
 			misses = 1
 		}
-		wait := checkEvery
+		if !changed && !found {
+			look = time.Since(began)
+		} else {
+			look /= 2 // a processor that was busy then need not be now
+		}
+		wait := min(checkEvery, max(checkOften, checkShare*look))
 		if missing {
-			wait = min(wait, max(findAgain.Next(misses), findShare*time.Since(began)))
+			wait = min(wait, max(findAgain.Next(misses), findShare*c.finding))
 		}
 		next.Reset(wait)
 	}
@@ -135,7 +161,7 @@ func (c *captures) revise(ctx context.Context) (missing, found bool) {
 	}
 	look := map[string]bool{}
 	for uid := range wanted {
-		if c.get(uid) == nil && c.due(uid, now) {
+		if !c.p.draining.Load() && c.get(uid) == nil && c.due(uid, now) { // or the next one's rules would be replaced
 			look[uid] = true
 		}
 	}
@@ -152,7 +178,9 @@ func (c *captures) revise(ctx context.Context) (missing, found bool) {
 		}
 		return false, false
 	}
+	began := time.Now()
 	places := c.find(look)
+	c.finding = time.Since(began)
 	c.single(places)
 	c.enterAll(wanted, places, rules)
 	moved = moved || len(places) > 0

@@ -57,11 +57,19 @@ func (c *captures) dump() []capturedBelief {
 // problems are those that an operator can do something about.
 func (c *captures) problems(nameOf func(uid string) string) (list []string) {
 	if c != nil {
-		here := c.p.locals()
+		here, states := c.p.locals(), c.dump()
 		for i, n := range c.cfg.Namespaces {
 			if !slices.ContainsFunc(here, func(w *mesh.Workload) bool { return w.UID == n.Workload }) {
 				list = append(list, fmt.Sprintf("capture.namespaces[%d].workload: discovery has no workload %q on node %s of network %s: name one by its uid there, or remove the entry", i, n.Workload, c.p.cfg.Node, c.p.cfg.Network))
 			}
+			if n.ResolvConf != "" && slices.ContainsFunc(states, func(b capturedBelief) bool { return b.Workload == n.Workload && b.Captured && !b.Names }) {
+				list = append(list, fmt.Sprintf("capture.namespaces[%d].resolvConf: %s has no nameserver that is an address outside of the pod, so that names are not answered in pod %s: list one there, and restart this process", i, n.ResolvConf, nameOf(n.Workload)))
+			}
+		}
+	}
+	if c != nil && c.cfg.all() {
+		if err := c.node.lack(); err != nil {
+			list = append(list, fmt.Sprintf("%s: %v: %s", nodeUnknown, err, nodeRemedy))
 		}
 	}
 	for _, h := range c.list() {
@@ -72,6 +80,18 @@ func (c *captures) problems(nameOf func(uid string) string) (list []string) {
 		}
 	}
 	return append(list, c.lacking(nameOf)...)
+}
+
+const (
+	nodeUnknown = "connections of the node's own processes are not told from others, so that probes of pods are refused where policies deny plain text"
+	nodeRemedy  = "give this process the node's proc file system (capture.proc) and the capabilities SYS_PTRACE and SYS_ADMIN"
+)
+
+// nodeUnknown says once that there was an error when the node's sockets were asked.
+func (c *captures) nodeUnknown(err error) {
+	if err != nil && c.node.first() {
+		c.p.log.Error().Err(err).Msg(nodeUnknown + ": " + nodeRemedy)
+	}
 }
 
 // lacking is why pods of this node are not captured.

@@ -32,13 +32,14 @@ func (c *captures) enterAll(wanted map[string]*mesh.Workload, places map[string]
 func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
 	h := &captured{uid: w.UID, address: w.Addresses[0], place: at, rules: rules, share: newShare(), arriving: newShare(), since: time.Now()}
 	h.data, h.stop = context.WithCancel(c.p.data)
-	err := c.open(h, w)
-	if err == nil {
-		h.watch, err = capture.NewWatch(at.ns)
+	var err error
+	if h.watch, err = capture.NewWatch(at.ns); err == nil { // first: what open has set, it takes out if it fails, and nobody after it
+		err = c.open(h, w)
 	}
 	c.mu.Lock()
-	if err == nil && c.p.draining.Load() {
-		err = errors.New("this process stops")
+	late := err == nil && c.p.draining.Load()
+	if late {
+		err = errStops
 	}
 	if err == nil {
 		c.held[w.UID] = h
@@ -46,6 +47,9 @@ func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
 		c.start(h)
 	}
 	c.mu.Unlock()
+	if late {
+		c.closeSource(h, false) // as when it is left: its rules are the next one's, or refuse
+	}
 	if err != nil {
 		h.stop()
 		h.names.close()
@@ -53,6 +57,10 @@ func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
 		h.watch.Close()
 		at.close()
 		c.fail(w.UID, err)
+		if at.told != nil && errors.Is(err, errYounger) {
+			c.decide(at.told, cnisocket.Reply{Verdict: cnisocket.Captured})
+			return
+		}
 		c.failed(at.told, err)
 		return
 	}
@@ -61,6 +69,8 @@ func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
 		c.decide(at.told, cnisocket.Reply{Verdict: cnisocket.Captured})
 	}
 }
+
+var errStops = errors.New("this process stops")
 
 // start serves what h has opened; the caller holds mu, and this process does not drain.
 func (c *captures) start(h *captured) {

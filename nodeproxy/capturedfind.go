@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -27,7 +28,7 @@ func (l place) close() {
 	l.ns.Close()
 }
 
-// alive reports whether it is still the workload's.
+// alive reports whether it is still the workload's, as far as is known.
 func (l place) alive() bool {
 	if l.sandbox != nil {
 		return l.sandbox.Alive()
@@ -37,7 +38,7 @@ func (l place) alive() bool {
 	}
 	now, err := podns.Open(l.path)
 	if err != nil {
-		return false
+		return podns.Lacking(err)
 	}
 	defer now.Close()
 	return now.ID() == l.ns.ID()
@@ -46,14 +47,14 @@ func (l place) alive() bool {
 // find looks for the namespaces of those workloads; the caller owns what it returns.
 func (c *captures) find(look map[string]bool) map[string]place {
 	out := c.announcedPlaces(look)
-	for _, n := range c.cfg.Namespaces {
+	for i, n := range c.cfg.Namespaces {
 		if !look[n.Workload] {
 			continue
 		}
 		delete(look, n.Workload)
 		ns, err := podns.Open(n.Path)
 		if err != nil {
-			c.fail(n.Workload, err)
+			c.fail(n.Workload, misnamedError{fmt.Errorf("capture.namespaces[%d].path: %w: name the file of its network namespace, such as /run/netns/shop", i, err)})
 			continue
 		}
 		out[n.Workload] = place{ns: ns, path: n.Path}
@@ -97,13 +98,38 @@ func (c *captures) single(places map[string]place) {
 			whose[at.ns.ID()] = uid
 			continue
 		}
-		c.fail(uid, notSingle(other))
-		c.failed(at.told, notSingle(other))
+		err := c.notSingle(at, other)
+		c.fail(uid, err)
+		c.failed(at.told, err)
 		at.close()
 		delete(places, uid)
 	}
 }
 
-func notSingle(other string) error {
-	return fmt.Errorf("its network namespace is that of workload %s", other)
+// notSingle is why a workload is not captured whose namespace another one has.
+func (c *captures) notSingle(at place, other string) error {
+	if at.path == "" {
+		return fmt.Errorf("its network namespace is that of workload %s: one of the two has gone, or discovery has the wrong one of them on this node: remove it there", other)
+	}
+	return fmt.Errorf("%s: %s is the network namespace of workload %s as well: name that of this one, or remove the entry", c.pathKey(at), at.path, other)
 }
+
+// ownNamespace is why a pod is not captured that is found where this process itself is.
+func (c *captures) ownNamespace(at place) error {
+	if at.path == "" {
+		return errors.New("its network namespace is that of this node proxy: give the pod a network of its own (hostNetwork: false), or take it out of the mesh (label istio.io/dataplane-mode: none)")
+	}
+	return fmt.Errorf("%s: %s is the network namespace of this node proxy itself: name that of the pod, such as /run/netns/shop", c.pathKey(at), at.path)
+}
+
+// pathKey is the key of the configuration that names a place.
+func (c *captures) pathKey(at place) string {
+	i := slices.IndexFunc(c.cfg.Namespaces, func(n PodNamespace) bool { return n.Path == at.path })
+	return fmt.Sprintf("capture.namespaces[%d].path", i)
+}
+
+// misnamedError is that of a file which the configuration names. One that is not there may come later, as the process of a pod
+// does; but nobody else says that it is not.
+type misnamedError struct{ error }
+
+func (e misnamedError) Unwrap() error { return e.error }

@@ -40,9 +40,13 @@ func (c *captures) fail(uid string, err error) {
 	}
 	l.err = err
 	l.tries++
+	if errors.Is(err, errYounger) {
+		l.tries = 1 // nothing is wrong, and nobody has it as soon as that one is killed
+	}
 	l.again = now.Add(enterAgain.Next(l.tries))
 	c.mu.Unlock()
-	if news && !errors.Is(err, os.ErrNotExist) {
+	var misnamed misnamedError
+	if news && (errors.As(err, &misnamed) || !errors.Is(err, os.ErrNotExist)) && !errors.Is(err, errYounger) && !errors.Is(err, errStops) {
 		c.p.log.Error().Str("workload", uid).Err(err).Msg("cannot capture a local pod: it reaches nothing of the mesh")
 	}
 }

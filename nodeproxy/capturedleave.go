@@ -2,7 +2,9 @@ package nodeproxy
 
 import (
 	"context"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,28 +15,41 @@ import (
 // leave ends the capture of a workload that is gone or whose namespace is another one's; whole:
 // it may go on without the mesh, so its rules go as well.
 func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
+	left := make(chan struct{})
 	c.mu.Lock()
 	delete(c.held, h.uid)
+	c.gone[left] = struct{}{}
 	c.mu.Unlock()
 	if whole && h.place.told != nil {
 		c.discard(h.place.told)
 	}
-	released := whole && h.place.alive()
+	released := whole && h.place.alive() && !(c.p.draining.Load() && c.others(h)) && !c.younger(h) // those that are there are the next one's
 	if released {
-		if err := capture.Set(h.place.ns, capture.Rules{Owner: h.rules.Owner}); err != nil { // without the table open connections would break
+		err := capture.Set(h.place.ns, capture.Rules{Owner: h.rules.Owner}) // without the table open connections would break
+		if h.emptied = err == nil; err != nil {
 			c.p.log.Error().Str("workload", h.uid).Err(err).Msg("rules are left in a pod that is captured no more")
 		}
 	}
 	h.names.release()
+	if released {
+		h.idle() // new ones do not come: the rules are gone
+	}
 	h.closeListeners()
 	h.watch.Close()
 	c.p.pool.Retire(func(k pool.Key) bool { return k.From == h.uid }) // the next ones begin where it is then
 	c.leaving.Go(func() {
 		dctx, cancel := context.WithTimeout(ctx, c.p.cfg.Timeouts.Drain)
 		defer cancel()
-		defer h.stop()
+		defer func() {
+			h.stop()
+			c.mu.Lock()
+			delete(c.gone, left)
+			c.mu.Unlock()
+			close(left)
+		}()
 		h.drain(dctx)
 		if released { // not before: what applications answer would leave the pod
+			c.awaitOthers(dctx, h)
 			c.closeSource(h, true)
 			h.place.close()
 		}
@@ -49,6 +64,33 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 // idleWithin bounds the wait for an empty queue: of a listener that the next process has been preferred to it is empty.
 const idleWithin = 100 * time.Millisecond
 
+// othersEvery is how often connections of another process are looked for.
+const othersEvery = 100 * time.Millisecond
+
+// awaitOthers waits until no process has connections in the pod of h that need our tables, such as the node proxy before
+// this one that drains, or ctx has ended.
+func (c *captures) awaitOthers(ctx context.Context, h *captured) {
+	for {
+		carried, err := capture.Carried(h.place.ns)
+		if err != nil {
+			c.p.log.Warn().Str("workload", h.uid).Err(err).Msg("rules go from a pod that is captured no more, and what another node proxy still carries there may break")
+			return
+		}
+		if !carried || !pause(ctx, othersEvery) {
+			return
+		}
+	}
+}
+
+// idle waits, for a moment, until nothing is in the queues of h's listeners: it would be reset.
+func (h *captured) idle() {
+	var wg sync.WaitGroup
+	for _, l := range h.listeners() {
+		wg.Go(func() { capture.Idle(l, idleWithin) })
+	}
+	wg.Wait()
+}
+
 // drain returns when what is open of h has ended or ctx has.
 func (h *captured) drain(ctx context.Context) {
 	var wg sync.WaitGroup
@@ -62,13 +104,14 @@ func (h *captured) drain(ctx context.Context) {
 
 // drain takes no more connections, and returns when those that are open have ended or ctx has.
 func (c *captures) drain(ctx context.Context) {
+	if c == nil {
+		return
+	}
 	var wg sync.WaitGroup
 	held := c.list()
 	for _, h := range held {
 		h.names.release()
-		for _, l := range h.listeners() { // what is in its queue would be reset
-			wg.Go(func() { capture.Idle(l, idleWithin) })
-		}
+		wg.Go(h.idle)
 	}
 	wg.Wait()
 	for _, h := range held {
@@ -76,6 +119,21 @@ func (c *captures) drain(ctx context.Context) {
 		wg.Go(func() { h.drain(ctx) })
 	}
 	wg.Wait()
+	c.awaitGone(ctx)
+}
+
+// awaitGone returns when the pods that have left, before or meanwhile, have drained or ctx has ended.
+func (c *captures) awaitGone(ctx context.Context) {
+	c.mu.Lock()
+	gone := slices.Collect(maps.Keys(c.gone))
+	c.mu.Unlock()
+	for _, left := range gone {
+		select {
+		case <-left:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // close lets go of all namespaces, when follow has ended. Their rules stay: what they lead to is refused until

@@ -45,7 +45,7 @@ func (c *captures) resolvConfOf(h *captured) (r names.Resolver, ok bool, err err
 			return r, false, nil
 		}
 		if text, err = os.ReadFile(c.cfg.Namespaces[i].ResolvConf); err != nil {
-			return r, false, fmt.Errorf("capture.namespaces[%d].resolvConf: %w: name the file by which the pod resolves, or leave it out, and names are not answered in it", i, err)
+			return r, false, misnamedError{fmt.Errorf("capture.namespaces[%d].resolvConf: %w: name the file by which the pod resolves, or leave it out, and names are not answered in it", i, err)}
 		}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
@@ -64,7 +64,7 @@ func resolvable(r names.Resolver) bool {
 }
 
 // openNames opens the sockets for the names of h at those addresses, and leads its queries there.
-func (c *captures) openNames(h *captured, addresses, loopback []netip.Addr, listen func(netip.AddrPort, ...control) (net.Listener, error)) error {
+func (c *captures) openNames(h *captured, addresses, loopback []netip.Addr, listen listenFunc) error {
 	r, ok, err := c.resolvConfOf(h)
 	if err != nil || !ok {
 		return err
@@ -95,6 +95,38 @@ func (c *captures) openNames(h *captured, addresses, loopback []netip.Addr, list
 	}
 	h.names.capture, err = capture.CaptureNames(ns, servers)
 	return err
+}
+
+// reopenNames has the names of h answered by the resolver that it has now. What else is open of it stays as it is, and
+// queries come to the new sockets before the old ones are given up. This process's follow calls it, as leave.
+func (c *captures) reopenNames(h *captured) error {
+	addresses, err := h.place.ns.Addresses()
+	if err != nil {
+		return err
+	}
+	next := &captured{uid: h.uid, place: h.place}
+	err = c.openNames(next, addresses, loopbackOf(addresses), next.listener(false))
+	c.mu.Lock()
+	if err == nil && c.p.draining.Load() {
+		err = errStops
+	}
+	old := h.names
+	if err == nil {
+		h.names = next.names
+		h.names.serve(h.data, c.p.running.Go)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		next.names.close()
+		return err
+	}
+	old.release()
+	c.leaving.Go(func() {
+		ctx, cancel := context.WithTimeout(h.data, c.p.cfg.Timeouts.Drain)
+		defer cancel()
+		old.drain(ctx)
+	})
+	return nil
 }
 
 // dialServer reaches the DNS servers of a pod from where it is.

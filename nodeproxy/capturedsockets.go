@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
@@ -17,12 +18,16 @@ import (
 // open opens the sockets of h in its namespace, and then sets its rules. What it has opened when it
 // fails is the caller's to close; rules are not set then.
 func (c *captures) open(h *captured, w *mesh.Workload) error {
-	if home, err := podns.Own(); err != nil || h.place.ns.ID() == home {
-		return errors.Join(err, errors.New("its network namespace is that of this node proxy"))
+	home, err := podns.Own()
+	if err != nil {
+		return err
+	}
+	if h.place.ns.ID() == home {
+		return c.ownNamespace(h.place)
 	}
 	for _, o := range c.list() {
 		if o.place.ns.ID() == h.place.ns.ID() {
-			return notSingle(o.uid)
+			return c.notSingle(h.place, o.uid)
 		}
 	}
 	addresses, err := h.place.ns.Addresses()
@@ -32,35 +37,29 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 	if !slices.Contains(addresses, h.address) {
 		return fmt.Errorf("no interface of its network namespace has its address %s", h.address)
 	}
-	owner, ours, err := capture.Owner(h.place.ns)
+	defer h.place.ns.Lock(lockWithin)() // or of two that enter at once the older one's rules might be set last
+	owner, by, ours, err := capture.SetBy(h.place.ns)
 	if err != nil {
 		return err
 	}
 	if ours && owner != h.rules.Owner {
 		return fmt.Errorf("it is captured by a node proxy of another mesh or network (%s; this is one of %s): run one of the two on this node, or end the other's capture with capture.scope release", owner, h.rules.Owner)
 	}
-	loopback := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
-	if slices.Contains(addresses, netip.IPv6Loopback()) {
-		loopback = append(loopback, netip.IPv6Loopback())
-	}
-	listen := func(a netip.AddrPort, more ...control) (net.Listener, error) {
-		if !ours { // or those of another node proxy of ours, which this one takes over from
-			if err := capture.Free(h.place.ns, a); err != nil {
-				return nil, err
-			}
+	if ours && by.Began > c.began {
+		if alive, err := capture.Alive(h.place.ns, netip.AddrPortFrom(h.address, mesh.HBONEPort), by); alive || err != nil {
+			return errors.Join(err, errYounger)
 		}
-		lc := net.ListenConfig{KeepAlive: -1, Control: controls(append([]control{h.place.ns.Control, capture.Share}, more...)...)}
-		l, err := lc.Listen(context.Background(), "tcp", a.String())
-		if err != nil {
-			return nil, fmt.Errorf("listen in its network namespace: %w", err)
-		}
-		return l, nil
 	}
+	loopback, listen := loopbackOf(addresses), h.listener(!ours)
 	in, err := listen(netip.AddrPortFrom(h.address, mesh.HBONEPort))
 	if err != nil {
 		return err
 	}
 	h.in = newInbound(c.p, h.uid, in)
+	h.rules.By.Began = c.began
+	if h.rules.By.Socket, err = capture.Cookie(in.(*net.TCPListener)); err != nil {
+		return err
+	}
 	for _, a := range loopback {
 		l, err := listen(netip.AddrPortFrom(a, capture.OutboundPort), keepAlive)
 		if err != nil {
@@ -74,7 +73,7 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 		h.outs = append(h.outs, o)
 	}
 	if c.cfg.all() {
-		l, err := listen(netip.AddrPortFrom(netip.IPv6Unspecified(), capture.InboundPort), keepAlive) // of both families
+		l, err := c.listenEverywhere(listen, capture.InboundPort)
 		if err != nil {
 			return err
 		}
@@ -91,14 +90,73 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 	if err := c.openSource(h, addresses, !ours); err != nil {
 		return err
 	}
-	if err := capture.Set(h.place.ns, h.rules); err != nil {
+	if err := c.set(h); err != nil {
 		c.closeSource(h, !ours)
 		return err
 	}
 	if ours {
+		h.beside = true
+		c.bereft(h) // sees who is there
+		h.elders = slices.DeleteFunc(slices.Clone(h.sharers), func(cookie uint64) bool { return cookie == h.rules.By.Socket })
 		c.prefer(h)
 	}
 	return nil
+}
+
+// errYounger is why a pod is left alone which is captured.
+var errYounger = errors.New("the node proxy that has begun after this one has captured it: this one does when that has ended")
+
+// lockWithin bounds the wait for another node proxy of ours that enters the same pod, which takes some 10 ms.
+const lockWithin = 250 * time.Millisecond
+
+// set sets the rules of h, unless this process stops: those of the next one would be replaced.
+func (c *captures) set(h *captured) error {
+	if c.p.draining.Load() {
+		return errStops
+	}
+	return capture.Set(h.place.ns, h.rules)
+}
+
+// loopbackOf are the loopback addresses of a pod: without IPv6 it has one.
+func loopbackOf(addresses []netip.Addr) []netip.Addr {
+	loopback := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+	if slices.Contains(addresses, netip.IPv6Loopback()) {
+		loopback = append(loopback, netip.IPv6Loopback())
+	}
+	return loopback
+}
+
+// listenFunc opens a listener in a pod.
+type listenFunc func(a netip.AddrPort, more ...control) (net.Listener, error)
+
+// listener returns what opens listeners in the pod of h. fresh: nobody of ours is there, whom this process would take
+// over from, and nobody else is to be.
+func (h *captured) listener(fresh bool) listenFunc {
+	return func(a netip.AddrPort, more ...control) (net.Listener, error) {
+		if fresh {
+			if err := capture.Free(h.place.ns, a); err != nil {
+				return nil, err
+			}
+		}
+		lc := net.ListenConfig{KeepAlive: -1, Control: controls(append([]control{h.place.ns.Control, capture.Share}, more...)...)}
+		l, err := lc.Listen(context.Background(), "tcp", a.String())
+		if err != nil {
+			return nil, fmt.Errorf("listen in its network namespace: %w", err)
+		}
+		return l, nil
+	}
+}
+
+// listenEverywhere listens at all addresses of a pod, of both families, if its kernel has both.
+func (c *captures) listenEverywhere(listen listenFunc, port uint16) (net.Listener, error) {
+	l, err := listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port), keepAlive)
+	if errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EADDRNOTAVAIL) {
+		c.noIPv6.Do(func() {
+			c.p.log.Info().Err(err).Msg("this host has no IPv6: what is opened to pods is captured by IPv4 alone")
+		})
+		return listen(netip.AddrPortFrom(netip.IPv4Unspecified(), port), keepAlive)
+	}
+	return l, err
 }
 
 // prefer has what h has opened get all connections, where another process of ours may listen as well: that one is

@@ -10,13 +10,14 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/cnisocket"
 )
 
 // Capture is how connections of local pods are captured in their own network namespaces.
 type Capture struct {
 	Scope          string         `yaml:"scope" default:"off" doc:"which connections of local pods come here by themselves: off, none, so that applications connect to a listener below; vips, those to virtual addresses (ranges) and to cluster IPs of services that lead to other networks too; what else a pod sends is left alone; all, all TCP that a pod opens to others, of which what the mesh does not know is passed on as it is, and all TCP that others open to it in plain text, for which policies hold then; release, none, and rules that were set before are taken out of all pods of the node, which otherwise go on to refuse such connections. Needs root, or the capabilities SYS_ADMIN, NET_ADMIN and SYS_PTRACE, and nf_tables" env:"ISTHMUS_CAPTURE"`
 	Proc           string         `yaml:"proc" default:"/proc" doc:"proc file system of the node, where the processes of its pods are: a container has to mount it"`
-	Ranges         []netip.Prefix `yaml:"ranges" doc:"virtual addresses of the mesh, those that the controller gives out: they must be nobody's in the cluster; left out: 240.240.0.0/16 and 2001:2::/48"`
+	Ranges         []netip.Prefix `yaml:"ranges" doc:"virtual addresses of the mesh, those that the controller gives out: they must be nobody's in the cluster; left out: 240.240.0.0/16 and 2001:2::/48; []: none, and only addresses of services that are known lead to the mesh"`
 	OriginalSource string         `yaml:"originalSource" default:"auto" doc:"whether the application of a captured pod sees the address of who connects to the pod (a pod of its network, or the gateway through which other networks come) as that of its client: true, always, and a pod where that is impossible is not captured; auto, where it is possible; false, never: it sees the pod's own. It sees the pod's own as well where the other one is of another family, or one of the pod's" env:"ENABLE_ORIG_SRC"`
 	CNISocket      string         `yaml:"cniSocket" doc:"unix socket at which the CNI plugin isthmus-cni announces pods before they start, and waits until they are captured; left out, pods are found by their processes alone" env:"ISTHMUS_CNI_SOCKET"`
 	Namespaces     []PodNamespace `yaml:"namespaces" doc:"where there is no kubelet: workloads whose network namespaces are known by a file"`
@@ -72,6 +73,8 @@ func (c Capture) check(v *strictyaml.Check) {
 	c.checkProc(v)
 	if c.CNISocket != "" && (!filepath.IsAbs(c.CNISocket) || len(c.CNISocket) > maxSocket) {
 		v.Fail("capture.cniSocket", "%q: want an absolute path of at most %d bytes, such as /run/isthmus/cni.sock", c.CNISocket, maxSocket)
+	} else if c.CNISocket != "" && c.on() {
+		v.Field("capture.cniSocket", cnisocket.Free(c.CNISocket))
 	}
 	for i, r := range c.Ranges {
 		field := fmt.Sprintf("capture.ranges[%d]", i)
@@ -82,8 +85,8 @@ func (c Capture) check(v *strictyaml.Check) {
 			v.Fail(field, "%s: has bits behind its length: write %s", r, r.Masked())
 		case r.Addr().Is4() && r.Bits() < 8 || r.Addr().Is6() && r.Bits() < 16:
 			v.Fail(field, "%s: holds more than any mesh needs, and pods would reach nothing of it: use a longer prefix, such as 240.240.0.0/16", r)
-		case r.Overlaps(netip.MustParsePrefix("127.0.0.0/8")), r.Overlaps(netip.MustParsePrefix("::1/128")), r.Overlaps(netip.MustParsePrefix("169.254.0.0/16")), r.Overlaps(netip.MustParsePrefix("fe80::/10")):
-			v.Fail(field, "%s: holds loopback or link-local addresses, which never leave a pod or its node: use another range", r)
+		case r.Overlaps(netip.MustParsePrefix("127.0.0.0/8")), r.Overlaps(netip.MustParsePrefix("::1/128")), r.Overlaps(netip.MustParsePrefix("169.254.0.0/16")), r.Overlaps(netip.MustParsePrefix("fe80::/10")), r.Addr().IsMulticast():
+			v.Fail(field, "%s: holds loopback, link-local or multicast addresses, which are none of a service: use another range", r)
 		}
 	}
 	for i, n := range c.Namespaces {
@@ -97,7 +100,7 @@ func (c Capture) check(v *strictyaml.Check) {
 	}
 }
 
-// checkProc looks whether there is a directory: without it no pod is found, and nothing else would say so.
+// checkProc looks whether a proc file system is there: without it no pod is found, and nothing else would say so.
 func (c Capture) checkProc(v *strictyaml.Check) {
 	const remedy = "use /proc, or where the node's is mounted"
 	if !filepath.IsAbs(c.Proc) {
@@ -110,6 +113,10 @@ func (c Capture) checkProc(v *strictyaml.Check) {
 		v.Fail("capture.proc", "%w: no pod would be found without it: %s", err, remedy)
 	case !info.IsDir():
 		v.Fail("capture.proc", "%q is no directory: %s", c.Proc, remedy)
+	default:
+		if _, err := os.Stat(filepath.Join(c.Proc, "self/cgroup")); err != nil { // each has it, whoever reads it
+			v.Fail("capture.proc", "%q is no proc file system, as it has no self/cgroup: no pod would be found in it: %s", c.Proc, remedy)
+		}
 	}
 }
 

@@ -139,7 +139,7 @@ type Retry struct {
 	Attempts    int           `yaml:"attempts" default:"8" doc:"how many more times a connect is tried after the first; 0 never repeats" env:"ISTHMUS_RETRY_ATTEMPTS"`
 	Deadline    time.Duration `yaml:"deadline" default:"15s" doc:"no attempt starts later than this after the application connected"`
 	Early       bool          `yaml:"early" default:"true" doc:"pass on what an application says before the far application has accepted, which saves a round trip; if the far side then vanishes without an answer the connection fails, because it cannot be repeated safely" env:"ISTHMUS_RETRY_EARLY"`
-	Hedge       bool          `yaml:"hedge" default:"true" doc:"when the far side says that its application takes longer than 100 ms to accept, take the connect back and go elsewhere, if somebody healthy is there and the budget has five repeats; false waits" env:"ISTHMUS_RETRY_HEDGE"`
+	Hedge       bool          `yaml:"hedge" default:"true" doc:"when the far side says that its application takes longer than 100 ms to accept, or that its accept queue is full, take the connect back and go elsewhere, if somebody healthy is there and the budget has five repeats; false waits" env:"ISTHMUS_RETRY_HEDGE"`
 	BudgetBurst int           `yaml:"budgetBurst" default:"500" doc:"repeats towards a service that the pods of one identity on this node may use at once before the ratio limits them"`
 	BudgetRatio float64       `yaml:"budgetRatio" default:"0.5" doc:"repeats earned by each new connection of that identity to the service"`
 }

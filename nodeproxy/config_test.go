@@ -1,8 +1,10 @@
 package nodeproxy_test
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -362,17 +364,46 @@ func TestValuesOfOriginalSource(t *testing.T) {
 
 // Without the proc file system no pod is found, which nothing would say before one is called.
 func TestProcThatIsNotThereIsAMistakeWhereItIsNeeded(t *testing.T) {
+	folder := t.TempDir()
 	for scope, needed := range map[string]bool{"off": false, "vips": true, "all": true, "release": true} {
 		for proc, want := range map[string]string{
 			"/proc":         "",
 			"proc":          `node.yaml:5: capture.proc: "proc" is no absolute path: use /proc`,
 			"/nonesuch":     "node.yaml:5: capture.proc: stat /nonesuch: no such file or directory: no pod would be found without it: use /proc",
 			"/proc/version": `node.yaml:5: capture.proc: "/proc/version" is no directory: use /proc`,
+			folder:          fmt.Sprintf("node.yaml:5: capture.proc: %q is no proc file system, as it has no self/cgroup: no pod would be found in it: use /proc", folder),
 		} {
 			_, _, err := load(t, smallest+"capture: {scope: "+scope+", proc: "+proc+"}\n")
 			if bad := needed && want != ""; bad != (err != nil) || bad && !strings.Contains(err.Error(), want) {
 				t.Errorf("scope %s, proc %s: %v; want %q (needed: %v)", scope, proc, err, want, needed)
 			}
+		}
+	}
+}
+
+// A socket takes the place of what stands at its path: that may be no file of somebody's, nor a directory.
+func TestACNISocketInThePlaceOfSomethingElseIsAMistake(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hosts")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"/proc": "/proc is a directory: name the socket in it, such as /proc/cni.sock",
+		file:    file + " is there and is no socket: it would be replaced: name a path that is free, such as /run/isthmus/cni.sock",
+	} {
+		want = "node.yaml:5: capture.cniSocket: " + want
+		if _, _, err := load(t, smallest+"capture: {scope: vips, cniSocket: "+path+"}\n"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// No service has a multicast address: a range of them is another one mistyped.
+func TestARangeOfMulticastIsAMistake(t *testing.T) {
+	for _, r := range []string{"224.0.0.0/8", "239.1.0.0/16", "ff02::/32"} {
+		want := "node.yaml:5: capture.ranges[0]: " + r + ": holds loopback, link-local or multicast addresses"
+		if _, _, err := load(t, smallest+"capture: {scope: vips, ranges: ['"+r+"']}\n"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }

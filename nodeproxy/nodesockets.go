@@ -3,7 +3,6 @@ package nodeproxy
 import (
 	"errors"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -33,17 +32,31 @@ const openAgain = 500 * time.Millisecond
 func (n *nodeSockets) has(local, remote netip.AddrPort) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.opened || n.err != nil && time.Since(n.failed) > openAgain {
-		n.closeTables()
-		n.opened, n.failed = true, time.Now()
-		n.tables, n.err = openNode(n.proc)
-	}
+	n.open()
 	for _, t := range n.tables {
 		if there, err := t.Connected(local, remote); there || err != nil {
 			return there, err
 		}
 	}
 	return false, n.err
+}
+
+// lack is why not all of the node's sockets can be asked.
+func (n *nodeSockets) lack() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.open()
+	return n.err
+}
+
+// open opens what is not open yet, or not all of it; the caller holds mu.
+func (n *nodeSockets) open() {
+	if n.opened && (n.err == nil || time.Since(n.failed) <= openAgain) {
+		return
+	}
+	n.closeTables()
+	n.opened, n.failed = true, time.Now()
+	n.tables, n.err = openNode(n.proc)
 }
 
 // first reports whether this is the first error.
@@ -64,10 +77,7 @@ func openNode(proc string) (tables []*sockdiag.Table, err error) {
 	}
 	home, homeErr := podns.Own()
 	ns, first := podns.Open(filepath.Join(proc, "1/ns/net"))
-	switch {
-	case errors.Is(first, os.ErrNotExist): // no processes are there, as in tests
-		return tables, err
-	case homeErr != nil || first != nil:
+	if homeErr != nil || first != nil {
 		return tables, errors.Join(err, homeErr, first)
 	}
 	defer ns.Close() // the table's socket is in it

@@ -93,9 +93,13 @@ func (c *captures) openSource(h *captured, addresses []netip.Addr, fresh bool) e
 		return nil
 	}
 	s := &originalSource{c: c, h: h, own: addresses}
-	h.use.rules.Lock()
-	err := s.set()
-	h.use.rules.Unlock()
+	err := capture.Routed(h.place.ns, h.address) // first: rules that are taken out again cost more than those that stay
+	routed := err == nil
+	if routed {
+		h.use.rules.Lock()
+		err = s.set()
+		h.use.rules.Unlock()
+	}
 	if err == nil {
 		h.source = s
 		return nil
@@ -104,23 +108,35 @@ func (c *captures) openSource(h *captured, addresses []netip.Addr, fresh bool) e
 		c.closeSource(h, fresh)
 		return fmt.Errorf("capture.originalSource is true, and its application cannot see the addresses of clients (auto does without where that is so): %w", err)
 	}
-	if fresh {
+	if fresh && routed { // or there is nothing of it
 		err = errors.Join(err, capture.RemoveSource(h.place.ns))
 	}
 	s.give(err)
 	return nil
 }
 
-// closeSource takes out what openSource has set, and all other rules, if remove says so and nobody else needs them.
+// closeSource takes out what openSource has set, and all other rules, if remove says so and nobody else needs them:
+// another process may have captured the pod since.
 func (c *captures) closeSource(h *captured, remove bool) {
 	c.sources.end(h.place.ns.ID(), h.use, func() {
-		if !remove {
+		if !remove || h.emptied && c.takenOver(h) {
 			return
 		}
-		if err := errors.Join(capture.Remove(h.place.ns), capture.RemoveSource(h.place.ns)); err != nil {
+		// The table by which others see that there is something to take out goes last: this process may be ended now.
+		if err := errors.Join(capture.RemoveSource(h.place.ns), capture.Remove(h.place.ns)); err != nil {
 			c.p.log.Error().Str("workload", h.uid).Err(err).Msg("rules are left in a pod that is captured no more")
 		}
 	})
+}
+
+// takenOver reports whether rules of somebody are in the pod of h, of whom h has left none.
+func (c *captures) takenOver(h *captured) bool {
+	owner, there, err := capture.Owner(h.place.ns)
+	if err != nil || !there {
+		return false
+	}
+	none, err := capture.Hold(h.place.ns, capture.Rules{Owner: owner})
+	return err == nil && !none
 }
 
 // set sets the rules, and sees whether they do what they are for.
@@ -219,7 +235,9 @@ func (s *originalSource) doubt() {
 	if s.c.get(s.h.uid) != s.h {
 		return // it leaves, and so do the rules
 	}
-	if err := s.set(); err != nil {
+	if err := s.set(); podns.Lacking(err) {
+		return // the next one that is lost says so
+	} else if err != nil {
 		s.off.Store(true)
 		s.give(err)
 		return

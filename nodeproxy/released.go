@@ -84,7 +84,7 @@ func (r *released) step(uid, owner string, ns *podns.Namespace) error {
 	case err != nil:
 		return err
 	case r.all, emptied && hold && time.Since(since) >= r.p.cfg.Timeouts.Drain:
-		if err := errors.Join(capture.Remove(ns), capture.RemoveSource(ns)); err != nil {
+		if err := errors.Join(capture.RemoveSource(ns), capture.Remove(ns)); err != nil {
 			return err
 		}
 		delete(r.emptied, ns.ID())

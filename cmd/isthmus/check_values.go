@@ -111,7 +111,7 @@ func asInPod(ctx context.Context, kind, text string) (said string, mistakes bool
 	api, path := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, kind+".yaml")
 	text = strings.ReplaceAll(text, "inCluster: true", "kubeconfig: "+api)
 	text = strings.ReplaceAll(text, "/var/lib/isthmus", dir)
-	text = strings.ReplaceAll(text, "/host/proc", dir)
+	text = strings.ReplaceAll(text, "/host/proc", "/proc")
 	if err := errors.Join(os.WriteFile(api, []byte(podAPI), 0o600), os.WriteFile(path, []byte(text), 0o600)); err != nil {
 		return "", false, err
 	}

@@ -24,7 +24,7 @@ type starting struct{ host, uid, address string }
 func newStarting(t *testing.T, n int, more string) (*world, []starting) {
 	t.Helper()
 	w := newWorld(t)
-	must(t, os.Mkdir(w.file("proc"), 0o700))
+	emptyProc(t, w.file("proc"))
 	var pods []starting
 	text := mesh
 	for i := range n {

@@ -56,7 +56,7 @@ func newKubelet(t *testing.T) *kubelet {
 	must(t, err)
 	must(t, s.Segment("all", map[string][]string{"node-a": {"10.71.1.1"}}))
 	k.proc = filepath.Join(s.Dir, "proc")
-	must(t, os.Mkdir(k.proc, 0o700))
+	emptyProc(t, k.proc)
 	k.isthmus(t, "ca", "init", "--dir", "ca", "--trust-domain", "cluster.local")
 	k.publish(t)
 	k.write(t, "node-a.yaml", "node: node-a\nnetwork: net-a\nfederation: {health: false}\n"+k.common(admin)+"capture: {scope: vips, proc: "+k.proc+"}\n")
@@ -73,10 +73,18 @@ func (k *kubelet) pod(t *testing.T) *sandbox {
 	return p
 }
 
+// route is that of every second pod, so that its application can see who its clients are.
+func route(n int) string {
+	if n%2 == 0 {
+		return "ip route add default dev lo"
+	}
+	return "true"
+}
+
 // run makes the sandbox of a pod.
 func (k *kubelet) run(t *testing.T, p *sandbox) {
 	t.Helper()
-	p.cmd = exec.Command("unshare", "-n", "sh", "-c", "ip link set lo up && ip addr add "+p.address+"/32 dev lo && echo up && exec sleep 600")
+	p.cmd = exec.Command("unshare", "-n", "sh", "-c", "ip link set lo up && ip addr add "+p.address+"/32 dev lo && "+route(k.next)+" && echo up && exec sleep 600")
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := p.cmd.StdoutPipe()
 	must(t, err)
@@ -152,15 +160,27 @@ func descriptors(t *testing.T, pid int) (namespaces, all int) {
 
 // Pods come and go, twenty a second: each is captured as soon as discovery has it, and nothing is left of
 // those that are gone.
-func TestPodsComeAndGo(t *testing.T) {
-	const most = 250
+func TestPodsComeAndGo(t *testing.T) { podsComeAndGo(t, "vips", 250, 400) }
+
+// The same holds for fewer of them whose connections are all captured.
+func TestPodsComeAndGoWithScopeAll(t *testing.T) {
+	t.Parallel()
+	podsComeAndGo(t, "all", 60, 150)
+}
+
+// podsComeAndGo has so many pods at most, and at least so many of them come or go.
+func podsComeAndGo(t *testing.T, scope string, most, steps int) {
+	t.Helper()
 	k := newKubelet(t)
+	text, err := os.ReadFile(k.file("node-a.yaml"))
+	must(t, err)
+	k.write(t, "node-a.yaml", strings.Replace(string(text), "scope: vips", "scope: "+scope, 1))
 	k.start(t, "node-a")
 	pid := k.nodes["node-a"].PID()
 	_, before := descriptors(t, pid)
 	rng := rand.New(rand.NewPCG(1, 2))
 	began := time.Now()
-	for n := 0; len(k.pods) < most || n < 400; n++ {
+	for n := 0; len(k.pods) < most || n < steps; n++ {
 		if due := began.Add(time.Duration(n) * 50 * time.Millisecond); time.Until(due) > 0 {
 			time.Sleep(time.Until(due))
 		}
@@ -189,7 +209,7 @@ func TestPodsComeAndGo(t *testing.T) {
 		}
 	}
 	spaces, all := descriptors(t, pid)
-	t.Logf("%d pods after %v: %d descriptors of namespaces, %d in all (%d before), %s", len(k.pods), time.Since(began), spaces, all, before, delays(t, k.file("node-a.log")))
+	t.Logf("scope %s, %d pods after %v: %d descriptors of namespaces, %d in all (%d before), %s", scope, len(k.pods), time.Since(began), spaces, all, before, delays(t, k.file("node-a.log")))
 	if spaces > len(k.pods)+1 {
 		t.Errorf("%d namespaces are open for %d pods", spaces, len(k.pods))
 	}
@@ -270,8 +290,8 @@ func TestASandboxIsMadeAnew(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("captured in the new namespace after %v (median), %v (most)", took[50], took[99])
-	if took[99] > time.Second {
-		t.Errorf("the longest took %v, want within a second", took[99])
+	if took[99] > time.Second || took[50] > 500*time.Millisecond { // a quiet machine needs a tenth of it
+		t.Errorf("it took %v (median), the longest %v; want 500 ms at most, and within a second", took[50], took[99])
 	}
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		spaces, all := descriptors(t, pid)

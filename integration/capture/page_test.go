@@ -82,10 +82,60 @@ func TestThePagesCommandsCallFromOneNamespaceToAnother(t *testing.T) {
 func TestWhatNamespacesLackIsAProblem(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	w.write(t, "none.conf", "search demo.svc.cluster.local\nnameserver 127.0.0.53\n")
+	if got, want := w.problems(t, "    - {workload: shop-9, path: /run/netns/nobody}\n    - {workload: shop-2, path: "+w.Path("shop-2")+", resolvConf: nobody.conf}\n"), []string{
+		`capture.namespaces[1].workload: discovery has no workload "shop-9" on node node-a of network net-a: name one by its uid there, or remove the entry`,
+		`pod shop-2 is not captured: capture.namespaces[2].resolvConf: open nobody.conf: no such file or directory: name the file by which the pod resolves, or leave it out, and names are not answered in it`,
+	}; !slices.Equal(got, want) {
+		t.Errorf("problems are %q, want %q", got, want)
+	}
+	if got, want := w.problems(t, "    - {workload: shop-2, path: "+w.Path("shop-2")+", resolvConf: none.conf}\n"), []string{
+		`capture.namespaces[1].resolvConf: none.conf has no nameserver that is an address outside of the pod, so that names are not answered in pod shop-2: list one there, and restart this process`,
+	}; !slices.Equal(got, want) {
+		t.Errorf("problems are %q, want %q", got, want)
+	}
+	if got, want := w.problems(t, "    - {workload: shop-2, path: /run/netns/nobody}\n"), []string{
+		`pod shop-2 is not captured: capture.namespaces[1].path: open network namespace: open /run/netns/nobody: no such file or directory: name the file of its network namespace, such as /run/netns/shop`,
+	}; !slices.Equal(got, want) {
+		t.Errorf("problems are %q, want %q", got, want)
+	}
+	if n := w.timesSaid(t, `"workload":"shop-2","error":"capture.namespaces[1].path: open network namespace: open /run/netns/nobody: no such file or directory: name `); n != 1 {
+		t.Errorf("the log says it %d times, want once", n)
+	}
+	if got, want := w.problems(t, "    - {workload: shop-2, path: /proc/self/ns/net}\n"), []string{
+		`pod shop-2 is not captured: capture.namespaces[1].path: /proc/self/ns/net is the network namespace of this node proxy itself: name that of the pod, such as /run/netns/shop`,
+	}; !slices.Equal(got, want) {
+		t.Errorf("problems are %q, want %q", got, want)
+	}
+	must(t, os.Symlink(w.Path("shop-1"), w.file("alias")))
+	if got, want := w.problems(t, "    - {workload: shop-2, path: "+w.file("alias")+"}\n"), []string{
+		`pod shop-2 is not captured: capture.namespaces[1].path: ` + w.file("alias") + ` is the network namespace of workload shop-1 as well: name that of this one, or remove the entry`,
+	}; !slices.Equal(got, want) {
+		t.Errorf("problems are %q, want %q", got, want)
+	}
+}
+
+// timesSaid is how often the log of node-a, started last by problems, has this.
+func (w *world) timesSaid(t *testing.T, part string) int {
+	t.Helper()
+	text, err := os.ReadFile(w.file("node-a.log"))
+	must(t, err)
+	return strings.Count(string(text), part)
+}
+
+// problems are those of the node proxy of node-a, started anew to capture shop-1 and what more says.
+func (w *world) problems(t *testing.T, more string) []string {
+	t.Helper()
 	must(t, w.nodes["node-a"].Stop(syscall.SIGKILL, 5*time.Second))
-	w.write(t, "node-a.yaml", w.node("a", admin, "shop-1")+
-		"    - {workload: shop-9, path: /run/netns/nobody}\n    - {workload: shop-2, path: "+w.Path("shop-2")+", resolvConf: nobody.conf}\n")
+	must(t, os.Remove(w.file("node-a.log")))
+	w.write(t, "node-a.yaml", w.node("a", admin, "shop-1")+more)
 	w.start(t, "node-a")
+	return w.told(t, admin)
+}
+
+// told are the problems that the node proxy of node-a at that address has.
+func (w *world) told(t *testing.T, admin string) []string {
+	t.Helper()
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return w.Dial("node-a", admin)
 	}}}
@@ -94,11 +144,5 @@ func TestWhatNamespacesLackIsAProblem(t *testing.T) {
 	defer answer.Body.Close()
 	var status struct{ Problems []string }
 	must(t, json.NewDecoder(answer.Body).Decode(&status))
-	want := []string{
-		`capture.namespaces[1].workload: discovery has no workload "shop-9" on node node-a of network net-a: name one by its uid there, or remove the entry`,
-		`pod shop-2 is not captured: capture.namespaces[2].resolvConf: open nobody.conf: no such file or directory: name the file by which the pod resolves, or leave it out, and names are not answered in it`,
-	}
-	if !slices.Equal(status.Problems, want) {
-		t.Errorf("problems are %q, want %q", status.Problems, want)
-	}
+	return status.Problems
 }

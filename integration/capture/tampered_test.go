@@ -60,8 +60,7 @@ func TestRulesThatWereFlushedComeBack(t *testing.T) {
 	t.Logf("captured again %v after the rules were flushed", w.isCaptured(t, time.Second, "shop-1", hello+":80"))
 }
 
-// While two node proxies of one node overlap each sets the rules of its own configuration when that has news; those of the one that goes on are
-// what is left.
+// While two node proxies of one node overlap the rules are those of the one that began last, whatever news either has, and they are what is left.
 func TestRulesAreThoseOfTheNodeProxyThatIsLeft(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -71,7 +70,8 @@ func TestRulesAreThoseOfTheNodeProxyThatIsLeft(t *testing.T) {
 	w.write(t, "node-a-2.yaml", strings.Replace(next, "mesh.yaml", "mesh-2.yaml", 1))
 	must(t, w.Start(w.process("node-a", "node-a-2"), w.Ready("node-a", secondary)))
 	w.isCaptured(t, 2*time.Second, "shop-1", more)
-	w.write(t, "mesh.yaml", strings.Replace(mesh, taken, "10.96.0.10", 1)) // the first one has news
+	w.write(t, "mesh.yaml", strings.Replace(mesh, taken, "10.96.0.10", 1)) // both have news
+	w.write(t, "mesh-2.yaml", strings.Replace(mesh, taken, "10.96.0.10", 1))
 	w.isCaptured(t, 8*time.Second, "shop-1", "10.96.0.10:80")
 	w.nodes["node-a"].Signal(syscall.SIGTERM)
 	select {

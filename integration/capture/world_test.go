@@ -119,6 +119,7 @@ func newWorldWith(t testing.TB, more string) *world {
 		must(t, s.IP(host, "addr add fd71::"+strings.ReplaceAll(a, ".", ":")+"/64 dev eth0 nodad"))
 		must(t, s.IP(host, "-6 route add default dev eth0"))
 	}
+	emptyProc(t, w.Dir)
 	w.write(t, "mesh.yaml", mesh)
 	w.write(t, "resolv.conf", "nameserver "+addresses["gateway"]+"\nsearch demo.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n")
 	w.write(t, "gateway.yaml", "name: eastwest\nnetwork: net-b\nfederation: {keys: network}\n"+w.common(admin))
@@ -139,6 +140,15 @@ func newWorldWith(t testing.TB, more string) *world {
 }
 
 func (w *world) file(name string) string { return filepath.Join(w.Dir, name) }
+
+// emptyProc makes a proc file system of a directory, with no pods: its only process is whoever reads it.
+func emptyProc(t testing.TB, dir string) {
+	t.Helper()
+	must(t, os.MkdirAll(dir, 0o700))
+	for _, name := range []string{"self", "1"} {
+		must(t, os.Symlink("/proc/self", filepath.Join(dir, name)))
+	}
+}
 
 func (w *world) common(admin string) string {
 	return fmt.Sprintf("discovery: {file: mesh.yaml}\nidentity: {source: ca, dir: ca}\nlog: {level: info, format: json}\nadmin: {address: %q}\n", admin)

@@ -17,8 +17,9 @@ const hbonePort = 15008
 
 // Rules of Everything in the chains of the table.
 const (
-	everythingOut = 2 // one for each version of IP
-	everythingIn  = 1
+	everythingOut  = 2 // one for each version of IP
+	everythingIn   = 1
+	everythingHeld = 1
 )
 
 // everything leads here what the pod opens to anybody but itself, and what others open to it.
@@ -27,11 +28,18 @@ const (
 // take the next one of a connection that it has not followed yet for a new one. Link-local addresses of IPv6 mean
 // nothing without an interface, which is not known of a connection that was led elsewhere: what goes there goes as
 // without us. What the pod forwards for others, such as a virtual machine in it, is not the pod's.
-func (b *batch) everything(out, in *nftables.Chain) {
+//
+// The guard resets what comes in and was not led here: by a raw packet that is no SYN, and that the application's socket drops
+// without an answer, others could have the kernel follow a connection that is not there, and open one from the same port then.
+func (b *batch) everything(out, in, guard *nftables.Chain) {
 	b.rule(out, notOurs(), version(4), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), redirect(OutboundPort))
 	b.rule(out, notOurs(), version(6), notLinkLocal(), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), redirect(OutboundPort))
 	b.rule(in, protocol(unix.IPPROTO_TCP), opening(), fromOutside(), toThePod(), notToPort(hbonePort), redirect(InboundPort))
+	b.rule(guard, protocol(unix.IPPROTO_TCP), opening(), fromOutside(), notToPort(hbonePort), notToPort(InboundPort), reset())
 }
+
+// reset tells who opens a TCP connection that nobody is there.
+func reset() []expr.Any { return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}} }
 
 // opening matches the first packet of a TCP connection: SYN, and neither ACK, RST nor FIN.
 func opening() []expr.Any {

@@ -61,26 +61,12 @@ func CaptureNames(ns *podns.Namespace, resolvers []netip.Addr) (*Names, error) {
 
 // own makes the table t, which goes with the socket.
 func own(socket *netlink.Conn, t *nftables.Table) error {
-	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{
-		{Type: unix.NFTA_TABLE_NAME, Data: []byte(t.Name + "\x00")},
-		{Type: unix.NFTA_TABLE_FLAGS, Data: []byte{0, 0, 0, tableOwner}},
-	})
+	m, err := request(unix.NFPROTO_INET, unix.NFT_MSG_NEWTABLE, netlink.Create|netlink.Excl,
+		text(unix.NFTA_TABLE_NAME, t.Name), netlink.Attribute{Type: unix.NFTA_TABLE_FLAGS, Data: binaryutil.BigEndian.PutUint32(tableOwner)})
 	if err != nil {
 		return err
 	}
-	header := func(family byte, resource uint16) []byte {
-		return []byte{family, unix.NFNETLINK_V0, byte(resource >> 8), byte(resource)}
-	}
-	_, err = socket.SendMessages([]netlink.Message{
-		{Header: netlink.Header{Type: unix.NFNL_MSG_BATCH_BEGIN, Flags: netlink.Request}, Data: header(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)},
-		{Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWTABLE, Flags: netlink.Request | netlink.Acknowledge | netlink.Create | netlink.Excl},
-			Data: append(header(unix.NFPROTO_INET, 0), attrs...)},
-		{Header: netlink.Header{Type: unix.NFNL_MSG_BATCH_END, Flags: netlink.Request}, Data: header(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)},
-	})
-	if err == nil {
-		_, err = socket.Receive() // the acknowledgement, or what is wrong
-	}
-	return err
+	return transact(socket, m)
 }
 
 // place is where queries to a resolver come.
@@ -146,9 +132,13 @@ func (n *Names) set(resolvers []netip.Addr) error {
 			b.rule(out, notOurs(), protocol(unix.IPPROTO_UDP), toPort(53), is(p.resolver, false), redirect(p.at.Port()))
 			continue
 		}
-		b.rule(queries, notOurs(), protocol(unix.IPPROTO_UDP), toPort(53), is(p.resolver, false), []expr.Any{&expr.Notrack{}}, become(p.at, false))
+		query := slices.Concat(notOurs(), protocol(unix.IPPROTO_UDP), toPort(53), is(p.resolver, false), []expr.Any{&expr.Notrack{}})
+		b.rule(queries, query, unchecked(), become(p.at, false, expr.CsumTypeNone))
+		b.rule(queries, query, become(p.at, false, expr.CsumTypeInet))
 		b.rule(asks, protocol(unix.IPPROTO_UDP), fromPort(p.at.Port()), is(p.at.Addr(), true), []expr.Any{&expr.Notrack{}})
-		b.rule(answered, protocol(unix.IPPROTO_UDP), fromPort(p.at.Port()), is(p.at.Addr(), true), become(netip.AddrPortFrom(p.resolver, 53), true))
+		answer, resolver := slices.Concat(protocol(unix.IPPROTO_UDP), fromPort(p.at.Port()), is(p.at.Addr(), true)), netip.AddrPortFrom(p.resolver, 53)
+		b.rule(answered, answer, unchecked(), become(resolver, true, expr.CsumTypeNone))
+		b.rule(answered, answer, become(resolver, true, expr.CsumTypeInet))
 	}
 	if b.err != nil {
 		return b.err
@@ -165,14 +155,20 @@ func is(a netip.Addr, source bool) []expr.Any {
 	return append(address(version, source), &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: a.AsSlice()})
 }
 
-// become makes a UDP packet one from or to a.
-func become(a netip.AddrPort, source bool) []expr.Any {
+// unchecked matches UDP packets without a checksum: 0. One that is kept up to date would be wrong, where none is right.
+func unchecked() []expr.Any {
+	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 6, Len: 2}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0, 0}}}
+}
+
+// become makes a UDP packet one from or to a. checksum is how that of UDP follows its port; for its address the kernel does
+// what is right.
+func become(a netip.AddrPort, source bool, checksum expr.PayloadCsumType) []expr.Any {
 	host := &expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 16, Len: 4,
 		CsumType: expr.CsumTypeInet, CsumOffset: 10, CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR}
 	if a.Addr().Is6() {
 		host.Offset, host.Len, host.CsumType, host.CsumOffset = 24, 16, expr.CsumTypeNone, 0
 	}
-	port := &expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, CsumType: expr.CsumTypeInet, CsumOffset: 6}
+	port := &expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, CsumType: checksum, CsumOffset: 6}
 	if source {
 		host.Offset, port.Offset = host.Offset-host.Len, 0
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +20,10 @@ import (
 // connections from now on. The older ones are then idle when their processes close them: what is in the queue of a
 // listener that is closed, its handshake done or not, is reset. When l is closed the others get connections again.
 func Prefer(ns *podns.Namespace, l *net.TCPListener) error {
-	group, err := sharers(ns, l)
+	group, err := sharers(ns, where(l))
+	if err == nil && len(group) == 0 {
+		err = fmt.Errorf("nobody listens at %s of the pod", l.Addr())
+	}
 	if err != nil {
 		return err
 	}
@@ -39,36 +43,66 @@ func Prefer(ns *podns.Namespace, l *net.TCPListener) error {
 	return err
 }
 
-// Shared reports whether another process of ours listens where l does as well.
+// Shared reports whether another process of ours listens where l does as well, or did before it was closed.
 func Shared(ns *podns.Namespace, l *net.TCPListener) (bool, error) {
-	group, err := sharers(ns, l)
-	return len(group) > 1, err
+	group, err := sharers(ns, where(l))
+	own := 0
+	if raw, err := l.SyscallConn(); err == nil && raw.Control(func(uintptr) {}) == nil {
+		own = 1
+	}
+	return len(group) > own, err
 }
 
-// sharers are the listeners that share the address of l, itself among them.
-func sharers(ns *podns.Namespace, l *net.TCPListener) ([]sockdiag.Listener, error) {
+// Sharers are the cookies of the listeners that share the address of l.
+func Sharers(ns *podns.Namespace, l *net.TCPListener) (cookies []uint64, err error) {
+	group, err := sharers(ns, where(l))
+	for _, o := range group {
+		cookies = append(cookies, o.Cookie)
+	}
+	return cookies, err
+}
+
+// Alive reports whether the process s listens at a still.
+func Alive(ns *podns.Namespace, a netip.AddrPort, s Setter) (bool, error) {
+	group, err := sharers(ns, a)
+	return slices.ContainsFunc(group, func(o sockdiag.Listener) bool { return o.Cookie == s.Socket }), err
+}
+
+func where(l *net.TCPListener) netip.AddrPort { return netip.MustParseAddrPort(l.Addr().String()) }
+
+// sharers are the listeners that share the address a; nobody's, if none is there.
+func sharers(ns *podns.Namespace, a netip.AddrPort) ([]sockdiag.Listener, error) {
 	t, err := sockdiag.Open(ns)
 	if err != nil {
 		return nil, fmt.Errorf("ask for the listeners of the pod: %w", err)
 	}
 	defer t.Close()
-	first, ok, err := t.Listener(netip.MustParseAddrPort(l.Addr().String()))
-	if err != nil || !ok {
-		return nil, fmt.Errorf("ask for the listener %s of the pod (there: %v): %w", l.Addr(), ok, err)
+	first, ok, err := t.Listener(a)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the listener %s of the pod: %w", a, err)
+	}
+	if !ok {
+		return nil, nil
 	}
 	group, err := t.Group(first)
 	if err != nil {
-		return nil, fmt.Errorf("ask for the listeners that share %s: %w", l.Addr(), err)
+		return nil, fmt.Errorf("ask for the listeners that share %s: %w", a, err)
 	}
 	return group, nil
 }
 
-// Idle waits, within a time, until nothing is in the queue of l, which somebody goes on to accept from.
+// settledLooks is how many times in a row, a millisecond apart, a queue is to be seen empty. A handshake that began before
+// another listener was preferred is in no queue yet; those through loopback take no millisecond, unless the machine is busy.
+const settledLooks = 25
+
+// Idle waits, within a time, until nothing is in the queue of l, which somebody goes on to accept from, and nothing has come
+// for some 25 ms.
 func Idle(l *net.TCPListener, within time.Duration) {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return // closed already
 	}
+	empty := 0
 	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		waiting := uint32(0)
 		err := raw.Control(func(fd uintptr) {
@@ -76,7 +110,10 @@ func Idle(l *net.TCPListener, within time.Duration) {
 				waiting = info.Unacked // of a listener: connections in its queue
 			}
 		})
-		if err != nil || waiting == 0 {
+		if empty++; waiting > 0 {
+			empty = 0
+		}
+		if err != nil || empty == settledLooks {
 			return
 		}
 	}

@@ -60,7 +60,7 @@ func TestNothingIsLostWithAListenerThatAYoungerOneFollows(t *testing.T) {
 					c.Close()
 				}
 			}()
-			for range 300 {
+			for range 100 {
 				next := listen()
 				Idle(now, time.Second)
 				now.Close()

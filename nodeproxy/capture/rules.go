@@ -53,19 +53,34 @@ type Rules struct {
 	// Everything has all other TCP captured too: what the pod opens to anybody but itself, and what others open to
 	// the pod, but for tunnels.
 	Everything bool
+	// By is who sets them; two that are alike are, whoever has set them.
+	By Setter
 }
 
 // Set puts r in the place of the rules that are in a namespace, in one transaction: each connection meets the
 // rules before or those after.
 func Set(ns *podns.Namespace, r Rules) error {
 	return ns.FD(func(fd int) error {
-		err := setRules(fd, r, renewed)
-		if err != nil {
-			// there is no table yet, or somebody else has changed it, maybe this moment
-			err = setRules(fd, r, replaced)
-		}
-		return explain(err)
+		return explain(begun(func(begin beginning) error { return setRules(fd, r, begin) }))
 	})
+}
+
+// begun has set make a table of ours: other rules of one that is there, or a new one, or, where somebody else has changed
+// it, maybe this moment, one in its place. What else goes wrong is no reason to replace a table that is whole.
+func begun(set func(beginning) error) error {
+	var err error
+	for _, begin := range []beginning{renewed, created, replaced} {
+		if err = set(begin); err == nil || !otherwise(err) {
+			break
+		}
+	}
+	return err
+}
+
+// otherwise reports whether err means that what is there is not what a transaction was made for: no table, one already, or
+// one whose chains are not as ours.
+func otherwise(err error) bool {
+	return slices.ContainsFunc([]unix.Errno{unix.ENOENT, unix.EEXIST, unix.EBUSY, unix.EINVAL, unix.EOPNOTSUPP}, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
 // beginning begins a transaction that gives a table of ours those base chains, without rules.
@@ -79,9 +94,10 @@ func setRules(fd int, r Rules, begin beginning) error {
 	out := &nftables.Chain{Name: "output", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: before(nftables.ChainPriorityNATDest)}
 	refuse := &nftables.Chain{Name: "refuse", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityFilter}
 	in := &nftables.Chain{Name: "input", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: before(nftables.ChainPriorityNATDest)}
+	guard := &nftables.Chain{Name: "guard", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter}
 	chains := []*nftables.Chain{out, refuse}
 	if r.Everything {
-		chains = append(chains, in)
+		chains = append(chains, in, guard)
 	}
 	t, err := begin(c, table, chains...)
 	if err != nil {
@@ -89,12 +105,15 @@ func setRules(fd int, r Rules, begin beginning) error {
 	}
 	b := &batch{c: c, table: t, about: r.digest()}
 	b.add(&nftables.Set{Name: ownerMark + hex.EncodeToString([]byte(r.Owner)), KeyType: nftables.TypeInetService})
+	if r.By != (Setter{}) {
+		b.add(&nftables.Set{Name: r.By.name(), KeyType: nftables.TypeInetService})
+	}
 	b.addresses("addresses", r.Addresses)
 	for _, m := range r.captured() {
 		b.rule(out, notOurs(), protocol(unix.IPPROTO_TCP), m, redirect(OutboundPort))
 	}
 	if r.Everything {
-		b.everything(out, in)
+		b.everything(out, in, guard)
 	}
 	for _, m := range r.refused() {
 		b.rule(refuse, m, reject())
@@ -126,6 +145,9 @@ func removeTable(ns *podns.Namespace, name string) error {
 func renewed(c *nftables.Conn, name string, chains ...*nftables.Chain) (*nftables.Table, error) {
 	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	sets, err := c.GetSets(t)
+	if err != nil && strings.HasSuffix(err.Error(), unix.ENOENT.Error()) { // package nftables says it in words alone
+		return nil, fmt.Errorf("there is no table %s: %w", name, unix.ENOENT)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -147,6 +169,18 @@ func renewed(c *nftables.Conn, name string, chains ...*nftables.Chain) (*nftable
 	}
 	for _, s := range sets {
 		c.DelSet(s)
+	}
+	return t, nil
+}
+
+// created begins a transaction that makes a table of ours where there is none. Nothing is deleted by it: when a socket of
+// netfilter is closed, the kernel waits until all processors are done with what was (10 ms and more, Linux 6.18).
+func created(c *nftables.Conn, name string, chains ...*nftables.Chain) (*nftables.Table, error) {
+	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
+	c.CreateTable(t)
+	for _, h := range chains {
+		h.Table = t
+		c.AddChain(h)
 	}
 	return t, nil
 }
@@ -345,35 +379,6 @@ func (r Rules) String() string {
 		words = append(words, "all TCP")
 	}
 	return strings.Join(words, ", ")
-}
-
-// ownerMark begins the name of a set that has no other use.
-const ownerMark = "owner-"
-
-// Owner returns whose rules are in a namespace, of a node proxy that may have ended since; there is false if
-// nobody's are.
-func Owner(ns *podns.Namespace) (owner string, there bool, err error) {
-	err = ns.FD(func(fd int) error {
-		c, err := nftables.New(nftables.WithNetNSFd(fd))
-		if err != nil {
-			return explain(err)
-		}
-		tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
-		i := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == table })
-		if err != nil || i < 0 {
-			return explain(err)
-		}
-		there = true
-		sets, err := c.GetSets(tables[i])
-		for _, s := range sets {
-			if mark, ok := strings.CutPrefix(s.Name, ownerMark); ok {
-				text, _ := hex.DecodeString(mark)
-				owner = string(text)
-			}
-		}
-		return explain(err)
-	})
-	return owner, there, err
 }
 
 // Free has an error if somebody in a namespace listens on a, on all addresses, or shares

@@ -36,11 +36,7 @@ func SetSource(ns *podns.Namespace, six bool) error {
 		return err
 	}
 	return ns.FD(func(fd int) error {
-		err := setSource(fd, renewed)
-		if err != nil {
-			err = setSource(fd, replaced)
-		}
-		return explain(err)
+		return explain(begun(func(begin beginning) error { return setSource(fd, begin) }))
 	})
 }
 
@@ -186,18 +182,27 @@ var (
 // tryWithin bounds what takes a fraction of a millisecond: not a packet leaves the pod.
 const tryWithin = time.Second
 
+// Routed has an error if the pod has no route to who is not there, which answers to clients' addresses need: what
+// SetSource sets would do nothing.
+func Routed(ns *podns.Namespace, own netip.Addr) error {
+	to, network := nobody4, "udp4"
+	if own.Is6() {
+		to, network = nobody6, "udp6"
+	}
+	there := net.Dialer{Control: ns.Control}
+	u, err := there.Dial(network, netip.AddrPortFrom(to, 9).String()) // sends nothing
+	if err != nil {
+		return fmt.Errorf("the pod has no route to addresses in general: %w", err)
+	}
+	return u.Close()
+}
+
 // TrySource connects, within a namespace, to own, an address of the pod's, from one that is nobody's:
 // it has an error if an application could not be reached so, or its answers would get lost.
 func TrySource(ns *podns.Namespace, own netip.Addr) error {
-	from, network := nobody4, "udp4"
+	from := nobody4
 	if own.Is6() {
-		from, network = nobody6, "udp6"
-	}
-	there := net.Dialer{Control: ns.Control}
-	if u, err := there.Dial(network, netip.AddrPortFrom(from, 9).String()); err != nil { // sends nothing
-		return fmt.Errorf("the pod has no route to addresses in general: %w", err)
-	} else {
-		u.Close()
+		from = nobody6
 	}
 	lc := net.ListenConfig{KeepAlive: -1, Control: ns.Control}
 	l, err := lc.Listen(context.Background(), "tcp", netip.AddrPortFrom(own, 0).String())

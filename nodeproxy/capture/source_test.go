@@ -242,8 +242,9 @@ func TestSourcesAreTriedBeforeTheyAreUsed(t *testing.T) {
 		}
 		t.Logf("%s: tried in %v", own, time.Since(began))
 	}
+	must(t, Routed(p.ns, netip.MustParseAddr(podAddress)))
 	must(t, p.IP("pod", "route del default"))
-	if err := TrySource(p.ns, netip.MustParseAddr(podAddress)); err == nil || !strings.Contains(err.Error(), "no route") {
+	if err := Routed(p.ns, netip.MustParseAddr(podAddress)); err == nil || !strings.Contains(err.Error(), "no route") {
 		t.Errorf("without a route: %v", err)
 	}
 	must(t, RemoveSource(p.ns))

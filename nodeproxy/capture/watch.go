@@ -114,7 +114,7 @@ func (r Rules) chains() map[string]int {
 	m := map[string]int{"output": len(r.captured()), "refuse": len(r.refused())}
 	if r.Everything {
 		m["output"] += everythingOut
-		m["input"] = everythingIn
+		m["input"], m["guard"] = everythingIn, everythingHeld
 	}
 	return m
 }

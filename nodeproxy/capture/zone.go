@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
@@ -27,25 +26,23 @@ const (
 	sourceMark = mark | 0x1000
 )
 
-// setZone sets what gives our connections from clients' addresses their zone, unless it is there. A kernel without
-// zones goes without.
+// setZone sets what gives our connections from clients' addresses their zone, unless it is there, in one transaction: a
+// packet of such a connection that met no rule would begin another one, and end it. A kernel without zones goes without.
 func setZone(ns *podns.Namespace) error {
 	return ns.FD(func(fd int) error {
-		c, err := nftables.New(nftables.WithNetNSFd(fd))
+		c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: fd})
 		if err != nil {
+			return fmt.Errorf("open netfilter's netlink: %w", err)
+		}
+		defer c.Close()
+		if there, err := zoned(c); there || err != nil {
 			return explain(err)
 		}
-		chain := &nftables.Chain{Name: "output", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRaw}
-		if rules, err := c.GetRules(&nftables.Table{Name: zoneTable, Family: nftables.TableFamilyINet}, chain); err == nil && len(rules) > 0 {
-			return nil
+		messages, err := zoneMessages()
+		if err != nil {
+			return err
 		}
-		if _, err := replaced(c, zoneTable, chain); err != nil {
-			return explain(err)
-		}
-		if err := c.Flush(); err != nil {
-			return explain(err)
-		}
-		err = addZoneRule(fd, chain.Name)
+		err = transact(c, messages...)
 		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
 			return nil
 		}
@@ -53,10 +50,46 @@ func setZone(ns *podns.Namespace) error {
 	})
 }
 
-// addZoneRule adds the rule: the library leaves out the direction of a zone.
-func addZoneRule(fd int, chain string) error {
+// zoneChain is the chain of zoneTable.
+const zoneChain = "output"
+
+// zoned reports whether the rule is there. Package nftables cannot read one that has the direction of a zone.
+func zoned(c *netlink.Conn) (bool, error) {
+	m, err := request(unix.NFPROTO_INET, unix.NFT_MSG_GETRULE, netlink.Dump, text(unix.NFTA_RULE_TABLE, zoneTable), text(unix.NFTA_RULE_CHAIN, zoneChain))
+	if err != nil {
+		return false, err
+	}
+	rules, err := c.Execute(m)
+	if errors.Is(err, unix.ENOENT) { // no table
+		return false, nil
+	}
+	return len(rules) > 0, err
+}
+
+// zoneMessages make the table, if it is not there, and the rule the only one of its chain.
+func zoneMessages() (all []netlink.Message, err error) {
+	add := func(kind uint16, flags netlink.HeaderFlags, attributes ...netlink.Attribute) {
+		m, e := request(unix.NFPROTO_INET, kind, flags, attributes...)
+		all, err = append(all, m), errors.Join(err, e)
+	}
+	hook, e := nested(unix.NFTA_CHAIN_HOOK,
+		netlink.Attribute{Type: unix.NFTA_HOOK_HOOKNUM, Data: binaryutil.BigEndian.PutUint32(unix.NF_INET_LOCAL_OUT)},
+		netlink.Attribute{Type: unix.NFTA_HOOK_PRIORITY, Data: binaryutil.BigEndian.PutUint32(rawPriority)})
+	rule, e2 := zoneRule()
+	add(unix.NFT_MSG_NEWTABLE, netlink.Create, text(unix.NFTA_TABLE_NAME, zoneTable))
+	add(unix.NFT_MSG_NEWCHAIN, netlink.Create, text(unix.NFTA_CHAIN_TABLE, zoneTable), text(unix.NFTA_CHAIN_NAME, zoneChain), hook, text(unix.NFTA_CHAIN_TYPE, "filter"))
+	add(unix.NFT_MSG_DELRULE, 0, text(unix.NFTA_RULE_TABLE, zoneTable), text(unix.NFTA_RULE_CHAIN, zoneChain))
+	add(unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, text(unix.NFTA_RULE_TABLE, zoneTable), text(unix.NFTA_RULE_CHAIN, zoneChain), rule)
+	return all, errors.Join(err, e, e2)
+}
+
+// rawPriority is NF_IP_PRI_RAW, -300: before the kernel looks for a connection.
+const rawPriority = 1<<32 - 300
+
+// zoneRule are the expressions of the rule: package nftables leaves out the direction of a zone.
+func zoneRule() (netlink.Attribute, error) {
 	const (
-		elem      = unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM
+		elem      = unix.NFTA_LIST_ELEM
 		direction = 0 // IP_CT_DIR_ORIGINAL
 		register  = unix.NFT_REG_1
 	)
@@ -65,36 +98,20 @@ func addZoneRule(fd int, chain string) error {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: binaryutil.NativeEndian.PutUint32(sourceMark)},
 		&expr.Immediate{Register: register, Data: binaryutil.NativeEndian.PutUint16(zone)}))
 	if err != nil {
-		return err
+		return netlink.Attribute{}, err
 	}
-	set, err := netlink.MarshalAttributes([]netlink.Attribute{
-		{Type: unix.NFTA_CT_KEY, Data: binaryutil.BigEndian.PutUint32(unix.NFT_CT_ZONE)},
-		{Type: unix.NFTA_CT_DIRECTION, Data: []byte{direction}},
-		{Type: unix.NFTA_CT_SREG, Data: binaryutil.BigEndian.PutUint32(register)},
-	})
+	set, err := nested(unix.NFTA_EXPR_DATA,
+		netlink.Attribute{Type: unix.NFTA_CT_KEY, Data: binaryutil.BigEndian.PutUint32(unix.NFT_CT_ZONE)},
+		netlink.Attribute{Type: unix.NFTA_CT_DIRECTION, Data: []byte{direction}},
+		netlink.Attribute{Type: unix.NFTA_CT_SREG, Data: binaryutil.BigEndian.PutUint32(register)})
 	if err != nil {
-		return err
+		return netlink.Attribute{}, err
 	}
-	ct, err := netlink.MarshalAttributes([]netlink.Attribute{
-		{Type: unix.NFTA_EXPR_NAME, Data: []byte("ct\x00")},
-		{Type: unix.NLA_F_NESTED | unix.NFTA_EXPR_DATA, Data: set},
-	})
+	ct, err := nested(elem, text(unix.NFTA_EXPR_NAME, "ct"), set)
 	if err != nil {
-		return err
+		return netlink.Attribute{}, err
 	}
-	all, err := netlink.MarshalAttributes(append(list, netlink.Attribute{Type: elem, Data: ct}))
-	if err != nil {
-		return err
-	}
-	rule, err := netlink.MarshalAttributes([]netlink.Attribute{
-		{Type: unix.NFTA_RULE_TABLE, Data: []byte(zoneTable + "\x00")},
-		{Type: unix.NFTA_RULE_CHAIN, Data: []byte(chain + "\x00")},
-		{Type: unix.NLA_F_NESTED | unix.NFTA_RULE_EXPRESSIONS, Data: all},
-	})
-	if err != nil {
-		return err
-	}
-	return addRule(fd, rule)
+	return nested(unix.NFTA_RULE_EXPRESSIONS, append(list, ct)...)
 }
 
 // expressions are those of a rule, each an element of a list.
@@ -107,26 +124,4 @@ func expressions(list []expr.Any) (out []netlink.Attribute, err error) {
 		out = append(out, netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: b})
 	}
 	return out, nil
-}
-
-// addRule adds a rule of these attributes behind those that are there.
-func addRule(fd int, attributes []byte) error {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: fd})
-	if err != nil {
-		return fmt.Errorf("open netfilter's netlink: %w", err)
-	}
-	defer c.Close()
-	header := func(family byte, resource uint16) []byte {
-		return []byte{family, unix.NFNETLINK_V0, byte(resource >> 8), byte(resource)}
-	}
-	_, err = c.SendMessages([]netlink.Message{
-		{Header: netlink.Header{Type: unix.NFNL_MSG_BATCH_BEGIN, Flags: netlink.Request}, Data: header(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)},
-		{Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWRULE, Flags: netlink.Request | netlink.Acknowledge | netlink.Create | netlink.Append},
-			Data: append(header(unix.NFPROTO_INET, 0), attributes...)},
-		{Header: netlink.Header{Type: unix.NFNL_MSG_BATCH_END, Flags: netlink.Request}, Data: header(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)},
-	})
-	if err == nil {
-		_, err = c.Receive() // the acknowledgement, or what is wrong
-	}
-	return err
 }

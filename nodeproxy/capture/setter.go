@@ -1,0 +1,87 @@
+//go:build linux
+
+package capture
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
+)
+
+// Setter is a process that sets rules in a pod. Of those that are there at the same time the one that began last counts.
+type Setter struct {
+	Began  uint64 // when the process began, in nanoseconds since its host did
+	Socket uint64 // the cookie of its listener for tunnels in the pod
+}
+
+// Now is when a process begins that does so now, as Began has it.
+func Now() (uint64, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return 0, os.NewSyscallError("clock_gettime", err)
+	}
+	return uint64(now.Nano()), nil
+}
+
+// Cookie is that of a listener.
+func Cookie(l *net.TCPListener) (cookie uint64, err error) {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if e := raw.Control(func(fd uintptr) { cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) }); e != nil {
+		return 0, e
+	}
+	return cookie, os.NewSyscallError("getsockopt", err)
+}
+
+// The beginnings of names of sets that have no other use.
+const (
+	ownerMark  = "owner-"
+	setterMark = "setter-"
+)
+
+func (s Setter) name() string { return fmt.Sprintf("%s%x-%x", setterMark, s.Began, s.Socket) }
+
+// Owner returns whose rules are in a namespace, of a node proxy that may have ended since; there is false if
+// nobody's are.
+func Owner(ns *podns.Namespace) (owner string, there bool, err error) {
+	owner, _, there, err = SetBy(ns)
+	return owner, there, err
+}
+
+// SetBy returns whose rules are in a namespace and who has set them, which is nobody if an older version has.
+func SetBy(ns *podns.Namespace) (owner string, by Setter, there bool, err error) {
+	err = ns.FD(func(fd int) error {
+		c, err := nftables.New(nftables.WithNetNSFd(fd))
+		if err != nil {
+			return explain(err)
+		}
+		tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
+		i := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == table })
+		if err != nil || i < 0 {
+			return explain(err)
+		}
+		there = true
+		sets, err := c.GetSets(tables[i])
+		for _, s := range sets {
+			if mark, ok := strings.CutPrefix(s.Name, ownerMark); ok {
+				text, _ := hex.DecodeString(mark)
+				owner = string(text)
+			}
+			if _, err := fmt.Sscanf(s.Name, setterMark+"%x-%x", &by.Began, &by.Socket); err != nil {
+				continue
+			}
+		}
+		return explain(err)
+	})
+	return owner, by, there, err
+}
