@@ -127,30 +127,87 @@ func TestHelmRefusesWhatIsNoValue(t *testing.T) {
 		"network=west,nodeProxy.enabled=true,nodeProxy.cni.enabled=true":                                                                     "nodeProxy.cni.enabled is true, and nothing is captured",
 		"network=west,nodeProxy.enabled=true,nodeProxy.capture.scope=all,nodeProxy.cni.enabled=true,nodeProxy.config.capture.cniSocket=/x/y": "nodeProxy.cni.socketDir",
 		"network=west,nodeProxy.enabled=true,nodeProxy.cni.failurePolicy=Maybe":                                                              "failurePolicy",
+		"network=west,nodeProxy.enabled=true,nodeProxy.capture.scope=vips,nodeProxy.cni.failurePolicy=Fail":                                  "nodeProxy.cni.enabled is false",
+		"network=west,nodeProxy.enabled=true,nodeProxy.config.retry.hedge=maybe":                                                             "/nodeProxy/config/retry/hedge",
 		"network=west,nodeProxy.enabled=true,nodeProxy.cni.timeout=1h":                                                                       "/nodeProxy/cni/timeout",
 		"network=west,nodeProxy.enabled=true,nodeProxy.cni.confDir=etc/cni":                                                                  "/nodeProxy/cni/confDir",
-		"network=west,log.level=trace":                                                                                                       "log.level",
-		"network=west,trustDomain=West.Local":                                                                                                "trustDomain",
-		"network=west,gateway.service.nodePort=80":                                                                                           "nodePort",
-		"network=west,gateway.service.externalIPs={192.0.2}":                                                                                 "externalIPs",
-		"network=west,gateway.service.loadBalancerSourceRanges={198.51.100.0}":                                                               "loadBalancerSourceRanges",
-		"network=west,networkPolicy.nodeCIDRs={10.0.0.0/33}":                                                                                 "nodeCIDRs",
-		"network=west,gateway.resources.limits.memory=1GB":                                                                                   "memory",
-		"network=west,image.registry=https://registry.example":                                                                               "registry",
-		"network=west,objects.ca=Isthmus_CA":                                                                                                 "objects/ca",
-		"network=west,nodeProxy.stateDir=/var/../etc":                                                                                        "stateDir",
-		"network=west,controller.startupTaint=a b":                                                                                           "startupTaint",
-		"network=west,gateway.config.timeouts.dial=-1s":                                                                                      "timeouts/dial",
-		"network=west,controller.config.trustDomain=West":                                                                                    "trustDomain",
-		"network=west,nodeProxy.config.socks[0].listen=127.0.0.1:15080":                                                                      "workload",
-		"network=west,nodeProxy.config.socks[0].listen=127.0.0.1:15080,nodeProxy.config.socks[0].workload=":                                  "workload",
-		"network=west,nodeProxy.config.socks[0].listen=:15080,nodeProxy.config.socks[0].workload=u":                                          "listen",
+		"network=west,nodeProxy.enabled=true,nodeProxy.capture.scope=vips,nodeProxy.cni.enabled=true,nodeProxy.cni.failurePolicy=Fail,nodeProxy.config.identity.address=istiod.istio-system.svc:15012": "add istio-system to nodeProxy.cni.excludeNamespaces (kube-system)",
+		"network=west,nodeProxy.enabled=true,nodeProxy.capture.scope=vips,nodeProxy.cni.enabled=true,nodeProxy.cni.failurePolicy=Fail,gateway.config.identity.address=ca.pki.svc.cluster.local:443":    "gateway.config.identity.address is ca.pki.svc.cluster.local:443: a CA in namespace pki",
+		"network=west,gateway.config.admin.address=127.0.0.1:99999":                                         "/gateway/config/admin/address",
+		"network=west,controller.config.admin.address=127.0.0.1":                                            "/controller/config/admin/address",
+		"network=west,nodeProxy.enabled=true,nodeProxy.config.admin.address=localhost:15000":                "/nodeProxy/config/admin/address",
+		"network=west,log.level=trace":                                                                      "log.level",
+		"network=west,trustDomain=West.Local":                                                               "trustDomain",
+		"network=west,gateway.service.nodePort=80":                                                          "nodePort",
+		"network=west,gateway.service.externalIPs={192.0.2}":                                                "externalIPs",
+		"network=west,gateway.service.loadBalancerSourceRanges={198.51.100.0}":                              "loadBalancerSourceRanges",
+		"network=west,networkPolicy.nodeCIDRs={10.0.0.0/33}":                                                "nodeCIDRs",
+		"network=west,gateway.resources.limits.memory=1GB":                                                  "memory",
+		"network=west,image.registry=https://registry.example":                                              "registry",
+		"network=west,objects.ca=Isthmus_CA":                                                                "objects/ca",
+		"network=west,nodeProxy.stateDir=/var/../etc":                                                       "stateDir",
+		"network=west,controller.startupTaint=a b":                                                          "startupTaint",
+		"network=west,gateway.config.timeouts.dial=-1s":                                                     "timeouts/dial",
+		"network=west,controller.config.trustDomain=West":                                                   "trustDomain",
+		"network=west,nodeProxy.config.socks[0].listen=127.0.0.1:15080":                                     "workload",
+		"network=west,nodeProxy.config.socks[0].listen=127.0.0.1:15080,nodeProxy.config.socks[0].workload=": "workload",
+		"network=west,nodeProxy.config.socks[0].listen=:15080,nodeProxy.config.socks[0].workload=u":         "listen",
 	} {
 		out, err := render(t, "--set", set)
 		if err == nil {
 			t.Errorf("--set %s is taken:\n%.300s", set, out)
 		} else if !strings.Contains(err.Error(), says) {
 			t.Errorf("--set %s: %v; want it to name %q", set, err, says)
+		}
+	}
+}
+
+// A CA that no pod has to wait for is as good as one outside of the cluster.
+func TestACAThatNoPodWaitsForIsTakenWithFail(t *testing.T) {
+	const fail = "network=west,nodeProxy.enabled=true,nodeProxy.capture.scope=vips,nodeProxy.cni.enabled=true,nodeProxy.cni.failurePolicy=Fail,nodeProxy.config.identity.address="
+	for _, set := range []string{"istiod.istio-system.svc:15012,nodeProxy.cni.excludeNamespaces={kube-system,istio-system}", "ca.example.com:443", "isthmus-controller.isthmus-system.svc:15012", "192.0.2.1:15012"} {
+		if _, err := render(t, "--set", fail+set); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Whoever has no pod start that is not captured is told which pods never wait, and who has to be among them.
+func TestTheNotesOfFailNameWhoNeverWaits(t *testing.T) {
+	for policy, want := range map[string]bool{"Ignore": false, "Fail": true} {
+		out, err := helm(t, "install", "isthmus", "isthmus", "--namespace", "isthmus-system", "--dry-run=client", "--values", "testdata/cni.values.yaml", "--set", "nodeProxy.cni.failurePolicy="+policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, notes, _ := strings.Cut(out, "\nNOTES:")
+		if got := strings.Contains(notes, "but those of kube-system, isthmus-system.") && strings.Contains(notes, "nodeProxy.cni.excludeNamespaces"); got != want || notes == "" {
+			t.Errorf("%s: notes are %q; want them to say it: %v", policy, notes, want)
+		}
+	}
+}
+
+// What helm prints of a value that no pattern takes is that pattern alone: it has an example.
+func TestPatternsHaveAnExample(t *testing.T) {
+	for set, example := range map[string]string{
+		"network=West": "such as west",
+		"network=west,networkPolicy.nodeCIDRs={10.0.0.0/33}":        "such as 10.0.0.0/16",
+		"network=west,gateway.config.admin.address=127.0.0.1:99999": "such as 127.0.0.1:15000",
+		"network=west,nodeProxy.stateDir=/var/../etc":               "such as /var/lib/isthmus",
+		"network=west,nodeProxy.cni.binDir=/opt/..":                 "such as /opt/cni/bin",
+		"network=west,nodeProxy.cni.socketDir=/../run":              "such as /run/isthmus",
+		"network=west,nodeProxy.cni.timeout=1h":                     "such as 5s",
+		"network=west,gateway.config.timeouts.dial=0s":              "such as 10s",
+		"network=west,nodeProxy.config.outbound[0].to=hello":        "such as hello.demo.svc.cluster.local:80",
+		"network=west,gateway.resources.limits.memory=1GB":          "such as 64Mi",
+		"network=west,nodeProxy.config.capture.proc=proc":           "such as /host/proc",
+	} {
+		if _, err := render(t, "--set", set); err == nil || !strings.Contains(err.Error(), example) {
+			t.Errorf("--set %s: %v; want it to say %q", set, err, example)
+		}
+	}
+	for _, dir := range []string{"/var/lib/.isthmus", "/var/..lib", "/var/lib/", "/a/./b", "/"} {
+		if _, err := render(t, "--set", "network=west,nodeProxy.stateDir="+dir); err != nil {
+			t.Error(err)
 		}
 	}
 }

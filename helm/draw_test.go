@@ -38,6 +38,8 @@ func takes(t *testing.T, schema map[string]any, v any) bool {
 			ok = !isText || regexp.MustCompile(x.(string)).MatchString(s)
 		case "minLength":
 			ok = !isText || len(s) >= int(x.(float64))
+		case "maxLength":
+			ok = !isText || len(s) <= int(x.(float64))
 		case "minProperties":
 			ok = !isObject || len(m) >= int(x.(float64))
 		case "minimum":

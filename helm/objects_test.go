@@ -173,7 +173,7 @@ func TestNodeProxiesMayWhatCaptureNeedsAndNothingElse(t *testing.T) {
 		paths := []string{"/var/lib/isthmus"}
 		var armor any
 		switch set {
-		case "capture", "cni":
+		case "capture", "captureall", "cni":
 			capabilities["add"] = []any{"NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE"}
 			paths = append(paths, "/proc")
 			armor = map[string]any{"type": "Unconfined"}

@@ -19,8 +19,8 @@ var constraints = map[string]map[string]any{
 	"trustDomain":                              {"pattern": whole(trustDomain)},
 	"systemNamespace":                          {"pattern": "^$|" + whole(label)},
 	"rootNamespace":                            {"pattern": "^$|" + whole(label)},
-	"image.registry":                           {"pattern": "^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*/?$"},
-	"image.tag":                                {"pattern": "^$|^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$"},
+	"image.registry":                           {"pattern": such("registry.example/isthmus", "[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*/?$")},
+	"image.tag":                                {"pattern": "^$|" + such("v1.2.3", "[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")},
 	"image.pullPolicy":                         {"enum": []string{"Always", "IfNotPresent", "Never"}},
 	"image.pullSecrets":                        {"items": text(whole(subdomain))},
 	"objects.networkKey":                       {"pattern": whole(subdomain)},
@@ -54,18 +54,18 @@ var constraints = map[string]map[string]any{
 	"controller.tolerations":                   objects,
 	"controller.podAnnotations":                words,
 	"controller.podLabels":                     labels,
-	"controller.startupTaint":                  {"pattern": "^$|^(" + subdomain + "/)?" + name + "$"},
+	"controller.startupTaint":                  {"pattern": "^$|" + such("example.com/starting", "("+subdomain+"/)?"+name+"$")},
 	"controller.config":                        configOf(nil),
 	"nodeProxy.drainSeconds":                   {"minimum": 1},
 	"nodeProxy.capture.scope":                  {"enum": []string{"off", "vips", "all", "release"}},
 	"nodeProxy.cni.failurePolicy":              {"enum": []string{"Ignore", "Fail"}},
-	"nodeProxy.cni.timeout":                    {"pattern": "^([1-9][0-9]{2,3}ms|([1-9]|[12][0-9]|30)s)$"},
+	"nodeProxy.cni.timeout":                    {"pattern": such("5s", "([1-9][0-9]{2,3}ms|([1-9]|[12][0-9]|30)s)$")},
 	"nodeProxy.cni.excludeNamespaces":          {"items": text(whole(label))},
 	"nodeProxy.cni.binDir":                     directory,
 	"nodeProxy.cni.confDir":                    directory,
-	"nodeProxy.cni.socketDir":                  {"pattern": "^/.{0,79}$", "not": map[string]any{"pattern": `(^|/)\.\.(/|$)`}},
+	"nodeProxy.cni.socketDir":                  {"pattern": such("/run/isthmus", path+"$"), "maxLength": 80},
 	"nodeProxy.cni.resources":                  resources,
-	"nodeProxy.stateDir":                       {"pattern": "^/", "not": map[string]any{"pattern": `(^|/)\.\.(/|$)`}},
+	"nodeProxy.stateDir":                       {"pattern": such("/var/lib/isthmus", path+"$")},
 	"nodeProxy.resources":                      resources,
 	"nodeProxy.priorityClassName":              {"pattern": "^$|" + whole(subdomain)},
 	"nodeProxy.nodeSelector":                   words,
@@ -73,22 +73,23 @@ var constraints = map[string]map[string]any{
 	"nodeProxy.podAnnotations":                 words,
 	"nodeProxy.podLabels":                      labels,
 	"nodeProxy.config": configOf(map[string]any{
+		"retry":    map[string]any{"type": "object", "properties": map[string]any{"early": map[string]any{"type": "boolean"}, "hedge": map[string]any{"type": "boolean"}}},
 		"socks":    listeners(nil),
-		"outbound": listeners(map[string]any{"to": text(`^([^:\[\]]+|\[[^\[\]]+\]):` + port + "$")}),
+		"outbound": listeners(map[string]any{"to": text(such("hello.demo.svc.cluster.local:80", `([^:\[\]]+|\[[^\[\]]+\]):`+port+"$"))}),
 		"capture": map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{
 			"scope":          map[string]any{}, // the chart says what to set instead
 			"originalSource": map[string]any{"enum": []any{"auto", "true", "false", true, false}},
-			"proc":           text("^/"),
-			"cniSocket":      text("^(/.{0,89})?$"),
+			"proc":           text(such("/host/proc", "/")),
+			"cniSocket":      text(such("/run/isthmus/cni.sock", "(/.{0,89})?$")),
 			"ranges":         map[string]any{"type": "array", "items": text(whole(cidr))},
 			"namespaces": map[string]any{"type": "array", "items": map[string]any{"type": "object", "additionalProperties": false, "required": []string{"workload", "path"},
-				"properties": map[string]any{"workload": map[string]any{"type": "string", "minLength": 1}, "path": text("^/"), "resolvConf": map[string]any{"type": "string"}}}},
+				"properties": map[string]any{"workload": map[string]any{"type": "string", "minLength": 1}, "path": text(such("/run/netns/shop", "/")), "resolvConf": map[string]any{"type": "string"}}}},
 		}},
 	}),
 	"networkPolicy.clients": {"items": map[string]any{"type": "object", "minProperties": 1, "additionalProperties": false,
 		"properties": map[string]any{"namespaceSelector": map[string]any{"type": "object"}, "podSelector": map[string]any{"type": "object"}, "ipBlock": map[string]any{"type": "object"}}}},
 	"networkPolicy.nodeCIDRs": {"items": text(whole(cidr))},
-	"monitoring.interval":     {"pattern": "^[0-9]+(ms|s|m|h)$"},
+	"monitoring.interval":     {"pattern": such("30s", "[0-9]+(ms|s|m|h)$")},
 }
 
 // Patterns, of what Kubernetes and the programs take.
@@ -109,20 +110,32 @@ const (
 	units    = `(ns|us|µs|ms|s|m|h)`
 	// duration is above zero: some digit of it is none.
 	duration = `([0-9]+(\.[0-9]+)?` + units + `)*([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*)` + units + `([0-9]+(\.[0-9]+)?` + units + `)*`
+	// path is absolute, and none of its parts is "..".
+	path     = `(/([^/.][^/]*|\.([^/.][^/]*)?|\.\.[^/]+)?)+`
 	quantity = `[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?`
 )
 
-func whole(pattern string) string { return "^(" + pattern + ")$" }
+// examples are of what the patterns take. Helm prints of a value that it refuses the pattern and nothing else, so that this has
+// to say what to write: no part of it matches an example, which is there no times.
+var examples = map[string]string{
+	label: "west", subdomain: "isthmus-ca", name: "app", trustDomain: "cluster.local", ip: "192.0.2.1", cidr: "10.0.0.0/16", addrPort: "127.0.0.1:15000",
+	duration: "10s", quantity: "64Mi",
+}
+
+// such begins a pattern with an example of what it takes.
+func such(example, pattern string) string { return "^(such as " + example + "){0}" + pattern }
+
+func whole(pattern string) string { return such(examples[pattern], "("+pattern+")$") }
 
 func text(pattern string) map[string]any { return map[string]any{"type": "string", "pattern": pattern} }
 
 var (
 	words     = map[string]any{"additionalProperties": map[string]any{"type": "string"}}
-	labels    = map[string]any{"additionalProperties": text("^$|^" + name + "$")}
+	labels    = map[string]any{"additionalProperties": text("^$|" + such("shop", name+"$"))}
 	objects   = map[string]any{"items": map[string]any{"type": "object"}}
 	amount    = map[string]any{"anyOf": []any{text(whole(quantity)), map[string]any{"type": "number", "minimum": 0}}}
 	amounts   = map[string]any{"type": "object", "additionalProperties": amount}
-	directory = map[string]any{"pattern": "^/", "not": map[string]any{"pattern": `(^|/)\.\.(/|$)`}}
+	directory = map[string]any{"pattern": such("/opt/cni/bin", path+"$")}
 	resources = map[string]any{"properties": map[string]any{"limits": amounts, "requests": amounts}}
 )
 
@@ -131,6 +144,7 @@ func configOf(more map[string]any) map[string]any {
 	p := map[string]any{
 		"network":     text(whole(label)),
 		"trustDomain": text(whole(trustDomain)),
+		"admin":       map[string]any{"type": "object", "properties": map[string]any{"address": text(whole(addrPort))}},
 		"timeouts":    map[string]any{"type": "object", "properties": map[string]any{"lameDuck": map[string]any{"type": "string"}}, "additionalProperties": text(whole(duration))},
 	}
 	maps.Copy(p, more)
