@@ -60,11 +60,12 @@ var (
 	checkReachable = checkCode{"ISTH-307", phaseRun, "the gateways that it needs take its connections", "see the last error, which is named: address, firewall or certificate; docs/operations.md, What status and explain say, has each reason"}
 	checkTunnels   = checkCode{"ISTH-308", phaseRun, "the gateway opens a tunnel to the gateways of each other network, at each address", "what is named: an address, a firewall, a certificate or its trust domain; isthmus link again if it has changed"}
 	checkGuarded   = checkCode{"ISTH-309", phaseRun, "plain text comes to the node proxy where a policy demands mutual TLS", "capture.scope: all (nodeProxy.capture.scope=all of the chart), or keep plain text from these pods by a NetworkPolicy: docs/security.md, Policies"}
+	checkServed    = checkCode{"ISTH-310", phaseRun, "connections of its pods to the services that they use do not all fail", "what the error in brackets says; docs/operations.md, What status and explain say, has each; isthmus explain SOURCE DESTINATION has each candidate. It is gone with the first connection that succeeds"}
 )
 
 // checkCodes are all, in their order.
 var checkCodes = []checkCode{checkConfig, checkValues, checkNamespace, checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks, checkForward, checkObjects, checkExports, checkRollouts, checkRights,
-	checkInstalled, checkKinds, checkAllowed, checkLeftOut, checkCapture, checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels, checkGuarded}
+	checkInstalled, checkKinds, checkAllowed, checkLeftOut, checkCapture, checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels, checkGuarded, checkServed}
 
 // Levels of a checked thing.
 const (

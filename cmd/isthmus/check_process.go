@@ -125,6 +125,7 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 		}
 		c.add(checkAttached, where, checkBad, found)
 		c.add(checkGuarded, where, checkWarning, items(s.Unguarded))
+		c.add(checkServed, where, checkBad, items(inVain(s)))
 	}
 	var out []string
 	for _, g := range s.Gateways {
@@ -135,4 +136,22 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 		out = append(out, line)
 	}
 	c.add(checkReachable, where, checkBad, items(out))
+}
+
+// inVain are the services to whose share of a network no connection of a node proxy's pods comes, though nobody there need
+// be ill: that some or all pods of a service are is what status says.
+func inVain(s *answer.Status) (list []string) {
+	for _, r := range s.Services {
+		name := fmt.Sprintf("%s:%d", r.Service, r.Port)
+		if r.Why != "" {
+			list = append(list, name+": "+r.Why)
+			continue
+		}
+		for _, why := range []string{unreachedText(r), failedText(r, s.Now)} {
+			if why != "" {
+				list = append(list, fmt.Sprintf("%s on network %s: %s", name, r.Network, why))
+			}
+		}
+	}
+	return list
 }

@@ -52,6 +52,9 @@ func TestCheckOfAProcess(t *testing.T) {
 		"ISTH-305": func(s *answer.Status) { s.Heard[0].Phase = "silent" },
 		"ISTH-306": func(s *answer.Status) { s.Process, s.Detached = "node proxy east-1", true },
 		"ISTH-309": func(s *answer.Status) { s.Process, s.Unguarded = "node proxy east-1", []string{"pod demo/web"} },
+		"ISTH-310": func(s *answer.Status) {
+			s.Process, s.Services = "node proxy east-1", []answer.Row{{Why: "nothing like it"}}
+		},
 		"ISTH-307": func(s *answer.Status) {
 			s.Gateways = []answer.Gateway{{Network: "west", Name: "gw-1", Error: "refused"}}
 		},

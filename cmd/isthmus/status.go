@@ -145,12 +145,9 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 			continue
 		}
 		if r.Unknown {
-			why := ""
-			if r.Unreached != "" {
-				why = fmt.Sprintf("all of it (none of its gateways can be reached: %s)", plain(r.Unreached))
-			}
-			if r.Failed != nil {
-				why = strings.TrimSpace(why + " (" + plain(r.Failed.Sentence(s.Now)) + ")")
+			why := plain(unreachedText(r))
+			if failed := failedText(r, s.Now); failed != "" {
+				why = strings.TrimSpace(why + " (" + plain(failed) + ")")
 			}
 			fmt.Fprintf(w, "%s\t%s\t%d\t?\t?\t-\t%s\n", plain(r.Network), plain(r.Service), r.Port, why)
 			continue
@@ -164,10 +161,10 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 		}
 		healthy := strconv.FormatUint(uint64(r.Healthy), 10)
 		if r.Unreached != "" {
-			healthy, out = "?", append(out, fmt.Sprintf("all of it (none of its gateways can be reached: %s)", plain(r.Unreached)))
+			healthy, out = "?", append(out, plain(unreachedText(r)))
 		}
-		if r.Failed != nil {
-			out = append(out, "("+plain(r.Failed.Sentence(s.Now))+")")
+		if failed := failedText(r, s.Now); failed != "" {
+			out = append(out, "("+plain(failed)+")")
 		}
 		if !r.Stale.IsZero() {
 			out = append(out, fmt.Sprintf("(last word %s ago)", age(s.Now, r.Stale)))
@@ -184,6 +181,22 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 		fmt.Fprintf(w, "%s\t(a pod of this node)\t-\t-\t-\t-\t%s\n", s.Network, outText(s.Now, o))
 	}
 	w.Flush()
+}
+
+// unreachedText says that no gateway of r can be reached; empty: one can.
+func unreachedText(r answer.Row) string {
+	if r.Unreached == "" {
+		return ""
+	}
+	return fmt.Sprintf("all of it (none of its gateways can be reached: %s)", r.Unreached)
+}
+
+// failedText says which attempts at r failed; empty: none to speak of.
+func failedText(r answer.Row, now time.Time) string {
+	if r.Failed == nil {
+		return ""
+	}
+	return r.Failed.Sentence(now)
 }
 
 // writeKeys says how far the rotation of the network's key is, while it lasts.

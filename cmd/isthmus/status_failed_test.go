@@ -38,6 +38,10 @@ func TestStatusSaysThatConnectionsFailThoughNobodyIsIll(t *testing.T) {
 		code, out, _ = isthmus(t, "status", "--admin", east1.Admin.String())
 		return code == exitFinding && strings.Contains(out, "attempts failed") && strings.Contains(out, "identity")
 	})
+	code, checked, errs := isthmus(t, "check", "--admin", east1.Admin.String())
+	if code != exitFinding || !strings.Contains(checked, "✗ ISTH-310") || !strings.Contains(checked, hello+":80 on network west: the last ") || !strings.Contains(checked, "identity") {
+		t.Errorf("check ends with %d, want %d and ISTH-310 with what status says:\n%s%s", code, exitFinding, checked, errs)
+	}
 	for line := range strings.Lines(out) {
 		if strings.HasPrefix(line, "west ") && !strings.Contains(line, " 1  ") {
 			t.Errorf("the row says %q; want one pod that is well", line)
