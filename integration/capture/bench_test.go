@@ -42,11 +42,11 @@ var entrances = []entrance{
 	}},
 }
 
-// stockPod is captured by a stock ztunnel, with ZTUNNEL=<binary>: one in dedicated mode, in the pod, to which our rules lead.
-// (With the node agent's protocol a ztunnel serves all pods of a node, by the same sockets.)
+// stockPod is captured by a stock ztunnel, with ZTUNNEL=<binary>: one in shared mode beside node-a, told of the pod as by
+// the node agent of istio-cni, whose sockets are in the pod. Rules of ours lead to them.
 const stockPod = "shop-2"
 
-var stockEntrance = entrance{"stock", stockPod, func(w *world) (net.Conn, error) { return w.Dial(stockPod, hello+":80") }}
+var stockEntrance = entrance{"stock", "stock", func(w *world) (net.Conn, error) { return w.Dial(stockPod, hello+":80") }}
 
 // socks asks for a connection as SOCKS5.
 func socks(c net.Conn, host string, port uint16) error {
@@ -61,10 +61,10 @@ func socks(c net.Conn, host string, port uint16) error {
 	return nil
 }
 
-// startStock has stockPod leave node-a, and starts a stock ztunnel in it.
+// startStock has stockPod leave node-a, and starts a stock ztunnel on the same host that serves it.
 func startStock(b *testing.B, w *world, ztunnel string) {
 	line := regexp.MustCompile(`(uid: ` + stockPod + `,.* node: )node-a`)
-	w.write(b, "mesh.yaml", line.ReplaceAllString(mesh, "${1}"+stockPod))
+	w.write(b, "mesh.yaml", line.ReplaceAllString(mesh, "${1}stock"))
 	ns, err := podns.Open(w.Path(stockPod))
 	must(b, err)
 	b.Cleanup(func() { ns.Close() })
@@ -79,15 +79,19 @@ func startStock(b *testing.B, w *world, ztunnel string) {
 		}
 	}
 	must(b, capture.Set(ns, capture.Rules{Owner: "ztunnel", Ranges: []netip.Prefix{netip.MustParsePrefix("240.240.0.0/16")}}))
-	export := exec.Command(filepath.Join(w.bin, "isthmus"), "export", "ztunnel", "--config", "mesh.yaml", "--node", stockPod)
+	export := exec.Command(filepath.Join(w.bin, "isthmus"), "export", "ztunnel", "--config", "mesh.yaml", "--node", "stock")
 	export.Dir = w.Dir
 	known, err := export.Output()
 	must(b, err)
-	w.write(b, stockPod+".yaml", string(known))
-	ca := &netspace.Process{Host: stockPod, Args: []string{filepath.Join(w.bin, "isthmus"), "ca", "serve", "--dir", "ca", "--listen", stock.CA}, Log: w.file("ca.log")}
-	must(b, w.Start(ca, w.Accepts(stockPod, stock.CA)))
-	w.nodes[stockPod] = &netspace.Process{Host: stockPod, Args: []string{ztunnel}, Log: w.file(stockPod + ".log"), Env: stock.Environment(stockPod, "demo/"+stockPod+"/basket", "net-a", "info,access=info")}
-	must(b, w.Start(w.nodes[stockPod], w.Ready(stockPod, stock.Ready)))
+	w.write(b, "stock.yaml", string(known))
+	ca := &netspace.Process{Host: "node-a", Args: []string{filepath.Join(w.bin, "isthmus"), "ca", "serve", "--dir", "ca", "--listen", stock.CA}, Log: w.file("ca.log")}
+	must(b, w.Start(ca, w.Accepts("node-a", stock.CA)))
+	agent, err := stock.Serve(w.file("agent.sock"), stock.Pod{UID: stockPod, Name: stockPod, Namespace: "demo", ServiceAccount: "basket", Path: w.Path(stockPod)})
+	must(b, err)
+	b.Cleanup(func() { agent.Close() })
+	w.nodes["stock"] = &netspace.Process{Host: "node-a", Args: []string{ztunnel}, Log: w.file("stock.log"), Env: stock.SharedEnvironment("stock", w.file("agent.sock"), "net-a", "info,access=info")}
+	must(b, w.Start(w.nodes["stock"], w.Ready("node-a", stock.Ready)))
+	must(b, agent.Told())
 }
 
 // benchWorld has all entrances.

@@ -100,6 +100,7 @@ func (w *realWorld) captured(t *testing.T) {
 		{"NodeProxyUpdated", w.nodeProxyUpdated},
 		{"NodeProxyKilled", w.nodeProxyKilled}, // from here on containers of ours have been started again
 		{"NothingEscaped", w.nothingEscaped},
+		{"NodeLost", w.nodeLost},
 	} {
 		t.Run(part.name, part.run)
 	}

@@ -27,20 +27,23 @@ import (
 const containers = "CONTAINERS"
 
 const (
-	podNetwork     = "10.244.0.0/24" // on every network: pods of one cannot reach those of another
+	podNetwork     = "10.244.0.0/16" // on every network: pods of one cannot reach those of another
 	serviceNetwork = "10.96.0.0/16"
 	apiService     = "10.96.0.1"
 	dnsService     = "10.96.0.10"
 )
 
-// realNode is a cluster of one node with everything that a cluster has: etcd, API server,
-// controller manager, scheduler, kube-proxy, kubelet, containerd, runc, CNI plugins and, in a
-// pod, CoreDNS. All of it lives in namespaces of the node's own, and ends with its first process.
+// realNode is a node with everything that a cluster has: etcd, API server, controller manager,
+// scheduler, kube-proxy, kubelet, containerd, runc, CNI plugins and, in a pod, CoreDNS. One that joins
+// another's cluster has kube-proxy and what runs pods. All of it lives in namespaces of the node's own, and
+// ends with its first process.
 type realNode struct {
 	*cluster
 	name, address string
-	layout        string // the CNI plugin that joins pods to the node: ptp or bridge
-	dir           string // what is the node's on the disk
+	head          *realNode // whose cluster it has joined; nil: its own
+	pods          string    // the network of its pods
+	layout        string    // the CNI plugin that joins pods to the node: ptp or bridge
+	dir           string    // what is the node's on the disk
 	began         time.Time
 	first         *exec.Cmd
 	ended         chan struct{} // closed when first has
@@ -71,13 +74,46 @@ func needContainers(t *testing.T) string {
 	return dir
 }
 
-// startRealNode starts a node in a host of a space. It is gone with the test, or when this
-// process dies.
+// startRealNode starts a node with a cluster of its own in a host of a space. It is gone with the test, or when
+// this process dies.
 func startRealNode(t *testing.T, space *netspace.Space, program, host, address, layout string) *realNode {
 	t.Helper()
-	n := &realNode{name: host, address: address, layout: layout, tools: needContainers(t)}
+	n := &realNode{name: host, address: address, layout: layout, pods: "10.244.0.0/24", tools: needContainers(t)}
 	n.cluster = &cluster{dir: t.TempDir(), place: place{space: space, host: host, address: address, names: []net.IP{net.ParseIP(apiService)}}}
 	n.certificates(t)
+	n.start(t, program)
+	var err error
+	if n.config, err = clientcmd.BuildConfigFromFlags("", n.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	n.config.QPS, n.config.Burst = 1000, 1000
+	n.config.Dial = n.dial
+	if n.Interface, err = kubernetes.NewForConfig(n.config); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// join starts a second node of n's cluster in another host of its space, with routes between the pods of both.
+func (n *realNode) join(t *testing.T, program, host, address string) *realNode {
+	t.Helper()
+	at := n.place
+	at.host, at.address = host, address
+	c := *n.cluster
+	c.place = at
+	second := &realNode{cluster: &c, head: n, name: host, address: address, layout: n.layout, pods: "10.244.1.0/24", tools: n.tools}
+	for from, to := range map[*realNode]*realNode{n: second, second: n} {
+		if err := from.place.space.IP(from.name, "route add "+to.pods+" via "+to.address); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second.start(t, program)
+	return second
+}
+
+// start starts the node's first process, which starts the others.
+func (n *realNode) start(t *testing.T, program string) {
+	t.Helper()
 	n.leavesNothing(t)
 	n.began = time.Now()
 	n.describe(t, program)
@@ -96,21 +132,17 @@ func startRealNode(t *testing.T, space *netspace.Space, program, host, address, 
 	n.ended = make(chan struct{})
 	go func() { defer close(n.ended); n.first.Wait() }()
 	t.Cleanup(func() {
-		n.first.Process.Kill()
-		<-n.ended
+		n.end()
 		if t.Failed() {
 			n.showLogs(t)
 		}
 	})
-	if n.config, err = clientcmd.BuildConfigFromFlags("", n.kubeconfig); err != nil {
-		t.Fatal(err)
-	}
-	n.config.QPS, n.config.Burst = 1000, 1000
-	n.config.Dial = n.dial
-	if n.Interface, err = kubernetes.NewForConfig(n.config); err != nil {
-		t.Fatal(err)
-	}
-	return n
+}
+
+// end kills all processes of the node.
+func (n *realNode) end() {
+	n.first.Process.Kill()
+	<-n.ended
 }
 
 // awaitReady waits until the node is Ready.
@@ -161,15 +193,19 @@ func (n *realNode) describe(t *testing.T, program string) {
 			t.Fatal(err)
 		}
 	}
-	n.issue(t, "kubelet", pkix.Name{CommonName: "system:node:" + n.name, Organization: []string{"system:nodes"}})
+	n.issue(t, "kubelet-"+n.name, pkix.Name{CommonName: "system:node:" + n.name, Organization: []string{"system:nodes"}})
 	server := "https://" + n.address + ":6443"
-	n.kubeconfig = n.user(t, server, "admin", "system:masters")
+	if n.head == nil {
+		n.kubeconfig = n.user(t, server, "admin", "system:masters")
+	} else {
+		server = "https://" + n.head.address + ":6443"
+	}
 	users := map[string]string{}
 	for _, u := range []string{"system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy"} {
 		users[u] = n.user(t, server, u, "system:masters")
 	}
 	kubelet := n.user(t, server, "system:node:"+n.name, "system:nodes")
-	replacer := strings.NewReplacer("DIR", n.dir, "PKI", n.cluster.dir, "TOOLS", n.tools, "NAME", n.name, "ADDRESS", n.address, "PODS", podNetwork, "SERVICES", serviceNetwork, "CGROUP", n.cgroup(), "RESOLVER", dnsService, "INTERNET", internetNames, "LAYOUT", layouts[n.layout],
+	replacer := strings.NewReplacer("DIR", n.dir, "PKI", n.cluster.dir, "TOOLS", n.tools, "NAME", n.name, "ADDRESS", n.address, "ALLPODS", podNetwork, "PODS", n.pods, "SERVICES", serviceNetwork, "CGROUP", n.cgroup(), "RESOLVER", dnsService, "INTERNET", internetNames, "LAYOUT", layouts[n.layout],
 		"PROXYUSER", users["system:kube-proxy"])
 	for file, text := range nodeFiles {
 		if err := os.WriteFile(filepath.Join(n.dir, file), []byte(replacer.Replace(text)), 0o644); err != nil {
@@ -188,9 +224,25 @@ func (n *realNode) describe(t *testing.T, program string) {
 		}
 		programs = append(programs, map[string]any{"Name": name, "Args": append([]string{binary}, args...)})
 	}
+	run("containerd", "-c", n.dir+"/containerd.toml")
+	if n.head == nil {
+		n.controlPlane(run, users)
+	}
+	run("kubelet", "--config="+n.dir+"/kubelet.yaml", "--kubeconfig="+kubelet, "--node-ip="+n.address, "--hostname-override="+n.name, "--root-dir=/var/lib/kubelet", "--v=2")
+	run("kube-proxy", "--config="+n.dir+"/proxy.yaml")
+	text, err := json.Marshal(map[string]any{"Name": n.name, "Dir": n.dir, "Setup": setup, "Programs": programs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.dir, "spec.json"), text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// controlPlane runs what a cluster has once.
+func (n *realNode) controlPlane(run func(name string, args ...string), users map[string]string) {
 	run("etcd", "--data-dir", n.dir+"/etcd", "--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
 		"--listen-peer-urls", "http://127.0.0.1:2380", "--initial-advertise-peer-urls", "http://127.0.0.1:2380", "--initial-cluster", "default=http://127.0.0.1:2380", "--log-level", "warn", "--unsafe-no-fsync")
-	run("containerd", "-c", n.dir+"/containerd.toml")
 	run("kube-apiserver", "--bind-address="+n.address, "--secure-port=6443", "--advertise-address="+n.address, "--etcd-servers=http://127.0.0.1:2379", "--service-cluster-ip-range="+serviceNetwork,
 		"--tls-cert-file="+n.at("apiserver.crt"), "--tls-private-key-file="+n.at("apiserver.key"), "--client-ca-file="+n.at("ca.crt"),
 		"--kubelet-client-certificate="+n.at("user-61646d696e.crt"), "--kubelet-client-key="+n.at("user-61646d696e.key"), "--kubelet-certificate-authority="+n.at("ca.crt"), "--kubelet-preferred-address-types=InternalIP",
@@ -201,15 +253,6 @@ func (n *realNode) describe(t *testing.T, program string) {
 	}
 	run("kube-controller-manager", append(as("system:kube-controller-manager"), "--service-account-private-key-file="+n.at("sa.key"), "--root-ca-file="+n.at("ca.crt"))...)
 	run("kube-scheduler", as("system:kube-scheduler")...)
-	run("kubelet", "--config="+n.dir+"/kubelet.yaml", "--kubeconfig="+kubelet, "--node-ip="+n.address, "--hostname-override="+n.name, "--root-dir=/var/lib/kubelet", "--v=2")
-	run("kube-proxy", "--config="+n.dir+"/proxy.yaml")
-	text, err := json.Marshal(map[string]any{"Name": n.name, "Dir": n.dir, "Setup": setup, "Programs": programs})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(n.dir, "spec.json"), text, 0o644); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // nodeSetup is done before a node's programs start. Pods reach what is outside as the node. What pods
@@ -228,7 +271,7 @@ var nodeFiles = map[string]string{
 	"masquerade.nft": `table ip node {
   chain leave {
     type nat hook postrouting priority 90;
-    ip saddr PODS ip daddr != PODS oifname "eth0" masquerade
+    ip saddr PODS ip daddr != ALLPODS oifname "eth0" masquerade
   }
   chain escaped {
     type filter hook prerouting priority -310;
@@ -265,8 +308,8 @@ readOnlyPort: 0
 healthzBindAddress: 127.0.0.1
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: PKI/ca.crt}}
 authorization: {mode: Webhook}
-tlsCertFile: PKI/kubelet.crt
-tlsPrivateKeyFile: PKI/kubelet.key
+tlsCertFile: PKI/kubelet-NAME.crt
+tlsPrivateKeyFile: PKI/kubelet-NAME.key
 cgroupDriver: cgroupfs
 cgroupRoot: /CGROUP
 failCgroupV1: false
@@ -288,7 +331,7 @@ hostnameOverride: NAME
 bindAddress: ADDRESS
 healthzBindAddress: 127.0.0.1:10256
 metricsBindAddress: 127.0.0.1:10249
-clusterCIDR: PODS
+clusterCIDR: ALLPODS
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 `,
 }

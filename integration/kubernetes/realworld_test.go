@@ -21,8 +21,10 @@ const images = "IMAGES"
 type realWorld struct {
 	*netspace.Space
 	*operator
-	t     *testing.T
-	nodes map[string]*realNode // by network
+	t       *testing.T
+	nodes   map[string]*realNode // by network
+	program string               // of nodes
+	loaded  []string             // archives of images
 }
 
 // newRealWorld starts the clusters, side by side, and loads the images that they will need. Pods
@@ -39,19 +41,19 @@ func newRealWorld(t *testing.T, layouts []string, networks ...string) *realWorld
 		}
 	})
 	w.must(err)
-	program := w.built("node")
+	w.program = w.built("node")
 	w.must(w.Segment(segment, nil))
 	w.internet()
-	archives := w.archives(program)
+	w.loaded = w.archives(w.program)
 	clusters := map[string]*cluster{}
 	for i, network := range networks {
 		host, address := network+"-1", fmt.Sprintf("10.71.%d.11", i+1)
 		w.must(w.Host(segment, host, address))
-		n := startRealNode(t, w.Space, program, host, address, layouts[i%len(layouts)])
+		n := startRealNode(t, w.Space, w.program, host, address, layouts[i%len(layouts)])
 		w.nodes[network], clusters[network] = n, n.cluster
 	}
 	for _, n := range w.nodes {
-		n.load(t, archives)
+		n.load(t, w.loaded)
 		n.awaitReady(t)
 	}
 	w.operator = newOperator(t, clusters)

@@ -150,6 +150,7 @@ var modules = map[string]why{
 
 	"integration/kubernetes/node": {"golang.org/x/sys": "mounts of a node that only tests have"},
 
+	"integration/stock":     {"google.golang.org/protobuf": "the node agent's protocol, field by field"},
 	"integration/benchpath": {"golang.org/x/sys": "sleeps precisely, names the kernel"},
 	"integration/fleet": {
 		"github.com/prometheus/client_model": "reads metrics",
