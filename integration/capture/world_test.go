@@ -58,6 +58,10 @@ workloads:
 var bin string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(withoutNetfilter) != "" {
+		fmt.Fprintln(os.Stderr, becomeWithoutNetfilter(os.Args[1:]))
+		os.Exit(1)
+	}
 	s, err := netspace.New("capture-bin")
 	if err == nil {
 		bin, err = s.Build(root)
