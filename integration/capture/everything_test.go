@@ -205,6 +205,7 @@ func TestOthersReachACapturedPodInPlainText(t *testing.T) {
 // A pod that leaves the mesh and goes on is captured no more; what it has open goes on while it is drained, and then
 // nothing of ours is left.
 func TestAPodThatLeavesKeepsWhatIsOpen(t *testing.T) {
+	netspace.NeedsNft(t)
 	t.Parallel()
 	w := newWorldAll(t)
 	w.serve(t, "gateway")
@@ -273,14 +274,7 @@ func (w *world) plain(t *testing.T, log string) (n int) {
 }
 
 // ruleset is all rules of a host.
-func (w *world) ruleset(host string) (out string, err error) {
-	err = w.In(host, func() error {
-		b, err := exec.Command("nft", "list", "ruleset").CombinedOutput()
-		out = string(b)
-		return err
-	})
-	return out, err
-}
+func (w *world) ruleset(host string) (string, error) { return w.Nft(host, "list ruleset") }
 
 func command(name string, args ...string) error {
 	out, err := exec.Command(name, args...).CombinedOutput()

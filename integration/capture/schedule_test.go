@@ -22,6 +22,7 @@ import (
 // rules are those of a fresh start as soon as things have settled, and nothing is left at the end. SEEDS is how many
 // schedules are tried, SEED the first of them.
 func TestScopesUnderRandomSchedules(t *testing.T) {
+	netspace.NeedsNft(t)
 	t.Parallel()
 	seeds, first := number(t, "SEEDS", 2), number(t, "SEED", 6) // these two found faults
 	for seed := first; seed < first+seeds; seed++ {
@@ -112,9 +113,7 @@ func newSchedule(t *testing.T, seed uint64) *schedule {
 	must(t, s.nodes["node-a"].Stop(syscall.SIGTERM, 10*time.Second))
 	s.release()
 	for _, pod := range ours {
-		must(t, s.In(pod, func() error {
-			return command("nft", "add table inet theirs; add chain inet theirs output { type filter hook output priority 0; }; add rule inet theirs output tcp dport 4242 reject")
-		}))
+		s.theirRule(pod)
 		must(t, s.IP(pod, "rule add pref 32762 fwmark 0x7000/0x7000 lookup 4242"))
 	}
 	s.beside = true
@@ -292,10 +291,16 @@ func (s *schedule) flush() {
 		rest = append(rest, c)
 	}
 	s.open = rest
-	must(s.t, s.In("shop-1", func() error { return command("nft", "flush ruleset") }))
-	must(s.t, s.In("shop-1", func() error {
-		return command("nft", "add table inet theirs; add chain inet theirs output { type filter hook output priority 0; }; add rule inet theirs output tcp dport 4242 reject")
-	}))
+	_, err := s.Nft("shop-1", "flush ruleset")
+	must(s.t, err)
+	s.theirRule("shop-1")
+}
+
+// theirRule sets a rule in a pod that is none of ours.
+func (s *schedule) theirRule(pod string) {
+	s.t.Helper()
+	_, err := s.Nft(pod, "add table inet theirs; add chain inet theirs output { type filter hook output priority 0; }; add rule inet theirs output tcp dport 4242 reject")
+	must(s.t, err)
 }
 
 // calling has pods call by the mesh while f runs. well: each call is answered; otherwise it may fail.

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
 const (
@@ -75,13 +77,13 @@ func TestPoliciesHoldForPlainText(t *testing.T) {
 
 // The address of a node is not the node: what it masquerades for others is theirs.
 func TestWhatANodeMasqueradesIsNotItsOwn(t *testing.T) {
+	netspace.NeedsNft(t)
 	t.Parallel()
 	w := newWorldAll(t)
 	app := addresses["shop-1"] + ":8080"
 	must(t, w.In("node-a", func() error { return command("sysctl", "-qw", "net.ipv4.ip_forward=1") }))
-	must(t, w.In("node-a", func() error {
-		return command("nft", "add table ip nat; add chain ip nat post { type nat hook postrouting priority 100; }; add rule ip nat post ip saddr "+addresses["gateway"]+" masquerade")
-	}))
+	_, err := w.Nft("node-a", "add table ip nat; add chain ip nat post { type nat hook postrouting priority 100; }; add rule ip nat post ip saddr "+addresses["gateway"]+" masquerade")
+	must(t, err)
 	must(t, w.IP("gateway", "route add "+addresses["shop-1"]+"/32 via "+addresses["node-a"]))
 	if text, err := w.call("gateway", app); err != nil || text != "shop-1 sees "+addresses["node-a"] {
 		t.Fatalf("masqueraded: %q, %v", text, err)
@@ -144,6 +146,7 @@ func TestWithoutANodeProxyNothingPasses(t *testing.T) {
 // One scope follows the other by a restart, or by two node proxies that overlap: what is open goes on, nothing that is
 // begun fails, and release takes all of it out.
 func TestFromOneScopeToAnother(t *testing.T) {
+	netspace.NeedsNft(t)
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(t, "gateway")

@@ -4,10 +4,11 @@ package capture
 
 import (
 	"net/netip"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
 // Setting rules again, as each node proxy does that takes over, breaks nothing that is open and says something just then.
@@ -50,15 +51,13 @@ func TestOpenConnectionsStayWhileRulesAreSetAgain(t *testing.T) {
 
 // The zone's rule comes back however it went, and once.
 func TestTheZoneIsSetAgain(t *testing.T) {
+	netspace.NeedsNft(t)
 	p := newSource(t)
-	nft := func(command string) string {
+	nft := func(commands string) string {
 		t.Helper()
-		var out []byte
-		must(t, p.In("pod", func() (err error) {
-			out, err = exec.Command("nft", command).CombinedOutput()
-			return err
-		}))
-		return string(out)
+		out, err := p.Nft("pod", commands)
+		must(t, err)
+		return out
 	}
 	const rule = "ct original zone set 1337"
 	for _, damage := range []string{"list tables", "flush ruleset", "flush table inet " + zoneTable, "delete chain inet " + zoneTable + " " + zoneChain, "delete table inet " + zoneTable} {
