@@ -55,6 +55,7 @@ type Mesh struct {
 func New(t testing.TB) *Mesh {
 	t.Helper()
 	m := &Mesh{t: t, dir: t.TempDir(), outbounds: map[string][]nodeproxy.Outbound{}}
+	alive.Add(1)
 	t.Cleanup(func() { noLeaks(t) }) // runs last: cleanups go backwards
 	m.prefix = claim(t)
 	m.Config = discovery.DefaultConfig()
