@@ -205,7 +205,7 @@ func TestOthersReachACapturedPodInPlainText(t *testing.T) {
 // A pod that leaves the mesh and goes on is captured no more; what it has open goes on while it is drained, and then
 // nothing of ours is left.
 func TestAPodThatLeavesKeepsWhatIsOpen(t *testing.T) {
-	netspace.NeedsNft(t)
+	needsNft(t)
 	t.Parallel()
 	w := newWorldAll(t)
 	w.serve(t, "gateway")

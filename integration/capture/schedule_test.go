@@ -22,7 +22,7 @@ import (
 // rules are those of a fresh start as soon as things have settled, and nothing is left at the end. SEEDS is how many
 // schedules are tried, SEED the first of them.
 func TestScopesUnderRandomSchedules(t *testing.T) {
-	netspace.NeedsNft(t)
+	needsNft(t)
 	t.Parallel()
 	seeds, first := number(t, "SEEDS", 2), number(t, "SEED", 6) // these two found faults
 	for seed := first; seed < first+seeds; seed++ {

@@ -8,14 +8,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
 // Two node proxies of different scopes that overlap for longer do not set each other's rules aside: when the older one
 // stops nothing is led to a listener that it has closed.
 func TestTheOlderScopeGoesWithItsNodeProxy(t *testing.T) {
-	netspace.NeedsNft(t)
+	needsNft(t)
 	w := newWorldAll(t)
 	app, next := addresses["shop-1"]+":8080", "127.0.0.1:16010"
 	w.write(t, "node-a-next.yaml", w.config("node-a", next, "vips"))

@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
 const (
@@ -77,7 +75,7 @@ func TestPoliciesHoldForPlainText(t *testing.T) {
 
 // The address of a node is not the node: what it masquerades for others is theirs.
 func TestWhatANodeMasqueradesIsNotItsOwn(t *testing.T) {
-	netspace.NeedsNft(t)
+	needsNft(t)
 	t.Parallel()
 	w := newWorldAll(t)
 	app := addresses["shop-1"] + ":8080"
@@ -146,7 +144,7 @@ func TestWithoutANodeProxyNothingPasses(t *testing.T) {
 // One scope follows the other by a restart, or by two node proxies that overlap: what is open goes on, nothing that is
 // begun fails, and release takes all of it out.
 func TestFromOneScopeToAnother(t *testing.T) {
-	netspace.NeedsNft(t)
+	needsNft(t)
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(t, "gateway")

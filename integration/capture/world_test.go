@@ -89,6 +89,16 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// needsNft skips a test where nft is not installed; in CI the test fails instead.
+func needsNft(t testing.TB) {
+	t.Helper()
+	if err := netspace.HasNft(); err != nil && os.Getenv("CI") != "" {
+		t.Fatal(err)
+	} else if err != nil {
+		t.Skip(err)
+	}
+}
+
 func newWorld(t *testing.T) *world { return newWorldWith(t, "") }
 
 // newWorldWith adds more to the configuration of node-a.

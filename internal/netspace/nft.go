@@ -3,14 +3,27 @@
 package netspace
 
 import (
+	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"testing"
 )
 
-// Nft runs commands of nft in a host and returns what it prints. A test that calls it has called NeedsNft.
+// ErrNoNft says that tests which call Nft cannot run, and why.
+var ErrNoNft = errors.New("nft is not installed: apt-get install nftables")
+
+// HasNft returns nil or ErrNoNft.
+func HasNft() error {
+	if _, err := exec.LookPath("nft"); err != nil {
+		return ErrNoNft
+	}
+	return nil
+}
+
+// Nft runs commands of nft in a host and returns what it prints.
 func (s *Space) Nft(host, commands string) (printed string, err error) {
+	if err := HasNft(); err != nil {
+		return "", err
+	}
 	err = s.In(host, func() error {
 		out, err := exec.Command("nft", commands).CombinedOutput()
 		if printed = string(out); err != nil {
@@ -19,17 +32,4 @@ func (s *Space) Nft(host, commands string) (printed string, err error) {
 		return nil
 	})
 	return printed, err
-}
-
-// NeedsNft skips a test where nft is not installed; in CI the test fails instead.
-func NeedsNft(t testing.TB) {
-	t.Helper()
-	if _, err := exec.LookPath("nft"); err == nil {
-		return
-	}
-	const lacks = "nft is not installed: apt-get install nftables"
-	if os.Getenv("CI") != "" {
-		t.Fatal(lacks)
-	}
-	t.Skip(lacks)
 }

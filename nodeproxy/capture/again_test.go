@@ -4,6 +4,7 @@ package capture
 
 import (
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -51,7 +52,11 @@ func TestOpenConnectionsStayWhileRulesAreSetAgain(t *testing.T) {
 
 // The zone's rule comes back however it went, and once.
 func TestTheZoneIsSetAgain(t *testing.T) {
-	netspace.NeedsNft(t)
+	if err := netspace.HasNft(); err != nil && os.Getenv("CI") != "" {
+		t.Fatal(err)
+	} else if err != nil {
+		t.Skip(err)
+	}
 	p := newSource(t)
 	nft := func(commands string) string {
 		t.Helper()
