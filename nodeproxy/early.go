@@ -10,6 +10,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // earlyMax bounds what is read from an application before a far application has
@@ -29,7 +30,8 @@ type earlyData struct {
 	full bool   // nothing more is read: held is full, or the application has ended
 	err  error  // the application's connection failed, an *appGoneError; read once, and the socket may not tell it again
 
-	hears hearsSlow // of the current attempt; nil: it waits for the response, however long that takes
+	hears hearsSlow       // of the current attempt; nil: it waits for the response, however long that takes
+	asked mesh.EndpointID // by the current attempt; zero: that is not known
 
 	mu      sync.Mutex
 	waiting bool // in a wait that wake ends
@@ -86,7 +88,7 @@ func (e *earlyData) connect(ctx context.Context, s *hbone.Session, req *hbone.Re
 		return nil, nil, e.err
 	}
 	if e.hears != nil {
-		if r := st.AwaitInterim(ctx); r != nil && e.hears.slow(r) {
+		if r := st.AwaitInterim(ctx); r != nil && e.hears.slow(r, e.asked) {
 			st.Withdraw()
 		}
 	}

@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -46,9 +47,10 @@ const (
 )
 
 // hearsSlow is told that the application at the far end of an attempt takes long to
-// accept, and reports whether the attempt is to be withdrawn. r names the endpoint.
+// accept, and reports whether the attempt is to be withdrawn. asked is which endpoint that
+// is; zero: that is not known, and r may name it.
 type hearsSlow interface {
-	slow(r *hbone.Response) (withdraw bool)
+	slow(r *hbone.Response, asked mesh.EndpointID) (withdraw bool)
 }
 
 // hedging is what a call knows of attempts that it has left, or is leaving.
@@ -98,9 +100,9 @@ func (c *call) hear() {
 	}
 }
 
-// slow implements [hearsSlow].
-func (c *call) slow(r *hbone.Response) (withdraw bool) {
-	id := mesh.EndpointID(r.Endpoint())
+// slow implements [hearsSlow]. Who was asked speaks of itself, whomever it names: see innerResponse.
+func (c *call) slow(r *hbone.Response, asked mesh.EndpointID) (withdraw bool) {
+	id := cmp.Or(asked, mesh.EndpointID(r.Endpoint()))
 	if r.Header.Get(header.NameSlow) != isSlow || id == 0 {
 		return false
 	}

@@ -63,6 +63,7 @@ type distant struct {
 	handshake int                                                   // of sessions with pods
 	refused   func() (status int, h hbone.Header)                   // of tunnels, by gateways; nil: they serve
 	refuse    func(pod *mesh.Workload) (status int, h hbone.Header) // of connections to pods; status 0, or nil: they are served
+	slow      func(pod *mesh.Workload) hbone.Header                 // that a pod says before it serves, half a second later; nil: it serves at once
 }
 
 const distantHost = "far.default"
@@ -330,6 +331,12 @@ func (w *distant) serve(pod *mesh.Workload, conn net.Conn) {
 			if status, h := w.refuse(pod); status != 0 {
 				in.Refuse(status, h)
 				return
+			}
+		}
+		if w.slow != nil {
+			if h := w.slow(pod); h != nil {
+				in.Inform(h)
+				pause(ctx, 500*time.Millisecond)
 			}
 		}
 		h := hbone.Header{header.NameEndpoint: pod.Endpoint.String()}

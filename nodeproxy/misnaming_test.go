@@ -1,11 +1,14 @@
 package nodeproxy
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
@@ -95,9 +98,71 @@ func TestAGatewayThatOffersNothingCannotChooseByNames(t *testing.T) {
 	}
 }
 
+// A pod that takes long to accept speaks of itself: whom it names beside, it cannot have its client leave it for
+// nobody, and what was left is that pod.
+func TestAPodThatIsSlowCannotSpeakOfOthers(t *testing.T) {
+	for name, whom := range map[string]func(liar, other *mesh.Workload) mesh.EndpointID{
+		"itself":                  func(liar, _ *mesh.Workload) mesh.EndpointID { return liar.Endpoint },
+		"nobody":                  func(_, _ *mesh.Workload) mesh.EndpointID { return 0 },
+		"another pod":             func(_, other *mesh.Workload) mesh.EndpointID { return other.Endpoint },
+		"a pod that nobody knows": func(_, _ *mesh.Workload) mesh.EndpointID { return 7 },
+	} {
+		for _, alone := range []bool{true, false} {
+			for _, far := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s, alone %v, far %v", name, alone, far), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { slowLiar(t, whom, alone, far) })
+				})
+			}
+		}
+	}
+}
+
+// slowLiar has connections come to a pod that is slow and names whom it wants to; alone, or beside one that serves at once.
+func slowLiar(t *testing.T, whom func(liar, other *mesh.Workload) mesh.EndpointID, alone, far bool) {
+	w := newDistant(2, 1, time.Millisecond)
+	defer w.end()
+	pods := w.pods
+	if !far {
+		pods = []*mesh.Workload{w.nearby("10.0.1.1"), w.nearby("10.0.1.2")}
+	}
+	liar, other := pods[0], pods[1]
+	if alone {
+		pods = pods[:1]
+	}
+	w.pods = pods
+	w.discover()
+	w.slow = func(pod *mesh.Workload) hbone.Header {
+		if pod != liar {
+			return nil
+		}
+		h := hbone.Header{header.NameSlow: isSlow}
+		if id := whom(liar, other); id != 0 {
+			h[header.NameEndpoint] = id.String()
+		}
+		return h
+	}
+	for i := range 20 {
+		began := time.Now()
+		if _, err := w.connect(i, time.Millisecond); err != nil {
+			t.Errorf("connection %d: %v", i, err)
+		}
+		if took := time.Since(began); !alone && took >= 500*time.Millisecond {
+			t.Errorf("connection %d took %v, though another pod serves at once", i, took)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	left, nobody := testutil.ToFloat64(w.client.metrics.hedges.WithLabelValues("withdrawn")), testutil.ToFloat64(w.client.metrics.hedges.WithLabelValues("nobody"))
+	if alone && (left != 0 || nobody != 20) {
+		t.Errorf("%v connections left the only pod, and %v found nobody elsewhere; want 0 and 20", left, nobody)
+	}
+	if !alone && (left == 0 || w.got[liar.Endpoint] != 0) {
+		t.Errorf("%v connections left the slow pod, and %d stayed; want some, and none", left, w.got[liar.Endpoint])
+	}
+}
+
 // nearby is a pod of the own network that serves.
 func (w *distant) nearby(address string) *mesh.Workload {
-	pod := &mesh.Workload{UID: "east/default/near", Name: "near", Namespace: "default", Network: "east", Node: "east-2",
+	pod := &mesh.Workload{UID: "east/default/near-" + address, Name: "near-" + address, Namespace: "default", Network: "east", Node: "east-2",
 		Addresses: []netip.Addr{netip.MustParseAddr(address)}, Capacity: 1, Identity: torturedID("far")}
 	pod.Endpoint = mesh.EndpointIDOf("east", pod.UID)
 	l, err := w.net.Listen(address + ":15008")

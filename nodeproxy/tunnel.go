@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -104,11 +105,11 @@ func (p *Proxy) baggage(snap *mesh.Snapshot, w *mesh.Workload) string {
 		Region: w.Locality.Region, Zone: w.Locality.Zone}.String()
 }
 
-// connect opens a stream to an application on s.
-func (p *Proxy) connect(ctx context.Context, s *hbone.Session, e *earlyData, req *hbone.Request) (*hbone.Stream, *hbone.Response, error) {
+// connect opens a stream to an application on s, behind which asked is; zero: that is not known.
+func (p *Proxy) connect(ctx context.Context, s *hbone.Session, e *earlyData, asked mesh.EndpointID, req *hbone.Request) (*hbone.Stream, *hbone.Response, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Timeouts.Connect, hbone.ErrConnectTimeout)
 	defer cancel()
-	if e.hears != nil {
+	if e.asked = asked; e.hears != nil {
 		req.Header[header.NameSlow] = tellSlow
 	}
 	st, response, err := e.connect(ctx, s, req, p.cfg.Retry.Early)
@@ -130,7 +131,7 @@ func (p *Proxy) openSingle(ctx context.Context, c caller, e *earlyData, to *mesh
 	req := &hbone.Request{Authority: netip.AddrPortFrom(to.Addresses[0], target).String(), Header: p.headers(c)}
 	t := &tunnel{endpoint: to.Endpoint}
 	err := p.pool.Use(ctx, key, p.dialer(hopSingle, p.origin(c.source), []spiffeid.ID{to.Identity}, addr), func(s *hbone.Session) (err error) {
-		t.stream, _, err = p.connect(ctx, s, e, req)
+		t.stream, _, err = p.connect(ctx, s, e, to.Endpoint, req)
 		return err
 	})
 	if err != nil {
@@ -152,24 +153,23 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 	open := func(s *hbone.Session) error {
 		in = s
 		// It joined one of an older snapshot, or is with one of several who are not named.
-		if a := p.answerOf(s); v.session.ID != 0 && a.Endpoint != 0 && !slices.Contains(v.expect, a.Identity) {
+		a, asked := p.answerOf(s), t.endpoint
+		if v.session.ID != 0 && a.Endpoint != 0 && !slices.Contains(v.expect, a.Identity) {
 			foreign = true
 			return notThatOne(v, &a, &a)
 		}
+		if a.Endpoint != 0 && !a.Unnamed {
+			asked = a.Endpoint
+		}
 		started := time.Now()
-		stream, response, err := p.connect(ctx, s, e, req)
+		stream, response, err := p.connect(ctx, s, e, asked, req)
 		if err != nil {
 			if base := s.Base(); base.Err() != nil || !base.HeardSince(started) || shed(s) {
 				err = &lostCarrierError{err}
 			}
 			return err
 		}
-		if a := p.answerOf(s); a.Endpoint != 0 && !a.Unnamed {
-			t.endpoint = a.Endpoint
-		}
-		if t.endpoint == 0 { // see innerResponse
-			t.endpoint = mesh.EndpointID(response.Endpoint())
-		}
+		t.endpoint = cmp.Or(asked, mesh.EndpointID(response.Endpoint())) // see innerResponse
 		t.stream = stream
 		return nil
 	}
