@@ -17,12 +17,6 @@ import (
 	"github.com/isthmus-mesh/isthmus/policy"
 )
 
-// nobodyProven is the session of a connection that has come in plain text, for policies.
-type nobodyProven struct{ conn net.Conn }
-
-func (nobodyProven) Peer() hbone.Peer       { return hbone.Peer{} }
-func (n nobodyProven) RemoteAddr() net.Addr { return n.conn.RemoteAddr() }
-
 // arrival is one connection that others have opened to a captured pod in plain text. Its own goroutine owns it.
 type arrival struct {
 	p      *Proxy
@@ -31,8 +25,20 @@ type arrival struct {
 	from   netip.AddrPort
 	to     netip.AddrPort
 	pod    *mesh.Workload
-	permit *permit // nil: the node's own, which nobody forbids
+	permit *permit // nil: not asked yet, or denied
 	access access
+}
+
+// An arrival is the session of its connection, for policies: nobody has proven who they are.
+func (*arrival) Peer() hbone.Peer       { return hbone.Peer{} }
+func (a *arrival) RemoteAddr() net.Addr { return a.conn.RemoteAddr() }
+
+// exempt implements [exempt]: what processes of the node open, such as the kubelet's probes, policies cannot forbid, as
+// with ztunnel.
+func (a *arrival) exempt() bool {
+	own, err := a.p.captures.node.has(a.from, a.to)
+	a.p.captures.nodeUnknown(err)
+	return own
 }
 
 // arrived serves what others open to h in plain text.
@@ -61,9 +67,7 @@ func (p *Proxy) arrived(h *captured) serve {
 		}
 		a.access.connect = time.Since(a.access.started)
 		r := &plainRelay{p: p, near: conn, far: far, access: a.access, permit: a.permit}
-		if a.permit != nil {
-			a.permit.opened(r)
-		}
+		a.permit.opened(r)
 		return func(context.Context) { r.run(h.data) }
 	}
 }
@@ -78,7 +82,8 @@ func (a *arrival) open() (far *net.TCPConn, reason string, err error) {
 	if mesh.ReservedPort(a.to.Port()) {
 		return nil, string(header.ReasonNotLocal), fmt.Errorf("port %d belongs to the node proxy itself", a.to.Port())
 	}
-	if decision := a.ask(); !decision.Allowed() {
+	var decision policy.Decision
+	if a.permit, decision = a.h.in.permits.ask(a, a.pod, a.to); !decision.Allowed() {
 		a.access.denied(decision)
 		return nil, a.access.result, errDenied
 	}
@@ -97,12 +102,10 @@ func (a *arrival) open() (far *net.TCPConn, reason string, err error) {
 	case err != nil:
 		return nil, string(why), err
 	}
-	if a.permit != nil {
-		if revoked := a.permit.revoked(); revoked != nil {
-			reset(conn)
-			a.access.denied(*revoked)
-			return nil, a.access.result, errDenied
-		}
+	if revoked := a.permit.revoked(); revoked != nil {
+		reset(conn)
+		a.access.denied(*revoked)
+		return nil, a.access.result, errDenied
 	}
 	return conn.(*net.TCPConn), "", nil
 }
@@ -115,21 +118,6 @@ func (a *arrival) declares() (service string, port uint16) {
 		}
 	}
 	return "", 0
-}
-
-// ask asks the pod's policies, which see no identity. What processes of the node open, such as the kubelet's probes,
-// they cannot forbid: as with ztunnel.
-func (a *arrival) ask() policy.Decision {
-	var d policy.Decision
-	if a.permit, d = a.h.in.permits.ask(nobodyProven{a.conn}, a.pod, a.to); a.permit != nil {
-		return d
-	}
-	own, err := a.p.captures.node.has(a.from, a.to)
-	a.p.captures.nodeUnknown(err)
-	if own {
-		return policy.Decision{}
-	}
-	return d
 }
 
 // dial connects to the application, as its client where that can be. The witness sees what comes of it, if it is

@@ -36,6 +36,10 @@ func TestPoliciesHoldForPlainText(t *testing.T) {
 	must(t, err)
 	defer open.Close()
 	hear(t, open)
+	probe, err := w.Dial("node-a", app) // that is open while policies allow it
+	must(t, err)
+	defer probe.Close()
+	hear(t, probe)
 	w.write(t, "mesh.yaml", strict+mesh)
 	open.SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := open.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
@@ -49,6 +53,18 @@ func TestPoliciesHoldForPlainText(t *testing.T) {
 		}
 	}
 	w.line(t, "node-a", map[string]any{"direction": "inbound", "workload": "shop-1", "plain": true, "result": "denied", "policy": "PeerAuthentication demo/mtls"})
+	echoes := func(when string) {
+		t.Helper()
+		probe.SetDeadline(time.Now().Add(5 * time.Second))
+		_, err := probe.Write([]byte("x"))
+		if err == nil {
+			_, err = probe.Read(make([]byte, 1))
+		}
+		if err != nil {
+			t.Errorf("%s, a connection that the node has had open since before: %v", when, err)
+		}
+	}
+	echoes("under STRICT")
 	for _, to := range []string{app, v6(addresses["shop-1"]) + ":8080"} {
 		if _, err := w.call("node-a", to); err != nil {
 			t.Errorf("under STRICT a probe of the node at %s: %v", to, err)
@@ -71,6 +87,7 @@ func TestPoliciesHoldForPlainText(t *testing.T) {
 			w.until(t, 10*time.Second, from, app, func(_ string, err error) bool { return (err == nil) == want })
 		}
 	}
+	echoes("after all changes")
 }
 
 // The address of a node is not the node: what it masquerades for others is theirs.
@@ -86,10 +103,18 @@ func TestWhatANodeMasqueradesIsNotItsOwn(t *testing.T) {
 	if text, err := w.call("gateway", app); err != nil || text != "shop-1 sees "+addresses["node-a"] {
 		t.Fatalf("masqueraded: %q, %v", text, err)
 	}
+	open, err := w.Dial("gateway", app)
+	must(t, err)
+	defer open.Close()
+	hear(t, open)
 	w.write(t, "mesh.yaml", strict+mesh)
 	w.until(t, 10*time.Second, "hello-1", app, func(_ string, err error) bool { return err != nil })
 	if err := w.ends("gateway", app); err != nil {
 		t.Errorf("under STRICT what the node masquerades: %v", err)
+	}
+	open.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := open.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("under STRICT an open connection that the node masquerades ends with %v, want a reset", err)
 	}
 	if _, err := w.call("node-a", app); err != nil {
 		t.Errorf("under STRICT a probe of the node: %v", err)
