@@ -13,8 +13,13 @@ import (
 )
 
 // leave ends the capture of a workload that is gone or whose namespace is another one's; whole:
-// it may go on without the mesh, so its rules go as well.
+// it may go on without the mesh, so its rules go as well. If it is not known whether they are this process's, h stays
+// as it is, for the next look.
 func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
+	released, err := c.releases(h, whole)
+	if err != nil {
+		return
+	}
 	left := make(chan struct{})
 	c.mu.Lock()
 	delete(c.held, h.uid)
@@ -23,7 +28,6 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 	if whole && h.place.told != nil {
 		c.discard(h.place.told)
 	}
-	released := whole && h.place.alive() && !(c.p.draining.Load() && c.others(h)) && !c.younger(h) // those that are there are the next one's
 	if released {
 		err := capture.Set(h.place.ns, capture.Rules{Owner: h.rules.Owner}) // without the table open connections would break
 		if h.emptied = err == nil; err != nil {
@@ -59,6 +63,21 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 		h.place.close() // its sockets may be all that keeps the namespace
 	}
 	c.p.log.Info().Str("workload", h.uid).Msg("captured no more")
+}
+
+// releases reports whether the rules of h go when it is left: not those of the next process, nor for one that is about to
+// take over.
+func (c *captures) releases(h *captured, whole bool) (bool, error) {
+	if !whole || !h.place.alive() {
+		return false, nil
+	}
+	if c.p.draining.Load() {
+		if others, err := c.others(h); others || err != nil {
+			return false, err
+		}
+	}
+	younger, err := c.younger(h)
+	return !younger && err == nil, err
 }
 
 // idleWithin bounds the wait for an empty queue: of a listener that the next process has been preferred to it is empty.

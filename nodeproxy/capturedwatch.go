@@ -11,6 +11,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
 )
 
 // keep leaves what is captured and wanted no more, and has the rest captured by rules, if those may be set. It
@@ -58,13 +59,19 @@ func (c *captures) meddled(h *captured, now time.Time) bool {
 		c.fail(h.uid, err)
 		return false
 	}
-	if hold && h.unsure {
+	younger, err := c.younger(h)
+	if err != nil {
+		h.unsure = true
+		c.fail(h.uid, err)
+		return false
+	}
+	h.left = !hold && younger
+	if h.unsure && (hold || h.left) {
 		c.mu.Lock()
 		delete(c.failing, h.uid)
 		c.mu.Unlock()
 	}
-	h.unsure = !hold // until they are set
-	if h.left = !hold && c.younger(h); h.left {
+	if h.unsure = !hold; h.left { // until they are set
 		return false
 	}
 	if !hold {
@@ -76,7 +83,7 @@ func (c *captures) meddled(h *captured, now time.Time) bool {
 		return true
 	}
 	// Those of a process that has ended, or began before this one, are this one's to set.
-	return !c.younger(h) && h.setBy != (capture.Setter{}) && h.setBy != h.rules.By
+	return !younger && h.setBy != (capture.Setter{}) && h.setBy != h.rules.By
 }
 
 // bereft reports whether a process of ours has ended that listened where h does, and this one is to have connections come to it that
@@ -91,25 +98,32 @@ func (c *captures) bereft(h *captured) bool {
 	}
 	gone := func(cookie uint64) bool { return !slices.Contains(now, cookie) }
 	ended := slices.ContainsFunc(h.sharers, gone)
+	younger := false
+	if ended && len(now) > 1 {
+		if younger, err = c.younger(h); err != nil {
+			return false // as long as that is not known nobody has ended
+		}
+	}
 	h.moved = h.moved || slices.ContainsFunc(h.elders, gone)
 	h.sharers, h.beside = now, len(now) > 1
-	return ended && h.beside && !h.moved && !c.younger(h)
+	return ended && h.beside && !h.moved && !younger
 }
 
-// others reports whether another process of ours listens where h does, too.
-func (c *captures) others(h *captured) bool {
+// others reports whether another process of ours listens where h does, too. An error is that this process lacks what it takes
+// to ask, for now; where nobody can be asked, as in a kernel without sock_diag, nobody is known of.
+func (c *captures) others(h *captured) (bool, error) {
 	shared, err := capture.Shared(h.place.ns, h.in.listener.(*net.TCPListener))
-	return err == nil && shared
+	return err == nil && shared, lacking(err)
 }
 
 // younger reports whether the rules of h are those of a process of ours that began after this one and listens there too.
 // They stay as they are until that one has gone, and what it set is anybody's: what this one set again could lead to a
-// listener that closes with it.
-func (c *captures) younger(h *captured) bool {
+// listener that closes with it. Errors are as those of others: what is not known for now, nobody goes by.
+func (c *captures) younger(h *captured) (bool, error) {
 	_, by, there, err := capture.SetBy(h.place.ns)
 	switch {
 	case err != nil, !there && !h.left: // where it was younger they come back by it
-		return false
+		return false, lacking(err)
 	case there:
 		h.setBy = by
 	}
@@ -117,24 +131,38 @@ func (c *captures) younger(h *captured) bool {
 		return c.others(h)
 	}
 	if h.setBy.Began <= c.began {
-		return false
+		return false, nil
 	}
 	alive, err := capture.Alive(h.place.ns, netip.AddrPortFrom(h.address, mesh.HBONEPort), h.setBy)
-	return err == nil && alive
+	return err == nil && alive, lacking(err)
+}
+
+// lacking returns err if it is only that this process or its host lacks descriptors or memory, and nil otherwise.
+func lacking(err error) error {
+	if podns.Lacking(err) {
+		return err
+	}
+	return nil
 }
 
 // replace has h captured by other rules.
 func (c *captures) replace(h *captured, rules capture.Rules) {
 	rules.By = h.rules.By
-	if h.left = c.younger(h); !h.left {
-		if err := capture.Set(h.place.ns, rules); err != nil {
-			h.unsure = true
-			c.fail(h.uid, err)
-			return
-		}
+	younger, err := c.younger(h)
+	if err == nil && !younger {
+		err = capture.Set(h.place.ns, rules)
+	}
+	if err != nil {
+		h.unsure = true
+		c.fail(h.uid, err)
+		return
+	}
+	if h.left = younger; !younger {
 		h.unsure = false
-		if !h.moved && (h.beside || h.setBy.Socket != rules.By.Socket) && c.others(h) { // connections are to come here, as they did to one that has gone
-			c.prefer(h)
+		if !h.moved && (h.beside || h.setBy.Socket != rules.By.Socket) { // connections are to come here, as they did to one that has gone
+			if others, _ := c.others(h); others {
+				c.prefer(h)
+			}
 		}
 	}
 	c.mu.Lock()
