@@ -82,7 +82,7 @@ func (g *Gateway) hasNoPartOf(snap *mesh.Snapshot, destination string) bool {
 func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := g.store.Current(), time.Now()
 	s := answer.Status{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Version: buildinfo.Version(), Now: now, Services: []answer.Row{}, Gateways: []answer.Gateway{}, Local: []standing.Out{},
-		Pending: g.pending(), Problems: slices.Concat(g.watcher.Status().Findings(), g.unfollowed(), g.unreachable(), g.disbelieved(), g.unpublished(), g.unheard()), Heard: g.heard(), Keys: g.keysOf(), Known: g.believed(), Group: g.cfg.Federation.Group}
+		Warnings: g.warnings(snap), Pending: g.pending(), Problems: slices.Concat(g.watcher.Status().Findings(), g.unfollowed(), g.unreachable(), g.disbelieved(), g.unpublished(), g.unheard()), Heard: g.heard(), Keys: g.keysOf(), Known: g.believed(), Group: g.cfg.Federation.Group}
 	if d, err := keyfile.Open(g.cfg.Federation.Keys); err == nil && g.fed != nil {
 		s.Rotation, s.RotationNext = d.Step().String(), d.Remaining()
 		if d.NextError != nil {
@@ -102,6 +102,15 @@ func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port))
 	})
 	admin.Answer(w, http.StatusOK, s)
+}
+
+// warnings says which policies select no workload. A gateway knows all that policies of its network are for, once it has
+// read its cluster.
+func (g *Gateway) warnings(snap *mesh.Snapshot) []string {
+	if g.kube != nil && !g.kube.Status().Synced {
+		return nil
+	}
+	return answer.UnmatchedPolicies(snap.UnmatchedPolicies())
 }
 
 // statusOf is what this gateway can deliver of a service's port, by the same reckoning

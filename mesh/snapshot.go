@@ -210,6 +210,18 @@ func (s *Snapshot) Declares(uid string, port uint16) bool {
 // Policies returns who may connect to workloads; nil says that nothing does.
 func (s *Snapshot) Policies() *policy.Set { return s.policies }
 
+// UnmatchedPolicies returns the policies whose selector selects no workload of s. It means something only where s has
+// all workloads that policies are for, and costs a look at each.
+func (s *Snapshot) UnmatchedPolicies() []policy.Unmatched {
+	return s.policies.Unmatched(func(yield func(policy.Workload) bool) {
+		for w := range s.sorted.all() {
+			if !yield(policy.Workload{Namespace: w.Namespace, Labels: w.Labels}) {
+				return
+			}
+		}
+	})
+}
+
 // Gateways returns the gateways of network, by name.
 func (s *Snapshot) Gateways(network string) []*Gateway { return s.gateways[network] }
 

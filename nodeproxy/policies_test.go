@@ -20,6 +20,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
+	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
 
 // policed is hello on west, with clients on east, through gateways, and on west.
@@ -255,5 +256,40 @@ spec: {action: DENY, rules: [{from: [{source: {ipBlocks: ["%s"]}}]}]}`, p.at["ne
 	}
 	if len(e.Permissions) != 2 {
 		t.Errorf("%s", body)
+	}
+}
+
+// A selector that selects nobody is said by those who know all pods, until it selects one.
+func TestAPolicyThatSelectsNobodyIsAWarning(t *testing.T) {
+	p := newPoliced(t)
+	typo := strings.NewReplacer("near-only", "typo", "app: hello", "app: helo").Replace(nearOnly)
+	p.policies(t, noBatch, nearOnly, typo)
+	p.EachNode = func(c *nodeproxy.Config) {
+		if c.Node == "west-2" {
+			c.Discovery.File, c.Discovery.GatewayServiceAccount = "", "isthmus-system/gateway-west"
+			c.Discovery.Gateways = []string{p.GatewayAt("west", "gw-1").String()}
+		}
+	}
+	p.Start()
+	warnings := func(process string) []string {
+		_, body := p.Process(process).Get(t, "/status")
+		var s answer.Status
+		if err := json.Unmarshal([]byte(body), &s); err != nil {
+			t.Fatalf("%v: %s", err, body)
+		}
+		return s.Warnings
+	}
+	for _, process := range []string{"gateway west/gw-1", "node proxy west-1"} {
+		want := []string{"AuthorizationPolicy default/typo selects no workload, and changes nothing: no workload of namespace default has the label app=helo (there is hello): correct spec.selector.matchLabels, or delete it if such workloads will not come"}
+		if got := warnings(process); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s warns %q, want %q", process, got, want)
+		}
+	}
+	if got := warnings("node proxy west-2"); len(got) != 0 {
+		t.Errorf("a node proxy that knows its own pods alone warns %q", got)
+	}
+	p.policies(t, noBatch, nearOnly)
+	for _, process := range []string{"gateway west/gw-1", "node proxy west-1"} {
+		meshtest.Eventually(t, process+" warns no more", func() bool { return len(warnings(process)) == 0 })
 	}
 }

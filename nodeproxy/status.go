@@ -63,6 +63,9 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	s.Problems = append(s.Problems, p.foreign(snap)...)
 	s.Problems = append(s.Problems, p.captures.problems(p.podName)...)
 	s.Unguarded = p.unguarded(snap)
+	if p.own == nil { // what gateways tell is of its own pods alone
+		s.Warnings = answer.UnmatchedPolicies(snap.UnmatchedPolicies())
+	}
 	s.Services = append(s.Services, p.leadNowhere(snap)...)
 	slices.SortStableFunc(s.Services, func(a, b answer.Row) int {
 		return cmp.Or(cmp.Compare(a.Network, b.Network), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port))

@@ -61,11 +61,12 @@ var (
 	checkTunnels   = checkCode{"ISTH-308", phaseRun, "the gateway opens a tunnel to the gateways of each other network, at each address", "what is named: an address, a firewall, a certificate or its trust domain; isthmus link again if it has changed"}
 	checkGuarded   = checkCode{"ISTH-309", phaseRun, "plain text comes to the node proxy where a policy demands mutual TLS", "capture.scope: all (nodeProxy.capture.scope=all of the chart), or keep plain text from these pods by a NetworkPolicy: docs/security.md, Policies"}
 	checkServed    = checkCode{"ISTH-310", phaseRun, "connections of its pods to the services that they use do not all fail", "what the error in brackets says; docs/operations.md, What status and explain say, has each; isthmus explain SOURCE DESTINATION has each candidate. It is gone with the first connection that succeeds"}
+	checkSelects   = checkCode{"ISTH-311", phaseRun, "each policy with a selector selects a workload", "correct the selector or the namespace, which are named, or the labels of the pods: until then the policy changes nothing. If its pods are yet to come, nothing"}
 )
 
 // checkCodes are all, in their order.
 var checkCodes = []checkCode{checkConfig, checkValues, checkNamespace, checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks, checkForward, checkObjects, checkExports, checkRollouts, checkRights,
-	checkInstalled, checkKinds, checkAllowed, checkLeftOut, checkCapture, checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels, checkGuarded, checkServed}
+	checkInstalled, checkKinds, checkAllowed, checkLeftOut, checkCapture, checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels, checkGuarded, checkServed, checkSelects}
 
 // Levels of a checked thing.
 const (

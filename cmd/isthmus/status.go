@@ -125,6 +125,9 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 	for _, p := range s.Problems {
 		fmt.Fprintf(b, "problem: %s\n", plainLines(p))
 	}
+	for _, w := range s.Warnings {
+		fmt.Fprintf(b, "warning: %s\n", plainLines(w))
+	}
 	if s.Controller != nil {
 		writeController(b, s.Now, s.Controller)
 		return

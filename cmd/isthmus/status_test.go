@@ -112,6 +112,7 @@ func TestStatusOfNothingSaysSoAndOfNoGatewayIsAFinding(t *testing.T) {
 		{answer.Status{Process: "node proxy n", Network: "east", Captured: new(3)}, exitOK, []string{"captured pods of this node: 3", "SERVICE.NAMESPACE.mesh.internal"}},
 		{answer.Status{Process: "node proxy n", Network: "east", Detached: true}, exitFinding, []string{"no gateway of network east"}},
 		{answer.Status{Problems: []string{"a: b\nc: d\x1b"}}, exitFinding, []string{"problem: a: b\n    \"c: d\\x1b\"\n"}},
+		{answer.Status{Warnings: []string{"a policy\x1b selects no workload"}}, exitOK, []string{`warning: "a policy\x1b selects no workload"` + "\n"}},
 		{answer.Status{Network: "west", Keys: []answer.Key{{Fingerprint: "f1", Signs: true}, {Fingerprint: "f2"}}}, exitOK, []string{"keys of network west: f1 signs, f2 listed\n"}},
 		{answer.Status{Gateways: []answer.Gateway{{Network: "west", Name: "gw-1", Reason: "connect"}}}, exitFinding, []string{"gateway gw-1 of network west out (connect, -)"}},
 		{answer.Status{Services: []answer.Row{{Unknown: true}}}, exitFinding, []string{"?"}},

@@ -3,10 +3,12 @@
 package answer
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/health/standing"
+	"github.com/isthmus-mesh/isthmus/policy"
 )
 
 // Status is what one process believes of services: the JSON of /status.
@@ -43,6 +45,9 @@ type Status struct {
 	// gateway: what it would tell others of its services and cannot, which nodes it hears
 	// nothing of, and whose words it does not believe.
 	Problems []string `json:"problems,omitempty"`
+	// Warnings are what is in force and does not do what it was written for, as far as this process can
+	// tell: policies whose selector selects no workload, by a gateway, or by a node proxy that has a discovery file.
+	Warnings []string `json:"warnings,omitempty"`
 	// Unguarded are the pods beside a node proxy to which a policy demands mutual TLS, while plain text reaches
 	// them without coming to it.
 	Unguarded []string `json:"unguarded,omitempty"`
@@ -51,6 +56,20 @@ type Status struct {
 	// Controller is what a controller says of itself.
 	Controller *Controller `json:"controller,omitempty"`
 }
+
+// UnmatchedPolicies are the warnings of policies that select no workload; beyond a hundred their number.
+func UnmatchedPolicies(list []policy.Unmatched) (warnings []string) {
+	for _, u := range list[:min(len(list), warningsNamed)] {
+		warnings = append(warnings, u.String())
+	}
+	if more := len(list) - warningsNamed; more > 0 {
+		warnings = append(warnings, fmt.Sprintf("%d more policies select no workload: mend those that are named, and the others are", more))
+	}
+	return warnings
+}
+
+// warningsNamed is how many are.
+const warningsNamed = 100
 
 // Row is one share of a service.
 type Row struct {

@@ -408,7 +408,7 @@ var allowed = map[string]why{
 	// Plumbing knows nothing of meshes.
 	"internal/accept": {"internal/backoff": "pauses"},
 	"internal/admin":  {"internal/buildinfo": "the metric of the build"},
-	"internal/answer": {"health/standing": "the words of explanations"},
+	"internal/answer": {"health/standing": "the words of explanations", "policy": "which policies are for nobody"},
 	"internal/diagnose": {
 		"hbone":          "the sessions that are looked at",
 		"hbone/flow":     "what can be turned off",
