@@ -86,3 +86,29 @@ func TestAFileHasNoRevisions(t *testing.T) {
 		}
 	}
 }
+
+// What has no kind that is known, or the name of one before it, is as if nobody had written it: it closes nothing.
+func TestAPolicyThatIsLeftOutClosesNothing(t *testing.T) {
+	closing := func(ns, name, kind string) Policy {
+		p := policyOf(ns, name, "DENY")
+		p["kind"] = kind
+		return p
+	}
+	b := NewBuilder(0)
+	for i, p := range []Policy{closing("misspelt", "all", "AuthorisationPolicy"), closing("open", "all", "AuthorizationPolicy"), closing("closed", "all", "AuthorizationPolicy")} {
+		if i == 1 {
+			p["spec"] = map[string]any{"action": "DENY"} // no rules
+		}
+		b.Apply(Change{Key: Key{Kind: KindPolicy, Source: Written, Nth: i}, Record: p})
+	}
+	b.Apply(Change{Key: Key{Kind: KindPolicy, Source: Written, Nth: 3}, Record: closing("open", "all", "AuthorizationPolicy")})
+	for ns, want := range map[string]bool{"misspelt": false, "open": false, "closed": true} {
+		if denied(b, ns) != want {
+			t.Errorf("namespace %s is closed: %v, want %v", ns, !want, want)
+		}
+	}
+	list := b.Problems()
+	if len(list) != 2 || !list[0].Out || list[0].Field != "kind" || !list[1].Out || list[1].Field != "metadata.name" {
+		t.Errorf("problems %+v", list)
+	}
+}

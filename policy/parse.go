@@ -36,7 +36,7 @@ func Parse(tree map[string]any) (Object, []Problem) {
 		a.text = Write(tree)
 		o = a
 	default:
-		root.below("kind", nil).note(Unsupported, top["kind"].v, "is not a kind of policy that is done here: write %s or %s of %s/v1", KindAuthorization, KindPeerAuthentication, group)
+		root.below("kind", nil).note(Unsupported, top["kind"].v, "is not a kind of policy that is done here, so that nothing is in force: write %s or %s of %s/v1", KindAuthorization, KindPeerAuthentication, group)
 	}
 	if o == nil && len(p.problems) > 0 {
 		p.problems[len(p.problems)-1].Out = true
