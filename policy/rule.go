@@ -104,7 +104,7 @@ func (r *ruleReader) clause(n node, key string, read func(node) Match) (out Clau
 // source reads from[].source.
 func (r *ruleReader) source(n node) (m Match) {
 	f := r.known(n, sourceL4, sourceL7)
-	r.check(read(f, "principals", "notPrincipals", &m.Principals, principal))
+	r.check(r.principals(f, "principals", "notPrincipals", &m))
 	r.check(read(f, "namespaces", "notNamespaces", &m.Namespaces, text))
 	r.check(read(f, "serviceAccounts", "notServiceAccounts", &m.ServiceAccounts, r.account))
 	r.check(read(f, "ipBlocks", "notIpBlocks", &m.SourceIPs, prefix))
@@ -144,7 +144,7 @@ func (r *ruleReader) condition(n node) (m Match, ok bool) {
 	case "source.namespace":
 		understood = read(as, "is", "not", &m.Namespaces, text)
 	case "source.principal":
-		understood = read(as, "is", "not", &m.Principals, principal)
+		understood = r.principals(as, "is", "not", &m)
 	case "destination.ip":
 		understood = read(as, "is", "not", &m.DestinationIPs, prefix)
 	case "destination.port":
