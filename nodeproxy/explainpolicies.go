@@ -3,6 +3,7 @@ package nodeproxy
 import (
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -57,19 +58,35 @@ func (p *Proxy) permissions(snap *mesh.Snapshot, c asker, host string, port uint
 		if err != nil {
 			continue
 		}
-		connection := policy.Connection{Source: c.id, From: c.from, Destination: netip.AddrPortFrom(w.Addresses[0], target)}
-		rules := snap.Policies().For(policy.Workload{Namespace: w.Namespace, Labels: w.Labels})
-		d := rules.Decide(connection)
-		x := answer.Permission{UID: w.UID, Pod: w.PodName(), Port: target, Allowed: d.Allowed(), Policy: d.By(), Why: d.String()}
-		if c.from.IsValid() {
-			x.From = c.from.String()
-		} else if rules.ByAddress() {
-			x.Why += "; where its connections come from is not known, and ranges of addresses match nothing here"
+		var of []answer.Permission
+		for _, a := range w.Addresses {
+			of = append(of, permission(snap.Policies(), c, w, netip.AddrPortFrom(a, target)))
 		}
-		for _, would := range rules.DryRun(connection) {
-			x.DryRun = append(x.DryRun, would.String())
+		if !slices.ContainsFunc(of, func(x answer.Permission) bool { return !reflect.DeepEqual(x, of[0]) }) {
+			list = append(list, of[0])
+			continue
 		}
-		list = append(list, x)
+		for i := range of {
+			of[i].Address, of[i].NotDialled = w.Addresses[i].String(), i > 0
+		}
+		list = append(list, of...)
 	}
 	return list
+}
+
+// permission returns what policies say of connections of c to w at one of its addresses.
+func permission(policies *policy.Set, c asker, w *mesh.Workload, to netip.AddrPort) answer.Permission {
+	connection := policy.Connection{Source: c.id, From: c.from, Destination: to}
+	rules := policies.For(policy.Workload{Namespace: w.Namespace, Labels: w.Labels})
+	d := rules.Decide(connection)
+	x := answer.Permission{UID: w.UID, Pod: w.PodName(), Port: to.Port(), Allowed: d.Allowed(), Policy: d.By(), Why: d.String()}
+	if c.from.IsValid() {
+		x.From = c.from.String()
+	} else if rules.ByAddress() {
+		x.Why += "; where its connections come from is not known, and ranges of addresses match nothing here"
+	}
+	for _, would := range rules.DryRun(connection) {
+		x.DryRun = append(x.DryRun, would.String())
+	}
+	return x
 }

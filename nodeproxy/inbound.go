@@ -231,7 +231,8 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, a access, o
 		a.service = svc.Hostname
 		a.port = servicePort(svc, w, target)
 	}
-	permit, decision := in.permits.ask(req.Session, w, netip.AddrPortFrom(w.Addresses[0], target)) // where the witness dials it
+	to := netip.AddrPortFrom(route.InboundAddress(w, req.Authority), target) // of a pod with several addresses the one that is asked for is dialled, and policies may know it
+	permit, decision := in.permits.ask(req.Session, w, to)
 	if permit == nil {
 		a.deny(req, w.Endpoint, decision)
 		return false
@@ -242,7 +243,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, a access, o
 		}
 	}()
 	answered := in.tellIfSlow(req, w, target)
-	conn, reason, err := in.p.witness.dial(ctx, w, target, addrPort(req.Session.RemoteAddr()).Addr())
+	conn, reason, err := in.p.witness.dialAt(ctx, w, to, addrPort(req.Session.RemoteAddr()).Addr())
 	answered()
 	if err != nil {
 		if reason == "" {

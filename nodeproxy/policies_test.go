@@ -293,3 +293,75 @@ func TestAPolicyThatSelectsNobodyIsAWarning(t *testing.T) {
 		meshtest.Eventually(t, process+" warns no more", func() bool { return len(warnings(process)) == 0 })
 	}
 }
+
+// A stock node proxy asks for the address that its client has chosen. That one is dialled, and that one policies know.
+func TestPoliciesKnowTheAddressThatIsAskedFor(t *testing.T) {
+	p := newPoliced(t)
+	pod := &p.Config.Workloads[3]
+	first, second := pod.Addresses[0], p.Addr()
+	pod.Addresses = append(pod.Addresses, second)
+	p.Serve(netip.AddrPortFrom(second, 8080), func(c *net.TCPConn) { c.Write([]byte("second")) })
+	only := func(action string) string {
+		return fmt.Sprintf(`
+kind: AuthorizationPolicy
+metadata: {name: second, namespace: default}
+spec: {action: %s, rules: [{when: [{key: destination.ip, values: ["%s"]}]}]}`, action, second)
+	}
+	p.policies(t, only("DENY"))
+	p.Start()
+	s, err := p.Session(p.ID("default/batch"), netip.AddrPortFrom(first, meshtest.HBONEPort), p.ID("default/hello"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(nil)
+	connect := func(authority string) (string, error) {
+		st, _, err := s.Open(context.Background(), &hbone.Request{Authority: authority})
+		if err != nil {
+			return "", err
+		}
+		defer st.Close()
+		if err := st.CloseWrite(); err != nil { // the other application answers nothing then
+			return "", err
+		}
+		said := make([]byte, len("second"))
+		n, _ := st.Read(said)
+		return string(said[:n]), nil
+	}
+	atFirst, atSecond := netip.AddrPortFrom(first, 8080).String(), netip.AddrPortFrom(second, 8080).String()
+	explained := func() (list []answer.Permission, serves bool) {
+		_, body := p.Process("node proxy west-2").Get(t, "/explain?destination="+hello+"&source=cluster.local/ns/default/sa/batch")
+		var e answer.Explanation
+		if err := json.Unmarshal([]byte(body), &e); err != nil {
+			t.Fatalf("%v: %s", err, body)
+		}
+		for _, x := range e.Permissions {
+			if x.UID == pod.UID {
+				list = append(list, x)
+			}
+		}
+		return list, e.Serves()
+	}
+
+	if _, err := connect(atSecond); err == nil || !strings.Contains(err.Error(), "401") {
+		t.Errorf("a CONNECT to an address that a policy denies: %v", err)
+	}
+	if list, serves := explained(); len(list) != 2 || !list[0].Allowed || list[0].Address != first.String() || list[0].NotDialled || list[1].Allowed || list[1].Address != second.String() || !list[1].NotDialled || !serves {
+		t.Errorf("explained as %+v, serves %v", list, serves)
+	}
+
+	p.policies(t, only("ALLOW"))
+	meshtest.Eventually(t, "only the second address is allowed", func() bool {
+		_, first := connect(atFirst)
+		said, second := connect(atSecond)
+		return first != nil && strings.Contains(first.Error(), "401") && second == nil && said == "second"
+	})
+	if list, serves := explained(); len(list) != 2 || list[0].Allowed || !list[1].Allowed || serves {
+		t.Errorf("explained as %+v, serves %v", list, serves)
+	}
+
+	p.policies(t, noBatch)
+	meshtest.Eventually(t, "addresses are the same to it", func() bool {
+		list, serves := explained()
+		return len(list) == 1 && list[0].Address == "" && !list[0].Allowed && !serves
+	})
+}

@@ -124,6 +124,19 @@ func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16, c
 	return conn, reason, err
 }
 
+// dialAt is dial at any address of the pod. What comes of it counts where others know the pod by the address, which is
+// the first.
+func (w *witness) dialAt(ctx context.Context, pod *mesh.Workload, to netip.AddrPort, client netip.Addr) (net.Conn, header.Reason, error) {
+	if to.Addr() == pod.Addresses[0].Unmap() {
+		return w.dial(ctx, pod, to.Port(), client)
+	}
+	conn, err := w.from(pod.UID, client, w.connect)(ctx, to, w.timeout)
+	if err != nil && ctx.Err() != nil {
+		return nil, "", err // the client left
+	}
+	return conn, reasonOf(err), err
+}
+
 func (w *witness) dialApp(ctx context.Context, pod *mesh.Workload, target uint16, client netip.Addr) (net.Conn, error) {
 	return w.from(pod.UID, client, w.connect)(ctx, netip.AddrPortFrom(pod.Addresses[0], target), w.timeout)
 }

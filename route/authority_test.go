@@ -75,16 +75,20 @@ func TestInbound(t *testing.T) {
 		authority string
 		target    uint16
 		service   string
+		at        string
 	}{
-		{"10.0.0.2:8080", 8080, ""}, {"10.0.0.2:7", 7, ""}, {"[fd00::2]:8080", 8080, ""}, {"[::ffff:10.0.0.2]:8080", 8080, ""},
-		{"web.shop.svc.cluster.local:80", 8080, "web"}, {"web.shop.mesh.internal:81", 9090, "web"},
-		{"private.shop.svc.cluster.local:80", 8080, "private"},
+		{"10.0.0.2:8080", 8080, "", "10.0.0.2"}, {"10.0.0.2:7", 7, "", "10.0.0.2"}, {"[fd00::2]:8080", 8080, "", "fd00::2"}, {"[::ffff:10.0.0.2]:8080", 8080, "", "10.0.0.2"},
+		{"web.shop.svc.cluster.local:80", 8080, "web", "10.0.0.2"}, {"web.shop.mesh.internal:81", 9090, "web", "10.0.0.2"},
+		{"private.shop.svc.cluster.local:80", 8080, "private", "10.0.0.2"},
 	}
 	for _, c := range cases {
 		target, svc, err := Inbound(s, local, c.authority, AnyPort)
 		name := ""
 		if svc != nil {
 			name = svc.Name
+		}
+		if at := InboundAddress(local, c.authority); at != netip.MustParseAddr(c.at) {
+			t.Errorf("%s leads to %s, want %s", c.authority, at, c.at)
 		}
 		if err != nil || target != c.target || name != c.service {
 			t.Errorf("%s: %d, %q, %v; want %d, %q", c.authority, target, name, err, c.target, c.service)

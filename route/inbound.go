@@ -73,6 +73,15 @@ func Inbound(s *mesh.Snapshot, local *mesh.Workload, authority string, scope Sco
 	return port, svc, nil
 }
 
+// InboundAddress returns which of the addresses of local authority, which Inbound has taken, leads to: the one that it
+// names, or the first if it names a service.
+func InboundAddress(local *mesh.Workload, authority string) netip.Addr {
+	if t, err := parseAuthority(authority); err == nil && t.addr.IsValid() {
+		return t.addr
+	}
+	return local.Addresses[0].Unmap()
+}
+
 // offers reports whether port is a target port of a service of local within scope.
 func offers(s *mesh.Snapshot, local *mesh.Workload, port uint16, scope Scope) bool {
 	return slices.ContainsFunc(s.ServicesOf(local.UID), func(svc *mesh.Service) bool {

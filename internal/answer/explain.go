@@ -31,14 +31,18 @@ type Explanation struct {
 
 // Permission is what the policies of a pod say of connections of the source.
 type Permission struct {
-	UID     string   `json:"uid"`              // of the pod
-	Pod     string   `json:"pod,omitempty"`    // its namespace/name, if the UID does not say it
-	Port    uint16   `json:"port"`             // on which its application listens
-	From    string   `json:"from,omitempty"`   // address that connections are taken to come from; left out: it is not known, and ranges match nothing
-	Allowed bool     `json:"allowed"`          // they may be
-	Policy  string   `json:"policy,omitempty"` // that decides; empty if none is for the pod
-	Why     string   `json:"why"`              // in words, with the rule
-	DryRun  []string `json:"dryRun,omitempty"` // what policies in dry run would decide
+	UID     string `json:"uid"`               // of the pod
+	Pod     string `json:"pod,omitempty"`     // its namespace/name, if the UID does not say it
+	Port    uint16 `json:"port"`              // on which its application listens
+	Address string `json:"address,omitempty"` // of the pod, that connections are made to; left out: what is said holds for all of its addresses
+	// NotDialled says of Address that node proxies of ours do not connect to it, which take the first: stock
+	// ones do, and what comes in plain text.
+	NotDialled bool     `json:"notDialled,omitempty"`
+	From       string   `json:"from,omitempty"`   // address that connections are taken to come from; left out: it is not known, and ranges match nothing
+	Allowed    bool     `json:"allowed"`          // they may be
+	Policy     string   `json:"policy,omitempty"` // that decides; empty if none is for the pod
+	Why        string   `json:"why"`              // in words, with the rule
+	DryRun     []string `json:"dryRun,omitempty"` // what policies in dry run would decide
 }
 
 // Sentence says it in plain words.
@@ -47,15 +51,22 @@ func (p Permission) Sentence() string {
 	if p.From != "" {
 		s += ", for connections from " + p.From
 	}
+	switch {
+	case p.NotDialled:
+		s += ", for connections to its address " + p.Address + ", which stock node proxies and plain text may use"
+	case p.Address != "":
+		s += ", for connections to its first address " + p.Address + ", which node proxies of ours use"
+	}
 	for _, d := range p.DryRun {
 		s += "; in dry run: " + d
 	}
 	return s
 }
 
-// Denied reports whether policies deny connections of the source to any of the pods.
+// Denied reports whether policies deny connections of the source to any of the pods, where node proxies of ours
+// connect to it.
 func (e *Explanation) Denied() bool {
-	return slices.ContainsFunc(e.Permissions, func(p Permission) bool { return !p.Allowed })
+	return slices.ContainsFunc(e.Permissions, func(p Permission) bool { return !p.Allowed && !p.NotDialled })
 }
 
 // Told says where a node proxy has what it knows of its own network.
