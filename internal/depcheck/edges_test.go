@@ -34,6 +34,7 @@ var allowed = map[string]why{
 	},
 	"nodeproxy/cniplugin": {
 		"internal/backoff":    "pauses until a node proxy is asked again",
+		"internal/strictyaml": "which key was most likely meant",
 		"nodeproxy/cnisocket": "what it says to the node proxy",
 	},
 	"nodeproxy/capture": {

@@ -4,12 +4,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/cnisocket"
 )
 
@@ -51,6 +55,7 @@ type call struct {
 	network types.PluginConf // what all plugins have
 	dns     *dns             // nil: the runtime has not said
 	timeout time.Duration
+	unknown []string // keys that nobody knows, sorted
 }
 
 // dns is what runtimes write for the capability dns.
@@ -83,7 +88,39 @@ func read(stdin []byte) (*call, error) {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "the configuration of "+Type+" is wrong", err.Error())
 	}
 	c.timeout, _ = time.ParseDuration(c.Timeout)
+	c.unknown = unknown(stdin)
 	return c, nil
+}
+
+var (
+	// ownKeys are those of Config.
+	ownKeys = []string{"socket", "timeout", "failurePolicy", "excludeNamespaces"}
+	// sharedKeys are those that CNI gives to every plugin and list (SPEC 1.1.0), which runtimes may add.
+	sharedKeys = []string{"cniVersion", "cniVersions", "name", "type", "args", "capabilities", "runtimeConfig", "prevResult", "ipMasq", "ipam", "dns", "disableCheck", "disableGC", "loadOnlyInlinedPlugins"}
+)
+
+// unknown returns the keys of a network configuration that nobody knows, sorted: not those of a domain, as cni.dev/attachments,
+// nor those that begin with an underscore, as comments do.
+func unknown(config []byte) (keys []string) {
+	var all map[string]json.RawMessage
+	if json.Unmarshal(config, &all) != nil {
+		return nil
+	}
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		known := func(o string) bool { return strings.EqualFold(k, o) } // as encoding/json takes them
+		if !strings.Contains(k, "/") && !strings.HasPrefix(k, "_") && !slices.ContainsFunc(ownKeys, known) && !slices.ContainsFunc(sharedKeys, known) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// warn says which keys count for nothing. They stop nothing: a pod is not to wait, and a node not to be without a network,
+// for a key that a runtime of later has, or that somebody has misspelt.
+func (c *call) warn(w io.Writer) {
+	for _, k := range c.unknown {
+		fmt.Fprintf(w, "%s: the network configuration has the key %.100q, which is unknown and counts for nothing: %s\n", Type, k, strictyaml.Suggest(k, ownKeys))
+	}
 }
 
 // Check fills in defaults, and names the first field that is wrong.

@@ -42,6 +42,7 @@ func add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	c.warn(os.Stderr)
 	if c.network.RawPrevResult == nil {
 		return types.NewError(types.ErrInvalidNetworkConfig, "prevResult is missing", Type+" is no main plugin: put it behind one, in the plugins of a list (.conflist)")
 	}
@@ -123,6 +124,7 @@ func check(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	c.warn(os.Stderr)
 	pod := podOf(args.Args)
 	if !pod.waits(c) || c.FailurePolicy != Fail {
 		return nil
@@ -164,7 +166,10 @@ func gc(args *skel.CmdArgs) error {
 // status is fine whenever the configuration is. A node whose network is not ready gets no pods on the pod network, and the
 // node proxy may be one of these.
 func status(args *skel.CmdArgs) error {
-	_, err := read(args.StdinData)
+	c, err := read(args.StdinData)
+	if err == nil {
+		c.warn(os.Stderr)
+	}
 	return err
 }
 

@@ -301,3 +301,21 @@ func TestBadInputIsAnErrorOfCNI(t *testing.T) {
 		}
 	}
 }
+
+// A key that nobody knows is said on standard error, which runtimes put into their logs, and stops nothing. Those that
+// runtimes and lists have are not.
+func TestAKeyThatNobodyKnowsIsSaid(t *testing.T) {
+	const silent = `,"socket":"/nowhere/cni.sock","timeout":"100ms","FailurePolicy":"Ignore","excludeNamespaces":["demo"],"capabilities":{"dns":true},"runtimeConfig":{"dns":{}},"args":{"cni":{}},"ipMasq":true,"ipam":{},"dns":{},"disableCheck":true,"cni.dev/attachments":[],"_comment":"x","prevResult":` + prev
+	for more, want := range map[string]string{
+		"": "",
+		`,"failurePolcy":"Fail","wait":"5s"`: `isthmus-cni: the network configuration has the key "failurePolcy", which is unknown and counts for nothing: did you mean "failurePolicy"?
+isthmus-cni: the network configuration has the key "wait", which is unknown and counts for nothing: known are socket, timeout, failurePolicy, excludeNamespaces
+`,
+	} {
+		for _, command := range []string{"ADD", "CHECK", "STATUS"} {
+			if out, code, said := run(t, command, podArgs, silent+more); code != 0 || said != want {
+				t.Errorf("%s with %q: code %d, says %q, want %q: %s", command, more, code, said, want, out)
+			}
+		}
+	}
+}
