@@ -13,6 +13,8 @@ import (
 type pinger struct {
 	timer   *time.Timer
 	pause   time.Duration // before the next PING
+	next    time.Time     // when pause is over
+	looks   bool          // the timer fires before that, if CONNECTs are not answered by then
 	count   uint64
 	waiting bool // for the answer to count
 	sent    time.Time
@@ -43,7 +45,7 @@ func (s *Session) startPings() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cfg.PingEvery > 0 && !s.ping.stopped {
-		s.ping.pause = s.cfg.PingEvery
+		s.ping.pause, s.ping.next = s.cfg.PingEvery, time.Now().Add(s.cfg.PingEvery)
 		s.ping.timer = time.AfterFunc(s.ping.pause, s.pingDue)
 	}
 }
@@ -55,22 +57,34 @@ func (s *Session) pauseLocked() {
 	if s.client && s.parent == nil {
 		s.ping.pause = flow.PingPause(s.cfg.PingEvery, time.Since(s.alive.LastRequest))
 	}
+	s.ping.next, s.ping.looks = time.Now().Add(s.ping.pause), false
 	s.ping.timer.Reset(s.ping.pause)
 }
 
 // wakePingsLocked is called with mu held when a stream is about to be opened, here or on
 // a session that this one carries. If nothing was heard of the peer lately a PING
 // goes out with it, which needs no application for its answer: a peer that has
-// gone without a word is soon known to be silent.
+// gone without a word is soon known to be silent. If something was, one goes out when the
+// stream is not answered, nor anything else, for as long as an answer to it would take.
 func (s *Session) wakePingsLocked(now time.Time) {
 	p := &s.ping
 	switch {
 	case p.timer == nil || p.stopped || p.waiting:
+		return
 	case now.Sub(s.alive.LastAnswer) >= flow.PingActive:
+		p.next = now
 		p.timer.Reset(time.Nanosecond) // not 0: in a bubble of synctest a timer that is due at once crashes the race detector (go 1.26)
+		return
 	case s.parent == nil && p.pause > flow.PingActive:
 		s.alive.LastRequest = now
 		s.pauseLocked()
+	}
+	if p.looks || s.cfg.Disable.Silent {
+		return
+	}
+	p.looks = true
+	if after := flow.SilentAfter(s.path.roundTrip()); now.Add(after).Before(p.next) {
+		p.timer.Reset(after)
 	}
 }
 
@@ -95,10 +109,20 @@ func (s *Session) pingDue() {
 		return
 	}
 	defer s.mu.Unlock()
+	wait := p.next.Sub(now)
 	if left := p.pause - now.Sub(s.alive.LastAnswer); p.pause < s.cfg.PingEvery && left > 0 {
-		p.timer.Reset(left) // it has just answered something else
+		wait = left // it has just answered something else
+	}
+	if since := s.alive.Unanswered(); since.IsZero() {
+		p.looks = false
+	} else if p.looks {
+		wait = min(wait, since.Add(flow.SilentAfter(s.path.roundTrip())).Sub(now))
+	}
+	if wait > 0 {
+		p.timer.Reset(wait)
 		return
 	}
+	p.looks = false
 	s.sendPing(now)
 }
 

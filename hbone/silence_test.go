@@ -69,6 +69,45 @@ func TestAPeerIsSilentUntilItIsHeard(t *testing.T) {
 	})
 }
 
+// A peer that was heard just before is asked by no PING with the CONNECT. One that answers nothing is silent soon all the
+// same, though nobody asks it again; and one that answers gets no PING more for it.
+func TestAPeerThatWasHeardJustBeforeIsSilentSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, stall, resume := stallable(t, rigConfig{handler: echoHandler})
+		time.Sleep(time.Minute)
+		open(t, r.client).Close() // heard
+		r.client.mu.Lock()
+		pings := r.client.ping.count
+		r.client.mu.Unlock()
+		time.Sleep(flow.PingActive - 100*time.Millisecond)
+		r.client.mu.Lock()
+		if more := r.client.ping.count - pings; more > 0 {
+			t.Errorf("%d PINGs after a CONNECT that was answered at once, want none", more)
+		}
+		r.client.mu.Unlock()
+		open(t, r.client).Close()
+		stall()
+		st, err := r.client.Start(&Request{Authority: "a:1"})
+		check(t, err)
+		time.Sleep(2*flow.SilentAtLeast - time.Millisecond)
+		if r.client.Silent() {
+			t.Error("silent too early")
+		}
+		time.Sleep(2 * time.Millisecond)
+		if !r.client.Silent() {
+			t.Errorf("not silent %v after a CONNECT without an answer", 2*flow.SilentAtLeast)
+		}
+		resume()
+		if _, err := st.AwaitResponse(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if r.client.Silent() {
+			t.Error("silent though it has answered")
+		}
+		st.Close()
+	})
+}
+
 // A stream that brings data shows that the peer is there, however late its PING
 // is answered.
 func TestAPeerThatSendsDataIsNotSilent(t *testing.T) {

@@ -54,6 +54,18 @@ func (l *Liveness) Observe(d time.Duration) {
 	l.smoothed += (d - l.smoothed) / 8
 }
 
+// Unanswered returns since when a question has waited and no other one was answered;
+// zero: none waits.
+func (l *Liveness) Unanswered() (since time.Time) {
+	if l.Waiting > 0 {
+		since = l.waitingSince
+	}
+	if since.IsZero() || !l.SilentSince.IsZero() && l.SilentSince.Before(since) {
+		since = l.SilentSince
+	}
+	return since
+}
+
 // Late reports whether a question waits for longer than is usual, or the last
 // one waited in vain.
 func (l *Liveness) Late(now time.Time) bool {
