@@ -18,6 +18,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/controller"
 	"github.com/isthmus-mesh/isthmus/gateway"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
 
@@ -248,5 +249,34 @@ func TestTheSchemaTakesGoodValues(t *testing.T) {
 		if err != nil || !takes(t, schema, v) {
 			t.Errorf("%s is refused: %v", file, err)
 		}
+	}
+}
+
+// The schema takes every key of the programs, and none beside them: they do not start with one.
+func TestTheSchemaKnowsTheKeysOfThePrograms(t *testing.T) {
+	schema := readSchema(t)
+	for values, config := range map[string]any{"gateway": gateway.DefaultConfig(), "nodeProxy": nodeproxy.DefaultConfig(), "controller": controller.DefaultConfig()} {
+		for _, k := range strictyaml.Keys(config) {
+			path := append([]string{values, "config"}, strings.Split(k.Name, ".")...)
+			if strings.ContainsAny(k.Name, "[*") { // the rules of items ask for several keys
+				continue
+			}
+			at := schema
+			for _, name := range path {
+				at, _ = at["properties"].(map[string]any)[name].(map[string]any)
+			}
+			if at == nil {
+				t.Errorf("%s: the schema does not have it", k.Name)
+			}
+			misspelt := slices.Clone(path)
+			misspelt[len(path)-1] += "x"
+			if takes(t, schema, put(map[string]any{}, "5s", misspelt...)) {
+				t.Errorf("%s is taken", strings.Join(misspelt, "."))
+			}
+		}
+	}
+	items := []any{map[string]any{"workload": "u", "path": "/run/netns/a", "resolveConf": "/etc/resolv.conf"}}
+	if takes(t, schema, put(map[string]any{}, items, "nodeProxy", "config", "capture", "namespaces")) {
+		t.Error("an unknown key of an item is taken")
 	}
 }

@@ -10,35 +10,42 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/isthmus-mesh/isthmus/controller"
+	"github.com/isthmus-mesh/isthmus/gateway"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
 
 // constraints are what values.yaml does not say of a value by its type: what the API server or the
 // programs refuse, helm is to refuse before.
 var constraints = map[string]map[string]any{
-	"network":                                  {"pattern": "^$|" + whole(label)},
-	"trustDomain":                              {"pattern": whole(trustDomain)},
-	"systemNamespace":                          {"pattern": "^$|" + whole(label)},
-	"rootNamespace":                            {"pattern": "^$|" + whole(label)},
-	"image.registry":                           {"pattern": such("registry.example/isthmus", "[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*/?$")},
-	"image.tag":                                {"pattern": "^$|" + such("v1.2.3", "[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")},
-	"image.pullPolicy":                         {"enum": []string{"Always", "IfNotPresent", "Never"}},
-	"image.pullSecrets":                        {"items": text(whole(subdomain))},
-	"objects.networkKey":                       {"pattern": whole(subdomain)},
-	"objects.ca":                               {"pattern": whole(subdomain)},
-	"objects.root":                             {"pattern": whole(subdomain)},
-	"objects.networks":                         {"pattern": whole(subdomain)},
-	"log.level":                                {"enum": []string{"debug", "info", "warn", "error"}},
-	"gateway.replicas":                         {"minimum": 1},
-	"gateway.lameDuckSeconds":                  {"minimum": 0},
-	"gateway.drainSeconds":                     {"minimum": 1},
-	"gateway.minAvailable":                     {"minimum": 1},
-	"gateway.resources":                        resources,
-	"gateway.priorityClassName":                {"pattern": "^$|" + whole(subdomain)},
-	"gateway.nodeSelector":                     words,
-	"gateway.tolerations":                      objects,
-	"gateway.podAnnotations":                   words,
-	"gateway.podLabels":                        labels,
-	"gateway.config":                           configOf(nil),
+	"network":                   {"pattern": "^$|" + whole(label)},
+	"trustDomain":               {"pattern": whole(trustDomain)},
+	"systemNamespace":           {"pattern": "^$|" + whole(label)},
+	"rootNamespace":             {"pattern": "^$|" + whole(label)},
+	"image.registry":            {"pattern": such("registry.example/isthmus", "[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*/?$")},
+	"image.tag":                 {"pattern": "^$|" + such("v1.2.3", "[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")},
+	"image.pullPolicy":          {"enum": []string{"Always", "IfNotPresent", "Never"}},
+	"image.pullSecrets":         {"items": text(whole(subdomain))},
+	"objects.networkKey":        {"pattern": whole(subdomain)},
+	"objects.ca":                {"pattern": whole(subdomain)},
+	"objects.root":              {"pattern": whole(subdomain)},
+	"objects.networks":          {"pattern": whole(subdomain)},
+	"log.level":                 {"enum": []string{"debug", "info", "warn", "error"}},
+	"gateway.replicas":          {"minimum": 1},
+	"gateway.lameDuckSeconds":   {"minimum": 0},
+	"gateway.drainSeconds":      {"minimum": 1},
+	"gateway.minAvailable":      {"minimum": 1},
+	"gateway.resources":         resources,
+	"gateway.priorityClassName": {"pattern": "^$|" + whole(subdomain)},
+	"gateway.nodeSelector":      words,
+	"gateway.tolerations":       objects,
+	"gateway.podAnnotations":    words,
+	"gateway.podLabels":         labels,
+	"gateway.config": configOf(gateway.DefaultConfig(), map[string]any{
+		"timeouts": map[string]any{"properties": map[string]any{"lameDuck": map[string]any{"type": "string"}}},
+	}),
 	"gateway.service.annotations":              words,
 	"gateway.service.type":                     {"enum": []string{"LoadBalancer", "NodePort", "ClusterIP"}},
 	"gateway.service.externalTrafficPolicy":    {"enum": []string{"Local", "Cluster"}},
@@ -55,7 +62,7 @@ var constraints = map[string]map[string]any{
 	"controller.podAnnotations":                words,
 	"controller.podLabels":                     labels,
 	"controller.startupTaint":                  {"pattern": "^$|" + such("example.com/starting", "("+subdomain+"/)?"+name+"$")},
-	"controller.config":                        configOf(nil),
+	"controller.config":                        configOf(controller.DefaultConfig(), nil),
 	"nodeProxy.drainSeconds":                   {"minimum": 1},
 	"nodeProxy.capture.scope":                  {"enum": []string{"off", "vips", "all", "release"}},
 	"nodeProxy.cni.failurePolicy":              {"enum": []string{"Ignore", "Fail"}},
@@ -72,7 +79,7 @@ var constraints = map[string]map[string]any{
 	"nodeProxy.tolerations":                    objects,
 	"nodeProxy.podAnnotations":                 words,
 	"nodeProxy.podLabels":                      labels,
-	"nodeProxy.config": configOf(map[string]any{
+	"nodeProxy.config": configOf(nodeproxy.DefaultConfig(), map[string]any{
 		"retry":    map[string]any{"type": "object", "properties": map[string]any{"early": map[string]any{"type": "boolean"}, "hedge": map[string]any{"type": "boolean"}}},
 		"socks":    listeners(nil),
 		"outbound": listeners(map[string]any{"to": text(such("hello.demo.svc.cluster.local:80", `([^:\[\]]+|\[[^\[\]]+\]):`+port+"$"))}),
@@ -139,16 +146,78 @@ var (
 	resources = map[string]any{"properties": map[string]any{"limits": amounts, "requests": amounts}}
 )
 
-// configOf is of a program's configuration what is often mistyped, and would end the program.
-func configOf(more map[string]any) map[string]any {
-	p := map[string]any{
+// configOf describes the configuration of a program: the keys that it has and no others, as it does not start with one that
+// it does not know, and of some what values they take.
+func configOf(config any, more map[string]any) map[string]any {
+	out := map[string]any{}
+	for _, k := range strictyaml.Keys(config) {
+		addKey(out, strings.Split(k.Name, "."))
+	}
+	has := out["properties"].(map[string]any)
+	for k, v := range map[string]map[string]any{
 		"network":     text(whole(label)),
 		"trustDomain": text(whole(trustDomain)),
-		"admin":       map[string]any{"type": "object", "properties": map[string]any{"address": text(whole(addrPort))}},
-		"timeouts":    map[string]any{"type": "object", "properties": map[string]any{"lameDuck": map[string]any{"type": "string"}}, "additionalProperties": text(whole(duration))},
+		"admin":       {"type": "object", "properties": map[string]any{"address": text(whole(addrPort))}},
+		"timeouts":    {"type": "object"},
+	} {
+		if of, known := has[k].(map[string]any); known {
+			overlay(of, v)
+		}
 	}
-	maps.Copy(p, more)
-	return map[string]any{"properties": p}
+	overlay(out, map[string]any{"properties": more})
+	if timeouts, known := has["timeouts"].(map[string]any); known {
+		for _, v := range timeouts["properties"].(map[string]any) {
+			if of := v.(map[string]any); len(of) == 0 {
+				overlay(of, text(whole(duration)))
+			}
+		}
+	}
+	return out
+}
+
+// addKey adds a key of a program to what describes a group of them; see strictyaml.Key.
+func addKey(group map[string]any, names []string) {
+	below := func(in map[string]any, key string) map[string]any {
+		of, is := in[key].(map[string]any)
+		if !is {
+			of = map[string]any{}
+			in[key] = of
+		}
+		return of
+	}
+	if names[0] == "*" {
+		addKey(below(group, "additionalProperties"), names[1:])
+		return
+	}
+	if group["properties"] == nil {
+		group["properties"], group["additionalProperties"] = map[string]any{}, false
+	}
+	name, list := strings.CutSuffix(names[0], "[]")
+	at := below(group["properties"].(map[string]any), name)
+	if list {
+		at = below(at, "items")
+	}
+	if len(names) > 1 {
+		addKey(at, names[1:])
+	}
+}
+
+// overlay adds to a description what more says. A key that the program does not have is a mistake of ours.
+func overlay(to, more map[string]any) {
+	for k, v := range more {
+		of, is := to[k].(map[string]any)
+		with, both := v.(map[string]any)
+		if !is || !both {
+			to[k] = v
+			continue
+		}
+		for name := range with {
+			if _, known := of[name]; k == "properties" && to["additionalProperties"] == false && !known {
+				panic("no program has the key " + name)
+			}
+		}
+		overlay(of, with)
+	}
 }
 
 // listeners are those of node proxies: an address and whose connections arrive there.
