@@ -132,6 +132,9 @@ func corefile(list importList, port uint16) (text string, left []string) {
 		}
 		names = append(names, n)
 	}
+	if len(names) == 0 {
+		left = append(left, "warning: "+noNames)
+	}
 	slices.SortFunc(names, func(a, b dnsName) int { return strings.Compare(a.full, b.full) })
 	var b strings.Builder
 	for _, zone := range dnsZones {
@@ -139,6 +142,10 @@ func corefile(list importList, port uint16) (text string, left []string) {
 	}
 	return b.String(), left
 }
+
+// noNames is said of a cluster that has nothing to answer with.
+const noNames = "isthmus-controller has made no ServiceImport in this cluster, so what is printed answers NXDOMAIN to every name under mesh.internal and svc.clusterset.local. " +
+	"Is it the right --context? Services are exported by the label istio.io/global=true, networks are linked by isthmus link, and isthmus check says whether the controller runs. Print it again when kubectl get serviceimports --all-namespaces lists some"
 
 // writeZone writes a server block. Its templates are tried in turn: addresses and ports, then names that
 // have nothing else, and the rest does not exist.

@@ -151,8 +151,16 @@ func TestDNSSaysWhatIsWrong(t *testing.T) {
 		}
 	}
 	// a cluster without imports: names of the mesh go no further
-	empty := scriptedKubectl(t, "echo '{\"items\": []}'\n")
-	if got := templated(templatesOf(t, succeed(t, "dns", "--kubectl", empty), "mesh.internal"), "cart.shop.mesh.internal.", "A"); got != "NXDOMAIN" {
-		t.Errorf("without imports: %s", got)
+	for what, items := range map[string]string{"no imports": "", "somebody else's alone": `{"metadata": {"name": "theirs", "namespace": "shop"}}`} {
+		empty := scriptedKubectl(t, "echo '{\"items\": ["+items+"]}'\n")
+		code, out, errs := isthmus(t, "dns", "--kubectl", empty)
+		if got := templated(templatesOf(t, out, "mesh.internal"), "cart.shop.mesh.internal.", "A"); code != exitOK || got != "NXDOMAIN" {
+			t.Errorf("%s: exit %d, %s", what, code, got)
+		}
+		wantIn(t, errs, "isthmus: warning: isthmus-controller has made no ServiceImport in this cluster", "NXDOMAIN to every name under mesh.internal")
+	}
+	some := scriptedKubectl(t, "cat <<'end'\n"+importsJSON+"\nend\n")
+	if _, _, errs := isthmus(t, "dns", "--kubectl", some); strings.Contains(errs, "warning") {
+		t.Errorf("with imports: %s", errs)
 	}
 }
