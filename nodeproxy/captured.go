@@ -36,7 +36,7 @@ type captures struct {
 	held      map[string]*captured       // by workload UID
 	gone      map[chan struct{}]struct{} // of those that were left and drain: each is closed when it has
 	failing   map[string]*lack
-	unfound   string                   // why namespaces could not be looked for last
+	unfound   string                   // why namespaces could not be looked for last, and what to do
 	announced map[string]*announcement // likewise; those that wait for a verdict, and of captured ones until a process was found
 	reading   map[string]struct{}      // workloads of which a file is being read
 }

@@ -103,7 +103,7 @@ func (c *captures) lacking(nameOf func(uid string) string) (list []string) {
 	unfound := c.unfound
 	c.mu.Unlock()
 	if unfound != "" {
-		list = append(list, "pods are not found: "+unfound+": "+procRemedy)
+		list = append(list, "pods are not found: "+unfound)
 	}
 	for _, b := range c.dump() {
 		if b.Error != "" {

@@ -61,7 +61,7 @@ func (c *captures) find(look map[string]bool) map[string]place {
 	}
 	found, err := c.finder.Find(look)
 	if c.lookedFor(err) {
-		c.p.log.Error().Err(err).Msg("cannot look for the network namespaces of pods: " + procRemedy)
+		c.p.log.Error().Err(err).Msg("cannot look for the network namespaces of pods: " + findRemedy(err))
 	}
 	for uid, s := range found {
 		out[uid] = place{ns: s.Namespace, sandbox: s}
@@ -72,13 +72,19 @@ func (c *captures) find(look map[string]bool) map[string]place {
 	return out
 }
 
-const procRemedy = "give this process the node's proc file system (capture.proc) and the capability SYS_PTRACE"
+// findRemedy is what to do when pods cannot be looked for.
+func findRemedy(err error) string {
+	if podns.Lacking(err) {
+		return "raise the limit of open files (RLIMIT_NOFILE) of the node proxy, or the memory of its host"
+	}
+	return "give this process the node's proc file system (capture.proc) and the capability SYS_PTRACE"
+}
 
 // lookedFor notes how it went, and reports whether that is a failure that was not known.
 func (c *captures) lookedFor(err error) (news bool) {
 	why := ""
 	if err != nil {
-		why = err.Error()
+		why = err.Error() + ": " + findRemedy(err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

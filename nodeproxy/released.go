@@ -25,7 +25,7 @@ func (p *Proxy) release(ctx context.Context) {
 		pods, err := finder.All()
 		if err != nil && err.Error() != said {
 			said = err.Error()
-			p.log.Error().Err(err).Msg("cannot look for the network namespaces of pods: give this process the node's proc file system (capture.proc) and the capability SYS_PTRACE")
+			p.log.Error().Err(err).Msg("cannot look for the network namespaces of pods: " + findRemedy(err))
 		}
 		for uid, s := range pods {
 			r.pod(uid, s.Namespace)

@@ -55,27 +55,9 @@ func (f *Finder) find(wanted func(uid string) bool) (map[string]*Sandbox, error)
 	if err != nil {
 		return nil, err
 	}
-	oldest := map[string]found{}
-	buf := make([]byte, 8192)
-	for _, pid := range names {
-		if pid[0] < '0' || pid[0] > '9' {
-			continue
-		}
-		text, ok := readInto(filepath.Join(f.Proc, pid, "cgroup"), buf)
-		if !ok {
-			continue
-		}
-		uid := podOf(text)
-		if !wanted(uid) {
-			continue
-		}
-		stat, ok := readInto(filepath.Join(f.Proc, pid, "stat"), buf)
-		if !ok {
-			continue
-		}
-		if start, ok := startOf(stat); ok && (oldest[uid].pid == "" || start < oldest[uid].start) {
-			oldest[uid] = found{pid, start}
-		}
+	oldest, err := oldestOf(names, wanted, func(path string, buf []byte) ([]byte, error) { return readInto(filepath.Join(f.Proc, path), buf) })
+	if err != nil {
+		return nil, err
 	}
 	home, err := Own()
 	if err != nil {
@@ -97,18 +79,43 @@ func (f *Finder) find(wanted func(uid string) bool) (map[string]*Sandbox, error)
 	return out, errors.Join(errs...)
 }
 
+// oldestOf finds the oldest process of each of the wanted pods, by UID, among all that proc lists as names, of which read reads
+// a file. The oldest one is the pod's: younger ones may have made namespaces of their own, as a container of a container
+// has. So if one cannot be read for want of descriptors, which may be any pod's, nothing is known of any.
+func oldestOf(names []string, wanted func(uid string) bool, read func(path string, buf []byte) ([]byte, error)) (map[string]found, error) {
+	oldest := map[string]found{}
+	buf := make([]byte, 8192)
+	for _, pid := range names {
+		if pid[0] < '0' || pid[0] > '9' {
+			continue
+		}
+		text, err := read(pid+"/cgroup", buf)
+		uid := podOf(text)
+		if err == nil && wanted(uid) {
+			text, err = read(pid+"/stat", buf)
+			if start, ok := startOf(text); ok && (oldest[uid].pid == "" || start < oldest[uid].start) {
+				oldest[uid] = found{pid, start}
+			}
+		}
+		if Lacking(err) {
+			return nil, fmt.Errorf("look for pods: process %s: %w", pid, err)
+		}
+	}
+	return oldest, nil
+}
+
 // gone reports that a process has ended.
 func gone(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) }
 
-// readInto reads a small file of proc; not ok if it is not there any more.
-func readInto(path string, buf []byte) ([]byte, bool) {
+// readInto reads a small file of proc; of a process that has ended it has an error, or nothing.
+func readInto(path string, buf []byte) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, false
+		return nil, err
 	}
 	defer unix.Close(fd)
 	n, err := unix.Read(fd, buf)
-	return buf[:max(n, 0)], err == nil && n > 0
+	return buf[:max(n, 0)], err
 }
 
 // podOf returns the UID of the pod that a process belongs to, given its /proc/<pid>/cgroup; empty if

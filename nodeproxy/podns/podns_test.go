@@ -216,6 +216,38 @@ func TestPodsByControlGroup(t *testing.T) {
 	}
 }
 
+// Processes of a pod that cannot be read for want of descriptors are not passed over: a younger one may be in a namespace
+// of its own. One that has ended is.
+func TestNoYoungerProcessIsTakenForLackOfDescriptors(t *testing.T) {
+	const uid = "0a1b2c3d-0000-4000-8000-000000000001"
+	for _, x := range []struct {
+		file  string
+		fails error
+		want  string
+	}{
+		{"", nil, "7"},
+		{"7/cgroup", unix.EMFILE, ""},
+		{"7/stat", unix.ENFILE, ""},
+		{"9/cgroup", unix.ENOMEM, ""},
+		{"7/cgroup", unix.ENOENT, "8"},
+		{"7/stat", unix.ESRCH, "8"},
+	} {
+		got, err := oldestOf([]string{"8", "self", "7", "9"}, func(id string) bool { return id == uid }, func(path string, _ []byte) ([]byte, error) {
+			pid, name, _ := strings.Cut(path, "/")
+			switch {
+			case path == x.file && x.fails != nil:
+				return nil, x.fails
+			case name == "cgroup":
+				return []byte("0::/kubepods/burstable/pod" + uid + "/container\n"), nil
+			}
+			return []byte(pid + " (app) S" + strings.Repeat(" 0", 18) + " " + pid + " 0\n"), nil // the lower the older
+		})
+		if got[uid].pid != x.want || Lacking(err) != (x.want == "") {
+			t.Errorf("%s fails with %v: process %q, %v; want %q", x.file, x.fails, got[uid].pid, err, x.want)
+		}
+	}
+}
+
 func FuzzProcFiles(f *testing.F) {
 	f.Add([]byte("0::/kubepods/pod0a1b2c3d-1111-2222-3333-444455556666/x\n"))
 	f.Add([]byte("1 (a ) b) S 0 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 17 1 1\n"))
