@@ -23,7 +23,8 @@ type nameSockets struct {
 	server  *names.Server
 	udp     []*net.UDPConn
 	tcp     []net.Listener
-	capture *capture.Names // leads queries here; nil until it does
+	servers []netip.Addr   // queries to whom come here
+	capture *capture.Names // leads them here; nil until it does
 	served  sync.WaitGroup
 }
 
@@ -63,18 +64,20 @@ func resolvable(r names.Resolver) bool {
 	return slices.ContainsFunc(r.Servers, func(s netip.AddrPort) bool { return !s.Addr().IsLoopback() })
 }
 
-// openNames opens the sockets for the names of h at those addresses, and leads its queries there.
-func (c *captures) openNames(h *captured, addresses, loopback []netip.Addr, listen listenFunc) error {
+// openNames opens the sockets for the names of h at those addresses, and leads its queries there, also those to whom it had
+// before.
+func (c *captures) openNames(h *captured, addresses, loopback, before []netip.Addr, listen listenFunc) error {
 	r, ok, err := c.resolvConfOf(h)
 	if err != nil || !ok {
 		return err
 	}
 	ns := h.place.ns
-	h.names = &nameSockets{server: c.p.namesOf(h.uid, addresses, func() names.Resolver { return r }, dialServer(ns))}
 	var servers []netip.Addr
 	for _, s := range r.Servers {
 		servers = append(servers, s.Addr())
 	}
+	servers = capture.Following(before, servers)
+	h.names = &nameSockets{server: c.p.namesOf(h.uid, addresses, func() names.Resolver { return r }, dialServer(ns)), servers: servers}
 	for _, a := range loopback {
 		l, err := listen(netip.AddrPortFrom(a, capture.NamesPort))
 		if err != nil {
@@ -105,7 +108,11 @@ func (c *captures) reopenNames(h *captured) error {
 		return err
 	}
 	next := &captured{uid: h.uid, place: h.place}
-	err = c.openNames(next, addresses, loopbackOf(addresses), next.listener(false))
+	var before []netip.Addr
+	if h.names != nil {
+		before = h.names.servers
+	}
+	err = c.openNames(next, addresses, loopbackOf(addresses), before, next.listener(false))
 	c.mu.Lock()
 	if err == nil && c.p.draining.Load() {
 		err = errStops

@@ -84,7 +84,7 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 		o.refuse = h.arriving.refuse(c.p, access{workload: h.uid, direction: "inbound", plain: true}, func(int) func() { return nil }) // those of others wait for their turn
 		h.outs = append(h.outs, o)
 	}
-	if err := c.openNames(h, addresses, loopback, listen); err != nil {
+	if err := c.openNames(h, addresses, loopback, nil, listen); err != nil {
 		return err
 	}
 	if err := c.openSource(h, addresses, !ours); err != nil {

@@ -103,6 +103,11 @@ func QueriesTo(resolvers []netip.Addr) (out []netip.AddrPort) {
 	return out
 }
 
+// Following returns for which resolvers queries are to be captured of a pod that has others now than those of before, while the
+// latter are still captured: by its port an answer is known to be that of one resolver, so the two must not have one port for
+// different ones. It is all of them, those of before first.
+func Following(before, now []netip.Addr) []netip.Addr { return slices.Concat(before, now) }
+
 func (n *Names) set(resolvers []netip.Addr) error {
 	b, places := &batch{c: n.conn, table: n.table}, places(resolvers)
 	resolvers = nil
