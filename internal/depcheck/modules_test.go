@@ -105,9 +105,12 @@ var modules = map[string]why{
 		"github.com/mdlayher/netlink": "makes the table that goes with its socket, which nftables has no word for, and rules of routing",
 		"golang.org/x/sys":            "options of sockets, and constants of nf_tables",
 	},
-	"nodeproxy/cnisocket":  {"golang.org/x/sys": "descriptors and credentials of unix sockets"},
-	"nodeproxy/cniinstall": {"github.com/rs/zerolog": "its log"},
-	"nodeproxy/cniplugin":  {"github.com/containernetworking/cni": "what runtimes and plugins say to each other, in all its versions"},
+	"nodeproxy/cnisocket": {"golang.org/x/sys": "descriptors and credentials of unix sockets"},
+	"nodeproxy/cniinstall": {
+		"github.com/rs/zerolog": "its log",
+		"golang.org/x/sys":      "exchanges of files, leases and locks",
+	},
+	"nodeproxy/cniplugin": {"github.com/containernetworking/cni": "what runtimes and plugins say to each other, in all its versions"},
 	"nodeproxy/names": {
 		"github.com/miekg/dns":                "the messages of DNS",
 		"github.com/prometheus/client_golang": "its metrics",

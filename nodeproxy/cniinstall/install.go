@@ -34,8 +34,6 @@ type Node struct {
 const (
 	// lookEvery is how often it is looked whether somebody has written another configuration.
 	lookEvery = time.Second
-	// maxConf bounds a network configuration: those that there are have some kilobytes.
-	maxConf = 1 << 20
 	// saved is behind the name of a configuration of a single plugin, of which a list was made.
 	saved = ".isthmus-saved"
 )
@@ -46,12 +44,23 @@ func (n *Node) Run(ctx context.Context) error {
 		if err := n.putBinary(); err != nil { // first: the runtime may call it as soon as it is configured
 			return err
 		}
-		return n.configure()
+		return n.locked(n.configure)
 	})
 }
 
 // Remove keeps the plugin out of the configuration of the network, until ctx ends.
-func (n *Node) Remove(ctx context.Context) error { return n.keep(ctx, n.unconfigure) }
+func (n *Node) Remove(ctx context.Context) error {
+	return n.keep(ctx, func() error { return n.locked(n.unconfigure) })
+}
+
+// locked does it while nobody else of ours is at work in the directory of network configurations, and without what processes
+// have left there that were killed.
+func (n *Node) locked(do func() error) error {
+	if _, err := n.readConfDir(); err != nil {
+		return err
+	}
+	return locked(n.ConfDir, func() error { return errors.Join(clear(n.ConfDir), do()) })
+}
 
 // keep does it again and again. What goes wrong is said when it is news.
 func (n *Node) keep(ctx context.Context, do func() error) error {
@@ -217,26 +226,30 @@ func (n *Node) configure() error {
 // edit changes a list; change reports whether it has.
 func (n *Node) edit(name string, change func(*list) bool) error {
 	path := filepath.Join(n.ConfDir, name)
-	text, mode, err := read(path)
-	if err != nil {
-		return err
-	}
-	l, err := parseList(text)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if !change(l) {
-		return nil
-	}
-	return n.write(path, mode, l)
+	return retried(path, func() error {
+		c, err := open(path)
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		l, err := parseList(c.text)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if !change(l) {
+			return nil
+		}
+		return n.write(path, l, c.replace)
+	})
 }
 
-func (n *Node) write(path string, mode fs.FileMode, l *list) error {
+// write writes a list as put does it.
+func (n *Node) write(path string, l *list, put func(text []byte) error) error {
 	text, err := l.text()
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if err := replace(path, mode, func(f *os.File) error { _, err := f.Write(text); return err }); err != nil {
+	if err := put(text); err != nil {
 		return err
 	}
 	n.Log.Info().Str("file", path).Bool("plugin", l.at() >= 0).Msg("network configuration written")
@@ -246,43 +259,69 @@ func (n *Node) write(path string, mode fs.FileMode, l *list) error {
 // convert makes a list of the configuration of a single plugin, which keeps its content under another name.
 func (n *Node) convert(name string, entry json.RawMessage) error {
 	path := filepath.Join(n.ConfDir, name)
-	text, mode, err := read(path)
-	if err != nil {
-		return err
-	}
-	l, err := asList(text)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	ours, err := made(path, text)
-	if was, _, missing := read(path + saved); err == nil && !ours && missing == nil { // the single plugin has been written anew
-		ours, err = made(path, was)
-	}
-	switch {
-	case err == nil && !ours:
-		return fmt.Errorf("%s: %s is there as well, and another one: delete the one of the two that is not used", path, listOf(path))
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return err
-	}
-	l.with(entry)
-	if err := n.write(listOf(path), mode, l); err != nil { // before the other one goes, which comes first as long as it is there
-		return err
-	}
-	return os.Rename(path, path+saved)
+	return retried(path, func() error {
+		c, err := open(path)
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		l, err := asList(c.text)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		l.with(entry)
+		old, err := open(listOf(path))
+		if errors.Is(err, fs.ErrNotExist) {
+			// The list goes before the other one, which comes first as long as it is there, and what tells that it is ours goes before the list.
+			if err := c.save(); err != nil {
+				return err
+			}
+			if err := n.write(listOf(path), l, func(text []byte) error { return c.create(listOf(path), text) }); err != nil {
+				return err
+			}
+			return c.remove()
+		}
+		if err != nil {
+			return err
+		}
+		defer old.close()
+		ours, err := made(old.text, c.text)
+		if was, errWas := os.ReadFile(path + saved); err == nil && !ours && errWas == nil { // the single plugin has been written anew
+			ours, err = made(old.text, was)
+		}
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", path, err)
+		case !ours:
+			return fmt.Errorf("%s: %s is there as well, and another one: delete the one of the two that is not used", path, listOf(path))
+		}
+		if err := n.write(listOf(path), l, old.replace); err != nil {
+			return err
+		}
+		if err := c.save(); err != nil {
+			return err
+		}
+		return c.remove()
+	})
 }
 
-// made reports whether the list beside path is the one that was made of text, which is or was there.
-func made(path string, text []byte) (bool, error) {
-	there, _, err := read(listOf(path))
+// save keeps the content under another name: by that it is known of which configuration a list was made.
+func (c *conf) save() error {
+	temp, err := c.beside(c.path+saved, c.text)
 	if err != nil {
-		return false, err
+		return err
 	}
+	return os.Rename(temp, c.path+saved)
+}
+
+// made reports whether a list is the one that was made of the configuration of a single plugin.
+func made(there, single []byte) (bool, error) {
 	l, err := parseList(there)
 	if err != nil {
 		return false, nil // somebody else's
 	}
 	l.without()
-	own, err := asList(text)
+	own, err := asList(single)
 	if err != nil {
 		return false, err
 	}
@@ -306,30 +345,7 @@ func (n *Node) unconfigure() error {
 		if !was {
 			continue
 		}
-		path := filepath.Join(n.ConfDir, name)
-		if _, err := os.Stat(path); err == nil { // somebody has written it anew since
-			errs = append(errs, os.Remove(path+saved))
-			continue
-		}
-		text, _, err := read(path + saved)
-		ours := false
-		if err == nil {
-			ours, err = made(path, text)
-		}
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // the list is gone
-			errs = append(errs, os.Rename(path+saved, path))
-		case err != nil:
-			errs = append(errs, err)
-		case !ours: // somebody has written the list anew since
-			errs = append(errs, os.Remove(path+saved))
-		default:
-			if err := os.Rename(path+saved, path); err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			errs = append(errs, os.Remove(listOf(path)))
-		}
+		errs = append(errs, restore(filepath.Join(n.ConfDir, name)))
 	}
 	names, err := n.configurations()
 	errs = append(errs, err)
@@ -341,20 +357,47 @@ func (n *Node) unconfigure() error {
 	return errors.Join(errs...)
 }
 
-// read reads a configuration.
-func read(path string) ([]byte, fs.FileMode, error) {
-	f, err := os.Open(path)
+// restore puts the configuration of a single plugin back of which a list was made, unless somebody has written the one or the
+// other anew since. Who is killed in between can do it again: what was saved goes last.
+func restore(path string) error {
+	if _, err := os.Lstat(path); err == nil { // somebody has written it anew since
+		return os.Remove(path + saved)
+	}
+	c, err := open(path + saved)
 	if err != nil {
-		return nil, 0, err
+		return err
 	}
-	defer f.Close()
-	st, err := f.Stat()
+	defer c.close()
+	list, err := open(listOf(path))
+	if errors.Is(err, fs.ErrNotExist) { // somebody has deleted it
+		return putBack(path+saved, path)
+	}
 	if err != nil {
-		return nil, 0, err
+		return err
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxConf+1))
-	if err == nil && len(b) > maxConf {
-		err = fmt.Errorf("%s is longer than %d bytes: it is no network configuration", path, maxConf)
+	defer list.close()
+	if ours, err := made(list.text, c.text); err != nil {
+		return err
+	} else if !ours {
+		return os.Remove(path + saved)
 	}
-	return b, st.Mode().Perm(), err
+	err = c.create(path, c.text) // before the list goes: a node without any configuration starts no pods
+	written := errors.Is(err, errChanged)
+	if err != nil && !written {
+		return err
+	}
+	err = list.remove()
+	if errors.Is(err, errChanged) && !written { // the list is somebody else's by now, and what is back would come before it
+		var back *conf
+		if back, err = open(path); err == nil {
+			defer back.close()
+			if bytes.Equal(back.text, c.text) {
+				err = back.remove()
+			}
+		}
+	}
+	if err != nil && !errors.Is(err, errChanged) && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Remove(path + saved)
 }

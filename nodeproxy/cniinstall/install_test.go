@@ -98,7 +98,7 @@ func TestTheEntryIsPutLastAndNothingElseIsChanged(t *testing.T) {
 	l, err := parseList(again2(t, path))
 	must(t, err)
 	l.plugins = append(l.plugins, json.RawMessage(`{"type":"later"}`))
-	must(t, n.write(path, 0o600, l))
+	must(t, n.write(path, l, func(text []byte) error { return os.WriteFile(path, text, 0o600) }))
 	must(t, n.configure())
 	if got := n.types(t, "10-pods.conflist"); !slices.Equal(got, []string{"ptp", "portmap", "isthmus-cni", "later"}) {
 		t.Errorf("plugins %v, want who came later behind", got)
