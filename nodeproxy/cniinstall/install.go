@@ -59,7 +59,22 @@ func (n *Node) locked(do func() error) error {
 	if _, err := n.readConfDir(); err != nil {
 		return err
 	}
-	return locked(n.ConfDir, func() error { return errors.Join(clear(n.ConfDir), do()) })
+	return locked(n.ConfDir, func() error { return errors.Join(n.clear(), do()) })
+}
+
+// clear looks also where links lead.
+func (n *Node) clear() error {
+	names, err := n.configurations()
+	dirs := []string{n.ConfDir}
+	for _, name := range names {
+		if path, link, err := n.file(name); err == nil && link && !slices.Contains(dirs, filepath.Dir(path)) {
+			dirs = append(dirs, filepath.Dir(path))
+		}
+	}
+	for _, dir := range dirs {
+		err = errors.Join(err, clear(dir))
+	}
+	return err
 }
 
 // keep does it again and again. What goes wrong is said when it is news.
@@ -179,6 +194,35 @@ func (n *Node) configurations() (out []string, err error) {
 	return out, nil
 }
 
+// file is the path of a configuration, and whether it is that to which a link leads. From here a link out of the directory may
+// lead elsewhere than on the node, of which that directory alone is mounted.
+func (n *Node) file(name string) (path string, link bool, err error) {
+	path = filepath.Join(n.ConfDir, name)
+	st, err := os.Lstat(path)
+	if err != nil {
+		return "", false, err
+	}
+	if link = st.Mode().Type() == fs.ModeSymlink; !link {
+		return path, false, nil
+	}
+	to, err := os.Readlink(path)
+	if err != nil {
+		return "", false, err
+	}
+	dir, err := filepath.EvalSymlinks(n.ConfDir)
+	if err != nil {
+		return "", false, err
+	}
+	target, err := filepath.EvalSymlinks(path)
+	if err == nil && !strings.HasPrefix(target, dir+"/") {
+		err = fmt.Errorf("that is not in %s", n.ConfDir)
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("%s is a symbolic link to %s, which is not followed (%w): put the file itself there, or a link to one in the same directory, by a relative path", path, to, err)
+	}
+	return target, true, nil
+}
+
 // configure has the first configuration call the plugin, and no other.
 func (n *Node) configure() error {
 	names, err := n.configurations()
@@ -212,8 +256,12 @@ func (n *Node) configure() error {
 	if err != nil {
 		return errors.Join(append(broken, err)...)
 	}
+	used, _, _ := n.file(names[first]) // it is not there if a list was made of it
 	for _, name := range names[first+1:] {
 		if name == listOf(names[first]) { // it was just made
+			continue
+		}
+		if path, _, err := n.file(name); err == nil && path == used { // one of the two is a link
 			continue
 		}
 		if err := n.edit(name, (*list).without); err != nil && !errors.Is(err, errNoList) {
@@ -225,7 +273,10 @@ func (n *Node) configure() error {
 
 // edit changes a list; change reports whether it has.
 func (n *Node) edit(name string, change func(*list) bool) error {
-	path := filepath.Join(n.ConfDir, name)
+	path, _, err := n.file(name)
+	if err != nil {
+		return err
+	}
 	return retried(path, func() error {
 		c, err := open(path)
 		if err != nil {
@@ -259,6 +310,11 @@ func (n *Node) write(path string, l *list, put func(text []byte) error) error {
 // convert makes a list of the configuration of a single plugin, which keeps its content under another name.
 func (n *Node) convert(name string, entry json.RawMessage) error {
 	path := filepath.Join(n.ConfDir, name)
+	if to, link, err := n.file(name); err != nil {
+		return err
+	} else if link {
+		return fmt.Errorf("%s is a symbolic link to %s, a configuration of a single plugin, of which no list is made: write one (.conflist, with \"plugins\": [{\"type\": …}]), or put the file itself there", path, to)
+	}
 	return retried(path, func() error {
 		c, err := open(path)
 		if err != nil {
