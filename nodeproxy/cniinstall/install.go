@@ -296,14 +296,10 @@ func (n *Node) edit(name string, change func(*list) bool) error {
 
 // write writes a list as put does it.
 func (n *Node) write(path string, l *list, put func(text []byte) error) error {
-	text, err := l.text()
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if err := put(text); err != nil {
+	if err := put(l.text); err != nil {
 		return err
 	}
-	n.Log.Info().Str("file", path).Bool("plugin", l.at() >= 0).Msg("network configuration written")
+	n.Log.Info().Str("file", path).Bool("plugin", len(l.ours()) > 0).Msg("network configuration written")
 	return nil
 }
 
@@ -381,9 +377,7 @@ func made(there, single []byte) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	a, errA := l.text()
-	b, errB := own.text()
-	return sameJSON(a, b), errors.Join(errA, errB)
+	return sameJSON(l.text, own.text), nil
 }
 
 // listOf is what the list is called that is made of a configuration.

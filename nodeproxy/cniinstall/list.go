@@ -10,11 +10,13 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/cniplugin"
 )
 
-// list is a network configuration list of CNI: what is not of interest here stays as it is.
+// list is a network configuration list of CNI, as text: what is not of interest here stays as it was written.
 type list struct {
-	fields  map[string]json.RawMessage
-	plugins []json.RawMessage
+	text    []byte
+	plugins []span // where each is in text
 }
+
+type span struct{ from, to int }
 
 // errNoList is that of a configuration of a single plugin.
 var errNoList = errors.New("it is no list of plugins")
@@ -24,22 +26,23 @@ var errNoList = errors.New("it is no list of plugins")
 var errBroken = errors.New("it is no JSON: mend it, or delete it, as containerd starts no pods with it, and CRI-O takes the next one")
 
 func parseList(text []byte) (*list, error) {
-	l := &list{}
-	if err := json.Unmarshal(text, &l.fields); err != nil {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil {
 		return nil, fmt.Errorf("%w (%w)", errBroken, err)
 	}
-	raw, ok := l.fields["plugins"]
+	raw, ok := fields["plugins"]
 	if !ok {
 		return nil, errNoList
 	}
-	if err := json.Unmarshal(raw, &l.plugins); err != nil {
+	var plugins []json.RawMessage
+	if err := json.Unmarshal(raw, &plugins); err != nil {
 		return nil, fmt.Errorf("plugins: is no list: %w: mend it, as in \"plugins\": [{\"type\": …}]", err)
 	}
-	if len(l.plugins) == 0 {
+	if len(plugins) == 0 {
 		return nil, errors.New("plugins: is empty: isthmus-cni comes behind a plugin that gives pods addresses")
 	}
 	var version string
-	if raw, ok := l.fields["cniVersion"]; ok {
+	if raw, ok := fields["cniVersion"]; ok {
 		if err := json.Unmarshal(raw, &version); err != nil {
 			return nil, fmt.Errorf("cniVersion: %w: write one such as \"1.0.0\"", err)
 		}
@@ -47,7 +50,39 @@ func parseList(text []byte) (*list, error) {
 	if slices.Contains([]string{"", "0.1.0", "0.2.0"}, version) {
 		return nil, fmt.Errorf("cniVersion %q knows no chains of plugins: use 0.3.1 or later", version)
 	}
+	l := &list{text: text}
+	l.find()
 	return l, nil
+}
+
+// find finds the plugins in a text that is a list. Of two fields plugins the last one counts, as for runtimes.
+func (l *list) find() {
+	l.plugins = nil
+	whole := json.NewDecoder(bytes.NewReader(l.text))
+	for whole.Token(); whole.More(); {
+		key, _ := whole.Token()
+		var raw json.RawMessage
+		if whole.Decode(&raw) != nil || key != "plugins" {
+			continue
+		}
+		l.plugins = nil
+		from := int(whole.InputOffset()) - len(raw)
+		each := json.NewDecoder(bytes.NewReader(raw))
+		for each.Token(); each.More(); {
+			var plugin json.RawMessage
+			if each.Decode(&plugin) != nil {
+				return
+			}
+			to := from + int(each.InputOffset())
+			l.plugins = append(l.plugins, span{to - len(plugin), to})
+		}
+	}
+}
+
+// splice puts something else in the place of a part of the text.
+func (l *list) splice(from, to int, by ...[]byte) {
+	l.text = slices.Concat(l.text[:from], bytes.Join(by, nil), l.text[to:])
+	l.find()
 }
 
 // asList makes a list of the configuration of a single plugin.
@@ -56,77 +91,88 @@ func asList(text []byte) (*list, error) {
 	if err := json.Unmarshal(text, &fields); err != nil {
 		return nil, err
 	}
-	out := map[string]json.RawMessage{}
+	out := map[string]any{}
 	for _, k := range []string{"cniVersion", "name"} {
 		if v, ok := fields[k]; ok {
 			out[k] = v
 			delete(fields, k)
 		}
 	}
-	plugins, err := json.Marshal([]any{fields})
+	out["plugins"] = []any{fields}
+	whole, err := json.MarshalIndent(out, "", "  ")
 	if err != nil {
 		return nil, err
 	}
-	out["plugins"] = plugins
-	whole, err := json.Marshal(out)
-	if err != nil {
-		return nil, err
-	}
-	return parseList(whole)
+	return parseList(append(whole, '\n'))
 }
 
-// at returns the place of the plugin's entry; -1 if it has none.
-func (l *list) at() int {
-	return slices.IndexFunc(l.plugins, func(raw json.RawMessage) bool {
+// ours are the places of the plugin's entry: one, where somebody has not copied it.
+func (l *list) ours() (out []int) {
+	for i, at := range l.plugins {
 		var p struct{ Type string }
-		return json.Unmarshal(raw, &p) == nil && p.Type == cniplugin.Type
-	})
+		if json.Unmarshal(l.text[at.from:at.to], &p) == nil && p.Type == cniplugin.Type {
+			out = append(out, i)
+		}
+	}
+	return out
 }
 
 // with puts the entry in, last if it is not there yet: whoever has come behind it stays there. First it cannot be: nobody
 // has given the pod an address by then. It reports whether anything is different.
 func (l *list) with(entry json.RawMessage) bool {
-	moved := false
-	for l.at() == 0 && len(l.plugins) > 1 {
-		l.plugins, moved = l.plugins[1:], true
+	changed := false
+	for at := l.ours(); len(at) > 1 || len(at) == 1 && at[0] == 0 && len(l.plugins) > 1; at = l.ours() {
+		extra := at[len(at)-1]
+		if at[0] == 0 {
+			extra = 0
+		}
+		l.remove(extra)
+		changed = true
 	}
-	i := l.at()
-	switch {
-	case i < 0:
-		l.plugins = append(l.plugins, entry)
-	case sameJSON(l.plugins[i], entry):
-		return moved
-	default:
-		l.plugins[i] = entry
+	at := l.ours()
+	if len(at) == 0 {
+		last := l.plugins[len(l.plugins)-1]
+		before := l.text[:last.from] // the space before it is that before the entry
+		l.splice(last.to, last.to, []byte(","), before[len(bytes.TrimRight(before, " \t\r\n")):], entry)
+		return true
 	}
+	was := l.plugins[at[0]]
+	if sameJSON(l.text[was.from:was.to], entry) {
+		return changed
+	}
+	l.splice(was.from, was.to, entry)
 	return true
 }
 
 // without takes the entry out, and reports whether it was there.
 func (l *list) without() bool {
-	i := l.at()
-	if i < 0 {
-		return false
+	there := false
+	for at := l.ours(); len(at) > 0; at = l.ours() {
+		l.remove(at[len(at)-1])
+		there = true
 	}
-	l.plugins = slices.Delete(l.plugins, i, i+1)
-	return true
+	return there
 }
 
-// text is the list as a file.
-func (l *list) text() ([]byte, error) {
-	raw, err := json.Marshal(l.plugins)
-	if err != nil {
-		return nil, err
+// remove takes a plugin out, with the comma and the space that with has put before an entry.
+func (l *list) remove(i int) {
+	at := l.plugins[i]
+	switch {
+	case i > 0:
+		at.from = l.plugins[i-1].to
+	case len(l.plugins) > 1:
+		at.to = l.plugins[1].from
 	}
-	l.fields["plugins"] = raw
-	b, err := json.MarshalIndent(l.fields, "", "  ")
-	return append(b, '\n'), err
+	l.splice(at.from, at.to)
 }
 
+// sameJSON reports whether both say the same, whatever the order of their fields. Numbers are as they are written.
 func sameJSON(a, b []byte) bool {
 	normal := func(x []byte) []byte {
 		var v any
-		if json.Unmarshal(x, &v) != nil {
+		d := json.NewDecoder(bytes.NewReader(x))
+		d.UseNumber() // a float64 takes others for the same
+		if d.Decode(&v) != nil {
 			return x
 		}
 		out, err := json.Marshal(v)
