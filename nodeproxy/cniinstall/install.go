@@ -410,16 +410,13 @@ func (n *Node) unconfigure() error {
 // restore puts the configuration of a single plugin back of which a list was made, unless somebody has written the one or the
 // other anew since. Who is killed in between can do it again: what was saved goes last.
 func restore(path string) error {
-	if _, err := os.Lstat(path); err == nil { // somebody has written it anew since
-		return os.Remove(path + saved)
-	}
 	c, err := open(path + saved)
 	if err != nil {
 		return err
 	}
 	defer c.close()
 	list, err := open(listOf(path))
-	if errors.Is(err, fs.ErrNotExist) { // somebody has deleted it
+	if errors.Is(err, fs.ErrNotExist) { // somebody has deleted the list
 		return putBack(path+saved, path)
 	}
 	if err != nil {

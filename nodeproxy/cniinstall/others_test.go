@@ -60,6 +60,21 @@ func TestAListThatWasWrittenSinceStays(t *testing.T) {
 	}
 }
 
+// The node's CNI has written the configuration of a single plugin anew: the list that was made of the one before goes all the
+// same, as it would be used when that goes, and be taken for somebody else's by a later install.
+func TestNoListOfOursIsLeft(t *testing.T) {
+	newer := strings.Replace(single, "ptp", "bridge", 1)
+	n := newNode(t, map[string]string{"10-pods.conf": single})
+	must(t, n.configure())
+	n.put(t, "10-pods.conf", newer)
+	must(t, n.unconfigure())
+	if got := n.files(t); !slices.Equal(got, []string{"10-pods.conf"}) || n.text(t, "10-pods.conf") != newer {
+		t.Errorf("files %v, %s", got, n.text(t, "10-pods.conf"))
+	}
+	must(t, n.configure())
+	n.has(t, "10-pods.conflist", "bridge", []string{"bridge", "isthmus-cni"}, "10-pods.conf.isthmus-saved", "10-pods.conflist")
+}
+
 // While the first configuration cannot be read, such as one that is just being written, the next one keeps its plugin.
 func TestAFirstConfigurationThatCannotBeReadTakesNothingAway(t *testing.T) {
 	n := newNode(t, map[string]string{"10-pods.conflist": theirs})
