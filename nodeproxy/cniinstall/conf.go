@@ -37,7 +37,7 @@ type conf struct {
 // open reads a configuration, which the caller closes.
 func open(path string) (_ *conf, err error) {
 	c := &conf{path: path}
-	if c.file, err = os.Open(path); err != nil {
+	if c.file, err = openFile(path); err != nil {
 		return nil, err
 	}
 	if err = unix.Fstat(int(c.file.Fd()), &c.stat); err == nil {
@@ -51,6 +51,23 @@ func open(path string) (_ *conf, err error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// openFile opens a file for reading, and nothing else: a pipe would be waited for, for ever.
+func openFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no file (%v): delete it, or give it another name", path, st.Mode())
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 func (c *conf) close() { c.file.Close() }

@@ -114,7 +114,7 @@ func (n *Node) putBinary() error {
 	}
 	defer from.Close()
 	if err := replace(to, 0o755, func(f *os.File) error { _, err := io.Copy(f, from); return err }); err != nil {
-		return fmt.Errorf("--bin-dir %s: %w: mount the directory of the node's CNI plugins there, for root to write, or name where it is", n.BinDir, err)
+		return fmt.Errorf("--bin-dir %s: %w: mount the directory of the node's CNI plugins there, for root to write, or name where it is", n.BinDir, cause(err))
 	}
 	n.Log.Info().Str("file", to).Msg("installed")
 	return nil
@@ -127,7 +127,7 @@ func sameFile(a, b string) (bool, error) {
 		return false, err
 	}
 	defer x.Close()
-	y, err := os.Open(b)
+	y, err := openFile(b)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -168,6 +168,19 @@ func replace(path string, mode fs.FileMode, write func(*os.File) error) error {
 	}
 	if err != nil {
 		os.Remove(f.Name())
+	}
+	return err
+}
+
+// cause is an error without the name of a file that is another one each time: what is said again is not news.
+func cause(err error) error {
+	var path *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &path):
+		return fmt.Errorf("%s: %w", path.Op, path.Err)
+	case errors.As(err, &link):
+		return fmt.Errorf("%s: %w", link.Op, link.Err)
 	}
 	return err
 }

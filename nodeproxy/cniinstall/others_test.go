@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -124,6 +125,39 @@ func TestAnEntryThatComesFirstIsMovedToTheEnd(t *testing.T) {
 	must(t, n.configure())
 	if got := n.types(t, "10-pods.conflist"); !slices.Equal(got, []string{"ptp", "portmap", "isthmus-cni"}) {
 		t.Errorf("it calls %v", got)
+	}
+}
+
+// What stands in the place of a file is named: nothing of it is waited for, and nothing is written for it each second.
+func TestWhatIsNoFileIsNamed(t *testing.T) {
+	for name, put := range map[string]func(path string) error{
+		"a pipe":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a directory": func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		n := newNode(t, map[string]string{"20-pods.conflist": main})
+		bin, conf := filepath.Join(n.BinDir, "isthmus-cni"), filepath.Join(n.ConfDir, "10-pods.conf")
+		must(t, put(bin))
+		if err := n.putBinary(); err == nil || !strings.Contains(err.Error(), bin+" is no file") || !strings.Contains(err.Error(), "delete it") {
+			t.Errorf("%s in the place of the binary is said as %v", name, err)
+		}
+		if name == "a directory" { // of these runtimes take none for a configuration
+			continue
+		}
+		must(t, put(conf))
+		for _, do := range []func() error{n.configure, n.unconfigure} {
+			if err := do(); err == nil || !strings.Contains(err.Error(), conf+" is no file") {
+				t.Errorf("%s in the place of a configuration is said as %v", name, err)
+			}
+		}
+	}
+}
+
+// What is wrong each second is said once.
+func TestTheSameIsSaidInTheSameWords(t *testing.T) {
+	n := newNode(t, nil)
+	must(t, os.Remove(n.BinDir))
+	if a, b := n.putBinary(), n.putBinary(); a == nil || b == nil || a.Error() != b.Error() {
+		t.Errorf("%v, and then %v", a, b)
 	}
 }
 
