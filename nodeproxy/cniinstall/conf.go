@@ -165,10 +165,22 @@ func (c *conf) beside(path string, text []byte) (string, error) {
 		return "", err
 	}
 	_, err = f.Write(text)
-	if err = errors.Join(err, f.Chmod(c.mode()), f.Sync(), f.Close()); err != nil {
+	if err = errors.Join(err, c.own(f), f.Chmod(c.mode()), f.Sync(), f.Close()); err != nil {
 		os.Remove(name)
 	}
 	return name, err
+}
+
+// own gives a file the owner and group of the configuration: who may read and write that goes on to.
+func (c *conf) own(f *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Uid == c.stat.Uid && st.Gid == c.stat.Gid {
+		return err
+	}
+	if err := unix.Fchown(int(f.Fd()), int(c.stat.Uid), int(c.stat.Gid)); err != nil {
+		return fmt.Errorf("%s is of user %d and group %d, and cannot be kept so: %w: make it one of user %d and group %d, as plugins are run by root anyway", c.path, c.stat.Uid, c.stat.Gid, err, st.Uid, st.Gid)
+	}
+	return nil
 }
 
 // lease has whoever opens the file for writing wait until release; with errChanged somebody has it open. It reports
