@@ -254,11 +254,21 @@ func (n *Node) configure() error {
 	var broken []error // passed over; one that is just being written is looked at again soon
 	first := 0
 	for ; first < len(names); first++ {
-		err = n.edit(names[first], func(l *list) bool { return l.with(entry) })
-		if errors.Is(err, errNoList) {
+		err = n.edit(names[first], func(l *list) (bool, error) {
+			if filepath.Ext(names[first]) != ".conflist" {
+				return false, fmt.Errorf("a list of plugins has a name that ends in .conflist: %w", errUnused)
+			}
+			if err := l.fits(); err != nil {
+				return false, err
+			}
+			return l.with(entry), nil
+		})
+		if errors.Is(err, errNoList) && filepath.Ext(names[first]) == ".conflist" {
+			err = fmt.Errorf("%s has no plugins: write them, as in \"plugins\": [{\"type\": …}], or give the configuration of a single plugin a name that ends in .conf", filepath.Join(n.ConfDir, names[first]))
+		} else if errors.Is(err, errNoList) {
 			err = n.convert(names[first], entry)
 		}
-		if !errors.Is(err, errBroken) {
+		if !errors.Is(err, errUnused) {
 			break
 		}
 		broken = append(broken, err)
@@ -277,15 +287,17 @@ func (n *Node) configure() error {
 		if path, _, err := n.file(name); err == nil && path == used { // one of the two is a link
 			continue
 		}
-		if err := n.edit(name, (*list).without); err != nil && !errors.Is(err, errNoList) {
+		if err := n.edit(name, withoutEntry); err != nil && !errors.Is(err, errNoList) {
 			n.Log.Debug().Str("file", name).Err(err).Msg("not read")
 		}
 	}
 	return errors.Join(broken...)
 }
 
+func withoutEntry(l *list) (bool, error) { return l.without(), nil }
+
 // edit changes a list; change reports whether it has.
-func (n *Node) edit(name string, change func(*list) bool) error {
+func (n *Node) edit(name string, change func(*list) (bool, error)) error {
 	path, _, err := n.file(name)
 	if err != nil {
 		return err
@@ -300,7 +312,9 @@ func (n *Node) edit(name string, change func(*list) bool) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		if !change(l) {
+		if changed, err := change(l); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		} else if !changed {
 			return nil
 		}
 		return n.write(path, l, c.replace)
@@ -331,6 +345,9 @@ func (n *Node) convert(name string, entry json.RawMessage) error {
 		}
 		defer c.close()
 		l, err := asList(c.text)
+		if err == nil {
+			err = l.fits()
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
@@ -413,7 +430,7 @@ func (n *Node) unconfigure() error {
 	names, err := n.configurations()
 	errs = append(errs, err)
 	for _, name := range names {
-		if err := n.edit(name, (*list).without); err != nil && !errors.Is(err, errNoList) {
+		if err := n.edit(name, withoutEntry); err != nil && !errors.Is(err, errNoList) {
 			errs = append(errs, err)
 		}
 	}

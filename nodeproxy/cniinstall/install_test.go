@@ -259,7 +259,7 @@ func FuzzList(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, parse := range []func([]byte) (*list, error){parseList, asList} {
 			l, err := parse(b)
-			if err != nil {
+			if err != nil || l.fits() != nil {
 				continue
 			}
 			was, had := l.text, len(l.ours()) > 0

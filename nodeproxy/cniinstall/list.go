@@ -21,14 +21,14 @@ type span struct{ from, to int }
 // errNoList is that of a configuration of a single plugin.
 var errNoList = errors.New("it is no list of plugins")
 
-// errBroken is that of what is no JSON. CRI-O takes the next configuration then, and so do we; containerd (go-cni) takes
-// none if it comes first, and the next one is right as soon as it is deleted.
-var errBroken = errors.New("it is no JSON: mend it, or delete it, as containerd starts no pods with it, and CRI-O takes the next one")
+// errUnused is that of what runtimes take for no configuration. CRI-O takes the next one then, and so do we; containerd
+// (go-cni) takes none if it comes first, and the next one is right as soon as it is deleted.
+var errUnused = errors.New("mend it, or delete it, as containerd starts no pods with it, and CRI-O takes the next one")
 
 func parseList(text []byte) (*list, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {
-		return nil, fmt.Errorf("%w (%w)", errBroken, err)
+		return nil, fmt.Errorf("it is no JSON: %w (%w)", errUnused, err)
 	}
 	raw, ok := fields["plugins"]
 	if !ok {
@@ -38,21 +38,30 @@ func parseList(text []byte) (*list, error) {
 	if err := json.Unmarshal(raw, &plugins); err != nil {
 		return nil, fmt.Errorf("plugins: is no list: %w: mend it, as in \"plugins\": [{\"type\": …}]", err)
 	}
-	if len(plugins) == 0 {
-		return nil, errors.New("plugins: is empty: isthmus-cni comes behind a plugin that gives pods addresses")
+	l := &list{text: text}
+	l.find()
+	return l, nil
+}
+
+// fits has an error where no plugin can be put in.
+func (l *list) fits() error {
+	if len(l.plugins) == 0 {
+		return errors.New("plugins: is empty: isthmus-cni comes behind a plugin that gives pods addresses")
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(l.text, &fields); err != nil {
+		return err
 	}
 	var version string
 	if raw, ok := fields["cniVersion"]; ok {
 		if err := json.Unmarshal(raw, &version); err != nil {
-			return nil, fmt.Errorf("cniVersion: %w: write one such as \"1.0.0\"", err)
+			return fmt.Errorf("cniVersion: %w: write one such as \"1.0.0\"", err)
 		}
 	}
 	if slices.Contains([]string{"", "0.1.0", "0.2.0"}, version) {
-		return nil, fmt.Errorf("cniVersion %q knows no chains of plugins: use 0.3.1 or later", version)
+		return fmt.Errorf("cniVersion %q knows no chains of plugins: use 0.3.1 or later", version)
 	}
-	l := &list{text: text}
-	l.find()
-	return l, nil
+	return nil
 }
 
 // find finds the plugins in a text that is a list. Of two fields plugins the last one counts, as for runtimes.
@@ -90,6 +99,10 @@ func asList(text []byte) (*list, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {
 		return nil, err
+	}
+	var plugin string
+	if json.Unmarshal(fields["type"], &plugin) != nil || plugin == "" {
+		return nil, fmt.Errorf("it has no type, as the configuration of a single plugin has: %w", errUnused)
 	}
 	out := map[string]any{}
 	for _, k := range []string{"cniVersion", "name"} {

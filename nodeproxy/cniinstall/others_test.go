@@ -109,6 +109,39 @@ func TestABrokenConfigurationIsPassedOver(t *testing.T) {
 	}
 }
 
+// What runtimes take for no configuration is passed over as what is no JSON is.
+func TestAConfigurationOfTheWrongKindIsPassedOver(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
+		"05-list.conf": {main, "05-list.conf: a list of plugins has a name that ends in .conflist: mend it, or delete it"},
+		"05-none.conf": {`{"cniVersion":"1.0.0","name":"pods"}`, "05-none.conf: it has no type, as the configuration of a single plugin has: mend it, or delete it"},
+		"05-none.json": {`{}`, "05-none.json: it has no type"},
+	} {
+		n := newNode(t, map[string]string{name: c.text, "10-pods.conflist": main})
+		if err := n.configure(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s is said as %v", name, err)
+		}
+		n.has(t, "10-pods.conflist", "1450", with, name, "10-pods.conflist")
+		if got := n.text(t, name); got != c.text {
+			t.Errorf("%s is %s", name, got)
+		}
+	}
+	n := newNode(t, map[string]string{"10-pods.conflist": single})
+	if err := n.configure(); err == nil || !strings.Contains(err.Error(), "10-pods.conflist has no plugins: write them") {
+		t.Errorf("a single plugin that is called a list is said as %v", err)
+	}
+}
+
+// Where the entry cannot be there is nothing to take out, and nothing to say.
+func TestConfigurationsThatNeverHadTheEntryAreLeftInPeace(t *testing.T) {
+	n := newNode(t, map[string]string{"10-old.conflist": `{"cniVersion":"0.2.0","plugins":[{"type":"ptp"}]}`, "20-empty.conflist": `{"plugins":[]}`, "30-single.conf": single})
+	must(t, n.unconfigure())
+	n.put(t, "10-old.conflist", `{"plugins":[{"type":"ptp"},{"type":"isthmus-cni"}]}`) // by hand
+	must(t, n.unconfigure())
+	if got := n.types(t, "10-old.conflist"); !slices.Equal(got, []string{"ptp"}) {
+		t.Errorf("it calls %v", got)
+	}
+}
+
 // Runtimes look for files alone.
 func TestADirectoryIsNoConfiguration(t *testing.T) {
 	n := newNode(t, map[string]string{"10-pods.conflist": main})
