@@ -53,12 +53,14 @@ func add(args *skel.CmdArgs) error {
 	if pod.waits(c) {
 		r := cnisocket.Request{Command: cnisocket.Add, Namespace: pod.namespace, Name: pod.name, UID: pod.uid, Container: args.ContainerID, DNS: c.dns.message()}
 		if r.Addresses, err = addressesOf(c.network.PrevResult, args.IfName); err != nil {
-			return types.NewError(types.ErrInvalidNetworkConfig, "prevResult has no address for the pod", err.Error())
+			err = fmt.Errorf("prevResult has no address for the pod: %w", err)
+		} else {
+			err = c.announce(r, args.Netns)
 		}
-		if err := c.announce(r, args.Netns); err != nil {
-			if c.FailurePolicy == Fail {
-				return types.NewError(types.ErrTryAgainLater, "pod "+pod.namespace+"/"+pod.name+" is not captured by the node proxy, and failurePolicy is Fail", err.Error())
-			}
+		if err != nil && c.FailurePolicy == Fail {
+			return types.NewError(types.ErrTryAgainLater, "pod "+pod.namespace+"/"+pod.name+" is not captured by the node proxy, and failurePolicy is Fail", err.Error())
+		}
+		if err != nil {
 			fmt.Fprintf(os.Stderr, "%s: pod %s/%s starts before it is captured (failurePolicy Ignore): %v\n", Type, pod.namespace, pod.name, err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -285,6 +286,34 @@ func TestDeleteNeverFailsAndTheOthersDoWhatTheyShould(t *testing.T) {
 	}
 }
 
+// What the plugins before give the pod is theirs: with Ignore a pod starts with it, whatever it is.
+func TestAPodWithoutAnAddressStartsWithIgnore(t *testing.T) {
+	for _, prev := range []string{
+		`{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/a"}]}`,
+		`{"cniVersion":"1.0.0","interfaces":[{"name":"net1","sandbox":"/run/netns/a"}],"ips":[{"interface":0,"address":"10.0.0.7/24"}]}`,
+	} {
+		out, code, said := run(t, "ADD", podArgs, `,"socket":"/nowhere/cni.sock","prevResult":`+prev)
+		if code != 0 || !strings.Contains(out, `"sandbox": "/run/netns/a"`) || !strings.Contains(said, "pod demo/shop starts before it is captured (failurePolicy Ignore): prevResult has no address for the pod: none of its ") {
+			t.Errorf("%s: code %d, %s, says %q", prev, code, out, said)
+		}
+	}
+}
+
+// Whatever hangs: who listens and does not answer, and who does not even listen to whom it has let in.
+func TestASocketThatDoesNotAnswerHoldsNobodyLonger(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cni.sock")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: path})
+	must(t, err)
+	defer l.Close()
+	for _, c := range []struct{ command, more string }{{"ADD", `,"prevResult":` + prev}, {"DEL", ""}, {"CHECK", `,"failurePolicy":"Fail","prevResult":` + prev}, {"GC", ""}} {
+		began := time.Now()
+		out, code, _ := run(t, c.command, podArgs, fmt.Sprintf(`,"socket":%q,"timeout":"300ms"%s`, path, c.more))
+		if took := time.Since(began); code != 0 || took > 3*time.Second {
+			t.Errorf("%s: code %d after %v, %s", c.command, code, took, out)
+		}
+	}
+}
+
 func TestBadInputIsAnErrorOfCNI(t *testing.T) {
 	for more, want := range map[string]string{
 		`,"socket":"relative","prevResult":` + prev:     `socket "relative" is no absolute path`,
@@ -292,8 +321,8 @@ func TestBadInputIsAnErrorOfCNI(t *testing.T) {
 		`,"timeout":"1h","prevResult":` + prev:          `timeout "1h" is no duration`,
 		`,"failurePolicy":"Maybe","prevResult":` + prev: `failurePolicy "Maybe" is unknown: use Ignore or Fail`,
 		``: "put it behind one",
-		`,"prevResult":{"cniVersion":"1.0.0","ips":[]}`:   "see what the plugins before isthmus-cni",
-		`,"prevResult":{"cniVersion":"1.0.0","ips":"no"}`: "cannot unmarshal",
+		`,"failurePolicy":"Fail","prevResult":{"cniVersion":"1.0.0","ips":[]}`: "see what the plugins before isthmus-cni",
+		`,"prevResult":{"cniVersion":"1.0.0","ips":"no"}`:                      "cannot unmarshal",
 	} {
 		out, code, _ := run(t, "ADD", podArgs, more)
 		if e := refused(t, out, code); !strings.Contains(e.Details, want) {
