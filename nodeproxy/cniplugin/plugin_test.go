@@ -348,3 +348,15 @@ isthmus-cni: the network configuration has the key "wait", which is unknown and 
 		}
 	}
 }
+
+// The deadline ends the last question: it is not the reason, that is what the node proxy said before.
+func TestTheReasonIsNotTheDeadline(t *testing.T) {
+	_, path := serve(t, cnisocket.Stopping)
+	c := &call{Config: Config{Socket: path}, timeout: 25 * time.Millisecond}
+	for range 300 {
+		r := cnisocket.Request{Command: cnisocket.Add, UID: "0a1b2c3d", Container: "c", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
+		if err := c.announce(r, netns(t)); err == nil || strings.Contains(err.Error(), "timeout") {
+			t.Fatalf("the reason is %v", err)
+		}
+	}
+}
