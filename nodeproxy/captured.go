@@ -61,8 +61,7 @@ type captured struct {
 	setBy    capture.Setter  // whose they were when that was last seen
 	beside   bool            // other processes of ours may listen where it does
 	sharers  []uint64        // cookies of those listeners, and its own, when that was last seen
-	elders   []uint64        // of them those that were there when it came
-	moved    bool            // one of those has ended: it may not be the last in the kernel's order any more, as capture.Prefer has it
+	elders   []uint64        // likewise, of those that were there when it came
 	emptied  bool            // it has left, and its rules have gone: those that come are another process's
 	since    time.Time
 	data     context.Context // of its names, and of what is carried in plain text; ended by stop

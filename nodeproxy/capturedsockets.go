@@ -60,6 +60,9 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 	if h.rules.By.Socket, err = capture.Cookie(in.(*net.TCPListener)); err != nil {
 		return err
 	}
+	if h.elders, err = capture.Sharers(h.place.ns, in.(*net.TCPListener)); lacking(err) != nil {
+		return err
+	}
 	for _, a := range loopback {
 		l, err := listen(netip.AddrPortFrom(a, capture.OutboundPort), keepAlive)
 		if err != nil {
@@ -96,9 +99,7 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 	}
 	if ours {
 		h.beside = true
-		c.bereft(h) // sees who is there
-		h.elders = slices.DeleteFunc(slices.Clone(h.sharers), func(cookie uint64) bool { return cookie == h.rules.By.Socket })
-		c.prefer(h)
+		c.prefer(h, true)
 	}
 	return nil
 }
@@ -160,10 +161,10 @@ func (c *captures) listenEverywhere(listen listenFunc, port uint16) (net.Listene
 }
 
 // prefer has what h has opened get all connections, where another process of ours may listen as well: that one is
-// to stop.
-func (c *captures) prefer(h *captured) {
+// to stop. last: it has just been opened.
+func (c *captures) prefer(h *captured, last bool) {
 	for _, l := range h.listeners() {
-		if err := capture.Prefer(h.place.ns, l); err != nil {
+		if err := capture.Prefer(h.place.ns, l, last); err != nil {
 			c.p.log.Warn().Str("workload", h.uid).Err(err).Msg("connections that the node proxy before this one has not accepted when it stops are reset")
 		}
 	}

@@ -3,7 +3,6 @@ package nodeproxy
 import (
 	"context"
 	"net"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -86,8 +85,8 @@ func (c *captures) meddled(h *captured, now time.Time) bool {
 	return !younger && h.setBy != (capture.Setter{}) && h.setBy != h.rules.By
 }
 
-// bereft reports whether a process of ours has ended that listened where h does, and this one is to have connections come to it that
-// began last of those that are left: the kernel shares them out then.
+// bereft reports whether a process of ours has ended that had all connections come to its listener beside that of h, and this
+// one is to have them that began last of those that are left: the kernel shares them out then.
 func (c *captures) bereft(h *captured) bool {
 	if !h.beside {
 		return false
@@ -96,17 +95,15 @@ func (c *captures) bereft(h *captured) bool {
 	if err != nil {
 		return false
 	}
-	gone := func(cookie uint64) bool { return !slices.Contains(now, cookie) }
-	ended := slices.ContainsFunc(h.sharers, gone)
+	ended := slices.ContainsFunc(h.sharers, func(cookie uint64) bool { return !slices.Contains(now, cookie) })
 	younger := false
 	if ended && len(now) > 1 {
 		if younger, err = c.younger(h); err != nil {
 			return false // as long as that is not known nobody has ended
 		}
 	}
-	h.moved = h.moved || slices.ContainsFunc(h.elders, gone)
 	h.sharers, h.beside = now, len(now) > 1
-	return ended && h.beside && !h.moved && !younger
+	return ended && h.beside && !younger && h.setBy.Socket != h.rules.By.Socket
 }
 
 // others reports whether another process of ours listens where h does, too. An error is that this process lacks what it takes
@@ -116,25 +113,22 @@ func (c *captures) others(h *captured) (bool, error) {
 	return err == nil && shared, lacking(err)
 }
 
-// younger reports whether the rules of h are those of a process of ours that began after this one and listens there too.
-// They stay as they are until that one has gone, and what it set is anybody's: what this one set again could lead to a
-// listener that closes with it. Errors are as those of others: what is not known for now, nobody goes by.
+// younger reports whether a process of ours listens where h does that came after this one: the rules are its. They stay as they
+// are until that one has gone, and what it set is anybody's: what this one set again could lead to a listener that closes with
+// it. Of three, so, nobody but the second takes over from the third. Errors are as those of others: what is not known for now,
+// nobody goes by.
 func (c *captures) younger(h *captured) (bool, error) {
 	_, by, there, err := capture.SetBy(h.place.ns)
-	switch {
-	case err != nil, !there && !h.left: // where it was younger they come back by it
+	if err != nil {
 		return false, lacking(err)
-	case there:
+	}
+	if there {
 		h.setBy = by
 	}
-	if h.setBy == (capture.Setter{}) { // an older version's, or nobody's: whoever is there had them set last
-		return c.others(h)
-	}
-	if h.setBy.Began <= c.began {
-		return false, nil
-	}
-	alive, err := capture.Alive(h.place.ns, netip.AddrPortFrom(h.address, mesh.HBONEPort), h.setBy)
-	return err == nil && alive, lacking(err)
+	now, err := capture.Sharers(h.place.ns, h.in.listener.(*net.TCPListener))
+	return slices.ContainsFunc(now, func(cookie uint64) bool {
+		return cookie == h.setBy.Socket && h.setBy.Began > c.began || cookie != h.rules.By.Socket && !slices.Contains(h.elders, cookie)
+	}), lacking(err)
 }
 
 // lacking returns err if it is only that this process or its host lacks descriptors or memory, and nil otherwise.
@@ -159,11 +153,12 @@ func (c *captures) replace(h *captured, rules capture.Rules) {
 	}
 	if h.left = younger; !younger {
 		h.unsure = false
-		if !h.moved && (h.beside || h.setBy.Socket != rules.By.Socket) { // connections are to come here, as they did to one that has gone
-			if others, _ := c.others(h); others {
-				c.prefer(h)
+		if h.setBy.Socket != rules.By.Socket { // connections are to come here, as they did to one that has gone
+			if others, err := c.others(h); others || err != nil {
+				c.prefer(h, false)
 			}
 		}
+		h.setBy = rules.By
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

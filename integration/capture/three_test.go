@@ -3,34 +3,69 @@
 package capture
 
 import (
+	"fmt"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
 // Of three node proxies the last one is killed: connections come to the second, so that the first has nothing to lose when it stops.
 func TestConnectionsComeToTheSecondOfThree(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	var last *netspace.Process
-	for _, g := range [][2]string{{"node-a-2", secondary}, {"node-a-3", "127.0.0.1:16002"}} {
-		w.write(t, g[0]+".yaml", w.node("a", g[1], "shop-1", "shop-2"))
-		last = w.process("node-a", g[0])
-		must(t, w.Start(last, w.Ready("node-a", g[1])))
+	w.overlap(t, "node-a-2", "node-a-3")
+	must(t, w.nodes["node-a-3"].Stop(syscall.SIGKILL, 5*time.Second))
+	w.comeTo(t, "node-a-2", "node-a")
+}
+
+// Of three node proxies the first one is killed: connections come to the last as before, so that the second has nothing to
+// lose when it stops, and then to the second when the last is killed.
+func TestConnectionsComeToTheLastOfThree(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.overlap(t, "node-a-2", "node-a-3", "node-a-4")
+	must(t, w.nodes["node-a"].Stop(syscall.SIGKILL, 5*time.Second))
+	w.comeTo(t, "node-a-4", "node-a-2", "node-a-3")
+	must(t, w.nodes["node-a-4"].Stop(syscall.SIGKILL, 5*time.Second))
+	w.comeTo(t, "node-a-3", "node-a-2")
+}
+
+// overlap has more node proxies begin on node-a, one after the other.
+func (w *world) overlap(t *testing.T, names ...string) {
+	t.Helper()
+	for i, name := range names {
+		at := fmt.Sprintf("127.0.0.1:%d", 16001+i)
+		w.write(t, name+".yaml", w.node("a", at, "shop-1", "shop-2"))
+		w.nodes[name] = w.process("node-a", name)
+		must(t, w.Start(w.nodes[name], w.Ready("node-a", at)))
 	}
-	must(t, last.Stop(syscall.SIGKILL, 5*time.Second))
+}
+
+// comeTo has connections opened, which are to come to one node proxy and to none of others.
+func (w *world) comeTo(t *testing.T, one string, others ...string) {
+	t.Helper()
 	time.Sleep(time.Second)
+	carried := func(name string) (n int) {
+		for _, l := range w.lines(t, name) {
+			if l["source"] == "shop-1" {
+				n++
+			}
+		}
+		return n
+	}
+	before := carried(one)
 	for range 40 {
 		if _, err := w.call("shop-1", hello+":80"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.logs(t, "node-a-2", func(l map[string]any) bool { return l["source"] == "shop-1" })
-	for _, l := range w.lines(t, "node-a") {
-		if l["source"] == "shop-1" {
-			t.Fatal("a connection has come to the first node proxy")
+	for end := time.Now().Add(5 * time.Second); carried(one) == before && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	got := carried(one) - before
+	for _, o := range others {
+		if n := carried(o); n > 0 {
+			t.Errorf("of 40 connections %d have come to %s, and %d to %s", got, one, n, o)
 		}
 	}
 }

@@ -3,11 +3,13 @@
 package capture
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,10 +18,44 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/sockdiag"
 )
 
-// Prefer has the kernel give l, the youngest of the listeners that share its address (Share) in a namespace, all
-// connections from now on. The older ones are then idle when their processes close them: what is in the queue of a
-// listener that is closed, its handshake done or not, is reset. When l is closed the others get connections again.
-func Prefer(ns *podns.Namespace, l *net.TCPListener) error {
+// Prefer has the kernel give l, one of the listeners that share its address (Share) in a namespace, all connections from
+// now on. The others are then idle when their processes close them: what is in the queue of a listener that is closed, its
+// handshake done or not, is reset. When l is closed the others get connections again. last says that l is the one that was
+// opened last, and none has been closed since: where the kernel, or what keeps processes from it, has no eBPF it works for
+// that one alone.
+func Prefer(ns *podns.Namespace, l *net.TCPListener, last bool) error {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for range selectTries {
+		if e := raw.Control(func(fd uintptr) { err = selectOnly(int(fd)) }); e != nil {
+			return e
+		}
+		if !errors.Is(err, unix.EBUSY) {
+			break
+		}
+		time.Sleep(selectAgain)
+	}
+	if errors.Is(err, unix.EBUSY) {
+		return nil
+	}
+	if err == nil || !last || podns.Lacking(err) {
+		return err
+	}
+	return preferLast(ns, l, raw)
+}
+
+// A listener is in one map of sockets at most. One that was preferred before is in that of its program, which the kernel frees
+// some milliseconds after another program has taken its place; if it does not, none has, and the listener is still preferred.
+const (
+	selectTries = 20
+	selectAgain = 5 * time.Millisecond
+)
+
+// preferLast is Prefer of the listener that came last: the kernel numbers them in the order in which they came, and moves
+// the last one to where another is closed. It goes by its hash where there is none of a number.
+func preferLast(ns *podns.Namespace, l *net.TCPListener, raw syscall.RawConn) error {
 	group, err := sharers(ns, where(l))
 	if err == nil && len(group) == 0 {
 		err = fmt.Errorf("nobody listens at %s of the pod", l.Addr())
@@ -27,16 +63,10 @@ func Prefer(ns *podns.Namespace, l *net.TCPListener) error {
 	if err != nil {
 		return err
 	}
-	// The kernel numbers them in the order in which they came, and goes by its hash where there is none of that number:
-	// when one has been closed, the youngest takes its number.
-	youngest := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: uint32(len(group) - 1)}}
-	raw, err := l.SyscallConn()
-	if err != nil {
-		return err
-	}
+	last := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: uint32(len(group) - 1)}}
 	if e := raw.Control(func(fd uintptr) {
 		err = os.NewSyscallError("setsockopt", unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
-			&unix.SockFprog{Len: uint16(len(youngest)), Filter: &youngest[0]}))
+			&unix.SockFprog{Len: uint16(len(last)), Filter: &last[0]}))
 	}); e != nil {
 		return e
 	}
