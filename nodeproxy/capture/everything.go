@@ -31,6 +31,8 @@ const (
 //
 // The guard resets what comes in and was not led here: by a raw packet that is no SYN, and that the application's socket drops
 // without an answer, others could have the kernel follow a connection that is not there, and open one from the same port then.
+// Whose address was forged in such a packet is refused at once from that port, and from no other. A SYN that is dropped would
+// not get in by its repeats either, as what is followed stays for five minutes (nf_conntrack_tcp_timeout_unacknowledged).
 func (b *batch) everything(out, in, guard *nftables.Chain) {
 	b.rule(out, notOurs(), version(4), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), redirect(OutboundPort))
 	b.rule(out, notOurs(), version(6), notLinkLocal(), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), redirect(OutboundPort))
