@@ -170,7 +170,7 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	if f == nil {
 		c.p.view.opened(&pick, time.Now())
 	} else {
-		c.p.view.failed(&pick, f, time.Now())
+		c.failed(&pick, f)
 		f.final = f.final || c.plan.Undeclared && f.at == atEndpoint && f.responded() // a closed port, and no other pod is meant
 		if f.reason == reasonElsewhere && !f.fault {
 			c.miss(pick)
@@ -202,9 +202,17 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	}
 	f = c.brokeEarly(pick, t, err)
 	t.close()
-	c.p.view.failed(&pick, f, time.Now())
+	c.failed(&pick, f)
 	addTried(&c.tried, pick, f)
 	return nil, f
+}
+
+// failed takes in that the attempt at pick failed with f.
+func (c *call) failed(pick *picker.Choice, f *failure) {
+	c.p.view.failed(pick, f, time.Now())
+	if c.p.view.unanswered(pick, f) {
+		c.p.probePod(pick.Pod.Endpoint, c.who.source.UID)
+	}
 }
 
 // abandon resets an open tunnel whose application is gone.
@@ -233,6 +241,7 @@ func (c *call) brokeEarly(pick picker.Choice, t *tunnel, err error) *failure {
 			f.at = atGateway
 		}
 	}
+	f.hop = f.fault && pick.Pod != nil
 	return f
 }
 

@@ -27,7 +27,7 @@ type failure struct {
 	final    bool            // no other endpoint would answer differently
 	reason   string          // an isthmus-reason, or one of the tokens below
 	endpoint mesh.EndpointID // which endpoint, if the far side said so
-	hop      bool            // the gateway says that it has no way to endpoint
+	hop      bool            // the gateway says that it has no way to endpoint; of a pod of the own network: its node proxy did not answer
 	quiet    bool            // the session that it was asked on was silent, and the gateway was not
 	refused  bool            // without a response, by a limit of ours at that layer
 	err      error
@@ -166,6 +166,8 @@ func innerResponse(endpoint mesh.EndpointID, hop string, err error) *failure {
 	if !errors.As(err, &se) {
 		f := hopFailure(atEndpoint, hop, err)
 		f.endpoint = endpoint
+		var reset *hbone.ResetError
+		f.hop = hop == hopSingle && f.fault && !(errors.As(err, &reset) && reset.Remote) // who resets one stream answers
 		var indeterminate *indeterminateError
 		if errors.As(err, &indeterminate) {
 			f.final, f.reason = true, reasonTunnel

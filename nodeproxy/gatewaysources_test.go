@@ -51,6 +51,7 @@ func newTestProxy(t *testing.T, snap *mesh.Snapshot) *Proxy {
 	t.Cleanup(func() {
 		p.stop()
 		p.gatewayProbes.Wait()
+		p.podProbes.Wait()
 		p.witness.prober.Wait()
 	})
 	return p

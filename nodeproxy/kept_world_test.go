@@ -427,6 +427,7 @@ func (w *distant) end() {
 	}
 	w.mu.Unlock()
 	w.client.gatewayProbes.Wait()
+	w.client.podProbes.Wait()
 	w.work.Wait()
 	synctest.Wait()
 }

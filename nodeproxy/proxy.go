@@ -94,6 +94,7 @@ type Proxy struct {
 	stop context.CancelFunc
 
 	gatewayProbes *reprobe.Prober[string]
+	podProbes     *reprobe.Prober[mesh.EndpointID] // of node proxies of pods of the own network
 	draining      atomic.Bool
 	ready         atomic.Bool
 
@@ -148,8 +149,10 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 			func() float64 { return p.served((*hbone.Group).Len) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_held_bytes", Help: "Bytes that peers have sent on sessions and nobody has taken yet: what connection windows are short of."},
 			func() float64 { return float64(p.pool.Stats().Held) + p.served((*hbone.Group).Held) }))
-	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Local applications and gateways that failed and are asked now whether they answer."},
-		func() float64 { return float64(p.witness.prober.Active() + p.gatewayProbes.Active()) }))
+	p.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "isthmus_probes", Help: "Local applications, gateways, and node proxies of pods of the own network, that failed and are asked now whether they answer."},
+		func() float64 {
+			return float64(p.witness.prober.Active() + p.gatewayProbes.Active() + p.podProbes.Active())
+		}))
 	if cfg.Federation.Networks != "" {
 		if p.links, err = links.Open(cfg.Federation.Networks, cfg.Network); err != nil {
 			return nil, err
@@ -204,6 +207,8 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
 	p.view = newView(cfg, p.known, p.probeGateway, log, p.metrics)
 	p.view.works = p.gatewayProbes.Restart
+	p.podProbes = reprobe.New[mesh.EndpointID](p.data, podSchedule)
+	p.view.podBack = p.podProbes.Restart
 	p.view.nameElsewhere = func(id mesh.EndpointID) string {
 		if p.watcher == nil {
 			return ""

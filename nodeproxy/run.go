@@ -65,6 +65,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.stop()
 	p.running.Wait()
 	p.gatewayProbes.Wait()
+	p.podProbes.Wait()
 	err := background.Wait()
 	p.captures.close()
 	p.witness.sockets.wait() // nobody watches more of them

@@ -898,6 +898,7 @@ func (w *tortured) end() {
 		w.each(l, (*simnet.Conn).Cut)
 	}
 	w.client.gatewayProbes.Wait()
+	w.client.podProbes.Wait()
 	w.work.Wait()
 }
 

@@ -29,6 +29,7 @@ type view struct {
 	known   func(network, service string) (healthstream.Known, bool)
 	probe   func(gateway string)            // a gateway failed: ask it until it answers
 	works   func(gateway string)            // a connection has found that a gateway works that was out
+	podBack func(mesh.EndpointID)           // a pod of the own network is no longer out, by a connection or its owners
 	revise  func(match func(warm.Key) bool) // what warm sets know has changed
 	// nameElsewhere returns the UID of an endpoint's workload on another network, "" if
 	// nobody has said it.
@@ -49,7 +50,7 @@ func (v *view) nameOf(snap *mesh.Snapshot, id mesh.EndpointID) string {
 func newView(c Config, known func(network, service string) (healthstream.Known, bool), probe func(gateway string), log zerolog.Logger, m *Metrics) *view {
 	v := &view{
 		network: c.Network, scope: c.OutlierDetection.Scope, reports: c.Federation.Health && c.OutlierDetection.Scope == ScopeEndpoint,
-		known: known, probe: probe, works: func(string) {}, revise: func(func(warm.Key) bool) {}, nameElsewhere: func(mesh.EndpointID) string { return "" }, most: func(string) uint32 { return 0 }, log: log, metrics: m,
+		known: known, probe: probe, works: func(string) {}, podBack: func(mesh.EndpointID) {}, revise: func(func(warm.Key) bool) {}, nameElsewhere: func(mesh.EndpointID) string { return "" }, most: func(string) uint32 { return 0 }, log: log, metrics: m,
 	}
 	off := c.OutlierDetection.Config
 	off.Mode = health.ModeOff
@@ -153,13 +154,17 @@ func (v *view) choose(d *picker.Destination, t tried, kept picker.Kept, now time
 // opened takes in that the attempt succeeded.
 func (v *view) opened(c *picker.Choice, now time.Time) { v.met(v.Opened(c, now)) }
 
-// met is tell of what a connection has found. A gateway that it went by needs no more
-// probes, or many if it fails again.
+// met is tell of what a connection has found, or others have said. A gateway or a pod that
+// came back by that needs no more probes, or many if it fails again.
 func (v *view) met(edges []picker.Edge) {
 	v.tell(edges)
 	for _, e := range edges {
-		if e.Scope == picker.ScopeGateway && e.Edge == health.EdgeReadmitted {
+		switch {
+		case e.Edge != health.EdgeReadmitted:
+		case e.Scope == picker.ScopeGateway:
 			v.works(e.Network + "/" + e.Gateway)
+		case e.Scope == picker.ScopeEndpoint:
+			v.podBack(e.Endpoint)
 		}
 	}
 }
@@ -191,23 +196,50 @@ func (v *view) done(c *picker.Choice) { v.tell(v.Done(c, picker.Outcome{}, time.
 // gatewayAnswered is what a probe of the gateway key found, and reports whether it
 // answers: one that refuses this node proxy by a limit does.
 func (v *view) gatewayAnswered(key string, err error, now time.Time) bool {
-	outcome, reason, text := health.Success, "", ""
-	if err != nil {
-		switch f := hopFailure(atGateway, hopOuter, err); {
-		case f.fault:
-			outcome, reason, text = health.Failure, f.reason, header.Error(err.Error())
-		case !f.overload():
-			outcome, reason, text = health.Neutral, f.reason, header.Error(err.Error())
-		}
-	}
+	outcome, reason, text := probed(atGateway, hopOuter, err)
 	v.tell(v.Asked(key, outcome, reason, text, now))
 	return outcome == health.Success
+}
+
+// probed is what a question of our own to the next hop found; reason and text are of one that
+// was not answered. Who refuses this node proxy by a limit answers.
+func probed(at layer, hop string, err error) (o health.Outcome, reason, text string) {
+	if err == nil {
+		return health.Success, "", ""
+	}
+	switch f := hopFailure(at, hop, err); {
+	case f.fault:
+		return health.Failure, f.reason, header.Error(err.Error())
+	case f.overload():
+		return health.Success, "", ""
+	default:
+		return health.Neutral, f.reason, header.Error(err.Error())
+	}
+}
+
+// unanswered reports whether the pod of c, an attempt that ended with f, is to be asked whether
+// its node proxy answers: the pod is of the own network, and has failed in no other way.
+func (v *view) unanswered(c *picker.Choice, f *failure) bool {
+	return v.scope != ScopeNone && c.Pod != nil && f.hop && f.fault && c.Unanswered()
+}
+
+// podAnswered is what a probe of the node proxy of w found. out says that a port of w is
+// still out because that did not answer, by when the next question is due at the latest. A question that
+// was late by our own doing says nothing.
+func (v *view) podAnswered(w *mesh.Workload, snap *mesh.Snapshot, err error, late bool, now time.Time) (out bool, by time.Time) {
+	outcome, reason, _ := probed(atEndpoint, hopSingle, err)
+	if late {
+		outcome = health.Neutral
+	}
+	r := v.AskedPod(w, snap, outcome, reason, now)
+	v.tell(r.Edges)
+	return r.Out, r.By
 }
 
 // heard takes in that federation says something else of a share.
 func (v *view) heard(s picker.Share, snap *mesh.Snapshot, now time.Time) {
 	if v.reports {
-		v.tell(v.Heard(s, snap, now))
+		v.met(v.Heard(s, snap, now))
 		v.revise(func(k warm.Key) bool { return k.Network == s.Network && k.Service == s.Service && k.Port == s.Port })
 	}
 }

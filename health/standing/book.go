@@ -149,11 +149,13 @@ type Cell[K comparable] struct {
 	troubled atomic.Bool  // something bad is known, or was; see below
 	answered atomic.Int64 // when it last answered somebody, in nanoseconds of Book.since; 0: never
 
-	mu       sync.Mutex
-	tracker  *health.Tracker[struct{}] // nil until something failed; kept then, because attempts are dated by it
-	last     Turn
-	failed   time.Time // when it last failed
-	watchers []Watcher // copied on write
+	mu         sync.Mutex
+	tracker    *health.Tracker[struct{}] // nil until something failed; kept then, because attempts are dated by it
+	last       Turn
+	failed     time.Time // when it last failed
+	unanswered bool      // it failed since it last was good, and an attempt never got as far as to ask it
+	refused    bool      // it failed since it last was good, by its own word or for another reason
+	watchers   []Watcher // copied on write
 }
 
 // Turn is the last edge of a cell.
@@ -237,6 +239,27 @@ func (c *Cell[K]) Close() {
 // End takes in what came of an attempt. It returns an edge only if the cell went
 // out or came back, and not when it stays out because a probe failed.
 func (c *Cell[K]) End(a health.Attempt, o health.Outcome, reason string, now time.Time) health.Edge {
+	return c.end(a, o, false, reason, now)
+}
+
+// Unanswered is End of an attempt that failed before the thing itself could say anything: what
+// stands before it did not answer.
+func (c *Cell[K]) Unanswered(a health.Attempt, reason string, now time.Time) health.Edge {
+	return c.end(a, health.Failure, true, reason, now)
+}
+
+// UnansweredOnly reports whether it has failed since it last was good, and never otherwise than
+// by [Cell.Unanswered].
+func (c *Cell[K]) UnansweredOnly() bool {
+	if !c.troubled.Load() {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unanswered && !c.refused
+}
+
+func (c *Cell[K]) end(a health.Attempt, o health.Outcome, unanswered bool, reason string, now time.Time) health.Edge {
 	if !c.troubled.Load() && o != health.Failure {
 		return health.NoEdge
 	}
@@ -246,8 +269,12 @@ func (c *Cell[K]) End(a health.Attempt, o health.Outcome, reason string, now tim
 	}
 	before := c.tracker.State(struct{}{}, now).Phase
 	edge := c.tracker.End(struct{}{}, a, o, now)
-	if o == health.Failure {
+	switch {
+	case o == health.Failure:
 		c.failed = now
+		c.unanswered, c.refused = c.unanswered || unanswered, c.refused || !unanswered
+	case o == health.Success && c.tracker.State(struct{}{}, now).Phase == health.Healthy: // else it began before the ejection
+		c.unanswered, c.refused = false, false
 	}
 	return c.turned(before, edge, reason, now)
 }
@@ -264,7 +291,9 @@ func (c *Cell[K]) Readmit(reason string, now time.Time) health.Edge {
 	}
 	c.mu.Lock()
 	before := c.tracker.State(struct{}{}, now).Phase
-	return c.turned(before, c.tracker.Readmit(struct{}{}, now), reason, now)
+	edge := c.tracker.Readmit(struct{}{}, now)
+	c.unanswered, c.refused = false, false
+	return c.turned(before, edge, reason, now)
 }
 
 // turned ends a change: the caller holds mu, which is released.
@@ -294,6 +323,7 @@ func (c *Cell[K]) forget() (cleared bool) {
 		c.tracker.Forget(struct{}{})
 	}
 	c.last, c.failed = Turn{}, time.Time{}
+	c.unanswered, c.refused = false, false
 	c.answered.Store(0)
 	return c.troubled.Swap(false)
 }
@@ -306,7 +336,10 @@ func (c *Cell[K]) expire(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tracker.State(struct{}{}, now)
-	c.troubled.Store(c.tracker.Len() > 0)
+	if c.tracker.Len() == 0 {
+		c.troubled.Store(false)
+		c.unanswered, c.refused = false, false
+	}
 }
 
 // Score returns how the cell counts now.

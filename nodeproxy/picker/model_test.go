@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/balance"
+	"github.com/isthmus-mesh/isthmus/federation/damping"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/warmset"
@@ -21,17 +22,20 @@ import (
 // model is the slow and obvious picker: trackers, counts and a scan. It draws
 // nothing; it says who may be chosen.
 type model struct {
-	pods     *health.Tracker[health.Key]
-	paths    *health.Tracker[Path]
-	gateways *health.Tracker[string]
-	failed   map[any]time.Time
-	out      map[any]bool // what an edge was told of
-	open     int
-	waits    map[string]silence
-	health   map[Share]Health
-	hinted   map[hinted]time.Time
-	silent   map[hinted]bool // of those
-	lapsed   map[Share]map[mesh.EndpointID]time.Time
+	pods       *health.Tracker[health.Key]
+	paths      *health.Tracker[Path]
+	gateways   *health.Tracker[string]
+	failed     map[any]time.Time
+	out        map[any]bool        // what an edge was told of
+	unanswered map[health.Key]bool // pods that have failed since they were good, by their node proxies' silence
+	refused    map[health.Key]bool // and otherwise
+	damper     *damping.Damper
+	open       int
+	waits      map[string]silence
+	health     map[Share]Health
+	hinted     map[hinted]time.Time
+	silent     map[hinted]bool // of those
+	lapsed     map[Share]map[mesh.EndpointID]time.Time
 }
 
 // hinted is an endpoint, by way of one gateway or, if that is empty, of any.
@@ -49,7 +53,7 @@ type going struct {
 
 func newModel(c Config) *model {
 	return &model{pods: health.NewTracker[health.Key](c.Own, c.Jitter), paths: health.NewTracker[Path](c.Paths, c.Jitter),
-		gateways: health.NewTracker[string](c.Gateways, c.Jitter), failed: map[any]time.Time{}, out: map[any]bool{}, waits: map[string]silence{},
+		gateways: health.NewTracker[string](c.Gateways, c.Jitter), unanswered: map[health.Key]bool{}, refused: map[health.Key]bool{}, damper: damping.New(maxDamped), failed: map[any]time.Time{}, out: map[any]bool{}, waits: map[string]silence{},
 		health: map[Share]Health{}, hinted: map[hinted]time.Time{}, silent: map[hinted]bool{}, lapsed: map[Share]map[mesh.EndpointID]time.Time{}}
 }
 
@@ -349,10 +353,7 @@ func (s *schedule) end(g *going, success bool, o Outcome) {
 	}
 	if g.c.Pod != nil {
 		k := health.Key{Endpoint: g.c.Pod.Endpoint, Port: g.c.Target}
-		s.m.pods.End(k, g.pod, of(o.At == AtEndpoint), s.now)
-		if o.Fault && o.At == AtEndpoint {
-			s.m.failed[k] = s.now
-		}
+		s.m.endPod(k, g.pod, of(o.At == AtEndpoint), o.Hop, s.now)
 		return
 	}
 	path := Path{g.c.Share, g.c.Gateway.Name}
@@ -382,6 +383,77 @@ func (s *schedule) end(g *going, success bool, o Outcome) {
 	}
 }
 
+// endPod ends an attempt at a pod; hop says that its node proxy did not answer.
+func (m *model) endPod(k health.Key, a health.Attempt, o health.Outcome, hop bool, now time.Time) {
+	was := m.pods.State(k, now).Phase
+	edge := m.pods.End(k, a, o, now)
+	is := m.pods.State(k, now).Phase
+	switch {
+	case o == health.Failure && hop:
+		m.unanswered[k] = true
+		if was == health.Healthy && edge == health.EdgeEjected {
+			m.damper.Expire(now)
+			m.damper.Ejected(damping.Key(k), now)
+		} else {
+			m.damper.Failed(damping.Key(k), now)
+		}
+	case o == health.Failure:
+		m.refused[k] = true
+	case o == health.Success && is == health.Healthy:
+		delete(m.unanswered, k)
+		delete(m.refused, k)
+	}
+	if o == health.Failure {
+		m.failed[k] = now
+	}
+	if was != health.Healthy && is == health.Healthy {
+		m.damper.Readmitted(damping.Key(k), now)
+	}
+}
+
+// readmitPod is word from elsewhere that a pod which is out works.
+func (m *model) readmitPod(k health.Key, now time.Time) {
+	m.pods.Readmit(k, now)
+	m.damper.Readmitted(damping.Key(k), now)
+	delete(m.unanswered, k)
+	delete(m.refused, k)
+}
+
+// askPod tells what a question of our own to the node proxy of a random pod found.
+func (s *schedule) askPod() {
+	pods := s.snap.Members(s.snap.Service(host), "east")
+	if len(pods) == 0 {
+		return
+	}
+	w := pods[s.rng.IntN(len(pods))]
+	k := health.Key{Endpoint: w.Endpoint, Port: 8080}
+	o := []health.Outcome{health.Success, health.Success, health.Failure, health.Neutral}[s.rng.IntN(4)]
+	want := PodAsked{}
+	if s.m.unanswered[k] && !s.m.refused[k] {
+		held, excepted := time.Time{}, s.m.health[Share{"east", host, 80}].Exceptions
+		switch out := s.m.pods.State(k, s.now).Phase != health.Healthy; {
+		case o == health.Failure:
+			s.m.endPod(k, s.m.pods.Begin(k, s.now), o, true, s.now)
+		case o == health.Success && out && !slices.Contains(excepted, w.Endpoint):
+			if held = s.m.damper.Answered(damping.Key(k), s.now); !held.After(s.now) {
+				s.m.readmitPod(k, s.now)
+			}
+		}
+		st := s.m.pods.State(k, s.now)
+		want.Out = st.Phase != health.Healthy
+		for _, at := range []time.Time{held, st.Until} {
+			if want.Out && at.After(s.now) && (want.By.IsZero() || at.Before(want.By)) {
+				want.By = at
+			}
+		}
+	}
+	got := s.p.AskedPod(w, s.snap, o, "connect", s.now)
+	if got.Out != want.Out || !got.By.Equal(want.By) {
+		s.fail("a question to %s that ended in %v: out %v, asked again by %v; want %v, %v", w.UID, o, got.Out, got.By, want.Out, want.By)
+	}
+	s.edges(got.Edges)
+}
+
 // reach has a session with a random endpoint that was silent or failed opened.
 func (s *schedule) reach() {
 	known := make([]Share, 0, len(s.m.health))
@@ -409,7 +481,9 @@ func (s *schedule) finish() {
 	i := s.rng.IntN(len(s.going))
 	g := s.going[i]
 	o := Outcome{Reason: "refused", Responded: s.rng.IntN(2) == 0, Fault: s.rng.IntN(3) > 0, At: AtEndpoint}
-	if g.c.Gateway != nil {
+	if g.c.Pod != nil {
+		o.Hop = s.rng.IntN(2) == 0
+	} else {
 		o.At = At(s.rng.IntN(3) + 1)
 		if g.c.Kept.ID != 0 && o.At == AtEndpoint && s.rng.IntN(3) > 0 {
 			o.Endpoint, o.Hop, o.Silent = g.c.Kept.Endpoint, s.rng.IntN(2) == 0, s.rng.IntN(2) == 0
@@ -499,7 +573,7 @@ func (s *schedule) say() {
 		for _, w := range s.snap.Members(s.snap.Service(host), "east") {
 			key := health.Key{Endpoint: w.Endpoint, Port: 8080}
 			if !h.excepted(w.Endpoint) && s.m.failed[key].Before(h.Returned[w.Endpoint]) && s.m.pods.State(key, s.now).Phase != health.Healthy {
-				s.m.pods.Readmit(key, s.now)
+				s.m.readmitPod(key, s.now)
 			}
 		}
 	}
@@ -563,6 +637,13 @@ func (s *schedule) rediscover(revision uint64) {
 	s.p.Retain(s.snap, s.now)
 	keep := func(k health.Key) bool { return s.snap.WorkloadByEndpoint(k.Endpoint) != nil }
 	s.m.pods.Prune(s.now, keep)
+	s.m.damper.Retain(func(k damping.Key) bool { return keep(health.Key(k)) })
+	s.m.damper.Expire(s.now)
+	for _, m := range []map[health.Key]bool{s.m.unanswered, s.m.refused} {
+		maps.DeleteFunc(m, func(k health.Key, _ bool) bool {
+			return !keep(k) || s.m.pods.State(k, s.now) == health.State{Health: 1}
+		})
+	}
 	for about := range s.m.out {
 		if e, ok := about.(Edge); ok && e.Scope == ScopeEndpoint && !keep(health.Key{Endpoint: e.Endpoint}) {
 			delete(s.m.out, about)
@@ -585,7 +666,7 @@ func TestThePickerDoesWhatTheScanWouldWhateverHappens(t *testing.T) {
 		c.Health = func(k Share) (Health, bool) { h, ok := s.m.health[k]; return h, ok }
 		s.p, s.snap = New(c), s.l.snapshot(t, 1)
 		for step := range 400 {
-			switch rng.IntN(13) {
+			switch rng.IntN(14) {
 			case 0, 1, 2, 3:
 				s.pick()
 			case 4, 5, 6, 7:
@@ -602,6 +683,8 @@ func TestThePickerDoesWhatTheScanWouldWhateverHappens(t *testing.T) {
 				}
 			case 12:
 				s.reach()
+			case 13:
+				s.askPod()
 			}
 		}
 		for len(s.going) > 0 {

@@ -33,7 +33,8 @@ type Outcome struct {
 	Responded bool            // the far side sent something, if only a no
 	Silent    bool            // Endpoint answered nothing at all: that says nothing of other pods
 	// Hop says that the gateway itself has no way to Endpoint: nothing is wrong with
-	// that by way of others.
+	// that by way of others. Of a pod of the own network it says that the pod's node proxy did
+	// not answer: nothing is known of the application behind it.
 	Hop bool
 }
 
@@ -131,9 +132,13 @@ func (p *Picker) judge(c *Choice, result health.Outcome, o Outcome, now time.Tim
 		return health.Neutral
 	}
 	if c.gate == nil {
-		k := c.cell.Key()
-		return edges(list, c.cell.End(c.tries.pod, of(o.At == AtEndpoint), o.Reason, now), o.Reason,
-			Edge{Scope: ScopeEndpoint, Network: c.Pod.Network, Port: k.Port, Endpoint: k.Endpoint, Workload: c.Pod.UID})
+		var edge health.Edge
+		if end := of(o.At == AtEndpoint); end == health.Failure && o.Hop {
+			edge = p.unanswered(c.cell, c.tries.pod, o.Reason, now)
+		} else {
+			edge = c.cell.End(c.tries.pod, end, o.Reason, now)
+		}
+		return p.podEdge(list, edge, o.Reason, c.Pod, c.cell.Key(), now)
 	}
 	about := Edge{Scope: ScopeShare, Network: c.Share.Network, Service: c.Share.Service, Port: c.Share.Port}
 	list = edges(list, c.share.whole.End(c.tries.whole, of(o.At == AtNetwork || o.At == AtEndpoint), o.Reason, now), o.Reason, about)
@@ -249,7 +254,7 @@ func (p *Picker) readmitOwn(k Share, h Health, snap *mesh.Snapshot, now time.Tim
 			continue
 		}
 		if st, _ := c.State(now); st.Phase != health.Healthy {
-			list = edges(list, c.Readmit("", now), "", Edge{Scope: ScopeEndpoint, Network: w.Network, Port: key.Port, Endpoint: key.Endpoint, Workload: w.UID})
+			list = p.podEdge(list, c.Readmit("", now), "", w, key, now)
 		}
 	}
 	return list
