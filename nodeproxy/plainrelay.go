@@ -2,7 +2,6 @@ package nodeproxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -140,6 +139,9 @@ type plainHalf struct {
 	other    *plainHalf
 	moved    int64
 	ended    atomic.Bool // in order
+
+	telling sync.Mutex // held while the kernel may tell of a reset of to: who finds that it has done so finds here what
+	told    error      // what it told, nil if it has not
 }
 
 // pump moves bytes until from has ended, and passes that on.
@@ -226,16 +228,48 @@ func (h *plainHalf) write(p []byte) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := raw.Write(func(fd uintptr) bool { n, _ = syscall.Write(int(fd), p); return true }); err != nil { // what it fails with, the next one does
+	var errno error
+	if err := raw.Write(func(fd uintptr) bool { n, errno = h.writeNow(fd, p); return true }); err != nil {
 		return 0, err
 	}
-	if n = max(n, 0); n == len(p) {
-		return n, nil
+	if errno == syscall.EAGAIN {
+		ended := onClose(h.from, h.lost)
+		err = raw.Write(func(fd uintptr) bool {
+			k := 0
+			k, errno = h.writeNow(fd, p[n:])
+			n += k
+			return errno != syscall.EAGAIN
+		})
+		ended()
 	}
-	ended := onClose(h.from, h.lost)
-	m, err := h.to.Write(p[n:])
-	ended()
-	return n + m, err
+	switch {
+	case err != nil:
+		return n, err
+	case errno != nil:
+		return n, fmt.Errorf("write to %v: %w", h.to.RemoteAddr(), errno)
+	}
+	return n, nil
+}
+
+// writeNow writes what there is room for: EAGAIN if that is not all. What it is told of a reset is in told for the other
+// direction.
+func (h *plainHalf) writeNow(fd uintptr, p []byte) (n int, err error) {
+	h.telling.Lock()
+	defer h.telling.Unlock()
+	for n < len(p) {
+		k, err := syscall.Write(int(fd), p[n:])
+		switch err {
+		case nil:
+			n += k
+		case syscall.EINTR:
+		case syscall.EAGAIN:
+			return n, err
+		default:
+			h.told = err
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 // lost is called when from was seen closed: unless both ends were done with it, it was reset. What it has sent before has
@@ -249,21 +283,23 @@ func (h *plainHalf) lost() {
 	}
 }
 
-// endedFirst reports whether from, which was reset, had sent its end before. That is EPIPE then, for whoever asks first: it
-// may have been a write of the other direction.
+// endedFirst reports whether from, which was reset, had sent its end before. That is EPIPE then, and ECONNRESET without an end,
+// for whoever is told first, as the kernel tells of a reset once: that may have been a write of the other direction. Each
+// write after that has EPIPE, whatever it was.
 func (h *plainHalf) endedFirst() bool {
 	raw, err := h.from.SyscallConn()
 	if err != nil {
 		return false
 	}
-	first := false
+	h.other.telling.Lock()
+	defer h.other.telling.Unlock()
 	raw.Control(func(fd uintptr) {
 		code, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
-		first = err == nil && syscall.Errno(code) == syscall.EPIPE
+		if err == nil && code != 0 {
+			h.other.told = syscall.Errno(code)
+		}
 	})
-	h.r.mu.Lock()
-	defer h.r.mu.Unlock()
-	return first || h.r.by == h.from && errors.Is(h.r.what, syscall.EPIPE)
+	return h.other.told == syscall.EPIPE
 }
 
 // wasReset waits for the end of the other direction, and reports whether from was reset before.
