@@ -103,10 +103,16 @@ func (s socket) closed(fd uintptr) bool {
 	if s.mem != nil {
 		return s.mem.StateClose()
 	}
+	state, ok := s.state(fd)
+	return ok && state == unix.BPF_TCP_CLOSE
+}
+
+// state is TCP's state of a socket of the kernel; ok is false if it has none.
+func (s socket) state(fd uintptr) (state uint8, ok bool) {
 	// The kernel fills as much of a TCPInfo as there is room for: all of it would be
 	// an allocation, several times for each connection. The state is its first byte.
 	head, err := unix.GetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_INFO)
 	var info [4]byte
 	binary.NativeEndian.PutUint32(info[:], uint32(head))
-	return err == nil && info[0] == unix.BPF_TCP_CLOSE
+	return info[0], err == nil
 }

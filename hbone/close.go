@@ -98,7 +98,7 @@ func (st *Stream) resetBehind(code http2.ErrCode, cause error) {
 	}
 	st.closed = true
 	s.mu.Unlock()
-	st.recv.fail(cause) // and no end of the handler's context, which would abort: the handler is about to return
+	st.recv.fail(cause, false) // and no end of the handler's context, which would abort: the handler is about to return
 	st.closeRead()
 }
 

@@ -1,11 +1,14 @@
 package hbone
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"syscall"
 	"time"
 
 	"golang.org/x/net/http2"
+	"golang.org/x/sys/unix"
 )
 
 // An application may answer and close before it has read all that it was sent (HTTP 413
@@ -87,3 +90,73 @@ func isRemoteReset(err error) bool {
 func (h *recvHalf) lastWordsLocked() bool {
 	return !h.closed && isRemoteReset(h.err)
 }
+
+// outlives reports that cause, for which the relay's context has ended, is how the stream
+// itself was reset or lost, by the peer, and that what came before is still for the
+// sink's connection. Behind END_STREAM that is all there was to come.
+func (k *sink) outlives(cause error) bool {
+	if isRemoteReset(cause) && k.lastWords() {
+		return true
+	}
+	st := k.st
+	st.s.mu.Lock()
+	closed := st.closed // by this end
+	st.s.mu.Unlock()
+	st.recv.mu.Lock()
+	defer st.recv.mu.Unlock()
+	return !closed && st.recv.ended && st.recv.broken != nil && errors.Is(cause, st.recv.broken)
+}
+
+// cutWith has cut called when base, the context of Serve, ends while the relay goes on
+// behind the end of its own context.
+func (k *sink) cutWith(base context.Context, cut func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if base != nil && !k.over {
+		k.uncut = context.AfterFunc(base, cut)
+	}
+}
+
+// leave ends cutWith.
+func (k *sink) leave() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.over = true; k.uncut != nil {
+		k.uncut()
+	}
+}
+
+// stoppedBehindEnd reports that the stream sends nothing any more, for which there is a
+// reason of its own, and that what was received is complete: the sink delivers it.
+func (st *Stream) stoppedBehindEnd() bool {
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	return st.send.stopped && st.endReceived
+}
+
+// endSource ends the source of a stream that broke behind its peer's END_STREAM: nobody
+// hears it any more. The relay then resets the connection, behind the FIN.
+func (k *sink) endSource() {
+	if _, ok := k.c.(*Stream); ok {
+		hardClose(k.c)
+		return
+	}
+	k.c.SetReadDeadline(time.Unix(1, 0))
+}
+
+// awaitDelivery waits, before the sink's connection is reset behind its FIN, until the
+// other end's kernel has all that was written and the FIN: a reset throws the rest away.
+func (k *sink) awaitDelivery() {
+	if k.err != nil || !k.ending.Load() || !k.inline || k.sock.mem != nil {
+		return
+	}
+	k.c.SetWriteDeadline(time.Now().Add(stallTime))
+	k.sock.raw.Write(func(fd uintptr) bool {
+		state, ok := k.sock.state(fd)
+		return !ok || !slices.Contains(unacknowledged, state)
+	})
+}
+
+// unacknowledged are TCP's states in which a FIN that was sent is not acknowledged, or,
+// in the first two, is about to be sent.
+var unacknowledged = []uint8{unix.BPF_TCP_ESTABLISHED, unix.BPF_TCP_CLOSE_WAIT, unix.BPF_TCP_FIN_WAIT1, unix.BPF_TCP_CLOSING, unix.BPF_TCP_LAST_ACK}

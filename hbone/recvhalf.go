@@ -188,9 +188,10 @@ func (h *recvHalf) leave() {
 }
 
 // fail ends the half with err behind what is queued. To readers an end that came
-// before stays one.
-func (h *recvHalf) fail(err error) {
+// before stays one, and ended says that one has.
+func (h *recvHalf) fail(err error, ended bool) {
 	h.mu.Lock()
+	h.ended = h.ended || ended && h.err == nil
 	if h.broken == nil {
 		h.broken = err
 	}

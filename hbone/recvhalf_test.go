@@ -15,9 +15,9 @@ func TestAHalfThatHasFailedStaysSoWhenItsPeerLeaves(t *testing.T) {
 		want error
 		left bool
 	}{
-		"fails, then the peer leaves": {func(h *recvHalf) { h.fail(failed); h.leave() }, failed, false},
-		"fails, then the peer ends":   {func(h *recvHalf) { h.fail(failed); h.end() }, failed, false},
-		"the peer leaves, then fails": {func(h *recvHalf) { h.leave(); h.fail(failed) }, io.EOF, true},
+		"fails, then the peer leaves": {func(h *recvHalf) { h.fail(failed, false); h.leave() }, failed, false},
+		"fails, then the peer ends":   {func(h *recvHalf) { h.fail(failed, false); h.end() }, failed, false},
+		"the peer leaves, then fails": {func(h *recvHalf) { h.leave(); h.fail(failed, true) }, io.EOF, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var st Stream

@@ -41,7 +41,7 @@ const (
 // is done, and closes both. A half-close travels as a half-close: END_STREAM to
 // FIN, FIN to END_STREAM. A reset travels as a reset: RST_STREAM to TCP RST
 // (SetLinger(0) where c has it), ECONNRESET to RST_STREAM(CONNECT_ERROR), behind what
-// was sent before it (see lastWordsWithin). When
+// was sent before it (see lastWordsWithin), all of it if END_STREAM or FIN came first. When
 // ctx ends both sides are reset, with CONNECT_ERROR too. When the peer has left in order, c gets all that
 // was received and a FIN, and is closed when it ends too or dropTime is over.
 //
@@ -82,13 +82,18 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	setLinger(c, 0)
 	k := newSink(s, c)
 	k.onSend = o.OnSend
-	stop := context.AfterFunc(ctx, func() {
-		if isRemoteReset(context.Cause(ctx)) && k.lastWords() {
-			return // a handler's context, ended by the stream itself
-		}
+	cut := func() {
 		s.abort(http2.ErrCodeConnect, context.Cause(ctx)) // CANCEL behind END_STREAM would be an end in order
 		hardClose(c)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		if k.outlives(context.Cause(ctx)) { // a handler's context, ended by the stream itself
+			k.cutWith(s.s.base, cut)
+			return
+		}
+		cut()
 	})
+	defer k.leave()
 	defer stop()
 	k.attach()
 	n, first, err := pumpToStream(s, k, newSource(k), o)
@@ -107,7 +112,7 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 			hardClose(c)
 		}
 	}
-	if err = s.relayError(err); err != nil && !k.hasLastWords() {
+	if err = s.relayError(err); err != nil && !k.hasLastWords() && !s.stoppedBehindEnd() {
 		s.resetBehind(resetCode(err), err)
 	}
 	<-k.done
@@ -118,6 +123,9 @@ func RelayWith(ctx context.Context, s *Stream, c net.Conn, o RelayOptions) Relay
 	}
 	if ctx.Err() != nil && res.Err != nil {
 		res.Err = context.Cause(ctx)
+	}
+	if res.Err != nil {
+		k.awaitDelivery()
 	}
 	s.Close()
 	if res.Err != nil {

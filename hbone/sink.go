@@ -40,7 +40,9 @@ type sink struct {
 	running     bool
 	kickedAgain bool // kicked while running
 	finished    bool
-	onFinish    func() // nil: none, or called
+	onFinish    func()      // nil: none, or called
+	over        bool        // the relay is over
+	uncut       func() bool // see cutWith; nil: not called
 
 	ending atomic.Bool // c gets its FIN or a reset from here
 	deaf   atomic.Bool // c was reset: it takes nothing more, and what it said before is still passed on
@@ -88,7 +90,7 @@ func (k *sink) kick() {
 			k.c.SetReadDeadline(time.Now().Add(dropTime))
 		}
 		if cut {
-			hardClose(k.c)
+			k.endSource()
 		}
 		return
 	}
@@ -297,7 +299,7 @@ func (k *sink) finish(err error) {
 		k.c.SetReadDeadline(time.Now().Add(dropTime))
 	}
 	if k.st.brokenBehindEnd() { // likewise
-		hardClose(k.c)
+		k.endSource()
 	}
 	close(k.done)
 	k.release()

@@ -101,9 +101,13 @@ func (st *Stream) changed() {
 }
 
 // failed ends the receiving half with err and frees whoever waits. The sending
-// half has been ended by stopSendingLocked.
+// half has been ended by stopSendingLocked. An END_STREAM of the batch that is being
+// read has come before.
 func (st *Stream) failed(err error) {
-	st.recv.fail(err)
+	st.s.mu.Lock()
+	ended := st.endReceived
+	st.s.mu.Unlock()
+	st.recv.fail(err, ended)
 	if st.connect.cancel != nil {
 		st.connect.cancel(err)
 	}
