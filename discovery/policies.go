@@ -12,7 +12,7 @@ import (
 type Policy map[string]any
 
 func (p Policy) read(r *reader) reading {
-	object, problems := policy.Parse(p)
+	object, problems := policy.ParseIn(r.names.td.Name(), p)
 	if r.object.Source != Written { // who says it has found its faults
 		problems = problems[:0]
 		if object == nil {

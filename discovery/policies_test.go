@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
 	"github.com/isthmus-mesh/isthmus/policy"
 )
 
@@ -110,5 +112,31 @@ func TestAPolicyThatIsLeftOutClosesNothing(t *testing.T) {
 	list := b.Problems()
 	if len(list) != 2 || !list[0].Out || list[0].Field != "kind" || !list[1].Out || list[1].Field != "metadata.name" {
 		t.Errorf("problems %+v", list)
+	}
+}
+
+// What a gateway tells of a policy is its text, and who is told reads it in its own mesh: so what cluster.local in a principal
+// stands for is found here alone, and again when the trust domain is another one.
+func TestPrincipalsFollowTheTrustDomainOfTheMesh(t *testing.T) {
+	for _, from := range []Source{Written, Cluster} {
+		p := policyOf("demo", "x", "ALLOW")
+		p["spec"].(map[string]any)["rules"] = []any{map[string]any{"from": []any{map[string]any{"source": map[string]any{"principals": []any{"cluster.local/ns/demo/sa/web"}}}}}}
+		b := NewBuilder(0)
+		b.Apply(Change{Key: keyOf(from, "demo", "x"), Record: p})
+		for _, own := range []string{"cluster.local", "west.local", "east.local"} {
+			b.SetTrustDomain(own)
+			s, _, _ := b.Commit()
+			for _, of := range []string{"cluster.local", "west.local", "east.local"} {
+				who := policy.Connection{Source: spiffeid.RequireFromString("spiffe://" + of + "/ns/demo/sa/web")}
+				if d := s.Policies().For(policy.Workload{Namespace: "demo"}).Decide(who); d.Allowed() != (of == own) {
+					t.Errorf("source %v, in %s: %s is %s", from, own, who.Source, d)
+				}
+			}
+			for _, linked := range [][]string{{"east.local"}, {"cluster.local", "east.local"}} {
+				if got := s.PointingPolicies(linked); (len(got) == 1) != (own != "cluster.local" && len(linked) == 2) {
+					t.Errorf("source %v, in %s with links to %s: %v", from, own, linked, got)
+				}
+			}
+		}
 	}
 }

@@ -104,13 +104,13 @@ func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 	admin.Answer(w, http.StatusOK, s)
 }
 
-// warnings says which policies select no workload. A gateway knows all that policies of its network are for, once it has
+// warnings says which policies do not do what they were written for. A gateway knows all that policies of its network are for, once it has
 // read its cluster.
 func (g *Gateway) warnings(snap *mesh.Snapshot) []string {
 	if g.kube != nil && !g.kube.Status().Synced {
 		return nil
 	}
-	return answer.UnmatchedPolicies(snap.UnmatchedPolicies())
+	return answer.PolicyWarnings(snap.UnmatchedPolicies(), snap.PointingPolicies(g.ids.Believes()))
 }
 
 // statusOf is what this gateway can deliver of a service's port, by the same reckoning

@@ -222,6 +222,15 @@ func (s *Snapshot) UnmatchedPolicies() []policy.Unmatched {
 	})
 }
 
+// PointingPolicies returns the policies whose principals do not name the clients of policy.PointerDomain, though it is
+// among the trust domains linked: they stand for those of the trust domain of s.
+func (s *Snapshot) PointingPolicies(linked []string) []policy.Pointing {
+	if !slices.Contains(linked, policy.PointerDomain) {
+		return nil
+	}
+	return s.policies.Pointing(s.trustDomain)
+}
+
 // Gateways returns the gateways of network, by name.
 func (s *Snapshot) Gateways(network string) []*Gateway { return s.gateways[network] }
 

@@ -30,7 +30,7 @@ func (p *Proxy) askerOf(snap *mesh.Snapshot, source string) (asker, bool) {
 	}
 	w := snap.Workload(source)
 	if w == nil && strings.Contains(source, "/ns/") && strings.Contains(source, "/sa/") { // as principals of policies are written
-		id, err := spiffeid.FromString("spiffe://" + source)
+		id, err := spiffeid.FromString("spiffe://" + policy.PrincipalIn(snap.TrustDomain(), source))
 		return asker{name: id.String(), id: id}, err == nil
 	}
 	if w == nil {

@@ -8,16 +8,22 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
+	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
@@ -29,8 +35,10 @@ type policed struct {
 	at map[string]netip.AddrPort // where clients connect
 }
 
-func newPoliced(t testing.TB) *policed {
-	p := &policed{meshtest.New(t), map[string]netip.AddrPort{}}
+func newPoliced(t testing.TB) *policed { return newPolicedIn(t, discovery.DefaultTrustDomain) }
+
+func newPolicedIn(t testing.TB, trustDomain string) *policed {
+	p := &policed{meshtest.NewIn(t, trustDomain), map[string]netip.AddrPort{}}
 	p.Networks("east", "west")
 	p.Service("hello", 80, 8080)
 	p.Gateway("east", "gw-1")
@@ -292,6 +300,79 @@ func TestAPolicyThatSelectsNobodyIsAWarning(t *testing.T) {
 	for _, process := range []string{"gateway west/gw-1", "node proxy west-1"} {
 		meshtest.Eventually(t, process+" warns no more", func() bool { return len(warnings(process)) == 0 })
 	}
+}
+
+// A policy that was written for Istio means the clients of the mesh by cluster.local, whatever their trust domain is: for node
+// proxies with a file, for those that gateways tell, and for explain. Those of a linked network that are of cluster.local are
+// others, which is said where both meet.
+func TestClusterLocalInAPolicyIsTheMesh(t *testing.T) {
+	for _, told := range []bool{false, true} {
+		t.Run(fmt.Sprintf("told=%v", told), func(t *testing.T) {
+			p := newPolicedIn(t, "west.local")
+			p.policies(t, noBatch)
+			list := p.linked(t, "west", "east", "cluster.local")
+			p.EachGateway = func(c *gateway.Config) {
+				if c.Network == "west" {
+					c.Federation.Networks = list
+				}
+			}
+			p.EachNode = func(c *nodeproxy.Config) {
+				if c.Network == "west" {
+					c.Federation.Networks = list
+				}
+				if c.Node == "west-2" && told {
+					c.Discovery.File, c.Discovery.GatewayServiceAccount = "", "isthmus-system/gateway-west"
+					c.Discovery.Gateways = []string{p.GatewayAt("west", "gw-1").String()}
+				}
+			}
+			p.Start()
+			p.dial(t, "shop")
+			if _, err := meshtest.Hello(p.at["batch"]); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the client that the policy denies: %v, want a reset", err)
+			}
+			for source, denied := range map[string]bool{"cluster.local/ns/default/sa/batch": true, "west.local/ns/default/sa/batch": true, "spiffe://west.local/ns/default/sa/batch": true, "spiffe://cluster.local/ns/default/sa/batch": false} {
+				_, body := p.Process("node proxy west-2").Get(t, "/explain?destination="+hello+"&source="+url.QueryEscape(source))
+				var e answer.Explanation
+				if err := json.Unmarshal([]byte(body), &e); err != nil || len(e.Permissions) != 2 || e.Permissions[0].Allowed == denied || e.Permissions[1].Allowed == denied {
+					t.Errorf("%s: %v: %s", source, err, body)
+				}
+			}
+			for process, warns := range map[string]bool{"gateway west/gw-1": true, "gateway east/gw-1": false, "node proxy west-1": true, "node proxy west-2": !told, "node proxy east-1": false} {
+				_, body := p.Process(process).Get(t, "/status")
+				var s answer.Status
+				if err := json.Unmarshal([]byte(body), &s); err != nil || (len(s.Warnings) == 1 && strings.Contains(s.Warnings[0], "cluster.local/ns/default/sa/batch stands for west.local/ns/default/sa/batch")) != warns {
+					t.Errorf("%s: %v, warnings %q, want one: %v", process, err, s.Warnings, warns)
+				}
+			}
+		})
+	}
+}
+
+// linked is a federation.networks of network in which clients of other may be of trustDomain, by a CA of its own.
+func (p *policed) linked(t testing.TB, network, other, trustDomain string) string {
+	t.Helper()
+	ca, err := identity.InitCA(t.TempDir(), spiffeid.RequireTrustDomainFromString(trustDomain))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(p.Keys(network).List)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := keyfile.ParseFile(network, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range f.Networks {
+		if f.Networks[i].Name == other {
+			f.Networks[i].TrustBundles = []keyfile.TrustBundle{{TrustDomain: trustDomain, Roots: string(identity.EncodeCertificates(ca.Certificate()))}}
+		}
+	}
+	path := filepath.Join(t.TempDir(), "networks.yaml")
+	if err := os.WriteFile(path, f.Format(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // A stock node proxy asks for the address that its client has chosen. That one is dialled, and that one policies know.

@@ -64,7 +64,7 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	s.Problems = append(s.Problems, p.captures.problems(p.podName)...)
 	s.Unguarded = p.unguarded(snap)
 	if p.own == nil { // what gateways tell is of its own pods alone
-		s.Warnings = answer.UnmatchedPolicies(snap.UnmatchedPolicies())
+		s.Warnings = answer.PolicyWarnings(snap.UnmatchedPolicies(), snap.PointingPolicies(p.ids.Believes()))
 	}
 	s.Services = append(s.Services, p.leadNowhere(snap)...)
 	slices.SortStableFunc(s.Services, func(a, b answer.Row) int {

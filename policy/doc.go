@@ -18,6 +18,8 @@
 //     STRICT on all ports.
 //   - A connection without identity has no principal, namespace or service account; nothing that
 //     is to be one of these matches, and everything that is not to be does.
+//   - cluster.local before the first slash of a principal is the trust domain of the mesh, and no other one. [ParseIn] puts
+//     it there, for whoever decides by a policy or passes its rules on.
 //
 // It is pure and knows nothing of networks: for a client of another one, the source address of
 // a connection is that of the gateway. It does not know waypoints, so it leaves out policies with

@@ -24,7 +24,7 @@ const rootOfTests = "root"
 var (
 	namespacesOfTests = []string{rootOfTests, "demo", "demo-2"}
 	accountsOfTests   = []string{"web", "web-2", "batch"}
-	domainsOfTests    = []string{"cluster.local", "other.example"}
+	domainsOfTests    = []string{"cluster.local", "other.example", "own.example"}
 	addressesOfTests  = []string{"10.0.0.1", "10.0.1.1", "192.168.0.1", "fd00::1"}
 	rangesOfTests     = []string{"10.0.0.0/24", "10.0.0.0/8", "10.0.1.1", "0.0.0.0/0", "::/0", "fd00::1/128", "::ffff:10.0.0.0/104"}
 )
@@ -178,11 +178,14 @@ func (w world) connection() Connection {
 	return c
 }
 
-func setOf(t testing.TB, objects []tree) *Set {
+func setOf(t testing.TB, objects []tree) *Set { return setIn(t, "cluster.local", objects) }
+
+// setIn is objects in a mesh of the trust domain own.
+func setIn(t testing.TB, own string, objects []tree) *Set {
 	t.Helper()
 	var list []Object
 	for _, o := range objects {
-		p, _ := Parse(o)
+		p, _ := ParseIn(own, o)
 		if p != nil {
 			list = append(list, p)
 		}
@@ -193,6 +196,7 @@ func setOf(t testing.TB, objects []tree) *Set {
 // model decides by the text of the objects alone, in the words of Istio's documentation, and
 // returns whether c may be and who says so.
 type model struct {
+	own     string // trust domain of the mesh
 	objects []tree
 	w       Workload
 	c       Connection
@@ -329,6 +333,10 @@ func (m model) any(key string, list []any, home string) bool {
 		is := false
 		switch key {
 		case "principals", "source.principal":
+			if parts := strings.Split(v, "/"); len(parts) > 1 && parts[0] == "cluster.local" { // a pointer to the trust domain of the mesh
+				parts[0] = m.own
+				v = strings.Join(parts, "/")
+			}
 			is = domain != "" && like(v, domain+"/ns/"+ns+"/sa/"+sa)
 		case "namespaces", "source.namespace":
 			is = domain != "" && like(v, ns)
@@ -402,20 +410,20 @@ func each(t *testing.T, runs int, check func(t *testing.T, w world)) {
 func TestSetDecidesAsTheModelDoes(t *testing.T) {
 	verdicts := map[Verdict]int{}
 	each(t, 6_000, func(t *testing.T, w world) {
-		objects, workload, c := w.objects(), w.workload(), w.connection()
+		objects, workload, c, own := w.objects(), w.workload(), w.connection(), one(w, domainsOfTests)
 		for _, o := range objects {
-			if _, problems := Parse(o); slices.ContainsFunc(problems, func(p Problem) bool { return p.Cause != Unsupported }) {
+			if _, problems := ParseIn(own, o); slices.ContainsFunc(problems, func(p Problem) bool { return p.Cause != Unsupported }) {
 				t.Errorf("%s: %v", show(o), problems)
 			}
 		}
-		got := setOf(t, objects).For(workload).Decide(c)
+		got := setIn(t, own, objects).For(workload).Decide(c)
 		verdicts[got.Verdict]++
-		want, by := model{objects, workload, c}.decide()
+		want, by := model{own, objects, workload, c}.decide()
 		if got.Allowed() != want {
-			t.Errorf("%+v to %+v under %s: %s, the model says allowed = %v by %v", c, workload, show(objects), got, want, by)
+			t.Errorf("in %s %+v to %+v under %s: %s, the model says allowed = %v by %v", own, c, workload, show(objects), got, want, by)
 		}
 		if named := got.Policy.Namespace + "/" + got.Policy.Name; got.Policy != (Name{}) && !slices.Contains(by, named) {
-			t.Errorf("%+v to %+v under %s: %s, the model says %v", c, workload, show(objects), got, by)
+			t.Errorf("in %s %+v to %+v under %s: %s, the model says %v", own, c, workload, show(objects), got, by)
 		}
 		if (got.Verdict == NotAllowed) != (!want && got.Policy == Name{}) || len(got.Among) > 0 && len(got.Among) != len(by) {
 			t.Errorf("%s names %d policies, the model %v", got, len(got.Among), by)

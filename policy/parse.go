@@ -19,8 +19,14 @@ const (
 // and JSON decoders make them. What it does not understand is a problem, and never allows
 // anything; see the package. The Object is nil if nothing is to be in force: then a Problem says
 // so with Out. A policy that is for a waypoint is such, and one that neither allows nor denies.
-func Parse(tree map[string]any) (Object, []Problem) {
-	p := &parser{}
+//
+// Principals stay as they are written: what is to decide comes from [ParseIn].
+func Parse(tree map[string]any) (Object, []Problem) { return ParseIn(PointerDomain, tree) }
+
+// ParseIn is Parse in a mesh of the trust domain own, for which [PointerDomain] stands in principals. The text and the
+// problems are those of what is written.
+func ParseIn(own string, tree map[string]any) (Object, []Problem) {
+	p := &parser{own: own}
 	root := node{p: p, v: tree}
 	top, _ := root.group()
 	kind, _ := top["kind"].v.(string)
@@ -28,7 +34,7 @@ func Parse(tree map[string]any) (Object, []Problem) {
 	switch kind {
 	case KindAuthorization:
 		if a := authorization(root, top); a != nil {
-			a.text = Write(tree)
+			a.text, a.pointing = Write(tree), p.pointing
 			o = a
 		}
 	case KindPeerAuthentication:

@@ -78,6 +78,8 @@ type Authorization struct {
 	Action   Action
 	Rules    []Rule
 	DryRun   bool // changes no decision
+
+	pointing []string // principals as they are written that the trust domain of the mesh has been put into
 }
 
 // Metadata names an object and says since when it is there.
@@ -121,7 +123,7 @@ type Clause []Match
 // Match matches if all of its fields do: of Is, if it has any values, one must match, and of Not
 // none may. A Match without any value is skipped: it never matches.
 type Match struct {
-	Principals       Field[Text] // SPIFFE IDs without "spiffe://"
+	Principals       Field[Text] // SPIFFE IDs without "spiffe://"; see PointerDomain
 	Namespaces       Field[Text] // whatever the trust domain
 	ServiceAccounts  Field[Account]
 	SourceIPs        Field[netip.Prefix]

@@ -6,6 +6,36 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
+// PointerDomain is the trust domain that in principals is not itself: it points to that of the mesh, whichever that is, as
+// istiod has it in the policies of its proxies (istio.io, Trust Domain Migration, best practices).
+const PointerDomain = "cluster.local"
+
+// PrincipalIn returns the SPIFFE ID without "spiffe://", or what one begins with, that a principal as it is written stands
+// for in a mesh of the trust domain own. Of one whose trust domain is not written whole before a slash, such as
+// "*cluster.local/ns/demo/sa/web" or "cluster.local*", that is itself.
+func PrincipalIn(own, written string) string {
+	if rest, is := strings.CutPrefix(written, PointerDomain+"/"); is {
+		return own + "/" + rest
+	}
+	return written
+}
+
+// point puts the trust domain of the mesh into list.
+func (p *parser) point(list []Text) {
+	if p.own == PointerDomain {
+		return
+	}
+	for i, t := range list {
+		if t.How != Exact && t.How != Prefix {
+			continue
+		}
+		if is := PrincipalIn(p.own, t.Value); is != t.Value {
+			p.pointing = append(p.pointing, asWritten(t))
+			list[i].Value = is
+		}
+	}
+}
+
 // principals reads principals of a source or of a condition. One that is the identity of nobody is a problem and stays as
 // it is written: it matches nobody.
 func (r *ruleReader) principals(f map[string]node, is, not string, m *Match) bool {
@@ -21,6 +51,8 @@ func (r *ruleReader) principals(f map[string]node, is, not string, m *Match) boo
 			}
 		}
 	}
+	r.p.point(m.Principals.Is)
+	r.p.point(m.Principals.Not)
 	return ok
 }
 

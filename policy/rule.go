@@ -25,6 +25,7 @@ var ruleConsequence = map[Action]string{
 // ruleReader reads one rule. What is not understood is never true of an ALLOW policy, and always
 // of a DENY policy.
 type ruleReader struct {
+	p         *parser
 	action    Action
 	namespace string
 	failed    bool
@@ -35,7 +36,7 @@ func rule(n node, a Action, namespace string) Rule {
 	was := n.p.consequence
 	n.p.consequence = ruleConsequence[a]
 	defer func() { n.p.consequence = was }()
-	r := ruleReader{action: a, namespace: namespace}
+	r := ruleReader{p: n.p, action: a, namespace: namespace}
 	out := r.rule(n)
 	if r.failed && a == Allow {
 		return never()

@@ -38,6 +38,8 @@ type node struct {
 type parser struct {
 	problems    []Problem
 	consequence string
+	own         string   // trust domain of the mesh
+	pointing    []string // principals as they are written that it has been put into
 }
 
 func (n node) there() bool { return n.v != nil }

@@ -61,7 +61,7 @@ var (
 	checkTunnels   = checkCode{"ISTH-308", phaseRun, "the gateway opens a tunnel to the gateways of each other network, at each address", "what is named: an address, a firewall, a certificate or its trust domain; isthmus link again if it has changed"}
 	checkGuarded   = checkCode{"ISTH-309", phaseRun, "plain text comes to the node proxy where a policy demands mutual TLS", "capture.scope: all (nodeProxy.capture.scope=all of the chart), or keep plain text from these pods by a NetworkPolicy: docs/security.md, Policies"}
 	checkServed    = checkCode{"ISTH-310", phaseRun, "connections of its pods to the services that they use do not all fail", "what the error in brackets says; docs/operations.md, What status and explain say, has each; isthmus explain SOURCE DESTINATION has each candidate. It is gone with the first connection that succeeds"}
-	checkSelects   = checkCode{"ISTH-311", phaseRun, "each policy with a selector selects a workload", "correct the selector or the namespace, which are named, or the labels of the pods: until then the policy changes nothing. If its pods are yet to come, nothing"}
+	checkSelects   = checkCode{"ISTH-311", phaseRun, "each policy with a selector selects a workload, and principals of cluster.local are not those of a linked network", "correct the selector or the namespace, which are named, or the labels of the pods: until then the policy changes nothing; if its pods are yet to come, nothing. Of principals write what is named: docs/configuration.md, cluster.local in principals"}
 )
 
 // checkCodes are all, in their order.

@@ -46,7 +46,8 @@ type Status struct {
 	// nothing of, and whose words it does not believe.
 	Problems []string `json:"problems,omitempty"`
 	// Warnings are what is in force and does not do what it was written for, as far as this process can
-	// tell: policies whose selector selects no workload, by a gateway, or by a node proxy that has a discovery file.
+	// tell: policies whose selector selects no workload, and principals that do not name the clients of a linked
+	// network, by a gateway, or by a node proxy that has a discovery file.
 	Warnings []string `json:"warnings,omitempty"`
 	// Unguarded are the pods beside a node proxy to which a policy demands mutual TLS, while plain text reaches
 	// them without coming to it.
@@ -57,13 +58,21 @@ type Status struct {
 	Controller *Controller `json:"controller,omitempty"`
 }
 
-// UnmatchedPolicies are the warnings of policies that select no workload; beyond a hundred their number.
-func UnmatchedPolicies(list []policy.Unmatched) (warnings []string) {
-	for _, u := range list[:min(len(list), warningsNamed)] {
-		warnings = append(warnings, u.String())
+// PolicyWarnings are those of policies that select no workload, and of those whose principals do not name the clients of
+// linked trust domains; of each sort beyond a hundred their number.
+func PolicyWarnings(unmatched []policy.Unmatched, pointing []policy.Pointing) []string {
+	return slices.Concat(
+		first(unmatched, "%d more policies select no workload: mend those that are named, and the others are"),
+		first(pointing, "%d more policies do not name the clients of the linked trust domain "+policy.PointerDomain+": mend those that are named, and the others are"))
+}
+
+// first says those of list that are named, and by more how many others there are.
+func first[T fmt.Stringer](list []T, more string) (warnings []string) {
+	for _, x := range list[:min(len(list), warningsNamed)] {
+		warnings = append(warnings, x.String())
 	}
-	if more := len(list) - warningsNamed; more > 0 {
-		warnings = append(warnings, fmt.Sprintf("%d more policies select no workload: mend those that are named, and the others are", more))
+	if n := len(list) - warningsNamed; n > 0 {
+		warnings = append(warnings, fmt.Sprintf(more, n))
 	}
 	return warnings
 }

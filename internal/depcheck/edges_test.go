@@ -410,7 +410,7 @@ var allowed = map[string]why{
 	// Plumbing knows nothing of meshes.
 	"internal/accept": {"internal/backoff": "pauses"},
 	"internal/admin":  {"internal/buildinfo": "the metric of the build"},
-	"internal/answer": {"health/standing": "the words of explanations", "policy": "which policies are for nobody"},
+	"internal/answer": {"health/standing": "the words of explanations", "policy": "which policies do not do what they were written for"},
 	"internal/diagnose": {
 		"hbone":          "the sessions that are looked at",
 		"hbone/flow":     "what can be turned off",

@@ -54,11 +54,18 @@ type Mesh struct {
 // that it started is stopped and looked after.
 func New(t testing.TB) *Mesh {
 	t.Helper()
+	return NewIn(t, discovery.DefaultTrustDomain)
+}
+
+// NewIn is New in another trust domain.
+func NewIn(t testing.TB, trustDomain string) *Mesh {
+	t.Helper()
 	m := &Mesh{t: t, dir: t.TempDir(), outbounds: map[string][]nodeproxy.Outbound{}}
 	alive.Add(1)
 	t.Cleanup(func() { noLeaks(t) }) // runs last: cleanups go backwards
 	m.prefix = claim(t)
 	m.Config = discovery.DefaultConfig()
+	m.Config.TrustDomain = trustDomain
 	var err error
 	m.CA, err = identity.InitCA(m.caDir(), spiffeid.RequireTrustDomainFromString(m.Config.TrustDomain))
 	if err != nil {
@@ -259,6 +266,7 @@ func (m *Mesh) Write() {
 func (m *Mesh) WriteOwn(network string) string {
 	m.t.Helper()
 	c := discovery.DefaultConfig()
+	c.TrustDomain = m.Config.TrustDomain
 	elsewhere := func(of string) bool { return of != network }
 	c.Networks = slices.DeleteFunc(slices.Clone(m.Config.Networks), func(n discovery.Network) bool { return elsewhere(n.Name) })
 	c.Gateways = slices.DeleteFunc(slices.Clone(m.Config.Gateways), func(g discovery.Gateway) bool { return elsewhere(g.Network) })

@@ -59,7 +59,7 @@ func (m *Mesh) logger(l *Log, component, instance string) zerolog.Logger {
 // GatewayConfig is the configuration that StartGateway begins with.
 func (m *Mesh) GatewayConfig(network, name string) gateway.Config {
 	c := gateway.DefaultConfig()
-	c.Name, c.Network = name, network
+	c.Name, c.Network, c.TrustDomain = name, network, m.Config.TrustDomain
 	c.Discovery.File = m.File()
 	c.Identity = identity.Config{Source: "ca", Dir: m.caDir(), TTL: time.Hour}
 	c.Admin.Address = netip.AddrPortFrom(m.Addr(), 15000)
@@ -94,7 +94,7 @@ func (m *Mesh) StartGateway(network, name string, edits ...func(*gateway.Config)
 // for every pod of the node, and the declared static ones.
 func (m *Mesh) NodeConfig(network, node string) nodeproxy.Config {
 	c := nodeproxy.DefaultConfig()
-	c.Node, c.Network = node, network
+	c.Node, c.Network, c.TrustDomain = node, network, m.Config.TrustDomain
 	c.Discovery.File = m.File()
 	c.Identity = identity.Config{Source: "ca", Dir: m.caDir(), TTL: time.Hour}
 	c.Admin.Address = netip.AddrPortFrom(m.Addr(), 15000)
