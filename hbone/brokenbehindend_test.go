@@ -147,30 +147,16 @@ func TestServeDoesNotWaitForWhatEndedAndIsNotRead(t *testing.T) {
 
 // What this end cuts is cut at once, END_STREAM received or not.
 func TestARelayThatIsCutDoesNotDeliverWhatEnded(t *testing.T) {
-	streams := make(chan *Stream, 1)
-	apps, results := make(chan net.Conn, 1), make(chan RelayResult, 1)
-	r := newRig(t, rigConfig{handler: func(ctx context.Context, in *Incoming) {
-		c, app := tcpPair(t)
-		st, err := in.Accept(nil)
-		if err != nil {
-			return
-		}
-		streams <- st
-		apps <- app
-		results <- Relay(ctx, st, c)
-	}})
-	st := open(t, r.client)
-	app, served := <-apps, <-streams
-	defer app.Close()
-	app.(*net.TCPConn).SetReadBuffer(32 << 10)
-	go func() {
-		st.Write(make([]byte, 8<<20))
-		st.CloseWrite()
-	}()
-	time.Sleep(100 * time.Millisecond)
-	served.Reset(http2.ErrCodeConnect)
+	u := startEndedUpload(t)
+	u.st.CloseWrite()
+	hasEnd(t, u.server)
+	time.Sleep(100 * time.Millisecond) // somebody waits for the application to read
+	u.server.mu.Lock()
+	st := u.server.streams[u.st.id]
+	u.server.mu.Unlock()
+	st.Reset(http2.ErrCodeConnect)
 	select {
-	case <-results:
+	case <-u.result:
 	case <-time.After(stallTime / 2):
 		t.Error("the relay of a stream that was reset here goes on")
 	}
