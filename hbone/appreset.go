@@ -98,6 +98,57 @@ func (k *sink) wasResetNow() (reset bool) {
 	return reset
 }
 
+// endedFirst reports whether the sink's connection, of which wasReset is true, had sent its
+// FIN before it was reset: all that it has sent is there, and the FIN behind it. Of that
+// the kernel tells EPIPE, and of a reset without a FIN ECONNRESET, both once: to a write, to
+// a read (not behind a FIN), or to who asks for the socket's pending error. Each write after
+// that has EPIPE, whatever it was. telling is held for as long as a write may have been
+// told and has not said so.
+func (k *sink) endedFirst(fd uintptr) bool {
+	if k.sock.mem != nil {
+		return k.sock.mem.EndedFirst()
+	}
+	k.telling.Lock()
+	defer k.telling.Unlock()
+	if k.told == nil {
+		k.told = pendingError(fd)
+	}
+	return k.told == syscall.EPIPE
+}
+
+// endedFirstNow is endedFirst for who is not in a callback of the socket. The connection
+// may be a Stream.
+func (k *sink) endedFirstNow() (first bool) {
+	switch st, ok := k.c.(*Stream); {
+	case ok:
+		return st.recv.hasEnded()
+	case k.sock.mem != nil:
+		return k.endedFirst(0)
+	case k.inline:
+		k.sock.raw.Control(func(fd uintptr) { first = k.endedFirst(fd) })
+	}
+	return first
+}
+
+// wasToldBefore asks, before the relay begins, whether a reset was told to others: that
+// may have been any, and counts as one without a FIN.
+func (k *sink) wasToldBefore(fd uintptr) {
+	if !k.sock.closed(fd) {
+		return
+	}
+	if k.told = pendingError(fd); k.told == nil {
+		k.told = syscall.ECONNRESET
+	}
+}
+
+// pendingError takes the error off a socket that it would tell next.
+func pendingError(fd uintptr) error {
+	if code, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); err == nil && code != 0 {
+		return syscall.Errno(code)
+	}
+	return nil
+}
+
 // closed reports whether the socket is in TCP's state CLOSE. It takes no error off it.
 func (s socket) closed(fd uintptr) bool {
 	if s.mem != nil {

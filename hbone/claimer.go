@@ -7,8 +7,9 @@ type claimer struct {
 	st   *Stream
 	lost func() error // why what is to be sent will never be there
 
-	tick *time.Timer // nil before the first wait
-	look bool        // tick has fired; guarded by the session's mu
+	tick  *time.Timer // nil before the first wait
+	began time.Time   // when the wait began
+	look  bool        // tick has fired; guarded by the session's mu
 }
 
 // stallCheck is how often one that waits for a claim asks whether all is lost.
@@ -55,7 +56,7 @@ func (c *claimer) awaitClaim(want int) (int, error) {
 
 // startLocked starts the clock of a wait.
 func (c *claimer) startLocked() {
-	c.look = false
+	c.look, c.began = false, time.Now()
 	if c.tick != nil {
 		c.tick.Reset(stallCheck)
 		return
@@ -67,6 +68,10 @@ func (c *claimer) startLocked() {
 		c.st.s.mu.Unlock()
 	})
 }
+
+// patient reports whether a wait for a claim may go on although who sends is gone, and has
+// sent its end.
+func (c *claimer) patient() bool { return time.Since(c.began) < stallTime }
 
 // lookLocked asks lost, without the lock, if it is time.
 func (c *claimer) lookLocked() error {

@@ -40,6 +40,9 @@ func (k *sink) hearOut(err error) bool {
 		st.resetBehind(http2.ErrCodeConnect, err)
 		return true
 	}
+	if k.endedFirstNow() {
+		return true // for as long as the source waits for credit
+	}
 	k.lastTime = time.AfterFunc(lastWordsWithin, func() {
 		st.abort(http2.ErrCodeConnect, err)
 		hardClose(k.c)

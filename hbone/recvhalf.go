@@ -111,6 +111,13 @@ func (h *recvHalf) ready() (bool, error) {
 	return false, h.err
 }
 
+// hasEnded reports that the peer's end has come, before whatever broke the half.
+func (h *recvHalf) hasEnded() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ended
+}
+
 func (h *recvHalf) buffered() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -35,6 +35,7 @@ type endsApp struct {
 	wrote    int
 	ended    bool  // said FIN, by CloseWrite or by a Close with nothing unread
 	broke    bool  // reset its connection, or closed it in a way that may do so
+	whole    bool  // all that it wrote and its FIN had left its kernel before it did so
 	writeErr error // nil if all was written
 
 	read    int
@@ -68,7 +69,7 @@ func (a *endsApp) speak(rng *rand.Rand) {
 			time.Sleep(time.Duration(rng.IntN(3000)) * time.Microsecond)
 		}
 	}
-	switch last := []string{"end", "end", "end", "reset", "close"}[rng.IntN(5)]; {
+	switch last := []string{"end", "end", "end", "reset", "close", "end and reset", "end, then reset"}[rng.IntN(7)]; {
 	case a.writeErr != nil:
 	case last == "end":
 		a.ended = a.c.CloseWrite() == nil
@@ -76,11 +77,33 @@ func (a *endsApp) speak(rng *rand.Rand) {
 		a.broke = true
 		a.c.SetLinger(0)
 		a.c.Close()
+	case last == "end and reset", last == "end, then reset":
+		a.broke = true
+		a.ended = a.c.CloseWrite() == nil
+		a.whole = a.ended && a.wrote < 16<<10 // less than any window
+		for end := time.Now().Add(endsPatience); last == "end, then reset" && !a.whole && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			a.whole = a.ended && a.finTaken()
+		}
+		a.c.SetLinger(0)
+		a.c.Close()
 	case last == "close":
 		a.broke = true
 		a.ended = true // unless something is unread, which a reader that goes on decides
 		a.c.Close()
 	}
+}
+
+// finTaken reports whether all that a has written, and its FIN, was acknowledged.
+func (a *endsApp) finTaken() (taken bool) {
+	raw, err := a.c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	raw.Control(func(fd uintptr) {
+		state, ok := socket{raw: raw}.state(fd)
+		taken = ok && state == unix.BPF_TCP_FIN_WAIT2
+	})
+	return taken
 }
 
 // close closes what nobody reads any more: with bytes unread that is a reset.
@@ -93,6 +116,7 @@ func (a *endsApp) close() {
 		unread, err := unix.IoctlGetInt(int(fd), unix.SIOCINQ)
 		a.ended = a.ended || unread == 0 && err == nil
 	})
+	a.whole = a.whole || a.finTaken()
 	a.c.Close()
 }
 
@@ -132,6 +156,8 @@ func (a *endsApp) heard(from *endsApp, undisturbed bool) error {
 		return fmt.Errorf("read the end behind %d of %d bytes", a.read, from.wrote)
 	case undisturbed && !from.broke && !from.stopped && !a.stopped && !a.broke && (a.readErr != io.EOF || a.read < from.wrote):
 		return fmt.Errorf("read %d of %d bytes and %v, of one that has ended in order", a.read, from.wrote, a.readErr)
+	case undisturbed && from.whole && !a.stopped && !a.broke && (a.readErr != io.EOF || a.read < from.wrote):
+		return fmt.Errorf("read %d of %d bytes and %v, of one that had ended in order before it was closed", a.read, from.wrote, a.readErr)
 	case undisturbed && from.broke && !from.stopped && !a.stopped && !a.broke && from.wrote < 16<<10 && a.read < from.wrote:
 		return fmt.Errorf("read %d of the %d bytes that were said before the reset, and %v", a.read, from.wrote, a.readErr)
 	}

@@ -44,6 +44,9 @@ type sink struct {
 	over        bool        // the relay is over
 	uncut       func() bool // see cutWith; nil: not called
 
+	telling sync.Mutex // held while a write may be told of a reset of c: see endedFirst
+	told    error      // what the kernel has told of it; nil: nothing
+
 	ending atomic.Bool // c gets its FIN or a reset from here
 	deaf   atomic.Bool // c was reset: it takes nothing more, and what it said before is still passed on
 
@@ -59,6 +62,9 @@ func newSink(st *Stream, c net.Conn) *sink {
 	k.sock, k.inline = socketOf(c)
 	_, stream := c.(*Stream)
 	k.tellsAll = k.inline || stream
+	if k.inline && k.sock.mem == nil {
+		k.sock.raw.Control(k.wasToldBefore)
+	}
 	return k
 }
 
@@ -201,7 +207,7 @@ func (k *sink) deliver(c *chunk, block bool) bool {
 		if k.peerLeft {
 			k.c.SetWriteDeadline(time.Now().Add(stallTime))
 		}
-		n, err = k.c.Write(c.b[c.r:c.w])
+		n, err = k.write(c.b[c.r:c.w])
 	} else {
 		n, err = k.writeNow(c.b[c.r:c.w])
 	}
@@ -243,7 +249,7 @@ func (k *sink) writeNow(p []byte) (int, error) {
 }
 
 func (k *sink) attempt(fd uintptr) bool {
-	n, err := k.sock.write(fd, k.tryP)
+	n, err := k.writeTo(fd, k.tryP)
 	switch err {
 	case syscall.EAGAIN:
 	case nil:
@@ -252,6 +258,38 @@ func (k *sink) attempt(fd uintptr) bool {
 		k.tryEr = err
 	}
 	return true
+}
+
+// write writes all of p, and waits for that.
+func (k *sink) write(p []byte) (n int, err error) {
+	if !k.inline || k.sock.mem != nil {
+		return k.c.Write(p)
+	}
+	rawErr := k.sock.raw.Write(func(fd uintptr) bool {
+		for n < len(p) {
+			var m int
+			if m, err = k.writeTo(fd, p[n:]); err != nil {
+				return err != syscall.EAGAIN
+			}
+			n += m
+		}
+		return true
+	})
+	if rawErr != nil {
+		return n, rawErr
+	}
+	return n, err
+}
+
+// writeTo is write(2), which may be told that the connection was reset.
+func (k *sink) writeTo(fd uintptr, p []byte) (int, error) {
+	k.telling.Lock()
+	defer k.telling.Unlock()
+	n, err := k.sock.write(fd, p)
+	if err != nil && err != syscall.EAGAIN && k.told == nil {
+		k.told = err
+	}
+	return n, err
 }
 
 // writeFailed is a write that the application did not take: it is gone.

@@ -22,6 +22,7 @@ type memoryConn interface {
 	TryWrite(p []byte) (int, error)
 	Readable() (int, error) // see socket.readable
 	StateClose() bool       // it is in TCP's state CLOSE
+	EndedFirst() bool       // likewise, by a reset that came behind its peer's FIN
 }
 
 // socketOf returns c as a socket; ok is false if it is none.

@@ -94,11 +94,12 @@ func (s *streamSource) next() (*frameBuf, int, error) {
 	return f, n, nil
 }
 
-// broken returns why the stream that is read has broken, although bytes of it are left.
+// broken returns why the stream that is read has broken, although bytes of it are left. If
+// it did so behind its end they are waited for as socketSource.wasReset does.
 func (s *streamSource) broken() error {
 	s.from.recv.mu.Lock()
 	defer s.from.recv.mu.Unlock()
-	if err := s.from.recv.broken; err != nil {
+	if err := s.from.recv.broken; err != nil && !(s.from.recv.ended && s.patient()) {
 		return readFailed(s.from, err)
 	}
 	return nil
@@ -173,8 +174,8 @@ func (s *socketSource) attempt(fd uintptr) bool {
 }
 
 // done says what n bytes and s.err mean. An end is one of a connection that was not
-// reset: a socket tells of its reset once, and that may have been to a write of the
-// sink, who has not yet got to say so.
+// reset before: a socket tells of its reset once, and that may have been to a write of the
+// sink, which has not yet got to say so. A reset behind the end is found by awaitReset.
 func (s *socketSource) done(fd uintptr, n int) bool {
 	switch {
 	case s.err == syscall.EAGAIN:
@@ -182,7 +183,7 @@ func (s *socketSource) done(fd uintptr, n int) bool {
 		return false
 	case s.err != nil:
 		s.err = readFailed(s.c, s.err)
-	case n <= 0 && s.sink.wasReset(fd):
+	case n <= 0 && s.sink.wasReset(fd) && !s.sink.endedFirst(fd):
 		s.err = readFailed(s.c, syscall.ECONNRESET)
 	case n <= 0:
 		s.err = io.EOF
@@ -197,9 +198,11 @@ func (s *socketSource) giveBack() {
 	}
 }
 
-// wasReset tells of a reset behind bytes that are left unread.
+// wasReset tells of a reset behind bytes that are left unread. Those that a FIN came
+// behind are all there was to come: they are waited for as for an application that is
+// slow to read.
 func (s *socketSource) wasReset() error {
-	if s.sink.wasResetNow() {
+	if s.sink.wasResetNow() && !(s.sink.endedFirstNow() && s.patient()) {
 		return readFailed(s.c, syscall.ECONNRESET)
 	}
 	return nil

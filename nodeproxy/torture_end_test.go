@@ -25,11 +25,12 @@ type end struct {
 	sent   int    // bytes that its socket took
 	got    int    // bytes received
 	ended  bool   // it has sent its FIN behind all that it was to send
-	broke  op     // opReset or opLeave, once it has
+	broke  op     // opReset, opLeave or opPart, once it has
 	eof    bool   // it has read its peer's end
 	rerr   error  // why it reads no more, if not for eof
 	werr   error  // why it sends no more, if not for its own end
 	wrong  string // the first byte that was not its peer's
+	heard  bool   // it had received something when it has sent its FIN
 	active int    // of its two goroutines
 }
 
@@ -38,6 +39,8 @@ type script struct {
 	want   int  // bytes to send, in all
 	finish bool // then send a FIN
 	pace   int  // of reading: bytes per millisecond, 0 without limit, negative not at all
+	paced  bool // it has had one of those
+	part   bool // behind that FIN, reset
 	quit   op   // opReset or opLeave
 }
 
@@ -100,7 +103,13 @@ func (e *end) write() {
 			}
 		case e.finish:
 			e.conn.CloseWrite()
-			e.ended = true
+			e.ended, e.heard = true, e.got > 0
+			if e.part {
+				e.broke = opPart
+				e.conn.SetLinger(0)
+				e.conn.Close()
+				e.cond.Broadcast()
+			}
 			return
 		default:
 			e.cond.Wait()

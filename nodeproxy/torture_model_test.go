@@ -18,6 +18,8 @@ import (
 //     end behind it. A server that a connect was withdrawn from is reset. An application
 //     that takes long to accept, and others that refuse instead, excuse nothing. Nor does
 //     anything, where one pod is known to accept, and the retry budget is ample.
+//   - Who has ended in order and resets behind that, while a tunnel is open, has ended in order:
+//     who reads on, without pause, reads all, and the end.
 //   - All this ends, in bounded time.
 //
 // It allows either where two TCP connections would: who closes with bytes unread
@@ -69,6 +71,15 @@ func (c *torturedConn) judge() error {
 			blame("%d servers were told the end of a connection that ended in order", whole)
 		}
 	}
+	if c.exposed == "" {
+		for _, s := range c.servers {
+			for _, to := range []struct{ reads, from *end }{{c.client, s}, {s, c.client}} {
+				if to.from.endedFirst() && to.reads.readsOn() && !(to.reads.eof && to.reads.got == to.from.sent) {
+					blame("%s was not told the end that %s has sent before it broke off", to.reads.name, to.from.name)
+				}
+			}
+		}
+	}
 	if len(wrong) == 0 {
 		return nil
 	}
@@ -84,6 +95,12 @@ func (c *torturedConn) judge() error {
 
 // inOrder reports that e has sent all and read an end.
 func (e *end) inOrder() bool { return e.eof && e.rerr == nil && e.werr == nil }
+
+// endedFirst reports that e has sent its FIN before it broke off, over a tunnel that was open.
+func (e *end) endedFirst() bool { return e.ended && e.broke != "" && e.heard }
+
+// readsOn reports that e has read as fast as it could, and has not broken off.
+func (e *end) readsOn() bool { return e.broke == "" && e.quit == "" && !e.part && !e.paced }
 
 // closedInOrder reports that the peer of e may read an end.
 func (e *end) closedInOrder() bool { return e.ended || e.broke == opLeave }
@@ -116,5 +133,5 @@ func (c *torturedConn) undisturbed() bool {
 	if c.exposed != "" || !c.sure && !c.acceptsFirst() || c.script.quit != "" {
 		return false
 	}
-	return c.client.quit == ""
+	return c.client.quit == "" && !c.client.part && !c.script.part
 }

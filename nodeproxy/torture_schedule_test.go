@@ -62,6 +62,7 @@ const (
 	opSulks  op = "sulks"  // likewise, it never accepts
 	opSend   op = "send"   // side of conn sends n bytes more
 	opEnd    op = "end"    // side of conn has nothing more to say: FIN after all that it was to send
+	opPart   op = "part"   // likewise, and it resets right behind that FIN
 	opLeave  op = "leave"  // side of conn closes at once
 	opReset  op = "reset"  // side of conn resets at once
 	opStop   op = "stop"   // side of conn stops reading
@@ -353,7 +354,12 @@ func (g *generator) send() {
 func (g *generator) end() {
 	if c, s, ok := g.someone(); ok && !g.ended[fmt.Sprint(c, s)] {
 		g.ended[fmt.Sprint(c, s)] = true
-		g.add(step{op: opEnd, conn: c, side: s})
+		how := opEnd
+		if g.theme.breaks > 0 && g.rng.IntN(4) == 0 {
+			how = opPart
+			g.ended[fmt.Sprint(c, s)+"gone"] = true
+		}
+		g.add(step{op: how, conn: c, side: s})
 	}
 }
 

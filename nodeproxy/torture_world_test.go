@@ -557,14 +557,16 @@ func (w *tortured) do(s step) {
 			}
 		case opEnd:
 			x.finish = true
+		case opPart:
+			x.finish, x.part = true, true
 		case opReset, opLeave:
 			if x.quit == "" {
 				x.quit = s.op
 			}
 		case opStop:
-			x.pace = -1
+			x.pace, x.paced = -1, true
 		case opSlow:
-			x.pace = s.n
+			x.pace, x.paced = s.n, true
 		case opRead:
 			x.pace = 0
 		}

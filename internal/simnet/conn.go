@@ -52,6 +52,10 @@ func (c *Conn) StateClose() bool {
 	return c.in.wasReset() || c.in.finArrived() && c.out.finArrived()
 }
 
+// EndedFirst reports whether the peer's FIN has come before its reset, so that reads find
+// an end.
+func (c *Conn) EndedFirst() bool { return c.in.endedFirst() }
+
 // SyscallConn returns a RawConn of which Read waits as a socket's does; its
 // callbacks get no descriptor and use TryRead and TryWrite instead.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) { return rawConn{c}, nil }

@@ -199,6 +199,14 @@ func (p *pipe) wasReset() bool {
 	return n > 0 && !p.stalled && p.segs[n-1].end == syscall.ECONNRESET && time.Until(p.segs[n-1].at) <= 0
 }
 
+// endedFirst reports whether a reset has arrived behind a FIN.
+func (p *pipe) endedFirst() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.segs)
+	return p.err == nil && n > 1 && p.segs[n-2].end == io.EOF && p.segs[n-1].end == syscall.ECONNRESET
+}
+
 // finArrived reports whether the FIN has arrived, read or not.
 func (p *pipe) finArrived() bool {
 	p.mu.Lock()

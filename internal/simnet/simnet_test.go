@@ -84,6 +84,32 @@ func TestResetIsToldOnce(t *testing.T) {
 	})
 }
 
+// As Linux does it: a reset behind a FIN leaves an end to be read.
+func TestAResetBehindAFINIsReadAsAnEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := Pair(Options{})
+		a.Write([]byte("x"))
+		a.CloseWrite()
+		if b.EndedFirst() {
+			t.Error("a FIN alone is no reset")
+		}
+		a.SetLinger(0)
+		a.Close()
+		if !b.StateClose() || !b.EndedFirst() {
+			t.Errorf("closed %v, behind a FIN %v", b.StateClose(), b.EndedFirst())
+		}
+		if got, err := io.ReadAll(b); string(got) != "x" || err != nil || !b.EndedFirst() {
+			t.Errorf("read %q, %v", got, err)
+		}
+		a, b = Pair(Options{})
+		a.SetLinger(0)
+		a.Close()
+		if !b.StateClose() || b.EndedFirst() {
+			t.Errorf("without a FIN: closed %v, behind a FIN %v", b.StateClose(), b.EndedFirst())
+		}
+	})
+}
+
 func TestFinishEndsBothDirections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := Pair(Options{Delay: time.Millisecond})
