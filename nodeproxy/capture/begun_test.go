@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A table is replaced only where what is there is not ours: for want of memory, or of a right, it is left as it is.
+// A table is replaced only where what is there is not ours, or too much to be taken out by name: for want of memory, or of
+// a right, it is left as it is.
 func TestATableIsReplacedOnlyWhereItIsNotAsOurs(t *testing.T) {
 	for _, row := range []struct {
 		fails []error // one try after the other
@@ -22,7 +23,10 @@ func TestATableIsReplacedOnlyWhereItIsNotAsOurs(t *testing.T) {
 		{[]error{unix.ENOENT}, 2, nil},
 		{[]error{fmt.Errorf("conn.Receive: %w", os.NewSyscallError("recvmsg", unix.EINVAL)), unix.EEXIST}, 3, nil},
 		{[]error{unix.EBUSY, unix.EEXIST, unix.ENOMEM}, 3, unix.ENOMEM},
-		{[]error{unix.ENOBUFS}, 1, unix.ENOBUFS},
+		{[]error{unix.ENOBUFS, unix.EEXIST}, 3, nil},
+		{[]error{fmt.Errorf("SendMessages: %w", os.NewSyscallError("sendmsg", unix.EMSGSIZE)), unix.EEXIST}, 3, nil},
+		{[]error{errNotAsOurs, unix.EEXIST}, 3, nil},
+		{[]error{unix.ENOMEM}, 1, unix.ENOMEM},
 		{[]error{unix.EPERM}, 1, unix.EPERM},
 		{[]error{unix.ENOENT, unix.ENOMEM}, 2, unix.ENOMEM},
 	} {

@@ -77,10 +77,11 @@ func begun(set func(beginning) error) error {
 	return err
 }
 
-// otherwise reports whether err means that what is there is not what a transaction was made for: no table, one already, or
-// one whose chains are not as ours.
+// otherwise reports whether err means that what is there is not what a transaction was made for: no table, one already, one
+// whose chains are not as ours, or one of which so much is to be taken out that the transaction, or the answers to it, do not
+// fit into a socket.
 func otherwise(err error) bool {
-	return slices.ContainsFunc([]unix.Errno{unix.ENOENT, unix.EEXIST, unix.EBUSY, unix.EINVAL, unix.EOPNOTSUPP}, func(e unix.Errno) bool { return errors.Is(err, e) })
+	return slices.ContainsFunc([]error{unix.ENOENT, unix.EEXIST, unix.EBUSY, unix.EINVAL, unix.EOPNOTSUPP, unix.EMSGSIZE, unix.ENOBUFS, errNotAsOurs}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // beginning begins a transaction that gives a table of ours those base chains, without rules.
@@ -144,14 +145,14 @@ func removeTable(ns *podns.Namespace, name string) error {
 // looks at one after the other: a connection in between would meet neither's rules, by the kernel's code.
 func renewed(c *nftables.Conn, name string, chains ...*nftables.Chain) (*nftables.Table, error) {
 	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
-	sets, err := c.GetSets(t)
-	if err != nil && strings.HasSuffix(err.Error(), unix.ENOENT.Error()) { // package nftables says it in words alone
-		return nil, fmt.Errorf("there is no table %s: %w", name, unix.ENOENT)
-	}
-	if err != nil {
-		return nil, err
-	}
-	there, err := c.ListChainsOfTableFamily(t.Family)
+	var there parts
+	err := look(c.NetNS, func(l looking) (err error) {
+		is := false
+		if there, is, err = l.parts(name); err == nil && !is {
+			err = fmt.Errorf("there is no table %s: %w", name, unix.ENOENT)
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -161,14 +162,15 @@ func renewed(c *nftables.Conn, name string, chains ...*nftables.Chain) (*nftable
 		c.AddChain(h)
 		c.FlushChain(h)
 	}
-	for _, h := range there {
-		if h.Table.Name == name && !slices.ContainsFunc(chains, func(o *nftables.Chain) bool { return o.Name == h.Name }) {
+	for h := range there.chains {
+		if !slices.ContainsFunc(chains, func(o *nftables.Chain) bool { return o.Name == h }) {
+			h := &nftables.Chain{Name: h, Table: t}
 			c.FlushChain(h)
 			c.DelChain(h)
 		}
 	}
-	for _, s := range sets {
-		c.DelSet(s)
+	for _, s := range there.sets {
+		c.DelSet(&nftables.Set{Table: t, Name: s})
 	}
 	return t, nil
 }

@@ -3,14 +3,11 @@
 package capture
 
 import (
-	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"os"
-	"slices"
-	"strings"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
@@ -52,36 +49,32 @@ const (
 func (s Setter) name() string { return fmt.Sprintf("%s%x-%x", setterMark, s.Began, s.Socket) }
 
 // Owner returns whose rules are in a namespace, of a node proxy that may have ended since; there is false if
-// nobody's are.
+// nobody's are. It tells that also of a table which somebody else has put more into.
 func Owner(ns *podns.Namespace) (owner string, there bool, err error) {
-	owner, _, there, err = SetBy(ns)
+	err = lookInto(ns, func(l looking) error {
+		p, is, err := l.parts(table)
+		if errors.Is(err, errNotAsOurs) {
+			err = nil
+		}
+		there = is
+		owner, _ = marks(p.sets)
+		return err
+	})
 	return owner, there, err
 }
 
-// SetBy returns whose rules are in a namespace and who has set them, which is nobody if an older version has.
+// SetBy returns whose rules are in a namespace and who has set them, which is nobody if an older version has. A table that
+// has far more than ours can have is nobody's: some process of the pod has put that there, and may have put its name there too.
 func SetBy(ns *podns.Namespace) (owner string, by Setter, there bool, err error) {
-	err = ns.FD(func(fd int) error {
-		c, err := nftables.New(nftables.WithNetNSFd(fd))
-		if err != nil {
-			return explain(err)
+	err = lookInto(ns, func(l looking) error {
+		p, is, err := l.parts(table)
+		if errors.Is(err, errNotAsOurs) {
+			err = nil
 		}
-		tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
-		i := slices.IndexFunc(tables, func(t *nftables.Table) bool { return t.Name == table })
-		if err != nil || i < 0 {
-			return explain(err)
+		if there = is && !p.alien; there {
+			owner, by = marks(p.sets)
 		}
-		there = true
-		sets, err := c.GetSets(tables[i])
-		for _, s := range sets {
-			if mark, ok := strings.CutPrefix(s.Name, ownerMark); ok {
-				text, _ := hex.DecodeString(mark)
-				owner = string(text)
-			}
-			if _, err := fmt.Sscanf(s.Name, setterMark+"%x-%x", &by.Began, &by.Socket); err != nil {
-				continue
-			}
-		}
-		return explain(err)
+		return err
 	})
 	return owner, by, there, err
 }

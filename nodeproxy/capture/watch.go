@@ -7,9 +7,11 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -74,39 +76,29 @@ func (w *Watch) Close() error {
 	return w.socket.Close()
 }
 
-// Hold reports whether the rules in a namespace are r, as Set has set them.
-func Hold(ns *podns.Namespace, r Rules) (bool, error) {
-	_, there, err := Owner(ns)
-	if !there || err != nil {
-		return false, err
-	}
-	holds := true
-	err = ns.FD(func(fd int) error {
-		c, err := nftables.New(nftables.WithNetNSFd(fd))
-		if err != nil {
+// Hold reports whether the rules in a namespace are r, as Set has set them, and nothing else is in their table.
+func Hold(ns *podns.Namespace, r Rules) (holds bool, err error) {
+	err = lookInto(ns, func(l looking) error {
+		p, there, err := l.parts(table)
+		if errors.Is(err, errNotAsOurs) {
+			return nil
+		}
+		if !there || err != nil || !maps.Equal(p.chains, r.chains()) {
 			return err
 		}
-		t := &nftables.Table{Name: table, Family: nftables.TableFamilyINet}
 		for chain, want := range r.chains() {
-			rules, err := c.GetRules(t, &nftables.Chain{Name: chain, Table: t})
+			comments, err := l.rules(table, chain, want+1)
 			if err != nil {
 				return err
 			}
-			if len(rules) != want {
-				holds = false
-			}
-			for _, rule := range rules {
-				if !bytes.Equal(rule.UserData, r.digest()) {
-					holds = false
-				}
+			if len(comments) != want || slices.ContainsFunc(comments, func(c []byte) bool { return !bytes.Equal(c, r.digest()) }) {
+				return nil
 			}
 		}
+		holds = true
 		return nil
 	})
-	if err != nil {
-		return false, explain(err)
-	}
-	return holds, nil
+	return holds, err
 }
 
 // chains are how many rules Set sets in each.

@@ -35,7 +35,7 @@ func setZone(ns *podns.Namespace) error {
 			return fmt.Errorf("open netfilter's netlink: %w", err)
 		}
 		defer c.Close()
-		if there, err := zoned(c); there || err != nil {
+		if there, err := zoned(newLooking(c)); there || err != nil {
 			return explain(err)
 		}
 		messages, err := zoneMessages()
@@ -53,16 +53,10 @@ func setZone(ns *podns.Namespace) error {
 // zoneChain is the chain of zoneTable.
 const zoneChain = "output"
 
-// zoned reports whether the rule is there. Package nftables cannot read one that has the direction of a zone.
-func zoned(c *netlink.Conn) (bool, error) {
-	m, err := request(unix.NFPROTO_INET, unix.NFT_MSG_GETRULE, netlink.Dump, text(unix.NFTA_RULE_TABLE, zoneTable), text(unix.NFTA_RULE_CHAIN, zoneChain))
-	if err != nil {
-		return false, err
-	}
-	rules, err := c.Execute(m)
-	if errors.Is(err, unix.ENOENT) { // no table
-		return false, nil
-	}
+// zoned reports whether the rule is there, of which it is enough to see one. Package nftables cannot read one that has the
+// direction of a zone.
+func zoned(l looking) (bool, error) {
+	rules, err := l.rules(zoneTable, zoneChain, 1)
 	return len(rules) > 0, err
 }
 
