@@ -127,13 +127,26 @@ const lockEvery = time.Millisecond
 // Lock has processes that call it do something in a namespace one after the other, for which this one waits within a
 // time and no longer: any process of a pod may lock its own namespace, and keep it locked. unlock is to be called.
 func (n *Namespace) Lock(within time.Duration) (unlock func()) {
-	lock := func(how int) error { return n.FD(func(fd int) error { return unix.Flock(fd, how) }) }
-	for end := time.Now().Add(within); lock(unix.LOCK_EX|unix.LOCK_NB) != nil; time.Sleep(lockEvery) {
+	f, err := n.reopen()
+	if err != nil {
+		return func() {} // for lack of descriptors, with which nothing can be done in it either
+	}
+	for end := time.Now().Add(within); unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil; time.Sleep(lockEvery) {
 		if time.Now().After(end) {
-			return func() {}
+			break
 		}
 	}
-	return func() { lock(unix.LOCK_UN) }
+	return func() { f.Close() }
+}
+
+// reopen opens the namespace once more, as another open file: a lock belongs to one, whoever has it, and the CNI plugin gives
+// the same to each node proxy that it asks.
+func (n *Namespace) reopen() (f *os.File, err error) {
+	err = n.FD(func(fd int) error {
+		f, err = os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
+		return err
+	})
+	return f, err
 }
 
 // Do runs f on a thread that is in the namespace. What f starts on other goroutines is not.
