@@ -31,7 +31,7 @@ type announcement struct {
 	reply   cnisocket.Reply // once decided is closed
 
 	gone    atomic.Bool    // the sandbox is no more, or is to be found by its processes
-	sandbox *podns.Sandbox // a process in it; nil: none was found yet. This and what follows is follow's alone
+	sandbox *podns.Sandbox // a process in it; nil: none was found yet. This and what follows is follow's alone, or one of works
 	tries   int
 	again   time.Time
 	differs int // how often the pod's resolv.conf was another one than was announced
@@ -59,17 +59,37 @@ func (p plugins) Add(ctx context.Context, r cnisocket.Request, namespace *os.Fil
 		return cnisocket.Reply{Verdict: cnisocket.Captured}
 	}
 	c.wakeUp()
+	began, late := time.Now(), cnisocket.Reply{}
 	select {
 	case <-a.decided:
 	case <-ctx.Done():
-		c.decide(a, cnisocket.Reply{Verdict: cnisocket.Unknown, Reason: fmt.Sprintf("discovery does not know the pod %s/%s (%s) on node %s", r.Namespace, r.Name, r.UID, c.p.cfg.Node)})
+		late = c.undecidedReply(r, time.Since(began))
+		c.decide(a, late)
 		<-a.decided
 	}
-	ended := a.reply.Verdict == cnisocket.Unknown && errors.Is(ctx.Err(), context.Canceled)
+	ended := late.Verdict != "" && a.reply == late && errors.Is(ctx.Err(), context.Canceled)
 	if ended || a.reply.Verdict == cnisocket.Failed && c.p.draining.Load() {
 		return cnisocket.Reply{Verdict: cnisocket.Stopping, Reason: "this node proxy stops"}
 	}
 	return a.reply
+}
+
+// undecidedReply is that to who has waited in vain for a pod to be captured: either nobody has told of it, or it is this
+// process that has not come to it.
+func (c *captures) undecidedReply(r cnisocket.Request, waited time.Duration) cnisocket.Reply {
+	waited = waited.Round(time.Millisecond)
+	if w := c.p.store.Current().Workload(r.UID); w == nil || w.Node != c.p.cfg.Node || w.Network != c.p.cfg.Network {
+		who := "no gateway has"
+		if c.p.own == nil {
+			who = "the discovery file has not"
+		}
+		return cnisocket.Reply{Verdict: cnisocket.Unknown, Reason: fmt.Sprintf("%s told this node proxy within %v of the pod %s/%s (%s) on node %s", who, waited, r.Namespace, r.Name, r.UID, c.p.cfg.Node)}
+	}
+	why := c.works.doing(r.UID, time.Now())
+	if why == "" {
+		why = "it has not come to the pod"
+	}
+	return cnisocket.Reply{Verdict: cnisocket.Failed, Reason: fmt.Sprintf("this node proxy was busy for %v (%s): its isthmus status says if a pod of the node is slow; else give it more CPU", waited, why)}
 }
 
 // Check implements cnisocket.Node.
@@ -313,43 +333,53 @@ func (c *captures) adopt() {
 	look, of := map[string]bool{}, map[string]*captured{}
 	began := time.Now()
 	for _, h := range c.list() {
+		if c.works.busy(h.uid) {
+			continue
+		}
 		if a := h.place.told; a != nil && a.sandbox == nil && !a.gone.Load() && began.After(a.again) {
 			a.tries++
 			look[h.uid], of[h.uid] = true, h
 		}
 	}
 	found, _ := c.finder.Find(look) // find says what is wrong
-	for uid, s := range found {
-		h := of[uid]
-		a := h.place.told
-		if s.Namespace.ID() != h.place.ns.ID() { // of a process that is only about to enter the pod
-			s.Close()
-			continue
-		}
-		text, err := c.readFile(uid, resolvConf, s.ReadFile)
-		if r := names.ParseResolvConf(string(text)); err == nil && resolvable(r) && (a.resolver == nil || !reflect.DeepEqual(r, *a.resolver)) {
-			if a.differs++; a.differs < 2 { // a process that only begins to be the pod's has the root of its node
-				s.Close()
-				continue
-			}
-			announced := a.resolver
-			a.resolver = &r
-			if err := c.reopenNames(h); err != nil {
-				a.resolver = announced
-				c.p.log.Warn().Str("workload", uid).Err(err).Msg("a pod resolves names by another resolv.conf than was announced, and they are answered by the one that was")
-				s.Close()
-				continue
-			}
-			c.p.log.Info().Str("workload", uid).Msg("a pod resolves names by another resolv.conf than was announced: they are answered by that")
-		}
-		a.sandbox = s
-		c.discard(a)
-	}
 	for uid, h := range of {
-		if found[uid] == nil || h.place.told.sandbox == nil {
-			h.place.told.again = began.Add(max(adoptAgain.Next(h.place.told.tries), findShare*time.Since(began)))
+		again := began.Add(max(adoptAgain.Next(h.place.told.tries), findShare*time.Since(began)))
+		if s := found[uid]; s == nil {
+			h.place.told.again = again
+		} else {
+			c.works.begin(uid, "finding out how it resolves names", h.place.ns.ID(), func() {
+				if !c.adopted(h, s) {
+					s.Close()
+					h.place.told.again = again
+				}
+			})
 		}
 	}
+}
+
+// adopted reports whether s shows from now on whether the sandbox of h lives, which owns it then.
+func (c *captures) adopted(h *captured, s *podns.Sandbox) bool {
+	a := h.place.told
+	if s.Namespace.ID() != h.place.ns.ID() { // of a process that is only about to enter the pod
+		return false
+	}
+	text, err := c.readFile(h.uid, resolvConf, s.ReadFile)
+	if r := names.ParseResolvConf(string(text)); err == nil && resolvable(r) && (a.resolver == nil || !reflect.DeepEqual(r, *a.resolver)) {
+		if a.differs++; a.differs < 2 { // a process that only begins to be the pod's has the root of its node
+			return false
+		}
+		announced := a.resolver
+		a.resolver = &r
+		if err := c.reopenNames(h); err != nil {
+			a.resolver = announced
+			c.p.log.Warn().Str("workload", h.uid).Err(err).Msg("a pod resolves names by another resolv.conf than was announced, and they are answered by the one that was")
+			return false
+		}
+		c.p.log.Info().Str("workload", h.uid).Msg("a pod resolves names by another resolv.conf than was announced: they are answered by that")
+	}
+	a.sandbox = s
+	c.discard(a)
+	return true
 }
 
 // answerPlugins answers the CNI plugin of the node from when its pods are captured until ctx ends.

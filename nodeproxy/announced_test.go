@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -154,4 +155,67 @@ func TestAPodThatIsFoundWhileItIsAnnouncedIsCaptured(t *testing.T) {
 	if len(c.announced) > 0 {
 		t.Error("the namespace that was announced is kept beside the one that was found")
 	}
+}
+
+// Who has waited in vain hears whether nobody has told of the pod, or the node proxy has not come to it, and what it did.
+func TestWhoWaitsInVainHearsWhy(t *testing.T) {
+	const uid = "0a1b2c3d-0000-0000-0000-000000000001"
+	end := make(chan struct{})
+	for _, row := range []struct {
+		what    string
+		told    bool
+		begin   bool
+		verdict cnisocket.Verdict
+		reason  string
+	}{
+		{"nobody has told", false, false, cnisocket.Unknown, "no gateway has told this node proxy within "},
+		{"told, and nothing is begun", true, false, cnisocket.Failed, "it has not come to the pod"},
+		{"told, and it is being entered", true, true, cnisocket.Failed, "entering its network namespace has taken "},
+	} {
+		p := &Proxy{store: &discovery.Store{}, own: &ownNetwork{}, cfg: Config{Network: "east", Node: "n1"}}
+		b := discovery.NewBuilder(0)
+		p.own.keeper = excerpt.NewKeeper(excerpt.NewHeld("east", "n1", "cluster.local"), func(changes ...discovery.Change) {
+			b.Apply(changes...)
+			snap, _, _ := b.Commit()
+			p.store.Swap(snap)
+		}, func(string) bool { return true }, time.Now)
+		p.own.keeper.Lead("gw")
+		excerpt := &pb.Excerpt{Whole: true, End: true, Base: &pb.Base{TrustDomain: "cluster.local", Networks: []*pb.ExcerptNetwork{{Name: "east"}}}}
+		if row.told {
+			excerpt.Scheduled = []*pb.ExcerptWorkload{{Uid: uid, Namespace: "demo", Node: "n1", ServiceAccount: "shop"}}
+		}
+		if _, err := p.own.keeper.Take(excerpt); err != nil {
+			t.Fatal(err)
+		}
+		c := &captures{p: p, held: map[string]*captured{}, failing: map[string]*lack{}, announced: map[string]*announcement{}, wake: make(chan struct{}, 1)}
+		if row.begin {
+			begun := make(chan struct{})
+			c.works.begin(uid, "entering its network namespace", podns.ID{}, func() { close(begun); <-end })
+			<-begun
+		}
+		f, err := os.Open("/proc/self/ns/net")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		got := plugins{c}.Add(ctx, cnisocket.Request{UID: uid, Namespace: "demo", Name: "shop", Container: "a", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}, f)
+		cancel()
+		if got.Verdict != row.verdict || !strings.Contains(got.Reason, row.reason) {
+			t.Errorf("%s: the reply is %+v, want %s: … %s …", row.what, got, row.verdict, row.reason)
+		}
+		if len(c.announced) > 0 {
+			t.Errorf("%s: its namespace is kept", row.what)
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+		cancel() // it stops, or the plugin has gone
+		f, err = os.Open("/proc/self/ns/net")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := (plugins{c}).Add(ctx, cnisocket.Request{UID: uid, Container: "b", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}, f); got.Verdict != cnisocket.Stopping {
+			t.Errorf("%s: when this process stops the reply is %+v", row.what, got)
+		}
+		defer c.works.wait()
+	}
+	close(end)
 }

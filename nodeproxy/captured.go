@@ -3,6 +3,7 @@ package nodeproxy
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,8 +15,8 @@ import (
 )
 
 // captures are the local workloads that are captured in their network namespaces, and those
-// that are to be. Its goroutine is follow's; what it holds ends with its workload, its
-// sandbox or the process. Safe for concurrent use.
+// that are to be. Its goroutine is follow's, which waits for no pod: what is done in one is one of works, and has its captured
+// for itself meanwhile. What it holds ends with its workload, its sandbox or the process. Safe for concurrent use.
 type captures struct {
 	p       *Proxy
 	cfg     Capture
@@ -28,7 +29,11 @@ type captures struct {
 	noIPv6  sync.Once     // said
 	first   atomic.Bool   // all workloads that were there have been looked for once
 
-	wake chan struct{} // has follow look again
+	wake    chan struct{} // has follow look again
+	ended   chan struct{} // tells follow that something that was done in a pod has ended
+	works   works
+	came    atomic.Bool // pods have been entered or left, of which nobody has been told yet
+	opening []*work     // what was done when pods were known for the first time; follow's alone
 
 	telling sync.Mutex // held while own is told of an address, or that there is none, so that the last word is that of who is announced; before mu
 
@@ -90,7 +95,14 @@ func newCaptures(p *Proxy) *captures {
 	if err != nil {
 		began = 0 // a kernel without that clock: all are as young
 	}
-	return &captures{p: p, began: began, cfg: p.cfg.Capture, finder: podns.Finder{Proc: p.cfg.Capture.Proc}, held: map[string]*captured{}, gone: map[chan struct{}]struct{}{}, sources: sources{uses: map[podns.ID]*sourceUse{}}, node: nodeSockets{proc: p.cfg.Capture.Proc}, failing: map[string]*lack{}, announced: map[string]*announcement{}, wake: make(chan struct{}, 1)}
+	c := &captures{p: p, began: began, cfg: p.cfg.Capture, finder: podns.Finder{Proc: p.cfg.Capture.Proc}, held: map[string]*captured{}, gone: map[chan struct{}]struct{}{}, sources: sources{uses: map[podns.ID]*sourceUse{}}, node: nodeSockets{proc: p.cfg.Capture.Proc}, failing: map[string]*lack{}, announced: map[string]*announcement{}, wake: make(chan struct{}, 1), ended: make(chan struct{}, 1)}
+	c.works.done = func() {
+		select {
+		case c.ended <- struct{}{}:
+		default:
+		}
+	}
+	return c
 }
 
 // follow captures what is on this node, until ctx ends.
@@ -112,14 +124,21 @@ func (c *captures) follow(ctx context.Context) {
 			changed = true
 		case <-c.wake:
 			changed = true
+		case <-c.ended:
+			if c.came.Swap(false) {
+				c.p.watchListeners()
+			}
+			c.opened()
+			continue
 		case <-next.C:
 		}
 		began, told := time.Now(), c.p.own.told()
 		missing, found := c.revise(ctx)
 		c.adopt()
-		if told { // before, there was nobody to look for
-			c.first.Store(true)
+		if told && c.opening == nil { // before, there was nobody to look for
+			c.opening = append([]*work{}, c.works.list()...)
 		}
+		c.opened()
 		if misses++; changed || found || !missing {
 			misses = 1
 		}
@@ -136,6 +155,15 @@ func (c *captures) follow(ctx context.Context) {
 	}
 }
 
+// opened notes when the pods that were there at first have been entered; for one that takes long nobody waits.
+func (c *captures) opened() {
+	now := time.Now()
+	unfinished := func(x *work) bool { return !c.works.over(x, now) }
+	if c.opening != nil && !slices.ContainsFunc(c.opening, unfinished) {
+		c.first.Store(true)
+	}
+}
+
 // settled reports whether what was on this node at the start is captured, as far as that could be.
 func (c *captures) settled() bool { return c == nil || c.first.Load() }
 
@@ -149,18 +177,10 @@ func (c *captures) revise(ctx context.Context) (missing, found bool) {
 	}
 	rules := c.cfg.rules(snap, c.p.captureOwner())
 	overlap := c.cfg.overlapping(snap, c.p.cfg.Network)
-	moved := false
-	defer func() {
-		if moved {
-			c.p.watchListeners()
-		}
-	}()
-	if c.keep(ctx, wanted, rules, overlap == nil, now) {
-		moved = true
-	}
+	c.keep(ctx, wanted, rules, overlap == nil, now)
 	look := map[string]bool{}
 	for uid := range wanted {
-		if !c.p.draining.Load() && c.get(uid) == nil && c.due(uid, now) { // or the next one's rules would be replaced
+		if !c.p.draining.Load() && !c.works.busy(uid) && c.get(uid) == nil && c.due(uid, now) { // or the next one's rules would be replaced
 			look[uid] = true
 		}
 	}
@@ -182,7 +202,6 @@ func (c *captures) revise(ctx context.Context) (missing, found bool) {
 	c.finding = time.Since(began)
 	c.single(places)
 	c.enterAll(wanted, places, rules)
-	moved = moved || len(places) > 0
 	return len(places) < len(look), len(places) > 0
 }
 

@@ -3,6 +3,7 @@ package nodeproxy
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -77,6 +78,12 @@ func (c *captures) problems(nameOf func(uid string) string) (list []string) {
 			if why := s.reached(time.Now()); why != "" {
 				list = append(list, "pod "+nameOf(h.uid)+" "+why)
 			}
+		}
+	}
+	if c != nil {
+		slow := c.works.problems(time.Now())
+		for _, uid := range slices.Sorted(maps.Keys(slow)) {
+			list = append(list, "pod "+nameOf(uid)+" "+slow[uid])
 		}
 	}
 	return append(list, c.lacking(nameOf)...)

@@ -5,27 +5,16 @@ import (
 	"errors"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/cnisocket"
 )
 
-// enterAtOnce is how many namespaces are entered at once: most of the time the kernel waits, for all processors to have seen the rules.
-const enterAtOnce = 16
-
-// enterAll captures those of wanted whose places were found; it owns places.
+// enterAll begins to capture those of wanted whose places were found; it owns places.
 func (c *captures) enterAll(wanted map[string]*mesh.Workload, places map[string]place, rules capture.Rules) {
-	var enter errgroup.Group
-	enter.SetLimit(enterAtOnce)
 	for uid, at := range places {
-		enter.Go(func() error {
-			c.enter(wanted[uid], at, rules)
-			return nil
-		})
+		c.works.begin(uid, "entering its network namespace", at.ns.ID(), func() { c.enter(wanted[uid], at, rules) })
 	}
-	enter.Wait()
 }
 
 // enter captures w; it owns at.
@@ -43,6 +32,7 @@ func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
 	}
 	if err == nil {
 		c.held[w.UID] = h
+		c.came.Store(true)
 		delete(c.failing, w.UID)
 		c.start(h)
 	}

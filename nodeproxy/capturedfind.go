@@ -99,6 +99,11 @@ func (c *captures) single(places map[string]place) {
 	whose := map[podns.ID]string{}
 	for _, uid := range slices.Sorted(maps.Keys(places)) {
 		at := places[uid]
+		if c.works.in(at.ns.ID()) { // another one is just entered or left there: when that has ended it is known whose it is
+			at.close()
+			delete(places, uid)
+			continue
+		}
 		other, taken := whose[at.ns.ID()]
 		if !taken {
 			whose[at.ns.ID()] = uid

@@ -55,6 +55,7 @@ func (c *captures) fail(uid string, err error) {
 func (c *captures) forget(wanted map[string]*mesh.Workload) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.works.forget(func(uid string) bool { return wanted[uid] != nil })
 	for uid := range c.failing {
 		if wanted[uid] == nil {
 			delete(c.failing, uid)

@@ -23,6 +23,7 @@ func (c *captures) leave(ctx context.Context, h *captured, whole bool) {
 	left := make(chan struct{})
 	c.mu.Lock()
 	delete(c.held, h.uid)
+	c.came.Store(true)
 	c.gone[left] = struct{}{}
 	c.mu.Unlock()
 	if whole && h.place.told != nil {
@@ -161,6 +162,7 @@ func (c *captures) close() {
 	if c == nil {
 		return
 	}
+	c.works.wait()
 	c.leaving.Wait()
 	c.node.close()
 	for _, h := range c.list() {

@@ -17,7 +17,7 @@ const (
 // not read from again, so that it costs others no more than readPatience.
 func (c *captures) readFile(uid, path string, read func(path string) ([]byte, error)) ([]byte, error) {
 	c.mu.Lock()
-	if _, stuck := c.reading[uid]; stuck || len(c.reading) >= maxStuck+enterAtOnce {
+	if _, stuck := c.reading[uid]; stuck || len(c.reading) >= maxStuck+workAtOnce {
 		c.mu.Unlock()
 		if stuck {
 			return nil, fmt.Errorf("its %s does not come: an earlier read of it has not ended, see what file system it is on", path)

@@ -25,11 +25,11 @@ func TestAPodWhoseFilesHangDoesNotHoldUpOthers(t *testing.T) {
 		if b, err := c.readFile("b", resolvConf, func(string) ([]byte, error) { return []byte("text"), nil }); string(b) != "text" || err != nil {
 			t.Errorf("another pod: %q, %v", b, err)
 		}
-		for i := range maxStuck + enterAtOnce {
+		for i := range maxStuck + workAtOnce {
 			c.readFile(fmt.Sprint(i), resolvConf, hang)
 		}
 		began = time.Now()
-		if _, err := c.readFile("one more", resolvConf, hang); err == nil || !strings.Contains(err.Error(), "reads in other pods") || time.Since(began) != 0 || len(c.reading) != maxStuck+enterAtOnce {
+		if _, err := c.readFile("one more", resolvConf, hang); err == nil || !strings.Contains(err.Error(), "reads in other pods") || time.Since(began) != 0 || len(c.reading) != maxStuck+workAtOnce {
 			t.Errorf("with %d that hang: %v", len(c.reading), err)
 		}
 		close(hung)

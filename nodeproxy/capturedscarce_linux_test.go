@@ -47,7 +47,8 @@ func TestWhatCannotBeAskedOfOthersIsNotKnown(t *testing.T) {
 				if released, err := c.releases(h, true); !podns.Lacking(err) {
 					t.Fatalf("with %d descriptors, draining %v: a pod that is left is released: %v, %v", n, draining, released, err)
 				}
-				if c.keep(context.Background(), map[string]*mesh.Workload{}, capture.Rules{}, true, time.Now()); c.get(uid) != h {
+				c.keep(context.Background(), map[string]*mesh.Workload{}, capture.Rules{}, true, time.Now())
+				if c.works.wait(); c.get(uid) != h {
 					t.Fatalf("with %d descriptors, draining %v: the pod was left without a look", n, draining)
 				}
 			}

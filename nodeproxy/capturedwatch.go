@@ -6,32 +6,37 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
 )
 
-// keep leaves what is captured and wanted no more, and has the rest captured by rules, if those may be set. It
-// reports whether any was left.
-func (c *captures) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules capture.Rules, set bool, now time.Time) (left bool) {
-	var leave errgroup.Group // the kernel waits, as for those that are entered
-	leave.SetLimit(enterAtOnce)
-	defer leave.Wait()
+// keep begins to leave what is captured and wanted no more, and to have the rest captured by rules, if those may be set.
+func (c *captures) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules capture.Rules, set bool, now time.Time) {
 	for _, h := range c.list() {
+		if c.works.busy(h.uid) {
+			continue
+		}
 		switch w := wanted[h.uid]; {
 		case w == nil, !h.place.alive(), c.moved(h), w.Addresses[0] != h.address:
-			leave.Go(func() error {
+			c.works.begin(h.uid, "leaving its network namespace", h.place.ns.ID(), func() {
 				c.leave(ctx, h, w == nil)
-				return nil
+				if c.get(h.uid) != h {
+					c.wakeUp() // it may be found elsewhere
+				}
 			})
-			left = true
-		case set && !c.p.draining.Load() && (!sameRules(h.rules, rules) || c.meddled(h, now) || c.bereft(h)):
-			c.replace(h, rules)
+		case set && !c.p.draining.Load() && !c.works.rests(h.uid, now):
+			other, stirred := !sameRules(h.rules, rules), c.stirred(h, now)
+			if !other && !stirred && !h.beside {
+				continue
+			}
+			c.works.begin(h.uid, "the look at its rules", h.place.ns.ID(), func() {
+				if other || stirred && c.meddled(h, now) || c.bereft(h) {
+					c.replace(h, rules)
+				}
+			})
 		}
 	}
-	return left
 }
 
 func sameRules(a, b capture.Rules) bool {
@@ -42,15 +47,17 @@ func sameRules(a, b capture.Rules) bool {
 // one with another configuration, and neither is to keep the other busy.
 const resetEvery = time.Second
 
-// meddled reports whether somebody else has changed the rules of h or taken them away.
-func (c *captures) meddled(h *captured, now time.Time) bool {
+// stirred reports whether somebody may have changed the rules of h: that is asked all the time, and costs the same in every pod.
+func (c *captures) stirred(h *captured, now time.Time) bool {
 	if now.Sub(h.reset) < resetEvery {
 		return false
 	}
 	changed, err := h.watch.Changed()
-	if err == nil && !changed && !h.left && !h.unsure {
-		return false
-	}
+	return err != nil || changed || h.left || h.unsure
+}
+
+// meddled reports whether somebody else has changed the rules of h or taken them away.
+func (c *captures) meddled(h *captured, now time.Time) bool {
 	h.beside = true // who enters sets rules
 	hold, err := capture.Hold(h.place.ns, h.rules)
 	if err != nil {
