@@ -3,10 +3,12 @@ package hbone
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -38,6 +40,22 @@ func TestAnEndBeforeAResetArrivesAsAnEnd(t *testing.T) {
 	}
 }
 
+// ending reads the stream to its first end, END_STREAM (ended) or a reset, and says how many bytes came before.
+func (p *rawPeer) ending(id uint32) (n int, ended bool) {
+	p.t.Helper()
+	for {
+		f := p.next("an end", func(f rawFrame) bool {
+			return f.StreamID == id && (f.Type == http2.FrameData || f.Type == http2.FrameRSTStream)
+		})
+		if f.Type == http2.FrameRSTStream {
+			return n, false
+		}
+		if n += len(f.data); f.Flags.Has(http2.FlagDataEndStream) {
+			return n, true
+		}
+	}
+}
+
 // What an application has sent before its FIN is waited for when it resets behind that: the stream sends it as its peer
 // gives credit, then END_STREAM, then RST_STREAM. A write is who is told of the reset, or nobody.
 func TestAnEndBeforeAResetWaitsForCredit(t *testing.T) {
@@ -63,12 +81,8 @@ func TestAnEndBeforeAResetWaitsForCredit(t *testing.T) {
 			}
 			time.Sleep(3 * stallCheck / 2)
 			p.fr.WriteWindowUpdate(id, sent)
-			p.collect(id, sent-window)
-			f := p.next("an end", func(f rawFrame) bool {
-				return f.StreamID == id && (f.Type == http2.FrameData || f.Type == http2.FrameRSTStream)
-			})
-			if f.Type != http2.FrameData || !f.Flags.Has(http2.FlagDataEndStream) {
-				t.Errorf("%v behind the bytes, want END_STREAM", f)
+			if n, ended := p.ending(id); n != sent-window || !ended {
+				t.Errorf("%d of %d bytes with credit, and an end: %v", n, sent-window, ended)
 			}
 			if f := p.kind(http2.FrameRSTStream, id); f.code != http2.ErrCodeConnect {
 				t.Errorf("%v behind the end, want CONNECT_ERROR", f)
@@ -77,6 +91,45 @@ func TestAnEndBeforeAResetWaitsForCredit(t *testing.T) {
 				t.Errorf("the relay ended with %v after %d of %d bytes", res.Err, res.ToStream, sent)
 			}
 		})
+	}
+}
+
+// It waits for as long as an application may be slow to read, and then it is lost, and no end.
+func TestAnEndBeforeAResetDoesNotWaitForEver(t *testing.T) {
+	const sent, window = 3000, 1000
+	for name, told := range map[string]bool{"a write is told": true, "nobody is told": false} {
+		for _, wait := range []time.Duration{stallTime / 2, 2 * stallTime} {
+			t.Run(fmt.Sprint(name, ", credit after ", wait), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					p, s := rawServer(t, DefaultConfig(), http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
+					st, id := p.openRaw(s)
+					app, result := relayed(t, st, memoryPair)
+					app.Write(make([]byte, sent))
+					p.collect(id, window)
+					finish(t, app)
+					app.(interface{ SetLinger(int) error }).SetLinger(0)
+					app.Close()
+					if told {
+						p.fr.WriteData(id, false, []byte("nobody reads that"))
+						synctest.Wait()
+					}
+					time.Sleep(wait)
+					whole := wait < stallTime
+					want := 0
+					if whole {
+						p.fr.WriteWindowUpdate(id, sent)
+						want = sent - window
+					}
+					if n, ended := p.ending(id); n != want || ended != whole {
+						t.Errorf("%d bytes behind the first window and an end: %v; want %d and %v", n, ended, want, whole)
+					}
+					if whole && !told { // of a connection in memory nobody asks whether it was reset behind its end
+						p.headers(id, true, "x", "y")
+					}
+					<-result
+				})
+			})
+		}
 	}
 }
 

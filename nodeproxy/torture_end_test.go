@@ -39,7 +39,7 @@ type script struct {
 	want   int  // bytes to send, in all
 	finish bool // then send a FIN
 	pace   int  // of reading: bytes per millisecond, 0 without limit, negative not at all
-	paced  bool // it has had one of those
+	paused bool // it has not read at all for a time
 	part   bool // behind that FIN, reset
 	quit   op   // opReset or opLeave
 }

@@ -19,7 +19,7 @@ import (
 //     that takes long to accept, and others that refuse instead, excuse nothing. Nor does
 //     anything, where one pod is known to accept, and the retry budget is ample.
 //   - Who has ended in order and resets behind that, while a tunnel is open, has ended in order:
-//     who reads on, without pause, reads all, and the end.
+//     who reads on, however slowly, reads all, and the end.
 //   - All this ends, in bounded time.
 //
 // It allows either where two TCP connections would: who closes with bytes unread
@@ -99,8 +99,8 @@ func (e *end) inOrder() bool { return e.eof && e.rerr == nil && e.werr == nil }
 // endedFirst reports that e has sent its FIN before it broke off, over a tunnel that was open.
 func (e *end) endedFirst() bool { return e.ended && e.broke != "" && e.heard }
 
-// readsOn reports that e has read as fast as it could, and has not broken off.
-func (e *end) readsOn() bool { return e.broke == "" && e.quit == "" && !e.part && !e.paced }
+// readsOn reports that e has never stopped reading, and has not broken off.
+func (e *end) readsOn() bool { return e.broke == "" && e.quit == "" && !e.part && !e.paused }
 
 // closedInOrder reports that the peer of e may read an end.
 func (e *end) closedInOrder() bool { return e.ended || e.broke == opLeave }

@@ -564,9 +564,9 @@ func (w *tortured) do(s step) {
 				x.quit = s.op
 			}
 		case opStop:
-			x.pace, x.paced = -1, true
+			x.pace, x.paused = -1, true
 		case opSlow:
-			x.pace, x.paced = s.n, true
+			x.pace = s.n
 		case opRead:
 			x.pace = 0
 		}
