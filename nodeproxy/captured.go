@@ -44,6 +44,7 @@ type captures struct {
 	unfound   string                   // why namespaces could not be looked for last, and what to do
 	announced map[string]*announcement // likewise; those that wait for a verdict, and of captured ones until a process was found
 	reading   map[string]struct{}      // workloads of which a file is being read
+	yielded   map[string]*yielding     // by workload UID, those that are left to another node proxy
 }
 
 // captured is one workload in its namespace.

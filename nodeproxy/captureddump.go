@@ -29,16 +29,20 @@ func (c *captures) dump() []capturedBelief {
 		return out
 	}
 	c.mu.Lock()
+	now := time.Now()
 	for uid, h := range c.held {
 		b := capturedBelief{Workload: uid, Captured: true, Names: h.names != nil, Since: h.since}
 		if l := c.failing[uid]; l != nil {
 			b.Error, b.Again = l.err.Error(), l.again
 		}
+		if why := c.yieldedLong(uid, now); why != "" {
+			b.Error = why
+		}
 		out = append(out, b)
 	}
 	for uid, l := range c.failing {
 		if c.held[uid] == nil {
-			out = append(out, capturedBelief{Workload: uid, Since: l.since, Error: l.err.Error(), Again: l.again})
+			out = append(out, capturedBelief{Workload: uid, Since: l.since, Error: cmp.Or(c.yieldedLong(uid, now), l.err.Error()), Again: l.again})
 		}
 	}
 	c.mu.Unlock()

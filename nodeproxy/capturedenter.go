@@ -37,6 +37,9 @@ func (c *captures) enter(w *mesh.Workload, at place, rules capture.Rules) {
 		c.start(h)
 	}
 	c.mu.Unlock()
+	if err == nil || errors.Is(err, errYounger) {
+		c.yields(w.UID, err != nil)
+	}
 	if late {
 		c.closeSource(h, false) // as when it is left: its rules are the next one's, or refuse
 	}

@@ -61,4 +61,9 @@ func (c *captures) forget(wanted map[string]*mesh.Workload) {
 			delete(c.failing, uid)
 		}
 	}
+	for uid := range c.yielded {
+		if wanted[uid] == nil {
+			delete(c.yielded, uid)
+		}
+	}
 }

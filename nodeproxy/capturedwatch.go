@@ -53,7 +53,7 @@ func (c *captures) stirred(h *captured, now time.Time) bool {
 		return false
 	}
 	changed, err := h.watch.Changed()
-	return err != nil || changed || h.left || h.unsure
+	return err != nil || changed || h.left || h.unsure || c.yieldsStill(h.uid, now)
 }
 
 // meddled reports whether somebody else has changed the rules of h or taken them away.
@@ -72,6 +72,7 @@ func (c *captures) meddled(h *captured, now time.Time) bool {
 		return false
 	}
 	h.left = !hold && younger
+	c.yields(h.uid, younger)
 	if h.unsure && (hold || h.left) {
 		c.mu.Lock()
 		delete(c.failing, h.uid)
@@ -158,6 +159,7 @@ func (c *captures) replace(h *captured, rules capture.Rules) {
 		c.fail(h.uid, err)
 		return
 	}
+	c.yields(h.uid, younger)
 	if h.left = younger; !younger {
 		h.unsure = false
 		if h.setBy.Socket != rules.By.Socket { // connections are to come here, as they did to one that has gone

@@ -64,16 +64,22 @@ func Owner(ns *podns.Namespace) (owner string, there bool, err error) {
 }
 
 // SetBy returns whose rules are in a namespace and who has set them, which is nobody if an older version has. A table that
-// has far more than ours can have is nobody's: some process of the pod has put that there, and may have put its name there too.
+// has far more than ours can have is nobody's, and so is that of who has not begun yet: some process of the pod has put that
+// there, and may have put its name there too.
 func SetBy(ns *podns.Namespace) (owner string, by Setter, there bool, err error) {
 	err = lookInto(ns, func(l looking) error {
 		p, is, err := l.parts(table)
 		if errors.Is(err, errNotAsOurs) {
 			err = nil
 		}
-		if there = is && !p.alien; there {
-			owner, by = marks(p.sets)
+		if !is || p.alien {
+			return err
 		}
+		o, s := marks(p.sets)
+		if now, err := Now(); err == nil && s.Began > now {
+			return nil
+		}
+		owner, by, there = o, s, true
 		return err
 	})
 	return owner, by, there, err

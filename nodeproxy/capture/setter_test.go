@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Of those who share a port in a pod the rules say who has set them last, and the kernel whether that one lives; what
@@ -29,8 +30,10 @@ func TestRulesSayWhoHasSetThemAndTheKernelWhetherThatOneLives(t *testing.T) {
 		must(t, err)
 		return l.(*net.TCPListener), Setter{Began: began, Socket: cookie}
 	}
-	_, older := listen(1 << 40)
-	l, younger := listen(2 << 40)
+	now, err := Now()
+	must(t, err)
+	_, older := listen(now - 2)
+	l, younger := listen(now - 1)
 	mesh := Rules{Owner: "cluster.local/net-a", Ranges: []netip.Prefix{netip.MustParsePrefix("240.240.0.0/16")}}
 	if _, by, there, err := SetBy(p.ns); there || err != nil || by != (Setter{}) {
 		t.Errorf("nobody has set rules: %v, there %t, %v", by, there, err)
@@ -53,8 +56,13 @@ func TestRulesSayWhoHasSetThemAndTheKernelWhetherThatOneLives(t *testing.T) {
 		must(t, err)
 		return is
 	}
-	if !alive(older) || !alive(younger) || alive(Setter{Began: 3 << 40, Socket: 1 << 60}) {
-		t.Errorf("alive: %t, %t; and who was never there: %t", alive(older), alive(younger), alive(Setter{Began: 3 << 40, Socket: 1 << 60}))
+	if !alive(older) || !alive(younger) || alive(Setter{Began: now, Socket: 1 << 60}) {
+		t.Errorf("alive: %t, %t; and who was never there: %t", alive(older), alive(younger), alive(Setter{Began: now, Socket: 1 << 60}))
+	}
+	mesh.By = Setter{Began: now + uint64(time.Hour), Socket: younger.Socket}
+	must(t, Set(p.ns, mesh))
+	if _, by, there, err := SetBy(p.ns); err != nil || there || by != (Setter{}) {
+		t.Errorf("rules of who begins in an hour are of %+v, there %t, %v; want nobody's", by, there, err)
 	}
 	must(t, l.Close())
 	if !alive(older) || alive(younger) {
