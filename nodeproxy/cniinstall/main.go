@@ -39,6 +39,10 @@ func Main(args []string, out io.Writer) int {
 	return 0
 }
 
+// defaultExcluded are the namespaces of the cluster's own pods and, by the documentation, of the node proxy: with Fail their
+// pods would wait for node proxies that wait for them.
+const defaultExcluded = "kube-system,isthmus-system"
+
 // namespace is what Kubernetes calls one.
 var namespace = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
@@ -51,7 +55,7 @@ func (n *Node) parse(args []string, out io.Writer) (func(context.Context) error,
 	f.StringVar(&n.Plugin.Socket, "socket", cniplugin.DefaultSocket, "where the node proxy listens, as the node sees it")
 	f.StringVar(&n.Plugin.Timeout, "timeout", cniplugin.DefaultTimeout.String(), "how long a pod waits at most")
 	f.StringVar(&n.Plugin.FailurePolicy, "failure-policy", cniplugin.Ignore, "what becomes of a pod that is not captured by then: Ignore, it starts; Fail, it is tried again")
-	excluded := f.String("exclude-namespaces", "", "namespaces whose pods never wait, with commas between them")
+	excluded := f.String("exclude-namespaces", defaultExcluded, "namespaces whose pods never wait, with commas between them: those that gateways and node proxies depend on; empty: all wait")
 	if len(args) == 0 {
 		return nil, errors.New("say what to do: install, or uninstall; as a plugin it is run by a container runtime (CNI_COMMAND)")
 	}
@@ -85,6 +89,10 @@ func (n *Node) parse(args []string, out io.Writer) (func(context.Context) error,
 	}
 	switch args[0] {
 	case "install":
+		if *excluded == "" && n.Plugin.FailurePolicy == cniplugin.Fail {
+			n.Log.Warn().Msg("--failure-policy is Fail, and --exclude-namespaces is empty: no pod on the pod network starts without a node proxy, not even what node proxies wait for; " +
+				"name the namespaces of those, such as " + defaultExcluded)
+		}
 		return n.Run, nil
 	case "uninstall":
 		return n.Remove, nil
