@@ -122,6 +122,7 @@ func TestHelmRefusesWhatIsNoValue(t *testing.T) {
 		"network=west,nodeProxy.cni.enabled=true":                                                                                            "nodeProxy.cni.enabled is true, and nodeProxy.enabled is false",
 		"network=west,nodeProxy.cni.enabled=true,nodeProxy.cni.failurePolicy=Fail":                                                           "nodeProxy.cni.enabled is true, and nodeProxy.enabled is false",
 		"network=west,nodeProxy.cni.failurePolicy=Fail":                                                                                      "nodeProxy.cni.failurePolicy is Fail, and nodeProxy.enabled is false",
+		"network=west,nodeProxy.enabled=true,nodeProxy.capture.scope=all,nodeProxy.config.capture.proc=/proc":                                "nodeProxy.config.capture.proc is /proc",
 		"network=west,nodeProxy.enabled=true,nodeProxy.config.capture.proc=proc":                                                             "/nodeProxy/config/capture/proc",
 		"network=west,nodeProxy.enabled=true,nodeProxy.config.capture.ranges={240.240.0.0}":                                                  "/nodeProxy/config/capture/ranges",
 		"network=west,nodeProxy.enabled=true,nodeProxy.config.capture.originalSource=yes":                                                    "/nodeProxy/config/capture/originalSource",
