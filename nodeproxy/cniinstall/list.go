@@ -27,7 +27,10 @@ var errUnused = errors.New("mend it, or delete it, as containerd starts no pods 
 
 func parseList(text []byte) (*list, error) {
 	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(text, &fields); err != nil {
+	var other *json.UnmarshalTypeError
+	if err := json.Unmarshal(text, &fields); errors.As(err, &other) {
+		return nil, fmt.Errorf("it is a JSON %s, and no object ({…}): %w", other.Value, errUnused)
+	} else if err != nil {
 		return nil, fmt.Errorf("it is no JSON: %w (%w)", errUnused, err)
 	}
 	raw, ok := fields["plugins"]

@@ -112,9 +112,10 @@ func TestABrokenConfigurationIsPassedOver(t *testing.T) {
 // What runtimes take for no configuration is passed over as what is no JSON is.
 func TestAConfigurationOfTheWrongKindIsPassedOver(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
-		"05-list.conf": {main, "05-list.conf: a list of plugins has a name that ends in .conflist: mend it, or delete it"},
-		"05-none.conf": {`{"cniVersion":"1.0.0","name":"pods"}`, "05-none.conf: it has no type, as the configuration of a single plugin has: mend it, or delete it"},
-		"05-none.json": {`{}`, "05-none.json: it has no type"},
+		"05-list.conf":      {main, "05-list.conf: a list of plugins has a name that ends in .conflist: mend it, or delete it"},
+		"05-none.conf":      {`{"cniVersion":"1.0.0","name":"pods"}`, "05-none.conf: it has no type, as the configuration of a single plugin has: mend it, or delete it"},
+		"05-none.json":      {`{}`, "05-none.json: it has no type"},
+		"05-array.conflist": {`[{"type":"ptp"}]`, "05-array.conflist: it is a JSON array, and no object ({…}): mend it, or delete it"},
 	} {
 		n := newNode(t, map[string]string{name: c.text, "10-pods.conflist": main})
 		if err := n.configure(); err == nil || !strings.Contains(err.Error(), c.want) {
