@@ -326,7 +326,11 @@ func (n *Node) write(path string, l *list, put func(text []byte) error) error {
 	if err := put(l.text); err != nil {
 		return err
 	}
-	n.Log.Info().Str("file", path).Bool("plugin", len(l.ours()) > 0).Msg("network configuration written")
+	if len(l.ours()) > 0 {
+		n.Log.Info().Str("file", path).Msg("plugin put into the network configuration")
+	} else {
+		n.Log.Info().Str("file", path).Msg("plugin taken out of the network configuration")
+	}
 	return nil
 }
 
@@ -425,7 +429,16 @@ func (n *Node) unconfigure() error {
 		if !was {
 			continue
 		}
-		errs = append(errs, restore(filepath.Join(n.ConfDir, name)))
+		path := filepath.Join(n.ConfDir, name)
+		back, err := restore(path)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case back:
+			n.Log.Info().Str("file", path).Msg("network configuration of a single plugin put back, as it was before the list made of it")
+		default:
+			n.Log.Info().Str("file", path+saved).Msg("saved network configuration removed, as another has been written since")
+		}
 	}
 	names, err := n.configurations()
 	errs = append(errs, err)
@@ -438,43 +451,46 @@ func (n *Node) unconfigure() error {
 }
 
 // restore puts the configuration of a single plugin back of which a list was made, unless somebody has written the one or the
-// other anew since. Who is killed in between can do it again: what was saved goes last.
-func restore(path string) error {
+// other anew since, and reports whether it has. Who is killed in between can do it again: what was saved goes last.
+func restore(path string) (back bool, err error) {
 	c, err := open(path + saved)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer c.close()
 	list, err := open(listOf(path))
 	if errors.Is(err, fs.ErrNotExist) { // somebody has deleted the list
-		return putBack(path+saved, path)
+		_, there := os.Lstat(path)
+		return errors.Is(there, fs.ErrNotExist), putBack(path+saved, path)
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer list.close()
 	if ours, err := made(list.text, c.text); err != nil {
-		return err
+		return false, err
 	} else if !ours {
-		return os.Remove(path + saved)
+		return false, os.Remove(path + saved)
 	}
 	err = c.create(path, c.text) // before the list goes: a node without any configuration starts no pods
 	written := errors.Is(err, errChanged)
 	if err != nil && !written {
-		return err
+		return false, err
 	}
+	back = !written
 	err = list.remove()
 	if errors.Is(err, errChanged) && !written { // the list is somebody else's by now, and what is back would come before it
-		var back *conf
-		if back, err = open(path); err == nil {
-			defer back.close()
-			if bytes.Equal(back.text, c.text) {
-				err = back.remove()
+		var put *conf
+		if put, err = open(path); err == nil {
+			defer put.close()
+			if bytes.Equal(put.text, c.text) {
+				err = put.remove()
 			}
 		}
+		back = false
 	}
 	if err != nil && !errors.Is(err, errChanged) && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return false, err
 	}
-	return os.Remove(path + saved)
+	return back, os.Remove(path + saved)
 }
