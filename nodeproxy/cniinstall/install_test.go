@@ -204,7 +204,7 @@ func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }
 func TestTheCommandLine(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                  "say what to do",
-		"remove":                            `"remove" is unknown: use install or uninstall`,
+		"remove":                            `"remove" is unknown: use install, uninstall or version`,
 		"install --timeout 1h":              `timeout "1h" is no duration`,
 		"install --failure-policy Maybe":    `failurePolicy "Maybe" is unknown`,
 		"install now":                       `argument "now"`,

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -55,15 +56,25 @@ func (n *Node) parse(args []string, out io.Writer) (func(context.Context) error,
 	f.StringVar(&n.Plugin.Socket, "socket", cniplugin.DefaultSocket, "where the node proxy listens, as the node sees it")
 	f.StringVar(&n.Plugin.Timeout, "timeout", cniplugin.DefaultTimeout.String(), "how long a pod waits at most")
 	f.StringVar(&n.Plugin.FailurePolicy, "failure-policy", cniplugin.Ignore, "what becomes of a pod that is not captured by then: Ignore, it starts; Fail, it is tried again")
+	f.Usage = func() {
+		for _, command := range commands {
+			if args[0] == command || !slices.Contains(commands, args[0]) {
+				usage(f, command)
+			}
+		}
+	}
 	excluded := f.String("exclude-namespaces", defaultExcluded, "namespaces whose pods never wait, with commas between them: those that gateways and node proxies depend on; empty: all wait")
 	if len(args) == 0 {
-		return nil, errors.New("say what to do: install, or uninstall; as a plugin it is run by a container runtime (CNI_COMMAND)")
+		return nil, errors.New("say what to do: install, uninstall or version; as a plugin it is run by a container runtime (CNI_COMMAND)")
 	}
 	switch args[0] {
 	case "help", "-h", "-help", "--help":
-		fmt.Fprintln(out, "isthmus-cni install keeps the plugin on this node until it is stopped, and isthmus-cni uninstall keeps it off; without\narguments it is the plugin, which a container runtime runs.")
+		fmt.Fprintln(out, "isthmus-cni install keeps the plugin on this node until it is stopped, and isthmus-cni uninstall keeps it off; isthmus-cni version\nprints the version; without arguments it is the plugin, which a container runtime runs.")
 		f.Usage()
 		return nil, flag.ErrHelp
+	}
+	if !slices.Contains(commands, args[0]) {
+		return nil, fmt.Errorf("%q is unknown: use install, uninstall or version", args[0])
 	}
 	if err := f.Parse(args[1:]); err != nil {
 		return nil, err
@@ -87,15 +98,32 @@ func (n *Node) parse(args []string, out io.Writer) (func(context.Context) error,
 	if err := n.Plugin.Check(); err != nil {
 		return nil, err
 	}
-	switch args[0] {
-	case "install":
-		if *excluded == "" && n.Plugin.FailurePolicy == cniplugin.Fail {
-			n.Log.Warn().Msg("--failure-policy is Fail, and --exclude-namespaces is empty: no pod on the pod network starts without a node proxy, not even what node proxies wait for; " +
-				"name the namespaces of those, such as " + defaultExcluded)
-		}
-		return n.Run, nil
-	case "uninstall":
+	if args[0] == "uninstall" {
 		return n.Remove, nil
 	}
-	return nil, fmt.Errorf("%q is unknown: use install or uninstall", args[0])
+	if *excluded == "" && n.Plugin.FailurePolicy == cniplugin.Fail {
+		n.Log.Warn().Msg("--failure-policy is Fail, and --exclude-namespaces is empty: no pod on the pod network starts without a node proxy, not even what node proxies wait for; " +
+			"name the namespaces of those, such as " + defaultExcluded)
+	}
+	return n.Run, nil
+}
+
+// commands are what it does on a node.
+var commands = []string{"install", "uninstall"}
+
+// usage prints the flags of a command. uninstall uses one of them, and takes all of them, so that it can take the place of
+// install in a command line, as in the chart.
+func usage(f *flag.FlagSet, command string) {
+	if command == "install" {
+		fmt.Fprintf(f.Output(), "Usage: %s install [flags]\n", f.Name())
+		f.PrintDefaults()
+		return
+	}
+	only := flag.NewFlagSet(command, flag.ContinueOnError)
+	only.SetOutput(f.Output())
+	dir := f.Lookup("conf-dir")
+	only.Var(dir.Value, dir.Name, dir.Usage)
+	only.Lookup(dir.Name).DefValue = dir.DefValue
+	fmt.Fprintf(f.Output(), "Usage: %s %s [flags]; it takes the other flags of install as well, which count for nothing\n", f.Name(), command)
+	only.PrintDefaults()
 }

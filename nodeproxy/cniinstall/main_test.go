@@ -23,6 +23,24 @@ func TestHelpIsNoMistake(t *testing.T) {
 	}
 }
 
+// What uninstall takes and does not use is not in its help.
+func TestHelpHasTheFlagsOfItsCommand(t *testing.T) {
+	for args, wants := range map[string]map[string]bool{
+		"install --help":   {"isthmus-cni install [flags]": true, "isthmus-cni uninstall": false, "-bin-dir": true, "-conf-dir": true, "-failure-policy": true},
+		"uninstall --help": {"isthmus-cni uninstall [flags]": true, "isthmus-cni install": false, "-bin-dir": false, "-conf-dir string": true, `(default "/etc/cni/net.d")`: true, "-failure-policy": false},
+	} {
+		var out bytes.Buffer
+		if code := Main(strings.Fields(args), &out); code != 0 {
+			t.Errorf("%s: exit code %d", args, code)
+		}
+		for part, want := range wants {
+			if strings.Contains(out.String(), part) != want {
+				t.Errorf("%s: %q is there: %v, want %v: %s", args, part, !want, want, &out)
+			}
+		}
+	}
+}
+
 // By hand Fail must not keep from starting what node proxies depend on, unless somebody asks for that.
 func TestNamespacesAreExcludedUnlessNoneIsAskedFor(t *testing.T) {
 	for _, c := range []struct {
