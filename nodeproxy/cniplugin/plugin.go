@@ -50,6 +50,9 @@ func add(args *skel.CmdArgs) error {
 		return types.NewError(types.ErrDecodingFailure, "prevResult cannot be read", err.Error())
 	}
 	pod := podOf(args.Args)
+	if pod.uid == "" && c.FailurePolicy == Fail && !c.excludes(pod.namespace) {
+		fmt.Fprintf(os.Stderr, "%s: CNI_ARGS has no K8S_POD_UID, so that container %s is taken for no pod of Kubernetes, and starts without waiting, with failurePolicy Fail too\n", Type, args.ContainerID)
+	}
 	if pod.waits(c) {
 		r := cnisocket.Request{Command: cnisocket.Add, Namespace: pod.namespace, Name: pod.name, UID: pod.uid, Container: args.ContainerID, DNS: c.dns.message()}
 		if r.Addresses, err = addressesOf(c.network.PrevResult, args.IfName); err != nil {

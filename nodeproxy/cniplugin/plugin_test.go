@@ -254,6 +254,24 @@ func TestWhoNeverWaits(t *testing.T) {
 	}
 }
 
+// Nobody is to take for captured what a runtime starts without saying which pod it is.
+func TestAddUnderFailSaysThatWhatIsNoPodDoesNotWait(t *testing.T) {
+	const none = "isthmus-cni: CNI_ARGS has no K8S_POD_UID, so that container c1 is taken for no pod of Kubernetes, and starts without waiting, with failurePolicy Fail too\n"
+	for _, c := range []struct{ command, args, policy, want string }{
+		{"ADD", "", "Fail", none},
+		{"ADD", "K8S_POD_NAMESPACE=demo;K8S_POD_NAME=shop", "Fail", none}, // of a runtime that does not say the UID
+		{"ADD", "K8S_POD_NAMESPACE=kube-system;K8S_POD_NAME=dns", "Fail", ""},
+		{"ADD", "", "Ignore", ""},
+		{"CHECK", "", "Fail", ""},
+		{"DEL", "", "Fail", ""},
+	} {
+		more := fmt.Sprintf(`,"socket":"/nowhere/cni.sock","failurePolicy":%q,"excludeNamespaces":["kube-system"],"prevResult":%s`, c.policy, prev)
+		if out, code, said := run(t, c.command, c.args, more); code != 0 || said != c.want {
+			t.Errorf("%s of %q with %s: code %d, says %q, want %q: %s", c.command, c.args, c.policy, code, said, c.want, out)
+		}
+	}
+}
+
 func TestDeleteNeverFailsAndTheOthersDoWhatTheyShould(t *testing.T) {
 	for _, more := range []string{`,"socket":"/nowhere/cni.sock"`, `,"socket":"relative"`, `,"failurePolicy":"Nonsense"`, ""} {
 		if out, code, _ := run(t, "DEL", podArgs, more); code != 0 {
