@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone/header"
@@ -77,17 +78,37 @@ func (p *Proxy) passedOn(uid, host string, port uint16) string {
 	return "discovery knows nobody at " + host
 }
 
-// unguarded lists the pods of this node of which a policy demands mutual TLS, and to which plain text goes past it.
+// unguarded lists the pods of this node whose policies deny plain text, all or some, while it goes past this process.
 func (p *Proxy) unguarded(snap *mesh.Snapshot) (list []string) {
 	if p.cfg.Capture.all() {
 		return nil // what is not captured is a problem
 	}
 	for _, w := range p.locals() {
-		if who := snap.Policies().For(policy.Workload{Namespace: w.Namespace, Labels: w.Labels}).Demands(); who != (policy.Name{}) {
-			list = append(list, fmt.Sprintf("pod %s: %s is STRICT, and plain text goes past the node proxy", p.podName(w.UID), who))
+		if why := passedBy(snap.Policies().For(policy.Workload{Namespace: w.Namespace, Labels: w.Labels})); why != "" {
+			list = append(list, fmt.Sprintf("pod %s: %s", p.podName(w.UID), why))
 		}
 	}
 	return list
+}
+
+// passedBy says which policies of a pod plain text passes by where it does not come to the node proxy, and what to do;
+// "" if they deny none.
+func passedBy(e *policy.Effective) string {
+	if who := e.Demands(); who != (policy.Name{}) {
+		return fmt.Sprintf("%s is STRICT, and plain text goes past the node proxy", who)
+	}
+	deny, allow := e.HoldForPlainText()
+	var said []string
+	if len(deny) > 0 {
+		said = append(said, policy.FirstOf(deny)+" (DENY)")
+	}
+	if len(allow) > 0 {
+		said = append(said, policy.FirstOf(allow)+" (ALLOW)")
+	}
+	if len(said) == 0 {
+		return ""
+	}
+	return strings.Join(said, " and ") + " would deny connections in plain text, and these go past the node proxy to the pod, whoever opens them: set capture.scope to all, where policies hold for them (with a PeerAuthentication in mode STRICT none are let in at all), or keep them from the pod by a NetworkPolicy"
 }
 
 // passOn takes one application connection to where it was to go, as it is, from the pod's own network namespace. It

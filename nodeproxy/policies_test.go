@@ -446,3 +446,44 @@ spec: {action: %s, rules: [{when: [{key: destination.ip, values: ["%s"]}]}]}`, a
 		return len(list) == 1 && list[0].Address == "" && !list[0].Allowed && !serves
 	})
 }
+
+// Where plain text goes past the node proxy, each pod whose policies deny any of it is named.
+func TestPoliciesThatPlainTextPassesByAreSaid(t *testing.T) {
+	const all = "kind: AuthorizationPolicy\nmetadata: {name: all, namespace: default}\nspec: {rules: [{}]}"
+	const strict = "kind: PeerAuthentication\nmetadata: {name: mtls, namespace: default}\nspec: {mtls: {mode: STRICT}}"
+	const remedy = " would deny connections in plain text, and these go past the node proxy to the pod, whoever opens them: set capture.scope to all, where policies hold for them (with a PeerAuthentication in mode STRICT none are let in at all), or keep them from the pod by a NetworkPolicy"
+	p := newPoliced(t)
+	p.Start()
+	for _, c := range []struct {
+		row      string
+		policies []string
+		says     string // of each pod
+	}{
+		{"none", nil, ""},
+		{"an ALLOW policy", []string{nearOnly}, "AuthorizationPolicy default/near-only (ALLOW)" + remedy},
+		{"one beside it that allows all", []string{nearOnly, all}, ""},
+		{"a DENY policy of identities", []string{noBatch}, ""},
+		{"STRICT", []string{nearOnly, strict}, "PeerAuthentication default/mtls is STRICT, and plain text goes past the node proxy"},
+	} {
+		p.policies(t, c.policies...)
+		var want []string
+		for _, pod := range []string{"west/default/hello-1", "west/default/hello-2"} {
+			if c.says != "" {
+				want = append(want, "pod "+pod+": "+c.says)
+			}
+		}
+		last := ""
+		meshtest.Eventually(t, c.row, func() bool {
+			_, body := p.Process("node proxy west-2").Get(t, "/status")
+			var s answer.Status
+			if err := json.Unmarshal([]byte(body), &s); err != nil {
+				t.Fatalf("%v: %s", err, body)
+			}
+			if got := fmt.Sprintf("%q", s.Unguarded); got != last {
+				t.Logf("%s: %s, want %q", c.row, got, want)
+				last = got
+			}
+			return reflect.DeepEqual(s.Unguarded, want)
+		})
+	}
+}

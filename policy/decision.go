@@ -31,7 +31,7 @@ type Decision struct {
 // Allowed reports whether the connection may be.
 func (d Decision) Allowed() bool { return d.Verdict == NoPolicy || d.Verdict == Allowed }
 
-// maxNamed is how many policies a decision names.
+// maxNamed is how many policies a sentence names.
 const maxNamed = 3
 
 // By names the policy that has decided, or those of which one would have had to match; "" if
@@ -40,11 +40,16 @@ func (d Decision) By() string {
 	if d.Verdict != NotAllowed {
 		return d.Policy.String()
 	}
+	return FirstOf(d.Among)
+}
+
+// FirstOf names the first three of some policies, and how many others there are.
+func FirstOf(list []Name) string {
 	var names []string
-	for _, n := range d.Among[:min(len(d.Among), maxNamed)] {
+	for _, n := range list[:min(len(list), maxNamed)] {
 		names = append(names, n.String())
 	}
-	if more := len(d.Among) - maxNamed; more > 0 {
+	if more := len(list) - maxNamed; more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(names, ", ")

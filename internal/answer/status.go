@@ -49,8 +49,8 @@ type Status struct {
 	// tell: policies whose selector selects no workload, and principals that do not name the clients of a linked
 	// network, by a gateway, or by a node proxy that has a discovery file.
 	Warnings []string `json:"warnings,omitempty"`
-	// Unguarded are the pods beside a node proxy to which a policy demands mutual TLS, while plain text reaches
-	// them without coming to it.
+	// Unguarded are the pods beside a node proxy whose policies deny connections in plain text, all or some, while
+	// these reach them without coming to it: by which policies, and what to do.
 	Unguarded []string `json:"unguarded,omitempty"`
 	// Detached says that no gateway of its network tells a node proxy what is known.
 	Detached bool `json:"detached,omitempty"`
