@@ -40,7 +40,7 @@ is what a gateway has no node proxy's word of. A row of a node proxy with - for 
 of a static listener whose service cannot be reached at all. Above the table are gateways that
 a node proxy cannot reach, or that nobody hears, with the last error; "not ready" says why a
 process is not, "problem" what of its discovery is not in force or not used, or whose words it
-does not believe. Pods of a node proxy's own node that it has seen fail come last.
+does not believe, "warning" which policies do not do what they were written for. Pods of a node proxy's own node that it has seen fail come last.
 
 Exit codes: 0 all is known and healthy, 1 something is out or unknown, 2 usage, 3 a process
 could not be asked; the answers of the others are printed.`,
@@ -80,6 +80,9 @@ func (a *asking) status(ctx context.Context) (answered, error) {
 	}
 	return answered{key: statusText(key), text: text, failed: failed}, finding
 }
+
+// unguardedShown is how many pods are named that plain text reaches past their policies.
+const unguardedShown = 8
 
 // outShown is how many endpoints a row names that are out; -o json names them all.
 const outShown = 8
@@ -127,6 +130,12 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 	}
 	for _, w := range s.Warnings {
 		fmt.Fprintf(b, "warning: %s\n", plainLines(w))
+	}
+	for _, u := range s.Unguarded[:min(len(s.Unguarded), unguardedShown)] {
+		fmt.Fprintf(b, "warning: %s\n", plainLines(u))
+	}
+	if more := len(s.Unguarded) - unguardedShown; more > 0 {
+		fmt.Fprintf(b, "warning: plain text goes past the policies of %d more pods (-o json has all)\n", more)
 	}
 	if s.Controller != nil {
 		writeController(b, s.Now, s.Controller)
