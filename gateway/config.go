@@ -55,6 +55,15 @@ type Discovery struct {
 	Kube        kube.Config `yaml:"kube"`
 }
 
+// Warnings is that of the file. Of one beside a cluster there are none: whom its policies select is known by a process alone
+// that follows the cluster.
+func (d Discovery) Warnings() []string {
+	if d.Kube.Enabled() {
+		return nil
+	}
+	return d.Config.Warnings()
+}
+
 // Outlier is the health arithmetic of hops (gateway to pod address).
 type Outlier struct {
 	Scope         string `yaml:"scope" default:"endpoint" doc:"endpoint: leave out what does not answer and what node proxies report; none: choose among all ready pods" env:"ISTHMUS_OUTLIER_SCOPE"`

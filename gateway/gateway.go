@@ -219,6 +219,10 @@ func (g *Gateway) Run(ctx context.Context) error {
 		background.Go(func() error { g.imported.Run(bctx); return nil })
 		background.Go(func() error { return g.tokens.Run(bctx) })
 	}
+	background.Go(func() error {
+		g.watcher.Warn(bctx, func() []string { return g.warnings(g.store.Current()) })
+		return nil
+	})
 	background.Go(func() error { return g.ids.Run(bctx) })
 	sub := g.store.Subscribe() // now: what changes before the first summaries must not be lost
 	background.Go(func() error { g.follow(bctx, sub); return nil })

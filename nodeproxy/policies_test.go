@@ -293,6 +293,11 @@ func TestAPolicyThatSelectsNobodyIsAWarning(t *testing.T) {
 			t.Errorf("%s warns %q, want %q", process, got, want)
 		}
 	}
+	for _, process := range []string{"gateway west/gw-1", "node proxy west-1"} {
+		meshtest.Eventually(t, process+" logs it", func() bool {
+			return len(p.Process(process).Log.Find("a policy does not do what it was written for", "level", "warn")) == 1
+		})
+	}
 	if got := warnings("node proxy west-2"); len(got) != 0 {
 		t.Errorf("a node proxy that knows its own pods alone warns %q", got)
 	}

@@ -28,6 +28,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 	server := &admin.Server{Pending: p.pending, Details: p.details, State: p.dump, Registry: p.registry, More: slices.Concat(p.watcher.Endpoints(), p.diagnose.Endpoints(), p.Endpoints())}
 	background, bctx := errgroup.WithContext(p.data)
 	background.Go(func() error { p.watcher.Run(bctx); return nil })
+	background.Go(func() error {
+		p.watcher.Warn(bctx, func() []string { return p.warnings(p.store.Current()) })
+		return nil
+	})
 	background.Go(func() error { return p.ids.Run(bctx) })
 	background.Go(func() error { p.follow(bctx); return nil })
 	background.Go(func() error { p.load.Run(bctx); return nil })

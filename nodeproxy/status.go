@@ -63,14 +63,21 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	s.Problems = append(s.Problems, p.foreign(snap)...)
 	s.Problems = append(s.Problems, p.captures.problems(p.podName)...)
 	s.Unguarded = p.unguarded(snap)
-	if p.own == nil { // what gateways tell is of its own pods alone
-		s.Warnings = answer.PolicyWarnings(snap.UnmatchedPolicies(), snap.PointingPolicies(p.ids.Believes()))
-	}
+	s.Warnings = p.warnings(snap)
 	s.Services = append(s.Services, p.leadNowhere(snap)...)
 	slices.SortStableFunc(s.Services, func(a, b answer.Row) int {
 		return cmp.Or(cmp.Compare(a.Network, b.Network), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port))
 	})
 	admin.Answer(w, http.StatusOK, s)
+}
+
+// warnings says which policies do not do what they were written for. What gateways tell is of the own pods alone, and says
+// nothing of that.
+func (p *Proxy) warnings(snap *mesh.Snapshot) []string {
+	if p.own != nil {
+		return nil
+	}
+	return answer.PolicyWarnings(snap.UnmatchedPolicies(), snap.PointingPolicies(p.ids.Believes()))
 }
 
 // leadNowhere are the destinations of static listeners that no connection can be made

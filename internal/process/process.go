@@ -55,8 +55,10 @@ type Spec[C any] struct {
 	// Load reads the file at path; warnings go to the log.
 	Load func(path string) (c C, warnings []string, err error)
 	// Problems joins what is wrong with files that a configuration names and keeps nobody from
-	// starting, for --check: a running process tells of it itself. It may be nil.
+	// starting, for --check: a running process tells of it itself. It may be nil, as Warnings may.
 	Problems func(C) error
+	// Warnings says what of such files is in force and does not do what it was written for, likewise.
+	Warnings func(C) []string
 	// Log picks the logging part of the configuration.
 	Log func(C) logging.Config
 	// New binds sockets and reads what it needs; an error means exit 3.
@@ -99,6 +101,11 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 	if *check {
 		for _, w := range warnings {
 			fmt.Fprintf(stderr, "%s: %s\n", s.Name, w)
+		}
+		if s.Warnings != nil {
+			for _, w := range s.Warnings(cfg) {
+				fmt.Fprintf(stderr, "%s: warning: %s\n", s.Name, w)
+			}
 		}
 		if s.Problems != nil {
 			if left := s.Problems(cfg); left != nil {

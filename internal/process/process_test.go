@@ -23,6 +23,7 @@ type config struct {
 	load error
 	warn []string
 	left error
+	vain []string // warnings of what the configuration names
 	new  error
 	run  func(context.Context) error
 	hups chan struct{} // one value for each Reload
@@ -43,6 +44,7 @@ func spec(c config) Spec[config] {
 			return c, c.warn, nil
 		},
 		Problems: func(c config) error { return c.left },
+		Warnings: func(c config) []string { return c.vain },
 		Instance: func(config) string { return "west/gw-1" },
 		Log:      func(c config) logging.Config { return c.log },
 		New:      func(c config, _ zerolog.Logger) (Runner, error) { return runner(c), c.new },
@@ -142,6 +144,7 @@ func TestCheckReadsTheConfigurationAlone(t *testing.T) {
 		"warnings": {config{warn: []string{"careful"}, new: errors.New("started")}, OK, "careful"},
 		"mistakes": {config{load: errors.New("names no network")}, Usage, "names no network"},
 		"problems": {config{left: errors.New("mesh.yaml:7: no such action"), new: errors.New("started")}, OK, "tester: starts, with problems:\nmesh.yaml:7: no such action\n"},
+		"in vain":  {config{vain: []string{"policy a selects no workload"}, new: errors.New("started")}, OK, "tester: warning: policy a selects no workload\n"},
 	} {
 		var b bytes.Buffer
 		if code := Main(spec(x.c), []string{"--config", "x.yaml", "--check"}, &b); code != x.code || !strings.Contains(b.String(), x.says) || x.says == "" && b.Len() > 0 {
