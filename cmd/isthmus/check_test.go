@@ -240,3 +240,24 @@ func TestCheckOfAClusterThatIsAwayIsOneLine(t *testing.T) {
 		t.Errorf("of a log alone it leaves %q", got)
 	}
 }
+
+// What ISTH-304 and ISTH-310 say has a line with what to do: they send whoever reads it there.
+func TestOperationsHaveWhatStatusSays(t *testing.T) {
+	b, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(b), "\n## What status and explain say, and what to do\n")
+	table, _, _ = strings.Cut(table, "\n### ")
+	for _, says := range []string{"capture.namespaces[N].workload: discovery has no workload", "capture.namespaces[N].resolvConf: … has no nameserver", "capture.namespaces[N].resolvConf: open …", "no interface of its network namespace has its address",
+		"not exported: …", "no route …", "unknown port …", "discovery file X: line N", "discovery file X is not in force", "would deny connections in plain text", "is STRICT, and plain text goes past the node proxy", "`warning: …`"} {
+		found := false
+		for line := range strings.Lines(table) {
+			cells := strings.Split(line, "|")
+			found = found || len(cells) == 5 && strings.Contains(cells[1], says) && strings.TrimSpace(cells[3]) != ""
+		}
+		if !found {
+			t.Errorf("docs/operations.md has no row of %q with what to do", says)
+		}
+	}
+}
