@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -14,6 +15,28 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
 )
+
+// maxAddresses is how many addresses of a network namespace an error names.
+const maxAddresses = 8
+
+// notIts says that a workload's address is at no interface of its network namespace, which has those of has.
+func notIts(address netip.Addr, has []netip.Addr) error {
+	var others []string
+	for _, a := range has {
+		if !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+			others = append(others, a.String())
+		}
+	}
+	there := "it has none yet: wait until its pod has one, or give it one"
+	if n := len(others); n > 0 {
+		there = "it has " + strings.Join(others[:min(n, maxAddresses)], ", ")
+		if more := n - maxAddresses; more > 0 {
+			there += fmt.Sprintf(" and %d more", more)
+		}
+		there += ": if it is this pod's, have one of these as the first of its addresses in discovery, else name the file of its own network namespace (capture.namespaces[].path)"
+	}
+	return fmt.Errorf("no interface of its network namespace has its address %s; %s", address, there)
+}
 
 // open opens the sockets of h in its namespace, and then sets its rules. What it has opened when it
 // fails is the caller's to close; rules are not set then.
@@ -35,7 +58,7 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 		return err
 	}
 	if !slices.Contains(addresses, h.address) {
-		return fmt.Errorf("no interface of its network namespace has its address %s", h.address)
+		return notIts(h.address, addresses)
 	}
 	defer h.place.ns.Lock(lockWithin)() // or of two that enter at once the older one's rules might be set last
 	owner, by, ours, err := capture.SetBy(h.place.ns)

@@ -167,7 +167,7 @@ func TestAClusterBesideTheFileHasItsOwnProblemsAndIsNotGuarded(t *testing.T) {
 		if len(s.Problems) != 1 || s.Problems[0].Source != "kubernetes" || s.ProblemsByCause["value"] != 1 {
 			t.Errorf("problems %+v, want the cluster's", s.Problems)
 		}
-		if f := s.Findings(); len(f) != 1 || !strings.Contains(f[0], `told by Kubernetes: workload "demo/pod-0" this field is not used: metadata.labels[x] "odd": means nothing`) {
+		if f := s.Findings(); len(f) != 1 || !strings.Contains(f[0], `told by Kubernetes: of workload "demo/pod-0" a field is not used: metadata.labels[x] "odd": means nothing`) {
 			t.Errorf("findings %q", f)
 		}
 		w.write("networks: [{name: one}, {name: west}, {name: north}]\nworkloads: [{uid: b, network: one, addresses: [10.0.0.2]}]\n")

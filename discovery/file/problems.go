@@ -30,9 +30,13 @@ type Problem struct {
 
 // sentence says p in one line.
 func (p Problem) sentence() string {
-	what := "this field is not used"
+	what := "of " + p.Object + " a field is not used"
 	if p.Out {
-		what = "is left out"
+		what = p.Object + " is left out"
+	}
+	field := p.Field
+	if p.Value != "" {
+		field += " " + strconv.Quote(p.Value)
 	}
 	says := fmt.Sprintf("line %d", p.Line)
 	switch p.Source {
@@ -43,7 +47,7 @@ func (p Problem) sentence() string {
 	case "gateway":
 		says = "told by a gateway of this network"
 	}
-	return fmt.Sprintf("%s: %s %s: %s %q: %s", says, p.Object, what, p.Field, p.Value, p.Message)
+	return fmt.Sprintf("%s: %s: %s: %s", says, what, field, p.Message)
 }
 
 // LeftOut says why what the file has of the service namespace/name, or of a share of it,

@@ -282,3 +282,15 @@ func TestATimeThatIsNoneIsToldWithTheRemedy(t *testing.T) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
+
+// A problem is a sentence, and of what is not there nothing is quoted.
+func TestAProblemIsASentence(t *testing.T) {
+	for want, p := range map[string]Problem{
+		`line 3: of policy "demo/x" a field is not used: policies[0].spec.mtsl: is not a key here: write mtls`: {Source: "file", Object: `policy "demo/x"`, Line: 3, Field: "policies[0].spec.mtsl", Message: "is not a key here: write mtls"},
+		`line 4: workload "w" is left out: workloads[0].addresses[0] "odd": is no address`:                     {Source: "file", Object: `workload "w"`, Out: true, Line: 4, Field: "workloads[0].addresses[0]", Value: "odd", Message: "is no address"},
+	} {
+		if got := p.sentence(); got != want {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+}
