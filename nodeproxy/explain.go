@@ -59,6 +59,10 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e := answer.Explanation{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Source: from.UID, Destination: destination, Now: now, Discovery: p.own.source(), Candidates: []answer.Verdict{}}
+	if e.NotCaptured = p.notCaptured(from.UID, host); e.NotCaptured != "" { // nor is any policy asked
+		admin.Answer(w, http.StatusOK, e)
+		return
+	}
 	e.Permissions = p.permissions(snap, asker{name: from.UID, id: from.Identity}, host, port)
 	flow := flowTo(host, port)
 	flow.Source = from

@@ -78,6 +78,16 @@ func (p *Proxy) passedOn(uid, host string, port uint16) string {
 	return "discovery knows nobody at " + host
 }
 
+// notCaptured is why a captured pod's connection to an address does not come here; empty if it does, or host is a name.
+func (p *Proxy) notCaptured(uid, host string) string {
+	to, err := netip.ParseAddr(host)
+	h := p.captures.get(uid)
+	if err != nil || h == nil || p.cfg.Capture.all() || p.captures.leads(h, to.Unmap()) {
+		return ""
+	}
+	return fmt.Sprintf("with capture.scope %s only connections to virtual addresses and to services that lead to other networks come to the node proxy, and %s is none of these: call the service by its name, or set capture.scope to %s", CaptureVIPs, host, CaptureAll)
+}
+
 // unguarded lists the pods of this node whose policies deny plain text, all or some, while it goes past this process.
 func (p *Proxy) unguarded(snap *mesh.Snapshot) (list []string) {
 	if p.cfg.Capture.all() {

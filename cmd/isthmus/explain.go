@@ -112,6 +112,8 @@ func (x *explained) text() string {
 			b.WriteString("  does not carry this service\n")
 		} else if e.PassedOn != "" {
 			fmt.Fprintf(&b, "  passed on in plain TCP to where it was to go: %s\n", plain(e.PassedOn))
+		} else if e.NotCaptured != "" {
+			fmt.Fprintf(&b, "  not captured, and goes as without a mesh: %s\n", plain(e.NotCaptured))
 		} else if e.Refused != "" {
 			fmt.Fprintf(&b, "  refused: %s\n", plain(e.Refused))
 		}

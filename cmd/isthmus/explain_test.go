@@ -256,3 +256,11 @@ func TestExplainOfAServiceThatIsNotAskedOfYet(t *testing.T) {
 		t.Error("who has not asked believes nothing")
 	}
 }
+
+func TestExplainOfWhatIsNotCaptured(t *testing.T) {
+	x := explained{Processes: []answer.Explanation{{Process: "node proxy n", Network: "east", NotCaptured: "192.0.2.7 is none of the mesh's"}}}
+	wantIn(t, x.text(), "\n  not captured, and goes as without a mesh: 192.0.2.7 is none of the mesh's\n")
+	if err := x.finding(); err != nil {
+		t.Errorf("it is a finding: %v", err)
+	}
+}

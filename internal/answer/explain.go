@@ -13,17 +13,18 @@ import (
 // Explanation is what one process answers about one destination: the JSON of
 // /explain.
 type Explanation struct {
-	Process     string    `json:"process"`              // its kind and name
-	Network     string    `json:"network"`              // its own
-	Source      string    `json:"source,omitempty"`     // UID of the workload that asks; gateways choose for all alike
-	Destination string    `json:"destination"`          // host:port
-	Now         time.Time `json:"now"`                  // by its clock
-	Discovery   *Told     `json:"discovery,omitempty"`  // by a node proxy without a file: who has told what is on its network
-	Refused     string    `json:"refused,omitempty"`    // why there is no candidate at all
-	PassedOn    string    `json:"passedOn,omitempty"`   // by a node proxy that captures everything: why the mesh does not carry this, and the connection goes on in plain TCP
-	Unasked     bool      `json:"unasked,omitempty"`    // by a node proxy: no gateway is asked of this service until it is used
-	NotCarried  bool      `json:"notCarried,omitempty"` // by a gateway: no pod of its network serves this
-	Candidates  []Verdict `json:"candidates"`           // pods of its own network, and shares of others
+	Process     string    `json:"process"`               // its kind and name
+	Network     string    `json:"network"`               // its own
+	Source      string    `json:"source,omitempty"`      // UID of the workload that asks; gateways choose for all alike
+	Destination string    `json:"destination"`           // host:port
+	Now         time.Time `json:"now"`                   // by its clock
+	Discovery   *Told     `json:"discovery,omitempty"`   // by a node proxy without a file: who has told what is on its network
+	Refused     string    `json:"refused,omitempty"`     // why there is no candidate at all
+	PassedOn    string    `json:"passedOn,omitempty"`    // by a node proxy that captures everything: why the mesh does not carry this, and the connection goes on in plain TCP
+	NotCaptured string    `json:"notCaptured,omitempty"` // by a node proxy that captures virtual addresses: why this connection does not come to it, and goes as without it
+	Unasked     bool      `json:"unasked,omitempty"`     // by a node proxy: no gateway is asked of this service until it is used
+	NotCarried  bool      `json:"notCarried,omitempty"`  // by a gateway: no pod of its network serves this
+	Candidates  []Verdict `json:"candidates"`            // pods of its own network, and shares of others
 
 	AtDestination bool         `json:"atDestination,omitempty"` // by a node proxy that is not the source's: it says what its policies decide, and nothing else
 	Permissions   []Permission `json:"permissions,omitempty"`   // by a node proxy, of the pods on its node that the destination leads to
@@ -155,7 +156,7 @@ func (e *Explanation) Serves() bool {
 	if e.AtDestination || e.Denied() {
 		return !e.Denied()
 	}
-	if e.PassedOn != "" {
+	if e.PassedOn != "" || e.NotCaptured != "" {
 		return true
 	}
 	return slices.ContainsFunc(e.Candidates, func(v Verdict) bool { return v.Well() && !v.Fails(1) }) &&
