@@ -59,6 +59,19 @@ func (c *captures) dump() []capturedBelief {
 	return out
 }
 
+// count is how many are captured, and in how many of these names are not answered.
+func (c *captures) count() (captured, nameless int) {
+	for _, b := range c.dump() {
+		if b.Captured {
+			captured++
+			if !b.Names {
+				nameless++
+			}
+		}
+	}
+	return captured, nameless
+}
+
 // problems are those that an operator can do something about.
 func (c *captures) problems(nameOf func(uid string) string) (list []string) {
 	if c != nil {

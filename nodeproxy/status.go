@@ -30,9 +30,11 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	s := answer.Status{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Version: buildinfo.Version(), Now: now, Services: []answer.Row{}, Gateways: p.view.gatewaysOut(snap, now), Local: p.localOut(snap),
 		Pending: p.pending(), Problems: slices.Concat(p.own.findings(), p.watcher.Status().Findings())}
 	if p.captures != nil {
-		n := len(p.captures.list())
+		n := 0
 		s.Captured, s.Uncaptured = &n, p.captures.lacking(p.podName)
+		n, s.Nameless = p.captures.count()
 	}
+	s.Releasing = p.cfg.Capture.Scope == CaptureRelease
 	followed := map[string]bool{}
 	if p.stream != nil && p.view.reports {
 		s.Detached = p.stream.Attached() == 0

@@ -146,7 +146,7 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 		return
 	}
 	if len(s.Services) == 0 && len(s.Local) == 0 {
-		b.WriteString(unused(s.Captured))
+		b.WriteString(unused(s))
 		return
 	}
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
@@ -310,12 +310,20 @@ func age(now, at time.Time) string {
 }
 
 // unused says that no service is used yet, and by which pods one could be.
-func unused(captured *int) string {
+func unused(s *answer.Status) string {
 	switch {
-	case captured == nil:
+	case s.Releasing:
+		return "nothing is captured any more (capture.scope: release): rules of this mesh are taken out of the pods of this node while this process runs, and what they open goes as without a mesh\n"
+	case s.Captured == nil:
 		return "no pod of this node uses a service, so nothing is known of any\n"
-	case *captured == 0:
+	case *s.Captured == 0 && len(s.Uncaptured) > 0:
+		return "no pod of this node is captured, for the problems above, and none uses a service\n"
+	case *s.Captured == 0:
 		return "no pod of this node is captured, and none uses a service: those of the mesh are, when they run here; hostNetwork pods never are\n"
+	case s.Nameless >= *s.Captured:
+		return fmt.Sprintf("captured pods of this node: %d; none has asked for a service yet, and names are not answered in them, for they have no resolver that is captured: call a virtual address from such a pod\n", *s.Captured)
+	case s.Nameless > 0:
+		return fmt.Sprintf("captured pods of this node: %d, in %d of which names are not answered, for these have no resolver that is captured; none has asked for a service yet: call one from one of the others, as by curl http://SERVICE.NAMESPACE.mesh.internal/, or a virtual address from any\n", *s.Captured, s.Nameless)
 	}
-	return fmt.Sprintf("captured pods of this node: %d; none has asked for a service yet: call one from such a pod, as by curl http://SERVICE.NAMESPACE.mesh.internal/\n", *captured)
+	return fmt.Sprintf("captured pods of this node: %d; none has asked for a service yet: call one from such a pod, as by curl http://SERVICE.NAMESPACE.mesh.internal/\n", *s.Captured)
 }

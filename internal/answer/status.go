@@ -29,6 +29,10 @@ type Status struct {
 	Local []standing.Out `json:"local"`
 	// Captured is how many pods of its node a node proxy captures; nil: it is told to capture none.
 	Captured *int `json:"captured,omitempty"`
+	// Nameless is how many of these have no resolver that could be captured, so that names are not answered in them.
+	Nameless int `json:"nameless,omitempty"`
+	// Releasing says that a node proxy captures nothing, and takes rules of its mesh out of the pods of its node.
+	Releasing bool `json:"releasing,omitempty"`
 	// Uncaptured is why pods of its node are not captured; it is among Problems too.
 	Uncaptured []string `json:"uncaptured,omitempty"`
 	// Heard are the gateways of all networks, as a gateway hears them.
