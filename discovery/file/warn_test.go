@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,8 +20,19 @@ func TestAWarningIsLoggedOnceWhenItBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		w := &Watcher{store: &discovery.Store{}, Log: zerolog.New(&out)}
+		var mu sync.Mutex // what stands there by now is what Warn is told
 		warnings := []string{"policy a selects no workload: there is x"}
-		go w.Warn(t.Context(), func() []string { return warnings })
+		go w.Warn(t.Context(), func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(warnings)
+		})
+		say := func(list ...string) {
+			mu.Lock()
+			defer mu.Unlock()
+			out.Reset()
+			warnings = list
+		}
 		logs := func(when string, want ...string) {
 			t.Helper()
 			time.Sleep(2 * warnEvery)
@@ -29,7 +41,6 @@ func TestAWarningIsLoggedOnceWhenItBegins(t *testing.T) {
 			for line := range strings.Lines(out.String()) {
 				got = append(got, strings.TrimSpace(line))
 			}
-			out.Reset()
 			for i, text := range want {
 				want[i] = `{"level":"warn","why":"` + text + `","message":"a policy does not do what it was written for"}`
 			}
@@ -38,13 +49,13 @@ func TestAWarningIsLoggedOnceWhenItBegins(t *testing.T) {
 			}
 		}
 		logs("at first", "policy a selects no workload: there is x")
-		warnings = []string{"policy a selects no workload: there are x and y", "3 more policies: mend those"}
+		say("policy a selects no workload: there are x and y", "3 more policies: mend those")
 		logs("with another one", "3 more policies: mend those")
-		warnings[1] = "4 more policies: mend those"
+		say("policy a selects no workload: there are x and y", "4 more policies: mend those")
 		logs("with more of the same")
-		warnings = nil
+		say()
 		logs("when they have gone")
-		warnings = []string{"policy a selects no workload: there is z"}
+		say("policy a selects no workload: there is z")
 		logs("when one has come back", "policy a selects no workload: there is z")
 	})
 }
