@@ -19,7 +19,7 @@ func TestWithoutAFileAProblemNamesWhoTellsIt(t *testing.T) {
 				Record: discovery.Workload{UID: "web", Network: "one", Addresses: []netip.Addr{netip.MustParseAddr("10.0.1.1")}},
 				Faults: []discovery.Problem{{Cause: discovery.CauseValue, Field: "metadata.labels[x]", Value: "odd", Message: "means nothing"}}})
 		status := w.Status()
-		if f := status.Findings(); len(f) != 1 || !strings.HasPrefix(f[0], "discovery: "+says+": workload") {
+		if f := status.Findings(); len(f) != 1 || !strings.HasPrefix(f[0], "discovery: "+says+": of workload") {
 			t.Errorf("%q, want %q", f, says)
 		}
 	}
