@@ -95,6 +95,7 @@ func (w *realWorld) captured(t *testing.T) {
 		{"Load", w.steady},
 		{"ProcessKilled", w.processKilled},
 		{"ProcessStopped", w.processStopped},
+		{"PortClosed", w.portClosed},
 		{"PodReplaced", w.podReplaced},
 		{"PodDeletedByForce", w.podDeletedByForce},
 		{"NodeProxyUpdated", w.nodeProxyUpdated},
@@ -255,6 +256,40 @@ func (w *realWorld) processStopped(t *testing.T) {
 		slow := after.where(func(x outcome) bool { return x.took() > 500*time.Millisecond })
 		if len(slow) > 0 {
 			t.Logf("from %s: %d of %d took more than 500 ms; the last of them was begun %.1f s after it", network, len(slow), len(after), slow[len(slow)-1].At.Sub(began).Seconds())
+		}
+		w.settled(t, other(network))
+	}
+}
+
+// portClosed: a process goes on, and closes its port for a while that is too short for its readiness probe to say so. Whom
+// it was answering, and who was in its queue, loses that; nobody else is sent there until the port is open again, and soon
+// somebody is then.
+func (w *realWorld) portClosed(t *testing.T) {
+	const closedFor = 2 * time.Second
+	for network := range w.nodes {
+		pod, closed := map[string]bool{}, time.Time{}
+		after := w.during(t, network, 10*time.Second, func() {
+			p, pid := w.victim(t, other(network))
+			t.Logf("closed in %s", p.Name)
+			pod[p.Name], closed = true, time.Now()
+			w.must(syscall.Kill(pid, syscall.SIGUSR1))
+			time.Sleep(closedFor)
+			w.must(syscall.Kill(pid, syscall.SIGUSR2))
+		})
+		if f := after.failed(); len(f) > 2 {
+			t.Errorf("from %s: %v", network, f)
+		}
+		if f := after.where(func(x outcome) bool {
+			return x.Error != "" && x.At.After(closed.Add(100*time.Millisecond))
+		}); len(f) > 0 {
+			t.Errorf("from %s, begun more than 100 ms after the port was closed: %v", network, f)
+		}
+		opened := closed.Add(closedFor)
+		back := after.where(func(x outcome) bool { return x.of(pod) && x.At.After(opened) })
+		if len(back) == 0 || back[0].At.Sub(opened) > 2*time.Second {
+			t.Errorf("from %s: the pod is called again after %v, want within 2 s", network, back)
+		} else {
+			t.Logf("from %s: the pod is called again %.0f ms after its port is open", network, back[0].At.Sub(opened).Seconds()*1000)
 		}
 		w.settled(t, other(network))
 	}

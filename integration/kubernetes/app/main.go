@@ -11,8 +11,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -42,7 +44,8 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// serve says by HTTP which pod this is and whom it sees, and echoes.
+// serve says by HTTP which pod this is and whom it sees, and echoes. On SIGUSR1 it closes the port of HTTP, on SIGUSR2 it
+// listens there again.
 func serve(web, echo string) error {
 	name, err := os.Hostname()
 	if err != nil {
@@ -61,9 +64,34 @@ func serve(web, echo string) error {
 			go func() { defer c.Close(); io.Copy(c, c) }()
 		}
 	}()
-	return http.ListenAndServe(web, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "hello from %s to %s\n", name, r.RemoteAddr)
-	}))
+	})
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGUSR1, syscall.SIGUSR2)
+	for {
+		l, err := net.Listen("tcp", web)
+		if err != nil {
+			return err
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- http.Serve(l, handler) }()
+		for open := true; open; {
+			select {
+			case err := <-ended:
+				return err
+			case s := <-told:
+				if open = s != syscall.SIGUSR1; !open {
+					l.Close()
+				}
+			}
+		}
+		for s := range told {
+			if s == syscall.SIGUSR2 {
+				break
+			}
+		}
+	}
 }
 
 // outcome is how one connection went.
