@@ -123,8 +123,8 @@ func (c *captures) others(h *captured) (bool, error) {
 
 // younger reports whether a process of ours listens where h does that came after this one: the rules are its. They stay as they
 // are until that one has gone, and what it set is anybody's: what this one set again could lead to a listener that closes with
-// it. Of three, so, nobody but the second takes over from the third. Errors are as those of others: what is not known for now,
-// nobody goes by.
+// it. Of three, so, nobody but the second takes over from the third. A table that is nobody's is no process of ours', whoever
+// listens. Errors are as those of others: what is not known for now, nobody goes by.
 func (c *captures) younger(h *captured) (bool, error) {
 	_, by, there, err := capture.SetBy(h.place.ns)
 	if err != nil {
@@ -132,6 +132,8 @@ func (c *captures) younger(h *captured) (bool, error) {
 	}
 	if there {
 		h.setBy = by
+	} else if _, nobodys, err := capture.Owner(h.place.ns); nobodys || err != nil {
+		return false, lacking(err)
 	}
 	now, err := capture.Sharers(h.place.ns, h.in.listener.(*net.TCPListener))
 	return slices.ContainsFunc(now, func(cookie uint64) bool {
