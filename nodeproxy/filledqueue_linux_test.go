@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/sockdiag"
 )
 
 // stopper is an application that can stop accepting, with a queue that can be filled.
@@ -71,23 +73,47 @@ func (s *stopper) answer(c net.Conn) {
 	}
 }
 
-// fill stops accepting, and returns when the queue takes nobody any more.
+// fill stops accepting, and returns when the kernel says that the queue takes nobody any more. That a connection is late
+// says nothing: on a busy machine one is, and there is room for others, which then wait for an answer and not for a place.
 func (s *stopper) fill() {
 	s.t.Helper()
 	s.l.SetDeadline(time.Unix(1, 0))
 	<-s.ended
+	sockets := s.sockets()
+	defer sockets.Close()
 	d := net.Dialer{Timeout: 20 * time.Millisecond}
-	for {
-		c, err := d.Dial("tcp4", s.l.Addr().String())
-		var late net.Error
-		if errors.As(err, &late) && late.Timeout() {
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		if l := s.queue(sockets); l.Full() {
 			return
+		} else if time.Now().After(deadline) {
+			s.t.Fatalf("%d wait for %v to accept, of %d, after 10 s", l.Queue, l.Local, l.Backlog)
 		}
-		if err != nil {
+		c, err := d.Dial("tcp4", s.l.Addr().String())
+		if late := net.Error(nil); errors.As(err, &late) && late.Timeout() {
+			continue
+		} else if err != nil {
 			s.t.Fatal(err)
 		}
 		s.filled = append(s.filled, c)
 	}
+}
+
+func (s *stopper) sockets() *sockdiag.Table {
+	s.t.Helper()
+	sockets, err := sockdiag.Open(nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return sockets
+}
+
+// queue is what the kernel says of its listener.
+func (s *stopper) queue(sockets *sockdiag.Table) sockdiag.Listener {
+	l, there, err := sockets.Listener(netip.MustParseAddrPort(s.l.Addr().String()))
+	if err != nil || !there {
+		s.t.Errorf("listener of %v: there %v, error %v", s.l.Addr(), there, err)
+	}
+	return l
 }
 
 // heal accepts again, those first that wait.
@@ -153,81 +179,118 @@ func lastArrival(t *testing.T, p *pair) (last time.Time) {
 	return last
 }
 
+// filledArm is what is on while an accept queue is full.
+type filledArm struct {
+	name             string
+	hedge, listeners bool
+}
+
+// atFilledQueue is what clients met while the queue of one of four applications was full.
+type atFilledQueue struct {
+	last          time.Duration // after the queue was full, the last call began that it held up
+	p99, longest  time.Duration
+	leftSoon      int           // calls that left the queue before connecting had taken 100 ms
+	machineLateBy time.Duration // at most, meanwhile
+}
+
+// misses are the bounds that are not kept, which may be the machine's doing.
+func (m atFilledQueue) misses(arm filledArm) (missed []string) {
+	miss := func(format string, a ...any) { missed = append(missed, fmt.Sprintf(format, a...)) }
+	if arm.hedge && arm.listeners {
+		if m.last > 100*time.Millisecond {
+			miss("a connection met the full queue that began %v after it was full", m.last)
+		}
+		if m.leftSoon == 0 {
+			miss("no call left the full queue before connecting had taken 100 ms")
+		}
+	}
+	if arm.hedge && m.p99 > 900*time.Millisecond { // a process that is late itself tells nobody
+		miss("one of a hundred took %v; want less than until the kernel asks again", m.p99)
+	}
+	return missed
+}
+
 // One of four applications stops accepting, and its queue is full, at 200 connections/s:
 // what clients wait for, with the hedge and without, and with the witness's look at
-// sockets and without.
+// sockets and without. A bound that is missed while the machine was late itself is measured again.
 func TestAFilledAcceptQueueAtTwoHundredConnectionsASecond(t *testing.T) {
-	for _, arm := range []struct {
-		name             string
-		hedge, listeners bool
-	}{
+	for _, arm := range []filledArm{
 		{"neither", false, false},
 		{"hedge alone", true, false},
 		{"listeners alone", false, true},
 		{"both", true, true},
 	} {
 		t.Run(arm.name, func(t *testing.T) {
-			p := reported(t, 4)
-			p.EachNode = func(c *nodeproxy.Config) {
-				c.Retry.Hedge, c.OutlierDetection.Listeners = arm.hedge, arm.listeners
-			}
-			sick := newStopper(t, "hello-1", p.pods[0].At(8080))
-			for _, pod := range p.pods[1:] {
-				pod.App(8080)
-			}
-			p.Start()
-			warm(t, p)
-			steadily(p.listen.hello, 40)
-			sick.fill()
-			full := time.Now()
-			all := steadily(p.listen.hello, 300)
-			arrived := lastArrival(t, p)
-			sick.heal()
-
-			late, failed, longest, last := 0, 0, time.Duration(0), time.Duration(0)
-			for _, x := range all {
-				longest = max(longest, x.took)
-				switch {
-				case x.err != nil:
-					failed++
-					t.Logf("begun %v after: %v", x.began.Sub(full), x.err)
-				case x.took > 90*time.Millisecond:
-					late++
-					if !x.began.After(arrived) { // else the machine is slow, not the queue
-						last = max(last, x.began.Sub(full))
-					}
+			const tries, calm = 4, 10 * time.Millisecond
+			for n := 1; ; n++ {
+				var m atFilledQueue
+				if !t.Run(strconv.Itoa(n), func(t *testing.T) { m = arm.measure(t) }) {
+					return
 				}
-			}
-			took := func(q float64) time.Duration {
-				slices.SortFunc(all, func(a, b said) int { return int(a.took - b.took) })
-				return all[int(q*float64(len(all)-1))].took.Round(100 * time.Microsecond)
-			}
-			t.Logf("of %d: %d failed, %d took more than 90 ms, the last of these that can have met the queue begun %v after; median %v, p99 %v, longest %v",
-				len(all), failed, late, last.Round(time.Millisecond), took(0.5), took(0.99), longest.Round(100*time.Microsecond))
-			for _, result := range []string{"withdrawn", "accepted", "refused", "unanswered", "nobody", "budget"} {
-				if n := p.client().Metric(t, `isthmus_hedges_total{result="`+result+`"}`); n > 0 {
-					t.Logf("hedges %s: %v", result, n)
+				if !arm.hedge && !arm.listeners && m.longest < 900*time.Millisecond {
+					t.Errorf("the longest took %v: nobody met the full queue", m.longest)
 				}
-			}
-			if failed > 0 {
-				t.Errorf("%d connections failed", failed)
-			}
-			if arm.hedge && arm.listeners {
-				if last > 100*time.Millisecond {
-					t.Errorf("a connection met the full queue that began %v after it was full", last)
+				missed := m.misses(arm)
+				if len(missed) == 0 {
+					return
 				}
-				if soon := leftWithin(t, p, 90*time.Millisecond); soon == 0 {
-					t.Error("no call left the full queue before connecting had taken 100 ms")
+				if n == tries || m.machineLateBy < calm {
+					t.Fatalf("the machine was late by %v at most: %s", m.machineLateBy, strings.Join(missed, "; "))
 				}
-			}
-			if p99 := took(0.99); arm.hedge && p99 > 900*time.Millisecond { // a process that is late itself tells nobody
-				t.Errorf("one of a hundred took %v; want less than until the kernel asks again", p99)
-			}
-			if !arm.hedge && !arm.listeners && longest < 900*time.Millisecond {
-				t.Errorf("the longest took %v: nobody met the full queue", longest)
+				t.Logf("measured again, for the machine was late by %v: %s", m.machineLateBy, strings.Join(missed, "; "))
 			}
 		})
 	}
+}
+
+func (arm filledArm) measure(t *testing.T) (m atFilledQueue) {
+	p := reported(t, 4)
+	p.EachNode = func(c *nodeproxy.Config) {
+		c.Retry.Hedge, c.OutlierDetection.Listeners = arm.hedge, arm.listeners
+	}
+	sick := newStopper(t, "hello-1", p.pods[0].At(8080))
+	for _, pod := range p.pods[1:] {
+		pod.App(8080)
+	}
+	p.Start()
+	warm(t, p)
+	steadily(p.listen.hello, 40)
+	sick.fill()
+	full := time.Now()
+	lateness := meshtest.WatchLateness()
+	all := steadily(p.listen.hello, 300)
+	m.machineLateBy = lateness.Stop()
+	arrived := lastArrival(t, p)
+	sick.heal()
+
+	failed, late := 0, 0
+	for _, x := range all {
+		m.longest = max(m.longest, x.took)
+		switch {
+		case x.err != nil:
+			failed++
+			t.Errorf("begun %v after: %v", x.began.Sub(full), x.err)
+		case x.took > 90*time.Millisecond:
+			late++
+			if !x.began.After(arrived) { // else the machine is slow, not the queue
+				m.last = max(m.last, x.began.Sub(full).Round(time.Millisecond))
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b said) int { return int(a.took - b.took) })
+	took := func(q float64) time.Duration {
+		return all[int(q*float64(len(all)-1))].took.Round(100 * time.Microsecond)
+	}
+	m.p99 = took(0.99)
+	m.leftSoon = leftWithin(t, p, 90*time.Millisecond)
+	t.Logf("of %d: %d failed, %d took more than 90 ms, the last of these that can have met the queue begun %v after; median %v, p99 %v, longest %v; the machine was late by %v",
+		len(all), failed, late, m.last, took(0.5), m.p99, m.longest.Round(100*time.Microsecond), m.machineLateBy)
+	for _, result := range []string{"withdrawn", "accepted", "refused", "unanswered", "nobody", "budget"} {
+		if n := p.client().Metric(t, `isthmus_hedges_total{result="`+result+`"}`); n > 0 {
+			t.Logf("hedges %s: %v", result, n)
+		}
+	}
+	return m
 }
 
 // busy accepts one connection each pause, and others see to it that its queue is never
@@ -236,6 +299,7 @@ func (s *stopper) busy(pause time.Duration) (rest func()) {
 	s.l.SetDeadline(time.Unix(1, 0))
 	<-s.ended
 	s.l.SetDeadline(time.Time{})
+	sockets := s.sockets()
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	wg.Go(func() {
@@ -267,15 +331,16 @@ func (s *stopper) busy(pause time.Duration) (rest func()) {
 			}
 			if c, err := d.Dial("tcp4", s.l.Addr().String()); err == nil {
 				c.Close() // it stays in the queue
-			} else {
-				deep = true
 			}
+			l := s.queue(sockets)
+			deep = l.Full() || deep && l.Queue > l.Backlog/2
 		}
 	})
 	return func() {
 		close(stop)
 		s.l.SetDeadline(time.Unix(1, 0))
 		wg.Wait()
+		sockets.Close()
 		s.heal()
 	}
 }
