@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
 // starting is a pod of node-a that is only about to start.
@@ -79,8 +81,7 @@ func (w *world) cni(command string, p starting, container, more string) (string,
 func (w *world) hasProcess(t *testing.T, p starting) (stop func()) {
 	t.Helper()
 	cmd := exec.Command("nsenter", "--net="+w.Path(p.host), "sleep", "600")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(t, cmd.Start())
+	must(t, netspace.Launch(cmd))
 	pid := cmd.Process.Pid
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) { // until it is in the namespace
 		if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); string(b) == "sleep\n" {

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -85,10 +84,9 @@ func route(n int) string {
 func (k *kubelet) run(t *testing.T, p *sandbox) {
 	t.Helper()
 	p.cmd = exec.Command("unshare", "-n", "sh", "-c", "ip link set lo up && ip addr add "+p.address+"/32 dev lo && "+route(k.next)+" && echo up && exec sleep 600")
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := p.cmd.StdoutPipe()
 	must(t, err)
-	must(t, p.cmd.Start())
+	must(t, netspace.Launch(p.cmd))
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "up\n" {
 		t.Fatalf("a pod says %q, %v", line, err)
 	}

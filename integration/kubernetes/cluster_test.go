@@ -21,7 +21,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -68,6 +67,14 @@ func (p place) enter(f func() error) error {
 		return f()
 	}
 	return p.space.In(p.host, f)
+}
+
+// launch starts a process there, which ends with this one at the latest.
+func (p place) launch(cmd *exec.Cmd) error {
+	if p.space == nil {
+		return netspace.Launch(cmd)
+	}
+	return p.space.Launch(p.host, cmd)
 }
 
 // needComponents returns the binary of the Kubernetes components, and skips without.
@@ -182,8 +189,7 @@ func (c *cluster) run(t *testing.T, binary, name string, args ...string) *exec.C
 	cmd := exec.Command(link, args...)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := c.place.enter(cmd.Start); err != nil {
+	if err := c.place.launch(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

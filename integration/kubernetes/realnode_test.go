@@ -125,8 +125,8 @@ func (n *realNode) start(t *testing.T, program string) {
 	defer log.Close()
 	n.first.Env = append(os.Environ(), "PATH="+n.dir+"/bin:"+n.tools+":/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root")
 	n.first.Stdout, n.first.Stderr = log, log
-	n.first.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC}
-	if err := n.place.enter(n.first.Start); err != nil {
+	n.first.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC}
+	if err := n.place.launch(n.first); err != nil {
 		t.Fatal(err)
 	}
 	n.ended = make(chan struct{})

@@ -7,8 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"syscall"
 	"time"
 )
 
@@ -79,12 +77,7 @@ func (s *Space) run(p *Process) error {
 	p.cmd = exec.Command(args[0], args[1:]...)
 	p.cmd.Env = append(os.Environ(), p.Env...)
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = s.Dir, log, log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	// Pdeathsig goes by the thread that starts the process: the starter's lives
-	// as long as the space does.
-	errs := make(chan error)
-	s.starter <- func() { errs <- p.cmd.Start() }
-	if err := <-errs; err != nil {
+	if err := Launch(p.cmd); err != nil {
 		return err
 	}
 	p.ended = make(chan struct{})
@@ -128,12 +121,4 @@ func Tail(file string) string {
 		return err.Error()
 	}
 	return string(text[max(0, len(text)-3000):])
-}
-
-// lastingThread runs functions on one thread until the channel is closed.
-func lastingThread(work <-chan func()) {
-	runtime.LockOSThread() // the thread ends with the goroutine
-	for f := range work {
-		f()
-	}
 }

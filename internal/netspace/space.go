@@ -37,10 +37,9 @@ type Space struct {
 	// directory of processes. It is removed with the space.
 	Dir string
 
-	prefix  string // of the names of all namespaces
-	starter chan func()
-	guard   *exec.Cmd
-	hold    io.Closer // closing it lets the guard remove everything
+	prefix string // of the names of all namespaces
+	guard  *exec.Cmd
+	hold   io.Closer // closing it lets the guard remove everything
 
 	mu        sync.Mutex
 	ports     int                 // of all bridges
@@ -57,11 +56,9 @@ var spaces atomic.Int64
 func New(name string) (*Space, error) {
 	s := &Space{
 		prefix:   fmt.Sprintf("isthmus-%s-%d-%d-", name, os.Getpid(), spaces.Add(1)),
-		starter:  make(chan func()),
 		segments: map[string]string{},
 		hosts:    map[string]*os.File{},
 	}
-	go lastingThread(s.starter)
 	var err error
 	if s.Dir, err = os.MkdirTemp("", "isthmus-"+name+"-"); err != nil {
 		return s, err
@@ -91,7 +88,6 @@ func (s *Space) Close() error {
 	for _, p := range s.processes {
 		errs = append(errs, p.Stop(os.Kill, killTime))
 	}
-	close(s.starter)
 	for _, f := range s.hosts {
 		f.Close()
 	}
@@ -184,11 +180,9 @@ func (s *Space) In(host string, f func() error) error {
 	if host == Here {
 		return f()
 	}
-	s.mu.Lock()
-	ns := s.hosts[host]
-	s.mu.Unlock()
-	if ns == nil {
-		return fmt.Errorf("no host %q", host)
+	ns, err := s.namespace(host)
+	if err != nil {
+		return err
 	}
 	if err := in(ns, f); err != nil {
 		return fmt.Errorf("in host %s: %w", host, err)
@@ -196,28 +190,41 @@ func (s *Space) In(host string, f func() error) error {
 	return nil
 }
 
+func (s *Space) namespace(host string) (*os.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ns := s.hosts[host]; ns != nil {
+		return ns, nil
+	}
+	return nil, fmt.Errorf("no host %q", host)
+}
+
 // in runs f on a thread inside a namespace.
 func in(ns *os.File, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // the thread goes back, or ends with the goroutine
-		home, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
-		if err != nil {
-			done <- err
-			return
-		}
-		defer home.Close()
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter namespace %s: %w", ns.Name(), err)
-			return
-		}
-		err = f()
-		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+		home, err := within(ns, f)
+		if home {
 			runtime.UnlockOSThread()
 		}
 		done <- err
 	}()
 	return <-done
+}
+
+// within runs f inside a namespace on the caller's thread, which is locked. home: the thread is where it was.
+func within(ns *os.File, f func() error) (home bool, err error) {
+	own, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
+	if err != nil {
+		return true, err
+	}
+	defer own.Close()
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+		return true, fmt.Errorf("enter namespace %s: %w", ns.Name(), err)
+	}
+	err = f()
+	return unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil, err
 }
 
 func ip(lines ...string) error {

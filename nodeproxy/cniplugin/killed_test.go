@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/internal/netspace"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/cnisocket"
 )
 
@@ -76,14 +77,13 @@ func startServer(t *testing.T, path string) *server {
 	s := &server{cmd: exec.Command("/proc/self/exe")}
 	s.cmd.Env = append(os.Environ(), "CNI_TEST_SERVER="+path)
 	s.cmd.Stderr = os.Stderr
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var err error
 	s.in, err = s.cmd.StdinPipe()
 	must(t, err)
 	out, err := s.cmd.StdoutPipe()
 	must(t, err)
 	s.out = bufio.NewReader(out)
-	must(t, s.cmd.Start())
+	must(t, netspace.Launch(s.cmd))
 	return s
 }
 

@@ -271,8 +271,7 @@ type node struct {
 func (n *node) run(t *testing.T, host, uid string) (pid int, stop func()) {
 	t.Helper()
 	c := exec.Command("ip", "netns", "exec", filepath.Base(n.s.Path(host)), "sleep", "600")
-	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(t, c.Start())
+	must(t, netspace.Launch(c))
 	stop = sync.OnceFunc(func() { c.Process.Kill(); c.Wait() })
 	t.Cleanup(stop)
 	n.show(t, c.Process.Pid, uid)
