@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/internal/tcp"
 )
 
 // On a host without IPv6 what is opened to pods is captured by IPv4 alone; nothing else that goes wrong is taken for that.
@@ -24,7 +26,7 @@ func TestWithoutIPv6ListenersAreOfIPv4(t *testing.T) {
 	} {
 		var tried []string
 		c := &captures{p: &Proxy{log: zerolog.Nop()}}
-		_, err := c.listenEverywhere(func(a netip.AddrPort, _ ...control) (net.Listener, error) {
+		_, err := c.listenEverywhere(func(a netip.AddrPort, _ ...tcp.Control) (net.Listener, error) {
 			tried = append(tried, a.String())
 			if a.Addr().Is6() && row.fails != 0 {
 				return nil, os.NewSyscallError("socket", row.fails)

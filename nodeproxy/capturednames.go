@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/names"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
@@ -89,7 +90,7 @@ func (c *captures) openNames(h *captured, addresses, loopback, before []netip.Ad
 		if !slices.Contains(loopback, at.Addr()) {
 			continue // without that version of IP nobody asks there
 		}
-		lc := net.ListenConfig{Control: controls(ns.Control, capture.Share)}
+		lc := net.ListenConfig{Control: tcp.Controls(ns.Control, capture.Share)}
 		u, err := lc.ListenPacket(context.Background(), "udp", at.String())
 		if err != nil {
 			return fmt.Errorf("listen in its network namespace: %w", err)
@@ -139,7 +140,7 @@ func (c *captures) reopenNames(h *captured) error {
 // dialServer reaches the DNS servers of a pod from where it is.
 func dialServer(ns *podns.Namespace) func(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error) {
 	return func(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error) {
-		d := net.Dialer{Control: controls(ns.Control, capture.Mark)}
+		d := net.Dialer{Control: tcp.Controls(ns.Control, capture.Mark)}
 		if zone := server.Addr().Zone(); zone != "" { // an interface of the pod, not of this process
 			i, err := ns.Interface(zone)
 			if err != nil {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
@@ -87,7 +88,7 @@ func (c *captures) open(h *captured, w *mesh.Workload) error {
 		return err
 	}
 	for _, a := range loopback {
-		l, err := listen(netip.AddrPortFrom(a, capture.OutboundPort), keepAlive)
+		l, err := listen(netip.AddrPortFrom(a, capture.OutboundPort), tcp.KeepAlive)
 		if err != nil {
 			return err
 		}
@@ -151,18 +152,18 @@ func loopbackOf(addresses []netip.Addr) []netip.Addr {
 }
 
 // listenFunc opens a listener in a pod.
-type listenFunc func(a netip.AddrPort, more ...control) (net.Listener, error)
+type listenFunc func(a netip.AddrPort, more ...tcp.Control) (net.Listener, error)
 
 // listener returns what opens listeners in the pod of h. fresh: nobody of ours is there, whom this process would take
 // over from, and nobody else is to be.
 func (h *captured) listener(fresh bool) listenFunc {
-	return func(a netip.AddrPort, more ...control) (net.Listener, error) {
+	return func(a netip.AddrPort, more ...tcp.Control) (net.Listener, error) {
 		if fresh {
 			if err := capture.Free(h.place.ns, a); err != nil {
 				return nil, err
 			}
 		}
-		lc := net.ListenConfig{KeepAlive: -1, Control: controls(append([]control{h.place.ns.Control, capture.Share}, more...)...)}
+		lc := net.ListenConfig{KeepAlive: -1, Control: tcp.Controls(append([]tcp.Control{h.place.ns.Control, capture.Share}, more...)...)}
 		l, err := lc.Listen(context.Background(), "tcp", a.String())
 		if err != nil {
 			return nil, fmt.Errorf("listen in its network namespace: %w", err)
@@ -173,12 +174,12 @@ func (h *captured) listener(fresh bool) listenFunc {
 
 // listenEverywhere listens at all addresses of a pod, of both families, if its kernel has both.
 func (c *captures) listenEverywhere(listen listenFunc, port uint16) (net.Listener, error) {
-	l, err := listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port), keepAlive)
+	l, err := listen(netip.AddrPortFrom(netip.IPv6Unspecified(), port), tcp.KeepAlive)
 	if errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EADDRNOTAVAIL) {
 		c.noIPv6.Do(func() {
 			c.p.log.Info().Err(err).Msg("this host has no IPv6: what is opened to pods is captured by IPv4 alone")
 		})
-		return listen(netip.AddrPortFrom(netip.IPv4Unspecified(), port), keepAlive)
+		return listen(netip.AddrPortFrom(netip.IPv4Unspecified(), port), tcp.KeepAlive)
 	}
 	return l, err
 }
@@ -190,20 +191,5 @@ func (c *captures) prefer(h *captured, last bool) {
 		if err := capture.Prefer(h.place.ns, l, last); err != nil {
 			c.p.log.Warn().Str("workload", h.uid).Err(err).Msg("connections that the node proxy before this one has not accepted when it stops are reset")
 		}
-	}
-}
-
-// control is a Control of package net.
-type control = func(network, address string, c syscall.RawConn) error
-
-// controls calls one after the other.
-func controls(all ...control) control {
-	return func(network, address string, c syscall.RawConn) error {
-		for _, f := range all {
-			if err := f(network, address, c); err != nil {
-				return err
-			}
-		}
-		return nil
 	}
 }

@@ -1,19 +1,18 @@
 package nodeproxy
 
 import (
-	"context"
 	"fmt"
 	"net"
-	"net/netip"
 	"syscall"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
 )
 
 // dialTCP connects within timeout. Tests put a network in memory in its place.
-type dialTCP func(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error)
+type dialTCP = tcp.Dial
 
 // appConn is the connection of a local application: a *net.TCPConn, outside tests.
 type appConn interface {
@@ -46,37 +45,20 @@ func tryRead(app appConn, fd uintptr, p []byte) (int, error) {
 // hopKeepAlive is that of connections to pods and gateways, where sessions have their own PING.
 const hopKeepAlive = 180 * time.Second
 
-func dialKernel(keepAlive time.Duration) dialTCP { return dialWith(keepAlive, resetUnlessConnected) }
+func dialKernel(keepAlive time.Duration) dialTCP {
+	return tcp.Dialer(keepAlive, tcp.ResetUnlessConnected)
+}
 
 // dialFrom connects from within a pod's network namespace; no rule of the pod applies. more come
 // after all other settings.
-func dialFrom(ns *podns.Namespace, keepAlive time.Duration, more ...control) dialTCP {
+func dialFrom(ns *podns.Namespace, keepAlive time.Duration, more ...tcp.Control) dialTCP {
 	enter := func(network, address string, c syscall.RawConn) error {
 		if err := ns.Control(network, address, c); err != nil {
 			return fmt.Errorf("%w (%w)", err, syscall.EACCES) // a fault of this host, whatever it is
 		}
 		return nil
 	}
-	return dialWith(keepAlive, controls(append([]control{enter, capture.Mark, resetUnlessConnected}, more...)...))
-}
-
-func dialWith(keepAlive time.Duration, c control) dialTCP {
-	return func(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {
-		d := net.Dialer{Timeout: timeout, KeepAlive: keepAlive, Control: c}
-		conn, err := d.DialContext(ctx, "tcp", addr.String())
-		if tc, ok := conn.(*net.TCPConn); ok {
-			tc.SetLinger(-1) // the kernel's own again
-		}
-		return conn, err
-	}
-}
-
-// resetUnlessConnected has a dial whose ctx ends just when the connection is there
-// close it with a RST: the Dialer would send a FIN, an end that nobody has sent.
-func resetUnlessConnected(_, _ string, c syscall.RawConn) error {
-	return c.Control(func(fd uintptr) {
-		syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
-	})
+	return tcp.Dialer(keepAlive, tcp.Controls(append([]tcp.Control{enter, capture.Mark, tcp.ResetUnlessConnected}, more...)...))
 }
 
 // reset closes conn with a TCP RST.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,6 +16,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/accept"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/internal/stack"
+	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
 )
@@ -47,7 +47,7 @@ type serve func(ctx context.Context, app *net.TCPConn) (rest func(context.Contex
 type refuse func(coming int) func()
 
 func (p *Proxy) listenOutbound(addr netip.AddrPort, field string, serve serve) (*outbound, error) {
-	c := net.ListenConfig{KeepAlive: -1, Control: keepAlive}
+	c := net.ListenConfig{KeepAlive: -1, Control: tcp.KeepAlive}
 	l, err := c.Listen(context.Background(), "tcp", addr.String())
 	if err != nil {
 		return nil, fmt.Errorf("%s: listen: %w: choose a free address", field, err)
@@ -67,26 +67,6 @@ func (p *Proxy) newOutbound(l *net.TCPListener, serve serve) (*outbound, error) 
 		return nil, err
 	}
 	return &outbound{p: p, listener: l, serve: serve, slots: make(chan struct{}, maxAppConns), raw: raw}, nil
-}
-
-// keepAlive has what a listener accepts inherit the keep-alive that package net sets
-// otherwise, with four calls for each connection.
-func keepAlive(_, _ string, c syscall.RawConn) error {
-	var err error
-	set := func(fd, level, option, value int) {
-		if err == nil {
-			err = os.NewSyscallError("setsockopt", syscall.SetsockoptInt(fd, level, option, value))
-		}
-	}
-	if e := c.Control(func(fd uintptr) {
-		set(int(fd), syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1)
-		set(int(fd), syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE, 15)
-		set(int(fd), syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL, 15)
-		set(int(fd), syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT, 9)
-	}); e != nil {
-		return e
-	}
-	return err
 }
 
 // refusal finds out where connections are accepted which ones for o would be refused anyway,

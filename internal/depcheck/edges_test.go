@@ -268,6 +268,7 @@ var allowed = map[string]why{
 		"internal/retrybudget":    "bounds repeats elsewhere",
 		"internal/stack":          "room for the calls that open connections",
 		"internal/strictyaml":     "its configuration",
+		"internal/tcp":            "listeners and dials, of its own and in the pods' namespaces",
 		"mesh":                    "snapshots",
 		"nodeproxy/capture":       "rules in the pods' namespaces, and what they lead here",
 		"nodeproxy/podns":         "sockets in the pods' namespaces",
