@@ -35,11 +35,7 @@ func (a *arrival) RemoteAddr() net.Addr { return a.conn.RemoteAddr() }
 
 // exempt implements [exempt]: what processes of the node open, such as the kubelet's probes, policies cannot forbid, as
 // with ztunnel.
-func (a *arrival) exempt() bool {
-	own, err := a.p.captures.node.has(a.from, a.to)
-	a.p.captures.nodeUnknown(err)
-	return own
-}
+func (a *arrival) exempt() bool { return a.p.pods.OfNode(a.from, a.to) }
 
 // arrived serves what others open to h in plain text.
 func (p *Proxy) arrived(h *captured) serve {
@@ -68,7 +64,7 @@ func (p *Proxy) arrived(h *captured) serve {
 		a.access.connect = time.Since(a.access.started)
 		r := &plainRelay{p: p, near: conn, far: far, access: a.access, permit: a.permit}
 		a.permit.opened(r)
-		return func(context.Context) { r.run(h.data) }
+		return func(context.Context) { r.run(h.pod.Context()) }
 	}
 }
 
@@ -87,7 +83,7 @@ func (a *arrival) open() (far *net.TCPConn, reason string, err error) {
 		a.access.denied(decision)
 		return nil, a.access.result, errDenied
 	}
-	opening, err := a.p.hold(a.h.data, a.from.Addr().String())
+	opening, err := a.p.hold(a.h.pod.Context(), a.from.Addr().String())
 	switch {
 	case errors.Is(err, overload.ErrOverloaded):
 		return nil, string(header.ReasonOverload), err
@@ -123,7 +119,7 @@ func (a *arrival) declares() (service string, port uint16) {
 // dial connects to the application, as its client where that can be. The witness sees what comes of it, if it is
 // at the address by which others know the pod.
 func (a *arrival) dial() (net.Conn, header.Reason, error) {
-	ctx, ended := whileThere(a.h.data, a.conn, 2*a.p.cfg.Timeouts.App) // longer than the dial: who is slow is not who has left
+	ctx, ended := whileThere(a.h.pod.Context(), a.conn, 2*a.p.cfg.Timeouts.App) // longer than the dial: who is slow is not who has left
 	defer ended()
 	if a.to.Addr() == a.pod.Addresses[0] {
 		return a.p.witness.dial(ctx, a.pod, a.to.Port(), a.from.Addr())
@@ -131,6 +127,6 @@ func (a *arrival) dial() (net.Conn, header.Reason, error) {
 	if !slices.Contains(a.pod.Addresses, a.to.Addr()) && a.to.Addr().IsLinkLocalUnicast() {
 		return nil, header.ReasonNotLocal, fmt.Errorf("%s is an address of one link, and no address of the pod", a.to.Addr())
 	}
-	conn, err := dialFrom(a.h.place.ns, 0)(ctx, a.to, a.p.cfg.Timeouts.App)
+	conn, err := a.h.pod.Dialer(0)(ctx, a.to, a.p.cfg.Timeouts.App)
 	return conn, reasonOf(err), err
 }

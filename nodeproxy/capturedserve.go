@@ -3,12 +3,76 @@ package nodeproxy
 import (
 	"context"
 	"net"
-	"net/netip"
-	"syscall"
+	"sync"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 )
+
+// captured serves one local workload that is captured in its network namespace. It implements [pods.Server].
+type captured struct {
+	p        *Proxy
+	pod      *pods.Pod
+	uid      string
+	share    *share // of what it opens
+	arriving *share // of what is opened to it in plain text
+	in       *inbound
+	outs     []*outbound // of what it opens, and of what is opened to it in plain text
+}
+
+// serveCaptured returns what serves the listeners of a pod.
+func (p *Proxy) serveCaptured(pod *pods.Pod, l pods.Listeners) (pods.Server, error) {
+	h := &captured{p: p, pod: pod, uid: pod.UID(), share: newShare(), arriving: newShare(), in: newInbound(p, pod.UID(), l.Tunnels)}
+	for _, opened := range l.Opened {
+		o, err := p.newOutbound(opened, h.share.counted(p.captured(h)))
+		if err != nil {
+			return nil, err
+		}
+		o.refuse = h.share.refuse(p, access{source: h.uid, direction: "outbound"}, p.refusalOfAll(h.uid))
+		h.outs = append(h.outs, o)
+	}
+	if l.Arriving != nil {
+		o, err := p.newOutbound(l.Arriving, h.arriving.counted(p.arrived(h)))
+		if err != nil {
+			return nil, err
+		}
+		o.refuse = h.arriving.refuse(p, access{workload: h.uid, direction: "inbound", plain: true}, func(int) func() { return nil }) // those of others wait for their turn
+		h.outs = append(h.outs, o)
+	}
+	return h, nil
+}
+
+// serving is what serves a pod.
+func serving(pod *pods.Pod) *captured { return pod.Server().(*captured) }
+
+// Start implements [pods.Server].
+func (h *captured) Start() {
+	h.p.running.Go(func() { h.in.run(h.p.data) })
+	for _, o := range h.outs {
+		h.p.running.Go(func() { o.run(h.p.data) })
+	}
+}
+
+// Drain implements [pods.Server].
+func (h *captured) Drain(ctx context.Context) {
+	var wg sync.WaitGroup
+	wg.Go(func() { h.in.drain(ctx) })
+	for _, o := range h.outs {
+		wg.Go(func() { o.drain(ctx) })
+	}
+	wg.Wait()
+}
+
+// Problems implements [pods.Server].
+func (h *captured) Problems(now time.Time) (list []string) {
+	for _, s := range []*share{h.share, h.arriving} {
+		if why := s.reached(now); why != "" {
+			list = append(list, why)
+		}
+	}
+	return list
+}
 
 // captured serves what rules lead here of one workload.
 func (p *Proxy) captured(h *captured) serve {
@@ -25,28 +89,3 @@ func (p *Proxy) captured(h *captured) serve {
 		return p.carry(ctx, app, h.uid, flowTo(to.Addr().String(), to.Port()), nil, nil, nil)
 	}
 }
-
-// dialer returns how connections are opened from where a workload is: in its network namespace, or
-// where this process is if it is not captured.
-func (c *captures) dialer(uid string, keepAlive time.Duration, otherwise dialTCP) dialTCP {
-	if c == nil {
-		return otherwise
-	}
-	h := c.get(uid)
-	if h == nil {
-		return func(context.Context, netip.AddrPort, time.Duration) (net.Conn, error) {
-			return nil, &notCapturedError{uid}
-		}
-	}
-	return dialFrom(h.place.ns, keepAlive)
-}
-
-// notCapturedError is that of a connection from or to a pod whose namespace this process is not in.
-type notCapturedError struct{ uid string }
-
-func (e *notCapturedError) Error() string {
-	return "this node proxy is not in the network namespace of workload " + e.uid
-}
-
-// Unwrap makes it a fault of this host, and not of the pod's.
-func (e *notCapturedError) Unwrap() error { return syscall.EACCES }

@@ -19,6 +19,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
@@ -34,7 +35,7 @@ type Config struct {
 	Inbound          Inbound                `yaml:"inbound"`
 	Outbound         []Outbound             `yaml:"outbound" doc:"static listeners of local workloads, each for one destination"`
 	Socks            []Socks                `yaml:"socks" doc:"SOCKS5 listeners of local workloads"`
-	Capture          Capture                `yaml:"capture"`
+	Capture          pods.Config            `yaml:"capture"`
 	OutlierDetection Outlier                `yaml:"outlierDetection"`
 	Retry            Retry                  `yaml:"retry"`
 	Federation       Federation             `yaml:"federation"`
@@ -170,7 +171,7 @@ func DefaultConfig() Config {
 		ServiceAccount:   "isthmus-system/nodeproxy",
 		Discovery:        Discovery{Config: file.DefaultConfig(), GatewayServiceAccount: discovery.DefaultGatewayServiceAccount},
 		Inbound:          Inbound{Ports: PortsAny},
-		Capture:          defaultCapture(),
+		Capture:          pods.DefaultConfig(),
 		OutlierDetection: Outlier{Scope: ScopeEndpoint, Listeners: true, Config: health.DefaultConfig()},
 		Retry:            Retry{Attempts: 8, Deadline: 15 * time.Second, Early: true, Hedge: true, BudgetBurst: 500, BudgetRatio: 0.5},
 		Federation:       Federation{Health: true, Idle: 10 * time.Minute},
@@ -222,7 +223,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	v.Join(c.Identity.Validate())
 	c.Inbound.check(&v)
 	c.checkListeners(&v)
-	c.Capture.check(&v)
+	c.Capture.Check(&v)
 	warnings = c.OutlierDetection.check(&v)
 	c.Retry.check(&v)
 	v.Positive("federation.idle", c.Federation.Idle)

@@ -205,6 +205,14 @@ func (v *view) called(snap *mesh.Snapshot, id mesh.EndpointID) string {
 	return cmp.Or(v.nameOf(snap, id), id.String())
 }
 
+// podName is how people call a local workload.
+func (p *Proxy) podName(uid string) string {
+	if w := p.store.Current().Workload(uid); w != nil && w.PodName() != "" {
+		return w.PodName()
+	}
+	return uid
+}
+
 // podName is [mesh.Workload.PodName] of an endpoint's workload, "" if that is not known.
 func podName(snap *mesh.Snapshot, id mesh.EndpointID) string {
 	if w := snap.WorkloadByEndpoint(id); w != nil {

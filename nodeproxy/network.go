@@ -1,14 +1,11 @@
 package nodeproxy
 
 import (
-	"fmt"
 	"net"
 	"syscall"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/internal/tcp"
-	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
-	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
 )
 
 // dialTCP connects within timeout. Tests put a network in memory in its place.
@@ -47,18 +44,6 @@ const hopKeepAlive = 180 * time.Second
 
 func dialKernel(keepAlive time.Duration) dialTCP {
 	return tcp.Dialer(keepAlive, tcp.ResetUnlessConnected)
-}
-
-// dialFrom connects from within a pod's network namespace; no rule of the pod applies. more come
-// after all other settings.
-func dialFrom(ns *podns.Namespace, keepAlive time.Duration, more ...tcp.Control) dialTCP {
-	enter := func(network, address string, c syscall.RawConn) error {
-		if err := ns.Control(network, address, c); err != nil {
-			return fmt.Errorf("%w (%w)", err, syscall.EACCES) // a fault of this host, whatever it is
-		}
-		return nil
-	}
-	return tcp.Dialer(keepAlive, tcp.Controls(append([]tcp.Control{enter, capture.Mark, tcp.ResetUnlessConnected}, more...)...))
 }
 
 // reset closes conn with a TCP RST.

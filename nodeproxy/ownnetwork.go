@@ -269,3 +269,17 @@ func (p *Proxy) askable(flow route.Flow) (name string, ok bool) {
 	}
 	return name, ok && (p.links != nil || p.own != nil)
 }
+
+// announce and forget tell what the CNI plugin says of the addresses of pods; where a file says it all they do nothing.
+
+func (o *ownNetwork) announce(uid string, addresses []netip.Addr) {
+	if o != nil {
+		o.keeper.Announce(uid, addresses)
+	}
+}
+
+func (o *ownNetwork) forget(uid string) {
+	if o != nil {
+		o.keeper.Forget(uid)
+	}
+}

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 	"github.com/isthmus-mesh/isthmus/policy"
 )
 
@@ -26,24 +26,12 @@ const passTimeout = 10 * time.Second
 //
 // The scope of this process says nothing of it: with another one that takes over, and captures more, it shares a port.
 func (p *Proxy) carries(ctx context.Context, h *captured, to netip.AddrPort) bool {
-	if p.captures.leads(h, to.Addr()) || p.knows(h.uid, to) {
+	if p.pods.Leads(h.pod, to.Addr()) || p.knows(h.uid, to) {
 		return true
 	}
 	flow := flowTo(to.Addr().String(), to.Port())
 	flow.Source = p.store.Current().Workload(h.uid)
 	return flow.Source != nil && p.learn(ctx, flow) && p.knows(h.uid, to)
-}
-
-// leads reports whether the rules for h name that address.
-func (c *captures) leads(h *captured, a netip.Addr) bool {
-	if c.cfg.holds(a) {
-		return true
-	}
-	c.mu.Lock()
-	list := h.rules.Addresses
-	c.mu.Unlock()
-	_, found := slices.BinarySearchFunc(list, a, netip.Addr.Compare)
-	return found
 }
 
 // knows reports whether discovery knows somebody at that address who is reached by the mesh.
@@ -64,8 +52,8 @@ func (p *Proxy) knows(uid string, to netip.AddrPort) bool {
 // passedOn is why a captured pod's connection to an address is passed on as it is; empty if it is not.
 func (p *Proxy) passedOn(uid, host string, port uint16) string {
 	to, err := netip.ParseAddr(host)
-	h := p.captures.get(uid)
-	if err != nil || !p.cfg.Capture.all() || h == nil || p.captures.leads(h, to.Unmap()) || p.knows(uid, netip.AddrPortFrom(to.Unmap(), port)) {
+	h := p.pods.Get(uid)
+	if err != nil || !p.cfg.Capture.All() || h == nil || p.pods.Leads(h, to.Unmap()) || p.knows(uid, netip.AddrPortFrom(to.Unmap(), port)) {
 		return ""
 	}
 	snap := p.store.Current()
@@ -81,16 +69,16 @@ func (p *Proxy) passedOn(uid, host string, port uint16) string {
 // notCaptured is why a captured pod's connection to an address does not come here; empty if it does, or host is a name.
 func (p *Proxy) notCaptured(uid, host string) string {
 	to, err := netip.ParseAddr(host)
-	h := p.captures.get(uid)
-	if err != nil || h == nil || p.cfg.Capture.all() || p.captures.leads(h, to.Unmap()) {
+	h := p.pods.Get(uid)
+	if err != nil || h == nil || p.cfg.Capture.All() || p.pods.Leads(h, to.Unmap()) {
 		return ""
 	}
-	return fmt.Sprintf("with capture.scope %s only connections to virtual addresses and to services that lead to other networks come to the node proxy, and %s is none of these: call the service by its name, or set capture.scope to %s", CaptureVIPs, host, CaptureAll)
+	return fmt.Sprintf("with capture.scope %s only connections to virtual addresses and to services that lead to other networks come to the node proxy, and %s is none of these: call the service by its name, or set capture.scope to %s", pods.ScopeVIPs, host, pods.ScopeAll)
 }
 
 // unguarded lists the pods of this node whose policies deny plain text, all or some, while it goes past this process.
 func (p *Proxy) unguarded(snap *mesh.Snapshot) (list []string) {
-	if p.cfg.Capture.all() {
+	if p.cfg.Capture.All() {
 		return nil // what is not captured is a problem
 	}
 	for _, w := range p.locals() {
@@ -130,7 +118,7 @@ func (p *Proxy) passOn(h *captured, app *net.TCPConn, to netip.AddrPort) func(co
 	if err != nil {
 		a.result, a.err = string(reasonOf(err)), err
 		switch {
-		case appGone(err), h.data.Err() != nil:
+		case appGone(err), h.pod.Context().Err() != nil:
 			a.result = reasonCancelled
 		case errors.Is(err, overload.ErrOverloaded):
 			a.result = string(header.ReasonOverload)
@@ -141,17 +129,17 @@ func (p *Proxy) passOn(h *captured, app *net.TCPConn, to netip.AddrPort) func(co
 	}
 	a.connect = time.Since(a.started)
 	r := &plainRelay{p: p, near: app, far: conn, access: a}
-	return func(context.Context) { r.run(h.data) }
+	return func(context.Context) { r.run(h.pod.Context()) }
 }
 
 // dialOn connects for app, when this process has time for that.
 func (p *Proxy) dialOn(h *captured, app *net.TCPConn, to netip.AddrPort, since time.Time) (*net.TCPConn, error) {
-	ctx, ended := whileThere(h.data, app, passTimeout)
+	ctx, ended := whileThere(h.pod.Context(), app, passTimeout)
 	opening, err := p.load.Admit(ctx, since)
 	var conn net.Conn
 	if err == nil {
 		defer opening.Done()
-		conn, err = dialFrom(h.place.ns, hopKeepAlive)(ctx, to, passTimeout)
+		conn, err = h.pod.Dialer(hopKeepAlive)(ctx, to, passTimeout)
 	}
 	gone := ended()
 	switch {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
-	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 )
 
 // With scope vips a connection to an address that is none of the mesh's never comes here: it is not refused.
@@ -28,18 +28,17 @@ func TestExplainSaysWhatIsNotCaptured(t *testing.T) {
 		scope, destination string
 		want               bool
 	}{
-		{CaptureVIPs, "192.0.2.7:80", true},
-		{CaptureVIPs, "10.0.0.2:80", true},     // a pod of the mesh, by its own address
-		{CaptureVIPs, "240.240.0.9:80", false}, // a virtual address
-		{CaptureVIPs, "10.96.0.1:80", false},   // of a service that leads to other networks
-		{CaptureVIPs, "x.demo.svc:80", false},  // a name may lead to a virtual address
-		{CaptureAll, "192.0.2.7:80", false},
+		{pods.ScopeVIPs, "192.0.2.7:80", true},
+		{pods.ScopeVIPs, "10.0.0.2:80", true},     // a pod of the mesh, by its own address
+		{pods.ScopeVIPs, "240.240.0.9:80", false}, // a virtual address
+		{pods.ScopeVIPs, "10.96.0.1:80", false},   // of a service that leads to other networks
+		{pods.ScopeVIPs, "x.demo.svc:80", false},  // a name may lead to a virtual address
+		{pods.ScopeAll, "192.0.2.7:80", false},
 	} {
 		p := newTestProxy(t, snap)
-		p.cfg.Network, p.cfg.Node, p.cfg.Capture = "east", "n", defaultCapture()
+		p.cfg.Network, p.cfg.Node, p.cfg.Capture = "east", "n", pods.DefaultConfig()
 		p.cfg.Capture.Scope = c.scope
-		h := &captured{uid: "shop", rules: capture.Rules{Addresses: []netip.Addr{netip.MustParseAddr("10.96.0.1")}}}
-		p.captures = &captures{p: p, cfg: p.cfg.Capture, held: map[string]*captured{"shop": h}}
+		p.pods = pods.Fake(p.podOptions(), p.podParent(), map[string]pods.FakePod{"shop": {Addresses: []netip.Addr{netip.MustParseAddr("10.96.0.1")}}})
 		w := httptest.NewRecorder()
 		p.explain(w, httptest.NewRequest("GET", "/explain?source=shop&destination="+c.destination, nil))
 		var e answer.Explanation

@@ -77,7 +77,7 @@ func podToAsk(snap *mesh.Snapshot, network string, id mesh.EndpointID) *mesh.Wor
 // a NetworkPolicy, holds for the question. When that one is gone it is put from here.
 func (p *Proxy) asker(from string) origin {
 	o := origin{id: p.self}
-	if p.captures.get(from) != nil {
+	if p.pods.Get(from) != nil {
 		o.from = from
 	}
 	return o

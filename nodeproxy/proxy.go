@@ -35,6 +35,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/cnisocket"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/names"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/warm"
 )
 
@@ -72,8 +73,7 @@ type Proxy struct {
 	gateways   gatewaySources
 	replicas   replicas
 	plugins    *cnisocket.Server // nil: none is answered
-	verdicts   verdicts
-	captures   *captures // nil: applications connect to listeners, and tunnels to pods' addresses here
+	pods       *pods.Set         // nil: applications connect to listeners, and tunnels to pods' addresses here
 	refusals   *identity.Refusals
 	clients    *admission.Guard
 	strays     every // warns of gateways that discovery does not list
@@ -139,7 +139,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	p.witness = newWitness(p.data, cfg, p.declared, dialKernel(0), p.changed, log)
 	p.witness.late = p.late
 	p.witness.from = func(uid string, client netip.Addr, otherwise dialTCP) dialTCP {
-		return p.captures.toApplication(uid, client, otherwise)
+		return p.pods.ToApplication(uid, client, otherwise)
 	}
 	if p.witness.on && cfg.OutlierDetection.Listeners {
 		p.witness.sockets = newListeners(p.data, openSockets, p.witness, p.registry, log)
@@ -198,9 +198,8 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.admit, p.hold, p.crowded = p.load.TryAdmit, p.load.AdmitOnce, p.load.Refuse
 	p.towards = overload.NewDestinations(p.load)
 	p.late = func(since time.Time) bool { return p.load.Late(since) > lateLimit }
-	p.captures = newCaptures(p)
-	p.captures.register(p.registry)
-	p.verdicts = newVerdicts(p.registry)
+	p.pods = pods.New(p.podOptions(), p.podParent())
+	p.pods.Register(p.registry)
 	p.clients = admission.NewGuard(cfg.Limits, p.session.MaxUnread(), p.registry, log)
 	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle})
 	p.registry.MustRegister(pool.NewMetrics(p.pool))
@@ -236,8 +235,8 @@ func (p *Proxy) served(what func(*hbone.Group) int) (n float64) {
 	for _, in := range p.inbounds {
 		n += float64(what(&in.sessions))
 	}
-	for _, h := range p.captures.list() {
-		n += float64(what(&h.in.sessions))
+	for _, h := range p.pods.List() {
+		n += float64(what(&serving(h).in.sessions))
 	}
 	return n
 }
@@ -249,8 +248,8 @@ func (p *Proxy) listen() (err error) {
 	if p.operations, err = admin.ListenOperations(p.cfg.Operations); err != nil {
 		return err
 	}
-	if p.captures != nil && p.cfg.Capture.CNISocket != "" {
-		if p.plugins, err = cnisocket.Listen(p.cfg.Capture.CNISocket, countedPlugins{plugins{p.captures}, p.verdicts}, func(err error) {
+	if p.pods != nil && p.cfg.Capture.CNISocket != "" {
+		if p.plugins, err = cnisocket.Listen(p.cfg.Capture.CNISocket, p.pods.Plugins(), func(err error) {
 			p.log.Warn().Err(err).Msg("a request at capture.cniSocket is not answered")
 		}); err != nil {
 			return fmt.Errorf("capture.cniSocket: %w: mount a directory of the node that this process may write", err)
@@ -314,7 +313,7 @@ func (p *Proxy) locals() []*mesh.Workload {
 // hosted lists those whose addresses are this machine's own: none if they are, or were, captured, each
 // in its network namespace.
 func (p *Proxy) hosted() []*mesh.Workload {
-	if p.captures != nil || p.cfg.Capture.Scope == CaptureRelease {
+	if p.pods != nil || p.cfg.Capture.Scope == pods.ScopeRelease {
 		return nil
 	}
 	return p.locals()

@@ -12,7 +12,7 @@ func (p *Proxy) pending() []string {
 	if !p.own.told() {
 		return append([]string{"discovery"}, missing...)
 	}
-	if !p.captures.settled() {
+	if !p.pods.Settled() {
 		return append([]string{"capture"}, missing...)
 	}
 	if !p.ready.Load() {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/isthmus-mesh/isthmus/internal/admin"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 )
 
 // Run serves until ctx ends, then drains for at most timeouts.drain.
@@ -39,11 +40,11 @@ func (p *Proxy) Run(ctx context.Context) error {
 	background.Go(func() error { p.clients.Run(bctx); return nil })
 	background.Go(func() error { return server.Run(bctx, p.admin) })
 	background.Go(func() error { return server.RunOperations(bctx, p.operations) })
-	if p.cfg.Capture.Scope == CaptureRelease {
-		background.Go(func() error { p.release(bctx); return nil })
+	if p.cfg.Capture.Scope == pods.ScopeRelease {
+		background.Go(func() error { pods.Release(bctx, p.podOptions(), p.log); return nil })
 	}
-	if p.captures != nil {
-		background.Go(func() error { p.captures.follow(bctx); return nil })
+	if p.pods != nil {
+		background.Go(func() error { p.pods.Run(bctx); return nil })
 	}
 	if p.stream != nil {
 		background.Go(func() error { return p.stream.Run(bctx) })
@@ -57,7 +58,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	starting, stop := context.WithCancel(bctx)
 	defer context.AfterFunc(ctx, stop)()
 	if p.plugins != nil {
-		background.Go(func() error { p.captures.answerPlugins(starting, p.plugins); return nil })
+		background.Go(func() error { p.pods.AnswerPlugins(starting, p.plugins); return nil })
 	}
 	p.settle(ctx)
 	background.Go(func() error { p.announce(starting, server); return nil })
@@ -71,7 +72,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.gatewayProbes.Wait()
 	p.podProbes.Wait()
 	err := background.Wait()
-	p.captures.close()
+	p.pods.Close()
 	p.witness.sockets.wait() // nobody watches more of them
 	p.witness.prober.Wait()  // last: all of these may have an application asked
 	if ctx.Err() != nil {
@@ -130,7 +131,7 @@ func (p *Proxy) drain() {
 		o.listener.Close()
 		wg.Go(func() { o.drain(ctx) })
 	}
-	wg.Go(func() { p.captures.drain(ctx) })
+	wg.Go(func() { p.pods.Drain(ctx) })
 	if p.stream != nil {
 		p.stream.Drain() // while open connections end, what happens to the pods is still said
 	}

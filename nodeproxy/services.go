@@ -56,7 +56,7 @@ func (p *Proxy) pin(snap *mesh.Snapshot) {
 			names = append(names, name)
 		}
 	}
-	if p.captures != nil && p.own != nil {
+	if p.pods != nil && p.own != nil {
 		names = append(names, excerpt.TakenOver)
 	}
 	p.stream.Pin(names...)

@@ -14,6 +14,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 )
 
 // state is the admin dump: what decisions are made from.
@@ -31,7 +32,7 @@ type state struct {
 	Shares     []shareBelief           `json:"networkServices"`  // shares of services on other networks, by port
 	Gateways   []gateBelief            `json:"gateways"`         // of other networks
 	Warm       []warmBelief            `json:"warmSets"`         // sessions that are kept with pods of other networks: one set for each source identity, share and port in use
-	Captured   []capturedBelief        `json:"captured"`         // local pods in whose network namespaces this process is, or cannot be
+	Captured   []pods.Belief           `json:"captured"`         // local pods in whose network namespaces this process is, or cannot be
 	Services   []healthstream.Followed `json:"followedServices"` // what the gateways of this network tell of the services that local pods use
 }
 
@@ -125,7 +126,7 @@ func (p *Proxy) dump(service string) (any, error) {
 		}
 	}
 	s := state{Node: p.cfg.Node, Network: p.cfg.Network, Revision: snap.Revision, Discovery: p.watcher.Status(), Told: p.own.state(p.ownGateways()), Identities: p.ids.Status(), Draining: p.draining.Load(),
-		Local: p.witness.dump(), Captured: p.captures.dump(), Services: []healthstream.Followed{}}
+		Local: p.witness.dump(), Captured: p.pods.Dump(), Services: []healthstream.Followed{}}
 	if p.stream != nil {
 		s.Attached, s.Services = p.stream.Attached(), p.stream.Followed()
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/buildinfo"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
@@ -29,12 +30,12 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := p.store.Current(), time.Now()
 	s := answer.Status{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Version: buildinfo.Version(), Now: now, Services: []answer.Row{}, Gateways: p.view.gatewaysOut(snap, now), Local: p.localOut(snap),
 		Pending: p.pending(), Problems: slices.Concat(p.own.findings(), p.watcher.Status().Findings())}
-	if p.captures != nil {
+	if p.pods != nil {
 		n := 0
-		s.Captured, s.Uncaptured = &n, p.captures.lacking(p.podName)
-		n, s.Nameless = p.captures.count()
+		s.Captured, s.Uncaptured = &n, p.pods.Lacking(p.podName)
+		n, s.Nameless = p.pods.Count()
 	}
-	s.Releasing = p.cfg.Capture.Scope == CaptureRelease
+	s.Releasing = p.cfg.Capture.Scope == pods.ScopeRelease
 	followed := map[string]bool{}
 	if p.stream != nil && p.view.reports {
 		s.Detached = p.stream.Attached() == 0
@@ -63,7 +64,7 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	s.Problems = append(s.Problems, p.foreign(snap)...)
-	s.Problems = append(s.Problems, p.captures.problems(p.podName)...)
+	s.Problems = append(s.Problems, p.pods.Problems(p.podName)...)
 	s.Unguarded = p.unguarded(snap)
 	s.Warnings = p.warnings(snap)
 	s.Services = append(s.Services, p.leadNowhere(snap)...)

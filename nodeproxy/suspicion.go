@@ -166,8 +166,8 @@ func (p *Proxy) watchListeners() {
 		served[uid] = nil
 	}
 	p.mu.Unlock()
-	for _, h := range p.captures.list() {
-		served[h.uid] = h.place.ns
+	for _, h := range p.pods.List() {
+		served[h.UID()] = h.Namespace()
 	}
 	l.keep(func(uid string) bool { _, ok := served[uid]; return ok })
 	for uid, ns := range served {

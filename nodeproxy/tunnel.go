@@ -70,7 +70,7 @@ type origin struct {
 
 func (p *Proxy) origin(w *mesh.Workload) origin {
 	o := origin{id: w.Identity}
-	if p.captures != nil {
+	if p.pods != nil {
 		o.from = w.UID
 	}
 	return o
@@ -81,7 +81,7 @@ func (p *Proxy) dialerOf(o origin) dialTCP {
 	if o.from == "" {
 		return p.dialHop
 	}
-	return p.captures.dialer(o.from, hopKeepAlive, p.dialHop)
+	return p.pods.Dialer(o.from, hopKeepAlive, p.dialHop)
 }
 
 func (p *Proxy) headers(c caller) hbone.Header {

@@ -51,8 +51,8 @@ var labels = map[string]map[string]string{
 		"string(r.Scope)":    "admission.Scopes",
 		"string(r.Limit)":    "admission.LimitNames",
 	},
+	"nodeproxy/pods": {"string(v)": "the constants of cnisocket.Verdict that are answers to ADD"},
 	"nodeproxy": {
-		"string(v)":                    "the constants of cnisocket.Verdict that are answers to ADD",
 		"reporter":                     "source, destination",
 		"session":                      "constants of Proxy.tunnel",
 		"refusal":                      "the reasons of identity.ReasonOf",

@@ -118,6 +118,7 @@ var modules = map[string]why{
 	},
 	"nodeproxy/sockdiag": {"golang.org/x/sys": "netlink sockets"},
 	"nodeproxy/podns":    {"golang.org/x/sys": "namespaces"},
+	"nodeproxy/pods":     {"github.com/prometheus/client_golang": "its metrics", "github.com/rs/zerolog": "its log"},
 	"nodeproxy/warm":     {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"nodeproxy/warmset":  {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"nodeproxy/picker":   {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},

@@ -10,7 +10,7 @@ import (
 )
 
 // folders are where the types of /state are declared, by the name of their package.
-var folders = map[string]string{"file": "discovery/file", "kube": "discovery/kube", "excerpt": "discovery/excerpt", "boundtoken": "discovery/kube/boundtoken", "identity": "identity", "peer": "federation/peer", "federation": "federation", "healthstream": "federation/healthstream", "standing": "health/standing"}
+var folders = map[string]string{"file": "discovery/file", "kube": "discovery/kube", "excerpt": "discovery/excerpt", "boundtoken": "discovery/kube/boundtoken", "identity": "identity", "peer": "federation/peer", "federation": "federation", "healthstream": "federation/healthstream", "standing": "health/standing", "pods": "nodeproxy/pods"}
 
 // leaves are types of values that are no groups.
 var leaves = map[string]string{
