@@ -51,3 +51,15 @@ func TestACapturedPodHasAShareOfConnections(t *testing.T) {
 		t.Errorf("%d are open, want 1", s.open.Load())
 	}
 }
+
+// What a captured pod is refused for its shares, either way, is a problem of the pod.
+func TestSharesThatWereReachedAreProblemsOfThePod(t *testing.T) {
+	p := newTestProxy(t, listing(t))
+	h := &captured{p: p, uid: "shop", share: &share{most: 0}, arriving: &share{most: 0}}
+	for i, s := range []*share{h.share, h.arriving} {
+		s.refuse(p, access{direction: "outbound"}, func(int) func() { return nil })(0)()
+		if got := h.Problems(time.Now()); len(got) != i+1 || !strings.HasPrefix(got[i], "had connections refused") {
+			t.Errorf("when %d shares were reached: %q", i+1, got)
+		}
+	}
+}

@@ -31,7 +31,7 @@ type announcement struct {
 	reply   cnisocket.Reply // once decided is closed
 
 	gone    atomic.Bool    // the sandbox is no more, or is to be found by its processes
-	sandbox *podns.Sandbox // a process in it; nil: none was found yet. This and what follows is follow's alone, or one of works
+	sandbox *podns.Sandbox // a process in it; nil: none was found yet. This and what follows is Run's alone, or one of works
 	tries   int
 	again   time.Time
 	differs int // how often the pod's resolv.conf was another one than was announced
@@ -52,7 +52,7 @@ func (p plugins) Add(ctx context.Context, r cnisocket.Request, namespace *os.Fil
 	}
 	a := &announcement{uid: r.UID, container: r.Container, ns: ns, resolver: resolverOf(r.DNS), decided: make(chan struct{})}
 	c.telling.Lock()
-	c.p.Announce(r.UID, primaryFirst(r.Addresses)) // before follow can see a: it would enter with the address of the sandbox before
+	c.p.Announce(r.UID, primaryFirst(r.Addresses)) // before Run can see a: it would enter with the address of the sandbox before
 	kept := c.announce(a)
 	c.telling.Unlock()
 	if !kept {
@@ -262,7 +262,7 @@ func (c *Set) discard(a *announcement) {
 	}
 }
 
-// wakeUp has follow look again.
+// wakeUp has Run look again.
 func (c *Set) wakeUp() {
 	select {
 	case c.wake <- struct{}{}:

@@ -55,7 +55,7 @@ func TestTheEndOfASandboxTakesNothingFromTheNextOne(t *testing.T) {
 			return x
 		}
 		old := announce("old", "10.0.0.1")
-		h := &Pod{uid: uid, place: place{ns: &podns.Namespace{}, told: old}} // of the sandbox before, until follow leaves it
+		h := &Pod{uid: uid, place: place{ns: &podns.Namespace{}, told: old}} // of the sandbox before, until Run leaves it
 		c.held[uid] = h
 		announce("new", "10.0.0.2")
 		ended(c, old)
@@ -110,7 +110,7 @@ func TestAPodThatIsNotInTheMeshWaitsForNobody(t *testing.T) {
 			ask()
 			tell()
 		}
-		c.judge(p.Store.Current()) // as follow does when it is woken, and when the snapshot changes
+		c.judge(p.Store.Current()) // as Run does when it is woken, and when the snapshot changes
 		if got := <-replies; got.Verdict != cnisocket.Outside {
 			t.Errorf("%s first: the reply is %+v, want that it is outside", first, got)
 		}
@@ -145,7 +145,7 @@ func TestAPodThatIsFoundWhileItIsAnnouncedIsCaptured(t *testing.T) {
 	}()
 	<-c.wake // it is announced
 	c.mu.Lock()
-	c.held[uid] = &Pod{uid: uid, place: place{ns: found, sandbox: &podns.Sandbox{Namespace: found}}} // what follow was about to enter
+	c.held[uid] = &Pod{uid: uid, place: place{ns: found, sandbox: &podns.Sandbox{Namespace: found}}} // what Run was about to enter
 	c.mu.Unlock()
 	c.judge(c.p.Store.Current())
 	if got := <-replies; got.Verdict != cnisocket.Captured {

@@ -7,11 +7,12 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/excerpt"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // alone is a Parent that knows nobody, where a file says what there is.
 func alone() Parent {
-	return Parent{Log: zerolog.Nop(), Store: &discovery.Store{}, Draining: func() bool { return false },
+	return Parent{Log: zerolog.Nop(), Store: &discovery.Store{}, Locals: func() []*mesh.Workload { return nil }, Draining: func() bool { return false },
 		Gateways: func() bool { return false }, Announce: func(string, []netip.Addr) {}, Forget: func(string) {}}
 }
 

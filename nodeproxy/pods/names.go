@@ -105,7 +105,7 @@ func (c *Set) openNames(h *Pod, addresses, loopback, before []netip.Addr, listen
 }
 
 // reopenNames has the names of h answered by the resolver that it has now. What else is open of it stays as it is, and
-// queries come to the new sockets before the old ones are given up. This process's follow calls it, as leave.
+// queries come to the new sockets before the old ones are given up. Run calls it, as leave.
 func (c *Set) reopenNames(h *Pod) error {
 	addresses, err := h.place.ns.Addresses()
 	if err != nil {

@@ -24,20 +24,20 @@ type Set struct {
 	leaving sync.WaitGroup // drains of what is captured no more
 	sources sources
 	node    nodeSockets
-	finding time.Duration // what the last look for namespaces took; follow's alone
+	finding time.Duration // what the last look for namespaces took; Run's alone
 	began   uint64        // when this process did, as capture.Now has it
 	noIPv6  sync.Once     // said
 	first   atomic.Bool   // all workloads that were there have been looked for once
 
-	wake    chan struct{} // has follow look again
-	ended   chan struct{} // tells follow that something that was done in a pod has ended
+	wake    chan struct{} // has Run look again
+	ended   chan struct{} // tells Run that something that was done in a pod has ended
 	works   works
 	came    atomic.Bool // pods have been entered or left, of which nobody has been told yet
-	opening []*work     // what was done when pods were known for the first time; follow's alone
+	opening []*work     // what was done when pods were known for the first time; Run's alone
 
 	verdicts verdicts // counts what the CNI plugin is answered
 
-	telling sync.Mutex // held while own is told of an address, or that there is none, so that the last word is that of who is announced; before mu
+	telling sync.Mutex // held while the parent is told of an address, or that there is none, so that the last word is that of who is announced; before mu
 
 	mu        sync.Mutex
 	held      map[string]*Pod            // by workload UID
