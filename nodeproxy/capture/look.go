@@ -43,7 +43,7 @@ func newLooking(c *netlink.Conn) looking { return looking{c, make([]byte, maxAns
 
 // look calls f with a look into the namespace whose descriptor is fd.
 func look(fd int, f func(looking) error) error {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: fd})
+	c, err := dialNetlink(unix.NETLINK_NETFILTER, fd)
 	if err != nil {
 		return fmt.Errorf("open netfilter's netlink: %w", err)
 	}

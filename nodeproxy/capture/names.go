@@ -42,7 +42,7 @@ func CaptureNames(ns *podns.Namespace, resolvers []netip.Addr) (*Names, error) {
 		var socket *netlink.Conn
 		n.conn, err = nftables.New(nftables.WithNetNSFd(fd), nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
 			socket = c
-			return nil
+			return hearKernel(c)
 		}))
 		if err != nil {
 			return err

@@ -46,7 +46,7 @@ func removeRoute(ns *podns.Namespace, six bool) error {
 // to do.
 func changeRoute(ns *podns.Namespace, six bool, done unix.Errno, messages ...netlink.Message) error {
 	return ns.FD(func(fd int) error {
-		c, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: fd})
+		c, err := dialNetlink(unix.NETLINK_ROUTE, fd)
 		if err != nil {
 			return fmt.Errorf("open rtnetlink: %w", err)
 		}

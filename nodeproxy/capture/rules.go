@@ -88,7 +88,7 @@ func otherwise(err error) bool {
 type beginning func(c *nftables.Conn, table string, chains ...*nftables.Chain) (*nftables.Table, error)
 
 func setRules(fd int, r Rules, begin beginning) error {
-	c, err := nftables.New(nftables.WithNetNSFd(fd), nftables.WithSockOptions(room(len(r.Addresses))))
+	c, err := nftables.New(nftables.WithNetNSFd(fd), nftables.WithSockOptions(hearKernel, room(len(r.Addresses))))
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func Remove(ns *podns.Namespace) error { return removeTable(ns, table) }
 
 func removeTable(ns *podns.Namespace, name string) error {
 	return ns.FD(func(fd int) error {
-		c, err := nftables.New(nftables.WithNetNSFd(fd))
+		c, err := nftables.New(nftables.WithNetNSFd(fd), nftables.WithSockOptions(hearKernel))
 		if err != nil {
 			return explain(err)
 		}

@@ -41,7 +41,7 @@ func SetSource(ns *podns.Namespace, six bool) error {
 }
 
 func setSource(fd int, begin beginning) error {
-	c, err := nftables.New(nftables.WithNetNSFd(fd))
+	c, err := nftables.New(nftables.WithNetNSFd(fd), nftables.WithSockOptions(hearKernel))
 	if err != nil {
 		return err
 	}

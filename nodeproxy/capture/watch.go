@@ -30,7 +30,7 @@ type Watch struct {
 func NewWatch(ns *podns.Namespace) (w *Watch, err error) {
 	w = &Watch{}
 	err = ns.FD(func(fd int) error {
-		w.socket, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: fd})
+		w.socket, err = dialNetlink(unix.NETLINK_NETFILTER, fd)
 		return err
 	})
 	if err != nil {

@@ -30,7 +30,7 @@ const (
 // packet of such a connection that met no rule would begin another one, and end it. A kernel without zones goes without.
 func setZone(ns *podns.Namespace) error {
 	return ns.FD(func(fd int) error {
-		c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: fd})
+		c, err := dialNetlink(unix.NETLINK_NETFILTER, fd)
 		if err != nil {
 			return fmt.Errorf("open netfilter's netlink: %w", err)
 		}
