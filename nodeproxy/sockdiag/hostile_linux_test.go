@@ -2,6 +2,7 @@ package sockdiag
 
 import (
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -60,4 +61,42 @@ func TestNobodyButTheKernelAnswers(t *testing.T) {
 	end.Store(true)
 	<-ended
 	unix.Close(sender)
+}
+
+// What he sends is no event either, and does not end that the end of listeners is heard.
+func TestNobodyButTheKernelSaysThatAListenerHasEnded(t *testing.T) {
+	s := space(t)
+	table, err := Open(inHost{s, "pod"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(table.Close)
+	raw, err := table.events.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var name unix.Sockaddr
+	if e := raw.Control(func(fd uintptr) { name, err = unix.Getsockname(int(fd)) }); e != nil || err != nil {
+		t.Fatal(e, err)
+	}
+	l, err := s.Listen("pod", ":8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.In("pod", func() error {
+		sender, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_SOCK_DIAG)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(sender)
+		return unix.Sendto(sender, make([]byte, headerBytes+4+4), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: name.(*unix.SockaddrNetlink).Pid})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	for heard := []uint16(nil); !slices.Contains(heard, 8080); { // others may end too
+		if heard, err = table.Next(heard); err != nil {
+			t.Fatalf("it hears of %v, %v; want port 8080", heard, err)
+		}
+	}
 }

@@ -109,9 +109,10 @@ func (t *Table) Next(ports []uint16) ([]uint16, error) {
 	}
 	buffer := make([]byte, 8<<10)
 	n := 0
+	var from unix.Sockaddr
 	var errno error
 	if err := raw.Read(func(fd uintptr) bool {
-		n, _, errno = unix.Recvfrom(int(fd), buffer, 0)
+		n, from, errno = unix.Recvfrom(int(fd), buffer, 0)
 		return errno != unix.EAGAIN && errno != unix.EINTR
 	}); err != nil {
 		return ports, os.ErrClosed
@@ -121,6 +122,9 @@ func (t *Table) Next(ports []uint16) ([]uint16, error) {
 		return ports, ErrLost
 	case errno != nil:
 		return ports, os.NewSyscallError("recvfrom", errno)
+	}
+	if a, ok := from.(*unix.SockaddrNetlink); !ok || a.Pid != 0 { // whoever has CAP_NET_ADMIN in a pod may send events too
+		return ports, nil
 	}
 	_, err = decode(buffer[:n], 0, func(s socket) {
 		if s.remote.Port() == 0 {
