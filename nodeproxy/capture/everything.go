@@ -18,6 +18,7 @@ const hbonePort = 15008
 // Rules of Everything in the chains of the table.
 const (
 	everythingOut  = 2 // one for each version of IP
+	everythingKept = 2 // likewise
 	everythingIn   = 1
 	everythingHeld = 1
 )
@@ -33,9 +34,12 @@ const (
 // without an answer, others could have the kernel follow a connection that is not there, and open one from the same port then.
 // Whose address was forged in such a packet is refused at once from that port, and from no other. A SYN that is dropped would
 // not get in by its repeats either, as what is followed stays for five minutes (nf_conntrack_tcp_timeout_unacknowledged).
-func (b *batch) everything(out, in, guard *nftables.Chain) {
+// What goes out is guarded by the chain of refused destinations in the same way.
+func (b *batch) everything(out, refuse, in, guard *nftables.Chain) {
 	b.rule(out, notOurs(), version(4), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), redirect(OutboundPort))
 	b.rule(out, notOurs(), version(6), notLinkLocal(), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), redirect(OutboundPort))
+	b.rule(refuse, notOurs(), version(4), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), notToThePod(), reset())
+	b.rule(refuse, notOurs(), version(6), notLinkLocal(), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), notToThePod(), reset())
 	b.rule(in, protocol(unix.IPPROTO_TCP), opening(), fromOutside(), toThePod(), notToPort(hbonePort), redirect(InboundPort))
 	b.rule(guard, protocol(unix.IPPROTO_TCP), opening(), fromOutside(), notToPort(hbonePort), notToPort(InboundPort), reset())
 }
@@ -67,10 +71,15 @@ func notLoopback(key expr.MetaKey) []expr.Any {
 }
 
 // toThePod matches what has one of the pod's own addresses for its destination.
-func toThePod() []expr.Any {
+func toThePod() []expr.Any { return local(expr.CmpOpEq) }
+
+// notToThePod matches what has not, such as one that leads to the node proxy.
+func notToThePod() []expr.Any { return local(expr.CmpOpNeq) }
+
+func local(op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
+		&expr.Cmp{Op: op, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
 	}
 }
 

@@ -44,7 +44,8 @@ func segment(from, to netip.AddrPort, flags byte, seq, ack uint32) []byte {
 	return b
 }
 
-func (p *pod) raw(t *testing.T, host string) (send func(from, to netip.AddrPort, flags byte, seq, ack uint32)) {
+// raw returns what sends segments from an address of a host.
+func (p *pod) raw(t *testing.T, host string, source netip.Addr) (send func(from, to netip.AddrPort, flags byte, seq, ack uint32)) {
 	ns, err := podns.Open(p.Path(host))
 	must(t, err)
 	defer ns.Close()
@@ -54,6 +55,7 @@ func (p *pod) raw(t *testing.T, host string) (send func(from, to netip.AddrPort,
 		return os.NewSyscallError("socket", err)
 	}))
 	t.Cleanup(func() { unix.Close(fd) })
+	must(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: source.As4()}))
 	return func(from, to netip.AddrPort, flags byte, seq, ack uint32) {
 		must(t, unix.Sendto(fd, segment(from, to, flags, seq, ack), 0, &unix.SockaddrInet4{Addr: to.Addr().As4()}))
 	}
@@ -68,8 +70,8 @@ func TestNobodyComesIntoThePodByAnotherFirstPacket(t *testing.T) {
 	app, err := p.Listen("pod", podAddress+":8080")
 	must(t, err)
 	defer app.Close()
-	send := p.raw(t, "other")
 	from, to := netip.MustParseAddrPort(otherAddress+":43210"), netip.MustParseAddrPort(podAddress+":8080")
+	send := p.raw(t, "other", from.Addr())
 	const ack = 16
 	send(from, to, ack, 1, 1)
 	time.Sleep(50 * time.Millisecond) // it is there
@@ -91,5 +93,74 @@ func TestNobodyComesIntoThePodByAnotherFirstPacket(t *testing.T) {
 	}
 	if got, _ := originalOf(t, in); got != to.String() {
 		t.Errorf("a connection to %s from another port was to go to %s", to, got)
+	}
+}
+
+// follows has the kernel of the pod follow a connection from one of the other host's ports to one of the pod's that is not there.
+func (p *pod) follows(t *testing.T, from, to netip.AddrPort) {
+	t.Helper()
+	fd := -1
+	must(t, p.ns.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP) // has what comes in when it is followed
+		return os.NewSyscallError("socket", err)
+	}))
+	defer unix.Close(fd)
+	must(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5}))
+	const ack = 16
+	p.raw(t, "other", from.Addr())(from, to, ack, 1, 1)
+	for b := make([]byte, 1500); ; {
+		n, _, err := unix.Recvfrom(fd, b, 0)
+		must(t, os.NewSyscallError("recvfrom", err))
+		if n >= 24 && binary.BigEndian.Uint16(b[20:]) == from.Port() && binary.BigEndian.Uint16(b[22:]) == to.Port() {
+			return
+		}
+	}
+}
+
+// The same the other way round: the kernel takes the SYN that the pod sends for an answer, and leads it nowhere.
+func TestNothingLeavesThePodByAFirstPacketOfSomebodyElse(t *testing.T) {
+	for what, rules := range map[string]Rules{"all": all(), "vips": mesh} {
+		p := newPod(t)
+		l := p.listen(t, "tcp4", "127.0.0.1:15001")
+		must(t, Set(p.ns, rules))
+		const service = "10.96.0.7" // of Addresses
+		must(t, p.IP("other", "addr add "+service+"/32 dev eth0"))
+		hosts := []string{service}
+		if rules.Everything {
+			hosts = append(hosts, otherAddress)
+		}
+		for i, host := range hosts {
+			to := netip.AddrPortFrom(netip.MustParseAddr(host), 8080)
+			leaked, err := p.Listen("other", to.String())
+			must(t, err)
+			defer leaked.Close()
+			from := netip.AddrPortFrom(netip.MustParseAddr(podAddress), uint16(43210+i))
+			dial := func(from netip.AddrPort) (net.Conn, error) {
+				d := net.Dialer{Timeout: 2 * time.Second, LocalAddr: net.TCPAddrFromAddrPort(from), Control: p.ns.Control}
+				return d.Dial("tcp", to.String())
+			}
+			p.follows(t, to, from)
+			if c, err := dial(from); err == nil {
+				t.Logf("%s: connected to %v", what, c.RemoteAddr())
+				c.Close()
+			} else if !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("%s: connect to %s after a packet of its: %v, want that it is refused", what, to, err)
+			}
+			leaked.(*net.TCPListener).SetDeadline(time.Now().Add(200 * time.Millisecond))
+			if got, err := leaked.Accept(); err == nil {
+				t.Errorf("%s: a connection of %s has come to %s past the node proxy", what, got.RemoteAddr(), to)
+			}
+			c, err := dial(netip.AddrPortFrom(from.Addr(), 0))
+			must(t, err)
+			defer c.Close()
+			if got, _ := originalOf(t, l); got != to.String() {
+				t.Errorf("%s: a connection to %s from another port was to go to %s", what, to, got)
+			}
+			if c, err := p.dial("tcp", to.String(), Mark); err != nil {
+				t.Errorf("%s: what the node proxy opens itself: %v", what, err)
+			} else {
+				c.Close()
+			}
+		}
 	}
 }

@@ -114,10 +114,13 @@ func setRules(fd int, r Rules, begin beginning) error {
 		b.rule(out, notOurs(), protocol(unix.IPPROTO_TCP), m, redirect(OutboundPort))
 	}
 	if r.Everything {
-		b.everything(out, in, guard)
+		b.everything(out, refuse, in, guard)
 	}
 	for _, m := range r.refused() {
 		b.rule(refuse, m, reject())
+	}
+	for _, m := range r.guarded() {
+		b.rule(refuse, notOurs(), protocol(unix.IPPROTO_TCP), m, opening(), reset())
 	}
 	if b.err != nil {
 		return b.err
@@ -325,6 +328,16 @@ func within(p netip.Prefix) []expr.Any {
 // captured are what matches destinations that are captured, each by one rule; refused, what is refused otherwise.
 func (r Rules) captured() []any {
 	return append(r.refused(), to(4, "addresses"), to(6, "addresses"))
+}
+
+// guarded are what matches destinations to which TCP alone is captured. A connection to them that was not led to the node
+// proxy is reset: by a raw packet of the destination's, that the pod does not answer, others could have the kernel follow a
+// connection that is not there, and take the first packet of one to the same port for an answer.
+func (r Rules) guarded() []any {
+	if len(r.Addresses) == 0 {
+		return nil
+	}
+	return []any{to(4, "addresses"), to(6, "addresses")}
 }
 
 func (r Rules) refused() (out []any) {

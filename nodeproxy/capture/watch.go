@@ -103,9 +103,10 @@ func Hold(ns *podns.Namespace, r Rules) (holds bool, err error) {
 
 // chains are how many rules Set sets in each.
 func (r Rules) chains() map[string]int {
-	m := map[string]int{"output": len(r.captured()), "refuse": len(r.refused())}
+	m := map[string]int{"output": len(r.captured()), "refuse": len(r.refused()) + len(r.guarded())}
 	if r.Everything {
 		m["output"] += everythingOut
+		m["refuse"] += everythingKept
 		m["input"], m["guard"] = everythingIn, everythingHeld
 	}
 	return m
