@@ -168,6 +168,10 @@ func (s *Server) hear(ctx context.Context, c *net.UnixConn) (Reply, error) {
 		return Reply{}, err
 	}
 	b, namespace, err := read(c)
+	if errors.Is(err, errNoRoom) {
+		s.failed(err)
+		return Reply{Verdict: Stopping, Reason: err.Error()}, nil
+	}
 	if err != nil {
 		return Reply{}, err
 	}
@@ -226,12 +230,18 @@ func fromRoot(c *net.UnixConn) error {
 	return nil
 }
 
+// errNoRoom is that of a message whose file this process could not take: who has sent it asks again.
+var errNoRoom = errors.New("the node proxy has no descriptor left for the network namespace of a pod: raise its limit of open files (RLIMIT_NOFILE)")
+
 // read takes one message, and the file that is with it; nil if none is.
 func read(c *net.UnixConn) (b []byte, file *os.File, err error) {
 	b = make([]byte, maxMessage)
 	with := make([]byte, unix.CmsgSpace(4*4)) // more than one file, so that those are found and closed
 	n, oobn, flags, _, err := c.ReadMsgUnix(b, with)
 	files := filesOf(with[:max(oobn, 0)])
+	if err == nil && len(files) == 0 && flags&unix.MSG_CTRUNC != 0 { // there is room for more than one
+		return nil, nil, errNoRoom
+	}
 	if err == nil && (n == 0 || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || len(files) > 1) {
 		err = fmt.Errorf("want one message of 1 to %d bytes, with one file at most", maxMessage)
 	}
