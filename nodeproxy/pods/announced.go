@@ -85,6 +85,12 @@ func (c *Set) undecidedReply(r cnisocket.Request, waited time.Duration) cnisocke
 		}
 		return cnisocket.Reply{Verdict: cnisocket.Unknown, Reason: fmt.Sprintf("%s told this node proxy within %v of the pod %s/%s (%s) on node %s", who, waited, r.Namespace, r.Name, r.UID, c.cfg.Node)}
 	}
+	c.mu.Lock()
+	l := c.failing[r.UID]
+	c.mu.Unlock()
+	if l != nil {
+		return cnisocket.Reply{Verdict: cnisocket.Failed, Reason: l.err.Error()}
+	}
 	why := c.works.doing(r.UID, time.Now())
 	if why == "" {
 		why = "it has not come to the pod"

@@ -54,7 +54,9 @@ func (c *Set) enter(w *mesh.Workload, at place, rules capture.Rules) {
 			c.decide(at.told, cnisocket.Reply{Verdict: cnisocket.Captured})
 			return
 		}
-		c.failed(at.told, err)
+		if lacking(err) == nil { // else it is tried again for as long as the plugin waits
+			c.failed(at.told, err)
+		}
 		return
 	}
 	c.p.Log.Info().Str("workload", w.UID).Stringer("address", h.address).Bool("announced", at.told != nil).Msg("captured")
