@@ -61,6 +61,13 @@ func (s *sources) use(id podns.ID) *sourceUse {
 	return u
 }
 
+// used reports whether that of a namespace has users.
+func (s *sources) used(id podns.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.uses[id] != nil
+}
+
 // settle returns when who takes rules out has done so.
 func (u *sourceUse) settle() {
 	u.rules.Lock()

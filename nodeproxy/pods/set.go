@@ -29,11 +29,12 @@ type Set struct {
 	noIPv6  sync.Once     // said
 	first   atomic.Bool   // all workloads that were there have been looked for once
 
-	wake    chan struct{} // has Run look again
-	ended   chan struct{} // tells Run that something that was done in a pod has ended
-	works   works
-	came    atomic.Bool // pods have been entered or left, of which nobody has been told yet
-	opening []*work     // what was done when pods were known for the first time; Run's alone
+	wake      chan struct{} // has Run look again
+	ended     chan struct{} // tells Run that something that was done in a pod has ended
+	works     works
+	came      atomic.Bool // pods have been entered or left, of which nobody has been told yet
+	opening   []*work     // what was done when pods were known for the first time; Run's alone
+	leftovers leftovers   // Run's alone, but for looks
 
 	verdicts verdicts // counts what the CNI plugin is answered
 
@@ -188,6 +189,7 @@ func (c *Set) revise(ctx context.Context) (missing, found bool) {
 	}
 	c.forget(wanted)
 	c.judge(snap)
+	c.clean(snap, now)
 	if len(look) == 0 {
 		c.lookedFor(nil) // whoever was not found has left
 		return false, false
