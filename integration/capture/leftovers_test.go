@@ -30,3 +30,24 @@ func TestAPodThatLeavesTheMeshWithoutANodeProxyIsNotCutOff(t *testing.T) {
 	}
 	w.until(t, 5*time.Second, "shop-1", hello+":80", answered)
 }
+
+// Release takes out how answers are routed too, where somebody has flushed the table by which a node proxy's rules are known.
+func TestReleaseTakesOutWhatFlushedTablesDoNotHold(t *testing.T) {
+	t.Parallel()
+	w := newWorldAll(t)
+	if rules := w.routing(t, "shop-1"); !strings.Contains(rules, "lookup 1337") {
+		t.Fatalf("a captured pod has\n%s", rules)
+	}
+	must(t, w.nodes["node-a"].Stop(syscall.SIGKILL, 5*time.Second))
+	_, err := w.Nft("shop-1", "flush ruleset")
+	must(t, err)
+	w.write(t, "release.yaml", w.config("node-a", admin, "release"))
+	p := w.process("node-a", "release")
+	must(t, w.Start(p, w.Ready("node-a", admin)))
+	must(t, p.Stop(syscall.SIGTERM, 10*time.Second))
+	for _, pod := range ours {
+		if rules := w.routing(t, pod); strings.Contains(rules, "1337") {
+			t.Errorf("released, and left in %s:\n%s", pod, rules)
+		}
+	}
+}

@@ -64,6 +64,7 @@ type schedule struct {
 	alive  []*generation // that take connections, the oldest first
 	going  []*generation // that were told to stop
 	left   bool          // shop-1 is not in the mesh
+	torn   bool          // what was open there then may never end: nobody has set the rules again that it needs
 	open   []held
 	fresh  map[string]string // the rules of a fresh start, by scope and pod
 	strays func() []string
@@ -236,9 +237,16 @@ func (s *schedule) end(sig syscall.Signal, which ...*generation) {
 	}
 }
 
-// kill kills the youngest; while there is none nobody gets anywhere by the mesh.
+// kill kills the youngest, or an older one, to which no new connections come; while there is none nobody gets anywhere by
+// the mesh.
 func (s *schedule) kill() {
 	s.t.Helper()
+	if len(s.alive) > 1 && s.rng.IntN(2) == 0 {
+		i := s.rng.IntN(len(s.alive) - 1)
+		s.say("of %d the one at %d is killed, the oldest being at 0", len(s.alive), i)
+		s.calling(true, func() { s.end(syscall.SIGKILL, s.alive[i]) })
+		return
+	}
 	g := s.alive[len(s.alive)-1]
 	s.say("the youngest is killed")
 	s.calling(false, func() { s.end(syscall.SIGKILL, g) })
@@ -278,19 +286,21 @@ func (s *schedule) comeOrGo() {
 	s.write(s.t, "mesh.yaml", text)
 }
 
-// flush does what something in shop-1 may do; what is open and translated there is lost.
+// flush does what something in shop-1 may do; what is open and translated there is lost, and where nobody sets the rules again
+// also what its application has open with others whose addresses it sees.
 func (s *schedule) flush() {
 	s.t.Helper()
 	s.say("all rules of shop-1 are flushed")
 	var rest []held
 	for _, c := range s.open {
-		if c.by != nil && (c.from == "shop-1" || !strings.Contains(c.to, "shop-2") && c.from != "shop-2") {
+		if c.by != nil && (c.from == "shop-1" || !strings.Contains(c.to, "shop-2") && c.from != "shop-2" || s.left && strings.HasPrefix(c.to, addresses["shop-1"]+":")) {
 			c.Close()
 			continue
 		}
 		rest = append(rest, c)
 	}
 	s.open = rest
+	s.torn = s.torn || s.left
 	_, err := s.Nft("shop-1", "flush ruleset")
 	must(s.t, err)
 	s.theirRule("shop-1")

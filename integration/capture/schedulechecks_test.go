@@ -112,6 +112,21 @@ func (s *schedule) settle() {
 // settleWithin is long enough for two looks of a node proxy, on a busy machine.
 const settleWithin = 4 * time.Second
 
+// ends waits for a node proxy that was told to stop and carries nothing any more.
+func (s *schedule) ends(g *generation) {
+	s.t.Helper()
+	if s.torn {
+		must(s.t, g.Stop(syscall.SIGTERM, 20*time.Second)) // at once
+		return
+	}
+	select {
+	case <-g.Ended():
+	case <-time.After(20 * time.Second):
+		s.t.Errorf("%s carries nothing, and has not ended within 20 s", g.Log)
+		must(s.t, g.Stop(syscall.SIGTERM, 20*time.Second))
+	}
+}
+
 // release has all rules taken out, by a node proxy that overlaps with those that there are, and sees that nothing is left.
 func (s *schedule) release() {
 	s.t.Helper()
@@ -137,9 +152,9 @@ func (s *schedule) release() {
 	}
 	s.open = rest
 	for _, g := range s.going {
-		must(s.t, g.Stop(syscall.SIGTERM, 20*time.Second))
+		s.ends(g)
 	}
-	s.going = nil
+	s.going, s.torn = nil, false
 	must(s.t, p.Stop(syscall.SIGTERM, 10*time.Second))
 	for _, pod := range ours {
 		if left := s.rules(pod); left != "" {

@@ -3,6 +3,7 @@ package pods
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -66,12 +67,14 @@ func (r *released) pod(uid string, ns *podns.Namespace) {
 		return
 	}
 	owner, there, err := capture.Owner(ns)
-	if err == nil && (!there || owner != r.o.owner()) {
-		delete(r.emptied, ns.ID())
-		return
-	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case there && owner == r.o.owner():
 		err = r.step(uid, owner, ns)
+	case !there && r.all:
+		err = remains(ns)
+	default:
+		delete(r.emptied, ns.ID())
 	}
 	if err != nil {
 		r.log.Error().Str("workload", uid).Err(err).Msg("cannot take rules out of a pod")
@@ -98,4 +101,12 @@ func (r *released) step(uid, owner string, ns *podns.Namespace) error {
 	}
 	r.emptied[ns.ID()] = time.Now() // again, if another process has set its own
 	return capture.Set(ns, none)
+}
+
+// remains takes out what our table does not hold, where somebody has flushed that.
+func remains(ns *podns.Namespace) error {
+	if capture.Free(ns, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), capture.OutboundPort)) != nil {
+		return nil // a node proxy is there, of whatever mesh, and needs it
+	}
+	return capture.RemoveSource(ns)
 }
