@@ -26,8 +26,25 @@ type Namespace struct {
 	home *os.File // the process's own
 }
 
-// own is the network namespace that the process began in.
-var own = sync.OnceValues(func() (*os.File, error) { return os.Open("/proc/self/ns/net") })
+// began is the network namespace that the process began in, once somebody has wanted to know.
+var began struct {
+	mu   sync.Mutex
+	file *os.File
+}
+
+// own returns that. What could not be opened, for want of descriptors, is tried the next time.
+func own() (*os.File, error) {
+	began.mu.Lock()
+	defer began.mu.Unlock()
+	if began.file == nil {
+		f, err := os.Open("/proc/self/ns/net")
+		if err != nil {
+			return nil, err
+		}
+		began.file = f
+	}
+	return began.file, nil
+}
 
 // Open opens the network namespace at path: a file below /run/netns, or /proc/<pid>/ns/net.
 func Open(path string) (*Namespace, error) {
