@@ -123,17 +123,25 @@ func (c *Set) Drain(ctx context.Context) {
 		return
 	}
 	var wg sync.WaitGroup
-	held := c.List()
-	for _, h := range held {
-		h.names.release()
-		wg.Go(h.idle)
+	for _, h := range c.List() { // each by itself: somebody in a pod may have the kernel take as long as he likes
+		wg.Add(1)
+		c.leaving.Go(func() { // Close waits for it
+			defer wg.Done()
+			h.names.release()
+			h.idle()
+			h.closeListeners()
+			h.drain(ctx)
+		})
 	}
-	wg.Wait()
-	for _, h := range held {
-		h.closeListeners()
-		wg.Go(func() { h.drain(ctx) })
+	drained := make(chan struct{})
+	go func() { // ends with these
+		wg.Wait()
+		close(drained)
+	}()
+	select {
+	case <-drained:
+	case <-ctx.Done():
 	}
-	wg.Wait()
 	c.awaitGone(ctx)
 }
 

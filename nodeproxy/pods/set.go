@@ -21,7 +21,7 @@ type Set struct {
 	p       Parent
 	cfg     Options
 	finder  podns.Finder
-	leaving sync.WaitGroup // drains of what is captured no more
+	leaving sync.WaitGroup // drains of what is captured no more, and of all at the end
 	sources sources
 	node    nodeSockets
 	finding time.Duration // what the last look for namespaces took; Run's alone
