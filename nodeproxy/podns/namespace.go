@@ -5,8 +5,6 @@ package podns
 import (
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"runtime"
 	"sync"
@@ -240,33 +238,4 @@ func (n *Namespace) replace(fd int) error {
 		}
 	}
 	return os.NewSyscallError("dup3", unix.Dup3(s, fd, unix.O_CLOEXEC))
-}
-
-// Addresses are those of the namespace's interfaces, loopback ones among them.
-func (n *Namespace) Addresses() (out []netip.Addr, err error) {
-	err = n.Do(func() error {
-		list, err := net.InterfaceAddrs()
-		for _, a := range list {
-			if p, ok := a.(*net.IPNet); ok {
-				if ip, ok := netip.AddrFromSlice(p.IP); ok {
-					out = append(out, ip.Unmap())
-				}
-			}
-		}
-		return err
-	})
-	return out, err
-}
-
-// Interface returns the number of the interface called name, which is what a zone of an address means there.
-func (n *Namespace) Interface(name string) (index int, err error) {
-	err = n.Do(func() error {
-		i, err := net.InterfaceByName(name)
-		if err != nil {
-			return fmt.Errorf("interface %s of the pod: %w", name, err)
-		}
-		index = i.Index
-		return nil
-	})
-	return index, err
 }
