@@ -121,6 +121,20 @@ func sharers(ns *podns.Namespace, a netip.AddrPort) ([]sockdiag.Listener, error)
 	return group, nil
 }
 
+// Destroyed reports whether somebody else has ended l, which this process has not closed.
+func Destroyed(l *net.TCPListener) bool {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return false
+	}
+	destroyed := false
+	err = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO)
+		destroyed = err == nil && info.State != unix.BPF_TCP_LISTEN
+	})
+	return err == nil && destroyed
+}
+
 // settledLooks is how many times in a row, a millisecond apart, a queue is to be seen empty. A handshake that began before
 // another listener was preferred is in no queue yet; those through loopback take no millisecond, unless the machine is busy.
 const settledLooks = 25

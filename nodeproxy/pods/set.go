@@ -63,6 +63,7 @@ type Pod struct {
 	source   *originalSource // nil: its application sees the pod's own address
 	watch    *capture.Watch  // of its rules
 	reset    time.Time       // when they were set again last, since somebody else had changed them
+	heard    time.Time       // when its listeners were looked at last
 	unsure   bool            // whether they hold: they could not be looked at, or set again
 	left     bool            // those that are there are another process's, which listens there too
 	setBy    capture.Setter  // whose they were when that was last seen

@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"net"
 	"slices"
 	"time"
 
@@ -17,7 +18,7 @@ func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules 
 			continue
 		}
 		switch w := wanted[h.uid]; {
-		case w == nil, !h.place.alive(), c.moved(h), w.Addresses[0] != h.address:
+		case w == nil, !h.place.alive(), c.moved(h), w.Addresses[0] != h.address, c.deaf(h, now):
 			c.works.begin(h.uid, "leaving its network namespace", h.place.ns.ID(), func() {
 				c.leave(ctx, h, w == nil)
 				if c.Get(h.uid) != h {
@@ -36,6 +37,27 @@ func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules 
 			})
 		}
 	}
+}
+
+// deaf reports whether somebody else has ended a listener of h (SOCK_DESTROY, as of ss -K): then the pod is entered anew.
+func (c *Set) deaf(h *Pod, now time.Time) bool {
+	if now.Sub(h.heard) < resetEvery || c.p.Draining() {
+		return false
+	}
+	h.heard = now
+	list := h.incoming.list()
+	if h.names != nil {
+		for _, l := range h.names.tcp {
+			if l, ok := l.(*net.TCPListener); ok {
+				list = append(list, l)
+			}
+		}
+	}
+	deaf := slices.ContainsFunc(list, capture.Destroyed)
+	if deaf {
+		c.p.Log.Warn().Str("workload", h.uid).Msg("somebody else has ended listeners of this node proxy in a captured pod: it is entered anew")
+	}
+	return deaf
 }
 
 func sameRules(a, b capture.Rules) bool {
