@@ -82,6 +82,31 @@ var refusals = []struct {
 	{"reset, by the application", status(503, header.ReasonReset, true), "`reset`: of the service on its network; another pod", "`reset`: its own; another pod"},
 }
 
+// What a question of our own finds too, and what it does not: see picker.Outcome.
+func TestWhatHasNotReachedAGateway(t *testing.T) {
+	for _, c := range []struct {
+		err       error
+		unreached bool
+	}{
+		{&dialError{syscall.ECONNREFUSED}, true},
+		{&dialError{os.ErrDeadlineExceeded}, true},
+		{inHandshake(hopOuter, os.ErrDeadlineExceeded), true},
+		{context.DeadlineExceeded, true}, // behind others that dial
+		{hbone.ErrConnectTimeout, false},
+		{hbone.ErrPingTimeout, false},
+		{hbone.ErrSettingsTimeout, false},
+		{rst(http2.ErrCodeInternal), false},
+		{goAway(http2.ErrCodeInternal), false},
+		{status(503, header.ReasonDraining, false), false},
+		{&lostCarrierError{inHandshake(hopInner, syscall.ECONNRESET)}, false},
+	} {
+		f := outerResponse(fmt.Errorf("through gateway west/gw-1 at 10.0.0.1:15008: %w", c.err))
+		if got := f.unreached(); got != c.unreached {
+			t.Errorf("%v: unreached %v, want %v", c.err, got, c.unreached)
+		}
+	}
+}
+
 func identityError() error { return &identity.ChainError{Err: errors.New("unknown authority")} }
 
 // taken says what becomes of f, which is of a hop to a gateway or to a pod.

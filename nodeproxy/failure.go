@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -66,6 +67,15 @@ func (f *failure) silent() bool {
 	return !f.answered() && (f.quiet || errors.Is(f.err, hbone.ErrPingTimeout) || errors.As(f.err, &handshake) && isTimeout(f.err))
 }
 
+// unreached reports whether there was no session with the next hop: its address did not
+// answer, or its handshake, or the time for both was over.
+func (f *failure) unreached() bool {
+	var dial *dialError
+	var handshake *handshakeError
+	return errors.As(f.err, &dial) || errors.As(f.err, &handshake) && handshake.hop != hopInner ||
+		errors.Is(f.err, context.DeadlineExceeded) && !errors.Is(f.err, hbone.ErrConnectTimeout)
+}
+
 // faultOf says whether f is the fault of layer l; no failure is nobody's.
 func (f *failure) faultOf(l ...layer) bool {
 	if f == nil || !f.fault {
@@ -107,6 +117,12 @@ const (
 	hopOuter  = "outer"  // to a gateway
 	hopInner  = "inner"  // through a gateway to a pod
 )
+
+// dialError is of an address that did not answer.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
 
 // handshakeError says of which hop a handshake failed. In TLS 1.3 a refusal of our
 // certificate arrives only after our side of the handshake is done.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/internal/simnet"
 )
 
 // lossy is a distant world whose gateway gw-1 can be lost, and what it is dialled for.
@@ -40,7 +42,7 @@ func (w *lossy) lose(address string) {
 }
 
 func (w *lossy) is(out bool) bool {
-	return w.client.view.GatewayOut("west/gw-1", time.Now()).IsZero() != out
+	return w.client.view.GatewayBelief("west/gw-1", time.Now()).Phase == health.Ejected == out
 }
 
 // traffic makes a connection every so often for a time, or until ok says so; it returns how
@@ -132,6 +134,59 @@ func TestAConnectionThatAGatewayCarriesEndsItsProbes(t *testing.T) {
 			t.Errorf("%d gateways are asked two seconds after one of two carried a connection", n)
 		}
 	})
+}
+
+// A gateway may answer each question and serve no connection, of many or of few.
+func TestAGatewayThatAnswersQuestionsAloneIsTakenBackLessAndLess(t *testing.T) {
+	for _, every := range []time.Duration{500 * time.Millisecond, 5 * time.Second} {
+		t.Run(every.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newLossy()
+				defer w.end()
+				w.traffic(t, 100*time.Millisecond, 5*time.Second, nil)
+				address := w.gateways[0].Address.String()
+				w.lose(address)
+				l, err := w.net.Listen(address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Close()
+				var tunnels atomic.Int64
+				w.work.Go(func() {
+					for {
+						conn, err := l.Accept()
+						if err != nil {
+							return
+						}
+						w.work.Go(func() {
+							if tls, err := hbone.ServerTLS(w.ctx, conn, w.client.ids.ServerTLS(torturedID("gateway"), nil, "h2")); err == nil {
+								hbone.NewServer(tls, hbone.DefaultConfig(), func(context.Context, *hbone.Incoming) {
+									tunnels.Add(1)
+									conn.(*simnet.Conn).Cut()
+								}).Serve(w.ctx)
+							}
+						})
+					}
+				})
+				w.traffic(t, every, 5*time.Minute, nil)
+				if n := tunnels.Swap(0); n < 2 || n > 40 {
+					t.Errorf("%d tunnels were asked for in five minutes; want it to be tried, and at most 40", n)
+				}
+				w.traffic(t, every, 5*time.Minute, nil)
+				if n := tunnels.Load(); n > 20 {
+					t.Errorf("%d tunnels were asked for in the five minutes after; want a few a minute", n)
+				}
+				l.Close()
+				w.listen(address)
+				back := time.Now()
+				w.traffic(t, 100*time.Millisecond, time.Hour, func() bool { return w.is(false) })
+				if took := time.Since(back); took > 91*time.Second {
+					t.Errorf("used %v after it serves again; want the longest penalty, and the pause of a probe, at most", took)
+				}
+			})
+		})
+	}
 }
 
 // A gateway that ends each session behind its handshake is out until it serves one: what

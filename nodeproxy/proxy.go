@@ -364,10 +364,10 @@ func (p *Proxy) probeGateway(key string) {
 		if isTimeout(err) && p.late(started) {
 			return false // asked again: what took so long may have been us
 		}
-		answers := p.view.gatewayAnswered(key, err, time.Now())
-		if until := p.view.GatewayOut(key, time.Now()); !until.IsZero() {
-			p.gatewayProbes.By(key, until) // before a connection tries it
+		back, by := p.view.gatewayAnswered(key, err, time.Now())
+		if !by.IsZero() {
+			p.gatewayProbes.By(key, by)
 		}
-		return answers
+		return back
 	})
 }

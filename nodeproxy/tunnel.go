@@ -366,7 +366,7 @@ func (p *Proxy) dialTLS(ctx context.Context, hop string, source origin, expect [
 	}
 	conn, err := p.dialerOf(source)(ctx, addr, p.cfg.Timeouts.Dial)
 	if err != nil {
-		return nil, expiry, err
+		return nil, expiry, &dialError{err}
 	}
 	hctx, cancel := context.WithTimeout(ctx, p.cfg.Timeouts.Handshake)
 	defer cancel()

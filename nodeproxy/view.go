@@ -173,7 +173,7 @@ func (v *view) met(edges []picker.Edge) {
 // opened and before anybody spoke through it.
 func (v *view) failed(c *picker.Choice, f *failure, now time.Time) {
 	v.met(v.Done(c, picker.Outcome{At: picker.At(f.at), Fault: f.fault, Reason: f.reason, Error: header.Error(f.err.Error()), Left: f.reason == reasonCancelled,
-		Endpoint: f.endpoint, Responded: f.answered(), Silent: f.silent(), Hop: f.hop}, now))
+		Endpoint: f.endpoint, Responded: f.answered(), Silent: f.silent(), Hop: f.hop, Unreached: f.unreached()}, now))
 	if f.faultOf(atGateway) && c.Gateway != nil && v.scope != ScopeNone {
 		v.probe(picker.GatewayKey(c.Gateway))
 	}
@@ -186,7 +186,7 @@ func (v *view) unopened(g *mesh.Gateway, f *failure, now time.Time) {
 		return
 	}
 	key := picker.GatewayKey(g)
-	v.tell(v.Asked(key, health.Failure, f.reason, header.Error(f.err.Error()), now))
+	v.tell(v.Unopened(key, picker.Outcome{At: picker.AtGateway, Fault: true, Reason: f.reason, Error: header.Error(f.err.Error()), Unreached: f.unreached()}, now))
 	v.probe(key)
 }
 
@@ -194,11 +194,13 @@ func (v *view) unopened(g *mesh.Gateway, f *failure, now time.Time) {
 func (v *view) done(c *picker.Choice) { v.tell(v.Done(c, picker.Outcome{}, time.Now())) }
 
 // gatewayAnswered is what a probe of the gateway key found, and reports whether it
-// answers: one that refuses this node proxy by a limit does.
-func (v *view) gatewayAnswered(key string, err error, now time.Time) bool {
+// answers and is not out, or else by when the next question is due at the latest: one that
+// refuses this node proxy by a limit answers.
+func (v *view) gatewayAnswered(key string, err error, now time.Time) (back bool, by time.Time) {
 	outcome, reason, text := probed(atGateway, hopOuter, err)
-	v.tell(v.Asked(key, outcome, reason, text, now))
-	return outcome == health.Success
+	r := v.AskedGateway(key, outcome, reason, text, now)
+	v.tell(r.Edges)
+	return outcome == health.Success && !r.Out, r.By
 }
 
 // probed is what a question of our own to the next hop found; reason and text are of one that

@@ -51,7 +51,7 @@ type witness struct {
 
 	mu        sync.Mutex
 	tracker   *health.Tracker[health.Key]
-	damper    *damping.Damper
+	damper    *damping.Damper[damping.Key]
 	hung      map[health.Key]bool // ejected, and the last dial timed out
 	stalled   map[health.Key]bool // nobody is accepted; see suspicion.go
 	left      map[health.Key]int  // connects that were withdrawn, since it answered last
@@ -78,7 +78,7 @@ func newWitness(ctx context.Context, c Config, d declared, connect dialTCP, chan
 	return &witness{
 		network: c.Network, on: c.OutlierDetection.Scope == ScopeEndpoint, timeout: c.Timeouts.App, declared: d, connect: connect,
 		prober: reprobe.New[health.Key](ctx, schedule), changed: changed, log: log,
-		tracker: health.NewTracker[health.Key](c.OutlierDetection.Config, rand.Float64), damper: damping.New(maxDamped),
+		tracker: health.NewTracker[health.Key](c.OutlierDetection.Config, rand.Float64), damper: damping.New[damping.Key](maxDamped),
 		late: func(time.Time) bool { return false }, from: func(_ string, _ netip.Addr, otherwise dialTCP) dialTCP { return otherwise },
 		threshold: max(c.OutlierDetection.FailureThreshold, 1), hung: map[health.Key]bool{}, stalled: map[health.Key]bool{}, left: map[health.Key]int{}, suspected: map[health.Key]int{}, facts: map[health.Key]fact{}, owed: map[health.Key]time.Time{},
 	}

@@ -256,7 +256,7 @@ func alternate(b *testing.B, damped bool) {
 		w.tick(s)
 	}
 	w.run(5 * time.Second)
-	damper := damping.New(services)
+	damper := damping.New[damping.Key](services)
 	out := make([]bool, services)
 	var begun time.Time // on the clock of the machine
 	var took []time.Duration

@@ -33,10 +33,10 @@ type Key struct {
 	Port     uint16
 }
 
-// Damper remembers ejections. The zero value is not usable; see [New].
-type Damper struct {
+// Damper remembers ejections of what K names. The zero value is not usable; see [New].
+type Damper[K comparable] struct {
 	limit int
-	keys  map[Key]*memory
+	keys  map[K]*memory
 }
 
 type memory struct {
@@ -46,15 +46,16 @@ type memory struct {
 	out      bool
 }
 
-// New returns a damper that remembers at most limit endpoints; of more it
-// damps nothing.
-func New(limit int) *Damper { return &Damper{limit: limit, keys: map[Key]*memory{}} }
+// New returns a damper that remembers at most limit keys; of more it damps nothing.
+func New[K comparable](limit int) *Damper[K] {
+	return &Damper[K]{limit: limit, keys: map[K]*memory{}}
+}
 
-// Len returns how many endpoints are remembered.
-func (d *Damper) Len() int { return len(d.keys) }
+// Len returns how many keys are remembered.
+func (d *Damper[K]) Len() int { return len(d.keys) }
 
 // Ejected notes that k was ejected.
-func (d *Damper) Ejected(k Key, now time.Time) {
+func (d *Damper[K]) Ejected(k K, now time.Time) {
 	m := d.keys[k]
 	if m == nil {
 		if len(d.keys) >= d.limit {
@@ -70,7 +71,7 @@ func (d *Damper) Ejected(k Key, now time.Time) {
 
 // Failed notes that k, which is ejected, failed once more: what it had answered
 // before counts no longer.
-func (d *Damper) Failed(k Key, now time.Time) {
+func (d *Damper[K]) Failed(k K, now time.Time) {
 	if m := d.keys[k]; m != nil && m.out {
 		m.since, m.answered = now, time.Time{}
 	}
@@ -79,7 +80,7 @@ func (d *Damper) Failed(k Key, now time.Time) {
 // Answered notes that a probe of k succeeded, and returns when k may be
 // readmitted: at now, or later if it flaps. Until then it is held back, unless
 // it fails again.
-func (d *Damper) Answered(k Key, now time.Time) (readmit time.Time) {
+func (d *Damper[K]) Answered(k K, now time.Time) (readmit time.Time) {
 	m := d.keys[k]
 	if m == nil || !m.out {
 		return now
@@ -93,17 +94,16 @@ func (d *Damper) Answered(k Key, now time.Time) (readmit time.Time) {
 func (m *memory) due() time.Time { return m.answered.Add(Penalty(m.level)) }
 
 // Readmitted notes that k is back; its quiet spell begins.
-func (d *Damper) Readmitted(k Key, now time.Time) {
+func (d *Damper[K]) Readmitted(k K, now time.Time) {
 	if m := d.keys[k]; m != nil {
 		m.out, m.since, m.answered = false, now, time.Time{}
 	}
 }
 
-// Forget drops what is known of k, for an endpoint that is no more.
-func (d *Damper) Forget(k Key) { delete(d.keys, k) }
+// Forget drops what is known of k, for what is no more.
+func (d *Damper[K]) Forget(k K) { delete(d.keys, k) }
 
-// forget lowers the level by one for each quiet spell. An endpoint that is out
-// has none.
+// forget lowers the level by one for each quiet spell. What is out has none.
 func (m *memory) forget(now time.Time) {
 	for !m.out && m.level > 0 {
 		spell := max(Quiet, Penalty(m.level))
@@ -115,8 +115,8 @@ func (m *memory) forget(now time.Time) {
 	}
 }
 
-// Expire forgets endpoints whose ejections are all forgotten.
-func (d *Damper) Expire(now time.Time) {
+// Expire forgets keys whose ejections are all forgotten.
+func (d *Damper[K]) Expire(now time.Time) {
 	for k, m := range d.keys {
 		if m.forget(now); m.level == 0 && !m.out {
 			delete(d.keys, k)
@@ -125,7 +125,7 @@ func (d *Damper) Expire(now time.Time) {
 }
 
 // Level returns how many ejections of k are within memory.
-func (d *Damper) Level(k Key, now time.Time) int {
+func (d *Damper[K]) Level(k K, now time.Time) int {
 	m := d.keys[k]
 	if m == nil {
 		return 0
@@ -135,6 +135,6 @@ func (d *Damper) Level(k Key, now time.Time) int {
 }
 
 // Retain drops what is known of those that keep refuses.
-func (d *Damper) Retain(keep func(Key) bool) {
-	maps.DeleteFunc(d.keys, func(k Key, _ *memory) bool { return !keep(k) })
+func (d *Damper[K]) Retain(keep func(K) bool) {
+	maps.DeleteFunc(d.keys, func(k K, _ *memory) bool { return !keep(k) })
 }

@@ -15,7 +15,7 @@ var epoch = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 // run drives one endpoint: down says whether it fails at a time. It is seen
 // every 100 ms while it is in, and probed every 500 ms while it is out. It
 // returns how long it was out, how much of that it was down, and the edges.
-func run(d *Damper, down func(time.Duration) bool, long time.Duration) (out, sick time.Duration, edges int) {
+func run(d *Damper[Key], down func(time.Duration) bool, long time.Duration) (out, sick time.Duration, edges int) {
 	const step, probe = 100 * time.Millisecond, 500 * time.Millisecond
 	k := Key{1, 80}
 	ejected := false
@@ -46,7 +46,7 @@ func run(d *Damper, down func(time.Duration) bool, long time.Duration) (out, sic
 }
 
 func TestAFirstFaultIsNotDamped(t *testing.T) {
-	d := New(10)
+	d := New[Key](10)
 	d.Ejected(Key{1, 80}, epoch)
 	if got := d.Answered(Key{1, 80}, epoch.Add(time.Second)); !got.Equal(epoch.Add(time.Second)) {
 		t.Errorf("held back until %v", got.Sub(epoch))
@@ -72,9 +72,9 @@ func TestPenaltiesGrowToAMinute(t *testing.T) {
 // second becomes a few edges a minute.
 func TestBlipsAreForgivenAndFlapsAreDamped(t *testing.T) {
 	const long = 20 * time.Minute
-	out, _, _ := run(New(10), func(t time.Duration) bool { return t%(30*time.Second) < 100*time.Millisecond }, long)
+	out, _, _ := run(New[Key](10), func(t time.Duration) bool { return t%(30*time.Second) < 100*time.Millisecond }, long)
 	blip := float64(out) / float64(long)
-	_, _, edges := run(New(10), func(t time.Duration) bool { return t%time.Second < 500*time.Millisecond }, long)
+	_, _, edges := run(New[Key](10), func(t time.Duration) bool { return t%time.Second < 500*time.Millisecond }, long)
 	flap := float64(edges) / long.Minutes()
 	t.Logf("blip of 0.1 s every 30 s: out %.1f %% of the time; flap of 1 Hz: %.1f edges a minute", 100*blip, flap)
 	if blip > 0.02 {
@@ -86,7 +86,7 @@ func TestBlipsAreForgivenAndFlapsAreDamped(t *testing.T) {
 }
 
 func TestAQuietSpellForgetsOneEjection(t *testing.T) {
-	d := New(10)
+	d := New[Key](10)
 	k := Key{1, 80}
 	now := epoch
 	for range 4 {
@@ -154,7 +154,7 @@ func TestWhoeverFitsIsHeldBackBesideOneThatDoesNot(t *testing.T) {
 }
 
 func TestMemoryIsBounded(t *testing.T) {
-	d := New(3)
+	d := New[Key](3)
 	for n := range 10 {
 		d.Ejected(Key{mesh.EndpointID(n + 1), 80}, epoch)
 	}

@@ -29,7 +29,10 @@ type model struct {
 	out        map[any]bool        // what an edge was told of
 	unanswered map[health.Key]bool // pods that have failed since they were good, by their node proxies' silence
 	refused    map[health.Key]bool // and otherwise
-	damper     *damping.Damper
+	damper     *damping.Damper[health.Key]
+	gateDamper *damping.Damper[string]
+	unreached  map[string]bool // gateways that connections have not reached since they were good
+	behind     map[string]bool // and that failed behind their handshake
 	open       int
 	waits      map[string]silence
 	health     map[Share]Health
@@ -53,7 +56,7 @@ type going struct {
 
 func newModel(c Config) *model {
 	return &model{pods: health.NewTracker[health.Key](c.Own, c.Jitter), paths: health.NewTracker[Path](c.Paths, c.Jitter),
-		gateways: health.NewTracker[string](c.Gateways, c.Jitter), unanswered: map[health.Key]bool{}, refused: map[health.Key]bool{}, damper: damping.New(maxDamped), failed: map[any]time.Time{}, out: map[any]bool{}, waits: map[string]silence{},
+		gateways: health.NewTracker[string](c.Gateways, c.Jitter), unanswered: map[health.Key]bool{}, refused: map[health.Key]bool{}, damper: damping.New[health.Key](maxDamped), gateDamper: damping.New[string](maxDamped), unreached: map[string]bool{}, behind: map[string]bool{}, failed: map[any]time.Time{}, out: map[any]bool{}, waits: map[string]silence{},
 		health: map[Share]Health{}, hinted: map[hinted]time.Time{}, silent: map[hinted]bool{}, lapsed: map[Share]map[mesh.EndpointID]time.Time{}}
 }
 
@@ -366,7 +369,7 @@ func (s *schedule) end(g *going, success bool, o Outcome) {
 	if o.Fault && o.At >= AtNetwork {
 		hop = health.Success
 	}
-	s.m.gateways.End(GatewayKey(g.c.Gateway), g.hop, hop, s.now)
+	s.m.endGateway(GatewayKey(g.c.Gateway), g.hop, hop, o.Unreached, s.now)
 	if o.Fault && o.At == AtEndpoint && o.Endpoint != 0 {
 		by := hinted{o.Endpoint, ""}
 		if o.Hop {
@@ -393,9 +396,9 @@ func (m *model) endPod(k health.Key, a health.Attempt, o health.Outcome, hop boo
 		m.unanswered[k] = true
 		if was == health.Healthy && edge == health.EdgeEjected {
 			m.damper.Expire(now)
-			m.damper.Ejected(damping.Key(k), now)
+			m.damper.Ejected(k, now)
 		} else {
-			m.damper.Failed(damping.Key(k), now)
+			m.damper.Failed(k, now)
 		}
 	case o == health.Failure:
 		m.refused[k] = true
@@ -407,14 +410,39 @@ func (m *model) endPod(k health.Key, a health.Attempt, o health.Outcome, hop boo
 		m.failed[k] = now
 	}
 	if was != health.Healthy && is == health.Healthy {
-		m.damper.Readmitted(damping.Key(k), now)
+		m.damper.Readmitted(k, now)
+	}
+}
+
+// endGateway ends an attempt at a gateway; unreached says that there was no session with it.
+func (m *model) endGateway(k string, a health.Attempt, o health.Outcome, unreached bool, now time.Time) {
+	was := m.gateways.State(k, now).Phase
+	edge := m.gateways.End(k, a, o, now)
+	is := m.gateways.State(k, now).Phase
+	switch {
+	case o == health.Failure && unreached:
+		m.unreached[k] = true
+	case o == health.Failure:
+		m.behind[k] = true
+		if was == health.Healthy && edge == health.EdgeEjected {
+			m.gateDamper.Expire(now)
+			m.gateDamper.Ejected(k, now)
+		} else {
+			m.gateDamper.Failed(k, now)
+		}
+	case o == health.Success && is == health.Healthy:
+		delete(m.unreached, k)
+		delete(m.behind, k)
+	}
+	if was != health.Healthy && is == health.Healthy {
+		m.gateDamper.Readmitted(k, now)
 	}
 }
 
 // readmitPod is word from elsewhere that a pod which is out works.
 func (m *model) readmitPod(k health.Key, now time.Time) {
 	m.pods.Readmit(k, now)
-	m.damper.Readmitted(damping.Key(k), now)
+	m.damper.Readmitted(k, now)
 	delete(m.unanswered, k)
 	delete(m.refused, k)
 }
@@ -428,14 +456,14 @@ func (s *schedule) askPod() {
 	w := pods[s.rng.IntN(len(pods))]
 	k := health.Key{Endpoint: w.Endpoint, Port: 8080}
 	o := []health.Outcome{health.Success, health.Success, health.Failure, health.Neutral}[s.rng.IntN(4)]
-	want := PodAsked{}
+	want := Asked{}
 	if s.m.unanswered[k] && !s.m.refused[k] {
 		held, excepted := time.Time{}, s.m.health[Share{"east", host, 80}].Exceptions
 		switch out := s.m.pods.State(k, s.now).Phase != health.Healthy; {
 		case o == health.Failure:
 			s.m.endPod(k, s.m.pods.Begin(k, s.now), o, true, s.now)
 		case o == health.Success && out && !slices.Contains(excepted, w.Endpoint):
-			if held = s.m.damper.Answered(damping.Key(k), s.now); !held.After(s.now) {
+			if held = s.m.damper.Answered(k, s.now); !held.After(s.now) {
 				s.m.readmitPod(k, s.now)
 			}
 		}
@@ -485,6 +513,7 @@ func (s *schedule) finish() {
 		o.Hop = s.rng.IntN(2) == 0
 	} else {
 		o.At = At(s.rng.IntN(3) + 1)
+		o.Unreached = o.At == AtGateway && s.rng.IntN(2) == 0
 		if g.c.Kept.ID != 0 && o.At == AtEndpoint && s.rng.IntN(3) > 0 {
 			o.Endpoint, o.Hop, o.Silent = g.c.Kept.Endpoint, s.rng.IntN(2) == 0, s.rng.IntN(2) == 0
 		}
@@ -605,14 +634,39 @@ func (s *schedule) ask() {
 	if s.p.gates[k] == nil {
 		return
 	}
-	o := health.Failure
-	if s.rng.IntN(3) > 0 {
-		o = health.Success
-		s.m.gateways.Readmit(k, s.now)
-	} else {
-		s.m.gateways.End(k, s.m.gateways.Begin(k, s.now), o, s.now)
+	o := []health.Outcome{health.Success, health.Success, health.Failure, health.Neutral}[s.rng.IntN(4)]
+	want, held := Asked{}, time.Time{}
+	out, back := s.m.gateways.State(k, s.now).Phase != health.Healthy, false
+	switch {
+	case o == health.Failure:
+		s.m.endGateway(k, s.m.gateways.Begin(k, s.now), o, true, s.now)
+		s.m.gateDamper.Failed(k, s.now)
+	case o == health.Success && s.m.unreached[k] && !s.m.behind[k]:
+		back = true
+	case o == health.Success && out:
+		held = s.m.gateDamper.Answered(k, s.now)
+		back = !held.After(s.now)
 	}
-	s.edges(s.p.Asked(k, o, "connect", "", s.now))
+	if back {
+		s.m.gateways.Readmit(k, s.now)
+		delete(s.m.unreached, k)
+		delete(s.m.behind, k)
+		if out {
+			s.m.gateDamper.Readmitted(k, s.now)
+		}
+	}
+	st := s.m.gateways.State(k, s.now)
+	want.Out = st.Phase != health.Healthy
+	for _, at := range []time.Time{held, st.Until} {
+		if want.Out && at.After(s.now) && (want.By.IsZero() || at.Before(want.By)) {
+			want.By = at
+		}
+	}
+	got := s.p.AskedGateway(k, o, "connect", "", s.now)
+	if got.Out != want.Out || !got.By.Equal(want.By) {
+		s.fail("a question to %s that ended in %v: out %v, asked again by %v; want %v, %v", k, o, got.Out, got.By, want.Out, want.By)
+	}
+	s.edges(got.Edges)
 }
 
 // rediscover takes pods away and brings them back; those that are gone are
@@ -637,13 +691,17 @@ func (s *schedule) rediscover(revision uint64) {
 	s.p.Retain(s.snap, s.now)
 	keep := func(k health.Key) bool { return s.snap.WorkloadByEndpoint(k.Endpoint) != nil }
 	s.m.pods.Prune(s.now, keep)
-	s.m.damper.Retain(func(k damping.Key) bool { return keep(health.Key(k)) })
+	s.m.damper.Retain(keep)
 	s.m.damper.Expire(s.now)
 	for _, m := range []map[health.Key]bool{s.m.unanswered, s.m.refused} {
 		maps.DeleteFunc(m, func(k health.Key, _ bool) bool {
 			return !keep(k) || s.m.pods.State(k, s.now) == health.State{Health: 1}
 		})
 	}
+	for _, m := range []map[string]bool{s.m.unreached, s.m.behind} {
+		maps.DeleteFunc(m, func(k string, _ bool) bool { return s.m.gateways.State(k, s.now) == health.State{Health: 1} })
+	}
+	s.m.gateDamper.Expire(s.now)
 	for about := range s.m.out {
 		if e, ok := about.(Edge); ok && e.Scope == ScopeEndpoint && !keep(health.Key{Endpoint: e.Endpoint}) {
 			delete(s.m.out, about)

@@ -36,6 +36,10 @@ type Outcome struct {
 	// that by way of others. Of a pod of the own network it says that the pod's node proxy did
 	// not answer: nothing is known of the application behind it.
 	Hop bool
+	// Unreached says of AtGateway that there was no session with it: its address or its
+	// handshake did not answer where this connection begins, which may be a pod whose packets
+	// do not get there. A question of our own says whether it is the gateway's doing.
+	Unreached bool
 }
 
 // Scope is what an edge is about: the values are those of the label scope.
@@ -149,7 +153,7 @@ func (p *Picker) judge(c *Choice, result health.Outcome, o Outcome, now time.Tim
 	if o.Fault && (o.At == AtNetwork || o.At == AtEndpoint) {
 		hop = health.Success // it did its part
 	}
-	list = edges(list, c.gate.cell.End(c.tries.gate, hop, o.Reason, now), o.Reason, gatewayEdge(c.gate.key))
+	list = p.gateEnded(list, c.gate, c.tries.gate, hop, o, now)
 	if o.Fault && o.At == AtEndpoint && o.Endpoint != 0 && p.config.Endpoints {
 		by := ""
 		if o.Hop {
@@ -160,47 +164,76 @@ func (p *Picker) judge(c *Choice, result health.Outcome, o Outcome, now time.Tim
 	return list
 }
 
-func gatewayEdge(key string) Edge {
-	network, name, _ := strings.Cut(key, "/")
-	return Edge{Scope: ScopeGateway, Network: network, Gateway: name}
+// gateEnded ends an attempt at g. What failed behind its handshake a question of our own does
+// not find, and so its answers are held back for that.
+func (p *Picker) gateEnded(list []Edge, g *gate, a health.Attempt, result health.Outcome, o Outcome, now time.Time) []Edge {
+	if result == health.Failure && o.Unreached {
+		return p.gateEdge(list, g.cell.Unanswered(a, o.Reason, now), o.Reason, g.key, now)
+	}
+	edge := g.cell.End(a, result, o.Reason, now)
+	if result == health.Failure {
+		p.gateFlaps.failed(g.key, edge, now)
+	}
+	return p.gateEdge(list, edge, o.Reason, g.key, now)
 }
 
-// Asked takes in what a question of our own to the gateway of key found; reason and text,
-// which is for people, are of a failure.
-func (p *Picker) Asked(key string, o health.Outcome, reason, text string, now time.Time) []Edge {
+// gateEdge is edges for the gateway of key.
+func (p *Picker) gateEdge(list []Edge, e health.Edge, reason, key string, now time.Time) []Edge {
+	if e == health.EdgeReadmitted {
+		p.gateFlaps.readmitted(key, now)
+	}
+	network, name, _ := strings.Cut(key, "/")
+	return edges(list, e, reason, Edge{Scope: ScopeGateway, Network: network, Gateway: name})
+}
+
+func (p *Picker) gateOf(key string) *gate {
 	p.mu.Lock()
-	g := p.gates[key]
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	return p.gates[key]
+}
+
+// Unopened takes in that a session with the gateway of key, or by it, was not opened in the
+// background, by a fault of the gateway.
+func (p *Picker) Unopened(key string, o Outcome, now time.Time) []Edge {
+	g := p.gateOf(key)
 	if g == nil {
 		return nil // gone
+	}
+	p.unreached.failed(key, o, now)
+	return p.gateEnded(nil, g, g.cell.Again(now), health.Failure, o, now)
+}
+
+// AskedGateway takes in what a question of our own to the gateway of key found; reason and
+// text, which is for people, are of a failure. An answer takes back at once what connections
+// did not reach. What failed behind the handshake it takes back later each time, if that
+// happens again and again, and forgives no failure before: who answers it may serve nobody.
+func (p *Picker) AskedGateway(key string, o health.Outcome, reason, text string, now time.Time) (r Asked) {
+	g := p.gateOf(key)
+	if g == nil {
+		return r // gone
 	}
 	if reason != "" {
 		p.unreached.failed(key, Outcome{Reason: reason, Error: text, Fault: o == health.Failure}, now)
 	}
-	edge := health.NoEdge
-	switch o {
-	case health.Success:
+	edge, held := health.NoEdge, time.Time{}
+	switch st, _ := g.cell.State(now); {
+	case o == health.Failure:
+		edge = g.cell.Unanswered(g.cell.Again(now), reason, now)
+		p.gateFlaps.failed(key, health.NoEdge, now)
+	case o == health.Success:
 		p.unreached.succeeded(key)
-		edge = g.cell.Readmit("", now)
-	case health.Failure:
-		edge = g.cell.Fail(reason, now)
+		behind := !g.cell.UnansweredOnly()
+		if behind && st.Phase != health.Healthy {
+			held = p.gateFlaps.answered(key, now)
+		}
+		if !behind || st.Phase != health.Healthy && !held.After(now) {
+			edge = g.cell.Readmit("", now)
+		}
 	}
-	return edges(nil, edge, reason, gatewayEdge(key))
-}
-
-// GatewayOut returns when a connection may try the gateway of key, which is out; zero
-// if it is not out, or may be tried now.
-func (p *Picker) GatewayOut(key string, now time.Time) time.Time {
-	p.mu.Lock()
-	g := p.gates[key]
-	p.mu.Unlock()
-	if g == nil {
-		return time.Time{}
-	}
-	if st, _ := g.cell.State(now); st.Phase == health.Ejected {
-		return st.Until
-	}
-	return time.Time{}
+	r.Edges = p.gateEdge(nil, edge, reason, key, now)
+	st, _ := g.cell.State(now)
+	r.is(st, held, now)
+	return r
 }
 
 // Shares returns the shares that are held now.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/balance"
-	"github.com/isthmus-mesh/isthmus/federation/damping"
 	"github.com/isthmus-mesh/isthmus/health"
 	"github.com/isthmus-mesh/isthmus/health/standing"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -70,7 +69,8 @@ type Picker struct {
 	shares    *standing.Book[Share]
 	paths     *standing.Book[Path]
 	gateways  *standing.Book[string]
-	flaps     flaps                // of the way to pods of the own network
+	podFlaps  flaps[health.Key]    // of the way to pods of the own network
+	gateFlaps flaps[string]        // of gateways, by key
 	attempts  attempts[health.Key] // at pods of the own network
 	unreached attempts[string]     // of gateways, by key
 	salt      uint64               // of the order in which gateways are preferred
@@ -93,7 +93,7 @@ func New(c Config) *Picker {
 		shares: standing.NewBook[Share](c.Shares, c.Jitter), paths: standing.NewBook[Path](c.Paths, c.Jitter),
 		gateways: standing.NewBook[string](c.Gateways, c.Jitter),
 		known:    map[Share]*share{}, gates: map[string]*gate{},
-		flaps: flaps{damper: damping.New(maxDamped)}, salt: c.Seed(),
+		podFlaps: newFlaps[health.Key](), gateFlaps: newFlaps[string](), salt: c.Seed(),
 	}
 	p.destinations.Store(&map[destinationKey]*Destination{})
 	return p
@@ -241,11 +241,12 @@ func (p *Picker) Retain(snap *mesh.Snapshot, now time.Time) {
 		return w != nil && snap.Declares(w.UID, k.Port)
 	}
 	p.pods.Prune(declared, now)
-	p.flaps.retain(declared, now)
+	p.podFlaps.retain(declared, now)
 	p.attempts.retain(declared)
 	p.shares.Prune(func(k Share) bool { return listed(k.Service, k.Port) }, now)
 	p.paths.Prune(func(k Path) bool { return listed(k.Service, k.Port) && gateway(k.Network+"/"+k.Gateway) }, now)
 	p.gateways.Prune(gateway, now)
+	p.gateFlaps.retain(gateway, now)
 	p.unreached.retain(gateway)
 }
 

@@ -10,61 +10,63 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// maxDamped bounds how many ports of pods are remembered whose node proxies have flapped; of
-// more, answers count at once.
+// maxDamped bounds how many ports of pods, and how many gateways, are remembered that have
+// flapped; of more, answers count at once.
 const maxDamped = 4096
 
-// flaps remembers how often ports of pods of the own network went out because the pod's node
-// proxy did not answer, so that one which answers a question and no connection is not taken
-// back again and again. Safe for concurrent use.
-type flaps struct {
+// flaps remembers how often gateways, or ports of pods of the own network because the pod's
+// node proxy did not answer, went out, so that one which answers a question and serves no
+// connection is not taken back again and again. Safe for concurrent use.
+type flaps[K comparable] struct {
 	mu     sync.Mutex
-	damper *damping.Damper
+	damper *damping.Damper[K]
 }
 
-// failed notes a failure of the way to k; edge is what came of it.
-func (f *flaps) failed(k health.Key, edge health.Edge, now time.Time) {
+func newFlaps[K comparable]() flaps[K] { return flaps[K]{damper: damping.New[K](maxDamped)} }
+
+// failed notes a failure of k, or of the way there; edge is what came of it.
+func (f *flaps[K]) failed(k K, edge health.Edge, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if edge == health.EdgeEjected {
 		f.damper.Expire(now)
-		f.damper.Ejected(damping.Key(k), now)
+		f.damper.Ejected(k, now)
 	} else {
-		f.damper.Failed(damping.Key(k), now)
+		f.damper.Failed(k, now)
 	}
 }
 
-// answered returns when k may come back, whose node proxy has answered.
-func (f *flaps) answered(k health.Key, now time.Time) time.Time {
+// answered returns when k may come back, which has answered a question.
+func (f *flaps[K]) answered(k K, now time.Time) time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.damper.Answered(damping.Key(k), now)
+	return f.damper.Answered(k, now)
 }
 
-func (f *flaps) readmitted(k health.Key, now time.Time) {
+func (f *flaps[K]) readmitted(k K, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.damper.Readmitted(damping.Key(k), now)
+	f.damper.Readmitted(k, now)
 }
 
-func (f *flaps) retain(keep func(health.Key) bool, now time.Time) {
+func (f *flaps[K]) retain(keep func(K) bool, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.damper.Retain(func(k damping.Key) bool { return keep(health.Key(k)) })
+	f.damper.Retain(keep)
 	f.damper.Expire(now)
 }
 
 // unanswered ends an attempt at a pod's port that its node proxy did not answer.
 func (p *Picker) unanswered(c *standing.Cell[health.Key], a health.Attempt, reason string, now time.Time) health.Edge {
 	edge := c.Unanswered(a, reason, now)
-	p.flaps.failed(c.Key(), edge, now)
+	p.podFlaps.failed(c.Key(), edge, now)
 	return edge
 }
 
 // podEdge is edges for a port of w, a pod of the own network.
 func (p *Picker) podEdge(list []Edge, e health.Edge, reason string, w *mesh.Workload, k health.Key, now time.Time) []Edge {
 	if e == health.EdgeReadmitted {
-		p.flaps.readmitted(k, now)
+		p.podFlaps.readmitted(k, now)
 	}
 	return edges(list, e, reason, Edge{Scope: ScopeEndpoint, Network: w.Network, Port: k.Port, Endpoint: k.Endpoint, Workload: w.UID})
 }
@@ -73,12 +75,13 @@ func (p *Picker) podEdge(list []Edge, e health.Edge, reason string, w *mesh.Work
 // good, and each time because the pod's node proxy did not answer.
 func (c *Choice) Unanswered() bool { return c.cell != nil && c.cell.UnansweredOnly() }
 
-// PodAsked is what a question to a pod's node proxy has come to.
-type PodAsked struct {
+// Asked is what a question of our own to a gateway, or to a pod's node proxy, has come to.
+type Asked struct {
 	Edges []Edge
-	// Out says that a port of the pod is still out because its node proxy did not answer.
+	// Out says that the gateway is still out, or a port of the pod because its node proxy did
+	// not answer.
 	Out bool
-	// By is when the next question is due at the latest: before a connection tries the pod,
+	// By is when the next question is due at the latest: before a connection tries who is out,
 	// or when one more answer has it back. Zero: at any time.
 	By time.Time
 }
@@ -87,7 +90,7 @@ type PodAsked struct {
 // network, found; reason is of a failure. It is about those ports of w alone that have failed
 // in no other way: an answer takes them back, later each time if they flap, and none whose
 // application is ill by the word of its witness.
-func (p *Picker) AskedPod(w *mesh.Workload, snap *mesh.Snapshot, o health.Outcome, reason string, now time.Time) (r PodAsked) {
+func (p *Picker) AskedPod(w *mesh.Workload, snap *mesh.Snapshot, o health.Outcome, reason string, now time.Time) (r Asked) {
 	for _, c := range p.pods.Troubled() {
 		k := c.Key()
 		if k.Endpoint != w.Endpoint || !c.UnansweredOnly() {
@@ -98,22 +101,28 @@ func (p *Picker) AskedPod(w *mesh.Workload, snap *mesh.Snapshot, o health.Outcom
 		case o == health.Failure:
 			edge = p.unanswered(c, c.Again(now), reason, now)
 		case o == health.Success && st.Phase != health.Healthy && !p.reportedOut(w, k.Port, snap):
-			if held = p.flaps.answered(k, now); !held.After(now) {
+			if held = p.podFlaps.answered(k, now); !held.After(now) {
 				edge = c.Readmit("", now)
 			}
 		}
 		r.Edges = p.podEdge(r.Edges, edge, reason, w, k, now)
-		if st, _ := c.State(now); st.Phase != health.Healthy {
-			r.Out = true
-			r.by(held, now)
-			r.by(st.Until, now)
-		}
+		st, _ := c.State(now)
+		r.is(st, held, now)
 	}
 	return r
 }
 
+// is takes in the state of what was asked, and until when its answer is held back.
+func (r *Asked) is(st health.State, held, now time.Time) {
+	if st.Phase != health.Healthy {
+		r.Out = true
+		r.by(held, now)
+		r.by(st.Until, now)
+	}
+}
+
 // by has the next question put at t at the latest, if that is to come.
-func (r *PodAsked) by(t, now time.Time) {
+func (r *Asked) by(t, now time.Time) {
 	if t.After(now) && (r.By.IsZero() || t.Before(r.By)) {
 		r.By = t
 	}

@@ -87,6 +87,71 @@ func TestAnAnswerForgivesNoFailureOfAPodThatIsNotOut(t *testing.T) {
 	}
 }
 
+// tellGateway has connections through gateways fail there, one after the other.
+func tellGateway(t *testing.T, p *Picker, s *mesh.Snapshot, now time.Time, n int) {
+	t.Helper()
+	for range n {
+		c, err := p.Pick(resolve(t, p, s, now), Tried{}, nil, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Done(&c, Outcome{At: AtGateway, Fault: true, Reason: "connect"}, now)
+	}
+}
+
+func TestAnAnswerForgivesNoFailureOfAGatewayThatIsNotOut(t *testing.T) {
+	s, p := layout{distribution: "Any", west: 1, gateways: 1}.snapshot(t, 1), New(defaults())
+	for range 2 {
+		tellGateway(t, p, s, epoch, 1)
+		p.AskedGateway("west/gw-1", health.Success, "", "", epoch)
+	}
+	if st := p.GatewayBelief("west/gw-1", epoch); st.Ejections != 1 {
+		t.Errorf("ejected %d times after two failures in a row; want once", st.Ejections)
+	}
+}
+
+// A pod whose packets do not get to a gateway, as its network policy forbids it, does not keep that from others.
+func TestAGatewayThatAPodDoesNotReachIsBackWithEachAnswer(t *testing.T) {
+	s, p := layout{distribution: "Any", west: 1, gateways: 1}.snapshot(t, 1), New(defaults())
+	for i := range 100 {
+		now := epoch.Add(time.Duration(i) * time.Second)
+		for range 2 {
+			c, err := p.Pick(resolve(t, p, s, now), Tried{}, nil, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Done(&c, Outcome{At: AtGateway, Fault: true, Reason: "connect", Unreached: true}, now)
+		}
+		if r := p.AskedGateway("west/gw-1", health.Success, "", "", now); r.Out || len(r.Edges) != 1 {
+			t.Fatalf("after %d ejections an answer leaves it out: %+v", i+1, r)
+		}
+	}
+}
+
+// A gateway that answers each question and no connection comes back once a minute in the end.
+func TestAGatewayThatAnswersQuestionsAloneIsHeldBack(t *testing.T) {
+	s, p, back := layout{distribution: "Any", west: 1, gateways: 1}.snapshot(t, 1), New(defaults()), 0
+	var first time.Duration
+	for at := time.Duration(0); at < time.Hour; at += 100 * time.Millisecond {
+		now := epoch.Add(at)
+		if b := p.GatewayBelief("west/gw-1", now); b.Phase == health.Healthy {
+			tellGateway(t, p, s, now, 2)
+		}
+		r := p.AskedGateway("west/gw-1", health.Success, "", "", now)
+		if r.Out && !r.By.After(now) {
+			t.Fatalf("after %v: out until %v, which is over", at, r.By)
+		}
+		if len(r.Edges) > 0 {
+			if back++; back == 1 {
+				first = at
+			}
+		}
+	}
+	if first != 0 || back < 50 || back > 70 {
+		t.Errorf("back %d times in an hour, for the first time after %v; want about 65, and the first answer to count at once", back, first)
+	}
+}
+
 // A pod that answers each question and no connection comes back once a minute in the end.
 func TestAPodThatAnswersQuestionsAloneIsHeldBack(t *testing.T) {
 	s := layout{distribution: "Any", east: 2}.snapshot(t, 1)
