@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -422,6 +423,65 @@ func TestAPodHasSoManyQueriesOutstanding(t *testing.T) {
 			t.Error("the places were not given back")
 		}
 	})
+}
+
+// Servers that are silent, as where all of a cluster's DNS is gone, must not cost each query of each pod the memory of the
+// largest reply.
+func TestAQueryThatWaitsForAServerTakesLittleMemory(t *testing.T) {
+	server := newUpstream(t, func(string, []byte) [][]byte { return nil })
+	s := still(nil)
+	s.cfg.Resolver, s.up.dial = func() Resolver { return Resolver{Servers: []netip.AddrPort{server.addr}, Timeout: maxTimeout} }, dialAny
+	inUse := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // what pools let go of
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := inUse()
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	for range maxOutstanding {
+		q, _, later := s.atOnce(packed(t, "example.com", dns.TypeA), true)
+		if !later {
+			t.Fatal("refused before all places were taken")
+		}
+		waiting.Go(func() { defer s.free(); s.wait(ctx, &q, "udp", 512) })
+	}
+	for limit := time.Now().Add(20 * time.Second); len(server.received()) < maxOutstanding; time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("%d of %d queries have come", len(server.received()), maxOutstanding)
+		}
+	}
+	const most = 16 << 10
+	if each := (int64(inUse()) - int64(before)) / maxOutstanding; each > most {
+		t.Errorf("a query that waits takes %d bytes, want at most %d", each, most)
+	}
+	cancel()
+	waiting.Wait()
+}
+
+// Where nobody listens the kernel says so, once: the next server is asked at once.
+func TestTheNextServerIsAskedAtOnceWhereNobodyListens(t *testing.T) {
+	nobody, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody.Close()
+	server := newUpstream(t, replying(address("192.0.2.1")))
+	s := still(nil)
+	s.cfg.Resolver, s.up.dial = resolverOf(nobody.LocalAddr().(*net.UDPAddr).AddrPort(), server.addr), dialAny
+	q, _, _ := s.atOnce(packed(t, "example.com", dns.TypeA), true)
+	defer s.free()
+	var silent int
+	s.up.failed = func(_ netip.AddrPort, err error) {
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			silent++
+		}
+	}
+	if b := s.wait(t.Context(), &q, "udp", 512); rcode(b) != dns.RcodeSuccess || silent > 0 {
+		t.Errorf("answered with %x, and %d servers said nothing; want an answer, and the first to refuse", b, silent)
+	}
 }
 
 // A name of the cluster's that is known to be elsewhere is answered though the cluster's DNS is not there.

@@ -8,8 +8,10 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -171,15 +173,16 @@ func (u *upstream) ask(ctx context.Context, network string, q *query, server net
 	if _, err := c.Write(q.raw); err != nil {
 		return nil, err
 	}
-	buf := replies.Get().(*[]byte)
-	defer replies.Put(buf)
 	for {
-		n, err := c.Read(*buf)
+		if err := c.awaitDatagram(); err != nil {
+			return nil, err
+		}
+		b, err := c.datagram()
 		if err != nil {
 			return nil, err
 		}
-		if q.answers((*buf)[:n]) {
-			return append([]byte(nil), (*buf)[:n]...), nil
+		if q.answers(b) {
+			return b, nil
 		}
 	}
 }
@@ -205,6 +208,42 @@ type bounded struct {
 func (b *bounded) Close() error {
 	b.release()
 	return b.Conn.Close()
+}
+
+// awaitDatagram waits until there is one to be read, and holds no buffer for it meanwhile: where no server answers, all queries
+// of all pods wait here. A connection that is none of the kernel's is not waited for.
+func (b *bounded) awaitDatagram() error {
+	s, is := b.Conn.(syscall.Conn)
+	if !is {
+		return nil
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var told error // by the kernel, which tells it once: nobody listens there
+	err = raw.Read(func(fd uintptr) bool {
+		for {
+			if _, _, told = syscall.Recvfrom(int(fd), nil, syscall.MSG_PEEK|syscall.MSG_DONTWAIT); told != syscall.EINTR {
+				return told != syscall.EAGAIN
+			}
+		}
+	})
+	if err == nil && told != nil {
+		err = os.NewSyscallError("recvfrom", told)
+	}
+	return err
+}
+
+// datagram reads one.
+func (b *bounded) datagram() ([]byte, error) {
+	buf := replies.Get().(*[]byte)
+	defer replies.Put(buf)
+	n, err := b.Read(*buf)
+	if err != nil {
+		return nil, err
+	}
+	return append([]byte(nil), (*buf)[:n]...), nil
 }
 
 func askStream(c net.Conn, q *query) ([]byte, error) {
