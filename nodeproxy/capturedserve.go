@@ -50,7 +50,10 @@ func serving(pod *pods.Pod) *captured { return pod.Server().(*captured) }
 func (h *captured) Start() {
 	h.p.running.Go(func() { h.in.run(h.p.data) })
 	for _, o := range h.outs {
-		h.p.running.Go(func() { o.run(h.p.data) })
+		h.p.running.Go(func() {
+			defer h.in.police()() // what comes in plain text may outlast the tunnels
+			o.run(h.p.data)
+		})
 	}
 }
 

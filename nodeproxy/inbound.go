@@ -46,15 +46,18 @@ func newInbound(p *Proxy, uid string, l net.Listener) *inbound {
 	return &inbound{p: p, uid: uid, listener: l, permits: newPermits(uid, p.store)}
 }
 
-// police has the connections of in follow policies, until it has none any more.
+// police has the connections of in, and those in plain text to its workload, follow policies until each that has called it
+// has called stop.
 func (in *inbound) police() (stop func()) {
 	in.p.mu.Lock()
 	defer in.p.mu.Unlock()
-	in.p.policed[in.permits] = struct{}{}
+	in.p.policed[in.permits]++
 	return func() {
 		in.p.mu.Lock()
 		defer in.p.mu.Unlock()
-		delete(in.p.policed, in.permits)
+		if in.p.policed[in.permits]--; in.p.policed[in.permits] == 0 {
+			delete(in.p.policed, in.permits)
+		}
 	}
 }
 

@@ -100,9 +100,9 @@ type Proxy struct {
 
 	mu        sync.Mutex
 	outbounds []*outbound
-	inbounds  map[string]*inbound   // by workload UID
-	policed   map[*permits]struct{} // of inbounds that run, those that are drained among them
-	running   sync.WaitGroup        // accept loops and what they started
+	inbounds  map[string]*inbound // by workload UID
+	policed   map[*permits]int    // by how many that run: inbounds, and what serves plain text; those that are drained among them
+	running   sync.WaitGroup      // accept loops and what they started
 }
 
 // gatewaySchedule is that of probes of gateways, which cost either end a TLS handshake:
@@ -185,7 +185,7 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 
 // newProxy returns a Proxy without what New takes from the world around it.
 func newProxy(cfg Config, log zerolog.Logger) *Proxy {
-	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, lines: newKnownLines(), registry: admin.NewRegistry(), budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio), inbounds: map[string]*inbound{}, policed: map[*permits]struct{}{}, ones: map[warm.Session]*oneEndpoint{},
+	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, lines: newKnownLines(), registry: admin.NewRegistry(), budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio), inbounds: map[string]*inbound{}, policed: map[*permits]int{}, ones: map[warm.Session]*oneEndpoint{},
 		strays: every{interval: time.Minute}, session: hbone.DefaultConfig(), dialHop: dialKernel(hopKeepAlive)}
 	p.diagnose = diagnose.New(cfg.Diagnose)
 	p.diagnose.Apply(&p.session)

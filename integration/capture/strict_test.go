@@ -90,6 +90,28 @@ func TestPoliciesHoldForPlainText(t *testing.T) {
 	echoes("after all changes")
 }
 
+// A node proxy that drains still asks policies about what is open.
+func TestPoliciesHoldForPlainTextThatIsDrained(t *testing.T) {
+	t.Parallel()
+	w := newWorldAll(t)
+	must(t, w.nodes["node-a"].Stop(syscall.SIGTERM, 5*time.Second))
+	w.write(t, "node-a.yaml", strings.Replace(w.config("node-a", admin, "all"), "drain: 2s", "drain: 60s", 1))
+	w.start(t, "node-a")
+	app := addresses["shop-1"] + ":8080"
+	open, err := w.Dial("gateway", app)
+	must(t, err)
+	defer open.Close()
+	hear(t, open)
+	w.nodes["node-a"].Signal(syscall.SIGTERM)
+	w.until(t, 5*time.Second, "gateway", app, refused)
+	w.write(t, "mesh.yaml", strict+mesh)
+	open.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := open.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("under STRICT a connection that is drained ends with %v, want a reset", err)
+	}
+	w.line(t, "node-a", map[string]any{"direction": "inbound", "workload": "shop-1", "plain": true, "result": "denied", "policy": "PeerAuthentication demo/mtls"})
+}
+
 // The address of a node is not the node: what it masquerades for others is theirs.
 func TestWhatANodeMasqueradesIsNotItsOwn(t *testing.T) {
 	needsNft(t)
