@@ -118,6 +118,10 @@ func selector(n node) (Selector, bool) {
 			labels[k].note(BadValue, v, "has a *, which no label has: write the whole label")
 			is = false
 		}
+		if is && strings.HasSuffix(k, twice) {
+			labels[k].note(BadValue, v, "is a label that is there before, as a number and as a text: write it once")
+			is = false
+		}
 		s[k], ok = v, ok && is
 	}
 	if !ok || len(s) == 0 {
@@ -208,6 +212,10 @@ func peerAuthentication(root node, top map[string]node) *PeerAuthentication {
 			ports[k].note(BadValue, k, "%s", wrong)
 			all = false
 			continue
+		}
+		if _, there := out.Ports[number]; there {
+			ports[k].note(BadValue, k, "is a port that is there before: write it once")
+			all = false
 		}
 		m, ok := mode(ports[k])
 		out.Ports[number], all = m, all && ok

@@ -110,9 +110,9 @@ func plainTree(v any) any {
 		}
 		return out
 	case map[any]any:
-		out := make(map[string]any, len(v))
-		for k, x := range v {
-			out[fmt.Sprint(k)] = plainTree(x)
+		out := textKeys(v)
+		for k, x := range out {
+			out[k] = plainTree(x)
 		}
 		return out
 	case []any:

@@ -79,14 +79,31 @@ func (n node) group() (values map[string]node, ok bool) {
 			values[k] = n.below(k, x)
 		}
 	case map[any]any: // of keys that are no text, such as the numbers of ports
-		for k, x := range v {
-			values[fmt.Sprint(k)] = n.below(fmt.Sprint(k), x)
+		for key, x := range textKeys(v) {
+			values[key] = n.below(key, x)
 		}
 	default:
 		n.note(BadValue, n.v, "is not a group of keys and values: write one")
 		return nil, false
 	}
 	return values, true
+}
+
+// twice is behind a key that is there twice.
+const twice = " (twice)"
+
+// textKeys has the keys of v as texts. One that is there twice, as a number and as a text, is neither of both: it has
+// another name, which nothing understands.
+func textKeys(v map[any]any) map[string]any {
+	out := make(map[string]any, len(v))
+	for k, x := range v {
+		key := fmt.Sprint(k)
+		if _, there := out[key]; there {
+			key += twice
+		}
+		out[key] = x
+	}
+	return out
 }
 
 // fields is group of an object that has the keys known and no others.
