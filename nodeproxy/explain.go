@@ -59,7 +59,10 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e := answer.Explanation{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Source: from.UID, Destination: destination, Now: now, Discovery: p.own.source(), Candidates: []answer.Verdict{}}
-	if e.NotCaptured = p.notCaptured(from.UID, host); e.NotCaptured != "" { // nor is any policy asked
+	if e.NotCaptured = p.notCaptured(from.UID, host); from.Plain {
+		e.NotCaptured = "no node proxy carries connections of workload " + from.UID + ", as it is not in the mesh: they are in plain text, and prove no identity"
+	}
+	if e.NotCaptured != "" { // nor is any policy asked
 		admin.Answer(w, http.StatusOK, e)
 		return
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 	"github.com/isthmus-mesh/isthmus/policy"
 	"github.com/isthmus-mesh/isthmus/route"
 )
@@ -20,6 +21,8 @@ type asker struct {
 	name string
 	id   spiffeid.ID
 	from netip.Addr // that its connections come from; zero: it is not known, as on the own network, where node proxies open them
+	// plain says that it is not in the mesh: its connections are in plain text, and prove no identity.
+	plain bool
 }
 
 // askerOf returns the client that source names: a workload that discovery knows, or a SPIFFE ID.
@@ -41,6 +44,13 @@ func (p *Proxy) askerOf(snap *mesh.Snapshot, source string) (asker, bool) {
 		w = named[0]
 	}
 	c := asker{name: w.UID, id: w.Identity}
+	if w.Plain {
+		c = asker{name: w.UID, plain: true}
+		if w.Network == p.cfg.Network && len(w.Addresses) > 0 {
+			c.from = w.Addresses[0]
+		}
+		return c, true
+	}
 	if gateways := snap.Gateways(p.cfg.Network); w.Network != p.cfg.Network && len(gateways) > 0 && gateways[0].Sources[0].IsSingleIP() {
 		c.from = gateways[0].Sources[0].Addr()
 	}
@@ -60,7 +70,11 @@ func (p *Proxy) permissions(snap *mesh.Snapshot, c asker, host string, port uint
 		}
 		var of []answer.Permission
 		for _, a := range w.Addresses {
-			of = append(of, permission(snap.Policies(), c, w, netip.AddrPortFrom(a, target)))
+			x := permission(snap.Policies(), c, w, netip.AddrPortFrom(a, target))
+			if c.plain && !p.cfg.Capture.All() {
+				x = answer.Permission{UID: x.UID, Pod: x.Pod, Port: x.Port, Allowed: true, Why: "not asked: " + outsideMesh + ", and go past the node proxy to the pod (capture.scope is not " + pods.ScopeAll + ")"}
+			}
+			of = append(of, x)
 		}
 		if !slices.ContainsFunc(of, func(x answer.Permission) bool { return !reflect.DeepEqual(x, of[0]) }) {
 			list = append(list, of[0])
@@ -74,12 +88,18 @@ func (p *Proxy) permissions(snap *mesh.Snapshot, c asker, host string, port uint
 	return list
 }
 
+// outsideMesh is said of connections of a client that is not in the mesh.
+const outsideMesh = "its connections are in plain text and prove no identity, as it is not in the mesh"
+
 // permission returns what policies say of connections of c to w at one of its addresses.
 func permission(policies *policy.Set, c asker, w *mesh.Workload, to netip.AddrPort) answer.Permission {
 	connection := policy.Connection{Source: c.id, From: c.from, Destination: to}
 	rules := policies.For(policy.Workload{Namespace: w.Namespace, Labels: w.Labels})
 	d := rules.Decide(connection)
 	x := answer.Permission{UID: w.UID, Pod: w.PodName(), Port: to.Port(), Allowed: d.Allowed(), Policy: d.By(), Why: d.String()}
+	if c.plain {
+		x.Why += "; " + outsideMesh
+	}
 	if c.from.IsValid() {
 		x.From = c.from.String()
 	} else if rules.ByAddress() {

@@ -452,6 +452,30 @@ spec: {action: %s, rules: [{when: [{key: destination.ip, values: ["%s"]}]}]}`, a
 	})
 }
 
+// Who is not in the mesh proves no identity, whatever discovery calls it: what policies say of that one is not said of it.
+func TestExplainSpeaksOfNoIdentityOfWhoIsNotInTheMesh(t *testing.T) {
+	p := newPoliced(t)
+	outside := p.Pod("west", "west-1", "outside-1")
+	outside.Edit(func(w *discovery.Workload) { w.Protocol = "TCP" })
+	p.policies(t, "kind: AuthorizationPolicy\nmetadata: {name: outside, namespace: default}\nspec: {rules: [{from: [{source: {principals: [\"cluster.local/ns/default/sa/outside\"]}}]}]}")
+	p.Start()
+	explained := func(process string) (e answer.Explanation) {
+		_, body := p.Process(process).Get(t, "/explain?destination="+hello+"&source=default/outside-1")
+		if err := json.Unmarshal([]byte(body), &e); err != nil {
+			t.Fatalf("%v: %s", err, body)
+		}
+		return e
+	}
+	if e := explained("node proxy west-1"); !strings.Contains(e.NotCaptured, "not in the mesh") || len(e.Candidates) > 0 {
+		t.Errorf("its own node proxy says %+v", e)
+	}
+	for _, x := range explained("node proxy west-2").Permissions {
+		if x.Policy != "" || !strings.Contains(x.Why, "prove no identity") {
+			t.Errorf("that of the destination says %+v", x)
+		}
+	}
+}
+
 // Where plain text goes past the node proxy, each pod whose policies deny any of it is named.
 func TestPoliciesThatPlainTextPassesByAreSaid(t *testing.T) {
 	const all = "kind: AuthorizationPolicy\nmetadata: {name: all, namespace: default}\nspec: {rules: [{}]}"
