@@ -17,6 +17,7 @@ func newCheckCommand() *cobra.Command {
 	var contexts, admin []string
 	var files offline
 	var wait time.Duration
+	var strict bool
 	var k kubectl
 	cmd := &cobra.Command{
 		Use:   "check [--contexts A,B] [--admin ADDRESS…] [--config KIND=FILE…] [--values FILE…]",
@@ -36,11 +37,13 @@ configurations that come out; what was not checked is said.
 
 ✓ is as it should be, ! is not wrong yet, ✗ is wrong; each has a code that docs/operations.md
 explains, and a remedy. With --wait it looks again until nothing is wrong or the time is over,
-and says on standard error what it waits for, whenever that changes.
+and says on standard error what it waits for, whenever that changes. With --strict what has !
+counts as wrong, for both: policies that are left out of a discovery file, say, keep no program
+from starting by it.
 
-Exit codes: 0 nothing is wrong, 1 something is, 2 usage, 3 a cluster or a process could not
-be asked; the checks of the others are printed.`,
-		Example: "  isthmus check --contexts east,west\n  kubectl --context east -n isthmus-system port-forward deploy/isthmus-gateway 15000 &\n  isthmus check --admin 127.0.0.1:15000 --wait 1m\n  isthmus check --config gateway=gateway.yaml --values my-values.yaml",
+Exit codes: 0 nothing is wrong, 1 something is (✗; with --strict ! too), 2 usage, 3 a cluster
+or a process could not be asked; the checks of the others are printed.`,
+		Example: "  isthmus check --contexts east,west\n  kubectl --context east -n isthmus-system port-forward deploy/isthmus-gateway 15000 &\n  isthmus check --admin 127.0.0.1:15000 --wait 1m\n  isthmus check --config gateway=gateway.yaml --values my-values.yaml\n  isthmus check --strict --config nodeproxy=nodeproxy.yaml",
 		Args:    cobra.NoArgs,
 	}
 	f := cmd.Flags()
@@ -51,6 +54,7 @@ be asked; the checks of the others are printed.`,
 	f.StringVar(&files.chart, "chart", "helm/isthmus", "chart that --values is for")
 	f.StringVar(&files.helm, "helm", "helm", "program that knows charts")
 	f.DurationVar(&wait, "wait", 0, "look again until nothing is wrong, for so long")
+	f.BoolVar(&strict, "strict", false, "exit with 1, and with --wait look again, for what is not wrong yet (!) too")
 	kubectlFlags(cmd, &k)
 	format, valid := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -70,11 +74,12 @@ be asked; the checks of the others are printed.`,
 		ctx, until, said := cmd.Context(), time.Now().Add(wait), ""
 		for {
 			c, err := checkAll(ctx, k, contexts, admin, files)
-			if err == nil && c.count(checkBad) == 0 || time.Now().After(until) || ctx.Err() != nil {
+			c.strict = strict
+			if err == nil && c.well() || time.Now().After(until) || ctx.Err() != nil {
 				if shown := showChecks(cmd.OutOrStdout(), c, *format); shown != nil {
 					return exit(exitStart, shown)
 				}
-				if err == nil && c.count(checkBad) > 0 {
+				if err == nil && !c.well() {
 					err = &exitError{code: exitFinding}
 				}
 				return err

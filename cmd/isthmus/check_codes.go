@@ -95,6 +95,8 @@ type checkup struct {
 	all []checked
 	// places are how commands ask what is checked, by Where.
 	places map[string]*place
+	// strict has warnings count as wrong.
+	strict bool
 	// lookup resolves host names.
 	lookup func(ctx context.Context, host string) ([]string, error)
 }
@@ -157,11 +159,18 @@ func (c *checkup) sort() {
 func (c *checkup) wrong() string {
 	var list []string
 	for _, x := range c.all {
-		if s := fmt.Sprintf("%s (%s)", x.Code, plain(x.Where)); x.Level == checkBad && !slices.Contains(list, s) {
+		if s := fmt.Sprintf("%s (%s)", x.Code, plain(x.Where)); c.isWrong(x) && !slices.Contains(list, s) {
 			list = append(list, s)
 		}
 	}
 	return strings.Join(list, ", ")
+}
+
+// well reports whether nothing is wrong.
+func (c *checkup) well() bool { return !slices.ContainsFunc(c.all, c.isWrong) }
+
+func (c *checkup) isWrong(x checked) bool {
+	return x.Level == checkBad || c.strict && x.Level == checkWarning
 }
 
 func (c *checkup) count(level string) (n int) {

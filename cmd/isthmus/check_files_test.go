@@ -35,6 +35,8 @@ func TestCheckOfFiles(t *testing.T) {
 		"--config gateway=" + well:                       {exitOK, "✓ ISTH-001"},
 		"--config gateway=" + odd:                        {exitFinding, "netwrok"},
 		"--config gateway=" + warns:                      {exitOK, "! ISTH-001"},
+		"--strict --config gateway=" + warns:             {exitFinding, "! ISTH-001"},
+		"--strict --config gateway=" + well:              {exitOK, "✓ ISTH-001"},
 		"--config ztunnel=" + odd:                        {exitUsage, "gateway, nodeproxy, controller"},
 		"--config controller=" + odd:                     {exitStart, "PATH"},
 		"--helm " + helm + " --chart c --values " + good: {exitOK, "✓ ISTH-002"},
@@ -48,5 +50,17 @@ func TestCheckOfFiles(t *testing.T) {
 		if code != x.code || !strings.Contains(out+errs, x.says) {
 			t.Errorf("check %s: exit %d, want %d and %q\n%s%s", line, code, x.code, x.says, out, errs)
 		}
+	}
+}
+
+// With --strict check --wait waits for what is not wrong yet, too.
+func TestStrictWaitsForWarnings(t *testing.T) {
+	c := &checkup{all: []checked{{Code: "ISTH-001", Level: checkWarning, Where: "gateway x"}, {Code: "ISTH-002", Level: checkWell, Where: "x"}}}
+	if !c.well() || c.wrong() != "" {
+		t.Errorf("without: well %v, wrong is %q", c.well(), c.wrong())
+	}
+	c.strict = true
+	if want := "ISTH-001 (gateway x)"; c.well() || c.wrong() != want {
+		t.Errorf("with: well %v, wrong is %q, want %q", c.well(), c.wrong(), want)
 	}
 }
