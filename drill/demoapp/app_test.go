@@ -65,6 +65,41 @@ func TestAppAnswersItsNamePortAndTheNumber(t *testing.T) {
 	}
 }
 
+// Pods of IPv6 have an application too, and [::] is every address of both families.
+func TestAppListensOnIPv6(t *testing.T) {
+	for listen, dialled := range map[string][]string{"[::1]": {"[::1]"}, "[::]": {"[::1]", "127.0.0.1"}} {
+		l, err := net.Listen("tcp", "[::]:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := uint16(l.Addr().(*net.TCPAddr).Port)
+		l.Close()
+		a, err := Start(t.Context(), Config{Name: "west-1", Listen: []netip.AddrPort{netip.MustParseAddrPort(fmt.Sprintf("%s:%d", listen, port))}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, to := range dialled {
+			c, err := net.DialTimeout("tcp", fmt.Sprintf("%s:%d", to, port), 20*time.Second)
+			if err != nil {
+				t.Fatalf("listening on %s: %v", listen, err)
+			}
+			got, err := hello(c, "7", 5*time.Second)
+			if want := fmt.Sprintf("west-1 %d 7\n", port); got != want || err != nil {
+				t.Errorf("listening on %s, hello by %s: got %q, %v; want %q", listen, to, got, err, want)
+			}
+			c.Close()
+		}
+		if err := a.Refuse(t.Context(), port); err != nil {
+			t.Errorf("listening on %s: refuse: %v", listen, err)
+		}
+		if c, err := net.DialTimeout("tcp", fmt.Sprintf("[::1]:%d", port), 20*time.Second); err == nil {
+			t.Errorf("listening on %s: it answers although it refuses", listen)
+			c.Close()
+		}
+		a.Close()
+	}
+}
+
 func TestAppSpeaksFirstWithBanner(t *testing.T) {
 	_, addr := start(t, Banner)
 	c, err := dial(t, addr, 20*time.Second)

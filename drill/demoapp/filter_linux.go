@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -43,18 +44,21 @@ func keepSYN(l *net.TCPListener) error {
 }
 
 // handshakes counts the half-open connections of a listener: those in SYN_RECV, as
-// /proc/net/tcp has them, the address as one number in the byte order of the machine.
-// Of an IPv6 address it counts none.
+// /proc/net/tcp and tcp6 have them, an address as numbers of 32 bits in the byte order of the machine.
 func handshakes(listener netip.AddrPort) (n int, err error) {
-	if !listener.Addr().Unmap().Is4() {
-		return 0, nil
+	file, ip := "tcp", listener.Addr().AsSlice()
+	if !listener.Addr().Is4() {
+		file = "tcp6"
 	}
-	text, err := os.ReadFile("/proc/thread-self/net/tcp")
+	text, err := os.ReadFile("/proc/thread-self/net/" + file)
 	if err != nil {
 		return 0, fmt.Errorf("count half-open connections: %w", err)
 	}
-	ip := listener.Addr().Unmap().As4()
-	local := fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32(ip[:]), listener.Port())
+	local := ""
+	for word := range slices.Chunk(ip, 4) {
+		local += fmt.Sprintf("%08X", binary.NativeEndian.Uint32(word))
+	}
+	local += fmt.Sprintf(":%04X", listener.Port())
 	for line := range strings.Lines(string(text)) {
 		// sl, local_address, rem_address, st
 		if f := strings.Fields(line); len(f) > 3 && f[1] == local && f[3] == "03" {

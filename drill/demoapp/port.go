@@ -31,7 +31,12 @@ type port struct {
 func (p *port) open(ctx context.Context) error {
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false) // an MPTCP socket takes no socket filter (EOPNOTSUPP)
-	l, err := lc.Listen(ctx, "tcp4", p.addr.String())
+
+	network := "tcp" // [::] is both families
+	if p.addr.Addr().Is4() {
+		network = "tcp4"
+	}
+	l, err := lc.Listen(ctx, network, p.addr.String())
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w: choose a free address", p.addr, err)
 	}
