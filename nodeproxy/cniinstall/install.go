@@ -28,6 +28,7 @@ type Node struct {
 	BinDir     string // of CNI plugins
 	ConfDir    string // of network configurations
 	Plugin     cniplugin.Config
+	Once       bool // Run and Remove do it once, and return what went wrong
 	Log        zerolog.Logger
 }
 
@@ -38,7 +39,7 @@ const (
 	saved = ".isthmus-saved"
 )
 
-// Run keeps the plugin installed, until ctx ends. What was installed stays: the next process may be there already.
+// Run keeps the plugin installed, until ctx ends, unless it is to be done once. What was installed stays: the next process may be there already.
 func (n *Node) Run(ctx context.Context) error {
 	return n.keep(ctx, func() error {
 		if err := n.putBinary(); err != nil { // first: the runtime may call it as soon as it is configured
@@ -48,7 +49,7 @@ func (n *Node) Run(ctx context.Context) error {
 	})
 }
 
-// Remove keeps the plugin out of the configuration of the network, until ctx ends.
+// Remove keeps the plugin out of the configuration of the network, until ctx ends, unless it is to be done once.
 func (n *Node) Remove(ctx context.Context) error {
 	return n.keep(ctx, func() error { return n.locked(n.unconfigure) })
 }
@@ -79,6 +80,9 @@ func (n *Node) clear() error {
 
 // keep does it again and again. What goes wrong is said when it is news.
 func (n *Node) keep(ctx context.Context, do func() error) error {
+	if n.Once {
+		return do()
+	}
 	last := ""
 	for {
 		now := ""

@@ -55,6 +55,7 @@ func (n *Node) parse(args []string, out io.Writer) (func(context.Context) error,
 	f.StringVar(&n.ConfDir, "conf-dir", "/etc/cni/net.d", "directory of the node's network configurations")
 	f.StringVar(&n.Plugin.Socket, "socket", cniplugin.DefaultSocket, "where the node proxy listens, as the node sees it")
 	f.StringVar(&n.Plugin.Timeout, "timeout", cniplugin.DefaultTimeout.String(), "how long a pod waits at most")
+	f.BoolVar(&n.Once, "once", false, "do it once and end, with 1 if it could not be done; without it goes on until it is stopped, as what the node's CNI writes anew has to be changed again")
 	f.StringVar(&n.Plugin.FailurePolicy, "failure-policy", cniplugin.Ignore, "what becomes of a pod that is not captured by then: Ignore, it starts; Fail, it is tried again")
 	f.Usage = func() {
 		for _, command := range commands {
@@ -69,7 +70,7 @@ func (n *Node) parse(args []string, out io.Writer) (func(context.Context) error,
 	}
 	switch args[0] {
 	case "help", "-h", "-help", "--help":
-		fmt.Fprintln(out, "isthmus-cni install keeps the plugin on this node until it is stopped, and isthmus-cni uninstall keeps it off; isthmus-cni version\nprints the version; without arguments it is the plugin, which a container runtime runs.")
+		fmt.Fprintln(out, "isthmus-cni install keeps the plugin on this node until it is stopped, and isthmus-cni uninstall keeps it off; both with --once do it\nonce and end; isthmus-cni version prints the version; without arguments it is the plugin, which a container runtime runs.")
 		f.Usage()
 		return nil, flag.ErrHelp
 	}
@@ -111,7 +112,7 @@ func (n *Node) parse(args []string, out io.Writer) (func(context.Context) error,
 // commands are what it does on a node.
 var commands = []string{"install", "uninstall"}
 
-// usage prints the flags of a command. uninstall uses one of them, and takes all of them, so that it can take the place of
+// usage prints the flags of a command. uninstall uses two of them, and takes all of them, so that it can take the place of
 // install in a command line, as in the chart.
 func usage(f *flag.FlagSet, command string) {
 	if command == "install" {
@@ -121,9 +122,11 @@ func usage(f *flag.FlagSet, command string) {
 	}
 	only := flag.NewFlagSet(command, flag.ContinueOnError)
 	only.SetOutput(f.Output())
-	dir := f.Lookup("conf-dir")
-	only.Var(dir.Value, dir.Name, dir.Usage)
-	only.Lookup(dir.Name).DefValue = dir.DefValue
+	for _, name := range []string{"conf-dir", "once"} {
+		used := f.Lookup(name)
+		only.Var(used.Value, used.Name, used.Usage)
+		only.Lookup(name).DefValue = used.DefValue
+	}
 	fmt.Fprintf(f.Output(), "Usage: %s %s [flags]; it takes the other flags of install as well, which count for nothing\n", f.Name(), command)
 	only.PrintDefaults()
 }

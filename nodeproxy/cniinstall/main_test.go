@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 )
@@ -26,8 +27,8 @@ func TestHelpIsNoMistake(t *testing.T) {
 // What uninstall takes and does not use is not in its help.
 func TestHelpHasTheFlagsOfItsCommand(t *testing.T) {
 	for args, wants := range map[string]map[string]bool{
-		"install --help":   {"isthmus-cni install [flags]": true, "isthmus-cni uninstall": false, "-bin-dir": true, "-conf-dir": true, "-failure-policy": true},
-		"uninstall --help": {"isthmus-cni uninstall [flags]": true, "isthmus-cni install": false, "-bin-dir": false, "-conf-dir string": true, `(default "/etc/cni/net.d")`: true, "-failure-policy": false},
+		"install --help":   {"isthmus-cni install [flags]": true, "isthmus-cni uninstall": false, "-bin-dir": true, "-conf-dir": true, "-failure-policy": true, "-once": true},
+		"uninstall --help": {"isthmus-cni uninstall [flags]": true, "isthmus-cni install": false, "-bin-dir": false, "-conf-dir string": true, "-once": true, `(default "/etc/cni/net.d")`: true, "-failure-policy": false},
 	} {
 		var out bytes.Buffer
 		if code := Main(strings.Fields(args), &out); code != 0 {
@@ -64,5 +65,32 @@ func TestNamespacesAreExcludedUnlessNoneIsAskedFor(t *testing.T) {
 		if got := strings.Contains(log.String(), `"level":"warn"`) && strings.Contains(log.String(), "such as kube-system,isthmus-system"); got != c.warn || !c.warn && log.Len() > 0 {
 			t.Errorf("%s: it is warned: %v, %q; want %v", c.args, got, &log, c.warn)
 		}
+	}
+}
+
+// With --once what is asked for is done once, and whether it was done is the exit code: for a script that sets up a node.
+func TestOnceEnds(t *testing.T) {
+	for _, command := range []string{"install", "uninstall"} {
+		n := newNode(t, map[string]string{"10-pods.conflist": main})
+		args := []string{command, "--once", "--bin-dir", n.BinDir, "--conf-dir", n.ConfDir}
+		want := []string{"ptp", "portmap"}
+		if command == "install" {
+			want = append(want, "isthmus-cni")
+		}
+		ended := make(chan int, 1)
+		var out bytes.Buffer
+		go func() { ended <- Main(args, &out) }()
+		select {
+		case code := <-ended:
+			if got := n.types(t, "10-pods.conflist"); code != 0 || !slices.Equal(got, want) {
+				t.Errorf("%s: exit code %d, plugins %q, want 0 and %q: %s", command, code, got, want, &out)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("%s --once does not end", command)
+		}
+	}
+	var out bytes.Buffer
+	if code := Main([]string{"install", "--once", "--bin-dir", t.TempDir(), "--conf-dir", t.TempDir()}, &out); code != 1 || !strings.Contains(out.String(), "has no network configuration") {
+		t.Errorf("without a configuration to put the plugin into: exit code %d, %q, want 1 and that there is none", code, &out)
 	}
 }
