@@ -64,6 +64,20 @@ func (d Discovery) Warnings() []string {
 	return d.Config.Warnings()
 }
 
+// Warnings says what of the discovery file is in force and does not do what it was written for: policies that select no
+// workload, and gateways that others do not reach by their addresses.
+func (c Config) Warnings() []string {
+	list := c.Discovery.Warnings()
+	if c.Discovery.File == "" {
+		return list
+	}
+	snap, _, err := c.Discovery.Load()
+	if err != nil {
+		return list
+	}
+	return append(list, discovery.OnLoopback(snap, "")...)
+}
+
 // Outlier is the health arithmetic of hops (gateway to pod address).
 type Outlier struct {
 	Scope         string `yaml:"scope" default:"endpoint" doc:"endpoint: leave out what does not answer and what node proxies report; none: choose among all ready pods" env:"ISTHMUS_OUTLIER_SCOPE"`

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/federation/ledger"
 	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 	"github.com/isthmus-mesh/isthmus/health"
@@ -82,7 +83,7 @@ func (g *Gateway) hasNoPartOf(snap *mesh.Snapshot, destination string) bool {
 func (g *Gateway) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := g.store.Current(), time.Now()
 	s := answer.Status{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Version: buildinfo.Version(), Now: now, Services: []answer.Row{}, Gateways: []answer.Gateway{}, Local: []standing.Out{},
-		Warnings: g.warnings(snap), Pending: g.pending(), Problems: slices.Concat(g.watcher.Status().Findings(), g.unfollowed(), g.unreachable(), g.disbelieved(), g.unpublished(), g.unheard()), Heard: g.heard(), Keys: g.keysOf(), Known: g.believed(), Group: g.cfg.Federation.Group}
+		Warnings: g.warnings(snap), Unrouted: discovery.OnLoopback(snap, ""), Pending: g.pending(), Problems: slices.Concat(g.watcher.Status().Findings(), g.unfollowed(), g.unreachable(), g.disbelieved(), g.unpublished(), g.unheard()), Heard: g.heard(), Keys: g.keysOf(), Known: g.believed(), Group: g.cfg.Federation.Group}
 	if d, err := keyfile.Open(g.cfg.Federation.Keys); err == nil && g.fed != nil {
 		s.Rotation, s.RotationNext = d.Step().String(), d.Remaining()
 		if d.NextError != nil {

@@ -220,7 +220,11 @@ func (g *Gateway) Run(ctx context.Context) error {
 		background.Go(func() error { return g.tokens.Run(bctx) })
 	}
 	background.Go(func() error {
-		g.watcher.Warn(bctx, func() []string { return g.warnings(g.store.Current()) })
+		g.watcher.Warn(bctx, file.PolicyInVain, func() []string { return g.warnings(g.store.Current()) })
+		return nil
+	})
+	background.Go(func() error {
+		g.watcher.Warn(bctx, file.LeadsNowhere, func() []string { return discovery.OnLoopback(g.store.Current(), "") })
 		return nil
 	})
 	background.Go(func() error { return g.ids.Run(bctx) })

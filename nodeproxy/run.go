@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/isthmus-mesh/isthmus/discovery/file"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 )
@@ -30,7 +31,11 @@ func (p *Proxy) Run(ctx context.Context) error {
 	background, bctx := errgroup.WithContext(p.data)
 	background.Go(func() error { p.watcher.Run(bctx); return nil })
 	background.Go(func() error {
-		p.watcher.Warn(bctx, func() []string { return p.warnings(p.store.Current()) })
+		p.watcher.Warn(bctx, file.PolicyInVain, func() []string { return p.warnings(p.store.Current()) })
+		return nil
+	})
+	background.Go(func() error {
+		p.watcher.Warn(bctx, file.LeadsNowhere, func() []string { return p.unrouted(p.store.Current()) })
 		return nil
 	})
 	background.Go(func() error { return p.ids.Run(bctx) })

@@ -66,7 +66,7 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	s.Problems = append(s.Problems, p.foreign(snap)...)
 	s.Problems = append(s.Problems, p.pods.Problems(p.podName)...)
 	s.Unguarded = p.unguarded(snap)
-	s.Warnings = p.warnings(snap)
+	s.Warnings, s.Unrouted = p.warnings(snap), p.unrouted(snap)
 	s.Services = append(s.Services, p.leadNowhere(snap)...)
 	slices.SortStableFunc(s.Services, func(a, b answer.Row) int {
 		return cmp.Or(cmp.Compare(a.Network, b.Network), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port))

@@ -21,7 +21,7 @@ func main() {
 		Instance: gateway.Config.Instance,
 		Load:     gateway.LoadConfig,
 		Problems: func(c gateway.Config) error { return c.Discovery.Problems() },
-		Warnings: func(c gateway.Config) []string { return c.Discovery.Warnings() },
+		Warnings: func(c gateway.Config) []string { return c.Warnings() },
 		Log:      func(c gateway.Config) logging.Config { return c.Log },
 		New:      func(c gateway.Config, log zerolog.Logger) (process.Runner, error) { return gateway.New(c, log) },
 	}, os.Args[1:], os.Stderr))

@@ -62,11 +62,12 @@ var (
 	checkGuarded   = checkCode{"ISTH-309", phaseRun, "plain text comes to the node proxy where a policy denies it, all or some", "capture.scope: all (nodeProxy.capture.scope=all of the chart), or keep plain text from these pods by a NetworkPolicy: docs/security.md, Policies"}
 	checkServed    = checkCode{"ISTH-310", phaseRun, "connections of its pods to the services that they use do not all fail", "what the error in brackets says; docs/operations.md, What status and explain say, has each; isthmus explain SOURCE DESTINATION has each candidate. It is gone with the first connection that succeeds"}
 	checkSelects   = checkCode{"ISTH-311", phaseRun, "each policy with a selector selects a workload, and principals of cluster.local are not those of a linked network", "correct the selector or the namespace, which are named, or the labels of the pods: until then the policy changes nothing; if its pods are yet to come, nothing. Of principals write what is named: docs/configuration.md, cluster.local in principals"}
+	checkRouted    = checkCode{"ISTH-312", phaseRun, "addresses lead somewhere: those of gateways, and where pods are captured the virtual ones of services that lead to other networks", "what is named; docs/capture.md, With pods of your own, has what each takes"}
 )
 
 // checkCodes are all, in their order.
 var checkCodes = []checkCode{checkConfig, checkValues, checkNamespace, checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks, checkForward, checkObjects, checkExports, checkRollouts, checkRights,
-	checkInstalled, checkKinds, checkAllowed, checkLeftOut, checkCapture, checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels, checkGuarded, checkServed, checkSelects}
+	checkInstalled, checkKinds, checkAllowed, checkLeftOut, checkCapture, checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels, checkGuarded, checkServed, checkSelects, checkRouted}
 
 // Levels of a checked thing.
 const (

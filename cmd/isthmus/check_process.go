@@ -105,6 +105,7 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 	}
 	c.add(checkProblems, where, checkBad, items(s.Problems))
 	c.add(checkSelects, where, checkWarning, items(s.Warnings))
+	c.add(checkRouted, where, checkWarning, items(s.Unrouted))
 	var silent []string
 	for _, k := range s.Known {
 		if k.Network != s.Network && !slices.ContainsFunc(s.Heard, func(h answer.Heard) bool { return h.Network == k.Network && h.Phase == "live" }) {

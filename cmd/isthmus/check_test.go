@@ -53,6 +53,7 @@ func TestCheckOfAProcess(t *testing.T) {
 		"ISTH-306": func(s *answer.Status) { s.Process, s.Detached = "node proxy east-1", true },
 		"ISTH-309": func(s *answer.Status) { s.Process, s.Unguarded = "node proxy east-1", []string{"pod demo/web"} },
 		"ISTH-311": func(s *answer.Status) { s.Warnings = []string{"AuthorizationPolicy demo/web"} },
+		"ISTH-312": func(s *answer.Status) { s.Unrouted = []string{"service hello"} },
 		"ISTH-310": func(s *answer.Status) {
 			s.Process, s.Services = "node proxy east-1", []answer.Row{{Why: "nothing like it"}}
 		},
@@ -67,7 +68,7 @@ func TestCheckOfAProcess(t *testing.T) {
 		for _, x := range c.all {
 			if x.Level != checkWell {
 				bad = append(bad, x.Code)
-				if x.Level != checkWarning && x.Code == "ISTH-311" {
+				if x.Level != checkWarning && (x.Code == "ISTH-311" || x.Code == "ISTH-312") {
 					t.Errorf("%s is %s, want a warning", x.Code, x.Level)
 				}
 				if x.Found == "" || x.Remedy == "" {

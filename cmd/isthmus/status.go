@@ -40,7 +40,8 @@ is what a gateway has no node proxy's word of. A row of a node proxy with - for 
 of a static listener whose service cannot be reached at all. Above the table are gateways that
 a node proxy cannot reach, or that nobody hears, with the last error; "not ready" says why a
 process is not, "problem" what of its discovery is not in force or not used, or whose words it
-does not believe, "warning" which policies do not do what they were written for. Pods of a node proxy's own node that it has seen fail come last.
+does not believe, "warning" which policies do not do what they were written for and what leads
+nowhere by its addresses. Pods of a node proxy's own node that it has seen fail come last.
 
 Exit codes: 0 all is known and healthy, 1 something is out or unknown, 2 usage, 3 a process
 could not be asked; the answers of the others are printed.`,
@@ -130,6 +131,9 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 	}
 	for _, w := range s.Warnings {
 		fmt.Fprintf(b, "warning: %s\n", plainLines(w))
+	}
+	for _, u := range s.Unrouted {
+		fmt.Fprintf(b, "warning: %s\n", plainLines(u))
 	}
 	for _, u := range s.Unguarded[:min(len(s.Unguarded), unguardedShown)] {
 		fmt.Fprintf(b, "warning: %s\n", plainLines(u))

@@ -117,6 +117,7 @@ func TestStatusOfNothingSaysSoAndOfNoGatewayIsAFinding(t *testing.T) {
 		{answer.Status{Process: "node proxy n", Network: "east", Detached: true}, exitFinding, []string{"no gateway of network east"}},
 		{answer.Status{Problems: []string{"a: b\nc: d\x1b"}}, exitFinding, []string{"problem: a: b\n    \"c: d\\x1b\"\n"}},
 		{answer.Status{Warnings: []string{"a policy\x1b selects no workload"}}, exitOK, []string{`warning: "a policy\x1b selects no workload"` + "\n"}},
+		{answer.Status{Unrouted: []string{"service a\x1b has no virtual address"}}, exitOK, []string{`warning: "service a\x1b has no virtual address"` + "\n"}},
 		{answer.Status{Process: "node proxy n", Unguarded: []string{"pod a: STRICT", "pod b: a policy\x1b (ALLOW)", "3", "4", "5", "6", "7", "8", "9", "10"}}, exitOK, []string{"\nwarning: pod a: STRICT\n", `warning: "pod b: a policy\x1b (ALLOW)"` + "\n", "warning: 8\nwarning: plain text goes past the policies of 2 more pods (-o json has all)\n"}},
 		{answer.Status{Network: "west", Keys: []answer.Key{{Fingerprint: "f1", Signs: true}, {Fingerprint: "f2"}}}, exitOK, []string{"keys of network west: f1 signs, f2 listed\n"}},
 		{answer.Status{Gateways: []answer.Gateway{{Network: "west", Name: "gw-1", Reason: "connect"}}}, exitFinding, []string{"gateway gw-1 of network west out (connect, -)"}},

@@ -21,7 +21,7 @@ func main() {
 		Instance: nodeproxy.Config.Instance,
 		Load:     nodeproxy.LoadConfig,
 		Problems: func(c nodeproxy.Config) error { return c.Discovery.Problems() },
-		Warnings: func(c nodeproxy.Config) []string { return c.Discovery.Warnings() },
+		Warnings: func(c nodeproxy.Config) []string { return c.Warnings() },
 		Log:      func(c nodeproxy.Config) logging.Config { return c.Log },
 		New:      func(c nodeproxy.Config, log zerolog.Logger) (process.Runner, error) { return nodeproxy.New(c, log) },
 	}, os.Args[1:], os.Stderr))

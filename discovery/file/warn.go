@@ -29,9 +29,15 @@ const (
 	warnPause, warnShare = time.Second, 100
 )
 
-// Warn logs what warnings returns, each once when it begins, until ctx ends: it is asked after each change of discovery,
+// What is logged of warnings.
+const (
+	PolicyInVain = "a policy does not do what it was written for"
+	LeadsNowhere = "connections lead nowhere by an address"
+)
+
+// Warn logs what warnings returns under message, each once when it begins, until ctx ends: it is asked after each change of discovery,
 // and every ten seconds. What was said and is so no more is said again when it comes back.
-func (w *Watcher) Warn(ctx context.Context, warnings func() []string) {
+func (w *Watcher) Warn(ctx context.Context, message string, warnings func() []string) {
 	sub := w.store.Subscribe()
 	defer sub.Close()
 	every := time.NewTicker(warnEvery)
@@ -40,7 +46,7 @@ func (w *Watcher) Warn(ctx context.Context, warnings func() []string) {
 	for {
 		began := time.Now()
 		for _, text := range begun(said, warnings()) {
-			w.Log.Warn().Str("why", text).Msg("a policy does not do what it was written for")
+			w.Log.Warn().Str("why", text).Msg(message)
 		}
 		rest := time.NewTimer(max(warnPause, warnShare*time.Since(began)))
 		select {

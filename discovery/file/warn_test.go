@@ -22,7 +22,7 @@ func TestAWarningIsLoggedOnceWhenItBegins(t *testing.T) {
 		w := &Watcher{store: &discovery.Store{}, Log: zerolog.New(&out)}
 		var mu sync.Mutex // what stands there by now is what Warn is told
 		warnings := []string{"policy a selects no workload: there is x"}
-		go w.Warn(t.Context(), func() []string {
+		go w.Warn(t.Context(), PolicyInVain, func() []string {
 			mu.Lock()
 			defer mu.Unlock()
 			return slices.Clone(warnings)
@@ -42,7 +42,7 @@ func TestAWarningIsLoggedOnceWhenItBegins(t *testing.T) {
 				got = append(got, strings.TrimSpace(line))
 			}
 			for i, text := range want {
-				want[i] = `{"level":"warn","why":"` + text + `","message":"a policy does not do what it was written for"}`
+				want[i] = `{"level":"warn","why":"` + text + `","message":"` + PolicyInVain + `"}`
 			}
 			if !slices.Equal(got, want) {
 				t.Errorf("%s: %q, want %q", when, got, want)

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/answer"
 )
 
 var (
@@ -134,15 +136,17 @@ func (w *world) problems(t *testing.T, more string) []string {
 }
 
 // told are the problems that the node proxy of node-a at that address has.
-func (w *world) told(t *testing.T, admin string) []string {
+func (w *world) told(t *testing.T, admin string) []string { return w.status(t, admin).Problems }
+
+// status is that of the node proxy of node-a at that address.
+func (w *world) status(t *testing.T, admin string) (status answer.Status) {
 	t.Helper()
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return w.Dial("node-a", admin)
 	}}}
-	answer, err := client.Get("http://node-a/status")
+	got, err := client.Get("http://node-a/status")
 	must(t, err)
-	defer answer.Body.Close()
-	var status struct{ Problems []string }
-	must(t, json.NewDecoder(answer.Body).Decode(&status))
-	return status.Problems
+	defer got.Body.Close()
+	must(t, json.NewDecoder(got.Body).Decode(&status))
+	return status
 }

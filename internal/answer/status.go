@@ -53,6 +53,10 @@ type Status struct {
 	// tell: policies whose selector selects no workload, and principals that do not name the clients of a linked
 	// network, by a gateway, or by a node proxy that has a discovery file.
 	Warnings []string `json:"warnings,omitempty"`
+	// Unrouted is what is in force and leads nowhere by its addresses: services that lead to other networks and have no
+	// virtual address, where pods are captured; captured pods without a route for virtual addresses; gateways on loopback
+	// addresses, where others are not.
+	Unrouted []string `json:"unrouted,omitempty"`
 	// Unguarded are the pods beside a node proxy whose policies deny connections in plain text, all or some, while
 	// these reach them without coming to it: by which policies, and what to do.
 	Unguarded []string `json:"unguarded,omitempty"`

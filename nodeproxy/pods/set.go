@@ -70,6 +70,8 @@ type Pod struct {
 	beside   bool            // other processes of ours may listen where it does
 	sharers  []uint64        // cookies of those listeners, and its own, when that was last seen
 	elders   []uint64        // likewise, of those that were there when it came
+	routed   time.Time       // when it was looked for routes last
+	unrouted netip.Addr      // a virtual address that it has no route for; with routed under mu of Set
 	emptied  bool            // it has left, and its rules have gone: those that come are another process's
 	since    time.Time
 	data     context.Context // of its names, and of what is carried in plain text; ended by stop
@@ -181,7 +183,7 @@ func (c *Set) revise(ctx context.Context) (missing, found bool) {
 	}
 	rules := c.cfg.rules(snap, c.cfg.owner())
 	overlap := c.cfg.overlapping(snap, c.cfg.Network)
-	c.keep(ctx, wanted, rules, overlap == nil, now)
+	c.keep(ctx, wanted, rules, destinations(snap), overlap == nil, now)
 	look := map[string]bool{}
 	for uid := range wanted {
 		if !c.p.Draining() && !c.works.busy(uid) && c.Get(uid) == nil && c.due(uid, now) { // or the next one's rules would be replaced

@@ -3,6 +3,7 @@ package pods
 import (
 	"context"
 	"net"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -11,8 +12,9 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
 )
 
-// keep begins to leave what is captured and wanted no more, and to have the rest captured by rules, if those may be set.
-func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules capture.Rules, set bool, now time.Time) {
+// keep begins to leave what is captured and wanted no more, and to have the rest captured by rules, if those may be set. to are
+// addresses for which pods need routes.
+func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules capture.Rules, to []netip.Addr, set bool, now time.Time) {
 	for _, h := range c.List() {
 		if c.works.busy(h.uid) {
 			continue
@@ -27,12 +29,16 @@ func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules 
 			})
 		case set && !c.p.Draining() && !c.works.rests(h.uid, now):
 			other, stirred := !sameRules(h.rules, rules), c.stirred(h, now)
-			if !other && !stirred && !h.beside {
+			route := c.routeDue(h, now)
+			if !other && !stirred && !h.beside && !route {
 				continue
 			}
 			c.works.begin(h.uid, "the look at its rules", h.place.ns.ID(), func() {
 				if other || stirred && c.meddled(h, now) || c.bereft(h) {
 					c.replace(h, rules)
+				}
+				if route {
+					c.lookForRoutes(h, w, to)
 				}
 			})
 		}
