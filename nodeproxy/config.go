@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -186,15 +187,15 @@ func DefaultConfig() Config {
 // LoadConfig reads the file at path over the defaults and the environment over
 // both, and validates the result.
 func LoadConfig(path string) (Config, []string, error) {
-	var left error
+	var left, vain error
 	c, warnings, err := strictyaml.LoadValid(path, DefaultConfig(), func(c Config) (err error) {
-		left, err = c.checkNames()
+		left, vain, err = c.checkNames()
 		return err
 	})
 	if err != nil {
 		return c, warnings, errors.Join(err, left)
 	}
-	return c, append(warnings, c.OutlierDetection.inVain(path)...), nil
+	return c, slices.Concat(warnings, c.OutlierDetection.inVain(path), strictyaml.Located(path, c, vain)), nil
 }
 
 // inVain is what the file at path, or the environment, asks for and the scope has no use for. That a key

@@ -42,16 +42,40 @@ func (c Config) checkKnown(snap *mesh.Snapshot, nameOf func(mesh.EndpointID) str
 }
 
 // checkNames is checkKnown by the discovery file as it is now. left is what that lists
-// and cannot be used: no reason not to start, and perhaps that of what is unknown.
-func (c Config) checkNames() (left, err error) {
+// and cannot be used: no reason not to start, and perhaps that of what is unknown. vain
+// is what of c does nothing as long as the file is as it is.
+func (c Config) checkNames() (left, vain, err error) {
 	if c.Discovery.File == "" {
-		return nil, nil // Validate has said so, or gateways will tell
+		return nil, nil, nil // Validate has said so, or gateways will tell
 	}
 	snap, left, err := c.Discovery.Load()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return left, c.checkKnown(snap, func(mesh.EndpointID) string { return "" })
+	if c.Capture.On() {
+		vain = errors.Join(c.overlaps(snap), c.capturesNobody(snap))
+	}
+	return left, vain, c.checkKnown(snap, func(mesh.EndpointID) string { return "" })
+}
+
+// overlaps is why no pod of this node could be captured by what discovery has.
+func (c Config) overlaps(snap *mesh.Snapshot) error {
+	if err := c.Capture.Overlapping(snap, c.Network); err != nil {
+		return fmt.Errorf("%w: until then no pod of this node is captured", err)
+	}
+	return nil
+}
+
+// capturesNobody names the entries of capture.namespaces whose workloads are not on this node: a typo, or a pod that has
+// gone. It keeps no process from starting, which other pods need.
+func (c Config) capturesNobody(snap *mesh.Snapshot) error {
+	var v strictyaml.Check
+	for i, n := range c.Capture.Namespaces {
+		if err := c.checkLocal(snap, func(mesh.EndpointID) string { return "" }, n.Workload); err != nil {
+			v.Fail(fmt.Sprintf("capture.namespaces[%d].workload", i), "captures nobody: %w", err)
+		}
+	}
+	return v.Err()
 }
 
 // checkLocal refuses the UID of a workload that is not on this node, or, of a node
@@ -68,7 +92,7 @@ func (c Config) checkLocal(snap *mesh.Snapshot, nameOf func(mesh.EndpointID) str
 		case w.UID == uid && (local || unknown):
 			return nil
 		case w.UID == uid:
-			return fmt.Errorf("%q is on node %q of network %q: a listener serves a workload of its own node", uid, w.Node, w.Network)
+			return fmt.Errorf("%q is on node %q of network %q: a node proxy serves workloads of its own node", uid, w.Node, w.Network)
 		case local:
 			here = append(here, w.UID)
 		}
@@ -76,7 +100,7 @@ func (c Config) checkLocal(snap *mesh.Snapshot, nameOf func(mesh.EndpointID) str
 	}
 	for _, network := range snap.AllNetworks() {
 		if nameOf(mesh.EndpointIDOf(network, uid)) == uid {
-			return fmt.Errorf("%q is on network %q: a listener serves a workload of its own node", uid, network)
+			return fmt.Errorf("%q is on network %q: a node proxy serves workloads of its own node", uid, network)
 		}
 	}
 	if unknown || len(here) == 0 {

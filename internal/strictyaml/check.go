@@ -88,6 +88,27 @@ func LoadValid[C Validator](path string, c C, also ...func(C) error) (C, []strin
 	return c, nil, errors.Join(append(joined(Mistakes(unread, wrong)), rest...)...)
 }
 
+// Located returns the errors that err joins as texts, each with the line of its field in the file at path, from which
+// [LoadValid] has read c: for what is no mistake.
+func Located(path string, c any, err error) (list []string) {
+	if err == nil {
+		return nil
+	}
+	wrong, rest := []*Error(nil), joined(err)
+	if data, unread := os.ReadFile(path); unread == nil {
+		if doc, unread := Parse(path, data); unread == nil {
+			wrong, rest = doc.located(err, Keys(c))
+		}
+	}
+	for _, w := range wrong {
+		list = append(list, w.Error())
+	}
+	for _, r := range rest {
+		list = append(list, r.Error())
+	}
+	return list
+}
+
 // eachAfter puts before in front of every error that err joins.
 func eachAfter(before string, err error) error {
 	j, ok := err.(interface{ Unwrap() []error })

@@ -152,9 +152,9 @@ func (c Config) rules(snap *mesh.Snapshot, owner string) capture.Rules {
 	return r
 }
 
-// overlapping names what of this network's own is within ranges: pods, whose connections to each
+// Overlapping names what of this network's own is within ranges: pods, whose connections to each
 // other would be captured, and nodes' gateways.
-func (c Config) overlapping(snap *mesh.Snapshot, network string) error {
+func (c Config) Overlapping(snap *mesh.Snapshot, network string) error {
 	for _, w := range snap.Workloads() {
 		for _, a := range w.Addresses {
 			if w.Network == network && c.holds(a) {

@@ -182,7 +182,7 @@ func (c *Set) revise(ctx context.Context) (missing, found bool) {
 		wanted[w.UID] = w
 	}
 	rules := c.cfg.rules(snap, c.cfg.owner())
-	overlap := c.cfg.overlapping(snap, c.cfg.Network)
+	overlap := c.cfg.Overlapping(snap, c.cfg.Network)
 	c.keep(ctx, wanted, rules, destinations(snap), overlap == nil, now)
 	look := map[string]bool{}
 	for uid := range wanted {
