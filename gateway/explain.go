@@ -111,7 +111,11 @@ func (g *Gateway) warnings(snap *mesh.Snapshot) []string {
 	if g.kube != nil && !g.kube.Status().Synced {
 		return nil
 	}
-	return answer.PolicyWarnings(snap.UnmatchedPolicies(), snap.PointingPolicies(g.ids.Believes()))
+	unmatched := snap.UnmatchedPolicies()
+	if g.kube == nil { // in a cluster there may be policies for whoever will come
+		unmatched = append(unmatched, snap.DesertedPolicies()...)
+	}
+	return answer.PolicyWarnings(unmatched, snap.PointingPolicies(g.ids.Believes()))
 }
 
 // statusOf is what this gateway can deliver of a service's port, by the same reckoning

@@ -213,13 +213,20 @@ func (s *Snapshot) Policies() *policy.Set { return s.policies }
 // UnmatchedPolicies returns the policies whose selector selects no workload of s. It means something only where s has
 // all workloads that policies are for, and costs a look at each.
 func (s *Snapshot) UnmatchedPolicies() []policy.Unmatched {
-	return s.policies.Unmatched(func(yield func(policy.Workload) bool) {
-		for w := range s.sorted.all() {
-			if !yield(policy.Workload{Namespace: w.Namespace, Labels: w.Labels}) {
-				return
-			}
+	return s.policies.Unmatched(s.selectable)
+}
+
+// DesertedPolicies returns the policies without a selector in whose namespace s has no workload. It means something only
+// where there are no others, as in a file.
+func (s *Snapshot) DesertedPolicies() []policy.Unmatched { return s.policies.Deserted(s.selectable) }
+
+// selectable yields the workloads of s, as policies see them.
+func (s *Snapshot) selectable(yield func(policy.Workload) bool) {
+	for w := range s.sorted.all() {
+		if !yield(policy.Workload{Namespace: w.Namespace, Labels: w.Labels}) {
+			return
 		}
-	})
+	}
 }
 
 // PointingPolicies returns the policies whose principals do not name the clients of policy.PointerDomain, though it is

@@ -49,6 +49,36 @@ func (s *Set) Unmatched(workloads iter.Seq[Workload]) (list []Unmatched) {
 	return list
 }
 
+// Deserted returns the policies of s without a selector in whose namespace none of workloads is, by kind, namespace and name:
+// where these are all that there are, as in a file, one that was to close something has a mistake in its namespace. Those of the
+// root namespace are for all.
+func (s *Set) Deserted(workloads iter.Seq[Workload]) (list []Unmatched) {
+	if s == nil {
+		return nil
+	}
+	there := map[string]struct{}{}
+	for w := range workloads {
+		there[w.Namespace] = struct{}{}
+	}
+	names := slices.Sorted(maps.Keys(there))
+	others := strings.Join(names[:min(len(names), maxNamedValues)], ", ")
+	if more := len(names) - maxNamedValues; more > 0 {
+		others += fmt.Sprintf(" and %d more", more)
+	}
+	if others == "" {
+		others = "none"
+	}
+	for _, o := range s.Objects() {
+		ns := o.Name().Namespace
+		if _, peopled := there[ns]; peopled || ns == s.root || len(selectorOf(o)) > 0 {
+			continue
+		}
+		list = append(list, Unmatched{o.Name(), fmt.Sprintf("there is no workload in namespace %s, and it is for no other: correct metadata.namespace (workloads are in %s), or delete it if its workloads will not come", ns, others)})
+	}
+	slices.SortFunc(list, func(a, b Unmatched) int { return a.Policy.Compare(b.Policy) })
+	return list
+}
+
 func selectorOf(o Object) Selector {
 	switch o := o.(type) {
 	case *Authorization:

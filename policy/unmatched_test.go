@@ -47,6 +47,19 @@ func TestPoliciesThatSelectNobody(t *testing.T) {
 	}
 }
 
+func TestPoliciesOfNamespacesWithoutWorkloads(t *testing.T) {
+	objects := []Object{
+		&PeerAuthentication{Metadata: Metadata{Namespace: "dmeo", Called: "mtls"}, Mode: Strict},
+		&PeerAuthentication{Metadata: Metadata{Namespace: "demo", Called: "mtls"}, Mode: Strict},
+		&PeerAuthentication{Metadata: Metadata{Namespace: "root", Called: "mtls"}, Mode: Strict},
+		&Authorization{Metadata: Metadata{Namespace: "empty", Called: "cart"}, Selector: Selector{"app": "cart"}}, // Unmatched has it
+	}
+	got := NewSet("root", objects).Deserted(slices.Values([]Workload{{"demo", nil}, {"shop", nil}}))
+	if want := "PeerAuthentication dmeo/mtls selects no workload, and changes nothing: there is no workload in namespace dmeo, and it is for no other: correct metadata.namespace (workloads are in demo, shop), or delete it if its workloads will not come"; len(got) != 1 || got[0].String() != want {
+		t.Errorf("got %v\nwant %s", got, want)
+	}
+}
+
 // A policy is unmatched when, and only when, it is among those of no workload.
 func TestUnmatchedIsWhatConcernsNobody(t *testing.T) {
 	for seed := range uint64(300) {

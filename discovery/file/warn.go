@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Warnings says which policies of the file have a selector that selects no workload of it, for a process that knows no
-// others. Without a file, or one that can be used, there are none.
+// Warnings says which policies of the file are for no workload of it, by their selector or namespace, for a process that
+// knows no others. Without a file, or one that can be used, there are none.
 func (c Config) Warnings() (list []string) {
 	if c.File == "" {
 		return nil
@@ -16,7 +16,7 @@ func (c Config) Warnings() (list []string) {
 	if err != nil {
 		return nil
 	}
-	for _, u := range s.UnmatchedPolicies() {
+	for _, u := range append(s.UnmatchedPolicies(), s.DesertedPolicies()...) {
 		list = append(list, u.String())
 	}
 	return list
