@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -174,7 +175,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 		prepareHandover(log)
 	}
 	if g.listener, err = listen(g.cfg.Listen, cfg.ReusePort); err != nil {
-		return nil, fmt.Errorf("listen: %w: is another gateway running on that address?", err)
+		return nil, fmt.Errorf("listen: %w: %s", err, listenRemedy(err))
 	}
 	if g.admin, err = admin.Listen(cfg.Admin); err != nil {
 		g.listener.Close()
@@ -205,6 +206,14 @@ func (g *Gateway) listed(id mesh.EndpointID) *mesh.Workload {
 		return nil
 	}
 	return w
+}
+
+// listenRemedy is what to do where a gateway cannot listen.
+func listenRemedy(err error) string {
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return "no interface here has that address (yet): correct gateways[].address in discovery, or set listen to the address that this machine has"
+	}
+	return "is another gateway running on that address?"
 }
 
 // Run serves until ctx ends, and then for timeouts.lameDuck as before, and then drains for
