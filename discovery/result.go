@@ -400,7 +400,7 @@ func (b *Builder) checkRefs(r *reader, refs []ref) {
 		case svc == nil && b.claims.claimsName(ref.name):
 			// It is there and has a problem of its own.
 		case svc == nil:
-			r.unlisted(false, at{"services", i}, ref.written, "services", "is not a service of this mesh: write the hostname of one that is listed under services")
+			r.unlisted(false, at{"services", i}, ref.written, "services", "is not a service of this mesh: write the hostname of one that is listed under services: <name>.<namespace>.svc.cluster.local, unless it says another")
 		case twice:
 			r.drop(CauseConflict, at{"services", i}, ref.written, "is the same service as item %d: list each service once", j)
 		default:

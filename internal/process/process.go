@@ -76,7 +76,7 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 	}
 	path := flags.String("config", "", "path of the YAML configuration (required)")
 	version := flags.Bool("version", false, "print the version and exit")
-	check := flags.Bool("check", false, "check the configuration and the discovery file, and exit: with 2 if the process would not start by them")
+	check := flags.Bool("check", false, "check the configuration and the discovery file, not keys and certificates, and exit: with 2 if the process would not start by them; isthmus check --strict fails for what is left out of them too")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return OK
 	} else if err != nil {
