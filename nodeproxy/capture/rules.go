@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 
@@ -218,9 +219,12 @@ func before(p *nftables.ChainPriority) *nftables.ChainPriority {
 
 // explain adds to what the kernel says what it may come from.
 func explain(err error) error {
+	entering := (*os.SyscallError)(nil)
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, unix.EPERM) && errors.As(err, &entering) && entering.Syscall == "setns": // by the netlink library
+		return fmt.Errorf("enter its network namespace to set nftables rules: %w: give this process the capability SYS_ADMIN (capture takes NET_ADMIN and SYS_PTRACE too)", err)
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("set nftables rules: %w: give this process the capability NET_ADMIN", err)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EAFNOSUPPORT):
