@@ -165,6 +165,9 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 			if failed := failedText(r, s.Now); failed != "" {
 				why = strings.TrimSpace(why + " (" + plain(failed) + ")")
 			}
+			if why == "" {
+				why = "nothing is known of it: used all the same"
+			}
 			fmt.Fprintf(w, "%s\t%s\t%d\t?\t?\t-\t%s\n", plain(r.Network), plain(r.Service), r.Port, why)
 			continue
 		}

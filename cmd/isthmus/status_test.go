@@ -121,7 +121,7 @@ func TestStatusOfNothingSaysSoAndOfNoGatewayIsAFinding(t *testing.T) {
 		{answer.Status{Process: "node proxy n", Unguarded: []string{"pod a: STRICT", "pod b: a policy\x1b (ALLOW)", "3", "4", "5", "6", "7", "8", "9", "10"}}, exitOK, []string{"\nwarning: pod a: STRICT\n", `warning: "pod b: a policy\x1b (ALLOW)"` + "\n", "warning: 8\nwarning: plain text goes past the policies of 2 more pods (-o json has all)\n"}},
 		{answer.Status{Network: "west", Keys: []answer.Key{{Fingerprint: "f1", Signs: true}, {Fingerprint: "f2"}}}, exitOK, []string{"keys of network west: f1 signs, f2 listed\n"}},
 		{answer.Status{Gateways: []answer.Gateway{{Network: "west", Name: "gw-1", Reason: "connect"}}}, exitFinding, []string{"gateway gw-1 of network west out (connect, -)"}},
-		{answer.Status{Services: []answer.Row{{Unknown: true}}}, exitFinding, []string{"?"}},
+		{answer.Status{Services: []answer.Row{{Unknown: true}}}, exitFinding, []string{"?", "nothing is known of it: used all the same"}},
 		{answer.Status{Services: []answer.Row{{Unreached: "connect"}}}, exitFinding, []string{"?", "all of it (none of its gateways can be reached: connect)"}},
 		{answer.Status{Services: []answer.Row{{Draining: true}}}, exitFinding, []string{"draining"}},
 	} {
