@@ -111,11 +111,11 @@ func (g *Gateway) warnings(snap *mesh.Snapshot) []string {
 	if g.kube != nil && !g.kube.Status().Synced {
 		return nil
 	}
-	unmatched := snap.UnmatchedPolicies()
-	if g.kube == nil { // in a cluster there may be policies for whoever will come
-		unmatched = append(unmatched, snap.DesertedPolicies()...)
+	unmatched, pointing := snap.UnmatchedPolicies(), snap.PointingPolicies(g.ids.Believes())
+	if g.kube != nil { // there may be policies for whoever will come
+		return answer.PolicyWarnings(unmatched, nil, pointing)
 	}
-	return answer.PolicyWarnings(unmatched, snap.PointingPolicies(g.ids.Believes()))
+	return answer.PolicyWarnings(append(unmatched, snap.DesertedPolicies()...), snap.MisportedPolicies(), pointing)
 }
 
 // statusOf is what this gateway can deliver of a service's port, by the same reckoning

@@ -220,6 +220,27 @@ func (s *Snapshot) UnmatchedPolicies() []policy.Unmatched {
 // where there are no others, as in a file.
 func (s *Snapshot) DesertedPolicies() []policy.Unmatched { return s.policies.Deserted(s.selectable) }
 
+// MisportedPolicies returns the policies that name ports of services whose applications listen on others. It means something
+// only where s has all workloads that policies are for.
+func (s *Snapshot) MisportedPolicies() []policy.Misported {
+	return s.policies.Misported(func(yield func(policy.Answers) bool) {
+		for w := range s.sorted.all() {
+			ports := func(yield func(service, listens uint16) bool) {
+				for _, svc := range s.ServicesOf(w.UID) {
+					for _, p := range svc.Ports {
+						if !yield(p.Service, w.Target(p)) {
+							return
+						}
+					}
+				}
+			}
+			if !yield(policy.Answers{Workload: policy.Workload{Namespace: w.Namespace, Labels: w.Labels}, Services: ports}) {
+				return
+			}
+		}
+	})
+}
+
 // selectable yields the workloads of s, as policies see them.
 func (s *Snapshot) selectable(yield func(policy.Workload) bool) {
 	for w := range s.sorted.all() {

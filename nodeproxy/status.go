@@ -80,7 +80,7 @@ func (p *Proxy) warnings(snap *mesh.Snapshot) []string {
 	if p.own != nil {
 		return nil
 	}
-	return answer.PolicyWarnings(append(snap.UnmatchedPolicies(), snap.DesertedPolicies()...), snap.PointingPolicies(p.ids.Believes()))
+	return answer.PolicyWarnings(append(snap.UnmatchedPolicies(), snap.DesertedPolicies()...), snap.MisportedPolicies(), snap.PointingPolicies(p.ids.Believes()))
 }
 
 // leadNowhere are the destinations of static listeners that no connection can be made

@@ -17,7 +17,7 @@ services:
   - {name: hello, namespace: demo, SERVICE, ports: [{port: 80}]}
   - {name: own, namespace: demo, vips: [240.240.0.1], ports: [{port: 80}]}
 workloads:
-  - {uid: shop, namespace: demo, network: east, node: east-1, addresses: [10.99.1.2], services: [own.demo.svc.cluster.local]}
+  - {uid: shop, namespace: demo, labels: {app: shop}, network: east, node: east-1, addresses: [10.99.1.2], services: [own.demo.svc.cluster.local]}
   - {uid: hello-1, namespace: demo, network: west, node: west-1, addresses: [10.99.2.2], services: [hello.demo.svc.cluster.local]}
 `
 

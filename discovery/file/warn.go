@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Warnings says which policies of the file are for no workload of it, by their selector or namespace, for a process that
-// knows no others. Without a file, or one that can be used, there are none.
+// Warnings says which policies of the file are for no workload of it, by their selector or namespace, or name ports of services on which
+// its workloads do not listen, for a process that knows no others. Without a file, or one that can be used, there are none.
 func (c Config) Warnings() (list []string) {
 	if c.File == "" {
 		return nil
@@ -18,6 +18,9 @@ func (c Config) Warnings() (list []string) {
 	}
 	for _, u := range append(s.UnmatchedPolicies(), s.DesertedPolicies()...) {
 		list = append(list, u.String())
+	}
+	for _, m := range s.MisportedPolicies() {
+		list = append(list, m.String())
 	}
 	return list
 }

@@ -50,7 +50,7 @@ type Status struct {
 	// nothing of, and whose words it does not believe.
 	Problems []string `json:"problems,omitempty"`
 	// Warnings are what is in force and does not do what it was written for, as far as this process can
-	// tell: policies whose selector selects no workload, and principals that do not name the clients of a linked
+	// tell: policies that are for no workload, or name ports of services on which their pods do not listen, and principals that do not name the clients of a linked
 	// network, by a gateway, or by a node proxy that has a discovery file.
 	Warnings []string `json:"warnings,omitempty"`
 	// Unrouted is what is in force and leads nowhere by its addresses: services that lead to other networks and have no
@@ -66,11 +66,12 @@ type Status struct {
 	Controller *Controller `json:"controller,omitempty"`
 }
 
-// PolicyWarnings are those of policies that select no workload, and of those whose principals do not name the clients of
+// PolicyWarnings are those of policies that select no workload, of those that name ports of services on which their pods do not listen, and of those whose principals do not name the clients of
 // linked trust domains; of each sort beyond a hundred their number.
-func PolicyWarnings(unmatched []policy.Unmatched, pointing []policy.Pointing) []string {
+func PolicyWarnings(unmatched []policy.Unmatched, misported []policy.Misported, pointing []policy.Pointing) []string {
 	return slices.Concat(
 		first(unmatched, "%d more policies select no workload: mend those that are named, and the others are"),
+		first(misported, "%d more policies name ports of services on which their pods do not listen: mend those that are named, and the others are"),
 		first(pointing, "%d more policies do not name the clients of the linked trust domain "+policy.PointerDomain+": mend those that are named, and the others are"))
 }
 
