@@ -109,12 +109,15 @@ func (h *Pod) idle() {
 	wg.Wait()
 }
 
-// drain returns when what is open of h has ended or ctx has.
+// drain returns when what is open of h has ended or ctx has. A pod may leave while this process stops: both wait for the
+// drain that began first.
 func (h *Pod) drain(ctx context.Context) {
-	var wg sync.WaitGroup
-	wg.Go(func() { h.names.drain(ctx) })
-	wg.Go(func() { h.server.Drain(ctx) })
-	wg.Wait()
+	h.drained.Do(func() {
+		var wg sync.WaitGroup
+		wg.Go(func() { h.names.drain(ctx) })
+		wg.Go(func() { h.server.Drain(ctx) })
+		wg.Wait()
+	})
 }
 
 // Drain takes no more connections, and returns when those that are open have ended or ctx has.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -61,5 +63,35 @@ func TestAPodInWhichNothingEndsHoldsUpNobodysDrain(t *testing.T) {
 	case <-drained:
 	case <-time.After(10 * time.Second):
 		t.Error("when its time is over the drain goes on")
+	}
+}
+
+// countedDrains ends when it is told to.
+type countedDrains struct {
+	idle
+	drains     atomic.Int32
+	begun, end chan struct{}
+}
+
+func (c *countedDrains) Drain(context.Context) {
+	if c.drains.Add(1) == 1 {
+		close(c.begun)
+	}
+	<-c.end
+}
+
+// A pod that leaves while this process stops is drained once: sessions that are told twice to end may end too early, or
+// nobody hears of their end.
+func TestAPodThatLeavesWhileThisProcessStopsIsDrainedOnce(t *testing.T) {
+	server := &countedDrains{begun: make(chan struct{}), end: make(chan struct{})}
+	h := &Pod{uid: "shop", server: server}
+	var both sync.WaitGroup
+	both.Go(func() { h.drain(t.Context()) })
+	<-server.begun
+	both.Go(func() { h.drain(t.Context()) })
+	close(server.end)
+	both.Wait()
+	if n := server.drains.Load(); n != 1 {
+		t.Errorf("it is drained %d times", n)
 	}
 }

@@ -72,6 +72,7 @@ type Pod struct {
 	elders   []uint64        // likewise, of those that were there when it came
 	routed   time.Time       // when it was looked for routes last
 	unrouted netip.Addr      // a virtual address that it has no route for; with routed under mu of Set
+	drained  sync.Once       // what is open of it
 	emptied  bool            // it has left, and its rules have gone: those that come are another process's
 	since    time.Time
 	data     context.Context // of its names, and of what is carried in plain text; ended by stop
