@@ -81,10 +81,13 @@ func (h *Hints) Silent(k HintKey, now time.Time) {
 	}
 }
 
-// Heard takes in that the endpoint of k has answered: it is silent no more, by whichever way.
-func (h *Hints) Heard(s HintService, endpoint mesh.EndpointID) {
+// Heard takes in that endpoint has answered by way of gateway: it is silent no more, by whichever way, and gateway has one to
+// it. What its application did is not undone by that.
+func (h *Hints) Heard(s HintService, endpoint mesh.EndpointID, gateway string) {
 	if h.byService[s] != nil {
-		h.filter(s, func(x hint) bool { return x.silent && x.endpoint == endpoint })
+		h.filter(s, func(x hint) bool {
+			return x.endpoint == endpoint && (x.silent || x.gateway != "" && x.gateway == gateway)
+		})
 	}
 }
 

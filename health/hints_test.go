@@ -179,15 +179,23 @@ func TestASilentEndpointIsAvoidedAndDoubtsNobody(t *testing.T) {
 	if !avoided(t0) || doubt(t0) {
 		t.Errorf("silent: avoided %v, others in doubt %v; want true, false", avoided(t0), doubt(t0))
 	}
-	if h.Heard(k.HintService, 8); !avoided(t0) {
+	if h.Heard(k.HintService, 8, "gw"); !avoided(t0) {
 		t.Error("another one was heard, and it is no longer avoided")
 	}
-	if h.Heard(k.HintService, 7); avoided(t0) || h.Len() != 0 {
+	if h.Heard(k.HintService, 7, "gw"); avoided(t0) || h.Len() != 0 {
 		t.Error("it was heard, and is avoided still")
+	}
+	by := HintKey{k.HintService, 7, "gw"}
+	h.Failed(by, t0)
+	if h.Heard(k.HintService, 7, "other"); !avoided(t0) {
+		t.Error("another gateway has a way to it, and so has the one that had none")
+	}
+	if h.Heard(k.HintService, 7, "gw"); avoided(t0) || h.Len() != 0 {
+		t.Error("the gateway that had no way to it reached it, and is asked to avoid it still")
 	}
 	h.Failed(k, t0)
 	h.Silent(k, t0.Add(time.Second))
-	if h.Heard(k.HintService, 7); !avoided(t0.Add(2*time.Second)) || !doubt(t0.Add(2*time.Second)) {
+	if h.Heard(k.HintService, 7, "gw"); !avoided(t0.Add(2*time.Second)) || !doubt(t0.Add(2*time.Second)) {
 		t.Error("what failed was forgotten since it was silent as well, and heard")
 	}
 	h.Silent(k, t0.Add(11*time.Second)) // the failure is over by then

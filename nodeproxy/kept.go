@@ -133,7 +133,7 @@ func (p *Proxy) dialKept(c caller, v via, dialled *atomic.Bool) pool.Dial {
 		}
 		p.answers.Store(s, a)
 		if !a.Unnamed {
-			p.view.Reached(picker.Share{Network: v.session.Network, Service: v.session.Service, Port: v.session.Port}, a.Endpoint)
+			p.view.Reached(picker.Share{Network: v.session.Network, Service: v.session.Service, Port: v.session.Port}, a.Endpoint, v.gateway.Name)
 		}
 		go func() { // ends with s
 			<-s.Done()

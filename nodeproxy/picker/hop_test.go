@@ -92,6 +92,63 @@ func TestWhatOneGatewayCannotReachConcernsThatGatewayAlone(t *testing.T) {
 	even("by way of gw-2 after gw-1 can reach it again", n["gw-2"])
 }
 
+// A gateway that is asked for a pod by name refuses what its witness leaves out as it does what it cannot reach. When the pod is
+// taken back, or that gateway has reached it, it is chosen by way of that gateway as before, and nobody else is left to it.
+func TestWhatAGatewayRefusedAsSickIsChosenWhenItIsTakenBack(t *testing.T) {
+	s := layout{distribution: "Any", west: 4, gateways: 1}.snapshot(t, 1)
+	west, pod := Share{"west", host, 80}, s.Workload("west-00000")
+	for how, back := range map[string]func(*Picker, *Health){
+		"its witness has taken it back": func(p *Picker, said *Health) {
+			said.Exceptions, said.Returned = nil, map[mesh.EndpointID]time.Time{pod.Endpoint: epoch.Add(2 * time.Second)}
+			p.Heard(west, s, epoch.Add(2*time.Second))
+		},
+		"the gateway has reached it": func(p *Picker, said *Health) {
+			said.Exceptions = nil
+			p.Heard(west, s, epoch.Add(2*time.Second))
+			p.Reached(west, pod.Endpoint, "gw-1")
+		},
+	} {
+		said := Health{Groups: []Group{{{Gateway: "gw-1", Ready: 4, ReadyCapacity: 4, Healthy: 4, HealthyCapacity: 4}}}}
+		c := defaults()
+		c.Health = func(k Share) (Health, bool) { return said, k == west }
+		p := New(c)
+		d, kept := resolve(t, p, s, epoch), holding{p: p, snap: s, now: epoch}
+		for refused := false; !refused; {
+			c, err := p.Pick(d, Tried{}, &kept, epoch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := Outcome{}
+			if refused = c.Kept.Endpoint == pod.Endpoint; refused {
+				o = Outcome{At: AtEndpoint, Endpoint: pod.Endpoint, Hop: true, Fault: true, Responded: true, Reason: "pinned_gone"}
+			}
+			p.Done(&c, o, epoch)
+		}
+		said.Exceptions = []mesh.EndpointID{pod.Endpoint}
+		p.Heard(west, s, epoch.Add(time.Second))
+		back(p, &said)
+		now, got, left := epoch.Add(3*time.Second), 0, 0
+		kept.now = now
+		for range 400 {
+			c, err := p.Pick(d, Tried{}, &kept, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case c.Kept.Endpoint == pod.Endpoint:
+				got++
+			case c.Kept.ID == 0:
+				left++
+			}
+			p.Opened(&c, now)
+			p.Done(&c, Outcome{}, now)
+		}
+		if got < 80 || left > 0 {
+			t.Errorf("%s: it has %d of 400 connections, and %d are left to the gateway; want a quarter, and none", how, got, left)
+		}
+	}
+}
+
 // A pod of another network whose tunnel broke without any answer is doubted on the port
 // that was asked for, and on no other.
 func TestAPodThatBrokeOnOnePortIsDoubtedOnThatPortAlone(t *testing.T) {

@@ -494,11 +494,11 @@ func (s *schedule) reach() {
 	all := slices.SortedFunc(maps.Keys(s.m.hinted), func(a, b hinted) int {
 		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.gateway, b.gateway))
 	})
-	id := all[s.rng.IntN(len(all))].id
+	id, gateway := all[s.rng.IntN(len(all))].id, []string{"gw-1", "gw-2"}[s.rng.IntN(2)]
 	for _, k := range known {
-		s.p.Reached(k, id)
+		s.p.Reached(k, id, gateway)
 	}
-	maps.DeleteFunc(s.m.hinted, func(h hinted, _ time.Time) bool { return h.id == id && s.m.silent[h] })
+	maps.DeleteFunc(s.m.hinted, func(h hinted, _ time.Time) bool { return h.id == id && (s.m.silent[h] || h.gateway == gateway) })
 }
 
 // finish ends or opens a random connection.
@@ -613,13 +613,15 @@ func (s *schedule) say() {
 			}
 		}
 		for _, w := range s.snap.Members(s.snap.Service(host), k.Network) {
-			by := hinted{w.Endpoint, ""}
-			if at := s.m.hinted[by]; !h.excepted(w.Endpoint) && h.Returned[w.Endpoint].After(at.Add(-hintTTL)) {
+			back := func(by hinted) bool {
+				return !h.excepted(w.Endpoint) && h.Returned[w.Endpoint].After(s.m.hinted[by].Add(-hintTTL))
+			}
+			if by := (hinted{w.Endpoint, ""}); back(by) {
 				delete(s.m.hinted, by)
 			}
 			for _, g := range s.snap.Gateways(k.Network) {
-				if before.unreachable(g.Name, w.Endpoint) && !h.unreachable(g.Name, w.Endpoint) {
-					delete(s.m.hinted, hinted{w.Endpoint, g.Name})
+				if by := (hinted{w.Endpoint, g.Name}); !h.unreachable(g.Name, w.Endpoint) && (before.unreachable(g.Name, w.Endpoint) || back(by)) {
+					delete(s.m.hinted, by)
 				}
 			}
 		}

@@ -90,11 +90,10 @@ func (s *share) take(now time.Time) {
 			switch id := k.Endpoint; {
 			case s.health.absent(id):
 				s.hints.Forget(k)
-			case k.Gateway != "": // the witness cannot know
-				if before.unreachable(k.Gateway, id) && !s.health.unreachable(k.Gateway, id) {
-					s.hints.Forget(k)
-				}
-			case !s.health.excepted(id):
+			case k.Gateway != "" && s.health.unreachable(k.Gateway, id):
+			case k.Gateway != "" && before.unreachable(k.Gateway, id):
+				s.hints.Forget(k)
+			case !s.health.excepted(id): // a gateway refuses to be asked for one that is left out, too
 				s.hints.Cleared(k, s.health.Returned[id], now)
 			}
 		}
@@ -150,9 +149,9 @@ func (s *share) hint(id mesh.EndpointID, gateway string, silent bool, now time.T
 	}
 }
 
-// Reached takes in that a session with an endpoint of k has just been opened: it is silent
-// no more.
-func (p *Picker) Reached(k Share, id mesh.EndpointID) {
+// Reached takes in that a session with an endpoint of k has just been opened by way of
+// gateway: it is silent no more, and gateway has a way to it.
+func (p *Picker) Reached(k Share, id mesh.EndpointID, gateway string) {
 	p.mu.Lock()
 	s := p.known[k]
 	p.mu.Unlock()
@@ -162,7 +161,7 @@ func (p *Picker) Reached(k Share, id mesh.EndpointID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.hints != nil {
-		s.hints.Heard(s.hinted(), id)
+		s.hints.Heard(s.hinted(), id, gateway)
 	}
 }
 
