@@ -175,11 +175,7 @@ func (w *witness) watch(key health.Key) {
 		case w.isStalled(key):
 			return errStalled
 		}
-		c, err := w.dialApp(ctx, pod, key.Port, netip.Addr{})
-		if err != nil {
-			return err
-		}
-		return c.Close()
+		return w.ask(ctx, pod, key.Port)
 	}
 	w.prober.Watch(key, ask, func(err error) bool {
 		pod := w.declared(key)
