@@ -139,7 +139,7 @@ func retryDelay(n int) time.Duration {
 // attempt chooses, opens, and waits for the first byte.
 func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 	where := c.hedge.where(c.tried)
-	where.Gateways = slices.Concat(c.tried.Gateways, c.missed)
+	where.Gateways, where.Origin = slices.Concat(c.tried.Gateways, c.missed), c.p.begins(c.who.source)
 	pick, f := c.p.view.choose(c.to, where, keptBy{c.p.kept, c.p.origin(c.who.source)}, time.Now())
 	if f != nil {
 		return nil, f
@@ -211,7 +211,7 @@ func (c *call) attempt(ctx context.Context) (*tunnel, *failure) {
 func (c *call) failed(pick *picker.Choice, f *failure) {
 	c.p.view.failed(pick, f, time.Now())
 	if c.p.view.unanswered(pick, f) {
-		c.p.probePod(pick.Pod.Endpoint, c.who.source.UID)
+		c.p.probePod(probedPod{pick.Pod.Endpoint, c.p.begins(c.who.source)})
 	}
 }
 

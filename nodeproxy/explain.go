@@ -81,7 +81,7 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 			admin.Answer(w, http.StatusOK, e)
 			return
 		}
-		e.Candidates = p.view.Explain(d, now)
+		e.Candidates = p.view.Explain(d, p.begins(from), now)
 		e.Unasked = p.unasked(d.Plan())
 		for i := range e.Candidates {
 			p.view.detail(&e.Candidates[i], snap, d.Plan(), now)

@@ -124,7 +124,7 @@ func (w *tortured) unmoved(steps []step) error {
 		if err != nil {
 			return err
 		}
-		for _, v := range w.client.view.Explain(d, now) {
+		for _, v := range w.client.view.Explain(d, "", now) {
 			if len(v.Causes) > 0 || v.Failed != nil && v.Failed.Fault {
 				return fmt.Errorf("nothing was wrong with %s, and the client has it as %+v (failed %+v)", v.Name, v, v.Failed)
 			}

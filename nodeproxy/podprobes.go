@@ -24,39 +24,44 @@ var podSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 2 * tim
 // long as their ejections say.
 const maxPodProbes = 2000
 
-// probePod asks the node proxy of a pod of the own network, which did not answer a connection
-// of the workload from, until it answers and no port of the pod is out for that any more, or
+// probedPod is a pod of the own network whose node proxy did not answer, and for whose connections.
+type probedPod struct {
+	endpoint mesh.EndpointID
+	origin   string // UID of the captured workload in whose network namespace they begin; empty: here
+}
+
+// probePod asks the node proxy of x until it answers and no port of the pod is out for that any more, or
 // discovery lists the pod no more.
-func (p *Proxy) probePod(id mesh.EndpointID, from string) {
+func (p *Proxy) probePod(x probedPod) {
 	if p.podProbes.Active() >= maxPodProbes {
 		return
 	}
 	var started time.Time
 	ask := func(ctx context.Context) error {
-		w := podToAsk(p.store.Current(), p.cfg.Network, id)
+		w := podToAsk(p.store.Current(), p.cfg.Network, x.endpoint)
 		if w == nil {
 			return errUndeclared
 		}
 		started = time.Now()
-		s, err := p.dialer(hopSingle, p.asker(from), []spiffeid.ID{w.Identity}, netip.AddrPortFrom(w.Addresses[0], mesh.HBONEPort))(ctx)
+		s, err := p.dialer(hopSingle, p.asker(x.origin), []spiffeid.ID{w.Identity}, netip.AddrPortFrom(w.Addresses[0], mesh.HBONEPort))(ctx)
 		if err != nil {
 			return err
 		}
 		defer s.Close(nil)
 		return s.AwaitSettings(ctx)
 	}
-	p.podProbes.Watch(id, ask, func(err error) bool {
+	p.podProbes.Watch(x, ask, func(err error) bool {
 		snap := p.store.Current()
-		w := podToAsk(snap, p.cfg.Network, id)
+		w := podToAsk(snap, p.cfg.Network, x.endpoint)
 		if w == nil {
 			return true
 		}
 		if errors.Is(err, errUndeclared) {
 			return false // it is back since the question
 		}
-		out, by := p.view.podAnswered(w, snap, err, isTimeout(err) && p.late(started), time.Now())
+		out, by := p.view.podAnswered(w, snap, x.origin, err, isTimeout(err) && p.late(started), time.Now())
 		if !by.IsZero() {
-			p.podProbes.By(id, by)
+			p.podProbes.By(x, by)
 		}
 		return !out
 	})

@@ -94,7 +94,7 @@ type Proxy struct {
 	stop context.CancelFunc
 
 	gatewayProbes *reprobe.Prober[string]
-	podProbes     *reprobe.Prober[mesh.EndpointID] // of node proxies of pods of the own network
+	podProbes     *reprobe.Prober[probedPod] // of node proxies of pods of the own network
 	draining      atomic.Bool
 	ready         atomic.Bool
 
@@ -206,8 +206,10 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
 	p.view = newView(cfg, p.known, p.probeGateway, log, p.metrics)
 	p.view.works = p.gatewayProbes.Restart
-	p.podProbes = reprobe.New[mesh.EndpointID](p.data, podSchedule)
-	p.view.podBack = p.podProbes.Restart
+	p.podProbes = reprobe.New[probedPod](p.data, podSchedule)
+	p.view.podBack = func(id mesh.EndpointID) {
+		p.podProbes.RestartAll(func(x probedPod) bool { return x.endpoint == id })
+	}
 	p.view.nameElsewhere = func(id mesh.EndpointID) string {
 		if p.watcher == nil {
 			return ""

@@ -51,6 +51,7 @@ type podBelief struct {
 	Health   float64   `json:"health"`                // score of the same, 0 to 1
 	Until    time.Time `json:"ejectedUntil,omitzero"` // end of the wait after which it is tried again at the latest; a probe that is answered ends it early
 	Open     int       `json:"open"`                  // connections now
+	OutFor   []string  `json:"outFor,omitempty"`      // UIDs of captured pods for whose connections alone it is out, as they do not reach it
 }
 
 // shareBelief is what this client believes of one network service.
@@ -184,7 +185,7 @@ func (v *view) dumpPod(w *mesh.Workload, svc *mesh.Service, port mesh.Port, now 
 		}
 	}
 	return podBelief{Service: svc.Hostname, Usable: w.State == mesh.Ready && !out && b.Usable, Reported: reported, Endpoint: w.Endpoint.String(), Workload: w.UID,
-		Port: k.Port, Phase: b.Phase.String(), Health: b.Health, Until: b.Until, Open: b.Open}
+		Port: k.Port, Phase: b.Phase.String(), Health: b.Health, Until: b.Until, Open: b.Open, OutFor: v.OutFor(k, now)}
 }
 
 func (v *view) dumpShare(k picker.Share, now time.Time) shareBelief {

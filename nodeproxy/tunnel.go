@@ -68,6 +68,14 @@ type origin struct {
 	from string // UID of the captured workload; empty: here
 }
 
+// begins is the UID of w if its connections begin in its own network namespace, as it is captured; empty: they begin here.
+func (p *Proxy) begins(w *mesh.Workload) string {
+	if p.pods.Get(w.UID) == nil {
+		return ""
+	}
+	return w.UID
+}
+
 func (p *Proxy) origin(w *mesh.Workload) origin {
 	o := origin{id: w.Identity}
 	if p.pods != nil {

@@ -222,18 +222,18 @@ func probed(at layer, hop string, err error) (o health.Outcome, reason, text str
 // unanswered reports whether the pod of c, an attempt that ended with f, is to be asked whether
 // its node proxy answers: the pod is of the own network, and has failed in no other way.
 func (v *view) unanswered(c *picker.Choice, f *failure) bool {
-	return v.scope != ScopeNone && c.Pod != nil && f.hop && f.fault && c.Unanswered()
+	return v.scope != ScopeNone && c.Pod != nil && f.hop && f.fault && v.Unanswered(c)
 }
 
-// podAnswered is what a probe of the node proxy of w found. out says that a port of w is
+// podAnswered is what a probe of the node proxy of w found, put where the connections of origin begin. out says that a port of w is
 // still out because that did not answer, by when the next question is due at the latest. A question that
 // was late by our own doing says nothing.
-func (v *view) podAnswered(w *mesh.Workload, snap *mesh.Snapshot, err error, late bool, now time.Time) (out bool, by time.Time) {
+func (v *view) podAnswered(w *mesh.Workload, snap *mesh.Snapshot, origin string, err error, late bool, now time.Time) (out bool, by time.Time) {
 	outcome, reason, _ := probed(atEndpoint, hopSingle, err)
 	if late {
 		outcome = health.Neutral
 	}
-	r := v.AskedPod(w, snap, outcome, reason, now)
+	r := v.AskedPod(w, snap, origin, outcome, reason, now)
 	v.tell(r.Edges)
 	return r.Out, r.By
 }
@@ -265,6 +265,9 @@ func (v *view) tell(edges []picker.Edge) {
 		switch e.Scope {
 		case picker.ScopeEndpoint:
 			line.Uint16("port", e.Port).Stringer("endpoint", e.Endpoint).Str("workload", e.Workload)
+			if e.Origin != "" {
+				line.Str("from", e.Origin)
+			}
 		case picker.ScopeShare:
 			line.Str("service", e.Service).Uint16("port", e.Port)
 		}

@@ -34,6 +34,7 @@ type Cause struct {
 	Reason   string    `json:"reason,omitempty"`   // of the failure
 	Error    string    `json:"error,omitempty"`    // of the last attempt to reach a gateway that is out
 	By       string    `json:"by,omitempty"`       // who says so; empty: this process has seen it
+	From     string    `json:"from,omitempty"`     // UID of the captured pod whose connections alone it concerns: those of others get there, as far as is known
 	Since    time.Time `json:"since,omitzero"`     // since when
 	Until    time.Time `json:"until,omitzero"`     // when it is asked again at the latest
 	Health   float64   `json:"health,omitempty"`   // score of what is weak, 0 to 1
@@ -115,11 +116,15 @@ func (c Cause) Sentence(now time.Time) string {
 	if c.Error != "" && c.Error != c.Reason {
 		reason += " (" + c.Error + ")"
 	}
+	seen := ", seen by this process"
+	if c.From != "" {
+		seen = ", seen by connections of " + c.From + " alone: does a NetworkPolicy keep them from it?"
+	}
 	switch c.Word {
 	case HeldFailed:
-		return reason + ", seen by this process" + again
+		return reason + seen + again
 	case HeldProbing:
-		return reason + ", seen by this process; being tried again"
+		return reason + seen + "; being tried again"
 	case HeldWeak:
 		which := "some connections"
 		if c.Of != "" {

@@ -109,7 +109,23 @@ func (s *series) hurry() {
 func (p *Prober[K]) Restart(k K) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s, ok := p.series[k]; ok {
+	p.restart(p.series[k])
+}
+
+// RestartAll is Restart for each key that matches.
+func (p *Prober[K]) RestartAll(match func(K) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for k, s := range p.series {
+		if match(k) {
+			p.restart(s)
+		}
+	}
+}
+
+// restart begins s, unless it is nil, anew; the caller holds mu.
+func (p *Prober[K]) restart(s *series) {
+	if s != nil {
 		s.fresh = true
 		s.hurry()
 	}

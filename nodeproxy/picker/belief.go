@@ -29,6 +29,9 @@ func believe[K comparable](b *standing.Book[K], k K, now time.Time) Belief {
 // PodBelief is about a pod of the own network.
 func (p *Picker) PodBelief(k health.Key, now time.Time) Belief { return believe(p.pods, k, now) }
 
+// OutFor are the captured pods for whose connections alone a port of a pod is out, sorted.
+func (p *Picker) OutFor(k health.Key, now time.Time) []string { return p.origins.outFor(k, now) }
+
 // ShareBelief is about a share as a whole.
 func (p *Picker) ShareBelief(k Share, now time.Time) Belief { return believe(p.shares, k, now) }
 

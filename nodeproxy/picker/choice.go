@@ -18,6 +18,8 @@ import (
 type Tried struct {
 	Pods               []mesh.EndpointID
 	Gateways, Networks []string
+	// Origin is the UID of the captured pod in whose network namespace the connection begins; empty: in that of this process.
+	Origin string
 	// Back, unless it is no place, is where the attempt goes if that is still a candidate: the
 	// connection has left it without an answer, and not found a better one.
 	Back Place
@@ -49,11 +51,12 @@ type Choice struct {
 	opened   bool
 	cell     *standing.Cell[health.Key] // of Pod
 	held     bool                       // cell, by this choice
+	origin   string                     // of Tried
 	share    *share
 	gate     *gate
 	path     *standing.Cell[Path]
 
-	tries struct{ pod, whole, path, gate health.Attempt }
+	tries struct{ pod, fromOrigin, whole, path, gate health.Attempt }
 }
 
 // Network is where the choice is.
@@ -92,7 +95,7 @@ func (e *NoGatewayError) Error() string {
 // another network, if that is where the attempt goes; nil: none are kept.
 func (p *Picker) Pick(d *Destination, t Tried, kept Kept, now time.Time) (Choice, error) {
 	if plan := d.Plan(); plan.Direct != nil {
-		return p.pickDirect(plan, now), nil
+		return p.pickDirect(plan, t.Origin, now), nil
 	}
 	c, err := d.pick(t, kept, now)
 	if err == nil && c.tries.pod.Probe() {
@@ -101,13 +104,21 @@ func (p *Picker) Pick(d *Destination, t Tried, kept Kept, now time.Time) (Choice
 	return c, err
 }
 
-func (p *Picker) pickDirect(plan *route.Plan, now time.Time) Choice {
-	c := Choice{Pod: plan.Direct, Target: plan.Port.Target, unjudged: plan.Undeclared, held: true}
+func (p *Picker) pickDirect(plan *route.Plan, origin string, now time.Time) Choice {
+	c := Choice{Pod: plan.Direct, Target: plan.Port.Target, origin: origin, unjudged: plan.Undeclared, held: true}
 	c.cell = p.pods.Hold(health.Key{Endpoint: plan.Direct.Endpoint, Port: plan.Port.Target})
 	if c.tries.pod = c.cell.Begin(now); c.tries.pod.Probe() {
 		c.cell.Tell(now)
 	}
+	c.beginFromOrigin(p, now)
 	return c
+}
+
+// beginFromOrigin notes that the attempt begins for its origin alone, if something is known of that.
+func (c *Choice) beginFromOrigin(p *Picker, now time.Time) {
+	if x := p.origins.cell(c.origin, c.cell.Key()); x != nil {
+		c.tries.fromOrigin = x.Again(now)
+	}
 }
 
 func (d *Destination) pick(t Tried, kept Kept, now time.Time) (Choice, error) {
@@ -127,7 +138,8 @@ func (d *Destination) pick(t Tried, kept Kept, now time.Time) (Choice, error) {
 	if m.pod == nil {
 		return d.pickShare(c, m, plan, t, kept, now)
 	}
-	c.Pod, c.Target, c.cell, c.Expect = m.pod, m.cell.Key().Port, m.cell, plan.Candidates[i].Expect
+	c.Pod, c.Target, c.cell, c.Expect, c.origin = m.pod, m.cell.Key().Port, m.cell, plan.Candidates[i].Expect, t.Origin
+	c.beginFromOrigin(d.picker, now)
 	if c.tries.pod = m.cell.Begin(now); c.tries.pod.Probe() {
 		d.refresh(m, now) // at once: nobody else is to be its probe
 	}
@@ -146,6 +158,7 @@ func (d *Destination) choose(plan *route.Plan, t Tried, now time.Time) (i int, d
 			d.index.Mask(i)
 		}
 	}
+	d.maskUnreached(t.Origin, now)
 	d.weighShares(plan, t, now)
 	defer d.index.Unmask()
 	u, v := d.draws.Next()
@@ -162,6 +175,15 @@ func (d *Destination) choose(plan *route.Plan, t Tried, now time.Time) (i int, d
 	}
 	i, ok = d.index.PickDazed(u)
 	return i, true, ok
+}
+
+// maskUnreached masks the pods that are out for origin alone; the caller holds mu.
+func (d *Destination) maskUnreached(origin string, now time.Time) {
+	d.picker.origins.out(origin, now, func(k health.Key, _ *standing.Cell[OriginKey]) {
+		if i, ok := d.place(k.Endpoint); ok && d.members[i].cell.Key() == k {
+			d.index.Mask(i)
+		}
+	})
 }
 
 // weighShares weighs those shares that may take part: none that is ranked behind

@@ -35,7 +35,7 @@ func TestADrainedGatewayIsTheLastChoice(t *testing.T) {
 		t.Errorf("%v; want that of west by the gateway that drains", got)
 	}
 	said := func() (out []string) {
-		for _, v := range p.Explain(resolve(t, p, s, epoch), epoch) {
+		for _, v := range p.Explain(resolve(t, p, s, epoch), "", epoch) {
 			if v.Name == "west" {
 				for _, g := range v.Gateways {
 					out = append(out, g.Sentence(epoch))

@@ -10,12 +10,13 @@ import (
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
-// Explain says of every candidate of d whether a new connection may go there, and
+// Explain says of every candidate of d whether a new connection of origin, as in [Tried], may go there, and
 // why.
-func (p *Picker) Explain(d *Destination, now time.Time) []answer.Verdict {
+func (p *Picker) Explain(d *Destination, origin string, now time.Time) []answer.Verdict {
 	if plan := d.Plan(); plan.Direct != nil {
 		k := health.Key{Endpoint: plan.Direct.Endpoint, Port: plan.Port.Target}
 		v := answer.Verdict{Verdict: standing.Verdict{Kind: "pod", Name: plan.Direct.UID, Port: k.Port, In: true, Weight: 1, Part: 1, Causes: standing.OfCell([]standing.Cause{}, p.pods.Find(k), now)}}
+		v.Causes = p.origins.explain(v.Causes, origin, k, now)
 		v.Failed = p.attempts.get(k)
 		if c := p.pods.Find(k); c != nil {
 			v.Open = c.Open()
@@ -32,6 +33,7 @@ func (p *Picker) Explain(d *Destination, now time.Time) []answer.Verdict {
 			d.index.Mask(i)
 		}
 	}
+	d.maskUnreached(origin, now)
 	defer d.index.Unmask()
 	best, healthy := d.unmask()
 	out := make([]answer.Verdict, 0, len(d.members))
@@ -42,6 +44,7 @@ func (p *Picker) Explain(d *Destination, now time.Time) []answer.Verdict {
 		if m.pod != nil {
 			v.Kind, v.Name, v.Port = "pod", m.pod.UID, m.cell.Key().Port
 			v.Causes, v.Failed = standing.OfCell(v.Causes, m.cell, now), p.attempts.get(m.cell.Key())
+			v.Causes = p.origins.explain(v.Causes, origin, m.cell.Key(), now)
 			if id := m.pod.Endpoint; d.said.excepted(id) {
 				v.Causes = append(v.Causes, d.own.cause(id))
 			}
@@ -56,7 +59,7 @@ func (p *Picker) Explain(d *Destination, now time.Time) []answer.Verdict {
 	return out
 }
 
-// unmask ends the masks of shares that nobody can be reached by when no choice heeds
+// unmask ends the masks of pods that one origin does not reach, and of shares that nobody can be reached by, when no choice heeds
 // them, as in choose: somebody healthy is behind them, or nobody is left otherwise. It
 // returns the best rank with somebody healthy. The caller holds mu.
 func (d *Destination) unmask() (best int, healthy bool) {

@@ -30,6 +30,10 @@ type model struct {
 	unanswered map[health.Key]bool // pods that have failed since they were good, by their node proxies' silence
 	refused    map[health.Key]bool // and otherwise
 	damper     *damping.Damper[health.Key]
+	origins    *health.Tracker[OriginKey] // pods as captured pods reach them, each for itself
+	alone      map[OriginKey]bool         // that have not answered one since they were good
+	lone       *damping.Damper[OriginKey]
+	met        map[health.Key]meeting
 	gateDamper *damping.Damper[string]
 	unreached  map[string]bool // gateways that connections have not reached since they were good
 	behind     map[string]bool // and that failed behind their handshake
@@ -49,14 +53,15 @@ type hinted struct {
 
 // going is one choice that is not done yet, with the attempts of the model.
 type going struct {
-	c         Choice
-	pod       health.Attempt
-	path, hop health.Attempt
+	c          Choice
+	origin     string
+	pod, alone health.Attempt // the latter for origin
+	path, hop  health.Attempt
 }
 
 func newModel(c Config) *model {
 	return &model{pods: health.NewTracker[health.Key](c.Own, c.Jitter), paths: health.NewTracker[Path](c.Paths, c.Jitter),
-		gateways: health.NewTracker[string](c.Gateways, c.Jitter), unanswered: map[health.Key]bool{}, refused: map[health.Key]bool{}, damper: damping.New[health.Key](maxDamped), gateDamper: damping.New[string](maxDamped), unreached: map[string]bool{}, behind: map[string]bool{}, failed: map[any]time.Time{}, out: map[any]bool{}, waits: map[string]silence{},
+		gateways: health.NewTracker[string](c.Gateways, c.Jitter), unanswered: map[health.Key]bool{}, refused: map[health.Key]bool{}, damper: damping.New[health.Key](maxDamped), origins: health.NewTracker[OriginKey](c.Own, c.Jitter), alone: map[OriginKey]bool{}, lone: damping.New[OriginKey](maxDamped), met: map[health.Key]meeting{}, gateDamper: damping.New[string](maxDamped), unreached: map[string]bool{}, behind: map[string]bool{}, failed: map[any]time.Time{}, out: map[any]bool{}, waits: map[string]silence{},
 		health: map[Share]Health{}, hinted: map[hinted]time.Time{}, silent: map[hinted]bool{}, lapsed: map[Share]map[mesh.EndpointID]time.Time{}}
 }
 
@@ -67,7 +72,7 @@ func (m *model) candidates(plan *route.Plan, t Tried, now time.Time) []balance.C
 		if w := c.Workload; w != nil {
 			k := health.Key{Endpoint: w.Endpoint, Port: w.Target(plan.Port)}
 			out[i] = balance.Candidate{Rank: c.Rank, Weight: float64(c.Capacity) * m.pods.Weight(k, now), Faint: m.pods.Faint(k),
-				Usable: m.pods.Usable(k, now) && !slices.Contains(m.health[Share{"east", host, 80}].Exceptions, w.Endpoint), Avoid: slices.Contains(t.Pods, w.Endpoint)}
+				Usable: m.pods.Usable(k, now) && !slices.Contains(m.health[Share{"east", host, 80}].Exceptions, w.Endpoint), Avoid: slices.Contains(t.Pods, w.Endpoint) || !m.origins.Usable(OriginKey{t.Origin, k}, now)}
 			continue
 		}
 		out[i] = m.share(c, t, now)
@@ -200,7 +205,11 @@ func (s *schedule) fail(format string, args ...any) {
 	s.t.Fatalf("seed %d, %v: "+format, append([]any{s.seed, s.now.Sub(epoch)}, args...)...)
 }
 
+// origin is a captured pod, or none.
+func (s *schedule) origin() string { return []string{"", "shop", "cafe"}[s.rng.IntN(3)] }
+
 func (s *schedule) tried(plan *route.Plan) (t Tried) {
+	t.Origin = s.origin()
 	for range s.rng.IntN(3) {
 		switch c := plan.Candidates[s.rng.IntN(len(plan.Candidates))]; {
 		case c.Workload != nil:
@@ -262,10 +271,11 @@ func (s *schedule) pick() {
 		s.fail("chose candidate %d (dazed %v); %v may be (dazed %v), tried %+v, of %+v", at, c.Dazed, who, dazed, t, candidates)
 	}
 	s.weights(d, candidates, at)
-	g := &going{c: c}
+	g := &going{c: c, origin: t.Origin}
 	s.m.open++
 	if c.Pod != nil {
-		g.pod = s.m.pods.Begin(health.Key{Endpoint: c.Pod.Endpoint, Port: c.Target}, s.now)
+		k := health.Key{Endpoint: c.Pod.Endpoint, Port: c.Target}
+		g.pod, g.alone = s.m.pods.Begin(k, s.now), s.m.origins.Begin(OriginKey{t.Origin, k}, s.now)
 	} else {
 		s.way(plan.Candidates[at], c, t)
 		k := GatewayKey(c.Gateway)
@@ -356,7 +366,17 @@ func (s *schedule) end(g *going, success bool, o Outcome) {
 	}
 	if g.c.Pod != nil {
 		k := health.Key{Endpoint: g.c.Pod.Endpoint, Port: g.c.Target}
-		s.m.endPod(k, g.pod, of(o.At == AtEndpoint), o.Hop, s.now)
+		r := of(o.At == AtEndpoint)
+		switch {
+		case r == health.Failure && o.Hop:
+			if !s.m.unansweredTo(g.origin, k, g.alone, s.now) {
+				r = health.Neutral
+			}
+		case success || o.Responded:
+			delete(s.m.met, k)
+			s.m.endAlone(OriginKey{g.origin, k}, g.alone, health.Success, s.now)
+		}
+		s.m.endPod(k, g.pod, r, o.Hop, s.now)
 		return
 	}
 	path := Path{g.c.Share, g.c.Gateway.Name}
@@ -383,6 +403,43 @@ func (s *schedule) end(g *going, success bool, o Outcome) {
 			return // it has failed, which says more
 		}
 		s.m.hinted[by] = s.now.Add(hintTTL)
+	}
+}
+
+// unansweredTo is that k did not answer origin, and says whether that is held against it for all: nobody is captured, or
+// another one has met the same within a minute, and nobody was answered since.
+func (m *model) unansweredTo(origin string, k health.Key, a health.Attempt, now time.Time) (forAll bool) {
+	last, known := m.met[k]
+	known = known && now.Sub(last.at) < agreeWithin
+	if !known || last.origin == origin {
+		m.met[k] = meeting{origin, now}
+	}
+	m.endAlone(OriginKey{origin, k}, a, health.Failure, now)
+	return origin == "" || known && last.origin != origin
+}
+
+// endAlone ends an attempt at a pod as its origin, unless that is none, reaches it.
+func (m *model) endAlone(k OriginKey, a health.Attempt, o health.Outcome, now time.Time) {
+	if k.Origin == "" {
+		return
+	}
+	was := m.origins.State(k, now).Phase
+	edge := m.origins.End(k, a, o, now)
+	is := m.origins.State(k, now).Phase
+	switch {
+	case o == health.Success && is == health.Healthy:
+		delete(m.alone, k)
+	case o == health.Failure && was == health.Healthy && edge == health.EdgeEjected:
+		m.lone.Expire(now)
+		m.lone.Ejected(k, now)
+	case o == health.Failure:
+		m.lone.Failed(k, now)
+	}
+	if o == health.Failure {
+		m.alone[k] = true
+	}
+	if was != health.Healthy && is == health.Healthy {
+		m.lone.Readmitted(k, now)
 	}
 }
 
@@ -456,26 +513,47 @@ func (s *schedule) askPod() {
 	w := pods[s.rng.IntN(len(pods))]
 	k := health.Key{Endpoint: w.Endpoint, Port: 8080}
 	o := []health.Outcome{health.Success, health.Success, health.Failure, health.Neutral}[s.rng.IntN(4)]
-	want := Asked{}
-	if s.m.unanswered[k] && !s.m.refused[k] {
+	origin := s.origin()
+	own, want, forAll := OriginKey{origin, k}, Asked{}, true
+	is := func(st health.State, held time.Time) {
+		out := st.Phase != health.Healthy
+		want.Out = want.Out || out
+		for _, at := range []time.Time{held, st.Until} {
+			if out && at.After(s.now) && (want.By.IsZero() || at.Before(want.By)) {
+				want.By = at
+			}
+		}
+	}
+	shared := s.m.unanswered[k] && !s.m.refused[k]
+	if s.m.alone[own] || shared {
+		held := time.Time{}
+		switch o {
+		case health.Failure:
+			forAll = s.m.unansweredTo(origin, k, s.m.origins.Begin(own, s.now), s.now)
+		case health.Success:
+			if delete(s.m.met, k); origin != "" && s.m.origins.State(own, s.now).Phase != health.Healthy {
+				if held = s.m.lone.Answered(own, s.now); !held.After(s.now) {
+					s.m.origins.Readmit(own, s.now)
+					s.m.lone.Readmitted(own, s.now)
+					delete(s.m.alone, own)
+				}
+			}
+		}
+		is(s.m.origins.State(own, s.now), held)
+	}
+	if shared {
 		held, excepted := time.Time{}, s.m.health[Share{"east", host, 80}].Exceptions
 		switch out := s.m.pods.State(k, s.now).Phase != health.Healthy; {
-		case o == health.Failure:
+		case o == health.Failure && forAll:
 			s.m.endPod(k, s.m.pods.Begin(k, s.now), o, true, s.now)
 		case o == health.Success && out && !slices.Contains(excepted, w.Endpoint):
 			if held = s.m.damper.Answered(k, s.now); !held.After(s.now) {
 				s.m.readmitPod(k, s.now)
 			}
 		}
-		st := s.m.pods.State(k, s.now)
-		want.Out = st.Phase != health.Healthy
-		for _, at := range []time.Time{held, st.Until} {
-			if want.Out && at.After(s.now) && (want.By.IsZero() || at.Before(want.By)) {
-				want.By = at
-			}
-		}
+		is(s.m.pods.State(k, s.now), held)
 	}
-	got := s.p.AskedPod(w, s.snap, o, "connect", s.now)
+	got := s.p.AskedPod(w, s.snap, origin, o, "connect", s.now)
 	if got.Out != want.Out || !got.By.Equal(want.By) {
 		s.fail("a question to %s that ended in %v: out %v, asked again by %v; want %v, %v", w.UID, o, got.Out, got.By, want.Out, want.By)
 	}
@@ -535,7 +613,8 @@ func (s *schedule) finish() {
 	}
 	if g.c.opened && o.Fault {
 		if g.c.Pod != nil {
-			g.pod = s.m.pods.Begin(health.Key{Endpoint: g.c.Pod.Endpoint, Port: g.c.Target}, s.now)
+			k := health.Key{Endpoint: g.c.Pod.Endpoint, Port: g.c.Target}
+			g.pod, g.alone = s.m.pods.Begin(k, s.now), s.m.origins.Begin(OriginKey{g.origin, k}, s.now)
 		} else {
 			g.path, g.hop = s.m.paths.Begin(Path{g.c.Share, g.c.Gateway.Name}, s.now), s.m.gateways.Begin(GatewayKey(g.c.Gateway), s.now)
 		}
@@ -695,6 +774,14 @@ func (s *schedule) rediscover(revision uint64) {
 	s.m.pods.Prune(s.now, keep)
 	s.m.damper.Retain(keep)
 	s.m.damper.Expire(s.now)
+	alone := func(k OriginKey) bool { return keep(k.Key) }
+	s.m.origins.Prune(s.now, alone)
+	s.m.lone.Retain(alone)
+	s.m.lone.Expire(s.now)
+	maps.DeleteFunc(s.m.alone, func(k OriginKey, _ bool) bool {
+		return !alone(k) || s.m.origins.State(k, s.now) == health.State{Health: 1}
+	})
+	maps.DeleteFunc(s.m.met, func(k health.Key, x meeting) bool { return !keep(k) || s.now.Sub(x.at) >= agreeWithin })
 	for _, m := range []map[health.Key]bool{s.m.unanswered, s.m.refused} {
 		maps.DeleteFunc(m, func(k health.Key, _ bool) bool {
 			return !keep(k) || s.m.pods.State(k, s.now) == health.State{Health: 1}

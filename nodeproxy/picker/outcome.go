@@ -61,6 +61,7 @@ type Edge struct {
 	Port     uint16          // target port of an endpoint, service port of a share
 	Endpoint mesh.EndpointID // ScopeEndpoint
 	Workload string          // its UID
+	Origin   string          // ScopeEndpoint: UID of the captured pod for which alone it is out, if not empty
 	Gateway  string          // ScopeGateway; ScopeShare: by way of it alone, if not empty
 }
 
@@ -96,7 +97,7 @@ func (p *Picker) Done(c *Choice, o Outcome, now time.Time) (list []Edge) {
 	}
 	switch {
 	case c.opened && o.Fault:
-		c.again(now)
+		c.again(p, now)
 		list = p.judge(c, health.Failure, o, now)
 	case !c.opened:
 		list = p.judge(c, health.Failure, o, now)
@@ -116,9 +117,10 @@ func (p *Picker) Done(c *Choice, o Outcome, now time.Time) (list []Edge) {
 }
 
 // again dates what follows by now.
-func (c *Choice) again(now time.Time) {
+func (c *Choice) again(p *Picker, now time.Time) {
 	if c.gate == nil {
 		c.tries.pod = c.cell.Again(now)
+		c.beginFromOrigin(p, now)
 		return
 	}
 	c.tries.whole, c.tries.path, c.tries.gate = c.share.whole.Again(now), c.path.Again(now), c.gate.cell.Again(now)
@@ -136,13 +138,7 @@ func (p *Picker) judge(c *Choice, result health.Outcome, o Outcome, now time.Tim
 		return health.Neutral
 	}
 	if c.gate == nil {
-		var edge health.Edge
-		if end := of(o.At == AtEndpoint); end == health.Failure && o.Hop {
-			edge = p.unanswered(c.cell, c.tries.pod, o.Reason, now)
-		} else {
-			edge = c.cell.End(c.tries.pod, end, o.Reason, now)
-		}
-		return p.podEdge(list, edge, o.Reason, c.Pod, c.cell.Key(), now)
+		return p.judgePod(c, of(o.At == AtEndpoint), o, now)
 	}
 	about := Edge{Scope: ScopeShare, Network: c.Share.Network, Service: c.Share.Service, Port: c.Share.Port}
 	list = edges(list, c.share.whole.End(c.tries.whole, of(o.At == AtNetwork || o.At == AtEndpoint), o.Reason, now), o.Reason, about)
@@ -162,6 +158,26 @@ func (p *Picker) judge(c *Choice, result health.Outcome, o Outcome, now time.Tim
 		c.share.hint(o.Endpoint, by, o.Silent, now)
 	}
 	return list
+}
+
+// judgePod ends an attempt at a pod of the own network. That its node proxy did not answer is held against it for the origin of
+// the connection alone, until others meet the same.
+func (p *Picker) judgePod(c *Choice, result health.Outcome, o Outcome, now time.Time) (list []Edge) {
+	k := c.cell.Key()
+	if result != health.Failure || !o.Hop {
+		if result == health.Success || o.Responded {
+			list = originEdge(list, p.origins.answered(c.origin, k, c.tries.fromOrigin, now), "", c.Pod, k, c.origin)
+		}
+		return p.podEdge(list, c.cell.End(c.tries.pod, result, o.Reason, now), o.Reason, c.Pod, k, now)
+	}
+	edge, forAll := p.origins.unanswered(c.origin, k, c.tries.fromOrigin, o.Reason, now)
+	list = originEdge(list, edge, o.Reason, c.Pod, k, c.origin)
+	if edge = health.NoEdge; forAll {
+		edge = p.unanswered(c.cell, c.tries.pod, o.Reason, now)
+	} else {
+		edge = c.cell.End(c.tries.pod, health.Neutral, o.Reason, now)
+	}
+	return p.podEdge(list, edge, o.Reason, c.Pod, k, now)
 }
 
 // gateEnded ends an attempt at g. What failed behind its handshake a question of our own does

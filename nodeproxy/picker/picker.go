@@ -60,7 +60,7 @@ const (
 
 // Picker is what one node proxy chooses by. Safe for concurrent use.
 //
-// Its locks are taken in the order destination, share, gate or cell; mu is held
+// Its locks are taken in the order destination, origins or share, gate or cell; mu is held
 // with none of them but shares'.
 type Picker struct {
 	config Config
@@ -70,6 +70,7 @@ type Picker struct {
 	paths     *standing.Book[Path]
 	gateways  *standing.Book[string]
 	podFlaps  flaps[health.Key]    // of the way to pods of the own network
+	origins   *origins             // that do not reach some of these
 	gateFlaps flaps[string]        // of gateways, by key
 	attempts  attempts[health.Key] // at pods of the own network
 	unreached attempts[string]     // of gateways, by key
@@ -91,8 +92,8 @@ func New(c Config) *Picker {
 	p := &Picker{
 		config: c, pods: standing.NewBook[health.Key](c.Own, c.Jitter),
 		shares: standing.NewBook[Share](c.Shares, c.Jitter), paths: standing.NewBook[Path](c.Paths, c.Jitter),
-		gateways: standing.NewBook[string](c.Gateways, c.Jitter),
-		known:    map[Share]*share{}, gates: map[string]*gate{},
+		gateways: standing.NewBook[string](c.Gateways, c.Jitter), origins: newOrigins(c.Own, c.Jitter),
+		known: map[Share]*share{}, gates: map[string]*gate{},
 		podFlaps: newFlaps[health.Key](), gateFlaps: newFlaps[string](), salt: c.Seed(),
 	}
 	p.destinations.Store(&map[destinationKey]*Destination{})
@@ -242,6 +243,7 @@ func (p *Picker) Retain(snap *mesh.Snapshot, now time.Time) {
 	}
 	p.pods.Prune(declared, now)
 	p.podFlaps.retain(declared, now)
+	p.origins.retain(declared, func(origin string) bool { return snap.Workload(origin) != nil }, now)
 	p.attempts.retain(declared)
 	p.shares.Prune(func(k Share) bool { return listed(k.Service, k.Port) }, now)
 	p.paths.Prune(func(k Path) bool { return listed(k.Service, k.Port) && gateway(k.Network+"/"+k.Gateway) }, now)

@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -72,8 +73,14 @@ func (p *Picker) podEdge(list []Edge, e health.Edge, reason string, w *mesh.Work
 }
 
 // Unanswered reports whether the port of the pod that was chosen has failed since it last was
-// good, and each time because the pod's node proxy did not answer.
-func (c *Choice) Unanswered() bool { return c.cell != nil && c.cell.UnansweredOnly() }
+// good, for all or for the origin of c alone, and each time because the pod's node proxy did not answer.
+func (p *Picker) Unanswered(c *Choice) bool {
+	if c.cell == nil {
+		return false
+	}
+	x := p.origins.cell(c.origin, c.cell.Key())
+	return c.cell.UnansweredOnly() || x != nil && x.UnansweredOnly()
+}
 
 // Asked is what a question of our own to a gateway, or to a pod's node proxy, has come to.
 type Asked struct {
@@ -87,29 +94,49 @@ type Asked struct {
 }
 
 // AskedPod takes in what a question of our own to the node proxy of w, a pod of the own
-// network, found; reason is of a failure. It is about those ports of w alone that have failed
-// in no other way: an answer takes them back, later each time if they flap, and none whose
-// application is ill by the word of its witness.
-func (p *Picker) AskedPod(w *mesh.Workload, snap *mesh.Snapshot, o health.Outcome, reason string, now time.Time) (r Asked) {
+// network, found, which was put where the connections of origin begin; reason is of a failure. It is about those ports of w
+// alone that have failed in no other way: an answer takes them back, later each time if they flap, and none whose
+// application is ill by the word of its witness. It takes them back for all, and a failure holds for all only
+// if others have met the same.
+func (p *Picker) AskedPod(w *mesh.Workload, snap *mesh.Snapshot, origin string, o health.Outcome, reason string, now time.Time) (r Asked) {
+	shared := map[uint16]*standing.Cell[health.Key]{}
+	ports := p.origins.ports(origin, w.Endpoint)
 	for _, c := range p.pods.Troubled() {
-		k := c.Key()
-		if k.Endpoint != w.Endpoint || !c.UnansweredOnly() {
-			continue
+		if k := c.Key(); k.Endpoint == w.Endpoint && c.UnansweredOnly() {
+			shared[k.Port] = c
+			ports = append(ports, k.Port)
 		}
-		edge, held := health.NoEdge, time.Time{}
-		switch st, _ := c.State(now); {
-		case o == health.Failure:
-			edge = p.unanswered(c, c.Again(now), reason, now)
-		case o == health.Success && st.Phase != health.Healthy && !p.reportedOut(w, k.Port, snap):
-			if held = p.podFlaps.answered(k, now); !held.After(now) {
-				edge = c.Readmit("", now)
-			}
+	}
+	slices.Sort(ports)
+	for _, port := range slices.Compact(ports) {
+		k := health.Key{Endpoint: w.Endpoint, Port: port}
+		edge, held, forAll := p.origins.asked(origin, k, o, reason, now)
+		r.Edges = originEdge(r.Edges, edge, reason, w, k, origin)
+		if x := p.origins.cell(origin, k); x != nil {
+			st, _ := x.State(now)
+			r.is(st, held, now)
 		}
-		r.Edges = p.podEdge(r.Edges, edge, reason, w, k, now)
-		st, _ := c.State(now)
-		r.is(st, held, now)
+		if c := shared[port]; c != nil {
+			p.askedShared(&r, c, w, snap, o, forAll, reason, now)
+		}
 	}
 	return r
+}
+
+// askedShared is AskedPod for what is known of a port of w for all; forAll says that a failure holds for all.
+func (p *Picker) askedShared(r *Asked, c *standing.Cell[health.Key], w *mesh.Workload, snap *mesh.Snapshot, o health.Outcome, forAll bool, reason string, now time.Time) {
+	k, edge, held := c.Key(), health.NoEdge, time.Time{}
+	switch st, _ := c.State(now); {
+	case o == health.Failure && forAll:
+		edge = p.unanswered(c, c.Again(now), reason, now)
+	case o == health.Success && st.Phase != health.Healthy && !p.reportedOut(w, k.Port, snap):
+		if held = p.podFlaps.answered(k, now); !held.After(now) {
+			edge = c.Readmit("", now)
+		}
+	}
+	r.Edges = p.podEdge(r.Edges, edge, reason, w, k, now)
+	st, _ := c.State(now)
+	r.is(st, held, now)
 }
 
 // is takes in the state of what was asked, and until when its answer is held back.

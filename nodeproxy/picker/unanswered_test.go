@@ -64,7 +64,7 @@ func TestAnAnswerOfAPodsNodeProxyTakesBackWhatFailedForLackOfOneAlone(t *testing
 		}
 		p := New(c)
 		tell(t, p, s, pod, epoch, x.ways...)
-		r := p.AskedPod(x.asked, s, x.o, "connect", epoch.Add(time.Second))
+		r := p.AskedPod(x.asked, s, "", x.o, "connect", epoch.Add(time.Second))
 		back := len(r.Edges) == 1 && r.Edges[0].Edge == health.EdgeReadmitted && r.Edges[0].Workload == pod.UID
 		st := p.PodBelief(health.Key{Endpoint: pod.Endpoint, Port: 8080}, epoch.Add(time.Second))
 		if back != x.back || r.Out != x.waits || st.Phase != x.phases {
@@ -80,7 +80,7 @@ func TestAnAnswerForgivesNoFailureOfAPodThatIsNotOut(t *testing.T) {
 	pod, p := s.Workload("east-00000"), New(defaults())
 	for range 2 {
 		tell(t, p, s, pod, epoch, unanswered)
-		p.AskedPod(pod, s, health.Success, "", epoch)
+		p.AskedPod(pod, s, "", health.Success, "", epoch)
 	}
 	if st := p.PodBelief(health.Key{Endpoint: pod.Endpoint, Port: 8080}, epoch); st.Ejections != 1 {
 		t.Errorf("ejected %d times after two failures in a row; want once", st.Ejections)
@@ -162,7 +162,7 @@ func TestAPodThatAnswersQuestionsAloneIsHeldBack(t *testing.T) {
 		if b := p.PodBelief(health.Key{Endpoint: pod.Endpoint, Port: 8080}, now); b.Phase == health.Healthy {
 			tell(t, p, s, pod, now, unanswered, unanswered)
 		}
-		r := p.AskedPod(pod, s, health.Success, "", now)
+		r := p.AskedPod(pod, s, "", health.Success, "", now)
 		if r.Out && !r.By.After(now) {
 			t.Fatalf("after %v: out until %v, which is over", at, r.By)
 		}

@@ -26,7 +26,7 @@ func TestExplainSaysOfWhichConnectionsAWeakScoreIs(t *testing.T) {
 		p.Done(&c, Outcome{At: at, Fault: true, Reason: "connect"}, epoch)
 	}
 	var got []string
-	for _, v := range p.Explain(d, epoch) {
+	for _, v := range p.Explain(d, "", epoch) {
 		for _, g := range v.Gateways {
 			for _, c := range g.Causes {
 				if c.Word == standing.HeldWeak {

@@ -41,7 +41,7 @@ func (l layout) snapshot(tb testing.TB, revision uint64) *mesh.Snapshot {
 	c.Services = []discovery.Service{{Name: "hello", Global: true, TrafficDistribution: l.distribution, Ports: []discovery.ServicePort{{Name: "a", Port: 80, TargetPort: 8080}, {Name: "b", Port: 81, TargetPort: 8081}}}}
 	client := discovery.Workload{UID: "shop", Network: "east", Node: "east-1", Addresses: []netip.Addr{netip.MustParseAddr("10.0.254.1")}}
 	client.Locality.Region, client.Locality.Zone = "r", "a"
-	c.Workloads = append(c.Workloads, client)
+	c.Workloads = append(c.Workloads, client, discovery.Workload{UID: "cafe", Network: "east", Node: "east-1", Addresses: []netip.Addr{netip.MustParseAddr("10.0.254.2")}})
 	for i, n := range []struct {
 		name string
 		pods int
