@@ -101,7 +101,7 @@ func (o *origins) unanswered(origin string, k health.Key, a health.Attempt, reas
 		o.met[k] = meeting{origin, now}
 	}
 	c := o.of[origin][k]
-	if c == nil && origin != "" && len(o.of[origin]) < maxPerOrigin {
+	if c == nil && origin != "" && o.room(origin) {
 		c = o.book.Hold(OriginKey{origin, k})
 		if o.of[origin] == nil {
 			o.of[origin] = map[health.Key]*standing.Cell[OriginKey]{}
@@ -116,6 +116,21 @@ func (o *origins) unanswered(origin string, k health.Key, a health.Attempt, reas
 	edge = c.Unanswered(a, reason, now)
 	o.flaps.failed(c.Key(), edge, now)
 	return edge, forAll
+}
+
+// room makes room for one more of origin, if there is some: by those that have answered since. The caller holds mu.
+func (o *origins) room(origin string) bool {
+	cells := o.of[origin]
+	if len(cells) < maxPerOrigin {
+		return true
+	}
+	for k, c := range cells {
+		if !c.UnansweredOnly() {
+			delete(cells, k)
+			o.book.Release(c)
+		}
+	}
+	return len(cells) < maxPerOrigin
 }
 
 // answered takes in that k has answered origin, by a connection.
