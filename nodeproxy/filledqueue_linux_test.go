@@ -346,8 +346,8 @@ func (s *stopper) busy(pause time.Duration) (rest func()) {
 }
 
 // One of two applications is behind all the time: its queue is deep, often full, and drains. Whoever is
-// dropped goes elsewhere at once, and nobody says that the queue does not drain. What the witness asks may be dropped like
-// any connect, and then the application is out until it answers the next question, which is soon.
+// dropped goes elsewhere at once, and nobody says that the queue does not drain. A question of the witness has
+// several connects; if all of them are dropped, which is rare, the application is out until it answers the next one, which is soon.
 func TestABusyApplicationIsNotTakenForOneThatHasStopped(t *testing.T) {
 	p := reported(t, 2)
 	busy := newStopper(t, "hello-1", p.pods[0].At(8080))

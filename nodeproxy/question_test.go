@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -33,10 +34,9 @@ func TestAQuestionIsAnsweredByOneOfItsConnects(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestWitness(t, "10.0.0.1")
 				w.timeout = time.Second
-				begun, open := 0, 0
+				var begun, open atomic.Int64
 				w.connect = func(ctx context.Context, _ netip.AddrPort, timeout time.Duration) (net.Conn, error) {
-					d := c.connects[begun]
-					begun++
+					d := c.connects[begun.Add(1)-1]
 					ctx, cancel := context.WithTimeoutCause(ctx, timeout, os.ErrDeadlineExceeded)
 					defer cancel()
 					if d == lost {
@@ -49,7 +49,7 @@ func TestAQuestionIsAnsweredByOneOfItsConnects(t *testing.T) {
 						return nil, syscall.ECONNREFUSED
 					}
 					a, b := net.Pipe()
-					open++
+					open.Add(1)
 					b.Close()
 					return countedConn{a, &open}, nil
 				}
@@ -58,8 +58,8 @@ func TestAQuestionIsAnsweredByOneOfItsConnects(t *testing.T) {
 				if took, want := time.Since(began), time.Duration(c.took*float64(w.timeout)); err != c.err || took < want || took > want+10*time.Millisecond {
 					t.Errorf("%v after %v; want %v after %v", err, took, c.err, want)
 				}
-				if synctest.Wait(); begun > len(c.connects) || open != 0 {
-					t.Errorf("%d connects, and %d connections are open; want at most %d, and none", begun, open, len(c.connects))
+				if synctest.Wait(); int(begun.Load()) > len(c.connects) || open.Load() != 0 {
+					t.Errorf("%d connects, and %d connections are open; want at most %d, and none", begun.Load(), open.Load(), len(c.connects))
 				}
 			})
 		})
@@ -68,10 +68,10 @@ func TestAQuestionIsAnsweredByOneOfItsConnects(t *testing.T) {
 
 type countedConn struct {
 	net.Conn
-	open *int
+	open *atomic.Int64
 }
 
 func (c countedConn) Close() error {
-	*c.open--
+	c.open.Add(-1)
 	return c.Conn.Close()
 }
