@@ -237,10 +237,11 @@ func (w *world) call(pod, address string) (string, error) {
 	if _, err := io.WriteString(c, "ping"); err != nil {
 		return "", err
 	}
-	if err := c.CloseWrite(); err != nil {
-		return "", err
-	}
+	end := c.CloseWrite()
 	b, err := io.ReadAll(c)
+	if err == nil {
+		err = end // of a connection that was reset, ENOTCONN; the read has the cause
+	}
 	text := string(b)
 	if err == nil && !strings.HasSuffix(text, "\nping") {
 		err = fmt.Errorf("the answer is %q", text)
