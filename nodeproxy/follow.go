@@ -87,6 +87,9 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 			continue
 		}
 		p.inbounds[uid] = in
+		if p.ready.Load() {
+			p.takeOver(in.listener)
+		}
 		p.running.Go(func() { in.run(p.data) })
 	}
 	return served

@@ -35,9 +35,9 @@ type inbound struct {
 
 func (p *Proxy) listenInbound(w *mesh.Workload) (*inbound, error) {
 	addr := netip.AddrPortFrom(w.Addresses[0], mesh.HBONEPort)
-	l, err := net.Listen("tcp", addr.String())
+	l, err := listenShared(addr)
 	if err != nil {
-		return nil, fmt.Errorf("listen for workload %s: %w: is another node proxy serving it?", w.UID, err)
+		return nil, fmt.Errorf("listen for workload %s at %s: %w: stop the process that listens there", w.UID, addr, err)
 	}
 	return newInbound(p, w.UID, l), nil
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/accept"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/internal/stack"
-	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/route"
 )
@@ -47,12 +46,11 @@ type serve func(ctx context.Context, app *net.TCPConn) (rest func(context.Contex
 type refuse func(coming int) func()
 
 func (p *Proxy) listenOutbound(addr netip.AddrPort, field string, serve serve) (*outbound, error) {
-	c := net.ListenConfig{KeepAlive: -1, Control: tcp.KeepAlive}
-	l, err := c.Listen(context.Background(), "tcp", addr.String())
+	l, err := listenShared(addr)
 	if err != nil {
 		return nil, fmt.Errorf("%s: listen: %w: choose a free address", field, err)
 	}
-	o, err := p.newOutbound(l.(*net.TCPListener), serve)
+	o, err := p.newOutbound(l, serve)
 	if err != nil {
 		return nil, fmt.Errorf("%s: listen: %w", field, err)
 	}

@@ -111,10 +111,11 @@ func (p *Proxy) settle(ctx context.Context) {
 	p.ready.Store(true)
 }
 
-// announce logs that the process is ready when its probe says so, and before that,
-// if it takes long, why it is not.
+// announce takes over shared listeners and logs when the process becomes ready. If that takes long, it logs what is
+// missing.
 func (p *Proxy) announce(ctx context.Context, s *admin.Server) {
 	if s.AwaitReady(ctx, func(pending []string) { p.log.Warn().Strs("pending", pending).Msg("started, not ready") }) {
+		p.takeOverAll()
 		p.log.Info().Str("node", p.cfg.Node).Str("network", p.cfg.Network).Int("workloads", len(p.locals())).Msg("ready")
 	}
 }
@@ -129,12 +130,17 @@ func (p *Proxy) drain() {
 	p.mu.Lock()
 	p.draining.Store(true) // with mu held: no listener is opened after this
 	for _, in := range p.inbounds {
-		wg.Go(func() { in.drain(ctx) })
+		wg.Go(func() {
+			handOver(in.listener)
+			in.drain(ctx)
+		})
 	}
 	p.mu.Unlock()
 	for _, o := range p.outbounds {
-		o.listener.Close()
-		wg.Go(func() { o.drain(ctx) })
+		wg.Go(func() {
+			handOver(o.listener)
+			o.drain(ctx)
+		})
 	}
 	wg.Go(func() { p.pods.Drain(ctx) })
 	if p.stream != nil {

@@ -100,9 +100,14 @@ func Alive(ns *podns.Namespace, a netip.AddrPort, s Setter) (bool, error) {
 
 func where(l *net.TCPListener) netip.AddrPort { return netip.MustParseAddrPort(l.Addr().String()) }
 
-// sharers are the listeners that share the address a; nobody's, if none is there.
+// sharers returns the listeners that share address a in ns, or in the namespace of this process if ns is nil. It is empty
+// if none listens there.
 func sharers(ns *podns.Namespace, a netip.AddrPort) ([]sockdiag.Listener, error) {
-	t, err := sockdiag.Open(ns)
+	var in sockdiag.Namespace
+	if ns != nil {
+		in = ns
+	}
+	t, err := sockdiag.Open(in)
 	if err != nil {
 		return nil, fmt.Errorf("ask for the listeners of the pod: %w", err)
 	}
