@@ -150,7 +150,6 @@ test-kubernetes: build/kubernetes/components build/helm ## as root: two clusters
 # would refuse the pods of a kubelet.
 CONTAINERS := build/kubernetes/containers
 $(CONTAINERS)/ctr: integration/kubernetes/containerd/go.mod
-	@pkg-config --exists libseccomp || { echo 'runc needs the headers of libseccomp: apt-get install libseccomp-dev pkg-config gcc' >&2; exit 1; }
 	cd integration/kubernetes/containerd && out=$(abspath $(CONTAINERS))/ && \
 		CGO_ENABLED=1 $(GO) build -trimpath -tags seccomp -ldflags '-s -w' -o $$out github.com/opencontainers/runc && \
 		CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $$out github.com/containernetworking/plugins/plugins/{ipam/host-local,main/bridge,main/ptp,main/loopback} && \
@@ -160,10 +159,20 @@ build/kubernetes/coredns: integration/kubernetes/coredns/main.go integration/kub
 	@mkdir -p build/kubernetes
 	cd integration/kubernetes/coredns && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../../../build/kubernetes/coredns .
 
-test-kubelet: build/kubernetes/components build/kubernetes/coredns build/helm $(CONTAINERS)/ctr ## as root: the charts on two clusters of real kubelets with containerd (their first build takes minutes)
+# What a kubelet's containers need of the machine, checked before anything is built.
+KUBELET_NEEDS := nft:nftables ip:iproute2 busybox:busybox-static curl:curl gcc:gcc pkg-config:pkg-config
+.PHONY: kubelet-needs
+kubelet-needs:
+	@[ "$$(id -u)" = 0 ] || { echo 'kubelets need root: run make test-kubelet as root' >&2; exit 1; }
+	@missing=; for n in $(KUBELET_NEEDS); do command -v "$${n%%:*}" >/dev/null || missing+=" $${n#*:}"; done; \
+		pkg-config --exists libseccomp 2>/dev/null || missing+=" libseccomp-dev"; \
+		[ -z "$$missing" ] || { echo "kubelets need programs that are not installed: apt-get install$$missing" >&2; exit 1; }
+
+test-kubelet: kubelet-needs ## as root: the charts on two clusters of real kubelets with containerd (their first build takes minutes; RUN=TestKubeletRollouts)
+	$(MAKE) --no-print-directory build/kubernetes/components build/kubernetes/coredns build/helm $(CONTAINERS)/ctr
 	$(MAKE) --no-print-directory images IMAGES=build/kubernetes/images ARCHES=$$($(GO) env GOARCH)
 	KUBERNETES="$(abspath build/kubernetes/components)" HELM="$(abspath build/helm)" CONTAINERS="$(abspath $(CONTAINERS))" COREDNS="$(abspath build/kubernetes/coredns)" IMAGES="$(abspath build/kubernetes/images)" \
-		$(GO) test -v -count 1 -timeout 25m -run '^TestKubelet' ./integration/kubernetes
+		$(GO) test -v -count 1 -timeout 25m -run '$(if $(filter .,$(RUN)),^TestKubelet,$(RUN))' ./integration/kubernetes
 
 # What of that CI runs: tests that were green ten times in a row on a busy machine. A test
 # comes here when it has been, and leaves when it fails for a reason of its own.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // apps are a service of three pods on each network, and a pod that calls the other one's. Nothing in
@@ -72,20 +74,9 @@ func echo(network string) string {
 	return "http://echo-" + other(network) + ".demo.mesh.internal:8080/"
 }
 
-// captured is what unchanged pods do, with pods joined to their nodes by ptp on east and by a bridge
-// on west.
+// captured tests what unchanged pods do. Pods are joined to their nodes by ptp on east and by a bridge on west.
 func (w *realWorld) captured(t *testing.T) {
-	for network := range w.nodes {
-		w.must(os.WriteFile(filepath.Join(w.operator.dir, network+"-apps.yaml"), []byte(strings.ReplaceAll(apps, "NETWORK", network)), 0o600))
-		w.does(t, "kubectl --context "+network+" apply -f "+network+"-apps.yaml")
-	}
-	for network := range w.nodes {
-		w.wait(t, network, "--namespace demo rollout status deployment/echo-"+network, 2*time.Minute)
-		w.wait(t, network, "--namespace demo wait --for condition=Ready pod/caller", 2*time.Minute)
-	}
-	for network := range w.nodes {
-		w.answered(t, network, echo(network), time.Minute)
-	}
+	w.deployApps(t)
 	for _, part := range []struct {
 		name string
 		run  func(t *testing.T)
@@ -98,12 +89,29 @@ func (w *realWorld) captured(t *testing.T) {
 		{"PortClosed", w.portClosed},
 		{"PodReplaced", w.podReplaced},
 		{"PodDeletedByForce", w.podDeletedByForce},
+		{"GatewaysUpdated", w.gatewaysUpdated},
 		{"NodeProxyUpdated", w.nodeProxyUpdated},
 		{"NodeProxyKilled", w.nodeProxyKilled}, // from here on containers of ours have been started again
 		{"NothingEscaped", w.nothingEscaped},
 		{"NodeLost", w.nodeLost},
 	} {
 		t.Run(part.name, part.run)
+	}
+}
+
+// deployApps deploys apps on all networks and waits until each caller reaches the other network.
+func (w *realWorld) deployApps(t *testing.T) {
+	t.Helper()
+	for network := range w.nodes {
+		w.must(os.WriteFile(filepath.Join(w.operator.dir, network+"-apps.yaml"), []byte(strings.ReplaceAll(apps, "NETWORK", network)), 0o600))
+		w.does(t, "kubectl --context "+network+" apply -f "+network+"-apps.yaml")
+	}
+	for network := range w.nodes {
+		w.wait(t, network, "--namespace demo rollout status deployment/echo-"+network, 2*time.Minute)
+		w.wait(t, network, "--namespace demo wait --for condition=Ready pod/caller", 2*time.Minute)
+	}
+	for network := range w.nodes {
+		w.answered(t, network, echo(network), time.Minute)
 	}
 }
 
@@ -355,21 +363,53 @@ func (w *realWorld) podDeletedByForce(t *testing.T) {
 	}
 }
 
-// nodeProxyUpdated: the next node proxy is there before the old one stops.
+// nodeProxyUpdated rolls the node proxies of each network under traffic. The next node proxy starts before the old one
+// stops, so no connection fails.
 func (w *realWorld) nodeProxyUpdated(t *testing.T) {
-	for network := range w.nodes {
-		for _, which := range []string{network, other(network)} {
-			after := w.during(t, network, 25*time.Second, func() {
-				w.does(t, "kubectl --context "+which+" --namespace isthmus-system rollout restart daemonset/isthmus-nodeproxy")
-				w.wait(t, which, "--namespace isthmus-system rollout status daemonset/isthmus-nodeproxy", time.Minute)
-			})
-			t.Logf("the node proxy of %s is another one", which)
-			if f := after.failed(); len(f) > len(after)/200 {
-				t.Errorf("from %s, while the node proxy of %s is updated: %v", network, which, f)
+	w.rolls(t, "daemonset/isthmus-nodeproxy", "isthmus-nodeproxy-")
+}
+
+// gatewaysUpdated rolls the gateways of each network under traffic.
+func (w *realWorld) gatewaysUpdated(t *testing.T) {
+	w.rolls(t, "deployment/isthmus-gateway", "isthmus-gateway-")
+}
+
+// rolls restarts a workload of ours in each network, while the callers of both networks call each other. No connection may
+// fail, until the old pods are gone.
+func (w *realWorld) rolls(t *testing.T, what, prefix string) {
+	for network, n := range w.nodes {
+		old := map[types.UID]bool{}
+		for _, p := range n.list(t, system, prefix) {
+			old[p.UID] = true
+		}
+		began := time.Now()
+		loads := map[string]*loading{}
+		for from := range w.nodes {
+			loads[from] = w.load(t, from, "caller", echo(from), rate, rollFor)
+		}
+		time.Sleep(3 * time.Second) // of traffic before the rollout
+		w.does(t, "kubectl --context "+network+" --namespace isthmus-system rollout restart "+what)
+		w.wait(t, network, "--namespace isthmus-system rollout status "+what, time.Minute)
+		eventually(t, time.Minute, "the old pods of "+what+" on "+network+" are gone", func() bool {
+			time.Sleep(100 * time.Millisecond)
+			return !slices.ContainsFunc(n.list(t, system, prefix), func(p corev1.Pod) bool { return old[p.UID] })
+		})
+		took := time.Since(began)
+		if took > rollFor {
+			t.Errorf("%s on %s: the rollout took %v, longer than the traffic (%v)", what, network, took.Round(time.Second), rollFor)
+		}
+		for from, l := range loads {
+			o := l.end()
+			t.Logf("%s of %s replaced within %.0f s; from %s: %v", what, network, took.Seconds(), from, o)
+			if f := o.failed(); len(f) > 0 {
+				t.Errorf("from %s, while %s of %s is replaced: %v", from, what, network, f)
 			}
 		}
 	}
 }
+
+// rollFor is how long the traffic of rolls lasts. A rollout takes 20 to 30 s with stopTimes.
+const rollFor = 45 * time.Second
 
 // nodeProxyKilled: while it is away connections to virtual addresses are refused, and go on as soon as it is
 // back.

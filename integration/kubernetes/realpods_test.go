@@ -106,6 +106,22 @@ func TestKubelets(t *testing.T) {
 	t.Run("Waiting", w.waits)
 }
 
+// Gateways and node proxies of both clusters are replaced under traffic without a failed connection. CI runs this part of
+// TestKubelets.
+func TestKubeletRollouts(t *testing.T) {
+	w := newRealWorld(t, []string{"ptp", "bridge"}, "east", "west")
+	w.env = append(w.env, "REGISTRY=localhost", "TAG="+w.tag())
+	if !t.Run("ThePage", w.follows) {
+		return // the other parts need what it installs
+	}
+	w.deployApps(t)
+	t.Run("GatewaysUpdated", w.gatewaysUpdated)
+	t.Run("NodeProxyUpdated", w.nodeProxyUpdated)
+	for _, n := range w.nodes {
+		n.calm(t)
+	}
+}
+
 // follows runs the commands of the page.
 func (w *realWorld) follows(t *testing.T) {
 	lines := commands(t, kubernetesPage, "sh")
