@@ -123,14 +123,14 @@ func TestAllMistakesAreReportedAtOnceInTheOrderOfTheFields(t *testing.T) {
 	c.OutlierDetection.EWMAHealthFloor, c.OutlierDetection.EWMAAlpha = 1, 2
 	c.Retry = gateway.Retry{BudgetBurst: -1, BudgetRatio: -1}
 	c.Timeouts = gateway.Timeouts{LameDuck: -1}
-	c.Limits = gateway.Limits{Config: admission.Config{HandshakesPerAddress: -1, Identity: admission.IdentityLimits{Sessions: -1, StreamsPerSecond: -1}, Address: admission.AddressLimits{Streams: -1, UnreadBytes: -1}}, Inner: gateway.InnerLimits{HandshakesPerIdentity: -1, HandshakesPerPod: -1}}
+	c.Limits = gateway.Limits{Config: admission.Config{Identity: admission.IdentityLimits{Sessions: -1, StreamsPerSecond: -1}, Address: admission.AddressLimits{Streams: -1, UnreadBytes: -1}}, Inner: gateway.InnerLimits{HandshakesPerIdentity: -1, HandshakesPerPod: -1}}
 	c.Admin.Address = netip.MustParseAddrPort("10.0.0.1:15000")
 	c.Log = logging.Config{Level: "loud", Format: "xml"}
 	broken := []string{"name", "network", "trustDomain", "nodeServiceAccount", "discovery.file", "discovery.maxRemoval", "discovery.kube.inCluster", "discovery.kube.systemNamespace", "identity.source", "identity.dir", "identity.ttl",
 		"outlierDetection.scope", "outlierDetection.ewmaHealthFloor", "outlierDetection.ewmaAlpha", "outlierDetection.failureThreshold", "outlierDetection.jitterFrac", "federation.keys",
 		"retry.budgetBurst", "retry.budgetRatio",
 		"timeouts.handshake", "timeouts.dial", "timeouts.hello", "timeouts.answer", "timeouts.silence", "timeouts.halfClosed", "timeouts.lameDuck", "timeouts.drain", "timeouts.certificateGrace",
-		"limits.handshakes", "limits.handshakesPerAddress", "limits.identity.sessions", "limits.identity.streamsPerSecond", "limits.address.streams", "limits.address.unreadBytes", "limits.inner.handshakesPerIdentity", "limits.inner.handshakesPerPod", "limits.inner.wait", "admin.address", "log.level", "log.format"}
+		"limits.handshakes", "limits.identity.sessions", "limits.identity.streamsPerSecond", "limits.address.streams", "limits.address.unreadBytes", "limits.inner.handshakesPerIdentity", "limits.inner.handshakesPerPod", "limits.inner.wait", "admin.address", "log.level", "log.format"}
 	var want []string // in the order of the fields of the file
 	for _, k := range strictyaml.Keys(c) {
 		if f := strings.NewReplacer("[].", "[0].").Replace(k.Name); slices.Contains(broken, f) {

@@ -50,7 +50,7 @@ func (g *Gateway) accept(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { g.listener.SetDeadline(time.Now().Add(acceptGrace)) })
 	defer stop()
 	defer g.listener.Close()
-	handshakes := pending.New(g.cfg.Limits.Handshakes, g.cfg.Limits.HandshakesPerAddress)
+	handshakes := pending.New(g.cfg.Limits.Handshakes)
 	protocols := hbone.ServerProtocols(g.cfg.Instance())
 	if g.fed != nil {
 		protocols = append(protocols, gossip.ALPN, healthstream.ALPN)
@@ -74,7 +74,7 @@ func (g *Gateway) accept(ctx context.Context) error {
 		}
 		failures.Succeeded()
 		entry, evicted := handshakes.Enter(conn, admission.AddressKey(addressOf(conn.RemoteAddr())))
-		if entry == nil || evicted {
+		if evicted {
 			g.metrics.refused.WithLabelValues("overload").Inc()
 		}
 		if entry == nil {

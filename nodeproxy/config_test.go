@@ -113,14 +113,14 @@ func TestAllMistakesAreReportedAtOnceInTheOrderOfTheFields(t *testing.T) {
 	c.Inbound.Ports = "some"
 	c.Retry = nodeproxy.Retry{Attempts: -1, BudgetBurst: -1, BudgetRatio: -1}
 	c.Timeouts = nodeproxy.Timeouts{App: -1}
-	c.Limits = admission.Config{HandshakesPerAddress: -1, Identity: admission.IdentityLimits{Sessions: -1, StreamsPerSecond: -1}, Address: admission.AddressLimits{Streams: -1, UnreadBytes: -1}}
+	c.Limits = admission.Config{Identity: admission.IdentityLimits{Sessions: -1, StreamsPerSecond: -1}, Address: admission.AddressLimits{Streams: -1, UnreadBytes: -1}}
 	c.Admin.Address = netip.MustParseAddrPort("10.0.0.1:15000")
 	c.Log = logging.Config{Level: "loud", Format: "xml"}
 	broken := []string{"node", "network", "trustDomain", "serviceAccount", "discovery.file", "discovery.maxRemoval", "identity.source", "identity.dir", "identity.ttl", "inbound.ports", "outbound[0].to",
 		"outlierDetection.scope", "outlierDetection.ewmaHealthFloor", "outlierDetection.ewmaAlpha", "outlierDetection.failureThreshold", "outlierDetection.jitterFrac",
 		"retry.attempts", "retry.deadline", "retry.budgetBurst", "retry.budgetRatio",
 		"timeouts.dial", "timeouts.handshake", "timeouts.connect", "timeouts.app", "timeouts.idle", "timeouts.drain", "timeouts.certificateGrace",
-		"limits.handshakes", "limits.handshakesPerAddress", "limits.identity.sessions", "limits.identity.streamsPerSecond", "limits.address.streams", "limits.address.unreadBytes", "admin.address", "log.level", "log.format"}
+		"limits.handshakes", "limits.identity.sessions", "limits.identity.streamsPerSecond", "limits.address.streams", "limits.address.unreadBytes", "admin.address", "log.level", "log.format"}
 	var want []string // in the order of the fields of the file
 	for _, k := range strictyaml.Keys(c) {
 		if f := strings.NewReplacer("[].", "[0].").Replace(k.Name); slices.Contains(broken, f) {

@@ -66,7 +66,7 @@ func (in *inbound) police() (stop func()) {
 func (in *inbound) run(ctx context.Context) {
 	defer in.police()()
 	defer in.conns.Wait()
-	handshakes := pending.New(in.p.cfg.Limits.Handshakes, in.p.cfg.Limits.HandshakesPerAddress)
+	handshakes := pending.New(in.p.cfg.Limits.Handshakes)
 	var failures accept.Failures
 	for {
 		conn, err := in.listener.Accept()
@@ -80,16 +80,15 @@ func (in *inbound) run(ctx context.Context) {
 			continue
 		}
 		failures.Succeeded()
-		from := in.clientAddress(conn)
-		entry, evicted := handshakes.Enter(conn, admission.AddressKey(from))
-		if entry == nil || evicted {
+		entry, evicted := handshakes.Enter(conn, admission.AddressKey(addrPort(conn.RemoteAddr()).Addr()))
+		if evicted {
 			in.p.metrics.refused.WithLabelValues("overload").Inc()
 		}
 		if entry == nil {
 			conn.Close()
 			continue
 		}
-		in.conns.Go(func() { in.serve(ctx, conn, from, entry) })
+		in.conns.Go(func() { in.serve(ctx, conn, in.clientAddress(conn), entry) })
 	}
 }
 

@@ -4,10 +4,9 @@ import "github.com/isthmus-mesh/isthmus/internal/strictyaml"
 
 // Config is the part of a process's YAML that bounds its clients.
 type Config struct {
-	Handshakes           int            `yaml:"handshakes" default:"1024" doc:"TLS handshakes in flight, of all clients; the oldest that has sent no complete hello makes room; if all have, the first of them, once 2.5s have passed since its hello, otherwise the newest is closed"`
-	HandshakesPerAddress int            `yaml:"handshakesPerAddress" default:"512" doc:"the same of one client address; 0: no bound of its own"`
-	Identity             IdentityLimits `yaml:"identity"`
-	Address              AddressLimits  `yaml:"address"`
+	Handshakes int            `yaml:"handshakes" default:"1024" doc:"unfinished TLS handshakes, of all clients; one more closes the oldest of the client address that has the most"`
+	Identity   IdentityLimits `yaml:"identity"`
+	Address    AddressLimits  `yaml:"address"`
 }
 
 // Limits bound one identity or address. Zero is no bound.
@@ -41,9 +40,9 @@ type AddressLimits struct {
 // below what a machine dies of.
 func DefaultConfig() Config {
 	return Config{
-		Handshakes: 1024, HandshakesPerAddress: 512,
-		Identity: IdentityLimits{Sessions: 2000, Streams: 20_000, StreamsPerSecond: 10_000, UnreadBytes: 256 << 20},
-		Address:  AddressLimits{Sessions: 10_000, Streams: 100_000, StreamsPerSecond: 20_000, UnreadBytes: 512 << 20},
+		Handshakes: 1024,
+		Identity:   IdentityLimits{Sessions: 2000, Streams: 20_000, StreamsPerSecond: 10_000, UnreadBytes: 256 << 20},
+		Address:    AddressLimits{Sessions: 10_000, Streams: 100_000, StreamsPerSecond: 20_000, UnreadBytes: 512 << 20},
 	}
 }
 
@@ -51,9 +50,6 @@ func DefaultConfig() Config {
 func (c Config) Check(v *strictyaml.Check, field string) {
 	if c.Handshakes < 1 {
 		v.Fail(field+".handshakes", "%d: must be 1 or more", c.Handshakes)
-	}
-	if c.HandshakesPerAddress < 0 {
-		v.Fail(field+".handshakesPerAddress", "%d: must not be negative; 0 is no bound", c.HandshakesPerAddress)
 	}
 	Limits(c.Identity).check(v, field+".identity")
 	Limits(c.Address).check(v, field+".address")

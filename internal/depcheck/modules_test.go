@@ -170,6 +170,7 @@ var modules = map[string]why{
 	"internal/logging":    {"github.com/rs/zerolog": "what it builds", "golang.org/x/sys": "whether a file is a terminal"},
 	"internal/netspace":   {"golang.org/x/sys": "namespaces"},
 	"internal/overload":   {"github.com/prometheus/client_golang": "its metrics"},
+	"internal/pending":    {"golang.org/x/sys": "unread bytes of a TCP connection"},
 	"internal/process":    {"github.com/rs/zerolog": "its log", "golang.org/x/sys": "the timer slack"},
 	"internal/resolve":    {"github.com/miekg/dns": "the messages of DNS: net.Resolver does not tell how long an answer holds"},
 	"internal/strictyaml": {"go.yaml.in/yaml/v3": "reads YAML with lines"},

@@ -1,151 +1,209 @@
-// Package pending bounds the connections that have not yet proved who they are, in
-// all and for each address. When a bound is reached the oldest that is silent makes
-// room. One that has spoken costs us work already, so that a storm of clients is
-// served one after the other instead of not at all: it makes room only when nobody is
-// silent and it has spoken longer than Patience ago. Otherwise the newest is refused.
+// Package pending bounds the connections whose TLS handshake is unfinished. When the
+// bound is exceeded, the source address with the most unfinished handshakes loses its
+// oldest one.
+//
+// A peer that holds handshakes open therefore evicts its own. An address is the largest
+// source only if it has at least limit/k handshakes, where k is the number of addresses.
+// Its oldest handshake is evicted only after that many newer ones. So if an address opens
+// r connections per second, each of its handshakes has limit/(k·r) seconds to finish.
+//
+// A handshake that waits for this process is not evicted as the oldest. After a restart
+// thousands of honest clients connect at once; evicting the oldest would then evict each
+// handshake just before its turn. If the oldest handshakes of the largest source all wait
+// for this process, the source loses its newest one.
 package pending
 
 import (
+	"container/heap"
 	"container/list"
 	"io"
 	"net/netip"
 	"sync"
-	"time"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
-// Patience is how long one that has spoken is safe from making room: half of the
-// default timeouts.handshake. Who has not finished by then leaves it to us to wait;
-// much less would cut off, in a storm, those that are nearly done.
-const Patience = 2500 * time.Millisecond
+// examined is how many of a source's oldest handshakes are examined for one that waits
+// for its peer. It bounds the system calls per eviction.
+const examined = 16
 
-// Set holds what is pending. Make one with New. Safe for concurrent use.
+// Set holds the unfinished handshakes. Create it with New. Safe for concurrent use.
 type Set struct {
-	limit, perAddress int
-	now               func() time.Time
+	limit  int
+	unread func(io.Closer) bool // reports whether the peer has sent bytes that were not read yet
 
 	mu      sync.Mutex
 	n       int
-	quiet   list.List // of *Entry, silent ones, oldest first
-	talking list.List // of *Entry, the others, in the order of their first messages
-	from    map[netip.Prefix]*address
+	entered uint64 // entries so far
+	sources map[netip.Prefix]*source
+	largest sourceHeap // the source that loses a handshake next is first
 }
 
-// address is what is pending from one address.
-type address struct {
-	n       int
-	quiet   list.List // of *Entry, silent ones, oldest first
-	talking list.List // of *Entry, the others, in the order of their first messages
+// source is one address and its unfinished handshakes.
+type source struct {
+	from  netip.Prefix
+	list  list.List // of *Entry, oldest first
+	index int       // in Set.largest
 }
 
-// Entry is one pending connection, until Leave.
+// Entry is one unfinished handshake, until Leave.
 type Entry struct {
-	s       *Set
-	c       io.Closer
-	from    netip.Prefix
-	in      bool
-	spoke   time.Time     // zero: silent
-	all, of *list.Element // in the lists of silent ones, or of the others
+	s      *Set
+	c      io.Closer
+	of     *source
+	at     *list.Element // in of.list; nil after Leave or eviction
+	number uint64        // in the order of Enter
+	spoke  bool          // a complete first message was received
 }
 
-// New returns a set for at most limit connections, and at most perAddress of one
-// address; zero is no bound of its own.
-func New(limit, perAddress int) *Set {
-	return &Set{limit: limit, perAddress: perAddress, now: time.Now, from: map[netip.Prefix]*address{}}
+// New returns a set for at most limit connections.
+func New(limit int) *Set {
+	return &Set{limit: limit, unread: hasUnread, sources: map[netip.Prefix]*source{}}
 }
 
-// Enter adds c, which comes from an address, or from one without a bound of its own
-// if that is not valid. It returns nil if nobody can make room: the caller closes c.
-// evicted says that another connection was closed for it.
+// Enter adds c, a connection from the source from. If that exceeds the limit, one entry
+// is evicted: its connection is closed. If this is the new entry itself, e is nil and
+// the caller closes c.
 func (s *Set) Enter(c io.Closer, from netip.Prefix) (e *Entry, evicted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a := s.from[from]
-	if a == nil {
-		a = &address{}
+	e = s.addLocked(c, from)
+	if s.n <= s.limit {
+		return e, false
 	}
-	var victim *list.Element
-	switch {
-	case from.IsValid() && s.perAddress > 0 && a.n >= s.perAddress:
-		victim = s.oldest(&a.quiet, &a.talking)
-	case s.n >= s.limit:
-		victim = s.oldest(&s.quiet, &s.talking)
-	default:
-		return s.enter(c, from, a), false
+	victim := s.victimLocked()
+	s.removeLocked(victim)
+	if victim == e {
+		return nil, true
 	}
-	if victim == nil {
-		return nil, false
-	}
-	v := victim.Value.(*Entry)
-	s.leave(v)
-	v.c.Close()
-	return s.enter(c, from, a), true
+	victim.c.Close()
+	return e, true
 }
 
-// oldest returns who makes room: nil for nobody.
-func (s *Set) oldest(quiet, talking *list.List) *list.Element {
-	if e := quiet.Front(); e != nil {
-		return e
+func (s *Set) addLocked(c io.Closer, from netip.Prefix) *Entry {
+	src := s.sources[from]
+	if src == nil {
+		src = &source{from: from}
+		s.sources[from] = src
 	}
-	e := talking.Front()
-	if e == nil || s.now().Sub(e.Value.(*Entry).spoke) < Patience {
-		return nil
-	}
-	return e
-}
-
-func (s *Set) enter(c io.Closer, from netip.Prefix, a *address) *Entry {
-	e := &Entry{s: s, c: c, from: from, in: true}
-	s.from[from] = a
+	e := &Entry{s: s, c: c, of: src, number: s.entered}
+	s.entered++
 	s.n++
-	a.n++
-	e.all, e.of = s.quiet.PushBack(e), a.quiet.PushBack(e)
+	e.at = src.list.PushBack(e)
+	if src.list.Len() == 1 {
+		heap.Push(&s.largest, src)
+	} else {
+		heap.Fix(&s.largest, src.index)
+	}
 	return e
 }
 
-// FirstMessage notes that the peer has sent a complete first message.
+// victimLocked returns the entry to evict: of the largest source the oldest that waits
+// for its peer, otherwise the newest.
+func (s *Set) victimLocked() *Entry {
+	entries := &s.largest[0].list
+	at := entries.Front()
+	for range examined {
+		if at == nil {
+			break
+		}
+		if e := at.Value.(*Entry); !s.unread(e.c) {
+			return e
+		}
+		at = at.Next()
+	}
+	return entries.Back().Value.(*Entry)
+}
+
+// hasUnread reports whether the kernel holds received bytes of c that were not read.
+// False if c is no socket.
+func hasUnread(c io.Closer) bool {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	n := 0
+	raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+	return n > 0
+}
+
+// FirstMessage records that the peer has sent a complete first message.
 func (e *Entry) FirstMessage() {
 	e.s.mu.Lock()
 	defer e.s.mu.Unlock()
-	if e.in && e.spoke.IsZero() {
-		e.s.unlist(e)
-		e.spoke = e.s.now()
-		e.all, e.of = e.s.talking.PushBack(e), e.s.from[e.from].talking.PushBack(e)
-	}
+	e.spoke = true
 }
 
-func (s *Set) unlist(e *Entry) {
-	all, of := &s.quiet, &s.from[e.from].quiet
-	if !e.spoke.IsZero() {
-		all, of = &s.talking, &s.from[e.from].talking
-	}
-	all.Remove(e.all)
-	of.Remove(e.of)
-}
-
-// Leave takes the connection out of the set, if it was not evicted.
+// Leave removes e from the set. It does nothing if e has left or was evicted.
 func (e *Entry) Leave() {
 	e.s.mu.Lock()
 	defer e.s.mu.Unlock()
-	if e.in {
-		e.s.leave(e)
+	if e.at != nil {
+		e.s.removeLocked(e)
 	}
 }
 
-func (s *Set) leave(e *Entry) {
-	s.unlist(e)
-	e.in = false
+func (s *Set) removeLocked(e *Entry) {
+	src := e.of
+	src.list.Remove(e.at)
+	e.at = nil
 	s.n--
-	if a := s.from[e.from]; a.n > 1 {
-		a.n--
-	} else {
-		a.n = 0
-		delete(s.from, e.from)
+	if src.list.Len() == 0 {
+		heap.Remove(&s.largest, src.index)
+		delete(s.sources, src.from)
+		return
 	}
+	heap.Fix(&s.largest, src.index)
 }
 
-// Len returns how many are pending.
+// Len returns the number of unfinished handshakes.
 func (s *Set) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.n
+}
+
+// sourceHeap implements heap.Interface. The source with the most entries is first; of
+// several the one with the oldest entry. A source in the heap has an entry, except while
+// removeLocked removes it.
+type sourceHeap []*source
+
+func (h sourceHeap) Len() int { return len(h) }
+
+func (h sourceHeap) Less(i, j int) bool {
+	if a, b := h[i].list.Len(), h[j].list.Len(); a != b {
+		return a > b
+	}
+	return h[i].oldest() < h[j].oldest()
+}
+
+func (s *source) oldest() uint64 {
+	if front := s.list.Front(); front != nil {
+		return front.Value.(*Entry).number
+	}
+	return 0
+}
+
+func (h sourceHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+func (h *sourceHeap) Push(x any) {
+	src := x.(*source)
+	src.index = len(*h)
+	*h = append(*h, src)
+}
+
+func (h *sourceHeap) Pop() any {
+	old := *h
+	src := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return src
 }

@@ -2,128 +2,97 @@ package pending
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 )
 
+// conn is one connection of the model.
 type conn struct {
 	closed int
+	unread bool // the peer has sent bytes that were not read
 	from   netip.Prefix
-	spoken bool
-	spoke  time.Time
+	since  time.Duration // when it entered
 	e      *Entry
 }
 
 func (c *conn) Close() error { c.closed++; return nil }
 
-var anyone netip.Prefix
-
-func TestTheOldestSilentOneMakesRoom(t *testing.T) {
-	s := New(2, 0)
-	a, b, c, d := &conn{}, &conn{}, &conn{}, &conn{}
-	ea, _ := s.Enter(a, anyone)
-	eb, evicted := s.Enter(b, anyone)
-	if evicted || s.Len() != 2 {
-		t.Fatalf("two of two: evicted %v, %d pending", evicted, s.Len())
-	}
-	ea.FirstMessage()
-	if _, evicted = s.Enter(c, anyone); !evicted || b.closed != 1 || a.closed != 0 || s.Len() != 2 {
-		t.Errorf("third: evicted %v, closed %v %v, %d pending; want the silent one closed", evicted, a.closed, b.closed, s.Len())
-	}
-	eb.Leave() // evicted already: must not take out anybody else
-	if s.Len() != 2 {
-		t.Errorf("%d pending after an evicted one has left, want 2", s.Len())
-	}
-	ea.Leave()
-	if _, evicted = s.Enter(d, anyone); evicted || c.closed != 0 {
-		t.Errorf("room was free: evicted %v, closed %v", evicted, c.closed)
-	}
+func newTestSet(limit int) *Set {
+	s := New(limit)
+	s.unread = func(c io.Closer) bool { return c.(*conn).unread }
+	return s
 }
 
-// Who has spoken and then does not finish cannot keep others out for longer than
-// Patience, however many they are.
-func TestTheOldestUnfinishedOneMakesRoomInTheEnd(t *testing.T) {
-	s, now := New(2, 0), time.Unix(1000, 0)
-	s.now = func() time.Time { return now }
-	a, b := &conn{}, &conn{}
-	ea, _ := s.Enter(a, anyone)
-	eb, _ := s.Enter(b, anyone)
-	eb.FirstMessage()
-	now = now.Add(time.Millisecond)
-	ea.FirstMessage()
-	now = now.Add(Patience - 2*time.Millisecond)
-	if e, _ := s.Enter(&conn{}, anyone); e != nil || a.closed+b.closed != 0 {
-		t.Fatal("one that has just spoken is closed for another")
-	}
-	now = now.Add(time.Millisecond)
-	if e, evicted := s.Enter(&conn{}, anyone); e == nil || !evicted || b.closed != 1 || a.closed != 0 {
-		t.Errorf("entered %v evicted %v, closed %d and %d; want the one closed that spoke first", e != nil, evicted, b.closed, a.closed)
-	}
+func testAddress(n int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 32)
 }
 
-// Random connections of few addresses enter, speak and leave: the bounds hold, only
-// the oldest silent one, or else the one that spoke first, is closed for another, and the books agree with a list.
-func TestTheSetAgreesWithAList(t *testing.T) {
+// victimOf returns which of in, ordered by age, is evicted: of the addresses with the most
+// connections, the one with the oldest; of its connections the oldest without unread
+// bytes, or the newest if each of the 16 oldest has some.
+func victimOf(in []*conn) *conn {
+	count := map[netip.Prefix]int{}
+	for _, c := range in {
+		count[c.from]++
+	}
+	first := in[0]
+	for _, c := range in {
+		if count[c.from] > count[first.from] {
+			first = c
+		}
+	}
+	of := slices.DeleteFunc(slices.Clone(in), func(c *conn) bool { return c.from != first.from })
+	for _, c := range of[:min(len(of), 16)] {
+		if !c.unread {
+			return c
+		}
+	}
+	return of[len(of)-1]
+}
+
+// Connections of a few addresses enter, receive bytes and leave in a random order. After
+// each step the set agrees with a list.
+func TestSetEvictsLikeSlowModel(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3))
-		limit, per := 1+rng.IntN(8), rng.IntN(5)
-		s, now := New(limit, per), time.Unix(1000, 0)
-		s.now = func() time.Time { return now }
+		limit, addresses := 1+rng.IntN(60), 1+rng.IntN(6)
+		s := newTestSet(limit)
 		var in []*conn // oldest first
-		count := func(p netip.Prefix) (n int) {
-			for _, c := range in {
-				if c.from == p {
-					n++
-				}
-			}
-			return n
-		}
-		for step := range 300 {
+		for step := range 600 {
 			what := fmt.Sprintf("seed %d step %d", seed, step)
-			now = now.Add(time.Duration(rng.Int64N(int64(Patience))))
 			switch rng.IntN(4) {
 			case 0, 1:
-				c := &conn{}
-				if n := rng.IntN(4); n > 0 {
-					c.from = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}), 32)
+				c := &conn{from: testAddress(rng.IntN(addresses)), unread: rng.IntN(3) == 0}
+				if rng.IntN(8) == 0 {
+					c.from = netip.Prefix{} // an address that is unknown counts as one
 				}
-				ofAddress := c.from.IsValid() && per > 0 && count(c.from) >= per
-				full := ofAddress || len(in) >= limit
-				victim := slices.IndexFunc(in, func(x *conn) bool { return !x.spoken && (!ofAddress || x.from == c.from) })
-				for i, x := range in {
-					if silent := victim >= 0 && !in[victim].spoken; !silent && x.spoken && now.Sub(x.spoke) >= Patience && (!ofAddress || x.from == c.from) &&
-						(victim < 0 || x.spoke.Before(in[victim].spoke)) {
-						victim = i
-					}
+				in = append(in, c)
+				var want *conn
+				if len(in) > limit {
+					want = victimOf(in)
+					in = slices.DeleteFunc(in, func(x *conn) bool { return x == want })
 				}
-				e, evicted := s.Enter(c, c.from)
-				if (e != nil) != (!full || victim >= 0) || evicted != (full && victim >= 0) {
-					t.Fatalf("%s: entered %v evicted %v; full %v, victim %d of %d", what, e != nil, evicted, full, victim, len(in))
+				var evicted bool
+				c.e, evicted = s.Enter(c, c.from)
+				if evicted != (want != nil) || (c.e == nil) != (want == c) {
+					t.Fatalf("%s: entered %t, evicted %t; want %t, %t", what, c.e != nil, evicted, want != c, want != nil)
 				}
-				if evicted {
-					if in[victim].closed != 1 {
-						t.Fatalf("%s: another one was closed", what)
-					}
-					in = slices.Delete(in, victim, victim+1)
-				}
-				if e != nil {
-					c.e = e
-					in = append(in, c)
+				if want != nil && want != c && want.closed != 1 {
+					t.Fatalf("%s: the connection to evict was closed %d times, want once", what, want.closed)
 				}
 			case 2:
 				if len(in) > 0 {
 					c := in[rng.IntN(len(in))]
-					if !c.spoken {
-						c.spoken, c.spoke = true, now
-					}
-					c.e.FirstMessage()
+					c.unread = !c.unread
 				}
 			case 3:
-				if len(in) > 0 {
-					i := rng.IntN(len(in))
+				if i := len(in); i > 0 && rng.IntN(3) == 0 {
+					i = rng.IntN(i)
 					in[i].e.Leave()
 					in[i].e.Leave()
 					in = slices.Delete(in, i, i+1)
@@ -131,18 +100,115 @@ func TestTheSetAgreesWithAList(t *testing.T) {
 			}
 			for _, c := range in {
 				if c.closed != 0 {
-					t.Fatalf("%s: one that is pending is closed", what)
+					t.Fatalf("%s: a connection that was not to be evicted is closed", what)
 				}
 			}
-			if s.Len() != len(in) || len(in) > limit {
-				t.Fatalf("%s: %d pending, want %d of at most %d", what, s.Len(), len(in), limit)
+			if s.Len() != len(in) {
+				t.Fatalf("%s: %d in the set, want %d", what, s.Len(), len(in))
 			}
 		}
 		for _, c := range in {
 			c.e.Leave()
 		}
-		if s.n != 0 || s.quiet.Len() != 0 || s.talking.Len() != 0 || len(s.from) != 0 {
-			t.Fatalf("seed %d: %d pending, %d silent, %d addresses when all have left", seed, s.n, s.quiet.Len(), len(s.from))
+		if s.n != 0 || len(s.sources) != 0 || len(s.largest) != 0 {
+			t.Fatalf("seed %d: %d connections, %d sources, %d in the heap after all have left", seed, s.n, len(s.sources), len(s.largest))
 		}
+	}
+}
+
+// Some addresses open connections at random rates and finish none. An honest client at
+// one of these addresses, or at its own, finishes each handshake within the time that the
+// package promises. None is evicted.
+func TestHandshakeInTimeIsNotEvicted(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		limit, addresses := 16+rng.IntN(200), 1+rng.IntN(8)
+		s := newTestSet(limit)
+		own := rng.IntN(addresses + 1) // addresses: its own
+		k := max(addresses, own+1)
+		opens := make([]time.Duration, k) // between two connections of one address
+		for i := range opens {
+			opens[i] = time.Duration(1+rng.IntN(20)) * time.Millisecond
+		}
+		honestOpens := 10 * time.Millisecond
+		perSecond := float64(time.Second/honestOpens) + float64(time.Second)/float64(opens[own])
+		allowed := time.Duration(float64(limit) / (float64(k) * perSecond) * float64(time.Second))
+		allowed -= 2 * opens[own] // an address opens its connections at fixed points in time
+		if allowed <= 0 {
+			continue
+		}
+		var honest []*conn
+		for now := time.Duration(0); now < 3*time.Second; now += time.Millisecond {
+			for len(honest) > 0 && now-honest[0].since >= allowed {
+				if honest[0].closed != 0 || honest[0].e == nil {
+					t.Fatalf("seed %d: a handshake that took %v of %v was evicted (limit %d, %d addresses)", seed, allowed, allowed, limit, k)
+				}
+				honest[0].e.Leave()
+				honest = honest[1:]
+			}
+			for i := range k {
+				if now%opens[i] == 0 && i < addresses {
+					s.Enter(&conn{}, testAddress(i))
+				}
+			}
+			if now%honestOpens == 0 {
+				c := &conn{from: testAddress(own), since: now}
+				c.e, _ = s.Enter(c, c.from)
+				honest = append(honest, c)
+			}
+		}
+	}
+}
+
+// After a restart more clients connect than the set holds, and each has sent its hello.
+// The handshakes that are in the set finish; the newest is refused.
+func TestStormOfClientsIsServedInOrder(t *testing.T) {
+	s := newTestSet(4)
+	var in []*conn
+	for i := range 8 {
+		c := &conn{unread: true}
+		if c.e, _ = s.Enter(c, testAddress(1)); (c.e != nil) != (i < 4) {
+			t.Errorf("connection %d entered: %t", i, c.e != nil)
+		}
+		in = append(in, c)
+	}
+	for i, c := range in[:4] {
+		if c.closed != 0 {
+			t.Errorf("connection %d, which waits for this process, was closed", i)
+		}
+	}
+	if e, evicted := s.Enter(&conn{unread: true}, testAddress(2)); e == nil || !evicted || in[3].closed != 1 {
+		t.Errorf("another address: entered %t, evicted %t; want the newest of the largest source evicted", e != nil, evicted)
+	}
+}
+
+func TestUnreadBytesOfSocket(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp4", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if hasUnread(server) {
+		t.Error("unread bytes before any were sent")
+	}
+	client.Write([]byte("hello"))
+	for end := time.Now().Add(20 * time.Second); !hasUnread(server); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no unread bytes after 5 were sent")
+		}
+	}
+	io.ReadFull(server, make([]byte, 5))
+	if hasUnread(server) {
+		t.Error("unread bytes after all were read")
 	}
 }

@@ -7,19 +7,19 @@ import (
 	"syscall"
 )
 
-// Kinds of connections that are no attempt of a client; values of a metric.
+// Kinds of probes; values of a metric.
 const (
-	ProbeLeft   = "left"    // ended, or reset, before a complete hello
-	ProbeNotTLS = "not_tls" // said something else than TLS
+	ProbeLeft   = "left"    // the connection ended or was reset before a complete hello
+	ProbeNotTLS = "not_tls" // the first bytes were not TLS
 )
 
-// Probe says what a connection was on which the TLS handshake failed with err, if its peer
-// only wanted to see whether somebody listens, as load balancers do: the peer connected
-// and left, sent half of a hello and left, or asked for a page. Empty for all else, also
-// for who has sent nothing in time: that is how a path looks which loses large packets.
+// Probe returns the kind of probe if the connection of e, whose TLS handshake failed
+// with err, was one; empty otherwise. Load balancers probe a port: they connect and
+// leave, send half of a hello and leave, or request a page. A peer that sends nothing
+// until the time limit is no probe: a path that loses large packets looks like that.
 func (e *Entry) Probe(err error) (kind string) {
 	e.s.mu.Lock()
-	spoke := !e.spoke.IsZero()
+	spoke := e.spoke
 	e.s.mu.Unlock()
 	var other tls.RecordHeaderError
 	switch {

@@ -2,8 +2,8 @@ package pending
 
 import "crypto/tls"
 
-// TLS returns cfg for a server handshake on e's connection, which has spoken when its
-// ClientHello is complete.
+// TLS returns cfg for the server handshake on the connection of e. A complete ClientHello
+// is its first message.
 func (e *Entry) TLS(cfg *tls.Config) *tls.Config {
 	inner := cfg.GetConfigForClient
 	out := cfg.Clone()
