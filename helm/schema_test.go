@@ -53,6 +53,9 @@ var constraints = map[string]map[string]any{
 	"gateway.service.loadBalancerSourceRanges": {"items": text(whole(cidr))},
 	"gateway.service.nodePort":                 {"anyOf": []any{map[string]any{"const": 0}, map[string]any{"minimum": 30000, "maximum": 32767}}},
 	"gateway.hostPort":                         {"minimum": 0, "maximum": 65535},
+	"gateway.locality.region":                  labelValue,
+	"gateway.locality.zone":                    labelValue,
+	"gateway.locality.subzone":                 labelValue,
 	"gateway.service.ipFamilyPolicy":           {"enum": []string{"SingleStack", "PreferDualStack", "RequireDualStack"}},
 	"controller.replicas":                      {"minimum": 1},
 	"controller.resources":                     resources,
@@ -137,13 +140,14 @@ func whole(pattern string) string { return such(examples[pattern], "("+pattern+"
 func text(pattern string) map[string]any { return map[string]any{"type": "string", "pattern": pattern} }
 
 var (
-	words     = map[string]any{"additionalProperties": map[string]any{"type": "string"}}
-	labels    = map[string]any{"additionalProperties": text("^$|" + such("shop", name+"$"))}
-	objects   = map[string]any{"items": map[string]any{"type": "object"}}
-	amount    = map[string]any{"anyOf": []any{text(whole(quantity)), map[string]any{"type": "number", "minimum": 0}}}
-	amounts   = map[string]any{"type": "object", "additionalProperties": amount}
-	directory = map[string]any{"pattern": such("/opt/cni/bin", path+"$")}
-	resources = map[string]any{"properties": map[string]any{"limits": amounts, "requests": amounts}}
+	words      = map[string]any{"additionalProperties": map[string]any{"type": "string"}}
+	labels     = map[string]any{"additionalProperties": text("^$|" + such("shop", name+"$"))}
+	labelValue = map[string]any{"pattern": "^$|" + such("eu-west-1", name+"$")}
+	objects    = map[string]any{"items": map[string]any{"type": "object"}}
+	amount     = map[string]any{"anyOf": []any{text(whole(quantity)), map[string]any{"type": "number", "minimum": 0}}}
+	amounts    = map[string]any{"type": "object", "additionalProperties": amount}
+	directory  = map[string]any{"pattern": such("/opt/cni/bin", path+"$")}
+	resources  = map[string]any{"properties": map[string]any{"limits": amounts, "requests": amounts}}
 )
 
 // configOf describes the configuration of a program: the keys that it has and no others, as it does not start with one that

@@ -99,7 +99,7 @@ func NewCluster(network, systemNamespace string) *Cluster {
 func (c *Cluster) Apply(events ...Event) []discovery.Change {
 	gateways := false
 	for _, e := range events {
-		gateways = gateways || c.front.concerns(e)
+		gateways = gateways || c.affectsGateways(e)
 		n := name{e.Namespace, e.Name}
 		if c.has(e, n) {
 			continue

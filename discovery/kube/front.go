@@ -22,8 +22,8 @@ type Address struct {
 	Port uint16
 }
 
-// front is what the cluster says of the gateways of its own network: which there are, if
-// nothing else says so, and where other networks dial them. The zero value is asked for nothing.
+// front finds the gateways of the cluster's own network, where they run and where other networks
+// dial them. The zero value finds nothing.
 type front struct {
 	gateways name   // the Service whose pods they are
 	service  name   // the Service that other networks dial
@@ -47,9 +47,43 @@ func IsObject(s string) error {
 	return nil
 }
 
-// concerns reports whether what e says may change who the gateways are.
-func (f *front) concerns(e Event) bool {
-	return f.gateways != (name{}) && e.Namespace == f.gateways.namespace && (e.Kind == EndpointSlices || e.Kind == Pods) || !f.begun && f.gateways != (name{})
+// affectsGateways reports whether e may change the records that readGateways returns.
+func (c *Cluster) affectsGateways(e Event) bool {
+	f := &c.front
+	if f.gateways == (name{}) {
+		return false
+	}
+	switch n := (name{e.Namespace, e.Name}); e.Kind {
+	case EndpointSlices, Pods:
+		return !f.begun || e.Namespace == f.gateways.namespace
+	case Services:
+		return !f.begun || n == f.gateways || n == f.service
+	case Nodes:
+		for p := range f.listed {
+			if _, runs := c.onNode[e.Name][p]; runs {
+				return true
+			}
+		}
+	}
+	return !f.begun
+}
+
+// localityOf returns the locality of gateway p. Each part is the label of the Service that other
+// networks dial, else of the Service that lists the gateways, else of the node of p. A label without
+// a value counts as absent.
+func (c *Cluster) localityOf(p *keptPod) discovery.Locality {
+	label := func(key string) string {
+		for _, n := range []name{c.front.service, c.front.gateways} {
+			if svc := c.services[n]; svc != nil && svc.Labels[key] != "" {
+				return svc.Labels[key]
+			}
+		}
+		if node := c.nodes[p.Spec.NodeName]; node != nil {
+			return node.Labels[key]
+		}
+		return ""
+	}
+	return discovery.Locality{Region: label(labelRegion), Zone: label(labelZone), Subzone: label(labelSubzone)}
 }
 
 // readGateways returns the records of the network and its gateways that have changed.
@@ -74,7 +108,7 @@ func (c *Cluster) readGateways() (out []discovery.Change) {
 			}
 			now[n] = struct{}{}
 			out = append(out, discovery.Change{Key: c.gatewayKey(n), Record: discovery.Gateway{
-				Name: n.name, Network: c.network, Address: netip.AddrPortFrom(at.Unmap(), mesh.HBONEPort), ServiceAccount: n.namespace + "/" + cmp.Or(p.Spec.ServiceAccountName, "default")}})
+				Name: n.name, Network: c.network, Address: netip.AddrPortFrom(at.Unmap(), mesh.HBONEPort), ServiceAccount: n.namespace + "/" + cmp.Or(p.Spec.ServiceAccountName, "default"), Locality: c.localityOf(p)}})
 		}
 	}
 	for n := range f.listed {

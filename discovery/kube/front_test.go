@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"cmp"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 const system = "isthmus-system"
@@ -179,6 +182,65 @@ func TestGatewaysAreThePodsOfTheirService(t *testing.T) {
 	} {
 		if got := apply(step.events...); !reflect.DeepEqual(got, step.want) {
 			t.Errorf("step %d: %v; want %v", i, got, step.want)
+		}
+	}
+}
+
+// Whatever order nodes, pods and Services change in, each part of a gateway's locality is the
+// label of the Service that other networks dial, else of the Service that lists the gateways,
+// else of the gateway's node.
+func TestGatewayLocalityFollowsLabels(t *testing.T) {
+	keys := []string{labelRegion, labelZone, labelSubzone}
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		cluster, b := NewCluster("west", "istio-system"), discovery.NewBuilder(0)
+		cluster.front.gateways, cluster.front.service = parseName(system+"/isthmus-gateway-nodes"), parseName(system+"/isthmus-gateway")
+		services, nodes, pods := map[string]map[string]string{}, map[string]map[string]string{}, map[string]string{}
+		for step := range 40 {
+			labels := map[string]string{}
+			for i, k := range keys {
+				if rng.IntN(2) == 0 {
+					labels[k] = []string{"", "a", "b"}[rng.IntN(3)] + string(rune('x'+i))
+				} else if rng.IntN(4) == 0 {
+					labels[k] = ""
+				}
+			}
+			var e Event
+			switch rng.IntN(4) {
+			case 0:
+				n := []string{"isthmus-gateway", "isthmus-gateway-nodes"}[rng.IntN(2)]
+				if e = frontService("ClusterIP", func(s *corev1.Service) { s.Name, s.Labels = n, labels }); rng.IntN(3) == 0 {
+					e.Object = nil
+					labels = nil
+				}
+				services[n] = labels
+			case 1:
+				n := []string{"n1", "n2", "n3"}[rng.IntN(3)]
+				if e = nodeAt(n); rng.IntN(3) == 0 {
+					e.Object = nil
+					labels = nil
+				} else {
+					e.Object.(*corev1.Node).Labels = labels
+				}
+				nodes[n] = labels
+			case 2:
+				p := []string{"gw-a", "gw-b"}[rng.IntN(2)]
+				pods[p] = []string{"n1", "n2"}[rng.IntN(2)]
+				e = gatewayPod(p, map[string]string{"gw-a": "10.1.0.1", "gw-b": "10.1.0.2"}[p], pods[p], nil)
+			case 3:
+				e = sliceOf("isthmus-gateway-nodes", "gw-a", "gw-b")
+			}
+			b.Apply(cluster.Apply(e)...)
+			snap, _, _ := b.Commit()
+			for _, g := range snap.Gateways("west") {
+				var want [3]string
+				for i, k := range keys {
+					want[i] = cmp.Or(services["isthmus-gateway"][k], services["isthmus-gateway-nodes"][k], nodes[pods[g.Name]][k])
+				}
+				if got := g.Locality; got != (mesh.Locality{Region: want[0], Zone: want[1], Subzone: want[2]}) {
+					t.Fatalf("seed %d, step %d: gateway %s on node %s has %+v; want %v", seed, step, g.Name, pods[g.Name], got, want)
+				}
+			}
 		}
 	}
 }
