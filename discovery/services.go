@@ -20,6 +20,10 @@ func (s Service) read(r *reader) reading {
 	s.addNames(r, &out, named)
 	out.service.VIPs = r.virtual(&out, at{"vips"}, s.VIPs)
 	out.service.Distribution, out.service.DistributionFrom = r.distribution(at{"trafficDistribution"}, s.TrafficDistribution, s.Inherited)
+	if s.NodeLocal && out.service.Distribution != mesh.StrictNode {
+		out.service.ExportDistribution = out.service.Distribution
+		out.service.Distribution, out.service.DistributionFrom = mesh.StrictNode, mesh.FromService
+	}
 	out.service.Ports, out.service.Others = r.ports(at{"ports"}, s.Ports)
 	if s.Import != nil {
 		s.addImport(r, &out)

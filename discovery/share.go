@@ -23,7 +23,7 @@ type Share struct {
 	Aliases             []string    `yaml:"aliases" doc:"other names, if the service is not listed under services (not of what networks tell themselves); it also has <name>.<namespace>.mesh.internal"`
 	Ports               []SharePort `yaml:"ports" doc:"required; what clients may ask for there: at least one"`
 	Scope               string      `yaml:"scope" default:"global" doc:"who may reach it: segment (networks of the same segment), global or global-only"`
-	TrafficDistribution string      `yaml:"trafficDistribution" default:"PreferNetwork" doc:"which endpoints come first, if the service is not listed under services and all its shares say the same; otherwise PreferNetwork"`
+	TrafficDistribution string      `yaml:"trafficDistribution" default:"PreferNetwork" doc:"which endpoints come first, if the service is not listed under services and all its shares say the same; otherwise, and for StrictNode, PreferNetwork"`
 	Created             time.Time   `yaml:"created" doc:"when the service was created there, such as 2026-11-22T10:00:00Z: of the shares of a service that is not listed under services, the earliest one names it and its ports"`
 	Identities          []string    `yaml:"identities" doc:"required; SPIFFE IDs of those who may answer there: at least one"`
 	Capacity            *uint32     `yaml:"capacity" default:"1" doc:"its weight beside other networks and workloads, and how many workloads it counts as, while the gateways there say nothing of its health; 0: nobody answers there"`
@@ -62,7 +62,9 @@ func (s Share) read(r *reader) reading {
 	case !slices.Contains(scopes, x.Scope):
 		r.out(CauseValue, at{"scope"}, s.Scope, "is not a scope: use segment, global or global-only")
 	}
-	x.Distribution, _ = r.distribution(at{"trafficDistribution"}, s.TrafficDistribution, Inherited{})
+	if x.Distribution, _ = r.distribution(at{"trafficDistribution"}, s.TrafficDistribution, Inherited{}); x.Distribution == mesh.StrictNode {
+		x.Distribution = mesh.PreferNetwork // it holds on the network of the share alone
+	}
 	x.Identities = s.identities(r)
 	if s.Capacity != nil {
 		x.Capacity = mesh.RoundCapacity(uint64(*s.Capacity))

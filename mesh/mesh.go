@@ -122,7 +122,10 @@ type Service struct {
 	Scope        Scope
 	Takeover     bool // the hostname leads to other networks too, not the other names alone
 	Distribution Distribution
-	// DistributionFrom is who said so.
+	// ExportDistribution replaces Distribution in exports while Distribution is StrictNode, which
+	// holds on the service's own network alone. Empty is PreferNetwork.
+	ExportDistribution Distribution
+	// DistributionFrom is what set Distribution.
 	DistributionFrom Source
 	// PublishNotReady counts workloads that are not ready as ready.
 	PublishNotReady bool
@@ -215,7 +218,7 @@ const (
 	PreferSameNode Distribution = "PreferSameNode"
 	PreferRegion   Distribution = "PreferRegion"
 	Any            Distribution = "Any"
-	StrictNode     Distribution = "StrictNode" // internalTrafficPolicy: Local
+	StrictNode     Distribution = "StrictNode" // internalTrafficPolicy: Local; never of an export
 	// RegionFirst is the other thing that PreferRegion may mean elsewhere: the region
 	// before the network.
 	RegionFirst Distribution = "isthmus/RegionFirst"

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
 	"slices"
@@ -46,7 +47,7 @@ func ExportOf(svc *Service, members []*Workload) (e Export, ok bool) {
 // shareOf is ExportOf whatever the scope of svc. A port that nobody has is none, and who
 // has no node proxy is nobody.
 func shareOf(svc *Service, members []*Workload) *Export {
-	e := &Export{Name: svc.Name, Namespace: svc.Namespace, Hostname: svc.Hostname, Aliases: svc.Aliases, Scope: svc.Scope, Distribution: svc.Distribution, Headless: svc.Headless, Affinity: svc.Affinity}
+	e := &Export{Name: svc.Name, Namespace: svc.Namespace, Hostname: svc.Hostname, Aliases: svc.Aliases, Scope: svc.Scope, Distribution: svc.exportDistribution(), Headless: svc.Headless, Affinity: svc.Affinity}
 	for _, p := range svc.Ports {
 		if p.TargetName == "" || slices.ContainsFunc(members, func(w *Workload) bool { return !w.Plain && w.Target(p) != 0 }) {
 			e.Ports = append(e.Ports, ExportPort{p.Name, p.Service})
@@ -72,6 +73,15 @@ func shareOf(svc *Service, members []*Workload) *Export {
 	}
 	e.Capacity = RoundCapacity(ready)
 	return e
+}
+
+// exportDistribution is the distribution for clients on other networks. It is never StrictNode: by
+// that no client of another network has a candidate.
+func (s *Service) exportDistribution() Distribution {
+	if s.Distribution == StrictNode {
+		return cmp.Or(s.ExportDistribution, PreferNetwork)
+	}
+	return s.Distribution
 }
 
 // Offers reports whether clients may ask for port.

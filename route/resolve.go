@@ -254,8 +254,8 @@ func (r *resolver) rankGateways(network string, gateways []*mesh.Gateway) (best 
 func (r *resolver) nowhere(svc *mesh.Service) error {
 	networks := strings.Join(r.snapshot.Networks(svc), ", ")
 	switch {
-	case r.missed.elsewhere > 0:
-		return r.refuse(NoEndpoint, fmt.Sprintf("no ready workload is where trafficDistribution %s demands; %d are elsewhere", svc.Distribution, r.missed.elsewhere))
+	case r.missed.elsewhere > 0: // only StrictNode excludes anything
+		return r.refuse(NoEndpoint, fmt.Sprintf("trafficDistribution %s (internalTrafficPolicy: Local) requires a ready workload on the client's node, which has none; other nodes and networks have %d", svc.Distribution, r.missed.elsewhere))
 	case r.missed.noGateway > 0:
 		return r.refuse(NoRoute, fmt.Sprintf("its ready workloads are on networks without a gateway (of %s): add one", networks))
 	case r.missed.otherSegment > 0:

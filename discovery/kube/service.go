@@ -57,6 +57,7 @@ func (s service) read() (record *discovery.Service, f faults) {
 	r.VIPs = s.addresses(said)
 	r.Headless = spec.ClusterIP == corev1.ClusterIPNone || slices.Contains(spec.ClusterIPs, corev1.ClusterIPNone)
 	r.Affinity = s.affinity(said)
+	r.NodeLocal = s.nodeLocal(said)
 	r.TrafficDistribution, r.Inherited.Namespace = s.distribution(said)
 	if r.Ports = s.ports(said); !slices.ContainsFunc(r.Ports, func(p discovery.ServicePort) bool { return p.Protocol == "TCP" }) {
 		said.out(discovery.CauseMissing, "spec.ports", "", "has no TCP port that can be carried: add one, or take away what makes the service global")
@@ -146,20 +147,23 @@ func usable(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && a.Zone() == "" && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// distribution returns the first of internalTrafficPolicy, spec.trafficDistribution, the
-// annotation of the service and that of its namespace that means something, in the words
-// of package discovery.
+// nodeLocal reports whether internalTrafficPolicy is Local. The policy holds for clients in the
+// cluster of the Service alone; other networks use the service by its distribution.
+func (s service) nodeLocal(f *faults) bool {
+	p := s.object.Spec.InternalTrafficPolicy
+	if p == nil || *p == "" || *p == corev1.ServiceInternalTrafficPolicyCluster {
+		return false
+	}
+	if *p != corev1.ServiceInternalTrafficPolicyLocal {
+		f.drop(discovery.CauseValue, "spec.internalTrafficPolicy", string(*p), "is not a policy and is ignored: use Cluster or Local")
+	}
+	return *p == corev1.ServiceInternalTrafficPolicyLocal
+}
+
+// distribution returns the first known value of spec.trafficDistribution, the annotation of the
+// Service and the annotation of its namespace, as package discovery names it.
 func (s service) distribution(f *faults) (own, inherited string) {
 	spec := &s.object.Spec
-	if p := spec.InternalTrafficPolicy; p != nil {
-		switch *p {
-		case corev1.ServiceInternalTrafficPolicyLocal:
-			return string(mesh.StrictNode), ""
-		case corev1.ServiceInternalTrafficPolicyCluster, "":
-		default:
-			f.drop(discovery.CauseValue, "spec.internalTrafficPolicy", string(*p), "is not a policy, and counts for nothing: use Cluster or Local")
-		}
-	}
 	if w := spec.TrafficDistribution; w != nil && *w != "" {
 		if d, ok := distribution(*w); ok {
 			return string(d), ""
