@@ -1,7 +1,6 @@
 package balance
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -115,22 +114,8 @@ func TestUnknownPartsNeverMatch(t *testing.T) {
 	}
 }
 
-func TestParseDistribution(t *testing.T) {
-	for in, want := range map[string]mesh.Distribution{
-		"PreferNetwork": mesh.PreferNetwork, "preferclose": mesh.PreferClose, "PREFERSAMEZONE": mesh.PreferSameZone,
-		"PreferSameNode": mesh.PreferSameNode, "preferRegion": mesh.PreferRegion, "any": mesh.Any, "StrictNode": mesh.StrictNode,
-	} {
-		if got, err := ParseDistribution(in); err != nil || got != want {
-			t.Errorf("ParseDistribution(%q) = %q, %v; want %q", in, got, err, want)
-		}
-	}
-	want := `traffic distribution "PreferMoon" is unknown: use one of PreferNetwork, PreferClose, PreferSameZone, PreferSameNode, PreferRegion, isthmus/RegionFirst, Any, StrictNode`
-	if _, err := ParseDistribution("PreferMoon"); err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-}
-
 func TestEveryDistributionHasARule(t *testing.T) {
+	known := []mesh.Distribution{mesh.PreferNetwork, mesh.PreferClose, mesh.PreferSameZone, mesh.PreferSameNode, mesh.PreferRegion, mesh.RegionFirst, mesh.Any, mesh.StrictNode}
 	if len(known) != len(rules) {
 		t.Errorf("%d names, %d rules", len(known), len(rules))
 	}
@@ -139,50 +124,4 @@ func TestEveryDistributionHasARule(t *testing.T) {
 			t.Errorf("%s has no rule", d)
 		}
 	}
-}
-
-func TestPrecedence(t *testing.T) {
-	cases := []struct {
-		spec, svc, se, ns, mesh string
-		want                    mesh.Distribution
-		from                    mesh.Source
-		warnings                int
-	}{
-		{"", "", "", "", "", mesh.PreferNetwork, "", 0},
-		{"", "", "", "", "any", mesh.Any, mesh.FromMesh, 0},
-		{"", "", "", "sideways", "any", mesh.Any, mesh.FromMesh, 1},
-		{"PreferClose", "Any", "PreferRegion", "PreferSameNode", "Any", mesh.PreferClose, mesh.FromService, 0},
-		{"", "Any", "PreferRegion", "PreferSameNode", "", mesh.Any, mesh.FromService, 0},
-		{"", "", "preferregion", "PreferSameNode", "", mesh.PreferRegion, mesh.FromService, 0},
-		{"", "", "", "PreferSameNode", "Any", mesh.PreferSameNode, mesh.FromNamespace, 0},
-		{"PreferMoon", "Any", "", "", "", mesh.Any, mesh.FromService, 1},
-		{"PreferMoon", "sideways", "", "", "", mesh.PreferNetwork, "", 2},
-		{"", "Any", "", "sideways", "", mesh.Any, mesh.FromService, 0},
-	}
-	for _, c := range cases {
-		got, from, warnings := Precedence(c.spec, c.svc, c.se, c.ns, c.mesh)
-		if got != c.want || from != c.from || len(warnings) != c.warnings {
-			t.Errorf("Precedence(%q, %q, %q, %q, %q) = %s of %q, %q; want %s of %q and %d warnings", c.spec, c.svc, c.se, c.ns, c.mesh, got, from, warnings, c.want, c.from, c.warnings)
-		}
-	}
-	_, _, warnings := Precedence("PreferMoon", "", "", "", "")
-	if want := `spec.trafficDistribution is ignored: traffic distribution "PreferMoon" is unknown: use one of `; !strings.HasPrefix(warnings[0], want) {
-		t.Errorf("warning %q, want %s…", warnings[0], want)
-	}
-}
-
-func FuzzParseDistribution(f *testing.F) {
-	for _, d := range known {
-		f.Add(string(d))
-	}
-	f.Add("prefer\x00close")
-	f.Fuzz(func(t *testing.T, s string) {
-		d, err := ParseDistribution(s)
-		if err != nil {
-			return
-		}
-		if _, ok := rules[d]; !ok || !strings.EqualFold(s, string(d)) {
-			t.Errorf("ParseDistribution(%q) = %q", s, d)
-		}
-	})
 }
