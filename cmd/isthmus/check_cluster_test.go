@@ -202,7 +202,7 @@ func TestALinkCardInAnotherNamespaceIsNamed(t *testing.T) {
 // A cluster that is named twice is no pair.
 func TestCheckOfOneClusterByTwoNames(t *testing.T) {
 	program := fakeCluster(t, initialised(t))
-	for contexts, want := range map[string]string{"w,w": `"w" is there twice`, "w,": "empty name"} {
+	for contexts, want := range map[string]string{"w,w": `"w" is there twice`, "w,": "an entry is empty"} {
 		if code, _, errs := isthmus(t, "check", "--contexts", contexts, "--kubectl", program); code != exitUsage || !strings.Contains(errs, want) {
 			t.Errorf("%s: exits with %d: %s, want %q", contexts, code, errs, want)
 		}

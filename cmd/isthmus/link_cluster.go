@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -220,13 +219,11 @@ func oneCluster(names []string, cards []linkcard.Card) error {
 	return nil
 }
 
-// contextList is what --contexts names; none is empty, or there twice.
+// contextList returns the contexts that --contexts names, without spaces around them, and
+// rejects one that is named twice.
 func contextList(list []string) (out []string, err error) {
 	for _, c := range list {
-		switch c = strings.TrimSpace(c); {
-		case c == "":
-			return nil, exit(exitUsage, errors.New("--contexts: there is an empty name: write A,B without a space, which begins another argument"))
-		case slices.Contains(out, c):
+		if c = strings.TrimSpace(c); slices.Contains(out, c) {
 			return nil, exit(exitUsage, fmt.Errorf("--contexts: %q is there twice: name each cluster once", c))
 		}
 		out = append(out, c)

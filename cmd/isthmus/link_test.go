@@ -204,8 +204,8 @@ func TestLinkRefusesInOneLine(t *testing.T) {
 	}
 	for line, want := range map[string][]string{
 		link + "--contexts e":                       {`"e" is there twice`},
-		"link --contexts e,,w --apply":              {"empty name", "A,B"},
-		"link --contexts e, w --apply":              {"empty name", "without a space"},
+		"link --contexts e,,w --apply":              {"an entry is empty", "A,B"},
+		"link --contexts e, w --apply":              {"an entry is empty", "without a space"},
 		"link --contexts e w --apply":               {"link card w: there is no such file", "--contexts e,w"},
 		"link --contexts w,other --apply --wait 1s": {`context "w" and context "other" are the same cluster`, `"west"`},
 		"link --contexts e,wx --apply":              {`context "wx"`, `did you mean "w"?`},

@@ -47,7 +47,7 @@ Exit codes, unless a command says more: 0 done, 1 a finding, 2 usage, 3 it could
 	root.AddCommand(newVersionCommand())
 	root.SetHelpCommand(newHelpCommand())
 	root.SetFlagErrorFunc(flagError)
-	withNoArgs(root)
+	withUsageChecks(root)
 	return root
 }
 

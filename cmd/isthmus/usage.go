@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -87,15 +88,59 @@ func cardsOrCommand(cmd *cobra.Command, files []string) error {
 	return nil
 }
 
-// withNoArgs gives noArgs to cmd and all below it that take no arguments.
-func withNoArgs(cmd *cobra.Command) {
-	if cmd.Args != nil && cmd.Args(cmd, nil) == nil && cmd.Args(cmd, []string{"x"}) != nil {
-		cmd.Args = noArgs
+// withUsageChecks makes cmd and all commands below it reject empty values, and gives noArgs to
+// those that take no arguments.
+func withUsageChecks(cmd *cobra.Command) {
+	own := cmd.Args
+	if own != nil && own(cmd, nil) == nil && own(cmd, []string{"x"}) != nil {
+		own = noArgs
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := noEmptyValues(cmd, args); err != nil || own == nil {
+			return err
+		}
+		return own(cmd, args)
 	}
 	for _, c := range cmd.Commands() {
-		withNoArgs(c)
+		withUsageChecks(c)
 	}
 }
+
+// noEmptyValues rejects a flag that is set to nothing, or a list with an empty entry, and an
+// empty argument. In a script they come from a variable that is not set. No flag of isthmus
+// has a meaning for them: the default is to leave the flag out.
+func noEmptyValues(cmd *cobra.Command, args []string) (err error) {
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		if err == nil && (len(values) == 0 || slices.ContainsFunc(values, blank)) {
+			err = fmt.Errorf("--%s %q: %s", f.Name, strings.Join(values, ","), giveValue(f, len(values)))
+		}
+	})
+	if i := slices.IndexFunc(args, blank); err == nil && i >= 0 {
+		err = fmt.Errorf("argument %d %q: the value is empty: the usage is %s", i+1, args[i], cmd.UseLine())
+	}
+	return err
+}
+
+// giveValue is what is wrong with a flag that has an empty value among some, and the remedy.
+func giveValue(f *pflag.Flag, values int) string {
+	if values > 1 {
+		return "an entry is empty: write A,B without a space, as a space begins another argument"
+	}
+	usage, required := strings.CutSuffix(f.Usage, " (required)")
+	switch {
+	case required:
+		return "the value is empty: give " + usage
+	case strings.Trim(f.DefValue, "[]") != "":
+		return fmt.Sprintf("the value is empty: give %s; or leave the flag out for %s", usage, strings.Trim(f.DefValue, "[]"))
+	}
+	return fmt.Sprintf("the value is empty: give %s; or leave the flag out", usage)
+}
+
+func blank(s string) bool { return strings.TrimSpace(s) == "" }
 
 func commandNames(cmd *cobra.Command) (names []string) {
 	for _, c := range cmd.Commands() {

@@ -1,12 +1,21 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // What was mistyped is named, with what was meant; nothing is done and nothing printed.
@@ -69,7 +78,7 @@ func TestAdminTakesWhatPeopleWrite(t *testing.T) {
 	}
 	for _, in := range []string{"", "here", "127.0.0.1", ":15000", "127.0.0.1:0", "127.0.0.1:99999", "http://127.0.0.1", "127.0.0.1:15000/status", "https://127.0.0.1:15000", "ftp://x:1", "a b:1", "::1:15000"} {
 		code, _, errs := isthmus(t, "status", "--admin", in)
-		if in == "" { // no address at all
+		if in == "" { // TestFlagValuesNeverFailSilently has it
 			continue
 		}
 		if code != exitUsage || !strings.Contains(errs, "--admin") || !strings.Contains(errs, "write address:port, such as 127.0.0.1:15000") {
@@ -129,5 +138,89 @@ func TestAskingWhoCannotAnswer(t *testing.T) {
 			t.Errorf("%s: exit %d, %q, %q", name, code, out, errs)
 		}
 		wantIn(t, errs, x.want...)
+	}
+}
+
+// The invariant for every flag and argument of every command: an empty value is a usage error that
+// names the flag, the value and the remedy. A malformed value never exits 0 without output,
+// and never fails without a message.
+func TestFlagValuesNeverFailSilently(t *testing.T) {
+	t.Chdir(t.TempDir())
+	t.Setenv("PATH", t.TempDir()) // no kubectl and no helm: nothing is asked
+	empty := []string{"", " ", "\t", ",", "a,", ",a", "a,,b"}
+	malformed := []string{"\x00", "\n", "=", "x=", "=x", ":", "::", "://", "http://", "%", "[", "/no/such/file", "-", "127.0.0.1", "0.0.0.0:99999", strings.Repeat("x", 70_000)}
+	cases := 0
+	try := func(args []string, flag, value string, mustReject bool) {
+		cases++
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // ends a server that starts
+		defer cancel()
+		var out, errs bytes.Buffer
+		code := run(ctx, args, &out, &errs)
+		show := func() string {
+			return fmt.Sprintf("isthmus %.200q: exit %d, stdout %.200q, stderr %.300q", args, code, out.String(), errs.String())
+		}
+		if mustReject {
+			if code != exitUsage || out.Len() > 0 {
+				t.Errorf("%s: want exit %d and no output", show(), exitUsage)
+			}
+			for _, part := range []string{flag + " " + strconv.Quote(value), "empty", ": "} {
+				if !strings.Contains(errs.String(), part) {
+					t.Errorf("%s: want %q", show(), part)
+				}
+			}
+			return
+		}
+		if out.Len()+errs.Len() == 0 {
+			t.Errorf("%s: want a message", show())
+		}
+	}
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		path := strings.Fields(cmd.CommandPath())[1:]
+		words := 0 // arguments that the command takes
+		for words < 3 && cmd.ValidateArgs(slices.Repeat([]string{"x"}, words)) != nil {
+			words++
+		}
+		for i := range words {
+			for _, v := range []string{"", " "} {
+				args := slices.Repeat([]string{"x"}, words)
+				args[i] = v
+				try(slices.Concat(path, args), fmt.Sprintf("argument %d", i+1), v, true)
+			}
+		}
+		required := func(but string) (args []string) {
+			cmd.Flags().VisitAll(func(f *pflag.Flag) {
+				if _, is := f.Annotations[cobra.BashCompOneRequiredFlag]; is && f.Name != but {
+					args = append(args, "--"+f.Name+"=x")
+				}
+			})
+			return args
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			line := slices.Concat(path, slices.Repeat([]string{"x"}, words), required(f.Name))
+			_, slice := f.Value.(pflag.SliceValue)
+			switch {
+			case f.Value.Type() == "string" || slice:
+			default: // a bool, number or duration: pflag rejects these itself
+				for _, v := range append(empty, malformed...) {
+					try(append(slices.Clone(line), "--"+f.Name+"="+v), "", v, false)
+				}
+				return
+			}
+			for _, v := range empty {
+				is := strings.TrimSpace(v) == "" || f.Value.Type() == "stringSlice"
+				try(append(slices.Clone(line), "--"+f.Name+"="+v), "--"+f.Name, v, is)
+			}
+			for _, v := range malformed {
+				try(append(slices.Clone(line), "--"+f.Name+"="+v), "", v, false)
+			}
+		})
+		for _, c := range cmd.Commands() {
+			walk(c)
+		}
+	}
+	walk(newRoot())
+	if cases < 500 {
+		t.Errorf("%d cases: want those of all flags", cases)
 	}
 }
