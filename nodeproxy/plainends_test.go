@@ -49,7 +49,7 @@ func TestAWriteOfAPlainRelaySaysWhatItWasToldFirst(t *testing.T) {
 		}
 		up, down := &plainHalf{from: near, to: far}, &plainHalf{from: far, to: near}
 		up.other, down.other = down, up
-		if _, err := up.write([]byte("x")); !errors.Is(err, want) {
+		if _, err := up.write([]byte("x"), 0); !errors.Is(err, want) {
 			t.Errorf("the first write fails with %v, want %v", err, want)
 		}
 		if got := down.endedFirst(); got != (want == syscall.EPIPE) {

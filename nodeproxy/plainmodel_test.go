@@ -21,11 +21,13 @@ type plainSide struct {
 	writes  []int
 	pauses  []time.Duration // before each write, and before the end
 	end     string          // how it ends: see plainModelEnds
+	first   time.Duration   // before the first read
 	slow    []time.Duration // before each read
 	piece   int             // of a read
 	written int             // bytes that the kernel has taken
 	failed  error           // of a write
 	unread  bool            // it ended with bytes that it had not read: its kernel sends RST
+	arrived bool            // all its bytes were acknowledged before its RST
 
 	got   int // bytes of the other side
 	wrong int // where they are not as they were sent; -1: nowhere
@@ -33,7 +35,10 @@ type plainSide struct {
 }
 
 // The ways in which a side ends. One that closes reads nothing before that, if unread is to be seen.
-var plainModelEnds = []string{"FIN", "FIN", "RST", "FIN, RST", "close"}
+var plainModelEnds = []string{"FIN", "FIN", "RST", "FIN, RST", "close", lateRST, lateRST}
+
+// lateRST is a reset by a side all of whose bytes its kernel has seen acknowledged.
+const lateRST = "RST behind acknowledged bytes"
 
 func (s *plainSide) write() {
 	k := 0
@@ -57,6 +62,13 @@ func (s *plainSide) finish() {
 	switch s.end {
 	case "FIN":
 		s.conn.CloseWrite()
+	case lateRST:
+		for end := time.Now().Add(time.Second); !s.arrived && !appClosed(s.conn) && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			s.arrived = unsentBytes(s.conn) == 0
+		}
+		s.arrived = s.arrived && s.failed == nil
+		s.conn.SetLinger(0)
+		s.conn.Close()
 	case "RST":
 		s.conn.SetLinger(0)
 		s.conn.Close()
@@ -77,10 +89,24 @@ func (s *plainSide) finish() {
 	}
 }
 
+// unsentBytes is how many bytes of c its peer has not acknowledged; -1 if that is not known.
+func unsentBytes(c *net.TCPConn) int {
+	n := -1
+	if raw, err := c.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) {
+			if k, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); err == nil {
+				n = k
+			}
+		})
+	}
+	return n
+}
+
 func (s *plainSide) read(other byte) {
 	s.wrong = -1
 	buf := make([]byte, s.piece)
 	s.conn.SetReadDeadline(time.Now().Add(60 * time.Second))
+	time.Sleep(s.first)
 	for i := 0; ; i++ {
 		time.Sleep(s.slow[i%len(s.slow)])
 		n, err := s.conn.Read(buf)
@@ -97,7 +123,9 @@ func (s *plainSide) read(other byte) {
 }
 
 // ends reports whether s ends what it says in order, as its kernel tells it.
-func (s *plainSide) ends() bool { return s.end != "RST" && !s.unread && s.failed == nil }
+func (s *plainSide) ends() bool {
+	return s.end != "RST" && s.end != lateRST && !s.unread && s.failed == nil
+}
 
 // Whatever both sides do, in whatever order: what one gets are the first bytes that the other has sent, as they were; and it
 // reads an end only behind the last of them, if that is how they ended.
@@ -126,6 +154,9 @@ func plainSchedule(t *testing.T, seed uint64, through bool) {
 		s.end = plainModelEnds[rnd.IntN(len(plainModelEnds))]
 		for range rnd.IntN(5) {
 			n := []int{1 + rnd.IntN(100), 1 + rnd.IntN(64<<10), 1 + rnd.IntN(2<<20)}[rnd.IntN(3)]
+			if s.end == lateRST { // or a slow reader would need the whole time that a relay gives it
+				n = 1 + n/4
+			}
 			if s.end == "close" { // two that do not read must not wait for each other
 				n = 1 + rnd.IntN(200)
 			}
@@ -138,6 +169,11 @@ func plainSchedule(t *testing.T, seed uint64, through bool) {
 			s.slow = append(s.slow, few())
 		}
 		s.piece = []int{64 << 10, 4 << 10, 256 << 10}[rnd.IntN(3)]
+	}
+	for i, s := range sides {
+		if sides[1-i].end == lateRST && rnd.IntN(2) == 0 {
+			s.first = 200 * time.Millisecond
+		}
 	}
 	late := rnd.IntN(3) == 0 // the relay begins when some has happened
 	var r *relayed
@@ -172,6 +208,8 @@ func plainSchedule(t *testing.T, seed uint64, through bool) {
 			t.Errorf("seed %d, through %v: side %d has got other bytes than were sent, at %d of %d", seed, through, i, s.wrong, s.got)
 		case s.got > other.written && other.failed == nil:
 			t.Errorf("seed %d, through %v: side %d has got %d bytes of %d", seed, through, i, s.got, other.written)
+		case s.end == "FIN" && other.arrived && s.got < other.written:
+			t.Errorf("seed %d, through %v: side %d has got %d bytes of %d that were acknowledged before the reset, then %v", seed, through, i, s.got, other.written, s.ended)
 		case errors.Is(s.ended, os.ErrDeadlineExceeded):
 			t.Errorf("seed %d, through %v: side %d (%s) waits for an end although the other side ended with %s", seed, through, i, s.end, other.end)
 		case s.failed != nil && s.ended == io.EOF: // a write of its own was told of the reset, which the kernel tells once

@@ -14,23 +14,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plainRelay is a connection that is carried as it is, in no tunnel: near has connected, far was connected to.
-// An idle one holds two goroutines and no buffer.
+// plainRelay carries one connection in plain text: near was accepted, far was dialed. An idle one holds two goroutines
+// and no buffer.
+//
+// The two ends see what they would see on two TCP connections that are joined by a pipe:
+//   - Each reads a prefix of what the other sent, and an end only if the other sent one behind all its bytes.
+//   - What one end sent, and its kernel had acknowledged, before it sent a reset is delivered to the other end before the
+//     reset is. An end that does not read it within lastWordsWithin loses the rest.
+//   - Urgent data (MSG_OOB) is urgent data at the other end, at the same place between the other bytes. Of urgent bytes
+//     that follow each other before they are read the last one is urgent, as on one TCP connection.
 type plainRelay struct {
 	p         *Proxy
 	near, far *net.TCPConn
 	access    access
 	permit    *permit // of one to a pod of this node, unless nobody may forbid it
 
-	mu   sync.Mutex
-	by   *net.TCPConn // that has failed first; nil: none has
-	what error
+	mu    sync.Mutex
+	by    *net.TCPConn // the connection that failed first; nil if none did
+	what  error
+	until time.Time // what was sent before that failure is delivered until then; zero if by is nil
 }
 
 // run moves bytes both ways until both directions have ended or ctx is done. A half-close travels as a half-close,
 // a reset as a reset; when ctx ends both sides are reset.
 func (r *plainRelay) run(ctx context.Context) {
-	setLingers(r.near, r.far, 0) // if this process dies: a FIN would be an end that nobody has sent
+	setLingers(r.near, r.far, 0) // if this process dies: a FIN would be an end that neither side sent
+	urgentInline(r.near)
+	urgentInline(r.far)
 	stop := context.AfterFunc(ctx, r.cut)
 	up, down := &plainHalf{r: r, from: r.near, to: r.far}, &plainHalf{r: r, from: r.far, to: r.near}
 	up.other, down.other = down, up
@@ -83,7 +93,7 @@ func (r *plainRelay) ending(ctx context.Context) string {
 	return resultServerReset
 }
 
-// lastWordsWithin bounds how long what a side has sent before it reset takes to go to the other one.
+// lastWordsWithin limits how long what a side sent before its reset may take to reach the other side.
 const lastWordsWithin = 10 * time.Second
 
 // leave reports whether the other direction ends the connection, when h.to does not take any more because it was
@@ -95,8 +105,8 @@ func (h *plainHalf) leave(err error) bool {
 	h.r.mu.Lock()
 	failed, ended := h.r.by != nil && h.r.by != h.to, h.other.ended.Load() // by h.to: see lost
 	if h.r.by == nil && !ended {
-		h.r.by, h.r.what = h.to, err
-		h.from.SetWriteDeadline(time.Now().Add(lastWordsWithin))
+		h.r.failedLocked(h.to, err)
+		h.from.SetWriteDeadline(h.r.until)
 	}
 	h.r.mu.Unlock()
 	if ended {
@@ -122,12 +132,41 @@ func (h *plainHalf) delivered() {
 // unacknowledged are the states of a socket whose end is not acknowledged, or, in the first two, about to be sent.
 var unacknowledged = []uint8{unix.BPF_TCP_ESTABLISHED, unix.BPF_TCP_CLOSE_WAIT, unix.BPF_TCP_FIN_WAIT1, unix.BPF_TCP_CLOSING, unix.BPF_TCP_LAST_ACK}
 
-// fail ends both directions, as a side has.
+// flushed waits until the peer of h.to has acknowledged all that went there, at most until r.until. It polls: the
+// kernel reports room in the send buffer, and not that it is empty.
+func (h *plainHalf) flushed() {
+	raw, err := h.to.SyscallConn()
+	if err != nil {
+		return
+	}
+	h.r.mu.Lock()
+	until := h.r.until
+	h.r.mu.Unlock()
+	for pause := time.Millisecond; time.Now().Before(until); pause = min(2*pause, 50*time.Millisecond) {
+		over := false
+		err := raw.Control(func(fd uintptr) {
+			unsent, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+			info, e := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO)
+			over = unsent == 0 || err != nil || e != nil || info.State == unix.BPF_TCP_CLOSE
+		})
+		if err != nil || over {
+			return
+		}
+		time.Sleep(pause)
+	}
+}
+
+// failedLocked records the first failure. The caller holds mu.
+func (r *plainRelay) failedLocked(by *net.TCPConn, err error) {
+	if r.by == nil {
+		r.by, r.what, r.until = by, err, time.Now().Add(lastWordsWithin)
+	}
+}
+
+// fail resets both sides; by failed, unless another failure was recorded before.
 func (r *plainRelay) fail(by *net.TCPConn, err error) {
 	r.mu.Lock()
-	if r.by == nil {
-		r.by, r.what = by, err
-	}
+	r.failedLocked(by, err)
 	r.mu.Unlock()
 	r.cut()
 }
@@ -148,6 +187,12 @@ type plainHalf struct {
 func (h *plainHalf) pump() {
 	by, err := h.move()
 	if err != io.EOF {
+		if by == h.from {
+			h.r.mu.Lock()
+			h.r.failedLocked(by, err)
+			h.r.mu.Unlock()
+			h.flushed() // what came before the reset, first
+		}
 		if by == h.from || !h.leave(err) {
 			h.r.fail(by, err)
 		}
@@ -188,15 +233,11 @@ func (h *plainHalf) move() (by *net.TCPConn, err error) {
 		return h.from, err
 	}
 	var buf *[32 << 10]byte // none while there is nothing to be read
-	var n int
+	var n, flags int
 	var errno error
 	read := func(fd uintptr) bool {
 		buf = plainBuffers.Get().(*[32 << 10]byte)
-		for {
-			if n, errno = syscall.Read(int(fd), buf[:]); errno != syscall.EINTR {
-				break
-			}
-		}
+		n, flags, errno = readPlain(int(fd), buf[:])
 		if errno == nil && n > 0 {
 			return true
 		}
@@ -214,7 +255,7 @@ func (h *plainHalf) move() (by *net.TCPConn, err error) {
 		case n == 0:
 			return nil, io.EOF
 		}
-		n, err := h.write(buf[:n])
+		n, err := h.write(buf[:n], flags)
 		plainBuffers.Put(buf)
 		if h.moved += int64(n); err != nil {
 			return h.to, err
@@ -222,21 +263,65 @@ func (h *plainHalf) move() (by *net.TCPConn, err error) {
 	}
 }
 
-// write writes p to h.to. While that has no room, from is looked at: nobody reads it meanwhile, who would hear of its reset.
-func (h *plainHalf) write(p []byte) (n int, err error) {
+// urgentInline leaves urgent bytes of c in their place among the others, where readPlain finds them.
+func urgentInline(c *net.TCPConn) {
+	if raw, err := c.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_OOBINLINE, 1) })
+	}
+}
+
+// readPlain reads from a socket without waiting. Flags is MSG_OOB if what it returns is one urgent byte, else 0. The kernel
+// ends each read before an urgent byte, but not behind it. So whether the next byte is urgent is asked when it is there.
+func readPlain(fd int, p []byte) (n, flags int, err error) {
+	n, err = receive(fd, p[:1], unix.MSG_PEEK)
+	if n <= 0 || err != nil {
+		return n, 0, err
+	}
+	if mark, err := unix.IoctlGetInt(fd, unix.SIOCATMARK); err == nil && mark != 0 {
+		p, flags = p[:1], unix.MSG_OOB
+	}
+	n, err = receive(fd, p, 0)
+	return n, flags, err
+}
+
+// receive is recv(2), repeated while a signal interrupts it.
+func receive(fd int, p []byte, flags int) (n int, err error) {
+	for {
+		if flags == 0 {
+			n, err = syscall.Read(fd, p)
+		} else {
+			n, _, err = unix.Recvfrom(fd, p, flags)
+		}
+		if err != syscall.EINTR {
+			return n, err
+		}
+	}
+}
+
+// send is send(2).
+func send(fd int, p []byte, flags int) (n int, err error) {
+	if flags == 0 {
+		return syscall.Write(fd, p)
+	}
+	return unix.SendmsgN(fd, p, nil, nil, flags)
+}
+
+// write writes p to h.to with those flags of send(2). While h.to has no room the connection h.from is watched: nothing reads
+// it meanwhile that would notice its reset.
+func (h *plainHalf) write(p []byte, flags int) (n int, err error) {
 	raw, err := h.to.SyscallConn()
 	if err != nil {
 		return 0, err
 	}
 	var errno error
-	if err := raw.Write(func(fd uintptr) bool { n, errno = h.writeNow(fd, p); return true }); err != nil {
+	if err := raw.Write(func(fd uintptr) bool { n, errno = h.writeNow(fd, p, flags); return true }); err != nil {
 		return 0, err
 	}
 	if errno == syscall.EAGAIN {
 		ended := onClose(h.from, h.lost)
 		err = raw.Write(func(fd uintptr) bool {
 			k := 0
-			k, errno = h.writeNow(fd, p[n:])
+			k, errno = h.writeNow(fd, p[n:], flags)
 			n += k
 			return errno != syscall.EAGAIN
 		})
@@ -251,13 +336,13 @@ func (h *plainHalf) write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// writeNow writes what there is room for: EAGAIN if that is not all. What it is told of a reset is in told for the other
-// direction.
-func (h *plainHalf) writeNow(fd uintptr, p []byte) (n int, err error) {
+// writeNow writes what there is room for, and returns EAGAIN if that is not all. It leaves the error of a reset in told, for the
+// other direction.
+func (h *plainHalf) writeNow(fd uintptr, p []byte, flags int) (n int, err error) {
 	h.telling.Lock()
 	defer h.telling.Unlock()
 	for n < len(p) {
-		k, err := syscall.Write(int(fd), p[n:])
+		k, err := send(int(fd), p[n:], flags)
 		switch err {
 		case nil:
 			n += k
@@ -272,14 +357,14 @@ func (h *plainHalf) writeNow(fd uintptr, p []byte) (n int, err error) {
 	return n, nil
 }
 
-// lost is called when from was seen closed: unless both ends were done with it, it was reset. What it has sent before has
-// lastWordsWithin to get to h.to.
+// lost is called when from was found closed. Unless both sides had ended before, it was reset, and the time for what it sent
+// before that begins.
 func (h *plainHalf) lost() {
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
 	if h.r.by == nil && !h.other.ended.Load() {
-		h.r.by, h.r.what = h.from, fmt.Errorf("reset while %v did not read: %w", h.to.RemoteAddr(), syscall.ECONNRESET)
-		h.to.SetWriteDeadline(time.Now().Add(lastWordsWithin))
+		h.r.failedLocked(h.from, fmt.Errorf("reset while %v did not read: %w", h.to.RemoteAddr(), syscall.ECONNRESET))
+		h.to.SetWriteDeadline(h.r.until)
 	}
 }
 
