@@ -125,7 +125,7 @@ func (b *backends) answerOf(err error, reason string, started time.Time) picker.
 	switch {
 	case err == nil:
 		return picker.Answers
-	case reason == identity.ReasonOwnIdentity, reason == attemptLocal: // we could not ask, which says nothing about the pod
+	case reason == identity.ReasonOwnIdentity, reason == attemptLocal: // the probe failed on this host
 		return picker.NotAsked
 	case reason == identity.ReasonIdentity:
 		return picker.Untrusted

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 
@@ -31,7 +32,7 @@ const (
 	attemptTimeout     = "timeout"         // the TCP connect to the pod's address timed out
 	attemptUnreachable = "unreachable"     // the pod's address could not be reached for another cause, which the error names
 	attemptSilence     = "silence"         // took the hello and did not answer it
-	attemptLocal       = "local"           // this process could not ask; nobody's fault but ours
+	attemptLocal       = "local"           // the dial failed on this host, such as for lack of a descriptor, port, route or permission
 )
 
 // connect reaches a pod, or tells the client that it cannot and returns nil.
@@ -44,7 +45,7 @@ func (g *Gateway) connect(ctx context.Context, f *forwarding) *net.TCPConn {
 	case conn != nil:
 	case ctx.Err() != nil: // the client left
 		f.err = context.Cause(ctx)
-	case localfault.Is(f.err), errors.Is(f.err, errCrowded): // another gateway may have what we lack
+	case localfault.Is(f.err), errors.Is(f.err, errCrowded): // another gateway may serve it
 		f.refuse(503, header.ReasonOverload, f.err)
 	case f.attempts > 0:
 		f.refuse(503, header.ReasonUnreachable, f.err)
@@ -174,9 +175,11 @@ func withoutPort0(err error) error {
 // otherwise all pods together could have as many connections as there are ports
 // (IP_BIND_ADDRESS_NO_PORT in ip(7)).
 func latePort(_, _ string, c syscall.RawConn) error {
-	var serr error
-	err := c.Control(func(fd uintptr) { serr = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1) })
-	return errors.Join(err, serr)
+	var set error
+	err := c.Control(func(fd uintptr) {
+		set = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1))
+	})
+	return errors.Join(err, set)
 }
 
 // ask finds out whether a pod's node proxy answers: a TLS handshake as this

@@ -1,34 +1,29 @@
 package gateway
 
 import (
-	"context"
 	"net"
 	"os"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/gateway/picker"
+	"github.com/isthmus-mesh/isthmus/internal/localfault"
 )
 
-func TestAGatewayThatCannotDialEjectsNoPod(t *testing.T) {
-	probing(t, func(l *listing, b *backends) {
-		asked := 0
-		b.ask = func(context.Context, *mesh.Workload) error {
-			asked++
-			return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+// A dial that fails on this host counts against no pod, whatever the errno and the call.
+func TestLocalFailuresCountAgainstNoPod(t *testing.T) {
+	b := &backends{late: func(time.Time) bool { return false }}
+	for _, call := range []string{"socket", "setsockopt", "bind", "connect"} {
+		for errno := syscall.Errno(1); errno <= 133; errno++ {
+			err := error(&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError(call, errno)})
+			local := localfault.Is(err)
+			if got := dialReason(err); (got == attemptLocal) != local {
+				t.Errorf("%v: reason %s, local %t", err, got, local)
+			}
+			if got := b.answerOf(err, probeReason(err), time.Now()); (got == picker.NotAsked) != local {
+				t.Errorf("%v: a probe has answer %v, local %t", err, got, local)
+			}
 		}
-		w := podAt(1, "10.1.2.1")
-		l.set(w)
-		b.doubt(w)
-		time.Sleep(time.Minute) // bubble time
-		synctest.Wait()
-		if asked < 10 {
-			t.Errorf("asked %d times in a minute; want it to go on", asked)
-		}
-		if !b.usable(w.Endpoint) {
-			t.Errorf("%s is left out after %d questions, of which none left this host", w.UID, asked)
-		}
-	})
+	}
 }

@@ -22,7 +22,7 @@ const (
 	blameLeaving                // nobody: the hop leaves in order
 	blameClosed                 // nobody: this side has ended the session, or this process stops
 	blameIdentity               // nobody: they do not believe each other
-	blameLocal                  // nobody: this process could not ask; a moment later it may
+	blameLocal                  // no peer: a local failure, see localfault
 	blameElsewhere              // nobody: another replica at the address has answered
 	blameOwn                    // nobody: no other peer would get on with us either
 )

@@ -39,7 +39,7 @@ const (
 	reasonConnect   = "connect"                  // TCP, TLS or settings of the next hop
 	reasonIdentity  = identity.ReasonIdentity    // the peer is somebody else, or we are to the peer
 	reasonOwn       = identity.ReasonOwnIdentity // we have no valid certificate: nobody's fault but ours
-	reasonLocal     = "local"                    // this process could not dial: no descriptor, port or permission
+	reasonLocal     = "local"                    // the dial failed on this host, such as for lack of a descriptor, port, route or permission
 	reasonElsewhere = "elsewhere"                // another replica at the gateway's address has answered
 	reasonTunnel    = "tunnel"                   // the tunnel broke before the first byte
 	reasonNoRoute   = "no_route"                 // no candidate is left

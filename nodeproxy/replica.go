@@ -15,7 +15,6 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/identity"
-	"github.com/isthmus-mesh/isthmus/internal/localfault"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 )
@@ -223,13 +222,13 @@ func (p *Proxy) adopt(source origin) func(*mesh.Gateway, *hbone.Session) bool {
 	return func(g *mesh.Gateway, s *hbone.Session) bool { return p.pool.Adopt(p.gatewayKey(source, g), s) }
 }
 
-// anotherWay returns whether one more dial is made after err: what failed by its own doing may
-// have been one backend. Somebody else may be at one of several addresses, as at one that a load
-// balancer has given up.
+// anotherWay returns whether another dial follows err. A failure of the hop may be one of a single
+// backend. One of several addresses may belong to another server, such as an address that the load
+// balancer has released. Local failures do not count.
 func anotherWay(addresses int) func(err error) bool {
 	return func(err error) bool {
 		b := blameOf(err)
-		return b == blameHop && !localfault.Is(err) || b == blameIdentity && addresses > 1
+		return b == blameHop || b == blameIdentity && addresses > 1
 	}
 }
 

@@ -84,9 +84,9 @@ func newWitness(ctx context.Context, c Config, d declared, connect dialTCP, chan
 	}
 }
 
-// dial connects to the application of w on target, as client where that can be. The reason of a failure is
-// one of refused, timeout and reset, or overload if it was not the application's:
-// this process could not ask. It is empty when ctx ended first.
+// dial connects to the application of a pod on target, with the client's address as source if possible.
+// The reason of a failure is refused, timeout or reset, or overload for a local failure (see localfault),
+// which does not count against the application. It is empty if ctx was canceled first.
 func (w *witness) dial(ctx context.Context, pod *mesh.Workload, target uint16, client netip.Addr) (net.Conn, header.Reason, error) {
 	key := health.Key{Endpoint: pod.Endpoint, Port: target}
 	if !w.on || w.declared(key) == nil {
@@ -190,7 +190,7 @@ func (w *witness) watch(key health.Key) {
 		case errors.Is(err, errUndeclared):
 			return false // it is back since the question
 		case localfault.Is(err):
-			return false // it was not asked
+			return false // no outcome: it neither ejects nor readmits
 		}
 		w.log.Debug().Stringer("endpoint", pod.Endpoint).Str("workload", pod.UID).Uint16("port", key.Port).
 			Str("reason", string(reasonOf(err))).Err(err).Msg("probe failed")

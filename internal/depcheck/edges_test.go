@@ -435,6 +435,7 @@ var allowed = map[string]why{
 	"internal/buildinfo":  {},
 	"internal/link":       {},
 	"internal/localfault": {},
+	"internal/tcp":        {"internal/localfault": "errors of settings, which come before connect"},
 	"internal/logging":    {},
 	"internal/netspace":   {},
 	"internal/admission":  {"internal/strictyaml": "checks its part of a configuration"},

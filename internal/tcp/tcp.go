@@ -11,6 +11,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/localfault"
 )
 
 // Control is a Control of package net: of a net.Dialer or a net.ListenConfig.
@@ -51,11 +53,15 @@ func KeepAlive(_, _ string, c syscall.RawConn) error {
 // Dial connects within timeout.
 type Dial = func(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error)
 
-// Dialer returns what connects with that keep-alive (as in net.Dialer), from sockets that c, which has
-// ResetUnlessConnected among others, is called with.
+// Dialer connects with a keep-alive as in net.Dialer, from sockets that c is
+// called with, which includes ResetUnlessConnected. An error of c is a failure of
+// this host (see localfault), since c is called before connect(2).
 func Dialer(keepAlive time.Duration, c Control) Dial {
+	prepare := func(network, address string, raw syscall.RawConn) error {
+		return localfault.New(c(network, address, raw))
+	}
 	return func(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {
-		d := net.Dialer{Timeout: timeout, KeepAlive: keepAlive, Control: c}
+		d := net.Dialer{Timeout: timeout, KeepAlive: keepAlive, Control: prepare}
 		conn, err := d.DialContext(ctx, "tcp", addr.String())
 		if tc, ok := conn.(*net.TCPConn); ok {
 			tc.SetLinger(-1) // the kernel's own again

@@ -2,12 +2,12 @@ package pods
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"net"
 	"net/netip"
-	"syscall"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/internal/localfault"
 	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
@@ -16,13 +16,7 @@ import (
 // dialFrom connects from within a pod's network namespace; no rule of the pod applies. more come
 // after all other settings.
 func dialFrom(ns *podns.Namespace, keepAlive time.Duration, more ...tcp.Control) tcp.Dial {
-	enter := func(network, address string, c syscall.RawConn) error {
-		if err := ns.Control(network, address, c); err != nil {
-			return fmt.Errorf("%w (%w)", err, syscall.EACCES) // a fault of this host, whatever it is
-		}
-		return nil
-	}
-	return tcp.Dialer(keepAlive, tcp.Controls(append([]tcp.Control{enter, capture.Mark, tcp.ResetUnlessConnected}, more...)...))
+	return tcp.Dialer(keepAlive, tcp.Controls(append([]tcp.Control{ns.Control, capture.Mark, tcp.ResetUnlessConnected}, more...)...))
 }
 
 // Dialer returns how connections are opened from where a workload is: in its network namespace, or, by otherwise,
@@ -35,7 +29,7 @@ func (c *Set) Dialer(uid string, keepAlive time.Duration, otherwise tcp.Dial) tc
 	h := c.Get(uid)
 	if h == nil {
 		return func(context.Context, netip.AddrPort, time.Duration) (net.Conn, error) {
-			return nil, &notCapturedError{uid}
+			return nil, errNotCaptured(uid)
 		}
 	}
 	return h.Dialer(keepAlive)
@@ -44,12 +38,7 @@ func (c *Set) Dialer(uid string, keepAlive time.Duration, otherwise tcp.Dial) tc
 // Dialer returns how connections are opened from where the pod is, past its rules. keepAlive is as in net.Dialer.
 func (h *Pod) Dialer(keepAlive time.Duration) tcp.Dial { return dialFrom(h.place.ns, keepAlive) }
 
-// notCapturedError is that of a connection from or to a pod whose namespace this process is not in.
-type notCapturedError struct{ uid string }
-
-func (e *notCapturedError) Error() string {
-	return "this node proxy is not in the network namespace of workload " + e.uid
+// errNotCaptured is a local failure: it does not concern the workload's application.
+func errNotCaptured(uid string) error {
+	return localfault.New(errors.New("this node proxy is not in the network namespace of workload " + uid))
 }
-
-// Unwrap makes it a fault of this host, and not of the pod's.
-func (e *notCapturedError) Unwrap() error { return syscall.EACCES }
