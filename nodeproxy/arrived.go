@@ -127,6 +127,6 @@ func (a *arrival) dial() (net.Conn, header.Reason, error) {
 	if !slices.Contains(a.pod.Addresses, a.to.Addr()) && a.to.Addr().IsLinkLocalUnicast() {
 		return nil, header.ReasonNotLocal, fmt.Errorf("%s is an address of one link, and no address of the pod", a.to.Addr())
 	}
-	conn, err := a.h.pod.Dialer(0)(ctx, a.to, a.p.cfg.Timeouts.App)
+	conn, err := a.h.pod.ApplicationDialer()(ctx, a.to, a.p.cfg.Timeouts.App)
 	return conn, reasonOf(err), err
 }

@@ -69,7 +69,7 @@ func TestCarriedIsWhatOurTablesAreNeededFor(t *testing.T) {
 		}
 	}
 	must(t, SetSource(p.ns, false))
-	end := connect(podAddress+":8080", Mark, Source(nobody4))
+	end := connect(podAddress+":8080", Mark, Source(nobody4, p.ports(t)))
 	if !carried() {
 		t.Errorf("a connection from %s, which is not the pod's, is not carried", nobody4)
 	}

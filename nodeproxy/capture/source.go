@@ -27,10 +27,10 @@ const sourceTable = "isthmus-source"
 // on what that answers: of the bits of markMask. It is ztunnel's.
 const connMark = 0x111
 
-// SetSource has what an application answers to an address that is not the pod's own come back to the
-// socket of a node proxy that is bound to it by Source, for pods whose address is of that family: what
-// such a socket sends marks its connection, and answers of marked connections alone stay in the pod. A
-// connection that was there before is never marked. Setting it again changes nothing.
+// SetSource returns the answers of an application to the socket of a node proxy that is bound by Source
+// to an address outside of the pod, for one address family. Packets of such a socket mark their
+// connection, and only answers of marked connections stay in the pod. A connection that existed before
+// is never marked. Setting it again changes nothing.
 func SetSource(ns *podns.Namespace, six bool) error {
 	if err := errors.Join(setRoute(ns, six), setZone(ns)); err != nil {
 		return err
@@ -135,55 +135,53 @@ func markPacket() []expr.Any {
 	}
 }
 
-// Source has a socket of the pod's namespace connect from an address that is not the pod's own: the
-// Control that it returns comes after podns's and Mark. The address must be of the family of
-// the one that is dialled. Its error is one of this host.
-//
-// The kernel chooses the port as for every bind(2), odd ones first, where a connect(2) of the address's
-// real owner chooses even ones first (Linux 4.2): a connection of that one to the same port of the pod, in plain
-// text and not captured, meets none of ours. For one that is captured see setZone.
-func Source(from netip.Addr) func(network, address string, c syscall.RawConn) error {
-	return func(_, _ string, c syscall.RawConn) error {
-		var err error
-		if e := c.Control(func(fd uintptr) { err = bindTransparent(int(fd), netip.AddrPortFrom(from, 0)) }); e != nil {
-			err = e
-		}
+// Source binds a socket of the pod's namespace to an address that is not the
+// pod's, and one of the ports. It is a Control as Own, and comes after those of
+// podns and Mark. The address must be of the family that is dialed.
+func Source(from netip.Addr, ports *Ports) func(network, address string, c syscall.RawConn) error {
+	return func(_, address string, c syscall.RawConn) error {
+		to, err := netip.ParseAddrPort(address)
 		if err != nil {
-			return fmt.Errorf("bind to the client's address %s: %w (%w)", from, err, syscall.EACCES) // a fault of this host, whatever it is
+			return &net.AddrError{Err: "no address and port", Addr: address}
+		}
+		err = control(c, func(fd int) error {
+			if err := setTransparent(fd, from.Is6()); err != nil {
+				return err
+			}
+			return ports.bind(fd, from, to.Port())
+		})
+		if err != nil {
+			return fmt.Errorf("bind to the client's address %s: %w", from, err)
 		}
 		return nil
 	}
 }
 
-func bindTransparent(fd int, from netip.AddrPort) error {
+// setTransparent lets a socket be bound to an address that is not the pod's.
+func setTransparent(fd int, six bool) error {
 	level, options := unix.SOL_IP, []int{unix.IP_FREEBIND, unix.IP_TRANSPARENT}
-	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(from.Port()), Addr: [4]byte(from.Addr().AsSlice())}
-	if from.Addr().Is6() {
+	if six {
 		level, options = unix.SOL_IPV6, []int{unix.IPV6_FREEBIND, unix.IPV6_TRANSPARENT}
-		sa = &unix.SockaddrInet6{Port: int(from.Port()), Addr: from.Addr().As16()}
 	}
 	for _, o := range options {
 		if err := unix.SetsockoptInt(fd, level, o, 1); err != nil {
 			return os.NewSyscallError("setsockopt", err)
 		}
 	}
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, sourceMark); err != nil {
-		return os.NewSyscallError("setsockopt", err)
-	}
-	return os.NewSyscallError("bind", unix.Bind(fd, sa))
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, sourceMark))
 }
 
-// Addresses of nobody (RFC 5737, RFC 3849), which TrySource connects from.
+// Documentation addresses (RFC 5737, RFC 3849), the source addresses of TrySource.
 var (
 	nobody4 = netip.MustParseAddr("192.0.2.1")
 	nobody6 = netip.MustParseAddr("2001:db8::1")
 )
 
-// tryWithin bounds what takes a fraction of a millisecond: not a packet leaves the pod.
+// tryWithin is the timeout of TrySource, which takes less than a millisecond as no packet leaves the pod.
 const tryWithin = time.Second
 
-// Routed has an error if the pod has no route to who is not there, which answers to clients' addresses need: what
-// SetSource sets would do nothing.
+// Routed returns an error if the pod has no route to other addresses. Answers to clients' addresses need
+// one before the rules of SetSource apply.
 func Routed(ns *podns.Namespace, own netip.Addr) error {
 	to, network := nobody4, "udp4"
 	if own.Is6() {
@@ -197,9 +195,9 @@ func Routed(ns *podns.Namespace, own netip.Addr) error {
 	return u.Close()
 }
 
-// TrySource connects, within a namespace, to own, an address of the pod's, from one that is nobody's:
-// it has an error if an application could not be reached so, or its answers would get lost.
-func TrySource(ns *podns.Namespace, own netip.Addr) error {
+// TrySource connects, within a namespace, from a documentation address to own, an address of the pod. It
+// returns an error if an application is not reachable like this, or its answers are lost.
+func TrySource(ns *podns.Namespace, own netip.Addr, ports *Ports) error {
 	from := nobody4
 	if own.Is6() {
 		from = nobody6
@@ -211,7 +209,7 @@ func TrySource(ns *podns.Namespace, own netip.Addr) error {
 	}
 	defer l.Close()
 	d := net.Dialer{Timeout: tryWithin, KeepAlive: -1, Control: func(n, a string, c syscall.RawConn) error {
-		for _, f := range []func(string, string, syscall.RawConn) error{ns.Control, Mark, Source(from)} {
+		for _, f := range []func(string, string, syscall.RawConn) error{ns.Control, Mark, Source(from, ports)} {
 			if err := f(n, a, c); err != nil {
 				return err
 			}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -41,14 +42,16 @@ func (p *pod) application(t *testing.T, host, address string) {
 
 // as connects to the pod from within, from another address.
 func (p *pod) as(from netip.AddrPort, to string) (net.Conn, error) {
-	d := net.Dialer{Timeout: 2 * time.Second, Control: func(n, a string, c syscall.RawConn) (err error) {
+	d := net.Dialer{Timeout: 2 * time.Second, Control: func(n, a string, c syscall.RawConn) error {
 		if err := errors.Join(p.ns.Control(n, a, c), Mark(n, a, c)); err != nil {
 			return err
 		}
-		if e := c.Control(func(fd uintptr) { err = bindTransparent(int(fd), from) }); e != nil {
-			return e
-		}
-		return err
+		return control(c, func(fd int) error {
+			if err := setTransparent(fd, from.Addr().Is6()); err != nil {
+				return err
+			}
+			return os.NewSyscallError("bind", unix.Bind(fd, sockaddr(from)))
+		})
 	}}
 	return d.Dial("tcp", to)
 }
@@ -92,6 +95,13 @@ func (p *pod) routing(t *testing.T) string {
 		all = append(all, slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, "fe80::") })...) // the kernel adds them a second or two after a link is up
 	}
 	return strings.Join(all, "")
+}
+
+func (p *pod) ports(t testing.TB) *Ports {
+	t.Helper()
+	ports, err := PortsOf(p.ns)
+	must(t, err)
+	return ports
 }
 
 func newSource(t *testing.T) *pod {
@@ -232,12 +242,12 @@ func TestNothingOfSourcesIsLeftBehind(t *testing.T) {
 func TestSourcesAreTriedBeforeTheyAreUsed(t *testing.T) {
 	p := newPod(t)
 	for _, own := range []string{podAddress, pod6} {
-		if err := TrySource(p.ns, netip.MustParseAddr(own)); err == nil {
+		if err := TrySource(p.ns, netip.MustParseAddr(own), p.ports(t)); err == nil {
 			t.Errorf("%s: without rules a connection from an address that is not the pod's own is answered", own)
 		}
 		must(t, SetSource(p.ns, own == pod6))
 		began := time.Now()
-		if err := TrySource(p.ns, netip.MustParseAddr(own)); err != nil {
+		if err := TrySource(p.ns, netip.MustParseAddr(own), p.ports(t)); err != nil {
 			t.Errorf("%s: %v", own, err)
 		}
 		t.Logf("%s: tried in %v", own, time.Since(began))
@@ -254,6 +264,6 @@ func BenchmarkSource(b *testing.B) {
 	p := newPod(b)
 	for b.Loop() {
 		must(b, SetSource(p.ns, false))
-		must(b, TrySource(p.ns, netip.MustParseAddr(podAddress)))
+		must(b, TrySource(p.ns, netip.MustParseAddr(podAddress), p.ports(b)))
 	}
 }

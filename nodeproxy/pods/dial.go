@@ -38,6 +38,20 @@ func (c *Set) Dialer(uid string, keepAlive time.Duration, otherwise tcp.Dial) tc
 // Dialer returns how connections are opened from where the pod is, past its rules. keepAlive is as in net.Dialer.
 func (h *Pod) Dialer(keepAlive time.Duration) tcp.Dial { return dialFrom(h.place.ns, keepAlive) }
 
+// ApplicationDialer connects to the pod's own addresses from the same address. It
+// uses the ports that are meant for that, and any other of the pod if none of
+// them is free.
+func (h *Pod) ApplicationDialer() tcp.Dial {
+	meant, any := dialFrom(h.place.ns, 0, capture.Own(h.ports)), h.Dialer(0)
+	return func(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {
+		conn, err := meant(ctx, addr, timeout)
+		if localfault.Is(err) && ctx.Err() == nil {
+			return any(ctx, addr, timeout)
+		}
+		return conn, err
+	}
+}
+
 // errNotCaptured is a local failure: it does not concern the workload's application.
 func errNotCaptured(uid string) error {
 	return localfault.New(errors.New("this node proxy is not in the network namespace of workload " + uid))

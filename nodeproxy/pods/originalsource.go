@@ -10,6 +10,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/internal/localfault"
@@ -152,7 +153,7 @@ func (s *originalSource) set() error {
 	if err := capture.SetSource(s.h.place.ns, s.h.address.Is6()); err != nil {
 		return err
 	}
-	return capture.TrySource(s.h.place.ns, s.h.address)
+	return capture.TrySource(s.h.place.ns, s.h.address, s.h.ports)
 }
 
 // give says once that the application sees the pod's own address, and why.
@@ -162,18 +163,19 @@ func (s *originalSource) give(err error) {
 	}
 }
 
-// ToApplication returns how the application of a workload is dialled for a client; an invalid address is
-// nobody's, and the connection one of this process's own.
+// ToApplication returns how the application of a workload is dialed for a client. The connection
+// comes from the client's address if that is possible, and from the pod's own otherwise, as without
+// a valid client. A workload that is not captured is dialed as by Dialer.
 func (c *Set) ToApplication(uid string, client netip.Addr, otherwise tcp.Dial) tcp.Dial {
-	own := c.Dialer(uid, 0, otherwise)
-	if c == nil || !client.IsValid() {
-		return own
-	}
 	h := c.Get(uid)
-	if h == nil || !h.source.carries(client.Unmap()) {
-		return own
+	if h == nil {
+		return c.Dialer(uid, 0, otherwise)
 	}
-	return h.source.dialer(client.Unmap(), own)
+	own := h.ApplicationDialer()
+	if client.IsValid() && h.source.carries(client.Unmap()) {
+		return h.source.dialer(client.Unmap(), own)
+	}
+	return own
 }
 
 // carries reports whether a connection within the pod may come from client: an address that the pod's
@@ -195,10 +197,10 @@ func (s *originalSource) carries(client netip.Addr) bool {
 // it takes no round trip, and who is slow has had its time.
 const lostWithin = 250 * time.Millisecond
 
-// dialer connects from the client's address, and by own where that fails for want of something
-// of ours: the application is never to blame for the address.
+// dialer connects from the client's address. It uses own if that fails on this host, such
+// as without a free port of that address.
 func (s *originalSource) dialer(client netip.Addr, own tcp.Dial) tcp.Dial {
-	from := dialFrom(s.h.place.ns, 0, capture.Source(client))
+	from := dialFrom(s.h.place.ns, 0, capture.Source(client, s.h.ports))
 	return func(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {
 		if addr.Addr().Unmap() != s.h.address {
 			return own(ctx, addr, timeout)
@@ -241,7 +243,7 @@ func (s *originalSource) doubt() {
 		return // somebody else does
 	}
 	defer s.doubted.Unlock()
-	if s.off.Load() || capture.TrySource(s.h.place.ns, s.h.address) == nil {
+	if s.off.Load() || capture.TrySource(s.h.place.ns, s.h.address, s.h.ports) == nil {
 		return
 	}
 	s.h.use.rules.Lock()
@@ -249,8 +251,8 @@ func (s *originalSource) doubt() {
 	if s.c.Get(s.h.uid) != s.h {
 		return // it leaves, and so do the rules
 	}
-	if err := s.set(); podns.Lacking(err) {
-		return // the next one that is lost says so
+	if err := s.set(); podns.Lacking(err) || errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return // no descriptor or port is free now: the next lost connection tries again
 	} else if err != nil {
 		s.off.Store(true)
 		s.give(err)

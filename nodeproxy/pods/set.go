@@ -61,6 +61,7 @@ type Pod struct {
 	names    *nameSockets    // nil: it has no resolver that could be captured
 	use      *sourceUse      // of its namespace
 	source   *originalSource // nil: its application sees the pod's own address
+	ports    *capture.Ports  // local ports of connections to its application
 	watch    *capture.Watch  // of its rules
 	reset    time.Time       // when they were set again last, since somebody else had changed them
 	heard    time.Time       // when its listeners were looked at last

@@ -107,6 +107,9 @@ func (c *Set) open(h *Pod, w *mesh.Workload) error {
 	if err := c.openNames(h, addresses, loopback, nil, listen); err != nil {
 		return err
 	}
+	if h.ports, err = capture.PortsOf(h.place.ns); err != nil {
+		return err
+	}
 	if err := c.openSource(h, addresses, !ours); err != nil {
 		return err
 	}
