@@ -40,7 +40,7 @@ export GORACE := atexit_sleep_ms=50
 test-nodeproxy test-timed test-race race: export GOGC := 400
 test-nodeproxy test-timed test-race race: export GOMEMLIMIT := 2GiB
 
-.PHONY: help demo build test test-nodeproxy test-timed test-others test-race test-debug test-large integration interop test-kubernetes test-kubernetes-ci scale-kubernetes test-kubelet chart images images-twice wan replicas drills soak torture overload race lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
+.PHONY: help demo build test test-nodeproxy test-timed test-more test-race test-debug test-large integration integration-more interop test-kubernetes test-kubernetes-ci scale-kubernetes test-kubelet chart images images-twice wan replicas drills soak torture overload race vet lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,15 +55,21 @@ build: ## compile all of cmd/ into bin/
 	@mkdir -p bin
 	$(GO) build -trimpath -ldflags '-X github.com/isthmus-mesh/isthmus/internal/buildinfo.stamp=$(VERSION)' -o bin/ ./cmd/...
 
-# nodeproxy with the race detector takes as long as everything else together, and a core: the rest runs beside it. Of
-# that the last is what is one goroutine in virtual time and large: the race detector would find nothing in it and take
-# ten times as long, so files with "go:build !race", or larger sizes, are for there. What
-# measures time with real processes is last, and alone. Lint has vetted all of it, so go test need not.
-test: lint ## everything that must pass: lint, import laws, all tests with the race detector, drills of the real binaries
-	$(MAKE) --no-print-directory -j2 test-nodeproxy test-others
+# make test is bounded to 15 minutes on 2 processors, from empty caches. nodeproxy takes one processor for most of that;
+# the other packages run beside it. test-more has the rest: CI runs both.
+test: vet ## gofmt, go vet, import laws, all packages with the race detector, the README's commands (15 minutes)
+	$(GO) test -vet=off ./internal/depcheck
+	$(MAKE) --no-print-directory -j2 test-nodeproxy test-race
+	$(GO) test -count 1 -timeout 20m ./integration
+
+# Simulations by one goroutine in virtual time run without the race detector, which would find nothing and take ten times
+# as long ("go:build !race"). What measures time with real processes runs alone.
+test-more: lint ## what CI runs beside make test: staticcheck, large simulations, random schedules, captured pods, a slow line
+	$(MAKE) --no-print-directory test-debug
+	$(MAKE) --no-print-directory test-large
 	$(MAKE) --no-print-directory torture TIMEOUT=20m
 	$(MAKE) --no-print-directory test-timed
-	$(MAKE) --no-print-directory integration
+	$(MAKE) --no-print-directory integration-more
 
 # The race detector's own runtime (go 1.26) crashes now and then where timers that are due at once share a bubble of
 # synctest. After such a crash, and only then, a package is run again, on one processor, where it was never seen to. A fault
@@ -79,11 +85,6 @@ test-nodeproxy:
 TIMED := ^Test(AFilledAcceptQueueAtTwoHundred|ABusyApplicationIsNotTakenForOneThat)
 test-timed:
 	$(GO) test $(RACE) -vet=off -timeout 10m -run '$(TIMED)' ./nodeproxy
-
-test-others:
-	$(MAKE) --no-print-directory test-race
-	$(MAKE) --no-print-directory test-debug
-	$(MAKE) --no-print-directory test-large
 
 test-race:
 	$(GO) test $(RACE) -vet=off -p 4 -timeout 30m $$($(GO) list ./... | grep -vE '/integration(/|$$)|/isthmus/(nodeproxy|$(subst $(empty) ,|,$(strip $(ALONE))))$$')
@@ -101,6 +102,9 @@ race: ## package tests with the race detector, without lint (PKG=./gateway)
 
 integration: ## start the real binaries as processes: the README's commands, small drills and, as root, captured pods and a part of wan
 	$(GO) test -count 1 -timeout 20m ./integration
+	$(MAKE) --no-print-directory integration-more
+
+integration-more:
 	$(GO) test -count 1 -parallel 4 -timeout 10m ./integration/capture
 	WAN=yes $(GO) test -short -v -count 1 -timeout 15m ./integration/wan
 
@@ -210,9 +214,11 @@ overload: build ## offer half to four times the new connections that can be serv
 	$(GO) build -trimpath -o build/offer ./integration/overload
 	build/offer $(ARGS)
 
-lint: ## gofmt, go vet, staticcheck
+vet: ## gofmt, go vet
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
+
+lint: vet ## gofmt, go vet, staticcheck
 	$(TOOL) staticcheck ./...
 
 # The fuzzer now and then takes the end of its time for a failure ("context
@@ -248,7 +254,7 @@ generate: ## rewrite generated code with the pinned generators
 tidy-check: ## go.mod and go.sum of every module are as go mod tidy would write them
 	@for m in $(MODULES); do echo "go mod tidy -diff in $$m"; (cd $$m && $(GO) mod tidy -diff); done
 
-check: tidy-check build test ## what to run before a commit: tidy-check, build, test, and generated code is current
+check: tidy-check build lint test ## what to run before a commit: tidy-check, build, lint, test, and generated code is current
 	$(GO) generate ./...
 	git diff --exit-code -- '*.pb.go'
 
