@@ -155,7 +155,7 @@ func (g *Gateway) dialPod(ctx context.Context, w *mesh.Workload) (*net.TCPConn, 
 	}
 	conn, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(w.Addresses[0], mesh.HBONEPort).String())
 	if err != nil {
-		return nil, withoutPort0(err)
+		return nil, localfault.Dialed(withoutPort0(err))
 	}
 	return conn.(*net.TCPConn), nil
 }

@@ -16,7 +16,17 @@ import (
 // dialFrom connects from within a pod's network namespace; no rule of the pod applies. more come
 // after all other settings.
 func dialFrom(ns *podns.Namespace, keepAlive time.Duration, more ...tcp.Control) tcp.Dial {
-	return tcp.Dialer(keepAlive, tcp.Controls(append([]tcp.Control{ns.Control, capture.Mark, tcp.ResetUnlessConnected}, more...)...))
+	dial := tcp.Dialer(keepAlive, tcp.Controls(append([]tcp.Control{ns.Control, capture.Mark, tcp.ResetUnlessConnected}, more...)...))
+	return func(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {
+		conn, err := dial(ctx, addr, timeout)
+		if err != nil && timedOut(err) {
+			// The pod has a connection table of its own.
+			if failed := ns.Do(func() error { err = localfault.Dialed(err); return nil }); failed != nil {
+				err = errors.Join(err, localfault.New(failed))
+			}
+		}
+		return conn, err
+	}
 }
 
 // Dialer returns how connections are opened from where a workload is: in its network namespace, or, by otherwise,

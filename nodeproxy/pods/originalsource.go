@@ -215,7 +215,7 @@ func (s *originalSource) dialer(client netip.Addr, own tcp.Dial) tcp.Dial {
 				s.c.p.Go(s.doubt)
 			}
 			return nil, err
-		case localfault.Is(err):
+		case localfault.Is(err) && !timedOut(err):
 			s.give(err)
 			return own(ctx, addr, timeout)
 		case !timedOut(err):
