@@ -25,8 +25,8 @@ type authority struct {
 	requests *istioca.Metrics
 }
 
-// openAuthority binds the address of the CA service; nil if there is none. What is known of
-// pods it has from the source.
+// openAuthority reads the CA and opens its service; nil without ca.address. It learns of
+// pods from the source.
 func (c *Controller) openAuthority() (*authority, error) {
 	if !c.cfg.CA.Address.IsValid() {
 		return nil, nil
@@ -66,10 +66,18 @@ func (c *Controller) openAuthority() (*authority, error) {
 	if a.server, err = istioca.New(dir, c.cfg.CA.TTL, names, c.log, istioca.WithAuthorizer(authorizer), istioca.WithMetrics(a.requests)); err != nil {
 		return nil, err
 	}
-	if a.listener, err = net.Listen("tcp", c.cfg.CA.Address.String()); err != nil {
-		return nil, fmt.Errorf("ca.address: %w: is another process listening there?", err)
-	}
 	return a, nil
+}
+
+// listen binds the address of the CA service.
+func (a *authority) listen(c Config) (err error) {
+	if a == nil {
+		return nil
+	}
+	if a.listener, err = net.Listen("tcp", c.CA.Address.String()); err != nil {
+		return fmt.Errorf("ca.address: %w: is another process listening there?", err)
+	}
+	return nil
 }
 
 func (a *authority) close() {

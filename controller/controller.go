@@ -58,9 +58,21 @@ type Controller struct {
 	ledger   string                              // what of the ledger of addresses could not be read when it was last
 }
 
-// New reads what it needs and binds its listeners, so that whatever cannot work is an
-// error here.
+// New is Open and Listen.
 func New(cfg Config, log zerolog.Logger) (*Controller, error) {
+	c, err := Open(cfg, log)
+	if err == nil {
+		err = c.Listen()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Open reads keys, certificates and the files of links. It opens no socket: controller --check
+// ends after it, and what would keep the process from starting is an error here.
+func Open(cfg Config, log zerolog.Logger) (*Controller, error) {
 	c := &Controller{cfg: cfg, log: log, registry: admin.NewRegistry(), wake: make(chan struct{}, 1), wrong: make(chan struct{}, 1)}
 	self, err := cfg.account(cfg.ServiceAccount, "serviceAccount", true)
 	if err != nil {
@@ -101,16 +113,24 @@ func New(cfg Config, log zerolog.Logger) (*Controller, error) {
 	if c.authority, err = c.openAuthority(); err != nil {
 		return nil, err
 	}
-	if c.admin, err = admin.Listen(cfg.Admin); err != nil {
-		c.authority.close()
-		return nil, err
+	return c, nil
+}
+
+// Listen binds every listener, or none.
+func (c *Controller) Listen() (err error) {
+	if err = c.authority.listen(c.cfg); err != nil {
+		return err
 	}
-	if c.operations, err = admin.ListenOperations(cfg.Operations); err != nil {
+	if c.admin, err = admin.Listen(c.cfg.Admin); err != nil {
+		c.authority.close()
+		return err
+	}
+	if c.operations, err = admin.ListenOperations(c.cfg.Operations); err != nil {
 		c.authority.close()
 		c.admin.Close()
-		return nil, err
+		return err
 	}
-	return c, nil
+	return nil
 }
 
 // Registry holds the metrics of this controller.

@@ -89,9 +89,21 @@ func (g *Gateway) Registry() *prometheus.Registry { return g.registry }
 // network, so they may be frequent.
 var hopSchedule = reprobe.Schedule{First: 100 * time.Millisecond, Limit: 500 * time.Millisecond, Timeout: time.Second}
 
-// New reads discovery, opens the identity source and binds both listeners, so
-// that whatever cannot work is an error here.
+// New is Open and Listen.
 func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
+	g, err := Open(cfg, log)
+	if err == nil {
+		err = g.Listen()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// Open reads discovery, keys and certificates. It opens no socket: gateway --check ends
+// after it, and what would keep the process from starting is an error here.
+func Open(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g := &Gateway{cfg: cfg, log: log, failures: logging.PeerLimits{Every: time.Minute}, edges: logging.PeerLimits{Every: edgeEvery}, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}), handover: newHandover(),
 		budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio),
 		moves:  retrybudget.New(cfg.Retry.share(), cfg.Retry.BudgetRatio),
@@ -171,22 +183,27 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 			return nil, err
 		}
 	}
-	if cfg.ReusePort {
-		prepareHandover(log)
+	return g, nil
+}
+
+// Listen binds every listener, or none.
+func (g *Gateway) Listen() (err error) {
+	if g.cfg.ReusePort {
+		prepareHandover(g.log)
 	}
-	if g.listener, err = listen(g.cfg.Listen, cfg.ReusePort); err != nil {
-		return nil, fmt.Errorf("listen: %w: %s", err, listenRemedy(err))
+	if g.listener, err = listen(g.cfg.Listen, g.cfg.ReusePort); err != nil {
+		return fmt.Errorf("listen: %w: %s", err, listenRemedy(err))
 	}
-	if g.admin, err = admin.Listen(cfg.Admin); err != nil {
+	if g.admin, err = admin.Listen(g.cfg.Admin); err != nil {
 		g.listener.Close()
-		return nil, err
+		return err
 	}
-	if g.operations, err = admin.ListenOperations(cfg.Operations); err != nil {
+	if g.operations, err = admin.ListenOperations(g.cfg.Operations); err != nil {
 		g.listener.Close()
 		g.admin.Close()
-		return nil, err
+		return err
 	}
-	return g, nil
+	return nil
 }
 
 // discover loads what discovery says into store. Of other networks nothing is chosen, so

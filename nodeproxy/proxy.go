@@ -117,9 +117,21 @@ const resolvConf = "/etc/resolv.conf"
 // Registry holds the metrics of this node proxy.
 func (p *Proxy) Registry() *prometheus.Registry { return p.registry }
 
-// New reads discovery, opens the identity source and binds every listener, so
-// that whatever cannot work is an error here.
+// New is Open and Listen.
 func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
+	p, err := Open(cfg, log)
+	if err == nil {
+		err = p.Listen()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Open reads discovery, keys and certificates. It opens no socket: nodeproxy --check ends
+// after it, and what would keep the process from starting is an error here.
+func Open(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	p := newProxy(cfg, log)
 	var err error
 	if p.self, err = cfg.SPIFFEID(); err != nil {
@@ -176,11 +188,16 @@ func New(cfg Config, log zerolog.Logger) (*Proxy, error) {
 		}
 		p.pin(p.store.Current())
 	}
-	if err := p.listen(); err != nil {
-		p.closeListeners()
-		return nil, err
-	}
 	return p, nil
+}
+
+// Listen binds every listener, or none.
+func (p *Proxy) Listen() error {
+	err := p.listen()
+	if err != nil {
+		p.closeListeners()
+	}
+	return err
 }
 
 // newProxy returns a Proxy without what New takes from the world around it.

@@ -17,8 +17,6 @@ func main() {
 		Instance: controller.Config.Instance,
 		Load:     controller.LoadConfig,
 		Log:      func(c controller.Config) logging.Config { return c.Log },
-		New: func(c controller.Config, log zerolog.Logger) (process.Runner, error) {
-			return controller.New(c, log)
-		},
+		Open:     func(c controller.Config, log zerolog.Logger) (process.Runner, error) { return controller.Open(c, log) },
 	}, os.Args[1:], os.Stderr))
 }

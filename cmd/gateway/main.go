@@ -23,6 +23,6 @@ func main() {
 		Problems: func(c gateway.Config) error { return c.Discovery.Problems() },
 		Warnings: func(c gateway.Config) []string { return c.Warnings() },
 		Log:      func(c gateway.Config) logging.Config { return c.Log },
-		New:      func(c gateway.Config, log zerolog.Logger) (process.Runner, error) { return gateway.New(c, log) },
+		Open:     func(c gateway.Config, log zerolog.Logger) (process.Runner, error) { return gateway.Open(c, log) },
 	}, os.Args[1:], os.Stderr))
 }

@@ -56,7 +56,7 @@ func isThere(path string) error {
 func (c *checkup) files(ctx context.Context, f offline) (errs []error) {
 	for _, x := range f.configs {
 		kind, file, _ := strings.Cut(x, "=")
-		_, said, mistakes, err := runCheck(ctx, nil, beside(kind), "--config", file, "--check")
+		_, said, mistakes, err := runCheck(ctx, nil, beside(kind), "--config", file, "--check-config")
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--config %s: %w: install %s beside isthmus, or in PATH", x, err, kind))
 			continue

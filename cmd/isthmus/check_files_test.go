@@ -19,7 +19,7 @@ func TestCheckOfFiles(t *testing.T) {
 		return path
 	}
 	// The programs are not in this test: internal/process tests their --check.
-	write("gateway", "#!/bin/sh\n[ \"$1 $3\" = '--config --check' ] || exit 9\ncase \"$2\" in *odd*) echo 'gateway: odd.yaml:2: netwrok: no such key: network?' >&2; exit 2;; *warns*) echo careful >&2;; esac\n")
+	write("gateway", "#!/bin/sh\n[ \"$1 $3\" = '--config --check-config' ] || exit 9\ncase \"$2\" in *odd*) echo 'gateway: odd.yaml:2: netwrok: no such key: network?' >&2; exit 2;; *warns*) echo careful >&2;; esac\n")
 	t.Chdir(dir)
 	if err := os.Mkdir("c", 0o700); err != nil {
 		t.Fatal(err)

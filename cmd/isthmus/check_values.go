@@ -115,7 +115,7 @@ func asInPod(ctx context.Context, kind, text string) (said string, mistakes bool
 	if err := errors.Join(os.WriteFile(api, []byte(podAPI), 0o600), os.WriteFile(path, []byte(text), 0o600)); err != nil {
 		return "", false, err
 	}
-	_, said, mistakes, err = runCheck(ctx, podEnvironment, beside(kind), "--config", path, "--check")
+	_, said, mistakes, err = runCheck(ctx, podEnvironment, beside(kind), "--config", path, "--check-config")
 	said = strings.ReplaceAll(said, path, kind+".yaml as rendered")
 	return strings.ReplaceAll(said, dir, "/var/lib/isthmus"), mistakes, err
 }

@@ -25,7 +25,7 @@ func TestCheckOfValuesReadsWhatIsRendered(t *testing.T) {
 		return path
 	}
 	// The programs and helm are not in this test: helm's own tests render the chart for them.
-	write("gateway", "#!/bin/sh\n[ \"$1 $3\" = '--config --check' ] && [ -n \"$ISTHMUS_GATEWAY_NAME\" ] || exit 9\ngrep -q 'inCluster\\|/var/lib\\|/host' \"$2\" && exit 8\ngrep -q netwrok \"$2\" || exit 0\necho \"gateway: $2:2: netwrok: no such key: network?\" >&2; exit 2\n")
+	write("gateway", "#!/bin/sh\n[ \"$1 $3\" = '--config --check-config' ] && [ -n \"$ISTHMUS_GATEWAY_NAME\" ] || exit 9\ngrep -q 'inCluster\\|/var/lib\\|/host' \"$2\" && exit 8\ngrep -q netwrok \"$2\" || exit 0\necho \"gateway: $2:2: netwrok: no such key: network?\" >&2; exit 2\n")
 	rendered := func(config string) string {
 		return "---\nkind: Service\nspec: {ports: [{port: 1}]}\n---\nkind: Secret\ndata: {gateway.yaml: eHg=}\n---\nkind: ConfigMap\ndata:\n  gateway.yaml: |\n    discovery: {kube: {inCluster: true, cache: /var/lib/isthmus/cluster}}\n    capture: {proc: /host/proc}\n" + config + "  controller.yaml: |\n    network: a\n  networks.yaml: |\n    networks: []\n"
 	}

@@ -23,6 +23,6 @@ func main() {
 		Problems: func(c nodeproxy.Config) error { return c.Discovery.Problems() },
 		Warnings: func(c nodeproxy.Config) []string { return c.Warnings() },
 		Log:      func(c nodeproxy.Config) logging.Config { return c.Log },
-		New:      func(c nodeproxy.Config, log zerolog.Logger) (process.Runner, error) { return nodeproxy.New(c, log) },
+		Open:     func(c nodeproxy.Config, log zerolog.Logger) (process.Runner, error) { return nodeproxy.Open(c, log) },
 	}, os.Args[1:], os.Stderr))
 }

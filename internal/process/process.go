@@ -35,13 +35,15 @@ const (
 // ExitCodes says what they mean.
 const ExitCodes = "Exit codes: 0 stopped in order, 1 failed while running, 2 wrong usage, or a mistake in the\nconfiguration or a discovery file that cannot be used (one per line, with file and line), 3 could not start (an\naddress in use, no certificate authority)."
 
-// Runner is a process that was built and holds its sockets.
+// Runner is a process that has read all that it needs. Listen binds its sockets; Run is called
+// once after that.
 type Runner interface {
+	Listen() error
 	Run(ctx context.Context) error
 }
 
 // Reloader is a Runner that has files to read again when it is asked to, at any
-// time between New and the end of Run. Reload does not wait.
+// time between Listen and the end of Run. Reload does not wait.
 type Reloader interface {
 	Reload()
 }
@@ -54,15 +56,16 @@ type Spec[C any] struct {
 	Instance func(C) string
 	// Load reads the file at path; warnings go to the log.
 	Load func(path string) (c C, warnings []string, err error)
-	// Problems joins what is wrong with files that a configuration names and keeps nobody from
-	// starting, for --check: a running process tells of it itself. It may be nil, as Warnings may.
+	// Problems joins the mistakes in files that a configuration names and that keep no process
+	// from starting. --check prints them; a running process reports them itself. May be nil.
 	Problems func(C) error
-	// Warnings says what of such files is in force and does not do what it was written for, likewise.
+	// Warnings lists parts of such files that have no effect. Used as Problems is. May be nil.
 	Warnings func(C) []string
 	// Log picks the logging part of the configuration.
 	Log func(C) logging.Config
-	// New binds sockets and reads what it needs; an error means exit 3.
-	New func(C, zerolog.Logger) (Runner, error)
+	// Open reads every file and key that the process needs to start, and opens no socket.
+	// --check ends after it, so what fails here fails --check with the same error and exit code.
+	Open func(C, zerolog.Logger) (Runner, error)
 }
 
 // Main runs the process that s describes and returns its exit code.
@@ -76,7 +79,8 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 	}
 	path := flags.String("config", "", "path of the YAML configuration (required)")
 	version := flags.Bool("version", false, "print the version and exit")
-	check := flags.Bool("check", false, "check the configuration and the discovery file, not keys and certificates, and exit: with 2 if the process would not start by them; isthmus check --strict fails for what is left out of them too")
+	check := flags.Bool("check", false, "read all that the process needs to start (configuration, discovery file, keys, certificates), open no socket, and exit: with the exit code and the error of a start")
+	checkConfig := flags.Bool("check-config", false, "check the configuration and the discovery file alone, as on another machine than that of the process, and exit")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return OK
 	} else if err != nil {
@@ -98,28 +102,23 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "%s: %v\n", s.Name, err)
 		return Usage
 	}
-	if *check {
-		for _, w := range warnings {
-			fmt.Fprintf(stderr, "%s: %s\n", s.Name, w)
-		}
-		if s.Warnings != nil {
-			for _, w := range s.Warnings(cfg) {
-				fmt.Fprintf(stderr, "%s: warning: %s\n", s.Name, w)
-			}
-		}
-		if s.Problems != nil {
-			if left := s.Problems(cfg); left != nil {
-				fmt.Fprintf(stderr, "%s: starts, with problems:\n%v\n", s.Name, left)
-			}
-		}
-		return OK
-	}
 	log, sink, err := logging.New(s.Log(cfg), os.Stderr)
 	if err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", s.Name, err)
 		return Usage
 	}
 	defer sink.Close()
+	if *check || *checkConfig {
+		s.describe(cfg, warnings, stderr)
+		if *checkConfig {
+			return OK
+		}
+		if _, err := s.Open(cfg, zerolog.Nop()); err != nil {
+			fmt.Fprintf(stderr, "%s: cannot start: %v\n", s.Name, err)
+			return Start
+		}
+		return OK
+	}
 	log = log.With().Str("component", s.Name).Str("instance", s.Instance(cfg)).Logger()
 	for _, w := range warnings {
 		log.Warn().Msg(w)
@@ -127,7 +126,10 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	r, err := s.New(cfg, log)
+	r, err := s.Open(cfg, log)
+	if err == nil {
+		err = r.Listen()
+	}
 	if err != nil {
 		log.Error().Err(err).Msg("cannot start")
 		return Start
@@ -144,6 +146,23 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 		return Failed
 	}
 	return OK
+}
+
+// describe prints what a check finds that keeps no process from starting.
+func (s Spec[C]) describe(cfg C, warnings []string, stderr io.Writer) {
+	for _, w := range warnings {
+		fmt.Fprintf(stderr, "%s: %s\n", s.Name, w)
+	}
+	if s.Warnings != nil {
+		for _, w := range s.Warnings(cfg) {
+			fmt.Fprintf(stderr, "%s: warning: %s\n", s.Name, w)
+		}
+	}
+	if s.Problems != nil {
+		if left := s.Problems(cfg); left != nil {
+			fmt.Fprintf(stderr, "%s: starts, with problems:\n%v\n", s.Name, left)
+		}
+	}
 }
 
 // Version is from what the binary was built, and by which Go.

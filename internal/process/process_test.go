@@ -24,13 +24,15 @@ type config struct {
 	warn []string
 	left error
 	vain []string // warnings of what the configuration names
-	new  error
+	open error
+	bind error // of Listen
 	run  func(context.Context) error
 	hups chan struct{} // one value for each Reload
 }
 
 type runner config
 
+func (r runner) Listen() error                 { return r.bind }
 func (r runner) Run(ctx context.Context) error { return r.run(ctx) }
 func (r runner) Reload()                       { r.hups <- struct{}{} }
 
@@ -47,7 +49,7 @@ func spec(c config) Spec[config] {
 		Warnings: func(c config) []string { return c.vain },
 		Instance: func(config) string { return "west/gw-1" },
 		Log:      func(c config) logging.Config { return c.log },
-		New:      func(c config, _ zerolog.Logger) (Runner, error) { return runner(c), c.new },
+		Open:     func(c config, _ zerolog.Logger) (Runner, error) { return runner(c), c.open },
 	}
 }
 
@@ -88,7 +90,8 @@ func TestExitCodesTellWhatWentWrong(t *testing.T) {
 		{"an argument too many", []string{"--config", "x", "y"}, config{}, Usage, "one configuration file"},
 		{"bad configuration", []string{"--config", "x.yaml"}, config{load: broken}, Usage, "tester: x.yaml: no such luck"},
 		{"bad log level", []string{"--config", "x.yaml"}, config{log: logging.Config{Level: "loud"}}, Usage, `log.level: "loud"`},
-		{"cannot start", []string{"--config", "x.yaml"}, config{new: broken}, Start, "cannot start"},
+		{"cannot start", []string{"--config", "x.yaml"}, config{open: broken}, Start, "cannot start"},
+		{"cannot listen", []string{"--config", "x.yaml"}, config{bind: broken}, Start, "cannot start"},
 		{"fails while running", []string{"--config", "x.yaml"}, config{run: func(context.Context) error { return broken }}, Failed, "no such luck"},
 		{"ends in order", []string{"--config", "x.yaml"}, config{run: quiet, warn: []string{"ewmaAlpha is odd"}}, OK, "ewmaAlpha is odd"},
 	} {
@@ -133,22 +136,41 @@ func TestVersionSaysSomething(t *testing.T) {
 	}
 }
 
-// With --check a configuration is read and nothing is started.
-func TestCheckReadsTheConfigurationAlone(t *testing.T) {
+// --check fails as a start does, except for sockets, which it does not open.
+func TestCheckFailsAsAStartDoes(t *testing.T) {
+	broken := errors.New("no such luck")
+	quiet := func(context.Context) error { return nil }
 	for name, x := range map[string]struct {
-		c    config
-		code int
-		says string
+		c           config
+		code, start int
+		says        string
 	}{
-		"well":     {config{new: errors.New("started")}, OK, ""},
-		"warnings": {config{warn: []string{"careful"}, new: errors.New("started")}, OK, "careful"},
-		"mistakes": {config{load: errors.New("names no network")}, Usage, "names no network"},
-		"problems": {config{left: errors.New("mesh.yaml:7: no such action"), new: errors.New("started")}, OK, "tester: starts, with problems:\nmesh.yaml:7: no such action\n"},
-		"in vain":  {config{vain: []string{"policy a selects no workload"}, new: errors.New("started")}, OK, "tester: warning: policy a selects no workload\n"},
+		"well":     {config{run: quiet}, OK, OK, ""},
+		"warnings": {config{run: quiet, warn: []string{"careful"}}, OK, OK, "careful"},
+		"mistakes": {config{load: broken}, Usage, Usage, "no such luck"},
+		"level":    {config{log: logging.Config{Level: "loud"}}, Usage, Usage, `log.level: "loud"`},
+		"key":      {config{open: broken}, Start, Start, "tester: cannot start: no such luck\n"},
+		"socket":   {config{bind: broken}, OK, Start, ""},
+		"problems": {config{run: quiet, left: errors.New("mesh.yaml:7: no such action")}, OK, OK, "tester: starts, with problems:\nmesh.yaml:7: no such action\n"},
+		"in vain":  {config{run: quiet, vain: []string{"policy a selects no workload"}}, OK, OK, "tester: warning: policy a selects no workload\n"},
 	} {
 		var b bytes.Buffer
 		if code := Main(spec(x.c), []string{"--config", "x.yaml", "--check"}, &b); code != x.code || !strings.Contains(b.String(), x.says) || x.says == "" && b.Len() > 0 {
-			t.Errorf("%s: %d, %q; want %d and %q", name, code, &b, x.code, x.says)
+			t.Errorf("%s: --check exits %d, %q; want %d and %q", name, code, &b, x.code, x.says)
 		}
+		code := -1
+		stderr(t, func() { code = Main(spec(x.c), []string{"--config", "x.yaml"}, &bytes.Buffer{}) })
+		if code != x.start {
+			t.Errorf("%s: a start exits %d; want %d", name, code, x.start)
+		}
+	}
+}
+
+// --check-config reads no keys: they are on another machine.
+func TestCheckConfigReadsNoKeys(t *testing.T) {
+	var b bytes.Buffer
+	c := config{open: errors.New("no key"), warn: []string{"careful"}}
+	if code := Main(spec(c), []string{"--config", "x.yaml", "--check-config"}, &b); code != OK || b.String() != "tester: careful\n" {
+		t.Errorf("exit %d, %q; want %d and the warning", code, &b, OK)
 	}
 }

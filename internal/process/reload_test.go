@@ -39,7 +39,7 @@ func runReloading(t *testing.T, do func(path string, log zerolog.Logger, reloade
 			Instance: func(filed) string { return "west/gw-1" },
 			Load:     func(path string) (filed, []string, error) { return strictyaml.LoadValid(path, filed{}) },
 			Log:      func(c filed) logging.Config { return c.Log },
-			New: func(_ filed, log zerolog.Logger) (Runner, error) {
+			Open: func(_ filed, log zerolog.Logger) (Runner, error) {
 				return runner{hups: reloaded, run: func(context.Context) error { do(path, log, reloaded); return nil }}, nil
 			},
 		}, []string{"--config", path}, &bytes.Buffer{})
