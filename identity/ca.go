@@ -13,11 +13,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/internal/secretfile"
 )
 
 const (
@@ -139,18 +140,10 @@ func commonName(td spiffeid.TrustDomain) string {
 	return name
 }
 
-// OpenCA reads what InitCA wrote. It refuses a key file that others than its
-// owner may read.
+// OpenCA reads what InitCA wrote. The key is read as [secretfile.Read] does.
 func OpenCA(dir string) (*CA, error) {
 	keyPath, certPath := filepath.Join(dir, caKeyFile), filepath.Join(dir, caCertFile)
-	info, err := os.Stat(keyPath)
-	if err != nil {
-		return nil, fmt.Errorf("open ca: %w", caRemedy(dir, err))
-	}
-	if m := info.Mode().Perm(); m&othersMay(info) != 0 {
-		return nil, fmt.Errorf("open ca: %s has mode %04o, others may read it: chmod 600 %[1]s, and make a new ca if somebody has", keyPath, m)
-	}
-	data, err := readFile(keyPath)
+	data, err := secretfile.Read(keyPath)
 	if err != nil {
 		return nil, fmt.Errorf("open ca: %w", caRemedy(dir, err))
 	}
@@ -170,15 +163,6 @@ func OpenCA(dir string) (*CA, error) {
 		return nil, fmt.Errorf("open ca: %w", err)
 	}
 	return ca, nil
-}
-
-// othersMay is what the mode of a key file must not allow. A mounted Secret belongs to
-// root and is read by its group (fsGroup): that is how it is meant.
-func othersMay(info fs.FileInfo) fs.FileMode {
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != uint32(os.Geteuid()) {
-		return 0o037
-	}
-	return 0o077
 }
 
 // readBundle takes the roots that are believed beside c's own from the file at path, as

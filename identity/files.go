@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/internal/secretfile"
 )
 
 const (
@@ -31,8 +33,7 @@ const (
 //	Dir/<namespace>/<service account>/     cert.pem (leaf first), key.pem
 //	  node/<network>/<node>/               the same, of a node proxy
 //
-// The Manager looks for changed files every second. Modes are not checked:
-// mounted secrets are readable as the platform decides.
+// The Manager looks for changed files every second. Keys are read as [secretfile.Read] does.
 type FileSource struct {
 	Dir string
 }
@@ -77,7 +78,7 @@ func (f FileSource) read(id spiffeid.ID) (*SVID, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bundle %s: %w", bundlePath, err)
 	}
-	if data, err = readFile(keyPath); err != nil {
+	if data, err = secretfile.Read(keyPath); err != nil {
 		return nil, f.missing("key", id, err)
 	}
 	key, err := ParsePrivateKey(data)

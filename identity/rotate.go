@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/internal/secretfile"
 )
 
 // Files of a root that is to take over, until it does.
@@ -95,7 +97,7 @@ func SwitchRotation(dir string) (Rotation, error) {
 	if err != nil {
 		return r, fmt.Errorf("rotate ca: %w", err)
 	}
-	key, err := os.ReadFile(filepath.Join(dir, nextKeyFile))
+	key, err := secretfile.Read(filepath.Join(dir, nextKeyFile))
 	if err != nil {
 		return r, fmt.Errorf("rotate ca: %w", err)
 	}

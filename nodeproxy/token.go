@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
+
+	"github.com/isthmus-mesh/isthmus/internal/secretfile"
 )
 
 // maxToken bounds a token file in bytes; a bound service-account token has about 1 500.
@@ -19,16 +19,11 @@ func (f Federation) token() func(context.Context) ([]byte, error) {
 		return nil
 	}
 	return func(context.Context) ([]byte, error) {
-		file, err := os.Open(f.Token)
+		b, err := secretfile.Read(f.Token)
 		if err != nil {
 			return nil, fmt.Errorf("federation.token: %w", err)
 		}
-		defer file.Close()
-		b, err := io.ReadAll(io.LimitReader(file, maxToken+1))
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("federation.token: %w", err)
-		case len(b) > maxToken:
+		if len(b) > maxToken {
 			return nil, fmt.Errorf("federation.token: %s has more than %d bytes: it is no token", f.Token, maxToken)
 		}
 		if b = bytes.TrimSpace(b); len(b) == 0 {

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/isthmus-mesh/isthmus/identity/istioca/istiocapb"
+	"github.com/isthmus-mesh/isthmus/internal/secretfile"
 )
 
 // Config says whom to ask, and as whom. Cluster may be empty.
@@ -107,7 +108,7 @@ func (c *Client) verify(cs tls.ConnectionState) error {
 
 // Token returns the bearer token as it is now.
 func (c *Client) Token() (string, error) {
-	data, err := readFile(c.cfg.Token)
+	data, err := secretfile.Read(c.cfg.Token)
 	if err != nil {
 		return "", fmt.Errorf("identity.token: %w: mount a projected service-account token of audience istio-ca there", err)
 	}

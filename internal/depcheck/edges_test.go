@@ -94,6 +94,7 @@ var allowed = map[string]why{
 		"mesh":                          "exports, and what bounds them",
 	},
 	"federation/networkkey/keyfile": {
+		"internal/secretfile":   "which files private keys may be in",
 		"internal/tempfile":     "what is written before it takes the place of a file",
 		"internal/hostport":     "addresses of other networks",
 		"federation/networkkey": "the keys in the files",
@@ -190,13 +191,17 @@ var allowed = map[string]why{
 	"hbone/wire":   {},
 	"hbone/pool":   {"hbone": "the sessions that it shares"},
 	"identity": {
+		"internal/secretfile":  "which files private keys may be in",
 		"internal/tempfile":    "what is written before it takes the place of a file",
 		"identity/istioclient": "asks a CA by Istio's protocol",
 		"internal/backoff":     "pauses between fetches",
 		"internal/logging":     "bounds lines about one peer",
 		"internal/strictyaml":  "checks its configuration",
 	},
-	"identity/istioclient": {"identity/istioca/istiocapb": "the messages"},
+	"identity/istioclient": {
+		"identity/istioca/istiocapb": "the messages",
+		"internal/secretfile":        "which files tokens may be in",
+	},
 	"identity/istioca": {
 		"identity":                   "reads requests and signs",
 		"identity/istioca/istiocapb": "the messages",
@@ -248,6 +253,7 @@ var allowed = map[string]why{
 		"route":                         "why an authority leads nowhere",
 	},
 	"nodeproxy": {
+		"internal/secretfile":     "which files tokens may be in",
 		"internal/tempfile":       "what is written before it takes the place of a file",
 		"internal/hostport":       "names of other networks' gateways",
 		"internal/resolve":        "where host names of other networks' gateways lead",
@@ -448,6 +454,7 @@ var allowed = map[string]why{
 	"internal/resolve":     {"internal/backoff": "pauses while nobody answers"},
 	"internal/retrybudget": {},
 	"internal/strictyaml":  {},
+	"internal/secretfile":  {},
 	"internal/tempfile":    {},
 	"internal/wan":         {},
 }

@@ -20,6 +20,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
+	"github.com/isthmus-mesh/isthmus/internal/secretfile"
 	"github.com/isthmus-mesh/isthmus/internal/tempfile"
 )
 
@@ -468,9 +469,9 @@ func createKey(path string, key networkkey.Private) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// ReadKey reads a network's secret key from a PEM file.
+// ReadKey reads a network's secret key from a PEM file, as [secretfile.Read] does.
 func ReadKey(path string) (networkkey.Private, error) {
-	b, err := os.ReadFile(path)
+	b, err := secretfile.Read(path)
 	if err != nil {
 		return networkkey.Private{}, err
 	}
