@@ -20,7 +20,7 @@ import (
 
 const (
 	// cacheFormat is what a file says that it is; another number is another format.
-	cacheFormat = "isthmus kubernetes cache 1"
+	cacheFormat = "isthmus kubernetes cache 2"
 	// maxCache bounds what is read of a file, unpacked: 200 000 pods with what belongs to them
 	// are 150 MiB.
 	maxCache = 512 << 20

@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -72,12 +73,12 @@ type Cluster struct {
 	exports    map[name]struct{}
 	policies   policies
 
-	inService   index[name]   // slices, by their service
-	aboutPod    index[name]   // slices, by the pods that they list
-	onNode      index[string] // pods
-	podsOf      index[string] // by namespace
-	servicesOf  index[string] // by namespace
-	described   map[name]bool // services that there is a record of: whether other networks may reach them
+	inService   index[name]          // slices, by their service
+	aboutPod    index[name]          // slices, by the pods that they list
+	onNode      index[string]        // pods
+	podsOf      index[string]        // by namespace
+	servicesOf  index[string]        // by namespace
+	described   map[name]description // services that have a record
 	staleSpaces map[string]struct{}
 	staleNames  map[name]struct{} // services
 	stalePods   map[name]struct{}
@@ -89,7 +90,7 @@ func NewCluster(network, systemNamespace string) *Cluster {
 		network: network, system: systemNamespace,
 		namespaces: map[string]*corev1.Namespace{}, nodes: map[string]*corev1.Node{}, services: map[name]*corev1.Service{},
 		slices: map[name]*discoveryv1.EndpointSlice{}, pods: map[name]*keptPod{}, exports: map[name]struct{}{}, policies: newPolicies(),
-		inService: index[name]{}, aboutPod: index[name]{}, onNode: index[string]{}, podsOf: index[string]{}, servicesOf: index[string]{}, described: map[name]bool{},
+		inService: index[name]{}, aboutPod: index[name]{}, onNode: index[string]{}, podsOf: index[string]{}, servicesOf: index[string]{}, described: map[name]description{},
 		staleSpaces: map[string]struct{}{}, staleNames: map[name]struct{}{}, stalePods: map[name]struct{}{},
 	}
 }
@@ -358,9 +359,9 @@ func (c *Cluster) readService(n name) discovery.Change {
 	ch.Faults = f
 	was, had := c.described[n]
 	if delete(c.described, n); r != nil {
-		ch.Record, c.described[n] = *r, r.Scope != ""
+		ch.Record, c.described[n] = *r, describe(r)
 	}
-	if is, has := c.described[n]; has != had || is != was {
+	if is, has := c.described[n]; has != had || !is.equal(was) {
 		for _, slice := range s.slices {
 			for i := range slice.Endpoints {
 				c.stalePods[podOf(slice, &slice.Endpoints[i])] = struct{}{}
@@ -384,27 +385,29 @@ func (c *Cluster) readPod(n name) discovery.Change {
 	return ch
 }
 
-// membersOf returns what the slices say of a pod, by service.
+// membersOf returns the memberships of a pod by service, from all slices that list it in the order
+// of their names.
 func (c *Cluster) membersOf(n name) (out []membership) {
-	for slice := range c.aboutPod[n] {
+	first, _ := netip.ParseAddr(c.address(n))
+	for _, slice := range slices.SortedFunc(maps.Keys(c.aboutPod[n]), name.compare) {
 		s := c.slices[slice]
 		svc := serviceOf(s)
-		exported, is := c.described[svc]
+		d, is := c.described[svc]
 		if !is {
 			continue
 		}
-		i := slices.IndexFunc(out, func(m membership) bool { return m.hostname == hostnameOf(svc) })
+		i := slices.IndexFunc(out, func(m membership) bool { return m.service == svc })
 		if i < 0 {
 			i = len(out)
-			out = append(out, membership{hostname: hostnameOf(svc), exported: exported})
+			out = append(out, membership{service: svc, description: d})
 		}
 		for j := range s.Endpoints {
 			if e := &s.Endpoints[j]; podOf(s, e) == n && sameLife(e, c.pods[n]) {
-				out[i].add(e.Conditions)
+				out[i].add(s, e.Conditions, first.Unmap())
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b membership) int { return cmp.Compare(a.hostname, b.hostname) })
+	slices.SortFunc(out, func(a, b membership) int { return cmp.Compare(hostnameOf(a.service), hostnameOf(b.service)) })
 	return out
 }
 

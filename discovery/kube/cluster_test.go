@@ -64,6 +64,9 @@ func anEvent(t *rapid.T) Event {
 	case EndpointSlices:
 		s := &discoveryv1.EndpointSlice{ObjectMeta: meta(pick("s1", "s1", "s2")), AddressType: discoveryv1.AddressTypeIPv4}
 		s.Labels = map[string]string{labelOfSlice: pick("x", "x", "x", "y", "")}
+		for _, name := range rapid.SampledFrom([][]*string{{nil}, {nil}, {new("p")}, {nil, new("p")}, nil}).Draw(t, "names") {
+			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: name, Port: rapid.SampledFrom([]*int32{new(int32(80)), new(int32(80)), new(int32(8080)), new(int32(15008)), nil}).Draw(t, "number")})
+		}
 		for range rapid.IntRange(0, 3).Draw(t, "endpoints") {
 			p := discoveryv1.Endpoint{}
 			p.Conditions.Ready = rapid.SampledFrom([]*bool{nil, nil, new(true), new(false)}).Draw(t, "ready")
@@ -126,7 +129,7 @@ func west(changes ...discovery.Change) *discovery.Builder {
 var trio = []Event{
 	{Services, "a", "x", &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}},
 	{EndpointSlices, "a", "s1", &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "s1", Labels: map[string]string{labelOfSlice: "x"}}, AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints: []discoveryv1.Endpoint{{TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "p"}}}}},
+		Ports: []discoveryv1.EndpointPort{{Port: new(int32(80))}}, Endpoints: []discoveryv1.Endpoint{{TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "p"}}}}},
 	{Pods, "a", "p", &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p", UID: "ap0"}, Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.1.0.9", Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}},
 }
 

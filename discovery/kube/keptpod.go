@@ -17,7 +17,6 @@ type keptPod struct {
 	Annotations       map[string]string // that are read
 	Spec              keptSpec
 	Status            keptStatus
-	Ports             []keptPort             // of containers and sidecars, that have names
 	HostPorts         []corev1.ContainerPort // by which a gateway's tunnels come by the node, without names
 }
 
@@ -36,14 +35,6 @@ type keptStatus struct {
 	Ready   corev1.ConditionStatus // empty: the kubelet has not said
 }
 
-// keptPort is what is read of a ContainerPort.
-type keptPort struct {
-	Name     string
-	Protocol corev1.Protocol
-	Port     int32
-	Sidecar  bool // it is one of an init container that goes on
-}
-
 // keepPod returns what is read of o, and shares nothing with it that is not.
 func keepPod(o *corev1.Pod) *keptPod {
 	p := &keptPod{
@@ -53,16 +44,10 @@ func keepPod(o *corev1.Pod) *keptPod {
 		Status: keptStatus{Phase: o.Status.Phase, PodIP: o.Status.PodIP, PodIPs: o.Status.PodIPs},
 	}
 	for _, c := range o.Spec.Containers {
-		p.keepPorts(c, false)
 		p.keepHostPorts(c)
 	}
 	if p.HostPorts != nil {
 		p.Status.HostIPs = o.Status.HostIPs
-	}
-	for _, c := range o.Spec.InitContainers {
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-			p.keepPorts(c, true)
-		}
 	}
 	for _, c := range o.Status.Conditions {
 		if c.Type == corev1.PodReady && p.Status.Ready != corev1.ConditionTrue {
@@ -70,15 +55,6 @@ func keepPod(o *corev1.Pod) *keptPod {
 		}
 	}
 	return p
-}
-
-// keepPorts keeps those of a container that a service can mean by their names.
-func (p *keptPod) keepPorts(c corev1.Container, sidecar bool) {
-	for _, port := range c.Ports {
-		if port.Name != "" {
-			p.Ports = append(p.Ports, keptPort{port.Name, port.Protocol, port.ContainerPort, sidecar})
-		}
-	}
 }
 
 func (p *keptPod) keepHostPorts(c corev1.Container) {
@@ -99,20 +75,8 @@ func (p *keptPod) object() *corev1.Pod {
 	if p.Status.Ready != "" {
 		o.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: p.Status.Ready}}
 	}
-	var containers, sidecars []corev1.ContainerPort
-	for _, port := range p.Ports {
-		to := &containers
-		if port.Sidecar {
-			to = &sidecars
-		}
-		*to = append(*to, corev1.ContainerPort{Name: port.Name, Protocol: port.Protocol, ContainerPort: port.Port})
-	}
-	if containers = append(containers, p.HostPorts...); containers != nil {
-		o.Spec.Containers = []corev1.Container{{Ports: containers}}
-	}
-	if sidecars != nil {
-		always := corev1.ContainerRestartPolicyAlways
-		o.Spec.InitContainers = []corev1.Container{{RestartPolicy: &always, Ports: sidecars}}
+	if p.HostPorts != nil {
+		o.Spec.Containers = []corev1.Container{{Ports: p.HostPorts}}
 	}
 	return o
 }

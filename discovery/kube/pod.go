@@ -18,17 +18,23 @@ type pod struct {
 	namespace *corev1.Namespace // nil: it is not known
 	node      *corev1.Node      // nil: it is not known
 	network   string            // of the cluster
-	members   []membership      // by hostname
+	members   []membership      // by hostname of the service
 	labels    map[string]string // not to be changed
 }
 
-// membership is what endpoint slices say of a pod and one service that there is a record
-// of.
+// membership is a pod in the EndpointSlices of one service that has a record.
 type membership struct {
-	hostname string
-	exported bool // other networks may reach it
-	ready    bool // the service's slices would have connections go there
-	serving  bool // or they would while nobody is ready
+	service name
+	description
+	ready   bool // by a slice, new connections may go there
+	serving bool // by a slice, they may while no endpoint is ready
+	ports   []memberPort
+}
+
+// memberPort is the pod's number for the service port byPod[i] of its membership.
+type memberPort struct {
+	port uint16 // zero if no slice has it
+	rank int    // of the endpoint that has it; see membership.add
 }
 
 // read translates p. A record is nil if none comes of p: it is not scheduled yet, it is
@@ -74,10 +80,11 @@ func (p pod) read() (record *discovery.Workload, f faults) {
 			f.drop(discovery.CauseUnsupported, label(labelDataplane), p.object.Labels.get(labelDataplane), "is not in the mesh, so that other networks do not reach it: write ambient here or at the namespace")
 		}
 	}
-	w.Ports, w.Labels = p.ports(), p.labels
+	w.Labels = p.labels
 	for _, m := range p.members {
 		if m.admits(w.State) && !w.Scheduled {
-			w.Services = append(w.Services, m.hostname)
+			w.Services = append(w.Services, hostnameOf(m.service))
+			w.Ports = append(w.Ports, m.named()...)
 		}
 	}
 	return w, f
@@ -158,20 +165,6 @@ func (p pod) meshed(f *faults) bool {
 	return p.namespace != nil && p.namespace.Labels[labelDataplane] == "ambient"
 }
 
-// ports returns the TCP ports that have names. Of two of one name the first counts, as
-// for Kubernetes.
-func (p pod) ports() (out []discovery.NamedPort) {
-	for _, port := range p.object.Ports {
-		if port.Protocol != corev1.ProtocolTCP && port.Protocol != "" || port.Port < 1 || port.Port > 65535 || mesh.ReservedPort(uint16(port.Port)) {
-			continue
-		}
-		if !slices.ContainsFunc(out, func(o discovery.NamedPort) bool { return o.Name == port.Name }) {
-			out = append(out, discovery.NamedPort{Name: port.Name, Port: uint16(port.Port)})
-		}
-	}
-	return out
-}
-
 // podOf returns the pod that an endpoint is, or nothing.
 func podOf(slice *discoveryv1.EndpointSlice, e *discoveryv1.Endpoint) name {
 	if slice.AddressType == discoveryv1.AddressTypeFQDN || e.TargetRef == nil || e.TargetRef.Kind != "Pod" || e.TargetRef.Name == "" {
@@ -180,8 +173,10 @@ func podOf(slice *discoveryv1.EndpointSlice, e *discoveryv1.Endpoint) name {
 	return name{slice.Namespace, e.TargetRef.Name}
 }
 
-// add takes in what one slice says: a pod may be in several, one for each family.
-func (m *membership) add(c discoveryv1.EndpointConditions) {
+// add takes in an endpoint of slice for the pod. Several slices may list it, as one for each address
+// family. Of two numbers for one port the one of the ready endpoint counts, then of the serving one, then
+// of the slice in the family of the pod's first address, where its application is dialed, then of the first slice.
+func (m *membership) add(slice *discoveryv1.EndpointSlice, c discoveryv1.EndpointConditions, first netip.Addr) {
 	ready := c.Ready == nil || *c.Ready
 	serving := ready
 	if c.Serving != nil {
@@ -189,4 +184,38 @@ func (m *membership) add(c discoveryv1.EndpointConditions) {
 	}
 	m.ready = m.ready || ready
 	m.serving = m.serving || serving
+	rank := 0
+	if ready {
+		rank = 4
+	} else if serving {
+		rank = 2
+	}
+	if first.Is4() == (slice.AddressType == discoveryv1.AddressTypeIPv4) {
+		rank++
+	}
+	if m.ports == nil {
+		m.ports = make([]memberPort, len(m.byPod))
+	}
+	for i, portName := range m.byPod {
+		if n := portIn(slice, portName); n != 0 && !mesh.ReservedPort(n) && (m.ports[i].port == 0 || rank > m.ports[i].rank) {
+			m.ports[i] = memberPort{n, rank}
+		}
+	}
+}
+
+// named returns the pod's numbers for the service ports that have a target name. While the pod is ready
+// the number of an endpoint that is not ready counts for nothing, and so on.
+func (m membership) named() (out []discovery.NamedPort) {
+	least := 0
+	if m.ready {
+		least = 4
+	} else if m.serving {
+		least = 2
+	}
+	for i, p := range m.ports {
+		if p.port != 0 && p.rank >= least {
+			out = append(out, discovery.NamedPort{Name: targetName(m.service, m.byPod[i]), Port: p.port})
+		}
+	}
+	return out
 }

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -208,7 +207,7 @@ func (s service) ports(f *faults) (out []discovery.ServicePort) {
 		case "UDP", "SCTP":
 			f.drop(discovery.CauseUnsupported, field+".protocol", r.Protocol, "is not carried to other networks, the TCP ports of the service are")
 		case "TCP":
-			if !target(&r, p.TargetPort, field+".targetPort", f) {
+			if !s.setTarget(&r, p.TargetPort, field, f) {
 				continue
 			}
 		default:
@@ -218,37 +217,6 @@ func (s service) ports(f *faults) (out []discovery.ServicePort) {
 		out = append(out, r)
 	}
 	return out
-}
-
-// target says where r leads.
-func target(r *discovery.ServicePort, to intstr.IntOrString, field string, f *faults) (ok bool) {
-	switch {
-	case to.Type == intstr.String && to.StrVal != "":
-		if !isPortName(to.StrVal) {
-			f.drop(discovery.CauseValue, field, to.StrVal, "is not the name of a port: write what the pods call it, or a number")
-			return false
-		}
-		r.TargetName = to.StrVal
-		return true
-	case to.Type == intstr.String || to.IntVal == 0:
-		r.TargetPort = r.Port
-	case to.IntVal < 1 || to.IntVal > 65535:
-		f.drop(discovery.CauseValue, field, strconv.Itoa(int(to.IntVal)), "is not a port: write a number from 1 to 65535")
-		return false
-	default:
-		r.TargetPort = uint16(to.IntVal)
-	}
-	if mesh.ReservedPort(r.TargetPort) {
-		f.drop(discovery.CauseUnsupported, field, strconv.Itoa(int(r.TargetPort)), "is a port of the node proxy itself, which never connects there: let the application listen on another one")
-		return false
-	}
-	return true
-}
-
-// isPortName reports whether s can name a port: printable ASCII without a space, at most
-// 63 characters, four times of what Kubernetes allows.
-func isPortName(s string) bool {
-	return s != "" && len(s) <= 63 && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 // foreign notes the first of the endpoints that no pod is behind: nothing carries a tunnel

@@ -30,6 +30,9 @@ func trim(o any) (any, error) {
 		}, Status: corev1.ServiceStatus{LoadBalancer: trimLoadBalancer(o.Status.LoadBalancer)}}, nil
 	case *discoveryv1.EndpointSlice:
 		slice := &discoveryv1.EndpointSlice{ObjectMeta: trimMeta(o.ObjectMeta), AddressType: o.AddressType, Endpoints: make([]discoveryv1.Endpoint, len(o.Endpoints))}
+		for _, p := range o.Ports {
+			slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: p.Port})
+		}
 		for i, e := range o.Endpoints {
 			slice.Endpoints[i] = discoveryv1.Endpoint{Conditions: e.Conditions}
 			if t := e.TargetRef; t != nil {
