@@ -174,7 +174,7 @@ func TestNodeProxiesMayWhatCaptureNeedsAndNothingElse(t *testing.T) {
 		var armor any
 		switch set {
 		case "capture", "captureall", "cni":
-			capabilities["add"] = []any{"NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE"}
+			capabilities["add"] = []any{"NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_PTRACE"}
 			paths = append(paths, "/proc")
 			armor = map[string]any{"type": "Unconfined"}
 			if set == "cni" {

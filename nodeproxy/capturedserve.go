@@ -19,11 +19,12 @@ type captured struct {
 	arriving *share // of what is opened to it in plain text
 	in       *inbound
 	outs     []*outbound // of what it opens, and of what is opened to it in plain text
+	first    *capture.Undecided
 }
 
 // serveCaptured returns what serves the listeners of a pod.
 func (p *Proxy) serveCaptured(pod *pods.Pod, l pods.Listeners) (pods.Server, error) {
-	h := &captured{p: p, pod: pod, uid: pod.UID(), share: newShare(), arriving: newShare(), in: newInbound(p, pod.UID(), l.Tunnels)}
+	h := &captured{p: p, pod: pod, uid: pod.UID(), share: newShare(), arriving: newShare(), in: newInbound(p, pod.UID(), l.Tunnels), first: l.Undecided}
 	for _, opened := range l.Opened {
 		o, err := p.newOutbound(opened, h.share.counted(p.captured(h)))
 		if err != nil {
@@ -49,6 +50,7 @@ func serving(pod *pods.Pod) *captured { return pod.Server().(*captured) }
 // Start implements [pods.Server].
 func (h *captured) Start() {
 	h.p.running.Go(func() { h.in.run(h.p.data) })
+	h.p.running.Go(func() { h.decide(h.p.data) })
 	for _, o := range h.outs {
 		h.p.running.Go(func() {
 			defer h.in.police()() // what comes in plain text may outlast the tunnels
@@ -77,7 +79,7 @@ func (h *captured) Problems(now time.Time) (list []string) {
 	return list
 }
 
-// captured serves what rules lead here of one workload.
+// captured serves the connections of one workload that its rules redirect here.
 func (p *Proxy) captured(h *captured) serve {
 	return func(ctx context.Context, app *net.TCPConn) func(context.Context) {
 		to, err := capture.Original(app)
@@ -86,8 +88,10 @@ func (p *Proxy) captured(h *captured) serve {
 			reset(app)
 			return nil
 		}
-		if !p.carries(ctx, h, to) {
-			return p.passOn(h, app, to)
+		if !p.pods.Leads(h.pod, to.Addr()) && !p.knows(h.uid, to) { // no longer, and its decision ends
+			p.log.Debug().Str("workload", h.uid).Stringer("to", to).Msg("captured connection reset: destination left the mesh")
+			reset(app)
+			return nil
 		}
 		return p.carry(ctx, app, h.uid, flowTo(to.Addr().String(), to.Port()), nil, nil, nil)
 	}

@@ -103,7 +103,7 @@ func (p *Proxy) sweepNames(now time.Time) {
 func (p *Proxy) forgetNames(names []string) {
 	snap := p.store.Current()
 	for _, name := range names {
-		if snap.Named(name) == nil && !p.own.means(name) {
+		if snap.Named(name) == nil && !p.own.means(name) && !p.direct.has(name) {
 			p.stream.Forget(name)
 		}
 	}

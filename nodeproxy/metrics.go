@@ -12,7 +12,7 @@ type Metrics struct {
 	opened, closed, sent, received  *prometheus.CounterVec
 	retries, edges, refused         *prometheus.CounterVec
 	sessions, streams, warm, probed *prometheus.CounterVec
-	replicas, hedges, slow          *prometheus.CounterVec
+	replicas, hedges, slow, decided *prometheus.CounterVec
 	budget, dazed, indeterminate    prometheus.Counter
 	connect                         prometheus.Histogram
 }
@@ -47,6 +47,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		replicas:      vec("isthmus_replica_answers_total", "Dials of gateways that share an address with others, by who has answered: asked (the one that was wanted), other (another one: the session is its own), unknown (one that discovery does not list yet: dialled again), taken (likewise, and nobody else answers: it stands for the one that was wanted).", "answer"),
 		hedges:        vec("isthmus_hedges_total", "Attempts of whose application the far side said that it takes long to accept, by what came of it: withdrawn (it was, and the connection went elsewhere), accepted (it was to be withdrawn, and the application was faster), refused (and the far side refused first), unanswered (and no answer came), nobody (there was nobody healthy elsewhere: it was waited for), budget (the retry budget was spent: it was waited for).", "result"),
 		slow:          vec("isthmus_slow_connects_total", "Connects to local applications that took longer than 100 ms, or 10 ms while the accept queue was seen to be full, by whether the client was told (yes, or no: it has not asked for it, as a stock one).", "told"),
+		decided:       vec("isthmus_first_packets_total", "First packets of captured pods' connections to destinations without a decision, by what was decided: mesh (the connection comes to this node proxy), direct (it is left to the kernel), refused (it is reset), dropped (nothing, for lack of room or because the rules were changed: the kernel sends the packet again).", "verdict"),
 		budget:        one("isthmus_retry_budget_exhausted_total", "Connections that failed because the retry budget of their identity and service was spent."),
 		indeterminate: one("isthmus_indeterminate_connects_total", "Connections given up because the far side vanished after it may have got the application's first bytes."),
 		dazed:         one("isthmus_dazed_picks_total", "Choices made among places none of which was healthy."),

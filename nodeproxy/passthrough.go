@@ -1,45 +1,25 @@
 package nodeproxy
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"time"
 
-	"github.com/isthmus-mesh/isthmus/hbone/header"
-	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 	"github.com/isthmus-mesh/isthmus/policy"
 )
 
-// passTimeout is the longest connect to somebody whom the mesh does not know: ztunnel's.
-const passTimeout = 10 * time.Second
-
-// carries reports whether what a captured pod opens to that address is carried by the mesh; the rest is passed on as
-// it is. A virtual address and that of a service that leads to other networks are always the mesh's: nobody else
-// could serve them. Of the rest are a pod that accepts tunnels, and a service of this network that has one.
-// Where gateways say what there is they are asked, once for each address in a while.
-//
-// The scope of this process says nothing of it: with another one that takes over, and captures more, it shares a port.
-func (p *Proxy) carries(ctx context.Context, h *captured, to netip.AddrPort) bool {
-	if p.pods.Leads(h.pod, to.Addr()) || p.knows(h.uid, to) {
-		return true
-	}
-	flow := flowTo(to.Addr().String(), to.Port())
-	flow.Source = p.store.Current().Workload(h.uid)
-	return flow.Source != nil && p.learn(ctx, flow) && p.knows(h.uid, to)
-}
-
-// knows reports whether discovery knows somebody at that address who is reached by the mesh.
+// knows reports whether, by discovery, the mesh carries what the workload uid opens to that address: to a pod that accepts
+// tunnels, or to a port of a service with an endpoint that it reaches. A workload that discovery no longer lists reaches
+// no service, and must still not send plain text to such a pod.
 func (p *Proxy) knows(uid string, to netip.AddrPort) bool {
 	snap := p.store.Current()
 	flow := flowTo(to.Addr().String(), to.Port())
 	if flow.Source = snap.Workload(uid); flow.Source == nil {
-		return false
+		w := snap.WorkloadAt(p.cfg.Network, to.Addr())
+		return w != nil && !w.Plain
 	}
 	d, err := p.view.Resolve(snap, flow, time.Now())
 	if err != nil {
@@ -49,7 +29,8 @@ func (p *Proxy) knows(uid string, to netip.AddrPort) bool {
 	return plan.Direct == nil || !plan.Direct.Plain
 }
 
-// passedOn is why a captured pod's connection to an address is passed on as it is; empty if it is not.
+// passedOn is why the mesh does not carry a captured pod's connection to an address, which is then left to the kernel; empty
+// if it does.
 func (p *Proxy) passedOn(uid, host string, port uint16) string {
 	to, err := netip.ParseAddr(host)
 	h := p.pods.Get(uid)
@@ -107,49 +88,4 @@ func passedBy(e *policy.Effective) string {
 		return ""
 	}
 	return strings.Join(said, " and ") + " would deny connections in plain text, and these go past the node proxy to the pod, whoever opens them: set capture.scope to all, where policies hold for them (with a PeerAuthentication in mode STRICT none are let in at all), or keep them from the pod by a NetworkPolicy"
-}
-
-// passOn takes one application connection to where it was to go, as it is, from the pod's own network namespace. It
-// owns app; see serve.
-func (p *Proxy) passOn(h *captured, app *net.TCPConn, to netip.AddrPort) func(context.Context) {
-	a := access{direction: "outbound", started: time.Now(), source: h.uid, service: to.Addr().String(), port: to.Port(), attempts: 1, plain: true}
-	p.metrics.opened.WithLabelValues("source").Inc()
-	conn, err := p.dialOn(h, app, to, a.started)
-	if err != nil {
-		a.result, a.err = string(reasonOf(err)), err
-		switch {
-		case appGone(err), h.pod.Context().Err() != nil:
-			a.result = reasonCancelled
-		case errors.Is(err, overload.ErrOverloaded):
-			a.result = string(header.ReasonOverload)
-		}
-		reset(app)
-		p.finish(&a)
-		return nil
-	}
-	a.connect = time.Since(a.started)
-	r := &plainRelay{p: p, near: app, far: conn, access: a}
-	return func(context.Context) { r.run(h.pod.Context()) }
-}
-
-// dialOn connects for app, when this process has time for that.
-func (p *Proxy) dialOn(h *captured, app *net.TCPConn, to netip.AddrPort, since time.Time) (*net.TCPConn, error) {
-	ctx, ended := whileThere(h.pod.Context(), app, passTimeout)
-	opening, err := p.load.Admit(ctx, since)
-	var conn net.Conn
-	if err == nil {
-		defer opening.Done()
-		conn, err = h.pod.Dialer(hopKeepAlive)(ctx, to, passTimeout)
-	}
-	gone := ended()
-	switch {
-	case gone:
-		if conn != nil {
-			reset(conn)
-		}
-		return nil, &appGoneError{errors.New("found closed while its connection was opened")}
-	case err != nil:
-		return nil, err
-	}
-	return conn.(*net.TCPConn), nil
 }

@@ -55,6 +55,7 @@ type Proxy struct {
 	shares     *toldShares       // what these have proven to offer
 	names      *resolve.Resolver // of the hosts of their gateways; nil without links
 	asking     askedNames        // names that discovery did not know
+	direct     directAddresses   // that captured pods reach without the mesh
 	pool       *pool.Pool
 	kept       *warm.Keeper // of sessions with pods of other networks
 	answers    sync.Map     // *hbone.Session of kept → warmset.Answer

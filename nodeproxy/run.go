@@ -56,6 +56,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		background.Go(func() error { p.listenServices(bctx); return nil })
 		background.Go(func() error { p.followLinks(bctx); return nil })
 		background.Go(func() error { p.own.run(bctx); return nil })
+		background.Go(func() error { p.watchDirect(bctx); return nil })
 		if p.names != nil {
 			background.Go(func() error { p.names.Run(bctx); return nil })
 		}

@@ -111,7 +111,7 @@ func (x *explained) text() string {
 		if e.NotCarried {
 			b.WriteString("  does not carry this service\n")
 		} else if e.PassedOn != "" {
-			fmt.Fprintf(&b, "  passed on in plain TCP to where it was to go: %s\n", plain(e.PassedOn))
+			fmt.Fprintf(&b, "  not carried by the mesh, and left to the kernel: %s\n", plain(e.PassedOn))
 		} else if e.NotCaptured != "" {
 			fmt.Fprintf(&b, "  not captured, and goes as without a mesh: %s\n", plain(e.NotCaptured))
 		} else if e.Refused != "" {

@@ -20,7 +20,7 @@ type Explanation struct {
 	Now         time.Time `json:"now"`                   // by its clock
 	Discovery   *Told     `json:"discovery,omitempty"`   // by a node proxy without a file: who has told what is on its network
 	Refused     string    `json:"refused,omitempty"`     // why there is no candidate at all
-	PassedOn    string    `json:"passedOn,omitempty"`    // by a node proxy that captures everything: why the mesh does not carry this, and the connection goes on in plain TCP
+	PassedOn    string    `json:"passedOn,omitempty"`    // by a node proxy that captures everything: why the mesh does not carry this, and the connection is left to the kernel
 	NotCaptured string    `json:"notCaptured,omitempty"` // by a node proxy that captures virtual addresses: why this connection does not come to it, and goes as without it
 	Unasked     bool      `json:"unasked,omitempty"`     // by a node proxy: no gateway is asked of this service until it is used
 	NotCarried  bool      `json:"notCarried,omitempty"`  // by a gateway: no pod of its network serves this

@@ -41,6 +41,9 @@ var allowed = map[string]why{
 		"nodeproxy/podns":    "the namespace that rules are set in",
 		"nodeproxy/sockdiag": "how many share a port",
 	},
+	"nodeproxy/decider": {
+		"nodeproxy/capture": "verdicts, and the packets that they are on",
+	},
 	"nodeproxy/pods": {
 		"discovery":           "the store of snapshots, by which pods come and go",
 		"internal/backoff":    "pauses until a pod is looked for, entered or looked at again",
@@ -290,6 +293,7 @@ var allowed = map[string]why{
 		"internal/tcp":            "listeners and dials of its own",
 		"mesh":                    "snapshots",
 		"nodeproxy/capture":       "what a captured connection was meant for",
+		"nodeproxy/decider":       "what becomes of the connections that a pod opens",
 		"nodeproxy/pods":          "the local pods that are captured",
 		"nodeproxy/names":         "answers what pods ask of DNS",
 		"nodeproxy/cnisocket":     "pods that are announced before they start",

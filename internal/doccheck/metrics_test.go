@@ -73,6 +73,7 @@ func nodeLabels(t *testing.T) map[string]map[string][]string {
 	out["isthmus_outlier_edges_total"] = map[string][]string{"scope": {"endpoint", "network_service", "gateway"}, "edge": {"ejected", "readmitted"}}
 	out["isthmus_hedges_total"] = map[string][]string{"result": {"withdrawn", "accepted", "refused", "unanswered", "nobody", "budget"}}
 	out["isthmus_cni_verdicts_total"] = map[string][]string{"verdict": {"captured", "outside", "unknown", "failed", "stopping", "refused"}}
+	out["isthmus_first_packets_total"] = map[string][]string{"verdict": {"mesh", "direct", "refused", "dropped"}}
 	out["isthmus_slow_connects_total"] = map[string][]string{"told": {"yes", "no"}}
 	out["isthmus_warm_choices_total"] = map[string][]string{"session": {"held", "awaited", "opened", "alone"}}
 	out["isthmus_replica_answers_total"] = map[string][]string{"answer": {"asked", "other", "unknown", "taken"}}

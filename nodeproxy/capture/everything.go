@@ -17,29 +17,20 @@ const hbonePort = 15008
 
 // Rules of Everything in the chains of the table.
 const (
-	everythingOut  = 2 // one for each version of IP
-	everythingKept = 2 // likewise
 	everythingIn   = 1
 	everythingHeld = 1
 )
 
-// everything leads here what the pod opens to anybody but itself, and what others open to it.
+// everything redirects here what others open to the pod. What the pod opens is decided on by destination (see decisions).
 //
-// What was open before stays as it is: only the first packet of a connection is led elsewhere, where the kernel would
-// take the next one of a connection that it has not followed yet for a new one. Link-local addresses of IPv6 mean
-// nothing without an interface, which is not known of a connection that was led elsewhere: what goes there goes as
-// without us. What the pod forwards for others, such as a virtual machine in it, is not the pod's.
+// What was open before stays as it is: only the first packet of a connection is redirected, where the kernel would
+// take the next one of a connection that it has not followed yet for a new one.
 //
 // The guard resets what comes in and was not led here: by a raw packet that is no SYN, and that the application's socket drops
 // without an answer, others could have the kernel follow a connection that is not there, and open one from the same port then.
 // Whose address was forged in such a packet is refused at once from that port, and from no other. A SYN that is dropped would
 // not get in by its repeats either, as what is followed stays for five minutes (nf_conntrack_tcp_timeout_unacknowledged).
-// What goes out is guarded by the chain of refused destinations in the same way.
-func (b *batch) everything(out, refuse, in, guard *nftables.Chain) {
-	b.rule(out, notOurs(), version(4), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), redirect(OutboundPort))
-	b.rule(out, notOurs(), version(6), notLinkLocal(), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), redirect(OutboundPort))
-	b.rule(refuse, notOurs(), version(4), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), notToThePod(), reset())
-	b.rule(refuse, notOurs(), version(6), notLinkLocal(), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), notToThePod(), reset())
+func (b *batch) everything(in, guard *nftables.Chain) {
 	b.rule(in, protocol(unix.IPPROTO_TCP), opening(), fromOutside(), toThePod(), notToPort(hbonePort), redirect(InboundPort))
 	b.rule(guard, protocol(unix.IPPROTO_TCP), opening(), fromOutside(), notToPort(hbonePort), notToPort(InboundPort), reset())
 }
@@ -73,9 +64,6 @@ func notLoopback(key expr.MetaKey) []expr.Any {
 // toThePod matches what has one of the pod's own addresses for its destination.
 func toThePod() []expr.Any { return local(expr.CmpOpEq) }
 
-// notToThePod matches what has not, such as one that leads to the node proxy.
-func notToThePod() []expr.Any { return local(expr.CmpOpNeq) }
-
 func local(op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
@@ -87,26 +75,5 @@ func notToPort(n uint16) []expr.Any {
 	return []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.BigEndian.PutUint16(n)},
-	}
-}
-
-// version matches packets of IPv4 or IPv6.
-func version(n byte) []expr.Any {
-	family := byte(unix.NFPROTO_IPV4)
-	if n == 6 {
-		family = unix.NFPROTO_IPV6
-	}
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}},
-	}
-}
-
-// notLinkLocal matches packets of IPv6 that do not go to fe80::/10.
-func notLinkLocal() []expr.Any {
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 24, Len: 2},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 2, Mask: []byte{0xff, 0xc0}, Xor: []byte{0, 0}},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0xfe, 0x80}},
 	}
 }

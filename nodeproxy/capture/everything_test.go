@@ -44,10 +44,10 @@ func (p *pod) from(t *testing.T, to string) (net.Conn, error) {
 	return c, err
 }
 
-func TestAllThatThePodOpensIsCaptured(t *testing.T) {
+func TestMeshDestinationsAreCaptured(t *testing.T) {
 	p := newPod(t)
 	four, six := p.listen(t, "tcp4", "127.0.0.1:15001"), p.listen(t, "tcp6", "[::1]:15001")
-	must(t, Set(p.ns, all()))
+	u, _ := p.decide(t, all(), func(FirstPacket) Verdict { return Mesh })
 	for _, to := range []string{otherAddress + ":80", "192.0.2.7:443", "240.240.0.1:80", "10.96.0.7:443", "[" + other6 + "]:80", "[2001:2::1]:80", "[2001:db8::7]:443"} {
 		c, err := p.dial("tcp", to, nil)
 		if err != nil {
@@ -63,10 +63,11 @@ func TestAllThatThePodOpensIsCaptured(t *testing.T) {
 			t.Errorf("a connection to %s was to go to %s", to, got)
 		}
 	}
-	// With nobody there it is refused.
+	// Without a node proxy they are refused, and so are captured addresses that were never decided on.
 	four.Close()
 	six.Close()
-	for _, to := range []string{otherAddress + ":80", "[" + other6 + "]:80"} {
+	u.Close()
+	for _, to := range []string{otherAddress + ":80", "[" + other6 + "]:80", "240.240.0.9:80", "10.96.0.7:1", "[2001:2::9]:80"} {
 		if _, err := p.dial("tcp", to, nil); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("connect to %s without a node proxy: %v, want that it is refused", to, err)
 		}
@@ -76,7 +77,10 @@ func TestAllThatThePodOpensIsCaptured(t *testing.T) {
 func TestWhatIsNotOpenedToOthersIsLeftAlone(t *testing.T) {
 	p := newPod(t)
 	four, six := p.listen(t, "tcp4", "127.0.0.1:15001"), p.listen(t, "tcp6", "[::1]:15001")
-	must(t, Set(p.ns, all()))
+	p.decide(t, all(), func(f FirstPacket) Verdict {
+		t.Errorf("a connection to %v is to be decided on", f.To)
+		return Refused
+	})
 	const linkLocal = "fe80::77"
 	must(t, p.IP("other", "addr add "+linkLocal+"/64 dev eth0 nodad"))
 	must(t, p.IP("pod", "addr add fe80::78/64 dev eth0 nodad"))
@@ -204,7 +208,7 @@ func TestOpenConnectionsOutliveAChangeOfScope(t *testing.T) {
 	plain := [][2]net.Conn{pair("pod", otherAddress+":80"), pair("other", podAddress+":80"), pair("pod", "["+other6+"]:80")}
 	l := p.listen(t, "tcp4", "127.0.0.1:15001")
 	in := p.listen(t, "tcp", "[::]:15006")
-	must(t, Set(p.ns, all()))
+	_, decided := p.decide(t, all(), func(FirstPacket) Verdict { return Mesh })
 	say("captured", plain...)
 	out, err := p.dial("tcp", "192.0.2.7:80", nil)
 	must(t, err)
@@ -213,7 +217,7 @@ func TestOpenConnectionsOutliveAChangeOfScope(t *testing.T) {
 	must(t, err)
 	_, taken := originalOf(t, in)
 	captured := [][2]net.Conn{{out, accepted}, {arrived, taken}}
-	for _, r := range []Rules{all(), mesh, all(), {Everything: true}, {Owner: "it leaves"}} {
+	for _, r := range []Rules{decided, mesh, all(), decided, {Everything: true}, {Owner: "it leaves"}} {
 		must(t, Set(p.ns, r))
 		say("with "+r.String(), append(captured, plain...)...)
 		if hold, err := Hold(p.ns, r); err != nil || !hold {

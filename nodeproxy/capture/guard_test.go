@@ -122,7 +122,7 @@ func TestNothingLeavesThePodByAFirstPacketOfSomebodyElse(t *testing.T) {
 	for what, rules := range map[string]Rules{"all": all(), "vips": mesh} {
 		p := newPod(t)
 		l := p.listen(t, "tcp4", "127.0.0.1:15001")
-		must(t, Set(p.ns, rules))
+		_, rules = p.decide(t, rules, func(FirstPacket) Verdict { return Mesh })
 		const service = "10.96.0.7" // of Addresses
 		must(t, p.IP("other", "addr add "+service+"/32 dev eth0"))
 		hosts := []string{service}

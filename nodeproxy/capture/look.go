@@ -21,11 +21,13 @@ import (
 // of ours is asked for by its name, and little more is read of it than ours can have.
 
 // ourChains are the chains that a table of ours may have.
-var ourChains = []string{"output", "refuse", "input", "guard"}
+var ourChains = []string{"output", "refuse", "input", "guard", "decide"}
 
 const (
-	// maxSets is how many sets a table of ours has at most: whose it is, who has set it, and addresses of both versions of IP.
-	maxSets = 4
+	// maxSets is how many sets a table of ours has at most beside those of decisions: its owner, its setter, and addresses
+	// of both versions of IP.
+	maxSets         = 4
+	maxDecisionSets = 6
 	// maxParts is how much a table may have to be one of a node proxy at all, of a later version, say.
 	maxParts = 32
 )
@@ -211,7 +213,7 @@ func (l looking) parts(table string) (p parts, there bool, err error) {
 	if p.sets, err = l.sets(table, maxParts); err != nil {
 		return p, true, err
 	}
-	if p.alien || len(p.sets) > maxSets || holds != len(p.chains)+len(p.sets) {
+	if p.alien || len(p.sets) > maxSets+maxDecisionSets || holds != len(p.chains)+len(p.sets) {
 		return p, true, errNotAsOurs
 	}
 	return p, true, nil

@@ -51,9 +51,13 @@ type Rules struct {
 	// Addresses are others to which TCP is captured, such as the cluster IPs of services that lead to
 	// other networks too.
 	Addresses []netip.Addr
-	// Everything has all other TCP captured too: what the pod opens to anybody but itself, and what others open to
+	// Everything has all other TCP captured too: what the pod opens to destinations of the mesh, and what others open to
 	// the pod, but for tunnels.
 	Everything bool
+	// Group is the nfnetlink_log group in the pod to which first packets to undecided destinations are logged (see
+	// Undecided). 0: no destination is decided on; what the pod opens is redirected if it is of Ranges and Addresses, and
+	// left to the kernel otherwise.
+	Group uint16
 	// By is who sets them; two that are alike are, whoever has set them.
 	By Setter
 }
@@ -86,7 +90,8 @@ func otherwise(err error) bool {
 }
 
 // beginning begins a transaction that gives a table of ours those base chains, without rules.
-type beginning func(c *nftables.Conn, table string, chains ...*nftables.Chain) (*nftables.Table, error)
+// keep reports which of its sets stay as they are; nil: none.
+type beginning func(c *nftables.Conn, table string, keep func(set string) bool, chains ...*nftables.Chain) (*nftables.Table, error)
 
 func setRules(fd int, r Rules, begin beginning) error {
 	c, err := nftables.New(nftables.WithNetNSFd(fd), nftables.WithSockOptions(hearKernel, room(len(r.Addresses))))
@@ -97,11 +102,15 @@ func setRules(fd int, r Rules, begin beginning) error {
 	refuse := &nftables.Chain{Name: "refuse", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityFilter}
 	in := &nftables.Chain{Name: "input", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: before(nftables.ChainPriorityNATDest)}
 	guard := &nftables.Chain{Name: "guard", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter}
+	decide := decideChain()
 	chains := []*nftables.Chain{out, refuse}
 	if r.Everything {
 		chains = append(chains, in, guard)
 	}
-	t, err := begin(c, table, chains...)
+	if r.Group != 0 {
+		chains = append(chains, decide)
+	}
+	t, err := begin(c, table, r.keepsDecisions(), chains...)
 	if err != nil {
 		return err
 	}
@@ -115,7 +124,10 @@ func setRules(fd int, r Rules, begin beginning) error {
 		b.rule(out, notOurs(), protocol(unix.IPPROTO_TCP), m, redirect(OutboundPort))
 	}
 	if r.Everything {
-		b.everything(out, refuse, in, guard)
+		b.everything(in, guard)
+	}
+	if r.Group != 0 {
+		b.decisions(r, out, decide, refuse)
 	}
 	for _, m := range r.refused() {
 		b.rule(refuse, m, reject())
@@ -138,7 +150,7 @@ func removeTable(ns *podns.Namespace, name string) error {
 		if err != nil {
 			return explain(err)
 		}
-		t, _ := replaced(c, name)
+		t, _ := replaced(c, name, nil)
 		c.DelTable(t)
 		return explain(c.Flush())
 	})
@@ -147,7 +159,7 @@ func removeTable(ns *podns.Namespace, name string) error {
 // renewed begins a transaction that gives a table of ours other rules, and keeps those base chains of it that are
 // there, empty. Were they replaced, two hooks for NAT would be there for a moment, the new one first, and the kernel
 // looks at one after the other: a connection in between would meet neither's rules, by the kernel's code.
-func renewed(c *nftables.Conn, name string, chains ...*nftables.Chain) (*nftables.Table, error) {
+func renewed(c *nftables.Conn, name string, keep func(set string) bool, chains ...*nftables.Chain) (*nftables.Table, error) {
 	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	var there parts
 	err := look(c.NetNS, func(l looking) (err error) {
@@ -174,14 +186,16 @@ func renewed(c *nftables.Conn, name string, chains ...*nftables.Chain) (*nftable
 		}
 	}
 	for _, s := range there.sets {
-		c.DelSet(&nftables.Set{Table: t, Name: s})
+		if keep == nil || !keep(s) {
+			c.DelSet(&nftables.Set{Table: t, Name: s})
+		}
 	}
 	return t, nil
 }
 
 // created begins a transaction that makes a table of ours where there is none. Nothing is deleted by it: when a socket of
 // netfilter is closed, the kernel waits until all processors are done with what was (10 ms and more, Linux 6.18).
-func created(c *nftables.Conn, name string, chains ...*nftables.Chain) (*nftables.Table, error) {
+func created(c *nftables.Conn, name string, _ func(set string) bool, chains ...*nftables.Chain) (*nftables.Table, error) {
 	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	c.CreateTable(t)
 	for _, h := range chains {
@@ -192,7 +206,7 @@ func created(c *nftables.Conn, name string, chains ...*nftables.Chain) (*nftable
 }
 
 // replaced begins a transaction that makes a table of ours anew, with empty base chains.
-func replaced(c *nftables.Conn, name string, chains ...*nftables.Chain) (*nftables.Table, error) {
+func replaced(c *nftables.Conn, name string, _ func(set string) bool, chains ...*nftables.Chain) (*nftables.Table, error) {
 	t := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	c.AddTable(t) // there is one to delete, then
 	c.DelTable(t)
@@ -228,7 +242,7 @@ func explain(err error) error {
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("set nftables rules: %w: give this process the capability NET_ADMIN", err)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EAFNOSUPPORT):
-		return fmt.Errorf("set nftables rules: %w: this kernel needs nf_tables with NAT of family inet (modules nf_tables, nft_chain_nat, nft_redir, nft_reject_inet, and for capture.scope all nft_fib_inet; Linux 5.2)", err)
+		return fmt.Errorf("set nftables rules: %w: this kernel needs nf_tables with NAT of family inet (modules nf_tables, nft_chain_nat, nft_redir, nft_reject_inet, nft_log, nfnetlink_log, and for capture.scope all nft_fib_inet; Linux 5.12)", err)
 	}
 	return fmt.Errorf("set nftables rules: %w", err)
 }
@@ -252,6 +266,8 @@ func (b *batch) rule(c *nftables.Chain, parts ...any) {
 			i := slices.IndexFunc(b.sets, func(s *nftables.Set) bool { return s.Name == versioned(p.set, p.version) })
 			all = append(all, address(p.version, false)...)
 			all = append(all, &expr.Lookup{SourceRegister: 1, SetName: b.sets[i].Name, SetID: b.sets[i].ID})
+		case decided:
+			all = append(all, p.expressions(b)...)
 		}
 	}
 	b.c.AddRule(&nftables.Rule{Table: b.table, Chain: c, Exprs: all, UserData: b.about})
@@ -396,6 +412,9 @@ func (r Rules) String() string {
 	}
 	if r.Everything {
 		words = append(words, "all TCP")
+	}
+	if r.Group != 0 {
+		words = append(words, fmt.Sprintf("undecided to group %d", r.Group))
 	}
 	return strings.Join(words, ", ")
 }

@@ -46,7 +46,7 @@ func setSource(fd int, begin beginning) error {
 		return err
 	}
 	out := &nftables.Chain{Name: "output", Type: nftables.ChainTypeRoute, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityMangle}
-	t, err := begin(c, sourceTable, out)
+	t, err := begin(c, sourceTable, nil, out)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
@@ -20,10 +21,28 @@ import (
 )
 
 // Watch says cheaply whether any rules in a namespace have changed: containers in it that may set
-// rules may take ours away with theirs (nft flush ruleset). Not safe for concurrent use.
+// rules may take ours away with theirs (nft flush ruleset). Safe for concurrent use with decisions (see own), and else not.
 type Watch struct {
-	socket     *netlink.Conn
+	socket *netlink.Conn
+
+	mu         sync.Mutex // guards generation, and held while decisions change the rules
 	generation uint32
+}
+
+// own runs f, which changes the rules by one transaction. Changed does not report it. w may be nil.
+func (w *Watch) own(f func() error) error {
+	if w == nil {
+		return f()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := f()
+	if err == nil && w.generation != 0 {
+		if w.generation++; w.generation == 0 {
+			w.generation = 1 // as the kernel counts
+		}
+	}
+	return err
 }
 
 // NewWatch begins to watch. Close ends it.
@@ -42,6 +61,8 @@ func NewWatch(ns *podns.Namespace) (w *Watch, err error) {
 // Changed reports whether rules have changed since the last call: whoever's, ours too. The first one says so.
 // It costs two system calls.
 func (w *Watch) Changed() (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	got, err := w.socket.Execute(netlink.Message{
 		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
 		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
@@ -83,7 +104,7 @@ func Hold(ns *podns.Namespace, r Rules) (holds bool, err error) {
 		if errors.Is(err, errNotAsOurs) {
 			return nil
 		}
-		if !there || err != nil || !maps.Equal(p.chains, r.chains()) {
+		if !there || err != nil || !maps.Equal(p.chains, r.chains()) || len(p.sets) > maxSets+len(r.decisionSets()) {
 			return err
 		}
 		for chain, want := range r.chains() {
@@ -105,9 +126,13 @@ func Hold(ns *podns.Namespace, r Rules) (holds bool, err error) {
 func (r Rules) chains() map[string]int {
 	m := map[string]int{"output": len(r.captured()), "refuse": len(r.refused()) + len(r.guarded())}
 	if r.Everything {
-		m["output"] += everythingOut
-		m["refuse"] += everythingKept
 		m["input"], m["guard"] = everythingIn, everythingHeld
+	}
+	if r.Group != 0 {
+		out, decide, refuse := r.decisionRules()
+		m["output"] += out
+		m["refuse"] += refuse
+		m["decide"] = decide
 	}
 	return m
 }

@@ -47,6 +47,7 @@ func (c *Set) enter(w *mesh.Workload, at place, rules capture.Rules) {
 		h.stop()
 		h.names.close()
 		h.closeListeners()
+		h.incoming.Undecided.Close()
 		h.watch.Close()
 		at.close()
 		c.fail(w.UID, err)

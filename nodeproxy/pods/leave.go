@@ -38,6 +38,7 @@ func (c *Set) leave(ctx context.Context, h *Pod, whole bool) {
 		h.idle() // new ones do not come: the rules are gone
 	}
 	h.closeListeners()
+	h.incoming.Undecided.Close()
 	h.watch.Close()
 	c.p.Retire(h.uid) // the next ones begin where it is then
 	c.leaving.Go(func() {
@@ -178,6 +179,7 @@ func (c *Set) Close() {
 		h.stop()
 		h.names.close()
 		h.closeListeners()
+		h.incoming.Undecided.Close()
 		h.watch.Close()
 		h.place.close()
 	}
@@ -189,7 +191,9 @@ func (c *Set) Close() {
 	clear(c.announced)
 }
 
+// closeListeners closes what accepts connections. Connections that the mesh does not carry are still decided on.
 func (h *Pod) closeListeners() {
+	h.incoming.Undecided.Quit()
 	for _, l := range h.incoming.list() {
 		l.Close()
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/names"
 )
 
@@ -59,6 +60,10 @@ type Listeners struct {
 	Tunnels  *net.TCPListener   // of tunnels to the pod, at its first address
 	Opened   []*net.TCPListener // of what the pod opens: one of each family that it has
 	Arriving *net.TCPListener   // of what others open to it in plain text; nil: that is not captured
+
+	// Undecided has the first packets of what the pod opens. It is served until it is closed, also while the pod drains;
+	// the parent may close it too.
+	Undecided *capture.Undecided
 }
 
 // list is all of them that are open.

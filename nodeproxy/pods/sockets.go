@@ -84,6 +84,10 @@ func (c *Set) open(h *Pod, w *mesh.Workload) error {
 	if h.rules.By.Socket, err = capture.Cookie(h.incoming.Tunnels); err != nil {
 		return err
 	}
+	if h.incoming.Undecided, err = capture.OpenUndecided(h.place.ns, h.rules.By, h.watch); err != nil {
+		return err
+	}
+	h.rules.Group = h.incoming.Undecided.Group()
 	if h.elders, err = capture.Sharers(h.place.ns, h.incoming.Tunnels); lacking(err) != nil {
 		return err
 	}

@@ -178,7 +178,7 @@ func lacking(err error) error {
 
 // replace has h captured by other rules.
 func (c *Set) replace(h *Pod, rules capture.Rules) {
-	rules.By = h.rules.By
+	rules.By, rules.Group = h.rules.By, h.rules.Group
 	younger, err := c.younger(h)
 	if err == nil && !younger {
 		err = capture.Set(h.place.ns, rules)
