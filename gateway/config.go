@@ -17,6 +17,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -46,6 +47,9 @@ type Config struct {
 	Operations       admin.OperationsConfig `yaml:"operations"`
 	Diagnose         diagnose.Config        `yaml:"diagnose"`
 	Log              logging.Config         `yaml:"log"`
+
+	// Memory bounds what this process buffers for connections. It is no key: the main sets it.
+	Memory *memory.Budget `yaml:"-"`
 }
 
 // Discovery is where the mesh is described: in a file, and, of the own network's pods and

@@ -18,6 +18,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/localfault"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
+	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -94,6 +95,7 @@ func (g *Gateway) dialPods(ctx context.Context, f *forwarding) *net.TCPConn {
 		conn, err := g.dialPod(ctx, l.Pod)
 		if err == nil {
 			f.dialed = time.Now()
+			g.boundMemory(conn, false)
 			return conn
 		}
 		f.err = err
@@ -130,6 +132,14 @@ func (g *Gateway) mayRepeat(f *forwarding, reason string) bool {
 		g.metrics.noBudget.Inc()
 	}
 	return ok
+}
+
+// boundMemory bounds what the kernel holds for conn if the memory of this process is
+// limited.
+func (g *Gateway) boundMemory(conn net.Conn, near bool) {
+	if g.cfg.Memory != nil {
+		tcp.BoundMemory(conn, near)
+	}
 }
 
 func dialReason(err error) string {

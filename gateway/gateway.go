@@ -114,6 +114,8 @@ func Open(cfg Config, log zerolog.Logger) (*Gateway, error) {
 	g.metrics = NewMetrics(g.registry)
 	g.refusals = identity.NewRefusals(log)
 	g.load = overload.New(g.registry)
+	g.load.Memory = cfg.Memory
+	cfg.Memory.Register(g.registry)
 	g.admit, g.hold = g.load.TryAdmit, g.load.AdmitOnce
 	g.clients = admission.NewGuard(cfg.Limits.Config, hbone.DefaultConfig().MaxUnread(), g.registry, log)
 	g.inner = newInnerHandshakes(cfg.Limits.Inner, g.registry)
@@ -258,6 +260,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	background.Go(func() error { g.follow(bctx, sub); return nil })
 	background.Go(func() error { g.deliveries.keepUp(bctx); return nil })
 	background.Go(func() error { g.load.Run(bctx); return nil })
+	background.Go(func() error { g.cfg.Memory.Run(bctx); return nil })
 	background.Go(func() error { g.clients.Run(bctx); return nil })
 	background.Go(func() error { return server.Run(bctx, g.admin) })
 	background.Go(func() error { return server.RunOperations(bctx, g.operations) })

@@ -81,6 +81,7 @@ func (g *Gateway) accept(ctx context.Context) error {
 			conn.Close()
 			continue
 		}
+		g.boundMemory(conn, false)
 		g.conns.Go(func() {
 			t, expiry, err := g.handshake(conn, entry.TLS(tlsConfig))
 			entry.Leave()
@@ -204,6 +205,7 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
 		return
 	}
 	cfg := hbone.DefaultConfig()
+	cfg.Memory = g.cfg.Memory
 	g.diagnose.Apply(&cfg)
 	cfg.MaxStreams = 1000
 	cfg.NotAfter, cfg.ExpiryGrace = expiry, g.cfg.Timeouts.CertificateGrace

@@ -13,6 +13,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
 )
 
@@ -48,6 +49,9 @@ var (
 func (g *Gateway) replayHello(ctx context.Context, f *forwarding, stream *hbone.Stream, conn *net.TCPConn) (*net.TCPConn, error) {
 	buf := helloBufs.Get().(*[helloMax]byte)
 	defer helloBufs.Put(buf)
+	use := g.cfg.Memory.Open(f.client.Identity, memory.Other, nil)
+	use.Add(helloMax)
+	defer use.Close()
 	h := &helloReader{stream: stream, conn: conn, dialed: f.dialed, deadline: time.Now().Add(g.cfg.Timeouts.Hello)}
 	n, complete, err := h.read(ctx, buf[:])
 	if err != nil {

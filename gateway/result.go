@@ -43,6 +43,8 @@ func (f *forwarding) outcome(background context.Context) string {
 		return resultEnded
 	case background.Err() != nil:
 		return resultStopped
+	case errors.Is(f.err, hbone.ErrMemory):
+		return resultShed
 	case errors.Is(f.err, hbone.ErrHalfClosed):
 		return resultHalfClosed
 	case errors.As(f.err, &reset) && reset.Remote:

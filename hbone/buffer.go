@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/isthmus-mesh/isthmus/hbone/wire"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
 const (
@@ -67,7 +68,33 @@ const (
 	controlMax   = 256 << 10
 )
 
-var pendingBufs = sync.Pool{New: func() any {
-	b := make([]byte, 0, pendingFront+pendingMax+1024)
-	return &b
-}}
+// pendingSizes are the sizes of buffers for the data queue: for one chunk, and for
+// pendingMax. A process with little memory left has queues of one chunk.
+var pendingSizes = [...]int{pendingFront + pendingMax/4 + 1024, pendingFront + pendingMax + 1024}
+
+var pendingBufs [len(pendingSizes)]sync.Pool
+
+// getPending returns a buffer for the data queue and its size, which use is charged.
+func getPending(use *memory.Use) (b *[]byte, size int) {
+	class := 1
+	if !use.TryReserve(pendingSizes[class]) {
+		class = 0
+		use.Add(pendingSizes[class])
+	}
+	if b, ok := pendingBufs[class].Get().(*[]byte); ok {
+		return b, pendingSizes[class]
+	}
+	s := make([]byte, 0, pendingSizes[class])
+	return &s, pendingSizes[class]
+}
+
+// putPending gives back a buffer that use was charged size for. One that has grown is
+// dropped.
+func putPending(b *[]byte, use *memory.Use, size int) {
+	use.Release(size)
+	for class, n := range pendingSizes {
+		if cap(*b) == n {
+			pendingBufs[class].Put(b)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/hbone/flow"
 	"github.com/isthmus-mesh/isthmus/hbone/wire"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
 // Config holds the limits and deadlines of a session. The zero value is not
@@ -54,6 +55,12 @@ type Config struct {
 	// §6.5.2 counts them. Zero: 16 KiB on a client, 64 KiB on a server.
 	MaxHeaderList int
 
+	// Memory bounds what this and all other sessions of the process buffer. Nil: no
+	// bound. With a small one FirstWindow is less. Owner is the identity that the
+	// session's buffers are charged to. Empty: the peer's.
+	Memory *memory.Budget
+	Owner  string
+
 	// Disable turns heuristics off, for diagnosis.
 	Disable flow.Disable
 	// Trace, if not nil, may be turned on to keep the last frames.
@@ -93,7 +100,8 @@ func (c Config) withDefaults() Config {
 	setInt(&c.StreamWindow, 4<<20)
 	setInt(&c.ConnWindow, 16<<20)
 	setInt(&c.FirstWindow, 1<<20)
-	if c.FirstWindow = min(c.FirstWindow, c.StreamWindow); c.Disable.FirstWindow {
+	c.FirstWindow = min(c.Memory.FirstWindow(c.FirstWindow), c.StreamWindow)
+	if c.Disable.FirstWindow {
 		c.FirstWindow = c.StreamWindow
 	}
 	setInt(&c.MaxFrame, 64<<10)

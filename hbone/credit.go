@@ -44,8 +44,11 @@ func (s *Session) receiveData(h wire.Header) (*Stream, error) {
 
 // arrived queues p for st. The reader is told after the batch.
 func (s *Session) arrived(st *Stream, p []byte) {
-	if !st.recv.push(p) {
+	if ok, noMemory := st.recv.push(p); !ok {
 		s.release(len(p))
+		if noMemory {
+			st.abort(http2.ErrCodeEnhanceYourCalm, ErrMemory)
+		}
 		return
 	}
 	if s.recv.windowLow {
@@ -85,10 +88,11 @@ func (s *Session) creditConn(n int) {
 func (s *Session) openWholeWindowLocked(st *Stream) {
 	first := s.cfg.FirstWindow
 	size := flow.FirstWindow(s.path.roundTrip(), first, s.cfg.StreamWindow)
-	if size == first || s.cfg.Disable.LongPath {
+	if size = st.recv.queue.use.Window(first, size); size == first || s.cfg.Disable.LongPath {
 		return
 	}
 	st.recv.window.Init(size) // nobody else has the stream yet
+	st.recv.queue.use.SetWindow(first, size)
 	s.send.control.add(st, wire.AppendWindowUpdate(nil, st.id, size-first), 0)
 }
 

@@ -1,12 +1,17 @@
 package hbone
 
-import "github.com/isthmus-mesh/isthmus/hbone/wire"
+import (
+	"github.com/isthmus-mesh/isthmus/hbone/wire"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
+)
 
 // queue is frames in the order in which they go out, and whose they are.
 type queue struct {
 	buf  []byte
 	segs []segment
 	pool *[]byte // where buf came from, nil if it is not pooled
+	use  *memory.Use
+	cost int // bytes of use that pool is charged
 }
 
 type segment struct {
@@ -64,6 +69,8 @@ func (q *queue) clear() {
 	q.segs = q.segs[:0]
 	q.buf = q.buf[:0]
 	q.pool = nil
+	q.use.Release(q.cost)
+	q.cost = 0
 }
 
 // addData is add for the data queue.
@@ -77,7 +84,7 @@ func (q *queue) reserve() {
 	if q.pool != nil || len(q.segs) > 0 {
 		return
 	}
-	q.pool = pendingBufs.Get().(*[]byte)
+	q.pool, q.cost = getPending(q.use)
 	q.buf = (*q.pool)[:pendingFront]
 }
 

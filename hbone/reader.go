@@ -31,6 +31,7 @@ type frameReader struct {
 	asm         []byte // control frame, or header block with its frame headers
 	block       uint32 // stream whose header block is unfinished, 0 if none
 	conts       int
+	cost        int // bytes of CONTINUATION frames in asm, which the session is charged
 
 	body dataBody
 
@@ -157,6 +158,10 @@ func (r *frameReader) collect(h wire.Header) error {
 		}
 	}
 	r.asm = append(r.asm, r.hdr[:]...)
+	if h.Kind == wire.FrameContinuation { // others are a frame at most
+		r.cost += h.Length
+		r.s.use.Add(h.Length)
+	}
 	return nil
 }
 
@@ -204,6 +209,8 @@ func (r *frameReader) finish() error {
 	r.src.Reset(r.asm)
 	f, err := r.framer.ReadFrame()
 	r.asm = r.asm[:0]
+	r.s.use.Release(r.cost)
+	r.cost = 0
 	if cap(r.asm) > 16<<10 {
 		r.asm = nil
 	}

@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
+	"syscall"
+
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
 const (
@@ -63,7 +67,7 @@ func newRecordConn(raw net.Conn) *recordConn {
 	if st, ok := raw.(*Stream); ok {
 		c.st, c.in = st, streamInput{st}
 	} else {
-		c.in = &readAhead{c: raw}
+		c.in = newReadAhead(raw)
 	}
 	return c
 }
@@ -166,12 +170,69 @@ func (i streamInput) fill(have int) error {
 // recordLength is what follows the header h of a TLS record.
 func recordLength(h []byte) int { return int(binary.BigEndian.Uint16(h[3:])) }
 
-// readAhead is a connection's input, read in large pieces.
+// readAhead is a connection's input, read in large pieces. With a socket there is no
+// buffer while nothing has arrived.
 type readAhead struct {
-	c    net.Conn
-	buf  []byte
-	r, w int
-	err  error // came with bytes
+	c      net.Conn
+	sock   socket  // without raw: none
+	buf    []byte  // nil: none
+	box    *[]byte // buf, as the pool has it
+	class  int     // of buf
+	next   int     // class of the next buffer
+	r, w   int
+	err    error // came with bytes
+	use    *memory.Use
+	tryN   int // results of attempt
+	tryErr error
+	try    func(fd uintptr) bool
+}
+
+// readSizes are the sizes of buffers.
+var readSizes = [...]int{firstReadBuffer, tcpReadBuffer}
+
+var readPools [len(readSizes)]sync.Pool
+
+func newReadAhead(c net.Conn) *readAhead {
+	a := &readAhead{c: c}
+	if s, ok := socketOf(c); ok {
+		a.sock, a.try = s, a.attempt
+	}
+	return a
+}
+
+// charge has the connection's buffers charged to use.
+func (c *recordConn) charge(use *memory.Use) {
+	if a, ok := c.in.(*readAhead); ok {
+		a.use = use
+		use.Add(len(a.buf))
+	}
+}
+
+// get takes a buffer of class, or a smaller one if there is little memory and it need
+// not be so large.
+func (a *readAhead) get(class int, must bool) {
+	if class == 0 || must || !a.use.TryReserve(readSizes[class]) {
+		if !must {
+			class = 0
+		}
+		a.use.Add(readSizes[class])
+	}
+	box, ok := readPools[class].Get().(*[]byte)
+	if !ok {
+		b := make([]byte, readSizes[class])
+		box = &b
+	}
+	a.buf, a.box, a.class = *box, box, class
+}
+
+// drop gives the buffer back.
+func (a *readAhead) drop() {
+	if a.buf == nil {
+		return
+	}
+	a.use.Release(len(a.buf))
+	readPools[a.class].Put(a.box)
+	a.buf, a.box = nil, nil
 }
 
 func (a *readAhead) have() int { return a.w - a.r }
@@ -189,22 +250,32 @@ func (a *readAhead) take(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill reads once from the connection: nobody else adds to what there is.
+// fill reads once from the connection. It is the only one that adds to what there is.
 func (a *readAhead) fill(int) error {
-	switch {
-	case a.err != nil:
+	if a.err != nil {
 		return a.err
-	case a.buf == nil:
-		a.buf = make([]byte, firstReadBuffer)
-	case a.w == len(a.buf) && len(a.buf) < tcpReadBuffer:
-		a.move(make([]byte, tcpReadBuffer))
-	case a.r == a.w:
-		a.r, a.w = 0, 0
-	case len(a.buf)-a.r < maxRecord/2, a.w == len(a.buf):
-		a.move(a.buf)
 	}
-	n, err := a.c.Read(a.buf[a.w:])
+	var n int
+	var err error
+	if a.r == a.w {
+		a.r, a.w = 0, 0
+		n, err = a.readEmpty()
+	} else {
+		switch full := a.w == len(a.buf); {
+		case full && a.class == 0:
+			a.grow()
+		case full, len(a.buf)-a.r < maxRecord/2:
+			a.w, a.r = copy(a.buf, a.buf[a.r:a.w]), 0
+		}
+		n, err = a.c.Read(a.buf[a.w:])
+	}
 	a.w += n
+	switch {
+	case a.w == len(a.buf):
+		a.next = len(readSizes) - 1
+	case n < firstReadBuffer:
+		a.next = 0
+	}
 	if n > 0 {
 		a.err = err
 		return nil
@@ -215,11 +286,51 @@ func (a *readAhead) fill(int) error {
 	return err
 }
 
-// move moves what is unread to the start of buf.
-func (a *readAhead) move(buf []byte) {
-	a.w = copy(buf, a.buf[a.r:a.w])
-	a.r = 0
-	a.buf = buf
+// readEmpty reads while nothing is left in the buffer: a socket is waited for without one.
+func (a *readAhead) readEmpty() (int, error) {
+	if a.sock.raw == nil {
+		if a.buf == nil || a.class != a.next {
+			a.drop()
+			a.get(a.next, false)
+		}
+		return a.c.Read(a.buf)
+	}
+	if err := a.sock.raw.Read(a.try); err != nil {
+		return 0, err
+	}
+	switch {
+	case a.tryErr != nil:
+		return 0, &net.OpError{Op: "read", Net: a.c.LocalAddr().Network(), Source: a.c.LocalAddr(), Addr: a.c.RemoteAddr(), Err: os.NewSyscallError("read", a.tryErr)}
+	case a.tryN == 0:
+		return 0, io.EOF
+	}
+	return a.tryN, nil
+}
+
+// attempt reads what has arrived; false if that is nothing.
+func (a *readAhead) attempt(fd uintptr) bool {
+	if a.buf != nil && a.class != a.next {
+		a.drop()
+	}
+	if a.buf == nil {
+		a.get(a.next, false)
+	}
+	a.tryN, a.tryErr = a.sock.read(fd, a.buf)
+	a.tryN = max(a.tryN, 0)
+	if a.tryErr == syscall.EAGAIN {
+		a.drop()
+		return false
+	}
+	return true
+}
+
+// grow moves what is unread to the start of a larger buffer. With little memory left it
+// stays in the small one, in which there is room for a whole record of TLS.
+func (a *readAhead) grow() {
+	old := *a
+	a.get(len(readSizes)-1, old.r == 0)
+	a.r, a.w = 0, copy(a.buf, old.buf[old.r:old.w])
+	old.drop()
 }
 
 // Write implements net.Conn for crypto/tls.

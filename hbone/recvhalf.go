@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone/flow"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
 // recvHalf is the receiving half of a stream: what has arrived and was not read,
@@ -17,8 +18,9 @@ import (
 //
 // It has a lock of its own, which is not held while the session's is taken.
 type recvHalf struct {
-	path *path // of the session
-	most int   // bytes of window that the stream may have
+	path  *path // of the session
+	first int   // bytes of window that the stream always has
+	most  int   // bytes of window that the stream may have
 
 	mu       sync.Mutex
 	cond     sync.Cond // bytes, the end, a deadline
@@ -35,21 +37,38 @@ type recvHalf struct {
 	watch    func() // see Stream.Watch
 }
 
-func (h *recvHalf) init(p *path, first, most int) {
-	h.path, h.most = p, most
+func (h *recvHalf) init(p *path, first, most int, use *memory.Use) {
+	h.path, h.first, h.most = p, first, most
+	h.queue.use = use
 	h.cond.L = &h.mu
 	h.window.Init(first)
 }
 
-// push queues received bytes; false if nobody will read them.
-func (h *recvHalf) push(p []byte) bool {
+// push queues received bytes, at most as many as the largest chunk holds. It returns
+// false if no reader will take them. A half without memory is such a one: the budget
+// has reset its stream, or noMemory is to do so. The session's reader alone calls it.
+func (h *recvHalf) push(p []byte) (ok, noMemory bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed || h.err != nil {
-		return false
+	class, reserved := 0, 0
+	if h.queue.room() < len(p) {
+		class = h.queue.class(len(p))
+		reserved = chunkSizes[class]
+		h.mu.Unlock() // a reset of another stream, or of this one, takes its lock
+		ok := h.queue.use.Reserve(reserved)
+		h.mu.Lock()
+		if !ok {
+			return false, !h.closed
+		}
 	}
-	h.queue.push(p)
-	return true
+	if h.closed || h.err != nil {
+		h.queue.use.Release(reserved)
+		return false, false
+	}
+	if grown := h.queue.push(p, class); !grown {
+		h.queue.use.Release(reserved)
+	}
+	return true, false
 }
 
 // charge takes n bytes that the peer has sent from the window; false if it has
@@ -131,7 +150,9 @@ func (h *recvHalf) consumedLocked(n int) (due int) {
 		return 0
 	}
 	now := time.Now()
-	return h.window.Credit(now, h.path.at(now), h.most)
+	due = h.window.Credit(now, h.path.at(now), h.queue.use.Window(h.first, h.most))
+	h.queue.use.SetWindow(h.first, h.window.Size)
+	return due
 }
 
 // padding counts n bytes that carry nothing.
@@ -170,6 +191,7 @@ func (h *recvHalf) close() (release int) {
 	release = h.queue.drop() + h.taken
 	h.taken = 0
 	h.deadline.stop()
+	h.queue.use.Close()
 	return release
 }
 

@@ -21,7 +21,7 @@ func TestAHalfThatHasFailedStaysSoWhenItsPeerLeaves(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var st Stream
-			st.recv.init(new(path), 1<<16, 1<<16)
+			st.recv.init(new(path), 1<<16, 1<<16, nil)
 			inTurn.do(&st.recv)
 			if err := st.recv.wait(1); err != inTurn.want {
 				t.Errorf("readers get %v, want %v", err, inTurn.want)

@@ -1,12 +1,17 @@
 package hbone
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/isthmus-mesh/isthmus/internal/memory"
+)
 
 // recvQueue holds received bytes that the application has not read, in pooled
 // chunks. The zero value is empty. Not safe for concurrent use.
 type recvQueue struct {
 	head, tail *chunk
 	n          int
+	use        *memory.Use // charged for whole chunks
 }
 
 type chunk struct {
@@ -34,27 +39,46 @@ func putChunk(c *chunk) {
 	chunkPools[c.class].Put(c)
 }
 
-// push copies p to the end of the queue.
-func (q *recvQueue) push(p []byte) {
-	q.n += len(p)
-	for len(p) > 0 {
-		if q.tail == nil || q.tail.w == len(q.tail.b) {
-			c := getChunk(q.class(len(p)))
-			if q.tail == nil {
-				q.head = c
-			} else {
-				q.tail.next = c
-			}
-			q.tail = c
-		}
-		n := copy(q.tail.b[q.tail.w:], p)
-		q.tail.w += n
-		p = p[n:]
+// room is how many bytes the last chunk has room for.
+func (q *recvQueue) room() int {
+	if q.tail == nil {
+		return 0
 	}
+	return len(q.tail.b) - q.tail.w
 }
 
+// push copies p to the end of the queue. If there is no room for all of it the next
+// chunk is one of class, which the caller has reserved; p fits into it.
+func (q *recvQueue) push(p []byte, class int) (grown bool) {
+	q.n += len(p)
+	if q.tail != nil {
+		p = p[q.fill(p):]
+	}
+	if len(p) == 0 {
+		return false
+	}
+	c := getChunk(class)
+	if q.tail == nil {
+		q.head = c
+	} else {
+		q.tail.next = c
+	}
+	q.tail = c
+	q.fill(p)
+	return true
+}
+
+// fill copies what the last chunk has room for.
+func (q *recvQueue) fill(p []byte) int {
+	n := copy(q.tail.b[q.tail.w:], p)
+	q.tail.w += n
+	return n
+}
+
+// class is that of the chunk for n more bytes, at most the largest size. A long queue
+// has larger chunks, so that it is not read in crumbs.
 func (q *recvQueue) class(n int) int {
-	n = max(n, q.n/2)
+	n = max(n, q.n/4)
 	for i, size := range chunkSizes {
 		if n <= size {
 			return i
@@ -87,6 +111,12 @@ func (q *recvQueue) pop() {
 	if q.head == nil {
 		q.tail = nil
 	}
+	q.free(c)
+}
+
+// free gives back a chunk that was taken out of the queue.
+func (q *recvQueue) free(c *chunk) {
+	q.use.Release(len(c.b))
 	putChunk(c)
 }
 
@@ -109,7 +139,7 @@ func (q *recvQueue) copy(p []byte) {
 	}
 }
 
-// takeHead hands the first chunk to the caller, who gives it back with putChunk.
+// takeHead hands the first chunk to the caller, which gives it back with free.
 func (q *recvQueue) takeHead() *chunk {
 	c := q.head
 	if c == nil {

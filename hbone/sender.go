@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone/wire"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
@@ -63,11 +64,13 @@ func (w *sender) dropData(st *Stream) {
 type burst struct {
 	first, second []byte
 	pool          *[]byte
+	use           *memory.Use
+	cost          int // bytes of use that pool is charged
 }
 
 func (b *burst) release() {
 	if b.pool != nil {
-		pendingBufs.Put(b.pool)
+		putPending(b.pool, b.use, b.cost)
 	}
 	*b = burst{}
 }
@@ -84,7 +87,7 @@ func (s *Session) takeLocked(controlOnly bool) burst {
 	}
 	s.takenLocked(w.data.segs)
 	q := w.data
-	w.data = queue{segs: q.segs[:0]}
+	w.data = queue{segs: q.segs[:0], use: q.use}
 	if q.pool == nil {
 		b.second = q.buf
 	} else if start := pendingFront - len(b.first); start >= 0 {
@@ -93,7 +96,7 @@ func (s *Session) takeLocked(controlOnly bool) burst {
 	} else {
 		b.second = q.buf[pendingFront:]
 	}
-	b.pool = q.pool
+	b.pool, b.use, b.cost = q.pool, q.use, q.cost
 	if q.pool != nil {
 		*q.pool = q.buf[:0]
 	}
@@ -196,8 +199,32 @@ func (s *Session) flush() {
 	}
 }
 
+// writeCost is what a write may hold for as long as the transport does not take it: one
+// chunk, and one burst of ciphertext.
+const writeCost = frameFront + maxPayload + corkBufferSize
+
+// stuckAfter is how long a write waits before its session may be reset for want of
+// memory. Before that the bytes are about to go.
+const stuckAfter = time.Second
+
+// resetIfStuck ends a session that holds memory because its peer does not read.
+func (s *Session) resetIfStuck() bool {
+	since := s.writing.Load()
+	if since == 0 || time.Since(time.Unix(0, since)) < stuckAfter {
+		return false
+	}
+	s.fail(ErrMemory)
+	return true
+}
+
 // writeBurst writes first and then second; as one if both fit into a TLS record.
 func (s *Session) writeBurst(first, second []byte) error {
+	s.writing.Store(time.Now().UnixNano())
+	s.use.Add(writeCost)
+	defer func() {
+		s.writing.Store(0)
+		s.use.Release(writeCost)
+	}()
 	if t := s.traced(); t != nil {
 		s.traceBurst(t, first)
 		s.traceBurst(t, second)

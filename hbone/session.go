@@ -11,6 +11,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/hbone/flow"
 	"github.com/isthmus-mesh/isthmus/hbone/wire"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 	"golang.org/x/net/http2"
 )
 
@@ -62,6 +63,8 @@ type Session struct {
 	base           context.Context
 	settingsSentAt time.Time
 	number         uint64       // in traces
+	use            *memory.Use  // what the session sends and reads with
+	writing        atomic.Int64 // since when a write waits for the transport, in nanoseconds of Unix time; 0: none does
 	notice         atomic.Int32 // noticeNothing and so on; see silence.go
 }
 
@@ -90,6 +93,14 @@ func newSession(t Transport, cfg Config, client bool) *Session {
 	s.life.init(&s.mu, now)
 	s.window.init(cfg.ConnWindow)
 	s.send.init(client)
+	if s.cfg.Owner == "" {
+		s.cfg.Owner = s.peerID.ID.String()
+	}
+	s.use = cfg.Memory.Open(s.cfg.Owner, memory.Session, s.resetIfStuck)
+	s.send.data.use = s.use
+	if t, ok := t.(*TLSTransport); ok {
+		t.rec.charge(s.use)
+	}
 	s.recv.frames = newFrameReader(s)
 	return s
 }
@@ -304,6 +315,7 @@ func (s *Session) teardown(how ending) {
 	s.send.broken = true // nothing goes out any more
 	s.mu.Unlock()
 	s.closeTransport(broken, how)
+	s.use.Close()
 	close(s.life.transportClosed)
 }
 

@@ -197,7 +197,7 @@ func (s *Session) inlineMax() int {
 func (k *sink) deliver(c *chunk, block bool) bool {
 	if k.deaf.Load() { // the peer may be in the middle of a write: it is to hear us out
 		k.st.release(k.st.recv.delivered(c.w - c.r))
-		putChunk(c)
+		k.st.recv.queue.free(c)
 		return true
 	}
 	var n int
@@ -218,7 +218,7 @@ func (k *sink) deliver(c *chunk, block bool) bool {
 		k.partial = c
 		return false
 	}
-	putChunk(c)
+	k.st.recv.queue.free(c)
 	if err != nil {
 		k.writeFailed(err)
 	}

@@ -4,7 +4,10 @@ import (
 	"net"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/isthmus-mesh/isthmus/hbone/flow"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
 // Stream is one CONNECT: a net.Conn with true half-close. Read returns io.EOF
@@ -37,7 +40,11 @@ var _ net.Conn = (*Stream)(nil)
 func (s *Session) newStreamLocked(id uint32) *Stream {
 	st := &Stream{s: s, id: id}
 	st.send.init(&s.mu, s.peer.Window)
-	st.recv.init(&s.path, s.cfg.FirstWindow, s.cfg.StreamWindow)
+	use := s.cfg.Memory.Open(s.cfg.Owner, memory.Stream, func() bool {
+		st.abort(http2.ErrCodeEnhanceYourCalm, ErrMemory)
+		return true
+	})
+	st.recv.init(&s.path, s.cfg.FirstWindow, s.cfg.StreamWindow, use)
 	s.streams[id] = st
 	return st
 }

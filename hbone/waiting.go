@@ -184,7 +184,7 @@ func (w *sender) size() int { return w.data.size() + w.reserved + w.claimed }
 
 // queueLimit is how much data may be queued now.
 func (s *Session) queueLimit() int {
-	return flow.QueueLimit(pendingMax, s.path.isInteractive(time.Now()))
+	return flow.QueueLimit(pendingMax, s.path.isInteractive(time.Now()) || s.send.data.cost == pendingSizes[0])
 }
 
 // noteBulkLocked counts a piece of n bytes, in either direction.

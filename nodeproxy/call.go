@@ -44,7 +44,8 @@ type call struct {
 // been read from it. It owns app. What it returns is to be run with
 // the same context and ends with the connection; nil if that has ended already.
 func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.Flow, already []byte, granted func() error, denied func(reason string)) func(context.Context) {
-	c := &call{p: p, app: app, early: newEarlyData(app, already), uid: uid, flow: flow, granted: granted, denied: denied}
+	p.boundMemory(app, true)
+	c := &call{p: p, app: app, early: newEarlyData(app, already, p.cfg.Memory), uid: uid, flow: flow, granted: granted, denied: denied}
 	c.who.app, c.who.trace = addrPort(app.RemoteAddr()), header.NewTraceparent(crand.Reader)
 	c.access = access{direction: "outbound", started: time.Now(), source: uid}
 	c.access.service, c.access.port = asked(flow)
@@ -134,7 +135,11 @@ func (c *call) admit(ctx context.Context) *failure {
 	if !c.p.throttle.Allow(to, c.identity(), time.Now(), rand.Float64()) {
 		return overloaded(errOthersOverloaded)
 	}
-	if c.towards, err = c.p.towards.Admit(ctx, to, c.access.started); err == nil {
+	c.early.owner = c.identity()
+	if err = c.p.load.AwaitMemory(ctx, c.identity()); err == nil {
+		c.towards, err = c.p.towards.Admit(ctx, to, c.access.started)
+	}
+	if err == nil {
 		if c.opening, err = c.p.load.Admit(ctx, c.access.started); err != nil {
 			c.towards.Done()
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 	"github.com/isthmus-mesh/isthmus/route"
@@ -46,6 +47,9 @@ type Config struct {
 	Operations       admin.OperationsConfig `yaml:"operations"`
 	Diagnose         diagnose.Config        `yaml:"diagnose"`
 	Log              logging.Config         `yaml:"log"`
+
+	// Memory bounds what this process buffers for connections. It is no key: the main sets it.
+	Memory *memory.Budget `yaml:"-"`
 }
 
 // Discovery is where the mesh is described: in a file, or, as far as this node needs it, by

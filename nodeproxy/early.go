@@ -10,6 +10,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -26,9 +27,14 @@ type earlyData struct {
 	app  appConn
 	raw  syscall.RawConn
 	held []byte // what the application has sent so far
-	sent int    // how much of held is written to the current stream
-	full bool   // nothing more is read: held is full, or the application has ended
-	err  error  // the application's connection failed, an *appGoneError; read once, and the socket may not tell it again
+
+	memory *memory.Budget // of the process; may be nil
+	owner  string         // identity that held is charged to
+	use    *memory.Use    // of held
+
+	sent int   // how much of held is written to the current stream
+	full bool  // nothing more is read: held is full, or the application has ended
+	err  error // the application's connection failed, an *appGoneError; read once, and the socket may not tell it again
 
 	hears hearsSlow       // of the current attempt; nil: it waits for the response, however long that takes
 	asked mesh.EndpointID // by the current attempt; zero: that is not known
@@ -43,11 +49,11 @@ var earlyBufs = sync.Pool{New: func() any { b := make([]byte, 0, earlyMax); retu
 var longPast = time.Unix(1, 0)
 
 // newEarlyData starts with what app has sent already, if anything.
-func newEarlyData(app appConn, already []byte) *earlyData {
+func newEarlyData(app appConn, already []byte, budget *memory.Budget) *earlyData {
 	raw, err := app.SyscallConn()
-	e := &earlyData{app: app, raw: raw, full: err != nil}
+	e := &earlyData{app: app, raw: raw, full: err != nil, memory: budget}
 	if len(already) > 0 {
-		e.held = append(*earlyBufs.Get().(*[]byte), already...)
+		e.held = append(e.buffer(), already...)
 	}
 	return e
 }
@@ -56,8 +62,17 @@ func newEarlyData(app appConn, already []byte) *earlyData {
 // valid until release.
 func (e *earlyData) rest() []byte { return e.held[e.sent:] }
 
-// release gives the memory of what was held back.
+// buffer takes an empty buffer from the pool, which release gives back.
+func (e *earlyData) buffer() []byte {
+	e.use = e.memory.Open(e.owner, memory.Other, nil)
+	e.use.Add(earlyMax)
+	return *earlyBufs.Get().(*[]byte)
+}
+
+// release gives back the buffer of what was held.
 func (e *earlyData) release() {
+	e.use.Close()
+	e.use = nil
 	if cap(e.held) == earlyMax {
 		held := e.held[:0]
 		earlyBufs.Put(&held)
@@ -71,8 +86,8 @@ func (e *earlyData) release() {
 // zero, what became of that.
 func (e *earlyData) connect(ctx context.Context, s *hbone.Session, req *hbone.Request, early bool) (*hbone.Stream, *hbone.Response, error) {
 	e.sent = 0
-	early = early && s.Lively()
-	if len(e.held) == 0 && !e.full {
+	early = early && s.Lively() && !e.memory.Tight()
+	if len(e.held) == 0 && !e.full && !e.memory.Tight() {
 		e.read(false) // what is there already shares a record with the request
 	}
 	if e.err != nil {
@@ -109,7 +124,7 @@ func (e *earlyData) follow(ctx context.Context, st *hbone.Stream, early bool) {
 			}
 			early = e.sent == len(e.held)
 		}
-		if e.full || st.Responded() || ctx.Err() != nil || !e.read(true) || e.err != nil {
+		if e.full || e.memory.Tight() || st.Responded() || ctx.Err() != nil || !e.read(true) || e.err != nil {
 			return
 		}
 	}
@@ -151,7 +166,7 @@ func (e *earlyData) read(wait bool) bool {
 	rerr := e.raw.Read(func(fd uintptr) bool {
 		held := e.held
 		if held == nil {
-			held = *earlyBufs.Get().(*[]byte)
+			held = e.buffer()
 		}
 		n, err = tryRead(e.app, fd, held[len(held):cap(held)])
 		e.held = held[:len(held)+max(n, 0)]
@@ -174,7 +189,7 @@ func (e *earlyData) read(wait bool) bool {
 // something. While nothing has crossed, a tunnel that breaks may be replaced by
 // another one: the error is not nil. From nil on nothing may be repeated.
 func (e *earlyData) firstByte(ctx context.Context, st *hbone.Stream) error {
-	if len(e.held) > 0 || e.full {
+	if len(e.held) > 0 || e.full || e.memory.Tight() {
 		if e.sent > 0 {
 			return nil
 		}

@@ -14,6 +14,7 @@ const (
 	resultServerReset = "server_reset" // the one that it connected to
 	resultTunnelLost  = "tunnel_lost"  // the way between them broke
 	resultStopped     = "stopped"      // this process stopped, and its drain was over
+	resultShed        = "shed"         // this process reset it for want of memory
 )
 
 // ending is the result of a connection that was relayed until err, nil for an orderly
@@ -30,6 +31,8 @@ func ending(data context.Context, direction string, stream *hbone.Stream, err er
 		return resultOK
 	case data.Err() != nil:
 		return resultStopped
+	case errors.Is(err, hbone.ErrMemory):
+		return resultShed
 	case lost != nil && errors.Is(err, lost): // with a reset in it, if that was of the outer stream
 		return resultTunnelLost
 	case errors.As(err, &reset) && reset.Remote:

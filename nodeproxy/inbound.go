@@ -88,6 +88,7 @@ func (in *inbound) run(ctx context.Context) {
 			conn.Close()
 			continue
 		}
+		in.p.boundMemory(conn, false)
 		in.conns.Go(func() { in.serve(ctx, conn, in.clientAddress(conn), entry) })
 	}
 }
@@ -274,6 +275,7 @@ func (in *inbound) connect(ctx context.Context, req *hbone.Incoming, a access, o
 	}
 	a.connect = time.Since(a.started)
 	opening.Opened()
+	in.p.boundMemory(conn, true)
 	e := &established{p: in.p, conn: conn, stream: stream, access: a, ended: over, permit: permit}
 	permit.opened(e)
 	req.Then(e.relay)

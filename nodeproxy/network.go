@@ -46,6 +46,14 @@ func dialKernel(keepAlive time.Duration) dialTCP {
 	return tcp.Dialer(keepAlive, tcp.ResetUnlessConnected)
 }
 
+// boundMemory bounds what the kernel holds for conn if the memory of this process is
+// limited; near is a peer on this node.
+func (p *Proxy) boundMemory(conn net.Conn, near bool) {
+	if p.cfg.Memory != nil {
+		tcp.BoundMemory(conn, near)
+	}
+}
+
 // reset closes conn with a TCP RST.
 func reset(conn net.Conn) {
 	if l, ok := conn.(interface{ SetLinger(sec int) error }); ok {

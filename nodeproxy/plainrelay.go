@@ -2,6 +2,7 @@ package nodeproxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
 // plainRelay carries one connection in plain text: near was accepted, far was dialed. An idle one holds two goroutines
@@ -27,7 +31,8 @@ type plainRelay struct {
 	p         *Proxy
 	near, far *net.TCPConn
 	access    access
-	permit    *permit // of one to a pod of this node, unless nobody may forbid it
+	permit    *permit     // of one to a pod of this node, unless nobody may forbid it
+	use       *memory.Use // what was read and not written yet
 
 	mu    sync.Mutex
 	by    *net.TCPConn // the connection that failed first; nil if none did
@@ -44,6 +49,10 @@ func (r *plainRelay) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, r.cut)
 	up, down := &plainHalf{r: r, from: r.near, to: r.far}, &plainHalf{r: r, from: r.far, to: r.near}
 	up.other, down.other = down, up
+	r.use = r.p.cfg.Memory.Open(r.owner(), memory.Relay, r.shed)
+	defer r.use.Close()
+	r.p.boundMemory(r.near, true)
+	r.p.boundMemory(r.far, r.permit != nil)
 	var wg sync.WaitGroup
 	wg.Go(down.pump)
 	up.pump()
@@ -79,9 +88,30 @@ func (r *plainRelay) cut() {
 	reset(r.far)
 }
 
+// owner is the identity of the pod of this node whose connection it is, or the pod's UID
+// if discovery no longer lists it.
+func (r *plainRelay) owner() string {
+	uid := r.access.source
+	if r.access.direction == "inbound" {
+		uid = r.access.workload
+	}
+	if w := r.p.store.Current().Workload(uid); w != nil {
+		return w.Identity.String()
+	}
+	return uid
+}
+
+// shed resets both sides for want of memory.
+func (r *plainRelay) shed() bool {
+	r.fail(nil, hbone.ErrMemory)
+	return true
+}
+
 // ending is the result, when both directions have ended.
 func (r *plainRelay) ending(ctx context.Context) string {
 	switch {
+	case errors.Is(r.what, hbone.ErrMemory):
+		return resultShed
 	case r.by == nil:
 		return resultOK
 	case ctx.Err() != nil:
@@ -104,7 +134,7 @@ func (h *plainHalf) leave(err error) bool {
 	}
 	h.r.mu.Lock()
 	failed, ended := h.r.by != nil && h.r.by != h.to, h.other.ended.Load() // by h.to: see lost
-	if h.r.by == nil && !ended {
+	if h.r.by == nil && h.r.what == nil && !ended {
 		h.r.failedLocked(h.to, err)
 		h.from.SetWriteDeadline(h.r.until)
 	}
@@ -158,7 +188,7 @@ func (h *plainHalf) flushed() {
 
 // failedLocked records the first failure. The caller holds mu.
 func (r *plainRelay) failedLocked(by *net.TCPConn, err error) {
-	if r.by == nil {
+	if r.by == nil && r.what == nil {
 		r.by, r.what, r.until = by, err, time.Now().Add(lastWordsWithin)
 	}
 }
@@ -223,8 +253,30 @@ func (h *plainHalf) pump() {
 	}
 }
 
-// plainBuffers are for bytes that were read and not written yet.
-var plainBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+// plainSizes are the sizes of buffers for bytes that were read and not written yet. With
+// little memory left a relay moves smaller pieces.
+var plainSizes = [...]int{4 << 10, 32 << 10}
+
+var plainBuffers [len(plainSizes)]sync.Pool
+
+// buffer takes a buffer from the pool, which free gives back.
+func (r *plainRelay) buffer() *[]byte {
+	class := len(plainSizes) - 1
+	if !r.use.TryReserve(plainSizes[class]) {
+		class = 0
+		r.use.Add(plainSizes[class])
+	}
+	if b, ok := plainBuffers[class].Get().(*[]byte); ok {
+		return b
+	}
+	b := make([]byte, plainSizes[class])
+	return &b
+}
+
+func (r *plainRelay) free(b *[]byte) {
+	r.use.Release(len(*b))
+	plainBuffers[slices.Index(plainSizes[:], len(*b))].Put(b)
+}
 
 // move copies until from ends, io.EOF, or one of the two fails.
 func (h *plainHalf) move() (by *net.TCPConn, err error) {
@@ -232,16 +284,16 @@ func (h *plainHalf) move() (by *net.TCPConn, err error) {
 	if err != nil {
 		return h.from, err
 	}
-	var buf *[32 << 10]byte // none while there is nothing to be read
+	var buf *[]byte // none while there is nothing to be read
 	var n, flags int
 	var errno error
 	read := func(fd uintptr) bool {
-		buf = plainBuffers.Get().(*[32 << 10]byte)
-		n, flags, errno = readPlain(int(fd), buf[:])
+		buf = h.r.buffer()
+		n, flags, errno = readPlain(int(fd), *buf)
 		if errno == nil && n > 0 {
 			return true
 		}
-		plainBuffers.Put(buf)
+		h.r.free(buf)
 		return errno != syscall.EAGAIN
 	}
 	for {
@@ -255,8 +307,8 @@ func (h *plainHalf) move() (by *net.TCPConn, err error) {
 		case n == 0:
 			return nil, io.EOF
 		}
-		n, err := h.write(buf[:n], flags)
-		plainBuffers.Put(buf)
+		n, err := h.write((*buf)[:n], flags)
+		h.r.free(buf)
 		if h.moved += int64(n); err != nil {
 			return h.to, err
 		}
@@ -362,7 +414,7 @@ func (h *plainHalf) writeNow(fd uintptr, p []byte, flags int) (n int, err error)
 func (h *plainHalf) lost() {
 	h.r.mu.Lock()
 	defer h.r.mu.Unlock()
-	if h.r.by == nil && !h.other.ended.Load() {
+	if h.r.by == nil && h.r.what == nil && !h.other.ended.Load() {
 		h.r.failedLocked(h.from, fmt.Errorf("reset while %v did not read: %w", h.to.RemoteAddr(), syscall.ECONNRESET))
 		h.to.SetWriteDeadline(h.r.until)
 	}

@@ -213,6 +213,8 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.dns = names.NewMetrics(p.registry)
 	p.refusals = identity.NewRefusals(log)
 	p.load = overload.New(p.registry)
+	p.load.Memory, p.session.Memory = cfg.Memory, cfg.Memory
+	cfg.Memory.Register(p.registry)
 	p.admit, p.hold, p.crowded = p.load.TryAdmit, p.load.AdmitOnce, p.load.Refuse
 	p.towards = overload.NewDestinations(p.load)
 	p.late = func(since time.Time) bool { return p.load.Late(since) > lateLimit }

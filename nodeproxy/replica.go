@@ -199,7 +199,7 @@ func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway,
 		o.t.Close()
 		return nil, e
 	}
-	s, err := p.startSession(o.t, o.expires)
+	s, err := p.startSession(o.t, source.id, o.expires)
 	switch {
 	case err != nil:
 		return nil, err

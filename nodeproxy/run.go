@@ -41,6 +41,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	background.Go(func() error { return p.ids.Run(bctx) })
 	background.Go(func() error { p.follow(bctx); return nil })
 	background.Go(func() error { p.load.Run(bctx); return nil })
+	background.Go(func() error { p.cfg.Memory.Run(bctx); return nil })
 	background.Go(func() error { p.towards.Run(bctx); return nil })
 	background.Go(func() error { p.clients.Run(bctx); return nil })
 	background.Go(func() error { return server.Run(bctx, p.admin) })

@@ -321,12 +321,13 @@ func (p *Proxy) innerSession(ctx context.Context, source spiffeid.ID, expect []s
 	if err != nil {
 		return nil, inHandshake(hopInner, err)
 	}
-	return p.startSession(t, expiry)
+	return p.startSession(t, source, expiry)
 }
 
-// startSession starts a client's session whose own certificate expires at notAfter.
-func (p *Proxy) startSession(t *hbone.TLSTransport, notAfter time.Time) (*hbone.Session, error) {
-	s, err := hbone.StartClient(t, p.sessionConfig(notAfter))
+// startSession starts a session of the client source, whose certificate expires at
+// notAfter.
+func (p *Proxy) startSession(t *hbone.TLSTransport, source spiffeid.ID, notAfter time.Time) (*hbone.Session, error) {
+	s, err := hbone.StartClient(t, p.sessionConfig(source, notAfter))
 	if err == nil && p.started != nil {
 		p.started(s)
 	}
@@ -344,10 +345,11 @@ func (p *Proxy) clientTLS(ctx context.Context, source spiffeid.ID, expect []spif
 	return cfg, svid.NotAfter(), err // it may have been renewed in between: then this is early
 }
 
-// sessionConfig is that of a client's session whose own certificate expires at
+// sessionConfig is that of a session of the client source, whose certificate expires at
 // notAfter.
-func (p *Proxy) sessionConfig(notAfter time.Time) hbone.Config {
+func (p *Proxy) sessionConfig(source spiffeid.ID, notAfter time.Time) hbone.Config {
 	c := p.session
+	c.Owner = source.String()
 	c.NotAfter, c.ExpiryGrace = notAfter, p.cfg.Timeouts.CertificateGrace
 	c.MaxStreams = 100
 	c.SettingsTimeout, c.ConnectTimeout = p.cfg.Timeouts.Handshake, p.cfg.Timeouts.Connect
@@ -362,7 +364,7 @@ func (p *Proxy) dialer(hop string, source origin, expect []spiffeid.ID, addr net
 		if err != nil {
 			return nil, err
 		}
-		return p.startSession(t, expiry)
+		return p.startSession(t, source.id, expiry)
 	}
 }
 
@@ -376,6 +378,7 @@ func (p *Proxy) dialTLS(ctx context.Context, hop string, source origin, expect [
 	if err != nil {
 		return nil, expiry, &dialError{err}
 	}
+	p.boundMemory(conn, false)
 	hctx, cancel := context.WithTimeout(ctx, p.cfg.Timeouts.Handshake)
 	defer cancel()
 	if t, err = hbone.ClientTLS(hctx, conn, cfg); err != nil {

@@ -79,7 +79,7 @@ func TestEarlyDataWaitsForNoWindow(t *testing.T) {
 				app, ours := simnet.Pair(simnet.Options{})
 				defer app.Close()
 				io.WriteString(app, "GET / HTTP/1.1\r\n\r\n")
-				e := newEarlyData(ours, nil)
+				e := newEarlyData(ours, nil, nil)
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 				defer cancel()
 				if !s.Lively() {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/gateway"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 	"github.com/isthmus-mesh/isthmus/internal/process"
 )
 
@@ -23,6 +24,9 @@ func main() {
 		Problems: func(c gateway.Config) error { return c.Discovery.Problems() },
 		Warnings: func(c gateway.Config) []string { return c.Warnings() },
 		Log:      func(c gateway.Config) logging.Config { return c.Log },
-		Open:     func(c gateway.Config, log zerolog.Logger) (process.Runner, error) { return gateway.Open(c, log) },
+		Open: func(c gateway.Config, log zerolog.Logger) (process.Runner, error) {
+			c.Memory = memory.OfProcess()
+			return gateway.Open(c, log)
+		},
 	}, os.Args[1:], os.Stderr))
 }

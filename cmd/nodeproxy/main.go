@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/internal/logging"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 	"github.com/isthmus-mesh/isthmus/internal/process"
 	"github.com/isthmus-mesh/isthmus/nodeproxy"
 )
@@ -23,6 +24,9 @@ func main() {
 		Problems: func(c nodeproxy.Config) error { return c.Discovery.Problems() },
 		Warnings: func(c nodeproxy.Config) []string { return c.Warnings() },
 		Log:      func(c nodeproxy.Config) logging.Config { return c.Log },
-		Open:     func(c nodeproxy.Config, log zerolog.Logger) (process.Runner, error) { return nodeproxy.Open(c, log) },
+		Open: func(c nodeproxy.Config, log zerolog.Logger) (process.Runner, error) {
+			c.Memory = memory.OfProcess()
+			return nodeproxy.Open(c, log)
+		},
 	}, os.Args[1:], os.Stderr))
 }

@@ -51,6 +51,11 @@ var labels = map[string]map[string]string{
 		"string(r.Scope)":    "admission.Scopes",
 		"string(r.Limit)":    "admission.LimitNames",
 	},
+	"internal/memory": {
+		"kindNames[u.use.kind]": "the constants of memory.Kind",
+		"k":                     "likewise",
+		"r":                     "delayed, refused",
+	},
 	"nodeproxy/pods": {"string(v)": "the constants of cnisocket.Verdict that are answers to ADD"},
 	"nodeproxy": {
 		"reporter":                     "source, destination",

@@ -169,6 +169,8 @@ var modules = map[string]why{
 	"internal/link":       {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"internal/logging":    {"github.com/rs/zerolog": "what it builds", "golang.org/x/sys": "whether a file is a terminal"},
 	"internal/netspace":   {"golang.org/x/sys": "namespaces"},
+	"internal/memory":     {"github.com/prometheus/client_golang": "its metrics"},
+	"internal/tcp":        {"golang.org/x/sys": "options of sockets"},
 	"internal/overload":   {"github.com/prometheus/client_golang": "its metrics"},
 	"internal/pending":    {"golang.org/x/sys": "unread bytes of a TCP connection"},
 	"internal/process":    {"github.com/rs/zerolog": "its log", "golang.org/x/sys": "the timer slack"},

@@ -25,6 +25,8 @@ func commonLabels(t *testing.T) map[string]map[string][]string {
 		"isthmus_discovery_problems":              {"kind": {"value", "missing", "conflict", "reference", "unsupported"}},
 		"isthmus_identity_fetches_total":          {"result": {"ok", "error"}},
 		"isthmus_sessions_ended_total":            {"outcome": constants(t, "hbone", "Outcome", "")},
+		"isthmus_memory_resets_total":             {"reason": {"stream", "session", "relay", "other"}},
+		"isthmus_memory_streams_total":            {"result": {"delayed", "refused"}},
 		"isthmus_listener_suspicions_total":       {"why": {"gone", "stalled"}},
 		"isthmus_streams_refused_total":           {"reason": constants(t, "hbone", "Refusal", "")},
 		"isthmus_peers_refused_total":             {"reason": append(identities, "overload")},

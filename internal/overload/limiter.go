@@ -2,11 +2,15 @@ package overload
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
 // Limiter admits the new work of this process, that of its own clients and that of others
@@ -17,6 +21,10 @@ type Limiter struct {
 	own  gate         // of what this process's own clients ask for
 	wait atomic.Int64 // mean wait for a processor lately, in nanoseconds
 	past history
+
+	// Memory is what is left for buffers of connections. Others' clients that use more than
+	// their share of it wait or are refused while there is little. Nil: no bound.
+	Memory *memory.Budget
 }
 
 // New returns a limiter and registers its metrics.
@@ -53,6 +61,33 @@ const (
 // Admit admits work of this process's own clients; see gate.Admit.
 func (l *Limiter) Admit(ctx context.Context, since time.Time) (Work, error) {
 	return l.own.Admit(ctx, since)
+}
+
+// TryAdmit admits work of another process's client at once or refuses it; see gate.TryAdmit.
+func (l *Limiter) TryAdmit(who string) (Work, error) {
+	if err := l.Memory.Admit(who); err != nil {
+		return Work{}, fmt.Errorf("%w: %w", ErrOverloaded, err)
+	}
+	return l.gate.TryAdmit(who)
+}
+
+// AdmitOnce admits work of another process's client that would not come again; see
+// gate.AdmitOnce.
+func (l *Limiter) AdmitOnce(ctx context.Context, who string) (Work, error) {
+	if err := l.AwaitMemory(ctx, who); err != nil {
+		return Work{}, err
+	}
+	return l.gate.AdmitOnce(ctx, who)
+}
+
+// AwaitMemory waits while there is too little memory for a new connection of who. The
+// error is ctx's cause, or one that matches ErrOverloaded.
+func (l *Limiter) AwaitMemory(ctx context.Context, who string) error {
+	err := l.Memory.Await(ctx, who)
+	if errors.Is(err, memory.ErrTight) {
+		err = fmt.Errorf("%w: %w", ErrOverloaded, err)
+	}
+	return err
 }
 
 // Refuse reports whether Admit would refuse at once; see gate.Refuse.

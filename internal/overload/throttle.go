@@ -13,8 +13,8 @@ const (
 	// finds room sooner when there is some again; less leaves more of a peer's time for
 	// what it accepts.
 	excess = 1.25
-	// memory is how long answers count: 1/e of them after that time.
-	memory = 200 * time.Millisecond
+	// answersFor is how long answers count: 1/e of them after that time.
+	answersFor = 200 * time.Millisecond
 	// slack is how many requests to one peer may be refused before any is held back. Those
 	// that were refused there lately share it, so that they are as many however many ask;
 	// one refusal by itself holds nobody back.
@@ -103,7 +103,7 @@ func (t *Throttle) begin(peer, who string, now time.Time) *asked {
 // refused sets the end of a, of which one more request was refused, there or here.
 // Called with mu held.
 func (t *Throttle) refused(a *asked) {
-	a.end = a.at.Add(time.Duration(float64(memory) * math.Log((a.requests-a.accepted)/hardly)))
+	a.end = a.at.Add(time.Duration(float64(answersFor) * math.Log((a.requests-a.accepted)/hardly)))
 	heap.Fix(&t.ends, a.index)
 }
 
@@ -120,7 +120,7 @@ func (t *Throttle) forget(now time.Time) {
 
 func (a *asked) decay(now time.Time) {
 	if d := now.Sub(a.at); d > 0 {
-		left := math.Exp(-d.Seconds() / memory.Seconds())
+		left := math.Exp(-d.Seconds() / answersFor.Seconds())
 		a.requests *= left
 		a.accepted *= left
 		a.at = now

@@ -47,7 +47,7 @@ func TestAPeerIsAskedForLittleMoreThanItAccepts(t *testing.T) {
 		second()
 		second()
 		made, accepted, _ := second()
-		if made > 1.05*excess*accepted+1.5*slack/memory.Seconds() || accepted < 0.9*capacity {
+		if made > 1.05*excess*accepted+1.5*slack/answersFor.Seconds() || accepted < 0.9*capacity {
 			t.Errorf("seed %d: %.0f are asked for and %.0f accepted of a capacity of %.0f", seed, made, accepted, capacity)
 		}
 		rate = capacity / 2
@@ -102,7 +102,7 @@ func TestWhoIsRefusedHoldsNobodyElseBack(t *testing.T) {
 				th.Answered("a", "polite", true, now)
 			}
 		}
-		if n := float64(rude); made > 1.05*(excess*accepted+2*(max(slack, n)+n)/memory.Seconds()) {
+		if n := float64(rude); made > 1.05*(excess*accepted+2*(max(slack, n)+n)/answersFor.Seconds()) {
 			t.Errorf("seed %d: %d that flood ask for %.0f in two seconds and get %.0f", seed, rude, made, accepted)
 		}
 	}
@@ -140,7 +140,7 @@ type slowRequest struct {
 // sums are the requests and the accepted ones of an account, decayed to now.
 func (s slowThrottle) sums(k [2]string, now time.Time) (requests, accepted float64) {
 	for _, r := range s[k] {
-		left := math.Exp(-now.Sub(r.at).Seconds() / memory.Seconds())
+		left := math.Exp(-now.Sub(r.at).Seconds() / answersFor.Seconds())
 		requests += left
 		if r.accepted {
 			accepted += left

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/isthmus-mesh/isthmus/internal/localfault"
 )
 
@@ -48,6 +50,29 @@ func KeepAlive(_, _ string, c syscall.RawConn) error {
 		return e
 	}
 	return err
+}
+
+const (
+	// unsent bounds, in bytes, what the kernel takes of a socket's data beyond what the
+	// peer's window has room for.
+	unsent = 128 << 10
+	// nearBuffer is what a peer on the same node may send ahead of the reader, in bytes. It
+	// is more than the round trip there takes; by default it grows to 6 MiB.
+	nearBuffer = 128 << 10
+)
+
+// BoundMemory bounds what the kernel holds for conn, in a process whose memory is limited:
+// the kernel's buffers count for its cgroup. near is a peer on the same node. One that is no
+// socket of the kernel is left as it is.
+func BoundMemory(conn net.Conn, near bool) {
+	if c, ok := conn.(*net.TCPConn); ok {
+		if near {
+			c.SetReadBuffer(nearBuffer)
+		}
+		if raw, err := c.SyscallConn(); err == nil {
+			raw.Control(func(fd uintptr) { unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent) })
+		}
+	}
 }
 
 // Dial connects within timeout.
