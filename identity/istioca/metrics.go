@@ -12,6 +12,7 @@ import (
 // Metrics counts what becomes of requests. Create it with NewMetrics.
 type Metrics struct {
 	requests *prometheus.CounterVec
+	evicted  prometheus.Counter
 
 	mu     sync.Mutex
 	counts map[string]uint64 // the same
@@ -34,12 +35,13 @@ var results = map[codes.Code]string{
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{counts: map[string]uint64{"issued": 0}, requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_ca_requests_total",
 		Help: "Requests for certificates, by result: issued, invalid (no request that could be granted), unauthenticated (not clear who asks), denied (not for whoever asks), limited (too many), unavailable (who asks cannot be told now), failed."}, []string{"result"})}
+	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_ca_connections_evicted_total", Help: "Connections to the CA service that were closed because too many were open."})
 	for _, result := range results {
 		m.requests.WithLabelValues(result)
 	}
 	m.requests.WithLabelValues("failed")
 	if reg != nil {
-		reg.MustRegister(m.requests)
+		reg.MustRegister(m.requests, m.evicted)
 	}
 	return m
 }

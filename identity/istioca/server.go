@@ -22,9 +22,9 @@ import (
 const (
 	// maxMessage bounds a request; one of ztunnel has about 600 bytes.
 	maxMessage = 16 << 10
-	// maxStreams bounds what one connection may have under way. A ztunnel asks
+	// maxStreams bounds the requests that one connection may have open. A ztunnel asks
 	// for at most 8 certificates at a time.
-	maxStreams = 64
+	maxStreams = 8
 	// handshakeTime is how long a new connection may take to become HTTP/2.
 	handshakeTime = 10 * time.Second
 	// pingEvery is how often a client may ping, with or without a request.
@@ -89,13 +89,19 @@ func New(authority Authority, ttl time.Duration, names []string, log zerolog.Log
 	return s, nil
 }
 
-// Serve answers requests on l until ctx ends, and closes l.
+// Serve answers requests on l until ctx ends, and closes l. It holds at most maxConns
+// connections and a few buffers for each.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	g := grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.certificate})),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(handshakeTime),
+		grpc.ReadBufferSize(bufferSize),
+		grpc.WriteBufferSize(bufferSize),
+		grpc.SharedWriteBuffer(true),
+		grpc.MaxHeaderListSize(maxHeaders),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime, MaxConnectionAge: ageTime, MaxConnectionAgeGrace: stopTime}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingEvery, PermitWithoutStream: true}),
 	)
 	g.RegisterService(&service, s)
@@ -106,7 +112,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		defer late.Stop()
 		g.GracefulStop()
 	})
-	err := g.Serve(l)
+	err := g.Serve(newBoundedListener(l, s.metrics.evicted.Inc))
 	if stop() { // ctx has not ended: the listener has failed
 		g.Stop()
 		return fmt.Errorf("serve certificates on %s: %w", l.Addr(), err)

@@ -209,7 +209,9 @@ var allowed = map[string]why{
 	"identity/istioca": {
 		"identity":                   "reads requests and signs",
 		"identity/istioca/istiocapb": "the messages",
+		"internal/admission":         "what counts as one address",
 		"internal/logging":           "bounds its lines about refusals",
+		"internal/pending":           "chooses the connection that makes room",
 	},
 	"identity/istioca/istiocapb": {},
 
