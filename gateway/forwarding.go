@@ -57,7 +57,7 @@ func (g *Gateway) screen(in *hbone.Incoming, client admission.Client, session *a
 	g.metrics.opened.Inc()
 	admitted, err := session.Stream(f.started, in.Unread, func() { in.Reset(http2.ErrCodeEnhanceYourCalm) })
 	if err != nil {
-		f.refuse(g.clients.Refused(err, client, f.started), header.ReasonOverload, err)
+		f.refuse(g.clients.Refused(err, client), header.ReasonOverload, err)
 		g.finish(f)
 		return nil
 	}
@@ -213,11 +213,11 @@ func (f *forwarding) refuse(status int, reason header.Reason, err error) {
 	f.in.Refuse(status, h)
 }
 
-// finish counts the forwarding and writes its one line, in which opened_by is the trace
-// of the connection that the tunnel was opened for: a kept one carries others later,
-// which a gateway cannot see. It is a warning if a client
-// that asked for what is here did not get it. Repeats of the same connection of an
-// application, which its node proxy tells of itself, are no warnings.
+// finish counts the forwarding and logs it. opened_by is the trace of the connection that
+// the tunnel was opened for; later connections in it are unknown to a gateway. The line is
+// a warning if an exported service could not be reached, except for repeated attempts of
+// one connection: the client's node proxy logs these. Lines of tunnels that served nothing
+// are limited by client, see [logging.ByPeer].
 func (g *Gateway) finish(f *forwarding) {
 	result := f.outcome(g.background)
 	g.metrics.closed.WithLabelValues(result).Inc()
@@ -233,8 +233,15 @@ func (g *Gateway) finish(f *forwarding) {
 		if trace == "" || g.firstFailure(f.in.Session.Peer().ID.String(), trace) {
 			e = g.log.Warn()
 		}
-	case header.ReasonOverload: // as many lines as a client likes; see admission.Guard
+	case header.ReasonOverload: // admission.Guard warns
 		e = g.log.Debug()
+	}
+	if f.connect == 0 || result == resultNoHello || result == resultNoHandshake {
+		about := result
+		if f.exported.Service != nil {
+			about += " " + f.exported.Service.Hostname
+		}
+		e = g.lines.Sample(e, f.client.Identity, about)
 	}
 	if !e.Enabled() {
 		return

@@ -65,8 +65,9 @@ type Gateway struct {
 	tunnels    tunnels
 	metrics    *Metrics
 	refusals   *identity.Refusals
-	failures   logging.PeerLimits // of warnings, by client and trace
-	edges      logging.PeerLimits // of lines about ports, by node and port
+	failures   logging.PeerLimits  // of warnings, by client and trace
+	lines      *logging.PeerLimits // of lines that a peer can trigger, by peer
+	edges      logging.PeerLimits  // of lines about ports, by node and port
 	registry   *prometheus.Registry
 	listener   *net.TCPListener
 	admin      net.Listener
@@ -104,7 +105,7 @@ func New(cfg Config, log zerolog.Logger) (*Gateway, error) {
 // Open reads discovery, keys and certificates. It opens no socket: gateway --check ends
 // after it, and what would keep the process from starting is an error here.
 func Open(cfg Config, log zerolog.Logger) (*Gateway, error) {
-	g := &Gateway{cfg: cfg, log: log, failures: logging.PeerLimits{Every: time.Minute}, edges: logging.PeerLimits{Every: edgeEvery}, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}), handover: newHandover(),
+	g := &Gateway{cfg: cfg, log: log, failures: logging.PeerLimits{Every: time.Minute}, lines: logging.ByPeer(log), edges: logging.PeerLimits{Every: edgeEvery, Log: &log}, store: &discovery.Store{}, registry: admin.NewRegistry(), settled: make(chan struct{}), handover: newHandover(),
 		budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio),
 		moves:  retrybudget.New(cfg.Retry.share(), cfg.Retry.BudgetRatio),
 		doubts: retrybudget.New(cfg.Retry.share(), cfg.Retry.BudgetRatio)}

@@ -222,9 +222,7 @@ func (g *Gateway) maySucceed(t *hbone.TLSTransport) error {
 func (g *Gateway) serveSuccessor(t *hbone.TLSTransport) {
 	if err := g.maySucceed(t); err != nil {
 		g.metrics.refused.WithLabelValues("not_gateway").Inc()
-		if _, ok := g.failures.Allow(t.Peer().ID.String(), "handover", time.Now()); ok {
-			g.log.Warn().Err(err).Stringer("peer", t.Peer().ID).Msg("refused to hand over health streams")
-		}
+		g.lines.Sample(g.log.Warn(), t.Peer().ID.String(), "handover").Err(err).Stringer("peer", t.Peer().ID).Msg("refused to hand over health streams")
 		t.Close()
 		return
 	}

@@ -140,7 +140,7 @@ func (g *Gateway) serve(t *hbone.TLSTransport, expiry time.Time) {
 	case gossip.ALPN:
 		if !g.isGateway(id) {
 			g.metrics.refused.WithLabelValues("not_gateway").Inc()
-			g.log.Warn().Stringer("peer", id).Msg("refused federation with an identity that is no gateway in discovery")
+			g.lines.Sample(g.log.Warn(), id.String(), "not_gateway").Stringer("peer", id).Msg("refused federation with an identity that is no gateway in discovery")
 			t.Close()
 			return
 		}
@@ -167,7 +167,7 @@ func (g *Gateway) serveReports(t *hbone.TLSTransport, expiry time.Time) {
 	client := admission.Client{Identity: id.String(), Address: addressOf(t.RemoteAddr())}
 	admitted, err := g.clients.Session(client, time.Now())
 	if err != nil {
-		g.clients.Refused(err, client, time.Now())
+		g.clients.Refused(err, client)
 		t.Close()
 		return
 	}
@@ -193,7 +193,7 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
 	client := admission.Client{Identity: t.Peer().ID.String(), Address: addressOf(t.RemoteAddr())}
 	admitted, err := g.clients.Session(client, time.Now())
 	if err != nil {
-		g.clients.Refused(err, client, time.Now())
+		g.clients.Refused(err, client)
 		hbone.NewServer(t, hbone.DefaultConfig(), nil).Decline(g.background, err.Error())
 		return
 	}
@@ -217,7 +217,7 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
 	cfg.Screen = func(in *hbone.Incoming) hbone.Handler { return g.screen(in, client, admitted) }
 	err = g.sessions.Serve(g.background, hbone.NewServer(t, cfg, nil))
 	g.metrics.sessions.WithLabelValues(string(hbone.OutcomeOf(err))).Inc()
-	g.log.Debug().Str("peer", client.Identity).AnErr("cause", err).Msg("outer session ended")
+	g.lines.Sample(g.log.Debug(), client.Identity, "session").Str("peer", client.Identity).AnErr("cause", err).Msg("outer session ended")
 }
 
 func (g *Gateway) isGateway(id spiffeid.ID) bool {

@@ -114,17 +114,14 @@ func (g *Gateway) edge(w *mesh.Workload, f federation.EndpointFact, readmitted s
 		edge, reason = "readmitted", readmitted
 	}
 	g.metrics.edges.WithLabelValues("endpoint", edge).Inc()
-	held, ok := g.edges.Allow(w.Node, edge+" "+w.UID+":"+strconv.Itoa(int(f.Port)), time.Now())
-	if !ok {
+	e := g.edges.Sample(g.log.Info(), w.Node, edge+" "+w.UID+":"+strconv.Itoa(int(f.Port)))
+	if e == nil {
 		return
 	}
-	e := g.log.Info().Str("edge", edge).Str("scope", "endpoint").Str("network", w.Network).Uint16("port", f.Port).
+	e.Str("edge", edge).Str("scope", "endpoint").Str("network", w.Network).Uint16("port", f.Port).
 		Stringer("endpoint", f.Endpoint).Str("workload", w.UID).Str("reason", reason).Str("source", "report")
 	if svcs := g.store.Current().ServicesOf(w.UID); len(svcs) > 0 {
 		e = e.Str("service", svcs[0].Hostname)
-	}
-	if held > 0 {
-		e = e.Int("similar", held)
 	}
 	e.Msg("outlier changed")
 }

@@ -36,7 +36,7 @@ type reviewer interface {
 
 // prover says how node proxies of account prove their nodes here.
 func (g *Gateway) prover(account spiffeid.ID) nodeProver {
-	p := nodeProver{healthstream.NodeIdentities{Account: account, Network: g.cfg.Network}, nil, g.log, &logging.PeerLimits{Every: time.Minute}}
+	p := nodeProver{healthstream.NodeIdentities{Account: account, Network: g.cfg.Network}, nil, g.log, &logging.PeerLimits{Every: time.Minute, Log: &g.log}}
 	if g.tokens != nil {
 		p.tokens = g.tokens
 	}
@@ -115,19 +115,16 @@ func classOf(why boundtoken.Reason) healthstream.Refusal {
 	return healthstream.RefusedToken
 }
 
-// refused writes who has shown which token that does not count, from where: a line a
-// minute for each host, node and reason, and bounded for all.
+// refused logs a refused token: at most one line per minute for each host, node and
+// reason.
 func (p nodeProver) refused(peer spiffeid.ID, claim healthstream.Claim, why boundtoken.Reason, err error) {
-	more, ok := p.lines.Allow(addressOf(claim.From).String(), string(why)+" "+claim.Node, time.Now())
-	if !ok {
+	e := p.lines.Sample(p.log.Warn(), addressOf(claim.From).String(), string(why)+" "+claim.Node)
+	if e == nil {
 		return
 	}
-	e := p.log.Warn().Str("node", claim.Node).Stringer("peer", peer).Str("reason", string(why))
+	e.Str("node", claim.Node).Stringer("peer", peer).Str("reason", string(why))
 	if claim.From != nil {
 		e.Stringer("address", claim.From)
-	}
-	if more > 0 {
-		e.Int("not_logged", more)
 	}
 	e.Err(err).Msg("token of a node proxy refused")
 }

@@ -2,11 +2,9 @@ package identity
 
 import (
 	"errors"
-	"maps"
 	"net"
 	"net/netip"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -83,66 +81,21 @@ func cause(err error) string {
 }
 
 const (
-	// refusalInterval is how often refusals of one host, for one workload and reason,
-	// are a line of the log.
+	// refusalInterval is the time between two lines about one host, workload and reason.
 	refusalInterval = time.Minute
-	// hostLines is how many lines one host may have in that time, for all workloads.
+	// hostLines is the most lines about one host in that time.
 	hostLines = 10
-	// maxHosts bounds for how many hosts lines are counted. Those beyond share a count.
-	maxHosts = 1024
-	// maxClaim and maxReason bound, in bytes, what a stranger can put into a line.
+	// maxClaim and maxReason bound, in bytes, the text of a peer in a line.
 	maxClaim, maxReason = 256, 512
 )
 
-// Refusals writes a line for handshakes that end because of who somebody is, at
-// most once a minute for each host, workload and reason, and ten for each host. Who
-// the peer says that it is is not proved, and so does not tell peers apart. The zero
-// value logs nothing. Safe for concurrent use.
+// Refusals counts and logs handshakes that fail: at most one line per minute for each
+// host, workload and reason, and ten for each host. The identity that a peer claims is
+// not proved, so it does not distinguish peers. The zero value logs nothing. Safe for
+// concurrent use.
 type Refusals struct {
-	log   zerolog.Logger
-	limit logging.Limit
-
-	mu    sync.Mutex
-	hosts map[string]*hostRefusals
-}
-
-// hostRefusals are those of one host since began.
-type hostRefusals struct {
-	began       time.Time
-	lines, held int
-}
-
-// allow reports whether host may have one more line, and how many it was denied
-// since its last one.
-func (r *Refusals) allow(host string, now time.Time) (held int, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.hosts == nil {
-		r.hosts = map[string]*hostRefusals{}
-	}
-	h := r.hosts[host]
-	if h == nil {
-		if len(r.hosts) >= maxHosts {
-			maps.DeleteFunc(r.hosts, func(_ string, h *hostRefusals) bool { return now.Sub(h.began) >= refusalInterval })
-		}
-		if len(r.hosts) >= maxHosts {
-			host = ""
-		}
-		if h = r.hosts[host]; h == nil {
-			h = &hostRefusals{began: now}
-			r.hosts[host] = h
-		}
-	}
-	if now.Sub(h.began) >= refusalInterval {
-		h.began, h.lines = now, 0
-	}
-	if h.lines >= hostLines {
-		h.held++
-		return 0, false
-	}
-	held, h.held = h.held, 0
-	h.lines++
-	return held, true
+	log    zerolog.Logger
+	limits logging.PeerLimits // by host
 }
 
 // hostOf is the host of an address: every connection has another port, and one host
@@ -162,37 +115,29 @@ func hostOf(address net.Addr) string {
 
 // NewRefusals returns a Refusals that writes to log.
 func NewRefusals(log zerolog.Logger) *Refusals {
-	return &Refusals{log: log, limit: logging.Limit{Every: refusalInterval}}
+	return &Refusals{log: log, limits: logging.PeerLimits{Every: refusalInterval, Keys: hostLines - 1, Log: &log}}
 }
 
-// Note takes in a handshake with the peer at address on a hop (one of a closed
-// set), and returns its reason. workload is the pod that it was for or with;
-// empty if it was none. What is no matter of identity is a line at debug.
+// Note logs a failed handshake with the peer at address on a hop (one of a closed set),
+// and returns its reason. workload is the pod at one end; empty if there is none. A
+// failure for another reason than identity is logged at debug level.
 func (r *Refusals) Note(hop, workload string, address net.Addr, err error) (reason string) {
 	reason = ReasonOf(err)
+	key := strings.Join([]string{hop, workload, reason, cause(err)}, " ")
 	if reason == ReasonHandshake {
-		r.log.Debug().Str("hop", hop).Str("workload", workload).Stringer("address", address).Err(err).Msg("handshake failed")
+		r.limits.Sample(r.log.Debug(), hostOf(address), key).Str("hop", hop).Str("workload", workload).Stringer("address", address).Err(err).Msg("handshake failed")
 		return reason
 	}
-	host, now := hostOf(address), time.Now()
-	more, ok := r.limit.Allow(strings.Join([]string{hop, workload, reason, host, cause(err)}, " "), now)
-	if !ok {
+	e := r.limits.Sample(r.log.Warn(), hostOf(address), key)
+	if e == nil {
 		return reason
 	}
-	denied, ok := r.allow(host, now)
-	if !ok {
-		return reason
-	}
-	more += denied
-	e := r.log.Warn().Str("hop", hop).Stringer("address", address).Str("reason", reason)
+	e.Str("hop", hop).Stringer("address", address).Str("reason", reason)
 	if workload != "" {
 		e.Str("workload", workload)
 	}
 	if peer := claimed(err); !peer.IsZero() {
 		e.Str("claims", clip(peer.String(), maxClaim))
-	}
-	if more > 0 {
-		e.Int("not_logged", more)
 	}
 	e.Str("error", clip(err.Error(), maxReason)).Msg("handshake refused")
 	return reason

@@ -126,7 +126,20 @@ func (a *access) denied(d policy.Decision) {
 	a.result, a.policy, a.err = string(header.ReasonDenied), d.By(), errors.New(d.String())
 }
 
-// finish counts the connection and writes its line.
+// cause is the peer that can repeat the line: the local workload that opens connections,
+// or the peer that opens them to a local workload.
+func (a *access) cause() string {
+	switch {
+	case a.direction == "outbound":
+		return a.source
+	case a.peer.IsZero():
+		return a.client.Addr().String()
+	}
+	return a.peer.String()
+}
+
+// finish counts the connection and logs it. Lines of connections that were never open are
+// limited by peer, see [logging.ByPeer].
 func (p *Proxy) finish(a *access) {
 	reporter := "source"
 	if a.direction == "inbound" {
@@ -141,9 +154,16 @@ func (p *Proxy) finish(a *access) {
 	e := p.log.Info()
 	switch {
 	case a.direction == "inbound" && a.result == string(header.ReasonOverload):
-		e = p.log.Debug() // as many lines as a client likes; see admission.Guard
+		e = p.log.Debug() // admission.Guard warns
 	case a.failed():
 		e = p.log.Warn()
+	}
+	if !a.opened {
+		about := a.result
+		if a.service != "" {
+			about += " " + a.service
+		}
+		e = p.peerLines.Sample(e, a.cause(), about)
 	}
 	if !e.Enabled() {
 		return

@@ -42,7 +42,7 @@ func (p *Proxy) arrived(h *captured) serve {
 	return func(_ context.Context, conn *net.TCPConn) func(context.Context) {
 		to, err := capture.Original(conn)
 		if err != nil {
-			p.log.Debug().Str("workload", h.uid).Stringer("from", conn.RemoteAddr()).Err(err).Msg("bad connection to a captured pod")
+			p.peerLines.Sample(p.log.Debug(), addrPort(conn.RemoteAddr()).Addr().String(), "captured").Str("workload", h.uid).Stringer("from", conn.RemoteAddr()).Err(err).Msg("bad connection to a captured pod")
 			reset(conn)
 			return nil
 		}

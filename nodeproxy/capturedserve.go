@@ -84,7 +84,7 @@ func (p *Proxy) captured(h *captured) serve {
 	return func(ctx context.Context, app *net.TCPConn) func(context.Context) {
 		to, err := capture.Original(app)
 		if err != nil {
-			p.log.Debug().Str("workload", h.uid).Stringer("from", app.RemoteAddr()).Err(err).Msg("bad captured connection")
+			p.peerLines.Sample(p.log.Debug(), h.uid, "captured").Str("workload", h.uid).Stringer("from", app.RemoteAddr()).Err(err).Msg("bad captured connection")
 			reset(app)
 			return nil
 		}

@@ -61,21 +61,3 @@ func (g *gatewaySources) revise(snap *mesh.Snapshot, network string, now time.Ti
 	}
 	maps.DeleteFunc(g.last, func(_ netip.Prefix, t time.Time) bool { return now.Sub(t) >= sourceMemory })
 }
-
-// every lets one event through per interval. Safe for concurrent use.
-type every struct {
-	interval time.Duration
-
-	mu   sync.Mutex
-	last time.Time
-}
-
-func (e *every) allow(now time.Time) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.last.IsZero() && now.Sub(e.last) < e.interval {
-		return false
-	}
-	e.last = now
-	return true
-}

@@ -122,7 +122,7 @@ func (in *inbound) serve(ctx context.Context, conn net.Conn, from netip.Addr, en
 	client := admission.Client{Identity: t.Peer().ID.String(), Address: from}
 	admitted, err := in.p.clients.Session(client, time.Now())
 	if err != nil {
-		in.p.clients.Refused(err, client, time.Now())
+		in.p.clients.Refused(err, client)
 		hbone.NewServer(t, cfg, nil).Decline(ctx, err.Error())
 		return
 	}
@@ -131,7 +131,7 @@ func (in *inbound) serve(ctx context.Context, conn net.Conn, from netip.Addr, en
 	cfg.Screen = func(req *hbone.Incoming) hbone.Handler { return in.screen(req, client, admitted) }
 	err = in.sessions.Serve(ctx, hbone.NewServer(t, cfg, nil))
 	in.p.metrics.sessions.WithLabelValues(string(hbone.OutcomeOf(err))).Inc()
-	in.p.log.Debug().Str("workload", in.uid).AnErr("cause", err).Msg("inbound session ended")
+	in.p.peerLines.Sample(in.p.log.Debug(), client.Identity, "session").Str("workload", in.uid).AnErr("cause", err).Msg("inbound session ended")
 }
 
 // handshake returns the connection and when the certificate that it was made with
@@ -163,7 +163,7 @@ func (in *inbound) screen(req *hbone.Incoming, client admission.Client, session 
 	in.p.metrics.opened.WithLabelValues("destination").Inc()
 	admitted, err := session.Stream(a.started, req.Unread, func() { req.Reset(http2.ErrCodeEnhanceYourCalm) })
 	if err != nil {
-		a.refuse(req, in.p.clients.Refused(err, client, a.started), header.ReasonOverload, 0, err)
+		a.refuse(req, in.p.clients.Refused(err, client), header.ReasonOverload, 0, err)
 		in.p.finish(&a)
 		return nil
 	}
@@ -302,10 +302,9 @@ func (in *inbound) fromGateway(snap *mesh.Snapshot, req *hbone.Incoming) bool {
 	if network == "" || strings.EqualFold(network, in.p.cfg.Network) {
 		return false
 	}
-	if in.p.strays.allow(time.Now()) {
-		in.p.log.Warn().Str("workload", in.uid).Stringer("from", req.Session.RemoteAddr()).Str("peer_network", network).Stringer("peer", req.Session.Peer().ID).
-			Msg("a connection of another network comes from an address that discovery does not list for any gateway: set gateways[].sources, or everything that comes from there and does not say so may ask for every port")
-	}
+	in.p.strays.Sample(in.p.log.Warn(), addrPort(req.Session.RemoteAddr()).Addr().String(), in.uid).Str("workload", in.uid).Stringer("from", req.Session.RemoteAddr()).
+		Str("peer_network", network).Stringer("peer", req.Session.Peer().ID).
+		Msg("a connection of another network comes from an address that discovery does not list for any gateway: set gateways[].sources, or everything that comes from there and does not say so may ask for every port")
 	return true
 }
 

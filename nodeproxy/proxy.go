@@ -27,6 +27,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/overload"
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
 	"github.com/isthmus-mesh/isthmus/internal/resolve"
@@ -77,7 +78,8 @@ type Proxy struct {
 	pods       *pods.Set         // nil: applications connect to listeners, and tunnels to pods' addresses here
 	refusals   *identity.Refusals
 	clients    *admission.Guard
-	strays     every // warns of gateways that discovery does not list
+	peerLines  *logging.PeerLimits // of lines that a peer can trigger, by peer
+	strays     logging.PeerLimits  // of warnings about gateways that discovery does not list, by address
 	metrics    *Metrics
 	dns        *names.Metrics // of what pods ask of DNS
 	registry   *prometheus.Registry
@@ -204,7 +206,7 @@ func (p *Proxy) Listen() error {
 // newProxy returns a Proxy without what New takes from the world around it.
 func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, lines: newKnownLines(), registry: admin.NewRegistry(), budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio), inbounds: map[string]*inbound{}, policed: map[*permits]int{}, ones: map[warm.Session]*oneEndpoint{},
-		strays: every{interval: time.Minute}, session: hbone.DefaultConfig(), dialHop: dialKernel(hopKeepAlive)}
+		peerLines: logging.ByPeer(log), strays: logging.PeerLimits{Every: time.Minute, Log: &log}, session: hbone.DefaultConfig(), dialHop: dialKernel(hopKeepAlive)}
 	p.diagnose = diagnose.New(cfg.Diagnose)
 	p.diagnose.Apply(&p.session)
 	data, stop := context.WithCancelCause(context.Background())

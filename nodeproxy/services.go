@@ -185,9 +185,5 @@ func (p *Proxy) knownLine(c healthstream.Change, port uint16) *zerolog.Event {
 	if !ok {
 		return nil
 	}
-	e := p.log.Info().Str("network", c.Network).Str("service", c.Service).Uint16("port", port)
-	if held > 0 {
-		e = e.Int("similar", held)
-	}
-	return e
+	return logging.Suppressed(p.log.Info(), held).Str("network", c.Network).Str("service", c.Service).Uint16("port", port)
 }

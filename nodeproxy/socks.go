@@ -48,7 +48,7 @@ func (p *Proxy) socks(s Socks) serve {
 			if code != socksOK {
 				socksReply(app, code)
 			}
-			p.log.Debug().Stringer("from", app.RemoteAddr()).Err(err).Msg("bad SOCKS request")
+			p.peerLines.Sample(p.log.Debug(), s.Workload, "socks").Stringer("from", app.RemoteAddr()).Err(err).Msg("bad SOCKS request")
 			app.Close()
 			return nil
 		}

@@ -273,15 +273,7 @@ func (t *toldShares) fault(k discovery.Key, text string) {
 	}
 	t.faults[k] = text
 	network, _, _ := strings.Cut(k.Name, "/")
-	held, ok := t.lines.Allow(network, k.String(), time.Now())
-	if !ok {
-		return
-	}
-	e := t.log.Warn().Str("object", k.String()).Str("problem", text)
-	if held > 0 {
-		e = e.Int("similar", held)
-	}
-	e.Msg("not all that another network exports is used")
+	t.lines.Sample(t.log.Warn(), network, k.String()).Str("object", k.String()).Str("problem", text).Msg("not all that another network exports is used")
 }
 
 // problems returns what does not hold of what other networks offer, sorted.

@@ -113,7 +113,7 @@ func TestANetworkCannotFillTheLogByWhatItTells(t *testing.T) {
 		}
 		time.Sleep(toldEvery)
 		flap()
-		if l := w.lines(); len(l) != 2 || l[0]["similar"] != 99.0 || l[1]["similar"] != 99.0 {
+		if l := w.lines(); len(l) != 2 || l[0]["suppressed"] != 99.0 || l[1]["suppressed"] != 99.0 {
 			t.Errorf("logged %v, want two lines with 99 before each that were not", l)
 		}
 	})

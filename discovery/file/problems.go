@@ -6,9 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -145,7 +144,7 @@ func (w *Watcher) reportTold(news discovery.News) {
 		}
 		for _, p := range of(o.source, news.Gone) {
 			if held, ok := w.mayLog(p, "gone"); ok {
-				similar(w.Log.Info(), held).Stringer("object", p.Object).Str("problem", p.Error()).Msg("a problem of " + o.speaks + " is gone")
+				logging.Suppressed(w.Log.Info(), held).Stringer("object", p.Object).Str("problem", p.Error()).Msg("a problem of " + o.speaks + " is gone")
 			}
 		}
 	}
@@ -196,15 +195,8 @@ func (w *Watcher) mayLog(p discovery.Problem, what string) (held int, ok bool) {
 	return w.toldLines.Allow(network, what+" "+p.Object.String()+" "+p.Field, time.Now())
 }
 
-func similar(e *zerolog.Event, held int) *zerolog.Event {
-	if held > 0 {
-		e = e.Int("similar", held)
-	}
-	return e
-}
-
 func (w *Watcher) logTold(p Problem, held int, message string) {
-	similar(w.Log.Warn(), held).Str("object", p.Object).Bool("out", p.Out).Str("cause", p.Cause).Str("field", p.Field).Str("value", p.Value).Str("problem", p.Message).
+	logging.Suppressed(w.Log.Warn(), held).Str("object", p.Object).Bool("out", p.Out).Str("cause", p.Cause).Str("field", p.Field).Str("value", p.Value).Str("problem", p.Message).
 		Msg(message)
 }
 

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/rs/zerolog"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation/antientropy"
@@ -33,7 +32,7 @@ type Federation struct {
 	members   *members
 	inbox     *inbox
 	list      atomic.Pointer[memberlist.Memberlist] // nil before Run
-	once      logging.Once
+	rare      logging.PeerLimits                    // of lines that are logged once per hour, by peer
 	refusals  refusals
 	wake      chan struct{} // something may be due earlier
 
@@ -77,7 +76,7 @@ func New(cfg Config) (*Federation, error) {
 	publisher := antientropy.NewPublisher(instance, cfg.limits.Records, cfg.limits.Bytes)
 	publisher.Certified(now)
 	f := &Federation{
-		cfg: cfg, instance: instance, once: logging.Once{Log: cfg.Log}, wake: make(chan struct{}, 1), synced: make(chan struct{}),
+		cfg: cfg, instance: instance, rare: logging.PeerLimits{Every: time.Hour, Log: &cfg.Log}, wake: make(chan struct{}, 1), synced: make(chan struct{}),
 		node:  antientropy.NewNode(antientropy.Config{Publisher: publisher, Ledger: ledger.New(keys.Known, cfg.limits), Random: random}, now),
 		peers: map[record.Instance]bool{}, keys: keys, subs: map[*Subscription]struct{}{},
 	}
@@ -159,7 +158,7 @@ func (f *Federation) do(change func(n *antientropy.Node, now time.Time) error) {
 	f.mu.Unlock()
 	if err = errors.Join(err, terr); err != nil {
 		f.cfg.Metrics.Rejected.WithLabelValues("own").Inc()
-		f.once.Warn("own", "own federation records not published", err, func(*zerolog.Event) {})
+		f.rare.Sample(f.cfg.Log.Warn(), "", "own").Err(err).Msg("own federation records not published")
 	}
 	select {
 	case f.wake <- struct{}{}:

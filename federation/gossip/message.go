@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/federation/antientropy"
 	"github.com/isthmus-mesh/isthmus/federation/record"
@@ -42,9 +41,7 @@ func (f *Federation) complain(gateway string, err error) {
 	}
 	f.cfg.Metrics.Rejected.WithLabelValues(reason).Inc()
 	f.noteRefusal(err)
-	f.once.Warn(reason+"/"+gateway, "federation message refused", err, func(e *zerolog.Event) {
-		e.Str("member", gateway).Str("reason", reason)
-	})
+	f.rare.Sample(f.cfg.Log.Warn(), gateway, reason).Err(err).Str("member", gateway).Str("reason", reason).Msg("federation message refused")
 }
 
 // tell sends a message as memberlist's user message, behind the sender that

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/isthmus-mesh/isthmus/federation/antientropy"
 	"github.com/isthmus-mesh/isthmus/federation/networkkey"
 )
@@ -31,7 +29,7 @@ func (f *Federation) renew(ctx context.Context) {
 func (f *Federation) reread() {
 	keys, err := f.cfg.Keys()
 	if err != nil {
-		f.once.Warn("keys", "network keys not read: those read before are used", err, func(*zerolog.Event) {})
+		f.rare.Sample(f.cfg.Log.Warn(), "", "keys").Err(err).Msg("network keys not read: those read before are used")
 		keys = f.held()
 	}
 	f.mu.Lock()

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
-	"github.com/rs/zerolog"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation/antientropy"
@@ -395,9 +394,7 @@ func (t *transport) refused(id spiffeid.ID, err error) {
 	}
 	t.f.cfg.Metrics.Rejected.WithLabelValues(reason).Inc()
 	t.f.noteRefusal(err)
-	t.f.once.Warn(reason+"/"+id.String(), "federation connection refused", err, func(e *zerolog.Event) {
-		e.Stringer("peer", id).Str("reason", reason)
-	})
+	t.f.rare.Sample(t.f.cfg.Log.Warn(), id.String(), reason).Err(err).Stringer("peer", id).Str("reason", reason).Msg("federation connection refused")
 }
 
 // errSelf is a connection that has led back to this process.

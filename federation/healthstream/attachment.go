@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation"
@@ -117,7 +116,7 @@ func (s *Server) attach(hello *pb.Attach, a *attachment) (*pb.Welcome, error) {
 	a.life = l
 	s.streams[l] = a
 	s.cfg.Metrics.Attached.Set(float64(len(s.streams)))
-	s.cfg.Log.Info().Str("node", l.node).Stringer("node_instance", l.instance).Bool("resumed", resumed).Str("proven_by", a.proof.How).Msg("node attached")
+	s.lines.Sample(s.cfg.Log.Info(), l.node, "attached").Str("node", l.node).Stringer("node_instance", l.instance).Bool("resumed", resumed).Str("proven_by", a.proof.How).Msg("node attached")
 	out := s.book.open(l)
 	s.book.asked(l.node)
 	s.tell()
@@ -136,7 +135,7 @@ func (s *Server) detach(a *attachment) {
 	}
 	delete(s.streams, a.life)
 	s.cfg.Metrics.Attached.Set(float64(len(s.streams)))
-	s.cfg.Log.Info().Str("node", a.life.node).Stringer("node_instance", a.life.instance).Msg("node detached")
+	s.lines.Sample(s.cfg.Log.Info(), a.life.node, "detached").Str("node", a.life.node).Stringer("node_instance", a.life.instance).Msg("node detached")
 	s.book.detach(a.life, time.Now())
 	if s.book.attached(a.life.node) == 0 && !slices.Contains(s.left, a.life.node) {
 		s.left = append(s.left, a.life.node)
@@ -286,11 +285,7 @@ func (s *Server) report(a *attachment, m *pb.Report) error {
 // place on it.
 func (s *Server) elsewhere(a *attachment, targets []Target) {
 	s.cfg.Metrics.Rejected.WithLabelValues(peer.ReasonOtherNode).Add(float64(len(targets)))
-	held, ok := s.others.Allow(a.peer.String(), time.Now())
-	if !ok {
-		return
-	}
-	s.cfg.Log.Warn().Str("node", a.life.node).Stringer("peer", a.peer).Stringer("endpoint", targets[0].Endpoint).Int("similar", held+len(targets)-1).
+	s.rare.Sample(s.cfg.Log.Warn(), a.peer.String(), peer.ReasonOtherNode).Str("node", a.life.node).Stringer("peer", a.peer).Stringer("endpoint", targets[0].Endpoint).Int("targets", len(targets)).
 		Str("reason", peer.ReasonOtherNode).Msg("report of a pod that discovery does not place on its node rejected")
 }
 
@@ -301,9 +296,8 @@ func (s *Server) subscribe(a *attachment, m *pb.Subscribe) error {
 	}
 	if beyond := a.down.subscribe(m.GetAdd(), m.GetRemove()); beyond > 0 {
 		s.cfg.Metrics.Rejected.WithLabelValues("full").Add(float64(beyond))
-		s.once.Warn("services/"+a.peer.String(), "node proxy follows too many services: it is not told of the others", nil, func(e *zerolog.Event) {
-			e.Str("node", a.life.node).Stringer("peer", a.peer).Int("limit", s.cfg.MaxServices).Int("beyond", beyond)
-		})
+		s.rare.Sample(s.cfg.Log.Warn(), a.peer.String(), "services").Str("node", a.life.node).Stringer("peer", a.peer).Int("limit", s.cfg.MaxServices).Int("beyond", beyond).
+			Msg("node proxy follows too many services: it is not told of the others")
 	}
 	return nil
 }

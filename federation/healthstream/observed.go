@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/rs/zerolog"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation"
@@ -181,7 +180,7 @@ func (s *Server) observe(ctx context.Context, c *frames, id spiffeid.ID) error {
 	if err := c.write(&pb.StreamMessage{Message: &pb.StreamMessage_Welcome{Welcome: &pb.Welcome{Gateway: s.cfg.Name}}}); err != nil {
 		return fmt.Errorf("write welcome: %w", err)
 	}
-	s.cfg.Log.Info().Stringer("peer", id).Msg("observer attached")
+	s.lines.Sample(s.cfg.Log.Info(), id.String(), "attached").Stringer("peer", id).Msg("observer attached")
 	ctx, cancel := context.WithCancelCause(ctx)
 	var pushing sync.WaitGroup
 	cancel(s.hear(ctx, c, o, func() {
@@ -220,7 +219,7 @@ func (s *Server) hear(ctx context.Context, c *frames, o *observer, begin func())
 			}
 			if beyond > 0 {
 				s.cfg.Metrics.Rejected.WithLabelValues("full").Add(float64(beyond))
-				s.once.Warn("observed", "more services are exported than an observer is told of", nil, func(e *zerolog.Event) { e.Int("limit", MaxObserved).Int("beyond", beyond) })
+				s.rare.Sample(s.cfg.Log.Warn(), "", "observed").Int("limit", MaxObserved).Int("beyond", beyond).Msg("more services are exported than an observer is told of")
 			}
 		case *pb.StreamMessage_Report:
 			return malformed("an observer says nothing of pods")

@@ -107,8 +107,8 @@ type Server struct {
 	cfg       ServerConfig
 	topics    *topics
 	observers *observers
-	once      logging.Once
-	others    logging.Limit // of lines about reports of other nodes' pods, by peer
+	rare      logging.PeerLimits  // of lines that are logged once per hour, by peer
+	lines     *logging.PeerLimits // of lines that a peer can trigger, by peer
 
 	mu      sync.Mutex
 	book    *book
@@ -121,7 +121,7 @@ type Server struct {
 func NewServer(cfg ServerConfig) *Server {
 	cfg.setDefaults()
 	return &Server{
-		cfg: cfg, topics: newTopics(cfg.Source), observers: newObservers(cfg.Observers, cfg.Network, cfg.Source), once: logging.Once{Log: cfg.Log}, others: logging.Limit{Every: time.Minute},
+		cfg: cfg, topics: newTopics(cfg.Source), observers: newObservers(cfg.Observers, cfg.Network, cfg.Source), rare: logging.PeerLimits{Every: time.Hour, Log: &cfg.Log}, lines: logging.ByPeer(cfg.Log),
 		book: newBook(cfg.Place), streams: map[*life]*attachment{},
 	}
 }
@@ -155,7 +155,7 @@ func (s *Server) endUnproven(now time.Time) {
 	s.mu.Unlock()
 	for _, a := range all {
 		if err := a.proof.check(now); err != nil {
-			s.cfg.Log.Info().Err(err).Str("node", a.life.node).Stringer("peer", a.peer).Msg("health stream ended: the node has to prove itself again")
+			s.lines.Sample(s.cfg.Log.Info(), a.life.node, "unproven").Err(err).Str("node", a.life.node).Stringer("peer", a.peer).Msg("health stream ended: the node has to prove itself again")
 			a.end()
 		}
 	}
@@ -332,11 +332,9 @@ func (s *Server) Refuse(id spiffeid.ID, cause error) {
 func (s *Server) refused(id spiffeid.ID, node string, err error) {
 	reason := peer.Reason(err)
 	if reason == "" {
-		s.cfg.Log.Debug().Err(err).Str("node", node).Stringer("peer", id).Msg("health stream ended")
+		s.lines.Sample(s.cfg.Log.Debug(), id.String(), "ended").Err(err).Str("node", node).Stringer("peer", id).Msg("health stream ended")
 		return
 	}
 	s.cfg.Metrics.Rejected.WithLabelValues(reason).Inc()
-	s.once.Warn(reason+"/"+id.String(), "health stream refused", err, func(e *zerolog.Event) {
-		e.Str("node", node).Stringer("peer", id).Str("reason", reason)
-	})
+	s.rare.Sample(s.cfg.Log.Warn(), id.String(), reason).Err(err).Str("node", node).Stringer("peer", id).Str("reason", reason).Msg("health stream refused")
 }

@@ -51,29 +51,26 @@ func (s *Server) answer(ctx context.Context, in *istiocapb.IstioCertificateReque
 	}
 	leaf, err := ca.Sign(r.ID, r.Key, s.lifetime(in.GetValidityDuration()))
 	if err != nil {
-		s.log.Error().Str("peer", from(ctx)).Stringer("caller", caller).Stringer("identity", r.ID).Err(err).Msg("could not issue a certificate")
+		s.issued.Sample(s.log.Error(), caller.Key(), "failed").Str("peer", from(ctx)).Stringer("caller", caller).Stringer("identity", r.ID).Err(err).Msg("could not issue a certificate")
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	s.log.Info().Str("peer", from(ctx)).Stringer("caller", caller).Stringer("identity", r.ID).Time("not_after", leaf.NotAfter).Msg("issued a certificate")
+	s.issued.Sample(s.log.Info(), caller.Key(), "issued").Str("peer", from(ctx)).Stringer("caller", caller).Stringer("identity", r.ID).Time("not_after", leaf.NotAfter).Msg("issued a certificate")
 	return &istiocapb.IstioCertificateResponse{CertChain: []string{
 		string(identity.EncodeCertificates(leaf)),
 		string(identity.EncodeCertificates(ca.Roots()...)),
 	}}, nil
 }
 
-// refused writes who was refused what, and why: of each caller a line a minute for each
-// identity and kind of refusal, and bounded for all.
+// refused logs a refused request: at most one line per minute for each caller, identity
+// and status code.
 func (s *Server) refused(ctx context.Context, caller string, id spiffeid.ID, err error) {
-	more, ok := s.refusals.Allow(caller, status.Code(err).String()+" "+id.String(), time.Now())
-	if !ok {
+	e := s.refusals.Sample(s.log.Warn(), caller, status.Code(err).String()+" "+id.String())
+	if e == nil {
 		return
 	}
-	e := s.log.Warn().Str("peer", from(ctx)).Str("caller", caller)
+	e.Str("peer", from(ctx)).Str("caller", caller)
 	if !id.IsZero() {
 		e.Stringer("identity", id)
-	}
-	if more > 0 {
-		e.Int("not_logged", more)
 	}
 	e.Str("error", clip(status.Convert(err).Message())).Stringer("code", status.Code(err)).Msg("refused a certificate")
 }

@@ -54,7 +54,8 @@ type Server struct {
 	authorizer Authorizer // nil: anybody may be anybody
 	metrics    *Metrics
 	callers    limiter
-	refusals   logging.PeerLimits
+	refusals   logging.PeerLimits  // by caller
+	issued     *logging.PeerLimits // by caller
 
 	mu     sync.Mutex
 	cert   *tls.Certificate // what it proves its names with
@@ -76,7 +77,7 @@ func New(authority Authority, ttl time.Duration, names []string, log zerolog.Log
 	if ttl < identity.MinTTL {
 		return nil, fmt.Errorf("serve certificates: ttl %s is too short: want at least %s", ttl, identity.MinTTL)
 	}
-	s := &Server{authority: authority, ttl: ttl, names: append(append([]string{}, Names...), names...), log: log, refusals: logging.PeerLimits{Every: time.Minute}}
+	s := &Server{authority: authority, ttl: ttl, names: append(append([]string{}, Names...), names...), log: log, refusals: logging.PeerLimits{Every: time.Minute, Log: &log}, issued: logging.ByPeer(log)}
 	for _, o := range options {
 		o(s)
 	}

@@ -1,5 +1,5 @@
-// Package accept is what accept loops do when Accept fails for want of descriptors
-// or memory: wait a little, longer each time, and say so now and then.
+// Package accept has what accept loops do when Accept fails for lack of descriptors or
+// memory: pause, longer after each failure, and log now and then.
 package accept
 
 import (
@@ -8,32 +8,32 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/internal/backoff"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 )
 
-// pauses is how long a loop waits: what frees descriptors are connections that end.
+// pauses are the pauses of a loop: connections that end free descriptors.
 var pauses = backoff.Backoff{First: 5 * time.Millisecond, Limit: time.Second}
 
-// every is how often a loop that goes on failing says so.
+// every is the time between two lines of a loop that keeps failing.
 const every = 10 * time.Second
 
-// Failures are those of one accept loop. The zero value is ready to use, by the
-// loop's goroutine alone.
+// Failures are those of one accept loop. The zero value is ready for use by the
+// goroutine of the loop.
 type Failures struct {
-	inARow, untold int
-	told           time.Time
+	inARow int
+	lines  logging.PeerLimits
 }
 
-// Failed notes one at now, logs err with what log has, at most once in ten seconds,
-// and returns how long to wait until the next Accept.
+// Failed records a failure at now, logs err at most once in ten seconds, and returns the
+// pause before the next Accept.
 func (f *Failures) Failed(log zerolog.Logger, err error, now time.Time) time.Duration {
 	f.inARow++
-	f.untold++
-	if f.told.IsZero() || now.Sub(f.told) >= every {
-		log.Warn().Err(err).Int("times", f.untold).Msg("accept failed")
-		f.untold, f.told = 0, now
+	f.lines.Every = every
+	if n, ok := f.lines.Allow("", "", now); ok {
+		logging.Suppressed(log.Warn(), n).Err(err).Msg("accept failed")
 	}
 	return pauses.Next(f.inARow)
 }
 
-// Succeeded notes that Accept works again.
+// Succeeded records that Accept works again.
 func (f *Failures) Succeeded() { f.inARow = 0 }

@@ -3,14 +3,15 @@ package admission
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 )
 
-// warnEvery is the least time between two warnings about refused clients.
+// warnEvery is the time between two warnings about one client and limit.
 const warnEvery = 10 * time.Second
 
 // Guard is a Table with what an operator sees of it. Make one with NewGuard and Run
@@ -20,15 +21,12 @@ type Guard struct {
 	log     zerolog.Logger
 	refused *prometheus.CounterVec
 	shed    *prometheus.CounterVec
-
-	mu       sync.Mutex
-	warned   time.Time
-	withheld int // refusals since then that were not told
+	lines   logging.PeerLimits // by client
 }
 
 // NewGuard returns a guard and registers its metrics. For perSession see New.
 func NewGuard(cfg Config, perSession int64, r prometheus.Registerer, log zerolog.Logger) *Guard {
-	g := &Guard{Table: New(cfg, perSession), log: log,
+	g := &Guard{Table: New(cfg, perSession), log: log, lines: logging.PeerLimits{Every: warnEvery, Log: &log},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_admission_refused_total", Help: "Sessions and streams of clients that had reached a limit, by whose (identity, address) and which (sessions, streams, streams_per_second, unread_bytes)."}, []string{"scope", "limit"}),
 		shed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_admission_shed_total", Help: "Streams that were reset because their client held too many unread bytes, by whose limit it was."}, []string{"scope"}),
 	}
@@ -58,31 +56,21 @@ func (g *Guard) Run(ctx context.Context) {
 			g.shed.WithLabelValues(string(ByIdentity)).Add(float64(s.ByIdentity))
 			g.shed.WithLabelValues(string(ByAddress)).Add(float64(s.ByAddress))
 			if n := s.ByIdentity + s.ByAddress; n > 0 {
-				g.log.Warn().Int("streams", n).Msg("reset streams of clients with too many unread bytes: limits.*.unreadBytes")
+				g.lines.Sample(g.log.Warn(), "", "shed").Int("streams", n).Msg("reset streams of clients with too many unread bytes: limits.*.unreadBytes")
 			}
 		}
 	}
 }
 
-// Refused counts a *Refusal of c, warns of it now and then, and returns the status
-// that a CONNECT is answered with.
-func (g *Guard) Refused(err error, c Client, now time.Time) (status int) {
+// Refused counts and logs a *Refusal of c, and returns the status for its CONNECT.
+func (g *Guard) Refused(err error, c Client) (status int) {
 	var r *Refusal
 	if !errors.As(err, &r) {
 		return 503
 	}
 	g.refused.WithLabelValues(string(r.Scope), string(r.Limit)).Inc()
-	g.mu.Lock()
-	tell := g.warned.IsZero() || now.Sub(g.warned) >= warnEvery
-	withheld := g.withheld
-	if g.withheld++; tell {
-		g.warned, g.withheld = now, 0
-	}
-	g.mu.Unlock()
-	if tell {
-		g.log.Warn().Err(r).Str("peer", c.Identity).Stringer("from", c.Address).Str("scope", string(r.Scope)).Str("limit", string(r.Limit)).Int64("bound", r.Bound).
-			Int("not_logged", withheld).Msg("client refused: it has reached a limit")
-	}
+	g.lines.Sample(g.log.Warn(), c.Identity, string(r.Scope)+" "+string(r.Limit)).Err(r).Str("peer", c.Identity).Stringer("from", c.Address).
+		Str("scope", string(r.Scope)).Str("limit", string(r.Limit)).Int64("bound", r.Bound).Msg("client refused: it has reached a limit")
 	if r.Limit == StreamsPerSecond {
 		return 429
 	}

@@ -17,8 +17,9 @@ var allowed = map[string]why{
 		"nodeproxy/warmset": "what it runs",
 	},
 	"nodeproxy/names": {
-		"internal/accept": "sockets that fail",
-		"mesh":            "names, virtual addresses and ports of services",
+		"internal/accept":  "sockets that fail",
+		"internal/logging": "bounds lines about the queries of a pod",
+		"mesh":             "names, virtual addresses and ports of services",
 	},
 	"nodeproxy/warmset": {
 		"balance": "which of the endpoints that are held",
@@ -440,7 +441,7 @@ var allowed = map[string]why{
 	"integration/stock": {},
 
 	// Plumbing knows nothing of meshes.
-	"internal/accept": {"internal/backoff": "pauses"},
+	"internal/accept": {"internal/backoff": "pauses", "internal/logging": "bounds its lines"},
 	"internal/admin":  {"internal/buildinfo": "the metric of the build"},
 	"internal/answer": {"health/standing": "the words of explanations", "policy": "which policies do not do what they were written for"},
 	"internal/diagnose": {
@@ -458,7 +459,7 @@ var allowed = map[string]why{
 	"internal/memory":     {},
 	"internal/overload":   {"internal/memory": "new connections wait for memory too"},
 	"internal/netspace":   {},
-	"internal/admission":  {"internal/strictyaml": "checks its part of a configuration"},
+	"internal/admission":  {"internal/logging": "bounds lines about one client", "internal/strictyaml": "checks its part of a configuration"},
 	"internal/process": {
 		"internal/buildinfo":  "--version",
 		"internal/logging":    "builds the process's log",

@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/internal/accept"
+	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -68,17 +69,18 @@ func (c Config) reachable(list []netip.Addr) []netip.Addr {
 type Server struct {
 	cfg   Config
 	up    upstream
-	slots chan struct{} // one for each query that waits for somebody
-	conns chan struct{} // one for each TCP connection
+	lines *logging.PeerLimits // of the pod, by kind of line
+	slots chan struct{}       // one for each query that waits for somebody
+	conns chan struct{}       // one for each TCP connection
 }
 
 // New returns a Server; it opens nothing.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, slots: make(chan struct{}, maxOutstanding), conns: make(chan struct{}, maxConns)}
+	s := &Server{cfg: cfg, slots: make(chan struct{}, maxOutstanding), conns: make(chan struct{}, maxConns), lines: logging.ByPeer(cfg.Log)}
 	s.up.dial = cfg.Dial
 	s.up.failed = func(server netip.AddrPort, err error) {
 		cfg.Metrics.upstreamFailures.Inc()
-		cfg.Log.Debug().Stringer("server", server).Err(err).Msg("DNS server of a pod does not answer")
+		s.lines.Sample(cfg.Log.Debug(), "", "server").Stringer("server", server).Err(err).Msg("DNS server of a pod does not answer")
 	}
 	return s
 }
@@ -282,7 +284,7 @@ func (s *Server) passOn(q *query, reply []byte, err error, size int) []byte {
 		return reply
 	}
 	s.count(unanswered)
-	s.cfg.Log.Debug().Str("name", q.name).Err(err).Msg("DNS query of a pod not answered")
+	s.lines.Sample(s.cfg.Log.Debug(), "", "unanswered").Str("name", q.name).Err(err).Msg("DNS query of a pod not answered")
 	return failed(q, dns.ExtendedErrorCodeNetworkError, err.Error(), size)
 }
 
@@ -299,5 +301,5 @@ func (s *Server) exchange(ctx context.Context, network string, q *query) ([]byte
 func (s *Server) count(r result) { s.cfg.Metrics.requests[r].Inc() }
 
 func (s *Server) log(q *query, r result) {
-	s.cfg.Log.Debug().Str("name", q.name).Str("type", dns.TypeToString[q.kind]).Str("result", results[r]).Msg("DNS query of a pod answered")
+	s.lines.Sample(s.cfg.Log.Debug(), "", results[r]).Str("name", q.name).Str("type", dns.TypeToString[q.kind]).Str("result", results[r]).Msg("DNS query of a pod answered")
 }
