@@ -80,6 +80,19 @@ func (g *Group) Drain(ctx context.Context) {
 	}
 }
 
+// GoAway asks the peers of the sessions that are open to open no new streams there. Each
+// session closes when its last stream has ended. Later sessions are served as before.
+// GoAway returns when these sessions have ended, or ctx has.
+func (g *Group) GoAway(ctx context.Context) {
+	var drains sync.WaitGroup
+	g.mu.Lock()
+	for s := range g.sessions {
+		drains.Go(func() { drainWhenReady(ctx, s) })
+	}
+	g.mu.Unlock()
+	drains.Wait()
+}
+
 // Len returns how many sessions are served now.
 func (g *Group) Len() int {
 	g.mu.Lock()

@@ -57,6 +57,9 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	for _, w := range p.hosted() {
 		local[w.UID] = w
 	}
+	for _, h := range p.pods.List() {
+		serving(h).in.follow(snap.Workload(h.UID()))
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.draining.Load() {
@@ -65,6 +68,7 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	for uid, in := range p.inbounds {
 		w := local[uid]
 		if w != nil && w.Addresses[0].String() == hostOf(in.listener.Addr()) {
+			in.follow(w)
 			continue
 		}
 		delete(p.inbounds, uid)

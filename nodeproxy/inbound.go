@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -31,6 +32,7 @@ type inbound struct {
 	permits  *permits
 	conns    sync.WaitGroup
 	sessions hbone.Group
+	leaving  atomic.Bool // the pod is terminating
 }
 
 func (p *Proxy) listenInbound(w *mesh.Workload) (*inbound, error) {
@@ -128,7 +130,13 @@ func (in *inbound) serve(ctx context.Context, conn net.Conn, from netip.Addr, en
 	}
 	defer admitted.Release()
 	cfg.Refused = func(why hbone.Refusal) { in.p.metrics.streams.WithLabelValues(string(why)).Inc() }
-	cfg.Screen = func(req *hbone.Incoming) hbone.Handler { return in.screen(req, client, admitted) }
+	var goAway sync.Once // of a session that began while the pod was terminating
+	cfg.Screen = func(req *hbone.Incoming) hbone.Handler {
+		if in.leaving.Load() {
+			goAway.Do(func() { in.p.running.Go(func() { req.Session.Drain(in.p.data) }) })
+		}
+		return in.screen(req, client, admitted)
+	}
 	err = in.sessions.Serve(ctx, hbone.NewServer(t, cfg, nil))
 	in.p.metrics.sessions.WithLabelValues(string(hbone.OutcomeOf(err))).Inc()
 	in.p.peerLines.Sample(in.p.log.Debug(), client.Identity, "session").Str("workload", in.uid).AnErr("cause", err).Msg("inbound session ended")
@@ -333,6 +341,17 @@ func inboundRefusal(err error) (status int, reason header.Reason) {
 		reason = header.ReasonNotLocal
 	}
 	return re.Status(), reason
+}
+
+// follow sends GOAWAY on the sessions of a pod when it becomes terminating, so that peers
+// that do not know this from discovery, such as stock ztunnels and waypoints, stop using
+// them. Open streams go on. A peer may still open a session, as long as the pod serves: it
+// gets GOAWAY after its first CONNECT, which is served.
+func (in *inbound) follow(w *mesh.Workload) {
+	terminating := w != nil && w.State == mesh.Terminating
+	if in.leaving.Swap(terminating) != terminating && terminating {
+		in.p.running.Go(func() { in.sessions.GoAway(in.p.data) })
+	}
 }
 
 // drain stops accepting and asks every peer to go elsewhere; it returns when
