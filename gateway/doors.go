@@ -74,6 +74,9 @@ func (d *doors) setLinks(links map[string]keyfile.Link) {
 // all are those that are known; they are not to be changed.
 func (d *doors) all() []gossip.Door { return *d.list.Load() }
 
+// unreachable has the names of an address resolved again if all of their addresses fail.
+func (d *doors) unreachable(at netip.AddrPort) { d.names.Unreachable(at.Addr()) }
+
 // shows reports whether the gateways of any of these networks show id.
 func (d *doors) shows(id spiffeid.ID) bool {
 	return slices.ContainsFunc(d.all(), func(x gossip.Door) bool { return x.Identity == id })

@@ -22,7 +22,7 @@ func (g *Gateway) federate() error {
 		return err
 	}
 	g.fed, err = gossip.New(gossip.Config{
-		Name: g.cfg.Name, Network: g.cfg.Network, Self: g.self.Identity, Identity: g.ids, Keys: g.keys, Peers: g.peers, Doors: g.doors.all, Log: g.log, Metrics: metrics,
+		Name: g.cfg.Name, Network: g.cfg.Network, Self: g.self.Identity, Identity: g.ids, Keys: g.keys, Peers: g.peers, Doors: g.doors.all, DoorFailed: g.doors.unreachable, Log: g.log, Metrics: metrics,
 	})
 	if err == nil {
 		g.warnOfKeys()

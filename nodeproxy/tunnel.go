@@ -374,6 +374,13 @@ func (p *Proxy) dialTLS(ctx context.Context, hop string, source origin, expect [
 	if err != nil {
 		return nil, expiry, err
 	}
+	if hop == hopOuter {
+		defer func() {
+			if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+				p.names.Unreachable(addr.Addr())
+			}
+		}()
+	}
 	conn, err := p.dialerOf(source)(ctx, addr, p.cfg.Timeouts.Dial)
 	if err != nil {
 		return nil, expiry, &dialError{err}

@@ -41,9 +41,12 @@ type Config struct {
 	Peers func() []*mesh.Gateway
 	// Doors returns where other networks' gateways are that Peers does not list, one of
 	// each network; nil: there are none. It may wait for nothing.
-	Doors   func() []Door
-	Log     zerolog.Logger
-	Metrics *peer.Metrics
+	Doors func() []Door
+	// DoorFailed, if not nil, is called for an address of Doors to which no connection was
+	// made.
+	DoorFailed func(netip.AddrPort)
+	Log        zerolog.Logger
+	Metrics    *peer.Metrics
 
 	SyncWait     time.Duration // until Synced gives up waiting; default 3 s
 	KeysInterval time.Duration // default 10 s

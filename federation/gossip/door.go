@@ -177,6 +177,9 @@ func (l *doorLane) connect(ctx context.Context) error {
 	raw, err := f.cfg.dial.TLS(ctx, f.cfg.Identity, f.cfg.Self, door.Identity, at.String(), ALPN, f.cfg.timing.dial)
 	if err != nil {
 		f.cfg.Metrics.Joins.WithLabelValues("failed").Inc()
+		if f.cfg.DoorFailed != nil && ctx.Err() == nil {
+			f.cfg.DoorFailed(at)
+		}
 		return &dialError{err}
 	}
 	defer link.CloseAbruptly(raw)

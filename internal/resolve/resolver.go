@@ -2,7 +2,8 @@
 // them. What a name has led to once stays until it leads elsewhere: that it is not found,
 // or nobody answers, takes nothing away. An address that an answer does not have has been left, and
 // goes at once; only where addresses come back, as a server gives a part of them each time, do those that
-// the last answers did not have stay for a while.
+// the last answers did not have stay for a while. A name is also resolved again when all of
+// its addresses fail.
 package resolve
 
 import (
@@ -37,6 +38,10 @@ const (
 	attempt = 15 * time.Second
 )
 
+// leastBetween is the least time between two questions for a name that Unreachable causes:
+// a network that is down costs one question in that time.
+const leastBetween = 5 * time.Second
+
 // failures are the pauses while a name is not found, or nobody answers.
 var failures = backoff.Backoff{First: 500 * time.Millisecond, Limit: 5 * time.Second}
 
@@ -57,13 +62,15 @@ type Resolver struct {
 }
 
 type name struct {
-	addresses []netip.Addr          // sorted
-	missed    map[netip.Addr]missed // that it has led to, and the last answer did not have
-	turns     int                   // for how many answers it counts as one that gives them by turns
-	err       error                 // of the last question
-	due       time.Time
-	failed    int
-	asking    bool
+	addresses   []netip.Addr            // sorted
+	missed      map[netip.Addr]missed   // that it has led to, and the last answer did not have
+	turns       int                     // for how many answers it counts as one that gives them by turns
+	err         error                   // of the last question
+	unreachable map[netip.Addr]struct{} // of addresses: those that failed since the last answer
+	asked       time.Time               // when the last question ended
+	due         time.Time
+	failed      int
+	asking      bool
 }
 
 // missed is since when answers have not had an address.
@@ -115,6 +122,33 @@ func (r *Resolver) Addresses(host string) ([]netip.Addr, error) {
 	return n.addresses, n.err
 }
 
+// Unreachable records that no connection to a could be made. A name all of whose addresses
+// are unreachable since its last answer is resolved again now, though not within 5 s of
+// that answer: it may have moved before its time to live is over. A nil r does nothing.
+func (r *Resolver) Unreachable(a netip.Addr) {
+	if r == nil {
+		return
+	}
+	a = a.Unmap()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, n := range r.names {
+		if n.asking || !slices.Contains(n.addresses, a) {
+			continue
+		}
+		if n.unreachable == nil {
+			n.unreachable = map[netip.Addr]struct{}{}
+		}
+		if n.unreachable[a] = struct{}{}; len(n.unreachable) < len(n.addresses) {
+			continue
+		}
+		if at := n.asked.Add(leastBetween); at.Before(n.due) {
+			n.due = at
+			r.hurry()
+		}
+	}
+}
+
 // Run asks for what is due until ctx ends, and waits for what it has started.
 func (r *Resolver) Run(ctx context.Context) {
 	var asking sync.WaitGroup
@@ -159,7 +193,7 @@ func (r *Resolver) ask(ctx context.Context, host string, n *name) {
 		err = ErrNotFound
 	}
 	r.mu.Lock()
-	n.asking, n.err = false, err
+	n.asking, n.err, n.asked, n.unreachable = false, err, time.Now(), nil
 	news := false
 	if err != nil {
 		n.failed++

@@ -424,3 +424,55 @@ func TestASearchDomainThatNobodyAnswersForHidesNoName(t *testing.T) {
 		})
 	}
 }
+
+// A name moves before its time to live is over, and connections to the old addresses fail.
+// The new address is known within leastBetween of the last failure. While no address can
+// be reached at all, no more than one question per leastBetween is asked.
+func TestNameIsResolvedAgainWhenAllAddressesFail(t *testing.T) {
+	for _, list := range [][]string{{"10.0.0.1"}, {"10.0.0.1", "10.0.0.2", "2001:db8::1"}} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			z := &zone{ttl: time.Second}
+			z.set(nil, list...)
+			r := New(func(ctx context.Context, name string) ([]netip.Addr, time.Duration, error) {
+				found, _, err := z.lookup(ctx, name)
+				return found, time.Hour, err // the time to live that the record has
+			}, func() {})
+			r.Follow("gw.example")
+			var running sync.WaitGroup
+			running.Go(func() { r.Run(ctx) })
+			time.Sleep(time.Minute)
+			began := z.asked.Load()
+			for i, a := range addrs(list...) {
+				synctest.Wait()
+				if n := z.asked.Load(); n != began {
+					t.Errorf("%d questions after %d of %d addresses failed", n-began, i, len(list))
+				}
+				r.Unreachable(a)
+			}
+			synctest.Wait()
+			if n := z.asked.Load(); n != began+1 {
+				t.Errorf("%d questions when all addresses failed; want 1 at once", n-began)
+			}
+			const outage = time.Minute
+			for end := time.Now().Add(outage); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				for _, a := range addrs(list...) {
+					r.Unreachable(a)
+				}
+			}
+			if n := z.asked.Load() - began; n < int64(outage/leastBetween) || n > int64(outage/leastBetween)+2 {
+				t.Errorf("%d questions in %v without a reachable address; want one per %v", n, outage, leastBetween)
+			}
+			z.set(nil, "10.9.9.9")
+			for _, a := range addrs(list...) {
+				r.Unreachable(a)
+			}
+			time.Sleep(leastBetween + 2*time.Second)
+			if got, _ := r.Addresses("gw.example"); !slices.Equal(got, addrs("10.9.9.9")) {
+				t.Errorf("%v after the name moved; want 10.9.9.9", got)
+			}
+			stop()
+			running.Wait()
+		})
+	}
+}
