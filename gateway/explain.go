@@ -39,7 +39,7 @@ func (g *Gateway) explain(w http.ResponseWriter, r *http.Request) {
 	destination, now := r.URL.Query().Get("destination"), time.Now()
 	snap := g.store.Current()
 	e := answer.Explanation{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Destination: destination, Now: now, Candidates: []answer.Verdict{}}
-	s, err := g.backends.Resolve(snap, destination, now)
+	s, err := g.backends.Resolve(snap, canonicalDestination(snap, destination), now)
 	if re, ok := err.(*route.Error); ok && re.Kind == route.BadAuthority {
 		admin.Fail(w, http.StatusBadRequest, fmt.Errorf("destination: %q: %s: write host:port, for example hello.default.svc.cluster.local:80", destination, re.Detail))
 		return
@@ -59,6 +59,19 @@ func (g *Gateway) explain(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	admin.Answer(w, http.StatusOK, e)
+}
+
+// canonicalDestination translates a host NAME.NAMESPACE.svc.DOMAIN that is unknown, of whatever
+// domain, into the canonical name of the service: a gateway does not know the cluster's domain.
+func canonicalDestination(snap *mesh.Snapshot, destination string) string {
+	host, port, err := net.SplitHostPort(destination)
+	if err != nil || snap.Service(host) != nil {
+		return destination
+	}
+	if _, domain, ok := strings.Cut(host, ".svc."); ok {
+		host = mesh.CanonicalHost(host, domain)
+	}
+	return net.JoinHostPort(host, port)
 }
 
 func namesOf(snap *mesh.Snapshot) (names []string) {

@@ -18,6 +18,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
+	"github.com/isthmus-mesh/isthmus/internal/hostport"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/memory"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
@@ -30,6 +31,7 @@ type Config struct {
 	Node           string `yaml:"node" doc:"name of this node in the discovery file" env:"NODE_NAME"`
 	Network        string `yaml:"network" doc:"network this node is on" env:"NETWORK"`
 	TrustDomain    string `yaml:"trustDomain" default:"cluster.local" doc:"trust domain of this process" env:"TRUST_DOMAIN"`
+	ClusterDomain  string `yaml:"clusterDomain" doc:"domain of the cluster's own DNS names, such as k8s.example: NAME.NAMESPACE.svc.DOMAIN is the service that all networks call NAME.NAMESPACE.svc.cluster.local. Left out: for a captured pod that of its resolv.conf (search svc.DOMAIN), for listeners and SOCKS that of the resolv.conf of this process" env:"CLUSTER_DOMAIN"`
 	ServiceAccount string `yaml:"serviceAccount" default:"isthmus-system/nodeproxy" doc:"namespace/name of the service account this process itself runs as: its identity is spiffe://<trustDomain>/ns/<namespace>/sa/<name>, with /node/<network>/<node> behind it unless federation.token proves the node" env:"ISTHMUS_SERVICE_ACCOUNT"`
 
 	Discovery        Discovery              `yaml:"discovery"`
@@ -222,6 +224,9 @@ func (c Config) Validate() (warnings []string, err error) {
 	var v strictyaml.Check
 	v.Required("node", c.Node, "give this node's name in the discovery file")
 	v.Required("network", c.Network, "give the network that this node is on")
+	if d := c.clusterDomain(); c.ClusterDomain != "" && !hostport.IsName(d) {
+		v.Fail("clusterDomain", "%.80q is no domain: write one such as k8s.example, or leave it out", c.ClusterDomain)
+	}
 	_, err = c.SPIFFEID()
 	v.Join(err)
 	c.Discovery.check(&v, c.TrustDomain, c.Federation.Health)

@@ -39,6 +39,7 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		admin.Fail(w, http.StatusBadRequest, fmt.Errorf("destination: %w, for example hello.default.svc.cluster.local:80", err))
 		return
 	}
+	host = canonicalHost(snap, host, p.domain)
 	from, err := sourceOf(snap.OnNode(p.cfg.Network, p.cfg.Node), source, p.cfg.Node)
 	if err != nil {
 		c, known := p.askerOf(snap, source)

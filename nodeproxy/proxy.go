@@ -43,6 +43,7 @@ import (
 // Proxy is one process's node proxy. Build it with New, then Run it once.
 type Proxy struct {
 	cfg        Config
+	domain     string // of the cluster's names; see Config.domain
 	log        zerolog.Logger
 	self       spiffeid.ID
 	store      *discovery.Store
@@ -205,7 +206,9 @@ func (p *Proxy) Listen() error {
 
 // newProxy returns a Proxy without what New takes from the world around it.
 func newProxy(cfg Config, log zerolog.Logger) *Proxy {
-	p := &Proxy{cfg: cfg, log: log, store: &discovery.Store{}, lines: newKnownLines(), registry: admin.NewRegistry(), budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio), inbounds: map[string]*inbound{}, policed: map[*permits]int{}, ones: map[warm.Session]*oneEndpoint{},
+	domain := cfg.domain()
+	cfg.Outbound = canonicalTargets(cfg.Outbound, domain)
+	p := &Proxy{cfg: cfg, domain: domain, log: log, store: &discovery.Store{}, lines: newKnownLines(), registry: admin.NewRegistry(), budget: retrybudget.New(cfg.Retry.BudgetBurst, cfg.Retry.BudgetRatio), inbounds: map[string]*inbound{}, policed: map[*permits]int{}, ones: map[warm.Session]*oneEndpoint{},
 		peerLines: logging.ByPeer(log), strays: logging.PeerLimits{Every: time.Minute, Log: &log}, session: hbone.DefaultConfig(), dialHop: dialKernel(hopKeepAlive)}
 	p.diagnose = diagnose.New(cfg.Diagnose)
 	p.diagnose.Apply(&p.session)

@@ -53,6 +53,7 @@ func (p *Proxy) socks(s Socks) serve {
 			return nil
 		}
 		app.SetDeadline(time.Time{})
+		flow.Host = canonicalHost(p.store.Current(), flow.Host, p.domain)
 		return p.carry(ctx, app, s.Workload, flow, already,
 			func() error { return socksReply(app, socksOK) },
 			func(reason string) { socksReply(app, socksCode(reason)) })

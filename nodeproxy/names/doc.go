@@ -10,8 +10,10 @@
 //   - A name of the mesh with one of the pod's search domains behind it does not exist. With
 //     ndots:5 resolvers ask for such names first; answered here, none of them reaches a DNS
 //     server, nor the wildcard record that the last search domain may have.
-//   - <svc>.<ns>.svc.cluster.local belongs to the cluster: its DNS is asked first. A service that
-//     only other networks have it denies, and that denial alone is replaced.
+//   - <svc>.<ns>.svc.DOMAIN belongs to the cluster, whose DNS is queried first. It denies a service
+//     that only other networks have, and that denial alone is replaced. DOMAIN is that of the
+//     cluster (Config.Domain, else the search list of the pod) or cluster.local, by which networks
+//     name services to each other.
 //   - Any other hostname of a service that has virtual addresses has these.
 //
 // A name with a search domain behind it gets no CNAME to the name that was meant, as ztunnel gives: the denial is true whoever keeps it,

@@ -12,13 +12,25 @@ import (
 // Zones are the zones of the mesh: nobody else has names in them.
 var Zones = []string{"mesh.internal", "svc.clusterset.local"}
 
-// clusterZone is where the names of services are the cluster's own first.
-const clusterZone = "svc.cluster.local"
+// clusterZone ends the canonical names of services, which the cluster resolves first.
+const clusterZone = "svc." + mesh.CanonicalDomain
 
-// view is what names mean to one pod now.
+// view resolves the names of one pod by one snapshot.
 type view struct {
 	snap   *mesh.Snapshot
 	search []string // of the pod
+	domain string   // of the cluster's names; empty if unknown
+}
+
+// canonical returns host as the snapshot has it: a name in the domain of the cluster means the
+// service of the canonical name, unless a service has that very name.
+func (v view) canonical(host string) string {
+	if c := mesh.CanonicalHost(host, v.domain); c != host {
+		if _, has := v.find(host); !has {
+			return c
+		}
+	}
+	return host
 }
 
 // do is what becomes of a query.
@@ -43,7 +55,8 @@ const (
 // judgement is what becomes of a query, and why.
 type judgement struct {
 	do    do
-	host  string // the service's name that was asked for: what gateways are to be asked, what is in use
+	host  string // canonical name of the service, to subscribe to and to count as used
+	asked string // the same name in the domain of the query; the target of SRV
 	rcode int
 	zone  string // that says so, of an answer without records
 	entry entry
@@ -60,6 +73,7 @@ func (v view) judge(name string, kind uint16, asked state) judgement {
 	if zone := v.expanded(name); zone != "" {
 		return judgement{do: answer, rcode: dns.RcodeNameError, zone: zone, empty: true}
 	}
+	s.host = v.canonical(s.host)
 	e, has := v.find(s.host)
 	if rest, in := strings.CutSuffix(s.host, "."+clusterZone); in {
 		if strings.Count(rest, ".") == 1 || has {
@@ -79,10 +93,11 @@ func (v view) judge(name string, kind uint16, asked state) judgement {
 // denied says what becomes of a query that judge contests, once the cluster has denied the name.
 func (v view) denied(name string, asked state) judgement {
 	s := splitService(name)
+	s.host = v.canonical(s.host)
 	e, has := v.find(s.host)
 	switch {
 	case has && len(e.addresses) > 0:
-		return e.answer(s, s.host)
+		return e.answer(s, s.asked)
 	case asked == unasked:
 		return judgement{do: ask, host: s.host}
 	}
@@ -123,9 +138,11 @@ func (v view) expanded(name string) string {
 		if zone := zoneOf(meant); zone != "" {
 			return zone + "." + domain
 		}
-		if host := splitService(meant).host; strings.HasSuffix(host, "."+clusterZone) {
+		s := splitService(meant)
+		if host := v.canonical(s.host); strings.HasSuffix(host, "."+clusterZone) {
 			if _, has := v.find(host); has {
-				return clusterZone + "." + domain
+				name, _ := strings.CutSuffix(host, "."+clusterZone)
+				return strings.TrimPrefix(s.asked, name+".") + "." + domain
 			}
 		}
 	}
@@ -150,7 +167,8 @@ func labelsOf(name string) int {
 }
 
 // service is a name taken apart: of _http._tcp.cart.shop.mesh.internal port is http and protocol tcp.
-type service struct{ port, protocol, host string }
+// host is where the snapshot has it, asked is the host in the query.
+type service struct{ port, protocol, host, asked string }
 
 func (s service) plain() bool { return s.port == "" && s.protocol == "" }
 
@@ -165,6 +183,7 @@ func splitService(name string) (s service) {
 	default:
 		s.protocol, s.host = first[1:], rest
 	}
+	s.asked = s.host
 	return s
 }
 
@@ -179,7 +198,7 @@ func (v view) find(host string) (entry, bool) {
 
 // answer is what e says of s.
 func (e entry) answer(s service, zone string) judgement {
-	j := judgement{do: answer, host: s.host, zone: zone, entry: e}
+	j := judgement{do: answer, host: s.host, asked: s.asked, zone: zone, entry: e}
 	if s.plain() {
 		return j
 	}

@@ -49,7 +49,7 @@ func (j judgement) fill(m *dns.Msg, q *query) {
 	if !asked(dns.TypeSRV) {
 		return
 	}
-	host := dns.Fqdn(j.host)
+	host := dns.Fqdn(j.asked)
 	m.Answer = []dns.RR{&dns.SRV{Hdr: head(q.name, dns.TypeSRV, TTL), Weight: 100, Port: j.port.Service, Target: host}}
 	m.Extra = append(j.entry.records(host, true, true), m.Extra...)
 }

@@ -2,6 +2,7 @@ package names
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,6 +67,18 @@ func searchOf(domains []string) (out []string) {
 		}
 	}
 	return out
+}
+
+// ClusterDomain returns the domain of the cluster's names by the search list that the kubelet
+// writes, "NAMESPACE.svc.DOMAIN svc.DOMAIN DOMAIN"; empty if there is none.
+func ClusterDomain(search []string) string {
+	for _, s := range search {
+		_, zone, _ := strings.Cut(s, ".")
+		if domain, ok := strings.CutPrefix(zone, "svc."); ok && domain != "" && zoneOf(zone) == "" && slices.Contains(search, zone) {
+			return domain
+		}
+	}
+	return ""
 }
 
 func (r *Resolver) option(o string) {

@@ -1,6 +1,7 @@
 package names
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -45,6 +46,9 @@ type Config struct {
 	Used func(host string)
 	// Resolver returns what the pod's resolv.conf says now.
 	Resolver func() Resolver
+	// Domain is the domain of the cluster's own names, such as k8s.example, in lower case; empty:
+	// that of the pod's search list.
+	Domain string
 	// Dial opens a socket to a server, in the pod's namespace; what it opens must not be
 	// captured again. Network is udp or tcp.
 	Dial func(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error)
@@ -193,8 +197,7 @@ func (s *Server) judge(q *query, asked state) (judgement, *mesh.Snapshot) {
 	if s.cfg.Ask == nil && asked == unasked {
 		asked = sure
 	}
-	v := view{snap, s.cfg.Resolver().Search}
-	return v.judge(q.lower, q.kind, asked), snap
+	return s.view(snap).judge(q.lower, q.kind, asked), snap
 }
 
 // wait answers what others have to be asked for.
@@ -253,7 +256,12 @@ func (s *Server) denied(q *query, asked state) (judgement, *mesh.Snapshot) {
 	if s.cfg.Ask == nil {
 		asked = sure
 	}
-	return view{snap: snap}.denied(q.lower, asked), snap
+	return s.view(snap).denied(q.lower, asked), snap
+}
+
+func (s *Server) view(snap *mesh.Snapshot) view {
+	search := s.cfg.Resolver().Search
+	return view{snap, search, cmp.Or(s.cfg.Domain, ClusterDomain(search))}
 }
 
 // answer writes what is answered here.
