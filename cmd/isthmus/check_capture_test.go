@@ -77,6 +77,37 @@ func instead(t *testing.T, program, script string) {
 }
 
 // Each node proxy is asked itself whether it captures; those that are not ready, and those that cannot be asked, are said.
+// The product of Cilium's settings: only its socket load balancer in the pods' own sockets is
+// named, and only where pods are captured.
+func TestCheckDetectsCiliumsSocketLoadBalancer(t *testing.T) {
+	for _, lb := range []string{"", "true", "false"} {
+		for _, kpr := range []string{"", "true", "strict", "false", "partial"} {
+			for _, host := range []string{"", "true", "false"} {
+				found := rewritesSockets(map[string]string{"bpf-lb-sock": lb, "kube-proxy-replacement": kpr, "bpf-lb-sock-hostns-only": host})
+				if want := host != "true" && (lb == "true" || kpr == "true" || kpr == "strict"); want != (found != "") {
+					t.Errorf("bpf-lb-sock %q, kube-proxy-replacement %q, hostns-only %q: %q; want found: %t", lb, kpr, host, found, want)
+				}
+			}
+		}
+	}
+	for name, x := range map[string]struct {
+		scope, config string
+		want          string
+	}{
+		"rewrites":     {"vips", `{"data":{"bpf-lb-sock":"true"}}`, "! ISTH-119"},
+		"host alone":   {"vips", `{"data":{"bpf-lb-sock":"true","bpf-lb-sock-hostns-only":"true"}}`, "✓ ISTH-119"},
+		"forbidden":    {"vips", `Error from server (Forbidden): configmaps "cilium-config" is forbidden: User "ann" cannot get resource "configmaps" in API group "" in the namespace "kube-system"`, "ISTH-116"},
+		"not captured": {"off", `{"data":{"bpf-lb-sock":"true"}}`, ""},
+	} {
+		said := asPlain(t, fakeCluster(t, capturing(t, x.scope, map[string]string{"configmap-cilium-config": x.config})))
+		if x.want != "" {
+			wantIn(t, said, x.want)
+		} else if strings.Contains(said, "ISTH-119") {
+			t.Errorf("%s: it says\n%s", name, said)
+		}
+	}
+}
+
 func TestCheckOfNodesThatCannotCapture(t *testing.T) {
 	says := map[string]answer.Status{
 		"np-1": {Captured: new(3)},

@@ -49,6 +49,7 @@ func (c *checkup) cluster(ctx context.Context, k kubectl, chart string) (*checke
 		func() error { return c.workloads(ctx, x, p) },
 		func() error { return c.leftOut(ctx, x, p) },
 		func() error { return c.capturing(ctx, x, p) },
+		func() error { return c.socketLB(ctx, x, p) },
 		func() error { return c.objects(ctx, p, x.where, time.Now()) },
 		func() error { return c.rights(ctx, p, x.where) },
 		func() error { return c.address(ctx, x, p) })

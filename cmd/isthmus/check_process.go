@@ -100,10 +100,11 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 	}
 	c.add(checkClock, where, checkBad, found)
 	if s.Controller != nil { // it needs neither other networks nor pods, and most of its problems are those of objects
-		c.add(checkProblems, where, checkWarning, items(s.Problems))
+		c.remedied(checkProblems, where, checkWarning, items(s.Problems), problemRemedy(s.Problems))
 		return
 	}
-	c.add(checkProblems, where, checkBad, items(s.Problems))
+	c.remedied(checkProblems, where, checkBad, items(s.Problems), problemRemedy(s.Problems))
+	c.add(checkEndpoints, where, checkWarning, items(withoutEndpoints(s)))
 	c.add(checkSelects, where, checkWarning, items(s.Warnings))
 	c.add(checkRouted, where, checkWarning, items(s.Unrouted))
 	var silent []string
@@ -138,6 +139,50 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 		out = append(out, line)
 	}
 	c.add(checkReachable, where, checkBad, items(out))
+}
+
+// problemRemedy is what to do about problems: what each names behind its last colon, if that is a
+// sentence, and where the others are described.
+func problemRemedy(problems []string) string {
+	var list []string
+	for _, p := range problems {
+		p = strings.TrimSpace(p)
+		i := strings.LastIndex(p, ": ")
+		if what := strings.TrimSpace(p[i+1:]); i >= 0 && strings.Count(what, " ") >= 2 && !strings.Contains(what, "\n") && !slices.Contains(list, what) {
+			list = append(list, what)
+		}
+	}
+	slices.Sort(list)
+	return strings.Join(append(list, checkProblems.remedy), "\n")
+}
+
+// withoutEndpoints are the services without a healthy endpoint: on one network where pods are
+// ready, and on all where none is. What is unknown, unreachable or draining is none of them.
+func withoutEndpoints(s *answer.Status) (list []string) {
+	type port struct {
+		service string
+		port    uint16
+	}
+	served, empty := map[port]bool{}, []port{}
+	for _, r := range s.Services {
+		p := port{r.Service, r.Port}
+		switch {
+		case r.Why != "":
+		case r.Unknown, r.Unreached != "", r.Draining, r.Healthy > 0:
+			served[p] = true
+		case r.Ready > 0:
+			served[p] = true // there is a line
+			list = append(list, fmt.Sprintf("%s:%d on network %s: none of %d ready endpoints is healthy", r.Service, r.Port, r.Network, r.Ready))
+		default:
+			empty = append(empty, p)
+		}
+	}
+	for _, p := range empty {
+		if !served[p] {
+			list = append(list, fmt.Sprintf("%s:%d: no endpoint is ready", p.service, p.port))
+		}
+	}
+	return list
 }
 
 // inVain are the services to whose share of a network no connection of a node proxy's pods comes, though nobody there need

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/health/standing"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
 )
 
@@ -39,6 +40,33 @@ func TestEveryCheckIsInTheDocs(t *testing.T) {
 	}
 }
 
+// Two networks of a service, in every state each: a service without a healthy endpoint is named,
+// any other is not.
+func TestCheckNamesServicesWithoutEndpoints(t *testing.T) {
+	var rows []answer.Row
+	for ready := range uint32(3) {
+		for healthy := range ready + 1 {
+			rows = append(rows, answer.Row{Row: standing.Row{Ready: ready, Healthy: healthy}})
+		}
+		rows = append(rows, answer.Row{Row: standing.Row{Ready: ready}, Unknown: true}, answer.Row{Row: standing.Row{Ready: ready}, Unreached: "refused"}, answer.Row{Row: standing.Row{Ready: ready}, Draining: true})
+	}
+	dead := func(r answer.Row) bool {
+		return r.Ready > 0 && r.Healthy == 0 && !r.Unknown && r.Unreached == "" && !r.Draining
+	}
+	empty := func(r answer.Row) bool {
+		return r.Ready == 0 && !r.Unknown && r.Unreached == "" && !r.Draining
+	}
+	for _, a := range rows {
+		for _, b := range rows {
+			a.Network, a.Service, a.Port, b.Network, b.Service, b.Port = "east", "hello", 80, "west", "hello", 80
+			got := withoutEndpoints(&answer.Status{Services: []answer.Row{a, b}})
+			if want := dead(a) || dead(b) || empty(a) && empty(b); want != (len(got) > 0) {
+				t.Errorf("%+v\n%+v\n%q; want a line: %t", a, b, got, want)
+			}
+		}
+	}
+}
+
 func TestCheckOfAProcess(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	well := func() *answer.Status {
@@ -54,6 +82,9 @@ func TestCheckOfAProcess(t *testing.T) {
 		"ISTH-309": func(s *answer.Status) { s.Process, s.Unguarded = "node proxy east-1", []string{"pod demo/web"} },
 		"ISTH-311": func(s *answer.Status) { s.Warnings = []string{"AuthorizationPolicy demo/web"} },
 		"ISTH-312": func(s *answer.Status) { s.Unrouted = []string{"service hello"} },
+		"ISTH-313": func(s *answer.Status) {
+			s.Services = []answer.Row{{Row: standing.Row{Network: "west", Service: "hello", Port: 80, Ready: 2}}}
+		},
 		"ISTH-310": func(s *answer.Status) {
 			s.Process, s.Services = "node proxy east-1", []answer.Row{{Why: "nothing like it"}}
 		},
@@ -68,7 +99,7 @@ func TestCheckOfAProcess(t *testing.T) {
 		for _, x := range c.all {
 			if x.Level != checkWell {
 				bad = append(bad, x.Code)
-				if x.Level != checkWarning && (x.Code == "ISTH-311" || x.Code == "ISTH-312") {
+				if x.Level != checkWarning && (x.Code == "ISTH-311" || x.Code == "ISTH-312" || x.Code == "ISTH-313") {
 					t.Errorf("%s is %s, want a warning", x.Code, x.Level)
 				}
 				if x.Found == "" || x.Remedy == "" {
