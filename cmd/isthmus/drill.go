@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -91,6 +92,9 @@ func runDrill(cmd *cobra.Command, s *scenario.Scenario, path, out string, colour
 	case measure.Broken:
 		return exit(exitFinding, errors.New("an assertion was broken"))
 	case measure.Inconclusive:
+		if slices.ContainsFunc(r.Arms, measure.ArmResult.Disturbed) {
+			return exit(exitInconclusive, errors.New("inconclusive: the machine was too busy, run it again"))
+		}
 		return exit(exitInconclusive, errors.New("inconclusive: nothing was proved"))
 	}
 	return nil

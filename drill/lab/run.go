@@ -7,12 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/drill/measure"
 	"github.com/isthmus-mesh/isthmus/drill/scenario"
+	"github.com/isthmus-mesh/isthmus/internal/buildinfo"
 )
 
 // Options say where and how a drill runs.
@@ -30,6 +30,8 @@ type Progress interface {
 	ArmRuns(a scenario.Arm, took time.Duration)
 	Happened(a scenario.Arm, h measure.Happening)
 	ArmDone(a measure.ArmResult, seen []measure.Observation)
+	// ArmAgain is called where the machine was too busy for the arm, before it runs once more.
+	ArmAgain(a scenario.Arm)
 }
 
 type silence struct{}
@@ -37,6 +39,7 @@ type silence struct{}
 func (silence) ArmStarts(scenario.Arm, int, int)                 {}
 func (silence) ArmRuns(scenario.Arm, time.Duration)              {}
 func (silence) Happened(scenario.Arm, measure.Happening)         {}
+func (silence) ArmAgain(scenario.Arm)                            {}
 func (silence) ArmDone(measure.ArmResult, []measure.Observation) {}
 
 // Run runs every arm of s, one after the other, and judges. An error means that
@@ -75,7 +78,9 @@ func Run(ctx context.Context, s *scenario.Scenario, o Options) (*measure.Result,
 	r := &measure.Result{Schema: measure.Schema, Scenario: s.Name, Description: s.Description, Seed: s.Seed, Started: time.Now(), Environment: environment(layout), AsRun: s}
 	for i, arm := range s.Arms {
 		o.Progress.ArmStarts(arm, i+1, len(s.Arms))
-		result, seen, err := runArm(ctx, layout, at, arm, bin, st, out, o)
+		result, seen, err := twiceIfDisturbed(func() (measure.ArmResult, []measure.Observation, error) {
+			return runArm(ctx, layout, at, arm, bin, st, out, o)
+		}, func() { o.Progress.ArmAgain(arm) })
 		if err != nil {
 			return nil, fmt.Errorf("arm %s: %w", arm.Name, err)
 		}
@@ -88,12 +93,19 @@ func Run(ctx context.Context, s *scenario.Scenario, o Options) (*measure.Result,
 	return r, nil
 }
 
-func environment(l *scenario.Layout) measure.Environment {
-	e := measure.Environment{Version: "development", Go: runtime.Version(), OS: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.NumCPU(), Addresses: fmt.Sprintf("127.%d.0.0/16", l.Second)}
-	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
-		e.Version = b.Main.Version
+// twiceIfDisturbed runs an arm, and once more if a busy machine disturbed it. The second result
+// counts, whatever it is. again is called in between.
+func twiceIfDisturbed(run func() (measure.ArmResult, []measure.Observation, error), again func()) (measure.ArmResult, []measure.Observation, error) {
+	result, seen, err := run()
+	if err != nil || !result.Disturbed() {
+		return result, seen, err
 	}
-	return e
+	again()
+	return run()
+}
+
+func environment(l *scenario.Layout) measure.Environment {
+	return measure.Environment{Version: buildinfo.Version(), Go: runtime.Version(), OS: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.NumCPU(), Addresses: fmt.Sprintf("127.%d.0.0/16", l.Second)}
 }
 
 // runArm runs one arm in a new folder, which is kept if asked for, or if the

@@ -3,6 +3,8 @@ package measure
 import (
 	"slices"
 	"strings"
+
+	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
 // Belief is a span in which a process left something out.
@@ -65,10 +67,27 @@ func (r *Record) beliefs() []Belief {
 			}
 		}
 	}
+	r.endWithProcess(out)
 	slices.SortStableFunc(out, func(a, b Belief) int {
 		return strings.Compare(a.About+"\x00"+a.Port+"\x00"+a.Role+a.Process, b.About+"\x00"+b.Port+"\x00"+b.Role+b.Process)
 	})
 	return out
+}
+
+// endWithProcess ends the beliefs of a process when it is killed: it logs no end of them, and the
+// process that takes its place begins without any.
+func (r *Record) endWithProcess(beliefs []Belief) {
+	for _, o := range r.Outages {
+		if o.Effect == 0 || o.Fault.Kind != scenario.GatewayKill && o.Fault.Kind != scenario.NodeProxyKill {
+			continue
+		}
+		for i := range beliefs {
+			b, killed := &beliefs[i], o.Effect.Seconds()
+			if b.Process == o.Victims.Process && b.From < killed && (b.To == nil || *b.To > killed) {
+				b.To = &killed
+			}
+		}
+	}
 }
 
 func (r *Record) beliefOf(e Event) beliefKey {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/drill/scenario"
@@ -27,9 +28,23 @@ const (
 func (r *Record) Doubt() []string {
 	out := r.doubt()
 	if len(out) > 0 && r.Others > maxOthers {
-		out = append(out, fmt.Sprintf("other programs used %.1f processors meanwhile, which may be why: end them (top shows them) and run it again", r.Others))
+		out = append(out, fmt.Sprintf(otherPrograms+" %.1f processors meanwhile, which may be why: end them (top shows them) and run it again", r.Others))
 	}
 	return out
+}
+
+// Reasons of doubt that a busy machine causes have one of these parts.
+const (
+	quieterMachine = "use a quieter machine"
+	otherPrograms  = "other programs used"
+)
+
+// Disturbed reports whether the arm is in doubt because the machine was too busy, so that running
+// it again may help.
+func (a ArmResult) Disturbed() bool {
+	return slices.ContainsFunc(a.Inconclusive, func(why string) bool {
+		return strings.Contains(why, quieterMachine) || strings.Contains(why, otherPrograms)
+	})
 }
 
 func (r *Record) doubt() []string {
@@ -76,7 +91,7 @@ func (r *Record) doubtGenerator() (out []string) {
 // phase and fault, of which a long run would not show one without traffic. The
 // surge has bounds of its own.
 func (r *Record) doubtLateness() (out []string) {
-	const advice = "lower traffic.rate or use a quieter machine, and run it again"
+	const advice = "lower traffic.rate or " + quieterMachine + ", and run it again"
 	spans := []Window{r.window("run")}
 	for _, o := range r.Outages {
 		spans = append(spans, o.ill(r.Layout.Scenario.Duration))
@@ -114,7 +129,7 @@ func (r *Record) doubtOutage(o Outage) (out []string) {
 	case o.Effect == 0:
 		return []string{fmt.Sprintf("fault %s did not take effect: %s", o.Fault.Name, o.Proof)}
 	case o.Effect-o.Fault.At > maxInstantError && o.Fault.Kind != scenario.Hang:
-		out = append(out, fmt.Sprintf("fault %s took effect %v late (at most %v): use a quieter machine, or fewer pods, and run it again", o.Fault.Name, (o.Effect-o.Fault.At).Round(time.Millisecond), maxInstantError))
+		out = append(out, fmt.Sprintf("fault %s took effect %v late (at most %v): "+quieterMachine+", or fewer pods, and run it again", o.Fault.Name, (o.Effect-o.Fault.At).Round(time.Millisecond), maxInstantError))
 	case o.Fault.Until != 0 && o.Healed == 0:
 		out = append(out, fmt.Sprintf("fault %s did not heal", o.Fault.Name))
 	}

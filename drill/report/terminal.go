@@ -87,6 +87,12 @@ func (p *Printer) Happened(_ scenario.Arm, h measure.Happening) {
 	fmt.Fprintf(p.w, "  %s  %s\n", p.paint(faint, fmt.Sprintf("%+9.3fs", h.At)), p.paint(code, h.Text))
 }
 
+// ArmAgain is the begin of the second run of an arm that a busy machine disturbed.
+func (p *Printer) ArmAgain(a scenario.Arm) {
+	p.told, p.left = 0, 0
+	fmt.Fprintf(p.w, "  %s\n", p.paint(amber, "the machine was too busy; arm "+a.Name+" runs once more"))
+}
+
 // ArmDone sums the arm up.
 func (p *Printer) ArmDone(a measure.ArmResult, seen []measure.Observation) {
 	if p.left > 0 {

@@ -324,6 +324,7 @@ var allowed = map[string]why{
 	"drill":         {},
 	"drill/demoapp": {},
 	"drill/lab": {
+		"internal/buildinfo":            "from what the programs were built",
 		"discovery":                     "the mesh file that it writes for the processes",
 		"federation/networkkey/keyfile": "the keys of the networks",
 		"drill/measure":                 "the record that it fills",
