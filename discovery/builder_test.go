@@ -412,13 +412,13 @@ func checkMade(t *rapid.T, b *Builder, s *mesh.Snapshot) {
 		if svc.Name != want.Name || svc.Namespace != want.Namespace || len(svc.VIPs) > 0 {
 			t.Fatalf("%s is %+v, want it as in the oldest share %+v", host, svc, want)
 		}
-		aliasesOnly, distribution := true, want.Distribution
+		distribution := want.Distribution
 		for _, e := range list {
 			x := e.reading.share
-			if aliasesOnly = aliasesOnly && (x.Scope == mesh.ScopeGlobalOnly || e.key.Source != oldest.key.Source); e.key.Source == oldest.key.Source && x.Distribution != distribution {
+			if e.key.Source == oldest.key.Source && x.Distribution != distribution {
 				distribution = mesh.PreferNetwork
 			}
-			if alone := (&mesh.Service{Scope: x.Scope}); x.Scope != mesh.ScopeGlobalOnly && s.Reaches(svc, "east", e.reading.on) != (e.reading.on == "east" || len(s.Members(svc, e.reading.on)) > 0 || s.Reaches(alone, "east", e.reading.on)) {
+			if alone := (&mesh.Service{Scope: x.Scope}); s.Reaches(svc, "east", e.reading.on) != (e.reading.on == "east" || len(s.Members(svc, e.reading.on)) > 0 || s.Reaches(alone, "east", e.reading.on)) {
 				t.Fatalf("%s: of scope %s its share on %s is reached: %t", host, x.Scope, e.reading.on, s.Reaches(svc, "east", e.reading.on))
 			}
 			for p := uint16(80); p <= 82; p++ {
@@ -432,7 +432,7 @@ func checkMade(t *rapid.T, b *Builder, s *mesh.Snapshot) {
 				t.Fatalf("%s has port %d, which no share offers", host, p.Service)
 			}
 		}
-		if svc.Takeover == aliasesOnly || svc.Distribution != distribution {
+		if !svc.Takeover || svc.Distribution != distribution {
 			t.Fatalf("%s leads to others by its hostname: %t; distribution %s, want %s", host, svc.Takeover, svc.Distribution, distribution)
 		}
 	}

@@ -77,7 +77,7 @@ type Service struct {
 	Aliases             []string      `yaml:"aliases" doc:"other names; a global service also has <name>.<namespace>.mesh.internal"`
 	VIPs                []netip.Addr  `yaml:"vips" doc:"virtual addresses, unique in the mesh"`
 	Global              bool          `yaml:"global" doc:"true: reachable from other networks, through gateways; short for scope: global and takeover: true"`
-	Scope               string        `yaml:"scope" default:"cluster" doc:"who may reach it: cluster (its own network), segment (networks of the same segment as its workloads), global, or global-only (global, and applications may use its global names alone)"`
+	Scope               string        `yaml:"scope" default:"cluster" doc:"who may reach it: cluster (its own network), segment (networks of the same segment as its workloads), global, or global-only (global with takeover)"`
 	Takeover            bool          `yaml:"takeover" doc:"true: its hostname and virtual addresses lead to other networks too; else only its aliases do"`
 	TrafficDistribution string        `yaml:"trafficDistribution" doc:"which endpoints come first: PreferNetwork, PreferClose, PreferSameZone, PreferSameNode, PreferRegion, isthmus/RegionFirst, Any or StrictNode, in upper or lower case; when left out, that of the namespace, else that of the mesh. StrictNode (only workloads of the client's node) holds for clients on the service's network; those on other networks have PreferNetwork"`
 	PublishNotReady     bool          `yaml:"publishNotReady" doc:"true: workloads that are not ready count as ready"`
@@ -88,7 +88,7 @@ type Service struct {
 	// NodeLocal restricts clients on the service's own network to workloads of their own node
 	// (internalTrafficPolicy: Local). TrafficDistribution is for other networks then.
 	NodeLocal bool `yaml:"-"`
-	// Headless and Affinity are what its Service asks for; see mesh.Service.
+	// Headless and Affinity are as in the Kubernetes Service; see mesh.Service.
 	Headless bool          `yaml:"-"`
 	Affinity mesh.Affinity `yaml:"-"`
 	// Import is what other networks export under its name; see mesh.Import. Where a record of its own

@@ -61,10 +61,15 @@ func (s Service) addImport(r *reader, out *reading) {
 	svc.Import = x
 }
 
-// scope reads scope, takeover and what is short for both.
+// globalOnly is a scope that a service may have in a file: ScopeGlobal and takeover.
+const globalOnly = "global-only"
+
+// scope returns the scope and takeover of s, which global and the scope global-only set together.
 func (s Service) scope(r *reader) (scope mesh.Scope, takeover bool) {
-	scope, takeover = mesh.Scope(s.Scope), s.Takeover || s.Global
+	scope, takeover = mesh.Scope(s.Scope), s.Takeover || s.Global || s.Scope == globalOnly
 	switch {
+	case s.Scope == globalOnly:
+		scope = mesh.ScopeGlobal
 	case s.Scope == "" && s.Global:
 		scope = mesh.ScopeGlobal
 	case s.Scope == "":
@@ -79,7 +84,7 @@ func (s Service) scope(r *reader) (scope mesh.Scope, takeover bool) {
 }
 
 // scopes are the values of scope.
-var scopes = []mesh.Scope{mesh.ScopeCluster, mesh.ScopeSegment, mesh.ScopeGlobal, mesh.ScopeGlobalOnly}
+var scopes = []mesh.Scope{mesh.ScopeCluster, mesh.ScopeSegment, mesh.ScopeGlobal}
 
 // addNames sets hostname and aliases. What is derived from name and namespace is
 // claimed only if those are good (named).

@@ -22,7 +22,7 @@ type Share struct {
 	Hostname            string      `yaml:"hostname" doc:"canonical name of the service; <name>.<namespace>.svc.cluster.local when left out"`
 	Aliases             []string    `yaml:"aliases" doc:"other names, if the service is not listed under services (not of what networks tell themselves); it also has <name>.<namespace>.mesh.internal"`
 	Ports               []SharePort `yaml:"ports" doc:"required; what clients may ask for there: at least one"`
-	Scope               string      `yaml:"scope" default:"global" doc:"who may reach it: segment (networks of the same segment), global or global-only"`
+	Scope               string      `yaml:"scope" default:"global" doc:"who may reach it: segment (networks of the same segment) or global (global-only is the same)"`
 	TrafficDistribution string      `yaml:"trafficDistribution" default:"PreferNetwork" doc:"which endpoints come first, if the service is not listed under services and all its shares say the same; otherwise, and for StrictNode, PreferNetwork"`
 	Created             time.Time   `yaml:"created" doc:"when the service was created there, such as 2026-11-22T10:00:00Z: of the shares of a service that is not listed under services, the earliest one names it and its ports"`
 	Identities          []string    `yaml:"identities" doc:"required; SPIFFE IDs of those who may answer there: at least one"`
@@ -57,10 +57,12 @@ func (s Share) read(r *reader) reading {
 	s.addAliases(r, &out, named)
 	x.Ports = s.ports(r)
 	switch x.Scope = mesh.Scope(or(s.Scope, string(mesh.ScopeGlobal))); {
+	case s.Scope == globalOnly: // takeover is a matter of the service that clients ask for
+		x.Scope = mesh.ScopeGlobal
 	case x.Scope == mesh.ScopeCluster:
-		r.out(CauseValue, at{"scope"}, s.Scope, "is not for other networks: use segment, global or global-only, or remove the share")
+		r.out(CauseValue, at{"scope"}, s.Scope, "is not for other networks: use segment or global, or remove the share")
 	case !slices.Contains(scopes, x.Scope):
-		r.out(CauseValue, at{"scope"}, s.Scope, "is not a scope: use segment, global or global-only")
+		r.out(CauseValue, at{"scope"}, s.Scope, "is not a scope: use segment or global")
 	}
 	if x.Distribution, _ = r.distribution(at{"trafficDistribution"}, s.TrafficDistribution, Inherited{}); x.Distribution == mesh.StrictNode {
 		x.Distribution = mesh.PreferNetwork // it holds on the network of the share alone
@@ -225,14 +227,10 @@ func serviceOf(shares []*entry) sharedService {
 	if i := slices.IndexFunc(shares, func(e *entry) bool { return e.key.Source != shares[0].key.Source }); i > 0 {
 		lead = shares[:i]
 	}
-	svc := &mesh.Service{Name: x.Name, Namespace: x.Namespace, Hostname: x.Hostname, Aliases: x.Aliases, Scope: mesh.ScopeGlobal, Distribution: x.Distribution, DistributionFrom: mesh.FromService}
-	switch { // who may reach each share, its own scope says
-	case all(lead, func(x *mesh.Export) bool { return x.Scope == mesh.ScopeGlobalOnly }):
-		svc.Scope = mesh.ScopeGlobalOnly
-	case all(shares, func(x *mesh.Export) bool { return x.Scope == mesh.ScopeSegment }):
+	svc := &mesh.Service{Name: x.Name, Namespace: x.Namespace, Hostname: x.Hostname, Aliases: x.Aliases, Scope: mesh.ScopeGlobal, Takeover: true, Distribution: x.Distribution, DistributionFrom: mesh.FromService}
+	if all(shares, func(x *mesh.Export) bool { return x.Scope == mesh.ScopeSegment }) { // else each share's own scope counts
 		svc.Scope = mesh.ScopeSegment
 	}
-	svc.Takeover = svc.Scope != mesh.ScopeGlobalOnly // of a name that nobody here has, there is nothing to take over
 	if !all(lead, func(o *mesh.Export) bool { return o.Distribution == x.Distribution }) {
 		svc.Distribution, svc.DistributionFrom = mesh.PreferNetwork, "" // none of them chooses among the others
 	}

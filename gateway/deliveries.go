@@ -291,7 +291,7 @@ func (d *deliveries) of(service string) (out []record.Record) {
 }
 
 var scopes = map[mesh.Scope]record.Scope{
-	mesh.ScopeSegment: record.ScopeSegment, mesh.ScopeGlobal: record.ScopeGlobal, mesh.ScopeGlobalOnly: record.ScopeGlobalOnly,
+	mesh.ScopeSegment: record.ScopeSegment, mesh.ScopeGlobal: record.ScopeGlobal,
 }
 
 func exportOf(e mesh.Export) record.Export {

@@ -176,10 +176,9 @@ type Scope string
 
 // The scopes. The zero Scope is ScopeCluster.
 const (
-	ScopeCluster    Scope = "cluster"     // nobody
-	ScopeSegment    Scope = "segment"     // networks of the same Segment as that of its workloads
-	ScopeGlobal     Scope = "global"      // every network
-	ScopeGlobalOnly Scope = "global-only" // every network, and applications by its global names alone
+	ScopeCluster Scope = "cluster" // no other network
+	ScopeSegment Scope = "segment" // networks of the same Segment as that of its workloads
+	ScopeGlobal  Scope = "global"  // every network
 )
 
 // Exported reports whether other networks may reach s, through gateways.
@@ -191,11 +190,6 @@ func (s Scope) crosses() bool { return s != "" && s != ScopeCluster }
 // of the client's own alone. A virtual address stands for the hostname.
 func (s *Service) Everywhere(name string) bool {
 	return s.Exported() && (s.Takeover || !strings.EqualFold(name, s.Hostname))
-}
-
-// Offers reports whether applications may use name at all.
-func (s *Service) Offers(name string) bool {
-	return s.Scope != ScopeGlobalOnly || s.Everywhere(name)
 }
 
 // Source is what said something that several may say.

@@ -128,13 +128,10 @@ func (r *resolver) findAddress(a netip.AddrPort) (Target, error) {
 	return Target{Direct: w, Port: mesh.Port{Service: a.Port(), Target: a.Port()}}, nil
 }
 
-// findService finds a port of svc, which was asked for as name.
+// findService returns the target for port of svc under name.
 func (r *resolver) findService(svc *mesh.Service, name string, port uint16) (Target, error) {
 	if svc.Import.HasAlias(name) {
 		return r.findImport(svc, port)
-	}
-	if !svc.Offers(name) {
-		return Target{}, r.refuse(UnknownService, fmt.Sprintf("the service has global names alone: %s", strings.Join(svc.Aliases, ", ")))
 	}
 	p, ok := svc.Port(port)
 	if !ok && svc.Import != nil && svc.Everywhere(name) {
@@ -147,7 +144,7 @@ func (r *resolver) findService(svc *mesh.Service, name string, port uint16) (Tar
 }
 
 // findImport finds a port of what other networks export under the name of svc. The own network's
-// workloads are among those who answer if it exports svc with this port.
+// workloads are candidates too if it exports svc with this port.
 func (r *resolver) findImport(svc *mesh.Service, port uint16) (Target, error) {
 	if p, ok := svc.Port(port); ok && svc.Exported() {
 		return Target{Service: svc, Port: p, Everywhere: true}, nil

@@ -26,7 +26,7 @@ func anyMesh(t *rapid.T) mesh.Parts {
 	}
 	for i := range rapid.IntRange(1, 3).Draw(t, "services") {
 		svc := &mesh.Service{Name: fmt.Sprint("s", i), Hostname: fmt.Sprintf("s%d.svc", i), Aliases: []string{fmt.Sprintf("s%d.global", i)},
-			Scope:    rapid.SampledFrom([]mesh.Scope{mesh.ScopeCluster, mesh.ScopeSegment, mesh.ScopeGlobal, mesh.ScopeGlobalOnly}).Draw(t, "scope"),
+			Scope:    rapid.SampledFrom([]mesh.Scope{mesh.ScopeCluster, mesh.ScopeSegment, mesh.ScopeGlobal}).Draw(t, "scope"),
 			Takeover: rapid.Bool().Draw(t, "takeover"), PublishNotReady: rapid.Bool().Draw(t, "publishNotReady"),
 			Distribution: rapid.SampledFrom([]mesh.Distribution{mesh.PreferNetwork, mesh.PreferClose, mesh.RegionFirst, mesh.Any, mesh.StrictNode}).Draw(t, "distribution"),
 			Ports:        []mesh.Port{{Service: 80, Target: 8080}, {Service: 81, TargetName: "named"}}}
@@ -130,7 +130,7 @@ func TestAToldScopeHolds(t *testing.T) {
 	w := standard()
 	full := w.snapshot()
 	web := full.Service("web.shop.svc.cluster.local")
-	for scope, want := range map[mesh.Scope]bool{mesh.ScopeGlobal: true, mesh.ScopeGlobalOnly: true, mesh.ScopeSegment: false, mesh.ScopeCluster: false} {
+	for scope, want := range map[mesh.Scope]bool{mesh.ScopeGlobal: true, mesh.ScopeSegment: false, mesh.ScopeCluster: false} {
 		e := shared(full).Edit()
 		e.SetNetworks([]mesh.Network{{Name: "east"}, {Name: "west", Segment: "other"}, {Name: "north"}})
 		x, _ := mesh.ExportOf(web, full.Members(web, "west"))

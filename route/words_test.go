@@ -21,8 +21,7 @@ func TestScopesAndTakeover(t *testing.T) {
 		{mesh.ScopeSegment, false, "e-1", "e-1 north west"},
 		{mesh.ScopeGlobal, false, "e-1", "e-1 north west"},
 		{mesh.ScopeGlobal, true, "e-1 north west", "e-1 north west"},
-		{mesh.ScopeGlobalOnly, false, "unknown service", "e-1 north west"},
-		{mesh.ScopeGlobalOnly, true, "e-1 north west", "e-1 north west"},
+		{mesh.ScopeSegment, true, "e-1 north west", "e-1 north west"},
 	} {
 		w := standard()
 		svc := w.services[0]

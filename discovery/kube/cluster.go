@@ -246,10 +246,24 @@ func set[K comparable, V any](m map[K]*V, k K, v *V) {
 }
 
 func (c *Cluster) setNamespace(n string, now *corev1.Namespace) {
-	set(c.namespaces, n, now)
+	was := c.segmented()
+	if set(c.namespaces, n, now); c.segmented() != was {
+		for s := range c.services {
+			c.staleNames[s] = struct{}{}
+		}
+		for s := range c.namespaces {
+			c.staleSpaces[s] = struct{}{}
+		}
+	}
 	c.staleSpaces[n] = struct{}{}
 	maps.Copy(c.staleNames, c.servicesOf[n])
 	maps.Copy(c.stalePods, c.podsOf[n])
+}
+
+// segmented reports whether the system namespace names a segment.
+func (c *Cluster) segmented() bool {
+	ns := c.namespaces[c.system]
+	return ns != nil && ns.Labels[labelSegment] != ""
 }
 
 func (c *Cluster) setNode(n string, now *corev1.Node) {
@@ -341,7 +355,7 @@ func key(kind discovery.Kind, n name) discovery.Key {
 }
 
 func (c *Cluster) readNamespace(n string) discovery.Change {
-	ns := namespace{object: c.namespaces[n]}
+	ns := namespace{object: c.namespaces[n], segmented: c.segmented()}
 	if n == c.system {
 		ns.network = c.network
 	}
@@ -349,7 +363,7 @@ func (c *Cluster) readNamespace(n string) discovery.Change {
 }
 
 func (c *Cluster) readService(n name) discovery.Change {
-	s := service{name: n, object: c.services[n], namespace: c.namespaces[n.namespace]}
+	s := service{name: n, object: c.services[n], namespace: c.namespaces[n.namespace], segmented: c.segmented()}
 	_, s.exported = c.exports[n]
 	for _, slice := range slices.SortedFunc(maps.Keys(c.inService[n]), name.compare) {
 		s.slices = append(s.slices, c.slices[slice])

@@ -38,16 +38,3 @@ func label(name string) string { return "metadata.labels[" + name + "]" }
 
 // annotation is the field of an annotation.
 func annotation(name string) string { return "metadata.annotations[" + name + "]" }
-
-// flag reads a label that is "true" or not. Any other word is a fault and counts as
-// none.
-func (f *faults) flag(labels map[string]string, name string) bool {
-	switch v := labels[name]; v {
-	case "true":
-		return true
-	case "", "false":
-	default:
-		f.drop(discovery.CauseValue, label(name), v, `is neither "true" nor "false", and counts for nothing: write one of them`)
-	}
-	return false
-}

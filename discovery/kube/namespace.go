@@ -8,8 +8,9 @@ import (
 
 // namespace is a Namespace and what it is compared with.
 type namespace struct {
-	object  *corev1.Namespace // nil: there is none
-	network string            // of this process if this is the system namespace, else ""
+	object    *corev1.Namespace // nil: there is none
+	network   string            // of this process if this is the system namespace, else ""
+	segmented bool              // the system namespace names a segment
 }
 
 // read returns what is wrong with n. Its services and pods are read with it.
@@ -17,10 +18,15 @@ func (n namespace) read() (f faults) {
 	if n.object == nil {
 		return nil
 	}
-	switch scope := n.object.Labels[labelScope]; scope {
-	case "", "global", "cluster":
-	default:
-		f.drop(scopeFault(scope))
+	r := f.reachOf(n.object.ObjectMeta)
+	switch narrow := r.scope == scopeCluster || r.scope == scopeSegment; {
+	case r.scope == scopeSegment && n.segmented:
+		f.drop(segmented(r.field))
+	case narrow && r.global == "true":
+		f.drop(discovery.CauseConflict, r.field, r.scope, "contradicts label %s, and holds: remove one of the two", labelGlobal)
+	}
+	if segment := n.object.Labels[labelSegment]; n.network != "" && segment != "" {
+		f.drop(discovery.CauseUnsupported, label(labelSegment), segment, "is not read, and services of scope segment stay in this cluster: list the segments of networks in a discovery file and remove the label")
 	}
 	switch mode := n.object.Labels[labelDataplane]; mode {
 	case "", "ambient", "none":

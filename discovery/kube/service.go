@@ -20,6 +20,7 @@ type service struct {
 	object    *corev1.Service              // nil: there is none
 	namespace *corev1.Namespace            // nil: it is not known
 	exported  bool                         // a ServiceExport names it
+	segmented bool                         // the system namespace names a segment
 	slices    []*discoveryv1.EndpointSlice // by name
 }
 
@@ -33,7 +34,8 @@ func (s service) read() (record *discovery.Service, f faults) {
 		}
 		return nil, f
 	}
-	global, takeover := s.scope(&f)
+	scope, takeover := s.scope(&f)
+	global := scope != ""
 	spec := &s.object.Spec
 	if spec.Type == corev1.ServiceTypeExternalName {
 		if global {
@@ -46,7 +48,7 @@ func (s service) read() (record *discovery.Service, f faults) {
 	if !global {
 		said = &faults{}
 	} else {
-		r.Scope, r.Takeover = string(mesh.ScopeGlobal), takeover
+		r.Scope, r.Takeover = string(scope), takeover
 		if s.exported {
 			r.Aliases = []string{s.name.name + "." + s.name.namespace + clusterSetSuffix}
 		}
@@ -63,51 +65,6 @@ func (s service) read() (record *discovery.Service, f faults) {
 		return nil, f
 	}
 	return r, f
-}
-
-// scope says who may reach the service. Whoever says that it is for its own cluster alone
-// is believed against all other words; so is, until its meaning is verified, whoever says
-// what nobody here understands.
-func (s service) scope(f *faults) (global, takeover bool) {
-	labels := s.object.Labels
-	takeover = f.flag(labels, labelGlobal)
-	takeover = f.flag(labels, labelTakeover) || takeover
-	global = takeover || s.exported
-	own := labels[labelScope]
-	switch own {
-	case "":
-		global = global || s.namespace != nil && s.namespace.Labels[labelScope] == "global"
-	case "global":
-		global = true
-	case "cluster":
-		if global {
-			f.drop(discovery.CauseConflict, label(labelScope), own, "contradicts %s, and holds: remove one of the two", s.globalBy())
-		}
-		return false, false
-	default:
-		f.drop(scopeFault(own))
-		return false, false
-	}
-	return global, takeover
-}
-
-// scopeFault is what is wrong with a scope that is neither global nor cluster.
-func scopeFault(scope string) (c discovery.Cause, field, value, message string) {
-	if scope == "segment" || scope == "global-only" {
-		return discovery.CauseUnsupported, label(labelScope), scope, "is a scope whose meaning is not supported yet, so that the services stay in their cluster: use global or cluster"
-	}
-	return discovery.CauseValue, label(labelScope), scope, "is not a scope, so that the services stay in their cluster: use global or cluster"
-}
-
-// globalBy names what makes the service global, apart from a scope.
-func (s service) globalBy() string {
-	switch {
-	case s.object.Labels[labelGlobal] == "true":
-		return "label " + labelGlobal
-	case s.object.Labels[labelTakeover] == "true":
-		return "label " + labelTakeover
-	}
-	return "its ServiceExport"
 }
 
 // addresses returns the cluster IPs.

@@ -9,9 +9,10 @@ import (
 // Labels and annotations that are read. Istio's and Solo's names, so that nobody has to
 // label anything twice.
 const (
-	labelGlobal    = "istio.io/global"          // Service: "true"
-	labelScope     = "solo.io/service-scope"    // Service, Namespace
-	labelTakeover  = "solo.io/service-takeover" // Service: "true"
+	labelGlobal    = "istio.io/global"          // Service, Namespace: "true"
+	labelScope     = "solo.io/service-scope"    // Service, Namespace; also as an annotation
+	labelTakeover  = "solo.io/service-takeover" // Service, Namespace: "true"; also as an annotation
+	labelSegment   = "admin.solo.io/segment"    // system Namespace: not supported
 	labelNetwork   = "topology.istio.io/network"
 	labelDataplane = "istio.io/dataplane-mode" // Pod, Namespace: ambient or none
 	labelRegion    = "topology.kubernetes.io/region"
@@ -26,8 +27,8 @@ const (
 
 // labelsRead and annotationsRead are what trim keeps.
 var (
-	labelsRead      = []string{labelGlobal, labelScope, labelTakeover, labelNetwork, labelDataplane, labelRegion, labelZone, labelSubzone, labelOfSlice}
-	annotationsRead = []string{annotationRedirection, annotationDistribution}
+	labelsRead      = []string{labelGlobal, labelScope, labelTakeover, labelSegment, labelNetwork, labelDataplane, labelRegion, labelZone, labelSubzone, labelOfSlice}
+	annotationsRead = []string{annotationRedirection, annotationDistribution, labelScope, labelTakeover}
 )
 
 // clusterSetSuffix ends the names of what a ServiceExport exports.

@@ -59,13 +59,8 @@ func linkOf(l keyfile.Link, trustDomain string) mesh.Link {
 
 func exportOf(service string, e *record.Export) mesh.Export {
 	out := mesh.Export{Name: e.Name, Namespace: e.Namespace, Hostname: service, Aliases: e.Aliases, Distribution: e.Distribution, Identities: e.Identities, Capacity: e.Capacity}
-	switch e.Scope {
-	case record.ScopeSegment:
+	if out.Scope = mesh.ScopeGlobal; e.Scope == record.ScopeSegment {
 		out.Scope = mesh.ScopeSegment
-	case record.ScopeGlobalOnly:
-		out.Scope = mesh.ScopeGlobalOnly
-	default:
-		out.Scope = mesh.ScopeGlobal
 	}
 	for _, p := range e.Ports {
 		out.Ports = append(out.Ports, mesh.ExportPort{Name: p.Name, Port: p.Port})

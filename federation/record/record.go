@@ -123,7 +123,7 @@ type Scope uint8
 const (
 	ScopeSegment    Scope = 1
 	ScopeGlobal     Scope = 2
-	ScopeGlobalOnly Scope = 3
+	ScopeGlobalOnly Scope = 3 // of earlier versions; it means ScopeGlobal
 )
 
 // Export is a service that a network offers to others.

@@ -209,10 +209,10 @@ func TestGatewayFollowsARealAPIServer(t *testing.T) {
 	c.label(t, "hello", `{"istio.io/global":"true"}`)
 	eventually(t, 2*time.Second, "the service is exported again", func() bool { return s.heard() == 3 })
 
-	c.apply(t, service("odd", map[string]string{"istio.io/global": "yes", "solo.io/service-scope": "segment"}, corev1.ServicePort{Port: 80}),
+	c.apply(t, service("odd", map[string]string{"istio.io/global": "yes", "solo.io/service-scope": "everywhere"}, corev1.ServicePort{Port: 80}),
 		service("dns", global, corev1.ServicePort{Name: "udp", Port: 53, Protocol: "UDP"}, corev1.ServicePort{Name: "tcp", Port: 53}),
 		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "elsewhere", Labels: global}, Spec: corev1.ServiceSpec{Type: "ExternalName", ExternalName: "example.com"}})
-	for _, want := range []string{`metadata.labels[istio.io/global]`, `"segment"`, `"UDP"`, `"ExternalName"`} {
+	for _, want := range []string{`metadata.labels[istio.io/global]`, `"everywhere"`, `"UDP"`, `"ExternalName"`} {
 		eventually(t, 2*time.Second, "a problem of "+want, func() bool { return strings.Contains(s.problems(), want) })
 	}
 	if !s.has("pods", "workload", string(hello.UID), "state", "ready") {

@@ -190,7 +190,7 @@ func splitService(name string) (s service) {
 // find returns what the snapshot has of a name.
 func (v view) find(host string) (entry, bool) {
 	svc := v.snap.Service(host)
-	if svc == nil || !svc.Offers(host) {
+	if svc == nil {
 		return entry{}, false
 	}
 	return entryOf(svc, host), true

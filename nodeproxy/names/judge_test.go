@@ -64,17 +64,3 @@ func TestAHostnameElsewhereHasItsAddressesHere(t *testing.T) {
 		}
 	}
 }
-
-// What answers say is what connections do: global-only services have no other names, and an alias
-// has no address that leads to the own network alone where another one is there.
-func TestNamesThatAServiceDoesNotOffer(t *testing.T) {
-	svc := imported("api", "shop", "240.240.0.1")
-	svc.Scope, svc.Takeover = mesh.ScopeGlobalOnly, false
-	s := still(nil, svc)
-	if j, _ := s.denied(&query{lower: svc.Hostname}, sure); j.do != pass {
-		t.Errorf("a name that is not offered: %+v", j)
-	}
-	if _, reply, _ := s.atOnce(packed(t, "api.shop.mesh.internal", dns.TypeA), true); len(parsed(t, reply).Answer) != 1 {
-		t.Errorf("a name that is: %v", parsed(t, reply))
-	}
-}
