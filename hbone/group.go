@@ -14,8 +14,8 @@ type Group struct {
 	left     chan struct{}   // of a Drain that waits; closed when no session is left
 }
 
-// Serve is s.Serve(ctx) with s in the group meanwhile. A session that comes
-// while the group drains is served and drained at once.
+// Serve runs s.Serve(ctx) with s in the group. A session that starts while the group
+// drains is served and drained.
 func (g *Group) Serve(ctx context.Context, s *Session) error {
 	g.mu.Lock()
 	if g.sessions == nil {
@@ -80,9 +80,9 @@ func (g *Group) Drain(ctx context.Context) {
 	}
 }
 
-// GoAway asks the peers of the sessions that are open to open no new streams there. Each
-// session closes when its last stream has ended. Later sessions are served as before.
-// GoAway returns when these sessions have ended, or ctx has.
+// GoAway sends GOAWAY on all open sessions. Each closes with its last stream. Later
+// sessions are served as before. GoAway returns when these sessions are closed, or with
+// the context.
 func (g *Group) GoAway(ctx context.Context) {
 	var drains sync.WaitGroup
 	g.mu.Lock()

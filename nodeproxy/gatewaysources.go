@@ -9,8 +9,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// sourceMemory is how long an address counts as a gateway's after discovery has
-// ceased to list it: one that drains goes on forwarding.
+// sourceMemory is the time for which an address counts as a gateway's after discovery has
+// stopped listing it: a draining gateway still forwards.
 const sourceMemory = time.Hour
 
 // gatewaySources remembers from which addresses gateways of the own network
@@ -18,7 +18,7 @@ const sourceMemory = time.Hour
 type gatewaySources struct {
 	mu     sync.Mutex
 	listed []netip.Prefix             // by the snapshot of the last revise
-	last   map[netip.Prefix]time.Time // when discovery was seen to have ceased to list it
+	last   map[netip.Prefix]time.Time // when discovery stopped listing it
 }
 
 // has reports whether addr is, or was within sourceMemory, a gateway's. What the

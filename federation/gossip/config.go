@@ -39,11 +39,10 @@ type Config struct {
 	// Peers returns the gateways of all networks but this one itself. It must be
 	// quick: a read of a snapshot.
 	Peers func() []*mesh.Gateway
-	// Doors returns where other networks' gateways are that Peers does not list, one of
-	// each network; nil: there are none. It may wait for nothing.
+	// Doors returns the addresses of other networks' gateways that Peers does not list, one
+	// Door for each network. It must not block. If it is nil, no door exists.
 	Doors func() []Door
-	// DoorFailed, if not nil, is called for an address of Doors to which no connection was
-	// made.
+	// DoorFailed, if not nil, is called with each address of Doors that cannot be dialled.
 	DoorFailed func(netip.AddrPort)
 	Log        zerolog.Logger
 	Metrics    *peer.Metrics

@@ -2,7 +2,7 @@ package admission
 
 import "github.com/isthmus-mesh/isthmus/internal/strictyaml"
 
-// Config is the part of a process's YAML that bounds its clients.
+// Config is the section of the configuration that bounds the clients of a process.
 type Config struct {
 	Handshakes int            `yaml:"handshakes" default:"1024" doc:"unfinished TLS handshakes, of all clients; one more closes the oldest of the client address that has the most"`
 	Identity   IdentityLimits `yaml:"identity"`
@@ -33,11 +33,11 @@ type AddressLimits struct {
 	UnreadBytes      int64 `yaml:"unreadBytes" default:"536870912" doc:"received bytes that the other side has not taken yet, of all streams, looked at twice a second: above it new streams are refused and those with most of them are reset; 0: no bound"`
 }
 
-// DefaultConfig is for a process that serves thousands of clients. An identity is a
-// service account: perhaps hundreds of pods on as many nodes, each with a session per
-// hundred connections. An address is a node with hundreds of identities, or the NAT
-// gateway of a whole cluster. So the bounds are far above what a client does, and far
-// below what a machine dies of.
+// DefaultConfig returns limits for a process that serves thousands of clients. An identity
+// is a service account: perhaps hundreds of pods on as many nodes, each with a session per
+// hundred connections. An address is a node with hundreds of identities, or the NAT gateway
+// of a cluster. The limits are far above the load of a client and far below the capacity of
+// a machine.
 func DefaultConfig() Config {
 	return Config{
 		Handshakes: 1024,

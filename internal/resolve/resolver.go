@@ -38,8 +38,8 @@ const (
 	attempt = 15 * time.Second
 )
 
-// leastBetween is the least time between two questions for a name that Unreachable causes:
-// a network that is down costs one question in that time.
+// leastBetween is the minimum time between an answer and a lookup that Unreachable causes.
+// A network that is down costs one lookup in that time.
 const leastBetween = 5 * time.Second
 
 // failures are the pauses while a name is not found, or nobody answers.
@@ -122,9 +122,9 @@ func (r *Resolver) Addresses(host string) ([]netip.Addr, error) {
 	return n.addresses, n.err
 }
 
-// Unreachable records that no connection to a could be made. A name all of whose addresses
-// are unreachable since its last answer is resolved again now, though not within 5 s of
-// that answer: it may have moved before its time to live is over. A nil r does nothing.
+// Unreachable records a failed connection to a. If all addresses of a name have failed
+// since its last answer, the name is resolved again, but not within 5 s of that answer: the
+// name may have moved before its time to live expired. A nil r does nothing.
 func (r *Resolver) Unreachable(a netip.Addr) {
 	if r == nil {
 		return
