@@ -21,8 +21,8 @@ type gatewaySources struct {
 	last   map[netip.Prefix]time.Time // when discovery stopped listing it
 }
 
-// has reports whether addr is, or was within sourceMemory, a gateway's. What the
-// last revise found still counts, so that nothing is taken for a pod between a new
+// has reports whether addr is a gateway's, or was within sourceMemory. Results of the
+// last revise still count, so that no gateway looks like a pod between a new
 // snapshot and the revise for it.
 func (g *gatewaySources) has(snap *mesh.Snapshot, network string, addr netip.Addr, now time.Time) bool {
 	addr = addr.Unmap()
