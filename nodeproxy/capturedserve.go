@@ -18,7 +18,7 @@ type captured struct {
 	share    *share // of what it opens
 	arriving *share // of what is opened to it in plain text
 	in       *inbound
-	outs     []*outbound // of what it opens, and of what is opened to it in plain text
+	outs     []*outbound // for connections from it, and for plain text to it
 	first    *capture.Undecided
 }
 

@@ -164,7 +164,7 @@ func since(now, at time.Time) string {
 	return " for " + standing.Age(now.Sub(at))
 }
 
-// differences says of which pods a and b believe differently. What a process holds
+// differences lists the pods on which a and b differ. What a process holds
 // against pods behind gateways, it names.
 func differences(a, b answer.Explanation) (list []string) {
 	if a.Unasked || b.Unasked { // it believes nothing yet

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -196,5 +197,50 @@ func BenchmarkPlain(b *testing.B) {
 			b.Run(scope+"/connect/"+name, func(b *testing.B) { e.connects(b, w) })
 			b.Run(scope+"/echo/"+name, func(b *testing.B) { e.echoes(b, w) })
 		}
+	}
+}
+
+// What a connection to an outsider costs a captured pod, once the destination is decided on, by its ratio to that of a pod that
+// is not captured: both are opened by turns, in each scope. The median of several parts counts, as others load the machine.
+func BenchmarkOutsider(b *testing.B) {
+	for host, a := range map[string]string{"bare": bareAddress, "outsider": outsiderAddress} {
+		addresses[host] = a
+		defer delete(addresses, host)
+	}
+	w := newWorldWith(b, "")
+	open := func(host string) (took time.Duration) {
+		must(b, w.In(host, func() error {
+			began := time.Now()
+			c, err := net.Dial("tcp", outsiderAddress+":8080")
+			if took = time.Since(began); err == nil {
+				c.(*net.TCPConn).SetLinger(0)
+				c.Close()
+			}
+			return err
+		}))
+		return took
+	}
+	for _, scope := range []string{"vips", "all"} {
+		w.scope(b, "node-a", scope)
+		open("bare")
+		open("shop-1")
+		b.Run(scope, func(b *testing.B) {
+			const each = 200
+			var ratios, bare []float64
+			for range max(b.N/each, 1) {
+				sum := map[string]time.Duration{}
+				for range each {
+					for _, host := range []string{"bare", "shop-1"} {
+						sum[host] += open(host)
+					}
+				}
+				ratios = append(ratios, float64(sum["shop-1"])/float64(sum["bare"]))
+				bare = append(bare, float64(sum["bare"].Microseconds())/each)
+			}
+			slices.Sort(ratios)
+			slices.Sort(bare)
+			b.ReportMetric(ratios[len(ratios)/2], "ratio")
+			b.ReportMetric(bare[len(bare)/2], "bare-µs")
+		})
 	}
 }

@@ -5,6 +5,7 @@ package capture
 import (
 	"fmt"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -13,7 +14,7 @@ import (
 
 // captured reports whether g carries connections of a kind.
 func (s *schedule) captured(k kind, g *generation) bool {
-	if !k.vips && g.scope != "all" {
+	if !k.vips && g.scope != "all" || k.from != "gateway" && strings.HasPrefix(k.to, addresses["gateway"]+":") { // or is left to the kernel
 		return false
 	}
 	for _, pod := range k.of {
@@ -58,6 +59,7 @@ func (s *schedule) rules(pod string) string {
 			if strings.Contains(table, "redirect to") { // or it is of one that stops
 				tables = append(tables, sorted(strings.Replace(table, name, "isthmus-names", 1)))
 			}
+		case strings.HasPrefix(name, "isthmus-alive-"): // one of each process
 		case name != "":
 			tables = append(tables, sorted(table))
 		}
@@ -81,10 +83,19 @@ func sorted(table string) string {
 	head, rest, _ := strings.Cut(strings.TrimSpace(table), "\n")
 	head, _, _ = strings.Cut(head, " #")
 	lines := strings.Split(rest, "\n")
-	lines = slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "\tset setter-") }) // its end is as that of others
+	lines = slices.DeleteFunc(lines, func(line string) bool {
+		return strings.HasPrefix(line, "\tset setter-") || strings.Contains(line, " expires ") // its end is as that of others; decisions
+	})
+	for i := range lines {
+		lines[i] = ofProcess.ReplaceAllString(lines[i], "$1")
+	}
 	slices.Sort(lines)
 	return head + "\n" + strings.Join(lines, "\n") + "\n"
 }
+
+// ofProcess matches what is another one in the rules of each process: names of sets of decisions, the group that first packets
+// are logged to, and the digest of it all.
+var ofProcess = regexp.MustCompile(`((?:direct|mesh|refused)[46]-|log group |comment "isthmus )[0-9a-f]+`)
 
 // settle waits until the rules of all pods are those that the youngest node proxy would set at a fresh start.
 func (s *schedule) settle() {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -169,18 +170,35 @@ func TestPlainTextPastSTRICTIsSaid(t *testing.T) {
 	says(false)
 }
 
-// Without a node proxy nothing goes in or out past policies; the next one finds all as it was.
+// Without a node proxy nothing comes in past policies, and first connections to outsiders wait for the next one.
 func TestWithoutANodeProxyNothingPasses(t *testing.T) {
 	t.Parallel()
 	w := newWorldAll(t)
 	w.serve(t, "gateway")
 	must(t, w.nodes["node-a"].Stop(syscall.SIGKILL, 5*time.Second))
-	for from, to := range map[string]string{"shop-1": addresses["gateway"] + ":8080", "gateway": addresses["shop-1"] + ":8080", "shop-2": v6(addresses["gateway"]) + ":8080", "node-a": v6(addresses["shop-1"]) + ":8080"} {
+	for from, to := range map[string]string{"gateway": addresses["shop-1"] + ":8080", "shop-2": hello + ":80", "node-a": v6(addresses["shop-1"]) + ":8080"} {
 		if text, err := w.call(from, to); !refused(text, err) {
 			t.Errorf("without a node proxy, %s to %s: %q, %v", from, to, text, err)
 		}
 	}
+	var waiting sync.WaitGroup
+	for from, to := range map[string]string{"shop-1": addresses["gateway"] + ":8080", "shop-2": v6(addresses["gateway"]) + ":8080"} {
+		waiting.Go(func() {
+			d := net.Dialer{Timeout: 30 * time.Second}
+			err := w.In(from, func() error {
+				c, err := d.Dial("tcp", to)
+				if err == nil {
+					c.Close()
+				}
+				return err
+			})
+			if err != nil {
+				t.Errorf("%s to %s, while the node proxy starts: %v", from, to, err)
+			}
+		})
+	}
 	w.start(t, "node-a")
+	waiting.Wait()
 	for from, to := range map[string]string{"shop-1": addresses["gateway"] + ":8080", "gateway": addresses["shop-1"] + ":8080"} {
 		if _, err := w.call(from, to); err != nil {
 			t.Errorf("with the next node proxy, %s to %s: %v", from, to, err)
@@ -285,20 +303,22 @@ func TestWhatIsPassedOnIsDrained(t *testing.T) {
 	w.write(t, "node-a.yaml", strings.Replace(w.config("node-a", admin, "all"), "drain: 2s", "drain: 5s", 1))
 	w.start(t, "node-a")
 	var list []net.Conn
-	for i := range 400 {
-		from, to := "shop-1", addresses["gateway"]
-		if i%2 == 0 {
-			from, to = to, addresses[from]
-			from = "gateway"
-		}
-		c, err := w.Dial(from, to+":8080")
+	for range 400 {
+		c, err := w.Dial("gateway", addresses["shop-1"]+":8080")
 		must(t, err)
 		defer c.Close()
 		hear(t, c)
 		list = append(list, c)
 	}
+	outsider, err := w.Dial("shop-1", addresses["gateway"]+":8080")
+	must(t, err)
+	defer outsider.Close()
+	hear(t, outsider)
 	w.nodes["node-a"].Signal(syscall.SIGTERM)
-	w.until(t, 5*time.Second, "shop-1", addresses["gateway"]+":8080", refused)
+	w.until(t, 5*time.Second, "gateway", addresses["shop-1"]+":8080", refused)
+	if _, err := w.call("shop-1", addresses["gateway"]+":8080"); err != nil { // the kernel's
+		t.Errorf("a call to an outsider while the node proxy drains: %v", err)
+	}
 	for _, c := range list[:300] { // with data, and an end in order
 		c.SetDeadline(time.Now().Add(5 * time.Second))
 		if _, err := c.Write([]byte("last")); err != nil {
@@ -323,5 +343,12 @@ func TestWhatIsPassedOnIsDrained(t *testing.T) {
 	case <-w.nodes["node-a"].Ended():
 	case <-time.After(5 * time.Second):
 		t.Error("the node proxy goes on")
+	}
+	outsider.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := outsider.Write([]byte("last")); err != nil {
+		t.Error(err)
+	}
+	if n, err := outsider.Read(make([]byte, 5)); n != 4 {
+		t.Errorf("a connection to an outsider after the node proxy has ended: %d bytes, %v", n, err)
 	}
 }

@@ -35,7 +35,7 @@ func (b *batch) everything(in, guard *nftables.Chain) {
 	b.rule(guard, protocol(unix.IPPROTO_TCP), opening(), fromOutside(), notToPort(hbonePort), notToPort(InboundPort), reset())
 }
 
-// reset tells who opens a TCP connection that nobody is there.
+// reset answers the first packet of a TCP connection with a reset.
 func reset() []expr.Any { return []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}} }
 
 // opening matches the first packet of a TCP connection: SYN, and neither ACK, RST nor FIN.

@@ -123,17 +123,20 @@ func setRules(fd int, r Rules, begin beginning) error {
 	for _, m := range r.captured() {
 		b.rule(out, notOurs(), protocol(unix.IPPROTO_TCP), m, redirect(OutboundPort))
 	}
+	for _, m := range r.refused() {
+		b.rule(refuse, m, reject())
+	}
+	for _, others := range [][]expr.Any{notOpening(), notProtocol(unix.IPPROTO_TCP)} { // few packets go on from here
+		b.rule(refuse, others, accept())
+	}
+	for _, m := range r.guarded() {
+		b.rule(refuse, notOurs(), m, reset())
+	}
 	if r.Everything {
 		b.everything(in, guard)
 	}
 	if r.Group != 0 {
 		b.decisions(r, out, decide, refuse)
-	}
-	for _, m := range r.refused() {
-		b.rule(refuse, m, reject())
-	}
-	for _, m := range r.guarded() {
-		b.rule(refuse, notOurs(), protocol(unix.IPPROTO_TCP), m, opening(), reset())
 	}
 	if b.err != nil {
 		return b.err

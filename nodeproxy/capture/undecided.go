@@ -41,7 +41,7 @@ type Undecided struct {
 const groupTries = 16
 
 // OpenUndecided opens what decides on connections in a pod, for the process by, before its rules are set. watch is that of
-// the rules in the pod: changes by decisions are none to it. Close ends it.
+// the rules in the pod; it does not report decisions as changes.
 func OpenUndecided(ns *podns.Namespace, by Setter, watch *Watch) (u *Undecided, err error) {
 	u = &Undecided{by: by, watch: watch, raw: map[byte]*os.File{}}
 	defer func() {
@@ -328,8 +328,8 @@ func controlMessage(level, kind int, data []byte) []byte {
 	return out
 }
 
-// Quit ends the part of u by which the rules know that a process decides: first packets to captured destinations without a
-// decision are refused from then on, instead of waiting for the next process. Others are still received. A nil one is none.
+// Quit closes the table that shows the rules a running process. First packets to captured destinations without a decision
+// are then refused, and do not wait for the next process. Others are still received. u may be nil.
 func (u *Undecided) Quit() error {
 	if u == nil {
 		return nil
@@ -343,7 +343,7 @@ func (u *Undecided) Quit() error {
 	return err
 }
 
-// Close ends u. Decisions stay in force until their timers fire. A nil one is none.
+// Close closes all sockets. Decisions stay in force until their timers fire. u may be nil.
 func (u *Undecided) Close() error {
 	if u == nil {
 		return nil

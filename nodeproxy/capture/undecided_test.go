@@ -158,3 +158,147 @@ func TestSentAgainKeepsMarkAndInterface(t *testing.T) {
 		t.Errorf("nothing was sent by dummy7: %s packets before, %s after", before, after)
 	}
 }
+
+// connects connects from the pod, within a time in which no packet is repeated.
+func (p *pod) connects(t *testing.T, to string) error {
+	t.Helper()
+	d := net.Dialer{Timeout: 300 * time.Millisecond, Control: p.ns.Control}
+	c, err := d.Dial("tcp", to)
+	if err == nil {
+		c.Close()
+	}
+	return err
+}
+
+// Decisions outlive new rules of the same process and the process itself. The rules of another process have none, and the
+// kernel rejects later decisions of the one before.
+func TestDecisionsBelongToTheirProcess(t *testing.T) {
+	p := newPod(t)
+	l, err := p.Listen("other", otherAddress+":80")
+	must(t, err)
+	defer l.Close()
+	to := netip.MustParseAddrPort(otherAddress + ":80")
+	direct := Decision{To: to, Verdict: Direct, For: time.Minute}
+	open := func(by Setter) (*Undecided, Rules) {
+		t.Helper()
+		u, err := OpenUndecided(p.ns, by, nil)
+		must(t, err)
+		t.Cleanup(func() { u.Close() })
+		r := all()
+		r.By, r.Group = by, u.Group()
+		must(t, Set(p.ns, r))
+		return u, r
+	}
+	first, rules := open(Setter{Began: 1, Socket: 7})
+	if err := p.connects(t, to.String()); err == nil {
+		t.Error("an undecided destination is reached")
+	}
+	must(t, first.Decide(direct))
+	if err := p.connects(t, to.String()); err != nil {
+		t.Errorf("after the decision: %v", err)
+	}
+	rules.Addresses = append(rules.Addresses, netip.MustParseAddr("10.96.0.8"))
+	must(t, Set(p.ns, rules))
+	if hold, err := Hold(p.ns, rules); err != nil || !hold {
+		t.Errorf("the rules hold: %t, %v", hold, err)
+	}
+	if err := p.connects(t, to.String()); err != nil {
+		t.Errorf("with other rules of the same process: %v", err)
+	}
+	must(t, first.Revoke(direct))
+	must(t, first.Revoke(direct)) // again
+	if err := p.connects(t, to.String()); err == nil {
+		t.Error("a destination is reached after its decision was revoked")
+	}
+	must(t, first.Decide(direct))
+	second, _ := open(Setter{Began: 2, Socket: 8})
+	if first.Group() == second.Group() {
+		t.Errorf("two processes have group %d", first.Group())
+	}
+	if err := p.connects(t, to.String()); err == nil {
+		t.Error("another process has the decisions of the one before")
+	}
+	if err := first.Decide(direct); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("a decision of the process before: %v, want %v", err, unix.ENOENT)
+	}
+	must(t, second.Decide(direct))
+	second.Close()
+	if err := p.connects(t, to.String()); err != nil {
+		t.Errorf("after the process has ended: %v", err)
+	}
+	must(t, Set(p.ns, Rules{Owner: "it leaves"}))
+	if err := p.connects(t, to.String()); err != nil {
+		t.Errorf("after the pod has left the mesh: %v", err)
+	}
+}
+
+// The kernel ends decisions by itself, and holds MaxDecisions of each kind.
+func TestDecisionsEndAndAreBounded(t *testing.T) {
+	p := newPod(t)
+	u, err := OpenUndecided(p.ns, Setter{Began: 1, Socket: 7}, nil)
+	must(t, err)
+	defer u.Close()
+	r := all()
+	r.By, r.Group = Setter{Began: 1, Socket: 7}, u.Group()
+	must(t, Set(p.ns, r))
+	l, err := p.Listen("other", otherAddress+":80")
+	must(t, err)
+	defer l.Close()
+	to := netip.MustParseAddrPort(otherAddress + ":80")
+	must(t, u.Decide(Decision{To: to, Verdict: Direct, For: time.Second}))
+	if err := p.connects(t, to.String()); err != nil {
+		t.Errorf("connect to a decided destination: %v", err)
+	}
+	for end := time.Now().Add(10 * time.Second); p.connects(t, to.String()) == nil; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("a decision for a second is in force after ten")
+		}
+	}
+	for i := range MaxDecisions {
+		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), 80)
+		if err := u.Decide(Decision{To: at, Verdict: Direct, For: time.Minute}); err != nil {
+			t.Fatalf("decision %d: %v", i, err)
+		}
+	}
+	if err := u.Decide(Decision{To: to, Verdict: Direct, For: time.Minute}); err == nil {
+		t.Errorf("the kernel has taken more than %d decisions", MaxDecisions)
+	}
+}
+
+// Transactions by which decisions change do not count as changes of the rules by others, and those of others beside them do.
+func TestWatchIgnoresDecisions(t *testing.T) {
+	p := newPod(t)
+	w, err := NewWatch(p.ns)
+	must(t, err)
+	defer w.Close()
+	u, err := OpenUndecided(p.ns, Setter{Began: 1, Socket: 7}, w)
+	must(t, err)
+	defer u.Close()
+	r := all()
+	r.By, r.Group = Setter{Began: 1, Socket: 7}, u.Group()
+	must(t, Set(p.ns, r))
+	changed := func() bool {
+		c, err := w.Changed()
+		must(t, err)
+		return c
+	}
+	changed()
+	for i := range 50 {
+		x := Decision{To: netip.AddrPortFrom(netip.MustParseAddr("198.18.0.1"), uint16(1+i)), Verdict: Direct, For: time.Minute}
+		must(t, u.Decide(x))
+		if i%2 == 0 {
+			must(t, u.Revoke(x))
+		}
+		if i%7 == 0 && changed() {
+			t.Fatalf("after decision %d the rules have changed", i)
+		}
+	}
+	if changed() {
+		t.Error("decisions have changed the rules")
+	}
+	must(t, u.Decide(Decision{To: netip.MustParseAddrPort("198.18.0.1:999"), Verdict: Direct, For: time.Minute}))
+	must(t, Set(p.ns, r))
+	if !changed() {
+		t.Error("rules that were set again have not changed")
+	}
+}

@@ -94,27 +94,26 @@ func (b *batch) decisions(r Rules, out, decide, refuse *nftables.Chain) {
 	is := func(v Verdict, version byte) any {
 		return decided{set: decisionSet(v, version, r.By), version: version}
 	}
-	accept := []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
 	undecided := []expr.Any{
 		&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_QTHRESHOLD, Group: r.Group, QThreshold: 1},
 		&expr.Verdict{Kind: expr.VerdictDrop},
 	}
-	for _, others := range [][]expr.Any{notProtocol(unix.IPPROTO_TCP), notOpening(), ours(), overLoopback()} {
-		b.rule(decide, others, accept)
+	for _, others := range [][]expr.Any{notOpening(), notProtocol(unix.IPPROTO_TCP), ours(), overLoopback()} {
+		b.rule(decide, others, accept())
 	}
 	for _, version := range []byte{4, 6} {
 		b.rule(decide, is(Refused, version), reset())
-		b.rule(decide, is(Mesh, version), setAlive(false), accept)
+		b.rule(decide, is(Mesh, version), setAlive(false), accept())
+		if r.Everything {
+			b.rule(decide, is(Direct, version), setAlive(false), accept())
+		}
 	}
 	for _, m := range r.captured() {
-		b.rule(decide, m, alive(false), accept)
+		b.rule(decide, m, alive(false), accept())
 		b.rule(decide, m, setAlive(false), undecided)
 	}
 	if r.Everything {
-		b.rule(decide, linkLocal(), setAlive(false), accept)
-		for _, version := range []byte{4, 6} {
-			b.rule(decide, is(Direct, version), setAlive(false), accept)
-		}
+		b.rule(decide, linkLocal(), setAlive(false), accept())
 		b.rule(decide, setAlive(false), undecided)
 		for _, version := range []byte{4, 6} {
 			b.rule(out, notOurs(), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), is(Mesh, version), redirect(OutboundPort))
@@ -123,7 +122,7 @@ func (b *batch) decisions(r Rules, out, decide, refuse *nftables.Chain) {
 		b.rule(decide, setAlive(false))
 	}
 	for _, version := range []byte{4, 6} { // not redirected, because the kernel takes it for part of another connection
-		b.rule(refuse, notOurs(), protocol(unix.IPPROTO_TCP), opening(), elsewhere(), is(Mesh, version), reset())
+		b.rule(refuse, notOurs(), elsewhere(), is(Mesh, version), reset())
 	}
 }
 
@@ -156,6 +155,8 @@ func (d decided) expressions(b *batch) []expr.Any {
 		&expr.Payload{DestRegister: port, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Lookup{SourceRegister: 1, SetName: d.set, SetID: b.sets[i].ID})
 }
+
+func accept() []expr.Any { return []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}} }
 
 func notProtocol(n byte) []expr.Any {
 	return []expr.Any{

@@ -122,9 +122,12 @@ func Hold(ns *podns.Namespace, r Rules) (holds bool, err error) {
 	return holds, err
 }
 
+// refuseOthers is how many rules of the chain refuse end it for packets that are not the first of a connection.
+const refuseOthers = 2
+
 // chains are how many rules Set sets in each.
 func (r Rules) chains() map[string]int {
-	m := map[string]int{"output": len(r.captured()), "refuse": len(r.refused()) + len(r.guarded())}
+	m := map[string]int{"output": len(r.captured()), "refuse": len(r.refused()) + len(r.guarded()) + refuseOthers}
 	if r.Everything {
 		m["input"], m["guard"] = everythingIn, everythingHeld
 	}
