@@ -17,7 +17,8 @@ import (
 // now; addresses are those of its network namespace; dial opens a socket in its network namespace, to one of the servers there, that is not
 // captured itself.
 func (p *Proxy) namesOf(uid string, addresses []netip.Addr, resolver func() names.Resolver, dial func(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error)) *names.Server {
-	c := names.Config{Snapshot: p.store.Current, Resolver: resolver, Domain: p.cfg.clusterDomain(), Dial: dial, Metrics: p.dns, Log: p.log.With().Str("workload", uid).Logger()}
+	c := names.Config{Snapshot: p.store.Current, Resolver: resolver, Domain: p.cfg.clusterDomain(), Dial: dial, Metrics: p.dns, Log: p.log.With().Str("workload", uid).Logger(),
+		Memory: p.cfg.Memory, Owner: func() string { return p.ownerOf(uid) }}
 	c.NoIPv4, c.NoIPv6 = !slices.ContainsFunc(addresses, func(a netip.Addr) bool { return a.Is4() && !a.IsLoopback() }), !slices.ContainsFunc(addresses, func(a netip.Addr) bool {
 		return a.Is6() && a.IsGlobalUnicast()
 	})

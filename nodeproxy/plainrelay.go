@@ -88,14 +88,18 @@ func (r *plainRelay) cut() {
 	reset(r.far)
 }
 
-// owner is the identity of the pod of this node whose connection it is, or the pod's UID
-// if discovery no longer lists it.
+// owner is the ownerOf the pod of this node whose connection it is.
 func (r *plainRelay) owner() string {
 	uid := r.access.source
 	if r.access.direction == "inbound" {
 		uid = r.access.workload
 	}
-	if w := r.p.store.Current().Workload(uid); w != nil {
+	return r.p.ownerOf(uid)
+}
+
+// ownerOf is the identity of the workload uid, or uid if discovery no longer lists it.
+func (p *Proxy) ownerOf(uid string) string {
+	if w := p.store.Current().Workload(uid); w != nil {
 		return w.Identity.String()
 	}
 	return uid

@@ -19,6 +19,7 @@ var allowed = map[string]why{
 	"nodeproxy/names": {
 		"internal/accept":  "sockets that fail",
 		"internal/logging": "bounds lines about the queries of a pod",
+		"internal/memory":  "bounds pending queries",
 		"mesh":             "names, virtual addresses and ports of services",
 	},
 	"nodeproxy/warmset": {

@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/miekg/dns"
+
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
 const (
@@ -29,6 +31,8 @@ type query struct {
 	edns     bool
 	version  uint8 // of EDNS
 	size     int   // what the client takes by UDP
+
+	use *memory.Use // while the query is pending
 }
 
 var (

@@ -166,7 +166,7 @@ func FuzzQuery(f *testing.F) {
 			t.Fatal("the query was written to")
 		}
 		if later {
-			defer s.free()
+			defer s.free(&q)
 			reply = s.wait(t.Context(), &q, "udp", sizeFor(&q))
 			var m dns.Msg
 			if q.opcode() == dns.OpcodeQuery && m.Unpack(raw) == nil && len(m.Question) == 1 && !sameName(m.Question[0].Name, q.name) {

@@ -371,7 +371,7 @@ func TestAnswersAreWhatTheSpecificationSays(t *testing.T) {
 			q, reply, later := s.atOnce(packed(t, string(mixed), kind), true)
 			if later {
 				reply = s.wait(t.Context(), &q, "udp", 512)
-				s.free()
+				s.free(&q)
 			}
 			got, err := outcomeOf(reply)
 			if err != nil || got != want {

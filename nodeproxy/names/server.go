@@ -17,13 +17,20 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/internal/accept"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 const (
-	// maxOutstanding is how many queries of a pod wait for somebody at once. One more is
-	// answered with SERVFAIL: a client that is not answered at all tries again, and waits seconds for it.
-	maxOutstanding = 256
+	// minOutstanding and maxOutstanding bound how many queries of a pod are pending at once;
+	// between them it is as many as a quarter of the process's memory budget holds. One more
+	// is answered with SERVFAIL: a client without an answer waits for seconds and tries again.
+	// A pending query ends with the resolver's timeout, 5 s by default, so 450 queries a second
+	// to a server that is silent are 2 025.
+	minOutstanding = 256
+	maxOutstanding = 4096
+	// queryMemory is what a pending query takes: goroutines and a socket (measured 2026-11).
+	queryMemory = 16 << 10
 	// maxConns is how many TCP connections of a pod there are at once.
 	maxConns = 64
 	// tcpIdle ends a TCP connection on which nothing was asked for so long, as ztunnel's does.
@@ -57,6 +64,9 @@ type Config struct {
 	NoIPv4, NoIPv6 bool
 	Metrics        *Metrics
 	Log            zerolog.Logger
+	// Memory is what pending queries are charged to, as those of Owner, an identity. Nil: no bound.
+	Memory *memory.Budget
+	Owner  func() string
 }
 
 func (c Config) reachable(list []netip.Addr) []netip.Addr {
@@ -74,13 +84,13 @@ type Server struct {
 	cfg   Config
 	up    upstream
 	lines *logging.PeerLimits // of the pod, by kind of line
-	slots chan struct{}       // one for each query that waits for somebody
+	slots chan struct{}       // one for each pending query
 	conns chan struct{}       // one for each TCP connection
 }
 
 // New returns a Server; it opens nothing.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, slots: make(chan struct{}, maxOutstanding), conns: make(chan struct{}, maxConns), lines: logging.ByPeer(cfg.Log)}
+	s := &Server{cfg: cfg, slots: make(chan struct{}, outstanding(cfg.Memory)), conns: make(chan struct{}, maxConns), lines: logging.ByPeer(cfg.Log)}
 	s.up.dial = cfg.Dial
 	s.up.failed = func(server netip.AddrPort, err error) {
 		cfg.Metrics.upstreamFailures.Inc()
@@ -125,7 +135,7 @@ func (s *Server) ServeUDP(ctx context.Context, conn net.PacketConn) error {
 		}
 		q = copied(q)
 		begun.Go(func() {
-			defer s.free()
+			defer s.free(&q)
 			if reply := s.wait(ctx, &q, "udp", sizeFor(&q)); reply != nil {
 				conn.WriteTo(reply, from)
 			}
@@ -176,16 +186,49 @@ func (s *Server) atOnce(raw []byte, udp bool) (q query, reply []byte, later bool
 	if j, snap := s.judge(&q, unasked); j.do == answer {
 		return q, s.answer(&q, j, snap, size), false
 	}
-	select {
-	case s.slots <- struct{}{}:
-		return q, nil, true
-	default:
+	if !s.take(&q) {
 		s.count(busy)
 		return q, failed(&q, dns.ExtendedErrorCodeOther, "too many queries of this pod wait", size), false
 	}
+	return q, nil, true
 }
 
-func (s *Server) free() { <-s.slots }
+// outstanding is how many queries of a pod may be pending at once.
+func outstanding(b *memory.Budget) int {
+	if b == nil {
+		return maxOutstanding
+	}
+	return int(min(maxOutstanding, max(minOutstanding, b.Size()/4/queryMemory)))
+}
+
+// take takes a place and memory for q until free; false if there is none. The first
+// minOutstanding queries of a pod need no more than a place.
+func (s *Server) take(q *query) bool {
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		return false
+	}
+	if s.cfg.Memory == nil {
+		return true
+	}
+	q.use = s.cfg.Memory.Open(s.cfg.Owner(), memory.Other, nil)
+	if len(s.slots) <= minOutstanding {
+		q.use.Add(queryMemory)
+		return true
+	}
+	if !q.use.Reserve(queryMemory) {
+		s.free(q)
+		return false
+	}
+	return true
+}
+
+// free gives back what take took.
+func (s *Server) free(q *query) {
+	q.use.Close()
+	<-s.slots
+}
 
 // judge says what becomes of q by what is known now. What no name of the mesh could be asked by goes
 // to the pod's resolver.

@@ -402,7 +402,7 @@ func TestAPodHasSoManyQueriesOutstanding(t *testing.T) {
 			if !later {
 				t.Fatal("refused before all places were taken")
 			}
-			waiting.Go(func() { defer s.free(); replies <- s.wait(t.Context(), &q, "udp", 512) })
+			waiting.Go(func() { defer s.free(&q); replies <- s.wait(t.Context(), &q, "udp", 512) })
 		}
 		if _, reply, later := s.atOnce(packed(t, "example.com", dns.TypeA), true); later || rcode(reply) != dns.RcodeServerFailure {
 			t.Errorf("one more waits too (%v), answered with %x", later, reply)
@@ -428,6 +428,7 @@ func TestAPodHasSoManyQueriesOutstanding(t *testing.T) {
 // Servers that are silent, as where all of a cluster's DNS is gone, must not cost each query of each pod the memory of the
 // largest reply.
 func TestAQueryThatWaitsForAServerTakesLittleMemory(t *testing.T) {
+	const queries = minOutstanding
 	server := newUpstream(t, func(string, []byte) [][]byte { return nil })
 	s := still(nil)
 	s.cfg.Resolver, s.up.dial = func() Resolver { return Resolver{Servers: []netip.AddrPort{server.addr}, Timeout: maxTimeout} }, dialAny
@@ -441,21 +442,20 @@ func TestAQueryThatWaitsForAServerTakesLittleMemory(t *testing.T) {
 	before := inUse()
 	ctx, cancel := context.WithCancel(t.Context())
 	var waiting sync.WaitGroup
-	for range maxOutstanding {
+	for range queries {
 		q, _, later := s.atOnce(packed(t, "example.com", dns.TypeA), true)
 		if !later {
 			t.Fatal("refused before all places were taken")
 		}
-		waiting.Go(func() { defer s.free(); s.wait(ctx, &q, "udp", 512) })
+		waiting.Go(func() { defer s.free(&q); s.wait(ctx, &q, "udp", 512) })
 	}
-	for limit := time.Now().Add(20 * time.Second); len(server.received()) < maxOutstanding; time.Sleep(time.Millisecond) {
+	for limit := time.Now().Add(20 * time.Second); len(server.received()) < queries; time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
-			t.Fatalf("%d of %d queries have come", len(server.received()), maxOutstanding)
+			t.Fatalf("%d of %d queries have come", len(server.received()), queries)
 		}
 	}
-	const most = 16 << 10
-	if each := (int64(inUse()) - int64(before)) / maxOutstanding; each > most {
-		t.Errorf("a query that waits takes %d bytes, want at most %d", each, most)
+	if each := (int64(inUse()) - int64(before)) / queries; each > queryMemory {
+		t.Errorf("a query that waits takes %d bytes, want at most %d", each, queryMemory)
 	}
 	cancel()
 	waiting.Wait()
@@ -472,7 +472,7 @@ func TestTheNextServerIsAskedAtOnceWhereNobodyListens(t *testing.T) {
 	s := still(nil)
 	s.cfg.Resolver, s.up.dial = resolverOf(nobody.LocalAddr().(*net.UDPAddr).AddrPort(), server.addr), dialAny
 	q, _, _ := s.atOnce(packed(t, "example.com", dns.TypeA), true)
-	defer s.free()
+	defer s.free(&q)
 	var silent int
 	s.up.failed = func(_ netip.AddrPort, err error) {
 		if !errors.Is(err, syscall.ECONNREFUSED) {

@@ -82,7 +82,7 @@ func (s *Server) stream(ctx, last context.Context, c net.Conn) {
 		q, reply, later := s.atOnce(raw, false)
 		if later {
 			reply = s.streamed(ctx, &q, write)
-			s.free()
+			s.free(&q)
 		}
 		if reply == nil || write(reply) != nil {
 			return
