@@ -13,17 +13,16 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
-// Limiter admits the new work of this process, that of its own clients and that of others
-// each within a bound of its own. Its methods are safe for concurrent use. It bounds
-// nothing until Run is called, and then until that returns.
+// Limiter admits new work of local and remote clients, each within a separate bound. Its
+// methods are safe for concurrent use. It bounds nothing before Run and after Run returns.
 type Limiter struct {
 	gate              // of what others ask for
 	own  gate         // of what this process's own clients ask for
 	wait atomic.Int64 // mean wait for a processor lately, in nanoseconds
 	past history
 
-	// Memory is what is left for buffers of connections. Others' clients that use more than
-	// their share of it wait or are refused while there is little. Nil: no bound.
+	// Memory is the process's budget for buffers of connections. While it is nearly used
+	// up, identities above their share wait or are refused. Nil: no bound.
 	Memory *memory.Budget
 }
 
@@ -63,7 +62,7 @@ func (l *Limiter) Admit(ctx context.Context, since time.Time) (Work, error) {
 	return l.own.Admit(ctx, since)
 }
 
-// TryAdmit admits work of another process's client at once or refuses it; see gate.TryAdmit.
+// TryAdmit admits or refuses the work of a remote identity at once; see gate.TryAdmit.
 func (l *Limiter) TryAdmit(who string) (Work, error) {
 	if err := l.Memory.Admit(who); err != nil {
 		return Work{}, fmt.Errorf("%w: %w", ErrOverloaded, err)
@@ -71,8 +70,7 @@ func (l *Limiter) TryAdmit(who string) (Work, error) {
 	return l.gate.TryAdmit(who)
 }
 
-// AdmitOnce admits work of another process's client that would not come again; see
-// gate.AdmitOnce.
+// AdmitOnce admits the work of a remote identity that does not retry; see gate.AdmitOnce.
 func (l *Limiter) AdmitOnce(ctx context.Context, who string) (Work, error) {
 	if err := l.AwaitMemory(ctx, who); err != nil {
 		return Work{}, err
@@ -93,7 +91,7 @@ func (l *Limiter) AwaitMemory(ctx context.Context, who string) error {
 // Refuse reports whether Admit would refuse at once; see gate.Refuse.
 func (l *Limiter) Refuse(coming int) bool { return l.own.Refuse(coming) }
 
-// Refused counts one that was not even begun, because of a Refuse.
+// Refused counts a connection that Refuse kept from starting.
 func (l *Limiter) Refused() { l.refused.Inc() }
 
 // Late is how late the process was, at the worst, at any time from since until
