@@ -17,7 +17,9 @@ import (
 	"github.com/isthmus-mesh/isthmus/policy"
 )
 
-// arrival is one connection that others have opened to a captured pod in plain text. Its own goroutine owns it.
+// arrival is one connection that another host opened to a captured pod in plain text, while a policy of the pod may deny
+// some. What processes of the node open, such as the kubelet's probes, does not come here; see [capture.Exempt]. Its own
+// goroutine owns it.
 type arrival struct {
 	p      *Proxy
 	h      *captured
@@ -32,10 +34,6 @@ type arrival struct {
 // An arrival is the session of its connection, for policies: nobody has proven who they are.
 func (*arrival) Peer() hbone.Peer       { return hbone.Peer{} }
 func (a *arrival) RemoteAddr() net.Addr { return a.conn.RemoteAddr() }
-
-// exempt implements [exempt]: what processes of the node open, such as the kubelet's probes, policies cannot forbid, as
-// with ztunnel.
-func (a *arrival) exempt() bool { return a.p.pods.OfNode(a.from, a.to) }
 
 // arrived serves what others open to h in plain text.
 func (p *Proxy) arrived(h *captured) serve {

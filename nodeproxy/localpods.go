@@ -24,6 +24,7 @@ func (p *Proxy) podParent() pods.Parent {
 		Changed:  p.watchListeners,
 		Retire:   func(uid string) { p.pool.Retire(func(k pool.Key) bool { return k.From == uid }) },
 		Names:    p.namesOf,
+		Plain:    p.plainPolicies,
 		Serve:    p.serveCaptured,
 	}
 }

@@ -64,15 +64,6 @@ type peered interface {
 	RemoteAddr() net.Addr
 }
 
-// exempt is a session of which policies may forbid nothing as long as it says so, which they ask of what they deny.
-type exempt interface{ exempt() bool }
-
-// exempt reports whether policies that deny it do not count.
-func (p *permit) exempt() bool {
-	e, may := p.session.(exempt)
-	return may && e.exempt()
-}
-
 func newPermits(uid string, store *discovery.Store) *permits {
 	return &permits{uid: uid, store: store, held: map[*permit]struct{}{}}
 }
@@ -86,9 +77,6 @@ func (s *permits) ask(session peered, pod *mesh.Workload, to netip.AddrPort) (*p
 	j := s.judge(pod)
 	s.mu.Unlock()
 	d := j.decide(p.asked())
-	if !d.Allowed() && p.exempt() {
-		d = policy.Decision{}
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p.denied != nil { // by a later one
@@ -179,9 +167,6 @@ func (s *permits) revise() (ended int) {
 				if !known {
 					d = j.rules.Decide(c)
 					decisions[c] = d
-				}
-				if !d.Allowed() && p.exempt() {
-					d = policy.Decision{}
 				}
 				judged[i] = d
 			}

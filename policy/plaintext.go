@@ -21,6 +21,12 @@ func (e *Effective) HoldForPlainText() (deny, allow []Name) {
 	return deny, e.allows
 }
 
+// MayDenyPlain reports whether some connection without identity may be denied. If not, Decide allows every one.
+func (e *Effective) MayDenyPlain() bool {
+	deny, allow := e.HoldForPlainText()
+	return e.Demands() != (Name{}) || len(deny)+len(allow) > 0
+}
+
 // mayMatchPlain reports whether some connection without identity matches.
 func (r Rule) mayMatchPlain() bool {
 	return !slices.ContainsFunc(r, func(c Clause) bool {

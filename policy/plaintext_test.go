@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
 func TestWhichPoliciesHoldForPlainText(t *testing.T) {
@@ -53,5 +55,33 @@ func TestWhichPoliciesHoldForPlainText(t *testing.T) {
 	}
 	if _, of := NewSet("root", []Object{allow("nobody"), allow("all", Rule{})}).For(Workload{Namespace: "demo"}).HoldForPlainText(); len(of) != 0 {
 		t.Errorf("beside one that allows all: %v, want none", of)
+	}
+}
+
+// What policies may deny is known before connections come: where MayDenyPlain says no, Decide allows every connection
+// without identity. Else some pods' plain text would go past policies.
+func TestMayDenyPlainIsSound(t *testing.T) {
+	denied, free := 0, 0
+	each(t, 20000, func(t *testing.T, w world) {
+		objects := w.objects()
+		rules := setOf(t, objects).For(w.workload())
+		may := rules.MayDenyPlain()
+		if !may {
+			free++
+		}
+		for range 8 {
+			c := w.connection()
+			c.Source = spiffeid.ID{}
+			d := rules.Decide(c)
+			if !d.Allowed() {
+				denied++
+			}
+			if !d.Allowed() && !may {
+				t.Fatalf("%v is %v, and MayDenyPlain says no: %s", c, d, show(objects))
+			}
+		}
+	})
+	if denied == 0 || free == 0 {
+		t.Errorf("of the worlds drawn %d deny and %d deny nothing: they show nothing", denied, free)
 	}
 }

@@ -174,8 +174,10 @@ workloads:
 
 // Others reach a pod in plain text as without us, and it sees who they are; but for the node proxy's own ports.
 func TestOthersReachACapturedPodInPlainText(t *testing.T) {
+	needsNft(t)
 	t.Parallel()
 	w := newWorldAll(t)
+	w.police(t)
 	outsider := addresses["gateway"]
 	if text, err := w.call("gateway", addresses["shop-1"]+":8080"); err != nil || text != "shop-1 sees "+outsider {
 		t.Errorf("a call of an outsider: %q, %v", text, err)

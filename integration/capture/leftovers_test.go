@@ -12,8 +12,10 @@ import (
 // A pod that is taken out of the mesh while no node proxy runs is not cut off for good: the next one takes out the rules that
 // the one before has left there, and of no pod that is in the mesh.
 func TestAPodThatLeavesTheMeshWithoutANodeProxyIsNotCutOff(t *testing.T) {
+	needsNft(t)
 	t.Parallel()
 	w := newWorldAll(t)
+	w.police(t)
 	app := addresses["shop-2"] + ":8080"
 	must(t, w.nodes["node-a"].Stop(syscall.SIGKILL, 5*time.Second))
 	for _, pod := range []string{"shop-1", "shop-2"} {

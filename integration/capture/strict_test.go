@@ -27,6 +27,22 @@ const (
 `
 )
 
+// police gives pods of node-a a policy that denies none of the hosts here, and returns when what others open to them comes to
+// the node proxy: without a policy that may deny some of it the kernel delivers it.
+func (w *world) police(t *testing.T) {
+	t.Helper()
+	w.write(t, "mesh.yaml", strings.Replace(notFrom, "10.71.9.1/32", "192.0.2.1/32", 1)+mesh)
+	for _, pod := range []string{"shop-1", "shop-2"} {
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			if out, err := w.ruleset(pod); err == nil && strings.Contains(out, "15006") {
+				break
+			} else if time.Now().After(end) {
+				t.Fatalf("%s has a policy, and no rules for what others open: %v\n%s", pod, err, out)
+			}
+		}
+	}
+}
+
 // What comes in plain text has no identity: policies are asked all the same, also of what is open already, and the
 // node's own processes, as the kubelet with its probes, are never refused.
 func TestPoliciesHoldForPlainText(t *testing.T) {
@@ -93,11 +109,13 @@ func TestPoliciesHoldForPlainText(t *testing.T) {
 
 // A node proxy that drains still asks policies about what is open.
 func TestPoliciesHoldForPlainTextThatIsDrained(t *testing.T) {
+	needsNft(t)
 	t.Parallel()
 	w := newWorldAll(t)
 	must(t, w.nodes["node-a"].Stop(syscall.SIGTERM, 5*time.Second))
 	w.write(t, "node-a.yaml", strings.Replace(w.config("node-a", admin, "all"), "drain: 2s", "drain: 60s", 1))
 	w.start(t, "node-a")
+	w.police(t)
 	app := addresses["shop-1"] + ":8080"
 	open, err := w.Dial("gateway", app)
 	must(t, err)
@@ -170,15 +188,23 @@ func TestPlainTextPastSTRICTIsSaid(t *testing.T) {
 	says(false)
 }
 
-// Without a node proxy nothing comes in past policies, and first connections to outsiders wait for the next one.
+// Without a node proxy nothing but the node's own processes comes in past policies, and first connections to outsiders wait
+// for the next node proxy.
 func TestWithoutANodeProxyNothingPasses(t *testing.T) {
+	needsNft(t)
 	t.Parallel()
 	w := newWorldAll(t)
 	w.serve(t, "gateway")
+	w.police(t)
 	must(t, w.nodes["node-a"].Stop(syscall.SIGKILL, 5*time.Second))
-	for from, to := range map[string]string{"gateway": addresses["shop-1"] + ":8080", "shop-2": hello + ":80", "node-a": v6(addresses["shop-1"]) + ":8080"} {
+	for from, to := range map[string]string{"gateway": addresses["shop-1"] + ":8080", "shop-2": hello + ":80", "node-b": v6(addresses["shop-1"]) + ":8080"} {
 		if text, err := w.call(from, to); !refused(text, err) {
 			t.Errorf("without a node proxy, %s to %s: %q, %v", from, to, text, err)
+		}
+	}
+	for _, to := range []string{addresses["shop-1"] + ":8080", v6(addresses["shop-1"]) + ":8080"} {
+		if _, err := w.call("node-a", to); err != nil {
+			t.Errorf("without a node proxy a probe of the node at %s: %v", to, err)
 		}
 	}
 	var waiting sync.WaitGroup
@@ -296,12 +322,14 @@ func TestFromOneScopeToAnother(t *testing.T) {
 
 // Connections at rest are drained at SIGTERM: those that end meanwhile have an end, those that do not are reset.
 func TestWhatIsPassedOnIsDrained(t *testing.T) {
+	needsNft(t)
 	t.Parallel()
 	w := newWorldAll(t)
 	w.serve(t, "gateway")
 	must(t, w.nodes["node-a"].Stop(syscall.SIGTERM, 5*time.Second))
 	w.write(t, "node-a.yaml", strings.Replace(w.config("node-a", admin, "all"), "drain: 2s", "drain: 5s", 1))
 	w.start(t, "node-a")
+	w.police(t)
 	var list []net.Conn
 	for range 400 {
 		c, err := w.Dial("gateway", addresses["shop-1"]+":8080")

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// all is mesh with everything else.
+// all is mesh with everything else, both ways.
 func all() Rules {
 	r := mesh
-	r.Everything = true
+	r.Everything, r.Inbound = true, true
 	return r
 }
 
@@ -135,17 +135,20 @@ func TestAllThatIsOpenedToThePodIsCaptured(t *testing.T) {
 	must(t, p.IP("pod", "addr add 10.71.1.77/32 dev eth0")) // one that nobody knows of
 	must(t, p.IP("other", "route add 10.71.1.77/32 via "+podAddress))
 	for _, to := range []string{podAddress + ":8080", "[" + pod6 + "]:8080", "10.71.1.77:22"} {
+		app, err := p.Listen("pod", to)
+		must(t, err)
+		defer app.Close()
 		c, err := p.from(t, to)
 		if err != nil {
 			t.Errorf("connect to %s: %v, want that it is captured", to, err)
 			continue
 		}
-		got, app := originalOf(t, in)
+		got, came := originalOf(t, in)
 		if got != to {
 			t.Errorf("a connection to %s was to go to %s", to, got)
 		}
-		if app != nil && app.RemoteAddr().String() != c.LocalAddr().String() {
-			t.Errorf("a connection of %s is one of %s", c.LocalAddr(), app.RemoteAddr())
+		if came != nil && came.RemoteAddr().String() != c.LocalAddr().String() {
+			t.Errorf("a connection of %s is one of %s", c.LocalAddr(), came.RemoteAddr())
 		}
 	}
 	if _, err := p.from(t, podAddress+":15006"); err == nil {
@@ -166,9 +169,6 @@ func TestAllThatIsOpenedToThePodIsCaptured(t *testing.T) {
 		}
 	}
 	in.Close()
-	app, err := p.Listen("pod", podAddress+":8080")
-	must(t, err)
-	defer app.Close()
 	if _, err := p.from(t, podAddress+":8080"); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("connect without a node proxy: %v, want that it is refused", err)
 	}
@@ -209,6 +209,8 @@ func TestOpenConnectionsOutliveAChangeOfScope(t *testing.T) {
 	l := p.listen(t, "tcp4", "127.0.0.1:15001")
 	in := p.listen(t, "tcp", "[::]:15006")
 	_, decided := p.decide(t, all(), func(FirstPacket) Verdict { return Mesh })
+	app, err := p.Listen("pod", podAddress+":8080")
+	must(t, err)
 	say("captured", plain...)
 	out, err := p.dial("tcp", "192.0.2.7:80", nil)
 	must(t, err)
@@ -216,8 +218,9 @@ func TestOpenConnectionsOutliveAChangeOfScope(t *testing.T) {
 	arrived, err := p.from(t, podAddress+":8080")
 	must(t, err)
 	_, taken := originalOf(t, in)
+	app.Close()
 	captured := [][2]net.Conn{{out, accepted}, {arrived, taken}}
-	for _, r := range []Rules{decided, mesh, all(), decided, {Everything: true}, {Owner: "it leaves"}} {
+	for _, r := range []Rules{decided, mesh, all(), decided, {Everything: true}, {Everything: true, Inbound: true}, {Owner: "it leaves"}} {
 		must(t, Set(p.ns, r))
 		say("with "+r.String(), append(captured, plain...)...)
 		if hold, err := Hold(p.ns, r); err != nil || !hold {

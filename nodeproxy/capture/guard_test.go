@@ -89,7 +89,7 @@ func TestNobodyComesIntoThePodByAnotherFirstPacket(t *testing.T) {
 		t.Errorf("a connection of %s has come to the application past the node proxy", got.RemoteAddr())
 	}
 	if _, err := p.from(t, to.String()); err != nil {
-		t.Fatal(err)
+		t.Fatalf("connect from another port: %v", err)
 	}
 	if got, _ := originalOf(t, in); got != to.String() {
 		t.Errorf("a connection to %s from another port was to go to %s", to, got)

@@ -51,13 +51,15 @@ type Rules struct {
 	// Addresses are others to which TCP is captured, such as the cluster IPs of services that lead to
 	// other networks too.
 	Addresses []netip.Addr
-	// Everything has all other TCP captured too: what the pod opens to destinations of the mesh, and what others open to
-	// the pod, but for tunnels.
+	// Everything has TCP captured too that the pod opens to destinations that Undecided decides are of the mesh.
 	Everything bool
 	// Group is the nfnetlink_log group in the pod to which first packets to undecided destinations are logged (see
 	// Undecided). 0: no destination is decided on; what the pod opens is redirected if it is of Ranges and Addresses, and
 	// left to the kernel otherwise.
 	Group uint16
+	// Inbound has TCP captured that others open to ports of the pod on which it listens, except tunnels and what Exempt
+	// exempts. Without it the kernel delivers that as if there were no node proxy.
+	Inbound bool
 	// By is who sets them; two that are alike are, whoever has set them.
 	By Setter
 }
@@ -104,7 +106,7 @@ func setRules(fd int, r Rules, begin beginning) error {
 	guard := &nftables.Chain{Name: "guard", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter}
 	decide := decideChain()
 	chains := []*nftables.Chain{out, refuse}
-	if r.Everything {
+	if r.Inbound {
 		chains = append(chains, in, guard)
 	}
 	if r.Group != 0 {
@@ -123,6 +125,9 @@ func setRules(fd int, r Rules, begin beginning) error {
 	for _, m := range r.captured() {
 		b.rule(out, notOurs(), protocol(unix.IPPROTO_TCP), m, redirect(OutboundPort))
 	}
+	if r.Inbound {
+		b.inbound(in, guard)
+	}
 	for _, m := range r.refused() {
 		b.rule(refuse, m, reject())
 	}
@@ -131,9 +136,6 @@ func setRules(fd int, r Rules, begin beginning) error {
 	}
 	for _, m := range r.guarded() {
 		b.rule(refuse, notOurs(), m, reset())
-	}
-	if r.Everything {
-		b.everything(in, guard)
 	}
 	if r.Group != 0 {
 		b.decisions(r, out, decide, refuse)
@@ -144,8 +146,10 @@ func setRules(fd int, r Rules, begin beginning) error {
 	return c.Flush()
 }
 
-// Remove takes all rules out of a namespace. That there are none is no error.
-func Remove(ns *podns.Namespace) error { return removeTable(ns, table) }
+// Remove takes all rules out of a namespace, and what Exempt has attached. That there is nothing is no error.
+func Remove(ns *podns.Namespace) error {
+	return errors.Join(removeTable(ns, table), removeExempt(ns))
+}
 
 func removeTable(ns *podns.Namespace, name string) error {
 	return ns.FD(func(fd int) error {
@@ -245,7 +249,7 @@ func explain(err error) error {
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("set nftables rules: %w: give this process the capability NET_ADMIN", err)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EAFNOSUPPORT):
-		return fmt.Errorf("set nftables rules: %w: this kernel needs nf_tables with NAT of family inet (modules nf_tables, nft_chain_nat, nft_redir, nft_reject_inet, nft_log, nfnetlink_log, and for capture.scope all nft_fib_inet; Linux 5.12)", err)
+		return fmt.Errorf("set nftables rules: %w: this kernel needs nf_tables with NAT of family inet (modules nf_tables, nft_chain_nat, nft_redir, nft_reject_inet, nft_log, nfnetlink_log, and for capture.scope all nft_fib_inet and nft_socket; Linux 5.12)", err)
 	}
 	return fmt.Errorf("set nftables rules: %w", err)
 }
@@ -418,6 +422,9 @@ func (r Rules) String() string {
 	}
 	if r.Group != 0 {
 		words = append(words, fmt.Sprintf("undecided to group %d", r.Group))
+	}
+	if r.Inbound {
+		words = append(words, "inbound TCP")
 	}
 	return strings.Join(words, ", ")
 }

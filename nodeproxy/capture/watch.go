@@ -128,8 +128,8 @@ const refuseOthers = 2
 // chains are how many rules Set sets in each.
 func (r Rules) chains() map[string]int {
 	m := map[string]int{"output": len(r.captured()), "refuse": len(r.refused()) + len(r.guarded()) + refuseOthers}
-	if r.Everything {
-		m["input"], m["guard"] = everythingIn, everythingHeld
+	if r.Inbound {
+		m["input"], m["guard"] = inboundIn, inboundGuard
 	}
 	if r.Group != 0 {
 		out, decide, refuse := r.decisionRules()

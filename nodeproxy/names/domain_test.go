@@ -31,7 +31,7 @@ func queryOutcome(t *testing.T, s *Server, domain, name string, kind uint16) str
 	if !later {
 		return "at once: " + text(judgement{}, reply)
 	}
-	s.free()
+	s.free(&q)
 	first, _ := s.judge(&q, unasked)
 	out := "later: " + text(first, nil)
 	if first.do == contest {

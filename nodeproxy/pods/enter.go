@@ -20,6 +20,8 @@ func (c *Set) enterAll(wanted map[string]*mesh.Workload, places map[string]place
 // enter captures w; it owns at.
 func (c *Set) enter(w *mesh.Workload, at place, rules capture.Rules) {
 	h := &Pod{uid: w.UID, address: w.Addresses[0], place: at, rules: rules, since: time.Now()}
+	h.judged = c.judgedNow(w) // before policies are read: of newer ones the next look finds that they are others
+	h.rules.Inbound = c.inbound(w)
 	h.data, h.stop = context.WithCancel(c.p.Data)
 	var err error
 	if h.watch, err = capture.NewWatch(at.ns); err == nil { // first: what open has set, it takes out if it fails, and nobody after it

@@ -41,9 +41,9 @@ func (n *nodeSockets) has(local, remote netip.AddrPort) (bool, error) {
 	return false, n.err
 }
 
-// OfNode reports whether a process of the node, such as the kubelet, holds the end local of a connection to remote. If
+// ofNode reports whether a process of the node, such as the kubelet, holds the end local of a connection to remote. If
 // that cannot be told it says false, once in the log why, and Problems while it lasts.
-func (c *Set) OfNode(local, remote netip.AddrPort) bool {
+func (c *Set) ofNode(local, remote netip.AddrPort) bool {
 	own, err := c.node.has(local, remote)
 	c.nodeUnknown(err)
 	return own
@@ -76,27 +76,38 @@ func (n *nodeSockets) first() bool {
 	return !said
 }
 
-// openNode opens the sockets of this process's own network namespace, which is the node's where there are no
-// containers or it shares it (hostNetwork), and of that of the node's first process.
+// nodeNamespaces opens this process's own network namespace, which is the node's where there are no containers or it
+// shares it (hostNetwork), and that of the node's first process, if it is another one. It returns those that could be
+// opened, for the caller to close, and why not all could.
+func nodeNamespaces(proc string) (list []*podns.Namespace, err error) {
+	for _, path := range []string{"/proc/self/ns/net", filepath.Join(proc, "1/ns/net")} {
+		ns, e := podns.Open(path)
+		if e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		if len(list) > 0 && list[0].ID() == ns.ID() {
+			ns.Close()
+			continue
+		}
+		list = append(list, ns)
+	}
+	return list, err
+}
+
+// openNode opens the sockets of nodeNamespaces.
 func openNode(proc string) (tables []*sockdiag.Table, err error) {
-	own, err := sockdiag.Open(nil)
-	if err == nil {
-		tables = append(tables, own)
+	list, err := nodeNamespaces(proc)
+	for _, ns := range list {
+		t, e := sockdiag.Open(ns)
+		ns.Close() // the table's socket is in it
+		if e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		tables = append(tables, t)
 	}
-	home, homeErr := podns.Own()
-	ns, first := podns.Open(filepath.Join(proc, "1/ns/net"))
-	if homeErr != nil || first != nil {
-		return tables, errors.Join(err, homeErr, first)
-	}
-	defer ns.Close() // the table's socket is in it
-	if ns.ID() == home {
-		return tables, err
-	}
-	t, first := sockdiag.Open(ns)
-	if first != nil {
-		return tables, errors.Join(err, first)
-	}
-	return append(tables, t), err
+	return tables, err
 }
 
 func (n *nodeSockets) close() {

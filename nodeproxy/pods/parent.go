@@ -50,6 +50,9 @@ type Parent struct {
 	// Names returns what answers the DNS queries of a workload that has those addresses in its namespace, by the resolver
 	// that is its own. dial reaches one of the servers there, from where the pod is.
 	Names func(uid string, addresses []netip.Addr, resolver func() names.Resolver, dial func(ctx context.Context, network string, server netip.AddrPort) (net.Conn, error)) *names.Server
+	// Plain returns what the policies in force for a pod do with connections in plain text: whether they may deny some,
+	// and whether they deny one between these ends.
+	Plain func(w *mesh.Workload) (mayDeny bool, denies func(from, to netip.AddrPort) bool)
 	// Serve returns what is to serve the listeners of a pod that is just being entered.
 	Serve func(h *Pod, l Listeners) (Server, error)
 }

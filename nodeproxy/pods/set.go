@@ -58,6 +58,7 @@ type Pod struct {
 	rules    capture.Rules
 	incoming Listeners       // those that are open so far
 	server   Server          // of these; nil until they all are
+	judged   judged          // by what its inbound connections were judged last
 	names    *nameSockets    // nil: it has no resolver that could be captured
 	use      *sourceUse      // of its namespace
 	source   *originalSource // nil: its application sees the pod's own address

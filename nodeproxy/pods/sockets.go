@@ -124,6 +124,7 @@ func (c *Set) open(h *Pod, w *mesh.Workload) error {
 	if ours {
 		h.beside = true
 		c.prefer(h, true)
+		h.judged = judged{} // what was opened while no node proxy was there has not met policies; what was open before capture is left alone
 	}
 	return nil
 }
@@ -139,7 +140,7 @@ func (c *Set) set(h *Pod) error {
 	if c.p.Draining() {
 		return errStops
 	}
-	return capture.Set(h.place.ns, h.rules)
+	return c.setRules(h, h.rules)
 }
 
 // loopbackOf are the loopback addresses of a pod: without IPv6 it has one.

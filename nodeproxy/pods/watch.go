@@ -28,14 +28,22 @@ func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules 
 				}
 			})
 		case set && !c.p.Draining() && !c.works.rests(h.uid, now):
+			rules, by := rules, c.judgedNow(w) // its own
+			policed := c.cfg.All() && h.judged != by
+			if rules.Inbound = h.rules.Inbound; policed {
+				rules.Inbound = c.inbound(w)
+			}
 			other, stirred := !sameRules(h.rules, rules), c.stirred(h, now)
 			route := c.routeDue(h, now)
-			if !other && !stirred && !h.beside && !route {
+			if !other && !stirred && !h.beside && !route && !policed {
 				continue
 			}
 			c.works.begin(h.uid, "the look at its rules", h.place.ns.ID(), func() {
 				if other || stirred && c.meddled(h, now) || c.bereft(h) {
 					c.replace(h, rules)
+				}
+				if policed && sameRules(h.rules, rules) {
+					c.enforce(h, w, by)
 				}
 				if route {
 					c.lookForRoutes(h, w, to)
@@ -67,7 +75,7 @@ func (c *Set) deaf(h *Pod, now time.Time) bool {
 }
 
 func sameRules(a, b capture.Rules) bool {
-	return slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Addresses, b.Addresses) && a.Everything == b.Everything
+	return slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Addresses, b.Addresses) && a.Everything == b.Everything && a.Inbound == b.Inbound
 }
 
 // resetEvery is how often rules are set again at most: another process of this node may have set its own, the next
@@ -181,7 +189,7 @@ func (c *Set) replace(h *Pod, rules capture.Rules) {
 	rules.By, rules.Group = h.rules.By, h.rules.Group
 	younger, err := c.younger(h)
 	if err == nil && !younger {
-		err = capture.Set(h.place.ns, rules)
+		err = c.setRules(h, rules)
 	}
 	if err != nil {
 		h.unsure = true

@@ -13,11 +13,13 @@ const (
 	familyV4      = 2
 	familyV6      = 10
 	sockDiag      = 20 // SOCK_DIAG_BY_FAMILY
+	sockDestroy   = 21 // SOCK_DESTROY
 	groupTCP4     = 1  // SKNLGRP_INET_TCP_DESTROY
 	groupTCP6     = 3  // SKNLGRP_INET6_TCP_DESTROY
 	messageError  = 2
 	messageDone   = 3
 	flagRequest   = 0x1
+	flagAck       = 0x4
 	flagDump      = 0x300
 	headerBytes   = 16
 	requestBytes  = headerBytes + 56
@@ -49,6 +51,7 @@ func (s socket) listener() Listener {
 // states.
 type question struct {
 	all    bool
+	end    bool // the socket is to be ended, and the kernel answers whether it was
 	family uint8
 	states uint32
 	local  netip.AddrPort
@@ -63,6 +66,10 @@ func (q question) message(sequence uint32) []byte {
 	flags := uint16(flagRequest)
 	if q.all {
 		flags |= flagDump
+	}
+	if q.end {
+		native.PutUint16(b[4:], sockDestroy)
+		flags |= flagAck
 	}
 	native.PutUint16(b[6:], flags)
 	native.PutUint32(b[8:], sequence)

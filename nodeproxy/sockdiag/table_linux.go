@@ -187,17 +187,37 @@ func (t *Table) Waiting(l Listener) (cookies []uint64, err error) {
 // Open calls each for the connections that a process has open, with their local and remote ends. It looks at every
 // connection of the machine: for once in a while.
 func (t *Table) Open(each func(local, remote netip.AddrPort)) error {
+	return t.connections(func(s socket) {
+		if s.inode != 0 {
+			each(s.local, s.remote)
+		}
+	})
+}
+
+// All calls each for the local and remote ends of the connections that are open or are being opened, also of those that no
+// process has accepted yet. It looks at every connection of the machine: for once in a while.
+func (t *Table) All(each func(local, remote netip.AddrPort)) error {
+	return t.connections(func(s socket) { each(s.local, s.remote) })
+}
+
+func (t *Table) connections(each func(socket)) error {
 	for _, family := range []uint8{familyV4, familyV6} {
-		err := t.ask(question{all: true, family: family, states: openStates}, func(s socket) {
-			if s.inode != 0 {
-				each(s.local, s.remote)
-			}
-		})
+		err := t.ask(question{all: true, family: family, states: openStates}, each)
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// End resets the connection with these ends, local its own, for both of them. That there is none is no error. It needs
+// CAP_NET_ADMIN, and a kernel with CONFIG_INET_DIAG_DESTROY.
+func (t *Table) End(local, remote netip.AddrPort) error {
+	err := t.ask(question{end: true, family: family(local.Addr()), states: anyState, local: local, remote: remote}, func(socket) {})
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	return err
 }
 
 // portOnly is the port of at and any address: what a dump goes by.

@@ -39,3 +39,9 @@ func (*Table) Connected(local, remote netip.AddrPort) (bool, error) {
 
 // Open fails.
 func (*Table) Open(func(local, remote netip.AddrPort)) error { return errors.ErrUnsupported }
+
+// All fails.
+func (*Table) All(func(local, remote netip.AddrPort)) error { return errors.ErrUnsupported }
+
+// End fails.
+func (*Table) End(local, remote netip.AddrPort) error { return errors.ErrUnsupported }

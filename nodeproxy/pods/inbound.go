@@ -1,0 +1,78 @@
+package pods
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
+)
+
+// Plain text that others open to a pod comes to this process only while a policy of the pod may deny some of it. Else the
+// kernel delivers it, and the application and its clients see no difference. When a policy arrives, rules are set first.
+// Then connections that the kernel has delivered, and that policies deny now, are reset: so the order of events decides
+// nothing for longer than that takes.
+
+// judged is by what policies, and for what labels of a pod, its inbound connections were judged last.
+type judged struct {
+	policies any // a *policy.Set
+	workload *mesh.Workload
+}
+
+// judgedNow is that of the current snapshot.
+func (c *Set) judgedNow(w *mesh.Workload) judged { return judged{c.p.Store.Current().Policies(), w} }
+
+// inbound reports whether what others open to w has to come here.
+func (c *Set) inbound(w *mesh.Workload) bool {
+	if !c.cfg.All() || c.p.Plain == nil {
+		return false
+	}
+	mayDeny, _ := c.p.Plain(w)
+	return mayDeny
+}
+
+// setRules sets rules in the namespace of a pod.
+func (c *Set) setRules(h *Pod, rules capture.Rules) error {
+	if rules.Inbound {
+		if err := c.exempt(h); err != nil {
+			return err
+		}
+	}
+	return capture.Set(h.place.ns, rules)
+}
+
+// exempt has connections of the node's own processes pass the rules for what others open to the pod.
+func (c *Set) exempt(h *Pod) error {
+	node, err := nodeNamespaces(c.node.proc)
+	c.nodeUnknown(err)
+	defer func() {
+		for _, n := range node {
+			n.Close()
+		}
+	}()
+	if len(node) == 0 {
+		return err
+	}
+	return capture.Exempt(h.place.ns, node)
+}
+
+// enforce resets connections that the kernel has delivered to w and that policies deny, unless they are the node's own. It
+// is called when the rules of h are set. For want of descriptors or memory it is to be called again.
+func (c *Set) enforce(h *Pod, w *mesh.Workload, by judged) {
+	mayDeny, denies := c.p.Plain(w)
+	if mayDeny {
+		ended, err := capture.EndDirect(h.place.ns, func(local, remote netip.AddrPort) bool {
+			return !mesh.ReservedPort(local.Port()) && denies(remote, local) && !c.ofNode(remote, local)
+		})
+		if ended > 0 {
+			c.p.Log.Info().Str("workload", h.uid).Int("connections", ended).Msg("plain-text connections reset by policy")
+		}
+		if err != nil {
+			c.fail(h.uid, fmt.Errorf("connections that policies deny may be open in it: %w", err))
+		}
+		if lacking(err) != nil {
+			return
+		}
+	}
+	h.judged = by
+}
