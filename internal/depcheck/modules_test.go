@@ -101,7 +101,7 @@ var modules = map[string]why{
 		"golang.org/x/sys":                    "the kernel's state of a TCP connection",
 	},
 	"nodeproxy/capture": {
-		"github.com/cilium/ebpf":      "assembles and loads the program by which connections of the node's own processes are known",
+		"github.com/cilium/ebpf":      "eBPF programs",
 		"github.com/google/nftables":  "sets rules",
 		"github.com/mdlayher/netlink": "makes the table that goes with its socket, which nftables has no word for, and rules of routing",
 		"golang.org/x/sys":            "options of sockets, and constants of nf_tables",

@@ -11,11 +11,10 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/sockdiag"
 )
 
-// EndDirect resets the connections that others have opened to ports on which the pod listens, without the node proxy, and
-// for which ends returns true. It returns how many these are. Connections of a node proxy to the application are none of
-// them, although they have a client's address: their other end is in the pod too. Of a connection that was open before the
-// pod was captured nothing says who has opened it: one that the pod opened from a port on which it listens counts as one
-// that others opened.
+// EndDirect resets connections that other hosts opened to ports on which the pod listens, and that the kernel delivered
+// without the node proxy, if ends returns true. It returns their number. It skips connections of a node proxy to the
+// application, which have a client's address: their other end is in the pod too. The kernel does not record which side
+// opened a connection. So one that the pod opened from a port on which it listens is treated as opened by the other side.
 func EndDirect(ns *podns.Namespace, ends func(local, remote netip.AddrPort) bool) (ended int, err error) {
 	own, err := ns.Addresses()
 	if err != nil {

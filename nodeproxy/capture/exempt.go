@@ -25,7 +25,7 @@ import (
 // So what the node masquerades or forwards for others is not exempt, although it has the node's address: the node has no
 // such socket. The source address of a packet alone decides nothing, so it cannot be forged.
 //
-// An interface that the pod gets later has no program until the rules are set again: policies hold for what comes by it.
+// An interface that the pod gets later has no program until Exempt is called again: policies hold for what comes by it.
 // Linux 4.20, with cls_bpf and sch_ingress.
 func Exempt(ns *podns.Namespace, node []*podns.Namespace) error {
 	return ns.FD(func(fd int) error {
@@ -92,8 +92,8 @@ func removeExempt(ns *podns.Namespace) error {
 	})
 }
 
-// namespaceID returns the number by which the namespace of c knows the one whose descriptor is of. It gives it one if it
-// has none.
+// namespaceID returns the number of a namespace within the namespace of c, and assigns one if there is none. Of is its
+// descriptor.
 func namespaceID(c *netlink.Conn, of int) (int32, error) {
 	message := func(kind netlink.HeaderType, attributes []byte) netlink.Message {
 		return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request | netlink.Acknowledge}, Data: append(make([]byte, 4), attributes...)}

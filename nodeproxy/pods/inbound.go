@@ -10,17 +10,23 @@ import (
 
 // Plain text that others open to a pod comes to this process only while a policy of the pod may deny some of it. Else the
 // kernel delivers it, and the application and its clients see no difference. When a policy arrives, rules are set first.
-// Then connections that the kernel has delivered, and that policies deny now, are reset: so the order of events decides
-// nothing for longer than that takes.
+// Then connections that the kernel delivered before, and that policies deny now, are reset. So no denied connection outlives
+// that, in whatever order connections and policies arrive.
 
-// judged is by what policies, and for what labels of a pod, its inbound connections were judged last.
+// judged is the policies, and the labels of a pod, that its inbound connections were checked against last.
 type judged struct {
 	policies any // a *policy.Set
 	workload *mesh.Workload
+	failed   bool // connections that policies deny may be open
 }
 
+// by reports whether it was by these policies and labels.
+func (j judged) by(o judged) bool { return j.policies == o.policies && j.workload == o.workload }
+
 // judgedNow is that of the current snapshot.
-func (c *Set) judgedNow(w *mesh.Workload) judged { return judged{c.p.Store.Current().Policies(), w} }
+func (c *Set) judgedNow(w *mesh.Workload) judged {
+	return judged{policies: c.p.Store.Current().Policies(), workload: w}
+}
 
 // inbound reports whether what others open to w has to come here.
 func (c *Set) inbound(w *mesh.Workload) bool {
@@ -73,6 +79,12 @@ func (c *Set) enforce(h *Pod, w *mesh.Workload, by judged) {
 		if lacking(err) != nil {
 			return
 		}
+		if err == nil && h.judged.failed {
+			c.mu.Lock()
+			delete(c.failing, h.uid)
+			c.mu.Unlock()
+		}
+		by.failed = err != nil
 	}
 	h.judged = by
 }

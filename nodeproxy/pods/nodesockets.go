@@ -41,8 +41,8 @@ func (n *nodeSockets) has(local, remote netip.AddrPort) (bool, error) {
 	return false, n.err
 }
 
-// ofNode reports whether a process of the node, such as the kubelet, holds the end local of a connection to remote. If
-// that cannot be told it says false, once in the log why, and Problems while it lasts.
+// ofNode reports whether a process of the node, such as the kubelet, holds the end local of a connection to remote. It
+// returns false if that is unknown, logs the first such error, and Problems lists the current one.
 func (c *Set) ofNode(local, remote netip.AddrPort) bool {
 	own, err := c.node.has(local, remote)
 	c.nodeUnknown(err)
@@ -76,9 +76,8 @@ func (n *nodeSockets) first() bool {
 	return !said
 }
 
-// nodeNamespaces opens this process's own network namespace, which is the node's where there are no containers or it
-// shares it (hostNetwork), and that of the node's first process, if it is another one. It returns those that could be
-// opened, for the caller to close, and why not all could.
+// nodeNamespaces opens the network namespaces of the node: that of this process, as with hostNetwork, and that of the
+// node's first process if it is another one. The caller closes them. With an error it returns those that it could open.
 func nodeNamespaces(proc string) (list []*podns.Namespace, err error) {
 	for _, path := range []string{"/proc/self/ns/net", filepath.Join(proc, "1/ns/net")} {
 		ns, e := podns.Open(path)

@@ -124,7 +124,7 @@ func (c *Set) open(h *Pod, w *mesh.Workload) error {
 	if ours {
 		h.beside = true
 		c.prefer(h, true)
-		h.judged = judged{} // what was opened while no node proxy was there has not met policies; what was open before capture is left alone
+		h.judged = judged{} // connections from a time without a node proxy have not met policies
 	}
 	return nil
 }

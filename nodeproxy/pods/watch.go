@@ -29,7 +29,7 @@ func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules 
 			})
 		case set && !c.p.Draining() && !c.works.rests(h.uid, now):
 			rules, by := rules, c.judgedNow(w) // its own
-			policed := c.cfg.All() && h.judged != by
+			policed := c.cfg.All() && !h.judged.by(by)
 			if rules.Inbound = h.rules.Inbound; policed {
 				rules.Inbound = c.inbound(w)
 			}
@@ -47,6 +47,12 @@ func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules 
 				}
 				if route {
 					c.lookForRoutes(h, w, to)
+					if h.rules.Inbound {
+						if err := c.exempt(h); err != nil { // interfaces may be new
+							h.unsure = true
+							c.fail(h.uid, err)
+						}
+					}
 				}
 			})
 		}

@@ -47,11 +47,10 @@ func (s socket) listener() Listener {
 	return Listener{Cookie: s.cookie, Local: s.local, Queue: s.queue, Backlog: s.limit, family: s.family}
 }
 
-// question asks for one socket, or for all that have its local port and one of these
-// states.
+// question asks for one socket, or for all with its local port and one of these states.
 type question struct {
 	all    bool
-	end    bool // the socket is to be ended, and the kernel answers whether it was
+	end    bool // reset the socket
 	family uint8
 	states uint32
 	local  netip.AddrPort

@@ -184,8 +184,8 @@ func (t *Table) Waiting(l Listener) (cookies []uint64, err error) {
 	return cookies, err
 }
 
-// Open calls each for the connections that a process has open, with their local and remote ends. It looks at every
-// connection of the machine: for once in a while.
+// Open calls each for the connections that a process has accepted or opened, with their local and remote addresses. It is
+// slow: it reads every connection of the machine.
 func (t *Table) Open(each func(local, remote netip.AddrPort)) error {
 	return t.connections(func(s socket) {
 		if s.inode != 0 {
@@ -194,8 +194,7 @@ func (t *Table) Open(each func(local, remote netip.AddrPort)) error {
 	})
 }
 
-// All calls each for the local and remote ends of the connections that are open or are being opened, also of those that no
-// process has accepted yet. It looks at every connection of the machine: for once in a while.
+// All is Open with the connections that no process has accepted yet.
 func (t *Table) All(each func(local, remote netip.AddrPort)) error {
 	return t.connections(func(s socket) { each(s.local, s.remote) })
 }
@@ -210,8 +209,7 @@ func (t *Table) connections(each func(socket)) error {
 	return nil
 }
 
-// End resets the connection with these ends, local its own, for both of them. That there is none is no error. It needs
-// CAP_NET_ADMIN, and a kernel with CONFIG_INET_DIAG_DESTROY.
+// End resets the connection from local to remote, if there is one. It needs CAP_NET_ADMIN and CONFIG_INET_DIAG_DESTROY.
 func (t *Table) End(local, remote netip.AddrPort) error {
 	err := t.ask(question{end: true, family: family(local.Addr()), states: anyState, local: local, remote: remote}, func(socket) {})
 	if errors.Is(err, unix.ENOENT) {
