@@ -109,6 +109,7 @@ func newSchedule(t *testing.T, seed uint64) *schedule {
 			t.Logf("seed %d: %s", seed, strings.Join(s.story, ", "))
 		}
 	})
+	s.write(t, "mesh.yaml", policed)
 	s.serve(t, "gateway")
 	s.strays = s.world.strays(t, "gateway", hello+":80", "["+hello6+"]:80")
 	must(t, s.nodes["node-a"].Stop(syscall.SIGTERM, 10*time.Second))
@@ -271,11 +272,11 @@ func (s *schedule) comeOrGo() {
 		s.say("ends all but the youngest while")
 		defer s.drain(s.alive[:len(s.alive)-1]...)
 	}
-	text := mesh
+	text := policed
 	if s.left = !s.left; s.left {
 		s.say("shop-1 leaves")
 		text = ""
-		for line := range strings.Lines(mesh) {
+		for line := range strings.Lines(policed) {
 			if !strings.Contains(line, "uid: shop-1,") {
 				text += line
 			}

@@ -27,11 +27,14 @@ const (
 `
 )
 
-// police gives pods of node-a a policy that denies none of the hosts here, and returns when what others open to them comes to
-// the node proxy: without a policy that may deny some of it the kernel delivers it.
+// policed is mesh with a policy that may deny plain text, and denies none of the hosts here. Without one the kernel delivers
+// what others open to a pod.
+var policed = strings.Replace(notFrom, "10.71.9.1/32", "192.0.2.1/32", 1) + mesh
+
+// police puts policed into force, and returns when what others open to pods of node-a comes to the node proxy.
 func (w *world) police(t *testing.T) {
 	t.Helper()
-	w.write(t, "mesh.yaml", strings.Replace(notFrom, "10.71.9.1/32", "192.0.2.1/32", 1)+mesh)
+	w.write(t, "mesh.yaml", policed)
 	for _, pod := range []string{"shop-1", "shop-2"} {
 		for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 			if out, err := w.ruleset(pod); err == nil && strings.Contains(out, "15006") {
