@@ -118,11 +118,11 @@ func (e *exports) one(c healthstream.Change) {
 		e.faults[c] = fmt.Sprintf("what network %s exports as %s is not imported: the name is not NAME.NAMESPACE.svc.cluster.local, of a name and a namespace that a ServiceImport could have", c.Network, c.Service)
 		return
 	}
-	admitted, fault := links.Admit(link, links.Offer{Network: c.Network, Service: c.Service, Export: known.Offer, Differ: known.Differ}, e.trustDomain, func(string) (string, bool) { return "", false })
+	admitted, ok, fault := links.Admit(link, links.Offer{Network: c.Network, Service: c.Service, Export: known.Offer, Differ: known.Differ}, e.trustDomain, func(string) (string, bool) { return "", false })
 	if fault != "" {
 		e.faults[c] = fault
 	}
-	if len(admitted.Identities) == 0 || len(admitted.Ports) == 0 {
+	if !ok {
 		return
 	}
 	x := imports.Export{Cluster: c.Network, Headless: known.Offer.Headless, Affinity: string(known.Offer.Affinity)}

@@ -88,9 +88,11 @@ type Service struct {
 	// NodeLocal restricts clients on the service's own network to workloads of their own node
 	// (internalTrafficPolicy: Local). TrafficDistribution is for other networks then.
 	NodeLocal bool `yaml:"-"`
-	// Headless and Affinity are as in the Kubernetes Service; see mesh.Service.
+	// Headless, Affinity, Created and Home are of a Service of Kubernetes; see mesh.Service.
 	Headless bool          `yaml:"-"`
 	Affinity mesh.Affinity `yaml:"-"`
+	Created  int64         `yaml:"-"`
+	Home     bool          `yaml:"-"`
 	// Import is what other networks export under its name; see mesh.Import. Where a record of its own
 	// says so, as a ServiceImport, the Builder puts it here.
 	Import *Import `yaml:"-"`

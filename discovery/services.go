@@ -14,7 +14,7 @@ var distributions = []mesh.Distribution{
 }
 
 func (s Service) read(r *reader) reading {
-	out := reading{service: &mesh.Service{Name: s.Name, Namespace: or(s.Namespace, defaultNamespace), PublishNotReady: s.PublishNotReady, Headless: s.Headless, Affinity: s.Affinity}}
+	out := reading{service: &mesh.Service{Name: s.Name, Namespace: or(s.Namespace, defaultNamespace), PublishNotReady: s.PublishNotReady, Headless: s.Headless, Affinity: s.Affinity, Created: s.Created, Home: s.Home}}
 	out.service.Scope, out.service.Takeover = s.scope(r)
 	named := r.label(at{"name"}, s.Name) && r.label(at{"namespace"}, out.service.Namespace)
 	s.addNames(r, &out, named)

@@ -24,8 +24,8 @@ type Share struct {
 	Ports               []SharePort `yaml:"ports" doc:"required; what clients may ask for there: at least one"`
 	Scope               string      `yaml:"scope" default:"global" doc:"who may reach it: segment (networks of the same segment) or global (global-only is the same)"`
 	TrafficDistribution string      `yaml:"trafficDistribution" default:"PreferNetwork" doc:"which endpoints come first, if the service is not listed under services and all its shares say the same; otherwise, and for StrictNode, PreferNetwork"`
-	Created             time.Time   `yaml:"created" doc:"when the service was created there, such as 2026-11-22T10:00:00Z: of the shares of a service that is not listed under services, the earliest one names it and its ports"`
-	Identities          []string    `yaml:"identities" doc:"required; SPIFFE IDs of those who may answer there: at least one"`
+	Created             time.Time   `yaml:"created" doc:"when the service was exported there, such as 2026-11-22T10:00:00Z: of the shares of a service that is not listed under services, the oldest one names it and its ports; an unknown age is the youngest"`
+	Identities          []string    `yaml:"identities" doc:"required unless capacity is 0; SPIFFE IDs of the workloads there: at least one"`
 	Capacity            *uint32     `yaml:"capacity" default:"1" doc:"its weight beside other networks and workloads, and how many workloads it counts as, while the gateways there say nothing of its health; 0: nobody answers there"`
 }
 
@@ -143,8 +143,12 @@ func (s Share) ports(r *reader) (out []mesh.ExportPort) {
 	return out
 }
 
-// identities leaves out what is no SPIFFE ID; without any nobody may answer.
+// identities returns the valid ones, sorted. A share of capacity 0 has no endpoints, and
+// needs none.
 func (s Share) identities(r *reader) (out []spiffeid.ID) {
+	if len(s.Identities) == 0 && s.Capacity != nil && *s.Capacity == 0 {
+		return nil
+	}
 	if len(s.Identities) == 0 {
 		r.out(CauseMissing, at{"identities"}, nil, "is empty: list the SPIFFE IDs of those who may answer, such as spiffe://cluster.local/ns/default/sa/web")
 		return nil

@@ -164,7 +164,7 @@ func (d *deliveries) retain() {
 		}
 	}
 	for host := range d.exports {
-		if svc := snap.Named(host); svc == nil || !svc.Exported() || len(snap.Members(svc, d.network)) == 0 {
+		if svc := snap.Named(host); svc == nil || !mesh.Exports(svc, snap.Members(svc, d.network)) {
 			delete(d.exports, host)
 			withdrawn = append(withdrawn, exportKey(host))
 		}
@@ -251,7 +251,7 @@ func (d *deliveries) export(b basis, n *news) {
 func (d *deliveries) port(k portKey, b basis, p mesh.Port, touched pods, n *news, now time.Time) {
 	x := d.ports[k]
 	first := x == nil
-	if first && len(b.members) == 0 {
+	if first && len(b.members) == 0 && !mesh.Exports(b.service, nil) {
 		return // not a service of this network
 	}
 	if first {
@@ -296,7 +296,7 @@ var scopes = map[mesh.Scope]record.Scope{
 
 func exportOf(e mesh.Export) record.Export {
 	out := record.Export{Name: e.Name, Namespace: e.Namespace, Aliases: e.Aliases, Scope: scopes[e.Scope], Distribution: e.Distribution,
-		Identities: e.Identities, Capacity: min(e.Capacity, record.MaxCapacity), Headless: e.Headless, Affinity: e.Affinity}
+		Identities: e.Identities, Created: e.Created, Capacity: min(e.Capacity, record.MaxCapacity), Headless: e.Headless, Affinity: e.Affinity}
 	for _, p := range e.Ports {
 		out.Ports = append(out.Ports, record.Port{Name: p.Name, Port: p.Port})
 	}

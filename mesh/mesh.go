@@ -129,10 +129,14 @@ type Service struct {
 	DistributionFrom Source
 	// PublishNotReady counts workloads that are not ready as ready.
 	PublishNotReady bool
-	// Headless and Affinity are what its Service asks for; other networks are told, and nothing here
-	// goes by them.
+	// Headless, Affinity and Created are copied to the service's export, and not used on this network.
+	// Created is the age of the export in Unix seconds; zero if unknown.
 	Headless bool
 	Affinity Affinity
+	Created  int64
+	// Home is set for a Service of this process's own cluster. Its export does not depend on workloads;
+	// see ExportOf.
+	Home bool
 	// Import is what other networks export under its name, where this one has it too; nil: nothing
 	// that has names or addresses of its own.
 	Import *Import

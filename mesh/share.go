@@ -20,12 +20,13 @@ type Export struct {
 	Scope           Scope
 	Distribution    Distribution
 	Identities      []spiffeid.ID // who may answer, sorted
-	// Capacity is the sum over the workloads that are ready, rounded: it counts while
-	// nothing is known of their health, and must not change with each of them. While
-	// nobody is ready, it is that of those that are terminating and still serve.
+	// Capacity is the sum over the ready workloads, rounded so that it does not change with each of them. It
+	// is used while their health is unknown. Without a ready workload, it is the sum over terminating ones
+	// that still serve. It is zero if Identities is empty.
 	Capacity uint32
 	Headless bool     // see Service
-	Affinity Affinity // likewise
+	Affinity Affinity // see Service
+	Created  int64    // see Service
 }
 
 // ExportPort is a port that clients may ask for.
@@ -34,22 +35,31 @@ type ExportPort struct {
 	Port uint16
 }
 
-// ExportOf returns what the network of members says of svc, of which they are all
-// the members there. ok is false if there is nothing to say: the service is not for
-// other networks, or nobody there is a member that has a node proxy.
+// ExportOf returns the export of svc by the network of members, which are all its
+// members there. ok is false if [Exports] is.
+//
+// Of a Home service, only Identities and Capacity depend on members. So its export, and
+// what other clusters make of it, stays the same while pods restart, and without any pod.
 func ExportOf(svc *Service, members []*Workload) (e Export, ok bool) {
-	if !svc.Exported() || !slices.ContainsFunc(members, func(w *Workload) bool { return !w.Plain }) {
+	if !Exports(svc, members) {
 		return Export{}, false
 	}
 	return *shareOf(svc, members), true
 }
 
-// shareOf is ExportOf whatever the scope of svc. A port that nobody has is none, and who
-// has no node proxy is nobody.
+// Exports reports whether the network of members exports svc. A Home service is exported
+// by its scope alone. Any other may be a service of other networks: a workload in the mesh
+// must be a member.
+func Exports(svc *Service, members []*Workload) bool {
+	return svc.Exported() && (svc.Home || slices.ContainsFunc(members, func(w *Workload) bool { return !w.Plain }))
+}
+
+// shareOf is ExportOf without the check of [Exports]. Workloads without a node proxy are
+// left out. So is a named port that no workload has, unless svc is a Home service.
 func shareOf(svc *Service, members []*Workload) *Export {
-	e := &Export{Name: svc.Name, Namespace: svc.Namespace, Hostname: svc.Hostname, Aliases: svc.Aliases, Scope: svc.Scope, Distribution: svc.exportDistribution(), Headless: svc.Headless, Affinity: svc.Affinity}
+	e := &Export{Name: svc.Name, Namespace: svc.Namespace, Hostname: svc.Hostname, Aliases: svc.Aliases, Scope: svc.Scope, Distribution: svc.exportDistribution(), Headless: svc.Headless, Affinity: svc.Affinity, Created: svc.Created}
 	for _, p := range svc.Ports {
-		if p.TargetName == "" || slices.ContainsFunc(members, func(w *Workload) bool { return !w.Plain && w.Target(p) != 0 }) {
+		if svc.Home || p.TargetName == "" || slices.ContainsFunc(members, func(w *Workload) bool { return !w.Plain && w.Target(p) != 0 }) {
 			e.Ports = append(e.Ports, ExportPort{p.Name, p.Service})
 		}
 	}
@@ -167,9 +177,12 @@ type Link struct {
 	MaxCapacity uint32
 }
 
-// Admit returns what of e holds, and who of it may not answer. An export without
-// identities is one that nobody may answer for.
-func (l Link) Admit(e Export) (admitted Export, refused []spiffeid.ID) {
+// Admit returns e with the identities that l admits, and those that it refuses. ok is
+// false if e must not be used. An export that names no identity has no endpoints now. It
+// is admitted if l would admit an identity of the service's namespace: so it is admitted
+// or not whether or not it has endpoints.
+func (l Link) Admit(e Export) (admitted Export, refused []spiffeid.ID, ok bool) {
+	ok = len(e.Identities) == 0 && len(l.TrustDomains) > 0 && (len(l.Namespaces) == 0 || slices.Contains(l.Namespaces, e.Namespace))
 	var ids []spiffeid.ID
 	for _, id := range e.Identities {
 		if l.admits(e.Namespace, id) {
@@ -178,11 +191,13 @@ func (l Link) Admit(e Export) (admitted Export, refused []spiffeid.ID) {
 			refused = append(refused, id)
 		}
 	}
-	e.Identities = ids
+	if e.Identities = ids; len(ids) == 0 {
+		e.Capacity = 0
+	}
 	if l.MaxCapacity > 0 {
 		e.Capacity = min(e.Capacity, floorCapacity(l.MaxCapacity))
 	}
-	return e, refused
+	return e, refused, ok || len(ids) > 0
 }
 
 func (l Link) admits(namespace string, id spiffeid.ID) bool {

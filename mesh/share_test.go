@@ -12,12 +12,12 @@ import (
 func answering(name string) spiffeid.ID { return spiffeid.RequireFromString("spiffe://" + name) }
 
 func TestExportNamesNoWorkload(t *testing.T) {
-	svc := &Service{Name: "web", Namespace: "shop", Hostname: "web.shop", Scope: ScopeGlobal, Distribution: Any, Headless: true, Affinity: ClientIP, Ports: []Port{{Name: "http", Service: 80, TargetName: "web"}}}
+	svc := &Service{Name: "web", Namespace: "shop", Hostname: "web.shop", Scope: ScopeGlobal, Distribution: Any, Headless: true, Affinity: ClientIP, Created: 7, Ports: []Port{{Name: "http", Service: 80, TargetName: "web"}}}
 	pod := func(uid, account string, s State, capacity uint32) *Workload {
 		return &Workload{UID: uid, Network: "west", State: s, Capacity: capacity, Identity: answering("x/ns/shop/sa/" + account), Ports: []NamedPort{{"web", 8080}}}
 	}
 	pods := []*Workload{pod("a", "web", Ready, 3), pod("b", "web", Ready, 4), pod("c", "canary", NotReady, 8), pod("d", "old", Terminating, 8), pod("e", "old", Serving, 8)}
-	want := "{web shop web.shop [] [{http 80}] global Any [spiffe://x/ns/shop/sa/canary spiffe://x/ns/shop/sa/old spiffe://x/ns/shop/sa/web] 7 true ClientIP}"
+	want := "{web shop web.shop [] [{http 80}] global Any [spiffe://x/ns/shop/sa/canary spiffe://x/ns/shop/sa/old spiffe://x/ns/shop/sa/web] 7 true ClientIP 7}"
 	if e, ok := ExportOf(svc, pods); !ok || fmt.Sprint(e) != want {
 		t.Errorf("got %v, %t; want %s", e, ok, want)
 	}
@@ -33,6 +33,13 @@ func TestExportNamesNoWorkload(t *testing.T) {
 	}
 	if _, ok := ExportOf(svc, nil); ok {
 		t.Error("a network without members exports the service")
+	}
+	svc.Home = true
+	want = "{web shop web.shop [] [{http 80}] global Any [] 0 true ClientIP 7}"
+	for _, members := range [][]*Workload{nil, {{UID: "f", Plain: true, Capacity: 1}}} {
+		if e, ok := ExportOf(svc, members); !ok || fmt.Sprint(e) != want {
+			t.Errorf("of this cluster's own Service with members %v: got %v, %t; want %s", members, e, ok, want)
+		}
 	}
 	svc.Scope = ScopeCluster
 	if _, ok := ExportOf(svc, pods); ok {
@@ -66,13 +73,21 @@ func TestALinkBoundsWhatAnExportMayClaim(t *testing.T) {
 		link     Link
 		admitted []spiffeid.ID
 		capacity uint32
+		empty    bool // whether it is admitted without identities
 	}{
-		{Link{}, nil, 1000},
-		{Link{TrustDomains: []string{"x"}}, ids[:1], 1000},
-		{Link{TrustDomains: []string{"x", "y"}, MaxCapacity: 10}, []spiffeid.ID{ids[0], ids[2]}, 10},
-		{Link{TrustDomains: []string{"x"}, Namespaces: []string{"bank"}}, ids[1:2], 1000},
+		{Link{}, nil, 0, false},
+		{Link{TrustDomains: []string{"x"}}, ids[:1], 1000, true},
+		{Link{TrustDomains: []string{"x", "y"}, MaxCapacity: 10}, []spiffeid.ID{ids[0], ids[2]}, 10, true},
+		{Link{TrustDomains: []string{"x"}, Namespaces: []string{"shop"}}, ids[:1], 1000, true},
+		{Link{TrustDomains: []string{"x"}, Namespaces: []string{"bank"}}, ids[1:2], 1000, false},
 	} {
-		got, refused := c.link.Admit(e)
+		if got, _, ok := c.link.Admit(Export{Namespace: "shop", Capacity: 5}); ok != c.empty || got.Capacity != 0 {
+			t.Errorf("%+v admits an export without identities: %t with capacity %d; want %t with 0", c.link, ok, got.Capacity, c.empty)
+		}
+		got, refused, ok := c.link.Admit(e)
+		if ok != (len(c.admitted) > 0) {
+			t.Errorf("%+v admits an export with identities: %t", c.link, ok)
+		}
 		if !slices.Equal(got.Identities, c.admitted) || got.Capacity != c.capacity || len(refused)+len(c.admitted) != len(ids) {
 			t.Errorf("%+v admits %v with %d and refuses %v; want %v with %d", c.link, got.Identities, got.Capacity, refused, c.admitted, c.capacity)
 		}

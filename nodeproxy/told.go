@@ -168,9 +168,8 @@ func (t *toldShares) share(network, service string) discovery.Record {
 		t.fault(k, "")
 		return nil
 	}
-	admitted, fault := links.Admit(link, links.Offer{Network: network, Service: service, Export: known.Offer, Differ: known.Differ}, t.snapshot().TrustDomain(), t.listed)
-	t.fault(k, fault)
-	if len(admitted.Identities) == 0 || len(admitted.Ports) == 0 {
+	admitted, ok, fault := links.Admit(link, links.Offer{Network: network, Service: service, Export: known.Offer, Differ: known.Differ}, t.snapshot().TrustDomain(), t.listed)
+	if t.fault(k, fault); !ok {
 		return nil
 	}
 	s := discovery.Share{Network: network, Name: admitted.Name, Namespace: admitted.Namespace, Hostname: service, Aliases: admitted.Aliases, Scope: string(admitted.Scope),

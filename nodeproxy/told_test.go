@@ -1,6 +1,7 @@
 package nodeproxy
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/links"
 	"github.com/isthmus-mesh/isthmus/federation/record"
 	"github.com/isthmus-mesh/isthmus/mesh"
+	"github.com/isthmus-mesh/isthmus/route"
 )
 
 // proven is what the health streams have proven, as a test wants it.
@@ -318,6 +320,43 @@ func TestNamesThatAreAskedForAreBounded(t *testing.T) {
 	} {
 		if got, ok := links.Canonical(host); got != want || ok != (want != "") {
 			t.Errorf("links.Canonical(%q) = %q, %v; want %q", host, got, ok, want)
+		}
+	}
+}
+
+// An export without identities has no endpoints: its service keeps its names, and connections to it are refused for
+// want of an endpoint. With identities again, connections go there. A link that would not admit the identities of the
+// namespace does not admit the export either, so that neither depends on pods.
+func TestExportWithoutIdentitiesHasNoEndpoint(t *testing.T) {
+	for link, admitted := range map[string]bool{"": true, ", namespaces: [default]": true, ", namespaces: [payments]": false} {
+		w := newToldWorld(t, link)
+		w.take(discovery.Change{Key: discovery.Key{Kind: discovery.KindWorkload, Name: "client"}, Record: discovery.Workload{UID: "client", Network: "east", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}})
+		resolve := func() error {
+			_, err := route.Resolve(w.snap, route.Flow{Source: w.snap.Workload("client"), Host: "shop.default.mesh.internal", Port: 80})
+			return err
+		}
+		for turn := range 4 { // pods, no pods, and again
+			pods := turn%2 == 0
+			w.proven.offer(shopName, shopExport(func(e *record.Export) {
+				if !pods {
+					e.Identities, e.Capacity = nil, 0
+				}
+			}))
+			w.update(shopName)
+			s, ok := w.share(shopName)
+			if problem := strings.Join(w.problems(), " "); ok != admitted || strings.Contains(problem, "is not used") == admitted {
+				t.Fatalf("link %q, pods %v: share %+v, %v, problems %q; want it admitted: %v", link, pods, s.Export, ok, problem, admitted)
+			}
+			if !admitted {
+				continue
+			}
+			var refused *route.Error
+			if err := resolve(); pods != (err == nil) || err != nil && (!errors.As(err, &refused) || refused.Kind != route.NoEndpoint) {
+				t.Errorf("link %q, pods %v: a connection gets %v", link, pods, err)
+			}
+			if svc := w.snap.Service("shop.default.mesh.internal"); svc == nil || svc.Hostname != shopName || len(s.Ports) != 1 {
+				t.Errorf("link %q, pods %v: service %v with ports %v", link, pods, svc, s.Ports)
+			}
 		}
 	}
 }

@@ -34,7 +34,7 @@ func FindExport(s *mesh.Snapshot, network, authority string) (svc *mesh.Service,
 	if !svc.Exported() {
 		return refuse(NotExported, "the service is not global")
 	}
-	if len(s.Members(svc, network)) == 0 {
+	if !svc.Home && len(s.Members(svc, network)) == 0 {
 		return refuse(NotExported, fmt.Sprintf("the service has no workload on network %q", network))
 	}
 	port, ok := svc.Port(t.port)
@@ -44,9 +44,9 @@ func FindExport(s *mesh.Snapshot, network, authority string) (svc *mesh.Service,
 	return svc, port, nil
 }
 
-// Export finds what authority means to a gateway of network: a port of a global
-// service that has members there, and nothing else. The error is that of FindExport
-// or an *Error of kind NoEndpoint.
+// Export returns the port that authority names and the workloads of network that serve
+// it. The error is that of FindExport, or an *Error of kind NoEndpoint if no workload there
+// is ready.
 func Export(s *mesh.Snapshot, network, authority string) (Exported, error) {
 	svc, port, err := FindExport(s, network, authority)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/isthmus-mesh/isthmus/internal/tempfile"
 	"github.com/isthmus-mesh/isthmus/policy"
@@ -82,16 +83,14 @@ func writeCache(path string, h cacheHeader, objects []Event, missing map[Event]c
 		if m, is := missing[Event{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name}]; is {
 			l.Missing = &m
 		}
-		if e.Kind != ServiceExports {
-			o := e.Object
-			if p, is := o.(*keptPod); is {
-				o = p.object()
-			}
-			if p, is := o.(*keptPolicy); is {
-				l.Object, l.Revision = json.RawMessage(p.text), p.revision
-			} else if l.Object, err = json.Marshal(o); err != nil {
-				return err
-			}
+		o := e.Object
+		if p, is := o.(*keptPod); is {
+			o = p.object()
+		}
+		if p, is := o.(*keptPolicy); is {
+			l.Object, l.Revision = json.RawMessage(p.text), p.revision
+		} else if l.Object, err = json.Marshal(o); err != nil {
+			return err
 		}
 		if err := to.Encode(l); err != nil {
 			return err
@@ -174,8 +173,11 @@ func (l cacheLine) event() (e Event, err error) {
 	case Pods:
 		e.Object = &corev1.Pod{}
 	case ServiceExports:
-		e.Object = struct{}{}
-		return e, nil
+		if len(l.Object) <= len("{}") { // written by a version that kept no age
+			e.Object = exportIn(Event{ServiceExports, l.Namespace, l.Name, struct{}{}})
+			return e, nil
+		}
+		e.Object = &metav1.PartialObjectMetadata{}
 	case AuthorizationPolicies, PeerAuthentications:
 		tree, err := policy.Read(string(l.Object))
 		if err != nil {

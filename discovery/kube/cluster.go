@@ -52,8 +52,8 @@ type Event struct {
 	Kind            Kind
 	Namespace, Name string // Namespace is empty for nodes and namespaces
 	// Object is a pointer to the type of corev1 or discoveryv1 that Kind is a list of;
-	// anything but nil for ServiceExports, and what keepPolicy returns of policies. Nil says that there is none any more. Who
-	// hands it over does not change it again.
+	// a *metav1.PartialObjectMetadata for ServiceExports (anything else is one of unknown age), and what keepPolicy
+	// returns for policies. Nil if the object was deleted. The object must not be changed afterwards.
 	Object any
 }
 
@@ -70,7 +70,7 @@ type Cluster struct {
 	services   map[name]*corev1.Service
 	slices     map[name]*discoveryv1.EndpointSlice
 	pods       map[name]*keptPod
-	exports    map[name]struct{}
+	exports    map[name]*metav1.PartialObjectMetadata
 	policies   policies
 
 	inService   index[name]          // slices, by their service
@@ -89,7 +89,7 @@ func NewCluster(network, systemNamespace string) *Cluster {
 	return &Cluster{
 		network: network, system: systemNamespace,
 		namespaces: map[string]*corev1.Namespace{}, nodes: map[string]*corev1.Node{}, services: map[name]*corev1.Service{},
-		slices: map[name]*discoveryv1.EndpointSlice{}, pods: map[name]*keptPod{}, exports: map[name]struct{}{}, policies: newPolicies(),
+		slices: map[name]*discoveryv1.EndpointSlice{}, pods: map[name]*keptPod{}, exports: map[name]*metav1.PartialObjectMetadata{}, policies: newPolicies(),
 		inService: index[name]{}, aboutPod: index[name]{}, onNode: index[string]{}, podsOf: index[string]{}, servicesOf: index[string]{}, described: map[name]description{},
 		staleSpaces: map[string]struct{}{}, staleNames: map[name]struct{}{}, stalePods: map[name]struct{}{},
 	}
@@ -117,11 +117,7 @@ func (c *Cluster) Apply(events ...Event) []discovery.Change {
 		case Pods:
 			c.setPod(n, podIn(e))
 		case ServiceExports:
-			if e.Object == nil {
-				delete(c.exports, n)
-			} else {
-				c.exports[n] = struct{}{}
-			}
+			set(c.exports, n, exportIn(e))
 			c.staleNames[n] = struct{}{}
 		case AuthorizationPolicies, PeerAuthentications:
 			c.setPolicy(policyName{e.Kind, n}, object[keptPolicy](e))
@@ -146,6 +142,8 @@ func (c *Cluster) has(e Event, n name) bool {
 		return o == c.slices[n]
 	case *keptPod:
 		return o == c.pods[n]
+	case *metav1.PartialObjectMetadata:
+		return o == c.exports[n]
 	case *keptPolicy:
 		return o == c.policies.all[policyName{e.Kind, n}]
 	}
@@ -170,8 +168,8 @@ func (c *Cluster) Objects() []Event {
 	for n, o := range c.pods {
 		out = append(out, Event{Pods, n.namespace, n.name, o})
 	}
-	for n := range c.exports {
-		out = append(out, Event{ServiceExports, n.namespace, n.name, struct{}{}})
+	for n, o := range c.exports {
+		out = append(out, Event{ServiceExports, n.namespace, n.name, o})
 	}
 	for n, o := range c.policies.all {
 		out = append(out, Event{n.kind, n.namespace, n.name.name, o})
@@ -234,6 +232,14 @@ func (c *Cluster) lastOf(s *discoveryv1.EndpointSlice, pod name, missing func(Ki
 func object[T any](e Event) *T {
 	o, _ := e.Object.(*T)
 	return o
+}
+
+// exportIn returns the ServiceExport of e.
+func exportIn(e Event) *metav1.PartialObjectMetadata {
+	if o := object[metav1.PartialObjectMetadata](e); o != nil || e.Object == nil {
+		return o
+	}
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name}}
 }
 
 // set makes m[k] be v, or nothing if v is nil.
@@ -363,8 +369,7 @@ func (c *Cluster) readNamespace(n string) discovery.Change {
 }
 
 func (c *Cluster) readService(n name) discovery.Change {
-	s := service{name: n, object: c.services[n], namespace: c.namespaces[n.namespace], segmented: c.segmented()}
-	_, s.exported = c.exports[n]
+	s := service{name: n, object: c.services[n], export: c.exports[n], namespace: c.namespaces[n.namespace], segmented: c.segmented()}
 	for _, slice := range slices.SortedFunc(maps.Keys(c.inService[n]), name.compare) {
 		s.slices = append(s.slices, c.slices[slice])
 	}

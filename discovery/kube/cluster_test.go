@@ -53,7 +53,7 @@ func anEvent(t *rapid.T) Event {
 		o = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: e.Name, Labels: map[string]string{labelZone: pick("z1", "z2")}}}
 	case Services:
 		s := &corev1.Service{ObjectMeta: meta(pick("x", "x", "y"))}
-		s.Labels = labels(labelGlobal, labelScope, labelTakeover)
+		s.Labels, s.CreationTimestamp = labels(labelGlobal, labelScope, labelTakeover), metav1.Unix(int64(rapid.IntRange(0, 2).Draw(t, "age")), 0)
 		s.Spec.Type = corev1.ServiceType(pick("ClusterIP", "ClusterIP", "ClusterIP", "ClusterIP", "ExternalName"))
 		s.Spec.ClusterIPs = []string{pick("10.0.0.1", "10.0.0.2", "None", "odd")}
 		s.Spec.PublishNotReadyAddresses = rapid.Bool().Draw(t, "publish")
@@ -89,7 +89,8 @@ func anEvent(t *rapid.T) Event {
 		}
 		o = p
 	case ServiceExports:
-		o = &metav1.PartialObjectMetadata{ObjectMeta: meta(pick("x", "y"))}
+		x := &metav1.PartialObjectMetadata{ObjectMeta: meta(pick("x", "y"))}
+		x.CreationTimestamp, o = metav1.Unix(int64(rapid.IntRange(0, 2).Draw(t, "age")), 0), x
 	}
 	if !gone {
 		e.Object = o

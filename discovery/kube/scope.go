@@ -73,11 +73,11 @@ func (s service) scope(f *faults) (scope mesh.Scope, takeover bool) {
 	global := own.global == "true" || own.global == "" && inherited.global == "true"
 	takeover = global || own.takeover == "true" || own.takeover == "" && inherited.takeover == "true"
 	word := own.scope
-	if word == "" && own.global == "" && (!s.exported || inherited.scope == scopeGlobalOnly) {
+	if word == "" && own.global == "" && (s.export == nil || inherited.scope == scopeGlobalOnly) {
 		word = inherited.scope
 	}
 	switch {
-	case word == scopeGlobal, word == "" && (global || s.exported):
+	case word == scopeGlobal, word == "" && (global || s.export != nil):
 		scope = mesh.ScopeGlobal
 	case word == scopeGlobalOnly:
 		scope, takeover = mesh.ScopeGlobal, true
@@ -96,7 +96,7 @@ func (s service) contradictions(own reach, scope mesh.Scope, f *faults) {
 		f.drop(segmented(own.field))
 	case narrow && own.global == "true":
 		f.drop(discovery.CauseConflict, own.field, own.scope, "contradicts label %s, and holds: remove one of the two", labelGlobal)
-	case narrow && s.exported:
+	case narrow && s.export != nil:
 		f.drop(discovery.CauseConflict, own.field, own.scope, "contradicts its ServiceExport, and holds: remove one of the two")
 	case scope == "" && own.takeover == "true":
 		f.drop(discovery.CauseConflict, takeoverField(s.object.ObjectMeta), own.takeover, "has no effect, because the Service is for its cluster alone: set %s to global too, or remove it", labelScope)

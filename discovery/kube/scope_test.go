@@ -47,8 +47,10 @@ func TestServiceScopePrecedence(t *testing.T) {
 				for _, segmented := range []bool{false, true} {
 					annotated := (len(scope)+len(nsScope))%2 == 0
 					ns := &corev1.Namespace{ObjectMeta: setTo(nsGlobal, nsTakeover, nsScope, !annotated)}
-					s := service{name: name{"demo", "demo"}, exported: exported, segmented: segmented, namespace: ns, object: &corev1.Service{ObjectMeta: setTo(global, takeover, scope, annotated), Spec: corev1.ServiceSpec{Selector: map[string]string{"a": "b"}, ClusterIP: "10.96.0.1", Ports: []corev1.ServicePort{{Port: 80}}}}}
-
+					s := service{name: name{"demo", "demo"}, segmented: segmented, namespace: ns, object: &corev1.Service{ObjectMeta: setTo(global, takeover, scope, annotated), Spec: corev1.ServiceSpec{Selector: map[string]string{"a": "b"}, ClusterIP: "10.96.0.1", Ports: []corev1.ServicePort{{Port: 80}}}}}
+					if exported {
+						s.export = &metav1.PartialObjectMetadata{}
+					}
 					var want mesh.Scope
 					switch {
 					case scope != "":

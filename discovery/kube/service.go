@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -17,11 +18,11 @@ import (
 // service is a Service with the other objects that it is read with.
 type service struct {
 	name      name
-	object    *corev1.Service              // nil: there is none
-	namespace *corev1.Namespace            // nil: it is not known
-	exported  bool                         // a ServiceExport names it
-	segmented bool                         // the system namespace names a segment
-	slices    []*discoveryv1.EndpointSlice // by name
+	object    *corev1.Service               // nil: there is none
+	namespace *corev1.Namespace             // nil: it is not known
+	export    *metav1.PartialObjectMetadata // its ServiceExport; nil: there is none
+	segmented bool                          // the system namespace names a segment
+	slices    []*discoveryv1.EndpointSlice  // by name
 }
 
 // read translates s. Only of a service that other networks may reach it matters what
@@ -29,7 +30,7 @@ type service struct {
 // have such, like their DNS. A record is nil if none comes of s.
 func (s service) read() (record *discovery.Service, f faults) {
 	if s.object == nil {
-		if s.exported {
+		if s.export != nil {
 			f.out(discovery.CauseReference, "ServiceExport", s.name.String(), "exports a Service that is not there: create the Service, or delete the ServiceExport")
 		}
 		return nil, f
@@ -43,13 +44,13 @@ func (s service) read() (record *discovery.Service, f faults) {
 		}
 		return nil, f
 	}
-	r := &discovery.Service{Name: s.name.name, Namespace: s.name.namespace, PublishNotReady: spec.PublishNotReadyAddresses}
+	r := &discovery.Service{Name: s.name.name, Namespace: s.name.namespace, PublishNotReady: spec.PublishNotReadyAddresses, Home: true}
 	said := &f
 	if !global {
 		said = &faults{}
 	} else {
-		r.Scope, r.Takeover = string(scope), takeover
-		if s.exported {
+		r.Scope, r.Takeover, r.Created = string(scope), takeover, s.created()
+		if s.export != nil {
 			r.Aliases = []string{s.name.name + "." + s.name.namespace + clusterSetSuffix}
 		}
 		s.foreign(said)
@@ -65,6 +66,19 @@ func (s service) read() (record *discovery.Service, f faults) {
 		return nil, f
 	}
 	return r, f
+}
+
+// created returns the age of the export in Unix seconds: of the ServiceExport, or of the
+// Service if a label alone exports it. Zero if unknown.
+func (s service) created() int64 {
+	at := s.object.CreationTimestamp
+	if s.export != nil {
+		at = s.export.CreationTimestamp
+	}
+	if at.IsZero() {
+		return 0
+	}
+	return at.Unix()
 }
 
 // addresses returns the cluster IPs.

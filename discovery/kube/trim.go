@@ -23,7 +23,7 @@ func trim(o any) (any, error) {
 		return n, nil
 	case *corev1.Service:
 		s := &o.Spec
-		return &corev1.Service{ObjectMeta: trimMeta(o.ObjectMeta), Spec: corev1.ServiceSpec{
+		return &corev1.Service{ObjectMeta: trimAged(o.ObjectMeta), Spec: corev1.ServiceSpec{
 			Type: s.Type, ClusterIP: s.ClusterIP, ClusterIPs: s.ClusterIPs, Ports: s.Ports, PublishNotReadyAddresses: s.PublishNotReadyAddresses,
 			InternalTrafficPolicy: s.InternalTrafficPolicy, TrafficDistribution: s.TrafficDistribution, ExternalIPs: s.ExternalIPs, SessionAffinity: s.SessionAffinity,
 			Selector: trimSelector(s.Selector),
@@ -52,7 +52,7 @@ func trim(o any) (any, error) {
 			}
 		}
 	case *metav1.PartialObjectMetadata:
-		return &metav1.PartialObjectMetadata{TypeMeta: o.TypeMeta, ObjectMeta: trimMeta(o.ObjectMeta)}, nil
+		return &metav1.PartialObjectMetadata{TypeMeta: o.TypeMeta, ObjectMeta: trimAged(o.ObjectMeta)}, nil
 	}
 	return o, nil
 }
@@ -77,6 +77,13 @@ func trimSelector(s map[string]string) map[string]string {
 func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, DeletionTimestamp: m.DeletionTimestamp,
 		Labels: only(m.Labels, labelsRead), Annotations: only(m.Annotations, annotationsRead)}
+}
+
+// trimAged is trimMeta for objects whose age is read.
+func trimAged(m metav1.ObjectMeta) metav1.ObjectMeta {
+	out := trimMeta(m)
+	out.CreationTimestamp = m.CreationTimestamp
+	return out
 }
 
 // only returns what of m is named, nil if nothing is.

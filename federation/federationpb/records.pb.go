@@ -552,9 +552,12 @@ type ExportBody struct {
 	Ports        []*ExportPort          `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
 	Scope        ExportScope            `protobuf:"varint,5,opt,name=scope,proto3,enum=isthmus.federation.v2.ExportScope" json:"scope,omitempty"`
 	Distribution string                 `protobuf:"bytes,6,opt,name=distribution,proto3" json:"distribution,omitempty"` // word of mesh.Distribution; empty: the default
-	Identities   []string               `protobuf:"bytes,7,rep,name=identities,proto3" json:"identities,omitempty"`     // SPIFFE IDs that may answer, sorted
-	Created      int64                  `protobuf:"varint,8,opt,name=created,proto3" json:"created,omitempty"`          // of the service, seconds of Unix time; orders nothing between networks
-	Capacity     uint32                 `protobuf:"varint,9,opt,name=capacity,proto3" json:"capacity,omitempty"`        // nominal and rounded, for when health is unknown
+	// SPIFFE IDs of the workloads, sorted. Empty while there is no workload: the export has no endpoint, and stays.
+	Identities []string `protobuf:"bytes,7,rep,name=identities,proto3" json:"identities,omitempty"`
+	// Creation time of the export, in seconds of Unix time. Of several networks, the oldest export decides type, session
+	// affinity and ports. Versions before November 28, 2026 send none: unknown, which is younger than any.
+	Created  int64  `protobuf:"varint,8,opt,name=created,proto3" json:"created,omitempty"`
+	Capacity uint32 `protobuf:"varint,9,opt,name=capacity,proto3" json:"capacity,omitempty"` // nominal and rounded, for when health is unknown
 	// Versions before November 23, 2026 say neither, and pass both on.
 	Affinity      string `protobuf:"bytes,12,opt,name=affinity,proto3" json:"affinity,omitempty"`     // sessionAffinity of the Service: ClientIP; empty: None
 	Headless      bool   `protobuf:"varint,16,opt,name=headless,proto3" json:"headless,omitempty"`    // it has no address of its own

@@ -194,6 +194,46 @@ func TestWhatOneInstanceSaysOfAHeadlessServiceHolds(t *testing.T) {
 	}
 }
 
+// In any order, the identities are those that all exports have which have any, and the age is the oldest.
+func TestMergeIgnoresInstancesWithoutPods(t *testing.T) {
+	id := func(name string) spiffeid.ID { return spiffeid.RequireFromString("spiffe://x/ns/demo/sa/" + name) }
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 8))
+		var exports []*record.Export
+		count, with, oldest := map[spiffeid.ID]int{}, 0, int64(0)
+		for range 1 + rng.IntN(4) {
+			e := &record.Export{Name: "web", Namespace: "demo", Ports: []record.Port{{Name: "http", Port: 80}}, Created: int64(rng.IntN(4))}
+			for _, name := range []string{"a", "b", "c"} {
+				if rng.IntN(2) == 0 {
+					e.Identities = append(e.Identities, id(name))
+					count[id(name)]++
+				}
+			}
+			if len(e.Identities) > 0 {
+				with++
+			}
+			if e.Created > 0 && (oldest == 0 || e.Created < oldest) {
+				oldest = e.Created
+			}
+			exports = append(exports, e)
+		}
+		var want []spiffeid.ID
+		for _, name := range []string{"a", "b", "c"} {
+			if with > 0 && count[id(name)] == with {
+				want = append(want, id(name))
+			}
+		}
+		before := fmt.Sprint(exports[0])
+		got, _ := MergeExports("west", "web", exports)
+		if !slices.Equal(got.Identities, want) || got.Created != oldest || len(got.Ports) != 1 {
+			t.Fatalf("seed %d: merged identities %v, created %d, ports %v; want %v and %d", seed, got.Identities, got.Created, got.Ports, want, oldest)
+		}
+		if fmt.Sprint(exports[0]) != before {
+			t.Fatalf("seed %d: an export was changed: %s, was %s", seed, fmt.Sprint(exports[0]), before)
+		}
+	}
+}
+
 func TestHealthIsPerGatewayAndTheBestOfAGroupCounts(t *testing.T) {
 	l := newLedger(epoch)
 	a, b, c := newSpeaker(t, "west", "gw-1"), newSpeaker(t, "west", "gw-2"), newSpeaker(t, "west", "gw-3")

@@ -50,16 +50,30 @@ func (l *Ledger) Export(network, service string) (Share, bool) {
 	return out, len(out.Gateways) > 0
 }
 
-// MergeExports returns what instances of network agree on that say exports of service,
-// and in what they differ; empty if they do not.
+// MergeExports returns the export of service by network: the ports that all exports of its
+// gateway instances have, and the identities that all of them have that have any. An
+// instance without identities sees no workload, now or of its group. The age is the oldest.
+// problem describes in what the exports differ; it is empty if they do not.
 func MergeExports(network, service string, exports []*record.Export) (merged record.Export, problem string) {
 	var differ []string
+	named := false // whether an export had identities
 	for n, e := range exports {
 		if n == 0 {
-			merged = *e
+			merged, named = *e, len(e.Identities) > 0
 			continue
 		}
 		differ = append(differ, intersect(&merged, e)...)
+		switch {
+		case len(e.Identities) == 0:
+		case !named:
+			merged.Identities, named = e.Identities, true
+		default:
+			ids := slices.DeleteFunc(slices.Clone(merged.Identities), func(id spiffeid.ID) bool { return !slices.Contains(e.Identities, id) })
+			if len(ids) != len(merged.Identities) || len(ids) != len(e.Identities) {
+				differ = append(differ, "identities")
+			}
+			merged.Identities = ids
+		}
 	}
 	if len(differ) > 0 {
 		slices.Sort(differ)
@@ -68,8 +82,8 @@ func MergeExports(network, service string, exports []*record.Export) (merged rec
 	return merged, problem
 }
 
-// intersect narrows a down to what b says too, and names what differed. A port that they
-// give different names is the same port, without a name.
+// intersect reduces a to what b has too, apart from identities, and returns what differed.
+// A port with different names is kept without a name.
 func intersect(a, b *record.Export) (differ []string) {
 	var ports []record.Port
 	for _, p := range a.Ports {
@@ -85,15 +99,14 @@ func intersect(a, b *record.Export) (differ []string) {
 	if len(ports) != len(a.Ports) || len(ports) != len(b.Ports) {
 		differ = append(differ, "ports")
 	}
-	ids := slices.Clone(a.Identities)
-	ids = slices.DeleteFunc(ids, func(id spiffeid.ID) bool { return !slices.Contains(b.Identities, id) })
-	if len(ids) != len(a.Identities) || len(ids) != len(b.Identities) {
-		differ = append(differ, "identities")
-	}
-	a.Ports, a.Identities = ports, ids
+	a.Ports = ports
 	a.Capacity = max(a.Capacity, b.Capacity)
-	a.Headless = a.Headless || b.Headless // an instance of an older version says neither
+	// An instance of an older version has none of these.
+	a.Headless = a.Headless || b.Headless
 	a.Affinity = cmp.Or(a.Affinity, b.Affinity)
+	if a.Created == 0 || b.Created > 0 && b.Created < a.Created {
+		a.Created = b.Created
+	}
 	return differ
 }
 

@@ -19,33 +19,37 @@ type Offer struct {
 	Differ  string // in what its gateways differ; empty if they do not
 }
 
-// Admit returns what of o the link l lets hold, in the mesh of trustDomain, and what does
-// not, in words. Nothing does of an export without identities or ports. listed is the
-// namespace of a service whose name does not say it, as it is known here: an export cannot
-// choose it.
-func Admit(l keyfile.Link, o Offer, trustDomain string, listed func(service string) (namespace string, ok bool)) (admitted mesh.Export, fault string) {
+// Admit returns the part of o that the link l allows, in the mesh of trustDomain. ok is false
+// if o must not be used; fault describes what is not used, and why. An export without
+// identities has no endpoints now, and is admitted like one with endpoints: see
+// [mesh.Link.Admit]. One without ports is not admitted. listed returns the namespace of a
+// service whose name has none, as it is known here: an export cannot choose it.
+func Admit(l keyfile.Link, o Offer, trustDomain string, listed func(service string) (namespace string, ok bool)) (admitted mesh.Export, ok bool, fault string) {
 	export := exportOf(o.Service, o.Export)
 	name, namespace, named := Namespaced(o.Service)
 	if !named {
 		var ok bool
 		if namespace, ok = listed(o.Service); !ok {
-			return mesh.Export{}, fmt.Sprintf("what network %s exports as %s is not used: the name says no namespace, and discovery here lists no such service", o.Network, o.Service)
+			return mesh.Export{}, false, fmt.Sprintf("what network %s exports as %s is not used: the name says no namespace, and discovery here lists no such service", o.Network, o.Service)
 		}
 	}
 	if export.Namespace != namespace { // whoever may answer for one namespace may not for another
-		return mesh.Export{}, fmt.Sprintf("what network %s exports as %s is not used: it calls it a service of namespace %s, and here that is one of %s", o.Network, o.Service, export.Namespace, namespace)
+		return mesh.Export{}, false, fmt.Sprintf("what network %s exports as %s is not used: it calls it a service of namespace %s, and here that is one of %s", o.Network, o.Service, export.Namespace, namespace)
 	}
 	if named { // its names follow from that, and discovery takes no others
 		export.Name = name
 	}
-	admitted, refused := linkOf(l, trustDomain).Admit(export)
+	admitted, refused, ok := linkOf(l, trustDomain).Admit(export)
+	ok = ok && len(admitted.Ports) > 0
 	switch {
+	case len(refused) == 0 && len(export.Identities) == 0 && !ok && len(admitted.Ports) > 0:
+		return admitted, false, fmt.Sprintf("what network %s exports as %s is not used: the link to it admits no identity of namespace %s (trustDomains, namespaces in federation.networks)", o.Network, o.Service, namespace)
 	case len(refused) > 0 && len(admitted.Identities) == 0:
-		return admitted, fmt.Sprintf("what network %s exports as %s is not used: the link to it lets none of %s answer (trustDomains, namespaces in federation.networks)", o.Network, o.Service, idsOf(refused))
+		return admitted, false, fmt.Sprintf("what network %s exports as %s is not used: the link to it lets none of %s answer (trustDomains, namespaces in federation.networks)", o.Network, o.Service, idsOf(refused))
 	case len(refused) > 0:
-		return admitted, fmt.Sprintf("of what network %s exports as %s, %s may not answer: the link to it does not let them (trustDomains, namespaces in federation.networks)", o.Network, o.Service, idsOf(refused))
+		return admitted, ok, fmt.Sprintf("of what network %s exports as %s, %s may not answer: the link to it does not let them (trustDomains, namespaces in federation.networks)", o.Network, o.Service, idsOf(refused))
 	}
-	return admitted, o.Differ
+	return admitted, ok, o.Differ
 }
 
 // linkOf is what bounds l, with what is left out filled in.

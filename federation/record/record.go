@@ -134,7 +134,7 @@ type Export struct {
 	Scope           Scope
 	Distribution    mesh.Distribution // empty is the reader's default
 	Identities      []spiffeid.ID     // that may answer, sorted
-	Created         int64             // seconds of Unix time; orders nothing between networks
+	Created         int64             // of the export, seconds of Unix time; 0 or less: unknown, which is younger than any
 	Capacity        uint32            // nominal and rounded, for when health is unknown
 	Affinity        mesh.Affinity     // that the service asks for
 	Headless        bool

@@ -43,7 +43,7 @@ func TestEndDirectResetsWhatOthersOpened(t *testing.T) {
 	}
 	source := func(to string) (net.Conn, error) { // as a node proxy connects for a client
 		d := net.Dialer{Timeout: 5 * time.Second, Control: func(n, a string, c syscall.RawConn) error {
-			return errors.Join(p.ns.Control(n, a, c), Mark(n, a, c), Source(netip.MustParseAddr(otherAddress))(n, a, c))
+			return errors.Join(p.ns.Control(n, a, c), Mark(n, a, c), Source(netip.MustParseAddr(otherAddress), p.ports(t))(n, a, c))
 		}}
 		return d.Dial("tcp", to)
 	}
