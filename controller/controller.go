@@ -55,6 +55,7 @@ type Controller struct {
 	vips     *answer.VIPs                        // as of the last plan; nil: not known here
 	failure  string                              // why the last plan could not be carried out
 	told     map[notices.Object][]notices.Notice // what is wrong with processes and links, that is told
+	attached attached                            // whether gateways are connected
 	ledger   string                              // what of the ledger of addresses could not be read when it was last
 }
 
@@ -230,6 +231,12 @@ func (c *Controller) notice(ctx context.Context) {
 			continue
 		case <-tick.C:
 			c.tellFaults(s.settle(c.faults(), time.Now()))
+			c.mu.Lock()
+			changed := c.attached.note(len(c.cfg.Gateways) == 0 || c.stream.Attached() > 0, time.Now())
+			c.mu.Unlock()
+			if changed {
+				c.nudge()
+			}
 		}
 		whole := c.exports.settle(time.Now())
 		changes := c.stream.TakeChanges()

@@ -264,8 +264,13 @@ func (l *leader) withOwn(others map[vip.Name][]imports.Export, declared map[vip.
 func (l *leader) condition(ctx context.Context, declared map[vip.Name][]imports.Condition, others map[vip.Name][]imports.Export, wanted map[cause]bool) error {
 	names := slices.Collect(maps.Keys(declared))
 	shuffle(names)
+	l.mu.Lock()
+	noGateway := l.attached.gone
+	l.mu.Unlock()
 	for _, n := range names {
-		want := imports.Conditions(l.objects.local(n), others[n])
+		local := l.objects.local(n)
+		local.NoGateway = noGateway
+		want := imports.Conditions(local, others[n])
 		if !imports.Differ(want, declared[n]) {
 			continue
 		}

@@ -7,12 +7,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/controller/imports"
 	"github.com/isthmus-mesh/isthmus/controller/notices"
 	"github.com/isthmus-mesh/isthmus/controller/vip"
 	"github.com/isthmus-mesh/isthmus/discovery"
 	"github.com/isthmus-mesh/isthmus/discovery/kube"
+	"github.com/isthmus-mesh/isthmus/federation/links"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/policy"
 )
@@ -25,6 +27,8 @@ type objects struct {
 
 	mu       sync.Mutex
 	services map[vip.Name]*discovery.Service
+	pods     map[discovery.Key]pod // that are members of services
+	members  map[string]members    // of services, by hostname
 	faults   map[discovery.Key][]discovery.Problem
 	news     map[discovery.Key]struct{} // of which something else is wrong than when they were taken; nil: nobody takes
 	overlap  map[discovery.Key]string   // services and pods whose addresses are in the ranges of imports
@@ -32,7 +36,7 @@ type objects struct {
 }
 
 func newObjects(network string, ranges vip.Ranges, changed func()) *objects {
-	return &objects{network: network, ranges: ranges, changed: changed, services: map[vip.Name]*discovery.Service{},
+	return &objects{network: network, ranges: ranges, changed: changed, services: map[vip.Name]*discovery.Service{}, pods: map[discovery.Key]pod{}, members: map[string]members{},
 		faults: map[discovery.Key][]discovery.Problem{}, overlap: map[discovery.Key]string{}}
 }
 
@@ -67,6 +71,10 @@ func (o *objects) one(c discovery.Change) {
 	case discovery.Workload:
 		what, addresses = "the Pod", r.Addresses
 	}
+	if c.Key.Kind == discovery.KindWorkload {
+		r, _ := c.Record.(discovery.Workload)
+		o.count(c.Key, pod{r.Services, r.Protocol != "TCP"})
+	}
 	if what != "the Service" && c.Key.Kind == discovery.KindService {
 		delete(o.services, n)
 	}
@@ -80,6 +88,35 @@ func (o *objects) one(c discovery.Change) {
 	if was != o.overlap[c.Key] {
 		o.isNews(c.Key)
 	}
+}
+
+// pod is a pod that is a member of services.
+type pod struct {
+	services []string // hostnames
+	meshed   bool     // a node proxy accepts tunnels for it
+}
+
+// members are how many pods a service has, and how many of them are in the mesh.
+type members struct{ all, meshed int }
+
+// count replaces what the pod of k adds to members. The caller holds mu.
+func (o *objects) count(k discovery.Key, now pod) {
+	add := func(p pod, n int) {
+		for _, host := range p.services {
+			m := o.members[host]
+			if m.all += n; p.meshed {
+				m.meshed += n
+			}
+			if o.members[host] = m; m.all == 0 {
+				delete(o.members, host)
+			}
+		}
+	}
+	add(o.pods[k], -1)
+	if delete(o.pods, k); len(now.services) > 0 {
+		o.pods[k] = now
+	}
+	add(now, 1)
 }
 
 // isNews notes that something else is wrong with an object, if anybody takes; the caller holds mu.
@@ -99,7 +136,8 @@ func nameOf(k discovery.Key) (vip.Name, bool) {
 	return vip.Name{Namespace: namespace, Name: name}, ok && namespace != "" && name != ""
 }
 
-// local is what the service of a ServiceExport comes to.
+// local returns what the gateways of this cluster export of the Service that a ServiceExport
+// names. They read the same objects; see mesh.ExportOf.
 func (o *objects) local(n vip.Name) imports.Local {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -119,15 +157,20 @@ func (o *objects) local(n vip.Name) imports.Local {
 	s := o.services[n]
 	switch {
 	case s == nil:
-		out.Why = cmp.Or(out.Why, "nothing comes of the Service that other networks could reach")
+		out.Why = cmp.Or(out.Why, "the Service has nothing that other networks could reach")
 	case s.Scope == "" || s.Scope == string(mesh.ScopeCluster):
-		out.Why = "what the Service says of its scope keeps it in its cluster"
+		out.Why = "the scope of the Service keeps it in its cluster: see its labels and those of its namespace"
 		if len(out.Notes) > 0 {
 			out.Why = strings.Join(out.Notes, "; ")
 		}
 	default:
 		out.Exported = true
+		m := o.members[links.Hostname(n.Name, n.Namespace)]
+		out.Pods, out.Meshed = m.all > 0, m.meshed > 0
 		out.Export.Headless, out.Export.Affinity = s.Headless, string(s.Affinity)
+		if s.Created > 0 {
+			out.Export.Created = time.Unix(s.Created, 0).UTC()
+		}
 		for _, p := range s.Ports {
 			if p.Protocol == "TCP" {
 				out.Export.Ports = append(out.Export.Ports, imports.Port{Name: p.Name, Protocol: "TCP", Port: p.Port})

@@ -2,7 +2,9 @@ package controller
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,6 +71,50 @@ func TestWhatAnExportComesTo(t *testing.T) {
 	o.Apply(discovery.Change{Key: web, Record: record})
 	if l := o.local(n); l.Exported || l.Why == "" {
 		t.Errorf("of one that stays in its cluster: %+v", l)
+	}
+}
+
+// Random pods of two services come, change and go: what is known of their services is what a count of all pods says,
+// and nothing is kept of pods that are gone.
+func TestPodsOfExportAreCounted(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 10))
+		o, truth := newObjects("west", vip.DefaultRanges(), func() {}), map[string]discovery.Workload{}
+		names := []string{"web", "api"}
+		for _, name := range names {
+			o.Apply(discovery.Change{Key: key(discovery.KindService, "demo/"+name), Record: discovery.Service{Name: name, Namespace: "demo", Scope: "global", Created: 1_700_000_000, Ports: []discovery.ServicePort{{Port: 80, Protocol: "TCP"}}}})
+		}
+		for step := range 100 {
+			pod := fmt.Sprint("demo/p", rng.IntN(4))
+			c := discovery.Change{Key: key(discovery.KindWorkload, pod)}
+			if delete(truth, pod); rng.IntN(3) > 0 {
+				w := discovery.Workload{Protocol: []string{"", "TCP"}[rng.IntN(2)]}
+				for _, name := range names {
+					if rng.IntN(2) == 0 {
+						w.Services = append(w.Services, name+".demo.svc.cluster.local")
+					}
+				}
+				c.Record, truth[pod] = w, w
+			}
+			o.Apply(c)
+			for _, name := range names {
+				pods, meshed := false, false
+				for _, w := range truth {
+					if slices.Contains(w.Services, name+".demo.svc.cluster.local") {
+						pods, meshed = true, meshed || w.Protocol != "TCP"
+					}
+				}
+				if l := o.local(vip.Name{Namespace: "demo", Name: name}); !l.Exported || l.Pods != pods || l.Meshed != meshed || l.Export.Created.Unix() != 1_700_000_000 {
+					t.Fatalf("seed %d, step %d: %s is %+v; want pods %v, in the mesh %v", seed, step, name, l, pods, meshed)
+				}
+			}
+		}
+		for pod := range truth {
+			o.Apply(discovery.Change{Key: key(discovery.KindWorkload, pod)})
+		}
+		if len(o.pods)+len(o.members) > 0 {
+			t.Fatalf("seed %d: without pods, %v and %v are kept", seed, o.pods, o.members)
+		}
 	}
 }
 

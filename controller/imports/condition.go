@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/isthmus-mesh/isthmus/controller/vip"
@@ -16,18 +17,23 @@ type Condition struct{ Kind, Status, Reason, Message string }
 type Local struct {
 	Exists bool   // the Service
 	Type   string // that cannot be exported, such as ExternalName; empty: it can
-	// Exported says that other networks may reach it; else Why says why not.
+	// Exported reports whether the gateways of this network export it; if not, Why is the reason.
 	Exported bool
 	Why      string
-	Notes    []string // what of it counts for nothing
-	Export   Export   // what it comes to; if Exported
+	Notes    []string // parts of the Service that are not used
+	Export   Export   // if Exported
+	// Pods reports whether the Service has pods, and Meshed whether any of them is in the mesh. The export has
+	// no endpoint otherwise.
+	Pods, Meshed bool
+	// NoGateway is set while no gateway of this network is connected, and nothing is known of its exports.
+	NoGateway bool
 }
 
-// Conditions are those of the ServiceExport of l, where other networks export these under
-// its name.
+// Conditions returns the conditions of the ServiceExport of l. others are the exports of
+// other networks under its name.
 func Conditions(l Local, others []Export) []Condition {
 	valid := Condition{"Valid", "True", "Valid", "the Service can be exported"}
-	ready := Condition{"Ready", "True", "Exported", "the gateways of this network offer it to the networks that are linked"}
+	ready := Condition{"Ready", "True", "Exported", "the gateways of this network export it to the linked networks"}
 	switch {
 	case !l.Exists:
 		valid = Condition{"Valid", "False", "NoService", "there is no Service of this name: create it, or delete the ServiceExport"}
@@ -39,10 +45,17 @@ func Conditions(l Local, others []Export) []Condition {
 		ready = Condition{"Ready", "False", "Failed", valid.Message}
 	case !l.Exported:
 		ready = Condition{"Ready", "False", "Failed", l.Why}
-	case len(l.Notes) > 0:
-		ready.Message += "; but " + strings.Join(l.Notes, "; ")
+	case l.NoGateway:
+		ready = Condition{"Ready", "Unknown", "Pending", "no gateway of this network is connected to isthmus-controller: see whether isthmus-gateway runs, and whether its pods are ready"}
+	case l.Pods && !l.Meshed:
+		ready = Condition{"Ready", "False", "Pending", "it is exported without an endpoint: none of its pods is in the mesh: label the namespace or the pods istio.io/dataplane-mode=ambient"}
+	case !l.Pods:
+		ready.Message += ", without an endpoint: it has no pod on the pod network now, so its connections are refused unless another network has one: if that is not intended, compare spec.selector with the labels of the pods"
 	}
-	conflict := Condition{"Conflict", "False", "NoConflicts", "no other network says anything else of it"}
+	if len(l.Notes) > 0 && l.Exported && valid.Status == "True" {
+		ready.Message += "; " + strings.Join(l.Notes, "; ")
+	}
+	conflict := Condition{"Conflict", "False", "NoConflicts", "no other network exports it differently"}
 	if l.Exported && valid.Status == "True" {
 		all := append([]Export{l.Export}, others...)
 		merged, conflicts := Merge(vip.Name{}, all)
@@ -75,17 +88,30 @@ func cut(text string) string {
 	return fmt.Sprintf("%s… (cut: %d bytes more)", text[:end], len(text)-end)
 }
 
-// conflictMessage says who differs, what holds, and what to do.
+// conflictMessage names the differing fields, each network with its age, the network that
+// wins and why, the ports of the import, and the remedy.
 func conflictMessage(conflicts Conflicts, merged Import, all []Export) string {
+	sorted := slices.SortedFunc(slices.Values(all), older)
 	var said []string
-	for _, e := range slices.SortedFunc(slices.Values(all), older) {
-		said = append(said, fmt.Sprintf("%s has %s", e.Cluster, e.words()))
+	for _, e := range sorted {
+		age := "of unknown age"
+		if !e.Created.IsZero() {
+			age = "since " + e.Created.UTC().Format(time.RFC3339)
+		}
+		said = append(said, fmt.Sprintf("%s (%s) has %s", e.Cluster, age, e.words()))
+	}
+	why := "is the oldest"
+	switch first, second := sorted[0], sorted[min(1, len(sorted)-1)]; {
+	case first.Created.IsZero():
+		why = "is the first by name, and the age of no export is known"
+	case first.Created.Equal(second.Created):
+		why = "is the first by name of the oldest"
 	}
 	var fields []string
 	for _, c := range conflicts {
 		fields = append(fields, map[string]string{PortConflict: "spec.ports", TypeConflict: "spec.clusterIP (headless or not)", AffinityConflict: "spec.sessionAffinity"}[c])
 	}
-	return fmt.Sprintf("networks export it with different %s: %s; the oldest export counts, and the ports are %s: make them the same, or give one service another name", strings.Join(fields, " and "), strings.Join(said, ", "), wordsOf(merged.Ports))
+	return fmt.Sprintf("networks export it with different %s: the export of %s wins, as it %s; the import has %s; %s: make them the same, or give one service another name", strings.Join(fields, " and "), sorted[0].Cluster, why, Export{Headless: merged.Headless, Affinity: merged.Affinity, Ports: merged.Ports}.words(), strings.Join(said, ", "))
 }
 
 func (e Export) words() string {

@@ -54,9 +54,9 @@ type Export struct {
 	Headless bool
 	Affinity string // as of an Import
 	Ports    []Port
-	Created  time.Time // zero: not known, which is younger than all others
+	Created  time.Time // zero: unknown, which is younger than any
 
-	stands bool // for what is not known now: the youngest
+	stands bool // it is the import as it is, for a network whose exports are not known now
 }
 
 // Conflicts are in what exports of a service differ, in the words of MCS, sorted.
@@ -69,8 +69,10 @@ const (
 	AffinityConflict = "SessionAffinityConflict"
 )
 
-// Merge returns the import of exports, of which there is at least one: of each property
-// the oldest export counts, and ports are the union of all by their names.
+// Merge returns the import of exports, of which there is at least one, and in what they
+// differ. The oldest export decides each property, as in KEP-1645; of equal age, the first
+// by name of its network. Ports are the union by name, and of two with one name or number
+// the older. So a younger export adds ports at most, and changes nothing else.
 func Merge(n vip.Name, exports []Export) (Import, Conflicts) {
 	exports = slices.Clone(exports)
 	slices.SortFunc(exports, older)
@@ -118,10 +120,11 @@ func samePorts(a, b []Port) bool {
 	return slices.Equal(slices.SortedFunc(slices.Values(a), comparePorts), slices.SortedFunc(slices.Values(b), comparePorts))
 }
 
-// older is the order in which exports count.
+// older is the order in which exports count. While the exports of a network are not known,
+// any of them may be the oldest: the import as it is goes first.
 func older(a, b Export) int {
 	if a.stands != b.stands {
-		return map[bool]int{true: 1, false: -1}[a.stands]
+		return map[bool]int{true: -1, false: 1}[a.stands]
 	}
 	return cmp.Or(compareTimes(a.Created, b.Created), strings.Compare(a.Cluster, b.Cluster))
 }
