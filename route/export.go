@@ -14,8 +14,8 @@ type Exported struct {
 	Members []*mesh.Workload // offered (see mesh.Offer), on the gateway's own network, at least one
 }
 
-// FindExport returns the port of the global service that authority means to a
-// gateway, whoever serves it: what it costs does not depend on how many do. The
+// FindExport returns the port of the global service that authority names at a
+// gateway. Its cost does not depend on the number of workloads. The
 // error is an *Error of kind BadAuthority, UnknownService, UnknownPort or NotExported.
 func FindExport(s *mesh.Snapshot, network, authority string) (svc *mesh.Service, port mesh.Port, err error) {
 	t, err := parseAuthority(authority)

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// The definitions of MCS refuse a longer message, and with it the whole status.
+// The API server rejects a status with a longer message.
 func TestMessagesOfConditionsFit(t *testing.T) {
 	l := Local{Exists: true, Exported: true, Pods: true, Meshed: true, Export: Export{Cluster: "west", Ports: tcp(80)}}
 	for i := range 2_000 {
@@ -62,8 +62,8 @@ func TestConflictMessageNamesFieldsAndWinner(t *testing.T) {
 	}
 }
 
-// Every combination of what a ServiceExport may be: Ready is True only if gateways export the service and nothing is
-// missing that somebody has to add, and every other state names what is missing.
+// In every combination of states, Ready is True only if gateways export the service and it lacks nothing but pods. Its
+// message names what is missing.
 func TestReadyConditionNamesWhatIsMissing(t *testing.T) {
 	bools := []bool{false, true}
 	for _, exists := range bools {

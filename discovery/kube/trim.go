@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// trim drops what is not read of an object, so that it is not kept: of a pod some nine
-// tenths. What it does not know stays as it is.
+// trim returns a copy of an object without the fields that are not used, to save memory:
+// of a pod about nine tenths. An object of another type is returned unchanged.
 func trim(o any) (any, error) {
 	switch o := o.(type) {
 	case *corev1.Namespace:
@@ -79,14 +79,14 @@ func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
 		Labels: only(m.Labels, labelsRead), Annotations: only(m.Annotations, annotationsRead)}
 }
 
-// trimAged is trimMeta for objects whose age is read.
+// trimAged is trimMeta with the creation timestamp.
 func trimAged(m metav1.ObjectMeta) metav1.ObjectMeta {
 	out := trimMeta(m)
 	out.CreationTimestamp = m.CreationTimestamp
 	return out
 }
 
-// only returns what of m is named, nil if nothing is.
+// only returns the entries of m with these names; nil if there are none.
 func only(m map[string]string, names []string) (out map[string]string) {
 	for _, n := range names {
 		if v, ok := m[n]; ok {
