@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,7 +55,7 @@ func TestAServerWithoutACertificateBlamesItselfAndItsClientDoesToo(t *testing.T)
 
 func TestRefusalsAreLoggedWithPeerAndHopOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log lines
 		r := NewRefusals(zerolog.New(&log).Level(zerolog.InfoLevel))
 		from := func(port int) net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 7), Port: port} }
 		refused := &ChainError{Got: cartID, Err: errors.New("unknown authority")}
@@ -79,6 +80,7 @@ func TestRefusalsAreLoggedWithPeerAndHopOnceAMinute(t *testing.T) {
 		}
 		log.Reset()
 		time.Sleep(time.Minute)
+		synctest.Wait() // for the report of suppressed lines
 		r.Note("outer", "", from(2), refused)
 		if !strings.Contains(log.String(), `"suppressed":49`) {
 			t.Errorf("after a minute: %s", &log)
@@ -86,11 +88,35 @@ func TestRefusalsAreLoggedWithPeerAndHopOnceAMinute(t *testing.T) {
 	})
 }
 
+// lines is a log that a timer writes to as well.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lines) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b.Reset()
+}
+
 // One host that says each time that it is somebody else neither fills the log nor
 // takes the place of a line about another host.
 func TestOneHostDoesNotFloodTheRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log lines
 		r := NewRefusals(zerolog.New(&log).Level(zerolog.InfoLevel))
 		stranger := func(i int) *ChainError {
 			return &ChainError{Got: mustID(otherTD, strings.Repeat("n", 1000), fmt.Sprint("s", i)), Err: errors.New("x509: certificate signed by unknown authority")}
@@ -104,7 +130,7 @@ func TestOneHostDoesNotFloodTheRefusals(t *testing.T) {
 		if n := strings.Count(log.String(), "\n"); n != 2 {
 			t.Errorf("two hosts, one workload, one reason: %d lines", n)
 		}
-		if n := log.Len(); n > 2*(maxClaim+maxReason+500) {
+		if n := len(log.String()); n > 2*(maxClaim+maxReason+500) {
 			t.Errorf("two lines of %d bytes", n)
 		}
 		for i := range 500 {
@@ -120,6 +146,7 @@ func TestOneHostDoesNotFloodTheRefusals(t *testing.T) {
 		}
 		log.Reset()
 		time.Sleep(refusalInterval)
+		synctest.Wait() // for the report of suppressed lines
 		r.Note("inbound", "west/default/pod-1", &net.TCPAddr{IP: net.IPv4(10, 0, 0, 66), Port: 1}, stranger(1))
 		if !strings.Contains(log.String(), `"suppressed":`) {
 			t.Errorf("after a minute: %q; want how many were not logged", &log)

@@ -153,9 +153,11 @@ func TestServerBoundsIdleConnections(t *testing.T) {
 			if n := l.most.Load(); n > maxConns+1 { // the one that is being accepted
 				t.Errorf("seed %d: %d connections were open at once, want at most %d", seed, n, maxConns)
 			}
-			const each = 48 << 10 // with both ends of it: this process has the clients too
-			if n := heapInUse() - before; n > maxConns*each+idle*8<<10 {
-				t.Errorf("seed %d: %d idle connections take %d KiB", seed, l.open.Load(), n>>10)
+			// Both ends of a connection, the client's as well, take 32 to 68 KiB here, with the race detector and
+			// on a busy machine; with gRPC's default buffers it is some 64 KiB more.
+			const each = 96 << 10
+			if n := heapInUse() - before; n > maxConns*each {
+				t.Errorf("seed %d: %d idle connections take %d KiB, want at most %d KiB", seed, l.open.Load(), n>>10, maxConns*each>>10)
 			}
 		})
 	}

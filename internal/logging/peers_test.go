@@ -82,7 +82,7 @@ func TestPeerLimitsReportEachSuppressedLine(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 7))
 			var out bytes.Buffer
-			log := zerolog.New(&out)
+			log := zerolog.New(zerolog.SyncWriter(&out))
 			l := &PeerLimits{Every: time.Duration(1+rng.IntN(30)) * time.Second, Burst: rng.IntN(30), Keys: rng.IntN(4), Log: &log}
 			triggered := 0
 			written := map[string][]time.Time{}
