@@ -15,26 +15,12 @@ import (
 // to it, so an upgrade loses none. An address in use by any other process is an error.
 func listenShared(addr netip.AddrPort) (*net.TCPListener, error) {
 	c := net.ListenConfig{KeepAlive: -1, Control: tcp.Controls(tcp.KeepAlive, capture.Share)}
+	c.SetMultipathTCP(false) // an MPTCP socket takes no socket filter, which takeOver sets (EOPNOTSUPP)
 	l, err := c.Listen(context.Background(), "tcp", addr.String())
 	if err != nil {
 		return nil, err
 	}
 	return l.(*net.TCPListener), nil
-}
-
-// shared returns the listeners that another node proxy may share.
-func (p *Proxy) shared() (all []*net.TCPListener) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, o := range p.outbounds {
-		all = append(all, o.listener)
-	}
-	for _, in := range p.inbounds {
-		if l, ok := in.listener.(*net.TCPListener); ok {
-			all = append(all, l)
-		}
-	}
-	return all
 }
 
 // takeOver makes the kernel send new connections at l, a shared listener, to this process alone. It is called when this

@@ -39,7 +39,7 @@ func (p *Proxy) listenInbound(w *mesh.Workload) (*inbound, error) {
 	addr := netip.AddrPortFrom(w.Addresses[0], mesh.HBONEPort)
 	l, err := listenShared(addr)
 	if err != nil {
-		return nil, fmt.Errorf("listen for workload %s at %s: %w: stop the process that listens there", w.UID, addr, err)
+		return nil, fmt.Errorf("listen for workload %s at %s: %w: stop what listens there, such as another node proxy of another user", w.UID, addr, err)
 	}
 	return newInbound(p, w.UID, l), nil
 }
