@@ -146,12 +146,20 @@ func (h *recvHalf) buffered() int {
 // consumedLocked counts n bytes as taken in and returns how much window the peer
 // is to be told of.
 func (h *recvHalf) consumedLocked(n int) (due int) {
+	// A stream that is read up to the end holds nothing. Its window does not count against those of others then, or
+	// idle streams would keep all of them small. If it is read no more, what fills the window counts as used.
+	held := h.queue.n+h.taken > 0
+	if !held {
+		h.queue.use.SetWindow(h.first, h.first)
+	}
 	if h.ended || !h.window.Consumed(n) {
 		return 0
 	}
 	now := time.Now()
 	due = h.window.Credit(now, h.path.at(now), h.queue.use.Window(h.first, h.most))
-	h.queue.use.SetWindow(h.first, h.window.Size)
+	if held {
+		h.queue.use.SetWindow(h.first, h.window.Size)
+	}
 	return due
 }
 

@@ -145,6 +145,7 @@ func (s *Session) onRequest(f *http2.MetaHeadersFrame) error {
 	if status, reason := validateRequest(f); status != 0 {
 		s.refuseLocked(st, status, Header{header.NameReason: string(reason)})
 		s.mu.Unlock()
+		st.closeRead() // no handler does
 		return nil
 	}
 	s.openWholeWindowLocked(st)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/isthmus-mesh/isthmus/hbone/header"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 	"golang.org/x/net/http2"
 )
 
@@ -132,6 +133,22 @@ func TestAnswersOnTheWire(t *testing.T) {
 		if f.get("date") != "" {
 			t.Errorf("%s: answer has a date", c.name)
 		}
+	}
+}
+
+// A stream that ends without a handler gives back its part of the memory budget.
+func TestRefusedRequestsLeaveNoMemory(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Memory, cfg.Owner = memory.NewBudget(64<<20), "peer"
+	p, _ := rawClient(t, cfg, nil)
+	before := cfg.Memory.Uses()
+	for id := uint32(1); id < 40; id += 2 {
+		p.headers(id, true, ":method", "GET", ":authority", "ok:1", ":scheme", "https", ":path", "/")
+		p.kind(http2.FrameHeaders, id)
+	}
+	p.sync(39)
+	if n := cfg.Memory.Uses(); n != before {
+		t.Errorf("%d uses are open after 20 refused requests, want %d as before", n, before)
 	}
 }
 

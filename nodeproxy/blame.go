@@ -45,7 +45,7 @@ func blameOf(err error) blame {
 		return blameClosed
 	case reason == reasonOwn:
 		return blameOwn
-	case localfault.Is(err):
+	case localfault.Is(err), errors.Is(err, hbone.ErrMemory): // this process has reset the session for its memory
 		return blameLocal
 	case reason == reasonIdentity:
 		return blameIdentity

@@ -56,6 +56,7 @@ var refusals = []struct {
 	{"its certificate, or ours, is not believed", identityError(), "`identity`: nobody's; another gateway", "`identity`: nobody's; another pod"},
 	{"we have no certificate", &identity.OwnError{Err: errors.New("no CA")}, "`own_identity`: nobody's; not repeated", "`own_identity`: nobody's; not repeated"},
 	{"we cannot dial", failsLocally(syscall.EMFILE), "`local`: nobody's; another gateway", "`local`: nobody's; another pod"},
+	{"we have reset the session for its memory", hbone.ErrMemory, "`local`: nobody's; another gateway", "`local`: nobody's; another pod"},
 	{"all our sessions there are full", errors.Join(pool.ErrExhausted, context.DeadlineExceeded), "`overload`: nobody's; another gateway", "`overload`: nobody's; another pod"},
 	{"all our sessions there are halted", pool.ErrHalted, "`overload`: nobody's; another gateway", "`overload`: nobody's; another pod"},
 	{"we have closed the session", hbone.ErrSessionClosed, "`connect`: nobody's; another gateway", "`connect`: nobody's; another pod"},

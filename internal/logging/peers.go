@@ -124,7 +124,7 @@ func (l *PeerLimits) bucketLocked(peer, key string, now time.Time) *bucket {
 	if most := cmp.Or(l.Keys, keysPerPeer); p.keys[key] == nil && len(p.keys) >= most {
 		if now.Sub(p.swept) >= l.Every {
 			p.swept = now
-			maps.DeleteFunc(p.keys, func(_ string, b *bucket) bool { return b.idle(now, l.Every) && b.suppressed == 0 })
+			maps.DeleteFunc(p.keys, func(_ string, b *bucket) bool { return b.idle(now, l.Every) && (b.suppressed == 0 || l.Log == nil) })
 		}
 		if len(p.keys) >= most {
 			key = ""

@@ -12,7 +12,8 @@
 //  1. It shrinks receive windows. A stream always has its first window. What it has
 //     beyond that comes out of a pool of a third of the budget, and each stream gets
 //     an eighth of what the pool has left. So the windows of all streams shrink
-//     together, and no stream gets less than its first window.
+//     together, and no stream gets less than its first window. A stream that is read
+//     as fast as it receives takes nothing of the pool.
 //  2. From 7/8 on it delays new streams and early data of owners that are above their
 //     fair share, the budget divided by the number of owners.
 //  3. From 15/16 on it resets the largest stream of the largest owner, again and
@@ -128,6 +129,19 @@ func (b *Budget) Used() int64 {
 		return 0
 	}
 	return b.used.Load()
+}
+
+// Uses returns how many uses are open.
+func (b *Budget) Uses() (n int) {
+	if b == nil {
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, o := range b.owners {
+		n += len(o.uses)
+	}
+	return n
 }
 
 // Open returns a use of the named owner, to be closed by the caller. reset ends what

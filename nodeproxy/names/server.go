@@ -28,6 +28,8 @@ const (
 	// A pending query ends with the resolver's timeout, 5 s by default, so 450 queries a second
 	// to a server that is silent are 2 025.
 	minOutstanding = 256
+	// freeQueries of a pod may be pending whatever memory is left.
+	freeQueries = 16
 	maxOutstanding = 4096
 	// queryMemory is what a pending query takes: goroutines and a socket (measured 2026-11).
 	queryMemory = 16 << 10
@@ -202,7 +204,8 @@ func outstanding(b *memory.Budget) int {
 }
 
 // take takes a place and memory for q until free; false if there is none. The first
-// minOutstanding queries of a pod need no more than a place.
+// freeQueries of a pod need no more than a place. Further ones get memory while half of
+// the budget is free: queries make no stream lose its memory.
 func (s *Server) take(q *query) bool {
 	select {
 	case s.slots <- struct{}{}:
@@ -213,11 +216,11 @@ func (s *Server) take(q *query) bool {
 		return true
 	}
 	q.use = s.cfg.Memory.Open(s.cfg.Owner(), memory.Other, nil)
-	if len(s.slots) <= minOutstanding {
+	if len(s.slots) <= freeQueries {
 		q.use.Add(queryMemory)
 		return true
 	}
-	if !q.use.Reserve(queryMemory) {
+	if !q.use.TryReserve(queryMemory) {
 		s.free(q)
 		return false
 	}

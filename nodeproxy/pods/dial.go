@@ -55,7 +55,8 @@ func (h *Pod) ApplicationDialer() tcp.Dial {
 	meant, any := dialFrom(h.place.ns, 0, capture.Own(h.ports)), h.Dialer(0)
 	return func(ctx context.Context, addr netip.AddrPort, timeout time.Duration) (net.Conn, error) {
 		conn, err := meant(ctx, addr, timeout)
-		if localfault.Is(err) && ctx.Err() == nil {
+		var late net.Error
+		if localfault.Is(err) && ctx.Err() == nil && !(errors.As(err, &late) && late.Timeout()) {
 			return any(ctx, addr, timeout)
 		}
 		return conn, err
