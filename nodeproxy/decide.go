@@ -72,8 +72,10 @@ func (h *captured) decide(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer context.AfterFunc(ctx, func() { h.first.Close() })()
 	d := decider.New(h.first, destinations{h.p, h})
+	sub := h.p.store.Subscribe() // before the first decision, which each later change may end
+	defer sub.Close()
 	var reviews sync.WaitGroup
-	reviews.Go(func() { h.review(ctx, d) })
+	reviews.Go(func() { h.review(ctx, d, sub) })
 	for {
 		packet, err := h.first.Next()
 		if err != nil {
@@ -86,10 +88,8 @@ func (h *captured) decide(ctx context.Context) {
 	reviews.Wait()
 }
 
-// review has decisions follow discovery until ctx ends.
-func (h *captured) review(ctx context.Context, d *decider.Decider) {
-	sub := h.p.store.Subscribe()
-	defer sub.Close()
+// review has decisions follow discovery, whose changes sub has, until ctx ends.
+func (h *captured) review(ctx context.Context, d *decider.Decider, sub *discovery.Subscription) {
 	next := time.NewTimer(reviewEvery)
 	defer next.Stop()
 	var missed discovery.Changes // of reviews that could not change the rules

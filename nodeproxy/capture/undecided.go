@@ -44,9 +44,10 @@ const groupTries = 16
 // the rules in the pod; it does not report decisions as changes.
 func OpenUndecided(ns *podns.Namespace, by Setter, watch *Watch) (u *Undecided, err error) {
 	u = &Undecided{by: by, watch: watch, raw: map[byte]*os.File{}}
+	opened := u
 	defer func() {
 		if err != nil {
-			u.Close()
+			opened.Close()
 		}
 	}()
 	if err := ns.FD(u.openPackets); err != nil {

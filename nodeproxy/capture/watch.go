@@ -59,9 +59,12 @@ func NewWatch(ns *podns.Namespace) (w *Watch, err error) {
 }
 
 // Changed reports whether rules have changed since the last call: whoever's, ours too. The first one says so.
-// It costs two system calls.
+// It costs two system calls. While own runs it returns false, and the next call reports the change: a process of the pod
+// may delay a transaction there as long as it likes.
 func (w *Watch) Changed() (bool, error) {
-	w.mu.Lock()
+	if !w.mu.TryLock() {
+		return false, nil
+	}
 	defer w.mu.Unlock()
 	got, err := w.socket.Execute(netlink.Message{
 		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},

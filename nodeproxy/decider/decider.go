@@ -123,6 +123,12 @@ func (d *Decider) Packet(ctx context.Context, p capture.FirstPacket) {
 		q := d.asked[p.To]
 		delete(d.asked, p.To)
 		d.waiting -= len(q.packets)
+		if ctx.Err() != nil { // not answered: the next node proxy decides
+			for range q.packets {
+				d.judge.Decided(0)
+			}
+			return
+		}
 		v, lasts, _ := d.judge.Judge(p.To)
 		d.settle(p.To, v, lasts, q.packets...)
 	})

@@ -37,14 +37,24 @@ func (c *Set) inbound(w *mesh.Workload) bool {
 	return mayDeny
 }
 
-// setRules sets rules in the namespace of a pod.
+// setRules sets rules in the namespace of a pod. Policies hold also if the node's own processes cannot be exempted from
+// them: that is a problem, and retried.
 func (c *Set) setRules(h *Pod, rules capture.Rules) error {
+	var exempt error
 	if rules.Inbound {
-		if err := c.exempt(h); err != nil {
-			return err
-		}
+		exempt = c.exempt(h)
 	}
-	return capture.Set(h.place.ns, rules)
+	if err := capture.Set(h.place.ns, rules); err != nil {
+		return err
+	}
+	if exempt != nil {
+		c.fail(h.uid, notExempt(exempt))
+	}
+	return nil
+}
+
+func notExempt(err error) error {
+	return fmt.Errorf("policies deny plain text to it from the node's own processes, such as probes of the kubelet, because these cannot be told from others: %w", err)
 }
 
 // exempt has connections of the node's own processes pass the rules for what others open to the pod.

@@ -39,7 +39,10 @@ func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules 
 				continue
 			}
 			c.works.begin(h.uid, "the look at its rules", h.place.ns.ID(), func() {
-				if other || stirred && c.meddled(h, now) || c.bereft(h) {
+				if lost := !other && (stirred && c.meddled(h, now) || c.bereft(h)); other || lost {
+					if lost {
+						h.judged = judged{} // connections may have come meanwhile
+					}
 					c.replace(h, rules)
 				}
 				if policed && sameRules(h.rules, rules) {
@@ -50,7 +53,7 @@ func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules 
 					if h.rules.Inbound {
 						if err := c.exempt(h); err != nil { // interfaces may be new
 							h.unsure = true
-							c.fail(h.uid, err)
+							c.fail(h.uid, notExempt(err))
 						}
 					}
 				}

@@ -29,7 +29,7 @@ const (
 
 	waitingStates = 1<<1 | 1<<8 // ESTABLISHED, CLOSE_WAIT: what an accept queue holds
 	listenStates  = 1 << listenState
-	openStates    = 1<<1 | 1<<2 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11 | 1<<12 // all but TIME_WAIT, CLOSE and LISTEN
+	openStates    = 1<<1 | 1<<2 | 1<<3 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11 | 1<<12 // all but TIME_WAIT, CLOSE and LISTEN
 	anyState      = ^uint32(0)
 )
 
