@@ -92,8 +92,8 @@ func (u *Undecided) openPackets(fd int) (err error) {
 	}
 	for range groupTries {
 		u.group = uint16(1 + rand.N(0xffff))
-		if err = u.bind(); !errors.Is(err, unix.EBUSY) {
-			break // another program has the group
+		if err = u.bind(); !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.EPERM) { // another program has the group
+			break
 		}
 	}
 	return err
