@@ -29,7 +29,7 @@ const (
 	// to a server that is silent are 2 025.
 	minOutstanding = 256
 	// freeQueries of a pod may be pending whatever memory is left.
-	freeQueries = 16
+	freeQueries    = 16
 	maxOutstanding = 4096
 	// queryMemory is what a pending query takes: goroutines and a socket (measured 2026-11).
 	queryMemory = 16 << 10
