@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -61,7 +62,7 @@ type breaking struct {
 func newCheckWorld(t *testing.T, kind string) *checkWorld {
 	t.Helper()
 	dir := t.TempDir()
-	w := &checkWorld{kind: kind, dir: dir, admin: freeAddress(t)}
+	w := &checkWorld{kind: kind, dir: dir, admin: freeAddress()}
 	for _, args := range [][]string{
 		{"ca", "init", "--dir", "ca", "--trust-domain", "cluster.local"},
 		{"network", "init", "--dir", "east", "--network", "east"},
@@ -77,7 +78,7 @@ func newCheckWorld(t *testing.T, kind string) *checkWorld {
 gateways: [{name: gw-1, network: east, address: "%s", serviceAccount: isthmus-system/gateway}]
 workloads: [{uid: east/demo/shop, name: shop, namespace: demo, serviceAccount: shop, network: east, node: east-1, addresses: [127.0.0.1]}]
 `
-	w.write(t, "mesh.yaml", fmt.Sprintf(mesh, freeAddress(t)))
+	w.write(t, "mesh.yaml", fmt.Sprintf(mesh, freeAddress()))
 	w.write(t, "kubeconfig", `apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
@@ -100,7 +101,7 @@ current-context: c
 		w.config["discovery"] = map[string]any{"kube": map[string]any{"kubeconfig": w.path("kubeconfig")}}
 		w.config["federation"] = map[string]any{"networks": w.path("west/network.yaml")}
 		w.config["gateways"] = []string{"127.0.0.1:1"}
-		w.config["ca"] = map[string]any{"address": freeAddress(t)}
+		w.config["ca"] = map[string]any{"address": freeAddress()}
 	}
 	return w
 }
@@ -240,13 +241,11 @@ func startError(text string) string {
 	return strings.TrimSpace(text)
 }
 
-// freeAddress is a loopback address that no process listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+// addresses counts what freeAddress returned.
+var addresses atomic.Uint32
+
+// freeAddress returns a loopback address that nothing else uses, with a port that the kernel gives to no client.
+func freeAddress() string {
+	n := addresses.Add(1)
+	return fmt.Sprintf("127.77.%d.%d:15000", n/250, 1+n%250)
 }
