@@ -15,15 +15,18 @@
 //     together, and no stream gets less than its first window. A stream that is read
 //     as fast as it receives takes nothing of the pool.
 //  2. From 7/8 on it delays new streams and early data of owners that are above their
-//     fair share, the budget divided by the number of owners.
+//     fair share, the budget divided by the number of owners. After a second, or at once
+//     for a caller that cannot wait, it makes room for a new stream: it resets the
+//     largest streams of that owner until 13/16 are used or the owner has its share.
 //  3. From 15/16 on it resets the largest stream of the largest owner, again and
 //     again, until 13/16 are used.
 //
 // Invariants, which the tests check against a model:
 //   - Reserve never takes the sum of all uses above the budget.
 //   - A closed Use holds nothing: no reservation outlives its stream.
-//   - No owner loses a stream while another owner holds more that can be reset, and of
-//     an owner the largest use goes first.
+//   - No owner loses a stream for another owner's bytes while any owner holds more that
+//     can be reset. Of an owner the largest use goes first.
+//   - A new stream is refused only if nothing of its owner can be reset.
 //   - A window is never below the first window, so a stream that is read goes on; it
 //     grows again as soon as the pool has room.
 package memory
@@ -319,8 +322,7 @@ const (
 )
 
 // Await delays a new stream of the named owner while little memory is left and the owner
-// has more than its fair share. It waits for a second at most, then it returns an error
-// that matches ErrTight.
+// has more than its fair share. It waits for a second at most, then it is Admit.
 func (b *Budget) Await(ctx context.Context, name string) error {
 	if !b.Tight() || !b.aboveShare(name) {
 		return nil
@@ -338,20 +340,18 @@ func (b *Budget) Await(ctx context.Context, name string) error {
 			return nil
 		}
 	}
-	return b.refuse(name)
+	return b.Admit(name)
 }
 
-// Admit is Await for a caller that cannot wait.
+// Admit makes room for a new stream of the named owner if little memory is left and the
+// owner has more than its fair share. If nothing of the owner can be reset, it returns an
+// error that matches ErrTight. The caller holds no lock.
 func (b *Budget) Admit(name string) error {
-	if !b.Tight() || !b.aboveShare(name) {
+	if !b.Tight() || !b.aboveShare(name) || b.makeRoom(name) {
 		return nil
 	}
-	return b.refuse(name)
-}
-
-func (b *Budget) refuse(name string) error {
 	b.streams.WithLabelValues("refused").Inc()
-	return fmt.Errorf("%w: %d of %d bytes, and %q holds more than its share: raise the memory limit of the container, or find out why its applications do not read",
+	return fmt.Errorf("%w: %d of %d bytes, and %q holds more than its share in buffers that cannot be reset: raise the memory limit of the container, or find out why its applications do not read",
 		ErrTight, b.used.Load(), b.size, name)
 }
 
@@ -369,8 +369,25 @@ func (b *Budget) relieve(n int64) {
 	if b.used.Load()+n <= b.size/16*15 {
 		return
 	}
-	excess := b.used.Load() + n - b.size/16*13
+	b.shed(b.used.Load()+n-b.size/16*13, b.holdings())
+}
+
+// makeRoom resets uses of the named owner, and reports whether it may have another one.
+func (b *Budget) makeRoom(name string) bool {
+	b.relief.Lock()
+	defer b.relief.Unlock()
 	owners := b.holdings()
+	share := b.size / int64(max(1, len(owners)))
+	owners = slices.DeleteFunc(owners, func(x *holding) bool { return x.name != name })
+	if len(owners) > 0 {
+		b.shed(min(b.pressure()-b.size/16*13, owners[0].used-share), owners)
+	}
+	return !b.Tight() || !b.aboveShare(name)
+}
+
+// shed resets the largest uses of the largest of owners, until they held excess bytes. The
+// caller holds relief.
+func (b *Budget) shed(excess int64, owners []*holding) {
 	for excess > 0 && len(owners) > 0 {
 		o := slices.MaxFunc(owners, func(x, y *holding) int { return cmp.Compare(x.used, y.used) })
 		if len(o.uses) == 0 || o.uses[0].n == 0 { // nothing of it can be reset
@@ -391,6 +408,7 @@ func (b *Budget) relieve(n int64) {
 
 // holding is what one owner holds.
 type holding struct {
+	name string
 	used int64
 	uses []held // that can be reset, largest first
 }
@@ -406,7 +424,7 @@ func (b *Budget) holdings() []*holding {
 	defer b.mu.Unlock()
 	out := make([]*holding, 0, len(b.owners))
 	for _, o := range b.owners {
-		x := &holding{used: o.used.Load()}
+		x := &holding{name: o.name, used: o.used.Load()}
 		for u := range o.uses {
 			if u.reset == nil {
 				continue

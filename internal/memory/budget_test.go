@@ -28,7 +28,8 @@ type model struct {
 	seed   uint64
 	b      *Budget
 	live   []*modelUse
-	forced int // bytes taken by Add and not given back
+	forced int    // bytes taken by Add and not given back
+	admits string // owner whose new stream is being admitted
 }
 
 func (m *model) owned(owner string) (n int, resettable bool) {
@@ -45,12 +46,15 @@ func (m *model) owned(owner string) (n int, resettable bool) {
 func (m *model) mayReset(u *modelUse) {
 	own, _ := m.owned(u.owner)
 	for _, o := range m.live {
-		if n, ok := m.owned(o.owner); ok && n > own {
+		if n, ok := m.owned(o.owner); ok && n > own && m.admits != u.owner {
 			m.t.Errorf("seed %d: owner %s with %d bytes lost a stream, and %s holds %d", m.seed, u.owner, own, o.owner, n)
 		}
 		if o.owner == u.owner && !o.stuck && o.n > u.n {
 			m.t.Errorf("seed %d: a use of %d bytes was reset, and one of its owner holds %d", m.seed, u.n, o.n)
 		}
+	}
+	if m.admits != "" && m.admits != u.owner {
+		m.t.Errorf("seed %d: owner %s lost a stream for a new stream of %s", m.seed, u.owner, m.admits)
 	}
 	if own == 0 || u.n == 0 {
 		m.t.Errorf("seed %d: a use that holds nothing was reset", m.seed)
@@ -108,7 +112,15 @@ func (m *model) step(rng *rand.Rand) string {
 	}
 	u := m.live[rng.IntN(len(m.live))]
 	n := 1 << rng.IntN(18)
-	switch rng.IntN(8) {
+	switch rng.IntN(9) {
+	case 7:
+		m.admits = u.owner
+		err := m.b.Admit(u.owner)
+		m.admits = ""
+		if n, ok := m.owned(u.owner); err != nil && (ok || !errors.Is(err, ErrTight)) {
+			m.t.Errorf("seed %d: a new stream of %s, which holds %d bytes that can be reset: %v", m.seed, u.owner, n, err)
+		}
+		return "admit"
 	case 0, 1, 2:
 		if u.use.Reserve(n) {
 			u.n += n
@@ -265,6 +277,27 @@ func TestAwaitDelaysOwnersAboveShare(t *testing.T) {
 		large.Close()
 		small.Close()
 	})
+}
+
+// Streams that are never read again fill the budget up to where nothing resets them. A new
+// stream of their owner resets the largest of them, and none of another owner's.
+func TestAdmitResetsLargestOfOwner(t *testing.T) {
+	b := NewBudget(1 << 20)
+	var reset []int
+	for i := range 9 {
+		b.Open("reads nothing", Stream, func() bool { reset = append(reset, i); return true }).Reserve(100<<10 + i)
+	}
+	other := b.Open("reads", Stream, func() bool { t.Error("a stream of another owner was reset"); return true })
+	other.Reserve(30 << 10)
+	if !b.Tight() || len(reset) != 0 {
+		t.Fatalf("%d of %d bytes are used after %d resets, want more than 7/8 after none", b.Used(), b.Size(), len(reset))
+	}
+	if err := b.Admit("reads"); err != nil || len(reset) != 0 {
+		t.Errorf("an owner below its share: %v after %d resets, want none", err, len(reset))
+	}
+	if err := b.Admit("reads nothing"); err != nil || len(reset) == 0 || reset[0] != 8 || b.Tight() {
+		t.Errorf("an owner above its share: %v, streams %v reset, %d of %d bytes used; want stream 8 first", err, reset, b.Used(), b.Size())
+	}
 }
 
 // Pressure ends when what caused it is closed: then windows are as large as before.
