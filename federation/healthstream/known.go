@@ -27,8 +27,8 @@ type Known struct {
 	// Returned is when endpoints were taken back by those who had left them out, by port:
 	// as far as that is less than a minute ago, and never nil; see returned.go.
 	Returned map[uint16]map[mesh.EndpointID]time.Time
-	// Offer is what the network has proven to offer to others: what all instances name
-	// that offer it. Nil: nothing. It is not changed.
+	// Offer is what the network has proven to offer to others: the ports and identities of
+	// any instance that offers it. Nil: nothing. It is not changed.
 	Offer *record.Export
 	// Differ says in what instances differ that offer it; empty if they do not.
 	Differ string

@@ -420,31 +420,31 @@ func TestWhoDoesNotKnowWithdrawsNothing(t *testing.T) {
 	})
 }
 
-// Two instances of a network differ: what both name counts, and that is shown. One that
-// has fallen silent does not count beside one that is live.
-func TestInstancesThatDifferOfferWhatBothName(t *testing.T) {
+// Two gateways of a network export different identities: the offer has both, and a problem.
+// A silent gateway does not count beside a current one.
+func TestDifferingGatewaysOfferBothExports(t *testing.T) {
 	inBubble(t, func(w *world) {
 		key := keyOf(t, "east")
 		gw := w.gateway("gw-1", nil)
 		a, b := w.speaker("east", "gw-a", "", key), w.speaker("east", "gw-b", "", key)
 		other := spiffeid.RequireFromString("spiffe://cluster.local/ns/default/sa/a-other")
-		a.say(exportOf(other, shopID))
+		a.say(exportOf(other))
 		b.say(exportOf(shopID))
 		n, _ := w.linked("node-1", networkkey.Known{"east": {key.Public()}})
 		gw.say(service, shareFrom(a.voice()))
 		n.attached(1)
-		n.offers("one", other, shopID)
+		n.offers("one", other)
 		gw.say(service, shareFrom(a.voice(), b.voice()))
-		n.offers("both", shopID)
+		n.offers("both", other, shopID)
 		if k, _ := n.Known("east", service); k.Differ == "" {
 			t.Error("that they differ is not shown")
 		}
 		b.gone = true
 		gw.say(service, shareFrom(a.voice(), b.voice()))
-		n.offers("the other one is silent", other, shopID)
+		n.offers("the other one is silent", other)
 		a.gone = true
 		gw.say(service, shareFrom(a.voice(), b.voice()))
-		n.offers("both are", shopID)
+		n.offers("both are", other, shopID)
 	})
 }
 

@@ -29,8 +29,8 @@ type Share struct {
 }
 
 // Export returns the share of service on network: it is there while one
-// instance says so that no sibling speaks for. Of ports and identities only
-// those count that all of them name.
+// instance says so that no sibling speaks for, with the ports and identities that
+// any of them names; see [MergeExports].
 func (l *Ledger) Export(network, service string) (Share, bool) {
 	key := record.EncodeKey(record.Key{Kind: record.KindExport, Service: service})
 	out := Share{Network: network, Service: service}
@@ -50,56 +50,52 @@ func (l *Ledger) Export(network, service string) (Share, bool) {
 	return out, len(out.Gateways) > 0
 }
 
-// MergeExports returns the export of service by network: the ports that all exports of its
-// gateway instances have, and the identities that all of them have that have any. An
-// instance without identities sees no workload, now or of its group. The age is the oldest.
-// problem describes in what the exports differ; it is empty if they do not.
+// MergeExports returns the export of service by network: the ports and the identities that
+// any export of its gateway instances has. An instance that cannot reach its API server goes
+// on exporting what it knew, and takes nothing from its siblings. The age is the oldest.
+// problem describes in what the exports differ; it is empty if they do not. An instance
+// without identities sees no workload, now or of its group, and does not differ by that.
 func MergeExports(network, service string, exports []*record.Export) (merged record.Export, problem string) {
 	var differ []string
-	named := false // whether an export had identities
 	for n, e := range exports {
 		if n == 0 {
-			merged, named = *e, len(e.Identities) > 0
+			merged = *e
 			continue
 		}
-		differ = append(differ, intersect(&merged, e)...)
-		switch {
-		case len(e.Identities) == 0:
-		case !named:
-			merged.Identities, named = e.Identities, true
-		default:
-			ids := slices.DeleteFunc(slices.Clone(merged.Identities), func(id spiffeid.ID) bool { return !slices.Contains(e.Identities, id) })
-			if len(ids) != len(merged.Identities) || len(ids) != len(e.Identities) {
-				differ = append(differ, "identities")
-			}
-			merged.Identities = ids
-		}
+		differ = append(differ, unite(&merged, e)...)
 	}
 	if len(differ) > 0 {
 		slices.Sort(differ)
-		problem = fmt.Sprintf("gateways of network %q differ in the %s of %s: only what all of them name is used", network, strings.Join(slices.Compact(differ), " and "), service)
+		problem = fmt.Sprintf("gateways of network %q differ in the %s of %s: what any of them names is used", network, strings.Join(slices.Compact(differ), " and "), service)
 	}
 	return merged, problem
 }
 
-// intersect reduces a to what b has too, apart from identities, and returns what differed.
-// A port with different names is kept without a name.
-func intersect(a, b *record.Export) (differ []string) {
-	var ports []record.Port
-	for _, p := range a.Ports {
-		i := slices.IndexFunc(b.Ports, func(o record.Port) bool { return o.Port == p.Port })
-		if i < 0 {
-			continue
+// unite adds to a what b has, and returns what differed. A port with different names is kept
+// without a name. The lists that a and b had are not changed.
+func unite(a, b *record.Export) (differ []string) {
+	ports := slices.Clone(a.Ports)
+	for _, p := range b.Ports {
+		i := slices.IndexFunc(ports, func(o record.Port) bool { return o.Port == p.Port })
+		switch {
+		case i < 0:
+			ports = append(ports, p)
+		case ports[i].Name != p.Name:
+			ports[i].Name, differ = "", append(differ, "names of ports")
 		}
-		if p.Name != b.Ports[i].Name {
-			p.Name, differ = "", append(differ, "names of ports")
-		}
-		ports = append(ports, p)
 	}
 	if len(ports) != len(a.Ports) || len(ports) != len(b.Ports) {
 		differ = append(differ, "ports")
+		slices.SortFunc(ports, func(x, y record.Port) int { return cmp.Compare(x.Port, y.Port) })
 	}
 	a.Ports = ports
+	ids := slices.Concat(a.Identities, b.Identities)
+	slices.SortFunc(ids, func(x, y spiffeid.ID) int { return strings.Compare(x.String(), y.String()) })
+	ids = slices.Compact(ids)
+	if len(a.Identities) > 0 && len(b.Identities) > 0 && (len(ids) != len(a.Identities) || len(ids) != len(b.Identities)) {
+		differ = append(differ, "identities")
+	}
+	a.Identities = ids
 	a.Capacity = max(a.Capacity, b.Capacity)
 	// An instance of an older version has none of these.
 	a.Headless = a.Headless || b.Headless

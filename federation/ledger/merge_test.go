@@ -1,0 +1,110 @@
+package ledger
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/federation/record"
+)
+
+// Random exports of one service: in any order the merged one has each port and identity that
+// any of them has, and nothing else, the oldest age, and a problem if they differ.
+func TestMergedExportHasAllPartsOfEach(t *testing.T) {
+	id := func(name string) spiffeid.ID { return spiffeid.RequireFromString("spiffe://x/ns/demo/sa/" + name) }
+	for seed := range uint64(1000) {
+		rng := rand.New(rand.NewPCG(seed, 8))
+		var exports []*record.Export
+		var ids []spiffeid.ID
+		ports, accounts, oldest := map[string]bool{}, map[string]bool{}, int64(0) // what single exports have
+		names := map[uint16]map[string]bool{}
+		for range 1 + rng.IntN(4) {
+			e := &record.Export{Name: "web", Namespace: "demo", Created: int64(rng.IntN(4))}
+			for _, n := range []uint16{80, 81, 82} {
+				if rng.IntN(2) == 0 || n == 82 && len(e.Ports) == 0 {
+					p := record.Port{Name: []string{"http", "web"}[rng.IntN(8)/7], Port: n}
+					e.Ports = append(e.Ports, p)
+					if names[n] == nil {
+						names[n] = map[string]bool{}
+					}
+					names[n][p.Name] = true
+				}
+			}
+			for _, name := range []string{"a", "b", "c"} {
+				if rng.IntN(2) == 0 {
+					e.Identities = append(e.Identities, id(name))
+				}
+			}
+			if ids = append(ids, e.Identities...); len(e.Identities) > 0 {
+				accounts[fmt.Sprint(e.Identities)] = true
+			}
+			ports[fmt.Sprint(e.Ports)] = true
+			if e.Created > 0 && (oldest == 0 || e.Created < oldest) {
+				oldest = e.Created
+			}
+			exports = append(exports, e)
+		}
+		slices.SortFunc(ids, func(x, y spiffeid.ID) int { return strings.Compare(x.String(), y.String()) })
+		ids = slices.Compact(ids)
+		var want []record.Port
+		for _, n := range slices.Sorted(maps.Keys(names)) {
+			p := record.Port{Port: n}
+			if len(names[n]) == 1 {
+				p.Name = slices.Collect(maps.Keys(names[n]))[0]
+			}
+			want = append(want, p)
+		}
+		before := fmt.Sprint(exports)
+		for range 3 {
+			rng.Shuffle(len(exports), func(i, j int) { exports[i], exports[j] = exports[j], exports[i] })
+			contents := make([]record.Export, len(exports))
+			for i, e := range exports {
+				contents[i] = *e
+				contents[i].Ports, contents[i].Identities = slices.Clone(e.Ports), slices.Clone(e.Identities)
+			}
+			got, problem := MergeExports("west", "web", exports)
+			if !slices.Equal(got.Identities, ids) || got.Created != oldest || !slices.Equal(got.Ports, want) {
+				t.Fatalf("seed %d: merged identities %v, created %d, ports %v; want %v, %d and %v, of %s", seed, got.Identities, got.Created, got.Ports, ids, oldest, want, before)
+			}
+			if differ := len(ports) > 1 || len(accounts) > 1; differ != (problem != "") {
+				t.Fatalf("seed %d: problem %q; the exports differ: %t", seed, problem, differ)
+			}
+			for i, e := range exports {
+				if !slices.Equal(e.Ports, contents[i].Ports) || !slices.Equal(e.Identities, contents[i].Identities) {
+					t.Fatalf("seed %d: an export was changed: %+v, was %+v", seed, *e, contents[i])
+				}
+			}
+		}
+	}
+}
+
+// A gateway that lost its API server exports the service account and the port that its
+// Deployment had before; its sibling exports the new ones.
+func TestStaleGatewayEmptiesNoExport(t *testing.T) {
+	l := newLedger(epoch)
+	stale, fresh := newSpeaker(t, "west", "gw-1"), newSpeaker(t, "west", "gw-2")
+	account := func(name string) []spiffeid.ID {
+		return []spiffeid.ID{spiffeid.RequireFromString("spiffe://cluster.local/ns/shop/sa/" + name)}
+	}
+	before, after := export(80), export(8080)
+	before.Export.Identities, after.Export.Identities = account("before"), account("after")
+	offer(t, l, stale.say(before), epoch)
+	offer(t, l, fresh.say(after), epoch)
+	s, ok := l.Export("west", hello)
+	if !ok || len(s.Export.Ports) != 2 || !slices.Equal(s.Export.Identities, append(account("after"), account("before")...)) {
+		t.Errorf("got ports %v, identities %v, %v; want those of both gateways", s.Export.Ports, s.Export.Identities, ok)
+	}
+	if !strings.Contains(s.Problem, "differ in the identities and ports") {
+		t.Errorf("problem %q; want one that names identities and ports", s.Problem)
+	}
+	offer(t, l, stale.say(after), epoch.Add(time.Second))
+	if s, _ = l.Export("west", hello); len(s.Export.Ports) != 1 || !slices.Equal(s.Export.Identities, account("after")) || s.Problem != "" {
+		t.Errorf("its API server answers again: got %+v; want what both export now", s)
+	}
+}
