@@ -421,6 +421,24 @@ func (g *Gateway) follow(ctx context.Context, sub *discovery.Subscription) {
 	}
 }
 
+// affected returns whether changes name the pod of an endpoint, or a service of it.
+func (g *Gateway) affected(snap *mesh.Snapshot, changes discovery.Changes) func(mesh.EndpointID) bool {
+	return func(id mesh.EndpointID) bool {
+		if changes.All {
+			return true
+		}
+		w := snap.WorkloadByEndpoint(id)
+		if w == nil {
+			return false // its return will be a change
+		}
+		_, pod := changes.Workloads[w.UID]
+		return pod || slices.ContainsFunc(snap.ServicesOf(w.UID), func(svc *mesh.Service) bool {
+			_, service := changes.Services[svc.Hostname]
+			return service
+		})
+	}
+}
+
 // rediscover brings what is remembered in line with the current snapshot, in which
 // changes are new.
 func (g *Gateway) rediscover(changes discovery.Changes, now time.Time) {
@@ -428,7 +446,7 @@ func (g *Gateway) rediscover(changes discovery.Changes, now time.Time) {
 	g.tunnels.revised(g.cfg.Network, snap, changes)
 	g.backends.forget(snap, now)
 	if g.nodes != nil {
-		g.nodes.Relocate()
+		g.nodes.Relocate(g.affected(snap, changes))
 	}
 	g.budget.Keep(func(service string) bool { return snap.Service(service) != nil })
 	g.reintroduce()

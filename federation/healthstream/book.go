@@ -338,9 +338,10 @@ func compareTargets(a, b Target) int {
 	return int(a.Port) - int(b.Port)
 }
 
-// relocate takes notice of a change of discovery. What is out is told again: whoever
-// is told may have forgotten it with the pod. ask are the nodes to ask for what is open.
-func (b *book) relocate(now time.Time) (ask []string) {
+// relocate follows a change of discovery. Ejected ports of endpoints that changed are
+// published again, as the receiver may have dropped them with the pod or the service. ask
+// are the nodes to ask for what is open.
+func (b *book) relocate(changed func(mesh.EndpointID) bool, now time.Time) (ask []string) {
 	for name, n := range b.nodes {
 		for _, l := range n.lives {
 			b.follow(n, l, now)
@@ -350,11 +351,8 @@ func (b *book) relocate(now time.Time) (ask []string) {
 			ask = append(ask, name)
 		}
 	}
-	for t := range b.believed {
-		b.derive(t)
-	}
 	for t, s := range b.believed {
-		if s.fact.State != federation.Healthy {
+		if s.fact.State != federation.Healthy && changed(t.Endpoint) {
 			b.wait(t, s, true).again = true
 		}
 	}

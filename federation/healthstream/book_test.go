@@ -153,6 +153,7 @@ func TestTheBookBelievesWhatItsHistorySays(t *testing.T) {
 			return slices.DeleteFunc(slices.Clone(h.lives), func(l *lifeline) bool { return !l.attached })
 		}
 		for range 120 {
+			discovered := mesh.EndpointID(0) // the only endpoint that this step changed in discovery
 			switch rng.IntN(10) {
 			case 0: // a new instance, if there is room
 				node := nodes[rng.IntN(2)]
@@ -193,7 +194,14 @@ func TestTheBookBelievesWhatItsHistorySays(t *testing.T) {
 					h.places[id] = nodes[rng.IntN(2)]
 				}
 				h.relocate()
-				b.relocate(h.now)
+				changed := func(x mesh.EndpointID) bool { return x == id }
+				if discovered = id; rng.IntN(8) == 0 {
+					changed, discovered = anyEndpoint, 0
+				}
+				maps.DeleteFunc(told, func(x Target, s federation.FactState) bool { // the receiver drops ejections of pods that changed
+					return changed(x.Endpoint) && s != federation.Healthy
+				})
+				b.relocate(changed, h.now)
 				step("%d is on %q", id, h.places[id])
 			case 5:
 				h.now = h.now.Add(time.Duration(rng.Int64N(int64(40 * time.Second))))
@@ -238,6 +246,9 @@ func TestTheBookBelievesWhatItsHistorySays(t *testing.T) {
 				}
 			}
 			edges := b.take()
+			if discovered != 0 && len(edges) > 1 {
+				t.Fatalf("seed %d: discovery of %d changed, and these ports were published: %v, after\n%s", seed, discovered, edges, join(steps))
+			}
 			for i, e := range edges {
 				if slices.ContainsFunc(edges[:i], func(o Edge) bool { return o.Target == e.Target }) {
 					t.Fatalf("seed %d: two edges of %v at once: %v", seed, e.Target, edges)
@@ -423,12 +434,12 @@ func TestAPodThatIsListedAgainIsAskedAndNotHeldOutForItsPredecessor(t *testing.T
 		n.observe(7, ejected)
 		s.holds("sick", 7)
 		w.list("", 7)
-		s.health.Relocate()
+		s.health.Relocate(anyEndpoint)
 		s.holds("gone")
 		w.list("node-1", 7)
 		n.takeAsked()
 		delete(n.facts, Target{7, 80}) // it has forgotten that pod, and does not say so: one of yesterday
-		s.health.Relocate()
+		s.health.Relocate(anyEndpoint)
 		s.holds("back")
 		if got := n.takeAsked(); !slices.Equal(got, targets(7)) {
 			t.Errorf("the node proxy was asked of %v; want the pod that is back", got)
@@ -449,10 +460,10 @@ func TestAPodThatDiscoveryLostForAMomentIsLeftOutAgain(t *testing.T) {
 		n.observe(7, ejected)
 		s.holds("sick", 7)
 		w.list("", 7)
-		s.health.Relocate()
+		s.health.Relocate(anyEndpoint)
 		s.holds("lost")
 		w.list("node-1", 7)
-		s.health.Relocate()
+		s.health.Relocate(anyEndpoint)
 		s.holds("back", 7)
 		n.mu.Lock()
 		delete(n.facts, Target{7, 80})
@@ -462,15 +473,39 @@ func TestAPodThatDiscoveryLostForAMomentIsLeftOutAgain(t *testing.T) {
 	})
 }
 
-// Whoever was told may have forgotten a pod that it did not see for a moment.
-func TestWhatIsOutIsToldAgainWhenDiscoveryChanges(t *testing.T) {
+// The receiver may have dropped a pod that was not listed for a moment. A change of other
+// pods publishes nothing, however many ports are ejected.
+func TestDiscoveryChangeRepeatsItsOwnEjections(t *testing.T) {
 	b := newBook(func(mesh.EndpointID) (string, bool) { return "a", true })
 	now := time.Unix(0, 0)
 	l, _, _ := b.attach("a", Instance{1}, now)
-	b.report(l, []Fact{factOf(7, federation.Ejected), factOf(8, federation.Healthy)}, true, now)
+	facts := []Fact{factOf(1000, federation.Healthy)}
+	for id := range mesh.EndpointID(500) {
+		facts = append(facts, factOf(id+1, federation.Ejected))
+	}
+	b.report(l, facts, true, now)
 	b.take()
-	b.relocate(now)
-	if edges := b.take(); len(edges) != 1 || edges[0].Endpoint != 7 || !edges[0].Known || edges[0].Fact.State != federation.Ejected {
-		t.Errorf("told of %+v; want what is out", edges)
+	for what, x := range map[string]struct {
+		changed func(mesh.EndpointID) bool
+		want    int
+	}{
+		"an ejected pod": {func(id mesh.EndpointID) bool { return id == 7 }, 1},
+		"a healthy pod":  {func(id mesh.EndpointID) bool { return id == 1000 }, 0},
+		"no pod here":    {func(mesh.EndpointID) bool { return false }, 0},
+		"all pods":       {anyEndpoint, 500},
+	} {
+		b.relocate(x.changed, now)
+		edges := b.take()
+		if len(edges) != x.want {
+			t.Errorf("%s changed: %d transitions published; want %d", what, len(edges), x.want)
+		}
+		for _, e := range edges {
+			if !x.changed(e.Endpoint) || !e.Known || e.Fact.State != federation.Ejected {
+				t.Errorf("%s changed: published %+v; want ejections of what changed", what, e)
+			}
+		}
 	}
 }
+
+// anyEndpoint is a change of discovery that may be of any endpoint.
+func anyEndpoint(mesh.EndpointID) bool { return true }

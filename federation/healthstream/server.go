@@ -183,10 +183,12 @@ func (s *Server) Proven() []Proven {
 	return out
 }
 
-// Relocate takes notice of a change of discovery. OnEdge is told again what is out.
-func (s *Server) Relocate() {
+// Relocate follows a change of discovery. OnEdge receives again the ejected ports of endpoints
+// for which changed returns true: those whose pod, or a service of it, is new or different.
+// changed must not call s.
+func (s *Server) Relocate(changed func(mesh.EndpointID) bool) {
 	s.change(func(now time.Time) {
-		for _, node := range s.book.relocate(now) {
+		for _, node := range s.book.relocate(changed, now) {
 			s.askFor(node)
 		}
 	})

@@ -76,8 +76,8 @@ func TestTheTruthIsKnownSoonAfterANodeProxyRestarts(t *testing.T) {
 		s.holds("while nobody is there", 1, 2, 3)
 		time.Sleep(10 * time.Second)
 		w.list("", 3)
-		s.health.Relocate()
-		other.health.Relocate()
+		s.health.Relocate(anyEndpoint)
+		other.health.Relocate(anyEndpoint)
 		second := w.node("node-1", func(c *ClientConfig) { c.Self = trust.Node("west", "node-1") })
 		second.mu.Lock()
 		second.skew = -365 * 24 * time.Hour
@@ -203,13 +203,13 @@ func TestFactsAboutWhatDiscoveryDoesNotKnowYetAreKept(t *testing.T) {
 		n.observe(5, ejected)
 		s.holds("not listed yet")
 		w.list("node-1", 5)
-		s.health.Relocate()
+		s.health.Relocate(anyEndpoint)
 		s.holds("listed", 5)
 		if got := rejected(s.metrics, peer.ReasonOtherNode); got != 0 {
 			t.Errorf("%d rejected", got)
 		}
 		w.list("node-2", 5) // a pod of a stateful set has moved
-		s.health.Relocate()
+		s.health.Relocate(anyEndpoint)
 		s.holds("on another node")
 		n.observe(5, healthy)
 		settle()
