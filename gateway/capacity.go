@@ -32,11 +32,13 @@ func (c *capacity) Collect(out chan<- prometheus.Metric) {
 	var ready, healthy uint64
 	by := map[string]int{outWitness: 0, outHop: 0, outFlapping: 0}
 	c.d.mu.Lock()
-	for _, x := range c.d.ports {
-		ready += uint64(x.fact.ReadyCapacity)
-		healthy += uint64(x.fact.HealthyCapacity)
-		for _, id := range x.fact.Exceptions {
-			by[outCause(x.members[id])]++
+	for _, ports := range c.d.ports {
+		for _, x := range ports {
+			ready += uint64(x.fact.ReadyCapacity)
+			healthy += uint64(x.fact.HealthyCapacity)
+			for _, id := range x.fact.Exceptions {
+				by[outCause(x.members[id])]++
+			}
 		}
 	}
 	c.d.mu.Unlock()

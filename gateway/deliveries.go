@@ -29,12 +29,12 @@ type deliveries struct {
 
 	mu      sync.Mutex
 	started bool
-	ports   map[portKey]*delivery
-	exports map[string]exported   // services that are published, by hostname
-	queue   map[string]pods       // services with pods that changed, until somebody looks
-	latest  time.Time             // when something was last put there
-	late    map[portKey]time.Time // looks that were put off, and until when
-	behind  chan struct{}         // one slot: a look was put off
+	ports   map[string]map[uint16]*delivery // by hostname and service port
+	exports map[string]exported             // services that are published, by hostname
+	queue   map[string]pods                 // services with pods that changed, until somebody looks
+	latest  time.Time                       // when something was last put there
+	late    map[portKey]time.Time           // looks that were put off, and until when
+	behind  chan struct{}                   // one slot: a look was put off
 }
 
 // podHealth is what backends knows of one pod and target port: why a
@@ -120,51 +120,64 @@ func (d *deliveries) flush() {
 
 // revised publishes whatever a new snapshot changed.
 func (d *deliveries) revised(changes discovery.Changes, now time.Time) {
-	d.retain()
+	services := slices.Sorted(maps.Keys(changes.Services))
 	if changes.All {
-		d.update(hostnames(d.store.Current().Services()), now)
-		return
+		services = hostnames(d.store.Current().Services())
+		d.mu.Lock()
+		services = slices.AppendSeq(slices.AppendSeq(services, maps.Keys(d.ports)), maps.Keys(d.exports))
+		d.mu.Unlock()
+		slices.Sort(services)
+		services = slices.Compact(services)
 	}
-	d.update(slices.Sorted(maps.Keys(changes.Services)), now)
+	d.retain(services)
+	d.update(services, now)
 }
 
 // expire publishes what time alone has changed: exceptions that have lingered.
 func (d *deliveries) expire(now time.Time) {
 	var services []string
 	d.mu.Lock()
-	for k, p := range d.ports {
-		if next := p.exceptions.Next(); !next.IsZero() && !now.Before(next) {
-			services = append(services, k.service)
+	for host, ports := range d.ports {
+		for _, p := range ports {
+			if next := p.exceptions.Next(); !next.IsZero() && !now.Before(next) {
+				services = append(services, host)
+				break
+			}
 		}
 	}
 	d.mu.Unlock()
 	d.update(services, now)
 }
 
-// retain drops what discovery no longer lists under its name (an alias is none), or
-// lists for other ears than before, and withdraws it.
-func (d *deliveries) retain() {
+// retain drops those of services, by hostname, that discovery no longer lists under this
+// name (an alias is none), or lists for other networks than before, and withdraws them.
+func (d *deliveries) retain(services []string) {
 	d.turn.Lock()
 	defer d.turn.Unlock()
 	snap := d.store.Current()
 	var withdrawn []record.Key
 	var gone []portKey
 	d.mu.Lock()
-	for k, p := range d.ports {
-		if svc := snap.Named(k.service); svc != nil && svc.Exported() == p.exported {
-			if _, ok := svc.Port(k.port); ok {
-				continue
+	for _, host := range services {
+		svc := snap.Named(host)
+		for port, p := range d.ports[host] {
+			if svc != nil && svc.Exported() == p.exported {
+				if _, ok := svc.Port(port); ok {
+					continue
+				}
+			}
+			k := portKey{host, port}
+			delete(d.ports[host], port)
+			delete(d.late, k)
+			gone = append(gone, k)
+			if p.exported {
+				withdrawn = append(withdrawn, healthKey(k))
 			}
 		}
-		delete(d.ports, k)
-		delete(d.late, k)
-		gone = append(gone, k)
-		if p.exported {
-			withdrawn = append(withdrawn, healthKey(k))
+		if len(d.ports[host]) == 0 {
+			delete(d.ports, host)
 		}
-	}
-	for host := range d.exports {
-		if svc := snap.Named(host); svc == nil || !mesh.Exports(svc, snap.Members(svc, d.network)) {
+		if _, is := d.exports[host]; is && (svc == nil || !mesh.Exports(svc, snap.Members(svc, d.network))) {
 			delete(d.exports, host)
 			withdrawn = append(withdrawn, exportKey(host))
 		}
@@ -249,14 +262,17 @@ func (d *deliveries) export(b basis, n *news) {
 
 // port looks at what is delivered of a service's port; the caller holds mu.
 func (d *deliveries) port(k portKey, b basis, p mesh.Port, touched pods, n *news, now time.Time) {
-	x := d.ports[k]
+	x := d.ports[k.service][k.port]
 	first := x == nil
 	if first && len(b.members) == 0 && !mesh.Exports(b.service, nil) {
 		return // not a service of this network
 	}
 	if first {
+		if d.ports[k.service] == nil {
+			d.ports[k.service] = map[uint16]*delivery{}
+		}
 		x = &delivery{}
-		d.ports[k] = x
+		d.ports[k.service][k.port] = x
 	} else if x.touch(touched); d.hold(k, x, now) {
 		return // the latest state comes last, a little later
 	}
@@ -283,7 +299,7 @@ func (d *deliveries) of(service string) (out []record.Record) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, p := range svc.Ports {
-		if x := d.ports[portKey{svc.Hostname, p.Service}]; x != nil {
+		if x := d.ports[svc.Hostname][p.Service]; x != nil {
 			out = append(out, record.HealthRecord(svc.Hostname, p.Service, x.health))
 		}
 	}

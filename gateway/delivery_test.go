@@ -126,7 +126,7 @@ func TestALookAtWhatChangedIsAsGoodAsOneAtAll(t *testing.T) {
 			} else if len(members) > 0 {
 				b.deliveries.touched(time.Now(), members[0])
 			}
-			x := b.deliveries.ports[portKey{svc.Hostname, 80}]
+			x := b.deliveries.ports[svc.Hostname][80]
 			if x == nil && len(members) == 0 {
 				continue
 			}
@@ -172,7 +172,7 @@ func TestAServiceThatIsExportedNoMoreIsWithdrawn(t *testing.T) {
 				if want[record.KindExport] != 0 || want[record.KindHealth] != 0 || len(b.said) != said {
 					t.Errorf("withdrawn %v, and %d words more; want the export and the health of hello, and none", b.withdrawn, len(b.said)-said)
 				}
-				if x := b.deliveries.ports[portKey{"hello.default.svc.cluster.local", 80}]; x == nil || x.health.Healthy != 0 {
+				if x := b.deliveries.ports["hello.default.svc.cluster.local"][80]; x == nil || x.health.Healthy != 0 {
 					t.Errorf("its own node proxies are told %+v; want the pod out", x)
 				}
 			})
@@ -215,7 +215,7 @@ func (p published) hear(records []record.Record, withdrawn ...record.Key) {
 func (b *believer) publishTo() published {
 	p := published{}
 	b.deliveries.publish = p.hear
-	b.deliveries.ports, b.deliveries.exports = map[portKey]*delivery{}, map[string]exported{}
+	b.deliveries.ports, b.deliveries.exports = map[string]map[uint16]*delivery{}, map[string]exported{}
 	b.deliveries.start(time.Now())
 	return p
 }
@@ -246,7 +246,7 @@ func TestAServiceThatIsNoLongerExportedIsNotPublishedByALateLook(t *testing.T) {
 	}{
 		"put off": {func(d *deliveries) { d.late = map[portKey]time.Time{hello: now} }, func(d *deliveries) { d.catchUp(now) }},
 		"lingering exception": {func(d *deliveries) {
-			x := &d.ports[hello].exceptions
+			x := &d.ports[hello.service][hello.port].exceptions
 			x.Set(1, record.Gone, now.Add(-time.Hour))
 			x.Clear(1, now.Add(-time.Hour))
 		}, func(d *deliveries) { d.expire(now) }},

@@ -44,7 +44,7 @@ func (b *believer) publishWithin(t *testing.T, records, bytes int) *antientropy.
 			t.Error(err)
 		}
 	}
-	b.deliveries.ports, b.deliveries.exports = map[portKey]*delivery{}, map[string]exported{}
+	b.deliveries.ports, b.deliveries.exports = map[string]map[uint16]*delivery{}, map[string]exported{}
 	return p
 }
 

@@ -178,7 +178,7 @@ func Open(cfg Config, log zerolog.Logger) (*Gateway, error) {
 			if g.nodes != nil {
 				g.nodes.Changed(k.service)
 			}
-		}, ports: map[portKey]*delivery{}, exports: map[string]exported{}, behind: make(chan struct{}, 1)}
+		}, ports: map[string]map[uint16]*delivery{}, exports: map[string]exported{}, behind: make(chan struct{}, 1)}
 	g.registry.MustRegister(newCapacity(g.deliveries))
 	g.doors = newDoors(cfg.Network, cfg.TrustDomain, g.store.Current, resolve.DNS(resolvConf))
 	if cfg.Federation.Health {

@@ -61,7 +61,7 @@ func BenchmarkHeap(b *testing.B) {
 			func(context.Context, *mesh.Workload) error { return nil }, func(mesh.EndpointID) *mesh.Workload { return nil }, zerolog.Nop(), func(*mesh.Workload) {})
 		instances := newInstances(b)
 		deliveries := &deliveries{network: "west", store: store, pods: backends.podHealth, why: backends.podDetail, publish: instances.say, told: func(portKey) {},
-			ports: map[portKey]*delivery{}, exports: map[string]exported{}}
+			ports: map[string]map[uint16]*delivery{}, exports: map[string]exported{}}
 		deliveries.start(time.Now())
 		own := heap()
 		instances.others()

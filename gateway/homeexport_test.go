@@ -39,7 +39,7 @@ func TestExportRecordFollowsService(t *testing.T) {
 		builder.Apply(discovery.Change{Key: discovery.Key{Kind: discovery.KindNetwork, Name: "west"}, Record: discovery.Network{Name: "west"}})
 		snap, _, _ := builder.Commit()
 		store.Swap(snap)
-		d := &deliveries{network: "west", store: store, publish: got.take, told: func(portKey) {}, ports: map[portKey]*delivery{}, exports: map[string]exported{},
+		d := &deliveries{network: "west", store: store, publish: got.take, told: func(portKey) {}, ports: map[string]map[uint16]*delivery{}, exports: map[string]exported{},
 			pods: func(*mesh.Workload, uint16, time.Time) (record.Cause, bool, time.Time) { return 0, false, time.Time{} },
 			why:  func(*mesh.Workload, uint16, record.Cause, time.Time) record.Detail { return record.Detail{} }}
 		now := time.Unix(1_800_000_000, 0)

@@ -55,7 +55,7 @@ func newBeliever(t *testing.T) *believer {
 	ctx, cancel := context.WithCancel(t.Context())
 	b.backends = newBackends("west", b.cfg.OutlierDetection, witnessedBy(b.facts), reprobe.New[mesh.EndpointID](ctx, hopSchedule),
 		func(context.Context, *mesh.Workload) error { return nil }, b.listed, zerolog.Nop(), func(w *mesh.Workload) { b.deliveries.touched(time.Now(), w) })
-	b.deliveries = &deliveries{network: "west", store: b.store, pods: b.backends.podHealth, why: b.backends.podDetail, publish: b.publishes, told: func(portKey) {}, ports: map[portKey]*delivery{}, exports: map[string]exported{}}
+	b.deliveries = &deliveries{network: "west", store: b.store, pods: b.backends.podHealth, why: b.backends.podDetail, publish: b.publishes, told: func(portKey) {}, ports: map[string]map[uint16]*delivery{}, exports: map[string]exported{}}
 	b.deliveries.start(time.Now())
 	t.Cleanup(cancel)
 	return b
