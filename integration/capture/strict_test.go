@@ -383,3 +383,24 @@ func TestWhatIsPassedOnIsDrained(t *testing.T) {
 		t.Errorf("a connection to an outsider after the node proxy has ended: %d bytes, %v", n, err)
 	}
 }
+
+// A pod whose address is one of capture.ranges does not keep policies from pods that are captured.
+func TestPoliciesHoldWhereRangesOverlap(t *testing.T) {
+	needsNft(t)
+	t.Parallel()
+	w := newWorldAll(t)
+	app := addresses["shop-1"] + ":8080"
+	w.until(t, 5*time.Second, "gateway", app, answered)
+	overlapping := mesh + "  - {uid: odd-1, namespace: demo, serviceAccount: odd, network: net-a, node: node-z, addresses: [240.240.0.77]}\n"
+	w.write(t, "mesh.yaml", strict+overlapping)
+	w.until(t, 10*time.Second, "gateway", app, func(_ string, err error) bool { return err != nil })
+	w.write(t, "mesh.yaml", overlapping)
+	w.until(t, 10*time.Second, "gateway", app, answered)
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if out, err := w.ruleset("shop-1"); err == nil && !strings.Contains(out, "15006") {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("without a policy the pod has rules for what others open: %v\n%s", err, out)
+		}
+	}
+}

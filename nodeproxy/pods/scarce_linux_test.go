@@ -50,7 +50,7 @@ func TestWhatCannotBeAskedOfOthersIsNotKnown(t *testing.T) {
 				if released, err := c.releases(h, true); !podns.Lacking(err) {
 					t.Fatalf("with %d descriptors, draining %v: a pod that is left is released: %v, %v", n, stops, released, err)
 				}
-				c.keep(context.Background(), map[string]*mesh.Workload{}, capture.Rules{}, nil, true, time.Now())
+				c.keep(context.Background(), map[string]*mesh.Workload{}, capture.Rules{}, nil, time.Now())
 				if c.works.wait(); c.Get(uid) != h {
 					t.Fatalf("with %d descriptors, draining %v: the pod was left without a look", n, stops)
 				}

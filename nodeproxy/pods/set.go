@@ -185,8 +185,7 @@ func (c *Set) revise(ctx context.Context) (missing, found bool) {
 		wanted[w.UID] = w
 	}
 	rules := c.cfg.rules(snap, c.cfg.owner())
-	overlap := c.cfg.Overlapping(snap, c.cfg.Network)
-	c.keep(ctx, wanted, rules, destinations(snap), overlap == nil, now)
+	c.keep(ctx, wanted, rules, destinations(snap), now)
 	look := map[string]bool{}
 	for uid := range wanted {
 		if !c.p.Draining() && !c.works.busy(uid) && c.Get(uid) == nil && c.due(uid, now) { // or the next one's rules would be replaced
@@ -200,7 +199,7 @@ func (c *Set) revise(ctx context.Context) (missing, found bool) {
 		c.lookedFor(nil) // whoever was not found has left
 		return false, false
 	}
-	if overlap != nil {
+	if overlap := c.cfg.Overlapping(snap, c.cfg.Network); overlap != nil { // captured pods stay so: their ranges are the same
 		for uid := range look {
 			c.fail(uid, overlap)
 			c.failed(c.announcementOf(uid), overlap)

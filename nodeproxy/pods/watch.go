@@ -12,9 +12,9 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/podns"
 )
 
-// keep begins to leave what is captured and wanted no more, and to have the rest captured by rules, if those may be set. to are
-// addresses for which pods need routes.
-func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules capture.Rules, to []netip.Addr, set bool, now time.Time) {
+// keep begins to leave what is captured and wanted no more, and to have the rest captured by rules. to are addresses for which
+// pods need routes.
+func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules capture.Rules, to []netip.Addr, now time.Time) {
 	for _, h := range c.List() {
 		if c.works.busy(h.uid) {
 			continue
@@ -27,7 +27,7 @@ func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules 
 					c.wakeUp() // it may be found elsewhere
 				}
 			})
-		case set && !c.p.Draining() && !c.works.rests(h.uid, now):
+		case !c.p.Draining() && !c.works.rests(h.uid, now):
 			rules, by := rules, c.judgedNow(w) // its own
 			policed := c.cfg.All() && !h.judged.by(by)
 			if rules.Inbound = h.rules.Inbound; policed {
