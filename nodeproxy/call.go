@@ -80,8 +80,10 @@ func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.F
 // the plan was made from. For what discovery does not know it asks the gateways once.
 func (c *call) resolve(ctx context.Context) *failure {
 	f := c.replan()
-	if f != nil && !c.learned && (f.unlisted() || c.p.own != nil && f.reason == reasonNoRoute) && c.p.learn(ctx, c.flow) {
-		f = c.replan()
+	if f != nil && !c.learned && (f.unlisted() || c.p.own != nil && f.reason == reasonNoRoute) {
+		if changed, _ := c.p.learn(ctx, c.flow); changed {
+			f = c.replan()
+		}
 	}
 	c.learned = true
 	return f

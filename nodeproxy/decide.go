@@ -48,11 +48,15 @@ func (d destinations) Judge(to netip.AddrPort) (v capture.Verdict, lasts time.Du
 }
 
 // Ask implements [decider.Judge]: it asks the gateways.
-func (d destinations) Ask(ctx context.Context, to netip.AddrPort) {
+func (d destinations) Ask(ctx context.Context, to netip.AddrPort) (asked bool) {
 	flow := flowTo(to.Addr().String(), to.Port())
-	if flow.Source = d.p.store.Current().Workload(d.h.uid); flow.Source != nil {
-		d.p.learn(ctx, flow)
+	if flow.Source = d.p.store.Current().Workload(d.h.uid); flow.Source == nil {
+		flow.Source = &mesh.Workload{} // discovery no longer lists the pod
 	}
+	if _, asked = d.p.learn(ctx, flow); asked && d.p.own != nil { // without a gateway it does not wait
+		d.p.stream.Described(ctx, to.Addr().Unmap().String(), firstTold)
+	}
+	return asked
 }
 
 // Decided implements [decider.Judge].

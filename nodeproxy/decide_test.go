@@ -4,9 +4,14 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/discovery/excerpt"
+	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 )
@@ -59,6 +64,47 @@ func TestVerdictsFollowDiscovery(t *testing.T) {
 			t.Errorf("for a pod that is not listed the verdict on %s is %v, want %v", to, got, v)
 		}
 	}
+}
+
+// A question about an address waits a second for a gateway, and needs no place among names while there is room to follow the
+// address. Without a place it is not asked.
+func TestAddressWaitsForGatewayAndPlace(t *testing.T) {
+	snap, problems := discovery.Build(1, decisionsConfig())
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestProxy(t, snap)
+		p.cfg.Network, p.cfg.Node, p.cfg.Capture = "east", "n", pods.DefaultConfig()
+		p.cfg.Capture.Scope = pods.ScopeAll
+		p.pods = pods.Fake(p.podOptions(), p.podParent(), map[string]pods.FakePod{"shop": {}})
+		p.own = &ownNetwork{keeper: excerpt.NewKeeper(excerpt.NewHeld("east", "n", "cluster.local"), func(...discovery.Change) {}, func(string) bool { return true }, time.Now)}
+		p.stream = healthstream.NewClient(healthstream.ClientConfig{Network: "east", Excerpts: p.own.keeper, Log: zerolog.Nop()})
+		d := destinations{p, &captured{p: p, uid: "shop", pod: p.pods.Get("shop")}}
+		for i := range maxAsked {
+			p.asking.begin(fmt.Sprint("none-", i), snap.Workload("shop").Identity, time.Now())
+		}
+		check := func(to string, asked bool, took time.Duration) {
+			t.Helper()
+			at, began := netip.MustParseAddrPort(to), time.Now()
+			if v, _, ask := d.Judge(at); v != capture.Direct || !ask {
+				t.Errorf("the verdict on %s is %v, and gateways are asked: %t", to, v, ask)
+			}
+			if got := d.Ask(t.Context(), at); got != asked || time.Since(began) != took {
+				t.Errorf("%s is asked for: %t, in %v; want %t in %v", to, got, time.Since(began), asked, took)
+			}
+		}
+		check("192.0.2.1:443", true, firstTold)
+		check("192.0.2.1:80", true, 0) // it was waited for
+		for i := range maxDirect {
+			p.direct.keep(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), time.Now())
+		}
+		check("192.0.2.2:443", false, 0)
+		time.Sleep(askedFor)
+		check("192.0.2.2:443", true, firstTold)
+		d.h.uid = "gone" // discovery no longer lists it
+		check("192.0.2.3:443", true, firstTold)
+	})
 }
 
 // Whatever joins the mesh, by whichever change, its addresses are among those whose decisions are reviewed.

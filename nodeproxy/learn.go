@@ -110,31 +110,35 @@ func (p *Proxy) forgetNames(names []string) {
 }
 
 // learn asks the gateways of this network for what flow asks for and discovery does not
-// know, and returns when other networks' offers, if there are any, are in force.
-func (p *Proxy) learn(ctx context.Context, flow route.Flow) bool {
+// know, and returns when other networks' offers, if there are any, are in force. It reports
+// whether discovery has changed. Asked is false if the gateways are asked for too much already.
+func (p *Proxy) learn(ctx context.Context, flow route.Flow) (changed, asked bool) {
 	if p.links == nil && p.own == nil || p.stream == nil {
-		return false
+		return false, true
 	}
 	snap := p.store.Current()
 	if svc := known(snap, flow); svc != nil {
 		p.use(ctx, svc.Hostname)
-		return p.store.Current() != snap
+		return p.store.Current() != snap, true
 	}
 	name, ok := p.askable(flow)
 	if !ok {
-		return false
+		return false, true
 	}
-	asked, expired := p.asking.begin(name, flow.Source.Identity, time.Now())
-	p.forgetNames(expired)
-	if !asked {
-		return false
+	if !p.direct.has(name) { // or it has a place there
+		var expired []string
+		asked, expired = p.asking.begin(name, flow.Source.Identity, time.Now())
+		p.forgetNames(expired)
+		if !asked {
+			return false, false
+		}
 	}
 	p.stream.Use(ctx, name, p.firstAnswer())
 	p.shares.update(name)
 	if svc := known(p.store.Current(), flow); svc != nil && svc.Hostname != name { // other networks offer it by that
 		p.use(ctx, svc.Hostname)
 	}
-	return p.store.Current() != snap
+	return p.store.Current() != snap, true
 }
 
 // known is the service that flow asks for, by name or virtual address, if discovery lists it.

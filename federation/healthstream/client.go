@@ -188,28 +188,21 @@ func (c *Client) Drain() {
 // until it was not used for Idle. It returns whether it has waited.
 func (c *Client) Use(ctx context.Context, service string, wait time.Duration) (waited bool) {
 	f, answered := c.services.use(service, false)
-	if answered || f == nil {
+	switch {
+	case answered || f == nil || c.Attached() == 0:
 		return false
+	case c.Leader() == "": // no gateway describes it
+		return f.await(ctx, wait, f.ready)
 	}
-	wait -= time.Since(f.since)
-	if wait <= 0 || c.Attached() == 0 {
-		return false
+	return f.await(ctx, wait, f.described, f.ready)
+}
+
+// Described returns when the gateway that leads has told what discovery has of name, at most wait after name was first
+// followed. Unlike Use it also waits while no gateway is attached. It returns at once if name is not followed.
+func (c *Client) Described(ctx context.Context, name string, wait time.Duration) {
+	if f := c.services.followed(name); f != nil {
+		f.await(ctx, wait, f.described)
 	}
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	for _, done := range []<-chan struct{}{f.described, f.ready} {
-		if done == f.described && c.Leader() == "" {
-			continue // nobody describes it
-		}
-		select {
-		case <-done:
-		case <-t.C:
-			return true
-		case <-ctx.Done():
-			return true
-		}
-	}
-	return true
 }
 
 // Heard reports whether gateways have said all that they know of a service that is followed: the one

@@ -57,7 +57,7 @@ func (c *Client) Follow(names ...string) {
 }
 
 // Follows reports whether the gateways are asked for a service, or any other name.
-func (c *Client) Follows(name string) bool { return c.services.follows(name) }
+func (c *Client) Follows(name string) bool { return c.services.followed(name) != nil }
 
 // offered takes what a gateway can tell of discovery.
 func (c *Client) offered(l *uplink, o *pb.Offer) {

@@ -1,6 +1,7 @@
 package healthstream
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -110,6 +111,25 @@ func (s *services) use(service string, pin bool) (f *followed, answered bool) {
 	return f, f.answered && f.isDescribed
 }
 
+// await returns when all of these are closed, f has been followed for wait, or ctx has ended. It returns whether it has waited.
+func (f *followed) await(ctx context.Context, wait time.Duration, all ...<-chan struct{}) (waited bool) {
+	if wait -= time.Since(f.since); wait <= 0 {
+		return false
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	for _, done := range all {
+		select {
+		case <-done:
+		case <-t.C:
+			return true
+		case <-ctx.Done():
+			return true
+		}
+	}
+	return true
+}
+
 func (f *followed) describe() {
 	if !f.isDescribed {
 		f.isDescribed = true
@@ -131,10 +151,11 @@ func (s *services) describe(names []string) {
 	}
 }
 
-func (s *services) follows(name string) bool {
+// followed returns nil if name is not followed.
+func (s *services) followed(name string) *followed {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.byName[name] != nil
+	return s.byName[name]
 }
 
 func (s *services) heard(name string) bool {

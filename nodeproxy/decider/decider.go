@@ -4,6 +4,7 @@
 // Its invariants, under any order of packets, changes of discovery and restarts:
 //   - A decision is made by what the judge knows while the decider's lock is held, and reviewed after each change. So a
 //     destination that the judge says is the mesh's is not decided Direct once Review has returned.
+//   - No destination is decided Direct without an answer that the judge wants, unless the others do not answer in time.
 //   - Each packet is decided on, unless more wait than Limit. One that is not comes again, as the kernel repeats it.
 //
 // It owns no socket and does not know what an address means. Safe for concurrent use.
@@ -41,8 +42,9 @@ type Judge interface {
 	// Judge returns the verdict on a destination by what is known now, and how long it is good for if nothing changes. It
 	// does not wait. If ask is true others may know more.
 	Judge(to netip.AddrPort) (v capture.Verdict, lasts time.Duration, ask bool)
-	// Ask asks others about a destination and returns when they have answered, or do not in time.
-	Ask(ctx context.Context, to netip.AddrPort)
+	// Ask asks others about a destination and returns when they have answered, or do not in time. It returns false if it
+	// could not ask: the destination is then not decided Direct, and its packets are dropped.
+	Ask(ctx context.Context, to netip.AddrPort) (asked bool)
 	// Decided is called after each decision on a packet, with the lock of the decider held: 0 if the packet was dropped.
 	Decided(v capture.Verdict)
 }
@@ -117,19 +119,19 @@ func (d *Decider) Packet(ctx context.Context, p capture.FirstPacket) {
 	}
 	d.asked[p.To] = &question{packets: []capture.FirstPacket{p}}
 	d.asking.Go(func() {
-		d.judge.Ask(ctx, p.To)
+		asked := d.judge.Ask(ctx, p.To)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		q := d.asked[p.To]
 		delete(d.asked, p.To)
 		d.waiting -= len(q.packets)
-		if ctx.Err() != nil { // not answered: the next node proxy decides
+		v, lasts, _ := d.judge.Judge(p.To)
+		if ctx.Err() != nil || !asked && v == capture.Direct { // the next node proxy decides, or the next packet asks
 			for range q.packets {
 				d.judge.Decided(0)
 			}
 			return
 		}
-		v, lasts, _ := d.judge.Judge(p.To)
 		d.settle(p.To, v, lasts, q.packets...)
 	})
 }

@@ -27,6 +27,8 @@ type world struct {
 	mesh    map[netip.AddrPort]bool                          // by discovery
 	hidden  map[netip.AddrPort]bool                          // the gateways know it, and discovery once they are asked
 	own     bool                                             // gateways are asked
+	busy    float64                                          // of questions that cannot be asked
+	asked   map[netip.AddrPort]bool                          // the last question was
 	leads   func(netip.AddrPort) bool                        // captured addresses
 	fails   float64                                          // of changes
 	out     map[netip.AddrPort]capture.Verdict               // what the last packet of a source met
@@ -57,6 +59,9 @@ func (p process) Decide(x capture.Decision) error {
 	}
 	if err := w.fail(); err != nil {
 		return err
+	}
+	if x.Verdict == capture.Direct && w.own && !w.asked[x.To] {
+		w.t.Errorf("%v is decided direct, and the gateways were not asked", x.To)
 	}
 	set := w.sets[x.Verdict]
 	w.expire()
@@ -135,10 +140,15 @@ func (w *world) Judge(to netip.AddrPort) (capture.Verdict, time.Duration, bool) 
 	return capture.Direct, time.Minute, w.own
 }
 
-func (w *world) Ask(ctx context.Context, to netip.AddrPort) {
+func (w *world) Ask(ctx context.Context, to netip.AddrPort) (asked bool) {
 	w.mu.Lock()
 	wait := time.Duration(w.rng.Int64N(int64(time.Second)))
+	asked = w.rng.Float64() >= w.busy
+	w.asked[to] = asked
 	w.mu.Unlock()
+	if !asked {
+		return false
+	}
 	select {
 	case <-ctx.Done():
 	case <-time.After(wait):
@@ -149,6 +159,7 @@ func (w *world) Ask(ctx context.Context, to netip.AddrPort) {
 		w.mesh[to] = true
 		go w.review(to)
 	}
+	return true
 }
 
 func (w *world) Decided(v capture.Verdict) {
@@ -160,7 +171,7 @@ func (w *world) Decided(v capture.Verdict) {
 }
 
 // Under any schedule: once discovery knows that the mesh has a destination and decisions were reviewed, no packet to it goes
-// out directly. And a connection that its kernel tries again is decided on, as discovery has it.
+// out directly. No destination is decided direct without a question to the gateways, if there are any. And a connection that its kernel tries again is decided on, as discovery has it.
 func TestDeciderModel(t *testing.T) {
 	for range 60 {
 		seed := rand.Uint64()
@@ -175,12 +186,15 @@ func TestDeciderModel(t *testing.T) {
 
 func schedule(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 1))
-	w := &world{t: t, rng: rng, own: rng.IntN(2) == 0, sets: map[capture.Verdict]map[netip.AddrPort]time.Time{}, mesh: map[netip.AddrPort]bool{}, hidden: map[netip.AddrPort]bool{}, out: map[netip.AddrPort]capture.Verdict{}}
+	w := &world{t: t, rng: rng, own: rng.IntN(2) == 0, sets: map[capture.Verdict]map[netip.AddrPort]time.Time{}, mesh: map[netip.AddrPort]bool{}, hidden: map[netip.AddrPort]bool{}, asked: map[netip.AddrPort]bool{}, out: map[netip.AddrPort]capture.Verdict{}}
 	for _, v := range []capture.Verdict{capture.Direct, capture.Mesh, capture.Refused} {
 		w.sets[v] = map[netip.AddrPort]time.Time{}
 	}
 	if rng.IntN(2) == 0 {
 		w.fails = 0.1
+	}
+	if rng.IntN(2) == 0 {
+		w.busy = 0.3
 	}
 	w.leads = func(to netip.AddrPort) bool { return to.Addr().As4()[0] == 240 }
 	destinations := make([]netip.AddrPort, 12)
@@ -250,7 +264,7 @@ func schedule(t *testing.T, seed uint64) {
 		synctest.Wait()
 	}
 	w.mu.Lock()
-	w.fails = 0
+	w.fails, w.busy = 0, 0
 	w.mu.Unlock()
 	time.Sleep(10 * time.Second)
 	if !w.d.Review(func(netip.Addr) bool { return true }) {
