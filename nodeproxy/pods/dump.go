@@ -91,6 +91,14 @@ func (c *Set) Problems(nameOf func(uid string) string) (list []string) {
 		}
 	}
 	for _, h := range c.List() {
+		c.mu.Lock()
+		policies := []error{h.unexempt, h.unjudged}
+		c.mu.Unlock()
+		for _, err := range policies {
+			if err != nil {
+				list = append(list, fmt.Sprintf("pod %s: %v", nameOf(h.uid), err))
+			}
+		}
 		for _, why := range h.server.Problems(time.Now()) {
 			list = append(list, "pod "+nameOf(h.uid)+" "+why)
 		}

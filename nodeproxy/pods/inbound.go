@@ -17,7 +17,6 @@ import (
 type judged struct {
 	policies any // a *policy.Set
 	workload *mesh.Workload
-	failed   bool // connections that policies deny may be open
 }
 
 // by reports whether it was by these policies and labels.
@@ -40,25 +39,33 @@ func (c *Set) inbound(w *mesh.Workload) bool {
 // setRules sets rules in the namespace of a pod. Policies hold also if the node's own processes cannot be exempted from
 // them: that is a problem, and retried.
 func (c *Set) setRules(h *Pod, rules capture.Rules) error {
-	var exempt error
+	c.exempt(h, rules)
+	return capture.Set(h.place.ns, rules)
+}
+
+// exempt has connections of the node's own processes pass the rules for what others open to the pod, if it has such.
+func (c *Set) exempt(h *Pod, rules capture.Rules) {
+	var err error
 	if rules.Inbound {
-		exempt = c.exempt(h)
+		if err = c.exemptNode(h); err != nil {
+			err = fmt.Errorf("policies deny plain text to it from the node's own processes, such as probes of the kubelet, because these cannot be told from others: %w", err)
+		}
 	}
-	if err := capture.Set(h.place.ns, rules); err != nil {
-		return err
-	}
-	if exempt != nil {
-		c.fail(h.uid, notExempt(exempt))
-	}
-	return nil
+	c.note(h, &h.unexempt, err)
 }
 
-func notExempt(err error) error {
-	return fmt.Errorf("policies deny plain text to it from the node's own processes, such as probes of the kubelet, because these cannot be told from others: %w", err)
+// note records a problem of h with its policies; nil if it has ended.
+func (c *Set) note(h *Pod, problem *error, err error) {
+	c.mu.Lock()
+	news := err != nil && (*problem == nil || (*problem).Error() != err.Error())
+	*problem = err
+	c.mu.Unlock()
+	if news {
+		c.p.Log.Error().Str("workload", h.uid).Err(err).Msg("problem with the policies of a captured pod")
+	}
 }
 
-// exempt has connections of the node's own processes pass the rules for what others open to the pod.
-func (c *Set) exempt(h *Pod) error {
+func (c *Set) exemptNode(h *Pod) error {
 	node, err := nodeNamespaces(c.node.proc)
 	c.nodeUnknown(err)
 	defer func() {
@@ -76,25 +83,20 @@ func (c *Set) exempt(h *Pod) error {
 // is called when the rules of h are set. For want of descriptors or memory it is to be called again.
 func (c *Set) enforce(h *Pod, w *mesh.Workload, by judged) {
 	mayDeny, denies := c.p.Plain(w)
+	var err error
 	if mayDeny {
-		ended, err := capture.EndDirect(h.place.ns, func(local, remote netip.AddrPort) bool {
+		var ended int
+		ended, err = capture.EndDirect(h.place.ns, func(local, remote netip.AddrPort) bool {
 			return !mesh.ReservedPort(local.Port()) && denies(remote, local) && !c.ofNode(remote, local)
 		})
 		if ended > 0 {
 			c.p.Log.Info().Str("workload", h.uid).Int("connections", ended).Msg("plain-text connections reset by policy")
 		}
 		if err != nil {
-			c.fail(h.uid, fmt.Errorf("connections that policies deny may be open in it: %w", err))
+			err = fmt.Errorf("connections that policies deny may be open in it: %w", err)
 		}
-		if lacking(err) != nil {
-			return
-		}
-		if err == nil && h.judged.failed {
-			c.mu.Lock()
-			delete(c.failing, h.uid)
-			c.mu.Unlock()
-		}
-		by.failed = err != nil
 	}
-	h.judged = by
+	if c.note(h, &h.unjudged, err); lacking(err) == nil {
+		h.judged = by
+	}
 }

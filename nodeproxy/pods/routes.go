@@ -12,7 +12,7 @@ import (
 
 const (
 	routesEvery = 30 * time.Second // how often it is looked whether captured pods have routes
-	routesAgain = time.Second      // of a pod that has none
+	routesAgain = time.Second      // of a pod that has none, or whose node is not exempt from its policies
 )
 
 // destinations are virtual addresses that pods of this node may call: the first one of each family.
@@ -35,7 +35,7 @@ func (c *Set) routeDue(h *Pod, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	every := routesEvery
-	if h.unrouted.IsValid() {
+	if h.unrouted.IsValid() || h.unexempt != nil {
 		every = routesAgain
 	}
 	return now.Sub(h.routed) >= every

@@ -74,6 +74,8 @@ type Pod struct {
 	elders   []uint64        // likewise, of those that were there when it came
 	routed   time.Time       // when it was looked for routes last
 	unrouted netip.Addr      // a virtual address that it has no route for; with routed under mu of Set
+	unexempt error           // why policies hold for the node's own processes too; with unjudged under mu of Set
+	unjudged error           // why connections that policies deny may be open
 	drained  sync.Once       // what is open of it
 	emptied  bool            // it has left, and its rules have gone: those that come are another process's
 	since    time.Time

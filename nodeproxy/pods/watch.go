@@ -50,12 +50,7 @@ func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules 
 				}
 				if route {
 					c.lookForRoutes(h, w, to)
-					if h.rules.Inbound {
-						if err := c.exempt(h); err != nil { // interfaces may be new
-							h.unsure = true
-							c.fail(h.uid, notExempt(err))
-						}
-					}
+					c.exempt(h, h.rules) // interfaces may be new
 				}
 			})
 		}
