@@ -26,7 +26,8 @@ const flushEvery = 10 * time.Second
 //
 // No suppressed line goes unreported: the next line about the same peer and key carries
 // the number, and without such a line Log does, after Every or 10 s, whichever is longer.
-// The timer for that runs only while unreported lines exist.
+// It has the level of a suppressed line. The timer for that runs only while unreported
+// lines exist.
 //
 // zerolog's BurstSampler has neither keys nor that number. Safe for concurrent use.
 type PeerLimits struct {
@@ -54,6 +55,8 @@ type bucket struct {
 	gained     time.Time // up to when lines were gained back
 	last       time.Time // last line that was allowed
 	suppressed int       // lines since
+
+	report *zerolog.Event // of the first of these, without fields; nil: none, or of Allow
 }
 
 // ByPeer returns the limits of lines about failures that a peer can repeat at will, such
@@ -70,7 +73,7 @@ func (l *PeerLimits) Sample(e *zerolog.Event, peer, key string) *zerolog.Event {
 	if l == nil || !e.Enabled() {
 		return e
 	}
-	n, ok := l.Allow(peer, key, time.Now())
+	n, ok := l.allow(e, peer, key, time.Now())
 	if !ok {
 		return nil
 	}
@@ -88,6 +91,11 @@ func Suppressed(e *zerolog.Event, n int) *zerolog.Event {
 // Allow reports whether a line about peer and key may be written at now, and the number
 // of lines suppressed since the last one.
 func (l *PeerLimits) Allow(peer, key string, now time.Time) (suppressed int, ok bool) {
+	return l.allow(nil, peer, key, now)
+}
+
+// allow is Allow for the event e, which it owns if it returns false.
+func (l *PeerLimits) allow(e *zerolog.Event, peer, key string, now time.Time) (suppressed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.bucketLocked(peer, key, now)
@@ -97,6 +105,9 @@ func (l *PeerLimits) Allow(peer, key string, now time.Time) (suppressed int, ok 
 	}
 	if b.level >= max(1, l.Burst) {
 		b.suppressed++
+		if l.Log != nil && b.report == nil { // zerolog does not show the level of an event
+			b.report = e
+		}
 		l.armLocked()
 		return 0, false
 	}
@@ -104,7 +115,7 @@ func (l *PeerLimits) Allow(peer, key string, now time.Time) (suppressed int, ok 
 		b.gained = now
 	}
 	b.level++
-	suppressed, b.suppressed, b.last = b.suppressed, 0, now
+	suppressed, b.suppressed, b.last, b.report = b.suppressed, 0, now, nil
 	return suppressed, true
 }
 
@@ -176,6 +187,7 @@ func (l *PeerLimits) flush() {
 	type report struct {
 		peer, key  string
 		suppressed int
+		event      *zerolog.Event
 	}
 	var reports []report
 	now, again := time.Now(), false
@@ -185,8 +197,8 @@ func (l *PeerLimits) flush() {
 			switch {
 			case b.suppressed == 0:
 			case b.idle(now, l.Every):
-				reports = append(reports, report{peer, key, b.suppressed})
-				b.suppressed = 0
+				reports = append(reports, report{peer, key, b.suppressed, b.report})
+				b.suppressed, b.report = 0, nil
 			default:
 				again = true
 			}
@@ -197,6 +209,9 @@ func (l *PeerLimits) flush() {
 	}
 	l.mu.Unlock()
 	for _, r := range reports {
-		l.Log.Info().Str("peer", r.peer).Str("about", r.key).Int("suppressed", r.suppressed).Msg("log lines suppressed")
+		if r.event == nil {
+			r.event = l.Log.Info()
+		}
+		r.event.Str("peer", r.peer).Str("about", r.key).Int("suppressed", r.suppressed).Msg("log lines suppressed")
 	}
 }

@@ -74,6 +74,43 @@ func TestPeerLimitsAreBounded(t *testing.T) {
 	}
 }
 
+// The line that reports suppressed lines has their level, so that log.level does not drop it alone.
+func TestSuppressedLinesReportedAtTheirLevel(t *testing.T) {
+	defer zerolog.SetGlobalLevel(zerolog.GlobalLevel())
+	for _, level := range []zerolog.Level{zerolog.DebugLevel, zerolog.InfoLevel, zerolog.WarnLevel, zerolog.ErrorLevel} {
+		synctest.Test(t, func(t *testing.T) {
+			var out bytes.Buffer
+			log := zerolog.New(zerolog.SyncWriter(&out))
+			zerolog.SetGlobalLevel(level)
+			l := &PeerLimits{Every: time.Second, Log: &log}
+			for range 3 {
+				l.Sample(log.Debug(), "p", "debug").Msg("line")
+				l.Sample(log.WithLevel(level), "p", "a").Msg("line")
+			}
+			time.Sleep(2 * flushEvery)
+			synctest.Wait()
+			found := false
+			for d := json.NewDecoder(&out); d.More(); {
+				var line struct {
+					Message, Level, About string
+					Suppressed            int
+				}
+				if err := d.Decode(&line); err != nil {
+					t.Fatal(err)
+				}
+				if line.About == "a" {
+					found = line.Message == "log lines suppressed" && line.Suppressed == 2 && line.Level == level.String()
+				} else if line.About != "" && level != zerolog.DebugLevel {
+					t.Errorf("at %v lines are reported that were not suppressed: %+v", level, line)
+				}
+			}
+			if !found {
+				t.Errorf("at %v no line of that level reports 2 suppressed lines:\n%s", level, out.String())
+			}
+		})
+	}
+}
+
 // Peers trigger lines at random, in bursts and with pauses. Within any time d a peer and
 // key has at most Burst + d/Every lines, and in the end the lines written and the numbers
 // suppressed are all that were triggered.
@@ -90,8 +127,8 @@ func TestPeerLimitsReportEachSuppressedLine(t *testing.T) {
 				peer, key := fmt.Sprint(rng.IntN(3)), fmt.Sprint(rng.IntN(3))
 				for range rng.IntN(40) {
 					triggered++
-					if n, ok := l.Allow(peer, key, time.Now()); ok {
-						Suppressed(log.Info(), n).Msg("line")
+					if e := l.Sample(log.Warn(), peer, key); e != nil {
+						e.Msg("line")
 						if l.Keys != 1 && l.Keys != 2 { // otherwise several keys share a bucket
 							written[peer+key] = append(written[peer+key], time.Now())
 						}
