@@ -15,6 +15,7 @@ import (
 type conn struct {
 	closed int
 	unread bool // the peer has sent bytes that were not read
+	spoke  time.Time
 	from   netip.Prefix
 	since  time.Duration // when it entered
 	e      *Entry
@@ -33,9 +34,9 @@ func testAddress(n int) netip.Prefix {
 }
 
 // victimOf returns which of in, ordered by age, is evicted: of the addresses with the most
-// connections, the one with the oldest; of its connections the oldest without unread
-// bytes, or the newest if each of the 16 oldest has some.
-func victimOf(in []*conn) *conn {
+// connections, the one with the oldest; of its connections that have not spoken lately the
+// oldest without unread bytes, or the newest if each of the 16 oldest has some.
+func victimOf(in []*conn, now time.Time) *conn {
 	count := map[netip.Prefix]int{}
 	for _, c := range in {
 		count[c.from]++
@@ -47,7 +48,8 @@ func victimOf(in []*conn) *conn {
 		}
 	}
 	of := slices.DeleteFunc(slices.Clone(in), func(c *conn) bool { return c.from != first.from })
-	for _, c := range of[:min(len(of), 16)] {
+	idle := slices.DeleteFunc(slices.Clone(of), func(c *conn) bool { return c.spoke.After(now.Add(-time.Second)) })
+	for _, c := range idle[:min(len(idle), 16)] {
 		if !c.unread {
 			return c
 		}
@@ -61,11 +63,12 @@ func TestSetEvictsLikeSlowModel(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		limit, addresses := 1+rng.IntN(60), 1+rng.IntN(6)
-		s := newTestSet(limit)
+		s, now := newTestSet(limit), time.Unix(1000, 0)
+		s.now = func() time.Time { return now }
 		var in []*conn // oldest first
 		for step := range 600 {
 			what := fmt.Sprintf("seed %d step %d", seed, step)
-			switch rng.IntN(4) {
+			switch rng.IntN(6) {
 			case 0, 1:
 				c := &conn{from: testAddress(rng.IntN(addresses)), unread: rng.IntN(3) == 0}
 				if rng.IntN(8) == 0 {
@@ -74,7 +77,7 @@ func TestSetEvictsLikeSlowModel(t *testing.T) {
 				in = append(in, c)
 				var want *conn
 				if len(in) > limit {
-					want = victimOf(in)
+					want = victimOf(in, now)
 					in = slices.DeleteFunc(in, func(x *conn) bool { return x == want })
 				}
 				var evicted bool
@@ -90,6 +93,14 @@ func TestSetEvictsLikeSlowModel(t *testing.T) {
 					c := in[rng.IntN(len(in))]
 					c.unread = !c.unread
 				}
+			case 4:
+				if len(in) > 0 {
+					c := in[rng.IntN(len(in))]
+					c.spoke = now
+					c.e.FirstMessage()
+				}
+			case 5:
+				now = now.Add(time.Duration(rng.IntN(300)) * time.Millisecond)
 			case 3:
 				if i := len(in); i > 0 && rng.IntN(3) == 0 {
 					i = rng.IntN(i)
@@ -179,6 +190,47 @@ func TestStormOfClientsIsServedInOrder(t *testing.T) {
 	}
 	if e, evicted := s.Enter(&conn{unread: true}, testAddress(2)); e == nil || !evicted || in[3].closed != 1 {
 		t.Errorf("another address: entered %t, evicted %t; want the newest of the largest source evicted", e != nil, evicted)
+	}
+}
+
+// A handshake whose hello was read waits for a processor, or for an honest peer's answer. It is not evicted, even if it is
+// the oldest, until it has taken a second.
+func TestHandshakeInProgressIsNotEvicted(t *testing.T) {
+	s, now := newTestSet(40), time.Unix(1000, 0)
+	s.now = func() time.Time { return now }
+	enter := func() *conn {
+		c := &conn{}
+		c.e, _ = s.Enter(c, testAddress(1))
+		return c
+	}
+	var busy, idle []*conn
+	for range 30 {
+		c := enter()
+		c.e.FirstMessage()
+		busy = append(busy, c)
+	}
+	for range 10 {
+		idle = append(idle, enter())
+	}
+	for i := range 10 { // hellos that are not complete
+		if c := enter(); idle[i].closed != 1 || c.e == nil {
+			t.Fatalf("of 10 idle handshakes, the one of number %d was not evicted", i)
+		} else {
+			c.e.FirstMessage()
+			busy = append(busy, c)
+		}
+	}
+	if c := enter(); c.e != nil {
+		t.Error("all handshakes are in progress, and another one entered")
+	}
+	for i, c := range busy {
+		if c.closed != 0 {
+			t.Errorf("handshake %d, which is in progress, was evicted", i)
+		}
+	}
+	now = now.Add(time.Second)
+	if c := enter(); c.e == nil || busy[0].closed != 1 {
+		t.Error("a second later the oldest handshake was not evicted")
 	}
 }
 
