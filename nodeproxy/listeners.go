@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/health"
+	"github.com/isthmus-mesh/isthmus/internal/backoff"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/acceptqueue"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/sockdiag"
 )
@@ -75,11 +76,11 @@ const (
 	// censusEvery bounds what censuses cost: 1.4 ms of CPU each, on a machine with 262144
 	// buckets of connections.
 	censusEvery = 20 * time.Millisecond
-	// failedPause is how long a namespace is not asked after an error: less than inUse.
-	failedPause = 500 * time.Millisecond
-	// maxFailed is how many errors in a row end that it is asked.
-	maxFailed = 5
 )
+
+// askAgain is the pause before a namespace is asked again after an error. A kernel without sock_diag has none: there the table
+// cannot be opened.
+var askAgain = backoff.Backoff{First: 500 * time.Millisecond, Limit: 30 * time.Second}
 
 // sighted is a namespace that is watched, for one workload or, if it is the process's
 // own, for several.
@@ -92,7 +93,7 @@ type sighted struct {
 	table  sockets
 	failed int       // questions in a row
 	again  time.Time // after an error: not asked before
-	broken bool      // asked no more
+	closed bool      // asked no more
 }
 
 // watchedSocket is one declared port of a local workload.
@@ -353,7 +354,7 @@ func (l *listeners) seen() (n float64) {
 	l.mu.RUnlock()
 	for _, w := range list {
 		w.from.mu.Lock()
-		if w.cookie != 0 && !w.from.broken {
+		if w.cookie != 0 && w.from.failed == 0 {
 			n++
 		}
 		w.from.mu.Unlock()

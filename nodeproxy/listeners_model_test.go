@@ -37,6 +37,7 @@ type fakeKernel struct {
 	hidden  bool // the kernel shows nothing
 	failing bool // nor answers
 	short   bool // it lacks memory
+	asked   int  // meanwhile
 	events  chan error
 
 	accepted time.Time // the last one
@@ -84,6 +85,7 @@ func (k *fakeKernel) Listener(netip.AddrPort) (l sockdiag.Listener, ok bool, err
 		return l, false, os.ErrClosed
 	}
 	if k.short {
+		k.asked++
 		return l, false, syscall.ENOBUFS
 	}
 	if k.cookie == 0 || k.hidden {
@@ -320,8 +322,14 @@ func TestAWitnessThatSeesNothingGoesOnByConnects(t *testing.T) {
 	})
 }
 
-// The kernel was short of something once (ENOBUFS, ENOMEM): what is seen afterwards counts as before.
-func TestOneErrorOfTheKernelBlindsNobodyForEver(t *testing.T) {
+// The kernel is short of something for a while (ENOBUFS, ENOMEM), however long: what is seen afterwards counts as before.
+func TestListenersAreWatchedAfterErrors(t *testing.T) {
+	for _, short := range []time.Duration{2 * listenerLook, 20 * time.Minute} {
+		t.Run(short.String(), func(t *testing.T) { watchedAfterErrors(t, short) })
+	}
+}
+
+func watchedAfterErrors(t *testing.T, short time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		k := newFakeKernel()
@@ -329,13 +337,22 @@ func TestOneErrorOfTheKernelBlindsNobodyForEver(t *testing.T) {
 		w := newSeenWorld(ctx, k)
 		k.mu.Lock()
 		k.short = true
+		k.tell(syscall.ENOMEM)
 		k.mu.Unlock()
-		w.connect(ctx)
-		time.Sleep(2 * listenerLook)
+		asked := 0
+		for began := time.Now(); time.Since(began) < short; time.Sleep(listenerLook) {
+			w.connect(ctx) // the port is in use all the while
+			k.mu.Lock()
+			asked, k.asked = asked+k.asked, 0
+			k.mu.Unlock()
+		}
+		if most := 10 + int(short/(askAgain.Limit/2)); asked == 0 || asked > most || w.sockets.seen() != 0 {
+			t.Errorf("in %v the kernel was asked %d times, want at most %d; %v listeners are seen", short, asked, most, w.sockets.seen())
+		}
 		k.mu.Lock()
 		k.short = false
 		k.mu.Unlock()
-		time.Sleep(5 * time.Second)
+		time.Sleep(askAgain.Limit + time.Second)
 		w.connect(ctx)
 		time.Sleep(2 * listenerLook)
 		k.listen(false)

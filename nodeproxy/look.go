@@ -71,18 +71,22 @@ func (l *listeners) rests(w *watchedSocket, now time.Time) (used bool) {
 // hear looks at the ports whose listeners end, until the table is closed.
 func (l *listeners) hear(s *sighted) {
 	var ended []uint16
+	failed := 0
 	for {
 		var err error
 		ended, err = s.table.Next(ended[:0])
-		lost := errors.Is(err, sockdiag.ErrLost)
+		lost := err != nil
 		switch {
-		case lost:
+		case err == nil:
+			failed = 0
+		case errors.Is(err, sockdiag.ErrLost):
 			l.metrics.lost.Inc()
-		case err != nil:
-			if !errors.Is(err, os.ErrClosed) {
-				l.log.Debug().Err(err).Msg("the end of listeners is no longer heard: ports in use are looked at all the same")
-			}
+		case errors.Is(err, os.ErrClosed):
 			return
+		default:
+			failed++
+			l.log.Debug().Err(err).Msg("closed listeners not reported by the kernel")
+			pause(l.ctx, askAgain.Next(failed))
 		}
 		if !lost && len(ended) == 0 {
 			continue
@@ -109,7 +113,7 @@ func (l *listeners) look(w *watchedSocket, now time.Time) (waits bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w.full = false
-	if w.dropped || s.broken || now.Before(s.again) {
+	if w.dropped || s.closed || now.Before(s.again) {
 		return false
 	}
 	found, ok, err := s.table.Listener(w.at)
@@ -193,14 +197,15 @@ func takeCensus(t sockets, l sockdiag.Listener) (c acceptqueue.Census, err error
 	return c, err
 }
 
-// fails leaves a namespace alone for a while, or for good: it has ended, or the kernel does not
-// answer. What it held for stalled is asked by connects again. The caller holds the sighted's mu.
+// fails has a namespace asked again after a pause, or never if its table was closed. Ports that were stalled are judged by
+// connects meanwhile. The caller holds the sighted's mu.
 func (l *listeners) fails(s *sighted, err error, now time.Time) {
 	s.failed++
-	s.again = now.Add(failedPause)
-	if s.broken = errors.Is(err, os.ErrClosed) || s.failed >= maxFailed; !errors.Is(err, os.ErrClosed) {
+	if s.closed = errors.Is(err, os.ErrClosed); !s.closed {
 		l.unseen(err)
 	}
+	pause := askAgain.Next(s.failed)
+	s.again = now.Add(pause)
 	l.mu.RLock()
 	var list []*watchedSocket
 	for _, w := range l.ports {
@@ -211,8 +216,8 @@ func (l *listeners) fails(s *sighted, err error, now time.Time) {
 	l.mu.RUnlock()
 	for _, w := range list {
 		l.release(w)
-		if !s.broken {
-			l.use(w.key) // looked at when the pause is over: what happens meanwhile is missed
+		if !s.closed {
+			time.AfterFunc(pause, func() { l.use(w.key) }) // looks at it: what happens meanwhile is missed
 		}
 	}
 }
