@@ -77,15 +77,12 @@ func (s svid) Fetch(_ context.Context, id spiffeid.ID) (*identity.SVID, error) {
 	return &identity.SVID{ID: id, Certificates: []*x509.Certificate{leaf}, PrivateKey: key, Bundle: x509bundle.FromX509Authorities(id.TrustDomain(), []*x509.Certificate{s.root.cert})}, nil
 }
 
-// A link to a network of another trust domain lets people of that trust domain in, proven
-// by the roots of the link, at the gateway and at pods' node proxies, and nobody whom these
-// roots have signed for another trust domain, the own one before all.
-func TestForgedIdentitiesOfALinkedTrustDomainAreRefused(t *testing.T) {
-	s := newSite(t, 1)
-	foreign, stranger := newAnyRoot(t, "b"), newAnyRoot(t, "c")
-	s.Write()
-	list := filepath.Join(t.TempDir(), "networks.yaml")
-	link := func(bundles ...keyfile.TrustBundle) {
+// linked returns a federation.networks of west, and what links it with east's trust domains
+// by bundles.
+func (s *site) linked(t *testing.T) (list string, link func(bundles ...keyfile.TrustBundle)) {
+	t.Helper()
+	list = filepath.Join(t.TempDir(), "networks.yaml")
+	link = func(bundles ...keyfile.TrustBundle) {
 		b, err := os.ReadFile(s.Keys("west").List)
 		if err != nil {
 			t.Fatal(err)
@@ -106,6 +103,17 @@ func TestForgedIdentitiesOfALinkedTrustDomainAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return list, link
+}
+
+// A link to a network of another trust domain lets people of that trust domain in, proven
+// by the roots of the link, at the gateway and at pods' node proxies, and nobody whom these
+// roots have signed for another trust domain, the own one before all.
+func TestForgedIdentitiesOfALinkedTrustDomainAreRefused(t *testing.T) {
+	s := newSite(t, 1)
+	foreign, stranger := newAnyRoot(t, "b"), newAnyRoot(t, "c")
+	s.Write()
+	list, link := s.linked(t)
 	link(keyfile.TrustBundle{TrustDomain: "b.example", Roots: string(identity.EncodeCertificates(foreign.cert))})
 	s.StartGateway("west", "gw-1", func(c *gateway.Config) { c.Federation.Networks = list }).AwaitReady(t)
 	s.StartNode("west", "west-1", func(c *nodeproxy.Config) { c.Federation.Networks = list }).AwaitReady(t)

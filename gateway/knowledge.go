@@ -10,6 +10,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/networkkey/keyfile"
 	"github.com/isthmus-mesh/isthmus/federation/peer"
 	"github.com/isthmus-mesh/isthmus/federation/record"
+	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
@@ -118,9 +119,20 @@ func (g *Gateway) believe() error {
 		return fmt.Errorf("federation.networks: %w", err)
 	}
 	delete(links, g.cfg.Network)
-	g.ids.Believe(keyfile.Roots(links))
+	if g.ids.Believe(keyfile.Roots(links)) {
+		if n := g.sessions.Sever(g.untrusted, g.cfg.Timeouts.Drain, hbone.ErrUntrusted); n > 0 {
+			g.log.Info().Int("sessions", n).Stringer("drain", g.cfg.Timeouts.Drain).Msg("sessions of unlinked networks draining")
+		}
+	}
 	g.doors.setLinks(links)
 	return nil
+}
+
+// untrusted reports whether the client of s proved itself by a root that was removed from
+// federation.networks since.
+func (g *Gateway) untrusted(s *hbone.Session) bool {
+	state, ok := s.TLS()
+	return ok && g.ids.Revoked(g.self.Identity, state)
 }
 
 // peers lists every other gateway of every network.

@@ -37,7 +37,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		edges:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_outlier_edges_total", Help: "Ejections and readmissions, by scope (endpoint, hop) and edge."}, []string{"scope", "edge"}),
 		refused:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_peers_refused_total", Help: "Connections refused before any stream, by reason (handshake, identity, own_identity, not_gateway, not_node, overload)."}, []string{"reason"}),
 		probed:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_connections_without_hello_total", Help: "Connections that ended (left) before a TLS hello, or said something else than TLS (not_tls): probes of load balancers, which are no refused peers and no lines of the log."}, []string{"kind"}),
-		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_sessions_ended_total", Help: "Outer sessions that ended, by outcome (orderly, goaway, protocol_error, abuse, settings_timeout, ping_timeout, certificate_expired, lost)."}, []string{"outcome"}),
+		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_sessions_ended_total", Help: "Outer sessions that ended, by outcome (orderly, goaway, protocol_error, abuse, settings_timeout, ping_timeout, certificate_expired, untrusted, lost)."}, []string{"outcome"}),
 		streams:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "isthmus_streams_refused_total", Help: "CONNECTs refused with REFUSED_STREAM, by reason (draining, streams, handlers, rate)."}, []string{"reason"}),
 	}
 	r.MustRegister(m.opened, m.closed, m.connect, m.received, m.sent, m.dazed, m.moved, m.noBudget, m.edges, m.refused, m.probed, m.sessions, m.streams)

@@ -30,6 +30,9 @@ var (
 	// ErrCertificateExpired is the cause of a session that has outlived a
 	// certificate that it rests on by Config.ExpiryGrace.
 	ErrCertificateExpired = errors.New("a certificate that the session rests on has expired")
+	// ErrUntrusted is the cause of a session whose peer proved itself by a root that is trusted
+	// no longer, once its open streams have had their time.
+	ErrUntrusted = errors.New("the root that signed the peer's certificate was removed from federation.networks, and timeouts.drain is over")
 	// ErrMemory is the cause of a stream or session that was reset because this process
 	// had too little memory for what its peer, or its application, does not read.
 	ErrMemory = errors.New("reset for want of memory: the process buffers too much that is not read")

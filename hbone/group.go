@@ -3,15 +3,16 @@ package hbone
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // Group holds the server sessions of one listener, so that they can be drained
 // together. The zero value is ready to use. Safe for concurrent use.
 type Group struct {
 	mu       sync.Mutex
-	sessions map[*Session]struct{}
-	draining context.Context // of Drain; nil before
-	left     chan struct{}   // of a Drain that waits; closed when no session is left
+	sessions map[*Session]bool // true while Sever ends it
+	draining context.Context   // of Drain; nil before
+	left     chan struct{}     // of a Drain that waits; closed when no session is left
 }
 
 // Serve runs s.Serve(ctx) with s in the group. A session that starts while the group
@@ -19,9 +20,9 @@ type Group struct {
 func (g *Group) Serve(ctx context.Context, s *Session) error {
 	g.mu.Lock()
 	if g.sessions == nil {
-		g.sessions = map[*Session]struct{}{}
+		g.sessions = map[*Session]bool{}
 	}
-	g.sessions[s] = struct{}{}
+	g.sessions[s] = false
 	late := g.draining
 	g.mu.Unlock()
 	if late != nil {
@@ -91,6 +92,52 @@ func (g *Group) GoAway(ctx context.Context) {
 	}
 	g.mu.Unlock()
 	drains.Wait()
+}
+
+// Sever closes the sessions for which match holds. Each is drained, and closed after d with cause
+// if match still holds then. A session that is being severed is left alone, so Sever may be
+// called repeatedly. It does not wait, and returns the number of new ones. match may be
+// called by several goroutines.
+func (g *Group) Sever(match func(*Session) bool, d time.Duration, cause error) (n int) {
+	for _, s := range g.whole() {
+		if !match(s) || !g.mark(s, true) {
+			continue
+		}
+		n++
+		go func() { // ends with s, or after d
+			ctx, cancel := context.WithTimeout(context.Background(), d)
+			defer cancel()
+			drainWhenReady(ctx, s)
+			if ctx.Err() != nil && match(s) {
+				s.Close(cause)
+			}
+			g.mark(s, false)
+		}()
+	}
+	return n
+}
+
+// whole lists the sessions that are not being severed.
+func (g *Group) whole() (out []*Session) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for s, severed := range g.sessions {
+		if !severed {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// mark notes whether s is being severed. It reports whether that is new; not so if s has left.
+func (g *Group) mark(s *Session, severed bool) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	was, in := g.sessions[s]
+	if in {
+		g.sessions[s] = severed
+	}
+	return in && was != severed
 }
 
 // Len returns how many sessions are served now.

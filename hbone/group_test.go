@@ -2,7 +2,9 @@ package hbone
 
 import (
 	"context"
+	"errors"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,4 +67,58 @@ func TestGroupDrainsWhoIsThereAndWhoComesLate(t *testing.T) {
 			t.Errorf("%d sessions are left", g.Len())
 		}
 	})
+}
+
+// A session that is severed has GOAWAY at once, and its streams have their time, unless what
+// ended it is over by then.
+func TestGroupSeversSessionsAfterDrain(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var g Group
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ended := make(chan error, 2)
+			join := func() (client, server *Session) {
+				a, b := net.Pipe()
+				server = NewServer(pipeTransport{b}, DefaultConfig(), func(ctx context.Context, in *Incoming) {
+					if s, err := in.Accept(nil); err == nil {
+						s.Read(make([]byte, 1))
+						s.Close()
+					}
+				})
+				go func() { ended <- g.Serve(ctx, server) }()
+				c, err := NewClient(ctx, pipeTransport{a}, DefaultConfig())
+				if err != nil {
+					t.Fatal(err)
+				}
+				return c, server
+			}
+			client, server := join()
+			other, _ := join()
+			for _, c := range []*Session{client, other} {
+				if _, _, err := c.Open(ctx, &Request{Authority: "a:1"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cause := errors.New("unlinked")
+			var linked atomic.Bool
+			match := func(s *Session) bool { return s == server && !linked.Load() }
+			if n, more := g.Sever(match, 10*time.Second, cause), g.Sever(match, time.Hour, cause); n != 1 || more != 0 {
+				t.Errorf("%d sessions begin to end, and then %d; want 1 and 0", n, more)
+			}
+			time.Sleep(9 * time.Second)
+			if client.CanOpen() || !other.CanOpen() || server.Err() != nil || client.Streams() != 1 {
+				t.Errorf("before the drain is over: the session takes streams %t, the other one %t, ended by %v with %d streams", client.CanOpen(), other.CanOpen(), server.Err(), client.Streams())
+			}
+			linked.Store(again)
+			time.Sleep(2 * time.Second)
+			if err := server.Err(); again != (err == nil) || !again && !errors.Is(err, cause) {
+				t.Errorf("linked again %t: the session has ended by %v", again, err)
+			}
+			client.Close(nil)
+			other.Close(nil)
+			<-ended
+			<-ended
+		})
+	}
 }

@@ -12,14 +12,15 @@ import (
 type Outcome string
 
 const (
-	OutcomeOrderly  Outcome = "orderly"             // closed by us, or by a peer with nothing open
-	OutcomeGoAway   Outcome = "goaway"              // by the peer's GOAWAY, with an error or with streams open
-	OutcomeFault    Outcome = "protocol_error"      // the peer broke a rule of HTTP/2
-	OutcomeAbuse    Outcome = "abuse"               // the peer sent more than a session puts up with
-	OutcomeSettings Outcome = "settings_timeout"    // no SETTINGS in time
-	OutcomePing     Outcome = "ping_timeout"        // no answer to PING in time
-	OutcomeExpired  Outcome = "certificate_expired" // it outlived a certificate that it rests on
-	OutcomeLost     Outcome = "lost"                // the transport failed, or ended with streams open
+	OutcomeOrderly   Outcome = "orderly"             // closed by us, or by a peer with nothing open
+	OutcomeGoAway    Outcome = "goaway"              // by the peer's GOAWAY, with an error or with streams open
+	OutcomeFault     Outcome = "protocol_error"      // the peer broke a rule of HTTP/2
+	OutcomeAbuse     Outcome = "abuse"               // the peer sent more than a session puts up with
+	OutcomeSettings  Outcome = "settings_timeout"    // no SETTINGS in time
+	OutcomePing      Outcome = "ping_timeout"        // no answer to PING in time
+	OutcomeExpired   Outcome = "certificate_expired" // it outlived a certificate that it rests on
+	OutcomeUntrusted Outcome = "untrusted"           // the root of the peer's certificate is trusted no longer
+	OutcomeLost      Outcome = "lost"                // the transport failed, or ended with streams open
 )
 
 // OutcomeOf reads what [Session.Serve] or [Session.Err] returned for a session that
@@ -42,6 +43,8 @@ func OutcomeOf(err error) Outcome {
 		return OutcomePing
 	case errors.Is(err, ErrCertificateExpired):
 		return OutcomeExpired
+	case errors.Is(err, ErrUntrusted):
+		return OutcomeUntrusted
 	}
 	return OutcomeLost
 }

@@ -66,6 +66,14 @@ func (t *TLSTransport) NetConn() net.Conn { return t.tc }
 // ConnectionState is that of the TLS connection.
 func (t *TLSTransport) ConnectionState() tls.ConnectionState { return t.tc.ConnectionState() }
 
+// TLS returns the state of the TLS connection that the session runs on; not ok if it is none.
+func (s *Session) TLS() (state tls.ConnectionState, ok bool) {
+	if t, ok := s.t.(*TLSTransport); ok {
+		return t.ConnectionState(), true
+	}
+	return state, false
+}
+
 func (t *TLSTransport) Peer() Peer                          { return t.peer }
 func (t *TLSTransport) LocalAddr() net.Addr                 { return t.tc.LocalAddr() }
 func (t *TLSTransport) RemoteAddr() net.Addr                { return t.tc.RemoteAddr() }

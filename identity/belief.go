@@ -1,15 +1,18 @@
 package identity
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
 // belief is which roots a Manager believes beside the bundle that comes with an SVID.
@@ -17,6 +20,9 @@ import (
 type belief struct {
 	own     []*x509.Certificate                          // of the own trust domain, by the bundle file
 	foreign map[spiffeid.TrustDomain][]*x509.Certificate // by links to other networks; the own trust domain may be among them
+
+	removed   map[spiffeid.TrustDomain][]*x509.Certificate // those that links had, and have no longer
+	removedAt time.Time                                    // when that last changed
 }
 
 // bundle returns the roots of td that who is s believes; nil if there is none. A root
@@ -41,13 +47,83 @@ func withBundleFile(path string) Option { return func(m *Manager) { m.bundlePath
 
 // Believe replaces the roots of other trust domains that peers may prove themselves by.
 // Those of the own one are believed beside those that it has. An identity of a trust
-// domain that is not here is refused.
-func (m *Manager) Believe(roots map[spiffeid.TrustDomain][]*x509.Certificate) {
+// domain that is not here is refused. removed reports that this call, or one of the last
+// minute, has removed roots: sessions that rest on them may be open; see Revoked.
+func (m *Manager) Believe(roots map[spiffeid.TrustDomain][]*x509.Certificate) (removed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	b := m.believed()
+	missing := func(of map[spiffeid.TrustDomain][]*x509.Certificate) map[spiffeid.TrustDomain][]*x509.Certificate {
+		out := map[spiffeid.TrustDomain][]*x509.Certificate{}
+		for td, certs := range of {
+			for _, c := range certs {
+				if !slices.ContainsFunc(roots[td], c.Equal) {
+					out[td] = append(out[td], c)
+				}
+			}
+		}
+		return out
+	}
+	gone := missing(b.foreign)
+	b.removed = missing(b.removed)
+	for td, certs := range gone {
+		b.removed[td] = append(b.removed[td], certs...)
+		b.removedAt = time.Now()
+	}
 	b.foreign = maps.Clone(roots)
 	m.belief.Store(&b)
+	return !b.removedAt.IsZero() && time.Since(b.removedAt) < removedFor
+}
+
+// removedFor is longer than a handshake takes: one that began with the roots from before
+// has made its session by then.
+const removedFor = time.Minute
+
+// Revoked reports whether the peer of state, a connection of id, proved itself by a root that
+// Believe has removed since, and no other root vouches for it. Roots of the own trust domain
+// that rotation has replaced do not count. A certificate that has expired counts only where no link
+// has a root of its trust domain: until then open connections have timeouts.certificateGrace,
+// and the last step of a rotation comes when what the old root signed has expired.
+func (m *Manager) Revoked(id spiffeid.ID, state tls.ConnectionState) bool {
+	peer, err := PeerID(state)
+	b := m.belief.Load()
+	if err != nil || b == nil {
+		return false
+	}
+	td := peer.TrustDomain()
+	now := time.Now()
+	at := now
+	for _, c := range state.PeerCertificates {
+		if c.NotAfter.Before(at) {
+			at = c.NotAfter
+		}
+	}
+	if at.Before(now) && len(b.foreign[td]) > 0 {
+		return false
+	}
+	signed := func(bundle *x509bundle.Bundle) bool {
+		_, _, err := x509svid.Verify(state.PeerCertificates, bundle, x509svid.WithTime(at))
+		return err == nil
+	}
+	if len(b.removed[td]) == 0 || !signed(x509bundle.FromX509Authorities(td, b.removed[td])) {
+		return false
+	}
+	own := m.held(id)
+	if own == nil {
+		return false // without an SVID the own roots are not known
+	}
+	bundle := b.bundle(own, td)
+	return bundle == nil || !signed(bundle)
+}
+
+// held returns the SVID that id had last, also an expired one; nil if it had none.
+func (m *Manager) held(id spiffeid.ID) *SVID {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.entries[id]; e != nil {
+		return e.svid
+	}
+	return nil
 }
 
 // believed returns a copy of what is in force; the caller holds mu.

@@ -264,3 +264,53 @@ func copyWithin(dir, from, to string) error {
 	}
 	return os.WriteFile(filepath.Join(dir, to), b, 0o600)
 }
+
+// A session's peer is revoked when the root that it proved itself by leaves the links, and as
+// long as no other one vouches for it. Rotation of the own roots and expiry revoke nothing.
+func TestRevokedByRemovedRoots(t *testing.T) {
+	a, b, c := newParty(t, "a.example"), newParty(t, "b.example"), newParty(t, "a.example")
+	shop := a.id("shop")
+	if _, err := a.m.Get(t.Context(), shop); err != nil {
+		t.Fatal(err)
+	}
+	state := func(p party, name string, age time.Duration) tls.ConnectionState {
+		edit := func(x *x509.Certificate) {
+			x.NotBefore, x.NotAfter = x.NotBefore.Add(-age), x.NotAfter.Add(-age)
+		}
+		return tls.ConnectionState{PeerCertificates: signed(t, p.ca, p.id(name), edit).Certificates}
+	}
+	mine, foreign, second := state(a, "pay", 0), state(b, "pay", 0), state(c, "pay", 0) // c is another CA of a's trust domain
+	expired := state(b, "old", time.Hour+time.Second)
+	linkB, linkC := map[string]party{"b.example": b}, map[string]party{"a.example": c}
+	both := map[string]party{"b.example": b, "a.example": c}
+	for i, x := range []struct {
+		links           map[string]party
+		foreign, second bool
+	}{{nil, false, false}, {both, false, false}, {linkC, true, false}, {linkB, false, true}, {nil, true, true}, {both, false, false}} {
+		a.believes(x.links)
+		for what, c := range map[string]struct {
+			of   tls.ConnectionState
+			want bool
+		}{"of the own root": {mine, false}, "of a linked trust domain": {foreign, x.foreign}, "of one that has expired": {expired, x.foreign}, "of a linked root of the own trust domain": {second, x.second}} {
+			if got := a.m.Revoked(shop, c.of); got != c.want {
+				t.Errorf("step %d: a peer %s is revoked: %t", i, what, got)
+			}
+		}
+	}
+	next := newParty(t, "b.example")
+	domain, roots := b.ca.td, func(of ...party) (out []*x509.Certificate) {
+		for _, p := range of {
+			out = append(out, p.ca.cert)
+		}
+		return out
+	}
+	for _, step := range [][]party{{b}, {b, next}, {next}} {
+		a.m.Believe(map[spiffeid.TrustDomain][]*x509.Certificate{domain: roots(step...)})
+	}
+	if !a.m.Revoked(shop, foreign) || a.m.Revoked(shop, expired) || a.m.Revoked(shop, state(next, "pay", 0)) {
+		t.Error("b has replaced its root: its certificates of the old one that have not expired are revoked, and no others")
+	}
+	if a.m.Believe(nil); !a.m.Believe(nil) {
+		t.Error("roots were removed just now, and nobody is to look")
+	}
+}

@@ -30,17 +30,18 @@ func (p *Proxy) followLinks(ctx context.Context) {
 		}
 		p.sweepNames(time.Now())
 		changed, err := p.links.Reread()
+		removed := p.ids.Believe(p.links.Roots())
 		if err != nil && !told {
 			p.log.Warn().Err(err).Str("field", "federation.networks").Msg("keys of other networks not read: those read before are used")
 		}
 		if told = err != nil; changed {
 			p.log.Info().Int("networks", len(p.links.Names())).Msg("networks known by their keys have changed")
-			p.ids.Believe(p.links.Roots())
 			p.stream.SetKnown(p.links.Known())
 			p.shares.relinked()
 			p.view.relinked(p.store.Current(), time.Now())
 		}
 		p.shares.relocated()
+		p.sever(removed)
 		p.warnUnlinked(unlinked, time.Now())
 	}
 }

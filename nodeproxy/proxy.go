@@ -257,13 +257,8 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 
 // served adds up what the sessions of all local workloads' clients are.
 func (p *Proxy) served(what func(*hbone.Group) int) (n float64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, in := range p.inbounds {
+	for _, in := range p.allInbounds() {
 		n += float64(what(&in.sessions))
-	}
-	for _, h := range p.pods.List() {
-		n += float64(what(&serving(h).in.sessions))
 	}
 	return n
 }

@@ -26,7 +26,8 @@ type File struct {
 	mu   sync.Mutex
 	keys networkkey.Known
 	of   map[string]keyfile.Link
-	err  error // of the last reading; what was read before is used
+	gone map[string]bool // networks that were linked while this process runs, and are not
+	err  error           // of the last reading; what was read before is used
 }
 
 // Open reads the file at path; own is the network of this process.
@@ -51,8 +52,27 @@ func (l *File) Reread() (changed bool, err error) {
 	delete(keys, l.own)
 	delete(of, l.own)
 	changed = !maps.EqualFunc(keys, l.keys, slices.Equal[[]networkkey.Public]) || !maps.EqualFunc(of, l.of, equalLinks)
+	if l.gone == nil {
+		l.gone = map[string]bool{}
+	}
+	for network := range l.of {
+		l.gone[network] = true
+	}
+	for network := range of {
+		delete(l.gone, network)
+	}
 	l.keys, l.of = keys, of
 	return changed, nil
+}
+
+// Gone reports whether network was linked while this process runs, and is not now.
+func (l *File) Gone(network string) bool {
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gone[network]
 }
 
 func equalLinks(a, b keyfile.Link) bool {

@@ -34,6 +34,7 @@ type shared struct {
 	opening int    // calls that have it
 	gone    uint64 // the pool's seq when it was taken out
 	out     bool
+	severed bool // by Sever
 }
 
 // waiter is a call that waits for a session.
@@ -223,7 +224,7 @@ func (p *Pool) take(e *entry, sh *shared) {
 	sh.out, sh.gone = true, p.seq
 	e.sessions = slices.DeleteFunc(e.sessions, func(x *shared) bool { return x == sh })
 	p.stats.Retired++
-	p.leaving++
+	p.leaving[sh] = struct{}{}
 	if sh.opening == 0 {
 		p.end(sh)
 	}
@@ -234,7 +235,7 @@ func (p *Pool) end(sh *shared) {
 	go func() {
 		sh.s.CloseWhenIdle()
 		<-sh.s.Closed()
-		p.left()
+		p.left(sh)
 	}()
 }
 

@@ -44,6 +44,8 @@ type world struct {
 	peers []*peer
 	calls sync.WaitGroup
 	made  uint64
+
+	severed map[*hbone.Session]time.Time // when each is closed at the latest
 }
 
 // peer is whoever answers for one key.
@@ -86,7 +88,7 @@ func (i *injector) WriteBurst(b []byte) error {
 var errDown = errors.New("peer is down")
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), pool: New(Config{MaxStreams: 1 + int(seed%5)*20, DialTimeout: 5 * time.Second})}
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), pool: New(Config{MaxStreams: 1 + int(seed%5)*20, DialTimeout: 5 * time.Second}), severed: map[*hbone.Session]time.Time{}}
 	for i := range 1 + w.rng.IntN(2) {
 		p := &peer{key: Key{Address: fmt.Sprint(i)}, rng: rand.New(rand.NewPCG(seed, uint64(2+i)))}
 		p.limit = []int{1, 2, 5, 30, 100}[w.rng.IntN(5)]
@@ -175,6 +177,20 @@ func (w *world) step() {
 	case 12:
 		w.pool.Retire(func(k Key) bool { return k == p.key })
 		p.set(func() { p.harmed = true })
+	case 13: // its network is unlinked, and linked again at once
+		p.set(func() { p.harmed = true })
+		d := time.Duration(w.rng.IntN(2000)) * time.Millisecond
+		var all sync.Map
+		for _, sh := range w.pool.whole() {
+			if sh.e.key == p.key {
+				all.Store(sh.s, true)
+				w.severed[sh.s] = time.Now().Add(d)
+			}
+		}
+		w.pool.Sever(func(k Key, s *hbone.Session) bool {
+			_, ok := all.Load(s)
+			return k == p.key && ok
+		}, d, errDown)
 	}
 }
 
@@ -227,6 +243,11 @@ func (w *world) check() {
 	p := w.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for s, at := range w.severed {
+		if time.Now().After(at) && s.Err() == nil {
+			w.t.Errorf("a session that was severed is open %v after its end", time.Since(at))
+		}
+	}
 	for _, e := range p.keys {
 		bad := func(format string, args ...any) {
 			w.t.Errorf("key %s: "+format, append([]any{e.key.Address}, args...)...)
@@ -257,7 +278,7 @@ func (w *world) check() {
 		}
 		lent := 0
 		for _, sh := range e.sessions {
-			if lent += sh.opening; sh.opening < 0 || sh.out || sh.e != e {
+			if lent += sh.opening; sh.opening < 0 || sh.out || sh.severed || sh.e != e {
 				bad("a session is not the entry's own, or was given back twice")
 			}
 		}

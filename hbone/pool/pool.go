@@ -100,8 +100,8 @@ type Pool struct {
 	offers []offer // scratch of serve
 	sweep  *time.Timer
 
-	leaving int           // sessions that were taken out and have not closed yet
-	empty   chan struct{} // of those who wait for the last of them; nil: nobody does
+	leaving map[*shared]struct{} // sessions that were taken out and have not closed yet
+	empty   chan struct{}        // of those who wait for the last of them; nil: nobody does
 }
 
 // Stats counts since the pool was made; the first line is of now.
@@ -135,7 +135,7 @@ type Failures struct {
 
 // New returns an empty pool. Close it.
 func New(cfg Config) *Pool {
-	return &Pool{cfg: cfg.withDefaults(), keys: make(map[Key]*entry)}
+	return &Pool{cfg: cfg.withDefaults(), keys: make(map[Key]*entry), leaving: make(map[*shared]struct{})}
 }
 
 // Open opens a stream on a pooled session of key. See Use.
@@ -372,7 +372,7 @@ func (p *Pool) Close() {
 // that is about to exit.
 func (p *Pool) Wait(ctx context.Context) {
 	p.mu.Lock()
-	if p.leaving > 0 && p.empty == nil {
+	if len(p.leaving) > 0 && p.empty == nil {
 		p.empty = make(chan struct{})
 	}
 	empty := p.empty
@@ -386,11 +386,11 @@ func (p *Pool) Wait(ctx context.Context) {
 	}
 }
 
-// left notes that a session that was taken out has closed.
-func (p *Pool) left() {
+// left notes that sh, which was taken out, has closed.
+func (p *Pool) left(sh *shared) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.leaving--; p.leaving == 0 && p.empty != nil {
+	if delete(p.leaving, sh); len(p.leaving) == 0 && p.empty != nil {
 		close(p.empty)
 		p.empty = nil
 	}

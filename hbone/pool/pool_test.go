@@ -317,8 +317,8 @@ func TestWaitReturnsWhenAllIsWritten(t *testing.T) {
 			t.Errorf("Wait returned after %v, want 1s: its context's end", time.Since(started))
 		}
 		p.Wait(t.Context())
-		if st := p.Stats(); st.Retired != 1 || p.leaving != 0 {
-			t.Errorf("%d of %d sessions have not closed", p.leaving, st.Retired)
+		if st := p.Stats(); st.Retired != 1 || len(p.leaving) != 0 {
+			t.Errorf("%d of %d sessions have not closed", len(p.leaving), st.Retired)
 		}
 		if n := <-got; n != size {
 			t.Errorf("%d of %d bytes arrived", n, size)
