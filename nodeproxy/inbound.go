@@ -345,7 +345,8 @@ func inboundRefusal(err error) (status int, reason header.Reason) {
 
 // follow sends GOAWAY on the sessions of a pod when it becomes terminating, so that peers
 // that do not know this from discovery, such as stock ztunnels and waypoints, stop using
-// them. Open streams go on. A peer may still open a session, as long as the pod serves: it
+// them. Open streams go on without a time limit: a terminating pod serves them until its process
+// exits, which ends them. A peer may still open a session, as long as the pod serves: it
 // gets GOAWAY after its first CONNECT, which is served.
 func (in *inbound) follow(w *mesh.Workload) {
 	terminating := w != nil && w.State == mesh.Terminating
