@@ -35,6 +35,7 @@ type exports struct {
 	mu       sync.Mutex
 	said     map[healthstream.Change]struct{} // of which something was told
 	of       map[vip.Name]map[string]imports.Export
+	admits   links.Admission
 	faults   map[healthstream.Change]string // what does not hold, in words
 	unlinked map[string]time.Time           // networks that were linked, and since when they are not
 	linked   map[string]bool
@@ -107,18 +108,20 @@ func (e *exports) one(c healthstream.Change) {
 	known, ok := e.from.Known(c.Network, c.Service)
 	if !ok {
 		delete(e.said, c)
+		e.admits.Forget(c.Network, c.Service)
 		return
 	}
 	e.said[c] = struct{}{}
 	link, linked := e.links.Get(c.Network)
 	if !linked || known.Offer == nil {
+		e.admits.Forget(c.Network, c.Service)
 		return
 	}
 	if !named {
 		e.faults[c] = fmt.Sprintf("what network %s exports as %s is not imported: the name is not NAME.NAMESPACE.svc.cluster.local, of a name and a namespace that a ServiceImport could have", c.Network, c.Service)
 		return
 	}
-	admitted, ok, fault := links.Admit(link, links.Offer{Network: c.Network, Service: c.Service, Export: known.Offer, Differ: known.Differ}, e.trustDomain, func(string) (string, bool) { return "", false })
+	admitted, ok, fault := e.admits.Admit(link, links.Offer{Network: c.Network, Service: c.Service, Export: known.Offer, Differ: known.Differ}, e.trustDomain, func(string) (string, bool) { return "", false })
 	if fault != "" {
 		e.faults[c] = fault
 	}

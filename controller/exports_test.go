@@ -69,3 +69,43 @@ func TestAnotherHostnameOfAServiceTakesNothingFromIt(t *testing.T) {
 		t.Error("the service is not imported any more, and its canonical hostname is exported")
 	}
 }
+
+// A service whose identities the link refuses is not imported at zero replicas either, and a
+// problem names it. One that the link admits stays imported at zero, as does one that has
+// had no pod yet. An export that is withdrawn, and one after it, begin anew.
+func TestRefusedExportIsNotImportedAtZero(t *testing.T) {
+	foreign := []spiffeid.ID{spiffeid.RequireFromString("spiffe://elsewhere.example/ns/demo/sa/web")}
+	web := healthstream.Change{Network: "west", Service: "web.demo.svc.cluster.local"}
+	from := said{}
+	e := newExports(links.Of("east", map[string]keyfile.Link{"west": {}}), "cluster.local", from)
+	for i, step := range []struct {
+		identities []spiffeid.ID
+		withdrawn  bool
+		imported   bool
+		problem    bool
+	}{
+		{nil, false, true, false},
+		{offerOf("demo").Identities, false, true, false},
+		{nil, false, true, false},
+		{foreign, false, false, true},
+		{nil, false, false, true},
+		{nil, false, false, true},
+		{append(offerOf("demo").Identities, foreign...), false, true, true},
+		{nil, false, true, false},
+		{foreign, false, false, true},
+		{nil, true, false, false},
+		{nil, false, true, false},
+	} {
+		if from[web.Service] = offerOf("demo"); step.withdrawn {
+			delete(from, web.Service)
+		} else {
+			from[web.Service].Identities = step.identities
+		}
+		e.update([]healthstream.Change{web})
+		_, imported := e.all()[vip.Name{Namespace: "demo", Name: "web"}]
+		problem := strings.Join(e.problems(), " ")
+		if imported != step.imported || step.problem != (problem != "") || step.problem && !strings.Contains(problem, web.Service) {
+			t.Errorf("step %d: imported %t, problem %q; want %t, %t", i, imported, problem, step.imported, step.problem)
+		}
+	}
+}

@@ -179,8 +179,8 @@ type Link struct {
 
 // Admit returns e with the identities that l admits, and those that it refuses. ok is
 // false if e must not be used. An export that names no identity has no endpoints now. It
-// is admitted if l would admit an identity of the service's namespace: so it is admitted
-// or not whether or not it has endpoints.
+// is admitted if l would admit an identity of the service's namespace. A caller that remembers
+// which identities it named last asks with those.
 func (l Link) Admit(e Export) (admitted Export, refused []spiffeid.ID, ok bool) {
 	ok = len(e.Identities) == 0 && len(l.TrustDomains) > 0 && (len(l.Namespaces) == 0 || slices.Contains(l.Namespaces, e.Namespace))
 	var ids []spiffeid.ID

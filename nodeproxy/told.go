@@ -43,6 +43,7 @@ type toldShares struct {
 	unused map[string][]discovery.Key // gateways that have a fault, by network
 	lines  logging.PeerLimits         // of the log, by network and object
 	hosts  map[string][]string        // names of the hosts that gateways have told, by network
+	admits links.Admission
 }
 
 // offers is what the health streams have proven; *healthstream.Client is one.
@@ -166,9 +167,10 @@ func (t *toldShares) share(network, service string) discovery.Record {
 	known, _ := t.from.Known(network, service)
 	if !linked || known.Offer == nil {
 		t.fault(k, "")
+		t.admits.Forget(network, service)
 		return nil
 	}
-	admitted, ok, fault := links.Admit(link, links.Offer{Network: network, Service: service, Export: known.Offer, Differ: known.Differ}, t.snapshot().TrustDomain(), t.listed)
+	admitted, ok, fault := t.admits.Admit(link, links.Offer{Network: network, Service: service, Export: known.Offer, Differ: known.Differ}, t.snapshot().TrustDomain(), t.listed)
 	if t.fault(k, fault); !ok {
 		return nil
 	}

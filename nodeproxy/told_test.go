@@ -360,3 +360,29 @@ func TestExportWithoutIdentitiesHasNoEndpoint(t *testing.T) {
 		}
 	}
 }
+
+// An export whose identities the link refuses makes no share at zero replicas either, until
+// the link admits them.
+func TestRefusedExportMakesNoShareAtZero(t *testing.T) {
+	w := newToldWorld(t, "")
+	for step, pods := range []bool{true, false, false} {
+		w.proven.offer(shopName, shopExport(func(e *record.Export) {
+			e.Identities = []spiffeid.ID{spiffeid.RequireFromString("spiffe://elsewhere.example/ns/default/sa/shop")}
+			if !pods {
+				e.Identities, e.Capacity = nil, 0
+			}
+		}))
+		admitted := step == 2
+		if w.update(shopName); admitted {
+			w.link(t, ", trustDomains: [elsewhere.example]")
+			if _, err := w.file.Reread(); err != nil {
+				t.Fatal(err)
+			}
+			w.relinked()
+		}
+		s, ok := w.share(shopName)
+		if problem := strings.Join(w.problems(), " "); ok != admitted || strings.Contains(problem, shopName) == admitted {
+			t.Errorf("step %d, pods %v: share %+v, %v, problems %q; want it admitted: %v", step, pods, s.Export, ok, problem, admitted)
+		}
+	}
+}

@@ -19,12 +19,22 @@ type Offer struct {
 	Differ  string // in what its gateways differ; empty if they do not
 }
 
+// Admission judges the exports of other networks. It remembers the identities that each export
+// named last, to judge one that has no endpoints now. The zero value is ready to use. Not
+// safe for concurrent use.
+type Admission struct{ last map[offered][]spiffeid.ID }
+
+type offered struct{ network, service string }
+
+// Forget drops what is remembered of an export that was withdrawn.
+func (a *Admission) Forget(network, service string) { delete(a.last, offered{network, service}) }
+
 // Admit returns the part of o that the link l allows, in the mesh of trustDomain. ok is false
 // if o must not be used; fault describes what is not used, and why. An export without
-// identities has no endpoints now, and is admitted like one with endpoints: see
-// [mesh.Link.Admit]. One without ports is not admitted. listed returns the namespace of a
-// service whose name has none, as it is known here: an export cannot choose it.
-func Admit(l keyfile.Link, o Offer, trustDomain string, listed func(service string) (namespace string, ok bool)) (admitted mesh.Export, ok bool, fault string) {
+// identities has no endpoints now. It is judged by those that it named last, and without any by
+// its namespace: see [mesh.Link.Admit]. One without ports is not admitted. listed returns the
+// namespace of a service whose name has none, as it is known here: an export cannot choose it.
+func (a *Admission) Admit(l keyfile.Link, o Offer, trustDomain string, listed func(service string) (namespace string, ok bool)) (admitted mesh.Export, ok bool, fault string) {
 	export := exportOf(o.Service, o.Export)
 	name, namespace, named := Namespaced(o.Service)
 	if !named {
@@ -39,7 +49,12 @@ func Admit(l keyfile.Link, o Offer, trustDomain string, listed func(service stri
 	if named { // its names follow from that, and discovery takes no others
 		export.Name = name
 	}
-	admitted, refused, ok := linkOf(l, trustDomain).Admit(export)
+	judged := export
+	judged.Identities = a.remember(o)
+	admitted, refused, ok := linkOf(l, trustDomain).Admit(judged)
+	if len(export.Identities) == 0 && ok {
+		admitted.Identities, admitted.Capacity, refused = nil, 0, nil
+	}
 	ok = ok && len(admitted.Ports) > 0
 	switch {
 	case len(refused) == 0 && len(export.Identities) == 0 && !ok && len(admitted.Ports) > 0:
@@ -50,6 +65,18 @@ func Admit(l keyfile.Link, o Offer, trustDomain string, listed func(service stri
 		return admitted, ok, fmt.Sprintf("of what network %s exports as %s, %s may not answer: the link to it does not let them (trustDomains, namespaces in federation.networks)", o.Network, o.Service, idsOf(refused))
 	}
 	return admitted, ok, o.Differ
+}
+
+// remember returns the identities that o names, or named last.
+func (a *Admission) remember(o Offer) []spiffeid.ID {
+	k := offered{o.Network, o.Service}
+	if len(o.Export.Identities) > 0 {
+		if a.last == nil {
+			a.last = map[offered][]spiffeid.ID{}
+		}
+		a.last[k] = o.Export.Identities
+	}
+	return a.last[k]
 }
 
 // linkOf is what bounds l, with what is left out filled in.
