@@ -68,7 +68,7 @@ type CA struct {
 	Address netip.AddrPort `yaml:"address" doc:"address and port that answer Istio's certificate protocol, such as 0.0.0.0:15012: a node proxy has certificates of itself and of the service accounts of live pods on its node, a gateway its own, each by a bound service-account token of audience istio-ca. Left out, there is none" env:"ISTHMUS_CA_ADDRESS"`
 	Dir     string         `yaml:"dir" doc:"directory of the CA (ca.pem, ca-key.pem, and bundle.pem while its root is replaced), read again when it changes; that of identity when left out and identity.source is ca" env:"ISTHMUS_CA_DIR"`
 	TTL     time.Duration  `yaml:"ttl" default:"1h" doc:"longest lifetime of a certificate" env:"ISTHMUS_CA_TTL"`
-	Names   []string       `yaml:"names" doc:"host names by which clients call it, beside isthmus-controller.<namespace>.svc, istiod.istio-system.svc and localhost"`
+	Names   []string       `yaml:"names" doc:"host names by which clients call it, beside isthmus-controller.<namespace>.svc (also with .cluster.local behind it), istiod.istio-system.svc and localhost; in a cluster of another domain list isthmus-controller.<namespace>.svc.DOMAIN if clients call it by that: the chart has them call it by the name that ends with .svc"`
 	Keys    string         `yaml:"keys" doc:"file that keeps the public keys of the API server over a restart, so that tokens are believed while it is away; left out, they are kept in memory alone" env:"ISTHMUS_CA_KEYS"`
 }
 

@@ -116,7 +116,8 @@ func (c Config) checkTarget(snap *mesh.Snapshot, o Outbound) error {
 	if err != nil {
 		return nil // Validate has said so
 	}
-	flow := flowTo(canonicalHost(snap, host, c.domain()), port)
+	host = canonicalHost(snap, host, c.domain())
+	flow := flowTo(host, port)
 	flow.Source = &mesh.Workload{Network: c.Network, Node: c.Node}
 	_, err = route.Resolve(snap, flow)
 	var re *route.Error
