@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -10,12 +11,13 @@ import (
 
 // News is how word of one sick pod:port travelled. Milliseconds count from the
 // first client connection that it refused, or from when its witness has ejected it if
-// that was sooner; null is never.
+// that was sooner; null is never. For a pod that hangs they count from the fault's effect:
+// the first connection fails as late as the pod is noticed.
 type News struct {
 	Fault         string              `json:"fault"`
 	Pod           string              `json:"pod"`
 	Port          string              `json:"port"`
-	FirstRefused  float64             `json:"first_refused"`    // seconds; or when its witness had seen it
+	FirstRefused  float64             `json:"first_refused"`    // seconds; from when milliseconds count
 	ExcludedMS    map[string]*float64 `json:"excluded_ms"`      // by gateway of the pod's network
 	KnownMS       map[string]*float64 `json:"known_ms"`         // by client node proxy of other networks
 	AnswersAgain  *float64            `json:"answers_again_ms"` // from its healing
@@ -50,12 +52,16 @@ func (r *Record) news(fault string) (out []News) {
 func (r *Record) newsOf(o Outage, p scenario.Pod, port scenario.Port) (News, bool) {
 	first := slices.IndexFunc(r.Events, func(e Event) bool {
 		seen := e.Kind == OutlierChanged && e.Edge == "ejected" && e.Process == p.Node && e.Scope == "endpoint" && e.Port == port.Target
-		return (seen || e.AppFailed() && e.Target == port.Target) && o.during(e.At, 0) && r.about(e, p)
+		failed := e.AppFailed() && e.Target == port.Target && (!hangs(o.Fault.Kind) || e.Started >= o.Begin)
+		return (seen || failed) && o.during(e.At, 0) && r.about(e, p)
 	})
 	if first < 0 {
 		return News{}, false
 	}
 	at := r.Events[first].At
+	if hangs(o.Fault.Kind) {
+		at = cmp.Or(o.Effect, o.Begin)
+	}
 	n := News{Fault: o.Fault.Name, Pod: p.Name, Port: port.Name, FirstRefused: at.Seconds(), ExcludedMS: map[string]*float64{}, KnownMS: map[string]*float64{}}
 	for _, g := range r.Layout.GatewaysOf(p.Network) {
 		ms := r.after(at, o, func(e Event) bool {
@@ -97,7 +103,7 @@ func (r *Record) after(t time.Duration, o Outage, match func(Event) bool) float6
 	return math.Inf(1)
 }
 
-// excludeMS measures from when each sick pod:port was first seen (see [News]) to
+// excludeMS measures from the instant that [News] counts from, for each sick pod:port, to
 // the moment when each gateway of its network left it out.
 func excludeMS(r *Record, args map[string]string) Value {
 	var ms []float64

@@ -7,11 +7,16 @@ import (
 	"github.com/isthmus-mesh/isthmus/drill/scenario"
 )
 
+// hangs reports whether connections to a pod that a fault of the kind hit get no answer, not
+// even a refusal: they fail when their timeout ends.
+func hangs(k scenario.Kind) bool {
+	return k == scenario.Hang || k == scenario.Freeze || k == scenario.Blackhole
+}
+
 // grace is how long after a fault's end an ejection may still be its doing: a
-// verdict on connections that began before. A connect without an answer takes as
-// long as who made it waits.
+// verdict on connections that began before.
 func grace(k scenario.Kind) time.Duration {
-	if k == scenario.Hang || k == scenario.Freeze || k == scenario.Blackhole {
+	if hangs(k) {
 		return 5 * time.Second
 	}
 	return time.Second
