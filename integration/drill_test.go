@@ -1,13 +1,16 @@
 package integration
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // report is drill.json as its documentation describes it to others.
@@ -40,15 +43,50 @@ type report struct {
 // drill runs one scenario and returns its exit code, report and output.
 func drill(t *testing.T, args ...string) (int, report, string) {
 	t.Helper()
+	return drillStopped(t, 0, args...)
+}
+
+// drillStopped is drill, where the drill's own process stands still for 1.5 s in the first
+// runs of arms, as on a machine that is too busy.
+func drillStopped(t *testing.T, runs int, args ...string) (int, report, string) {
+	t.Helper()
 	out := t.TempDir()
 	cmd := exec.Command(filepath.Join(bin, "isthmus"), append([]string{"drill", "--plain", "--out", out}, args...)...)
-	text, err := cmd.CombinedOutput()
+	printed, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer printed.Close()
+	cmd.Stdout, cmd.Stderr = w, w
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for lines := bufio.NewScanner(printed); lines.Scan(); {
+		text.WriteString(lines.Text() + "\n")
+		if strings.Contains(lines.Text(), "traffic begins") && runs > 0 {
+			runs--
+			time.Sleep(2 * time.Second)
+			cmd.Process.Signal(syscall.SIGSTOP)
+			time.Sleep(1500 * time.Millisecond)
+			cmd.Process.Signal(syscall.SIGCONT)
+		}
+	}
+	err = cmd.Wait()
 	code := 0
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		code = exit.ExitCode()
 	} else if err != nil {
 		t.Fatal(err)
+	}
+	kept, _ := filepath.Glob(filepath.Join(out, "arm-*"))
+	for _, dir := range kept {
+		if !strings.Contains(text.String(), dir) {
+			t.Errorf("%s is left, and the output does not name it\n%s", dir, text.String())
+		}
 	}
 	var r report
 	if data, err := os.ReadFile(filepath.Join(out, "drill.json")); err == nil {
@@ -60,7 +98,26 @@ func drill(t *testing.T, args ...string) (int, report, string) {
 			t.Errorf("report.html: %v, %d bytes", err, len(html))
 		}
 	}
-	return code, r, string(text)
+	return code, r, text.String()
+}
+
+// An arm runs once more where the machine was too busy. If it is too busy again, that is the
+// drill's last line.
+func TestDisturbedArmRunsTwiceAtMost(t *testing.T) {
+	for stops, want := range map[int]struct {
+		code    int
+		verdict string
+	}{1: {1, "broken"}, 2: {4, "inconclusive"}} {
+		code, r, text := drillStopped(t, stops, "testdata/must-break.yaml")
+		again := strings.Count(text, "the machine was too busy; arm blind runs once more")
+		if code != want.code || r.Verdict != want.verdict || again != 1 || len(r.Arms) != 1 {
+			t.Errorf("the drill stood still in %d runs: exit %d, verdict %q, %d arms, run once more %d times; want %d, %q, 1 and 1\n%s",
+				stops, code, r.Verdict, len(r.Arms), again, want.code, want.verdict, text)
+		}
+		if told := strings.HasSuffix(strings.TrimSpace(text), "inconclusive: the machine was too busy, run it again"); told != (want.code == 4) {
+			t.Errorf("the drill stood still in %d runs: the last line says to run it again: %t; exit %d\n%s", stops, told, code, text)
+		}
+	}
 }
 
 func TestMostPodsSickBehindOneGatewayFailsNothing(t *testing.T) {

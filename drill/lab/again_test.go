@@ -27,7 +27,7 @@ func TestDisturbedArmRunsOnceMore(t *testing.T) {
 		got, _, err := twiceIfDisturbed(func() (measure.ArmResult, []measure.Observation, error) {
 			runs++
 			return x.results[runs-1], nil, x.err
-		}, func() { again++ })
+		}, func(measure.ArmResult) { again++ })
 		if runs != x.runs || again != x.again || got.Disturbed() != x.disturbed || !errors.Is(err, x.err) {
 			t.Errorf("%s: %d runs, %d again, disturbed %t, %v; want %d, %d, %t, %v", name, runs, again, got.Disturbed(), err, x.runs, x.again, x.disturbed, x.err)
 		}

@@ -80,7 +80,12 @@ func Run(ctx context.Context, s *scenario.Scenario, o Options) (*measure.Result,
 		o.Progress.ArmStarts(arm, i+1, len(s.Arms))
 		result, seen, err := twiceIfDisturbed(func() (measure.ArmResult, []measure.Observation, error) {
 			return runArm(ctx, layout, at, arm, bin, st, out, o)
-		}, func() { o.Progress.ArmAgain(arm) })
+		}, func(first measure.ArmResult) {
+			if !o.Keep {
+				os.RemoveAll(first.Kept)
+			}
+			o.Progress.ArmAgain(arm)
+		})
 		if err != nil {
 			return nil, fmt.Errorf("arm %s: %w", arm.Name, err)
 		}
@@ -94,13 +99,13 @@ func Run(ctx context.Context, s *scenario.Scenario, o Options) (*measure.Result,
 }
 
 // twiceIfDisturbed runs an arm, and once more if a busy machine disturbed it. The second result
-// counts, whatever it is. again is called in between.
-func twiceIfDisturbed(run func() (measure.ArmResult, []measure.Observation, error), again func()) (measure.ArmResult, []measure.Observation, error) {
+// counts, whatever it is. again is called in between, with the first one.
+func twiceIfDisturbed(run func() (measure.ArmResult, []measure.Observation, error), again func(first measure.ArmResult)) (measure.ArmResult, []measure.Observation, error) {
 	result, seen, err := run()
 	if err != nil || !result.Disturbed() {
 		return result, seen, err
 	}
-	again()
+	again(result)
 	return run()
 }
 
