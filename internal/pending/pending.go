@@ -8,11 +8,10 @@
 // r connections per second, each of its handshakes has limit/(k·r) seconds to finish.
 //
 // A handshake that waits for this process is not evicted as the oldest: the peer has sent
-// bytes that were not read, or its first message was read less than a second ago. After a
+// bytes that were not read, or its first message was read and has no answer yet. After a
 // restart thousands of honest clients connect at once; evicting the oldest would then evict
-// each handshake just before its turn, or while it waits for a processor. If the oldest
-// handshakes of the largest source all wait for this process, the source loses its newest
-// one.
+// each handshake just before its turn. If the oldest handshakes of the largest source all
+// wait for this process, the source loses its newest one.
 package pending
 
 import (
@@ -22,25 +21,18 @@ import (
 	"net/netip"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// examined is how many of a source's oldest handshakes are examined for unread bytes. It
-// bounds the system calls per eviction.
+// examined is how many of a source's oldest handshakes are examined for one that waits
+// for its peer. It bounds the system calls per eviction.
 const examined = 16
-
-// busy is how long a handshake whose first message was read counts as one that waits for
-// this process. It covers the signature on a busy machine and a round trip. A peer that
-// sends first messages to stay in the set needs as many per second as the set holds.
-const busy = time.Second
 
 // Set holds the unfinished handshakes. Create it with New. Safe for concurrent use.
 type Set struct {
-	limit  int
-	unread func(io.Closer) bool // reports whether the peer has sent bytes that were not read yet
-	now    func() time.Time
+	limit int
+	waits func(c io.Closer, spoke bool) bool // reports whether c waits for this process
 
 	mu      sync.Mutex
 	n       int
@@ -63,12 +55,12 @@ type Entry struct {
 	of     *source
 	at     *list.Element // in of.list; nil after Leave or eviction
 	number uint64        // in the order of Enter
-	spoke  time.Time     // when a complete first message was read; zero: not yet
+	spoke  bool          // a complete first message was read
 }
 
 // New returns a set for at most limit connections.
 func New(limit int) *Set {
-	return &Set{limit: limit, unread: hasUnread, now: time.Now, sources: map[netip.Prefix]*source{}}
+	return &Set{limit: limit, waits: waitsForUs, sources: map[netip.Prefix]*source{}}
 }
 
 // Enter adds c, a connection from the source from. If that exceeds the limit, one entry
@@ -111,22 +103,23 @@ func (s *Set) addLocked(c io.Closer, from netip.Prefix) *Entry {
 // victimLocked returns the entry to evict: of the largest source the oldest that waits
 // for its peer, otherwise the newest.
 func (s *Set) victimLocked() *Entry {
-	entries, now, asked := &s.largest[0].list, s.now(), 0
-	for at := entries.Front(); at != nil && asked < examined; at = at.Next() {
-		e := at.Value.(*Entry)
-		if !e.spoke.IsZero() && now.Sub(e.spoke) < busy {
-			continue
+	entries := &s.largest[0].list
+	at := entries.Front()
+	for range examined {
+		if at == nil {
+			break
 		}
-		if asked++; !s.unread(e.c) {
+		if e := at.Value.(*Entry); !s.waits(e.c, e.spoke) {
 			return e
 		}
+		at = at.Next()
 	}
 	return entries.Back().Value.(*Entry)
 }
 
-// hasUnread reports whether the kernel holds received bytes of c that were not read.
-// False if c is no socket.
-func hasUnread(c io.Closer) bool {
+// waitsForUs reports whether the kernel holds received bytes of c that were not read, or
+// the peer spoke and nothing was sent to it (Linux 4.19). False if c is no socket.
+func waitsForUs(c io.Closer, spoke bool) (waits bool) {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
 		return false
@@ -135,16 +128,21 @@ func hasUnread(c io.Closer) bool {
 	if err != nil {
 		return false
 	}
-	n := 0
-	raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
-	return n > 0
+	raw.Control(func(fd uintptr) {
+		n, _ := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+		if waits = n > 0; !waits && spoke {
+			info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+			waits = err == nil && info.Bytes_sent == 0
+		}
+	})
+	return waits
 }
 
 // FirstMessage records that a complete first message of the peer was read.
 func (e *Entry) FirstMessage() {
 	e.s.mu.Lock()
 	defer e.s.mu.Unlock()
-	e.spoke = e.s.now()
+	e.spoke = true
 }
 
 // Leave removes e from the set. It does nothing if e has left or was evicted.

@@ -13,19 +13,23 @@ import (
 
 // conn is one connection of the model.
 type conn struct {
-	closed int
-	unread bool // the peer has sent bytes that were not read
-	spoke  time.Time
-	from   netip.Prefix
-	since  time.Duration // when it entered
-	e      *Entry
+	closed   int
+	unread   bool // the peer has sent bytes that were not read
+	spoke    bool
+	answered bool
+	from     netip.Prefix
+	since    time.Duration // when it entered
+	e        *Entry
 }
 
 func (c *conn) Close() error { c.closed++; return nil }
 
 func newTestSet(limit int) *Set {
 	s := New(limit)
-	s.unread = func(c io.Closer) bool { return c.(*conn).unread }
+	s.waits = func(c io.Closer, spoke bool) bool {
+		x := c.(*conn)
+		return x.unread || spoke && !x.answered
+	}
 	return s
 }
 
@@ -34,9 +38,9 @@ func testAddress(n int) netip.Prefix {
 }
 
 // victimOf returns which of in, ordered by age, is evicted: of the addresses with the most
-// connections, the one with the oldest; of its connections that have not spoken lately the
-// oldest without unread bytes, or the newest if each of the 16 oldest has some.
-func victimOf(in []*conn, now time.Time) *conn {
+// connections, the one with the oldest; of its connections the oldest without unread
+// bytes or an unanswered message, or the newest if each of the 16 oldest has such.
+func victimOf(in []*conn) *conn {
 	count := map[netip.Prefix]int{}
 	for _, c := range in {
 		count[c.from]++
@@ -48,9 +52,8 @@ func victimOf(in []*conn, now time.Time) *conn {
 		}
 	}
 	of := slices.DeleteFunc(slices.Clone(in), func(c *conn) bool { return c.from != first.from })
-	idle := slices.DeleteFunc(slices.Clone(of), func(c *conn) bool { return c.spoke.After(now.Add(-time.Second)) })
-	for _, c := range idle[:min(len(idle), 16)] {
-		if !c.unread {
+	for _, c := range of[:min(len(of), 16)] {
+		if !c.unread && (!c.spoke || c.answered) {
 			return c
 		}
 	}
@@ -63,12 +66,11 @@ func TestSetEvictsLikeSlowModel(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		limit, addresses := 1+rng.IntN(60), 1+rng.IntN(6)
-		s, now := newTestSet(limit), time.Unix(1000, 0)
-		s.now = func() time.Time { return now }
+		s := newTestSet(limit)
 		var in []*conn // oldest first
 		for step := range 600 {
 			what := fmt.Sprintf("seed %d step %d", seed, step)
-			switch rng.IntN(6) {
+			switch rng.IntN(5) {
 			case 0, 1:
 				c := &conn{from: testAddress(rng.IntN(addresses)), unread: rng.IntN(3) == 0}
 				if rng.IntN(8) == 0 {
@@ -77,7 +79,7 @@ func TestSetEvictsLikeSlowModel(t *testing.T) {
 				in = append(in, c)
 				var want *conn
 				if len(in) > limit {
-					want = victimOf(in, now)
+					want = victimOf(in)
 					in = slices.DeleteFunc(in, func(x *conn) bool { return x == want })
 				}
 				var evicted bool
@@ -96,11 +98,11 @@ func TestSetEvictsLikeSlowModel(t *testing.T) {
 			case 4:
 				if len(in) > 0 {
 					c := in[rng.IntN(len(in))]
-					c.spoke = now
-					c.e.FirstMessage()
+					if c.answered = c.spoke; !c.spoke {
+						c.spoke = true
+						c.e.FirstMessage()
+					}
 				}
-			case 5:
-				now = now.Add(time.Duration(rng.IntN(300)) * time.Millisecond)
 			case 3:
 				if i := len(in); i > 0 && rng.IntN(3) == 0 {
 					i = rng.IntN(i)
@@ -193,48 +195,38 @@ func TestStormOfClientsIsServedInOrder(t *testing.T) {
 	}
 }
 
-// A handshake whose hello was read waits for a processor, or for an honest peer's answer. It is not evicted, even if it is
-// the oldest, until it has taken a second.
+// Two processors sign for the oldest handshakes while new ones arrive. Those in progress are not evicted, but what is idle
+// before or behind them, and peers that have their answer and hold the handshake.
 func TestHandshakeInProgressIsNotEvicted(t *testing.T) {
-	s, now := newTestSet(40), time.Unix(1000, 0)
-	s.now = func() time.Time { return now }
+	s := newTestSet(4)
 	enter := func() *conn {
 		c := &conn{}
 		c.e, _ = s.Enter(c, testAddress(1))
 		return c
 	}
-	var busy, idle []*conn
-	for range 30 {
-		c := enter()
+	first, second, idle, held := enter(), enter(), enter(), enter()
+	for _, c := range []*conn{first, second, held} {
 		c.e.FirstMessage()
-		busy = append(busy, c)
 	}
-	for range 10 {
-		idle = append(idle, enter())
+	held.answered = true
+	enter().e.FirstMessage()
+	if idle.closed != 1 {
+		t.Error("the idle handshake is not the first to be evicted")
 	}
-	for i := range 10 { // hellos that are not complete
-		if c := enter(); idle[i].closed != 1 || c.e == nil {
-			t.Fatalf("of 10 idle handshakes, the one of number %d was not evicted", i)
-		} else {
-			c.e.FirstMessage()
-			busy = append(busy, c)
-		}
+	enter().e.FirstMessage()
+	if held.closed != 1 {
+		t.Error("the handshake that waits for its peer is not the second to be evicted")
 	}
-	if c := enter(); c.e != nil {
-		t.Error("all handshakes are in progress, and another one entered")
+	if c := enter(); c.e != nil || first.closed+second.closed != 0 {
+		t.Error("another handshake entered while all are in progress")
 	}
-	for i, c := range busy {
-		if c.closed != 0 {
-			t.Errorf("handshake %d, which is in progress, was evicted", i)
-		}
-	}
-	now = now.Add(time.Second)
-	if c := enter(); c.e == nil || busy[0].closed != 1 {
-		t.Error("a second later the oldest handshake was not evicted")
+	first.answered = true
+	if c := enter(); c.e == nil || first.closed != 1 || second.closed != 0 {
+		t.Error("the handshake that waits for its peer again was not evicted")
 	}
 }
 
-func TestUnreadBytesOfSocket(t *testing.T) {
+func TestSocketWaitsForUs(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -250,17 +242,24 @@ func TestUnreadBytesOfSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	if hasUnread(server) {
+	if waitsForUs(server, false) {
 		t.Error("unread bytes before any were sent")
 	}
 	client.Write([]byte("hello"))
-	for end := time.Now().Add(20 * time.Second); !hasUnread(server); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); !waitsForUs(server, false); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("no unread bytes after 5 were sent")
 		}
 	}
 	io.ReadFull(server, make([]byte, 5))
-	if hasUnread(server) {
+	if waitsForUs(server, false) {
 		t.Error("unread bytes after all were read")
+	}
+	if !waitsForUs(server, true) {
+		t.Error("a message that was read and not answered does not wait for this process")
+	}
+	server.Write([]byte("hello"))
+	if waitsForUs(server, true) {
+		t.Error("a message that was answered waits for this process")
 	}
 }

@@ -19,7 +19,7 @@ const (
 // until the time limit is no probe: a path that loses large packets looks like that.
 func (e *Entry) Probe(err error) (kind string) {
 	e.s.mu.Lock()
-	spoke := !e.spoke.IsZero()
+	spoke := e.spoke
 	e.s.mu.Unlock()
 	var other tls.RecordHeaderError
 	switch {
