@@ -40,6 +40,7 @@ func TestHeldHandshakesRefuseNoSession(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for round := range rounds {
+				var held []net.Conn
 				for i := range perRound {
 					d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(1+i%4))}, Timeout: meshtest.Patience}
 					c, err := d.Dial("tcp4", hop.address.String())
@@ -48,6 +49,11 @@ func TestHeldHandshakesRefuseNoSession(t *testing.T) {
 					}
 					defer c.Close()
 					c.Write(hi)
+					held = append(held, c)
+				}
+				for _, c := range held { // answered, or evicted: from here on they wait for their peer
+					c.SetReadDeadline(time.Now().Add(meshtest.Patience))
+					c.Read(make([]byte, 1))
 				}
 				session, err := s.Session(s.shop.Identity(), hop.address, hop.server)
 				if err != nil {
