@@ -236,6 +236,9 @@ func listenRemedy(err error) string {
 	return "is another gateway running on that address?"
 }
 
+// Check reports what the gateway would wait for after its start: its certificate.
+func (g *Gateway) Check() error { return g.ids.Check(g.self.Identity) }
+
 // Run serves until ctx ends, and then for timeouts.lameDuck as before, and then drains for
 // at most timeouts.drain. It returns the first error that ended it early.
 func (g *Gateway) Run(ctx context.Context) error {

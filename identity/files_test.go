@@ -6,10 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
@@ -43,6 +45,36 @@ func TestFilesRoundTrip(t *testing.T) {
 	entries, err := os.ReadDir(filepath.Dir(keyPath))
 	if err != nil || len(entries) != 2 {
 		t.Errorf("%d files beside the key (%v), want cert.pem and key.pem only", len(entries), err)
+	}
+}
+
+// Check fails while any file of an identity is missing, no PEM file, or a key that others may
+// read, and names the file. It passes with all files.
+func TestCheckReadsIdentityFiles(t *testing.T) {
+	for name, spoil := range map[string]func(path string) error{
+		"missing":      os.Remove,
+		"empty":        func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"no PEM":       func(path string) error { return os.WriteFile(path, []byte("garbage"), 0o600) },
+		"world access": func(path string) error { return os.Chmod(path, 0o666) },
+	} {
+		for _, file := range []string{"cert.pem", "key.pem", "bundle.pem"} {
+			dir := t.TempDir()
+			certPath, keyPath := writeSVID(t, dir, issueSVID(t, memoryCA(t, meshTD), cartID, time.Hour))
+			m := NewManager(FileSource{Dir: dir}, zerolog.Nop())
+			if err := m.Check(cartID); err != nil {
+				t.Fatalf("all files are there: %v", err)
+			}
+			path := map[string]string{"cert.pem": certPath, "key.pem": keyPath, "bundle.pem": filepath.Join(dir, "bundle.pem")}[file]
+			if err := spoil(path); err != nil {
+				t.Fatal(err)
+			}
+			err := m.Check(cartID)
+			if public := name == "world access" && file != "key.pem"; public != (err == nil) {
+				t.Errorf("%s of %s: %v", file, name, err)
+			} else if err != nil && !strings.Contains(err.Error(), path) {
+				t.Errorf("%s of %s: %v; want an error that names %s", file, name, err, path)
+			}
+		}
 	}
 }
 

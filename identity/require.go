@@ -1,6 +1,8 @@
 package identity
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -71,6 +73,21 @@ func (m *Manager) Missing() []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// Check fetches the SVIDs of ids where they come from files, and joins the errors. A running
+// process waits for these files. A source in another process is not asked.
+func (m *Manager) Check(ids ...spiffeid.ID) error {
+	if _, remote := m.src.(istioSource); remote {
+		return nil
+	}
+	var failed []error
+	for _, id := range ids {
+		if _, err := m.src.Fetch(context.Background(), id); err != nil {
+			failed = append(failed, fmt.Errorf("identity.dir: %w", err))
+		}
+	}
+	return errors.Join(failed...)
 }
 
 // CheckTrustDomain refuses a source that is known to sign for another trust

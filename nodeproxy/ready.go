@@ -21,6 +21,10 @@ func (p *Proxy) pending() []string {
 	return missing
 }
 
+// Check reports what the node proxy would wait for after its start: certificates of its own
+// and of local pods that discovery files list.
+func (p *Proxy) Check() error { return p.ids.Check(p.identities()...) }
+
 // details is what is shown beside readiness.
 func (p *Proxy) details() map[string]any {
 	details := map[string]any{"discovery": p.watcher.Status()}

@@ -65,6 +65,7 @@ type Spec[C any] struct {
 	Log func(C) logging.Config
 	// Open reads every file and key that the process needs to start, and opens no socket.
 	// --check ends after it, so what fails here fails --check with the same error and exit code.
+	// A Runner with a method Check() error also reports what a running process would wait for.
 	Open func(C, zerolog.Logger) (Runner, error)
 }
 
@@ -113,9 +114,16 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 		if *checkConfig {
 			return OK
 		}
-		if _, err := s.Open(cfg, zerolog.Nop()); err != nil {
+		r, err := s.Open(cfg, zerolog.Nop())
+		if err != nil {
 			fmt.Fprintf(stderr, "%s: cannot start: %v\n", s.Name, err)
 			return Start
+		}
+		if c, ok := r.(interface{ Check() error }); ok {
+			if err := c.Check(); err != nil {
+				fmt.Fprintf(stderr, "%s: starts, but is not ready before this is fixed: %v\n", s.Name, err)
+				return Start
+			}
 		}
 		return OK
 	}

@@ -26,6 +26,7 @@ type config struct {
 	vain []string // warnings of what the configuration names
 	open error
 	bind error // of Listen
+	wait error // of Check
 	run  func(context.Context) error
 	hups chan struct{} // one value for each Reload
 }
@@ -33,6 +34,7 @@ type config struct {
 type runner config
 
 func (r runner) Listen() error                 { return r.bind }
+func (r runner) Check() error                  { return r.wait }
 func (r runner) Run(ctx context.Context) error { return r.run(ctx) }
 func (r runner) Reload()                       { r.hups <- struct{}{} }
 
@@ -136,7 +138,8 @@ func TestVersionSaysSomething(t *testing.T) {
 	}
 }
 
-// --check fails as a start does, except for sockets, which it does not open.
+// --check fails as a start does, except for sockets, which it does not open, and what a running
+// process waits for.
 func TestCheckFailsAsAStartDoes(t *testing.T) {
 	broken := errors.New("no such luck")
 	quiet := func(context.Context) error { return nil }
@@ -151,6 +154,7 @@ func TestCheckFailsAsAStartDoes(t *testing.T) {
 		"level":    {config{log: logging.Config{Level: "loud"}}, Usage, Usage, `log.level: "loud"`},
 		"key":      {config{open: broken}, Start, Start, "tester: cannot start: no such luck\n"},
 		"socket":   {config{bind: broken}, OK, Start, ""},
+		"waits":    {config{run: quiet, wait: broken}, Start, OK, "tester: starts, but is not ready before this is fixed: no such luck\n"},
 		"problems": {config{run: quiet, left: errors.New("mesh.yaml:7: no such action")}, OK, OK, "tester: starts, with problems:\nmesh.yaml:7: no such action\n"},
 		"in vain":  {config{run: quiet, vain: []string{"policy a selects no workload"}}, OK, OK, "tester: warning: policy a selects no workload\n"},
 	} {
