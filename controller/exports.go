@@ -133,6 +133,9 @@ func (e *exports) one(c healthstream.Change) {
 		x.Created = time.Unix(known.Offer.Created, 0).UTC()
 	}
 	for _, p := range admitted.Ports {
+		if p.Name == "" && len(admitted.Ports) > 1 { // Kubernetes wants a name for each of several ports
+			p.Name = fmt.Sprint("port-", p.Port)
+		}
 		x.Ports = append(x.Ports, imports.Port{Name: p.Name, Protocol: "TCP", Port: p.Port})
 	}
 	if e.of[n] == nil {

@@ -1,12 +1,14 @@
 package controller
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/isthmus-mesh/isthmus/controller/imports"
 	"github.com/isthmus-mesh/isthmus/controller/vip"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/federation/links"
@@ -107,5 +109,20 @@ func TestRefusedExportIsNotImportedAtZero(t *testing.T) {
 		if imported != step.imported || step.problem != (problem != "") || step.problem && !strings.Contains(problem, web.Service) {
 			t.Errorf("step %d: imported %t, problem %q; want %t, %t", i, imported, problem, step.imported, step.problem)
 		}
+	}
+}
+
+// Gateways of a network that differ leave ports without a name, as discovery files may. A
+// ServiceImport has all of them, each with a name of its own.
+func TestPortsWithoutNamesAreImported(t *testing.T) {
+	offer := offerOf("demo")
+	offer.Ports = []record.Port{{Name: "http", Port: 80}, {Port: 8080}, {Port: 9090}}
+	e := newExports(links.Of("east", map[string]keyfile.Link{"west": {}}), "cluster.local", said{"web.demo.svc.cluster.local": offer})
+	e.update([]healthstream.Change{{Network: "west", Service: "web.demo.svc.cluster.local"}})
+	name := vip.Name{Namespace: "demo", Name: "web"}
+	got, conflicts := imports.Merge(name, e.all()[name])
+	want := []imports.Port{{Name: "http", Protocol: "TCP", Port: 80}, {Name: "port-8080", Protocol: "TCP", Port: 8080}, {Name: "port-9090", Protocol: "TCP", Port: 9090}}
+	if !slices.Equal(got.Ports, want) || len(conflicts) > 0 {
+		t.Errorf("imported ports %v, conflicts %v; want %v", got.Ports, conflicts, want)
 	}
 }

@@ -51,10 +51,11 @@ func (l *Ledger) Export(network, service string) (Share, bool) {
 }
 
 // MergeExports returns the export of service by network: the ports and the identities that
-// any export of its gateway instances has. An instance that cannot reach its API server goes
-// on exporting what it knew, and takes nothing from its siblings. The age is the oldest.
-// problem describes in what the exports differ; it is empty if they do not. An instance
-// without identities sees no workload, now or of its group, and does not differ by that.
+// any export of its gateway instances has. So an instance that cannot reach its API server,
+// and exports an old state, removes nothing that its siblings export. The age is the oldest.
+// A port keeps its name if all exports agree on it and no lower port has it, and has none
+// otherwise. problem describes in what the exports differ; it is empty if they do
+// not. An instance without identities sees no workload, which is no difference.
 func MergeExports(network, service string, exports []*record.Export) (merged record.Export, problem string) {
 	var differ []string
 	for n, e := range exports {
@@ -62,18 +63,31 @@ func MergeExports(network, service string, exports []*record.Export) (merged rec
 			merged = *e
 			continue
 		}
-		differ = append(differ, unite(&merged, e)...)
+		differ = append(differ, union(&merged, e)...)
 	}
 	if len(differ) > 0 {
+		nameApart(merged.Ports)
 		slices.Sort(differ)
-		problem = fmt.Sprintf("gateways of network %q differ in the %s of %s: what any of them names is used", network, strings.Join(slices.Compact(differ), " and "), service)
+		problem = fmt.Sprintf("gateways of network %q differ in the %s of %s: the union is used", network, strings.Join(slices.Compact(differ), " and "), service)
 	}
 	return merged, problem
 }
 
-// unite adds to a what b has, and returns what differed. A port with different names is kept
+// nameApart removes the names that ports, sorted by number, share with a lower one.
+func nameApart(ports []record.Port) {
+	used := map[string]bool{}
+	for i := range ports {
+		name := ports[i].Name
+		if used[name] {
+			ports[i].Name = ""
+		}
+		used[name] = true
+	}
+}
+
+// union adds to a what b has, and returns what differed. A port with different names is left
 // without a name. The lists that a and b had are not changed.
-func unite(a, b *record.Export) (differ []string) {
+func union(a, b *record.Export) (differ []string) {
 	ports := slices.Clone(a.Ports)
 	for _, p := range b.Ports {
 		i := slices.IndexFunc(ports, func(o record.Port) bool { return o.Port == p.Port })
