@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	// decidedFor is how long the kernel applies a decision that no change of discovery ends. While no node proxy runs it is
-	// also how long an address that has joined the mesh meanwhile may be reached in plain text.
+	// decidedFor is how long the kernel applies a decision that no change of discovery ends. While no node proxy runs, an
+	// address that joins the mesh may be reached in plain text for as long.
 	decidedFor = 5 * time.Minute
 	// refusedFor is how long a virtual address without a route is refused before it is looked up again.
 	refusedFor = time.Second
-	// reviewEvery is how often decisions that are over are dropped.
+	// reviewEvery is how often expired decisions are removed.
 	reviewEvery = 30 * time.Second
-	// reviewAgain is the pause after a review that could not change the rules.
+	// reviewAgain is the pause after a review that failed to change the rules.
 	reviewAgain = time.Second
 )
 
-// destinations judges what one captured pod opens connections to. It implements [decider.Judge].
+// destinations judges the destinations of one captured pod. It implements [decider.Judge].
 type destinations struct {
 	p *Proxy
 	h *captured
 }
 
-// Judge implements [decider.Judge]. Captured addresses that have no route are refused, and never left to the kernel: no
-// pod has them.
+// Judge implements [decider.Judge]. Captured addresses without a route are refused, and never left to the kernel, because
+// no pod has them.
 func (d destinations) Judge(to netip.AddrPort) (v capture.Verdict, lasts time.Duration, ask bool) {
 	p, leads := d.p, d.p.pods.Leads(d.h.pod, to.Addr())
 	switch {
@@ -41,13 +41,13 @@ func (d destinations) Judge(to netip.AddrPort) (v capture.Verdict, lasts time.Du
 		return capture.Refused, refusedFor, p.stream != nil
 	case p.own == nil:
 		return capture.Direct, decidedFor, false
-	case p.direct.keep(to.Addr(), time.Now()):
+	case p.direct.reserve(to.Addr(), time.Now()):
 		return capture.Direct, decidedFor, true
 	}
 	return capture.Direct, askedFor, true
 }
 
-// Ask implements [decider.Judge]: it asks the gateways.
+// Ask implements [decider.Judge]. It queries the gateways.
 func (d destinations) Ask(ctx context.Context, to netip.AddrPort) (asked bool) {
 	flow := flowTo(to.Addr().String(), to.Port())
 	if flow.Source = d.p.store.Current().Workload(d.h.uid); flow.Source == nil {
@@ -61,14 +61,10 @@ func (d destinations) Ask(ctx context.Context, to netip.AddrPort) (asked bool) {
 
 // Decided implements [decider.Judge].
 func (d destinations) Decided(v capture.Verdict) {
-	verdict := "dropped"
-	if v != 0 {
-		verdict = v.String()
-	}
-	d.p.metrics.decided.WithLabelValues(verdict).Inc()
+	d.p.metrics.decided.WithLabelValues(v.String()).Inc()
 }
 
-// decide decides on the first packets of what the pod opens, until h.first is closed or ctx ends.
+// decide decides on the first packets of the pod's connections, until h.first is closed or ctx ends.
 func (h *captured) decide(ctx context.Context) {
 	if h.first == nil {
 		return
@@ -92,7 +88,7 @@ func (h *captured) decide(ctx context.Context) {
 	reviews.Wait()
 }
 
-// review has decisions follow discovery, whose changes sub has, until ctx ends.
+// review revokes decisions that changes of discovery, received from sub, invalidate. It runs until ctx ends.
 func (h *captured) review(ctx context.Context, d *decider.Decider, sub *discovery.Subscription) {
 	next := time.NewTimer(reviewEvery)
 	defer next.Stop()
@@ -118,7 +114,7 @@ func (h *captured) review(ctx context.Context, d *decider.Decider, sub *discover
 	}
 }
 
-// changedAddresses returns a function that reports whether an address may be one of the mesh since changes, and was not before.
+// changedAddresses returns a function that reports whether changes may have added an address to the mesh.
 func changedAddresses(snap *mesh.Snapshot, changes discovery.Changes) func(netip.Addr) bool {
 	if changes.All {
 		return func(netip.Addr) bool { return true }
@@ -145,20 +141,19 @@ func changedAddresses(snap *mesh.Snapshot, changes discovery.Changes) func(netip
 	return func(a netip.Addr) bool { _, ok := at[a]; return ok }
 }
 
-// maxDirect is how many addresses that pods reach directly the gateways are asked about all the time: half of what a node
-// proxy may ask for.
+// maxDirect bounds the addresses outside the mesh that a node proxy subscribes to: half of its subscriptions.
 const maxDirect = 1000
 
-// directAddresses are addresses that are decided Direct where gateways tell what there is. The gateways are asked about each
-// for as long as it may be in force: a pod or service that gets the address is known, and the decision ends, as soon as they
-// know it. The zero value is ready. Safe for concurrent use.
+// directAddresses are the addresses that are decided Direct while gateways are the source of discovery. The node proxy
+// subscribes to each for as long as the decision may last, so that the decision ends when a pod or service gets the address.
+// The zero value is ready. Safe for concurrent use.
 type directAddresses struct {
 	mu    sync.Mutex
 	until map[string]time.Time // by address, as gateways are asked
 }
 
-// keep reports whether there is room for a, which stays for as long as a decision that is made now.
-func (d *directAddresses) keep(a netip.Addr, now time.Time) bool {
+// reserve reports whether there is room for a. It stays for as long as a decision that is made now.
+func (d *directAddresses) reserve(a netip.Addr, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	name := a.Unmap().String()
@@ -179,8 +174,8 @@ func (d *directAddresses) has(name string) bool {
 	return has
 }
 
-// sweep drops what is over, and returns it and the rest.
-func (d *directAddresses) sweep(now time.Time) (over, rest []string) {
+// sweep removes expired addresses, and returns these and the rest.
+func (d *directAddresses) sweep(now time.Time) (expired, rest []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for name, until := range d.until {
@@ -189,16 +184,16 @@ func (d *directAddresses) sweep(now time.Time) (over, rest []string) {
 			continue
 		}
 		delete(d.until, name)
-		over = append(over, name)
+		expired = append(expired, name)
 	}
-	return over, rest
+	return expired, rest
 }
 
-// watchDirect has the gateways asked about addresses that pods reach directly, until ctx ends.
+// watchDirect keeps the subscriptions to addresses that pods reach directly, until ctx ends.
 func (p *Proxy) watchDirect(ctx context.Context) {
 	for p.own != nil && pause(ctx, askedFor) {
-		over, rest := p.direct.sweep(time.Now())
-		p.forgetNames(over)
-		p.stream.Follow(rest...) // or others would take their places
+		expired, rest := p.direct.sweep(time.Now())
+		p.forgetNames(expired)
+		p.stream.Follow(rest...) // or other names would take their places
 	}
 }

@@ -97,7 +97,7 @@ func TestAddressWaitsForGatewayAndPlace(t *testing.T) {
 		check("192.0.2.1:443", true, firstTold)
 		check("192.0.2.1:80", true, 0) // it was waited for
 		for i := range maxDirect {
-			p.direct.keep(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), time.Now())
+			p.direct.reserve(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}), time.Now())
 		}
 		check("192.0.2.2:443", false, 0)
 		time.Sleep(askedFor)
@@ -131,12 +131,12 @@ func TestDirectAddressesAreBounded(t *testing.T) {
 	now := time.Now()
 	at := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}) }
 	for i := range 2 * maxDirect {
-		if got := d.keep(at(i), now); got != (i < maxDirect) {
+		if got := d.reserve(at(i), now); got != (i < maxDirect) {
 			t.Fatalf("address %d is kept: %t", i, got)
 		}
 	}
 	later := now.Add(decidedFor)
-	if !d.keep(at(0), later) || !d.has(fmt.Sprint(at(0))) || d.has(fmt.Sprint(at(maxDirect))) {
+	if !d.reserve(at(0), later) || !d.has(fmt.Sprint(at(0))) || d.has(fmt.Sprint(at(maxDirect))) {
 		t.Error("an address that is kept is not kept on")
 	}
 	over, rest := d.sweep(later)

@@ -18,14 +18,17 @@ import (
 type Verdict uint8
 
 const (
-	Direct  Verdict = iota + 1 // left to the kernel, as without a mesh
-	Mesh                       // redirected to the node proxy
-	Refused                    // reset, so that connect fails with ECONNREFUSED
+	Dropped Verdict = iota // no decision: the packet is dropped. No Decision has it
+	Direct                 // left to the kernel, as without a mesh
+	Mesh                   // redirected to the node proxy
+	Refused                // reset, so that connect fails with ECONNREFUSED
 )
 
 // String returns the name of v, which its sets have too.
 func (v Verdict) String() string {
 	switch v {
+	case Dropped:
+		return "dropped"
 	case Direct:
 		return "direct"
 	case Mesh:

@@ -2,10 +2,10 @@
 // carries them, they are refused, or they are left to the kernel.
 //
 // Its invariants, under any order of packets, changes of discovery and restarts:
-//   - A decision is made by what the judge knows while the decider's lock is held, and reviewed after each change. So a
-//     destination that the judge says is the mesh's is not decided Direct once Review has returned.
-//   - No destination is decided Direct without an answer that the judge wants, unless the others do not answer in time.
-//   - Each packet is decided on, unless more wait than Limit. One that is not comes again, as the kernel repeats it.
+//   - A decision follows from the judge's state while the decider's lock is held, and is reviewed after each change. So once
+//     Review has returned, no destination that the judge places in the mesh is decided Direct.
+//   - No destination is decided Direct while the judge awaits an answer about it, unless the answer times out.
+//   - Each packet is decided on, unless more than Limit wait. A packet without a decision is dropped. The kernel repeats it.
 //
 // It owns no socket and does not know what an address means. Safe for concurrent use.
 package decider
@@ -20,18 +20,18 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
 )
 
-// Limit is how many packets of one pod wait for answers to questions at once, and how many such questions there are.
+// Limit bounds the packets of one pod that await answers, and so the open questions.
 const Limit = 256
 
-// sameFor is for how long a decision that was just made is not made again: packets of connections that were opened at the
-// same time arrive after it.
+// sameFor is how long a new decision is not repeated. Packets of connections that were opened at the same time arrive after
+// it.
 const sameFor = 50 * time.Millisecond
 
 // Kernel stores decisions and sends packets. *capture.Undecided is one.
 type Kernel interface {
 	// Decide puts a decision in force, beside one of another verdict on the same destination.
 	Decide(capture.Decision) error
-	// Revoke ends a decision. It is no error that there is none.
+	// Revoke ends a decision. A missing decision is no error.
 	Revoke(capture.Decision) error
 	// Send sends a packet again, which then meets the decisions in force.
 	Send(capture.FirstPacket) error
@@ -39,13 +39,13 @@ type Kernel interface {
 
 // Judge knows what a destination is.
 type Judge interface {
-	// Judge returns the verdict on a destination by what is known now, and how long it is good for if nothing changes. It
-	// does not wait. If ask is true others may know more.
+	// Judge returns the current verdict on a destination, and how long it lasts if nothing changes. It does not wait. If ask
+	// is true, Ask may change the verdict.
 	Judge(to netip.AddrPort) (v capture.Verdict, lasts time.Duration, ask bool)
-	// Ask asks others about a destination and returns when they have answered, or do not in time. It returns false if it
-	// could not ask: the destination is then not decided Direct, and its packets are dropped.
+	// Ask queries other processes about a destination. It returns after their answer or its timeout. It returns false if no
+	// query was possible: the destination is then not decided Direct, and its packets are dropped.
 	Ask(ctx context.Context, to netip.AddrPort) (asked bool)
-	// Decided is called after each decision on a packet, with the lock of the decider held: 0 if the packet was dropped.
+	// Decided is called after each decision on a packet, with the decider's lock held. v is Dropped if there was none.
 	Decided(v capture.Verdict)
 }
 
@@ -63,7 +63,7 @@ type Decider struct {
 	asking  sync.WaitGroup
 }
 
-// key is a destination with one of the verdicts on it. The kernel has more than one of them where it did not revoke one.
+// key is a destination and a verdict. The kernel has several verdicts on a destination if a revocation failed.
 type key struct {
 	to      netip.AddrPort
 	verdict capture.Verdict
@@ -72,8 +72,8 @@ type key struct {
 // decision is one that the kernel may have.
 type decision struct {
 	made  time.Time
-	until time.Time // the kernel has it no longer
-	sent  packet    // the last one that was sent again
+	until time.Time // when it has expired in the kernel
+	sent  packet    // the last packet that was sent again
 }
 
 type packet struct {
@@ -109,7 +109,7 @@ func (d *Decider) Packet(ctx context.Context, p capture.FirstPacket) {
 	}
 	defer d.mu.Unlock()
 	if d.waiting >= Limit {
-		d.judge.Decided(0)
+		d.judge.Decided(capture.Dropped)
 		return
 	}
 	d.waiting++
@@ -128,7 +128,7 @@ func (d *Decider) Packet(ctx context.Context, p capture.FirstPacket) {
 		v, lasts, _ := d.judge.Judge(p.To)
 		if ctx.Err() != nil || !asked && v == capture.Direct { // the next node proxy decides, or the next packet asks
 			for range q.packets {
-				d.judge.Decided(0)
+				d.judge.Decided(capture.Dropped)
 			}
 			return
 		}
@@ -159,9 +159,9 @@ func (d *Decider) settle(to netip.AddrPort, v capture.Verdict, lasts time.Durati
 		again := packet{p.From, p.Sequence, now}
 		switch last := x.sent; {
 		case failed:
-			d.judge.Decided(0)
+			d.judge.Decided(capture.Dropped)
 		case last.from == again.from && last.sequence == again.sequence && now.Sub(last.at) < sameFor:
-			// It has not met the decision, because another program changes the rules. Its kernel sends it again.
+			// The packet did not meet the decision, because another program changes the rules. The kernel repeats it.
 		default:
 			if x.sent = again; d.kernel.Send(p) == nil {
 				d.judge.Decided(v)
@@ -170,8 +170,8 @@ func (d *Decider) settle(to netip.AddrPort, v capture.Verdict, lasts time.Durati
 	}
 }
 
-// makeRoom ends decisions that are over, and those that end first if there are too many of a verdict: the kernel rejects more.
-// The caller holds mu.
+// makeRoom removes expired decisions. If there are too many of a verdict and an address family for the kernel, it revokes
+// those that expire first. The caller holds mu.
 func (d *Decider) makeRoom(wanted key, now time.Time) {
 	if len(d.all) < d.most {
 		return
@@ -195,7 +195,7 @@ func (d *Decider) makeRoom(wanted key, now time.Time) {
 	}
 }
 
-// revoke ends a decision, and reports whether it could. The caller holds mu.
+// revoke ends a decision, and reports whether that succeeded. The caller holds mu.
 func (d *Decider) revoke(k key) bool {
 	if d.kernel.Revoke(capture.Decision{To: k.to, Verdict: k.verdict}) != nil {
 		return false
@@ -204,9 +204,9 @@ func (d *Decider) revoke(k key) bool {
 	return true
 }
 
-// Review ends the decisions that the judge would make otherwise now, and those that are over. concerns reports whether a
-// decision Direct on an address may have to change; there may be many. The others are all reviewed. It returns false if the
-// kernel has kept a decision that was to end: call it again soon.
+// Review revokes the decisions that the judge no longer makes, and removes expired ones. concerns reports whether a decision
+// Direct on an address may change: there may be many of these. All others are reviewed. It returns false if a revocation
+// failed: call it again soon.
 func (d *Decider) Review(concerns func(netip.Addr) bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

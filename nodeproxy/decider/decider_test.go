@@ -165,7 +165,7 @@ func (w *world) Ask(ctx context.Context, to netip.AddrPort) (asked bool) {
 func (w *world) Decided(v capture.Verdict) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if v == 0 {
+	if v == capture.Dropped {
 		w.dropped++
 	}
 }
