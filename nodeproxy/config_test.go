@@ -87,6 +87,7 @@ func TestConfigMistakesNameFieldValueAndRemedy(t *testing.T) {
 		{"listen port out of range", smallest + "outbound: [{workload: a, listen: 127.0.0.1:99999, to: \"b:80\"}]\n", []string{"node.yaml:5", "127.0.0.1:99999"}},
 		{"socks without workload", smallest + "socks: [{listen: 127.0.0.1:15080}]\n", []string{"socks[0]", "workload"}},
 		{"admin for everybody", smallest + "admin: {address: 10.0.0.1:15000}\n", []string{"admin.address", "10.0.0.1:15000"}},
+		{"admin address empty", smallest + "admin: {address: \"\"}\n", []string{"node.yaml:5", "admin.address", "is empty", "leave the key out"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, err := load(t, c.yaml)

@@ -32,9 +32,12 @@ type Config struct {
 	Address netip.AddrPort `yaml:"address" default:"127.0.0.1:15000" doc:"loopback address of the admin server, which lists what it answers at /" env:"ISTHMUS_ADMIN_ADDRESS"`
 }
 
-// Validate refuses an address that others could reach.
+// Validate refuses an empty address, and one that other machines could reach.
 func (c Config) Validate() error {
-	if c.Address.IsValid() && !c.Address.Addr().IsLoopback() {
+	if !c.Address.IsValid() {
+		return errors.New("admin.address: is empty: write a loopback address and a port, such as 127.0.0.1:15000, or leave the key out")
+	}
+	if !c.Address.Addr().IsLoopback() {
 		return fmt.Errorf("admin.address: %s is not a loopback address: use one of 127.0.0.0/8 or [::1]", c.Address)
 	}
 	return nil

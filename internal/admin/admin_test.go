@@ -24,6 +24,9 @@ func TestRefusesAnAddressThatOthersCouldReach(t *testing.T) {
 	if err := (Config{Address: netip.MustParseAddrPort("127.3.2.1:15000")}).Validate(); err != nil {
 		t.Errorf("loopback refused: %v", err)
 	}
+	if err := (Config{}).Validate(); err == nil || !strings.Contains(err.Error(), "admin.address: is empty") {
+		t.Errorf("got %v; want that an empty address is refused", err)
+	}
 }
 
 func TestServesReadinessMetricsAndState(t *testing.T) {

@@ -16,6 +16,8 @@ type reader struct {
 	errs  []error
 	more  int // mistakes beyond maxErrors
 	known map[reflect.Type]fieldSet
+	// standard is the default of the key that is read, as its tag has it.
+	standard string
 }
 
 func (r *reader) err() error {
@@ -85,7 +87,11 @@ func (r *reader) scalar(n *yaml.Node, v reflect.Value, field string) {
 		return
 	}
 	if err := setScalar(v, n.Value); err != nil {
-		r.fail(n, field, "%v", err)
+		text := err.Error()
+		if r.standard != "" { // a better example of an address than that of its type
+			text = strings.Replace(text, "such as 127.0.0.1:15008", "such as "+r.standard, 1)
+		}
+		r.fail(n, field, "%s", text)
 	}
 }
 
@@ -101,6 +107,7 @@ func (r *reader) object(n *yaml.Node, v reflect.Value, field string) {
 			r.unknown(n, key, field, set.names)
 			return
 		}
+		r.standard = f.tag.Get("default")
 		r.value(value, v.FieldByIndex(f.index), join(field, key.Value))
 	})
 }

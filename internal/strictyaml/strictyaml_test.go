@@ -21,6 +21,7 @@ type item struct {
 type sample struct {
 	Network  string            `yaml:"network" doc:"the network" default:"west" env:"TEST_NETWORK"`
 	Listen   netip.AddrPort    `yaml:"listen" env:"TEST_LISTEN"`
+	Admin    netip.AddrPort    `yaml:"admin" default:"127.0.0.1:15000"`
 	Every    time.Duration     `yaml:"every" default:"10s" env:"TEST_EVERY"`
 	Port     uint16            `yaml:"port" env:"TEST_PORT"`
 	Delta    int8              `yaml:"delta"`
@@ -99,6 +100,7 @@ func TestMistakesNameFileLineFieldValueAndRemedy(t *testing.T) {
 		{"a year ago", "every: -8761h\n", `a.yaml:1: every: "-8761h": want at most 8760h, which is a year`},
 		{"not a bool", "on: yes\n", `a.yaml:1: on: "yes": want true or false`},
 		{"no port", "listen: 127.0.0.1\n", `a.yaml:1: listen: "127.0.0.1": want an IP address and a port, such as 127.0.0.1:15008`},
+		{"no port, with a default", "admin: 127.0.0.1\n", `a.yaml:1: admin: "127.0.0.1": want an IP address and a port, such as 127.0.0.1:15000`},
 		{"address in a list", "items:\n- addresses:\n  - 10.0.0.1\n  - 10.0.0.256\n", `a.yaml:4: items[0].addresses[1]: "10.0.0.256": want an IP address, such as 127.0.0.1`},
 		{"not a number", "ratio: .nan\n", `a.yaml:1: ratio: ".nan": want a number, such as 0.25`},
 		{"list for text", "network: [a]\n", `a.yaml:1: network: is a list: want text`},
@@ -229,7 +231,7 @@ func TestKeysListsWhatAFileMaySay(t *testing.T) {
 		names = append(names, k.Name)
 		byName[k.Name] = k
 	}
-	want := "network listen every port delta on words items items[].name items[].addresses items[].ready labels byName byName.*.name byName.*.addresses byName.*.ready any ratio"
+	want := "network listen admin every port delta on words items items[].name items[].addresses items[].ready labels byName byName.*.name byName.*.addresses byName.*.ready any ratio"
 	if got := strings.Join(names, " "); !strings.HasPrefix(got, want) {
 		t.Errorf("got  %s\nwant %s …", got, want)
 	}
