@@ -132,7 +132,7 @@ func checkAll(ctx context.Context, k kubectl, contexts, admin []string, files of
 		}
 	}
 	for _, address := range admin {
-		if err := c.process(ctx, address); err != nil {
+		if err := c.process(ctx, address, &place{admin: address}); err != nil {
 			errs = append(errs, err)
 		}
 	}

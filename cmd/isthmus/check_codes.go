@@ -24,7 +24,7 @@ const (
 
 // What check looks at, in its order: 0xx files, 1xx one cluster, 2xx two clusters, 3xx a process.
 var (
-	checkConfig    = checkCode{"ISTH-001", phaseInstall, "the program accepts the configuration file (keys and certificates are not read)", "correct the field that is named (docs/configuration.md). gateway --check, on the machine of the process, reads keys and certificates too"}
+	checkConfig    = checkCode{"ISTH-001", phaseInstall, "the program accepts the configuration file (keys and certificates are not read)", "correct the field that is named (docs/configuration.md). {program} --check, on the machine of the process, reads keys and certificates too"}
 	checkValues    = checkCode{"ISTH-002", phaseInstall, "the chart accepts the values", "correct the value that is named; values.yaml of the chart describes it"}
 	checkNamespace = checkCode{"ISTH-100", phaseInstall, "the mesh is installed in the namespace that is checked", "name its namespace: --namespace"}
 	checkCard      = checkCode{"ISTH-101", phaseInstall, "the cluster has a link card", "isthmus init --network {network} --trust-domain {domain} --apply {at} # network and trust domain as in the chart; with --dir, where init has made a directory before"}
@@ -55,16 +55,16 @@ var (
 	checkAsked     = checkCode{"ISTH-301", phaseRun, "the process answers at its admin address", "start the process, or correct --admin: it takes the admin.address of a process"}
 	checkReady     = checkCode{"ISTH-302", phaseRun, "the process is ready", "each line names what the process waits for: docs/operations.md, Ready"}
 	checkClock     = checkCode{"ISTH-303", phaseRun, "the clock of the process is within 5 s of the clock here", "run a time service on both machines: certificates are valid by the clock"}
-	checkProblems  = checkCode{"ISTH-304", phaseRun, "the process reports no problems", "isthmus status --admin ADDRESS # of this process shows when a problem is gone, within 10 s of the fix; docs/operations.md, What status and explain say, has cause and fix of each by its first words"}
+	checkProblems  = checkCode{"ISTH-304", phaseRun, "the process reports no problems", "isthmus status --admin {admin} # shows when a problem is gone, within 10 s of the fix; docs/operations.md, What status and explain say, has cause and fix of each by its first words"}
 	checkHeard     = checkCode{"ISTH-305", phaseRun, "a gateway of each linked network is connected and has proven its key", "check the addresses in both directions: firewalls, load balancers, and whether the other network is linked"}
-	checkAttached  = checkCode{"ISTH-306", phaseRun, "the node proxy has a health stream to a gateway of its network", "check that the gateways of its network run, and the log of the node proxy for why they reject it"}
+	checkAttached  = checkCode{"ISTH-306", phaseRun, "the node proxy has a health stream to each gateway of its network (a warning if it has one to some)", "check that the gateways of its network run, and the log of the node proxy for why they reject it"}
 	checkReachable = checkCode{"ISTH-307", phaseRun, "no gateway of another network is ejected", "the last error is named: an address, a firewall or a certificate; docs/operations.md, What status and explain say, has each reason"}
 	checkTunnels   = checkCode{"ISTH-308", phaseRun, "tunnels open to the gateways of each other network, at each address (tried now)", "fix what is named: an address, a firewall, a certificate or its trust domain; run isthmus link again if it has changed"}
 	checkGuarded   = checkCode{"ISTH-309", phaseRun, "plain text to each pod whose policy denies it comes to its node proxy", "set capture.scope: all (nodeProxy.capture.scope=all of the chart), or block plain text to these pods by a NetworkPolicy: docs/security.md, Policies"}
 	checkServed    = checkCode{"ISTH-310", phaseRun, "the services that its pods use are reachable (by the last connections; health of their pods is ISTH-313)", "fix the error that is named; docs/operations.md, What status and explain say, has each. isthmus explain SOURCE DESTINATION shows each candidate. The first connection that succeeds ends this"}
 	checkSelects   = checkCode{"ISTH-311", phaseRun, "each policy selects a workload that listens on its ports, and no principal means another network by mistake", "correct the selector or the namespace that is named, or the labels of the pods; the policy has no effect until then. For principals see docs/configuration.md, cluster.local in principals"}
 	checkRouted    = checkCode{"ISTH-312", phaseRun, "the addresses of gateways, and the virtual addresses of services where pods are captured, can be used", "fix the address that is named; docs/capture.md, With pods of your own, has what each needs"}
-	checkEndpoints = checkCode{"ISTH-313", phaseRun, "each service has a healthy endpoint (by discovery and reported health)", "isthmus status --admin ADDRESS # of this process names the endpoints that are out, and why: check that these pods run and accept connections"}
+	checkEndpoints = checkCode{"ISTH-313", phaseRun, "each service has a healthy endpoint (by discovery and reported health)", "isthmus status --admin {admin} # names the endpoints that are out, and why: check that these pods run and accept connections"}
 )
 
 // checkCodes are all, in their order.

@@ -65,7 +65,12 @@ func (c *checkup) files(ctx context.Context, f offline) (errs []error) {
 		if mistakes {
 			level = checkBad
 		}
-		c.add(checkConfig, kind+" "+file, level, said)
+		remedy, where := checkConfig.remedy, kind+" "+file
+		if _, err := os.ReadFile(file); err != nil {
+			remedy = "give the path of a file that can be read: --config {program}=FILE"
+		}
+		c.at(where, &place{program: kind})
+		c.remedied(checkConfig, where, level, said, remedy)
 	}
 	if len(f.values) > 0 {
 		errs = append(errs, c.chart(ctx, f)...)

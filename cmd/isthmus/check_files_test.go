@@ -20,6 +20,7 @@ func TestCheckOfFiles(t *testing.T) {
 	}
 	// The programs are not in this test: internal/process tests their --check.
 	write("gateway", "#!/bin/sh\n[ \"$1 $3\" = '--config --check-config' ] || exit 9\ncase \"$2\" in *odd*) echo 'gateway: odd.yaml:2: netwrok: no such key: network?' >&2; exit 2;; *warns*) echo careful >&2;; esac\n")
+	write("nodeproxy", "#!/bin/sh\necho 'nodeproxy: odd.yaml:2: odd'; exit 2\n")
 	t.Chdir(dir)
 	if err := os.Mkdir("c", 0o700); err != nil {
 		t.Fatal(err)
@@ -34,6 +35,8 @@ func TestCheckOfFiles(t *testing.T) {
 	}{
 		"--config gateway=" + well:                       {exitOK, "✓ ISTH-001"},
 		"--config gateway=" + odd:                        {exitFinding, "netwrok"},
+		"--config nodeproxy=" + odd:                      {exitFinding, "nodeproxy --check, on the machine"},
+		"--config gateway=" + odd + "-none":              {exitFinding, "→ give the path of a file that can be read: --config gateway=FILE"},
 		"--config gateway=" + warns:                      {exitOK, "! ISTH-001"},
 		"--strict --config gateway=" + warns:             {exitFinding, "! ISTH-001"},
 		"--strict --config gateway=" + well:              {exitOK, "✓ ISTH-001"},

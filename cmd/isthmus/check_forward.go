@@ -47,7 +47,7 @@ func (c *checkup) forwarded(ctx context.Context, k kubectl, deployment, where st
 	}
 	defer stop()
 	n := len(c.all)
-	if err := c.process(ctx, address); err != nil {
+	if err := c.process(ctx, address, &place{}); err != nil {
 		c.all = c.all[:n]
 		return err
 	}

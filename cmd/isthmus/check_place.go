@@ -16,6 +16,8 @@ type place struct {
 	// Of the chart as it is installed, or else of the link card.
 	network, domain string
 	release, chart  string
+	admin           string // address of a process
+	program         string // that reads a configuration
 	// refused are rights that whoever runs check does not have, with what was not checked.
 	refused []string
 }
@@ -62,6 +64,7 @@ func (p *place) fill(remedy string) string {
 		contexts = quoted(p.contexts)
 	}
 	return strings.NewReplacer("{kubectl}", kubectl, "{helm}", helm, "{at}", at, "{contexts} --apply", contexts+" --apply"+more, "{context}", cmp.Or(quoted(p.k.context), "CONTEXT"), "{flags}", more,
+		"{admin}", cmp.Or(p.admin, "ADDRESS"), "{program}", cmp.Or(p.program, "PROGRAM"),
 		"{network}", cmp.Or(quoted(p.network), "NETWORK"), "{domain}", cmp.Or(quoted(p.domain), "DOMAIN"),
 		"{release}", cmp.Or(quoted(p.release), "isthmus"), "{chart}", cmp.Or(quoted(p.chart), "helm/isthmus"), "{namespace}", cmp.Or(quoted(p.k.namespace), defaultNamespace)).Replace(remedy)
 }

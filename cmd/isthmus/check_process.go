@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -13,8 +15,9 @@ import (
 // maxSkew is how far a process's clock may be from the one here.
 const maxSkew = 5 * time.Second
 
-// process checks one by its admin address. An error is that it could not be asked.
-func (c *checkup) process(ctx context.Context, address string) error {
+// process checks one by its admin address. An error is that it could not be asked. Remedies are
+// filled for p.
+func (c *checkup) process(ctx context.Context, address string, p *place) error {
 	var s answer.Status
 	began := time.Now()
 	err := ask(ctx, address, "/status", nil, &s)
@@ -23,6 +26,7 @@ func (c *checkup) process(ctx context.Context, address string) error {
 		return err
 	}
 	where := fmt.Sprintf("%s on network %s (%s)", s.Process, s.Network, address)
+	c.at(where, p)
 	c.processOf(where, &s, began, time.Now())
 	if !strings.HasPrefix(s.Process, "gateway") {
 		return nil
@@ -117,21 +121,24 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 		c.add(checkHeard, where, checkBad, items(silent))
 	}
 	if strings.HasPrefix(s.Process, "node proxy") {
-		found = ""
+		level, lines := checkWarning, []string(nil)
 		if s.Detached {
-			found = "it has none"
-			for _, g := range s.Gateways {
-				if g.Network == s.Network && g.Error != "" {
-					found += fmt.Sprintf("\ngateway %s: %s", g.Name, g.Error)
-				}
+			level, lines = checkBad, []string{"it has none"}
+		}
+		for _, g := range s.Gateways {
+			if g.Network == s.Network {
+				lines = append(lines, fmt.Sprintf("gateway %s: %s", g.Name, cmp.Or(g.Error, orNothing(g.Reason))))
 			}
 		}
-		c.add(checkAttached, where, checkBad, found)
+		c.add(checkAttached, where, level, strings.Join(lines, "\n"))
 		c.add(checkGuarded, where, checkWarning, items(s.Unguarded))
 		c.add(checkServed, where, checkBad, items(inVain(s)))
 	}
 	var out []string
 	for _, g := range s.Gateways {
+		if g.Network == s.Network {
+			continue // that is checkAttached
+		}
 		line := fmt.Sprintf("gateway %s of network %s is out (%s)", g.Name, g.Network, orNothing(g.Reason))
 		if g.Error != "" {
 			line += ": " + g.Error
@@ -141,15 +148,17 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 	c.add(checkReachable, where, checkBad, items(out))
 }
 
-// problemRemedy is what to do about problems: what each names behind its last colon, if that is a
-// sentence, and where the others are described.
+// remedy matches the remedy of a problem: what follows a colon and begins with a verb. Verbs that
+// are nouns as well have an article behind them.
+var remedy = regexp.MustCompile(`: ((?:(?:name|list|change|check|use|set) (?:a|an|one|the|it|its|that|this|them)|add|allow|choose|close|correct|create|delete|fix|give|grant|install|leave|lower|make|mend|mount|move|put|raise|remove|rename|replace|restart|restore|run|set|start|stop|turn|unset|upgrade|wait|write) \S.*)$`)
+
+// problemRemedy is what to do about problems: the remedies that they name, and where the others
+// are described.
 func problemRemedy(problems []string) string {
 	var list []string
 	for _, p := range problems {
-		p = strings.TrimSpace(p)
-		i := strings.LastIndex(p, ": ")
-		if what := strings.TrimSpace(p[i+1:]); i >= 0 && strings.Count(what, " ") >= 2 && !strings.Contains(what, "\n") && !slices.Contains(list, what) {
-			list = append(list, what)
+		if m := remedy.FindStringSubmatch(strings.TrimSpace(p)); m != nil && !slices.Contains(list, m[1]) {
+			list = append(list, m[1])
 		}
 	}
 	slices.Sort(list)

@@ -215,7 +215,7 @@ gateway gw-1
         line 1
         ✓ ISTH-999 well
       b: odd
-      → ` + checkProblems.remedy + `
+      → ` + (&place{}).fill(checkProblems.remedy) + `
   ✓ ISTH-307 ` + checkReachable.what + `
 5 ✓, 0 !, 1 ✗
 `
@@ -230,6 +230,56 @@ func TestCheckOfGatewaysThatAreOutSaysWhyOnce(t *testing.T) {
 	want := "gateway gw-1 of network west is out (draining)\ngateway gw-2 of network west is out (no_connect): dial tcp: refused"
 	if got := c.all[len(c.all)-1].Found; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A gateway of the own network that has no health stream is an object of ISTH-306 alone.
+func TestCheckOfOwnGatewayWithoutStream(t *testing.T) {
+	for _, detached := range []bool{false, true} {
+		s := &answer.Status{Process: "node proxy n", Network: "east", Now: time.Now(), Detached: detached, Gateways: []answer.Gateway{{Network: "east", Name: "gw-1", Reason: "no health stream", Error: "refused"}}}
+		c := &checkup{}
+		c.processOf("x", s, time.Now(), time.Now())
+		for _, x := range c.all {
+			want := checkWell
+			if x.Code == checkAttached.code {
+				want = map[bool]string{false: checkWarning, true: checkBad}[detached]
+				wantIn(t, x.Found, "gateway gw-1: refused")
+			}
+			if x.Level != want {
+				t.Errorf("detached %t: %s is %s, want %s: %s", detached, x.Code, x.Level, want, x.Found)
+			}
+		}
+	}
+}
+
+func TestCheckRemedyHasAdminAddress(t *testing.T) {
+	gw := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		json.NewEncoder(w).Encode(answer.Status{Process: "node proxy n", Network: "east", Now: time.Now(), Problems: []string{"odd"}})
+	}))
+	defer gw.Close()
+	_, out, _ := isthmus(t, "check", "--admin", gw.Listener.Addr().String())
+	wantIn(t, out, "→ isthmus status --admin "+gw.Listener.Addr().String()+" # shows")
+}
+
+// The remedy of a problem is what it asks for, and no other text behind a colon.
+func TestProblemRemedies(t *testing.T) {
+	for problem, want := range map[string]string{
+		`not proven: health hello:80 of network "west" (uncertified): no valid certificate for instance daa7`:                           "",
+		`discovery file mesh.yaml: line 3: gateways[0].name: name is empty: give one`:                                                   "give one",
+		`discovery file mesh.yaml: line 3: gateways[0].name: is empty: give the gateway's name`:                                         "give the gateway's name",
+		`network "west" is not linked: run isthmus link --apply: until then its exports are ignored`:                                    "run isthmus link --apply: until then its exports are ignored",
+		`services[0]: name the port of the service`:                                                                                     "name the port of the service",
+		`metadata.name: name of another object`:                                                                                         "",
+		"discovery file mesh.yaml is not in force:\nmesh.yaml:3: network: \"esat\" is no network: correct the name, or add the network": "correct the name, or add the network",
+		`east/demo/shop is not captured: open /proc/1/ns/net: permission denied`:                                                        "",
+	} {
+		got, general, _ := strings.Cut(problemRemedy([]string{problem, problem}), "\n")
+		if want == "" {
+			got, general = "", got
+		}
+		if got != want || general != checkProblems.remedy {
+			t.Errorf("%s\ngot  %q, %q\nwant %q", problem, got, general, want)
+		}
 	}
 }
 

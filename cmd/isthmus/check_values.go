@@ -69,6 +69,7 @@ func (c *checkup) chart(ctx context.Context, f offline) (errs []error) {
 		if mistakes {
 			level = checkBad
 		}
+		c.at(kind+".yaml of "+where, &place{program: kind})
 		c.add(checkConfig, kind+".yaml of "+where, level, said)
 		read = append(read, kind+".yaml")
 	}
