@@ -55,6 +55,7 @@ func (c Config) checkNames() (left, vain, err error) {
 	if c.Capture.On() {
 		vain = errors.Join(c.overlaps(snap), c.capturesNobody(snap))
 	}
+	vain = errors.Join(c.mistypedTargets(snap), vain)
 	return left, vain, c.checkKnown(snap, func(mesh.EndpointID) string { return "" })
 }
 
@@ -138,6 +139,47 @@ func (c Config) checkTarget(snap *mesh.Snapshot, o Outbound) error {
 		}
 	}
 	return nil
+}
+
+// mistypedTargets names destinations of listeners that no service has, and that differ little from
+// a service. Another network may export them, so that is no mistake.
+func (c Config) mistypedTargets(snap *mesh.Snapshot) error {
+	var v strictyaml.Check
+	for i, o := range c.Outbound {
+		host, _, err := splitTarget(o.To)
+		if err != nil || c.checkTarget(snap, o) != nil {
+			continue
+		}
+		host = canonicalHost(snap, host, c.domain())
+		if near := nearestService(snap, host); near != "" && near != host {
+			v.Fail(fmt.Sprintf("outbound[%d].to", i), "%s has no service %q: did you mean %q? If another network exports it, ignore this", c.Discovery.File, host, near)
+		}
+	}
+	return v.Err()
+}
+
+// nearestService returns the hostname in snap that is nearest to host by name and namespace: host
+// itself if a service has it, "" if none is near. The rest of hostnames is alike, and would make all near.
+func nearestService(snap *mesh.Snapshot, host string) string {
+	full, short := map[string]string{}, []string(nil)
+	key := func(host string) string {
+		labels := strings.Split(host, ".")
+		return strings.Join(labels[:min(len(labels), 2)], ".")
+	}
+	for _, h := range hostnames(snap) {
+		if h == host {
+			return host
+		}
+		k := key(h)
+		if rest := strings.TrimPrefix(host, key(host)); full[k] == "" || h == k+rest {
+			full[k] = h // of its aliases the one in the domain of host
+		}
+		short = append(short, k)
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return ""
+	}
+	return full[strictyaml.Nearest(key(host), short)]
 }
 
 // sentence ends s, so that another sentence may follow.

@@ -100,6 +100,9 @@ func (p *Proxy) leadNowhere(snap *mesh.Snapshot) (rows []answer.Row) {
 			row.Why = err.Error()
 			if e := (*route.Error)(nil); errors.As(err, &e) {
 				row.Why = e.Kind.String() + ": " + e.Detail
+				if near := nearestService(snap, host); e.Kind == route.UnknownService && near != "" {
+					row.Why += fmt.Sprintf(": did you mean %q?", near)
+				}
 			}
 		}
 		if row.Why != "" && !slices.ContainsFunc(rows, func(x answer.Row) bool { return x.Service == row.Service && x.Port == row.Port && x.Why == row.Why }) {
