@@ -1,8 +1,13 @@
 package nodeproxy
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 )
 
 // An entry that captures nobody is named with its line and the nearest workload; the process starts, for its other pods.
@@ -19,6 +24,28 @@ func TestCheckWarnsOfEntriesThatCaptureNobody(t *testing.T) {
 		}
 		if workload == "shpo" && len(got) == 1 && !strings.Contains(got[0], `did you mean "shop"?`) {
 			t.Errorf("%q does not name the nearest", got)
+		}
+	}
+}
+
+// Files of this machine that are missing are named, each with its line.
+func TestCheckNamesAbsentFiles(t *testing.T) {
+	dir := t.TempDir()
+	path, there := filepath.Join(dir, "east.yaml"), filepath.Join(dir, "there")
+	if err := os.WriteFile(there, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, missing := range []string{"path", "resolvConf"} {
+		at := map[string]string{"path": there, "resolvConf": there, missing: there + "-not"}
+		if err := os.WriteFile(path, []byte("capture:\n  namespaces:\n  - workload: shop\n    path: "+at["path"]+"\n    resolvConf: "+at["resolvConf"]+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := Config{}
+		c.Capture.Scope = pods.ScopeVIPs
+		c.Capture.Namespaces = []pods.Namespace{{Workload: "shop", Path: at["path"], ResolvConf: at["resolvConf"]}}
+		want := fmt.Sprintf("%s:%d: capture.namespaces[0].%s: ", path, map[string]int{"path": 4, "resolvConf": 5}[missing], missing)
+		if got := c.Absent(path); len(got) != 1 || !strings.HasPrefix(got[0], want) || !strings.Contains(got[0], there+"-not: no such file") {
+			t.Errorf("%s: %q, want one line that begins with %s", missing, got, want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/isthmus-mesh/isthmus/discovery"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -24,6 +25,9 @@ func (c Config) capturedFrom() string {
 	}
 	return c.Network
 }
+
+// Absent names files of this machine that the configuration at path, from which c was read, is given and that cannot be read.
+func (c Config) Absent(path string) []string { return strictyaml.Located(path, c, c.Capture.Absent()) }
 
 // Warnings says what of the discovery file is in force and does not do what it was written for: policies that select no
 // workload, and what leads nowhere by its addresses. Without a file, or one that can be used, there are none.

@@ -23,6 +23,7 @@ func main() {
 		Load:     nodeproxy.LoadConfig,
 		Problems: func(c nodeproxy.Config) error { return c.Discovery.Problems() },
 		Warnings: func(c nodeproxy.Config) []string { return c.Warnings() },
+		Absent:   func(path string, c nodeproxy.Config) []string { return c.Absent(path) },
 		Log:      func(c nodeproxy.Config) logging.Config { return c.Log },
 		Open: func(c nodeproxy.Config, log zerolog.Logger) (process.Runner, error) {
 			c.Memory = memory.OfProcess()

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -61,6 +62,9 @@ type Spec[C any] struct {
 	Problems func(C) error
 	// Warnings lists parts of such files that have no effect. Used as Problems is. May be nil.
 	Warnings func(C) []string
+	// Absent lists what of this machine the configuration at path names and is not there, without
+	// which the process starts. --check alone prints it. May be nil.
+	Absent func(path string, c C) []string
 	// Log picks the logging part of the configuration.
 	Log func(C) logging.Config
 	// Open reads every file and key that the process needs to start, and opens no socket.
@@ -110,6 +114,9 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 	}
 	defer sink.Close()
 	if *check || *checkConfig {
+		if *check && s.Absent != nil {
+			warnings = append(warnings, s.Absent(*path, cfg)...)
+		}
 		s.describe(cfg, warnings, stderr)
 		if *checkConfig {
 			return OK
@@ -156,20 +163,18 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 	return OK
 }
 
-// describe prints what a check finds that keeps no process from starting.
+// describe prints what a check finds that keeps no process from starting, a warning each.
 func (s Spec[C]) describe(cfg C, warnings []string, stderr io.Writer) {
-	for _, w := range warnings {
-		fmt.Fprintf(stderr, "%s: %s\n", s.Name, w)
-	}
 	if s.Warnings != nil {
-		for _, w := range s.Warnings(cfg) {
-			fmt.Fprintf(stderr, "%s: warning: %s\n", s.Name, w)
-		}
+		warnings = append(warnings, s.Warnings(cfg)...)
 	}
 	if s.Problems != nil {
 		if left := s.Problems(cfg); left != nil {
-			fmt.Fprintf(stderr, "%s: starts, with problems:\n%v\n", s.Name, left)
+			warnings = append(warnings, strings.Split(left.Error(), "\n")...)
 		}
+	}
+	for _, w := range warnings {
+		fmt.Fprintf(stderr, "%s: warning: %s\n", s.Name, w)
 	}
 }
 

@@ -23,6 +23,7 @@ type config struct {
 	load error
 	warn []string
 	left error
+	gone []string // what is missing on this machine
 	vain []string // warnings of what the configuration names
 	open error
 	bind error // of Listen
@@ -49,6 +50,7 @@ func spec(c config) Spec[config] {
 		},
 		Problems: func(c config) error { return c.left },
 		Warnings: func(c config) []string { return c.vain },
+		Absent:   func(_ string, c config) []string { return c.gone },
 		Instance: func(config) string { return "west/gw-1" },
 		Log:      func(c config) logging.Config { return c.log },
 		Open:     func(c config, _ zerolog.Logger) (Runner, error) { return runner(c), c.open },
@@ -149,13 +151,14 @@ func TestCheckFailsAsAStartDoes(t *testing.T) {
 		says        string
 	}{
 		"well":     {config{run: quiet}, OK, OK, ""},
-		"warnings": {config{run: quiet, warn: []string{"careful"}}, OK, OK, "careful"},
+		"warnings": {config{run: quiet, warn: []string{"careful"}}, OK, OK, "tester: warning: careful\n"},
+		"absent":   {config{run: quiet, gone: []string{"no such file"}}, OK, OK, "tester: warning: no such file\n"},
 		"mistakes": {config{load: broken}, Usage, Usage, "no such luck"},
 		"level":    {config{log: logging.Config{Level: "loud"}}, Usage, Usage, `log.level: "loud"`},
 		"key":      {config{open: broken}, Start, Start, "tester: cannot start: no such luck\n"},
 		"socket":   {config{bind: broken}, OK, Start, ""},
 		"waits":    {config{run: quiet, wait: broken}, Start, OK, "tester: starts, but is not ready before this is fixed: no such luck\n"},
-		"problems": {config{run: quiet, left: errors.New("mesh.yaml:7: no such action")}, OK, OK, "tester: starts, with problems:\nmesh.yaml:7: no such action\n"},
+		"problems": {config{run: quiet, left: errors.New("mesh.yaml:7: no such action\nmesh.yaml:9: odd")}, OK, OK, "tester: warning: mesh.yaml:7: no such action\ntester: warning: mesh.yaml:9: odd\n"},
 		"in vain":  {config{run: quiet, vain: []string{"policy a selects no workload"}}, OK, OK, "tester: warning: policy a selects no workload\n"},
 	} {
 		var b bytes.Buffer
@@ -173,8 +176,8 @@ func TestCheckFailsAsAStartDoes(t *testing.T) {
 // --check-config reads no keys: they are on another machine.
 func TestCheckConfigReadsNoKeys(t *testing.T) {
 	var b bytes.Buffer
-	c := config{open: errors.New("no key"), warn: []string{"careful"}}
-	if code := Main(spec(c), []string{"--config", "x.yaml", "--check-config"}, &b); code != OK || b.String() != "tester: careful\n" {
+	c := config{open: errors.New("no key"), warn: []string{"careful"}, gone: []string{"no such file"}}
+	if code := Main(spec(c), []string{"--config", "x.yaml", "--check-config"}, &b); code != OK || b.String() != "tester: warning: careful\n" {
 		t.Errorf("exit %d, %q; want %d and the warning", code, &b, OK)
 	}
 }

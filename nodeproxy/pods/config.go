@@ -169,3 +169,25 @@ func (c Config) Overlapping(snap *mesh.Snapshot, network string) error {
 	}
 	return nil
 }
+
+// Absent names the files of network namespaces and resolvers that cannot be read now. They may be made
+// later, and keep no process from starting.
+func (c Config) Absent() error {
+	var v strictyaml.Check
+	for i, n := range c.Namespaces {
+		field := fmt.Sprintf("capture.namespaces[%d]", i)
+		if !c.On() {
+			break
+		}
+		if _, err := os.Stat(n.Path); err != nil {
+			v.Fail(field+".path", "%w: correct the path, or create the namespace; until then its pod is not captured", err)
+		}
+		if n.ResolvConf == "" {
+			continue
+		}
+		if _, err := os.ReadFile(n.ResolvConf); err != nil {
+			v.Fail(field+".resolvConf", "%w: name the file by which the pod resolves, or leave it out; until then names are not answered in the pod", err)
+		}
+	}
+	return v.Err()
+}
