@@ -25,7 +25,11 @@ const MaxBytes = 1 << 20
 //   - reading by the group where the file belongs to the user of this process. A file of another
 //     user, such as root, is read by its group on purpose (fsGroup in Kubernetes).
 //
-// An error names the file, its mode and the remedy; errors of the file system can be matched
+// The mode of its directory, and of that to which symbolic links lead, must not allow writing by the
+// group or by others, who could replace the file. A directory with the sticky bit may, where each
+// user replaces only own files, and so may one on a read-only mount: volumes of Kubernetes are both.
+//
+// An error names the file or directory, its mode and the remedy; errors of the file system can be matched
 // with errors.Is. The file is checked after it is open, so it is the file that is read.
 func Read(path string) ([]byte, error) {
 	f, err := os.Open(path)
@@ -39,6 +43,15 @@ func Read(path string) ([]byte, error) {
 	}
 	if err := check(path, info, inVolume(path)); err != nil {
 		return nil, err
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range []string{path, real} {
+		if err := checkDir(filepath.Dir(file)); err != nil {
+			return nil, err
+		}
 	}
 	data, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
 	if err != nil {
@@ -63,6 +76,20 @@ func check(path string, info fs.FileInfo, volume bool) error {
 		return fmt.Errorf("%s has mode %04o, other users may read it: "+remedy, path, mode, path, "read")
 	}
 	return nil
+}
+
+// checkDir applies the rule of Read to a directory.
+func checkDir(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	var mount syscall.Statfs_t
+	const readOnly = 1 // ST_RDONLY of Linux, MNT_RDONLY of others
+	if info.Mode().Perm()&0o022 == 0 || info.Mode()&os.ModeSticky != 0 || syscall.Statfs(dir, &mount) == nil && mount.Flags&readOnly != 0 {
+		return nil
+	}
+	return fmt.Errorf("%s has mode %04o, other users may replace the files in it: chmod go-w %[1]s, and replace the secret if another user may have changed it", dir, info.Mode().Perm())
 }
 
 // payload is how the kubelet names the folder that has the files of a Secret, ConfigMap or

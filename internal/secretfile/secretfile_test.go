@@ -68,6 +68,57 @@ func TestReadAppliesOneRuleToModes(t *testing.T) {
 	}
 }
 
+// Every mode of the directory is tried, with and without the sticky and the setgid bit: of the file
+// itself and of the one to which a link leads.
+func TestReadRefusesDirectoriesThatOthersWrite(t *testing.T) {
+	for _, linked := range []bool{false, true} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "key.pem")
+		if err := os.WriteFile(path, []byte("secret"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if linked {
+			link := filepath.Join(t.TempDir(), "key.pem")
+			if err := os.Symlink(path, link); err != nil {
+				t.Fatal(err)
+			}
+			path = link
+		}
+		for _, special := range []fs.FileMode{0, fs.ModeSticky, fs.ModeSetgid, fs.ModeSticky | fs.ModeSetgid} {
+			for mode := fs.FileMode(0o700); mode <= 0o777; mode++ {
+				if err := os.Chmod(dir, mode|special); err != nil {
+					t.Fatal(err)
+				}
+				_, err := Read(path)
+				if want := mode&0o022 == 0 || special&fs.ModeSticky != 0; want != (err == nil) {
+					t.Errorf("mode %v, linked %t: %v; want allowed=%t", mode|special, linked, err, want)
+				} else if !want && (!strings.Contains(err.Error(), fmt.Sprintf("%s has mode %04o", dir, mode)) || !strings.Contains(err.Error(), "chmod go-w "+dir)) {
+					t.Errorf("mode %v, linked %t: %v; want directory, mode and remedy", mode|special, linked, err)
+				}
+			}
+		}
+	}
+}
+
+// A volume of a Secret, as the kubelet makes it: a directory of mode 3777, files of mode 0640 for
+// fsGroup behind two links.
+func TestReadAcceptsSecretVolume(t *testing.T) {
+	dir := t.TempDir()
+	payload := filepath.Join(dir, "..2026_11_27_20_00_00.123456789")
+	if err := errors.Join(os.Mkdir(payload, 0o755), os.Symlink(filepath.Base(payload), filepath.Join(dir, "..data")), os.Symlink("..data/key.pem", filepath.Join(dir, "key.pem")),
+		os.WriteFile(filepath.Join(payload, "key.pem"), []byte("secret"), 0o640), os.Chmod(payload, 0o755|fs.ModeSetgid)); err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []fs.FileMode{0o777 | fs.ModeSticky, 0o777 | fs.ModeSticky | fs.ModeSetgid} {
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Read(filepath.Join(dir, "key.pem")); err != nil {
+			t.Errorf("%v: %v", mode, err)
+		}
+	}
+}
+
 func TestReadReportsMissingAndLargeFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key.pem")
 	if _, err := Read(path); !errors.Is(err, fs.ErrNotExist) {
