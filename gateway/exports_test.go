@@ -88,5 +88,5 @@ func TestANodeProxySaysWhichNetworkItsLinksDoNotHave(t *testing.T) {
 	east := m.StartNode("east", "east-1", func(c *nodeproxy.Config) {
 		c.Discovery.File, c.Federation.Networks = own, links
 	})
-	east.Log.Await(t, "no entry for network west, which gateways of this network tell of: nothing that it exports is used: did you mean \"wset\" in "+links+"? Otherwise add what `isthmus network show` prints there")
+	east.Log.Await(t, "network west is not linked; its exports are ignored: did you mean \"wset\" in "+links+"? Otherwise add what `isthmus network show` prints there")
 }

@@ -337,7 +337,7 @@ func (g *Gateway) settle(ctx context.Context) {
 				synced = nil
 			case <-tick.C:
 			case <-limit.C:
-				g.log.Warn().Strs("nodes", g.nodes.Nodes()).Strs("members", g.fed.Members()).Strs("missing_nodes", g.unattached()).Strs("missing_gateways", g.unjoined()).Msg("starting without a word from every node and gateway")
+				g.log.Warn().Strs("nodes", g.nodes.Nodes()).Strs("members", g.fed.Members()).Strs("missing_nodes", g.unattached()).Strs("missing_gateways", g.unjoined()).Msg("starting before all nodes and gateways connected")
 				g.start()
 				return
 			}

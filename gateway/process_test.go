@@ -108,8 +108,8 @@ func TestStartsWithoutNodesAfterABoundedWait(t *testing.T) {
 	s.Write()
 	gw := s.StartGateway("west", "gw-1")
 	gw.AwaitReady(t)
-	gw.Log.Await(t, "starting without a word from every node and gateway", "level", "warn")
-	l := gw.Log.Find("starting without a word from every node and gateway")[0]
+	gw.Log.Await(t, "starting before all nodes and gateways connected", "level", "warn")
+	l := gw.Log.Find("starting before all nodes and gateways connected")[0]
 	if nodes, gateways := fmt.Sprint(l["missing_nodes"]), fmt.Sprint(l["missing_gateways"]); nodes != "[west-1]" || strings.Contains(gateways, "west/gw-1") {
 		t.Errorf("missing are nodes %s, gateways %s; want the one node, and not this gateway", nodes, gateways)
 	}

@@ -46,7 +46,7 @@ func TestTheProcessThatTakesOverKnowsWhoIsSick(t *testing.T) {
 	if n := told(next, true); n != 1 {
 		t.Errorf("the process that takes over is ready, serves, and knows %d sick pods; the old one knows %d", n, told(old, false))
 	}
-	if l := next.Log.Find("starting without a word from every node and gateway"); len(l) > 0 {
+	if l := next.Log.Find("starting before all nodes and gateways connected"); len(l) > 0 {
 		t.Errorf("the process that takes over has not waited for the node proxies: %v", l[0])
 	}
 	if n := told(old, false); n != 1 {

@@ -107,7 +107,7 @@ func TestFileErrorsSayWhatToDo(t *testing.T) {
 		"no bundle":            {func(d string) error { return os.Remove(filepath.Join(d, "bundle.pem")) }, []string{"bundle.pem", "isthmus ca issue"}},
 		"no certificate":       {func(d string) error { return os.Remove(filepath.Join(d, certName)) }, []string{"cert.pem", cartID.String(), "isthmus ca issue"}},
 		"no key":               {func(d string) error { return os.Remove(filepath.Join(d, keyName)) }, []string{"key.pem", "isthmus ca issue --dir ", "--out ", "--id " + cartID.String()}},
-		"text for bundle":      {write("bundle.pem", []byte("hello")), []string{"bundle.pem", "outside of a PEM block"}},
+		"text for bundle":      {write("bundle.pem", []byte("hello")), []string{"bundle.pem", "no PEM block found"}},
 		"empty bundle":         {write("bundle.pem", nil), []string{"bundle.pem", "empty"}},
 		"leaf as bundle":       {write("bundle.pem", EncodeCertificates(cart.Certificates...)), []string{"bundle.pem", "no CA certificate"}},
 		"bundle of other mesh": {write("bundle.pem", EncodeCertificates(foreign.cert)), []string{"bundle.pem", `"other.example"`, `"cluster.local"`}},

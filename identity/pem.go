@@ -103,7 +103,10 @@ func pemBlocks(data []byte) ([]*pem.Block, error) {
 	rest := bytes.TrimSpace(data)
 	for len(rest) > 0 {
 		if !bytes.HasPrefix(rest, []byte("-----BEGIN ")) {
-			return nil, fmt.Errorf("text outside of a PEM block after %d blocks: remove it", len(blocks))
+			if !bytes.Contains(rest, []byte("-----BEGIN ")) && len(blocks) == 0 {
+				return nil, errors.New("no PEM block found: restore the file, or write it again")
+			}
+			return nil, fmt.Errorf("text outside of PEM blocks, behind block %d: remove it", len(blocks))
 		}
 		b, tail := pem.Decode(rest)
 		// Decode skips what it cannot read; what it skipped must not pass.

@@ -70,7 +70,8 @@ func TestBadRequestsSayWhatIsWrong(t *testing.T) {
 		want string
 	}{
 		"empty":         {nil, "no PEM block"},
-		"no PEM":        {[]byte("hello"), "outside of a PEM block"},
+		"no PEM":        {[]byte("hello"), "no PEM block found"},
+		"text before":   {append([]byte("hello\n"), good...), "text outside of PEM blocks, behind block 0"},
 		"certificate":   {EncodeCertificates(memoryCA(t, meshTD).cert), `the first a "CERTIFICATE"`},
 		"two requests":  {bytes.Repeat(good, 2), "2 PEM blocks"},
 		"too large":     {bytes.Repeat([]byte("\n"), maxFileBytes+1), "at most"},

@@ -285,7 +285,7 @@ func TestOddObjectsOfTheDiscoveryFileStopNoStart(t *testing.T) {
 		want []string
 	}{
 		"an odd object":          {aMesh + "  - {uid: east/default/odd, network: east, node: east-1, addresses: [\"::\"]}\n", nil},
-		"what is named is out":   {aMesh + twin, []string{`node.yaml:6: outbound[0].workload: mesh.yaml knows no workload "east/default/shop-1"`, `workloads[0].addresses[0]: "10.1.0.1": is also an address of workload "east/default/a-twin"`}},
+		"what is named is out":   {aMesh + twin, []string{`node.yaml:6: outbound[0].workload: mesh.yaml has no workload "east/default/shop-1"`, `workloads[0].addresses[0]: "10.1.0.1": is also an address of workload "east/default/a-twin"`}},
 		"nothing can be used":    {"networks: [{name: east, nodes: [east-1]}]\nservices: [{name: Hello, ports: [{port: 80}]}]\n", []string{"mesh.yaml:2: services[0].name: ", "mesh.yaml: nothing of it can be used"}},
 		"a key is not known":     {aMesh + "sevices: []\n", []string{"mesh.yaml", "sevices"}},
 		"no network can be used": {"networks: [{name: East}]\n", []string{`mesh.yaml:1: networks[0].name: "East"`, "nothing of it can be used"}},
@@ -320,9 +320,9 @@ func TestConfigNamesThatAreNotKnownHaveTheirLines(t *testing.T) {
 		yaml string
 		want []string
 	}{
-		"names alone": {smallest + listeners, []string{`node.yaml:7: outbound[0].workload: mesh.yaml knows no workload "east/default/shop-2" on this node: did you mean "east/default/shop-1"?`, "node.yaml:7: outbound[0].to: "}},
-		"wrong node": {strings.Replace(smallest, "east-1", "east-2", 1) + listeners, []string{`node.yaml:1: node: mesh.yaml knows no node "east-2"`,
-			`node.yaml:7: outbound[0].workload: mesh.yaml knows no workload "east/default/shop-2": did you mean "east/default/shop-1"?`, "node.yaml:7: outbound[0].to: "}},
+		"names alone": {smallest + listeners, []string{`node.yaml:7: outbound[0].workload: mesh.yaml has no workload "east/default/shop-2" on this node: did you mean "east/default/shop-1"?`, "node.yaml:7: outbound[0].to: "}},
+		"wrong node": {strings.Replace(smallest, "east-1", "east-2", 1) + listeners, []string{`node.yaml:1: node: mesh.yaml has no node "east-2"`,
+			`node.yaml:7: outbound[0].workload: mesh.yaml has no workload "east/default/shop-2": did you mean "east/default/shop-1"?`, "node.yaml:7: outbound[0].to: "}},
 		"wrong network": {strings.Replace(smallest, "network: east", "network: esat", 1) + listeners, []string{`node.yaml:2: network: "esat"`, "node.yaml:7: outbound[0].workload: ", "node.yaml:7: outbound[0].to: "}},
 		"no network":    {strings.Replace(smallest, "network: east\n", "", 1), []string{"network: is empty"}},
 		"no node":       {strings.Replace(smallest, "node: east-1\n", "", 1), []string{"node: is empty"}},

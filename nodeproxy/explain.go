@@ -46,7 +46,7 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		permissions := p.permissions(snap, c, host, port)
 		switch {
 		case !known:
-			err = fmt.Errorf("%w; what policies of pods of this node say of a client of another one is told by its SPIFFE ID: spiffe://%s/ns/NAMESPACE/sa/SERVICE-ACCOUNT", err, snap.TrustDomain())
+			err = fmt.Errorf("%w; for a client on another node, pass its SPIFFE ID: spiffe://%s/ns/NAMESPACE/sa/SERVICE-ACCOUNT", err, snap.TrustDomain())
 		case len(permissions) == 0:
 			err = fmt.Errorf("%w, and none of its pods is one of %s: ask the node proxy of the client's node, or of a pod of the destination", err, destination)
 		default:

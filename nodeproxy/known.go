@@ -28,7 +28,7 @@ func (c Config) checkKnown(snap *mesh.Snapshot, nameOf func(mesh.EndpointID) str
 		v.Fail("network", "%q is not a network of %s: %s", c.Network, c.Discovery.File, strictyaml.Suggest(c.Network, snap.AllNetworks()))
 	}
 	if nodes := snap.Nodes(c.Network); network && c.Node != "" && !slices.Contains(nodes, c.Node) {
-		v.Fail("node", "%s knows no node %q on network %q: %s If no workload runs there yet, list it at the network's nodes", c.Discovery.File, c.Node, c.Network, sentence(strictyaml.Suggest(c.Node, nodes)))
+		v.Fail("node", "%s has no node %q on network %q: %s If no workload runs there yet, list it at the network's nodes", c.Discovery.File, c.Node, c.Network, sentence(strictyaml.Suggest(c.Node, nodes)))
 	}
 	for i, o := range c.Outbound {
 		field := fmt.Sprintf("outbound[%d]", i)
@@ -73,7 +73,7 @@ func (c Config) capturesNobody(snap *mesh.Snapshot) error {
 	var v strictyaml.Check
 	for i, n := range c.Capture.Namespaces {
 		if err := c.checkLocal(snap, func(mesh.EndpointID) string { return "" }, n.Workload); err != nil {
-			v.Fail(fmt.Sprintf("capture.namespaces[%d].workload", i), "captures nobody: %w", err)
+			v.Fail(fmt.Sprintf("capture.namespaces[%d].workload", i), "no such workload: %w", err)
 		}
 	}
 	return v.Err()
@@ -105,9 +105,9 @@ func (c Config) checkLocal(snap *mesh.Snapshot, nameOf func(mesh.EndpointID) str
 		}
 	}
 	if unknown || len(here) == 0 {
-		return fmt.Errorf("%s knows no workload %q: %s", c.Discovery.File, uid, strictyaml.Suggest(uid, all))
+		return fmt.Errorf("%s has no workload %q: %s", c.Discovery.File, uid, strictyaml.Suggest(uid, all))
 	}
-	return fmt.Errorf("%s knows no workload %q on this node: %s", c.Discovery.File, uid, strictyaml.Suggest(uid, here))
+	return fmt.Errorf("%s has no workload %q on this node: %s", c.Discovery.File, uid, strictyaml.Suggest(uid, here))
 }
 
 // checkTarget refuses a destination that cannot be: a name, address or port that
@@ -130,7 +130,7 @@ func (c Config) checkTarget(snap *mesh.Snapshot, o Outbound) error {
 		if _, ok := links.Canonical(host); ok && c.Federation.Networks != "" {
 			return nil // another network may export it
 		}
-		return fmt.Errorf("%q: %s knows no service %q: %s", o.To, c.Discovery.File, host, strictyaml.Suggest(host, hostnames(snap)))
+		return fmt.Errorf("%q: %s has no service %q: %s", o.To, c.Discovery.File, host, strictyaml.Suggest(host, hostnames(snap)))
 	case route.UnknownPort:
 		return fmt.Errorf("%q: %s", o.To, re.Detail)
 	case route.NoRoute: // of a network that is not known, nothing can be said

@@ -42,7 +42,7 @@ func ParseIn(own string, tree map[string]any) (Object, []Problem) {
 		a.text = Write(tree)
 		o = a
 	default:
-		root.below("kind", nil).note(Unsupported, top["kind"].v, "is not a kind of policy that is done here, so that nothing is in force: write %s or %s of %s/v1", KindAuthorization, KindPeerAuthentication, group)
+		root.below("kind", nil).note(Unsupported, top["kind"].v, "unsupported kind; this policy is ignored: write %s or %s of %s/v1", KindAuthorization, KindPeerAuthentication, group)
 	}
 	if o == nil && len(p.problems) > 0 {
 		p.problems[len(p.problems)-1].Out = true

@@ -30,8 +30,8 @@ func TestProblems(t *testing.T) {
 		{object: `{kind: AuthorizationPolicy, spec: {}}`},
 		{object: `{kind: AuthorizationPolicy, spec: {selector: {matchLabels: {app: web}}, rules: [{}, {from: [{source: {principals: ["*"], ipBlocks: [10.0.0.0/8]}}], to: [{operation: {ports: ["80", 81]}}], when: [{key: destination.port, notValues: ["80"]}]}]}}`},
 		{object: `{kind: PeerAuthentication, spec: {selector: {matchLabels: {app: web}}, mtls: {mode: STRICT}, portLevelMtls: {8080: {mode: DISABLE}, "9090": {}}}}`},
-		{`{kind: RequestAuthentication}`, true, []string{`kind "RequestAuthentication": is not a kind of policy that is done here, so that nothing is in force: write AuthorizationPolicy or PeerAuthentication of security.istio.io/v1`}},
-		{`{spec: {}}`, true, []string{`kind "": is not a kind of policy that is done here, so that nothing is in force: write AuthorizationPolicy or PeerAuthentication of security.istio.io/v1`}},
+		{`{kind: RequestAuthentication}`, true, []string{`kind "RequestAuthentication": unsupported kind; this policy is ignored: write AuthorizationPolicy or PeerAuthentication of security.istio.io/v1`}},
+		{`{spec: {}}`, true, []string{`kind "": unsupported kind; this policy is ignored: write AuthorizationPolicy or PeerAuthentication of security.istio.io/v1`}},
 		{"{apiVersion: security.istio.io/v2, kind: AuthorizationPolicy, metadata: {namespace: demo}}", false, []string{
 			`apiVersion "security.istio.io/v2": is not a version that is known: write security.istio.io/v1`, `metadata.name "": is missing: write what the policy is called in logs and answers`}},
 		{`{kind: AuthorizationPolicy, specs: {}}`, false, []string{`specs "": is not a key here: write apiVersion, kind, metadata, spec or status`}},

@@ -111,7 +111,7 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 		fmt.Fprintf(b, "not ready: %s\n", plainLines(p))
 	}
 	if s.Detached {
-		fmt.Fprintf(b, "no gateway of network %s tells this process anything\n", s.Network)
+		fmt.Fprintf(b, "no health stream to a gateway of network %s\n", s.Network)
 	}
 	for _, g := range s.Gateways {
 		fmt.Fprintf(b, "gateway %s of network %s out (%s, %s%s)", plain(g.Name), plain(g.Network), orNothing(g.Reason), age(s.Now, g.Since), asked(s.Now, g.Until))

@@ -114,7 +114,7 @@ func TestStatusOfNothingSaysSoAndOfNoGatewayIsAFinding(t *testing.T) {
 		{answer.Status{Process: "node proxy n", Captured: new(2), Nameless: 2}, exitOK, []string{"captured pods of this node: 2; none has asked for a service yet, and names are not answered in them", "call a virtual address from such a pod\n"}},
 		{answer.Status{Process: "node proxy n", Captured: new(3), Nameless: 1}, exitOK, []string{"captured pods of this node: 3, in 1 of which names are not answered", "SERVICE.NAMESPACE.mesh.internal"}},
 		{answer.Status{Process: "node proxy n", Releasing: true}, exitOK, []string{"capture.scope: release", "taken out of the pods of this node"}},
-		{answer.Status{Process: "node proxy n", Network: "east", Detached: true}, exitFinding, []string{"no gateway of network east"}},
+		{answer.Status{Process: "node proxy n", Network: "east", Detached: true}, exitFinding, []string{"no health stream to a gateway of network east"}},
 		{answer.Status{Problems: []string{"a: b\nc: d\x1b"}}, exitFinding, []string{"problem: a: b\n    \"c: d\\x1b\"\n"}},
 		{answer.Status{Warnings: []string{"a policy\x1b selects no workload"}}, exitOK, []string{`warning: "a policy\x1b selects no workload"` + "\n"}},
 		{answer.Status{Unrouted: []string{"service a\x1b has no virtual address"}}, exitOK, []string{`warning: "service a\x1b has no virtual address"` + "\n"}},

@@ -202,6 +202,6 @@ func (u *unprovens) list(now time.Time) []string {
 var explainUnproven = map[Unproven]string{
 	Unsigned:    "a gateway there, or here, is of an older version: its health is taken, what it offers is not",
 	Stripped:    "it has signed other records: that gateway here is not to be trusted",
-	Uncertified: "no certificate of that instance is known that has not ended",
+	Uncertified: "no valid certificate for this instance",
 	Forged:      "that instance has not signed it: that gateway here is not to be trusted",
 }

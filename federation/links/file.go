@@ -166,7 +166,7 @@ func (l *File) Unlinked(held []string, listed func(network string) bool) map[str
 		if near := strictyaml.Nearest(n, names); near != "" {
 			remedy = fmt.Sprintf("did you mean %q in %s? Otherwise add what `isthmus network show` prints there", near, l.path)
 		}
-		out[n] = fmt.Sprintf("no entry for network %s, which gateways of this network tell of: nothing that it exports is used: %s", n, remedy)
+		out[n] = fmt.Sprintf("network %s is not linked; its exports are ignored: %s", n, remedy)
 	}
 	return out
 }

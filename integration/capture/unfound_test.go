@@ -54,7 +54,7 @@ func TestANodeWhoseSocketsCannotBeAskedIsSaidAtTheStart(t *testing.T) {
 			w.start(t, "node-a")
 			said, err := os.ReadFile(w.file("node-a.log"))
 			must(t, err)
-			if n := strings.Count(string(said), "connections of the node's own processes are not told from others, so that policies hold for them too: of the kubelet's probes by HTTP, TCP and gRPC those are refused that go to a pod and port for which a policy denies plain text"); n != want {
+			if n := strings.Count(string(said), "connections of the node's own processes are not recognized: policies apply to them, and may refuse the kubelet's probes"); n != want {
 				t.Errorf("%s, scope %s: the log says it %d times, want %d\n%s", name, scope, n, want, said)
 			}
 			told := w.told(t, admin)

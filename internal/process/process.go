@@ -79,7 +79,10 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
 		fmt.Fprintf(stderr, "Usage: %s --config FILE\n", s.Name)
+		var b strings.Builder
+		flags.SetOutput(&b)
 		flags.PrintDefaults()
+		fmt.Fprint(stderr, strings.ReplaceAll("\n"+b.String(), "\n  -", "\n  --")[1:]) // as the docs write them
 		fmt.Fprintln(stderr, ExitCodes)
 	}
 	path := flags.String("config", "", "path of the YAML configuration (required)")

@@ -87,7 +87,7 @@ func TestExitCodesTellWhatWentWrong(t *testing.T) {
 		want int
 		says string // on stderr or in the log
 	}{
-		{"help", []string{"--help"}, config{}, OK, "-config"},
+		{"help", []string{"--help"}, config{}, OK, "  --config string\n"},
 		{"version", []string{"--version"}, config{}, OK, "tester "},
 		{"no configuration", nil, config{}, Usage, "--config FILE"},
 		{"unknown flag", []string{"--confg", "x"}, config{}, Usage, "confg"},

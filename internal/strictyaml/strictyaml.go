@@ -143,7 +143,7 @@ func child(n *yaml.Node, step any) (key, value *yaml.Node) {
 }
 
 func emptyError(name string) error {
-	return &Error{File: name, Line: 1, Message: "the file is empty: write at least one key, or restore the file"}
+	return &Error{File: name, Line: 1, Message: "the file is empty: write at least one field, or restore the file"}
 }
 
 var yamlLine = regexp.MustCompile(`line (\d+): `)

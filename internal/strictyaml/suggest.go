@@ -40,7 +40,7 @@ func Suggest(word string, known []string) string {
 	case best != "":
 		return "did you mean " + quote(best) + "?"
 	case len(known) == 0:
-		return "none is known"
+		return "there is none"
 	case more > 0:
 		return "known are " + strings.Join(known[:maxKnown], ", ") + " and " + strconv.Itoa(more) + " more"
 	}

@@ -18,7 +18,7 @@ func TestSuggestNamesTheNearestWordOrAFew(t *testing.T) {
 		{"wset", []string{"east", "west"}, `did you mean "west"?`},
 		{"WEST", []string{"east", "west"}, `did you mean "west"?`},
 		{"something", []string{"east", "west"}, "known are east, west"},
-		{"x", nil, "none is known"},
+		{"x", nil, "there is none"},
 		{"elsewhere", many, "known are n0, n1, n2, n3, n4, n5, n6, n7, n8, n9 and 3 more"},
 	} {
 		if got := Suggest(c.word, c.known); got != c.want {

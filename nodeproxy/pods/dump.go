@@ -113,7 +113,7 @@ func (c *Set) Problems(nameOf func(uid string) string) (list []string) {
 }
 
 const (
-	nodeUnknown = "connections of the node's own processes are not told from others, so that policies hold for them too: of the kubelet's probes by HTTP, TCP and gRPC those are refused that go to a pod and port for which a policy denies plain text; others pass"
+	nodeUnknown = "connections of the node's own processes are not recognized: policies apply to them, and may refuse the kubelet's probes"
 	nodeRemedy  = "give this process the node's proc file system (capture.proc) and the capabilities SYS_PTRACE and SYS_ADMIN"
 )
 
