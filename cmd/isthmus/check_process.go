@@ -150,7 +150,7 @@ func (c *checkup) processOf(where string, s *answer.Status, began, ended time.Ti
 
 // remedy matches the remedy of a problem: what follows a colon and begins with a verb. Verbs that
 // are nouns as well have an article behind them.
-var remedy = regexp.MustCompile(`: ((?:(?:name|list|change|check|use|set) (?:a|an|one|the|it|its|that|this|them)|add|allow|choose|close|correct|create|delete|fix|give|grant|install|leave|lower|make|mend|mount|move|put|raise|remove|rename|replace|restart|restore|run|set|start|stop|turn|unset|upgrade|wait|write) \S.*)$`)
+var remedy = regexp.MustCompile(`: ((?:(?:name|list|change|check|issue|use|set) (?:a|an|one|the|it|its|that|this|them)|did you mean|add|allow|ask|chmod|choose|close|compare|correct|create|delete|fix|give|grant|install|leave|let|lower|make|mend|mount|move|put|raise|remove|rename|renew|replace|restart|restore|run|set|start|stop|turn|unset|update|upgrade|wait|write) \S.*)$`)
 
 // problemRemedy is what to do about problems: the remedies that they name, and where the others
 // are described.

@@ -264,14 +264,16 @@ func TestCheckRemedyHasAdminAddress(t *testing.T) {
 // The remedy of a problem is what it asks for, and no other text behind a colon.
 func TestProblemRemedies(t *testing.T) {
 	for problem, want := range map[string]string{
-		`not proven: health hello:80 of network "west" (uncertified): no valid certificate for instance daa7`:                           "",
-		`discovery file mesh.yaml: line 3: gateways[0].name: name is empty: give one`:                                                   "give one",
-		`discovery file mesh.yaml: line 3: gateways[0].name: is empty: give the gateway's name`:                                         "give the gateway's name",
-		`network "west" is not linked: run isthmus link --apply: until then its exports are ignored`:                                    "run isthmus link --apply: until then its exports are ignored",
-		`services[0]: name the port of the service`:                                                                                     "name the port of the service",
-		`metadata.name: name of another object`:                                                                                         "",
-		"discovery file mesh.yaml is not in force:\nmesh.yaml:3: network: \"esat\" is no network: correct the name, or add the network": "correct the name, or add the network",
-		`east/demo/shop is not captured: open /proc/1/ns/net: permission denied`:                                                        "",
+		`not proven: health hello:80 of network "west" (uncertified): no valid certificate for instance daa7`:                                                            "",
+		`discovery file mesh.yaml: line 3: gateways[0].name: name is empty: give one`:                                                                                    "give one",
+		`discovery file mesh.yaml: line 3: gateways[0].name: is empty: give the gateway's name`:                                                                          "give the gateway's name",
+		`network "west" is not linked: run isthmus link --apply: until then its exports are ignored`:                                                                     "run isthmus link --apply: until then its exports are ignored",
+		`services[0]: name the port of the service`:                                                                                                                      "name the port of the service",
+		"network west is not linked; its exports are ignored: did you mean \"wset\" in links.yaml?":                                                                      "did you mean \"wset\" in links.yaml?",
+		"certificate of gateway gw-1: none of the keys has signed it: compare `isthmus network show` there; if they agree, a forgotten key has certified it: restart it": "compare `isthmus network show` there; if they agree, a forgotten key has certified it: restart it",
+		`metadata.name: name of another object`:                                                                                                                          "",
+		"discovery file mesh.yaml is not in force:\nmesh.yaml:3: network: \"esat\" is no network: correct the name, or add the network":                                  "correct the name, or add the network",
+		`east/demo/shop is not captured: open /proc/1/ns/net: permission denied`:                                                                                         "",
 	} {
 		got, general, _ := strings.Cut(problemRemedy([]string{problem, problem}), "\n")
 		if want == "" {
