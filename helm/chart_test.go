@@ -141,6 +141,7 @@ func TestHelmRefusesWhatIsNoValue(t *testing.T) {
 		"network=west,nodeProxy.enabled=true,nodeProxy.capture.scope=vips,nodeProxy.cni.enabled=true,nodeProxy.cni.failurePolicy=Fail,nodeProxy.config.identity.address=istiod.istio-system.svc:15012": "add istio-system to nodeProxy.cni.excludeNamespaces (kube-system)",
 		"network=west,nodeProxy.enabled=true,nodeProxy.capture.scope=vips,nodeProxy.cni.enabled=true,nodeProxy.cni.failurePolicy=Fail,gateway.config.identity.address=ca.pki.svc.cluster.local:443":    "gateway.config.identity.address is ca.pki.svc.cluster.local:443: a CA in namespace pki",
 		"network=west,gateway.config.admin.address=127.0.0.1:99999":                                         "/gateway/config/admin/address",
+		"network=west,gateway.config.admin.address=10.0.0.1:15000":                                          "/gateway/config/admin/address",
 		"network=west,controller.config.admin.address=127.0.0.1":                                            "/controller/config/admin/address",
 		"network=west,nodeProxy.enabled=true,nodeProxy.config.admin.address=localhost:15000":                "/nodeProxy/config/admin/address",
 		"network=west,log.level=trace":                                                                      "log.level",

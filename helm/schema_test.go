@@ -117,6 +117,7 @@ const (
 	cidr     = ipv4 + `/(3[0-2]|[12]?[0-9])|` + ipv6 + `/(12[0-8]|1[01][0-9]|[1-9]?[0-9])`
 	port     = `([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])`
 	addrPort = `(` + ipv4 + `|\[` + ipv6 + `\]):` + port
+	loopback = `(127(\.` + octet + `){3}|\[::1\]):` + port
 	units    = `(ns|us|µs|ms|s|m|h)`
 	// duration is above zero: some digit of it is none.
 	duration = `([0-9]+(\.[0-9]+)?` + units + `)*([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*)` + units + `([0-9]+(\.[0-9]+)?` + units + `)*`
@@ -128,7 +129,7 @@ const (
 // examples are of what the patterns take. Helm prints of a value that it refuses the pattern and nothing else, so that this has
 // to say what to write: no part of it matches an example, which is there no times.
 var examples = map[string]string{
-	label: "west", subdomain: "isthmus-ca", name: "app", trustDomain: "cluster.local", ip: "192.0.2.1", cidr: "10.0.0.0/16", addrPort: "127.0.0.1:15000",
+	label: "west", subdomain: "isthmus-ca", name: "app", trustDomain: "cluster.local", ip: "192.0.2.1", cidr: "10.0.0.0/16", addrPort: "127.0.0.1:15000", loopback: "127.0.0.1:15000",
 	duration: "10s", quantity: "64Mi",
 }
 
@@ -161,7 +162,7 @@ func configOf(config any, more map[string]any) map[string]any {
 	for k, v := range map[string]map[string]any{
 		"network":     text(whole(label)),
 		"trustDomain": text(whole(trustDomain)),
-		"admin":       {"type": "object", "properties": map[string]any{"address": text(whole(addrPort))}},
+		"admin":       {"type": "object", "properties": map[string]any{"address": text(whole(loopback))}},
 		"timeouts":    {"type": "object"},
 	} {
 		if of, known := has[k].(map[string]any); known {
