@@ -25,9 +25,10 @@ const MaxBytes = 1 << 20
 //   - reading by the group where the file belongs to the user of this process. A file of another
 //     user, such as root, is read by its group on purpose (fsGroup in Kubernetes).
 //
-// The mode of its directory, and of that to which symbolic links lead, must not allow writing by the
-// group or by others, who could replace the file. A directory with the sticky bit may, where each
-// user replaces only own files, and so may one on a read-only mount: volumes of Kubernetes are both.
+// The mode of its directory, and of that to which symbolic links lead, must not allow writing by
+// others, who could replace the file. A directory with the sticky bit may, where each user replaces
+// only own files, and so may one on a read-only mount: volumes of Kubernetes are both. The group is
+// not judged: with a umask of 002 each user has a group of its own.
 //
 // An error names the file or directory, its mode and the remedy; errors of the file system can be matched
 // with errors.Is. The file is checked after it is open, so it is the file that is read.
@@ -86,10 +87,10 @@ func checkDir(dir string) error {
 	}
 	var mount syscall.Statfs_t
 	const readOnly = 1 // ST_RDONLY of Linux, MNT_RDONLY of others
-	if info.Mode().Perm()&0o022 == 0 || info.Mode()&os.ModeSticky != 0 || syscall.Statfs(dir, &mount) == nil && mount.Flags&readOnly != 0 {
+	if info.Mode().Perm()&0o002 == 0 || info.Mode()&os.ModeSticky != 0 || syscall.Statfs(dir, &mount) == nil && mount.Flags&readOnly != 0 {
 		return nil
 	}
-	return fmt.Errorf("%s has mode %04o, other users may replace the files in it: chmod go-w %[1]s, and replace the secret if another user may have changed it", dir, info.Mode().Perm())
+	return fmt.Errorf("%s has mode %04o, other users may replace the files in it: chmod o-w %[1]s, and replace the secret if another user may have changed it", dir, info.Mode().Perm())
 }
 
 // payload is how the kubelet names the folder that has the files of a Secret, ConfigMap or

@@ -90,9 +90,9 @@ func TestReadRefusesDirectoriesThatOthersWrite(t *testing.T) {
 					t.Fatal(err)
 				}
 				_, err := Read(path)
-				if want := mode&0o022 == 0 || special&fs.ModeSticky != 0; want != (err == nil) {
+				if want := mode&0o002 == 0 || special&fs.ModeSticky != 0; want != (err == nil) {
 					t.Errorf("mode %v, linked %t: %v; want allowed=%t", mode|special, linked, err, want)
-				} else if !want && (!strings.Contains(err.Error(), fmt.Sprintf("%s has mode %04o", dir, mode)) || !strings.Contains(err.Error(), "chmod go-w "+dir)) {
+				} else if !want && (!strings.Contains(err.Error(), fmt.Sprintf("%s has mode %04o", dir, mode)) || !strings.Contains(err.Error(), "chmod o-w "+dir)) {
 					t.Errorf("mode %v, linked %t: %v; want directory, mode and remedy", mode|special, linked, err)
 				}
 			}
