@@ -11,9 +11,9 @@
 package decider
 
 import (
+	"container/heap"
 	"context"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -58,6 +58,7 @@ type Decider struct {
 
 	mu      sync.Mutex
 	all     map[key]*decision
+	sets    map[set]*soonest // of all
 	asked   map[netip.AddrPort]*question
 	waiting int // packets of asked
 	asking  sync.WaitGroup
@@ -69,11 +70,45 @@ type key struct {
 	verdict capture.Verdict
 }
 
+// set is one of the kernel's sets, each of which takes as many decisions as Decider.most.
+type set struct {
+	verdict capture.Verdict
+	is4     bool
+}
+
+func (k key) set() set { return set{k.verdict, k.to.Addr().Is4()} }
+
 // decision is one that the kernel may have.
 type decision struct {
+	key
+	at    int // in its soonest
 	made  time.Time
 	until time.Time // when it has expired in the kernel
 	sent  packet    // the last packet that was sent again
+}
+
+// soonest is a heap of the decisions of a set. The first one expires first.
+type soonest []*decision
+
+func (s soonest) Len() int           { return len(s) }
+func (s soonest) Less(i, j int) bool { return s[i].until.Before(s[j].until) }
+func (s soonest) Swap(i, j int) {
+	s[i], s[j] = s[j], s[i]
+	s[i].at, s[j].at = i, j
+}
+
+func (s *soonest) Push(x any) {
+	d := x.(*decision)
+	d.at = len(*s)
+	*s = append(*s, d)
+}
+
+func (s *soonest) Pop() any {
+	last := len(*s) - 1
+	x := (*s)[last]
+	(*s)[last] = nil
+	*s = (*s)[:last]
+	return x
 }
 
 type packet struct {
@@ -89,7 +124,7 @@ type question struct{ packets []capture.FirstPacket }
 
 // New returns a Decider whose kernel takes capture.MaxDecisions of a verdict.
 func New(k Kernel, j Judge) *Decider {
-	return &Decider{kernel: k, judge: j, now: time.Now, most: capture.MaxDecisions, all: map[key]*decision{}, asked: map[netip.AddrPort]*question{}}
+	return &Decider{kernel: k, judge: j, now: time.Now, most: capture.MaxDecisions, all: map[key]*decision{}, sets: map[set]*soonest{}, asked: map[netip.AddrPort]*question{}}
 }
 
 // Wait returns when no question is open. No packet may be offered after it was called.
@@ -147,13 +182,15 @@ func (d *Decider) settle(to netip.AddrPort, v capture.Verdict, lasts time.Durati
 	k, failed := key{to, v}, false
 	x := d.all[k]
 	if x == nil || now.Sub(x.made) >= sameFor {
-		d.makeRoom(k, now)
 		if x == nil {
-			x = &decision{}
-			d.all[k] = x // also if the kernel reports an error: it may have it
+			x = &decision{key: k}
+		} else {
+			d.remove(x)
 		}
+		d.makeRoom(k.set(), now)
 		failed = d.kernel.Decide(capture.Decision{To: to, Verdict: v, For: lasts}) != nil
 		x.made, x.until = now, d.now().Add(lasts+grace)
+		d.add(x) // also if the kernel reports an error: it may have it
 	}
 	for _, p := range packets {
 		again := packet{p.From, p.Sequence, now}
@@ -170,29 +207,33 @@ func (d *Decider) settle(to netip.AddrPort, v capture.Verdict, lasts time.Durati
 	}
 }
 
-// makeRoom removes expired decisions. If there are too many of a verdict and an address family for the kernel, it revokes
-// those that expire first. The caller holds mu.
-func (d *Decider) makeRoom(wanted key, now time.Time) {
-	if len(d.all) < d.most {
-		return
-	}
-	var rivals []key
-	for k, x := range d.all {
-		switch {
-		case k == wanted:
-		case !now.Before(x.until):
-			delete(d.all, k)
-		case k.verdict == wanted.verdict && k.to.Addr().Is4() == wanted.to.Addr().Is4():
-			rivals = append(rivals, k)
+// makeRoom makes room for one more decision in a set: it removes expired ones, then it revokes those that expire first. It
+// looks at the decisions that it removes alone. The caller holds mu.
+func (d *Decider) makeRoom(in set, now time.Time) {
+	for of := d.sets[in]; of != nil && of.Len() >= d.most; {
+		if x := (*of)[0]; !now.Before(x.until) {
+			d.remove(x)
+		} else if !d.revoke(x.key) {
+			return // the kernel has failed: the next packet tries again
 		}
 	}
-	if len(rivals) < d.most {
-		return
+}
+
+// add adds x to all and its set. The caller holds mu.
+func (d *Decider) add(x *decision) {
+	of := d.sets[x.key.set()]
+	if of == nil {
+		of = &soonest{}
+		d.sets[x.key.set()] = of
 	}
-	slices.SortFunc(rivals, func(a, b key) int { return d.all[a].until.Compare(d.all[b].until) })
-	for _, k := range rivals[:len(rivals)-d.most+1] {
-		d.revoke(k)
-	}
+	d.all[x.key] = x
+	heap.Push(of, x)
+}
+
+// remove removes what add has added. The caller holds mu.
+func (d *Decider) remove(x *decision) {
+	delete(d.all, x.key)
+	heap.Remove(d.sets[x.key.set()], x.at)
 }
 
 // revoke ends a decision, and reports whether that succeeded. The caller holds mu.
@@ -200,7 +241,7 @@ func (d *Decider) revoke(k key) bool {
 	if d.kernel.Revoke(capture.Decision{To: k.to, Verdict: k.verdict}) != nil {
 		return false
 	}
-	delete(d.all, k)
+	d.remove(d.all[k])
 	return true
 }
 
@@ -213,7 +254,7 @@ func (d *Decider) Review(concerns func(netip.Addr) bool) bool {
 	now, done := d.now(), true
 	for k, x := range d.all {
 		if !now.Before(x.until) {
-			delete(d.all, k)
+			d.remove(x)
 			continue
 		}
 		if k.verdict == capture.Direct && !concerns(k.to.Addr()) {
