@@ -376,12 +376,17 @@ func (b *Budget) relieve(n int64) {
 func (b *Budget) makeRoom(name string) bool {
 	b.relief.Lock()
 	defer b.relief.Unlock()
-	owners := b.holdings()
-	share := b.size / int64(max(1, len(owners)))
-	owners = slices.DeleteFunc(owners, func(x *holding) bool { return x.name != name })
-	if len(owners) > 0 {
-		b.shed(min(b.pressure()-b.size/16*13, owners[0].used-share), owners)
+	b.mu.Lock()
+	var own []*holding
+	var excess int64
+	if o := b.owners[name]; o != nil {
+		excess = min(b.pressure()-b.size/16*13, o.used.Load()-b.size/int64(len(b.owners)))
+		if excess > 0 {
+			own = []*holding{o.holding()}
+		}
 	}
+	b.mu.Unlock()
+	b.shed(excess, own)
 	return !b.Tight() || !b.aboveShare(name)
 }
 
@@ -390,7 +395,7 @@ func (b *Budget) makeRoom(name string) bool {
 func (b *Budget) shed(excess int64, owners []*holding) {
 	for excess > 0 && len(owners) > 0 {
 		o := slices.MaxFunc(owners, func(x, y *holding) int { return cmp.Compare(x.used, y.used) })
-		if len(o.uses) == 0 || o.uses[0].n == 0 { // nothing of it can be reset
+		if len(o.uses) == 0 { // nothing of it can be reset
 			owners = slices.DeleteFunc(owners, func(x *holding) bool { return x == o })
 			continue
 		}
@@ -408,9 +413,8 @@ func (b *Budget) shed(excess int64, owners []*holding) {
 
 // holding is what one owner holds.
 type holding struct {
-	name string
 	used int64
-	uses []held // that can be reset, largest first
+	uses []held // that hold bytes and can be reset, largest first
 }
 
 type held struct {
@@ -424,19 +428,27 @@ func (b *Budget) holdings() []*holding {
 	defer b.mu.Unlock()
 	out := make([]*holding, 0, len(b.owners))
 	for _, o := range b.owners {
-		x := &holding{name: o.name, used: o.used.Load()}
-		for u := range o.uses {
-			if u.reset == nil {
-				continue
-			}
-			u.mu.Lock()
-			x.uses = append(x.uses, held{u, u.n})
-			u.mu.Unlock()
-		}
-		slices.SortFunc(x.uses, func(a, b held) int { return cmp.Compare(b.n, a.n) })
-		out = append(out, x)
+		out = append(out, o.holding())
 	}
 	return out
+}
+
+// holding returns what o holds now. The caller holds Budget.mu.
+func (o *owner) holding() *holding {
+	x := &holding{used: o.used.Load()}
+	for u := range o.uses {
+		if u.reset == nil {
+			continue
+		}
+		u.mu.Lock()
+		n := u.n
+		u.mu.Unlock()
+		if n > 0 {
+			x.uses = append(x.uses, held{u, n})
+		}
+	}
+	slices.SortFunc(x.uses, func(a, b held) int { return cmp.Compare(b.n, a.n) })
+	return x
 }
 
 // Register registers the metrics of b.

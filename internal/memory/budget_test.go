@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -321,5 +322,28 @@ func TestWindowsGrowAgainAfterPressure(t *testing.T) {
 	}
 	if got := lone.Window(first, most); got != before {
 		t.Errorf("after the pressure a window may have %d bytes, before it %d", got, before)
+	}
+}
+
+// Making room for a new stream of an owner whose bytes cannot be reset makes no list of the streams of other owners.
+func TestAdmitListsOwnStreamsAlone(t *testing.T) {
+	const idle = 5000
+	for _, reset := range []func() bool{nil, func() bool { return false }} {
+		b := NewBudget(1 << 20)
+		for i := range idle {
+			b.Open(fmt.Sprint("quiet-", i%3), Stream, func() bool { t.Error("a stream of another owner was reset"); return true }).Reserve(1)
+		}
+		b.Open("busy", Session, reset).Reserve(900 << 10)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range 100 {
+			if err := b.Admit("busy"); !errors.Is(err, ErrTight) {
+				t.Fatalf("the owner of most bytes: %v, want ErrTight", err)
+			}
+		}
+		runtime.ReadMemStats(&after)
+		if got := (after.TotalAlloc - before.TotalAlloc) / 100; got > idle { // a list takes 16 bytes for each
+			t.Errorf("a new stream takes %d bytes beside %d idle streams of other owners", got, idle)
+		}
 	}
 }
