@@ -163,9 +163,10 @@ func (g *Gateway) dialPod(ctx context.Context, w *mesh.Workload) (*net.TCPConn, 
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
 		d.Control = latePort
 	}
-	conn, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(w.Addresses[0], mesh.HBONEPort).String())
+	to := netip.AddrPortFrom(w.Addresses[0], mesh.HBONEPort)
+	conn, err := d.DialContext(ctx, "tcp", to.String())
 	if err != nil {
-		return nil, localfault.Dialed(withoutPort0(err))
+		return nil, localfault.Dialed(d, to, withoutPort0(err))
 	}
 	return conn.(*net.TCPConn), nil
 }

@@ -14,10 +14,10 @@ import (
 // the thread that reads it. Tests have another one.
 var conntrack = "/proc/sys/net/netfilter"
 
-// Dialed returns the error of a dial. A timeout becomes a local failure if the
+// TimedOut returns the error of a dial. A timeout becomes a local failure if the
 // connection table of the thread's network namespace is full: netfilter drops the
 // first packet of each new connection then, and connect(2) returns no errno for it.
-func Dialed(err error) error {
+func TimedOut(err error) error {
 	var timeout net.Error
 	if !errors.As(err, &timeout) || !timeout.Timeout() || !tableFull() {
 		return err

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestDialedWithFullConnectionTable(t *testing.T) {
+func TestTimedOutWithFullConnectionTable(t *testing.T) {
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()
 	_, timeout := new(net.Dialer).DialContext(ctx, "tcp", "127.0.0.1:9")
@@ -32,14 +32,14 @@ func TestDialedWithFullConnectionTable(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := Dialed(timeout); Is(err) != c.full || err == nil {
+		if err := TimedOut(timeout); Is(err) != c.full || err == nil {
 			t.Errorf("with %q of %q entries Is(%v) = %t, want %t", c.count, c.max, err, !c.full, c.full)
 		}
-		if err := Dialed(refused); Is(err) {
+		if err := TimedOut(refused); Is(err) {
 			t.Errorf("with %q of %q entries a refused dial is local", c.count, c.max)
 		}
 	}
-	if err := Dialed(nil); err != nil {
-		t.Errorf("Dialed(nil) = %v", err)
+	if err := TimedOut(nil); err != nil {
+		t.Errorf("TimedOut(nil) = %v", err)
 	}
 }

@@ -5,6 +5,8 @@
 // process without a free descriptor, port, route or permission cannot connect to
 // any endpoint, and no endpoint may lose traffic for it. One table decides, by
 // system call and errno. It names the errnos of an endpoint; all others are local.
+// A router's ICMP and a route of this host give the same errnos: Dialed asks the
+// kernel for the route.
 package localfault
 
 import (
@@ -35,23 +37,25 @@ type row struct {
 	errno  syscall.Errno
 	name   string
 	in     []site
+	route  bool // connect(2) also returns it if this host has no route, see Dialed
 	reason string
 }
 
 // rows is the table. docs/architecture.md has a copy, which a test compares.
 var rows = []row{
-	{syscall.ECONNREFUSED, "ECONNREFUSED", []site{connecting, connected}, "the endpoint answers with RST, or a firewall does so for it"},
-	{syscall.ECONNRESET, "ECONNRESET", []site{connecting, connected}, "the endpoint resets the connection"},
-	{syscall.ECONNABORTED, "ECONNABORTED", []site{connecting, connected}, "the peer resets a connection before it is accepted"},
-	{syscall.EPIPE, "EPIPE", []site{connecting, connected}, "the peer has reset the connection"},
-	{syscall.ENOTCONN, "ENOTCONN", []site{connected}, "the peer has reset the connection"},
-	{syscall.ETIMEDOUT, "ETIMEDOUT", []site{connecting, connected}, "the endpoint does not answer"},
-	{syscall.EHOSTUNREACH, "EHOSTUNREACH", []site{connecting, connected}, "a neighbor does not answer ARP, as after the loss of a node, or a router or firewall sends ICMP. A route of type `unreachable` on this host gives the same errno, is rare, and cannot be told apart. A captured application is dialed over `lo`, where neither arises"},
-	{syscall.EHOSTDOWN, "EHOSTDOWN", []site{connecting, connected}, "a router sends ICMP host unknown"},
-	{syscall.ENONET, "ENONET", []site{connecting, connected}, "a router sends ICMP host isolated"},
-	{syscall.ENOPROTOOPT, "ENOPROTOOPT", []site{connecting, connected}, "the endpoint sends ICMP protocol unreachable"},
-	{syscall.EPROTO, "EPROTO", []site{connecting, connected}, "the peer breaks the protocol"},
-	{syscall.ENETUNREACH, "ENETUNREACH", []site{connected}, "a router sends ICMP network unreachable on an open connection. `connect` returns it where this host has no route"},
+	{syscall.ECONNREFUSED, "ECONNREFUSED", []site{connecting, connected}, false, "the endpoint answers with RST, or a firewall does so for it"},
+	{syscall.ECONNRESET, "ECONNRESET", []site{connecting, connected}, false, "the endpoint resets the connection"},
+	{syscall.ECONNABORTED, "ECONNABORTED", []site{connecting, connected}, false, "the peer resets a connection before it is accepted"},
+	{syscall.EPIPE, "EPIPE", []site{connecting, connected}, false, "the peer has reset the connection"},
+	{syscall.ENOTCONN, "ENOTCONN", []site{connected}, false, "the peer has reset the connection"},
+	{syscall.ETIMEDOUT, "ETIMEDOUT", []site{connecting, connected}, false, "the endpoint does not answer"},
+	{syscall.EHOSTUNREACH, "EHOSTUNREACH", []site{connecting, connected}, true, "a neighbor does not answer ARP, as after the loss of a node, or a router or firewall sends ICMP. On this host: a route of type `unreachable`"},
+	{syscall.EHOSTDOWN, "EHOSTDOWN", []site{connecting, connected}, false, "a router sends ICMP host unknown"},
+	{syscall.ENONET, "ENONET", []site{connecting, connected}, false, "a router sends ICMP host isolated"},
+	{syscall.ENOPROTOOPT, "ENOPROTOOPT", []site{connecting, connected}, false, "the endpoint sends ICMP protocol unreachable"},
+	{syscall.EPROTO, "EPROTO", []site{connecting, connected}, false, "the peer breaks the protocol"},
+	{syscall.ENETUNREACH, "ENETUNREACH", []site{connecting, connected}, true, "a router or firewall sends ICMP network unreachable. On this host: no route"},
+	{syscall.EACCES, "EACCES", []site{connecting, connected}, true, "a router or firewall sends ICMPv6 administratively prohibited. On this host: a route of type `prohibit`, or a security module, which is not told apart by IPv6 if it denies TCP alone. No ICMP of IPv4 gives it, so `connect` to an IPv4 address fails locally"},
 }
 
 // calls are the system calls that are not in the site before, by the names that

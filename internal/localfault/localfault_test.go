@@ -16,8 +16,8 @@ import (
 // kernel's conversion of ICMP have them. It repeats rows on purpose: whoever
 // changes one has to think of both.
 var endpoints = map[string]string{
-	"connect": "ECONNREFUSED ECONNRESET ECONNABORTED EPIPE ETIMEDOUT EHOSTUNREACH EHOSTDOWN ENONET ENOPROTOOPT EPROTO",
-	"accept":  "ECONNREFUSED ECONNRESET ECONNABORTED EPIPE ETIMEDOUT EHOSTUNREACH EHOSTDOWN ENONET ENOPROTOOPT EPROTO ENETUNREACH ENOTCONN",
+	"connect": "ECONNREFUSED ECONNRESET ECONNABORTED EPIPE ETIMEDOUT EHOSTUNREACH EHOSTDOWN ENONET ENOPROTOOPT EPROTO ENETUNREACH EACCES",
+	"accept":  "ECONNREFUSED ECONNRESET ECONNABORTED EPIPE ETIMEDOUT EHOSTUNREACH EHOSTDOWN ENONET ENOPROTOOPT EPROTO ENETUNREACH EACCES ENOTCONN",
 	"bind":    "",
 	"socket":  "",
 	"setns":   "",
@@ -27,7 +27,7 @@ var endpoints = map[string]string{
 var names = map[syscall.Errno]string{
 	syscall.ECONNREFUSED: "ECONNREFUSED", syscall.ECONNRESET: "ECONNRESET", syscall.ECONNABORTED: "ECONNABORTED", syscall.EPIPE: "EPIPE",
 	syscall.ETIMEDOUT: "ETIMEDOUT", syscall.EHOSTUNREACH: "EHOSTUNREACH", syscall.EHOSTDOWN: "EHOSTDOWN", syscall.ENONET: "ENONET",
-	syscall.ENOPROTOOPT: "ENOPROTOOPT", syscall.EPROTO: "EPROTO", syscall.ENETUNREACH: "ENETUNREACH", syscall.ENOTCONN: "ENOTCONN",
+	syscall.ENOPROTOOPT: "ENOPROTOOPT", syscall.EPROTO: "EPROTO", syscall.ENETUNREACH: "ENETUNREACH", syscall.ENOTCONN: "ENOTCONN", syscall.EACCES: "EACCES",
 }
 
 // lastErrno is EHWPOISON, the last errno of Linux.
@@ -115,6 +115,9 @@ func TestIsOnRealDials(t *testing.T) {
 func TestArchitectureHasTable(t *testing.T) {
 	cell := func(r row, s site) string {
 		for _, x := range r.in {
+			if x == s && s == connecting && r.route {
+				return "the endpoint's, if this host has a route"
+			}
 			if x == s {
 				return "the endpoint's"
 			}
@@ -143,7 +146,7 @@ var localRows = []struct{ names, reason string }{
 	{"`EADDRNOTAVAIL`, `EADDRINUSE`", "no source port is free, or the source address is not of this host"},
 	{"`EMFILE`, `ENFILE`", "the process, or the host, has no descriptor left"},
 	{"`ENOBUFS`, `ENOMEM`", "the host has no memory for the socket"},
-	{"`EPERM`, `EACCES`", "a firewall, a security module, a missing capability, or a route of type `prohibit`"},
+	{"`EPERM`", "a firewall, a security module, or a missing capability"},
 	{"`EAGAIN`, `EINVAL`, `ENETDOWN`, `ENODEV`", "a route of type `blackhole`, or an interface that is down or gone"},
 	{"`ESRCH`, `ENOENT`, `EBADF`", "a network namespace that is gone, at `setns` or `open`"},
 	{"any other", "nothing shows that the endpoint caused it"},

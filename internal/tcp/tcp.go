@@ -91,7 +91,7 @@ func Dialer(keepAlive time.Duration, c Control) Dial {
 		if tc, ok := conn.(*net.TCPConn); ok {
 			tc.SetLinger(-1) // the kernel's own again
 		}
-		return conn, localfault.Dialed(err)
+		return conn, localfault.Dialed(d, addr, err)
 	}
 }
 

@@ -21,7 +21,7 @@ func dialFrom(ns *podns.Namespace, keepAlive time.Duration, more ...tcp.Control)
 		conn, err := dial(ctx, addr, timeout)
 		if err != nil && timedOut(err) {
 			// The pod has a connection table of its own.
-			if failed := ns.Do(func() error { err = localfault.Dialed(err); return nil }); failed != nil {
+			if failed := ns.Do(func() error { err = localfault.TimedOut(err); return nil }); failed != nil {
 				err = errors.Join(err, localfault.New(failed))
 			}
 		}
