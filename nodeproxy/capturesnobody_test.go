@@ -15,8 +15,8 @@ func TestCheckWarnsOfEntriesThatCaptureNobody(t *testing.T) {
 	mesh := strings.NewReplacer("EAST", "10.99.1.1", "WEST", "10.99.2.1", "SERVICE", "global: true, vips: [240.240.0.9]").Replace(unroutedMesh)
 	for workload, want := range map[string]string{
 		"shop":    "",
-		"shpo":    `east.yaml:8: capture.namespaces[0].workload: no such workload: `,
-		"hello-1": `no such workload: "hello-1" is on node "west-1" of network "west"`,
+		"shpo":    `east.yaml:8: capture.namespaces[0].workload: captures no pod: `,
+		"hello-1": `captures no pod: "hello-1" is on node "west-1" of network "west"`,
 	} {
 		got := checked(t, mesh, "capture:\n  scope: vips\n  namespaces:\n    - workload: "+workload+"\n      path: /run/netns/x\n")
 		if want == "" && len(got) > 0 || want != "" && (len(got) != 1 || !strings.Contains(got[0], want)) {

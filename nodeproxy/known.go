@@ -73,7 +73,7 @@ func (c Config) capturesNobody(snap *mesh.Snapshot) error {
 	var v strictyaml.Check
 	for i, n := range c.Capture.Namespaces {
 		if err := c.checkLocal(snap, func(mesh.EndpointID) string { return "" }, n.Workload); err != nil {
-			v.Fail(fmt.Sprintf("capture.namespaces[%d].workload", i), "no such workload: %w", err)
+			v.Fail(fmt.Sprintf("capture.namespaces[%d].workload", i), "captures no pod: %w", err)
 		}
 	}
 	return v.Err()
