@@ -59,7 +59,7 @@ var labels = map[string]map[string]string{
 	"nodeproxy/pods": {"string(v)": "the constants of cnisocket.Verdict that are answers to ADD"},
 	"nodeproxy": {
 		"reporter":                     "source, destination",
-		"verdict":                      "the names of capture.Verdict, and dropped",
+		"v.String()":                   "the names of capture.Verdict, which has dropped",
 		"session":                      "constants of Proxy.tunnel",
 		"refusal":                      "the reasons of identity.ReasonOf",
 		"a.result":                     "ok, cancelled, and the reasons of failures; inbound those that we give ourselves",
