@@ -1,10 +1,13 @@
 package istioca
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/peer"
 
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/pending"
@@ -27,9 +30,9 @@ const (
 )
 
 // boundedListener accepts at most maxConns connections at once. One more closes the oldest
-// connection of the client address that has the most (see package pending). A client that
-// holds connections therefore closes its own, and a client that loses one connects again
-// for its next request.
+// connection without a request of the client address that has the most (see package
+// pending). A client that holds connections therefore closes its own, and a client that
+// loses one connects again for its next request.
 type boundedListener struct {
 	net.Listener
 	set     *pending.Set
@@ -72,6 +75,27 @@ type boundedConn struct {
 	net.Conn
 	entry *pending.Entry
 	once  sync.Once
+}
+
+// RemoteAddr implements net.Conn. It returns a peerAddr: gRPC hands requests the address of
+// their connection, not the connection.
+func (c *boundedConn) RemoteAddr() net.Addr { return peerAddr{c.Conn.RemoteAddr(), c.entry} }
+
+// peerAddr is the client address of a connection in the set.
+type peerAddr struct {
+	net.Addr
+	entry *pending.Entry
+}
+
+// requestUnderWay keeps the connection of the request with ctx from eviction until done is
+// called.
+func requestUnderWay(ctx context.Context) (done func()) {
+	if p, ok := peer.FromContext(ctx); ok {
+		if a, ok := p.Addr.(peerAddr); ok {
+			return a.entry.Work()
+		}
+	}
+	return func() {}
 }
 
 // Close implements net.Conn.

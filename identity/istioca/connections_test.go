@@ -4,9 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -16,6 +19,7 @@ import (
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/isthmus-mesh/isthmus/identity/istioca/istiocapb"
 )
@@ -160,6 +164,80 @@ func TestServerBoundsIdleConnections(t *testing.T) {
 				t.Errorf("seed %d: %d idle connections take %d KiB, want at most %d KiB", seed, l.open.Load(), n>>10, maxConns*each>>10)
 			}
 		})
+	}
+}
+
+// heldAuthorizer authenticates after release is closed.
+type heldAuthorizer struct {
+	tokens
+	entered, release chan struct{}
+}
+
+func (h heldAuthorizer) Authenticate(ctx context.Context, from netip.Addr, token string) (Caller, error) {
+	close(h.entered)
+	select {
+	case <-h.release:
+	case <-ctx.Done():
+	}
+	return h.tokens.Authenticate(ctx, from, token)
+}
+
+// While the API server reviews the token of a request, its address opens connections beyond
+// the limit. The request is answered.
+func TestConnectionWithRequestIsNotEvicted(t *testing.T) {
+	held := heldAuthorizer{tokens{"node": {"node", []string{cart}}}, make(chan struct{}), make(chan struct{})}
+	s := newServer(t, time.Hour)
+	s.authorizer = held
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &countingListener{Listener: raw}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx, l) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	}()
+	roots := x509.NewCertPool()
+	roots.AddCert(s.authority.Current().Certificate())
+	c, err := grpc.NewClient("passthrough:///"+raw.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "localhost"})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	answered := make(chan error, 1)
+	text, _ := csr(t, cart)
+	go func() {
+		withToken := metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer node")
+		answered <- c.Invoke(withToken, "/istio.v1.auth.IstioCertificateService/CreateCertificate", &istiocapb.IstioCertificateRequest{Csr: text, Metadata: asking(t, cart)}, new(istiocapb.IstioCertificateResponse))
+	}()
+	select {
+	case <-held.entered:
+	case err := <-answered:
+		t.Fatalf("the request was not authenticated: %v", err)
+	}
+	var first net.Conn
+	for i := range maxConns + 1 { // two beyond the limit
+		d, err := net.Dial("tcp", raw.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		if i == 0 {
+			first = d
+		}
+	}
+	first.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := first.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the oldest connection without a request is not closed: %v", err)
+	}
+	close(held.release)
+	if err := <-answered; err != nil {
+		t.Errorf("a request beside %d connections: %v", maxConns+1, err)
 	}
 }
 

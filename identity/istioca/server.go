@@ -152,6 +152,7 @@ var service = grpc.ServiceDesc{
 			if err := decode(in); err != nil {
 				return nil, err
 			}
+			defer requestUnderWay(ctx)()
 			return srv.(*Server).createCertificate(ctx, in)
 		},
 	}},

@@ -56,6 +56,7 @@ type Entry struct {
 	at     *list.Element // in of.list; nil after Leave or eviction
 	number uint64        // in the order of Enter
 	spoke  bool          // a complete first message was read
+	work   int           // see Work
 }
 
 // New returns a set for at most limit connections.
@@ -101,18 +102,24 @@ func (s *Set) addLocked(c io.Closer, from netip.Prefix) *Entry {
 }
 
 // victimLocked returns the entry to evict: of the largest source the oldest that waits
-// for its peer, otherwise the newest.
+// for its peer, otherwise the newest without work, otherwise the newest.
 func (s *Set) victimLocked() *Entry {
 	entries := &s.largest[0].list
-	at := entries.Front()
-	for range examined {
-		if at == nil {
-			break
+	asked := 0
+	for at := entries.Front(); at != nil && asked < examined; at = at.Next() {
+		e := at.Value.(*Entry)
+		if e.work > 0 {
+			continue
 		}
-		if e := at.Value.(*Entry); !s.waits(e.c, e.spoke) {
+		if !s.waits(e.c, e.spoke) {
 			return e
 		}
-		at = at.Next()
+		asked++
+	}
+	for at := entries.Back(); at != nil; at = at.Prev() {
+		if e := at.Value.(*Entry); e.work == 0 {
+			return e
+		}
 	}
 	return entries.Back().Value.(*Entry)
 }
@@ -143,6 +150,19 @@ func (e *Entry) FirstMessage() {
 	e.s.mu.Lock()
 	defer e.s.mu.Unlock()
 	e.spoke = true
+}
+
+// Work records that this process works for the peer of e until done is called. An entry
+// with work is evicted only if all entries of its source have work.
+func (e *Entry) Work() (done func()) {
+	e.add(1)
+	return func() { e.add(-1) }
+}
+
+func (e *Entry) add(work int) {
+	e.s.mu.Lock()
+	defer e.s.mu.Unlock()
+	e.work += work
 }
 
 // Leave removes e from the set. It does nothing if e has left or was evicted.

@@ -17,6 +17,7 @@ type conn struct {
 	unread   bool // the peer has sent bytes that were not read
 	spoke    bool
 	answered bool
+	work     []func() // of Work, not done
 	from     netip.Prefix
 	since    time.Duration // when it entered
 	e        *Entry
@@ -38,8 +39,9 @@ func testAddress(n int) netip.Prefix {
 }
 
 // victimOf returns which of in, ordered by age, is evicted: of the addresses with the most
-// connections, the one with the oldest; of its connections the oldest without unread
-// bytes or an unanswered message, or the newest if each of the 16 oldest has such.
+// connections, the one with the oldest; of its connections without work the oldest without
+// unread bytes or an unanswered message, or the newest if each of the 16 oldest has such. If
+// all have work it is the newest.
 func victimOf(in []*conn) *conn {
 	count := map[netip.Prefix]int{}
 	for _, c := range in {
@@ -52,16 +54,20 @@ func victimOf(in []*conn) *conn {
 		}
 	}
 	of := slices.DeleteFunc(slices.Clone(in), func(c *conn) bool { return c.from != first.from })
-	for _, c := range of[:min(len(of), 16)] {
+	idle := slices.DeleteFunc(slices.Clone(of), func(c *conn) bool { return len(c.work) > 0 })
+	if len(idle) == 0 {
+		return of[len(of)-1]
+	}
+	for _, c := range idle[:min(len(idle), 16)] {
 		if !c.unread && (!c.spoke || c.answered) {
 			return c
 		}
 	}
-	return of[len(of)-1]
+	return idle[len(idle)-1]
 }
 
-// Connections of a few addresses enter, receive bytes and leave in a random order. After
-// each step the set agrees with a list.
+// Connections of a few addresses enter, receive bytes, have work and leave in a random
+// order. After each step the set agrees with a list.
 func TestSetEvictsLikeSlowModel(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -70,7 +76,7 @@ func TestSetEvictsLikeSlowModel(t *testing.T) {
 		var in []*conn // oldest first
 		for step := range 600 {
 			what := fmt.Sprintf("seed %d step %d", seed, step)
-			switch rng.IntN(5) {
+			switch rng.IntN(6) {
 			case 0, 1:
 				c := &conn{from: testAddress(rng.IntN(addresses)), unread: rng.IntN(3) == 0}
 				if rng.IntN(8) == 0 {
@@ -101,6 +107,16 @@ func TestSetEvictsLikeSlowModel(t *testing.T) {
 					if c.answered = c.spoke; !c.spoke {
 						c.spoke = true
 						c.e.FirstMessage()
+					}
+				}
+			case 5:
+				if len(in) > 0 {
+					c := in[rng.IntN(len(in))]
+					if n := len(c.work); n > 0 && rng.IntN(3) == 0 {
+						c.work[n-1]()
+						c.work = c.work[:n-1]
+					} else {
+						c.work = append(c.work, c.e.Work())
 					}
 				}
 			case 3:
