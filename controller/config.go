@@ -82,7 +82,7 @@ func (c Config) caDir() string {
 
 // Federation is what this network has agreed with others.
 type Federation struct {
-	Networks  string `yaml:"networks" doc:"file that lists the other networks with their public keys, and what bounds their exports, the same as that of node proxies; read again every 10 s. Left out, nothing is imported" env:"ISTHMUS_FEDERATION_NETWORKS"`
+	Networks  string `yaml:"networks" doc:"file that lists the other networks with their public keys, and what bounds their exports, the same as that of node proxies; read again every 10 s. Until the file exists, what is imported stays as it is. Left out, nothing is imported" env:"ISTHMUS_FEDERATION_NETWORKS"`
 	ConfigMap string `yaml:"configMap" default:"isthmus-networks" doc:"name of the ConfigMap, in the namespace of this process, that isthmus link writes networks to: Events about links are written there"`
 }
 

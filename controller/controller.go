@@ -95,6 +95,9 @@ func Open(cfg Config, log zerolog.Logger) (*Controller, error) {
 			return nil, err
 		}
 	}
+	for _, w := range c.CheckWarnings() {
+		log.Warn().Msg(w)
+	}
 	c.gateways = newGateways(cfg.Gateways, cfg.Network, gateway, log)
 	c.stream = healthstream.NewClient(healthstream.ClientConfig{
 		Observe: true, Network: cfg.Network, Self: self, Identity: c.ids, Gateways: c.gateways.all, Known: c.links.Known(), Log: log, Metrics: peer.NewMetrics(c.registry),
@@ -115,6 +118,23 @@ func Open(cfg Config, log zerolog.Logger) (*Controller, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// CheckWarnings returns what keeps no process from starting: a file of links that does not
+// exist yet.
+func (c *Controller) CheckWarnings() []string {
+	if !c.links.Unread() {
+		return nil
+	}
+	return []string{fmt.Sprintf("federation.networks: %v: %s: create the file, or leave the key out if no network is linked", c.links.Failure(), c.withoutLinks())}
+}
+
+// withoutLinks returns what is in force while the file of links cannot be read.
+func (c *Controller) withoutLinks() string {
+	if c.links.Unread() {
+		return "which networks are linked is not known, and what is imported stays as it is until the file is read"
+	}
+	return "what was read before is used"
 }
 
 // Listen binds every listener, or none.
@@ -181,7 +201,7 @@ func (c *Controller) followLinks(ctx context.Context) {
 	}
 	tick := time.NewTicker(linksEvery)
 	defer tick.Stop()
-	told := false
+	told := c.links.Unread() // by Open
 	for {
 		select {
 		case <-ctx.Done():
@@ -190,7 +210,7 @@ func (c *Controller) followLinks(ctx context.Context) {
 		}
 		changed, err := c.links.Reread()
 		if err != nil && !told {
-			c.log.Warn().Err(err).Str("field", "federation.networks").Msg("keys of other networks not read: those read before are used")
+			c.log.Warn().Err(err).Str("field", "federation.networks").Str("effect", c.withoutLinks()).Msg("keys of other networks not read")
 		}
 		if told = err != nil; changed {
 			c.log.Info().Int("networks", len(c.links.Names())).Msg("networks known by their keys have changed")
@@ -281,7 +301,7 @@ func (c *Controller) findings() []string {
 	}
 	out = append(out, c.source.Status().Findings()...)
 	if err := c.links.Failure(); err != nil {
-		out = append(out, "federation.networks not read, what was read before is used: "+err.Error())
+		out = append(out, fmt.Sprintf("federation.networks not read, %s: %v", c.withoutLinks(), err))
 	}
 	if c.stream.Attached() == 0 && len(c.cfg.Gateways) > 0 {
 		out = append(out, "no gateway of this network tells what others export: what is imported stays as it is; gateways before "+observersSince+" do not know observers")

@@ -33,6 +33,7 @@ type exports struct {
 	from        observed
 
 	mu       sync.Mutex
+	unread   bool                             // the file of links, since the start: any network may be linked
 	said     map[healthstream.Change]struct{} // of which something was told
 	of       map[vip.Name]map[string]imports.Export
 	admits   links.Admission
@@ -46,6 +47,7 @@ type exports struct {
 func newExports(l *links.File, trustDomain string, from observed) *exports {
 	e := &exports{links: l, trustDomain: trustDomain, from: from, said: map[healthstream.Change]struct{}{}, of: map[vip.Name]map[string]imports.Export{},
 		faults: map[healthstream.Change]string{}, unlinked: map[string]time.Time{}, linked: map[string]bool{}, fresh: map[string]time.Time{}, whole: map[string]bool{}}
+	e.unread = l.Unread()
 	for _, n := range l.Names() {
 		e.linked[n] = true
 	}
@@ -65,6 +67,7 @@ func (e *exports) update(changes []healthstream.Change) {
 func (e *exports) relinked(now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.unread = e.links.Unread()
 	is := map[string]bool{}
 	for _, n := range e.links.Names() {
 		is[n] = true
@@ -184,15 +187,21 @@ func (e *exports) settle(now time.Time) (changed bool) {
 const freshFor = 10 * time.Second
 
 // vague reports whether less is known of a network than it exports, as of settle: it is
-// linked, and no gateway has told all of it; or it was linked until just now.
+// linked, and no gateway has told all of it; it was linked until just now; or the file of
+// links was not read yet.
 func (e *exports) vague(network string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	_, was := e.unlinked[network]
-	return was || e.linked[network] && !e.whole[network]
+	return e.unread || was || e.linked[network] && !e.whole[network]
 }
 
-// unheard are the networks of which less is known than they export (vague), sorted.
+// incomplete reports whether any network is vague.
+func (e *exports) incomplete() bool {
+	return e.vague("") || len(e.unheard()) > 0
+}
+
+// unheard are the linked networks of which less is known than they export (vague), sorted.
 func (e *exports) unheard() (out []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

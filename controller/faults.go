@@ -43,7 +43,7 @@ func (c *Controller) faults() (out []fault) {
 		}
 	}
 	if err := c.links.Failure(); err != nil {
-		add(links, "Unreadable", "", "networks.yaml is not read, what was read before is used: "+err.Error())
+		add(links, "Unreadable", "", fmt.Sprintf("networks.yaml is not read, %s: %v", c.withoutLinks(), err))
 	}
 	for what, why := range c.refusedHere() {
 		add(self, "MissingRight", what, fmt.Sprintf("the API server refuses isthmus-controller to %s: %s: what is there stays as it is; give its role that right (docs/rights.md; helm upgrade makes the roles anew)", what, why))

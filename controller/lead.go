@@ -142,8 +142,13 @@ func (l *leader) plan(ctx context.Context) error {
 		synced = false
 	}
 	others := l.exports.all()
-	vague := func(network string) bool { return l.exports.vague(network) || network == l.cfg.Network && !synced }
-	r := imports.Plan(imports.View{Exports: l.withOwn(others, declared), Vague: vague, Unheard: !synced || len(l.exports.unheard()) > 0, Lacks: l.namespaces.Lacks}, have, ledger, time.Now())
+	vague := func(network string) bool {
+		if network == l.cfg.Network {
+			return !synced
+		}
+		return l.exports.vague(network)
+	}
+	r := imports.Plan(imports.View{Exports: l.withOwn(others, declared), Vague: vague, Unheard: !synced || l.exports.incomplete(), Lacks: l.namespaces.Lacks}, have, ledger, time.Now())
 	l.mu.Lock()
 	l.problems = r.Problems
 	if l.ledger != nil {

@@ -3,5 +3,5 @@
 // controller judge by it alike.
 //
 // It promises that a file that cannot be read changes nothing: what was read before is
-// used, and [File.Failure] says so.
+// used, and [File.Failure] says so. Before the first reading nothing is known ([File.Unread]).
 package links

@@ -27,6 +27,7 @@ type File struct {
 	keys networkkey.Known
 	of   map[string]keyfile.Link
 	gone map[string]bool // networks that were linked while this process runs, and are not
+	read bool            // once at least
 	err  error           // of the last reading; what was read before is used
 }
 
@@ -41,7 +42,8 @@ func Open(path, own string) (*File, error) {
 	return l, nil
 }
 
-// Reread reads the file again; changed says that something else is in force.
+// Reread reads the file again. changed is whether something else is in force, and true for
+// the first reading that succeeds.
 func (l *File) Reread() (changed bool, err error) {
 	keys, of, err := keyfile.ReadLinks(l.path)
 	l.mu.Lock()
@@ -51,7 +53,7 @@ func (l *File) Reread() (changed bool, err error) {
 	}
 	delete(keys, l.own)
 	delete(of, l.own)
-	changed = !maps.EqualFunc(keys, l.keys, slices.Equal[[]networkkey.Public]) || !maps.EqualFunc(of, l.of, equalLinks)
+	changed = !l.read || !maps.EqualFunc(keys, l.keys, slices.Equal[[]networkkey.Public]) || !maps.EqualFunc(of, l.of, equalLinks)
 	if l.gone == nil {
 		l.gone = map[string]bool{}
 	}
@@ -61,7 +63,7 @@ func (l *File) Reread() (changed bool, err error) {
 	for network := range of {
 		delete(l.gone, network)
 	}
-	l.keys, l.of = keys, of
+	l.keys, l.of, l.read = keys, of, true
 	return changed, nil
 }
 
@@ -134,8 +136,19 @@ func (l *File) Failure() error {
 	return l.err
 }
 
-// OpenOrWait is Open, but that a file which is not there yet has no networks until a
-// Reread finds it.
+// Unread reports whether no reading of the file has succeeded. Which networks are linked is
+// then not known. A nil File is known to link none.
+func (l *File) Unread() bool {
+	if l == nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.read
+}
+
+// OpenOrWait is Open, except that a file that does not exist is Unread until a Reread finds
+// it.
 func OpenOrWait(path, own string) (*File, error) {
 	l := &File{path: path, own: own}
 	if _, err := l.Reread(); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -148,7 +161,7 @@ func OpenOrWait(path, own string) (*File, error) {
 func (l *File) Path() string { return l.path }
 
 // Of returns the links of own network that a test wants.
-func Of(own string, of map[string]keyfile.Link) *File { return &File{own: own, of: of} }
+func Of(own string, of map[string]keyfile.Link) *File { return &File{own: own, of: of, read: true} }
 
 // Unlinked says, by network, what is wrong with those of held, which gateways tell of, that
 // neither the file nor discovery lists.

@@ -69,7 +69,8 @@ type Spec[C any] struct {
 	Log func(C) logging.Config
 	// Open reads every file and key that the process needs to start, and opens no socket.
 	// --check ends after it, so what fails here fails --check with the same error and exit code.
-	// A Runner with a method Check() error also reports what a running process would wait for.
+	// A Runner with a method Check() error also reports what a running process would wait for,
+	// and one with a method CheckWarnings() []string what it starts without.
 	Open func(C, zerolog.Logger) (Runner, error)
 }
 
@@ -128,6 +129,11 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 		if err != nil {
 			fmt.Fprintf(stderr, "%s: cannot start: %v\n", s.Name, err)
 			return Start
+		}
+		if c, ok := r.(interface{ CheckWarnings() []string }); ok {
+			for _, w := range c.CheckWarnings() {
+				fmt.Fprintf(stderr, "%s: warning: %s\n", s.Name, w)
+			}
 		}
 		if c, ok := r.(interface{ Check() error }); ok {
 			if err := c.Check(); err != nil {

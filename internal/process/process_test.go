@@ -26,8 +26,9 @@ type config struct {
 	gone []string // what is missing on this machine
 	vain []string // warnings of what the configuration names
 	open error
-	bind error // of Listen
-	wait error // of Check
+	bind error    // of Listen
+	wait error    // of Check
+	lack []string // of CheckWarnings
 	run  func(context.Context) error
 	hups chan struct{} // one value for each Reload
 }
@@ -36,6 +37,7 @@ type runner config
 
 func (r runner) Listen() error                 { return r.bind }
 func (r runner) Check() error                  { return r.wait }
+func (r runner) CheckWarnings() []string       { return r.lack }
 func (r runner) Run(ctx context.Context) error { return r.run(ctx) }
 func (r runner) Reload()                       { r.hups <- struct{}{} }
 
@@ -158,6 +160,7 @@ func TestCheckFailsAsAStartDoes(t *testing.T) {
 		"key":      {config{open: broken}, Start, Start, "tester: cannot start: no such luck\n"},
 		"socket":   {config{bind: broken}, OK, Start, ""},
 		"waits":    {config{run: quiet, wait: broken}, Start, OK, "tester: starts, but is not ready before this is fixed: no such luck\n"},
+		"lacks":    {config{run: quiet, lack: []string{"no file of links"}}, OK, OK, "tester: warning: no file of links\n"},
 		"problems": {config{run: quiet, left: errors.New("mesh.yaml:7: no such action\nmesh.yaml:9: odd")}, OK, OK, "tester: warning: mesh.yaml:7: no such action\ntester: warning: mesh.yaml:9: odd\n"},
 		"in vain":  {config{run: quiet, vain: []string{"policy a selects no workload"}}, OK, OK, "tester: warning: policy a selects no workload\n"},
 	} {
