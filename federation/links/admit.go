@@ -52,14 +52,15 @@ func (a *Admission) Admit(l keyfile.Link, o Offer, trustDomain string, listed fu
 	judged := export
 	judged.Identities = a.remember(o)
 	admitted, refused, ok := linkOf(l, trustDomain).Admit(judged)
-	if len(export.Identities) == 0 && ok {
-		admitted.Identities, admitted.Capacity, refused = nil, 0, nil
+	none := len(admitted.Identities) == 0
+	if len(export.Identities) == 0 {
+		admitted.Identities, admitted.Capacity = nil, 0
 	}
 	ok = ok && len(admitted.Ports) > 0
 	switch {
 	case len(refused) == 0 && len(export.Identities) == 0 && !ok && len(admitted.Ports) > 0:
 		return admitted, false, fmt.Sprintf("what network %s exports as %s is not used: the link to it admits no identity of namespace %s (trustDomains, namespaces in federation.networks)", o.Network, o.Service, namespace)
-	case len(refused) > 0 && len(admitted.Identities) == 0:
+	case len(refused) > 0 && none:
 		return admitted, false, fmt.Sprintf("what network %s exports as %s is not used: the link to it lets none of %s answer (trustDomains, namespaces in federation.networks)", o.Network, o.Service, idsOf(refused))
 	case len(refused) > 0:
 		return admitted, ok, fmt.Sprintf("of what network %s exports as %s, %s may not answer: the link to it does not let them (trustDomains, namespaces in federation.networks)", o.Network, o.Service, idsOf(refused))
