@@ -120,6 +120,15 @@ func Open(cfg Config, log zerolog.Logger) (*Controller, error) {
 	return c, nil
 }
 
+// Check reports what the controller would wait for after its start: its certificate.
+func (c *Controller) Check() error {
+	self, err := c.cfg.account(c.cfg.ServiceAccount, "serviceAccount", true)
+	if err != nil {
+		return err
+	}
+	return c.ids.Check(self)
+}
+
 // CheckWarnings returns what keeps no process from starting: a file of links that does not
 // exist yet.
 func (c *Controller) CheckWarnings() []string {

@@ -96,6 +96,33 @@ func TestEmptyFileOfLinksLinksNone(t *testing.T) {
 	}
 }
 
+// --check fails for certificates from files that a running controller would wait for.
+func TestCheckReadsIdentityFiles(t *testing.T) {
+	files := t.TempDir()
+	c := &Controller{cfg: DefaultConfig()}
+	var err error
+	if c.ids, err = (identity.Config{Source: "files", Dir: files}).Open(zerolog.Nop()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Check(); err == nil || !strings.Contains(err.Error(), files) {
+		t.Errorf("without files: %v; want an error that names %s", err, files)
+	}
+	ca, err := identity.InitCA(t.TempDir(), spiffeid.RequireTrustDomainFromString("cluster.local"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	svid, err := ca.Issue(spiffeid.RequireFromString("spiffe://cluster.local/ns/isthmus-system/sa/controller"), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := identity.WriteSVID(files, svid); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Check(); err != nil {
+		t.Errorf("with files: %v", err)
+	}
+}
+
 // A missing file of links is a warning of --check and a problem of the status. Both name what
 // holds meanwhile.
 func TestMissingFileOfLinksIsReported(t *testing.T) {

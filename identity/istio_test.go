@@ -377,3 +377,27 @@ func TestRotationOfTheRootUnderTraffic(t *testing.T) {
 		t.Error("the new root is not the one that is left")
 	}
 }
+
+// Check asks no CA, and reads the token that a running process shows to it.
+func TestCheckReadsTokenForCA(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	m, err := identity.Config{Source: "istio", Address: "127.0.0.1:1", Root: path + ".root", Token: path}.Open(zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(); err == nil || !strings.Contains(err.Error(), "identity.token: ") {
+		t.Errorf("without the file: %v; want an error that names identity.token", err)
+	}
+	if err := os.WriteFile(path, []byte("abc"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(); err != nil {
+		t.Errorf("with the file: %v", err)
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(); err == nil || !strings.Contains(err.Error(), "mode 0666") {
+		t.Errorf("with mode 0666: %v", err)
+	}
+}

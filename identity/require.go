@@ -76,10 +76,12 @@ func (m *Manager) Missing() []string {
 }
 
 // Check fetches the SVIDs of ids where they come from files, and joins the errors. A running
-// process waits for these files. A source in another process is not asked.
+// process waits for these files. A source in another process is not asked; the token for it is
+// read.
 func (m *Manager) Check(ids ...spiffeid.ID) error {
-	if _, remote := m.src.(istioSource); remote {
-		return nil
+	if s, remote := m.src.(istioSource); remote {
+		_, err := s.client.Token()
+		return err
 	}
 	var failed []error
 	for _, id := range ids {

@@ -211,6 +211,39 @@ func TestNewNamesWhatCannotWork(t *testing.T) {
 	}
 }
 
+// --check fails for a token that a running node proxy would wait for.
+func TestCheckReadsToken(t *testing.T) {
+	p := newPair(t, 1)
+	p.Write()
+	path := filepath.Join(t.TempDir(), "token")
+	check := func(token string) error {
+		cfg := p.NodeConfig("east", "east-1")
+		cfg.Federation.Token = token
+		n, err := nodeproxy.Open(cfg, zerolog.Nop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n.Check()
+	}
+	if err := check(""); err != nil {
+		t.Errorf("without federation.token: %v", err)
+	}
+	if err := check(path); err == nil || !strings.Contains(err.Error(), "federation.token: ") || !strings.Contains(err.Error(), path) {
+		t.Errorf("no file: %v; want an error that names federation.token and %s", err, path)
+	}
+	for mode, want := range map[os.FileMode]string{0o600: "", 0o666: "mode 0666"} {
+		if err := os.WriteFile(path, []byte("abc"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := check(path); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("mode %04o: %v; want %q", mode, err, want)
+		}
+	}
+}
+
 func TestAdminShowsReadinessMetricsAndState(t *testing.T) {
 	p := newPair(t, 1)
 	p.Gateway("east", "gw-1")

@@ -178,7 +178,7 @@ func Open(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	}
 	if cfg.Federation.Health {
 		p.stream = healthstream.NewClient(healthstream.ClientConfig{
-			Node: cfg.Node, Network: cfg.Network, Self: p.self, Identity: p.ids, Token: cfg.Federation.token(),
+			Node: cfg.Node, Network: cfg.Network, Self: p.self, Identity: p.ids, Token: cfg.Federation.token(log),
 			Gateways: p.ownGateways,
 			Lists:    func(network string) bool { return p.links.Has(network) || p.store.Current().HasNetwork(network) },
 			Known:    p.links.Known(),

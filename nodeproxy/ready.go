@@ -1,6 +1,10 @@
 package nodeproxy
 
-import "github.com/spiffe/go-spiffe/v2/spiffeid"
+import (
+	"errors"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
 
 // pending names what this node proxy waits for before it is ready, and what
 // makes it unfit for work: no valid certificate of its own or of a local pod.
@@ -22,8 +26,15 @@ func (p *Proxy) pending() []string {
 }
 
 // Check reports what the node proxy would wait for after its start: certificates of its own
-// and of local pods that discovery files list.
-func (p *Proxy) Check() error { return p.ids.Check(p.identities()...) }
+// and of local pods that discovery files list, and the token that proves its node.
+func (p *Proxy) Check() error {
+	err := p.ids.Check(p.identities()...)
+	if p.cfg.Federation.Token != "" {
+		_, odd := p.cfg.Federation.readToken()
+		err = errors.Join(err, odd)
+	}
+	return err
+}
 
 // details is what is shown beside readiness.
 func (p *Proxy) details() map[string]any {

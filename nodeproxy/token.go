@@ -3,8 +3,10 @@ package nodeproxy
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
+	"sync/atomic"
+
+	"github.com/rs/zerolog"
 
 	"github.com/isthmus-mesh/isthmus/internal/secretfile"
 )
@@ -12,23 +14,33 @@ import (
 // maxToken bounds a token file in bytes; a bound service-account token has about 1 500.
 const maxToken = 16 << 10
 
-// token returns what reads the token that proves this node, anew each time as it is
-// replaced from time to time; nil where the certificate names the node.
-func (f Federation) token() func(context.Context) ([]byte, error) {
+// token returns a function that reads the token that proves this node, or nil where the
+// certificate names the node. The file is read each time, as it is replaced from time to time.
+// The first of several failures is logged.
+func (f Federation) token(log zerolog.Logger) func(context.Context) ([]byte, error) {
 	if f.Token == "" {
 		return nil
 	}
+	failing := new(atomic.Bool)
 	return func(context.Context) ([]byte, error) {
-		b, err := secretfile.Read(f.Token)
-		if err != nil {
-			return nil, fmt.Errorf("federation.token: %w", err)
+		b, err := f.readToken()
+		if was := failing.Swap(err != nil); err != nil && !was {
+			log.Warn().Err(err).Msg("health streams wait for federation.token")
 		}
-		if len(b) > maxToken {
-			return nil, fmt.Errorf("federation.token: %s has more than %d bytes: it is no token", f.Token, maxToken)
-		}
-		if b = bytes.TrimSpace(b); len(b) == 0 {
-			return nil, fmt.Errorf("federation.token: %s: %w", f.Token, errors.New("is empty: mount a projected service-account token there"))
-		}
-		return b, nil
+		return b, err
 	}
+}
+
+func (f Federation) readToken() ([]byte, error) {
+	b, err := secretfile.Read(f.Token)
+	if err != nil {
+		return nil, fmt.Errorf("federation.token: %w", err)
+	}
+	if len(b) > maxToken {
+		return nil, fmt.Errorf("federation.token: %s has more than %d bytes: it is no token", f.Token, maxToken)
+	}
+	if b = bytes.TrimSpace(b); len(b) == 0 {
+		return nil, fmt.Errorf("federation.token: %s: is empty: mount a projected service-account token there", f.Token)
+	}
+	return b, nil
 }

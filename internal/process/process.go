@@ -137,7 +137,7 @@ func Main[C any](s Spec[C], args []string, stderr io.Writer) int {
 		}
 		if c, ok := r.(interface{ Check() error }); ok {
 			if err := c.Check(); err != nil {
-				fmt.Fprintf(stderr, "%s: starts, but is not ready before this is fixed: %v\n", s.Name, err)
+				fmt.Fprintf(stderr, "%s: starts, but waits until this is fixed: %v\n", s.Name, err)
 				return Start
 			}
 		}

@@ -159,7 +159,7 @@ func TestCheckFailsAsAStartDoes(t *testing.T) {
 		"level":    {config{log: logging.Config{Level: "loud"}}, Usage, Usage, `log.level: "loud"`},
 		"key":      {config{open: broken}, Start, Start, "tester: cannot start: no such luck\n"},
 		"socket":   {config{bind: broken}, OK, Start, ""},
-		"waits":    {config{run: quiet, wait: broken}, Start, OK, "tester: starts, but is not ready before this is fixed: no such luck\n"},
+		"waits":    {config{run: quiet, wait: broken}, Start, OK, "tester: starts, but waits until this is fixed: no such luck\n"},
 		"lacks":    {config{run: quiet, lack: []string{"no file of links"}}, OK, OK, "tester: warning: no file of links\n"},
 		"problems": {config{run: quiet, left: errors.New("mesh.yaml:7: no such action\nmesh.yaml:9: odd")}, OK, OK, "tester: warning: mesh.yaml:7: no such action\ntester: warning: mesh.yaml:9: odd\n"},
 		"in vain":  {config{run: quiet, vain: []string{"policy a selects no workload"}}, OK, OK, "tester: warning: policy a selects no workload\n"},
