@@ -18,7 +18,6 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
-	"github.com/isthmus-mesh/isthmus/internal/hostport"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/memory"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
@@ -224,8 +223,8 @@ func (c Config) Validate() (warnings []string, err error) {
 	var v strictyaml.Check
 	v.Required("node", c.Node, "give this node's name in the discovery file")
 	v.Required("network", c.Network, "give the network that this node is on")
-	if d := c.clusterDomain(); c.ClusterDomain != "" && !hostport.IsName(d) {
-		v.Fail("clusterDomain", "%.80q is no domain: write one such as k8s.example, or leave it out", c.ClusterDomain)
+	if c.ClusterDomain != "" {
+		v.Field("clusterDomain", c.checkClusterDomain())
 	}
 	_, err = c.SPIFFEID()
 	v.Join(err)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -169,6 +170,33 @@ func TestEnvironmentOverridesTheFile(t *testing.T) {
 	t.Setenv("CIRCUIT_BREAKER_FAILURE_THRESHOLD", "two")
 	if _, _, err := load(t, smallest); err == nil || !strings.Contains(err.Error(), "CIRCUIT_BREAKER_FAILURE_THRESHOLD") || !strings.Contains(err.Error(), "two") {
 		t.Errorf("a bad variable: %v; want an error that names it and its value", err)
+	}
+}
+
+// A cluster domain with svc. before it, or in a zone of the mesh, would take the names of services
+// from pods. The error has the remedy.
+func TestClusterDomainIsChecked(t *testing.T) {
+	for domain, want := range map[string]string{
+		"k8s.example":               "",
+		"Cluster.Local.":            "",
+		"svcs.example":              "",
+		"example.svc.k8s":           "",
+		"mesh.internal.example":     "",
+		"notclusterset.local":       "",
+		"foo bar":                   "is no domain",
+		".":                         "is no domain",
+		"svc.k8s.example":           "write k8s.example, or leave it out",
+		"SVC.k8s.example.":          "write k8s.example, or leave it out",
+		"svc":                       "write the domain, or leave it out",
+		"mesh.internal":             "is in mesh.internal",
+		"east.mesh.internal.":       "is in mesh.internal",
+		"clusterset.local":          "is in clusterset.local",
+		"demo.svc.ClusterSet.Local": "is in clusterset.local",
+	} {
+		_, _, err := load(t, smallest+"\nclusterDomain: "+strconv.Quote(domain)+"\n")
+		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "clusterDomain")) {
+			t.Errorf("clusterDomain %q: %v; want %q", domain, err, want)
+		}
 	}
 }
 

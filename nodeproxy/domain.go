@@ -2,10 +2,12 @@ package nodeproxy
 
 import (
 	"cmp"
+	"fmt"
 	"net"
 	"os"
 	"strings"
 
+	"github.com/isthmus-mesh/isthmus/internal/hostport"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/names"
 )
@@ -45,4 +47,22 @@ func canonicalTargets(list []Outbound, domain string) []Outbound {
 		out[i] = o
 	}
 	return out
+}
+
+// checkClusterDomain refuses text that is no domain, and domains in which no service could have
+// a name: node proxies answer for the zones of the mesh whatever the domain of the cluster.
+func (c Config) checkClusterDomain() error {
+	d := c.clusterDomain()
+	if !hostport.IsName(d) {
+		return fmt.Errorf("%.80q is no domain: write one such as k8s.example, or leave it out", c.ClusterDomain)
+	}
+	if rest, svc := strings.CutPrefix(d+".", "svc."); svc {
+		return fmt.Errorf("%.80q begins with svc, and services are NAME.NAMESPACE.svc.DOMAIN: write %s, or leave it out", c.ClusterDomain, cmp.Or(strings.TrimSuffix(rest, "."), "the domain"))
+	}
+	for _, zone := range []string{"mesh.internal", "clusterset.local"} {
+		if d == zone || strings.HasSuffix(d, "."+zone) {
+			return fmt.Errorf("%.80q is in %s, which has the names of the mesh in every cluster: write the domain of the cluster, such as cluster.local, or leave it out", c.ClusterDomain, zone)
+		}
+	}
+	return nil
 }
