@@ -151,6 +151,16 @@ func commandNames(cmd *cobra.Command) (names []string) {
 	return names
 }
 
+// addCompletion adds cobra's completion command, which writes to the output that root has now.
+// Without a RunE cobra prints its help for an unknown shell, and exits with 0.
+func addCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	if c, _, err := root.Find([]string{"completion"}); err == nil {
+		c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		withUsageChecks(c)
+	}
+}
+
 // newHelpCommand is cobra's, but that it fails where there is no such command.
 func newHelpCommand() *cobra.Command {
 	return &cobra.Command{
