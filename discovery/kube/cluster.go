@@ -291,7 +291,12 @@ func (c *Cluster) setPod(n name, now *keptPod) {
 	if old := c.pods[n]; old != nil {
 		c.onNode.remove(old.Spec.NodeName, n)
 	}
-	set(c.pods, n, now)
+	was := c.placeOf(n)
+	if set(c.pods, n, now); c.placeOf(n) != was {
+		for slice := range c.aboutPod[n] {
+			c.staleNames[serviceOf(c.slices[slice])] = struct{}{}
+		}
+	}
 	if now == nil {
 		if c.podsOf.remove(n.namespace, n); len(c.pods) == 0 {
 			clear(c.policies.seen)
@@ -328,6 +333,30 @@ func (c *Cluster) setSlice(n name, now *discoveryv1.EndpointSlice) {
 		}
 		c.stalePods[p] = struct{}{}
 	}
+}
+
+// placeOf returns where a pod is.
+func (c *Cluster) placeOf(n name) place {
+	return pod{object: c.pods[n], namespace: c.namespaces[n.namespace]}.place()
+}
+
+// endpointsOf returns where the endpoints of slices are. An endpoint whose pod is not known is nowhere.
+func (c *Cluster) endpointsOf(of []*discoveryv1.EndpointSlice) (out endpoints) {
+	for _, slice := range of {
+		for i := range slice.Endpoints {
+			n := podOf(slice, &slice.Endpoints[i])
+			at := placeNode
+			if n != (name{}) {
+				at = c.placeOf(n)
+			}
+			if at == placeMesh {
+				return endpoints{inside: true}
+			}
+			out.outside = out.outside || at != placeUnknown
+			out.plain = out.plain || at == placePlain
+		}
+	}
+	return out
 }
 
 // serviceOf returns the service of a slice; one of no service has the name of none.
@@ -373,6 +402,7 @@ func (c *Cluster) readService(n name) discovery.Change {
 	for _, slice := range slices.SortedFunc(maps.Keys(c.inService[n]), name.compare) {
 		s.slices = append(s.slices, c.slices[slice])
 	}
+	s.endpoints = c.endpointsOf(s.slices)
 	ch := discovery.Change{Key: key(discovery.KindService, n)}
 	r, f := s.read()
 	ch.Faults = f

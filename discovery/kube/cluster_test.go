@@ -45,7 +45,7 @@ func anEvent(t *rapid.T) Event {
 	var o any
 	switch e.Kind {
 	case Namespaces:
-		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: space, Labels: labels(labelScope, labelDataplane, labelNetwork)}}
+		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: space, Labels: labels(labelScope, labelGlobal, labelTakeover, labelDataplane, labelNetwork)}}
 		n.Annotations = map[string]string{annotationDistribution: pick("", "PreferClose", "odd")}
 		e.Name, o = space, n
 	case Nodes:
@@ -56,6 +56,9 @@ func anEvent(t *rapid.T) Event {
 		s.Labels, s.CreationTimestamp = labels(labelGlobal, labelScope, labelTakeover), metav1.Unix(int64(rapid.IntRange(0, 2).Draw(t, "age")), 0)
 		s.Spec.Type = corev1.ServiceType(pick("ClusterIP", "ClusterIP", "ClusterIP", "ClusterIP", "ExternalName"))
 		s.Spec.ClusterIPs = []string{pick("10.0.0.1", "10.0.0.2", "None", "odd")}
+		if rapid.Bool().Draw(t, "selects") {
+			s.Spec.Selector = map[string]string{"app": "x"}
+		}
 		s.Spec.PublishNotReadyAddresses = rapid.Bool().Draw(t, "publish")
 		for range rapid.SampledFrom([]int{1, 1, 1, 2, 0}).Draw(t, "ports") {
 			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: pick("", "p"), Port: int32(rapid.SampledFrom([]int{80, 80, 80, 81, 0, 70000}).Draw(t, "port")), Protocol: corev1.Protocol(pick("TCP", "TCP", "", "UDP")), TargetPort: rapid.SampledFrom([]intstr.IntOrString{{}, {}, intstr.FromInt32(8080), intstr.FromInt32(15008), intstr.FromString("web")}).Draw(t, "target")})

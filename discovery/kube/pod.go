@@ -165,6 +165,28 @@ func (p pod) meshed(f *faults) bool {
 	return p.namespace != nil && p.namespace.Labels[labelDataplane] == "ambient"
 }
 
+// place is where a pod is, as seen by its Services.
+type place uint8
+
+const (
+	placeUnknown place = iota // there is no such pod yet, or not any more
+	placeNode                 // it has the address of its node
+	placePlain                // it is not in the mesh
+	placeMesh
+)
+
+func (p pod) place() place {
+	switch {
+	case p.object == nil:
+		return placeUnknown
+	case p.object.Spec.HostNetwork:
+		return placeNode
+	case !p.meshed(&faults{}):
+		return placePlain
+	}
+	return placeMesh
+}
+
 // podOf returns the pod that an endpoint is, or nothing.
 func podOf(slice *discoveryv1.EndpointSlice, e *discoveryv1.Endpoint) name {
 	if slice.AddressType == discoveryv1.AddressTypeFQDN || e.TargetRef == nil || e.TargetRef.Kind != "Pod" || e.TargetRef.Name == "" {

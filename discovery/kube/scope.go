@@ -63,29 +63,63 @@ func (f *faults) flag(field, value string) string {
 }
 
 // scope returns who may use the Service; "" is its own cluster alone. What the Service sets counts before
-// what its namespace sets. At one object a scope counts before istio.io/global and a ServiceExport.
+// what its namespace sets, which holds for Services of pods in the mesh alone. At one object a scope counts
+// before istio.io/global and a ServiceExport, and solo.io/service-takeover before what implies takeover.
 // An unknown scope is the cluster.
 func (s service) scope(f *faults) (scope mesh.Scope, takeover bool) {
-	own, inherited := f.reachOf(s.object.ObjectMeta), reach{}
-	if s.namespace != nil {
-		inherited = (&faults{}).reachOf(s.namespace.ObjectMeta) // its faults are those of the namespace
-	}
+	own, inherited := f.reachOf(s.object.ObjectMeta), s.inherited()
 	global := own.global == "true" || own.global == "" && inherited.global == "true"
-	takeover = global || own.takeover == "true" || own.takeover == "" && inherited.takeover == "true"
 	word := own.scope
 	if word == "" && own.global == "" && (s.export == nil || inherited.scope == scopeGlobalOnly) {
 		word = inherited.scope
 	}
 	switch {
-	case word == scopeGlobal, word == "" && (global || s.export != nil):
+	case word == scopeGlobal, word == scopeGlobalOnly, word == "" && (global || s.export != nil):
 		scope = mesh.ScopeGlobal
-	case word == scopeGlobalOnly:
-		scope, takeover = mesh.ScopeGlobal, true
 	case word == scopeSegment && !s.segmented:
 		scope = mesh.ScopeSegment
 	}
+	switch {
+	case own.takeover != "":
+		takeover = own.takeover == "true"
+	case own.global == "true" || own.scope == scopeGlobalOnly:
+		takeover = true
+	case inherited.takeover != "":
+		takeover = inherited.takeover == "true"
+	default:
+		takeover = global || word == scopeGlobalOnly
+	}
 	s.contradictions(own, scope, f)
+	s.left(scope, f)
 	return scope, takeover && scope != ""
+}
+
+// endpoints are where the known endpoints of a Service are.
+type endpoints struct {
+	inside  bool // some are pods in the mesh
+	outside bool // some are not
+	plain   bool // some of those outside are pods with addresses of their own
+}
+
+// inherited returns what the namespace sets for s. That is nothing if no endpoint of s is in the mesh:
+// its cluster IP would lead nowhere, and no user asked for that by a label at the Service. A Service that
+// selects pods and has no endpoints keeps what it has with pods.
+func (s service) inherited() (r reach) {
+	if s.namespace == nil || !s.endpoints.inside && (s.endpoints.outside || len(s.object.Spec.Selector) == 0) {
+		return r
+	}
+	return (&faults{}).reachOf(s.namespace.ObjectMeta) // its faults are those of the namespace
+}
+
+// left notes that what the namespace sets does not reach s, if the cause may be that its pods lack a label.
+func (s service) left(scope mesh.Scope, f *faults) {
+	if scope != "" || s.endpoints.inside || !s.endpoints.plain {
+		return
+	}
+	s.endpoints = endpoints{inside: true}
+	if would, _ := s.scope(&faults{}); would != "" {
+		f.drop(discovery.CauseUnsupported, label(labelDataplane), "", "is ambient at no pod of the Service, nor at its namespace, so that the Service stays in its cluster whatever its namespace sets: write ambient, or set %s to cluster at the Service", labelScope)
+	}
 }
 
 // contradictions notes what the Service itself sets and scope does not have.

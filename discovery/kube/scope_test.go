@@ -66,7 +66,9 @@ func TestServiceScopePrecedence(t *testing.T) {
 					if segmented && want == mesh.ScopeSegment {
 						want = ""
 					}
-					wantTakeover := want != "" && (first(takeover, nsTakeover) == "true" || first(global, nsGlobal) == "true" || scope == "global-only" || scope == "" && global == "" && nsScope == "global-only")
+					own := map[bool]string{true: "true"}[global == "true" || scope == "global-only"]
+					inherited := map[bool]string{true: "true"}[first(global, nsGlobal) == "true" || scope == "" && global == "" && nsScope == "global-only"]
+					wantTakeover := want != "" && first(takeover, own, nsTakeover, inherited) == "true"
 					r, f := s.read()
 					if mesh.Scope(r.Scope) != want || r.Takeover != wantTakeover {
 						t.Fatalf("Service %+v, namespace %+v, exported %t, segmented %t: %q, takeover %t; want %q, %t", s.object.ObjectMeta, ns.ObjectMeta, exported, segmented, r.Scope, r.Takeover, want, wantTakeover)

@@ -23,6 +23,7 @@ type service struct {
 	export    *metav1.PartialObjectMetadata // its ServiceExport; nil: there is none
 	segmented bool                          // the system namespace names a segment
 	slices    []*discoveryv1.EndpointSlice  // by name
+	endpoints endpoints
 }
 
 // read translates s. Only of a service that other networks may reach it matters what
