@@ -15,7 +15,7 @@ import (
 const (
 	maxName    = 253
 	maxListed  = 1024 // of anything in an object
-	maxMembers = 4096 // services of one workload
+	maxMembers = 4096 // services of one workload, and its named ports
 )
 
 // malformed is an object that no gateway of ours says.
@@ -186,7 +186,7 @@ func decodeWorkload(m *pb.ExcerptWorkload, network string) (w discovery.Workload
 	w = discovery.Workload{UID: m.GetUid(), Name: m.GetName(), Namespace: m.GetNamespace(), ServiceAccount: m.GetServiceAccount(), Network: network, Node: m.GetNode(), Cluster: m.GetCluster(),
 		Locality: discovery.Locality{Region: m.GetRegion(), Zone: m.GetZone(), Subzone: m.GetSubzone()}, State: cmp.Or(stateFromWire[m.GetState()], "notReady"), Services: m.GetServices(), Labels: m.GetLabels()}
 	if err := cmp.Or(checkNames("workload", w.UID, w.Name, w.Namespace, w.ServiceAccount, w.Node, w.Cluster, w.Locality.Region, w.Locality.Zone, w.Locality.Subzone), checkNames("service of a workload", w.Services...),
-		checkNumber("services of a workload", len(w.Services), maxMembers), checkNumber("addresses", len(m.GetAddresses()), maxListed), checkNumber("ports", len(m.GetPorts()), maxListed)); err != nil {
+		checkNumber("services of a workload", len(w.Services), maxMembers), checkNumber("addresses", len(m.GetAddresses()), maxListed), checkNumber("ports", len(m.GetPorts()), maxMembers)); err != nil {
 		return w, err
 	}
 	if w.UID == "" {

@@ -64,11 +64,12 @@ var stateToWire = map[mesh.State]pb.WorkloadState{
 	mesh.Terminating: pb.WorkloadState_WORKLOAD_STATE_TERMINATING, mesh.Serving: pb.WorkloadState_WORKLOAD_STATE_SERVING,
 }
 
-// encodeWorkload encodes w as a member of services, for a node proxy of node.
-func encodeWorkload(w *mesh.Workload, services []string, node string) *pb.ExcerptWorkload {
+// encodeWorkload encodes w as a member of services, for a node proxy of node. Of its named ports it has those to
+// which services lead, maxMembers at most.
+func encodeWorkload(w *mesh.Workload, services []*mesh.Service, node string) *pb.ExcerptWorkload {
 	out := &pb.ExcerptWorkload{Uid: w.UID, Namespace: w.Namespace, ServiceAccount: w.ServiceAccount, Node: w.Node, Cluster: w.Cluster,
 		Addresses: encodeAddresses(w.Addresses), Region: w.Locality.Region, Zone: w.Locality.Zone, Subzone: w.Locality.Subzone,
-		State: stateToWire[w.State], Plain: w.Plain, Services: services}
+		State: stateToWire[w.State], Plain: w.Plain}
 	if w.Name != w.UID {
 		out.Name = w.Name
 	}
@@ -78,8 +79,31 @@ func encodeWorkload(w *mesh.Workload, services []string, node string) *pb.Excerp
 	if w.Capacity != 1 {
 		out.Capacity = w.Capacity
 	}
+	numbers := map[string]uint16{}
 	for _, p := range w.Ports {
-		out.Ports = append(out.Ports, &pb.ExcerptPort{Name: p.Name, Target: uint32(p.Port)})
+		numbers[p.Name] = p.Port
+	}
+	for _, svc := range services {
+		out.Services = append(out.Services, svc.Hostname)
+		for _, name := range targetNames(svc) {
+			if n, has := numbers[name]; has && len(out.Ports) < maxMembers {
+				out.Ports = append(out.Ports, &pb.ExcerptPort{Name: name, Target: uint32(n)})
+				delete(numbers, name)
+			}
+		}
+	}
+	return out
+}
+
+// targetNames returns the target names of the ports of s, which may be nil.
+func targetNames(s *mesh.Service) (out []string) {
+	if s == nil {
+		return nil
+	}
+	for _, p := range s.Ports {
+		if p.TargetName != "" {
+			out = append(out, p.TargetName)
+		}
 	}
 	return out
 }

@@ -164,12 +164,21 @@ func (x *Index) reviseService(prev *mesh.Snapshot, host string, woken set) {
 		r.dueServices[host] = struct{}{}
 		woken[r] = struct{}{}
 	}
-	for _, s := range []*mesh.Snapshot{prev, x.snap} { // nodes of whose pods it is a service
+	renamed := !slices.Equal(targetNames(before), targetNames(now)) // pods have other ports
+	for _, s := range []*mesh.Snapshot{prev, x.snap} {              // nodes of whose pods it is a service
 		if svc := s.Named(host); svc != nil {
 			for _, w := range s.Members(svc, x.network) {
 				for r := range x.byNode[w.Node] {
 					r.dueServices[host] = struct{}{}
 					woken[r] = struct{}{}
+					if renamed {
+						r.duePods[w.UID] = struct{}{}
+					}
+				}
+				for r := range x.byHost[host] {
+					if renamed {
+						r.duePods[w.UID] = struct{}{}
+					}
 				}
 			}
 		}

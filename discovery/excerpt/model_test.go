@@ -329,6 +329,10 @@ func (w *world) checkQuiet() {
 			other := *want
 			want, other.Addresses = &other, a.addresses
 		}
+		if want != nil { // which ports it has is compared by what leads there
+			other := *want
+			want, other.Ports = &other, p.Ports
+		}
 		if want != nil && !reflect.DeepEqual(want, p) {
 			w.t.Fatalf("pod %+v at the node proxy, %+v at the gateway\n%s", p, want, w.story())
 		}
@@ -456,14 +460,22 @@ func (w *world) checkBooks() {
 
 func members(s *mesh.Snapshot, svc *mesh.Service) (out []string) {
 	for _, p := range s.Members(svc, modelNetwork) {
-		out = append(out, p.UID)
+		out = append(out, fmt.Sprint(p.UID, targets(svc, p)))
+	}
+	return out
+}
+
+// targets are where the ports of svc lead at p.
+func targets(svc *mesh.Service, p *mesh.Workload) (out []uint16) {
+	for _, port := range svc.Ports {
+		out = append(out, p.Target(port))
 	}
 	return out
 }
 
 func hosts(s *mesh.Snapshot, uid string) (out []string) {
 	for _, svc := range s.ServicesOf(uid) {
-		out = append(out, svc.Hostname)
+		out = append(out, fmt.Sprint(svc.Hostname, targets(svc, s.Workload(uid))))
 	}
 	return out
 }
@@ -500,6 +512,7 @@ func (w *world) step(pods, services, uid int) (next int) {
 				p.Services = append(p.Services, host(s))
 			}
 		}
+		p.Ports = []discovery.NamedPort{{Name: "web", Port: uint16(8000 + pick(2))}, {Name: "admin", Port: 9000}}
 		if pick(4) == 0 {
 			p.Scheduled, p.Addresses, p.Services, p.State = true, nil, nil, "notReady"
 			p.Outside = pick(3) == 0
@@ -515,6 +528,9 @@ func (w *world) step(pods, services, uid int) (next int) {
 		c := discovery.Change{Key: discovery.Key{Kind: discovery.KindService, Name: host(i)}}
 		if pick(3) > 0 {
 			s := discovery.Service{Name: fmt.Sprintf("s%d", i), Namespace: "default", Global: pick(2) == 0, Ports: []discovery.ServicePort{{Port: uint16(80 + pick(2)), TargetPort: 8080}}}
+			if name := []string{"", "web", "admin"}[pick(3)]; name != "" {
+				s.Ports[0].TargetPort, s.Ports[0].TargetName = 0, name
+			}
 			if pick(2) == 0 {
 				s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{byte(240 - 230*pick(2)), 240, 0, byte(i + 1)})}
 			}

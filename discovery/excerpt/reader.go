@@ -223,17 +223,23 @@ func (b *batch) messages() []*pb.Excerpt {
 	return b.out
 }
 
-// needs says whether r needs w, and as a member of which services.
-func (r *Reader) needs(w *mesh.Workload) (services []string, needed bool) {
+// needs reports whether r needs w, and as a member of which services: at most maxMembers, first those that r
+// follows.
+func (r *Reader) needs(w *mesh.Workload) (services []*mesh.Service, needed bool) {
 	if w == nil {
 		return nil, false
 	}
 	local := w.Node == r.node
+	var others []*mesh.Service
 	for _, svc := range r.index.snap.ServicesOf(w.UID) {
-		if local || r.hosts[svc.Hostname] > 0 {
-			services = append(services, svc.Hostname)
+		if r.hosts[svc.Hostname] > 0 {
+			services = append(services, svc)
+		} else if local {
+			others = append(others, svc)
 		}
 	}
+	services = append(services, others...)
+	services = services[:min(len(services), maxMembers)]
 	return services, local || len(services) > 0 || r.pods[w.UID] > 0
 }
 

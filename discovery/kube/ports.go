@@ -59,11 +59,11 @@ func (s service) setTarget(r *discovery.ServicePort, spec intstr.IntOrString, fi
 		f.drop(discovery.CauseReference, field, r.Name, "has no pod: no EndpointSlice of the Service has a TCP port of this name; add it to the slices or, where targetPort is a name, to a container")
 		r.TargetName = targetName(s.name, r.Name)
 		return true
+	case len(numbers) == 1:
+		r.TargetPort = numbers[0]
 	case named || len(numbers) > 1:
 		r.TargetName = targetName(s.name, r.Name)
 		return true
-	case len(numbers) == 1:
-		r.TargetPort = numbers[0]
 	case spec.Type == intstr.String || spec.IntVal == 0:
 		r.TargetPort = r.Port
 	case spec.IntVal < 1 || spec.IntVal > 65535:
