@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
 // Of two imports that claim one address, each beside a Service of its own name, the first in the order of
@@ -60,6 +62,35 @@ func TestAliasInTheFileGoesBeforeTheClustersHostname(t *testing.T) {
 		s, _, _ := b.Commit()
 		if svc := s.Service(name); svc == nil || svc.Name != "web" || len(s.Members(svc, "east")) != 1 || s.ServiceAt(netip.MustParseAddr("10.96.0.1")) != svc {
 			t.Errorf("%s leads to %+v without the alias, want web with its pod and its address", name, svc)
+		}
+	}
+}
+
+// A Service of the cluster that the file lists too is the file's in all that the file can say. It is at home and as
+// old as in the cluster all the same, and so exported without pods, whichever record came first and while both are there.
+func TestServiceOfFileAndClusterStaysExported(t *testing.T) {
+	const host = "web.demo.svc.cluster.local"
+	network := Change{Key: Key{Kind: KindNetwork, Source: Cluster, Name: "west"}, Record: Network{Name: "west"}}
+	object := Change{Key: Key{Kind: KindService, Source: Cluster, Name: "demo/web"}, Record: Service{Name: "web", Namespace: "demo", Home: true, Created: 5, Ports: []ServicePort{{Port: 80, TargetPort: 8080}}}}
+	listed := Change{Key: Key{Kind: KindService, Name: "demo/web"}, Record: Service{Name: "web", Namespace: "demo", Scope: "global", TrafficDistribution: "PreferRegion", Ports: []ServicePort{{Port: 81}}}}
+	for _, order := range [][]Change{{network, object, listed}, {listed, network, object}} {
+		b := NewBuilder(0)
+		for _, c := range order {
+			b.Apply(c)
+			b.Commit()
+		}
+		if svc := b.current.Named(host); !mesh.Exports(svc, nil) || svc.Created != 5 || svc.Distribution != mesh.PreferRegion || svc.Ports[0].Service != 81 {
+			t.Errorf("exported without pods: %t; %+v", mesh.Exports(svc, nil), svc)
+		}
+		older := object.Record.(Service)
+		older.Created = 3
+		b.Apply(Change{Key: object.Key, Record: older})
+		if s, _, _ := b.Commit(); s.Named(host).Created != 3 {
+			t.Errorf("created %d, want that of the new object", s.Named(host).Created)
+		}
+		b.Apply(Change{Key: object.Key})
+		if s, _, _ := b.Commit(); s.Named(host) == nil || mesh.Exports(s.Named(host), nil) {
+			t.Errorf("%+v; want it exported by its pods alone when the cluster has no such Service", s.Named(host))
 		}
 	}
 }

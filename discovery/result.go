@@ -100,9 +100,9 @@ func (b *Builder) requeueRefs(snap *mesh.Snapshot) {
 }
 
 // derive returns the service of e with the aliases and virtual addresses that it
-// has got, and what others export under its name.
+// has got, what others export under its name, and what only its object in the cluster has.
 func (b *Builder) derive(e *entry) *mesh.Service {
-	full := e.reading.service
+	full := b.housed(e)
 	beside := b.beside(e)
 	if beside == nil && b.hasAll(e) {
 		return full
@@ -123,6 +123,23 @@ func (b *Builder) derive(e *entry) *mesh.Service {
 		svc.Import = nil
 	}
 	return &svc
+}
+
+// housed returns the service of e. If an earlier source than the cluster lists it, the cluster's record of the
+// same hostname is out, but the Service is there: Home and Created are those of that record.
+func (b *Builder) housed(e *entry) *mesh.Service {
+	full := e.reading.service
+	if e.key.Source >= Cluster {
+		return full
+	}
+	for _, o := range b.claims.all(claimKey{hostName, full.Hostname}) {
+		if o.key.Source == Cluster && !o.faulty {
+			svc := *full
+			svc.Home, svc.Created = o.reading.service.Home, o.reading.service.Created
+			return &svc
+		}
+	}
+	return full
 }
 
 // got returns which of these aliases and virtual addresses e has. Of none that is no empty list: it

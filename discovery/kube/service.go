@@ -45,12 +45,12 @@ func (s service) read() (record *discovery.Service, f faults) {
 		}
 		return nil, f
 	}
-	r := &discovery.Service{Name: s.name.name, Namespace: s.name.namespace, PublishNotReady: spec.PublishNotReadyAddresses, Home: true}
+	r := &discovery.Service{Name: s.name.name, Namespace: s.name.namespace, PublishNotReady: spec.PublishNotReadyAddresses, Home: true, Created: s.created()}
 	said := &f
 	if !global {
 		said = &faults{}
 	} else {
-		r.Scope, r.Takeover, r.Created = string(scope), takeover, s.created()
+		r.Scope, r.Takeover = string(scope), takeover
 		if s.export != nil {
 			r.Aliases = []string{s.name.name + "." + s.name.namespace + clusterSetSuffix}
 		}
@@ -70,7 +70,7 @@ func (s service) read() (record *discovery.Service, f faults) {
 }
 
 // created returns the age of the export in Unix seconds: of the ServiceExport, or of the
-// Service if a label alone exports it. Zero if unknown.
+// Service if a label or a discovery file exports it. Zero if unknown.
 func (s service) created() int64 {
 	at := s.object.CreationTimestamp
 	if s.export != nil {
