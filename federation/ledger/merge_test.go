@@ -12,11 +12,12 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/isthmus-mesh/isthmus/federation/record"
+	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// Random exports of one service: in any order the merged one has each port and identity that
-// any of them has, and nothing else, no name twice, the oldest age, and a
-// problem if they differ.
+// Random exports of one service: in any order the merged one has each port, identity and alias that
+// any of them has, and nothing else, no name twice, the oldest age, the narrowest scope, a distribution if
+// all have the same, and a problem if they differ.
 func TestMergedExportHasAllPartsOfEach(t *testing.T) {
 	id := func(name string) spiffeid.ID { return spiffeid.RequireFromString("spiffe://x/ns/demo/sa/" + name) }
 	for seed := range uint64(1000) {
@@ -25,6 +26,9 @@ func TestMergedExportHasAllPartsOfEach(t *testing.T) {
 		var ids []spiffeid.ID
 		ports, accounts, oldest := map[string]bool{}, map[string]bool{}, int64(0) // what single exports have
 		names := map[uint16]map[string]bool{}
+		var aliases []string
+		narrowest, others := record.ScopeGlobal, map[string]bool{} // scope, aliases and distribution of single exports
+		distributions := map[mesh.Distribution]bool{}
 		for range 1 + rng.IntN(4) {
 			e := &record.Export{Name: "web", Namespace: "demo", Created: int64(rng.IntN(4))}
 			called := []string{"http", "web", "admin"} // by port; an export has no name twice
@@ -49,6 +53,22 @@ func TestMergedExportHasAllPartsOfEach(t *testing.T) {
 			if ids = append(ids, e.Identities...); len(e.Identities) > 0 {
 				accounts[fmt.Sprint(e.Identities)] = true
 			}
+			if e.Scope = record.ScopeGlobal; rng.IntN(6) == 0 {
+				e.Scope = record.ScopeSegment
+			}
+			for _, a := range []string{"a.example.com", "b.example.com"} {
+				if rng.IntN(6) > 0 {
+					e.Aliases = append(e.Aliases, a)
+				}
+			}
+			if e.Distribution = mesh.PreferRegion; rng.IntN(6) == 0 {
+				e.Distribution = []mesh.Distribution{"", mesh.Any}[rng.IntN(2)]
+			}
+			aliases, narrowest, distributions[e.Distribution] = append(aliases, e.Aliases...), min(narrowest, e.Scope), true
+			others[fmt.Sprint(e.Scope, e.Aliases, e.Distribution)] = true
+			if e.Scope == record.ScopeGlobal && rng.IntN(2) == 0 {
+				e.Scope = record.ScopeGlobalOnly // the same
+			}
 			ports[fmt.Sprint(e.Ports)] = true
 			if e.Created > 0 && (oldest == 0 || e.Created < oldest) {
 				oldest = e.Created
@@ -57,6 +77,12 @@ func TestMergedExportHasAllPartsOfEach(t *testing.T) {
 		}
 		slices.SortFunc(ids, func(x, y spiffeid.ID) int { return strings.Compare(x.String(), y.String()) })
 		ids = slices.Compact(ids)
+		slices.Sort(aliases)
+		aliases = slices.Compact(aliases)
+		var distribution mesh.Distribution
+		if len(distributions) == 1 {
+			distribution = exports[0].Distribution
+		}
 		var want []record.Port
 		for _, n := range slices.Sorted(maps.Keys(names)) {
 			p := record.Port{Port: n}
@@ -74,17 +100,20 @@ func TestMergedExportHasAllPartsOfEach(t *testing.T) {
 			contents := make([]record.Export, len(exports))
 			for i, e := range exports {
 				contents[i] = *e
-				contents[i].Ports, contents[i].Identities = slices.Clone(e.Ports), slices.Clone(e.Identities)
+				contents[i].Ports, contents[i].Identities, contents[i].Aliases = slices.Clone(e.Ports), slices.Clone(e.Identities), slices.Clone(e.Aliases)
 			}
 			got, problem := MergeExports("west", "web", exports)
 			if !slices.Equal(got.Identities, ids) || got.Created != oldest || !slices.Equal(got.Ports, want) {
 				t.Fatalf("seed %d: merged identities %v, created %d, ports %v; want %v, %d and %v, of %s", seed, got.Identities, got.Created, got.Ports, ids, oldest, want, before)
 			}
-			if differ := len(ports) > 1 || len(accounts) > 1; differ != (problem != "") {
+			if !slices.Equal(got.Aliases, aliases) || min(got.Scope, record.ScopeGlobal) != narrowest || got.Distribution != distribution {
+				t.Fatalf("seed %d: merged aliases %v, scope %d, distribution %q; want %v, %d and %q", seed, got.Aliases, got.Scope, got.Distribution, aliases, narrowest, distribution)
+			}
+			if differ := len(ports) > 1 || len(accounts) > 1 || len(others) > 1; differ != (problem != "") {
 				t.Fatalf("seed %d: problem %q; the exports differ: %t", seed, problem, differ)
 			}
 			for i, e := range exports {
-				if !slices.Equal(e.Ports, contents[i].Ports) || !slices.Equal(e.Identities, contents[i].Identities) {
+				if !slices.Equal(e.Ports, contents[i].Ports) || !slices.Equal(e.Identities, contents[i].Identities) || !slices.Equal(e.Aliases, contents[i].Aliases) {
 					t.Fatalf("seed %d: an export was changed: %+v, was %+v", seed, *e, contents[i])
 				}
 			}

@@ -50,12 +50,14 @@ func (l *Ledger) Export(network, service string) (Share, bool) {
 	return out, len(out.Gateways) > 0
 }
 
-// MergeExports returns the export of service by network: the ports and the identities that
+// MergeExports returns the export of service by network: the ports, identities and aliases that
 // any export of its gateway instances has. So an instance that cannot reach its API server,
 // and exports an old state, removes nothing that its siblings export. The age is the oldest.
 // A port keeps its name if all exports agree on it and no lower port has it, and has none
-// otherwise. problem describes in what the exports differ; it is empty if they do
-// not. An instance without identities sees no workload, which is no difference.
+// otherwise. The scope is the narrowest, since clients alone check it: what one gateway withholds,
+// no other grants. Exports with different distributions have that of the reader. The order of exports
+// does not matter. problem describes in what the exports differ; it is empty if they do not. An
+// instance without identities sees no workload, which is no difference.
 func MergeExports(network, service string, exports []*record.Export) (merged record.Export, problem string) {
 	var differ []string
 	for n, e := range exports {
@@ -68,7 +70,7 @@ func MergeExports(network, service string, exports []*record.Export) (merged rec
 	if len(differ) > 0 {
 		nameApart(merged.Ports)
 		slices.Sort(differ)
-		problem = fmt.Sprintf("gateways of network %q differ in the %s of %s: the union is used", network, strings.Join(slices.Compact(differ), " and "), service)
+		problem = fmt.Sprintf("gateways of network %q differ in the %s of %s: the union is used, and the narrowest scope", network, strings.Join(slices.Compact(differ), " and "), service)
 	}
 	return merged, problem
 }
@@ -111,9 +113,24 @@ func union(a, b *record.Export) (differ []string) {
 	}
 	a.Identities = ids
 	a.Capacity = max(a.Capacity, b.Capacity)
+	aliases := slices.Concat(a.Aliases, b.Aliases)
+	slices.Sort(aliases)
+	aliases = slices.Compact(aliases)
+	if len(aliases) != len(a.Aliases) || len(aliases) != len(b.Aliases) {
+		differ = append(differ, "aliases")
+	}
+	a.Aliases = aliases
+	x, y := min(a.Scope, record.ScopeGlobal), min(b.Scope, record.ScopeGlobal) // see record.ScopeGlobalOnly
+	if x != y {
+		differ = append(differ, "scope")
+	}
+	a.Scope = min(x, y)
+	if a.Distribution != b.Distribution {
+		a.Distribution, differ = "", append(differ, "distribution")
+	}
 	// An instance of an older version has none of these.
 	a.Headless = a.Headless || b.Headless
-	a.Affinity = cmp.Or(a.Affinity, b.Affinity)
+	a.Affinity = max(a.Affinity, b.Affinity)
 	if a.Created == 0 || b.Created > 0 && b.Created < a.Created {
 		a.Created = b.Created
 	}
