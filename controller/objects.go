@@ -73,7 +73,7 @@ func (o *objects) one(c discovery.Change) {
 	}
 	if c.Key.Kind == discovery.KindWorkload {
 		r, _ := c.Record.(discovery.Workload)
-		o.count(c.Key, pod{r.Services, r.Protocol != "TCP"})
+		o.count(c.Key, pod{r.Services, r.Protocol != "TCP" && r.Network == o.network})
 	}
 	if what != "the Service" && c.Key.Kind == discovery.KindService {
 		delete(o.services, n)
@@ -93,7 +93,7 @@ func (o *objects) one(c discovery.Change) {
 // pod is a pod that is a member of services.
 type pod struct {
 	services []string // hostnames
-	meshed   bool     // a node proxy accepts tunnels for it
+	meshed   bool     // it is on this network, and a node proxy accepts tunnels for it
 }
 
 // members are how many pods a service has, and how many of them are in the mesh.

@@ -88,7 +88,7 @@ func TestPodsOfExportAreCounted(t *testing.T) {
 			pod := fmt.Sprint("demo/p", rng.IntN(4))
 			c := discovery.Change{Key: key(discovery.KindWorkload, pod)}
 			if delete(truth, pod); rng.IntN(3) > 0 {
-				w := discovery.Workload{Protocol: []string{"", "TCP"}[rng.IntN(2)]}
+				w := discovery.Workload{Protocol: []string{"", "TCP"}[rng.IntN(2)], Network: []string{"west", "west", "east"}[rng.IntN(3)]}
 				for _, name := range names {
 					if rng.IntN(2) == 0 {
 						w.Services = append(w.Services, name+".demo.svc.cluster.local")
@@ -101,7 +101,7 @@ func TestPodsOfExportAreCounted(t *testing.T) {
 				pods, meshed := false, false
 				for _, w := range truth {
 					if slices.Contains(w.Services, name+".demo.svc.cluster.local") {
-						pods, meshed = true, meshed || w.Protocol != "TCP"
+						pods, meshed = true, meshed || w.Protocol != "TCP" && w.Network == "west"
 					}
 				}
 				if l := o.local(vip.Name{Namespace: "demo", Name: name}); !l.Exported || l.Pods != pods || l.Meshed != meshed || l.Export.Created.Unix() != 1_700_000_000 {

@@ -22,8 +22,8 @@ type Local struct {
 	Why      string
 	Notes    []string // parts of the Service that are not used
 	Export   Export   // if Exported
-	// Pods reports whether the Service has pods, and Meshed whether any of them is in the mesh. The export has
-	// no endpoint otherwise.
+	// Pods reports whether the Service has pods, and Meshed whether any of them is in the mesh, on this
+	// network. The export has no endpoint otherwise.
 	Pods, Meshed bool
 	// NoGateway is set while no gateway of this network is connected, and nothing is known of its exports.
 	NoGateway bool
@@ -48,7 +48,7 @@ func Conditions(l Local, others []Export) []Condition {
 	case l.NoGateway:
 		ready = Condition{"Ready", "Unknown", "Pending", "no gateway of this network is connected to isthmus-controller: see whether isthmus-gateway runs, and whether its pods are ready"}
 	case l.Pods && !l.Meshed:
-		ready = Condition{"Ready", "False", "Pending", "it is exported without an endpoint: none of its pods is in the mesh: label the namespace or the pods istio.io/dataplane-mode=ambient"}
+		ready = Condition{"Ready", "False", "Pending", "it is exported without an endpoint: none of its pods is in the mesh, on this network: label the namespace or the pods istio.io/dataplane-mode=ambient, and correct their label topology.istio.io/network if they have one"}
 	case !l.Pods:
 		ready.Message += ", without an endpoint: it has no pod on the pod network now, so its connections are refused unless another network has one: if that is not intended, compare spec.selector with the labels of the pods"
 	}
