@@ -165,7 +165,11 @@ func (x *Index) reviseService(prev *mesh.Snapshot, host string, woken set) {
 		woken[r] = struct{}{}
 	}
 	renamed := !slices.Equal(targetNames(before), targetNames(now)) // pods have other ports
-	for _, s := range []*mesh.Snapshot{prev, x.snap} {              // nodes of whose pods it is a service
+	var followers set
+	if renamed {
+		followers = x.byHost[host]
+	}
+	for _, s := range []*mesh.Snapshot{prev, x.snap} { // nodes of whose pods it is a service
 		if svc := s.Named(host); svc != nil {
 			for _, w := range s.Members(svc, x.network) {
 				for r := range x.byNode[w.Node] {
@@ -175,10 +179,8 @@ func (x *Index) reviseService(prev *mesh.Snapshot, host string, woken set) {
 						r.duePods[w.UID] = struct{}{}
 					}
 				}
-				for r := range x.byHost[host] {
-					if renamed {
-						r.duePods[w.UID] = struct{}{}
-					}
+				for r := range followers {
+					r.duePods[w.UID] = struct{}{}
 				}
 			}
 		}
