@@ -26,7 +26,7 @@ type captured struct {
 func (p *Proxy) serveCaptured(pod *pods.Pod, l pods.Listeners) (pods.Server, error) {
 	h := &captured{p: p, pod: pod, uid: pod.UID(), share: newShare(), arriving: newShare(), in: newInbound(p, pod.UID(), l.Tunnels), first: l.Undecided}
 	for _, opened := range l.Opened {
-		o, err := p.newOutbound(opened, h.share.counted(p.captured(h)))
+		o, err := p.newOutbound(&sharedListener{TCPListener: opened}, h.share.counted(p.captured(h)))
 		if err != nil {
 			return nil, err
 		}
@@ -34,7 +34,7 @@ func (p *Proxy) serveCaptured(pod *pods.Pod, l pods.Listeners) (pods.Server, err
 		h.outs = append(h.outs, o)
 	}
 	if l.Arriving != nil {
-		o, err := p.newOutbound(l.Arriving, h.arriving.counted(p.arrived(h)))
+		o, err := p.newOutbound(&sharedListener{TCPListener: l.Arriving}, h.arriving.counted(p.arrived(h)))
 		if err != nil {
 			return nil, err
 		}

@@ -254,18 +254,23 @@ func (c Config) Validate() (warnings []string, err error) {
 }
 
 func (c Config) checkListeners(v *strictyaml.Check) {
+	of := map[netip.AddrPort]string{}
+	check := func(field, workload string, listen netip.AddrPort) {
+		if workload == "" || !listen.IsValid() {
+			v.Fail(field, "needs workload and listen")
+		} else if first := of[listen]; first != "" && listen.Port() != 0 {
+			v.Fail(field+".listen", "%s is the address of %s: choose a free one", listen, first)
+		}
+		of[listen] = field
+	}
 	for i, o := range c.Outbound {
 		field := fmt.Sprintf("outbound[%d]", i)
-		if o.Workload == "" || !o.Listen.IsValid() {
-			v.Fail(field, "needs workload and listen")
-		}
+		check(field, o.Workload, o.Listen)
 		_, _, err := splitTarget(o.To)
 		v.Field(field+".to", err)
 	}
 	for i, s := range c.Socks {
-		if s.Workload == "" || !s.Listen.IsValid() {
-			v.Fail(fmt.Sprintf("socks[%d]", i), "needs workload and listen")
-		}
+		check(fmt.Sprintf("socks[%d]", i), s.Workload, s.Listen)
 	}
 }
 

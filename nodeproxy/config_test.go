@@ -86,6 +86,7 @@ func TestConfigMistakesNameFieldValueAndRemedy(t *testing.T) {
 		{"outbound to nowhere", smallest + "outbound: [{workload: a, listen: 127.0.0.1:80, to: b}]\n", []string{"outbound[0].to", `"b"`, "host:port"}},
 		{"outbound to port 99999", smallest + "outbound: [{workload: a, listen: 127.0.0.1:80, to: \"b:99999\"}]\n", []string{"outbound[0].to", "b:99999", "65535"}},
 		{"listen port out of range", smallest + "outbound: [{workload: a, listen: 127.0.0.1:99999, to: \"b:80\"}]\n", []string{"node.yaml:5", "127.0.0.1:99999"}},
+		{"one address twice", smallest + "outbound: [{workload: a, listen: 127.0.0.1:80, to: \"b:80\"}]\nsocks: [{workload: a, listen: 127.0.0.1:80}]\n", []string{"socks[0].listen", "127.0.0.1:80", "outbound[0]"}},
 		{"socks without workload", smallest + "socks: [{listen: 127.0.0.1:15080}]\n", []string{"socks[0]", "workload"}},
 		{"admin for everybody", smallest + "admin: {address: 10.0.0.1:15000}\n", []string{"admin.address", "10.0.0.1:15000"}},
 		{"admin address empty", smallest + "admin: {address: \"\"}\n", []string{"node.yaml:5", "admin.address", "is empty", "leave the key out"}},

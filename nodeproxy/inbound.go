@@ -37,9 +37,9 @@ type inbound struct {
 
 func (p *Proxy) listenInbound(w *mesh.Workload) (*inbound, error) {
 	addr := netip.AddrPortFrom(w.Addresses[0], mesh.HBONEPort)
-	l, err := listenShared(addr)
+	l, err := listenShared(addr, p.holder("inbound", w.UID))
 	if err != nil {
-		return nil, fmt.Errorf("listen for workload %s at %s: %w: stop what listens there, such as another node proxy of another user", w.UID, addr, err)
+		return nil, fmt.Errorf("listen for workload %s at %s: %w: stop what listens there, such as another node proxy of another user, node or network", w.UID, addr, err)
 	}
 	return newInbound(p, w.UID, l), nil
 }

@@ -26,7 +26,7 @@ const maxAppConns = 65536
 // outbound is one listener that local applications connect to.
 type outbound struct {
 	p        *Proxy
-	listener *net.TCPListener
+	listener *sharedListener
 	serve    serve
 	refuse   refuse
 	conns    sync.WaitGroup
@@ -45,10 +45,10 @@ type serve func(ctx context.Context, app *net.TCPConn) (rest func(context.Contex
 // see that at once, and the line in the log is not to be of later.
 type refuse func(coming int) func()
 
-func (p *Proxy) listenOutbound(addr netip.AddrPort, field string, serve serve) (*outbound, error) {
-	l, err := listenShared(addr)
+func (p *Proxy) listenOutbound(addr netip.AddrPort, field, holder string, serve serve) (*outbound, error) {
+	l, err := listenShared(addr, holder)
 	if err != nil {
-		return nil, fmt.Errorf("%s: listen: %w: choose a free address", field, err)
+		return nil, fmt.Errorf("%s: listen: %w: choose a free address; only the next process of the same network, node and workload may share it", field, err)
 	}
 	o, err := p.newOutbound(l, serve)
 	if err != nil {
@@ -58,7 +58,7 @@ func (p *Proxy) listenOutbound(addr netip.AddrPort, field string, serve serve) (
 }
 
 // newOutbound owns l.
-func (p *Proxy) newOutbound(l *net.TCPListener, serve serve) (*outbound, error) {
+func (p *Proxy) newOutbound(l *sharedListener, serve serve) (*outbound, error) {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		l.Close()

@@ -278,7 +278,7 @@ func (p *Proxy) listen() (err error) {
 		}
 	}
 	for i, o := range p.cfg.Outbound {
-		l, err := p.listenOutbound(o.Listen, fmt.Sprintf("outbound[%d].listen", i), p.static(o))
+		l, err := p.listenOutbound(o.Listen, fmt.Sprintf("outbound[%d].listen", i), p.holder("outbound", o.Workload), p.static(o))
 		if err != nil {
 			return err
 		}
@@ -286,7 +286,7 @@ func (p *Proxy) listen() (err error) {
 		p.outbounds = append(p.outbounds, l)
 	}
 	for i, s := range p.cfg.Socks {
-		l, err := p.listenOutbound(s.Listen, fmt.Sprintf("socks[%d].listen", i), p.socks(s))
+		l, err := p.listenOutbound(s.Listen, fmt.Sprintf("socks[%d].listen", i), p.holder("socks", s.Workload), p.socks(s))
 		if err != nil {
 			return err
 		}

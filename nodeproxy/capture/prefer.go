@@ -63,10 +63,10 @@ func preferLast(ns *podns.Namespace, l *net.TCPListener, raw syscall.RawConn) er
 	if err != nil {
 		return err
 	}
-	last := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: uint32(len(group) - 1)}}
+	program := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: uint32(len(group) - 1)}}
 	if e := raw.Control(func(fd uintptr) {
 		err = os.NewSyscallError("setsockopt", unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
-			&unix.SockFprog{Len: uint16(len(last)), Filter: &last[0]}))
+			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}))
 	}); e != nil {
 		return e
 	}
@@ -85,7 +85,12 @@ func Shared(ns *podns.Namespace, l *net.TCPListener) (bool, error) {
 
 // Sharers are the cookies of the listeners that share the address of l.
 func Sharers(ns *podns.Namespace, l *net.TCPListener) (cookies []uint64, err error) {
-	group, err := sharers(ns, where(l))
+	return SharersAt(ns, where(l))
+}
+
+// SharersAt are the cookies of the listeners that share address a.
+func SharersAt(ns *podns.Namespace, a netip.AddrPort) (cookies []uint64, err error) {
+	group, err := sharers(ns, a)
 	for _, o := range group {
 		cookies = append(cookies, o.Cookie)
 	}
