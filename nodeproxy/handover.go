@@ -57,9 +57,12 @@ func listenShared(addr netip.AddrPort, holder string) (*sharedListener, error) {
 	if err != nil {
 		return nil, err
 	}
+	if before == 1 {
+		err = capture.Yield(l)
+	}
 	cookie, e := capture.Cookie(l)
 	mark, me := net.ListenUnixgram("unixgram", markOf(cookie, holder))
-	if err = errors.Join(e, me); err != nil {
+	if err = errors.Join(err, e, me); err != nil {
 		l.Close()
 		return nil, err
 	}

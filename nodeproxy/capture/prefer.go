@@ -63,7 +63,23 @@ func preferLast(ns *podns.Namespace, l *net.TCPListener, raw syscall.RawConn) er
 	if err != nil {
 		return err
 	}
-	program := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: uint32(len(group) - 1)}}
+	return selectNumber(raw, len(group)-1)
+}
+
+// Yield makes the kernel send new connections to the other one of two listeners that share an address in the namespace of this
+// process, until Prefer is called. l was opened last. Without eBPF, preferLast has set a number: after the other one moved to
+// the place of a listener that was closed, it is that of l. What the kernel sends between listen(2) and Yield comes to l.
+func Yield(l *net.TCPListener) error {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return selectNumber(raw, 0)
+}
+
+// selectNumber makes the kernel send connections to the n-th listener of the group.
+func selectNumber(raw syscall.RawConn, n int) (err error) {
+	program := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: uint32(n)}}
 	if e := raw.Control(func(fd uintptr) {
 		err = os.NewSyscallError("setsockopt", unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
 			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}))
