@@ -25,30 +25,33 @@ func EndDirect(ns *podns.Namespace, ends func(local, remote netip.AddrPort) bool
 		return 0, err
 	}
 	defer t.Close()
-	type connection struct{ local, remote netip.AddrPort }
-	list, there := []connection{}, map[connection]bool{}
-	if err := t.All(func(local, remote netip.AddrPort) {
-		c := connection{local, remote}
-		list, there[c] = append(list, c), true
+	var list []sockdiag.Connection
+	there := map[[2]netip.AddrPort]bool{}
+	if err := t.All(func(c sockdiag.Connection) {
+		list = append(list, c)
+		there[[2]netip.AddrPort{c.Local, c.Remote}] = true
 	}); err != nil {
 		return 0, fmt.Errorf("list the connections of the pod: %w", err)
 	}
 	for _, c := range list {
-		at, from := c.local.Addr().WithZone(""), c.remote.Addr().WithZone("")
-		if !slices.Contains(own, at) || slices.Contains(own, from) || at.IsLoopback() || there[connection{c.remote, c.local}] {
+		at, from := c.Local.Addr(), c.Remote.Addr()
+		if !slices.Contains(own, at) || slices.Contains(own, from) || at.IsLoopback() || there[[2]netip.AddrPort{c.Remote, c.Local}] {
 			continue
 		}
-		_, listens, err := t.Listener(c.local)
+		listens, err := t.Listens(c)
 		if err != nil {
 			return ended, fmt.Errorf("look for a listener of the pod: %w", err)
 		}
-		if !listens || !ends(c.local, c.remote) {
+		if !listens || !ends(c.Local, c.Remote) {
 			continue
 		}
-		if err := t.End(c.local, c.remote); err != nil {
+		is, err := t.End(c)
+		if err != nil {
 			return ended, fmt.Errorf("reset a connection of the pod (SOCK_DESTROY, for which the kernel needs CONFIG_INET_DIAG_DESTROY): %w", err)
 		}
-		ended++
+		if is {
+			ended++
+		}
 	}
 	return ended, nil
 }

@@ -24,6 +24,18 @@ type Namespace interface{ Do(f func() error) error }
 // been closed that were not told of.
 var ErrLost = errors.New("sockdiag: events were lost")
 
+// ErrCannotEnd is returned on a kernel that cannot reset connections.
+var ErrCannotEnd = errors.New("the kernel needs CONFIG_INET_DIAG_DESTROY")
+
+// Connection is one open connection. Its hidden fields identify the socket. Two link-local connections by two interfaces
+// may have the same addresses and ports, and so may a connection that closed and a later one.
+type Connection struct {
+	Local, Remote netip.AddrPort
+
+	cookie uint64
+	device uint32 // index of the interface that the socket is bound to, or 0
+}
+
 // Listener is one listening socket.
 type Listener struct {
 	Cookie  uint64         // its name, never used again in this namespace

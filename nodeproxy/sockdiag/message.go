@@ -9,23 +9,23 @@ import (
 
 // Numbers of linux/sock_diag.h, linux/inet_diag.h, linux/netlink.h and tcp_states.h.
 const (
-	protocolTCP   = 6
-	familyV4      = 2
-	familyV6      = 10
-	sockDiag      = 20 // SOCK_DIAG_BY_FAMILY
-	sockDestroy   = 21 // SOCK_DESTROY
-	groupTCP4     = 1  // SKNLGRP_INET_TCP_DESTROY
-	groupTCP6     = 3  // SKNLGRP_INET6_TCP_DESTROY
-	messageError  = 2
-	messageDone   = 3
-	flagRequest   = 0x1
-	flagAck       = 0x4
-	flagDump      = 0x300
-	headerBytes   = 16
-	requestBytes  = headerBytes + 56
-	socketBytes   = 72 // struct inet_diag_msg
-	listenState   = 10
-	anyCookieHalf = ^uint32(0)
+	protocolTCP  = 6
+	familyV4     = 2
+	familyV6     = 10
+	sockDiag     = 20 // SOCK_DIAG_BY_FAMILY
+	sockDestroy  = 21 // SOCK_DESTROY
+	groupTCP4    = 1  // SKNLGRP_INET_TCP_DESTROY
+	groupTCP6    = 3  // SKNLGRP_INET6_TCP_DESTROY
+	messageError = 2
+	messageDone  = 3
+	flagRequest  = 0x1
+	flagAck      = 0x4
+	flagDump     = 0x300
+	headerBytes  = 16
+	requestBytes = headerBytes + 56
+	socketBytes  = 72 // struct inet_diag_msg
+	listenState  = 10
+	anyCookie    = ^uint64(0)
 
 	waitingStates = 1<<1 | 1<<8 // ESTABLISHED, CLOSE_WAIT: what an accept queue holds
 	listenStates  = 1 << listenState
@@ -38,6 +38,7 @@ type socket struct {
 	family        uint8
 	state         uint8
 	local, remote netip.AddrPort
+	device        uint32 // index of the interface that it is bound to, or 0
 	cookie        uint64
 	queue, limit  uint32
 	inode         uint32
@@ -55,6 +56,8 @@ type question struct {
 	states uint32
 	local  netip.AddrPort
 	remote netip.AddrPort // of a connection; not valid: a listener is asked for
+	device uint32         // index of the interface by which packets come, or 0
+	cookie uint64         // of the socket; 0 for any
 }
 
 func (q question) message(sequence uint32) []byte {
@@ -84,8 +87,13 @@ func (q question) message(sequence uint32) []byte {
 		binary.BigEndian.PutUint16(id[2:], q.remote.Port())
 		copy(id[20:36], q.remote.Addr().AsSlice())
 	}
-	native.PutUint32(id[40:], anyCookieHalf)
-	native.PutUint32(id[44:], anyCookieHalf)
+	native.PutUint32(id[36:], q.device)
+	cookie := q.cookie
+	if cookie == 0 {
+		cookie = anyCookie
+	}
+	native.PutUint32(id[40:], uint32(cookie))
+	native.PutUint32(id[44:], uint32(cookie>>32))
 	return b
 }
 
@@ -149,7 +157,7 @@ func decodeSocket(b []byte) (s socket, err error) {
 	native := binary.NativeEndian
 	return socket{
 		family: b[0], state: b[1], local: address(4, 0), remote: address(20, 2),
-		cookie: uint64(native.Uint32(id[40:])) | uint64(native.Uint32(id[44:]))<<32,
-		queue:  native.Uint32(b[56:]), limit: native.Uint32(b[60:]), inode: native.Uint32(b[68:]),
+		device: native.Uint32(id[36:]), cookie: uint64(native.Uint32(id[40:])) | uint64(native.Uint32(id[44:]))<<32,
+		queue: native.Uint32(b[56:]), limit: native.Uint32(b[60:]), inode: native.Uint32(b[68:]),
 	}, nil
 }

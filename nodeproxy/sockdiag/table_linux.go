@@ -194,9 +194,10 @@ func (t *Table) Open(each func(local, remote netip.AddrPort)) error {
 	})
 }
 
-// All is Open with the connections that no process has accepted yet.
-func (t *Table) All(each func(local, remote netip.AddrPort)) error {
-	return t.connections(func(s socket) { each(s.local, s.remote) })
+// All calls each for the open connections, also those that no process has accepted yet. It reads every connection of the
+// machine, as Open does.
+func (t *Table) All(each func(Connection)) error {
+	return t.connections(func(s socket) { each(Connection{s.local, s.remote, s.cookie, s.device}) })
 }
 
 func (t *Table) connections(each func(socket)) error {
@@ -209,13 +210,28 @@ func (t *Table) connections(each func(socket)) error {
 	return nil
 }
 
-// End resets the connection from local to remote, if there is one. It needs CAP_NET_ADMIN and CONFIG_INET_DIAG_DESTROY.
-func (t *Table) End(local, remote netip.AddrPort) error {
-	err := t.ask(question{end: true, family: family(local.Addr()), states: anyState, local: local, remote: remote}, func(socket) {})
+// Listens reports whether there is a listener that could have accepted c.
+func (t *Table) Listens(c Connection) (there bool, err error) {
+	err = t.ask(question{family: family(c.Local.Addr()), states: listenStates, local: c.Local, device: c.device}, func(s socket) {
+		there = s.state == listenState
+	})
 	if errors.Is(err, unix.ENOENT) {
 		err = nil
 	}
-	return err
+	return there, err
+}
+
+// End resets c. It returns false if c has ended already: the kernel then looks further and finds the listener of its port,
+// which only the cookie tells from c. It needs CAP_NET_ADMIN. ErrCannotEnd is the error of a kernel that cannot do it.
+func (t *Table) End(c Connection) (ended bool, err error) {
+	err = t.ask(question{end: true, family: family(c.Local.Addr()), states: anyState, local: c.Local, remote: c.Remote, device: c.device, cookie: c.cookie}, func(socket) {})
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESTALE):
+		return false, nil
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return false, ErrCannotEnd
+	}
+	return err == nil, err
 }
 
 // portOnly is the port of at and any address: what a dump goes by.

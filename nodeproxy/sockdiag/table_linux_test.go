@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -324,4 +326,117 @@ func TestAConnectionIsFoundByItsEnds(t *testing.T) {
 		c.Close()
 		check(from, to, false)
 	}
+}
+
+// A connection that has ended shares its port with the listener that accepted it. End leaves that one alone, of both
+// families and also of link-local addresses, and so it does with a new connection that has the same ends.
+func TestEndResetsOneConnectionOnly(t *testing.T) {
+	s := space(t)
+	if err := s.Host("lan", "other", "10.9.0.2"); err != nil {
+		t.Fatal(err)
+	}
+	table, err := Open(inHost{s, "pod"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(table.Close)
+	in := func(host string, f func() error) {
+		t.Helper()
+		if err := s.In(host, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	linkLocal(t, s, "other") // from which it connects
+	for _, address := range []string{"10.9.0.1", linkLocal(t, s, "pod")} {
+		var l *net.TCPListener
+		config := net.ListenConfig{}
+		config.SetMultipathTCP(false)
+		in("pod", func() error {
+			x, err := config.Listen(t.Context(), "tcp", ":8080")
+			if err == nil {
+				l = x.(*net.TCPListener)
+			}
+			return err
+		})
+		from := &net.TCPAddr{Port: 40000} // always the same
+		dial := func() (client, server net.Conn) {
+			t.Helper()
+			in("other", func() (err error) {
+				client, err = (&net.Dialer{LocalAddr: from, Timeout: 5 * time.Second}).Dial("tcp", net.JoinHostPort(address, "8080"))
+				return err
+			})
+			l.SetDeadline(time.Now().Add(5 * time.Second))
+			server, err := l.Accept()
+			if err != nil {
+				t.Fatalf("%s: the listener: %v", address, err)
+			}
+			return client, server
+		}
+		found := func() (c Connection) {
+			t.Helper()
+			if err := table.All(func(x Connection) { c = x }); err != nil || c.Local.Port() != 8080 {
+				t.Fatalf("%s: found %+v, %v", address, c, err)
+			}
+			return c
+		}
+		reset := func(c net.Conn) {
+			c.(*net.TCPConn).SetLinger(0)
+			c.Close()
+		}
+		client, server := dial()
+		first := found()
+		if there, err := table.Listens(first); !there || err != nil {
+			t.Errorf("%s: no listener of a connection: %v", address, err)
+		}
+		reset(client)
+		server.Read(make([]byte, 1)) // until the reset has come
+		server.Close()
+		if ended, err := table.End(first); ended || err != nil {
+			t.Errorf("%s: a connection that has ended: %t, %v", address, ended, err)
+		}
+		client, server = dial()
+		if ended, err := table.End(first); ended || err != nil {
+			t.Errorf("%s: one that has ended, and another has its ends: %t, %v", address, ended, err)
+		}
+		if _, err := client.Write([]byte("x")); err != nil {
+			t.Error(err)
+		}
+		server.SetDeadline(time.Now().Add(5 * time.Second))
+		if n, err := server.Read(make([]byte, 1)); n != 1 {
+			t.Errorf("%s: the new connection has ended: %v", address, err)
+		}
+		if ended, err := table.End(found()); !ended || err != nil {
+			t.Errorf("%s: an open connection: %t, %v", address, ended, err)
+		}
+		client.SetDeadline(time.Now().Add(5 * time.Second))
+		if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%s: the client of a connection that End reset: %v", address, err)
+		}
+		server.Close()
+		reset(client)
+		client, server = dial() // the listener lives
+		reset(client)
+		server.Close()
+		l.Close()
+	}
+}
+
+// linkLocal waits for the link-local address of a host, and returns it with its interface.
+func linkLocal(t *testing.T, s *netspace.Space, host string) (address string) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); address == ""; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no link-local address")
+		}
+		if err := s.In(host, func() error {
+			out, err := exec.Command("ip", "-6", "-o", "addr", "show", "dev", "eth0", "scope", "link", "-tentative").Output()
+			if f := strings.Fields(string(out)); len(f) > 3 {
+				address, _, _ = strings.Cut(f[3], "/")
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return address + "%eth0"
 }

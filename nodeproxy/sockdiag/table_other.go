@@ -41,7 +41,10 @@ func (*Table) Connected(local, remote netip.AddrPort) (bool, error) {
 func (*Table) Open(func(local, remote netip.AddrPort)) error { return errors.ErrUnsupported }
 
 // All fails.
-func (*Table) All(func(local, remote netip.AddrPort)) error { return errors.ErrUnsupported }
+func (*Table) All(func(Connection)) error { return errors.ErrUnsupported }
+
+// Listens fails.
+func (*Table) Listens(Connection) (bool, error) { return false, errors.ErrUnsupported }
 
 // End fails.
-func (*Table) End(local, remote netip.AddrPort) error { return errors.ErrUnsupported }
+func (*Table) End(Connection) (bool, error) { return false, errors.ErrUnsupported }
