@@ -4,12 +4,16 @@ package capture
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/isthmus-mesh/isthmus/nodeproxy/sockdiag"
 )
 
 // Of the connections in a pod EndDirect offers those that others opened to its listeners, accepted or not yet, and resets
@@ -75,5 +79,41 @@ func TestEndDirectResetsWhatOthersOpened(t *testing.T) {
 				t.Errorf("ends %v: %s: %v", ends, what, err)
 			}
 		}
+	}
+}
+
+// failing is the sockets of a pod. Some connections cannot be reset, and others have closed.
+type failing map[uint16]error // by the client's port
+
+var errClosed = errors.New("it has closed")
+
+func (f failing) Listens(sockdiag.Connection) (bool, error) { return true, nil }
+
+func (f failing) End(c sockdiag.Connection) (bool, error) {
+	err := f[c.Remote.Port()]
+	if errors.Is(err, errClosed) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// An error about one connection does not keep EndDirect from the others. It names CONFIG_INET_DIAG_DESTROY for a kernel
+// that lacks it alone, and each cause once.
+func TestEndDirectGoesOnAfterErrors(t *testing.T) {
+	own := netip.MustParseAddr(podAddress)
+	var list []sockdiag.Connection
+	for port := uint16(1); port <= 8; port++ {
+		list = append(list, sockdiag.Connection{Local: netip.AddrPortFrom(own, 8080), Remote: netip.AddrPortFrom(netip.MustParseAddr(otherAddress), port)})
+	}
+	all := func(netip.AddrPort, netip.AddrPort) bool { return true }
+	n, err := endDirect(list, []netip.Addr{own}, failing{1: syscall.EINVAL, 2: syscall.EINVAL, 4: syscall.ENOMEM, 5: errClosed}, all)
+	if n != 4 || !errors.Is(err, syscall.EINVAL) || !errors.Is(err, syscall.ENOMEM) || errors.Is(err, sockdiag.ErrCannotEnd) {
+		t.Errorf("reset %d, %v; want 4, EINVAL and ENOMEM", n, err)
+	}
+	if text := fmt.Sprint(err); strings.Count(text, "invalid argument") != 1 || strings.Contains(text, "INET_DIAG_DESTROY") {
+		t.Errorf("the error is %q", text)
+	}
+	if n, err := endDirect(list, []netip.Addr{own}, failing{}, all); n != len(list) || err != nil {
+		t.Errorf("reset %d, %v; want all", n, err)
 	}
 }

@@ -1,11 +1,14 @@
 package pods
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/capture"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/sockdiag"
 )
 
 // Plain text that others open to a pod comes to this process only while a policy of the pod may deny some of it. Else the
@@ -17,10 +20,13 @@ import (
 type judged struct {
 	policies any // a *policy.Set
 	workload *mesh.Workload
+	again    time.Time // when connections that could not be reset are tried again; zero if there are none
 }
 
-// by reports whether it was by these policies and labels.
-func (j judged) by(o judged) bool { return j.policies == o.policies && j.workload == o.workload }
+// by reports whether it was by these policies and labels, and no retry is due.
+func (j judged) by(o judged, now time.Time) bool {
+	return j.policies == o.policies && j.workload == o.workload && (j.again.IsZero() || now.Before(j.again))
+}
 
 // judgedNow is that of the current snapshot.
 func (c *Set) judgedNow(w *mesh.Workload) judged {
@@ -80,7 +86,7 @@ func (c *Set) exemptNode(h *Pod) error {
 }
 
 // enforce resets connections that the kernel has delivered to w and that policies deny, unless they are the node's own. It
-// is called when the rules of h are set. For want of descriptors or memory it is to be called again.
+// is called when the rules of h are set. After an error it is called again, unless the kernel cannot reset connections.
 func (c *Set) enforce(h *Pod, w *mesh.Workload, by judged) {
 	mayDeny, denies := c.p.Plain(w)
 	var err error
@@ -96,7 +102,9 @@ func (c *Set) enforce(h *Pod, w *mesh.Workload, by judged) {
 			err = fmt.Errorf("connections that policies deny may be open in it: %w", err)
 		}
 	}
-	if c.note(h, &h.unjudged, err); lacking(err) == nil {
-		h.judged = by
+	c.note(h, &h.unjudged, err)
+	if err != nil && !errors.Is(err, sockdiag.ErrCannotEnd) {
+		by.again = time.Now().Add(resetEvery)
 	}
+	h.judged = by
 }

@@ -68,14 +68,26 @@ func TestPolicyProblemsStandWhileTheyLast(t *testing.T) {
 		c.enforce(h, w, c.judgedNow(w))
 		want("without descriptors", unexempt, unjudged)
 	})
-	h.judged = c.judgedNow(w) // no retry yet
+	h.judged.again = now.Add(time.Hour) // no retry yet
 	look(false)
 	want("after a look at the rules", unexempt, unjudged)
 	look(true)
 	want("after the exemption was retried", unjudged)
-	h.judged = judged{}
+	h.judged.again = now.Add(resetEvery)
 	look(false)
 	want("after connections were judged again")
+	ns := h.place.ns
+	closed, err := ns.Clone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	h.place.ns = closed
+	c.enforce(h, w, c.judgedNow(w))
+	h.place.ns = ns
+	want("after another error", unjudged)
+	look(false)
+	want("after the retry of another error")
 	withFiles(t, 0, func() {
 		c.exempt(h, h.rules)
 		c.enforce(h, w, c.judgedNow(w))

@@ -29,7 +29,7 @@ func (c *Set) keep(ctx context.Context, wanted map[string]*mesh.Workload, rules 
 			})
 		case !c.p.Draining() && !c.works.rests(h.uid, now):
 			rules, by := rules, c.judgedNow(w) // its own
-			policed := c.cfg.All() && !h.judged.by(by)
+			policed := c.cfg.All() && !h.judged.by(by, now)
 			if rules.Inbound = h.rules.Inbound; policed {
 				rules.Inbound = c.inbound(w)
 			}
