@@ -129,3 +129,38 @@ func TestNewPolicySparesListener(t *testing.T) {
 		})
 	}
 }
+
+// A policy that arrives resets what it denies whatever the listener is: closed since, bound to an interface, or of both
+// families. A connection that the pod itself opened stays.
+func TestNewPolicyResetsEveryDeniedConnection(t *testing.T) {
+	t.Parallel()
+	w := newWorldAll(t)
+	w.serve(t, "gateway")
+	closed := w.echo(t, "tcp4", ":8091", "")
+	w.echo(t, "tcp4", ":8092", "eth0")
+	w.echo(t, "tcp", ":8093", "")
+	open := map[string]net.Conn{}
+	for name, to := range map[string]string{"closed": addresses["shop-1"] + ":8091", "bound to eth0": addresses["shop-1"] + ":8092",
+		"IPv4": addresses["shop-1"] + ":8093", "IPv6": v6(addresses["shop-1"]) + ":8093", "link-local": net.JoinHostPort(w.linkLocal(t), "8093")} {
+		c, err := w.Dial("gateway", to)
+		must(t, err)
+		defer c.Close()
+		must(t, echoes(c))
+		open[name] = c
+	}
+	must(t, closed.Close())
+	own, err := w.Dial("shop-1", addresses["gateway"]+":8080")
+	must(t, err)
+	defer own.Close()
+	hear(t, own)
+	w.deny(t)
+	time.Sleep(time.Second)
+	for name, c := range open {
+		if echoes(c) == nil {
+			t.Errorf("listener %s: a connection that STRICT denies stays open", name)
+		}
+	}
+	if err := echoes(own); err != nil {
+		t.Errorf("a connection that the pod opened: %v", err)
+	}
+}

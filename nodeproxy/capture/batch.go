@@ -45,7 +45,7 @@ func text(kind uint16, s string) netlink.Attribute {
 func nested(kind uint16, list ...netlink.Attribute) (netlink.Attribute, error) {
 	b, err := netlink.MarshalAttributes(list)
 	if err != nil {
-		err = fmt.Errorf("attribute %d of nftables: %w", kind, err)
+		err = fmt.Errorf("attribute %d of netfilter: %w", kind, err)
 	}
 	return netlink.Attribute{Type: unix.NLA_F_NESTED | kind, Data: b}, err
 }

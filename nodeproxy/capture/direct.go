@@ -12,13 +12,14 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/sockdiag"
 )
 
-// EndDirect resets connections that other hosts opened to ports on which the pod listens, and that the kernel delivered
-// without the node proxy, if ends returns true. It returns their number. An error about one connection does not keep it
-// from the others.
+// EndDirect resets connections that other hosts opened to the pod, and that the kernel delivered without the node proxy,
+// if ends returns true. It returns their number. An error about one connection does not keep it from the others.
 //
 // It skips connections of a node proxy to the application, which have a client's address: their other end is in the pod
-// too. The kernel does not record which side opened a connection. So one that the pod opened from a port on which it
-// listens is treated as opened by the other side.
+// too. A socket does not record which side opened its connection. It counts as the other side if a listener could have
+// accepted it, or if conntrack saw the other side open it: its listener may have been closed since. So one that the pod
+// opened from a port on which it listens counts as opened by the other side. One that was open before the kernel tracked
+// connections in the pod, and whose listener is closed, counts as opened by the pod.
 func EndDirect(ns *podns.Namespace, ends func(local, remote netip.AddrPort) bool) (ended int, err error) {
 	own, err := ns.Addresses()
 	if err != nil {
@@ -33,12 +34,24 @@ func EndDirect(ns *podns.Namespace, ends func(local, remote netip.AddrPort) bool
 	if err := t.All(func(c sockdiag.Connection) { list = append(list, c) }); err != nil {
 		return 0, fmt.Errorf("list the connections of the pod: %w", err)
 	}
-	return endDirect(list, own, t, ends)
+	opened, err := openTracked(ns)
+	if err != nil {
+		return 0, fmt.Errorf("look for who opened the connections of the pod: %w", err)
+	}
+	defer opened.c.Close()
+	return endDirect(list, own, podSockets{t, opened}, ends)
 }
 
-// sockets is a *sockdiag.Table, outside tests.
+// podSockets is what the kernel knows of a pod's connections.
+type podSockets struct {
+	*sockdiag.Table
+	tracked
+}
+
+// sockets is podSockets, outside tests.
 type sockets interface {
 	Listens(sockdiag.Connection) (bool, error)
+	openedByRemote(local, remote netip.AddrPort) (bool, error)
 	End(sockdiag.Connection) (bool, error)
 }
 
@@ -60,12 +73,15 @@ func endDirect(list []sockdiag.Connection, own []netip.Addr, t sockets, ends fun
 		if !slices.Contains(own, at) || slices.Contains(own, from) || at.IsLoopback() || there[[2]netip.AddrPort{c.Remote, c.Local}] {
 			continue
 		}
-		listens, err := t.Listens(c)
+		opened, err := t.Listens(c)
+		if err == nil && !opened {
+			opened, err = t.openedByRemote(c.Local, c.Remote)
+		}
 		if err != nil {
-			fail("look for a listener of the pod", err)
+			fail("look for who opened a connection of the pod", err)
 			continue
 		}
-		if !listens || !ends(c.Local, c.Remote) {
+		if !opened || !ends(c.Local, c.Remote) {
 			continue
 		}
 		is, err := t.End(c)

@@ -16,11 +16,11 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/sockdiag"
 )
 
-// Of the connections in a pod EndDirect offers those that others opened to its listeners, accepted or not yet, and resets
-// those that it is told to: neither the pod's own, nor those of a node proxy that have the address of their client.
+// Of the connections in a pod EndDirect offers those that others opened, accepted or not yet, and resets those that it is
+// told to: neither the pod's own, nor those of a node proxy that have the address of their client. The listener may be
+// closed, or bound to an interface.
 func TestEndDirectResetsWhatOthersOpened(t *testing.T) {
 	p := newPod(t)
-	must(t, SetSource(p.ns, false))
 	type side struct{ client, server net.Conn }
 	open := map[string]side{}
 	var offered []string
@@ -45,6 +45,15 @@ func TestEndDirectResetsWhatOthersOpened(t *testing.T) {
 	from := func(host string) func(string) (net.Conn, error) {
 		return func(to string) (net.Conn, error) { return p.Dial(host, to) }
 	}
+	untracked := listen("pod", podAddress+":8082")
+	pair("others before tracking, listener closed", untracked, true, from("other"))
+	must(t, SetSource(p.ns, false))
+	must(t, Set(p.ns, Rules{Ranges: mesh.Ranges}))
+	fromBefore, to := open["others before tracking, listener closed"], []byte("x")
+	_, err := fromBefore.client.Write(to) // the kernel tracks it from the middle on
+	must(t, err)
+	_, err = fromBefore.server.Read(to)
+	must(t, err)
 	source := func(to string) (net.Conn, error) { // as a node proxy connects for a client
 		d := net.Dialer{Timeout: 5 * time.Second, Control: func(n, a string, c syscall.RawConn) error {
 			return errors.Join(p.ns.Control(n, a, c), Mark(n, a, c), Source(netip.MustParseAddr(otherAddress), p.ports(t))(n, a, c))
@@ -59,6 +68,23 @@ func TestEndDirectResetsWhatOthersOpened(t *testing.T) {
 	pair("the pod to another", listen("other", otherAddress+":8080"), true, from("pod"))
 	pair("a node proxy for another", app4, true, source)
 	pair("others 4, not accepted", app4, false, from("other"))
+	tracked := []net.Listener{listen("pod", podAddress+":8083"), listen("pod", "["+pod6+"]:8083")}
+	pair("others 4, listener closed", tracked[0], true, from("other"))
+	pair("others 6, listener closed", tracked[1], true, from("other"))
+	for _, l := range append(tracked, untracked) {
+		must(t, l.Close())
+	}
+	pair("the pod to another, tracked", listen("other", otherAddress+":8081"), true, from("pod"))
+	bound := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		e := c.Control(func(fd uintptr) {
+			err = syscall.SetsockoptString(int(fd), syscall.SOL_SOCKET, syscall.SO_BINDTODEVICE, "eth0")
+		})
+		return errors.Join(e, err)
+	}}
+	var atDevice net.Listener
+	must(t, p.In("pod", func() (err error) { atDevice, err = bound.Listen(t.Context(), "tcp4", podAddress+":8084"); return err }))
+	defer atDevice.Close()
+	pair("others, listener bound to an interface", atDevice, true, from("other"))
 	for _, ends := range []bool{false, true} {
 		offered = nil
 		n, err := EndDirect(p.ns, func(local, remote netip.AddrPort) bool {
@@ -67,7 +93,7 @@ func TestEndDirectResetsWhatOthersOpened(t *testing.T) {
 		})
 		must(t, err)
 		slices.Sort(offered)
-		want := []string{"others 4", "others 4, not accepted", "others 6"}
+		want := []string{"others 4", "others 4, listener closed", "others 4, not accepted", "others 6", "others 6, listener closed", "others, listener bound to an interface"}
 		if !slices.Equal(offered, want) || ends && n != len(want) || !ends && n != 0 {
 			t.Fatalf("offered %v and ended %d, want %v", offered, n, want)
 		}
@@ -88,6 +114,8 @@ type failing map[uint16]error // by the client's port
 var errClosed = errors.New("it has closed")
 
 func (f failing) Listens(sockdiag.Connection) (bool, error) { return true, nil }
+
+func (f failing) openedByRemote(local, remote netip.AddrPort) (bool, error) { return true, nil }
 
 func (f failing) End(c sockdiag.Connection) (bool, error) {
 	err := f[c.Remote.Port()]
