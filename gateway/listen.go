@@ -215,7 +215,12 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
 	cfg.CancelEnds = true
 	cfg.Refused = func(why hbone.Refusal) { g.metrics.streams.WithLabelValues(string(why)).Inc() }
 	cfg.Screen = func(in *hbone.Incoming) hbone.Handler { return g.screen(in, client, admitted) }
-	err = g.sessions.Serve(g.background, hbone.NewServer(t, cfg, nil))
+	if session := hbone.NewServer(t, cfg, nil); g.untrusted(session) { // its root was removed since the handshake began
+		err = hbone.ErrUntrusted
+		session.Decline(g.background, err.Error())
+	} else {
+		err = g.sessions.Serve(g.background, session)
+	}
 	g.metrics.sessions.WithLabelValues(string(hbone.OutcomeOf(err))).Inc()
 	g.lines.Sample(g.log.Debug(), client.Identity, "session").Str("peer", client.Identity).AnErr("cause", err).Msg("outer session ended")
 }

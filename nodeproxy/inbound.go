@@ -137,7 +137,12 @@ func (in *inbound) serve(ctx context.Context, conn net.Conn, from netip.Addr, en
 		}
 		return in.screen(req, client, admitted)
 	}
-	err = in.sessions.Serve(ctx, hbone.NewServer(t, cfg, nil))
+	if session := hbone.NewServer(t, cfg, nil); in.untrusted(session) { // its root was removed during the handshake
+		err = hbone.ErrUntrusted
+		session.Decline(ctx, err.Error())
+	} else {
+		err = in.sessions.Serve(ctx, session)
+	}
 	in.p.metrics.sessions.WithLabelValues(string(hbone.OutcomeOf(err))).Inc()
 	in.p.peerLines.Sample(in.p.log.Debug(), client.Identity, "session").Str("workload", in.uid).AnErr("cause", err).Msg("inbound session ended")
 }

@@ -27,10 +27,7 @@ func (p *Proxy) sever(removed bool) {
 			return err == nil && p.untrusted(source, s)
 		}, drain, hbone.ErrUntrusted)
 		for _, in := range p.allInbounds() {
-			n += in.sessions.Sever(func(s *hbone.Session) bool {
-				w := p.store.Current().Workload(in.uid)
-				return w != nil && p.untrusted(w.Identity, s)
-			}, drain, hbone.ErrUntrusted)
+			n += in.sessions.Sever(in.untrusted, drain, hbone.ErrUntrusted)
 		}
 	}
 	if n > 0 {
@@ -43,6 +40,12 @@ func (p *Proxy) sever(removed bool) {
 func (p *Proxy) untrusted(id spiffeid.ID, s *hbone.Session) bool {
 	state, ok := s.TLS()
 	return ok && p.ids.Revoked(id, state)
+}
+
+// untrusted is Proxy.untrusted for a session of the workload.
+func (in *inbound) untrusted(s *hbone.Session) bool {
+	w := in.p.store.Current().Workload(in.uid)
+	return w != nil && in.p.untrusted(w.Identity, s)
 }
 
 // networkOf is the other network that sessions of k lead to; empty if they lead to none.
