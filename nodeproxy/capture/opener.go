@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/google/nftables/binaryutil"
 	"github.com/mdlayher/netlink"
@@ -30,6 +31,9 @@ const (
 	trackedLiberal               byte = 0x08 // IP_CT_TCP_FLAG_BE_LIBERAL
 )
 
+// trackedWithin bounds one answer, which takes the kernel microseconds.
+const trackedWithin = time.Second
+
 // tracked is what the kernel tracks (conntrack) in a network namespace.
 type tracked struct{ c *netlink.Conn }
 
@@ -49,6 +53,9 @@ func (t tracked) openedByRemote(local, remote netip.AddrPort) (bool, error) {
 	family := byte(unix.AF_INET)
 	if local.Addr().Is6() {
 		family = unix.AF_INET6
+	}
+	if err := t.c.SetReadDeadline(time.Now().Add(trackedWithin)); err != nil {
+		return false, err
 	}
 	// The answer is marked as one of several parts, without an end. The acknowledgement is its end.
 	list, err := t.c.Execute(netlink.Message{
