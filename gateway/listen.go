@@ -217,7 +217,7 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
 	cfg.Screen = func(in *hbone.Incoming) hbone.Handler { return g.screen(in, client, admitted) }
 	if session := hbone.NewServer(t, cfg, nil); g.untrusted(session) { // its root was removed since the handshake began
 		err = hbone.ErrUntrusted
-		session.Decline(g.background, err.Error())
+		session.Decline(g.background, "the root that signed the certificate was removed from federation.networks")
 	} else {
 		err = g.sessions.Serve(g.background, session)
 	}

@@ -139,7 +139,7 @@ func (in *inbound) serve(ctx context.Context, conn net.Conn, from netip.Addr, en
 	}
 	if session := hbone.NewServer(t, cfg, nil); in.untrusted(session) { // its root was removed during the handshake
 		err = hbone.ErrUntrusted
-		session.Decline(ctx, err.Error())
+		session.Decline(ctx, "the root that signed the certificate was removed from federation.networks")
 	} else {
 		err = in.sessions.Serve(ctx, session)
 	}
