@@ -16,9 +16,7 @@ import (
 // Connections whose TCP handshake with a listener is under way when it closes are
 // accepted by the other process on the same address.
 func TestAHandOverLosesNoConnectionThatIsBeingMade(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root: this test does not run")
-	}
+	netspace.NeedRoot(t)
 	s, err := netspace.New("handover")
 	if err != nil {
 		t.Fatal(err)

@@ -35,12 +35,7 @@ type kubelet struct {
 
 func newKubelet(t *testing.T) *kubelet {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("network namespaces need root")
-		}
-		t.Skip("network namespaces need root: this test does not run")
-	}
+	netspace.NeedRoot(t)
 	s, err := netspace.New("churn")
 	k := &kubelet{world: &world{Space: s, bin: bin, nodes: map[string]*netspace.Process{}}}
 	t.Cleanup(func() {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/internal/answer"
+	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
 var (
@@ -28,12 +29,7 @@ var (
 // The commands of docs/capture.md are run as a reader would, and print what it says; in network,
 // mount and process namespaces of their own, so that they meet nobody's names and leave nothing.
 func TestThePagesCommandsCallFromOneNamespaceToAnother(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("network namespaces need root")
-		}
-		t.Skip("network namespaces need root: this test does not run")
-	}
+	netspace.NeedRoot(t)
 	page, err := os.ReadFile(filepath.Join(root, "docs", "capture.md"))
 	must(t, err)
 	tree := t.TempDir()

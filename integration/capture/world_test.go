@@ -92,11 +92,7 @@ func must(t testing.TB, err error) {
 // needsNft skips a test where nft is not installed; in CI the test fails instead.
 func needsNft(t testing.TB) {
 	t.Helper()
-	if err := netspace.HasNft(); err != nil && os.Getenv("CI") != "" {
-		t.Fatal(err)
-	} else if err != nil {
-		t.Skip(err)
-	}
+	netspace.NeedNft(t)
 }
 
 func newWorld(t *testing.T) *world { return newWorldWith(t, "") }
@@ -104,12 +100,7 @@ func newWorld(t *testing.T) *world { return newWorldWith(t, "") }
 // newWorldWith adds more to the configuration of node-a.
 func newWorldWith(t testing.TB, more string) *world {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("network namespaces need root")
-		}
-		t.Skip("network namespaces need root: this test does not run")
-	}
+	netspace.NeedRoot(t)
 	s, err := netspace.New("capture")
 	w := &world{Space: s, nodes: map[string]*netspace.Process{}}
 	t.Cleanup(func() {

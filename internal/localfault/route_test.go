@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
 // connectFailed is what a dial returns if connect(2) has failed, at once or by ICMP.
@@ -35,12 +37,10 @@ func TestDialedBlamesPathBeyondRoute(t *testing.T) {
 
 // Without a route on this host each dial fails locally, as with a route that refuses. It has the errnos of ICMP.
 func TestDialedBlamesHostWithoutRoute(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("a network namespace needs root")
-	}
+	netspace.NeedRoot(t)
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
-		t.Skip("no network namespace: ", err)
+		t.Fatal("no network namespace: ", err)
 	}
 	for line := range strings.SplitSeq(`link set lo up
 route add unreachable 10.1.0.0/16

@@ -25,9 +25,7 @@ const (
 // open makes a space of two segments. As root it must work.
 func open(t *testing.T) *Space {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root: this test does not run")
-	}
+	NeedRoot(t)
 	s, err := two()
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {

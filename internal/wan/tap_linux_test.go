@@ -21,9 +21,7 @@ const (
 // link between them. It returns a socket in the east that is connected to it.
 func joined(t *testing.T) (*wan.Link, net.Conn) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root: this test does not run")
-	}
+	netspace.NeedRoot(t)
 	s, err := netspace.New("wan")
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {

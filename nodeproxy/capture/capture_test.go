@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,12 +35,7 @@ type pod struct {
 
 func newPod(t testing.TB) *pod {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("network namespaces need root")
-		}
-		t.Skip("network namespaces need root: this test does not run")
-	}
+	netspace.NeedRoot(t)
 	s, err := netspace.New("capture")
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {

@@ -190,11 +190,7 @@ func TestInboundRulesFollowListeners(t *testing.T) {
 
 // What the node masquerades for others has its address, and is not exempt: not even with the port of one of its listeners.
 func TestExemptionNeedsASocketOfTheNode(t *testing.T) {
-	if err := netspace.HasNft(); err != nil && os.Getenv("CI") != "" {
-		t.Fatal(err)
-	} else if err != nil {
-		t.Skip(err)
-	}
+	netspace.NeedNft(t)
 	p := newPod(t)
 	node, err := podns.Open(p.Path("other"))
 	must(t, err)

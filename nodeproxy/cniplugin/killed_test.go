@@ -106,9 +106,7 @@ func (s *server) end(how syscall.Signal) {
 // However node proxies are killed, stopped and replaced, two that start at once among them: a pod waits no longer than until
 // one of them answers.
 func TestNoPodWaitsLongerThanForTheNextNodeProxy(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root is heard")
-	}
+	netspace.NeedRoot(t)
 	const adds = 1000 // 5000 take 13 s, and were run when this was written
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

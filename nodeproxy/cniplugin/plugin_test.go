@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/internal/netspace"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/cnisocket"
 )
 
@@ -86,9 +87,7 @@ func (n *node) requests(c cnisocket.Command) (out []cnisocket.Request) {
 
 func serve(t *testing.T, verdicts ...cnisocket.Verdict) (*node, string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a node proxy hears root alone")
-	}
+	netspace.NeedRoot(t)
 	path := filepath.Join(t.TempDir(), "cni.sock")
 	n := &node{verdicts: verdicts}
 	s, err := cnisocket.Listen(path, n, func(err error) {
@@ -226,9 +225,7 @@ func TestWhoIsNotCaptured(t *testing.T) {
 
 // A node proxy that comes while a pod waits is heard.
 func TestANodeProxyThatComesLate(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("a node proxy hears root alone")
-	}
+	netspace.NeedRoot(t)
 	path := filepath.Join(t.TempDir(), "cni.sock")
 	n := &node{verdicts: []cnisocket.Verdict{cnisocket.Captured}}
 	s, err := cnisocket.Listen(path, n, func(error) {})

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/isthmus-mesh/isthmus/internal/netspace"
 )
 
 // node is a Node that answers Add with what add says.
@@ -93,9 +95,7 @@ func space(t *testing.T) *os.File {
 }
 
 func TestTheNamespaceComesWithTheRequest(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root is heard")
-	}
+	netspace.NeedRoot(t)
 	path := filepath.Join(t.TempDir(), "new", "cni.sock")
 	mine := space(t)
 	n := &node{add: func(_ context.Context, r Request, f *os.File) Reply {
@@ -129,9 +129,7 @@ func TestTheNamespaceComesWithTheRequest(t *testing.T) {
 
 // Requests that make no sense are answered with why, and none of what came with them stays open.
 func TestOddRequests(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root is heard")
-	}
+	netspace.NeedRoot(t)
 	path := filepath.Join(t.TempDir(), "cni.sock")
 	var failed atomic.Int64
 	listening(t, path, &node{}, func(error) { failed.Add(1) })
@@ -165,9 +163,7 @@ func TestOddRequests(t *testing.T) {
 
 // Who is not root cannot connect; and who could, by a mode that somebody has changed, is not heard.
 func TestOnlyRootIsHeard(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("it takes root to be somebody else")
-	}
+	netspace.NeedRoot(t)
 	dir, err := os.MkdirTemp("", "cnisocket") // not t.TempDir, which only root may search
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
@@ -246,9 +242,7 @@ func descriptors(t *testing.T) int {
 
 // A plugin that goes ends its request, and one that is not answered in time says so.
 func TestARequestEndsWithItsConnection(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root is heard")
-	}
+	netspace.NeedRoot(t)
 	path := filepath.Join(t.TempDir(), "cni.sock")
 	ended := make(chan error, 1)
 	listening(t, path, &node{add: func(ctx context.Context, _ Request, _ *os.File) Reply {
@@ -276,9 +270,7 @@ func TestARequestEndsWithItsConnection(t *testing.T) {
 
 // The next process takes the name over, and there is no moment in which nobody answers.
 func TestTheNextProcessTakesTheSocketOver(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root is heard")
-	}
+	netspace.NeedRoot(t)
 	path := filepath.Join(t.TempDir(), "cni.sock")
 	left := path + ".0123456789abcdef" // of one that was killed
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: left})
@@ -329,9 +321,7 @@ func TestTheNextProcessTakesTheSocketOver(t *testing.T) {
 
 // More requests than are heard at once are turned away, and those that were heard are answered.
 func TestRequestsAreBounded(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root is heard")
-	}
+	netspace.NeedRoot(t)
 	path := filepath.Join(t.TempDir(), "cni.sock")
 	var inside, most atomic.Int64
 	free := make(chan struct{})

@@ -33,12 +33,7 @@ func must(t testing.TB, err error) {
 
 func space(t testing.TB) *netspace.Space {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("network namespaces need root")
-		}
-		t.Skip("network namespaces need root: this test does not run")
-	}
+	netspace.NeedRoot(t)
 	s, err := netspace.New("podns")
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {

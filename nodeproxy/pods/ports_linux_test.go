@@ -17,12 +17,7 @@ import (
 // held is a pod with 40 local ports that is captured as far as its application is dialed.
 func held(t *testing.T) (*netspace.Space, *Set) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("network namespaces need root")
-		}
-		t.Skip("network namespaces need root: this test does not run")
-	}
+	netspace.NeedRoot(t)
 	must := func(err error) {
 		t.Helper()
 		if err != nil {

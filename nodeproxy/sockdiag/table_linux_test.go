@@ -227,12 +227,7 @@ func (h inHost) Do(f func() error) error { return h.s.In(h.host, f) }
 // space is one host without a network.
 func space(t *testing.T) *netspace.Space {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("namespaces need root")
-		}
-		t.Skip("namespaces need root")
-	}
+	netspace.NeedRoot(t)
 	s, err := netspace.New("sockdiag")
 	t.Cleanup(func() { s.Close() })
 	if err != nil {
