@@ -37,10 +37,10 @@ export GORACE := atexit_sleep_ms=50
 
 # Fewer collections of garbage, as memory is there: three tests of nodeproxy with the race detector spent an eighth of
 # their time on them (other packages were not measured).
-test-nodeproxy test-timed test-race race: export GOGC := 400
-test-nodeproxy test-timed test-race race: export GOMEMLIMIT := 2GiB
+test-nodeproxy test-nodeproxy-long test-timed test-race race: export GOGC := 400
+test-nodeproxy test-nodeproxy-long test-timed test-race race: export GOMEMLIMIT := 2GiB
 
-.PHONY: help demo build test test-nodeproxy test-timed test-more test-race test-debug test-large integration integration-more interop test-kubernetes test-kubernetes-ci scale-kubernetes test-kubelet chart images images-twice wan replicas drills soak torture overload race vet lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
+.PHONY: help demo build test test-nodeproxy test-nodeproxy-long test-timed test-more test-race test-debug test-large integration integration-more interop test-kubernetes test-kubernetes-ci scale-kubernetes test-kubelet chart images images-twice wan replicas drills soak torture overload race vet lint fuzz bench bench-path benchstat golden generate bench-federation tidy-check check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,7 +56,7 @@ build: ## compile all of cmd/ into bin/
 	$(GO) build -trimpath -ldflags '-X github.com/isthmus-mesh/isthmus/internal/buildinfo.stamp=$(VERSION)' -o bin/ ./cmd/...
 
 # make test is bounded to 15 minutes on 2 processors, from empty caches. nodeproxy takes one processor for most of that;
-# the other packages run beside it. test-more has the rest: CI runs both.
+# the other packages run beside it. test-more has the rest, among it the LONG tests of nodeproxy: CI runs both.
 test: vet ## gofmt, go vet, import laws, all packages with the race detector, the README's commands (15 minutes)
 	$(GO) test -vet=off ./internal/depcheck
 	$(MAKE) --no-print-directory -j2 test-nodeproxy test-race
@@ -68,21 +68,29 @@ test-more: lint ## what CI runs beside make test: staticcheck, large simulations
 	$(MAKE) --no-print-directory test-debug
 	$(MAKE) --no-print-directory test-large
 	$(MAKE) --no-print-directory torture TIMEOUT=20m
+	$(MAKE) --no-print-directory test-nodeproxy-long
 	$(MAKE) --no-print-directory test-timed
 	$(MAKE) --no-print-directory integration-more
+
+# Tests of nodeproxy that fill real queues at a rate, and hold the witness to 100 ms: they run alone.
+TIMED := ^Test(AFilledAcceptQueueAtTwoHundred|ABusyApplicationIsNotTakenForOneThat)
+
+# Tests of nodeproxy that take five seconds or longer: half of the time of all. A name here that no test has costs nothing:
+# what is not skipped in one target runs in it.
+LONG := ^Test(ABalancerWithAffinityCosts|ACallThatMayNotLeaveWaits|ADeadGatewayIsAskedLess|ADeadGatewayIsLeftOutAndReadmitted|AGatewayServesOnBefore|AGatewayThatCannotReachItsPods|AGatewayThatStoppedInOrder|APlainRelayEndsWhenWho|AResetNeverArrives|ConnectionsAreSpreadEvenlyOverGroupsByTheReal|DownloadsThatNobodyReads|EveryKindOfFailure|GatewaysThatAllDrain|PodsComeAndGoUnderTraffic|ReplicasBehind|ReplicasUnderRandom|TheLastGatewayUnderRandom|TheOnlyGatewayIsUsed|TheWitnessUnderRandom|UnlinkEnds|WhoIsOverALimit|WitnessIgnoresLocalFailures)
 
 # The race detector's own runtime (go 1.26) crashes now and then where timers that are due at once share a bubble of
 # synctest. After such a crash, and only then, a package is run again, on one processor, where it was never seen to. A fault
 # of ours panics, or says DATA RACE, and is not repeated.
-test-nodeproxy:
+test-nodeproxy: ONLY = -skip '$(TIMED)|$(LONG)'
+test-nodeproxy-long: ONLY = -run '$(LONG)'
+test-nodeproxy test-nodeproxy-long:
 	@mkdir -p build; for cpu in '' '-cpu 1'; do \
 		echo "$(GO) test $(RACE) $$cpu ./nodeproxy"; \
-		$(GO) test $(RACE) -vet=off -timeout 20m -skip '$(TIMED)' $$cpu ./nodeproxy >build/race.txt 2>&1 && ok=yes && break; \
+		$(GO) test $(RACE) -vet=off -timeout 20m $(ONLY) $$cpu ./nodeproxy >build/race.txt 2>&1 && ok=yes && break; \
 		ok=; grep -qE '^SIGSEGV: segmentation violation|ThreadSanitizer: CHECK failed' build/race.txt && ! grep -q 'DATA RACE' build/race.txt || break; \
 		done; cat build/race.txt; [ "$$ok" = yes ]
 
-# Tests of nodeproxy that fill real queues at a rate, and hold the witness to 100 ms: they run alone.
-TIMED := ^Test(AFilledAcceptQueueAtTwoHundred|ABusyApplicationIsNotTakenForOneThat)
 test-timed:
 	$(GO) test $(RACE) -vet=off -timeout 10m -run '$(TIMED)' ./nodeproxy
 
