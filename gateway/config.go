@@ -16,6 +16,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
+	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/memory"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
@@ -42,6 +43,7 @@ type Config struct {
 	Federation       Federation             `yaml:"federation"`
 	Retry            Retry                  `yaml:"retry"`
 	Timeouts         Timeouts               `yaml:"timeouts"`
+	Lines            lines.Config           `yaml:"lines"`
 	Limits           Limits                 `yaml:"limits"`
 	Admin            admin.Config           `yaml:"admin"`
 	Operations       admin.OperationsConfig `yaml:"operations"`
@@ -149,6 +151,7 @@ func DefaultConfig() Config {
 		Retry:                    Retry{BudgetBurst: 500, BudgetRatio: 0.5},
 		Timeouts: Timeouts{Handshake: 5 * time.Second, Dial: 2 * time.Second, Hello: 5 * time.Second, Answer: 500 * time.Millisecond, Silence: 2 * time.Second,
 			HalfClosed: 30 * time.Second, Drain: 10 * time.Second, CertificateGrace: 24 * time.Hour},
+		Lines:  lines.DefaultConfig(),
 		Limits: defaultLimits(),
 		Admin:  admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
 		Log:    logging.Config{Level: "info", Format: "auto"},
@@ -194,6 +197,7 @@ func (c Config) Validate() (warnings []string, err error) {
 	c.Federation.check(&v, c.Network)
 	c.Retry.check(&v)
 	c.Timeouts.check(&v)
+	c.Lines.Check(&v)
 	c.Limits.Check(&v, "limits")
 	v.Join(c.Admin.Validate())
 	v.Join(c.Diagnose.Validate())

@@ -114,10 +114,10 @@ func TestManyEdgesAreOneLook(t *testing.T) {
 	})
 }
 
-// lines counts what is logged.
-type lines struct{ n, bytes int }
+// logLines counts what is logged.
+type logLines struct{ n, bytes int }
 
-func (l *lines) Write(p []byte) (int, error) { l.n++; l.bytes += len(p); return len(p), nil }
+func (l *logLines) Write(p []byte) (int, error) { l.n++; l.bytes += len(p); return len(p), nil }
 
 // Whoever has the key of one node says of its pods, port by port, sick and well in turn.
 // Ports that no service leads to are not believed, and of the others there are a few
@@ -126,7 +126,7 @@ func TestOneNodeProxyCannotFillTheLog(t *testing.T) {
 	for name, ports := range map[string][]uint16{"of no service": {8081, 8180}, "of a service": {8080, 8080}} {
 		t.Run(name, func(t *testing.T) {
 			b := newBeliever(t)
-			var log lines
+			var log logLines
 			b.log = zerolog.New(&log)
 			const rounds = 1000
 			for n := range rounds {

@@ -194,7 +194,7 @@ func (g *Gateway) Listen() (err error) {
 	if g.cfg.ReusePort {
 		prepareHandover(g.log)
 	}
-	if g.listener, err = listen(g.cfg.Listen, g.cfg.ReusePort); err != nil {
+	if g.listener, err = listen(g.cfg.Listen, g.cfg.ReusePort, g.cfg.Lines.Open(g.log).Control); err != nil {
 		return fmt.Errorf("listen: %w: %s", err, listenRemedy(err))
 	}
 	if g.admin, err = admin.Listen(g.cfg.Admin); err != nil {

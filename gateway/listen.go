@@ -19,19 +19,20 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/accept"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/pending"
+	"github.com/isthmus-mesh/isthmus/internal/tcp"
 )
 
-// listen binds address; with reuse, processes of the same user that also say so
-// may do the same at the same time.
-func listen(address netip.AddrPort, reuse bool) (*net.TCPListener, error) {
-	var cfg net.ListenConfig
+// listen binds address, with more settings of the socket. With reuse, several processes of one user may bind it at the
+// same time if all do so with reuse.
+func listen(address netip.AddrPort, reuse bool, more ...tcp.Control) (*net.TCPListener, error) {
 	if reuse {
-		cfg.Control = func(_, _ string, c syscall.RawConn) error {
+		more = append(more, func(_, _ string, c syscall.RawConn) error {
 			var serr error
 			err := c.Control(func(fd uintptr) { serr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
 			return errors.Join(err, serr)
-		}
+		})
 	}
+	cfg := net.ListenConfig{Control: tcp.Controls(more...)}
 	l, err := cfg.Listen(context.Background(), "tcp", address.String())
 	if err != nil {
 		return nil, err
@@ -81,7 +82,9 @@ func (g *Gateway) accept(ctx context.Context) error {
 			conn.Close()
 			continue
 		}
-		g.boundMemory(conn, false)
+		if g.cfg.Lines.UnsentBytes == 0 { // inherited otherwise
+			g.boundMemory(conn, false)
+		}
 		g.conns.Go(func() {
 			t, expiry, err := g.handshake(conn, entry.TLS(tlsConfig))
 			entry.Leave()
@@ -113,8 +116,8 @@ func pauseAccepting(ctx context.Context, d time.Duration) {
 
 // addressOf is the zero address for what is no TCP connection.
 func addressOf(a net.Addr) netip.Addr {
-	if tcp, ok := a.(*net.TCPAddr); ok {
-		return tcp.AddrPort().Addr()
+	if t, ok := a.(*net.TCPAddr); ok {
+		return t.AddrPort().Addr()
 	}
 	return netip.Addr{}
 }

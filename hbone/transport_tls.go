@@ -74,6 +74,15 @@ func (s *Session) TLS() (state tls.ConnectionState, ok bool) {
 	return state, false
 }
 
+// Conn returns the connection that s runs on, for statistics of its socket. It must not be used otherwise. Nil if s runs
+// in a stream, or on another transport.
+func (s *Session) Conn() net.Conn {
+	if t, ok := s.t.(*TLSTransport); ok && s.parent == nil {
+		return t.rec.Conn
+	}
+	return nil
+}
+
 func (t *TLSTransport) Peer() Peer                          { return t.peer }
 func (t *TLSTransport) LocalAddr() net.Addr                 { return t.tc.LocalAddr() }
 func (t *TLSTransport) RemoteAddr() net.Addr                { return t.tc.RemoteAddr() }

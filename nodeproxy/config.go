@@ -18,6 +18,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
 	"github.com/isthmus-mesh/isthmus/internal/diagnose"
+	"github.com/isthmus-mesh/isthmus/internal/lines"
 	"github.com/isthmus-mesh/isthmus/internal/logging"
 	"github.com/isthmus-mesh/isthmus/internal/memory"
 	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
@@ -43,6 +44,7 @@ type Config struct {
 	Retry            Retry                  `yaml:"retry"`
 	Federation       Federation             `yaml:"federation"`
 	Timeouts         Timeouts               `yaml:"timeouts"`
+	Lines            lines.Config           `yaml:"lines"`
 	Limits           admission.Config       `yaml:"limits"`
 	Admin            admin.Config           `yaml:"admin"`
 	Operations       admin.OperationsConfig `yaml:"operations"`
@@ -183,6 +185,7 @@ func DefaultConfig() Config {
 		Federation:       Federation{Health: true, Idle: 10 * time.Minute},
 		Timeouts: Timeouts{Dial: 2 * time.Second, Handshake: 3 * time.Second, Connect: 5 * time.Second, App: 2 * time.Second, Idle: 5 * time.Minute, Drain: 10 * time.Second,
 			CertificateGrace: 24 * time.Hour},
+		Lines:  lines.DefaultConfig(),
 		Limits: admission.DefaultConfig(),
 		Admin:  admin.Config{Address: netip.MustParseAddrPort("127.0.0.1:15000")},
 		Log:    logging.Config{Level: "info", Format: "auto"},
@@ -246,6 +249,7 @@ func (c Config) Validate() (warnings []string, err error) {
 		v.Fail("federation.networks", "%q: exports come over the health streams: turn federation.health on, or leave the file out", c.Federation.Networks)
 	}
 	c.Timeouts.check(&v)
+	c.Lines.Check(&v)
 	c.Limits.Check(&v, "limits")
 	v.Join(c.Admin.Validate())
 	v.Join(c.Diagnose.Validate())

@@ -87,6 +87,9 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		for i := range e.Candidates {
 			p.view.detail(&e.Candidates[i], snap, d.Plan(), now)
 			p.keptBehind(&e.Candidates[i], from.Identity, d.Plan())
+			if x := &e.Candidates[i]; x.Kind == "share" && x.Name != p.cfg.Network {
+				x.Line = p.lineTo(x.Name)
+			}
 		}
 	}
 	admin.Answer(w, http.StatusOK, e)

@@ -116,19 +116,19 @@ func TestAConnectionThatWaitedForAGatewayGoesByTheOther(t *testing.T) {
 	})
 }
 
-// lines is a log that several goroutines write and one reads.
-type lines struct {
+// logLines is a log that several goroutines write and one reads.
+type logLines struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (l *lines) Write(p []byte) (int, error) {
+func (l *logLines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-func (l *lines) String() string {
+func (l *logLines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
@@ -147,7 +147,7 @@ func TestTheAccessLogNamesTheGatewayThatServes(t *testing.T) {
 				by[pod.UID] = g.Name
 			}
 		}
-		var log lines
+		var log logLines
 		w.client.log = zerolog.New(&log)
 		if _, errs := w.crowd(50, 1e6, 100*time.Millisecond); len(errs) > 0 {
 			t.Errorf("%d failed: %v", len(errs), errs[0])

@@ -42,8 +42,8 @@ func tryRead(app appConn, fd uintptr, p []byte) (int, error) {
 // hopKeepAlive is that of connections to pods and gateways, where sessions have their own PING.
 const hopKeepAlive = 180 * time.Second
 
-func dialKernel(keepAlive time.Duration) dialTCP {
-	return tcp.Dialer(keepAlive, tcp.ResetUnlessConnected)
+func dialKernel(keepAlive time.Duration, more ...tcp.Control) dialTCP {
+	return tcp.Dialer(keepAlive, tcp.Controls(append(more, tcp.ResetUnlessConnected)...))
 }
 
 // boundMemory bounds what the kernel holds for conn if the memory of this process is

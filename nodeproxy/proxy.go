@@ -89,6 +89,7 @@ type Proxy struct {
 	session    hbone.Config // what all sessions are made from
 	diagnose   *diagnose.Diagnosis
 	dialHop    dialTCP // to pods and gateways
+	line       *line   // of connections to gateways; nil: they are set up as others
 	// started is told of each client session; nil outside tests.
 	started func(*hbone.Session)
 
@@ -150,8 +151,9 @@ func Open(cfg Config, log zerolog.Logger) (*Proxy, error) {
 	if err := p.ids.CheckTrustDomain(cfg.TrustDomain); err != nil {
 		return nil, err
 	}
+	p.line = newLine(cfg.Lines.Open(log))
 	p.registry.MustRegister(identity.NewMetrics(p.ids))
-	p.registry.MustRegister(file.NewCollector(p.watcher), newToldCollector(p.own))
+	p.registry.MustRegister(file.NewCollector(p.watcher), newToldCollector(p.own), lineCollector{p.measured})
 	p.witness = newWitness(p.data, cfg, p.declared, dialKernel(0), p.changed, log)
 	p.witness.late = p.late
 	p.witness.from = func(uid string, client netip.Addr, otherwise dialTCP) dialTCP {

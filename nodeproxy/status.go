@@ -30,6 +30,7 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := p.store.Current(), time.Now()
 	s := answer.Status{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Version: buildinfo.Version(), Now: now, Services: []answer.Row{}, Gateways: p.view.gatewaysOut(snap, now), Local: p.localOut(snap),
 		Pending: p.pending(), Problems: slices.Concat(p.own.findings(), p.watcher.Status().Findings())}
+	s.Lines = p.measured()
 	if p.pods != nil {
 		n := 0
 		s.Captured, s.Uncaptured = &n, p.pods.Lacking(p.podName)

@@ -18,6 +18,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
 	"github.com/isthmus-mesh/isthmus/identity"
+	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/mesh"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/warm"
@@ -84,12 +85,17 @@ func (p *Proxy) origin(w *mesh.Workload) origin {
 	return o
 }
 
-// dialerOf returns how o dials.
-func (p *Proxy) dialerOf(o origin) dialTCP {
-	if o.from == "" {
-		return p.dialHop
+// dialerOf returns how o dials the next process of a hop.
+func (p *Proxy) dialerOf(o origin, hop string) dialTCP {
+	dial := p.dialHop
+	var more []tcp.Control
+	if hop == hopOuter && p.line != nil {
+		dial, more = p.line.dial, []tcp.Control{p.line.Control}
 	}
-	return p.pods.Dialer(o.from, hopKeepAlive, p.dialHop)
+	if o.from == "" {
+		return dial
+	}
+	return p.pods.Dialer(o.from, hopKeepAlive, dial, more...)
 }
 
 func (p *Proxy) headers(c caller) hbone.Header {
@@ -381,11 +387,13 @@ func (p *Proxy) dialTLS(ctx context.Context, hop string, source origin, expect [
 			}
 		}()
 	}
-	conn, err := p.dialerOf(source)(ctx, addr, p.cfg.Timeouts.Dial)
+	conn, err := p.dialerOf(source, hop)(ctx, addr, p.cfg.Timeouts.Dial)
 	if err != nil {
 		return nil, expiry, &dialError{err}
 	}
-	p.boundMemory(conn, false)
+	if hop != hopOuter || p.cfg.Lines.UnsentBytes == 0 {
+		p.boundMemory(conn, false)
+	}
 	hctx, cancel := context.WithTimeout(ctx, p.cfg.Timeouts.Handshake)
 	defer cancel()
 	if t, err = hbone.ClientTLS(hctx, conn, cfg); err != nil {

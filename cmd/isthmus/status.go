@@ -39,7 +39,8 @@ A row with ? is a share of a service of which nobody says anything: it is used a
 is what a gateway has no node proxy's word of. A row of a node proxy with - for its network is
 of a static listener whose service cannot be reached at all. Above the table are gateways that
 a node proxy cannot reach, or that nobody hears, with the last error; "not ready" says why a
-process is not, "problem" what of its discovery is not in force or not used, or whose words it
+process is not, "line" what the kernel measured on the open TCP connections to another network's
+gateways, "problem" what of its discovery is not in force or not used, or whose words it
 does not believe, "warning" which policies do not do what they were written for and what leads
 nowhere by its addresses. Pods of a node proxy's own node that it has seen fail come last.
 
@@ -119,6 +120,11 @@ func writeStatus(b *strings.Builder, s *answer.Status) {
 			fmt.Fprintf(b, ": %s", plain(g.Error))
 		}
 		b.WriteString("\n")
+	}
+	for _, l := range s.Lines {
+		if !s.Now.IsZero() { // its numbers change all the time
+			fmt.Fprintf(b, "line to %s: %s\n", plain(l.Network), plain(l.String()))
+		}
 	}
 	for _, h := range s.Heard {
 		if h.Quiet() {

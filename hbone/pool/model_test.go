@@ -181,8 +181,11 @@ func (w *world) step() {
 		p.set(func() { p.harmed = true })
 		d := time.Duration(w.rng.IntN(2000)) * time.Millisecond
 		var all sync.Map
-		for _, sh := range w.pool.whole() {
-			if sh.e.key == p.key {
+		for _, sh := range w.pool.all() {
+			w.pool.mu.Lock()
+			severed := sh.severed
+			w.pool.mu.Unlock()
+			if sh.e.key == p.key && !severed {
 				all.Store(sh.s, true)
 				w.severed[sh.s] = time.Now().Add(d)
 			}

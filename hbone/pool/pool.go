@@ -24,6 +24,7 @@ package pool
 import (
 	"context"
 	"errors"
+	"iter"
 	"slices"
 	"sync"
 	"time"
@@ -322,6 +323,17 @@ func (p *Pool) Serves(key Key) bool {
 	defer p.mu.Unlock()
 	e, now := p.keys[key], time.Now()
 	return e != nil && slices.ContainsFunc(e.sessions, func(sh *shared) bool { return !p.past(sh, sh.s.Availability(now), now) })
+}
+
+// Sessions lists the sessions, also those that take no new stream and have not ended yet, with their keys.
+func (p *Pool) Sessions() iter.Seq2[Key, *hbone.Session] {
+	return func(yield func(Key, *hbone.Session) bool) {
+		for _, sh := range p.all() {
+			if !yield(sh.e.key, sh.s) {
+				return
+			}
+		}
+	}
 }
 
 // Silent reports whether there are sessions of key, and all of them are silent ([hbone.Session.Silent]).

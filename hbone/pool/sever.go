@@ -1,6 +1,8 @@
 package pool
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
@@ -11,7 +13,7 @@ import (
 // that is being severed is left alone, so Sever may be called repeatedly. It does not wait, and
 // returns the number of new ones. match may be called by several goroutines.
 func (p *Pool) Sever(match func(Key, *hbone.Session) bool, d time.Duration, cause error) (n int) {
-	for _, sh := range p.whole() {
+	for _, sh := range p.all() {
 		if match(sh.e.key, sh.s) && p.takeSevered(sh) {
 			n++
 			go p.sever(sh, match, d, cause)
@@ -38,22 +40,13 @@ func (p *Pool) sever(sh *shared, match func(Key, *hbone.Session) bool, d time.Du
 	sh.severed = false
 }
 
-// whole lists the sessions that are not being severed.
-func (p *Pool) whole() (out []*shared) {
+// all lists the sessions, also those that were taken out of use and have not ended yet.
+func (p *Pool) all() []*shared {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	add := func(sh *shared) {
-		if !sh.severed {
-			out = append(out, sh)
-		}
-	}
-	for sh := range p.leaving {
-		add(sh)
-	}
+	out := slices.Collect(maps.Keys(p.leaving))
 	for _, e := range p.keys {
-		for _, sh := range e.sessions {
-			add(sh)
-		}
+		out = append(out, e.sessions...)
 	}
 	return out
 }

@@ -112,6 +112,7 @@ type Verdict struct {
 	Failed   *Attempts `json:"failed,omitempty"`   // since the last that succeeded; nil: none
 	Kept     *Kept     `json:"kept,omitempty"`     // of a share: sessions kept with its pods; nil: none asked for
 	Gateways []Verdict `json:"gateways,omitempty"` // of a share
+	Line     *Line     `json:"line,omitempty"`     // of a share: connections to its network's gateways; nil: none is open
 }
 
 // Kept are the sessions of a warm set: a connection that goes on one has no handshake
@@ -190,6 +191,9 @@ func (v Verdict) Sentence(now time.Time) string {
 	}
 	if v.Kept != nil {
 		s += fmt.Sprintf("; %d of %d wanted sessions with its pods are kept", v.Kept.Held, v.Kept.Wanted)
+	}
+	if v.Line != nil && !now.IsZero() { // its numbers change all the time
+		s += "; line: " + v.Line.String()
 	}
 	if v.Failed != nil {
 		s += "; " + v.Failed.Sentence(now)

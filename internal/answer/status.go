@@ -62,6 +62,8 @@ type Status struct {
 	Unguarded []string `json:"unguarded,omitempty"`
 	// Detached says that no gateway of its network tells a node proxy what is known.
 	Detached bool `json:"detached,omitempty"`
+	// Lines are, by a node proxy, the TCP connections to gateways of other networks.
+	Lines []Line `json:"lines,omitempty"`
 	// Controller is what a controller says of itself.
 	Controller *Controller `json:"controller,omitempty"`
 }

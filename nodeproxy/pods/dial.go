@@ -31,8 +31,8 @@ func dialFrom(ns *podns.Namespace, keepAlive time.Duration, more ...tcp.Control)
 
 // Dialer returns how connections are opened from where a workload is: in its network namespace, or, by otherwise,
 // where this process is if no workload is captured. While that one alone is not, dials fail as a fault of this host
-// (see localfault). keepAlive is as in net.Dialer.
-func (c *Set) Dialer(uid string, keepAlive time.Duration, otherwise tcp.Dial) tcp.Dial {
+// (see localfault). keepAlive is as in net.Dialer, more as in dialFrom.
+func (c *Set) Dialer(uid string, keepAlive time.Duration, otherwise tcp.Dial, more ...tcp.Control) tcp.Dial {
 	if c == nil {
 		return otherwise
 	}
@@ -42,11 +42,14 @@ func (c *Set) Dialer(uid string, keepAlive time.Duration, otherwise tcp.Dial) tc
 			return nil, errNotCaptured(uid)
 		}
 	}
-	return h.Dialer(keepAlive)
+	return h.Dialer(keepAlive, more...)
 }
 
-// Dialer returns how connections are opened from where the pod is, past its rules. keepAlive is as in net.Dialer.
-func (h *Pod) Dialer(keepAlive time.Duration) tcp.Dial { return dialFrom(h.place.ns, keepAlive) }
+// Dialer returns how connections are opened from where the pod is, past its rules. keepAlive is as in net.Dialer, more as
+// in dialFrom.
+func (h *Pod) Dialer(keepAlive time.Duration, more ...tcp.Control) tcp.Dial {
+	return dialFrom(h.place.ns, keepAlive, more...)
+}
 
 // ApplicationDialer connects to the pod's own addresses from the same address. It
 // uses the ports that are meant for that, and any other of the pod if none of

@@ -1,0 +1,74 @@
+package lines
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
+	"github.com/isthmus-mesh/isthmus/internal/tcp"
+)
+
+func TestDefaultTimeoutIsThatOfPings(t *testing.T) {
+	c, h := DefaultConfig(), hbone.DefaultConfig()
+	if want := h.PingEvery + h.PingTimeout; c.UserTimeout != want {
+		t.Errorf("lines.userTimeout is %v by default, and a session whose PING is not answered ends after %v", c.UserTimeout, want)
+	}
+}
+
+func TestCheckNamesFieldValueAndRemedy(t *testing.T) {
+	for _, c := range []struct {
+		change func(*Config)
+		want   string // empty: it is valid
+	}{
+		{func(*Config) {}, ""},
+		{func(c *Config) { *c = Config{CongestionControl: Host} }, ""},
+		{func(c *Config) { c.CongestionControl = "" }, `lines.congestionControl: "": want the name of an algorithm, such as bbr, or host`},
+		{func(c *Config) { c.CongestionControl = "a name with spaces" }, `lines.congestionControl: "a name with spaces"`},
+		{func(c *Config) { c.CongestionControl = "sixteen-and-more" }, `lines.congestionControl: "sixteen-and-more"`},
+		{func(c *Config) { c.UnsentBytes = -1 }, "lines.unsentBytes: -1: want 0 to"},
+		{func(c *Config) { c.UserTimeout = time.Millisecond }, "lines.userTimeout: 1ms: want 0, or 1s to 24h"},
+		{func(c *Config) { c.UserTimeout = -time.Second }, "lines.userTimeout: -1s: want 0, or 1s to 24h"},
+		{func(c *Config) { c.MaxSegment = 100 }, "lines.maxSegment: 100: want 0, or 536 to 32767 bytes"},
+		{func(c *Config) { c.MaxSegment = 1 << 20 }, "lines.maxSegment: 1048576: want 0, or 536 to 32767 bytes"},
+	} {
+		config := DefaultConfig()
+		c.change(&config)
+		var v strictyaml.Check
+		config.Check(&v)
+		if got := fmt.Sprint(v.Err()); (v.Err() == nil) != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%+v: %v, want %q", config, v.Err(), c.want)
+		}
+	}
+}
+
+func TestOpenFallsBackToHostsCongestionControl(t *testing.T) {
+	for _, c := range []struct {
+		congestion string
+		err        error
+		want       string // congestion control
+		logged     string
+	}{
+		{"bbr", nil, "bbr", ""},
+		{Host, syscall.ENOENT, "", ""},
+		{"bbr", fmt.Errorf("setsockopt: %w", syscall.ENOENT), "", "on the node, load the module tcp_bbr; on the node, add bbr to sysctl net.ipv4.tcp_allowed_congestion_control"},
+		{"bbr", fmt.Errorf("setsockopt: %w", syscall.EPERM), "", `"on the node, add bbr to sysctl net.ipv4.tcp_allowed_congestion_control, or set lines.congestionControl: host"`},
+	} {
+		config := DefaultConfig()
+		config.CongestionControl, config.MaxSegment = c.congestion, 1200
+		var log bytes.Buffer
+		l := config.open(zerolog.New(&log), func(string) error { return c.err })
+		if want := (tcp.Line{Congestion: c.want, Unsent: 128 << 10, UserTimeout: 30 * time.Second, MaxSegment: 1200}); l != want {
+			t.Errorf("%s, %v: %+v, want %+v", c.congestion, c.err, l, want)
+		}
+		if got := log.String(); c.logged == "" && got != "" || !strings.Contains(got, c.logged) {
+			t.Errorf("%s, %v: logged %q, want %q", c.congestion, c.err, got, c.logged)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package tcp
+
+import (
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Line is how sockets of TCP connections between networks are set up. Each zero field leaves the kernel's own setting.
+type Line struct {
+	Congestion  string        // congestion control algorithm, such as bbr
+	Unsent      int           // TCP_NOTSENT_LOWAT, in bytes
+	UserTimeout time.Duration // TCP_USER_TIMEOUT
+	MaxSegment  int           // TCP_MAXSEG, in bytes
+}
+
+// Control sets up a socket before it connects or listens. Connections that a listener accepts inherit all settings.
+// A congestion control that the kernel rejects is left out: see [Offers].
+func (l Line) Control(_, _ string, c syscall.RawConn) error {
+	var failed error
+	err := c.Control(func(fd uintptr) {
+		set := func(option, value int) {
+			if value > 0 {
+				failed = errors.Join(failed, os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, option, value)))
+			}
+		}
+		if l.Congestion != "" {
+			unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, l.Congestion)
+		}
+		set(unix.TCP_NOTSENT_LOWAT, l.Unsent)
+		set(unix.TCP_USER_TIMEOUT, int(l.UserTimeout.Milliseconds()))
+		set(unix.TCP_MAXSEG, l.MaxSegment)
+	})
+	return errors.Join(err, failed)
+}
+
+// Offers returns nil if this process may use a congestion control algorithm. ENOENT: the kernel has none of that name.
+// EPERM: net.ipv4.tcp_allowed_congestion_control does not list it.
+func Offers(congestion string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	return os.NewSyscallError("setsockopt", unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestion))
+}
+
+// Info is what the kernel measured on a TCP connection since it was opened.
+type Info struct {
+	Congestion    string        // algorithm in use
+	RTT           time.Duration // smoothed
+	Segments      uint64        // with data, sent, retransmissions among them
+	Retransmitted uint64        // of these
+	DeliveryRate  uint64        // bytes per second that the peer has acknowledged lately; what the application sends bounds it
+	SegmentSize   int           // largest payload of a segment to the peer, in bytes
+}
+
+// InfoOf returns what the kernel knows of conn. ok is false if conn is no open TCP connection of the kernel.
+func InfoOf(conn net.Conn) (i Info, ok bool) {
+	c, tcp := conn.(*net.TCPConn)
+	if !tcp {
+		return i, false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return i, false
+	}
+	err = raw.Control(func(fd uintptr) {
+		t, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			return
+		}
+		ok = true
+		i.Congestion, _ = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+		i.RTT = time.Duration(t.Rtt) * time.Microsecond
+		i.Segments, i.Retransmitted = uint64(t.Data_segs_out), uint64(t.Total_retrans)
+		i.DeliveryRate, i.SegmentSize = t.Delivery_rate, int(t.Snd_mss)
+	})
+	return i, ok && err == nil
+}
