@@ -35,10 +35,10 @@ func (p *Proxy) measured() []answer.Line {
 		network, _, _ := strings.Cut(gateway, "/")
 		l := by[network]
 		if l == nil {
-			l = &answer.Line{Network: network}
+			l = &answer.Line{Network: network, Congestion: map[string]int{}}
 			by[network] = l
 		}
-		l.Add(i)
+		add(l, i)
 	}
 	lines := make([]answer.Line, 0, len(by))
 	for _, l := range by {
@@ -46,6 +46,16 @@ func (p *Proxy) measured() []answer.Line {
 	}
 	slices.SortFunc(lines, func(a, b answer.Line) int { return strings.Compare(a.Network, b.Network) })
 	return lines
+}
+
+// add adds a connection to l.
+func add(l *answer.Line, i tcp.Info) {
+	l.Congestion[i.Congestion]++
+	l.RTTMicros = (l.RTTMicros*int64(l.Connections) + i.RTT.Microseconds()) / int64(l.Connections+1)
+	l.Connections++
+	l.Segments += i.Segments
+	l.Retransmitted += i.Retransmitted
+	l.BytesPerSecond = max(l.BytesPerSecond, i.DeliveryRate)
 }
 
 // lineTo returns the one of measured to a network; nil if no connection is open.

@@ -274,8 +274,9 @@ func (w *world) define(list []*metav1.APIResourceList) {
 	w.api.Resources = list
 }
 
-// cut ends all watches, as a lost connection does.
+// cut ends all watches, as a lost connection does. A source is synced before its watches are open: those count too.
 func (w *world) cut() {
+	synctest.Wait()
 	w.watches.Range(func(k, _ any) bool { k.(watch.Interface).Stop(); return true })
 }
 

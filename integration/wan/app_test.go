@@ -3,6 +3,7 @@
 package wan
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -16,8 +17,8 @@ import (
 // patience is how long a test waits for one exchange.
 const patience = 20 * time.Second
 
-// appPort is where the application listens in every pod. It answers the first
-// byte with the pod's place in places, and then echoes.
+// appPort is where the application listens in every pod. It answers the first byte with the pod's place in places. Then it
+// echoes; if the first byte was sink, it discards what it receives, and sends the number of bytes at the end, in 8 bytes.
 const appPort = ":8080"
 
 // places are all pods, in the order of the bytes that they answer with.
@@ -41,6 +42,8 @@ func (w *world) serveApps() error {
 	return nil
 }
 
+const sink = 'S'
+
 func serve(l net.Listener, place byte) {
 	for {
 		c, err := l.Accept()
@@ -49,10 +52,17 @@ func serve(l net.Listener, place byte) {
 		}
 		go func() {
 			defer c.Close()
-			if _, err := io.ReadFull(c, make([]byte, 1)); err == nil {
-				c.Write([]byte{place})
-				io.Copy(c, c)
+			var first [1]byte
+			if _, err := io.ReadFull(c, first[:]); err != nil {
+				return
 			}
+			c.Write([]byte{place})
+			if first[0] == sink {
+				n, _ := io.Copy(io.Discard, c)
+				c.Write(binary.BigEndian.AppendUint64(nil, uint64(n)))
+				return
+			}
+			io.Copy(c, c)
 		}()
 	}
 }
@@ -69,7 +79,10 @@ func (p path) String() string { return p.name }
 
 // connect opens a connection and sends one byte; a client's proxy may still be
 // about to connect then.
-func (w *world) connect(p path) (net.Conn, error) {
+func (w *world) connect(p path) (net.Conn, error) { return w.connectFor(p, '?') }
+
+// connectFor is connect with the first byte that is given.
+func (w *world) connectFor(p path, first byte) (net.Conn, error) {
 	if p.host == "client-stock" {
 		return w.socks(p)
 	}
@@ -82,7 +95,7 @@ func (w *world) connect(p path) (net.Conn, error) {
 		return nil, err
 	}
 	c.SetDeadline(time.Now().Add(patience))
-	if _, err = c.Write([]byte{'?'}); err != nil {
+	if _, err = c.Write([]byte{first}); err != nil {
 		c.Close()
 		return nil, err
 	}

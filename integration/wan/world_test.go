@@ -68,6 +68,7 @@ type world struct {
 	bin     string
 	ztunnel string // binary of a stock one, or empty
 	link    *wan.Link
+	gateway *netspace.Process            // in the west
 	clients map[string]*netspace.Process // the node proxies in the east, by host
 }
 
@@ -167,8 +168,11 @@ func (w *world) isthmus(out *bytes.Buffer, args ...string) error {
 }
 
 func (w *world) startOurs() error {
+	w.gateway = w.ours("gateway", "gateway", "gateway.yaml")
+	if err := w.Start(w.gateway, w.Ready("gateway", admin)); err != nil {
+		return err
+	}
 	for _, p := range []struct{ host, program, config, admin string }{
-		{"gateway", "gateway", "gateway.yaml", admin},
 		{"spare", "gateway", "spare-gateway.yaml", spareAdmin},
 		{"server-ours", "nodeproxy", "server-ours.yaml", admin}, // a node proxy waits a while for its gateways
 		{"spare", "nodeproxy", "spare.yaml", admin},

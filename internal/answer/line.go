@@ -6,32 +6,17 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/isthmus-mesh/isthmus/internal/tcp"
 )
 
 // Line is what the kernel measured on the open TCP connections of a node proxy to the gateways of one other network.
 type Line struct {
-	Network        string         `json:"network"`
-	Connections    int            `json:"connections"`
+	Network        string         `json:"network"`        // of the gateways
+	Connections    int            `json:"connections"`    // that are open
 	Congestion     map[string]int `json:"congestion"`     // connections by congestion control algorithm
 	RTTMicros      int64          `json:"rttMicros"`      // mean of the smoothed round-trip times
 	Segments       uint64         `json:"segments"`       // with data, sent since each connection was opened
 	Retransmitted  uint64         `json:"retransmitted"`  // of these
 	BytesPerSecond uint64         `json:"bytesPerSecond"` // most that one connection delivered lately
-}
-
-// Add adds a connection.
-func (l *Line) Add(i tcp.Info) {
-	if l.Congestion == nil {
-		l.Congestion = map[string]int{}
-	}
-	l.Congestion[i.Congestion]++
-	l.RTTMicros = (l.RTTMicros*int64(l.Connections) + i.RTT.Microseconds()) / int64(l.Connections+1)
-	l.Connections++
-	l.Segments += i.Segments
-	l.Retransmitted += i.Retransmitted
-	l.BytesPerSecond = max(l.BytesPerSecond, i.DeliveryRate)
 }
 
 // Loss is the share of segments that were retransmitted, 0 to 1.

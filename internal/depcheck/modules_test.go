@@ -167,6 +167,7 @@ var modules = map[string]why{
 	"internal/accept":     {"github.com/rs/zerolog": "its log"},
 	"internal/admin":      {"github.com/prometheus/client_golang": "the registry that it answers from"},
 	"internal/admission":  {"github.com/prometheus/client_golang": "its metrics", "github.com/rs/zerolog": "its log"},
+	"internal/lines":      {"github.com/rs/zerolog": "its log"},
 	"internal/link":       {"github.com/spiffe/go-spiffe/v2": "the type of an identity"},
 	"internal/logging":    {"github.com/rs/zerolog": "what it builds", "golang.org/x/sys": "whether a file is a terminal"},
 	"internal/netspace":   {"golang.org/x/sys": "namespaces"},

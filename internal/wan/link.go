@@ -1,10 +1,8 @@
-// Package wan joins two layer-2 segments in user space, as a long line between
-// two sites does: with delay, jitter, loss and cuts, each way by itself and
-// changeable while it runs. It is for kernels without netem, for tests,
-// benchmarks and drills.
+// Package wan joins two layer-2 segments in user space, like a long line between two sites: with delay, jitter, rate, loss
+// and cuts. Each way has its own conditions, which can change while the link runs. It is for kernels without netem, for
+// tests, benchmarks and drills.
 //
-// A link keeps the order of frames and has no rate: only the queue bounds what
-// is under way. It does not look into frames.
+// A link keeps the order of frames and does not look into them.
 package wan
 
 import (
@@ -18,6 +16,8 @@ import (
 // Conditions describe one way. The zero value forwards at once and everything.
 type Conditions struct {
 	Delay  time.Duration // of every frame
+	Rate   int           // bytes per second; 0: unbounded
+	Queue  int           // bytes that wait for Rate at most; frames beyond are dropped
 	Jitter time.Duration // added to it, drawn evenly from [0, Jitter]; a frame that would overtake waits for the one before
 	Loss   float64       // share of frames that are lost, each by itself, in [0, 1]
 	Cut    bool          // nothing arrives, also not what is under way
@@ -28,7 +28,7 @@ type Conditions struct {
 type Counters struct {
 	Taken, Delivered uint64
 	Lost             uint64 // by Conditions.Loss
-	Full             uint64 // the queue was full
+	Full             uint64 // dropped since a queue was full
 	Cut              uint64
 	Failed           uint64 // the device did not take it
 }
@@ -122,7 +122,7 @@ func (w *Way) Counters() Counters {
 // take reads frames until the device is closed.
 func (w *Way) take() {
 	defer close(w.queue)
-	var last time.Time // due of the frame before
+	var last, free time.Time // due of the frame before; when Rate has sent it
 	buffer := make([]byte, frameBytes)
 	for {
 		n, err := w.from.Read(buffer)
@@ -139,7 +139,17 @@ func (w *Way) take() {
 			w.lost.Add(1)
 			continue
 		}
-		due := time.Now().Add(c.Delay + w.jitter(c.Jitter))
+		due := time.Now()
+		if c.Rate > 0 {
+			waiting := max(0, free.Sub(due))
+			if waiting.Seconds()*float64(c.Rate) > float64(c.Queue) {
+				w.full.Add(1)
+				continue
+			}
+			free = due.Add(waiting + time.Duration(n)*time.Second/time.Duration(c.Rate))
+			due = free
+		}
+		due = due.Add(c.Delay + w.jitter(c.Jitter))
 		if due.Before(last) {
 			due = last
 		}

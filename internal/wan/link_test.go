@@ -102,6 +102,27 @@ func TestEveryFrameArrivesAfterTheDelayBothWays(t *testing.T) {
 	})
 }
 
+func TestRateBoundsThroughputAndQueue(t *testing.T) {
+	const rate, queue, size = 1000, 40, 4 // bytes: a frame takes 4 ms, and ten wait
+	bubble(t, Conditions{Delay: 10 * time.Millisecond, Rate: rate, Queue: queue}, func(t *testing.T, a, b *device, l *Link) {
+		begin := time.Now()
+		send(a, 100, 0)
+		all := drain(b)
+		if c := l.There.Counters(); len(all) != 11 || c.Full != 89 {
+			t.Errorf("of a burst of 100 frames %d arrive, want one and ten that wait: %+v", len(all), c)
+		}
+		for i, f := range all {
+			if want := begin.Add(time.Duration(i+1)*size*time.Second/rate + 10*time.Millisecond); !f.at.Equal(want) {
+				t.Errorf("frame %d arrives %v late", i, f.at.Sub(want))
+			}
+		}
+		send(a, 100, size*time.Second/rate)
+		if n := len(drain(b)); n != 100 {
+			t.Errorf("%d of 100 frames arrive that come at the rate", n)
+		}
+	})
+}
+
 func TestJitterSpreadsAndKeepsTheOrder(t *testing.T) {
 	for _, gap := range []time.Duration{time.Millisecond, 50 * time.Millisecond} { // the first wants to overtake
 		bubble(t, Conditions{Delay: 10 * time.Millisecond, Jitter: 20 * time.Millisecond}, func(t *testing.T, a, b *device, l *Link) {
