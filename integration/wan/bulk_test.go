@@ -52,12 +52,20 @@ func (b besideBulk) String() string {
 	return fmt.Sprintf("%.1f Mbit/s beside echoes of %v (p50), %v (p99), %d failed", b.bulk, b.p50.Round(time.Millisecond), b.p99.Round(time.Millisecond), b.failed)
 }
 
-// congestion sets the default congestion control of both ends of the line.
-func congestion(t *testing.T, algorithm string) {
+// congestion sets the default congestion control of both ends of the line to the first that network namespaces may have.
+// Not each kernel allows cubic there; reno goes by loss alone as well.
+func congestion(t *testing.T, algorithms ...string) {
 	t.Helper()
 	const path = "/proc/sys/net/ipv4/tcp_congestion_control"
 	for _, host := range []string{"client-ours", "gateway"} {
-		if err := here.In(host, func() error { return os.WriteFile(path, []byte(algorithm), 0o644) }); err != nil {
+		var err error
+		for _, a := range algorithms {
+			if err = here.In(host, func() error { return os.WriteFile(path, []byte(a), 0o644) }); err == nil {
+				t.Logf("%s: default congestion control %s", host, a)
+				break
+			}
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -190,10 +198,10 @@ func TestSmallMessagesBesideBulk(t *testing.T) {
 			losses = append(losses, x)
 		}
 	}
-	for _, algorithm := range []string{"cubic", "bbr"} {
+	for _, algorithms := range [][]string{{"cubic", "reno"}, {"bbr"}} {
 		for _, loss := range losses {
-			t.Run(fmt.Sprintf("%s hosts, loss %g", algorithm, loss), func(t *testing.T) {
-				congestion(t, algorithm)
+			t.Run(fmt.Sprintf("%s hosts, loss %g", algorithms[0], loss), func(t *testing.T) {
+				congestion(t, algorithms...)
 				here.link.Set(busyLine(loss))
 				defer here.link.Set(line)
 				var was besideBulk
