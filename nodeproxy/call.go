@@ -138,11 +138,11 @@ func (c *call) admit(ctx context.Context) *failure {
 		return overloaded(errOthersOverloaded)
 	}
 	c.early.owner = c.identity()
-	if err = c.p.load.AwaitMemory(ctx, c.identity()); err == nil {
+	if err = c.p.load.Memory.Await(ctx, c.identity()); err == nil {
 		c.towards, err = c.p.towards.Admit(ctx, to, c.access.started)
 	}
 	if err == nil {
-		if c.opening, err = c.p.load.Admit(ctx, c.access.started); err != nil {
+		if c.opening, err = c.p.load.Admit(ctx, c.access.started, c.identity()); err != nil {
 			c.towards.Done()
 		}
 	}

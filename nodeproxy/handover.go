@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -42,9 +43,25 @@ func markOf(cookie uint64, holder string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixgram", Name: fmt.Sprintf("@isthmus-nodeproxy/%x/%x", cookie, sum[:16])}
 }
 
+// A listener is without its mark for a moment when its process starts or stops: an address in use is tried again.
+const (
+	shareTries = 5
+	shareAgain = 2 * time.Millisecond // and as much again at most, by chance: two processes may start at the same time
+)
+
 // listenShared listens on addr. If a node proxy listens there for the same holder, it keeps new connections until takeOver
 // moves them, so an upgrade loses none. An address in use by any other process is an error.
-func listenShared(addr netip.AddrPort, holder string) (*sharedListener, error) {
+func listenShared(addr netip.AddrPort, holder string) (s *sharedListener, err error) {
+	for range shareTries {
+		if s, err = tryListenShared(addr, holder); !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+		time.Sleep(shareAgain + rand.N(shareAgain))
+	}
+	return s, err
+}
+
+func tryListenShared(addr netip.AddrPort, holder string) (*sharedListener, error) {
 	before, ours := sharers(addr, holder, 0)
 	if before == 0 || !ours { // the kernel finds any other process
 		l, err := listen(addr)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -60,6 +61,43 @@ func TestListenSharedAdmitsOneHolder(t *testing.T) {
 			}
 		}
 		for _, l := range open {
+			l.Close()
+		}
+	}
+}
+
+// A process that starts while another one of the same node proxy starts, or stops, listens too.
+func TestListenSharedRacesWithItself(t *testing.T) {
+	any := netip.MustParseAddrPort("127.0.0.1:0")
+	for i := range 200 {
+		old, err := listenShared(any, "holder")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := netip.MustParseAddrPort(old.Addr().String())
+		if i%2 == 0 {
+			old.Close()
+		}
+		var all sync.WaitGroup
+		start := make(chan struct{})
+		all.Go(func() {
+			<-start
+			old.Close()
+		})
+		opened := make([]*sharedListener, 2)
+		errs := make([]error, len(opened))
+		for j := range opened {
+			all.Go(func() {
+				<-start
+				opened[j], errs[j] = listenShared(addr, "holder")
+			})
+		}
+		close(start)
+		all.Wait()
+		for j, l := range opened {
+			if errs[j] != nil {
+				t.Fatalf("run %d, process %d: %v", i, j, errs[j])
+			}
 			l.Close()
 		}
 	}

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,25 +40,25 @@ func sliceEvent(pods ...string) Event {
 	return Event{EndpointSlices, "demo", "web-1", s}
 }
 
-// webOf is Service web of namespace demo. Set are its labels, or those of the namespace.
+// webOf is Service web of namespace demo, whose mode is ambient. Set are its labels, or more of the namespace.
 func webOf(selects, atService bool, set map[string]string) []Event {
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "web"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.7", Ports: []corev1.ServicePort{{Port: 80}}}}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "demo"}}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "demo", Labels: map[string]string{labelDataplane: "ambient"}}}
 	if selects {
 		svc.Spec.Selector = map[string]string{"app": "web"}
 	}
 	if atService {
 		svc.Labels = set
 	} else {
-		ns.Labels = set
+		maps.Copy(ns.Labels, set)
 	}
 	return []Event{{Namespaces, "", "demo", ns}, {Services, "demo", "web", svc}}
 }
 
 var reaches = []map[string]string{{labelGlobal: "true"}, {labelScope: scopeGlobal}, {labelScope: scopeSegment}, {labelScope: scopeGlobalOnly}, {labelScope: scopeGlobal, labelTakeover: "true"}}
 
-// A label of the namespace makes a Service global if it has a pod in the mesh, or if it selects pods and has no
-// endpoint. Any other keeps its cluster IP with the kernel, and is not exported. A label at the Service counts always.
+// A label of the namespace makes a Service global if it has a pod in the mesh, or if it selects pods, has no endpoint
+// yet, and the mode of the namespace is ambient. Any other keeps its cluster IP with the kernel, and is not exported. A label at the Service counts always.
 func TestNamespaceReachNeedsMeshPods(t *testing.T) {
 	for _, x := range []struct {
 		name     string
@@ -117,11 +118,38 @@ func TestNamespaceReachFollowsPods(t *testing.T) {
 		{sliceEvent(), true},
 		{sliceEvent(""), false},
 		{Event{EndpointSlices, "demo", "web-1", nil}, true},
+		{podEvent("p", "ambient"), true},
+		{sliceEvent("p"), true},
 	} {
 		b.Apply(c.Apply(step.event)...)
 		snap, _, _ := b.Commit()
 		if svc := snap.Named("web.demo.svc.cluster.local"); svc.Exported() != step.want || svc.Takeover != step.want {
 			t.Fatalf("step %d: scope %q, takeover %t; want exported %t", i, svc.Scope, svc.Takeover, step.want)
+		}
+	}
+}
+
+// While the pods of a Service outside the mesh are replaced, its cluster IP must not lead to another network. That goes by
+// the mode of the namespace, so that gateways agree whenever they started.
+func TestNamespaceReachWithoutEndpointsFollowsMode(t *testing.T) {
+	for _, mode := range []string{"", "none", "ambient"} {
+		events := webOf(true, false, map[string]string{labelGlobal: "true", labelDataplane: mode})
+		c, b := NewCluster("west", "istio-system"), west()
+		b.Apply(c.Apply(events...)...)
+		for i, step := range []struct {
+			events []Event
+			want   bool
+		}{
+			{[]Event{podEvent("db-0", "none"), sliceEvent("db-0")}, false},
+			{[]Event{sliceEvent(), {Pods, "demo", "db-0", nil}}, mode == "ambient"},
+			{[]Event{podEvent("db-0", "ambient")}, mode == "ambient"},
+			{[]Event{sliceEvent("db-0")}, true},
+		} {
+			b.Apply(c.Apply(step.events...)...)
+			snap, _, _ := b.Commit()
+			if svc := snap.Named("web.demo.svc.cluster.local"); svc.Exported() != step.want || svc.Takeover != step.want {
+				t.Errorf("namespace of mode %q, step %d: scope %q, takeover %t; want exported %t", mode, i, svc.Scope, svc.Takeover, step.want)
+			}
 		}
 	}
 }

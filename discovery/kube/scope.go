@@ -102,10 +102,14 @@ type endpoints struct {
 }
 
 // inherited returns what the namespace sets for s. That is nothing if no endpoint of s is in the mesh:
-// its cluster IP would lead nowhere, and no user asked for that by a label at the Service. A Service that
-// selects pods and has no endpoints keeps what it has with pods.
+// its cluster IP would lead elsewhere, and no user asked for that by a label at the Service. While a Service
+// that selects pods has no endpoint, the mode of the namespace says where they will be.
 func (s service) inherited() (r reach) {
-	if s.namespace == nil || !s.endpoints.inside && (s.endpoints.outside || len(s.object.Spec.Selector) == 0) {
+	if s.namespace == nil {
+		return r
+	}
+	coming := s.endpoints == endpoints{} && len(s.object.Spec.Selector) > 0 && s.namespace.Labels[labelDataplane] == "ambient"
+	if !s.endpoints.inside && !coming {
 		return r
 	}
 	return (&faults{}).reachOf(s.namespace.ObjectMeta) // its faults are those of the namespace

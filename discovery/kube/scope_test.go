@@ -47,6 +47,7 @@ func TestServiceScopePrecedence(t *testing.T) {
 				for _, segmented := range []bool{false, true} {
 					annotated := (len(scope)+len(nsScope))%2 == 0
 					ns := &corev1.Namespace{ObjectMeta: setTo(nsGlobal, nsTakeover, nsScope, !annotated)}
+					ns.Labels[labelDataplane] = "ambient"
 					s := service{name: name{"demo", "demo"}, segmented: segmented, namespace: ns, object: &corev1.Service{ObjectMeta: setTo(global, takeover, scope, annotated), Spec: corev1.ServiceSpec{Selector: map[string]string{"a": "b"}, ClusterIP: "10.96.0.1", Ports: []corev1.ServicePort{{Port: 80}}}}}
 					if exported {
 						s.export = &metav1.PartialObjectMetadata{}
@@ -103,7 +104,7 @@ func TestSystemNamespaceSegmentKeepsServices(t *testing.T) {
 	system := func(segment string) Event {
 		return Event{Namespaces, "", "istio-system", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "istio-system", Labels: map[string]string{labelSegment: segment}}}}
 	}
-	space := Event{Namespaces, "", "demo", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "demo", Labels: map[string]string{labelScope: "segment"}}}}
+	space := Event{Namespaces, "", "demo", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "demo", Labels: map[string]string{labelScope: "segment", labelDataplane: "ambient"}}}}
 	svc := Event{Services, "demo", "hello", &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "hello"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1", Selector: map[string]string{"a": "b"}, Ports: []corev1.ServicePort{{Port: 80}}}}}
 	for _, order := range [][]Event{{system("prod"), space, svc}, {svc, space, system("prod")}, {space, svc, system("prod")}} {
 		c, b := NewCluster("west", "istio-system"), west()

@@ -29,8 +29,13 @@ func TestMergedExportHasAllPartsOfEach(t *testing.T) {
 		var aliases []string
 		narrowest, others := record.ScopeGlobal, map[string]bool{} // scope, aliases and distribution of single exports
 		distributions := map[mesh.Distribution]bool{}
+		namespaces := map[string]bool{}
 		for range 1 + rng.IntN(4) {
 			e := &record.Export{Name: "web", Namespace: "demo", Created: int64(rng.IntN(4))}
+			if rng.IntN(6) == 0 {
+				e.Namespace = "another"
+			}
+			namespaces[e.Namespace] = true
 			called := []string{"http", "web", "admin"} // by port; an export has no name twice
 			if rng.IntN(4) == 0 {
 				rng.Shuffle(len(called), func(i, j int) { called[i], called[j] = called[j], called[i] })
@@ -70,6 +75,9 @@ func TestMergedExportHasAllPartsOfEach(t *testing.T) {
 				e.Scope = record.ScopeGlobalOnly // the same
 			}
 			ports[fmt.Sprint(e.Ports)] = true
+			if len(e.Ports) > 1 && rng.IntN(2) == 0 { // their order means nothing
+				slices.Reverse(e.Ports)
+			}
 			if e.Created > 0 && (oldest == 0 || e.Created < oldest) {
 				oldest = e.Created
 			}
@@ -106,10 +114,13 @@ func TestMergedExportHasAllPartsOfEach(t *testing.T) {
 			if !slices.Equal(got.Identities, ids) || got.Created != oldest || !slices.Equal(got.Ports, want) {
 				t.Fatalf("seed %d: merged identities %v, created %d, ports %v; want %v, %d and %v, of %s", seed, got.Identities, got.Created, got.Ports, ids, oldest, want, before)
 			}
+			if first := slices.Min(slices.Collect(maps.Keys(namespaces))); got.Namespace != first {
+				t.Fatalf("seed %d: merged namespace %q, want %q", seed, got.Namespace, first)
+			}
 			if !slices.Equal(got.Aliases, aliases) || min(got.Scope, record.ScopeGlobal) != narrowest || got.Distribution != distribution {
 				t.Fatalf("seed %d: merged aliases %v, scope %d, distribution %q; want %v, %d and %q", seed, got.Aliases, got.Scope, got.Distribution, aliases, narrowest, distribution)
 			}
-			if differ := len(ports) > 1 || len(accounts) > 1 || len(others) > 1; differ != (problem != "") {
+			if differ := len(ports) > 1 || len(accounts) > 1 || len(others) > 1 || len(namespaces) > 1; differ != (problem != "") {
 				t.Fatalf("seed %d: problem %q; the exports differ: %t", seed, problem, differ)
 			}
 			for i, e := range exports {

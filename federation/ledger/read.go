@@ -55,7 +55,8 @@ func (l *Ledger) Export(network, service string) (Share, bool) {
 // and exports an old state, removes nothing that its siblings export. The age is the oldest.
 // A port keeps its name if all exports agree on it and no lower port has it, and has none
 // otherwise. The scope is the narrowest, since clients alone check it: what one gateway withholds,
-// no other grants. Exports with different distributions have that of the reader. The order of exports
+// no other grants. Exports with different distributions have that of the reader; of different names and namespaces the first
+// by alphabet counts. The order of exports
 // does not matter. problem describes in what the exports differ; it is empty if they do not. An
 // instance without identities sees no workload, which is no difference.
 func MergeExports(network, service string, exports []*record.Export) (merged record.Export, problem string) {
@@ -102,9 +103,13 @@ func union(a, b *record.Export) (differ []string) {
 	}
 	if len(ports) != len(a.Ports) || len(ports) != len(b.Ports) {
 		differ = append(differ, "ports")
-		slices.SortFunc(ports, func(x, y record.Port) int { return cmp.Compare(x.Port, y.Port) })
 	}
+	slices.SortFunc(ports, func(x, y record.Port) int { return cmp.Compare(x.Port, y.Port) })
 	a.Ports = ports
+	if a.Name != b.Name || a.Namespace != b.Namespace {
+		differ = append(differ, "name or namespace")
+	}
+	a.Name, a.Namespace = min(a.Name, b.Name), min(a.Namespace, b.Namespace)
 	ids := slices.Concat(a.Identities, b.Identities)
 	slices.SortFunc(ids, func(x, y spiffeid.ID) int { return strings.Compare(x.String(), y.String()) })
 	ids = slices.Compact(ids)

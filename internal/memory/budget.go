@@ -322,7 +322,7 @@ const (
 )
 
 // Await delays a new stream of the named owner while little memory is left and the owner
-// has more than its fair share. It waits for a second at most, then it is Admit.
+// has more than its fair share, for a second at most. The error is the cause of ctx. Admit follows.
 func (b *Budget) Await(ctx context.Context, name string) error {
 	if !b.Tight() || !b.aboveShare(name) {
 		return nil
@@ -340,18 +340,25 @@ func (b *Budget) Await(ctx context.Context, name string) error {
 			return nil
 		}
 	}
-	return b.Admit(name)
+	return nil
 }
 
 // Admit makes room for a new stream of the named owner if little memory is left and the
-// owner has more than its fair share. If nothing of the owner can be reset, it returns an
-// error that matches ErrTight. The caller holds no lock.
+// owner has more than its fair share: the largest uses are reset of owners that hold no less than it,
+// the largest owner first. If too few can be reset, it returns an error that matches ErrTight. It comes
+// last, when nothing else can refuse the stream. The caller holds no lock.
 func (b *Budget) Admit(name string) error {
-	if !b.Tight() || !b.aboveShare(name) || b.makeRoom(name) {
+	if !b.Tight() || !b.aboveShare(name) {
+		return nil
+	}
+	b.relief.Lock()
+	b.shed(b.pressure()-b.size/16*13, b.ownersFrom(name))
+	b.relief.Unlock()
+	if !b.Tight() || !b.aboveShare(name) {
 		return nil
 	}
 	b.streams.WithLabelValues("refused").Inc()
-	return fmt.Errorf("%w: %d of %d bytes, and %q holds more than its share in buffers that cannot be reset: raise the memory limit of the container, or find out why its applications do not read",
+	return fmt.Errorf("%w: %d of %d bytes, most of it in buffers that cannot be reset, and %q holds more than its share: raise the memory limit of the container, or find out why applications do not read",
 		ErrTight, b.used.Load(), b.size, name)
 }
 
@@ -369,25 +376,7 @@ func (b *Budget) relieve(n int64) {
 	if b.used.Load()+n <= b.size/16*15 {
 		return
 	}
-	b.shed(b.used.Load()+n-b.size/16*13, b.holdings())
-}
-
-// makeRoom resets uses of the named owner, and reports whether it may have another one.
-func (b *Budget) makeRoom(name string) bool {
-	b.relief.Lock()
-	defer b.relief.Unlock()
-	b.mu.Lock()
-	var own []*holding
-	var excess int64
-	if o := b.owners[name]; o != nil {
-		excess = min(b.pressure()-b.size/16*13, o.used.Load()-b.size/int64(len(b.owners)))
-		if excess > 0 {
-			own = []*holding{o.holding()}
-		}
-	}
-	b.mu.Unlock()
-	b.shed(excess, own)
-	return !b.Tight() || !b.aboveShare(name)
+	b.shed(b.used.Load()+n-b.size/16*13, b.ownersFrom(""))
 }
 
 // shed resets the largest uses of the largest of owners, until they held excess bytes. The
@@ -395,6 +384,9 @@ func (b *Budget) makeRoom(name string) bool {
 func (b *Budget) shed(excess int64, owners []*holding) {
 	for excess > 0 && len(owners) > 0 {
 		o := slices.MaxFunc(owners, func(x, y *holding) int { return cmp.Compare(x.used, y.used) })
+		if o.uses == nil {
+			b.list(o)
+		}
 		if len(o.uses) == 0 { // nothing of it can be reset
 			owners = slices.DeleteFunc(owners, func(x *holding) bool { return x == o })
 			continue
@@ -413,8 +405,9 @@ func (b *Budget) shed(excess int64, owners []*holding) {
 
 // holding is what one owner holds.
 type holding struct {
-	used int64
-	uses []held // that hold bytes and can be reset, largest first
+	owner *owner
+	used  int64
+	uses  []held // that hold bytes and can be reset, largest first; nil: not listed yet
 }
 
 type held struct {
@@ -422,21 +415,29 @@ type held struct {
 	n   int64
 }
 
-// holdings returns what each owner holds now.
-func (b *Budget) holdings() []*holding {
+// ownersFrom lists the owners that hold no less than the named one; all if there is none of that name.
+func (b *Budget) ownersFrom(name string) []*holding {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	var least int64
+	if o := b.owners[name]; o != nil {
+		least = o.used.Load()
+	}
 	out := make([]*holding, 0, len(b.owners))
 	for _, o := range b.owners {
-		out = append(out, o.holding())
+		if n := o.used.Load(); n >= least {
+			out = append(out, &holding{owner: o, used: n})
+		}
 	}
 	return out
 }
 
-// holding returns what o holds now. The caller holds Budget.mu.
-func (o *owner) holding() *holding {
-	x := &holding{used: o.used.Load()}
-	for u := range o.uses {
+// list lists the uses of x.
+func (b *Budget) list(x *holding) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	x.uses = []held{}
+	for u := range x.owner.uses {
 		if u.reset == nil {
 			continue
 		}
@@ -448,7 +449,6 @@ func (o *owner) holding() *holding {
 		}
 	}
 	slices.SortFunc(x.uses, func(a, b held) int { return cmp.Compare(b.n, a.n) })
-	return x
 }
 
 // Register registers the metrics of b.

@@ -82,7 +82,7 @@ func TestAFloodOfOneLocalPodLeavesRoomForWhatComesIn(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l, _ := boundTo(0)
 			got := offered(t, l, 10*time.Second,
-				offer{"out", rate, func() (Work, error) { return l.Admit(t.Context(), time.Now()) }},
+				offer{"out", rate, func() (Work, error) { return l.Admit(t.Context(), time.Now(), "client") }},
 				offer{"stock", 20, l.stock(t.Context(), "stock")},
 				offer{"repeats", 20, l.repeats("repeats")})
 			t.Logf("beside a pod that opens %d a second: %v", rate, got)

@@ -2,7 +2,6 @@ package overload
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -57,35 +56,38 @@ const (
 	shortBeyond = 15 * time.Millisecond
 )
 
-// Admit admits work of this process's own clients; see gate.Admit.
-func (l *Limiter) Admit(ctx context.Context, since time.Time) (Work, error) {
-	return l.own.Admit(ctx, since)
+// Admit admits the work of who, a client of this process; see gate.Admit.
+func (l *Limiter) Admit(ctx context.Context, since time.Time, who string) (Work, error) {
+	w, err := l.own.Admit(ctx, since)
+	return l.withRoom(w, err, who)
 }
 
 // TryAdmit admits or refuses the work of a remote identity at once; see gate.TryAdmit.
 func (l *Limiter) TryAdmit(who string) (Work, error) {
-	if err := l.Memory.Admit(who); err != nil {
-		return Work{}, fmt.Errorf("%w: %w", ErrOverloaded, err)
-	}
-	return l.gate.TryAdmit(who)
+	w, err := l.gate.TryAdmit(who)
+	return l.withRoom(w, err, who)
 }
 
 // AdmitOnce admits the work of a remote identity that does not retry; see gate.AdmitOnce.
 func (l *Limiter) AdmitOnce(ctx context.Context, who string) (Work, error) {
-	if err := l.AwaitMemory(ctx, who); err != nil {
+	if err := l.Memory.Await(ctx, who); err != nil {
 		return Work{}, err
 	}
-	return l.gate.AdmitOnce(ctx, who)
+	w, err := l.gate.AdmitOnce(ctx, who)
+	return l.withRoom(w, err, who)
 }
 
-// AwaitMemory waits while there is too little memory for a new connection of who. The
-// error is ctx's cause, or one that matches ErrOverloaded.
-func (l *Limiter) AwaitMemory(ctx context.Context, who string) error {
-	err := l.Memory.Await(ctx, who)
-	if errors.Is(err, memory.ErrTight) {
-		err = fmt.Errorf("%w: %w", ErrOverloaded, err)
+// withRoom makes room in memory for w, which the gate admitted: work that it refuses must not
+// cost streams that are open.
+func (l *Limiter) withRoom(w Work, err error, who string) (Work, error) {
+	if err != nil {
+		return Work{}, err
 	}
-	return err
+	if err := l.Memory.Admit(who); err != nil {
+		w.Done()
+		return Work{}, fmt.Errorf("%w: %w", ErrOverloaded, err)
+	}
+	return w, nil
 }
 
 // Refuse reports whether Admit would refuse at once; see gate.Refuse.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
 // boundTo returns a limiter with a window of n and so much under way.
@@ -302,4 +304,47 @@ func TestWorkThatNobodyRepeatsOutwaitsAShortage(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A new stream that the gate refuses costs no stream that is open.
+func TestRefusedStreamResetsNoOther(t *testing.T) {
+	const mib = 1 << 20
+	b := memory.NewBudget(64 * mib)
+	resets := 0
+	fill := func() {
+		for b.Used() < 57*mib {
+			b.Open("client", memory.Stream, func() bool { resets++; return true }).Reserve(mib)
+		}
+	}
+	b.Open("other", memory.Stream, nil)
+	l, _ := boundTo(1)
+	l.Memory = b
+	refused, admitted := 0, 0
+	for range 20 {
+		fill()
+		before := resets
+		w, err := l.TryAdmit("client")
+		switch {
+		case err == nil && resets == before:
+			t.Error("a stream was admitted, and no room was made for it")
+		case err != nil && resets > before:
+			t.Errorf("%d open streams were reset for one that was refused: %v", resets-before, err)
+		case err != nil:
+			refused++
+			continue
+		}
+		admitted++
+		w.Done()
+	}
+	if refused == 0 || admitted == 0 {
+		t.Errorf("%d refused, %d admitted: want some of both", refused, admitted)
+	}
+	l.control.window = 100
+	opening := l.gate.opening()
+	l.Memory = memory.NewBudget(mib)
+	l.Memory.Open("stuck", memory.Stream, nil).Reserve(mib / 16 * 15)
+	l.Memory.Open("other", memory.Stream, nil)
+	if _, err := l.TryAdmit("stuck"); !errors.Is(err, memory.ErrTight) || l.gate.opening() != opening {
+		t.Errorf("a stream of an owner that cannot be reset: %v, and %g are counted as being opened, want %g", err, l.gate.opening(), opening)
+	}
 }

@@ -36,7 +36,7 @@ func TestOwnClientsAreBoundSoonerAndBesideOthers(t *testing.T) {
 	if l.Refuse(0) {
 		t.Error("an own client is refused when there is no room for others")
 	}
-	if _, err := l.Admit(t.Context(), time.Now()); err != nil {
+	if _, err := l.Admit(t.Context(), time.Now(), "client"); err != nil {
 		t.Errorf("others leave no room for an own client: %v", err)
 	}
 }
