@@ -55,15 +55,17 @@ func (l *Ledger) Export(network, service string) (Share, bool) {
 // and exports an old state, removes nothing that its siblings export. The age is the oldest.
 // A port keeps its name if all exports agree on it and no lower port has it, and has none
 // otherwise. The scope is the narrowest, since clients alone check it: what one gateway withholds,
-// no other grants. Exports with different distributions have that of the reader; of different names and namespaces the first
-// by alphabet counts. The order of exports
-// does not matter. problem describes in what the exports differ; it is empty if they do not. An
-// instance without identities sees no workload, which is no difference.
+// no other grants. Exports with different distributions have that of the reader; of different names and
+// namespaces the first by alphabet counts. Ports are sorted by number, and the order of exports does not
+// matter. problem describes in what the exports differ; it is empty if they do not. An instance without
+// identities sees no workload, which is no difference.
 func MergeExports(network, service string, exports []*record.Export) (merged record.Export, problem string) {
 	var differ []string
 	for n, e := range exports {
 		if n == 0 {
 			merged = *e
+			merged.Ports = slices.Clone(e.Ports)
+			slices.SortFunc(merged.Ports, byNumber)
 			continue
 		}
 		differ = append(differ, union(&merged, e)...)
@@ -75,6 +77,8 @@ func MergeExports(network, service string, exports []*record.Export) (merged rec
 	}
 	return merged, problem
 }
+
+func byNumber(a, b record.Port) int { return cmp.Compare(a.Port, b.Port) }
 
 // nameApart removes the names that ports, sorted by number, share with a lower one.
 func nameApart(ports []record.Port) {
@@ -104,7 +108,7 @@ func union(a, b *record.Export) (differ []string) {
 	if len(ports) != len(a.Ports) || len(ports) != len(b.Ports) {
 		differ = append(differ, "ports")
 	}
-	slices.SortFunc(ports, func(x, y record.Port) int { return cmp.Compare(x.Port, y.Port) })
+	slices.SortFunc(ports, byNumber)
 	a.Ports = ports
 	if a.Name != b.Name || a.Namespace != b.Namespace {
 		differ = append(differ, "name or namespace")
