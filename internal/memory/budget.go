@@ -17,7 +17,7 @@
 //  2. From 7/8 on it delays new streams and early data of owners that are above their
 //     fair share, the budget divided by the number of owners. After a second, or at once
 //     for a caller that cannot wait, it makes room for a new stream: it resets the
-//     largest streams of that owner until 13/16 are used or the owner has its share.
+//     largest streams of owners that hold no less than that one, until 13/16 are used.
 //  3. From 15/16 on it resets the largest stream of the largest owner, again and
 //     again, until 13/16 are used.
 //
@@ -26,7 +26,7 @@
 //   - A closed Use holds nothing: no reservation outlives its stream.
 //   - No owner loses a stream for another owner's bytes while any owner holds more that
 //     can be reset. Of an owner the largest use goes first.
-//   - A new stream is refused only if nothing of its owner can be reset.
+//   - A new stream is refused only if nothing of its owner, or of a larger one, can be reset.
 //   - A window is never below the first window, so a stream that is read goes on; it
 //     grows again as soon as the pool has room.
 package memory

@@ -90,7 +90,7 @@ func checkDir(dir string) error {
 	if info.Mode().Perm()&0o002 == 0 || info.Mode()&os.ModeSticky != 0 || syscall.Statfs(dir, &mount) == nil && mount.Flags&readOnly != 0 {
 		return nil
 	}
-	return fmt.Errorf("%s has mode %04o, other users may replace the files in it: chmod o-w %[1]s, and replace the secret if another user may have changed it", dir, info.Mode().Perm())
+	return fmt.Errorf("%s has mode %04o, other users may replace the files in it: chmod o-w %[1]s, or mount the volume of a pod with readOnly: true, and replace the secret if another user may have changed it", dir, info.Mode().Perm())
 }
 
 // payload is how the kubelet names the folder that has the files of a Secret, ConfigMap or
