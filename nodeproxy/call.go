@@ -52,6 +52,10 @@ func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.F
 	p.metrics.opened.WithLabelValues("source").Inc()
 	c.access.trace, _, _ = header.ParseTraceparent(c.who.trace)
 	t, f := c.reach(ctx)
+	var to bulkTo
+	if c.plan != nil && c.who.source != nil {
+		to = bulkTo{c.who.source.Identity, c.plan.Authority}
+	}
 	c.to, c.plan = nil, nil
 	if f != nil {
 		c.early.release()
@@ -69,7 +73,13 @@ func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.F
 		c.early.release()
 	}
 	c.early = nil
+	if pick.Gateway != nil && !p.session.Disable.BulkApart {
+		e.bulk = &bulkWatch{h: &p.bulk, to: to}
+	}
 	e.ended = func() {
+		if e.bulk != nil {
+			e.bulk.end()
+		}
 		t.close()
 		view.done(&pick)
 	}
@@ -220,6 +230,10 @@ func (c *call) tunnel(ctx context.Context, pick picker.Choice) (*tunnel, *failur
 		if pick.Pinned != 0 {
 			v.pin = pick.Pinned
 		}
+	}
+	to := bulkTo{c.who.source.Identity, v.authority}
+	if !v.reserved && !c.p.session.Disable.BulkApart && c.p.bulk.expects(to, time.Now()) {
+		session, v.bulk = "bulk", true
 	}
 	c.p.metrics.warm.WithLabelValues(session).Inc()
 	return c.p.openDouble(ctx, c.who, c.early, v)

@@ -19,6 +19,7 @@ type established struct {
 	sent   int64      // bytes that were sent into the tunnel before
 	ended  func()     // closes the books, may be nil
 	permit *permit    // of an inbound one
+	bulk   *bulkWatch // of one through a gateway; nil for others
 }
 
 // relay moves bytes until the end.
@@ -26,6 +27,9 @@ func (e *established) relay(ctx context.Context) {
 	o := hbone.RelayOptions{}
 	if e.early != nil {
 		o.First = e.early.rest()
+	}
+	if e.bulk != nil {
+		o = e.bulk.watch(o)
 	}
 	r := hbone.RelayWith(ctx, e.stream, e.conn, o)
 	if e.early != nil {

@@ -89,7 +89,8 @@ type Proxy struct {
 	session    hbone.Config // what all sessions are made from
 	diagnose   *diagnose.Diagnosis
 	dialHop    dialTCP // to pods and gateways
-	line       *line   // of connections to gateways; nil: they are set up as others
+	bulk       bulkHistory
+	line       *line // of connections to gateways; nil: they are set up as others
 	// started is told of each client session; nil outside tests.
 	started func(*hbone.Session)
 

@@ -217,9 +217,13 @@ func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway,
 	return nil, e
 }
 
-// adopt offers a session that was dialled for another replica to those of g.
-func (p *Proxy) adopt(source origin) func(*mesh.Gateway, *hbone.Session) bool {
-	return func(g *mesh.Gateway, s *hbone.Session) bool { return p.pool.Adopt(p.gatewayKey(source, g), s) }
+// adopt offers a session that was dialed for another replica to those of g, for bulk or for others.
+func (p *Proxy) adopt(source origin, bulk bool) func(*mesh.Gateway, *hbone.Session) bool {
+	return func(g *mesh.Gateway, s *hbone.Session) bool {
+		key := p.gatewayKey(source, g)
+		key.Bulk = bulk
+		return p.pool.Adopt(key, s)
+	}
 }
 
 // anotherWay returns whether another dial follows err. A failure of the hop may be one of a single

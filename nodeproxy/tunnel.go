@@ -187,6 +187,11 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 		t.stream = stream
 		return nil
 	}
+	if v.bulk && v.chosen { // the session that is held stays without bulk; the set counts the connection all the same
+		held := v.session
+		t.used = func() { p.used(held, true) }
+		v.session, v.chosen = warm.Session{}, false
+	}
 	if v.session.ID == 0 {
 		var by answered
 		var err error
@@ -197,6 +202,9 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 			}
 		}
 		if err != nil {
+			if t.used != nil {
+				t.used()
+			}
 			return nil, throughFailure(v, by.endpoint, err)
 		}
 		return t, nil
@@ -238,6 +246,7 @@ type via struct {
 	chosen   bool // session is held, and the connection is counted
 	reserved bool // this connection opens session, and says what came of it
 	dials    int  // of gateway, at most, while other replicas at its address answer
+	bulk     bool // it is likely to carry bulk, and gets sessions apart from others
 }
 
 // answered is whom a gateway has named.
@@ -257,7 +266,9 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 	} else if len(v.avoid) > 0 {
 		req.Header[header.NameAvoid] = formatAvoid(v.avoid)
 	}
-	dial := p.gatewayDialer(from, gw, p.adopt(from))
+	key := p.gatewayKey(from, gw)
+	key.Bulk = v.bulk && v.session.ID == 0
+	dial := p.gatewayDialer(from, gw, p.adopt(from, key.Bulk))
 	open := func(s *hbone.Session) error {
 		started := time.Now()
 		outer, err := s.Start(req)
@@ -289,7 +300,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 		return nil
 	}
 	for n := 1; ; n++ {
-		err = p.pool.Use(ctx, p.gatewayKey(from, gw), dial, open)
+		err = p.pool.Use(ctx, key, dial, open)
 		if !isElsewhere(err) || n >= v.dials || ctx.Err() != nil {
 			break
 		}

@@ -11,6 +11,7 @@ import (
 // together: docs/flow-control.md.
 type Disable struct {
 	Bulk        bool // nothing counts as bulk: no session is avoided for it
+	BulkApart   bool // connections that are likely to carry bulk share sessions with others
 	Interactive bool // nothing counts as interactive: windows and queues stay large
 	SmallFirst  bool // a small write waits for its turn like a large one
 	FirstWindow bool // a stream has its whole window from the start
@@ -26,6 +27,7 @@ var switches = []struct {
 	of   func(*Disable) *bool
 }{
 	{"bulk", func(d *Disable) *bool { return &d.Bulk }},
+	{"bulk-apart", func(d *Disable) *bool { return &d.BulkApart }},
 	{"interactive", func(d *Disable) *bool { return &d.Interactive }},
 	{"small-first", func(d *Disable) *bool { return &d.SmallFirst }},
 	{"first-window", func(d *Disable) *bool { return &d.FirstWindow }},

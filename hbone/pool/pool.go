@@ -57,6 +57,7 @@ type Key struct {
 	Address  string // ip:port dialled, or the authority asked for through a gateway
 	UID      string // the workload behind Address, or the gateway
 	Through  string // the gateway whose stream carries the session; empty on a connection
+	Bulk     bool   // for streams that are likely to carry bulk, apart from others
 }
 
 // Config holds the limits of a pool; zero fields take their defaults.

@@ -38,7 +38,7 @@ type arm struct {
 }
 
 // beforeLines is what all connections had before there was a section lines.
-var beforeLines = arm{"before", []string{"ISTHMUS_LINES_CONGESTION_CONTROL=host", "ISTHMUS_LINES_UNSENT_BYTES=0", "ISTHMUS_LINES_USER_TIMEOUT=0"}}
+var beforeLines = arm{"before", []string{"ISTHMUS_LINES_CONGESTION_CONTROL=host", "ISTHMUS_LINES_UNSENT_BYTES=0", "ISTHMUS_LINES_USER_TIMEOUT=0", "ISTHMUS_DISABLE=bulk-apart"}}
 var withLines = arm{"now", nil}
 
 // besideBulk is what came of a transfer and of the messages beside it.

@@ -267,6 +267,7 @@ var allowed = map[string]why{
 		"internal/secretfile":     "which files tokens may be in",
 		"internal/tempfile":       "what is written before it takes the place of a file",
 		"internal/hostport":       "names of other networks' gateways",
+		"hbone/flow":              "what counts as bulk",
 		"internal/resolve":        "where host names of other networks' gateways lead",
 		"discovery/excerpt":       "what gateways tell where no file does",
 		"internal/buildinfo":      "says in status from what it was built",

@@ -80,7 +80,7 @@ func nodeLabels(t *testing.T) map[string]map[string][]string {
 	out["isthmus_cni_verdicts_total"] = map[string][]string{"verdict": {"captured", "outside", "unknown", "failed", "stopping", "refused"}}
 	out["isthmus_first_packets_total"] = map[string][]string{"verdict": {"mesh", "direct", "refused", "dropped"}}
 	out["isthmus_slow_connects_total"] = map[string][]string{"told": {"yes", "no"}}
-	out["isthmus_warm_choices_total"] = map[string][]string{"session": {"held", "awaited", "opened", "alone"}}
+	out["isthmus_warm_choices_total"] = map[string][]string{"session": {"held", "awaited", "opened", "alone", "bulk"}}
 	out["isthmus_replica_answers_total"] = map[string][]string{"answer": {"asked", "other", "unknown", "taken"}}
 	out["isthmus_pool_requests_total"] = map[string][]string{"session": {"ready", "waited"}}
 	out["isthmus_pool_failed_total"] = map[string][]string{"reason": {"halted", "full", "dial", "left"}}

@@ -29,7 +29,7 @@ type model struct {
 	seed   uint64
 	b      *Budget
 	live   []*modelUse
-	forced int    // bytes taken by Add and not given back
+	forced int // bytes taken by Add and not given back
 }
 
 func (m *model) owned(owner string) (n int, resettable bool) {
