@@ -21,13 +21,15 @@ type Conditions struct {
 	Jitter time.Duration // added to it, drawn evenly from [0, Jitter]; a frame that would overtake waits for the one before
 	Loss   float64       // share of frames that are lost, each by itself, in [0, 1]
 	Cut    bool          // nothing arrives, also not what is under way
+	Most   int           // largest IP packet that arrives, in bytes; larger ones are lost without an ICMP error. Zero: all
 }
 
-// Counters count the frames of one way since the beginning. Lost, Full, Cut and
+// Counters count the frames of one way since the beginning. Lost, Large, Full, Cut and
 // Failed are those that will not arrive.
 type Counters struct {
 	Taken, Delivered uint64
 	Lost             uint64 // by Conditions.Loss
+	Large            uint64 // by Conditions.Most
 	Full             uint64 // dropped since a queue was full
 	Cut              uint64
 	Failed           uint64 // the device did not take it
@@ -40,6 +42,8 @@ const queueFrames = 11_000
 // frameBytes is the longest frame: an interface's MTU of 1500 with headers, and
 // room for jumbo frames.
 const frameBytes = 10_000
+
+const etherHeader = 14 // bytes of a frame before its packet
 
 // Link is a running link of two ways. Its methods and those of its ways may be
 // called at the same time.
@@ -93,7 +97,7 @@ type Way struct {
 	conditions atomic.Pointer[Conditions]
 	queue      chan frame // from take to deliver, in the order of due; take closes it
 
-	taken, delivered, lost, full, cut, failed atomic.Uint64
+	taken, delivered, lost, large, full, cut, failed atomic.Uint64
 }
 
 type frame struct {
@@ -115,7 +119,7 @@ func (w *Way) Conditions() Conditions { return *w.conditions.Load() }
 func (w *Way) Counters() Counters {
 	return Counters{
 		Taken: w.taken.Load(), Delivered: w.delivered.Load(),
-		Lost: w.lost.Load(), Full: w.full.Load(), Cut: w.cut.Load(), Failed: w.failed.Load(),
+		Lost: w.lost.Load(), Large: w.large.Load(), Full: w.full.Load(), Cut: w.cut.Load(), Failed: w.failed.Load(),
 	}
 }
 
@@ -137,6 +141,9 @@ func (w *Way) take() {
 			continue
 		case c.Loss > 0 && w.random.Float64() < c.Loss:
 			w.lost.Add(1)
+			continue
+		case c.Most > 0 && n > c.Most+etherHeader:
+			w.large.Add(1)
 			continue
 		}
 		due := time.Now()

@@ -167,6 +167,23 @@ func TestLossIsTheShareOfFrames(t *testing.T) {
 	}
 }
 
+func TestLargePacketsAreLost(t *testing.T) {
+	bubble(t, Conditions{Most: 1300}, func(t *testing.T, a, b *device, l *Link) {
+		for _, packet := range []int{20, 1300, 1301, 1500} {
+			a.in <- make([]byte, packet+etherHeader)
+		}
+		synctest.Wait()
+		for _, want := range []int{20, 1300} {
+			if got := <-b.out; len(got.data) != want+etherHeader {
+				t.Errorf("a frame of %d bytes arrives, want %d", len(got.data), want+etherHeader)
+			}
+		}
+		if c := l.There.Counters(); c.Large != 2 || c.Delivered != 2 {
+			t.Errorf("%+v, want 2 delivered and 2 too large", c)
+		}
+	})
+}
+
 func TestCutDropsEverythingOneWayAndHeals(t *testing.T) {
 	bubble(t, Conditions{Delay: time.Second}, func(t *testing.T, a, b *device, l *Link) {
 		a.in <- []byte("under way")
