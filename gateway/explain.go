@@ -27,7 +27,7 @@ func (g *Gateway) Endpoints() []admin.Endpoint {
 	out := []admin.Endpoint{
 		{Pattern: "GET /explain", Doc: "why each pod of ?destination=<hostname>:<port> is in or out; the same for every ?source=", Handler: admin.Only(g.explain, "source", "destination")},
 		{Pattern: "GET /status", Doc: "what is known of the health of this network's services, by port", Handler: admin.Only(g.status)},
-		{Pattern: "GET /reach", Doc: "dials the gateways of other networks now, and opens a tunnel at each address", Handler: admin.Only(g.reach)},
+		{Pattern: "GET /reach", Doc: "dials the gateways of other networks now, opens a tunnel at each address and measures the path: round trip, loss, packet size; with ?path=<network> also two seconds of throughput to that network", Handler: admin.Only(g.reach, "path")},
 	}
 	if g.kube != nil {
 		out = append(out, admin.Endpoint{Pattern: "POST /kubernetes/confirm", Doc: "believe that what is held as ?id= is gone from the Kubernetes cluster", Handler: admin.Only(g.confirmKubernetes, "id")})

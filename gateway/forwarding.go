@@ -54,6 +54,9 @@ type failedAttempt struct {
 // turn.
 func (g *Gateway) screen(in *hbone.Incoming, client admission.Client, session *admission.Session) hbone.Handler {
 	f := &forwarding{in: in, client: client, started: time.Now()}
+	if in.Authority == header.CheckAuthority || in.Authority == header.SinkAuthority {
+		return g.screenCheck(in, client, session)
+	}
 	g.metrics.opened.Inc()
 	admitted, err := session.Stream(f.started, in.Unread, func() { in.Reset(http2.ErrCodeEnhanceYourCalm) })
 	if err != nil {

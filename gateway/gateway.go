@@ -33,6 +33,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/reprobe"
 	"github.com/isthmus-mesh/isthmus/internal/resolve"
 	"github.com/isthmus-mesh/isthmus/internal/retrybudget"
+	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
@@ -70,6 +71,8 @@ type Gateway struct {
 	edges      logging.PeerLimits  // of lines about ports, by node and port
 	registry   *prometheus.Registry
 	listener   *net.TCPListener
+	line       tcp.Line   // of connections that other networks open, and of path checks; set by Listen
+	sinking    sync.Mutex // held while another gateway measures throughput to this one
 	admin      net.Listener
 	operations net.Listener // nil without operations.address
 
@@ -194,7 +197,8 @@ func (g *Gateway) Listen() (err error) {
 	if g.cfg.ReusePort {
 		prepareHandover(g.log)
 	}
-	if g.listener, err = listen(g.cfg.Listen, g.cfg.ReusePort, g.cfg.Lines.Open(g.log).Control); err != nil {
+	g.line = g.cfg.Lines.Open(g.log)
+	if g.listener, err = listen(g.cfg.Listen, g.cfg.ReusePort, g.line.Control); err != nil {
 		return fmt.Errorf("listen: %w: %s", err, listenRemedy(err))
 	}
 	if g.admin, err = admin.Listen(g.cfg.Admin); err != nil {

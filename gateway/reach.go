@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -16,21 +17,22 @@ import (
 
 	"github.com/isthmus-mesh/isthmus/federation/ledger"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
+	"github.com/isthmus-mesh/isthmus/internal/pathcheck"
+	"github.com/isthmus-mesh/isthmus/internal/strictyaml"
 )
-
-// reachAuthority is what is asked for: nobody exports it (RFC 6761 keeps "invalid" for that),
-// so that a gateway that has taken the request answers 404.
-const reachAuthority = "check.isthmus.invalid:1"
 
 const (
 	// reachAtOnce are dialled at once.
 	reachAtOnce = 16
 	// reachTime bounds one attempt.
 	reachTime = 4 * time.Second
-	// reachAll bounds all of them: who asks waits half a minute.
+	// reachAll bounds all of them, with what is measured on paths: who asks waits half a minute.
 	reachAll = 20 * time.Second
+	// flowTime bounds the measurement of throughput that may follow.
+	flowTime = 6 * time.Second
 )
 
 // peerAddress is where a gateway of another network is dialled, and whom it has to be.
@@ -72,17 +74,48 @@ func (g *Gateway) peerAddresses() (list []peerAddress) {
 // tunnel as clients do, on a session of its own that ends with the answer: nothing of what is
 // open already counts.
 func (g *Gateway) reach(w http.ResponseWriter, r *http.Request) {
-	out := answer.Reach{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Tried: tryAll(r.Context(), g.peerAddresses(), g.tryTunnel)}
+	ctx, list, network := r.Context(), g.peerAddresses(), r.URL.Query().Get("path")
+	if network != "" && !slices.ContainsFunc(list, func(p peerAddress) bool { return p.network == network && p.address.IsValid() }) {
+		admin.Fail(w, http.StatusBadRequest, fmt.Errorf("path: %q: no gateway of a network of that name has a known address: %s", network, strictyaml.Suggest(network, networksOf(list))))
+		return
+	}
+	out := answer.Reach{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Tried: tryAll(ctx, list, g.tryTunnel, g.measure)}
+	for i := range out.Tried {
+		if t := &out.Tried[i]; network != "" && t.Network == network && t.Path != nil {
+			g.measureFlow(ctx, list[i], t.Path)
+			break
+		}
+	}
 	admin.Answer(w, http.StatusOK, out)
+}
+
+func networksOf(list []peerAddress) (names []string) {
+	for _, p := range list {
+		if !slices.Contains(names, p.network) {
+			names = append(names, p.network)
+		}
+	}
+	return names
 }
 
 // tryAll tries each address, a few at once and within reachAll: where many are silent, some
 // are not dialled, and are said to be. Networks take turns, so that none is left out for
-// another's addresses.
-func tryAll(ctx context.Context, list []peerAddress, try func(context.Context, peerAddress, *answer.Tried) error) []answer.Tried {
+// another's addresses. Then the path to each address is measured where TCP connected, as far as the time allows.
+func tryAll(ctx context.Context, list []peerAddress, try func(context.Context, peerAddress, *answer.Tried) error, measure func(context.Context, peerAddress) *answer.Path) []answer.Tried {
 	ctx, cancel := context.WithTimeout(ctx, reachAll)
 	defer cancel()
 	tried := make([]answer.Tried, len(list))
+	eachByTurns(list, func(i int) { tryOne(ctx, list[i], &tried[i], try) })
+	eachByTurns(list, func(i int) {
+		if tried[i].Connected && ctx.Err() == nil {
+			tried[i].Path = measure(ctx, list[i])
+		}
+	})
+	return tried
+}
+
+// eachByTurns calls f with each index of a list that is sorted by network, reachAtOnce at once, in the order of byTurns.
+func eachByTurns(list []peerAddress, f func(i int)) {
 	next := make(chan int, len(list))
 	for _, i := range byTurns(list) {
 		next <- i
@@ -92,12 +125,11 @@ func tryAll(ctx context.Context, list []peerAddress, try func(context.Context, p
 	for range min(reachAtOnce, len(list)) {
 		all.Go(func() {
 			for i := range next {
-				tryOne(ctx, list[i], &tried[i], try)
+				f(i)
 			}
 		})
 	}
 	all.Wait()
-	return tried
 }
 
 func tryOne(ctx context.Context, p peerAddress, t *answer.Tried, try func(context.Context, peerAddress, *answer.Tried) error) {
@@ -131,9 +163,8 @@ func byTurns(list []peerAddress) []int {
 	return out
 }
 
-// tryTunnel notes in t how far it comes.
-func (g *Gateway) tryTunnel(ctx context.Context, p peerAddress, t *answer.Tried) error {
-	var names []string
+// clientTLS is the configuration of a client of p, and the gateways of its network that are heard, by their names.
+func (g *Gateway) clientTLS(ctx context.Context, p peerAddress) (cfg *tls.Config, names []string, err error) {
 	if g.fed != nil {
 		g.fed.Read(func(l *ledger.Ledger) {
 			for _, s := range l.Status() {
@@ -143,15 +174,63 @@ func (g *Gateway) tryTunnel(ctx context.Context, p peerAddress, t *answer.Tried)
 			}
 		})
 	}
-	cfg, err := g.ids.ClientTLS(ctx, g.self.Identity, []spiffeid.ID{p.identity}, hbone.ClientProtocols(names...)...)
+	cfg, err = g.ids.ClientTLS(ctx, g.self.Identity, []spiffeid.ID{p.identity}, hbone.ClientProtocols(names...)...)
+	return cfg, names, err
+}
+
+// dialPeer connects to p as node proxies do, with segments of at most maxSegment bytes. 0: as configured.
+func (g *Gateway) dialPeer(ctx context.Context, p peerAddress, maxSegment int) (net.Conn, error) {
+	line := g.line
+	line.MaxSegment = cmp.Or(maxSegment, line.MaxSegment)
+	d := net.Dialer{Timeout: g.cfg.Timeouts.Dial, Control: line.Control}
+	return d.DialContext(ctx, "tcp", p.address.String())
+}
+
+// target is p for a path check.
+func (g *Gateway) target(p peerAddress) pathcheck.Target {
+	return pathcheck.Target{
+		Dial: func(ctx context.Context, maxSegment int) (net.Conn, error) { return g.dialPeer(ctx, p, maxSegment) },
+		TLS: func(ctx context.Context, conn net.Conn) (*hbone.TLSTransport, error) {
+			cfg, _, err := g.clientTLS(ctx, p)
+			if err != nil {
+				conn.Close()
+				return nil, err
+			}
+			return hbone.ClientTLS(ctx, conn, cfg)
+		},
+	}
+}
+
+// measure measures the path to p. Nil: no connection could be measured, for which tryTunnel has the reason.
+func (g *Gateway) measure(ctx context.Context, p peerAddress) *answer.Path {
+	path, err := g.target(p).Measure(ctx)
+	if err != nil {
+		return nil
+	}
+	return path
+}
+
+// measureFlow notes in path the throughput to p.
+func (g *Gateway) measureFlow(ctx context.Context, p peerAddress, path *answer.Path) {
+	ctx, cancel := context.WithTimeout(ctx, flowTime)
+	defer cancel()
+	var err error
+	if path.BitsPerSecond, err = g.target(p).Throughput(ctx, path.MaxSegment); err != nil {
+		path.Note = "throughput not measured: " + err.Error()
+	}
+}
+
+// tryTunnel notes in t how far it comes.
+func (g *Gateway) tryTunnel(ctx context.Context, p peerAddress, t *answer.Tried) error {
+	cfg, names, err := g.clientTLS(ctx, p)
 	if err != nil {
 		return err
 	}
-	d := net.Dialer{Timeout: g.cfg.Timeouts.Dial}
-	conn, err := d.DialContext(ctx, "tcp", p.address.String())
+	conn, err := g.dialPeer(ctx, p, 0)
 	if err != nil {
 		return err
 	}
+	t.Connected = true
 	transport, err := hbone.ClientTLS(ctx, conn, cfg)
 	if err != nil {
 		return err
@@ -167,7 +246,7 @@ func (g *Gateway) tryTunnel(ctx context.Context, p peerAddress, t *answer.Tried)
 	}
 	defer session.Close(nil)
 	began := time.Now()
-	stream, _, err := session.Open(ctx, &hbone.Request{Authority: reachAuthority})
+	stream, _, err := session.Open(ctx, &hbone.Request{Authority: header.CheckAuthority})
 	if stream != nil {
 		stream.Close()
 	}
@@ -177,7 +256,7 @@ func (g *Gateway) tryTunnel(ctx context.Context, p peerAddress, t *answer.Tried)
 		t.RTTMS = float64(time.Since(began).Microseconds()) / 1000
 		return nil
 	case err == nil:
-		return fmt.Errorf("it opens a tunnel to %s, which is nobody's: it is no gateway of this mesh", reachAuthority)
+		return fmt.Errorf("it opens a tunnel to %s: it is not a gateway of this mesh", header.CheckAuthority)
 	}
 	return err
 }

@@ -2,19 +2,22 @@ package gateway_test
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/internal/answer"
 	"github.com/isthmus-mesh/isthmus/internal/meshtest"
 )
 
 // reach asks a gateway of east to dial others.
-func (s *site) reach(t *testing.T) (r answer.Reach) {
+func (s *site) reach(t *testing.T, query ...string) (r answer.Reach) {
 	t.Helper()
-	status, body := s.Process("gateway east/gw-e").Get(t, "/reach")
+	status, body := s.Process("gateway east/gw-e").Get(t, "/reach"+strings.Join(query, ""))
 	if err := json.Unmarshal([]byte(body), &r); status != http.StatusOK || err != nil {
 		t.Fatalf("/reach: %d, %v\n%s", status, err, body)
 	}
@@ -45,6 +48,22 @@ func TestAGatewayDialsOthersWhenItIsAsked(t *testing.T) {
 		t.Errorf("%+v; want gw-1 of west at %s, by its certificate", x, at)
 	}
 
+	path := x.Path
+	if path == nil || path.Exchanges != 300 || path.RTTMS <= 0 || path.There.Segments < 300 || path.Back.Segments < 300 || path.There.PacketBytes < 1500 || path.Back.PacketBytes < 1500 || len(path.Faults()) > 0 || path.BitsPerSecond != 0 {
+		t.Errorf("%+v; want 300 exchanges, both directions, and no fault", path)
+	}
+	if path := s.reach(t, "?path=west").Tried[0].Path; path == nil || path.BitsPerSecond < 1e6 {
+		t.Errorf("%+v; want a throughput", path)
+	}
+	if status, body := s.Process("gateway east/gw-e").Get(t, "/reach?path=wst"); status != http.StatusBadRequest || !strings.Contains(body, `did you mean \"west\"?`) && !strings.Contains(body, `did you mean "west"?`) {
+		t.Errorf("an unknown network: %d, %s", status, body)
+	}
+	for _, name := range []string{"tunnel", "tunnel_failed"} {
+		if l := s.gateway().Log.Find(name, "service", "check.isthmus.invalid"); len(l) > 0 {
+			t.Errorf("a check is logged %d times as %s", len(l), name)
+		}
+	}
+
 	for i := range s.Config.Gateways { // discovery here expects somebody else there
 		if s.Config.Gateways[i].Network == "west" {
 			s.Config.Gateways[i].ServiceAccount = "isthmus-system/other"
@@ -60,4 +79,36 @@ func TestAGatewayDialsOthersWhenItIsAsked(t *testing.T) {
 		x := s.reach(t).Tried[0]
 		return strings.Contains(x.Error, "refused")
 	})
+}
+
+func TestOnlyGatewaysMeasureThroughput(t *testing.T) {
+	s := newSite(t, 1)
+	s.Start()
+	_, _, err := s.dial(t).Open(t.Context(), &hbone.Request{Authority: header.SinkAuthority})
+	var status *hbone.StatusError
+	if !errors.As(err, &status) || status.Status != http.StatusForbidden || status.Reason() != header.ReasonNotExported {
+		t.Errorf("%v; want 403 for the identity of a workload", err)
+	}
+}
+
+func TestCheckResponseIsNoLargerThanItsRequest(t *testing.T) {
+	s := newSite(t, 1)
+	s.Start()
+	session := s.dial(t)
+	for _, size := range []int{0, 1, 3000, 15 << 10} { // this client accepts header lists of 16 KiB
+		_, _, err := session.Open(t.Context(), &hbone.Request{Authority: header.CheckAuthority, Header: hbone.Header{header.NameEcho: strings.Repeat("~", size)}})
+		var status *hbone.StatusError
+		if !errors.As(err, &status) || status.Status != http.StatusNotFound || len(status.Header.Get(header.NameEcho)) != size {
+			t.Errorf("%d bytes: %v; want 404 with as many", size, err)
+			continue
+		}
+		if sent, ok := header.ParseSent(status.Header.Get(header.NameSent)); !ok || sent.Segments == 0 || sent.MaxSegment < 1000 {
+			t.Errorf("%d bytes: %+v; want what the gateway sent", size, status.Header)
+		}
+	}
+	_, _, err := session.Open(t.Context(), &hbone.Request{Authority: header.CheckAuthority, Header: hbone.Header{header.NameEcho: strings.Repeat("~", header.MaxEcho+1)}})
+	var status *hbone.StatusError
+	if !errors.As(err, &status) || status.Header.Get(header.NameEcho) != "" {
+		t.Errorf("%v; want 404 without what is too long", err)
+	}
 }

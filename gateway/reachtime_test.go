@@ -30,7 +30,7 @@ func TestReachAnswersInTimeHoweverManyAreSilent(t *testing.T) {
 					}
 					<-ctx.Done()
 					return ctx.Err()
-				})
+				}, func(context.Context, peerAddress) *answer.Path { return nil })
 				if took := time.Since(began); took > reachAll {
 					t.Errorf("it took %v, want at most %v", took, reachAll)
 				}
@@ -55,4 +55,38 @@ func TestReachAnswersInTimeHoweverManyAreSilent(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Measuring a path takes longer than opening a tunnel. Paths of one network leave time for the tunnels of all others.
+func TestReachOpensAllTunnelsFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var list []peerAddress
+		for i := range 250 {
+			list = append(list, peerAddress{network: "a", address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 15008)})
+		}
+		began, measured := time.Now(), 0
+		tried := tryAll(t.Context(), list, func(_ context.Context, _ peerAddress, x *answer.Tried) error {
+			time.Sleep(100 * time.Millisecond)
+			x.Connected = true
+			return nil
+		}, func(ctx context.Context, _ peerAddress) *answer.Path {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(2 * time.Second):
+				return &answer.Path{}
+			}
+		})
+		for _, x := range tried {
+			if x.Undialled || x.Error != "" {
+				t.Errorf("%+v, want a tunnel", x)
+			}
+			if x.Path != nil {
+				measured++
+			}
+		}
+		if took := time.Since(began); took > reachAll || measured < 9*reachAtOnce {
+			t.Errorf("%d paths were measured in %v, want %d or more in at most %v", measured, took, 9*reachAtOnce, reachAll)
+		}
+	})
 }

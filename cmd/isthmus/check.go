@@ -15,6 +15,7 @@ import (
 
 func newCheckCommand() *cobra.Command {
 	var contexts, admin []string
+	var path string
 	var files offline
 	var wait time.Duration
 	var strict bool
@@ -26,8 +27,10 @@ func newCheckCommand() *cobra.Command {
 actual pods, addresses, what each knows of the others) and at processes by their admin
 addresses (ready, clock, problems, whom they hear: a network that is heard has proved itself
 over a connection between its gateways and these). A gateway is asked to open a tunnel to
-those of each other network at each address, now: a link is seen in both directions when
-gateways of both sides are asked. Of a cluster kubectl forwards to one, if it can. It changes
+those of each other network at each address, now, and to measure the path: round trip, jitter,
+lost packets, and the largest packets that pass. A link is seen in both directions when
+gateways of both sides are asked. With --path NETWORK it also measures two seconds of
+throughput to that network. Of a cluster kubectl forwards to one, if it can. It changes
 nothing.
 
 Without a cluster and a process it checks files: configurations by the programs that read
@@ -43,12 +46,13 @@ from starting by it.
 
 Exit codes: 0 nothing is wrong, 1 something is (✗; with --strict ! too), 2 usage, 3 a cluster
 or a process could not be asked; the checks of the others are printed.`,
-		Example: "  isthmus check --contexts east,west\n  kubectl --context east -n isthmus-system port-forward deploy/isthmus-gateway 15000 &\n  isthmus check --admin 127.0.0.1:15000 --wait 1m\n  isthmus check --config gateway=gateway.yaml --values my-values.yaml\n  isthmus check --strict --config nodeproxy=nodeproxy.yaml",
+		Example: "  isthmus check --contexts east,west\n  kubectl --context east -n isthmus-system port-forward deploy/isthmus-gateway 15000 &\n  isthmus check --admin 127.0.0.1:15000 --wait 1m\n  isthmus check --contexts east,west --path west\n  isthmus check --config gateway=gateway.yaml --values my-values.yaml\n  isthmus check --strict --config nodeproxy=nodeproxy.yaml",
 		Args:    cobra.NoArgs,
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&contexts, "contexts", nil, "contexts of clusters, with commas")
 	f.StringSliceVar(&admin, "admin", nil, "admin addresses of gateways and node proxies, with commas")
+	f.StringVar(&path, "path", "", "network that each gateway measures two seconds of throughput to, on one connection")
 	f.StringArrayVar(&files.configs, "config", nil, "KIND=FILE: configuration of a gateway, nodeproxy or controller; several times")
 	f.StringArrayVar(&files.values, "values", nil, "values of the chart, which later files override as with helm; several times")
 	f.StringVar(&files.chart, "chart", "helm/isthmus", "chart that --values is for")
@@ -64,6 +68,9 @@ or a process could not be asked; the checks of the others are printed.`,
 		if len(contexts)+len(admin)+len(files.configs)+len(files.values) == 0 {
 			return exit(exitUsage, errors.New("name what to check: --contexts, --admin, --config or --values"))
 		}
+		if path != "" && len(contexts)+len(admin) == 0 {
+			return exit(exitUsage, errors.New("--path measures from gateways: name them with --contexts or --admin"))
+		}
 		contexts, err := contextList(contexts)
 		if err != nil {
 			return err
@@ -73,7 +80,7 @@ or a process could not be asked; the checks of the others are printed.`,
 		}
 		ctx, until, said := cmd.Context(), time.Now().Add(wait), ""
 		for {
-			c, err := checkAll(ctx, k, contexts, admin, files)
+			c, err := checkAll(ctx, k, contexts, admin, files, path)
 			c.strict = strict
 			if err == nil && c.well() || time.Now().After(until) || ctx.Err() != nil {
 				if shown := showChecks(cmd.OutOrStdout(), c, *format); shown != nil {
@@ -110,8 +117,8 @@ func waitsFor(c *checkup, err error) string {
 }
 
 // checkAll looks at everything once; the error is of what could not be asked.
-func checkAll(ctx context.Context, k kubectl, contexts, admin []string, files offline) (*checkup, error) {
-	c := &checkup{lookup: net.DefaultResolver.LookupHost}
+func checkAll(ctx context.Context, k kubectl, contexts, admin []string, files offline, path string) (*checkup, error) {
+	c := &checkup{lookup: net.DefaultResolver.LookupHost, path: path}
 	errs := c.files(ctx, files)
 	var clusters []*checkedCluster
 	for _, name := range contexts {

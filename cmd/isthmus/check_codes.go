@@ -65,11 +65,12 @@ var (
 	checkSelects   = checkCode{"ISTH-311", phaseRun, "each policy selects a workload that listens on its ports, and no principal means another network by mistake", "correct the selector or the namespace that is named, or the labels of the pods; the policy has no effect until then. For principals see docs/configuration.md, cluster.local in principals"}
 	checkRouted    = checkCode{"ISTH-312", phaseRun, "the addresses of gateways, and the virtual addresses of services where pods are captured, can be used", "fix the address that is named; docs/capture.md, With pods of your own, has what each needs"}
 	checkEndpoints = checkCode{"ISTH-313", phaseRun, "each service has a healthy endpoint (by discovery and reported health)", "isthmus status --admin {admin} # names the endpoints that are out, and why: check that these pods run and accept connections"}
+	checkPaths     = checkCode{"ISTH-314", phaseRun, "the paths to the gateways of each other network lose few packets and drop no large ones (measured now)", "each line names the fault, and the remedy behind it: docs/lines.md, Find out what is wrong with a path"}
 )
 
 // checkCodes are all, in their order.
 var checkCodes = []checkCode{checkConfig, checkValues, checkNamespace, checkCard, checkSecrets, checkRoots, checkGateways, checkControl, checkNodes, checkAddress, checkNetworks, checkForward, checkObjects, checkExports, checkRollouts, checkRights,
-	checkInstalled, checkKinds, checkAllowed, checkLeftOut, checkCapture, checkSocketLB, checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels, checkGuarded, checkServed, checkSelects, checkRouted, checkEndpoints}
+	checkInstalled, checkKinds, checkAllowed, checkLeftOut, checkCapture, checkSocketLB, checkName, checkDomain, checkLinked, checkKeys, checkTrusted, checkDialled, checkAsked, checkReady, checkClock, checkProblems, checkHeard, checkAttached, checkReachable, checkTunnels, checkGuarded, checkServed, checkSelects, checkRouted, checkEndpoints, checkPaths}
 
 // Levels of a checked thing.
 const (
@@ -98,6 +99,8 @@ type checkup struct {
 	all []checked
 	// places are how commands ask what is checked, by Where.
 	places map[string]*place
+	// path is the network that gateways measure throughput to. Empty: none.
+	path string
 	// strict has warnings count as wrong.
 	strict bool
 	// lookup resolves host names.

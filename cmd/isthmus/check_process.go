@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -32,7 +33,11 @@ func (c *checkup) process(ctx context.Context, address string, p *place) error {
 		return nil
 	}
 	var r answer.Reach
-	if err := askFor(ctx, reachLimit, address, "/reach", nil, &r); err != nil {
+	var query url.Values
+	if c.path != "" && c.path != s.Network {
+		query = url.Values{"path": {c.path}}
+	}
+	if err := askFor(ctx, reachLimit, address, "/reach", query, &r); err != nil {
 		c.add(checkTunnels, where, checkWarning, errorText(err))
 		return nil
 	}
@@ -72,9 +77,44 @@ func (c *checkup) reached(where string, r *answer.Reach) {
 				reached = append(reached, fmt.Sprintf("%s %s at %s in %.1f ms, certificate of %s until %s", n, t.Gateway, t.Address, t.RTTMS, t.Identity, t.Expires.UTC().Format(time.RFC3339)))
 			}
 		}
-		c.add(checkTunnels, where, level, items(wrong))
+		var after []checkCode
+		if slices.ContainsFunc(r.Tried, func(t answer.Tried) bool {
+			return t.Network == n && t.Error != "" && t.Path != nil && t.Path.MaxSegment > 0
+		}) {
+			after = append(after, checkPaths)
+		}
+		c.add(checkTunnels, where, level, items(wrong), after...)
 		c.all[len(c.all)-1].Seen = reached
+		c.paths(where, n, r.Tried)
 	}
+}
+
+// paths checks the measured paths from a gateway to those of network n: dropped packets fail connections, lost ones slow
+// them down.
+func (c *checkup) paths(where, n string, tried []answer.Tried) {
+	var wrong, remedies, seen []string
+	level := checkWarning
+	for _, t := range tried {
+		if t.Network != n || t.Path == nil {
+			if t.Network == n && t.Connected && t.Error == "" {
+				seen = append(seen, fmt.Sprintf("%s at %s: not measured, other paths took all of the time", n, t.Address))
+			}
+			continue
+		}
+		seen = append(seen, fmt.Sprintf("%s at %s: %s", n, t.Address, t.Path))
+		if t.Path.MaxSegment > 0 {
+			level = checkBad
+		}
+		for _, f := range t.Path.Faults() {
+			wrong = append(wrong, fmt.Sprintf("network %q at %s: %s", n, t.Address, f.Found))
+			remedies = append(remedies, f.Remedy)
+		}
+	}
+	if len(seen) == 0 {
+		return // checkTunnels has why
+	}
+	c.remedied(checkPaths, where, level, items(wrong), items(append(remedies, checkPaths.remedy)))
+	c.all[len(c.all)-1].Seen = seen
 }
 
 // items are what is wrong with several objects, sorted, each once: further lines of one are

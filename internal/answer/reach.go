@@ -19,6 +19,9 @@ type Tried struct {
 	Expires  time.Time `json:"expires,omitzero"`   // of its certificate
 	RTTMS    float64   `json:"rttMs,omitempty"`    // from a CONNECT to the gateway's response
 	Error    string    `json:"error,omitempty"`    // empty: the tunnel's CONNECT was answered
+	// Connected is whether TCP connected. Then the path was measured.
+	Connected bool  `json:"connected,omitempty"`
+	Path      *Path `json:"path,omitempty"` // nil: no connection could be measured
 	// Undialled is whether there was no time to dial it beside the others.
 	Undialled bool `json:"undialled,omitempty"`
 }

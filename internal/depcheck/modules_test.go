@@ -174,6 +174,7 @@ var modules = map[string]why{
 	"internal/memory":     {"github.com/prometheus/client_golang": "its metrics"},
 	"internal/tcp":        {"golang.org/x/sys": "options of sockets"},
 	"internal/overload":   {"github.com/prometheus/client_golang": "its metrics"},
+	"internal/pathcheck":  {"golang.org/x/net": "error codes of streams"},
 	"internal/pending":    {"golang.org/x/sys": "unread bytes of a TCP connection"},
 	"internal/process":    {"github.com/rs/zerolog": "its log", "golang.org/x/sys": "the timer slack"},
 	"internal/resolve":    {"github.com/miekg/dns": "the messages of DNS: net.Resolver does not tell how long an answer holds"},

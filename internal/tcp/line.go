@@ -55,9 +55,21 @@ type Info struct {
 	RTT           time.Duration // smoothed
 	Segments      uint64        // with data, sent, retransmissions among them
 	Retransmitted uint64        // of these
+	Duplicates    uint64        // retransmissions of segments that the peer had received already, as it reported
+	Unacked       uint32        // segments that the peer has not acknowledged
+	BytesAcked    uint64        // payload that the peer has acknowledged
 	DeliveryRate  uint64        // bytes per second that the peer has acknowledged lately; what the application sends bounds it
 	SegmentSize   int           // largest payload of a segment to the peer, in bytes
+	MaxSegment    int           // SegmentSize with the TCP options that each segment carries: what TCP_MAXSEG counts
 }
+
+// Lost is how many segments did not arrive: those that were retransmitted and that the peer had not received before.
+func (i Info) Lost() uint64 { return i.Retransmitted - min(i.Duplicates, i.Retransmitted) }
+
+const (
+	optionTimestamps = 1  // TCPI_OPT_TIMESTAMPS
+	timestampBytes   = 12 // of each segment, with padding (RFC 7323)
+)
 
 // InfoOf returns what the kernel knows of conn. ok is false if conn is no open TCP connection of the kernel.
 func InfoOf(conn net.Conn) (i Info, ok bool) {
@@ -78,7 +90,11 @@ func InfoOf(conn net.Conn) (i Info, ok bool) {
 		i.Congestion, _ = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 		i.RTT = time.Duration(t.Rtt) * time.Microsecond
 		i.Segments, i.Retransmitted = uint64(t.Data_segs_out), uint64(t.Total_retrans)
-		i.DeliveryRate, i.SegmentSize = t.Delivery_rate, int(t.Snd_mss)
+		i.Duplicates, i.Unacked, i.BytesAcked = uint64(t.Dsack_dups), t.Unacked, t.Bytes_acked
+		i.DeliveryRate, i.SegmentSize, i.MaxSegment = t.Delivery_rate, int(t.Snd_mss), int(t.Snd_mss)
+		if t.Options&optionTimestamps != 0 {
+			i.MaxSegment += timestampBytes
+		}
 	})
 	return i, ok && err == nil
 }

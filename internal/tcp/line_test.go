@@ -53,8 +53,8 @@ func TestLineSetsUpBothEnds(t *testing.T) {
 			t.Errorf("%s: TCP_USER_TIMEOUT %d ms, want 12000", name, got)
 		}
 		i, ok := InfoOf(conn)
-		if !ok || i.Congestion != other || i.SegmentSize > l.MaxSegment {
-			t.Errorf("%s: %+v, %v, want %s and segments of at most %d bytes", name, i, ok, other, l.MaxSegment)
+		if !ok || i.Congestion != other || i.SegmentSize > l.MaxSegment || i.MaxSegment != l.MaxSegment {
+			t.Errorf("%s: %+v, %v, want %s and segments of %d bytes with their options", name, i, ok, other, l.MaxSegment)
 		}
 	}
 	const size = 1 << 20
@@ -62,7 +62,7 @@ func TestLineSetsUpBothEnds(t *testing.T) {
 	if _, err := io.CopyN(io.Discard, accepted, size); err != nil {
 		t.Fatal(err)
 	}
-	if i, _ := InfoOf(dialed); i.Segments < size/1111 || i.RTT <= 0 || i.DeliveryRate == 0 {
+	if i, _ := InfoOf(dialed); i.Segments < size/1111 || i.RTT <= 0 || i.DeliveryRate == 0 || i.BytesAcked < size/2 || i.Lost() != 0 {
 		t.Errorf("%+v after %d bytes", i, size)
 	}
 	dialed.Close()
