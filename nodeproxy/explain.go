@@ -89,6 +89,9 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 			p.keptBehind(&e.Candidates[i], from.Identity, d.Plan())
 			if x := &e.Candidates[i]; x.Kind == "share" && x.Name != p.cfg.Network {
 				x.Line = p.lineTo(x.Name)
+				for j := range x.Gateways {
+					x.Gateways[j].Path = p.paths.fault(x.Name + "/" + x.Gateways[j].Name)
+				}
 			}
 		}
 	}

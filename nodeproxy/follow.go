@@ -46,6 +46,7 @@ func (p *Proxy) rediscover(ctx context.Context) (served bool) {
 	p.kept.Revise(func(warm.Key) bool { return true })
 	p.ids.Require(p.identities()...)
 	p.gatewayProbes.Retain(func(key string) bool { return picker.Gateway(snap, key) != nil })
+	p.paths.retain(func(key string) bool { return picker.Gateway(snap, key) != nil })
 	p.podProbes.Retain(func(x probedPod) bool { return podToAsk(snap, p.cfg.Network, x.endpoint) != nil })
 	p.replicas.retain(snap)
 	p.witness.forget()

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,6 +102,7 @@ type Proxy struct {
 
 	gatewayProbes *reprobe.Prober[string]
 	podProbes     *reprobe.Prober[probedPod] // of node proxies of pods of the own network
+	paths         *paths                     // to gateways
 	draining      atomic.Bool
 	ready         atomic.Bool
 
@@ -229,8 +231,13 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.pods = pods.New(p.podOptions(), p.podParent())
 	p.pods.Register(p.registry)
 	p.clients = admission.NewGuard(cfg.Limits, p.session.MaxUnread(), p.registry, log)
-	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle})
+	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle, Silent: func(k pool.Key) {
+		if key, ok := strings.CutPrefix(k.UID, gatewayUID); ok {
+			p.paths.suspect(key)
+		}
+	}})
 	p.registry.MustRegister(pool.NewMetrics(p.pool))
+	p.paths = newPaths(p.data, p.checkPath)
 	p.gatewayProbes = reprobe.New[string](p.data, gatewaySchedule)
 	p.view = newView(cfg, p.known, p.probeGateway, log, p.metrics)
 	p.view.works = p.gatewayProbes.Restart
@@ -388,6 +395,9 @@ func (p *Proxy) probeGateway(key string) {
 		}
 		if isTimeout(err) && p.late(started) {
 			return false // asked again: what took so long may have been us
+		}
+		if handshake, ok := errors.AsType[*handshakeError](err); ok && isTimeout(handshake) {
+			p.paths.suspect(key) // TCP has connected
 		}
 		back, by := p.view.gatewayAnswered(key, err, time.Now())
 		if !by.IsZero() {

@@ -77,6 +77,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.stop()
 	p.running.Wait()
 	p.gatewayProbes.Wait()
+	p.paths.checks.Wait()
 	p.podProbes.Wait()
 	err := background.Wait()
 	p.pods.Close()

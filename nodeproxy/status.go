@@ -64,6 +64,7 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 			}
 		}
 	}
+	s.Problems = append(s.Problems, p.paths.problems()...)
 	s.Problems = append(s.Problems, p.foreign(snap)...)
 	s.Problems = append(s.Problems, p.pods.Problems(p.podName)...)
 	s.Unguarded = p.unguarded(snap)

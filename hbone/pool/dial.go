@@ -129,6 +129,9 @@ func (p *Pool) dialFailed(e *entry, err error) {
 // wait for its answer get a fresh dial to race it: one that comes later finds the
 // session silent and dials.
 func (p *Pool) silent(e *entry) {
+	if p.cfg.Silent != nil {
+		p.cfg.Silent(e.key)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	waits := func(sh *shared) bool { return sh.opening > 0 && sh.s.Silent() }

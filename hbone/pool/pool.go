@@ -68,6 +68,8 @@ type Config struct {
 	// ExpiresAt returns until when the session's certificates, own and peer's,
 	// are valid; zero means unknown. Default: the peer's certificate.
 	ExpiresAt func(Key, *hbone.Session) time.Time
+	// Silent, if set, is called when the peer of a session becomes silent. It must not block.
+	Silent func(Key)
 }
 
 func (c Config) withDefaults() Config {

@@ -23,10 +23,14 @@ func forgotten(t *testing.T, p *Pool) (b *backend, old *hbone.Stream) {
 
 func TestANewConnectionOvertakesAForgottenOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := New(Config{})
+		var silent []Key
+		p := New(Config{Silent: func(k Key) { silent = append(silent, k) }})
 		b, old := forgotten(t, p)
 		began := time.Now()
 		st := poolOpen(t, p, Key{}, b)
+		if len(silent) != 1 || silent[0] != (Key{}) {
+			t.Errorf("silent sessions are reported of %v, want one of the only key", silent)
+		}
 		// PING at once, silent after 300 ms, then a dial and an answer.
 		if took := time.Since(began); took > 400*time.Millisecond || st.Session() == old.Session() {
 			t.Errorf("the first new connection took %v, want 300ms and two round trips", took)

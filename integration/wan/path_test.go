@@ -3,6 +3,7 @@
 package wan
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -78,5 +79,40 @@ func TestCheckMeasuresThroughput(t *testing.T) {
 	}
 	if got := isthmus(t, "spare", "check", "--admin", spareAdmin, "--path", "wst"); !strings.Contains(got, `path: "wst": no gateway of a network of that name has a known address: did you mean "west"?`) {
 		t.Error("an unknown network is not named")
+	}
+}
+
+func TestNodeProxyNamesDroppedPackets(t *testing.T) {
+	for _, open := range []bool{false, true} { // whether a session is open when it begins
+		t.Run(fmt.Sprintf("open session %v", open), func(t *testing.T) {
+			need(t)
+			if open {
+				notShort(t)
+			}
+			const found = "TCP connects, packets over 1300 bytes to it are dropped: set lines.maxSegment: 1260 on gateways and node proxies, or fix the tunnel's MTU"
+			here.forget(t, double.host)
+			if open {
+				if _, err := here.ask(double, 64<<10); err != nil {
+					t.Fatal(err)
+				}
+			}
+			narrow := line
+			narrow.Most = 1300
+			here.link.Set(narrow)
+			defer func() { here.link.Set(line); here.forget(t, double.host) }() // whose next check comes later
+			if _, err := here.ask(double, 64<<10); err == nil {
+				t.Error("a connection succeeds although large packets are dropped")
+			}
+			waitFor(t, "status has the finding", func() error {
+				time.Sleep(time.Second)
+				if got := isthmus(t, double.host, "status", "--admin", admin); !strings.Contains(got, "problem: path to gateway gw-west of network west: "+found) {
+					return errors.New("it has not")
+				}
+				return nil
+			})
+			if got := isthmus(t, double.host, "explain", "shop", "far-ours.demo.svc.cluster.local:80", "--admin", admin); !strings.Contains(got, "; path: "+found) {
+				t.Error("explain has no finding")
+			}
+		})
 	}
 }

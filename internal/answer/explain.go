@@ -113,6 +113,7 @@ type Verdict struct {
 	Kept     *Kept     `json:"kept,omitempty"`     // of a share: sessions kept with its pods; nil: none asked for
 	Gateways []Verdict `json:"gateways,omitempty"` // of a share
 	Line     *Line     `json:"line,omitempty"`     // of a share: connections to its network's gateways; nil: none is open
+	Path     string    `json:"path,omitempty"`     // of a gateway: the fault of the path to it, and the remedy, by the last check; empty: none, or not checked
 }
 
 // Kept are the sessions of a warm set: a connection that goes on one has no handshake
@@ -194,6 +195,9 @@ func (v Verdict) Sentence(now time.Time) string {
 	}
 	if v.Line != nil && !now.IsZero() { // its numbers change all the time
 		s += "; line: " + v.Line.String()
+	}
+	if v.Path != "" {
+		s += "; path: " + v.Path
 	}
 	if v.Failed != nil {
 		s += "; " + v.Failed.Sentence(now)

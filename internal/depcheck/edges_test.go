@@ -296,6 +296,7 @@ var allowed = map[string]why{
 		"internal/backoff":        "pauses between attempts",
 		"internal/localfault":     "what is no peer's fault",
 		"internal/logging":        "its log",
+		"internal/pathcheck":      "checks paths to gateways on which connections stall",
 		"internal/pending":        "bounds handshakes",
 		"internal/reprobe":        "asks failed ports again",
 		"internal/retrybudget":    "bounds repeats elsewhere",
