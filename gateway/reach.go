@@ -79,7 +79,7 @@ func (g *Gateway) reach(w http.ResponseWriter, r *http.Request) {
 		admin.Fail(w, http.StatusBadRequest, fmt.Errorf("path: %q: no gateway of a network of that name has a known address: %s", network, strictyaml.Suggest(network, networksOf(list))))
 		return
 	}
-	out := answer.Reach{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Tried: tryAll(ctx, list, g.tryTunnel, g.measure)}
+	out := answer.Reach{Process: "gateway " + g.cfg.Name, Network: g.cfg.Network, Tried: tryAll(ctx, list, g.tryTunnel, func(ctx context.Context, p peerAddress) (*answer.Path, error) { return g.target(p).Measure(ctx) })}
 	for i := range out.Tried {
 		if t := &out.Tried[i]; network != "" && t.Network == network && t.Path != nil {
 			g.measureFlow(ctx, list[i], t.Path)
@@ -101,14 +101,21 @@ func networksOf(list []peerAddress) (names []string) {
 // tryAll tries each address, a few at once and within reachAll: where many are silent, some
 // are not dialled, and are said to be. Networks take turns, so that none is left out for
 // another's addresses. Then the path to each address is measured where TCP connected, as far as the time allows.
-func tryAll(ctx context.Context, list []peerAddress, try func(context.Context, peerAddress, *answer.Tried) error, measure func(context.Context, peerAddress) *answer.Path) []answer.Tried {
+func tryAll(ctx context.Context, list []peerAddress, try func(context.Context, peerAddress, *answer.Tried) error, measure func(context.Context, peerAddress) (*answer.Path, error)) []answer.Tried {
 	ctx, cancel := context.WithTimeout(ctx, reachAll)
 	defer cancel()
 	tried := make([]answer.Tried, len(list))
 	eachByTurns(list, func(i int) { tryOne(ctx, list[i], &tried[i], try) })
 	eachByTurns(list, func(i int) {
-		if tried[i].Connected && ctx.Err() == nil {
-			tried[i].Path = measure(ctx, list[i])
+		switch t := &tried[i]; {
+		case !t.Connected:
+		case ctx.Err() != nil:
+			t.PathError = fmt.Sprintf("other paths took all of %v", reachAll)
+		default:
+			var err error
+			if t.Path, err = measure(ctx, list[i]); err != nil {
+				t.PathError = err.Error()
+			}
 		}
 	})
 	return tried
@@ -199,15 +206,6 @@ func (g *Gateway) target(p peerAddress) pathcheck.Target {
 			return hbone.ClientTLS(ctx, conn, cfg)
 		},
 	}
-}
-
-// measure measures the path to p. Nil: no connection could be measured, for which tryTunnel has the reason.
-func (g *Gateway) measure(ctx context.Context, p peerAddress) *answer.Path {
-	path, err := g.target(p).Measure(ctx)
-	if err != nil {
-		return nil
-	}
-	return path
 }
 
 // measureFlow notes in path the throughput to p.

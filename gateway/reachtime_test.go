@@ -30,7 +30,7 @@ func TestReachAnswersInTimeHoweverManyAreSilent(t *testing.T) {
 					}
 					<-ctx.Done()
 					return ctx.Err()
-				}, func(context.Context, peerAddress) *answer.Path { return nil })
+				}, nil)
 				if took := time.Since(began); took > reachAll {
 					t.Errorf("it took %v, want at most %v", took, reachAll)
 				}
@@ -69,17 +69,17 @@ func TestReachOpensAllTunnelsFirst(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			x.Connected = true
 			return nil
-		}, func(ctx context.Context, _ peerAddress) *answer.Path {
+		}, func(ctx context.Context, _ peerAddress) (*answer.Path, error) {
 			select {
 			case <-ctx.Done():
-				return nil
+				return nil, ctx.Err()
 			case <-time.After(2 * time.Second):
-				return &answer.Path{}
+				return &answer.Path{}, nil
 			}
 		})
 		for _, x := range tried {
-			if x.Undialled || x.Error != "" {
-				t.Errorf("%+v, want a tunnel", x)
+			if x.Undialled || x.Error != "" || (x.Path == nil) != (x.PathError != "") {
+				t.Errorf("%+v, want a tunnel, and a path or why there is none", x)
 			}
 			if x.Path != nil {
 				measured++

@@ -25,7 +25,7 @@ func TestCheckLevelsOfPathFaults(t *testing.T) {
 		"dropped, no tunnel":       {answer.Tried{Connected: true, Error: "TLS handshake", Path: narrow}, checkBad, checkBad, "ISTH-314", "set lines.maxSegment: 1260 on gateways and node proxies", ""},
 		"no TCP connection":        {answer.Tried{Error: "connection refused"}, checkBad, "", "", "", ""},
 		"certificate not accepted": {answer.Tried{Connected: true, Error: "certificate"}, checkBad, "", "", "", ""},
-		"no time":                  {answer.Tried{Connected: true}, checkWell, checkWell, "", "", "not measured, other paths took all of the time"},
+		"no time":                  {answer.Tried{Connected: true, PathError: "other paths took all of 20s"}, checkWell, checkWell, "", "", "west at 192.0.2.1:15008: not measured: other paths took all of 20s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.tried.Network, c.tried.Address = "west", "192.0.2.1:15008"

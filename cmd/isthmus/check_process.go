@@ -96,8 +96,8 @@ func (c *checkup) paths(where, n string, tried []answer.Tried) {
 	level := checkWarning
 	for _, t := range tried {
 		if t.Network != n || t.Path == nil {
-			if t.Network == n && t.Connected && t.Error == "" {
-				seen = append(seen, fmt.Sprintf("%s at %s: not measured, other paths took all of the time", n, t.Address))
+			if t.Network == n && t.PathError != "" && t.Error == "" {
+				seen = append(seen, fmt.Sprintf("%s at %s: not measured: %s", n, t.Address, t.PathError))
 			}
 			continue
 		}

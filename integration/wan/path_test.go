@@ -49,6 +49,9 @@ func TestCheckNamesPathFaults(t *testing.T) {
 		{"5 % loss from it", wan.Conditions{}, wan.Conditions{Loss: 0.05}, []string{"% of the packets from it are lost"}, "find the link that loses packets", "packets to it are lost"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.there.Most+c.back.Most > 0 {
+				notShort(t) // 13 s each
+			}
 			c.there.Delay, c.back.Delay = line.Delay, line.Delay
 			here.link.There.Set(c.there)
 			here.link.Back.Set(c.back)
@@ -86,9 +89,7 @@ func TestNodeProxyNamesDroppedPackets(t *testing.T) {
 	for _, open := range []bool{false, true} { // whether a session is open when it begins
 		t.Run(fmt.Sprintf("open session %v", open), func(t *testing.T) {
 			need(t)
-			if open {
-				notShort(t)
-			}
+			notShort(t)
 			const found = "TCP connects, packets over 1300 bytes to it are dropped: set lines.maxSegment: 1260 on gateways and node proxies, or fix the tunnel's MTU"
 			here.forget(t, double.host)
 			if open {

@@ -20,8 +20,9 @@ type Tried struct {
 	RTTMS    float64   `json:"rttMs,omitempty"`    // from a CONNECT to the gateway's response
 	Error    string    `json:"error,omitempty"`    // empty: the tunnel's CONNECT was answered
 	// Connected is whether TCP connected. Then the path was measured.
-	Connected bool  `json:"connected,omitempty"`
-	Path      *Path `json:"path,omitempty"` // nil: no connection could be measured
+	Connected bool   `json:"connected,omitempty"`
+	Path      *Path  `json:"path,omitempty"`      // nil: no connection could be measured
+	PathError string `json:"pathError,omitempty"` // why it was not
 	// Undialled is whether there was no time to dial it beside the others.
 	Undialled bool `json:"undialled,omitempty"`
 }

@@ -12,6 +12,7 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -170,11 +171,18 @@ func TestMeasureCountsLostSegments(t *testing.T) {
 	f := newFar(t)
 	f.link.There.Set(wan.Conditions{Delay: 10 * time.Millisecond, Loss: 0.05})
 	f.link.Back.Set(wan.Conditions{Delay: 10 * time.Millisecond})
+	before := runtime.NumGoroutine()
 	path, err := f.target(0).Measure(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Log(path)
+	for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := runtime.NumGoroutine(); n > before {
+		t.Errorf("%d goroutines run after a check, %d before", n, before)
+	}
 	if got := path.There.Loss(); got < 0.01 || got > 0.12 || path.Back.Lost > 1 || path.RTTMS < 20 || path.RTTMS > 100 {
 		t.Errorf("%+v, want 5 %% lost to the gateway, none from it, and 20 ms", path)
 	}
