@@ -13,3 +13,25 @@ func TestSentIsReadAsWritten(t *testing.T) {
 		}
 	}
 }
+
+// What a peer sends either is rejected, or has numbers that can be.
+func FuzzParseSent(f *testing.F) {
+	for _, seed := range []string{"600 12 1460", "0 0 0", "1 2 3", "1 1 65537", "+1 1 1", "1 1 1 1", " 1 1 1"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, v string) {
+		s, ok := ParseSent(v)
+		if !ok {
+			if s != (Sent{}) {
+				t.Errorf("%q is rejected, and read as %+v", v, s)
+			}
+			return
+		}
+		if s.Lost > s.Segments || s.MaxSegment < 0 || s.MaxSegment > 1<<16 {
+			t.Errorf("%q is read as %+v", v, s)
+		}
+		if again, ok := ParseSent(s.String()); !ok || again != s {
+			t.Errorf("%q is read as %+v, and that as %+v", v, s, again)
+		}
+	})
+}
