@@ -34,11 +34,34 @@ type paths struct {
 
 	mu      sync.Mutex
 	checked map[string]time.Time    // start of the last check
+	silence map[string]time.Time    // when a session fell silent last
 	faults  map[string]answer.Fault // by the last check
 }
 
 func newPaths(ctx context.Context, check func(ctx context.Context, key string) (*answer.Path, error)) *paths {
-	return &paths{checks: reprobe.New[string](ctx, pathSchedule), check: check, checked: map[string]time.Time{}, faults: map[string]answer.Fault{}}
+	return &paths{checks: reprobe.New[string](ctx, pathSchedule), check: check, checked: map[string]time.Time{}, silence: map[string]time.Time{}, faults: map[string]answer.Fault{}}
+}
+
+// A session that falls silent may be one that a firewall has forgotten: the next one to the gateway works. Where large
+// packets are dropped that one falls silent too, within silentAgain. What is closer than sameSilence is one event.
+const (
+	sameSilence = time.Second
+	silentAgain = 5 * time.Minute
+)
+
+// silent notes that a session to a gateway fell silent, and suspects its path if that was so lately.
+func (p *paths) silent(key string) {
+	now := time.Now()
+	p.mu.Lock()
+	last, before := p.silence[key]
+	again := before && now.Sub(last) >= sameSilence && now.Sub(last) < silentAgain
+	if !before || now.Sub(last) >= sameSilence {
+		p.silence[key] = now
+	}
+	p.mu.Unlock()
+	if again {
+		p.suspect(key)
+	}
 }
 
 // suspect starts a check of the path to a gateway, unless one was started in the last pathPause.
@@ -81,7 +104,9 @@ func (p *paths) retain(keep func(key string) bool) {
 	p.checks.Retain(keep)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.checked, func(key string, _ time.Time) bool { return !keep(key) })
+	for _, times := range []map[string]time.Time{p.checked, p.silence} {
+		maps.DeleteFunc(times, func(key string, _ time.Time) bool { return !keep(key) })
+	}
 	maps.DeleteFunc(p.faults, func(key string, _ answer.Fault) bool { return !keep(key) })
 }
 

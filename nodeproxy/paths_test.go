@@ -146,3 +146,29 @@ func TestPathsFollowModel(t *testing.T) {
 		}
 	}
 }
+
+// One session that falls silent is no reason for a check, and many at once are as one.
+func TestPathsCheckAfterSecondSilence(t *testing.T) {
+	withPaths(t, func(w *pathWorld, p *paths) {
+		const key = "west/gw-1"
+		checks := func() int {
+			synctest.Wait()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return len(w.started[key])
+		}
+		for range 3 {
+			p.silent(key)
+			time.Sleep(sameSilence / 10)
+		}
+		p.silent("west/gw-2")
+		time.Sleep(silentAgain)
+		if p.silent(key); checks() != 0 {
+			t.Errorf("%d checks after silences at the same time, and one that is long ago", checks())
+		}
+		time.Sleep(10 * time.Second)
+		if p.silent(key); checks() != 1 {
+			t.Errorf("%d checks after a second silence, want 1", checks())
+		}
+	})
+}

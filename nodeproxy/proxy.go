@@ -233,7 +233,7 @@ func newProxy(cfg Config, log zerolog.Logger) *Proxy {
 	p.clients = admission.NewGuard(cfg.Limits, p.session.MaxUnread(), p.registry, log)
 	p.pool = pool.New(pool.Config{IdleTimeout: cfg.Timeouts.Idle, Silent: func(k pool.Key) {
 		if key, ok := strings.CutPrefix(k.UID, gatewayUID); ok {
-			p.paths.suspect(key)
+			p.paths.silent(key)
 		}
 	}})
 	p.registry.MustRegister(pool.NewMetrics(p.pool))

@@ -105,6 +105,9 @@ func TestNodeProxyNamesDroppedPackets(t *testing.T) {
 				t.Error("a connection succeeds although large packets are dropped")
 			}
 			waitFor(t, "status has the finding", func() error {
+				if open {
+					here.ask(double, 64<<10) // its session falls silent too
+				}
 				time.Sleep(time.Second)
 				if got := isthmus(t, double.host, "status", "--admin", admin); !strings.Contains(got, "problem: path to gateway gw-west of network west: "+found) {
 					return errors.New("it has not")
