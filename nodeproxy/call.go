@@ -16,8 +16,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
-// call is one connection of a local application, from accept to its access-log
-// line. Its own goroutine owns it.
+// call is one connection of a local application, from accept to its access-log line. One
+// goroutine owns it.
 type call struct {
 	p         *Proxy
 	app       appConn
@@ -27,22 +27,22 @@ type call struct {
 	who       caller
 	to        *picker.Destination
 	plan      *route.Plan   // of to
-	pick      picker.Choice // where the open tunnel goes
+	pick      picker.Choice // the destination of the open tunnel
 	tried     tried
 	hedge     hedging
-	missed    []string // gateways that others have answered for, by picker.GatewayKey
+	missed    []string // gateways for which another replica answered, by picker.GatewayKey
 	access    access
-	opening   overload.Work       // admitted, and not yet open
-	towards   overload.Toward     // likewise, of its destination
-	elsewhere int                 // dials that others have answered
-	learned   bool                // the gateways were asked for the name
-	granted   func() error        // tells the application, once, that the way is open (SOCKS); may be nil
-	denied    func(reason string) // tells it instead that there is none; may be nil
+	opening   overload.Work       // admitted, not yet open
+	towards   overload.Toward     // the same per destination
+	elsewhere int                 // dials that another replica answered
+	learned   bool                // the name was requested from the gateways
+	granted   func() error        // reports success to the application, once (SOCKS); may be nil
+	denied    func(reason string) // reports failure instead; may be nil
 }
 
-// carry takes one application connection to where flow says; already is what has
-// been read from it. It owns app. What it returns is to be run with
-// the same context and ends with the connection; nil if that has ended already.
+// carry connects one application connection to the destination of flow. already is the data that
+// was read from app. carry owns app. The caller runs the returned function with the same context:
+// it returns when the connection closes. The result is nil if the connection failed.
 func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.Flow, already []byte, granted func() error, denied func(reason string)) func(context.Context) {
 	p.boundMemory(app, true)
 	c := &call{p: p, app: app, early: newEarlyData(app, already, p.cfg.Memory), uid: uid, flow: flow, granted: granted, denied: denied}
@@ -65,7 +65,7 @@ func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.F
 		return nil
 	}
 	view, pick := p.view, c.pick
-	pick.Avoid, pick.Expect = nil, nil // not while it is open
+	pick.Avoid, pick.Expect = nil, nil // not needed while it is open
 	e := &established{p: p, conn: app, stream: t.stream, access: c.access, sent: int64(c.early.sent)}
 	if len(c.early.rest()) > 0 {
 		e.early = c.early
@@ -86,8 +86,8 @@ func (p *Proxy) carry(ctx context.Context, app appConn, uid string, flow route.F
 	return e.relay
 }
 
-// resolve makes the plan from the current snapshot, if that is another one than
-// the plan was made from. For what discovery does not know it asks the gateways once.
+// resolve makes the plan from the current snapshot if the plan is from an older one. If discovery
+// does not list the destination, resolve requests it from the gateways once.
 func (c *call) resolve(ctx context.Context) *failure {
 	f := c.replan()
 	if f != nil && !c.learned && (f.unlisted() || c.p.own != nil && f.reason == reasonNoRoute) {
@@ -99,7 +99,7 @@ func (c *call) resolve(ctx context.Context) *failure {
 	return f
 }
 
-// replan is resolve by what is known.
+// replan is resolve without a request to the gateways.
 func (c *call) replan() *failure {
 	snap := c.p.store.Current()
 	if snap == c.who.snap {
@@ -123,8 +123,8 @@ func (c *call) replan() *failure {
 	return nil
 }
 
-// reach opens a tunnel, elsewhere again and again while that is safe, wanted
-// and within deadline, number and budget.
+// reach opens a tunnel. It retries on other candidates while a retry is safe, useful and within
+// the deadline, the number of attempts and the retry budget.
 func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 	if f := c.resolve(ctx); f != nil {
 		return nil, f
@@ -134,14 +134,14 @@ func (c *call) reach(ctx context.Context) (*tunnel, *failure) {
 	}
 	defer c.opened()
 	t, f := c.tryAll(ctx)
-	if f == nil || f.overload() { // by the last attempt: what another place accepts is not refused
+	if f == nil || f.overload() { // only the last attempt counts: a connection accepted elsewhere was not refused
 		c.p.throttle.Answered(sharedKey(c.plan), c.identity(), f == nil, time.Now())
 	}
 	return t, f
 }
 
-// admit waits until this process has time for the connection. One that it has no
-// time for is refused before anything was spent on it.
+// admit waits until this process has capacity for the connection. Without capacity, the
+// connection is refused before any work was spent on it.
 func (c *call) admit(ctx context.Context) *failure {
 	to, err := sharedKey(c.plan), error(nil)
 	if !c.p.throttle.Allow(to, c.identity(), time.Now(), rand.Float64()) {
@@ -166,33 +166,33 @@ func (c *call) admit(ctx context.Context) *failure {
 	}
 }
 
-// identity is as whom the connection is opened: what others refuse for overload, each by
-// its limits and by turns, they refuse an identity.
+// identity returns the SPIFFE ID that the connection is opened with. Peers that refuse for
+// overload apply their limits and their turns per identity.
 func (c *call) identity() string { return c.who.source.Identity.String() }
 
-// errOthersOverloaded is that of a connection that the far side would have refused.
+// errOthersOverloaded is returned for a connection that the destination would likely have refused.
 var errOthersOverloaded = errors.New("the destination refuses new connections for overload")
 
-// overloaded is the end of a connection that nobody has time for.
+// overloaded returns the failure of a connection that was refused for overload.
 func overloaded(err error) *failure {
 	return &failure{final: true, reason: string(header.ReasonOverload), err: err}
 }
 
-// opened ends what admit started: from here on the connection takes no more of this
-// process's time than any other.
+// opened releases what admit reserved. From here on the connection costs this process no more
+// than any established one.
 func (c *call) opened() {
 	c.opening.Done()
 	c.towards.Done()
 }
 
-// cancelled is the end of an attempt that nobody waits for any more.
+// cancelled returns the failure of an attempt whose context was cancelled.
 func cancelled(err error) *failure {
 	return &failure{final: true, reason: reasonCancelled, err: err}
 }
 
-// sharedKey is what shares a bound of connections that are being opened and, of each
-// identity, a retry budget and what is refused for overload: a service's port, whatever name
-// was asked for, or a pod that was addressed itself, whatever its port.
+// sharedKey returns the key of the limit on opening connections. With an identity it is also the
+// key of the retry budget and of the overload throttle. It is a service's port, under any of the
+// service's names, or the UID of a pod that was addressed directly, on any port.
 func sharedKey(plan *route.Plan) string {
 	if plan.Direct != nil {
 		return plan.Direct.UID
@@ -200,11 +200,11 @@ func sharedKey(plan *route.Plan) string {
 	return plan.Authority
 }
 
-// lateLimit is how late this process may have been while it waited for somebody
-// who is still blamed for what did not come.
+// lateLimit is the largest scheduling delay of this process during a wait for a peer with which
+// a missing answer still counts against the peer.
 const lateLimit = 125 * time.Millisecond
 
-// isTimeout reports an attempt that ended because somebody did not answer in time.
+// isTimeout reports whether err is that a peer did not answer in time.
 func isTimeout(err error) bool {
 	var ne net.Error
 	return errors.As(err, &ne) && ne.Timeout() ||
@@ -239,11 +239,11 @@ func (c *call) tunnel(ctx context.Context, pick picker.Choice) (*tunnel, *failur
 	return c.p.openDouble(ctx, c.who, c.early, v)
 }
 
-// grant is called when a far application has accepted. Protocols in which the
-// client speaks first wait for it, so it cannot wait for the first byte; a
-// tunnel that breaks before that byte is still replaced, unseen.
+// grant is called when the far application has accepted. It cannot wait for the first byte:
+// a client that sends first waits for grant. A tunnel that breaks before that byte is still
+// replaced transparently.
 //
-// An error is the application's: it is gone, and the socket does not say so twice.
+// An error means that the local application is gone. The socket reports that only once.
 func (c *call) grant() error {
 	c.access.connect = time.Since(c.access.started)
 	if c.access.attempts == 1 {
@@ -262,7 +262,7 @@ func (c *call) grant() error {
 	return nil
 }
 
-// fail ends the application's connection the way a refused connect looks: RST.
+// fail closes the application's connection with an RST, as for a refused connect.
 func (c *call) fail(f *failure) {
 	c.access.result, c.access.err = f.reason, f.err
 	if c.denied != nil {
@@ -295,7 +295,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// asked is the host and port that f asks for; discovery may know a better name.
+// asked returns the host and port that f requests. Discovery may have a better name.
 func asked(f route.Flow) (host string, port uint16) {
 	if f.Host != "" {
 		return f.Host, f.Port

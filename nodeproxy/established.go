@@ -7,22 +7,22 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
-// established is a connection whose both ends are there, and all that is kept of
-// it: it may be idle for days. It is relayed by a goroutine of its own, whose
-// stack has not grown by what opening it took.
+// established is an open connection with both ends connected. It holds only what relaying needs,
+// as a connection may be idle for days. A new goroutine relays it, so that the stack does not
+// keep the size that opening the connection needed.
 type established struct {
 	p      *Proxy
 	conn   net.Conn
 	stream *hbone.Stream
 	access access
-	early  *earlyData // what was read from conn and is not sent yet; usually nil
-	sent   int64      // bytes that were sent into the tunnel before
-	ended  func()     // closes the books, may be nil
-	permit *permit    // of an inbound one
-	bulk   *bulkWatch // of one through a gateway; nil for others
+	early  *earlyData // read from conn and not sent yet; usually nil
+	sent   int64      // bytes sent into the tunnel before the relay
+	ended  func()     // called once after the relay; may be nil
+	permit *permit    // of an inbound connection; nil for others
+	bulk   *bulkWatch // of a connection through a gateway; nil for others
 }
 
-// relay moves bytes until the end.
+// relay copies bytes in both directions until the connection closes.
 func (e *established) relay(ctx context.Context) {
 	o := hbone.RelayOptions{}
 	if e.early != nil {

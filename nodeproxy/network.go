@@ -8,10 +8,10 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/tcp"
 )
 
-// dialTCP connects within timeout. Tests put a network in memory in its place.
+// dialTCP connects within timeout. Tests replace it with an in-memory network.
 type dialTCP = tcp.Dial
 
-// appConn is the connection of a local application: a *net.TCPConn, outside tests.
+// appConn is the connection of a local application: a *net.TCPConn outside tests.
 type appConn interface {
 	net.Conn
 	CloseWrite() error
@@ -19,14 +19,14 @@ type appConn interface {
 	SyscallConn() (syscall.RawConn, error)
 }
 
-// memoryConn is a connection in memory, which has no descriptor to ask.
+// memoryConn is an in-memory connection, which has no file descriptor.
 type memoryConn interface {
 	TryRead(p []byte) (int, error)
 	StateClose() bool
 }
 
-// tryRead reads what app has sent so far, with read(2)'s results; fd is what its
-// RawConn gave.
+// tryRead reads what app has sent so far, with the results of read(2). fd is the descriptor from
+// its RawConn.
 func tryRead(app appConn, fd uintptr, p []byte) (int, error) {
 	if m, ok := app.(memoryConn); ok {
 		return m.TryRead(p)
@@ -39,15 +39,15 @@ func tryRead(app appConn, fd uintptr, p []byte) (int, error) {
 	}
 }
 
-// hopKeepAlive is that of connections to pods and gateways, where sessions have their own PING.
+// hopKeepAlive is the TCP keep-alive period to pods and gateways. Sessions there also send PINGs.
 const hopKeepAlive = 180 * time.Second
 
 func dialKernel(keepAlive time.Duration, more ...tcp.Control) dialTCP {
 	return tcp.Dialer(keepAlive, tcp.Controls(append(more, tcp.ResetUnlessConnected)...))
 }
 
-// boundMemory bounds what the kernel holds for conn if the memory of this process is
-// limited; near is a peer on this node.
+// boundMemory limits the kernel buffers of conn if the memory of this process is limited. near
+// means that the peer is on this node.
 func (p *Proxy) boundMemory(conn net.Conn, near bool) {
 	if p.cfg.Memory != nil {
 		tcp.BoundMemory(conn, near)

@@ -24,15 +24,15 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/warm"
 )
 
-// tunnel is an open way to one application: bytes written to stream reach it.
+// tunnel is an open path to one application: bytes written to stream reach it.
 type tunnel struct {
 	stream   *hbone.Stream
-	endpoint mesh.EndpointID // zero when the far side does not say
-	inner    *hbone.Session  // ends with the tunnel; nil if the session is kept
-	used     func()          // gives back the use of a session of a warm set; nil: it is none
+	endpoint mesh.EndpointID // zero if the far side did not name it
+	inner    *hbone.Session  // closes with the tunnel; nil if the session is kept
+	used     func()          // releases a session of a preconnect pool; nil if the session is not from one
 }
 
-// close ends what the tunnel alone used. The stream has ended or is reset.
+// close releases what only this tunnel used. The stream is already closed or reset.
 func (t *tunnel) close() {
 	t.stream.Close()
 	if t.inner != nil {
@@ -43,7 +43,7 @@ func (t *tunnel) close() {
 	}
 }
 
-// caller is who a tunnel is opened for: one application connection.
+// caller is the application connection that a tunnel is opened for.
 type caller struct {
 	snap   *mesh.Snapshot
 	source *mesh.Workload
@@ -52,8 +52,8 @@ type caller struct {
 	trace  string         // traceparent, the same on both hops
 }
 
-// ofNetwork is id, unless that is known to be a pod of another network than of its gateway who
-// has named it: it cannot have that avoided.
+// ofNetwork returns id, or 0 if discovery lists the endpoint in another network than that of the
+// gateway that named it: a gateway must not cause endpoints of other networks to be avoided.
 func (c caller) ofNetwork(network string, id mesh.EndpointID) mesh.EndpointID {
 	if w := c.snap.WorkloadByEndpoint(id); w != nil && w.Network != network {
 		return 0
@@ -61,15 +61,16 @@ func (c caller) ofNetwork(network string, id mesh.EndpointID) mesh.EndpointID {
 	return id
 }
 
-// origin is as whom sessions are opened, and from where: those of a captured pod begin in its own
-// network namespace, so that what holds for its packets holds for them, and serve no
-// other pod.
+// origin is the identity that sessions are opened with, and the network namespace that they are
+// dialed from. Sessions for a captured pod are dialed from the pod's network namespace, so the
+// rules for its packets apply to them. They serve no other pod.
 type origin struct {
 	id   spiffeid.ID
-	from string // UID of the captured workload; empty: here
+	from string // UID of the captured workload; empty: the network namespace of this process
 }
 
-// begins is the UID of w if its connections begin in its own network namespace, as it is captured; empty: they begin here.
+// begins returns the UID of w if w is captured: its connections are dialed from its own network
+// namespace. Otherwise it returns "": they are dialed from that of this process.
 func (p *Proxy) begins(w *mesh.Workload) string {
 	if p.pods.Get(w.UID) == nil {
 		return ""
@@ -119,7 +120,7 @@ func (p *Proxy) baggage(snap *mesh.Snapshot, w *mesh.Workload) string {
 		Region: w.Locality.Region, Zone: w.Locality.Zone}.String()
 }
 
-// connect opens a stream to an application on s, behind which asked is; zero: that is not known.
+// connect opens a stream to an application on s. asked is the endpoint that s leads to, zero if it is unknown.
 func (p *Proxy) connect(ctx context.Context, s *hbone.Session, e *earlyData, asked mesh.EndpointID, req *hbone.Request) (*hbone.Stream, *hbone.Response, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.cfg.Timeouts.Connect, hbone.ErrConnectTimeout)
 	defer cancel()
@@ -138,7 +139,7 @@ func (p *Proxy) connect(ctx context.Context, s *hbone.Session, e *earlyData, ask
 	return st, response, err
 }
 
-// openSingle opens a tunnel to a pod of the own network.
+// openSingle opens a tunnel to a pod of the local network.
 func (p *Proxy) openSingle(ctx context.Context, c caller, e *earlyData, to *mesh.Workload, target uint16) (*tunnel, *failure) {
 	addr := netip.AddrPortFrom(to.Addresses[0], mesh.HBONEPort)
 	key := p.poolKey(p.origin(c.source), []spiffeid.ID{to.Identity}, addr.String(), to.UID)
@@ -154,9 +155,9 @@ func (p *Proxy) openSingle(ctx context.Context, c caller, e *earlyData, to *mesh
 	return t, nil
 }
 
-// openDouble opens a tunnel through v to a pod, and inside it one to the
-// application. A session with a pod is kept for later connections of the same source,
-// if its warm set wants it: they skip the gateway and both handshakes.
+// openDouble opens a tunnel through v to a pod, and inside it one to the application.
+// The session with the pod is kept for later connections of the same source if the preconnect
+// pool needs it. These connections need no CONNECT to the gateway and neither handshake.
 func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (*tunnel, *failure) {
 	t := &tunnel{endpoint: v.pin}
 	req := &hbone.Request{Authority: v.authority, Header: p.headers(c)}
@@ -166,7 +167,7 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 	foreign := false
 	open := func(s *hbone.Session) error {
 		in = s
-		// It joined one of an older snapshot, or is with one of several who are not named.
+		// It joined a session of an older snapshot, or the gateway did not name which of several pods serves it.
 		a, asked := p.answerOf(s), t.endpoint
 		if v.session.ID != 0 && a.Endpoint != 0 && !slices.Contains(v.expect, a.Identity) {
 			foreign = true
@@ -187,7 +188,7 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 		t.stream = stream
 		return nil
 	}
-	if v.bulk && v.chosen { // the session that is held stays without bulk; the set counts the connection all the same
+	if v.bulk && v.chosen { // keep bulk off the kept session; the preconnect pool still counts the connection
 		held := v.session
 		t.used = func() { p.used(held, true) }
 		v.session, v.chosen = warm.Session{}, false
@@ -222,10 +223,10 @@ func (p *Proxy) openDouble(ctx context.Context, c caller, e *earlyData, v via) (
 	}
 	f := throughFailure(v, endpoint, err)
 	f.quiet = in != nil && in.Silent() && !in.Base().Silent()
-	left := e.err != nil || errors.Is(ctx.Err(), context.Canceled) // the application, or this process stops
+	left := e.err != nil || errors.Is(ctx.Err(), context.Canceled) // the application closed, or this process stops
 	p.keepNone(v, in, f, (f.fault || foreign) && !left)
 	if !v.chosen && !v.reserved && !dialled.Load() && in == nil && (f.at != atEndpoint || f.endpoint == 0) {
-		f.fault = false // somebody else has asked, and says what came of it: of a crowd that waits nobody says it again
+		f.fault = false // another connection dialed and reports the result; waiting connections do not repeat it
 	}
 	return nil, f
 }
@@ -234,30 +235,30 @@ func throughFailure(v via, endpoint mesh.EndpointID, err error) *failure {
 	return throughResponse(endpoint, fmt.Errorf("through gateway %s at %s: %w", picker.GatewayKey(v.gateway), v.gateway.Address, err))
 }
 
-// via is the way to a pod of another network.
+// via is the path to a pod of another network.
 type via struct {
 	gateway   *mesh.Gateway
 	authority string          // the service, host:port
-	pin       mesh.EndpointID // asked for; zero: the gateway chooses
-	expect    []spiffeid.ID   // who may answer the inner handshake
+	pin       mesh.EndpointID // requested endpoint; zero: the gateway chooses
+	expect    []spiffeid.ID   // identities accepted in the inner handshake
 	avoid     []mesh.EndpointID
-	// session is the one to be kept that it is opened on; its ID is zero if none is.
+	// session is the kept session to open the tunnel on. Its ID is zero if there is none.
 	session  warm.Session
-	chosen   bool // session is held, and the connection is counted
-	reserved bool // this connection opens session, and says what came of it
-	dials    int  // of gateway, at most, while other replicas at its address answer
-	bulk     bool // it is likely to carry bulk, and gets sessions apart from others
+	chosen   bool // session is already open, and the connection is counted
+	reserved bool // this connection opens session and reports the result
+	dials    int  // maximum dials of gateway while other replicas at its address answer
+	bulk     bool // likely to carry bulk; uses sessions separate from others
 }
 
-// answered is whom a gateway has named.
+// answered is the endpoint that a gateway named in its response.
 type answered struct {
-	endpoint mesh.EndpointID // zero: nobody
+	endpoint mesh.EndpointID // zero if none
 	weight   uint32
 }
 
-// openInner opens a session with a pod: a stream through the gateway, in which
-// the second handshake starts before the gateway has responded. A failure of the
-// hop to the gateway, or its refusal, is a *failure already.
+// openInner opens a session with a pod through a stream of the gateway. The inner handshake
+// starts before the gateway has responded. If the hop to the gateway fails, or the gateway
+// refuses, err is already a *failure.
 func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Session, by answered, err error) {
 	gw, from := v.gateway, p.origin(c.source)
 	req := &hbone.Request{Authority: v.authority, Header: p.headers(c), Replayable: true}
@@ -293,7 +294,7 @@ func (p *Proxy) openInner(ctx context.Context, c caller, v via) (inner *hbone.Se
 			outer.Close()
 			f := innerResponse(by.endpoint, hopInner, handshake)
 			if s.Err() != nil || !s.HeardSince(started) || f.refused {
-				f.at = atGateway // its session died, with this tunnel in it, or it has reset the tunnel
+				f.at = atGateway // the outer session failed with this tunnel in it, or the gateway reset the tunnel
 			}
 			return f
 		}
@@ -325,8 +326,7 @@ func formatAvoid(avoid []mesh.EndpointID) string {
 	return header.FormatAvoid(ids)
 }
 
-// innerSession runs the second handshake inside an outer stream. The stream is
-// left open if it fails.
+// innerSession runs the inner handshake inside an outer stream. If it fails, the stream stays open.
 func (p *Proxy) innerSession(ctx context.Context, source spiffeid.ID, expect []spiffeid.ID, outer *hbone.Stream) (*hbone.Session, error) {
 	cfg, expiry, err := p.clientTLS(ctx, source, expect, "h2")
 	if err != nil {
@@ -341,8 +341,7 @@ func (p *Proxy) innerSession(ctx context.Context, source spiffeid.ID, expect []s
 	return p.startSession(t, source, expiry)
 }
 
-// startSession starts a session of the client source, whose certificate expires at
-// notAfter.
+// startSession starts a session with the client identity source. Its certificate expires at notAfter.
 func (p *Proxy) startSession(t *hbone.TLSTransport, source spiffeid.ID, notAfter time.Time) (*hbone.Session, error) {
 	s, err := hbone.StartClient(t, p.sessionConfig(source, notAfter))
 	if err == nil && p.started != nil {
@@ -351,19 +350,19 @@ func (p *Proxy) startSession(t *hbone.TLSTransport, source spiffeid.ID, notAfter
 	return s, err
 }
 
-// clientTLS is how a session of source is opened with one of expect, and when the
-// certificate for it expires.
+// clientTLS returns the TLS configuration for a session of source with a peer of expect, and
+// when the certificate of source expires.
 func (p *Proxy) clientTLS(ctx context.Context, source spiffeid.ID, expect []spiffeid.ID, protocols ...string) (*tls.Config, time.Time, error) {
 	svid, err := p.ids.Get(ctx, source)
 	if err != nil {
 		return nil, time.Time{}, &identity.OwnError{ID: source, Err: err}
 	}
 	cfg, err := p.ids.ClientTLS(ctx, source, expect, protocols...)
-	return cfg, svid.NotAfter(), err // it may have been renewed in between: then this is early
+	return cfg, svid.NotAfter(), err // early if the certificate was renewed in between
 }
 
-// sessionConfig is that of a session of the client source, whose certificate expires at
-// notAfter.
+// sessionConfig returns the configuration of a session with the client identity source. Its
+// certificate expires at notAfter.
 func (p *Proxy) sessionConfig(source spiffeid.ID, notAfter time.Time) hbone.Config {
 	c := p.session
 	c.Owner = source.String()
@@ -373,8 +372,8 @@ func (p *Proxy) sessionConfig(source spiffeid.ID, notAfter time.Time) hbone.Conf
 	return c
 }
 
-// dialer returns how the pool opens one more session as source. It does not wait
-// until the peer serves.
+// dialer returns the function with which the pool opens another session as source. It does not
+// wait for the peer's settings.
 func (p *Proxy) dialer(hop string, source origin, expect []spiffeid.ID, addr netip.AddrPort) func(context.Context) (*hbone.Session, error) {
 	return func(ctx context.Context) (*hbone.Session, error) {
 		t, expiry, err := p.dialTLS(ctx, hop, source, expect, addr, "h2")
@@ -385,7 +384,7 @@ func (p *Proxy) dialer(hop string, source origin, expect []spiffeid.ID, addr net
 	}
 }
 
-// dialTLS is a dialer as far as the handshake; expiry is when the own certificate expires.
+// dialTLS dials addr and does the TLS handshake. expiry is when the local certificate expires.
 func (p *Proxy) dialTLS(ctx context.Context, hop string, source origin, expect []spiffeid.ID, addr netip.AddrPort, protocols ...string) (t *hbone.TLSTransport, expiry time.Time, err error) {
 	cfg, expiry, err := p.clientTLS(ctx, source.id, expect, protocols...)
 	if err != nil {
@@ -413,10 +412,10 @@ func (p *Proxy) dialTLS(ctx context.Context, hop string, source origin, expect [
 	return t, expiry, nil
 }
 
-// gatewayUID precedes a gateway's key where a pool wants a workload's UID.
+// gatewayUID prefixes a gateway's key where a pool key needs a workload UID.
 const gatewayUID = "gateway/"
 
-// gatewayKey is that of sessions with g as source.
+// gatewayKey returns the pool key of sessions that source opens to g.
 func (p *Proxy) gatewayKey(source origin, g *mesh.Gateway) pool.Key {
 	return p.poolKey(source, []spiffeid.ID{g.Identity}, g.Address.String(), gatewayUID+picker.GatewayKey(g))
 }
