@@ -23,11 +23,11 @@ import (
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
-// Endpoints are what the admin port answers about decisions.
+// Endpoints returns the admin endpoints that explain decisions.
 func (p *Proxy) Endpoints() []admin.Endpoint {
 	return []admin.Endpoint{
-		{Pattern: "GET /explain", Doc: "why each candidate for a connection from ?source=<workload UID, or namespace/name> to ?destination=<host>:<port> is in or out, and, of pods of this node, what their policies say; at the node proxy of the destination source may be any workload that discovery knows, or a SPIFFE ID", Handler: admin.Only(p.explain, "source", "destination")},
-		{Pattern: "GET /status", Doc: "what is known of the health of services, by network and port", Handler: admin.Only(p.status)},
+		{Pattern: "GET /explain", Doc: "why each candidate for a connection from ?source=<workload UID, or namespace/name> to ?destination=<host>:<port> is in or out, and the policy decisions of pods on this node; at the node proxy of the destination, source may also be any workload in discovery, or a SPIFFE ID", Handler: admin.Only(p.explain, "source", "destination")},
+		{Pattern: "GET /status", Doc: "health of services, by network and port", Handler: admin.Only(p.status)},
 	}
 }
 
@@ -61,9 +61,9 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	}
 	e := answer.Explanation{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Source: from.UID, Destination: destination, Now: now, Discovery: p.own.source(), Candidates: []answer.Verdict{}}
 	if e.NotCaptured = p.notCaptured(from.UID, host); from.Plain {
-		e.NotCaptured = "no node proxy carries connections of workload " + from.UID + ", as it is not in the mesh: they are in plain text, and prove no identity"
+		e.NotCaptured = "workload " + from.UID + " is not in the mesh: its connections bypass node proxies, in plain text and without a proven identity"
 	}
-	if e.NotCaptured != "" { // nor is any policy asked
+	if e.NotCaptured != "" { // no policy applies
 		admin.Answer(w, http.StatusOK, e)
 		return
 	}
@@ -98,8 +98,7 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 	admin.Answer(w, http.StatusOK, e)
 }
 
-// sourceOf returns the workload that source names: by its UID, or by namespace/name if no
-// UID is like that.
+// sourceOf returns the workload that source names: by its UID, or else by namespace/name.
 func sourceOf(onNode []*mesh.Workload, source, node string) (*mesh.Workload, error) {
 	var named []*mesh.Workload
 	var here, uids []string
@@ -116,16 +115,16 @@ func sourceOf(onNode []*mesh.Workload, source, node string) (*mesh.Workload, err
 	}
 	switch len(named) {
 	case 0:
-		return nil, fmt.Errorf("%q is no workload of node %s, whose node proxy this is: %s", source, node, strictyaml.Suggest(source, here))
+		return nil, fmt.Errorf("%q is not a workload on node %s, which this node proxy serves: %s", source, node, strictyaml.Suggest(source, here))
 	case 1:
 		return named[0], nil
 	}
 	slices.Sort(uids)
-	return nil, fmt.Errorf("%q is the name of %d workloads of node %s: write the UID of one, %s", source, len(named), node, strings.Join(uids, " or "))
+	return nil, fmt.Errorf("%q names %d workloads of node %s: use the UID of one, %s", source, len(named), node, strings.Join(uids, " or "))
 }
 
-// unasked reports whether the gateways of this network are asked of a plan's service only
-// once a connection uses it.
+// unasked reports whether the plan's service is not subscribed at the gateways of this network: it
+// is when a connection first uses it.
 func (p *Proxy) unasked(plan *route.Plan) bool {
 	if p.stream == nil || !p.view.reports || plan.Service == nil {
 		return false
@@ -133,8 +132,8 @@ func (p *Proxy) unasked(plan *route.Plan) bool {
 	return !slices.ContainsFunc(p.stream.Followed(), func(f healthstream.Followed) bool { return f.Service == plan.Service.Hostname })
 }
 
-// keptBehind adds to the verdict on a share how many sessions with its pods are kept for
-// source.
+// keptBehind adds to the verdict on a remote service how many sessions with its pods the preconnect
+// pool keeps for source.
 func (p *Proxy) keptBehind(x *answer.Verdict, source spiffeid.ID, plan *route.Plan) {
 	if x.Kind != "share" {
 		return
@@ -146,8 +145,8 @@ func (p *Proxy) keptBehind(x *answer.Verdict, source spiffeid.ID, plan *route.Pl
 	}
 }
 
-// detail adds to a verdict what gateways say of the pods that are out of it, with their
-// names, and how old that is.
+// detail adds to a verdict what gateways report of its ejected pods, with the names of the pods, and
+// when the report became stale.
 func (v *view) detail(x *answer.Verdict, snap *mesh.Snapshot, plan *route.Plan, now time.Time) {
 	if w := snap.Workload(x.Name); x.Kind == "pod" && w != nil {
 		x.Pod = w.PodName()
@@ -155,7 +154,7 @@ func (v *view) detail(x *answer.Verdict, snap *mesh.Snapshot, plan *route.Plan, 
 	host, number, err := net.SplitHostPort(plan.Authority)
 	port, perr := strconv.ParseUint(number, 10, 16)
 	if err != nil || perr != nil {
-		return // an address: of pods alone
+		return // an address: the candidates are pods, without reports
 	}
 	network := v.network
 	if x.Kind == "share" {
@@ -188,8 +187,8 @@ func (v *view) detail(x *answer.Verdict, snap *mesh.Snapshot, plan *route.Plan, 
 	}
 }
 
-// detail adds to c what is said of an endpoint that is out: why, by whom, since when. An
-// older version says none of it.
+// detail adds to c the reported reason, reporter and time of an ejection. Gateways of older versions
+// report none of these.
 func detail(c *standing.Cause, said healthstream.Known, network string, port uint16, id mesh.EndpointID, now time.Time) {
 	e, gateway, ok := said.Exception(port, id)
 	if !ok {
@@ -204,18 +203,18 @@ func detail(c *standing.Cause, said healthstream.Known, network string, port uin
 	case e.Cause == record.Hop:
 		c.By = "gateway " + gateway + " of " + network
 	}
-	// By the clock of who says so: one that is ahead knows nothing better than ours.
+	// The time is by the reporter's clock. If that is ahead, the local time of the report is better.
 	if at := time.Unix(e.Detail.Since, 0); e.Detail.Since > 0 && at.Before(now) && (c.Since.IsZero() || at.Before(c.Since)) {
 		c.Since = at
 	}
 }
 
-// called is the UID of an endpoint's workload, or its ID if nobody has said that.
+// called returns the UID of an endpoint's workload, or the endpoint ID if the UID is unknown.
 func (v *view) called(snap *mesh.Snapshot, id mesh.EndpointID) string {
 	return cmp.Or(v.nameOf(snap, id), id.String())
 }
 
-// podName is how people call a local workload.
+// podName returns the namespace/name of a local workload, or its UID if it has none.
 func (p *Proxy) podName(uid string) string {
 	if w := p.store.Current().Workload(uid); w != nil && w.PodName() != "" {
 		return w.PodName()
@@ -223,7 +222,7 @@ func (p *Proxy) podName(uid string) string {
 	return uid
 }
 
-// podName is [mesh.Workload.PodName] of an endpoint's workload, "" if that is not known.
+// podName returns [mesh.Workload.PodName] of an endpoint's workload, or "" if that is unknown.
 func podName(snap *mesh.Snapshot, id mesh.EndpointID) string {
 	if w := snap.WorkloadByEndpoint(id); w != nil {
 		return w.PodName()

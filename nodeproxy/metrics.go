@@ -6,8 +6,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 )
 
-// Metrics of one node proxy. Labels are closed sets: reporter is source or
-// destination, result and reason come from the closed lists of the access log.
+// Metrics are the metrics of one node proxy. Labels are closed sets: reporter is source or
+// destination; result and reason are those of the access log.
 type Metrics struct {
 	opened, closed, sent, received  *prometheus.CounterVec
 	retries, edges, refused         *prometheus.CounterVec
@@ -29,27 +29,27 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		r.MustRegister(c)
 		return c
 	}
-	connect := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_connect_duration_seconds", Help: "Time from an application's connect until the far application had accepted, of local applications' connections that were established.", Buckets: admin.ConnectBuckets})
+	connect := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "isthmus_connect_duration_seconds", Help: "Time from a local application's connect until the far application accepted, for established connections.", Buckets: admin.ConnectBuckets})
 	r.MustRegister(connect)
 	return &Metrics{
 		connect:       connect,
-		opened:        vec("isthmus_connections_opened_total", "Connections that were started.", "reporter"),
-		closed:        vec("isthmus_connections_closed_total", "Connections that ended, by result.", "reporter", "result"),
-		sent:          vec("isthmus_connection_sent_bytes_total", "Bytes into tunnels.", "reporter"),
-		received:      vec("isthmus_connection_received_bytes_total", "Bytes out of tunnels.", "reporter"),
-		retries:       vec("isthmus_connect_retries_total", "Connects that were repeated elsewhere, by the reason of the failure.", "reason"),
-		edges:         vec("isthmus_outlier_edges_total", "Ejections and readmissions, by scope and edge.", "scope", "edge"),
+		opened:        vec("isthmus_connections_opened_total", "Connections started.", "reporter"),
+		closed:        vec("isthmus_connections_closed_total", "Connections closed, by result.", "reporter", "result"),
+		sent:          vec("isthmus_connection_sent_bytes_total", "Bytes sent into tunnels.", "reporter"),
+		received:      vec("isthmus_connection_received_bytes_total", "Bytes received from tunnels.", "reporter"),
+		retries:       vec("isthmus_connect_retries_total", "Connects retried on another candidate, by the reason of the failure.", "reason"),
+		edges:         vec("isthmus_outlier_edges_total", "Ejections and readmissions, by scope and transition (edge).", "scope", "edge"),
 		refused:       vec("isthmus_peers_refused_total", "Inbound connections refused before any stream, by reason (handshake, identity, own_identity, overload).", "reason"),
-		probed:        vec("isthmus_connections_without_hello_total", "Inbound connections that ended (left) before a TLS hello, or said something else than TLS (not_tls): probes, which are no refused peers and no lines of the log.", "kind"),
-		sessions:      vec("isthmus_sessions_ended_total", "Inbound sessions that ended, by outcome (orderly, goaway, protocol_error, abuse, settings_timeout, ping_timeout, certificate_expired, untrusted, lost).", "outcome"),
+		probed:        vec("isthmus_connections_without_hello_total", "Inbound connections without a TLS hello, by kind: closed before one (left), or with other bytes than TLS (not_tls). These are probes; they are not logged and not counted as refused peers.", "kind"),
+		sessions:      vec("isthmus_sessions_ended_total", "Inbound sessions closed, by outcome (orderly, goaway, protocol_error, abuse, settings_timeout, ping_timeout, certificate_expired, untrusted, lost).", "outcome"),
 		streams:       vec("isthmus_streams_refused_total", "CONNECTs refused with REFUSED_STREAM, by reason (draining, streams, handlers, rate).", "reason"),
-		warm:          vec("isthmus_warm_choices_total", "Attempts to reach a pod of another network, by the session they went on: held (by a warm set: one round trip), awaited (another connection was opening it), opened (to be held), alone (for this connection), bulk (likewise, since connections to its destination lately carried bulk).", "session"),
-		replicas:      vec("isthmus_replica_answers_total", "Dials of gateways that share an address with others, by who has answered: asked (the one that was wanted), other (another one: the session is its own), unknown (one that discovery does not list yet: dialled again), taken (likewise, and nobody else answers: it stands for the one that was wanted).", "answer"),
-		hedges:        vec("isthmus_hedges_total", "Attempts of whose application the far side said that it takes long to accept, by what came of it: withdrawn (it was, and the connection went elsewhere), accepted (it was to be withdrawn, and the application was faster), refused (and the far side refused first), unanswered (and no answer came), nobody (there was nobody healthy elsewhere: it was waited for), budget (the retry budget was spent: it was waited for).", "result"),
-		slow:          vec("isthmus_slow_connects_total", "Connects to local applications that took longer than 100 ms, or 10 ms while the accept queue was seen to be full, by whether the client was told (yes, or no: it has not asked for it, as a stock one).", "told"),
-		decided:       vec("isthmus_first_packets_total", "First packets of captured pods' connections to destinations without a decision, by what was decided: mesh (the connection comes to this node proxy), direct (it is left to the kernel), refused (it is reset), dropped (nothing, for lack of room or because the rules were changed: the kernel sends the packet again).", "verdict"),
+		warm:          vec("isthmus_warm_choices_total", "Attempts to reach a pod of another network, by the session used: held (in the preconnect pool: one round trip), awaited (another connection was opening it), opened (for the preconnect pool), alone (for this connection only), bulk (as alone, because recent connections to the destination carried bulk).", "session"),
+		replicas:      vec("isthmus_replica_answers_total", "Dials of gateways that share an address, by the replica that answered: asked (the wanted one), other (another one; the session belongs to it), unknown (not yet in discovery; dialed again), taken (not in discovery, and only such replicas answer; used in place of the wanted one).", "answer"),
+		hedges:        vec("isthmus_hedges_total", "Attempts whose far side reported a slow accept of its application, by result: withdrawn (the connection went to another endpoint), accepted (the application accepted before the withdrawal), refused (the far side refused before the withdrawal), unanswered (no answer to the withdrawal), nobody (no healthy endpoint elsewhere; the attempt went on), budget (retry budget spent; the attempt went on).", "result"),
+		slow:          vec("isthmus_slow_connects_total", "Connects to local applications that took longer than 100 ms, or 10 ms while the accept queue was full, by whether this was reported to the client (no: the client did not request it, as stock ones do not).", "told"),
+		decided:       vec("isthmus_first_packets_total", "First packets of captured pods' connections to destinations without a decision, by the decision: mesh (redirected to this node proxy), direct (left to the kernel), refused (reset), dropped (none, because the queue was full or the rules changed; the kernel retransmits the packet).", "verdict"),
 		budget:        one("isthmus_retry_budget_exhausted_total", "Connections that failed because the retry budget of their identity and service was spent."),
-		indeterminate: one("isthmus_indeterminate_connects_total", "Connections given up because the far side vanished after it may have got the application's first bytes."),
-		dazed:         one("isthmus_dazed_picks_total", "Choices made among places none of which was healthy."),
+		indeterminate: one("isthmus_indeterminate_connects_total", "Connections failed because the far side was lost after it may have received the application's first bytes."),
+		dazed:         one("isthmus_dazed_picks_total", "Choices in panic mode: no candidate was healthy."),
 	}
 }

@@ -19,57 +19,57 @@ import (
 	"github.com/isthmus-mesh/isthmus/nodeproxy/picker"
 )
 
-// Several gateways of a network may have one address, as the replicas behind a load
-// balancer. Who has answered a dial is known when the TLS handshake is over
-// (hbone.ReplicaProtocol), and the session is that replica's, whoever was wanted: one dial
-// is one handshake, and what came of it is booked to who answered. Those who wanted
-// another one are told, and dial again or take the one that is there.
+// Several gateways of a network may share an address, as replicas behind a load balancer do.
+// After the TLS handshake it is known which replica answered (hbone.ReplicaProtocol). The session
+// then belongs to that replica, even if another one was dialed: one dial is one handshake, and
+// its result counts for the replica that answered. Callers that wanted another replica get an
+// elsewhereError. They dial again or use the replica that answered.
 
-// elsewhereError is a dial of one gateway that another replica at its address has answered.
+// elsewhereError is a dial of one gateway that another replica at its address answered.
 type elsewhereError struct {
 	want string // picker.GatewayKey
-	got  string // likewise; empty: one that discovery does not list yet
-	lost bool   // it was dialled so often in vain that it does not seem to be there
+	got  string // picker.GatewayKey; empty if discovery does not list the replica yet
+	lost bool   // want did not answer so many dials that it is considered gone
 }
 
 func (e *elsewhereError) Error() string {
-	got := "a replica that is not known here"
+	got := "an unlisted replica"
 	if e.got != "" {
 		got = "gateway " + e.got
 	}
-	return fmt.Sprintf("gateway %s was dialled, and %s has answered at the same address", e.want, got)
+	return fmt.Sprintf("dialed gateway %s, but %s answered at the same address", e.want, got)
 }
 
-// isElsewhere reports whether err is that another replica has answered.
+// isElsewhere reports whether err is an elsewhereError.
 func isElsewhere(err error) bool { return errors.As(err, new(*elsewhereError)) }
 
 const (
-	// patientDials is how often one replica is dialled in a row for a session to be kept.
+	// patientDials is the number of consecutive dials of one replica for a session to be kept.
 	patientDials = 6
-	// After vainDials dials in a row for each gateway at an address, of which none was
-	// answered by the one that was wanted, that one is held for lost: with one drawn at
-	// random each time, one in 400 that is there is.
+	// vainDials is the number of consecutive dials, for each gateway at an address, without an
+	// answer of the wanted replica after which it is considered lost. If the balancer draws a
+	// replica at random each time, one in 400 present replicas is.
 	vainDials = 6
-	// strangersFirst is how many replicas in a row that are not known here are passed over.
-	// The next one stands for who was wanted: all that is known of that network is out of date.
+	// strangersFirst is the number of consecutive unlisted replicas that are skipped. The next
+	// one is used in place of the wanted replica, as discovery of that network is out of date.
 	strangersFirst = 4
-	// dialsAtFailure is how many ways to an address are tried in one dial, one after another has
-	// failed, or has said nothing for dialStagger: it may have been a backend that is gone.
+	// dialsAtFailure is the number of attempts in one dial. The next one starts when an attempt
+	// has failed, or after dialStagger without an answer: its backend may be gone.
 	dialsAtFailure = 3
 	dialStagger    = 400 * time.Millisecond
 )
 
-// replicas remembers how dials of gateways that share an address went. The zero value is
-// ready. Safe for concurrent use.
+// replicas counts the results of dials of gateways that share an address. The zero value is
+// ready for use. Safe for concurrent use.
 type replicas struct {
 	mu        sync.Mutex
-	vain      map[string]int // dials since the gateway has answered, by picker.GatewayKey
-	strangers map[string]int // in a row, by address
+	vain      map[string]int // dials since the gateway last answered, by picker.GatewayKey
+	strangers map[string]int // consecutive answers of unlisted replicas, by address
 }
 
-// answered notes that a dial of want, one of the gateways at an address, was answered by
-// got; empty: by a stranger. It returns whether want is held for lost, and, of a stranger,
-// whether that is to be taken for want.
+// answered records that got answered a dial of want, one of several gateways at an address. got is
+// empty for an unlisted replica. lost reports whether want is considered lost. taken reports
+// whether an unlisted replica is to be used in place of want.
 func (r *replicas) answered(want, got, address string, gateways int) (lost, taken bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +91,7 @@ func (r *replicas) answered(want, got, address string, gateways int) (lost, take
 	return r.vain[want] >= vainDials*gateways, false
 }
 
-// retain forgets the gateways and addresses that snap does not list.
+// retain removes the gateways and addresses that snap does not list.
 func (r *replicas) retain(snap *mesh.Snapshot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,7 +115,7 @@ func meet(x, g *mesh.Gateway) bool {
 	return at(x.Address) || slices.ContainsFunc(x.More, at)
 }
 
-// replicasOf are the gateways at an address of g, g first.
+// replicasOf returns the gateways that share an address with g, g first.
 func replicasOf(snap *mesh.Snapshot, g *mesh.Gateway) []*mesh.Gateway {
 	out := []*mesh.Gateway{g}
 	for _, x := range snap.Gateways(g.Network) {
@@ -126,8 +126,8 @@ func replicasOf(snap *mesh.Snapshot, g *mesh.Gateway) []*mesh.Gateway {
 	return out
 }
 
-// apart are gateways of the own network with an address of its own each: those that share
-// one have another one for each other, and each node proxy speaks with all of them.
+// apart returns gateways of the local network, each with an address of its own. Gateways that
+// share an address have another one for federation. A node proxy connects to each of them.
 func apart(gateways []*mesh.Gateway) []*mesh.Gateway {
 	out := slices.Clone(gateways)
 	for i, g := range out {
@@ -140,8 +140,8 @@ func apart(gateways []*mesh.Gateway) []*mesh.Gateway {
 	return out
 }
 
-// gatewayDialer returns how a session with g is opened as source. keep is offered a
-// session that another replica has answered, and says whether it takes it.
+// gatewayDialer returns the function that opens a session with g as source. If another replica
+// answers, its session is passed to keep, which reports whether it takes the session.
 func (p *Proxy) gatewayDialer(source origin, g *mesh.Gateway, keep func(*mesh.Gateway, *hbone.Session) bool) func(context.Context) (*hbone.Session, error) {
 	return func(ctx context.Context) (*hbone.Session, error) {
 		s, err := p.dialGateway(ctx, source, g, keep)
@@ -177,7 +177,7 @@ func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway,
 	}
 	by := g
 	switch protocol := o.t.Protocol(); protocol {
-	case "h2": // it does not say
+	case "h2": // the replica does not send its name
 	case hbone.AnyReplica:
 		by = nil
 	default:
@@ -211,7 +211,7 @@ func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway,
 		return s, nil
 	}
 	p.metrics.replicas.WithLabelValues("other").Inc()
-	if keep == nil || !keep(by, s) { // of one that drains too: it may be the only one that the balancer leads to
+	if keep == nil || !keep(by, s) { // a draining replica too: it may be the only one that the balancer leads to
 		s.Close(nil)
 	}
 	return nil, e
@@ -236,9 +236,9 @@ func anotherWay(addresses int) func(err error) bool {
 	}
 }
 
-// firstOf makes up to n attempts and returns the first that succeeds; those that come
-// later are dropped. The next one begins when one has failed and another says so, or after
-// dialStagger. If all fail it is the error of the first.
+// firstOf makes up to n attempts and returns the first result; drop gets later ones. The next
+// attempt starts when one has failed and another allows it, or after dialStagger. If all fail,
+// firstOf returns the error that came first.
 func firstOf[T any](ctx context.Context, n int, try func(ctx context.Context, i int) (T, error), another func(error) bool, drop func(T)) (T, error) {
 	type result struct {
 		value T
@@ -263,7 +263,7 @@ func firstOf[T any](ctx context.Context, n int, try func(ctx context.Context, i 
 		if left == 0 {
 			return
 		}
-		go func() { // each ends with ctx
+		go func() { // ctx stops each attempt
 			for range left {
 				if r := <-results; r.err == nil {
 					drop(r.value)

@@ -24,8 +24,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/route"
 )
 
-// status lists the services that this node proxy follows, and what is out by its own
-// evidence.
+// status serves GET /status: the services that this node proxy follows, and what it has ejected
+// itself.
 func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	snap, now := p.store.Current(), time.Now()
 	s := answer.Status{Process: "node proxy " + p.cfg.Node, Network: p.cfg.Network, Version: buildinfo.Version(), Now: now, Services: []answer.Row{}, Gateways: p.view.gatewaysOut(snap, now), Local: p.localOut(snap),
@@ -76,8 +76,8 @@ func (p *Proxy) status(w http.ResponseWriter, _ *http.Request) {
 	admin.Answer(w, http.StatusOK, s)
 }
 
-// warnings says which policies do not do what they were written for. What gateways tell is of the own pods alone, and says
-// nothing of that.
+// warnings returns the policies that have no effect as written. It needs a discovery file: gateways
+// send only the policies of local pods, which does not show that.
 func (p *Proxy) warnings(snap *mesh.Snapshot) []string {
 	if p.own != nil {
 		return nil
@@ -85,18 +85,17 @@ func (p *Proxy) warnings(snap *mesh.Snapshot) []string {
 	return answer.PolicyWarnings(append(snap.UnmatchedPolicies(), snap.DesertedPolicies()...), snap.MisportedPolicies(), snap.PointingPolicies(p.ids.Believes()))
 }
 
-// leadNowhere are the destinations of static listeners that no connection can be made
-// to, by discovery.
+// leadNowhere returns the destinations of static listeners that discovery does not resolve.
 func (p *Proxy) leadNowhere(snap *mesh.Snapshot) (rows []answer.Row) {
 	for _, o := range p.cfg.Outbound {
 		host, port, err := splitTarget(o.To)
 		if err != nil {
-			continue // Validate has said so
+			continue // reported by Validate
 		}
 		row := answer.Row{Row: standing.Row{Service: host, Port: port, Out: []standing.Out{}}}
 		flow := flowTo(host, port)
 		if flow.Source = snap.Workload(o.Workload); flow.Source == nil {
-			row.Why = fmt.Sprintf("discovery has no workload %q, whose listener this is", o.Workload)
+			row.Why = fmt.Sprintf("workload %q of this listener is not in discovery", o.Workload)
 		} else if _, err := route.Resolve(snap, flow); err != nil {
 			err = p.because(snap, flow, err)
 			row.Why = err.Error()
@@ -114,13 +113,13 @@ func (p *Proxy) leadNowhere(snap *mesh.Snapshot) (rows []answer.Row) {
 	return rows
 }
 
-// row is what is known of a share. One of which nothing is known has a row only if its
-// service is followed: of others nobody tells this node proxy.
+// row returns the reported health of a remote service. Without a report there is a row only if the
+// service is followed: no gateway reports others to this node proxy.
 func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port uint16, followed bool) (answer.Row, bool) {
 	k := picker.Share{Network: network, Service: svc.Hostname, Port: port}
 	row := answer.Row{Row: standing.Row{Network: network, Service: svc.Hostname, Port: port, Out: []standing.Out{}}}
 	f, known := v.reported(k)
-	if !snap.Reaches(svc, v.network, network) { // it is nobody's here, unless that is all there is
+	if !snap.Reaches(svc, v.network, network) { // no client here reaches it; show it only if no network is reached
 		row.Why = fmt.Sprintf("%s: the scope of the service (%s) does not lead to network %s", route.NotExported, cmp.Or(svc.Scope, mesh.ScopeCluster), network)
 		return row, (known || followed) && !slices.ContainsFunc(snap.Networks(svc), func(n string) bool { return snap.Reaches(svc, v.network, n) })
 	}
@@ -128,12 +127,12 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 	if a := v.Attempts(k); a != nil && a.InVain() {
 		row.Failed = a
 	}
-	if !known { // what this node has seen itself explains it all the same
+	if !known { // local failures may still explain it
 		row.Unknown = true
 		return row, followed && svc.Exported() && (network == v.network || offered(snap, svc, network, port))
 	}
 	row.Ready, row.Healthy = f.Ready, f.Healthy
-	row.Draining = row.Draining || f.Draining && network != v.network // pods of the own one need no gateway
+	row.Draining = row.Draining || f.Draining && network != v.network // pods of the local network need no gateway
 	said, _ := v.known(network, svc.Hostname)
 	row.Changed, row.Stale = said.Turned[port], said.Stale(port)
 	for _, id := range f.Exceptions {
@@ -144,16 +143,16 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 	return row, true
 }
 
-// offered reports whether clients may ask the share of svc on network for port, which
-// another network's may have alone.
+// offered reports whether svc on network offers port. Only the exports of other networks may offer
+// it.
 func offered(snap *mesh.Snapshot, svc *mesh.Service, network string, port uint16) bool {
 	x, ok := snap.Share(svc, network)
 	return ok && x.Offers(port)
 }
 
-// unreached is why no gateway of another network takes connections: why the one that went
-// out last did, by own evidence, or that discovery has none. draining says that those that do
-// are drained.
+// unreached returns why no gateway of another network is reachable from here: the reason of the
+// last ejection, or that discovery lists none. draining reports that only drained gateways are
+// reachable.
 func (v *view) unreached(snap *mesh.Snapshot, network string) (why string, draining bool) {
 	if network == v.network {
 		return "", false
@@ -179,7 +178,7 @@ func (v *view) unreached(snap *mesh.Snapshot, network string) (why string, drain
 	return why, false
 }
 
-// gatewaysOut are the gateways of other networks that are out by own evidence.
+// gatewaysOut returns the gateways of other networks that this node proxy has ejected.
 func (v *view) gatewaysOut(snap *mesh.Snapshot, now time.Time) []answer.Gateway {
 	out := []answer.Gateway{}
 	for _, n := range snap.GatewayNetworks() {
@@ -199,8 +198,8 @@ func (v *view) gatewaysOut(snap *mesh.Snapshot, now time.Time) []answer.Gateway 
 	return out
 }
 
-// unattached are the gateways of the own network that there is no health stream to, but
-// for those that discovery drains, which may end.
+// unattached returns the gateways of the local network without a health stream, except drained
+// ones, which may stop.
 func (p *Proxy) unattached(snap *mesh.Snapshot) (out []answer.Gateway) {
 	for _, u := range p.stream.Unattached() {
 		if !slices.ContainsFunc(snap.Gateways(p.cfg.Network), func(g *mesh.Gateway) bool { return g.Name == u.Gateway && g.Drained }) {
@@ -210,12 +209,12 @@ func (p *Proxy) unattached(snap *mesh.Snapshot) (out []answer.Gateway) {
 	return out
 }
 
-// heardOf is which gateways of a network those of the own one hear, by what they tell of
-// the services that are followed. The zero value is nothing.
+// heardOf is the state of a network's gateways as the local gateways report it with the health of
+// followed services. The zero value means no report.
 type heardOf struct {
 	live    []string
-	silent  map[string]time.Time // since when
-	grouped bool                 // not all reach the same pods, so one may have nothing to say
+	silent  map[string]time.Time // when the gateway became silent
+	grouped bool                 // not all reach the same pods, so a gateway may have nothing to report
 }
 
 func (h heardOf) and(k healthstream.Known) heardOf {
@@ -233,9 +232,9 @@ func (h heardOf) and(k healthstream.Known) heardOf {
 	return h
 }
 
-// unheard are the gateways of other networks that no gateway of the own one hears, while it
-// hears others there that reach the same pods: connections go by these, so that own
-// evidence may never say that one is away. Those of out are listed already.
+// unheard returns the gateways of other networks from which no local gateway receives reports,
+// although it receives them from others there that reach the same pods. Connections use the
+// others, so this node proxy may never detect the failure itself. Gateways in out are left out.
 func (v *view) unheard(snap *mesh.Snapshot, told map[string]heardOf, out []answer.Gateway) (list []answer.Gateway) {
 	for _, n := range slices.Sorted(maps.Keys(told)) {
 		h := told[n]
@@ -253,7 +252,7 @@ func (v *view) unheard(snap *mesh.Snapshot, told map[string]heardOf, out []answe
 	return list
 }
 
-// localOut are the ports of this node's pods that are out, as witnessed here.
+// localOut returns the ejected ports of this node's pods, as the local witness reports them.
 func (p *Proxy) localOut(snap *mesh.Snapshot) []standing.Out {
 	out := []standing.Out{}
 	for _, l := range p.witness.dump() {
