@@ -10,43 +10,42 @@ import (
 	"github.com/isthmus-mesh/isthmus/health/standing"
 )
 
-// Explanation is what one process answers about one destination: the JSON of
-// /explain.
+// Explanation is the answer of one process about one destination: the JSON of /explain.
 type Explanation struct {
 	Process     string    `json:"process"`               // its kind and name
 	Network     string    `json:"network"`               // its own
-	Source      string    `json:"source,omitempty"`      // UID of the workload that asks; gateways choose for all alike
+	Source      string    `json:"source,omitempty"`      // UID of the client workload; absent at a gateway, which chooses the same for all
 	Destination string    `json:"destination"`           // host:port
-	Now         time.Time `json:"now"`                   // by its clock
-	Discovery   *Told     `json:"discovery,omitempty"`   // by a node proxy without a file: who has told what is on its network
-	Refused     string    `json:"refused,omitempty"`     // why there is no candidate at all
-	PassedOn    string    `json:"passedOn,omitempty"`    // by a node proxy that captures everything: why the mesh does not carry this, and the connection is left to the kernel
-	NotCaptured string    `json:"notCaptured,omitempty"` // by a node proxy that captures virtual addresses: why this connection does not come to it, and goes as without it
-	Unasked     bool      `json:"unasked,omitempty"`     // by a node proxy: no gateway is asked of this service until it is used
-	NotCarried  bool      `json:"notCarried,omitempty"`  // by a gateway: no pod of its network serves this
-	Candidates  []Verdict `json:"candidates"`            // pods of its own network, and shares of others
+	Now         time.Time `json:"now"`                   // by the clock of the process
+	Discovery   *Told     `json:"discovery,omitempty"`   // at a node proxy without a discovery file: the source of its discovery
+	Refused     string    `json:"refused,omitempty"`     // why there is no candidate
+	PassedOn    string    `json:"passedOn,omitempty"`    // at a node proxy that captures everything: why the mesh does not carry the connection and leaves it to the kernel
+	NotCaptured string    `json:"notCaptured,omitempty"` // at a node proxy that captures virtual addresses: why this connection is not captured and bypasses it
+	Unasked     bool      `json:"unasked,omitempty"`     // at a node proxy: the service is not subscribed at gateways until it is used
+	NotCarried  bool      `json:"notCarried,omitempty"`  // at a gateway: no pod of its network serves this
+	Candidates  []Verdict `json:"candidates"`            // pods of its own network, and remote services
 
-	AtDestination bool         `json:"atDestination,omitempty"` // by a node proxy that is not the source's: it says what its policies decide, and nothing else
-	Permissions   []Permission `json:"permissions,omitempty"`   // by a node proxy, of the pods on its node that the destination leads to
+	AtDestination bool         `json:"atDestination,omitempty"` // at a node proxy of the destination, not of the source: it has policy decisions only
+	Permissions   []Permission `json:"permissions,omitempty"`   // at a node proxy: policy decisions of the pods on its node that the destination leads to
 }
 
-// Permission is what the policies of a pod say of connections of the source.
+// Permission is the policy decision of one pod about connections from the source.
 type Permission struct {
 	UID     string `json:"uid"`               // of the pod
-	Pod     string `json:"pod,omitempty"`     // its namespace/name, if the UID does not say it
-	Port    uint16 `json:"port"`              // on which its application listens
-	Address string `json:"address,omitempty"` // of the pod, that connections are made to; left out: what is said holds for all of its addresses
-	// NotDialled says of Address that node proxies of ours do not connect to it, which take the first: stock
-	// ones do, and what comes in plain text.
+	Pod     string `json:"pod,omitempty"`     // its namespace/name, if not in the UID
+	Port    uint16 `json:"port"`              // that its application listens on
+	Address string `json:"address,omitempty"` // pod address that connections are made to; absent if the decision holds for all of its addresses
+	// NotDialled is whether Isthmus node proxies do not connect to the address: they use the first one.
+	// Stock node proxies and plain-text clients may connect to it.
 	NotDialled bool     `json:"notDialled,omitempty"`
-	From       string   `json:"from,omitempty"`   // address that connections are taken to come from; left out: it is not known, and ranges match nothing
-	Allowed    bool     `json:"allowed"`          // they may be
-	Policy     string   `json:"policy,omitempty"` // that decides; empty if none is for the pod
-	Why        string   `json:"why"`              // in words, with the rule
-	DryRun     []string `json:"dryRun,omitempty"` // what policies in dry run would decide
+	From       string   `json:"from,omitempty"`   // assumed source address; absent if unknown, and then address ranges match nothing
+	Allowed    bool     `json:"allowed"`          // connections are allowed
+	Policy     string   `json:"policy,omitempty"` // the deciding policy; empty if none selects the pod
+	Why        string   `json:"why"`              // the decision and its rule, as text
+	DryRun     []string `json:"dryRun,omitempty"` // decisions of policies in dry run
 }
 
-// Sentence says it in plain words.
+// Sentence returns p as one line of text.
 func (p Permission) Sentence() string {
 	s := fmt.Sprintf("%s:%d by its policies: %s", cmp.Or(p.Pod, p.UID), p.Port, p.Why)
 	if p.From != "" {
@@ -64,96 +63,95 @@ func (p Permission) Sentence() string {
 	return s
 }
 
-// Denied reports whether policies deny connections of the source to any of the pods, where node proxies of ours
-// connect to it.
+// Denied reports whether policies deny connections of the source to any of the pods, at an address
+// that Isthmus node proxies connect to.
 func (e *Explanation) Denied() bool {
 	return slices.ContainsFunc(e.Permissions, func(p Permission) bool { return !p.Allowed && !p.NotDialled })
 }
 
-// Told says where a node proxy has what it knows of its own network.
+// Told is the source of a node proxy's discovery of its own network.
 type Told struct {
-	Known   bool      `json:"known"`            // everything that it needs has been told, now or ever
-	Gateway string    `json:"gateway"`          // that tells now; empty if none does
-	Last    time.Time `json:"last,omitzero"`    // when it was last known to be current; left out while a gateway tells
-	Cached  bool      `json:"cached,omitzero"`  // it is from the cache of discovery, and no gateway has told since
-	Doubted int       `json:"doubted,omitzero"` // objects that the gateway that tells does not list, and the one before did
+	Known   bool      `json:"known"`            // everything needed was received at some time
+	Gateway string    `json:"gateway"`          // active source; empty if there is none
+	Last    time.Time `json:"last,omitzero"`    // when it was last known to be current; absent while a source is active
+	Cached  bool      `json:"cached,omitzero"`  // from the discovery cache; no gateway has sent it since
+	Doubted int       `json:"doubted,omitzero"` // objects that the active source does not list and the previous one did
 }
 
-// Sentence says it in words.
+// Sentence returns t as text.
 func (t *Told) Sentence(now time.Time) string {
-	s := "no gateway has told what is on this network yet"
+	s := "not received from any gateway yet"
 	switch {
 	case !t.Known:
 	case t.Cached:
-		s = "from the cache, as it was " + standing.Age(now.Sub(t.Last)) + " ago: no gateway has told since"
+		s = "from the cache, as it was " + standing.Age(now.Sub(t.Last)) + " ago; no gateway has sent it since"
 	case t.Gateway == "" || !t.Last.IsZero():
-		s = "as gateways told it until " + standing.Age(now.Sub(t.Last)) + " ago: none does now"
+		s = "stale: last current " + standing.Age(now.Sub(t.Last)) + " ago; no gateway sends it now"
 	default:
-		s = "told by gateway " + t.Gateway
+		s = "from gateway " + t.Gateway
 	}
 	if t.Doubted > 0 {
-		s += fmt.Sprintf(", which does not list %d objects that another one did", t.Doubted)
+		s += fmt.Sprintf(", without %d objects that the previous source listed", t.Doubted)
 	}
 	return s
 }
 
-// Words of what may be held against a share or its gateways, beside those of package standing.
+// Reasons against a remote service or its gateways, in addition to those of package standing.
 const (
-	HeldUnreached   standing.Held = "unreached"   // none of its gateways takes connections
-	HeldUndelivered standing.Held = "undelivered" // they do, and nobody gets through to a pod
-	HeldDrained     standing.Held = "drained"     // of a gateway: it is to get nothing new while another one serves, as discovery or its network says
+	HeldUnreached   standing.Held = "unreached"   // none of its gateways accepts connections
+	HeldUndelivered standing.Held = "undelivered" // its gateways accept connections, and none reaches a pod
+	HeldDrained     standing.Held = "drained"     // of a gateway: discovery or its network drains it; no new connections while another one serves
 )
 
-// Verdict says of one candidate whether it takes part in the choice, and why.
+// Verdict is whether one candidate takes part in the choice, and why.
 type Verdict struct {
 	standing.Verdict
-	Unknown  bool      `json:"unknown,omitempty"`  // of a share: nobody says anything of it
-	Stale    time.Time `json:"stale,omitzero"`     // of a share: since when nobody vouches for what is known
-	Failed   *Attempts `json:"failed,omitempty"`   // since the last that succeeded; nil: none
-	Kept     *Kept     `json:"kept,omitempty"`     // of a share: sessions kept with its pods; nil: none asked for
-	Gateways []Verdict `json:"gateways,omitempty"` // of a share
-	Line     *Line     `json:"line,omitempty"`     // of a share: connections to its network's gateways; nil: none is open
-	Path     string    `json:"path,omitempty"`     // of a gateway: the fault of the path to it, and the remedy, by the last check; empty: none, or not checked
+	Unknown  bool      `json:"unknown,omitempty"`  // of a remote service: no report was received
+	Stale    time.Time `json:"stale,omitzero"`     // of a remote service: since when its reports are stale
+	Failed   *Attempts `json:"failed,omitempty"`   // failed attempts since the last success; nil if none
+	Kept     *Kept     `json:"kept,omitempty"`     // of a remote service: sessions kept with its pods; nil if none are wanted
+	Gateways []Verdict `json:"gateways,omitempty"` // of a remote service
+	Line     *Line     `json:"line,omitempty"`     // of a remote service: connections to its network's gateways; nil if none is open
+	Path     string    `json:"path,omitempty"`     // of a gateway: fault of the path to it and the remedy, by the last check; empty if none or not checked
 }
 
-// Kept are the sessions of a warm set: a connection that goes on one has no handshake
-// to wait for.
+// Kept counts the sessions of a preconnect pool. A connection on one of these needs no handshake.
 type Kept struct {
-	Held   int `json:"held"`   // now
-	Wanted int `json:"wanted"` // by the connections of the source's identity
+	Held   int `json:"held"`   // open now
+	Wanted int `json:"wanted"` // wanted for the connections of the source's identity
 }
 
-// Attempts are failed attempts of connections, one after another.
+// Attempts are consecutive failed attempts of connections.
 type Attempts struct {
-	Times  int       `json:"times"`  // how many
-	Reason string    `json:"reason"` // of the last
-	Error  string    `json:"error"`  // of the last
-	Last   time.Time `json:"last"`   // when
-	Fault  bool      `json:"fault"`  // the last moved somebody's health: what came of it stands in causes
+	Times  int       `json:"times"`  // number of attempts
+	Reason string    `json:"reason"` // reason of the last
+	Error  string    `json:"error"`  // error of the last
+	Last   time.Time `json:"last"`   // time of the last
+	Fault  bool      `json:"fault"`  // the last counted against the health of an endpoint; see causes
 }
 
-// clearly is how many attempts at a candidate that takes part must have failed, held
-// against nobody, to be a finding although others succeed.
+// clearly is how many attempts at a candidate that takes part must fail without effect on health
+// to be a finding although other candidates succeed.
 const clearly = 3
 
-// Well reports whether connections go to v, and not only because nobody is healthy.
+// Well reports whether connections go to v because it is healthy, not in panic mode.
 func (v Verdict) Well() bool {
 	return v.In && !slices.ContainsFunc(v.Causes, func(c standing.Cause) bool { return c.Word != standing.HeldWeak && c.Word != standing.HeldFarther })
 }
 
-// Fails reports whether connections go to v in vain, times in a row at least, and
-// nobody's health shows it.
+// Fails reports whether at least the last times connections to v failed in a row, without effect on
+// health.
 func (v Verdict) Fails(times int) bool {
 	return v.In && v.Failed != nil && !v.Failed.Fault && v.Failed.Times >= times
 }
 
-// InVain reports whether so many failed in a row, held against nobody, that it is clearly
-// no accident.
+// InVain reports whether enough attempts failed in a row, without effect on health, to rule out
+// chance.
 func (a *Attempts) InVain() bool { return !a.Fault && a.Times >= clearly }
 
-// Serves reports whether connections to the destination may be expected to succeed:
-// somebody healthy is left, nobody who takes part fails all the time, and no policy that the
-// process has denies them.
+// Serves reports whether connections to the destination are expected to succeed: a healthy
+// candidate is left, no candidate that takes part fails all the time, and no policy known to the
+// process denies them.
 func (e *Explanation) Serves() bool {
 	if e.AtDestination || e.Denied() {
 		return !e.Denied()
@@ -165,12 +163,12 @@ func (e *Explanation) Serves() bool {
 		!slices.ContainsFunc(e.Candidates, func(v Verdict) bool { return v.Fails(clearly) })
 }
 
-// Sentence says v in plain words.
+// Sentence returns v as one line of text.
 func (v Verdict) Sentence(now time.Time) string {
 	x := v.Verdict
 	x.Causes = slices.Clone(v.Causes)
 	for i := range x.Causes {
-		switch c := &x.Causes[i]; c.Word { // standing says words that it does not know as they are
+		switch c := &x.Causes[i]; c.Word { // standing prints unknown words unchanged
 		case HeldUnreached:
 			c.Word = "none of its gateways can be reached"
 		case HeldUndelivered:
@@ -205,7 +203,7 @@ func (v Verdict) Sentence(now time.Time) string {
 	return s
 }
 
-// ago is how long at is past; without a now, which changes all the time, nothing.
+// ago returns the time from at to now as text, without a number if now is zero: it changes all the time.
 func ago(now, at time.Time) string {
 	if now.IsZero() {
 		return "a while ago"
@@ -213,7 +211,7 @@ func ago(now, at time.Time) string {
 	return standing.Age(now.Sub(at)) + " ago"
 }
 
-// Sentence says which attempts failed, and why, at now.
+// Sentence returns which attempts failed, when and why, as text.
 func (a *Attempts) Sentence(now time.Time) string {
 	which := "the last attempt failed"
 	if a.Times > 1 {

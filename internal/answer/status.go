@@ -1,5 +1,5 @@
-// Package answer has the forms of what processes answer to operators at /status and
-// /explain, and the sentences that the command line makes of them.
+// Package answer defines the JSON that processes serve at /status and /explain, and the sentences
+// that the command line prints from it.
 package answer
 
 import (
@@ -11,73 +11,74 @@ import (
 	"github.com/isthmus-mesh/isthmus/policy"
 )
 
-// Status is what one process believes of services: the JSON of /status.
+// Status is the state of services in one process: the JSON of /status.
 type Status struct {
 	Process  string    `json:"process"`  // its kind and name
 	Network  string    `json:"network"`  // its own
-	Version  string    `json:"version"`  // from what it was built
-	Now      time.Time `json:"now"`      // by its clock
-	Services []Row     `json:"services"` // of which it knows something: a gateway those of its own network
-	// Group is that of a gateway, which names those that reach the same pods; empty: none.
+	Version  string    `json:"version"`  // build version
+	Now      time.Time `json:"now"`      // by the clock of the process
+	Services []Row     `json:"services"` // services with known health; at a gateway only of its own network
+	// Group is the group of a gateway: gateways that reach the same pods; empty if it has none.
 	Group string `json:"group,omitempty"`
-	// Gateways are those that are out. By a node proxy: those of other networks by its own
-	// evidence or because the own gateways hear others there and not them, and those of its own
-	// that it has no health stream to.
+	// Gateways are the gateways that are out. At a node proxy: gateways of other networks that it
+	// ejected, or from which its own gateways receive no reports although they do from others
+	// there; and gateways of its own network without a health stream.
 	Gateways []Gateway `json:"gateways"`
-	// Local are the ports of pods beside a node proxy that are out, as it has
-	// witnessed itself: workload UID and target port.
+	// Local are the ejected ports of the pods on a node proxy's node, by its own observation:
+	// workload UID and target port.
 	Local []standing.Out `json:"local"`
-	// Captured is how many pods of its node a node proxy captures; nil: it is told to capture none.
+	// Captured is how many pods of its node a node proxy captures; nil if capture is off.
 	Captured *int `json:"captured,omitempty"`
-	// Nameless is how many of these have no resolver that could be captured, so that names are not answered in them.
+	// Nameless is how many captured pods have no resolver to capture, so that they cannot resolve mesh names.
 	Nameless int `json:"nameless,omitempty"`
-	// Releasing says that a node proxy captures nothing, and takes rules of its mesh out of the pods of its node.
+	// Releasing is whether a node proxy captures nothing and removes its mesh's rules from the pods of its node.
 	Releasing bool `json:"releasing,omitempty"`
-	// Uncaptured is why pods of its node are not captured; it is among Problems too.
+	// Uncaptured is why pods of its node are not captured; also among the problems.
 	Uncaptured []string `json:"uncaptured,omitempty"`
-	// Heard are the gateways of all networks, as a gateway hears them.
+	// Heard are the gateways of all networks from which a gateway receives reports.
 	Heard []Heard `json:"heard,omitempty"`
-	// Keys are those by which a gateway's network is known.
+	// Keys are the keys of a gateway's network.
 	Keys []Key `json:"keys,omitempty"`
-	// Known are the keys that a gateway believes of other networks.
+	// Known are the keys of other networks that a gateway trusts.
 	Known        []Known `json:"known,omitempty"`
-	Rotation     string  `json:"rotation,omitempty"`     // how far the rotation of the own network's key is
-	RotationNext string  `json:"rotationNext,omitempty"` // what comes next in it; empty: nothing
-	// Pending is what the process waits for before it is ready, as /healthz/ready says it.
+	Rotation     string  `json:"rotation,omitempty"`     // state of the rotation of the network's own key
+	RotationNext string  `json:"rotationNext,omitempty"` // next step of the rotation; empty if there is none
+	// Pending is what the process waits for before it is ready, as in /healthz/ready.
 	Pending []string `json:"pending,omitempty"`
-	// Problems are what of the discovery file is not in force or not used, and of a
-	// gateway: what it would tell others of its services and cannot, which nodes it hears
-	// nothing of, and whose words it does not believe.
+	// Problems are parts of the discovery file that are not in force or not used. At a gateway
+	// also services that it cannot export, nodes without reports, and peers whose records it
+	// rejects.
 	Problems []string `json:"problems,omitempty"`
-	// Warnings are what is in force and does not do what it was written for, as far as this process can
-	// tell: policies that are for no workload, or name ports of services on which their pods do not listen, and principals that do not name the clients of a linked
-	// network, by a gateway, or by a node proxy that has a discovery file.
+	// Warnings are policies in force that have no effect as written: they select no workload, name
+	// service ports that their pods do not listen on, or have principals that do not name the
+	// clients of a linked network. From a gateway, or from a node proxy with a discovery file.
 	Warnings []string `json:"warnings,omitempty"`
-	// Unrouted is what is in force and leads nowhere by its addresses: services that lead to other networks and have no
-	// virtual address, where pods are captured; captured pods without a route for virtual addresses; gateways on loopback
-	// addresses, where others are not.
+	// Unrouted is configuration in force whose addresses are unreachable: services on other networks
+	// without a virtual address, where pods are captured; captured pods without a route for virtual
+	// addresses; gateways on loopback addresses, where others are not.
 	Unrouted []string `json:"unrouted,omitempty"`
-	// Unguarded are the pods beside a node proxy whose policies deny connections in plain text, all or some, while
-	// these reach them without coming to it: by which policies, and what to do.
+	// Unguarded are the pods on a node proxy's node that plain-text connections reach without passing
+	// it, although policies deny all or some of these: with the policies and the remedy.
 	Unguarded []string `json:"unguarded,omitempty"`
-	// Detached says that no gateway of its network tells a node proxy what is known.
+	// Detached is whether a node proxy has no health stream to any gateway of its network.
 	Detached bool `json:"detached,omitempty"`
-	// Lines are, by a node proxy, the TCP connections to gateways of other networks.
+	// Lines are a node proxy's TCP connections to gateways of other networks.
 	Lines []Line `json:"lines,omitempty"`
-	// Controller is what a controller says of itself.
+	// Controller is the state of a controller.
 	Controller *Controller `json:"controller,omitempty"`
 }
 
-// PolicyWarnings are those of policies that select no workload, of those that name ports of services on which their pods do not listen, and of those whose principals do not name the clients of
-// linked trust domains; of each sort beyond a hundred their number.
+// PolicyWarnings returns the warnings about policies that select no workload, that name service
+// ports that their pods do not listen on, or that have principals without the clients of linked
+// trust domains. Of each sort it lists the first hundred and counts the rest.
 func PolicyWarnings(unmatched []policy.Unmatched, misported []policy.Misported, pointing []policy.Pointing) []string {
 	return slices.Concat(
-		first(unmatched, "%d more policies select no workload: mend those that are named, and the others are"),
-		first(misported, "%d more policies name ports of services on which their pods do not listen: mend those that are named, and the others are"),
-		first(pointing, "%d more policies do not name the clients of the linked trust domain "+policy.PointerDomain+": mend those that are named, and the others are"))
+		first(unmatched, "%d more policies select no workload: fix those listed to see the others"),
+		first(misported, "%d more policies name service ports that their pods do not listen on: fix those listed to see the others"),
+		first(pointing, "%d more policies do not name the clients of the linked trust domain "+policy.PointerDomain+": fix those listed to see the others"))
 }
 
-// first says those of list that are named, and by more how many others there are.
+// first returns the first warningsNamed warnings of list, and more formatted with the number of the others.
 func first[T fmt.Stringer](list []T, more string) (warnings []string) {
 	for _, x := range list[:min(len(list), warningsNamed)] {
 		warnings = append(warnings, x.String())
@@ -88,112 +89,112 @@ func first[T fmt.Stringer](list []T, more string) (warnings []string) {
 	return warnings
 }
 
-// warningsNamed is how many are.
+// warningsNamed is how many warnings of one sort are listed.
 const warningsNamed = 100
 
-// Row is one share of a service.
+// Row is one port of a remote service, or of a service of the own network.
 type Row struct {
 	standing.Row
-	Unknown  bool `json:"unknown,omitempty"`  // nobody says anything of it; the numbers mean nothing
-	NoPod    bool `json:"noPod,omitempty"`    // by a gateway: it has pods here, and none of them is in the mesh
-	Draining bool `json:"draining,omitempty"` // all of its gateways give way
-	// Why is why no connection can be made to the service at all, in the words of
-	// /explain: the row is of a static listener of a node proxy, or of a service that is
-	// used and whose scope leads to none of its pods, and its numbers mean nothing.
+	Unknown  bool `json:"unknown,omitempty"`  // no report was received; the numbers are meaningless
+	NoPod    bool `json:"noPod,omitempty"`    // at a gateway: it has pods here, none of them in the mesh
+	Draining bool `json:"draining,omitempty"` // all of its gateways drain
+	// Why is why no connection to the service is possible, as in /explain. The row is then for a
+	// static listener of a node proxy, or for a service in use whose scope includes none of its
+	// pods, and its numbers are meaningless.
 	Why string `json:"why,omitempty"`
-	// Unreached is why the last of the gateways of another network cannot be reached, as a
-	// node proxy has seen itself, or that discovery drains them all or has none: what is said
-	// of the pods behind them helps nobody. Empty: not all are out.
+	// Unreached is why no gateway of another network is reachable: the node proxy's reason for the
+	// gateway that it ejected last, or that discovery lists none. The health of the pods behind them
+	// is then irrelevant. Empty while not all are out.
 	Unreached string `json:"unreached,omitempty"`
-	// Failed is what failed of the share of another network, three times and more in a row
-	// and held against nobody: the identity of who answers, say. Nil: no such thing.
+	// Failed are three or more consecutive failures of connections to another network's service that
+	// did not count against its health, such as an unexpected peer identity. Nil if there are none.
 	Failed *Attempts `json:"failed,omitempty"`
-	// Stale is since when nobody vouches for the numbers: they are a last word.
+	// Stale is since when the numbers are from a stale report; absent while the report is current.
 	Stale time.Time `json:"stale,omitzero"`
 }
 
-// Heard is how a gateway hears one instance of another.
+// Heard is the state of one gateway instance, as another gateway receives it.
 type Heard struct {
 	Network  string    `json:"network"`         // by its certificate
-	Gateway  string    `json:"gateway"`         // its name, by the same
+	Gateway  string    `json:"gateway"`         // its name, by its certificate
 	Group    string    `json:"group,omitempty"` // of gateways that reach the same pods
-	Instance string    `json:"instance"`        // drawn at its start
+	Instance string    `json:"instance"`        // random, drawn at its start
 	Phase    string    `json:"phase"`           // live, silent, lapsed, ignored or pending
-	At       time.Time `json:"at"`              // of its last word
-	Key      string    `json:"key,omitempty"`   // fingerprint of the key of its network that has certified it
+	At       time.Time `json:"at"`              // when its last report was received
+	Key      string    `json:"key,omitempty"`   // fingerprint of the key of its network that certified it
 }
 
-// Key is a key of a network, by the gateway that certifies itself with one of them.
+// Key is a key of a gateway's own network.
 type Key struct {
 	Fingerprint string `json:"fingerprint"` // as isthmus network show prints it
-	Signs       bool   `json:"signs"`       // this gateway is certified by it
+	Signs       bool   `json:"signs"`       // the certificate of this gateway is signed with it
 }
 
-// Known are the keys of another network that are believed, by fingerprint.
+// Known are the trusted keys of another network, by fingerprint.
 type Known struct {
-	Network      string   `json:"network"`      // whose keys these are
+	Network      string   `json:"network"`      // the network of the keys
 	Fingerprints []string `json:"fingerprints"` // as isthmus network show prints them
 }
 
-// Gateway is a gateway that takes no connections, or that nothing is heard of.
+// Gateway is a gateway that is out: it accepts no connections, or sends no reports.
 type Gateway struct {
 	Network string    `json:"network"`          // where it is
 	Name    string    `json:"name"`             // in discovery
-	Reason  string    `json:"reason,omitempty"` // of the last failure, or what is missing
-	Error   string    `json:"error,omitempty"`  // of the last attempt to reach it
+	Reason  string    `json:"reason,omitempty"` // reason of the last failure, or the missing part
+	Error   string    `json:"error,omitempty"`  // error of the last attempt to reach it
 	Since   time.Time `json:"since,omitzero"`   // since when it is out
-	Until   time.Time `json:"until,omitzero"`   // when it is asked again at the latest
+	Until   time.Time `json:"until,omitzero"`   // when it is probed again at the latest
 }
 
-// Controller is how it stands with a controller.
+// Controller is the state of a controller.
 type Controller struct {
-	Leader  string    `json:"leader"`         // who leads, as far as is known here; empty: nobody is known to
-	Leading bool      `json:"leading"`        // that is this process: it alone writes
-	Since   time.Time `json:"since,omitzero"` // since when that is known here
-	// Attached is how many gateways of its network tell what others export.
+	Leader  string    `json:"leader"`         // the leader, as known to this process; empty if unknown
+	Leading bool      `json:"leading"`        // this process is the leader; only the leader writes
+	Since   time.Time `json:"since,omitzero"` // since when this is known here
+	// Attached is how many gateways of its network report the exports of others.
 	Attached int `json:"attached"`
-	Imports  int `json:"imports"` // ServiceImports that there are
-	Own      int `json:"own"`     // of these, made by a controller of ours
-	// VIPs are the virtual addresses, as the leader knows them; nil at others.
+	Imports  int `json:"imports"` // number of ServiceImports
+	Own      int `json:"own"`     // of these, created by an Isthmus controller
+	// VIPs are the virtual addresses; only from the leader.
 	VIPs *VIPs `json:"vips,omitempty"`
-	// Held are the writes that the leader holds back because such were refused, by what is
-	// written and where; the others go on.
+	// Held are the writes that the leader postpones because the API server refused such writes, by
+	// kind and place; other writes go on.
 	Held []HeldWrite `json:"held"`
-	// Certificates are the requests that the CA of this process has answered, by result
+	// Certificates is the number of requests to the CA of this process, by result
 	// (isthmus_ca_requests_total); nil without a CA.
 	Certificates map[string]uint64 `json:"certificates,omitempty"`
-	Synced       bool              `json:"synced"`  // all sources were read once
-	Sources      []Source          `json:"sources"` // what it follows at the API server, by kind
+	Synced       bool              `json:"synced"`  // all sources were read at least once
+	Sources      []Source          `json:"sources"` // what it watches at the API server, by kind
 }
 
-// VIPs are how many services have virtual addresses, one of each family.
+// VIPs counts the services with virtual addresses, one of each IP family.
 type VIPs struct {
-	Used int `json:"used"` // also by those that are gone, for a while
-	Free int `json:"free"` // for how many more there is room
+	Used int `json:"used"` // including deleted services, for a while
+	Free int `json:"free"` // number of services that can still get one
 }
 
-// HeldWrite is a kind of write that is held back.
+// HeldWrite is a kind of write that is postponed.
 type HeldWrite struct {
 	Write        string    `json:"write"`                  // create, update, status, delete, conditions, taint, or the ledger
-	Namespace    string    `json:"namespace,omitempty"`    // empty: wherever it is
-	Name         string    `json:"name,omitempty"`         // empty: all of the namespace
+	Namespace    string    `json:"namespace,omitempty"`    // empty: all namespaces
+	Name         string    `json:"name,omitempty"`         // empty: all objects of the namespace
 	Why          string    `json:"why"`                    // the last error
-	MissingRight bool      `json:"missingRight,omitempty"` // it is that this process has no right to it
-	Failures     int       `json:"failures"`               // one after another
-	Until        time.Time `json:"until"`                  // when one is tried again
+	MissingRight bool      `json:"missingRight,omitempty"` // the cause is a missing permission of this process
+	Failures     int       `json:"failures"`               // consecutive failures
+	Until        time.Time `json:"until"`                  // when the next write is tried
 }
 
-// Source is what a controller follows at the API server.
+// Source is a kind of object that a controller watches at the API server.
 type Source struct {
-	Kind    string `json:"kind"`             // as the API server calls it
-	Objects int    `json:"objects"`          // that are known
-	AgeMS   int64  `json:"ageMs"`            // how long ago it was last known to be current; 0 while it is followed
-	Unread  bool   `json:"unread,omitempty"` // it was not read yet
-	Absent  bool   `json:"absent,omitempty"` // the API server has no such kind
-	Error   string `json:"error,omitempty"`  // why it is not followed now
+	Kind    string `json:"kind"`             // name at the API server
+	Objects int    `json:"objects"`          // number of known objects
+	AgeMS   int64  `json:"ageMs"`            // time since it was last known to be current; 0 while it is watched
+	Unread  bool   `json:"unread,omitempty"` // not read yet
+	Absent  bool   `json:"absent,omitempty"` // the API server does not have this kind
+	Error   string `json:"error,omitempty"`  // why it is not watched now
 }
 
-// Well reports whether all that s names is known and healthy.
+// Well reports whether everything in s is known and healthy.
 func (s *Status) Well() bool {
 	for _, r := range s.Services {
 		if r.Why != "" || r.Unreached != "" || r.Failed != nil || r.Unknown || r.Draining || !r.Stale.IsZero() || r.Healthy < r.Ready || len(r.Out) > 0 {
@@ -211,5 +212,5 @@ func (s *Status) Well() bool {
 	return len(s.Gateways) == 0 && len(s.Local) == 0 && len(s.Pending) == 0 && len(s.Problems) == 0 && !s.Detached
 }
 
-// Quiet reports whether the last word of h counts although nobody vouches for it.
+// Quiet reports whether the last report of h still counts although it is stale.
 func (h Heard) Quiet() bool { return h.Phase == "silent" || h.Phase == "lapsed" }
