@@ -7,18 +7,18 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// Peer is who answered the handshake: the authenticated SPIFFE ID and when the
-// first certificate of its chain expires. The zero value is an unknown peer.
+// Peer is the authenticated peer of a handshake: its SPIFFE ID, and when the first certificate of
+// its chain expires. The zero value is an unknown peer.
 type Peer struct {
 	ID       spiffeid.ID
 	NotAfter time.Time
 }
 
-// Transport is what a session runs on. Read is called by one goroutine and
-// WriteBurst by one goroutine at a time; the rest may be called by any.
+// Transport carries a session. Read is called by one goroutine, and WriteBurst by one goroutine at a
+// time. The other methods are safe for concurrent use.
 type Transport interface {
-	// Read returns at least one byte or an error. It gathers every complete
-	// record that is already here, up to len(p), without waiting for more.
+	// Read returns at least one byte or an error. It returns all complete records that have
+	// arrived, up to len(p), without waiting for more.
 	Read(p []byte) (int, error)
 	// WriteBurst writes p, which holds whole frames, as one burst. It does not
 	// keep p.
@@ -31,13 +31,13 @@ type Transport interface {
 	Close() error
 }
 
-// gatherer is what a Transport may offer on top: waiting without holding a
-// buffer, and telling whether a Read would return at once.
+// gatherer is an optional interface of a Transport. await waits for data without a buffer. buffered
+// reports whether a Read would return without waiting.
 type gatherer interface {
 	await()
 	buffered() bool
 }
 
-// halfCloser is what a Transport may offer on top: to end its writing half, after
-// which its peer reads io.EOF, and go on reading.
+// halfCloser is an optional interface of a Transport. closeWrite closes its write side: the peer
+// reads io.EOF, and reading goes on.
 type halfCloser interface{ closeWrite() error }

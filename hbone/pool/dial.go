@@ -10,15 +10,15 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
-// dialsAtOnce is how many dials of one key may be in flight: a burst of several
-// hundred calls needs a few sessions, and their handshakes cost the peer.
+// dialsAtOnce is how many dials of one key may be in flight. A burst of several hundred calls needs
+// a few sessions, and their handshakes cost the peer.
 const dialsAtOnce = 4
 
 // dialing is a dial in flight.
 type dialing struct{ cancel context.CancelCauseFunc }
 
-// dialMore starts the dials that those who wait need. After a failure none is
-// started before all in flight have ended.
+// dialMore starts the dials that waiting calls need. After a failed dial it starts none until all in
+// flight are done.
 func (p *Pool) dialMore(e *entry, now time.Time) {
 	if e.failed != nil || len(e.waiters) == 0 {
 		return
@@ -35,7 +35,7 @@ func (p *Pool) dialMore(e *entry, now time.Time) {
 	}
 }
 
-// wantedDials is how many dials are to be in flight for those who wait.
+// wantedDials returns how many dials should be in flight for the waiting calls.
 func (e *entry) wantedDials(maxStreams int) int {
 	need, spare := 0, 0
 	for _, w := range e.waiters {
@@ -55,7 +55,7 @@ func (e *entry) wantedDials(maxStreams int) int {
 	return min(max((need+per-1)/per, spare), dialsAtOnce)
 }
 
-// dial starts a dial for c and whoever else waits.
+// dial starts a dial for c and all other waiting calls.
 func (p *Pool) dial(e *entry, c call) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(c.ctx))
 	d := &dialing{cancel}
@@ -73,7 +73,7 @@ func (p *Pool) dial(e *entry, c call) {
 	}()
 }
 
-// dialled takes in how d ended.
+// dialled records the result of d.
 func (p *Pool) dialled(e *entry, d *dialing, s *hbone.Session, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +91,7 @@ func (p *Pool) dialled(e *entry, d *dialing, s *hbone.Session, err error) {
 	p.enter(e, s)
 }
 
-// unusable says why a session that was just dialled can open no stream.
+// unusable returns why a newly dialed session can open no stream, nil if it can.
 func unusable(s *hbone.Session) error {
 	a := s.Availability(time.Now())
 	switch {
@@ -99,15 +99,15 @@ func unusable(s *hbone.Session) error {
 		if err := s.Err(); err != nil {
 			return err
 		}
-		return errors.New("peer ended the session at once")
+		return errors.New("peer closed the session immediately")
 	case a.SettingsReceived && a.Limit == 0:
 		return errNoStreams
 	}
 	return nil
 }
 
-// dialFailed fails those who wait if no dial is left that may succeed. Who has a
-// session to fall back on takes it.
+// dialFailed fails waiting calls if no dial is left that may succeed. A call that can fall back on an
+// existing session uses it.
 func (p *Pool) dialFailed(e *entry, err error) {
 	p.stats.DialErrors++
 	e.failed = err
@@ -125,9 +125,8 @@ func (p *Pool) dialFailed(e *entry, err error) {
 	}
 }
 
-// silent is called when the peer of a session of e has become silent. Calls that
-// wait for its answer get a fresh dial to race it: one that comes later finds the
-// session silent and dials.
+// silent is called when the peer of a session of e has become silent. If calls wait for its answer,
+// silent starts a dial to race it. Later calls find the session silent and dial themselves.
 func (p *Pool) silent(e *entry) {
 	if p.cfg.Silent != nil {
 		p.cfg.Silent(e.key)
@@ -140,8 +139,8 @@ func (p *Pool) silent(e *entry) {
 	}
 }
 
-// giveUpSilent takes out the sessions that are silent while a dial to the same
-// peer was answered, and has the CONNECTs that wait on them repeated.
+// giveUpSilent takes out the silent sessions after a dial to the same peer succeeded. CONNECTs that
+// wait on them are repeated.
 func (p *Pool) giveUpSilent(e *entry) {
 	for i := 0; i < len(e.sessions); {
 		sh := e.sessions[i]

@@ -7,20 +7,20 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
-// entry is what a pool has of one key. Guarded by the pool's mu.
+// entry is the state of one key in a pool. Guarded by the pool's mu.
 type entry struct {
 	key      Key
-	sessions []*shared     // in the order in which they were established
+	sessions []*shared     // in the order of establishment
 	waiters  []*waiter     // in the order of their calls
 	changed  chan struct{} // capacity 1: a session has changed; see hbone.Session.Observe
 	dials    []*dialing    // in flight
-	failed   error         // of a dial, while others are in flight
-	opening  int           // calls that have a session and have not given it back
-	last     call          // one of those
-	limit    int           // streams that the peer last allowed a session; 0: not known
+	failed   error         // error of a dial, while others are in flight
+	opening  int           // calls with a session that was not released yet
+	last     call          // one of these
+	limit    int           // streams that the peer last allowed on a session; 0 if unknown
 	detached bool          // retired: no new calls
 
-	// alone is when a dial for a better session than there is has failed.
+	// alone is when a dial for a better session last failed.
 	alone time.Time
 }
 
@@ -30,53 +30,53 @@ type shared struct {
 	s       *hbone.Session
 	seq     uint64
 	expires time.Time
-	lent    bool   // some call has had it: one that expires at once serves those who waited for it
-	opening int    // calls that have it
+	lent    bool   // a call has had it; a session that expires immediately still serves the calls that waited for it
+	opening int    // calls that have the session
 	gone    uint64 // the pool's seq when it was taken out
 	out     bool
-	severed bool // by Sever
+	severed bool // Sever has taken it
 }
 
-// waiter is a call that waits for a session.
+// waiter is a call waiting for a session.
 type waiter struct {
 	call  *call
-	spare bool // it has a session with bulk, or crowded, to fall back on, and hopes for a better one
+	spare bool // waits for a better session; can fall back on one with bulk or a crowded one
 	done  chan struct{}
-	got   *shared // set, or err, before done is closed
+	got   *shared // got or err is set before done is closed
 	err   error
 }
 
-// A session that carries bulk is passed over while there is another one, so that
-// small messages do not wait behind it; if there is none, one more is opened.
+// A session that carries bulk is skipped while there is another one, so that small messages do not
+// wait behind the bulk. If there is none, one more is opened.
 const (
-	// uncongestedSessions is how many sessions of a key are opened to have one
-	// without bulk. uncongestedWait is how long a stream waits for that: two round
-	// trips of a long path, once; after that it goes on beside the bulk. After a
-	// failure none is tried for uncongestedPause.
+	// uncongestedSessions is how many sessions of a key are opened to have one without bulk.
+	// uncongestedWait is how long a stream waits for that, once: two round trips of a long path.
+	// Then it uses the session with bulk. After a failed dial there is no other for
+	// uncongestedPause.
 	uncongestedSessions = 2
 	uncongestedWait     = 300 * time.Millisecond
 	uncongestedPause    = 5 * time.Second
 )
 
-// A session that is crowded by streams which nobody reads is passed over likewise, before
-// they halt it, and one that is halted comes last, and is not used when that lasts: what is
-// opened on it is accepted and never answered. Others are opened in their place.
+// A session crowded by unread streams is also skipped, before they halt it. A halted session is
+// chosen last, and is not used after haltedForLong: streams on it are accepted and never answered.
+// Other sessions are opened in their place.
 const (
-	// haltedAfter is how long a session has to be halted to come last. Who sends all
-	// that a long path lets him has no window for a round trip.
+	// haltedAfter is how long a session must be halted to be chosen last. A sender that fills a
+	// long path has no window for one round trip.
 	haltedAfter = time.Second
-	// haltedForLong is how long until it is not used. A peer that reads slowly, and gives
-	// the window back in large parts as stock ones do, half of 16 MiB, halts it for
-	// seconds again and again: what is opened on it is answered late.
+	// haltedForLong is how long a session must be halted to be unused. A slow reader that returns
+	// window in large parts, as stock peers do (half of 16 MiB), halts it for seconds at a time.
+	// Streams opened on it are answered late.
 	haltedForLong = 10 * time.Second
 	// haltedSessions is how many sessions of a key are opened because others are crowded or
-	// halted. Together they hold 256 MiB (hbone.Config.MaxUnread), as much as a server lets
-	// one identity leave unread (limits.identity.unreadBytes). When they are halted for
-	// long, and there are no others, calls fail with ErrHalted.
+	// halted. Together they hold 256 MiB (hbone.Config.MaxUnread), as much unread data as a
+	// server allows one identity (limits.identity.unreadBytes). When they are halted for long,
+	// and there are no others, calls fail with ErrHalted.
 	haltedSessions = 4
 )
 
-// rank orders sessions that can serve: the lower the better.
+// rank orders sessions that can serve; lower is better.
 type rank uint8
 
 const (
@@ -98,16 +98,16 @@ func rankOf(a hbone.Availability) rank {
 	return rankClear
 }
 
-// isHalted reports whether no stream of a session has got, or sent, anything for long.
+// isHalted reports whether a session is halted for haltedForLong or longer, and not silent.
 func isHalted(a hbone.Availability) bool { return a.Halted >= haltedForLong && !a.Silent }
 
 func newEntry(key Key) *entry { return &entry{key: key, changed: make(chan struct{}, 1)} }
 
-// wantsBetter reports whether a better session than the best, of rank r, is worth a dial.
+// wantsBetter reports whether to dial for a better session than the best one, which has rank r.
 func (e *entry) wantsBetter(r rank, now time.Time) bool {
 	most := haltedSessions
 	beside := len(e.sessions)
-	if r == rankBulk { // those that are halted are no better than those with bulk
+	if r == rankBulk { // halted sessions are no better than those with bulk
 		most = uncongestedSessions
 		for _, sh := range e.sessions {
 			if sh.s.Availability(now).Halted >= haltedAfter {
@@ -118,8 +118,8 @@ func (e *entry) wantsBetter(r rank, now time.Time) bool {
 	return beside < most && len(e.sessions) < haltedSessions && now.Sub(e.alone) >= uncongestedPause
 }
 
-// isHalted reports whether there are as many sessions as may be halted for long, and no
-// others. One that is so by the session that carries it can be replaced by one on another.
+// isHalted reports whether haltedSessions sessions, and no others, are halted for long. A session
+// that is halted by the session carrying it does not count: another carrier can replace it.
 func (e *entry) isHalted(now time.Time) bool {
 	return len(e.sessions) >= haltedSessions && !slices.ContainsFunc(e.sessions, func(sh *shared) bool {
 		a := sh.s.Availability(now)
@@ -127,7 +127,7 @@ func (e *entry) isHalted(now time.Time) bool {
 	})
 }
 
-// lend notes that c has sh.
+// lend assigns sh to c.
 func (e *entry) lend(sh *shared, c *call) {
 	sh.lent = true
 	c.blind = !sh.s.Availability(time.Now()).SettingsReceived
@@ -136,7 +136,7 @@ func (e *entry) lend(sh *shared, c *call) {
 	e.last = *c
 }
 
-// enqueue puts c into the queue, behind all calls that came before it.
+// enqueue adds c to the queue, behind all calls with earlier tickets.
 func (e *entry) enqueue(c *call, spare bool) *waiter {
 	w := &waiter{call: c, spare: spare, done: make(chan struct{})}
 	c.waited = c.waited || spare
@@ -154,7 +154,7 @@ func (e *entry) remove(w *waiter) {
 	}
 }
 
-// fail ends everybody's wait with err.
+// fail fails all waiting calls with err.
 func (e *entry) fail(err error) {
 	for _, w := range e.waiters {
 		w.err = err
@@ -163,7 +163,7 @@ func (e *entry) fail(err error) {
 	e.waiters = nil
 }
 
-// isFull reports whether e has a session that could serve, had it a free stream.
+// isFull reports whether e has a session that is not silent. A waiting call then lacks only a stream.
 func (e *entry) isFull() bool {
 	return slices.ContainsFunc(e.sessions, func(sh *shared) bool { return !sh.s.Silent() })
 }
@@ -173,7 +173,7 @@ func (e *entry) hasSilent() bool {
 	return slices.ContainsFunc(e.sessions, func(sh *shared) bool { return sh.s.Silent() })
 }
 
-// free is how many streams sh can open.
+// free returns how many streams sh can open.
 func (p *Pool) free(sh *shared, a hbone.Availability) int {
 	limit := p.cfg.MaxStreams
 	switch {
@@ -182,13 +182,13 @@ func (p *Pool) free(sh *shared, a hbone.Availability) int {
 	case a.SettingsReceived:
 		sh.e.limit = a.Limit
 	case sh.e.limit > 0:
-		limit = min(limit, sh.e.limit) // what this peer allowed before
+		limit = min(limit, sh.e.limit) // the limit that this peer sent before
 	}
 	return a.Free(limit)
 }
 
-// past reports whether no new stream may go on sh, ever. One that nobody has had yet is
-// not idle while somebody waits: it may have been dialled for longer than idle ones are kept.
+// past reports whether sh may never take another stream. A session that no call has had yet is not
+// idle while calls wait: its dial may have taken longer than the idle timeout.
 func (p *Pool) past(sh *shared, a hbone.Availability, now time.Time) bool {
 	idle := a.Streams == 0 && sh.opening == 0
 	expired := sh.lent && !sh.expires.IsZero() && !now.Before(sh.expires)
@@ -197,8 +197,7 @@ func (p *Pool) past(sh *shared, a hbone.Availability, now time.Time) bool {
 		idle && (a.Idle >= p.cfg.IdleTimeout && !awaited || a.SettingsReceived && a.Limit == 0)
 }
 
-// choose returns a session with a free stream, of the lowest rank that there is, and takes
-// out those that are past use.
+// choose returns the session of the lowest rank with a free stream, and takes out those past use.
 func (p *Pool) choose(e *entry, after uint64, now time.Time) (found *shared, best rank) {
 	for i := 0; i < len(e.sessions); {
 		sh := e.sessions[i]
@@ -215,8 +214,8 @@ func (p *Pool) choose(e *entry, after uint64, now time.Time) (found *shared, bes
 	return found, best
 }
 
-// take takes sh out of e: it closes when its last stream ends, of calls that have it and
-// have not opened theirs yet too.
+// take takes sh out of e. The session closes after its last stream, including streams that calls
+// with sh have not opened yet.
 func (p *Pool) take(e *entry, sh *shared) {
 	if sh.out {
 		return
@@ -230,7 +229,7 @@ func (p *Pool) take(e *entry, sh *shared) {
 	}
 }
 
-// end closes sh, which is taken out and which no call has, when its last stream ends.
+// end closes sh after its last stream. It was taken out of e, and no call has it.
 func (p *Pool) end(sh *shared) {
 	go func() {
 		sh.s.CloseWhenIdle()
@@ -246,9 +245,9 @@ type offer struct {
 	rank rank
 }
 
-// serve takes out what is past use, gives free streams to those who wait, and
-// dials for those who are left. A stream counts as taken once it is started, so
-// one may be given to two calls that have not yet done so: the later one waits again.
+// serve takes out sessions past use, assigns free streams to waiting calls, and dials for the calls
+// that are left. A stream counts as taken only once it is started. So one stream may be assigned to
+// two calls; the later one waits again.
 func (p *Pool) serve(e *entry) {
 	now := time.Now()
 	p.offers = p.offers[:0]
@@ -272,7 +271,7 @@ func (p *Pool) serve(e *entry) {
 	p.settle(e)
 }
 
-// grant gives w one of the offers, and reports whether there was one for it.
+// grant assigns one of the offers to w, and reports whether there was one.
 func (p *Pool) grant(w *waiter) bool {
 	var best *offer
 	for i := range p.offers {
@@ -291,7 +290,8 @@ func (p *Pool) grant(w *waiter) bool {
 	return true
 }
 
-// settle ends what nobody needs any more.
+// settle stops dials and takes out sessions of a detached entry without waiting calls, and deletes an
+// empty entry.
 func (p *Pool) settle(e *entry) {
 	if e.detached && len(e.waiters) == 0 {
 		for _, d := range e.dials {

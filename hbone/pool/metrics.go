@@ -24,7 +24,7 @@ func NewMetrics(p *Pool) *Metrics {
 		inFlight:  desc("dials_in_flight", "Dials under way now."),
 		crowded:   desc("crowded_sessions", "Sessions of which streams that are not read take half of what a session lends them: new streams go elsewhere."),
 		halted:    desc("halted_sessions", "Sessions that carried nothing for a second, because streams that are not read take all of the connection window: see docs/flow-control.md."),
-		failed:    desc("failed_total", "Requests for a stream that got no session, by reason: halted (all sessions are full of what nobody reads), full (none had a free stream in time), dial (every dial failed), left (the caller left, or its time was up, before a dial had ended).", "reason"),
+		failed:    desc("failed_total", "Requests for a stream that got no session, by reason: halted (all sessions are full of unread data), full (none had a free stream in time), dial (every dial failed), left (the caller left, or its time was up, before a dial had ended).", "reason"),
 		requests:  desc("requests_total", "Requests for a stream, by how they got a session: ready, or waited for a dial or a stream.", "session"),
 		dials:     desc("dials_total", "Dials that have ended, by result (ok, error).", "result"),
 		repeats:   desc("repeats_total", "Requests repeated on another session, by reason: full (somebody took the last stream), refused (REFUSED_STREAM), gone (the session ended before an answer).", "reason"),

@@ -1,24 +1,26 @@
-// Package pool shares client sessions between callers: by key, so that nobody
-// rides on a session that was authenticated for another one.
+// Package pool shares client sessions between callers by key, so that no caller
+// uses a session that was authenticated for another one.
 //
-// What always holds, when no goroutine is about to run:
+// Invariants, while no goroutine is about to run:
 //
-//   - A call never fails because a session is full: it waits, as long as its
-//     context allows, for a stream to end or for another session. It fails at once
-//     if haltedSessions sessions, and no others, are halted and none is dialled.
-//   - While a call waits no session of its key that it may use has a free stream,
-//     and at least one dial of the key is in flight. (One that finds only sessions
-//     with bulk, or crowded ones, waits uncongestedWait at most for another one.)
-//   - Streams are given out in the order in which calls came. Nothing is reserved:
-//     a call that finds the last stream taken goes back to its place.
-//   - Of one key at most dialsAtOnce dials are in flight, and no more than the
-//     waiting calls need; one if a session of the key is silent. A dial ends with
-//     Config.DialTimeout, with Close, and with Retire if nobody waits for it.
-//   - If all dials in flight have failed, all who wait get the error.
-//   - A session takes no new stream once it has retired, has expired, is idle for
-//     too long, or has failed to serve a request. A silent one takes none until it
-//     is heard of again; it is given up when another dial is answered meanwhile.
-//   - A key without session, dial and waiting call has no entry.
+//   - A call never fails because a session is full. It waits, as long as its
+//     context allows, for a stream to close or for another session. It fails
+//     without waiting if haltedSessions sessions, and no others, are halted and no
+//     dial is in flight.
+//   - While a call waits, no session of its key that it may use has a free stream,
+//     and at least one dial of the key is in flight. (A call that finds only
+//     sessions with bulk, or crowded ones, waits at most uncongestedWait for
+//     another one.)
+//   - Streams are assigned in the order of calls. They are not reserved: a call
+//     whose stream was taken by another caller goes back to its place.
+//   - A key has at most dialsAtOnce dials in flight, and no more than the waiting
+//     calls need. It has at most one if a session of the key is silent. A dial
+//     stops after Config.DialTimeout, on Close, and on Retire if no call waits.
+//   - If all dials in flight have failed, all waiting calls get the error.
+//   - A session takes no new stream once it has retired, has expired, was idle for
+//     too long, or has failed to serve a request. A silent session takes none until
+//     its peer sends again. It is closed if another dial succeeds first.
+//   - A key without sessions, dials and waiting calls has no entry.
 package pool
 
 import (
@@ -41,32 +43,32 @@ var (
 	// context ended while every session of its key was full.
 	ErrExhausted = errors.New("no session had a free stream in time")
 
-	// ErrHalted is returned to a call while all sessions of its key, as many as are opened
-	// for that, are halted: see hbone.Availability.
-	ErrHalted = errors.New("all sessions are full of what nobody reads: what applications have asked for on them, or what they have sent; close connections that are not read, or read them")
+	// ErrHalted is returned while haltedSessions sessions of the key, and no others, are halted:
+	// see hbone.Availability.
+	ErrHalted = errors.New("all sessions are full of unread data, received or sent by their applications: read from the connections, or close those that are not read")
 
 	errNoStreams = errors.New("peer allows no streams")
 )
 
-// Key says who may share a session: nobody with another source identity, other
-// expected peers, another address or another workload at that address.
+// Key identifies the callers that may share a session: those with the same source identity, expected
+// peers and address, and the same workload at that address.
 type Key struct {
 	Source   string // SPIFFE ID of the caller
-	From     string // where it is dialled from, if that matters: the workload in whose network namespace
-	Expected string // SPIFFE IDs that may answer, in a stable order
-	Address  string // ip:port dialled, or the authority asked for through a gateway
+	From     string // UID of the workload to dial from, in its network namespace; empty: this process
+	Expected string // SPIFFE IDs accepted from the peer, in a stable order
+	Address  string // ip:port dialed, or the authority requested through a gateway
 	UID      string // the workload behind Address, or the gateway
-	Through  string // the gateway whose stream carries the session; empty on a connection
-	Bulk     bool   // for streams that are likely to carry bulk, apart from others
+	Through  string // the gateway with the stream that carries the session; empty on a connection
+	Bulk     bool   // for streams likely to carry bulk, separate from others
 }
 
 // Config holds the limits of a pool; zero fields take their defaults.
 type Config struct {
 	MaxStreams  int           // per session, whatever the peer allows; default 100
-	IdleTimeout time.Duration // sessions without streams live this long; default 5 min
+	IdleTimeout time.Duration // sessions without streams close after this; default 5 min
 	DialTimeout time.Duration // bounds one dial, which callers share; default 15 s
-	// ExpiresAt returns until when the session's certificates, own and peer's,
-	// are valid; zero means unknown. Default: the peer's certificate.
+	// ExpiresAt returns when the first of the session's certificates, local and peer's,
+	// expires; zero means unknown. Default: the peer's certificate.
 	ExpiresAt func(Key, *hbone.Session) time.Time
 	// Silent, if set, is called when the peer of a session becomes silent. It must not block.
 	Silent func(Key)
@@ -98,33 +100,33 @@ type Pool struct {
 	mu     sync.Mutex
 	closed bool
 	keys   map[Key]*entry
-	seq    uint64 // of the session that was established last
-	calls  uint64 // tickets given out
+	seq    uint64 // of the last established session
+	calls  uint64 // last ticket
 	stats  Stats
 	offers []offer // scratch of serve
 	sweep  *time.Timer
 
-	leaving map[*shared]struct{} // sessions that were taken out and have not closed yet
-	empty   chan struct{}        // of those who wait for the last of them; nil: nobody does
+	leaving map[*shared]struct{} // sessions taken out of use and not closed yet
+	empty   chan struct{}        // closed when leaving is empty; nil if Wait was not called
 }
 
-// Stats counts since the pool was made; the first line is of now.
+// Stats counts since the pool was created. The first three lines are current values.
 type Stats struct {
 	Keys, Sessions, Streams, Waiting, Dialing int
 	Held                                      int // bytes; see hbone.Session.Held
-	Crowded, Halted                           int // sessions of which streams that nobody reads take half of the window, or all
+	Crowded, Halted                           int // sessions with half of their window, or all, taken by unread streams
 
 	Dials, Dialled, DialErrors uint64 // started, answered, failed
-	Adopted                    uint64 // sessions that were dialled for another key
+	Adopted                    uint64 // sessions dialed for another key
 
-	Reused    uint64 // calls that found a session at once
+	Reused    uint64 // calls that found a session without waiting
 	Waited    uint64 // calls that waited for a session or for a stream
-	Full      uint64 // streams that somebody else took meanwhile: the call waited
+	Full      uint64 // streams that another caller took first; the call waited
 	Refused   uint64 // REFUSED_STREAM on a live session
-	Retried   uint64 // requests repeated because their session went
+	Retried   uint64 // requests repeated because their session failed
 	Retired   uint64 // sessions taken out of use
 	Hedges    uint64 // dials beside a silent session
-	HedgesWon uint64 // silent sessions that were given up because such a dial was answered
+	HedgesWon uint64 // silent sessions closed because such a dial succeeded
 
 	Failed Failures // calls that got no session
 }
@@ -133,11 +135,11 @@ type Stats struct {
 type Failures struct {
 	Halted uint64 // ErrHalted
 	Full   uint64 // ErrExhausted
-	Dial   uint64 // all dials that were under way failed
-	Left   uint64 // the context ended before a dial did
+	Dial   uint64 // all dials in flight failed
+	Left   uint64 // the context was done before a dial
 }
 
-// New returns an empty pool. Close it.
+// New returns an empty pool. The caller must Close it.
 func New(cfg Config) *Pool {
 	return &Pool{cfg: cfg.withDefaults(), keys: make(map[Key]*entry), leaving: make(map[*shared]struct{})}
 }
@@ -151,11 +153,10 @@ func (p *Pool) Open(ctx context.Context, key Key, dial Dial, req *hbone.Request)
 	return st, resp, err
 }
 
-// Use has open open a stream on a session of key that has one free. It waits for
-// that, or for a dial, as long as ctx allows. A request that was certainly not
-// served (hbone.ErrRetryable) is tried once more, on a session that was
-// established later: the pooled one may have been dead for a while. open may be
-// called several times, one after the other.
+// Use calls open with a session of key that has a free stream. It waits for one, or for a dial, as
+// long as ctx allows. A request that was certainly not served (hbone.ErrRetryable) is tried once
+// more on a session that was established later: the pooled one may have been dead for a while.
+// open may be called several times, sequentially.
 func (p *Pool) Use(ctx context.Context, key Key, dial Dial, open func(*hbone.Session) error) error {
 	c := call{ctx: ctx, dial: dial}
 	for {
@@ -174,15 +175,15 @@ func (p *Pool) Use(ctx context.Context, key Key, dial Dial, open func(*hbone.Ses
 type call struct {
 	ctx     context.Context
 	dial    Dial
-	ticket  uint64 // the order of calls; 0: not yet known to the pool
+	ticket  uint64 // order of calls; 0 until the pool assigns it
 	since   uint64 // sessions with a higher seq were established for this call
-	after   uint64 // sessions up to this seq are not wanted
+	after   uint64 // only sessions with a higher seq are used
 	retried bool
-	waited  bool // for a better session than there was, once
-	blind   bool // the session was lent before its peer's limit was known
+	waited  bool // has waited once for a better session
+	blind   bool // the session was assigned before its peer's limit was known
 }
 
-// acquire returns a session for c, to be given back by release.
+// acquire returns a session for c. Return it with release.
 func (p *Pool) acquire(key Key, c *call) (*shared, error) {
 	p.mu.Lock()
 	if p.closed {
@@ -217,7 +218,7 @@ func (p *Pool) acquire(key Key, c *call) (*shared, error) {
 	return p.wait(e, w, spare)
 }
 
-// wait waits for what serve gives to w. Whoever waits serves everybody.
+// wait waits until serve assigns a session to w. Each waiting call serves all of them.
 func (p *Pool) wait(e *entry, w *waiter, spare bool) (*shared, error) {
 	var patience <-chan time.Time
 	if spare {
@@ -242,8 +243,7 @@ func (p *Pool) wait(e *entry, w *waiter, spare bool) (*shared, error) {
 	}
 }
 
-// leave takes w, whose context has ended, out of the queue, unless it has been
-// served meanwhile.
+// leave removes w from the queue after its context is done, unless it was served first.
 func (p *Pool) leave(e *entry, w *waiter) (*shared, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -262,7 +262,7 @@ func (p *Pool) leave(e *entry, w *waiter) (*shared, error) {
 	return nil, err
 }
 
-// release takes in how a request on sh ended, and says whether c is to try again.
+// release records the result of a request on sh, and reports whether c is to try again.
 func (p *Pool) release(sh *shared, c *call, err error) (again bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -278,11 +278,11 @@ func (p *Pool) release(sh *shared, c *call, err error) (again bool) {
 	return again
 }
 
-// again decides about a request that failed.
+// again reports whether a failed request is to be tried again.
 func (p *Pool) again(sh *shared, c *call, err error) bool {
 	if errors.Is(err, hbone.ErrSessionFull) {
 		p.stats.Full++
-		return true // somebody took the last stream meanwhile
+		return true // another caller took the last stream first
 	}
 	if !errors.Is(err, hbone.ErrRetryable) || errors.Is(err, hbone.ErrSettingsTimeout) {
 		return false
@@ -301,15 +301,15 @@ func (p *Pool) again(sh *shared, c *call, err error) bool {
 	var away *hbone.GoAwayError
 	atLimit := errors.As(err, &away) && away.Code == http2.ErrCodeEnhanceYourCalm
 	if c.retried || sh.seq > c.since && (!a.SettingsReceived || atLimit) {
-		return false // a new one, whose peer has refused it
+		return false // a new session, refused by its peer
 	}
 	p.stats.Retried++
 	c.retried, c.after = true, sh.gone
 	return true
 }
 
-// Retire lets no new stream onto the sessions whose key matches; they close when
-// their last stream ends. Calls that wait now are still served.
+// Retire stops new streams on the sessions with a matching key. They close after their last stream.
+// Calls that already wait are still served.
 func (p *Pool) Retire(match func(Key) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -320,7 +320,7 @@ func (p *Pool) Retire(match func(Key) bool) {
 	}
 }
 
-// Serves reports whether there is a session of key that may take new streams.
+// Serves reports whether a session of key may take new streams.
 func (p *Pool) Serves(key Key) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -328,7 +328,8 @@ func (p *Pool) Serves(key Key) bool {
 	return e != nil && slices.ContainsFunc(e.sessions, func(sh *shared) bool { return !p.past(sh, sh.s.Availability(now), now) })
 }
 
-// Sessions lists the sessions, also those that take no new stream and have not ended yet, with their keys.
+// Sessions lists the sessions with their keys, also those that take no new stream and are not closed
+// yet.
 func (p *Pool) Sessions() iter.Seq2[Key, *hbone.Session] {
 	return func(yield func(Key, *hbone.Session) bool) {
 		for _, sh := range p.all() {
@@ -339,7 +340,7 @@ func (p *Pool) Sessions() iter.Seq2[Key, *hbone.Session] {
 	}
 }
 
-// Silent reports whether there are sessions of key, and all of them are silent ([hbone.Session.Silent]).
+// Silent reports whether key has sessions and all of them are silent ([hbone.Session.Silent]).
 func (p *Pool) Silent(key Key) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -347,7 +348,7 @@ func (p *Pool) Silent(key Key) bool {
 	return e != nil && len(e.sessions) > 0 && !e.isFull()
 }
 
-// RetireKey is Retire of one key.
+// RetireKey is Retire for one key.
 func (p *Pool) RetireKey(key Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -356,7 +357,7 @@ func (p *Pool) RetireKey(key Key) {
 	}
 }
 
-// retire lets nobody find e any more, and has it end; the caller holds mu.
+// retire removes e from the pool and takes its sessions out of use. The caller holds mu.
 func (p *Pool) retire(e *entry) {
 	delete(p.keys, e.key)
 	e.detached = true
@@ -366,8 +367,8 @@ func (p *Pool) retire(e *entry) {
 	p.serve(e)
 }
 
-// Close retires everything, ends the dials in flight and fails the calls that wait
-// with ErrClosed. Open streams live on.
+// Close retires all sessions, stops the dials in flight and fails waiting calls with ErrClosed. Open
+// streams stay open.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -382,9 +383,8 @@ func (p *Pool) Close() {
 	p.Retire(func(Key) bool { return true })
 }
 
-// Wait returns when every session that was taken out has closed, all that was
-// written through it with it, or ctx has ended. It is called after Close, by a process
-// that is about to exit.
+// Wait returns when every session taken out of use has closed, with all its data written, or when
+// ctx is done. A process calls it after Close, before it exits.
 func (p *Pool) Wait(ctx context.Context) {
 	p.mu.Lock()
 	if len(p.leaving) > 0 && p.empty == nil {
@@ -401,7 +401,7 @@ func (p *Pool) Wait(ctx context.Context) {
 	}
 }
 
-// left notes that sh, which was taken out, has closed.
+// left records that sh, which was taken out of use, has closed.
 func (p *Pool) left(sh *shared) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -438,8 +438,7 @@ func (p *Pool) Stats() Stats {
 
 func (p *Pool) sweepEvery() time.Duration { return max(p.cfg.IdleTimeout/8, time.Millisecond) }
 
-// sweepNow retires what is idle, expired or dead, and runs again later if
-// anything is left.
+// sweepNow retires idle, expired and dead sessions, and schedules itself again while keys are left.
 func (p *Pool) sweepNow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
