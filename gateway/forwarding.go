@@ -30,28 +30,27 @@ type forwarding struct {
 	pick     picker.Request
 	lease    lease
 	dialed   time.Time     // when the connection to the pod was made
-	opening  overload.Work // until the CONNECT is answered, or has to wait for its turn at a pod
+	opening  overload.Work // until the CONNECT is answered, or waits for its turn at a pod
 	attempts int
-	failed   []failedAttempt // those that did not reach a pod
+	failed   []failedAttempt // attempts that did not reach a pod
 	replayed replay
 	relayed  hbone.RelayResult
-	answered bool // the pod sent something, if only when the client had left
+	answered bool // the pod sent data, possibly after the client closed
 	connect  time.Duration
-	result   string        // how it ended besides; empty: by refused and connect
-	refused  header.Reason // of our answer other than 200
+	result   string        // overrides the result; empty: it follows from refused and connect
+	refused  header.Reason // reason of a response other than 200
 	err      error
 }
 
-// failedAttempt is one pod that was tried in vain.
+// failedAttempt is one failed attempt to reach a pod.
 type failedAttempt struct {
 	pod    *mesh.Workload
 	reason string // see dialReason and moveReason
 	err    error
 }
 
-// screen admits an outer CONNECT or refuses it, at once: by the limits of its client, and
-// by the time that this process has. One whose client would not come again waits for its
-// turn.
+// screen admits or refuses an outer CONNECT without waiting: by the limits of its client, and by the
+// load of this process. A CONNECT of a client that does not retry waits for its turn instead.
 func (g *Gateway) screen(in *hbone.Incoming, client admission.Client, session *admission.Session) hbone.Handler {
 	f := &forwarding{in: in, client: client, started: time.Now()}
 	if in.Authority == header.CheckAuthority || in.Authority == header.SinkAuthority {
@@ -87,7 +86,7 @@ func (g *Gateway) screen(in *hbone.Incoming, client admission.Client, session *a
 	}
 }
 
-// unadmitted ends one whose turn did not come, or whose client left before.
+// unadmitted closes a CONNECT that timed out waiting for its turn, or that the client cancelled.
 func (f *forwarding) unadmitted(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		f.err = context.Cause(ctx)
@@ -96,8 +95,8 @@ func (f *forwarding) unadmitted(ctx context.Context, err error) {
 	f.refuse(503, header.ReasonOverload, err)
 }
 
-// forward serves one outer CONNECT: authority to exported service, service to
-// pod, bytes both ways.
+// forward serves one outer CONNECT. It resolves the authority to an exported service, connects to a
+// pod and relays bytes in both directions.
 func (g *Gateway) forward(ctx context.Context, f *forwarding) {
 	var err error
 	if f.to, err = g.backends.Resolve(g.store.Current(), f.in.Authority, f.started); err != nil {
@@ -121,10 +120,10 @@ func (g *Gateway) forward(ctx context.Context, f *forwarding) {
 	}
 	f.connect = time.Since(f.started)
 	f.opening.Opened()
-	f.opening.Done() // from here on it takes no more of this process's time than any other
+	f.opening.Done() // from here on it costs no more than any established connection
 	if conn, err = g.replayHello(ctx, f, stream, conn); err != nil {
 		f.err = err
-		stream.Reset(http2.ErrCodeConnect) // it did not end: it was cut off
+		stream.Reset(http2.ErrCodeConnect) // the stream was cut, not closed
 		conn.SetLinger(0)
 		g.backends.release(f.lease, health.Neutral, "", time.Now())
 		return
@@ -136,7 +135,7 @@ func (g *Gateway) forward(ctx context.Context, f *forwarding) {
 	g.backends.release(f.lease, g.judge(f), "silence", time.Now())
 }
 
-// relay carries the tunnel to its end.
+// relay relays the tunnel until it closes.
 func (f *forwarding) relay(ctx context.Context, g *Gateway, stream *hbone.Stream, conn *net.TCPConn) {
 	inner := f.lease.inner
 	cut := func() { stream.Reset(http2.ErrCodeConnect) }
@@ -163,14 +162,14 @@ func (f *forwarding) relay(ctx context.Context, g *Gateway, stream *hbone.Stream
 	}
 }
 
-// late is how late this process may have been while it waited for a pod that is
-// still blamed for what did not come: a quarter of timeouts.answer.
+// late reports whether this process was delayed too much since then to count a missing answer against
+// a pod: by more than a quarter of timeouts.answer.
 func (g *Gateway) late(since time.Time) bool {
 	return g.load.Late(since) > g.cfg.Timeouts.Answer/4
 }
 
-// answer notes, once, that the pod's node proxy has sent something. A TCP connect
-// alone shows only that a kernel is there.
+// answer records, once, that the pod's node proxy has sent data. A TCP connect alone shows only that
+// the kernel is up.
 func (f *forwarding) answer(g *Gateway) {
 	if !f.answered {
 		f.answered = true
@@ -180,11 +179,10 @@ func (f *forwarding) answer(g *Gateway) {
 	}
 }
 
-// judge says what a relayed connection tells about the hop. Only a complete
-// hello that the pod's address took and did not answer for so long counts
-// against it: anything less may be the client's doing. Everything else is the
-// inner tunnel's business; an answer was counted when it came, a reset before
-// it by replayHello.
+// judge returns the health outcome of a relayed connection for the hop. Only a complete hello that
+// the pod's address received and did not answer within timeouts.silence counts as a failure. An
+// incomplete hello may be caused by the client, and later errors belong to the inner tunnel.
+// An answer was counted when it came; replayHello counted a reset before it.
 func (g *Gateway) judge(f *forwarding) health.Outcome {
 	if f.replayed.complete && !f.answered && time.Since(f.replayed.sent) >= g.cfg.Timeouts.Silence && !g.late(f.replayed.sent) {
 		return health.Failure
@@ -192,13 +190,12 @@ func (g *Gateway) judge(f *forwarding) health.Outcome {
 	return health.Neutral
 }
 
-// alertMax is what a TLS 1.3 client still sends after its hello when it does not
-// believe the server's certificate: a change of cipher spec and an alert. Its
-// Finished alone has more.
+// alertMax is the most bytes that a TLS 1.3 client sends after its hello when it rejects the server's
+// certificate: a change of cipher spec and an alert. A Finished message alone is longer.
 const alertMax = 48
 
-// distrusted reports whether the client left as one does that does not believe
-// the pod's certificate: it answered what the pod sent with an alert, or not.
+// distrusted reports whether the client closed as if it rejected the pod's certificate: after the
+// pod's answer it sent at most an alert.
 func (f *forwarding) distrusted() bool {
 	r := f.replayed
 	return r.complete && f.answered && f.relayed.ToConn-r.size <= alertMax
@@ -216,11 +213,11 @@ func (f *forwarding) refuse(status int, reason header.Reason, err error) {
 	f.in.Refuse(status, h)
 }
 
-// finish counts the forwarding and logs it. opened_by is the trace of the connection that
-// the tunnel was opened for; later connections in it are unknown to a gateway. The line is
-// a warning if an exported service could not be reached, except for repeated attempts of
-// one connection: the client's node proxy logs these. Lines of tunnels that served nothing
-// are limited by client, see [logging.ByPeer].
+// finish counts and logs the forwarding. opened_by is the trace of the connection that the tunnel was
+// opened for; a gateway does not see later connections in the tunnel. The line is a warning if an
+// exported service was unreachable, except for repeated attempts of one connection: the client's
+// node proxy logs these. Lines of tunnels that served nothing are limited by client, see
+// [logging.ByPeer].
 func (g *Gateway) finish(f *forwarding) {
 	result := f.outcome(g.background)
 	g.metrics.closed.WithLabelValues(result).Inc()
@@ -284,7 +281,7 @@ func (t tried) MarshalZerologArray(a *zerolog.Array) {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// exportRefusal maps why an authority leads nowhere to the answer to the client.
+// exportRefusal maps a resolution error to the status and reason sent to the client.
 func exportRefusal(err error) (status int, reason header.Reason) {
 	var re *route.Error
 	if !errors.As(err, &re) {

@@ -22,8 +22,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/internal/tcp"
 )
 
-// listen binds address, with more settings of the socket. With reuse, several processes of one user may bind it at the
-// same time if all do so with reuse.
+// listen binds address and applies more to the socket. With reuse, several processes of one user may
+// bind the address at the same time, if all use reuse.
 func listen(address netip.AddrPort, reuse bool, more ...tcp.Control) (*net.TCPListener, error) {
 	if reuse {
 		more = append(more, func(_, _ string, c syscall.RawConn) error {
@@ -40,13 +40,11 @@ func listen(address netip.AddrPort, reuse bool, more ...tcp.Control) (*net.TCPLi
 	return l.(*net.TCPListener), nil
 }
 
-// acceptGrace is how long a gateway that was told to stop goes on accepting: what
-// the kernel has already put into this listener's queue would be reset by closing
-// it, even if another process listens on the same address.
+// acceptGrace is how long a stopping gateway keeps accepting. Closing the listener resets the
+// connections in its kernel queue, even if another process listens on the same address.
 const acceptGrace = 50 * time.Millisecond
 
-// accept takes connections until a little after ctx ends, and hands each to its
-// protocol.
+// accept accepts connections until acceptGrace after ctx is done, and serves each by its protocol.
 func (g *Gateway) accept(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { g.listener.SetDeadline(time.Now().Add(acceptGrace)) })
 	defer stop()
@@ -102,8 +100,7 @@ func (g *Gateway) accept(ctx context.Context) error {
 	}
 }
 
-// pauseAccepting waits for d, or until ctx ends and a moment longer: then accept has
-// acceptGrace left.
+// pauseAccepting waits for d, or until shortly after ctx is done: then accept has acceptGrace left.
 func pauseAccepting(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -114,7 +111,7 @@ func pauseAccepting(ctx context.Context, d time.Duration) {
 	}
 }
 
-// addressOf is the zero address for what is no TCP connection.
+// addressOf returns the IP address of a TCP address, and the zero address otherwise.
 func addressOf(a net.Addr) netip.Addr {
 	if t, ok := a.(*net.TCPAddr); ok {
 		return t.AddrPort().Addr()
@@ -122,8 +119,8 @@ func addressOf(a net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// handshake returns the connection and when the certificate that it was made with
-// expires, or a little earlier one.
+// handshake returns the connection and when the local certificate for it expires. The time may be
+// that of the previous certificate, shortly before.
 func (g *Gateway) handshake(conn net.Conn, cfg *tls.Config) (*hbone.TLSTransport, time.Time, error) {
 	ctx, cancel := context.WithTimeout(g.background, g.cfg.Timeouts.Handshake)
 	defer cancel()
@@ -136,7 +133,7 @@ func (g *Gateway) handshake(conn net.Conn, cfg *tls.Config) (*hbone.TLSTransport
 	return t, svid.NotAfter(), err
 }
 
-// serve runs the protocol that the peer asked for until it ends.
+// serve runs the protocol that the peer negotiated until the connection closes.
 func (g *Gateway) serve(t *hbone.TLSTransport, expiry time.Time) {
 	id := t.Peer().ID
 	switch t.Protocol() {
@@ -157,8 +154,8 @@ func (g *Gateway) serve(t *hbone.TLSTransport, expiry time.Time) {
 	}
 }
 
-// serveReports serves the health stream of a node proxy, which counts as a session
-// of its client like any other: nobody else gets as far as to say Hello.
+// serveReports serves the health stream of a node proxy. The stream counts as a session of its
+// client, like any other. Other clients are refused before the Hello.
 func (g *Gateway) serveReports(t *hbone.TLSTransport, expiry time.Time) {
 	id := t.Peer().ID
 	if err := g.nodes.Admit(id); err != nil {
@@ -179,7 +176,7 @@ func (g *Gateway) serveReports(t *hbone.TLSTransport, expiry time.Time) {
 	defer cancel()
 	ctx, end := g.handover.stream(ctx)
 	defer end()
-	g.nodes.Accept(ctx, t.NetConn(), id) // the node proxy attaches again with the certificates of then
+	g.nodes.Accept(ctx, t.NetConn(), id) // the node proxy attaches again with its next certificate
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -189,9 +186,9 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// serveTunnels holds a client back, without HTTP/2 settings, until this gateway
-// has settled: one that has just started would choose pods that its siblings
-// know to be sick. Clients that have another gateway go there meanwhile.
+// serveTunnels holds a client back, without HTTP/2 settings, until this gateway has settled. A gateway
+// that has just started would choose pods that its siblings have ejected. Clients with another
+// gateway use it until then.
 func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
 	client := admission.Client{Identity: t.Peer().ID.String(), Address: addressOf(t.RemoteAddr())}
 	admitted, err := g.clients.Session(client, time.Now())
@@ -212,13 +209,13 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
 	g.diagnose.Apply(&cfg)
 	cfg.MaxStreams = 1000
 	cfg.NotAfter, cfg.ExpiryGrace = expiry, g.cfg.Timeouts.CertificateGrace
-	// A stock client drops the inner connection when both its directions have
-	// ended, and the outer stream with it, without END_STREAM when the server
-	// ended first (1 902 of 8 000 with ztunnel 62d82653).
+	// A stock client drops the inner connection when both directions are closed, and the outer
+	// stream with it. It sends no END_STREAM if the server closed first (1 902 of 8 000 with
+	// ztunnel 62d82653).
 	cfg.CancelEnds = true
 	cfg.Refused = func(why hbone.Refusal) { g.metrics.streams.WithLabelValues(string(why)).Inc() }
 	cfg.Screen = func(in *hbone.Incoming) hbone.Handler { return g.screen(in, client, admitted) }
-	if session := hbone.NewServer(t, cfg, nil); g.untrusted(session) { // its root was removed since the handshake began
+	if session := hbone.NewServer(t, cfg, nil); g.untrusted(session) { // its root was removed during the handshake
 		err = hbone.ErrUntrusted
 		session.Decline(g.background, "the root that signed the certificate was removed from federation.networks")
 	} else {

@@ -25,24 +25,24 @@ import (
 )
 
 const (
-	// reachAtOnce are dialled at once.
+	// reachAtOnce is how many addresses are dialed at the same time.
 	reachAtOnce = 16
 	// reachTime bounds one attempt.
 	reachTime = 4 * time.Second
-	// reachAll bounds all of them, with what is measured on paths: who asks waits half a minute.
+	// reachAll bounds all attempts and path measurements: the caller waits for half a minute.
 	reachAll = 20 * time.Second
 	// flowTime bounds the measurement of throughput that may follow.
 	flowTime = 6 * time.Second
 )
 
-// peerAddress is where a gateway of another network is dialled, and whom it has to be.
+// peerAddress is an address of a gateway of another network, and the identity expected there.
 type peerAddress struct {
 	network  string
 	identity spiffeid.ID
-	address  netip.AddrPort // invalid: none is known
+	address  netip.AddrPort // invalid if unknown
 }
 
-// peerAddresses are those of all other networks that are known now.
+// peerAddresses returns the known gateway addresses of all other networks, sorted by network.
 func (g *Gateway) peerAddresses() (list []peerAddress) {
 	snap := g.store.Current()
 	for _, network := range snap.GatewayNetworks() {
@@ -70,9 +70,9 @@ func (g *Gateway) peerAddresses() (list []peerAddress) {
 	return slices.Compact(list)
 }
 
-// reach dials the gateways of other networks, at each address that is known, and opens a
-// tunnel as clients do, on a session of its own that ends with the answer: nothing of what is
-// open already counts.
+// reach serves GET /reach. It dials the gateways of other networks at each known address and opens a
+// tunnel as clients do, on a separate session that it closes after the answer. Existing connections
+// are not used.
 func (g *Gateway) reach(w http.ResponseWriter, r *http.Request) {
 	ctx, list, network := r.Context(), g.peerAddresses(), r.URL.Query().Get("path")
 	if network != "" && !slices.ContainsFunc(list, func(p peerAddress) bool { return p.network == network && p.address.IsValid() }) {
@@ -98,9 +98,9 @@ func networksOf(list []peerAddress) (names []string) {
 	return names
 }
 
-// tryAll tries each address, a few at once and within reachAll: where many are silent, some
-// are not dialled, and are said to be. Networks take turns, so that none is left out for
-// another's addresses. Then the path to each address is measured where TCP connected, as far as the time allows.
+// tryAll tries each address, reachAtOnce in parallel, within reachAll. If many addresses do not answer,
+// the rest is marked as not dialed. Networks take turns, so that the addresses of one do not exclude
+// another. Then it measures the path to each address where TCP connected, as far as the time allows.
 func tryAll(ctx context.Context, list []peerAddress, try func(context.Context, peerAddress, *answer.Tried) error, measure func(context.Context, peerAddress) (*answer.Path, error)) []answer.Tried {
 	ctx, cancel := context.WithTimeout(ctx, reachAll)
 	defer cancel()
@@ -121,7 +121,8 @@ func tryAll(ctx context.Context, list []peerAddress, try func(context.Context, p
 	return tried
 }
 
-// eachByTurns calls f with each index of a list that is sorted by network, reachAtOnce at once, in the order of byTurns.
+// eachByTurns calls f with each index of a list sorted by network, reachAtOnce in parallel, in the order
+// of byTurns.
 func eachByTurns(list []peerAddress, f func(i int)) {
 	next := make(chan int, len(list))
 	for _, i := range byTurns(list) {
@@ -157,8 +158,8 @@ func tryOne(ctx context.Context, p peerAddress, t *answer.Tried, try func(contex
 	}
 }
 
-// byTurns are the indices of a list that is sorted by network: the first of each network, then
-// the second of each.
+// byTurns returns the indices of a list sorted by network: the first entry of each network, then the
+// second of each, and so on.
 func byTurns(list []peerAddress) []int {
 	turn, out := make([]int, len(list)), make([]int, len(list))
 	for i := range list {
@@ -170,7 +171,8 @@ func byTurns(list []peerAddress) []int {
 	return out
 }
 
-// clientTLS is the configuration of a client of p, and the gateways of its network that are heard, by their names.
+// clientTLS returns the TLS configuration of a client of p, and the names of the current gateways of its
+// network.
 func (g *Gateway) clientTLS(ctx context.Context, p peerAddress) (cfg *tls.Config, names []string, err error) {
 	if g.fed != nil {
 		g.fed.Read(func(l *ledger.Ledger) {
@@ -185,7 +187,8 @@ func (g *Gateway) clientTLS(ctx context.Context, p peerAddress) (cfg *tls.Config
 	return cfg, names, err
 }
 
-// dialPeer connects to p as node proxies do, with segments of at most maxSegment bytes. 0: as configured.
+// dialPeer connects to p as node proxies do, with segments of at most maxSegment bytes. 0 means as
+// configured.
 func (g *Gateway) dialPeer(ctx context.Context, p peerAddress, maxSegment int) (net.Conn, error) {
 	line := g.line
 	line.MaxSegment = cmp.Or(maxSegment, line.MaxSegment)
@@ -193,7 +196,7 @@ func (g *Gateway) dialPeer(ctx context.Context, p peerAddress, maxSegment int) (
 	return d.DialContext(ctx, "tcp", p.address.String())
 }
 
-// target is p for a path check.
+// target returns p as the target of a path check.
 func (g *Gateway) target(p peerAddress) pathcheck.Target {
 	return pathcheck.Target{
 		Dial: func(ctx context.Context, maxSegment int) (net.Conn, error) { return g.dialPeer(ctx, p, maxSegment) },
@@ -208,7 +211,7 @@ func (g *Gateway) target(p peerAddress) pathcheck.Target {
 	}
 }
 
-// measureFlow notes in path the throughput to p.
+// measureFlow stores the throughput to p in path.
 func (g *Gateway) measureFlow(ctx context.Context, p peerAddress, path *answer.Path) {
 	ctx, cancel := context.WithTimeout(ctx, flowTime)
 	defer cancel()
@@ -218,7 +221,7 @@ func (g *Gateway) measureFlow(ctx context.Context, p peerAddress, path *answer.P
 	}
 }
 
-// tryTunnel notes in t how far it comes.
+// tryTunnel opens a tunnel to p and records in t each step that succeeds.
 func (g *Gateway) tryTunnel(ctx context.Context, p peerAddress, t *answer.Tried) error {
 	cfg, names, err := g.clientTLS(ctx, p)
 	if err != nil {

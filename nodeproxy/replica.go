@@ -46,15 +46,16 @@ func isElsewhere(err error) bool { return errors.As(err, new(*elsewhereError)) }
 const (
 	// patientDials is the number of consecutive dials of one replica for a session to be kept.
 	patientDials = 6
-	// vainDials is the number of consecutive dials, for each gateway at an address, without an
-	// answer of the wanted replica after which it is considered lost. If the balancer draws a
-	// replica at random each time, one in 400 present replicas is.
+	// vainDials is after how many consecutive dials, for each gateway at an address, without an
+	// answer from the wanted replica that one is considered lost. If the balancer draws a replica
+	// at random each time, one in 400 is considered lost wrongly.
 	vainDials = 6
 	// strangersFirst is the number of consecutive unlisted replicas that are skipped. The next
 	// one is used in place of the wanted replica, as discovery of that network is out of date.
 	strangersFirst = 4
-	// dialsAtFailure is the number of attempts in one dial. The next one starts when an attempt
-	// has failed, or after dialStagger without an answer: its backend may be gone.
+	// dialsAtFailure is the limit of attempts in one dial, or the number of addresses if that is
+	// higher. The next one starts when an attempt has failed, or after dialStagger without an
+	// answer: its backend may be gone.
 	dialsAtFailure = 3
 	dialStagger    = 400 * time.Millisecond
 )

@@ -143,8 +143,8 @@ func (v *view) row(snap *mesh.Snapshot, svc *mesh.Service, network string, port 
 	return row, true
 }
 
-// offered reports whether svc on network offers port. Only the exports of other networks may offer
-// it.
+// offered reports whether svc on network offers port. The port may be offered by another network
+// only.
 func offered(snap *mesh.Snapshot, svc *mesh.Service, network string, port uint16) bool {
 	x, ok := snap.Share(svc, network)
 	return ok && x.Offers(port)

@@ -15,50 +15,51 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/record"
 )
 
-// MaxServices is how many services a node proxy follows at once.
+// MaxServices is how many services a node proxy can follow.
 const MaxServices = 2_000
 
-// services is what a node proxy follows and what it has been told of it. Safe for
+// services holds the subscriptions of a node proxy and the reported state of each service. Safe for
 // concurrent use.
 type services struct {
-	start    time.Time // of the clock of used
+	start    time.Time // zero of followed.used
 	limit    int
-	budget   int                       // of bytes that are kept of one stream, as they came
-	listed   func(network string) bool // by discovery: of others nothing is kept
-	excerpts bool                      // gateways tell of discovery too
+	budget   int                       // bytes kept per stream, in wire size
+	listed   func(network string) bool // in discovery; reports on other networks are dropped
+	excerpts bool                      // gateways also send discovery
 	proofs   *verified
-	// unproven is told what is not the word of who is said to have said it; it must not wait.
+	// unproven is called for each record that its claimed instance did not provably sign. It must
+	// not block.
 	unproven func(l *uplink, network string, id record.Instance, what string, why Unproven, err error)
 	signal   chan struct{}
-	observes bool // follows what it is told of, without being asked for it
+	observes bool // follows every reported service without a subscription
 
 	mu      sync.RWMutex
-	emptied map[string]struct{} // with observes: services of which something was known that is no more
+	emptied map[string]struct{} // with observes: services whose state was removed
 	byName  map[string]*followed
 	changed map[Change]struct{}
 	links   map[*uplink]struct{}
-	silent  map[*followed]time.Time // of which no stream says anything: since when
-	unheard map[Change]time.Time    // of which the streams that there are know nothing yet: since when
-	voices  voices                  // of all that is known
+	silent  map[*followed]time.Time // services without a report from any stream: since when
+	unheard map[Change]time.Time    // not yet reported by any attached stream: since when
+	voices  voices                  // over all known state
 }
 
 // followed is one service.
 type followed struct {
 	name   string
-	pinned bool         // by configuration: never idle
-	since  time.Time    // it is followed
-	used   atomic.Int64 // since start
+	pinned bool         // named in the configuration: never idle
+	since  time.Time    // when following started
+	used   atomic.Int64 // last use, in nanoseconds since services.start
 
-	answered    bool // some gateway has told the whole of its health
+	answered    bool // a gateway has sent its full health
 	ready       chan struct{}
 	isDescribed bool
-	described   chan struct{}               // closed when the gateway that leads has told what discovery has of it
+	described   chan struct{}               // closed when the active source has sent its discovery
 	views       map[*uplink]map[string]told // by attached stream and network
 	known       map[string]Known            // by network; see [services.learn]
-	returned    map[string]returns          // by network, also of those of which nothing is known any more
+	returned    map[string]returns          // by network, including networks without known state
 }
 
-// returns is who of a share is taken back.
+// returns returns the readmissions of f on network.
 func (f *followed) returns(network string) returns {
 	r := f.returned[network]
 	if r == nil {
@@ -68,22 +69,22 @@ func (f *followed) returns(network string) returns {
 	return r
 }
 
-// told is what one stream says of a share.
+// told is the state of a remote service as one stream reports it.
 type told struct {
 	deliveries []Delivery
-	size       int // in bytes, as it came
+	size       int // wire size in bytes
 }
 
-// maxKept is how many bytes are kept of one stream: 2 000 services on eight networks
-// with two instances of a gateway each are 8 MB.
+// maxKept is how many bytes are kept per stream. For scale, 2 000 services on eight networks with two
+// gateway instances each take 8 MB.
 const maxKept = 32 << 20
 
 func newServices(limit int, proofs *verified) *services {
 	return &services{start: time.Now(), proofs: proofs, unproven: func(*uplink, string, record.Instance, string, Unproven, error) {}, limit: limit, budget: maxKept, listed: func(string) bool { return true }, signal: make(chan struct{}, 1), byName: map[string]*followed{}, emptied: map[string]struct{}{}, changed: map[Change]struct{}{}, links: map[*uplink]struct{}{}, voices: voices{}, silent: map[*followed]time.Time{}, unheard: map[Change]time.Time{}}
 }
 
-// use notes that service is used now, and follows it from now on. It returns it, nil if
-// it is not followed, because all that are followed may not be forgotten, and whether
+// use records a use of service and follows it from now on. f is nil if the limit is reached and all
+// followed services are pinned. answered reports whether the state of service is complete, so that
 // there is nothing to wait for.
 func (s *services) use(service string, pin bool) (f *followed, answered bool) {
 	s.mu.RLock()
@@ -111,7 +112,8 @@ func (s *services) use(service string, pin bool) (f *followed, answered bool) {
 	return f, f.answered && f.isDescribed
 }
 
-// await returns when all of these are closed, f has been followed for wait, or ctx has ended. It returns whether it has waited.
+// await returns when all channels are closed, f has been followed for wait, or ctx is done. It reports
+// whether it has waited.
 func (f *followed) await(ctx context.Context, wait time.Duration, all ...<-chan struct{}) (waited bool) {
 	if wait -= time.Since(f.since); wait <= 0 {
 		return false
@@ -137,7 +139,7 @@ func (f *followed) describe() {
 	}
 }
 
-// describe notes that discovery has all that there is to know of names.
+// describe records that the discovery of names is complete.
 func (s *services) describe(names []string) {
 	if len(names) == 0 {
 		return
@@ -165,7 +167,7 @@ func (s *services) heard(name string) bool {
 	return f != nil && f.answered && f.isDescribed
 }
 
-// add begins to follow a service; the caller holds mu.
+// add starts following a service. The caller holds mu.
 func (s *services) add(service string) *followed {
 	f := &followed{name: service, since: time.Now(), ready: make(chan struct{}), described: make(chan struct{}), views: map[*uplink]map[string]told{}, known: map[string]Known{}, returned: map[string]returns{}}
 	if !s.excerpts {
@@ -175,7 +177,7 @@ func (s *services) add(service string) *followed {
 	return f
 }
 
-// evict forgets the service that was not used for longest; the caller holds mu.
+// evict drops the least recently used service that is not pinned. The caller holds mu.
 func (s *services) evict() bool {
 	var oldest *followed
 	for _, f := range s.byName {
@@ -210,7 +212,7 @@ func (s *services) forget(f *followed) {
 	f.describe()
 }
 
-// drop forgets a service that is not pinned.
+// drop stops following a service that is not pinned.
 func (s *services) drop(service string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,7 +221,7 @@ func (s *services) drop(service string) {
 	}
 }
 
-// retain makes pinned the services that configuration names.
+// retain pins exactly the given services of the configuration.
 func (s *services) retain(pinned map[string]bool) {
 	s.mu.Lock()
 	for _, f := range s.byName {
@@ -242,7 +244,7 @@ func (s *services) settled() bool {
 	return true
 }
 
-// sweep forgets what was not used for idle.
+// sweep drops services that are not pinned and were not used for idle.
 func (s *services) sweep(idle time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,7 +256,7 @@ func (s *services) sweep(idle time.Duration) {
 	}
 }
 
-// attach makes l a stream that is asked for all that is followed.
+// attach adds the stream l and subscribes to all followed services on it.
 func (s *services) attach(l *uplink) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,8 +266,8 @@ func (s *services) attach(l *uplink) {
 	}
 }
 
-// detach forgets what l said. Where no other stream says anything it is what is known,
-// and holds until [services.lapse].
+// detach drops the reports of l. If no other stream reports a service, its last state stays known
+// until [services.lapse].
 func (s *services) detach(l *uplink) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,8 +283,8 @@ func (s *services) detach(l *uplink) {
 	}
 }
 
-// relist asks a stream again for all that is followed when discovery lists a network that
-// it spoke of before.
+// relist subscribes again to all followed services on a stream that earlier reported a network which
+// discovery lists only now.
 func (s *services) relist() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -303,9 +305,8 @@ func (s *services) relist() {
 	}
 }
 
-// lapse ends the health of the services that no stream has said anything of for
-// [ledger.Lapse]: it is unknown from then on, as in gateways that hear nothing of a
-// network. The exports hold.
+// lapse expires the health of services without a report from any stream for [ledger.Lapse]. It is then
+// unknown, as in gateways without reports from a network. The exports stay valid.
 func (s *services) lapse(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -325,7 +326,7 @@ func (s *services) lapse(now time.Time) {
 	}
 }
 
-// end ends the health of a share.
+// end expires the health of a remote service.
 func (s *services) end(f *followed, network string, now time.Time) {
 	delete(s.unheard, Change{f.name, network})
 	if exports := exportsOf(f.known[network].Deliveries); len(exports) > 0 {
@@ -336,7 +337,7 @@ func (s *services) end(f *followed, network string, now time.Time) {
 	s.note(Change{f.name, network})
 }
 
-// take takes what l says of services. It returns how many entries were odd.
+// take stores reports of l. odd is the number of invalid or dropped entries.
 func (s *services) take(l *uplink, m *pb.ServiceStates) (odd int, err error) {
 	for _, state := range m.GetServices() {
 		n, err := s.takeOne(l, state)
@@ -370,7 +371,7 @@ func (s *services) takeOne(l *uplink, m *pb.ServiceState) (odd int, err error) {
 		f = s.observe(m)
 	}
 	if f == nil {
-		return odd, nil // forgotten meanwhile
+		return odd, nil // no longer followed
 	}
 	view := f.views[l]
 	before, now := view, time.Now()
@@ -389,7 +390,7 @@ func (s *services) takeOne(l *uplink, m *pb.ServiceState) (odd int, err error) {
 		switch {
 		case len(x.deliveries) == 0:
 			if spoke && !m.GetWhole() && len(view) < maxNetworks {
-				view[network] = told{} // it knows that there is nothing any more
+				view[network] = told{} // reported as removed
 			}
 		case !s.listed(network):
 			if len(l.missed) < maxNetworks {
@@ -417,8 +418,7 @@ func (s *services) takeOne(l *uplink, m *pb.ServiceState) (odd int, err error) {
 	return odd, nil
 }
 
-// merge brings what is known of networks up to date, if any stream says something
-// of f; the caller holds mu.
+// merge updates the known state of f on networks, if any stream reports f. The caller holds mu.
 func (s *services) merge(f *followed, networks []string) {
 	if len(f.views) == 0 {
 		return
@@ -441,10 +441,10 @@ func (s *services) merge(f *followed, networks []string) {
 	}
 }
 
-// keep lets what is known of f on network stand if no stream knows better: each is with a
-// gateway that has said nothing of it and does not hold all that there is, as one that
-// has just started and reaches nobody. As without any stream, health ends after
-// [ledger.Lapse]. It returns whether it does; the caller holds mu.
+// keep keeps the known state of f on network if no stream has a newer one, and reports whether it does.
+// That is so if each stream's gateway has not reported it and is not synchronized, such as a gateway
+// that has just started and is isolated. As without streams, health expires after [ledger.Lapse].
+// The caller holds mu.
 func (s *services) keep(f *followed, network string) bool {
 	k, ok := f.known[network]
 	if !ok {
@@ -458,7 +458,7 @@ func (s *services) keep(f *followed, network string) bool {
 	if slices.ContainsFunc(k.Deliveries, func(d Delivery) bool { return len(d.Health) > 0 }) && s.unheard[Change{f.name, network}].IsZero() {
 		s.unheard[Change{f.name, network}] = time.Now()
 	}
-	s.learn(f, network, knownOf(f.name, network, k.Deliveries, k, f.returns(network), time.Now())) // as far as it is proven still
+	s.learn(f, network, knownOf(f.name, network, k.Deliveries, k, f.returns(network), time.Now())) // only records that are still proven
 	s.note(Change{f.name, network})
 	return true
 }
@@ -471,7 +471,7 @@ func (s *services) note(c Change) {
 	}
 }
 
-// changes takes what has changed since the last call, in no order.
+// changes returns the changes since the last call, unordered.
 func (s *services) changes() []Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -480,7 +480,7 @@ func (s *services) changes() []Change {
 	return out
 }
 
-// get returns what is known of a share.
+// get returns the known state of a remote service.
 func (s *services) get(network, service string) (Known, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

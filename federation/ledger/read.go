@@ -17,20 +17,19 @@ import (
 	"github.com/isthmus-mesh/isthmus/mesh"
 )
 
-// Share is a service on one network, as all instances that count agree on it.
+// Share is a remote service: one service of one network, merged over all counting instances.
 type Share struct {
 	Network string
 	Service string
 	Export  record.Export
-	// Gateways are the instances that say so, sorted.
+	// Gateways are the instances that export it, sorted.
 	Gateways []record.Instance
-	// Problem says in what they differ; empty if they do not.
+	// Problem describes how their exports differ; empty if they do not.
 	Problem string
 }
 
-// Export returns the share of service on network: it is there while one
-// instance says so that no sibling speaks for, with the ports and identities that
-// any of them names; see [MergeExports].
+// Export returns the remote service on network. ok is true while a counting instance exports it: one
+// that no sibling has replaced. It has the ports and identities of all of them; see [MergeExports].
 func (l *Ledger) Export(network, service string) (Share, bool) {
 	key := record.EncodeKey(record.Key{Kind: record.KindExport, Service: service})
 	out := Share{Network: network, Service: service}
@@ -50,15 +49,18 @@ func (l *Ledger) Export(network, service string) (Share, bool) {
 	return out, len(out.Gateways) > 0
 }
 
-// MergeExports returns the export of service by network: the ports, identities and aliases that
-// any export of its gateway instances has. So an instance that cannot reach its API server,
-// and exports an old state, removes nothing that its siblings export. The age is the oldest.
-// A port keeps its name if all exports agree on it and no lower port has it, and has none
-// otherwise. The scope is the narrowest, since clients alone check it: what one gateway withholds,
-// no other grants. Exports with different distributions have that of the reader; of different names and
-// namespaces the first by alphabet counts. Ports are sorted by number, and the order of exports does not
-// matter. problem describes in what the exports differ; it is empty if they do not. An instance without
-// identities sees no workload, which is no difference.
+// MergeExports returns the export of service by network: the union of the ports, identities and
+// aliases of its gateway instances' exports. So an instance that cannot reach its API server, and
+// exports an old state, removes nothing that its siblings export. The age is the oldest.
+//
+// A port keeps its name if all exports agree on it and no lower port has it. Otherwise it has none.
+// The scope is the narrowest, since only clients check it: one gateway cannot grant what another
+// withholds. If the distributions differ, the reader's own applies. Of different names and
+// namespaces the alphabetically first counts.
+//
+// Ports are sorted by number. The order of exports does not matter. problem describes how the
+// exports differ; it is empty if they do not. An export without identities does not differ in them:
+// its instance sees no workload.
 func MergeExports(network, service string, exports []*record.Export) (merged record.Export, problem string) {
 	var differ []string
 	for n, e := range exports {
@@ -80,7 +82,7 @@ func MergeExports(network, service string, exports []*record.Export) (merged rec
 
 func byNumber(a, b record.Port) int { return cmp.Compare(a.Port, b.Port) }
 
-// nameApart removes the names that ports, sorted by number, share with a lower one.
+// nameApart clears the names that ports, sorted by number, share with a lower port.
 func nameApart(ports []record.Port) {
 	used := map[string]bool{}
 	for i := range ports {
@@ -92,8 +94,8 @@ func nameApart(ports []record.Port) {
 	}
 }
 
-// union adds to a what b has, and returns what differed. A port with different names is left
-// without a name. The lists that a and b had are not changed.
+// union merges b into a and returns the fields that differed. A port with different names loses its
+// name. It does not modify the previous slices of a and b.
 func union(a, b *record.Export) (differ []string) {
 	ports := slices.Clone(a.Ports)
 	for _, p := range b.Ports {
@@ -137,7 +139,7 @@ func union(a, b *record.Export) (differ []string) {
 	if a.Distribution != b.Distribution {
 		a.Distribution, differ = "", append(differ, "distribution")
 	}
-	// An instance of an older version has none of these.
+	// An instance of an older version does not set these.
 	a.Headless = a.Headless || b.Headless
 	a.Affinity = max(a.Affinity, b.Affinity)
 	if a.Created == 0 || b.Created > 0 && b.Created < a.Created {
@@ -146,7 +148,7 @@ func union(a, b *record.Export) (differ []string) {
 	return differ
 }
 
-// counting returns the instances whose exports hold, sorted.
+// counting returns the instances with valid exports (live, silent or lapsed), sorted.
 func (l *Ledger) counting(network string) []*instance {
 	var out []*instance
 	for _, i := range l.networks[network] {
@@ -171,34 +173,34 @@ func (l *Ledger) Services(network string) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Delivery is what one gateway instance can deliver of a service's port.
+// Delivery is the availability of a service port through one gateway instance.
 type Delivery struct {
 	Instance record.Instance
 	Gateway  string
 	Group    string
 	Draining bool
-	Live     bool      // false: it is the last word of a silent one
-	Vouched  time.Time // when it was believed last
+	Live     bool      // false: the last report of a silent instance
+	Vouched  time.Time // when it was last current
 	Health   record.Health
 }
 
-// Health is what a network can deliver of a service's port.
+// Health is the availability of a service port on one network.
 type Health struct {
-	Deliveries []Delivery // of each instance that counts, sorted
-	// Of each group its best gateway, and their sum: groups see different pods,
-	// and gateways of one group the same. Of a gateway whose processes are in two
-	// groups one counts.
+	Deliveries []Delivery // of each counting instance, sorted
+	// The sum over groups of the numbers of the best gateway of each. Groups see different pods;
+	// gateways of one group see the same. If processes of one gateway are in two groups, only one
+	// counts.
 	Ready, Healthy                 uint32
 	ReadyCapacity, HealthyCapacity uint32
-	// Exceptions are those of the best gateways, and what a witness has told to any
-	// live gateway: all of a group hear the same, and one that does not say it is
-	// behind. They are sorted by endpoint; Unnamed are further ones.
+	// Exceptions are the ejected endpoints at the best gateways, and those that a witness reported
+	// to any live gateway. All gateways of a group receive the same reports, so a gateway without
+	// one is behind. They are sorted by endpoint. Unnamed is the number of further ones.
 	Exceptions []record.Exception
 	Unnamed    uint32
 }
 
-// Health returns what network can deliver; false means unknown: treat it as
-// usable, with the capacity of its export.
+// Health returns the availability on network. False means unknown: treat it as usable, with the
+// capacity of its export.
 func (l *Ledger) Health(network, service string, port uint16) (Health, bool) {
 	key := record.EncodeKey(record.Key{Kind: record.KindHealth, Service: service, Port: port})
 	var deliveries []Delivery
@@ -221,7 +223,7 @@ func (l *Ledger) Health(network, service string, port uint16) (Health, bool) {
 	return Merge(deliveries), len(deliveries) > 0
 }
 
-// Merge returns what gateways of one network deliver together.
+// Merge returns the combined availability of the gateways of one network.
 func Merge(deliveries []Delivery) Health {
 	out := Health{Deliveries: deliveries}
 	best := map[string]Delivery{}
@@ -250,8 +252,8 @@ func Merge(deliveries []Delivery) Health {
 	return out
 }
 
-// replaced says whether another process of d's gateway counts instead of d, in another
-// group: a gateway that is started again with another group is in both for a while.
+// replaced reports whether another process of d's gateway, in another group, counts instead of d. A
+// gateway restarted with another group is in both groups for a while.
 func replaced(d Delivery, deliveries []Delivery) bool {
 	return slices.ContainsFunc(deliveries, func(o Delivery) bool {
 		if o.Gateway != d.Gateway || o.Group == d.Group {
@@ -264,8 +266,8 @@ func replaced(d Delivery, deliveries []Delivery) bool {
 	})
 }
 
-// witnessed returns what witnesses have told to gateways of best's group and not
-// to best.
+// witnessed returns the ejected endpoints that witnesses reported to other gateways of best's group
+// and not to best.
 func witnessed(best Delivery, deliveries []Delivery) (out []record.Exception) {
 	known := map[mesh.EndpointID]bool{}
 	for _, x := range best.Health.Exceptions {
@@ -285,8 +287,8 @@ func witnessed(best Delivery, deliveries []Delivery) (out []record.Exception) {
 	return out
 }
 
-// better says whether a is to be preferred: what drains gives way, then more
-// that is healthy wins.
+// better reports whether a is preferred to b: first the one that does not drain, then the one with
+// more healthy capacity, then with more ready capacity.
 func better(a, b Delivery) bool {
 	if a.Draining != b.Draining {
 		return b.Draining
@@ -297,8 +299,7 @@ func better(a, b Delivery) bool {
 	return a.Health.ReadyCapacity > b.Health.ReadyCapacity
 }
 
-// Ports returns the service ports of network whose health an instance that counts
-// has told, in no order.
+// Ports returns the service ports of network with health from a counting instance, unordered.
 func (l *Ledger) Ports(network string) []record.Key {
 	keys := map[record.Key]struct{}{}
 	for _, i := range l.counting(network) {
@@ -311,12 +312,11 @@ func (l *Ledger) Ports(network string) []record.Key {
 	return slices.Collect(maps.Keys(keys))
 }
 
-// Networks returns the networks of which something is held, sorted.
+// Networks returns the networks in the ledger, sorted.
 func (l *Ledger) Networks() []string { return slices.Sorted(maps.Keys(l.networks)) }
 
-// Synchronised says whether an instance of network is live that says that it
-// knows everything: only then may what the ledger does not hold of that network
-// be taken for withdrawn.
+// Synchronised reports whether a live, complete instance of network reports that it has the full state.
+// Only then does absence from the ledger mean that a service was withdrawn.
 func (l *Ledger) Synchronised(network string) bool {
 	for _, i := range l.networks[network] {
 		if i.phase == Live && i.complete && i.newest.Synchronised {
@@ -326,29 +326,29 @@ func (l *Ledger) Synchronised(network string) bool {
 	return false
 }
 
-// Status is what is held of one instance.
+// Status is the state of one instance.
 type Status struct {
 	Instance     record.Instance
 	Network      string
 	Gateway      string
-	By           networkkey.Public // key of the network that has certified it, when it was verified
+	By           networkkey.Public // key of the network that certified it, as of verification
 	Phase        Phase
 	Own          bool
 	Complete     bool
 	Synchronised bool
-	Body         *record.Network // nil until it says so; not to be changed
+	Body         *record.Network // nil until received; must not be modified
 	Count        uint64
 	Watermark    uint64
 	Records      int
 	Bytes        int
-	Heard        time.Time // when its newest statement came
-	Vouched      time.Time // when it was believed last
-	Refused      error     // why its records are not complete, if that is because of a limit
+	Heard        time.Time // when its newest signed update was received
+	Vouched      time.Time // when it was last current
+	Refused      error     // the exceeded limit, if its records are incomplete because of one
 	Problems     map[record.Key]error
 	MoreProblems int
 }
 
-// Status returns what is held of every instance, sorted by network.
+// Status returns the state of every instance, sorted by network.
 func (l *Ledger) Status() []Status {
 	var out []Status
 	for _, i := range l.order {
@@ -370,8 +370,7 @@ func (l *Ledger) Status() []Status {
 	return out
 }
 
-// Entries yields all that is held of an instance, whether it is believed or
-// not: for people and tests.
+// Entries yields all records of an instance, trusted or not. It is for operators and tests.
 func (l *Ledger) Entries(id record.Instance) iter.Seq[record.Entry] {
 	i := l.instances[id]
 	if i == nil {
@@ -380,25 +379,24 @@ func (l *Ledger) Entries(id record.Instance) iter.Seq[record.Entry] {
 	return i.set.All()
 }
 
-// Word is what one gateway instance of a network says of a service.
+// Word is the report of one gateway instance on a service.
 type Word struct {
 	Network  string
 	Instance record.Instance
 	Gateway  string
 	Group    string
 	Draining bool
-	Live     bool // false: it is the last word of a silent one
-	// Entries are the export and the health of each port, as the instance has
-	// written them; of one whose health has lapsed the export alone. They are shared.
+	Live     bool // false: the last report of a silent instance
+	// Entries are the export and the health of each port, as the instance wrote them. If its health
+	// has lapsed, there is only the export. They are shared.
 	Entries []record.Entry
-	// Certificate is that of the instance, signed, and Introduction its network record;
+	// Certificate is the signed certificate of the instance, and Introduction its network record,
 	// empty if it has none. Both are shared.
 	Certificate  []byte
 	Introduction record.Entry
 }
 
-// Words returns what every instance that counts says of a service, sorted by
-// network and instance.
+// Words returns the reports of all counting instances on a service, sorted by network and instance.
 func (l *Ledger) Words(service string) (out []Word) {
 	for _, network := range l.Networks() {
 		for _, i := range l.counting(network) {
@@ -414,8 +412,8 @@ func (l *Ledger) Words(service string) (out []Word) {
 	return out
 }
 
-// about returns the entries of i that are about a service: its export, and health
-// of the ports that i has told of it.
+// about returns the entries of i for a service: its export, and the health of the ports that i
+// reports.
 func (i *instance) about(service string) (out []record.Entry) {
 	if e, ok := i.set.Get(record.EncodeKey(record.Key{Kind: record.KindExport, Service: service})); ok {
 		out = append(out, e)

@@ -127,7 +127,7 @@ type Attempts struct {
 	Reason string    `json:"reason"` // reason of the last
 	Error  string    `json:"error"`  // error of the last
 	Last   time.Time `json:"last"`   // time of the last
-	Fault  bool      `json:"fault"`  // the last counted against the health of an endpoint; see causes
+	Fault  bool      `json:"fault"`  // the last counted against health; see causes
 }
 
 // clearly is how many attempts at a candidate that takes part must fail without effect on health

@@ -28,7 +28,7 @@ type Limiter struct {
 // New returns a limiter and registers its metrics.
 func New(r prometheus.Registerer) *Limiter {
 	l := &Limiter{gate: gate{control: control{short: shortHere},
-		refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_overload_refused_total", Help: "New connections refused for overload: this process was short of processor time, or connects to the destination queued."})}}
+		refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "isthmus_overload_refused_total", Help: "New connections refused for overload: this process was short of processor time, or connections to the destination queued."})}}
 	l.own = gate{control: control{short: shortOwn}, refused: l.refused}
 	gauge := func(name, help string, value func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
