@@ -162,8 +162,8 @@ func (f *forwarding) relay(ctx context.Context, g *Gateway, stream *hbone.Stream
 	}
 }
 
-// late reports whether this process was delayed too much since then to count a missing answer against
-// a pod: by more than a quarter of timeouts.answer.
+// late reports whether this process was delayed by more than a quarter of timeouts.answer since then.
+// A missing answer does not count against a pod in that case.
 func (g *Gateway) late(since time.Time) bool {
 	return g.load.Late(since) > g.cfg.Timeouts.Answer/4
 }
@@ -190,8 +190,8 @@ func (g *Gateway) judge(f *forwarding) health.Outcome {
 	return health.Neutral
 }
 
-// alertMax is the most bytes that a TLS 1.3 client sends after its hello when it rejects the server's
-// certificate: a change of cipher spec and an alert. A Finished message alone is longer.
+// alertMax is the most bytes that a TLS 1.3 client sends after its hello to reject the server's
+// certificate. They are a change of cipher spec and an alert. A Finished message alone is longer.
 const alertMax = 48
 
 // distrusted reports whether the client closed as if it rejected the pod's certificate: after the

@@ -71,8 +71,8 @@ func (g *Gateway) peerAddresses() (list []peerAddress) {
 }
 
 // reach serves GET /reach. It dials the gateways of other networks at each known address and opens a
-// tunnel as clients do, on a separate session that it closes after the answer. Existing connections
-// are not used.
+// tunnel as clients do. The session is a separate one and closes after the answer. Existing
+// connections are not used.
 func (g *Gateway) reach(w http.ResponseWriter, r *http.Request) {
 	ctx, list, network := r.Context(), g.peerAddresses(), r.URL.Query().Get("path")
 	if network != "" && !slices.ContainsFunc(list, func(p peerAddress) bool { return p.network == network && p.address.IsValid() }) {

@@ -115,9 +115,9 @@ func (t *TLSTransport) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// errCut is returned for a connection that was closed without TLS's closing alert: by a crashed
-// process or a middlebox, never by an orderly close (RFC 8446 §6.1). crypto/tls returns io.EOF for
-// that between two records.
+// errCut is returned for a connection that was closed without TLS's closing alert. The cause is a
+// crashed process or a middlebox, never an orderly close (RFC 8446 §6.1). Between two records
+// crypto/tls returns io.EOF for that.
 var errCut = fmt.Errorf("connection closed without a TLS closing alert: %w", io.ErrUnexpectedEOF)
 
 // readHere reads without touching the socket.
@@ -137,7 +137,7 @@ func (t *TLSTransport) WriteBurst(p []byte) error {
 	return err
 }
 
-// await blocks until a Read would return data or an error.
+// await blocks until a complete record is buffered, or Read has an error to return.
 func (t *TLSTransport) await() { t.rec.await() }
 
 // buffered reports whether a complete record is buffered.

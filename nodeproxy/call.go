@@ -30,7 +30,7 @@ type call struct {
 	pick      picker.Choice // the destination of the open tunnel
 	tried     tried
 	hedge     hedging
-	missed    []string // gateways for which another replica answered, by picker.GatewayKey
+	missed    []string // gateways that another replica answered for, by picker.GatewayKey
 	access    access
 	opening   overload.Work       // admitted, not yet open
 	towards   overload.Toward     // the same per destination
@@ -178,14 +178,14 @@ func overloaded(err error) *failure {
 	return &failure{final: true, reason: string(header.ReasonOverload), err: err}
 }
 
-// opened releases what admit reserved. From here on the connection costs this process no more
-// than any established one.
+// opened releases what admit reserved. From here on the connection costs this process as much as any
+// established one.
 func (c *call) opened() {
 	c.opening.Done()
 	c.towards.Done()
 }
 
-// cancelled returns the failure of an attempt whose context was cancelled.
+// cancelled returns the failure of a cancelled attempt.
 func cancelled(err error) *failure {
 	return &failure{final: true, reason: reasonCancelled, err: err}
 }
@@ -200,8 +200,8 @@ func sharedKey(plan *route.Plan) string {
 	return plan.Authority
 }
 
-// lateLimit is the largest scheduling delay of this process during a wait for a peer with which
-// a missing answer still counts against the peer.
+// lateLimit is the largest scheduling delay of this process, during a wait for a peer, that lets a
+// missing answer count against the peer.
 const lateLimit = 125 * time.Millisecond
 
 // isTimeout reports whether err is that a peer did not answer in time.

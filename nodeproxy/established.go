@@ -7,9 +7,9 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
-// established is an open connection with both ends connected. It holds only what relaying needs,
-// as a connection may be idle for days. A new goroutine relays it, so that the stack does not
-// keep the size that opening the connection needed.
+// established is a connection with an open tunnel. It holds only what relaying needs, as a connection
+// may be idle for days. A new goroutine relays it, so that the stack does not keep the size that
+// opening the connection needed.
 type established struct {
 	p      *Proxy
 	conn   net.Conn
@@ -17,7 +17,7 @@ type established struct {
 	access access
 	early  *earlyData // read from conn and not sent yet; usually nil
 	sent   int64      // bytes sent into the tunnel before the relay
-	ended  func()     // called once after the relay; may be nil
+	ended  func()     // called once when the relay is done; may be nil
 	permit *permit    // of an inbound connection; nil for others
 	bulk   *bulkWatch // of a connection through a gateway; nil for others
 }

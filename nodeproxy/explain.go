@@ -214,7 +214,8 @@ func (v *view) called(snap *mesh.Snapshot, id mesh.EndpointID) string {
 	return cmp.Or(v.nameOf(snap, id), id.String())
 }
 
-// podName returns the namespace/name of a local workload, or its UID if it has none.
+// podName returns the namespace/name of a local workload, or its UID if that contains the name or is
+// the only name.
 func (p *Proxy) podName(uid string) string {
 	if w := p.store.Current().Workload(uid); w != nil && w.PodName() != "" {
 		return w.PodName()

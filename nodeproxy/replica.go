@@ -21,8 +21,8 @@ import (
 
 // Several gateways of a network may share an address, as replicas behind a load balancer do.
 // After the TLS handshake it is known which replica answered (hbone.ReplicaProtocol). The session
-// then belongs to that replica, even if another one was dialed: one dial is one handshake, and
-// its result counts for the replica that answered. Callers that wanted another replica get an
+// then belongs to that replica, even if another one was dialed. One dial is one handshake, and its
+// result counts for the replica that answered. Callers that wanted another replica get an
 // elsewhereError. They dial again or use the replica that answered.
 
 // elsewhereError is a dial of one gateway that another replica at its address answered.

@@ -232,9 +232,9 @@ func (h heardOf) and(k healthstream.Known) heardOf {
 	return h
 }
 
-// unheard returns the gateways of other networks from which no local gateway receives reports,
-// although it receives them from others there that reach the same pods. Connections use the
-// others, so this node proxy may never detect the failure itself. Gateways in out are left out.
+// unheard returns the gateways of other networks from which no local gateway receives reports, while
+// other gateways there with the same pods do send them. Connections use the others, so this node
+// proxy may never detect the failure itself. Gateways in out are left out.
 func (v *view) unheard(snap *mesh.Snapshot, told map[string]heardOf, out []answer.Gateway) (list []answer.Gateway) {
 	for _, n := range slices.Sorted(maps.Keys(told)) {
 		h := told[n]

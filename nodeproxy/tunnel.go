@@ -53,7 +53,7 @@ type caller struct {
 }
 
 // ofNetwork returns id, or 0 if discovery lists the endpoint in another network than that of the
-// gateway that named it: a gateway must not cause endpoints of other networks to be avoided.
+// gateway that named it. A gateway must not cause endpoints of other networks to be avoided.
 func (c caller) ofNetwork(network string, id mesh.EndpointID) mesh.EndpointID {
 	if w := c.snap.WorkloadByEndpoint(id); w != nil && w.Network != network {
 		return 0
@@ -372,7 +372,7 @@ func (p *Proxy) sessionConfig(source spiffeid.ID, notAfter time.Time) hbone.Conf
 	return c
 }
 
-// dialer returns the function with which the pool opens another session as source. It does not
+// dialer returns the function that the pool opens another session with, as source. It does not
 // wait for the peer's settings.
 func (p *Proxy) dialer(hop string, source origin, expect []spiffeid.ID, addr netip.AddrPort) func(context.Context) (*hbone.Session, error) {
 	return func(ctx context.Context) (*hbone.Session, error) {

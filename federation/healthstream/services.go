@@ -442,8 +442,8 @@ func (s *services) merge(f *followed, networks []string) {
 }
 
 // keep keeps the known state of f on network if no stream has a newer one, and reports whether it does.
-// That is so if each stream's gateway has not reported it and is not synchronized, such as a gateway
-// that has just started and is isolated. As without streams, health expires after [ledger.Lapse].
+// That is so if each stream's gateway has not reported it and is not synchronized. An example is an
+// isolated gateway that has just started. As without streams, health expires after [ledger.Lapse].
 // The caller holds mu.
 func (s *services) keep(f *followed, network string) bool {
 	k, ok := f.known[network]

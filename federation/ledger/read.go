@@ -287,8 +287,8 @@ func witnessed(best Delivery, deliveries []Delivery) (out []record.Exception) {
 	return out
 }
 
-// better reports whether a is preferred to b: first the one that does not drain, then the one with
-// more healthy capacity, then with more ready capacity.
+// better reports whether a is preferred to b. One that does not drain comes first, then more healthy
+// capacity, then more ready capacity.
 func better(a, b Delivery) bool {
 	if a.Draining != b.Draining {
 		return b.Draining

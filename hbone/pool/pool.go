@@ -7,10 +7,9 @@
 //     context allows, for a stream to close or for another session. It fails
 //     without waiting if haltedSessions sessions, and no others, are halted and no
 //     dial is in flight.
-//   - While a call waits, no session of its key that it may use has a free stream,
-//     and at least one dial of the key is in flight. (A call that finds only
-//     sessions with bulk, or crowded ones, waits at most uncongestedWait for
-//     another one.)
+//   - While a call waits, no session of its key that it may use has a free stream.
+//     At least one dial of the key is in flight. (A call that finds only sessions
+//     with bulk, or crowded ones, waits at most uncongestedWait for another one.)
 //   - Streams are assigned in the order of calls. They are not reserved: a call
 //     whose stream was taken by another caller goes back to its place.
 //   - A key has at most dialsAtOnce dials in flight, and no more than the waiting
@@ -39,8 +38,8 @@ import (
 var (
 	// ErrClosed is returned by a pool after Close.
 	ErrClosed = errors.New("pool closed")
-	// ErrExhausted is returned, with the cause of the context, to a call whose
-	// context ended while every session of its key was full.
+	// ErrExhausted is returned, with the cause of the context, if the context is done while every
+	// session of the key is full.
 	ErrExhausted = errors.New("no session had a free stream in time")
 
 	// ErrHalted is returned while haltedSessions sessions of the key, and no others, are halted:
@@ -50,7 +49,7 @@ var (
 	errNoStreams = errors.New("peer allows no streams")
 )
 
-// Key identifies the callers that may share a session: those with the same source identity, expected
+// Key identifies the callers that may share a session. They have the same source identity, expected
 // peers and address, and the same workload at that address.
 type Key struct {
 	Source   string // SPIFFE ID of the caller
@@ -155,7 +154,7 @@ func (p *Pool) Open(ctx context.Context, key Key, dial Dial, req *hbone.Request)
 
 // Use calls open with a session of key that has a free stream. It waits for one, or for a dial, as
 // long as ctx allows. A request that was certainly not served (hbone.ErrRetryable) is tried once
-// more on a session that was established later: the pooled one may have been dead for a while.
+// more on a session that was established later. The pooled one may have been dead for a while.
 // open may be called several times, sequentially.
 func (p *Pool) Use(ctx context.Context, key Key, dial Dial, open func(*hbone.Session) error) error {
 	c := call{ctx: ctx, dial: dial}

@@ -149,9 +149,8 @@ func (v Verdict) Fails(times int) bool {
 // chance.
 func (a *Attempts) InVain() bool { return !a.Fault && a.Times >= clearly }
 
-// Serves reports whether connections to the destination are expected to succeed: a healthy
-// candidate is left, no candidate that takes part fails all the time, and no policy known to the
-// process denies them.
+// Serves reports whether connections to the destination are expected to succeed. A healthy candidate
+// is left, none that takes part fails all the time, and no policy known to the process denies them.
 func (e *Explanation) Serves() bool {
 	if e.AtDestination || e.Denied() {
 		return !e.Denied()

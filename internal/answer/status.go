@@ -20,9 +20,9 @@ type Status struct {
 	Services []Row     `json:"services"` // services with known health; at a gateway only of its own network
 	// Group is the group of a gateway: gateways that reach the same pods; empty if it has none.
 	Group string `json:"group,omitempty"`
-	// Gateways are the gateways that are out. At a node proxy: gateways of other networks that it
-	// ejected, or from which its own gateways receive no reports although they do from others
-	// there; and gateways of its own network without a health stream.
+	// Gateways are the gateways that are out. At a node proxy, gateways of other networks that it
+	// ejected, or that send no reports to its own gateways while others there do. Also gateways of
+	// its own network without a health stream.
 	Gateways []Gateway `json:"gateways"`
 	// Local are the ejected ports of the pods on a node proxy's node, by its own observation:
 	// workload UID and target port.
@@ -49,16 +49,16 @@ type Status struct {
 	// also services that it cannot export, nodes without reports, and peers whose records it
 	// rejects.
 	Problems []string `json:"problems,omitempty"`
-	// Warnings are policies in force that have no effect as written: they select no workload, name
-	// service ports that their pods do not listen on, or have principals that do not name the
-	// clients of a linked network. From a gateway, or from a node proxy with a discovery file.
+	// Warnings are policies in force that have no effect as written. They select no workload, name
+	// service ports that their pods do not listen on, or have principals without the clients of a
+	// linked network. From a gateway, or from a node proxy with a discovery file.
 	Warnings []string `json:"warnings,omitempty"`
-	// Unrouted is configuration in force whose addresses are unreachable: services on other networks
-	// without a virtual address, where pods are captured; captured pods without a route for virtual
-	// addresses; gateways on loopback addresses, where others are not.
+	// Unrouted is configuration in force with unreachable addresses. Where pods are captured, these
+	// are services on other networks without a virtual address, and captured pods without a route
+	// for virtual addresses. Also gateways on loopback addresses, where others are not.
 	Unrouted []string `json:"unrouted,omitempty"`
 	// Unguarded are the pods on a node proxy's node that plain-text connections reach without passing
-	// it, although policies deny all or some of these: with the policies and the remedy.
+	// it, although policies deny all or some of these. Each has the policies and the remedy.
 	Unguarded []string `json:"unguarded,omitempty"`
 	// Detached is whether a node proxy has no health stream to any gateway of its network.
 	Detached bool `json:"detached,omitempty"`
@@ -68,9 +68,9 @@ type Status struct {
 	Controller *Controller `json:"controller,omitempty"`
 }
 
-// PolicyWarnings returns the warnings about policies that select no workload, that name service
-// ports that their pods do not listen on, or that have principals without the clients of linked
-// trust domains. Of each sort it lists the first hundred and counts the rest.
+// PolicyWarnings returns warnings about policies: that select no workload; with service ports that
+// their pods do not listen on; with principals without the clients of linked trust domains. Of
+// each sort it lists the first hundred and counts the rest.
 func PolicyWarnings(unmatched []policy.Unmatched, misported []policy.Misported, pointing []policy.Pointing) []string {
 	return slices.Concat(
 		first(unmatched, "%d more policies select no workload: fix those listed to see the others"),
@@ -99,15 +99,15 @@ type Row struct {
 	NoPod    bool `json:"noPod,omitempty"`    // at a gateway: it has pods here, none of them in the mesh
 	Draining bool `json:"draining,omitempty"` // all of its gateways drain
 	// Why is why no connection to the service is possible, as in /explain. The row is then for a
-	// static listener of a node proxy, or for a service in use whose scope includes none of its
-	// pods, and its numbers are meaningless.
+	// static listener of a node proxy, or for a service in use with a scope that includes none of
+	// its pods. Its numbers are meaningless.
 	Why string `json:"why,omitempty"`
-	// Unreached is why no gateway of another network is reachable: the node proxy's reason for the
-	// gateway that it ejected last, or that discovery lists none. The health of the pods behind them
-	// is then irrelevant. Empty while not all are out.
+	// Unreached is why no gateway of another network is reachable: the reason for the last ejection by
+	// the node proxy, or that discovery lists none. The health of the pods behind them is then
+	// irrelevant. Empty while not all are out.
 	Unreached string `json:"unreached,omitempty"`
-	// Failed are three or more consecutive failures of connections to another network's service that
-	// did not count against its health, such as an unexpected peer identity. Nil if there are none.
+	// Failed are three or more consecutive failed connections to another network's service that did
+	// not count against its health. An example is an unexpected peer identity. Nil if there are none.
 	Failed *Attempts `json:"failed,omitempty"`
 	// Stale is since when the numbers are from a stale report; absent while the report is current.
 	Stale time.Time `json:"stale,omitzero"`
