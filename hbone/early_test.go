@@ -266,7 +266,7 @@ func TestAnInnerSessionEndsWithItsCarrier(t *testing.T) {
 	if _, err := st.Read(make([]byte, 1)); err == nil {
 		t.Error("a stream outlives the connection")
 	}
-	<-inner.Done()
+	<-inner.Closed() // Done comes before it has left the list
 	outer.mu.Lock()
 	left := len(outer.life.children)
 	outer.mu.Unlock()
