@@ -29,11 +29,16 @@ func (l Line) Loss() float64 {
 
 // String is the line of a table without its network.
 func (l Line) String() string {
+	rate := 8e-6 * float64(l.BytesPerSecond)
+	digits := 0
+	if rate < 10 {
+		digits = 1
+	}
 	plural := "s"
 	if l.Connections == 1 {
 		plural = ""
 	}
-	return fmt.Sprintf("%d connection%s (%s), round trip %v, %.2g %% retransmitted, up to %.3g Mbit/s",
+	return fmt.Sprintf("%d connection%s (%s), round trip %v, %.2g %% retransmitted, up to %.*f Mbit/s",
 		l.Connections, plural, strings.Join(slices.Sorted(maps.Keys(l.Congestion)), ", "),
-		(time.Duration(l.RTTMicros) * time.Microsecond).Round(100*time.Microsecond), 100*l.Loss(), 8e-6*float64(l.BytesPerSecond))
+		(time.Duration(l.RTTMicros) * time.Microsecond).Round(100*time.Microsecond), 100*l.Loss(), digits, rate)
 }
