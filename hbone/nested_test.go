@@ -44,6 +44,7 @@ func TestASessionIsHaltedWithTheOneThatCarriesIt(t *testing.T) {
 	}
 	s.mu.Lock()
 	s.send.window += left
+	s.send.wakeCredit()
 	s.mu.Unlock()
 	if d := halted(); d != 0 {
 		t.Errorf("halted for %v after that", d)
