@@ -84,11 +84,14 @@ func (p *Proxy) explain(w http.ResponseWriter, r *http.Request) {
 		}
 		e.Candidates = p.view.Explain(d, p.begins(from), now)
 		e.Unasked = p.unasked(d.Plan())
+		lines := p.measured()
 		for i := range e.Candidates {
 			p.view.detail(&e.Candidates[i], snap, d.Plan(), now)
 			p.keptBehind(&e.Candidates[i], from.Identity, d.Plan())
 			if x := &e.Candidates[i]; x.Kind == "share" && x.Name != p.cfg.Network {
-				x.Line = p.lineTo(x.Name)
+				if n := slices.IndexFunc(lines, func(l answer.Line) bool { return l.Network == x.Name }); n >= 0 {
+					x.Line = &lines[n]
+				}
 				for j := range x.Gateways {
 					x.Gateways[j].Path = p.paths.fault(x.Name + "/" + x.Gateways[j].Name)
 				}

@@ -58,16 +58,6 @@ func add(l *answer.Line, i tcp.Info) {
 	l.BytesPerSecond = max(l.BytesPerSecond, i.DeliveryRate)
 }
 
-// lineTo returns the one of measured to a network; nil if no connection is open.
-func (p *Proxy) lineTo(network string) *answer.Line {
-	for _, l := range p.measured() {
-		if l.Network == network {
-			return &l
-		}
-	}
-	return nil
-}
-
 // lineCollector has gauges of measured, read when they are collected. There are as many as other networks in use.
 type lineCollector struct{ measured func() []answer.Line }
 
