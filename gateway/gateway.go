@@ -24,6 +24,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/federation/gossip"
 	"github.com/isthmus-mesh/isthmus/federation/healthstream"
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/quic"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/admin"
 	"github.com/isthmus-mesh/isthmus/internal/admission"
@@ -71,8 +72,9 @@ type Gateway struct {
 	edges      logging.PeerLimits  // of lines about ports, by node and port
 	registry   *prometheus.Registry
 	listener   *net.TCPListener
-	line       tcp.Line   // of connections that other networks open, and of path checks; set by Listen
-	sinking    sync.Mutex // held while another gateway measures throughput to this one
+	quic       *quic.Listener // nil without lines.transport
+	line       tcp.Line       // of connections that other networks open, and of path checks; set by Listen
+	sinking    sync.Mutex     // held while another gateway measures throughput to this one
 	admin      net.Listener
 	operations net.Listener // nil without operations.address
 
@@ -201,16 +203,27 @@ func (g *Gateway) Listen() (err error) {
 	if g.listener, err = listen(g.cfg.Listen, g.cfg.ReusePort, g.line.Control); err != nil {
 		return fmt.Errorf("listen: %w: %s", err, listenRemedy(err))
 	}
-	if g.admin, err = admin.Listen(g.cfg.Admin); err != nil {
+	if err = g.listenQUIC(); err != nil {
 		g.listener.Close()
 		return err
 	}
+	if g.admin, err = admin.Listen(g.cfg.Admin); err != nil {
+		g.closeListeners()
+		return err
+	}
 	if g.operations, err = admin.ListenOperations(g.cfg.Operations); err != nil {
-		g.listener.Close()
+		g.closeListeners()
 		g.admin.Close()
 		return err
 	}
 	return nil
+}
+
+func (g *Gateway) closeListeners() {
+	g.listener.Close()
+	if g.quic != nil {
+		g.quic.Close()
+	}
 }
 
 // discover loads what discovery says into store. Of other networks nothing is chosen, so

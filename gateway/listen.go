@@ -58,6 +58,9 @@ func (g *Gateway) accept(ctx context.Context) error {
 		}
 	}
 	tlsConfig := g.ids.ServerTLS(g.self.Identity, nil, protocols...)
+	if g.quic != nil {
+		g.conns.Go(func() { g.acceptQUIC(ctx) })
+	}
 	var failures accept.Failures
 	for {
 		conn, err := g.listener.Accept()
@@ -111,9 +114,9 @@ func pauseAccepting(ctx context.Context, d time.Duration) {
 	}
 }
 
-// addressOf returns the IP address of a TCP address, and the zero address otherwise.
+// addressOf returns the IP address of a TCP or UDP address, and the zero address otherwise.
 func addressOf(a net.Addr) netip.Addr {
-	if t, ok := a.(*net.TCPAddr); ok {
+	if t, ok := a.(interface{ AddrPort() netip.AddrPort }); ok {
 		return t.AddrPort().Addr()
 	}
 	return netip.Addr{}
@@ -186,10 +189,13 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
+// maxStreams is how many CONNECTs one session may have open.
+const maxStreams = 1000
+
 // serveTunnels holds a client back, without HTTP/2 settings, until this gateway has settled. A gateway
 // that has just started would choose pods that its siblings have ejected. Clients with another
 // gateway use it until then.
-func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
+func (g *Gateway) serveTunnels(t hbone.Transport, expiry time.Time) {
 	client := admission.Client{Identity: t.Peer().ID.String(), Address: addressOf(t.RemoteAddr())}
 	admitted, err := g.clients.Session(client, time.Now())
 	if err != nil {
@@ -207,7 +213,7 @@ func (g *Gateway) serveTunnels(t *hbone.TLSTransport, expiry time.Time) {
 	cfg := hbone.DefaultConfig()
 	cfg.Memory = g.cfg.Memory
 	g.diagnose.Apply(&cfg)
-	cfg.MaxStreams = 1000
+	cfg.MaxStreams = maxStreams
 	cfg.NotAfter, cfg.ExpiryGrace = expiry, g.cfg.Timeouts.CertificateGrace
 	// A stock client drops the inner connection when both directions are closed, and the outer
 	// stream with it. It sends no END_STREAM if the server closed first (1 902 of 8 000 with

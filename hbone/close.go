@@ -80,6 +80,37 @@ func (st *Stream) Reset(code http2.ErrCode) {
 	st.abort(code, &ResetError{Code: code})
 }
 
+// ResetBehind is Reset behind what is queued to be sent. It does not wait.
+func (st *Stream) ResetBehind(code http2.ErrCode) {
+	st.resetBehind(code, &ResetError{Code: code})
+}
+
+// Broken returns why the stream was reset or lost, behind its peer's end too; nil if it was not.
+func (st *Stream) Broken() error {
+	st.recv.mu.Lock()
+	defer st.recv.mu.Unlock()
+	return st.recv.broken
+}
+
+// AwaitReset waits until the peer has reset the stream, behind its end too, and returns how.
+// It returns net.ErrClosed once this end has closed the stream.
+func (st *Stream) AwaitReset() error {
+	h := &st.recv
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for {
+		switch {
+		case h.closed:
+			return net.ErrClosed
+		case h.broken != nil:
+			return h.broken
+		case h.peerLeft:
+			return &ResetError{Code: http2.ErrCodeCancel, Remote: true}
+		}
+		h.cond.Wait()
+	}
+}
+
 // resetBehind ends the stream with RST_STREAM(code) behind what is queued to be sent,
 // as a kernel's RST comes behind what its peer has already received. It does not wait;
 // abort may still drop what is queued.

@@ -55,6 +55,15 @@ type Config struct {
 	// §6.5.2 counts them. Zero: 16 KiB on a client, 64 KiB on a server.
 	MaxHeaderList int
 
+	// Hold, if set, keeps a server from sending anything before it is closed. What clients
+	// send is taken in. It is for a session that stands for a peer elsewhere.
+	Hold <-chan struct{}
+
+	// AnswerPing, if set, is called with each PING of the peer, and sends its answer by
+	// calling answer, instead of the session at once. It is for a session that stands for a
+	// peer elsewhere (see Pipe). It runs in the session's own goroutine and must not block.
+	AnswerPing func(answer func())
+
 	// Memory bounds what this and all other sessions of the process buffer. Nil: no
 	// bound. With a small one FirstWindow is less. Owner is the identity that the
 	// session's buffers are charged to. Empty: the peer's.

@@ -55,11 +55,16 @@ func newRig(t testing.TB, c rigConfig) *rig {
 	if c.handler == nil {
 		c.handler = echoHandler
 	}
-	if c.pair == nil {
-		c.pair = tcpPair
+	var ct, st Transport
+	if c.pair == nil && transports != nil {
+		ct, st = transports(t)
+	} else {
+		if c.pair == nil {
+			c.pair = tcpPair
+		}
+		a, b := c.pair(t)
+		ct, st = tlsOver(t, a, b)
 	}
-	a, b := c.pair(t)
-	ct, st := tlsOver(t, a, b)
 	r := &rig{served: make(chan error, 1)}
 	r.server = NewServer(st, c.server, c.handler)
 	go func() { r.served <- r.server.Serve(context.Background()) }()

@@ -156,10 +156,18 @@ func (s *Session) onPing(f *http2.PingFrame) error {
 	if err := s.countIdleFrame("PING frames", 1); err != nil || f.IsAck() {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.send.control.add(nil, wire.AppendPing(nil, true, f.Data), 0)
-	s.kickLocked()
+	data := f.Data // the frame is reused
+	answer := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.send.control.add(nil, wire.AppendPing(nil, true, data), 0)
+		s.kickLocked()
+	}
+	if s.cfg.AnswerPing != nil {
+		s.cfg.AnswerPing(answer)
+		return nil
+	}
+	answer()
 	return nil
 }
 

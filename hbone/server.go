@@ -63,6 +63,7 @@ func (s *Session) Serve(ctx context.Context) error {
 	if s.life.err == nil {
 		s.settingsSentAt = time.Now()
 		s.send.control.add(nil, s.ourPreface(), 0)
+		s.holdLocked()
 		s.kickLocked()
 	}
 	s.mu.Unlock()
@@ -79,6 +80,24 @@ func (s *Session) Serve(ctx context.Context) error {
 	return nil
 }
 
+// holdLocked occupies the transport until Config.Hold is closed, or the session has ended.
+func (s *Session) holdLocked() {
+	if s.cfg.Hold == nil {
+		return
+	}
+	s.send.busy = true
+	go func() {
+		select {
+		case <-s.cfg.Hold:
+		case <-s.life.done:
+		}
+		s.mu.Lock()
+		s.idleLocked()
+		s.kickLocked()
+		s.mu.Unlock()
+	}()
+}
+
 // Decline is Serve for a client that is not to be served: it gets GOAWAY with
 // ENHANCE_YOUR_CALM and why behind our SETTINGS, so that it knows that nothing it has
 // asked for was done, and the connection is closed.
@@ -86,6 +105,10 @@ func (s *Session) Decline(ctx context.Context, why string) {
 	s.declined = why
 	s.Serve(ctx)
 }
+
+// Early returns the stream before the CONNECT is answered, for a relay to another protocol:
+// what the client sends ahead of the response may be read from it. It must not be written.
+func (in *Incoming) Early() *Stream { return in.st }
 
 // Unread is how many bytes of the stream were received and not read yet.
 func (in *Incoming) Unread() int { return in.st.Buffered() }
@@ -283,7 +306,7 @@ func (in *Incoming) Accept(h Header) (*Stream, error) {
 		return nil, st.send.err
 	case st.connect.response != nil:
 		return nil, errors.New("hbone: CONNECT was answered already")
-	case st.connect.withdrawn:
+	case st.connect.withdrawn && !s.translates():
 		return nil, ErrWithdrawn
 	}
 	st.connect.response = plainOK

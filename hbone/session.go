@@ -88,6 +88,10 @@ func newSession(t Transport, cfg Config, client bool) *Session {
 	if s.parent != nil {
 		s.chunk = innerPayload
 	}
+	if _, ok := t.(*Pipe); ok {
+		s.cfg.StreamWindow = min(s.cfg.StreamWindow, pipeWindow)
+		s.cfg.FirstWindow = min(s.cfg.FirstWindow, pipeWindow)
+	}
 	now := time.Now()
 	s.alive.LastAnswer = now // in the handshake
 	s.life.init(&s.mu, now)
@@ -153,6 +157,11 @@ func (s *Session) Close(cause error) {
 		cause = ErrSessionClosed
 	}
 	s.end(cause, http2.ErrCodeNo, endOrderly)
+}
+
+// GoAway ends the session at once with GOAWAY(code), whose debug data is why.
+func (s *Session) GoAway(code http2.ErrCode, why string) {
+	s.fail(&ProtocolError{Code: code, Reason: why})
 }
 
 // CloseWhenIdle opens no stream any more and closes the session when the last

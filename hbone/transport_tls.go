@@ -42,18 +42,23 @@ func handshake(ctx context.Context, rec *recordConn, tc *tls.Conn, word string) 
 		tc.Close()
 		return nil, fmt.Errorf("hbone: TLS handshake %s %v: %w", word, rec.RemoteAddr(), err)
 	}
-	t := &TLSTransport{tc: tc, rec: rec}
-	if certs := tc.ConnectionState().PeerCertificates; len(certs) > 0 {
-		for _, c := range certs {
-			if t.peer.NotAfter.IsZero() || c.NotAfter.Before(t.peer.NotAfter) {
-				t.peer.NotAfter = c.NotAfter
-			}
-		}
-		if id, err := x509svid.IDFromCert(certs[0]); err == nil {
-			t.peer.ID = id
+	return &TLSTransport{tc: tc, rec: rec, peer: PeerOf(tc.ConnectionState())}, nil
+}
+
+// PeerOf returns the peer of a TLS connection, the zero value if it has shown no certificate.
+func PeerOf(state tls.ConnectionState) (p Peer) {
+	if len(state.PeerCertificates) == 0 {
+		return p
+	}
+	for _, c := range state.PeerCertificates {
+		if p.NotAfter.IsZero() || c.NotAfter.Before(p.NotAfter) {
+			p.NotAfter = c.NotAfter
 		}
 	}
-	return t, nil
+	if id, err := x509svid.IDFromCert(state.PeerCertificates[0]); err == nil {
+		p.ID = id
+	}
+	return p
 }
 
 // Protocol returns the negotiated ALPN protocol, empty if there was none.
@@ -69,8 +74,11 @@ func (t *TLSTransport) ConnectionState() tls.ConnectionState { return t.tc.Conne
 // TLS returns the state of the TLS connection that the session runs on. ok is false if it runs on
 // another transport.
 func (s *Session) TLS() (state tls.ConnectionState, ok bool) {
-	if t, ok := s.t.(*TLSTransport); ok {
+	switch t := s.t.(type) {
+	case *TLSTransport:
 		return t.ConnectionState(), true
+	case *Pipe:
+		return t.ConnectionState(), !t.inner
 	}
 	return state, false
 }

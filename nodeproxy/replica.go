@@ -166,7 +166,7 @@ func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway,
 	to := append([]netip.AddrPort{g.Address}, g.More...)
 	turn := rand.IntN(len(to))
 	type open struct {
-		t       *hbone.TLSTransport
+		t       transport
 		expires time.Time
 	}
 	o, err := firstOf(ctx, max(dialsAtFailure, len(to)), func(ctx context.Context, i int) (open, error) {
@@ -178,7 +178,7 @@ func (p *Proxy) dialGateway(ctx context.Context, source origin, g *mesh.Gateway,
 	}
 	by := g
 	switch protocol := o.t.Protocol(); protocol {
-	case "h2": // the replica does not send its name
+	case "h2", "h3": // the replica does not send its name
 	case hbone.AnyReplica:
 		by = nil
 	default:

@@ -17,6 +17,7 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/header"
 	"github.com/isthmus-mesh/isthmus/hbone/pool"
+	"github.com/isthmus-mesh/isthmus/hbone/quic"
 	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/internal/tcp"
 	"github.com/isthmus-mesh/isthmus/mesh"
@@ -342,7 +343,7 @@ func (p *Proxy) innerSession(ctx context.Context, source spiffeid.ID, expect []s
 }
 
 // startSession starts a session with the client identity source. Its certificate expires at notAfter.
-func (p *Proxy) startSession(t *hbone.TLSTransport, source spiffeid.ID, notAfter time.Time) (*hbone.Session, error) {
+func (p *Proxy) startSession(t hbone.Transport, source spiffeid.ID, notAfter time.Time) (*hbone.Session, error) {
 	s, err := hbone.StartClient(t, p.sessionConfig(source, notAfter))
 	if err == nil && p.started != nil {
 		p.started(s)
@@ -385,7 +386,11 @@ func (p *Proxy) dialer(hop string, source origin, expect []spiffeid.ID, addr net
 }
 
 // dialTLS dials addr and does the TLS handshake. expiry is when the local certificate expires.
-func (p *Proxy) dialTLS(ctx context.Context, hop string, source origin, expect []spiffeid.ID, addr netip.AddrPort, protocols ...string) (t *hbone.TLSTransport, expiry time.Time, err error) {
+func (p *Proxy) dialTLS(ctx context.Context, hop string, source origin, expect []spiffeid.ID, addr netip.AddrPort, protocols ...string) (t transport, expiry time.Time, err error) {
+	overQUIC := hop == hopOuter && p.cfg.Lines.DialsQUIC()
+	if overQUIC {
+		protocols = quic.Protocols(protocols)
+	}
 	cfg, expiry, err := p.clientTLS(ctx, source.id, expect, protocols...)
 	if err != nil {
 		return nil, expiry, err
@@ -396,6 +401,10 @@ func (p *Proxy) dialTLS(ctx context.Context, hop string, source origin, expect [
 				p.names.Unreachable(addr.Addr())
 			}
 		}()
+	}
+	if overQUIC {
+		t, err = p.dialQUIC(ctx, source, addr, cfg)
+		return t, expiry, err
 	}
 	conn, err := p.dialerOf(source, hop)(ctx, addr, p.cfg.Timeouts.Dial)
 	if err != nil {

@@ -196,6 +196,10 @@ var allowed = map[string]why{
 	"hbone/header": {},
 	"hbone/wire":   {},
 	"hbone/pool":   {"hbone": "the sessions that it shares"},
+	"hbone/quic": {
+		"hbone":        "the sessions that it carries",
+		"hbone/header": "why a request is refused",
+	},
 	"identity": {
 		"internal/secretfile":  "which files private keys may be in",
 		"internal/tempfile":    "what is written before it takes the place of a file",
@@ -247,6 +251,7 @@ var allowed = map[string]why{
 		"federation/record":             "what it says itself",
 		"federation/peer":               "what it has been told",
 		"hbone":                         "outer tunnels",
+		"hbone/quic":                    "outer tunnels over QUIC",
 		"hbone/header":                  "what requests and responses carry",
 		"health":                        "who is ejected",
 		"identity":                      "its own certificate, and whom it lets in",
@@ -285,6 +290,7 @@ var allowed = map[string]why{
 		"federation/links":        "the other networks, and what of their exports holds",
 		"federation/record":       "causes of exceptions",
 		"hbone":                   "tunnels",
+		"hbone/quic":              "outer tunnels over QUIC",
 		"hbone/header":            "what requests and responses carry",
 		"hbone/pool":              "sessions shared between connections",
 		"health":                  "who is ejected",

@@ -64,6 +64,11 @@ var modules = map[string]why{
 		"golang.org/x/sys":               "what the kernel knows of a TCP connection",
 	},
 	"hbone/wire": {"golang.org/x/net": "HPACK, the types of frames and error codes"},
+	"hbone/quic": {
+		"github.com/quic-go/qpack":   "field sections of HTTP/3",
+		"github.com/quic-go/quic-go": "QUIC",
+		"golang.org/x/net":           "error codes of HTTP/2",
+	},
 	"hbone/pool": {"github.com/prometheus/client_golang": "its metrics", "golang.org/x/net": "error codes of GOAWAY"},
 
 	"identity": {

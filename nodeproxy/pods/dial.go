@@ -45,6 +45,32 @@ func (c *Set) Dialer(uid string, keepAlive time.Duration, otherwise tcp.Dial, mo
 	return h.Dialer(keepAlive, more...)
 }
 
+// UDP returns how UDP sockets are opened from where a workload is, as Dialer does for connections.
+func (c *Set) UDP(uid string, otherwise OpenUDP) OpenUDP {
+	if c == nil {
+		return otherwise
+	}
+	h := c.Get(uid)
+	return func(ctx context.Context, to netip.AddrPort) (net.PacketConn, error) {
+		if h == nil {
+			return nil, errNotCaptured(uid)
+		}
+		cfg := net.ListenConfig{Control: tcp.Controls(h.place.ns.Control, capture.Mark)}
+		return cfg.ListenPacket(ctx, UDPNetwork(to), "")
+	}
+}
+
+// OpenUDP opens a UDP socket, for packets to an address.
+type OpenUDP = func(ctx context.Context, to netip.AddrPort) (net.PacketConn, error)
+
+// UDPNetwork is the network of package net for packets to an address.
+func UDPNetwork(to netip.AddrPort) string {
+	if to.Addr().Unmap().Is4() {
+		return "udp4"
+	}
+	return "udp6"
+}
+
 // Dialer returns how connections are opened from where the pod is, past its rules. keepAlive is as in net.Dialer, more as
 // in dialFrom.
 func (h *Pod) Dialer(keepAlive time.Duration, more ...tcp.Control) tcp.Dial {

@@ -1,0 +1,228 @@
+package hbone
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// Pipe is one end of an in-memory connection between two sessions of one process. It is the
+// seam for tunnels that are not HTTP/2 on the wire: the caller's session runs on the outer end
+// as on any transport, and a session on the inner end translates (package hbone/quic). So all
+// transports share one implementation of limits, GOAWAY, drain and failure handling.
+//
+// The end of the inner session alone is no end for the outer one: End is, once the translator
+// has delivered what it took.
+type Pipe struct {
+	in, out *pipeHalf
+	info    PipeInfo
+	inner   bool
+}
+
+// translates reports that s is the session on the inner end of a pipe: its responses are
+// those of a peer elsewhere.
+func (s *Session) translates() bool {
+	p, ok := s.t.(*Pipe)
+	return ok && p.inner
+}
+
+// PipeInfo describes the connection that a pipe stands for.
+type PipeInfo struct {
+	Peer          Peer
+	Local, Remote net.Addr
+	TLS           tls.ConnectionState // zero on the inner end
+}
+
+const (
+	// pipeBuffer is how many bytes one direction holds before a write waits. A write is
+	// taken whole, so up to one burst more.
+	pipeBuffer = 64 << 10
+	// pipeWindow bounds the windows of streams on a pipe, which has no round trip. Behind it
+	// are the windows of the wire.
+	pipeWindow = 256 << 10
+)
+
+// NewPipe returns both ends. Outer reports info; the peer of inner is unknown, so that it has
+// no certificate that expires.
+func NewPipe(info PipeInfo) (outer, inner *Pipe) {
+	a, b := newPipeHalf(), newPipeHalf()
+	return &Pipe{in: a, out: b, info: info},
+		&Pipe{in: b, out: a, info: PipeInfo{Local: info.Local, Remote: info.Remote}, inner: true}
+}
+
+// pipeHalf is one direction.
+type pipeHalf struct {
+	mu    sync.Mutex
+	cond  sync.Cond // on mu: bytes, room, the end, a deadline
+	buf   []byte
+	start int   // of what was not read yet
+	err   error // behind buf: io.EOF after an orderly end; nil: not ended
+	deaf  bool  // bytes are dropped: no reader is left, or the direction has ended
+
+	readBy, writeBy deadline
+}
+
+func newPipeHalf() *pipeHalf {
+	h := &pipeHalf{}
+	h.cond.L = &h.mu
+	return h
+}
+
+// Read implements Transport.
+func (p *Pipe) Read(b []byte) (int, error) {
+	h := p.in
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.waitLocked(); err != nil {
+		return 0, err
+	}
+	n := copy(b, h.buf[h.start:])
+	h.start += n
+	if h.start == len(h.buf) {
+		h.start, h.buf = 0, h.buf[:0]
+		if cap(h.buf) > 2*pipeBuffer {
+			h.buf = nil
+		}
+	}
+	h.cond.Broadcast()
+	return n, nil
+}
+
+// waitLocked waits for a byte. It returns what Read is to return without one.
+func (h *pipeHalf) waitLocked() error {
+	for h.start == len(h.buf) {
+		switch {
+		case h.readBy.expired:
+			return os.ErrDeadlineExceeded
+		case h.err != nil:
+			return h.err
+		}
+		h.cond.Wait()
+	}
+	return nil
+}
+
+// await and buffered implement gatherer.
+func (p *Pipe) await() {
+	p.in.mu.Lock()
+	p.in.waitLocked()
+	p.in.mu.Unlock()
+}
+
+func (p *Pipe) buffered() bool {
+	p.in.mu.Lock()
+	defer p.in.mu.Unlock()
+	return p.in.start < len(p.in.buf)
+}
+
+// WriteBurst implements Transport. What no reader will take is dropped: how the connection has
+// ended is for Read to return.
+func (p *Pipe) WriteBurst(b []byte) error {
+	h := p.out
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for len(h.buf)-h.start >= pipeBuffer && !h.deaf {
+		if h.writeBy.expired {
+			return os.ErrDeadlineExceeded
+		}
+		h.cond.Wait()
+	}
+	if h.deaf {
+		return nil
+	}
+	if h.start > 0 && len(h.buf)+len(b) > cap(h.buf) {
+		h.buf = h.buf[:copy(h.buf, h.buf[h.start:])]
+		h.start = 0
+	}
+	h.buf = append(h.buf, b...)
+	h.cond.Broadcast()
+	return nil
+}
+
+// end has the reader read err behind what was written. A later end does not change the first.
+func (h *pipeHalf) end(err error) {
+	h.mu.Lock()
+	if h.err == nil {
+		h.err = err
+	}
+	h.deaf = true
+	h.cond.Broadcast()
+	h.mu.Unlock()
+}
+
+// leave drops what is written from now on.
+func (h *pipeHalf) leave() {
+	h.mu.Lock()
+	h.deaf = true
+	h.readBy.stop()
+	h.writeBy.stop()
+	h.cond.Broadcast()
+	h.mu.Unlock()
+}
+
+// Close implements Transport. On the inner end it does not end the outer one: see End.
+func (p *Pipe) Close() error {
+	p.in.leave()
+	if !p.inner {
+		p.out.end(io.EOF)
+	}
+	return nil
+}
+
+// End ends what the outer session reads, behind what the inner one has written: in order if
+// err is nil. It is called on the inner end.
+func (p *Pipe) End(err error) {
+	if err == nil {
+		err = io.EOF
+	}
+	p.out.end(err)
+}
+
+// closeWrite implements halfCloser. An inner session waits for nothing.
+func (p *Pipe) closeWrite() error {
+	if p.inner {
+		return errors.ErrUnsupported
+	}
+	p.out.end(io.EOF)
+	return nil
+}
+
+// abort ends both directions without an orderly end.
+func (p *Pipe) abort() {
+	p.in.leave()
+	if !p.inner {
+		p.out.end(errPipeCut)
+	}
+}
+
+var errPipeCut = errors.New("the session was cut off")
+
+func (p *Pipe) Peer() Peer           { return p.info.Peer }
+func (p *Pipe) LocalAddr() net.Addr  { return p.info.Local }
+func (p *Pipe) RemoteAddr() net.Addr { return p.info.Remote }
+
+// Protocol is the negotiated ALPN protocol.
+func (p *Pipe) Protocol() string { return p.info.TLS.NegotiatedProtocol }
+
+// ConnectionState is that of the TLS handshake of the connection.
+func (p *Pipe) ConnectionState() tls.ConnectionState { return p.info.TLS }
+
+// SetReadDeadline implements Transport.
+func (p *Pipe) SetReadDeadline(t time.Time) error {
+	p.in.mu.Lock()
+	defer p.in.mu.Unlock()
+	p.in.readBy.set(t, &p.in.cond)
+	return nil
+}
+
+// SetWriteDeadline implements Transport.
+func (p *Pipe) SetWriteDeadline(t time.Time) error {
+	p.out.mu.Lock()
+	defer p.out.mu.Unlock()
+	p.out.writeBy.set(t, &p.out.cond)
+	return nil
+}

@@ -1,0 +1,225 @@
+package quic
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	quicgo "github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/quicvarint"
+	"golang.org/x/net/http2"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+)
+
+// Protocols are ALPN protocols for QUIC, where protocols are those of the same endpoint for
+// TCP: "h2" becomes "h3". Those of replicas stay.
+func Protocols(protocols []string) []string {
+	out := make([]string, len(protocols))
+	for i, p := range protocols {
+		if out[i] = p; p == "h2" {
+			out[i] = "h3"
+		}
+	}
+	return out
+}
+
+// Dial connects to addr from pc, which it owns, and returns what a client session runs on. ctx
+// bounds the handshake. As with TLS 1.3 over TCP, a server that rejects our certificate is
+// noticed by the session.
+func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, cfg *tls.Config) (*hbone.Pipe, error) {
+	t := &quicgo.Transport{Conn: pc}
+	release := func() { t.Close(); pc.Close() }
+	q, err := t.Dial(ctx, addr, cfg, config(-1))
+	if err != nil {
+		release()
+		return nil, fmt.Errorf("hbone: QUIC handshake with %v: %w", addr, withAlert(err))
+	}
+	context.AfterFunc(q.Context(), func() { time.AfterFunc(lingerTime, release) }) // the peer may ask again
+	outer, inner := newPipe(q)
+	c := &client{conn: newConn(q, true), pipe: inner}
+	session := translator(c.passPing)
+	session.Hold = c.ready
+	c.session = hbone.NewServer(inner, session, c.handle)
+	c.onGoAway = func() { c.session.Drain(q.Context()) }
+	c.open() // if it fails the connection has ended, which the session is told
+	context.AfterFunc(q.Context(), c.connectionEnded)
+	go c.acceptUni()
+	go c.run()
+	return outer, nil
+}
+
+// newPipe is the pipe in front of q.
+func newPipe(q *quicgo.Conn) (outer, inner *hbone.Pipe) {
+	state := q.ConnectionState().TLS
+	return hbone.NewPipe(hbone.PipeInfo{Peer: hbone.PeerOf(state), Local: q.LocalAddr(), Remote: q.RemoteAddr(), TLS: state})
+}
+
+// translator configures a session that stands for the peer of a QUIC connection.
+func translator(passPing func(func())) hbone.Config {
+	c := hbone.DefaultConfig()
+	c.PingEvery = -1 // the peer is not in this process
+	c.AnswerPing = passPing
+	c.SettingsTimeout = time.Minute // the session may begin late
+	c.ConnectTimeout = time.Hour    // bounded by the other session
+	return c
+}
+
+// client translates the CONNECTs of a client session.
+type client struct {
+	*conn
+	pipe    *hbone.Pipe
+	session *hbone.Session
+}
+
+func (c *client) run() {
+	err := c.session.Serve(context.Background())
+	var away *hbone.GoAwayError
+	if err == nil || errors.As(err, &away) {
+		c.goodbye()
+	} else {
+		c.close(codeInternal, "")
+	}
+	c.pipe.End(nil)
+}
+
+// connectionEnded ends the caller's session.
+func (c *client) connectionEnded() {
+	err := c.lost()
+	var app *quicgo.ApplicationError
+	if errors.As(err, &app) {
+		c.session.GoAway(toH2(app.ErrorCode), app.ErrorMessage)
+		<-c.session.Closed()
+		err = nil
+	}
+	c.pipe.End(err)
+}
+
+// handle carries one CONNECT.
+func (c *client) handle(ctx context.Context, in *hbone.Incoming) {
+	qs, err := c.q.OpenStreamSync(ctx)
+	if err != nil {
+		c.awaitEnd(ctx)
+		return
+	}
+	x := newExchange(c.conn, in.Early(), qs, newFrames(qs))
+	answered := make(chan struct{}) // or closed in any other way
+	stop := context.AfterFunc(ctx, func() { c.cut(ctx, x, answered) })
+	defer stop()
+	defer x.unwatch()
+	defer x.group.Wait()
+	if _, err := qs.Write(requestBlock(in.Authority, in.Header)); err != nil {
+		close(answered)
+		close(x.inDone)
+		c.failed(ctx, x, in, err)
+		return
+	}
+	x.group.Go(x.out)
+	accepted, err := x.response(in)
+	close(answered)
+	if accepted {
+		x.into()
+		return
+	}
+	close(x.inDone)
+	c.failed(ctx, x, in, err)
+	if err == nil {
+		x.cancel(codeRequestCancelled)
+	} else {
+		x.cancel(resetCode(err))
+	}
+	in.Early().SetReadDeadline(time.Unix(1, 0)) // frees out
+}
+
+// cut runs when the CONNECT was reset by the session, has been withdrawn, or is over.
+func (c *client) cut(ctx context.Context, x *exchange, answered chan struct{}) {
+	select {
+	case <-answered: // out does it, behind what comes before
+		return
+	default:
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, hbone.ErrWithdrawn) {
+		id := quicvarint.Append(nil, uint64(x.qs.StreamID()))
+		c.control(appendFrame(nil, frameWithdraw, id...))
+	} else {
+		x.cancel(resetCode(cause))
+	}
+}
+
+// awaitEnd waits for the end of the session if its connection has ended: a response would
+// pretend that there was one.
+func (c *client) awaitEnd(ctx context.Context) {
+	if c.ended() {
+		<-ctx.Done()
+	}
+}
+
+// failed ends a CONNECT that has no response, or was refused (nil).
+func (c *client) failed(ctx context.Context, x *exchange, in *hbone.Incoming, err error) {
+	var v *violation
+	switch code, reset := cancelled(err); {
+	case err == nil:
+	case reset:
+		in.Reset(toH2(code))
+	case errors.As(err, &v):
+		in.Reset(toH2(v.code))
+	case err == io.EOF, errors.Is(err, io.ErrUnexpectedEOF):
+		in.Reset(http2.ErrCodeProtocol)
+	default:
+		c.awaitEnd(ctx)
+	}
+}
+
+// maxInterim is how many informational responses a CONNECT may have.
+const maxInterim = 8
+
+// response reads the response and passes it on. Without an error it was accepted or refused.
+func (x *exchange) response(in *hbone.Incoming) (accepted bool, err error) {
+	for range maxInterim {
+		s, err := x.section()
+		if err != nil {
+			return false, err
+		}
+		switch status := s.status(); {
+		case status == 0:
+			return false, broke(codeMessage, "bad status")
+		case status < 200:
+			in.Inform(s.header)
+		case status == 200:
+			_, err := in.Accept(s.header)
+			return err == nil, err
+		default:
+			in.Refuse(status, s.header)
+			return false, nil
+		}
+	}
+	return false, broke(codeExcessiveLoad, "too many informational responses")
+}
+
+// section reads the next HEADERS.
+func (x *exchange) section() (section, error) { return x.frames.section() }
+
+func (f *frames) section() (section, error) {
+	for {
+		kind, _, err := f.next()
+		switch {
+		case err != nil:
+			return section{}, err
+		case kind == frameHeaders:
+			b, err := f.whole(maxHeaderBlock)
+			if err != nil {
+				return section{}, err
+			}
+			return decode(b)
+		case kind == frameData || forbidden(kind):
+			return section{}, broke(codeFrameUnexpected, "frame of type %#x before HEADERS", kind)
+		}
+		if err := f.skip(); err != nil {
+			return section{}, err
+		}
+	}
+}

@@ -1,0 +1,335 @@
+package quic
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	quicgo "github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/quicvarint"
+)
+
+const (
+	// idleTimeout ends a connection whose peer sends nothing. Sessions send a PING every
+	// 10 s and give up 20 s later, so that only a peer without our PING needs keepAlive.
+	idleTimeout = 30 * time.Second
+	keepAlive   = 15 * time.Second
+	// goodbyeWithin bounds the wait for the peer to have received everything.
+	goodbyeWithin = 10 * time.Second
+	// lingerTime is how long a connection stays open for a peer that cannot tell what it has
+	// received.
+	lingerTime = time.Second
+	// maxUnsent bounds what waits to be sent on the control stream.
+	maxUnsent = 16 << 10
+
+	// How many bytes a peer may send ahead of the session, per stream and per connection.
+	// A session reads on a stream until 256 KiB wait there.
+	firstWindow     = 512 << 10
+	streamWindow    = 2 << 20
+	firstConnWindow = 1 << 20
+	connWindow      = 16 << 20
+
+	maxUniStreams = 8
+)
+
+// config is that of every connection. A negative streams lets the peer open none.
+func config(streams int64) *quicgo.Config {
+	return &quicgo.Config{
+		MaxIdleTimeout:                   idleTimeout,
+		KeepAlivePeriod:                  keepAlive,
+		InitialStreamReceiveWindow:       firstWindow,
+		MaxStreamReceiveWindow:           streamWindow,
+		InitialConnectionReceiveWindow:   firstConnWindow,
+		MaxConnectionReceiveWindow:       connWindow,
+		MaxIncomingStreams:               streams,
+		MaxIncomingUniStreams:            maxUniStreams,
+		EnableStreamResetPartialDelivery: true, // a reset is not to overtake what was sent before it
+	}
+}
+
+// conn is one QUIC connection with the control streams of HTTP/3.
+type conn struct {
+	q          *quicgo.Conn
+	client     bool
+	onGoAway   func()                   // the peer will accept no more requests
+	onWithdraw func(id quicgo.StreamID) // of a request
+	ctrl       *quicgo.SendStream       // belongs to flush
+	ready      chan struct{}            // closed when the peer's SETTINGS are in
+	bye        chan struct{}            // closed when the peer has received all and ended
+	got        map[uint64]bool          // types of the peer's unidirectional streams, guarded by mu
+
+	mu      sync.Mutex
+	ours    bool     // it understands our frames
+	unsent  []byte   // for the control stream
+	sending bool     // flush runs, or open was not called
+	pings   []func() // send the answers to PINGs that were passed on, in order
+}
+
+func newConn(q *quicgo.Conn, client bool) *conn {
+	return &conn{q: q, client: client, ready: make(chan struct{}), bye: make(chan struct{}), got: map[uint64]bool{}, sending: true}
+}
+
+// open opens our control stream. What was given to control before is sent behind SETTINGS.
+func (c *conn) open() error {
+	ctrl, err := c.q.OpenUniStream()
+	if err != nil {
+		return err
+	}
+	settings := quicvarint.Append(nil, settingMaxFieldSection)
+	settings = quicvarint.Append(settings, maxHeaderBlock)
+	settings = quicvarint.Append(settings, settingOurs)
+	settings = quicvarint.Append(settings, 1)
+	c.mu.Lock()
+	c.ctrl = ctrl
+	c.unsent = append(appendFrame([]byte{streamControl}, frameSettings, settings...), c.unsent...)
+	c.mu.Unlock()
+	go c.flush()
+	return nil
+}
+
+// acceptUni reads the control streams of the peer until the connection ends.
+func (c *conn) acceptUni() {
+	for {
+		s, err := c.q.AcceptUniStream(context.Background())
+		if err != nil {
+			return
+		}
+		go func() {
+			err := c.readUni(s)
+			var v *violation
+			if errors.As(err, &v) {
+				c.close(v.code, v.text)
+			}
+		}()
+	}
+}
+
+// readUni reads one unidirectional stream of the peer.
+func (c *conn) readUni(s *quicgo.ReceiveStream) error {
+	f := newFrames(s)
+	kind, err := quicvarint.Read(f.r)
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case streamControl, streamQPACKEncoder, streamQPACKDecoder:
+	case streamPush:
+		return broke(codeID, "push stream")
+	default:
+		s.CancelRead(codeStreamCreation)
+		return nil
+	}
+	c.mu.Lock()
+	twice := c.got[kind]
+	c.got[kind] = true
+	c.mu.Unlock()
+	if twice {
+		return broke(codeStreamCreation, "second stream of type %#x", kind)
+	}
+	if kind == streamControl {
+		err = c.readControl(f)
+	} else {
+		_, err = io.Copy(io.Discard, f.r) // we have no dynamic table
+	}
+	_, reset := cancelled(err)
+	if err == nil || err == io.EOF || reset {
+		return broke(codeClosedCriticalStream, "stream of type %#x has ended", kind)
+	}
+	return err
+}
+
+func (c *conn) readControl(f *frames) error {
+	kind, _, err := f.next()
+	if err != nil {
+		return err
+	}
+	if kind != frameSettings {
+		return broke(codeMissingSettings, "control stream begins with frame %#x", kind)
+	}
+	b, err := f.whole(maxControlFrame)
+	if err != nil {
+		return err
+	}
+	if err := c.takeSettings(b); err != nil {
+		return err
+	}
+	for {
+		kind, _, err := f.next()
+		if err != nil {
+			return err
+		}
+		switch kind {
+		case frameGoAway, framePing, framePong, frameWithdraw, frameBye:
+			b, err := f.whole(maxControlFrame)
+			if err != nil {
+				return err
+			}
+			if err := c.take(kind, b); err != nil {
+				return err
+			}
+		case frameData, frameHeaders, frameSettings, framePushPromise, 0x2, 0x6, 0x8, 0x9:
+			return broke(codeFrameUnexpected, "frame of type %#x on the control stream", kind)
+		default:
+			if err := f.skip(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (c *conn) takeSettings(b []byte) error {
+	ours := false
+	for len(b) > 0 {
+		id, n, err := quicvarint.Parse(b)
+		if err == nil {
+			b = b[n:]
+			_, n, err = quicvarint.Parse(b)
+		}
+		if err != nil {
+			return broke(codeFrame, "malformed SETTINGS")
+		}
+		b = b[n:]
+		ours = ours || id == settingOurs
+	}
+	c.mu.Lock()
+	c.ours = ours
+	close(c.ready)
+	var answer []func()
+	if !ours { // nothing that was sent will be answered
+		answer, c.pings = c.pings, nil
+	}
+	c.mu.Unlock()
+	for _, f := range answer {
+		f()
+	}
+	return nil
+}
+
+// take handles a frame of the control stream behind SETTINGS.
+func (c *conn) take(kind uint64, b []byte) error {
+	switch kind {
+	case framePing:
+		c.control(appendFrame(nil, framePong, b[:min(len(b), 8)]...))
+	case framePong:
+		c.mu.Lock()
+		var answer func()
+		if len(c.pings) > 0 {
+			answer, c.pings = c.pings[0], c.pings[1:]
+		}
+		c.mu.Unlock()
+		if answer != nil {
+			answer()
+		}
+	case frameGoAway:
+		if c.onGoAway != nil {
+			go c.onGoAway()
+		}
+	case frameBye:
+		select {
+		case <-c.bye:
+			return broke(codeFrameUnexpected, "second end")
+		default:
+			close(c.bye)
+		}
+		if c.onGoAway != nil {
+			go c.onGoAway()
+		}
+	case frameWithdraw:
+		id, _, err := quicvarint.Parse(b)
+		if err != nil {
+			return broke(codeFrame, "malformed withdrawal")
+		}
+		if c.onWithdraw != nil {
+			c.onWithdraw(quicgo.StreamID(id))
+		}
+	}
+	return nil
+}
+
+// control sends b on the control stream, and does not wait for that.
+func (c *conn) control(b []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unsent = append(c.unsent, b...)
+	switch {
+	case len(c.unsent) > maxUnsent:
+		go c.close(codeExcessiveLoad, "peer provokes answers and does not read them")
+	case !c.sending:
+		c.sending = true
+		go c.flush()
+	}
+}
+
+func (c *conn) flush() {
+	for {
+		c.mu.Lock()
+		b := c.unsent
+		c.unsent = nil
+		if len(b) == 0 {
+			c.sending = false
+			c.mu.Unlock()
+			return
+		}
+		c.mu.Unlock()
+		if _, err := c.ctrl.Write(b); err != nil {
+			return // with the connection, for which nothing is left to be sent
+		}
+	}
+}
+
+// passPing passes a PING of the session on to the peer. A peer that does not understand it is
+// watched by QUIC alone.
+func (c *conn) passPing(answer func()) {
+	c.mu.Lock()
+	select {
+	case <-c.ready:
+		if !c.ours {
+			c.mu.Unlock()
+			answer()
+			return
+		}
+	default:
+	}
+	c.pings = append(c.pings, answer)
+	c.mu.Unlock()
+	c.control(appendFrame(nil, framePing, make([]byte, 8)...))
+}
+
+// goodbye ends the connection once the peer has received what was sent. The session has ended, and all exchanges.
+func (c *conn) goodbye() {
+	c.mu.Lock()
+	ours := c.ours
+	c.mu.Unlock()
+	wait := lingerTime
+	if ours {
+		c.control(appendFrame(nil, frameBye))
+		wait = goodbyeWithin
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-c.bye:
+	case <-timer.C:
+	case <-c.q.Context().Done():
+	}
+	c.close(codeNoError, "")
+}
+
+func (c *conn) close(code uint64, text string) {
+	c.q.CloseWithError(quicgo.ApplicationErrorCode(code), text)
+}
+
+// lost returns why the connection has ended: nil if one side closed it in order.
+func (c *conn) lost() error {
+	cause := context.Cause(c.q.Context())
+	var app *quicgo.ApplicationError
+	if errors.As(cause, &app) && (!app.Remote || app.ErrorCode == codeNoError) {
+		return nil
+	}
+	return withAlert(cause)
+}
+
+// ended reports that the connection has ended.
+func (c *conn) ended() bool { return c.q.Context().Err() != nil }

@@ -1,0 +1,24 @@
+// Package quic carries outer tunnels over QUIC: HTTP/3 CONNECT (RFC 9114 §4.4), one QUIC
+// stream for each CONNECT, so that a lost packet delays one inner session only.
+//
+// A QUIC connection is given to package hbone as a transport. Behind it an in-memory
+// session ([hbone.Pipe]) translates each CONNECT to an HTTP/3 request and back. Limits,
+// authorization, GOAWAY, drain and failure handling are those of [hbone.Session].
+//
+// It promises that
+//   - peers prove their identity by mutual TLS 1.3; there is no 0-RTT, since a repeated
+//     CONNECT would dial again;
+//   - a half-close, a reset with its code, an informational response and data ahead of the
+//     response arrive as over TCP, and data before a reset is not lost;
+//   - a receiver that does not read stops its sender: what lies in between is bounded by
+//     the windows of the stream;
+//   - the end of the QUIC connection is the end of the session.
+//
+// Peers of this project recognize each other by a setting. Between them PING, the
+// withdrawal of a CONNECT and the orderly end are frames of the control stream. Other peers
+// ignore these frames by RFC 9114 §9, and are not sent any.
+//
+// HTTP/3 is written here, on quic-go alone. The client of quic-go's package http3 closes a
+// connection when the last request has ended behind GOAWAY. That drops bytes that are not
+// acknowledged yet.
+package quic

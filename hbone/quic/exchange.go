@@ -1,0 +1,223 @@
+package quic
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	quicgo "github.com/quic-go/quic-go"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+)
+
+const (
+	// chunk is how many bytes are moved at once: the payload of one DATA frame.
+	chunk = 32 << 10
+	// What was sent before a reset is delivered within lastWordsWithin, and dropped once
+	// nothing has moved for stallCheck. Both are those of package hbone.
+	lastWordsWithin = 10 * time.Second
+	stallCheck      = time.Second
+)
+
+// exchange joins the stream of a session to a QUIC stream. HTTP/2 has one reset for both
+// halves. In QUIC each half has its own, and a reset is the end of both here too:
+// RESET_STREAM behind the data, and STOP_SENDING.
+type exchange struct {
+	c      *conn
+	st     *hbone.Stream
+	qs     *quicgo.Stream
+	frames *frames
+
+	outDone, inDone chan struct{} // closed when a direction has ended
+	outEnd, inEnd   bool          // in order; valid once closed
+	reset           time.Time     // when out has found the session's stream reset
+	moved           atomic.Int64  // bytes from the peer to the session
+	group           sync.WaitGroup
+	unwatch         func() bool
+}
+
+func newExchange(c *conn, st *hbone.Stream, qs *quicgo.Stream, f *frames) *exchange {
+	x := &exchange{c: c, st: st, qs: qs, frames: f, outDone: make(chan struct{}), inDone: make(chan struct{})}
+	x.unwatch = context.AfterFunc(qs.Context(), x.stopped)
+	return x
+}
+
+// stopped runs when the sending half of the QUIC stream has ended. The peer may have stopped
+// to read: it has reset the stream, or left it behind its own end.
+func (x *exchange) stopped() {
+	code, ok := cancelled(context.Cause(x.qs.Context()))
+	if !ok {
+		return
+	}
+	if x.c.client || x.st.Responded() { // otherwise the client gives up
+		if x.awaitIn() {
+			x.st.ResetBehind(toH2(code))
+			return
+		}
+	}
+	x.st.Reset(toH2(code))
+	x.qs.CancelRead(code)
+}
+
+// awaitIn reports that the receiving direction has ended, as it does unless it stalls.
+func (x *exchange) awaitIn() bool {
+	tick := time.NewTicker(stallCheck)
+	defer tick.Stop()
+	began, moved := time.Now(), x.moved.Load()
+	for {
+		select {
+		case <-x.inDone:
+			return true
+		case <-tick.C:
+		}
+		now := x.moved.Load()
+		if now == moved || time.Since(began) > lastWordsWithin {
+			return false
+		}
+		moved = now
+	}
+}
+
+// out moves what the session sends, and returns when both directions may be forgotten.
+func (x *exchange) out() {
+	err := x.copyOut()
+	switch code, stopped := cancelled(err); {
+	case err == io.EOF:
+		x.outEnd = true
+		x.qs.Close()
+	case stopped: // see x.stopped
+		x.qs.CancelWrite(code)
+	default:
+		x.qs.SetReliableBoundary()
+		x.cancel(resetCode(err))
+	}
+	close(x.outDone)
+	if !x.outEnd {
+		return
+	}
+	if err := x.st.AwaitReset(); !errors.Is(err, net.ErrClosed) {
+		x.qs.CancelRead(resetCode(err))
+	}
+}
+
+func isReset(err error) bool {
+	var reset *hbone.ResetError
+	return errors.As(err, &reset)
+}
+
+// cancel ends both halves of the QUIC stream.
+func (x *exchange) cancel(code quicgo.StreamErrorCode) {
+	x.qs.CancelWrite(code)
+	x.qs.CancelRead(code)
+}
+
+func (x *exchange) copyOut() error {
+	for {
+		if err := x.st.WaitReadable(); err != nil {
+			return err
+		}
+		if err := x.outChunk(); err != nil {
+			return err
+		}
+	}
+}
+
+var chunks = sync.Pool{New: func() any { return new([dataFront + chunk]byte) }}
+
+func (x *exchange) outChunk() error {
+	buf := chunks.Get().(*[dataFront + chunk]byte)
+	defer chunks.Put(buf)
+	n, err := x.st.Read(buf[dataFront:])
+	if err != nil {
+		return err
+	}
+	return x.write(layoutData(buf[:], n))
+}
+
+// write writes b. It gives up if the session's stream was reset and nothing moves.
+func (x *exchange) write(b []byte) error {
+	for {
+		x.qs.SetWriteDeadline(time.Now().Add(stallCheck))
+		n, err := x.qs.Write(b)
+		if b = b[n:]; !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		if broken := x.st.Broken(); broken != nil && (n == 0 || !x.reset.IsZero() && time.Since(x.reset) > lastWordsWithin) {
+			return broken
+		} else if broken != nil && x.reset.IsZero() {
+			x.reset = time.Now()
+		}
+	}
+}
+
+// into moves what the peer sends, and closes the stream of the session when both directions
+// have ended.
+func (x *exchange) into() {
+	err := x.copyIn()
+	var v *violation
+	switch code, reset := cancelled(err); {
+	case err == io.EOF:
+		x.inEnd = true
+		x.st.CloseWrite()
+	case reset:
+		x.st.ResetBehind(toH2(code))
+		x.cancelOut(code)
+	case errors.As(err, &v):
+		x.cancel(quicgo.StreamErrorCode(v.code))
+		x.st.Reset(toH2(v.code))
+	default: // reset by the session, or ended with it; or cancelled already, or with the connection
+		x.qs.CancelRead(resetCode(err))
+	}
+	close(x.inDone)
+	<-x.outDone
+	switch {
+	case x.inEnd && x.outEnd:
+		x.st.Close()
+		return
+	case x.c.ended(): // that is what the session is to end with
+		return
+	}
+	code, stopped := cancelled(context.Cause(x.qs.Context()))
+	if !stopped {
+		code = codeInternal
+	}
+	x.st.ResetBehind(toH2(code)) // nothing, if it was reset before
+}
+
+// cancelOut ends the sending half, unless it has ended in order: what it has sent is then to
+// be delivered.
+func (x *exchange) cancelOut(code quicgo.StreamErrorCode) {
+	select {
+	case <-x.outDone:
+	default:
+		x.qs.CancelWrite(code)
+	}
+}
+
+func (x *exchange) copyIn() error {
+	for {
+		if err := x.frames.data(); err != nil {
+			return err
+		}
+		if err := x.inChunk(); err != nil {
+			return err
+		}
+	}
+}
+
+func (x *exchange) inChunk() error {
+	buf := chunks.Get().(*[dataFront + chunk]byte)
+	defer chunks.Put(buf)
+	n, err := x.frames.read(buf[:])
+	if err != nil {
+		return err
+	}
+	n, err = x.st.Write(buf[:n])
+	x.moved.Add(int64(n))
+	return err
+}

@@ -1,0 +1,137 @@
+package quic
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	quicgo "github.com/quic-go/quic-go"
+	"github.com/rs/zerolog"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/identity"
+)
+
+// Without a certificate a client gets nowhere, whatever the TLS configuration asks for.
+func TestClientCertificateIsRequired(t *testing.T) {
+	r := newRig(t, rigConfig{})
+	careless := r.ids.ServerTLS(serverID, nil, "h3")
+	getConfig := careless.GetConfigForClient
+	careless.ClientAuth = tls.NoClientCert
+	careless.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		cfg, err := getConfig(hello)
+		if err == nil {
+			cfg = cfg.Clone()
+			cfg.ClientAuth, cfg.VerifyConnection = tls.NoClientCert, nil
+		}
+		return cfg, err
+	}
+	for name, cfg := range map[string]*tls.Config{"as configured": r.ids.ServerTLS(serverID, nil, "h3"), "careless": careless} {
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen(udp(t), cfg, ListenConfig{})
+			check(t, err)
+			defer l.Close()
+			accepted := make(chan *hbone.Pipe, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				p, _ := l.Accept(ctx)
+				accepted <- p
+			}()
+			client := r.clientTLS()
+			client.GetClientCertificate = nil
+			client.NextProtos = []string{"h3"}
+			q, err := quicgo.DialAddr(t.Context(), l.Addr().String(), client, nil)
+			if err == nil {
+				select {
+				case <-q.Context().Done():
+				case <-time.After(5 * time.Second):
+					t.Error("the connection is open")
+				}
+			}
+			cancel()
+			if p := <-accepted; p != nil {
+				t.Error("a client without a certificate was accepted")
+			}
+		})
+	}
+}
+
+func TestForeignTrustDomainIsRefused(t *testing.T) {
+	r := newRig(t, rigConfig{})
+	foreign := spiffeid.RequireTrustDomainFromString("other.example")
+	ca, err := identity.InitCA(t.TempDir(), foreign)
+	check(t, err)
+	ids := identity.NewManager(identity.CASource{CA: ca, TTL: time.Hour}, zerolog.Nop())
+	cfg, err := ids.ClientTLS(t.Context(), spiffeid.RequireFromPath(foreign, "/ns/a/sa/b"), []spiffeid.ID{serverID}, "h3")
+	check(t, err)
+
+	if _, err := Dial(t.Context(), udp(t), r.listener.Addr(), cfg); err == nil {
+		t.Error("the client accepts a server of a foreign trust domain")
+	}
+	cfg.VerifyConnection = nil // and this one would
+	p, err := Dial(t.Context(), udp(t), r.listener.Addr(), cfg)
+	if err == nil {
+		s, err := hbone.StartClient(p, hbone.DefaultConfig())
+		check(t, err)
+		_, _, err = s.Open(t.Context(), &hbone.Request{Authority: "app.default:80"})
+		if err == nil {
+			t.Error("the server accepts a client of a foreign trust domain")
+		}
+		if identity.ReasonOf(err) != identity.ReasonIdentity {
+			t.Errorf("got %v, want an error about the identity", err)
+		}
+		<-s.Closed()
+	}
+	if _, err := Dial(t.Context(), udp(t), r.listener.Addr(), r.wrongServer()); err == nil {
+		t.Error("the client accepts a server of another identity")
+	} else if wrong := (*identity.PeerError)(nil); !errors.As(err, &wrong) {
+		t.Errorf("got %v, want a *identity.PeerError", err)
+	}
+}
+
+func (r *rig) wrongServer() *tls.Config {
+	cfg, err := r.ids.ClientTLS(context.Background(), clientID, []spiffeid.ID{clientID}, "h3")
+	check(r.t, err)
+	return cfg
+}
+
+// A peer that is gone without a word is silent first, and given up by PING.
+func TestPeerKilled(t *testing.T) {
+	r := newRig(t, rigConfig{client: hbone.Config{PingEvery: 100 * time.Millisecond, PingTimeout: 2 * time.Second}})
+	st := open(t, r.client)
+	st.Write([]byte("x"))
+	_, err := io.ReadFull(st, make([]byte, 1))
+	check(t, err)
+	r.socket.Close()
+	started := time.Now()
+	eventually(t, "the peer is silent", r.client.Silent)
+	t.Logf("silent after %v", time.Since(started))
+	closed(t, "the session has ended", r.client.Closed())
+	if d := time.Since(started); d > 10*time.Second {
+		t.Errorf("took %v", d)
+	}
+	if err := r.client.Err(); !errors.Is(err, hbone.ErrPingTimeout) {
+		t.Errorf("ended with %v, want ping timeout", err)
+	}
+	if _, err := st.Read(make([]byte, 1)); err == nil || err == io.EOF {
+		t.Errorf("read: %v, want an error", err)
+	}
+}
+
+// PINGs go to the peer, which answers them: the session knows the round trip.
+func TestPingsReachPeer(t *testing.T) {
+	r := newRig(t, rigConfig{client: hbone.Config{PingEvery: 20 * time.Millisecond}, server: hbone.Config{PingEvery: 20 * time.Millisecond}})
+	st := open(t, r.client)
+	time.Sleep(300 * time.Millisecond)
+	if r.client.Err() != nil || r.server(0).Err() != nil || r.client.Silent() {
+		t.Errorf("client %v, server %v", r.client.Err(), r.server(0).Err())
+	}
+	st.Close()
+}
+
+var _ net.Addr = (*net.UDPAddr)(nil)

@@ -1,0 +1,358 @@
+package quic
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	quicgo "github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/quicvarint"
+	"golang.org/x/net/http2"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/header"
+)
+
+// ListenConfig holds the limits of a listener. Zero fields take their defaults.
+type ListenConfig struct {
+	// MaxStreams is how many CONNECTs one connection may have open. Default 200.
+	MaxStreams int
+	// MaxHandshakes is how many handshakes may be unfinished; more are refused. From an
+	// eighth of it on, a client must first prove its address (Retry, RFC 9000 §8.1.2).
+	// Default 1024.
+	MaxHandshakes int
+}
+
+// Listener accepts QUIC connections on a UDP socket.
+type Listener struct {
+	cfg ListenConfig
+	pc  net.PacketConn
+	t   *quicgo.Transport
+	l   *quicgo.Listener
+
+	mu         sync.Mutex
+	unfinished int // handshakes
+	refused    uint64
+	open       int // connections, and one while the listener is open
+}
+
+// headersWithin bounds how long the HEADERS of a request take to arrive.
+const headersWithin = 10 * time.Second
+
+// Listen accepts connections on pc, which it owns, with tls. Whatever tls says, a client without
+// a certificate is rejected.
+func Listen(pc net.PacketConn, tls *tls.Config, cfg ListenConfig) (*Listener, error) {
+	if cfg.MaxStreams == 0 {
+		cfg.MaxStreams = 200
+	}
+	if cfg.MaxHandshakes == 0 {
+		cfg.MaxHandshakes = 1024
+	}
+	l := &Listener{cfg: cfg, pc: pc, open: 1}
+	l.t = &quicgo.Transport{Conn: pc, ConnContext: l.began, VerifySourceAddress: func(net.Addr) bool { return l.crowded() }}
+	var err error
+	if l.l, err = l.t.Listen(tls, config(int64(cfg.MaxStreams))); err != nil {
+		l.t.Close()
+		pc.Close()
+		return nil, fmt.Errorf("hbone: listen for QUIC on %v: %w", pc.LocalAddr(), err)
+	}
+	return l, nil
+}
+
+// handshake is one that was begun.
+type handshake struct {
+	l    *Listener
+	once sync.Once
+}
+
+type handshakeKey struct{}
+
+var errHandshakes = errors.New("hbone: too many unfinished handshakes")
+
+// began counts a handshake until it has finished or failed.
+func (l *Listener) began(ctx context.Context, _ *quicgo.ClientInfo) (context.Context, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.unfinished >= l.cfg.MaxHandshakes {
+		l.refused++
+		return nil, errHandshakes
+	}
+	l.unfinished++
+	h := &handshake{l: l}
+	context.AfterFunc(ctx, h.finish)
+	return context.WithValue(ctx, handshakeKey{}, h), nil
+}
+
+func (h *handshake) finish() {
+	h.once.Do(func() {
+		h.l.mu.Lock()
+		h.l.unfinished--
+		h.l.mu.Unlock()
+	})
+}
+
+func (l *Listener) crowded() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.unfinished >= l.cfg.MaxHandshakes/8
+}
+
+// Handshakes returns how many handshakes are unfinished, and how many were refused.
+func (l *Listener) Handshakes() (unfinished int, refused uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.unfinished, l.refused
+}
+
+// Addr is the address of the socket.
+func (l *Listener) Addr() net.Addr { return l.pc.LocalAddr() }
+
+// Accept returns what a server session runs on, for the next client that has authenticated.
+func (l *Listener) Accept(ctx context.Context) (*hbone.Pipe, error) {
+	for {
+		q, err := l.l.Accept(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if h, ok := q.Context().Value(handshakeKey{}).(*handshake); ok {
+			h.finish()
+		}
+		if outer, err := l.serve(q); err == nil {
+			return outer, nil
+		}
+	}
+}
+
+var errNoCertificate = errors.New("hbone: client has shown no certificate")
+
+func (l *Listener) serve(q *quicgo.Conn) (*hbone.Pipe, error) {
+	if len(q.ConnectionState().TLS.PeerCertificates) == 0 {
+		q.CloseWithError(codeGeneralProtocol, "a client certificate is required")
+		return nil, errNoCertificate
+	}
+	outer, inner := newPipe(q)
+	s := &server{conn: newConn(q, false), pipe: inner, changed: make(chan struct{}, 1), streams: map[quicgo.StreamID]*hbone.Stream{}}
+	session, err := hbone.StartClient(inner, translator(s.passPing))
+	if err != nil {
+		q.CloseWithError(codeInternal, "")
+		return nil, err
+	}
+	s.session = session
+	session.Observe(s.changed, nil)
+	s.onWithdraw = s.withdraw
+	s.onGoAway = session.CloseWhenIdle
+	l.mu.Lock()
+	l.open++
+	l.mu.Unlock()
+	context.AfterFunc(q.Context(), func() {
+		s.pipe.End(s.lost())
+		l.leave()
+	})
+	go s.acceptUni()
+	go s.accept()
+	go s.run()
+	return outer, nil
+}
+
+// Close accepts no more connections. Those that are open live on; the socket is closed with
+// the last one.
+func (l *Listener) Close() error {
+	err := l.l.Close()
+	l.leave()
+	return err
+}
+
+func (l *Listener) leave() {
+	l.mu.Lock()
+	l.open--
+	last := l.open == 0
+	l.mu.Unlock()
+	if last {
+		time.AfterFunc(lingerTime, func() { l.t.Close(); l.pc.Close() })
+	}
+}
+
+// server translates the requests of a QUIC connection to CONNECTs of a client session.
+type server struct {
+	*conn
+	pipe    *hbone.Pipe
+	session *hbone.Session
+	changed chan struct{} // see hbone.Session.Observe
+
+	smu      sync.Mutex
+	next     quicgo.StreamID // the first that was not accepted
+	closed   bool            // requests are rejected
+	requests sync.WaitGroup
+	streams  map[quicgo.StreamID]*hbone.Stream // without a response
+}
+
+// accept serves requests until the connection ends.
+func (s *server) accept() {
+	for {
+		qs, err := s.q.AcceptStream(context.Background())
+		if err != nil {
+			return
+		}
+		s.smu.Lock()
+		closed := s.closed
+		if !closed {
+			s.next = qs.StreamID() + 4
+			s.requests.Add(1)
+		}
+		s.smu.Unlock()
+		if closed {
+			if _, failed := s.failed(); !failed { // otherwise the end of the connection says why
+				qs.CancelWrite(codeRequestRejected)
+				qs.CancelRead(codeRequestRejected)
+			}
+			continue
+		}
+		go func() {
+			defer s.requests.Done()
+			s.request(qs)
+		}()
+	}
+}
+
+// run passes SETTINGS and GOAWAY of the session on, and ends the connection with it. A client
+// that has no SETTINGS goes elsewhere.
+func (s *server) run() {
+	if s.session.AwaitSettings(context.Background()) == nil && s.open() != nil {
+		s.session.Close(nil)
+	}
+	for done := false; !done; {
+		select {
+		case <-s.changed:
+			if !s.isClosed() && s.session.Availability(time.Now()).Retired {
+				s.goAway()
+			}
+		case <-s.session.Done():
+			done = true
+		}
+	}
+	s.goAway()
+	s.requests.Wait()
+	if away, failed := s.failed(); away != nil && failed {
+		s.close(toH3(away.Code), away.Debug)
+	} else if failed {
+		s.close(codeInternal, "")
+	} else {
+		s.goodbye()
+	}
+	s.pipe.End(nil)
+}
+
+// failed reports that the session has not ended in order; away is its GOAWAY, nil if there was none.
+func (s *server) failed() (away *hbone.GoAwayError, failed bool) {
+	err := s.session.Err()
+	if errors.As(err, &away) {
+		return away, away.Code != http2.ErrCodeNo
+	}
+	return nil, err != nil && !errors.Is(err, hbone.ErrSessionClosed)
+}
+
+func (s *server) isClosed() bool {
+	s.smu.Lock()
+	defer s.smu.Unlock()
+	return s.closed
+}
+
+// goAway rejects what comes from now on, and tells the client so, once.
+func (s *server) goAway() {
+	s.smu.Lock()
+	told := s.closed
+	s.closed = true
+	next := s.next
+	s.smu.Unlock()
+	if !told {
+		s.control(appendFrame(nil, frameGoAway, quicvarint.Append(nil, uint64(next))...))
+	}
+}
+
+func (s *server) withdraw(id quicgo.StreamID) {
+	s.smu.Lock()
+	st := s.streams[id]
+	s.smu.Unlock()
+	if st != nil {
+		st.Withdraw()
+	}
+}
+
+// request serves one request.
+func (s *server) request(qs *quicgo.Stream) {
+	f := newFrames(qs)
+	qs.SetReadDeadline(time.Now().Add(headersWithin))
+	sec, err := f.section()
+	qs.SetReadDeadline(time.Time{})
+	cancel := func(code quicgo.StreamErrorCode) {
+		qs.CancelWrite(code)
+		qs.CancelRead(code)
+	}
+	var v *violation
+	switch {
+	case err == errTooLarge, errors.As(err, &v) && v.code == codeExcessiveLoad:
+		refuse(qs, 431, hbone.Header{header.NameReason: string(header.ReasonBadRequest)})
+		return
+	case errors.As(err, &v):
+		cancel(quicgo.StreamErrorCode(v.code))
+		return
+	case err != nil:
+		cancel(codeRequestCancelled)
+		return
+	case sec.pseudo[":method"] != "CONNECT" || len(sec.pseudo) != 2:
+		refuse(qs, 400, hbone.Header{header.NameReason: string(header.ReasonBadRequest)})
+		return
+	}
+	st, err := s.session.Start(&hbone.Request{Authority: sec.pseudo[":authority"], Header: sec.header})
+	if err != nil {
+		cancel(codeRequestRejected) // full, or about to end
+		return
+	}
+	s.exchange(st, qs, f)
+}
+
+// refuse answers with status, and reads no more.
+func refuse(qs *quicgo.Stream, status int, h hbone.Header) {
+	qs.SetWriteDeadline(time.Now().Add(headersWithin))
+	if _, err := qs.Write(responseBlock(status, h)); err != nil {
+		qs.CancelWrite(codeInternal)
+	} else {
+		qs.Close()
+	}
+	qs.CancelRead(codeNoError)
+}
+
+func (s *server) exchange(st *hbone.Stream, qs *quicgo.Stream, f *frames) {
+	x := newExchange(s.conn, st, qs, f)
+	id := qs.StreamID()
+	s.smu.Lock()
+	s.streams[id] = st
+	s.smu.Unlock()
+	x.group.Go(x.into)
+	defer x.group.Wait()
+	defer x.unwatch()
+	if interim := st.AwaitInterim(context.Background()); interim != nil {
+		qs.Write(responseBlock(interim.Status, interim.Header)) // an error comes again
+	}
+	resp, err := st.AwaitResponse(context.Background())
+	s.smu.Lock()
+	delete(s.streams, id)
+	s.smu.Unlock()
+	if err == nil {
+		if _, err = qs.Write(responseBlock(resp.Status, resp.Header)); err == nil {
+			x.out()
+			return
+		}
+	}
+	if resp != nil && resp.Status != 200 {
+		refuse(qs, resp.Status, resp.Header)
+	} else {
+		x.cancel(resetCode(err))
+		st.Reset(toH2(resetCode(err)))
+	}
+	close(x.outDone)
+}

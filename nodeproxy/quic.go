@@ -1,0 +1,46 @@
+package nodeproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/netip"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/hbone/quic"
+	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
+)
+
+// transport is what a session with the next process of a hop runs on.
+type transport interface {
+	hbone.Transport
+	Protocol() string // ALPN
+}
+
+// dialQUIC opens a QUIC connection to a gateway as source, from where that begins. cfg is that of
+// TLS.
+func (p *Proxy) dialQUIC(ctx context.Context, source origin, addr netip.AddrPort, cfg *tls.Config) (transport, error) {
+	socket, err := p.udpOf(source)(ctx, addr)
+	if err != nil {
+		return nil, &dialError{err}
+	}
+	hctx, cancel := context.WithTimeout(ctx, p.cfg.Timeouts.Dial+p.cfg.Timeouts.Handshake)
+	defer cancel()
+	t, err := quic.Dial(hctx, socket, net.UDPAddrFromAddrPort(addr), cfg)
+	if err != nil {
+		return nil, inHandshake(hopOuter, err)
+	}
+	return t, nil
+}
+
+// udpOf returns how source opens a UDP socket to an address.
+func (p *Proxy) udpOf(source origin) func(context.Context, netip.AddrPort) (net.PacketConn, error) {
+	if source.from == "" {
+		return udpHere
+	}
+	return p.pods.UDP(source.from, udpHere)
+}
+
+func udpHere(ctx context.Context, to netip.AddrPort) (net.PacketConn, error) {
+	return new(net.ListenConfig).ListenPacket(ctx, pods.UDPNetwork(to), "")
+}
