@@ -89,21 +89,22 @@ func (c *client) run() {
 
 // connectionEnded ends the caller's session.
 func (c *client) connectionEnded() {
-	err := c.lost()
 	var app *quicgo.ApplicationError
-	if errors.As(err, &app) {
+	switch err := c.lost(); {
+	case err == nil:
+		c.session.Close(nil)
+	case errors.As(err, &app):
 		c.session.GoAway(toH2(app.ErrorCode), app.ErrorMessage)
-		<-c.session.Closed()
-		err = nil
+	default:
+		c.pipe.End(err)
 	}
-	c.pipe.End(err)
 }
 
 // handle carries one CONNECT.
 func (c *client) handle(ctx context.Context, in *hbone.Incoming) {
 	qs, err := c.q.OpenStreamSync(ctx)
 	if err != nil {
-		c.awaitEnd(ctx)
+		<-ctx.Done()
 		return
 	}
 	x := newExchange(c.conn, in.Early(), qs, newFrames(qs))
@@ -150,15 +151,8 @@ func (c *client) cut(ctx context.Context, x *exchange, answered chan struct{}) {
 	}
 }
 
-// awaitEnd waits for the end of the session if its connection has ended: a response would
-// pretend that there was one.
-func (c *client) awaitEnd(ctx context.Context) {
-	if c.ended() {
-		<-ctx.Done()
-	}
-}
-
-// failed ends a CONNECT that has no response, or was refused (nil).
+// failed ends a CONNECT that has no response, or was refused (nil). If the connection has ended it
+// waits for the end of the session: a handler that returns has refused.
 func (c *client) failed(ctx context.Context, x *exchange, in *hbone.Incoming, err error) {
 	var v *violation
 	switch code, reset := cancelled(err); {
@@ -170,7 +164,7 @@ func (c *client) failed(ctx context.Context, x *exchange, in *hbone.Incoming, er
 	case err == io.EOF, errors.Is(err, io.ErrUnexpectedEOF):
 		in.Reset(http2.ErrCodeProtocol)
 	default:
-		c.awaitEnd(ctx)
+		<-ctx.Done()
 	}
 }
 

@@ -149,7 +149,11 @@ func (l *Listener) serve(q *quicgo.Conn) (*hbone.Pipe, error) {
 	l.open++
 	l.mu.Unlock()
 	context.AfterFunc(q.Context(), func() {
-		s.pipe.End(s.lost())
+		if err := s.lost(); err != nil {
+			s.pipe.End(err)
+		} else {
+			session.Close(nil)
+		}
 		l.leave()
 	})
 	go s.acceptUni()
@@ -235,14 +239,17 @@ func (s *server) run() {
 		}
 	}
 	s.goAway()
-	s.requests.Wait()
-	if away, failed := s.failed(); away != nil && failed {
-		s.close(toH3(away.Code), away.Debug)
-	} else if failed {
-		s.close(codeInternal, "")
-	} else {
+	<-s.session.Closed() // it has written everything
+	switch away, failed := s.failed(); {
+	case !failed:
+		s.requests.Wait()
 		s.goodbye()
+	case away != nil:
+		s.close(toH3(away.Code), away.Debug)
+	default:
+		s.close(codeInternal, "")
 	}
+	s.requests.Wait()
 	s.pipe.End(nil)
 }
 
@@ -309,7 +316,9 @@ func (s *server) request(qs *quicgo.Stream) {
 	}
 	st, err := s.session.Start(&hbone.Request{Authority: sec.pseudo[":authority"], Header: sec.header})
 	if err != nil {
-		cancel(codeRequestRejected) // full, or about to end
+		if _, failed := s.failed(); !failed {
+			cancel(codeRequestRejected) // full, or about to end
+		}
 		return
 	}
 	s.exchange(st, qs, f)
@@ -350,7 +359,7 @@ func (s *server) exchange(st *hbone.Stream, qs *quicgo.Stream, f *frames) {
 	}
 	if resp != nil && resp.Status != 200 {
 		refuse(qs, resp.Status, resp.Header)
-	} else {
+	} else if _, failed := s.failed(); !failed {
 		x.cancel(resetCode(err))
 		st.Reset(toH2(resetCode(err)))
 	}
