@@ -18,6 +18,7 @@ const allocsPerConnection = 100
 const allocsPerEcho = 3
 
 func TestAllocationsPerProxiedConnection(t *testing.T) {
+	overTCP(t, "allocations")
 	if raceEnabled {
 		t.Skip("the race detector allocates, and empties pools")
 	}
@@ -64,6 +65,7 @@ func TestAllocationsPerProxiedConnection(t *testing.T) {
 }
 
 func TestAllocationsPerMessage(t *testing.T) {
+	overTCP(t, "allocations")
 	if raceEnabled {
 		t.Skip("the race detector allocates, and empties pools")
 	}

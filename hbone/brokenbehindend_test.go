@@ -72,7 +72,7 @@ func hasEnd(t testing.TB, s *Session) {
 func TestAnUploadThatEndedIsWholeHoweverItsStreamBreaks(t *testing.T) {
 	breaks := map[string]func(u *endedUpload){
 		"reset":        func(u *endedUpload) { u.st.resetBehind(http2.ErrCodeConnect, errors.New("reset")) },
-		"session lost": func(u *endedUpload) { u.client.t.(*TLSTransport).rec.Conn.Close() },
+		"session lost": func(u *endedUpload) { breakTransport(u.client) },
 	}
 	for name, breaks := range breaks {
 		for _, when := range []string{"at once", "later", "while the application speaks"} {

@@ -90,7 +90,7 @@ func TestACutRelayIsNoEndBehindAHalfClose(t *testing.T) {
 func TestAnIdleApplicationHearsOfAResetBehindAnEnd(t *testing.T) {
 	for name, kill := range map[string]func(r *rig, app *net.TCPConn){
 		"the application resets": func(_ *rig, app *net.TCPConn) { app.SetLinger(0); app.Close() },
-		"the transport breaks":   func(r *rig, _ *net.TCPConn) { r.server.t.(*TLSTransport).rec.Conn.Close() },
+		"the transport breaks":   func(r *rig, _ *net.TCPConn) { breakTransport(r.server) },
 		"the session ends":       func(r *rig, _ *net.TCPConn) { r.server.Close(ErrCertificateExpired) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -25,11 +25,13 @@ const (
 	maxUnsent = 16 << 10
 
 	// How many bytes a peer may send ahead of the session, per stream and per connection.
-	// A session reads on a stream until 256 KiB wait there.
-	firstWindow     = 512 << 10
-	streamWindow    = 2 << 20
-	firstConnWindow = 1 << 20
-	connWindow      = 16 << 20
+	// A session reads on a stream until 256 KiB wait there. Windows grow while they are read
+	// quickly, so that 64 streams that are not read leave room for others. The most of a
+	// connection is that of a session (hbone.Config.MaxUnread).
+	firstWindow     = 256 << 10
+	streamWindow    = 4 << 20
+	firstConnWindow = 16 << 20
+	connWindow      = 64 << 20
 
 	maxUniStreams = 8
 )
