@@ -25,13 +25,12 @@ const (
 	maxUnsent = 16 << 10
 
 	// How many bytes a peer may send ahead of the session, per stream and per connection.
-	// A session reads on a stream until 256 KiB wait there. Windows grow while they are read
-	// quickly, so that 64 streams that are not read leave room for others. The most of a
-	// connection is that of a session (hbone.Config.MaxUnread).
-	firstWindow     = 256 << 10
-	streamWindow    = 4 << 20
-	firstConnWindow = 16 << 20
-	connWindow      = 64 << 20
+	// A session reads on a stream until 256 KiB wait there. The window of a stream grows while
+	// it is read quickly, so that 256 streams that are not read leave room for others. That of
+	// a connection is what a session holds at most (hbone.Config.MaxUnread).
+	firstWindow  = 256 << 10
+	streamWindow = 4 << 20
+	connWindow   = 64 << 20
 
 	maxUniStreams = 8
 )
@@ -43,7 +42,7 @@ func config(streams int64) *quicgo.Config {
 		KeepAlivePeriod:                  keepAlive,
 		InitialStreamReceiveWindow:       firstWindow,
 		MaxStreamReceiveWindow:           streamWindow,
-		InitialConnectionReceiveWindow:   firstConnWindow,
+		InitialConnectionReceiveWindow:   connWindow,
 		MaxConnectionReceiveWindow:       connWindow,
 		MaxIncomingStreams:               streams,
 		MaxIncomingUniStreams:            maxUniStreams,
