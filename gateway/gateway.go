@@ -316,6 +316,9 @@ func (g *Gateway) Run(ctx context.Context) error {
 	g.stop()
 	err := errors.Join(front.Wait(), background.Wait())
 	g.conns.Wait()
+	if g.quic != nil {
+		g.quic.Shutdown()
+	}
 	g.backends.prober.Wait()
 	if ctx.Err() != nil {
 		err = nil

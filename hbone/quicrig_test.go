@@ -35,7 +35,7 @@ func quicTransports(t testing.TB) (client, server hbone.Transport) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c, err := quic.Dial(context.Background(), socket(), l.Addr(), clientTLS)
+	c, err := quic.Dial(context.Background(), socket(), l.Addr(), clientTLS, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

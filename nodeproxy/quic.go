@@ -3,11 +3,14 @@ package nodeproxy
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/netip"
+	"syscall"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/quic"
+	"github.com/isthmus-mesh/isthmus/identity"
 	"github.com/isthmus-mesh/isthmus/nodeproxy/pods"
 )
 
@@ -26,11 +29,14 @@ func (p *Proxy) dialQUIC(ctx context.Context, source origin, addr netip.AddrPort
 	}
 	hctx, cancel := context.WithTimeout(ctx, p.cfg.Timeouts.Dial+p.cfg.Timeouts.Handshake)
 	defer cancel()
-	t, err := quic.Dial(hctx, socket, net.UDPAddrFromAddrPort(addr), cfg)
-	if err != nil {
-		return nil, inHandshake(hopOuter, err)
+	t, err := quic.Dial(hctx, socket, net.UDPAddrFromAddrPort(addr), cfg, p.cfg.Timeouts.Dial)
+	switch {
+	case err == nil:
+		return t, nil
+	case identity.ReasonOf(err) == identity.ReasonHandshake && (isTimeout(err) || errors.As(err, new(syscall.Errno))): // nobody there, as far as UDP can tell
+		return nil, &dialError{err}
 	}
-	return t, nil
+	return nil, inHandshake(hopOuter, err)
 }
 
 // udpOf returns how source opens a UDP socket to an address.

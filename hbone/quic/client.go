@@ -29,12 +29,16 @@ func Protocols(protocols []string) []string {
 }
 
 // Dial connects to addr from pc, which it owns, and returns what a client session runs on. ctx
-// bounds the handshake. As with TLS 1.3 over TCP, a server that rejects our certificate is
-// noticed by the session.
-func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, cfg *tls.Config) (*hbone.Pipe, error) {
+// bounds the handshake, silence each wait for a packet in it (zero: 5 s). As with TLS 1.3 over
+// TCP, a server that rejects our certificate is noticed by the session.
+func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, cfg *tls.Config, silence time.Duration) (*hbone.Pipe, error) {
 	t := &quicgo.Transport{Conn: pc}
 	release := func() { t.Close(); pc.Close() }
-	q, err := t.Dial(ctx, addr, cfg, config(-1))
+	qcfg := config(-1)
+	qcfg.HandshakeIdleTimeout = silence
+	reportICMP(pc, true)
+	q, err := t.Dial(ctx, addr, cfg, qcfg)
+	reportICMP(pc, false)
 	if err != nil {
 		release()
 		return nil, fmt.Errorf("hbone: QUIC handshake with %v: %w", addr, withAlert(err))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -70,11 +71,11 @@ func TestForeignTrustDomainIsRefused(t *testing.T) {
 	cfg, err := ids.ClientTLS(t.Context(), spiffeid.RequireFromPath(foreign, "/ns/a/sa/b"), []spiffeid.ID{serverID}, "h3")
 	check(t, err)
 
-	if _, err := Dial(t.Context(), udp(t), r.listener.Addr(), cfg); err == nil {
+	if _, err := Dial(t.Context(), udp(t), r.listener.Addr(), cfg, 0); err == nil {
 		t.Error("the client accepts a server of a foreign trust domain")
 	}
 	cfg.VerifyConnection = nil // and this one would
-	p, err := Dial(t.Context(), udp(t), r.listener.Addr(), cfg)
+	p, err := Dial(t.Context(), udp(t), r.listener.Addr(), cfg, 0)
 	if err == nil {
 		s, err := hbone.StartClient(p, hbone.DefaultConfig())
 		check(t, err)
@@ -87,7 +88,7 @@ func TestForeignTrustDomainIsRefused(t *testing.T) {
 		}
 		<-s.Closed()
 	}
-	if _, err := Dial(t.Context(), udp(t), r.listener.Addr(), r.wrongServer()); err == nil {
+	if _, err := Dial(t.Context(), udp(t), r.listener.Addr(), r.wrongServer(), 0); err == nil {
 		t.Error("the client accepts a server of another identity")
 	} else if wrong := (*identity.PeerError)(nil); !errors.As(err, &wrong) {
 		t.Errorf("got %v, want a *identity.PeerError", err)
@@ -98,6 +99,19 @@ func (r *rig) wrongServer() *tls.Config {
 	cfg, err := r.ids.ClientTLS(context.Background(), clientID, []spiffeid.ID{clientID}, "h3")
 	check(r.t, err)
 	return cfg
+}
+
+// A port without a process is noticed at once.
+func TestDialRefused(t *testing.T) {
+	r := newRig(t, rigConfig{})
+	free := udp(t)
+	at := free.LocalAddr()
+	free.Close()
+	started := time.Now()
+	_, err := Dial(t.Context(), udp(t), at, r.clientTLS(), 0)
+	if !errors.Is(err, syscall.ECONNREFUSED) || time.Since(started) > 2*time.Second {
+		t.Errorf("after %v: %v, want that it is refused at once", time.Since(started), err)
+	}
 }
 
 // A peer that is gone without a word is silent first, and given up by PING.

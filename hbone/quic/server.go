@@ -176,8 +176,14 @@ func (l *Listener) leave() {
 	last := l.open == 0
 	l.mu.Unlock()
 	if last {
-		time.AfterFunc(lingerTime, func() { l.t.Close(); l.pc.Close() })
+		l.Shutdown()
 	}
+}
+
+// Shutdown ends all connections and closes the socket.
+func (l *Listener) Shutdown() {
+	l.t.Close()
+	l.pc.Close()
 }
 
 // server translates the requests of a QUIC connection to CONNECTs of a client session.

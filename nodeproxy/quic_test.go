@@ -1,0 +1,62 @@
+package nodeproxy_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/gateway"
+	"github.com/isthmus-mesh/isthmus/internal/lines"
+	"github.com/isthmus-mesh/isthmus/internal/meshtest"
+	"github.com/isthmus-mesh/isthmus/nodeproxy"
+)
+
+// quicPair is a pair whose tunnels between networks run over QUIC.
+func quicPair(t *testing.T, pods int) *pair {
+	p := newPair(t, pods)
+	p.EachGateway = func(c *gateway.Config) {
+		c.Lines.Transport = lines.QUIC
+		c.Timeouts.LameDuck = 500 * time.Millisecond
+	}
+	p.EachNode = func(c *nodeproxy.Config) { c.Lines.Transport = lines.QUIC }
+	for _, pod := range p.pods {
+		pod.App(8080)
+	}
+	return p
+}
+
+func TestCallAcrossByQUIC(t *testing.T) {
+	p := quicPair(t, 2)
+	p.Start()
+	for range 20 {
+		if _, err := meshtest.Hello(p.listen.hello); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A node proxy that is to dial by QUIC does not reach a gateway without it.
+func TestQUICNeedsGatewayWithQUIC(t *testing.T) {
+	p := quicPair(t, 1)
+	p.EachGateway = nil
+	p.Start()
+	if pod, err := meshtest.Hello(p.listen.hello); err == nil {
+		t.Errorf("%s has answered", pod)
+	}
+}
+
+func TestRollingRestartByQUIC(t *testing.T) {
+	p := quicPair(t, 2)
+	p.Gateway("west", "gw-2")
+	p.Start()
+	flow := meshtest.Flow(t, p.listen.hello, 6)
+	flow.AwaitMore(t, 60)
+	for _, name := range []string{"gw-1", "gw-2"} {
+		p.Process("gateway west/" + name).Stop(t)
+		flow.AwaitMore(t, 60)
+		p.StartGateway("west", name).AwaitReady(t)
+		flow.AwaitMore(t, 60)
+	}
+	if _, failed := flow.Stop(); len(failed) > 0 {
+		t.Errorf("%d connections failed, the first: %v", len(failed), failed[0])
+	}
+}
