@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
 	"github.com/isthmus-mesh/isthmus/hbone/quic"
+	"github.com/isthmus-mesh/isthmus/identity"
 )
 
 // listenQUIC binds the UDP port of the number of the TCP port.
@@ -25,25 +27,36 @@ func (g *Gateway) listenQUIC() error {
 	}
 	protocols := quic.Protocols(hbone.ServerProtocols(g.cfg.Instance()))
 	g.quic, err = quic.Listen(socket, g.ids.ServerTLS(g.self.Identity, nil, protocols...),
-		quic.ListenConfig{MaxStreams: maxStreams, MaxHandshakes: g.cfg.Limits.Handshakes})
+		quic.ListenConfig{MaxStreams: maxStreams, MaxHandshakes: g.cfg.Limits.Handshakes, Memory: quic.Memory{Budget: g.cfg.Memory}})
 	return err
 }
 
-// acceptQUIC serves tunnels over QUIC until ctx ends. Open connections go on until they are drained.
+// acceptQUIC serves tunnels over QUIC until ctx is done. Open connections stay until they are
+// drained.
 func (g *Gateway) acceptQUIC(ctx context.Context) {
 	defer g.quic.Close()
+	var own, before *identity.SVID
+	var replaced time.Time
 	for {
 		t, err := g.quic.Accept(ctx)
 		if err != nil {
 			return
 		}
-		g.conns.Go(func() {
-			svid, err := g.ids.Get(g.background, g.self.Identity)
-			if err != nil {
-				t.Close()
-				return
-			}
-			g.serveTunnels(t, svid.NotAfter())
-		})
+		svid, err := g.ids.Get(g.background, g.self.Identity)
+		if err != nil {
+			t.Close()
+			continue
+		}
+		if svid != own {
+			own, before, replaced = svid, own, time.Now()
+		}
+		expiry := own.NotAfter()
+		if before != nil && time.Since(replaced) < longestHandshake { // it may rest on the one before
+			expiry = earlier(expiry, before.NotAfter())
+		}
+		g.conns.Go(func() { g.serveTunnels(t, expiry) })
 	}
 }
+
+// longestHandshake bounds a QUIC handshake from the choice of the certificate on.
+const longestHandshake = 15 * time.Second

@@ -15,16 +15,16 @@ import (
 // as on any transport, and a session on the inner end translates (package hbone/quic). So all
 // transports share one implementation of limits, GOAWAY, drain and failure handling.
 //
-// The end of the inner session alone is no end for the outer one: End is, once the translator
-// has delivered what it took.
+// Closing the inner session does not close the outer one. End does, after the translator has
+// delivered all data.
 type Pipe struct {
 	in, out *pipeHalf
 	info    PipeInfo
 	inner   bool
 }
 
-// translates reports that s is the session on the inner end of a pipe: its responses are
-// those of a peer elsewhere.
+// translates reports that s runs on the inner end of a pipe, and passes responses of a peer
+// elsewhere on.
 func (s *Session) translates() bool {
 	p, ok := s.t.(*Pipe)
 	return ok && p.inner
@@ -59,9 +59,9 @@ type pipeHalf struct {
 	mu    sync.Mutex
 	cond  sync.Cond // on mu: bytes, room, the end, a deadline
 	buf   []byte
-	start int   // of what was not read yet
-	err   error // behind buf: io.EOF after an orderly end; nil: not ended
-	deaf  bool  // bytes are dropped: no reader is left, or the direction has ended
+	start int   // of unread bytes
+	err   error // behind buf: io.EOF after an orderly close; nil while open
+	deaf  bool  // bytes are dropped: no reader is left, or the direction is closed
 
 	readBy, writeBy deadline
 }
@@ -119,8 +119,8 @@ func (p *Pipe) buffered() bool {
 	return p.in.start < len(p.in.buf)
 }
 
-// WriteBurst implements Transport. What no reader will take is dropped: how the connection has
-// ended is for Read to return.
+// WriteBurst implements Transport. Bytes without a reader are dropped: Read returns why the
+// connection was closed.
 func (p *Pipe) WriteBurst(b []byte) error {
 	h := p.out
 	h.mu.Lock()
@@ -143,7 +143,7 @@ func (p *Pipe) WriteBurst(b []byte) error {
 	return nil
 }
 
-// end has the reader read err behind what was written. A later end does not change the first.
+// end has the reader read err behind the written bytes. Only the first call counts.
 func (h *pipeHalf) end(err error) {
 	h.mu.Lock()
 	if h.err == nil {
@@ -154,7 +154,7 @@ func (h *pipeHalf) end(err error) {
 	h.mu.Unlock()
 }
 
-// leave drops what is written from now on.
+// leave drops later writes.
 func (h *pipeHalf) leave() {
 	h.mu.Lock()
 	h.deaf = true
@@ -164,7 +164,7 @@ func (h *pipeHalf) leave() {
 	h.mu.Unlock()
 }
 
-// Close implements Transport. On the inner end it does not end the outer one: see End.
+// Close implements Transport. On the inner end it does not close the outer one: see End.
 func (p *Pipe) Close() error {
 	p.in.leave()
 	if !p.inner {
@@ -173,8 +173,8 @@ func (p *Pipe) Close() error {
 	return nil
 }
 
-// End ends what the outer session reads, behind what the inner one has written: in order if
-// err is nil. It is called on the inner end.
+// End closes the outer session's reading half, behind the bytes of the inner one. With a nil err
+// it is an orderly close. It is called on the inner end.
 func (p *Pipe) End(err error) {
 	if err == nil {
 		err = io.EOF
@@ -191,7 +191,7 @@ func (p *Pipe) closeWrite() error {
 	return nil
 }
 
-// abort ends both directions without an orderly end.
+// abort closes both directions, not in order.
 func (p *Pipe) abort() {
 	p.in.leave()
 	if !p.inner {

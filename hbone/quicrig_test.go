@@ -35,7 +35,7 @@ func quicTransports(t testing.TB) (client, server hbone.Transport) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c, err := quic.Dial(context.Background(), socket(), l.Addr(), clientTLS, 0)
+	c, err := quic.Dial(context.Background(), socket(), l.Addr(), clientTLS, quic.DialConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}

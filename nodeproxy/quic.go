@@ -20,8 +20,7 @@ type transport interface {
 	Protocol() string // ALPN
 }
 
-// dialQUIC opens a QUIC connection to a gateway as source, from where that begins. cfg is that of
-// TLS.
+// dialQUIC opens a QUIC connection to a gateway as source, from the network namespace of source.
 func (p *Proxy) dialQUIC(ctx context.Context, source origin, addr netip.AddrPort, cfg *tls.Config) (transport, error) {
 	socket, err := p.udpOf(source)(ctx, addr)
 	if err != nil {
@@ -29,11 +28,13 @@ func (p *Proxy) dialQUIC(ctx context.Context, source origin, addr netip.AddrPort
 	}
 	hctx, cancel := context.WithTimeout(ctx, p.cfg.Timeouts.Dial+p.cfg.Timeouts.Handshake)
 	defer cancel()
-	t, err := quic.Dial(hctx, socket, net.UDPAddrFromAddrPort(addr), cfg, p.cfg.Timeouts.Dial)
+	t, err := quic.Dial(hctx, socket, net.UDPAddrFromAddrPort(addr), cfg, quic.DialConfig{
+		Silence: p.cfg.Timeouts.Dial, Memory: quic.Memory{Budget: p.cfg.Memory, Owner: source.id.String()},
+	})
 	switch {
 	case err == nil:
 		return t, nil
-	case identity.ReasonOf(err) == identity.ReasonHandshake && (isTimeout(err) || errors.As(err, new(syscall.Errno))): // nobody there, as far as UDP can tell
+	case identity.ReasonOf(err) == identity.ReasonHandshake && (isTimeout(err) || errors.As(err, new(syscall.Errno))): // no process, or no path
 		return nil, &dialError{err}
 	}
 	return nil, inHandshake(hopOuter, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -130,5 +131,35 @@ func BenchmarkEcho(b *testing.B) {
 			}
 		}
 		st.Close()
+	})
+}
+
+// BenchmarkIdleStream reports what an open stream costs both ends.
+func BenchmarkIdleStream(b *testing.B) {
+	both(b, echo, func(b *testing.B, s *hbone.Session) {
+		const streams = 150
+		for b.Loop() {
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			goroutines := runtime.NumGoroutine()
+			open := make([]*hbone.Stream, 0, streams)
+			for range streams {
+				st, _, err := s.Open(context.Background(), &hbone.Request{Authority: "app.default:80"})
+				check(b, err)
+				one := []byte{1}
+				st.Write(one)
+				io.ReadFull(st, one)
+				open = append(open, st)
+			}
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			b.ReportMetric(float64(runtime.NumGoroutine()-goroutines)/streams, "goroutines/stream")
+			b.ReportMetric(float64(int64(after.HeapAlloc)-int64(before.HeapAlloc)+int64(after.StackInuse)-int64(before.StackInuse))/streams, "B/stream")
+			for _, st := range open {
+				st.Close()
+			}
+			eventually(b, "no stream is left", func() bool { return s.Streams() == 0 })
+		}
 	})
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/isthmus-mesh/isthmus/hbone"
 )
 
-// Protocols are ALPN protocols for QUIC, where protocols are those of the same endpoint for
-// TCP: "h2" becomes "h3". Those of replicas stay.
+// Protocols returns the ALPN protocols for QUIC of an endpoint, given the ones for TCP: "h2"
+// becomes "h3". Names of replicas stay.
 func Protocols(protocols []string) []string {
 	out := make([]string, len(protocols))
 	for i, p := range protocols {
@@ -28,16 +28,23 @@ func Protocols(protocols []string) []string {
 	return out
 }
 
-// Dial connects to addr from pc, which it owns, and returns what a client session runs on. ctx
-// bounds the handshake, silence each wait for a packet in it (zero: 5 s). As with TLS 1.3 over
-// TCP, a server that rejects our certificate is noticed by the session.
-func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, cfg *tls.Config, silence time.Duration) (*hbone.Pipe, error) {
+// DialConfig holds the limits of a connection. Zero fields take their defaults.
+type DialConfig struct {
+	// Silence bounds each wait for a packet during the handshake. Default 5 s.
+	Silence time.Duration
+	Memory  Memory
+}
+
+// Dial connects to addr from pc, which it owns, and returns the transport of a client session. ctx
+// bounds the handshake. As with TLS 1.3 over TCP, a server that rejects our certificate is
+// noticed by the session.
+func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, tls *tls.Config, cfg DialConfig) (*hbone.Pipe, error) {
 	t := &quicgo.Transport{Conn: pc}
 	release := func() { t.Close(); pc.Close() }
 	qcfg := config(-1)
-	qcfg.HandshakeIdleTimeout = silence
+	qcfg.HandshakeIdleTimeout = cfg.Silence
 	reportICMP(pc, true)
-	q, err := t.Dial(ctx, addr, cfg, qcfg)
+	q, err := t.Dial(ctx, addr, tls, qcfg)
 	reportICMP(pc, false)
 	if err != nil {
 		release()
@@ -45,12 +52,12 @@ func Dial(ctx context.Context, pc net.PacketConn, addr net.Addr, cfg *tls.Config
 	}
 	context.AfterFunc(q.Context(), func() { time.AfterFunc(lingerTime, release) }) // the peer may ask again
 	outer, inner := newPipe(q)
-	c := &client{conn: newConn(q, true), pipe: inner}
-	session := translator(c.passPing)
+	c := &client{conn: newConn(q, true, cfg.Memory), pipe: inner}
+	session := translator(c.conn)
 	session.Hold = c.ready
 	c.session = hbone.NewServer(inner, session, c.handle)
 	c.onGoAway = func() { c.session.Drain(q.Context()) }
-	c.open() // if it fails the connection has ended, which the session is told
+	c.open() // fails only with the connection, which connectionEnded handles
 	context.AfterFunc(q.Context(), c.connectionEnded)
 	go c.acceptUni()
 	go c.run()
@@ -63,14 +70,15 @@ func newPipe(q *quicgo.Conn) (outer, inner *hbone.Pipe) {
 	return hbone.NewPipe(hbone.PipeInfo{Peer: hbone.PeerOf(state), Local: q.LocalAddr(), Remote: q.RemoteAddr(), TLS: state})
 }
 
-// translator configures a session that stands for the peer of a QUIC connection.
-func translator(passPing func(func())) hbone.Config {
-	c := hbone.DefaultConfig()
-	c.PingEvery = -1 // the peer is not in this process
-	c.AnswerPing = passPing
-	c.SettingsTimeout = time.Minute // the session may begin late
-	c.ConnectTimeout = time.Hour    // bounded by the other session
-	return c
+// translator configures the session behind the pipe of c.
+func translator(c *conn) hbone.Config {
+	cfg := hbone.DefaultConfig()
+	cfg.Memory, cfg.Owner = c.memory.Budget, c.memory.Owner
+	cfg.PingEvery = -1 // the other end is in this process
+	cfg.AnswerPing = c.passPing
+	cfg.SettingsTimeout = time.Minute // the session may start late
+	cfg.ConnectTimeout = time.Hour    // bounded by the other session
+	return cfg
 }
 
 // client translates the CONNECTs of a client session.
@@ -91,7 +99,7 @@ func (c *client) run() {
 	c.pipe.End(nil)
 }
 
-// connectionEnded ends the caller's session.
+// connectionEnded closes the caller's session.
 func (c *client) connectionEnded() {
 	var app *quicgo.ApplicationError
 	switch err := c.lost(); {
@@ -115,8 +123,7 @@ func (c *client) handle(ctx context.Context, in *hbone.Incoming) {
 	answered := make(chan struct{}) // or closed in any other way
 	stop := context.AfterFunc(ctx, func() { c.cut(ctx, x, answered) })
 	defer stop()
-	defer x.unwatch()
-	defer x.group.Wait()
+	defer x.close()
 	if _, err := qs.Write(requestBlock(in.Authority, in.Header)); err != nil {
 		close(answered)
 		close(x.inDone)
@@ -143,7 +150,7 @@ func (c *client) handle(ctx context.Context, in *hbone.Incoming) {
 // cut runs when the CONNECT was reset by the session, has been withdrawn, or is over.
 func (c *client) cut(ctx context.Context, x *exchange, answered chan struct{}) {
 	select {
-	case <-answered: // out does it, behind what comes before
+	case <-answered: // out resets, behind the data
 		return
 	default:
 	}
@@ -155,8 +162,8 @@ func (c *client) cut(ctx context.Context, x *exchange, answered chan struct{}) {
 	}
 }
 
-// failed ends a CONNECT that has no response, or was refused (nil). If the connection has ended it
-// waits for the end of the session: a handler that returns has refused.
+// failed finishes a CONNECT without a response, or a refused one (nil). After a failure of the
+// connection it waits until the session fails: returning sends a refusal.
 func (c *client) failed(ctx context.Context, x *exchange, in *hbone.Incoming, err error) {
 	var v *violation
 	switch code, reset := cancelled(err); {

@@ -32,7 +32,7 @@ const (
 	codeDecompression        = 0x200
 )
 
-// pairs are the codes that both protocols have, and what comes nearest where one has none.
+// pairs maps codes that both protocols have, and the nearest ones of the others.
 var pairs = []struct {
 	h2 http2.ErrCode
 	h3 uint64
@@ -70,7 +70,7 @@ func toH2[C ~uint64](code C) http2.ErrCode {
 	return http2.ErrCodeInternal
 }
 
-// resetCode returns what the peer is told when a stream of a session has ended with err.
+// resetCode returns the code to send when a stream of a session has failed with err.
 func resetCode(err error) quicgo.StreamErrorCode {
 	var reset *hbone.ResetError
 	switch {
@@ -78,6 +78,8 @@ func resetCode(err error) quicgo.StreamErrorCode {
 		return quicgo.StreamErrorCode(toH3(reset.Code))
 	case errors.Is(err, hbone.ErrRetryable):
 		return codeRequestRejected
+	case errors.Is(err, hbone.ErrMemory):
+		return codeExcessiveLoad
 	}
 	return codeInternal
 }
@@ -91,8 +93,8 @@ func withAlert(err error) error {
 	return err
 }
 
-// cancelled returns the code with which the peer has ended a half of a stream; not ok if err
-// is anything else.
+// cancelled returns the code with which the peer cancelled a half of a stream. It is not ok if
+// err has another cause.
 func cancelled(err error) (code quicgo.StreamErrorCode, ok bool) {
 	var e *quicgo.StreamError
 	if errors.As(err, &e) && e.Remote {

@@ -9,17 +9,20 @@ import (
 
 	quicgo "github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/quicvarint"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
 const (
-	// idleTimeout ends a connection whose peer sends nothing. Sessions send a PING every
-	// 10 s and give up 20 s later, so that only a peer without our PING needs keepAlive.
+	// idleTimeout closes a connection on which nothing is received. Sessions send a PING every
+	// 10 s and fail after 20 s, so that only a peer without our PING needs keepAlive.
 	idleTimeout = 30 * time.Second
 	keepAlive   = 15 * time.Second
 	// goodbyeWithin bounds the wait for the peer to have received everything.
 	goodbyeWithin = 10 * time.Second
-	// lingerTime is how long a connection stays open for a peer that cannot tell what it has
-	// received.
+	// lingerTime is how long a connection stays open for a peer that does not acknowledge
+	// frameBye.
 	lingerTime = time.Second
 	// maxUnsent bounds what waits to be sent on the control stream.
 	maxUnsent = 16 << 10
@@ -46,20 +49,30 @@ func config(streams int64) *quicgo.Config {
 		MaxConnectionReceiveWindow:       connWindow,
 		MaxIncomingStreams:               streams,
 		MaxIncomingUniStreams:            maxUniStreams,
-		EnableStreamResetPartialDelivery: true, // a reset is not to overtake what was sent before it
+		EnableStreamResetPartialDelivery: true, // a reset does not overtake data
 	}
+}
+
+// Memory bounds the buffers of connections, as hbone.Config.Memory and Owner do. An empty Owner is
+// the peer.
+type Memory struct {
+	Budget *memory.Budget
+	Owner  string
 }
 
 // conn is one QUIC connection with the control streams of HTTP/3.
 type conn struct {
 	q          *quicgo.Conn
+	memory     Memory
 	client     bool
-	onGoAway   func()                   // the peer will accept no more requests
+	onGoAway   func()                   // the peer accepts no further requests
 	onWithdraw func(id quicgo.StreamID) // of a request
 	ctrl       *quicgo.SendStream       // belongs to flush
 	ready      chan struct{}            // closed when the peer's SETTINGS are in
-	bye        chan struct{}            // closed when the peer has received all and ended
+	bye        chan struct{}            // closed when frameBye was received
 	got        map[uint64]bool          // types of the peer's unidirectional streams, guarded by mu
+
+	leaves sync.Once // onGoAway was called
 
 	mu      sync.Mutex
 	ours    bool     // it understands our frames
@@ -68,11 +81,14 @@ type conn struct {
 	pings   []func() // send the answers to PINGs that were passed on, in order
 }
 
-func newConn(q *quicgo.Conn, client bool) *conn {
-	return &conn{q: q, client: client, ready: make(chan struct{}), bye: make(chan struct{}), got: map[uint64]bool{}, sending: true}
+func newConn(q *quicgo.Conn, client bool, m Memory) *conn {
+	if m.Owner == "" {
+		m.Owner = hbone.PeerOf(q.ConnectionState().TLS).ID.String()
+	}
+	return &conn{q: q, client: client, memory: m, ready: make(chan struct{}), bye: make(chan struct{}), got: map[uint64]bool{}, sending: true}
 }
 
-// open opens our control stream. What was given to control before is sent behind SETTINGS.
+// open opens our control stream. Frames given to control before follow SETTINGS.
 func (c *conn) open() error {
 	ctrl, err := c.q.OpenUniStream()
 	if err != nil {
@@ -90,7 +106,7 @@ func (c *conn) open() error {
 	return nil
 }
 
-// acceptUni reads the control streams of the peer until the connection ends.
+// acceptUni reads the control streams of the peer until the connection closes.
 func (c *conn) acceptUni() {
 	for {
 		s, err := c.q.AcceptUniStream(context.Background())
@@ -224,9 +240,7 @@ func (c *conn) take(kind uint64, b []byte) error {
 			answer()
 		}
 	case frameGoAway:
-		if c.onGoAway != nil {
-			go c.onGoAway()
-		}
+		c.leaves.Do(func() { go c.onGoAway() })
 	case frameBye:
 		select {
 		case <-c.bye:
@@ -234,9 +248,7 @@ func (c *conn) take(kind uint64, b []byte) error {
 		default:
 			close(c.bye)
 		}
-		if c.onGoAway != nil {
-			go c.onGoAway()
-		}
+		c.leaves.Do(func() { go c.onGoAway() })
 	case frameWithdraw:
 		id, _, err := quicvarint.Parse(b)
 		if err != nil {
@@ -298,7 +310,8 @@ func (c *conn) passPing(answer func()) {
 	c.control(appendFrame(nil, framePing, make([]byte, 8)...))
 }
 
-// goodbye ends the connection once the peer has received what was sent. The session has ended, and all exchanges.
+// goodbye closes the connection once the peer has received all data. The session and all
+// exchanges are complete.
 func (c *conn) goodbye() {
 	c.mu.Lock()
 	ours := c.ours
@@ -322,7 +335,7 @@ func (c *conn) close(code uint64, text string) {
 	c.q.CloseWithError(quicgo.ApplicationErrorCode(code), text)
 }
 
-// lost returns why the connection has ended: nil if one side closed it in order.
+// lost returns the error that closed the connection, nil if one side closed it in order.
 func (c *conn) lost() error {
 	cause := context.Cause(c.q.Context())
 	var app *quicgo.ApplicationError
@@ -332,5 +345,5 @@ func (c *conn) lost() error {
 	return withAlert(cause)
 }
 
-// ended reports that the connection has ended.
+// ended reports that the connection is closed.
 func (c *conn) ended() bool { return c.q.Context().Err() != nil }

@@ -3,7 +3,7 @@
 //
 // A QUIC connection is given to package hbone as a transport. Behind it an in-memory
 // session ([hbone.Pipe]) translates each CONNECT to an HTTP/3 request and back. Limits,
-// authorization, GOAWAY, drain and failure handling are those of [hbone.Session].
+// authorization, GOAWAY, drain and failure handling are in [hbone.Session].
 //
 // It promises that
 //   - peers prove their identity by mutual TLS 1.3; there is no 0-RTT, since a repeated
@@ -12,13 +12,13 @@
 //     response arrive as over TCP, and data before a reset is not lost;
 //   - a receiver that does not read stops its sender: what lies in between is bounded by
 //     the windows of the stream;
-//   - the end of the QUIC connection is the end of the session.
+//   - a session closes with its QUIC connection.
 //
 // Peers of this project recognize each other by a setting. Between them PING, the
-// withdrawal of a CONNECT and the orderly end are frames of the control stream. Other peers
+// withdrawal of a CONNECT and the orderly close are frames of the control stream. Other peers
 // ignore these frames by RFC 9114 §9, and are not sent any.
 //
 // HTTP/3 is written here, on quic-go alone. The client of quic-go's package http3 closes a
-// connection when the last request has ended behind GOAWAY. That drops bytes that are not
+// connection when the last request has completed after GOAWAY. That drops bytes that are not
 // acknowledged yet.
 package quic

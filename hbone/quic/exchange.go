@@ -11,15 +11,17 @@ import (
 	"time"
 
 	quicgo "github.com/quic-go/quic-go"
+	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
+	"github.com/isthmus-mesh/isthmus/internal/memory"
 )
 
 const (
-	// chunk is how many bytes are moved at once: the payload of one DATA frame.
+	// chunk is the largest payload of a DATA frame, in bytes.
 	chunk = 32 << 10
-	// What was sent before a reset is delivered within lastWordsWithin, and dropped once
-	// nothing has moved for stallCheck. Both are those of package hbone.
+	// Data before a reset is delivered within lastWordsWithin, and dropped when nothing moves
+	// for stallCheck, as in package hbone.
 	lastWordsWithin = 10 * time.Second
 	stallCheck      = time.Second
 )
@@ -33,22 +35,38 @@ type exchange struct {
 	qs     *quicgo.Stream
 	frames *frames
 
-	outDone, inDone chan struct{} // closed when a direction has ended
+	outDone, inDone chan struct{} // closed when a direction is complete or has failed
 	outEnd, inEnd   bool          // in order; valid once closed
 	reset           time.Time     // when out has found the session's stream reset
 	moved           atomic.Int64  // bytes from the peer to the session
 	group           sync.WaitGroup
 	unwatch         func() bool
+	use             *memory.Use // of unread bytes
 }
 
 func newExchange(c *conn, st *hbone.Stream, qs *quicgo.Stream, f *frames) *exchange {
 	x := &exchange{c: c, st: st, qs: qs, frames: f, outDone: make(chan struct{}), inDone: make(chan struct{})}
+	x.use = c.memory.Budget.Open(c.memory.Owner, memory.Stream, x.forget)
 	x.unwatch = context.AfterFunc(qs.Context(), x.stopped)
 	return x
 }
 
-// stopped runs when the sending half of the QUIC stream has ended. The peer may have stopped
-// to read: it has reset the stream, or left it behind its own end.
+// close returns when both directions are complete.
+func (x *exchange) close() {
+	x.group.Wait()
+	x.unwatch()
+	x.use.Close()
+}
+
+// forget resets both streams for want of memory.
+func (x *exchange) forget() bool {
+	x.st.Reset(http2.ErrCodeEnhanceYourCalm)
+	x.cancel(codeExcessiveLoad)
+	return true
+}
+
+// stopped runs when the sending half of the QUIC stream is closed. On STOP_SENDING the peer has
+// reset the stream, or left it after its FIN.
 func (x *exchange) stopped() {
 	code, ok := cancelled(context.Cause(x.qs.Context()))
 	if !ok {
@@ -64,7 +82,7 @@ func (x *exchange) stopped() {
 	x.qs.CancelRead(code)
 }
 
-// awaitIn reports that the receiving direction has ended, as it does unless it stalls.
+// awaitIn waits for the receiving direction. It returns false if that stalls.
 func (x *exchange) awaitIn() bool {
 	tick := time.NewTicker(stallCheck)
 	defer tick.Stop()
@@ -105,12 +123,7 @@ func (x *exchange) out() {
 	}
 }
 
-func isReset(err error) bool {
-	var reset *hbone.ResetError
-	return errors.As(err, &reset)
-}
-
-// cancel ends both halves of the QUIC stream.
+// cancel resets both halves of the QUIC stream.
 func (x *exchange) cancel(code quicgo.StreamErrorCode) {
 	x.qs.CancelWrite(code)
 	x.qs.CancelRead(code)
@@ -155,8 +168,7 @@ func (x *exchange) write(b []byte) error {
 	}
 }
 
-// into moves what the peer sends, and closes the stream of the session when both directions
-// have ended.
+// into moves data of the peer, and closes the stream of the session after both directions.
 func (x *exchange) into() {
 	err := x.copyIn()
 	var v *violation
@@ -170,7 +182,7 @@ func (x *exchange) into() {
 	case errors.As(err, &v):
 		x.cancel(quicgo.StreamErrorCode(v.code))
 		x.st.Reset(toH2(v.code))
-	default: // reset by the session, or ended with it; or cancelled already, or with the connection
+	default: // reset by the session, or failed with it; or cancelled already, or with the connection
 		x.qs.CancelRead(resetCode(err))
 	}
 	close(x.inDone)
@@ -179,8 +191,8 @@ func (x *exchange) into() {
 	case x.inEnd && x.outEnd:
 		x.st.Close()
 		return
-	case x.c.ended(): // that is what the session is to end with
-		return
+	case x.c.ended(): // the session fails with the error of the connection, not this stream alone
+		<-x.st.Session().Done()
 	}
 	code, stopped := cancelled(context.Cause(x.qs.Context()))
 	if !stopped {
@@ -189,8 +201,7 @@ func (x *exchange) into() {
 	x.st.ResetBehind(toH2(code)) // nothing, if it was reset before
 }
 
-// cancelOut ends the sending half, unless it has ended in order: what it has sent is then to
-// be delivered.
+// cancelOut resets the sending half, unless it is complete: its data is still delivered.
 func (x *exchange) cancelOut(code quicgo.StreamErrorCode) {
 	select {
 	case <-x.outDone:
@@ -217,7 +228,21 @@ func (x *exchange) inChunk() error {
 	if err != nil {
 		return err
 	}
-	n, err = x.st.Write(buf[:n])
-	x.moved.Add(int64(n))
+	taken, err := x.st.TryWrite(buf[:n])
+	if err == nil && taken < n { // the session does not keep up: the peer fills the window of the stream
+		held := x.held()
+		if !x.use.Reserve(held) {
+			x.forget()
+		}
+		var rest int
+		rest, err = x.st.Write(buf[taken:n])
+		x.use.Release(held)
+		taken += rest
+	}
+	x.moved.Add(int64(taken))
 	return err
 }
+
+// held returns how many bytes are held at most while the session does not read: a chunk, and the
+// window of the stream. quic-go doubles that after half of it was read.
+func (x *exchange) held() int { return chunk + int(min(streamWindow, firstWindow+2*x.moved.Load())) }

@@ -66,7 +66,7 @@ type frames struct {
 // newFrames reads ahead next to nothing: large payloads go past the buffer.
 func newFrames(r io.Reader) *frames { return &frames{r: bufio.NewReaderSize(r, 512)} }
 
-// next returns the header of the next frame; io.EOF if the stream has ended before it.
+// next returns the header of the next frame; io.EOF at the end of the stream.
 func (f *frames) next() (kind, length uint64, err error) {
 	if kind, err = quicvarint.Read(f.r); err != nil {
 		return 0, 0, err // io.EOF with no byte of it
@@ -110,7 +110,7 @@ func (f *frames) data() error {
 		case err != nil:
 			return err
 		case kind == frameData:
-		case kind == frameHeaders && length <= maxHeaderBlock: // trailers: nobody reads them
+		case kind == frameHeaders && length <= maxHeaderBlock: // trailers are not used
 			if err := f.skip(); err != nil {
 				return err
 			}

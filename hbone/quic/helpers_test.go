@@ -103,7 +103,7 @@ func (r *rig) clientTLS() *tls.Config {
 
 func (r *rig) pipe() *hbone.Pipe {
 	r.t.Helper()
-	p, err := Dial(context.Background(), udp(r.t), r.listener.Addr(), r.clientTLS(), 0)
+	p, err := Dial(context.Background(), udp(r.t), r.listener.Addr(), r.clientTLS(), DialConfig{})
 	check(r.t, err)
 	return p
 }

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reportICMP has the kernel report, or no longer report, ICMP errors to pc, such as that no process
-// has the port. QUIC ends with the socket then. It is for the handshake: later, whoever
-// guesses the port could end the connection (RFC 9000 §14.2.1).
+// reportICMP has the kernel report ICMP errors to pc, such as port unreachable, or stops that. An
+// error fails the dial. It is off after the handshake: an attacker that guesses the port
+// could close the connection otherwise (RFC 9000 §14.2.1).
 func reportICMP(pc net.PacketConn, on bool) {
 	c, ok := pc.(syscall.Conn)
 	if !ok {

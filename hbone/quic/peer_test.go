@@ -71,11 +71,11 @@ func TestForeignTrustDomainIsRefused(t *testing.T) {
 	cfg, err := ids.ClientTLS(t.Context(), spiffeid.RequireFromPath(foreign, "/ns/a/sa/b"), []spiffeid.ID{serverID}, "h3")
 	check(t, err)
 
-	if _, err := Dial(t.Context(), udp(t), r.listener.Addr(), cfg, 0); err == nil {
+	if _, err := Dial(t.Context(), udp(t), r.listener.Addr(), cfg, DialConfig{}); err == nil {
 		t.Error("the client accepts a server of a foreign trust domain")
 	}
 	cfg.VerifyConnection = nil // and this one would
-	p, err := Dial(t.Context(), udp(t), r.listener.Addr(), cfg, 0)
+	p, err := Dial(t.Context(), udp(t), r.listener.Addr(), cfg, DialConfig{})
 	if err == nil {
 		s, err := hbone.StartClient(p, hbone.DefaultConfig())
 		check(t, err)
@@ -88,7 +88,7 @@ func TestForeignTrustDomainIsRefused(t *testing.T) {
 		}
 		<-s.Closed()
 	}
-	if _, err := Dial(t.Context(), udp(t), r.listener.Addr(), r.wrongServer(), 0); err == nil {
+	if _, err := Dial(t.Context(), udp(t), r.listener.Addr(), r.wrongServer(), DialConfig{}); err == nil {
 		t.Error("the client accepts a server of another identity")
 	} else if wrong := (*identity.PeerError)(nil); !errors.As(err, &wrong) {
 		t.Errorf("got %v, want a *identity.PeerError", err)
@@ -108,7 +108,7 @@ func TestDialRefused(t *testing.T) {
 	at := free.LocalAddr()
 	free.Close()
 	started := time.Now()
-	_, err := Dial(t.Context(), udp(t), at, r.clientTLS(), 0)
+	_, err := Dial(t.Context(), udp(t), at, r.clientTLS(), DialConfig{})
 	if !errors.Is(err, syscall.ECONNREFUSED) || time.Since(started) > 2*time.Second {
 		t.Errorf("after %v: %v, want that it is refused at once", time.Since(started), err)
 	}

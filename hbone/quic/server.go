@@ -25,6 +25,7 @@ type ListenConfig struct {
 	// eighth of it on, a client must first prove its address (Retry, RFC 9000 §8.1.2).
 	// Default 1024.
 	MaxHandshakes int
+	Memory        Memory
 }
 
 // Listener accepts QUIC connections on a UDP socket.
@@ -43,8 +44,8 @@ type Listener struct {
 // headersWithin bounds how long the HEADERS of a request take to arrive.
 const headersWithin = 10 * time.Second
 
-// Listen accepts connections on pc, which it owns, with tls. Whatever tls says, a client without
-// a certificate is rejected.
+// Listen accepts connections on pc, which it owns, with tls. A client without a certificate is
+// rejected, even if tls does not require one.
 func Listen(pc net.PacketConn, tls *tls.Config, cfg ListenConfig) (*Listener, error) {
 	if cfg.MaxStreams == 0 {
 		cfg.MaxStreams = 200
@@ -63,7 +64,7 @@ func Listen(pc net.PacketConn, tls *tls.Config, cfg ListenConfig) (*Listener, er
 	return l, nil
 }
 
-// handshake is one that was begun.
+// handshake is a started one.
 type handshake struct {
 	l    *Listener
 	once sync.Once
@@ -73,7 +74,7 @@ type handshakeKey struct{}
 
 var errHandshakes = errors.New("hbone: too many unfinished handshakes")
 
-// began counts a handshake until it has finished or failed.
+// began counts a handshake until it completes or fails.
 func (l *Listener) began(ctx context.Context, _ *quicgo.ClientInfo) (context.Context, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,8 +136,8 @@ func (l *Listener) serve(q *quicgo.Conn) (*hbone.Pipe, error) {
 		return nil, errNoCertificate
 	}
 	outer, inner := newPipe(q)
-	s := &server{conn: newConn(q, false), pipe: inner, changed: make(chan struct{}, 1), streams: map[quicgo.StreamID]*hbone.Stream{}}
-	session, err := hbone.StartClient(inner, translator(s.passPing))
+	s := &server{conn: newConn(q, false, l.cfg.Memory), pipe: inner, changed: make(chan struct{}, 1), streams: map[quicgo.StreamID]*hbone.Stream{}}
+	session, err := hbone.StartClient(inner, translator(s.conn))
 	if err != nil {
 		q.CloseWithError(codeInternal, "")
 		return nil, err
@@ -162,8 +163,7 @@ func (l *Listener) serve(q *quicgo.Conn) (*hbone.Pipe, error) {
 	return outer, nil
 }
 
-// Close accepts no more connections. Those that are open live on; the socket is closed with
-// the last one.
+// Close stops accepting connections. Open ones stay, and the socket closes with the last.
 func (l *Listener) Close() error {
 	err := l.l.Close()
 	l.leave()
@@ -180,7 +180,7 @@ func (l *Listener) leave() {
 	}
 }
 
-// Shutdown ends all connections and closes the socket.
+// Shutdown closes all connections and the socket.
 func (l *Listener) Shutdown() {
 	l.t.Close()
 	l.pc.Close()
@@ -200,7 +200,7 @@ type server struct {
 	streams  map[quicgo.StreamID]*hbone.Stream // without a response
 }
 
-// accept serves requests until the connection ends.
+// accept serves requests until the connection closes.
 func (s *server) accept() {
 	for {
 		qs, err := s.q.AcceptStream(context.Background())
@@ -215,7 +215,7 @@ func (s *server) accept() {
 		}
 		s.smu.Unlock()
 		if closed {
-			if _, failed := s.failed(); !failed { // otherwise the end of the connection says why
+			if _, failed := s.failed(); !failed { // otherwise the connection closes with the reason
 				qs.CancelWrite(codeRequestRejected)
 				qs.CancelRead(codeRequestRejected)
 			}
@@ -228,8 +228,8 @@ func (s *server) accept() {
 	}
 }
 
-// run passes SETTINGS and GOAWAY of the session on, and ends the connection with it. A client
-// that has no SETTINGS goes elsewhere.
+// run passes SETTINGS and GOAWAY of the session on, and closes the connection with it. A client
+// without SETTINGS goes elsewhere.
 func (s *server) run() {
 	if s.session.AwaitSettings(context.Background()) == nil && s.open() != nil {
 		s.session.Close(nil)
@@ -259,7 +259,7 @@ func (s *server) run() {
 	s.pipe.End(nil)
 }
 
-// failed reports that the session has not ended in order; away is its GOAWAY, nil if there was none.
+// failed reports that the session was not closed in order, and its GOAWAY, nil without one.
 func (s *server) failed() (away *hbone.GoAwayError, failed bool) {
 	err := s.session.Err()
 	if errors.As(err, &away) {
@@ -274,7 +274,7 @@ func (s *server) isClosed() bool {
 	return s.closed
 }
 
-// goAway rejects what comes from now on, and tells the client so, once.
+// goAway rejects later requests, and sends GOAWAY once.
 func (s *server) goAway() {
 	s.smu.Lock()
 	told := s.closed
@@ -330,7 +330,7 @@ func (s *server) request(qs *quicgo.Stream) {
 	s.exchange(st, qs, f)
 }
 
-// refuse answers with status, and reads no more.
+// refuse sends a response with status, and stops reading.
 func refuse(qs *quicgo.Stream, status int, h hbone.Header) {
 	qs.SetWriteDeadline(time.Now().Add(headersWithin))
 	if _, err := qs.Write(responseBlock(status, h)); err != nil {
@@ -348,8 +348,7 @@ func (s *server) exchange(st *hbone.Stream, qs *quicgo.Stream, f *frames) {
 	s.streams[id] = st
 	s.smu.Unlock()
 	x.group.Go(x.into)
-	defer x.group.Wait()
-	defer x.unwatch()
+	defer x.close()
 	if interim := st.AwaitInterim(context.Background()); interim != nil {
 		qs.Write(responseBlock(interim.Status, interim.Header)) // an error comes again
 	}

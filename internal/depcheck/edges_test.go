@@ -199,6 +199,8 @@ var allowed = map[string]why{
 	"hbone/quic": {
 		"hbone":        "the sessions that it carries",
 		"hbone/header": "why a request is refused",
+
+		"internal/memory": "bounds what connections buffer",
 	},
 	"identity": {
 		"internal/secretfile":  "which files private keys may be in",

@@ -1,0 +1,91 @@
+package quic
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/isthmus-mesh/isthmus/hbone"
+)
+
+// nat passes packets of one client on to server, from a socket of its own.
+type nat struct {
+	t      testing.TB
+	server net.Addr
+	front  net.PacketConn
+
+	mu     sync.Mutex
+	client net.Addr
+	back   net.PacketConn
+}
+
+func newNAT(t testing.TB, server net.Addr) *nat {
+	n := &nat{t: t, server: server, front: udp(t)}
+	n.rebind()
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			k, from, err := n.front.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			n.mu.Lock()
+			n.client = from
+			n.back.WriteTo(buf[:k], n.server)
+			n.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() { n.front.Close(); n.back.Close() })
+	return n
+}
+
+// rebind has the server see another address of the client.
+func (n *nat) rebind() {
+	back := udp(n.t)
+	n.mu.Lock()
+	old := n.back
+	n.back = back
+	n.mu.Unlock()
+	if old != nil {
+		old.Close()
+	}
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			k, _, err := back.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			n.mu.Lock()
+			if n.client != nil {
+				n.front.WriteTo(buf[:k], n.client)
+			}
+			n.mu.Unlock()
+		}
+	}()
+}
+
+func TestClientAddressChanges(t *testing.T) {
+	r := newRig(t, rigConfig{})
+	n := newNAT(t, r.listener.Addr())
+	p, err := Dial(context.Background(), udp(t), n.front.LocalAddr(), r.clientTLS(), DialConfig{})
+	check(t, err)
+	s, err := hbone.StartClient(p, hbone.DefaultConfig())
+	check(t, err)
+	defer func() { s.Close(nil); <-s.Closed() }()
+	st := open(t, s)
+	defer st.Close()
+	for i := range 3 {
+		started := time.Now()
+		data := make([]byte, 100<<10)
+		go st.Write(data)
+		if _, err := io.ReadFull(st, data); err != nil {
+			t.Fatalf("behind address %d: %v", i, err)
+		}
+		t.Logf("100 KiB there and back behind address %d took %v", i, time.Since(started))
+		n.rebind()
+	}
+}
