@@ -41,15 +41,14 @@ const (
 // config is that of every connection. A negative streams lets the peer open none.
 func config(streams int64) *quicgo.Config {
 	return &quicgo.Config{
-		MaxIdleTimeout:                   idleTimeout,
-		KeepAlivePeriod:                  keepAlive,
-		InitialStreamReceiveWindow:       firstWindow,
-		MaxStreamReceiveWindow:           streamWindow,
-		InitialConnectionReceiveWindow:   connWindow,
-		MaxConnectionReceiveWindow:       connWindow,
-		MaxIncomingStreams:               streams,
-		MaxIncomingUniStreams:            maxUniStreams,
-		EnableStreamResetPartialDelivery: true, // a reset does not overtake data
+		MaxIdleTimeout:                 idleTimeout,
+		KeepAlivePeriod:                keepAlive,
+		InitialStreamReceiveWindow:     firstWindow,
+		MaxStreamReceiveWindow:         streamWindow,
+		InitialConnectionReceiveWindow: connWindow,
+		MaxConnectionReceiveWindow:     connWindow,
+		MaxIncomingStreams:             streams,
+		MaxIncomingUniStreams:          maxUniStreams,
 	}
 }
 
@@ -313,11 +312,8 @@ func (c *conn) passPing(answer func()) {
 // goodbye closes the connection once the peer has received all data. The session and all
 // exchanges are complete.
 func (c *conn) goodbye() {
-	c.mu.Lock()
-	ours := c.ours
-	c.mu.Unlock()
 	wait := lingerTime
-	if ours {
+	if c.isOurs() {
 		c.control(appendFrame(nil, frameBye))
 		wait = goodbyeWithin
 	}
@@ -329,6 +325,13 @@ func (c *conn) goodbye() {
 	case <-c.q.Context().Done():
 	}
 	c.close(codeNoError, "")
+}
+
+// isOurs reports that the peer understands our frames. It is false until its SETTINGS are in.
+func (c *conn) isOurs() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ours
 }
 
 func (c *conn) close(code uint64, text string) {

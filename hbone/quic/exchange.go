@@ -11,6 +11,7 @@ import (
 	"time"
 
 	quicgo "github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/quicvarint"
 	"golang.org/x/net/http2"
 
 	"github.com/isthmus-mesh/isthmus/hbone"
@@ -27,8 +28,8 @@ const (
 )
 
 // exchange joins the stream of a session to a QUIC stream. HTTP/2 has one reset for both
-// halves. In QUIC each half has its own, and a reset is the end of both here too:
-// RESET_STREAM behind the data, and STOP_SENDING.
+// halves. In QUIC each half has its own, and a reset is the end of both here too: frameReset behind
+// the data (RESET_STREAM to other peers), and STOP_SENDING.
 type exchange struct {
 	c      *conn
 	st     *hbone.Stream
@@ -37,6 +38,7 @@ type exchange struct {
 
 	outDone, inDone chan struct{} // closed when a direction is complete or has failed
 	outEnd, inEnd   bool          // in order; valid once closed
+	torn            bool          // out has written part of a frame
 	reset           time.Time     // when out has found the session's stream reset
 	moved           atomic.Int64  // bytes from the peer to the session
 	group           sync.WaitGroup
@@ -111,8 +113,7 @@ func (x *exchange) out() {
 	case stopped: // see x.stopped
 		x.qs.CancelWrite(code)
 	default:
-		x.qs.SetReliableBoundary()
-		x.cancel(resetCode(err))
+		x.resetBehind(resetCode(err))
 	}
 	close(x.outDone)
 	if !x.outEnd {
@@ -123,7 +124,17 @@ func (x *exchange) out() {
 	}
 }
 
-// cancel resets both halves of the QUIC stream.
+// resetBehind resets both halves of the QUIC stream, behind the data if the peer understands that.
+func (x *exchange) resetBehind(code quicgo.StreamErrorCode) {
+	if !x.torn && x.c.isOurs() && x.write(appendFrame(nil, frameReset, quicvarint.Append(nil, uint64(code))...)) == nil {
+		x.qs.Close()
+	} else {
+		x.qs.CancelWrite(code)
+	}
+	x.qs.CancelRead(code)
+}
+
+// cancel resets both halves of the QUIC stream at once.
 func (x *exchange) cancel(code quicgo.StreamErrorCode) {
 	x.qs.CancelWrite(code)
 	x.qs.CancelRead(code)
@@ -154,10 +165,12 @@ func (x *exchange) outChunk() error {
 
 // write writes b. It gives up if the session's stream was reset and nothing moves.
 func (x *exchange) write(b []byte) error {
-	for {
+	for whole := len(b); ; {
 		x.qs.SetWriteDeadline(time.Now().Add(stallCheck))
 		n, err := x.qs.Write(b)
-		if b = b[n:]; !errors.Is(err, os.ErrDeadlineExceeded) {
+		b = b[n:]
+		x.torn = 0 < len(b) && len(b) < whole
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
 		if broken := x.st.Broken(); broken != nil && (n == 0 || !x.reset.IsZero() && time.Since(x.reset) > lastWordsWithin) {
@@ -177,8 +190,13 @@ func (x *exchange) into() {
 		x.inEnd = true
 		x.st.CloseWrite()
 	case reset:
-		x.st.ResetBehind(toH2(code))
+		if x.c.client || x.st.Responded() {
+			x.st.ResetBehind(toH2(code))
+		} else { // the client gives up
+			x.st.Reset(toH2(code))
+		}
 		x.cancelOut(code)
+		x.qs.CancelRead(code)
 	case errors.As(err, &v):
 		x.cancel(quicgo.StreamErrorCode(v.code))
 		x.st.Reset(toH2(v.code))

@@ -37,6 +37,12 @@ const (
 	frameBye      = 0x69737468_03 // no CONNECT is open, and none will follow; all data was received
 )
 
+// frameReset is ours too. It is the last frame on a request stream that is reset behind its data,
+// with the error code as its payload. RESET_STREAM may overtake data. RESET_STREAM_AT is not
+// used: quic-go 0.65 marks bytes as reliable that the peer's window does not admit yet, and
+// the peer closes the connection with FLOW_CONTROL_ERROR.
+const frameReset = 0x69737468_04
+
 // limits of what a peer may send in one piece.
 const (
 	maxHeaderBlock  = 64 << 10
@@ -110,6 +116,8 @@ func (f *frames) data() error {
 		case err != nil:
 			return err
 		case kind == frameData:
+		case kind == frameReset:
+			return f.reset()
 		case kind == frameHeaders && length <= maxHeaderBlock: // trailers are not used
 			if err := f.skip(); err != nil {
 				return err
@@ -125,6 +133,19 @@ func (f *frames) data() error {
 		}
 	}
 	return nil
+}
+
+// reset reads the payload of frameReset, and returns it as an error.
+func (f *frames) reset() error {
+	b, err := f.whole(8)
+	if err != nil {
+		return err
+	}
+	code, _, err := quicvarint.Parse(b)
+	if err != nil {
+		return broke(codeFrame, "malformed reset")
+	}
+	return &quicgo.StreamError{ErrorCode: quicgo.StreamErrorCode(code), Remote: true}
 }
 
 // read is Read of payload, once data has returned nil.
