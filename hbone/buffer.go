@@ -95,6 +95,7 @@ func putPending(b *[]byte, use *memory.Use, size int) {
 	for class, n := range pendingSizes {
 		if cap(*b) == n {
 			pendingBufs[class].Put(b)
+			return // it belongs to the next user
 		}
 	}
 }
