@@ -48,8 +48,8 @@ func TestAGatewayDialsOthersWhenItIsAsked(t *testing.T) {
 		t.Errorf("%+v; want gw-1 of west at %s, by its certificate", x, at)
 	}
 
-	path := x.Path
-	if path == nil || path.Exchanges != 300 || path.RTTMS <= 0 || path.There.Segments < 300 || path.Back.Segments < 300 || path.There.PacketBytes < 1500 || path.Back.PacketBytes < 1500 || len(path.Faults()) > 0 || path.BitsPerSecond != 0 {
+	path := x.Path // a busy machine sends several exchanges in one segment
+	if path == nil || path.Exchanges != 300 || path.RTTMS <= 0 || path.There.Segments < 100 || path.Back.Segments < 100 || path.There.PacketBytes < 1500 || path.Back.PacketBytes < 1500 || len(path.Faults()) > 0 || path.BitsPerSecond != 0 {
 		t.Errorf("%+v; want 300 exchanges, both directions, and no fault", path)
 	}
 	if path := s.reach(t, "?path=west").Tried[0].Path; path == nil || path.BitsPerSecond < 1e6 {
