@@ -41,6 +41,7 @@ const (
 // config is that of every connection. A negative streams lets the peer open none.
 func config(streams int64) *quicgo.Config {
 	return &quicgo.Config{
+		InitialPacketSize:              1200, // passes where larger packets do not; path MTU discovery finds more
 		MaxIdleTimeout:                 idleTimeout,
 		KeepAlivePeriod:                keepAlive,
 		InitialStreamReceiveWindow:     firstWindow,
