@@ -51,6 +51,11 @@ func TestReachChecksUDP(t *testing.T) {
 			if x.Error != "" || x.Path == nil || x.UDPError != "" {
 				t.Fatalf("%+v; want a tunnel and its path", x)
 			}
+			for _, name := range []string{"gateway east/gw-e", "gateway west/gw-1"} {
+				if l := s.Process(name).Log.Above(); len(l) > 0 {
+					t.Errorf("%s logs the check: %v", name, l)
+				}
+			}
 			if c.east == lines.TCP {
 				_, body := s.Process("gateway east/gw-e").Get(t, "/reach")
 				if x.UDP != nil || r.Transport != "" || strings.Contains(body, "udp") || strings.Contains(body, "transport") {

@@ -76,7 +76,7 @@ func TestQUICTellsFailuresApart(t *testing.T) {
 	stranger.VerifyConnection = nil // the gateway's rejection is what is left
 
 	served := serveQUIC(t, ids)
-	_, silent := bound(t)
+	unanswering, silent := bound(t)
 	unused, closed := bound(t)
 	unused.Close()
 	mute, h3 := bound(t) // reads, and answers with bytes that are not QUIC
@@ -124,6 +124,10 @@ func TestQUICTellsFailuresApart(t *testing.T) {
 			}
 			trust.Eventually(t, "its goroutines end", func() bool { return runtime.NumGoroutine() <= goroutines })
 		})
+	}
+	unanswering.SetReadDeadline(time.Now().Add(time.Second))
+	if n, err := unanswering.Read(make([]byte, 2000)); n != quicPacket {
+		t.Errorf("the first packet of a handshake has %d bytes (%v), want %d as findings name it", n, err, quicPacket)
 	}
 }
 
